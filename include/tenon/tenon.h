@@ -1,0 +1,293 @@
+/* tenon.h - the public interface of libtenon: contexts, graphs, tensors, gradients, programs, sessions.
+ *
+ * A program is written once, with the builders below, and runs five ways (see tn_mode). All functions are plain C11, usable from
+ * C++. The library keeps no global state, never aborts, never prints, and reads no environment variables.
+ *
+ * Threads.  *Compatible* objects may be used by one thread at a time: tn_ctx, tn_graph, tn_session.
+ *           *Safe* objects may be used by many at once: tn_program (immutable once compiled).
+ * Errors.   Builders are sticky: the first error is kept in the graph, the returned tensor is poisoned, later builders pass the
+ *           poison on, and tn_compile reports it. Every other fallible function returns a tn_status; tn_ctx_error has the text.
+ * Memory.   All memory of a context and of what is made from it comes from tn_config.realloc. */
+#ifndef TENON_H
+#define TENON_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define TN_API __attribute__((visibility("default")))
+#define TN_CHECK __attribute__((warn_unused_result))
+#else
+#define TN_API
+#define TN_CHECK
+#endif
+
+#define TN_VERSION_MAJOR 0
+#define TN_VERSION_MINOR 1
+#define TN_VERSION_PATCH 0
+#define TN_MAX_RANK 12
+
+/* Version of the library that was loaded, as "0.1.0". */
+TN_API const char *tn_version(void);
+
+typedef enum {
+    TN_OK = 0,
+    TN_ERR_INVAL,       /* an argument is wrong in itself (NULL, negative size, unknown name) */
+    TN_ERR_SHAPE,       /* shapes do not fit together */
+    TN_ERR_DTYPE,       /* dtypes do not fit together */
+    TN_ERR_UNSUPPORTED, /* legal, but not implemented for this device or op */
+    TN_ERR_PARSE,       /* text or file is malformed; the message has line and column or offset */
+    TN_ERR_IO,          /* the operating system refused; the message has its reason */
+    TN_ERR_NOMEM,       /* an allocation failed */
+    TN_ERR_DEVICE,      /* a device is missing or failed */
+    TN_ERR_BUILD,       /* the compiler of generated code is missing or refused; the message has its log */
+    TN_ERR_VERIFY,      /* two results that must agree do not */
+    TN_ERR_INTERNAL     /* a defect in Tenon: please report it with the graph's text */
+} tn_status;
+/* Name of a status, as "TN_ERR_SHAPE". Never NULL. */
+TN_API const char *tn_status_name(tn_status s);
+
+/* Element types. f16 and bf16 are storage formats: arithmetic on them is done in f32 and rounded when stored. */
+typedef enum { TN_F32, TN_F64, TN_F16, TN_BF16, TN_I8, TN_I32, TN_I64, TN_U8, TN_BOOL, TN_N_DTYPES } tn_dtype;
+TN_API const char *tn_dtype_name(tn_dtype t); /* "f32"; "?" for an unknown value */
+TN_API size_t tn_dtype_size(tn_dtype t);      /* bytes of one element */
+
+/* ---- context ------------------------------------------------------------------------------------------------------------- */
+
+typedef struct tn_ctx tn_ctx;
+
+typedef enum { TN_LOG_ERROR, TN_LOG_WARN, TN_LOG_INFO, TN_LOG_DEBUG } tn_log_level;
+
+typedef struct {
+    size_t struct_size; /* sizeof(tn_config): lets the struct grow */
+    /* new_size 0 frees and returns NULL; old_size is the size given before; NULL result = out of memory. NULL = libc. Must be thread-safe. */
+    void *(*realloc)(void *ud, void *ptr, size_t old_size, size_t new_size);
+    void *realloc_ud;
+    void (*log)(void *ud, tn_log_level level, const char *text); /* NULL = silent; called from any thread */
+    void *log_ud;
+    const char *cache_dir;   /* directory of the on-disk kernel cache, created with mode 0700; NULL = no disk cache */
+    uint64_t cache_bytes;    /* bound of the disk cache; 0 = 256 MiB */
+    uint64_t cache_memory;   /* bound of the kernels kept in memory; 0 = 64 MiB of code */
+    const char *compiler;    /* C compiler of generated code, a path or a name looked up in PATH at tn_ctx_new; NULL = "cc" */
+} tn_config;
+
+/* Fills cfg from TENON_CACHE_DIR (else XDG_CACHE_HOME/tenon, else HOME/.cache/tenon), TENON_CACHE_BYTES and TENON_CC. The strings belong to the
+ * environment. The only function of the library that reads the environment. */
+TN_API void tn_config_from_env(tn_config *cfg);
+
+/* cfg NULL = defaults (libc memory, no log, no disk cache). NULL when out of memory. */
+TN_API tn_ctx *tn_ctx_new(const tn_config *cfg);
+TN_API void tn_ctx_free(tn_ctx *ctx); /* after everything made from it; NULL is fine */
+/* Text of the last error of this context, with what was given, what was expected and where. Valid until the next call. Never NULL. */
+TN_API const char *tn_ctx_error(const tn_ctx *ctx);
+TN_API tn_status tn_ctx_status(const tn_ctx *ctx);
+
+/* ---- graphs and tensors -------------------------------------------------------------------------------------------------- */
+
+typedef struct tn_graph tn_graph;
+typedef struct {
+    tn_graph *graph;
+    uint32_t id; /* 0 = poisoned: an earlier builder failed */
+} tn_tensor;
+
+typedef struct {
+    int rank;
+    int64_t dim[TN_MAX_RANK];
+} tn_shape;
+/* TN_DIMS(32, 784) is a tn_shape; TN_SCALAR is the shape of rank 0. TN_INTS(1, 2) is the pair (pointer, count) of a list argument. */
+#define TN_DIMS(...) ((tn_shape){ (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), { __VA_ARGS__ } })
+#define TN_SCALAR ((tn_shape){ 0, { 0 } })
+#define TN_INTS(...) ((const int64_t[]){ __VA_ARGS__ }), (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t))
+#define TN_ALL_AXES NULL, -1 /* for reductions: every axis */
+
+TN_API tn_graph *tn_graph_new(tn_ctx *ctx, const char *name); /* NULL when out of memory */
+/* A graph in which every builder computes its result before it returns (immediate mode): tn_tensor_read works at once, inputs
+ * are given with tn_tensor_write before first use, and the recorded graph can still be differentiated and compiled. */
+TN_API tn_graph *tn_graph_immediate(tn_ctx *ctx, const char *name);
+TN_API void tn_graph_free(tn_graph *g); /* NULL is fine */
+TN_API tn_status tn_graph_status(const tn_graph *g); /* the sticky status of the builders */
+TN_API tn_ctx *tn_graph_ctx(const tn_graph *g);
+
+/* The text form (docs/ir.md). The string is malloc-ed by the context: free it with tn_string_free. */
+TN_API TN_CHECK tn_status tn_graph_print(const tn_graph *g, char **out_text);
+/* Parses the text of one graph; `file` names it in messages. NULL on error (see tn_ctx_error). */
+TN_API tn_graph *tn_graph_parse(tn_ctx *ctx, const char *text, size_t n_text, const char *file);
+/* Reports every problem of the graph (op, shapes, place), one a line, as the context's error text. */
+TN_API TN_CHECK tn_status tn_graph_check(const tn_graph *g);
+TN_API void tn_string_free(tn_ctx *ctx, char *text);
+
+/* Names one tensor in listings and error texts (a path such as "enc/fc1"). Returns x. */
+TN_API tn_tensor tn_label(tn_tensor x, const char *name);
+/* Remembers where the next builders are called from, for error texts; `where` is a string that outlives the graph, such as
+ * "file.c:12". The macros of tenon_locations.h do it for C and C++ callers; define TN_NO_LOCATIONS to do without them. */
+TN_API void tn_graph_at(tn_graph *g, const char *where);
+
+TN_API tn_shape tn_tensor_shape(tn_tensor x); /* rank -1 for a poisoned tensor */
+TN_API tn_dtype tn_tensor_dtype(tn_tensor x);
+TN_API size_t tn_tensor_bytes(tn_tensor x);
+/* Immediate mode: value of any tensor, row-major, `bytes` = tn_tensor_bytes(x). */
+TN_API TN_CHECK tn_status tn_tensor_read(tn_tensor x, void *data, size_t bytes);
+/* Immediate mode: value of an input or a state tensor, before what depends on it is built. */
+TN_API TN_CHECK tn_status tn_tensor_write(tn_tensor x, const void *data, size_t bytes);
+
+/* Sources. */
+TN_API tn_tensor tn_input(tn_graph *g, const char *name, tn_dtype t, tn_shape shape); /* bound by name in every run */
+/* State: lives in the session from run to run (parameters, optimiser moments, counters). `init` (row-major, copied) may be NULL = zeros. */
+TN_API tn_tensor tn_state(tn_graph *g, const char *name, tn_dtype t, tn_shape shape, const void *init);
+TN_API tn_tensor tn_const(tn_graph *g, tn_dtype t, tn_shape shape, const void *data); /* data is copied */
+TN_API tn_tensor tn_full(tn_graph *g, tn_dtype t, tn_shape shape, double value);
+TN_API tn_tensor tn_iota(tn_graph *g, tn_dtype t, tn_shape shape, int axis); /* 0, 1, 2, ... along axis */
+/* Uniform f32 in [0, 1), 24 bits, Philox4x32-10 (Salmon et al., SC 2011) keyed by counter (i64[]) and stream: element i depends on
+ * (counter, stream, i) alone, so the bits are the same in every mode and on every device. */
+TN_API tn_tensor tn_random_uniform(tn_tensor counter /* i64[] */, int64_t stream, tn_shape shape);
+TN_API tn_tensor tn_random_normal(tn_tensor counter /* i64[] */, int64_t stream, tn_shape shape);    /* f32, Box-Muller */
+TN_API tn_tensor tn_random_bernoulli(tn_tensor counter /* i64[] */, int64_t stream, tn_shape shape, double p); /* bool */
+
+/* Sinks. */
+TN_API void tn_output(tn_tensor x, const char *name);
+/* At the end of every run the state tensor takes this value (same shape and dtype). All reads in the graph see the old value. */
+TN_API void tn_assign(tn_tensor state, tn_tensor value);
+
+/* Elementwise builders tn_add(a, b), tn_exp(x), ... one for each row of src/ir/ops.def (`tenon ops` lists them). Operands
+ * broadcast like NumPy; dtypes must be equal (use tn_cast). */
+#include "tenon_ops.h"
+
+TN_API tn_tensor tn_cast(tn_tensor x, tn_dtype t);
+TN_API tn_tensor tn_add_scalar(tn_tensor x, double s);
+TN_API tn_tensor tn_mul_scalar(tn_tensor x, double s);
+TN_API tn_tensor tn_relu(tn_tensor x);    /* max(x, 0) */
+TN_API tn_tensor tn_sigmoid(tn_tensor x); /* 1 / (1 + exp(-x)) */
+
+/* Reductions over `axes` (negative counts from the end; TN_ALL_AXES = all). keep != 0 leaves the axes with size 1. */
+TN_API tn_tensor tn_sum(tn_tensor x, const int64_t *axes, int n_axes, int keep);
+TN_API tn_tensor tn_prod(tn_tensor x, const int64_t *axes, int n_axes, int keep);
+TN_API tn_tensor tn_reduce_max(tn_tensor x, const int64_t *axes, int n_axes, int keep);
+TN_API tn_tensor tn_reduce_min(tn_tensor x, const int64_t *axes, int n_axes, int keep);
+TN_API tn_tensor tn_mean(tn_tensor x, const int64_t *axes, int n_axes, int keep);
+TN_API tn_tensor tn_argmax(tn_tensor x, int axis, int keep); /* i64; the first index on ties; NaN counts as largest */
+TN_API tn_tensor tn_argmin(tn_tensor x, int axis, int keep); /* i64; the first index on ties; NaN counts as smallest */
+
+/* Movement: views, never copies by themselves. */
+TN_API tn_tensor tn_reshape(tn_tensor x, tn_shape shape); /* one dim may be -1 */
+TN_API tn_tensor tn_permute(tn_tensor x, const int64_t *perm, int n_perm);
+TN_API tn_tensor tn_transpose(tn_tensor x, int axis_a, int axis_b);
+TN_API tn_tensor tn_expand(tn_tensor x, tn_shape shape); /* broadcasts like NumPy */
+TN_API tn_tensor tn_pad(tn_tensor x, const int64_t *before, const int64_t *after, int n_axes, double value);
+TN_API tn_tensor tn_slice(tn_tensor x, const int64_t *start, const int64_t *stop, const int64_t *step, int n_axes); /* step NULL = 1; step > 0 */
+TN_API tn_tensor tn_flip(tn_tensor x, const int64_t *axes, int n_axes);
+/* Sliding windows over `axes`: each axis of size d becomes (d - (size-1)*dilation - 1) / stride + 1 positions, and the
+ * window offsets are appended as new last axes, in the order of `axes`. */
+TN_API tn_tensor tn_window(tn_tensor x, const int64_t *axes, const int64_t *size, const int64_t *stride, const int64_t *dilation, int n_axes);
+TN_API tn_tensor tn_concat(const tn_tensor *xs, int n, int axis);
+
+/* Contraction: out = batch axes, free axes of a, free axes of b. Accumulates in f32 for f16 and bf16. */
+TN_API tn_tensor tn_dot(tn_tensor a, tn_tensor b, const int64_t *batch_a, const int64_t *batch_b, int n_batch,
+                        const int64_t *contract_a, const int64_t *contract_b, int n_contract);
+TN_API tn_tensor tn_matmul(tn_tensor a, tn_tensor b); /* NumPy's matmul for rank >= 1, leading axes broadcast */
+
+/* out[.., i.., ..] = x[.., index[i..], ..] along axis; an index out of range is clamped. index is i32 or i64. */
+TN_API tn_tensor tn_gather(tn_tensor x, tn_tensor index, int axis);
+/* base with updates added at index along axis, in index order (deterministic); an index out of range is skipped. */
+TN_API tn_tensor tn_scatter_add(tn_tensor base, tn_tensor index, tn_tensor updates, int axis);
+
+/* Gradients of the scalar `loss` with respect to xs[0..n): new tensors of the same graph, written to out. Can be applied again to
+ * its own results. An op without a derivative on the way is an error that names it. */
+TN_API TN_CHECK tn_status tn_grad(tn_tensor loss /* f[] */, const tn_tensor *xs, int n, tn_tensor *out);
+
+/* ---- compiling ----------------------------------------------------------------------------------------------------------- */
+
+typedef enum {
+    TN_MODE_IMMEDIATE, /* one program and one run per op; with .no_cache each is compiled again every time ("naive") */
+    TN_MODE_GRAPH,     /* the whole graph, one kernel per op, queued at once */
+    TN_MODE_COMPILED,  /* fused and memory-planned: one function */
+    TN_MODE_LOOP       /* compiled, N steps in one call (tn_run_n) */
+} tn_mode;
+
+typedef struct {
+    size_t struct_size;
+    tn_mode mode;       /* use TN_COMPILE_DEFAULTS to start from */
+    int fusion;         /* 0..3; -1 = the mode's own: 0 for immediate and graph, 3 for compiled and loop */
+    int threads;        /* CPU threads; 0 = as many as the process may use */
+    int no_cache;       /* compile every kernel again, for measuring */
+    int no_passes;      /* skip graph passes, for measuring and tests */
+    int check;          /* verify every artefact between stages (slow) */
+    const char *device; /* "cpu" (default) or "null" */
+} tn_compile_opts;
+#define TN_COMPILE_DEFAULTS ((tn_compile_opts){ sizeof(tn_compile_opts), TN_MODE_COMPILED, -1, 0, 0, 0, 0, "cpu" })
+
+typedef struct tn_program tn_program;
+typedef struct tn_session tn_session;
+
+/* opts NULL = TN_COMPILE_DEFAULTS. The program does not refer to the graph afterwards. */
+TN_API TN_CHECK tn_status tn_compile(tn_graph *g, const tn_compile_opts *opts, tn_program **out_program);
+TN_API void tn_program_free(tn_program *p); /* after its sessions; NULL is fine */
+
+typedef struct {
+    int kernels;             /* kernels launched a run */
+    int distinct_kernels;    /* different pieces of code among them */
+    uint64_t bytes_read;     /* bytes a run must read from and write to memory, counted at kernel borders */
+    uint64_t bytes_written;
+    uint64_t flops;          /* arithmetic of one run */
+    uint64_t arena_bytes;    /* peak of planned temporary memory, known before the run */
+    uint64_t arena_bound;    /* lower bound of it: the largest sum of simultaneously live temporaries */
+    uint64_t state_bytes;
+    double compile_seconds;  /* wall time of tn_compile, of which */
+    double build_seconds;    /* ... was spent in the code generator's back end (the C compiler or the cache) */
+    int cache_hits, cache_misses;
+    int threads;
+} tn_program_stats;
+TN_API void tn_program_get_stats(const tn_program *p, tn_program_stats *out);
+
+/* Texts of the stages, for people and tools: "graph" (as compiled), "plan", "kernels", "c", "explain", "explain.json". Free with tn_string_free. */
+TN_API TN_CHECK tn_status tn_program_text(const tn_program *p, const char *stage, char **out_text);
+
+/* ---- running ------------------------------------------------------------------------------------------------------------- */
+
+TN_API TN_CHECK tn_status tn_session_new(tn_program *p, tn_session **out_session);
+TN_API void tn_session_free(tn_session *s);
+
+typedef struct {
+    const char *name;
+    void *data; /* row-major. Inputs are read from and outputs written to here during the run; they must not overlap */
+} tn_binding;
+#define TN_BIND(...) ((const tn_binding[]){ __VA_ARGS__ }), (int)(sizeof((tn_binding[]){ __VA_ARGS__ }) / sizeof(tn_binding))
+
+/* Runs the program once. Every input must be bound, every output may be. Names are looked up here; for the tightest loop resolve
+ * them once with tn_session_slot and use tn_session_bind and tn_session_run: those allocate nothing, lock nothing and make no
+ * system call on the CPU. */
+TN_API TN_CHECK tn_status tn_run(tn_session *s, const tn_binding *bindings, int n);
+
+/* Index of a named input or output, or -1. */
+TN_API int tn_session_slot(const tn_session *s, const char *name);
+TN_API TN_CHECK tn_status tn_session_bind(tn_session *s, int slot, void *data);
+TN_API TN_CHECK tn_status tn_session_run(tn_session *s);
+
+/* Runs n steps in one call: step i reads input k from ring[k] + (i % n_ring) * bytes of the input. Outputs hold the last step's values, or, when
+ * bound with tn_session_bind_trace, step i writes its own at data + i * bytes. */
+TN_API TN_CHECK tn_status tn_run_n(tn_session *s, int64_t n_steps, const tn_binding *rings, int n_rings, int64_t n_ring);
+TN_API TN_CHECK tn_status tn_session_bind_trace(tn_session *s, int slot, void *data, int64_t n_steps);
+
+/* State by name: parameters, moments, counters. */
+TN_API int tn_session_n_states(const tn_session *s);
+TN_API TN_CHECK tn_status tn_session_state(const tn_session *s, int i, const char **out_name, tn_dtype *out_dtype, tn_shape *out_shape);
+TN_API TN_CHECK tn_status tn_session_get(tn_session *s, const char *state, void *data, size_t bytes);
+TN_API TN_CHECK tn_status tn_session_set(tn_session *s, const char *state, const void *data, size_t bytes);
+/* Copies every state of `from` that `to` has under the same name, shape and dtype; the number copied is written to out_n (may be NULL). */
+TN_API TN_CHECK tn_status tn_session_copy_state(tn_session *to, const tn_session *from, int *out_n);
+
+/* Inputs and outputs of a program, in declaration order. kind: 'i' input, 'o' output. */
+TN_API int tn_program_n_slots(const tn_program *p);
+TN_API TN_CHECK tn_status tn_program_slot(const tn_program *p, int slot, char *out_kind, const char **out_name, tn_dtype *out_dtype, tn_shape *out_shape);
+
+#if !defined(TN_NO_LOCATIONS)
+#include "tenon_locations.h"
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,56 @@
+/* tenon_locations.h - lets error texts name the caller's file and line: each builder below marks its first argument with the place of the
+ * call. Included by tenon.h; define TN_NO_LOCATIONS before including tenon.h to do without. (The elementwise builders have theirs in tenon_ops.h.) */
+#ifndef TENON_LOCATIONS_H
+#define TENON_LOCATIONS_H
+
+#define TN_STR_(x) #x
+#define TN_STR(x) TN_STR_(x)
+#define TN_HERE __FILE__ ":" TN_STR(__LINE__)
+
+static inline tn_tensor tn_at(tn_tensor x, const char *where) {
+    tn_graph_at(x.graph, where);
+    return x;
+}
+static inline tn_graph *tn_graph_at_(tn_graph *g, const char *where) {
+    tn_graph_at(g, where);
+    return g;
+}
+
+#ifndef TN_BUILDING
+#define tn_input(g, ...) (tn_input)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)
+#define tn_state(g, ...) (tn_state)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)
+#define tn_const(g, ...) (tn_const)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)
+#define tn_full(g, ...) (tn_full)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)
+#define tn_iota(g, ...) (tn_iota)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)
+#define tn_random_uniform(x, ...) (tn_random_uniform)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_random_normal(x, ...) (tn_random_normal)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_random_bernoulli(x, ...) (tn_random_bernoulli)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_output(x, ...) (tn_output)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_assign(x, ...) (tn_assign)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_cast(x, ...) (tn_cast)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_add_scalar(x, ...) (tn_add_scalar)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_mul_scalar(x, ...) (tn_mul_scalar)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_relu(x) (tn_relu)(tn_at(x, TN_HERE))
+#define tn_sigmoid(x) (tn_sigmoid)(tn_at(x, TN_HERE))
+#define tn_sum(x, ...) (tn_sum)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_prod(x, ...) (tn_prod)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_reduce_max(x, ...) (tn_reduce_max)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_reduce_min(x, ...) (tn_reduce_min)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_mean(x, ...) (tn_mean)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_argmax(x, ...) (tn_argmax)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_argmin(x, ...) (tn_argmin)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_reshape(x, ...) (tn_reshape)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_permute(x, ...) (tn_permute)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_transpose(x, ...) (tn_transpose)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_expand(x, ...) (tn_expand)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_pad(x, ...) (tn_pad)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_slice(x, ...) (tn_slice)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_flip(x, ...) (tn_flip)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_window(x, ...) (tn_window)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_dot(x, ...) (tn_dot)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_matmul(x, ...) (tn_matmul)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_gather(x, ...) (tn_gather)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_scatter_add(x, ...) (tn_scatter_add)(tn_at(x, TN_HERE), __VA_ARGS__)
+#endif
+
+#endif
