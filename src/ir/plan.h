@@ -1,0 +1,78 @@
+/* plan.h - what runs, in which order, where everything lives: kernels in launch order over buffers.
+ *
+ * In: sched/ decides kernels and makes buffers; mem/ gives buffers their place. Out: emit/ writes code, drive/ records launches.
+ * Slots are the base pointers of a run (device.h): temporaries, states and constants are three arenas; every input and every output has its own. */
+#ifndef TN_IR_PLAN_H
+#define TN_IR_PLAN_H
+
+#include "ir/kernel.h"
+
+enum { SLOT_TEMP, SLOT_STATE, SLOT_CONST, SLOT_RING, SLOT_IO }; /* SLOT_IO + k: the k-th input or output in plan.io order */
+enum { PLAN_ALIGN = 256 };
+
+typedef enum pbuf_kind { PB_TEMP, PB_STATE, PB_CONST, PB_INPUT, PB_OUTPUT } pbuf_kind;
+typedef struct pbuf {
+    pbuf_kind kind;
+    val node;          /* value it holds at first */
+    uint8_t dtype;
+    int64_t elems;
+    int64_t bytes;
+    int slot;
+    int64_t offset;    /* bytes from the slot's base; mem/ fills it for PB_TEMP */
+    int32_t first, last; /* kernels that write it first and use it last (PB_TEMP); mem/ fills them */
+    int32_t inplace_of;  /* PB_TEMP: shares the place of this earlier buffer, or -1 */
+    int32_t io;        /* PB_INPUT, PB_OUTPUT: index into plan.io */
+} pbuf;
+
+typedef struct parg { /* kernel.bufs[i] of a launch: which plan buffer */
+    int32_t buf;      /* -1 for KB_LOCAL */
+} parg;
+
+typedef struct pkernel {
+    kernel *k;
+    parg *args;      /* [k->bufs.n] */
+    int code;        /* index of the first kernel with the same code (itself when it is the first) */
+    val *fused;      /* graph values computed inside */
+    int n_fused;
+    val root;        /* the value it is named after */
+} pkernel;
+
+typedef struct pio {
+    const char *name;
+    bool is_output;
+    val node;
+    uint8_t dtype;
+    int32_t buf;
+    int64_t bytes;
+} pio;
+
+typedef struct pstate {
+    const char *name;
+    val node;
+    int32_t buf;
+} pstate;
+
+typedef struct why { /* one decision of the scheduler, for explain */
+    val producer, consumer;
+    bool fused;
+    const char *reason;
+} why;
+
+typedef struct plan {
+    arena *a;
+    graph *g; /* the graph as scheduled */
+    VEC(pbuf) bufs;
+    VEC(pkernel) kernels;
+    VEC(pio) io;
+    VEC(pstate) states;
+    VEC(why) decisions;
+    int fusion;
+    int64_t temp_bytes, temp_bound; /* planned size of the temporary arena; lower bound */
+    int64_t state_bytes, const_bytes;
+    uint64_t unfused_read, unfused_written; /* traffic if every op were its own kernel */
+} plan;
+
+void plan_print(const plan *p, str *out); /* plan_text.c */
+int plan_check(const plan *p, str *out);  /* plan_check.c: offsets, liveness, aliases, races; number of problems */
+
+#endif
