@@ -70,6 +70,7 @@ typedef struct {
     void (*log)(void *ud, tn_log_level level, const char *text); /* NULL = silent; called from any thread */
     void *log_ud;
     const char *cache_dir;   /* directory of the on-disk kernel cache, created with mode 0700; NULL = no disk cache */
+    const char *cache_subdir; /* appended to cache_dir after a slash; NULL = nothing */
     uint64_t cache_bytes;    /* bound of the disk cache; 0 = 256 MiB */
     uint64_t cache_memory;   /* bound of the kernels kept in memory; 0 = 64 MiB of code */
     const char *compiler;    /* C compiler of generated code, a path or a name looked up in PATH at tn_ctx_new; NULL = "cc" */

@@ -1,0 +1,56 @@
+/* objects.h - what stands behind tn_ctx and tn_graph. Filled and freed by src/api; src/drive reads them to compile and run.
+ *
+ * They live here, not in src/api, because includes go one way (drive before api) and both need the fields.
+ * A context owns its strings, its open devices and its kernel cache; a graph owns its arena and the values of immediate mode.
+ */
+#ifndef TN_DRIVE_OBJECTS_H
+#define TN_DRIVE_OBJECTS_H
+
+#include "base/base.h"
+#include "ir/graph.h"
+#include "rt/device.h"
+
+enum { CTX_MAX_DEVICES = 8 };
+
+struct cache; /* src/rt */
+
+struct tn_ctx {
+    mem mem;
+    void (*log)(void *ud, tn_log_level level, const char *text); /* may be NULL */
+    void *log_ud;
+    char *cache_dir;       /* NULL = no disk cache */
+    char *compiler;        /* never NULL */
+    uint64_t cache_bytes;  /* defaults filled in: never 0 */
+    uint64_t cache_memory; /* never 0 */
+    err err;               /* the last error; err.text is never garbage */
+
+    /* Opened when first needed, by src/drive; tn_ctx_free closes the devices, then the cache. */
+    struct cache *cache;
+    void (*cache_close)(struct cache *cache);
+    device *devices[CTX_MAX_DEVICES];
+    int device_threads[CTX_MAX_DEVICES]; /* what each one was opened with: the same device may be open with several counts */
+    int n_devices;
+};
+
+/* Value of one node of an immediate graph. A node that needs no memory of its own (a reshape) shares its operand's buffer. */
+typedef struct node_value {
+    buffer *buf; /* NULL = not computed (an input before tn_tensor_write) */
+    bool shared; /* another entry owns buf */
+} node_value;
+
+struct tn_graph {
+    tn_ctx *ctx;
+    arena arena; /* owns ir and everything it points to, and `values` */
+    guard gd;    /* arena.gd while a call is in progress: set by GUARD_TRY in src/api (or by drive, for its own calls) */
+    graph *ir;
+    err err;      /* sticky: the first error of the builders */
+    size_t bytes; /* size of this struct's allocation */
+
+    /* Immediate mode. values.at[v] belongs to node v; nodes from values.n on are not computed yet. All buffers belong to `dev`,
+     * which the context owns; tn_graph_free frees those that are not shared. */
+    bool immediate;
+    device *dev; /* NULL until the first value is computed or written */
+    VEC(node_value) values;
+};
+
+#endif
