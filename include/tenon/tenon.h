@@ -155,7 +155,7 @@ TN_API void tn_assign(tn_tensor state, tn_tensor value);
 
 /* Elementwise builders tn_add(a, b), tn_exp(x), ... one for each row of src/ir/ops.def (`tenon ops` lists them). Operands
  * broadcast like NumPy; dtypes must be equal (use tn_cast). */
-#include "tenon_ops.h"
+#include "tenon/tenon_ops.h"
 
 TN_API tn_tensor tn_cast(tn_tensor x, tn_dtype t);
 TN_API tn_tensor tn_add_scalar(tn_tensor x, double s);
