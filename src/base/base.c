@@ -204,6 +204,9 @@ static uint64_t read64(const unsigned char *p) {
     for (int i = 7; i >= 0; i--) v = v << 8 | p[i];
     return v;
 }
+static uint64_t read32(const unsigned char *p) {
+    return (uint64_t)p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 | (uint64_t)p[3] << 24;
+}
 static const uint64_t P1 = 0x9E3779B185EBCA87u, P2 = 0xC2B2AE3D27D4EB4Fu, P3 = 0x165667B19E3779F9u, P4 = 0x85EBCA77C2B2AE63u,
                       P5 = 0x27D4EB2F165667C5u;
 
@@ -220,6 +223,10 @@ uint64_t hash_bytes(const void *data, size_t n, uint64_t seed) {
     }
     h += n;
     for (; left >= 8; left -= 8, p += 8) h = rotl64(h ^ rotl64(read64(p) * P2, 31) * P1, 27) * P1 + P4;
+    if (left >= 4) {
+        h = rotl64(h ^ read32(p) * P1, 23) * P2 + P3;
+        left -= 4, p += 4;
+    }
     for (; left; left--, p++) h = rotl64(h ^ *p * P5, 11) * P1;
     h = (h ^ h >> 33) * P2;
     h = (h ^ h >> 29) * P3;
@@ -268,7 +275,7 @@ uint16_t half_from_f32(float f) {
     if (a >= 0x47800000) return (uint16_t)(sign | 0x7c00);
     if (a < 0x38800000) /* denormal: let the adder round at half's last place */
         return (uint16_t)(sign | (bits_of(float_of(a) + 0.5f) - bits_of(0.5f)));
-    return (uint16_t)(sign | ((a + 0xfff + (a >> 13 & 1)) >> 13) - (112 << 10));
+    return (uint16_t)(sign | (((a + 0xfff + (a >> 13 & 1)) >> 13) - (112 << 10)));
 }
 float bf16_to_f32(uint16_t h) { return float_of((uint32_t)h << 16); }
 uint16_t bf16_from_f32(float f) {
