@@ -1,0 +1,713 @@
+/* eval_graph.c - the reference meaning of every op.
+ *
+ * In: a graph that graph_check accepts and the values of its inputs and states. Out: one array a node, in the caller's arena.
+ * Floats are doubles, rounded to their dtype only where a value is written down (const, pad, iota, cast, random); integers and
+ * bool are int64, wrapped to their dtype after every op. Elementwise ops are the expr column of ops.def, compiled as C once
+ * over double and once over int64_t. Everything else goes through explicit coordinates, one element at a time: this file is the
+ * definition that faster code is compared to, so it never shares work, reorders sums or skips elements.
+ * Built with -fwrapv (see CMakeLists.txt): overflow of int64_t wraps. */
+#include "eval/eval.h"
+
+#include <math.h>
+
+enum { MAX_ITERATIONS = 100000, MAX_DEPTH = 64 };
+
+typedef struct env {
+    const graph *g;
+    arena *a;
+    eval_value *values;   /* [nodes.n] */
+    eval_value **results; /* [nodes.n]: all results of an op with regions, for proj */
+    bool *done;           /* [nodes.n] */
+    int depth;            /* of regions */
+} env;
+
+/* ---- elements ---- */
+
+static int64_t wrap_int(tn_dtype t, int64_t v) {
+    switch (t) {
+    case TN_I8:
+        return (int8_t)(uint8_t)(uint64_t)v;
+    case TN_I32:
+        return (int32_t)(uint32_t)(uint64_t)v;
+    case TN_U8:
+        return (uint8_t)(uint64_t)v;
+    case TN_BOOL:
+        return v != 0;
+    default:
+        return v;
+    }
+}
+
+static double round_float(tn_dtype t, double v) {
+    uint64_t cell = 0;
+    dtype_store(t, &cell, 0, v);
+    return dtype_load(t, &cell, 0);
+}
+
+static double load_double(eval_value x, int64_t i) { return x.f ? x.f[i] : (double)x.i[i]; }
+
+static void copy_element(eval_value to, int64_t i, eval_value from, int64_t j) {
+    if (to.f)
+        to.f[i] = from.f[j];
+    else
+        to.i[i] = from.i[j];
+}
+
+/* Adds element j of x to element i of `to`. */
+static void add_element(tn_dtype t, eval_value to, int64_t i, eval_value x, int64_t j) {
+    if (to.f)
+        to.f[i] += x.f[j];
+    else
+        to.i[i] = wrap_int(t, to.i[i] + x.i[j]);
+}
+
+/* A written-down number of a pad or a splat: v for floats, the cast rule for integers. */
+static void set_number(tn_dtype t, eval_value to, int64_t i, double v) {
+    if (to.f)
+        to.f[i] = round_float(t, v);
+    else
+        to.i[i] = dtype_cast_to_int(t, v);
+}
+
+/* ---- elementwise: the expr column of ops.def ---- */
+
+/* The sign of the divisor, as in NumPy: a zero result takes it too. */
+static double mod_double(double x, double y) {
+    double r = fmod(x, y);
+    if (r == 0) return copysign(0.0, y);
+    return (r < 0) != (y < 0) ? r + y : r;
+}
+static int64_t div_int(int64_t x, int64_t y) {
+    if (y == 0) return 0;
+    return y == -1 ? -x : x / y; /* INT64_MIN / -1 traps on x86 */
+}
+static int64_t mod_int(int64_t x, int64_t y) {
+    if (y == 0 || y == -1) return 0;
+    int64_t r = x % y;
+    return r != 0 && (r < 0) != (y < 0) ? r + y : r;
+}
+
+#define SEL(m, a, b) ((m) != 0 ? (a) : (b))
+#define LT(a, b) ((a) < (b))
+#define LE(a, b) ((a) <= (b))
+#define EQ(a, b) ((a) == (b))
+#define NE(a, b) ((a) != (b))
+#define NOT(m) (!(m))
+#define UNARY(name, cls, expr, ...) ROW_##cls(name, expr)
+#define BINARY(name, cls, expr, ...) ROW_##cls(name, expr)
+#define TERNARY(name, cls, expr, ...) ROW_##cls(name, expr)
+#define OP(...)
+#define ROW(name, expr)                                                                                                        \
+    case OP_##name:                                                                                                            \
+        return (expr);
+
+/* Float operands, float result. */
+#define K(v) ((double)(v))
+#define DIV(a, b) ((a) / (b))
+#define MOD(a, b) mod_double(a, b)
+#define ABS(a) fabs(a)
+#define FLOOR(a) floor(a)
+#define CEIL(a) ceil(a)
+#define RINT(a) rint(a)
+#define SQRT(a) sqrt(a)
+#define EXP(a) exp(a)
+#define LOG(a) log(a)
+#define LOG1P(a) log1p(a)
+#define EXPM1(a) expm1(a)
+#define SIN(a) sin(a)
+#define COS(a) cos(a)
+#define TAN(a) tan(a)
+#define ASIN(a) asin(a)
+#define ACOS(a) acos(a)
+#define ATAN(a) atan(a)
+#define SINH(a) sinh(a)
+#define COSH(a) cosh(a)
+#define TANH(a) tanh(a)
+#define ASINH(a) asinh(a)
+#define ACOSH(a) acosh(a)
+#define ATANH(a) atanh(a)
+#define ERF(a) erf(a)
+#define POW(a, b) pow(a, b)
+#define ROW_FLT(name, expr) ROW(name, expr)
+#define ROW_NUM(name, expr) ROW(name, expr)
+#define ROW_ANY(name, expr) ROW(name, expr)
+#define ROW_BIT(name, expr)
+#define ROW_LOG(name, expr)
+#define ROW_CMP(name, expr)
+double eval_element_float(op_code op, double x, double y, double z) {
+    switch (op) {
+#include "ir/ops.def"
+    default:
+        return NAN;
+    }
+}
+#undef ROW_FLT
+#undef ROW_NUM
+#undef ROW_ANY
+#undef ROW_CMP
+
+/* Float operands, bool result. */
+#define UNARY(name, cls, expr, ...) ROW_##cls(name, expr)
+#define BINARY(name, cls, expr, ...) ROW_##cls(name, expr)
+#define TERNARY(name, cls, expr, ...) ROW_##cls(name, expr)
+#define OP(...)
+#define ROW_FLT(name, expr)
+#define ROW_NUM(name, expr)
+#define ROW_ANY(name, expr)
+#define ROW_CMP(name, expr) ROW(name, expr)
+int64_t eval_element_compare(op_code op, double x, double y) {
+    switch (op) {
+#include "ir/ops.def"
+    default:
+        return 0;
+    }
+}
+#undef ROW_NUM
+#undef ROW_ANY
+#undef ROW_BIT
+#undef ROW_LOG
+#undef K
+#undef DIV
+#undef MOD
+#undef ABS
+
+/* Integer or bool operands and result; the caller wraps. */
+#define UNARY(name, cls, expr, ...) ROW_##cls(name, expr)
+#define BINARY(name, cls, expr, ...) ROW_##cls(name, expr)
+#define TERNARY(name, cls, expr, ...) ROW_##cls(name, expr)
+#define OP(...)
+#define K(v) ((int64_t)(v))
+#define DIV(a, b) div_int(a, b)
+#define MOD(a, b) mod_int(a, b)
+#define ABS(a) ((a) < 0 ? -(a) : (a))
+#define ROW_NUM(name, expr) ROW(name, expr)
+#define ROW_ANY(name, expr) ROW(name, expr)
+#define ROW_BIT(name, expr) ROW(name, expr)
+#define ROW_LOG(name, expr) ROW(name, expr)
+int64_t eval_element_int(op_code op, int64_t x, int64_t y, int64_t z) {
+    switch (op) {
+#include "ir/ops.def"
+    default:
+        return 0;
+    }
+}
+
+static void eval_elementwise(const env *e, const node *n, int64_t count, eval_value out) {
+    eval_value x = e->values[n->in[0]];
+    eval_value y = n->n_in > 1 ? e->values[n->in[1]] : x;
+    eval_value z = n->n_in > 2 ? e->values[n->in[2]] : x;
+    for (int64_t i = 0; i < count; i++) {
+        if (out.f)
+            out.f[i] = eval_element_float(n->op, load_double(x, i), load_double(y, i), load_double(z, i));
+        else if (x.f)
+            out.i[i] = eval_element_compare(n->op, x.f[i], y.f[i]);
+        else
+            out.i[i] = wrap_int(n->dtype, eval_element_int(n->op, x.i[i], y.i[i], z.i[i]));
+    }
+}
+
+static void eval_cast(const env *e, const node *n, int64_t count, eval_value out) {
+    eval_value x = e->values[n->in[0]];
+    for (int64_t i = 0; i < count; i++) {
+        if (out.f && x.f)
+            out.f[i] = round_float(n->dtype, x.f[i]);
+        else if (out.f)
+            out.f[i] = n->dtype == TN_F64 ? (double)x.i[i] : round_float(n->dtype, (double)(float)x.i[i]);
+        else if (x.f)
+            out.i[i] = dtype_cast_to_int(n->dtype, x.f[i]);
+        else
+            out.i[i] = wrap_int(n->dtype, x.i[i]);
+    }
+}
+
+/* ---- coordinates ---- */
+
+static int64_t dims_count(int rank, const int64_t *dims) {
+    int64_t count = 1;
+    for (int d = 0; d < rank; d++) count *= dims[d];
+    return count;
+}
+
+/* Row-major position of coordinate c. */
+static int64_t coord_index(int rank, const int64_t *dims, const int64_t *c) {
+    int64_t index = 0;
+    for (int d = 0; d < rank; d++) index = index * dims[d] + c[d];
+    return index;
+}
+
+/* Coordinate of row-major position `index`. */
+static void coord_of(int rank, const int64_t *dims, int64_t index, int64_t *c) {
+    for (int d = rank - 1; d >= 0; d--) {
+        c[d] = index % dims[d];
+        index /= dims[d];
+    }
+}
+
+/* ---- reductions ---- */
+
+static eval_value eval_make(const env *e, tn_dtype t, int64_t count) {
+    eval_value v = { 0 };
+    if (dtype_is_float(t))
+        v.f = ARENA_ARRAY(e->a, double, count > 0 ? count : 1);
+    else
+        v.i = ARENA_ARRAY(e->a, int64_t, count > 0 ? count : 1);
+    return v;
+}
+
+static int64_t int_min(tn_dtype t) { return t == TN_I8 ? INT8_MIN : t == TN_I32 ? INT32_MIN : t == TN_I64 ? INT64_MIN : 0; }
+static int64_t int_max(tn_dtype t) {
+    return t == TN_I8 ? INT8_MAX : t == TN_I32 ? INT32_MAX : t == TN_I64 ? INT64_MAX : t == TN_U8 ? UINT8_MAX : 1;
+}
+
+static double reduce_float(op_code op, double acc, double v) {
+    switch (op) {
+    case OP_sum:
+        return acc + v;
+    case OP_prod:
+        return acc * v;
+    case OP_reduce_max:
+        return isnan(acc) || isnan(v) ? (double)NAN : v > acc ? v : acc;
+    default:
+        return isnan(acc) || isnan(v) ? (double)NAN : v < acc ? v : acc;
+    }
+}
+static int64_t reduce_int(op_code op, int64_t acc, int64_t v) {
+    switch (op) {
+    case OP_sum:
+        return acc + v;
+    case OP_prod:
+        return acc * v;
+    case OP_reduce_max:
+        return v > acc ? v : acc;
+    default:
+        return v < acc ? v : acc;
+    }
+}
+
+static void eval_reduce(const env *e, const node *n, int64_t count, eval_value out) {
+    const node *x = graph_get(e->g, n->in[0]);
+    eval_value xv = e->values[n->in[0]];
+    for (int64_t i = 0; i < count; i++) { /* the value over no elements */
+        if (out.f)
+            out.f[i] = n->op == OP_sum ? 0 : n->op == OP_prod ? 1 : n->op == OP_reduce_max ? -INFINITY : INFINITY;
+        else
+            out.i[i] = n->op == OP_sum          ? 0
+                       : n->op == OP_prod       ? 1
+                       : n->op == OP_reduce_max ? int_min(n->dtype)
+                                                : int_max(n->dtype);
+    }
+    int64_t x_count = dims_count(x->rank, x->dims), c[TN_MAX_RANK];
+    for (int64_t j = 0; j < x_count; j++) {
+        coord_of(x->rank, x->dims, j, c);
+        for (int d = 0; d < x->rank; d++)
+            if ((uint64_t)n->attr[0] >> d & 1) c[d] = 0;
+        int64_t i = coord_index(n->rank, n->dims, c);
+        if (out.f)
+            out.f[i] = reduce_float(n->op, out.f[i], xv.f[j]);
+        else
+            out.i[i] = wrap_int(n->dtype, reduce_int(n->op, out.i[i], xv.i[j]));
+    }
+}
+
+/* Whether candidate v beats the best so far: a later equal never does, a NaN beats every number. */
+static bool arg_beats(const node *n, eval_value x, int64_t v, int64_t best) {
+    if (!x.f) return n->op == OP_argmax ? x.i[v] > x.i[best] : x.i[v] < x.i[best];
+    if (isnan(x.f[best])) return false;
+    if (isnan(x.f[v])) return true;
+    return n->op == OP_argmax ? x.f[v] > x.f[best] : x.f[v] < x.f[best];
+}
+
+static void eval_arg(const env *e, const node *n, int64_t count, eval_value out) {
+    const node *x = graph_get(e->g, n->in[0]);
+    eval_value xv = e->values[n->in[0]];
+    int axis = (int)n->attr[0];
+    int64_t c[TN_MAX_RANK];
+    for (int64_t i = 0; i < count; i++) {
+        coord_of(n->rank, n->dims, i, c);
+        int64_t best = coord_index(x->rank, x->dims, c);
+        for (int64_t k = 1; k < x->dims[axis]; k++) {
+            c[axis] = k;
+            int64_t j = coord_index(x->rank, x->dims, c);
+            if (!arg_beats(n, xv, j, best)) continue;
+            best = j;
+            out.i[i] = k;
+        }
+    }
+}
+
+/* ---- movement ---- */
+
+/* Where element c of a movement's result comes from: coordinate s of the operand x; false when from the border of a pad. */
+static bool move_source(const node *n, const node *x, const int64_t *c, int64_t *s) {
+    const int64_t *at = n->attr;
+    for (int d = 0; d < x->rank; d++) s[d] = c[d]; /* a window's result starts with the operand's axes */
+    switch (n->op) {
+    case OP_permute:
+        for (int d = 0; d < n->rank; d++) s[at[d]] = c[d];
+        return true;
+    case OP_expand:
+        for (int d = 0; d < n->rank; d++) s[d] = x->dims[d] == 1 ? 0 : c[d];
+        return true;
+    case OP_pad:
+        for (int d = 0; d < n->rank; d++) {
+            s[d] = c[d] - at[d];
+            if (s[d] < 0 || s[d] >= x->dims[d]) return false;
+        }
+        return true;
+    case OP_slice:
+        for (int d = 0; d < n->rank; d++) s[d] = at[d] + c[d] * at[n->rank + d];
+        return true;
+    case OP_flip:
+        for (int d = 0; d < n->rank; d++)
+            if ((uint64_t)at[0] >> d & 1) s[d] = x->dims[d] - 1 - c[d];
+        return true;
+    default: /* OP_window */
+        for (int k = 0; k < (int)at[0]; k++) {
+            const int64_t *w = at + 1 + 4 * k; /* axis, size, stride, dilation */
+            s[w[0]] = c[w[0]] * w[2] + c[x->rank + k] * w[3];
+        }
+        return true;
+    }
+}
+
+static void eval_move(const env *e, const node *n, int64_t count, eval_value out) {
+    const node *x = graph_get(e->g, n->in[0]);
+    int64_t c[TN_MAX_RANK], s[TN_MAX_RANK];
+    for (int64_t i = 0; i < count; i++) {
+        if (n->op == OP_reshape) {
+            copy_element(out, i, e->values[n->in[0]], i);
+            continue;
+        }
+        coord_of(n->rank, n->dims, i, c);
+        if (move_source(n, x, c, s))
+            copy_element(out, i, e->values[n->in[0]], coord_index(x->rank, x->dims, s));
+        else
+            set_number(n->dtype, out, i, n->imm);
+    }
+}
+
+static void eval_fold(const env *e, const node *n, eval_value out) {
+    const node *x = graph_get(e->g, n->in[0]);
+    int64_t x_count = dims_count(x->rank, x->dims), c[TN_MAX_RANK], s[TN_MAX_RANK];
+    for (int64_t j = 0; j < x_count; j++) {
+        coord_of(x->rank, x->dims, j, c);
+        for (int d = 0; d < n->rank; d++) s[d] = c[d];
+        for (int k = 0; k < (int)n->attr[0]; k++) {
+            const int64_t *w = n->attr + 1 + 4 * k;
+            s[w[0]] = c[w[0]] * w[2] + c[n->rank + k] * w[3];
+        }
+        add_element(n->dtype, out, coord_index(n->rank, n->dims, s), e->values[n->in[0]], j);
+    }
+}
+
+static void eval_concat(const env *e, const node *n, eval_value out) {
+    int axis = (int)n->attr[0];
+    int64_t at = 0, c[TN_MAX_RANK];
+    for (int k = 0; k < n->n_in; k++) {
+        const node *x = graph_get(e->g, n->in[k]);
+        int64_t x_count = dims_count(x->rank, x->dims);
+        for (int64_t j = 0; j < x_count; j++) {
+            coord_of(x->rank, x->dims, j, c);
+            c[axis] += at;
+            copy_element(out, coord_index(n->rank, n->dims, c), e->values[n->in[k]], j);
+        }
+        at += x->dims[axis];
+    }
+}
+
+/* ---- contraction, indexed access ---- */
+
+typedef struct dot_axes {
+    int nb, nc, n_free_a, n_free_b;
+    const int64_t *batch_a, *batch_b, *contract_a, *contract_b;
+    int free_a[TN_MAX_RANK], free_b[TN_MAX_RANK];
+} dot_axes;
+
+static int find_free(int rank, const int64_t *batch, int nb, const int64_t *contract, int nc, int *out_free) {
+    int n = 0;
+    for (int d = 0; d < rank; d++) {
+        bool used = false;
+        for (int k = 0; k < nb; k++) used |= batch[k] == d;
+        for (int k = 0; k < nc; k++) used |= contract[k] == d;
+        if (!used) out_free[n++] = d;
+    }
+    return n;
+}
+
+static dot_axes dot_axes_of(const node *n, const node *a, const node *b) {
+    dot_axes x = { .nb = (int)n->attr[0], .nc = (int)n->attr[1] };
+    x.batch_a = n->attr + 2;
+    x.batch_b = x.batch_a + x.nb;
+    x.contract_a = x.batch_b + x.nb;
+    x.contract_b = x.contract_a + x.nc;
+    x.n_free_a = find_free(a->rank, x.batch_a, x.nb, x.contract_a, x.nc, x.free_a);
+    x.n_free_b = find_free(b->rank, x.batch_b, x.nb, x.contract_b, x.nc, x.free_b);
+    return x;
+}
+
+static void eval_dot(const env *e, const node *n, int64_t count, eval_value out) {
+    const node *a = graph_get(e->g, n->in[0]), *b = graph_get(e->g, n->in[1]);
+    eval_value av = e->values[n->in[0]], bv = e->values[n->in[1]];
+    dot_axes x = dot_axes_of(n, a, b);
+    int64_t k_dims[TN_MAX_RANK], c[TN_MAX_RANK], k[TN_MAX_RANK], ca[TN_MAX_RANK], cb[TN_MAX_RANK];
+    for (int d = 0; d < x.nc; d++) k_dims[d] = a->dims[x.contract_a[d]];
+    int64_t k_count = dims_count(x.nc, k_dims);
+    for (int64_t i = 0; i < count; i++) {
+        coord_of(n->rank, n->dims, i, c);
+        for (int d = 0; d < x.nb; d++) ca[x.batch_a[d]] = cb[x.batch_b[d]] = c[d];
+        for (int d = 0; d < x.n_free_a; d++) ca[x.free_a[d]] = c[x.nb + d];
+        for (int d = 0; d < x.n_free_b; d++) cb[x.free_b[d]] = c[x.nb + x.n_free_a + d];
+        for (int64_t j = 0; j < k_count; j++) {
+            coord_of(x.nc, k_dims, j, k);
+            for (int d = 0; d < x.nc; d++) {
+                ca[x.contract_a[d]] = k[d];
+                cb[x.contract_b[d]] = k[d];
+            }
+            int64_t ia = coord_index(a->rank, a->dims, ca), ib = coord_index(b->rank, b->dims, cb);
+            if (out.f)
+                out.f[i] += av.f[ia] * bv.f[ib];
+            else
+                out.i[i] = wrap_int(n->dtype, out.i[i] + av.i[ia] * bv.i[ib]);
+        }
+    }
+}
+
+/* Splits the coordinate c of an array shaped x.dims[..axis] + index.dims + x.dims[axis+1..] into the position in the index and
+ * the coordinate s in x, in which s[axis] stays open. Returns the position. */
+static int64_t split_indexed(const node *x, const node *index, int axis, const int64_t *c, int64_t *s) {
+    for (int d = 0; d < axis; d++) s[d] = c[d];
+    for (int d = axis + 1; d < x->rank; d++) s[d] = c[d - 1 + index->rank];
+    return coord_index(index->rank, index->dims, c + axis);
+}
+
+static void eval_gather(const env *e, const node *n, int64_t count, eval_value out) {
+    const node *x = graph_get(e->g, n->in[0]), *index = graph_get(e->g, n->in[1]);
+    int axis = (int)n->attr[0];
+    int64_t c[TN_MAX_RANK], s[TN_MAX_RANK], last = x->dims[axis] - 1;
+    for (int64_t i = 0; i < count && last >= 0; i++) { /* from an axis of size 0 there is nothing to pick: zeros */
+        coord_of(n->rank, n->dims, i, c);
+        int64_t pick = e->values[n->in[1]].i[split_indexed(x, index, axis, c, s)];
+        s[axis] = pick < 0 ? 0 : pick > last ? last : pick;
+        copy_element(out, i, e->values[n->in[0]], coord_index(x->rank, x->dims, s));
+    }
+}
+
+static void eval_scatter_add(const env *e, const node *n, int64_t count, eval_value out) {
+    const node *index = graph_get(e->g, n->in[1]), *updates = graph_get(e->g, n->in[2]);
+    int axis = (int)n->attr[0];
+    for (int64_t i = 0; i < count; i++) copy_element(out, i, e->values[n->in[0]], i);
+    int64_t u_count = dims_count(updates->rank, updates->dims), c[TN_MAX_RANK], s[TN_MAX_RANK];
+    for (int64_t j = 0; j < u_count; j++) {
+        coord_of(updates->rank, updates->dims, j, c);
+        s[axis] = e->values[n->in[1]].i[split_indexed(n, index, axis, c, s)];
+        if (s[axis] < 0 || s[axis] >= n->dims[axis]) continue;
+        add_element(n->dtype, out, coord_index(n->rank, n->dims, s), e->values[n->in[2]], j);
+    }
+}
+
+/* ---- sources ---- */
+
+static void eval_source(const env *e, val v, const node *n, int64_t count, eval_value out) {
+    if (n->op == OP_iota) {
+        int64_t c[TN_MAX_RANK];
+        for (int64_t i = 0; i < count; i++) {
+            coord_of(n->rank, n->dims, i, c);
+            if (out.f)
+                out.f[i] = round_float(n->dtype, (double)c[n->attr[0]]);
+            else
+                out.i[i] = wrap_int(n->dtype, c[n->attr[0]]);
+        }
+    } else if (n->op == OP_const && n->splat) {
+        for (int64_t i = 0; i < count; i++) {
+            if (out.f)
+                out.f[i] = round_float(n->dtype, n->imm);
+            else
+                out.i[i] = wrap_int(n->dtype, n->imm_int);
+        }
+    } else if (n->data && count > 0) { /* const array, or the initial value of a state; without data a state is zeros */
+        e->values[v] = eval_load(e->g, e->a, v, n->data);
+    }
+}
+
+static void eval_random(const env *e, const node *n, int64_t count, eval_value out) {
+    int64_t counter = e->values[n->in[0]].i[0];
+    for (int64_t i = 0; i < count; i++) out.f[i] = (double)random_uniform_at(counter, n->attr[0], i);
+}
+
+/* ---- regions ---- */
+
+static void eval_region(env *e, int r);
+
+/* Runs region r on args and returns its results. */
+static eval_value *call_region(env *e, int64_t r, const eval_value *args, int n_args) {
+    const region *reg = &e->g->regions.at[r];
+    if (reg->n_params != n_args)
+        guard_fail(e->a->gd, TN_ERR_INTERNAL, "region %d takes %d values but got %d", (int)r, reg->n_params, n_args);
+    for (int i = 1; i < e->g->nodes.n; i++)
+        if (e->g->nodes.at[i].region == r) e->done[i] = false;
+    for (int k = 0; k < n_args; k++) {
+        e->values[reg->params[k]] = args[k];
+        e->done[reg->params[k]] = true;
+    }
+    if (++e->depth > MAX_DEPTH) guard_fail(e->a->gd, TN_ERR_UNSUPPORTED, "regions are nested deeper than %d", MAX_DEPTH);
+    eval_region(e, (int)r);
+    e->depth--;
+    eval_value *results = ARENA_ARRAY(e->a, eval_value, reg->n_results);
+    for (int k = 0; k < reg->n_results; k++) results[k] = e->values[reg->results[k]];
+    return results;
+}
+
+static eval_value *gather_args(const env *e, const node *n, int first) {
+    eval_value *args = ARENA_ARRAY(e->a, eval_value, n->n_in);
+    for (int k = first; k < n->n_in; k++) args[k - first] = e->values[n->in[k]];
+    return args;
+}
+
+static eval_value *eval_if(env *e, const node *n) {
+    bool chosen = e->values[n->in[0]].i[0] != 0;
+    return call_region(e, n->attr[chosen ? 0 : 1], gather_args(e, n, 1), n->n_in - 1);
+}
+
+static eval_value *eval_while(env *e, const node *n) {
+    eval_value *state = gather_args(e, n, 0);
+    for (int step = 0; call_region(e, n->attr[0], state, n->n_in)[0].i[0] != 0; step++) {
+        if (step == MAX_ITERATIONS)
+            guard_fail(e->a->gd, TN_ERR_UNSUPPORTED, "while %s has not ended after %d steps", n->name ? n->name : "",
+                       MAX_ITERATIONS);
+        state = call_region(e, n->attr[1], state, n->n_in);
+    }
+    return state;
+}
+
+static void eval_ctrl(env *e, val v, const node *n) {
+    if (n->op == OP_proj) {
+        e->values[v] = e->results[n->in[0]][n->attr[0]];
+        return;
+    }
+    if (n->op == OP_param) guard_fail(e->a->gd, TN_ERR_INTERNAL, "parameter %%%u is read outside of its region", (unsigned)v);
+    e->results[v] = n->op == OP_if ? eval_if(e, n) : eval_while(e, n);
+    e->values[v] = e->results[v][0];
+}
+
+/* ---- the graph ---- */
+
+static void eval_node(env *e, val v) {
+    const node *n = graph_get(e->g, v);
+    for (int d = 0; d < n->rank; d++)
+        if (n->dims[d] < 0)
+            guard_fail(e->a->gd, TN_ERR_UNSUPPORTED, "%%%u has a symbolic dim: bind it before evaluating", (unsigned)v);
+    int64_t count = dims_count(n->rank, n->dims);
+    op_class cls = op_get(n->op)->cls;
+    if (cls == CL_CTRL) {
+        eval_ctrl(e, v, n);
+        return;
+    }
+    eval_value out = e->values[v] = eval_make(e, n->dtype, count);
+    switch (cls) {
+    case CL_CAST:
+        eval_cast(e, n, count, out);
+        break;
+    case CL_REDUCE:
+        eval_reduce(e, n, count, out);
+        break;
+    case CL_ARG:
+        eval_arg(e, n, count, out);
+        break;
+    case CL_MOVE:
+        eval_move(e, n, count, out);
+        break;
+    case CL_FOLD:
+        eval_fold(e, n, out);
+        break;
+    case CL_JOIN:
+        eval_concat(e, n, out);
+        break;
+    case CL_DOT:
+        eval_dot(e, n, count, out);
+        break;
+    case CL_GATHER:
+        eval_gather(e, n, count, out);
+        break;
+    case CL_SCATTER:
+        eval_scatter_add(e, n, count, out);
+        break;
+    case CL_SOURCE:
+        eval_source(e, v, n, count, out);
+        break;
+    case CL_RANDOM:
+        eval_random(e, n, count, out);
+        break;
+    default:
+        eval_elementwise(e, n, count, out);
+        break;
+    }
+}
+
+static bool is_ready(const env *e, const node *n) {
+    for (int k = 0; k < n->n_in; k++)
+        if (!e->done[n->in[k]]) return false;
+    return true;
+}
+
+/* Evaluates the nodes of region r. Sweeps until nothing is left: in the middle of a pass ids are not in topological order. */
+static void eval_region(env *e, int r) {
+    for (bool progress = true, left = true; left;) {
+        if (!progress)
+            guard_fail(e->a->gd, TN_ERR_INTERNAL, "the graph has a cycle, or a region reads a value that is not computed yet");
+        progress = left = false;
+        for (int v = 1; v < e->g->nodes.n; v++) {
+            const node *n = &e->g->nodes.at[v];
+            if (n->op == OP_NIL || n->region != r || e->done[v]) continue;
+            if (is_ready(e, n)) {
+                eval_node(e, (val)v);
+                e->done[v] = progress = true;
+            } else
+                left = true;
+        }
+    }
+}
+
+eval_value *eval_graph(const graph *g, arena *a, const eval_value *in) {
+    size_t n = (size_t)g->nodes.n;
+    env e = { g, a, ARENA_ARRAY(a, eval_value, n), ARENA_ARRAY(a, eval_value *, n), ARENA_ARRAY(a, bool, n), 0 };
+    e.done[0] = true;
+    for (int k = 0; k < g->inputs.n; k++) {
+        val v = g->inputs.at[k];
+        const node *x = graph_get(g, v);
+        bool given = in && (in[k].f || in[k].i);
+        if (!given && x->op == OP_input && dims_count(x->rank, x->dims) != 0)
+            guard_fail(a->gd, TN_ERR_INVAL, "input %s has no value", x->name);
+        if (!given) continue;
+        if (dtype_is_float(x->dtype) != (in[k].f != NULL))
+            guard_fail(a->gd, TN_ERR_DTYPE, "the value of %s is not a %s", x->name, dtype_name(x->dtype));
+        e.values[v] = in[k];
+        e.done[v] = true;
+    }
+    eval_region(&e, 0);
+    return e.values;
+}
+
+eval_value eval_load(const graph *g, arena *a, val v, const void *data) {
+    const node *n = graph_get(g, v);
+    env e = { .a = a };
+    int64_t count = dims_count(n->rank, n->dims);
+    eval_value x = eval_make(&e, n->dtype, count);
+    for (int64_t i = 0; i < count; i++) {
+        if (x.f)
+            x.f[i] = dtype_load(n->dtype, data, i);
+        else
+            x.i[i] = dtype_load_int(n->dtype, data, i);
+    }
+    return x;
+}
+
+void eval_store(const graph *g, val v, eval_value x, void *data) {
+    const node *n = graph_get(g, v);
+    int64_t count = dims_count(n->rank, n->dims);
+    for (int64_t i = 0; i < count; i++) {
+        if (x.f)
+            dtype_store(n->dtype, data, i, x.f[i]);
+        else
+            dtype_store_int(n->dtype, data, i, x.i[i]);
+    }
+}
