@@ -1,0 +1,425 @@
+/* grad.c - reverse mode. In: a graph whose ids are in topological order, a scalar float loss, the values to differentiate by.
+ * Out: new nodes behind the old ones; old nodes stay as they are. Assumes that operands have smaller ids than their users, as
+ * the builders and graph_compact leave them. Everything is allocated from the graph's arena.
+ *
+ * A value is active when it is float and depends on one of xs through operands that carry a gradient. Walking the nodes
+ * backwards from the loss, each active node with an adjoint hands one contribution to each active operand; contributions are
+ * added in the order of the walk, so the result does not depend on anything but the graph. Values of int and bool type carry no
+ * gradient, and that is not an error: a comparison or a float-to-int cast simply ends the path. */
+#include "grad/grad.h"
+
+typedef struct ctx {
+    graph *g;
+    uint8_t *active; /* [nodes before grad_build] */
+    val *adj;        /* [same] adjoint so far, 0 = none */
+} ctx;
+
+/* ---- elementwise: the grad columns of ops.def ------------------------------------------------------------------------------
+ */
+
+/* The columns are evaluated on a small stack, because C leaves the order of a call's arguments open and node ids must be
+ * the same with every compiler. */
+typedef struct rule {
+    graph *g;
+    val x, y, z, o, grad;
+    val stack[16];
+    int n;
+} rule;
+
+static void rule_push(rule *r, val v) { r->stack[r->n++] = v; }
+
+static val rule_unary(rule *r, op_code op) { return graph_unary(r->g, op, r->stack[--r->n]); }
+
+static val rule_binary(rule *r, op_code op) {
+    r->n -= 2;
+    return graph_binary(r->g, op, r->stack[r->n], r->stack[r->n + 1]);
+}
+
+static val rule_select(rule *r) {
+    r->n -= 3;
+    return graph_select(r->g, r->stack[r->n], r->stack[r->n + 1], r->stack[r->n + 2]);
+}
+
+#define G r->grad
+#define X r->x
+#define Y r->y
+#define Z r->z
+#define O r->o
+#define K(c) graph_splat_like(r->g, r->grad, c)
+#define UN(op, a) (rule_push(r, a), rule_unary(r, op))
+#define BIN(op, a, b) (rule_push(r, a), rule_push(r, b), rule_binary(r, op))
+#define SELECT(a, b, c) (rule_push(r, a), rule_push(r, b), rule_push(r, c), rule_select(r))
+#define NEG(a) UN(OP_neg, a)
+#define SIGN(a) UN(OP_sign, a)
+#define FLOOR(a) UN(OP_floor, a)
+#define SQRT(a) UN(OP_sqrt, a)
+#define EXP(a) UN(OP_exp, a)
+#define LOG(a) UN(OP_log, a)
+#define SIN(a) UN(OP_sin, a)
+#define COS(a) UN(OP_cos, a)
+#define SINH(a) UN(OP_sinh, a)
+#define COSH(a) UN(OP_cosh, a)
+#define ADD(a, b) BIN(OP_add, a, b)
+#define SUB(a, b) BIN(OP_sub, a, b)
+#define MUL(a, b) BIN(OP_mul, a, b)
+#define DIV(a, b) BIN(OP_div, a, b)
+#define POW(a, b) BIN(OP_pow, a, b)
+#define LT(a, b) BIN(OP_lt, a, b)
+#define EQ(a, b) BIN(OP_eq, a, b)
+/* Operands with one of these two never get here: see slot_kind. */
+#define ZERO 0
+#define NOGRAD 0
+
+static val rule_apply(rule *r, op_code op, int slot) {
+    switch (op) {
+#define UNARY(name, cls, expr, flops, ulp, lo, hi, gx, doc)                                                                    \
+    case OP_##name:                                                                                                            \
+        return gx;
+#define BINARY(name, cls, expr, flops, ulp, lo, hi, gx, gy, doc)                                                               \
+    case OP_##name:                                                                                                            \
+        return slot == 0 ? (gx) : (gy);
+#define TERNARY(name, cls, expr, flops, ulp, lo, hi, gx, gy, gz, doc)                                                          \
+    case OP_##name:                                                                                                            \
+        return slot == 0 ? (gx) : slot == 1 ? (gy) : (gz);
+#define OP(name, ...)
+#include "ir/ops.def"
+    default:
+        return 0;
+    }
+}
+
+#undef G
+#undef X
+#undef Y
+#undef Z
+#undef O
+#undef K
+#undef ZERO
+#undef NOGRAD
+
+/* The same columns as text, to know which operands carry a gradient before any node is built. */
+static const char *const rule_text[N_OPS][3] = {
+#define UNARY(name, cls, expr, flops, ulp, lo, hi, gx, doc) [OP_##name] = { #gx },
+#define BINARY(name, cls, expr, flops, ulp, lo, hi, gx, gy, doc) [OP_##name] = { #gx, #gy },
+#define TERNARY(name, cls, expr, flops, ulp, lo, hi, gx, gy, gz, doc) [OP_##name] = { #gx, #gy, #gz },
+#define OP(name, ...)
+#include "ir/ops.def"
+};
+
+typedef enum slot_kind { SLOT_FLOWS, SLOT_ZERO, SLOT_NONE } slot_kind;
+
+static slot_kind slot_kind_of(op_code op, int slot) {
+    switch (op_get(op)->cls) {
+    case CL_ARG:
+    case CL_SOURCE:
+    case CL_RANDOM:
+        return SLOT_ZERO;
+    case CL_CTRL:
+        return SLOT_NONE;
+    default:
+        break;
+    }
+    if (!op_is_elementwise(op) || slot >= 3) return SLOT_FLOWS;
+    const char *text = rule_text[op][slot];
+    return strcmp(text, "ZERO") == 0 ? SLOT_ZERO : strcmp(text, "NOGRAD") == 0 ? SLOT_NONE : SLOT_FLOWS;
+}
+
+NORETURN static void no_gradient(graph *g, val v) {
+    const node *n = graph_get(g, v);
+    guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "grad: no gradient is defined through %s %%%u%s%s%s%s%s", op_get(n->op)->name, v,
+               n->name ? " (" : "", n->name ? n->name : "", n->name ? ")" : "", n->where ? " at " : "",
+               n->where ? n->where : "");
+}
+
+/* ---- one rule a class ------------------------------------------------------------------------------------------------------
+ */
+
+static int64_t product(const int64_t *dims, int from, int to) {
+    int64_t p = 1;
+    for (int i = from; i < to; i++) p *= dims[i];
+    return p;
+}
+
+/* x shifted by k along the last axis of [m, n], with ones moving in. */
+static val shift_ones(graph *g, val x, int64_t m, int64_t n, int64_t k) {
+    val kept = graph_slice(g, x, (int64_t[]){ 0, 0 }, (int64_t[]){ m, n - k }, (int64_t[]){ 1, 1 });
+    return graph_pad(g, kept, (int64_t[]){ 0, k }, (int64_t[]){ 0, 0 }, 1.0);
+}
+
+/* Element i becomes the product of elements 0 .. i-1 of its row, in log2(n) steps. */
+static val products_before(graph *g, val x, int64_t m, int64_t n) {
+    val p = shift_ones(g, x, m, n, 1);
+    for (int64_t k = 1; k < n; k *= 2) p = graph_binary(g, OP_mul, p, shift_ones(g, p, m, n, k));
+    return p;
+}
+
+/* Product of the others in the reduced axes: built without a division, so zeros need no cases and every higher derivative is
+ * right. */
+static val products_of_others(graph *g, val x, uint64_t axes) {
+    const node n = *graph_get(g, x);
+    int64_t perm[TN_MAX_RANK], inverse[TN_MAX_RANK], moved[TN_MAX_RANK];
+    int at = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < n.rank; i++)
+            if ((int)(axes >> i & 1) == pass) perm[at++] = i;
+    for (int i = 0; i < n.rank; i++) {
+        inverse[perm[i]] = i;
+        moved[i] = n.dims[perm[i]];
+    }
+    int n_kept = n.rank;
+    for (int i = 0; i < n.rank; i++) n_kept -= (int)(axes >> i & 1);
+    int64_t rows = product(moved, 0, n_kept), cols = product(moved, n_kept, n.rank);
+    if (rows * cols == 0 || cols == 1) return graph_splat_like(g, x, 1.0);
+    val flat = graph_reshape(g, graph_permute(g, x, perm), 2, (int64_t[]){ rows, cols });
+    val before = products_before(g, flat, rows, cols);
+    val after = graph_flip(g, products_before(g, graph_flip(g, flat, 2), rows, cols), 2);
+    val others = graph_binary(g, OP_mul, before, after);
+    return graph_permute(g, graph_reshape(g, others, n.rank, moved), inverse);
+}
+
+static val grad_reduce(graph *g, const node *n, val o, val G) {
+    val x = n->in[0];
+    const int64_t *dims = graph_get(g, x)->dims;
+    val spread = graph_expand(g, G, dims);
+    if (n->op == OP_sum) return spread;
+    if (n->op == OP_prod) return graph_binary(g, OP_mul, spread, products_of_others(g, x, (uint64_t)n->attr[0]));
+    /* The largest elements share the gradient equally. */
+    val hit = graph_binary(g, OP_eq, x, graph_expand(g, o, dims));
+    val count = graph_reduce(g, OP_sum, graph_cast(g, hit, n->dtype), (uint64_t)n->attr[0]);
+    val share = graph_expand(g, graph_binary(g, OP_div, G, count), dims);
+    return graph_select(g, hit, share, graph_splat_like(g, share, 0.0));
+}
+
+/* Puts `step - 1` zeros behind every element along axis: reshape to [.., d, 1, ..], pad, reshape back. */
+static val dilate(graph *g, val x, int axis, int64_t step) {
+    const node n = *graph_get(g, x);
+    int64_t rows = product(n.dims, 0, axis), cols = product(n.dims, axis + 1, n.rank), dims[TN_MAX_RANK];
+    val y = graph_reshape(g, x, 4, (int64_t[]){ rows, n.dims[axis], 1, cols });
+    y = graph_pad(g, y, (int64_t[]){ 0, 0, 0, 0 }, (int64_t[]){ 0, 0, step - 1, 0 }, 0.0);
+    for (int i = 0; i < n.rank; i++) dims[i] = n.dims[i];
+    dims[axis] *= step;
+    return graph_reshape(g, y, n.rank, dims);
+}
+
+static val grad_slice(graph *g, const node *n, val G) {
+    const node x = *graph_get(g, n->in[0]);
+    const int64_t *start = n->attr, *step = n->attr + n->rank;
+    int64_t zero[TN_MAX_RANK] = { 0 }, one[TN_MAX_RANK], keep[TN_MAX_RANK], after[TN_MAX_RANK];
+    for (int i = 0; i < n->rank; i++)
+        if (step[i] > 1) G = dilate(g, G, i, step[i]);
+    for (int i = 0; i < n->rank; i++) {
+        /* The zeros behind the last element may reach past the end: cut them. */
+        int64_t have = n->dims[i] * (step[i] > 1 ? step[i] : 1), room = x.dims[i] - start[i];
+        one[i] = 1;
+        keep[i] = have < room ? have : room;
+        after[i] = room - keep[i];
+    }
+    return graph_pad(g, graph_slice(g, G, zero, keep, one), start, after, 0.0);
+}
+
+static void windows_of(const node *n, window_axis *w) {
+    for (int64_t i = 0; i < n->attr[0]; i++) memcpy(&w[i], n->attr + 1 + 4 * i, sizeof *w);
+}
+
+static val grad_move(graph *g, const node *n, val G) {
+    const node x = *graph_get(g, n->in[0]);
+    int64_t a[TN_MAX_RANK], one[TN_MAX_RANK];
+    window_axis w[TN_MAX_RANK];
+    uint64_t axes = 0;
+    for (int i = 0; i < n->rank; i++) one[i] = 1;
+    switch (n->op) {
+    case OP_reshape:
+        return graph_reshape(g, G, x.rank, x.dims);
+    case OP_permute:
+        for (int i = 0; i < n->rank; i++) a[n->attr[i]] = i;
+        return graph_permute(g, G, a);
+    case OP_expand:
+        for (int i = 0; i < n->rank; i++)
+            if (x.dims[i] != n->dims[i]) axes |= (uint64_t)1 << i;
+        return graph_reduce(g, OP_sum, G, axes);
+    case OP_pad:
+        return graph_slice(g, G, n->attr, x.dims, one);
+    case OP_slice:
+        return grad_slice(g, n, G);
+    case OP_flip:
+        return graph_flip(g, G, (uint64_t)n->attr[0]);
+    default: /* window */
+        windows_of(n, w);
+        return graph_fold(g, G, w, (int)n->attr[0], x.dims);
+    }
+}
+
+static val grad_fold(graph *g, const node *n, val G) {
+    window_axis w[TN_MAX_RANK];
+    windows_of(n, w);
+    return graph_window(g, G, w, (int)n->attr[0]);
+}
+
+static val grad_concat(graph *g, const node *n, int slot, val G) {
+    int axis = (int)n->attr[0];
+    int64_t start[TN_MAX_RANK] = { 0 }, step[TN_MAX_RANK];
+    for (int i = 0; i < n->rank; i++) step[i] = 1;
+    for (int i = 0; i < slot; i++) start[axis] += graph_get(g, n->in[i])->dims[axis];
+    return graph_slice(g, G, start, graph_get(g, n->in[slot])->dims, step);
+}
+
+/* Axes of an operand of rank `rank` that are in neither list. */
+static int free_axes(int rank, const int64_t *batch, int64_t nb, const int64_t *contract, int64_t nc, int64_t *out) {
+    uint64_t used = 0;
+    int n = 0;
+    for (int64_t i = 0; i < nb; i++) used |= (uint64_t)1 << batch[i];
+    for (int64_t i = 0; i < nc; i++) used |= (uint64_t)1 << contract[i];
+    for (int i = 0; i < rank; i++)
+        if (!(used >> i & 1)) out[n++] = i;
+    return n;
+}
+
+/* Place in sorted order of contract[i] among contract[0..nc). */
+static int64_t rank_of(const int64_t *contract, int64_t nc, int64_t i) {
+    int64_t r = 0;
+    for (int64_t k = 0; k < nc; k++) r += contract[k] < contract[i];
+    return r;
+}
+
+/* The result of the forward dot has axes: batch, free of a, free of b. The gradient by a contracts it with b over b's free axes
+ * and leaves batch, free of a, contracted axes (in b's order); by b it contracts a with it and leaves batch, contracted axes
+ * (in a's order), free of b. Both orders are the natural ones of a matmul; a permutation restores any other. */
+static val grad_dot(graph *g, const node *n, int slot, val G) {
+    int64_t nb = n->attr[0], nc = n->attr[1];
+    const int64_t *batch[2] = { n->attr + 2, n->attr + 2 + nb };
+    const int64_t *contract[2] = { n->attr + 2 + 2 * nb, n->attr + 2 + 2 * nb + nc };
+    int64_t free[2][TN_MAX_RANK], result_batch[TN_MAX_RANK], result_free[TN_MAX_RANK], perm[TN_MAX_RANK];
+    int n_free[2], other = 1 - slot;
+    for (int k = 0; k < 2; k++) n_free[k] = free_axes(graph_get(g, n->in[k])->rank, batch[k], nb, contract[k], nc, free[k]);
+    for (int64_t i = 0; i < nb; i++) result_batch[i] = i;
+    for (int i = 0; i < n_free[other]; i++) result_free[i] = nb + (other ? n_free[0] : 0) + i;
+    val d = slot == 0 ? graph_dot(g, G, n->in[1], result_batch, batch[1], (int)nb, result_free, free[1], n_free[1])
+                      : graph_dot(g, n->in[0], G, batch[0], result_batch, (int)nb, free[0], result_free, n_free[0]);
+    int64_t at_free = nb + (slot == 0 ? 0 : nc), at_contract = nb + (slot == 0 ? n_free[0] : 0);
+    for (int64_t i = 0; i < nb; i++) perm[batch[slot][i]] = i;
+    for (int i = 0; i < n_free[slot]; i++) perm[free[slot][i]] = at_free + i;
+    for (int64_t i = 0; i < nc; i++) perm[contract[slot][i]] = at_contract + rank_of(contract[other], nc, i);
+    return graph_permute(g, d, perm);
+}
+
+/* gather clamps its indices where scatter_add skips the ones out of range: the gradient goes where the value came from. */
+static val grad_gather(graph *g, const node *n, val G) {
+    val x = n->in[0], index = n->in[1];
+    int axis = (int)n->attr[0];
+    val last = graph_splat_like(g, index, (double)(graph_get(g, x)->dims[axis] - 1));
+    val inside = graph_binary(g, OP_max, graph_binary(g, OP_min, index, last), graph_splat_like(g, index, 0.0));
+    return graph_scatter_add(g, graph_splat_like(g, x, 0.0), inside, G, axis);
+}
+
+static val grad_scatter(graph *g, const node *n, int slot, val G) {
+    if (slot == 0) return G;
+    val index = n->in[1];
+    const node ix = *graph_get(g, index), up = *graph_get(g, n->in[2]);
+    int axis = (int)n->attr[0];
+    int64_t dims[TN_MAX_RANK];
+    for (int i = 0; i < up.rank; i++) dims[i] = i >= axis && i < axis + ix.rank ? up.dims[i] : 1;
+    val low = graph_binary(g, OP_le, graph_splat_like(g, index, 0.0), index);
+    val high = graph_binary(g, OP_lt, index, graph_splat_like(g, index, (double)n->dims[axis]));
+    val used = graph_reshape(g, graph_binary(g, OP_and, low, high), up.rank, dims);
+    val taken = graph_gather(g, G, index, axis);
+    return graph_select(g, graph_expand(g, used, up.dims), taken, graph_splat_like(g, taken, 0.0));
+}
+
+static val grad_elementwise(graph *g, const node *n, val o, int slot, val G) {
+    rule r = { .g = g, .o = o, .grad = G, .x = n->in[0] };
+    if (n->n_in > 1) r.y = n->in[1];
+    if (n->n_in > 2) r.z = n->in[2];
+    return rule_apply(&r, n->op, slot);
+}
+
+/* The contribution of node o with adjoint G to its operand `slot`. */
+static val grad_operand(graph *g, const node *n, val o, int slot, val G) {
+    switch (op_get(n->op)->cls) {
+    case CL_CAST:
+        return graph_cast(g, G, graph_get(g, n->in[0])->dtype);
+    case CL_REDUCE:
+        return grad_reduce(g, n, o, G);
+    case CL_MOVE:
+        return grad_move(g, n, G);
+    case CL_FOLD:
+        return grad_fold(g, n, G);
+    case CL_JOIN:
+        return grad_concat(g, n, slot, G);
+    case CL_DOT:
+        return grad_dot(g, n, slot, G);
+    case CL_GATHER:
+        return grad_gather(g, n, G);
+    case CL_SCATTER:
+        return grad_scatter(g, n, slot, G);
+    default:
+        return grad_elementwise(g, n, o, slot, G);
+    }
+}
+
+/* ---- the walk --------------------------------------------------------------------------------------------------------------
+ */
+
+static void mark_active(ctx *c, val loss, const val *xs, int n) {
+    for (int i = 0; i < n; i++)
+        if (xs[i] <= loss) c->active[xs[i]] = 1;
+    for (val v = 1; v <= loss; v++) {
+        const node *nd = graph_get(c->g, v);
+        /* if and while pass their operands to regions: they count as active whatever their own dtype is. */
+        if (nd->region != 0 || (!dtype_is_float(nd->dtype) && op_get(nd->op)->cls != CL_CTRL)) continue;
+        for (int i = 0; i < nd->n_in && !c->active[v]; i++)
+            c->active[v] = c->active[nd->in[i]] && slot_kind_of(nd->op, i) != SLOT_ZERO;
+    }
+}
+
+static void check_static(graph *g, val v) {
+    const node *n = graph_get(g, v);
+    for (int i = 0; i < n->rank; i++)
+        if (n->dims[i] < 0)
+            guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "grad: %s %%%u has a symbolic dim, which grad does not support",
+                       op_get(n->op)->name, v);
+}
+
+static void visit(ctx *c, val v) {
+    graph *g = c->g;
+    const node n = *graph_get(g, v);
+    check_static(g, v);
+    g->here = n.where; /* errors in a rule and the new nodes point to the op that they come from */
+    for (int slot = 0; slot < n.n_in; slot++) {
+        val x = n.in[slot];
+        if (!c->active[x]) continue;
+        slot_kind kind = slot_kind_of(n.op, slot);
+        if (kind == SLOT_ZERO) continue;
+        if (kind == SLOT_NONE) no_gradient(g, v);
+        check_static(g, x);
+        val d = grad_operand(g, &n, v, slot, c->adj[v]);
+        c->adj[x] = c->adj[x] ? graph_binary(g, OP_add, c->adj[x], d) : d;
+    }
+}
+
+static void check_arguments(graph *g, val loss, const val *xs, int n) {
+    const node *l = graph_get(g, loss);
+    if (!dtype_is_float(l->dtype) || l->rank != 0)
+        guard_fail(g->a->gd, dtype_is_float(l->dtype) ? TN_ERR_SHAPE : TN_ERR_DTYPE,
+                   "grad: the loss must be a float scalar, but is %s", graph_shape_text(g, g->a, loss));
+    for (int i = 0; i < n; i++)
+        if (!dtype_is_float(graph_get(g, xs[i])->dtype))
+            guard_fail(g->a->gd, TN_ERR_DTYPE, "grad: only float values have a gradient, but value %d is %s", i,
+                       graph_shape_text(g, g->a, xs[i]));
+}
+
+void grad_build(graph *g, val loss, const val *xs, int n, val *out) {
+    check_arguments(g, loss, xs, n);
+    const char *here = g->here;
+    ctx c = { .g = g };
+    c.active = ARENA_ARRAY(g->a, uint8_t, loss + 1);
+    c.adj = ARENA_ARRAY(g->a, val, loss + 1);
+    mark_active(&c, loss, xs, n);
+    if (c.active[loss]) c.adj[loss] = graph_splat_like(g, loss, 1.0);
+    for (val v = loss; v > 0; v--)
+        if (c.adj[v]) visit(&c, v);
+    g->here = here;
+    for (int i = 0; i < n; i++) {
+        val d = xs[i] <= loss ? c.adj[xs[i]] : 0;
+        out[i] = d ? d : graph_splat_like(g, xs[i], 0.0);
+    }
+}
