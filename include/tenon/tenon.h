@@ -86,6 +86,8 @@ TN_API void tn_ctx_free(tn_ctx *ctx); /* after everything made from it; NULL is 
 /* Text of the last error of this context, with what was given, what was expected and where. Valid until the next call. Never NULL. */
 TN_API const char *tn_ctx_error(const tn_ctx *ctx);
 TN_API tn_status tn_ctx_status(const tn_ctx *ctx);
+/* The context's allocator, for libraries on top of this one: tn_config.realloc by its rules. NULL when out of memory. */
+TN_API void *tn_ctx_realloc(tn_ctx *ctx, void *ptr, size_t old_size, size_t new_size);
 
 /* ---- graphs and tensors -------------------------------------------------------------------------------------------------- */
 
@@ -112,6 +114,12 @@ TN_API tn_graph *tn_graph_immediate(tn_ctx *ctx, const char *name);
 TN_API void tn_graph_free(tn_graph *g); /* NULL is fine */
 TN_API tn_status tn_graph_status(const tn_graph *g); /* the sticky status of the builders */
 TN_API tn_ctx *tn_graph_ctx(const tn_graph *g);
+/* For layers written outside the library: records an error as a failing builder does, with the place of the call, and returns the
+ * poisoned tensor. The first error of a graph stays. */
+TN_API tn_tensor tn_graph_fail(tn_graph *g, tn_status code, const char *text);
+/* Seed of the initial values that layers give their parameters (each depends on the seed and the parameter's name only). 0 at first. */
+TN_API void tn_graph_set_seed(tn_graph *g, uint64_t seed);
+TN_API uint64_t tn_graph_seed(const tn_graph *g);
 
 /* The text form (docs/ir.md). The string is malloc-ed by the context: free it with tn_string_free. */
 TN_API TN_CHECK tn_status tn_graph_print(const tn_graph *g, char **out_text);
@@ -129,6 +137,7 @@ TN_API void tn_graph_at(tn_graph *g, const char *where);
 
 TN_API tn_shape tn_tensor_shape(tn_tensor x); /* rank -1 for a poisoned tensor */
 TN_API tn_dtype tn_tensor_dtype(tn_tensor x);
+TN_API const char *tn_tensor_name(tn_tensor x); /* of an input or state; the label of another tensor, or NULL */
 TN_API size_t tn_tensor_bytes(tn_tensor x);
 /* Immediate mode: value of any tensor, row-major, `bytes` = tn_tensor_bytes(x). */
 TN_API TN_CHECK tn_status tn_tensor_read(tn_tensor x, void *data, size_t bytes);
@@ -139,6 +148,10 @@ TN_API TN_CHECK tn_status tn_tensor_write(tn_tensor x, const void *data, size_t 
 TN_API tn_tensor tn_input(tn_graph *g, const char *name, tn_dtype t, tn_shape shape); /* bound by name in every run */
 /* State: lives in the session from run to run (parameters, optimiser moments, counters). `init` (row-major, copied) may be NULL = zeros. */
 TN_API tn_tensor tn_state(tn_graph *g, const char *name, tn_dtype t, tn_shape shape, const void *init);
+/* Parameter: a state that optimisers train (see tenon_nn.h). The graph lists its parameters in the order they were made. */
+TN_API tn_tensor tn_param(tn_graph *g, const char *name, tn_dtype t, tn_shape shape, const void *init);
+TN_API int tn_graph_n_params(const tn_graph *g);
+TN_API tn_tensor tn_graph_param(tn_graph *g, int i); /* poisoned when there is none */
 TN_API tn_tensor tn_const(tn_graph *g, tn_dtype t, tn_shape shape, const void *data); /* data is copied */
 TN_API tn_tensor tn_full(tn_graph *g, tn_dtype t, tn_shape shape, double value);
 TN_API tn_tensor tn_iota(tn_graph *g, tn_dtype t, tn_shape shape, int axis); /* 0, 1, 2, ... along axis */

@@ -19,6 +19,7 @@ static inline tn_graph *tn_graph_at_(tn_graph *g, const char *where) {
 #ifndef TN_BUILDING
 #define tn_input(g, ...) (tn_input)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)
 #define tn_state(g, ...) (tn_state)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)
+#define tn_param(g, ...) (tn_param)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)
 #define tn_const(g, ...) (tn_const)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)
 #define tn_full(g, ...) (tn_full)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)
 #define tn_iota(g, ...) (tn_iota)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)

@@ -43,8 +43,10 @@ struct tn_graph {
     arena arena; /* owns ir and everything it points to, and `values` */
     guard gd;    /* arena.gd while a call is in progress: set by GUARD_TRY in src/api (or by drive, for its own calls) */
     graph *ir;
-    err err;      /* sticky: the first error of the builders */
-    size_t bytes; /* size of this struct's allocation */
+    err err;         /* sticky: the first error of the builders */
+    size_t bytes;    /* size of this struct's allocation */
+    uint64_t seed;   /* of the initial values of parameters */
+    VEC(val) params; /* states made by tn_param, in order */
 
     /* Immediate mode. values.at[v] belongs to node v; nodes from values.n on are not computed yet. All buffers belong to `dev`,
      * which the context owns; tn_graph_free frees those that are not shared. */
