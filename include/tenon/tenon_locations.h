@@ -16,7 +16,15 @@ static inline tn_graph *tn_graph_at_(tn_graph *g, const char *where) {
     return g;
 }
 
+/* These take arrays: the graph is found in the first tensor of one. */
+static inline tn_tensor tn_concat_at_(const char *where, const tn_tensor *xs, int n, int axis) {
+    if (xs && n > 0) tn_graph_at(xs[0].graph, where);
+    return tn_concat(xs, n, axis);
+}
+
 #ifndef TN_BUILDING
+#define tn_concat(...) tn_concat_at_(TN_HERE, __VA_ARGS__)
+#define tn_grad(x, ...) (tn_grad)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_input(g, ...) (tn_input)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)
 #define tn_state(g, ...) (tn_state)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)
 #define tn_param(g, ...) (tn_param)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)

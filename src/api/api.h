@@ -8,26 +8,33 @@
 
 #include "drive/objects.h"
 
-/* One builder call, as error texts show it: "file.c:12: tn_add(x f32[2,3], f32[4]): <what is wrong>". */
+/* Runs fn(arg) under the guard. Returns TN_OK, or the code of the jump (the text is in gd->err). The only GUARD_TRY of the
+ * library's front half. */
+tn_status api_try(guard *gd, void (*fn)(void *arg), void *arg);
+
+/* One builder call, as error texts show it: "file.c:12: tn_add(x f32[2,3], f32[4]): <what is wrong>". Every operand is checked
+ * (there, not poisoned, of this graph) before the builder's function runs. */
 typedef struct call {
     const char *name;    /* "tn_add" */
-    const tn_tensor *in; /* operands: checked (not poisoned, same graph) before the function runs */
+    const tn_tensor *in; /* operands */
     int n_in;
+    const tn_tensor *more; /* further operands, or NULL */
+    int n_more;
 } call;
-typedef val (*build_fn)(graph *g, const val *in, const void *args);
+/* in: ids of all operands. args: the builder's own arguments (and results). Returns the result's id (0 for builders without
+ * one). Jumps on errors. */
+typedef val (*build_fn)(graph *g, const val *in, void *args);
 
-/* Runs fn under the guard of `g` (NULL = the graph of the first operand). in: at most API_MAX_STACK_IN operands are copied to
- * the stack, more go to the graph's arena. Returns the poisoned tensor on error; computes the new nodes in an immediate graph.
- */
-enum { API_MAX_STACK_IN = 8 };
-tn_tensor api_build(tn_graph *g, const call *c, build_fn fn, const void *args);
+/* Runs fn in graph g (NULL = the graph of the first operand that has one). Returns the poisoned tensor on error. Computes the
+ * new nodes of an immediate graph. */
+tn_tensor api_build(tn_graph *g, const call *c, build_fn fn, void *args);
 
-/* Records the first error of a graph in it, and the text in its context. Returns code. */
-tn_status api_fail(tn_graph *g, tn_status code, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* Records the first error of a graph in it, and the text in its context, prefixed with the call as above. Returns code. */
+tn_status api_fail(tn_graph *g, const call *c, tn_status code, const char *fmt, ...) PRINTF_LIKE(4, 5);
 /* The context's last error becomes e. Returns e->code. */
 tn_status api_report(tn_ctx *ctx, const err *e);
 
-/* Called after a builder appended nodes: the one place where an immediate graph computes them. */
+/* Called after a builder appended nodes to an immediate graph: the one place where they are computed. */
 tn_status api_built(tn_graph *g);
 
 #endif

@@ -107,6 +107,10 @@ void tn_string_free(tn_ctx *ctx, char *text) {
     if (ctx) mem_strfree(ctx->mem, text);
 }
 
+void *tn_ctx_realloc(tn_ctx *ctx, void *ptr, size_t old_size, size_t new_size) {
+    return ctx ? mem_realloc(ctx->mem, ptr, old_size, new_size) : NULL;
+}
+
 tn_status api_report(tn_ctx *ctx, const err *e) {
     ctx->err.code = e->code;
     if (&ctx->err != e) memcpy(ctx->err.text, e->text, strlen(e->text) + 1);

@@ -44,7 +44,6 @@ struct tn_graph {
     guard gd;    /* arena.gd while a call is in progress: set by GUARD_TRY in src/api (or by drive, for its own calls) */
     graph *ir;
     err err;         /* sticky: the first error of the builders */
-    size_t bytes;    /* size of this struct's allocation */
     uint64_t seed;   /* of the initial values of parameters */
     VEC(val) params; /* states made by tn_param, in order */
 
