@@ -98,12 +98,20 @@ typedef struct graph {
     VEC(region) regions; /* regions.at[0] is the graph itself, empty */
     uint32_t free_use;   /* list of recycled use records */
     const char *here;    /* place of the builder call in progress, for node.where */
+    VEC(uint32_t) work;  /* scratch of graph_compact, kept so that compacting again and again does not grow the arena */
 } graph;
 
 graph *graph_make(arena *a, const char *name);
 static inline node *graph_get(const graph *g, val v) { return &g->nodes.at[v]; }
 
-/* What graph_add needs; unused fields stay zero. dims are read for: reshape, expand, pad(no), slice, fold, sources, random. */
+/* Regions. A body uses values of its own region only: what it needs comes in through parameters (OP_param nodes, appended to `params` by
+ * graph_add in the order of their index) and leaves through results. A region belongs to one op. An if or while stands for its first
+ * result; OP_proj gives the others. */
+int graph_region(graph *g, const char *name);
+void graph_region_result(graph *g, int region_id, val v);
+
+/* What graph_add needs; unused fields stay zero. dims are read for: reshape, expand, slice, fold, sources, param,
+ * random. A splat's value is rounded to its dtype. Nodes with operands go to the region of operand 0. */
 typedef struct spec {
     op_code op;
     tn_dtype dtype; /* sources, cast */
@@ -153,9 +161,9 @@ val graph_scatter_add(graph *g, val base, val index, val updates, int axis);
 val graph_iota(graph *g, tn_dtype t, int rank, const int64_t *dims, int axis);
 
 /* Facts. */
-int64_t graph_elems(const graph *g, val v);              /* product of dims; fits int64 (checked by graph_add) */
+int64_t graph_elems(const graph *g, val v);              /* product of dims, symbols at their upper end; fits int64 (checked by graph_add) */
 bool graph_same_shape(const graph *g, val x, val y);
-int graph_n_uses(const graph *g, val v);                 /* operand slots plus outputs that read v */
+int graph_n_uses(const graph *g, val v);                 /* operand slots, outputs and region results that read v */
 bool graph_is_output(const graph *g, val v);
 bool graph_splat_value(const graph *g, val v, double *out); /* true for a const splat */
 const char *graph_shape_text(const graph *g, arena *a, val v); /* "f32[8,128]" */
@@ -163,15 +171,19 @@ const char *graph_dims_text(const graph *g, arena *a, int rank, const int64_t *d
 
 /* Changing. Use lists stay right through these; nothing else writes node.in or outputs. */
 void graph_set_in(graph *g, val user, int slot, val v);
-void graph_replace(graph *g, val old, val v); /* every use of old, outputs included, becomes v (same shape and dtype) */
+void graph_replace(graph *g, val old, val v); /* every use of old, outputs and region results included, becomes v (same shape and dtype); v must not depend on old */
 void graph_output(graph *g, const char *name, val v);
 void graph_assign(graph *g, val state, val v);
 
+/* Fills out (room for nodes.n) with ids in a stable topological order, region bodies before their op; only_live leaves out what no output
+ * needs, except inputs. Returns their number. Never fails: a use that closes a cycle (a broken graph) is passed over. */
+int graph_order(const graph *g, arena *a, bool only_live, val *out);
 /* Drops what no output needs (inputs and states stay) and renumbers in topological order: stable, inputs first. */
 void graph_compact(graph *g);
-/* Deep copy into another arena; constant data is shared unless copy_data. map (may be NULL, else [nodes.n]) gets new ids. */
+/* Deep copy into another arena, dead nodes included; constant data is shared unless copy_data. map (may be NULL, else [nodes.n]) gets new ids. */
 graph *graph_clone(const graph *g, arena *a, bool copy_data, val *map);
-/* Same up to renumbering: names of inputs and outputs, ops, dims, attributes, constants. why (may be NULL) gets the first difference. */
+/* Same up to renumbering of what the outputs need: names of inputs and outputs, ops, dims, attributes, constants (splats by value: one node
+ * used twice equals two). Labels and places do not count. why (may be NULL) gets the first difference. */
 bool graph_equal(const graph *x, const graph *y, arena *a, const char **why);
 
 /* graph_text.c: the canonical text of docs/ir.md. */
