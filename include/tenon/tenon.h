@@ -88,6 +88,8 @@ TN_API const char *tn_ctx_error(const tn_ctx *ctx);
 TN_API tn_status tn_ctx_status(const tn_ctx *ctx);
 /* The context's allocator, for libraries on top of this one: tn_config.realloc by its rules. NULL when out of memory. */
 TN_API void *tn_ctx_realloc(tn_ctx *ctx, void *ptr, size_t old_size, size_t new_size);
+/* Records an error as the functions of this library do, for libraries on top of it: tn_ctx_error gives the text. Returns code. */
+TN_API tn_status tn_ctx_fail(tn_ctx *ctx, tn_status code, const char *text);
 
 /* ---- graphs and tensors -------------------------------------------------------------------------------------------------- */
 

@@ -111,6 +111,10 @@ void *tn_ctx_realloc(tn_ctx *ctx, void *ptr, size_t old_size, size_t new_size) {
     return ctx ? mem_realloc(ctx->mem, ptr, old_size, new_size) : NULL;
 }
 
+tn_status tn_ctx_fail(tn_ctx *ctx, tn_status code, const char *text) {
+    return ctx && code ? err_set(&ctx->err, code, "%s", text ? text : "") : code;
+}
+
 tn_status api_report(tn_ctx *ctx, const err *e) {
     ctx->err.code = e->code;
     if (&ctx->err != e) memcpy(ctx->err.text, e->text, strlen(e->text) + 1);
