@@ -126,6 +126,7 @@ static slot_kind slot_kind_of(op_code op, int slot) {
 
 NORETURN static void no_gradient(graph *g, val v) {
     const node *n = graph_get(g, v);
+    if (n->op == OP_proj) n = graph_get(g, v = n->in[0]);
     guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "grad: no gradient is defined through %s %%%u%s%s%s%s%s", op_get(n->op)->name, v,
                n->name ? " (" : "", n->name ? n->name : "", n->name ? ")" : "", n->where ? " at " : "",
                n->where ? n->where : "");
