@@ -1,0 +1,91 @@
+/* tenon_io.h - arrays in files: safetensors, npy, CSV, and the state of a session.
+ *
+ * Files are untrusted: a header is checked as a whole (sizes, dtypes, shapes, overlaps, gaps, duplicate names, bool bytes)
+ * before its data is read, and no file makes a function here use memory beyond a small multiple of the file's size. Writing is
+ * atomic: the new file stands under a temporary name beside the old one, is flushed to disk, then renamed over it; a crash at
+ * any moment leaves the old or the new file, complete. (A path that names a device or a pipe, such as /dev/stdout, is written
+ * to directly.)
+ *
+ * Errors.  TN_ERR_IO what the system refused; TN_ERR_PARSE a malformed file, with its offset or line; TN_ERR_UNSUPPORTED a
+ * right file that says something Tenon has no word for; TN_ERR_SHAPE, TN_ERR_DTYPE a file that does not fit the session;
+ * TN_ERR_INVAL, TN_ERR_NOMEM. The text is in tn_ctx_error. On an error nothing is returned and no file and no session is
+ * changed. Memory.  From the context's allocator; what a function gives out is freed as its comment says. Threads. As the
+ * context and the session: one thread at a time.
+ *
+ * Limits: TN_IO_MAX_HEADER bytes of a safetensors header, TN_IO_MAX_TENSORS tensors and as many metadata entries,
+ * TN_IO_MAX_NAME bytes of a name or metadata key, TN_MAX_RANK axes, TN_IO_MAX_NPY_HEADER bytes of an npy header,
+ * TN_IO_MAX_FIELD bytes of a CSV number, TN_IO_MAX_COLUMNS CSV columns. */
+#ifndef TENON_IO_H
+#define TENON_IO_H
+
+#include "tenon/tenon.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TN_IO_MAX_HEADER 16777216
+#define TN_IO_MAX_TENSORS 65536
+#define TN_IO_MAX_NAME 1024
+#define TN_IO_MAX_NPY_HEADER 65536
+#define TN_IO_MAX_FIELD 120
+#define TN_IO_MAX_COLUMNS 65536
+
+/* Frees an array that a function of this header gave out. NULL is fine. */
+TN_API void tn_io_free(tn_ctx *ctx, void *data);
+
+/* ---- safetensors: many named arrays in one file -------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *name;
+    tn_dtype dtype;
+    tn_shape shape;
+    const void *data; /* row-major, aligned to 64 bytes when loaded */
+} tn_io_tensor;
+
+typedef struct tn_io_tensors tn_io_tensors; /* a loaded file; owns everything it gives out */
+
+TN_API TN_CHECK tn_status tn_io_safetensors_load(tn_ctx *ctx, const char *path, tn_io_tensors **out_tensors);
+/* The same from a file in memory, which is copied; `name` stands for the path in messages. */
+TN_API TN_CHECK tn_status tn_io_safetensors_parse(tn_ctx *ctx, const void *bytes, size_t n_bytes, const char *name,
+                                                  tn_io_tensors **out_tensors);
+/* Names must differ, be UTF-8 and not be empty. */
+TN_API TN_CHECK tn_status tn_io_safetensors_save(tn_ctx *ctx, const char *path, const tn_io_tensor *tensors, int n);
+
+TN_API void tn_io_tensors_free(tn_io_tensors *t); /* before its context; NULL is fine */
+TN_API int tn_io_tensors_count(const tn_io_tensors *t);
+TN_API const tn_io_tensor *tn_io_tensors_get(const tn_io_tensors *t,
+                                             int i); /* in the order of the file's header; NULL out of range */
+TN_API const tn_io_tensor *tn_io_tensors_find(const tn_io_tensors *t, const char *name); /* NULL when there is none */
+TN_API const char *tn_io_tensors_metadata(const tn_io_tensors *t, const char *key);      /* NULL when there is none */
+
+/* ---- the state of a session ---------------------------------------------------------------------------------------------- */
+
+/* Every state (parameters, moments, counters) by its name, as safetensors. */
+TN_API TN_CHECK tn_status tn_io_save_state(tn_ctx *ctx, tn_session *s, const char *path);
+/* Every state of the session must be in the file with its dtype and shape; what else is in the file is ignored, so an inference
+ * program loads the parameters out of what a training program saved. Nothing is set unless everything fits. */
+TN_API TN_CHECK tn_status tn_io_load_state(tn_ctx *ctx, tn_session *s, const char *path);
+
+/* ---- npy: one array ------------------------------------------------------------------------------------------------------ */
+
+/* Format versions 1 to 3, little-endian, C order (Fortran order where both are the same). Free *out_data with tn_io_free. */
+TN_API TN_CHECK tn_status tn_io_npy_load(tn_ctx *ctx, const char *path, tn_dtype *out_dtype, tn_shape *out_shape,
+                                         void **out_data);
+TN_API TN_CHECK tn_status tn_io_npy_parse(tn_ctx *ctx, const void *bytes, size_t n_bytes, const char *name, tn_dtype *out_dtype,
+                                          tn_shape *out_shape, void **out_data);
+TN_API TN_CHECK tn_status tn_io_npy_save(tn_ctx *ctx, const char *path, tn_dtype dtype, tn_shape shape, const void *data);
+
+/* ---- CSV: a table of numbers --------------------------------------------------------------------------------------------- */
+
+/* Rows of equally many comma-separated numbers after skip_lines lines of heading; dtype is TN_F32, TN_F64, TN_I32 or TN_I64
+ * (whole numbers in range only). *out_shape is rows, columns. Free *out_data with tn_io_free. */
+TN_API TN_CHECK tn_status tn_io_csv_load(tn_ctx *ctx, const char *path, tn_dtype dtype, int skip_lines, tn_shape *out_shape,
+                                         void **out_data);
+TN_API TN_CHECK tn_status tn_io_csv_parse(tn_ctx *ctx, const void *bytes, size_t n_bytes, const char *name, tn_dtype dtype,
+                                          int skip_lines, tn_shape *out_shape, void **out_data);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

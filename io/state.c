@@ -1,0 +1,93 @@
+/* state.c - the states of a session in a safetensors file: how a training run is kept and taken up again.
+ *
+ * In: a session and a path. Out: a file written atomically, or a session whose states were all set (or, on any error, none of
+ * them). Own memory is one copy of the states, freed before return. */
+#include "io.h"
+
+#include <stdio.h>
+
+static void shape_text(const tn_shape *shape, tn_dtype dtype, char out[320]) {
+    size_t at = (size_t)snprintf(out, 320, "%s[", tn_dtype_name(dtype));
+    for (int i = 0; i < shape->rank; i++)
+        at += (size_t)snprintf(out + at, 320 - at, "%s%lld", i ? "," : "", (long long)shape->dim[i]);
+    snprintf(out + at, 320 - at, "]");
+}
+
+/* Fills list[i] with the description of every state; *out_total is the memory all of them need. */
+static tn_status describe(tn_session *s, int n, tn_io_tensor *list, size_t *out_total) {
+    size_t total = 0;
+    for (int i = 0; i < n; i++) {
+        size_t bytes = 0;
+        tn_status st = tn_session_state(s, i, &list[i].name, &list[i].dtype, &list[i].shape);
+        if (st) return st;
+        if (!io_array_bytes(list[i].dtype, &list[i].shape, &bytes)) return TN_ERR_INTERNAL;
+        total += (bytes + 63) / 64 * 64; /* cannot overflow: all of it is in memory already */
+    }
+    *out_total = total;
+    return TN_OK;
+}
+
+tn_status tn_io_save_state(tn_ctx *ctx, tn_session *s, const char *path) {
+    if (!ctx || !s || !path) return io_fail(ctx, TN_ERR_INVAL, "tn_io_save_state: an argument is NULL");
+    int n = tn_session_n_states(s);
+    size_t total = 0, at = 0;
+    char *data = NULL;
+    tn_status st = TN_ERR_NOMEM;
+    tn_io_tensor *list = io_alloc(ctx, (size_t)n * sizeof *list);
+    if (!list) goto done;
+    if ((st = describe(s, n, list, &total))) goto done;
+    st = TN_ERR_NOMEM;
+    if (!(data = io_alloc(ctx, total))) goto done;
+    for (int i = 0; i < n; i++) {
+        size_t bytes = 0;
+        (void)io_array_bytes(list[i].dtype, &list[i].shape, &bytes);
+        if ((st = tn_session_get(s, list[i].name, data + at, bytes))) goto done;
+        list[i].data = data + at;
+        at += (bytes + 63) / 64 * 64;
+    }
+    st = tn_io_safetensors_save(ctx, path, list, n);
+done:
+    tn_io_free(ctx, data);
+    tn_io_free(ctx, list);
+    return st;
+}
+
+/* Does the file have the state, with its dtype and shape? */
+static tn_status check_state(tn_ctx *ctx, const char *path, const tn_io_tensors *file, const tn_io_tensor *want) {
+    const tn_io_tensor *have = tn_io_tensors_find(file, want->name);
+    if (!have)
+        return io_fail(ctx, TN_ERR_INVAL, "%s: state \"%s\" of the session is not in the file, which has %d tensors", path,
+                       want->name, tn_io_tensors_count(file));
+    bool same = have->dtype == want->dtype && have->shape.rank == want->shape.rank;
+    for (int i = 0; same && i < want->shape.rank; i++) same = have->shape.dim[i] == want->shape.dim[i];
+    if (same) return TN_OK;
+    char has[320], needs[320];
+    shape_text(&have->shape, have->dtype, has);
+    shape_text(&want->shape, want->dtype, needs);
+    return io_fail(ctx, have->dtype != want->dtype ? TN_ERR_DTYPE : TN_ERR_SHAPE, "%s: \"%s\" is %s, the session needs %s",
+                   path, want->name, has, needs);
+}
+
+tn_status tn_io_load_state(tn_ctx *ctx, tn_session *s, const char *path) {
+    if (!ctx || !s || !path) return io_fail(ctx, TN_ERR_INVAL, "tn_io_load_state: an argument is NULL");
+    int n = tn_session_n_states(s);
+    size_t total;
+    tn_io_tensors *file = NULL;
+    tn_status st = TN_ERR_NOMEM;
+    tn_io_tensor *list = io_alloc(ctx, (size_t)n * sizeof *list);
+    if (!list) goto done;
+    if ((st = describe(s, n, list, &total))) goto done;
+    if ((st = tn_io_safetensors_load(ctx, path, &file))) goto done;
+    for (int i = 0; i < n; i++)
+        if ((st = check_state(ctx, path, file, &list[i]))) goto done;
+    for (int i = 0; i < n; i++) {
+        const tn_io_tensor *have = tn_io_tensors_find(file, list[i].name);
+        size_t bytes = 0;
+        (void)io_array_bytes(have->dtype, &have->shape, &bytes);
+        if ((st = tn_session_set(s, have->name, have->data, bytes))) goto done; /* cannot fail: name and size were checked */
+    }
+done:
+    tn_io_tensors_free(file);
+    tn_io_free(ctx, list);
+    return st;
+}
