@@ -1,0 +1,97 @@
+/* support.h - what the tests share: random numbers and inputs, comparison with proven error bounds, random graphs, reduction of
+ * failing graphs. Everything allocates from the arena it is given; memory of results belongs to that arena.
+ *
+ * A differential test is five lines:
+ *     graph *g = randgraph(a, seed, NULL);
+ *     sample in = sample_make(g, a, seed);
+ *     eval_value *want = eval_graph(g, a, in.values);
+ *     double **bound = bound_graph(g, a, want);
+ *     ... run the code under test on in.data, then for every output v: compare(g, v, got, want[v], bound[v], 4, text, sizeof
+ * text) < 0 */
+#ifndef TN_TESTS_SUPPORT_H
+#define TN_TESTS_SUPPORT_H
+
+#include "eval/eval.h"
+#include "ir/graph.h"
+
+/* ---- scope: an arena and a guard round the body of a test ---- */
+
+/* Calls body(arena, ud). Returns TN_OK, or the status of the failure that body jumped out with; out (may be NULL) gets its
+ * text. */
+tn_status with_arena(void (*body)(arena *a, void *ud), void *ud, err *out);
+/* ARENA_TEST(name) { ... } is a cmocka test whose body has an arena `a`; a jump out of it fails the test with the error's text.
+ */
+#define ARENA_TEST(name)                                                                                                       \
+    static void name##_body(arena *a, void *ud);                                                                               \
+    static void name(void **state) {                                                                                           \
+        err e;                                                                                                                 \
+        (void)state;                                                                                                           \
+        if (with_arena(name##_body, NULL, &e) != TN_OK) fail_msg("%s: %s", tn_status_name(e.code), e.text);                    \
+    }                                                                                                                          \
+    static void name##_body(arena *a, void *ud __attribute__((unused)))
+
+/* ---- random numbers: splitmix64, the same on every machine ---- */
+
+typedef struct rng {
+    uint64_t state;
+} rng;
+rng rng_make(uint64_t seed);
+uint64_t rng_next(rng *r);
+int64_t rng_below(rng *r, int64_t n);                /* 0 .. n-1; 0 when n <= 0 */
+int64_t rng_between(rng *r, int64_t lo, int64_t hi); /* lo .. hi, both included */
+double rng_unit(rng *r);                             /* [0, 1) */
+double rng_range(rng *r, double lo, double hi);
+bool rng_chance(rng *r, double p);
+
+/* n finite, non-zero elements of [lo, hi] (whole numbers for integers; bool: both values). */
+void fill_random(rng *r, tn_dtype t, void *data, int64_t n, double lo, double hi);
+
+/* Random values of all inputs and states of a graph, typed (for the code under test) and for the evaluator. Index k is that of
+ * g->inputs. Floats are in [-2, 2], integers in [-4, 8] (unsigned: [1, 8]). A state takes its initial value. */
+typedef struct sample {
+    void **data;
+    size_t *bytes;
+    eval_value *values;
+} sample;
+sample sample_make(const graph *g, arena *a, uint64_t seed);
+
+/* ---- comparison ---- */
+
+/* bound_graph: an upper bound of |kernel result - evaluator's value| for every element of every value, for kernels that compute
+ * in the dtype (f16 and bf16: in f32, rounded at will in between), with the error of ops.def, in any order of summation.
+ * Operand errors are carried through every op. INFINITY where nothing can be promised: an uncertain index, an overflow, a pole
+ * in reach. A comparison that may go either way makes both sides of what depends on it possible. Integers and bool: 0 where
+ * exact. While loops get a loose bound relative to the result. Result: [nodes.n] pointers, NULL for region nodes that were not
+ * evaluated. */
+double **bound_graph(const graph *g, arena *a, const eval_value *values);
+
+/* Compares the typed array `got` of v with `want`. |got - want| <= slack * bound[i] must hold, where want is first rounded to
+ * the dtype when bound is NULL (exact comparison). NaN must meet NaN and infinity the same infinity. Returns -1, or the index
+ * of the first mismatch with a readable text. */
+int64_t compare(const graph *g, val v, const void *got, eval_value want, const double *bound, double slack, char *text,
+                size_t n_text);
+/* Share of elements that a bound leaves unchecked (infinite). */
+double unchecked_share(const graph *g, val v, const double *bound);
+
+/* ---- random graphs ---- */
+
+typedef struct randgraph_opts {
+    int min_steps, max_steps; /* generator steps (1 to ~8 nodes each); 0 = 3..14 */
+    int64_t max_elems;        /* of any tensor; 0 = 2000 */
+    uint32_t dtypes;          /* bit mask of allowed 1 << tn_dtype; 0 = all. i64 stays possible for counters and argmax */
+    bool no_states, no_random, no_zero_size;
+} randgraph_opts;
+/* A valid compacted graph that depends on seed and options only. Values stay finite and away from poles for inputs of
+ * sample_make. */
+graph *randgraph(arena *a, uint64_t seed, const randgraph_opts *opts);
+
+/* ---- reduction ---- */
+
+/* Shrinks g as long as fails() holds: drops outputs, cuts values off by fresh inputs, constants or their own operands, drops
+ * unused inputs. fails must hold for g itself, and must not keep the graph. */
+typedef bool (*graph_predicate)(graph *g, void *ud);
+graph *reduce_graph(const graph *g, arena *a, graph_predicate fails, void *ud);
+/* reduce_graph, then the text of the small graph on stderr. */
+graph *reduce_and_print(const graph *g, arena *a, graph_predicate fails, void *ud);
+
+#endif
