@@ -123,7 +123,8 @@ TN_API tn_tensor tn_graph_fail(tn_graph *g, tn_status code, const char *text);
 TN_API void tn_graph_set_seed(tn_graph *g, uint64_t seed);
 TN_API uint64_t tn_graph_seed(const tn_graph *g);
 
-/* The text form (docs/ir.md). The string is malloc-ed by the context: free it with tn_string_free. */
+/* The text form (docs/ir.md). The string is malloc-ed by the context: free it with tn_string_free. A graph with a sticky error has none:
+ * its status is returned. */
 TN_API TN_CHECK tn_status tn_graph_print(const tn_graph *g, char **out_text);
 /* Parses the text of one graph; `file` names it in messages. NULL on error (see tn_ctx_error). */
 TN_API tn_graph *tn_graph_parse(tn_ctx *ctx, const char *text, size_t n_text, const char *file);
@@ -158,7 +159,7 @@ TN_API tn_tensor tn_const(tn_graph *g, tn_dtype t, tn_shape shape, const void *d
 TN_API tn_tensor tn_full(tn_graph *g, tn_dtype t, tn_shape shape, double value);
 TN_API tn_tensor tn_iota(tn_graph *g, tn_dtype t, tn_shape shape, int axis); /* 0, 1, 2, ... along axis */
 /* Uniform f32 in [0, 1), 24 bits, Philox4x32-10 (Salmon et al., SC 2011) keyed by counter (i64[]) and stream: element i depends on
- * (counter, stream, i) alone, so the bits are the same in every mode and on every device. */
+ * (counter, stream, i) alone, so the bits are the same in every mode and on every device. 0 <= stream < 2^61. */
 TN_API tn_tensor tn_random_uniform(tn_tensor counter /* i64[] */, int64_t stream, tn_shape shape);
 TN_API tn_tensor tn_random_normal(tn_tensor counter /* i64[] */, int64_t stream, tn_shape shape);    /* f32, Box-Muller */
 TN_API tn_tensor tn_random_bernoulli(tn_tensor counter /* i64[] */, int64_t stream, tn_shape shape, double p); /* bool */
@@ -173,6 +174,7 @@ TN_API void tn_assign(tn_tensor state, tn_tensor value);
 #include "tenon/tenon_ops.h"
 
 TN_API tn_tensor tn_cast(tn_tensor x, tn_dtype t);
+/* The scalar takes x's dtype, and must be a value of it: 0.5 is an error for integers. (So for tn_full and tn_pad.) */
 TN_API tn_tensor tn_add_scalar(tn_tensor x, double s);
 TN_API tn_tensor tn_mul_scalar(tn_tensor x, double s);
 TN_API tn_tensor tn_relu(tn_tensor x);    /* max(x, 0) */
@@ -192,6 +194,8 @@ TN_API tn_tensor tn_reshape(tn_tensor x, tn_shape shape); /* one dim may be -1 *
 TN_API tn_tensor tn_permute(tn_tensor x, const int64_t *perm, int n_perm);
 TN_API tn_tensor tn_transpose(tn_tensor x, int axis_a, int axis_b);
 TN_API tn_tensor tn_expand(tn_tensor x, tn_shape shape); /* broadcasts like NumPy */
+/* before, after, start, stop, step: one entry an axis. A slice is start..stop-1 in steps of step; negative start and stop count from
+ * the end, and 0 <= start <= stop <= size must hold. */
 TN_API tn_tensor tn_pad(tn_tensor x, const int64_t *before, const int64_t *after, int n_axes, double value);
 TN_API tn_tensor tn_slice(tn_tensor x, const int64_t *start, const int64_t *stop, const int64_t *step, int n_axes); /* step NULL = 1; step > 0 */
 TN_API tn_tensor tn_flip(tn_tensor x, const int64_t *axes, int n_axes);
@@ -211,7 +215,7 @@ TN_API tn_tensor tn_gather(tn_tensor x, tn_tensor index, int axis);
 TN_API tn_tensor tn_scatter_add(tn_tensor base, tn_tensor index, tn_tensor updates, int axis);
 
 /* Gradients of the scalar `loss` with respect to xs[0..n): new tensors of the same graph, written to out. Can be applied again to
- * its own results. An op without a derivative on the way is an error that names it. */
+ * its own results. An op without a derivative on the way is an error that names it (and, as with builders, stays with the graph). */
 TN_API TN_CHECK tn_status tn_grad(tn_tensor loss /* f[] */, const tn_tensor *xs, int n, tn_tensor *out);
 
 /* ---- compiling ----------------------------------------------------------------------------------------------------------- */

@@ -29,6 +29,10 @@ typedef val (*build_fn)(graph *g, const val *in, void *args);
  * new nodes of an immediate graph. */
 tn_tensor api_build(tn_graph *g, const call *c, build_fn fn, void *args);
 
+/* Jumps unless v is exactly a value of t (always, for floats): a scalar written in C must not change silently on its way into
+ * an integer tensor. */
+void api_check_value(graph *g, tn_dtype t, double v);
+
 /* Records the first error of a graph in it, and the text in its context, prefixed with the call as above. Returns code. */
 tn_status api_fail(tn_graph *g, const call *c, tn_status code, const char *fmt, ...) PRINTF_LIKE(4, 5);
 /* The context's last error becomes e. Returns e->code. */

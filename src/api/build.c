@@ -34,8 +34,7 @@ static int64_t check_elems(graph *g, tn_dtype t, const tn_shape *s) {
         FAIL(g, TN_ERR_SHAPE, "%s%s has too many bytes", dtype_name(t), graph_dims_text(g, g->a, s->rank, s->dim));
     return n;
 }
-/* A scalar written in C must not change its value silently on its way into an integer tensor. */
-static void check_value(graph *g, tn_dtype t, double v) {
+void api_check_value(graph *g, tn_dtype t, double v) {
     if (dtype_is_float(t)) return;
     static const double lo[TN_N_DTYPES] = { [TN_I8] = -128, [TN_I32] = -0x1p31, [TN_I64] = -0x1p63 };
     static const double hi[TN_N_DTYPES] = {
@@ -44,7 +43,7 @@ static void check_value(graph *g, tn_dtype t, double v) {
     if (!(v >= lo[t] && v <= hi[t]) || v != trunc(v)) FAIL(g, TN_ERR_DTYPE, "%.17g is not a value of %s", v, dtype_name(t));
 }
 static val scalar_like(graph *g, val x, double v) {
-    check_value(g, (tn_dtype)graph_get(g, x)->dtype, v);
+    api_check_value(g, (tn_dtype)graph_get(g, x)->dtype, v);
     return graph_splat_like(g, x, v);
 }
 static tn_dtype dtype_of(const graph *g, val x) { return (tn_dtype)graph_get(g, x)->dtype; }
@@ -221,7 +220,7 @@ static val build_full(graph *g, const val *in, void *args) {
     (void)in;
     const source_args *a = args;
     check_elems(g, check_dtype(g, a->t), &a->shape);
-    check_value(g, a->t, a->value);
+    api_check_value(g, a->t, a->value);
     return graph_splat(g, a->t, a->shape.rank, a->shape.dim, a->value);
 }
 tn_tensor tn_full(tn_graph *g, tn_dtype t, tn_shape shape, double value) {

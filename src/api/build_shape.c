@@ -187,6 +187,7 @@ static val build_pad(graph *g, const val *in, void *args) {
         if (a->a[i] < 0 || a->b[i] < 0)
             FAIL(g, TN_ERR_INVAL, "axis %d is padded by %lld and %lld: use tn_slice to cut", i, (long long)a->a[i],
                  (long long)a->b[i]);
+    api_check_value(g, (tn_dtype)x->dtype, a->value);
     return graph_pad(g, in[0], a->a, a->b, a->value);
 }
 tn_tensor tn_pad(tn_tensor x, const int64_t *before, const int64_t *after, int n_axes, double value) {

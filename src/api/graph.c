@@ -89,6 +89,13 @@ tn_status api_try(guard *gd, void (*fn)(void *arg), void *arg) {
     return TN_OK;
 }
 
+/* The op's rule names its op and operands; when they are those of the call, once is enough. */
+static const char *without_prefix(const call *c, const char *text) {
+    const char *op = c->name + strlen("tn_"), *end = strstr(text, "): ");
+    size_t n = strlen(op);
+    return end && strncmp(text, op, n) == 0 && text[n] == '(' ? end + 3 : text;
+}
+
 typedef struct building {
     tn_graph *g;
     const call *c;
@@ -130,11 +137,12 @@ tn_tensor api_build(tn_graph *g, const call *c, build_fn fn, void *args) {
         if (!check_operand(g, c, c->more[i], c->n_in + i)) return poison;
     building b = { g, c, fn, args, 0 };
     if (api_try(&g->gd, build_guarded, &b)) {
-        api_fail(g, c, g->gd.err.code, "%s", g->gd.err.text);
+        api_fail(g, c, g->gd.err.code, "%s", without_prefix(c, g->gd.err.text));
         return poison;
     }
     if (g->immediate && api_built(g)) {
-        api_fail(g, c, g->ctx->err.code, "%s", g->gd.err.text);
+        err e = g->ctx->err; /* a copy: api_fail writes there */
+        api_fail(g, c, e.code, "%s", e.text);
         return poison;
     }
     return (tn_tensor){ g, b.out };
