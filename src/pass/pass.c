@@ -1,0 +1,105 @@
+/* pass.c - the runner of graph passes. In: a compacted, verified graph. Out: the same, rewritten. The order is the order of
+ * passes.def. In checked runs each pass is followed by a test of the use lists (before compaction, which could hide a stale
+ * one) and of the whole graph (after it); what fails is a defect of the pass and is reported under its name. */
+#include "pass/pass.h"
+
+#include "pass/rewrite.h"
+
+#define MAX_ROUNDS 64 /* a graph of n nodes settles in a handful; see tests/pass/test_pass.c */
+
+static const pass_info table[] = {
+#define PASS(name, doc, regions) { #name, doc, regions, pass_##name },
+#include "pass/passes.def"
+#undef PASS
+};
+
+const pass_info *pass_table(int *out_n) {
+    *out_n = (int)COUNT_OF(table);
+    return table;
+}
+
+const pass_info *pass_find(const char *name) {
+    for (size_t i = 0; i < COUNT_OF(table); i++)
+        if (strcmp(table[i].name, name) == 0) return &table[i];
+    return NULL;
+}
+
+/* The records of one list: each names a slot that holds v, no slot twice, links agree. Returns the number of records or -1. */
+static int64_t check_use_list(const graph *g, val v, const int64_t *first_slot, uint8_t *seen, str *out) {
+    int64_t count = 0;
+    uint32_t prev = 0;
+    for (uint32_t r = graph_get(g, v)->first_use; r != 0; r = g->uses.at[r - 1].next) {
+        if (r > (uint32_t)g->uses.n) {
+            str_addf(out, "%%%u: use record %u does not exist\n", v, r);
+            return -1;
+        }
+        const use *u = &g->uses.at[r - 1];
+        bool fits = u->user < (val)g->nodes.n && u->slot >= 0 && u->slot < graph_get(g, u->user)->n_in;
+        if (!fits || graph_get(g, u->user)->in[u->slot] != v || u->prev != prev || seen[first_slot[u->user] + u->slot]) {
+            str_addf(out, "%%%u: stale use record of operand %d of %%%u\n", v, u->slot, u->user);
+            return -1;
+        }
+        seen[first_slot[u->user] + u->slot] = 1;
+        prev = r;
+        count++;
+    }
+    return count;
+}
+
+/* Use lists and operands must tell the same story. Returns false with a text in out. */
+static bool check_uses(const graph *g, arena *scratch, str *out) {
+    int64_t *first_slot = ARENA_ARRAY(scratch, int64_t, g->nodes.n + 1);
+    int64_t n_slots = 0, n_records = 0, n_empty = 0;
+    for (int v = 1; v < g->nodes.n; v++) {
+        const node *n = graph_get(g, (val)v);
+        first_slot[v] = n_slots;
+        n_slots += n->n_in;
+        for (int i = 0; i < n->n_in; i++) {
+            if (n->in[i] >= (val)g->nodes.n) {
+                str_addf(out, "%%%d: operand %d does not exist\n", v, i);
+                return false;
+            }
+            n_empty += n->in[i] == 0;
+        }
+    }
+    uint8_t *seen = ARENA_ARRAY(scratch, uint8_t, n_slots + 1);
+    for (int v = 1; v < g->nodes.n; v++) {
+        int64_t count = check_use_list(g, (val)v, first_slot, seen, out);
+        if (count < 0) return false;
+        n_records += count;
+    }
+    if (n_records != n_slots - n_empty)
+        str_addf(out, "%lld operands, but %lld uses\n", (long long)(n_slots - n_empty), (long long)n_records);
+    return n_records == n_slots - n_empty;
+}
+
+bool pass_run(graph *g, const pass_info *p, arena *scratch, bool check) {
+    bool changed = p->run(g, scratch);
+    str problems;
+    str_init(&problems, scratch);
+    if (check && !check_uses(g, scratch, &problems))
+        guard_fail(g->a->gd, TN_ERR_INTERNAL, "pass %s left wrong use lists:\n%s", p->name, problems.s);
+    if (changed) graph_compact(g);
+    if (check && graph_check(g, &problems) != 0)
+        guard_fail(g->a->gd, TN_ERR_INTERNAL, "pass %s broke the graph:\n%s", p->name, problems.s);
+    return changed;
+}
+
+/* Passes that take an op apart see only graphs that the others have settled, so that no pattern is lost before it was
+ * recognised. */
+static bool is_lowering(const pass_info *p) {
+    return p->run == pass_conv_grad || p->run == pass_fold_lower || p->run == pass_reduce_split;
+}
+
+void pass_run_all(graph *g, arena *scratch, bool check) {
+    graph_compact(g);
+    for (int round = 0; round < MAX_ROUNDS; round++) {
+        const char *last = NULL;
+        for (size_t i = 0; i < COUNT_OF(table) && !(last && is_lowering(&table[i])); i++)
+            if (pass_run(g, &table[i], scratch, check)) last = table[i].name;
+        if (!last) return;
+        if (check && round == MAX_ROUNDS - 1)
+            guard_fail(g->a->gd, TN_ERR_INTERNAL, "passes do not settle after %d rounds; %s changed the graph last", MAX_ROUNDS,
+                       last);
+    }
+}

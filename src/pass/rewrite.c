@@ -1,0 +1,122 @@
+/* rewrite.c - the loop over the graph that most passes use, and small questions about nodes.
+ * In: a compacted graph. Out: the same graph with appended nodes and redirected uses. The graph's arena owns new nodes. */
+#include "pass/rewrite.h"
+
+bool is_static(const graph *g, val v) {
+    const node *n = graph_get(g, v);
+    for (int i = 0; i < n->rank; i++)
+        if (n->dims[i] < 0) return false;
+    return true;
+}
+
+bool is_splat(const graph *g, val v) {
+    const node *n = graph_get(g, v);
+    return n->op == OP_const && n->splat;
+}
+
+bool splat_is(const graph *g, val v, double c) {
+    if (!is_splat(g, v)) return false;
+    const node *n = graph_get(g, v);
+    if (dtype_is_float(n->dtype)) return memcmp(&n->imm, &c, sizeof c) == 0;
+    return n->imm_int == (int64_t)c;
+}
+
+bool splat_same(const graph *g, val x, val y) {
+    const node *a = graph_get(g, x), *b = graph_get(g, y);
+    if (!is_splat(g, x) || !is_splat(g, y) || a->dtype != b->dtype) return false;
+    return dtype_is_float(a->dtype) ? memcmp(&a->imm, &b->imm, sizeof a->imm) == 0 : a->imm_int == b->imm_int;
+}
+
+val splat_resize(graph *g, val v, int rank, const int64_t *dims) {
+    node n = *graph_get(g, v);
+    return graph_add(
+        g,
+        &(spec){
+            .op = OP_const, .dtype = n.dtype, .rank = rank, .dims = dims, .splat = true, .imm = n.imm, .imm_int = n.imm_int });
+}
+
+val zeros(graph *g, tn_dtype t, int rank, const int64_t *dims) {
+    return graph_add(g, &(spec){ .op = OP_const, .dtype = t, .rank = rank, .dims = dims, .splat = true });
+}
+
+bool same_dims(int rank_x, const int64_t *x, int rank_y, const int64_t *y) {
+    return rank_x == rank_y && (rank_x == 0 || memcmp(x, y, (size_t)rank_x * sizeof *x) == 0);
+}
+
+bool same_attr(const node *x, const node *y) {
+    return x->n_attr == y->n_attr && (x->n_attr == 0 || memcmp(x->attr, y->attr, x->n_attr * sizeof *x->attr) == 0) &&
+           memcmp(&x->imm, &y->imm, sizeof x->imm) == 0 && x->imm_int == y->imm_int;
+}
+
+val remake(graph *g, const node *n, const val *in, int rank, const int64_t *dims) {
+    return graph_add(g, &(spec){ .op = n->op,
+                                 .dtype = n->dtype,
+                                 .in = in,
+                                 .n_in = n->n_in,
+                                 .rank = rank,
+                                 .dims = dims,
+                                 .attr = n->attr,
+                                 .n_attr = n->n_attr,
+                                 .imm = n->imm,
+                                 .imm_int = n->imm_int,
+                                 .region = n->region });
+}
+
+bool unit_reshape(const node *x, const node *y, int map[TN_MAX_RANK]) {
+    int i = 0;
+    for (int j = 0; j < y->rank; j++) {
+        map[j] = -1;
+        if (y->dims[j] == 1) continue;
+        while (i < x->rank && x->dims[i] == 1) i++;
+        if (i == x->rank || x->dims[i] != y->dims[j]) return false;
+        map[j] = i++;
+    }
+    while (i < x->rank && x->dims[i] == 1) i++;
+    return i == x->rank;
+}
+
+/* Sources and control flow are never rewritten, nodes nobody reads not worth it. */
+static bool is_candidate(const graph *g, val v) {
+    const node *n = graph_get(g, v);
+    op_class cls = op_get(n->op)->cls;
+    if (n->region != 0 || cls == CL_NIL || cls == CL_CTRL || n->op == OP_input || n->op == OP_state) return false;
+    if ((n->first_use == 0 && !graph_is_output(g, v)) || !is_static(g, v)) return false;
+    for (int i = 0; i < n->n_in; i++)
+        if (!is_static(g, n->in[i])) return false;
+    return true;
+}
+
+bool rewrite_each(graph *g, arena *scratch, rewrite_fn rule) {
+    bool changed = false;
+    const char *here = g->here;
+    /* Every rule makes some measure smaller, so the growth bound is never met; it keeps a defective rule from looping. */
+    int64_t bound = 16 * (int64_t)g->nodes.n + 1024;
+    for (int v = 1; v < g->nodes.n && v < bound; v++) {
+        if (!is_candidate(g, (val)v)) continue;
+        int n_before = g->nodes.n;
+        const char *name = graph_get(g, (val)v)->name;
+        g->here = graph_get(g, (val)v)->where;
+        val r = rule(g, (val)v, scratch);
+        if (r == 0 || r == (val)v) continue;
+        node *fresh = graph_get(g, r);
+        if (r >= (val)n_before && name && !fresh->name) fresh->name = name;
+        graph_replace(g, (val)v, r);
+        changed = true;
+    }
+    g->here = here;
+    return changed;
+}
+
+/* At least 2^16 elements behind each of fewer than 64 results: one result a thread would leave most cores idle. */
+bool splits_large_reduce(const graph *g, val x, uint64_t axes) {
+    const node *n = graph_get(g, x);
+    int64_t kept = 1, reduced = 1;
+    for (int i = 0; i < n->rank; i++) {
+        if (n->dims[i] < 0) return false;
+        if (mask_has(axes, i))
+            reduced *= n->dims[i];
+        else
+            kept *= n->dims[i];
+    }
+    return reduced >= 1 << 16 && kept > 0 && kept < 64;
+}

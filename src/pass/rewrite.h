@@ -1,0 +1,38 @@
+/* rewrite.h - what the passes share: one loop over the graph, and small questions about nodes.
+ *
+ * A rule looks at one value and returns what to use instead: the same value or 0 for "no change", else a value of equal shape
+ * and dtype, old or newly added. Rules never see nodes of regions, sources, or nodes that touch symbolic dims. */
+#ifndef TN_PASS_REWRITE_H
+#define TN_PASS_REWRITE_H
+
+#include "ir/graph.h"
+#include "pass/pass.h"
+
+#define PASS(name, doc, regions) bool pass_##name(graph *g, arena *scratch);
+#include "pass/passes.def"
+#undef PASS
+
+typedef val (*rewrite_fn)(graph *g, val v, arena *scratch);
+
+/* Applies rules in topological order to every node, also to those they add, and redirects uses. New nodes get the place and,
+ * when they stand for a labelled node, its label. Returns whether anything changed. */
+bool rewrite_each(graph *g, arena *scratch, rewrite_fn rule);
+
+bool is_static(const graph *g, val v); /* no symbolic dims */
+bool is_splat(const graph *g, val v);
+bool splat_is(const graph *g, val v, double c);                   /* bitwise for floats: 0 is not -0 */
+bool splat_same(const graph *g, val x, val y);                    /* both splats of one dtype and value, dims aside */
+val splat_resize(graph *g, val v, int rank, const int64_t *dims); /* the same splat under other dims */
+val zeros(graph *g, tn_dtype t, int rank, const int64_t *dims);
+bool same_dims(int rank_x, const int64_t *x, int rank_y, const int64_t *y);
+bool same_attr(const node *x, const node *y); /* attributes and imm */
+/* The node again with other operands (its dims follow by the op's rule unless given). */
+val remake(graph *g, const node *n, const val *in, int rank, const int64_t *dims);
+/* map[i] = axis of x that axis i of y is, or -1 for an axis of size 1 that x may lack; false when a reshape between the two
+ * does more than add and drop axes of size 1. */
+bool unit_reshape(const node *x, const node *y, int map[TN_MAX_RANK]);
+bool splits_large_reduce(const graph *g, val x, uint64_t axes); /* reduce_split's test, which algebra must not undo */
+
+static inline bool mask_has(uint64_t mask, int i) { return (mask >> i & 1) != 0; }
+
+#endif
