@@ -1,0 +1,91 @@
+/* tenon_ir.h - UNSTABLE: the inside of the compiler, for tools and tests: the op table, passes by name, the reference
+ * evaluator.
+ *
+ * Everything here may change in any release. Threads: a graph is used by one thread at a time, as in tenon.h. */
+#ifndef TENON_IR_H
+#define TENON_IR_H
+
+#include "tenon/tenon.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- the op table -------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *name;
+    const char *kind;   /* "elementwise float", "reduce", "move", ... */
+    const char *detail; /* elementwise: the expression over x, y, z; others: the attributes */
+    const char *doc;
+    int arity;  /* -1 = any number */
+    int flops;  /* of one element (elementwise only) */
+    double ulp; /* bound of the f32 kernels' error, in units in the last place (elementwise only) */
+} tn_ir_op;
+TN_API int tn_ir_n_ops(void);
+TN_API TN_CHECK tn_status tn_ir_get_op(int i, tn_ir_op *out_op);
+
+/* ---- passes -------------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *name, *doc, *regions;
+} tn_ir_pass;
+TN_API int tn_ir_n_passes(void);
+TN_API TN_CHECK tn_status tn_ir_get_pass(int i, tn_ir_pass *out_pass);
+/* Runs passes on the graph in place: "fold,cse" in that order, "all" the standard list until nothing changes, "" only drops
+ * what no output needs. check != 0 verifies the graph after each. Tensors held by the caller are invalid afterwards: values are
+ * renumbered. When a pass fails, the graph is unchanged. */
+TN_API TN_CHECK tn_status tn_ir_run_passes(tn_graph *g, const char *passes, int check);
+
+/* ---- looking at a graph -------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    tn_tensor tensor;
+    const char *op;
+    const char *name;  /* of inputs and states; the label or NULL elsewhere */
+    const char *where; /* "file:line" of the builder's call, or NULL */
+    tn_dtype dtype;
+    tn_shape shape;
+    int n_operands;
+    const uint32_t *operands; /* ids of tensors of the same graph; valid until the graph changes */
+} tn_ir_value;
+/* Values 0 .. n-1 in the order in which they were built: operands come before their users. */
+TN_API int tn_ir_n_values(const tn_graph *g);
+TN_API TN_CHECK tn_status tn_ir_get_value(const tn_graph *g, int i, tn_ir_value *out_value);
+/* Outputs and state updates, in declaration order. name is NULL for an update without a name; state is poisoned for a pure
+ * output. */
+TN_API int tn_ir_n_outputs(const tn_graph *g);
+TN_API TN_CHECK tn_status tn_ir_get_output(const tn_graph *g, int i, const char **out_name, tn_tensor *out_value,
+                                           tn_tensor *out_state);
+
+/* ---- the reference evaluator --------------------------------------------------------------------------------------------- */
+
+/* Values of every tensor, computed in double (floats, without rounding between ops) or exactly (integers, bool). */
+typedef struct tn_ir_eval tn_ir_eval;
+/* Every input must be bound (typed, row-major); a state that is not bound has its initial value. */
+TN_API TN_CHECK tn_status tn_ir_evaluate(tn_graph *g, const tn_binding *inputs, int n, tn_ir_eval **out_eval);
+/* Row-major doubles (integers converted), or NULL when x is no value of the graph. Valid until tn_ir_eval_free. */
+TN_API const double *tn_ir_eval_values(tn_ir_eval *e, tn_tensor x, int64_t *out_n);
+TN_API void tn_ir_eval_free(tn_ir_eval *e); /* before its graph's context; NULL is fine */
+
+typedef struct {
+    int ok;                  /* every element within its bound */
+    int64_t index;           /* the element that misses its bound most, or comes closest to it; -1 for an empty tensor */
+    double got, want, bound; /* at that element */
+    double max_abs;          /* largest difference anywhere */
+} tn_ir_difference;
+/* Compares one computed tensor with its op evaluated in double on the *computed* operands: an error of an earlier op is not
+ * blamed on a later one. operands[k] and got are typed, row-major arrays. The bound of an element is the op's own (its row in
+ * the op table, n * eps * sum |a||b| for contractions, 0 for what must be exact) plus what one rounding of each operand can
+ * change. */
+TN_API TN_CHECK tn_status tn_ir_compare(tn_graph *g, tn_tensor x, const void *const *operands, const void *got,
+                                        tn_ir_difference *out_difference);
+
+/* One element of a typed array as a double, and back (rounded to nearest even; integers truncate and saturate). */
+TN_API double tn_ir_load(tn_dtype t, const void *data, int64_t i);
+TN_API void tn_ir_store(tn_dtype t, void *data, int64_t i, double v);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

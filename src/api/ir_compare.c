@@ -1,0 +1,232 @@
+/* ir_compare.c - one computed tensor against its op in double on the operands that were computed: is the difference explained
+ * by rounding?
+ *
+ * The op is evaluated as a graph of its own whose inputs are the operands. How far a right f32 (f64, f16, bf16) result may be
+ * off is found by evaluating again: with operands moved by a few roundings (elementwise ops; a fused kernel may not have
+ * rounded them), or with their absolute values (sums of products, where errors scale with the sum of magnitudes). */
+#include "api/api.h"
+#include "tenon/tenon_ir.h"
+
+#include "eval/eval.h"
+
+#include <math.h>
+
+typedef struct comparison {
+    tn_ctx *ctx;
+    const graph *ir;
+    val v;
+    const void *const *operands;
+    const void *got;
+    tn_ir_difference *out;
+    guard gd;
+    arena arena;
+    graph *one; /* the op alone */
+    val result;
+    eval_value *in; /* its operands */
+} comparison;
+
+/* Half the distance between 1 and the next number. */
+static double unit_roundoff(tn_dtype t) {
+    switch (t) {
+    case TN_F64:
+        return 0x1p-53;
+    case TN_F16:
+        return 0x1p-11;
+    case TN_BF16:
+        return 0x1p-8;
+    case TN_F32:
+        return 0x1p-24;
+    default:
+        return 0;
+    }
+}
+static double largest(tn_dtype t) {
+    switch (t) {
+    case TN_F64:
+        return 0x1.fffffffffffffp1023;
+    case TN_F16:
+        return 65504;
+    case TN_BF16:
+        return 0x1.fep127;
+    default:
+        return 0x1.fffffep127;
+    }
+}
+static double smallest_normal(tn_dtype t) {
+    switch (t) {
+    case TN_F64:
+        return 0x1p-1022;
+    case TN_F16:
+        return 0x1p-14;
+    default:
+        return 0x1p-126;
+    }
+}
+
+static void build_one(comparison *c) {
+    const node *n = graph_get(c->ir, c->v);
+    c->one = graph_make(&c->arena, "one");
+    val *in = ARENA_ARRAY(&c->arena, val, n->n_in + 1);
+    c->in = ARENA_ARRAY(&c->arena, eval_value, n->n_in + 1);
+    for (int k = 0; k < n->n_in; k++) {
+        const node *o = graph_get(c->ir, n->in[k]);
+        spec s = { .op = OP_input,
+                   .dtype = (tn_dtype)o->dtype,
+                   .rank = o->rank,
+                   .dims = o->dims,
+                   .name = arena_printf(&c->arena, "x%d", k) };
+        in[k] = graph_add(c->one, &s);
+        c->in[k] = eval_load(c->one, &c->arena, in[k], c->operands[k]);
+    }
+    spec s = { .op = (op_code)n->op,
+               .dtype = (tn_dtype)n->dtype,
+               .in = in,
+               .n_in = n->n_in,
+               .rank = n->rank,
+               .dims = n->dims,
+               .attr = n->attr,
+               .n_attr = n->n_attr,
+               .splat = n->splat,
+               .imm = n->imm,
+               .imm_int = n->imm_int,
+               .data = n->data,
+               .name = n->name };
+    c->result = graph_add(c->one, &s);
+}
+
+static eval_value evaluate(comparison *c, const eval_value *in) { return eval_graph(c->one, &c->arena, in)[c->result]; }
+
+static double number(eval_value v, int64_t i) { return v.f ? v.f[i] : (double)v.i[i]; }
+
+/* A copy of operand k (all float operands when k < 0) with every element x replaced by x * factor, or |x| when factor is 0. */
+static eval_value *changed(comparison *c, int which, double factor) {
+    int n_in = graph_get(c->ir, c->v)->n_in;
+    eval_value *in = ARENA_ARRAY(&c->arena, eval_value, n_in + 1);
+    for (int k = 0; k < n_in; k++) {
+        in[k] = c->in[k];
+        if (!in[k].f || (which >= 0 && which != k)) continue;
+        int64_t n = graph_elems(c->ir, graph_get(c->ir, c->v)->in[k]);
+        double *f = ARENA_ARRAY(&c->arena, double, n + 1);
+        for (int64_t i = 0; i < n; i++) f[i] = factor != 0 ? in[k].f[i] * factor : fabs(in[k].f[i]);
+        in[k].f = f;
+    }
+    return in;
+}
+
+/* Elementwise: what a rounding or two of each operand can change. */
+static void bound_by_moving(comparison *c, eval_value want, double *bound, int64_t count) {
+    const node *n = graph_get(c->ir, c->v);
+    for (int k = 0; k < n->n_in; k++) {
+        tn_dtype t = (tn_dtype)graph_get(c->ir, n->in[k])->dtype;
+        if (!dtype_is_float(t)) continue;
+        for (int sign = -1; sign <= 1; sign += 2) {
+            eval_value moved = evaluate(c, changed(c, k, 1 + sign * 4 * unit_roundoff(t)));
+            for (int64_t i = 0; i < count; i++) {
+                double d = fabs(number(moved, i) - number(want, i));
+                if (d > 0) bound[i] += sign < 0 ? d : d / 2; /* NaN adds nothing */
+            }
+        }
+    }
+}
+
+/* The longest sum behind one element of the result. */
+static double n_terms(const comparison *c, const node *n) {
+    double result = (double)graph_elems(c->ir, c->v), terms = 1;
+    switch (op_get((op_code)n->op)->cls) {
+    case CL_REDUCE:
+        return (double)graph_elems(c->ir, n->in[0]) / fmax(result, 1);
+    case CL_DOT: {
+        const node *a = graph_get(c->ir, n->in[0]);
+        int nb = (int)n->attr[0], nc = (int)n->attr[1];
+        for (int k = 0; k < nc; k++) terms *= (double)a->dims[n->attr[2 + 2 * nb + k]];
+        return terms;
+    }
+    case CL_FOLD:
+        for (int64_t k = 0; k < n->attr[0]; k++) terms *= (double)n->attr[1 + 4 * k + 1];
+        return terms;
+    default: /* scatter_add: every update may meet in one place */
+        return (double)graph_elems(c->ir, n->in[1]) + 1;
+    }
+}
+
+static bool is_sum(const node *n) {
+    op_class cls = op_get((op_code)n->op)->cls;
+    return n->op == OP_sum || cls == CL_DOT || cls == CL_FOLD || cls == CL_SCATTER;
+}
+
+static double *bounds(comparison *c, eval_value want, int64_t count) {
+    const node *n = graph_get(c->ir, c->v);
+    double *bound = ARENA_ARRAY(&c->arena, double, count + 1);
+    tn_dtype t = (tn_dtype)n->dtype;
+    const op_info *o = op_get((op_code)n->op);
+    double u = unit_roundoff(t);
+    bool elementwise = op_is_elementwise((op_code)n->op) || o->cls == CL_CAST;
+    if (elementwise) bound_by_moving(c, want, bound, count);
+    if (!dtype_is_float(t) || o->cls == CL_SOURCE || o->cls == CL_RANDOM) return bound;
+    if (is_sum(n)) {
+        eval_value size = evaluate(c, changed(c, -1, 0));
+        double inner = t == TN_F64 ? u : 0x1p-24; /* halves accumulate in f32 */
+        for (int64_t i = 0; i < count; i++) bound[i] += ((n_terms(c, n) + 4) * inner + 4 * u) * number(size, i);
+        return bound;
+    }
+    double factor = n->op == OP_prod ? 2 * n_terms(c, n) + 2 : elementwise ? 2 * o->ulp + 2 : 2;
+    double floor = elementwise && o->ulp > 0.5 ? smallest_normal(t) : 0; /* approximations may flush what is below */
+    for (int64_t i = 0; i < count; i++) {
+        double w = fabs(number(want, i));
+        if (isfinite(w)) bound[i] += factor * u * w + fmax(floor, 2 * u * smallest_normal(t));
+    }
+    return bound;
+}
+
+/* 0 when they agree; beyond 1 the bound is missed. */
+static double badness(double got, double want, double bound, tn_dtype t) {
+    if (isnan(want) || isnan(got)) return isnan(want) && isnan(got) ? 0 : INFINITY;
+    if (got == want) return 0;
+    if (isinf(got) && dtype_is_float(t))
+        return signbit(got) == signbit(want) && fabs(want) + bound >= largest(t) ? 0 : INFINITY;
+    double d = fabs(got - want);
+    return bound > 0 ? d / bound : INFINITY;
+}
+
+static void compare_guarded(void *arg) {
+    comparison *c = arg;
+    tn_dtype t = (tn_dtype)graph_get(c->ir, c->v)->dtype;
+    build_one(c);
+    int64_t count = graph_elems(c->ir, c->v);
+    eval_value want = evaluate(c, c->in), got = eval_load(c->one, &c->arena, c->result, c->got);
+    double *bound = bounds(c, want, count), worst = -1;
+    *c->out = (tn_ir_difference){ .ok = 1, .index = -1 };
+    for (int64_t i = 0; i < count; i++) {
+        double g = number(got, i), w = number(want, i), d = fabs(g - w), bad = badness(g, w, bound[i], t);
+        if (d > c->out->max_abs) c->out->max_abs = d;
+        if (bad <= worst) continue;
+        worst = bad;
+        c->out->ok = bad <= 1;
+        c->out->index = i;
+        c->out->got = g;
+        c->out->want = w;
+        c->out->bound = bound[i];
+    }
+}
+
+tn_status tn_ir_compare(tn_graph *g, tn_tensor x, const void *const *operands, const void *got,
+                        tn_ir_difference *out_difference) {
+    if (!g) return TN_ERR_INVAL;
+    if (g->err.code) return api_report(g->ctx, &g->err);
+    if (x.graph != g || !x.id || x.id >= (uint32_t)g->ir->nodes.n || !got || !out_difference)
+        return err_set(&g->ctx->err, TN_ERR_INVAL, "tn_ir_compare: x is no tensor of the graph, or an argument is NULL");
+    const node *n = graph_get(g->ir, x.id);
+    op_class cls = op_get((op_code)n->op)->cls;
+    if (n->op == OP_input || n->op == OP_state || cls == CL_CTRL)
+        return err_set(&g->ctx->err, TN_ERR_UNSUPPORTED, "tn_ir_compare: %s computes nothing that could be compared",
+                       op_get((op_code)n->op)->name);
+    for (int k = 0; k < n->n_in; k++) {
+        if (!operands || !operands[k]) return err_set(&g->ctx->err, TN_ERR_INVAL, "tn_ir_compare: operand %d is NULL", k);
+    }
+    comparison c = { .ctx = g->ctx, .ir = g->ir, .v = x.id, .operands = operands, .got = got, .out = out_difference };
+    arena_init(&c.arena, g->ctx->mem, &c.gd);
+    tn_status code = api_try(&c.gd, compare_guarded, &c);
+    if (code) api_report(g->ctx, &c.gd.err);
+    arena_fini(&c.arena);
+    return code;
+}
