@@ -31,7 +31,8 @@ enum {
     FLOATS = MASK(TN_F32) | MASK(TN_F64) | MASK(TN_F16) | MASK(TN_BF16),
     INTS = MASK(TN_I8) | MASK(TN_I32) | MASK(TN_I64) | MASK(TN_U8),
     INDICES = MASK(TN_I32) | MASK(TN_I64),
-    BOOLS = MASK(TN_BOOL)
+    BOOLS = MASK(TN_BOOL),
+    ANY = FLOATS | INTS | BOOLS
 };
 
 static const node *at(const gen *n, entry x) { return graph_get(n->g, x.v); }
@@ -104,9 +105,11 @@ static entry push_val(gen *n, val v, double lo, double hi) { return push(n, make
 
 /* ---- sources ---- */
 
+static bool can(const gen *n, uint32_t mask) { return (n->o.dtypes & mask) != 0; }
+
+/* One of the mask's dtypes that the options allow, most often the graph's own float; where they allow none, one of the mask. */
 static tn_dtype random_dtype(gen *n, uint32_t mask) {
-    mask &= n->o.dtypes ? n->o.dtypes : ~0u;
-    if (!mask) return TN_F32;
+    if (can(n, mask)) mask &= n->o.dtypes;
     if (mask & MASK(n->main_float) && chance(n, 0.85)) return n->main_float;
     for (;;) {
         tn_dtype t = (tn_dtype)pick(n, TN_N_DTYPES);
@@ -276,6 +279,7 @@ static void step_unary(gen *n) {
 #include "ir/ops.def"
     };
     op_code op = (op_code)rows[pick(n, (int64_t)COUNT_OF(rows))];
+    if (!can(n, class_mask(op_get(op)->cls))) return;
     entry x = domain(n, op, choose(n, class_mask(op_get(op)->cls)));
     push(n, elementwise_result(n, graph_unary(n->g, op, x.v), op, &x, 1));
 }
@@ -306,6 +310,7 @@ static void step_binary(gen *n) {
 #include "ir/ops.def"
     };
     op_code op = (op_code)rows[pick(n, (int64_t)COUNT_OF(rows))];
+    if (!can(n, class_mask(op_get(op)->cls))) return;
     entry x = choose(n, class_mask(op_get(op)->cls));
     if (op_get(op)->cls == CL_CMP) {
         push(n, compare_values(n, op, x));
@@ -319,7 +324,7 @@ static void step_binary(gen *n) {
 }
 
 static void step_select(gen *n) {
-    entry x = choose(n, FLOATS | INTS | BOOLS), y = partner(n, x, dtype_of(n, x));
+    entry x = choose(n, ANY), y = partner(n, x, dtype_of(n, x));
     entry c = { 0 };
     if (dtype_of(n, x) != TN_BOOL && chance(n, 0.6))
         c = compare_values(n, (op_code)(chance(n, 0.5) ? OP_lt : OP_ge), x);
@@ -329,8 +334,8 @@ static void step_select(gen *n) {
 }
 
 static void step_cast(gen *n) {
-    entry x = choose(n, FLOATS | INTS | BOOLS);
-    tn_dtype t = random_dtype(n, chance(n, 0.5) ? FLOATS : FLOATS | INTS | BOOLS), from = dtype_of(n, x);
+    entry x = choose(n, ANY);
+    tn_dtype t = random_dtype(n, chance(n, 0.5) ? FLOATS : ANY), from = dtype_of(n, x);
     if (dtype_is_float(t) && dtype_is_int(from)) x = fit(n, x, -16, 16);
     if (dtype_is_int(t) && dtype_is_float(from)) x = fit(n, x, t == TN_U8 ? 0 : -20, 20);
     if (dtype_is_int(t) && dtype_is_float(from) && chance(n, 0.5)) x.v = graph_unary(n->g, OP_round, x.v);
@@ -510,7 +515,7 @@ static val move_once(gen *n, val v, bool allow_pad, double pad_value) {
 }
 
 static void step_move(gen *n) {
-    entry x = choose(n, FLOATS | INTS | BOOLS);
+    entry x = choose(n, ANY);
     int64_t links = chance(n, 0.4) ? 2 + pick(n, 4) : 1;
     double pad = dtype_of(n, x) == TN_BOOL ? (double)pick(n, 2) : (double)pick(n, 3) / (dtype_is_float(dtype_of(n, x)) ? 2 : 1);
     val v = x.v;
@@ -651,7 +656,7 @@ static void step_scatter(gen *n) {
 }
 
 static void step_random(gen *n) {
-    if (n->o.no_random || !((n->o.dtypes ? n->o.dtypes : ~0u) & MASK(TN_F32))) return;
+    if (n->o.no_random || !can(n, MASK(TN_F32))) return;
     int64_t dims[TN_MAX_RANK], stream = pick(n, 6);
     int rank = random_dims(n, dims);
     entry counter = new_source(n, TN_I64, 0, NULL);
@@ -742,18 +747,32 @@ static void step(gen *n) {
     static const struct {
         void (*run)(gen *n);
         int weight;
+        uint32_t needs;
     } kinds[] = {
-        { step_unary, 20 }, { step_binary, 24 }, { step_select, 5 }, { step_cast, 5 },    { step_reduce, 10 },
-        { step_arg, 2 },    { step_move, 16 },   { step_fold, 2 },   { step_concat, 4 },  { step_dot, 7 },
-        { step_gather, 3 }, { step_scatter, 3 }, { step_random, 2 }, { step_softmax, 3 }, { step_norm, 3 },
-        { step_linear, 4 }, { step_conv, 3 },
+        { step_unary, 20, ANY },
+        { step_binary, 24, ANY },
+        { step_select, 5, ANY },
+        { step_cast, 5, ANY },
+        { step_reduce, 10, FLOATS | INTS },
+        { step_arg, 2, FLOATS | INTS },
+        { step_move, 16, ANY },
+        { step_fold, 2, FLOATS | INTS },
+        { step_concat, 4, ANY },
+        { step_dot, 7, FLOATS | MASK(TN_I32) },
+        { step_gather, 3, ANY },
+        { step_scatter, 3, FLOATS | INTS },
+        { step_random, 2, ANY },
+        { step_softmax, 3, FLOATS },
+        { step_norm, 3, FLOATS },
+        { step_linear, 4, FLOATS },
+        { step_conv, 3, FLOATS },
     };
     int total = 0;
     for (size_t k = 0; k < COUNT_OF(kinds); k++) total += kinds[k].weight;
     int64_t at_weight = pick(n, total);
     for (size_t k = 0; k < COUNT_OF(kinds); k++) {
         if (at_weight < kinds[k].weight) {
-            kinds[k].run(n);
+            if (can(n, kinds[k].needs)) kinds[k].run(n);
             return;
         }
         at_weight -= kinds[k].weight;
@@ -794,6 +813,7 @@ graph *randgraph(arena *a, uint64_t seed, const randgraph_opts *opts) {
     if (opts) n.o = *opts;
     if (!n.o.max_steps) n.o.min_steps = 3, n.o.max_steps = 14;
     if (!n.o.max_elems) n.o.max_elems = 2000;
+    n.o.dtypes = n.o.dtypes ? n.o.dtypes | BOOLS : ~0u;
     n.main_float = (tn_dtype)floats[pick(&n, (int64_t)COUNT_OF(floats))];
     int64_t steps = rng_between(&n.r, n.o.min_steps, n.o.max_steps);
     for (int64_t k = 1 + pick(&n, 3); k > 0; k--) random_source(&n, chance(&n, 0.8) ? FLOATS : INTS | BOOLS);

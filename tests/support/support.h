@@ -28,7 +28,7 @@ tn_status with_arena(void (*body)(arena *a, void *ud), void *ud, err *out);
         (void)state;                                                                                                           \
         if (with_arena(name##_body, NULL, &e) != TN_OK) fail_msg("%s: %s", tn_status_name(e.code), e.text);                    \
     }                                                                                                                          \
-    static void name##_body(arena *a, void *ud __attribute__((unused)))
+    static void name##_body(arena *a __attribute__((unused)), void *ud __attribute__((unused)))
 
 /* ---- random numbers: splitmix64, the same on every machine ---- */
 
@@ -78,7 +78,8 @@ double unchecked_share(const graph *g, val v, const double *bound);
 typedef struct randgraph_opts {
     int min_steps, max_steps; /* generator steps (1 to ~8 nodes each); 0 = 3..14 */
     int64_t max_elems;        /* of any tensor; 0 = 2000 */
-    uint32_t dtypes;          /* bit mask of allowed 1 << tn_dtype; 0 = all. i64 stays possible for counters and argmax */
+    uint32_t
+        dtypes; /* bit mask of allowed 1 << tn_dtype; 0 = all. bool and the i32 and i64 of indices and counters stay possible */
     bool no_states, no_random, no_zero_size;
 } randgraph_opts;
 /* A valid compacted graph that depends on seed and options only. Values stay finite and away from poles for inputs of
