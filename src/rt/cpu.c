@@ -1,0 +1,327 @@
+/* cpu.c - the device cpu: generated C compiled by the system's compiler, run by a pool of threads in host memory.
+ *
+ * A buffer is host memory, a module a loaded shared object, an entry a function. A list is a flat array of operations over a
+ * table of slot addresses; submit walks it and returns when it is done, so a ticket is complete as soon as it exists. The
+ * device owns its pool and, when the context gave none, a small cache of its own. */
+#include "rt/device.h"
+#include "rt/aligned.h"
+#include "rt/cache.h"
+#include "rt/cc.h"
+#include "rt/cpuinfo.h"
+#include "rt/pool.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/mman.h>
+
+enum { HUGE_PAGE = 2 << 20, BUFFER_ALIGN = 64 };
+
+typedef struct cpu {
+    device base;
+    mem mem;
+    char *compiler;
+    cache *cache;
+    bool own_cache; /* nothing is kept: every build is a fresh one */
+    pool *pool;
+    device_caps caps;
+    _Atomic uint64_t ticket;
+    pthread_mutex_t lock; /* of what follows: the compiler is looked at when the first kernel is built */
+    cc *cc;
+    char variant[768]; /* of cache keys; constant once cc is set */
+} cpu;
+
+struct buffer {
+    aligned block;
+    size_t size;
+};
+
+typedef struct op {
+    cpu_entry entry; /* NULL = a copy */
+    bool parallel;
+    int dst, src; /* slots of a copy */
+    size_t dst_offset, src_offset, size;
+} op;
+
+struct list {
+    cpu *dev;
+    int n_slots, n_unbound;
+    char **slot; /* [n_slots] */
+    bool *bound; /* [n_slots] */
+    op *ops;     /* [cap] */
+    int n_ops, cap;
+    bool sealed;
+    int64_t serial_sync[POOL_SYNC_STRIDE]; /* of launches that run on the caller alone */
+};
+
+/* ---- open ---- */
+
+static void cpu_close(device *base) {
+    cpu *d = (cpu *)base;
+    if (!d) return;
+    pool_close(d->pool);
+    cc_close(d->cc);
+    if (d->own_cache) cache_close(d->cache);
+    mem_strfree(d->mem, d->compiler);
+    pthread_mutex_destroy(&d->lock);
+    mem_free(d->mem, d, sizeof *d);
+}
+
+static tn_status cpu_open(const device_opts *opts, device **out, err *e) {
+    *out = NULL;
+    cpu *d = mem_alloc(opts->mem, sizeof *d);
+    if (!d) return err_set(e, TN_ERR_NOMEM, "out of memory for the device cpu");
+    d->base.api = &device_cpu;
+    d->mem = opts->mem;
+    pthread_mutex_init(&d->lock, NULL);
+    d->cache = opts->cache;
+    tn_status st = TN_OK;
+    d->compiler = mem_strdup(d->mem, opts->compiler && *opts->compiler ? opts->compiler : "cc");
+    if (!d->compiler) st = err_set(e, TN_ERR_NOMEM, "out of memory for the device cpu");
+    if (st == TN_OK && !d->cache) {
+        st = cache_open(&(cache_opts){ .mem = d->mem, .log = opts->log, .log_ud = opts->log_ud }, &d->cache, e);
+        d->own_cache = st == TN_OK;
+    }
+    if (st == TN_OK) st = pool_open(d->mem, opts->threads, &d->pool, e);
+    if (st) {
+        cpu_close(&d->base);
+        return st;
+    }
+    cpuinfo_fill(&d->caps);
+    d->caps.host_memory = true;
+    d->caps.threads = pool_threads(d->pool);
+    size_t n = strlen(d->caps.detail);
+    snprintf(d->caps.detail + n, sizeof d->caps.detail - n, ", %d thread%s", d->caps.threads, d->caps.threads == 1 ? "" : "s");
+    *out = &d->base;
+    return TN_OK;
+}
+
+static void cpu_get_caps(const device *base, device_caps *out) { *out = ((const cpu *)base)->caps; }
+
+/* ---- memory ---- */
+
+/* A large buffer starts on a huge page and asks for huge pages before it is touched for the first time: faults cost more than
+ * any kernel saves. Clearing it then also maps all of it, so that no run does. */
+static tn_status cpu_alloc(device *base, size_t size, buffer **out, err *e) {
+    mem m = ((cpu *)base)->mem;
+    *out = NULL;
+    buffer *b = mem_alloc(m, sizeof *b);
+    bool huge = size >= HUGE_PAGE;
+    if (!b || !aligned_get(m, size, huge ? HUGE_PAGE : BUFFER_ALIGN, &b->block)) {
+        mem_free(m, b, sizeof *b);
+        return err_set(e, TN_ERR_NOMEM, "out of memory: a buffer of %zu bytes asked for", size);
+    }
+    b->size = size;
+    if (huge) madvise(b->block.data, size & ~(size_t)(HUGE_PAGE - 1), MADV_HUGEPAGE);
+    memset(b->block.data, 0, size);
+    *out = b;
+    return TN_OK;
+}
+static void cpu_free(device *base, buffer *b) {
+    mem m = ((cpu *)base)->mem;
+    if (!b) return;
+    aligned_free(m, &b->block);
+    mem_free(m, b, sizeof *b);
+}
+static void *cpu_map(device *base, buffer *b) {
+    (void)base;
+    return b->block.data;
+}
+
+static tn_status check_range(const char *what, size_t have, size_t offset, size_t size, err *e) {
+    if (offset <= have && size <= have - offset) return TN_OK;
+    return err_set(e, TN_ERR_INVAL, "%s of %zu bytes at offset %zu leaves a buffer of %zu bytes", what, size, offset, have);
+}
+static tn_status cpu_upload(device *base, buffer *b, size_t offset, const void *src, size_t size, err *e) {
+    (void)base;
+    tn_status st = check_range("upload", b->size, offset, size, e);
+    if (st == TN_OK && size) memcpy(b->block.data + offset, src, size);
+    return st;
+}
+static tn_status cpu_download(device *base, const buffer *b, size_t offset, void *dst, size_t size, err *e) {
+    (void)base;
+    tn_status st = check_range("download", b->size, offset, size, e);
+    if (st == TN_OK && size) memcpy(dst, b->block.data + offset, size);
+    return st;
+}
+
+/* ---- modules: `module` is the cache's `code` ---- */
+
+static tn_status find_compiler(cpu *d, err *e) {
+    pthread_mutex_lock(&d->lock);
+    tn_status st = TN_OK;
+    if (!d->cc && (st = cc_open(d->mem, d->compiler, 0, &d->cc, e)) == TN_OK)
+        snprintf(d->variant, sizeof d->variant, "cpu %s %016llx; %s", d->caps.isa, (unsigned long long)d->caps.id,
+                 cc_identity(d->cc));
+    pthread_mutex_unlock(&d->lock);
+    return st;
+}
+
+typedef struct job {
+    cpu *dev;
+    const char *source;
+    size_t n_source;
+} job;
+static tn_status run_compiler(void *ud, unsigned char **out_image, size_t *out_size, err *e) {
+    const job *j = ud;
+    return cc_compile(j->dev->cc, cache_temp_dir(j->dev->cache), j->source, j->n_source, out_image, out_size, e);
+}
+
+static tn_status cpu_build(device *base, const char *source, size_t n_source, bool no_cache, module **out, bool *out_hit,
+                           err *e) {
+    cpu *d = (cpu *)base;
+    *out = NULL;
+    if (out_hit) *out_hit = false;
+    tn_status st = find_compiler(d, e);
+    if (st) return st;
+    job j = { d, source, n_source };
+    cache_key key = { d->variant, source, n_source };
+    code *m;
+    st = cache_get(d->cache, &key, no_cache || d->own_cache, run_compiler, &j, &m, out_hit, e);
+    if (st == TN_OK) *out = (module *)m;
+    return st;
+}
+static void cpu_drop(device *base, module *m) { cache_drop(((cpu *)base)->cache, (code *)m); }
+
+static tn_status cpu_find(device *base, module *m, const char *entry, void **out_entry, err *e) {
+    (void)base;
+    *out_entry = code_symbol((const code *)m, entry);
+    return *out_entry ? TN_OK : err_set(e, TN_ERR_INVAL, "the module has no entry '%s'", entry);
+}
+
+/* ---- lists ---- */
+
+static void cpu_discard(list *l) {
+    if (!l) return;
+    mem m = l->dev->mem;
+    mem_free(m, l->slot, (size_t)l->n_slots * sizeof *l->slot);
+    mem_free(m, l->bound, (size_t)l->n_slots * sizeof *l->bound);
+    mem_free(m, l->ops, (size_t)l->cap * sizeof *l->ops);
+    mem_free(m, l, sizeof *l);
+}
+
+static tn_status cpu_record(device *base, int n_slots, list **out, err *e) {
+    cpu *d = (cpu *)base;
+    *out = NULL;
+    if (n_slots < 0) return err_set(e, TN_ERR_INVAL, "a list of %d slots", n_slots);
+    list *l = mem_alloc(d->mem, sizeof *l);
+    if (!l) return err_set(e, TN_ERR_NOMEM, "out of memory for a list");
+    l->dev = d;
+    l->n_slots = l->n_unbound = n_slots;
+    l->slot = mem_alloc(d->mem, (size_t)n_slots * sizeof *l->slot);
+    l->bound = mem_alloc(d->mem, (size_t)n_slots * sizeof *l->bound);
+    if (!l->slot || !l->bound) {
+        cpu_discard(l);
+        return err_set(e, TN_ERR_NOMEM, "out of memory for a list of %d slots", n_slots);
+    }
+    *out = l;
+    return TN_OK;
+}
+
+static tn_status add_op(list *l, const op *o, err *e) {
+    if (l->sealed) return err_set(e, TN_ERR_INVAL, "the list is sealed: nothing can be added to it");
+    if (l->n_ops == l->cap) {
+        if (l->cap > INT32_MAX / 2) return err_set(e, TN_ERR_NOMEM, "a list outgrew %d operations", l->cap);
+        int cap = l->cap ? l->cap * 2 : 8;
+        op *ops = mem_realloc(l->dev->mem, l->ops, (size_t)l->cap * sizeof *ops, (size_t)cap * sizeof *ops);
+        if (!ops) return err_set(e, TN_ERR_NOMEM, "out of memory for a list of %d operations", cap);
+        l->ops = ops;
+        l->cap = cap;
+    }
+    l->ops[l->n_ops++] = *o;
+    return TN_OK;
+}
+static tn_status cpu_launch(list *l, void *entry, bool parallel, err *e) {
+    if (!entry) return err_set(e, TN_ERR_INVAL, "a launch without an entry");
+    op o = { .parallel = parallel && pool_threads(l->dev->pool) > 1 };
+    memcpy(&o.entry, &entry, sizeof entry); /* POSIX's way from dlsym to a function pointer */
+    return add_op(l, &o, e);
+}
+static tn_status cpu_copy(list *l, int dst_slot, size_t dst_offset, int src_slot, size_t src_offset, size_t size, err *e) {
+    if (dst_slot < 0 || dst_slot >= l->n_slots || src_slot < 0 || src_slot >= l->n_slots)
+        return err_set(e, TN_ERR_INVAL, "a copy from slot %d to slot %d of a list of %d", src_slot, dst_slot, l->n_slots);
+    op o = { .dst = dst_slot, .src = src_slot, .dst_offset = dst_offset, .src_offset = src_offset, .size = size };
+    return add_op(l, &o, e);
+}
+static tn_status cpu_seal(list *l, err *e) {
+    if (l->sealed) return err_set(e, TN_ERR_INVAL, "the list is sealed already");
+    l->sealed = true;
+    return TN_OK;
+}
+
+static void cpu_bind_host(list *l, int slot, void *ptr) {
+    if (slot < 0 || slot >= l->n_slots) return;
+    l->n_unbound -= !l->bound[slot];
+    l->bound[slot] = true;
+    l->slot[slot] = ptr;
+}
+static void cpu_bind(list *l, int slot, buffer *b, size_t offset) { cpu_bind_host(l, slot, b->block.data + offset); }
+
+/* ---- running ---- */
+
+typedef struct region {
+    const list *list;
+    cpu_entry entry;
+    int64_t steps;
+    int64_t *sync;
+    int nt;
+} region;
+static void enter(void *ud, int tid) {
+    const region *r = ud;
+    cpu_par par = { tid, r->nt, r->sync };
+    r->entry(r->list->slot, &par, r->steps);
+}
+
+static tn_status run_op(list *l, const op *o, int64_t steps, err *e) {
+    if (!o->entry) {
+        if (o->size) memmove(l->slot[o->dst] + o->dst_offset, l->slot[o->src] + o->src_offset, o->size);
+        return TN_OK;
+    }
+    if (!o->parallel) {
+        cpu_par par = { 0, 1, l->serial_sync };
+        o->entry(l->slot, &par, steps);
+        return TN_OK;
+    }
+    pool *p = l->dev->pool;
+    region r = { l, o->entry, steps, pool_sync(p), pool_threads(p) };
+    return pool_run(p, enter, &r, e);
+}
+
+static tn_status cpu_submit(list *l, int64_t steps, uint64_t *out_ticket, err *e) {
+    if (!l->sealed) return err_set(e, TN_ERR_INVAL, "the list is not sealed");
+    if (l->n_unbound) return err_set(e, TN_ERR_INVAL, "%d of the list's %d slots are not bound", l->n_unbound, l->n_slots);
+    for (int i = 0; i < l->n_ops; i++) {
+        tn_status st = run_op(l, &l->ops[i], steps, e);
+        if (st) return st;
+    }
+    *out_ticket = atomic_fetch_add_explicit(&l->dev->ticket, 1, memory_order_relaxed) + 1;
+    return TN_OK;
+}
+static tn_status cpu_wait(device *base, uint64_t ticket, err *e) {
+    uint64_t last = atomic_load_explicit(&((cpu *)base)->ticket, memory_order_relaxed);
+    return ticket <= last ? TN_OK : err_set(e, TN_ERR_INVAL, "ticket %llu was never given out", (unsigned long long)ticket);
+}
+
+const device_api device_cpu = {
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .get_caps = cpu_get_caps,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .map = cpu_map,
+    .upload = cpu_upload,
+    .download = cpu_download,
+    .build = cpu_build,
+    .drop = cpu_drop,
+    .find = cpu_find,
+    .record = cpu_record,
+    .launch = cpu_launch,
+    .copy = cpu_copy,
+    .seal = cpu_seal,
+    .bind = cpu_bind,
+    .bind_host = cpu_bind_host,
+    .discard = cpu_discard,
+    .submit = cpu_submit,
+    .wait = cpu_wait,
+};

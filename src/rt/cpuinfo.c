@@ -1,0 +1,112 @@
+/* cpuinfo.c - implementation of cpuinfo.h: cpuid and sysfs, with common values where they say nothing. */
+#include "rt/cpuinfo.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#if defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+
+/* The parts of cpuid that say what code may use and what it is tuned for, none that differ between cores (such as the APIC id).
+ */
+typedef struct leaves {
+    unsigned word[32];
+    int n;
+} leaves;
+static void take(leaves *l, unsigned leaf, unsigned sub, const char *which) {
+    unsigned r[4] = { 0 }; /* a, b, c, d */
+    if (!__get_cpuid_count(leaf, sub, &r[0], &r[1], &r[2], &r[3])) return;
+    for (; *which; which++) l->word[l->n++] = r[*which - 'a'];
+}
+static uint64_t identify(char *brand, size_t size) {
+    leaves l = { .n = 0 };
+    take(&l, 0, 0, "abcd");
+    take(&l, 1, 0, "acd");
+    take(&l, 7, 0, "bcd");
+    take(&l, 7, 1, "abcd");
+    take(&l, 0x80000001u, 0, "cd");
+    unsigned text[13] = { 0 };
+    for (unsigned i = 0; i < 3; i++)
+        __get_cpuid(0x80000002u + i, &text[4 * i], &text[4 * i + 1], &text[4 * i + 2], &text[4 * i + 3]);
+    const char *s = (const char *)text;
+    while (*s == ' ') s++;
+    snprintf(brand, size, "%s", *s ? s : "x86 processor");
+    for (size_t n = strlen(brand); n && brand[n - 1] == ' '; n--) brand[n - 1] = 0;
+    return hash_bytes(l.word, (size_t)l.n * sizeof l.word[0], hash_bytes(text, sizeof text, 0));
+}
+static void fill_isa(device_caps *c) {
+    __builtin_cpu_init();
+    bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    snprintf(c->isa, sizeof c->isa, "%s", avx512 ? "avx512" : avx2 ? "avx2" : "sse2");
+    c->vector_bytes = avx512 ? 64 : avx2 ? 32 : 16;
+    c->n_vector_regs = avx512 ? 32 : 16;
+}
+#else
+#include <sys/utsname.h>
+
+static uint64_t identify(char *brand, size_t size) {
+    struct utsname u;
+    snprintf(brand, size, "%s", uname(&u) == 0 ? u.machine : "processor");
+    return hash_bytes(brand, strlen(brand), 0);
+}
+static void fill_isa(device_caps *c) {
+#if defined(__aarch64__)
+    snprintf(c->isa, sizeof c->isa, "neon");
+    c->n_vector_regs = 32;
+#else
+    snprintf(c->isa, sizeof c->isa, "generic");
+    c->n_vector_regs = 16;
+#endif
+    c->vector_bytes = 16;
+}
+#endif
+
+/* One short text file of sysfs; false when there is none. */
+static bool read_text(const char *path, char *out, size_t size) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    ssize_t n = read(fd, out, size - 1);
+    close(fd);
+    if (n <= 0) return false;
+    out[n] = 0;
+    return true;
+}
+static int64_t parse_size(const char *s) { /* "32K" */
+    char *end;
+    long long v = strtoll(s, &end, 10);
+    if (v <= 0 || v > 1 << 30) return 0;
+    return *end == 'K' ? v << 10 : *end == 'M' ? v << 20 : v;
+}
+static void fill_caches(device_caps *c) {
+    for (int i = 0; i < 8; i++) {
+        char path[96], type[32], level[32], size[32];
+        const char *const names[] = { "type", "level", "size" };
+        char *const into[] = { type, level, size };
+        bool ok = true;
+        for (size_t k = 0; k < COUNT_OF(names) && ok; k++) {
+            snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/%s", i, names[k]);
+            ok = read_text(path, into[k], 32);
+        }
+        if (!ok || type[0] == 'I') continue; /* Instruction */
+        int64_t bytes = parse_size(size);
+        int64_t *const at[] = { &c->l1_bytes, &c->l2_bytes, &c->l3_bytes };
+        if (level[0] >= '1' && level[0] <= '3' && bytes) *at[level[0] - '1'] = bytes;
+    }
+    if (!c->l1_bytes) c->l1_bytes = 32 << 10;
+    if (!c->l2_bytes) c->l2_bytes = 512 << 10;
+    if (!c->l3_bytes) c->l3_bytes = 8 << 20;
+}
+
+void cpuinfo_fill(device_caps *caps) {
+    char brand[128];
+    snprintf(caps->name, sizeof caps->name, "cpu");
+    uint64_t id = identify(brand, sizeof brand);
+    fill_isa(caps);
+    fill_caches(caps);
+    snprintf(caps->detail, sizeof caps->detail, "%s, %s", brand, caps->isa);
+    caps->id = hash_bytes(caps->isa, strlen(caps->isa), id);
+}

@@ -1,0 +1,58 @@
+/* file.c - implementation of file.h. */
+#include "rt/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+bool file_write_all(int fd, const void *data, size_t n) {
+    for (const char *p = data; n;) {
+        ssize_t done = write(fd, p, n);
+        if (done < 0 && errno == EINTR) continue;
+        if (done == 0) errno = ENOSPC;
+        if (done <= 0) return false;
+        p += done;
+        n -= (size_t)done;
+    }
+    return true;
+}
+
+tn_status file_read_all(mem m, int fd, size_t limit, unsigned char **out_data, size_t *out_size, err *e) {
+    *out_data = NULL;
+    *out_size = 0;
+    struct stat s;
+    if (fstat(fd, &s)) return err_set(e, TN_ERR_IO, "cannot read: %s", strerror(errno));
+    if (!S_ISREG(s.st_mode)) return err_set(e, TN_ERR_IO, "not a regular file");
+    if (s.st_size < 0 || (uint64_t)s.st_size > limit) return err_set(e, TN_ERR_IO, "larger than %zu bytes", limit);
+    size_t size = (size_t)s.st_size, n = 0;
+    unsigned char *data = mem_alloc(m, size);
+    if (!data) return err_set(e, TN_ERR_NOMEM, "out of memory: %zu bytes asked for", size);
+    while (n < size) {
+        ssize_t got = read(fd, data + n, size - n);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) {
+            tn_status st = err_set(e, TN_ERR_IO, "cannot read: %s", got ? strerror(errno) : "the file became shorter");
+            mem_free(m, data, size);
+            return st;
+        }
+        n += (size_t)got;
+    }
+    *out_data = data;
+    *out_size = size;
+    return TN_OK;
+}
+
+void file_remove_flat(int parent_fd, const char *dir) {
+    int fd = openat(parent_fd, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    if (!d) {
+        if (fd >= 0) close(fd);
+        return;
+    }
+    for (struct dirent *entry; (entry = readdir(d));)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) unlinkat(fd, entry->d_name, 0);
+    closedir(d);
+    unlinkat(parent_fd, dir, AT_REMOVEDIR);
+}

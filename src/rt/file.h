@@ -1,0 +1,18 @@
+/* file.h - the few file operations that the compiler and the disk cache share: whole reads and writes, removal of a flat
+ * folder. */
+#ifndef TN_RT_FILE_H
+#define TN_RT_FILE_H
+
+#include "base/base.h"
+
+enum { PATH_BYTES = 3072 };
+#define FILE_TEMP_PREFIX "tmp-" /* of everything unfinished: files and private directories */
+
+/* false leaves the reason in errno. */
+bool file_write_all(int fd, const void *data, size_t n);
+/* Reads a regular file of at most `limit` bytes into memory of m: free it with mem_free(m, data, size). */
+tn_status file_read_all(mem m, int fd, size_t limit, unsigned char **out_data, size_t *out_size, err *e);
+/* Removes a directory and the files in it; what cannot be removed stays. */
+void file_remove_flat(int parent_fd, const char *dir);
+
+#endif

@@ -1,0 +1,243 @@
+/* null.c - the device null: it accepts everything, does nothing and counts. The skeleton of a device.
+ *
+ * Buffers have a size but no memory: uploads vanish, downloads are zeros. Any source builds, any entry is found. What a real
+ * device would refuse for its form (ranges, slots, unsealed or unbound lists) is refused here too. */
+#include "rt/null.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+
+typedef struct counters { /* the fields of null_counts, in their order, as one array of atomics */
+    _Atomic uint64_t at[sizeof(null_counts) / sizeof(uint64_t)];
+} counters;
+#define ADD(d, field, n)                                                                                                       \
+    atomic_fetch_add_explicit(&(d)->counts.at[offsetof(null_counts, field) / sizeof(uint64_t)], (uint64_t)(n),                 \
+                              memory_order_relaxed)
+
+typedef struct null {
+    device base;
+    mem mem;
+    int threads;
+    _Atomic uint64_t ticket;
+    counters counts;
+} null;
+
+struct buffer {
+    size_t size;
+};
+struct module {
+    char entry; /* its address stands for every entry */
+};
+struct list {
+    null *dev;
+    int n_slots, n_unbound;
+    bool *bound; /* [n_slots] */
+    uint64_t launches, parallel_launches, copies, copy_bytes;
+    bool sealed;
+};
+
+static tn_status null_open(const device_opts *opts, device **out, err *e) {
+    null *d = mem_alloc(opts->mem, sizeof *d);
+    *out = d ? &d->base : NULL;
+    if (!d) return err_set(e, TN_ERR_NOMEM, "out of memory for the device null");
+    d->base.api = &device_null;
+    d->mem = opts->mem;
+    d->threads = opts->threads > 0 ? opts->threads : 1;
+    return TN_OK;
+}
+static void null_close(device *base) {
+    null *d = (null *)base;
+    if (d) mem_free(d->mem, d, sizeof *d);
+}
+static void null_get_caps(const device *base, device_caps *out) {
+    *out = (device_caps){ .threads = ((const null *)base)->threads,
+                          .vector_bytes = 16,
+                          .n_vector_regs = 16,
+                          .l1_bytes = 32 << 10,
+                          .l2_bytes = 512 << 10,
+                          .l3_bytes = 8 << 20 };
+    snprintf(out->name, sizeof out->name, "null");
+    snprintf(out->detail, sizeof out->detail, "does nothing, counts everything");
+    snprintf(out->isa, sizeof out->isa, "generic");
+}
+void null_get_counts(const device *base, null_counts *out) {
+    const null *d = (const null *)base;
+    uint64_t plain[COUNT_OF(d->counts.at)];
+    for (size_t i = 0; i < COUNT_OF(plain); i++) plain[i] = atomic_load_explicit(&d->counts.at[i], memory_order_relaxed);
+    memcpy(out, plain, sizeof *out);
+}
+
+/* ---- memory ---- */
+
+static tn_status null_alloc(device *base, size_t size, buffer **out, err *e) {
+    null *d = (null *)base;
+    *out = mem_alloc(d->mem, sizeof **out);
+    if (!*out) return err_set(e, TN_ERR_NOMEM, "out of memory for a buffer");
+    (*out)->size = size;
+    ADD(d, buffers, 1);
+    ADD(d, bytes, size);
+    return TN_OK;
+}
+static void null_free(device *base, buffer *b) {
+    null *d = (null *)base;
+    if (!b) return;
+    ADD(d, buffers, -1);
+    ADD(d, bytes, -b->size);
+    mem_free(d->mem, b, sizeof *b);
+}
+static void *null_map(device *base, buffer *b) {
+    (void)base, (void)b;
+    return NULL;
+}
+static tn_status check_range(const char *what, size_t have, size_t offset, size_t size, err *e) {
+    if (offset <= have && size <= have - offset) return TN_OK;
+    return err_set(e, TN_ERR_INVAL, "%s of %zu bytes at offset %zu leaves a buffer of %zu bytes", what, size, offset, have);
+}
+static tn_status null_upload(device *base, buffer *b, size_t offset, const void *src, size_t size, err *e) {
+    null *d = (null *)base;
+    (void)src;
+    tn_status st = check_range("upload", b->size, offset, size, e);
+    if (st) return st;
+    ADD(d, uploads, 1);
+    ADD(d, upload_bytes, size);
+    return TN_OK;
+}
+static tn_status null_download(device *base, const buffer *b, size_t offset, void *dst, size_t size, err *e) {
+    null *d = (null *)base;
+    tn_status st = check_range("download", b->size, offset, size, e);
+    if (st) return st;
+    if (size) memset(dst, 0, size);
+    ADD(d, downloads, 1);
+    ADD(d, download_bytes, size);
+    return TN_OK;
+}
+
+/* ---- modules ---- */
+
+static tn_status null_build(device *base, const char *source, size_t n_source, bool no_cache, module **out, bool *out_hit,
+                            err *e) {
+    null *d = (null *)base;
+    (void)source, (void)no_cache;
+    if (out_hit) *out_hit = false;
+    *out = mem_alloc(d->mem, sizeof **out);
+    if (!*out) return err_set(e, TN_ERR_NOMEM, "out of memory for a module");
+    ADD(d, builds, 1);
+    ADD(d, modules, 1);
+    ADD(d, source_bytes, n_source);
+    return TN_OK;
+}
+static void null_drop(device *base, module *m) {
+    null *d = (null *)base;
+    if (!m) return;
+    ADD(d, modules, -1);
+    mem_free(d->mem, m, sizeof *m);
+}
+static tn_status null_find(device *base, module *m, const char *entry, void **out_entry, err *e) {
+    (void)base, (void)entry, (void)e;
+    *out_entry = &m->entry;
+    return TN_OK;
+}
+
+/* ---- lists ---- */
+
+static void null_discard(list *l) {
+    if (!l) return;
+    null *d = l->dev;
+    ADD(d, lists, -1);
+    mem_free(d->mem, l->bound, (size_t)l->n_slots * sizeof *l->bound);
+    mem_free(d->mem, l, sizeof *l);
+}
+static tn_status null_record(device *base, int n_slots, list **out, err *e) {
+    null *d = (null *)base;
+    *out = NULL;
+    if (n_slots < 0) return err_set(e, TN_ERR_INVAL, "a list of %d slots", n_slots);
+    list *l = mem_alloc(d->mem, sizeof *l);
+    if (!l) return err_set(e, TN_ERR_NOMEM, "out of memory for a list");
+    l->dev = d;
+    l->n_slots = l->n_unbound = n_slots;
+    ADD(d, lists, 1);
+    if (!(l->bound = mem_alloc(d->mem, (size_t)n_slots * sizeof *l->bound))) {
+        null_discard(l);
+        return err_set(e, TN_ERR_NOMEM, "out of memory for a list of %d slots", n_slots);
+    }
+    *out = l;
+    return TN_OK;
+}
+static tn_status check_open(const list *l, err *e) {
+    return l->sealed ? err_set(e, TN_ERR_INVAL, "the list is sealed: nothing can be added to it") : TN_OK;
+}
+static tn_status null_launch(list *l, void *entry, bool parallel, err *e) {
+    if (!entry) return err_set(e, TN_ERR_INVAL, "a launch without an entry");
+    tn_status st = check_open(l, e);
+    if (st) return st;
+    l->launches++;
+    l->parallel_launches += parallel;
+    return TN_OK;
+}
+static tn_status null_copy(list *l, int dst_slot, size_t dst_offset, int src_slot, size_t src_offset, size_t size, err *e) {
+    (void)dst_offset, (void)src_offset;
+    if (dst_slot < 0 || dst_slot >= l->n_slots || src_slot < 0 || src_slot >= l->n_slots)
+        return err_set(e, TN_ERR_INVAL, "a copy from slot %d to slot %d of a list of %d", src_slot, dst_slot, l->n_slots);
+    tn_status st = check_open(l, e);
+    if (st) return st;
+    l->copies++;
+    l->copy_bytes += size;
+    return TN_OK;
+}
+static tn_status null_seal(list *l, err *e) {
+    if (l->sealed) return err_set(e, TN_ERR_INVAL, "the list is sealed already");
+    l->sealed = true;
+    return TN_OK;
+}
+static void null_bind_host(list *l, int slot, void *ptr) {
+    (void)ptr;
+    if (slot < 0 || slot >= l->n_slots) return;
+    l->n_unbound -= !l->bound[slot];
+    l->bound[slot] = true;
+}
+static void null_bind(list *l, int slot, buffer *b, size_t offset) {
+    (void)b, (void)offset;
+    null_bind_host(l, slot, NULL);
+}
+
+static tn_status null_submit(list *l, int64_t steps, uint64_t *out_ticket, err *e) {
+    null *d = l->dev;
+    if (!l->sealed) return err_set(e, TN_ERR_INVAL, "the list is not sealed");
+    if (l->n_unbound) return err_set(e, TN_ERR_INVAL, "%d of the list's %d slots are not bound", l->n_unbound, l->n_slots);
+    ADD(d, submits, 1);
+    ADD(d, steps, steps);
+    ADD(d, launches, l->launches);
+    ADD(d, parallel_launches, l->parallel_launches);
+    ADD(d, copies, l->copies);
+    ADD(d, copy_bytes, l->copy_bytes);
+    *out_ticket = atomic_fetch_add_explicit(&d->ticket, 1, memory_order_relaxed) + 1;
+    return TN_OK;
+}
+static tn_status null_wait(device *base, uint64_t ticket, err *e) {
+    uint64_t last = atomic_load_explicit(&((null *)base)->ticket, memory_order_relaxed);
+    return ticket <= last ? TN_OK : err_set(e, TN_ERR_INVAL, "ticket %llu was never given out", (unsigned long long)ticket);
+}
+
+const device_api device_null = {
+    .name = "null",
+    .open = null_open,
+    .close = null_close,
+    .get_caps = null_get_caps,
+    .alloc = null_alloc,
+    .free = null_free,
+    .map = null_map,
+    .upload = null_upload,
+    .download = null_download,
+    .build = null_build,
+    .drop = null_drop,
+    .find = null_find,
+    .record = null_record,
+    .launch = null_launch,
+    .copy = null_copy,
+    .seal = null_seal,
+    .bind = null_bind,
+    .bind_host = null_bind_host,
+    .discard = null_discard,
+    .submit = null_submit,
+    .wait = null_wait,
+};

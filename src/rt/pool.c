@@ -1,0 +1,259 @@
+/* pool.c - implementation of pool.h.
+ *
+ * The caller publishes a region by bumping `gen`; worker t answers by storing that number in its own `done`. Each variable has
+ * one writer and a cache line pair of its own. Sleep is the Dekker pattern: a worker announces itself in `sleepers` and then
+ * asks the kernel to sleep only if gen is still old; the caller stores gen and then looks at `sleepers`. Both are sequentially
+ * consistent, so one of the two sees the other. */
+#include "rt/pool.h"
+#include "rt/aligned.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { LINE = 128 };                              /* two cache lines: processors fetch them in pairs */
+enum { MARK_WIPED = 0, MARK_ALIVE, MARK_BUSY };   /* values of the page that fork wipes */
+enum { JOIN_SPINS = 20000, CROWDED_SPINS = 100 }; /* pauses before a waiting thread starts to yield */
+
+typedef struct worker {
+    _Alignas(LINE) _Atomic uint32_t done; /* number of the last region this worker has left */
+    pool *pool;
+    pthread_t thread;
+    int tid;
+} worker;
+
+struct pool {
+    _Alignas(LINE) _Atomic uint32_t gen; /* number of the current region; futex word of the sleepers */
+    pool_fn fn;                          /* of that region; published by gen */
+    void *ud;
+    bool stop;
+    _Alignas(LINE) _Atomic uint32_t sleepers;
+    _Alignas(LINE) _Atomic uint32_t owner; /* 0 free, 1 a caller is inside, 2 and others sleep on it */
+    _Alignas(LINE) mem mem;
+    int nt;
+    int join_spins;
+    double spin_seconds;
+    _Atomic int *mark; /* on its own page; MARK_WIPED in a child of fork */
+    size_t mark_size;
+    aligned self, crew; /* crew: the sync counters, then the workers */
+    int64_t *sync;
+    worker *workers; /* [nt]; 0 is the caller's and unused */
+};
+
+static inline void cpu_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb");
+#endif
+}
+static void futex_wait(_Atomic uint32_t *word, uint32_t expected) {
+    int saved = errno; /* the host's */
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, NULL, NULL, 0);
+    errno = saved;
+}
+static void futex_wake(_Atomic uint32_t *word, int n) {
+    int saved = errno;
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
+    errno = saved;
+}
+
+/* ---- workers ---- */
+
+static uint32_t wait_for_region(pool *p, uint32_t seen) {
+    double until = 0;
+    for (unsigned i = 1;; i++) {
+        uint32_t gen = atomic_load_explicit(&p->gen, memory_order_acquire);
+        if (gen != seen) return gen;
+        cpu_pause();
+        if (i % 64) continue; /* the clock costs as much as several pauses */
+        double now = now_seconds();
+        if (until == 0) until = now + p->spin_seconds;
+        if (now > until) break;
+    }
+    uint32_t gen;
+    atomic_fetch_add(&p->sleepers, 1);
+    while ((gen = atomic_load(&p->gen)) == seen) futex_wait(&p->gen, seen);
+    atomic_fetch_sub(&p->sleepers, 1);
+    return gen;
+}
+
+static void *worker_main(void *arg) {
+    worker *w = arg;
+    pool *p = w->pool;
+    for (uint32_t gen = 0;;) {
+        gen = wait_for_region(p, gen);
+        if (p->stop) return NULL;
+        p->fn(p->ud, w->tid);
+        atomic_store_explicit(&w->done, gen, memory_order_release);
+    }
+}
+
+static void stop_workers(pool *p, int n) {
+    p->stop = true;
+    atomic_fetch_add(&p->gen, 1);
+    futex_wake(&p->gen, INT_MAX);
+    for (int t = 1; t < n; t++) pthread_join(p->workers[t].thread, NULL);
+    p->stop = false;
+}
+
+/* Everything a region leaves behind goes back to its first state, then the threads start. */
+static tn_status start_workers(pool *p, err *e) {
+    atomic_store(&p->gen, 0);
+    atomic_store(&p->sleepers, 0);
+    atomic_store(&p->owner, 0);
+    memset(p->sync, 0, (size_t)p->nt * POOL_SYNC_STRIDE * sizeof *p->sync);
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old); /* threads inherit the mask */
+    int made = 1, rc = 0;
+    for (; made < p->nt && rc == 0; made += rc == 0) {
+        worker *w = &p->workers[made];
+        w->pool = p;
+        w->tid = made;
+        atomic_store(&w->done, 0);
+        rc = pthread_create(&w->thread, NULL, worker_main, w);
+        if (rc) continue;
+        char name[24];
+        snprintf(name, sizeof name, "tenon-%d", made);
+        pthread_setname_np(w->thread, name);
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (rc == 0) return TN_OK;
+    stop_workers(p, made);
+    return err_set(e, TN_ERR_DEVICE, "cannot start thread %d of %d: %s", made + 1, p->nt, strerror(rc));
+}
+
+/* ---- one region at a time ---- */
+
+static void own(pool *p) {
+    for (int i = 0; i < p->join_spins; i++) {
+        uint32_t nobody = 0;
+        if (atomic_compare_exchange_strong_explicit(&p->owner, &nobody, 1, memory_order_acquire, memory_order_relaxed)) return;
+        cpu_pause();
+    }
+    while (atomic_exchange(&p->owner, 2) != 0) futex_wait(&p->owner, 2);
+}
+static void disown(pool *p) {
+    if (atomic_exchange(&p->owner, 0) == 2) futex_wake(&p->owner, 1);
+}
+
+/* In a child of fork: the first caller starts new threads, others wait for it. */
+static tn_status revive(pool *p, err *e) {
+    for (;;) {
+        int mark = MARK_WIPED;
+        if (atomic_compare_exchange_strong(p->mark, &mark, MARK_BUSY)) break;
+        if (mark == MARK_ALIVE) return TN_OK;
+        sched_yield();
+    }
+    tn_status st = start_workers(p, e);
+    atomic_store(p->mark, st ? MARK_WIPED : MARK_ALIVE);
+    return st;
+}
+
+tn_status pool_run(pool *p, pool_fn fn, void *ud, err *e) {
+    if (p->nt == 1) {
+        fn(ud, 0);
+        return TN_OK;
+    }
+    if (atomic_load_explicit(p->mark, memory_order_acquire) != MARK_ALIVE) {
+        tn_status st = revive(p, e);
+        if (st) return st;
+    }
+    own(p);
+    p->fn = fn;
+    p->ud = ud;
+    uint32_t gen = atomic_load_explicit(&p->gen, memory_order_relaxed) + 1;
+    atomic_store(&p->gen, gen);
+    if (atomic_load(&p->sleepers)) futex_wake(&p->gen, INT_MAX);
+    fn(ud, 0);
+    for (int t = 1; t < p->nt; t++)
+        for (int i = 0; atomic_load_explicit(&p->workers[t].done, memory_order_acquire) != gen; i++) {
+            if (i < p->join_spins)
+                cpu_pause();
+            else
+                sched_yield(); /* the worker may be waiting for this very processor */
+        }
+    disown(p);
+    return TN_OK;
+}
+
+/* ---- life ---- */
+
+int pool_cpus(void) {
+    unsigned long mask[128]; /* room for 8192 processors: the kernel refuses a mask smaller than its own */
+    memset(mask, 0, sizeof mask);
+    if (sched_getaffinity(0, sizeof mask, (cpu_set_t *)(void *)mask) != 0) {
+        long n = sysconf(_SC_NPROCESSORS_ONLN);
+        return n < 1 ? 1 : n > POOL_MAX_THREADS ? POOL_MAX_THREADS : (int)n;
+    }
+    int n = 0;
+    for (size_t i = 0; i < COUNT_OF(mask); i++) n += __builtin_popcountl(mask[i]);
+    return n < 1 ? 1 : n;
+}
+
+tn_status pool_open(mem m, int threads, pool **out, err *e) {
+    *out = NULL;
+    if (threads < 0 || threads > POOL_MAX_THREADS)
+        return err_set(e, TN_ERR_INVAL, "%d threads asked for; 0 (all processors) to %d are possible", threads,
+                       POOL_MAX_THREADS);
+    int cpus = pool_cpus(), nt = threads ? threads : cpus > POOL_MAX_THREADS ? POOL_MAX_THREADS : cpus;
+    aligned self, crew = { 0 };
+    size_t sync_size = ((size_t)nt * POOL_SYNC_STRIDE * sizeof(int64_t) + LINE - 1) & ~(size_t)(LINE - 1);
+    size_t crew_size = sync_size + (size_t)nt * sizeof(worker);
+    if (!aligned_get(m, sizeof(pool), LINE, &self)) return err_set(e, TN_ERR_NOMEM, "out of memory for the thread pool");
+    pool *p = memset(self.data, 0, sizeof *p);
+    tn_status st = TN_OK;
+    p->mark = MAP_FAILED;
+    if (!aligned_get(m, crew_size, LINE, &crew)) {
+        st = err_set(e, TN_ERR_NOMEM, "out of memory for %d threads", nt);
+        goto done;
+    }
+    memset(crew.data, 0, crew_size);
+    p->mem = m;
+    p->nt = nt;
+    p->self = self;
+    p->crew = crew;
+    p->sync = (int64_t *)(void *)crew.data;
+    p->workers = (worker *)(void *)(crew.data + sync_size);
+    p->join_spins = nt <= cpus ? JOIN_SPINS : CROWDED_SPINS;
+    p->spin_seconds = nt <= cpus ? POOL_SPIN_SECONDS : POOL_SPIN_SECONDS / 20;
+    p->mark_size = (size_t)sysconf(_SC_PAGESIZE);
+    p->mark = mmap(NULL, p->mark_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p->mark == MAP_FAILED) {
+        st = err_set(e, TN_ERR_NOMEM, "out of memory for the thread pool");
+        goto done;
+    }
+    madvise((void *)p->mark, p->mark_size, MADV_WIPEONFORK); /* kernels before 4.14: a child must not use the pool */
+    if ((st = start_workers(p, e))) goto done;
+    atomic_store(p->mark, MARK_ALIVE);
+    *out = p;
+done:
+    if (st) {
+        if (p->mark != MAP_FAILED) munmap((void *)p->mark, p->mark_size);
+        aligned_free(m, &crew);
+        aligned_free(m, &self);
+    }
+    return st;
+}
+
+void pool_close(pool *p) {
+    if (!p) return;
+    if (atomic_load(p->mark) == MARK_ALIVE) stop_workers(p, p->nt);
+    munmap((void *)p->mark, p->mark_size);
+    mem m = p->mem;
+    aligned self = p->self;
+    aligned_free(m, &p->crew);
+    aligned_free(m, &self);
+}
+
+int pool_threads(const pool *p) { return p->nt; }
+int64_t *pool_sync(pool *p) { return p->sync; }

@@ -1,0 +1,331 @@
+/* One list of checks for every device of the table. What a device cannot promise it does not run, by its capabilities: a device
+ * that gives back what was uploaded (`keeps`) also has to compute; null only has to accept, refuse and count. */
+#include "rt_util.h"
+
+#include "rt/cache.h"
+#include "rt/device.h"
+#include "rt/null.h"
+
+#include <pthread.h>
+
+static unsigned seed = 12345;
+static unsigned next_random(void) { return seed = seed * 1664525u + 1013904223u; }
+
+typedef struct fixture {
+    counted memory;
+    kept_log log;
+    device *d;
+    device_caps caps;
+    bool keeps;
+} fixture;
+
+static void open_device(fixture *f, const device_api *api, int threads) {
+    memset(f, 0, sizeof *f);
+    err e = { 0 };
+    device_opts opts = {
+        .mem = counted_mem(&f->memory), .threads = threads, .compiler = "cc", .log = keep_line, .log_ud = &f->log
+    };
+    assert_int_equal(api->open(&opts, &f->d, &e), TN_OK);
+    assert_ptr_equal(f->d->api, api);
+    api->get_caps(f->d, &f->caps);
+    f->keeps = strcmp(api->name, "null") != 0;
+}
+static void close_device(fixture *f) {
+    f->d->api->close(f->d);
+    assert_int_equal(f->memory.alive, 0);
+}
+
+static void check_caps(const device_api *api) {
+    fixture f;
+    open_device(&f, api, 2);
+    assert_string_equal(f.caps.name, api->name);
+    assert_true(f.caps.detail[0] && f.caps.isa[0]);
+    assert_int_equal(f.caps.threads, 2);
+    assert_true(f.caps.vector_bytes == 16 || f.caps.vector_bytes == 32 || f.caps.vector_bytes == 64);
+    assert_true(f.caps.n_vector_regs >= 16);
+    assert_true(f.caps.l1_bytes > 0 && f.caps.l2_bytes >= f.caps.l1_bytes && f.caps.l3_bytes >= f.caps.l2_bytes);
+    device_caps again;
+    api->get_caps(f.d, &again);
+    assert_true(again.id == f.caps.id);
+    close_device(&f);
+}
+
+static void check_memory(const device_api *api) {
+    fixture f;
+    open_device(&f, api, 1);
+    const size_t sizes[] = { 0, 1, 63, 64, 1000, 65537, (2u << 20) - 1, 2u << 20, (5u << 20) + 3 };
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        err e = { 0 };
+        buffer *b;
+        size_t n = sizes[i];
+        assert_int_equal(api->alloc(f.d, n, &b, &e), TN_OK);
+        unsigned char *in = malloc(n + 1), *out = malloc(n + 1);
+        memset(out, 0xee, n + 1);
+        assert_int_equal(api->download(f.d, b, 0, out, n, &e), TN_OK);
+        for (size_t k = 0; k < n; k++) assert_int_equal(out[k], 0);
+        assert_int_equal(out[n], 0xee);
+        for (size_t k = 0; k < n; k++) in[k] = (unsigned char)(next_random() >> 24);
+        size_t offset = n ? next_random() % n : 0;
+        assert_int_equal(api->upload(f.d, b, offset, in + offset, n - offset, &e), TN_OK);
+        assert_int_equal(api->download(f.d, b, 0, out, n, &e), TN_OK);
+        if (f.keeps) assert_memory_equal(out + offset, in + offset, n - offset);
+        for (size_t k = 0; k < offset; k++) assert_int_equal(out[k], 0);
+        if (f.caps.host_memory) {
+            char *host = api->map(f.d, b);
+            assert_non_null(host);
+            assert_int_equal((uintptr_t)host % (n >= 2u << 20 ? 2u << 20 : 64), 0);
+            assert_memory_equal(host, out, n);
+        }
+        assert_int_equal(api->upload(f.d, b, n, in, 1, &e), TN_ERR_INVAL);
+        assert_int_equal(api->upload(f.d, b, n + 1, in, 0, &e), TN_ERR_INVAL);
+        assert_int_equal(api->download(f.d, b, 1, out, SIZE_MAX, &e), TN_ERR_INVAL);
+        assert_non_null(strstr(e.text, "leaves a buffer"));
+        free(in), free(out);
+        api->free(f.d, b);
+    }
+    api->free(f.d, NULL);
+    close_device(&f);
+}
+
+/* Sums by hand what each thread must have added; `steps` is passed on. */
+static const char *const kernels = KERNEL_HEAD "void add(char *const *slot, const par *p, long steps) {\n"
+                                               "    const int *a = (const int *)slot[0]; int *out = (int *)slot[1];\n"
+                                               "    for (int i = p->tid; i < 1000; i += p->nt) out[i] = a[i] + (int)steps; }\n"
+                                               "void twice(char *const *slot, const par *p, long steps) {\n"
+                                               "    int *out = (int *)slot[1]; (void)steps;\n"
+                                               "    p->sync[p->tid * 8]++;\n"
+                                               "    for (int i = p->tid; i < 1000; i += p->nt) out[i] *= 2; }\n";
+
+static void check_lists(const device_api *api) {
+    for (int threads = 1; threads <= 3; threads++) {
+        fixture f;
+        open_device(&f, api, threads);
+        err e = { 0 };
+        module *m;
+        bool hit = true;
+        assert_int_equal(api->build(f.d, kernels, strlen(kernels), false, &m, &hit, &e), TN_OK);
+        assert_false(hit);
+        void *add, *twice;
+        assert_int_equal(api->find(f.d, m, "add", &add, &e), TN_OK);
+        assert_int_equal(api->find(f.d, m, "twice", &twice, &e), TN_OK);
+        if (f.keeps) {
+            void *none;
+            assert_int_equal(api->find(f.d, m, "none", &none, &e), TN_ERR_INVAL);
+            assert_non_null(strstr(e.text, "'none'"));
+        }
+        int in[1000], out[1000];
+        for (int i = 0; i < 1000; i++) in[i] = (int)(next_random() >> 8);
+        buffer *a, *b;
+        assert_int_equal(api->alloc(f.d, 256 + sizeof in, &a, &e), TN_OK);
+        assert_int_equal(api->alloc(f.d, sizeof out + 512, &b, &e), TN_OK);
+        assert_int_equal(api->upload(f.d, a, 256, in, sizeof in, &e), TN_OK);
+        list *l;
+        assert_int_equal(api->record(f.d, 3, &l, &e), TN_OK);
+        assert_int_equal(api->launch(l, add, true, &e), TN_OK);
+        assert_int_equal(api->launch(l, twice, false, &e), TN_OK);
+        assert_int_equal(api->launch(l, twice, true, &e), TN_OK);
+        assert_int_equal(api->copy(l, 2, 4, 1, 8, 12, &e), TN_OK);
+        assert_int_equal(api->copy(l, 2, 0, 1, 0, 0, &e), TN_OK);
+        assert_int_equal(api->copy(l, 3, 0, 1, 0, 4, &e), TN_ERR_INVAL);
+        assert_int_equal(api->copy(l, 0, 0, -1, 0, 4, &e), TN_ERR_INVAL);
+        assert_int_equal(api->launch(l, NULL, false, &e), TN_ERR_INVAL);
+        uint64_t ticket;
+        assert_int_equal(api->submit(l, 1, &ticket, &e), TN_ERR_INVAL); /* not sealed */
+        assert_int_equal(api->seal(l, &e), TN_OK);
+        assert_int_equal(api->seal(l, &e), TN_ERR_INVAL);
+        assert_int_equal(api->launch(l, add, false, &e), TN_ERR_INVAL);
+        api->bind(l, 0, a, 256);
+        api->bind(l, 1, b, 256);
+        assert_int_equal(api->submit(l, 1, &ticket, &e), TN_ERR_INVAL); /* slot 2 is not bound */
+        api->bind(l, 2, b, 0);
+        for (int steps = 1; steps < 200; steps += 7) {
+            assert_int_equal(api->submit(l, steps, &ticket, &e), TN_OK);
+            assert_int_equal(api->wait(f.d, ticket, &e), TN_OK);
+            assert_int_equal(api->download(f.d, b, 256, out, sizeof out, &e), TN_OK);
+            int small[3];
+            assert_int_equal(api->download(f.d, b, 4, small, sizeof small, &e), TN_OK);
+            for (int i = 0; i < 1000 && f.keeps; i++) assert_int_equal(out[i], 4 * (in[i] + steps));
+            if (f.keeps) assert_memory_equal(small, out + 2, sizeof small);
+        }
+        assert_int_equal(api->wait(f.d, ticket + 1, &e), TN_ERR_INVAL);
+        if (f.caps.host_memory) {
+            int mine[1000];
+            api->bind_host(l, 1, mine);
+            assert_int_equal(api->submit(l, 5, &ticket, &e), TN_OK);
+            for (int i = 0; i < 1000; i++) assert_int_equal(mine[i], 4 * (in[i] + 5));
+        }
+        api->discard(l);
+        api->discard(NULL);
+        assert_int_equal(api->record(f.d, 0, &l, &e), TN_OK); /* an empty list is legal */
+        assert_int_equal(api->seal(l, &e), TN_OK);
+        assert_int_equal(api->submit(l, 1, &ticket, &e), TN_OK);
+        api->discard(l);
+        assert_int_equal(api->record(f.d, -1, &l, &e), TN_ERR_INVAL);
+        api->free(f.d, a);
+        api->free(f.d, b);
+        api->drop(f.d, m);
+        api->drop(f.d, NULL);
+        close_device(&f);
+    }
+}
+
+/* Many threads on one device: each has a list of its own, all of them parallel regions of the one pool. */
+typedef struct user {
+    fixture *f;
+    void *add;
+    int index, wrong;
+} user;
+static void *use_device(void *arg) {
+    user *u = arg;
+    const device_api *api = u->f->d->api;
+    err e = { 0 };
+    int in[1000], out[1000];
+    for (int i = 0; i < 1000; i++) in[i] = i * (u->index + 3);
+    buffer *a, *b;
+    list *l;
+    uint64_t ticket;
+    bool ok = !api->alloc(u->f->d, sizeof in, &a, &e) && !api->alloc(u->f->d, sizeof out, &b, &e) &&
+              !api->upload(u->f->d, a, 0, in, sizeof in, &e) && !api->record(u->f->d, 2, &l, &e) &&
+              !api->launch(l, u->add, true, &e) && !api->seal(l, &e);
+    if (!ok) return u->wrong++, NULL;
+    api->bind(l, 0, a, 0);
+    api->bind(l, 1, b, 0);
+    for (int step = 0; step < 200; step++) {
+        if (api->submit(l, step, &ticket, &e) || api->wait(u->f->d, ticket, &e)) u->wrong++;
+        if (api->download(u->f->d, b, 0, out, sizeof out, &e)) u->wrong++;
+        for (int i = 0; i < 1000 && u->f->keeps; i++) u->wrong += out[i] != in[i] + step;
+    }
+    api->discard(l);
+    api->free(u->f->d, a);
+    api->free(u->f->d, b);
+    return NULL;
+}
+static void check_shared(const device_api *api) {
+    fixture f;
+    open_device(&f, api, 2);
+    err e = { 0 };
+    module *m;
+    user users[3] = { 0 };
+    pthread_t thread[3];
+    assert_int_equal(api->build(f.d, kernels, strlen(kernels), false, &m, NULL, &e), TN_OK);
+    for (int i = 0; i < 3; i++) {
+        users[i] = (user){ .f = &f, .index = i };
+        assert_int_equal(api->find(f.d, m, "add", &users[i].add, &e), TN_OK);
+        assert_int_equal(pthread_create(&thread[i], NULL, use_device, &users[i]), 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        pthread_join(thread[i], NULL);
+        assert_int_equal(users[i].wrong, 0);
+    }
+    api->drop(f.d, m);
+    close_device(&f);
+}
+
+/* Every allocation fails in turn: a status, no leak, and it works in the end. */
+static tn_status short_life(const device_api *api, counted *memory, err *e) {
+    device_opts opts = { .mem = counted_mem(memory), .threads = 2, .compiler = "cc" };
+    device *d = NULL;
+    buffer *b = NULL;
+    module *m = NULL;
+    list *l = NULL;
+    void *entry;
+    uint64_t ticket;
+    char text[512];
+    kernel_text(text, sizeof text, 7);
+    tn_status st = api->open(&opts, &d, e);
+    if (st) return st;
+    if (!st) st = api->alloc(d, 100, &b, e);
+    if (!st) st = api->build(d, text, strlen(text), false, &m, NULL, e);
+    if (!st) st = api->find(d, m, "k", &entry, e);
+    if (!st) st = api->record(d, 1, &l, e);
+    for (int i = 0; !st && i < 20; i++) st = api->launch(l, entry, true, e);
+    if (!st) st = api->seal(l, e);
+    if (!st) api->bind(l, 0, b, 0);
+    if (!st) st = api->submit(l, 1, &ticket, e);
+    if (l) api->discard(l);
+    if (m) api->drop(d, m);
+    if (b) api->free(d, b);
+    api->close(d);
+    return st;
+}
+static void check_out_of_memory(const device_api *api) {
+    for (int64_t k = 1;; k++) {
+        counted memory = { .fail_at = k };
+        err e = { 0 };
+        tn_status st = short_life(api, &memory, &e);
+        assert_int_equal(memory.alive, 0);
+        if (st == TN_OK) {
+            assert_true(k > 4);
+            return;
+        }
+        assert_int_equal(st, TN_ERR_NOMEM);
+        assert_true(k < 200);
+    }
+}
+
+static void on_every_device(void (*check)(const device_api *)) {
+    int n;
+    const device_api *const *table = device_table(&n);
+    assert_true(n >= 2);
+    for (int i = 0; i < n; i++) check(table[i]);
+}
+static void test_caps(void **state) { (void)state, on_every_device(check_caps); }
+static void test_memory(void **state) { (void)state, on_every_device(check_memory); }
+static void test_lists(void **state) { (void)state, on_every_device(check_lists); }
+static void test_shared(void **state) { (void)state, on_every_device(check_shared); }
+static void test_out_of_memory(void **state) { (void)state, on_every_device(check_out_of_memory); }
+
+static void test_null_counts(void **state) {
+    (void)state;
+    fixture f;
+    open_device(&f, &device_null, 1);
+    const device_api *api = f.d->api;
+    err e = { 0 };
+    buffer *b;
+    module *m;
+    list *l;
+    void *entry;
+    char bytes[30] = { 1 };
+    uint64_t ticket;
+    assert_int_equal(api->alloc(f.d, 100, &b, &e), TN_OK);
+    assert_int_equal(api->upload(f.d, b, 1, bytes, 30, &e), TN_OK);
+    assert_int_equal(api->build(f.d, "text", 4, false, &m, NULL, &e), TN_OK);
+    assert_int_equal(api->find(f.d, m, "any", &entry, &e), TN_OK);
+    assert_int_equal(api->record(f.d, 1, &l, &e), TN_OK);
+    assert_int_equal(api->launch(l, entry, true, &e), TN_OK);
+    assert_int_equal(api->launch(l, entry, false, &e), TN_OK);
+    assert_int_equal(api->copy(l, 0, 0, 0, 50, 20, &e), TN_OK);
+    assert_int_equal(api->seal(l, &e), TN_OK);
+    api->bind(l, 0, b, 0);
+    for (int i = 0; i < 3; i++) assert_int_equal(api->submit(l, 5, &ticket, &e), TN_OK);
+    null_counts c;
+    null_get_counts(f.d, &c);
+    const null_counts want = { .buffers = 1,
+                               .bytes = 100,
+                               .uploads = 1,
+                               .upload_bytes = 30,
+                               .builds = 1,
+                               .source_bytes = 4,
+                               .modules = 1,
+                               .lists = 1,
+                               .submits = 3,
+                               .steps = 15,
+                               .launches = 6,
+                               .parallel_launches = 3,
+                               .copies = 3,
+                               .copy_bytes = 60 };
+    assert_memory_equal(&c, &want, sizeof c);
+    api->discard(l);
+    api->drop(f.d, m);
+    api->free(f.d, b);
+    null_get_counts(f.d, &c);
+    assert_true(c.buffers == 0 && c.bytes == 0 && c.modules == 0 && c.lists == 0 && c.submits == 3);
+    close_device(&f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_caps),          cmocka_unit_test(test_memory),
+                                        cmocka_unit_test(test_lists),         cmocka_unit_test(test_shared),
+                                        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_null_counts) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
