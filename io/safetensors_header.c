@@ -261,8 +261,7 @@ static bool key_less(const void *ud, int a, int b) {
 }
 static bool offset_less(const void *ud, int a, int b) {
     const st_entry *e = ((const st_header *)ud)->entries;
-    if (e[a].begin != e[b].begin) return e[a].begin < e[b].begin;
-    return e[a].end != e[b].end ? e[a].end < e[b].end : a < b;
+    return e[a].begin != e[b].begin ? e[a].begin < e[b].begin : e[a].end < e[b].end;
 }
 
 /* No two entries and no two metadata keys with one name; fills by_name. order has room for the larger of the two counts. */

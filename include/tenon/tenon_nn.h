@@ -1,0 +1,205 @@
+/* tenon_nn.h - layers, losses and optimisers as compositions of the builders of tenon.h.
+ *
+ * Everything here builds graph nodes through the public interface and nothing else: a new layer of your own has the same
+ * rights.
+ *
+ * Parameters. A layer with a name makes its parameters as "<name>/w", "<name>/b" and so on with tn_param; optimisers train all
+ * parameters of the graph. They are f32 (f64 for an f64 input) and are cast to the input's dtype, so f16 and bf16 inputs give
+ * mixed-precision training. Initial values depend on tn_graph_set_seed and the parameter's name alone. Options. Structs are
+ * given as compound literals; a field left 0 means the default in its comment. Axes. Images are channels-last: [N,H,W,C].
+ * Negative axes count from the end. Errors. As for all builders: the first one stays in the graph, the result is poisoned. */
+#ifndef TENON_NN_H
+#define TENON_NN_H
+
+#include "tenon.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- layers -------------------------------------------------------------------------------------------------------------- */
+
+/* f[..,in] -> f[..,out]: x w + b, w f[in,out], b f[out]; both start uniform in +-1/sqrt(in). */
+TN_API tn_tensor tn_nn_linear(tn_tensor x, int64_t out_features, const char *name);
+TN_API tn_tensor tn_nn_linear_no_bias(tn_tensor x, int64_t out_features, const char *name);
+
+/* Per axis of the image. A 0 repeats the axis before it; a first 0 means 1 (kernel, stride, dilation) or no padding. Padding -1
+ * is no padding on that axis. */
+typedef struct {
+    int64_t out_channels;
+    int64_t kernel[3], stride[3], padding[3], dilation[3];
+    int64_t groups; /* 0 = 1; divides both channel counts */
+    int no_bias;
+} tn_nn_conv_opts;
+/* f[N,..image..,C] -> f[N,..positions..,out_channels]. w f[..kernel..,C/groups,out_channels], b f[out_channels]; both start
+ * uniform in
+ * +-1/sqrt(C/groups * kernel size). */
+TN_API tn_tensor tn_nn_conv1d(tn_tensor x /* f[N,W,C] */, tn_nn_conv_opts opts, const char *name);
+TN_API tn_tensor tn_nn_conv2d(tn_tensor x /* f[N,H,W,C] */, tn_nn_conv_opts opts, const char *name);
+TN_API tn_tensor tn_nn_conv3d(tn_tensor x /* f[N,D,H,W,C] */, tn_nn_conv_opts opts, const char *name);
+
+typedef struct {
+    int64_t kernel[3], stride[3], padding[3], dilation[3]; /* as above, but stride 0 = the kernel's size */
+} tn_nn_pool_opts;
+/* Over the axes between the first (batch) and the last (channels): 1 to 3 of them. Padding never wins a maximum. */
+TN_API tn_tensor tn_nn_max_pool(tn_tensor x, tn_nn_pool_opts opts);
+/* The mean of the whole window: padding counts as zeros. */
+TN_API tn_tensor tn_nn_avg_pool(tn_tensor x, tn_nn_pool_opts opts);
+
+/* i32 or i64[..] -> f32[..,dim]: rows of the table "<name>/w" f32[n_rows,dim], which starts standard normal. */
+TN_API tn_tensor tn_nn_embedding(tn_tensor index, int64_t n_rows, int64_t dim, const char *name);
+
+/* An i64[] state that counts runs: 0 in the first, 1 in the second, ... For dropout and schedules. */
+TN_API tn_tensor tn_nn_counter(tn_graph *g, const char *name);
+/* Zeroes each element with probability p and divides the others by 1 - p. The mask depends on (counter, name, element): give
+ * each layer its own name. */
+TN_API tn_tensor tn_nn_dropout(tn_tensor x, double p, tn_tensor counter /* i64[] */, const char *name);
+
+/* (x - mean) / sqrt(var + eps) over the last axis, times "<name>/w", plus "<name>/b" (both f[C]). eps 0 = 1e-5. */
+TN_API tn_tensor tn_nn_layer_norm(tn_tensor x /* f[..,C] */, double eps, const char *name);
+/* x / sqrt(mean(x^2) + eps) over the last axis, times "<name>/w". eps 0 = 1e-6. */
+TN_API tn_tensor tn_nn_rms_norm(tn_tensor x /* f[..,C] */, double eps, const char *name);
+/* Layer norm over the image and C / groups channels, with one scale and shift a channel. */
+TN_API tn_tensor tn_nn_group_norm(tn_tensor x /* f[N,..,C] */, int64_t groups, double eps, const char *name);
+typedef struct {
+    double eps;      /* 0 = 1e-5 */
+    double momentum; /* share of the batch in the running statistics; 0 = 0.1 */
+    int inference;   /* normalise with the running statistics and leave them as they are */
+} tn_nn_batch_norm_opts;
+/* Over all axes but the last. In training the batch is normalised by itself, and the states "<name>/mean" and "<name>/var"
+ * follow the batches' mean and (unbiased) variance. */
+TN_API tn_tensor tn_nn_batch_norm(tn_tensor x /* f[..,C] */, tn_nn_batch_norm_opts opts, const char *name);
+
+/* softmax(q k^T / sqrt(d)) v over the last two axes; leading axes broadcast. causal != 0: position i sees k[0..i]. */
+TN_API tn_tensor tn_nn_attention(tn_tensor q /* f[..,T,d] */, tn_tensor k /* f[..,S,d] */, tn_tensor v /* f[..,S,e] */,
+                                 int causal);
+
+/* ---- activations --------------------------------------------------------------------------------------------------------- */
+
+TN_API tn_tensor tn_nn_gelu(tn_tensor x);              /* x/2 (1 + erf(x / sqrt 2)) */
+TN_API tn_tensor tn_nn_gelu_tanh(tn_tensor x);         /* the tanh approximation */
+TN_API tn_tensor tn_nn_silu(tn_tensor x);              /* x sigmoid(x) */
+TN_API tn_tensor tn_nn_elu(tn_tensor x, double alpha); /* x, or alpha (e^x - 1) below 0 */
+TN_API tn_tensor tn_nn_selu(tn_tensor x);
+TN_API tn_tensor tn_nn_leaky_relu(tn_tensor x, double slope); /* x, or slope x below 0 */
+TN_API tn_tensor tn_nn_relu6(tn_tensor x);                    /* min(max(x, 0), 6) */
+TN_API tn_tensor tn_nn_softplus(tn_tensor x);                 /* log(1 + e^x), without overflow */
+TN_API tn_tensor tn_nn_log_sigmoid(tn_tensor x);              /* -softplus(-x) */
+TN_API tn_tensor tn_nn_softsign(tn_tensor x);                 /* x / (1 + |x|) */
+TN_API tn_tensor tn_nn_mish(tn_tensor x);                     /* x tanh(softplus(x)) */
+TN_API tn_tensor tn_nn_hard_tanh(tn_tensor x);                /* x cut to [-1, 1] */
+TN_API tn_tensor tn_nn_hard_sigmoid(tn_tensor x);             /* x/6 + 1/2 cut to [0, 1] */
+TN_API tn_tensor tn_nn_hard_swish(tn_tensor x);               /* x hard_sigmoid(x) */
+
+TN_API tn_tensor tn_nn_softmax(tn_tensor x, int axis);
+TN_API tn_tensor tn_nn_log_softmax(tn_tensor x, int axis);
+/* log(sum(exp(x))) along axis, without overflow. keep != 0 leaves the axis with size 1. */
+TN_API tn_tensor tn_nn_logsumexp(tn_tensor x, int axis, int keep);
+
+/* ---- losses: scalars f[], means over all rows or elements ------------------------------------------------------------------
+ */
+
+/* Mean of -log softmax(logits)[label]. Labels are i32 or i64 in 0..C-1; one out of range counts as if its logit were 0. */
+TN_API tn_tensor tn_nn_cross_entropy(tn_tensor logits /* f[..,C] */, tn_tensor labels /* i[..] */);
+/* Mean of -log_p[label]; a label out of range counts 0. */
+TN_API tn_tensor tn_nn_nll(tn_tensor log_p /* f[..,C] */, tn_tensor labels /* i[..] */);
+TN_API tn_tensor tn_nn_mse(tn_tensor x, tn_tensor target);
+TN_API tn_tensor tn_nn_l1(tn_tensor x, tn_tensor target);
+TN_API tn_tensor tn_nn_huber(tn_tensor x, tn_tensor target, double delta); /* d^2/2, or delta (|d| - delta/2) for |d| > delta */
+/* Sum over the last axis of p (log p - log_q), mean over the rest; p = 0 counts 0. */
+TN_API tn_tensor tn_nn_kl_div(tn_tensor log_q /* f[..,C] */, tn_tensor p /* f[..,C] */);
+/* Mean of -t log sigmoid(x) - (1 - t) log(1 - sigmoid(x)). */
+TN_API tn_tensor tn_nn_bce_with_logits(tn_tensor x, tn_tensor t);
+
+/* ---- statistics and shapes ----------------------------------------------------------------------------------------------- */
+
+/* Sum of squared distances from the mean over (n - correction): 0 = population, 1 = sample variance. */
+TN_API tn_tensor tn_nn_var(tn_tensor x, const int64_t *axes, int n_axes, int correction, int keep);
+TN_API tn_tensor tn_nn_std(tn_tensor x, const int64_t *axes, int n_axes, int correction, int keep);
+TN_API tn_tensor tn_nn_norm(tn_tensor x, const int64_t *axes, int n_axes, int keep); /* sqrt(sum(x^2)) */
+TN_API tn_tensor tn_nn_cumsum(tn_tensor x, int axis);                                /* element i: sum of 0..i along axis */
+
+TN_API tn_tensor tn_nn_stack(const tn_tensor *xs, int n, int axis); /* along a new axis */
+TN_API tn_tensor tn_nn_vstack(const tn_tensor *xs, int n);          /* NumPy: along axis 0, vectors as rows */
+TN_API tn_tensor tn_nn_hstack(const tn_tensor *xs, int n);          /* NumPy: along axis 1, vectors along axis 0 */
+/* out[i] = the next sizes[i] elements along axis; the sizes add up to the axis. */
+TN_API void tn_nn_split(tn_tensor x, int axis, const int64_t *sizes, int n, tn_tensor *out);
+TN_API tn_tensor tn_nn_tile(tn_tensor x, const int64_t *reps, int n_axes); /* the whole axis reps times; n_axes = rank */
+TN_API tn_tensor tn_nn_repeat(tn_tensor x, int64_t reps, int axis);        /* each element reps times in a row */
+TN_API tn_tensor tn_nn_roll(tn_tensor x, int64_t shift, int axis);         /* element i moves to (i + shift) mod size */
+typedef enum { TN_NN_PAD_EDGE, TN_NN_PAD_REFLECT, TN_NN_PAD_WRAP } tn_nn_pad_mode;
+/* Edge repeats the border element, reflect mirrors without it, wrap continues at the other end. Reflect and wrap pad by less
+ * than (at most) the axis's size. */
+TN_API tn_tensor tn_nn_pad(tn_tensor x, int axis, int64_t before, int64_t after, tn_nn_pad_mode mode);
+
+/* ---- optimisers ---------------------------------------------------------------------------------------------------------- */
+/* They add the gradients of loss by the parameters, and updates of the parameters and of the optimiser's own states, to the
+ * graph: every run is one training step. All reads in a run see the values from before it. */
+
+typedef struct {
+    double lr;       /* 0 = 0.01 */
+    tn_tensor rate;  /* when its graph is set: f[] tensor to use instead of lr, such as a schedule */
+    double momentum; /* 0 = none */
+    int nesterov;
+    double weight_decay;     /* adds weight_decay * p to the gradient */
+    const tn_tensor *params; /* what to train; NULL = every parameter of the graph */
+    int n_params;
+    const char *name; /* prefix of the optimiser's states; NULL = "sgd" */
+} tn_nn_sgd_opts;
+TN_API void tn_nn_sgd(tn_tensor loss, tn_nn_sgd_opts opts);
+
+typedef struct {
+    double lr;           /* 0 = 0.001 */
+    tn_tensor rate;      /* as above */
+    double beta1, beta2; /* 0 = 0.9 and 0.999 */
+    double eps;          /* 0 = 1e-8 */
+    double weight_decay; /* added to the gradient, or with .decoupled (AdamW) taken from the parameter itself */
+    int decoupled;
+    const tn_tensor *params; /* as above */
+    int n_params;
+    const char *name; /* NULL = "adam" */
+} tn_nn_adam_opts;
+/* Adam (Kingma and Ba, ICLR 2015); AdamW (Loshchilov and Hutter, ICLR 2019) with .decoupled. The step is counted in the state
+ * "<name>/step" i64[]. */
+TN_API void tn_nn_adam(tn_tensor loss, tn_nn_adam_opts opts);
+
+/* The macros below let error texts name the caller's file and line, as those of tenon.h do. */
+#if !defined(TN_NO_LOCATIONS) && !defined(TN_BUILDING)
+#define tn_nn_linear(x, ...) (tn_nn_linear)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_linear_no_bias(x, ...) (tn_nn_linear_no_bias)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_conv1d(x, ...) (tn_nn_conv1d)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_conv2d(x, ...) (tn_nn_conv2d)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_conv3d(x, ...) (tn_nn_conv3d)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_max_pool(x, ...) (tn_nn_max_pool)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_avg_pool(x, ...) (tn_nn_avg_pool)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_embedding(x, ...) (tn_nn_embedding)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_dropout(x, ...) (tn_nn_dropout)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_layer_norm(x, ...) (tn_nn_layer_norm)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_rms_norm(x, ...) (tn_nn_rms_norm)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_group_norm(x, ...) (tn_nn_group_norm)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_batch_norm(x, ...) (tn_nn_batch_norm)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_attention(x, ...) (tn_nn_attention)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_softmax(x, ...) (tn_nn_softmax)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_log_softmax(x, ...) (tn_nn_log_softmax)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_logsumexp(x, ...) (tn_nn_logsumexp)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_cross_entropy(x, ...) (tn_nn_cross_entropy)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_nll(x, ...) (tn_nn_nll)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_mse(x, ...) (tn_nn_mse)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_l1(x, ...) (tn_nn_l1)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_huber(x, ...) (tn_nn_huber)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_kl_div(x, ...) (tn_nn_kl_div)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_bce_with_logits(x, ...) (tn_nn_bce_with_logits)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_split(x, ...) (tn_nn_split)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_tile(x, ...) (tn_nn_tile)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_repeat(x, ...) (tn_nn_repeat)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_roll(x, ...) (tn_nn_roll)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_pad(x, ...) (tn_nn_pad)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_cumsum(x, ...) (tn_nn_cumsum)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_sgd(loss, ...) (tn_nn_sgd)(tn_at(loss, TN_HERE), __VA_ARGS__)
+#define tn_nn_adam(loss, ...) (tn_nn_adam)(tn_at(loss, TN_HERE), __VA_ARGS__)
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,74 @@
+/* activation.c - activations and the softmax family. In: float tensors. Out: compositions of builders that stay finite wherever
+ * the exact result is, in value and in gradient. */
+#include "nn.h"
+
+#include <math.h>
+
+static tn_tensor clip(tn_tensor x, double lo, double hi) { return tn_min(tn_max(x, nn_scalar(x, lo)), nn_scalar(x, hi)); }
+
+tn_tensor tn_nn_gelu(tn_tensor x) {
+    return tn_mul(tn_mul_scalar(x, 0.5), tn_add_scalar(tn_erf(tn_mul_scalar(x, 0.7071067811865476)), 1));
+}
+
+tn_tensor tn_nn_gelu_tanh(tn_tensor x) {
+    tn_tensor cubic = tn_mul(x, tn_add_scalar(tn_mul_scalar(tn_mul(x, x), 0.044715), 1));
+    return tn_mul(tn_mul_scalar(x, 0.5), tn_add_scalar(tn_tanh(tn_mul_scalar(cubic, 0.7978845608028654)), 1));
+}
+
+tn_tensor tn_nn_silu(tn_tensor x) { return tn_mul(x, tn_sigmoid(x)); }
+
+/* The exponential sees min(x, 0) only: the branch that is not taken must not overflow, or its gradient 0 * inf would be NaN. */
+tn_tensor tn_nn_elu(tn_tensor x, double alpha) {
+    tn_tensor zero = nn_scalar(x, 0);
+    return tn_select(tn_lt(zero, x), x, tn_mul_scalar(tn_expm1(tn_min(x, zero)), alpha));
+}
+
+tn_tensor tn_nn_selu(tn_tensor x) { return tn_mul_scalar(tn_nn_elu(x, 1.6732632423543772), 1.0507009873554805); }
+tn_tensor tn_nn_leaky_relu(tn_tensor x, double slope) {
+    return tn_select(tn_lt(nn_scalar(x, 0), x), x, tn_mul_scalar(x, slope));
+}
+tn_tensor tn_nn_relu6(tn_tensor x) { return clip(x, 0, 6); }
+tn_tensor tn_nn_softplus(tn_tensor x) { return tn_add(tn_relu(x), tn_log1p(tn_exp(tn_neg(tn_abs(x))))); }
+tn_tensor tn_nn_log_sigmoid(tn_tensor x) { return tn_neg(tn_nn_softplus(tn_neg(x))); }
+tn_tensor tn_nn_softsign(tn_tensor x) { return tn_div(x, tn_add_scalar(tn_abs(x), 1)); }
+tn_tensor tn_nn_mish(tn_tensor x) { return tn_mul(x, tn_tanh(tn_nn_softplus(x))); }
+tn_tensor tn_nn_hard_tanh(tn_tensor x) { return clip(x, -1, 1); }
+tn_tensor tn_nn_hard_sigmoid(tn_tensor x) { return clip(tn_add_scalar(tn_mul_scalar(x, 1.0 / 6), 0.5), 0, 1); }
+tn_tensor tn_nn_hard_swish(tn_tensor x) { return tn_mul(x, tn_nn_hard_sigmoid(x)); }
+
+/* x minus its maximum along axis. The result of the softmax family does not depend on what is subtracted, so no gradient needs
+ * to flow through the maximum. */
+static tn_tensor shifted(tn_tensor x, const char *fn, int axis, int64_t *out_axis) {
+    tn_shape s;
+    int a = 0;
+    if (!nn_check(x, fn, 1, &s) || !nn_axis(x, fn, axis, &a)) return (tn_tensor){ x.graph, 0 };
+    *out_axis = a;
+    return tn_sub(x, tn_stop_gradient(tn_reduce_max(x, out_axis, 1, 1)));
+}
+
+tn_tensor tn_nn_softmax(tn_tensor x, int axis) {
+    int64_t a = 0;
+    tn_tensor e = tn_exp(shifted(x, "tn_nn_softmax", axis, &a));
+    return tn_div(e, tn_sum(e, &a, 1, 1));
+}
+
+tn_tensor tn_nn_log_softmax(tn_tensor x, int axis) {
+    int64_t a = 0;
+    tn_tensor d = shifted(x, "tn_nn_log_softmax", axis, &a);
+    return tn_sub(d, tn_log(tn_sum(tn_exp(d), &a, 1, 1)));
+}
+
+tn_tensor tn_nn_logsumexp(tn_tensor x, int axis, int keep) {
+    tn_shape s;
+    int at = 0;
+    if (!nn_check(x, "tn_nn_logsumexp", 1, &s) || !nn_axis(x, "tn_nn_logsumexp", axis, &at)) return (tn_tensor){ x.graph, 0 };
+    int64_t a = at;
+    /* An infinite maximum must not be subtracted from itself: exp(-inf) and exp(inf) are right as they are. */
+    tn_tensor m = tn_stop_gradient(tn_reduce_max(x, &a, 1, 1));
+    m = tn_select(tn_lt(tn_abs(m), nn_scalar(x, INFINITY)), m, nn_scalar(x, 0));
+    tn_tensor y = tn_add(tn_log(tn_sum(tn_exp(tn_sub(x, m)), &a, 1, 1)), m);
+    if (keep) return y;
+    for (int i = at; i + 1 < s.rank; i++) s.dim[i] = s.dim[i + 1];
+    s.rank--;
+    return tn_reshape(y, s);
+}

@@ -1,0 +1,30 @@
+/* nn.h - what the files of nn/ share: errors, axes, parameters with seeded initial values. Public headers only. */
+#ifndef TN_NN_NN_H
+#define TN_NN_NN_H
+
+#include "tenon/tenon_nn.h"
+
+#include <stdbool.h>
+
+/* Records an error in g and returns the poisoned tensor. Texts are cut at 500 characters. */
+tn_tensor nn_fail(tn_graph *g, tn_status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* x is a float tensor of rank min_rank or more; else records an error in the name of `fn`. False also for a poisoned x. */
+bool nn_check(tn_tensor x, const char *fn, int min_rank, tn_shape *out_shape);
+/* axis counted from the end when negative; false and an error when the tensor has no such axis. */
+bool nn_axis(tn_tensor x, const char *fn, int axis, int *out_axis);
+
+typedef enum { NN_ZEROS, NN_ONES, NN_UNIFORM /* +-scale */, NN_NORMAL /* standard deviation scale */ } nn_init;
+/* The parameter "<name>/<suffix>": f64 for t = f64, else f32. Values depend on the graph's seed and the name only. */
+tn_tensor nn_param(tn_graph *g, tn_dtype t, const char *name, const char *suffix, tn_shape shape, nn_init init, double scale);
+/* A state that is no parameter, zeros or ones. */
+tn_tensor nn_state(tn_graph *g, tn_dtype t, const char *name, const char *suffix, tn_shape shape, nn_init init);
+/* The state "<name>/<suffix>" (or "<name>") i64[] that starts at 0 and grows by 1 a run. */
+tn_tensor nn_counter(tn_graph *g, const char *name, const char *suffix);
+/* 64 bits that tell names apart (FNV-1a). */
+uint64_t nn_hash(const char *name);
+
+/* One value as a tensor of x's dtype that broadcasts. */
+tn_tensor nn_scalar(tn_tensor x, double value);
+
+#endif

@@ -1,0 +1,194 @@
+/* shape.c - statistics and rearrangements. In: tensors of any dtype the builders take. Out: compositions of movement, concat
+ * and reductions. */
+#include "nn.h"
+
+/* ---- statistics ------------------------------------------------------------------------------------------------------------
+ */
+
+tn_tensor tn_nn_var(tn_tensor x, const int64_t *axes, int n_axes, int correction, int keep) {
+    tn_tensor d = tn_sub(x, tn_mean(x, axes, n_axes, 1)), v = tn_mean(tn_mul(d, d), axes, n_axes, keep);
+    tn_shape s = tn_tensor_shape(x);
+    if (!v.id || !correction) return v;
+    double n = 1;
+    for (int i = 0; i < (n_axes < 0 ? s.rank : n_axes); i++)
+        n *= (double)s.dim[n_axes < 0 ? i : axes[i] < 0 ? axes[i] + s.rank : axes[i]];
+    return tn_mul_scalar(v, n / (n - correction));
+}
+tn_tensor tn_nn_std(tn_tensor x, const int64_t *axes, int n_axes, int correction, int keep) {
+    return tn_sqrt(tn_nn_var(x, axes, n_axes, correction, keep));
+}
+tn_tensor tn_nn_norm(tn_tensor x, const int64_t *axes, int n_axes, int keep) {
+    return tn_sqrt(tn_sum(tn_mul(x, x), axes, n_axes, keep));
+}
+
+/* count elements of axis from start. */
+static tn_tensor part(tn_tensor x, int axis, int64_t start, int64_t count) {
+    tn_shape s = tn_tensor_shape(x);
+    int64_t from[TN_MAX_RANK] = { 0 };
+    if (s.rank < 0) return x;
+    if (start == 0 && count == s.dim[axis]) return x;
+    from[axis] = start;
+    s.dim[axis] = start + count;
+    return tn_slice(x, from, s.dim, NULL, s.rank);
+}
+
+/* Sums over twice as long a stretch in each of log2(n) steps. */
+tn_tensor tn_nn_cumsum(tn_tensor x, int axis) {
+    int a = 0;
+    if (!nn_axis(x, "tn_nn_cumsum", axis, &a)) return (tn_tensor){ x.graph, 0 };
+    tn_shape s = tn_tensor_shape(x);
+    int64_t before[TN_MAX_RANK] = { 0 }, after[TN_MAX_RANK] = { 0 };
+    for (int64_t k = 1; k < s.dim[a]; k *= 2) {
+        before[a] = k;
+        x = tn_add(x, tn_pad(part(x, a, 0, s.dim[a] - k), before, after, s.rank, 0));
+    }
+    return x;
+}
+
+/* ---- joining and splitting -------------------------------------------------------------------------------------------------
+ */
+
+/* Up to 64 operands on the stack, reshaped by `fit`, then joined: more are joined 64 at a time. */
+enum { CHUNK = 64 };
+typedef tn_shape (*fit_fn)(tn_shape s, int axis);
+
+static tn_tensor join_fitted(const tn_tensor *xs, int n, int axis, fit_fn fit) {
+    tn_tensor done = { 0 }, parts[CHUNK + 1];
+    for (int at = 0; at < n;) {
+        int k = 0;
+        if (at) parts[k++] = done;
+        for (; at < n && k <= CHUNK; at++) {
+            tn_shape s = tn_tensor_shape(xs[at]);
+            if (s.rank < 0) return xs[at];
+            if (s.rank == TN_MAX_RANK && fit(s, axis).rank > TN_MAX_RANK)
+                return nn_fail(xs[at].graph, TN_ERR_SHAPE, "tn_nn_stack: rank %d", s.rank);
+            parts[k++] = tn_reshape(xs[at], fit(s, axis));
+        }
+        done = tn_concat(parts, k, axis);
+    }
+    return done;
+}
+
+static tn_shape fit_new_axis(tn_shape s, int axis) {
+    if (s.rank++ >= TN_MAX_RANK) return s;
+    for (int i = s.rank - 1; i > axis; i--) s.dim[i] = s.dim[i - 1];
+    s.dim[axis] = 1;
+    return s;
+}
+/* A vector becomes a row, a scalar a 1x1 matrix. */
+static tn_shape fit_rows(tn_shape s, int axis) {
+    (void)axis;
+    return s.rank >= 2 ? s : TN_DIMS(1, s.rank ? s.dim[0] : 1);
+}
+static tn_shape fit_vectors(tn_shape s, int axis) {
+    (void)axis;
+    return s.rank ? s : TN_DIMS(1);
+}
+
+static tn_tensor none(void) { return (tn_tensor){ 0 }; }
+
+tn_tensor tn_nn_stack(const tn_tensor *xs, int n, int axis) {
+    if (!xs || n < 1) return none();
+    int rank = tn_tensor_shape(xs[0]).rank, a = axis < 0 ? axis + rank + 1 : axis;
+    if (rank < 0) return xs[0];
+    if (a < 0 || a > rank) return nn_fail(xs[0].graph, TN_ERR_SHAPE, "tn_nn_stack: axis %d for tensors of rank %d", axis, rank);
+    for (int i = 1; i < n; i++)
+        if (tn_tensor_shape(xs[i]).rank >= 0 && tn_tensor_shape(xs[i]).rank != rank)
+            return nn_fail(xs[0].graph, TN_ERR_SHAPE, "tn_nn_stack: operand %d has rank %d, operand 0 rank %d", i,
+                           tn_tensor_shape(xs[i]).rank, rank);
+    return join_fitted(xs, n, a, fit_new_axis);
+}
+tn_tensor tn_nn_vstack(const tn_tensor *xs, int n) { return xs && n > 0 ? join_fitted(xs, n, 0, fit_rows) : none(); }
+tn_tensor tn_nn_hstack(const tn_tensor *xs, int n) {
+    if (!xs || n < 1) return none();
+    return join_fitted(xs, n, tn_tensor_shape(xs[0]).rank >= 2 ? 1 : 0, fit_vectors);
+}
+
+void tn_nn_split(tn_tensor x, int axis, const int64_t *sizes, int n, tn_tensor *out) {
+    int a = 0;
+    bool fits = nn_axis(x, "tn_nn_split", axis, &a);
+    int64_t at = 0, size = fits ? tn_tensor_shape(x).dim[a] : 0;
+    for (int i = 0; fits && i < n; i++) {
+        fits = sizes[i] >= 0 && sizes[i] <= size - at;
+        at += fits ? sizes[i] : 0;
+    }
+    if (tn_tensor_shape(x).rank > 0 && (!fits || at != size))
+        nn_fail(x.graph, TN_ERR_SHAPE, "tn_nn_split: the sizes do not add up to axis %d of size %lld", axis, (long long)size);
+    fits = fits && at == size;
+    at = 0;
+    for (int i = 0; i < n; i++) {
+        out[i] = fits ? part(x, a, at, sizes[i]) : (tn_tensor){ x.graph, 0 };
+        at += fits ? sizes[i] : 0;
+    }
+}
+
+/* ---- repeating and moving --------------------------------------------------------------------------------------------------
+ */
+
+/* [.., d, ..] -> [.., d * reps, ..], through an axis of size reps before (whole axis repeated) or behind (each element) it. */
+static tn_tensor repeated(tn_tensor x, int axis, int64_t reps, bool each, const char *fn) {
+    tn_shape s = tn_tensor_shape(x), with, big;
+    if (s.rank < 0 || reps == 1) return x;
+    int64_t total;
+    if (reps < 0 || s.rank == TN_MAX_RANK || __builtin_mul_overflow(s.dim[axis], reps, &total))
+        return nn_fail(x.graph, TN_ERR_INVAL, "%s: %lld times axis %d of size %lld, rank %d", fn, (long long)reps, axis,
+                       (long long)s.dim[axis], s.rank);
+    with = fit_new_axis(s, each ? axis + 1 : axis);
+    big = with;
+    big.dim[each ? axis + 1 : axis] = reps;
+    s.dim[axis] = total;
+    return tn_reshape(tn_expand(tn_reshape(x, with), big), s);
+}
+
+tn_tensor tn_nn_tile(tn_tensor x, const int64_t *reps, int n_axes) {
+    tn_shape s = tn_tensor_shape(x);
+    if (s.rank < 0) return x;
+    if (n_axes != s.rank) return nn_fail(x.graph, TN_ERR_SHAPE, "tn_nn_tile: %d numbers for rank %d", n_axes, s.rank);
+    for (int i = 0; i < s.rank; i++) x = repeated(x, i, reps[i], false, "tn_nn_tile");
+    return x;
+}
+
+tn_tensor tn_nn_repeat(tn_tensor x, int64_t reps, int axis) {
+    int a = 0;
+    if (!nn_axis(x, "tn_nn_repeat", axis, &a)) return (tn_tensor){ x.graph, 0 };
+    return repeated(x, a, reps, true, "tn_nn_repeat");
+}
+
+tn_tensor tn_nn_roll(tn_tensor x, int64_t shift, int axis) {
+    int a = 0;
+    if (!nn_axis(x, "tn_nn_roll", axis, &a)) return (tn_tensor){ x.graph, 0 };
+    int64_t d = tn_tensor_shape(x).dim[a], k = d ? shift % d : 0;
+    if (k < 0) k += d;
+    if (k == 0) return x;
+    return tn_concat((tn_tensor[]){ part(x, a, d - k, k), part(x, a, 0, d - k) }, 2, a);
+}
+
+tn_tensor tn_nn_pad(tn_tensor x, int axis, int64_t before, int64_t after, tn_nn_pad_mode mode) {
+    int a = 0;
+    if (!nn_axis(x, "tn_nn_pad", axis, &a)) return (tn_tensor){ x.graph, 0 };
+    tn_shape s = tn_tensor_shape(x);
+    int64_t d = s.dim[a], most = mode == TN_NN_PAD_EDGE ? INT64_MAX - d : mode == TN_NN_PAD_WRAP ? d : d - 1, ax = a;
+    if (d == 0 || before < 0 || after < 0 || before > most || after > most)
+        return nn_fail(x.graph, TN_ERR_SHAPE, "tn_nn_pad: axis of size %lld padded by %lld and %lld", (long long)d,
+                       (long long)before, (long long)after);
+    tn_tensor l = { x.graph, 0 }, r = l;
+    if (mode == TN_NN_PAD_WRAP) {
+        l = part(x, a, d - before, before);
+        r = part(x, a, 0, after);
+    } else if (mode == TN_NN_PAD_REFLECT) {
+        l = tn_flip(part(x, a, before ? 1 : 0, before), &ax, 1);
+        r = tn_flip(part(x, a, after ? d - 1 - after : 0, after), &ax, 1);
+    } else {
+        tn_shape border = s;
+        border.dim[a] = before;
+        l = tn_expand(part(x, a, 0, 1), border);
+        border.dim[a] = after;
+        r = tn_expand(part(x, a, d - 1, 1), border);
+    }
+    tn_tensor parts[3];
+    int n = 0;
+    if (before) parts[n++] = l;
+    parts[n++] = x;
+    if (after) parts[n++] = r;
+    return n == 1 ? x : tn_concat(parts, n, a);
+}
