@@ -91,6 +91,21 @@ TN_API void *tn_ctx_realloc(tn_ctx *ctx, void *ptr, size_t old_size, size_t new_
 /* Records an error as the functions of this library do, for libraries on top of it: tn_ctx_error gives the text. Returns code. */
 TN_API tn_status tn_ctx_fail(tn_ctx *ctx, tn_status code, const char *text);
 
+/* The kernel cache. What is on disk is shared by all processes that use the same directory; the rest is this context's. */
+typedef struct {
+    const char *dir;           /* NULL = no disk cache; then the disk's numbers are 0 */
+    uint64_t files, bytes;     /* kernels on disk */
+    uint64_t unfinished;       /* temporary files there, of running or killed processes */
+    int64_t oldest, newest;    /* last use of a kernel, seconds since 1970; 0 when there is none */
+    uint64_t limit;            /* bytes allowed on disk */
+    uint64_t modules, module_bytes; /* loaded now */
+    uint64_t memory_hits, disk_hits, builds; /* since the context was made */
+} tn_cache_stats;
+TN_API TN_CHECK tn_status tn_cache_get_stats(tn_ctx *ctx, tn_cache_stats *out);
+/* Removes the least recently used kernels on disk until at most max_bytes are left (0 = all), and unfinished work older than an
+ * hour. Safe while other processes use the cache. The counts removed are written to out_files and out_bytes (may be NULL). */
+TN_API TN_CHECK tn_status tn_cache_prune(tn_ctx *ctx, uint64_t max_bytes, uint64_t *out_files, uint64_t *out_bytes);
+
 /* ---- graphs and tensors -------------------------------------------------------------------------------------------------- */
 
 typedef struct tn_graph tn_graph;

@@ -1,0 +1,259 @@
+/* The pool: everybody enters every region exactly once, before pool_run returns; asleep, awake, crowded, shared and after fork.
+ */
+#include "rt_util.h"
+
+#include "rt/pool.h"
+
+#include <pthread.h>
+#include <sys/wait.h>
+#include <time.h>
+
+typedef struct team {
+    pool *p;
+    int nt;
+    long plain[64]; /* [tid] written by its thread only, read by the caller after the join */
+    long turn;      /* written by the caller before a region, read inside it */
+    int wrong;
+} team;
+
+static void count_entry(void *ud, int tid) {
+    team *t = ud;
+    t->plain[tid] += t->turn;
+}
+/* A barrier as generated code has it: everybody adds 1 to its own counter and waits for the others. */
+static void barrier(team *t, int tid) {
+    int64_t *sync = pool_sync(t->p);
+    int64_t mine = __atomic_load_n(&sync[tid * POOL_SYNC_STRIDE], __ATOMIC_RELAXED) + 1;
+    __atomic_store_n(&sync[tid * POOL_SYNC_STRIDE], mine, __ATOMIC_RELEASE);
+    for (int i = 0; i < t->nt; i++)
+        for (int spin = 0; __atomic_load_n(&sync[i * POOL_SYNC_STRIDE], __ATOMIC_ACQUIRE) < mine; spin++)
+            if (spin > 1000) sched_yield();
+}
+static void two_phases(void *ud, int tid) {
+    team *t = ud;
+    t->plain[tid] = tid + t->turn;
+    barrier(t, tid);
+    long sum = 0, want = 0;
+    for (int i = 0; i < t->nt; i++) sum += t->plain[i], want += i + t->turn;
+    if (sum != want) __atomic_fetch_add(&t->wrong, 1, __ATOMIC_RELAXED);
+    barrier(t, tid);
+}
+
+static void open_team(team *t, counted *memory, int threads) {
+    err e = { 0 };
+    memset(t, 0, sizeof *t);
+    assert_int_equal(pool_open(counted_mem(memory), threads, &t->p, &e), TN_OK);
+    t->nt = pool_threads(t->p);
+    assert_int_equal(t->nt, threads ? threads : pool_cpus());
+    assert_int_equal((uintptr_t)pool_sync(t->p) % 64, 0);
+}
+
+static void test_regions(void **state) {
+    (void)state;
+    for (int threads = 0; threads <= 4; threads++) {
+        counted memory = { 0 };
+        team t;
+        err e = { 0 };
+        open_team(&t, &memory, threads);
+        int64_t calls = memory.calls;
+        int rounds = threads <= 2 ? 20000 : 500;
+        for (int i = 1; i <= rounds; i++) {
+            t.turn = i;
+            assert_int_equal(pool_run(t.p, count_entry, &t, &e), TN_OK);
+            for (int k = 0; k < t.nt; k++) assert_int_equal(t.plain[k], (long)i * (i + 1) / 2);
+        }
+        for (int i = 0; i < rounds / 10; i++) {
+            t.turn = i;
+            assert_int_equal(pool_run(t.p, two_phases, &t, &e), TN_OK);
+        }
+        assert_int_equal(t.wrong, 0);
+        assert_int_equal(memory.calls, calls);
+        pool_close(t.p);
+        assert_int_equal(memory.alive, 0);
+    }
+}
+
+static void sleep_us(long us) { nanosleep(&(struct timespec){ 0, us * 1000 }, NULL); }
+
+/* Pauses around the length of the spin, so that workers are met awake, falling asleep and asleep. */
+static void test_sleep_and_wake(void **state) {
+    (void)state;
+    counted memory = { 0 };
+    team t;
+    err e = { 0 };
+    open_team(&t, &memory, 3);
+    long want = 0;
+    for (int i = 0; i < 300; i++) {
+        double until = now_seconds() + (double)(i % 60) * 5e-6;
+        if (i % 50 == 49)
+            sleep_us(3000);
+        else
+            while (now_seconds() < until) {
+            }
+        want += t.turn = i;
+        assert_int_equal(pool_run(t.p, count_entry, &t, &e), TN_OK);
+        for (int k = 0; k < t.nt; k++) assert_int_equal(t.plain[k], want);
+    }
+    sleep_us(5000); /* closing wakes the sleepers */
+    pool_close(t.p);
+    assert_int_equal(memory.alive, 0);
+}
+
+/* Long enough idle, the workers use no processor time. */
+static void test_sleepers_sleep(void **state) {
+    (void)state;
+    counted memory = { 0 };
+    team t;
+    err e = { 0 };
+    open_team(&t, &memory, 3);
+    assert_int_equal(pool_run(t.p, count_entry, &t, &e), TN_OK);
+    sleep_us(20000);
+    struct timespec a, b;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
+    for (int i = 0; i < 5; i++) sleep_us(20000);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
+    double used = (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
+    assert_true(used < 0.05); /* spinning would use 0.2 s */
+    pool_close(t.p);
+}
+
+typedef struct client {
+    team *t;
+    long mine[64];
+    int runs, wrong;
+} client;
+static void client_entry(void *ud, int tid) {
+    client *c = ud;
+    c->mine[tid]++;
+}
+static void *client_main(void *arg) {
+    client *c = arg;
+    err e = { 0 };
+    for (int i = 1; i <= c->runs; i++) {
+        if (pool_run(c->t->p, client_entry, c, &e)) c->wrong++;
+        for (int k = 0; k < c->t->nt; k++) c->wrong += c->mine[k] != i;
+    }
+    return NULL;
+}
+static void test_many_callers(void **state) {
+    (void)state;
+    counted memory = { 0 };
+    team t;
+    open_team(&t, &memory, 2);
+    client clients[4];
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) {
+        clients[i] = (client){ .t = &t, .runs = 500 };
+        assert_int_equal(pthread_create(&threads[i], NULL, client_main, &clients[i]), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(clients[i].wrong, 0);
+    }
+    pool_close(t.p);
+}
+
+static void test_open_and_close_at_once(void **state) {
+    (void)state;
+    for (int i = 0; i < 50; i++) {
+        counted memory = { 0 };
+        team t;
+        open_team(&t, &memory, 1 + i % 4);
+        pool_close(t.p);
+        assert_int_equal(memory.alive, 0);
+    }
+    err e = { 0 };
+    pool *p;
+    assert_int_equal(pool_open(mem_libc(), -1, &p, &e), TN_ERR_INVAL);
+    assert_int_equal(pool_open(mem_libc(), POOL_MAX_THREADS + 1, &p, &e), TN_ERR_INVAL);
+    assert_null(p);
+    pool_close(NULL);
+}
+
+#if defined(__SANITIZE_THREAD__)
+#define NO_FORK 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define NO_FORK 1
+#endif
+#endif
+
+static int run_in_child(team *t) {
+    err e = { 0 };
+    memset(t->plain, 0, sizeof t->plain);
+    for (int i = 1; i <= 100; i++) {
+        t->turn = 1;
+        if (pool_run(t->p, count_entry, t, &e)) return 1;
+        for (int k = 0; k < t->nt; k++)
+            if (t->plain[k] != i) return 2;
+        if (pool_run(t->p, two_phases, t, &e) || t->wrong) return 3;
+        memset(t->plain, 0, sizeof t->plain);
+        for (int k = 0; k < t->nt; k++) t->plain[k] = i;
+    }
+    pool_close(t->p);
+    return 0;
+}
+/* Both processes go on with the pool, whether or not the child uses it. */
+static void test_fork(void **state) {
+    (void)state;
+#ifdef NO_FORK
+    print_message("skipped: the thread sanitizer cannot follow threads started after fork\n");
+    skip();
+#else
+    counted memory = { 0 };
+    team t;
+    err e = { 0 };
+    open_team(&t, &memory, 3);
+    for (int round = 0; round < 4; round++) {
+        assert_int_equal(pool_run(t.p, count_entry, &t, &e), TN_OK);
+        if (round & 1) sleep_us(2000);
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            alarm(20);
+            int rc = round < 2 ? run_in_child(&t) : 0;
+            if (round >= 2) pool_close(t.p);
+            _exit(memory.alive == 0 ? rc : 9);
+        }
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+    }
+    assert_int_equal(pool_run(t.p, count_entry, &t, &e), TN_OK);
+    pool_close(t.p);
+#endif
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+/* A figure to read, not a condition: other work on the machine decides it too. */
+static void test_print_latency(void **state) {
+    (void)state;
+    counted memory = { 0 };
+    team t;
+    err e = { 0 };
+    open_team(&t, &memory, 2);
+    static double took[2001];
+    for (size_t i = 0; i < COUNT_OF(took); i++) {
+        double a = now_seconds();
+        for (int k = 0; k < 10; k++) assert_int_equal(pool_run(t.p, count_entry, &t, &e), TN_OK);
+        took[i] = (now_seconds() - a) / 10;
+    }
+    qsort(took, COUNT_OF(took), sizeof took[0], by_value);
+    print_message("fork/join of 2 threads, us: p10 %.3f p50 %.3f p90 %.3f\n", 1e6 * took[200], 1e6 * took[1000],
+                  1e6 * took[1800]);
+    pool_close(t.p);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_regions),
+                                        cmocka_unit_test(test_sleep_and_wake),
+                                        cmocka_unit_test(test_sleepers_sleep),
+                                        cmocka_unit_test(test_many_callers),
+                                        cmocka_unit_test(test_open_and_close_at_once),
+                                        cmocka_unit_test(test_fork),
+                                        cmocka_unit_test(test_print_latency) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
