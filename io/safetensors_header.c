@@ -261,7 +261,8 @@ static bool key_less(const void *ud, int a, int b) {
 }
 static bool offset_less(const void *ud, int a, int b) {
     const st_entry *e = ((const st_header *)ud)->entries;
-    return e[a].begin != e[b].begin ? e[a].begin < e[b].begin : e[a].end < e[b].end;
+    if (e[a].begin != e[b].begin) return e[a].begin < e[b].begin;
+    return e[a].end != e[b].end ? e[a].end < e[b].end : a < b;
 }
 
 /* No two entries and no two metadata keys with one name; fills by_name. order has room for the larger of the two counts. */
