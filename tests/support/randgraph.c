@@ -205,7 +205,7 @@ static entry partner(gen *n, entry x, tn_dtype t) {
     for (int tries = 0; tries < 12; tries++) {
         entry y = n->pool.at[pick(n, n->pool.n)];
         const node *yn = at(n, y), *xn = at(n, x);
-        if (yn->dtype != t || !can_broadcast(yn, xn)) continue;
+        if (yn->dtype != t || !can_broadcast(yn, xn) || (y.v == x.v && !chance(n, 0.1))) continue;
         y.v = graph_broadcast(n->g, y.v, xn->rank, xn->dims);
         return y;
     }
@@ -288,7 +288,9 @@ static void step_unary(gen *n) {
 static entry compare_values(gen *n, op_code op, entry x) {
     if (dtype_is_float(dtype_of(n, x))) {
         if (op == OP_eq || op == OP_ne) x.v = graph_unary(n->g, OP_round, x.v);
-        double c = op == OP_eq || op == OP_ne ? rint((x.lo + x.hi) / 2) : rng_range(&n->r, x.lo, x.hi) + 0.0137;
+        /* most values lie near 0, far inside of their interval */
+        double lo = x.lo < 1 && x.hi > -1 ? fmax(x.lo, -1) : x.lo, hi = x.lo < 1 && x.hi > -1 ? fmin(x.hi, 1) : x.hi;
+        double c = op == OP_eq || op == OP_ne ? rint(rng_range(&n->r, lo, hi)) : rng_range(&n->r, lo, hi) + 0.0137;
         if (chance(n, 0.5)) return make_entry(n, graph_binary(n->g, op, x.v, splat_like(n, x, c)), 0, 1);
         entry y = partner(n, x, dtype_of(n, x));
         if (op == OP_eq || op == OP_ne)
@@ -676,6 +678,7 @@ static val over_axis(gen *n, op_code op, val x, val shape_of, int axis) {
 static void step_softmax(gen *n) {
     entry x = choose_ranked(n, FLOATS, 1);
     int axis = chance(n, 0.7) ? at(n, x)->rank - 1 : (int)pick(n, at(n, x)->rank);
+    for (int d = 0; d < at(n, x)->rank && at(n, x)->dims[axis] == 1; d++) axis = d;
     if (at(n, x)->dims[axis] == 0) return;
     double count = (double)at(n, x)->dims[axis];
     val d = graph_binary(n->g, OP_sub, x.v, over_axis(n, OP_reduce_max, x.v, x.v, axis));
