@@ -52,11 +52,15 @@ int graph_region(graph *g, const char *name) {
     VEC_PUSH(g->a, &g->regions, (region){ .name = name ? arena_strdup(g->a, name) : NULL });
     return g->regions.n - 1;
 }
-static val *append_val(graph *g, const val *at, int n, val v) {
-    val *p = ARENA_ARRAY(g->a, val, n + 1);
-    if (n) memcpy(p, at, (size_t)n * sizeof *p);
-    p[n] = v;
-    return p;
+/* Lists of regions have room for the power of two from n up. */
+static val *append_val(graph *g, val *at, int n, val v) {
+    if ((n & (n - 1)) == 0) {
+        val *bigger = ARENA_ARRAY(g->a, val, n ? 2 * n : 1);
+        if (n) memcpy(bigger, at, (size_t)n * sizeof *bigger);
+        at = bigger;
+    }
+    at[n] = v;
+    return at;
 }
 void graph_region_result(graph *g, int i, val v) {
     if (i < 1 || i >= g->regions.n || v == 0 || v >= (val)g->nodes.n || graph_get(g, v)->region != i)

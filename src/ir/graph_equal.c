@@ -18,6 +18,13 @@ static node copy_node(const graph *g, arena *a, val v, bool copy_data, const nod
     if (copy_data && n.data) n.data = arena_copy(a, n.data, (size_t)graph_elems(g, v) * dtype_size((tn_dtype)n.dtype));
     return n;
 }
+static val *copy_vals(arena *a, const val *at, int n) { /* with the room that lists of regions have */
+    int cap = 1;
+    while (cap < n) cap *= 2;
+    val *p = ARENA_ARRAY(a, val, cap);
+    if (n) memcpy(p, at, (size_t)n * sizeof *p);
+    return p;
+}
 graph *graph_clone(const graph *g, arena *a, bool copy_data, val *map) {
     graph *c = graph_make(a, g->name);
     for (int i = 1; i < g->nodes.n; i++) {
@@ -39,8 +46,8 @@ graph *graph_clone(const graph *g, arena *a, bool copy_data, val *map) {
     for (int i = 1; i < g->regions.n; i++) {
         region r = g->regions.at[i];
         r.name = copy_text(a, r.name);
-        r.params = arena_copy(a, r.params, (size_t)r.n_params * sizeof *r.params);
-        r.results = arena_copy(a, r.results, (size_t)r.n_results * sizeof *r.results);
+        r.params = copy_vals(a, r.params, r.n_params);
+        r.results = copy_vals(a, r.results, r.n_results);
         VEC_PUSH(a, &c->regions, r);
     }
     c->free_use = g->free_use;
@@ -80,7 +87,13 @@ static bool same_text(const char *a, const char *b) { return a && b ? !strcmp(a,
 static bool same_double(double a, double b) { return (isnan(a) && isnan(b)) || !memcmp(&a, &b, sizeof a); }
 /* NULL is all zeros: a state without an initial value. */
 static bool same_data(const graph *g, val v, const void *x, const void *y) {
-    size_t size = (size_t)graph_elems(g, v) * dtype_size((tn_dtype)graph_get(g, v)->dtype);
+    tn_dtype t = (tn_dtype)graph_get(g, v)->dtype;
+    size_t size = (size_t)graph_elems(g, v) * dtype_size(t);
+    if (x && y && t == TN_BOOL) { /* any byte but 0 is true */
+        for (size_t i = 0; i < size; i++)
+            if (dtype_load_int(t, x, (int64_t)i) != dtype_load_int(t, y, (int64_t)i)) return false;
+        return true;
+    }
     if (x && y) return !memcmp(x, y, size);
     const unsigned char *p = x ? x : y;
     for (size_t i = 0; p && i < size; i++)
