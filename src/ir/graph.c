@@ -1,4 +1,5 @@
-/* graph.c - nodes, use lists and compaction. In: specs. Out: a graph whose every node passed graph_infer. The graph's arena owns all. */
+/* graph.c - nodes, use lists and compaction. In: specs. Out: a graph whose every node passed graph_infer. The graph's arena
+ * owns all. */
 #include "ir/graph.h"
 
 #include <math.h>
@@ -71,7 +72,8 @@ void graph_region_result(graph *g, int i, val v) {
 }
 static void add_param(graph *g, int i, int64_t index, val v) {
     region *r = &g->regions.at[i];
-    if (index != r->n_params) guard_fail(g->a->gd, TN_ERR_INVAL, "parameter %lld of a region with %d", (long long)index, r->n_params);
+    if (index != r->n_params)
+        guard_fail(g->a->gd, TN_ERR_INVAL, "parameter %lld of a region with %d", (long long)index, r->n_params);
     r->params = append_val(g, r->params, r->n_params, v);
     r->n_params++;
 }
@@ -98,7 +100,8 @@ val graph_add(graph *g, const spec *s) {
     int64_t dims[TN_MAX_RANK];
     const char *text = graph_infer(g, s, g->a, &code, &dtype, &rank, dims);
     if (text) guard_fail(g->a->gd, code, "%s", text);
-    if (g->nodes.n == INT32_MAX || s->n_attr > UINT16_MAX) guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "the graph has too many nodes");
+    if (g->nodes.n == INT32_MAX || s->n_attr > UINT16_MAX)
+        guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "the graph has too many nodes");
     node n = {
         .op = (uint8_t)s->op,
         .dtype = (uint8_t)dtype,
@@ -162,7 +165,8 @@ static void check_id(graph *g, val v, const char *what) {
 }
 static void check_same_type(graph *g, val x, val y, const char *what) {
     if (!graph_same_shape(g, x, y) || graph_get(g, x)->dtype != graph_get(g, y)->dtype)
-        guard_fail(g->a->gd, TN_ERR_SHAPE, "%s: expected %s, got %s", what, graph_shape_text(g, g->a, x), graph_shape_text(g, g->a, y));
+        guard_fail(g->a->gd, TN_ERR_SHAPE, "%s: expected %s, got %s", what, graph_shape_text(g, g->a, x),
+                   graph_shape_text(g, g->a, y));
 }
 void graph_set_in(graph *g, val user, int slot, val v) {
     check_id(g, user, "graph_set_in");
@@ -180,7 +184,8 @@ void graph_replace(graph *g, val old, val v) {
     if (old == v) return;
     check_same_type(g, old, v, "graph_replace");
     uint32_t first = graph_get(g, old)->first_use, last = 0;
-    for (uint32_t r = first; r; last = r, r = g->uses.at[r - 1].next) graph_get(g, g->uses.at[r - 1].user)->in[g->uses.at[r - 1].slot] = v;
+    for (uint32_t r = first; r; last = r, r = g->uses.at[r - 1].next)
+        graph_get(g, g->uses.at[r - 1].user)->in[g->uses.at[r - 1].slot] = v;
     if (first) { /* the whole list moves in front of v's */
         node *n = graph_get(g, v);
         g->uses.at[last - 1].next = n->first_use;
@@ -210,7 +215,8 @@ void graph_assign(graph *g, val state, val v) {
         guard_fail(g->a->gd, TN_ERR_INVAL, "assign: expected a state, got %s", op_get((op_code)graph_get(g, state)->op)->name);
     check_same_type(g, state, v, "assign");
     for (int i = 0; i < g->outputs.n; i++)
-        if (g->outputs.at[i].state == state) guard_fail(g->a->gd, TN_ERR_INVAL, "assign: state %s is assigned twice", graph_get(g, state)->name);
+        if (g->outputs.at[i].state == state)
+            guard_fail(g->a->gd, TN_ERR_INVAL, "assign: state %s is assigned twice", graph_get(g, state)->name);
     VEC_PUSH(g->a, &g->outputs, (output){ .v = v, .state = state });
 }
 
@@ -266,8 +272,8 @@ static void walk_from(walk *w, val root) {
     }
 }
 
-/* First marks what is live by one walk, then orders by walking from every live node in order of ids: operands before users, and ids
- * that are in order already stay in order. buf has room for 4 * nodes.n. */
+/* First marks what is live by one walk, then orders by walking from every live node in order of ids: operands before users, and
+ * ids that are in order already stay in order. buf has room for 4 * nodes.n. */
 static int order_nodes(const graph *g, bool only_live, uint32_t *buf, val *out, bool *out_cycle) {
     size_t n = (size_t)g->nodes.n;
     uint32_t *live = buf + 3 * n;

@@ -1,5 +1,6 @@
-/* graph_check.c - the verifier: what is legal between passes, and a report of everything that is not. In: any graph, however broken.
- * Out: one line a problem. Scratch memory comes from the string's arena. Lines show "op %id (label) at place: problem". */
+/* graph_check.c - the verifier: what is legal between passes, and a report of everything that is not. In: any graph, however
+ * broken. Out: one line a problem. Scratch memory comes from the string's arena. Lines show "op %id (label) at place: problem".
+ */
 #include "ir/graph.h"
 #include "ir/graph_text.h"
 
@@ -32,7 +33,9 @@ static void problem(checker *c, val v, const char *fmt, ...) {
     str_add(c->out, "\n");
     c->n++;
 }
-static bool exists(const graph *g, val v) { return v > 0 && v < (val)g->nodes.n && graph_get(g, v)->op != OP_NIL && graph_get(g, v)->op < N_OPS; }
+static bool exists(const graph *g, val v) {
+    return v > 0 && v < (val)g->nodes.n && graph_get(g, v)->op != OP_NIL && graph_get(g, v)->op < N_OPS;
+}
 
 /* ---- nodes ---- */
 
@@ -58,7 +61,8 @@ static bool check_operands(checker *c, val v) {
         else if (n->in[i] >= v)
             problem(c, v, "operand %d is %%%u, which comes later", i, n->in[i]);
         else if (graph_get(c->g, n->in[i])->region != n->region)
-            problem(c, v, "operand %d is %%%u of region %d, not of region %d", i, n->in[i], graph_get(c->g, n->in[i])->region, n->region);
+            problem(c, v, "operand %d is %%%u of region %d, not of region %d", i, n->in[i], graph_get(c->g, n->in[i])->region,
+                    n->region);
     }
     return c->n == before;
 }
@@ -80,9 +84,20 @@ static bool regions_readable(const checker *c, val v) {
 }
 static void check_rule(checker *c, val v) {
     const node *n = graph_get(c->g, v);
-    spec s = { .op = (op_code)n->op, .dtype = (tn_dtype)n->dtype, .in = n->in, .n_in = n->n_in, .rank = n->rank, .dims = n->dims,
-               .attr = n->attr, .n_attr = n->n_attr, .splat = n->splat, .imm = n->imm, .imm_int = n->imm_int, .data = n->data,
-               .name = n->name, .region = n->region };
+    spec s = { .op = (op_code)n->op,
+               .dtype = (tn_dtype)n->dtype,
+               .in = n->in,
+               .n_in = n->n_in,
+               .rank = n->rank,
+               .dims = n->dims,
+               .attr = n->attr,
+               .n_attr = n->n_attr,
+               .splat = n->splat,
+               .imm = n->imm,
+               .imm_int = n->imm_int,
+               .data = n->data,
+               .name = n->name,
+               .region = n->region };
     tn_status code;
     tn_dtype dtype;
     int rank;
@@ -92,8 +107,8 @@ static void check_rule(checker *c, val v) {
     if (text)
         problem(c, v, "%s", text);
     else if (dtype != n->dtype || rank != n->rank || (rank && memcmp(dims, n->dims, (size_t)rank * sizeof *dims)))
-        problem(c, v, "the type is %s%s, its operands give %s%s", dtype_name((tn_dtype)n->dtype), graph_dims_text(c->g, a, n->rank, n->dims),
-                dtype_name(dtype), graph_dims_text(c->g, a, rank, dims));
+        problem(c, v, "the type is %s%s, its operands give %s%s", dtype_name((tn_dtype)n->dtype),
+                graph_dims_text(c->g, a, n->rank, n->dims), dtype_name(dtype), graph_dims_text(c->g, a, rank, dims));
     if (n->splat && n->op != OP_const) problem(c, v, "only a const has one value everywhere");
     if (n->data && n->op != OP_const && n->op != OP_state) problem(c, v, "only a const or a state has data");
 }
@@ -136,7 +151,8 @@ static int check_use_list(checker *c, val v, uint8_t *seen) {
         seen[r - 1] = 1;
         const use *u = &g->uses.at[r - 1];
         if (u->prev != prev) problem(c, v, "use record %u links back to %u, not to %u", r, u->prev, prev);
-        if (!exists(g, u->user) || !graph_get(g, u->user)->in || u->slot < 0 || u->slot >= graph_get(g, u->user)->n_in || graph_get(g, u->user)->in[u->slot] != v)
+        if (!exists(g, u->user) || !graph_get(g, u->user)->in || u->slot < 0 || u->slot >= graph_get(g, u->user)->n_in ||
+            graph_get(g, u->user)->in[u->slot] != v)
             problem(c, v, "its use list says operand %d of %%%u, which is not so", u->slot, u->user);
         prev = r;
         n++;
@@ -149,7 +165,8 @@ static void check_use_keys(checker *c, val v, key *keys, int n) {
         keys[k++] = (key){ c->g->uses.at[r - 1].user, c->g->uses.at[r - 1].slot };
     qsort(keys, (size_t)n, sizeof *keys, key_compare);
     for (int i = 1; i < n; i++)
-        if (!key_compare(&keys[i - 1], &keys[i])) problem(c, v, "its use list has operand %d of %%%u twice", keys[i].slot, keys[i].user);
+        if (!key_compare(&keys[i - 1], &keys[i]))
+            problem(c, v, "its use list has operand %d of %%%u twice", keys[i].slot, keys[i].user);
 }
 static void check_uses(checker *c) {
     const graph *g = c->g;
@@ -183,7 +200,8 @@ static void check_names(checker *c, name_at *names, int n, const char *what) {
     qsort(names, (size_t)n, sizeof *names, name_compare);
     for (int i = 0; i < n; i++) {
         if (!names[i].name[0]) problem(c, 0, "%s %d has an empty name", what, names[i].at);
-        if (i && !strcmp(names[i].name, names[i - 1].name)) problem(c, 0, "%ss %d and %d are both named %.64s", what, names[i - 1].at, names[i].at, names[i].name);
+        if (i && !strcmp(names[i].name, names[i - 1].name))
+            problem(c, 0, "%ss %d and %d are both named %.64s", what, names[i - 1].at, names[i].at, names[i].name);
     }
 }
 static void check_inputs(checker *c) {
@@ -204,7 +222,8 @@ static void check_inputs(checker *c) {
         names[n++] = (name_at){ x->name ? x->name : "", i };
     }
     for (int i = 1; i < g->nodes.n; i++)
-        if ((g->nodes.at[i].op == OP_input || g->nodes.at[i].op == OP_state) && !listed[i]) problem(c, (val)i, "is missing in the list of inputs");
+        if ((g->nodes.at[i].op == OP_input || g->nodes.at[i].op == OP_state) && !listed[i])
+            problem(c, (val)i, "is missing in the list of inputs");
     check_names(c, names, n, "input");
 }
 static void check_outputs(checker *c) {
@@ -227,7 +246,8 @@ static void check_outputs(checker *c) {
             continue;
         }
         const node *x = graph_get(g, o->state), *y = graph_get(g, o->v);
-        if (x->dtype != y->dtype || x->rank != y->rank || x->rank > TN_MAX_RANK || (x->rank && (!x->dims || !y->dims)) || !graph_same_shape(g, o->state, o->v))
+        if (x->dtype != y->dtype || x->rank != y->rank || x->rank > TN_MAX_RANK || (x->rank && (!x->dims || !y->dims)) ||
+            !graph_same_shape(g, o->state, o->v))
             problem(c, o->state, "takes a value of another type, %%%u", o->v);
         if (assigned[o->state]) problem(c, o->state, "is assigned twice");
         assigned[o->state] = true;
@@ -240,7 +260,8 @@ static void check_symbols(checker *c) {
     for (int i = 0; i < g->symbols.n; i++) {
         const symbol *s = &g->symbols.at[i];
         names[i] = (name_at){ s->name ? s->name : "", i };
-        if (s->lo < 0 || s->hi < s->lo) problem(c, 0, "symbolic dim %s has the range %lld..%lld", names[i].name, (long long)s->lo, (long long)s->hi);
+        if (s->lo < 0 || s->hi < s->lo)
+            problem(c, 0, "symbolic dim %s has the range %lld..%lld", names[i].name, (long long)s->lo, (long long)s->hi);
     }
     check_names(c, names, g->symbols.n, "symbolic dim");
 }

@@ -1,5 +1,5 @@
-/* graph_parse.c - text to graph (docs/ir.md has the grammar). In: {text, n}, any bytes. Out: a graph in the arena given whose every node
- * passed graph_infer, or a jump with TN_ERR_PARSE and "file:line:col: message", the line and a caret.
+/* graph_parse.c - text to graph (docs/ir.md has the grammar). In: {text, n}, any bytes. Out: a graph in the arena given whose
+ * every node passed graph_infer, or a jump with TN_ERR_PARSE and "file:line:col: message", the line and a caret.
  *
  * One pass, no recursion; nothing is allocated by a number in the text before that number is checked. */
 #include "ir/graph.h"
@@ -9,11 +9,23 @@
 #include <math.h>
 #include <stdlib.h>
 
-typedef enum token_kind { T_END, T_LINE, T_IDENT, T_VALUE /* %name */, T_AT /* @name */, T_STRING, T_HEX /* x"..." */, T_NUMBER, T_ARROW, T_DOTS, T_PUNCT } token_kind;
+typedef enum token_kind {
+    T_END,
+    T_LINE,
+    T_IDENT,
+    T_VALUE /* %name */,
+    T_AT /* @name */,
+    T_STRING,
+    T_HEX /* x"..." */,
+    T_NUMBER,
+    T_ARROW,
+    T_DOTS,
+    T_PUNCT
+} token_kind;
 typedef struct token {
     token_kind kind;
-    char c;         /* T_PUNCT */
-    size_t at, n;   /* bytes of the text */
+    char c;       /* T_PUNCT */
+    size_t at, n; /* bytes of the text */
     int line;
     size_t line_at; /* start of its line */
     const char *s;  /* name without sigil, or contents of a string; s[ns] may be anything */
@@ -36,7 +48,7 @@ typedef struct parser {
     size_t pos; /* lexer */
     int line;
     size_t line_at;
-    token t; /* the token to look at */
+    token t;      /* the token to look at */
     entry *names; /* open addressing, capacity a power of two */
     size_t n_names, cap_names;
     VEC(int) depth;  /* of regions */
@@ -66,7 +78,8 @@ static void fail_at(parser *p, const token *t, const char *fmt, ...) {
     line[k] = 0;
     memset(caret, ' ', col - from);
     caret[col - from] = 0;
-    guard_fail(p->a->gd, TN_ERR_PARSE, "%.256s:%d:%zu: %.1400s\n  %s\n  %s^", p->file, t->line, col + 1, message.text, line, caret);
+    guard_fail(p->a->gd, TN_ERR_PARSE, "%.256s:%d:%zu: %.1400s\n  %s\n  %s^", p->file, t->line, col + 1, message.text, line,
+               caret);
 }
 #define FAIL(p, ...) fail_at(p, &(p)->t, __VA_ARGS__)
 /* Tokens in messages are cut: names can be long. */
@@ -197,12 +210,15 @@ static void next(parser *p) {
 }
 
 static bool is_punct(const parser *p, char c) { return p->t.kind == T_PUNCT && p->t.c == c; }
-static bool is_word(const parser *p, const char *word) { return p->t.kind == T_IDENT && p->t.ns == strlen(word) && !memcmp(p->t.s, word, p->t.ns); }
+static bool is_word(const parser *p, const char *word) {
+    return p->t.kind == T_IDENT && p->t.ns == strlen(word) && !memcmp(p->t.s, word, p->t.ns);
+}
 static void unexpected(parser *p, const char *wanted) NORETURN;
 static void unexpected(parser *p, const char *wanted) {
     if (p->t.kind == T_END) FAIL(p, "expected %s, but the text ends here", wanted);
     if (p->t.kind == T_LINE) FAIL(p, "expected %s, but the line ends here", wanted);
-    if (p->t.kind == T_PUNCT && ((unsigned char)p->t.c < 0x20 || (unsigned char)p->t.c >= 0x7f)) FAIL(p, "expected %s, got byte 0x%02x", wanted, (unsigned char)p->t.c);
+    if (p->t.kind == T_PUNCT && ((unsigned char)p->t.c < 0x20 || (unsigned char)p->t.c >= 0x7f))
+        FAIL(p, "expected %s, got byte 0x%02x", wanted, (unsigned char)p->t.c);
     FAIL(p, "expected %s, got '%.*s'", wanted, SHOW(&p->t));
 }
 static void expect(parser *p, char c, const char *wanted) {
@@ -273,7 +289,8 @@ static double double_of(parser *p, const token *t) {
     s[t->ns] = 0;
     if (t->kind == T_IDENT && !strcmp(s, "nan")) return (double)NAN;
     if (t->kind == T_IDENT && !strcmp(s, "inf")) return (double)INFINITY;
-    if (t->kind != T_NUMBER || (t->ns > 1 && s[1] == 'x') || (t->ns > 2 && s[2] == 'x')) fail_at(p, t, "expected a number, got '%.*s'", SHOW(t));
+    if (t->kind != T_NUMBER || (t->ns > 1 && s[1] == 'x') || (t->ns > 2 && s[2] == 'x'))
+        fail_at(p, t, "expected a number, got '%.*s'", SHOW(t));
     if (!strcmp(s, "-inf")) return -(double)INFINITY;
     double v = strtod(s, NULL);
     if (isinf(v)) fail_at(p, t, "'%.*s' is too large; write inf for infinity", SHOW(t));
@@ -285,7 +302,8 @@ static bool starts_literal(const parser *p) {
 static uint64_t bits_of(parser *p, const token *t, tn_dtype dtype) {
     uint64_t v = 0;
     size_t digits = 2 * dtype_size(dtype);
-    if (t->ns < 3 || t->ns - 2 > digits) fail_at(p, t, "expected at most %zu hexadecimal digits for %s", digits, dtype_name(dtype));
+    if (t->ns < 3 || t->ns - 2 > digits)
+        fail_at(p, t, "expected at most %zu hexadecimal digits for %s", digits, dtype_name(dtype));
     for (size_t i = 2; i < t->ns; i++) v = v << 4 | (uint64_t)hex_value(t->s[i]);
     return v;
 }
@@ -308,7 +326,8 @@ static void store_literal(parser *p, const token *t, tn_dtype dtype, void *data,
     } else {
         double v = double_of(p, t);
         dtype_store(dtype, data, i, v);
-        if (isinf(dtype_load(dtype, data, i)) && !isinf(v)) fail_at(p, t, "'%.*s' is too large for %s", SHOW(t), dtype_name(dtype));
+        if (isinf(dtype_load(dtype, data, i)) && !isinf(v))
+            fail_at(p, t, "'%.*s' is too large for %s", SHOW(t), dtype_name(dtype));
     }
 }
 
@@ -323,7 +342,8 @@ typedef struct type_text {
 static int64_t parse_dim(parser *p) {
     if (p->t.kind == T_IDENT) {
         entry *e = name_find(p, 's', p->t.s, p->t.ns);
-        if (!e) FAIL(p, "symbolic dim %.*s is not declared; declare it as graph @name<%.*s 1..64>(...)", SHOW(&p->t), SHOW(&p->t));
+        if (!e)
+            FAIL(p, "symbolic dim %.*s is not declared; declare it as graph @name<%.*s 1..64>(...)", SHOW(&p->t), SHOW(&p->t));
         next(p);
         return -(int64_t)e->id;
     }
@@ -355,7 +375,8 @@ static int64_t elems_of(parser *p, const type_text *t) {
     return n / (int64_t)dtype_size(t->dtype);
 }
 
-/* Value of a const or an initial state: [..], x"..", rand(seed) or one literal. It is skipped first and read when its type is known. */
+/* Value of a const or an initial state: [..], x"..", rand(seed) or one literal. It is skipped first and read when its type is
+ * known. */
 typedef struct lexer_state {
     size_t pos, line_at;
     int line;
@@ -384,7 +405,8 @@ static void skip_value(parser *p) {
 }
 static void *fill_alloc(parser *p, const token *t, const type_text *type, int64_t elems) {
     size_t size = (size_t)elems * dtype_size(type->dtype);
-    if (size > TEXT_MAX_FILL - p->filled) fail_at(p, t, "values made from rand or one number take more than %d bytes in all", TEXT_MAX_FILL);
+    if (size > TEXT_MAX_FILL - p->filled)
+        fail_at(p, t, "values made from rand or one number take more than %d bytes in all", TEXT_MAX_FILL);
     p->filled += size;
     return arena_alloc(p->a, size);
 }
@@ -421,7 +443,8 @@ static void *read_hex(parser *p, const type_text *type, int64_t elems) {
     }
     return data;
 }
-/* rand(seed): floats uniform in [-1, 1), integers 0 to 7, bools with even odds; element i from random_uniform_at(seed, 0, i). */
+/* rand(seed): floats uniform in [-1, 1), integers 0 to 7, bools with even odds; element i from random_uniform_at(seed, 0, i).
+ */
 static void *read_rand(parser *p, const type_text *type, int64_t elems) {
     token start = p->t;
     next(p);
@@ -482,9 +505,11 @@ static val add_node(parser *p, const token *t, const spec *s, const type_text *g
     const char *text = graph_infer(p->g, s, p->a, &code, &r.dtype, &r.rank, r.dims);
     if (text) fail_at(p, t, "%s", text);
     if (given && given->given &&
-        (given->dtype != r.dtype || given->rank != r.rank || (r.rank && memcmp(given->dims, r.dims, (size_t)r.rank * sizeof *r.dims))))
-        fail_at(p, &given->at, "%s gives %s%s here, not %s%s", op_get(s->op)->name, dtype_name(r.dtype), graph_dims_text(p->g, p->a, r.rank, r.dims),
-                dtype_name(given->dtype), graph_dims_text(p->g, p->a, given->rank, given->dims));
+        (given->dtype != r.dtype || given->rank != r.rank ||
+         (r.rank && memcmp(given->dims, r.dims, (size_t)r.rank * sizeof *r.dims))))
+        fail_at(p, &given->at, "%s gives %s%s here, not %s%s", op_get(s->op)->name, dtype_name(r.dtype),
+                graph_dims_text(p->g, p->a, r.rank, r.dims), dtype_name(given->dtype),
+                graph_dims_text(p->g, p->a, given->rank, given->dims));
     p->g->here = place(p, t);
     return graph_add(p->g, s);
 }
@@ -530,7 +555,10 @@ static bool take_operand(parser *p, operand *out) {
     if (!e) FAIL(p, "there is no input or state named %.*s", SHOW(&p->t));
     out->v = e->id;
     if (graph_get(p->g, out->v)->region != p->region)
-        FAIL(p, p->region ? "%.*s is outside this region: pass it in as an operand" : "%.*s is inside a region: return it from there", SHOW(&p->t));
+        FAIL(p,
+             p->region ? "%.*s is outside this region: pass it in as an operand"
+                       : "%.*s is inside a region: return it from there",
+             SHOW(&p->t));
     next(p);
     return true;
 }
@@ -551,7 +579,8 @@ static void parse_attr(parser *p, statement *s) {
     attr *a = &s->attrs[s->n_attrs];
     a->key = p->t;
     for (int i = 0; i < s->n_attrs; i++)
-        if (s->attrs[i].key.ns == a->key.ns && !memcmp(s->attrs[i].key.s, a->key.s, a->key.ns)) FAIL(p, "attribute %.*s is given twice", SHOW(&a->key));
+        if (s->attrs[i].key.ns == a->key.ns && !memcmp(s->attrs[i].key.s, a->key.s, a->key.ns))
+            FAIL(p, "attribute %.*s is given twice", SHOW(&a->key));
     next(p);
     next(p); /* the = that the caller saw */
     a->value = p->t;
@@ -617,12 +646,15 @@ static attr *need_attr(parser *p, statement *s, const char *key, char kind, cons
     return a;
 }
 static void put(statement *s, int64_t v) { s->values[s->n_values++] = v; }
-static void put_int(parser *p, statement *s, const char *key) { put(s, int_of(p, &need_attr(p, s, key, '1', "NUMBER")->value)); }
+static void put_int(parser *p, statement *s, const char *key) {
+    put(s, int_of(p, &need_attr(p, s, key, '1', "NUMBER")->value));
+}
 static void put_mask(parser *p, statement *s) {
     attr *a = need_attr(p, s, "axes", '[', "[AXES]");
     int64_t mask = 0;
     for (int i = 0; i < a->n[0]; i++) {
-        if (a->list[0][i] < 0 || a->list[0][i] >= TN_MAX_RANK) fail_at(p, &a->value, "axis %lld; expected 0 to the rank less 1", (long long)a->list[0][i]);
+        if (a->list[0][i] < 0 || a->list[0][i] >= TN_MAX_RANK)
+            fail_at(p, &a->value, "axis %lld; expected 0 to the rank less 1", (long long)a->list[0][i]);
         if (mask >> a->list[0][i] & 1) fail_at(p, &a->value, "axis %lld is given twice", (long long)a->list[0][i]);
         mask |= (int64_t)1 << a->list[0][i];
     }
@@ -668,14 +700,20 @@ static void put_attrs(parser *p, statement *s) {
     case OP_prod:
     case OP_reduce_max:
     case OP_reduce_min:
-    case OP_flip: put_mask(p, s); break;
+    case OP_flip:
+        put_mask(p, s);
+        break;
     case OP_argmax:
     case OP_argmin:
     case OP_concat:
     case OP_gather:
     case OP_scatter_add:
-    case OP_iota: put_int(p, s, "axis"); break;
-    case OP_permute: put_list(p, s, "perm", rank); break;
+    case OP_iota:
+        put_int(p, s, "axis");
+        break;
+    case OP_permute:
+        put_list(p, s, "perm", rank);
+        break;
     case OP_pad:
         put_list(p, s, "before", rank);
         put_list(p, s, "after", rank);
@@ -690,9 +728,15 @@ static void put_attrs(parser *p, statement *s) {
         for (int i = 0; i < s->n_windows; i++)
             for (int k = 0; k < 4; k++) put(s, s->windows[i][k]);
         break;
-    case OP_dot: put_dot(p, s, rank); break;
-    case OP_random: put_int(p, s, "stream"); break;
-    case OP_proj: put_int(p, s, "index"); break;
+    case OP_dot:
+        put_dot(p, s, rank);
+        break;
+    case OP_random:
+        put_int(p, s, "stream");
+        break;
+    case OP_proj:
+        put_int(p, s, "index");
+        break;
     case OP_if:
         put_region(p, s, "then");
         put_region(p, s, "else");
@@ -701,7 +745,8 @@ static void put_attrs(parser *p, statement *s) {
         put_region(p, s, "cond");
         put_region(p, s, "body");
         break;
-    default: break;
+    default:
+        break;
     }
 }
 
@@ -733,7 +778,8 @@ static val add_literal(parser *p, statement *s, int slot) {
     if (s->type.given && !dtype && o->cls != CL_CMP) type.dtype = s->type.dtype, dtype = true;
     if (first && slot == 0) type.dtype = TN_BOOL, dtype = true;
     if (!shape || !dtype)
-        fail_at(p, &lit->at, "the type of this number cannot be inferred; give it a line of its own, such as %%c = const 0.5 f32[2,3]");
+        fail_at(p, &lit->at,
+                "the type of this number cannot be inferred; give it a line of its own, such as %%c = const 0.5 f32[2,3]");
     spec c = { .op = OP_const, .dtype = type.dtype, .rank = type.rank, .dims = type.dims, .region = p->region };
     lexer_state value = { .pos = lit->at.at + lit->at.n, .line_at = lit->at.line_at, .line = lit->at.line, .t = lit->at };
     read_value(p, &value, &type, false, &c);
@@ -784,8 +830,10 @@ static bool needs_type(op_code op) {
     case OP_fold:
     case OP_const:
     case OP_iota:
-    case OP_random: return true;
-    default: return false;
+    case OP_random:
+        return true;
+    default:
+        return false;
     }
 }
 static op_code take_op(parser *p) {
@@ -807,11 +855,14 @@ static void parse_statement(parser *p) {
     s->op = take_op(p);
     parse_operands(p, s);
     parse_rest(p, s);
-    if (needs_type(s->op) && !s->type.given) fail_at(p, &s->op_at, "%s needs the result's type, such as f32[2,3], at the end of the line", op_get(s->op)->name);
+    if (needs_type(s->op) && !s->type.given)
+        fail_at(p, &s->op_at, "%s needs the result's type, such as f32[2,3], at the end of the line", op_get(s->op)->name);
     put_attrs(p, s);
     for (int i = 0; i < s->in.n; i++)
         if (!s->in.at[i].v) s->in.at[i].v = add_literal(p, s, i);
-    spec n = { .op = s->op, .dtype = s->type.dtype, .n_in = s->in.n, .attr = s->values, .n_attr = s->n_values, .region = p->region };
+    spec n = {
+        .op = s->op, .dtype = s->type.dtype, .n_in = s->in.n, .attr = s->values, .n_attr = s->n_values, .region = p->region
+    };
     if (needs_type(s->op) && s->op != OP_cast) n.rank = s->type.rank, n.dims = s->type.dims;
     val *in = ARENA_ARRAY(p->a, val, s->in.n);
     for (int i = 0; i < s->in.n; i++) in[i] = s->in.at[i].v;
@@ -821,7 +872,8 @@ static void parse_statement(parser *p) {
     attr *label = find_attr(s, "label");
     if (label) n.name = name_copy(p, &need_attr(p, s, "label", '"', "\"TEXT\"")->value);
     for (int i = 0; i < s->n_attrs; i++)
-        if (!s->attrs[i].used) fail_at(p, &s->attrs[i].key, "%s has no attribute '%.*s'", op_get(s->op)->name, SHOW(&s->attrs[i].key));
+        if (!s->attrs[i].used)
+            fail_at(p, &s->attrs[i].key, "%s has no attribute '%.*s'", op_get(s->op)->name, SHOW(&s->attrs[i].key));
     val v = add_node(p, &s->op_at, &n, &s->type);
     name_add(p, '%', &s->name, s->name.s, s->name.ns, v, "value");
 }
@@ -842,7 +894,9 @@ static void parse_symbols(parser *p) {
         if (p->t.kind != T_DOTS) unexpected(p, "..");
         next(p);
         s.hi = take_int(p, "the end of the range");
-        if (s.lo < 0 || s.hi < s.lo) fail_at(p, &t, "the range of %.*s is %lld..%lld; expected 0 <= low <= high", SHOW(&t), (long long)s.lo, (long long)s.hi);
+        if (s.lo < 0 || s.hi < s.lo)
+            fail_at(p, &t, "the range of %.*s is %lld..%lld; expected 0 <= low <= high", SHOW(&t), (long long)s.lo,
+                    (long long)s.hi);
         VEC_PUSH(p->a, &p->g->symbols, s);
         name_add(p, 's', &t, t.s, t.ns, (uint32_t)p->g->symbols.n, "symbolic dim");
     } while (is_punct(p, ','));
@@ -855,7 +909,8 @@ static void parse_input(parser *p) {
     if (is_state) next(p);
     token t = p->t;
     if (t.kind != T_IDENT && t.kind != T_STRING) unexpected(p, "the name of an input");
-    if (t.kind == T_IDENT && text_is_reserved(t.s, t.ns)) FAIL(p, "%.*s is a reserved word; as a name it stands in quotes", SHOW(&t));
+    if (t.kind == T_IDENT && text_is_reserved(t.s, t.ns))
+        FAIL(p, "%.*s is a reserved word; as a name it stands in quotes", SHOW(&t));
     next(p);
     parse_type(p, &type);
     if (is_punct(p, '=')) {
@@ -877,7 +932,9 @@ static void parse_param(parser *p, int index) {
     next(p);
     parse_type(p, &type);
     int64_t at = index;
-    spec s = { .op = OP_param, .dtype = type.dtype, .rank = type.rank, .dims = type.dims, .attr = &at, .n_attr = 1, .region = p->region };
+    spec s = {
+        .op = OP_param, .dtype = type.dtype, .rank = type.rank, .dims = type.dims, .attr = &at, .n_attr = 1, .region = p->region
+    };
     name_add(p, '%', &t, t.s, t.ns, add_node(p, &t, &s, NULL), "value");
 }
 /* ( item, item ) {, where an item is an input or, in a region, a parameter */
@@ -923,10 +980,12 @@ static void parse_output(parser *p, int index) {
         next(p);
         token target = p->t;
         operand state;
-        if (!take_operand(p, &state) || !state.v || graph_get(p->g, state.v)->op != OP_state) fail_at(p, &target, "expected a state");
+        if (!take_operand(p, &state) || !state.v || graph_get(p->g, state.v)->op != OP_state)
+            fail_at(p, &target, "expected a state");
         o.state = state.v;
         if (!graph_same_shape(p->g, o.v, o.state) || graph_get(p->g, o.v)->dtype != graph_get(p->g, o.state)->dtype)
-            fail_at(p, &t, "state %.*s is %s and cannot take %s", SHOW(&target), graph_shape_text(p->g, p->a, o.state), graph_shape_text(p->g, p->a, o.v));
+            fail_at(p, &t, "state %.*s is %s and cannot take %s", SHOW(&target), graph_shape_text(p->g, p->a, o.state),
+                    graph_shape_text(p->g, p->a, o.v));
         name_add(p, 'a', &target, target.s, target.ns, o.state, "the new value of state");
     }
     if (!o.name && !o.state) o.name = arena_printf(p->a, "out%d", index);

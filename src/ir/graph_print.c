@@ -1,5 +1,6 @@
-/* graph_print.c - the canonical text of a graph (docs/ir.md). In: any graph, also a broken one in a debugger's hands: whatever does not
- * exist prints as "?". Out: text that graph_parse reads back as an equal graph. Scratch memory comes from the string's arena. */
+/* graph_print.c - the canonical text of a graph (docs/ir.md). In: any graph, also a broken one in a debugger's hands: whatever
+ * does not exist prints as "?". Out: text that graph_parse reads back as an equal graph. Scratch memory comes from the string's
+ * arena. */
 #include "ir/graph.h"
 #include "ir/graph_text.h"
 
@@ -10,9 +11,9 @@
 typedef struct printer {
     const graph *g;
     str *out;
-    size_t line;        /* where the current line starts in out */
-    uint32_t *number;   /* of a value's name %k; 0 = not printed on a line of its own */
-    bool *is_inline;    /* consts printed as literals where they are used */
+    size_t line;         /* where the current line starts in out */
+    uint32_t *number;    /* of a value's name %k; 0 = not printed on a line of its own */
+    bool *is_inline;     /* consts printed as literals where they are used */
     uint32_t *region_no; /* of a region's name @rK */
     uint32_t next_number, next_region;
     val *order; /* all nodes by region, then in topological order */
@@ -229,14 +230,20 @@ static void attributes(printer *p, const node *n) {
     case OP_prod:
     case OP_reduce_max:
     case OP_reduce_min:
-    case OP_flip: named_mask(p, n); break;
+    case OP_flip:
+        named_mask(p, n);
+        break;
     case OP_argmax:
     case OP_argmin:
     case OP_concat:
     case OP_gather:
     case OP_scatter_add:
-    case OP_iota: named_int(p, "axis", n, 0); break;
-    case OP_permute: named_list(p, "perm", n, 0, rank); break;
+    case OP_iota:
+        named_int(p, "axis", n, 0);
+        break;
+    case OP_permute:
+        named_list(p, "perm", n, 0, rank);
+        break;
     case OP_pad:
         named_list(p, "before", n, 0, rank);
         named_list(p, "after", n, rank, rank);
@@ -248,10 +255,18 @@ static void attributes(printer *p, const node *n) {
         named_list(p, "step", n, rank, rank);
         break;
     case OP_window:
-    case OP_fold: windows(p, n); break;
-    case OP_dot: dot_axes(p, n); break;
-    case OP_random: named_int(p, "stream", n, 0); break;
-    case OP_proj: named_int(p, "index", n, 0); break;
+    case OP_fold:
+        windows(p, n);
+        break;
+    case OP_dot:
+        dot_axes(p, n);
+        break;
+    case OP_random:
+        named_int(p, "stream", n, 0);
+        break;
+    case OP_proj:
+        named_int(p, "index", n, 0);
+        break;
     case OP_if:
         named_region(p, "then", n, 0);
         named_region(p, "else", n, 1);
@@ -260,7 +275,8 @@ static void attributes(printer *p, const node *n) {
         named_region(p, "cond", n, 0);
         named_region(p, "body", n, 1);
         break;
-    default: break;
+    default:
+        break;
     }
 }
 static void statement(printer *p, const char *indent, val v) {
@@ -378,8 +394,8 @@ static void print_region(printer *p, int i) {
     str_add(p->out, "  }");
     line_end(p);
 }
-/* A region stands before the ops that name it: print those whose own regions are printed, until none is left. A round that prints
- * none means regions inside themselves (a broken graph): then the rest comes in order. */
+/* A region stands before the ops that name it: print those whose own regions are printed, until none is left. A round that
+ * prints none means regions inside themselves (a broken graph): then the rest comes in order. */
 static void print_regions(printer *p) {
     const graph *g = p->g;
     bool progress = true;
@@ -407,7 +423,8 @@ static void header(printer *p) {
     str_add(p->out, "graph @");
     name_bare_or_quoted(p->out, g->name);
     for (int i = 0; i < g->symbols.n; i++)
-        str_addf(p->out, "%s%s %lld..%lld", i ? ", " : "<", g->symbols.at[i].name, (long long)g->symbols.at[i].lo, (long long)g->symbols.at[i].hi);
+        str_addf(p->out, "%s%s %lld..%lld", i ? ", " : "<", g->symbols.at[i].name, (long long)g->symbols.at[i].lo,
+                 (long long)g->symbols.at[i].hi);
     str_add(p->out, g->symbols.n ? ">(" : "(");
     for (int i = 0; i < g->inputs.n; i++) {
         if (i) comma(p);

@@ -15,7 +15,8 @@ enum {
     TEXT_MAX_FILL = 1 << 28 /* bytes made from rand(seed) or one value, all together */
 };
 
-/* Identifiers: a letter or _, then letters, digits, _ . and /, but not "..". Reserved words are quoted when they name something. */
+/* Identifiers: a letter or _, then letters, digits, _ . and /, but not "..". Reserved words are quoted when they name
+ * something. */
 bool text_is_reserved(const char *s, size_t n);
 bool text_is_ident_start(char c);
 bool text_is_ident(char c);

@@ -82,13 +82,14 @@ static void test_canonical(void **state) {
     (void)state;
     arena a;
     arena_init(&a, mem_libc(), NULL);
-    graph *g = must_parse(&a, "graph @g(x f32[2,3],\n state w f32[2] = [1,5e-1\n]) { %a=sum x axes=[1]\n %r = reshape %a f32[2] ; c\n %c = const 0.1 f32[2]\n"
+    graph *g = must_parse(&a, "graph @g(x f32[2,3],\n state w f32[2] = [1,5e-1\n]) { %a=sum x axes=[1]\n %r = reshape %a "
+                              "f32[2] ; c\n %c = const 0.1 f32[2]\n"
                               "%b=mul %c,%r label=\"m\"\n%d = div %b, 0.1\nreturn %b, %d->w\n}");
     assert_string_equal(print(&a, g), "graph @g(x f32[2,3], state w f32[2] = [1.0, 0.5]) {\n"
-                                      "  %1 = sum x axes=[1]                            f32[2,1]\n"
-                                      "  %2 = reshape %1                                f32[2]\n"
+                                      "  %1 = sum x axes=[1]                           f32[2,1]\n"
+                                      "  %2 = reshape %1                               f32[2]\n"
                                       "  %3 = mul 0.1, %2 label=\"m\"                    f32[2]\n"
-                                      "  %4 = div %3, 0.1                               f32[2]\n"
+                                      "  %4 = div %3, 0.1                              f32[2]\n"
                                       "  return %3 as \"out0\", %4 -> w\n"
                                       "}\n");
     arena_fini(&a);
@@ -245,8 +246,8 @@ static uint64_t random_next(uint64_t *s) {
     *s ^= *s << 13, *s ^= *s >> 7, *s ^= *s << 17;
     return *s;
 }
-/* Whatever the bytes: an error with a place, or a sound graph that round-trips. Texts are copied to exact-size blocks, so that a
- * sanitizer sees any read past the end. */
+/* Whatever the bytes: an error with a place, or a sound graph that round-trips. Texts are copied to exact-size blocks, so that
+ * a sanitizer sees any read past the end. */
 static void feed(const char *text, size_t n, int *parsed) {
     arena a;
     err e;
@@ -289,9 +290,15 @@ static void test_mutated(void **state) {
             size_t at = random_next(&s) % n;
             char c = bytes[random_next(&s) % (sizeof bytes - 1)];
             switch (random_next(&s) % 4) {
-            case 0: text[at] = c; break;
-            case 1: memmove(text + at + 1, text + at, n++ - at), text[at] = c; break;
-            case 2: memmove(text + at, text + at + 1, --n - at); break;
+            case 0:
+                text[at] = c;
+                break;
+            case 1:
+                memmove(text + at + 1, text + at, n++ - at), text[at] = c;
+                break;
+            case 2:
+                memmove(text + at, text + at + 1, --n - at);
+                break;
             default: { /* a piece of the text from elsewhere */
                 size_t len = random_next(&s) % 12, to = random_next(&s) % n;
                 if (at + len <= n && to + len <= n) memmove(text + to, text + at, len);
