@@ -226,12 +226,12 @@ void graph_assign(graph *g, val state, val v) {
  * Gives 0 for what does not exist, so that broken graphs can be walked too. */
 static bool dep_get(const graph *g, const node *n, int k, val *out) {
     *out = 0;
-    if (k < n->n_in) {
+    if (k < n->n_in && n->in) {
         if (n->in[k] < (val)g->nodes.n) *out = n->in[k];
         return true;
     }
-    k -= n->n_in;
-    if (n->op != OP_if && n->op != OP_while) return false;
+    k -= n->in ? n->n_in : 0;
+    if ((n->op != OP_if && n->op != OP_while) || !n->attr) return false;
     for (int i = 0; i < n->n_attr; i++) {
         if (n->attr[i] < 1 || n->attr[i] >= g->regions.n) continue;
         const region *r = &g->regions.at[n->attr[i]];

@@ -280,7 +280,9 @@ static void attributes(printer *p, const node *n) {
     }
 }
 static void statement(printer *p, const char *indent, val v) {
-    const node *n = graph_get(p->g, v);
+    node whole = *graph_get(p->g, v), *n = &whole;
+    if (!n->attr) n->n_attr = 0; /* broken */
+    if (!n->in) n->n_in = 0;
     str_addf(p->out, "%s%%%u = %s", indent, p->number[v], op_get((op_code)n->op)->name);
     for (int i = 0; i < n->n_in; i++) {
         if (i)
@@ -321,14 +323,14 @@ static void find_inline(printer *p) {
     p->is_inline = ARENA_ARRAY(p->out->a, bool, g->nodes.n);
     for (int i = 1; i < g->nodes.n; i++) {
         const node *n = &g->nodes.at[i];
-        for (int k = 0; k < n->n_in; k++) {
+        for (int k = 0; n->in && k < n->n_in; k++) {
             if (n->in[k] == 0 || n->in[k] >= (val)g->nodes.n) continue;
             const node *c = graph_get(g, n->in[k]);
             if (c->op == OP_const && c->splat && !c->name) p->is_inline[n->in[k]] = true;
         }
     }
     for (int i = 1; i < g->nodes.n; i++) /* one use that needs a name takes it back */
-        for (int k = 0; k < g->nodes.at[i].n_in; k++) {
+        for (int k = 0; g->nodes.at[i].in && k < g->nodes.at[i].n_in; k++) {
             val v = g->nodes.at[i].in[k];
             if (v < (val)g->nodes.n && !is_literal_slot(g, &g->nodes.at[i], k)) p->is_inline[v] = false;
         }
@@ -408,7 +410,7 @@ static void print_regions(printer *p) {
             for (int k = p->first[i]; k < p->first[i + 1] && ready; k++) {
                 const node *n = graph_get(g, p->order[k]);
                 if (n->op != OP_if && n->op != OP_while) continue;
-                for (int j = 0; j < n->n_attr; j++)
+                for (int j = 0; n->attr && j < n->n_attr; j++)
                     if (n->attr[j] > 0 && n->attr[j] < g->regions.n && !p->region_no[n->attr[j]]) ready = false;
             }
             if (!ready && !forced) continue;

@@ -18,8 +18,8 @@ typedef struct rule {
 } rule;
 
 static void add_dims(str *b, const graph *g, int rank, const int64_t *dims) {
-    str_add(b, "[");
-    for (int i = 0; i < rank; i++) {
+    str_add(b, rank && !dims ? "[?" : "[");
+    for (int i = 0; i < rank && dims; i++) {
         if (i) str_add(b, ",");
         if (dims[i] < 0 && dims[i] >= -g->symbols.n && g->symbols.at[-dims[i] - 1].name)
             str_add(b, g->symbols.at[-dims[i] - 1].name);
