@@ -1,0 +1,286 @@
+/* run.c - public entry points of programs and sessions: argument checks, then src/drive does the work.
+ *
+ * In: pointers from the host. Out: statuses, texts in the context. Names are looked up here and nowhere later. */
+#include "api/api.h"
+#include "drive/drive.h"
+
+#include <stdio.h>
+
+/* ---- programs ---- */
+
+tn_status tn_compile(tn_graph *g, const tn_compile_opts *opts, tn_program **out_program) {
+    if (!g) return TN_ERR_INVAL;
+    if (!out_program) return err_set(&g->ctx->err, TN_ERR_INVAL, "tn_compile: out_program is NULL");
+    *out_program = NULL;
+    if (g->err.code) return api_report(g->ctx, &g->err);
+    if (g->ir->outputs.n == 0) return err_set(&g->ctx->err, TN_ERR_INVAL, "tn_compile: graph @%s has no outputs: use tn_output or tn_assign", g->ir->name);
+    return drive_compile(g->ctx, g->ir, opts, out_program);
+}
+
+void tn_program_free(tn_program *p) { drive_program_free(p); }
+
+void tn_program_get_stats(const tn_program *p, tn_program_stats *out) {
+    if (out) *out = p ? p->stats : (tn_program_stats){ 0 };
+}
+
+int tn_program_n_slots(const tn_program *p) { return p ? p->n_io : 0; }
+
+static tn_shape shape_of(const graph *g, val v) {
+    const node *n = graph_get(g, v);
+    tn_shape s = { .rank = n->rank };
+    for (int i = 0; i < n->rank; i++) s.dim[i] = n->dims[i];
+    return s;
+}
+static const graph *graph_of(const tn_program *p) { return p->plan ? p->plan->g : p->graph; }
+
+tn_status tn_program_slot(const tn_program *p, int slot, char *out_kind, const char **out_name, tn_dtype *out_dtype, tn_shape *out_shape) {
+    if (!p) return TN_ERR_INVAL;
+    if (slot < 0 || slot >= p->n_io) return err_set(&p->ctx->err, TN_ERR_INVAL, "tn_program_slot: slot %d of %d", slot, p->n_io);
+    const pio *io = &p->io[slot];
+    if (out_kind) *out_kind = io->is_output ? 'o' : 'i';
+    if (out_name) *out_name = io->name;
+    if (out_dtype) *out_dtype = (tn_dtype)io->dtype;
+    if (out_shape) *out_shape = shape_of(graph_of(p), io->node);
+    return TN_OK;
+}
+
+typedef struct text_job {
+    const tn_program *p;
+    const char *stage;
+    arena *a;
+    str out;
+    bool known;
+} text_job;
+
+static void make_text(void *arg) {
+    text_job *j = arg;
+    const tn_program *p = j->p;
+    str_init(&j->out, j->a);
+    j->known = true;
+    if (!strcmp(j->stage, "graph"))
+        graph_print(graph_of(p), &j->out);
+    else if (!strcmp(j->stage, "c") && p->source)
+        str_addn(&j->out, p->source, p->n_source);
+    else if (!strcmp(j->stage, "kernels") && p->plan)
+        for (int i = 0; i < p->plan->kernels.n; i++) {
+            if (p->plan->kernels.at[i].code == i) kernel_print(p->plan->kernels.at[i].k, &j->out);
+        }
+    else if (!strcmp(j->stage, "plan") && p->plan)
+        plan_print(p->plan, &j->out);
+    else if (!strcmp(j->stage, "explain") && p->plan)
+        explain_print(p, &j->out);
+    else if (!strcmp(j->stage, "explain.json") && p->plan)
+        explain_json(p, &j->out);
+    else
+        j->known = false;
+}
+
+tn_status tn_program_text(const tn_program *p, const char *stage, char **out_text) {
+    if (!p) return TN_ERR_INVAL;
+    if (!stage || !out_text) return err_set(&p->ctx->err, TN_ERR_INVAL, "tn_program_text: stage or out_text is NULL");
+    guard gd;
+    arena a;
+    arena_init(&a, p->ctx->mem, &gd);
+    text_job j = { .p = p, .stage = stage, .a = &a };
+    tn_status code = api_try(&gd, make_text, &j);
+    if (code)
+        api_report(p->ctx, &gd.err);
+    else if (!j.known)
+        code = err_set(&p->ctx->err, TN_ERR_INVAL, "tn_program_text: no stage \"%s\" in this program; stages are graph, plan, kernels, c, explain, explain.json", stage);
+    else if (!(*out_text = mem_strdup(p->ctx->mem, j.out.s)))
+        code = err_set(&p->ctx->err, TN_ERR_NOMEM, "out of memory: a text of %zu bytes", j.out.n);
+    arena_fini(&a);
+    return code;
+}
+
+/* ---- sessions ---- */
+
+tn_status tn_session_new(tn_program *p, tn_session **out) {
+    if (!p) return TN_ERR_INVAL;
+    if (!out) return err_set(&p->ctx->err, TN_ERR_INVAL, "tn_session_new: out_session is NULL");
+    *out = NULL;
+    return drive_session_new(p, out);
+}
+void tn_session_free(tn_session *s) { drive_session_free(s); }
+
+int tn_session_slot(const tn_session *s, const char *name) {
+    if (!s || !name) return -1;
+    for (int i = 0; i < s->p->n_io; i++)
+        if (!strcmp(s->p->io[i].name, name)) return i;
+    return -1;
+}
+
+static tn_status bind(tn_session *s, int slot, void *data) {
+    s->bound[slot] = data ? data : s->spare[slot];
+    if (s->list && !s->io_buf && s->bound[slot]) s->p->dev->api->bind_host(s->list, SLOT_IO + slot, s->bound[slot]);
+    return TN_OK;
+}
+
+static tn_status slot_error(const tn_session *s, const char *fn, int slot) {
+    return err_set(&s->p->ctx->err, TN_ERR_INVAL, "%s: slot %d of %d", fn, slot, s->p->n_io);
+}
+
+tn_status tn_session_bind(tn_session *s, int slot, void *data) {
+    if (!s) return TN_ERR_INVAL;
+    if (slot < 0 || slot >= s->p->n_io) return slot_error(s, "tn_session_bind", slot);
+    s->trace[slot] = 0;
+    return bind(s, slot, data);
+}
+
+tn_status tn_session_bind_trace(tn_session *s, int slot, void *data, int64_t n_steps) {
+    if (!s) return TN_ERR_INVAL;
+    if (slot < 0 || slot >= s->p->n_io || !s->p->io[slot].is_output) return slot_error(s, "tn_session_bind_trace", slot);
+    if (n_steps < 1 || !data) return err_set(&s->p->ctx->err, TN_ERR_INVAL, "tn_session_bind_trace: %lld steps at %p", (long long)n_steps, data);
+    s->trace[slot] = n_steps;
+    return bind(s, slot, data);
+}
+
+static tn_status unbound(const tn_session *s) {
+    for (int i = 0; i < s->p->n_io; i++)
+        if (!s->bound[i] && s->p->io[i].bytes)
+            return err_set(&s->p->ctx->err, TN_ERR_INVAL, "input \"%s\" (%lld bytes) is not bound", s->p->io[i].name, (long long)s->p->io[i].bytes);
+    return TN_OK;
+}
+
+tn_status tn_session_run(tn_session *s) {
+    if (!s) return TN_ERR_INVAL;
+    tn_status code = unbound(s);
+    return code ? code : drive_session_run(s, 1);
+}
+
+static tn_status bind_all(tn_session *s, const char *fn, const tn_binding *b, int n) {
+    for (int i = 0; i < n; i++) {
+        int slot = b[i].name ? tn_session_slot(s, b[i].name) : -1;
+        if (slot < 0) return err_set(&s->p->ctx->err, TN_ERR_INVAL, "%s: no input or output is named \"%s\"", fn, b[i].name ? b[i].name : "(null)");
+        if (!b[i].data && s->p->io[slot].bytes) return err_set(&s->p->ctx->err, TN_ERR_INVAL, "%s: data of \"%s\" is NULL", fn, b[i].name);
+        s->trace[slot] = 0;
+        bind(s, slot, b[i].data);
+    }
+    return TN_OK;
+}
+
+tn_status tn_run(tn_session *s, const tn_binding *b, int n) {
+    if (!s) return TN_ERR_INVAL;
+    tn_status code = bind_all(s, "tn_run", b, n);
+    return code ? code : tn_session_run(s);
+}
+
+/* Devices and modes without a loop of their own: the same steps, one by one. */
+static tn_status run_steps(tn_session *s, int64_t n_steps) {
+    tn_status code = TN_OK;
+    int n_io = s->p->n_io;
+    for (int64_t step = 0; step < n_steps && !code; step++) {
+        for (int i = 0; i < n_io; i++)
+            if (s->ring[i]) bind(s, i, (char *)s->bound[i] + s->ring[i] * (step % s->ring[n_io + i]));
+        code = drive_session_run(s, 1);
+        for (int i = 0; i < n_io; i++)
+            if (s->ring[i]) bind(s, i, (char *)s->bound[i] - s->ring[i] * (step % s->ring[n_io + i]));
+    }
+    return code;
+}
+
+tn_status tn_run_n(tn_session *s, int64_t n_steps, const tn_binding *rings, int n_rings, int64_t n_ring) {
+    if (!s) return TN_ERR_INVAL;
+    err *e = &s->p->ctx->err;
+    if (n_steps < 0) return err_set(e, TN_ERR_INVAL, "tn_run_n: %lld steps", (long long)n_steps);
+    if (n_rings && n_ring < 1) return err_set(e, TN_ERR_INVAL, "tn_run_n: a ring of %lld batches", (long long)n_ring);
+    int n_io = s->p->n_io;
+    for (int i = 0; i < n_io; i++) {
+        s->ring[i] = s->trace[i] ? s->p->io[i].bytes : 0;
+        s->ring[n_io + i] = s->trace[i] ? s->trace[i] : 1;
+        if (s->trace[i] && s->trace[i] < n_steps)
+            return err_set(e, TN_ERR_INVAL, "tn_run_n: %lld steps, but the trace of \"%s\" has room for %lld", (long long)n_steps, s->p->io[i].name, (long long)s->trace[i]);
+    }
+    for (int i = 0; i < n_rings; i++) {
+        int slot = rings[i].name ? tn_session_slot(s, rings[i].name) : -1;
+        if (slot < 0) return err_set(e, TN_ERR_INVAL, "tn_run_n: no input is named \"%s\"", rings[i].name ? rings[i].name : "(null)");
+        if (!rings[i].data) return err_set(e, TN_ERR_INVAL, "tn_run_n: data of \"%s\" is NULL", rings[i].name);
+        bind(s, slot, rings[i].data);
+        if (s->p->io[slot].is_output) continue; /* an output bound here holds the last step */
+        s->ring[slot] = s->p->io[slot].bytes;
+        s->ring[n_io + slot] = n_ring;
+    }
+    tn_status code = unbound(s);
+    if (code || n_steps == 0) return code;
+    bool own_loop = !s->imm && !s->io_buf && s->p->opts.mode != TN_MODE_GRAPH;
+    return own_loop ? drive_session_run(s, n_steps) : run_steps(s, n_steps);
+}
+
+/* ---- state ---- */
+
+int tn_session_n_states(const tn_session *s) { return s ? s->p->n_states : 0; }
+
+tn_status tn_session_state(const tn_session *s, int i, const char **out_name, tn_dtype *out_dtype, tn_shape *out_shape) {
+    if (!s) return TN_ERR_INVAL;
+    if (i < 0 || i >= s->p->n_states) return err_set(&s->p->ctx->err, TN_ERR_INVAL, "tn_session_state: state %d of %d", i, s->p->n_states);
+    const pstate *st = &s->p->states[i];
+    if (out_name) *out_name = st->name;
+    if (out_dtype) *out_dtype = (tn_dtype)graph_get(graph_of(s->p), st->node)->dtype;
+    if (out_shape) *out_shape = shape_of(graph_of(s->p), st->node);
+    return TN_OK;
+}
+
+static int find_state(const tn_session *s, const char *name) {
+    for (int i = 0; name && i < s->p->n_states; i++)
+        if (!strcmp(s->p->states[i].name, name)) return i;
+    return -1;
+}
+
+static tn_status state_place(tn_session *s, const char *fn, const char *name, const void *data, size_t bytes, int *out) {
+    err *e = &s->p->ctx->err;
+    *out = find_state(s, name);
+    if (*out < 0) return err_set(e, TN_ERR_INVAL, "%s: no state is named \"%s\"", fn, name ? name : "(null)");
+    val v = s->p->states[*out].node;
+    size_t need = (size_t)graph_elems(graph_of(s->p), v) * dtype_size((tn_dtype)graph_get(graph_of(s->p), v)->dtype);
+    if (bytes != need) return err_set(e, TN_ERR_SHAPE, "%s: %zu bytes given, state \"%s\" has %zu", fn, bytes, name, need);
+    if (!data && need) return err_set(e, TN_ERR_INVAL, "%s: data is NULL", fn);
+    return TN_OK;
+}
+
+tn_status tn_session_get(tn_session *s, const char *state, void *data, size_t bytes) {
+    if (!s) return TN_ERR_INVAL;
+    int i;
+    tn_status code = state_place(s, "tn_session_get", state, data, bytes, &i);
+    if (code || bytes == 0) return code;
+    if (s->imm) {
+        memcpy(data, s->at[s->p->states[i].node], bytes);
+        return TN_OK;
+    }
+    return s->p->dev->api->download(s->p->dev, s->state, (size_t)s->p->plan->bufs.at[s->p->states[i].buf].offset, data, bytes, &s->p->ctx->err);
+}
+
+tn_status tn_session_set(tn_session *s, const char *state, const void *data, size_t bytes) {
+    if (!s) return TN_ERR_INVAL;
+    int i;
+    tn_status code = state_place(s, "tn_session_set", state, data, bytes, &i);
+    if (code || bytes == 0) return code;
+    if (s->imm) {
+        memcpy(s->at[s->p->states[i].node], data, bytes);
+        return TN_OK;
+    }
+    return s->p->dev->api->upload(s->p->dev, s->state, (size_t)s->p->plan->bufs.at[s->p->states[i].buf].offset, data, bytes, &s->p->ctx->err);
+}
+
+tn_status tn_session_copy_state(tn_session *to, const tn_session *from, int *out_n) {
+    if (!to || !from) return TN_ERR_INVAL;
+    int n = 0;
+    tn_status code = TN_OK;
+    for (int i = 0; i < to->p->n_states && !code; i++) {
+        const char *name = to->p->states[i].name;
+        int j = find_state(from, name);
+        tn_dtype ta, tb;
+        tn_shape sa, sb;
+        if (j < 0 || tn_session_state(to, i, NULL, &ta, &sa) || tn_session_state(from, j, NULL, &tb, &sb)) continue;
+        if (ta != tb || sa.rank != sb.rank || memcmp(sa.dim, sb.dim, sizeof(int64_t) * (size_t)sa.rank)) continue;
+        size_t bytes = tn_dtype_size(ta);
+        for (int d = 0; d < sa.rank; d++) bytes *= (size_t)sa.dim[d];
+        void *tmp = mem_alloc(to->p->ctx->mem, bytes);
+        if (!tmp) return err_set(&to->p->ctx->err, TN_ERR_NOMEM, "out of memory: %zu bytes", bytes);
+        code = tn_session_get((tn_session *)(uintptr_t)from, name, tmp, bytes);
+        if (!code) code = tn_session_set(to, name, tmp, bytes);
+        mem_free(to->p->ctx->mem, tmp, bytes);
+        n += !code;
+    }
+    if (out_n) *out_n = n;
+    return code;
+}

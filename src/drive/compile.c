@@ -1,0 +1,195 @@
+/* compile.c - graph to program: runs the pipeline under the context's guard, writes the status, builds it on the device.
+ *
+ * In: a graph and options. Out: an immutable program that no longer refers to the graph. The program's arena owns what the compile half
+ * made; module and constants belong to the device. */
+#include "drive/drive.h"
+#include "emit/emit.h"
+#include "rt/cache.h"
+
+#include <stdio.h>
+
+tn_status drive_device(tn_ctx *ctx, const char *name, int threads, device **out) {
+    int n_apis;
+    const device_api *const *apis = device_table(&n_apis);
+    for (int i = 0; i < ctx->n_devices; i++)
+        if (!strcmp(ctx->devices[i]->api->name, name) && ctx->device_threads[i] == threads) {
+            *out = ctx->devices[i];
+            return TN_OK;
+        }
+    const device_api *api = NULL;
+    for (int i = 0; i < n_apis; i++)
+        if (!strcmp(apis[i]->name, name)) api = apis[i];
+    if (!api) return err_set(&ctx->err, TN_ERR_DEVICE, "device \"%s\" is unknown; `tenon devices` lists what there is", name);
+    if (ctx->n_devices == CTX_MAX_DEVICES)
+        return err_set(&ctx->err, TN_ERR_DEVICE, "more than %d devices (name, thread count) in one context", CTX_MAX_DEVICES);
+    if (!ctx->cache) {
+        cache_opts co = { ctx->mem, ctx->cache_dir, ctx->cache_bytes, ctx->cache_memory, ctx->log, ctx->log_ud };
+        tn_status status = cache_open(&co, &ctx->cache, &ctx->err);
+        if (status) return status;
+        ctx->cache_close = cache_close;
+    }
+    device_opts o = { ctx->mem, threads, ctx->compiler, ctx->cache, ctx->log, ctx->log_ud };
+    device *d;
+    tn_status status = api->open(&o, &d, &ctx->err);
+    if (status) return status;
+    ctx->device_threads[ctx->n_devices] = threads;
+    ctx->devices[ctx->n_devices++] = *out = d;
+    return TN_OK;
+}
+
+/* ---- compile half: everything here may jump ---- */
+
+typedef struct job {
+    tn_program *p;
+    const graph *g;
+} job;
+
+static void count(tn_program *p) {
+    tn_program_stats *s = &p->stats;
+    s->kernels = p->plan->kernels.n;
+    for (int i = 0; i < p->plan->kernels.n; i++) {
+        const pkernel *pk = &p->plan->kernels.at[i];
+        s->distinct_kernels += pk->code == i;
+        s->bytes_read += pk->k->bytes_read;
+        s->bytes_written += pk->k->bytes_written;
+        s->flops += pk->k->flops;
+        p->parallel |= pk->k->par_var >= 0;
+    }
+    s->arena_bytes = (uint64_t)p->plan->temp_bytes;
+    s->arena_bound = (uint64_t)p->plan->temp_bound;
+    s->state_bytes = (uint64_t)p->plan->state_bytes;
+}
+
+/* Slots of an immediate program, in the order that plans use. */
+static void list_slots(tn_program *p) {
+    const graph *g = p->graph;
+    pio *io = ARENA_ARRAY(&p->arena, pio, g->inputs.n + g->outputs.n);
+    pstate *states = ARENA_ARRAY(&p->arena, pstate, g->inputs.n);
+    for (int i = 0; i < g->inputs.n; i++) {
+        const node *n = graph_get(g, g->inputs.at[i]);
+        int64_t bytes = graph_elems(g, g->inputs.at[i]) * (int64_t)dtype_size((tn_dtype)n->dtype);
+        if (n->op == OP_state)
+            states[p->n_states++] = (pstate){ n->name, g->inputs.at[i], -1 };
+        else
+            io[p->n_io++] = (pio){ n->name, false, g->inputs.at[i], n->dtype, -1, bytes };
+    }
+    for (int i = 0; i < g->outputs.n; i++) {
+        val v = g->outputs.at[i].v;
+        const node *n = graph_get(g, v);
+        if (!g->outputs.at[i].name) continue;
+        io[p->n_io++] = (pio){ g->outputs.at[i].name, true, v, n->dtype, -1, graph_elems(g, v) * (int64_t)dtype_size((tn_dtype)n->dtype) };
+    }
+    p->io = io, p->states = states;
+}
+
+static void compile_half(job *j) {
+    tn_program *p = j->p;
+    str text;
+    p->graph = graph_clone(j->g, &p->arena, true, NULL);
+    graph_compact(p->graph);
+    if (p->opts.mode == TN_MODE_IMMEDIATE) {
+        list_slots(p);
+        return;
+    }
+    p->plan = pipeline_run(p->graph, &p->arena, &p->opts, &p->target);
+    str_init(&text, &p->arena);
+    emit_c(p->plan, &p->target, &text);
+    p->source = text.s, p->n_source = text.n;
+    p->kernel_entry = ARENA_ARRAY(&p->arena, void *, p->plan->kernels.n + 1);
+    p->io = p->plan->io.at, p->n_io = p->plan->io.n;
+    p->states = p->plan->states.at, p->n_states = p->plan->states.n;
+    count(p);
+}
+
+static tn_status guarded(job *j) {
+    if (GUARD_TRY(&j->p->gd)) {
+        compile_half(j);
+        return TN_OK;
+    }
+    j->p->ctx->err = j->p->gd.err;
+    return j->p->gd.err.code;
+}
+
+/* ---- run half ---- */
+
+static tn_status build(tn_program *p) {
+    const device_api *api = p->dev->api;
+    err *e = &p->ctx->err;
+    double start = now_seconds();
+    bool hit = false;
+    tn_status status = api->build(p->dev, p->source, p->n_source, p->opts.no_cache != 0, &p->module, &hit, e);
+    if (status) return status;
+    p->stats.build_seconds = now_seconds() - start;
+    p->stats.cache_hits = hit, p->stats.cache_misses = !hit;
+    if ((status = api->find(p->dev, p->module, "tn_main", &p->main_entry, e))) return status;
+    for (int i = 0; i < p->plan->kernels.n; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "tn_kernel_%d", i);
+        if ((status = api->find(p->dev, p->module, name, &p->kernel_entry[i], e))) return status;
+    }
+    return TN_OK;
+}
+
+static tn_status upload_constants(tn_program *p) {
+    const device_api *api = p->dev->api;
+    tn_status status = api->alloc(p->dev, (size_t)p->plan->const_bytes, &p->consts, &p->ctx->err);
+    for (int i = 0; i < p->plan->bufs.n && !status; i++) {
+        const pbuf *b = &p->plan->bufs.at[i];
+        if (b->kind != PB_CONST) continue;
+        const void *data = graph_get(p->plan->g, b->node)->data;
+        status = api->upload(p->dev, p->consts, (size_t)b->offset, data, (size_t)b->bytes, &p->ctx->err);
+    }
+    return status;
+}
+
+static tn_status resolve(tn_ctx *ctx, const tn_compile_opts *opts, tn_compile_opts *out) {
+    *out = TN_COMPILE_DEFAULTS;
+    if (opts) {
+        if (opts->struct_size > sizeof *opts || opts->struct_size == 0)
+            return err_set(&ctx->err, TN_ERR_INVAL, "tn_compile_opts.struct_size is %zu; this library knows %zu: start from TN_COMPILE_DEFAULTS", opts->struct_size, sizeof *opts);
+        memcpy(out, opts, opts->struct_size);
+    }
+    if (out->mode < TN_MODE_IMMEDIATE || out->mode > TN_MODE_LOOP) return err_set(&ctx->err, TN_ERR_INVAL, "unknown mode %d", (int)out->mode);
+    if (out->fusion > 3) return err_set(&ctx->err, TN_ERR_INVAL, "fusion level %d; levels are 0 to 3", out->fusion);
+    if (out->threads < 0 || out->threads > 1024) return err_set(&ctx->err, TN_ERR_INVAL, "%d threads; 0 (all) to 1024 are possible", out->threads);
+    if (out->fusion < 0) out->fusion = out->mode == TN_MODE_COMPILED || out->mode == TN_MODE_LOOP ? 3 : 0;
+    if (!out->device) out->device = "cpu";
+    return TN_OK;
+}
+
+tn_status drive_compile(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, tn_program **out) {
+    double start = now_seconds();
+    tn_compile_opts o;
+    device *dev;
+    tn_status status = resolve(ctx, opts, &o);
+    if (status || (status = drive_device(ctx, o.device, o.threads, &dev))) return status;
+    tn_program *p = mem_alloc(ctx->mem, sizeof *p);
+    if (!p) return err_set(&ctx->err, TN_ERR_NOMEM, "out of memory: a program");
+    p->ctx = ctx, p->opts = o, p->dev = dev;
+    p->opts.device = dev->api->name; /* the caller's string need not live on */
+    device_caps caps;
+    dev->api->get_caps(dev, &caps);
+    p->target = (target){ caps.vector_bytes, caps.n_vector_regs, caps.threads, caps.l1_bytes, caps.l2_bytes };
+    p->stats.threads = caps.threads;
+    arena_init(&p->arena, ctx->mem, &p->gd);
+    status = guarded(&(job){ p, g });
+    if (!status && o.mode != TN_MODE_IMMEDIATE) {
+        status = build(p);
+        if (!status) status = upload_constants(p);
+    }
+    if (status) {
+        drive_program_free(p);
+        return status;
+    }
+    p->stats.compile_seconds = now_seconds() - start;
+    *out = p;
+    return TN_OK;
+}
+
+void drive_program_free(tn_program *p) {
+    if (!p) return;
+    if (p->consts) p->dev->api->free(p->dev, p->consts);
+    if (p->module) p->dev->api->drop(p->dev, p->module);
+    arena_fini(&p->arena);
+    mem_free(p->ctx->mem, p, sizeof *p);
+}

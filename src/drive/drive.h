@@ -1,0 +1,72 @@
+/* drive.h - the conductor: the only place that knows the order of the stages, and what programs and sessions are made of. */
+#ifndef TN_DRIVE_DRIVE_H
+#define TN_DRIVE_DRIVE_H
+
+#include "drive/objects.h"
+#include "ir/plan.h"
+#include "ir/target.h"
+
+/* A compiled graph: immutable, shared by sessions. Its arena owns plan, source and texts. */
+struct tn_program {
+    tn_ctx *ctx;
+    arena arena;
+    guard gd;
+    tn_compile_opts opts; /* as resolved */
+    target target;
+    device *dev;
+    graph *graph;         /* as given; immediate programs run it node by node */
+    plan *plan;
+    const char *source;
+    size_t n_source;
+    module *module;
+    void *main_entry;
+    void **kernel_entry;  /* [plan.kernels.n] */
+    bool parallel;        /* any kernel is split over threads */
+    buffer *consts;
+    const pio *io;        /* inputs, then outputs: the slots of tenon.h */
+    int n_io;
+    const pstate *states; /* buf: index into plan.bufs; -1 in immediate programs */
+    int n_states;
+    tn_program_stats stats;
+};
+
+struct tn_session {
+    tn_program *p;
+    buffer *temp, *state;
+    list *list;        /* everything a run does */
+    int64_t *ring;     /* SLOT_RING: see emit/c.c */
+    void **bound;      /* [n_io] host pointers; NULL = an input that is not bound yet */
+    void **spare;      /* [n_io] memory of outputs that nobody bound */
+    buffer **io_buf;   /* [n_io] device memory, on devices that cannot use host pointers; else NULL */
+    int64_t *trace;    /* [n_io] steps bound by tn_session_bind_trace, or 0 */
+    struct immediate *imm; /* immediate programs: */
+    void **at, **own;  /* [graph.nodes.n] where each value is; memory of this session */
+};
+
+/* pipeline.c. Jumps through a->gd. */
+plan *pipeline_run(const graph *g, arena *a, const tn_compile_opts *opts, const target *t);
+
+/* compile.c, session.c: run half, err in ctx->err. */
+tn_status drive_device(tn_ctx *ctx, const char *name, int threads, device **out);
+tn_status drive_compile(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, tn_program **out);
+void drive_program_free(tn_program *p);
+tn_status drive_session_new(tn_program *p, tn_session **out);
+void drive_session_free(tn_session *s);
+tn_status drive_session_run(tn_session *s, int64_t steps);
+
+/* immediate.c: one op, one program, one run. */
+typedef struct immediate immediate;
+tn_status immediate_new(tn_ctx *ctx, const tn_compile_opts *opts, immediate **out);
+void immediate_free(immediate *im);
+/* Computes node v of g. at[v] are the addresses of node values in host memory; at[v] itself is written. */
+tn_status immediate_run(immediate *im, const graph *g, val v, void *const *at);
+void immediate_get_stats(const immediate *im, tn_program_stats *out);
+tn_status immediate_session(tn_session *s); /* the rest of a session of an immediate program */
+void immediate_session_free(tn_session *s);
+tn_status immediate_session_run(tn_session *s);
+
+/* explain.c */
+void explain_print(const tn_program *p, str *out);
+void explain_json(const tn_program *p, str *out);
+
+#endif

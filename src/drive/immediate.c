@@ -1,0 +1,261 @@
+/* immediate.c - immediate mode: one op, one program, one run.
+ *
+ * An op on given shapes is a one-op graph whose operands are inputs; the graph goes through the same pipeline as any other. Programs are kept in
+ * a table by the hash of op, dtypes, shapes and attributes ("cached"); with no_cache each run compiles again ("naive"). Run half, except
+ * for making the one-op graph. */
+#include "drive/drive.h"
+
+#include <stdio.h>
+
+enum { TABLE = 1 << 10, MAX_OPERANDS = 64 };
+
+typedef struct op_entry {
+    hash128 key;
+    tn_program *p;
+    tn_session *s;
+    uint64_t last_use;
+} op_entry;
+
+struct immediate {
+    tn_ctx *ctx;
+    tn_compile_opts opts;
+    op_entry *table; /* [TABLE], linear probing within 8 places, least recently used out */
+    uint64_t clock;
+    tn_program_stats stats;
+};
+
+tn_status immediate_new(tn_ctx *ctx, const tn_compile_opts *opts, immediate **out) {
+    immediate *im = mem_alloc(ctx->mem, sizeof *im);
+    if (!im) return err_set(&ctx->err, TN_ERR_NOMEM, "out of memory: immediate mode");
+    im->ctx = ctx;
+    im->opts = *opts;
+    im->opts.mode = TN_MODE_GRAPH, im->opts.fusion = 0, im->opts.no_passes = 1;
+    im->table = mem_alloc(ctx->mem, TABLE * sizeof *im->table);
+    if (!im->table) {
+        mem_free(ctx->mem, im, sizeof *im);
+        return err_set(&ctx->err, TN_ERR_NOMEM, "out of memory: immediate mode");
+    }
+    *out = im;
+    return TN_OK;
+}
+
+static void drop(op_entry *e) {
+    drive_session_free(e->s);
+    drive_program_free(e->p);
+    *e = (op_entry){ 0 };
+}
+
+void immediate_free(immediate *im) {
+    if (!im) return;
+    for (int i = 0; i < TABLE; i++)
+        if (im->table[i].p) drop(&im->table[i]);
+    mem_free(im->ctx->mem, im->table, TABLE * sizeof *im->table);
+    mem_free(im->ctx->mem, im, sizeof *im);
+}
+
+void immediate_get_stats(const immediate *im, tn_program_stats *out) { *out = im->stats; }
+
+/* ---- keys ---- */
+
+typedef struct key_words {
+    int64_t w[4 * TN_MAX_RANK + 6 + MAX_OPERANDS * (TN_MAX_RANK + 3)];
+    size_t n;
+} key_words;
+
+static void add_word(key_words *k, int64_t w) {
+    if (k->n < COUNT_OF(k->w)) k->w[k->n++] = w;
+}
+
+static bool is_splat(const graph *g, val v) { return graph_get(g, v)->op == OP_const && graph_get(g, v)->splat; }
+
+static hash128 key_of(const graph *g, val v) {
+    key_words k;
+    k.n = 0;
+    const node *n = graph_get(g, v);
+    int64_t bits;
+    memcpy(&bits, &n->imm, sizeof bits);
+    add_word(&k, n->op | n->dtype << 8 | n->rank << 16 | n->n_in << 24);
+    add_word(&k, bits);
+    for (int i = 0; i < n->rank; i++) add_word(&k, n->dims[i]);
+    for (int i = 0; i < n->n_attr; i++) add_word(&k, n->attr[i]);
+    for (int j = 0; j < n->n_in; j++) {
+        const node *x = graph_get(g, n->in[j]);
+        int first = j; /* the same operand twice is another program than two operands */
+        for (int i = 0; i < j; i++)
+            if (n->in[i] == n->in[j]) first = i;
+        add_word(&k, x->dtype | x->rank << 8 | first << 16 | (int64_t)is_splat(g, n->in[j]) << 40);
+        if (is_splat(g, n->in[j])) {
+            memcpy(&bits, &x->imm, sizeof bits);
+            add_word(&k, bits);
+            add_word(&k, x->imm_int);
+        }
+        for (int i = 0; i < x->rank; i++) add_word(&k, x->dims[i]);
+    }
+    return hash_bytes128(k.w, k.n * sizeof k.w[0]);
+}
+
+/* ---- one-op graphs ---- */
+
+typedef struct one_op {
+    const graph *g;
+    val v;
+    graph *out;
+    arena *a;
+} one_op;
+
+static void make_one_op(one_op *o) {
+    const node *n = graph_get(o->g, o->v);
+    graph *g = graph_make(o->a, "op");
+    val *in = ARENA_ARRAY(o->a, val, n->n_in + 1);
+    for (int j = 0; j < n->n_in; j++) {
+        const node *x = graph_get(o->g, n->in[j]);
+        for (int i = 0; i < j; i++)
+            if (n->in[i] == n->in[j]) in[j] = in[i];
+        if (in[j]) continue;
+        spec s = { .op = OP_input, .dtype = (tn_dtype)x->dtype, .rank = x->rank, .dims = x->dims, .name = arena_printf(o->a, "x%d", j) };
+        if (is_splat(o->g, n->in[j])) s.op = OP_const, s.splat = true, s.imm = x->imm, s.imm_int = x->imm_int, s.name = NULL;
+        in[j] = graph_add(g, &s);
+    }
+    spec s = { .op = (op_code)n->op, .dtype = (tn_dtype)n->dtype, .in = in, .n_in = n->n_in, .rank = n->rank, .dims = n->dims, .attr = n->attr,
+               .n_attr = n->n_attr, .splat = n->splat, .imm = n->imm, .imm_int = n->imm_int, .data = n->data };
+    graph_output(g, "y", graph_add(g, &s));
+    o->out = g;
+}
+
+static tn_status compile_op(immediate *im, const graph *g, val v, op_entry *e) {
+    arena a;
+    guard gd;
+    arena_init(&a, im->ctx->mem, &gd);
+    one_op o = { g, v, NULL, &a };
+    tn_status code;
+    if (GUARD_TRY(&gd)) {
+        make_one_op(&o);
+        code = TN_OK;
+    } else {
+        im->ctx->err = gd.err;
+        code = gd.err.code;
+    }
+    if (!code) code = drive_compile(im->ctx, o.out, &im->opts, &e->p);
+    if (!code) {
+        im->stats.compile_seconds += e->p->stats.compile_seconds;
+        im->stats.build_seconds += e->p->stats.build_seconds;
+        im->stats.cache_hits += e->p->stats.cache_hits, im->stats.cache_misses += e->p->stats.cache_misses;
+        code = drive_session_new(e->p, &e->s);
+    }
+    if (code) drop(e);
+    arena_fini(&a);
+    return code;
+}
+
+static tn_status find_op(immediate *im, const graph *g, val v, op_entry **out) {
+    hash128 key = key_of(g, v);
+    op_entry *best = NULL;
+    for (int i = 0; i < 8; i++) {
+        op_entry *e = &im->table[(key.lo + (uint64_t)i) % TABLE];
+        if (e->p && e->key.lo == key.lo && e->key.hi == key.hi) {
+            e->last_use = ++im->clock;
+            *out = e;
+            return TN_OK;
+        }
+        if (!best || (best->p && (!e->p || e->last_use < best->last_use))) best = e;
+    }
+    if (best->p) drop(best);
+    tn_status code = compile_op(im, g, v, best);
+    if (code) return code;
+    best->key = key;
+    best->last_use = ++im->clock;
+    *out = best;
+    return TN_OK;
+}
+
+tn_status immediate_run(immediate *im, const graph *g, val v, void *const *at) {
+    op_entry *e;
+    tn_status code = find_op(im, g, v, &e);
+    if (code) return code;
+    const node *n = graph_get(g, v);
+    int slot = 0;
+    for (int j = 0; j < n->n_in && !code; j++) {
+        bool again = is_splat(g, n->in[j]);
+        for (int i = 0; i < j && !again; i++) again = n->in[i] == n->in[j];
+        if (!again) code = tn_session_bind(e->s, slot++, at[n->in[j]]);
+    }
+    if (!code) code = tn_session_bind(e->s, slot, at[v]);
+    if (!code) code = drive_session_run(e->s, 1);
+    im->stats.kernels++;
+    if (im->opts.no_cache) drop(e);
+    return code;
+}
+
+/* ---- programs compiled for immediate mode: every node in turn ---- */
+
+static bool needs_value(const graph *g, val v) {
+    const node *n = graph_get(g, v);
+    return op_get((op_code)n->op)->cls != CL_CTRL && !is_splat(g, v);
+}
+
+static size_t bytes_of(const graph *g, val v) { return (size_t)graph_elems(g, v) * dtype_size((tn_dtype)graph_get(g, v)->dtype); }
+
+tn_status immediate_session(tn_session *s) {
+    tn_program *p = s->p;
+    const graph *g = p->graph;
+    mem m = p->ctx->mem;
+    tn_status code = immediate_new(p->ctx, &p->opts, &s->imm);
+    if (code) return code;
+    s->at = mem_alloc(m, (size_t)g->nodes.n * sizeof *s->at);
+    s->own = mem_alloc(m, (size_t)g->nodes.n * sizeof *s->own);
+    if (!s->at || !s->own) return err_set(&p->ctx->err, TN_ERR_NOMEM, "out of memory: a session");
+    for (val v = 1; v < (val)g->nodes.n; v++) {
+        if (!needs_value(g, v) || graph_get(g, v)->op == OP_input) continue;
+        if (!(s->own[v] = mem_alloc(m, bytes_of(g, v)))) return err_set(&p->ctx->err, TN_ERR_NOMEM, "out of memory: %zu bytes for %%%u", bytes_of(g, v), v);
+        s->at[v] = s->own[v];
+        if (graph_get(g, v)->data) memcpy(s->own[v], graph_get(g, v)->data, bytes_of(g, v));
+    }
+    return TN_OK;
+}
+
+void immediate_session_free(tn_session *s) {
+    if (!s->imm && !s->at) return;
+    const graph *g = s->p->graph;
+    mem m = s->p->ctx->mem;
+    for (val v = 1; s->own && v < (val)g->nodes.n; v++) mem_free(m, s->own[v], bytes_of(g, v));
+    mem_free(m, s->at, (size_t)g->nodes.n * sizeof *s->at);
+    mem_free(m, s->own, (size_t)g->nodes.n * sizeof *s->own);
+    immediate_free(s->imm);
+    s->imm = NULL;
+}
+
+static void copy_value(tn_session *s, val v, void *to) {
+    const graph *g = s->p->graph;
+    const node *n = graph_get(g, v);
+    if (!is_splat(g, v)) {
+        memcpy(to, s->at[v], bytes_of(g, v));
+        return;
+    }
+    for (int64_t k = 0; k < graph_elems(g, v); k++) {
+        if (dtype_is_float((tn_dtype)n->dtype))
+            dtype_store((tn_dtype)n->dtype, to, k, n->imm);
+        else
+            dtype_store_int((tn_dtype)n->dtype, to, k, n->imm_int);
+    }
+}
+
+tn_status immediate_session_run(tn_session *s) {
+    const graph *g = s->p->graph;
+    tn_status code = TN_OK;
+    for (int k = 0; k < s->p->n_io; k++)
+        if (!s->p->io[k].is_output) s->at[s->p->io[k].node] = s->bound[k];
+    s->imm->stats.kernels = 0;
+    for (val v = 1; v < (val)g->nodes.n && !code; v++) {
+        op_class c = op_get((op_code)graph_get(g, v)->op)->cls;
+        if (c == CL_SOURCE && graph_get(g, v)->op != OP_iota) continue;
+        if (c == CL_CTRL) return err_set(&s->p->ctx->err, TN_ERR_UNSUPPORTED, "op %s: control flow is not scheduled yet", op_get((op_code)graph_get(g, v)->op)->name);
+        code = immediate_run(s->imm, g, v, s->at);
+    }
+    for (int k = 0; k < s->p->n_io && !code; k++) /* before the states change: outputs see the old ones */
+        if (s->p->io[k].is_output && s->bound[k]) copy_value(s, s->p->io[k].node, s->bound[k]);
+    for (int i = 0; i < g->outputs.n && !code; i++) {
+        const output *o = &g->outputs.at[i];
+        if (o->state && o->v != o->state) copy_value(s, o->v, s->at[o->state]);
+    }
+    return code;
+}

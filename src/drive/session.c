@@ -1,0 +1,134 @@
+/* session.c - a program with its state and the list that runs it. Run half: every function returns a status, text in the context's err.
+ *
+ * In: a program. A run of a compiled program on the CPU is one submit of a sealed list: no allocation, no lock, no system call. */
+#include "drive/drive.h"
+
+static tn_status take(tn_session *s, size_t n, size_t size, void *out) {
+    void *p = mem_alloc(s->p->ctx->mem, n * size);
+    if (!p) return err_set(&s->p->ctx->err, TN_ERR_NOMEM, "out of memory: a session");
+    memcpy(out, &p, sizeof p);
+    return TN_OK;
+}
+
+static tn_status init_state(tn_session *s) {
+    const tn_program *p = s->p;
+    tn_status code = TN_OK;
+    for (int i = 0; i < p->plan->states.n && !code; i++) {
+        const pbuf *b = &p->plan->bufs.at[p->plan->states.at[i].buf];
+        const void *data = graph_get(p->plan->g, b->node)->data;
+        if (data) code = p->dev->api->upload(p->dev, s->state, (size_t)b->offset, data, (size_t)b->bytes, &p->ctx->err);
+    }
+    return code;
+}
+
+static tn_status record(tn_session *s) {
+    tn_program *p = s->p;
+    const device_api *api = p->dev->api;
+    err *e = &p->ctx->err;
+    tn_status code = api->record(p->dev, SLOT_IO + p->plan->io.n, &s->list, e);
+    if (code) return code;
+    if (p->opts.mode == TN_MODE_GRAPH)
+        for (int i = 0; i < p->plan->kernels.n && !code; i++)
+            code = api->launch(s->list, p->kernel_entry[i], p->plan->kernels.at[i].k->par_var >= 0, e);
+    else
+        code = api->launch(s->list, p->main_entry, p->parallel, e);
+    if (!code) code = api->seal(s->list, e);
+    if (code) return code;
+    api->bind(s->list, SLOT_TEMP, s->temp, 0);
+    api->bind(s->list, SLOT_STATE, s->state, 0);
+    api->bind(s->list, SLOT_CONST, p->consts, 0);
+    if (s->io_buf)
+        api->bind(s->list, SLOT_RING, s->temp, 0);
+    else
+        api->bind_host(s->list, SLOT_RING, s->ring);
+    for (int i = 0; i < p->n_io; i++) {
+        if (s->io_buf) api->bind(s->list, SLOT_IO + i, s->io_buf[i], 0);
+        if (!s->io_buf && s->bound[i]) api->bind_host(s->list, SLOT_IO + i, s->bound[i]);
+    }
+    return TN_OK;
+}
+
+static tn_status take_slots(tn_session *s) {
+    const tn_program *p = s->p;
+    size_t n = (size_t)p->n_io;
+    device_caps caps;
+    p->dev->api->get_caps(p->dev, &caps);
+    tn_status code = take(s, n, sizeof *s->bound, &s->bound);
+    if (!code) code = take(s, n, sizeof *s->spare, &s->spare);
+    if (!code) code = take(s, n, sizeof *s->trace, &s->trace);
+    if (!code) code = take(s, 2 * n + 1, sizeof *s->ring, &s->ring);
+    if (!code && !caps.host_memory) code = take(s, n, sizeof *s->io_buf, &s->io_buf);
+    for (size_t i = 0; i < n && !code; i++) {
+        s->ring[n + i] = 1;
+        if (p->io[i].is_output) code = take(s, (size_t)p->io[i].bytes, 1, &s->spare[i]);
+        s->bound[i] = s->spare[i];
+        if (!code && s->io_buf) code = p->dev->api->alloc(p->dev, (size_t)p->io[i].bytes, &s->io_buf[i], &p->ctx->err);
+    }
+    return code;
+}
+
+tn_status drive_session_new(tn_program *p, tn_session **out) {
+    err *e = &p->ctx->err;
+    tn_session *s = mem_alloc(p->ctx->mem, sizeof *s);
+    if (!s) return err_set(e, TN_ERR_NOMEM, "out of memory: a session");
+    s->p = p;
+    tn_status code = take_slots(s);
+    if (!code && p->opts.mode == TN_MODE_IMMEDIATE) code = immediate_session(s);
+    if (!code && p->opts.mode != TN_MODE_IMMEDIATE) {
+        code = p->dev->api->alloc(p->dev, (size_t)p->plan->temp_bytes, &s->temp, e);
+        if (!code) code = p->dev->api->alloc(p->dev, (size_t)p->plan->state_bytes, &s->state, e);
+        if (!code) code = record(s);
+        if (!code) code = init_state(s);
+    }
+    if (code) {
+        drive_session_free(s);
+        return code;
+    }
+    *out = s;
+    return TN_OK;
+}
+
+void drive_session_free(tn_session *s) {
+    if (!s) return;
+    tn_program *p = s->p;
+    mem m = p->ctx->mem;
+    size_t n = (size_t)p->n_io;
+    immediate_session_free(s);
+    if (s->list) p->dev->api->discard(s->list);
+    if (s->temp) p->dev->api->free(p->dev, s->temp);
+    if (s->state) p->dev->api->free(p->dev, s->state);
+    for (size_t i = 0; s->spare && i < n; i++) mem_free(m, s->spare[i], (size_t)p->io[i].bytes);
+    for (size_t i = 0; s->io_buf && i < n; i++)
+        if (s->io_buf[i]) p->dev->api->free(p->dev, s->io_buf[i]);
+    mem_free(m, s->io_buf, n * sizeof *s->io_buf);
+    mem_free(m, s->bound, n * sizeof *s->bound);
+    mem_free(m, s->spare, n * sizeof *s->spare);
+    mem_free(m, s->trace, n * sizeof *s->trace);
+    mem_free(m, s->ring, (2 * n + 1) * sizeof *s->ring);
+    mem_free(m, s, sizeof *s);
+}
+
+/* Devices that cannot read host memory: inputs go up before the run, outputs come down after it. */
+static tn_status run_remote(tn_session *s, int64_t steps) {
+    tn_program *p = s->p;
+    const device_api *api = p->dev->api;
+    err *e = &p->ctx->err;
+    tn_status code = TN_OK;
+    uint64_t ticket;
+    for (int i = 0; i < p->n_io && !code; i++)
+        if (!p->io[i].is_output) code = api->upload(p->dev, s->io_buf[i], 0, s->bound[i], (size_t)p->io[i].bytes, e);
+    if (!code) code = api->submit(s->list, steps, &ticket, e);
+    if (!code) code = api->wait(p->dev, ticket, e);
+    for (int i = 0; i < p->n_io && !code; i++)
+        if (p->io[i].is_output) code = api->download(p->dev, s->io_buf[i], 0, s->bound[i], (size_t)p->io[i].bytes, e);
+    return code;
+}
+
+tn_status drive_session_run(tn_session *s, int64_t steps) {
+    if (s->imm) return immediate_session_run(s);
+    if (s->io_buf) return run_remote(s, steps);
+    tn_program *p = s->p;
+    uint64_t ticket;
+    tn_status code = p->dev->api->submit(s->list, steps, &ticket, &p->ctx->err);
+    return code ? code : p->dev->api->wait(p->dev, ticket, &p->ctx->err);
+}

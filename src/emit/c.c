@@ -1,0 +1,619 @@
+/* c.c - a plan as one C translation unit with GNU vector extensions: one statement an instruction.
+ *
+ * In: tiled kernels. Out: text. Vectors, tiles and unrolling are explicit, so the compiler is asked for no more than register allocation and
+ * scheduling (gcc -O2, clang -O1 suffice). No identifier comes from the user's graph. */
+#include "emit/emit.h"
+
+#include <math.h>
+
+typedef struct used_op { /* elementwise op instantiated for a type and lane count */
+    uint8_t op, src, lanes;
+} used_op;
+typedef struct emitter {
+    const plan *p;
+    const kernel *k;
+    str *out;
+    prelude_needs needs;
+    VEC(used_op) ops;
+    int indent;
+    int id;
+} emitter;
+
+static const char *reg_type(tn_dtype t) { return t == TN_F32 ? "f32" : t == TN_F64 ? "f64" : t == TN_I64 ? "i64" : "i32"; }
+static const char *mem_type(tn_dtype t) {
+    static const char *const names[TN_N_DTYPES] = { "float", "double", "uint16_t", "uint16_t", "int8_t", "int32_t", "int64_t", "uint8_t", "uint8_t" };
+    return names[t];
+}
+
+static void need(emitter *e, tn_dtype t, int lanes) {
+    e->needs.lanes[lanes] = true;
+    e->needs.f64 |= t == TN_F64;
+    e->needs.i64 |= t == TN_I64 || t == TN_F64;
+}
+
+static void line(emitter *e) {
+    for (int i = 0; i < e->indent; i++) str_add(e->out, "    ");
+}
+
+/* ---- indices ---- */
+
+static void print_affine(emitter *e, affine x, int64_t extra) {
+    bool any = false;
+    for (int i = 0; i < x.n; i++) {
+        kterm t = x.t[i];
+        if (t.coef == 1)
+            str_addf(e->out, "%si%d", any ? " + " : "", t.var);
+        else
+            str_addf(e->out, "%si%d * %lldL", any ? " + " : "", t.var, (long long)t.coef);
+        any = true;
+    }
+    int64_t base = x.base + extra;
+    if (!any)
+        str_addf(e->out, "%lldL", (long long)base);
+    else if (base)
+        str_addf(e->out, " %c %lldL", base < 0 ? '-' : '+', (long long)(base < 0 ? -base : base));
+}
+
+static void print_value(emitter *e, tn_dtype t, double f, int64_t i) {
+    if (t == TN_I64)
+        str_addf(e->out, i == INT64_MIN ? "(-9223372036854775807LL - 1)" : "%lldLL", (long long)i);
+    else if (t == TN_I32)
+        str_addf(e->out, i == INT32_MIN ? "(-2147483647 - 1)" : "%lld", (long long)i);
+    else if (isnan(f))
+        str_add(e->out, t == TN_F64 ? "__builtin_nan(\"\")" : "__builtin_nanf(\"\")");
+    else if (isinf(f))
+        str_addf(e->out, "%s__builtin_inf%s()", f < 0 ? "-" : "", t == TN_F64 ? "" : "f");
+    else if (t == TN_F64)
+        str_addf(e->out, "%.17g%s", f, f == floor(f) && fabs(f) < 1e15 ? ".0" : "");
+    else
+        str_addf(e->out, "%af", (double)(float)f);
+}
+
+static void print_operand(emitter *e, reg r, int lanes) {
+    const kins *in = &e->k->ins.at[r];
+    if (in->lanes == lanes)
+        str_addf(e->out, "v%u", r);
+    else
+        str_addf(e->out, "K_%sx%d(v%u)", reg_type(kernel_reg_dtype((tn_dtype)in->dtype)), lanes, r);
+}
+
+/* ---- memory ---- */
+
+static void print_element(emitter *e, const kins *in, int lane, bool store) { /* b[..] of one lane */
+    (void)store;
+    str_addf(e->out, "b%d[", in->buf);
+    print_affine(e, in->idx, lane * in->lane_stride);
+    if (in->dyn) {
+        const kins *d = &e->k->ins.at[in->dyn];
+        str_addf(e->out, " + at_%s(", in->op == K_LOAD ? "clamped" : "raw");
+        str_addf(e->out, d->lanes > 1 ? "v%u[%d]" : "v%u", in->dyn, lane);
+        str_addf(e->out, ", %lldLL) * %lldLL", (long long)in->dyn_n, (long long)in->dyn_stride);
+    }
+    str_add(e->out, "]");
+}
+
+static void open_convert(emitter *e, tn_dtype stored, int lanes) { /* memory word to register */
+    switch (stored) {
+    case TN_F16:
+    case TN_BF16:
+        e->needs.half = true;
+        str_addf(e->out, "from_%s_x%d(", stored == TN_F16 ? "half" : "bf16", lanes);
+        break;
+    case TN_BOOL: str_add(e->out, "-("); break;
+    default: str_add(e->out, "("); break;
+    }
+}
+
+static const char *narrow_word(tn_dtype t) { return t == TN_I8 ? "i8" : t == TN_U8 || t == TN_BOOL ? "u8" : t == TN_F16 || t == TN_BF16 ? "u16" : NULL; }
+
+static void print_condition(emitter *e, const kins *in, int lane) {
+    for (int m = 0; m < in->n_mask; m++) {
+        if (m) str_add(e->out, " & ");
+        str_add(e->out, "((uint64_t)(");
+        print_affine(e, in->mask[m].e, lane * in->mask_lane[m] - in->mask[m].lo);
+        str_addf(e->out, ") < %lldULL)", (long long)(in->mask[m].hi - in->mask[m].lo));
+    }
+}
+
+static bool lanes_vary(const emitter *e, const kins *in) { /* each lane needs its own load */
+    for (int m = 0; m < in->n_mask; m++)
+        if (in->mask_lane[m]) return true;
+    return in->lane_stride != 1 || (in->dyn && e->k->ins.at[in->dyn].lanes > 1);
+}
+
+static void print_vector_load(emitter *e, const kins *in) {
+    tn_dtype stored = (tn_dtype)in->src;
+    const char *narrow = narrow_word(stored);
+    open_convert(e, stored, in->lanes);
+    if (narrow)
+        str_addf(e->out, "LD%s_x%d(&", narrow, in->lanes);
+    else
+        str_addf(e->out, "LD_%sx%d(&", reg_type(stored), in->lanes);
+    print_element(e, in, 0, false);
+    str_add(e->out, "))");
+}
+
+static void print_load(emitter *e, const kins *in, reg r) {
+    tn_dtype stored = (tn_dtype)in->src, t = (tn_dtype)in->dtype;
+    need(e, t, in->lanes);
+    const char *type = reg_type(t);
+    if (in->lanes == 1) {
+        str_addf(e->out, "%sx1 v%u = ", type, r);
+        if (in->n_mask) {
+            str_add(e->out, "(");
+            print_condition(e, in, 0);
+            str_add(e->out, ") ? ");
+        }
+        open_convert(e, stored, 1);
+        print_element(e, in, 0, false);
+        str_add(e->out, ")");
+        if (in->n_mask) {
+            str_add(e->out, " : ");
+            print_value(e, t, in->imm, stored == TN_BOOL ? -(in->imm_int != 0) : in->imm_int);
+        }
+    } else if (!lanes_vary(e, in)) {
+        if (in->n_mask) {
+            str_addf(e->out, "%sx%d v%u = K_%sx%d(", type, in->lanes, r, type, in->lanes);
+            print_value(e, t, in->imm, stored == TN_BOOL ? -(in->imm_int != 0) : in->imm_int);
+            str_add(e->out, "); if (");
+            print_condition(e, in, 0);
+            str_addf(e->out, ") v%u = ", r);
+        } else {
+            str_addf(e->out, "%sx%d v%u = ", type, in->lanes, r);
+        }
+        print_vector_load(e, in);
+    } else {
+        need(e, t, 1);
+        str_addf(e->out, "%sx%d v%u = { ", type, in->lanes, r);
+        for (int l = 0; l < in->lanes; l++) {
+            if (l) str_add(e->out, ", ");
+            if (in->n_mask) {
+                str_add(e->out, "(");
+                print_condition(e, in, l);
+                str_add(e->out, ") ? ");
+            }
+            open_convert(e, stored, 1);
+            print_element(e, in, l, false);
+            str_add(e->out, ")");
+            if (in->n_mask) {
+                str_add(e->out, " : ");
+                print_value(e, t, in->imm, stored == TN_BOOL ? -(in->imm_int != 0) : in->imm_int);
+            }
+        }
+        str_add(e->out, " }");
+    }
+    str_add(e->out, ";\n");
+}
+
+static void print_stored(emitter *e, const kins *in, int lanes, int lane) { /* register to memory word */
+    tn_dtype t = (tn_dtype)in->dtype;
+    const kins *a = &e->k->ins.at[in->a];
+    if (t == TN_F16 || t == TN_BF16) {
+        e->needs.half = true;
+        str_addf(e->out, "to_%s_x%d(", t == TN_F16 ? "half" : "bf16", lanes);
+    }
+    if (t == TN_BOOL) str_add(e->out, "(1 & ");
+    if (lanes > 1)
+        print_operand(e, in->a, lanes);
+    else
+        str_addf(e->out, a->lanes > 1 ? "v%u[%d]" : "v%u", in->a, lane);
+    if (t == TN_F16 || t == TN_BF16 || t == TN_BOOL) str_add(e->out, ")");
+}
+
+static void print_store(emitter *e, const kins *in) {
+    tn_dtype t = (tn_dtype)in->dtype;
+    const char *narrow = narrow_word(t);
+    need(e, kernel_reg_dtype(t), in->lanes);
+    if (in->lanes > 1 && in->lane_stride == 1 && in->op == K_STORE) {
+        if (narrow)
+            str_addf(e->out, "ST%s_x%d(&", narrow, in->lanes);
+        else
+            str_addf(e->out, "ST_%sx%d(&", reg_type(t), in->lanes);
+        print_element(e, in, 0, true);
+        str_add(e->out, ", ");
+        print_stored(e, in, in->lanes, 0);
+        str_add(e->out, ");\n");
+        return;
+    }
+    need(e, kernel_reg_dtype(t), 1);
+    for (int l = 0; l < in->lanes; l++) {
+        if (l) line(e);
+        print_element(e, in, l, true);
+        str_addf(e->out, " = (%s)", mem_type(t));
+        print_stored(e, in, 1, l);
+        str_add(e->out, ";\n");
+    }
+}
+
+static void print_scatter(emitter *e, const kins *in) {
+    tn_dtype t = (tn_dtype)in->dtype;
+    need(e, kernel_reg_dtype(t), 1);
+    str_addf(e->out, "if ((uint64_t)v%u < %lldULL) {", in->dyn, (long long)in->dyn_n);
+    for (int l = 0; l < in->lanes; l++) {
+        str_add(e->out, " ");
+        print_element(e, in, l, true);
+        str_addf(e->out, " = (%s)", mem_type(t));
+        bool half = t == TN_F16 || t == TN_BF16;
+        if (half) str_addf(e->out, "to_%s_x1(", t == TN_F16 ? "half" : "bf16");
+        open_convert(e, t, 1);
+        print_element(e, in, l, true);
+        str_addf(e->out, e->k->ins.at[in->a].lanes > 1 ? ") + v%u[%d]" : ") + v%u", in->a, l);
+        str_add(e->out, half ? ");" : ";");
+    }
+    str_add(e->out, " }\n");
+}
+
+/* ---- arithmetic ---- */
+
+static void use_op(emitter *e, op_code op, tn_dtype src, int lanes) {
+    e->needs.ops[op] = true;
+    const char *expr = op_get(op)->expr;
+    e->needs.math |= strstr(expr, "EXP(") || strstr(expr, "TANH(") || strstr(expr, "ERF(");
+    for (int i = 0; i < e->ops.n; i++)
+        if (e->ops.at[i].op == op && e->ops.at[i].src == src && e->ops.at[i].lanes == lanes) return;
+    VEC_PUSH(e->out->a, &e->ops, (used_op){ (uint8_t)op, (uint8_t)src, (uint8_t)lanes });
+}
+
+static const char *infix(op_code op) { return op == OP_add ? " + " : op == OP_sub ? " - " : op == OP_mul ? " * " : NULL; }
+
+static bool is_plain_const(const emitter *e, reg r) {
+    const kins *in = &e->k->ins.at[r];
+    return in->op == K_CONST && !isnan(in->imm);
+}
+
+static void print_alu_value(emitter *e, op_code op, tn_dtype src, int lanes, const reg *r, int n) {
+    need(e, src, lanes);
+    if (infix(op)) {
+        print_operand(e, r[0], lanes);
+        str_add(e->out, infix(op));
+        print_operand(e, r[1], lanes);
+        return;
+    }
+    bool minmax = (op == OP_max || op == OP_min) && src == TN_F32;
+    if (minmax && (is_plain_const(e, r[0]) || is_plain_const(e, r[1]))) { /* one instruction: a constant is never NaN */
+        bool first = is_plain_const(e, r[0]);
+        str_addf(e->out, "%s_const_f32x%d(", op == OP_max ? "max" : "min", lanes);
+        print_operand(e, r[first ? 0 : 1], lanes);
+        str_add(e->out, ", ");
+        print_operand(e, r[first ? 1 : 0], lanes);
+        str_add(e->out, ")");
+        return;
+    }
+    use_op(e, op, src, lanes);
+    str_addf(e->out, "op_%s_%sx%d(", op_get(op)->name, reg_type(src), lanes);
+    for (int i = 0; i < n; i++) {
+        if (i) str_add(e->out, ", ");
+        print_operand(e, r[i], lanes);
+    }
+    str_add(e->out, ")");
+}
+
+static void print_update(emitter *e, const kins *in) {
+    str_addf(e->out, "v%u ", in->c);
+    if (in->alu == OP_dot) { /* scalar * vector is the broadcast the compiler folds into the FMA */
+        str_addf(e->out, "+= v%u * v%u;\n", in->a, in->b);
+        return;
+    }
+    if (in->alu == OP_add || in->alu == OP_mul) {
+        str_add(e->out, in->alu == OP_add ? "+= " : "*= ");
+        print_operand(e, in->a, in->lanes);
+        str_add(e->out, ";\n");
+        return;
+    }
+    str_add(e->out, "= ");
+    reg r[2] = { in->c, in->a };
+    print_alu_value(e, (op_code)in->alu, (tn_dtype)in->dtype, in->lanes, r, 2);
+    str_add(e->out, ";\n");
+}
+
+/* The first best wins; a NaN wins over everything and the first NaN stays. */
+static void print_arg_update(emitter *e, const kins *in) {
+    tn_dtype t = (tn_dtype)in->dtype;
+    const char *type = reg_type(t);
+    int l = in->lanes;
+    need(e, t, l), need(e, TN_I64, l);
+    str_addf(e->out, "{ %sx%d x = ", type, l);
+    print_operand(e, in->a, l);
+    str_addf(e->out, "; i32x%d first = EQ_i64x%d(v%u, K_i64x%d(-1));", l, l, in->b, l);
+    str_addf(e->out, " i32x%d better = first | %s_%sx%d(%s);", l, "LT", type, l,
+             in->alu == OP_argmax ? arena_printf(e->out->a, "v%u, x", in->c) : arena_printf(e->out->a, "x, v%u", in->c));
+    if (dtype_is_float(t))
+        str_addf(e->out, " better = (better | NE_%sx%d(x, x)) & ~(NE_%sx%d(v%u, v%u) & ~first);", type, l, type, l, in->c, in->c);
+    str_addf(e->out, " v%u = SEL_%sx%d(better, x, v%u);", in->c, type, l, in->c);
+    str_addf(e->out, " v%u = SEL_i64x%d(better, K_i64x%d(", in->b, l, l);
+    print_affine(e, in->idx, 0);
+    str_addf(e->out, "), v%u); }\n", in->b);
+}
+
+static void print_cast_value(emitter *e, tn_dtype to, tn_dtype from, reg r, int lanes) {
+    tn_dtype rt = kernel_reg_dtype(to), rf = kernel_reg_dtype(from);
+    need(e, rt, lanes), need(e, rf, lanes);
+    const char *tt = reg_type(rt), *tf = reg_type(rf);
+    reg x = r;
+    if (to == TN_BOOL) {
+        if (from == TN_BOOL)
+            print_operand(e, x, lanes);
+        else {
+            str_addf(e->out, "NE_%sx%d(", tf, lanes);
+            print_operand(e, x, lanes);
+            str_addf(e->out, ", K_%sx%d(0))", tf, lanes);
+        }
+        return;
+    }
+    const char *sign = from == TN_BOOL ? "-" : "";
+    if (dtype_is_float(from) && dtype_is_int(to)) {
+        str_addf(e->out, "to_%s_%sx%d(", dtype_name(to), tf, lanes);
+        print_operand(e, x, lanes);
+        str_add(e->out, ")");
+        return;
+    }
+    const char *wrap = to == TN_I8 ? "wrap_i8_x" : to == TN_U8 ? "wrap_u8_x" : NULL;
+    if (wrap) str_addf(e->out, "%s%d(", wrap, lanes);
+    if (rt == rf)
+        str_addf(e->out, "%s(", sign);
+    else if (lanes == 1)
+        str_addf(e->out, "(%sx1)(%s", tt, sign);
+    else
+        str_addf(e->out, "__builtin_convertvector(%s", sign);
+    print_operand(e, x, lanes);
+    if (rt != rf && lanes > 1) str_addf(e->out, ", %sx%d", tt, lanes);
+    str_add(e->out, wrap ? "))" : ")");
+}
+
+static void print_index(emitter *e, const kins *in, reg r) {
+    const char *type = reg_type((tn_dtype)in->dtype);
+    need(e, (tn_dtype)in->dtype, in->lanes);
+    if (in->lanes == 1) {
+        str_addf(e->out, "%sx1 v%u = (%sx1)(", type, r, type);
+        print_affine(e, in->idx, 0);
+        str_add(e->out, ");\n");
+        return;
+    }
+    str_addf(e->out, "%sx%d v%u = K_%sx%d((%s)(", type, in->lanes, r, type, in->lanes, mem_type((tn_dtype)in->dtype));
+    print_affine(e, in->idx, 0);
+    str_addf(e->out, ")) + (%sx%d){ ", type, in->lanes);
+    for (int l = 0; l < in->lanes; l++) str_addf(e->out, "%s%lld", l ? ", " : "", (long long)(l * in->lane_stride));
+    str_add(e->out, " };\n");
+}
+
+static void print_random(emitter *e, const kins *in, reg r) {
+    need(e, TN_F32, in->lanes), need(e, TN_I64, 1);
+    e->needs.random = true;
+    str_addf(e->out, "f32x%d v%u = ", in->lanes, r);
+    if (in->lanes > 1) str_add(e->out, "{ ");
+    for (int l = 0; l < in->lanes; l++) {
+        str_addf(e->out, "%srandom_at(v%u, %lldLL, ", l ? ", " : "", in->a, (long long)in->imm_int);
+        print_affine(e, in->idx, l * in->lane_stride);
+        str_add(e->out, ")");
+    }
+    str_add(e->out, in->lanes > 1 ? " };\n" : ";\n");
+}
+
+static void print_hsum(emitter *e, const kins *in, reg r) {
+    tn_dtype t = (tn_dtype)in->dtype;
+    int lanes = (int)in->imm_int;
+    const char *type = reg_type(t);
+    need(e, t, 1), need(e, t, lanes);
+    if (!infix((op_code)in->alu)) use_op(e, (op_code)in->alu, t, 1);
+    str_addf(e->out, "%sx1 v%u; { %sx1 h[%d]; for (int l = 0; l < %d; l++) h[l] = v%u[l];", type, r, type, lanes, lanes, in->a);
+    for (int half = lanes / 2; half >= 1; half /= 2) {
+        if (infix((op_code)in->alu))
+            str_addf(e->out, " for (int l = 0; l < %d; l++) h[l] = h[l]%sh[l + %d];", half, infix((op_code)in->alu), half);
+        else
+            str_addf(e->out, " for (int l = 0; l < %d; l++) h[l] = op_%s_%sx1(h[l], h[l + %d]);", half, op_get((op_code)in->alu)->name, type, half);
+    }
+    str_addf(e->out, " v%u = h[0]; }\n", r);
+}
+
+static void print_loop(emitter *e, const kins *in) {
+    int v = in->var;
+    if (in->par == 2) {
+        str_addf(e->out, "if (tid == nt - 1) { const int64_t i%d = %lldL;\n", v, (long long)in->lo);
+    } else if (in->par) {
+        int64_t steps = (in->hi - in->lo) / in->step;
+        str_addf(e->out, "for (int64_t i%d = %lldL + %lldL * tid / nt * %lldL, end%d = %lldL + %lldL * (tid + 1) / nt * %lldL; i%d < end%d; i%d += %lldL) {\n", v,
+                 (long long)in->lo, (long long)steps, (long long)in->step, v, (long long)in->lo, (long long)steps, (long long)in->step, v, v, v, (long long)in->step);
+    } else {
+        str_addf(e->out, "for (int64_t i%d = %lldL; i%d < %lldL; i%d += %lldL) {\n", v, (long long)in->lo, v, (long long)in->hi, v, (long long)in->step);
+    }
+    e->indent++;
+}
+
+static void print_ins(emitter *e, reg r) {
+    const kins *in = &e->k->ins.at[r];
+    tn_dtype t = (tn_dtype)in->dtype;
+    if (in->op == K_END) e->indent--;
+    line(e);
+    switch (in->op) {
+    case K_LOOP: print_loop(e, in); return;
+    case K_END: str_add(e->out, "}\n"); return;
+    case K_CONST:
+    case K_ACC:
+        need(e, t, in->lanes);
+        str_addf(e->out, "%sx%d v%u = K_%sx%d(", reg_type(t), in->lanes, r, reg_type(t), in->lanes);
+        print_value(e, t, in->imm, in->imm_int);
+        str_add(e->out, ");\n");
+        return;
+    case K_INDEX: print_index(e, in, r); return;
+    case K_LOAD: print_load(e, in, r); return;
+    case K_STORE: print_store(e, in); return;
+    case K_SCATTER: print_scatter(e, in); return;
+    case K_RANDOM: print_random(e, in, r); return;
+    case K_HSUM: print_hsum(e, in, r); return;
+    case K_UPD: print_update(e, in); return;
+    case K_ARGUPD: print_arg_update(e, in); return;
+    case K_ALU: {
+        reg ops[3] = { in->a, in->b, in->c };
+        str_addf(e->out, "%sx%d v%u = ", reg_type(t), in->lanes, r);
+        need(e, t, in->lanes);
+        print_alu_value(e, (op_code)in->alu, (tn_dtype)in->src, in->lanes, ops, op_get((op_code)in->alu)->arity);
+        break;
+    }
+    case K_CAST:
+        str_addf(e->out, "%sx%d v%u = ", reg_type(kernel_reg_dtype(t)), in->lanes, r);
+        print_cast_value(e, t, (tn_dtype)in->src, in->a, in->lanes);
+        break;
+    case K_WRAP:
+        need(e, t, in->lanes);
+        str_addf(e->out, "%sx%d v%u = ", reg_type(t), in->lanes, r);
+        if (in->src == TN_F16 || in->src == TN_BF16) {
+            const char *w = in->src == TN_F16 ? "half" : "bf16";
+            e->needs.half = true;
+            str_addf(e->out, "from_%s_x%d(to_%s_x%d(v%u))", w, in->lanes, w, in->lanes, in->a);
+        } else {
+            str_addf(e->out, "wrap_%s_x%d(v%u)", dtype_name((tn_dtype)in->src), in->lanes, in->a);
+        }
+        break;
+    default: guard_fail(e->out->a->gd, TN_ERR_INTERNAL, "kernel %s: op code %d has no C form", e->k->name, in->op);
+    }
+    str_add(e->out, ";\n");
+}
+
+/* ---- kernels and entries ---- */
+
+static void print_kernel(emitter *e, const kernel *k, int id) {
+    e->k = k;
+    str_addf(e->out, "static __attribute__((noinline, unused)) void kernel_%d(", id);
+    for (int b = 0; b < k->bufs.n; b++) {
+        const kbuf *kb = &k->bufs.at[b];
+        if (kb->kind == KB_LOCAL) continue;
+        str_addf(e->out, "%s%s *restrict b%d, ", kb->kind == KB_IN ? "const " : "", mem_type((tn_dtype)kb->dtype), b);
+    }
+    str_add(e->out, "int64_t tid, int64_t nt) {\n    (void)tid, (void)nt;\n");
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].kind == KB_LOCAL)
+            str_addf(e->out, "    %s b%d[%lld] __attribute__((aligned(64)));\n", mem_type((tn_dtype)k->bufs.at[b].dtype), b,
+                     (long long)(k->bufs.at[b].elems > 0 ? k->bufs.at[b].elems : 1));
+    e->indent = 1;
+    for (reg r = 1; r < (reg)k->ins.n; r++) print_ins(e, r);
+    str_add(e->out, "}\n");
+}
+
+/* Words of an op's expression get the type they work on: SEL( becomes SEL_f32x8(. */
+static void print_expr(str *out, const char *expr, const char *suffix) {
+    for (const char *p = expr; *p;) {
+        if (*p >= 'A' && *p <= 'Z') {
+            const char *q = p;
+            while ((*q >= 'A' && *q <= 'Z') || (*q >= '0' && *q <= '9')) q++;
+            str_addn(out, p, (size_t)(q - p));
+            if (*q == '(') str_addf(out, "_%s", suffix);
+            p = q;
+        } else {
+            str_addn(out, p++, 1);
+        }
+    }
+}
+
+static void print_op_function(const used_op *u, str *out) {
+    const op_info *info = op_get((op_code)u->op);
+    const char *type = reg_type((tn_dtype)u->src);
+    const char *result = info->cls == CL_CMP || info->cls == CL_LOG ? "i32" : type;
+    str_addf(out, "INL %sx%d op_%s_%sx%d(", result, u->lanes, info->name, type, u->lanes);
+    for (int i = 0; i < info->arity; i++)
+        str_addf(out, "%s%sx%d %c", i ? ", " : "", u->op == OP_select && i == 0 ? "i32" : type, u->lanes, "xyz"[i]);
+    str_add(out, ") { return ");
+    print_expr(out, info->expr, arena_printf(out->a, "%sx%d", type, u->lanes));
+    str_add(out, "; }\n");
+}
+
+/* Casts, wraps and the one-instruction min and max with a constant, for the lane counts in use. */
+static void print_conversions(const prelude_needs *n, str *out) {
+    static const struct {
+        const char *name, *reg, *lo, *hi, *below;
+    } ints[] = { { "i8", "i32", "-128", "127", "128.0" }, { "u8", "i32", "0", "255", "256.0" },
+                 { "i32", "i32", "(-2147483647 - 1)", "2147483647", "2147483648.0" },
+                 { "i64", "i64", "(-9223372036854775807LL - 1)", "9223372036854775807LL", "9223372036854775808.0" } };
+    for (int l = 1; l <= 64; l *= 2) {
+        if (!n->lanes[l]) continue;
+        str_addf(out, "INL i32x%d wrap_i8_x%d(i32x%d x) { return (x << 24) >> 24; }\nINL i32x%d wrap_u8_x%d(i32x%d x) { return x & 255; }\n", l, l, l, l, l, l);
+        str_addf(out, "#if %d && defined(__AVX__)\nINL f32x%d max_const_f32x%d(f32x%d c, f32x%d x) { return __builtin_ia32_maxps256(c, x); }\n", l == 8, l, l, l, l);
+        str_addf(out, "INL f32x%d min_const_f32x%d(f32x%d c, f32x%d x) { return __builtin_ia32_minps256(c, x); }\n#else\n", l, l, l, l);
+        str_addf(out, "INL f32x%d max_const_f32x%d(f32x%d c, f32x%d x) { return SEL_f32x%d(LT_f32x%d(x, c), c, x); }\n", l, l, l, l, l, l);
+        str_addf(out, "INL f32x%d min_const_f32x%d(f32x%d c, f32x%d x) { return SEL_f32x%d(LT_f32x%d(c, x), c, x); }\n#endif\n", l, l, l, l, l, l);
+        for (int f = 0; f < (n->f64 ? 2 : 1); f++)
+            for (size_t i = 0; i < COUNT_OF(ints); i++) {
+                const char *ft = f ? "f64" : "f32", *it = ints[i].reg;
+                if (!strcmp(it, "i64") && !n->i64) continue;
+                const char *conv = l == 1 ? arena_printf(out->a, "(%sx1)x", it) : arena_printf(out->a, "__builtin_convertvector(x, %sx%d)", it, l);
+                str_addf(out, "INL %sx%d to_%s_%sx%d(%sx%d x) { i32x%d low = LT_%sx%d(x, K_%sx%d(%s)), high = LE_%sx%d(K_%sx%d(%s), x), nan = NE_%sx%d(x, x);", it, l,
+                         ints[i].name, ft, l, ft, l, l, ft, l, ft, l, ints[i].lo, ft, l, ft, l, ints[i].below, ft, l);
+                str_addf(out, " x = SEL_%sx%d(low | high | nan, K_%sx%d(0), x);", ft, l, ft, l);
+                str_addf(out, " %sx%d r = %s; r = SEL_%sx%d(low, K_%sx%d(%s), r); return SEL_%sx%d(high, K_%sx%d(%s), r); }\n", it, l, conv, it, l, it, l, ints[i].lo, it, l,
+                         it, l, ints[i].hi);
+            }
+    }
+}
+
+static const char address_text[] = "INL int64_t at_clamped(int64_t i, int64_t n) { return i < 0 ? 0 : i >= n ? n - 1 : i; }\n"
+                                   "INL int64_t at_raw(int64_t i, int64_t n) { (void)n; return i; }\n";
+
+void emit_c_kernels(plan *p, const target *t, str *out) {
+    str body;
+    str_init(&body, out->a);
+    emitter e = { .p = p, .out = &body };
+    VEC(str) texts = { 0 };
+    e.needs.lanes[1] = true;
+    (void)t;
+    for (int i = 0; i < p->kernels.n; i++) { /* the same code once: kernels are compared by their own text, under one name */
+        str text;
+        str_init(&text, out->a);
+        e.out = &text;
+        print_kernel(&e, p->kernels.at[i].k, 0);
+        int same = i;
+        for (int j = 0; j < i && same == i; j++)
+            if (p->kernels.at[j].code == j && texts.at[j].n == text.n && !memcmp(texts.at[j].s, text.s, text.n)) same = j;
+        VEC_PUSH(out->a, &texts, text);
+        p->kernels.at[i].code = same;
+    }
+    e.out = &body;
+    for (int i = 0; i < p->kernels.n; i++)
+        if (p->kernels.at[i].code == i) print_kernel(&e, p->kernels.at[i].k, i);
+    emit_prelude(&e.needs, out);
+    print_conversions(&e.needs, out);
+    str_add(out, address_text);
+    for (int i = 0; i < e.ops.n; i++) print_op_function(&e.ops.at[i], out);
+    str_addn(out, body.s, body.n);
+}
+
+static void print_call(const plan *p, int i, str *out) {
+    const pkernel *pk = &p->kernels.at[i];
+    str_addf(out, "kernel_%d(", pk->code);
+    for (int b = 0; b < pk->k->bufs.n; b++) {
+        const kbuf *kb = &pk->k->bufs.at[b];
+        if (kb->kind == KB_LOCAL) continue;
+        const pbuf *pb = &p->bufs.at[pk->args[b].buf];
+        str_addf(out, "(%s%s *)(s[%d] + %lldL), ", kb->kind == KB_IN ? "const " : "", mem_type((tn_dtype)kb->dtype), pb->slot, (long long)pb->offset);
+    }
+}
+
+void emit_c(plan *p, const target *t, str *out) {
+    emit_c_kernels(p, t, out);
+    str_add(out, "typedef struct { int32_t tid, nt; int64_t *sync; } tn_par;\n"
+                 "#if defined(__x86_64__)\n#define PAUSE() __builtin_ia32_pause()\n#else\n#define PAUSE() ((void)0)\n#endif\n"
+                 "INL void barrier(const tn_par *par) {\n"
+                 "    int64_t mine = __atomic_add_fetch(&par->sync[par->tid * 8], 1, __ATOMIC_ACQ_REL);\n"
+                 "    for (int t = 0; t < par->nt; t++)\n"
+                 "        while (__atomic_load_n(&par->sync[t * 8], __ATOMIC_ACQUIRE) < mine) PAUSE();\n}\n");
+    int n_slots = SLOT_IO + p->io.n;
+    for (int i = 0; i < p->kernels.n; i++) {
+        str_addf(out, "void tn_kernel_%d(char *const *s, const tn_par *par, int64_t steps) {\n    (void)steps;\n    ", i);
+        if (p->kernels.at[i].k->par_var < 0) str_add(out, "if (par->tid == 0) ");
+        print_call(p, i, out);
+        str_add(out, "par->tid, par->nt);\n}\n");
+    }
+    /* The ring: [0] its length, [1 + k] bytes that input or output k advances a step, [1 + n + k] the length of k's own ring */
+    str_addf(out, "void tn_main(char *const *slot, const tn_par *par, int64_t steps) {\n    const int64_t *ring = (const int64_t *)slot[%d];\n    char *s[%d];\n", SLOT_RING, n_slots);
+    str_addf(out, "    for (int64_t step = 0; step < steps; step++) {\n        for (int i = 0; i < %d; i++) s[i] = slot[i];\n", n_slots);
+    str_addf(out, "        if (steps > 1) for (int i = 0; i < %d; i++) s[%d + i] += ring[i] * (step %% ring[%d + i]);\n", p->io.n, SLOT_IO, p->io.n);
+    bool serial = true; /* since the last barrier only thread 0 ran */
+    for (int i = 0; i < p->kernels.n; i++) {
+        bool par = p->kernels.at[i].k->par_var >= 0;
+        if (par && i > 0) str_add(out, "        if (par->nt > 1) barrier(par);\n");
+        if (!par && !serial) str_add(out, "        if (par->nt > 1) barrier(par);\n");
+        str_add(out, par ? "        " : "        if (par->tid == 0) ");
+        print_call(p, i, out);
+        str_add(out, "par->tid, par->nt);\n");
+        serial = !par;
+    }
+    str_add(out, "        if (par->nt > 1 && step + 1 < steps) barrier(par);\n    }\n}\n");
+}

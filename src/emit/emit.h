@@ -1,0 +1,28 @@
+/* emit.h - tiled kernels and plans to code. Texts and code are made in the caller's arena. */
+#ifndef TN_EMIT_EMIT_H
+#define TN_EMIT_EMIT_H
+
+#include "ir/plan.h"
+#include "ir/target.h"
+
+/* c.c: one translation unit for the whole plan in C with GNU vector extensions: no headers, no library but libm. Entries (signature: rt/device.h):
+ *   tn_main         every kernel in order, `steps` times, inputs taken from the ring described in SLOT_RING
+ *   tn_kernel_<i>   kernel i alone
+ * Kernels with the same code are written once. Sets pkernel.code. */
+void emit_c(plan *p, const target *t, str *out);
+
+/* aot.c: the same with its own arenas, constants and a C function of plain pointers: what `tenon emit --target=c` prints. */
+void emit_c_standalone(plan *p, const target *t, const char *name, str *out);
+
+/* c.c, shared by both. */
+void emit_c_kernels(plan *p, const target *t, str *out);
+
+/* c_prelude.c: vector types and functions for the register types and lane counts in use. */
+typedef struct prelude_needs {
+    bool f64, i64, half, random, math;
+    bool lanes[65];        /* by lane count */
+    bool ops[N_OPS];       /* elementwise ops used through their functions */
+} prelude_needs;
+void emit_prelude(const prelude_needs *needs, str *out);
+
+#endif

@@ -1,0 +1,106 @@
+/* kernel.c - construction of kernels and arithmetic on affine indices. In and out: kernel.h. The kernel's arena owns all. */
+#include "ir/kernel.h"
+
+#include <stdio.h>
+
+kernel *kernel_make(arena *a, const char *name) {
+    kernel *k = ARENA_NEW(a, kernel);
+    k->a = a;
+    k->name = name;
+    k->par_var = -1;
+    VEC_PUSH(a, &k->ins, (kins){ 0 });
+    return k;
+}
+
+kvar kernel_var(kernel *k, const char *name, int64_t extent, bool row, bool reduce) {
+    kvar_info v = { .extent = extent, .row = row, .reduce = reduce, .role = { 1, 1 } };
+    snprintf(v.name, sizeof v.name, "%s%d", name, k->vars.n);
+    VEC_PUSH(k->a, &k->vars, v);
+    return k->vars.n - 1;
+}
+
+reg kernel_push(kernel *k, kins in) {
+    if (in.lanes == 0) in.lanes = 1;
+    VEC_PUSH(k->a, &k->ins, in);
+    return (reg)(k->ins.n - 1);
+}
+
+int kernel_buf(kernel *k, kbuf b) {
+    VEC_PUSH(k->a, &k->bufs, b);
+    return k->bufs.n - 1;
+}
+
+tn_dtype kernel_reg_dtype(tn_dtype t) {
+    switch (t) {
+    case TN_F16:
+    case TN_BF16: return TN_F32;
+    case TN_I8:
+    case TN_U8:
+    case TN_BOOL: return TN_I32;
+    default: return t;
+    }
+}
+
+affine affine_const(int64_t c) { return (affine){ .base = c }; }
+
+affine affine_var(arena *a, kvar v) {
+    kterm *t = ARENA_NEW(a, kterm);
+    *t = (kterm){ v, 1 };
+    return (affine){ 0, 1, t };
+}
+
+affine affine_add(arena *a, affine x, affine y) {
+    if (x.n == 0) return affine_offset(y, x.base);
+    if (y.n == 0) return affine_offset(x, y.base);
+    kterm *t = ARENA_ARRAY(a, kterm, x.n + y.n);
+    int n = 0, i = 0, j = 0;
+    while (i < x.n || j < y.n) {
+        kterm m;
+        if (j == y.n || (i < x.n && x.t[i].var < y.t[j].var))
+            m = x.t[i++];
+        else if (i == x.n || y.t[j].var < x.t[i].var)
+            m = y.t[j++];
+        else {
+            m = (kterm){ x.t[i].var, x.t[i].coef + y.t[j].coef };
+            i++, j++;
+        }
+        if (m.coef) t[n++] = m;
+    }
+    return (affine){ x.base + y.base, n, t };
+}
+
+affine affine_scale(arena *a, affine x, int64_t s) {
+    if (s == 0) return affine_const(0);
+    if (s == 1) return x;
+    kterm *t = ARENA_ARRAY(a, kterm, x.n);
+    for (int i = 0; i < x.n; i++) t[i] = (kterm){ x.t[i].var, x.t[i].coef * s };
+    return (affine){ x.base * s, x.n, t };
+}
+
+affine affine_offset(affine x, int64_t c) {
+    x.base += c;
+    return x;
+}
+
+int64_t affine_coef(affine x, kvar v) {
+    for (int i = 0; i < x.n; i++)
+        if (x.t[i].var == v) return x.t[i].coef;
+    return 0;
+}
+
+affine affine_set_var(arena *a, affine x, kvar v, affine value) {
+    int64_t c = affine_coef(x, v);
+    if (c == 0) return x;
+    kterm *t = ARENA_ARRAY(a, kterm, x.n);
+    int n = 0;
+    for (int i = 0; i < x.n; i++)
+        if (x.t[i].var != v) t[n++] = x.t[i];
+    return affine_add(a, (affine){ x.base, n, t }, affine_scale(a, value, c));
+}
+
+bool affine_equal(affine x, affine y) {
+    if (x.base != y.base || x.n != y.n) return false;
+    for (int i = 0; i < x.n; i++)
+        if (x.t[i].var != y.t[i].var || x.t[i].coef != y.t[i].coef) return false;
+    return true;
+}

@@ -1,0 +1,128 @@
+/* kernel_text.c - prints kernels as lists of op codes (docs/ir.md): one instruction a line, loops indented. */
+#include "ir/kernel.h"
+
+static void print_affine(const kernel *k, affine x, str *out) {
+    bool any = false;
+    for (int i = 0; i < x.n; i++) {
+        int64_t c = x.t[i].coef;
+        if (any) str_add(out, c < 0 ? " - " : " + ");
+        if (!any && c < 0) str_add(out, "-");
+        if (c != 1 && c != -1) str_addf(out, "%lld*", (long long)(c < 0 ? -c : c));
+        str_add(out, k->vars.at[x.t[i].var].name);
+        any = true;
+    }
+    if (!any)
+        str_addf(out, "%lld", (long long)x.base);
+    else if (x.base)
+        str_addf(out, " %c %lld", x.base < 0 ? '-' : '+', (long long)(x.base < 0 ? -x.base : x.base));
+}
+
+static void print_place(const kernel *k, const kins *in, str *out) {
+    str_addf(out, "b%d[", in->buf);
+    print_affine(k, in->idx, out);
+    if (in->dyn) str_addf(out, " + %%%u*%lld of %lld", in->dyn, (long long)in->dyn_stride, (long long)in->dyn_n);
+    str_add(out, "]");
+    if (in->lanes > 1) str_addf(out, " step %lld", (long long)in->lane_stride);
+}
+
+static void print_type(const kins *in, str *out) {
+    str_add(out, dtype_name((tn_dtype)in->dtype));
+    if (in->lanes > 1) str_addf(out, "x%d", in->lanes);
+}
+
+static void print_imm(const kins *in, str *out) {
+    if (dtype_is_float((tn_dtype)in->dtype))
+        str_double(out, in->imm);
+    else
+        str_addf(out, "%lld", (long long)in->imm_int);
+}
+
+static void print_ins(const kernel *k, reg r, str *out) {
+    const kins *in = &k->ins.at[r];
+    bool makes = in->op != K_LOOP && in->op != K_END && in->op != K_STORE && in->op != K_UPD && in->op != K_ARGUPD && in->op != K_SCATTER;
+    if (makes) str_addf(out, "%%%u = ", r);
+    switch (in->op) {
+    case K_LOOP:
+        str_addf(out, "loop %s = %lld .. %lld step %lld%s", k->vars.at[in->var].name, (long long)in->lo, (long long)in->hi, (long long)in->step,
+                 in->par == 2 ? " last-thread" : in->par ? " parallel" : "");
+        break;
+    case K_END: str_add(out, "end"); break;
+    case K_CONST:
+    case K_ACC:
+        str_add(out, in->op == K_CONST ? "const " : "acc ");
+        print_imm(in, out);
+        break;
+    case K_INDEX:
+        str_add(out, "index ");
+        print_affine(k, in->idx, out);
+        if (in->lanes > 1) str_addf(out, " step %lld", (long long)in->lane_stride);
+        break;
+    case K_LOAD:
+        str_add(out, "load ");
+        print_place(k, in, out);
+        if (in->src != in->dtype) str_addf(out, " from %s", dtype_name((tn_dtype)in->src));
+        for (int m = 0; m < in->n_mask; m++) {
+            str_addf(out, "%s %lld <= ", m ? "," : " where", (long long)in->mask[m].lo);
+            print_affine(k, in->mask[m].e, out);
+            if (in->lanes > 1 && in->mask_lane && in->mask_lane[m]) str_addf(out, " step %lld", (long long)in->mask_lane[m]);
+            str_addf(out, " < %lld", (long long)in->mask[m].hi);
+        }
+        if (in->n_mask) {
+            str_add(out, " else ");
+            print_imm(in, out);
+        }
+        break;
+    case K_STORE:
+        str_add(out, "store ");
+        print_place(k, in, out);
+        str_addf(out, ", %%%u", in->a);
+        break;
+    case K_SCATTER:
+        str_add(out, "scatter ");
+        print_place(k, in, out);
+        str_addf(out, " += %%%u", in->a);
+        break;
+    case K_ALU:
+        str_add(out, op_get((op_code)in->alu)->name);
+        for (int i = 0; i < op_get((op_code)in->alu)->arity; i++) str_addf(out, "%s %%%u", i ? "," : "", i == 0 ? in->a : i == 1 ? in->b : in->c);
+        if (in->src != in->dtype) str_addf(out, " on %s", dtype_name((tn_dtype)in->src));
+        break;
+    case K_CAST: str_addf(out, "cast %%%u from %s", in->a, dtype_name((tn_dtype)in->src)); break;
+    case K_WRAP: str_addf(out, "wrap %%%u to %s", in->a, dtype_name((tn_dtype)in->src)); break;
+    case K_RANDOM:
+        str_addf(out, "random %%%u stream %lld at ", in->a, (long long)in->imm_int);
+        print_affine(k, in->idx, out);
+        break;
+    case K_UPD:
+        str_addf(out, "update %%%u %s %%%u", in->c, in->alu == OP_dot ? "fma" : op_get((op_code)in->alu)->name, in->a);
+        if (in->alu == OP_dot) str_addf(out, ", %%%u", in->b);
+        break;
+    case K_ARGUPD:
+        str_addf(out, "update %%%u, %%%u %s %%%u at ", in->c, in->b, op_get((op_code)in->alu)->name, in->a);
+        print_affine(k, in->idx, out);
+        break;
+    case K_HSUM: str_addf(out, "across %%%u %s of %lld lanes", in->a, op_get((op_code)in->alu)->name, (long long)in->imm_int); break;
+    default: str_addf(out, "op%d", in->op);
+    }
+    if (makes) {
+        str_add(out, "  ");
+        print_type(in, out);
+    }
+    str_add(out, "\n");
+}
+
+void kernel_print(const kernel *k, str *out) {
+    static const char *const modes[] = { "in", "out", "inout", "local" };
+    str_addf(out, "kernel @%s(", k->name);
+    for (int b = 0; b < k->bufs.n; b++)
+        str_addf(out, "%sb%d %s %s[%lld]", b ? ", " : "", b, modes[k->bufs.at[b].kind], dtype_name((tn_dtype)k->bufs.at[b].dtype), (long long)k->bufs.at[b].elems);
+    str_addf(out, ") %s {\n", k->tiled ? "tiled" : "scalar");
+    int depth = 1;
+    for (reg r = 1; r < (reg)k->ins.n; r++) {
+        if (k->ins.at[r].op == K_END) depth--;
+        for (int i = 0; i < depth; i++) str_add(out, "  ");
+        print_ins(k, r, out);
+        if (k->ins.at[r].op == K_LOOP) depth++;
+    }
+    str_add(out, "}\n");
+}

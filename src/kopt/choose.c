@@ -1,0 +1,307 @@
+/* choose.c - the register tile of a kernel: which loop runs along vector lanes, which loops are unrolled and by how much, which is split over
+ * threads. In and out: scalar form; fills kvar_info.role and kernel.par_var.
+ *
+ * Vectors: the loop along which most memory is contiguous, weighted by how often each access runs: one row loop for the whole kernel, or one
+ * inner loop for each nest. Contractions: the MR x NR tile with the least estimated time (FMA issue, loads, latency) over the whole shape,
+ * tails included, within the register budget MR * NV + NV + 1 (measured: larger tiles spill). */
+#include "kopt/kopt.h"
+
+enum { PAR_MIN_WORK = 60000 }; /* flops plus bytes below which a second thread costs more than it brings */
+
+typedef struct ref { /* one memory access */
+    const kins *in;
+    uint64_t open; /* loops around it */
+    double times;  /* iterations */
+    int nest;      /* which top-level nest inside the rows; -1: directly in the rows */
+} ref;
+
+typedef struct chooser {
+    kernel *k;
+    const target *t;
+    int lanes;
+    VEC(ref) refs;
+    int n_nests;
+    uint64_t nest_vars[64];
+    uint64_t row_vars;
+    const kins *dot; /* the contraction's update, if there is one */
+    uint64_t dot_open;
+} chooser;
+
+static uint64_t vars_of(affine x) {
+    uint64_t m = 0;
+    for (int i = 0; i < x.n; i++) m |= 1ull << x.t[i].var;
+    return m;
+}
+
+static void survey(chooser *c) {
+    kernel *k = c->k;
+    uint64_t open = 0;
+    kvar stack[64];
+    double times[65] = { 1 };
+    int depth = 0, wide = 4, nest = -1, nest_depth = 0;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP) {
+            if (k->vars.at[in->var].row && nest < 0) {
+                c->row_vars |= 1ull << in->var;
+            } else {
+                if (nest < 0) {
+                    nest = c->n_nests < 63 ? c->n_nests++ : 62;
+                    nest_depth = depth;
+                }
+                c->nest_vars[nest] |= 1ull << in->var;
+            }
+            stack[depth] = in->var;
+            times[depth + 1] = times[depth] * (double)k->vars.at[in->var].extent;
+            depth++;
+            open |= 1ull << in->var;
+            continue;
+        }
+        if (in->op == K_END) {
+            depth--;
+            open &= ~(1ull << stack[depth]);
+            if (nest >= 0 && depth == nest_depth) nest = -1;
+            continue;
+        }
+        if (in->op != K_STORE && in->op != K_SCATTER && dtype_size((tn_dtype)in->dtype) > 4 && in->op != K_INDEX && in->op != K_CONST) wide = 8;
+        if (in->op == K_INDEX && in->dtype == TN_I64) wide = 8;
+        if (in->op == K_UPD && in->alu == OP_dot) c->dot = in, c->dot_open = open;
+        if (in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER) VEC_PUSH(k->a, &c->refs, (ref){ in, open, times[depth], nest });
+    }
+    c->lanes = c->t->vector_bytes / wide;
+    if (c->lanes < 1) c->lanes = 1;
+}
+
+/* ---- vector variable ---- */
+
+static bool dyn_depends(const chooser *c, const kins *in, kvar v) { /* the dynamic index changes along v */
+    uint64_t seen = 0;
+    const kernel *k = c->k;
+    reg todo[64];
+    int n = 0;
+    if (in->dyn) todo[n++] = in->dyn;
+    while (n > 0) {
+        const kins *x = &k->ins.at[todo[--n]];
+        seen |= vars_of(x->idx);
+        reg next[4] = { x->a, x->b, x->c, x->dyn };
+        for (int i = 0; i < 4; i++)
+            if (next[i] && n < 60) todo[n++] = next[i];
+    }
+    return seen >> v & 1;
+}
+
+static double ref_score(const chooser *c, const ref *r, kvar v) {
+    const kins *in = r->in;
+    bool store = in->op != K_LOAD;
+    if (!(r->open >> v & 1)) return 0;
+    int64_t coef = affine_coef(in->idx, v);
+    if (c->k->bufs.at[in->buf].kind == KB_LOCAL && c->k->vars.at[v].row) coef = 1; /* laid out as it suits */
+    double s;
+    if (in->dyn && dyn_depends(c, in, v))
+        s = store ? -100 : -2;
+    else if (coef == 0)
+        s = store ? 0 : 0.2;
+    else if (coef == 1)
+        s = store ? 1.5 : 1;
+    else
+        s = store ? -2.5 : -1.5;
+    for (int m = 0; m < in->n_mask; m++)
+        if (affine_coef(in->mask[m].e, v)) s -= 1.5;
+    int64_t extent = c->k->vars.at[v].extent;
+    if (extent < c->lanes && s > 0) s *= (double)extent / c->lanes;
+    return s * r->times;
+}
+
+static bool blocked(const chooser *c, kvar v) { /* loops that must keep their order: arg reductions along v, scatter's index loops */
+    for (int i = 1; i < c->k->ins.n; i++) {
+        const kins *in = &c->k->ins.at[i];
+        if (in->op == K_ARGUPD && affine_coef(in->idx, v)) return true;
+        if (in->op == K_SCATTER && (c->k->vars.at[v].reduce || dyn_depends(c, in, v))) return true;
+    }
+    return false;
+}
+
+static double score(const chooser *c, kvar v, int nest) {
+    if (blocked(c, v)) return -1e30;
+    double s = 0;
+    for (int i = 0; i < c->refs.n; i++)
+        if (nest < 0 || c->refs.at[i].nest == nest) s += ref_score(c, &c->refs.at[i], v);
+    return s;
+}
+
+static kvar best_of(const chooser *c, uint64_t candidates, int nest, double *out_score) {
+    kvar best = -1;
+    *out_score = 0;
+    for (kvar v = 0; v < c->k->vars.n; v++) {
+        if (!(candidates >> v & 1) || c->k->vars.at[v].extent < 2) continue;
+        double s = score(c, v, nest);
+        if (s > *out_score) best = v, *out_score = s;
+    }
+    return best;
+}
+
+/* ---- contraction tiles ---- */
+
+/* Time of one step along the contraction for an mr x nv tile: two FMAs and three loads a cycle, four cycles of latency. */
+static double tile_cost(int mr, int nv) {
+    double fma = mr * nv / 2.0, loads = (mr + nv) / 2.0, cost = fma > loads ? fma : loads;
+    return cost > 4 ? cost : 4;
+}
+
+static double shape_cost(int64_t m, int64_t nvec, int mr, int nv) {
+    double full_m = (double)(m / mr), full_n = (double)(nvec / nv);
+    int rest_m = (int)(m % mr), rest_n = (int)(nvec % nv);
+    double t = full_m * full_n * tile_cost(mr, nv);
+    if (rest_m) t += full_n * tile_cost(rest_m, nv);
+    if (rest_n) t += full_m * tile_cost(mr, rest_n);
+    if (rest_m && rest_n) t += tile_cost(rest_m, rest_n);
+    return t;
+}
+
+static const kins *operand_load(const chooser *c, reg r) {
+    const kins *in = &c->k->ins.at[r];
+    while (in->op == K_CAST || in->op == K_WRAP) in = &c->k->ins.at[in->a];
+    return in->op == K_LOAD ? in : NULL;
+}
+
+/* Unrolled partner of the vector loop: a loop that the vector operand does not depend on, so that its loads are used again. */
+static kvar partner(const chooser *c, kvar vec, bool want_row) {
+    const kins *a = operand_load(c, c->dot->a), *b = operand_load(c, c->dot->b);
+    if (!a || !b) return -1;
+    if (affine_coef(a->idx, vec) && !affine_coef(b->idx, vec)) {
+        const kins *t = a;
+        a = b, b = t;
+    }
+    kvar best = -1;
+    int64_t best_extent = 1;
+    for (kvar v = 0; v < c->k->vars.n; v++) {
+        const kvar_info *i = &c->k->vars.at[v];
+        if (v == vec || !(c->dot_open >> v & 1) || i->reduce || affine_coef(b->idx, v) || !affine_coef(a->idx, v)) continue;
+        if (want_row && !i->row) continue;
+        int64_t e = i->extent > 32 ? 32 : i->extent;
+        if (e >= best_extent) best = v, best_extent = e; /* the innermost of the long ones */
+    }
+    return best;
+}
+
+static void tile_contraction(chooser *c, kvar vec) {
+    kernel *k = c->k;
+    int64_t extent = k->vars.at[vec].extent, nvec = (extent + c->lanes - 1) / c->lanes;
+    kvar row = partner(c, vec, true);
+    int64_t m = row >= 0 ? k->vars.at[row].extent : 1;
+    int best_mr = 1, best_nv = 1;
+    double best = 1e300;
+    for (int nv = 1; nv <= 8 && nv <= nvec; nv++)
+        for (int mr = 1; mr <= 14 && mr <= m; mr++) {
+            if (mr * nv + nv + 1 > c->t->n_vector_regs) continue;
+            double cost = shape_cost(m, nvec, mr, nv);
+            if (cost < best * 0.999) best = cost, best_mr = mr, best_nv = nv;
+        }
+    k->vars.at[vec].role = (krole){ best_nv, c->lanes };
+    if (row >= 0) k->vars.at[row].role = (krole){ best_mr, 1 };
+}
+
+/* Vectors along the contraction: several sums at once, for independent chains and reuse of loads. */
+static void tile_inner_product(chooser *c, kvar vec) {
+    kernel *k = c->k;
+    const kins *a = operand_load(c, c->dot->a), *b = operand_load(c, c->dot->b);
+    int budget = 4;
+    for (int side = 0; side < 2 && a && b; side++) {
+        kvar best = -1;
+        for (kvar v = 0; v < k->vars.n; v++) {
+            const kvar_info *i = &k->vars.at[v];
+            if (!i->row || !(c->dot_open >> v & 1) || i->extent < 2 || i->role.unroll > 1) continue;
+            if (affine_coef((side ? a : b)->idx, v) && !affine_coef((side ? b : a)->idx, v)) best = v;
+        }
+        if (best < 0) continue;
+        int u = side ? 2 : 4;
+        if (u > budget) u = budget;
+        if (k->vars.at[best].extent < u) u = (int)k->vars.at[best].extent;
+        k->vars.at[best].role.unroll = u;
+        budget = budget / u > 0 ? 8 / u : 1;
+    }
+    k->vars.at[vec].role = (krole){ k->vars.at[vec].extent >= 2 * c->lanes && budget > 1 ? 2 : 1, c->lanes };
+}
+
+/* ---- the rest ---- */
+
+static int alu_weight(const chooser *c, uint64_t var) {
+    int n = 0;
+    uint64_t open = 0;
+    kvar stack[64];
+    int depth = 0;
+    for (int i = 1; i < c->k->ins.n; i++) {
+        const kins *in = &c->k->ins.at[i];
+        if (in->op == K_LOOP) stack[depth++] = in->var, open |= 1ull << in->var;
+        if (in->op == K_END) open &= ~(1ull << stack[--depth]);
+        if (!(open & var)) continue;
+        if (in->op == K_ALU) n += op_get((op_code)in->alu)->flops;
+        if (in->op == K_RANDOM) n += 40;
+    }
+    return n;
+}
+
+static void tile_plain(chooser *c, kvar vec) {
+    kernel *k = c->k;
+    int64_t steps = k->vars.at[vec].extent / c->lanes;
+    int weight = alu_weight(c, 1ull << vec);
+    int unroll = k->vars.at[vec].reduce ? 4 : weight > 24 ? 1 : weight > 8 ? 2 : 4;
+    while (unroll > 1 && steps < unroll) unroll /= 2;
+    k->vars.at[vec].role = (krole){ unroll, c->lanes };
+}
+
+static bool is_inside_dot(const chooser *c, kvar v) { return c->dot && (c->dot_open >> v & 1); }
+
+static void choose_roles(chooser *c) {
+    kernel *k = c->k;
+    double row_score, inner_score = 0;
+    kvar row = best_of(c, c->row_vars, -1, &row_score), inner[64];
+    for (int n = 0; n < c->n_nests; n++) {
+        double s;
+        inner[n] = best_of(c, c->nest_vars[n], n, &s);
+        inner_score += s;
+    }
+    if (c->lanes == 1) return;
+    if (row >= 0 && row_score >= inner_score) {
+        if (is_inside_dot(c, row))
+            tile_contraction(c, row);
+        else
+            tile_plain(c, row);
+        return;
+    }
+    for (int n = 0; n < c->n_nests; n++) {
+        if (inner[n] < 0) continue;
+        if (!is_inside_dot(c, inner[n]))
+            tile_plain(c, inner[n]);
+        else if (k->vars.at[inner[n]].reduce)
+            tile_inner_product(c, inner[n]);
+        else
+            tile_contraction(c, inner[n]);
+    }
+}
+
+/* ---- threads ---- */
+
+static void choose_parallel(chooser *c) {
+    kernel *k = c->k;
+    k->par_var = -1;
+    if (c->t->threads < 2 || k->flops + k->bytes_read + k->bytes_written < PAR_MIN_WORK) return;
+    double best = 0;
+    for (int i = 1; i < k->ins.n && k->ins.at[i].op != K_STORE && k->ins.at[i].op != K_ACC; i++) { /* rows, and what was hoisted between them */
+        if (k->ins.at[i].op != K_LOOP) continue;
+        if (!k->vars.at[k->ins.at[i].var].row) break;
+        const kvar_info *v = &k->vars.at[k->ins.at[i].var];
+        int64_t step = (int64_t)v->role.unroll * v->role.lanes, steps = (v->extent + step - 1) / step;
+        int64_t share = (steps + c->t->threads - 1) / c->t->threads;
+        double balance = (double)steps / (double)(share * c->t->threads); /* 1 = even */
+        if (steps >= 2 && balance > best + 0.05) best = balance, k->par_var = k->ins.at[i].var;
+    }
+}
+
+void kopt_choose(kernel *k, const target *t) {
+    if (k->vars.n > 64) return;
+    chooser c = { .k = k, .t = t };
+    survey(&c);
+    choose_roles(&c);
+    choose_parallel(&c);
+}

@@ -1,0 +1,76 @@
+/* hoist.c - loop-invariant code motion: what does not depend on a loop's variable is computed before the loop. In and out: scalar form.
+ *
+ * Only pure instructions move, and loads only from buffers the kernel never writes. Nothing moves out of a loop that may run zero times. */
+#include "kopt/kopt.h"
+
+typedef struct hoist {
+    kernel *k;
+    uint64_t *deps; /* [ins] variables a register depends on */
+    int *target;    /* [ins] index of the K_LOOP it moves in front of, or 0 */
+    VEC(kins) out;
+    reg *to;
+} hoist;
+
+static uint64_t affine_vars(affine x) {
+    uint64_t m = 0;
+    for (int i = 0; i < x.n; i++) m |= 1ull << x.t[i].var;
+    return m;
+}
+
+static bool is_pure(const kernel *k, const kins *in) {
+    switch (in->op) {
+    case K_CONST:
+    case K_INDEX:
+    case K_ALU:
+    case K_CAST:
+    case K_WRAP:
+    case K_RANDOM: return true;
+    case K_LOAD: return k->bufs.at[in->buf].kind == KB_IN;
+    default: return false;
+    }
+}
+
+/* Registers that change from read to read: accumulators, and what is computed from them or from written memory, stay where they are. */
+static void find_targets(hoist *h, uint64_t *fixed) {
+    const kernel *k = h->k;
+    int loops[64], depth = 0;
+    bool *stays = ARENA_ARRAY(k->a, bool, k->ins.n);
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP) {
+            if (depth < 64) loops[depth] = i;
+            depth++;
+        }
+        if (in->op == K_END) depth--;
+        uint64_t d = affine_vars(in->idx) | h->deps[in->a] | h->deps[in->b] | h->deps[in->c] | h->deps[in->dyn];
+        for (int m = 0; m < in->n_mask; m++) d |= affine_vars(in->mask[m].e);
+        h->deps[i] = d;
+        stays[i] = !is_pure(k, in) || stays[in->a] || stays[in->b] || stays[in->c] || stays[in->dyn] || depth > 64;
+        if (stays[i]) continue;
+        int t = depth;
+        while (t > 0 && !(d >> k->ins.at[loops[t - 1]].var & 1) && k->vars.at[k->ins.at[loops[t - 1]].var].extent > 0) t--;
+        if (t < depth) h->target[i] = loops[t];
+    }
+    (void)fixed;
+}
+
+static void copy_one(hoist *h, int i) {
+    kins in = h->k->ins.at[i];
+    in.a = h->to[in.a], in.b = h->to[in.b], in.c = h->to[in.c], in.dyn = h->to[in.dyn];
+    h->to[i] = (reg)h->out.n;
+    VEC_PUSH(h->k->a, &h->out, in);
+}
+
+void kopt_hoist(kernel *k) {
+    if (k->vars.n > 64) return;
+    hoist h = { .k = k, .deps = ARENA_ARRAY(k->a, uint64_t, k->ins.n), .target = ARENA_ARRAY(k->a, int, k->ins.n), .to = ARENA_ARRAY(k->a, reg, k->ins.n) };
+    find_targets(&h, NULL);
+    VEC_PUSH(k->a, &h.out, (kins){ 0 });
+    for (int i = 1; i < k->ins.n; i++) {
+        if (k->ins.at[i].op == K_LOOP)
+            for (int j = i + 1, end = kopt_loop_end(k, i); j < end; j++)
+                if (h.target[j] == i) copy_one(&h, j);
+        if (!h.target[i]) copy_one(&h, i);
+    }
+    k->ins.at = h.out.at, k->ins.n = h.out.n, k->ins.cap = h.out.cap;
+}

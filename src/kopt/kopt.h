@@ -1,0 +1,26 @@
+/* kopt.h - kernel to kernel: from the scalar form that sched/ writes to the tiled form that emit/ reads. One file a step, in this order. */
+#ifndef TN_KOPT_KOPT_H
+#define TN_KOPT_KOPT_H
+
+#include "ir/kernel.h"
+#include "ir/target.h"
+
+/* collapse.c: two perfectly nested loops that walk memory as one become one. */
+void kopt_collapse(kernel *k);
+/* hoist.c: what does not depend on a loop moves out of it. */
+void kopt_hoist(kernel *k);
+/* choose.c: the register tile: which variable runs along vector lanes, which are unrolled, which is split over threads. */
+void kopt_choose(kernel *k, const target *t);
+/* stage.c: a contraction whose right operand does not fit the cache copies one panel of it at a time into local memory. */
+void kopt_stage(kernel *k, const target *t);
+/* tile.c: writes the tiled form; the scalar kernel stays as it is. */
+kernel *kopt_tile(const kernel *k);
+
+kernel *kopt_run(kernel *k, const target *t); /* all of them */
+
+/* Removes instructions marked K_NIL and renumbers registers. */
+void kopt_compact(kernel *k);
+/* The K_END that closes the K_LOOP at instruction i. */
+int kopt_loop_end(const kernel *k, int i);
+
+#endif

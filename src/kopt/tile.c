@@ -1,0 +1,428 @@
+/* tile.c - writes the tiled form: every loop variable with a role gets a main loop over whole tiles and an exact-size tail; every instruction
+ * is repeated for the copies of the variables it depends on, and only for those.
+ *
+ * In: scalar form with roles. Out: a new kernel. A copy is (offset, lanes); a tail of 7 at 8 lanes is the copies 4, 2, 1. Accumulators of
+ * a tiled reduction get one partial sum a copy, combined pairwise after the loop: the order does not depend on the thread count. */
+#include "kopt/kopt.h"
+
+enum { MAX_COPIES = 32 };
+typedef struct copy {
+    int64_t off;
+    int lanes;
+} copy;
+typedef struct copies {
+    int n;
+    copy at[MAX_COPIES];
+} copies;
+
+typedef struct partial { /* partial accumulators of one ACC over the copies of a tiled reduction */
+    kvar var;            /* the tiled reduction variable, or -1 */
+    int n;
+    int lanes[MAX_COPIES];
+} partial;
+
+typedef struct tiler {
+    const kernel *k;
+    kernel *o;
+    uint64_t jam;      /* variables with a role */
+    uint64_t *dep;     /* [ins] variables it depends on (outside its own reduction) */
+    copies *active;    /* [vars] copies while the loop is open */
+    bool *is_fixed;    /* [vars] the loop runs once, at this value */
+    int64_t *fixed;
+    int *inst;         /* [ins] first entry in regs */
+    VEC(reg) regs;
+    partial *part;     /* [ins] for ACC */
+    int *acc_depth;    /* [ins] loops open at the ACC */
+    int depth;
+} tiler;
+
+static uint64_t bits(affine x) {
+    uint64_t m = 0;
+    for (int i = 0; i < x.n; i++) m |= 1ull << x.t[i].var;
+    return m;
+}
+
+static bool has_role(const kernel *k, kvar v) { return k->vars.at[v].role.unroll > 1 || k->vars.at[v].role.lanes > 1; }
+
+/* ---- analysis of the scalar form ---- */
+
+static void find_deps(tiler *t) {
+    const kernel *k = t->k;
+    uint64_t open = 0, *acc_open = ARENA_ARRAY(k->a, uint64_t, k->ins.n);
+    for (int round = 0; round < 2; round++) { /* an accumulator's dependences are known after its updates */
+        open = 0;
+        VEC(kvar) stack = { 0 };
+        for (int i = 1; i < k->ins.n; i++) {
+            const kins *in = &k->ins.at[i];
+            if (in->op == K_LOOP) {
+                VEC_PUSH(k->a, &stack, in->var);
+                open |= 1ull << in->var;
+                continue;
+            }
+            if (in->op == K_END) {
+                open &= ~(1ull << stack.at[--stack.n]);
+                continue;
+            }
+            uint64_t d = bits(in->idx) | t->dep[in->a] | t->dep[in->b] | t->dep[in->c] | t->dep[in->dyn];
+            for (int m = 0; m < in->n_mask; m++) d |= bits(in->mask[m].e);
+            if (in->op == K_ACC) {
+                acc_open[i] = open;
+                t->acc_depth[i] = stack.n;
+                continue;
+            }
+            if (in->op == K_UPD) t->dep[in->c] |= (t->dep[in->a] | t->dep[in->b]) & acc_open[in->c];
+            if (in->op == K_ARGUPD) {
+                t->dep[in->c] |= t->dep[in->a] & acc_open[in->c];
+                t->dep[in->b] |= t->dep[in->c];
+                t->dep[in->c] |= t->dep[in->b];
+            }
+            t->dep[i] = d & open;
+            if (in->op == K_UPD) /* which tiled reduction splits this accumulator */
+                for (int s = t->acc_depth[in->c]; s < stack.n; s++)
+                    if (has_role(k, stack.at[s])) t->part[in->c].var = stack.at[s];
+        }
+    }
+}
+
+static copies main_copies(krole r) {
+    copies c = { .n = r.unroll };
+    for (int i = 0; i < r.unroll; i++) c.at[i] = (copy){ (int64_t)i * r.lanes, r.lanes };
+    return c;
+}
+
+static copies tail_copies(krole r, int64_t rest) {
+    copies c = { 0 };
+    int64_t at = 0;
+    for (int w = r.lanes; w >= 1; w /= 2)
+        for (; rest - at >= w; at += w) c.at[c.n++] = (copy){ at, w };
+    return c;
+}
+
+static void plan_partials(tiler *t) {
+    for (int i = 1; i < t->k->ins.n; i++) {
+        partial *p = &t->part[i];
+        if (t->k->ins.at[i].op != K_ACC) continue;
+        p->n = 1, p->lanes[0] = 1;
+        if (p->var < 0) continue;
+        krole r = t->k->vars.at[p->var].role;
+        int64_t extent = t->k->vars.at[p->var].extent, step = (int64_t)r.unroll * r.lanes;
+        p->n = 0;
+        if (extent >= step)
+            for (int c = 0; c < r.unroll; c++) p->lanes[p->n++] = r.lanes;
+        copies tail = tail_copies(r, extent % step);
+        int wide = 0;
+        for (int c = 0; c < tail.n; c++) {
+            if (tail.at[c].lanes == r.lanes && wide++ < p->n && extent >= step) continue; /* joins a main copy */
+            p->lanes[p->n++] = tail.at[c].lanes;
+        }
+        if (p->n == 0) p->n = 1, p->lanes[0] = 1; /* nothing to add up */
+    }
+}
+
+/* ---- instances ---- */
+
+typedef struct where { /* one choice of a copy for each tiled variable in `set` */
+    uint64_t set;
+    int pick[64];
+} where;
+
+static int count_combos(const tiler *t, uint64_t set) {
+    int n = 1;
+    for (kvar v = 0; v < t->k->vars.n; v++)
+        if (set >> v & 1) n *= t->active[v].n;
+    return n;
+}
+
+static int combo_index(const tiler *t, uint64_t set, const where *w) {
+    int index = 0;
+    for (kvar v = 0; v < t->k->vars.n; v++)
+        if (set >> v & 1) index = index * t->active[v].n + w->pick[v];
+    return index;
+}
+
+static void unpack_combo(const tiler *t, uint64_t set, int index, where *w) {
+    for (kvar v = t->k->vars.n - 1; v >= 0; v--)
+        if (set >> v & 1) {
+            w->pick[v] = index % t->active[v].n;
+            index /= t->active[v].n;
+        }
+    w->set = set;
+}
+
+static uint64_t tiled(const tiler *t, uint64_t dep) { return dep & t->jam; }
+
+static int lanes_at(const tiler *t, uint64_t set, const where *w) {
+    for (kvar v = 0; v < t->k->vars.n; v++)
+        if ((set >> v & 1) && t->k->vars.at[v].role.lanes > 1) return t->active[v].at[w->pick[v]].lanes;
+    return 1;
+}
+
+static reg operand(const tiler *t, reg r, const where *w) {
+    if (!r) return 0;
+    return t->regs.at[t->inst[r] + combo_index(t, tiled(t, t->dep[r]), w)];
+}
+
+/* Row variables only number the copies of local memory; the copies lie side by side along the lanes, or else one after the other. */
+static affine local_place(const tiler *t, const kins *in, affine x) {
+    const kernel *k = t->k;
+    int64_t width = 1, elems = k->bufs.at[in->buf].elems;
+    kvar vec = -1;
+    for (kvar v = 0; v < k->vars.n; v++)
+        if (k->vars.at[v].row && affine_coef(x, v) && has_role(k, v)) {
+            if (k->vars.at[v].role.lanes > 1) vec = v;
+            width *= (int64_t)k->vars.at[v].role.unroll * k->vars.at[v].role.lanes;
+        }
+    affine out = affine_const(x.base);
+    for (int i = 0; i < x.n; i++)
+        if (!k->vars.at[x.t[i].var].row) out = affine_add(k->a, out, affine_scale(k->a, affine_var(k->a, x.t[i].var), x.t[i].coef));
+    if (vec >= 0) out = affine_scale(k->a, out, width);
+    int64_t stride = vec >= 0 ? (int64_t)k->vars.at[vec].role.unroll * k->vars.at[vec].role.lanes : elems;
+    for (kvar v = 0; v < k->vars.n; v++)
+        if (k->vars.at[v].row && affine_coef(x, v) && has_role(k, v)) {
+            out = affine_add(k->a, out, affine_scale(k->a, affine_var(k->a, v), v == vec ? 1 : stride));
+            if (v != vec) stride *= (int64_t)k->vars.at[v].role.unroll * k->vars.at[v].role.lanes;
+        }
+    return out;
+}
+
+static affine place_index(const tiler *t, affine x, const where *w, bool local, int64_t *lane_stride) {
+    affine out = affine_const(x.base);
+    *lane_stride = 0;
+    for (int i = 0; i < x.n; i++) {
+        kvar v = x.t[i].var;
+        int64_t c = x.t[i].coef;
+        if (t->jam >> v & 1) {
+            copy at = t->active[v].at[w->pick[v]];
+            out.base += c * at.off;
+            if (at.lanes > 1) *lane_stride = c;
+        }
+        if (local && t->k->vars.at[v].row) continue;
+        if (t->is_fixed[v])
+            out.base += c * t->fixed[v];
+        else
+            out = affine_add(t->o->a, out, affine_scale(t->o->a, affine_var(t->o->a, v), c));
+    }
+    return out;
+}
+
+static int partial_slot(const tiler *t, reg acc, const where *w) {
+    const partial *p = &t->part[acc];
+    if (p->var < 0) return 0;
+    copy c = t->active[p->var].at[w->pick[p->var]];
+    int pick = w->pick[p->var];
+    if (pick < p->n && p->lanes[pick] == c.lanes) return pick;
+    for (int i = 0; i < p->n; i++)
+        if (p->lanes[i] == c.lanes) return i;
+    return 0;
+}
+
+static void emit_instance(tiler *t, int i, const where *w) {
+    const kins *s = &t->k->ins.at[i];
+    kins in = *s;
+    bool local = (s->op == K_LOAD || s->op == K_STORE) && t->k->bufs.at[s->buf].kind == KB_LOCAL;
+    uint64_t set = tiled(t, t->dep[i]);
+    in.a = operand(t, s->a, w), in.b = operand(t, s->b, w), in.c = operand(t, s->c, w), in.dyn = operand(t, s->dyn, w);
+    in.lanes = (uint8_t)lanes_at(t, set, w);
+    in.idx = place_index(t, local ? local_place(t, s, s->idx) : s->idx, w, local, &in.lane_stride);
+    if (s->n_mask) {
+        in.mask = arena_copy(t->o->a, s->mask, sizeof(kmask) * (size_t)s->n_mask);
+        in.mask_lane = ARENA_ARRAY(t->o->a, int64_t, s->n_mask);
+        for (int m = 0; m < s->n_mask; m++) in.mask[m].e = place_index(t, s->mask[m].e, w, false, &in.mask_lane[m]);
+    }
+    if (s->op == K_UPD) {
+        uint64_t acc_set = tiled(t, t->dep[s->c]);
+        in.c = t->regs.at[t->inst[s->c] + combo_index(t, acc_set, w) * t->part[s->c].n + partial_slot(t, s->c, w)];
+        in.lanes = t->o->ins.at[in.c].lanes;
+    }
+    if (s->op == K_ACC) {
+        for (int p = 0; p < t->part[i].n; p++) {
+            kins acc = in;
+            if (t->part[i].lanes[p] > 1) acc.lanes = (uint8_t)t->part[i].lanes[p];
+            t->regs.at[t->inst[i] + combo_index(t, set, w) * t->part[i].n + p] = kernel_push(t->o, acc);
+        }
+        return;
+    }
+    t->regs.at[t->inst[i] + combo_index(t, set, w)] = kernel_push(t->o, in);
+}
+
+static void reserve(tiler *t, int i, uint64_t set) {
+    int n = count_combos(t, set) * (t->k->ins.at[i].op == K_ACC ? t->part[i].n : 1);
+    t->inst[i] = t->regs.n;
+    for (int c = 0; c < n; c++) VEC_PUSH(t->k->a, &t->regs, 0);
+}
+
+/* Variables an instruction is repeated over: what it depends on; for an update also the copies of its reduction. */
+static uint64_t repeat_set(const tiler *t, int i) {
+    const kins *in = &t->k->ins.at[i];
+    uint64_t set = tiled(t, t->dep[i]);
+    if (in->op == K_UPD) {
+        set |= tiled(t, t->dep[in->c]);
+        if (t->part[in->c].var >= 0) set |= 1ull << t->part[in->c].var;
+    }
+    return set;
+}
+
+/* Straight-line code, copy by copy of the outermost unrolled variable: the left operand's values then live for a short while only. */
+static void emit_segment(tiler *t, int from, int to, kvar major) {
+    for (int i = from; i < to; i++) reserve(t, i, t->k->ins.at[i].op == K_UPD ? repeat_set(t, i) : tiled(t, t->dep[i]));
+    int turns = major >= 0 ? t->active[major].n : 1;
+    for (int turn = 0; turn < turns; turn++)
+        for (int i = from; i < to; i++) {
+            uint64_t set = repeat_set(t, i);
+            bool by_turn = major >= 0 && (set >> major & 1);
+            if (!by_turn && turn) continue;
+            int n = count_combos(t, set);
+            uint64_t saved = t->dep[i];
+            t->dep[i] = set;
+            for (int c = 0; c < n; c++) {
+                where w = { 0 };
+                unpack_combo(t, set, c, &w);
+                if (by_turn && w.pick[major] != turn) continue;
+                emit_instance(t, i, &w);
+            }
+            t->dep[i] = saved;
+        }
+}
+
+/* ---- reductions ---- */
+
+static reg combine(tiler *t, const kins *acc, reg x, reg y, int lanes) {
+    op_code op = (op_code)acc->alu;
+    return kernel_push(t->o, (kins){ .op = K_ALU, .alu = (uint8_t)op, .dtype = acc->dtype, .src = acc->dtype, .lanes = (uint8_t)lanes, .a = x, .b = y, .node = acc->node });
+}
+
+static reg combine_partials(tiler *t, const kins *acc, const partial *p, const reg *parts, int own_lanes) {
+    reg level[MAX_COPIES], sums[MAX_COPIES] = { 0 };
+    int n_sums = 0;
+    bool across = t->k->vars.at[p->var].role.lanes > 1; /* lanes run along the reduction */
+    for (int i = 0; i < p->n;) {
+        int lanes = p->lanes[i], n = 0;
+        for (; i < p->n && p->lanes[i] == lanes; i++) level[n++] = parts[i];
+        while (n > 1) { /* pairwise */
+            int m = 0;
+            for (int j = 0; j < n; j += 2) level[m++] = j + 1 < n ? combine(t, acc, level[j], level[j + 1], across ? lanes : own_lanes) : level[j];
+            n = m;
+        }
+        if (across && lanes > 1)
+            level[0] = kernel_push(t->o, (kins){ .op = K_HSUM, .alu = acc->alu, .dtype = acc->dtype, .lanes = 1, .a = level[0], .imm_int = lanes, .node = acc->node });
+        sums[n_sums++] = level[0];
+    }
+    reg r = sums[0];
+    for (int i = 1; i < n_sums; i++) r = combine(t, acc, r, sums[i], across ? 1 : own_lanes);
+    return r;
+}
+
+/* After a loop: accumulators made at this level whose partial values the loop changed become one value. */
+static void finish_accumulators(tiler *t, int block_from, int loop, int end) {
+    for (int i = block_from; i < loop; i++) {
+        const kins *acc = &t->k->ins.at[i];
+        partial *p = &t->part[i];
+        if (acc->op != K_ACC || p->var < 0) continue;
+        bool here = false;
+        for (int j = loop; j < end && !here; j++) here = t->k->ins.at[j].op == K_UPD && t->k->ins.at[j].c == (reg)i;
+        if (!here) continue;
+        uint64_t set = tiled(t, t->dep[i]);
+        int n = count_combos(t, set), old = t->inst[i];
+        int fresh = t->regs.n;
+        for (int c = 0; c < n; c++) VEC_PUSH(t->k->a, &t->regs, 0);
+        for (int c = 0; c < n; c++) {
+            where w = { 0 };
+            unpack_combo(t, set, c, &w);
+            reg r = combine_partials(t, acc, p, &t->regs.at[old + c * p->n], lanes_at(t, set, &w));
+            t->regs.at[fresh + c] = r;
+        }
+        t->inst[i] = fresh;
+    }
+}
+
+/* ---- loops ---- */
+
+static void tile_block(tiler *t, int from, int to, kvar major);
+
+static void open_out(tiler *t, kvar v, int64_t lo, int64_t hi, int64_t step, int par) {
+    kernel_push(t->o, (kins){ .op = K_LOOP, .var = v, .lo = lo, .hi = hi, .step = step, .par = (uint8_t)par });
+}
+
+static void tile_loop(tiler *t, int loop, int end, kvar major) {
+    kvar v = t->k->ins.at[loop].var;
+    const kvar_info *info = &t->k->vars.at[v];
+    bool par = t->k->par_var == v;
+    if (!has_role(t->k, v)) {
+        open_out(t, v, 0, info->extent, 1, par);
+        tile_block(t, loop + 1, end, major);
+        kernel_push(t->o, (kins){ .op = K_END });
+        return;
+    }
+    if (major < 0 && info->role.lanes == 1) major = v;
+    int64_t step = (int64_t)info->role.unroll * info->role.lanes, full = info->extent / step, rest = info->extent % step;
+    if (full > 0) {
+        bool once = full == 1 && !par;
+        t->active[v] = main_copies(info->role);
+        t->is_fixed[v] = once, t->fixed[v] = 0;
+        if (!once) open_out(t, v, 0, full * step, step, par);
+        tile_block(t, loop + 1, end, major);
+        if (!once) kernel_push(t->o, (kins){ .op = K_END });
+    }
+    if (rest > 0) {
+        t->active[v] = tail_copies(info->role, rest);
+        t->is_fixed[v] = !par, t->fixed[v] = full * step;
+        if (par) open_out(t, v, full * step, full * step + 1, 1, 2); /* par 2: the last thread alone */
+        tile_block(t, loop + 1, end, major);
+        if (par) kernel_push(t->o, (kins){ .op = K_END });
+    }
+    t->is_fixed[v] = false;
+}
+
+static void tile_block(tiler *t, int from, int to, kvar major) {
+    int segment = from;
+    for (int i = from; i < to; i++) {
+        if (t->k->ins.at[i].op != K_LOOP) continue;
+        emit_segment(t, segment, i, major);
+        int end = kopt_loop_end(t->k, i);
+        tile_loop(t, i, end, major);
+        finish_accumulators(t, from, i, end);
+        i = end;
+        segment = end + 1;
+    }
+    emit_segment(t, segment, to, major);
+}
+
+kernel *kopt_tile(const kernel *k) {
+    kernel *o = kernel_make(k->a, k->name);
+    tiler t = { .k = k, .o = o };
+    int n = k->ins.n, nv = k->vars.n + 1;
+    if (k->vars.n > 64) guard_fail(k->a->gd, TN_ERR_UNSUPPORTED, "kernel %s has %d loops; the limit is 64", k->name, k->vars.n);
+    t.dep = ARENA_ARRAY(k->a, uint64_t, n);
+    t.inst = ARENA_ARRAY(k->a, int, n);
+    t.part = ARENA_ARRAY(k->a, partial, n);
+    t.acc_depth = ARENA_ARRAY(k->a, int, n);
+    t.active = ARENA_ARRAY(k->a, copies, nv);
+    t.is_fixed = ARENA_ARRAY(k->a, bool, nv);
+    t.fixed = ARENA_ARRAY(k->a, int64_t, nv);
+    VEC_PUSH(k->a, &t.regs, 0);
+    for (int i = 0; i < n; i++) t.part[i].var = -1;
+    for (kvar v = 0; v < k->vars.n; v++) {
+        VEC_PUSH(o->a, &o->vars, k->vars.at[v]);
+        if (has_role(k, v)) t.jam |= 1ull << v;
+        t.active[v] = (copies){ 1, { { 0, 1 } } };
+    }
+    for (int b = 0; b < k->bufs.n; b++) {
+        kbuf kb = k->bufs.at[b];
+        VEC_PUSH(o->a, &o->bufs, kb);
+    }
+    o->par_var = k->par_var;
+    o->flops = k->flops, o->bytes_read = k->bytes_read, o->bytes_written = k->bytes_written;
+    o->tiled = true;
+    find_deps(&t);
+    plan_partials(&t);
+    tile_block(&t, 1, n, -1);
+    for (int b = 0; b < k->bufs.n; b++) { /* one copy of local memory for each row worked on at once */
+        if (k->bufs.at[b].kind != KB_LOCAL) continue;
+        uint64_t rows = 0;
+        for (int i = 1; i < n; i++)
+            if ((k->ins.at[i].op == K_STORE || k->ins.at[i].op == K_LOAD) && k->ins.at[i].buf == b) rows |= bits(k->ins.at[i].idx);
+        for (kvar v = 0; v < k->vars.n; v++)
+            if ((rows >> v & 1) && k->vars.at[v].row && has_role(k, v)) o->bufs.at[b].elems *= (int64_t)k->vars.at[v].role.unroll * k->vars.at[v].role.lanes;
+    }
+    return o;
+}

@@ -1,0 +1,61 @@
+/* pack.c - offsets of temporaries in one arena. A temporary lives from the kernel that first writes it to the one that last uses it; two that
+ * live at once never overlap. Largest first, each at the lowest free place. In and out: mem.h. */
+#include "mem/mem.h"
+
+
+static int64_t rounded(int64_t bytes) { return (bytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN; }
+
+static void find_lifetimes(plan *p) {
+    for (int b = 0; b < p->bufs.n; b++) p->bufs.at[b].first = p->bufs.at[b].last = -1;
+    for (int i = 0; i < p->kernels.n; i++)
+        for (int a = 0; a < p->kernels.at[i].k->bufs.n; a++) {
+            int32_t b = p->kernels.at[i].args[a].buf;
+            if (b < 0) continue;
+            if (p->bufs.at[b].first < 0) p->bufs.at[b].first = i;
+            p->bufs.at[b].last = i;
+        }
+}
+
+static bool is_live(const pbuf *b) { return b->kind == PB_TEMP && b->first >= 0 && b->bytes > 0; }
+
+static void find_bound(plan *p) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        int64_t sum = 0;
+        for (int b = 0; b < p->bufs.n; b++)
+            if (is_live(&p->bufs.at[b]) && p->bufs.at[b].first <= i && i <= p->bufs.at[b].last) sum += rounded(p->bufs.at[b].bytes);
+        if (sum > p->temp_bound) p->temp_bound = sum;
+    }
+}
+
+static void place(plan *p, int32_t *placed, int n, int32_t b) {
+    pbuf *x = &p->bufs.at[b];
+    x->offset = 0;
+    for (bool moved = true; moved;) { /* past every placed neighbour in time that is in the way */
+        moved = false;
+        for (int i = 0; i < n; i++) {
+            const pbuf *y = &p->bufs.at[placed[i]];
+            bool in_time = x->first <= y->last && y->first <= x->last;
+            bool in_space = x->offset < y->offset + rounded(y->bytes) && y->offset < x->offset + rounded(x->bytes);
+            if (!in_time || !in_space) continue;
+            x->offset = y->offset + rounded(y->bytes);
+            moved = true;
+        }
+    }
+    placed[n] = b;
+    if (x->offset + rounded(x->bytes) > p->temp_bytes) p->temp_bytes = x->offset + rounded(x->bytes);
+}
+
+void mem_pack(plan *p) {
+    find_lifetimes(p);
+    find_bound(p);
+    int32_t *order = ARENA_ARRAY(p->a, int32_t, p->bufs.n), *placed = ARENA_ARRAY(p->a, int32_t, p->bufs.n);
+    int n = 0;
+    for (int32_t b = 0; b < p->bufs.n; b++)
+        if (is_live(&p->bufs.at[b])) order[n++] = b;
+    for (int i = 1; i < n; i++) /* by size, then by age: stable */
+        for (int j = i; j > 0 && p->bufs.at[order[j]].bytes > p->bufs.at[order[j - 1]].bytes; j--) {
+            int32_t t = order[j];
+            order[j] = order[j - 1], order[j - 1] = t;
+        }
+    for (int i = 0; i < n; i++) place(p, placed, i, order[i]);
+}

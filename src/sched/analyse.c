@@ -1,0 +1,294 @@
+/* analyse.c - can a group be one kernel, and which loops do its members share? Walks from the roots to the leaves with symbolic indices.
+ *
+ * In: a group of sched.h. Out: an analysis: every place where an inside value is read, and the root axes that may be rows. A reshape that
+ * cuts a loop in two adds a split to the group and the walk starts again. Nothing is written to the plan. */
+#include "sched/sched.h"
+
+enum { MAX_SPLITS = 12, MAX_VISITS = 4096 };
+
+typedef struct walk {
+    sched *s;
+    group *gr;
+    int gi;
+    analysis *an;
+    bool again;        /* a split was added */
+} walk;
+
+affine group_axis_vars(sched *s, group *gr, kernel *k, split_list *var_of, val owner, int axis, int64_t extent,
+                       const char *name, bool row, bool reduce) {
+    if (extent == 1) return affine_const(0);
+    int64_t cuts[MAX_SPLITS + 2]; /* strides at which the axis is cut, descending, ending in 1 */
+    int n = 0;
+    for (int i = 0; i < gr->splits.n; i++)
+        if (gr->splits.at[i].node == owner && gr->splits.at[i].axis == axis) cuts[n++] = gr->splits.at[i].inner;
+    for (int i = 1; i < n; i++)
+        for (int j = i; j > 0 && cuts[j] > cuts[j - 1]; j--) {
+            int64_t t = cuts[j];
+            cuts[j] = cuts[j - 1], cuts[j - 1] = t;
+        }
+    cuts[n++] = 1;
+    affine sum = affine_const(0);
+    int64_t whole = extent;
+    for (int i = 0; i < n; i++) {
+        kvar v = kernel_var(k, name, whole / cuts[i], row, reduce);
+        VEC_PUSH(k->a, var_of, (split){ owner, axis, cuts[i] });
+        sum = affine_add(s->a, sum, affine_scale(s->a, affine_var(s->a, v), cuts[i]));
+        whole = cuts[i];
+    }
+    return sum;
+}
+
+void group_root_index(sched *s, group *gr, int r, kernel *k, split_list *var_of, affine *out) {
+    val first = gr->roots.at[0], root = gr->roots.at[r];
+    const node *n0 = graph_get(s->g, first), *n = graph_get(s->g, root);
+    for (int i = 0; i < n->rank; i++) {
+        if (r == 0) {
+            out[i] = group_axis_vars(s, gr, k, var_of, first, i, n->dims[i], "i", false, false);
+        } else if (n->rank == n0->rank && n->dims[i] == n0->dims[i] && n->dims[i] != 1) { /* the first root's variables again */
+            out[i] = affine_const(0);
+            for (kvar v = 0; v < k->vars.n; v++)
+                if (var_of->at[v].node == first && var_of->at[v].axis == i)
+                    out[i] = affine_add(s->a, out[i], affine_scale(s->a, affine_var(s->a, v), var_of->at[v].inner));
+        } else {
+            out[i] = group_axis_vars(s, gr, k, var_of, root, i, n->dims[i], "j", false, false);
+        }
+    }
+}
+
+static bool fail(walk *w, const char *text) {
+    w->an->reason = text;
+    return false;
+}
+
+static bool add_split(walk *w, view_fail f) {
+    if (f.inner == 0 || w->gr->splits.n >= MAX_SPLITS) return false;
+    split owner = w->an->var_of.at[f.var];
+    split cut = { owner.node, owner.axis, owner.inner * f.inner };
+    for (int i = 0; i < w->gr->splits.n; i++) {
+        split *o = &w->gr->splits.at[i];
+        if (o->node != cut.node || o->axis != cut.axis) continue;
+        if (o->inner == cut.inner || (o->inner % cut.inner && cut.inner % o->inner)) return false;
+    }
+    VEC_PUSH(w->s->a, &w->gr->splits, cut);
+    w->again = true;
+    return true;
+}
+
+/* The kept index of a reduction or contraction decides which root variables can stay rows: those that are, alone, one of its axes. */
+static void narrow_rows(walk *w, const affine *idx, int n) {
+    analysis *an = w->an;
+    for (kvar v = 0; v < an->n_root_vars; v++) {
+        int exact = 0, other = 0;
+        for (int i = 0; i < n; i++) {
+            int64_t c = affine_coef(idx[i], v);
+            if (c == 0) continue;
+            if (c == 1 && idx[i].n == 1 && idx[i].base == 0)
+                exact++;
+            else
+                other++;
+        }
+        /* a split axis: every part of the sum must be a root variable of its own row, and only of this axis */
+        if (exact == 0 && other == 1) {
+            for (int i = 0; i < n; i++) {
+                if (affine_coef(idx[i], v) == 0) continue;
+                bool pure = idx[i].base == 0;
+                int64_t extent = 1;
+                for (int t = idx[i].n - 1; t >= 0 && pure; t--) {
+                    pure = idx[i].t[t].coef == extent && idx[i].t[t].var < an->n_root_vars;
+                    extent *= an->k->vars.at[idx[i].t[t].var].extent;
+                }
+                if (pure) exact = 1, other = 0;
+            }
+        }
+        if (exact != 1 || other) an->alive[v] = false;
+    }
+}
+
+static bool walk_value(walk *w, val v, const affine *idx, bool under_dot, bool masked);
+
+static const affine *anchor_operand_index(walk *w, val v, const affine *idx) {
+    const node *n = graph_get(w->s->g, v), *x = graph_get(w->s->g, n->in[0]);
+    uint64_t axes = op_get((op_code)n->op)->cls == CL_ARG ? 1ull << n->attr[0] : (uint64_t)n->attr[0];
+    affine *in = ARENA_ARRAY(w->s->a, affine, x->rank + 1);
+    for (int i = 0; i < x->rank; i++)
+        in[i] = (axes >> i & 1) ? group_axis_vars(w->s, w->gr, w->an->k, &w->an->var_of, v, i, x->dims[i], "r", false, true) : idx[i];
+    return in;
+}
+
+static bool walk_reduce(walk *w, val v, const affine *idx) {
+    const node *n = graph_get(w->s->g, v);
+    w->an->n_reduces++;
+    w->an->work += graph_elems(w->s->g, n->in[0]);
+    narrow_rows(w, idx, n->rank);
+    return walk_value(w, n->in[0], anchor_operand_index(w, v, idx), false, false);
+}
+
+/* Splits a dot's index into those of its operands; contraction axes get the variables in kv. */
+void dot_operand_index(const graph *g, val v, const affine *idx, const affine *kv, affine *ia, affine *ib) {
+    const node *n = graph_get(g, v), *x = graph_get(g, n->in[0]), *y = graph_get(g, n->in[1]);
+    int nb = (int)n->attr[0], nc = (int)n->attr[1], at = nb;
+    const int64_t *ba = n->attr + 2, *bb = ba + nb, *ca = bb + nb, *cb = ca + nc;
+    uint32_t used_a = 0, used_b = 0;
+    for (int i = 0; i < nb; i++) {
+        ia[ba[i]] = ib[bb[i]] = idx[i];
+        used_a |= 1u << ba[i], used_b |= 1u << bb[i];
+    }
+    for (int i = 0; i < nc; i++) {
+        ia[ca[i]] = ib[cb[i]] = kv[i];
+        used_a |= 1u << ca[i], used_b |= 1u << cb[i];
+    }
+    for (int i = 0; i < x->rank; i++)
+        if (!(used_a >> i & 1)) ia[i] = idx[at++];
+    for (int i = 0; i < y->rank; i++)
+        if (!(used_b >> i & 1)) ib[i] = idx[at++];
+}
+
+static bool walk_dot(walk *w, val v, const affine *idx) {
+    const node *n = graph_get(w->s->g, v), *x = graph_get(w->s->g, n->in[0]);
+    int nb = (int)n->attr[0], nc = (int)n->attr[1];
+    const int64_t *ca = n->attr + 2 + 2 * nb;
+    affine kv[TN_MAX_RANK], *ia = ARENA_ARRAY(w->s->a, affine, TN_MAX_RANK), *ib = ARENA_ARRAY(w->s->a, affine, TN_MAX_RANK);
+    int64_t depth = 1;
+    for (int i = 0; i < nc; i++) {
+        kv[i] = group_axis_vars(w->s, w->gr, w->an->k, &w->an->var_of, v, TN_MAX_RANK + i, x->dims[ca[i]], "k", false, true);
+        depth *= x->dims[ca[i]];
+    }
+    w->an->n_dots++;
+    w->an->work += depth * graph_elems(w->s->g, v);
+    narrow_rows(w, idx, n->rank);
+    dot_operand_index(w->s->g, v, idx, kv, ia, ib);
+    return walk_value(w, n->in[0], ia, true, false) && walk_value(w, n->in[1], ib, true, false);
+}
+
+static bool walk_move(walk *w, val v, const affine *idx, bool under_dot, bool masked) {
+    const node *n = graph_get(w->s->g, v);
+    val u = n->in[0];
+    if (n->op == OP_reshape && !sched_inside(w->s, w->gi, u)) return true; /* memory is flat: any index will do */
+    affine *in = ARENA_ARRAY(w->s->a, affine, TN_MAX_RANK);
+    kmask_list masks = { 0 };
+    view_fail f = { 0 };
+    if (!view_operand(w->an->k, w->s->g, v, idx, in, &masks, &f)) {
+        if (add_split(w, f)) return false;
+        return fail(w, "the reshape between does not keep loops in order");
+    }
+    if (masks.n && under_dot) return fail(w, "a contraction reads its operands without bounds checks: the border is made in memory");
+    return walk_value(w, u, in, under_dot, masked || masks.n);
+}
+
+static bool walk_gather(walk *w, val v, const affine *idx, bool masked) {
+    const node *n = graph_get(w->s->g, v), *index = graph_get(w->s->g, n->in[1]);
+    if (sched_inside(w->s, w->gi, n->in[0])) return fail(w, "gather reads its table at computed places: it must be in memory");
+    affine *in = ARENA_ARRAY(w->s->a, affine, TN_MAX_RANK);
+    for (int i = 0; i < index->rank; i++) in[i] = idx[n->attr[0] + i];
+    return walk_value(w, n->in[1], in, false, masked);
+}
+
+static bool walk_root_read(walk *w, val v, const affine *idx) { /* a root read back by another root: only at its own row */
+    const node *n = graph_get(w->s->g, v);
+    narrow_rows(w, idx, n->rank);
+    return true;
+}
+
+static bool walk_value(walk *w, val v, const affine *idx, bool under_dot, bool masked) {
+    sched *s = w->s;
+    const node *n = graph_get(s->g, v);
+    if (!sched_inside(s, w->gi, v)) {
+        if (s->place[v] == PLACE_ROOT && s->group_of[v] == w->gi) return walk_root_read(w, v, idx);
+        return true;
+    }
+    for (int i = 0; i < w->an->visits.n; i++) {
+        visit *x = &w->an->visits.at[i];
+        if (x->v != v || x->under_dot != under_dot) continue;
+        bool same = true;
+        for (int d = 0; d < n->rank && same; d++) same = affine_equal(x->idx[d], idx[d]);
+        if (same) return true;
+    }
+    if (w->an->visits.n > MAX_VISITS) return fail(w, "the kernel would be too large");
+    VEC_PUSH(s->a, &w->an->visits, (visit){ v, arena_copy(s->a, idx, sizeof *idx * (size_t)(n->rank + 1)), under_dot });
+    op_class cls = op_get((op_code)n->op)->cls;
+    switch (cls) {
+    case CL_MOVE: return walk_move(w, v, idx, under_dot, masked);
+    case CL_REDUCE:
+    case CL_ARG:
+        if (under_dot) return fail(w, "a contraction would repeat the reduction for every tile");
+        if (masked) return fail(w, "a border lies between");
+        return walk_reduce(w, v, idx);
+    case CL_DOT:
+        if (under_dot || masked) return fail(w, "a contraction's operand is read many times: it is kept in memory");
+        return walk_dot(w, v, idx);
+    case CL_GATHER:
+        if (under_dot) return fail(w, "a contraction would repeat the gather for every tile");
+        return walk_gather(w, v, idx, masked);
+    case CL_SOURCE: return true;
+    case CL_RANDOM: return walk_value(w, n->in[0], idx, under_dot, masked);
+    case CL_CAST:
+        w->an->work += graph_elems(s->g, v);
+        return walk_value(w, n->in[0], idx, under_dot, masked);
+    default: break;
+    }
+    if (!op_is_elementwise((op_code)n->op)) return fail(w, "an op of this class is its own kernel");
+    if (under_dot) return fail(w, "a contraction would repeat the work for every tile");
+    w->an->work += graph_elems(s->g, v);
+    for (int i = 0; i < n->n_in; i++)
+        if (!walk_value(w, n->in[i], idx, under_dot, masked)) return false;
+    return true;
+}
+
+/* A root is walked as if it were inside. */
+static bool walk_root(walk *w, int r) {
+    val root = w->gr->roots.at[r];
+    affine *idx = ARENA_ARRAY(w->s->a, affine, TN_MAX_RANK);
+    group_root_index(w->s, w->gr, r, w->an->k, &w->an->var_of, idx);
+    if (r == 0) {
+        w->an->n_root_vars = w->an->k->vars.n;
+        if (w->an->n_root_vars > (int)COUNT_OF(w->an->alive)) return fail(w, "too many loops");
+        for (int v = 0; v < w->an->n_root_vars; v++) w->an->alive[v] = true;
+    } else {
+        narrow_rows(w, idx, graph_get(w->s->g, root)->rank);
+    }
+    w->an->work += graph_elems(w->s->g, root);
+    uint8_t place = w->s->place[root];
+    int of = w->s->group_of[root];
+    w->s->place[root] = PLACE_INSIDE, w->s->group_of[root] = w->gi;
+    bool ok = walk_value(w, root, idx, false, false);
+    w->s->place[root] = place, w->s->group_of[root] = of;
+    return ok;
+}
+
+bool group_analyse(sched *s, int gi, analysis *an) {
+    group *gr = &s->groups.at[gi];
+    walk w = { .s = s, .gr = gr, .gi = gi, .an = an };
+    do {
+        *an = (analysis){ .k = kernel_make(s->a, "analysis"), .rows = 1 };
+        w.again = false;
+        bool ok = true;
+        if (graph_get(s->g, gr->roots.at[0])->op == OP_scatter_add) { /* its own nests, in order */
+            affine none[TN_MAX_RANK];
+            group_root_index(s, gr, 0, an->k, &an->var_of, none);
+            an->n_root_vars = an->k->vars.n;
+            an->work = graph_elems(s->g, gr->roots.at[0]);
+        } else {
+            for (int r = 0; r < gr->roots.n && ok; r++) ok = walk_root(&w, r);
+        }
+        if (ok) break;
+        if (!w.again) return false;
+    } while (w.again);
+    /* a split axis is a row only as a whole */
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (kvar v = 0; v < an->n_root_vars; v++)
+            for (kvar u = 0; u < an->n_root_vars; u++)
+                if (an->alive[v] && !an->alive[u] && an->var_of.at[v].axis == an->var_of.at[u].axis) {
+                    an->alive[v] = false;
+                    changed = true;
+                }
+    }
+    gr->row_axes = 0;
+    for (kvar v = 0; v < an->n_root_vars; v++)
+        if (an->alive[v]) {
+            gr->row_axes |= 1u << an->var_of.at[v].axis;
+            an->rows *= an->k->vars.at[v].extent;
+        }
+    gr->n_dots = an->n_dots, gr->n_reduces = an->n_reduces, gr->work = an->work;
+    return true;
+}

@@ -1,0 +1,301 @@
+/* fuse.c - which values are kept in memory and which are computed inside a kernel.
+ *
+ * Values are decided from the outputs backwards, so all users of a value are decided before it. A value joins the kernel of its users when that
+ * is one kernel, the fusion level allows it, group_analyse finds a common loop structure and the cost rules below agree; a view or another value
+ * that costs no more to compute than to load may be computed in several kernels. What is left becomes the root of a kernel of its own.
+ * Convexity holds by construction: a value inside a kernel has no user outside it. Levels: 0 views only; 1 elementwise onto the op before
+ * it (linear + bias + ReLU); 2 everything that needs no extra work; 3 also recomputation and kernels with several results. */
+#include "sched/sched.h"
+
+enum { FEW_ROWS = 8, SMALL_WORK = 1 << 15, WIDE_ROW = 1024 };
+
+static bool decide(sched *s, val v, val user, bool fused, const char *reason) {
+    VEC_PUSH(s->a, &s->p->decisions, (why){ v, user, fused, reason });
+    return fused;
+}
+
+static int new_group(sched *s, val root) {
+    VEC_PUSH(s->a, &s->groups, (group){ 0 });
+    group *gr = &s->groups.at[s->groups.n - 1];
+    VEC_PUSH(s->a, &gr->roots, root);
+    s->place[root] = PLACE_ROOT;
+    s->group_of[root] = s->groups.n - 1;
+    return s->groups.n - 1;
+}
+
+/* Groups that read v, looking through users that are computed everywhere. */
+typedef VEC(int) int_list;
+static void reading_groups(const sched *s, val v, int_list *out) {
+    for (uint32_t u = graph_get(s->g, v)->first_use; u; u = s->g->uses.at[u - 1].next) {
+        val user = s->g->uses.at[u - 1].user;
+        if (s->place[user] == PLACE_EVERYWHERE || s->place[user] == PLACE_ALIAS) {
+            reading_groups(s, user, out);
+            continue;
+        }
+        int gi = s->group_of[user];
+        bool known = gi < 0;
+        for (int i = 0; i < out->n && !known; i++) known = out->at[i] == gi;
+        if (!known) VEC_PUSH(s->a, out, gi);
+    }
+}
+
+static bool is_compute(const node *n) {
+    op_class c = op_get((op_code)n->op)->cls;
+    return op_is_elementwise((op_code)n->op) || c == CL_CAST || c == CL_REDUCE || c == CL_ARG || c == CL_DOT || c == CL_GATHER || c == CL_RANDOM;
+}
+
+/* Contraction inside: its rows must cover the batch and left axes, so that the right axis is one run of memory. */
+static bool dot_rows_ok(const sched *s, const analysis *an) {
+    for (int i = 0; i < an->visits.n; i++) {
+        const visit *x = &an->visits.at[i];
+        const node *n = graph_get(s->g, x->v);
+        if (n->op != OP_dot) continue;
+        int lead = graph_get(s->g, n->in[0])->rank - (int)n->attr[1];
+        int64_t right = 1;
+        for (int d = 0; d < n->rank; d++) {
+            affine e = x->idx[d];
+            bool row = n->dims[d] == 1;
+            for (int t = 0; t < e.n && !row; t++) row = e.t[t].var < an->n_root_vars && an->alive[e.t[t].var];
+            if (!row && d < lead) return false;
+            if (!row) right *= n->dims[d];
+        }
+        if (right > WIDE_ROW) return false;
+    }
+    return true;
+}
+
+static const char *cost_objection(const sched *s, const node *n, const analysis *before, const analysis *after) {
+    if (after->n_dots > 1) return "one contraction a kernel: each gets its own tiles";
+    if (after->n_dots && !dot_rows_ok(s, after)) return "the contraction would lose its rows";
+    if (after->rows < before->rows && after->rows < FEW_ROWS && after->work > SMALL_WORK) return "too few rows would be left to share out";
+    if (after->n_dots && n->op == OP_dot && after->rows < before->rows && after->n_reduces && s->opts.fusion < 2) return "fusion level";
+    return NULL;
+}
+
+static const char *level_objection(const sched *s, val v, int gi) {
+    const node *n = graph_get(s->g, v);
+    if (op_is_move((op_code)n->op)) return NULL;
+    if (s->opts.fusion == 0) return "fusion level 0 fuses nothing";
+    if (s->opts.fusion >= 2) return NULL;
+    val user = s->g->uses.at[n->first_use - 1].user; /* level 1: elementwise onto the op before it */
+    const node *u = graph_get(s->g, user);
+    if (!op_is_elementwise((op_code)u->op) || !graph_same_shape(s->g, v, user)) return "fusion level 1 fuses elementwise ops with the op before them";
+    if (op_get((op_code)n->op)->cls == CL_REDUCE || op_get((op_code)n->op)->cls == CL_ARG) return "fusion level 1 leaves reductions alone";
+    (void)gi;
+    return NULL;
+}
+
+static bool try_inside(sched *s, val v, int gi) {
+    const node *n = graph_get(s->g, v);
+    group *gr = &s->groups.at[gi];
+    val root = gr->roots.at[0];
+    const char *no = level_objection(s, v, gi);
+    if (no) return decide(s, v, root, false, no);
+    if (graph_get(s->g, root)->op == OP_scatter_add) return decide(s, v, root, false, "scatter_add reads memory");
+    analysis before, after;
+    int n_splits = gr->splits.n;
+    if (!group_analyse(s, gi, &before)) return decide(s, v, root, false, before.reason);
+    s->place[v] = PLACE_INSIDE;
+    s->group_of[v] = gi;
+    no = group_analyse(s, gi, &after) ? cost_objection(s, n, &before, &after) : after.reason;
+    if (!no && s->opts.fusion == 1 && after.rows < before.rows && !op_is_move((op_code)n->op)) no = "fusion level 1 keeps whole kernels elementwise";
+    if (no) {
+        s->place[v] = PLACE_NONE;
+        s->group_of[v] = -1;
+        gr->splits.n = n_splits;
+        return decide(s, v, root, false, no);
+    }
+    return decide(s, v, root, true, "computed where it is used, never stored");
+}
+
+/* Views, and at level 3 values that cost no more to compute than to load: one operand in memory, little arithmetic. */
+static bool cheap_everywhere(const sched *s, val v) {
+    const node *n = graph_get(s->g, v);
+    if (op_is_move((op_code)n->op)) return true;
+    if (s->opts.fusion < 3) return false;
+    if (!(op_is_elementwise((op_code)n->op) || n->op == OP_cast) || (n->op != OP_cast && op_get((op_code)n->op)->flops > 2)) return false;
+    int loads = 0;
+    for (int i = 0; i < n->n_in; i++) {
+        if (s->place[n->in[i]] == PLACE_EVERYWHERE) continue;
+        loads++;
+        if (dtype_size((tn_dtype)graph_get(s->g, n->in[i])->dtype) > dtype_size((tn_dtype)n->dtype) * 4) return false;
+    }
+    return loads <= 1;
+}
+
+static bool try_everywhere(sched *s, val v, const int_list *groups) {
+    if (!cheap_everywhere(s, v)) return false;
+    s->place[v] = PLACE_EVERYWHERE;
+    for (int i = 0; i < groups->n; i++) {
+        analysis an;
+        group *gr = &s->groups.at[groups->at[i]];
+        int n_splits = gr->splits.n;
+        bool scatter = graph_get(s->g, gr->roots.at[0])->op == OP_scatter_add;
+        if (!scatter && group_analyse(s, groups->at[i], &an)) continue;
+        gr->splits.n = n_splits;
+        s->place[v] = PLACE_NONE;
+        return false;
+    }
+    decide(s, v, 0, true, "computed again in each kernel that uses it: cheaper than a trip through memory");
+    return true;
+}
+
+static void place_value(sched *s, val v) {
+    const node *n = graph_get(s->g, v);
+    int_list groups = { 0 };
+    reading_groups(s, v, &groups);
+    bool own_kernel = s->forced[v] || graph_is_output(s->g, v) || n->op == OP_scatter_add || n->op == OP_concat;
+    if (!own_kernel && groups.n == 0) return; /* nothing reads it */
+    if (!own_kernel && groups.n == 1 && (op_is_move((op_code)n->op) || is_compute(n)) && try_inside(s, v, groups.at[0])) return;
+    if (!own_kernel && try_everywhere(s, v, &groups)) return;
+    if (groups.n > 1 && !own_kernel) decide(s, v, 0, false, "several kernels use it");
+    if (graph_is_output(s->g, v)) decide(s, v, 0, false, "an output of the graph");
+    if (n->op == OP_concat) { /* each operand is a kernel that writes its slice; operands are identities made by sched_plan */
+        s->place[v] = PLACE_ROOT;
+        int64_t at = 0;
+        for (int i = 0; i < n->n_in; i++) {
+            int gi = new_group(s, n->in[i]);
+            group *gr = &s->groups.at[gi];
+            gr->dest = v, gr->dest_axis = (int)n->attr[0], gr->dest_offset = at;
+            at += graph_get(s->g, n->in[i])->dims[n->attr[0]];
+        }
+        return;
+    }
+    if (n->op == OP_reshape && !graph_is_output(s->g, v)) { /* the same bytes under another name */
+        s->place[v] = PLACE_ALIAS;
+        if (s->place[n->in[0]] == PLACE_NONE) s->forced[n->in[0]] = true;
+        if (s->place[n->in[0]] != PLACE_EVERYWHERE) return;
+    }
+    new_group(s, v);
+}
+
+/* ---- kernels with several results (level 3) ---- */
+
+static void group_reads(const sched *s, int gi, val v, bool *seen, int_list *out) {
+    if (seen[v]) return;
+    seen[v] = true;
+    bool root = s->place[v] == PLACE_ROOT && s->group_of[v] == gi;
+    if (!root && !sched_inside(s, gi, v)) {
+        while (s->place[v] == PLACE_ALIAS) v = graph_get(s->g, v)->in[0];
+        VEC_PUSH(s->a, out, (int)v);
+        return;
+    }
+    const node *n = graph_get(s->g, v);
+    for (int i = 0; i < n->n_in; i++) group_reads(s, gi, n->in[i], seen, out);
+}
+
+static int_list reads_of(const sched *s, int gi) {
+    int_list out = { 0 };
+    bool *seen = ARENA_ARRAY(s->a, bool, s->g->nodes.n);
+    for (int r = 0; r < s->groups.at[gi].roots.n; r++) group_reads(s, gi, s->groups.at[gi].roots.at[r], seen, &out);
+    return out;
+}
+
+/* Group that makes memory value v, or -1. A concat is made by many: -2. */
+static int maker(const sched *s, val v) {
+    if (s->place[v] != PLACE_ROOT) return -1;
+    return graph_get(s->g, v)->op == OP_concat ? -2 : s->group_of[v];
+}
+
+static bool reaches(const sched *s, const int_list *reads, int from, int to, bool *seen) { /* does `from` (transitively) read `to`? */
+    if (from == to) return true;
+    if (seen[from]) return false;
+    seen[from] = true;
+    for (int i = 0; i < reads[from].n; i++) {
+        val v = (val)reads[from].at[i];
+        int m = maker(s, v);
+        if (m >= 0 && reaches(s, reads, m, to, seen)) return true;
+        if (m == -2)
+            for (int j = 0; j < graph_get(s->g, v)->n_in; j++)
+                if (reaches(s, reads, s->group_of[graph_get(s->g, v)->in[j]], to, seen)) return true;
+    }
+    return false;
+}
+
+static bool path_around(const sched *s, const int_list *reads, int from, int to) { /* from -> other -> to */
+    for (int i = 0; i < reads[from].n; i++) {
+        int m = maker(s, (val)reads[from].at[i]);
+        if (m == to || m == -1) continue;
+        bool *seen = ARENA_ARRAY(s->a, bool, s->groups.n);
+        if (m >= 0 && reaches(s, reads, m, to, seen)) return true;
+        if (m == -2) return true; /* conservative */
+    }
+    return false;
+}
+
+static bool mergeable(const sched *s, int x, int y) {
+    const group *a = &s->groups.at[x], *b = &s->groups.at[y];
+    if (a->dead || b->dead || a->dest || b->dest || a->n_dots || b->n_dots || a->n_reduces || b->n_reduces) return false;
+    val ra = a->roots.at[0], rb = b->roots.at[0];
+    if (graph_get(s->g, ra)->op == OP_scatter_add || graph_get(s->g, rb)->op == OP_scatter_add) return false;
+    return graph_same_shape(s->g, ra, rb) && a->roots.n + b->roots.n <= 8 && a->splits.n == 0 && b->splits.n == 0;
+}
+
+static bool share(const sched *s, const int_list *reads, int x, int y) {
+    for (int i = 0; i < reads[x].n; i++) {
+        val v = (val)reads[x].at[i];
+        if (maker(s, v) == y) return true;
+        for (int j = 0; j < reads[y].n; j++)
+            if ((val)reads[y].at[j] == v && graph_same_shape(s->g, v, s->groups.at[x].roots.at[0])) return true;
+    }
+    return false;
+}
+
+static bool try_merge(sched *s, int_list *reads, int x, int y) { /* y into x */
+    group *a = &s->groups.at[x], *b = &s->groups.at[y];
+    val_list before = a->roots, both = { 0 };
+    for (int i = 0; i < a->roots.n; i++) VEC_PUSH(s->a, &both, a->roots.at[i]);
+    for (int i = 0; i < b->roots.n; i++) VEC_PUSH(s->a, &both, b->roots.at[i]);
+    a->roots = both;
+    for (int i = 1; i < a->roots.n; i++)
+        for (int j = i; j > 0 && a->roots.at[j] < a->roots.at[j - 1]; j--) {
+            val t = a->roots.at[j];
+            a->roots.at[j] = a->roots.at[j - 1], a->roots.at[j - 1] = t;
+        }
+    int_list moved = { 0 };
+    for (val v = 1; v < (val)s->g->nodes.n; v++)
+        if (s->group_of[v] == y) {
+            s->group_of[v] = x;
+            VEC_PUSH(s->a, &moved, (int)v);
+        }
+    analysis an;
+    if (group_analyse(s, x, &an) && an.rows == graph_elems(s->g, a->roots.at[0])) {
+        b->dead = true;
+        reads[x] = reads_of(s, x);
+        decide(s, b->roots.at[b->roots.n - 1], a->roots.at[0], true, "same loops and shared operands: one kernel with several results");
+        return true;
+    }
+    for (int i = 0; i < moved.n; i++) s->group_of[moved.at[i]] = y;
+    a->roots = before;
+    return false;
+}
+
+static void merge_groups(sched *s) {
+    int n = s->groups.n;
+    int_list *reads = ARENA_ARRAY(s->a, int_list, n);
+    for (int i = 0; i < n; i++) reads[i] = reads_of(s, i);
+    for (int x = 0; x < n; x++)
+        for (int y = x + 1; y < n && !s->groups.at[x].dead; y++) {
+            if (!mergeable(s, x, y) || !share(s, reads, x, y)) continue;
+            if (path_around(s, reads, x, y) || path_around(s, reads, y, x)) continue;
+            try_merge(s, reads, x, y);
+        }
+}
+
+void sched_fuse(sched *s) {
+    for (val v = 1; v < (val)s->g->nodes.n; v++) {
+        const node *n = graph_get(s->g, v);
+        s->group_of[v] = -1;
+        if ((n->op == OP_const && n->splat) || n->op == OP_iota)
+            s->place[v] = PLACE_EVERYWHERE;
+        else if (op_get((op_code)n->op)->cls == CL_SOURCE)
+            s->place[v] = PLACE_LEAF;
+    }
+    for (val v = (val)s->g->nodes.n - 1; v > 0; v--)
+        if (s->place[v] == PLACE_NONE) place_value(s, v);
+    for (int i = 0; i < s->groups.n; i++) {
+        analysis an;
+        group_analyse(s, i, &an);
+    }
+    if (s->opts.fusion >= 3) merge_groups(s);
+}

@@ -1,0 +1,306 @@
+/* sched.c - the scheduler's own conductor: prepares the graph, fuses, orders kernels, makes buffers, lowers every group.
+ *
+ * When a group turns out not to be lowerable, the value to blame is kept in memory and fusing starts again: at most one try a value. */
+#include "sched/sched.h"
+
+/* ---- preparation: small rewrites of the scheduler's own copy of the graph ---- */
+
+static void set_output(graph *g, int i, val v) { /* through the use lists' owner: outputs are not operand slots */
+    output *o = &g->outputs.at[i];
+    o->v = v;
+}
+
+/* Every output gets a value of its own that a kernel computes: an identity where it is an input, a constant or named twice. */
+static void own_outputs(graph *g) {
+    for (int i = 0; i < g->outputs.n; i++) {
+        val v = g->outputs.at[i].v;
+        const node *n = graph_get(g, v);
+        bool again = op_get((op_code)n->op)->cls == CL_SOURCE;
+        for (int j = 0; j < i && !again; j++) again = g->outputs.at[j].v == v;
+        if (again) set_output(g, i, graph_unary(g, OP_stop_gradient, v));
+    }
+}
+
+static void own_concat_parts(graph *g) {
+    int n_nodes = g->nodes.n;
+    for (val v = 1; v < (val)n_nodes; v++)
+        for (int i = 0; graph_get(g, v)->op == OP_concat && i < graph_get(g, v)->n_in; i++)
+            graph_set_in(g, v, i, graph_unary(g, OP_stop_gradient, graph_get(g, v)->in[i]));
+}
+
+/* The axis of v that is contiguous in the memory it is read from, looking through permutes. */
+static int contiguous_axis(const graph *g, val v) {
+    const node *n = graph_get(g, v);
+    if (n->op != OP_permute) {
+        for (int i = n->rank - 1; i >= 0; i--)
+            if (n->dims[i] != 1) return i;
+        return n->rank - 1;
+    }
+    int inner = contiguous_axis(g, n->in[0]);
+    for (int i = 0; i < n->rank; i++)
+        if (n->attr[i] == inner) return i;
+    return -1;
+}
+
+/* A right operand that runs along the contraction in memory is read across it for every row: a transposed copy pays from a few rows on. */
+static val transposed_copy(graph *g, val v) {
+    const node *n = graph_get(g, v);
+    int nb = (int)n->attr[0], nc = (int)n->attr[1];
+    const int64_t *bb = n->attr + 2 + nb, *cb = bb + nb + nc;
+    const node *b = graph_get(g, n->in[1]);
+    if (b->rank - nb - nc < 1) return 0;
+    int inner = contiguous_axis(g, n->in[1]);
+    bool contracted = false;
+    uint32_t used = 0;
+    for (int i = 0; i < nc; i++) contracted |= cb[i] == inner, used |= 1u << cb[i];
+    for (int i = 0; i < nb; i++) used |= 1u << bb[i];
+    if (!contracted) return 0;
+    int64_t rows = 1, columns = 1, perm[TN_MAX_RANK];
+    for (int i = nb; i < n->rank - (b->rank - nb - nc); i++) rows *= n->dims[i];
+    int at = 0;
+    for (int i = 0; i < nb; i++) perm[at++] = bb[i];
+    for (int i = 0; i < nc; i++) perm[at++] = cb[i];
+    for (int i = 0; i < b->rank; i++)
+        if (!(used >> i & 1)) perm[at++] = i, columns *= b->dims[i];
+    if (rows < 8 || columns < 4) return 0;
+    val p = graph_permute(g, n->in[1], perm);
+    if (p == n->in[1]) return 0;
+    int64_t ba[TN_MAX_RANK], ca[TN_MAX_RANK], new_bb[TN_MAX_RANK], new_cb[TN_MAX_RANK];
+    n = graph_get(g, v);
+    for (int i = 0; i < nb; i++) ba[i] = n->attr[2 + i], new_bb[i] = i;
+    for (int i = 0; i < nc; i++) ca[i] = n->attr[2 + 2 * nb + i], new_cb[i] = nb + i;
+    val d = graph_dot(g, n->in[0], p, ba, new_bb, nb, ca, new_cb, nc);
+    graph_replace(g, v, d);
+    return p;
+}
+
+static graph *prepare(const graph *src, arena *a, bool **out_forced) {
+    graph *g = graph_clone(src, a, false, NULL);
+    own_outputs(g);
+    own_concat_parts(g);
+    int n_nodes = g->nodes.n;
+    for (val v = 1; v < (val)n_nodes; v++)
+        if (graph_get(g, v)->op == OP_dot) {
+            val p = transposed_copy(g, v);
+            if (p) graph_get(g, p)->where = "transposed copy"; /* found again after renumbering */
+        }
+    graph_compact(g);
+    *out_forced = ARENA_ARRAY(a, bool, g->nodes.n);
+    for (val v = 1; v < (val)g->nodes.n; v++) {
+        const node *n = graph_get(g, v);
+        (*out_forced)[v] = n->op == OP_permute && n->where && !strcmp(n->where, "transposed copy");
+    }
+    return g;
+}
+
+static void refuse(const graph *g) {
+    for (val v = 1; v < (val)g->nodes.n; v++) {
+        const node *n = graph_get(g, v);
+        if (op_get((op_code)n->op)->cls == CL_CTRL)
+            guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "op %s (%%%u) at %s: control flow is not scheduled yet", op_get((op_code)n->op)->name, v,
+                       n->where ? n->where : "?");
+        if (n->op == OP_fold) guard_fail(g->a->gd, TN_ERR_INTERNAL, "op fold (%%%u) reached the scheduler: pass fold_lower must run first", v);
+        for (int i = 0; i < n->rank; i++)
+            if (n->dims[i] < 0)
+                guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "%s: symbolic dims are not scheduled yet: give the dim a value", graph_shape_text(g, g->a, v));
+    }
+}
+
+/* ---- buffers ---- */
+
+static int32_t add_buf(sched *s, pbuf_kind kind, val v, int slot, int64_t *fill) {
+    const node *n = graph_get(s->g, v);
+    pbuf b = { .kind = kind, .node = v, .dtype = n->dtype, .elems = graph_elems(s->g, v), .slot = slot, .inplace_of = -1, .io = -1 };
+    b.bytes = b.elems * (int64_t)dtype_size((tn_dtype)n->dtype);
+    if (fill) {
+        b.offset = *fill;
+        *fill += (b.bytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN;
+    }
+    VEC_PUSH(s->a, &s->p->bufs, b);
+    s->buf_of[v] = s->p->bufs.n - 1;
+    return s->p->bufs.n - 1;
+}
+
+static void add_io(sched *s, const char *name, bool is_output, val v) {
+    int k = s->p->io.n;
+    int32_t b = add_buf(s, is_output ? PB_OUTPUT : PB_INPUT, v, SLOT_IO + k, NULL);
+    s->p->bufs.at[b].io = k;
+    VEC_PUSH(s->a, &s->p->io, (pio){ name, is_output, v, graph_get(s->g, v)->dtype, b, s->p->bufs.at[b].bytes });
+}
+
+static void make_buffers(sched *s) {
+    graph *g = s->g;
+    plan *p = s->p;
+    for (val v = 0; v < (val)g->nodes.n; v++) s->buf_of[v] = -1;
+    for (int i = 0; i < g->inputs.n; i++) {
+        val v = g->inputs.at[i];
+        if (graph_get(g, v)->op == OP_input) {
+            add_io(s, graph_get(g, v)->name, false, v);
+        } else {
+            int32_t b = add_buf(s, PB_STATE, v, SLOT_STATE, &p->state_bytes);
+            VEC_PUSH(s->a, &p->states, (pstate){ graph_get(g, v)->name, v, b });
+        }
+    }
+    for (int i = 0; i < g->outputs.n; i++)
+        if (g->outputs.at[i].name) add_io(s, g->outputs.at[i].name, true, g->outputs.at[i].v);
+    for (val v = 1; v < (val)g->nodes.n; v++) {
+        const node *n = graph_get(g, v);
+        if (s->buf_of[v] >= 0) continue;
+        if (n->op == OP_const && !n->splat)
+            add_buf(s, PB_CONST, v, SLOT_CONST, &p->const_bytes);
+        else if (s->place[v] == PLACE_ROOT && (s->group_of[v] < 0 || !s->groups.at[s->group_of[v]].dest))
+            add_buf(s, PB_TEMP, v, SLOT_TEMP, NULL);
+    }
+    for (val v = 1; v < (val)g->nodes.n; v++)
+        if (s->place[v] == PLACE_ALIAS) s->buf_of[v] = s->buf_of[graph_get(g, v)->in[0]];
+}
+
+/* ---- order ---- */
+
+typedef struct order {
+    sched *s;
+    VEC(int) out;
+    uint8_t *state; /* 0 new, 1 open, 2 done */
+} order;
+
+static void visit_group(order *o, int gi);
+
+static void visit_value(order *o, int gi, val v, bool *seen) {
+    sched *s = o->s;
+    if (seen[v]) return;
+    seen[v] = true;
+    const node *n = graph_get(s->g, v);
+    if (s->place[v] == PLACE_ROOT && s->group_of[v] != gi) {
+        if (n->op == OP_concat)
+            for (int i = 0; i < n->n_in; i++) visit_group(o, s->group_of[n->in[i]]);
+        else
+            visit_group(o, s->group_of[v]);
+        return;
+    }
+    for (int i = 0; i < n->n_in; i++) visit_value(o, gi, n->in[i], seen);
+}
+
+/* Depth-first from the operands; recursion is as deep as the chain of kernels, so the stack is an explicit limit of the graph's size. */
+static void visit_group(order *o, int gi) {
+    if (o->state[gi]) return;
+    o->state[gi] = 1;
+    bool *seen = ARENA_ARRAY(o->s->a, bool, o->s->g->nodes.n);
+    for (int r = 0; r < o->s->groups.at[gi].roots.n; r++) visit_value(o, gi, o->s->groups.at[gi].roots.at[r], seen);
+    o->state[gi] = 2;
+    VEC_PUSH(o->s->a, &o->out, gi);
+}
+
+static bool updates_state(const sched *s, int gi) {
+    for (int r = 0; r < s->groups.at[gi].roots.n; r++)
+        for (int i = 0; i < s->g->outputs.n; i++)
+            if (s->g->outputs.at[i].state && s->g->outputs.at[i].v == s->groups.at[gi].roots.at[r]) return true;
+    return false;
+}
+
+/* ---- lowering ---- */
+
+static void list_fused(sched *s, int gi, pkernel *pk) {
+    VEC(val) inside = { 0 };
+    for (val v = 1; v < (val)s->g->nodes.n; v++)
+        if (s->group_of[v] == gi && s->place[v] == PLACE_INSIDE) VEC_PUSH(s->a, &inside, v);
+    for (int r = 0; r < s->groups.at[gi].roots.n; r++) VEC_PUSH(s->a, &inside, s->groups.at[gi].roots.at[r]);
+    pk->fused = inside.at;
+    pk->n_fused = inside.n;
+}
+
+static void count_traffic(const plan *p, pkernel *pk) {
+    kernel *k = pk->k;
+    for (int b = 0; b < k->bufs.n; b++) {
+        const kbuf *kb = &k->bufs.at[b];
+        if (kb->kind == KB_LOCAL) continue;
+        int64_t touched = 0, trips = 1, loops[64];
+        int depth = 0;
+        for (int i = 1; i < k->ins.n; i++) { /* elements an instruction can touch: the product of the loops its index uses, at most all */
+            const kins *in = &k->ins.at[i];
+            if (in->op == K_LOOP && depth < 64) loops[depth++] = in->var;
+            if (in->op == K_END) depth--;
+            if ((in->op != K_LOAD && in->op != K_STORE && in->op != K_SCATTER) || in->buf != b) continue;
+            trips = 1;
+            for (int t = 0; t < depth; t++)
+                if (affine_coef(in->idx, (kvar)loops[t]) || in->dyn) trips *= k->vars.at[loops[t]].extent;
+            touched += trips;
+        }
+        if (touched > kb->elems) touched = kb->elems;
+        uint64_t bytes = (uint64_t)touched * dtype_size((tn_dtype)kb->dtype);
+        if (kb->kind != KB_OUT) k->bytes_read += bytes;
+        if (kb->kind != KB_IN) k->bytes_written += bytes;
+    }
+    (void)p;
+}
+
+static void count_flops(kernel *k) {
+    double trips[64] = { 1 };
+    int depth = 0;
+    double flops = 0;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP && depth < 63) trips[depth + 1] = trips[depth] * (double)k->vars.at[in->var].extent, depth++;
+        if (in->op == K_END) depth--;
+        if (in->op == K_ALU) flops += trips[depth] * op_get((op_code)in->alu)->flops;
+        if (in->op == K_UPD) flops += trips[depth] * (in->alu == OP_dot ? 2 : 1);
+        if (in->op == K_ARGUPD) flops += trips[depth];
+        if (in->op == K_RANDOM) flops += trips[depth] * 40;
+    }
+    k->flops = (uint64_t)flops;
+}
+
+static bool lower_all(sched *s) {
+    order o = { .s = s, .state = ARENA_ARRAY(s->a, uint8_t, s->groups.n) };
+    for (int late = 0; late < 2; late++) /* kernels that end in a state update come last: others may still read the old value */
+        for (int gi = 0; gi < s->groups.n; gi++)
+            if (!s->groups.at[gi].dead && updates_state(s, gi) == (late == 1)) visit_group(&o, gi);
+    for (int i = 0; i < o.out.n; i++) {
+        val blame;
+        pkernel pk = { .code = i };
+        pk.k = lower_group(s, o.out.at[i], &pk.args, &blame);
+        if (!pk.k) {
+            if (s->forced[blame]) guard_fail(s->a->gd, TN_ERR_INTERNAL, "%%%u cannot be scheduled; please report the graph", blame);
+            s->forced[blame] = true;
+            return false;
+        }
+        pk.root = s->groups.at[o.out.at[i]].roots.at[s->groups.at[o.out.at[i]].roots.n - 1];
+        list_fused(s, o.out.at[i], &pk);
+        count_traffic(s->p, &pk);
+        count_flops(pk.k);
+        VEC_PUSH(s->a, &s->p->kernels, pk);
+    }
+    return true;
+}
+
+static void count_unfused(plan *p) {
+    for (val v = 1; v < (val)p->g->nodes.n; v++) {
+        const node *n = graph_get(p->g, v);
+        op_class c = op_get((op_code)n->op)->cls;
+        if (c == CL_SOURCE || c == CL_MOVE) continue;
+        for (int i = 0; i < n->n_in; i++) {
+            const node *x = graph_get(p->g, n->in[i]);
+            if (x->op == OP_const && x->splat) continue;
+            p->unfused_read += (uint64_t)graph_elems(p->g, n->in[i]) * dtype_size((tn_dtype)x->dtype);
+        }
+        p->unfused_written += (uint64_t)graph_elems(p->g, v) * dtype_size((tn_dtype)n->dtype);
+    }
+}
+
+plan *sched_plan(const graph *src, arena *a, const sched_opts *opts) {
+    refuse(src);
+    bool *forced;
+    graph *g = prepare(src, a, &forced);
+    for (;;) {
+        sched s = { .g = g, .a = a, .opts = *opts, .forced = forced };
+        s.p = ARENA_NEW(a, plan);
+        s.p->a = a, s.p->g = g, s.p->fusion = opts->fusion;
+        s.place = ARENA_ARRAY(a, uint8_t, g->nodes.n);
+        s.group_of = ARENA_ARRAY(a, int, g->nodes.n);
+        s.buf_of = ARENA_ARRAY(a, int32_t, g->nodes.n);
+        sched_fuse(&s);
+        make_buffers(&s);
+        if (!lower_all(&s)) continue;
+        count_unfused(s.p);
+        return s.p;
+    }
+}

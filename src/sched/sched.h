@@ -1,0 +1,100 @@
+/* sched.h - graph to plan: which values are kept in memory, which ops share a kernel, and each kernel's loops in scalar form.
+ *
+ * In: a compacted graph without regions and symbolic dims. Out: a plan whose buffers have no place yet (mem/) and whose kernels are in
+ * scalar form (kopt/ tiles them). The plan's arena owns everything. */
+#ifndef TN_SCHED_SCHED_H
+#define TN_SCHED_SCHED_H
+
+#include "ir/plan.h"
+
+typedef struct sched_opts {
+    int fusion;          /* 0..3 */
+    int64_t local_bytes; /* stack memory a kernel may use for values of one row */
+} sched_opts;
+
+plan *sched_plan(const graph *g, arena *a, const sched_opts *o);
+
+/* ---- inside sched/ ---- */
+
+typedef struct split { /* the loop over `axis` of `node` becomes two: extent / inner and inner */
+    val node;
+    int axis;
+    int64_t inner;
+} split;
+typedef VEC(split) split_list;
+typedef VEC(val) val_list;
+
+/* A group becomes one kernel: roots are written to memory, everything else inside is computed on the way. */
+typedef struct group {
+    val_list roots;    /* ascending ids; equal rank; row axes have equal extents */
+    uint32_t row_axes; /* mask over root axes: outer loops shared by everything inside */
+    split_list splits;
+    int n_dots, n_reduces;
+    int64_t work; /* elements computed inside, roughly */
+    bool dead;    /* merged into another */
+    val dest;     /* a part of this concat is written, at dest_offset along dest_axis, instead of a buffer of its own */
+    int dest_axis;
+    int64_t dest_offset;
+} group;
+
+enum { PLACE_NONE, PLACE_LEAF, PLACE_ROOT, PLACE_INSIDE, PLACE_EVERYWHERE, PLACE_ALIAS };
+typedef struct sched {
+    plan *p;
+    graph *g;
+    arena *a;
+    sched_opts opts;
+    uint8_t *place;  /* [nodes] PLACE_* */
+    int *group_of;   /* [nodes] PLACE_ROOT, PLACE_INSIDE: index into groups, else -1 */
+    bool *forced;    /* [nodes] must be kept in memory */
+    int32_t *buf_of; /* [nodes] plan buffer of what lives in memory, or -1 */
+    VEC(group) groups;
+} sched;
+/* Whether v is computed inside group gi rather than loaded. */
+static inline bool sched_inside(const sched *s, int gi, val v) {
+    return s->place[v] == PLACE_EVERYWHERE || (s->place[v] == PLACE_INSIDE && s->group_of[v] == gi);
+}
+
+/* view.c: the index of a movement op's operand; idx has one entry an axis of v. */
+typedef struct view_fail { /* a reshape that needs loop `var` split with this inner extent to stay affine; inner 0 = it cannot */
+    kvar var;
+    int64_t inner;
+} view_fail;
+typedef VEC(kmask) kmask_list;
+bool view_operand(const kernel *k, const graph *g, val v, const affine *idx, affine *out_idx, kmask_list *masks, view_fail *fail);
+affine view_flat(arena *a, const graph *g, val v, const affine *idx); /* row-major element index */
+
+/* analyse.c: walks a group from its roots with symbolic indices. Rows are the root axes that everything inside can share as outer loops: each
+ * reduction and contraction inside is needed at exactly the row it is computed for. */
+typedef struct visit { /* where an inside value is read: its index in terms of loop variables */
+    val v;
+    const affine *idx;
+    bool under_dot;
+} visit;
+typedef struct analysis {
+    kernel *k;              /* owner of the loop variables; variables of root axes come first */
+    VEC(visit) visits;
+    split_list var_of;      /* which (node, axis) a variable belongs to, by variable */
+    bool alive[64];         /* by root variable: still a row */
+    int n_root_vars;
+    int n_dots, n_reduces;
+    int64_t work;           /* elements computed inside */
+    int64_t rows;           /* product of the row extents */
+    const char *reason;     /* why not, when analysis failed */
+} analysis;
+bool group_analyse(sched *s, int gi, analysis *out);
+/* Splits a dot's index into those of its operands; contraction axis i has index kv[i]. */
+void dot_operand_index(const graph *g, val v, const affine *idx, const affine *kv, affine *ia, affine *ib);
+/* Index of root r of group gi by the root variables of `k`, which are made on the first call; also used by lower.c so that ids agree. */
+void group_root_index(sched *s, group *gr, int r, kernel *k, split_list *var_of, affine *out_idx);
+/* Index of `axis` of `owner` as fresh loop variables, split as the group asks. */
+affine group_axis_vars(sched *s, group *gr, kernel *k, split_list *var_of, val owner, int axis, int64_t extent, const char *name,
+                       bool row, bool reduce);
+
+/* fuse.c: fills place, group_of, groups. */
+void sched_fuse(sched *s);
+
+/* lower.c: the kernel of a group in scalar form and its arguments. Returns NULL with *out_blame = the value to keep in memory when the group
+ * cannot be lowered after all. */
+kernel *lower_group(sched *s, int gi, parg **out_args, val *out_blame);
+
+#endif
