@@ -445,29 +445,37 @@ static dot_axes dot_axes_of(const node *n, const node *a, const node *b) {
     return x;
 }
 
+/* Where the elements of one sum lie in an operand, relative to the first: the same for every result. */
+static int64_t *dot_offsets(const env *e, const node *x, int nc, const int64_t *axes, int64_t count) {
+    int64_t *offset = ARENA_ARRAY(e->a, int64_t, count + 1), dims[TN_MAX_RANK], k[TN_MAX_RANK], c[TN_MAX_RANK] = { 0 };
+    for (int d = 0; d < nc; d++) dims[d] = x->dims[axes[d]];
+    for (int64_t j = 0; j < count; j++) {
+        coord_of(nc, dims, j, k);
+        for (int d = 0; d < nc; d++) c[axes[d]] = k[d];
+        offset[j] = coord_index(x->rank, x->dims, c);
+    }
+    return offset;
+}
+
 static void eval_dot(const env *e, const node *n, int64_t count, eval_value out) {
     const node *a = graph_get(e->g, n->in[0]), *b = graph_get(e->g, n->in[1]);
     eval_value av = e->values[n->in[0]], bv = e->values[n->in[1]];
     dot_axes x = dot_axes_of(n, a, b);
-    int64_t k_dims[TN_MAX_RANK], c[TN_MAX_RANK], k[TN_MAX_RANK], ca[TN_MAX_RANK], cb[TN_MAX_RANK];
-    for (int d = 0; d < x.nc; d++) k_dims[d] = a->dims[x.contract_a[d]];
-    int64_t k_count = dims_count(x.nc, k_dims);
+    int64_t c[TN_MAX_RANK], ca[TN_MAX_RANK] = { 0 }, cb[TN_MAX_RANK] = { 0 }, k_count = 1;
+    for (int d = 0; d < x.nc; d++) k_count *= a->dims[x.contract_a[d]];
+    if (!count) return;
+    const int64_t *ka = dot_offsets(e, a, x.nc, x.contract_a, k_count), *kb = dot_offsets(e, b, x.nc, x.contract_b, k_count);
     for (int64_t i = 0; i < count; i++) {
         coord_of(n->rank, n->dims, i, c);
         for (int d = 0; d < x.nb; d++) ca[x.batch_a[d]] = cb[x.batch_b[d]] = c[d];
         for (int d = 0; d < x.n_free_a; d++) ca[x.free_a[d]] = c[x.nb + d];
         for (int d = 0; d < x.n_free_b; d++) cb[x.free_b[d]] = c[x.nb + x.n_free_a + d];
+        int64_t ia = coord_index(a->rank, a->dims, ca), ib = coord_index(b->rank, b->dims, cb);
         for (int64_t j = 0; j < k_count; j++) {
-            coord_of(x.nc, k_dims, j, k);
-            for (int d = 0; d < x.nc; d++) {
-                ca[x.contract_a[d]] = k[d];
-                cb[x.contract_b[d]] = k[d];
-            }
-            int64_t ia = coord_index(a->rank, a->dims, ca), ib = coord_index(b->rank, b->dims, cb);
             if (out.f)
-                out.f[i] += av.f[ia] * bv.f[ib];
+                out.f[i] += av.f[ia + ka[j]] * bv.f[ib + kb[j]];
             else
-                out.i[i] = wrap_int(n->dtype, out.i[i] + av.i[ia] * bv.i[ib]);
+                out.i[i] = wrap_int(n->dtype, out.i[i] + av.i[ia + ka[j]] * bv.i[ib + kb[j]]);
         }
     }
 }
