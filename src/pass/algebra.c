@@ -127,7 +127,7 @@ static val extremum_rules(graph *g, const node *n) {
     if (x == y) return x;
     if (!is_op(g, x, n->op)) return 0;
     val inner = get(g, x)->in[1];
-    if (inner == y || get(g, x)->in[0] == y) return x;
+    if (inner == y || get(g, x)->in[0] == y || splat_same(g, inner, y)) return x;
     return is_splat(g, y) && is_splat(g, inner) ? graph_binary(g, n->op, get(g, x)->in[0], graph_binary(g, n->op, inner, y))
                                                 : 0;
 }

@@ -75,19 +75,37 @@ bool unit_reshape(const node *x, const node *y, int map[TN_MAX_RANK]) {
     return i == x->rank;
 }
 
+static bool is_read(const graph *g, val v) { return graph_get(g, v)->first_use != 0 || graph_is_output(g, v); }
+
 /* Sources and control flow are never rewritten, nodes nobody reads not worth it. */
 static bool is_candidate(const graph *g, val v) {
     const node *n = graph_get(g, v);
     op_class cls = op_get(n->op)->cls;
     if (n->region != 0 || cls == CL_NIL || cls == CL_CTRL || n->op == OP_input || n->op == OP_state) return false;
-    if ((n->first_use == 0 && !graph_is_output(g, v)) || !is_static(g, v)) return false;
+    if (!is_read(g, v) || !is_static(g, v)) return false;
     for (int i = 0; i < n->n_in; i++)
         if (!is_static(g, n->in[i])) return false;
     return true;
 }
 
+/* v and what only v needed: their operands become the grave, a constant that compaction drops with them. The stack holds nodes
+ * that nothing reads; each enters it once, when its last reader lets go of it. */
+static void bury(graph *g, arena *scratch, val v, val grave) {
+    VEC(val) stack = { 0 };
+    VEC_PUSH(scratch, &stack, v);
+    while (stack.n > 0) {
+        val dead = stack.at[--stack.n];
+        for (int i = 0; i < graph_get(g, dead)->n_in; i++) {
+            val x = graph_get(g, dead)->in[i];
+            graph_set_in(g, dead, i, grave);
+            const node *n = graph_get(g, x);
+            if (x != grave && n->n_in > 0 && n->region == 0 && !is_read(g, x)) VEC_PUSH(scratch, &stack, x);
+        }
+    }
+}
+
 bool rewrite_each(graph *g, arena *scratch, rewrite_fn rule) {
-    bool changed = false;
+    val grave = 0;
     const char *here = g->here;
     /* Every rule makes some measure smaller, so the growth bound is never met; it keeps a defective rule from looping. */
     int64_t bound = 16 * (int64_t)g->nodes.n + 1024;
@@ -101,10 +119,11 @@ bool rewrite_each(graph *g, arena *scratch, rewrite_fn rule) {
         node *fresh = graph_get(g, r);
         if (r >= (val)n_before && name && !fresh->name) fresh->name = name;
         graph_replace(g, (val)v, r);
-        changed = true;
+        if (grave == 0) grave = zeros(g, TN_BOOL, 0, NULL);
+        bury(g, scratch, (val)v, grave);
     }
     g->here = here;
-    return changed;
+    return grave != 0;
 }
 
 /* At least 2^16 elements behind each of fewer than 64 results: one result a thread would leave most cores idle. */
