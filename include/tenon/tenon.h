@@ -106,6 +106,19 @@ TN_API TN_CHECK tn_status tn_cache_get_stats(tn_ctx *ctx, tn_cache_stats *out);
  * hour. Safe while other processes use the cache. The counts removed are written to out_files and out_bytes (may be NULL). */
 TN_API TN_CHECK tn_status tn_cache_prune(tn_ctx *ctx, uint64_t max_bytes, uint64_t *out_files, uint64_t *out_bytes);
 
+/* The devices that programs can be compiled for (tn_compile_opts.device). */
+typedef struct {
+    char name[64];
+    char detail[256]; /* processor, instruction set */
+    char isa[16];     /* "avx512", "avx2", "sse2", "neon", "generic"; empty where it means nothing */
+    int threads;      /* CPU threads the process may use */
+    int vector_bytes; /* widest useful vector */
+    int64_t l1_bytes, l2_bytes, l3_bytes; /* data caches; 0 = unknown */
+} tn_device_info;
+TN_API int tn_device_count(void);
+/* Opens device i to ask it, and closes it again. */
+TN_API TN_CHECK tn_status tn_device_get_info(tn_ctx *ctx, int i, tn_device_info *out);
+
 /* ---- graphs and tensors -------------------------------------------------------------------------------------------------- */
 
 typedef struct tn_graph tn_graph;

@@ -26,7 +26,7 @@ static uint64_t check_axes(graph *g, const int64_t *axes, int n, int rank) {
 }
 /* A list with one entry an axis of x. */
 static void check_list(graph *g, const char *name, const int64_t *entries, int n, int rank) {
-    if (n != rank) FAIL(g, TN_ERR_SHAPE, "%d entries are given for rank %d", n, rank);
+    if (n != rank) FAIL(g, TN_ERR_SHAPE, "a list of length %d is given for rank %d", n, rank);
     if (n && !entries) FAIL(g, TN_ERR_INVAL, "%s is NULL", name);
 }
 static val drop_axes(graph *g, val x, uint64_t mask) {

@@ -90,8 +90,7 @@ tn_ctx *tn_ctx_new(const tn_config *given) {
 
 void tn_ctx_free(tn_ctx *ctx) {
     if (!ctx) return;
-    for (int i = 0; i < ctx->n_devices; i++) ctx->devices[i]->api->close(ctx->devices[i]);
-    if (ctx->cache && ctx->cache_close) ctx->cache_close(ctx->cache);
+    ctx_close_devices(ctx);
     mem_strfree(ctx->mem, ctx->cache_dir);
     mem_strfree(ctx->mem, ctx->compiler);
     mem_free(ctx->mem, ctx, sizeof *ctx);

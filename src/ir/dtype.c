@@ -41,7 +41,8 @@ double dtype_load(tn_dtype t, const void *data, int64_t i) {
         LOAD(uint16_t);
         return (double)bf16_to_f32(e);
     }
-    default: return (double)dtype_load_int(t, data, i);
+    default:
+        return (double)dtype_load_int(t, data, i);
     }
 }
 
@@ -67,7 +68,8 @@ int64_t dtype_load_int(tn_dtype t, const void *data, int64_t i) {
         LOAD(uint8_t);
         return e != 0;
     }
-    default: return dtype_cast_to_int(TN_I64, dtype_load(t, data, i));
+    default:
+        return dtype_cast_to_int(TN_I64, dtype_load(t, data, i));
     }
 }
 
@@ -101,7 +103,9 @@ void dtype_store(tn_dtype t, void *data, int64_t i, double v) {
         STORE(uint16_t, bf16_from_f32(round_to_odd(v)));
         break;
     }
-    default: dtype_store_int(t, data, i, dtype_cast_to_int(t, v)); break;
+    default:
+        dtype_store_int(t, data, i, dtype_cast_to_int(t, v));
+        break;
     }
 }
 
@@ -127,7 +131,9 @@ void dtype_store_int(tn_dtype t, void *data, int64_t i, int64_t v) {
         STORE(uint8_t, v != 0);
         break;
     }
-    default: dtype_store(t, data, i, (double)v); break;
+    default:
+        dtype_store(t, data, i, (double)v);
+        break;
     }
 }
 
@@ -136,10 +142,17 @@ int64_t dtype_cast_to_int(tn_dtype t, double v) {
     if (isnan(v)) return 0;
     int64_t lo = INT64_MIN, hi = INT64_MAX;
     switch (t) {
-    case TN_I8: lo = INT8_MIN, hi = INT8_MAX; break;
-    case TN_I32: lo = INT32_MIN, hi = INT32_MAX; break;
-    case TN_U8: lo = 0, hi = UINT8_MAX; break;
-    default: break;
+    case TN_I8:
+        lo = INT8_MIN, hi = INT8_MAX;
+        break;
+    case TN_I32:
+        lo = INT32_MIN, hi = INT32_MAX;
+        break;
+    case TN_U8:
+        lo = 0, hi = UINT8_MAX;
+        break;
+    default:
+        break;
     }
     if (v <= (double)lo) return lo; /* (double)INT64_MAX is 2^63: everything below it converts exactly */
     if (v >= (double)hi) return hi;

@@ -1,4 +1,5 @@
-/* graph.c - nodes, use lists and compaction. In: specs. Out: a graph whose every node passed graph_infer. The graph's arena owns all. */
+/* graph.c - nodes, use lists and compaction. In: specs. Out: a graph whose every node passed graph_infer. The graph's arena
+ * owns all. */
 #include "ir/graph.h"
 
 #include <math.h>
@@ -52,11 +53,15 @@ int graph_region(graph *g, const char *name) {
     VEC_PUSH(g->a, &g->regions, (region){ .name = name ? arena_strdup(g->a, name) : NULL });
     return g->regions.n - 1;
 }
-static val *append_val(graph *g, const val *at, int n, val v) {
-    val *p = ARENA_ARRAY(g->a, val, n + 1);
-    if (n) memcpy(p, at, (size_t)n * sizeof *p);
-    p[n] = v;
-    return p;
+/* Lists of regions have room for the power of two from n up. */
+static val *append_val(graph *g, val *at, int n, val v) {
+    if ((n & (n - 1)) == 0) {
+        val *bigger = ARENA_ARRAY(g->a, val, n ? 2 * n : 1);
+        if (n) memcpy(bigger, at, (size_t)n * sizeof *bigger);
+        at = bigger;
+    }
+    at[n] = v;
+    return at;
 }
 void graph_region_result(graph *g, int i, val v) {
     if (i < 1 || i >= g->regions.n || v == 0 || v >= (val)g->nodes.n || graph_get(g, v)->region != i)
@@ -67,7 +72,8 @@ void graph_region_result(graph *g, int i, val v) {
 }
 static void add_param(graph *g, int i, int64_t index, val v) {
     region *r = &g->regions.at[i];
-    if (index != r->n_params) guard_fail(g->a->gd, TN_ERR_INVAL, "parameter %lld of a region with %d", (long long)index, r->n_params);
+    if (index != r->n_params)
+        guard_fail(g->a->gd, TN_ERR_INVAL, "parameter %lld of a region with %d", (long long)index, r->n_params);
     r->params = append_val(g, r->params, r->n_params, v);
     r->n_params++;
 }
@@ -94,7 +100,8 @@ val graph_add(graph *g, const spec *s) {
     int64_t dims[TN_MAX_RANK];
     const char *text = graph_infer(g, s, g->a, &code, &dtype, &rank, dims);
     if (text) guard_fail(g->a->gd, code, "%s", text);
-    if (g->nodes.n == INT32_MAX || s->n_attr > UINT16_MAX) guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "the graph has too many nodes");
+    if (g->nodes.n == INT32_MAX || s->n_attr > UINT16_MAX)
+        guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "the graph has too many nodes");
     node n = {
         .op = (uint8_t)s->op,
         .dtype = (uint8_t)dtype,
@@ -158,7 +165,8 @@ static void check_id(graph *g, val v, const char *what) {
 }
 static void check_same_type(graph *g, val x, val y, const char *what) {
     if (!graph_same_shape(g, x, y) || graph_get(g, x)->dtype != graph_get(g, y)->dtype)
-        guard_fail(g->a->gd, TN_ERR_SHAPE, "%s: expected %s, got %s", what, graph_shape_text(g, g->a, x), graph_shape_text(g, g->a, y));
+        guard_fail(g->a->gd, TN_ERR_SHAPE, "%s: expected %s, got %s", what, graph_shape_text(g, g->a, x),
+                   graph_shape_text(g, g->a, y));
 }
 void graph_set_in(graph *g, val user, int slot, val v) {
     check_id(g, user, "graph_set_in");
@@ -176,7 +184,8 @@ void graph_replace(graph *g, val old, val v) {
     if (old == v) return;
     check_same_type(g, old, v, "graph_replace");
     uint32_t first = graph_get(g, old)->first_use, last = 0;
-    for (uint32_t r = first; r; last = r, r = g->uses.at[r - 1].next) graph_get(g, g->uses.at[r - 1].user)->in[g->uses.at[r - 1].slot] = v;
+    for (uint32_t r = first; r; last = r, r = g->uses.at[r - 1].next)
+        graph_get(g, g->uses.at[r - 1].user)->in[g->uses.at[r - 1].slot] = v;
     if (first) { /* the whole list moves in front of v's */
         node *n = graph_get(g, v);
         g->uses.at[last - 1].next = n->first_use;
@@ -206,7 +215,8 @@ void graph_assign(graph *g, val state, val v) {
         guard_fail(g->a->gd, TN_ERR_INVAL, "assign: expected a state, got %s", op_get((op_code)graph_get(g, state)->op)->name);
     check_same_type(g, state, v, "assign");
     for (int i = 0; i < g->outputs.n; i++)
-        if (g->outputs.at[i].state == state) guard_fail(g->a->gd, TN_ERR_INVAL, "assign: state %s is assigned twice", graph_get(g, state)->name);
+        if (g->outputs.at[i].state == state)
+            guard_fail(g->a->gd, TN_ERR_INVAL, "assign: state %s is assigned twice", graph_get(g, state)->name);
     VEC_PUSH(g->a, &g->outputs, (output){ .v = v, .state = state });
 }
 
@@ -216,12 +226,12 @@ void graph_assign(graph *g, val state, val v) {
  * Gives 0 for what does not exist, so that broken graphs can be walked too. */
 static bool dep_get(const graph *g, const node *n, int k, val *out) {
     *out = 0;
-    if (k < n->n_in) {
+    if (k < n->n_in && n->in) {
         if (n->in[k] < (val)g->nodes.n) *out = n->in[k];
         return true;
     }
-    k -= n->n_in;
-    if (n->op != OP_if && n->op != OP_while) return false;
+    k -= n->in ? n->n_in : 0;
+    if ((n->op != OP_if && n->op != OP_while) || !n->attr) return false;
     for (int i = 0; i < n->n_attr; i++) {
         if (n->attr[i] < 1 || n->attr[i] >= g->regions.n) continue;
         const region *r = &g->regions.at[n->attr[i]];
@@ -262,8 +272,8 @@ static void walk_from(walk *w, val root) {
     }
 }
 
-/* First marks what is live by one walk, then orders by walking from every live node in order of ids: operands before users, and ids
- * that are in order already stay in order. buf has room for 4 * nodes.n. */
+/* First marks what is live by one walk, then orders by walking from every live node in order of ids: operands before users, and
+ * ids that are in order already stay in order. buf has room for 4 * nodes.n. */
 static int order_nodes(const graph *g, bool only_live, uint32_t *buf, val *out, bool *out_cycle) {
     size_t n = (size_t)g->nodes.n;
     uint32_t *live = buf + 3 * n;

@@ -186,7 +186,7 @@ graph *graph_clone(const graph *g, arena *a, bool copy_data, val *map);
  * used twice equals two). Labels and places do not count. why (may be NULL) gets the first difference. */
 bool graph_equal(const graph *x, const graph *y, arena *a, const char **why);
 
-/* graph_text.c: the canonical text of docs/ir.md. */
+/* graph_print.c, graph_parse.c: the canonical text of docs/ir.md. */
 void graph_print(const graph *g, str *out);
 graph *graph_parse(arena *a, const char *text, size_t n, const char *file); /* jumps with TN_ERR_PARSE: "file:line:col: message" and a caret */
 

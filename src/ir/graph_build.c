@@ -1,5 +1,5 @@
-/* graph_build.c - the shorthands of graph.h: specs written out, all through graph_add. A shorthand that would change nothing returns its
- * operand. */
+/* graph_build.c - the shorthands of graph.h: specs written out, all through graph_add. A shorthand that would change nothing
+ * returns its operand. */
 #include "ir/graph.h"
 
 #include <math.h>
@@ -21,7 +21,9 @@ static val splat_in(graph *g, int region_id, tn_dtype t, int rank, const int64_t
     if ((unsigned)t < TN_N_DTYPES && !dtype_is_float(t)) s.imm_int = dtype_cast_to_int(t, value);
     return graph_add(g, &s);
 }
-val graph_splat(graph *g, tn_dtype t, int rank, const int64_t *dims, double value) { return splat_in(g, 0, t, rank, dims, value); }
+val graph_splat(graph *g, tn_dtype t, int rank, const int64_t *dims, double value) {
+    return splat_in(g, 0, t, rank, dims, value);
+}
 val graph_splat_like(graph *g, val x, double value) {
     const node *n = operand(g, x);
     return splat_in(g, n->region, (tn_dtype)n->dtype, n->rank, n->dims, value);
@@ -89,7 +91,8 @@ val graph_slice(graph *g, val x, const int64_t *start, const int64_t *count, con
         any |= attr[i] || attr[n->rank + i] != 1 || count[i] != n->dims[i];
     }
     if (!any) return x;
-    return graph_add(g, &(spec){ .op = OP_slice, .in = &x, .n_in = 1, .rank = n->rank, .dims = count, .attr = attr, .n_attr = 2 * n->rank });
+    return graph_add(
+        g, &(spec){ .op = OP_slice, .in = &x, .n_in = 1, .rank = n->rank, .dims = count, .attr = attr, .n_attr = 2 * n->rank });
 }
 val graph_flip(graph *g, val x, uint64_t axes) {
     int64_t attr = (int64_t)axes;
@@ -121,7 +124,8 @@ val graph_fold(graph *g, val x, const window_axis *w, int n, const int64_t *dims
     int64_t attr[1 + 4 * TN_MAX_RANK];
     if (n == 0) return x;
     int n_attr = window_attr(g, w, n, attr);
-    return graph_add(g, &(spec){ .op = OP_fold, .in = &x, .n_in = 1, .rank = o->rank - n, .dims = dims, .attr = attr, .n_attr = n_attr });
+    return graph_add(
+        g, &(spec){ .op = OP_fold, .in = &x, .n_in = 1, .rank = o->rank - n, .dims = dims, .attr = attr, .n_attr = n_attr });
 }
 val graph_concat(graph *g, const val *xs, int n, int axis) {
     if (n == 1) return operand(g, xs[0]), xs[0];
@@ -139,10 +143,13 @@ val graph_dot(graph *g, val a, val b, const int64_t *batch_a, const int64_t *bat
     for (int i = 0; i < nc; i++) *p++ = contract_b[i];
     return add_in(g, OP_dot, (val[]){ a, b }, 2, attr, (int)(p - attr));
 }
-val graph_gather(graph *g, val x, val index, int axis) { return add_in(g, OP_gather, (val[]){ x, index }, 2, &(int64_t){ axis }, 1); }
+val graph_gather(graph *g, val x, val index, int axis) {
+    return add_in(g, OP_gather, (val[]){ x, index }, 2, &(int64_t){ axis }, 1);
+}
 val graph_scatter_add(graph *g, val base, val index, val updates, int axis) {
     return add_in(g, OP_scatter_add, (val[]){ base, index, updates }, 3, &(int64_t){ axis }, 1);
 }
 val graph_iota(graph *g, tn_dtype t, int rank, const int64_t *dims, int axis) {
-    return graph_add(g, &(spec){ .op = OP_iota, .dtype = t, .rank = rank, .dims = dims, .attr = &(int64_t){ axis }, .n_attr = 1 });
+    return graph_add(g,
+                     &(spec){ .op = OP_iota, .dtype = t, .rank = rank, .dims = dims, .attr = &(int64_t){ axis }, .n_attr = 1 });
 }

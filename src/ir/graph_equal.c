@@ -1,5 +1,5 @@
-/* graph_equal.c - copying and comparing graphs. A copy belongs to the arena given and shares only constant data (and only on demand);
- * comparison walks both graphs at once from their outputs. */
+/* graph_equal.c - copying and comparing graphs. A copy belongs to the arena given and shares only constant data (and only on
+ * demand); comparison walks both graphs at once from their outputs. */
 #include "ir/graph.h"
 
 #include <math.h>
@@ -17,6 +17,13 @@ static node copy_node(const graph *g, arena *a, val v, bool copy_data, const nod
     n.where = last_from->where == n.where ? last_to->where : copy_text(a, n.where); /* neighbours share their place */
     if (copy_data && n.data) n.data = arena_copy(a, n.data, (size_t)graph_elems(g, v) * dtype_size((tn_dtype)n.dtype));
     return n;
+}
+static val *copy_vals(arena *a, const val *at, int n) { /* with the room that lists of regions have */
+    int cap = 1;
+    while (cap < n) cap *= 2;
+    val *p = ARENA_ARRAY(a, val, cap);
+    if (n) memcpy(p, at, (size_t)n * sizeof *p);
+    return p;
 }
 graph *graph_clone(const graph *g, arena *a, bool copy_data, val *map) {
     graph *c = graph_make(a, g->name);
@@ -39,8 +46,8 @@ graph *graph_clone(const graph *g, arena *a, bool copy_data, val *map) {
     for (int i = 1; i < g->regions.n; i++) {
         region r = g->regions.at[i];
         r.name = copy_text(a, r.name);
-        r.params = arena_copy(a, r.params, (size_t)r.n_params * sizeof *r.params);
-        r.results = arena_copy(a, r.results, (size_t)r.n_results * sizeof *r.results);
+        r.params = copy_vals(a, r.params, r.n_params);
+        r.results = copy_vals(a, r.results, r.n_results);
         VEC_PUSH(a, &c->regions, r);
     }
     c->free_use = g->free_use;
@@ -80,7 +87,13 @@ static bool same_text(const char *a, const char *b) { return a && b ? !strcmp(a,
 static bool same_double(double a, double b) { return (isnan(a) && isnan(b)) || !memcmp(&a, &b, sizeof a); }
 /* NULL is all zeros: a state without an initial value. */
 static bool same_data(const graph *g, val v, const void *x, const void *y) {
-    size_t size = (size_t)graph_elems(g, v) * dtype_size((tn_dtype)graph_get(g, v)->dtype);
+    tn_dtype t = (tn_dtype)graph_get(g, v)->dtype;
+    size_t size = (size_t)graph_elems(g, v) * dtype_size(t);
+    if (x && y && t == TN_BOOL) { /* any byte but 0 is true */
+        for (size_t i = 0; i < size; i++)
+            if (dtype_load_int(t, x, (int64_t)i) != dtype_load_int(t, y, (int64_t)i)) return false;
+        return true;
+    }
     if (x && y) return !memcmp(x, y, size);
     const unsigned char *p = x ? x : y;
     for (size_t i = 0; p && i < size; i++)
@@ -91,7 +104,8 @@ static bool is_splat(const node *n) { return n->op == OP_const && n->splat; }
 
 static bool equal_type(cmp *c, val vx, val vy) {
     const node *x = graph_get(c->x, vx), *y = graph_get(c->y, vy);
-    if (x->op != y->op) return differ(c, "%%%u is %s, %%%u is %s", vx, op_get((op_code)x->op)->name, vy, op_get((op_code)y->op)->name);
+    if (x->op != y->op)
+        return differ(c, "%%%u is %s, %%%u is %s", vx, op_get((op_code)x->op)->name, vy, op_get((op_code)y->op)->name);
     if (x->dtype != y->dtype || x->rank != y->rank || (x->rank && memcmp(x->dims, y->dims, x->rank * sizeof *x->dims)))
         return differ(c, "%s: %%%u is %s, %%%u is %s", op_get((op_code)x->op)->name, vx, graph_shape_text(c->x, c->a, vx), vy,
                       graph_shape_text(c->y, c->a, vy));
@@ -103,7 +117,8 @@ static bool equal_regions(cmp *c, const node *x, const node *y, val vx, val vy) 
     for (int i = 0; i < x->n_attr; i++) {
         const region *rx = &c->x->regions.at[x->attr[i]], *ry = &c->y->regions.at[y->attr[i]];
         if (rx->n_params != ry->n_params || rx->n_results != ry->n_results)
-            return differ(c, "%s: region %d of %%%u and %%%u differ in parameters or results", op_get((op_code)x->op)->name, i, vx, vy);
+            return differ(c, "%s: region %d of %%%u and %%%u differ in parameters or results", op_get((op_code)x->op)->name, i,
+                          vx, vy);
         for (int k = 0; k < rx->n_params; k++) todo(c, rx->params[k], ry->params[k]);
         for (int k = 0; k < rx->n_results; k++) todo(c, rx->results[k], ry->results[k]);
     }
@@ -114,7 +129,8 @@ static bool equal_nodes(cmp *c, val vx, val vy) {
     if (!equal_type(c, vx, vy)) return false;
     const char *name = op_get((op_code)x->op)->name;
     if (is_splat(x) && is_splat(y)) {
-        if (x->imm_int != y->imm_int || !same_double(x->imm, y->imm)) return differ(c, "const: %%%u is %g, %%%u is %g", vx, x->imm, vy, y->imm);
+        if (x->imm_int != y->imm_int || !same_double(x->imm, y->imm))
+            return differ(c, "const: %%%u is %g, %%%u is %g", vx, x->imm, vy, y->imm);
         return true;
     }
     if (c->to_y[vx] || c->to_x[vy]) {
@@ -122,11 +138,13 @@ static bool equal_nodes(cmp *c, val vx, val vy) {
         return differ(c, "%s: %%%u and %%%u are used in different places", name, vx, vy);
     }
     c->to_y[vx] = vy, c->to_x[vy] = vx;
-    if (x->op == OP_input || x->op == OP_state) return differ(c, "%s: %s and %s are declared at different positions", name, x->name, y->name);
+    if (x->op == OP_input || x->op == OP_state)
+        return differ(c, "%s: %s and %s are declared at different positions", name, x->name, y->name);
     if (x->n_in != y->n_in) return differ(c, "%s: %%%u has %d operands, %%%u has %d", name, vx, x->n_in, vy, y->n_in);
     if (x->splat != y->splat || (x->op == OP_const && !same_data(c->x, vx, x->data, y->data)))
         return differ(c, "const: %%%u and %%%u hold different values", vx, vy);
-    if (x->op == OP_pad && !same_double(x->imm, y->imm)) return differ(c, "pad: the value of %%%u is %g, of %%%u is %g", vx, x->imm, vy, y->imm);
+    if (x->op == OP_pad && !same_double(x->imm, y->imm))
+        return differ(c, "pad: the value of %%%u is %g, of %%%u is %g", vx, x->imm, vy, y->imm);
     if (x->op == OP_if || x->op == OP_while) {
         if (x->n_attr != y->n_attr || !equal_regions(c, x, y, vx, vy)) return false;
     } else if (x->n_attr != y->n_attr || (x->n_attr && memcmp(x->attr, y->attr, x->n_attr * sizeof *x->attr)))
@@ -140,7 +158,8 @@ static bool equal_interface(cmp *c) {
     if (x->symbols.n != y->symbols.n) return differ(c, "%d and %d symbolic dims", x->symbols.n, y->symbols.n);
     for (int i = 0; i < x->symbols.n; i++) {
         const symbol *s = &x->symbols.at[i], *t = &y->symbols.at[i];
-        if (strcmp(s->name, t->name) || s->lo != t->lo || s->hi != t->hi) return differ(c, "symbolic dims: %s and %s", s->name, t->name);
+        if (strcmp(s->name, t->name) || s->lo != t->lo || s->hi != t->hi)
+            return differ(c, "symbolic dims: %s and %s", s->name, t->name);
     }
     if (x->inputs.n != y->inputs.n) return differ(c, "%d and %d inputs", x->inputs.n, y->inputs.n);
     for (int i = 0; i < x->inputs.n; i++) {
@@ -148,13 +167,15 @@ static bool equal_interface(cmp *c) {
         const node *p = graph_get(x, vx), *q = graph_get(y, vy);
         if (!same_text(p->name, q->name)) return differ(c, "input %d: %s and %s", i, p->name, q->name);
         if (!equal_type(c, vx, vy)) return false;
-        if (p->op == OP_state && !same_data(x, vx, p->data, q->data)) return differ(c, "state %s starts with different values", p->name);
+        if (p->op == OP_state && !same_data(x, vx, p->data, q->data))
+            return differ(c, "state %s starts with different values", p->name);
         c->to_y[vx] = vy, c->to_x[vy] = vx;
     }
     if (x->outputs.n != y->outputs.n) return differ(c, "%d and %d outputs", x->outputs.n, y->outputs.n);
     for (int i = 0; i < x->outputs.n; i++) {
         const output *o = &x->outputs.at[i], *p = &y->outputs.at[i];
-        if (!same_text(o->name, p->name)) return differ(c, "output %d: %s and %s", i, o->name ? o->name : "-", p->name ? p->name : "-");
+        if (!same_text(o->name, p->name))
+            return differ(c, "output %d: %s and %s", i, o->name ? o->name : "-", p->name ? p->name : "-");
         if (c->to_y[o->state] != p->state) return differ(c, "output %d updates different states", i);
         todo(c, o->v, p->v);
     }

@@ -1,5 +1,5 @@
-/* infer.c - the shape and dtype rule of every op class. In: a spec over the nodes of a graph. Out: the result's type, or a text that
- * shows the op, its operands' types and what was expected. Reads the graph only; texts belong to the arena given.
+/* infer.c - the shape and dtype rule of every op class. In: a spec over the nodes of a graph. Out: the result's type, or a text
+ * that shows the op, its operands' types and what was expected. Reads the graph only; texts belong to the arena given.
  *
  * Symbolic dims (negative) pass wherever a rule only compares dims or carries them along; rules that compute with a dim refuse
  * them with TN_ERR_UNSUPPORTED. */
@@ -18,10 +18,10 @@ typedef struct rule {
 } rule;
 
 static void add_dims(str *b, const graph *g, int rank, const int64_t *dims) {
-    str_add(b, "[");
-    for (int i = 0; i < rank; i++) {
+    str_add(b, rank && !dims ? "[?" : "[");
+    for (int i = 0; i < rank && dims; i++) {
         if (i) str_add(b, ",");
-        if (dims[i] < 0 && dims[i] >= -g->symbols.n)
+        if (dims[i] < 0 && dims[i] >= -g->symbols.n && g->symbols.at[-dims[i] - 1].name)
             str_add(b, g->symbols.at[-dims[i] - 1].name);
         else
             str_addf(b, "%lld", (long long)dims[i]);
@@ -111,26 +111,30 @@ static const char *check_operands(rule *r) {
             return INVAL(r, "operand %d is %%%u, which does not exist", i, r->s->in[i]);
     if (arity >= 0 && n != arity) return INVAL(r, "expected %d operands, got %d", arity, n);
     for (int i = 1; i < n; i++)
-        if (operand(r, i)->region != operand(r, 0)->region) return INVAL(r, "operand %d belongs to another region than operand 0", i);
+        if (operand(r, i)->region != operand(r, 0)->region)
+            return INVAL(r, "operand %d belongs to another region than operand 0", i);
     if (n && r->s->region && operand(r, 0)->region != r->s->region) return INVAL(r, "operands belong to another region");
     return NULL;
 }
 static const char *check_spec_dims(rule *r) {
     const spec *s = r->s;
-    if (s->rank < 0 || s->rank > TN_MAX_RANK || (s->rank && !s->dims)) return SHAPE(r, "rank %d; expected 0 to %d", s->rank, TN_MAX_RANK);
+    if (s->rank < 0 || s->rank > TN_MAX_RANK || (s->rank && !s->dims))
+        return SHAPE(r, "rank %d; expected 0 to %d", s->rank, TN_MAX_RANK);
     for (int i = 0; i < s->rank; i++) {
         if (s->dims[i] >= 0) continue;
         if (s->dims[i] < -r->g->symbols.n) return SHAPE(r, "dim %d is %lld; expected 0 or more", i, (long long)s->dims[i]);
     }
     return NULL;
 }
-/* Product of dims (an empty axis counts as 1, so that strides fit too) and bytes must fit int64; symbols count with their upper end. */
+/* Product of dims (an empty axis counts as 1, so that strides fit too) and bytes must fit int64; symbols count with their upper
+ * end. */
 static const char *check_size(rule *r) {
     int64_t n = (int64_t)dtype_size(r->dtype);
     for (int i = 0; i < r->rank; i++) {
         int64_t d = r->dims[i] < 0 ? r->g->symbols.at[-r->dims[i] - 1].hi : r->dims[i];
         if (!size_mul(n, d > 1 ? d : 1, &n))
-            return SHAPE(r, "result %s%s has more bytes than 63 bits can count", dtype_name(r->dtype), dims_text(r, r->rank, r->dims));
+            return SHAPE(r, "result %s%s has more bytes than 63 bits can count", dtype_name(r->dtype),
+                         dims_text(r, r->rank, r->dims));
     }
     return NULL;
 }
@@ -144,12 +148,14 @@ static const char *check_axis(rule *r, int64_t axis, int rank) {
 }
 static const char *check_mask(rule *r, int rank) {
     TRY(check_attr(r, 1));
-    if ((uint64_t)r->s->attr[0] >> rank) return SHAPE(r, "axes mask 0x%llx names axes beyond rank %d", (unsigned long long)r->s->attr[0], rank);
+    if ((uint64_t)r->s->attr[0] >> rank)
+        return SHAPE(r, "axes mask 0x%llx names axes beyond rank %d", (unsigned long long)r->s->attr[0], rank);
     return NULL;
 }
 static const char *check_axis_list(rule *r, const char *what, const int64_t *axes, int64_t n, int rank, uint64_t *seen) {
     for (int64_t i = 0; i < n; i++) {
-        if (axes[i] < 0 || axes[i] >= rank) return SHAPE(r, "%s axis %lld; expected 0 to %d", what, (long long)axes[i], rank - 1);
+        if (axes[i] < 0 || axes[i] >= rank)
+            return SHAPE(r, "%s axis %lld; expected 0 to %d", what, (long long)axes[i], rank - 1);
         if (*seen >> axes[i] & 1) return SHAPE(r, "%s axis %lld is given twice", what, (long long)axes[i]);
         *seen |= (uint64_t)1 << axes[i];
     }
@@ -169,16 +175,27 @@ static const char *infer_elementwise(rule *r) {
                          dims_text(r, x->rank, x->dims), i, dims_text(r, operand(r, i)->rank, operand(r, i)->dims));
     for (int i = first; i < o->arity; i++)
         if (operand(r, i)->dtype != t)
-            return DTYPE(r, "expected operands of equal dtype, got %s and %s; use cast", dtype_name(t), dtype_name((tn_dtype)operand(r, i)->dtype));
-    if (first && operand(r, 0)->dtype != TN_BOOL) return DTYPE(r, "expected a bool condition, got %s", dtype_name((tn_dtype)operand(r, 0)->dtype));
+            return DTYPE(r, "expected operands of equal dtype, got %s and %s; use cast", dtype_name(t),
+                         dtype_name((tn_dtype)operand(r, i)->dtype));
+    if (first && operand(r, 0)->dtype != TN_BOOL)
+        return DTYPE(r, "expected a bool condition, got %s", dtype_name((tn_dtype)operand(r, 0)->dtype));
     const char *want = NULL;
     switch (o->cls) {
-    case CL_FLT: want = dtype_is_float(t) ? NULL : "a float dtype"; break;
+    case CL_FLT:
+        want = dtype_is_float(t) ? NULL : "a float dtype";
+        break;
     case CL_NUM:
-    case CL_CMP: want = is_num(t) ? NULL : "a float or integer dtype"; break;
-    case CL_BIT: want = dtype_is_float(t) ? "an integer dtype or bool" : NULL; break;
-    case CL_LOG: want = t == TN_BOOL ? NULL : "bool"; break;
-    default: break;
+    case CL_CMP:
+        want = is_num(t) ? NULL : "a float or integer dtype";
+        break;
+    case CL_BIT:
+        want = dtype_is_float(t) ? "an integer dtype or bool" : NULL;
+        break;
+    case CL_LOG:
+        want = t == TN_BOOL ? NULL : "bool";
+        break;
+    default:
+        break;
     }
     if (want) return DTYPE(r, "expected %s, got %s", want, dtype_name(t));
     result_like(r, x);
@@ -188,7 +205,8 @@ static const char *infer_elementwise(rule *r) {
 static const char *infer_reduce(rule *r) {
     const node *x = operand(r, 0);
     TRY(check_mask(r, x->rank));
-    if (!is_num((tn_dtype)x->dtype)) return DTYPE(r, "expected a float or integer dtype, got %s", dtype_name((tn_dtype)x->dtype));
+    if (!is_num((tn_dtype)x->dtype))
+        return DTYPE(r, "expected a float or integer dtype, got %s", dtype_name((tn_dtype)x->dtype));
     result_like(r, x);
     for (int i = 0; i < x->rank; i++)
         if (r->s->attr[0] >> i & 1) r->dims[i] = 1;
@@ -198,7 +216,8 @@ static const char *infer_arg(rule *r) {
     const node *x = operand(r, 0);
     TRY(check_attr(r, 1));
     TRY(check_axis(r, r->s->attr[0], x->rank));
-    if (!is_num((tn_dtype)x->dtype)) return DTYPE(r, "expected a float or integer dtype, got %s", dtype_name((tn_dtype)x->dtype));
+    if (!is_num((tn_dtype)x->dtype))
+        return DTYPE(r, "expected a float or integer dtype, got %s", dtype_name((tn_dtype)x->dtype));
     result_like(r, x);
     if (x->dims[r->s->attr[0]] == 0) return SHAPE(r, "axis %lld is empty: it has no such element", (long long)r->s->attr[0]);
     r->dtype = TN_I64;
@@ -237,8 +256,8 @@ static const char *infer_reshape(rule *r) {
     for (int i = 0; i < x->rank; i++)
         if (x->dims[i] < 0 && count_dim(x->rank, x->dims, x->dims[i]) != count_dim(s->rank, s->dims, x->dims[i])) sym_to = -1;
     if (sym_from != sym_to)
-        return fail(r, TN_ERR_UNSUPPORTED, "symbolic dims of %s cannot be merged or split into %s", dims_text(r, x->rank, x->dims),
-                    dims_text(r, s->rank, s->dims));
+        return fail(r, TN_ERR_UNSUPPORTED, "symbolic dims of %s cannot be merged or split into %s",
+                    dims_text(r, x->rank, x->dims), dims_text(r, s->rank, s->dims));
     if (from != to)
         return SHAPE(r, "%s has %lld elements, the result %s would have %lld", dims_text(r, x->rank, x->dims), (long long)from,
                      dims_text(r, s->rank, s->dims), (long long)to);
@@ -269,8 +288,10 @@ static const char *infer_pad(rule *r) {
     result_like(r, x);
     for (int i = 0; i < x->rank; i++) {
         if (before[i] < 0 || after[i] < 0)
-            return SHAPE(r, "axis %d padded by %lld and %lld; expected 0 or more", i, (long long)before[i], (long long)after[i]);
-        if (x->dims[i] < 0 && (before[i] || after[i])) return fail(r, TN_ERR_UNSUPPORTED, "axis %d is symbolic and cannot be padded", i);
+            return SHAPE(r, "axis %d padded by %lld and %lld; expected 0 or more", i, (long long)before[i],
+                         (long long)after[i]);
+        if (x->dims[i] < 0 && (before[i] || after[i]))
+            return fail(r, TN_ERR_UNSUPPORTED, "axis %d is symbolic and cannot be padded", i);
         if (x->dims[i] >= 0 && (!size_add(x->dims[i], before[i], &r->dims[i]) || !size_add(r->dims[i], after[i], &r->dims[i])))
             return SHAPE(r, "axis %d padded by %lld and %lld overflows", i, (long long)before[i], (long long)after[i]);
     }
@@ -318,10 +339,11 @@ static const char *window_dims(rule *r, int rank, const int64_t *dims, int64_t *
         int64_t d = dims[w[0]], extent;
         if (d < 0) return fail(r, TN_ERR_UNSUPPORTED, "axis %lld is symbolic and cannot be windowed", (long long)w[0]);
         if (w[1] < 1 || w[2] < 1 || w[3] < 1)
-            return SHAPE(r, "window size %lld, stride %lld, dilation %lld; expected 1 or more", (long long)w[1], (long long)w[2], (long long)w[3]);
+            return SHAPE(r, "window size %lld, stride %lld, dilation %lld; expected 1 or more", (long long)w[1],
+                         (long long)w[2], (long long)w[3]);
         if (!size_mul(w[1] - 1, w[3], &extent) || !size_add(extent, 1, &extent) || extent > d)
-            return SHAPE(r, "a window of %lld with dilation %lld is longer than axis %lld of size %lld", (long long)w[1], (long long)w[3],
-                         (long long)w[0], (long long)d);
+            return SHAPE(r, "a window of %lld with dilation %lld is longer than axis %lld of size %lld", (long long)w[1],
+                         (long long)w[3], (long long)w[0], (long long)d);
         out[w[0]] = (d - extent) / w[2] + 1;
         out[rank + k] = w[1];
     }
@@ -337,7 +359,8 @@ static const char *infer_fold(rule *r) {
     const node *x = operand(r, 0);
     int64_t dims[TN_MAX_RANK];
     int rank = 0;
-    if (!is_num((tn_dtype)x->dtype)) return DTYPE(r, "expected a float or integer dtype, got %s", dtype_name((tn_dtype)x->dtype));
+    if (!is_num((tn_dtype)x->dtype))
+        return DTYPE(r, "expected a float or integer dtype, got %s", dtype_name((tn_dtype)x->dtype));
     result_spec(r, (tn_dtype)x->dtype);
     TRY(window_dims(r, r->rank, r->dims, dims, &rank));
     if (!dims_equal(rank, dims, x->rank, x->dims))
@@ -347,13 +370,20 @@ static const char *infer_fold(rule *r) {
 
 static const char *infer_move(rule *r) {
     switch (r->s->op) {
-    case OP_reshape: return infer_reshape(r);
-    case OP_permute: return infer_permute(r);
-    case OP_expand: return infer_expand(r);
-    case OP_pad: return infer_pad(r);
-    case OP_slice: return infer_slice(r);
-    case OP_flip: return infer_flip(r);
-    default: return infer_window(r);
+    case OP_reshape:
+        return infer_reshape(r);
+    case OP_permute:
+        return infer_permute(r);
+    case OP_expand:
+        return infer_expand(r);
+    case OP_pad:
+        return infer_pad(r);
+    case OP_slice:
+        return infer_slice(r);
+    case OP_flip:
+        return infer_flip(r);
+    default:
+        return infer_window(r);
     }
 }
 
@@ -368,25 +398,30 @@ static const char *infer_concat(rule *r) {
     result_like(r, x);
     for (int i = 1; i < r->s->n_in; i++) {
         const node *y = operand(r, i);
-        if (y->dtype != x->dtype) return DTYPE(r, "operand %d is %s, operand 0 is %s; use cast", i, dtype_name((tn_dtype)y->dtype), dtype_name((tn_dtype)x->dtype));
+        if (y->dtype != x->dtype)
+            return DTYPE(r, "operand %d is %s, operand 0 is %s; use cast", i, dtype_name((tn_dtype)y->dtype),
+                         dtype_name((tn_dtype)x->dtype));
         bool same = y->rank == x->rank;
         for (int k = 0; same && k < x->rank; k++) same = k == axis || y->dims[k] == x->dims[k];
         if (!same)
-            return SHAPE(r, "operand %d is %s; expected the dims of operand 0, %s, except along axis %d", i, dims_text(r, y->rank, y->dims),
-                         dims_text(r, x->rank, x->dims), axis);
-        if (x->dims[axis] < 0 || y->dims[axis] < 0) return fail(r, TN_ERR_UNSUPPORTED, "axis %d is symbolic and cannot be joined", axis);
+            return SHAPE(r, "operand %d is %s; expected the dims of operand 0, %s, except along axis %d", i,
+                         dims_text(r, y->rank, y->dims), dims_text(r, x->rank, x->dims), axis);
+        if (x->dims[axis] < 0 || y->dims[axis] < 0)
+            return fail(r, TN_ERR_UNSUPPORTED, "axis %d is symbolic and cannot be joined", axis);
         if (!size_add(r->dims[axis], y->dims[axis], &r->dims[axis])) return SHAPE(r, "axis %d overflows", axis);
     }
     return NULL;
 }
-static const char *dot_pairs(rule *r, const char *what, const int64_t *xs, const int64_t *ys, int64_t n, uint64_t *seen_x, uint64_t *seen_y) {
+static const char *dot_pairs(rule *r, const char *what, const int64_t *xs, const int64_t *ys, int64_t n, uint64_t *seen_x,
+                             uint64_t *seen_y) {
     const node *x = operand(r, 0), *y = operand(r, 1);
     TRY(check_axis_list(r, what, xs, n, x->rank, seen_x));
     TRY(check_axis_list(r, what, ys, n, y->rank, seen_y));
     for (int64_t i = 0; i < n; i++)
         if (x->dims[xs[i]] != y->dims[ys[i]])
-            return SHAPE(r, "expected %s axes of equal size, axis %lld of operand 0 is %s, axis %lld of operand 1 is %s", what, (long long)xs[i],
-                         dims_text(r, 1, &x->dims[xs[i]]), (long long)ys[i], dims_text(r, 1, &y->dims[ys[i]]));
+            return SHAPE(r, "expected %s axes of equal size, axis %lld of operand 0 is %s, axis %lld of operand 1 is %s", what,
+                         (long long)xs[i], dims_text(r, 1, &x->dims[xs[i]]), (long long)ys[i],
+                         dims_text(r, 1, &y->dims[ys[i]]));
     return NULL;
 }
 static const char *infer_dot(rule *r) {
@@ -398,8 +433,11 @@ static const char *infer_dot(rule *r) {
     int64_t nb = s->attr[0], nc = s->attr[1];
     const int64_t *ba = s->attr + 2, *bb = ba + nb, *ca = bb + nb, *cb = ca + nc;
     uint64_t seen_x = 0, seen_y = 0;
-    if (x->dtype != y->dtype) return DTYPE(r, "expected operands of equal dtype, got %s and %s; use cast", dtype_name((tn_dtype)x->dtype), dtype_name((tn_dtype)y->dtype));
-    if (!is_num((tn_dtype)x->dtype)) return DTYPE(r, "expected a float or integer dtype, got %s", dtype_name((tn_dtype)x->dtype));
+    if (x->dtype != y->dtype)
+        return DTYPE(r, "expected operands of equal dtype, got %s and %s; use cast", dtype_name((tn_dtype)x->dtype),
+                     dtype_name((tn_dtype)y->dtype));
+    if (!is_num((tn_dtype)x->dtype))
+        return DTYPE(r, "expected a float or integer dtype, got %s", dtype_name((tn_dtype)x->dtype));
     TRY(dot_pairs(r, "batch", ba, bb, nb, &seen_x, &seen_y));
     TRY(dot_pairs(r, "contracted", ca, cb, nc, &seen_x, &seen_y));
     int64_t rank = x->rank + y->rank - nb - 2 * nc;
@@ -418,8 +456,10 @@ static const char *gather_dims(rule *r, const node *x, const node *index, int64_
     TRY(check_attr(r, 1));
     TRY(check_axis(r, r->s->attr[0], x->rank));
     int axis = (int)r->s->attr[0], n = 0;
-    if (index->dtype != TN_I32 && index->dtype != TN_I64) return DTYPE(r, "expected an index of i32 or i64, got %s", dtype_name((tn_dtype)index->dtype));
-    if (x->rank - 1 + index->rank > TN_MAX_RANK) return SHAPE(r, "a result of rank %d; at most %d", x->rank - 1 + index->rank, TN_MAX_RANK);
+    if (index->dtype != TN_I32 && index->dtype != TN_I64)
+        return DTYPE(r, "expected an index of i32 or i64, got %s", dtype_name((tn_dtype)index->dtype));
+    if (x->rank - 1 + index->rank > TN_MAX_RANK)
+        return SHAPE(r, "a result of rank %d; at most %d", x->rank - 1 + index->rank, TN_MAX_RANK);
     for (int i = 0; i < axis; i++) out[n++] = x->dims[i];
     for (int i = 0; i < index->rank; i++) out[n++] = index->dims[i];
     for (int i = axis + 1; i < x->rank; i++) out[n++] = x->dims[i];
@@ -431,7 +471,8 @@ static const char *infer_gather(rule *r) {
     TRY(gather_dims(r, x, index, r->dims, &r->rank));
     r->dtype = (tn_dtype)x->dtype;
     bool empty = count_dim(index->rank, index->dims, 0) > 0;
-    if (x->dims[r->s->attr[0]] == 0 && !empty) return SHAPE(r, "axis %lld is empty: there is nothing to pick", (long long)r->s->attr[0]);
+    if (x->dims[r->s->attr[0]] == 0 && !empty)
+        return SHAPE(r, "axis %lld is empty: there is nothing to pick", (long long)r->s->attr[0]);
     return NULL;
 }
 static const char *infer_scatter(rule *r) {
@@ -439,10 +480,14 @@ static const char *infer_scatter(rule *r) {
     int64_t dims[TN_MAX_RANK];
     int rank = 0;
     TRY(gather_dims(r, x, index, dims, &rank));
-    if (!is_num((tn_dtype)x->dtype)) return DTYPE(r, "expected a float or integer dtype, got %s", dtype_name((tn_dtype)x->dtype));
-    if (updates->dtype != x->dtype) return DTYPE(r, "expected updates of dtype %s, got %s", dtype_name((tn_dtype)x->dtype), dtype_name((tn_dtype)updates->dtype));
+    if (!is_num((tn_dtype)x->dtype))
+        return DTYPE(r, "expected a float or integer dtype, got %s", dtype_name((tn_dtype)x->dtype));
+    if (updates->dtype != x->dtype)
+        return DTYPE(r, "expected updates of dtype %s, got %s", dtype_name((tn_dtype)x->dtype),
+                     dtype_name((tn_dtype)updates->dtype));
     if (!dims_equal(rank, dims, updates->rank, updates->dims))
-        return SHAPE(r, "expected updates of shape %s, got %s", dims_text(r, rank, dims), dims_text(r, updates->rank, updates->dims));
+        return SHAPE(r, "expected updates of shape %s, got %s", dims_text(r, rank, dims),
+                     dims_text(r, updates->rank, updates->dims));
     result_like(r, x);
     return NULL;
 }
@@ -467,13 +512,15 @@ static const char *infer_source(rule *r) {
     for (int i = 0; i < s->rank; i++)
         if (s->dims[i] < 0 && (s->op == OP_state || (s->op == OP_const && !s->splat)))
             return fail(r, TN_ERR_UNSUPPORTED, "dim %d is symbolic: an array of unknown size cannot be stored", i);
-    if (s->op == OP_const && !s->splat && !s->data && !count_dim(s->rank, s->dims, 0)) return INVAL(r, "expected one value or an array");
+    if (s->op == OP_const && !s->splat && !s->data && !count_dim(s->rank, s->dims, 0))
+        return INVAL(r, "expected one value or an array");
     return NULL;
 }
 static const char *infer_random(rule *r) {
     const node *c = operand(r, 0);
     TRY(check_attr(r, 1));
-    if (c->dtype != TN_I64 || c->rank) return c->rank ? SHAPE(r, "expected a counter of i64[]") : DTYPE(r, "expected a counter of i64[]");
+    if (c->dtype != TN_I64 || c->rank)
+        return c->rank ? SHAPE(r, "expected a counter of i64[]") : DTYPE(r, "expected a counter of i64[]");
     result_spec(r, TN_F32);
     return NULL;
 }
@@ -481,7 +528,9 @@ static const char *infer_random(rule *r) {
 /* ---- control ---- */
 
 static const region *region_of(rule *r, int64_t i) { return i > 0 && i < r->g->regions.n ? &r->g->regions.at[i] : NULL; }
-static bool same_type(const node *x, const node *y) { return x->dtype == y->dtype && dims_equal(x->rank, x->dims, y->rank, y->dims); }
+static bool same_type(const node *x, const node *y) {
+    return x->dtype == y->dtype && dims_equal(x->rank, x->dims, y->rank, y->dims);
+}
 
 /* Region `what` takes operands first.. of the op. */
 static const char *check_params(rule *r, const char *what, const region *b, int first) {
@@ -489,14 +538,16 @@ static const char *check_params(rule *r, const char *what, const region *b, int 
     if (b->n_params != n) return INVAL(r, "region %s has %d parameters, %d operands go to it", what, b->n_params, n);
     for (int i = 0; i < n; i++)
         if (!same_type(graph_get(r->g, b->params[i]), operand(r, first + i)))
-            return SHAPE(r, "parameter %d of region %s is %s; operand %d differs", i, what, graph_shape_text(r->g, r->a, b->params[i]), first + i);
+            return SHAPE(r, "parameter %d of region %s is %s; operand %d differs", i, what,
+                         graph_shape_text(r->g, r->a, b->params[i]), first + i);
     return NULL;
 }
 static const char *infer_if(rule *r) {
     TRY(check_attr(r, 2));
     const region *t = region_of(r, r->s->attr[0]), *e = region_of(r, r->s->attr[1]);
     if (!t || !e) return INVAL(r, "a region does not exist");
-    if (r->s->n_in < 1 || operand(r, 0)->dtype != TN_BOOL || operand(r, 0)->rank) return DTYPE(r, "expected operand 0 to be bool[]");
+    if (r->s->n_in < 1 || operand(r, 0)->dtype != TN_BOOL || operand(r, 0)->rank)
+        return DTYPE(r, "expected operand 0 to be bool[]");
     TRY(check_params(r, "then", t, 1));
     TRY(check_params(r, "else", e, 1));
     if (t->n_results < 1 || t->n_results != e->n_results)
@@ -520,14 +571,16 @@ static const char *infer_while(rule *r) {
     if (b->n_results != r->s->n_in) return INVAL(r, "region body has %d results, expected %d", b->n_results, r->s->n_in);
     for (int i = 0; i < b->n_results; i++)
         if (!same_type(graph_get(r->g, b->results[i]), operand(r, i)))
-            return SHAPE(r, "result %d of region body is %s; operand %d differs", i, graph_shape_text(r->g, r->a, b->results[i]), i);
+            return SHAPE(r, "result %d of region body is %s; operand %d differs", i,
+                         graph_shape_text(r->g, r->a, b->results[i]), i);
     result_like(r, operand(r, 0));
     return NULL;
 }
 static const char *infer_proj(rule *r) {
     const node *x = operand(r, 0);
     TRY(check_attr(r, 1));
-    if (x->op != OP_if && x->op != OP_while) return INVAL(r, "expected an op with several results, got %s", op_get((op_code)x->op)->name);
+    if (x->op != OP_if && x->op != OP_while)
+        return INVAL(r, "expected an op with several results, got %s", op_get((op_code)x->op)->name);
     const region *b = region_of(r, x->attr[x->op == OP_if ? 0 : 1]);
     if (!b || r->s->attr[0] < 0 || r->s->attr[0] >= b->n_results)
         return INVAL(r, "result %lld; there are %d", (long long)r->s->attr[0], b ? b->n_results : 0);
@@ -537,10 +590,14 @@ static const char *infer_proj(rule *r) {
 static const char *infer_ctrl(rule *r) {
     const spec *s = r->s;
     switch (s->op) {
-    case OP_if: return infer_if(r);
-    case OP_while: return infer_while(r);
-    case OP_proj: return infer_proj(r);
-    default: break;
+    case OP_if:
+        return infer_if(r);
+    case OP_while:
+        return infer_while(r);
+    case OP_proj:
+        return infer_proj(r);
+    default:
+        break;
     }
     TRY(check_attr(r, 1));
     if ((unsigned)s->dtype >= TN_N_DTYPES) return DTYPE(r, "dtype number %d does not exist", (int)s->dtype);
@@ -556,29 +613,43 @@ static const char *infer_class(rule *r) {
     case CL_BIT:
     case CL_LOG:
     case CL_CMP:
-    case CL_ANY: return infer_elementwise(r);
+    case CL_ANY:
+        return infer_elementwise(r);
     case CL_CAST:
         if ((unsigned)r->s->dtype >= TN_N_DTYPES) return DTYPE(r, "dtype number %d does not exist", (int)r->s->dtype);
         result_like(r, operand(r, 0));
         r->dtype = r->s->dtype;
         return NULL;
-    case CL_REDUCE: return infer_reduce(r);
-    case CL_ARG: return infer_arg(r);
-    case CL_MOVE: return infer_move(r);
-    case CL_FOLD: return infer_fold(r);
-    case CL_JOIN: return infer_concat(r);
-    case CL_DOT: return infer_dot(r);
-    case CL_GATHER: return infer_gather(r);
-    case CL_SCATTER: return infer_scatter(r);
-    case CL_SOURCE: return infer_source(r);
-    case CL_RANDOM: return infer_random(r);
-    case CL_CTRL: return infer_ctrl(r);
-    case CL_NIL: break;
+    case CL_REDUCE:
+        return infer_reduce(r);
+    case CL_ARG:
+        return infer_arg(r);
+    case CL_MOVE:
+        return infer_move(r);
+    case CL_FOLD:
+        return infer_fold(r);
+    case CL_JOIN:
+        return infer_concat(r);
+    case CL_DOT:
+        return infer_dot(r);
+    case CL_GATHER:
+        return infer_gather(r);
+    case CL_SCATTER:
+        return infer_scatter(r);
+    case CL_SOURCE:
+        return infer_source(r);
+    case CL_RANDOM:
+        return infer_random(r);
+    case CL_CTRL:
+        return infer_ctrl(r);
+    case CL_NIL:
+        break;
     }
     return INVAL(r, "op number %d does not exist", (int)r->s->op);
 }
 
-const char *graph_infer(const graph *g, const spec *s, arena *a, tn_status *out_code, tn_dtype *out_dtype, int *out_rank, int64_t *out_dims) {
+const char *graph_infer(const graph *g, const spec *s, arena *a, tn_status *out_code, tn_dtype *out_dtype, int *out_rank,
+                        int64_t *out_dims) {
     rule r = { .g = g, .s = s, .a = a, .code = out_code, .dims = out_dims };
     *out_code = TN_OK;
     if (s->region < 0 || s->region >= g->regions.n) return INVAL(&r, "region %d does not exist", s->region);

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 tn_status with_arena(void (*body)(arena *a, void *ud), void *ud, err *out) {
     guard gd;
@@ -33,6 +34,12 @@ int64_t rng_between(rng *r, int64_t lo, int64_t hi) { return lo + rng_below(r, h
 double rng_unit(rng *r) { return (double)(rng_next(r) >> 11) * 0x1p-53; }
 double rng_range(rng *r, double lo, double hi) { return lo + (hi - lo) * rng_unit(r); }
 bool rng_chance(rng *r, double p) { return rng_unit(r) < p; }
+
+uint64_t fuzz_seeds(uint64_t n_default, uint64_t *out_first) {
+    const char *first = getenv("TENON_FUZZ_FIRST"), *n = getenv("TENON_FUZZ_SEEDS");
+    *out_first = first ? strtoull(first, NULL, 10) : 0;
+    return n ? strtoull(n, NULL, 10) : n_default;
+}
 
 static int64_t random_int(rng *r, int64_t lo, int64_t hi) {
     int64_t v = rng_between(r, lo, hi);

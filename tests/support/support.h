@@ -43,6 +43,10 @@ double rng_unit(rng *r);                             /* [0, 1) */
 double rng_range(rng *r, double lo, double hi);
 bool rng_chance(rng *r, double p);
 
+/* Seeds of a test over random graphs: [*out_first, *out_first + result). TENON_FUZZ_SEEDS and TENON_FUZZ_FIRST of the
+ * environment replace the defaults; a test that uses this has the label `random` in its head comment. */
+uint64_t fuzz_seeds(uint64_t n_default, uint64_t *out_first);
+
 /* n finite, non-zero elements of [lo, hi] (whole numbers for integers; bool: both values). */
 void fill_random(rng *r, tn_dtype t, void *data, int64_t n, double lo, double hi);
 

@@ -1,0 +1,154 @@
+/* test_modes.c - the headline test: random graphs give the same result in every mode and at every fusion level, within the bound that an error
+ * analysis proves against the double-precision evaluator.
+ *
+ * Labels: slow random
+ * TENON_FUZZ_SEEDS: how many graphs (default 200); TENON_FUZZ_FIRST: the first seed. A failure is reduced and printed as a .tn text. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "api/api.h"
+#include "drive/drive.h"
+#include "support/support.h"
+
+typedef struct config {
+    tn_mode mode;
+    int fusion, threads, no_passes;
+} config;
+static const config configs[] = {
+    { TN_MODE_IMMEDIATE, 0, 1, 1 }, { TN_MODE_GRAPH, 0, 2, 0 },     { TN_MODE_COMPILED, 1, 1, 0 },
+    { TN_MODE_COMPILED, 2, 1, 1 },  { TN_MODE_COMPILED, 3, 2, 0 },  { TN_MODE_LOOP, 3, 1, 0 },
+};
+
+typedef struct run {
+    tn_ctx *ctx;
+    config c;
+    uint64_t seed;
+    char text[1024];
+    bool verbose;
+} run;
+
+static int value_input(const graph *g, val v) {
+    for (int i = 0; i < g->inputs.n; i++)
+        if (g->inputs.at[i] == v) return i;
+    return -1;
+}
+
+/* Runs g as configured and compares all named outputs and all states. Returns whether everything agrees; else r->text says what. */
+static bool agrees(graph *g, run *r) {
+    arena a;
+    guard gd;
+    tn_program *p = NULL;
+    tn_session *s = NULL;
+    bool ok = false;
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) {
+        snprintf(r->text, sizeof r->text, "guard: %s", gd.err.text);
+        goto done;
+    }
+    sample in = sample_make(g, &a, r->seed);
+    eval_value *want = eval_graph(g, &a, in.values);
+    double **bound = bound_graph(g, &a, want);
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.mode = r->c.mode, o.fusion = r->c.fusion, o.threads = r->c.threads, o.no_passes = r->c.no_passes, o.check = 1;
+    if (drive_compile(r->ctx, g, &o, &p) || tn_session_new(p, &s)) {
+        snprintf(r->text, sizeof r->text, "%s", tn_ctx_error(r->ctx));
+        goto done;
+    }
+    for (int i = 0; i < p->n_io; i++) {
+        if (p->io[i].is_output) continue;
+        val v = 0;
+        for (int k = 0; k < g->inputs.n; k++)
+            if (!strcmp(graph_get(g, g->inputs.at[k])->name, p->io[i].name)) v = g->inputs.at[k];
+        if (tn_session_bind(s, i, in.data[value_input(g, v)])) goto done;
+    }
+    void **out = arena_array(&a, (size_t)p->n_io, sizeof *out);
+    for (int i = 0; i < p->n_io; i++) {
+        if (!p->io[i].is_output) continue;
+        out[i] = arena_alloc(&a, (size_t)p->io[i].bytes + 64);
+        memset(out[i], 0xee, (size_t)p->io[i].bytes + 64);
+        if (tn_session_bind(s, i, out[i])) goto done;
+    }
+    if (r->c.mode == TN_MODE_LOOP ? tn_run_n(s, 1, NULL, 0, 0) : tn_session_run(s)) {
+        snprintf(r->text, sizeof r->text, "%s", tn_ctx_error(r->ctx));
+        goto done;
+    }
+    for (int i = 0; i < g->outputs.n; i++) {
+        const output *w = &g->outputs.at[i];
+        void *got = NULL;
+        char why_not[512];
+        size_t bytes = (size_t)graph_elems(g, w->v) * dtype_size((tn_dtype)graph_get(g, w->v)->dtype);
+        if (w->name)
+            for (int k = 0; k < p->n_io; k++)
+                if (p->io[k].is_output && !strcmp(p->io[k].name, w->name)) {
+                    got = out[k];
+                    for (int x = 0; x < 64; x++)
+                        if (((unsigned char *)got)[bytes + (size_t)x] != 0xee) {
+                            snprintf(r->text, sizeof r->text, "output \"%s\": written past its end", w->name);
+                            goto done;
+                        }
+                }
+        if (w->state) {
+            got = arena_alloc(&a, bytes + 1);
+            if (tn_session_get(s, graph_get(g, w->state)->name, got, bytes)) {
+                snprintf(r->text, sizeof r->text, "%s", tn_ctx_error(r->ctx));
+                goto done;
+            }
+        }
+        if (compare(g, w->v, got, want[w->v], bound[w->v], 4, why_not, sizeof why_not) >= 0) {
+            snprintf(r->text, sizeof r->text, "%s: %s", w->name ? w->name : graph_get(g, w->state)->name, why_not);
+            goto done;
+        }
+    }
+    ok = true;
+done:
+    tn_session_free(s);
+    tn_program_free(p);
+    arena_fini(&a);
+    return ok;
+}
+
+static bool fails(graph *g, void *ud) { return !agrees(g, ud); }
+
+static int env_int(const char *name, int otherwise) {
+    const char *s = getenv(name);
+    return s ? atoi(s) : otherwise;
+}
+
+static void test_random_graphs(void **state) {
+    (void)state;
+    int seeds = env_int("TENON_FUZZ_SEEDS", 200), first = env_int("TENON_FUZZ_FIRST", 1), bad = 0, runs = 0;
+    tn_config cfg = { .struct_size = sizeof cfg };
+    tn_ctx *ctx = tn_ctx_new(&cfg);
+    assert_non_null(ctx);
+    for (int seed = first; seed < first + seeds; seed++) {
+        arena a;
+        guard gd;
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("seed %d: %s", seed, gd.err.text);
+        graph *g = randgraph(&a, (uint64_t)seed, NULL);
+        for (size_t c = 0; c < COUNT_OF(configs); c++) {
+            run r = { .ctx = ctx, .c = configs[c], .seed = (uint64_t)seed };
+            runs++;
+            if (agrees(g, &r)) continue;
+            bad++;
+            fprintf(stderr, "seed %d, mode %d, fusion %d, threads %d, no_passes %d: %s\n", seed, r.c.mode, r.c.fusion, r.c.threads, r.c.no_passes, r.text);
+            if (!getenv("TENON_FUZZ_NO_REDUCE")) reduce_and_print(g, &a, fails, &r);
+            fprintf(stderr, "  after reduction: %s\n", r.text);
+        }
+        arena_fini(&a);
+    }
+    tn_ctx_free(ctx);
+    printf("%d random graphs, %d runs in %zu configurations, %d failed\n", seeds, runs, COUNT_OF(configs), bad);
+    assert_int_equal(bad, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_random_graphs) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
