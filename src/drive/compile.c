@@ -4,38 +4,8 @@
  * made; module and constants belong to the device. */
 #include "drive/drive.h"
 #include "emit/emit.h"
-#include "rt/cache.h"
 
 #include <stdio.h>
-
-tn_status drive_device(tn_ctx *ctx, const char *name, int threads, device **out) {
-    int n_apis;
-    const device_api *const *apis = device_table(&n_apis);
-    for (int i = 0; i < ctx->n_devices; i++)
-        if (!strcmp(ctx->devices[i]->api->name, name) && ctx->device_threads[i] == threads) {
-            *out = ctx->devices[i];
-            return TN_OK;
-        }
-    const device_api *api = NULL;
-    for (int i = 0; i < n_apis; i++)
-        if (!strcmp(apis[i]->name, name)) api = apis[i];
-    if (!api) return err_set(&ctx->err, TN_ERR_DEVICE, "device \"%s\" is unknown; `tenon devices` lists what there is", name);
-    if (ctx->n_devices == CTX_MAX_DEVICES)
-        return err_set(&ctx->err, TN_ERR_DEVICE, "more than %d devices (name, thread count) in one context", CTX_MAX_DEVICES);
-    if (!ctx->cache) {
-        cache_opts co = { ctx->mem, ctx->cache_dir, ctx->cache_bytes, ctx->cache_memory, ctx->log, ctx->log_ud };
-        tn_status status = cache_open(&co, &ctx->cache, &ctx->err);
-        if (status) return status;
-        ctx->cache_close = cache_close;
-    }
-    device_opts o = { ctx->mem, threads, ctx->compiler, ctx->cache, ctx->log, ctx->log_ud };
-    device *d;
-    tn_status status = api->open(&o, &d, &ctx->err);
-    if (status) return status;
-    ctx->device_threads[ctx->n_devices] = threads;
-    ctx->devices[ctx->n_devices++] = *out = d;
-    return TN_OK;
-}
 
 /* ---- compile half: everything here may jump ---- */
 
@@ -162,7 +132,7 @@ tn_status drive_compile(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts
     tn_compile_opts o;
     device *dev;
     tn_status status = resolve(ctx, opts, &o);
-    if (status || (status = drive_device(ctx, o.device, o.threads, &dev))) return status;
+    if (status || (status = ctx_device(ctx, o.device, o.threads, &dev, &ctx->err))) return status;
     tn_program *p = mem_alloc(ctx->mem, sizeof *p);
     if (!p) return err_set(&ctx->err, TN_ERR_NOMEM, "out of memory: a program");
     p->ctx = ctx, p->opts = o, p->dev = dev;

@@ -47,7 +47,6 @@ struct tn_session {
 plan *pipeline_run(const graph *g, arena *a, const tn_compile_opts *opts, const target *t);
 
 /* compile.c, session.c: run half, err in ctx->err. */
-tn_status drive_device(tn_ctx *ctx, const char *name, int threads, device **out);
 tn_status drive_compile(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, tn_program **out);
 void drive_program_free(tn_program *p);
 tn_status drive_session_new(tn_program *p, tn_session **out);

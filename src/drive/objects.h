@@ -1,4 +1,4 @@
-/* objects.h - what stands behind tn_ctx and tn_graph. Filled and freed by src/api; src/drive reads them to compile and run.
+/* objects.h - what stands behind tn_ctx and tn_graph. Made and freed by src/api; src/drive compiles and runs with them.
  *
  * They live here, not in src/api, because includes go one way (drive before api) and both need the fields.
  * A context owns its strings, its open devices and its kernel cache; a graph owns its arena and the values of immediate mode.
@@ -10,9 +10,12 @@
 #include "ir/graph.h"
 #include "rt/device.h"
 
-enum { CTX_MAX_DEVICES = 8 };
+struct cache; /* rt/cache.h */
 
-struct cache; /* src/rt */
+typedef struct open_device {
+    device *dev;
+    int threads; /* what it was opened with: one device may be open with several counts */
+} open_device;
 
 struct tn_ctx {
     mem mem;
@@ -24,13 +27,16 @@ struct tn_ctx {
     uint64_t cache_memory; /* never 0 */
     err err;               /* the last error; err.text is never garbage */
 
-    /* Opened when first needed, by src/drive; tn_ctx_free closes the devices, then the cache. */
+    /* Opened when first needed by ctx_device. tn_ctx_free closes them. */
     struct cache *cache;
-    void (*cache_close)(struct cache *cache);
-    device *devices[CTX_MAX_DEVICES];
-    int device_threads[CTX_MAX_DEVICES]; /* what each one was opened with: the same device may be open with several counts */
+    open_device *devices; /* [n_devices] */
     int n_devices;
 };
+
+/* The device of that name ("cpu") with that many threads (0 = as many as the process may use): opened once, then kept until
+ * tn_ctx_free. */
+tn_status ctx_device(tn_ctx *ctx, const char *name, int threads, device **out, err *e);
+void ctx_close_devices(tn_ctx *ctx); /* and the cache */
 
 /* Value of one node of an immediate graph. A node that needs no memory of its own (a reshape) shares its operand's buffer. */
 typedef struct node_value {

@@ -1,0 +1,73 @@
+/* objects.c - devices of a context, opened when first asked for.
+ *
+ * In: a device's name and thread count. Out: the open device, owned by the context, with the context's kernel cache behind it.
+ * The run half: statuses, no jumps. */
+#include "drive/objects.h"
+#include "rt/cache.h"
+
+#include <stdio.h>
+
+static tn_status find_api(const char *name, const device_api **out, err *e) {
+    char known[256] = "";
+    size_t used = 0;
+    int n;
+    const device_api *const *table = device_table(&n);
+    for (int i = 0; i < n; i++) {
+        if (strcmp(table[i]->name, name) == 0) {
+            *out = table[i];
+            return TN_OK;
+        }
+        if (used < sizeof known) used += (size_t)snprintf(known + used, sizeof known - used, " %s", table[i]->name);
+    }
+    return err_set(e, TN_ERR_DEVICE, "there is no device \"%.64s\"; there are:%s", name, known);
+}
+
+static tn_status open_cache(tn_ctx *ctx, err *e) {
+    if (ctx->cache) return TN_OK;
+    cache_opts o = { .mem = ctx->mem,
+                     .dir = ctx->cache_dir,
+                     .disk_bytes = ctx->cache_bytes,
+                     .memory_bytes = ctx->cache_memory,
+                     .log = ctx->log,
+                     .log_ud = ctx->log_ud };
+    return cache_open(&o, &ctx->cache, e);
+}
+
+tn_status ctx_device(tn_ctx *ctx, const char *name, int threads, device **out, err *e) {
+    const device_api *api = NULL;
+    tn_status st = find_api(name, &api, e);
+    if (st) return st;
+    if (threads < 0) return err_set(e, TN_ERR_INVAL, "threads is %d", threads);
+    for (int i = 0; i < ctx->n_devices; i++) {
+        *out = ctx->devices[i].dev;
+        if ((*out)->api == api && ctx->devices[i].threads == threads) return TN_OK;
+    }
+    *out = NULL;
+    if ((st = open_cache(ctx, e))) return st;
+
+    device_opts o = { .mem = ctx->mem,
+                      .threads = threads,
+                      .compiler = ctx->compiler,
+                      .cache = ctx->cache,
+                      .log = ctx->log,
+                      .log_ud = ctx->log_ud };
+    device *dev = NULL;
+    if ((st = api->open(&o, &dev, e))) return st;
+    size_t size = (size_t)ctx->n_devices * sizeof *ctx->devices;
+    open_device *devices = mem_realloc(ctx->mem, ctx->devices, size, size + sizeof *devices);
+    if (!devices) {
+        api->close(dev);
+        return err_set(e, TN_ERR_NOMEM, "out of memory: %zu bytes for devices", size + sizeof *devices);
+    }
+    devices[ctx->n_devices++] = (open_device){ dev, threads };
+    ctx->devices = devices;
+    *out = dev;
+    return TN_OK;
+}
+
+void ctx_close_devices(tn_ctx *ctx) {
+    for (int i = 0; i < ctx->n_devices; i++) ctx->devices[i].dev->api->close(ctx->devices[i].dev);
+    mem_free(ctx->mem, ctx->devices, (size_t)ctx->n_devices * sizeof *ctx->devices);
+    cache_close(ctx->cache);
+    ctx->devices = NULL, ctx->n_devices = 0, ctx->cache = NULL;
+}
