@@ -1,6 +1,7 @@
 /* test_fuzz_builders.c - random builder calls with good and bad arguments: every call ends in a checked node or in an error
  * with a text, never in a crash; graphs that stay good pass graph_check and survive printing and parsing. Labels: random */
 #include "drive/objects.h"
+#include "support/support.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,10 +13,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static uint64_t rng;
+static uint64_t bits;
 static uint64_t next_u64(void) {
-    rng ^= rng << 13, rng ^= rng >> 7, rng ^= rng << 17;
-    return rng;
+    bits ^= bits << 13, bits ^= bits >> 7, bits ^= bits << 17;
+    return bits;
 }
 static int below(int n) { return (int)(next_u64() % (uint64_t)n); }
 static bool odds(int n) { return below(n) == 0; }
@@ -203,15 +204,15 @@ static void one_graph(tn_ctx *ctx, int *n_good, int *n_bad) {
 
 static void test_random_calls(void **state) {
     (void)state;
-    const char *seeds = getenv("TENON_FUZZ_SEEDS"), *first = getenv("TENON_FUZZ_FIRST");
-    int n = seeds ? atoi(seeds) : 2000, from = first ? atoi(first) : 0, n_good = 0, n_bad = 0;
+    uint64_t first, n = fuzz_seeds(2000, &first);
+    int n_good = 0, n_bad = 0;
     tn_ctx *ctx = tn_ctx_new(NULL);
-    for (int i = from; i < from + n; i++) {
-        rng = ((uint64_t)i + 1) * 0x9e3779b97f4a7c15u;
+    for (uint64_t i = first; i < first + n; i++) {
+        bits = (i + 1) * 0x9e3779b97f4a7c15u;
         one_graph(ctx, &n_good, &n_bad);
     }
-    print_message("%d graphs, %d good calls, %d bad\n", n, n_good, n_bad);
-    assert_true(n_good > 20 * n && n_bad > 5 * n);
+    print_message("%d graphs, %d good calls, %d bad\n", (int)n, n_good, n_bad);
+    assert_true(n_good > 20 * (int)n && n_bad > 5 * (int)n);
     tn_ctx_free(ctx);
 }
 
