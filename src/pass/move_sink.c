@@ -91,10 +91,11 @@ static val slice_reduce(graph *g, const node *n, const node *r) {
 /* slice(f(x, y)) -> f(slice(x), slice(y)) when nothing else needs the rest of f. */
 static val raise_slice(graph *g, const node *n, val v, arena *scratch) {
     node f = *graph_get(g, n->in[0]);
-    if (graph_n_uses(g, n->in[0]) != 1 || graph_elems(g, v) >= graph_elems(g, n->in[0])) return 0;
+    bool is_reduce = op_get(f.op)->cls == CL_REDUCE;
+    if (!(f.op == OP_dot || is_reduce || op_is_elementwise(f.op))) return 0;
+    if (graph_elems(g, v) >= graph_elems(g, n->in[0]) || graph_n_uses(g, n->in[0]) != 1) return 0;
     if (f.op == OP_dot) return slice_dot(g, n, &f);
-    if (op_get(f.op)->cls == CL_REDUCE) return slice_reduce(g, n, &f);
-    if (!op_is_elementwise(f.op)) return 0;
+    if (is_reduce) return slice_reduce(g, n, &f);
     val *in = ARENA_ARRAY(scratch, val, f.n_in);
     for (int i = 0; i < f.n_in; i++)
         in[i] = is_splat(g, f.in[i]) ? splat_resize(g, f.in[i], n->rank, n->dims)

@@ -73,12 +73,33 @@ static bool check_uses(const graph *g, arena *scratch, str *out) {
     return n_records == n_slots - n_empty;
 }
 
+/* Values are computable one after the other: taking away those whose operands are all taken leaves none. Use lists are right.
+ */
+static bool check_acyclic(const graph *g, arena *scratch, str *out) {
+    int32_t *waits_for = ARENA_ARRAY(scratch, int32_t, g->nodes.n + 1);
+    val *ready = ARENA_ARRAY(scratch, val, g->nodes.n + 1);
+    int n_ready = 0, n_done = 0;
+    for (int v = 1; v < g->nodes.n; v++) {
+        for (int i = 0; i < graph_get(g, (val)v)->n_in; i++) waits_for[v] += graph_get(g, (val)v)->in[i] != 0;
+        if (waits_for[v] == 0) ready[n_ready++] = (val)v;
+    }
+    while (n_done < n_ready) {
+        val v = ready[n_done++];
+        for (uint32_t r = graph_get(g, v)->first_use; r != 0; r = g->uses.at[r - 1].next) {
+            val user = g->uses.at[r - 1].user;
+            if (--waits_for[user] == 0) ready[n_ready++] = user;
+        }
+    }
+    if (n_done != g->nodes.n - 1) str_addf(out, "%d values depend on themselves\n", g->nodes.n - 1 - n_done);
+    return n_done == g->nodes.n - 1;
+}
+
 bool pass_run(graph *g, const pass_info *p, arena *scratch, bool check) {
     bool changed = p->run(g, scratch);
     str problems;
     str_init(&problems, scratch);
-    if (check && !check_uses(g, scratch, &problems))
-        guard_fail(g->a->gd, TN_ERR_INTERNAL, "pass %s left wrong use lists:\n%s", p->name, problems.s);
+    if (check && !(check_uses(g, scratch, &problems) && check_acyclic(g, scratch, &problems)))
+        guard_fail(g->a->gd, TN_ERR_INTERNAL, "pass %s left wrong uses:\n%s", p->name, problems.s);
     if (changed) graph_compact(g);
     if (check && graph_check(g, &problems) != 0)
         guard_fail(g->a->gd, TN_ERR_INTERNAL, "pass %s broke the graph:\n%s", p->name, problems.s);
