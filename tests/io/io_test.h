@@ -4,6 +4,7 @@
 #define TESTS_IO_IO_TEST_H
 
 #include <setjmp.h>
+#include <stdbool.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>

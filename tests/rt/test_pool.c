@@ -1,5 +1,5 @@
 /* The pool: everybody enters every region exactly once, before pool_run returns; asleep, awake, crowded, shared and after fork.
- */
+ * Labels: threads */
 #include "rt_util.h"
 
 #include "rt/pool.h"

@@ -1,0 +1,41 @@
+#!/bin/bash
+# Installs into a staging directory, then uses the result as outsiders do: find_package(Tenon), pkg-config, and the static
+# library in a host whose own functions have the names of functions inside Tenon.
+set -eu
+[ -z "$SANITIZE" ] || { echo "skipped: sanitizer builds are not installed"; exit 77; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() { echo "FAIL: $*" >&2; exit 1; }
+
+# The build directory's own prefix (usually /usr/local) under DESTDIR: nothing outside the staging directory is written.
+DESTDIR=$work/stage cmake --install "$BUILD_DIR" >"$work/install.log"
+root=$(dirname "$(dirname "$(find "$work/stage" -path '*/include/tenon' -type d)")")
+for f in include/tenon/tenon.h include/tenon/tenon_ops.h; do
+    [ -f "$root/$f" ] || fail "$f is not installed"
+done
+for pattern in 'libtenon.so' 'libtenon.so.0' 'libtenon.a' 'tenon.pc' 'TenonConfig.cmake'; do
+    [ -n "$(find "$root" -name "$pattern")" ] || fail "$pattern is not installed"
+done
+libdir=$(dirname "$(find "$root" -name libtenon.a)")
+user=$SOURCE_DIR/tests/install/user
+
+cmake -S "$user" -B "$work/user" -DCMAKE_PREFIX_PATH="$root" -DCMAKE_C_COMPILER="$CC" >"$work/cmake.log" || fail "find_package: $(cat "$work/cmake.log")"
+cmake --build "$work/user" >"$work/build.log" 2>&1 || fail "external project: $(tail -20 "$work/build.log")"
+"$work/user/shared" || fail "program linked with Tenon::tenon: $?"
+"$work/user/static" || fail "program linked with Tenon::tenon_static: $?"
+readelf -d "$work/user/shared" | grep -q 'NEEDED.*libtenon\.so\.0' || fail "the shared program does not need libtenon.so.0"
+readelf -d "$work/user/static" | grep -q 'libtenon' && fail "the static program needs libtenon.so"
+
+if command -v pkg-config >/dev/null; then
+    export PKG_CONFIG_PATH=$libdir/pkgconfig
+    # shellcheck disable=SC2046
+    "$CC" -std=c11 "$user/host.c" $(pkg-config --cflags --libs tenon) -Wl,-rpath,"$libdir" -o "$work/pc" || fail "pkg-config build"
+    "$work/pc" || fail "program built with pkg-config: $?"
+    [ "$(pkg-config --modversion tenon)" = "$("$work/pc" | sed 's/libtenon \([^,]*\),.*/\1/')" ] || fail "tenon.pc and the library disagree about the version"
+else
+    echo "note: no pkg-config here, that part was left out"
+fi
+if [ -x "$root/bin/tenon" ]; then
+    "$root/bin/tenon" --help >/dev/null || fail "installed program does not run"
+fi
+echo "count: 3 ways to link an installed libtenon"
