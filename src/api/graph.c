@@ -3,6 +3,7 @@
  * In: calls from outside, with any arguments. Out: nodes in g->ir, or the graph's sticky error. A graph owns one arena with
  * everything in it, and the buffers of immediate mode; scratch of one call is in an arena of that call. */
 #include "api/api.h"
+#include "drive/drive.h"
 
 #include <stdio.h>
 
@@ -202,6 +203,7 @@ void tn_graph_free(tn_graph *g) {
     if (!g) return;
     for (int i = 0; i < g->values.n; i++)
         if (g->values.at[i].buf && !g->values.at[i].shared) g->dev->api->free(g->dev, g->values.at[i].buf);
+    immediate_free(g->imm);
     arena_fini(&g->arena);
     mem_free(g->ctx->mem, g, sizeof *g);
 }

@@ -168,7 +168,14 @@ static tn_status find_op(immediate *im, const graph *g, val v, op_entry **out) {
     return TN_OK;
 }
 
-tn_status immediate_run(immediate *im, const graph *g, val v, void *const *at) {
+/* Addresses of a graph's values: a table in a session, buffers in an immediate graph. */
+typedef struct places {
+    void *const *at;
+    const tn_graph *g;
+} places;
+static void *place_of(const places *p, val v) { return p->at ? p->at[v] : p->g->dev->api->map(p->g->dev, p->g->values.at[v].buf); }
+
+static tn_status run_op(immediate *im, const graph *g, val v, const places *at) {
     op_entry *e;
     tn_status code = find_op(im, g, v, &e);
     if (code) return code;
@@ -177,14 +184,17 @@ tn_status immediate_run(immediate *im, const graph *g, val v, void *const *at) {
     for (int j = 0; j < n->n_in && !code; j++) {
         bool again = is_splat(g, n->in[j]);
         for (int i = 0; i < j && !again; i++) again = n->in[i] == n->in[j];
-        if (!again) code = tn_session_bind(e->s, slot++, at[n->in[j]]);
+        if (!again) code = tn_session_bind(e->s, slot++, place_of(at, n->in[j]));
     }
-    if (!code) code = tn_session_bind(e->s, slot, at[v]);
+    if (!code) code = tn_session_bind(e->s, slot, place_of(at, v));
     if (!code) code = drive_session_run(e->s, 1);
     im->stats.kernels++;
     if (im->opts.no_cache) drop(e);
     return code;
 }
+
+tn_status immediate_run(immediate *im, const graph *g, val v, void *const *at) { return run_op(im, g, v, &(places){ at, NULL }); }
+static tn_status immediate_run_buffers(tn_graph *g, val v) { return run_op(g->imm, g->ir, v, &(places){ NULL, g }); }
 
 /* ---- programs compiled for immediate mode: every node in turn ---- */
 
@@ -224,19 +234,21 @@ void immediate_session_free(tn_session *s) {
     s->imm = NULL;
 }
 
-static void copy_value(tn_session *s, val v, void *to) {
-    const graph *g = s->p->graph;
+static void fill_splat(const graph *g, val v, void *to) {
     const node *n = graph_get(g, v);
-    if (!is_splat(g, v)) {
-        memcpy(to, s->at[v], bytes_of(g, v));
-        return;
-    }
     for (int64_t k = 0; k < graph_elems(g, v); k++) {
         if (dtype_is_float((tn_dtype)n->dtype))
             dtype_store((tn_dtype)n->dtype, to, k, n->imm);
         else
             dtype_store_int((tn_dtype)n->dtype, to, k, n->imm_int);
     }
+}
+
+static void copy_value(tn_session *s, val v, void *to) {
+    if (is_splat(s->p->graph, v))
+        fill_splat(s->p->graph, v, to);
+    else
+        memcpy(to, s->at[v], bytes_of(s->p->graph, v));
 }
 
 tn_status immediate_session_run(tn_session *s) {
@@ -256,6 +268,73 @@ tn_status immediate_session_run(tn_session *s) {
     for (int i = 0; i < g->outputs.n && !code; i++) {
         const output *o = &g->outputs.at[i];
         if (o->state && o->v != o->state) copy_value(s, o->v, s->at[o->state]);
+    }
+    return code;
+}
+
+/* ---- immediate graphs: values as soon as a builder returns ---- */
+
+static tn_status open_engine(tn_graph *g) {
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    if (g->imm) return TN_OK;
+    tn_status code = ctx_device(g->ctx, o.device, 0, &g->dev, &g->ctx->err);
+    return code ? code : immediate_new(g->ctx, &o, &g->imm);
+}
+
+static tn_status grow_values(tn_graph *g) { /* through the graph's guard: the list lives in its arena */
+    if (!GUARD_TRY(&g->gd)) {
+        g->ctx->err = g->gd.err;
+        return g->gd.err.code;
+    }
+    while (g->values.n < g->ir->nodes.n) VEC_PUSH(&g->arena, &g->values, (node_value){ 0 });
+    return TN_OK;
+}
+
+static tn_status make_value(tn_graph *g, val v) {
+    const node *n = graph_get(g->ir, v);
+    node_value *x = &g->values.at[v];
+    err *e = &g->ctx->err;
+    if (n->op == OP_input) return TN_OK; /* tn_tensor_write gives it */
+    if (n->op == OP_reshape && g->values.at[n->in[0]].buf) {
+        *x = (node_value){ g->values.at[n->in[0]].buf, true };
+        return TN_OK;
+    }
+    tn_status code = g->dev->api->alloc(g->dev, bytes_of(g->ir, v), &x->buf, e);
+    if (code) return code;
+    if (n->op == OP_state && !n->data) return TN_OK; /* zeros */
+    void *to = g->dev->api->map(g->dev, x->buf);
+    if (is_splat(g->ir, v)) {
+        fill_splat(g->ir, v, to);
+        return TN_OK;
+    }
+    return n->data ? g->dev->api->upload(g->dev, x->buf, 0, n->data, bytes_of(g->ir, v), e) : TN_OK;
+}
+
+static tn_status compute_value(tn_graph *g, val v) {
+    const node *n = graph_get(g->ir, v);
+    op_class c = op_get((op_code)n->op)->cls;
+    if ((c == CL_SOURCE && n->op != OP_iota) || g->values.at[v].shared) return TN_OK;
+    if (c == CL_CTRL) return err_set(&g->ctx->err, TN_ERR_UNSUPPORTED, "op %s in an immediate graph: use the host's own if and for", op_get((op_code)n->op)->name);
+    for (int j = 0; j < n->n_in; j++)
+        if (!g->values.at[n->in[j]].buf)
+            return err_set(&g->ctx->err, TN_ERR_INVAL, "%s: its operand \"%s\" has no value yet: give it with tn_tensor_write first", op_get((op_code)n->op)->name,
+                           graph_get(g->ir, n->in[j])->name ? graph_get(g->ir, n->in[j])->name : "?");
+    return immediate_run_buffers(g, v);
+}
+
+tn_status immediate_graph_update(tn_graph *g) {
+    int from = g->values.n;
+    tn_status code = open_engine(g);
+    if (!code) code = grow_values(g);
+    for (val v = from ? (val)from : 1; v < (val)g->values.n && !code; v++) {
+        code = make_value(g, v);
+        if (!code) code = compute_value(g, v);
+    }
+    for (; g->n_assigned < g->ir->outputs.n && !code; g->n_assigned++) {
+        const output *o = &g->ir->outputs.at[g->n_assigned];
+        if (!o->state || !bytes_of(g->ir, o->v)) continue;
+        const void *src = g->dev->api->map(g->dev, g->values.at[o->v].buf);
+        code = g->dev->api->upload(g->dev, g->values.at[o->state].buf, 0, src, bytes_of(g->ir, o->v), &g->ctx->err);
     }
     return code;
 }

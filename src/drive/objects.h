@@ -58,6 +58,8 @@ struct tn_graph {
     bool immediate;
     device *dev; /* NULL until the first value is computed or written */
     VEC(node_value) values;
+    int n_assigned;        /* outputs whose state update has taken place */
+    struct immediate *imm; /* its one-op programs (drive/immediate.c) */
 };
 
 #endif
