@@ -29,7 +29,7 @@ demo:
 	@$(MAKE) release
 	scripts/fetch-data
 	build/release/examples/digits
-	$(TENON) bench modes --depths 8 --sizes 16,64 --seconds 10
+	$(TENON) bench modes --depths 8 --sizes 16,64
 	$(TENON) explain @digits
 
 check:

@@ -1,0 +1,295 @@
+/* bench_modes.c - `tenon bench modes`: one random network, run in every mode, timed in turns, outputs compared element by
+ * element.
+ *
+ * Equal work inside every timer: the input is bound, the network runs, the output is there. `naive` alone compiles inside its
+ * timer, because that is what it is. Compilation and the transfer of parameters are measured apart. */
+#include "bench.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_LIST = 16, MAX_VARIANTS = 16, MAX_ROWS = 4096, LOOP_STEPS = 64 };
+
+typedef struct variant { /* one mode at one fusion level */
+    cli *c;
+    const char *mode;
+    tn_compile_opts opts;
+    char *label;
+    tn_graph *graph;
+    tn_program *program;
+    tn_session *session;
+    float *x, *y;
+    double compile_us, transfer_us;
+} variant;
+
+typedef struct plan { /* what the command line asks for */
+    int64_t depths[MAX_LIST], sizes[MAX_LIST], batches[MAX_LIST], fusions[MAX_LIST];
+    int n_depths, n_sizes, n_batches, n_fusions, n_modes, threads;
+    char *modes[MAX_LIST];
+    double seconds;
+    uint64_t seed;
+} plan;
+
+static void need(const variant *v, tn_status s) {
+    if (s) cli_fail(v->c, "%s: %s: %s", v->label, tn_status_name(s), tn_ctx_error(v->c->ctx));
+}
+
+static void bind(variant *v, tn_session *s) {
+    need(v, tn_session_bind(s, tn_session_slot(s, "x"), v->x));
+    need(v, tn_session_bind(s, tn_session_slot(s, "y"), v->y));
+}
+
+static void run_session(void *ud, int64_t times) {
+    variant *v = ud;
+    for (int64_t i = 0; i < times; i++) need(v, tn_session_run(v->session));
+}
+/* Every kernel is compiled again for every run. */
+static void run_naive(void *ud, int64_t times) {
+    variant *v = ud;
+    for (int64_t i = 0; i < times; i++) {
+        tn_program *p;
+        tn_session *s;
+        need(v, tn_compile(v->graph, &v->opts, &p));
+        need(v, tn_session_new(p, &s));
+        bind(v, s);
+        need(v, tn_session_run(s));
+        tn_session_free(s);
+        tn_program_free(p);
+    }
+}
+/* All steps in one call; each reads x and writes y, as a run does. */
+static void run_loop(void *ud, int64_t times) {
+    variant *v = ud;
+    tn_binding ring = { "x", v->x };
+    need(v, tn_run_n(v->session, times, &ring, 1, 1));
+}
+
+/* Seconds to hand every parameter of the session over once more, and the input: what a device with memory of its own would wait
+ * for. */
+static double transfer_seconds(variant *v, size_t x_bytes) {
+    double best = INFINITY;
+    int n = tn_session_n_states(v->session);
+    float *input = cli_alloc(x_bytes);
+    for (int round = 0; round < 3; round++) {
+        double spent = 0;
+        for (int i = 0; i < n; i++) {
+            const char *name;
+            tn_dtype t;
+            tn_shape s;
+            need(v, tn_session_state(v->session, i, &name, &t, &s));
+            value p = value_new(t, s);
+            need(v, tn_session_get(v->session, name, p.data, p.bytes));
+            double start = cli_seconds();
+            need(v, tn_session_set(v->session, name, p.data, p.bytes));
+            spent += cli_seconds() - start;
+            value_free(&p);
+        }
+        double start = cli_seconds();
+        memcpy(input, v->x, x_bytes);
+        __asm__ volatile("" ::: "memory");
+        spent += cli_seconds() - start;
+        if (spent < best) best = spent;
+    }
+    free(input);
+    return best;
+}
+
+static void make_ready(variant *v, const float *x, int64_t count) {
+    v->x = cli_alloc((size_t)count * sizeof(float));
+    v->y = cli_alloc((size_t)count * sizeof(float));
+    memcpy(v->x, x, (size_t)count * sizeof(float));
+    double start = cli_seconds();
+    need(v, tn_compile(v->graph, &v->opts, &v->program));
+    v->compile_us = (cli_seconds() - start) * 1e6;
+    need(v, tn_session_new(v->program, &v->session));
+    bind(v, v->session);
+    v->transfer_us = transfer_seconds(v, (size_t)count * sizeof(float)) * 1e6;
+}
+
+static int make_variants(cli *c, const plan *p, variant *out) {
+    int n = 0;
+    for (int i = 0; i < p->n_modes; i++) {
+        const char *mode = p->modes[i];
+        bool naive = !strcmp(mode, "naive"), compiled = !strcmp(mode, "compiled");
+        for (int f = 0; f < (compiled ? p->n_fusions : 1); f++) {
+            if (n == MAX_VARIANTS) cli_usage(c, "more than %d variants", MAX_VARIANTS);
+            variant *v = &out[n++];
+            *v = (variant){ .c = c, .mode = mode, .opts = TN_COMPILE_DEFAULTS };
+            v->opts.mode = naive ? TN_MODE_IMMEDIATE : cli_mode(c, mode);
+            v->opts.fusion = compiled ? (int)p->fusions[f] : !strcmp(mode, "loop") ? 3 : 0;
+            v->opts.no_cache = naive;
+            v->opts.threads = p->threads;
+            v->label = compiled ? cli_format("compiled, fusion %d", v->opts.fusion) : cli_format("%s", mode);
+        }
+    }
+    return n;
+}
+
+/* How far f32 may be from double at the end of a network of this depth: every layer adds about the error of one contraction,
+ * softmax turns an error of its argument into a relative one. Results are at most 1. */
+static double error_bound(int64_t depth, int64_t size) { return 4 * (double)depth * sqrt((double)size + 1) * 0x1p-24; }
+
+static void compare(variant *v, bench_row *r, const double *want, int64_t n, double bound) {
+    bool finite = row_error(r, v->y, want, n);
+    r->err_bound = bound;
+    if (finite && r->max_abs_err <= bound) return;
+    for (int64_t i = 0; i < n; i++) {
+        double d = fabs((double)v->y[i] - want[i]);
+        if (d <= bound) continue;
+        cli_fail(v->c, "%s, depth %lld, size %lld, batch %lld: element %lld is %.9g, in double %.17g; %g is allowed", v->label,
+                 (long long)r->depth, (long long)r->size, (long long)r->batch, (long long)i, (double)v->y[i], want[i], bound);
+    }
+}
+
+static double network_flops(int64_t size, int64_t batch, int64_t linears, int64_t relus) {
+    double elements = (double)size * (double)batch;
+    return elements * ((2.0 * (double)size + 1) * (double)linears + (double)relus + 5);
+}
+
+static void fill_row(bench_row *r, const variant *v, const stats *s, double flops, double peak) {
+    tn_program_stats facts;
+    tn_program_get_stats(v->program, &facts);
+    r->work = "mlp";
+    r->mode = v->mode;
+    r->fusion = v->opts.fusion;
+    r->threads = facts.threads;
+    r->compile_us = v->compile_us;
+    r->transfer_us = v->transfer_us;
+    r->kernels = facts.kernels;
+    r->bytes_read = (int64_t)facts.bytes_read;
+    r->bytes_written = (int64_t)facts.bytes_written;
+    if (!facts.kernels) r->kernels = r->bytes_read = r->bytes_written = -1; /* immediate programs do not count them */
+    row_time(r, s, flops, peak);
+}
+
+/* All variants of one network. Returns the number of rows written. */
+static int measure_network(cli *c, const plan *p, int64_t depth, int64_t size, int64_t batch, const ceiling *m,
+                           bench_row *rows) {
+    variant v[MAX_VARIANTS];
+    stats_case cases[MAX_VARIANTS];
+    int n = make_variants(c, p, v);
+    int64_t linears, relus, count = size * batch;
+    tn_graph *g = model_mlp(c, depth, size, batch, p->seed, &linears, &relus);
+    float *x = cli_alloc((size_t)count * sizeof(float));
+    uint64_t seed = p->seed + 77;
+    for (int64_t i = 0; i < count; i++) x[i] = (float)random_gauss(&seed);
+
+    char *label = cli_format("depth %lld size %lld batch %lld", (long long)depth, (long long)size, (long long)batch);
+    progress bar = progress_begin(c, label, n);
+    progress_step(&bar, 0, "double-precision evaluation");
+    tn_ir_eval *eval;
+    int64_t n_want;
+    cli_ctx(c);
+    cli_need(c, tn_ir_evaluate(g, TN_BIND({ "x", x }), &eval));
+    tn_tensor y;
+    cli_need(c, tn_ir_get_output(g, 0, NULL, &y, NULL));
+    const double *want = tn_ir_eval_values(eval, y, &n_want);
+    double bound = error_bound(depth, size);
+
+    for (int i = 0; i < n; i++) {
+        progress_step(&bar, i, v[i].label);
+        v[i].graph = g;
+        make_ready(&v[i], x, count);
+        bool naive = !strcmp(v[i].mode, "naive");
+        cases[i] = (stats_case){ naive                        ? run_naive
+                                 : !strcmp(v[i].mode, "loop") ? run_loop
+                                                              : run_session,
+                                 &v[i], .label = v[i].label };
+        rows[i] = row_empty();
+        rows[i].depth = depth;
+        rows[i].size = size;
+        rows[i].batch = batch;
+        memset(v[i].y, 0xff, (size_t)count * sizeof(float)); /* NaN: a run that writes nothing is seen */
+        cases[i].slow = naive;
+        if (naive) continue; /* its timed runs are checked, and are few */
+        cases[i].run(&v[i], 1);
+        compare(&v[i], &rows[i], want, n_want, bound);
+    }
+    stats_measure(cases, n, p->seconds, &bar);
+    progress_end(&bar);
+    for (int i = 0; i < n; i++) {
+        compare(&v[i], &rows[i], want, n_want, bound); /* the timed runs' result */
+        fill_row(&rows[i], &v[i], &cases[i].result, network_flops(size, batch, linears, relus), 0);
+        rows[i].peak_ratio = rows[i].gflops / ceiling_peak(m, (int)rows[i].threads);
+        tn_session_free(v[i].session);
+        tn_program_free(v[i].program);
+        free(v[i].x);
+        free(v[i].y);
+        free(v[i].label);
+    }
+    tn_ir_eval_free(eval);
+    tn_graph_free(g);
+    free(label);
+    free(x);
+    return n;
+}
+
+static plan read_plan(cli *c) {
+    plan p = { 0 };
+    p.n_depths = cli_ints(c, "depths", "64", p.depths, MAX_LIST, 2, 100000);
+    p.n_sizes = cli_ints(c, "sizes", "4-256*2", p.sizes, MAX_LIST, 1, 16384);
+    const char *batch = cli_text(c, "batch", "size");
+    if (!strcmp(batch, "size"))
+        p.n_batches = 1, p.batches[0] = 0;
+    else
+        p.n_batches = cli_ints(c, "batch", NULL, p.batches, MAX_LIST, 1, 1 << 20);
+    p.n_fusions = cli_ints(c, "fusion", "1,2,3", p.fusions, MAX_LIST, 0, 3);
+    p.n_modes = cli_words(c, cli_text(c, "modes", "naive,immediate,graph,compiled,loop"), p.modes, MAX_LIST);
+    for (int i = 0; i < p.n_modes; i++) {
+        if (strcmp(p.modes[i], "naive")) cli_mode(c, p.modes[i]); /* names are right before anything long starts */
+    }
+    p.threads = (int)cli_int(c, "threads", 0, 0, 256);
+    p.seconds = cli_number(c, "seconds", 0.3, 0.001, 3600);
+    p.seed = (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX);
+    return p;
+}
+
+/* One line a variant over sizes, or over depths where several depths share one size. */
+static void plot(cli *c, const char *path, const bench_row *rows, int n, bool by_depth) {
+    plot_line lines[MAX_VARIANTS];
+    int n_lines = 0;
+    double *x = cli_alloc(sizeof(double) * (size_t)n * MAX_VARIANTS), *y = cli_alloc(sizeof(double) * (size_t)n * MAX_VARIANTS);
+    for (int i = 0; i < n; i++) {
+        char name[64];
+        if (!strcmp(rows[i].mode, "compiled"))
+            snprintf(name, sizeof name, "compiled, fusion %d", (int)rows[i].fusion);
+        else
+            snprintf(name, sizeof name, "%s", rows[i].mode);
+        int k = 0;
+        while (k < n_lines && strcmp(lines[k].label, name)) k++;
+        if (k == n_lines)
+            lines[n_lines++] = (plot_line){ cli_format("%s", name), x + (size_t)k * (size_t)n, y + (size_t)k * (size_t)n, 0 };
+        int at = lines[k].n++;
+        x[k * n + at] = (double)(by_depth ? rows[i].depth : rows[i].size);
+        y[k * n + at] = rows[i].median_us;
+    }
+    plot_svg(c, path, "Random Linear/ReLU networks ending in softmax, by mode",
+             by_depth ? "depth (nodes)" : "size (width of a layer)", "microseconds a run (median)", lines, n_lines);
+    for (int k = 0; k < n_lines; k++) free((char *)lines[k].label);
+    free(x);
+    free(y);
+}
+
+int bench_modes(cli *c) {
+    plan p = read_plan(c);
+    cli_note(c, "measuring the machine");
+    ceiling m = ceiling_measure(p.threads);
+    bench_row *rows = cli_alloc(sizeof(bench_row) * MAX_ROWS);
+    int n = 0;
+    for (int d = 0; d < p.n_depths; d++) {
+        for (int s = 0; s < p.n_sizes; s++) {
+            for (int b = 0; b < p.n_batches; b++) {
+                if (n + MAX_VARIANTS > MAX_ROWS) cli_usage(c, "more than %d rows", MAX_ROWS);
+                int64_t batch = p.batches[b] ? p.batches[b] : p.sizes[s];
+                n += measure_network(c, &p, p.depths[d], p.sizes[s], batch, &m, rows + n);
+            }
+        }
+    }
+    rows_report(c, "bench modes", &m, rows, n);
+    const char *svg = cli_text(c, "svg", NULL);
+    if (svg) plot(c, svg, rows, n, p.n_sizes == 1 && p.n_depths > 1);
+    free(rows);
+    for (int i = 0; i < p.n_modes; i++) free(p.modes[i]);
+    return CLI_OK;
+}

@@ -1,0 +1,175 @@
+/* cli.h - what the subcommands of `tenon` share: the command table, parsed options, messages, JSON, tensor values, models.
+ *
+ * The program uses the public headers only. It may exit: cli_usage ends with code 2, cli_fail with code 1.
+ * stdout carries data and nothing else; chatter, progress and errors go to stderr. */
+#ifndef TENON_CLI_H
+#define TENON_CLI_H
+
+#include "tenon/tenon.h"
+#include "tenon/tenon_ir.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#define PRINTF_LIKE(fmt, args) __attribute__((format(printf, fmt, args)))
+#define NORETURN __attribute__((noreturn))
+#define COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
+
+enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
+
+typedef struct cli_option {
+    const char *name; /* long name; NULL ends a table */
+    int letter;       /* short name, or 0 */
+    const char *arg;  /* name of the argument in the help; NULL = a flag */
+    const char *doc;
+} cli_option;
+
+typedef struct cli cli;
+typedef struct cli_command {
+    const char *name;
+    const char *args;    /* positional arguments, for the usage line */
+    const char *summary; /* one line */
+    const char *help;    /* paragraphs and examples */
+    int min_args, max_args;
+    const cli_option *options;
+    int (*run)(cli *c);
+} cli_command;
+
+typedef struct cli_given { /* one option of the command line, in order */
+    const char *name, *value;
+} cli_given;
+
+struct cli {
+    const cli_command *command;
+    bool json, quiet, verbose, progress, color_out, color_err;
+    cli_given *given;
+    int n_given;
+    char **args;
+    int n_args;
+    tn_ctx *ctx; /* made by cli_ctx on first use */
+};
+
+extern const cli_command command_run, command_opt, command_emit, command_explain, command_bench, command_ops, command_opcodes,
+    command_cache, command_devices, command_verify;
+
+/* Options of the command line. The typed readers end the program with a usage error when the text is no such value. */
+bool cli_flag(const cli *c, const char *name);
+const char *cli_text(const cli *c, const char *name, const char *fallback);
+const char *cli_next(const cli *c, const char *name,
+                     int *at); /* every value of a repeated option; *at starts at 0; NULL at the end */
+int64_t cli_int(const cli *c, const char *name, int64_t fallback, int64_t lo, int64_t hi);
+double cli_number(const cli *c, const char *name, double fallback, double lo, double hi);
+/* "4,16,64" or "4-256*2" (multiply) or "1-9+2" (add). Returns how many. */
+int cli_ints(const cli *c, const char *name, const char *fallback, int64_t *out, int cap, int64_t lo, int64_t hi);
+/* Words of a comma list, copied; the array and words live as long as the program. */
+int cli_words(const cli *c, const char *text, char **out, int cap);
+tn_mode cli_mode(const cli *c, const char *word);
+const char *cli_mode_name(tn_mode m);
+tn_compile_opts cli_compile_opts(const cli *c); /* --mode --fusion --threads --no-cache --no-passes --check --device */
+#define CLI_COMPILE_OPTIONS { "mode", 'm', "MODE", "immediate, graph, compiled (default) or loop" }, CLI_LEVEL_OPTIONS
+#define CLI_LEVEL_OPTIONS                                                                                                      \
+    { "fusion", 'f', "LEVEL", "0 none, 1 pairs, 2 elementwise and reductions, 3 by cost; default: the mode's own" },           \
+        { "threads", 't', "N", "CPU threads; 0 (default) = as many as the process may use" },                                  \
+        { "device", 'd', "NAME", "cpu (default) or null" }, { "no-cache", 0, NULL, "compile every kernel again" },             \
+        { "no-passes", 0, NULL, "skip the graph passes" }, {                                                                   \
+        "check", 0, NULL, "verify every artefact between the stages (slow)"                                                    \
+    }
+
+/* Messages on stderr. */
+void cli_note(const cli *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void cli_usage(const cli *c, const char *fmt, ...) PRINTF_LIKE(2, 3) NORETURN;
+void cli_fail(const cli *c, const char *fmt, ...) PRINTF_LIKE(2, 3) NORETURN;
+void cli_need(cli *c, tn_status s); /* ends the program with the context's error text unless s is TN_OK */
+tn_ctx *cli_ctx(cli *c);
+/* Terminal escapes, empty where colour is off. */
+const char *cli_bold(const cli *c), *cli_plain(const cli *c);
+
+void *cli_alloc(size_t n); /* zeroed, 64-byte aligned, never NULL; free with free() */
+char *cli_format(const char *fmt, ...) PRINTF_LIKE(1, 2);
+char *cli_read_file(const cli *c, const char *path, size_t *out_n); /* "-" = stdin; ends with a zero byte */
+
+/* progress.c: one line on stderr, rewritten in place; silent unless stderr is a terminal (or --progress is given) and not
+ * --quiet. */
+typedef struct progress {
+    bool on, tty;
+    const char *label;
+    int64_t total;
+    int shown;
+    double started;
+} progress;
+progress progress_begin(const cli *c, const char *label, int64_t total);
+void progress_step(progress *p, int64_t done, const char *what); /* what: the piece in work, or NULL */
+void progress_end(progress *p);
+double cli_seconds(void);
+
+/* json.c: a writer that knows where commas go. Keys are NULL inside arrays. Numbers that JSON lacks (inf, nan) are written as
+ * strings. */
+typedef struct json {
+    FILE *f;
+    int depth, row; /* row: the level that began a one-line object, or 0 */
+    bool more[32], array[32];
+} json;
+json json_begin(FILE *f, const char *command); /* {"schema":1,"command":... */
+void json_finish(json *j);
+void json_object(json *j, const char *key);
+void json_line(json *j, const char *key); /* an object on one line */
+void json_array(json *j, const char *key);
+void json_end(json *j);
+void json_text(json *j, const char *key, const char *text); /* NULL = null */
+void json_int(json *j, const char *key, int64_t v);
+void json_number(json *j, const char *key, double v);
+void json_bool(json *j, const char *key, bool v);
+void json_raw(json *j, const char *key, const char *text); /* text is JSON already */
+
+/* values.c: typed arrays on the host. */
+typedef struct value {
+    tn_dtype dtype;
+    tn_shape shape;
+    int64_t n;
+    size_t bytes;
+    void *data;
+} value;
+value value_new(tn_dtype t, tn_shape shape);
+void value_free(value *v);
+/* "2x3xf32:1,2,3,4,5,6", "2x3xf32:0.5" (repeated), "f32:1" (rank 0) or "@file.npy". */
+value value_parse(cli *c, const char *name, const char *text);
+void value_random(value *v, uint64_t *seed); /* floats normal(0, 1), integers 0..9, bool even odds */
+void value_print(FILE *f, const value *v,
+                 int64_t limit); /* nested brackets; limit < 0 = all, else the first of each long axis */
+void value_json(json *j, const char *key, const value *v);
+void value_save(cli *c, const value *v, const char *path);
+char *shape_text(tn_dtype t, tn_shape s); /* "f32[2,3]"; free it */
+int64_t shape_count(tn_shape s);
+bool dtype_parse(const char *text, size_t n, tn_dtype *out);
+
+/* Seeded random numbers: splitmix64. */
+uint64_t random_next(uint64_t *state);
+double random_unit(uint64_t *state); /* [0, 1) */
+double random_gauss(uint64_t *state);
+
+/* models.c: a graph from a .tn file, "-" or "@name:sizes". */
+typedef struct model {
+    const char *name, *sizes, *doc;
+} model;
+const model *model_table(int *out_n);
+tn_graph *model_open(cli *c, const char *spec, uint64_t seed);
+/* The random network of the `modes` benchmark: `depth` nodes of Linear and ReLU ending in softmax. out_linear counts the Linear
+ * layers. */
+tn_graph *model_mlp(cli *c, int64_t depth, int64_t width, int64_t batch, uint64_t seed, int64_t *out_linear, int64_t *out_relu);
+
+/* ports.c: the inputs and outputs of a program, with buffers bound to them. */
+typedef struct ports {
+    int n;
+    char *kind; /* 'i' or 'o' */
+    const char **name;
+    value *value;
+} ports;
+ports ports_new(cli *c, const tn_program *p);
+void ports_bind(cli *c, tn_session *s, const ports *io);
+void ports_poison(const ports *io); /* outputs filled with a pattern, so that one not written is seen */
+int ports_find(const ports *io, const char *name);
+/* Inputs: those given by --input, the rest random from the seed. */
+void ports_fill(cli *c, const ports *io, uint64_t seed);
+void ports_free(ports *io);
+
+#endif

@@ -1,0 +1,71 @@
+/* cmd_bench.c - `tenon bench`: modes, ladder, machine. */
+#include "bench.h"
+
+#include <string.h>
+
+static int machine(cli *c) {
+    ceiling m = ceiling_measure((int)cli_int(c, "threads", 0, 0, 256));
+    if (!c->json) {
+        ceiling_print(stdout, &m);
+        return CLI_OK;
+    }
+    json j = json_begin(stdout, "bench machine");
+    ceiling_json(&j, &m);
+    json_array(&j, "rows");
+    json_end(&j);
+    json_finish(&j);
+    return CLI_OK;
+}
+
+static int run(cli *c) {
+    const char *what = c->args[0];
+    if (!strcmp(what, "ladder")) return bench_ladder(c, c->n_args > 1 ? c->args[1] : "matmul");
+    if (c->n_args > 1) cli_usage(c, "one argument too many: %s", c->args[1]);
+    if (!strcmp(what, "modes")) return bench_modes(c);
+    if (!strcmp(what, "machine")) return machine(c);
+    cli_usage(c, "there is no benchmark %s (modes, ladder, machine)", what);
+}
+
+static const cli_option options[] = {
+    { "depths", 0, "LIST", "modes: nodes of the network (default 64)" },
+    { "sizes", 's', "LIST", "widths or matrix sizes: 16,64 or 4-256*2 (default 4-256*2; ladder 64-1024*2)" },
+    { "batch", 'b', "LIST", "modes: rows of the input, or `size` (default): as many as the width" },
+    { "modes", 'm', "LIST", "modes: naive,immediate,graph,compiled,loop (default all)" },
+    { "fusion", 'f', "LIST", "modes: fusion levels of `compiled` (default 1,2,3); ladder: of the generated rung" },
+    { "threads", 't', "N", "CPU threads; 0 = all (default: modes 0, ladder 1)" },
+    { "seconds", 0, "S", "time for each row (default 0.3); at least two runs are made" },
+    { "seed", 0, "N", "of weights and inputs (default 1)" },
+    { "csv", 0, "FILE", "write the rows as CSV too" },
+    { "svg", 0, "FILE", "write a log-log plot too" },
+    { NULL, 0, NULL, NULL },
+};
+
+const cli_command command_bench = {
+    "bench",
+    "modes|ladder|machine [WORK]",
+    "measure: the five modes, the ladder from naive to generated, the machine",
+    "modes     random networks of Linear and ReLU layers ending in softmax, run in every mode:\n"
+    "          naive (each op compiled again every time), immediate (each op by itself), graph (queued at once),\n"
+    "          compiled (fused, at fusion levels 1, 2, 3) and loop (many steps in one call).\n"
+    "ladder    WORK = matmul, relu, softmax or fused: from the naive loop to generated code, GFLOP/s a rung.\n"
+    "machine   the ceilings: multiply-add rate and copy bandwidth, measured now.\n\n"
+    "The variants take turns (A B C A B C ...), so that a drifting clock hits all alike; each is warmed up first. Times are "
+    "medians\n"
+    "of samples of at least 2 ms, with the 10th and 90th percentile beside them. Every output is compared element by element "
+    "with\n"
+    "double precision, before and after the timing; a difference beyond err_bound ends the program with code 1.\n"
+    "compile_us and transfer_us (parameters and input handed over once) are not part of the times; only naive compiles "
+    "inside.\n"
+    "peak_ratio is against the multiply-add rate measured in this process with as many threads; mallocs counts every "
+    "allocation\n"
+    "of the process in one timed run.\n\n"
+    "examples:\n"
+    "  tenon bench modes --depths 64 --sizes 16,64,256\n"
+    "  tenon bench modes --depths 4-128*2 --sizes 256 --batch 1 --modes graph,compiled,loop\n"
+    "  tenon bench ladder matmul --sizes 256,1024 --svg ladder.svg\n"
+    "  tenon bench ladder softmax --json > softmax.json\n",
+    1,
+    2,
+    options,
+    run,
+};

@@ -1,0 +1,249 @@
+/* cmd_verify.c - `tenon verify`: runs a graph in several modes with its values as extra outputs, and checks them node by node.
+ *
+ * Each computed tensor is compared with its op in double on the operands that the same run computed, so the first node reported
+ * is the one that is wrong, not one that inherited an error. */
+#include "cli.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct node_data { /* values of one node in one run */
+    tn_ir_value v;
+    value data;
+    bool source; /* input, state or constant: known, not checked */
+} node_data;
+
+typedef struct checked { /* result of one mode */
+    const char *mode;
+    int values, bad;   /* nodes checked, nodes that missed their bound */
+    tn_ir_value first; /* the first of those */
+    tn_ir_difference difference;
+    char *shape;
+    double max_abs, max_ratio; /* over all nodes: largest difference, largest share of the bound used */
+} checked;
+
+static char *output_name(uint32_t id) { return cli_format("value.%u", id); }
+
+static node_data *list_nodes(cli *c, tn_graph *g, int *out_n) {
+    int n = tn_ir_n_values(g);
+    node_data *nodes = cli_alloc(sizeof(node_data) * ((size_t)n + 1));
+    for (int i = 0; i < n; i++) {
+        cli_need(c, tn_ir_get_value(g, i, &nodes[i].v));
+        nodes[i].data = value_new(nodes[i].v.dtype, nodes[i].v.shape);
+        nodes[i].source = nodes[i].v.n_operands == 0;
+    }
+    *out_n = n;
+    return nodes;
+}
+
+static int find_node(const node_data *nodes, int n, uint32_t id) {
+    for (int i = 0; i < n; i++) {
+        if (nodes[i].v.tensor.id == id) return i;
+    }
+    return -1;
+}
+
+/* Inputs random from the seed, the same in every mode; states by their initial values; constants from the evaluator. */
+static void fill_sources(cli *c, tn_graph *g, node_data *nodes, int n, uint64_t seed) {
+    tn_binding *in = cli_alloc(sizeof(tn_binding) * ((size_t)n + 1));
+    int n_in = 0;
+    for (int i = 0; i < n; i++) {
+        if (strcmp(nodes[i].v.op, "input")) continue;
+        uint64_t own = seed + 0x51ed2701u * (uint64_t)(i + 1);
+        value_random(&nodes[i].data, &own);
+        in[n_in++] = (tn_binding){ nodes[i].v.name, nodes[i].data.data };
+    }
+    tn_ir_eval *e;
+    cli_need(c, tn_ir_evaluate(g, in, n_in, &e));
+    for (int i = 0; i < n; i++) {
+        if (!nodes[i].source || !strcmp(nodes[i].v.op, "input")) continue;
+        int64_t count;
+        const double *x = tn_ir_eval_values(e, nodes[i].v.tensor, &count);
+        for (int64_t k = 0; x && k < count; k++) tn_ir_store(nodes[i].data.dtype, nodes[i].data.data, k, x[k]);
+    }
+    tn_ir_eval_free(e);
+    free(in);
+}
+
+static void compare_node(cli *c, tn_graph *g, node_data *nodes, int n, int i, checked *r) {
+    const void **operands = cli_alloc(sizeof(void *) * ((size_t)nodes[i].v.n_operands + 1));
+    for (int k = 0; k < nodes[i].v.n_operands; k++) {
+        int at = find_node(nodes, n, nodes[i].v.operands[k]);
+        if (at < 0) cli_fail(c, "value %u uses value %u, which is not listed", nodes[i].v.tensor.id, nodes[i].v.operands[k]);
+        operands[k] = nodes[at].data.data;
+    }
+    tn_ir_difference d;
+    cli_need(c, tn_ir_compare(g, nodes[i].v.tensor, operands, nodes[i].data.data, &d));
+    free(operands);
+    r->values++;
+    if (d.max_abs > r->max_abs) r->max_abs = d.max_abs;
+    if (d.ok && d.bound > 0) r->max_ratio = fmax(r->max_ratio, fabs(d.got - d.want) / d.bound);
+    if (d.ok || r->bad++) return;
+    r->first = nodes[i].v;
+    r->difference = d;
+    r->shape = shape_text(nodes[i].v.dtype, nodes[i].v.shape);
+}
+
+/* A graph whose value `only` (with its operands), or every value when only < 0, is an output; run once. */
+static void run_with_outputs(cli *c, node_data *nodes, int n, const tn_compile_opts *o, uint64_t seed, int only) {
+    tn_graph *g = model_open(c, c->args[0], seed);
+    bool *out = cli_alloc((size_t)n + 1);
+    for (int i = 0; i < n; i++) out[i] = only < 0 || i == only;
+    for (int k = 0; only >= 0 && k < nodes[only].v.n_operands; k++) out[find_node(nodes, n, nodes[only].v.operands[k])] = true;
+    for (int i = 0; i < n; i++) {
+        out[i] = out[i] && !nodes[i].source;
+        if (!out[i]) continue;
+        tn_ir_value v;
+        cli_need(c, tn_ir_get_value(g, i, &v));
+        char *name = output_name(nodes[i].v.tensor.id);
+        tn_output(v.tensor, name);
+        free(name);
+    }
+    tn_program *p;
+    tn_session *s;
+    cli_need(c, tn_compile(g, o, &p));
+    cli_need(c, tn_session_new(p, &s));
+    ports io = ports_new(c, p);
+    ports_poison(&io);
+    for (int i = 0; i < n; i++) {
+        int k = strcmp(nodes[i].v.op, "input") ? -1 : ports_find(&io, nodes[i].v.name);
+        if (k >= 0) memcpy(io.value[k].data, nodes[i].data.data, nodes[i].data.bytes);
+    }
+    ports_bind(c, s, &io);
+    cli_need(c, tn_session_run(s));
+    for (int i = 0; i < n; i++) {
+        if (!out[i]) continue;
+        char *name = output_name(nodes[i].v.tensor.id);
+        int k = ports_find(&io, name);
+        if (k < 0) cli_fail(c, "the program has no output %s", name);
+        memcpy(nodes[i].data.data, io.value[k].data, io.value[k].bytes);
+        free(name);
+    }
+    ports_free(&io);
+    tn_session_free(s);
+    tn_program_free(p);
+    tn_graph_free(g);
+    free(out);
+}
+
+static checked check_mode(cli *c, const char *mode, uint64_t seed) {
+    checked r = { .mode = mode };
+    tn_compile_opts o = cli_compile_opts(c);
+    o.mode = cli_mode(c, mode);
+    int n;
+    tn_graph *g = model_open(c, c->args[0], seed);
+    node_data *nodes = list_nodes(c, g, &n);
+    fill_sources(c, g, nodes, n, seed);
+    bool each = cli_flag(c, "each");
+    progress bar = progress_begin(c, mode, n);
+    if (!each) run_with_outputs(c, nodes, n, &o, seed, -1);
+    for (int i = 0; i < n; i++) {
+        if (nodes[i].source) continue;
+        progress_step(&bar, i, nodes[i].v.op);
+        if (each) run_with_outputs(c, nodes, n, &o, seed, i);
+        compare_node(c, g, nodes, n, i, &r);
+    }
+    progress_end(&bar);
+    for (int i = 0; i < n; i++) value_free(&nodes[i].data);
+    free(nodes);
+    r.first.operands = NULL;
+    if (r.bad) { /* the names belong to the graph, which goes now */
+        r.first.name = r.first.name ? cli_format("%s", r.first.name) : NULL;
+        r.first.where = r.first.where ? cli_format("%s", r.first.where) : NULL;
+    }
+    tn_graph_free(g);
+    return r;
+}
+
+static void report_json(const cli *c, const checked *r, int n, bool ok) {
+    json j = json_begin(stdout, "verify");
+    json_text(&j, "graph", c->args[0]);
+    json_bool(&j, "ok", ok);
+    json_array(&j, "modes");
+    for (int i = 0; i < n; i++) {
+        json_line(&j, NULL);
+        json_text(&j, "mode", r[i].mode);
+        json_int(&j, "values", r[i].values);
+        json_int(&j, "bad", r[i].bad);
+        json_number(&j, "max_abs_err", r[i].max_abs);
+        json_number(&j, "max_bound_share", r[i].max_ratio);
+        if (r[i].bad) {
+            json_object(&j, "first");
+            json_int(&j, "value", r[i].first.tensor.id);
+            json_text(&j, "op", r[i].first.op);
+            json_text(&j, "name", r[i].first.name);
+            json_text(&j, "where", r[i].first.where);
+            json_text(&j, "shape", r[i].shape);
+            json_int(&j, "index", r[i].difference.index);
+            json_number(&j, "got", r[i].difference.got);
+            json_number(&j, "want", r[i].difference.want);
+            json_number(&j, "bound", r[i].difference.bound);
+            json_end(&j);
+        }
+        json_end(&j);
+    }
+    json_end(&j);
+    json_finish(&j);
+}
+
+static void report_text(const checked *r) {
+    if (!r->bad) {
+        printf("%-10s %d values agree with double precision; largest difference %.3g, at most %.0f %% of its bound\n", r->mode,
+               r->values, r->max_abs, r->max_ratio * 100);
+        return;
+    }
+    printf("%-10s %d of %d values differ; the first is %s %%%u%s%s%s%s%s %s\n", r->mode, r->bad, r->values, r->first.op,
+           r->first.tensor.id, r->first.name ? " (" : "", r->first.name ? r->first.name : "", r->first.name ? ")" : "",
+           r->first.where ? " at " : "", r->first.where ? r->first.where : "", r->shape);
+    printf("%-10s element %lld is %.9g, from its operands it should be %.17g; the bound is %.3g\n", "",
+           (long long)r->difference.index, r->difference.got, r->difference.want, r->difference.bound);
+}
+
+static int run(cli *c) {
+    char *modes[4];
+    int n = cli_words(c, cli_text(c, "modes", "immediate,compiled"), modes, 4);
+    for (int i = 0; i < n; i++) cli_mode(c, modes[i]);
+    uint64_t seed = (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX);
+    checked r[4];
+    bool ok = true;
+    for (int i = 0; i < n; i++) {
+        r[i] = check_mode(c, modes[i], seed);
+        ok = ok && !r[i].bad;
+        if (!c->json) report_text(&r[i]);
+    }
+    if (c->json) report_json(c, r, n, ok);
+    for (int i = 0; i < n; i++) {
+        free(r[i].shape);
+        free(modes[i]);
+        if (r[i].bad) free((char *)r[i].first.name), free((char *)r[i].first.where);
+    }
+    return ok ? CLI_OK : CLI_FAILED;
+}
+
+static const cli_option options[] = {
+    { "modes", 'm', "LIST", "modes to check (default immediate,compiled)" },
+    { "each", 0, NULL, "one value at a time, so that the rest stays fused as in the real program (compiles once a value)" },
+    { "seed", 's', "N", "of inputs and of builtin models (default 1)" },
+    CLI_LEVEL_OPTIONS,
+    { NULL, 0, NULL, NULL },
+};
+
+const cli_command command_verify = {
+    "verify",
+    "GRAPH",
+    "run modes node by node, name the first node that differs",
+    "Every value of the graph is made an output, and compared with its op evaluated in double on the operands of the same run. "
+    "The\n"
+    "bound is the op's own: its ULPs in the op table, n * eps * sum |a||b| for contractions and sums, nothing for what must be "
+    "exact.\n"
+    "Exit code 1 when a value misses its bound.\n\n"
+    "examples:\n"
+    "  tenon verify @cnn:8\n"
+    "  tenon verify net.tn --modes compiled --fusion 2 --each\n"
+    "  tenon verify @mlp:64x64 --modes immediate,graph,compiled,loop --json",
+    1,
+    1,
+    options,
+    run,
+};

@@ -1,0 +1,228 @@
+/* models.c - graphs by name: files, stdin and the builtin models. Parameters are states with seeded random values. */
+#include "cli.h"
+#include "tenon/tenon_nn.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static tn_tensor random_state(tn_graph *g, const char *name, tn_shape shape, double scale, uint64_t *seed) {
+    value v = value_new(TN_F32, shape);
+    for (int64_t i = 0; i < v.n; i++) ((float *)v.data)[i] = (float)(scale * (2 * random_unit(seed) - 1));
+    tn_tensor x = tn_state(g, name, TN_F32, shape, v.data);
+    value_free(&v);
+    return x;
+}
+
+/* y = x w + b with Var(w) = gain / inputs, so that a random network neither explodes nor fades. */
+static tn_tensor linear(tn_tensor x, int64_t n, double gain, const char *name, uint64_t *seed) {
+    int64_t k = tn_tensor_shape(x).dim[1];
+    char *w_name = cli_format("%s.weight", name), *b_name = cli_format("%s.bias", name);
+    tn_tensor w = random_state(x.graph, w_name, TN_DIMS(k, n), sqrt(3 * gain / (double)(k ? k : 1)), seed);
+    tn_tensor b = random_state(x.graph, b_name, TN_DIMS(n), 0.1, seed);
+    free(w_name);
+    free(b_name);
+    return tn_label(tn_add(tn_matmul(x, w), b), name);
+}
+
+static tn_tensor softmax(tn_tensor x) {
+    tn_tensor e = tn_exp(tn_sub(x, tn_reduce_max(x, TN_INTS(-1), 1)));
+    return tn_label(tn_div(e, tn_sum(e, TN_INTS(-1), 1)), "softmax");
+}
+
+/* depth nodes: the first is Linear, the last softmax; 36 of 64 are Linear, the others ReLU, in seeded random order. */
+tn_graph *model_mlp(cli *c, int64_t depth, int64_t width, int64_t batch, uint64_t seed, int64_t *out_linear,
+                    int64_t *out_relu) {
+    int64_t n = depth - 1, n_linear = (36 * depth + 32) / 64;
+    if (n_linear > n) n_linear = n;
+    if (n_linear < 1) n_linear = 1;
+    char *is_linear = cli_alloc((size_t)n + 1);
+    for (int64_t i = 0; i < n_linear; i++) is_linear[i] = 1;
+    uint64_t order = seed, weights = seed ^ 0xabcdef;
+    for (int64_t i = n - 1; i > 1; i--) { /* Fisher-Yates over 1..n-1: node 0 stays Linear */
+        int64_t k = 1 + (int64_t)(random_next(&order) % (uint64_t)i);
+        char t = is_linear[i];
+        is_linear[i] = is_linear[k];
+        is_linear[k] = t;
+    }
+    tn_graph *g = tn_graph_new(cli_ctx(c), "mlp");
+    if (!g) cli_fail(c, "out of memory");
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(batch, width));
+    for (int64_t i = 0; i < n; i++) {
+        char *name = cli_format("%s%lld", is_linear[i] ? "linear" : "relu", (long long)i);
+        /* a ReLU before it halves the mean square: twice the gain makes up for that */
+        x = is_linear[i] ? linear(x, width, i && !is_linear[i - 1] ? 2 : 1, name, &weights) : tn_label(tn_relu(x), name);
+        free(name);
+    }
+    tn_output(softmax(x), "y");
+    free(is_linear);
+    if (out_linear) *out_linear = n_linear;
+    if (out_relu) *out_relu = n - n_linear;
+    return g;
+}
+
+typedef void (*build_fn)(tn_graph *g, const int64_t *size, uint64_t seed);
+
+static void build_linear(tn_graph *g, const int64_t *size, uint64_t seed) {
+    tn_output(linear(tn_input(g, "x", TN_F32, TN_DIMS(size[0], size[2])), size[1], 1, "linear", &seed), "y");
+}
+static void build_matmul(tn_graph *g, const int64_t *size, uint64_t seed) {
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(size[0], size[2]));
+    tn_output(tn_relu(linear(x, size[1], 1, "linear", &seed)), "y");
+}
+static void build_linear_softmax(tn_graph *g, const int64_t *size, uint64_t seed) {
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(size[0], size[2]));
+    tn_output(softmax(tn_relu(linear(x, size[1], 1, "linear", &seed))), "y");
+}
+static void build_relu(tn_graph *g, const int64_t *size, uint64_t seed) {
+    (void)seed;
+    tn_output(tn_relu(tn_input(g, "x", TN_F32, TN_DIMS(size[0], size[1]))), "y");
+}
+static void build_softmax(tn_graph *g, const int64_t *size, uint64_t seed) {
+    (void)seed;
+    tn_output(softmax(tn_input(g, "x", TN_F32, TN_DIMS(size[0], size[1]))), "y");
+}
+static void build_layernorm(tn_graph *g, const int64_t *size, uint64_t seed) {
+    (void)seed;
+    tn_output(tn_nn_layer_norm(tn_input(g, "x", TN_F32, TN_DIMS(size[0], size[1])), 0, "norm"), "y");
+}
+static void build_conv(tn_graph *g, const int64_t *size, uint64_t seed) {
+    (void)seed;
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(size[0], size[1], size[2], size[3]));
+    tn_output(tn_relu(tn_nn_conv2d(x, (tn_nn_conv_opts){ .out_channels = size[4], .kernel = { 3 }, .padding = { 1 } }, "conv")),
+              "y");
+}
+static void build_maxpool(tn_graph *g, const int64_t *size, uint64_t seed) {
+    (void)seed;
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(size[0], size[1], size[2], size[3]));
+    tn_output(tn_nn_max_pool(x, (tn_nn_pool_opts){ .kernel = { 2 } }), "y");
+}
+static void build_attention(tn_graph *g, const int64_t *size, uint64_t seed) {
+    (void)seed;
+    tn_shape shape = TN_DIMS(size[0], size[1], size[2]);
+    tn_tensor q = tn_input(g, "q", TN_F32, shape), k = tn_input(g, "k", TN_F32, shape), v = tn_input(g, "v", TN_F32, shape);
+    tn_output(tn_nn_attention(q, k, v, 1), "y");
+}
+
+/* The network of examples/digits.c: 8 x 8 grey images to 10 classes. */
+static tn_tensor digits_logits(tn_tensor x) {
+    int64_t n = tn_tensor_shape(x).dim[0];
+    x = tn_relu(tn_nn_conv2d(x, (tn_nn_conv_opts){ .out_channels = 16, .kernel = { 3 }, .padding = { 1 } }, "conv1"));
+    x = tn_relu(tn_nn_conv2d(x, (tn_nn_conv_opts){ .out_channels = 32, .kernel = { 3 }, .padding = { 1 } }, "conv2"));
+    x = tn_nn_max_pool(x, (tn_nn_pool_opts){ .kernel = { 2 } });
+    x = tn_reshape(x, TN_DIMS(n, 4 * 4 * 32));
+    x = tn_relu(tn_nn_linear(x, 64, "fc1"));
+    return tn_nn_linear(x, 10, "fc2");
+}
+static void build_cnn(tn_graph *g, const int64_t *size, uint64_t seed) {
+    (void)seed;
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(size[0], 8, 8, 1));
+    tn_output(tn_nn_softmax(digits_logits(x), -1), "p");
+}
+static void build_digits_train(tn_graph *g, const int64_t *size, uint64_t seed) {
+    (void)seed;
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(size[0], 8, 8, 1)), t = tn_input(g, "t", TN_I32, TN_DIMS(size[0]));
+    tn_tensor loss = tn_nn_cross_entropy(digits_logits(x), t);
+    tn_nn_adam(loss, (tn_nn_adam_opts){ .lr = 2e-3 });
+    tn_output(loss, "loss");
+}
+
+enum { MAX_SIZES = 5 };
+typedef struct builtin {
+    model about;
+    int n_sizes;
+    int64_t defaults[MAX_SIZES];
+    build_fn build;
+} builtin;
+
+static const builtin builtins[] = {
+    { { "mlp", "8x64x64", "depth x width x batch (default: the width): random Linear and ReLU layers ending in softmax" },
+      3,
+      { 8, 64, 0 },
+      NULL },
+    { { "linear", "64x64x64", "m x n x k: x w + b" }, 3, { 64, 64, 64 }, build_linear },
+    { { "matmul", "64x64x64", "m x n x k: relu(x w + b)" }, 3, { 64, 64, 64 }, build_matmul },
+    { { "linear_softmax", "64x64x64", "m x n x k: softmax(relu(x w + b))" }, 3, { 64, 64, 64 }, build_linear_softmax },
+    { { "relu", "64x64", "rows x columns" }, 2, { 64, 64 }, build_relu },
+    { { "softmax", "64x64", "rows x columns, over rows" }, 2, { 64, 64 }, build_softmax },
+    { { "layernorm", "64x64", "rows x columns, over rows, with scale and shift" }, 2, { 64, 64 }, build_layernorm },
+    { { "conv", "4x8x8x8x16", "batch x height x width x channels x output channels: 3 x 3 convolution, padding 1, ReLU" },
+      5,
+      { 4, 8, 8, 8, 16 },
+      build_conv },
+    { { "maxpool", "4x8x8x8", "batch x height x width x channels: 2 x 2 max pool" }, 4, { 4, 8, 8, 8 }, build_maxpool },
+    { { "attention", "2x16x32", "batch x positions x features: causal attention" }, 3, { 2, 16, 32 }, build_attention },
+    { { "cnn", "32", "batch: the digits network (conv 16, conv 32, max pool, linear 64, linear 10, softmax)" },
+      1,
+      { 32 },
+      build_cnn },
+    { { "digits", "32", "the same as cnn" }, 1, { 32 }, build_cnn },
+    { { "digits-train", "64", "batch: one training step of that network (cross-entropy, Adam)" },
+      1,
+      { 64 },
+      build_digits_train },
+};
+
+const model *model_table(int *out_n) {
+    static model table[COUNT_OF(builtins)];
+    for (size_t i = 0; i < COUNT_OF(builtins); i++) table[i] = builtins[i].about;
+    *out_n = COUNT_OF(builtins);
+    return table;
+}
+
+/* "64x256" into size[], which has the defaults. Returns how many were given. */
+static int parse_sizes(cli *c, const char *spec, const char *text, const builtin *b, int64_t *size) {
+    int n = 0;
+    for (const char *s = text; *s; n++) {
+        char *end;
+        long long v = strtoll(s, &end, 10);
+        if (end == s || v < 0 || v > 1 << 24 || (*end && *end != 'x'))
+            cli_usage(c, "%s: expected sizes such as @%s:%s", spec, b->about.name, b->about.sizes);
+        if (n == b->n_sizes) cli_usage(c, "%s: more than %d sizes (@%s:%s)", spec, b->n_sizes, b->about.name, b->about.sizes);
+        size[n] = v;
+        s = *end ? end + 1 : end;
+    }
+    return n;
+}
+
+static tn_graph *build_model(cli *c, const char *spec, uint64_t seed) {
+    size_t len = strcspn(spec + 1, ":");
+    const builtin *b = NULL;
+    for (size_t i = 0; i < COUNT_OF(builtins) && !b; i++) {
+        if (strlen(builtins[i].about.name) == len && !memcmp(builtins[i].about.name, spec + 1, len)) b = &builtins[i];
+    }
+    if (!b) cli_usage(c, "there is no model %s (`tenon help models`)", spec);
+    int64_t size[MAX_SIZES];
+    memcpy(size, b->defaults, sizeof size);
+    parse_sizes(c, spec, spec[1 + len] ? spec + 2 + len : "", b, size);
+    if (!b->build) {
+        if (size[0] < 2) cli_usage(c, "%s: a network has at least 2 nodes", spec);
+        return model_mlp(c, size[0], size[1], size[2] ? size[2] : size[1], seed, NULL, NULL);
+    }
+    tn_graph *g = tn_graph_new(cli_ctx(c), b->about.name);
+    if (!g) cli_fail(c, "out of memory");
+    tn_graph_set_seed(g, seed);
+    b->build(g, size, seed);
+    return g;
+}
+
+tn_graph *model_open(cli *c, const char *spec, uint64_t seed) {
+    static char *standard; /* stdin is read once, for all who open "-" */
+    static size_t n_standard;
+    tn_ctx *ctx = cli_ctx(c);
+    tn_graph *g;
+    if (spec[0] == '@')
+        g = build_model(c, spec, seed);
+    else if (!strcmp(spec, "-")) {
+        if (!standard) standard = cli_read_file(c, spec, &n_standard);
+        g = tn_graph_parse(ctx, standard, n_standard, "stdin");
+    } else {
+        size_t n;
+        char *text = cli_read_file(c, spec, &n);
+        g = tn_graph_parse(ctx, text, n, spec);
+        free(text);
+    }
+    if (!g) cli_fail(c, "%s", tn_ctx_error(ctx));
+    if (tn_graph_status(g)) cli_fail(c, "%s: %s", spec, tn_ctx_error(ctx));
+    return g;
+}

@@ -1,0 +1,83 @@
+/* ports.c - the inputs and outputs of a program, each with a host buffer bound to it. */
+#include "cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+ports ports_new(cli *c, const tn_program *p) {
+    int n = tn_program_n_slots(p);
+    ports io = { .n = n };
+    io.kind = cli_alloc((size_t)n + 1);
+    io.name = cli_alloc(sizeof(char *) * ((size_t)n + 1));
+    io.value = cli_alloc(sizeof(value) * ((size_t)n + 1));
+    for (int i = 0; i < n; i++) {
+        tn_dtype t;
+        tn_shape s;
+        cli_need(c, tn_program_slot(p, i, &io.kind[i], &io.name[i], &t, &s));
+        io.value[i] = value_new(t, s);
+    }
+    return io;
+}
+
+void ports_bind(cli *c, tn_session *s, const ports *io) {
+    for (int i = 0; i < io->n; i++) {
+        int slot = tn_session_slot(s, io->name[i]);
+        if (slot < 0) cli_fail(c, "the session has no slot %s", io->name[i]);
+        cli_need(c, tn_session_bind(s, slot, io->value[i].data));
+    }
+}
+
+void ports_poison(const ports *io) {
+    for (int i = 0; i < io->n; i++) {
+        if (io->kind[i] == 'o') memset(io->value[i].data, 0xff, io->value[i].bytes); /* NaN as a float, -1 as an integer */
+    }
+}
+
+int ports_find(const ports *io, const char *name) {
+    for (int i = 0; i < io->n; i++) {
+        if (!strcmp(io->name[i], name)) return i;
+    }
+    return -1;
+}
+
+/* --input NAME=SPEC into the slot it names. */
+static int fill_given(cli *c, const ports *io, const char *text) {
+    const char *eq = strchr(text, '=');
+    if (!eq) cli_usage(c, "--input %s: expected NAME=2x3xf32:1,2,... or NAME=@file.npy", text);
+    char *name = cli_format("%.*s", (int)(eq - text), text);
+    int k = ports_find(io, name);
+    if (k < 0 || io->kind[k] != 'i') cli_usage(c, "--input %s: the graph has no such input", name);
+    value v = value_parse(c, name, eq + 1);
+    char *given = shape_text(v.dtype, v.shape), *want = shape_text(io->value[k].dtype, io->value[k].shape);
+    if (strcmp(given, want)) cli_usage(c, "--input %s: %s given, the graph wants %s", name, given, want);
+    memcpy(io->value[k].data, v.data, v.bytes);
+    value_free(&v);
+    free(name);
+    free(given);
+    free(want);
+    return k;
+}
+
+void ports_fill(cli *c, const ports *io, uint64_t seed) {
+    bool *done = cli_alloc((size_t)io->n + 1);
+    int at = 0;
+    for (const char *text; (text = cli_next(c, "input", &at));) done[fill_given(c, io, text)] = true;
+    for (int i = 0; i < io->n; i++) {
+        if (io->kind[i] != 'i' || done[i]) continue;
+        char *shape = shape_text(io->value[i].dtype, io->value[i].shape);
+        uint64_t own = seed + 0x51ed2701u * (uint64_t)(i + 1); /* an input's values do not depend on which others are given */
+        value_random(&io->value[i], &own);
+        cli_note(c, "input %s %s is random (--seed %llu); give it with --input %s=...", io->name[i], shape,
+                 (unsigned long long)seed, io->name[i]);
+        free(shape);
+    }
+    free(done);
+}
+
+void ports_free(ports *io) {
+    for (int i = 0; i < io->n; i++) value_free(&io->value[i]);
+    free(io->kind);
+    free(io->name);
+    free(io->value);
+    *io = (ports){ 0 };
+}

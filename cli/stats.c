@@ -1,0 +1,92 @@
+/* stats.c - interleaved timing. A sample is one clock reading around enough runs to last 2 ms; the median of samples is quoted.
+ */
+#include "bench.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_SAMPLES = 4000 };
+static const double sample_seconds = 0.002;
+
+static double timed(stats_case *k) {
+    double t = cli_seconds();
+    k->run(k->ud, k->times);
+    return cli_seconds() - t;
+}
+
+/* Doubles the number of runs a sample until it is long enough; these runs are the warm-up too. */
+static void calibrate(stats_case *k) {
+    k->times = 1;
+    if (k->slow) return;
+    double t = timed(k);
+    if (t < sample_seconds) t = timed(k); /* the first run pays for page faults and sleeping threads */
+    while (t < sample_seconds) {
+        double grow = sample_seconds / (t > 1e-9 ? t : 1e-9) * 1.1;
+        k->times = (int64_t)((double)k->times * (grow > 8 ? 8 : grow < 1.5 ? 1.5 : grow)) + 1;
+        t = timed(k);
+        double again = timed(k); /* the shorter one: a thread that lost its processor for a while looks slow */
+        if (again < t) t = again;
+    }
+}
+
+static bool wants_more(const stats_case *k, double seconds) {
+    int n = k->result.samples;
+    if (n == MAX_SAMPLES) return false;
+    if (n < 2) return true;
+    return k->spent < seconds || (n < 3 && !k->slow && k->spent / n < seconds);
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Linear interpolation between the order statistics. */
+static double quantile(const double *sorted, int n, double q) {
+    double at = q * (n - 1);
+    int i = (int)at;
+    return i + 1 < n ? sorted[i] + (at - i) * (sorted[i + 1] - sorted[i]) : sorted[i];
+}
+
+void stats_measure(stats_case *cases, int n, double seconds, progress *bar) {
+    for (int i = 0; i < n; i++) {
+        progress_step(bar, i, cases[i].label);
+        cases[i].sample = cli_alloc(MAX_SAMPLES * sizeof(double));
+        cases[i].result = (stats){ 0 };
+        cases[i].spent = 0;
+        cases[i].allocations = 0;
+        calibrate(&cases[i]);
+    }
+    double told = cli_seconds();
+    for (bool more = true; more;) {
+        more = false;
+        for (int i = 0; i < n; i++) {
+            stats_case *k = &cases[i];
+            if (!wants_more(k, seconds)) continue;
+            int64_t before = mallocs_count();
+            double t = timed(k);
+            k->allocations += mallocs_count() - before;
+            k->result.runs += k->times;
+            k->sample[k->result.samples++] = t / (double)k->times;
+            k->spent += t;
+            if (t < sample_seconds / 2 && !k->slow) k->times *= 2; /* calibrated while the machine was busy */
+            more = true;
+            if (cli_seconds() - told > 0.2) { /* between samples, never inside one */
+                progress_step(bar, i, k->label);
+                told = cli_seconds();
+            }
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        stats_case *k = &cases[i];
+        int count = k->result.samples;
+        qsort(k->sample, (size_t)count, sizeof(double), by_value);
+
+        k->result.median = quantile(k->sample, count, 0.5);
+        k->result.p10 = quantile(k->sample, count, 0.1);
+        k->result.p90 = quantile(k->sample, count, 0.9);
+        k->result.mallocs = (double)k->allocations / (double)k->result.runs;
+        free(k->sample);
+        k->sample = NULL;
+    }
+}

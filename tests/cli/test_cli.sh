@@ -1,0 +1,211 @@
+#!/bin/bash
+# The program as scripts meet it: help, exit codes, what goes to stdout and what to stderr, JSON, NO_COLOR, stdin, files.
+# Labels: slow
+set -u
+tenon=$BUILD_DIR/tenon
+[ -x "$tenon" ] || { echo "no program at $tenon"; exit 77; }
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+export TENON_CACHE_DIR=$dir/cache
+bad=0 checks=0
+fail() { echo "FAILED: $*"; bad=1; }
+
+# expect CODE ARGS...: runs the program with stdout in $dir/out and stderr in $dir/err
+expect() {
+    local want=$1
+    shift
+    "$tenon" "$@" >"$dir/out" 2>"$dir/err" </dev/null
+    local got=$?
+    checks=$((checks + 1))
+    [ $got = "$want" ] || { fail "tenon $*: exit code $got, expected $want"; cat "$dir/err"; }
+}
+is_json() {
+    [ -n "$have_python" ] || return 0
+    python3 -m json.tool <"$dir/out" >/dev/null || fail "$*: not JSON"
+    python3 -c 'import json, sys; sys.exit(json.load(open(sys.argv[1])).get("schema") != 1)' "$dir/out" || fail "$*: schema is not 1"
+}
+out_has() { grep -q -- "$1" "$dir/out" || { fail "no '$1' on stdout of $2"; head -5 "$dir/out"; }; }
+err_has() { grep -q -- "$1" "$dir/err" || { fail "no '$1' on stderr of $2"; head -5 "$dir/err"; }; }
+have_python=$(command -v python3 || true)
+commands="run opt emit explain verify bench ops opcodes cache devices"
+
+# Help: every subcommand, on stdout, with examples.
+expect 0 --help
+for k in $commands; do
+    out_has "  $k " --help
+done
+for k in $commands; do
+    expect 0 "$k" --help
+    out_has "usage: tenon $k" "$k --help"
+    out_has "examples:" "$k --help"
+    [ -s "$dir/err" ] && fail "$k --help writes to stderr"
+    expect 0 help "$k"
+done
+expect 0 help models
+out_has "@mlp" "help models"
+expect 0 --version
+out_has "^tenon [0-9]" --version
+
+# Wrong usage: code 2, nothing on stdout.
+while read -r line; do
+    # shellcheck disable=SC2086
+    expect 2 $line
+    [ -s "$dir/out" ] && fail "wrong usage '$line' writes to stdout"
+    [ -s "$dir/err" ] || fail "wrong usage '$line' says nothing"
+done <<'LIST'
+nonsense
+run
+run --bogus @relu:2x2
+run @nothing
+run @relu:2x2x2
+run @relu:axb
+run @relu:2x2 more
+run @relu:2x2 --mode fast
+run @relu:2x2 --fusion 4
+run @relu:2x2 --threads x
+run @relu:2x2 --input y=f32:1
+run @relu:2x2 --input x=2x2xf32:1,2,3
+run @relu:2x2 --input x=2x2xf99:1
+run @relu:2x2 --input x=3x3xf32:1
+run @relu:2x2 --output z
+run @relu:2x2 --output x
+emit @relu:2x2 --target=pascal
+bench
+bench nothing
+bench modes --sizes 0
+bench modes --sizes 4-64*1
+bench modes --sizes 4,,8
+bench modes --modes naive,fast
+bench ladder nothing
+opcodes nothing
+cache
+cache burn
+cache prune --max-bytes=many
+help nothing
+LIST
+
+# A failed operation: code 1, with a message that names what failed.
+expect 1 run "$dir/nothing.tn" && err_has "nothing.tn" "a missing file"
+printf 'graph @x(a f32[2]) {\n  %%1 = nonsense a\n  return %%1\n}\n' >"$dir/bad.tn"
+expect 1 run "$dir/bad.tn" && err_has "bad.tn:2:" "a malformed graph"
+expect 1 ops no_such_op
+expect 1 opt @relu:2x2 --passes no_such_pass && err_has no_such_pass "an unknown pass"
+expect 1 run @relu:2x2 --input x=@"$dir/nothing.npy"
+TENON_CC=/nonexistent/cc TENON_CACHE_DIR=$dir/empty expect 1 run @relu:2x2 && err_has "/nonexistent/cc" "an absent compiler"
+
+# JSON, schema 1; data on stdout only.
+while read -r line; do
+    # shellcheck disable=SC2086
+    expect 0 $line --json
+    is_json "$line"
+done <<'LIST'
+run @softmax:2x5
+run @digits-train:2 --steps 3 --mode loop
+opt @softmax:2x5 --verify --check
+opt --list
+emit @relu:2x2
+explain @mlp:3x8x2
+verify @softmax:3x4
+ops
+ops tanh dot
+opcodes linear_relu --fusion 0,1
+opcodes --list
+cache stats
+cache prune --max-bytes=1G
+devices
+bench machine
+bench ladder matmul --sizes 17,32 --seconds 0.01
+bench ladder relu --sizes 33 --seconds 0.01
+bench ladder softmax --sizes 33 --seconds 0.01
+bench ladder fused --sizes 20 --seconds 0.01
+bench modes --depths 4 --sizes 8 --seconds 0.01
+bench modes --depths 3,5 --sizes 7 --batch 1,3 --modes graph,compiled --fusion 0-3 --seconds 0.01
+LIST
+
+# The rows that scripts rely on.
+expect 0 bench modes --depths 4 --sizes 8 --seconds 0.01 --csv "$dir/rows.csv" --svg "$dir/plot.svg" --json
+for key in work mode fusion depth size batch threads median_us p10_us p90_us compile_us transfer_us kernels bytes_read bytes_written mallocs gflops peak_ratio max_abs_err max_ulp; do
+    out_has "\"$key\":" "bench modes --json"
+    grep -q "$key" "$dir/rows.csv" || fail "no column $key in the CSV"
+done
+for mode in naive immediate graph compiled loop; do
+    out_has "\"mode\": \"$mode\"" "bench modes --json"
+done
+for key in cpu isa cores peak_gflops copy_gbs; do
+    out_has "\"$key\":" "bench modes --json"
+done
+grep -q '</svg>' "$dir/plot.svg" || fail "the plot is not an SVG file"
+[ -n "$have_python" ] && { python3 -c 'import sys, xml.dom.minidom as m; m.parse(sys.argv[1])' "$dir/plot.svg" || fail "the plot is not XML"; }
+if [ -n "$have_python" ] && [ -z "$SANITIZE" ]; then # the counter sees the library: compiling allocates, running does not
+    python3 - "$dir/out" <<'PY' || fail "allocations of the modes"
+import json, sys
+for r in json.load(open(sys.argv[1]))["rows"]:
+    if r["mode"] == "naive" and not r["mallocs"] > 0: sys.exit("naive counts no allocation")
+    if r["mode"] in ("graph", "compiled", "loop") and r["mallocs"] != 0: sys.exit(f"{r['mode']} allocates {r['mallocs']} times a run")
+PY
+fi
+
+# Values: exact ones through every way in and out.
+expect 0 run @relu:2x3 --input x=2x3xf32:1,-2,nan,4,-inf,0.5 --quiet
+printf 'y f32[2,3]\n[[1, 0, nan],\n [4, 0, 0.5]]\n' | cmp -s - "$dir/out" || { fail "relu of given values"; cat "$dir/out"; }
+[ -s "$dir/err" ] && fail "--quiet is not quiet"
+expect 0 run @relu:2x3 --input x=2x3xf32:1,-2,3,4,-5,0.5 --output y=@"$dir/y.npy"
+[ -s "$dir/out" ] && fail "a saved output is printed too"
+expect 0 run @relu:2x3 --input x=@"$dir/y.npy" --quiet
+printf 'y f32[2,3]\n[[1, 0, 3],\n [4, 0, 0.5]]\n' | cmp -s - "$dir/out" || { fail "npy out and in again"; cat "$dir/out"; }
+for mode in immediate graph compiled loop; do
+    expect 0 run @softmax:3x5 --mode $mode --quiet
+    cp "$dir/out" "$dir/$mode.txt"
+done
+expect 0 run @mlp:5x8x3 --seed 4 --quiet
+cp "$dir/out" "$dir/seed4"
+expect 0 run @mlp:5x8x3 --seed 4 --quiet
+cmp -s "$dir/out" "$dir/seed4" || fail "the same seed gives other numbers"
+expect 0 run @mlp:5x8x3 --seed 5 --quiet
+cmp -s "$dir/out" "$dir/seed4" && fail "another seed gives the same numbers"
+
+# A graph through stdin, and through opt and back.
+"$tenon" opt @softmax:2x5 --quiet >"$dir/soft.tn" || fail "opt prints no graph"
+"$tenon" run - --quiet <"$dir/soft.tn" >"$dir/a" || fail "run - fails"
+"$tenon" run @softmax:2x5 --quiet >"$dir/b" || fail "run fails"
+cmp -s "$dir/a" "$dir/b" || fail "a graph from stdin gives other numbers"
+"$tenon" verify - --quiet <"$dir/soft.tn" >/dev/null || fail "verify - fails"
+
+# Parameters saved after training steps are the ones that the next run starts from.
+expect 0 run @digits-train:4 --steps 4 --mode loop --save-state "$dir/a.st" --quiet
+expect 0 run @digits-train:4 --steps 1 --mode loop --state "$dir/a.st" --quiet
+tail -1 "$dir/out" >"$dir/continued"
+expect 0 run @digits-train:4 --steps 5 --mode loop --quiet
+tail -1 "$dir/out" | cmp -s - "$dir/continued" || fail "a saved state does not continue the training"
+
+# Every model; elementwise ops of every kind as op codes.
+models=0
+for m in $("$tenon" help models | sed -n 's/^  @\([a-z_-]*\).*/\1/p'); do
+    expect 0 opt "@$m" --quiet
+    models=$((models + 1))
+done
+[ $models -ge 10 ] || fail "only $models models"
+for op in exp max lt and not add; do
+    expect 0 opcodes $op --fusion 0
+    out_has "kernel @" "opcodes $op"
+done
+
+# No colour where NO_COLOR says so, nor where stdout is no terminal.
+esc=$(printf '\033')
+expect 0 --help
+grep -q "$esc" "$dir/out" && fail "escapes on a stdout that is no terminal"
+if command -v script >/dev/null; then
+    script -qec "$tenon --help" /dev/null >"$dir/tty" 2>/dev/null </dev/null
+    grep -q "$esc\[1m" "$dir/tty" || fail "no colour on a terminal"
+    NO_COLOR=1 script -qec "$tenon --help" /dev/null >"$dir/tty" 2>/dev/null </dev/null
+    grep -q "$esc\[1m" "$dir/tty" && fail "colour in spite of NO_COLOR"
+fi
+
+# A full disk is an error, not silence.
+if [ -w /dev/full ]; then
+    "$tenon" ops >/dev/full 2>/dev/null
+    [ $? = 1 ] || fail "a full disk goes unnoticed"
+fi
+
+echo "count: $checks runs of the program checked"
+exit $bad
