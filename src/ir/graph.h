@@ -1,9 +1,9 @@
 /* graph.h - the graph language: typed values computed by ops from src/ir/ops.def.
  *
- * In: calls of graph_add (from the builders, the parser, grad, passes). Out: arrays of nodes that print, parse, verify, evaluate.
- * A value is the 4-byte id of the node that makes it; 0 is nil. Between passes ids are in topological order and every node is
- * reachable from an output (graph_compact); a pass may append nodes and redirect uses, and leaves compaction to its runner.
- * The graph's arena owns nodes, dims, attributes, names and constants. */
+ * In: calls of graph_add (from the builders, the parser, grad, passes). Out: arrays of nodes that print, parse, verify,
+ * evaluate. A value is the 4-byte id of the node that makes it; 0 is nil. Between passes ids are in topological order and every
+ * node is reachable from an output (graph_compact); a pass may append nodes and redirect uses, and leaves compaction to its
+ * runner. The graph's arena owns nodes, dims, attributes, names and constants. */
 #ifndef TN_IR_GRAPH_H
 #define TN_IR_GRAPH_H
 
@@ -22,8 +22,25 @@ typedef enum op_code {
 
 /* The class decides shape rule and lowering. CL_FLT .. CL_ANY are the dtype classes of elementwise ops. */
 typedef enum op_class {
-    CL_NIL, CL_FLT, CL_NUM, CL_BIT, CL_LOG, CL_CMP, CL_ANY,
-    CL_CAST, CL_REDUCE, CL_ARG, CL_MOVE, CL_FOLD, CL_JOIN, CL_DOT, CL_GATHER, CL_SCATTER, CL_SOURCE, CL_RANDOM, CL_CTRL
+    CL_NIL,
+    CL_FLT,
+    CL_NUM,
+    CL_BIT,
+    CL_LOG,
+    CL_CMP,
+    CL_ANY,
+    CL_CAST,
+    CL_REDUCE,
+    CL_ARG,
+    CL_MOVE,
+    CL_FOLD,
+    CL_JOIN,
+    CL_DOT,
+    CL_GATHER,
+    CL_SCATTER,
+    CL_SOURCE,
+    CL_RANDOM,
+    CL_CTRL
 } op_class;
 
 typedef struct op_info {
@@ -47,19 +64,19 @@ typedef struct node {
     uint8_t op; /* op_code */
     uint8_t dtype;
     uint8_t rank;
-    uint8_t splat;        /* const with one value everywhere: imm */
+    uint8_t splat; /* const with one value everywhere: imm */
     uint16_t n_attr;
-    uint16_t region;      /* 0 = the graph itself */
+    uint16_t region; /* 0 = the graph itself */
     int32_t n_in;
-    val *in;              /* [n_in]; change through graph_set_in only */
-    const int64_t *dims;  /* [rank]; a negative dim -k is symbol k-1 of the graph */
-    const int64_t *attr;  /* [n_attr], see ops.def */
-    double imm;           /* const splat (floats), pad value */
-    int64_t imm_int;      /* const splat (integers, bool) */
-    const void *data;     /* const array or initial state, row-major in its dtype; may be NULL */
-    const char *name;     /* inputs and states: required; others: label or NULL */
-    const char *where;    /* "file:line" of the builder's call, or NULL */
-    uint32_t first_use;   /* head of the use list: use record + 1, 0 = none */
+    val *in;             /* [n_in]; change through graph_set_in only */
+    const int64_t *dims; /* [rank]; a negative dim -k is symbol k-1 of the graph */
+    const int64_t *attr; /* [n_attr], see ops.def */
+    double imm;          /* const splat (floats), pad value */
+    int64_t imm_int;     /* const splat (integers, bool) */
+    const void *data;    /* const array or initial state, row-major in its dtype; may be NULL */
+    const char *name;    /* inputs and states: required; others: label or NULL */
+    const char *where;   /* "file:line" of the builder's call, or NULL */
+    uint32_t first_use;  /* head of the use list: use record + 1, 0 = none */
 } node;
 
 typedef struct use { /* one operand slot of one node */
@@ -92,7 +109,7 @@ typedef struct graph {
     const char *name;
     VEC(node) nodes; /* nodes.at[0] is nil */
     VEC(use) uses;
-    VEC(val) inputs;  /* inputs, then states mixed, in declaration order */
+    VEC(val) inputs; /* inputs, then states mixed, in declaration order */
     VEC(output) outputs;
     VEC(symbol) symbols;
     VEC(region) regions; /* regions.at[0] is the graph itself, empty */
@@ -104,9 +121,9 @@ typedef struct graph {
 graph *graph_make(arena *a, const char *name);
 static inline node *graph_get(const graph *g, val v) { return &g->nodes.at[v]; }
 
-/* Regions. A body uses values of its own region only: what it needs comes in through parameters (OP_param nodes, appended to `params` by
- * graph_add in the order of their index) and leaves through results. A region belongs to one op. An if or while stands for its first
- * result; OP_proj gives the others. */
+/* Regions. A body uses values of its own region only: what it needs comes in through parameters (OP_param nodes, appended to
+ * `params` by graph_add in the order of their index) and leaves through results. A region belongs to one op. An if or while
+ * stands for its first result; OP_proj gives the others. */
 int graph_region(graph *g, const char *name);
 void graph_region_result(graph *g, int region_id, val v);
 
@@ -131,64 +148,75 @@ typedef struct spec {
 /* Appends a node after checking operands, dims, dtypes and attributes by the op's rule (infer.c). Jumps with TN_ERR_SHAPE or
  * TN_ERR_DTYPE and a text that shows what was given. */
 val graph_add(graph *g, const spec *s);
-/* The rule alone: fills dtype, rank, dims (room for TN_MAX_RANK) of the result. Returns an error text in `a`, or NULL. Used by graph_add and by graph_check. */
-const char *graph_infer(const graph *g, const spec *s, arena *a, tn_status *out_code, tn_dtype *out_dtype, int *out_rank, int64_t *out_dims);
+/* The rule alone: fills dtype, rank, dims (room for TN_MAX_RANK) of the result. Returns an error text in `a`, or NULL. Used by
+ * graph_add and by graph_check. */
+const char *graph_infer(const graph *g, const spec *s, arena *a, tn_status *out_code, tn_dtype *out_dtype, int *out_rank,
+                        int64_t *out_dims);
 
-/* Shorthands, all through graph_add. Operands of elementwise ops have equal shapes here; broadcasting is the builders' business. */
+/* Shorthands, all through graph_add. Operands of elementwise ops have equal shapes here; broadcasting is the builders'
+ * business. */
 val graph_unary(graph *g, op_code op, val x);
 val graph_binary(graph *g, op_code op, val x, val y);
 val graph_select(graph *g, val c, val x, val y);
 val graph_splat(graph *g, tn_dtype t, int rank, const int64_t *dims, double value);
 val graph_splat_like(graph *g, val x, double value);
 val graph_const(graph *g, tn_dtype t, int rank, const int64_t *dims, const void *data); /* data is copied */
-val graph_cast(graph *g, val x, tn_dtype t); /* x itself when it has the dtype */
-val graph_reduce(graph *g, op_code op, val x, uint64_t axes); /* x itself when axes = 0 */
+val graph_cast(graph *g, val x, tn_dtype t);                                            /* x itself when it has the dtype */
+val graph_reduce(graph *g, op_code op, val x, uint64_t axes);                           /* x itself when axes = 0 */
 val graph_arg(graph *g, op_code op, val x, int axis);
-val graph_reshape(graph *g, val x, int rank, const int64_t *dims); /* x itself when nothing changes; so for expand, permute, ... */
+val graph_reshape(graph *g, val x, int rank,
+                  const int64_t *dims); /* x itself when nothing changes; so for expand, permute, ... */
 val graph_permute(graph *g, val x, const int64_t *perm);
-val graph_expand(graph *g, val x, const int64_t *dims); /* same rank */
+val graph_expand(graph *g, val x, const int64_t *dims);              /* same rank */
 val graph_broadcast(graph *g, val x, int rank, const int64_t *dims); /* NumPy rule: reshape to add leading 1s, then expand */
 val graph_pad(graph *g, val x, const int64_t *before, const int64_t *after, double value);
 val graph_slice(graph *g, val x, const int64_t *start, const int64_t *count, const int64_t *step);
 val graph_flip(graph *g, val x, uint64_t axes);
-typedef struct window_axis { int64_t axis, size, stride, dilation; } window_axis;
+typedef struct window_axis {
+    int64_t axis, size, stride, dilation;
+} window_axis;
 val graph_window(graph *g, val x, const window_axis *w, int n);
 val graph_fold(graph *g, val x, const window_axis *w, int n, const int64_t *dims /* of the result, rank - n */);
 val graph_concat(graph *g, const val *xs, int n, int axis);
-val graph_dot(graph *g, val a, val b, const int64_t *batch_a, const int64_t *batch_b, int nb, const int64_t *contract_a, const int64_t *contract_b, int nc);
+val graph_dot(graph *g, val a, val b, const int64_t *batch_a, const int64_t *batch_b, int nb, const int64_t *contract_a,
+              const int64_t *contract_b, int nc);
 val graph_gather(graph *g, val x, val index, int axis);
 val graph_scatter_add(graph *g, val base, val index, val updates, int axis);
 val graph_iota(graph *g, tn_dtype t, int rank, const int64_t *dims, int axis);
 
 /* Facts. */
-int64_t graph_elems(const graph *g, val v);              /* product of dims, symbols at their upper end; fits int64 (checked by graph_add) */
+int64_t graph_elems(const graph *g, val v); /* product of dims, symbols at their upper end; fits int64 (checked by graph_add) */
 bool graph_same_shape(const graph *g, val x, val y);
-int graph_n_uses(const graph *g, val v);                 /* operand slots, outputs and region results that read v */
+int graph_n_uses(const graph *g, val v); /* operand slots, outputs and region results that read v */
 bool graph_is_output(const graph *g, val v);
-bool graph_splat_value(const graph *g, val v, double *out); /* true for a const splat */
-const char *graph_shape_text(const graph *g, arena *a, val v); /* "f32[8,128]" */
+bool graph_splat_value(const graph *g, val v, double *out);                           /* true for a const splat */
+const char *graph_shape_text(const graph *g, arena *a, val v);                        /* "f32[8,128]" */
 const char *graph_dims_text(const graph *g, arena *a, int rank, const int64_t *dims); /* "[8,128]" */
 
 /* Changing. Use lists stay right through these; nothing else writes node.in or outputs. */
 void graph_set_in(graph *g, val user, int slot, val v);
-void graph_replace(graph *g, val old, val v); /* every use of old, outputs and region results included, becomes v (same shape and dtype); v must not depend on old */
+void graph_replace(graph *g, val old, val v); /* every use of old, outputs and region results included, becomes v (same shape
+                                                 and dtype); v must not depend on old */
 void graph_output(graph *g, const char *name, val v);
 void graph_assign(graph *g, val state, val v);
 
-/* Fills out (room for nodes.n) with ids in a stable topological order, region bodies before their op; only_live leaves out what no output
- * needs, except inputs. Returns their number. Never fails: a use that closes a cycle (a broken graph) is passed over. */
+/* Fills out (room for nodes.n) with ids in a stable topological order, region bodies before their op; only_live leaves out what
+ * no output needs, except inputs. Returns their number. Never fails: a use that closes a cycle (a broken graph) is passed over.
+ */
 int graph_order(const graph *g, arena *a, bool only_live, val *out);
 /* Drops what no output needs (inputs and states stay) and renumbers in topological order: stable, inputs first. */
 void graph_compact(graph *g);
-/* Deep copy into another arena, dead nodes included; constant data is shared unless copy_data. map (may be NULL, else [nodes.n]) gets new ids. */
+/* Deep copy into another arena, dead nodes included; constant data is shared unless copy_data. map (may be NULL, else
+ * [nodes.n]) gets new ids. */
 graph *graph_clone(const graph *g, arena *a, bool copy_data, val *map);
-/* Same up to renumbering of what the outputs need: names of inputs and outputs, ops, dims, attributes, constants (splats by value: one node
- * used twice equals two). Labels and places do not count. why (may be NULL) gets the first difference. */
+/* Same up to renumbering of what the outputs need: names of inputs and outputs, ops, dims, attributes, constants (splats by
+ * value: one node used twice equals two). Labels and places do not count. why (may be NULL) gets the first difference. */
 bool graph_equal(const graph *x, const graph *y, arena *a, const char **why);
 
 /* graph_print.c, graph_parse.c: the canonical text of docs/ir.md. */
 void graph_print(const graph *g, str *out);
-graph *graph_parse(arena *a, const char *text, size_t n, const char *file); /* jumps with TN_ERR_PARSE: "file:line:col: message" and a caret */
+graph *graph_parse(arena *a, const char *text, size_t n,
+                   const char *file); /* jumps with TN_ERR_PARSE: "file:line:col: message" and a caret */
 
 /* graph_check.c: every problem, one a line "op %id (name) at file:line: ..." into out. Returns their number. */
 int graph_check(const graph *g, str *out);
