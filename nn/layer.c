@@ -4,8 +4,7 @@
 
 #include <math.h>
 
-/* ---- linear, embedding, dropout --------------------------------------------------------------------------------------------
- */
+/* ---- linear, embedding, dropout -------------------------------------------------------------------------------------- */
 
 static tn_tensor linear(tn_tensor x, int64_t out, const char *name, bool bias) {
     tn_shape s;
@@ -37,8 +36,7 @@ tn_tensor tn_nn_dropout(tn_tensor x, double p, tn_tensor counter, const char *na
     return tn_select(kept, tn_mul_scalar(x, 1 / (1 - p)), tn_full(x.graph, tn_tensor_dtype(x), s, 0));
 }
 
-/* ---- windows: convolution and pooling --------------------------------------------------------------------------------------
- */
+/* ---- windows: convolution and pooling -------------------------------------------------------------------------------- */
 
 typedef struct windows {
     int n; /* image axes */
@@ -164,8 +162,7 @@ static tn_tensor pool(tn_tensor x, const tn_nn_pool_opts *o, bool max, const cha
 tn_tensor tn_nn_max_pool(tn_tensor x, tn_nn_pool_opts opts) { return pool(x, &opts, true, "tn_nn_max_pool"); }
 tn_tensor tn_nn_avg_pool(tn_tensor x, tn_nn_pool_opts opts) { return pool(x, &opts, false, "tn_nn_avg_pool"); }
 
-/* ---- norms -----------------------------------------------------------------------------------------------------------------
- */
+/* ---- norms ----------------------------------------------------------------------------------------------------------- */
 
 static tn_tensor channel_param(tn_tensor x, const char *name, const char *suffix, nn_init init) {
     tn_shape s = tn_tensor_shape(x);
@@ -178,8 +175,7 @@ static tn_tensor scale_shift(tn_tensor x, const char *name) {
     return tn_add(y, channel_param(x, name, "b", NN_ZEROS));
 }
 
-/* (x - mean) / sqrt(var + eps) over axes. The variance is the mean of squared distances: the shorter E[x^2] - E[x]^2 cancels.
- */
+/* (x - mean) / sqrt(var + eps) over axes. The variance is the mean of squared distances: E[x^2] - E[x]^2 would cancel. */
 static tn_tensor normalised(tn_tensor x, const int64_t *axes, int n, double eps) {
     tn_tensor d = tn_sub(x, tn_mean(x, axes, n, 1));
     return tn_mul(d, tn_rsqrt(tn_add_scalar(tn_mean(tn_mul(d, d), axes, n, 1), eps)));
@@ -249,8 +245,7 @@ tn_tensor tn_nn_batch_norm(tn_tensor x, tn_nn_batch_norm_opts o, const char *nam
     return scale_shift(tn_mul(d, tn_rsqrt(tn_add_scalar(v, eps))), name);
 }
 
-/* ---- attention -------------------------------------------------------------------------------------------------------------
- */
+/* ---- attention ------------------------------------------------------------------------------------------------------- */
 
 tn_tensor tn_nn_attention(tn_tensor q, tn_tensor k, tn_tensor v, int causal) {
     tn_shape s, ks;

@@ -46,8 +46,7 @@ uint64_t nn_hash(const char *name) {
     return h;
 }
 
-/* ---- initial values --------------------------------------------------------------------------------------------------------
- */
+/* ---- initial values -------------------------------------------------------------------------------------------------- */
 
 /* Philox4x32-10 (Salmon et al., SC 2011): four words from a block number and a key. */
 static void philox(uint64_t block, uint64_t key, uint32_t out[4]) {

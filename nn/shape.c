@@ -2,8 +2,7 @@
  * and reductions. */
 #include "nn.h"
 
-/* ---- statistics ------------------------------------------------------------------------------------------------------------
- */
+/* ---- statistics ------------------------------------------------------------------------------------------------------ */
 
 tn_tensor tn_nn_var(tn_tensor x, const int64_t *axes, int n_axes, int correction, int keep) {
     tn_tensor d = tn_sub(x, tn_mean(x, axes, n_axes, 1)), v = tn_mean(tn_mul(d, d), axes, n_axes, keep);
@@ -45,8 +44,7 @@ tn_tensor tn_nn_cumsum(tn_tensor x, int axis) {
     return x;
 }
 
-/* ---- joining and splitting -------------------------------------------------------------------------------------------------
- */
+/* ---- joining and splitting ------------------------------------------------------------------------------------------- */
 
 /* Up to 64 operands on the stack, reshaped by `fit`, then joined: more are joined 64 at a time. */
 enum { CHUNK = 64 };
@@ -122,8 +120,7 @@ void tn_nn_split(tn_tensor x, int axis, const int64_t *sizes, int n, tn_tensor *
     }
 }
 
-/* ---- repeating and moving --------------------------------------------------------------------------------------------------
- */
+/* ---- repeating and moving -------------------------------------------------------------------------------------------- */
 
 /* [.., d, ..] -> [.., d * reps, ..], through an axis of size reps before (whole axis repeated) or behind (each element) it. */
 static tn_tensor repeated(tn_tensor x, int axis, int64_t reps, bool each, const char *fn) {

@@ -1,13 +1,16 @@
 /* tenon_nn.h - layers, losses and optimisers as compositions of the builders of tenon.h.
  *
- * Everything here builds graph nodes through the public interface and nothing else: a new layer of your own has the same
- * rights.
+ * Everything here builds graph nodes through the public interface and nothing else: a layer of your own has the same rights.
  *
- * Parameters. A layer with a name makes its parameters as "<name>/w", "<name>/b" and so on with tn_param; optimisers train all
- * parameters of the graph. They are f32 (f64 for an f64 input) and are cast to the input's dtype, so f16 and bf16 inputs give
- * mixed-precision training. Initial values depend on tn_graph_set_seed and the parameter's name alone. Options. Structs are
- * given as compound literals; a field left 0 means the default in its comment. Axes. Images are channels-last: [N,H,W,C].
- * Negative axes count from the end. Errors. As for all builders: the first one stays in the graph, the result is poisoned. */
+ * Parameters: a layer with a name makes its parameters as "<name>/w", "<name>/b" and so on with tn_param; optimisers train all
+ *   parameters of the graph. They are f32 (f64 for an f64 input) and are cast to the input's dtype, so f16 and bf16 inputs give
+ *   mixed-precision training. Initial values depend on tn_graph_set_seed and the parameter's name alone.
+ *
+ * Options: structs are given as compound literals; a field left 0 means the default in its comment.
+ *
+ * Axes: images are channels-last, [N,H,W,C]. Negative axes count from the end.
+ *
+ * Errors: as for all builders, the first one stays in the graph and the result is poisoned. */
 #ifndef TENON_NN_H
 #define TENON_NN_H
 
@@ -32,8 +35,7 @@ typedef struct {
     int no_bias;
 } tn_nn_conv_opts;
 /* f[N,..image..,C] -> f[N,..positions..,out_channels]. w f[..kernel..,C/groups,out_channels], b f[out_channels]; both start
- * uniform in
- * +-1/sqrt(C/groups * kernel size). */
+ * uniform in +-1/sqrt(C/groups * kernel size). */
 TN_API tn_tensor tn_nn_conv1d(tn_tensor x /* f[N,W,C] */, tn_nn_conv_opts opts, const char *name);
 TN_API tn_tensor tn_nn_conv2d(tn_tensor x /* f[N,H,W,C] */, tn_nn_conv_opts opts, const char *name);
 TN_API tn_tensor tn_nn_conv3d(tn_tensor x /* f[N,D,H,W,C] */, tn_nn_conv_opts opts, const char *name);
@@ -96,10 +98,10 @@ TN_API tn_tensor tn_nn_log_softmax(tn_tensor x, int axis);
 /* log(sum(exp(x))) along axis, without overflow. keep != 0 leaves the axis with size 1. */
 TN_API tn_tensor tn_nn_logsumexp(tn_tensor x, int axis, int keep);
 
-/* ---- losses: scalars f[], means over all rows or elements ------------------------------------------------------------------
- */
+/* ---- losses: scalars f[], means over all rows or elements ------------------------------------------------------------ */
 
-/* Mean of -log softmax(logits)[label]. Labels are i32 or i64 in 0..C-1; one out of range counts as if its logit were 0. */
+/* Mean of -log softmax(logits)[label]. Labels are i32 or i64 in 0..C-1; one out of range counts as if it named the row's
+ * largest logit. */
 TN_API tn_tensor tn_nn_cross_entropy(tn_tensor logits /* f[..,C] */, tn_tensor labels /* i[..] */);
 /* Mean of -log_p[label]; a label out of range counts 0. */
 TN_API tn_tensor tn_nn_nll(tn_tensor log_p /* f[..,C] */, tn_tensor labels /* i[..] */);
@@ -116,8 +118,9 @@ TN_API tn_tensor tn_nn_bce_with_logits(tn_tensor x, tn_tensor t);
 /* Sum of squared distances from the mean over (n - correction): 0 = population, 1 = sample variance. */
 TN_API tn_tensor tn_nn_var(tn_tensor x, const int64_t *axes, int n_axes, int correction, int keep);
 TN_API tn_tensor tn_nn_std(tn_tensor x, const int64_t *axes, int n_axes, int correction, int keep);
-TN_API tn_tensor tn_nn_norm(tn_tensor x, const int64_t *axes, int n_axes, int keep); /* sqrt(sum(x^2)) */
-TN_API tn_tensor tn_nn_cumsum(tn_tensor x, int axis);                                /* element i: sum of 0..i along axis */
+TN_API tn_tensor tn_nn_norm(tn_tensor x, const int64_t *axes, int n_axes,
+                            int keep);                /* sqrt(sum(x^2)); its gradient at 0 is NaN */
+TN_API tn_tensor tn_nn_cumsum(tn_tensor x, int axis); /* element i: sum of 0..i along axis */
 
 TN_API tn_tensor tn_nn_stack(const tn_tensor *xs, int n, int axis); /* along a new axis */
 TN_API tn_tensor tn_nn_vstack(const tn_tensor *xs, int n);          /* NumPy: along axis 0, vectors as rows */

@@ -14,8 +14,7 @@ typedef struct ctx {
     val *adj;        /* [same] adjoint so far, 0 = none */
 } ctx;
 
-/* ---- elementwise: the grad columns of ops.def ------------------------------------------------------------------------------
- */
+/* ---- elementwise: the grad columns of ops.def ------------------------------------------------------------------------ */
 
 /* The columns are evaluated on a small stack, because C leaves the order of a call's arguments open and node ids must be
  * the same with every compiler. */
@@ -132,8 +131,7 @@ NORETURN static void no_gradient(graph *g, val v) {
                n->where ? n->where : "");
 }
 
-/* ---- one rule a class ------------------------------------------------------------------------------------------------------
- */
+/* ---- one rule a class ------------------------------------------------------------------------------------------------ */
 
 static int64_t product(const int64_t *dims, int from, int to) {
     int64_t p = 1;
@@ -357,8 +355,7 @@ static val grad_operand(graph *g, const node *n, val o, int slot, val G) {
     }
 }
 
-/* ---- the walk --------------------------------------------------------------------------------------------------------------
- */
+/* ---- the walk -------------------------------------------------------------------------------------------------------- */
 
 static void mark_active(ctx *c, val loss, const val *xs, int n) {
     for (int i = 0; i < n; i++)

@@ -40,8 +40,7 @@ static double uniform(check *c, double lo, double hi) {
     return lo + (hi - lo) * ((double)(next(c) >> 8 & 0xffffff) / 16777216.0);
 }
 
-/* ---- building --------------------------------------------------------------------------------------------------------------
- */
+/* ---- building -------------------------------------------------------------------------------------------------------- */
 
 static val input_of(check *c, tn_dtype t, int rank, const int64_t *dims) {
     assert_true(c->g->inputs.n < MAX_IN);
@@ -123,8 +122,7 @@ static val weighted(check *c, val y) {
     return total(g, graph_binary(g, OP_mul, y, graph_const(g, TN_F64, n.rank, n.dims, w)));
 }
 
-/* ---- checking --------------------------------------------------------------------------------------------------------------
- */
+/* ---- checking -------------------------------------------------------------------------------------------------------- */
 
 static double loss_at(check *c, val loss) {
     arena scratch;
@@ -228,8 +226,7 @@ static void run_samples(check *c, const char *what, build_case build, int order)
     }
 }
 
-/* ---- elementwise ops, from the table ---------------------------------------------------------------------------------------
- */
+/* ---- elementwise ops, from the table --------------------------------------------------------------------------------- */
 
 typedef struct elementwise {
     check c; /* first: the case below finds its op behind the check */
@@ -266,8 +263,7 @@ static void test_elementwise(void **state) {
     assert_true(e.c.n_redrawn * 10 <= n_ops * N_SAMPLES);
 }
 
-/* ---- the other classes -----------------------------------------------------------------------------------------------------
- */
+/* ---- the other classes ----------------------------------------------------------------------------------------------- */
 
 /* Every case ends in this, so that second derivatives are not zero. */
 static val squared(check *c, val x) { return graph_binary(c->g, OP_mul, x, x); }
@@ -499,8 +495,7 @@ static void test_structural(void **state) {
     assert_true(c.n_redrawn * 5 <= (int)COUNT_OF(cases) * N_SAMPLES * rounds);
 }
 
-/* ---- exact values ----------------------------------------------------------------------------------------------------------
- */
+/* ---- exact values ---------------------------------------------------------------------------------------------------- */
 
 static void with_graph(void (*test)(check *c)) {
     check c = { .rng = 5, .what = "exact" };
@@ -627,8 +622,7 @@ static void test_deterministic(void **state) {
     with_graph(check_deterministic);
 }
 
-/* ---- errors ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- errors ---------------------------------------------------------------------------------------------------------- */
 
 static int region_of_identity(graph *g, tn_dtype t, int rank, const int64_t *dims) {
     int r = g->regions.n;
