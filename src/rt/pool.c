@@ -21,7 +21,7 @@
 
 enum { LINE = 128 };                              /* two cache lines: processors fetch them in pairs */
 enum { MARK_WIPED = 0, MARK_ALIVE, MARK_BUSY };   /* values of the page that fork wipes */
-enum { JOIN_SPINS = 20000, CROWDED_SPINS = 100 }; /* pauses before a waiting thread starts to yield */
+enum { JOIN_SPINS = 4000, CROWDED_SPINS = 100 }; /* pauses before a waiting thread starts to yield */
 
 typedef struct worker {
     _Alignas(LINE) _Atomic uint32_t done; /* number of the last region this worker has left */

@@ -230,6 +230,7 @@ static void test_disk(void **state) {
     for (int i = 0; i < 10; i++) assert_true(use(&f, i));
     code *fresh;
     assert_true(get(&f, 3, true, &fresh));
+    cache_drop(f.c, fresh);
     assert_true(get(&f, 50, true, &fresh)); /* not kept on disk */
     assert_string_equal(cache_temp_dir(f.c), dir);
     cache_drop(f.c, fresh);
@@ -240,7 +241,7 @@ static void test_disk(void **state) {
     file_of(4, path, sizeof path);
     assert_int_equal(stat(path, &s), 0);
     assert_int_equal(s.st_mode & 0777, 0600);
-    cache_close(f.c);
+    close_cache(&f);
     open_cache(&f, dir, 1 << 30, 1 << 20);
     for (int i = 0; i < 10; i++) assert_false(use(&f, i));
     assert_true(use(&f, 50));
