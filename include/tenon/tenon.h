@@ -73,7 +73,7 @@ typedef struct {
     const char *cache_subdir; /* appended to cache_dir after a slash; NULL = nothing */
     uint64_t cache_bytes;    /* bound of the disk cache; 0 = 256 MiB */
     uint64_t cache_memory;   /* bound of the kernels kept in memory; 0 = 64 MiB of code */
-    const char *compiler;    /* C compiler of generated code, a path or a name looked up in PATH at tn_ctx_new; NULL = "cc" */
+    const char *compiler;    /* C compiler of generated code, a path or a name looked up in PATH at the first build; NULL = "cc" */
 } tn_config;
 
 /* Fills cfg from TENON_CACHE_DIR (else XDG_CACHE_HOME/tenon, else HOME/.cache/tenon), TENON_CACHE_BYTES and TENON_CC. The strings belong to the

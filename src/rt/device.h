@@ -61,8 +61,9 @@ typedef struct device_api {
     void (*bind_host)(list *l, int slot, void *ptr); /* only with caps.host_memory */
     void (*discard)(list *l);
 
-    /* On the CPU submit runs the list before it returns, allocates nothing, takes no lock and makes no system call unless pool
-     * threads went to sleep. */
+    /* Refused unless the list is sealed and every slot is bound. On the CPU submit runs the list before it returns, allocates
+     * nothing, takes no lock and makes no system call unless pool threads went to sleep, lost their processors or serve another
+     * caller. */
     tn_status (*submit)(list *l, int64_t steps, uint64_t *out_ticket, err *e); /* steps: passed to the entries (loop mode), usually 1 */
     tn_status (*wait)(device *d, uint64_t ticket, err *e);
 } device_api;
