@@ -2,7 +2,8 @@
  *
  * A buffer is host memory, a module a loaded shared object, an entry a function. A list is a flat array of operations over a
  * table of slot addresses; submit walks it and returns when it is done, so a ticket is complete as soon as it exists. The
- * device owns its pool and, when the context gave none, a small cache of its own. */
+ * device owns its pool and, when the context gave none, a small cache of its own.
+ * fork(): the child may go on using the device (its pool starts new threads) when no thread was inside it at that moment. */
 #include "rt/device.h"
 #include "rt/aligned.h"
 #include "rt/cache.h"

@@ -6,7 +6,7 @@
 #include "base/base.h"
 
 enum { PATH_BYTES = 3072 };
-#define FILE_TEMP_PREFIX "tmp-" /* of everything unfinished: files and private directories */
+#define FILE_TEMP_PREFIX "tenon-" /* of everything unfinished: files and private directories */
 
 /* false leaves the reason in errno. */
 bool file_write_all(int fd, const void *data, size_t n);

@@ -145,7 +145,7 @@ static int check_all_files(void) {
     int n = 0;
     if (!d) return 0;
     for (struct dirent *entry; (entry = readdir(d));) {
-        if (entry->d_name[0] == '.' || strncmp(entry->d_name, "tmp-", 4) == 0) continue;
+        if (entry->d_name[0] == '.' || strncmp(entry->d_name, "tenon-", 6) == 0) continue;
         char path[512];
         err e = { 0 };
         snprintf(path, sizeof path, "%s/%s", dir, entry->d_name);
@@ -312,14 +312,14 @@ static void test_prune(void **state) {
     open_cache(&f, dir, 1 << 30, 0);
     for (int i = 0; i < 6; i++) use(&f, i);
     close_cache(&f);
-    const char *const others[] = { "README", "00000000000000000000000000000000.kernel2", "tmp-young", "tmp-old" };
+    const char *const others[] = { "README", "00000000000000000000000000000000.kernel2", "tenon-young", "tenon-old" };
     for (size_t i = 0; i < COUNT_OF(others); i++) {
         snprintf(path, sizeof path, "%s/%s", dir, others[i]);
         close(open(path, O_CREAT | O_WRONLY, 0600));
     }
     const struct timeval old[2] = { { 1000000, 0 }, { 1000000, 0 } };
     assert_int_equal(utimes(path, old), 0);
-    snprintf(path, sizeof path, "%s/tmp-dir", dir);
+    snprintf(path, sizeof path, "%s/tenon-dir", dir);
     mkdir(path, 0700);
     strcat(path, "/k.c");
     close(open(path, O_CREAT | O_WRONLY, 0600));
