@@ -24,7 +24,7 @@ static int emit(cli *c) {
     if (!known) cli_usage(c, "there is no target %s (c, graph, plan, kernels)", target);
     tn_compile_opts o = cli_compile_opts(c);
     tn_graph *g = model_open(c, c->args[0], (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX));
-    char *text = stage_text(c, g, &o, target);
+    char *text = stage_text(c, g, &o, strcmp(target, "c") ? target : "standalone");
     FILE *f = file ? fopen(file, "w") : stdout;
     if (!f) cli_fail(c, "cannot write %s: %s", file, strerror(errno));
     if (c->json && !file) {

@@ -61,6 +61,8 @@ static void make_text(void *arg) {
         graph_print(graph_of(p), &j->out);
     else if (!strcmp(j->stage, "c") && p->source)
         str_addn(&j->out, p->source, p->n_source);
+    else if (!strcmp(j->stage, "standalone") && p->source)
+        standalone_print(p, &j->out);
     else if (!strcmp(j->stage, "kernels") && p->plan)
         for (int i = 0; i < p->plan->kernels.n; i++) {
             if (p->plan->kernels.at[i].code == i) kernel_print(p->plan->kernels.at[i].k, &j->out);
@@ -86,7 +88,7 @@ tn_status tn_program_text(const tn_program *p, const char *stage, char **out_tex
     if (code)
         api_report(p->ctx, &gd.err);
     else if (!j.known)
-        code = err_set(&p->ctx->err, TN_ERR_INVAL, "tn_program_text: no stage \"%s\" in this program; stages are graph, plan, kernels, c, explain, explain.json", stage);
+        code = err_set(&p->ctx->err, TN_ERR_INVAL, "tn_program_text: no stage \"%s\" in this program; stages are graph, plan, kernels, c, standalone, explain, explain.json", stage);
     else if (!(*out_text = mem_strdup(p->ctx->mem, j.out.s)))
         code = err_set(&p->ctx->err, TN_ERR_NOMEM, "out of memory: a text of %zu bytes", j.out.n);
     arena_fini(&a);

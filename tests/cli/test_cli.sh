@@ -164,6 +164,34 @@ cmp -s "$dir/out" "$dir/seed4" || fail "the same seed gives other numbers"
 expect 0 run @mlp:5x8x3 --seed 5 --quiet
 cmp -s "$dir/out" "$dir/seed4" && fail "another seed gives the same numbers"
 
+# Emitted C, compiled with cc -O2 and a small main, gives the numbers of `tenon run`.
+standalone() { # standalone MODEL NAME IN_COUNT OUT_COUNT OPTIONS...: the last call's output, one number a line
+    local model=$1 name=$2 in=$3 out=$4
+    shift 4
+    expect 0 emit "$model" --target=c --output "$dir/emitted.c" "$@"
+    cat >"$dir/main.c" <<C
+#include <stdio.h>
+void ${name}_run(const float *in_x, float *out_y);
+int main(void) {
+    static float x[$in], y[$out];
+    for (int i = 0; i < $in; i++) x[i] = 0.25f;
+    ${name}_run(x, y);
+    ${name}_run(x, y);
+    for (int i = 0; i < $out; i++) printf("%.4f\\n", y[i]);
+    return 0;
+}
+C
+    $CC -O2 -Wno-psabi -o "$dir/emitted" "$dir/emitted.c" "$dir/main.c" -lm || { fail "emitted C of $model does not compile"; return; }
+    "$dir/emitted" >"$dir/emitted.txt" || fail "emitted C of $model does not run"
+}
+for opts in "--threads=1" "--fusion=0 --threads=2"; do
+    # shellcheck disable=SC2086
+    standalone @mlp:9x13x5 mlp 65 65 $opts
+    expect 0 run @mlp:9x13x5 --input x=5x13xf32:0.25 --limit=-1 --quiet
+    sed 1d "$dir/out" | tr -d '[] \n' | tr , '\n' | awk 'NF { printf "%.4f\n", $1 }' | cmp -s - "$dir/emitted.txt" ||
+        fail "emitted C of @mlp ($opts) gives other numbers"
+done
+
 # A graph through stdin, and through opt and back.
 "$tenon" opt @softmax:2x5 --quiet >"$dir/soft.tn" || fail "opt prints no graph"
 "$tenon" run - --quiet <"$dir/soft.tn" >"$dir/a" || fail "run - fails"
