@@ -1,0 +1,186 @@
+/* The inside for tools: the op table, passes by name on a graph, evaluation in double, and a comparison that finds wrong
+ * elements without blaming right ones. */
+#include "tenon/tenon_ir.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <string.h>
+
+static uint64_t next(uint64_t *s) {
+    *s = *s * 6364136223846793005u + 1442695040888963407u;
+    return *s >> 33;
+}
+static float draw(uint64_t *s) { return (float)next(s) / 1073741824.0f - 1; }
+
+static void ops_and_passes_are_listed(void **state) {
+    (void)state;
+    int found = 0;
+    for (int i = 0; i < tn_ir_n_ops(); i++) {
+        tn_ir_op o;
+        assert_int_equal(tn_ir_get_op(i, &o), TN_OK);
+        assert_true(o.name && *o.name && o.kind && o.doc && *o.doc);
+        if (!strcmp(o.name, "tanh")) found += o.arity == 1 && o.flops > 0 && o.ulp > 0;
+        if (!strcmp(o.name, "dot")) found += o.arity == 2;
+    }
+    assert_int_equal(found, 2);
+    tn_ir_op o;
+    assert_int_equal(tn_ir_get_op(tn_ir_n_ops(), &o), TN_ERR_INVAL);
+    assert_int_equal(tn_ir_get_op(-1, &o), TN_ERR_INVAL);
+    tn_ir_pass p;
+    assert_true(tn_ir_n_passes() > 3);
+    assert_int_equal(tn_ir_get_pass(0, &p), TN_OK);
+    assert_int_equal(tn_ir_get_pass(tn_ir_n_passes(), &p), TN_ERR_INVAL);
+}
+
+static void passes_rewrite_and_keep_parameters(void **state) {
+    (void)state;
+    tn_ctx *ctx = tn_ctx_new(NULL);
+    tn_graph *g = tn_graph_new(ctx, "g");
+    float w0[3] = { 1, 2, 3 };
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(3)), unused = tn_param(g, "u", TN_F32, TN_DIMS(3), w0);
+    tn_tensor w = tn_param(g, "w", TN_F32, TN_DIMS(3), w0);
+    (void)unused;
+    tn_tensor a = tn_mul(x, w), b = tn_mul(x, w); /* one too many */
+    tn_output(tn_add(a, b), "y");
+    int before = tn_ir_n_values(g);
+    assert_int_equal(tn_ir_run_passes(g, "cse,no_such_pass", 1), TN_ERR_INVAL);
+    assert_non_null(strstr(tn_ctx_error(ctx), "no_such_pass"));
+    assert_int_equal(tn_ir_n_values(g), before);
+    assert_int_equal(tn_ir_run_passes(g, "cse", 1), TN_OK);
+    assert_int_equal(tn_ir_n_values(g), before - 1);
+    assert_int_equal(tn_graph_n_params(g), 2);
+    assert_string_equal(tn_tensor_name(tn_graph_param(g, 1)), "w");
+    float data[3] = { 5, -6, 7 };
+    tn_ir_eval *e;
+    assert_int_equal(tn_ir_evaluate(g, TN_BIND({ "x", data }), &e), TN_OK);
+    tn_tensor y, s;
+    const char *name;
+    assert_int_equal(tn_ir_get_output(g, 0, &name, &y, &s), TN_OK);
+    assert_string_equal(name, "y");
+    assert_int_equal(s.id, 0);
+    int64_t n;
+    const double *v = tn_ir_eval_values(e, y, &n);
+    assert_int_equal(n, 3);
+    for (int i = 0; i < 3; i++) assert_true(v[i] == 2.0 * (double)data[i] * (double)w0[i]);
+    tn_ir_eval_free(e);
+    assert_int_equal(tn_ir_evaluate(g, NULL, 0, &e), TN_ERR_INVAL); /* x is missing */
+    assert_int_equal(tn_ir_evaluate(g, TN_BIND({ "x", data }, { "z", data }), &e), TN_ERR_INVAL);
+    tn_graph_free(g);
+    tn_ctx_free(ctx);
+}
+
+enum { M = 5, K = 37, N = 3 };
+
+/* A right f32 result passes in every order of summation; one element moved by a little more than rounding is found. */
+static void contractions_are_compared_by_their_bound(void **state) {
+    (void)state;
+    uint64_t seed = 11;
+    tn_ctx *ctx = tn_ctx_new(NULL);
+    for (int round = 0; round < 20; round++) {
+        tn_graph *g = tn_graph_new(ctx, "g");
+        tn_tensor a = tn_input(g, "a", TN_F32, TN_DIMS(M, K)), b = tn_input(g, "b", TN_F32, TN_DIMS(K, N)), y = tn_matmul(a, b);
+        float x[M * K], w[K * N], got[M * N];
+        for (int i = 0; i < M * K; i++) x[i] = draw(&seed);
+        for (int i = 0; i < K * N; i++) w[i] = draw(&seed);
+        for (int i = 0; i < M; i++) {
+            for (int j = 0; j < N; j++) {
+                float sum = 0;
+                for (int k = 0; k < K; k++) {
+                    int at = round % 2 ? k : K - 1 - k;
+                    sum += x[i * K + at] * w[at * N + j];
+                }
+                got[i * N + j] = sum;
+            }
+        }
+        const void *operands[] = { x, w };
+        tn_ir_difference d;
+        assert_int_equal(tn_ir_compare(g, y, operands, got, &d), TN_OK);
+        assert_true(d.ok && d.index >= 0 && d.max_abs <= d.bound + 1e-5);
+        int bad = (int)(next(&seed) % (M * N));
+        got[bad] += 1e-3f;
+        assert_int_equal(tn_ir_compare(g, y, operands, got, &d), TN_OK);
+        assert_true(!d.ok);
+        assert_int_equal(d.index, bad);
+        got[bad] = NAN;
+        assert_int_equal(tn_ir_compare(g, y, operands, got, &d), TN_OK);
+        assert_true(!d.ok && d.index == bad && isnan(d.got));
+        tn_graph_free(g);
+    }
+    tn_ctx_free(ctx);
+}
+
+static void elementwise_and_exact_ops_are_compared(void **state) {
+    (void)state;
+    tn_ctx *ctx = tn_ctx_new(NULL);
+    tn_graph *g = tn_graph_new(ctx, "g");
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(4)), i = tn_input(g, "i", TN_I32, TN_DIMS(4)),
+              none = tn_input(g, "n", TN_F32, TN_DIMS(0, 2));
+    tn_tensor e = tn_exp(x), s = tn_add(i, i), f = tn_flip(x, TN_INTS(0)), z = tn_exp(none),
+              r = tn_input(g, "r", TN_F32, TN_SCALAR), q = tn_sqrt(r);
+    float xs[4] = { -3, 0, 1.5f, NAN }, es[4], fs[4] = { NAN, 1.5f, 0, -3 }, rs = 2, qs = sqrtf(2), big = 1000;
+    for (int k = 0; k < 4; k++) es[k] = (float)exp((double)xs[k]);
+    const void *ox[] = { xs };
+    tn_ir_difference d;
+    assert_int_equal(tn_ir_compare(g, e, ox, es, &d), TN_OK);
+    assert_true(d.ok);
+    es[2] *= 1.00001f;
+    assert_int_equal(tn_ir_compare(g, e, ox, es, &d), TN_OK);
+    assert_true(!d.ok && d.index == 2 && d.want == exp(1.5));
+    int32_t is[4] = { 1, INT32_MAX, -7, 0 }, ss[4] = { 2, -2, -14, 0 };
+    const void *oi[] = { is, is };
+    assert_int_equal(tn_ir_compare(g, s, oi, ss, &d), TN_OK);
+    assert_true(d.ok);
+    ss[3] = 1; /* integers are exact */
+    assert_int_equal(tn_ir_compare(g, s, oi, ss, &d), TN_OK);
+    assert_true(!d.ok && d.index == 3 && d.bound == 0);
+    assert_int_equal(tn_ir_compare(g, f, ox, fs, &d), TN_OK);
+    assert_true(d.ok);
+    float nothing[1] = { 0 };
+    const void *on[] = { nothing };
+    assert_int_equal(tn_ir_compare(g, z, on, nothing, &d), TN_OK);
+    assert_true(d.ok && d.index == -1);
+    const void *or_[] = { &rs };
+    assert_int_equal(tn_ir_compare(g, q, or_, &qs, &d), TN_OK);
+    assert_true(d.ok);
+    /* Overflow to infinity is right where the exact value is beyond f32, and wrong elsewhere. */
+    tn_tensor p = tn_exp(r);
+    float inf = INFINITY;
+    const void *ob[] = { &big };
+    assert_int_equal(tn_ir_compare(g, p, ob, &inf, &d), TN_OK);
+    assert_true(d.ok);
+    assert_int_equal(tn_ir_compare(g, p, or_, &inf, &d), TN_OK);
+    assert_true(!d.ok);
+    assert_int_equal(tn_ir_compare(g, x, NULL, xs, &d), TN_ERR_UNSUPPORTED);
+    assert_int_equal(tn_ir_compare(g, e, NULL, es, &d), TN_ERR_INVAL);
+    tn_graph_free(g);
+    tn_ctx_free(ctx);
+}
+
+static void elements_load_and_store(void **state) {
+    (void)state;
+    double values[] = { 0, 1, -2.5, 100 };
+    for (int t = 0; t < TN_N_DTYPES; t++) {
+        char data[64] = { 0 };
+        for (int k = 0; k < 4; k++) tn_ir_store((tn_dtype)t, data, k, values[k]);
+        bool real = t == TN_F32 || t == TN_F64 || t == TN_F16 || t == TN_BF16;
+        double want[] = { 0, 1, real ? -2.5 : t == TN_U8 ? 0 : t == TN_BOOL ? 1 : -2, t == TN_BOOL ? 1 : 100 };
+        for (int k = 0; k < 4; k++) assert_true(tn_ir_load((tn_dtype)t, data, k) == want[k]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ops_and_passes_are_listed),
+        cmocka_unit_test(passes_rewrite_and_keep_parameters),
+        cmocka_unit_test(contractions_are_compared_by_their_bound),
+        cmocka_unit_test(elementwise_and_exact_ops_are_compared),
+        cmocka_unit_test(elements_load_and_store),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
