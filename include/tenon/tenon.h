@@ -298,6 +298,8 @@ TN_API TN_CHECK tn_status tn_program_text(const tn_program *p, const char *stage
 
 TN_API TN_CHECK tn_status tn_session_new(tn_program *p, tn_session **out_session);
 TN_API void tn_session_free(tn_session *s);
+/* The program's figures; in immediate mode those of the last run (its ops are compiled when they are first met). */
+TN_API void tn_session_get_stats(const tn_session *s, tn_program_stats *out);
 
 typedef struct {
     const char *name;

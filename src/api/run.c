@@ -105,6 +105,12 @@ tn_status tn_session_new(tn_program *p, tn_session **out) {
 }
 void tn_session_free(tn_session *s) { drive_session_free(s); }
 
+void tn_session_get_stats(const tn_session *s, tn_program_stats *out) {
+    if (!out) return;
+    *out = s ? s->p->stats : (tn_program_stats){ 0 };
+    if (s && s->imm) immediate_get_stats(s->imm, out);
+}
+
 int tn_session_slot(const tn_session *s, const char *name) {
     if (!s || !name) return -1;
     for (int i = 0; i < s->p->n_io; i++)

@@ -189,6 +189,7 @@ static tn_status run_op(immediate *im, const graph *g, val v, const places *at) 
     if (!code) code = tn_session_bind(e->s, slot, place_of(at, v));
     if (!code) code = drive_session_run(e->s, 1);
     im->stats.kernels++;
+    im->stats.bytes_read += e->p->stats.bytes_read, im->stats.bytes_written += e->p->stats.bytes_written, im->stats.flops += e->p->stats.flops;
     if (im->opts.no_cache) drop(e);
     return code;
 }
@@ -256,7 +257,8 @@ tn_status immediate_session_run(tn_session *s) {
     tn_status code = TN_OK;
     for (int k = 0; k < s->p->n_io; k++)
         if (!s->p->io[k].is_output) s->at[s->p->io[k].node] = s->bound[k];
-    s->imm->stats.kernels = 0;
+    tn_program_stats *st = &s->imm->stats; /* figures of this run */
+    st->kernels = 0, st->bytes_read = st->bytes_written = st->flops = 0;
     for (val v = 1; v < (val)g->nodes.n && !code; v++) {
         op_class c = op_get((op_code)graph_get(g, v)->op)->cls;
         if (c == CL_SOURCE && graph_get(g, v)->op != OP_iota) continue;
