@@ -63,8 +63,8 @@ static void survey(chooser *c) {
             if (nest >= 0 && depth == nest_depth) nest = -1;
             continue;
         }
-        if (in->op != K_STORE && in->op != K_SCATTER && dtype_size((tn_dtype)in->dtype) > 4 && in->op != K_INDEX && in->op != K_CONST) wide = 8;
-        if (in->op == K_INDEX && in->dtype == TN_I64) wide = 8;
+        bool repeated = depth > 0; /* what was hoisted out of all loops is done once and stays scalar */
+        if (repeated && in->op != K_STORE && in->op != K_SCATTER && in->op != K_CONST && dtype_size((tn_dtype)in->dtype) > 4) wide = 8;
         if (in->op == K_UPD && in->alu == OP_dot) c->dot = in, c->dot_open = open;
         if (in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER) VEC_PUSH(k->a, &c->refs, (ref){ in, open, times[depth], nest });
     }

@@ -82,6 +82,7 @@ const device_api *const *device_table(int *out_n); /* rt/devices.c */
 typedef struct cpu_par {
     int32_t tid, nt;
     int64_t *sync;
+    void (*yield)(void); /* called by a thread that has waited long: the processor may be needed by the one it waits for */
 } cpu_par;
 typedef void (*cpu_entry)(char *const *slot, const cpu_par *par, int64_t steps);
 

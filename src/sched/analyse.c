@@ -74,6 +74,12 @@ static bool add_split(walk *w, view_fail f) {
     return true;
 }
 
+static uint64_t vars_of(affine x) {
+    uint64_t m = 0;
+    for (int i = 0; i < x.n; i++) m |= 1ull << x.t[i].var;
+    return m;
+}
+
 /* The kept index of a reduction or contraction decides which root variables can stay rows: those that are, alone, one of its axes. */
 static void narrow_rows(walk *w, const affine *idx, int n) {
     analysis *an = w->an;
@@ -97,7 +103,10 @@ static void narrow_rows(walk *w, const affine *idx, int n) {
                     pure = idx[i].t[t].coef == extent && idx[i].t[t].var < an->n_root_vars;
                     extent *= an->k->vars.at[idx[i].t[t].var].extent;
                 }
-                if (pure) exact = 1, other = 0;
+                if (pure) {
+                    exact = 1, other = 0;
+                    VEC_PUSH(w->s->a, &an->joint, vars_of(idx[i]));
+                }
             }
         }
         if (exact != 1 || other) an->alive[v] = false;
@@ -282,6 +291,16 @@ bool group_analyse(sched *s, int gi, analysis *an) {
                     an->alive[v] = false;
                     changed = true;
                 }
+        for (int i = 0; i < an->joint.n; i++) { /* so is an axis of something inside that several root variables make up */
+            uint64_t dead = 0;
+            for (kvar v = 0; v < an->n_root_vars; v++)
+                if ((an->joint.at[i] >> v & 1) && !an->alive[v]) dead = an->joint.at[i];
+            for (kvar v = 0; v < an->n_root_vars; v++)
+                if ((dead >> v & 1) && an->alive[v]) {
+                    an->alive[v] = false;
+                    changed = true;
+                }
+        }
     }
     gr->row_axes = 0;
     for (kvar v = 0; v < an->n_root_vars; v++)

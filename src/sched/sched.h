@@ -76,6 +76,7 @@ typedef struct analysis {
     split_list var_of;      /* which (node, axis) a variable belongs to, by variable */
     bool alive[64];         /* by root variable: still a row */
     int n_root_vars;
+    VEC(uint64_t) joint;    /* sets of root variables that are rows together or not at all */
     int n_dots, n_reduces;
     int64_t work;           /* elements computed inside */
     int64_t rows;           /* product of the row extents */
