@@ -65,8 +65,8 @@ int main(int argc, char **argv) {
         order[i] = order[j], order[j] = t;
     }
     for (int i = 0; i < IMAGES; i++) {
-        for (int p = 0; p < 64; p++) x[i][p] = table[order[i] * 65 + p] / 16;
-        label[i] = (int32_t)table[order[i] * 65 + 64];
+        for (int p = 0; p < 64; p++) x[i][p] = table[(size_t)order[i] * 65 + (size_t)p] / 16;
+        label[i] = (int32_t)table[(size_t)order[i] * 65 + 64];
     }
     tn_io_free(ctx, table);
 

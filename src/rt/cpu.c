@@ -13,6 +13,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sched.h>
 #include <stdio.h>
 #include <sys/mman.h>
 
@@ -267,9 +268,11 @@ typedef struct region {
     int64_t *sync;
     int nt;
 } region;
+static void yield(void) { sched_yield(); }
+
 static void enter(void *ud, int tid) {
     const region *r = ud;
-    cpu_par par = { tid, r->nt, r->sync };
+    cpu_par par = { tid, r->nt, r->sync, yield };
     r->entry(r->list->slot, &par, r->steps);
 }
 
@@ -279,7 +282,7 @@ static tn_status run_op(list *l, const op *o, int64_t steps, err *e) {
         return TN_OK;
     }
     if (!o->parallel) {
-        cpu_par par = { 0, 1, l->serial_sync };
+        cpu_par par = { 0, 1, l->serial_sync, yield };
         o->entry(l->slot, &par, steps);
         return TN_OK;
     }
