@@ -1,0 +1,345 @@
+/* eval_kernel.c - the interpreter of kernels. In: a kernel and the memory of its buffers, or a plan and memory of all its slots. Out: memory
+ * changed as the generated code would change it. Scratch comes from the caller's arena.
+ *
+ * A register is `lanes` cells; masks are -1 or 0. Instructions are run one by one from the list, loops by jumping: slow and obvious. */
+#include "eval/eval_kernel.h"
+
+#include "eval/eval.h"
+
+#include <math.h>
+
+typedef union cell {
+    double f;
+    int64_t i;
+} cell;
+
+typedef struct machine {
+    const kernel *k;
+    arena *a;
+    unsigned char **base; /* [bufs] */
+    cell **regs;          /* [ins] */
+    int *end;             /* [ins] K_LOOP: its K_END; K_END: its K_LOOP */
+    int64_t *var;         /* [vars] */
+} machine;
+
+NORETURN static void fail_at(const machine *m, int r, const char *what, int64_t at, int64_t n) {
+    guard_fail(m->a->gd, TN_ERR_INTERNAL, "kernel %s, instruction %%%d: %s %lld of %lld", m->k->name, r, what, (long long)at, (long long)n);
+}
+
+static int64_t affine_at(const machine *m, affine x) {
+    uint64_t v = (uint64_t)x.base;
+    for (int i = 0; i < x.n; i++) v += (uint64_t)x.t[i].coef * (uint64_t)m->var[x.t[i].var];
+    return (int64_t)v;
+}
+
+/* In the scalar form, row variables in the index of local memory only number the copies that tiling makes. */
+static int64_t place_at(const machine *m, const kins *in) {
+    if (m->k->tiled || m->k->bufs.at[in->buf].kind != KB_LOCAL) return affine_at(m, in->idx);
+    int64_t at = in->idx.base;
+    for (int i = 0; i < in->idx.n; i++)
+        if (!m->k->vars.at[in->idx.t[i].var].row) at += in->idx.t[i].coef * m->var[in->idx.t[i].var];
+    return at;
+}
+
+static cell lane_of(const machine *m, reg r, int lane) { return m->regs[r][m->k->ins.at[r].lanes > 1 ? lane : 0]; }
+
+static bool is_float(uint8_t t) { return dtype_is_float((tn_dtype)t); }
+
+static cell fit(uint8_t dtype, cell x) { /* to the register's width */
+    if (dtype == TN_F32) x.f = (double)(float)x.f;
+    if (dtype == TN_I32) x.i = (int32_t)(uint32_t)(uint64_t)x.i;
+    return x;
+}
+
+/* ---- memory ---- */
+
+static cell read_cell(const kbuf *b, const unsigned char *base, int64_t at) {
+    cell x;
+    if (is_float(b->dtype))
+        x.f = dtype_load((tn_dtype)b->dtype, base, at);
+    else
+        x.i = dtype_load_int((tn_dtype)b->dtype, base, at);
+    if (b->dtype == TN_BOOL) x.i = -x.i;
+    return x;
+}
+
+static void write_cell(const kbuf *b, unsigned char *base, int64_t at, cell x) {
+    if (is_float(b->dtype))
+        dtype_store((tn_dtype)b->dtype, base, at, x.f);
+    else if (b->dtype == TN_BOOL)
+        base[at] = (unsigned char)(x.i & 1);
+    else
+        dtype_store_int((tn_dtype)b->dtype, base, at, x.i);
+}
+
+static int64_t checked(const machine *m, int r, const kins *in, int64_t at) {
+    if (at < 0 || at >= m->k->bufs.at[in->buf].elems) fail_at(m, r, in->op == K_LOAD ? "reads element" : "writes element", at, m->k->bufs.at[in->buf].elems);
+    return at;
+}
+
+static bool masks_hold(const machine *m, const kins *in, int lane) {
+    for (int i = 0; i < in->n_mask; i++) {
+        int64_t e = affine_at(m, in->mask[i].e) + lane * in->mask_lane[i];
+        if (e < in->mask[i].lo || e >= in->mask[i].hi) return false;
+    }
+    return true;
+}
+
+static void run_load(machine *m, int r, const kins *in) {
+    const kbuf *b = &m->k->bufs.at[in->buf];
+    int64_t at = place_at(m, in);
+    for (int l = 0; l < in->lanes; l++) {
+        if (!masks_hold(m, in, l)) {
+            if (is_float(in->dtype))
+                m->regs[r][l].f = in->imm;
+            else
+                m->regs[r][l].i = in->src == TN_BOOL ? -(in->imm_int != 0) : in->imm_int;
+            m->regs[r][l] = fit(in->dtype, m->regs[r][l]);
+            continue;
+        }
+        int64_t e = at + l * in->lane_stride;
+        if (in->dyn) {
+            int64_t d = lane_of(m, in->dyn, l).i;
+            e += (d < 0 ? 0 : d >= in->dyn_n ? in->dyn_n - 1 : d) * in->dyn_stride;
+        }
+        m->regs[r][l] = read_cell(b, m->base[in->buf], checked(m, r, in, e));
+    }
+}
+
+static void run_store(machine *m, int r, const kins *in) {
+    int64_t at = place_at(m, in);
+    for (int l = 0; l < in->lanes; l++)
+        write_cell(&m->k->bufs.at[in->buf], m->base[in->buf], checked(m, r, in, at + l * in->lane_stride), lane_of(m, in->a, l));
+}
+
+static void run_scatter(machine *m, int r, const kins *in) {
+    const kbuf *b = &m->k->bufs.at[in->buf];
+    uint8_t t = (uint8_t)kernel_reg_dtype((tn_dtype)b->dtype);
+    for (int l = 0; l < in->lanes; l++) {
+        int64_t d = lane_of(m, in->dyn, l).i;
+        if (d < 0 || d >= in->dyn_n) continue;
+        int64_t at = checked(m, r, in, affine_at(m, in->idx) + l * in->lane_stride + d * in->dyn_stride);
+        cell old = read_cell(b, m->base[in->buf], at), x = lane_of(m, in->a, l);
+        if (is_float(t))
+            x.f += old.f;
+        else
+            x.i = (int64_t)((uint64_t)x.i + (uint64_t)old.i);
+        write_cell(b, m->base[in->buf], at, fit(t, x));
+    }
+}
+
+/* ---- arithmetic ---- */
+
+static cell alu(op_code op, uint8_t src, uint8_t dtype, cell x, cell y, cell z) {
+    op_class cls = op_get(op)->cls;
+    cell r;
+    if (op == OP_select)
+        return x.i ? y : z;
+    if (cls == CL_LOG)
+        r.i = ~x.i;
+    else if (cls == CL_CMP)
+        r.i = -(is_float(src) ? eval_element_compare(op, x.f, y.f) : eval_element_int(op, x.i, y.i, 0));
+    else if (is_float(src))
+        r.f = eval_element_float(op, x.f, y.f, z.f);
+    else
+        r.i = eval_element_int(op, x.i, y.i, z.i);
+    return fit(dtype, r);
+}
+
+static cell cast(tn_dtype to, tn_dtype from, cell x) {
+    cell r;
+    if (from == TN_BOOL) x.i = x.i != 0;
+    if (to == TN_BOOL)
+        r.i = -(is_float((uint8_t)from) ? x.f != 0 : x.i != 0);
+    else if (dtype_is_float(to))
+        r.f = is_float((uint8_t)from) ? x.f : to == TN_F64 ? (double)x.i : (double)(float)x.i;
+    else if (dtype_is_float(from))
+        r.i = dtype_cast_to_int(to, x.f);
+    else
+        r.i = to == TN_I8 ? (int8_t)(uint8_t)(uint64_t)x.i : to == TN_U8 ? (uint8_t)(uint64_t)x.i : x.i;
+    return fit((uint8_t)kernel_reg_dtype(to), r);
+}
+
+static cell wrap(tn_dtype t, cell x) {
+    uint64_t word = 0;
+    if (dtype_is_float(t)) {
+        dtype_store(t, &word, 0, x.f);
+        x.f = dtype_load(t, &word, 0);
+    } else {
+        dtype_store_int(t, &word, 0, x.i);
+        x.i = dtype_load_int(t, &word, 0);
+    }
+    return x;
+}
+
+static void run_update(machine *m, const kins *in) {
+    cell *acc = m->regs[in->c];
+    for (int l = 0; l < in->lanes; l++) {
+        cell x = lane_of(m, in->a, l);
+        if (in->alu != OP_dot)
+            acc[l] = alu((op_code)in->alu, in->dtype, in->dtype, acc[l], x, x);
+        else if (in->dtype == TN_F64)
+            acc[l].f = fma(x.f, lane_of(m, in->b, l).f, acc[l].f);
+        else if (in->dtype == TN_F32) /* the product is exact in double */
+            acc[l].f = (double)(float)(x.f * lane_of(m, in->b, l).f + acc[l].f);
+        else
+            acc[l] = fit(in->dtype, (cell){ .i = (int64_t)((uint64_t)x.i * (uint64_t)lane_of(m, in->b, l).i + (uint64_t)acc[l].i) });
+    }
+}
+
+/* The first best wins; a NaN wins over everything and the first NaN stays. */
+static void run_arg_update(machine *m, const kins *in) {
+    cell *best = m->regs[in->c], *index = m->regs[in->b];
+    bool most = in->alu == OP_argmax;
+    for (int l = 0; l < in->lanes; l++) {
+        cell x = lane_of(m, in->a, l);
+        bool better = index[l].i == -1;
+        if (is_float(in->dtype) && !better)
+            better = !isnan(best[l].f) && (isnan(x.f) || (most ? x.f > best[l].f : x.f < best[l].f));
+        else if (!better)
+            better = most ? x.i > best[l].i : x.i < best[l].i;
+        if (!better) continue;
+        best[l] = x;
+        index[l].i = affine_at(m, in->idx) + l * in->lane_stride;
+    }
+}
+
+static void run_hsum(machine *m, int r, const kins *in) {
+    cell h[64];
+    memcpy(h, m->regs[in->a], sizeof *h * (size_t)in->imm_int);
+    for (int half = (int)in->imm_int / 2; half >= 1; half /= 2)
+        for (int l = 0; l < half; l++) h[l] = alu((op_code)in->alu, in->dtype, in->dtype, h[l], h[l + half], h[l]);
+    m->regs[r][0] = h[0];
+}
+
+static void run_ins(machine *m, int r) {
+    const kins *in = &m->k->ins.at[r];
+    switch (in->op) {
+    case K_LOAD: run_load(m, r, in); return;
+    case K_STORE: run_store(m, r, in); return;
+    case K_SCATTER: run_scatter(m, r, in); return;
+    case K_UPD: run_update(m, in); return;
+    case K_ARGUPD: run_arg_update(m, in); return;
+    case K_HSUM: run_hsum(m, r, in); return;
+    default: break;
+    }
+    for (int l = 0; l < in->lanes; l++) {
+        cell *out = &m->regs[r][l];
+        switch (in->op) {
+        case K_CONST:
+        case K_ACC:
+            if (is_float(in->dtype))
+                out->f = in->imm;
+            else
+                out->i = in->imm_int;
+            *out = fit(in->dtype, *out);
+            break;
+        case K_INDEX: *out = fit(in->dtype, (cell){ .i = affine_at(m, in->idx) + l * in->lane_stride }); break;
+        case K_ALU: *out = alu((op_code)in->alu, in->src, in->dtype, lane_of(m, in->a, l), lane_of(m, in->b, l), lane_of(m, in->c, l)); break;
+        case K_CAST: *out = cast((tn_dtype)in->dtype, (tn_dtype)in->src, lane_of(m, in->a, l)); break;
+        case K_WRAP: *out = wrap((tn_dtype)in->src, lane_of(m, in->a, l)); break;
+        case K_RANDOM: out->f = (double)random_uniform_at(lane_of(m, in->a, l).i, in->imm_int, affine_at(m, in->idx) + l * in->lane_stride); break;
+        case K_LANES: *out = m->regs[in->a][in->imm_int + l]; break;
+        default: guard_fail(m->a->gd, TN_ERR_INTERNAL, "kernel %s, instruction %%%d: op code %d cannot run", m->k->name, r, in->op);
+        }
+    }
+}
+
+/* ---- kernels and plans ---- */
+
+static void match_loops(machine *m) {
+    VEC(int) open = { 0 };
+    for (int i = 1; i < m->k->ins.n; i++) {
+        if (m->k->ins.at[i].op == K_LOOP) VEC_PUSH(m->a, &open, i);
+        if (m->k->ins.at[i].op != K_END) continue;
+        if (open.n == 0) guard_fail(m->a->gd, TN_ERR_INTERNAL, "kernel %s, instruction %%%d: no loop to close", m->k->name, i);
+        m->end[i] = open.at[--open.n];
+        m->end[m->end[i]] = i;
+    }
+    if (open.n) guard_fail(m->a->gd, TN_ERR_INTERNAL, "kernel %s, instruction %%%d: the loop is not closed", m->k->name, open.at[open.n - 1]);
+}
+
+static void run_all(machine *m) {
+    const kernel *k = m->k;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP) {
+            m->var[in->var] = in->lo;
+            if (in->lo >= in->hi) i = m->end[i];
+        } else if (in->op == K_END) {
+            const kins *loop = &k->ins.at[m->end[i]];
+            m->var[loop->var] += loop->step;
+            if (m->var[loop->var] < loop->hi && loop->par != 2) i = m->end[i];
+        } else {
+            run_ins(m, i);
+        }
+    }
+}
+
+static void *poisoned(arena *a, int64_t bytes) {
+    void *p = arena_alloc(a, bytes > 0 ? (size_t)bytes : 1);
+    return memset(p, EVAL_POISON, bytes > 0 ? (size_t)bytes : 1);
+}
+
+void eval_kernel(const kernel *k, unsigned char *const *base, arena *a) {
+    machine m = { .k = k, .a = a, .base = ARENA_ARRAY(a, unsigned char *, k->bufs.n + 1), .regs = ARENA_ARRAY(a, cell *, k->ins.n) };
+    m.end = ARENA_ARRAY(a, int, k->ins.n);
+    m.var = ARENA_ARRAY(a, int64_t, k->vars.n + 1);
+    int64_t n = 1;
+    for (int i = 1; i < k->ins.n; i++) n += k->ins.at[i].lanes;
+    cell *cells = ARENA_ARRAY(a, cell, n);
+    n = 1;
+    m.regs[0] = cells; /* nil: operands that an op does not have */
+    for (int i = 1; i < k->ins.n; i++) {
+        m.regs[i] = cells + n;
+        n += k->ins.at[i].lanes;
+    }
+    for (int b = 0; b < k->bufs.n; b++) {
+        const kbuf *kb = &k->bufs.at[b];
+        m.base[b] = kb->kind == KB_LOCAL ? poisoned(a, kb->elems * (int64_t)dtype_size((tn_dtype)kb->dtype)) : base[b];
+    }
+    match_loops(&m);
+    run_all(&m);
+}
+
+eval_memory *eval_memory_make(const plan *p, arena *a) {
+    eval_memory *m = ARENA_NEW(a, eval_memory);
+    m->temp = poisoned(a, p->temp_bytes);
+    m->state = arena_alloc(a, (size_t)p->state_bytes + 1);
+    m->consts = poisoned(a, p->const_bytes);
+    m->io = ARENA_ARRAY(a, void *, p->io.n + 1);
+    for (int i = 0; i < p->io.n; i++) m->io[i] = poisoned(a, p->io.at[i].bytes);
+    for (int i = 0; i < p->bufs.n; i++) {
+        const pbuf *b = &p->bufs.at[i];
+        const void *data = graph_get(p->g, b->node)->data;
+        if (data && b->kind == PB_STATE) memcpy(m->state + b->offset, data, (size_t)b->bytes);
+        if (data && b->kind == PB_CONST) memcpy(m->consts + b->offset, data, (size_t)b->bytes);
+    }
+    return m;
+}
+
+static unsigned char *base_of(const plan *p, const eval_memory *m, const pkernel *pk, int b, arena *a) {
+    const pbuf *pb = &p->bufs.at[pk->args[b].buf];
+    const kbuf *kb = &pk->k->bufs.at[b];
+    int64_t bytes = kb->elems * (int64_t)dtype_size((tn_dtype)kb->dtype), size;
+    unsigned char *slot;
+    switch (pb->slot) {
+    case SLOT_TEMP: slot = m->temp, size = p->temp_bytes; break;
+    case SLOT_STATE: slot = m->state, size = p->state_bytes; break;
+    case SLOT_CONST: slot = m->consts, size = p->const_bytes; break;
+    default: slot = m->io[pb->slot - SLOT_IO], size = p->io.at[pb->slot - SLOT_IO].bytes; break;
+    }
+    if (pb->offset < 0 || pb->offset + bytes > size)
+        guard_fail(a->gd, TN_ERR_INTERNAL, "kernel %s: buffer b%d ends at byte %lld of %lld", pk->k->name, b, (long long)(pb->offset + bytes), (long long)size);
+    return slot + pb->offset;
+}
+
+void eval_plan(const plan *p, eval_memory *m, arena *a) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        const pkernel *pk = &p->kernels.at[i];
+        unsigned char **base = ARENA_ARRAY(a, unsigned char *, pk->k->bufs.n + 1);
+        for (int b = 0; b < pk->k->bufs.n; b++)
+            if (pk->k->bufs.at[b].kind != KB_LOCAL) base[b] = base_of(p, m, pk, b, a);
+        eval_kernel(pk->k, base, a);
+    }
+}

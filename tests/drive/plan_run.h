@@ -1,0 +1,82 @@
+/* plan_run.h - what the tests of plans share: a graph goes through the pipeline, its plan through the interpreter, its results against the
+ * reference evaluator within proven bounds. No compiler, no device. */
+#ifndef TN_TESTS_DRIVE_PLAN_RUN_H
+#define TN_TESTS_DRIVE_PLAN_RUN_H
+
+#include <stdio.h>
+
+#include "drive/drive.h"
+#include "eval/eval_kernel.h"
+#include "grad/grad.h"
+#include "support/support.h"
+
+typedef struct reference { /* what a graph means for one sample of inputs */
+    const graph *g;
+    sample in;
+    eval_value *want;
+    double **bound;
+} reference;
+
+static inline reference reference_make(const graph *g, arena *a, uint64_t seed) {
+    reference r = { .g = g, .in = sample_make(g, a, seed) };
+    r.want = eval_graph(g, a, r.in.values);
+    r.bound = bound_graph(g, a, r.want);
+    return r;
+}
+
+static inline int plan_io(const plan *p, const char *name, bool is_output) {
+    for (int i = 0; i < p->io.n; i++)
+        if (p->io.at[i].is_output == is_output && !strcmp(p->io.at[i].name, name)) return i;
+    return -1;
+}
+
+/* Runs p and compares all outputs and states. Returns whether all agree; else `text` says what does not. */
+static inline bool plan_agrees(const plan *p, const reference *r, arena *a, char *text, size_t n_text) {
+    const graph *g = r->g;
+    eval_memory *m = eval_memory_make(p, a);
+    for (int i = 0; i < g->inputs.n; i++) {
+        int k = plan_io(p, graph_get(g, g->inputs.at[i])->name, false);
+        if (k >= 0) memcpy(m->io[k], r->in.data[i], r->in.bytes[i]);
+    }
+    eval_plan(p, m, a);
+    for (int i = 0; i < g->outputs.n; i++) {
+        const output *w = &g->outputs.at[i];
+        const void *got[2] = { NULL, NULL };
+        char why_not[512];
+        if (w->name) got[0] = m->io[plan_io(p, w->name, true)];
+        for (int s = 0; w->state && s < p->states.n; s++)
+            if (!strcmp(p->states.at[s].name, graph_get(g, w->state)->name)) got[1] = m->state + p->bufs.at[p->states.at[s].buf].offset;
+        for (int x = 0; x < 2; x++) {
+            if (!got[x] || compare(g, w->v, got[x], r->want[w->v], r->bound[w->v], 4, why_not, sizeof why_not) < 0) continue;
+            snprintf(text, n_text, "%s: %s", x == 0 ? w->name : graph_get(g, w->state)->name, why_not);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The sum of the squares of all float outputs, differentiated by all float inputs: gradients become further outputs. Returns false when there is
+ * nothing to differentiate. Jumps where grad_build does. */
+static inline bool differentiate(graph *g, arena *a) {
+    VEC(val) xs = { 0 };
+    val loss = 0;
+    for (int i = 0; i < g->inputs.n; i++)
+        if (graph_get(g, g->inputs.at[i])->dtype == TN_F32 && graph_get(g, g->inputs.at[i])->op == OP_input) VEC_PUSH(a, &xs, g->inputs.at[i]);
+    for (int i = 0; i < g->outputs.n; i++) {
+        val y = g->outputs.at[i].v;
+        const node *n = graph_get(g, y);
+        if (!dtype_is_float((tn_dtype)n->dtype)) continue;
+        val f = graph_cast(g, y, TN_F32);
+        val s = graph_reduce(g, OP_sum, graph_binary(g, OP_mul, f, f), (1ull << graph_get(g, f)->rank) - 1);
+        s = graph_reshape(g, s, 0, NULL);
+        loss = loss ? graph_binary(g, OP_add, loss, s) : s;
+    }
+    if (!loss || xs.n == 0) return false;
+    val *grads = ARENA_ARRAY(a, val, xs.n);
+    grad_build(g, loss, xs.at, xs.n, grads);
+    for (int i = 0; i < xs.n; i++) graph_output(g, arena_printf(a, "d_%s", graph_get(g, xs.at[i])->name), grads[i]);
+    graph_compact(g);
+    return true;
+}
+
+#endif
