@@ -28,6 +28,16 @@ static void own_concat_parts(graph *g) {
             graph_set_in(g, v, i, graph_unary(g, OP_stop_gradient, graph_get(g, v)->in[i]));
 }
 
+/* A gather reads its table at computed places, so a constant that has no memory gets some. */
+static void own_tables(graph *g) {
+    int n_nodes = g->nodes.n;
+    for (val v = 1; v < (val)n_nodes; v++) {
+        if (graph_get(g, v)->op != OP_gather) continue;
+        const node *table = graph_get(g, graph_get(g, v)->in[0]);
+        if ((table->op == OP_const && table->splat) || table->op == OP_iota) graph_set_in(g, v, 0, graph_unary(g, OP_stop_gradient, graph_get(g, v)->in[0]));
+    }
+}
+
 /* The axis of v that is contiguous in the memory it is read from, looking through permutes. */
 static int contiguous_axis(const graph *g, val v) {
     const node *n = graph_get(g, v);
@@ -78,6 +88,7 @@ static graph *prepare(const graph *src, arena *a, bool **out_forced) {
     graph *g = graph_clone(src, a, false, NULL);
     own_outputs(g);
     own_concat_parts(g);
+    own_tables(g);
     int n_nodes = g->nodes.n;
     for (val v = 1; v < (val)n_nodes; v++)
         if (graph_get(g, v)->op == OP_dot) {
