@@ -20,7 +20,7 @@ typedef struct item {
 typedef struct memo {
     val v;
     const affine *idx;
-    int n_masks;
+    kmask_list masks; /* where it is right; elsewhere a load gave the border's value */
     reg r;
 } memo;
 
@@ -474,17 +474,23 @@ static reg lower_inside(lower *w, val v, const affine *idx, kmask_list *masks) {
     return lower_value(w, u, in, masks);
 }
 
+static bool memo_fits(const memo *m, val v, int rank, const affine *idx, const kmask_list *masks) {
+    if (m->v != v || m->masks.n != masks->n) return false;
+    for (int d = 0; d < rank; d++)
+        if (!affine_equal(m->idx[d], idx[d])) return false;
+    for (int i = 0; i < masks->n; i++) {
+        const kmask *x = &m->masks.at[i], *y = &masks->at[i];
+        if (!affine_equal(x->e, y->e) || x->lo != y->lo || x->hi != y->hi) return false;
+    }
+    return true;
+}
+
 static reg lower_value(lower *w, val v, const affine *idx, kmask_list *masks) {
     const node *n = graph_get(w->g, v);
     item *it = find_item(w, v);
     if (it && it->kind == ITEM_SCALAR && it->r) return it->r;
-    for (int i = w->memos.n - 1; i >= 0; i--) {
-        memo *m = &w->memos.at[i];
-        if (m->v != v || m->n_masks != masks->n) continue;
-        bool same = true;
-        for (int d = 0; d < n->rank && same; d++) same = affine_equal(m->idx[d], idx[d]);
-        if (same) return m->r;
-    }
+    for (int i = w->memos.n - 1; i >= 0; i--)
+        if (memo_fits(&w->memos.at[i], v, n->rank, idx, masks)) return w->memos.at[i].r;
     reg r;
     if (it && it->kind == ITEM_LOCAL && it->stored)
         r = push_load(w, it->buf, (tn_dtype)w->k->bufs.at[it->buf].dtype, local_index(w, it, idx), masks, 0, v);
@@ -494,7 +500,7 @@ static reg lower_value(lower *w, val v, const affine *idx, kmask_list *masks) {
         r = lower_inside(w, v, idx, masks);
     else
         r = lower_leaf(w, v, view_flat(w->a, w->g, v, idx), masks, 0);
-    VEC_PUSH(w->a, &w->memos, (memo){ v, arena_copy(w->a, idx, sizeof *idx * (size_t)(n->rank + 1)), masks->n, r });
+    VEC_PUSH(w->a, &w->memos, (memo){ v, arena_copy(w->a, idx, sizeof *idx * (size_t)(n->rank + 1)), *masks, r });
     return r;
 }
 
@@ -546,7 +552,7 @@ static void lower_item(lower *w, item *it) {
         store_root(w, it, idx, r);
     }
     it->stored = true;
-    if (n_loops == 0) VEC_PUSH(w->a, &w->memos, (memo){ it->v, arena_copy(w->a, idx, sizeof idx), 0, r });
+    if (n_loops == 0) VEC_PUSH(w->a, &w->memos, (memo){ it->v, arena_copy(w->a, idx, sizeof idx), none, r });
     close_loops(w, n_loops, n_loops ? memos : w->memos.n);
 }
 
