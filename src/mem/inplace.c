@@ -13,7 +13,7 @@ static int arg_of(const pkernel *pk, int32_t buf) {
 /* Kernel buffer `from` may be overwritten by what is stored to `to`. */
 static bool same_index_only(const kernel *k, int from, int to) {
     const kins *store = NULL;
-    if (dtype_size((tn_dtype)k->bufs.at[from].dtype) != dtype_size((tn_dtype)k->bufs.at[to].dtype)) return false;
+    if (k->bufs.at[from].dtype != k->bufs.at[to].dtype) return false; /* one buffer has one type */
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         if (in->op == K_SCATTER && (in->buf == to || in->buf == from)) return false;
