@@ -38,6 +38,20 @@ static void own_tables(graph *g) {
     }
 }
 
+/* Sums of half types are made in f32 and rounded once. */
+static void widen_half_scatters(graph *g) {
+    int n_nodes = g->nodes.n;
+    for (val v = 1; v < (val)n_nodes; v++) {
+        const node *n = graph_get(g, v);
+        tn_dtype t = (tn_dtype)n->dtype;
+        if (n->op != OP_scatter_add || (t != TN_F16 && t != TN_BF16)) continue;
+        val base = n->in[0], index = n->in[1], updates = n->in[2];
+        int axis = (int)n->attr[0];
+        base = graph_cast(g, base, TN_F32), updates = graph_cast(g, updates, TN_F32);
+        graph_replace(g, v, graph_cast(g, graph_scatter_add(g, base, index, updates, axis), t));
+    }
+}
+
 /* The axis of v that is contiguous in the memory it is read from, looking through permutes. */
 static int contiguous_axis(const graph *g, val v) {
     const node *n = graph_get(g, v);
@@ -86,6 +100,7 @@ static val transposed_copy(graph *g, val v) {
 
 static graph *prepare(const graph *src, arena *a, bool **out_forced) {
     graph *g = graph_clone(src, a, false, NULL);
+    widen_half_scatters(g);
     own_outputs(g);
     own_concat_parts(g);
     own_tables(g);
