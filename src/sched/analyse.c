@@ -80,37 +80,48 @@ static uint64_t vars_of(affine x) {
     return m;
 }
 
-/* The kept index of a reduction or contraction decides which root variables can stay rows: those that are, alone, one of its axes. */
-static void narrow_rows(walk *w, const affine *idx, int n) {
-    analysis *an = w->an;
-    for (kvar v = 0; v < an->n_root_vars; v++) {
-        int exact = 0, other = 0;
-        for (int i = 0; i < n; i++) {
-            int64_t c = affine_coef(idx[i], v);
-            if (c == 0) continue;
-            if (c == 1 && idx[i].n == 1 && idx[i].base == 0)
-                exact++;
-            else
-                other++;
-        }
-        /* a split axis: every part of the sum must be a root variable of its own row, and only of this axis */
-        if (exact == 0 && other == 1) {
-            for (int i = 0; i < n; i++) {
-                if (affine_coef(idx[i], v) == 0) continue;
-                bool pure = idx[i].base == 0;
-                int64_t extent = 1;
-                for (int t = idx[i].n - 1; t >= 0 && pure; t--) {
-                    pure = idx[i].t[t].coef == extent && idx[i].t[t].var < an->n_root_vars;
-                    extent *= an->k->vars.at[idx[i].t[t].var].extent;
-                }
-                if (pure) {
-                    exact = 1, other = 0;
-                    VEC_PUSH(w->s->a, &an->joint, vars_of(idx[i]));
-                }
-            }
-        }
-        if (exact != 1 || other) an->alive[v] = false;
+/* x runs over a whole axis of this extent, by root variables alone: one, or the parts of a split axis. */
+static bool is_whole_axis(const analysis *an, affine x, int64_t extent) {
+    int64_t covered = 1;
+    if (x.base || x.n == 0) return false;
+    for (int t = x.n - 1; t >= 0; t--) {
+        if (x.t[t].coef != covered || x.t[t].var >= an->n_root_vars) return false;
+        covered *= an->k->vars.at[x.t[t].var].extent;
     }
+    return covered == extent;
+}
+
+static void kill_rows(analysis *an, affine x) {
+    for (int t = 0; t < x.n; t++)
+        if (x.t[t].var < an->n_root_vars) an->alive[x.t[t].var] = false;
+}
+
+/* The kept index of a reduction or contraction decides which root variables can stay rows: those that run over one of its axes. */
+static void narrow_rows(walk *w, val u, const affine *idx) {
+    analysis *an = w->an;
+    const node *n = graph_get(w->s->g, u);
+    for (kvar v = 0; v < an->n_root_vars; v++) {
+        int axes = 0;
+        bool whole = true;
+        for (int i = 0; i < n->rank; i++) {
+            if (affine_coef(idx[i], v) == 0) continue;
+            axes++;
+            whole = whole && is_whole_axis(an, idx[i], n->dims[i]);
+            if (whole && idx[i].n > 1) VEC_PUSH(w->s->a, &an->joint, vars_of(idx[i]));
+        }
+        if (axes != 1 || !whole) an->alive[v] = false;
+    }
+    for (int i = 0; i < an->visits.n; i++) { /* read at two places: at most the axes where both agree are rows */
+        const visit *x = &an->visits.at[i];
+        for (int d = 0; x->v == u && d < n->rank; d++)
+            if (!affine_equal(x->idx[d], idx[d])) kill_rows(an, x->idx[d]), kill_rows(an, idx[d]);
+    }
+}
+
+/* Memory that this kernel itself writes, seen through reshapes. */
+static bool is_own_root(const walk *w, val v) {
+    while (w->s->place[v] == PLACE_ALIAS) v = graph_get(w->s->g, v)->in[0];
+    return w->s->place[v] == PLACE_ROOT && w->s->group_of[v] == w->gi;
 }
 
 static bool walk_value(walk *w, val v, const affine *idx, bool under_dot, bool masked);
@@ -128,7 +139,7 @@ static bool walk_reduce(walk *w, val v, const affine *idx) {
     const node *n = graph_get(w->s->g, v);
     w->an->n_reduces++;
     w->an->work += graph_elems(w->s->g, n->in[0]);
-    narrow_rows(w, idx, n->rank);
+    narrow_rows(w, v, idx);
     return walk_value(w, n->in[0], anchor_operand_index(w, v, idx), false, false);
 }
 
@@ -164,7 +175,7 @@ static bool walk_dot(walk *w, val v, const affine *idx) {
     }
     w->an->n_dots++;
     w->an->work += depth * graph_elems(w->s->g, v);
-    narrow_rows(w, idx, n->rank);
+    narrow_rows(w, v, idx);
     dot_operand_index(w->s->g, v, idx, kv, ia, ib);
     return walk_value(w, n->in[0], ia, true, false) && walk_value(w, n->in[1], ib, true, false);
 }
@@ -172,7 +183,7 @@ static bool walk_dot(walk *w, val v, const affine *idx) {
 static bool walk_move(walk *w, val v, const affine *idx, bool under_dot, bool masked) {
     const node *n = graph_get(w->s->g, v);
     val u = n->in[0];
-    if (n->op == OP_reshape && !sched_inside(w->s, w->gi, u)) return true; /* memory is flat: any index will do */
+    if (n->op == OP_reshape && !sched_inside(w->s, w->gi, u) && !is_own_root(w, u)) return true; /* memory is flat: any index will do */
     affine *in = ARENA_ARRAY(w->s->a, affine, TN_MAX_RANK);
     kmask_list masks = { 0 };
     view_fail f = { 0 };
@@ -186,15 +197,20 @@ static bool walk_move(walk *w, val v, const affine *idx, bool under_dot, bool ma
 
 static bool walk_gather(walk *w, val v, const affine *idx, bool masked) {
     const node *n = graph_get(w->s->g, v), *index = graph_get(w->s->g, n->in[1]);
-    if (sched_inside(w->s, w->gi, n->in[0])) return fail(w, "gather reads its table at computed places: it must be in memory");
+    if (sched_inside(w->s, w->gi, n->in[0]) || is_own_root(w, n->in[0])) return fail(w, "gather reads its table at computed places: it must be in memory");
     affine *in = ARENA_ARRAY(w->s->a, affine, TN_MAX_RANK);
     for (int i = 0; i < index->rank; i++) in[i] = idx[n->attr[0] + i];
     return walk_value(w, n->in[1], in, false, masked);
 }
 
-static bool walk_root_read(walk *w, val v, const affine *idx) { /* a root read back by another root: only at its own row */
+/* A root read back by another root: only at its own row. All roots have the first one's rows. */
+static bool walk_root_read(walk *w, val v, const affine *idx) {
+    analysis *an = w->an;
     const node *n = graph_get(w->s->g, v);
-    narrow_rows(w, idx, n->rank);
+    narrow_rows(w, v, idx);
+    for (int i = 0; i < n->rank; i++)
+        for (int t = 0; t < idx[i].n; t++)
+            if (idx[i].t[t].var < an->n_root_vars && an->var_of.at[idx[i].t[t].var].axis != i) kill_rows(an, idx[i]);
     return true;
 }
 
@@ -202,8 +218,9 @@ static bool walk_value(walk *w, val v, const affine *idx, bool under_dot, bool m
     sched *s = w->s;
     const node *n = graph_get(s->g, v);
     if (!sched_inside(s, w->gi, v)) {
-        if (s->place[v] == PLACE_ROOT && s->group_of[v] == w->gi) return walk_root_read(w, v, idx);
-        return true;
+        if (!is_own_root(w, v)) return true;
+        if (s->place[v] == PLACE_ALIAS) return fail(w, "a result of the kernel is read in another shape");
+        return walk_root_read(w, v, idx);
     }
     for (int i = 0; i < w->an->visits.n; i++) {
         visit *x = &w->an->visits.at[i];
@@ -253,7 +270,7 @@ static bool walk_root(walk *w, int r) {
         if (w->an->n_root_vars > (int)COUNT_OF(w->an->alive)) return fail(w, "too many loops");
         for (int v = 0; v < w->an->n_root_vars; v++) w->an->alive[v] = true;
     } else {
-        narrow_rows(w, idx, graph_get(w->s->g, root)->rank);
+        narrow_rows(w, root, idx);
     }
     w->an->work += graph_elems(w->s->g, root);
     uint8_t place = w->s->place[root];

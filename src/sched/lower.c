@@ -132,6 +132,21 @@ static val frontier(const lower *w, val v) {
     }
 }
 
+/* v can be kept: every reader wants the same row of it, and names the rest of its place without the rows' variables. */
+static bool is_keepable(const lower *w, val v) {
+    const affine *first = first_index(w, v);
+    if (!first) return false;
+    for (int i = 0; i < w->an.visits.n; i++) {
+        const visit *x = &w->an.visits.at[i];
+        for (int d = 0; x->v == v && d < graph_get(w->g, v)->rank; d++) {
+            if (axis_is_row(w, v, d) && !affine_equal(x->idx[d], first[d])) return false;
+            for (int t = 0; t < x->idx[d].n && !axis_is_row(w, v, d); t++)
+                if (var_is_row(w, x->idx[d].t[t].var)) return false;
+        }
+    }
+    return true;
+}
+
 /* Items whose evaluation reaches v without passing another item. */
 static void count_reach(lower *w, val v, bool *seen, int *count) {
     if (seen[v] || !inside(w, v)) return;
@@ -183,7 +198,7 @@ static void choose_items(lower *w) {
         }
         val best = 0;
         for (val v = 1; v < (val)n_nodes; v++)
-            if (count[v] > 1 && !find_item(w, v) && (op_is_elementwise((op_code)graph_get(w->g, v)->op)) && first_index(w, v) &&
+            if (count[v] > 1 && !find_item(w, v) && op_is_elementwise((op_code)graph_get(w->g, v)->op) && is_keepable(w, v) &&
                 subtree_flops(w, v, 40) >= 8)
                 best = v;
         if (!best) break;

@@ -12,50 +12,15 @@
 
 #include <cmocka.h>
 
-#include "drive/plan_run.h"
+#include "support/plan_run.h"
 
-typedef struct config {
-    uint64_t seed;
-    int fusion;
-    bool no_passes;
-    target t;
-    char text[4096];
-    tn_status code; /* of a jump */
-} config;
-
-/* Machines of every vector width; few threads and many, so that loops are split. */
-static target target_of(uint64_t seed) {
-    static const int widths[] = { 32, 64, 16, 32 }, threads[] = { 1, 2, 3, 8 };
-    return (target){ .vector_bytes = widths[seed % 4], .n_vector_regs = seed % 4 == 1 ? 32 : 16, .threads = threads[seed / 4 % 4], .l1_bytes = 32 << 10,
-                     .l2_bytes = 256 << 10 };
-}
-
-static bool agrees(graph *g, const reference *given, config *c) {
-    arena a;
-    guard gd;
-    bool ok = false;
-    c->code = TN_OK;
-    arena_init(&a, mem_libc(), &gd);
-    if (GUARD_TRY(&gd)) {
-        reference r = given ? *given : reference_make(g, &a, c->seed);
-        tn_compile_opts o = TN_COMPILE_DEFAULTS;
-        o.fusion = c->fusion, o.no_passes = c->no_passes, o.check = 1;
-        ok = plan_agrees(pipeline_run(g, &a, &o, &c->t), &r, &a, c->text, sizeof c->text);
-    } else {
-        snprintf(c->text, sizeof c->text, "%s", gd.err.text);
-        c->code = gd.err.code;
-    }
-    arena_fini(&a);
-    return ok;
-}
-
-static bool fails(graph *g, void *ud) { return !agrees(g, NULL, ud); }
+static bool fails(graph *g, void *ud) { return !plan_config_agrees(g, NULL, ud); }
 
 typedef struct tally {
     int runs, bad, differentiated;
 } tally;
 
-static void report(graph *g, arena *a, config *c) {
+static void report(graph *g, arena *a, plan_config *c) {
     fprintf(stderr, "seed %llu, fusion %d, no_passes %d: %s\n", (unsigned long long)c->seed, c->fusion, c->no_passes, c->text);
     if (getenv("TENON_FUZZ_NO_REDUCE")) return;
     reduce_and_print(g, a, fails, c);
@@ -82,9 +47,9 @@ static void run_seed(uint64_t seed, tally *t) {
         graph *g = graph_of(&a, seed, t);
         reference r = reference_make(g, &a, seed);
         for (int fusion = 0; fusion < 4; fusion++) {
-            config c = { .seed = seed, .fusion = fusion, .no_passes = (seed / 2 + (uint64_t)fusion) % 2, .t = target_of(seed / 2) };
+            plan_config c = { .seed = seed, .fusion = fusion, .no_passes = (seed / 2 + (uint64_t)fusion) % 2, .t = plan_target(seed / 2) };
             t->runs++;
-            if (agrees(g, &r, &c)) continue;
+            if (plan_config_agrees(g, &r, &c)) continue;
             t->bad++;
             report(g, &a, &c);
         }

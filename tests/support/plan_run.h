@@ -1,7 +1,7 @@
 /* plan_run.h - what the tests of plans share: a graph goes through the pipeline, its plan through the interpreter, its results against the
  * reference evaluator within proven bounds. No compiler, no device. */
-#ifndef TN_TESTS_DRIVE_PLAN_RUN_H
-#define TN_TESTS_DRIVE_PLAN_RUN_H
+#ifndef TN_TESTS_SUPPORT_PLAN_RUN_H
+#define TN_TESTS_SUPPORT_PLAN_RUN_H
 
 #include <stdio.h>
 
@@ -53,6 +53,42 @@ static inline bool plan_agrees(const plan *p, const reference *r, arena *a, char
         }
     }
     return true;
+}
+
+typedef struct plan_config {
+    uint64_t seed;
+    int fusion;
+    bool no_passes;
+    target t;
+    char text[4096];
+    tn_status code; /* of a jump */
+} plan_config;
+
+/* Machines of every vector width; few threads and many, so that loops are split. */
+static inline target plan_target(uint64_t seed) {
+    static const int widths[] = { 32, 64, 16, 32 }, threads[] = { 1, 2, 3, 8 };
+    return (target){ .vector_bytes = widths[seed % 4], .n_vector_regs = seed % 4 == 1 ? 32 : 16, .threads = threads[seed / 4 % 4], .l1_bytes = 32 << 10,
+                     .l2_bytes = 256 << 10 };
+}
+
+/* Compiles g as configured and compares; c->text says what went wrong. The reference may be given, or is made from the seed. */
+static inline bool plan_config_agrees(graph *g, const reference *given, plan_config *c) {
+    arena a;
+    guard gd;
+    bool ok = false;
+    c->code = TN_OK;
+    arena_init(&a, mem_libc(), &gd);
+    if (GUARD_TRY(&gd)) {
+        reference r = given ? *given : reference_make(g, &a, c->seed);
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        o.fusion = c->fusion, o.no_passes = c->no_passes, o.check = 1;
+        ok = plan_agrees(pipeline_run(g, &a, &o, &c->t), &r, &a, c->text, sizeof c->text);
+    } else {
+        snprintf(c->text, sizeof c->text, "%s", gd.err.text);
+        c->code = gd.err.code;
+    }
+    arena_fini(&a);
+    return ok;
 }
 
 /* The sum of the squares of all float outputs, differentiated by all float inputs: gradients become further outputs. Returns false when there is
