@@ -133,6 +133,14 @@ static void print_vector_load(emitter *e, const kins *in) {
     str_add(e->out, "))");
 }
 
+/* Used by several multiply-adds: gcc would read memory again for each of them, and loads are what a tile is short of. */
+static bool feeds_contraction(const emitter *e, reg r) {
+    int n = 0;
+    for (reg i = r + 1; i < (reg)e->k->ins.n && e->k->ins.at[i].op != K_END; i++)
+        n += e->k->ins.at[i].op == K_UPD && e->k->ins.at[i].alu == OP_dot && (e->k->ins.at[i].a == r || e->k->ins.at[i].b == r);
+    return n > 1;
+}
+
 static void print_load(emitter *e, const kins *in, reg r) {
     tn_dtype stored = (tn_dtype)in->src, t = (tn_dtype)in->dtype;
     need(e, t, in->lanes);
@@ -162,6 +170,7 @@ static void print_load(emitter *e, const kins *in, reg r) {
             str_addf(e->out, "%sx%d v%u = ", type, in->lanes, r);
         }
         print_vector_load(e, in);
+        if (in->op == K_LOAD && feeds_contraction(e, r)) str_addf(e->out, "; KEEP(v%u)", r);
     } else {
         need(e, t, 1);
         str_addf(e->out, "%sx%d v%u = { ", type, in->lanes, r);
@@ -568,10 +577,13 @@ void emit_c_kernels(plan *p, const target *t, str *out) {
     e.out = &body;
     for (int i = 0; i < p->kernels.n; i++)
         if (p->kernels.at[i].code == i) print_kernel(&e, p->kernels.at[i].k, i);
-    emit_prelude(&e.needs, out);
-    print_conversions(&e.needs, out);
-    str_add(out, address_text);
-    for (int i = 0; i < e.ops.n; i++) print_op_function(&e.ops.at[i], out);
+    str vocabulary;
+    str_init(&vocabulary, out->a);
+    emit_prelude(&e.needs, &vocabulary);
+    print_conversions(&e.needs, &vocabulary);
+    str_add(&vocabulary, address_text);
+    for (int i = 0; i < e.ops.n; i++) print_op_function(&e.ops.at[i], &vocabulary);
+    emit_pruned(&vocabulary, &body, out);
     str_addn(out, body.s, body.n);
 }
 

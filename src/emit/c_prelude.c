@@ -9,7 +9,8 @@
 
 static const char common[] = "typedef signed char int8_t; typedef unsigned char uint8_t; typedef unsigned short uint16_t; typedef int int32_t;\n"
                              "typedef unsigned int uint32_t; typedef long long int64_t; typedef unsigned long long uint64_t;\n"
-                             "#define INL static inline __attribute__((always_inline, unused))\n";
+                             "#define INL static inline __attribute__((always_inline, unused))\n"
+                             "#if defined(__x86_64__) && defined(__GNUC__)\n#ifdef __AVX512F__\n#define KEEP(v) __asm__(\"\" : \"+v\"(v))\n#else\n#define KEEP(v) __asm__(\"\" : \"+x\"(v))\n#endif\n#else\n#define KEEP(v) ((void)0)\n#endif\n";
 
 static const char vector_type[] = "typedef ` $x@ __attribute__((vector_size(sizeof(`) * @)));\n"
                                   "typedef ` $x@u __attribute__((vector_size(sizeof(`) * @), aligned(sizeof(`)), may_alias));\n";

@@ -23,6 +23,8 @@ typedef struct prelude_needs {
     bool lanes[65];        /* by lane count */
     bool ops[N_OPS];       /* elementwise ops used through their functions */
 } prelude_needs;
+/* c_prune.c: of `definitions` only what `code` needs. */
+void emit_pruned(const str *definitions, const str *code, str *out);
 void emit_prelude(const prelude_needs *needs, str *out);
 
 #endif

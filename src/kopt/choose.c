@@ -142,10 +142,11 @@ static kvar best_of(const chooser *c, uint64_t candidates, int nest, double *out
 
 /* ---- contraction tiles ---- */
 
-/* Time of one step along the contraction for an mr x nv tile: two FMAs and three loads a cycle, four cycles of latency. */
+/* Time of one step along the contraction for an mr x nv tile: two FMAs and two loads a cycle; four cycles of latency, and one because no scheduler
+ * keeps every slot filled: tiles of ten or more accumulators win. */
 static double tile_cost(int mr, int nv) {
     double fma = mr * nv / 2.0, loads = (mr + nv) / 2.0, cost = fma > loads ? fma : loads;
-    return cost > 4 ? cost : 4;
+    return cost > 5 ? cost : 5;
 }
 
 static double shape_cost(int64_t m, int64_t nvec, int mr, int nv) {

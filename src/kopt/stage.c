@@ -5,7 +5,7 @@
  * the operand's rows lie far apart. The n loop becomes the outermost of the two, so that a panel is used for all m before the next. */
 #include "kopt/kopt.h"
 
-enum { FAR_APART = 1024, MIN_TILES = 4 }; /* elements between rows of the operand; m tiles that share a panel */
+enum { FAR_APART = 128, MIN_TILES = 8 }; /* elements between rows of the operand; m tiles that share a panel */
 
 static const kins *load_of(const kernel *k, reg r) {
     const kins *in = &k->ins.at[r];
@@ -54,55 +54,161 @@ static bool recognise(const kernel *k, const target *t, shape *s) {
         if (apart == 0 || b->idx.t[x].coef < apart) apart = b->idx.t[x].coef;
     }
     int64_t tiles = k->vars.at[s->m].extent / k->vars.at[s->m].role.unroll;
-    return apart >= FAR_APART && tiles >= MIN_TILES && depth * width * (int64_t)dtype_size((tn_dtype)b->src) <= t->l2_bytes / 2;
+    return apart >= FAR_APART && tiles >= MIN_TILES && depth * width * (int64_t)dtype_size((tn_dtype)b->src) <= t->l2_bytes / 2; /* its stack */
+}
+
+/* ---- writing the staged kernel ---- */
+
+typedef struct stager {
+    kernel *k;
+    shape s;
+    kins panel_load;
+    VEC(kvar) depth; /* contraction loops the panel runs along, outermost first */
+    kernel out;      /* only its instructions */
+    reg *map;        /* [k->ins.n] */
+    int panel, sums; /* local buffers */
+    int64_t panel_elems;
+} stager;
+
+/* One stretch of the contraction: [base, base + length) of its only loop, or all of it. */
+typedef struct stretch {
+    bool whole;
+    kvar block;      /* loop over stretches of equal length, or -1 */
+    int64_t base, length;
+    bool first, last;
+} stretch;
+
+static affine contraction_value(stager *t, const stretch *x, kvar fresh) {
+    affine v = affine_offset(affine_var(t->k->a, fresh), x->base);
+    if (x->block >= 0) v = affine_add(t->k->a, v, affine_scale(t->k->a, affine_var(t->k->a, x->block), x->length));
+    return v;
+}
+
+static void copy_panel(stager *t, const stretch *x) {
+    kernel *k = t->k;
+    affine place = affine_const(0), source = t->panel_load.idx;
+    int64_t elems = 1;
+    kvar to[16];
+    for (int i = t->depth.n - 1; i >= 0; i--) {
+        int64_t extent = x->whole ? k->vars.at[t->depth.at[i]].extent : x->length;
+        to[i] = kernel_var(k, "p", extent, false, false);
+        place = affine_add(k->a, place, affine_scale(k->a, affine_var(k->a, to[i]), elems));
+        source = affine_set_var(k->a, source, t->depth.at[i], x->whole ? affine_var(k->a, to[i]) : contraction_value(t, x, to[i]));
+        elems *= extent;
+    }
+    for (int i = 0; i < t->depth.n; i++) kernel_push(&t->out, (kins){ .op = K_LOOP, .var = to[i], .hi = k->vars.at[to[i]].extent, .step = 1 });
+    kins load = t->panel_load;
+    load.idx = source;
+    reg r = kernel_push(&t->out, load);
+    place = affine_add(k->a, place, affine_scale(k->a, affine_var(k->a, t->s.n), t->panel_elems));
+    kernel_push(&t->out, (kins){ .op = K_STORE, .dtype = load.src, .buf = (uint16_t)t->panel, .idx = place, .a = r, .node = load.node });
+    for (int i = 0; i < t->depth.n; i++) kernel_push(&t->out, (kins){ .op = K_END });
+}
+
+static affine panel_place(stager *t, const kvar *vars) {
+    affine place = affine_scale(t->k->a, affine_var(t->k->a, t->s.n), t->panel_elems);
+    int64_t elems = 1;
+    for (int i = t->depth.n - 1; i >= 0; i--) {
+        place = affine_add(t->k->a, place, affine_scale(t->k->a, affine_var(t->k->a, vars[i]), elems));
+        elems *= t->k->vars.at[vars[i]].extent;
+    }
+    return place;
+}
+
+static affine sums_place(stager *t) { /* one row of the tile's width for every m */
+    kernel *k = t->k;
+    int64_t m = k->vars.at[t->s.m].extent;
+    return affine_add(k->a, affine_var(k->a, t->s.m), affine_scale(k->a, affine_var(k->a, t->s.n), m));
+}
+
+static reg load_sums(stager *t, const kins *acc) {
+    return kernel_push(&t->out, (kins){ .op = K_LOAD, .dtype = acc->dtype, .src = acc->dtype, .buf = (uint16_t)t->sums, .idx = sums_place(t), .node = acc->node });
+}
+
+/* The original loops without n, over one stretch; sums are kept in local memory between stretches. */
+static void copy_loops(stager *t, const stretch *x) {
+    kernel *k = t->k;
+    int upd = t->s.upd, contraction = 0, end = 0;
+    reg acc = k->ins.at[upd].c;
+    kvar vars[16];
+    for (int i = 0; i < t->depth.n; i++) vars[i] = x->whole ? t->depth.at[i] : kernel_var(k, "k", x->length, false, true);
+    for (int i = (int)acc; i < upd; i++)
+        if (k->ins.at[i].op == K_LOOP && !contraction) contraction = i;
+    end = kopt_loop_end(k, contraction);
+    bool skip = false;
+    for (int i = 1; i < k->ins.n; i++) {
+        kins in = k->ins.at[i];
+        if (in.op == K_LOOP && in.var == t->s.n) continue; /* outermost now; its END is counted once, at the very end */
+        if (skip && in.op != K_END) continue;
+        in.a = t->map[in.a], in.b = t->map[in.b], in.c = t->map[in.c], in.dyn = t->map[in.dyn];
+        if (!x->whole) {
+            if (in.op == K_LOOP && in.var == t->depth.at[0]) in.var = vars[0], in.lo = 0, in.hi = x->length;
+            in.idx = affine_set_var(k->a, in.idx, t->depth.at[0], contraction_value(t, x, vars[0]));
+        }
+        if (i == (int)t->s.panel) in.buf = (uint16_t)t->panel, in.idx = panel_place(t, vars);
+        t->map[i] = kernel_push(&t->out, in);
+        if (i != end || x->whole) continue;
+        const kins *a = &k->ins.at[acc];
+        if (!x->first) {
+            reg old = load_sums(t, a);
+            t->map[acc] = kernel_push(&t->out, (kins){ .op = K_ALU, .alu = OP_add, .dtype = a->dtype, .src = a->dtype, .a = old, .b = t->map[acc], .node = a->node });
+        }
+        if (!x->last) {
+            kernel_push(&t->out, (kins){ .op = K_STORE, .dtype = a->dtype, .buf = (uint16_t)t->sums, .idx = sums_place(t), .a = t->map[acc], .node = a->node });
+            skip = true;
+        }
+    }
+    t->out.ins.n--; /* the END of the n loop */
+}
+
+static void stage_stretch(stager *t, stretch x) {
+    if (x.block >= 0) kernel_push(&t->out, (kins){ .op = K_LOOP, .var = x.block, .hi = t->k->vars.at[x.block].extent, .step = 1 });
+    copy_panel(t, &x);
+    copy_loops(t, &x);
+    if (x.block >= 0) kernel_push(&t->out, (kins){ .op = K_END });
+}
+
+/* Contractions deeper than a panel that fits the first-level cache are done in stretches. */
+static void stage_all(stager *t, const target *machine) {
+    kernel *k = t->k;
+    int64_t width = (int64_t)k->vars.at[t->s.n].role.unroll * k->vars.at[t->s.n].role.lanes, size = (int64_t)dtype_size((tn_dtype)t->panel_load.src);
+    int64_t depth = k->vars.at[t->depth.at[0]].extent, m = k->vars.at[t->s.m].extent, fit = machine->l1_bytes / 2 / (width * size) / 64 * 64;
+    bool single = t->depth.n == 1 && k->ins.at[t->s.upd].dtype == TN_F32 && m * width * 4 <= machine->l2_bytes / 4;
+    if (!single || fit < 64 || depth < 2 * fit) {
+        int64_t elems = 1;
+        for (int i = 0; i < t->depth.n; i++) elems *= k->vars.at[t->depth.at[i]].extent;
+        t->panel_elems = k->bufs.at[t->panel].elems = elems;
+        stage_stretch(t, (stretch){ .whole = true, .block = -1, .first = true, .last = true });
+        return;
+    }
+    t->panel_elems = k->bufs.at[t->panel].elems = fit;
+    t->sums = kernel_buf(k, (kbuf){ .dtype = TN_F32, .kind = KB_LOCAL, .node = t->panel_load.node, .elems = m, .plan_buf = -1 });
+    int64_t blocks = (depth + fit - 1) / fit;
+    stage_stretch(t, (stretch){ .block = -1, .length = fit, .first = true });
+    if (blocks > 2) stage_stretch(t, (stretch){ .block = kernel_var(k, "kb", blocks - 2, false, false), .base = fit, .length = fit });
+    stage_stretch(t, (stretch){ .block = -1, .base = fit * (blocks - 1), .length = depth - fit * (blocks - 1), .last = true });
+    k->vars.at[t->s.m].row = false; /* an index of local memory now, not a number of copies */
 }
 
 void kopt_stage(kernel *k, const target *t) {
-    shape s;
-    if (k->vars.n > 60 || !recognise(k, t, &s)) return;
-    kins b = k->ins.at[s.panel];
-    /* loops of the copy: fresh variables, one for each contraction loop the operand runs along, in the order they are nested */
-    VEC(kvar) from = { 0 }, to = { 0 };
-    for (int i = 1; i < s.upd; i++) {
-        if (k->ins.at[i].op != K_LOOP || !k->vars.at[k->ins.at[i].var].reduce || !affine_coef(b.idx, k->ins.at[i].var)) continue;
-        VEC_PUSH(k->a, &from, k->ins.at[i].var);
-        VEC_PUSH(k->a, &to, kernel_var(k, "p", k->vars.at[k->ins.at[i].var].extent, false, false));
-    }
-    int64_t elems = 1;
-    affine place = affine_const(0), place_k = affine_const(0), source = b.idx;
-    for (int i = from.n - 1; i >= 0; i--) {
-        place = affine_add(k->a, place, affine_scale(k->a, affine_var(k->a, to.at[i]), elems));
-        place_k = affine_add(k->a, place_k, affine_scale(k->a, affine_var(k->a, from.at[i]), elems));
-        source = affine_set_var(k->a, source, from.at[i], affine_var(k->a, to.at[i]));
-        elems *= k->vars.at[from.at[i]].extent;
-    }
-    place = affine_add(k->a, place, affine_scale(k->a, affine_var(k->a, s.n), elems));
-    place_k = affine_add(k->a, place_k, affine_scale(k->a, affine_var(k->a, s.n), elems));
-    int buf = kernel_buf(k, (kbuf){ .dtype = b.src, .kind = KB_LOCAL, .node = b.node, .elems = elems, .plan_buf = -1 });
-
-    kernel fresh = { .a = k->a };
-    VEC_PUSH(k->a, &fresh.ins, (kins){ 0 });
-    reg *map = ARENA_ARRAY(k->a, reg, k->ins.n);
-    kins n_loop = { 0 };
-    for (int i = 1; i < s.upd; i++)
-        if (k->ins.at[i].op == K_LOOP && k->ins.at[i].var == s.n) n_loop = k->ins.at[i];
-    kernel_push(&fresh, n_loop);
-    for (int i = 0; i < to.n; i++)
-        kernel_push(&fresh, (kins){ .op = K_LOOP, .var = to.at[i], .hi = k->vars.at[to.at[i]].extent, .step = 1 });
-    kins load = b;
-    load.idx = source;
-    reg r = kernel_push(&fresh, load);
-    kernel_push(&fresh, (kins){ .op = K_STORE, .dtype = b.src, .buf = (uint16_t)buf, .idx = place, .a = r, .node = b.node });
-    for (int i = 0; i < to.n; i++) kernel_push(&fresh, (kins){ .op = K_END });
-    for (int i = 1; i < k->ins.n; i++) {
-        kins in = k->ins.at[i];
-        if (in.op == K_LOOP && in.var == s.n) continue; /* now outermost; the END count stays the same */
-        in.a = map[in.a], in.b = map[in.b], in.c = map[in.c], in.dyn = map[in.dyn];
-        if (i == (int)s.panel) in.buf = (uint16_t)buf, in.idx = place_k;
-        map[i] = kernel_push(&fresh, in);
-    }
-    kernel_push(&fresh, (kins){ 0 });
-    fresh.ins.n--;
-    k->ins.at = fresh.ins.at, k->ins.n = fresh.ins.n, k->ins.cap = fresh.ins.cap;
-    if (k->par_var >= 0) k->par_var = s.n;
+    stager st = { .k = k };
+    if (k->vars.n > 50 || !recognise(k, t, &st.s)) return;
+    st.panel_load = k->ins.at[st.s.panel];
+    for (int i = 1; i < st.s.upd; i++)
+        if (k->ins.at[i].op == K_LOOP && k->vars.at[k->ins.at[i].var].reduce && affine_coef(st.panel_load.idx, k->ins.at[i].var) && st.depth.n < 16)
+            VEC_PUSH(k->a, &st.depth, k->ins.at[i].var);
+    if (st.depth.n == 0 || st.depth.n > 8) return;
+    int n_contraction = 0;
+    for (int i = 1; i < k->ins.n; i++) n_contraction += k->ins.at[i].op == K_LOOP && k->vars.at[k->ins.at[i].var].reduce;
+    if (n_contraction != st.depth.n) return;
+    st.panel = kernel_buf(k, (kbuf){ .dtype = st.panel_load.src, .kind = KB_LOCAL, .node = st.panel_load.node, .plan_buf = -1 });
+    st.map = ARENA_ARRAY(k->a, reg, k->ins.n);
+    st.out = (kernel){ .a = k->a };
+    VEC_PUSH(k->a, &st.out.ins, (kins){ 0 });
+    for (int i = 1; i < st.s.upd; i++)
+        if (k->ins.at[i].op == K_LOOP && k->ins.at[i].var == st.s.n) kernel_push(&st.out, k->ins.at[i]);
+    stage_all(&st, t);
+    kernel_push(&st.out, (kins){ .op = K_END });
+    k->ins.at = st.out.ins.at, k->ins.n = st.out.ins.n, k->ins.cap = st.out.ins.cap;
+    if (k->par_var >= 0) k->par_var = st.s.n;
 }
