@@ -5,8 +5,11 @@
  *
  * Threads.  *Compatible* objects may be used by one thread at a time: tn_ctx, tn_graph, tn_session.
  *           *Safe* objects may be used by many at once: tn_program (immutable once compiled).
+ *           So each thread may make and run sessions of its own of one shared program, while another builds and compiles.
  * Errors.   Builders are sticky: the first error is kept in the graph, the returned tensor is poisoned, later builders pass the
  *           poison on, and tn_compile reports it. Every other fallible function returns a tn_status; tn_ctx_error has the text.
+ *           The text of a context belongs to the thread that last made a graph, compiled or made the context itself: programs
+ *           and sessions used on other threads leave it alone, and tn_session_error has the text of a session's last error.
  * Memory.   All memory of a context and of what is made from it comes from tn_config.realloc. */
 #ifndef TENON_H
 #define TENON_H
@@ -298,6 +301,9 @@ TN_API TN_CHECK tn_status tn_program_text(const tn_program *p, const char *stage
 
 TN_API TN_CHECK tn_status tn_session_new(tn_program *p, tn_session **out_session);
 TN_API void tn_session_free(tn_session *s);
+/* Text of the session's last error. On the context's thread (see the head of this file) tn_ctx_error has it too. Valid until the
+ * session's next call. Never NULL. */
+TN_API const char *tn_session_error(const tn_session *s);
 /* The program's figures; in immediate mode those of the last run (its ops are compiled when they are first met). */
 TN_API void tn_session_get_stats(const tn_session *s, tn_program_stats *out);
 

@@ -75,6 +75,7 @@ tn_ctx *tn_ctx_new(const tn_config *given) {
     tn_ctx *ctx = mem_alloc(m, sizeof *ctx);
     if (!ctx) return NULL;
     ctx->mem = m;
+    ctx_enter(ctx);
     ctx->log = cfg.log;
     ctx->log_ud = cfg.log_ud;
     ctx->cache_bytes = cfg.cache_bytes ? cfg.cache_bytes : (uint64_t)256 << 20;

@@ -172,6 +172,7 @@ static void make_guarded(void *arg) {
     m->g->ir = m->text ? graph_parse(&m->g->arena, m->text, m->n_text, m->file) : graph_make(&m->g->arena, m->name);
 }
 static tn_graph *graph_from(tn_ctx *ctx, making m) {
+    ctx_enter(ctx);
     if (!(m.g = graph_shell(ctx))) return NULL;
     if (api_try(&m.g->gd, make_guarded, &m)) {
         api_report(ctx, &m.g->gd.err);

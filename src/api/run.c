@@ -6,12 +6,36 @@
 
 #include <stdio.h>
 
+/* ---- errors: programs and sessions may be used by several threads ---- */
+
+static tn_status PRINTF_LIKE(3, 4) program_fail(const tn_program *p, tn_status code, const char *fmt, ...) {
+    err e;
+    va_list ap;
+    va_start(ap, fmt);
+    err_vset(&e, code, fmt, ap);
+    va_end(ap);
+    return ctx_report(p->ctx, &e);
+}
+
+/* What a call of src/drive returned, with its text in s->err. */
+static tn_status session_done(tn_session *s, tn_status code) { return code ? ctx_report(s->p->ctx, &s->err) : TN_OK; }
+
+static tn_status PRINTF_LIKE(3, 4) session_fail(const tn_session *s, tn_status code, const char *fmt, ...) {
+    tn_session *writable = (tn_session *)(uintptr_t)s; /* asking is const, being told off is not */
+    va_list ap;
+    va_start(ap, fmt);
+    err_vset(&writable->err, code, fmt, ap);
+    va_end(ap);
+    return session_done(writable, code);
+}
+
 /* ---- programs ---- */
 
 tn_status tn_compile(tn_graph *g, const tn_compile_opts *opts, tn_program **out_program) {
     if (!g) return TN_ERR_INVAL;
     if (!out_program) return err_set(&g->ctx->err, TN_ERR_INVAL, "tn_compile: out_program is NULL");
     *out_program = NULL;
+    ctx_enter(g->ctx);
     if (g->err.code) return api_report(g->ctx, &g->err);
     if (g->ir->outputs.n == 0) return err_set(&g->ctx->err, TN_ERR_INVAL, "tn_compile: graph @%s has no outputs: use tn_output or tn_assign", g->ir->name);
     return drive_compile(g->ctx, g->ir, opts, out_program);
@@ -35,7 +59,7 @@ static const graph *graph_of(const tn_program *p) { return p->plan ? p->plan->g 
 
 tn_status tn_program_slot(const tn_program *p, int slot, char *out_kind, const char **out_name, tn_dtype *out_dtype, tn_shape *out_shape) {
     if (!p) return TN_ERR_INVAL;
-    if (slot < 0 || slot >= p->n_io) return err_set(&p->ctx->err, TN_ERR_INVAL, "tn_program_slot: slot %d of %d", slot, p->n_io);
+    if (slot < 0 || slot >= p->n_io) return program_fail(p, TN_ERR_INVAL, "tn_program_slot: slot %d of %d", slot, p->n_io);
     const pio *io = &p->io[slot];
     if (out_kind) *out_kind = io->is_output ? 'o' : 'i';
     if (out_name) *out_name = io->name;
@@ -79,18 +103,18 @@ static void make_text(void *arg) {
 
 tn_status tn_program_text(const tn_program *p, const char *stage, char **out_text) {
     if (!p) return TN_ERR_INVAL;
-    if (!stage || !out_text) return err_set(&p->ctx->err, TN_ERR_INVAL, "tn_program_text: stage or out_text is NULL");
+    if (!stage || !out_text) return program_fail(p, TN_ERR_INVAL, "tn_program_text: stage or out_text is NULL");
     guard gd;
     arena a;
     arena_init(&a, p->ctx->mem, &gd);
     text_job j = { .p = p, .stage = stage, .a = &a };
     tn_status code = api_try(&gd, make_text, &j);
     if (code)
-        api_report(p->ctx, &gd.err);
+        ctx_report(p->ctx, &gd.err);
     else if (!j.known)
-        code = err_set(&p->ctx->err, TN_ERR_INVAL, "tn_program_text: no stage \"%s\" in this program; stages are graph, plan, kernels, c, standalone, explain, explain.json", stage);
+        code = program_fail(p, TN_ERR_INVAL, "tn_program_text: no stage \"%s\" in this program; stages are graph, plan, kernels, c, standalone, explain, explain.json", stage);
     else if (!(*out_text = mem_strdup(p->ctx->mem, j.out.s)))
-        code = err_set(&p->ctx->err, TN_ERR_NOMEM, "out of memory: a text of %zu bytes", j.out.n);
+        code = program_fail(p, TN_ERR_NOMEM, "out of memory: a text of %zu bytes", j.out.n);
     arena_fini(&a);
     return code;
 }
@@ -99,11 +123,18 @@ tn_status tn_program_text(const tn_program *p, const char *stage, char **out_tex
 
 tn_status tn_session_new(tn_program *p, tn_session **out) {
     if (!p) return TN_ERR_INVAL;
-    if (!out) return err_set(&p->ctx->err, TN_ERR_INVAL, "tn_session_new: out_session is NULL");
+    if (!out) return program_fail(p, TN_ERR_INVAL, "tn_session_new: out_session is NULL");
     *out = NULL;
-    return drive_session_new(p, out);
+    err e;
+    tn_status code = drive_session_new(p, out, &e);
+    return code ? ctx_report(p->ctx, &e) : TN_OK;
 }
 void tn_session_free(tn_session *s) { drive_session_free(s); }
+
+const char *tn_session_error(const tn_session *s) {
+    if (!s) return "no session";
+    return s->err.code ? s->err.text : "no error";
+}
 
 void tn_session_get_stats(const tn_session *s, tn_program_stats *out) {
     if (!out) return;
@@ -125,7 +156,7 @@ static tn_status bind(tn_session *s, int slot, void *data) {
 }
 
 static tn_status slot_error(const tn_session *s, const char *fn, int slot) {
-    return err_set(&s->p->ctx->err, TN_ERR_INVAL, "%s: slot %d of %d", fn, slot, s->p->n_io);
+    return session_fail(s, TN_ERR_INVAL, "%s: slot %d of %d", fn, slot, s->p->n_io);
 }
 
 tn_status tn_session_bind(tn_session *s, int slot, void *data) {
@@ -138,7 +169,7 @@ tn_status tn_session_bind(tn_session *s, int slot, void *data) {
 tn_status tn_session_bind_trace(tn_session *s, int slot, void *data, int64_t n_steps) {
     if (!s) return TN_ERR_INVAL;
     if (slot < 0 || slot >= s->p->n_io || !s->p->io[slot].is_output) return slot_error(s, "tn_session_bind_trace", slot);
-    if (n_steps < 1 || !data) return err_set(&s->p->ctx->err, TN_ERR_INVAL, "tn_session_bind_trace: %lld steps at %p", (long long)n_steps, data);
+    if (n_steps < 1 || !data) return session_fail(s, TN_ERR_INVAL, "tn_session_bind_trace: %lld steps at %p", (long long)n_steps, data);
     s->trace[slot] = n_steps;
     return bind(s, slot, data);
 }
@@ -146,21 +177,29 @@ tn_status tn_session_bind_trace(tn_session *s, int slot, void *data, int64_t n_s
 static tn_status unbound(const tn_session *s) {
     for (int i = 0; i < s->p->n_io; i++)
         if (!s->bound[i] && s->p->io[i].bytes)
-            return err_set(&s->p->ctx->err, TN_ERR_INVAL, "input \"%s\" (%lld bytes) is not bound", s->p->io[i].name, (long long)s->p->io[i].bytes);
+            return session_fail(s, TN_ERR_INVAL, "tn_session_run: input \"%s\" (%lld bytes) is not bound", s->p->io[i].name, (long long)s->p->io[i].bytes);
     return TN_OK;
 }
 
 tn_status tn_session_run(tn_session *s) {
     if (!s) return TN_ERR_INVAL;
     tn_status code = unbound(s);
-    return code ? code : drive_session_run(s, 1);
+    return code ? code : session_done(s, drive_session_run(s, 1));
+}
+
+static tn_status check_list(const tn_session *s, const char *fn, const tn_binding *b, int n) {
+    if (n < 0 || (n && !b)) return session_fail(s, TN_ERR_INVAL, "%s: a list of %d bindings at %p", fn, n, (const void *)b);
+    return TN_OK;
 }
 
 static tn_status bind_all(tn_session *s, const char *fn, const tn_binding *b, int n) {
+    tn_status code = check_list(s, fn, b, n);
+    if (code) return code;
     for (int i = 0; i < n; i++) {
         int slot = b[i].name ? tn_session_slot(s, b[i].name) : -1;
-        if (slot < 0) return err_set(&s->p->ctx->err, TN_ERR_INVAL, "%s: no input or output is named \"%s\"", fn, b[i].name ? b[i].name : "(null)");
-        if (!b[i].data && s->p->io[slot].bytes) return err_set(&s->p->ctx->err, TN_ERR_INVAL, "%s: data of \"%s\" is NULL", fn, b[i].name);
+        if (slot < 0) return session_fail(s, TN_ERR_INVAL, "%s: no input or output is named \"%s\"", fn, b[i].name ? b[i].name : "(null)");
+        if (!b[i].data && s->p->io[slot].bytes)
+            return session_fail(s, TN_ERR_INVAL, "%s: data of \"%s\" is NULL", fn, b[i].name);
         s->trace[slot] = 0;
         bind(s, slot, b[i].data);
     }
@@ -189,29 +228,31 @@ static tn_status run_steps(tn_session *s, int64_t n_steps) {
 
 tn_status tn_run_n(tn_session *s, int64_t n_steps, const tn_binding *rings, int n_rings, int64_t n_ring) {
     if (!s) return TN_ERR_INVAL;
-    err *e = &s->p->ctx->err;
-    if (n_steps < 0) return err_set(e, TN_ERR_INVAL, "tn_run_n: %lld steps", (long long)n_steps);
-    if (n_rings && n_ring < 1) return err_set(e, TN_ERR_INVAL, "tn_run_n: a ring of %lld batches", (long long)n_ring);
+    tn_status code = check_list(s, "tn_run_n", rings, n_rings);
+    if (code) return code;
+    if (n_steps < 0) return session_fail(s, TN_ERR_INVAL, "tn_run_n: %lld steps", (long long)n_steps);
+    if (n_rings && n_ring < 1) return session_fail(s, TN_ERR_INVAL, "tn_run_n: a ring of %lld batches", (long long)n_ring);
     int n_io = s->p->n_io;
     for (int i = 0; i < n_io; i++) {
         s->ring[i] = s->trace[i] ? s->p->io[i].bytes : 0;
         s->ring[n_io + i] = s->trace[i] ? s->trace[i] : 1;
         if (s->trace[i] && s->trace[i] < n_steps)
-            return err_set(e, TN_ERR_INVAL, "tn_run_n: %lld steps, but the trace of \"%s\" has room for %lld", (long long)n_steps, s->p->io[i].name, (long long)s->trace[i]);
+            return session_fail(s, TN_ERR_INVAL, "tn_run_n: %lld steps, but the trace of \"%s\" has room for %lld", (long long)n_steps, s->p->io[i].name, (long long)s->trace[i]);
     }
     for (int i = 0; i < n_rings; i++) {
         int slot = rings[i].name ? tn_session_slot(s, rings[i].name) : -1;
-        if (slot < 0) return err_set(e, TN_ERR_INVAL, "tn_run_n: no input is named \"%s\"", rings[i].name ? rings[i].name : "(null)");
-        if (!rings[i].data) return err_set(e, TN_ERR_INVAL, "tn_run_n: data of \"%s\" is NULL", rings[i].name);
+        if (slot < 0) return session_fail(s, TN_ERR_INVAL, "tn_run_n: no input or output is named \"%s\"", rings[i].name ? rings[i].name : "(null)");
+        if (!rings[i].data && s->p->io[slot].bytes) return session_fail(s, TN_ERR_INVAL, "tn_run_n: data of \"%s\" is NULL", rings[i].name);
+        bool is_output = s->p->io[slot].is_output; /* one bound here holds the last step */
         bind(s, slot, rings[i].data);
-        if (s->p->io[slot].is_output) continue; /* an output bound here holds the last step */
-        s->ring[slot] = s->p->io[slot].bytes;
-        s->ring[n_io + slot] = n_ring;
+        s->trace[slot] = 0;
+        s->ring[slot] = is_output ? 0 : s->p->io[slot].bytes;
+        s->ring[n_io + slot] = is_output ? 1 : n_ring;
     }
-    tn_status code = unbound(s);
+    code = unbound(s);
     if (code || n_steps == 0) return code;
     bool own_loop = !s->imm && !s->io_buf && s->p->opts.mode != TN_MODE_GRAPH;
-    return own_loop ? drive_session_run(s, n_steps) : run_steps(s, n_steps);
+    return session_done(s, own_loop ? drive_session_run(s, n_steps) : run_steps(s, n_steps));
 }
 
 /* ---- state ---- */
@@ -220,7 +261,7 @@ int tn_session_n_states(const tn_session *s) { return s ? s->p->n_states : 0; }
 
 tn_status tn_session_state(const tn_session *s, int i, const char **out_name, tn_dtype *out_dtype, tn_shape *out_shape) {
     if (!s) return TN_ERR_INVAL;
-    if (i < 0 || i >= s->p->n_states) return err_set(&s->p->ctx->err, TN_ERR_INVAL, "tn_session_state: state %d of %d", i, s->p->n_states);
+    if (i < 0 || i >= s->p->n_states) return session_fail(s, TN_ERR_INVAL, "tn_session_state: state %d of %d", i, s->p->n_states);
     const pstate *st = &s->p->states[i];
     if (out_name) *out_name = st->name;
     if (out_dtype) *out_dtype = (tn_dtype)graph_get(graph_of(s->p), st->node)->dtype;
@@ -235,13 +276,12 @@ static int find_state(const tn_session *s, const char *name) {
 }
 
 static tn_status state_place(tn_session *s, const char *fn, const char *name, const void *data, size_t bytes, int *out) {
-    err *e = &s->p->ctx->err;
     *out = find_state(s, name);
-    if (*out < 0) return err_set(e, TN_ERR_INVAL, "%s: no state is named \"%s\"", fn, name ? name : "(null)");
+    if (*out < 0) return session_fail(s, TN_ERR_INVAL, "%s: no state is named \"%s\"", fn, name ? name : "(null)");
     val v = s->p->states[*out].node;
     size_t need = (size_t)graph_elems(graph_of(s->p), v) * dtype_size((tn_dtype)graph_get(graph_of(s->p), v)->dtype);
-    if (bytes != need) return err_set(e, TN_ERR_SHAPE, "%s: %zu bytes given, state \"%s\" has %zu", fn, bytes, name, need);
-    if (!data && need) return err_set(e, TN_ERR_INVAL, "%s: data is NULL", fn);
+    if (bytes != need) return session_fail(s, TN_ERR_SHAPE, "%s: %zu bytes given, state \"%s\" has %zu", fn, bytes, name, need);
+    if (!data && need) return session_fail(s, TN_ERR_INVAL, "%s: data is NULL", fn);
     return TN_OK;
 }
 
@@ -254,7 +294,7 @@ tn_status tn_session_get(tn_session *s, const char *state, void *data, size_t by
         memcpy(data, s->at[s->p->states[i].node], bytes);
         return TN_OK;
     }
-    return s->p->dev->api->download(s->p->dev, s->state, (size_t)s->p->plan->bufs.at[s->p->states[i].buf].offset, data, bytes, &s->p->ctx->err);
+    return session_done(s, s->p->dev->api->download(s->p->dev, s->state, (size_t)s->p->plan->bufs.at[s->p->states[i].buf].offset, data, bytes, &s->err));
 }
 
 tn_status tn_session_set(tn_session *s, const char *state, const void *data, size_t bytes) {
@@ -266,7 +306,7 @@ tn_status tn_session_set(tn_session *s, const char *state, const void *data, siz
         memcpy(s->at[s->p->states[i].node], data, bytes);
         return TN_OK;
     }
-    return s->p->dev->api->upload(s->p->dev, s->state, (size_t)s->p->plan->bufs.at[s->p->states[i].buf].offset, data, bytes, &s->p->ctx->err);
+    return session_done(s, s->p->dev->api->upload(s->p->dev, s->state, (size_t)s->p->plan->bufs.at[s->p->states[i].buf].offset, data, bytes, &s->err));
 }
 
 tn_status tn_session_copy_state(tn_session *to, const tn_session *from, int *out_n) {
@@ -283,7 +323,7 @@ tn_status tn_session_copy_state(tn_session *to, const tn_session *from, int *out
         size_t bytes = tn_dtype_size(ta);
         for (int d = 0; d < sa.rank; d++) bytes *= (size_t)sa.dim[d];
         void *tmp = mem_alloc(to->p->ctx->mem, bytes);
-        if (!tmp) return err_set(&to->p->ctx->err, TN_ERR_NOMEM, "out of memory: %zu bytes", bytes);
+        if (!tmp) return session_fail(to, TN_ERR_NOMEM, "out of memory: %zu bytes", bytes);
         code = tn_session_get((tn_session *)(uintptr_t)from, name, tmp, bytes);
         if (!code) code = tn_session_set(to, name, tmp, bytes);
         mem_free(to->p->ctx->mem, tmp, bytes);

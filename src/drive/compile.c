@@ -12,6 +12,7 @@
 typedef struct job {
     tn_program *p;
     const graph *g;
+    err *e;
 } job;
 
 static void count(tn_program *p) {
@@ -30,9 +31,22 @@ static void count(tn_program *p) {
     s->state_bytes = (uint64_t)p->plan->state_bytes;
 }
 
+/* The scheduler says the same of the other modes. */
+static void check_immediate(tn_program *p, val v) {
+    const graph *g = p->graph;
+    const node *n = graph_get(g, v);
+    const op_info *info = op_get((op_code)n->op);
+    if (info->cls == CL_CTRL)
+        guard_fail(&p->gd, TN_ERR_UNSUPPORTED, "op %s (%%%u)%s%s: control flow is not scheduled yet", info->name, v, n->where ? " at " : "", n->where ? n->where : "");
+    for (int i = 0; i < n->rank; i++)
+        if (n->dims[i] < 0)
+            guard_fail(&p->gd, TN_ERR_UNSUPPORTED, "%s: symbolic dims are not scheduled yet: give the dim a value", graph_shape_text(g, &p->arena, v));
+}
+
 /* Slots of an immediate program, in the order that plans use. */
 static void list_slots(tn_program *p) {
     const graph *g = p->graph;
+    for (val v = 1; v < (val)g->nodes.n; v++) check_immediate(p, v);
     pio *io = ARENA_ARRAY(&p->arena, pio, g->inputs.n + g->outputs.n);
     pstate *states = ARENA_ARRAY(&p->arena, pstate, g->inputs.n);
     for (int i = 0; i < g->inputs.n; i++) {
@@ -76,15 +90,14 @@ static tn_status guarded(job *j) {
         compile_half(j);
         return TN_OK;
     }
-    j->p->ctx->err = j->p->gd.err;
+    err_set(j->e, j->p->gd.err.code, "%s", j->p->gd.err.text);
     return j->p->gd.err.code;
 }
 
 /* ---- run half ---- */
 
-static tn_status build(tn_program *p) {
+static tn_status build(tn_program *p, err *e) {
     const device_api *api = p->dev->api;
-    err *e = &p->ctx->err;
     double start = now_seconds();
     bool hit = false;
     tn_status status = api->build(p->dev, p->source, p->n_source, p->opts.no_cache != 0, &p->module, &hit, e);
@@ -100,14 +113,14 @@ static tn_status build(tn_program *p) {
     return TN_OK;
 }
 
-static tn_status upload_constants(tn_program *p) {
+static tn_status upload_constants(tn_program *p, err *e) {
     const device_api *api = p->dev->api;
-    tn_status status = api->alloc(p->dev, (size_t)p->plan->const_bytes, &p->consts, &p->ctx->err);
+    tn_status status = api->alloc(p->dev, (size_t)p->plan->const_bytes, &p->consts, e);
     for (int i = 0; i < p->plan->bufs.n && !status; i++) {
         const pbuf *b = &p->plan->bufs.at[i];
         if (b->kind != PB_CONST) continue;
         const void *data = graph_get(p->plan->g, b->node)->data;
-        status = api->upload(p->dev, p->consts, (size_t)b->offset, data, (size_t)b->bytes, &p->ctx->err);
+        status = api->upload(p->dev, p->consts, (size_t)b->offset, data, (size_t)b->bytes, e);
     }
     return status;
 }
@@ -120,32 +133,28 @@ static tn_status resolve(tn_ctx *ctx, const tn_compile_opts *opts, tn_compile_op
         memcpy(out, opts, opts->struct_size);
     }
     if (out->mode < TN_MODE_IMMEDIATE || out->mode > TN_MODE_LOOP) return err_set(&ctx->err, TN_ERR_INVAL, "unknown mode %d", (int)out->mode);
-    if (out->fusion > 3) return err_set(&ctx->err, TN_ERR_INVAL, "fusion level %d; levels are 0 to 3", out->fusion);
+    if (out->fusion < -1 || out->fusion > 3) return err_set(&ctx->err, TN_ERR_INVAL, "fusion level %d; levels are 0 to 3, and -1 for the mode's own", out->fusion);
     if (out->threads < 0 || out->threads > 1024) return err_set(&ctx->err, TN_ERR_INVAL, "%d threads; 0 (all) to 1024 are possible", out->threads);
     if (out->fusion < 0) out->fusion = out->mode == TN_MODE_COMPILED || out->mode == TN_MODE_LOOP ? 3 : 0;
     if (!out->device) out->device = "cpu";
     return TN_OK;
 }
 
-tn_status drive_compile(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, tn_program **out) {
+tn_status drive_compile_on(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, tn_program **out, err *e) {
     double start = now_seconds();
-    tn_compile_opts o;
-    device *dev;
-    tn_status status = resolve(ctx, opts, &o);
-    if (status || (status = ctx_device(ctx, o.device, o.threads, &dev, &ctx->err))) return status;
     tn_program *p = mem_alloc(ctx->mem, sizeof *p);
-    if (!p) return err_set(&ctx->err, TN_ERR_NOMEM, "out of memory: a program");
-    p->ctx = ctx, p->opts = o, p->dev = dev;
+    if (!p) return err_set(e, TN_ERR_NOMEM, "out of memory: a program");
+    p->ctx = ctx, p->opts = *opts, p->dev = dev;
     p->opts.device = dev->api->name; /* the caller's string need not live on */
     device_caps caps;
     dev->api->get_caps(dev, &caps);
     p->target = (target){ caps.vector_bytes, caps.n_vector_regs, caps.threads, caps.l1_bytes, caps.l2_bytes };
     p->stats.threads = caps.threads;
     arena_init(&p->arena, ctx->mem, &p->gd);
-    status = guarded(&(job){ p, g });
-    if (!status && o.mode != TN_MODE_IMMEDIATE) {
-        status = build(p);
-        if (!status) status = upload_constants(p);
+    tn_status status = guarded(&(job){ p, g, e });
+    if (!status && opts->mode != TN_MODE_IMMEDIATE) {
+        status = build(p, e);
+        if (!status) status = upload_constants(p, e);
     }
     if (status) {
         drive_program_free(p);
@@ -154,6 +163,14 @@ tn_status drive_compile(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts
     p->stats.compile_seconds = now_seconds() - start;
     *out = p;
     return TN_OK;
+}
+
+tn_status drive_compile(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, tn_program **out) {
+    tn_compile_opts o;
+    device *dev;
+    tn_status status = resolve(ctx, opts, &o);
+    if (status || (status = ctx_device(ctx, o.device, o.threads, &dev, &ctx->err))) return status;
+    return drive_compile_on(ctx, dev, g, &o, out, &ctx->err);
 }
 
 void drive_program_free(tn_program *p) {

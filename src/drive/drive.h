@@ -36,26 +36,30 @@ struct tn_session {
     list *list;        /* everything a run does */
     int64_t *ring;     /* SLOT_RING: see emit/c.c */
     void **bound;      /* [n_io] host pointers; NULL = an input that is not bound yet */
-    void **spare;      /* [n_io] memory of outputs that nobody bound */
+    void **spare;      /* [n_io] memory of outputs that nobody bound, and an address for inputs without bytes */
     buffer **io_buf;   /* [n_io] device memory, on devices that cannot use host pointers; else NULL */
     int64_t *trace;    /* [n_io] steps bound by tn_session_bind_trace, or 0 */
     struct immediate *imm; /* immediate programs: */
     void **at, **own;  /* [graph.nodes.n] where each value is; memory of this session */
+    err err;           /* the last error of this session: sessions of one program may run, and fail, at the same time */
 };
 
 /* pipeline.c. Jumps through a->gd. */
 plan *pipeline_run(const graph *g, arena *a, const tn_compile_opts *opts, const target *t);
 
-/* compile.c, session.c: run half, err in ctx->err. */
+/* compile.c, session.c: run half. drive_compile opens the device that opts name and reports in ctx->err. drive_compile_on takes
+ * resolved options and an open device, so it may run on any thread; so may all that follows. */
 tn_status drive_compile(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, tn_program **out);
+tn_status drive_compile_on(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, tn_program **out, err *e);
 void drive_program_free(tn_program *p);
-tn_status drive_session_new(tn_program *p, tn_session **out);
+tn_status drive_session_new(tn_program *p, tn_session **out, err *e);
 void drive_session_free(tn_session *s);
-tn_status drive_session_run(tn_session *s, int64_t steps);
+tn_status drive_session_run(tn_session *s, int64_t steps); /* err in s->err */
 
 /* immediate.c: one op, one program, one run. */
 typedef struct immediate immediate;
-tn_status immediate_new(tn_ctx *ctx, const tn_compile_opts *opts, immediate **out);
+/* e outlives *out: errors of all its calls go there. */
+tn_status immediate_new(tn_ctx *ctx, device *dev, const tn_compile_opts *opts, immediate **out, err *e);
 void immediate_free(immediate *im);
 /* Computes node v of g. at[v] are the addresses of node values in host memory; at[v] itself is written. */
 tn_status immediate_run(immediate *im, const graph *g, val v, void *const *at);

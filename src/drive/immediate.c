@@ -18,22 +18,24 @@ typedef struct op_entry {
 
 struct immediate {
     tn_ctx *ctx;
+    device *dev;
+    err *err; /* of whoever owns this */
     tn_compile_opts opts;
     op_entry *table; /* [TABLE], linear probing within 8 places, least recently used out */
     uint64_t clock;
     tn_program_stats stats;
 };
 
-tn_status immediate_new(tn_ctx *ctx, const tn_compile_opts *opts, immediate **out) {
+tn_status immediate_new(tn_ctx *ctx, device *dev, const tn_compile_opts *opts, immediate **out, err *e) {
     immediate *im = mem_alloc(ctx->mem, sizeof *im);
-    if (!im) return err_set(&ctx->err, TN_ERR_NOMEM, "out of memory: immediate mode");
-    im->ctx = ctx;
+    if (!im) return err_set(e, TN_ERR_NOMEM, "out of memory: immediate mode");
+    im->ctx = ctx, im->dev = dev, im->err = e;
     im->opts = *opts;
     im->opts.mode = TN_MODE_GRAPH, im->opts.fusion = 0, im->opts.no_passes = 1;
     im->table = mem_alloc(ctx->mem, TABLE * sizeof *im->table);
     if (!im->table) {
         mem_free(ctx->mem, im, sizeof *im);
-        return err_set(&ctx->err, TN_ERR_NOMEM, "out of memory: immediate mode");
+        return err_set(e, TN_ERR_NOMEM, "out of memory: immediate mode");
     }
     *out = im;
     return TN_OK;
@@ -132,15 +134,14 @@ static tn_status compile_op(immediate *im, const graph *g, val v, op_entry *e) {
         make_one_op(&o);
         code = TN_OK;
     } else {
-        im->ctx->err = gd.err;
-        code = gd.err.code;
+        code = err_set(im->err, gd.err.code, "%s", gd.err.text);
     }
-    if (!code) code = drive_compile(im->ctx, o.out, &im->opts, &e->p);
+    if (!code) code = drive_compile_on(im->ctx, im->dev, o.out, &im->opts, &e->p, im->err);
     if (!code) {
         im->stats.compile_seconds += e->p->stats.compile_seconds;
         im->stats.build_seconds += e->p->stats.build_seconds;
         im->stats.cache_hits += e->p->stats.cache_hits, im->stats.cache_misses += e->p->stats.cache_misses;
-        code = drive_session_new(e->p, &e->s);
+        code = drive_session_new(e->p, &e->s, im->err);
     }
     if (code) drop(e);
     arena_fini(&a);
@@ -188,6 +189,7 @@ static tn_status run_op(immediate *im, const graph *g, val v, const places *at) 
     }
     if (!code) code = tn_session_bind(e->s, slot, place_of(at, v));
     if (!code) code = drive_session_run(e->s, 1);
+    if (code) err_set(im->err, code, "%s", e->s->err.text);
     im->stats.kernels++;
     im->stats.bytes_read += e->p->stats.bytes_read, im->stats.bytes_written += e->p->stats.bytes_written, im->stats.flops += e->p->stats.flops;
     if (im->opts.no_cache) drop(e);
@@ -210,14 +212,14 @@ tn_status immediate_session(tn_session *s) {
     tn_program *p = s->p;
     const graph *g = p->graph;
     mem m = p->ctx->mem;
-    tn_status code = immediate_new(p->ctx, &p->opts, &s->imm);
+    tn_status code = immediate_new(p->ctx, p->dev, &p->opts, &s->imm, &s->err);
     if (code) return code;
     s->at = mem_alloc(m, (size_t)g->nodes.n * sizeof *s->at);
     s->own = mem_alloc(m, (size_t)g->nodes.n * sizeof *s->own);
-    if (!s->at || !s->own) return err_set(&p->ctx->err, TN_ERR_NOMEM, "out of memory: a session");
+    if (!s->at || !s->own) return err_set(&s->err, TN_ERR_NOMEM, "out of memory: a session");
     for (val v = 1; v < (val)g->nodes.n; v++) {
         if (!needs_value(g, v) || graph_get(g, v)->op == OP_input) continue;
-        if (!(s->own[v] = mem_alloc(m, bytes_of(g, v)))) return err_set(&p->ctx->err, TN_ERR_NOMEM, "out of memory: %zu bytes for %%%u", bytes_of(g, v), v);
+        if (!(s->own[v] = mem_alloc(m, bytes_of(g, v)))) return err_set(&s->err, TN_ERR_NOMEM, "out of memory: %zu bytes for %%%u", bytes_of(g, v), v);
         s->at[v] = s->own[v];
         if (graph_get(g, v)->data) memcpy(s->own[v], graph_get(g, v)->data, bytes_of(g, v));
     }
@@ -262,7 +264,6 @@ tn_status immediate_session_run(tn_session *s) {
     for (val v = 1; v < (val)g->nodes.n && !code; v++) {
         op_class c = op_get((op_code)graph_get(g, v)->op)->cls;
         if (c == CL_SOURCE && graph_get(g, v)->op != OP_iota) continue;
-        if (c == CL_CTRL) return err_set(&s->p->ctx->err, TN_ERR_UNSUPPORTED, "op %s: control flow is not scheduled yet", op_get((op_code)graph_get(g, v)->op)->name);
         code = immediate_run(s->imm, g, v, s->at);
     }
     for (int k = 0; k < s->p->n_io && !code; k++) /* before the states change: outputs see the old ones */
@@ -280,7 +281,7 @@ static tn_status open_engine(tn_graph *g) {
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     if (g->imm) return TN_OK;
     tn_status code = ctx_device(g->ctx, o.device, 0, &g->dev, &g->ctx->err);
-    return code ? code : immediate_new(g->ctx, &o, &g->imm);
+    return code ? code : immediate_new(g->ctx, g->dev, &o, &g->imm, &g->ctx->err);
 }
 
 static tn_status grow_values(tn_graph *g) { /* through the graph's guard: the list lives in its arena */

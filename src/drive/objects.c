@@ -5,7 +5,25 @@
 #include "drive/objects.h"
 #include "rt/cache.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
+
+/* ---- errors ---- */
+
+static uintptr_t this_thread(void) { return (uintptr_t)pthread_self(); }
+
+void ctx_enter(tn_ctx *ctx) { atomic_store_explicit(&ctx->home, this_thread(), memory_order_relaxed); }
+
+tn_status ctx_report(tn_ctx *ctx, const err *e) {
+    if (e->code && &ctx->err != e && atomic_load_explicit(&ctx->home, memory_order_relaxed) == this_thread()) {
+        ctx->err.code = e->code;
+        memcpy(ctx->err.text, e->text, strlen(e->text) + 1);
+    }
+    return e->code;
+}
+
+/* ---- devices ---- */
 
 static tn_status find_api(const char *name, const device_api **out, err *e) {
     char known[256] = "";

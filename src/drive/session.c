@@ -1,11 +1,11 @@
-/* session.c - a program with its state and the list that runs it. Run half: every function returns a status, text in the context's err.
+/* session.c - a program with its state and the list that runs it. Run half: every function returns a status, text in the session's err.
  *
  * In: a program. A run of a compiled program on the CPU is one submit of a sealed list: no allocation, no lock, no system call. */
 #include "drive/drive.h"
 
 static tn_status take(tn_session *s, size_t n, size_t size, void *out) {
     void *p = mem_alloc(s->p->ctx->mem, n * size);
-    if (!p) return err_set(&s->p->ctx->err, TN_ERR_NOMEM, "out of memory: a session");
+    if (!p) return err_set(&s->err, TN_ERR_NOMEM, "out of memory: a session");
     memcpy(out, &p, sizeof p);
     return TN_OK;
 }
@@ -16,7 +16,7 @@ static tn_status init_state(tn_session *s) {
     for (int i = 0; i < p->plan->states.n && !code; i++) {
         const pbuf *b = &p->plan->bufs.at[p->plan->states.at[i].buf];
         const void *data = graph_get(p->plan->g, b->node)->data;
-        if (data) code = p->dev->api->upload(p->dev, s->state, (size_t)b->offset, data, (size_t)b->bytes, &p->ctx->err);
+        if (data) code = p->dev->api->upload(p->dev, s->state, (size_t)b->offset, data, (size_t)b->bytes, &s->err);
     }
     return code;
 }
@@ -24,7 +24,7 @@ static tn_status init_state(tn_session *s) {
 static tn_status record(tn_session *s) {
     tn_program *p = s->p;
     const device_api *api = p->dev->api;
-    err *e = &p->ctx->err;
+    err *e = &s->err;
     tn_status code = api->record(p->dev, SLOT_IO + p->plan->io.n, &s->list, e);
     if (code) return code;
     if (p->opts.mode == TN_MODE_GRAPH)
@@ -60,27 +60,27 @@ static tn_status take_slots(tn_session *s) {
     if (!code && !caps.host_memory) code = take(s, n, sizeof *s->io_buf, &s->io_buf);
     for (size_t i = 0; i < n && !code; i++) {
         s->ring[n + i] = 1;
-        if (p->io[i].is_output) code = take(s, (size_t)p->io[i].bytes, 1, &s->spare[i]);
+        if (p->io[i].is_output || !p->io[i].bytes) code = take(s, (size_t)p->io[i].bytes, 1, &s->spare[i]);
         s->bound[i] = s->spare[i];
-        if (!code && s->io_buf) code = p->dev->api->alloc(p->dev, (size_t)p->io[i].bytes, &s->io_buf[i], &p->ctx->err);
+        if (!code && s->io_buf) code = p->dev->api->alloc(p->dev, (size_t)p->io[i].bytes, &s->io_buf[i], &s->err);
     }
     return code;
 }
 
-tn_status drive_session_new(tn_program *p, tn_session **out) {
-    err *e = &p->ctx->err;
+tn_status drive_session_new(tn_program *p, tn_session **out, err *e) {
     tn_session *s = mem_alloc(p->ctx->mem, sizeof *s);
     if (!s) return err_set(e, TN_ERR_NOMEM, "out of memory: a session");
     s->p = p;
     tn_status code = take_slots(s);
     if (!code && p->opts.mode == TN_MODE_IMMEDIATE) code = immediate_session(s);
     if (!code && p->opts.mode != TN_MODE_IMMEDIATE) {
-        code = p->dev->api->alloc(p->dev, (size_t)p->plan->temp_bytes, &s->temp, e);
-        if (!code) code = p->dev->api->alloc(p->dev, (size_t)p->plan->state_bytes, &s->state, e);
+        code = p->dev->api->alloc(p->dev, (size_t)p->plan->temp_bytes, &s->temp, &s->err);
+        if (!code) code = p->dev->api->alloc(p->dev, (size_t)p->plan->state_bytes, &s->state, &s->err);
         if (!code) code = record(s);
         if (!code) code = init_state(s);
     }
     if (code) {
+        err_set(e, code, "%s", s->err.text);
         drive_session_free(s);
         return code;
     }
@@ -112,7 +112,7 @@ void drive_session_free(tn_session *s) {
 static tn_status run_remote(tn_session *s, int64_t steps) {
     tn_program *p = s->p;
     const device_api *api = p->dev->api;
-    err *e = &p->ctx->err;
+    err *e = &s->err;
     tn_status code = TN_OK;
     uint64_t ticket;
     for (int i = 0; i < p->n_io && !code; i++)
@@ -129,6 +129,6 @@ tn_status drive_session_run(tn_session *s, int64_t steps) {
     if (s->io_buf) return run_remote(s, steps);
     tn_program *p = s->p;
     uint64_t ticket;
-    tn_status code = p->dev->api->submit(s->list, steps, &ticket, &p->ctx->err);
-    return code ? code : p->dev->api->wait(p->dev, ticket, &p->ctx->err);
+    tn_status code = p->dev->api->submit(s->list, steps, &ticket, &s->err);
+    return code ? code : p->dev->api->wait(p->dev, ticket, &s->err);
 }

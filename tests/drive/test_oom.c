@@ -1,0 +1,251 @@
+/* test_oom.c - fails the k-th allocation, for every k, while a small network is built, compiled, run, saved and loaded in every mode,
+ * and while an immediate graph computes and differentiates: nothing crashes, nothing leaks, the status is TN_ERR_NOMEM with a
+ * text, and the same work succeeds right afterwards with the same bits.
+ *
+ * One context serves many failures, so that the compiler runs once a kernel; a second loop makes a context for each failure
+ * and finds the kernels on disk.
+ *
+ * Labels: slow */
+#include "tenon/tenon.h"
+#include "tenon/tenon_io.h"
+#include "tenon/tenon_nn.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { ROWS = 5, FEATURES = 7, CLASSES = 3, STEPS = 3, MOST = 160 /* failures of one kind; the rest is skipped evenly */ };
+
+/* ---- memory that refuses ---- */
+
+typedef struct counter {
+    size_t live, calls;
+    size_t refuse_at; /* this call fails; 0 = none */
+    bool for_ever;    /* and all after it */
+    bool wrong;       /* a size came back that is not the one given */
+} counter;
+static void *count_realloc(void *ud, void *ptr, size_t old_size, size_t new_size) {
+    counter *c = ud;
+    size_t *block = ptr ? (size_t *)ptr - 2 : NULL;
+    size_t before = block ? *block : 0;
+    if (block && before != old_size) c->wrong = true;
+    if (new_size == 0) {
+        c->live -= before;
+        free(block);
+        return NULL;
+    }
+    c->calls++;
+    if (c->refuse_at && (c->calls == c->refuse_at || (c->for_ever && c->calls > c->refuse_at))) return NULL;
+    block = realloc(block, new_size + 2 * sizeof *block);
+    *block = new_size;
+    c->live += new_size - before;
+    return block + 2;
+}
+
+typedef struct fixture {
+    counter c;
+    tn_ctx *ctx;
+    char dir[64], cache[80], file[80];
+} fixture;
+static fixture fix;
+
+static tn_ctx *new_ctx(counter *c) {
+    tn_config cfg = { .struct_size = sizeof cfg, .realloc = count_realloc, .realloc_ud = c, .cache_dir = fix.cache };
+    return tn_ctx_new(&cfg);
+}
+static int setup(void **state) {
+    (void)state;
+    snprintf(fix.dir, sizeof fix.dir, "/tmp/tenon-oom-XXXXXX");
+    if (!mkdtemp(fix.dir)) return 1;
+    snprintf(fix.cache, sizeof fix.cache, "%s/cache", fix.dir);
+    snprintf(fix.file, sizeof fix.file, "%s/state", fix.dir);
+    return !(fix.ctx = new_ctx(&fix.c));
+}
+static void empty_dir(const char *path) {
+    DIR *d = opendir(path);
+    if (!d) return;
+    for (struct dirent *e; (e = readdir(d));) unlinkat(dirfd(d), e->d_name, 0);
+    closedir(d);
+    rmdir(path);
+}
+static int teardown(void **state) {
+    (void)state;
+    tn_ctx_free(fix.ctx);
+    empty_dir(fix.cache);
+    empty_dir(fix.dir);
+    if (fix.c.live || fix.c.wrong) print_error("%zu bytes leak%s\n", fix.c.live, fix.c.wrong ? ", a wrong size came back" : "");
+    return fix.c.live || fix.c.wrong;
+}
+
+/* ---- the stories: each returns the first status that is not TN_OK, and frees everything either way ---- */
+
+typedef struct story {
+    tn_mode mode; /* of the network */
+    bool graph;   /* an immediate graph instead */
+    float out[4];
+} story;
+
+static tn_tensor network(tn_graph *g) {
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(ROWS, FEATURES)), y = tn_input(g, "y", TN_I32, TN_DIMS(ROWS));
+    tn_tensor loss = tn_nn_cross_entropy(tn_nn_linear(tn_relu(tn_nn_linear(x, 4, "a")), CLASSES, "b"), y);
+    tn_output(loss, "loss");
+    tn_nn_adam(loss, (tn_nn_adam_opts){ .lr = 0.01 });
+    return loss;
+}
+
+static tn_status use_session(tn_ctx *ctx, tn_session *s, story *st) {
+    float x[STEPS * ROWS * FEATURES], w[FEATURES * 4];
+    int32_t y[STEPS * ROWS];
+    for (int i = 0; i < STEPS * ROWS * FEATURES; i++) x[i] = (float)((i * 37) % 19) / 9.0f - 1;
+    for (int i = 0; i < STEPS * ROWS; i++) y[i] = i % CLASSES;
+    tn_status code = tn_run(s, TN_BIND({ "x", x }, { "y", y }, { "loss", &st->out[0] }));
+    if (!code) code = tn_io_save_state(ctx, s, fix.file);
+    if (!code) code = tn_run_n(s, STEPS, TN_BIND({ "x", x }, { "y", y }, { "loss", &st->out[1] }), STEPS);
+    if (!code) code = tn_io_load_state(ctx, s, fix.file);
+    if (!code) code = tn_session_get(s, "a/w", w, sizeof w);
+    if (!code) code = tn_session_set(s, "a/w", w, sizeof w);
+    if (!code) code = tn_session_copy_state(s, s, NULL);
+    if (!code) code = tn_run(s, TN_BIND({ "x", x }, { "y", y }, { "loss", &st->out[2] }));
+    st->out[3] = w[5];
+    return code;
+}
+
+static tn_status train(tn_ctx *ctx, story *st) {
+    tn_program *p = NULL;
+    tn_session *s = NULL;
+    char *text = NULL;
+    tn_graph *g = tn_graph_new(ctx, "train");
+    if (!g) return tn_ctx_status(ctx);
+    network(g);
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.mode = st->mode, o.threads = 1;
+    tn_status code = tn_compile(g, &o, &p);
+    if (!code) code = tn_session_new(p, &s);
+    if (!code) code = use_session(ctx, s, st);
+    if (!code && st->mode != TN_MODE_IMMEDIATE) code = tn_program_text(p, "explain", &text);
+    tn_string_free(ctx, text);
+    tn_session_free(s);
+    tn_program_free(p);
+    tn_graph_free(g);
+    return code;
+}
+
+static tn_status immediate_graph(tn_ctx *ctx, story *st) {
+    const float data[6] = { 0.5f, -1, 2, 0.25f, 3, -2 };
+    tn_graph *g = tn_graph_immediate(ctx, "now");
+    if (!g) return tn_ctx_status(ctx);
+    tn_tensor x = tn_state(g, "x", TN_F32, TN_DIMS(2, 3), data), c = tn_const(g, TN_F32, TN_DIMS(3), data), d = { g, 0 };
+    tn_tensor loss = tn_sum(tn_exp(tn_neg(tn_mul(tn_add(x, c), tn_reshape(tn_mul_scalar(x, 0.5), TN_DIMS(2, 3))))), TN_ALL_AXES, 0);
+    tn_status code = tn_graph_status(g);
+    if (!code) code = tn_grad(loss, &x, 1, &d);
+    if (!code) tn_assign(x, tn_sub(x, d));
+    if (!code) code = tn_graph_status(g);
+    if (!code) code = tn_tensor_read(loss, st->out, sizeof(float));
+    float now[6] = { 0 };
+    if (!code) code = tn_tensor_read(x, now, sizeof now);
+    st->out[1] = now[0], st->out[2] = now[4];
+    tn_graph_free(g);
+    return code;
+}
+
+static tn_status tell(tn_ctx *ctx, story *st) { return st->graph ? immediate_graph(ctx, st) : train(ctx, st); }
+
+/* ---- the loops ---- */
+
+static void check_failed(tn_ctx *ctx, tn_status code, size_t k, size_t calls) {
+    if (code != TN_ERR_NOMEM) fail_msg("allocation %zu of %zu refused: %s, %s", k, calls, tn_status_name(code), tn_ctx_error(ctx));
+    if (tn_ctx_status(ctx) != TN_ERR_NOMEM || !strstr(tn_ctx_error(ctx), "out of memory"))
+        fail_msg("allocation %zu of %zu refused, but the text is: %s", k, calls, tn_ctx_error(ctx));
+}
+
+static void fail_each(story want) {
+    counter *c = &fix.c;
+    assert_int_equal(tell(fix.ctx, &want), TN_OK); /* compiles */
+    size_t live = c->live, first = c->calls;
+    story again = { .mode = want.mode, .graph = want.graph };
+    assert_int_equal(tell(fix.ctx, &again), TN_OK);
+    assert_memory_equal(again.out, want.out, sizeof want.out);
+    assert_int_equal(c->live, live);
+    size_t n = c->calls - first, step = n / MOST + 1;
+    for (int for_ever = 0; for_ever < 2; for_ever++)
+        for (size_t k = 1 + (size_t)for_ever % step; k <= n; k += step) {
+            story st = { .mode = want.mode, .graph = want.graph };
+            c->refuse_at = c->calls + k, c->for_ever = for_ever;
+            tn_status code = tell(fix.ctx, &st);
+            c->refuse_at = 0;
+            check_failed(fix.ctx, code, k, n);
+            if (c->live != live || c->wrong) fail_msg("allocation %zu of %zu refused: %zd bytes leak%s", k, n, (ssize_t)(c->live - live), c->wrong ? ", a wrong size came back" : "");
+            if (k % (8 * step) != 1 && k + step <= n) continue; /* telling it again after each failure takes twice as long */
+            assert_int_equal(tell(fix.ctx, &st), TN_OK);
+            assert_memory_equal(st.out, want.out, sizeof want.out);
+            assert_int_equal(c->live, live);
+        }
+    print_message("%zu allocations, every %zu failed\n", n, step);
+}
+static void test_immediate(void **state) {
+    (void)state;
+    fail_each((story){ .mode = TN_MODE_IMMEDIATE });
+}
+static void test_graph(void **state) {
+    (void)state;
+    fail_each((story){ .mode = TN_MODE_GRAPH });
+}
+static void test_compiled(void **state) {
+    (void)state;
+    fail_each((story){ .mode = TN_MODE_COMPILED });
+}
+static void test_loop(void **state) {
+    (void)state;
+    fail_each((story){ .mode = TN_MODE_LOOP });
+}
+static void test_immediate_graph(void **state) {
+    (void)state;
+    fail_each((story){ .graph = true });
+}
+
+/* From the first allocation of the context on: devices and caches are opened, kernels come from disk. Where only the disk cache
+ * misses its memory the kernel is compiled instead, which is no failure. */
+static void test_new_context(void **state) {
+    (void)state;
+    story want = { .mode = TN_MODE_COMPILED };
+    assert_int_equal(tell(fix.ctx, &want), TN_OK);
+    counter whole = { 0 };
+    tn_ctx *ctx = new_ctx(&whole);
+    assert_int_equal(tell(ctx, &want), TN_OK);
+    tn_ctx_free(ctx);
+    assert_int_equal(whole.live, 0);
+    size_t step = whole.calls / 100 + 1, n_failed = 0, n_ok = 0;
+    for (int for_ever = 0; for_ever < 2; for_ever++)
+        for (size_t k = 1; k <= whole.calls; k += k < 25 ? 1 : step) {
+            counter c = { .refuse_at = k, .for_ever = for_ever };
+            story st = { .mode = want.mode };
+            if ((ctx = new_ctx(&c))) {
+                tn_status code = tell(ctx, &st);
+                if (for_ever || code) check_failed(ctx, code, k, whole.calls);
+                if (!code) assert_memory_equal(st.out, want.out, sizeof want.out);
+                n_failed += code != TN_OK, n_ok += code == TN_OK;
+            } else {
+                n_failed++;
+            }
+            tn_ctx_free(ctx);
+            if (c.live || c.wrong) fail_msg("allocation %zu of %zu refused: %zu bytes leak%s", k, whole.calls, c.live, c.wrong ? ", a wrong size came back" : "");
+        }
+    print_message("%zu failures, %zu times without the disk cache\n", n_failed, n_ok);
+    assert_true(n_failed > 10 * n_ok);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_compiled),        cmocka_unit_test(test_loop),      cmocka_unit_test(test_graph),
+                                        cmocka_unit_test(test_immediate_graph), cmocka_unit_test(test_immediate), cmocka_unit_test(test_new_context) };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
