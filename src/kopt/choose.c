@@ -142,10 +142,10 @@ static kvar best_of(const chooser *c, uint64_t candidates, int nest, double *out
 
 /* ---- contraction tiles ---- */
 
-/* Time of one step along the contraction for an mr x nv tile: two FMAs and two loads a cycle; four cycles of latency, and one because no scheduler
+/* Time of one step along the contraction for an mr x nv tile: two FMAs and a little less than two loads a cycle; four cycles of latency, and one because no scheduler
  * keeps every slot filled: tiles of ten or more accumulators win. */
 static double tile_cost(int mr, int nv) {
-    double fma = mr * nv / 2.0, loads = (mr + nv) / 2.0, cost = fma > loads ? fma : loads;
+    double fma = mr * nv / 2.0, loads = (mr + nv) / 1.8, cost = fma > loads ? fma : loads;
     return cost > 5 ? cost : 5;
 }
 

@@ -240,7 +240,8 @@ static bool walk_value(walk *w, val v, const affine *idx, bool under_dot, bool m
         if (masked) return fail(w, "a border lies between");
         return walk_reduce(w, v, idx);
     case CL_DOT:
-        if (under_dot || masked) return fail(w, "a contraction's operand is read many times: it is kept in memory");
+        if (under_dot) return fail(w, "a contraction's operand is read many times: it is kept in memory");
+        if (masked) return fail(w, "a border lies between");
         return walk_dot(w, v, idx);
     case CL_GATHER:
         if (under_dot) return fail(w, "a contraction would repeat the gather for every tile");
