@@ -286,12 +286,11 @@ static reg push_const(lower *w, tn_dtype t, double f, int64_t i) {
 }
 
 static void reduce_identity(op_code op, tn_dtype t, double *f, int64_t *i) {
-    tn_dtype r = kernel_reg_dtype(t);
-    int64_t big = r == TN_I64 ? INT64_MAX : INT32_MAX;
+    int64_t hi = t == TN_I64 ? INT64_MAX : t == TN_I8 ? INT8_MAX : t == TN_U8 ? UINT8_MAX : INT32_MAX, lo = t == TN_U8 ? 0 : -hi - 1;
     *f = 0, *i = 0;
     if (op == OP_prod) *f = 1, *i = 1;
-    if (op == OP_reduce_max || op == OP_argmax) *f = -INFINITY, *i = -big - 1;
-    if (op == OP_reduce_min || op == OP_argmin) *f = INFINITY, *i = big;
+    if (op == OP_reduce_max || op == OP_argmax) *f = -INFINITY, *i = lo; /* of the dtype: what no elements give */
+    if (op == OP_reduce_min || op == OP_argmin) *f = INFINITY, *i = hi;
 }
 static op_code reduce_alu(op_code op) {
     return op == OP_sum ? OP_add : op == OP_prod ? OP_mul : op == OP_reduce_max ? OP_max : OP_min;
