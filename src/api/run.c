@@ -168,7 +168,8 @@ tn_status tn_session_bind(tn_session *s, int slot, void *data) {
 
 tn_status tn_session_bind_trace(tn_session *s, int slot, void *data, int64_t n_steps) {
     if (!s) return TN_ERR_INVAL;
-    if (slot < 0 || slot >= s->p->n_io || !s->p->io[slot].is_output) return slot_error(s, "tn_session_bind_trace", slot);
+    if (slot < 0 || slot >= s->p->n_io) return slot_error(s, "tn_session_bind_trace", slot);
+    if (!s->p->io[slot].is_output) return session_fail(s, TN_ERR_INVAL, "tn_session_bind_trace: slot %d is the input \"%s\"; a trace is of an output", slot, s->p->io[slot].name);
     if (n_steps < 1 || !data) return session_fail(s, TN_ERR_INVAL, "tn_session_bind_trace: %lld steps at %p", (long long)n_steps, data);
     s->trace[slot] = n_steps;
     return bind(s, slot, data);

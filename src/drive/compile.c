@@ -36,7 +36,7 @@ static void check_immediate(tn_program *p, val v) {
     const graph *g = p->graph;
     const node *n = graph_get(g, v);
     const op_info *info = op_get((op_code)n->op);
-    if (info->cls == CL_CTRL)
+    if (info->cls == CL_CTRL && n->op != OP_param)
         guard_fail(&p->gd, TN_ERR_UNSUPPORTED, "op %s (%%%u)%s%s: control flow is not scheduled yet", info->name, v, n->where ? " at " : "", n->where ? n->where : "");
     for (int i = 0; i < n->rank; i++)
         if (n->dims[i] < 0)

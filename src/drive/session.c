@@ -60,7 +60,8 @@ static tn_status take_slots(tn_session *s) {
     if (!code && !caps.host_memory) code = take(s, n, sizeof *s->io_buf, &s->io_buf);
     for (size_t i = 0; i < n && !code; i++) {
         s->ring[n + i] = 1;
-        if (p->io[i].is_output || !p->io[i].bytes) code = take(s, (size_t)p->io[i].bytes, 1, &s->spare[i]);
+        if ((p->io[i].is_output || !p->io[i].bytes) && !(s->spare[i] = mem_alloc(p->ctx->mem, (size_t)p->io[i].bytes)))
+            code = err_set(&s->err, TN_ERR_NOMEM, "out of memory: %lld bytes for output \"%s\"", (long long)p->io[i].bytes, p->io[i].name);
         s->bound[i] = s->spare[i];
         if (!code && s->io_buf) code = p->dev->api->alloc(p->dev, (size_t)p->io[i].bytes, &s->io_buf[i], &s->err);
     }

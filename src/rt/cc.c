@@ -201,6 +201,8 @@ static tn_status write_source(const char *path, const char *source, size_t n, er
     return ok ? TN_OK : err_set(e, TN_ERR_IO, "cannot write %s for the C compiler: %s", path, strerror(why));
 }
 
+static const unsigned char elf_magic[4] = { 0x7f, 'E', 'L', 'F' };
+
 static tn_status read_image(const cc *c, const char *path, const outcome *o, unsigned char **out, size_t *out_size, err *e) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
@@ -211,6 +213,11 @@ static tn_status read_image(const cc *c, const char *path, const outcome *o, uns
         mem_free(c->mem, *out, *out_size);
         *out = NULL;
         st = err_set(e, TN_ERR_BUILD, "the C compiler '%s' left an empty output\n%s", c->program, o->log);
+    }
+    if (st == TN_OK && (*out_size < sizeof elf_magic || memcmp(*out, elf_magic, sizeof elf_magic) != 0)) {
+        mem_free(c->mem, *out, *out_size);
+        *out = NULL;
+        st = err_set(e, TN_ERR_BUILD, "the C compiler '%s' left %zu bytes that are no shared object (ELF)\n%s", c->program, *out_size, o->log);
     }
     return st;
 }

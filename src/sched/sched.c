@@ -122,7 +122,7 @@ static graph *prepare(const graph *src, arena *a, bool **out_forced) {
 static void refuse(const graph *g) {
     for (val v = 1; v < (val)g->nodes.n; v++) {
         const node *n = graph_get(g, v);
-        if (op_get((op_code)n->op)->cls == CL_CTRL)
+        if (op_get((op_code)n->op)->cls == CL_CTRL && n->op != OP_param) /* the op itself comes after its regions */
             guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "op %s (%%%u) at %s: control flow is not scheduled yet", op_get((op_code)n->op)->name, v,
                        n->where ? n->where : "?");
         if (n->op == OP_fold) guard_fail(g->a->gd, TN_ERR_INTERNAL, "op fold (%%%u) reached the scheduler: pass fold_lower must run first", v);

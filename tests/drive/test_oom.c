@@ -1,6 +1,6 @@
-/* test_oom.c - fails the k-th allocation, for every k, while a small network is built, compiled, run, saved and loaded in every mode,
- * and while an immediate graph computes and differentiates: nothing crashes, nothing leaks, the status is TN_ERR_NOMEM with a
- * text, and the same work succeeds right afterwards with the same bits.
+/* test_oom.c - fails the k-th allocation, for every k, while a small network is built, compiled, run, saved and loaded in every
+ * mode, and while an immediate graph computes and differentiates: nothing crashes, nothing leaks, the status is TN_ERR_NOMEM
+ * with a text, and the same work succeeds right afterwards with the same bits.
  *
  * One context serves many failures, so that the compiler runs once a kernel; a second loop makes a context for each failure
  * and finds the kernels on disk.
@@ -145,7 +145,8 @@ static tn_status immediate_graph(tn_ctx *ctx, story *st) {
     tn_graph *g = tn_graph_immediate(ctx, "now");
     if (!g) return tn_ctx_status(ctx);
     tn_tensor x = tn_state(g, "x", TN_F32, TN_DIMS(2, 3), data), c = tn_const(g, TN_F32, TN_DIMS(3), data), d = { g, 0 };
-    tn_tensor loss = tn_sum(tn_exp(tn_neg(tn_mul(tn_add(x, c), tn_reshape(tn_mul_scalar(x, 0.5), TN_DIMS(2, 3))))), TN_ALL_AXES, 0);
+    tn_tensor loss =
+        tn_sum(tn_exp(tn_neg(tn_mul(tn_add(x, c), tn_reshape(tn_mul_scalar(x, 0.5), TN_DIMS(2, 3))))), TN_ALL_AXES, 0);
     tn_status code = tn_graph_status(g);
     if (!code) code = tn_grad(loss, &x, 1, &d);
     if (!code) tn_assign(x, tn_sub(x, d));
@@ -163,7 +164,8 @@ static tn_status tell(tn_ctx *ctx, story *st) { return st->graph ? immediate_gra
 /* ---- the loops ---- */
 
 static void check_failed(tn_ctx *ctx, tn_status code, size_t k, size_t calls) {
-    if (code != TN_ERR_NOMEM) fail_msg("allocation %zu of %zu refused: %s, %s", k, calls, tn_status_name(code), tn_ctx_error(ctx));
+    if (code != TN_ERR_NOMEM)
+        fail_msg("allocation %zu of %zu refused: %s, %s", k, calls, tn_status_name(code), tn_ctx_error(ctx));
     if (tn_ctx_status(ctx) != TN_ERR_NOMEM || !strstr(tn_ctx_error(ctx), "out of memory"))
         fail_msg("allocation %zu of %zu refused, but the text is: %s", k, calls, tn_ctx_error(ctx));
 }
@@ -184,7 +186,9 @@ static void fail_each(story want) {
             tn_status code = tell(fix.ctx, &st);
             c->refuse_at = 0;
             check_failed(fix.ctx, code, k, n);
-            if (c->live != live || c->wrong) fail_msg("allocation %zu of %zu refused: %zd bytes leak%s", k, n, (ssize_t)(c->live - live), c->wrong ? ", a wrong size came back" : "");
+            if (c->live != live || c->wrong)
+                fail_msg("allocation %zu of %zu refused: %zd bytes leak%s", k, n, (ssize_t)(c->live - live),
+                         c->wrong ? ", a wrong size came back" : "");
             if (k % (8 * step) != 1 && k + step <= n) continue; /* telling it again after each failure takes twice as long */
             assert_int_equal(tell(fix.ctx, &st), TN_OK);
             assert_memory_equal(st.out, want.out, sizeof want.out);
@@ -238,14 +242,17 @@ static void test_new_context(void **state) {
                 n_failed++;
             }
             tn_ctx_free(ctx);
-            if (c.live || c.wrong) fail_msg("allocation %zu of %zu refused: %zu bytes leak%s", k, whole.calls, c.live, c.wrong ? ", a wrong size came back" : "");
+            if (c.live || c.wrong)
+                fail_msg("allocation %zu of %zu refused: %zu bytes leak%s", k, whole.calls, c.live,
+                         c.wrong ? ", a wrong size came back" : "");
         }
     print_message("%zu failures, %zu times without the disk cache\n", n_failed, n_ok);
     assert_true(n_failed > 10 * n_ok);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_compiled),        cmocka_unit_test(test_loop),      cmocka_unit_test(test_graph),
-                                        cmocka_unit_test(test_immediate_graph), cmocka_unit_test(test_immediate), cmocka_unit_test(test_new_context) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_compiled),  cmocka_unit_test(test_loop),
+                                        cmocka_unit_test(test_graph),     cmocka_unit_test(test_immediate_graph),
+                                        cmocka_unit_test(test_immediate), cmocka_unit_test(test_new_context) };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

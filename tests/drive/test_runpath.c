@@ -95,7 +95,9 @@ static int run_many(fixture *f, int n) {
     for (int i = 0; i < n; i++) {
         float total = -1;
         int64_t count = -1;
-        if (tn_session_bind(f->s, f->x, f->data[i % 2]) || tn_session_bind(f->s, f->total, &total) || tn_session_bind(f->s, f->count, &count)) return 1;
+        if (tn_session_bind(f->s, f->x, f->data[i % 2]) || tn_session_bind(f->s, f->total, &total) ||
+            tn_session_bind(f->s, f->count, &count))
+            return 1;
         if (f->mode == TN_MODE_LOOP) { /* ends with the batch of the last step */
             if (tn_run_n(f->s, 4, TN_BIND({ "x", f->data }), 2)) return 2;
             f->runs += 4;

@@ -1,6 +1,6 @@
-/* test_shared_program.c - two threads, each with sessions of its own of the same programs, run them on different data: every result is
- * that of double precision, errors stay with the session that made them, and the thread that owns the context may build and
- * compile meanwhile.
+/* test_shared_program.c - two threads, each with sessions of its own of the same programs, run them on different data: every
+ * result is that of double precision, errors stay with the session that made them, and the thread that owns the context may
+ * build and compile meanwhile.
  *
  * Labels: threads */
 #include "tenon/tenon.h"
@@ -21,7 +21,8 @@
 
 enum { RUNS = 200, ROWS = 65, COLUMNS = 33 };
 
-/* y = exp(-|x w|) summed over rows, n = number of runs so far: a matmul, a chain, a reduction and a state. Exact enough in double here. */
+/* y = exp(-|x w|) summed over rows, n = number of runs so far: a matmul, a chain, a reduction and a state. Exact enough in
+ * double here. */
 static tn_graph *make_graph(tn_ctx *ctx, const float *w) {
     tn_graph *g = tn_graph_new(ctx, "shared");
     tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(ROWS, COLUMNS));
@@ -48,11 +49,13 @@ static bool check(worker *k, const float *x, const float *y, const float *h) {
         for (int c = 0; c < 5; c++) {
             double v = 0;
             for (int i = 0; i < COLUMNS; i++) v += (double)x[r * COLUMNS + i] * k->w[i * 5 + c];
-            if (fabs(v - h[r * 5 + c]) > 1e-4) return snprintf(k->wrong, sizeof k->wrong, "h[%d,%d] is %g, expected %g", r, c, (double)h[r * 5 + c], v), false;
+            if (fabs(v - h[r * 5 + c]) > 1e-4)
+                return snprintf(k->wrong, sizeof k->wrong, "h[%d,%d] is %g, expected %g", r, c, (double)h[r * 5 + c], v), false;
             sum[c] += exp(-fabs(v));
         }
     for (int c = 0; c < 5; c++)
-        if (fabs(sum[c] - y[c]) > 1e-3) return snprintf(k->wrong, sizeof k->wrong, "y[%d] is %g, expected %g", c, (double)y[c], sum[c]), false;
+        if (fabs(sum[c] - y[c]) > 1e-3)
+            return snprintf(k->wrong, sizeof k->wrong, "y[%d] is %g, expected %g", c, (double)y[c], sum[c]), false;
     return true;
 }
 
@@ -112,7 +115,8 @@ static void share(const tn_compile_opts *opts, int n_opts) {
     for (int i = 0; i < n_opts; i++)
         if (tn_compile(g, &opts[i], &programs[i])) fail_msg("%s", tn_ctx_error(ctx));
     tn_graph_free(g);
-    worker k[2] = { { .programs = programs, .n_programs = n_opts, .w = w, .seed = 1 }, { .programs = programs, .n_programs = n_opts, .w = w, .seed = 2 } };
+    worker k[2] = { { .programs = programs, .n_programs = n_opts, .w = w, .seed = 1 },
+                    { .programs = programs, .n_programs = n_opts, .w = w, .seed = 2 } };
     pthread_t threads[2];
     for (int i = 0; i < 2; i++) assert_int_equal(pthread_create(&threads[i], NULL, work, &k[i]), 0);
     keep_failing(ctx);
@@ -139,7 +143,9 @@ static void test_two_threads_each(void **state) {
 }
 static void test_all_modes(void **state) {
     (void)state;
-    share((const tn_compile_opts[]){ with(TN_MODE_COMPILED, 1), with(TN_MODE_GRAPH, 2), with(TN_MODE_LOOP, 2), with(TN_MODE_IMMEDIATE, 1) }, 4);
+    share((const tn_compile_opts[]){ with(TN_MODE_COMPILED, 1), with(TN_MODE_GRAPH, 2), with(TN_MODE_LOOP, 2),
+                                     with(TN_MODE_IMMEDIATE, 1) },
+          4);
 }
 
 /* On the context's thread a session's error is also the context's; on another it is not. */
@@ -177,7 +183,7 @@ static void test_whose_error(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_compiled), cmocka_unit_test(test_two_threads_each), cmocka_unit_test(test_all_modes),
-                                        cmocka_unit_test(test_whose_error) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_compiled), cmocka_unit_test(test_two_threads_each),
+                                        cmocka_unit_test(test_all_modes), cmocka_unit_test(test_whose_error) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
