@@ -2,7 +2,8 @@
  * local memory, where the tile reads it as one sequential stream. In and out: scalar form with roles.
  *
  * Applies to kernels of the form: rows (.., m, n), accumulator, contraction loops, epilogue, where n runs along the lanes, m is unrolled, and
- * the operand's rows lie far apart. The n loop becomes the outermost of the two, so that a panel is used for all m before the next. */
+ * the operand's rows lie far apart. Where n is a whole number of blocks of a few tiles, a block is staged at once and the loops inside stay as they
+ * are: the left operand's rows are then read from memory once a block. Elsewhere the n loop becomes the outermost and one tile's panel is staged. */
 #include "kopt/kopt.h"
 
 enum { FAR_APART = 128, MIN_TILES = 8 }; /* elements between rows of the operand; m tiles that share a panel */
@@ -68,7 +69,12 @@ typedef struct stager {
     reg *map;        /* [k->ins.n] */
     int panel, sums; /* local buffers */
     int64_t panel_elems;
+    kvar block;          /* loop over blocks of n, or -1: one tile's panel at a time */
+    int64_t block_width; /* columns of a block */
 } stager;
+
+enum { ROW_PAD = 16 }; /* elements between rows of a staged block: rows a power of two apart would share few cache sets */
+static int64_t row_stride(const stager *t) { return t->block_width + ROW_PAD; }
 
 /* One stretch of the contraction: [base, base + length) of its only loop, or all of it. */
 typedef struct stretch {
@@ -98,16 +104,24 @@ static void copy_panel(stager *t, const stretch *x) {
     }
     for (int i = 0; i < t->depth.n; i++) kernel_push(&t->out, (kins){ .op = K_LOOP, .var = to[i], .hi = k->vars.at[to[i]].extent, .step = 1 });
     kins load = t->panel_load;
+    if (t->block >= 0) {
+        kvar q = kernel_var(k, "q", t->block_width, false, false);
+        k->vars.at[q].role = (krole){ 1, k->vars.at[t->s.n].role.lanes };
+        kernel_push(&t->out, (kins){ .op = K_LOOP, .var = q, .hi = t->block_width, .step = 1 });
+        source = affine_set_var(k->a, source, t->s.n, affine_add(k->a, affine_var(k->a, q), affine_scale(k->a, affine_var(k->a, t->block), t->block_width)));
+        place = affine_add(k->a, affine_scale(k->a, place, row_stride(t)), affine_var(k->a, q));
+    } else {
+        place = affine_add(k->a, place, affine_scale(k->a, affine_var(k->a, t->s.n), t->panel_elems));
+    }
     load.idx = source;
     reg r = kernel_push(&t->out, load);
-    place = affine_add(k->a, place, affine_scale(k->a, affine_var(k->a, t->s.n), t->panel_elems));
     kernel_push(&t->out, (kins){ .op = K_STORE, .dtype = load.src, .buf = (uint16_t)t->panel, .idx = place, .a = r, .node = load.node });
-    for (int i = 0; i < t->depth.n; i++) kernel_push(&t->out, (kins){ .op = K_END });
+    for (int i = 0; i < t->depth.n + (t->block >= 0); i++) kernel_push(&t->out, (kins){ .op = K_END });
 }
 
 static affine panel_place(stager *t, const kvar *vars) {
-    affine place = affine_scale(t->k->a, affine_var(t->k->a, t->s.n), t->panel_elems);
-    int64_t elems = 1;
+    affine n = affine_var(t->k->a, t->s.n), place = t->block >= 0 ? n : affine_scale(t->k->a, n, t->panel_elems);
+    int64_t elems = t->block >= 0 ? row_stride(t) : 1;
     for (int i = t->depth.n - 1; i >= 0; i--) {
         place = affine_add(t->k->a, place, affine_scale(t->k->a, affine_var(t->k->a, vars[i]), elems));
         elems *= t->k->vars.at[vars[i]].extent;
@@ -118,6 +132,7 @@ static affine panel_place(stager *t, const kvar *vars) {
 static affine sums_place(stager *t) { /* one row of the tile's width for every m */
     kernel *k = t->k;
     int64_t m = k->vars.at[t->s.m].extent;
+    if (t->block >= 0) return affine_add(k->a, affine_scale(k->a, affine_var(k->a, t->s.m), t->block_width), affine_var(k->a, t->s.n));
     return affine_add(k->a, affine_var(k->a, t->s.m), affine_scale(k->a, affine_var(k->a, t->s.n), m));
 }
 
@@ -138,13 +153,17 @@ static void copy_loops(stager *t, const stretch *x) {
     bool skip = false;
     for (int i = 1; i < k->ins.n; i++) {
         kins in = k->ins.at[i];
-        if (in.op == K_LOOP && in.var == t->s.n) continue; /* outermost now; its END is counted once, at the very end */
+        if (in.op == K_LOOP && in.var == t->s.n) {
+            if (t->block < 0) continue; /* outermost now; its END is counted once, at the very end */
+            in.hi = t->block_width;
+        }
         if (skip && in.op != K_END) continue;
         in.a = t->map[in.a], in.b = t->map[in.b], in.c = t->map[in.c], in.dyn = t->map[in.dyn];
         if (!x->whole) {
             if (in.op == K_LOOP && in.var == t->depth.at[0]) in.var = vars[0], in.lo = 0, in.hi = x->length;
             in.idx = affine_set_var(k->a, in.idx, t->depth.at[0], contraction_value(t, x, vars[0]));
         }
+        if (t->block >= 0) in.idx = affine_set_var(k->a, in.idx, t->s.n, affine_add(k->a, affine_var(k->a, t->s.n), affine_scale(k->a, affine_var(k->a, t->block), t->block_width)));
         if (i == (int)t->s.panel) in.buf = (uint16_t)t->panel, in.idx = panel_place(t, vars);
         t->map[i] = kernel_push(&t->out, in);
         if (i != end || x->whole) continue;
@@ -158,7 +177,7 @@ static void copy_loops(stager *t, const stretch *x) {
             skip = true;
         }
     }
-    t->out.ins.n--; /* the END of the n loop */
+    if (t->block < 0) t->out.ins.n--; /* the END of the n loop */
 }
 
 static void stage_stretch(stager *t, stretch x) {
@@ -168,26 +187,34 @@ static void stage_stretch(stager *t, stretch x) {
     if (x.block >= 0) kernel_push(&t->out, (kins){ .op = K_END });
 }
 
+/* Columns of a block: a few tiles, where they divide n evenly; 0 = no blocks. */
+static int64_t choose_block(const stager *t, int64_t width) {
+    int64_t n = t->k->vars.at[t->s.n].extent;
+    for (int64_t tiles = 6; tiles >= 2; tiles--)
+        if (n % (width * tiles) == 0) return width * tiles;
+    return 0;
+}
+
 /* Contractions deeper than a panel that fits the first-level cache are done in stretches. */
 static void stage_all(stager *t, const target *machine) {
     kernel *k = t->k;
     int64_t width = (int64_t)k->vars.at[t->s.n].role.unroll * k->vars.at[t->s.n].role.lanes, size = (int64_t)dtype_size((tn_dtype)t->panel_load.src);
     int64_t depth = k->vars.at[t->depth.at[0]].extent, m = k->vars.at[t->s.m].extent, fit = machine->l1_bytes / 2 / (width * size) / 64 * 64;
-    bool single = t->depth.n == 1 && k->ins.at[t->s.upd].dtype == TN_F32 && m * width * 4 <= machine->l2_bytes / 4;
+    int64_t columns = t->block >= 0 ? t->block_width : width, stride = t->block >= 0 ? row_stride(t) : 1;
+    bool single = t->depth.n == 1 && k->ins.at[t->s.upd].dtype == TN_F32 && m * columns * 4 <= machine->l2_bytes / 2;
     if (!single || fit < 64 || depth < 2 * fit) {
         int64_t elems = 1;
         for (int i = 0; i < t->depth.n; i++) elems *= k->vars.at[t->depth.at[i]].extent;
-        t->panel_elems = k->bufs.at[t->panel].elems = elems;
+        t->panel_elems = k->bufs.at[t->panel].elems = elems * stride;
         stage_stretch(t, (stretch){ .whole = true, .block = -1, .first = true, .last = true });
         return;
     }
-    t->panel_elems = k->bufs.at[t->panel].elems = fit;
-    t->sums = kernel_buf(k, (kbuf){ .dtype = TN_F32, .kind = KB_LOCAL, .node = t->panel_load.node, .elems = m, .plan_buf = -1 });
+    t->panel_elems = k->bufs.at[t->panel].elems = fit * stride;
+    t->sums = kernel_buf(k, (kbuf){ .dtype = TN_F32, .kind = KB_LOCAL, .node = t->panel_load.node, .elems = t->block >= 0 ? m * columns : m, .plan_buf = -1 });
     int64_t blocks = (depth + fit - 1) / fit;
     stage_stretch(t, (stretch){ .block = -1, .length = fit, .first = true });
     if (blocks > 2) stage_stretch(t, (stretch){ .block = kernel_var(k, "kb", blocks - 2, false, false), .base = fit, .length = fit });
     stage_stretch(t, (stretch){ .block = -1, .base = fit * (blocks - 1), .length = depth - fit * (blocks - 1), .last = true });
-    k->vars.at[t->s.m].row = false; /* an index of local memory now, not a number of copies */
 }
 
 void kopt_stage(kernel *k, const target *t) {
@@ -205,10 +232,25 @@ void kopt_stage(kernel *k, const target *t) {
     st.map = ARENA_ARRAY(k->a, reg, k->ins.n);
     st.out = (kernel){ .a = k->a };
     VEC_PUSH(k->a, &st.out.ins, (kins){ 0 });
+    int64_t width = (int64_t)k->vars.at[st.s.n].role.unroll * k->vars.at[st.s.n].role.lanes;
+    st.block = -1;
+    st.block_width = choose_block(&st, width);
+    bool parallel = k->par_var >= 0;
+    kins outer = { 0 };
     for (int i = 1; i < st.s.upd; i++)
-        if (k->ins.at[i].op == K_LOOP && k->ins.at[i].var == st.s.n) kernel_push(&st.out, k->ins.at[i]);
+        if (k->ins.at[i].op == K_LOOP && k->ins.at[i].var == st.s.n) outer = k->ins.at[i];
+    if (st.block_width) {
+        st.block = kernel_var(k, "nb", k->vars.at[st.s.n].extent / st.block_width, true, false);
+        outer = (kins){ .op = K_LOOP, .var = st.block, .hi = k->vars.at[st.block].extent, .step = 1 };
+    }
+    kernel_push(&st.out, outer);
     stage_all(&st, t);
     kernel_push(&st.out, (kins){ .op = K_END });
     k->ins.at = st.out.ins.at, k->ins.n = st.out.ins.n, k->ins.cap = st.out.ins.cap;
-    if (k->par_var >= 0) k->par_var = st.s.n;
+    if (st.block >= 0) { /* loops inside a block index local memory like any other */
+        k->vars.at[st.s.n].extent = st.block_width;
+        k->vars.at[st.s.n].row = false;
+    }
+    if (st.block >= 0 || st.sums) k->vars.at[st.s.m].row = false;
+    if (parallel) k->par_var = st.block >= 0 ? st.block : st.s.n;
 }
