@@ -55,8 +55,9 @@ void group_root_index(sched *s, group *gr, int r, kernel *k, split_list *var_of,
     }
 }
 
-static bool fail(walk *w, const char *text) {
+static bool fail(walk *w, val blame, const char *text) {
     w->an->reason = text;
+    w->an->blame = blame;
     return false;
 }
 
@@ -189,15 +190,15 @@ static bool walk_move(walk *w, val v, const affine *idx, bool under_dot, bool ma
     view_fail f = { 0 };
     if (!view_operand(w->an->k, w->s->g, v, idx, in, &masks, &f)) {
         if (add_split(w, f)) return false;
-        return fail(w, "the reshape between does not keep loops in order");
+        return fail(w, u, "the reshape between does not keep loops in order");
     }
-    if (masks.n && under_dot) return fail(w, "a contraction reads its operands without bounds checks: the border is made in memory");
+    if (masks.n && under_dot) return fail(w, v, "a contraction reads its operands without bounds checks: the border is made in memory");
     return walk_value(w, u, in, under_dot, masked || masks.n);
 }
 
 static bool walk_gather(walk *w, val v, const affine *idx, bool masked) {
     const node *n = graph_get(w->s->g, v), *index = graph_get(w->s->g, n->in[1]);
-    if (sched_inside(w->s, w->gi, n->in[0]) || is_own_root(w, n->in[0])) return fail(w, "gather reads its table at computed places: it must be in memory");
+    if (sched_inside(w->s, w->gi, n->in[0]) || is_own_root(w, n->in[0])) return fail(w, n->in[0], "gather reads its table at computed places: it must be in memory");
     affine *in = ARENA_ARRAY(w->s->a, affine, TN_MAX_RANK);
     for (int i = 0; i < index->rank; i++) in[i] = idx[n->attr[0] + i];
     return walk_value(w, n->in[1], in, false, masked);
@@ -219,7 +220,7 @@ static bool walk_value(walk *w, val v, const affine *idx, bool under_dot, bool m
     const node *n = graph_get(s->g, v);
     if (!sched_inside(s, w->gi, v)) {
         if (!is_own_root(w, v)) return true;
-        if (s->place[v] == PLACE_ALIAS) return fail(w, "a result of the kernel is read in another shape");
+        if (s->place[v] == PLACE_ALIAS) return fail(w, v, "a result of the kernel is read in another shape");
         return walk_root_read(w, v, idx);
     }
     for (int i = 0; i < w->an->visits.n; i++) {
@@ -229,22 +230,22 @@ static bool walk_value(walk *w, val v, const affine *idx, bool under_dot, bool m
         for (int d = 0; d < n->rank && same; d++) same = affine_equal(x->idx[d], idx[d]);
         if (same) return true;
     }
-    if (w->an->visits.n > MAX_VISITS) return fail(w, "the kernel would be too large");
+    if (w->an->visits.n > MAX_VISITS) return fail(w, v, "the kernel would be too large");
     VEC_PUSH(s->a, &w->an->visits, (visit){ v, arena_copy(s->a, idx, sizeof *idx * (size_t)(n->rank + 1)), under_dot });
     op_class cls = op_get((op_code)n->op)->cls;
     switch (cls) {
     case CL_MOVE: return walk_move(w, v, idx, under_dot, masked);
     case CL_REDUCE:
     case CL_ARG:
-        if (under_dot) return fail(w, "a contraction would repeat the reduction for every tile");
-        if (masked) return fail(w, "a border lies between");
+        if (under_dot) return fail(w, v, "a contraction would repeat the reduction for every tile");
+        if (masked) return fail(w, v, "a border lies between");
         return walk_reduce(w, v, idx);
     case CL_DOT:
-        if (under_dot) return fail(w, "a contraction's operand is read many times: it is kept in memory");
-        if (masked) return fail(w, "a border lies between");
+        if (under_dot) return fail(w, v, "a contraction's operand is read many times: it is kept in memory");
+        if (masked) return fail(w, v, "a border lies between");
         return walk_dot(w, v, idx);
     case CL_GATHER:
-        if (under_dot) return fail(w, "a contraction would repeat the gather for every tile");
+        if (under_dot) return fail(w, v, "a contraction would repeat the gather for every tile");
         return walk_gather(w, v, idx, masked);
     case CL_SOURCE: return true;
     case CL_RANDOM: return walk_value(w, n->in[0], idx, under_dot, masked);
@@ -253,8 +254,8 @@ static bool walk_value(walk *w, val v, const affine *idx, bool under_dot, bool m
         return walk_value(w, n->in[0], idx, under_dot, masked);
     default: break;
     }
-    if (!op_is_elementwise((op_code)n->op)) return fail(w, "an op of this class is its own kernel");
-    if (under_dot) return fail(w, "a contraction would repeat the work for every tile");
+    if (!op_is_elementwise((op_code)n->op)) return fail(w, v, "an op of this class is its own kernel");
+    if (under_dot) return fail(w, v, "a contraction would repeat the work for every tile");
     w->an->work += graph_elems(s->g, v);
     for (int i = 0; i < n->n_in; i++)
         if (!walk_value(w, n->in[i], idx, under_dot, masked)) return false;
@@ -268,7 +269,7 @@ static bool walk_root(walk *w, int r) {
     group_root_index(w->s, w->gr, r, w->an->k, &w->an->var_of, idx);
     if (r == 0) {
         w->an->n_root_vars = w->an->k->vars.n;
-        if (w->an->n_root_vars > (int)COUNT_OF(w->an->alive)) return fail(w, "too many loops");
+        if (w->an->n_root_vars > (int)COUNT_OF(w->an->alive)) return fail(w, root, "too many loops");
         for (int v = 0; v < w->an->n_root_vars; v++) w->an->alive[v] = true;
     } else {
         narrow_rows(w, root, idx);

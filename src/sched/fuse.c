@@ -287,7 +287,7 @@ void sched_fuse(sched *s) {
         const node *n = graph_get(s->g, v);
         s->group_of[v] = -1;
         if ((n->op == OP_const && n->splat) || n->op == OP_iota)
-            s->place[v] = PLACE_EVERYWHERE;
+            s->place[v] = s->forced[v] ? PLACE_NONE : PLACE_EVERYWHERE;
         else if (op_get((op_code)n->op)->cls == CL_SOURCE)
             s->place[v] = PLACE_LEAF;
     }

@@ -619,7 +619,7 @@ kernel *lower_group(sched *s, int gi, parg **out_args, val *out_blame) {
     val root = w.gr->roots.at[w.gr->roots.n - 1];
     *out_blame = 0;
     if (!group_analyse(s, gi, &w.an)) {
-        *out_blame = root;
+        *out_blame = w.an.blame ? w.an.blame : root;
         return NULL;
     }
     w.k = kernel_make(s->a, arena_printf(s->a, "%s_%u", op_get((op_code)graph_get(s->g, root)->op)->name, root));

@@ -81,6 +81,7 @@ typedef struct analysis {
     int64_t work;           /* elements computed inside */
     int64_t rows;           /* product of the row extents */
     const char *reason;     /* why not, when analysis failed */
+    val blame;              /* and the value that should be in memory instead */
 } analysis;
 bool group_analyse(sched *s, int gi, analysis *out);
 /* Splits a dot's index into those of its operands; contraction axis i has index kv[i]. */
