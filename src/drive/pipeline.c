@@ -15,12 +15,44 @@ static void run_passes(graph *g, arena *a, const tn_compile_opts *opts) {
         pass_run(g, pass_find("fold_lower"), a, opts->check != 0);
 }
 
+static void check_kernels(const plan *p, const char *stage) {
+    str text;
+    int n = 0;
+    str_init(&text, p->a);
+    for (int i = 0; i < p->kernels.n; i++) n += kernel_check(p->kernels.at[i].k, &text);
+    if (n) guard_fail(p->a->gd, TN_ERR_INTERNAL, "%d problems after %s:\n%s", n, stage, text.s);
+}
+
+static void check_plan(const plan *p) {
+    str text;
+    str_init(&text, p->a);
+    int n = plan_check(p, &text);
+    if (n) guard_fail(p->a->gd, TN_ERR_INTERNAL, "%d problems of the plan:\n%s", n, text.s);
+}
+
+/* Tiling may have added local buffers: they have no place in the plan. */
+static void extend_args(plan *p, pkernel *pk, int n_before) {
+    parg *args = ARENA_ARRAY(p->a, parg, pk->k->bufs.n + 1);
+    for (int b = 0; b < pk->k->bufs.n; b++) args[b].buf = b < n_before ? pk->args[b].buf : -1;
+    pk->args = args;
+}
+
+static void optimise(plan *p, pkernel *pk, const target *t) {
+    int n_bufs = pk->k->bufs.n;
+    pk->k = kopt_run(pk->k, t);
+    extend_args(p, pk, n_bufs);
+}
+
 plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, const target *t) {
     graph *g = graph_clone(src, a, true, NULL);
     run_passes(g, a, opts);
     plan *p = sched_plan(g, a, &(sched_opts){ .fusion = opts->fusion, .local_bytes = LOCAL_BYTES });
+    if (opts->check) check_kernels(p, "lowering");
     mem_inplace(p);
-    for (int i = 0; i < p->kernels.n; i++) p->kernels.at[i].k = kopt_run(p->kernels.at[i].k, t);
+    if (opts->check) check_kernels(p, "the choice of what is done in place");
+    for (int i = 0; i < p->kernels.n; i++) optimise(p, &p->kernels.at[i], t);
+    if (opts->check) check_kernels(p, "tiling");
     mem_pack(p);
+    if (opts->check) check_plan(p);
     return p;
 }

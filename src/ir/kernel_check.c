@@ -1,0 +1,400 @@
+/* kernel_check.c - every problem of a kernel in either form, one a line. In: any kernel. Out: text and the number of problems. Scratch lives in the
+ * kernel's arena.
+ *
+ * Three rounds: structure (loops, scopes of registers), then each instruction by itself (lanes, dtypes, buffers), then memory: every index inside
+ * its buffer in every iteration, and no two iterations of the parallel loop meeting in one element. Ranges are proven by interval arithmetic
+ * where that is enough, else by enumeration (kernel_walk.h). */
+#include "ir/kernel_walk.h"
+
+#include <math.h>
+#include <stdio.h>
+
+typedef struct checker {
+    const kernel *k;
+    str *out;
+    int n;
+    int *home;    /* [ins] innermost K_LOOP around it, 0 = none */
+    int *parent;  /* [ins] K_LOOP: the loop around it */
+    bool *closed; /* [ins] K_LOOP: its end has been passed */
+    int *open;    /* scratch */
+} checker;
+
+static void problem(checker *c, reg r, const char *fmt, ...) PRINTF_LIKE(3, 4);
+static void problem(checker *c, reg r, const char *fmt, ...) {
+    char text[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    str_addf(c->out, "kernel %s, %%%u: %s\n", c->k->name, r, text);
+    c->n++;
+}
+
+static const kins *ins(const checker *c, reg r) { return &c->k->ins.at[r]; }
+
+static bool makes_register(const kins *in) {
+    switch (in->op) {
+    case K_CONST:
+    case K_INDEX:
+    case K_LOAD:
+    case K_ALU:
+    case K_CAST:
+    case K_WRAP:
+    case K_RANDOM:
+    case K_ACC:
+    case K_HSUM:
+    case K_LANES: return true;
+    default: return false;
+    }
+}
+
+/* ---- structure ---- */
+
+static void check_loop(checker *c, reg r, int depth, const int *open) {
+    const kins *in = ins(c, r);
+    if (in->var < 0 || in->var >= c->k->vars.n) {
+        problem(c, r, "variable %d does not exist", in->var);
+        return;
+    }
+    for (int i = 0; i < depth; i++)
+        if (ins(c, (reg)open[i])->var == in->var) problem(c, r, "variable %s is used by a loop around it", c->k->vars.at[in->var].name);
+    if (in->step < 1) problem(c, r, "step %lld", (long long)in->step);
+    if (in->step > 1 && in->par != 2 && (in->hi - in->lo) % in->step) problem(c, r, "the last step ends behind %lld", (long long)in->hi);
+    if (in->lo < 0 || in->hi > c->k->vars.at[in->var].extent) problem(c, r, "runs outside the variable's extent %lld", (long long)c->k->vars.at[in->var].extent);
+    if (in->par > 2) problem(c, r, "par %d", in->par);
+    if (in->par && in->var != c->k->par_var) problem(c, r, "parallel loop over another variable than the kernel's");
+    if (in->par == 2 && in->hi != in->lo + 1) problem(c, r, "the last thread's loop must run once");
+}
+
+static bool check_structure(checker *c) {
+    int depth = 0, before = c->n;
+    for (reg r = 1; r < (reg)c->k->ins.n; r++) {
+        const kins *in = ins(c, r);
+        c->home[r] = depth ? c->open[depth - 1] : 0;
+        if (in->op == K_LOOP) {
+            check_loop(c, r, depth, c->open);
+            c->open[depth++] = (int)r;
+        } else if (in->op == K_END && depth-- == 0) {
+            problem(c, r, "no loop to end");
+            return false;
+        } else if (in->op == K_NIL || in->op > K_SCATTER) {
+            problem(c, r, "op code %d", in->op);
+        }
+    }
+    if (depth) problem(c, (reg)c->open[depth - 1], "the loop is not closed");
+    return c->n == before;
+}
+
+/* ---- instructions ---- */
+
+static bool is_visible(checker *c, reg user, reg r) { /* made before, in a loop that is still open */
+    if (r >= user || !makes_register(ins(c, r))) return false;
+    return c->home[r] == 0 || !c->closed[c->home[r]];
+}
+
+/* Operand x of r: visible, of register dtype t, with one lane or as many as asked for. */
+static void check_operand(checker *c, reg r, reg x, tn_dtype t, int lanes, const char *what) {
+    if (x == 0 || !is_visible(c, r, x)) {
+        problem(c, r, "%s %%%u is not computed here", what, x);
+        return;
+    }
+    const kins *in = ins(c, x);
+    if (kernel_reg_dtype((tn_dtype)in->dtype) != t) problem(c, r, "%s %%%u is %s, expected %s", what, x, dtype_name((tn_dtype)in->dtype), dtype_name(t));
+    if (in->lanes != 1 && in->lanes != lanes) problem(c, r, "%s %%%u has %d lanes, expected %d", what, x, in->lanes, lanes);
+}
+
+static void check_affine(checker *c, reg r, affine x) {
+    for (int i = 0; i < x.n; i++) {
+        bool found = false;
+        for (int l = c->home[r]; l && !found; l = c->parent[l]) found = ins(c, (reg)l)->var == x.t[i].var;
+        if (!found) problem(c, r, "variable %d is not that of a loop around it", x.t[i].var);
+        if (x.t[i].coef == 0 || (i && x.t[i].var <= x.t[i - 1].var)) problem(c, r, "terms out of order");
+    }
+}
+
+static void check_acc(checker *c, reg r, reg acc, tn_dtype t, int lanes) {
+    if (acc == 0 || !is_visible(c, r, acc) || ins(c, acc)->op != K_ACC) {
+        problem(c, r, "%%%u is not an accumulator in scope", acc);
+        return;
+    }
+    if (ins(c, acc)->dtype != t) problem(c, r, "accumulator %%%u is %s, expected %s", acc, dtype_name((tn_dtype)ins(c, acc)->dtype), dtype_name(t));
+    if (ins(c, acc)->lanes != lanes) problem(c, r, "accumulator %%%u has %d lanes, expected %d", acc, ins(c, acc)->lanes, lanes);
+}
+
+static bool is_identity(op_code op, const kins *acc) {
+    bool f = dtype_is_float((tn_dtype)acc->dtype);
+    switch (op) {
+    case OP_add: return f ? acc->imm == 0 : acc->imm_int == 0;
+    case OP_mul: return f ? acc->imm == 1 : acc->imm_int == 1;
+    case OP_max: return f ? acc->imm == -INFINITY : acc->imm_int <= 0;
+    case OP_min: return f ? acc->imm == INFINITY : acc->imm_int >= 0;
+    case OP_argmax:
+    case OP_argmin: return true; /* the index -1 says that there is no best yet */
+    default: return false;
+    }
+}
+
+static bool is_reg_dtype(uint8_t t) { return t == TN_F32 || t == TN_F64 || t == TN_I32 || t == TN_I64; }
+
+static void check_memory_operands(checker *c, reg r, const kins *in) {
+    if (in->buf >= c->k->bufs.n) {
+        problem(c, r, "buffer %d does not exist", in->buf);
+        return;
+    }
+    const kbuf *b = &c->k->bufs.at[in->buf];
+    uint8_t stored = in->op == K_LOAD ? in->src : in->dtype;
+    if (stored != b->dtype) problem(c, r, "buffer b%d holds %s, accessed as %s", in->buf, dtype_name((tn_dtype)b->dtype), dtype_name((tn_dtype)stored));
+    if (in->op == K_LOAD && b->kind == KB_OUT) problem(c, r, "reads b%d, which is declared as written only", in->buf);
+    if (in->op != K_LOAD && b->kind == KB_IN) problem(c, r, "writes b%d, which is declared as read only", in->buf);
+    if (in->op == K_LOAD && in->dtype != kernel_reg_dtype((tn_dtype)in->src)) problem(c, r, "%s is not what %s is loaded as", dtype_name((tn_dtype)in->dtype), dtype_name((tn_dtype)in->src));
+    for (int m = 0; m < in->n_mask; m++) check_affine(c, r, in->mask[m].e);
+    if (in->n_mask && !in->mask_lane) problem(c, r, "masks without lane strides");
+    if (in->dyn) {
+        tn_dtype t = (tn_dtype)ins(c, in->dyn)->dtype;
+        check_operand(c, r, in->dyn, t, in->op == K_SCATTER ? 1 : in->lanes, "index");
+        if (t != TN_I32 && t != TN_I64) problem(c, r, "index of dtype %s", dtype_name(t));
+    }
+    if (in->op == K_SCATTER && !in->dyn) problem(c, r, "scatter without an index");
+    if (in->op != K_LOAD) check_operand(c, r, in->a, kernel_reg_dtype((tn_dtype)in->dtype), in->lanes, "value");
+}
+
+static void check_alu(checker *c, reg r, const kins *in) {
+    if (in->alu == OP_NIL || in->alu >= N_OPS || !op_is_elementwise((op_code)in->alu)) {
+        problem(c, r, "op %d is not elementwise", in->alu);
+        return;
+    }
+    const op_info *op = op_get((op_code)in->alu);
+    reg operand[3] = { in->a, in->b, in->c };
+    tn_dtype result = op->cls == CL_CMP || op->cls == CL_LOG ? TN_I32 : (tn_dtype)in->src;
+    if (in->dtype != result) problem(c, r, "%s of %s gives %s, not %s", op->name, dtype_name((tn_dtype)in->src), dtype_name(result), dtype_name((tn_dtype)in->dtype));
+    for (int i = 0; i < op->arity; i++)
+        check_operand(c, r, operand[i], in->alu == OP_select && i == 0 ? TN_I32 : (tn_dtype)in->src, in->lanes, "operand");
+}
+
+static void check_update(checker *c, reg r, const kins *in) {
+    check_acc(c, r, in->c, (tn_dtype)in->dtype, in->lanes);
+    check_operand(c, r, in->a, (tn_dtype)in->dtype, in->lanes, "operand");
+    if (in->alu == OP_dot) check_operand(c, r, in->b, (tn_dtype)in->dtype, in->lanes, "operand");
+    if (in->c && ins(c, in->c)->op == K_ACC && (in->alu == OP_dot ? OP_add : in->alu) != ins(c, in->c)->alu)
+        problem(c, r, "accumulator %%%u is of %s, updated by %s", in->c, op_get((op_code)ins(c, in->c)->alu)->name, op_get((op_code)in->alu)->name);
+}
+
+static void check_lanes(checker *c, reg r, const kins *in) {
+    int max = c->k->tiled ? 64 : 1;
+    if (in->lanes < 1 || in->lanes > max || (in->lanes & (in->lanes - 1))) problem(c, r, "%d lanes", in->lanes);
+    if (in->op == K_HSUM) {
+        if (in->imm_int < 2 || in->imm_int > 64 || !is_visible(c, r, in->a) || ins(c, in->a)->lanes != in->imm_int) problem(c, r, "combines %lld lanes of %%%u", (long long)in->imm_int, in->a);
+        if (in->lanes != 1) problem(c, r, "the result has one lane, not %d", in->lanes);
+    }
+    if (in->op == K_LANES && (!is_visible(c, r, in->a) || in->imm_int < 0 || in->imm_int + in->lanes > ins(c, in->a)->lanes))
+        problem(c, r, "takes lanes that %%%u does not have", in->a);
+}
+
+static void check_ins(checker *c, reg r) {
+    const kins *in = ins(c, r);
+    tn_dtype t = (tn_dtype)in->dtype;
+    if (in->dtype >= TN_N_DTYPES || in->src >= TN_N_DTYPES) {
+        problem(c, r, "dtype %d, %d", in->dtype, in->src);
+        return;
+    }
+    check_lanes(c, r, in);
+    if (in->a >= (reg)c->k->ins.n || in->b >= (reg)c->k->ins.n || in->c >= (reg)c->k->ins.n || in->dyn >= (reg)c->k->ins.n) {
+        problem(c, r, "operand out of range");
+        return;
+    }
+    check_affine(c, r, in->idx);
+    if (makes_register(in) && in->op != K_CAST && !is_reg_dtype(in->dtype)) problem(c, r, "%s is no dtype of registers", dtype_name(t));
+    switch (in->op) {
+    case K_LOAD:
+    case K_STORE:
+    case K_SCATTER: check_memory_operands(c, r, in); break;
+    case K_ALU: check_alu(c, r, in); break;
+    case K_CAST: check_operand(c, r, in->a, kernel_reg_dtype((tn_dtype)in->src), in->lanes, "operand"); break;
+    case K_WRAP:
+        check_operand(c, r, in->a, t, in->lanes, "operand");
+        if (kernel_reg_dtype((tn_dtype)in->src) != t || in->src == in->dtype) problem(c, r, "%s does not wrap to %s", dtype_name(t), dtype_name((tn_dtype)in->src));
+        break;
+    case K_RANDOM: check_operand(c, r, in->a, TN_I64, 1, "counter"); break;
+    case K_INDEX:
+        if (dtype_is_float(t)) problem(c, r, "an index of dtype %s", dtype_name(t));
+        break;
+    case K_ACC:
+        if (!is_identity((op_code)in->alu, in)) problem(c, r, "does not start at the identity of %s", in->alu < N_OPS ? op_get((op_code)in->alu)->name : "?");
+        break;
+    case K_UPD: check_update(c, r, in); break;
+    case K_ARGUPD:
+        check_acc(c, r, in->c, t, in->lanes);
+        check_acc(c, r, in->b, TN_I64, in->lanes);
+        check_operand(c, r, in->a, t, in->lanes, "operand");
+        break;
+    case K_HSUM: check_operand(c, r, in->a, t, (int)in->imm_int, "operand"); break;
+    case K_LANES: check_operand(c, r, in->a, t, ins(c, in->a)->lanes, "operand"); break;
+    default: break;
+    }
+}
+
+static void check_instructions(checker *c) {
+    int depth = 0;
+    for (reg r = 1; r < (reg)c->k->ins.n; r++) {
+        const kins *in = ins(c, r);
+        if (in->op == K_LOOP) {
+            c->parent[r] = depth ? c->open[depth - 1] : 0;
+            c->open[depth++] = (int)r;
+        } else if (in->op == K_END) {
+            c->closed[c->open[--depth]] = true;
+        } else {
+            check_ins(c, r);
+        }
+    }
+}
+
+/* ---- memory ---- */
+
+typedef struct bounds {
+    int64_t lo, hi, n; /* elements touched; length of the buffer */
+    int64_t reach;     /* of a dynamic index */
+    bool bad;
+    int64_t worst;
+} bounds;
+
+static void visit_bounds(const visit_at *v, void *ud) {
+    bounds *b = ud;
+    int64_t lo = v->at + (b->reach < 0 ? b->reach : 0), hi = v->at + (b->reach > 0 ? b->reach : 0);
+    if (lo >= 0 && hi < b->n) return;
+    b->bad = true;
+    b->worst = lo < 0 ? lo : hi;
+}
+
+/* Range of x over the open loops, from above; rows do not count in local memory of the scalar form. */
+static void affine_range(const checker *c, affine x, const int *open, int n_open, bool local, int64_t *lo, int64_t *hi) {
+    *lo = *hi = x.base;
+    for (int i = 0; i < n_open; i++) {
+        const kins *loop = ins(c, (reg)open[i]);
+        int64_t coef = affine_coef(x, loop->var), last = loop->par == 2 ? loop->lo : loop->hi - (loop->hi - loop->lo) % loop->step;
+        if (loop->par != 2) last = loop->lo + (loop->hi - loop->lo - 1) / loop->step * loop->step;
+        if (coef == 0 || (local && c->k->vars.at[loop->var].row)) continue;
+        *lo += coef * (coef < 0 ? last : loop->lo);
+        *hi += coef * (coef < 0 ? loop->lo : last);
+    }
+}
+
+static bool never_runs(const checker *c, const int *open, int n_open) {
+    for (int i = 0; i < n_open; i++)
+        if (ins(c, (reg)open[i])->lo >= ins(c, (reg)open[i])->hi) return true;
+    return false;
+}
+
+static void check_bounds(checker *c, reg r, int n_open) {
+    const kins *in = ins(c, r);
+    bool local = !c->k->tiled && c->k->bufs.at[in->buf].kind == KB_LOCAL;
+    bounds b = { .n = c->k->bufs.at[in->buf].elems, .reach = in->dyn ? (in->dyn_n - 1) * in->dyn_stride : 0 };
+    if (never_runs(c, c->open, n_open) || (in->op == K_SCATTER && in->dyn_n <= 0)) return;
+    affine_range(c, in->idx, c->open, n_open, local, &b.lo, &b.hi);
+    int64_t along = (in->lanes - 1) * in->lane_stride;
+    b.lo += (along < 0 ? along : 0) + (b.reach < 0 ? b.reach : 0);
+    b.hi += (along > 0 ? along : 0) + (b.reach > 0 ? b.reach : 0);
+    if (b.lo >= 0 && b.hi < b.n) return;
+    kernel_walk(c->k, r, c->open, n_open, visit_bounds, &b);
+    if (b.bad) problem(c, r, "touches element %lld of b%d, which has %lld", (long long)b.worst, in->buf, (long long)b.n);
+}
+
+/* ---- races ---- */
+
+typedef struct owners { /* which iteration of the parallel loop wrote each element */
+    int32_t *of;
+    int64_t n;
+    const kins *loop, *in;
+    int32_t first; /* id of the loop's first iteration */
+    bool store, clash;
+} owners;
+
+static void visit_owner(const visit_at *v, void *ud) {
+    owners *o = ud;
+    int32_t id = o->first + (int32_t)((v->var[o->loop->var] - o->loop->lo) / o->loop->step);
+    for (int64_t d = 0; d < (o->in->dyn ? o->in->dyn_n : 1); d++) {
+        int64_t at = v->at + d * o->in->dyn_stride;
+        if (at < 0 || at >= o->n) continue;
+        if (o->of[at] && o->of[at] != id) o->clash = true;
+        if (o->store) o->of[at] = id;
+    }
+}
+
+static const kins *parallel_loop(const checker *c, const int *open, int n_open) {
+    for (int i = 0; i < n_open; i++)
+        if (ins(c, (reg)open[i])->par) return ins(c, (reg)open[i]);
+    return NULL;
+}
+
+static bool touches(const kins *in, int b, bool store) {
+    return in->buf == b && (store ? in->op == K_STORE || in->op == K_SCATTER : in->op == K_LOAD);
+}
+
+/* All accesses step by one coefficient of the parallel variable that is wider than everything else: no enumeration is needed. */
+static bool rows_apart(checker *c, int b) {
+    int64_t coef = 0, lo = 0, hi = 0, step = INT64_MAX;
+    bool any = false;
+    for (reg r = 1; r < (reg)c->k->ins.n; r++) {
+        const kins *in = ins(c, r);
+        if (!touches(in, b, true) && !touches(in, b, false)) continue;
+        int n_open = kernel_open_loops(c->k, r, c->open);
+        const kins *loop = parallel_loop(c, c->open, n_open);
+        if (!loop || in->dyn || in->n_mask) return false;
+        if (never_runs(c, c->open, n_open)) continue;
+        affine rest = affine_set_var(c->k->a, in->idx, loop->var, affine_const(0));
+        int64_t cf = affine_coef(in->idx, loop->var), l, h, along = (in->lanes - 1) * in->lane_stride;
+        if (cf == 0 || (any && cf != coef)) return false;
+        affine_range(c, rest, c->open, n_open, false, &l, &h);
+        l += along < 0 ? along : 0, h += along > 0 ? along : 0;
+        lo = any && lo < l ? lo : l, hi = any && hi > h ? hi : h;
+        if (loop->par == 1 && loop->step < step) step = loop->step;
+        coef = cf, any = true;
+    }
+    return !any || step == INT64_MAX || hi - lo < (coef < 0 ? -coef : coef) * step;
+}
+
+static void check_races(checker *c, int b) {
+    owners o = { .n = c->k->bufs.at[b].elems };
+    if (o.n == 0 || rows_apart(c, b)) return;
+    o.of = ARENA_ARRAY(c->k->a, int32_t, o.n);
+    for (int round = 0; round < 2; round++) { /* writes, then reads */
+        int32_t *first = ARENA_ARRAY(c->k->a, int32_t, c->k->ins.n), next = 1;
+        for (reg r = 1; r < (reg)c->k->ins.n; r++) {
+            const kins *in = ins(c, r);
+            if (in->op == K_LOOP && in->par) {
+                first[r] = next;
+                next += (int32_t)(in->hi > in->lo ? (in->hi - in->lo + in->step - 1) / in->step : 0);
+            }
+            if (!touches(in, b, round == 0)) continue;
+            int n_open = kernel_open_loops(c->k, r, c->open);
+            o.loop = parallel_loop(c, c->open, n_open), o.in = in, o.store = round == 0, o.clash = false;
+            if (!o.loop && round == 0) problem(c, r, "b%d is written outside the parallel loop", b);
+            if (!o.loop) continue;
+            o.first = first[o.loop - c->k->ins.at];
+            bool many = o.loop->par == 1 && o.loop->hi - o.loop->lo > o.loop->step;
+            if (many && affine_coef(in->idx, o.loop->var) == 0 && round == 0 && !never_runs(c, c->open, n_open))
+                problem(c, r, "every iteration of the parallel loop writes the same elements of b%d", b);
+            kernel_walk(c->k, r, c->open, n_open, visit_owner, &o);
+            if (o.clash) problem(c, r, "two iterations of the parallel loop meet in b%d", b);
+        }
+    }
+}
+
+int kernel_check(const kernel *k, str *out) {
+    checker c = { .k = k, .out = out };
+    c.home = ARENA_ARRAY(k->a, int, k->ins.n), c.parent = ARENA_ARRAY(k->a, int, k->ins.n);
+    c.closed = ARENA_ARRAY(k->a, bool, k->ins.n), c.open = ARENA_ARRAY(k->a, int, k->ins.n);
+    if (!check_structure(&c)) return c.n;
+    check_instructions(&c);
+    if (c.n) return c.n; /* indices mean nothing yet */
+    for (reg r = 1; r < (reg)k->ins.n; r++) {
+        const kins *in = &k->ins.at[r];
+        if (in->op != K_LOAD && in->op != K_STORE && in->op != K_SCATTER) continue;
+        check_bounds(&c, r, kernel_open_loops(k, r, c.open));
+    }
+    for (int b = 0; b < k->bufs.n && k->par_var >= 0 && k->tiled && c.n == 0; b++) {
+        bool written = false;
+        for (int i = 1; i < k->ins.n; i++) written = written || touches(&k->ins.at[i], b, true);
+        if (written && k->bufs.at[b].kind != KB_LOCAL) check_races(&c, b);
+    }
+    return c.n;
+}
