@@ -137,7 +137,7 @@ static tn_status try_compile(tn_ctx *ctx, double factor) {
 static void works(tn_ctx *ctx, double factor) {
     tn_graph *g = good_graph(ctx, factor);
     tn_program *p;
-    tn_session *s;
+    tn_session *s = NULL;
     float y[3];
     tn_compile_opts o = opts_of(TN_MODE_COMPILED);
     if (tn_compile(g, &o, &p) || tn_session_new(p, &s)) fail_msg("%s", tn_ctx_error(ctx));
@@ -359,7 +359,7 @@ static void test_null(void **state) {
     run_start(&r, TN_MODE_COMPILED);
     tn_ctx *ctx = r.f.ctx;
     tn_program *p;
-    tn_session *s;
+    tn_session *s = NULL;
     tn_program_stats st = { .kernels = 9 };
     char *text;
     tn_graph *g = good_graph(ctx, 2);
@@ -505,7 +505,7 @@ static void test_huge(void **state) {
     EXPECT(f.ctx, TN_ERR_SHAPE, tn_compile(g, NULL, &p), "test_bad.c:", "tn_add");
     tn_graph_free(g);
     for (tn_mode mode = TN_MODE_IMMEDIATE; mode <= TN_MODE_LOOP; mode++) { /* a size that is a number, but no memory */
-        tn_session *s;
+        tn_session *s = NULL;
         tn_compile_opts o = opts_of(mode);
         g = tn_graph_new(f.ctx, "too_much");
         tn_output(tn_exp(tn_input(g, "x", TN_F32, TN_DIMS((int64_t)1 << 58))), "y");
@@ -527,7 +527,7 @@ static void test_empty(void **state) {
     start_in(&f, NULL, NULL);
     for (tn_mode mode = TN_MODE_IMMEDIATE; mode <= TN_MODE_LOOP; mode++) {
         tn_program *p;
-        tn_session *s;
+        tn_session *s = NULL;
         float sum = -1;
         tn_compile_opts o = opts_of(mode);
         tn_graph *g = tn_graph_new(f.ctx, "empty");

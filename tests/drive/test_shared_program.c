@@ -162,7 +162,7 @@ static void test_whose_error(void **state) {
     float x[1] = { 0 };
     tn_graph *g = make_graph(ctx, w);
     tn_program *p;
-    tn_session *s;
+    tn_session *s = NULL;
     assert_int_equal(tn_compile(g, NULL, &p), TN_OK);
     assert_int_equal(tn_session_new(p, &s), TN_OK);
     assert_string_equal(tn_session_error(s), "no error");
