@@ -18,13 +18,14 @@ static char *stage_text(cli *c, tn_graph *g, const tn_compile_opts *o, const cha
 
 static int emit(cli *c) {
     const char *target = cli_text(c, "target", "c"), *file = cli_text(c, "output", NULL);
-    static const char *const stages[] = { "c", "graph", "plan", "kernels" };
+    static const char *const stages[] = { "c", "c-kernels", "graph", "plan", "kernels" };
     bool known = false;
     for (size_t i = 0; i < COUNT_OF(stages); i++) known = known || !strcmp(stages[i], target);
-    if (!known) cli_usage(c, "there is no target %s (c, graph, plan, kernels)", target);
+    if (!known) cli_usage(c, "there is no target %s (c, c-kernels, graph, plan, kernels)", target);
     tn_compile_opts o = cli_compile_opts(c);
     tn_graph *g = model_open(c, c->args[0], (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX));
-    char *text = stage_text(c, g, &o, strcmp(target, "c") ? target : "standalone");
+    const char *stage = !strcmp(target, "c") ? "standalone" : !strcmp(target, "c-kernels") ? "c" : target;
+    char *text = stage_text(c, g, &o, stage);
     FILE *f = file ? fopen(file, "w") : stdout;
     if (!f) cli_fail(c, "cannot write %s: %s", file, strerror(errno));
     if (c->json && !file) {
@@ -41,7 +42,7 @@ static int emit(cli *c) {
 }
 
 static const cli_option emit_options[] = {
-    { "target", 0, "WHAT", "c (default): the C text; or an earlier stage: graph, plan, kernels" },
+    { "target", 0, "WHAT", "c (default): a C file of its own; c-kernels: what the library compiles; or an earlier stage: graph, plan, kernels" },
     { "output", 'o', "FILE", "write there instead of stdout" },
     { "seed", 's', "N", "of builtin models (default 1)" },
     CLI_COMPILE_OPTIONS,
@@ -52,7 +53,7 @@ const cli_command command_emit = {
     "emit",
     "GRAPH",
     "print the generated C, or an earlier stage",
-    "The C text is one translation unit that needs nothing but a C compiler; the comment at its head says how to call it.\n\n"
+    "The C text is one file that needs nothing but a C compiler; the comment at its head holds a program that calls it.\n\n"
     "examples:\n"
     "  tenon emit @mlp --target=c --threads=1 > mlp.c && cc -O2 -c mlp.c\n"
     "  tenon emit net.tn --target=plan --fusion=1",

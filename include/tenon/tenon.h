@@ -294,7 +294,7 @@ typedef struct {
 TN_API void tn_program_get_stats(const tn_program *p, tn_program_stats *out);
 
 /* Texts of the stages, for people and tools: "graph" (as compiled), "plan", "kernels", "c", "standalone" (a C file that needs no
- * library; its head says how to call it), "explain", "explain.json". Free with tn_string_free. */
+ * library; its head has a program that calls it), "explain", "explain.json". Free with tn_string_free. */
 TN_API TN_CHECK tn_status tn_program_text(const tn_program *p, const char *stage, char **out_text);
 
 /* ---- running ------------------------------------------------------------------------------------------------------------- */

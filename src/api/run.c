@@ -3,6 +3,7 @@
  * In: pointers from the host. Out: statuses, texts in the context. Names are looked up here and nowhere later. */
 #include "api/api.h"
 #include "drive/drive.h"
+#include "emit/emit.h"
 
 #include <stdio.h>
 
@@ -86,7 +87,7 @@ static void make_text(void *arg) {
     else if (!strcmp(j->stage, "c") && p->source)
         str_addn(&j->out, p->source, p->n_source);
     else if (!strcmp(j->stage, "standalone") && p->source)
-        standalone_print(p, &j->out);
+        emit_c_standalone(p->plan, &p->target, p->plan->g->name, &j->out);
     else if (!strcmp(j->stage, "kernels") && p->plan)
         for (int i = 0; i < p->plan->kernels.n; i++) {
             if (p->plan->kernels.at[i].code == i) kernel_print(p->plan->kernels.at[i].k, &j->out);

@@ -71,9 +71,6 @@ tn_status immediate_session_run(tn_session *s);
 /* Computes what was built since the last call in an immediate graph: nodes in order, then state updates. Opens the device when needed. */
 tn_status immediate_graph_update(tn_graph *g);
 
-/* standalone.c: a file of its own, see there. */
-void standalone_print(const tn_program *p, str *out);
-
 /* explain.c */
 void explain_print(const tn_program *p, str *out);
 void explain_json(const tn_program *p, str *out);

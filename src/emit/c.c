@@ -59,14 +59,8 @@ static void print_value(emitter *e, tn_dtype t, double f, int64_t i) {
         str_addf(e->out, i == INT64_MIN ? "(-9223372036854775807LL - 1)" : "%lldLL", (long long)i);
     else if (t == TN_I32)
         str_addf(e->out, i == INT32_MIN ? "(-2147483647 - 1)" : "%lld", (long long)i);
-    else if (isnan(f))
-        str_add(e->out, t == TN_F64 ? "__builtin_nan(\"\")" : "__builtin_nanf(\"\")");
-    else if (isinf(f))
-        str_addf(e->out, "%s__builtin_inf%s()", f < 0 ? "-" : "", t == TN_F64 ? "" : "f");
-    else if (t == TN_F64)
-        str_addf(e->out, "%.17g%s", f, f == floor(f) && fabs(f) < 1e15 ? ".0" : "");
     else
-        str_addf(e->out, "%af", (double)(float)f);
+        emit_float(e->out, t == TN_F64 ? TN_F64 : TN_F32, f);
 }
 
 static void print_operand(emitter *e, reg r, int lanes) {
@@ -170,7 +164,8 @@ static void print_load(emitter *e, const kins *in, reg r) {
             str_addf(e->out, "%sx%d v%u = ", type, in->lanes, r);
         }
         print_vector_load(e, in);
-        if (in->op == K_LOAD && feeds_contraction(e, r)) str_addf(e->out, "; KEEP(v%u)", r);
+        int bytes = in->lanes * (int)dtype_size(kernel_reg_dtype(t));
+        if (in->op == K_LOAD && bytes <= 64 && feeds_contraction(e, r)) str_addf(e->out, "; KEEP_%d(v%u)", bytes < 16 ? 16 : bytes, r);
     } else {
         need(e, t, 1);
         str_addf(e->out, "%sx%d v%u = { ", type, in->lanes, r);
@@ -244,9 +239,13 @@ static void print_scatter(emitter *e, const kins *in) {
         str_addf(e->out, " = (%s)", mem_type(t));
         bool half = t == TN_F16 || t == TN_BF16;
         if (half) str_addf(e->out, "to_%s_x1(", t == TN_F16 ? "half" : "bf16");
+        bool is_int = !dtype_is_float(t);
+        if (is_int) str_add(e->out, "((uint64_t)"); /* wraps around */
         open_convert(e, t, 1);
         print_element(e, in, l, true);
-        str_addf(e->out, e->k->ins.at[in->a].lanes > 1 ? ") + v%u[%d]" : ") + v%u", in->a, l);
+        str_add(e->out, is_int ? ") + (uint64_t)" : ") + ");
+        str_addf(e->out, e->k->ins.at[in->a].lanes > 1 ? "v%u[%d]" : "v%u", in->a, l);
+        if (is_int) str_add(e->out, ")");
         str_add(e->out, half ? ");" : ";");
     }
     str_add(e->out, " }\n");
@@ -255,6 +254,7 @@ static void print_scatter(emitter *e, const kins *in) {
 /* ---- arithmetic ---- */
 
 static void use_op(emitter *e, op_code op, tn_dtype src, int lanes) {
+    src = kernel_reg_dtype(src);
     e->needs.ops[op] = true;
     const char *expr = op_get(op)->expr;
     e->needs.math |= strstr(expr, "EXP(") || strstr(expr, "TANH(") || strstr(expr, "ERF(");
@@ -263,7 +263,11 @@ static void use_op(emitter *e, op_code op, tn_dtype src, int lanes) {
     VEC_PUSH(e->out->a, &e->ops, (used_op){ (uint8_t)op, (uint8_t)src, (uint8_t)lanes });
 }
 
-static const char *infix(op_code op) { return op == OP_add ? " + " : op == OP_sub ? " - " : op == OP_mul ? " * " : NULL; }
+/* Integers go through functions, which wrap around. */
+static const char *infix(op_code op, tn_dtype t) {
+    if (!dtype_is_float(t)) return NULL;
+    return op == OP_add ? " + " : op == OP_sub ? " - " : op == OP_mul ? " * " : NULL;
+}
 
 static bool is_plain_const(const emitter *e, reg r) {
     const kins *in = &e->k->ins.at[r];
@@ -272,9 +276,9 @@ static bool is_plain_const(const emitter *e, reg r) {
 
 static void print_alu_value(emitter *e, op_code op, tn_dtype src, int lanes, const reg *r, int n) {
     need(e, src, lanes);
-    if (infix(op)) {
+    if (infix(op, src)) {
         print_operand(e, r[0], lanes);
-        str_add(e->out, infix(op));
+        str_add(e->out, infix(op, src));
         print_operand(e, r[1], lanes);
         return;
     }
@@ -298,12 +302,20 @@ static void print_alu_value(emitter *e, op_code op, tn_dtype src, int lanes, con
 }
 
 static void print_update(emitter *e, const kins *in) {
+    tn_dtype t = (tn_dtype)in->dtype;
     str_addf(e->out, "v%u ", in->c);
+    if (in->alu == OP_dot && !dtype_is_float(t)) {
+        use_op(e, OP_add, t, in->lanes);
+        str_addf(e->out, "= op_add_%sx%d(v%u, ", reg_type(t), in->lanes, in->c);
+        print_alu_value(e, OP_mul, t, in->lanes, (const reg[]){ in->a, in->b }, 2);
+        str_add(e->out, ");\n");
+        return;
+    }
     if (in->alu == OP_dot) { /* scalar * vector is the broadcast the compiler folds into the FMA */
         str_addf(e->out, "+= v%u * v%u;\n", in->a, in->b);
         return;
     }
-    if (in->alu == OP_add || in->alu == OP_mul) {
+    if (infix((op_code)in->alu, t) && in->alu != OP_sub) {
         str_add(e->out, in->alu == OP_add ? "+= " : "*= ");
         print_operand(e, in->a, in->lanes);
         str_add(e->out, ";\n");
@@ -311,7 +323,7 @@ static void print_update(emitter *e, const kins *in) {
     }
     str_add(e->out, "= ");
     reg r[2] = { in->c, in->a };
-    print_alu_value(e, (op_code)in->alu, (tn_dtype)in->dtype, in->lanes, r, 2);
+    print_alu_value(e, (op_code)in->alu, t, in->lanes, r, 2);
     str_add(e->out, ";\n");
 }
 
@@ -403,11 +415,12 @@ static void print_hsum(emitter *e, const kins *in, reg r) {
     int lanes = (int)in->imm_int;
     const char *type = reg_type(t);
     need(e, t, 1), need(e, t, lanes);
-    if (!infix((op_code)in->alu)) use_op(e, (op_code)in->alu, t, 1);
+    const char *sign = infix((op_code)in->alu, t);
+    if (!sign) use_op(e, (op_code)in->alu, t, 1);
     str_addf(e->out, "%sx1 v%u; { %sx1 h[%d]; for (int l = 0; l < %d; l++) h[l] = v%u[l];", type, r, type, lanes, lanes, in->a);
     for (int half = lanes / 2; half >= 1; half /= 2) {
-        if (infix((op_code)in->alu))
-            str_addf(e->out, " for (int l = 0; l < %d; l++) h[l] = h[l]%sh[l + %d];", half, infix((op_code)in->alu), half);
+        if (sign)
+            str_addf(e->out, " for (int l = 0; l < %d; l++) h[l] = h[l]%sh[l + %d];", half, sign, half);
         else
             str_addf(e->out, " for (int l = 0; l < %d; l++) h[l] = op_%s_%sx1(h[l], h[l + %d]);", half, op_get((op_code)in->alu)->name, type, half);
     }
@@ -491,7 +504,7 @@ static void print_kernel(emitter *e, const kernel *k, int id) {
     str_add(e->out, "int64_t tid, int64_t nt) {\n    (void)tid, (void)nt;\n");
     for (int b = 0; b < k->bufs.n; b++)
         if (k->bufs.at[b].kind == KB_LOCAL)
-            str_addf(e->out, "    %s b%d[%lld] __attribute__((aligned(64)));\n", mem_type((tn_dtype)k->bufs.at[b].dtype), b,
+            str_addf(e->out, "    %s b%d[%lld] __attribute__((aligned(64), unused));\n", mem_type((tn_dtype)k->bufs.at[b].dtype), b,
                      (long long)(k->bufs.at[b].elems > 0 ? k->bufs.at[b].elems : 1));
     e->indent = 1;
     for (reg r = 1; r < (reg)k->ins.n; r++) print_ins(e, r);
@@ -521,6 +534,16 @@ static void print_op_function(const used_op *u, str *out) {
     for (int i = 0; i < info->arity; i++)
         str_addf(out, "%s%sx%d %c", i ? ", " : "", u->op == OP_select && i == 0 ? "i32" : type, u->lanes, "xyz"[i]);
     str_add(out, ") { return ");
+    bool wraps = !dtype_is_float((tn_dtype)u->src) && (u->op == OP_add || u->op == OP_sub || u->op == OP_mul || u->op == OP_neg);
+    if (wraps) {
+        const char *w = arena_printf(out->a, "(u%sx%d)", type + 1, u->lanes);
+        const char *sign = u->op == OP_add ? "+" : u->op == OP_mul ? "*" : "-";
+        if (info->arity == 1)
+            str_addf(out, "(%sx%d)(%s%sx); }\n", type, u->lanes, sign, w);
+        else
+            str_addf(out, "(%sx%d)(%sx %s %sy); }\n", type, u->lanes, w, sign, w);
+        return;
+    }
     print_expr(out, info->expr, arena_printf(out->a, "%sx%d", type, u->lanes));
     str_add(out, "; }\n");
 }
@@ -572,7 +595,7 @@ void emit_c_kernels(plan *p, const target *t, str *out) {
         for (int j = 0; j < i && same == i; j++)
             if (p->kernels.at[j].code == j && texts.at[j].n == text.n && !memcmp(texts.at[j].s, text.s, text.n)) same = j;
         VEC_PUSH(out->a, &texts, text);
-        p->kernels.at[i].code = same;
+        if (p->kernels.at[i].code != same) p->kernels.at[i].code = same; /* a finished plan is shared, and only read */
     }
     e.out = &body;
     for (int i = 0; i < p->kernels.n; i++)

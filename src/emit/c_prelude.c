@@ -5,16 +5,24 @@
  * exp, tanh and erf of f32 are our own minimax polynomials (measured: exp 1.0, tanh 4.7, erf 2.3 ULP); other functions call libm lane by lane. */
 #include "emit/emit.h"
 
+#include <math.h>
+
 /* ---- templates: @ lanes, $ element type (f32, f64, i32, i64), ` its C type, & the mask type of the same width ---- */
 
-static const char common[] = "typedef signed char int8_t; typedef unsigned char uint8_t; typedef unsigned short uint16_t; typedef int int32_t;\n"
-                             "typedef unsigned int uint32_t; typedef long long int64_t; typedef unsigned long long uint64_t;\n"
+static const char common[] = "typedef __INT8_TYPE__ int8_t; typedef __UINT8_TYPE__ uint8_t; typedef __UINT16_TYPE__ uint16_t; typedef __INT32_TYPE__ int32_t;\n"
+                             "typedef __UINT32_TYPE__ uint32_t; typedef __INT64_TYPE__ int64_t; typedef __UINT64_TYPE__ uint64_t;\n"
                              "#define INL static inline __attribute__((always_inline, unused))\n"
-                             "#if defined(__x86_64__) && defined(__GNUC__)\n#ifdef __AVX512F__\n#define KEEP(v) __asm__(\"\" : \"+v\"(v))\n#else\n#define KEEP(v) __asm__(\"\" : \"+x\"(v))\n#endif\n#else\n#define KEEP(v) ((void)0)\n#endif\n";
+                             /* A vector of so many bytes stays in a register, where the machine has such registers. */
+                             "#if defined(__AVX512F__)\n#define KEEP_16(v) __asm__(\"\" : \"+v\"(v))\n#elif defined(__SSE2__)\n#define KEEP_16(v) __asm__(\"\" : \"+x\"(v))\n#else\n#define KEEP_16(v) ((void)0)\n#endif\n"
+                             "#if defined(__AVX512F__)\n#define KEEP_32(v) __asm__(\"\" : \"+v\"(v))\n#elif defined(__AVX__)\n#define KEEP_32(v) __asm__(\"\" : \"+x\"(v))\n#else\n#define KEEP_32(v) ((void)0)\n#endif\n"
+                             "#if defined(__AVX512F__)\n#define KEEP_64(v) __asm__(\"\" : \"+v\"(v))\n#else\n#define KEEP_64(v) ((void)0)\n#endif\n";
 
 static const char vector_type[] = "typedef ` $x@ __attribute__((vector_size(sizeof(`) * @)));\n"
                                   "typedef ` $x@u __attribute__((vector_size(sizeof(`) * @), aligned(sizeof(`)), may_alias));\n";
 static const char scalar_type[] = "typedef ` $x1;\n";
+/* Sums, products and negations of integers are computed in these: they wrap around without -fwrapv. */
+static const char unsigned_vectors[] = "typedef uint32_t u32x@ __attribute__((vector_size(4 * @)));\ntypedef uint64_t u64x@ __attribute__((vector_size(8 * @)));\n";
+static const char unsigned_scalars[] = "typedef uint32_t u32x1;\ntypedef uint64_t u64x1;\n";
 
 static const char vector_base[] =
     "INL $x@ K_$x@(` c) { return c - ($x@){ 0 }; }\n"
@@ -42,7 +50,7 @@ static const char scalar_float[] = "INL &x1 BITS_$x1($x1 v) { &x1 r; __builtin_m
 static const char vector_int[] = "INL $x@ SEL_$x@(i32x@ m, $x@ a, $x@ b) { $x@ w = __builtin_convertvector(m, $x@); return (a & w) | (b & ~w); }\n";
 static const char mask_ops[] = "INL i32x@ NOT_i32x@(i32x@ x) { return ~x; }\n";
 static const char int_ops[] =
-    "INL $x@ ABS_$x@($x@ x) { return SEL_$x@(LT_$x@(x, K_$x@(0)), -x, x); }\n"
+    "INL $x@ ABS_$x@($x@ x) { return SEL_$x@(LT_$x@(x, K_$x@(0)), ($x@)(-(u#Wx@)x), x); }\n"
     "INL ` idiv_$x@(` a, ` b) { return b == 0 ? 0 : b == -1 ? (`)(0 - (unsigned long long)a) : a / b; }\n"
     "INL ` imod_$x@(` a, ` b) { ` r = b == 0 || b == -1 ? 0 : a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }\n";
 static const char float_ops[] =
@@ -84,7 +92,7 @@ static const char half_ops[] =
     "    return FROM_f32x@(sign | SEL_i32x@(LE_i32x@(K_i32x@(0x7c00), rest), big, v));\n}\n"
     "INL i32x@ to_half_x@(f32x@ f) {\n"
     "    i32x@ u = BITS_f32x@(f), a = u & 0x7fffffff, sign = (u >> 16) & 0x8000;\n"
-    "    i32x@ norm = ((a + 0xfff + ((a >> 13) & 1)) >> 13) - (112 << 10);\n"
+    "    i32x@ norm = (i32x@)(((u32x@)a + 0xfff + (u32x@)((a >> 13) & 1)) >> 13) - (112 << 10);\n"
     "    i32x@ den = BITS_f32x@(FROM_f32x@(a) + 0.5f) - 0x3f000000;\n"
     "    i32x@ r = SEL_i32x@(LT_i32x@(a, K_i32x@(0x38800000)), den, norm);\n"
     "    r = SEL_i32x@(LE_i32x@(K_i32x@(0x47800000), a), K_i32x@(0x7c00), r);\n"
@@ -93,7 +101,7 @@ static const char half_ops[] =
     "INL f32x@ from_bf16_x@(i32x@ h) { return FROM_f32x@(h << 16); }\n"
     "INL i32x@ to_bf16_x@(f32x@ f) {\n"
     "    i32x@ u = BITS_f32x@(f), a = u & 0x7fffffff;\n"
-    "    i32x@ r = (u + 0x7fff + ((u >> 16) & 1)) >> 16, nan = (u >> 16) | 0x40;\n"
+    "    i32x@ r = (i32x@)(((u32x@)u + 0x7fff + (u32x@)((u >> 16) & 1)) >> 16), nan = (u >> 16) | 0x40;\n"
     "    return SEL_i32x@(LT_i32x@(K_i32x@(0x7f800000), a), nan, r) & 0xffff;\n}\n";
 
 static const char narrow_vector[] =
@@ -122,6 +130,24 @@ static const char random_text[] =
 
 /* ---- printing ---- */
 
+void emit_float(str *out, tn_dtype t, double v) {
+    const char *end = t == TN_F32 ? "f" : "", *sign = signbit(v) ? "-" : "";
+    if (t == TN_F32) v = (double)(float)v;
+    v = fabs(v);
+    if (isnan(v)) {
+        str_addf(out, "%s__builtin_nan%s(\"\")", sign, end);
+    } else if (isinf(v)) {
+        str_addf(out, "%s__builtin_inf%s()", sign, end);
+    } else if (v < 1e6 && v == floor(v)) {
+        str_addf(out, "%s%d.0%s", sign, (int)v, end);
+    } else { /* a whole hexadecimal significand: no decimal point, which printf takes from the locale */
+        int exponent;
+        uint64_t digits = (uint64_t)ldexp(frexp(v, &exponent), 53);
+        for (exponent -= 53; digits % 2 == 0; exponent++) digits /= 2;
+        str_addf(out, "%s0x%llxp%d%s", sign, (unsigned long long)digits, exponent, end);
+    }
+}
+
 typedef struct elem {
     const char *name, *c, *mask, *abs, *big;
     bool is_float;
@@ -147,6 +173,8 @@ static void fill(str *out, const char *text, int lanes, const elem *e) {
             str_add(out, e->abs), p += 3;
         else if (!strncmp(p, "#BIG", 4) && e)
             str_add(out, e->big), p += 3;
+        else if (!strncmp(p, "#W", 2) && e)
+            str_add(out, e->name + 1), p += 1;
         else
             str_addn(out, p, 1);
     }
@@ -216,6 +244,7 @@ static void types(const prelude_needs *needs, int lanes, str *out) {
         (void)needs;
         fill(out, lanes > 1 ? vector_type : scalar_type, lanes, &elems[i]);
     }
+    fill(out, lanes > 1 ? unsigned_vectors : unsigned_scalars, lanes, NULL);
 }
 
 static bool elem_used(const prelude_needs *needs, const elem *e) {

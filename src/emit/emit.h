@@ -11,7 +11,8 @@
  * Kernels with the same code are written once. Sets pkernel.code. */
 void emit_c(plan *p, const target *t, str *out);
 
-/* aot.c: the same with its own arenas, constants and a C function of plain pointers: what `tenon emit --target=c` prints. */
+/* aot.c: the same as a file of its own with a function of plain pointers, see its head: what `tenon emit --target=c` prints. `name` starts the names
+ * of its functions, in so far as it can stand in C. Writes to p only what emit_c wrote. */
 void emit_c_standalone(plan *p, const target *t, const char *name, str *out);
 
 /* c.c, shared by both. */
@@ -26,5 +27,7 @@ typedef struct prelude_needs {
 /* c_prune.c: of `definitions` only what `code` needs. */
 void emit_pruned(const str *definitions, const str *code, str *out);
 void emit_prelude(const prelude_needs *needs, str *out);
+/* A float literal of the type (TN_F32 or TN_F64) that reads back exactly, whatever the host's locale. */
+void emit_float(str *out, tn_dtype t, double v);
 
 #endif

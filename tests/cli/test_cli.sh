@@ -171,12 +171,15 @@ standalone() { # standalone MODEL NAME IN_COUNT OUT_COUNT OPTIONS...: the last c
     expect 0 emit "$model" --target=c --output "$dir/emitted.c" "$@"
     cat >"$dir/main.c" <<C
 #include <stdio.h>
-void ${name}_run(const float *in_x, float *out_y);
+#define ${name}_INTERFACE
+#include "emitted.c"
 int main(void) {
+    static struct ${name}_ctx ctx;
     static float x[$in], y[$out];
     for (int i = 0; i < $in; i++) x[i] = 0.25f;
-    ${name}_run(x, y);
-    ${name}_run(x, y);
+    ${name}_init(&ctx);
+    ${name}_run(&ctx, x, y);
+    ${name}_run(&ctx, x, y);
     for (int i = 0; i < $out; i++) printf("%.4f\\n", y[i]);
     return 0;
 }

@@ -3,7 +3,7 @@
  *
  * Labels: slow random
  * Each graph goes through the C compiler six times (once per op in immediate mode), so this takes a twentieth of TENON_FUZZ_SEEDS (default 200)
- * graphs; test_plans.c runs them all through the interpreter of kernels. A failure is reduced and printed as a .tn text. */
+ * graphs; test_plans.c runs them all through the interpreter of kernels. TENON_CC names the compiler. A failure is reduced and printed as a .tn text. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -124,7 +124,7 @@ static int env_int(const char *name, int otherwise) {
 static void test_random_graphs(void **state) {
     (void)state;
     int seeds = (env_int("TENON_FUZZ_SEEDS", 200) + 19) / 20, first = env_int("TENON_FUZZ_FIRST", 1), bad = 0, runs = 0;
-    tn_config cfg = { .struct_size = sizeof cfg };
+    tn_config cfg = { .struct_size = sizeof cfg, .compiler = getenv("TENON_CC") };
     tn_ctx *ctx = tn_ctx_new(&cfg);
     assert_non_null(ctx);
     for (int seed = first; seed < first + seeds; seed++) {

@@ -1,0 +1,425 @@
+/* test_standalone.c - the C file of a program, compiled in three ways and run by a generated main, against the evaluator within proven
+ * bounds, or against a session where several steps are run.
+ *
+ * Labels: random
+ * Compilers: cc -O2 (any x86-64), cc -O2 -march=native, and clang where there is one. TENON_FUZZ_SEEDS: random graphs (default 2). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "drive/drive.h"
+#include "support/support.h"
+#include "tenon/tenon_nn.h"
+
+#include <limits.h>
+#include <math.h>
+
+static char dir[256];
+static tn_ctx *ctx;
+
+static const char *const compilers[] = { "cc -O2 -Wall -Wextra -Werror -Wno-psabi", "cc -O2 -march=native", "clang -O2 -march=native", "clang -O1" };
+
+static bool has_clang(void) { return system("command -v clang >/dev/null 2>&1") == 0; }
+
+static int setup(void **state) {
+    (void)state;
+    const char *tmp = getenv("TMPDIR");
+    snprintf(dir, sizeof dir, "%s/tenon-test-XXXXXX", tmp ? tmp : "/tmp");
+    ctx = tn_ctx_new(NULL);
+    return !ctx || !mkdtemp(dir);
+}
+static int teardown(void **state) {
+    (void)state;
+    char command[512];
+    snprintf(command, sizeof command, "rm -r '%s'", dir);
+    tn_ctx_free(ctx);
+    return system(command);
+}
+
+static void shell(const char *command) {
+    char *text = test_malloc(strlen(command) + sizeof dir + 16);
+    sprintf(text, "cd '%s' && %s", dir, command);
+    int rc = system(text);
+    test_free(text);
+    if (rc) fail_msg("failed: %s", command);
+}
+
+static FILE *open_file(const char *name, const char *how) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, how);
+    if (!f) fail_msg("cannot open %s", path);
+    return f;
+}
+
+/* ---- a program in a file, and its main ---- */
+
+typedef struct subject {
+    arena *a;
+    const graph *g;
+    tn_program *p;
+    char *text;
+    char name[64]; /* prefix of its functions, as its first words tell */
+    char *out;     /* what main wrote: the outputs of every step, then all states */
+    size_t n_out;
+} subject;
+
+static void open_subject(subject *s, arena *a, const graph *g, int fusion) {
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.fusion = fusion, o.threads = fusion % 2 + 1, o.check = 1;
+    *s = (subject){ .a = a, .g = g };
+    if (drive_compile(ctx, g, &o, &s->p)) fail_msg("%s", tn_ctx_error(ctx));
+    if (tn_program_text(s->p, "standalone", &s->text)) fail_msg("%s", tn_ctx_error(ctx));
+    assert_int_equal(sscanf(s->text, "/* %63[a-zA-Z0-9_].c -", s->name), 1);
+    FILE *f = open_file("subject.c", "w");
+    fputs(s->text, f);
+    assert_int_equal(fclose(f), 0);
+    for (int i = 0; i < s->p->n_io; i++)
+        if (s->p->io[i].is_output) s->n_out += (size_t)s->p->io[i].bytes;
+}
+
+static void close_subject(subject *s) {
+    tn_string_free(ctx, s->text);
+    tn_program_free(s->p);
+}
+
+static size_t state_bytes(const subject *s, int i) {
+    val v = s->p->states[i].node;
+    return (size_t)graph_elems(s->p->plan->g, v) * dtype_size((tn_dtype)graph_get(s->p->plan->g, v)->dtype);
+}
+
+/* A main that reads the inputs of each step, and writes outputs, and at the end states by the table. */
+static void write_main(const subject *s, int steps) {
+    static const char *const types[TN_N_DTYPES] = { "float", "double", "uint16_t", "uint16_t", "int8_t", "int32_t", "int64_t", "uint8_t", "uint8_t" };
+    const tn_program *p = s->p;
+    FILE *f = open_file("main.c", "w");
+    fprintf(f, "#include <stdint.h>\n#include <stdio.h>\n#define %s_INTERFACE\n#include \"subject.c\"\nstatic struct %s_ctx c;\n", s->name, s->name);
+    for (int i = 0; i < p->n_io; i++)
+        fprintf(f, "static %s a%d[%lld];\n", types[p->io[i].dtype], i, (long long)(p->io[i].bytes / (int64_t)dtype_size((tn_dtype)p->io[i].dtype)) + 1);
+    fprintf(f, "int main(void) {\n    FILE *in = fopen(\"in\", \"rb\"), *out = fopen(\"out\", \"wb\");\n    size_t n = 0;\n    if (!in || !out) return 1;\n    %s_init(&c);\n", s->name);
+    fprintf(f, "    for (int step = 0; step < %d; step++) {\n", steps);
+    for (int i = 0; i < p->n_io; i++)
+        if (!p->io[i].is_output) fprintf(f, "        n += fread(a%d, 1, %lld, in);\n", i, (long long)p->io[i].bytes);
+    fprintf(f, "        %s_run(&c", s->name);
+    for (int i = 0; i < p->n_io; i++) fprintf(f, ", a%d", i);
+    fprintf(f, ");\n");
+    for (int i = 0; i < p->n_io; i++)
+        if (p->io[i].is_output) fprintf(f, "        n += fwrite(a%d, 1, %lld, out);\n", i, (long long)p->io[i].bytes);
+    fprintf(f, "    }\n    for (int i = 0; i < %s_state_count; i++)\n", s->name);
+    fprintf(f, "        n += fwrite(c.state + %s_state_table[i].offset, 1, %s_state_table[i].bytes, out);\n", s->name, s->name);
+    fprintf(f, "    for (int i = 0; i < %s_state_count; i++) fprintf(out, \"%%s %%s\", %s_state_table[i].name, %s_state_table[i].dtype);\n", s->name, s->name, s->name);
+    fprintf(f, "    return n == 0 && %s_state_table[%s_state_count].name ? 2 : fclose(out) != 0;\n}\n", s->name, s->name);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* Compiles, runs, reads s->out and checks the names of the states. */
+static void run_main(subject *s, const char *compiler, int steps) {
+    char command[256];
+    snprintf(command, sizeof command, "%s -o prog main.c subject.c -lm && ./prog", compiler);
+    shell(command);
+    size_t states = 0, names = 0;
+    for (int i = 0; i < s->p->n_states; i++) states += state_bytes(s, i), names += strlen(s->p->states[i].name) + 16;
+    size_t room = s->n_out * (size_t)steps + states + names + 1;
+    s->out = arena_alloc(s->a, room + 1);
+    FILE *f = open_file("out", "rb");
+    size_t n = fread(s->out, 1, room, f);
+    fclose(f);
+    char *want = arena_strdup(s->a, "");
+    for (int i = 0; i < s->p->n_states; i++)
+        want = arena_printf(s->a, "%s%s %s", want, s->p->states[i].name, dtype_name((tn_dtype)graph_get(s->p->plan->g, s->p->states[i].node)->dtype));
+    assert_int_equal(n, s->n_out * (size_t)steps + states + strlen(want));
+    assert_memory_equal(s->out + s->n_out * (size_t)steps + states, want, strlen(want));
+}
+
+/* ---- one step against the evaluator ---- */
+
+static void compare_all(const subject *s, const eval_value *want, double **bound) {
+    const char *at = s->out;
+    char why_not[512];
+    for (int i = 0; i < s->p->n_io; i++) {
+        if (!s->p->io[i].is_output) continue;
+        for (int k = 0; k < s->g->outputs.n; k++) {
+            const output *w = &s->g->outputs.at[k];
+            if (!w->name || strcmp(w->name, s->p->io[i].name)) continue;
+            if (compare(s->g, w->v, at, want[w->v], bound ? bound[w->v] : NULL, 4, why_not, sizeof why_not) >= 0) fail_msg("%s: %s", w->name, why_not);
+        }
+        at += s->p->io[i].bytes;
+    }
+    for (int i = 0; i < s->p->n_states; at += state_bytes(s, i), i++) {
+        const char *name = s->p->states[i].name;
+        val v = 0, state = 0;
+        for (int k = 0; k < s->g->inputs.n; k++)
+            if (!strcmp(graph_get(s->g, s->g->inputs.at[k])->name, name)) v = state = s->g->inputs.at[k];
+        assert_int_not_equal(state, 0);
+        for (int k = 0; k < s->g->outputs.n; k++)
+            if (s->g->outputs.at[k].state == state) v = s->g->outputs.at[k].v;
+        if (compare(s->g, v, at, want[v], bound ? bound[v] : NULL, 4, why_not, sizeof why_not) >= 0) fail_msg("state %s: %s", name, why_not);
+    }
+}
+
+static void write_inputs(const subject *s, const sample *in) {
+    FILE *f = open_file("in", "wb");
+    for (int i = 0; i < s->p->n_io; i++) {
+        if (s->p->io[i].is_output) continue;
+        for (int k = 0; k < s->g->inputs.n; k++)
+            if (!strcmp(graph_get(s->g, s->g->inputs.at[k])->name, s->p->io[i].name)) assert_int_equal(fwrite(in->data[k], 1, in->bytes[k], f), in->bytes[k]);
+    }
+    assert_int_equal(fclose(f), 0);
+}
+
+static void check_step(arena *a, const graph *g, uint64_t seed, int fusion, bool exact) {
+    subject s;
+    open_subject(&s, a, g, fusion);
+    sample in = sample_make(g, a, seed);
+    eval_value *want = eval_graph(g, a, in.values);
+    double **bound = exact ? NULL : bound_graph(g, a, want);
+    write_main(&s, 1);
+    write_inputs(&s, &in);
+    for (size_t c = 0; c < (has_clang() ? COUNT_OF(compilers) : 2); c++) {
+        run_main(&s, compilers[c], 1);
+        compare_all(&s, want, bound);
+    }
+    close_subject(&s);
+}
+
+static void check_graph(arena *a, tn_graph *g, bool exact) {
+    if (tn_graph_status(g)) fail_msg("%s", tn_ctx_error(ctx));
+    check_step(a, g->ir, 11, 3, exact);
+}
+
+/* ---- graphs ---- */
+
+ARENA_TEST(test_mlp_with_softmax) {
+    tn_graph *g = tn_graph_new(ctx, "mlp");
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(5, 37));
+    tn_tensor h = tn_relu(tn_nn_linear(x, 33, "fc1"));
+    tn_output(tn_nn_softmax(tn_nn_linear(tn_tanh(tn_nn_linear(h, 19, "fc2")), 10, "fc3"), -1), "p");
+    check_graph(a, g, false);
+    check_step(a, g->ir, 12, 0, false);
+    tn_graph_free(g);
+}
+
+ARENA_TEST(test_convolutions) {
+    tn_graph *g = tn_graph_new(ctx, "cnn");
+    tn_tensor x = tn_input(g, "image", TN_F32, TN_DIMS(2, 13, 11, 3));
+    tn_tensor h = tn_relu(tn_nn_conv2d(x, (tn_nn_conv_opts){ .out_channels = 8, .kernel = { 3 }, .padding = { 1 } }, "c1"));
+    h = tn_nn_max_pool(h, (tn_nn_pool_opts){ .kernel = { 2 } });
+    h = tn_nn_gelu(tn_nn_conv2d(h, (tn_nn_conv_opts){ .out_channels = 5, .kernel = { 3 }, .stride = { 2 } }, "c2"));
+    tn_tensor y = tn_nn_linear(tn_reshape(h, TN_DIMS(2, -1)), 4, "fc");
+    tn_output(y, "logits");
+    tn_output(tn_argmax(y, 1, 0), "class");
+    check_graph(a, g, false);
+    tn_graph_free(g);
+}
+
+ARENA_TEST(test_random_graphs) {
+    uint64_t first, n = fuzz_seeds(2, &first);
+    for (uint64_t seed = first; seed < first + n; seed++) check_step(a, randgraph(a, seed, NULL), seed, (int)(seed % 4), false);
+}
+
+/* Every dtype, and what integers do at their ends: states keep the operands from being folded. */
+ARENA_TEST(test_dtypes) {
+    static const int32_t x32[] = { INT32_MAX, INT32_MIN, -1, 46341, 65536, 7, -2147483647, 0, 123456789 };
+    static const int64_t x64[] = { INT64_MAX, INT64_MIN, -1, 3037000500, 1LL << 32, 7, -INT64_MAX, 0, 9 };
+    static const int8_t x8[] = { 127, -128, -1, 64, 0, 3, -7, 99, -100 };
+    static const uint8_t u8[] = { 255, 0, 128, 1, 17, 254, 2, 200, 16 };
+    static const struct {
+        tn_dtype t;
+        const void *data;
+        const char *name;
+    } ints[] = { { TN_I32, x32, "i32" }, { TN_I64, x64, "i64" }, { TN_I8, x8, "i8" }, { TN_U8, u8, "u8" } };
+    tn_graph *g = tn_graph_new(ctx, "dtypes");
+    for (size_t i = 0; i < COUNT_OF(ints); i++) {
+        tn_tensor x = tn_state(g, ints[i].name, ints[i].t, TN_DIMS(9), ints[i].data);
+        tn_tensor y = tn_flip(x, TN_INTS(0));
+        tn_tensor results[] = { tn_add(x, y),      tn_sub(x, y), tn_mul(x, y), tn_neg(x), tn_abs(x), tn_sum(x, TN_ALL_AXES, 0), tn_prod(tn_add_scalar(x, 3), TN_ALL_AXES, 0),
+                                tn_matmul(x, y), tn_div(x, y), tn_mod(x, y), tn_max(x, y) };
+        for (size_t k = 0; k < COUNT_OF(results); k++) tn_output(results[k], arena_printf(a, "%s %zu", ints[i].name, k));
+        tn_output(tn_lt(x, y), arena_printf(a, "%s less", ints[i].name));
+        tn_assign(x, tn_mul(x, y));
+    }
+    tn_tensor rows = tn_state(g, "rows", TN_I32, TN_DIMS(3, 3), x32);
+    tn_tensor index = tn_const(g, TN_I32, TN_DIMS(3), (const int32_t[]){ 1, 1, 5 });
+    tn_output(tn_scatter_add(rows, index, tn_mul_scalar(rows, 3), 0), "added");
+    check_graph(a, g, true);
+    tn_graph_free(g);
+}
+
+ARENA_TEST(test_half_types) {
+    tn_graph *g = tn_graph_new(ctx, "halves");
+    tn_tensor h = tn_input(g, "h", TN_F16, TN_DIMS(3, 21)), b = tn_input(g, "b", TN_BF16, TN_DIMS(3, 21)), d = tn_input(g, "d", TN_F64, TN_DIMS(3, 21));
+    tn_tensor m = tn_input(g, "m", TN_BOOL, TN_DIMS(3, 21));
+    tn_output(tn_mul(h, tn_cast(b, TN_F16)), "f16");
+    tn_output(tn_exp(b), "bf16");
+    tn_output(tn_select(m, tn_sin(d), tn_pow(tn_abs(d), tn_cast(h, TN_F64))), "f64");
+    tn_output(tn_xor(m, tn_lt(h, tn_mul_scalar(h, 2))), "bool");
+    check_graph(a, g, false);
+    tn_graph_free(g);
+}
+
+/* Constants and initial states reach the outputs bit by bit (a NaN as a NaN). */
+ARENA_TEST(test_exact_data) {
+    float f[29] = { 0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-45f, -1.17549421e-38f, 3.4028234663852886e38f, 1.0f / 3, -16777217, 1e10f, 0.1f, 999999.5f, -7 };
+    double d[7] = { 0.1, -0.0, 4.9406564584124654e-324, 1.7976931348623157e308, -1e15, 1e22, 123456.789 };
+    tn_graph *g = tn_graph_new(ctx, "data");
+    tn_tensor zero = tn_input(g, "i", TN_I64, TN_DIMS(1));
+    tn_tensor row = tn_select(tn_expand(tn_lt(zero, zero), TN_DIMS(29)), tn_full(g, TN_F32, TN_DIMS(29), 5), tn_const(g, TN_F32, TN_DIMS(29), f));
+    tn_output(row, "f32");
+    tn_output(tn_const(g, TN_F64, TN_DIMS(7), d), "f64");
+    tn_output(tn_state(g, "s", TN_F32, TN_DIMS(29), f), "state");
+    tn_output(tn_state(g, "zeros", TN_I32, TN_DIMS(3), NULL), "no data");
+    tn_output(tn_const(g, TN_F32, TN_DIMS(0, 3), NULL), "nothing");
+    tn_output(tn_full(g, TN_F64, TN_SCALAR, 0.1), "splat");
+    check_graph(a, g, true);
+    tn_graph_free(g);
+}
+
+ARENA_TEST(test_zero_sizes) {
+    tn_graph *g = tn_graph_new(ctx, "zero");
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(0, 4)), s = tn_input(g, "s", TN_F32, TN_SCALAR);
+    tn_output(tn_exp(x), "empty");
+    tn_output(tn_sum(x, TN_INTS(0), 0), "sum");
+    tn_output(tn_matmul(tn_transpose(x, 0, 1), x), "product");
+    tn_output(tn_add(s, s), "scalar");
+    check_graph(a, g, false);
+    tn_graph_free(g);
+}
+
+/* Names that C does not know, or knows too well, and that could end a comment or a string. */
+ARENA_TEST(test_names) {
+    char name[200];
+    memset(name, 'n', sizeof name - 1), name[199] = 0;
+    const char *const names[] = { "a b", "a_b", "a-b", "a_b_2", "int", "x-1", "", "1", "*/ int", "\"\\\n", "linux", "f32x8", "ctx", "\xc3\xa9t\xc3\xa9", "%d%s?\?/" };
+    tn_graph *g = tn_graph_new(ctx, "*/ main() {\n\\");
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        const char *n = *names[i] ? names[i] : name;
+        tn_tensor x = tn_input(g, n, TN_F32, TN_DIMS(3));
+        tn_tensor s = tn_state(g, arena_printf(a, "%s state", n), TN_F32, TN_DIMS(3), (const float[]){ (float)i, 2, 3 });
+        tn_output(tn_add(tn_mul_scalar(x, (double)i + 2), s), arena_printf(a, "%s!", n));
+        tn_assign(s, x);
+    }
+    check_graph(a, g, false);
+    tn_graph_free(g);
+    const char *const graphs[] = { "int", "7up", "_x", name };
+    for (size_t i = 0; i < COUNT_OF(graphs); i++) {
+        g = tn_graph_new(ctx, graphs[i]);
+        tn_output(tn_neg(tn_input(g, "x", TN_F32, TN_DIMS(3))), "y");
+        check_graph(a, g, false);
+        tn_graph_free(g);
+    }
+}
+
+/* ---- several steps against a session ---- */
+
+static double element(tn_dtype t, const char *data, size_t i) {
+    float f;
+    int64_t n;
+    if (t == TN_F32) return memcpy(&f, data + 4 * i, 4), (double)f;
+    memcpy(&n, data + 8 * i, 8);
+    return (double)n;
+}
+
+/* Rounding grows from step to step, so that no bound can be proven: 1e-4 of values about 1. */
+static void expect_near(const char *name, tn_dtype t, const char *got, const char *want, size_t bytes) {
+    for (size_t i = 0; i < bytes / dtype_size(t); i++) {
+        double x = element(t, got, i), y = element(t, want, i);
+        if (!(fabs(x - y) <= 1e-4 * fmax(1, fabs(y)))) fail_msg("%s[%zu]: got %.9g, expected %.9g", name, i, x, y);
+    }
+}
+
+enum { STEPS = 5, BATCH = 7, PIXELS = 23, CLASSES = 4 };
+
+ARENA_TEST(test_training_steps) {
+    tn_graph *g = tn_graph_new(ctx, "train");
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(BATCH, PIXELS)), label = tn_input(g, "label", TN_I64, TN_DIMS(BATCH));
+    tn_tensor h = tn_nn_dropout(tn_relu(tn_nn_linear(x, 17, "fc1")), 0.25, tn_nn_counter(g, "runs"), "drop");
+    tn_tensor loss = tn_nn_cross_entropy(tn_nn_linear(h, CLASSES, "fc2"), label);
+    tn_nn_adam(loss, (tn_nn_adam_opts){ .lr = 0.01 });
+    tn_output(loss, "loss");
+    if (tn_graph_status(g)) fail_msg("%s", tn_ctx_error(ctx));
+    float data[STEPS][BATCH * PIXELS], want[STEPS];
+    int64_t labels[STEPS][BATCH];
+    rng r = rng_make(5);
+    subject s;
+    tn_session *session;
+    open_subject(&s, a, g->ir, 3);
+    assert_int_equal(tn_session_new(s.p, &session), TN_OK);
+    FILE *f = open_file("in", "wb");
+    for (int step = 0; step < STEPS; step++) {
+        fill_random(&r, TN_F32, data[step], BATCH * PIXELS, -1, 1);
+        for (int i = 0; i < BATCH; i++) labels[step][i] = rng_below(&r, CLASSES);
+        fwrite(data[step], sizeof data[step], 1, f), fwrite(labels[step], sizeof labels[step], 1, f);
+        assert_int_equal(tn_run(session, TN_BIND({ "x", data[step] }, { "label", labels[step] }, { "loss", &want[step] })), TN_OK);
+    }
+    assert_int_equal(fclose(f), 0);
+    write_main(&s, STEPS);
+    for (size_t c = 0; c < (has_clang() ? COUNT_OF(compilers) : 2); c++) {
+        run_main(&s, compilers[c], STEPS);
+        expect_near("loss", TN_F32, s.out, (const char *)want, sizeof want);
+        const char *at = s.out + sizeof want;
+        for (int i = 0; i < s.p->n_states; at += state_bytes(&s, i), i++) {
+            char *state = arena_alloc(a, state_bytes(&s, i) + 1);
+            assert_int_equal(tn_session_get(session, s.p->states[i].name, state, state_bytes(&s, i)), TN_OK);
+            expect_near(s.p->states[i].name, (tn_dtype)graph_get(s.p->plan->g, s.p->states[i].node)->dtype, at, state, state_bytes(&s, i));
+        }
+    }
+    tn_session_free(session);
+    close_subject(&s);
+    tn_graph_free(g);
+}
+
+/* The program in the head comment is complete: it compiles and prints the number that the evaluator finds for zero inputs. */
+ARENA_TEST(test_example_of_the_head) {
+    tn_graph *g = tn_graph_new(ctx, "demo");
+    tn_output(tn_sum(tn_cos(tn_input(g, "x", TN_F32, TN_DIMS(3, 5))), TN_ALL_AXES, 0), "y");
+    subject s;
+    open_subject(&s, a, g->ir, 3);
+    FILE *f = open_file("main.c", "w");
+    int lines = 0;
+    for (const char *line = strstr(s.text, " *     #define"); line && strncmp(line, " *     ", 7) == 0; line = strchr(line, '\n') + 1, lines++)
+        fprintf(f, "%.*s\n", (int)strcspn(line + 7, "\n"), line + 7);
+    assert_int_equal(fclose(f), 0);
+    assert_in_range(lines, 8, 12);
+    shell("cp subject.c demo.c && cc -O2 -Wall -Wextra -Werror -Wno-psabi -o prog main.c demo.c -lm && ./prog > out && grep -qx 15 out");
+    close_subject(&s);
+    tn_graph_free(g);
+}
+
+/* The text depends on the program alone; immediate programs have none. */
+ARENA_TEST(test_text_is_repeatable) {
+    tn_graph *g = tn_graph_new(ctx, "again");
+    tn_output(tn_exp(tn_input(g, "x", TN_F32, TN_DIMS(3))), "y");
+    subject s, t;
+    char *text;
+    open_subject(&s, a, g->ir, 3);
+    open_subject(&t, a, g->ir, 3);
+    assert_string_equal(s.text, t.text);
+    assert_int_equal(tn_program_text(s.p, "standalone", &text), TN_OK);
+    assert_string_equal(s.text, text);
+    tn_string_free(ctx, text);
+    close_subject(&s);
+    close_subject(&t);
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.mode = TN_MODE_IMMEDIATE;
+    tn_program *p;
+    assert_int_equal(tn_compile(g, &o, &p), TN_OK);
+    assert_int_equal(tn_program_text(p, "standalone", &text), TN_ERR_INVAL);
+    tn_program_free(p);
+    tn_graph_free(g);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_mlp_with_softmax), cmocka_unit_test(test_convolutions),  cmocka_unit_test(test_dtypes),
+        cmocka_unit_test(test_half_types),       cmocka_unit_test(test_exact_data),    cmocka_unit_test(test_zero_sizes),
+        cmocka_unit_test(test_names),            cmocka_unit_test(test_training_steps), cmocka_unit_test(test_example_of_the_head),
+        cmocka_unit_test(test_text_is_repeatable), cmocka_unit_test(test_random_graphs),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
