@@ -165,7 +165,7 @@ static void print_load(emitter *e, const kins *in, reg r) {
         }
         print_vector_load(e, in);
         int bytes = in->lanes * (int)dtype_size(kernel_reg_dtype(t));
-        if (in->op == K_LOAD && bytes <= 64 && feeds_contraction(e, r)) str_addf(e->out, "; KEEP_%d(v%u)", bytes < 16 ? 16 : bytes, r);
+        if (in->op == K_LOAD && bytes >= 16 && bytes <= 64 && feeds_contraction(e, r)) str_addf(e->out, "; KEEP_%d(v%u)", bytes, r);
     } else {
         need(e, t, 1);
         str_addf(e->out, "%sx%d v%u = { ", type, in->lanes, r);
