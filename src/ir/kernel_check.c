@@ -226,6 +226,7 @@ static void check_ins(checker *c, reg r) {
         check_acc(c, r, in->c, t, in->lanes);
         check_acc(c, r, in->b, TN_I64, in->lanes);
         check_operand(c, r, in->a, t, in->lanes, "operand");
+        if (in->lane_stride) problem(c, r, "the reduced axis runs along the lanes");
         break;
     case K_HSUM: check_operand(c, r, in->a, t, (int)in->imm_int, "operand"); break;
     case K_LANES: check_operand(c, r, in->a, t, ins(c, in->a)->lanes, "operand"); break;

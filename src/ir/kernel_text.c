@@ -1,4 +1,4 @@
-/* kernel_text.c - prints kernels as lists of op codes (docs/ir.md): one instruction a line, loops indented. */
+/* kernel_text.c - prints kernels as lists of op codes (docs/ir.md): one instruction a line, loops indented. kernel_parse.c reads them back. */
 #include "ir/kernel.h"
 
 static void print_affine(const kernel *k, affine x, str *out) {
@@ -17,12 +17,16 @@ static void print_affine(const kernel *k, affine x, str *out) {
         str_addf(out, " %c %lld", x.base < 0 ? '-' : '+', (long long)(x.base < 0 ? -x.base : x.base));
 }
 
+static void print_step(const kins *in, str *out) { /* from lane to lane */
+    if (in->lanes > 1) str_addf(out, " step %lld", (long long)in->lane_stride);
+}
+
 static void print_place(const kernel *k, const kins *in, str *out) {
     str_addf(out, "b%d[", in->buf);
     print_affine(k, in->idx, out);
     if (in->dyn) str_addf(out, " + %%%u*%lld of %lld", in->dyn, (long long)in->dyn_stride, (long long)in->dyn_n);
     str_add(out, "]");
-    if (in->lanes > 1) str_addf(out, " step %lld", (long long)in->lane_stride);
+    print_step(in, out);
 }
 
 static void print_type(const kins *in, str *out) {
@@ -50,12 +54,13 @@ static void print_ins(const kernel *k, reg r, str *out) {
     case K_CONST:
     case K_ACC:
         str_add(out, in->op == K_CONST ? "const " : "acc ");
+        if (in->op == K_ACC) str_addf(out, "%s ", op_get((op_code)in->alu)->name);
         print_imm(in, out);
         break;
     case K_INDEX:
         str_add(out, "index ");
         print_affine(k, in->idx, out);
-        if (in->lanes > 1) str_addf(out, " step %lld", (long long)in->lane_stride);
+        print_step(in, out);
         break;
     case K_LOAD:
         str_add(out, "load ");
@@ -92,6 +97,7 @@ static void print_ins(const kernel *k, reg r, str *out) {
     case K_RANDOM:
         str_addf(out, "random %%%u stream %lld at ", in->a, (long long)in->imm_int);
         print_affine(k, in->idx, out);
+        print_step(in, out);
         break;
     case K_UPD:
         str_addf(out, "update %%%u %s %%%u", in->c, in->alu == OP_dot ? "fma" : op_get((op_code)in->alu)->name, in->a);
@@ -102,12 +108,20 @@ static void print_ins(const kernel *k, reg r, str *out) {
         print_affine(k, in->idx, out);
         break;
     case K_HSUM: str_addf(out, "across %%%u %s of %lld lanes", in->a, op_get((op_code)in->alu)->name, (long long)in->imm_int); break;
+    case K_LANES: str_addf(out, "lanes %%%u from %lld", in->a, (long long)in->imm_int); break;
     default: str_addf(out, "op%d", in->op);
     }
-    if (makes) {
+    if (in->op != K_LOOP && in->op != K_END) {
         str_add(out, "  ");
         print_type(in, out);
     }
+    str_add(out, "\n");
+}
+
+static void print_var(const kvar_info *v, str *out) {
+    str_addf(out, "  var %s = %lld%s%s", v->name, (long long)v->extent, v->row ? " row" : "", v->reduce ? " reduce" : "");
+    if (v->role.lanes > 1) str_addf(out, " lanes %d", v->role.lanes);
+    if (v->role.unroll > 1) str_addf(out, " unroll %d", v->role.unroll);
     str_add(out, "\n");
 }
 
@@ -116,7 +130,10 @@ void kernel_print(const kernel *k, str *out) {
     str_addf(out, "kernel @%s(", k->name);
     for (int b = 0; b < k->bufs.n; b++)
         str_addf(out, "%sb%d %s %s[%lld]", b ? ", " : "", b, modes[k->bufs.at[b].kind], dtype_name((tn_dtype)k->bufs.at[b].dtype), (long long)k->bufs.at[b].elems);
-    str_addf(out, ") %s {\n", k->tiled ? "tiled" : "scalar");
+    str_addf(out, ") %s", k->tiled ? "tiled" : "scalar");
+    if (k->par_var >= 0) str_addf(out, " parallel %s", k->vars.at[k->par_var].name);
+    str_add(out, " {\n");
+    for (kvar v = 0; v < k->vars.n; v++) print_var(&k->vars.at[v], out);
     int depth = 1;
     for (reg r = 1; r < (reg)k->ins.n; r++) {
         if (k->ins.at[r].op == K_END) depth--;

@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "pass/pass.h"
+#include "sched/sched.h"
 #include "support/plan_run.h"
 
 static bool fails(graph *g, void *ud) { return !plan_config_agrees(g, NULL, ud); }
@@ -27,16 +29,111 @@ static void report(graph *g, arena *a, plan_config *c) {
     fprintf(stderr, "  after reduction: %s\n", c->text);
 }
 
+/* A contraction large enough for panels in local memory and for threads, with operands as they come and something behind it. */
+static graph *contraction_of(arena *a, uint64_t seed) {
+    rng r = rng_make(seed);
+    graph *g = graph_make(a, "contraction");
+    int64_t m = rng_between(&r, 1, 120), k = rng_between(&r, 1, 40), n = rng_between(&r, 1, 300), b = rng_chance(&r, 0.3) ? rng_between(&r, 1, 3) : 1;
+    int64_t swap[] = { 0, 2, 1 }, zero[] = { 0 }, ca[] = { 2 }, cb[] = { 1 };
+    bool tx = rng_chance(&r, 0.3), ty = rng_chance(&r, 0.3);
+    val x = graph_add(g, &(spec){ .op = OP_input, .dtype = TN_F32, .name = "x", .rank = 3, .dims = (int64_t[]){ b, tx ? k : m, tx ? m : k } });
+    val y = graph_add(g, &(spec){ .op = OP_input, .dtype = TN_F32, .name = "y", .rank = 3, .dims = (int64_t[]){ b, ty ? n : k, ty ? k : n } });
+    if (tx) x = graph_permute(g, x, swap);
+    if (ty) y = graph_permute(g, y, swap);
+    if (rng_chance(&r, 0.2)) x = graph_unary(g, OP_tanh, x);
+    val v = graph_dot(g, x, y, zero, zero, 1, ca, cb, 1);
+    if (rng_chance(&r, 0.5)) v = graph_binary(g, OP_max, v, graph_splat_like(g, v, 0.1));
+    if (rng_chance(&r, 0.3)) v = graph_binary(g, OP_sub, v, graph_broadcast(g, graph_reduce(g, OP_reduce_max, v, 4), 3, graph_get(g, v)->dims));
+    if (rng_chance(&r, 0.3)) v = graph_permute(g, v, swap);
+    if (rng_chance(&r, 0.2)) v = graph_reduce(g, OP_sum, v, 1ull << rng_below(&r, 3));
+    graph_output(g, "out", v);
+    graph_compact(g);
+    return g;
+}
+
 /* The graph of a seed; every second one with gradients where it has any. */
 static graph *graph_of(arena *a, uint64_t seed, tally *t) {
     guard gd, *outer = a->gd;
-    graph *g = randgraph(a, seed, NULL), *d = graph_clone(g, a, false, NULL);
+    graph *g = seed % 16 == 3 || seed % 16 == 6 ? contraction_of(a, seed) : randgraph(a, seed, NULL), *d = graph_clone(g, a, false, NULL);
     if (seed % 2 == 0) return g;
     a->gd = &gd;
     bool ok = GUARD_TRY(&gd) && differentiate(d, a);
     a->gd = outer;
     t->differentiated += ok;
     return ok ? d : graph_clone(g, a, false, NULL);
+}
+
+/* The scheduler knows no fold. */
+static graph *graph_without_folds(const graph *g, arena *a) {
+    graph *c = graph_clone(g, a, true, NULL);
+    pass_run(c, pass_find("fold_lower"), a, false);
+    return c;
+}
+
+/* parse(print(k)) prints the same text and has the same problems, none. */
+static bool texts_agree(const plan *p, arena *a, char *why_not, size_t n) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        str x, y, problems;
+        str_init(&x, a), str_init(&y, a), str_init(&problems, a);
+        kernel_print(p->kernels.at[i].k, &x);
+        kernel *k = kernel_parse(a, x.s, x.n, "kernel");
+        kernel_print(k, &y);
+        if (!strcmp(x.s, y.s) && kernel_check(k, &problems) == 0) continue;
+        snprintf(why_not, n, "kernel %s reads back as\n%s%s", p->kernels.at[i].k->name, y.s, problems.s);
+        return false;
+    }
+    return true;
+}
+
+static void test_texts(void **state) {
+    (void)state;
+    int kernels = 0;
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        arena a;
+        guard gd;
+        tally t = { 0 };
+        char text[4096];
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("seed %d: %s", (int)seed, gd.err.text);
+        graph *g = graph_of(&a, seed, &t);
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        target machine = plan_target(seed);
+        o.fusion = (int)(seed % 4);
+        plan *p = pipeline_run(g, &a, &o, &machine), *scalar = sched_plan(graph_without_folds(g, &a), &a, &(sched_opts){ .fusion = o.fusion, .local_bytes = 1 << 16 });
+        if (!texts_agree(p, &a, text, sizeof text) || !texts_agree(scalar, &a, text, sizeof text)) fail_msg("seed %d: %s", (int)seed, text);
+        kernels += p->kernels.n + scalar->kernels.n;
+        arena_fini(&a);
+    }
+    printf("%d kernels printed and read back\n", kernels);
+}
+
+static void test_bad_texts(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *message;
+    } bad[] = {
+        { "", "t:1:1: expected kernel" },
+        { "kernel @k(b0 in f32[4], b2 out f32[4]) scalar {}", "t:1:26: expected the next buffer's number" },
+        { "kernel @k() scalar { end ", "t:1:26: expected update" },
+        { "kernel @k(b0 in f32[4]) scalar {\n  %1 = load b1[0]  f32\n}", "t:2:14: expected a buffer of the kernel" },
+        { "kernel @k(b0 in f32[4]) scalar {\n  %1 = load b0[i0]  f32\n}", "t:2:16: expected a loop variable" },
+        { "kernel @k() scalar {\n  %1 = add %1, %1  f32\n}", "t:2:13: expected a register above" },
+        { "kernel @k() scalar {\n  %1 = const 1  f32x65\n}", "t:2:23: expected 2 to 64 lanes" },
+        { "kernel @k() scalar {\n  %1 = const 99999999999999999999  i64\n}", "t:2:33: expected a number of 64 bits" },
+        { "kernel @k() scalar { } x", "t:1:24: expected the end of the text" },
+    };
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        arena a;
+        guard gd;
+        arena_init(&a, mem_libc(), &gd);
+        if (GUARD_TRY(&gd)) {
+            kernel_parse(&a, bad[i].text, strlen(bad[i].text), "t");
+            fail_msg("accepted: %s", bad[i].text);
+        }
+        assert_string_equal(gd.err.text, bad[i].message);
+        assert_int_equal(gd.err.code, TN_ERR_PARSE);
+        arena_fini(&a);
+    }
 }
 
 static void run_seed(uint64_t seed, tally *t) {
@@ -71,6 +168,6 @@ static void test_random_graphs(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_random_graphs) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_bad_texts), cmocka_unit_test(test_texts), cmocka_unit_test(test_random_graphs) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
