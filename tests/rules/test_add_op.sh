@@ -44,7 +44,7 @@ graph @third_powers(x f32[7], k i32[4]) {
 TN
 "$BUILD_DIR/tenon" run "$work/cube.tn" >/dev/null 2>&1 && fail "cube exists without its row"
 for mode in compiled graph; do
-    run=("$build/tenon" run "$work/cube.tn" --json --mode $mode --input x=7xf32:-2,-0.5,0,1.5,3,inf,-inf --input k=4xi32:-3,0,2,1291)
+    run=("$build/tenon" run "$work/cube.tn" --json --mode "$mode" --input "x=7xf32:-2,-0.5,0,1.5,3,inf,-inf" --input "k=4xi32:-3,0,2,1291")
     expect "$mode mode" '"data": [-8,-0.125,0,3.375,27,"inf","-inf"]' "${run[@]}"
     expect "$mode mode, integers that wrap around" '"data": [-27,0,8,-2143282125]' "${run[@]}"
 done

@@ -1,13 +1,14 @@
 /* digits_dump.c - the network of examples/digits.c as numbers for a second opinion (test_torch.sh, second_opinion.py).
- * Usage: digits_dump OUT.safetensors SEED
+ * Usage: digits_dump OUT.safetensors SEED f32|f64
  *
  * Out, in one file:
- *   images f32[10,32,8,8,1], labels i32[10,32]: ten batches
+ *   images f[10,32,8,8,1], labels i32[10,32]: ten batches
  *   init/P, grad/P, final/P for each parameter P: first value, gradient for batch 0, value after 50 steps of Adam
- *   grad_loss f32[], loss f32[50]: the loss that was differentiated, and those of the steps (which take the batches in turn) */
+ *   grad_loss f[], loss f[50]: the loss that was differentiated, and those of the steps (which take the batches in turn) */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <tenon/tenon.h>
 #include <tenon/tenon_io.h>
@@ -17,7 +18,10 @@ enum { BATCH = 32, BATCHES = 10, STEPS = 50, PARAMS = 8, PIXELS = 64 };
 enum { INIT, GRAD, FINAL, KINDS };
 
 static tn_ctx *ctx;
-static float images[BATCHES * BATCH][PIXELS], loss[STEPS], grad_loss;
+static tn_dtype type; /* of images, parameters and losses */
+static float images32[BATCHES * BATCH][PIXELS];
+static double images64[BATCHES * BATCH][PIXELS], loss[STEPS], grad_loss; /* the losses are memory for either type */
+static void *images;
 static int32_t labels[BATCHES * BATCH];
 static char names[KINDS][PARAMS][64];
 static tn_io_tensor file[KINDS * PARAMS + 4];
@@ -35,12 +39,14 @@ static void make_data(uint64_t seed) {
         labels[i] = (int32_t)((r >> 40) % 10);
         for (int p = 0; p < PIXELS; p++) {
             r = r * 6364136223846793005u + 1442695040888963407u;
-            images[i][p] = (float)(r >> 40) / 16777216.0f + (p / 6 == labels[i] ? 0.5f : 0.0f);
+            images32[i][p] = (float)(r >> 40) / 16777216.0f + (p / 6 == labels[i] ? 0.5f : 0.0f);
+            images64[i][p] = (double)images32[i][p];
         }
     }
+    images = type == TN_F64 ? (void *)images64 : (void *)images32;
 }
 
-static tn_tensor network(tn_tensor x /* f32[N,8,8,1] */) { /* f32[N,10] */
+static tn_tensor network(tn_tensor x /* f[N,8,8,1] */) { /* f[N,10] */
     tn_nn_conv_opts conv1 = { .out_channels = 16, .kernel = { 3, 3 }, .padding = { 1, 1 } }, conv2 = conv1;
     conv2.out_channels = 32;
     x = tn_relu(tn_nn_conv2d(x, conv1, "conv1"));
@@ -50,7 +56,7 @@ static tn_tensor network(tn_tensor x /* f32[N,8,8,1] */) { /* f32[N,10] */
     return tn_nn_linear(x, 10, "fc2");
 }
 static tn_tensor loss_of(tn_graph *g) {
-    tn_tensor x = tn_input(g, "images", TN_F32, TN_DIMS(BATCH, 8, 8, 1)), t = tn_input(g, "labels", TN_I32, TN_DIMS(BATCH));
+    tn_tensor x = tn_input(g, "images", type, TN_DIMS(BATCH, 8, 8, 1)), t = tn_input(g, "labels", TN_I32, TN_DIMS(BATCH));
     return tn_nn_cross_entropy(network(x), t);
 }
 
@@ -71,7 +77,7 @@ static void *slot_of(tn_graph *g, int kind, int i) {
     void *data = malloc(tn_tensor_bytes(p));
     if (!data) exit(1);
     snprintf(name, sizeof names[kind][i], "%s/%s", prefix[kind], tn_tensor_name(p));
-    file[kind * PARAMS + i] = (tn_io_tensor){ name, TN_F32, tn_tensor_shape(p), data };
+    file[kind * PARAMS + i] = (tn_io_tensor){ name, type, tn_tensor_shape(p), data };
     return data;
 }
 
@@ -115,7 +121,8 @@ static void take_training(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 3) return fprintf(stderr, "usage: digits_dump OUT.safetensors SEED\n"), 2;
+    if (argc != 4) return fprintf(stderr, "usage: digits_dump OUT.safetensors SEED f32|f64\n"), 2;
+    type = strcmp(argv[3], "f64") ? TN_F32 : TN_F64;
     tn_config cfg = { .struct_size = sizeof cfg };
     tn_config_from_env(&cfg);
     if (!(ctx = tn_ctx_new(&cfg))) return 1;
@@ -123,10 +130,10 @@ int main(int argc, char **argv) {
     take_gradients();
     take_training();
     tn_io_tensor *rest = file + KINDS * PARAMS;
-    rest[0] = (tn_io_tensor){ "images", TN_F32, TN_DIMS(BATCHES, BATCH, 8, 8, 1), images };
+    rest[0] = (tn_io_tensor){ "images", type, TN_DIMS(BATCHES, BATCH, 8, 8, 1), images };
     rest[1] = (tn_io_tensor){ "labels", TN_I32, TN_DIMS(BATCHES, BATCH), labels };
-    rest[2] = (tn_io_tensor){ "loss", TN_F32, TN_DIMS(STEPS), loss };
-    rest[3] = (tn_io_tensor){ "grad_loss", TN_F32, TN_SCALAR, &grad_loss };
+    rest[2] = (tn_io_tensor){ "loss", type, TN_DIMS(STEPS), loss };
+    rest[3] = (tn_io_tensor){ "grad_loss", type, TN_SCALAR, &grad_loss };
     check(tn_io_safetensors_save(ctx, argv[1], file, KINDS * PARAMS + 4));
     for (int i = 0; i < KINDS * PARAMS; i++) free((void *)(uintptr_t)file[i].data);
     tn_ctx_free(ctx);

@@ -13,8 +13,10 @@ done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export TENON_CACHE_DIR=$work/cache
-for seed in ${TENON_TORCH_SEEDS:-1 2}; do
-    echo "seed $seed"
-    "$BUILD_DIR/tests/torch_digits_dump" "$work/digits.safetensors" "$seed"
-    "$python" "$SOURCE_DIR/tests/torch/second_opinion.py" "$work/digits.safetensors"
+for seed in ${TENON_TORCH_SEEDS:-1}; do
+    for type in f32 f64; do
+        echo "seed $seed, $type"
+        "$BUILD_DIR/tests/torch_digits_dump" "$work/digits.safetensors" "$seed" $type
+        "$python" "$SOURCE_DIR/tests/torch/second_opinion.py" "$work/digits.safetensors"
+    done
 done
