@@ -70,21 +70,6 @@ static graph *graph_without_folds(const graph *g, arena *a) {
     return c;
 }
 
-/* parse(print(k)) prints the same text and has the same problems, none. */
-static bool texts_agree(const plan *p, arena *a, char *why_not, size_t n) {
-    for (int i = 0; i < p->kernels.n; i++) {
-        str x, y, problems;
-        str_init(&x, a), str_init(&y, a), str_init(&problems, a);
-        kernel_print(p->kernels.at[i].k, &x);
-        kernel *k = kernel_parse(a, x.s, x.n, "kernel");
-        kernel_print(k, &y);
-        if (!strcmp(x.s, y.s) && kernel_check(k, &problems) == 0) continue;
-        snprintf(why_not, n, "kernel %s reads back as\n%s%s", p->kernels.at[i].k->name, y.s, problems.s);
-        return false;
-    }
-    return true;
-}
-
 static void test_texts(void **state) {
     (void)state;
     int kernels = 0;
@@ -100,7 +85,7 @@ static void test_texts(void **state) {
         target machine = plan_target(seed);
         o.fusion = (int)(seed % 4);
         plan *p = pipeline_run(g, &a, &o, &machine), *scalar = sched_plan(graph_without_folds(g, &a), &a, &(sched_opts){ .fusion = o.fusion, .local_bytes = 1 << 16 });
-        if (!texts_agree(p, &a, text, sizeof text) || !texts_agree(scalar, &a, text, sizeof text)) fail_msg("seed %d: %s", (int)seed, text);
+        if (!plan_texts_agree(p, &a, text, sizeof text) || !plan_texts_agree(scalar, &a, text, sizeof text)) fail_msg("seed %d: %s", (int)seed, text);
         kernels += p->kernels.n + scalar->kernels.n;
         arena_fini(&a);
     }

@@ -91,6 +91,21 @@ static inline bool plan_config_agrees(graph *g, const reference *given, plan_con
     return ok;
 }
 
+/* parse(print(k)) prints the same text and has the same problems, none. */
+static inline bool plan_texts_agree(const plan *p, arena *a, char *why_not, size_t n) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        str x, y, problems;
+        str_init(&x, a), str_init(&y, a), str_init(&problems, a);
+        kernel_print(p->kernels.at[i].k, &x);
+        kernel *k = kernel_parse(a, x.s, x.n, "kernel");
+        kernel_print(k, &y);
+        if (!strcmp(x.s, y.s) && kernel_check(k, &problems) == 0) continue;
+        snprintf(why_not, n, "kernel %s reads back as\n%s%s", p->kernels.at[i].k->name, y.s, problems.s);
+        return false;
+    }
+    return true;
+}
+
 /* The sum of the squares of all float outputs, differentiated by all float inputs: gradients become further outputs. Returns false when there is
  * nothing to differentiate. Jumps where grad_build does. */
 static inline bool differentiate(graph *g, arena *a) {
