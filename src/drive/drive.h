@@ -41,6 +41,7 @@ struct tn_session {
     int64_t *trace;    /* [n_io] steps bound by tn_session_bind_trace, or 0 */
     struct immediate *imm; /* immediate programs: */
     void **at, **own;  /* [graph.nodes.n] where each value is; memory of this session */
+    void **staged;     /* [graph.outputs.n] a state that becomes another state's value waits here: both change at once */
     err err;           /* the last error of this session: sessions of one program may run, and fail, at the same time */
 };
 

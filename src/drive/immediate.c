@@ -216,7 +216,13 @@ tn_status immediate_session(tn_session *s) {
     if (code) return code;
     s->at = mem_alloc(m, (size_t)g->nodes.n * sizeof *s->at);
     s->own = mem_alloc(m, (size_t)g->nodes.n * sizeof *s->own);
-    if (!s->at || !s->own) return err_set(&s->err, TN_ERR_NOMEM, "out of memory: a session");
+    s->staged = mem_alloc(m, (size_t)g->outputs.n * sizeof *s->staged);
+    if (!s->at || !s->own || !s->staged) return err_set(&s->err, TN_ERR_NOMEM, "out of memory: a session");
+    for (int i = 0; i < g->outputs.n; i++) {
+        const output *o = &g->outputs.at[i];
+        if (!o->state || o->v == o->state || graph_get(g, o->v)->op != OP_state) continue;
+        if (!(s->staged[i] = mem_alloc(m, bytes_of(g, o->v)))) return err_set(&s->err, TN_ERR_NOMEM, "out of memory: %zu bytes for %%%u", bytes_of(g, o->v), o->v);
+    }
     for (val v = 1; v < (val)g->nodes.n; v++) {
         if (!needs_value(g, v) || graph_get(g, v)->op == OP_input) continue;
         if (!(s->own[v] = mem_alloc(m, bytes_of(g, v)))) return err_set(&s->err, TN_ERR_NOMEM, "out of memory: %zu bytes for %%%u", bytes_of(g, v), v);
@@ -231,6 +237,8 @@ void immediate_session_free(tn_session *s) {
     const graph *g = s->p->graph;
     mem m = s->p->ctx->mem;
     for (val v = 1; s->own && v < (val)g->nodes.n; v++) mem_free(m, s->own[v], bytes_of(g, v));
+    for (int i = 0; s->staged && i < g->outputs.n; i++) mem_free(m, s->staged[i], bytes_of(g, g->outputs.at[i].v));
+    mem_free(m, s->staged, (size_t)g->outputs.n * sizeof *s->staged);
     mem_free(m, s->at, (size_t)g->nodes.n * sizeof *s->at);
     mem_free(m, s->own, (size_t)g->nodes.n * sizeof *s->own);
     immediate_free(s->imm);
@@ -268,9 +276,14 @@ tn_status immediate_session_run(tn_session *s) {
     }
     for (int k = 0; k < s->p->n_io && !code; k++) /* before the states change: outputs see the old ones */
         if (s->p->io[k].is_output && s->bound[k]) copy_value(s, s->p->io[k].node, s->bound[k]);
+    for (int i = 0; i < g->outputs.n && !code; i++)
+        if (s->staged[i]) copy_value(s, g->outputs.at[i].v, s->staged[i]);
     for (int i = 0; i < g->outputs.n && !code; i++) {
         const output *o = &g->outputs.at[i];
-        if (o->state && o->v != o->state) copy_value(s, o->v, s->at[o->state]);
+        if (s->staged[i])
+            memcpy(s->at[o->state], s->staged[i], bytes_of(g, o->v));
+        else if (o->state && o->v != o->state)
+            copy_value(s, o->v, s->at[o->state]);
     }
     return code;
 }
