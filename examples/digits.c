@@ -1,5 +1,6 @@
-/* digits.c - trains a small convolutional network on the UCI handwritten digits, saves and reloads it, and runs it in all five modes.
- * Usage: digits [--json] [data/digits.csv]     (scripts/fetch-data makes the file: 1797 rows of 64 pixels 0..16 and a label) */
+/* digits.c - trains a small convolutional network on the UCI handwritten digits, saves and reloads it, and runs it in all five
+ * modes. Usage: digits [--json] [data/digits.csv]     (scripts/fetch-data makes the file: 1797 rows of 64 pixels 0..16 and a
+ * label) */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,7 +57,8 @@ int main(int argc, char **argv) {
     float *table, (*x)[64] = malloc(sizeof(float[IMAGES][64])), loss[STEPS], scores[TEST][10], first[TEST][10];
     int32_t *label = malloc(sizeof(int32_t[IMAGES]));
     check(tn_io_csv_load(ctx, path, TN_F32, 0, &shape, (void **)&table));
-    if (shape.dim[0] != IMAGES || shape.dim[1] != 65) return fprintf(stderr, "digits: %s is not the digits table: run scripts/fetch-data\n", path), 1;
+    if (shape.dim[0] != IMAGES || shape.dim[1] != 65)
+        return fprintf(stderr, "digits: %s is not the digits table: run scripts/fetch-data\n", path), 1;
     unsigned random = 12345, order[IMAGES];
     for (unsigned i = 0; i < IMAGES; i++) order[i] = i;
     for (unsigned i = IMAGES - 1; i > 0; i--) {
@@ -73,7 +75,8 @@ int main(int argc, char **argv) {
     /* Training: loss, gradients and Adam are one graph; an epoch is one call. */
     double start = seconds();
     tn_graph *g = tn_graph_new(ctx, "digits_train"), *h = tn_graph_new(ctx, "digits");
-    tn_tensor images = tn_input(g, "images", TN_F32, TN_DIMS(BATCH, 8, 8, 1)), labels = tn_input(g, "labels", TN_I32, TN_DIMS(BATCH));
+    tn_tensor images = tn_input(g, "images", TN_F32, TN_DIMS(BATCH, 8, 8, 1)),
+              labels = tn_input(g, "labels", TN_I32, TN_DIMS(BATCH));
     tn_tensor l = tn_nn_cross_entropy(network(images), labels);
     tn_nn_adam(l, (tn_nn_adam_opts){ .lr = 2e-3 });
     tn_output(l, "loss");
@@ -84,7 +87,9 @@ int main(int argc, char **argv) {
         check(tn_run_n(train, STEPS, TN_BIND({ "images", x }, { "labels", label }), STEPS));
         float mean = 0;
         for (int i = 0; i < STEPS; i++) mean += loss[i] / STEPS;
-        if (isatty(2)) fprintf(stderr, "\repoch %2d/%d [%.*s%*s] loss %.4f", epoch + 1, EPOCHS, epoch + 1, "####################", EPOCHS - epoch - 1, "", (double)mean);
+        if (isatty(2))
+            fprintf(stderr, "\repoch %2d/%d [%.*s%*s] loss %.4f", epoch + 1, EPOCHS, epoch + 1, "####################",
+                    EPOCHS - epoch - 1, "", (double)mean);
         if (!isatty(2) && !json && epoch % 5 == 4) printf("epoch %2d/%d  loss %.4f\n", epoch + 1, EPOCHS, (double)mean);
     }
     if (isatty(2)) fprintf(stderr, "\n");
@@ -93,9 +98,15 @@ int main(int argc, char **argv) {
     /* Saved, loaded again into another graph, and run in five modes. */
     check(tn_io_save_state(ctx, train, "digits.safetensors"));
     tn_output(network(tn_input(h, "images", TN_F32, TN_DIMS(TEST, 8, 8, 1))), "scores");
-    static const struct { const char *name; tn_mode mode; int no_cache, repeat; } modes[5] = {
-        { "naive", TN_MODE_IMMEDIATE, 1, 1 }, { "immediate", TN_MODE_IMMEDIATE, 0, 50 }, { "graph", TN_MODE_GRAPH, 0, 50 },
-        { "compiled", TN_MODE_COMPILED, 0, 50 }, { "loop", TN_MODE_LOOP, 0, 50 } };
+    static const struct {
+        const char *name;
+        tn_mode mode;
+        int no_cache, repeat;
+    } modes[5] = { { "naive", TN_MODE_IMMEDIATE, 1, 1 },
+                   { "immediate", TN_MODE_IMMEDIATE, 0, 50 },
+                   { "graph", TN_MODE_GRAPH, 0, 50 },
+                   { "compiled", TN_MODE_COMPILED, 0, 50 },
+                   { "loop", TN_MODE_LOOP, 0, 50 } };
     int right = 0, agree = 1;
     for (int m = 0; m < 5; m++) {
         tn_program_stats st;
@@ -117,10 +128,14 @@ int main(int argc, char **argv) {
             }
             right += m == 0 && best == label[TRAIN + i];
         }
-        if (m == 0 && json) printf("{\"accuracy\":%.4f,\"seconds\":%.2f,\"epochs\":%d,\"modes\":[", right / (double)TEST, spent, EPOCHS);
-        if (m == 0 && !json) printf("accuracy %.2f %% (%d of %d test images), trained in %.1f s\n", 100.0 * right / TEST, right, TEST, spent);
-        printf(json ? "%s{\"mode\":\"%s\",\"images_per_s\":%.0f,\"kernels\":%d,\"bytes\":%llu}" : "%s%-10s %12.0f images/s %4d kernels %10llu bytes moved\n", json && m ? "," : "",
-               modes[m].name, TEST / t, st.kernels, (unsigned long long)(st.bytes_read + st.bytes_written));
+        if (m == 0 && json)
+            printf("{\"accuracy\":%.4f,\"seconds\":%.2f,\"epochs\":%d,\"modes\":[", right / (double)TEST, spent, EPOCHS);
+        if (m == 0 && !json)
+            printf("accuracy %.2f %% (%d of %d test images), trained in %.1f s\n", 100.0 * right / TEST, right, TEST, spent);
+        printf(json ? "%s{\"mode\":\"%s\",\"images_per_s\":%.0f,\"kernels\":%d,\"bytes\":%llu}"
+                    : "%s%-10s %12.0f images/s %4d kernels %10llu bytes moved\n",
+               json && m ? "," : "", modes[m].name, TEST / t, st.kernels,
+               (unsigned long long)(st.bytes_read + st.bytes_written));
         tn_session_free(s), tn_program_free(q);
     }
     printf(json ? "]}\n" : "all five modes agree: %s\n", agree ? "yes" : "NO");

@@ -1,7 +1,7 @@
 /* tenon.h - the public interface of libtenon: contexts, graphs, tensors, gradients, programs, sessions.
  *
- * A program is written once, with the builders below, and runs five ways (see tn_mode). All functions are plain C11, usable from
- * C++. The library keeps no global state, never aborts, never prints, and reads no environment variables.
+ * A program is written once, with the builders below, and runs five ways (see tn_mode). All functions are plain C11, usable
+ * from C++. The library keeps no global state, never aborts, never prints, and reads no environment variables.
  *
  * Threads.  *Compatible* objects may be used by one thread at a time: tn_ctx, tn_graph, tn_session.
  *           *Safe* objects may be used by many at once: tn_program (immutable once compiled).
@@ -67,41 +67,44 @@ typedef enum { TN_LOG_ERROR, TN_LOG_WARN, TN_LOG_INFO, TN_LOG_DEBUG } tn_log_lev
 
 typedef struct {
     size_t struct_size; /* sizeof(tn_config): lets the struct grow */
-    /* new_size 0 frees and returns NULL; old_size is the size given before; NULL result = out of memory. NULL = libc. Must be thread-safe. */
+    /* new_size 0 frees and returns NULL; old_size is the size given before; NULL result = out of memory. NULL = libc. Must be
+     * thread-safe. */
     void *(*realloc)(void *ud, void *ptr, size_t old_size, size_t new_size);
     void *realloc_ud;
     void (*log)(void *ud, tn_log_level level, const char *text); /* NULL = silent; called from any thread */
     void *log_ud;
-    const char *cache_dir;   /* directory of the on-disk kernel cache, created with mode 0700; NULL = no disk cache */
+    const char *cache_dir;    /* directory of the on-disk kernel cache, created with mode 0700; NULL = no disk cache */
     const char *cache_subdir; /* appended to cache_dir after a slash; NULL = nothing */
-    uint64_t cache_bytes;    /* bound of the disk cache; 0 = 256 MiB */
-    uint64_t cache_memory;   /* bound of the kernels kept in memory; 0 = 64 MiB of code */
-    const char *compiler;    /* C compiler of generated code, a path or a name looked up in PATH at the first build; NULL = "cc" */
+    uint64_t cache_bytes;     /* bound of the disk cache; 0 = 256 MiB */
+    uint64_t cache_memory;    /* bound of the kernels kept in memory; 0 = 64 MiB of code */
+    const char *compiler; /* C compiler of generated code, a path or a name looked up in PATH at the first build; NULL = "cc" */
 } tn_config;
 
-/* Fills cfg from TENON_CACHE_DIR (else XDG_CACHE_HOME/tenon, else HOME/.cache/tenon), TENON_CACHE_BYTES and TENON_CC. The strings belong to the
- * environment. The only function of the library that reads the environment. */
+/* Fills cfg from TENON_CACHE_DIR (else XDG_CACHE_HOME/tenon, else HOME/.cache/tenon), TENON_CACHE_BYTES and TENON_CC. The
+ * strings belong to the environment. The only function of the library that reads the environment. */
 TN_API void tn_config_from_env(tn_config *cfg);
 
 /* cfg NULL = defaults (libc memory, no log, no disk cache). NULL when out of memory. */
 TN_API tn_ctx *tn_ctx_new(const tn_config *cfg);
 TN_API void tn_ctx_free(tn_ctx *ctx); /* after everything made from it; NULL is fine */
-/* Text of the last error of this context, with what was given, what was expected and where. Valid until the next call. Never NULL. */
+/* Text of the last error of this context, with what was given, what was expected and where. Valid until the next call. Never
+ * NULL. */
 TN_API const char *tn_ctx_error(const tn_ctx *ctx);
 TN_API tn_status tn_ctx_status(const tn_ctx *ctx);
 /* The context's allocator, for libraries on top of this one: tn_config.realloc by its rules. NULL when out of memory. */
 TN_API void *tn_ctx_realloc(tn_ctx *ctx, void *ptr, size_t old_size, size_t new_size);
-/* Records an error as the functions of this library do, for libraries on top of it: tn_ctx_error gives the text. Returns code. */
+/* Records an error as the functions of this library do, for libraries on top of it: tn_ctx_error gives the text. Returns code.
+ */
 TN_API tn_status tn_ctx_fail(tn_ctx *ctx, tn_status code, const char *text);
 
 /* The kernel cache. What is on disk is shared by all processes that use the same directory; the rest is this context's. */
 typedef struct {
-    const char *dir;           /* NULL = no disk cache; then the disk's numbers are 0 */
-    uint64_t files, bytes;     /* kernels on disk */
-    uint64_t unfinished;       /* temporary files there, of running or killed processes */
-    int64_t oldest, newest;    /* last use of a kernel, seconds since 1970; 0 when there is none */
-    uint64_t limit;            /* bytes allowed on disk */
-    uint64_t modules, module_bytes; /* loaded now */
+    const char *dir;                         /* NULL = no disk cache; then the disk's numbers are 0 */
+    uint64_t files, bytes;                   /* kernels on disk */
+    uint64_t unfinished;                     /* temporary files there, of running or killed processes */
+    int64_t oldest, newest;                  /* last use of a kernel, seconds since 1970; 0 when there is none */
+    uint64_t limit;                          /* bytes allowed on disk */
+    uint64_t modules, module_bytes;          /* loaded now */
     uint64_t memory_hits, disk_hits, builds; /* since the context was made */
 } tn_cache_stats;
 TN_API TN_CHECK tn_status tn_cache_get_stats(tn_ctx *ctx, tn_cache_stats *out);
@@ -112,10 +115,10 @@ TN_API TN_CHECK tn_status tn_cache_prune(tn_ctx *ctx, uint64_t max_bytes, uint64
 /* The devices that programs can be compiled for (tn_compile_opts.device). */
 typedef struct {
     char name[64];
-    char detail[256]; /* processor, instruction set */
-    char isa[16];     /* "avx512", "avx2", "sse2", "neon", "generic"; empty where it means nothing */
-    int threads;      /* CPU threads the process may use */
-    int vector_bytes; /* widest useful vector */
+    char detail[256];                     /* processor, instruction set */
+    char isa[16];                         /* "avx512", "avx2", "sse2", "neon", "generic"; empty where it means nothing */
+    int threads;                          /* CPU threads the process may use */
+    int vector_bytes;                     /* widest useful vector */
     int64_t l1_bytes, l2_bytes, l3_bytes; /* data caches; 0 = unknown */
 } tn_device_info;
 TN_API int tn_device_count(void);
@@ -134,7 +137,8 @@ typedef struct {
     int rank;
     int64_t dim[TN_MAX_RANK];
 } tn_shape;
-/* TN_DIMS(32, 784) is a tn_shape; TN_SCALAR is the shape of rank 0. TN_INTS(1, 2) is the pair (pointer, count) of a list argument. */
+/* TN_DIMS(32, 784) is a tn_shape; TN_SCALAR is the shape of rank 0. TN_INTS(1, 2) is the pair (pointer, count) of a list
+ * argument. */
 #define TN_DIMS(...) ((tn_shape){ (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), { __VA_ARGS__ } })
 #define TN_SCALAR ((tn_shape){ 0, { 0 } })
 #define TN_INTS(...) ((const int64_t[]){ __VA_ARGS__ }), (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t))
@@ -144,18 +148,19 @@ TN_API tn_graph *tn_graph_new(tn_ctx *ctx, const char *name); /* NULL when out o
 /* A graph in which every builder computes its result before it returns (immediate mode): tn_tensor_read works at once, inputs
  * are given with tn_tensor_write before first use, and the recorded graph can still be differentiated and compiled. */
 TN_API tn_graph *tn_graph_immediate(tn_ctx *ctx, const char *name);
-TN_API void tn_graph_free(tn_graph *g); /* NULL is fine */
+TN_API void tn_graph_free(tn_graph *g);              /* NULL is fine */
 TN_API tn_status tn_graph_status(const tn_graph *g); /* the sticky status of the builders */
 TN_API tn_ctx *tn_graph_ctx(const tn_graph *g);
-/* For layers written outside the library: records an error as a failing builder does, with the place of the call, and returns the
- * poisoned tensor. The first error of a graph stays. */
+/* For layers written outside the library: records an error as a failing builder does, with the place of the call, and returns
+ * the poisoned tensor. The first error of a graph stays. */
 TN_API tn_tensor tn_graph_fail(tn_graph *g, tn_status code, const char *text);
-/* Seed of the initial values that layers give their parameters (each depends on the seed and the parameter's name only). 0 at first. */
+/* Seed of the initial values that layers give their parameters (each depends on the seed and the parameter's name only). 0 at
+ * first. */
 TN_API void tn_graph_set_seed(tn_graph *g, uint64_t seed);
 TN_API uint64_t tn_graph_seed(const tn_graph *g);
 
-/* The text form (docs/ir.md). The string is malloc-ed by the context: free it with tn_string_free. A graph with a sticky error has none:
- * its status is returned. */
+/* The text form (docs/ir.md). The string is malloc-ed by the context: free it with tn_string_free. A graph with a sticky error
+ * has none: its status is returned. */
 TN_API TN_CHECK tn_status tn_graph_print(const tn_graph *g, char **out_text);
 /* Parses the text of one graph; `file` names it in messages. NULL on error (see tn_ctx_error). */
 TN_API tn_graph *tn_graph_parse(tn_ctx *ctx, const char *text, size_t n_text, const char *file);
@@ -180,24 +185,26 @@ TN_API TN_CHECK tn_status tn_tensor_write(tn_tensor x, const void *data, size_t 
 
 /* Sources. */
 TN_API tn_tensor tn_input(tn_graph *g, const char *name, tn_dtype t, tn_shape shape); /* bound by name in every run */
-/* State: lives in the session from run to run (parameters, optimiser moments, counters). `init` (row-major, copied) may be NULL = zeros. */
+/* State: lives in the session from run to run (parameters, optimiser moments, counters). `init` (row-major, copied) may be NULL
+ * = zeros. */
 TN_API tn_tensor tn_state(tn_graph *g, const char *name, tn_dtype t, tn_shape shape, const void *init);
 /* Parameter: a state that optimisers train (see tenon_nn.h). The graph lists its parameters in the order they were made. */
 TN_API tn_tensor tn_param(tn_graph *g, const char *name, tn_dtype t, tn_shape shape, const void *init);
 TN_API int tn_graph_n_params(const tn_graph *g);
-TN_API tn_tensor tn_graph_param(tn_graph *g, int i); /* poisoned when there is none */
+TN_API tn_tensor tn_graph_param(tn_graph *g, int i);                                  /* poisoned when there is none */
 TN_API tn_tensor tn_const(tn_graph *g, tn_dtype t, tn_shape shape, const void *data); /* data is copied */
 TN_API tn_tensor tn_full(tn_graph *g, tn_dtype t, tn_shape shape, double value);
 TN_API tn_tensor tn_iota(tn_graph *g, tn_dtype t, tn_shape shape, int axis); /* 0, 1, 2, ... along axis */
-/* Uniform f32 in [0, 1), 24 bits, Philox4x32-10 (Salmon et al., SC 2011) keyed by counter (i64[]) and stream: element i depends on
- * (counter, stream, i) alone, so the bits are the same in every mode and on every device. 0 <= stream < 2^61. */
+/* Uniform f32 in [0, 1), 24 bits, Philox4x32-10 (Salmon et al., SC 2011) keyed by counter (i64[]) and stream: element i depends
+ * on (counter, stream, i) alone, so the bits are the same in every mode and on every device. 0 <= stream < 2^61. */
 TN_API tn_tensor tn_random_uniform(tn_tensor counter /* i64[] */, int64_t stream, tn_shape shape);
-TN_API tn_tensor tn_random_normal(tn_tensor counter /* i64[] */, int64_t stream, tn_shape shape);    /* f32, Box-Muller */
+TN_API tn_tensor tn_random_normal(tn_tensor counter /* i64[] */, int64_t stream, tn_shape shape); /* f32, Box-Muller */
 TN_API tn_tensor tn_random_bernoulli(tn_tensor counter /* i64[] */, int64_t stream, tn_shape shape, double p); /* bool */
 
 /* Sinks. */
 TN_API void tn_output(tn_tensor x, const char *name);
-/* At the end of every run the state tensor takes this value (same shape and dtype). All reads in the graph see the old value. */
+/* At the end of every run the state tensor takes this value (same shape and dtype). All reads in the graph see the old value.
+ */
 TN_API void tn_assign(tn_tensor state, tn_tensor value);
 
 /* Elementwise builders tn_add(a, b), tn_exp(x), ... one for each row of src/ir/ops.def (`tenon ops` lists them). Operands
@@ -225,14 +232,16 @@ TN_API tn_tensor tn_reshape(tn_tensor x, tn_shape shape); /* one dim may be -1 *
 TN_API tn_tensor tn_permute(tn_tensor x, const int64_t *perm, int n_perm);
 TN_API tn_tensor tn_transpose(tn_tensor x, int axis_a, int axis_b);
 TN_API tn_tensor tn_expand(tn_tensor x, tn_shape shape); /* broadcasts like NumPy */
-/* before, after, start, stop, step: one entry an axis. A slice is start..stop-1 in steps of step; negative start and stop count from
- * the end, and 0 <= start <= stop <= size must hold. */
+/* before, after, start, stop, step: one entry an axis. A slice is start..stop-1 in steps of step; negative start and stop count
+ * from the end, and 0 <= start <= stop <= size must hold. */
 TN_API tn_tensor tn_pad(tn_tensor x, const int64_t *before, const int64_t *after, int n_axes, double value);
-TN_API tn_tensor tn_slice(tn_tensor x, const int64_t *start, const int64_t *stop, const int64_t *step, int n_axes); /* step NULL = 1; step > 0 */
+TN_API tn_tensor tn_slice(tn_tensor x, const int64_t *start, const int64_t *stop, const int64_t *step,
+                          int n_axes); /* step NULL = 1; step > 0 */
 TN_API tn_tensor tn_flip(tn_tensor x, const int64_t *axes, int n_axes);
 /* Sliding windows over `axes`: each axis of size d becomes (d - (size-1)*dilation - 1) / stride + 1 positions, and the
  * window offsets are appended as new last axes, in the order of `axes`. */
-TN_API tn_tensor tn_window(tn_tensor x, const int64_t *axes, const int64_t *size, const int64_t *stride, const int64_t *dilation, int n_axes);
+TN_API tn_tensor tn_window(tn_tensor x, const int64_t *axes, const int64_t *size, const int64_t *stride,
+                           const int64_t *dilation, int n_axes);
 TN_API tn_tensor tn_concat(const tn_tensor *xs, int n, int axis);
 
 /* Contraction: out = batch axes, free axes of a, free axes of b. Accumulates in f32 for f16 and bf16. */
@@ -245,8 +254,9 @@ TN_API tn_tensor tn_gather(tn_tensor x, tn_tensor index, int axis);
 /* base with updates added at index along axis, in index order (deterministic); an index out of range is skipped. */
 TN_API tn_tensor tn_scatter_add(tn_tensor base, tn_tensor index, tn_tensor updates, int axis);
 
-/* Gradients of the scalar `loss` with respect to xs[0..n): new tensors of the same graph, written to out. Can be applied again to
- * its own results. An op without a derivative on the way is an error that names it (and, as with builders, stays with the graph). */
+/* Gradients of the scalar `loss` with respect to xs[0..n): new tensors of the same graph, written to out. Can be applied again
+ * to its own results. An op without a derivative on the way is an error that names it (and, as with builders, stays with the
+ * graph). */
 TN_API TN_CHECK tn_status tn_grad(tn_tensor loss /* f[] */, const tn_tensor *xs, int n, tn_tensor *out);
 
 /* ---- compiling ----------------------------------------------------------------------------------------------------------- */
@@ -278,31 +288,31 @@ TN_API TN_CHECK tn_status tn_compile(tn_graph *g, const tn_compile_opts *opts, t
 TN_API void tn_program_free(tn_program *p); /* after its sessions; NULL is fine */
 
 typedef struct {
-    int kernels;             /* kernels launched a run */
-    int distinct_kernels;    /* different pieces of code among them */
-    uint64_t bytes_read;     /* bytes a run must read from and write to memory, counted at kernel borders */
+    int kernels;          /* kernels launched a run */
+    int distinct_kernels; /* different pieces of code among them */
+    uint64_t bytes_read;  /* bytes a run must read from and write to memory, counted at kernel borders */
     uint64_t bytes_written;
-    uint64_t flops;          /* arithmetic of one run */
-    uint64_t arena_bytes;    /* peak of planned temporary memory, known before the run */
-    uint64_t arena_bound;    /* lower bound of it: the largest sum of simultaneously live temporaries */
+    uint64_t flops;       /* arithmetic of one run */
+    uint64_t arena_bytes; /* peak of planned temporary memory, known before the run */
+    uint64_t arena_bound; /* lower bound of it: the largest sum of simultaneously live temporaries */
     uint64_t state_bytes;
-    double compile_seconds;  /* wall time of tn_compile, of which */
-    double build_seconds;    /* ... was spent in the code generator's back end (the C compiler or the cache) */
+    double compile_seconds; /* wall time of tn_compile, of which */
+    double build_seconds;   /* ... was spent in the code generator's back end (the C compiler or the cache) */
     int cache_hits, cache_misses;
     int threads;
 } tn_program_stats;
 TN_API void tn_program_get_stats(const tn_program *p, tn_program_stats *out);
 
-/* Texts of the stages, for people and tools: "graph" (as compiled), "plan", "kernels", "c", "standalone" (a C file that needs no
- * library; its head has a program that calls it), "explain", "explain.json". Free with tn_string_free. */
+/* Texts of the stages, for people and tools: "graph" (as compiled), "plan", "kernels", "c", "standalone" (a C file that needs
+ * no library; its head has a program that calls it), "explain", "explain.json". Free with tn_string_free. */
 TN_API TN_CHECK tn_status tn_program_text(const tn_program *p, const char *stage, char **out_text);
 
 /* ---- running ------------------------------------------------------------------------------------------------------------- */
 
 TN_API TN_CHECK tn_status tn_session_new(tn_program *p, tn_session **out_session);
 TN_API void tn_session_free(tn_session *s);
-/* Text of the session's last error. On the context's thread (see the head of this file) tn_ctx_error has it too. Valid until the
- * session's next call. Never NULL. */
+/* Text of the session's last error. On the context's thread (see the head of this file) tn_ctx_error has it too. Valid until
+ * the session's next call. Never NULL. */
 TN_API const char *tn_session_error(const tn_session *s);
 /* The program's figures; in immediate mode those of the last run (its ops are compiled when they are first met). */
 TN_API void tn_session_get_stats(const tn_session *s, tn_program_stats *out);
@@ -313,9 +323,9 @@ typedef struct {
 } tn_binding;
 #define TN_BIND(...) ((const tn_binding[]){ __VA_ARGS__ }), (int)(sizeof((tn_binding[]){ __VA_ARGS__ }) / sizeof(tn_binding))
 
-/* Runs the program once. Every input must be bound, every output may be. Names are looked up here; for the tightest loop resolve
- * them once with tn_session_slot and use tn_session_bind and tn_session_run: those allocate nothing, lock nothing and make no
- * system call on the CPU. */
+/* Runs the program once. Every input must be bound, every output may be. Names are looked up here; for the tightest loop
+ * resolve them once with tn_session_slot and use tn_session_bind and tn_session_run: those allocate nothing, lock nothing and
+ * make no system call on the CPU. */
 TN_API TN_CHECK tn_status tn_run(tn_session *s, const tn_binding *bindings, int n);
 
 /* Index of a named input or output, or -1. */
@@ -323,22 +333,25 @@ TN_API int tn_session_slot(const tn_session *s, const char *name);
 TN_API TN_CHECK tn_status tn_session_bind(tn_session *s, int slot, void *data);
 TN_API TN_CHECK tn_status tn_session_run(tn_session *s);
 
-/* Runs n steps in one call: step i reads input k from ring[k] + (i % n_ring) * bytes of the input. Outputs hold the last step's values, or, when
- * bound with tn_session_bind_trace, step i writes its own at data + i * bytes. */
+/* Runs n steps in one call: step i reads input k from ring[k] + (i % n_ring) * bytes of the input. Outputs hold the last step's
+ * values, or, when bound with tn_session_bind_trace, step i writes its own at data + i * bytes. */
 TN_API TN_CHECK tn_status tn_run_n(tn_session *s, int64_t n_steps, const tn_binding *rings, int n_rings, int64_t n_ring);
 TN_API TN_CHECK tn_status tn_session_bind_trace(tn_session *s, int slot, void *data, int64_t n_steps);
 
 /* State by name: parameters, moments, counters. */
 TN_API int tn_session_n_states(const tn_session *s);
-TN_API TN_CHECK tn_status tn_session_state(const tn_session *s, int i, const char **out_name, tn_dtype *out_dtype, tn_shape *out_shape);
+TN_API TN_CHECK tn_status tn_session_state(const tn_session *s, int i, const char **out_name, tn_dtype *out_dtype,
+                                           tn_shape *out_shape);
 TN_API TN_CHECK tn_status tn_session_get(tn_session *s, const char *state, void *data, size_t bytes);
 TN_API TN_CHECK tn_status tn_session_set(tn_session *s, const char *state, const void *data, size_t bytes);
-/* Copies every state of `from` that `to` has under the same name, shape and dtype; the number copied is written to out_n (may be NULL). */
+/* Copies every state of `from` that `to` has under the same name, shape and dtype; the number copied is written to out_n (may
+ * be NULL). */
 TN_API TN_CHECK tn_status tn_session_copy_state(tn_session *to, const tn_session *from, int *out_n);
 
 /* Inputs and outputs of a program, in declaration order. kind: 'i' input, 'o' output. */
 TN_API int tn_program_n_slots(const tn_program *p);
-TN_API TN_CHECK tn_status tn_program_slot(const tn_program *p, int slot, char *out_kind, const char **out_name, tn_dtype *out_dtype, tn_shape *out_shape);
+TN_API TN_CHECK tn_status tn_program_slot(const tn_program *p, int slot, char *out_kind, const char **out_name,
+                                          tn_dtype *out_dtype, tn_shape *out_shape);
 
 #if !defined(TN_NO_LOCATIONS)
 #include "tenon_locations.h"

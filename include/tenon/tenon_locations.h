@@ -1,5 +1,6 @@
-/* tenon_locations.h - lets error texts name the caller's file and line: each builder below marks its first argument with the place of the
- * call. Included by tenon.h; define TN_NO_LOCATIONS before including tenon.h to do without. (The elementwise builders have theirs in tenon_ops.h.) */
+/* tenon_locations.h - lets error texts name the caller's file and line: each builder below marks its first argument with the
+ * place of the call. Included by tenon.h; define TN_NO_LOCATIONS before including tenon.h to do without. (The elementwise
+ * builders have theirs in tenon_ops.h.) */
 #ifndef TENON_LOCATIONS_H
 #define TENON_LOCATIONS_H
 

@@ -38,7 +38,9 @@ tn_status tn_compile(tn_graph *g, const tn_compile_opts *opts, tn_program **out_
     *out_program = NULL;
     ctx_enter(g->ctx);
     if (g->err.code) return api_report(g->ctx, &g->err);
-    if (g->ir->outputs.n == 0) return err_set(&g->ctx->err, TN_ERR_INVAL, "tn_compile: graph @%s has no outputs: use tn_output or tn_assign", g->ir->name);
+    if (g->ir->outputs.n == 0)
+        return err_set(&g->ctx->err, TN_ERR_INVAL, "tn_compile: graph @%s has no outputs: use tn_output or tn_assign",
+                       g->ir->name);
     return drive_compile(g->ctx, g->ir, opts, out_program);
 }
 
@@ -58,7 +60,8 @@ static tn_shape shape_of(const graph *g, val v) {
 }
 static const graph *graph_of(const tn_program *p) { return p->plan ? p->plan->g : p->graph; }
 
-tn_status tn_program_slot(const tn_program *p, int slot, char *out_kind, const char **out_name, tn_dtype *out_dtype, tn_shape *out_shape) {
+tn_status tn_program_slot(const tn_program *p, int slot, char *out_kind, const char **out_name, tn_dtype *out_dtype,
+                          tn_shape *out_shape) {
     if (!p) return TN_ERR_INVAL;
     if (slot < 0 || slot >= p->n_io) return program_fail(p, TN_ERR_INVAL, "tn_program_slot: slot %d of %d", slot, p->n_io);
     const pio *io = &p->io[slot];
@@ -113,7 +116,10 @@ tn_status tn_program_text(const tn_program *p, const char *stage, char **out_tex
     if (code)
         ctx_report(p->ctx, &gd.err);
     else if (!j.known)
-        code = program_fail(p, TN_ERR_INVAL, "tn_program_text: no stage \"%s\" in this program; stages are graph, plan, kernels, c, standalone, explain, explain.json", stage);
+        code = program_fail(p, TN_ERR_INVAL,
+                            "tn_program_text: no stage \"%s\" in this program; stages are graph, plan, kernels, c, standalone, "
+                            "explain, explain.json",
+                            stage);
     else if (!(*out_text = mem_strdup(p->ctx->mem, j.out.s)))
         code = program_fail(p, TN_ERR_NOMEM, "out of memory: a text of %zu bytes", j.out.n);
     arena_fini(&a);
@@ -170,8 +176,11 @@ tn_status tn_session_bind(tn_session *s, int slot, void *data) {
 tn_status tn_session_bind_trace(tn_session *s, int slot, void *data, int64_t n_steps) {
     if (!s) return TN_ERR_INVAL;
     if (slot < 0 || slot >= s->p->n_io) return slot_error(s, "tn_session_bind_trace", slot);
-    if (!s->p->io[slot].is_output) return session_fail(s, TN_ERR_INVAL, "tn_session_bind_trace: slot %d is the input \"%s\"; a trace is of an output", slot, s->p->io[slot].name);
-    if (n_steps < 1 || !data) return session_fail(s, TN_ERR_INVAL, "tn_session_bind_trace: %lld steps at %p", (long long)n_steps, data);
+    if (!s->p->io[slot].is_output)
+        return session_fail(s, TN_ERR_INVAL, "tn_session_bind_trace: slot %d is the input \"%s\"; a trace is of an output",
+                            slot, s->p->io[slot].name);
+    if (n_steps < 1 || !data)
+        return session_fail(s, TN_ERR_INVAL, "tn_session_bind_trace: %lld steps at %p", (long long)n_steps, data);
     s->trace[slot] = n_steps;
     return bind(s, slot, data);
 }
@@ -179,7 +188,8 @@ tn_status tn_session_bind_trace(tn_session *s, int slot, void *data, int64_t n_s
 static tn_status unbound(const tn_session *s) {
     for (int i = 0; i < s->p->n_io; i++)
         if (!s->bound[i] && s->p->io[i].bytes)
-            return session_fail(s, TN_ERR_INVAL, "tn_session_run: input \"%s\" (%lld bytes) is not bound", s->p->io[i].name, (long long)s->p->io[i].bytes);
+            return session_fail(s, TN_ERR_INVAL, "tn_session_run: input \"%s\" (%lld bytes) is not bound", s->p->io[i].name,
+                                (long long)s->p->io[i].bytes);
     return TN_OK;
 }
 
@@ -199,7 +209,9 @@ static tn_status bind_all(tn_session *s, const char *fn, const tn_binding *b, in
     if (code) return code;
     for (int i = 0; i < n; i++) {
         int slot = b[i].name ? tn_session_slot(s, b[i].name) : -1;
-        if (slot < 0) return session_fail(s, TN_ERR_INVAL, "%s: no input or output is named \"%s\"", fn, b[i].name ? b[i].name : "(null)");
+        if (slot < 0)
+            return session_fail(s, TN_ERR_INVAL, "%s: no input or output is named \"%s\"", fn,
+                                b[i].name ? b[i].name : "(null)");
         if (!b[i].data && s->p->io[slot].bytes)
             return session_fail(s, TN_ERR_INVAL, "%s: data of \"%s\" is NULL", fn, b[i].name);
         s->trace[slot] = 0;
@@ -239,12 +251,16 @@ tn_status tn_run_n(tn_session *s, int64_t n_steps, const tn_binding *rings, int 
         s->ring[i] = s->trace[i] ? s->p->io[i].bytes : 0;
         s->ring[n_io + i] = s->trace[i] ? s->trace[i] : 1;
         if (s->trace[i] && s->trace[i] < n_steps)
-            return session_fail(s, TN_ERR_INVAL, "tn_run_n: %lld steps, but the trace of \"%s\" has room for %lld", (long long)n_steps, s->p->io[i].name, (long long)s->trace[i]);
+            return session_fail(s, TN_ERR_INVAL, "tn_run_n: %lld steps, but the trace of \"%s\" has room for %lld",
+                                (long long)n_steps, s->p->io[i].name, (long long)s->trace[i]);
     }
     for (int i = 0; i < n_rings; i++) {
         int slot = rings[i].name ? tn_session_slot(s, rings[i].name) : -1;
-        if (slot < 0) return session_fail(s, TN_ERR_INVAL, "tn_run_n: no input or output is named \"%s\"", rings[i].name ? rings[i].name : "(null)");
-        if (!rings[i].data && s->p->io[slot].bytes) return session_fail(s, TN_ERR_INVAL, "tn_run_n: data of \"%s\" is NULL", rings[i].name);
+        if (slot < 0)
+            return session_fail(s, TN_ERR_INVAL, "tn_run_n: no input or output is named \"%s\"",
+                                rings[i].name ? rings[i].name : "(null)");
+        if (!rings[i].data && s->p->io[slot].bytes)
+            return session_fail(s, TN_ERR_INVAL, "tn_run_n: data of \"%s\" is NULL", rings[i].name);
         bool is_output = s->p->io[slot].is_output; /* one bound here holds the last step */
         bind(s, slot, rings[i].data);
         s->trace[slot] = 0;
@@ -263,7 +279,8 @@ int tn_session_n_states(const tn_session *s) { return s ? s->p->n_states : 0; }
 
 tn_status tn_session_state(const tn_session *s, int i, const char **out_name, tn_dtype *out_dtype, tn_shape *out_shape) {
     if (!s) return TN_ERR_INVAL;
-    if (i < 0 || i >= s->p->n_states) return session_fail(s, TN_ERR_INVAL, "tn_session_state: state %d of %d", i, s->p->n_states);
+    if (i < 0 || i >= s->p->n_states)
+        return session_fail(s, TN_ERR_INVAL, "tn_session_state: state %d of %d", i, s->p->n_states);
     const pstate *st = &s->p->states[i];
     if (out_name) *out_name = st->name;
     if (out_dtype) *out_dtype = (tn_dtype)graph_get(graph_of(s->p), st->node)->dtype;
@@ -296,7 +313,9 @@ tn_status tn_session_get(tn_session *s, const char *state, void *data, size_t by
         memcpy(data, s->at[s->p->states[i].node], bytes);
         return TN_OK;
     }
-    return session_done(s, s->p->dev->api->download(s->p->dev, s->state, (size_t)s->p->plan->bufs.at[s->p->states[i].buf].offset, data, bytes, &s->err));
+    return session_done(s,
+                        s->p->dev->api->download(s->p->dev, s->state, (size_t)s->p->plan->bufs.at[s->p->states[i].buf].offset,
+                                                 data, bytes, &s->err));
 }
 
 tn_status tn_session_set(tn_session *s, const char *state, const void *data, size_t bytes) {
@@ -308,7 +327,8 @@ tn_status tn_session_set(tn_session *s, const char *state, const void *data, siz
         memcpy(s->at[s->p->states[i].node], data, bytes);
         return TN_OK;
     }
-    return session_done(s, s->p->dev->api->upload(s->p->dev, s->state, (size_t)s->p->plan->bufs.at[s->p->states[i].buf].offset, data, bytes, &s->err));
+    return session_done(s, s->p->dev->api->upload(s->p->dev, s->state, (size_t)s->p->plan->bufs.at[s->p->states[i].buf].offset,
+                                                  data, bytes, &s->err));
 }
 
 tn_status tn_session_copy_state(tn_session *to, const tn_session *from, int *out_n) {

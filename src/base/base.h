@@ -1,7 +1,7 @@
 /* base.h - what everything stands on: host memory, the guard, arenas, growable arrays, strings, hashes.
  *
- * The compile half (ir .. emit, drive) allocates from arenas only and reports errors by jumping to the one guard that src/api set:
- * no function in between owns anything that the arenas do not. The run half (rt, io) never jumps: it returns tn_status.
+ * The compile half (ir .. emit, drive) allocates from arenas only and reports errors by jumping to the one guard that src/api
+ * set: no function in between owns anything that the arenas do not. The run half (rt, io) never jumps: it returns tn_status.
  * Threads: nothing here is shared; every object is used by one thread at a time. */
 #ifndef TN_BASE_H
 #define TN_BASE_H
@@ -19,7 +19,8 @@
 #define NORETURN __attribute__((noreturn))
 #define COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
 
-/* Host memory: the callback of tn_config. mem_alloc returns zeroed memory or NULL; freeing needs the size that was asked for. */
+/* Host memory: the callback of tn_config. mem_alloc returns zeroed memory or NULL; freeing needs the size that was asked for.
+ */
 typedef struct mem {
     void *(*realloc)(void *ud, void *ptr, size_t old_size, size_t new_size);
     void *ud;
@@ -75,7 +76,8 @@ char *arena_printf(arena *a, const char *fmt, ...) PRINTF_LIKE(2, 3);
         int n, cap;                                                                                                            \
     }
 #define VEC_PUSH(a, v, ...)                                                                                                    \
-    ((v)->n == (v)->cap ? ((v)->at = arena_grow((a), (v)->at, &(v)->cap, sizeof *(v)->at)) : (v)->at, (v)->at[(v)->n++] = (__VA_ARGS__))
+    ((v)->n == (v)->cap ? ((v)->at = arena_grow((a), (v)->at, &(v)->cap, sizeof *(v)->at)) : (v)->at,                          \
+     (v)->at[(v)->n++] = (__VA_ARGS__))
 void *arena_grow(arena *a, void *at, int *cap, size_t size);
 
 /* String builder in an arena; `s` is always terminated. */
@@ -89,7 +91,7 @@ void str_add(str *b, const char *text);
 void str_addn(str *b, const char *text, size_t n);
 void str_addf(str *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void str_json(str *b, const char *text); /* quoted and escaped */
-void str_double(str *b, double v); /* shortest text that reads back as the same double: 0.5, 1e-07, inf, -inf, nan */
+void str_double(str *b, double v);       /* shortest text that reads back as the same double: 0.5, 1e-07, inf, -inf, nan */
 
 /* 64-bit and 128-bit hashes (XXH64 construction of Y. Collet, own code); stable across machines: they name cache files. */
 typedef struct hash128 {

@@ -1,7 +1,7 @@
 /* compile.c - graph to program: runs the pipeline under the context's guard, writes the status, builds it on the device.
  *
- * In: a graph and options. Out: an immutable program that no longer refers to the graph. The program's arena owns what the compile half
- * made; module and constants belong to the device. */
+ * In: a graph and options. Out: an immutable program that no longer refers to the graph. The program's arena owns what the
+ * compile half made; module and constants belong to the device. */
 #include "drive/drive.h"
 #include "emit/emit.h"
 
@@ -37,10 +37,12 @@ static void check_immediate(tn_program *p, val v) {
     const node *n = graph_get(g, v);
     const op_info *info = op_get((op_code)n->op);
     if (info->cls == CL_CTRL && n->op != OP_param)
-        guard_fail(&p->gd, TN_ERR_UNSUPPORTED, "op %s (%%%u)%s%s: control flow is not scheduled yet", info->name, v, n->where ? " at " : "", n->where ? n->where : "");
+        guard_fail(&p->gd, TN_ERR_UNSUPPORTED, "op %s (%%%u)%s%s: control flow is not scheduled yet", info->name, v,
+                   n->where ? " at " : "", n->where ? n->where : "");
     for (int i = 0; i < n->rank; i++)
         if (n->dims[i] < 0)
-            guard_fail(&p->gd, TN_ERR_UNSUPPORTED, "%s: symbolic dims are not scheduled yet: give the dim a value", graph_shape_text(g, &p->arena, v));
+            guard_fail(&p->gd, TN_ERR_UNSUPPORTED, "%s: symbolic dims are not scheduled yet: give the dim a value",
+                       graph_shape_text(g, &p->arena, v));
 }
 
 /* Slots of an immediate program, in the order that plans use. */
@@ -61,7 +63,8 @@ static void list_slots(tn_program *p) {
         val v = g->outputs.at[i].v;
         const node *n = graph_get(g, v);
         if (!g->outputs.at[i].name) continue;
-        io[p->n_io++] = (pio){ g->outputs.at[i].name, true, v, n->dtype, -1, graph_elems(g, v) * (int64_t)dtype_size((tn_dtype)n->dtype) };
+        io[p->n_io++] =
+            (pio){ g->outputs.at[i].name, true, v, n->dtype, -1, graph_elems(g, v) * (int64_t)dtype_size((tn_dtype)n->dtype) };
     }
     p->io = io, p->states = states;
 }
@@ -129,12 +132,17 @@ static tn_status resolve(tn_ctx *ctx, const tn_compile_opts *opts, tn_compile_op
     *out = TN_COMPILE_DEFAULTS;
     if (opts) {
         if (opts->struct_size > sizeof *opts || opts->struct_size == 0)
-            return err_set(&ctx->err, TN_ERR_INVAL, "tn_compile_opts.struct_size is %zu; this library knows %zu: start from TN_COMPILE_DEFAULTS", opts->struct_size, sizeof *opts);
+            return err_set(&ctx->err, TN_ERR_INVAL,
+                           "tn_compile_opts.struct_size is %zu; this library knows %zu: start from TN_COMPILE_DEFAULTS",
+                           opts->struct_size, sizeof *opts);
         memcpy(out, opts, opts->struct_size);
     }
-    if (out->mode < TN_MODE_IMMEDIATE || out->mode > TN_MODE_LOOP) return err_set(&ctx->err, TN_ERR_INVAL, "unknown mode %d", (int)out->mode);
-    if (out->fusion < -1 || out->fusion > 3) return err_set(&ctx->err, TN_ERR_INVAL, "fusion level %d; levels are 0 to 3, and -1 for the mode's own", out->fusion);
-    if (out->threads < 0 || out->threads > 1024) return err_set(&ctx->err, TN_ERR_INVAL, "%d threads; 0 (all) to 1024 are possible", out->threads);
+    if (out->mode < TN_MODE_IMMEDIATE || out->mode > TN_MODE_LOOP)
+        return err_set(&ctx->err, TN_ERR_INVAL, "unknown mode %d", (int)out->mode);
+    if (out->fusion < -1 || out->fusion > 3)
+        return err_set(&ctx->err, TN_ERR_INVAL, "fusion level %d; levels are 0 to 3, and -1 for the mode's own", out->fusion);
+    if (out->threads < 0 || out->threads > 1024)
+        return err_set(&ctx->err, TN_ERR_INVAL, "%d threads; 0 (all) to 1024 are possible", out->threads);
     if (out->fusion < 0) out->fusion = out->mode == TN_MODE_COMPILED || out->mode == TN_MODE_LOOP ? 3 : 0;
     if (!out->device) out->device = "cpu";
     return TN_OK;

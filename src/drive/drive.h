@@ -14,16 +14,16 @@ struct tn_program {
     tn_compile_opts opts; /* as resolved */
     target target;
     device *dev;
-    graph *graph;         /* as given; immediate programs run it node by node */
+    graph *graph; /* as given; immediate programs run it node by node */
     plan *plan;
     const char *source;
     size_t n_source;
     module *module;
     void *main_entry;
-    void **kernel_entry;  /* [plan.kernels.n] */
-    bool parallel;        /* any kernel is split over threads */
+    void **kernel_entry; /* [plan.kernels.n] */
+    bool parallel;       /* any kernel is split over threads */
     buffer *consts;
-    const pio *io;        /* inputs, then outputs: the slots of tenon.h */
+    const pio *io; /* inputs, then outputs: the slots of tenon.h */
     int n_io;
     const pstate *states; /* buf: index into plan.bufs; -1 in immediate programs */
     int n_states;
@@ -33,16 +33,16 @@ struct tn_program {
 struct tn_session {
     tn_program *p;
     buffer *temp, *state;
-    list *list;        /* everything a run does */
-    int64_t *ring;     /* SLOT_RING: see emit/c.c */
-    void **bound;      /* [n_io] host pointers; NULL = an input that is not bound yet */
-    void **spare;      /* [n_io] memory of outputs that nobody bound, and an address for inputs without bytes */
-    buffer **io_buf;   /* [n_io] device memory, on devices that cannot use host pointers; else NULL */
-    int64_t *trace;    /* [n_io] steps bound by tn_session_bind_trace, or 0 */
+    list *list;            /* everything a run does */
+    int64_t *ring;         /* SLOT_RING: see emit/c.c */
+    void **bound;          /* [n_io] host pointers; NULL = an input that is not bound yet */
+    void **spare;          /* [n_io] memory of outputs that nobody bound, and an address for inputs without bytes */
+    buffer **io_buf;       /* [n_io] device memory, on devices that cannot use host pointers; else NULL */
+    int64_t *trace;        /* [n_io] steps bound by tn_session_bind_trace, or 0 */
     struct immediate *imm; /* immediate programs: */
-    void **at, **own;  /* [graph.nodes.n] where each value is; memory of this session */
-    void **staged;     /* [graph.outputs.n] a state that becomes another state's value waits here: both change at once */
-    err err;           /* the last error of this session: sessions of one program may run, and fail, at the same time */
+    void **at, **own;      /* [graph.nodes.n] where each value is; memory of this session */
+    void **staged;         /* [graph.outputs.n] a state that becomes another state's value waits here: both change at once */
+    err err;               /* the last error of this session: sessions of one program may run, and fail, at the same time */
 };
 
 /* pipeline.c. Jumps through a->gd. */
@@ -69,7 +69,8 @@ tn_status immediate_session(tn_session *s); /* the rest of a session of an immed
 void immediate_session_free(tn_session *s);
 tn_status immediate_session_run(tn_session *s);
 
-/* Computes what was built since the last call in an immediate graph: nodes in order, then state updates. Opens the device when needed. */
+/* Computes what was built since the last call in an immediate graph: nodes in order, then state updates. Opens the device when
+ * needed. */
 tn_status immediate_graph_update(tn_graph *g);
 
 /* explain.c */

@@ -1,5 +1,5 @@
-/* explain.c - what the compiler did to the memory hierarchy, for people and as JSON: kernels, what each computes, bytes before and after, and why
- * neighbours were or were not joined. In: a compiled program. Out: text in the caller's string. */
+/* explain.c - what the compiler did to the memory hierarchy, for people and as JSON: kernels, what each computes, bytes before
+ * and after, and why neighbours were or were not joined. In: a compiled program. Out: text in the caller's string. */
 #include "drive/drive.h"
 #include "emit/emit.h"
 
@@ -31,22 +31,28 @@ static void print_reasons(const plan *p, const pkernel *pk, str *out) {
 void explain_print(const tn_program *prog, str *out) {
     const plan *p = prog->plan;
     const tn_program_stats *s = &prog->stats;
-    str_addf(out, "graph @%s: %d kernels (%d different), fusion level %d, %d threads\n", p->g->name, s->kernels, s->distinct_kernels, p->fusion, s->threads);
-    str_addf(out, "memory traffic at kernel borders: read %.1f KiB, written %.1f KiB a run", kib(s->bytes_read), kib(s->bytes_written));
+    str_addf(out, "graph @%s: %d kernels (%d different), fusion level %d, %d threads\n", p->g->name, s->kernels,
+             s->distinct_kernels, p->fusion, s->threads);
+    str_addf(out, "memory traffic at kernel borders: read %.1f KiB, written %.1f KiB a run", kib(s->bytes_read),
+             kib(s->bytes_written));
     str_addf(out, " (each op on its own: read %.1f, written %.1f)\n", kib(p->unfused_read), kib(p->unfused_written));
-    str_addf(out, "temporaries: %.1f KiB planned, lower bound %.1f KiB; states %.1f KiB; constants %.1f KiB\n", kib(s->arena_bytes), kib(s->arena_bound),
-             kib(s->state_bytes), kib((uint64_t)p->const_bytes));
-    str_addf(out, "arithmetic: %.3f Mflop a run, %.2f flop a byte\n\n", (double)s->flops * 1e-6, (double)s->flops / (double)(s->bytes_read + s->bytes_written + 1));
+    str_addf(out, "temporaries: %.1f KiB planned, lower bound %.1f KiB; states %.1f KiB; constants %.1f KiB\n",
+             kib(s->arena_bytes), kib(s->arena_bound), kib(s->state_bytes), kib((uint64_t)p->const_bytes));
+    str_addf(out, "arithmetic: %.3f Mflop a run, %.2f flop a byte\n\n", (double)s->flops * 1e-6,
+             (double)s->flops / (double)(s->bytes_read + s->bytes_written + 1));
     for (int i = 0; i < p->kernels.n; i++) {
         const pkernel *pk = &p->kernels.at[i];
-        str_addf(out, "kernel %d: %s%s, read %.1f KiB, written %.1f KiB, %.3f Mflop%s\n", i, pk->k->name, pk->code != i ? arena_printf(out->a, " (code of kernel %d)", pk->code) : "",
-                 kib(pk->k->bytes_read), kib(pk->k->bytes_written), (double)pk->k->flops * 1e-6, pk->k->par_var >= 0 ? ", split over threads" : "");
+        str_addf(out, "kernel %d: %s%s, read %.1f KiB, written %.1f KiB, %.3f Mflop%s\n", i, pk->k->name,
+                 pk->code != i ? arena_printf(out->a, " (code of kernel %d)", pk->code) : "", kib(pk->k->bytes_read),
+                 kib(pk->k->bytes_written), (double)pk->k->flops * 1e-6, pk->k->par_var >= 0 ? ", split over threads" : "");
         str_add(out, "   computes");
-        for (int j = 0; j < pk->n_fused; j++) str_addf(out, "%s %s", j ? "," : "", op_get((op_code)graph_get(p->g, pk->fused[j])->op)->name);
+        for (int j = 0; j < pk->n_fused; j++)
+            str_addf(out, "%s %s", j ? "," : "", op_get((op_code)graph_get(p->g, pk->fused[j])->op)->name);
         str_add(out, "\n   tile");
         for (int v = 0; v < pk->k->vars.n; v++)
             if (pk->k->vars.at[v].role.unroll > 1 || pk->k->vars.at[v].role.lanes > 1)
-                str_addf(out, " %s: %d x %d lanes of %lld;", pk->k->vars.at[v].name, pk->k->vars.at[v].role.unroll, pk->k->vars.at[v].role.lanes, (long long)pk->k->vars.at[v].extent);
+                str_addf(out, " %s: %d x %d lanes of %lld;", pk->k->vars.at[v].name, pk->k->vars.at[v].role.unroll,
+                         pk->k->vars.at[v].role.lanes, (long long)pk->k->vars.at[v].extent);
         str_add(out, "\n");
         print_reasons(p, pk, out);
     }
@@ -57,22 +63,30 @@ void explain_json(const tn_program *prog, str *out) {
     const tn_program_stats *s = &prog->stats;
     str_add(out, "{\"schema\":1,\"graph\":");
     str_json(out, p->g->name);
-    str_addf(out, ",\"fusion\":%d,\"threads\":%d,\"bytes_read\":%llu,\"bytes_written\":%llu,\"unfused_bytes_read\":%llu,\"unfused_bytes_written\":%llu,\"flops\":%llu,", p->fusion, s->threads,
-             (unsigned long long)s->bytes_read, (unsigned long long)s->bytes_written, (unsigned long long)p->unfused_read, (unsigned long long)p->unfused_written, (unsigned long long)s->flops);
-    str_addf(out, "\"arena_bytes\":%llu,\"arena_bound\":%llu,\"kernels\":[", (unsigned long long)s->arena_bytes, (unsigned long long)s->arena_bound);
+    str_addf(out,
+             ",\"fusion\":%d,\"threads\":%d,\"bytes_read\":%llu,\"bytes_written\":%llu,\"unfused_bytes_read\":%llu,\"unfused_"
+             "bytes_written\":%llu,\"flops\":%llu,",
+             p->fusion, s->threads, (unsigned long long)s->bytes_read, (unsigned long long)s->bytes_written,
+             (unsigned long long)p->unfused_read, (unsigned long long)p->unfused_written, (unsigned long long)s->flops);
+    str_addf(out, "\"arena_bytes\":%llu,\"arena_bound\":%llu,\"kernels\":[", (unsigned long long)s->arena_bytes,
+             (unsigned long long)s->arena_bound);
     for (int i = 0; i < p->kernels.n; i++) {
         const pkernel *pk = &p->kernels.at[i];
         str_addf(out, "%s{\"name\":", i ? "," : "");
         str_json(out, pk->k->name);
-        str_addf(out, ",\"code\":%d,\"bytes_read\":%llu,\"bytes_written\":%llu,\"flops\":%llu,\"parallel\":%s,\"values\":[", pk->code, (unsigned long long)pk->k->bytes_read,
-                 (unsigned long long)pk->k->bytes_written, (unsigned long long)pk->k->flops, pk->k->par_var >= 0 ? "true" : "false");
-        for (int j = 0; j < pk->n_fused; j++) str_addf(out, "%s{\"id\":%u,\"op\":\"%s\"}", j ? "," : "", pk->fused[j], op_get((op_code)graph_get(p->g, pk->fused[j])->op)->name);
+        str_addf(out, ",\"code\":%d,\"bytes_read\":%llu,\"bytes_written\":%llu,\"flops\":%llu,\"parallel\":%s,\"values\":[",
+                 pk->code, (unsigned long long)pk->k->bytes_read, (unsigned long long)pk->k->bytes_written,
+                 (unsigned long long)pk->k->flops, pk->k->par_var >= 0 ? "true" : "false");
+        for (int j = 0; j < pk->n_fused; j++)
+            str_addf(out, "%s{\"id\":%u,\"op\":\"%s\"}", j ? "," : "", pk->fused[j],
+                     op_get((op_code)graph_get(p->g, pk->fused[j])->op)->name);
         str_add(out, "]}");
     }
     str_add(out, "],\"decisions\":[");
     for (int i = 0; i < p->decisions.n; i++) {
         const why *w = &p->decisions.at[i];
-        str_addf(out, "%s{\"value\":%u,\"with\":%u,\"fused\":%s,\"reason\":", i ? "," : "", w->producer, w->consumer, w->fused ? "true" : "false");
+        str_addf(out, "%s{\"value\":%u,\"with\":%u,\"fused\":%s,\"reason\":", i ? "," : "", w->producer, w->consumer,
+                 w->fused ? "true" : "false");
         str_json(out, w->reason ? w->reason : "");
         str_add(out, "}");
     }

@@ -1,8 +1,8 @@
 /* immediate.c - immediate mode: one op, one program, one run.
  *
- * An op on given shapes is a one-op graph whose operands are inputs; the graph goes through the same pipeline as any other. Programs are kept in
- * a table by the hash of op, dtypes, shapes and attributes ("cached"); with no_cache each run compiles again ("naive"). Run half, except
- * for making the one-op graph. */
+ * An op on given shapes is a one-op graph whose operands are inputs; the graph goes through the same pipeline as any other.
+ * Programs are kept in a table by the hash of op, dtypes, shapes and attributes ("cached"); with no_cache each run compiles
+ * again ("naive"). Run half, except for making the one-op graph. */
 #include "drive/drive.h"
 
 #include <stdio.h>
@@ -114,12 +114,24 @@ static void make_one_op(one_op *o) {
         for (int i = 0; i < j; i++)
             if (n->in[i] == n->in[j]) in[j] = in[i];
         if (in[j]) continue;
-        spec s = { .op = OP_input, .dtype = (tn_dtype)x->dtype, .rank = x->rank, .dims = x->dims, .name = arena_printf(o->a, "x%d", j) };
+        spec s = {
+            .op = OP_input, .dtype = (tn_dtype)x->dtype, .rank = x->rank, .dims = x->dims, .name = arena_printf(o->a, "x%d", j)
+        };
         if (is_splat(o->g, n->in[j])) s.op = OP_const, s.splat = true, s.imm = x->imm, s.imm_int = x->imm_int, s.name = NULL;
         in[j] = graph_add(g, &s);
     }
-    spec s = { .op = (op_code)n->op, .dtype = (tn_dtype)n->dtype, .in = in, .n_in = n->n_in, .rank = n->rank, .dims = n->dims, .attr = n->attr,
-               .n_attr = n->n_attr, .splat = n->splat, .imm = n->imm, .imm_int = n->imm_int, .data = n->data };
+    spec s = { .op = (op_code)n->op,
+               .dtype = (tn_dtype)n->dtype,
+               .in = in,
+               .n_in = n->n_in,
+               .rank = n->rank,
+               .dims = n->dims,
+               .attr = n->attr,
+               .n_attr = n->n_attr,
+               .splat = n->splat,
+               .imm = n->imm,
+               .imm_int = n->imm_int,
+               .data = n->data };
     graph_output(g, "y", graph_add(g, &s));
     o->out = g;
 }
@@ -174,7 +186,9 @@ typedef struct places {
     void *const *at;
     const tn_graph *g;
 } places;
-static void *place_of(const places *p, val v) { return p->at ? p->at[v] : p->g->dev->api->map(p->g->dev, p->g->values.at[v].buf); }
+static void *place_of(const places *p, val v) {
+    return p->at ? p->at[v] : p->g->dev->api->map(p->g->dev, p->g->values.at[v].buf);
+}
 
 static tn_status run_op(immediate *im, const graph *g, val v, const places *at) {
     op_entry *e;
@@ -191,12 +205,15 @@ static tn_status run_op(immediate *im, const graph *g, val v, const places *at) 
     if (!code) code = drive_session_run(e->s, 1);
     if (code) err_set(im->err, code, "%s", e->s->err.text);
     im->stats.kernels++;
-    im->stats.bytes_read += e->p->stats.bytes_read, im->stats.bytes_written += e->p->stats.bytes_written, im->stats.flops += e->p->stats.flops;
+    im->stats.bytes_read += e->p->stats.bytes_read, im->stats.bytes_written += e->p->stats.bytes_written,
+        im->stats.flops += e->p->stats.flops;
     if (im->opts.no_cache) drop(e);
     return code;
 }
 
-tn_status immediate_run(immediate *im, const graph *g, val v, void *const *at) { return run_op(im, g, v, &(places){ at, NULL }); }
+tn_status immediate_run(immediate *im, const graph *g, val v, void *const *at) {
+    return run_op(im, g, v, &(places){ at, NULL });
+}
 static tn_status immediate_run_buffers(tn_graph *g, val v) { return run_op(g->imm, g->ir, v, &(places){ NULL, g }); }
 
 /* ---- programs compiled for immediate mode: every node in turn ---- */
@@ -206,7 +223,9 @@ static bool needs_value(const graph *g, val v) {
     return op_get((op_code)n->op)->cls != CL_CTRL && !is_splat(g, v);
 }
 
-static size_t bytes_of(const graph *g, val v) { return (size_t)graph_elems(g, v) * dtype_size((tn_dtype)graph_get(g, v)->dtype); }
+static size_t bytes_of(const graph *g, val v) {
+    return (size_t)graph_elems(g, v) * dtype_size((tn_dtype)graph_get(g, v)->dtype);
+}
 
 tn_status immediate_session(tn_session *s) {
     tn_program *p = s->p;
@@ -221,11 +240,13 @@ tn_status immediate_session(tn_session *s) {
     for (int i = 0; i < g->outputs.n; i++) {
         const output *o = &g->outputs.at[i];
         if (!o->state || o->v == o->state || graph_get(g, o->v)->op != OP_state) continue;
-        if (!(s->staged[i] = mem_alloc(m, bytes_of(g, o->v)))) return err_set(&s->err, TN_ERR_NOMEM, "out of memory: %zu bytes for %%%u", bytes_of(g, o->v), o->v);
+        if (!(s->staged[i] = mem_alloc(m, bytes_of(g, o->v))))
+            return err_set(&s->err, TN_ERR_NOMEM, "out of memory: %zu bytes for %%%u", bytes_of(g, o->v), o->v);
     }
     for (val v = 1; v < (val)g->nodes.n; v++) {
         if (!needs_value(g, v) || graph_get(g, v)->op == OP_input) continue;
-        if (!(s->own[v] = mem_alloc(m, bytes_of(g, v)))) return err_set(&s->err, TN_ERR_NOMEM, "out of memory: %zu bytes for %%%u", bytes_of(g, v), v);
+        if (!(s->own[v] = mem_alloc(m, bytes_of(g, v))))
+            return err_set(&s->err, TN_ERR_NOMEM, "out of memory: %zu bytes for %%%u", bytes_of(g, v), v);
         s->at[v] = s->own[v];
         if (graph_get(g, v)->data) memcpy(s->own[v], graph_get(g, v)->data, bytes_of(g, v));
     }
@@ -330,11 +351,14 @@ static tn_status compute_value(tn_graph *g, val v) {
     const node *n = graph_get(g->ir, v);
     op_class c = op_get((op_code)n->op)->cls;
     if ((c == CL_SOURCE && n->op != OP_iota) || g->values.at[v].shared) return TN_OK;
-    if (c == CL_CTRL) return err_set(&g->ctx->err, TN_ERR_UNSUPPORTED, "op %s in an immediate graph: use the host's own if and for", op_get((op_code)n->op)->name);
+    if (c == CL_CTRL)
+        return err_set(&g->ctx->err, TN_ERR_UNSUPPORTED, "op %s in an immediate graph: use the host's own if and for",
+                       op_get((op_code)n->op)->name);
     for (int j = 0; j < n->n_in; j++)
         if (!g->values.at[n->in[j]].buf)
-            return err_set(&g->ctx->err, TN_ERR_INVAL, "%s: its operand \"%s\" has no value yet: give it with tn_tensor_write first", op_get((op_code)n->op)->name,
-                           graph_get(g->ir, n->in[j])->name ? graph_get(g->ir, n->in[j])->name : "?");
+            return err_set(
+                &g->ctx->err, TN_ERR_INVAL, "%s: its operand \"%s\" has no value yet: give it with tn_tensor_write first",
+                op_get((op_code)n->op)->name, graph_get(g->ir, n->in[j])->name ? graph_get(g->ir, n->in[j])->name : "?");
     return immediate_run_buffers(g, v);
 }
 

@@ -21,11 +21,11 @@ struct tn_ctx {
     mem mem;
     void (*log)(void *ud, tn_log_level level, const char *text); /* may be NULL */
     void *log_ud;
-    char *cache_dir;       /* NULL = no disk cache */
-    char *compiler;        /* never NULL */
-    uint64_t cache_bytes;  /* defaults filled in: never 0 */
-    uint64_t cache_memory; /* never 0 */
-    err err;               /* the last error; err.text is never garbage. Written by the thread `home` only */
+    char *cache_dir;        /* NULL = no disk cache */
+    char *compiler;         /* never NULL */
+    uint64_t cache_bytes;   /* defaults filled in: never 0 */
+    uint64_t cache_memory;  /* never 0 */
+    err err;                /* the last error; err.text is never garbage. Written by the thread `home` only */
     _Atomic uintptr_t home; /* the thread that works with the context: see ctx_enter */
 
     /* Opened when first needed by ctx_device. tn_ctx_free closes them. */
@@ -39,9 +39,9 @@ struct tn_ctx {
 tn_status ctx_device(tn_ctx *ctx, const char *name, int threads, device **out, err *e);
 void ctx_close_devices(tn_ctx *ctx); /* and the cache */
 
-/* Programs are shared by threads, and their sessions run on any; ctx->err has no lock. So every call that needs the context for itself
- * makes the calling thread its home, and what may be called on other threads reports through ctx_report, which writes ctx->err
- * on the home thread only. Returns e->code. */
+/* Programs are shared by threads, and their sessions run on any; ctx->err has no lock. So every call that needs the context for
+ * itself makes the calling thread its home, and what may be called on other threads reports through ctx_report, which writes
+ * ctx->err on the home thread only. Returns e->code. */
 void ctx_enter(tn_ctx *ctx);
 tn_status ctx_report(tn_ctx *ctx, const err *e);
 

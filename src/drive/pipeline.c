@@ -1,4 +1,5 @@
-/* pipeline.c - the whole compiler, one stage a line. In: a checked graph. Out: a plan with tiled kernels; everything lives in the arena. */
+/* pipeline.c - the whole compiler, one stage a line. In: a checked graph. Out: a plan with tiled kernels; everything lives in
+ * the arena. */
 #include "drive/drive.h"
 #include "emit/emit.h"
 #include "kopt/kopt.h"

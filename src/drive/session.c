@@ -1,6 +1,8 @@
-/* session.c - a program with its state and the list that runs it. Run half: every function returns a status, text in the session's err.
+/* session.c - a program with its state and the list that runs it. Run half: every function returns a status, text in the
+ * session's err.
  *
- * In: a program. A run of a compiled program on the CPU is one submit of a sealed list: no allocation, no lock, no system call. */
+ * In: a program. A run of a compiled program on the CPU is one submit of a sealed list: no allocation, no lock, no system call.
+ */
 #include "drive/drive.h"
 
 static tn_status take(tn_session *s, size_t n, size_t size, void *out) {
@@ -61,7 +63,8 @@ static tn_status take_slots(tn_session *s) {
     for (size_t i = 0; i < n && !code; i++) {
         s->ring[n + i] = 1;
         if ((p->io[i].is_output || !p->io[i].bytes) && !(s->spare[i] = mem_alloc(p->ctx->mem, (size_t)p->io[i].bytes)))
-            code = err_set(&s->err, TN_ERR_NOMEM, "out of memory: %lld bytes for output \"%s\"", (long long)p->io[i].bytes, p->io[i].name);
+            code = err_set(&s->err, TN_ERR_NOMEM, "out of memory: %lld bytes for output \"%s\"", (long long)p->io[i].bytes,
+                           p->io[i].name);
         s->bound[i] = s->spare[i];
         if (!code && s->io_buf) code = p->dev->api->alloc(p->dev, (size_t)p->io[i].bytes, &s->io_buf[i], &s->err);
     }

@@ -16,8 +16,9 @@ typedef struct aot {
 } aot;
 
 /* Types of the interface: exactly those of <stdint.h>, without including it. */
-static const char *const c_types[TN_N_DTYPES] = { "float",          "double",         "__UINT16_TYPE__", "__UINT16_TYPE__", "__INT8_TYPE__",
-                                                  "__INT32_TYPE__", "__INT64_TYPE__", "__UINT8_TYPE__",  "__UINT8_TYPE__" };
+static const char *const c_types[TN_N_DTYPES] = { "float",           "double",         "__UINT16_TYPE__",
+                                                  "__UINT16_TYPE__", "__INT8_TYPE__",  "__INT32_TYPE__",
+                                                  "__INT64_TYPE__",  "__UINT8_TYPE__", "__UINT8_TYPE__" };
 
 /* ---- names ---- */
 
@@ -68,16 +69,28 @@ static void print_string(str *out, const char *s) {
 
 static void print_element(str *out, tn_dtype t, const void *data, int64_t i) {
     switch (t) {
-    case TN_F32: emit_float(out, t, (double)((const float *)data)[i]); return;
-    case TN_F64: emit_float(out, t, ((const double *)data)[i]); return;
-    case TN_F16:
-    case TN_BF16: str_addf(out, "0x%x", (unsigned)((const uint16_t *)data)[i]); return;
-    case TN_I8: str_addf(out, "%d", ((const int8_t *)data)[i]); return;
-    case TN_I32: str_addf(out, ((const int32_t *)data)[i] == INT32_MIN ? "-2147483647 - 1" : "%d", ((const int32_t *)data)[i]); return;
-    case TN_I64:
-        str_addf(out, ((const int64_t *)data)[i] == INT64_MIN ? "-9223372036854775807LL - 1" : "%lldLL", (long long)((const int64_t *)data)[i]);
+    case TN_F32:
+        emit_float(out, t, (double)((const float *)data)[i]);
         return;
-    default: str_addf(out, "%u", ((const uint8_t *)data)[i]);
+    case TN_F64:
+        emit_float(out, t, ((const double *)data)[i]);
+        return;
+    case TN_F16:
+    case TN_BF16:
+        str_addf(out, "0x%x", (unsigned)((const uint16_t *)data)[i]);
+        return;
+    case TN_I8:
+        str_addf(out, "%d", ((const int8_t *)data)[i]);
+        return;
+    case TN_I32:
+        str_addf(out, ((const int32_t *)data)[i] == INT32_MIN ? "-2147483647 - 1" : "%d", ((const int32_t *)data)[i]);
+        return;
+    case TN_I64:
+        str_addf(out, ((const int64_t *)data)[i] == INT64_MIN ? "-9223372036854775807LL - 1" : "%lldLL",
+                 (long long)((const int64_t *)data)[i]);
+        return;
+    default:
+        str_addf(out, "%u", ((const uint8_t *)data)[i]);
     }
 }
 
@@ -93,8 +106,8 @@ static void print_arrays(aot *t) {
             if (data[i]) used = i / size + 1;
         t->zero[b] = used == 0;
         if (used == 0 && pb->kind == PB_STATE) continue;
-        str_addf(t->out, "static const %s data_%d[%lld] __attribute__((aligned(%d))) = { ", c_types[dt], b, (long long)(pb->elems > 0 ? pb->elems : 1),
-                 ARENA_ALIGN);
+        str_addf(t->out, "static const %s data_%d[%lld] __attribute__((aligned(%d))) = { ", c_types[dt], b,
+                 (long long)(pb->elems > 0 ? pb->elems : 1), ARENA_ALIGN);
         for (int64_t i = 0; i < used; i++) {
             str_add(t->out, i == 0 ? (used > PER_LINE ? "\n    " : "") : i % PER_LINE ? ", " : ",\n    ");
             print_element(t->out, dt, data, i);
@@ -122,7 +135,8 @@ static int64_t array_size(const aot *t, int i) {
 static void print_example(const aot *t) {
     str *out = t->out;
     int shown = -1;
-    str_addf(out, " *     #define %s_INTERFACE\n *     #include \"%s.c\"\n *     #include <stdio.h>\n *     int main(void) {\n", t->name, t->name);
+    str_addf(out, " *     #define %s_INTERFACE\n *     #include \"%s.c\"\n *     #include <stdio.h>\n *     int main(void) {\n",
+             t->name, t->name);
     str_addf(out, " *         static struct %s_ctx ctx;\n", t->name);
     for (int i = 0; i < t->p->io.n; i++) {
         const pio *io = &t->p->io.at[i];
@@ -138,12 +152,17 @@ static void print_example(const aot *t) {
 
 static void print_head(const aot *t) {
     str *out = t->out;
-    str_addf(out, "/* %s.c - a tensor graph compiled to C: no library but libm, no allocation, one thread, x86-64 or any machine of gcc or clang.\n", t->name);
+    str_addf(out,
+             "/* %s.c - a tensor graph compiled to C: no library but libm, no allocation, one thread, x86-64 or any machine of "
+             "gcc or clang.\n",
+             t->name);
     str_add(out, " *\n * The file is its own header. A complete program, main.c:\n *\n");
     print_example(t);
-    if (t->p->io.n) str_add(out, " * Arrays are row-major and must not overlap; every pointer to one with elements must be valid.\n *\n");
+    if (t->p->io.n)
+        str_add(out, " * Arrays are row-major and must not overlap; every pointer to one with elements must be valid.\n *\n");
     for (int i = 0; i < t->p->io.n; i++) {
-        str_addf(out, " *     %-10s %s \"", t->param[i], graph_shape_text(t->p->g, out->a, t->p->bufs.at[t->p->io.at[i].buf].node));
+        str_addf(out, " *     %-10s %s \"", t->param[i],
+                 graph_shape_text(t->p->g, out->a, t->p->bufs.at[t->p->io.at[i].buf].node));
         print_comment_name(out, t->p->io.at[i].name);
         str_add(out, "\"\n");
     }
@@ -151,12 +170,16 @@ static void print_head(const aot *t) {
     str_add(out, " * f16 and bf16 are passed as their 16 bits, bool as bytes 0 and 1.\n *\n");
     if (t->p->states.n)
         str_addf(out,
-                 " * The context holds %d states (parameters, counters): %s_init gives them their initial values, %s_run reads and updates them,\n"
+                 " * The context holds %d states (parameters, counters): %s_init gives them their initial values, %s_run reads "
+                 "and updates them,\n"
                  " * and ctx.state + %s_state_table[i].offset is where the values of state i are.\n",
                  t->p->states.n, t->name, t->name, t->name);
-    str_add(out, " * A context is aligned to 64 bytes: static, automatic, or from aligned_alloc(64, sizeof), and used by one thread at a time.\n *\n"
-                 " * -march=native makes use of wider vectors. It also contracts x * y + z to one rounding, as -ffp-contract says, so that results of\n"
-                 " * different builds agree up to rounding only. Without it gcc notes that passing vectors has changed in version 4.6: they never leave\n"
+    str_add(out, " * A context is aligned to 64 bytes: static, automatic, or from aligned_alloc(64, sizeof), and used by one "
+                 "thread at a time.\n *\n"
+                 " * -march=native makes use of wider vectors. It also contracts x * y + z to one rounding, as -ffp-contract "
+                 "says, so that results of\n"
+                 " * different builds agree up to rounding only. Without it gcc notes that passing vectors has changed in "
+                 "version 4.6: they never leave\n"
                  " * this file; -Wno-psabi silences the note. */\n");
 }
 
@@ -164,9 +187,11 @@ static void print_interface(const aot *t) {
     const plan *p = t->p;
     str *out = t->out;
     const char *n = t->name;
-    int64_t state = (p->state_bytes + ARENA_ALIGN) / ARENA_ALIGN * ARENA_ALIGN, temp = (p->temp_bytes + ARENA_ALIGN) / ARENA_ALIGN * ARENA_ALIGN;
+    int64_t state = (p->state_bytes + ARENA_ALIGN) / ARENA_ALIGN * ARENA_ALIGN,
+            temp = (p->temp_bytes + ARENA_ALIGN) / ARENA_ALIGN * ARENA_ALIGN;
     str_addf(out, "#ifndef %s_DECLARED\n#define %s_DECLARED\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n", n, n);
-    str_addf(out, "struct %s_ctx {\n    unsigned char state[%lld], temp[%lld];\n} __attribute__((aligned(%d)));\n", n, (long long)state, (long long)temp, ARENA_ALIGN);
+    str_addf(out, "struct %s_ctx {\n    unsigned char state[%lld], temp[%lld];\n} __attribute__((aligned(%d)));\n", n,
+             (long long)state, (long long)temp, ARENA_ALIGN);
     str_addf(out, "enum { %s_state_count = %d };\n", n, p->states.n);
     str_addf(out, "struct %s_state {\n    const char *name, *dtype;\n    unsigned long long offset, bytes;\n};\n", n);
     str_addf(out, "extern const struct %s_state %s_state_table[%d];\n", n, n, p->states.n + 1); /* the last row is empty */
@@ -184,17 +209,20 @@ static void print_state_table(const aot *t) {
         const pbuf *pb = &t->p->bufs.at[s->buf];
         str_add(t->out, "    { ");
         print_string(t->out, s->name);
-        str_addf(t->out, ", \"%s\", %lld, %lld },\n", dtype_name((tn_dtype)pb->dtype), (long long)pb->offset, (long long)pb->elems * (long long)dtype_size((tn_dtype)pb->dtype));
+        str_addf(t->out, ", \"%s\", %lld, %lld },\n", dtype_name((tn_dtype)pb->dtype), (long long)pb->offset,
+                 (long long)pb->elems * (long long)dtype_size((tn_dtype)pb->dtype));
     }
     str_add(t->out, "    { 0, 0, 0, 0 }\n};\n");
 }
 
 static void print_init(const aot *t) {
-    str_addf(t->out, "void %s_init(struct %s_ctx *ctx) {\n    __builtin_memset(ctx->state, 0, sizeof ctx->state);\n", t->name, t->name);
+    str_addf(t->out, "void %s_init(struct %s_ctx *ctx) {\n    __builtin_memset(ctx->state, 0, sizeof ctx->state);\n", t->name,
+             t->name);
     for (int b = 0; b < t->p->bufs.n; b++) {
         const pbuf *pb = &t->p->bufs.at[b];
         if (pb->kind == PB_STATE && !t->zero[b])
-            str_addf(t->out, "    __builtin_memcpy(ctx->state + %lld, data_%d, sizeof data_%d);\n", (long long)pb->offset, b, b);
+            str_addf(t->out, "    __builtin_memcpy(ctx->state + %lld, data_%d, sizeof data_%d);\n", (long long)pb->offset, b,
+                     b);
     }
     str_add(t->out, "}\n");
 }
@@ -202,11 +230,19 @@ static void print_init(const aot *t) {
 static void print_place(const aot *t, int buf) {
     const pbuf *pb = &t->p->bufs.at[buf];
     switch (pb->kind) {
-    case PB_TEMP: str_addf(t->out, "ctx->temp + %lld", (long long)pb->offset); return;
-    case PB_STATE: str_addf(t->out, "ctx->state + %lld", (long long)pb->offset); return;
-    case PB_CONST: str_addf(t->out, "data_%d", buf); return;
+    case PB_TEMP:
+        str_addf(t->out, "ctx->temp + %lld", (long long)pb->offset);
+        return;
+    case PB_STATE:
+        str_addf(t->out, "ctx->state + %lld", (long long)pb->offset);
+        return;
+    case PB_CONST:
+        str_addf(t->out, "data_%d", buf);
+        return;
     case PB_INPUT:
-    case PB_OUTPUT: str_add(t->out, t->param[pb->io]); return;
+    case PB_OUTPUT:
+        str_add(t->out, t->param[pb->io]);
+        return;
     }
 }
 
@@ -235,7 +271,9 @@ void emit_c_standalone(plan *p, const target *machine, const char *name, str *ou
     name_params(&t);
     print_head(&t);
     print_interface(&t);
-    str_addf(out, "#ifndef %s_INTERFACE\n#ifdef __FAST_MATH__\n#error \"-ffast-math changes the results of this file\"\n#endif\n", t.name);
+    str_addf(out,
+             "#ifndef %s_INTERFACE\n#ifdef __FAST_MATH__\n#error \"-ffast-math changes the results of this file\"\n#endif\n",
+             t.name);
     str_add(out, "#pragma GCC diagnostic ignored \"-Wpsabi\"\n");
     emit_c_kernels(p, machine, out);
     print_arrays(&t);

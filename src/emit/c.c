@@ -1,7 +1,7 @@
 /* c.c - a plan as one C translation unit with GNU vector extensions: one statement an instruction.
  *
- * In: tiled kernels. Out: text. Vectors, tiles and unrolling are explicit, so the compiler is asked for no more than register allocation and
- * scheduling (gcc -O2, clang -O1 suffice). No identifier comes from the user's graph. */
+ * In: tiled kernels. Out: text. Vectors, tiles and unrolling are explicit, so the compiler is asked for no more than register
+ * allocation and scheduling (gcc -O2, clang -O1 suffice). No identifier comes from the user's graph. */
 #include "emit/emit.h"
 
 #include <math.h>
@@ -21,7 +21,8 @@ typedef struct emitter {
 
 static const char *reg_type(tn_dtype t) { return t == TN_F32 ? "f32" : t == TN_F64 ? "f64" : t == TN_I64 ? "i64" : "i32"; }
 static const char *mem_type(tn_dtype t) {
-    static const char *const names[TN_N_DTYPES] = { "float", "double", "uint16_t", "uint16_t", "int8_t", "int32_t", "int64_t", "uint8_t", "uint8_t" };
+    static const char *const names[TN_N_DTYPES] = { "float",   "double",  "uint16_t", "uint16_t", "int8_t",
+                                                    "int32_t", "int64_t", "uint8_t",  "uint8_t" };
     return names[t];
 }
 
@@ -93,12 +94,18 @@ static void open_convert(emitter *e, tn_dtype stored, int lanes) { /* memory wor
         e->needs.half = true;
         str_addf(e->out, "from_%s_x%d(", stored == TN_F16 ? "half" : "bf16", lanes);
         break;
-    case TN_BOOL: str_add(e->out, "-("); break;
-    default: str_add(e->out, "("); break;
+    case TN_BOOL:
+        str_add(e->out, "-(");
+        break;
+    default:
+        str_add(e->out, "(");
+        break;
     }
 }
 
-static const char *narrow_word(tn_dtype t) { return t == TN_I8 ? "i8" : t == TN_U8 || t == TN_BOOL ? "u8" : t == TN_F16 || t == TN_BF16 ? "u16" : NULL; }
+static const char *narrow_word(tn_dtype t) {
+    return t == TN_I8 ? "i8" : t == TN_U8 || t == TN_BOOL ? "u8" : t == TN_F16 || t == TN_BF16 ? "u16" : NULL;
+}
 
 static void print_condition(emitter *e, const kins *in, int lane) {
     for (int m = 0; m < in->n_mask; m++) {
@@ -165,7 +172,8 @@ static void print_load(emitter *e, const kins *in, reg r) {
         }
         print_vector_load(e, in);
         int bytes = in->lanes * (int)dtype_size(kernel_reg_dtype(t));
-        if (in->op == K_LOAD && bytes >= 16 && bytes <= 64 && feeds_contraction(e, r)) str_addf(e->out, "; KEEP_%d(v%u)", bytes, r);
+        if (in->op == K_LOAD && bytes >= 16 && bytes <= 64 && feeds_contraction(e, r))
+            str_addf(e->out, "; KEEP_%d(v%u)", bytes, r);
     } else {
         need(e, t, 1);
         str_addf(e->out, "%sx%d v%u = { ", type, in->lanes, r);
@@ -339,7 +347,8 @@ static void print_arg_update(emitter *e, const kins *in) {
     str_addf(e->out, " i32x%d better = first | %s_%sx%d(%s);", l, "LT", type, l,
              in->alu == OP_argmax ? arena_printf(e->out->a, "v%u, x", in->c) : arena_printf(e->out->a, "x, v%u", in->c));
     if (dtype_is_float(t))
-        str_addf(e->out, " better = (better | NE_%sx%d(x, x)) & ~(NE_%sx%d(v%u, v%u) & ~first);", type, l, type, l, in->c, in->c);
+        str_addf(e->out, " better = (better | NE_%sx%d(x, x)) & ~(NE_%sx%d(v%u, v%u) & ~first);", type, l, type, l, in->c,
+                 in->c);
     str_addf(e->out, " v%u = SEL_%sx%d(better, x, v%u);", in->c, type, l, in->c);
     str_addf(e->out, " v%u = SEL_i64x%d(better, K_i64x%d(", in->b, l, l);
     print_affine(e, in->idx, 0);
@@ -422,7 +431,8 @@ static void print_hsum(emitter *e, const kins *in, reg r) {
         if (sign)
             str_addf(e->out, " for (int l = 0; l < %d; l++) h[l] = h[l]%sh[l + %d];", half, sign, half);
         else
-            str_addf(e->out, " for (int l = 0; l < %d; l++) h[l] = op_%s_%sx1(h[l], h[l + %d]);", half, op_get((op_code)in->alu)->name, type, half);
+            str_addf(e->out, " for (int l = 0; l < %d; l++) h[l] = op_%s_%sx1(h[l], h[l + %d]);", half,
+                     op_get((op_code)in->alu)->name, type, half);
     }
     str_addf(e->out, " v%u = h[0]; }\n", r);
 }
@@ -433,10 +443,14 @@ static void print_loop(emitter *e, const kins *in) {
         str_addf(e->out, "if (tid == nt - 1) { const int64_t i%d = %lldL;\n", v, (long long)in->lo);
     } else if (in->par) {
         int64_t steps = (in->hi - in->lo) / in->step;
-        str_addf(e->out, "for (int64_t i%d = %lldL + %lldL * tid / nt * %lldL, end%d = %lldL + %lldL * (tid + 1) / nt * %lldL; i%d < end%d; i%d += %lldL) {\n", v,
-                 (long long)in->lo, (long long)steps, (long long)in->step, v, (long long)in->lo, (long long)steps, (long long)in->step, v, v, v, (long long)in->step);
+        str_addf(e->out,
+                 "for (int64_t i%d = %lldL + %lldL * tid / nt * %lldL, end%d = %lldL + %lldL * (tid + 1) / nt * %lldL; i%d < "
+                 "end%d; i%d += %lldL) {\n",
+                 v, (long long)in->lo, (long long)steps, (long long)in->step, v, (long long)in->lo, (long long)steps,
+                 (long long)in->step, v, v, v, (long long)in->step);
     } else {
-        str_addf(e->out, "for (int64_t i%d = %lldL; i%d < %lldL; i%d += %lldL) {\n", v, (long long)in->lo, v, (long long)in->hi, v, (long long)in->step);
+        str_addf(e->out, "for (int64_t i%d = %lldL; i%d < %lldL; i%d += %lldL) {\n", v, (long long)in->lo, v, (long long)in->hi,
+                 v, (long long)in->step);
     }
     e->indent++;
 }
@@ -447,8 +461,12 @@ static void print_ins(emitter *e, reg r) {
     if (in->op == K_END) e->indent--;
     line(e);
     switch (in->op) {
-    case K_LOOP: print_loop(e, in); return;
-    case K_END: str_add(e->out, "}\n"); return;
+    case K_LOOP:
+        print_loop(e, in);
+        return;
+    case K_END:
+        str_add(e->out, "}\n");
+        return;
     case K_CONST:
     case K_ACC:
         need(e, t, in->lanes);
@@ -456,14 +474,30 @@ static void print_ins(emitter *e, reg r) {
         print_value(e, t, in->imm, in->imm_int);
         str_add(e->out, ");\n");
         return;
-    case K_INDEX: print_index(e, in, r); return;
-    case K_LOAD: print_load(e, in, r); return;
-    case K_STORE: print_store(e, in); return;
-    case K_SCATTER: print_scatter(e, in); return;
-    case K_RANDOM: print_random(e, in, r); return;
-    case K_HSUM: print_hsum(e, in, r); return;
-    case K_UPD: print_update(e, in); return;
-    case K_ARGUPD: print_arg_update(e, in); return;
+    case K_INDEX:
+        print_index(e, in, r);
+        return;
+    case K_LOAD:
+        print_load(e, in, r);
+        return;
+    case K_STORE:
+        print_store(e, in);
+        return;
+    case K_SCATTER:
+        print_scatter(e, in);
+        return;
+    case K_RANDOM:
+        print_random(e, in, r);
+        return;
+    case K_HSUM:
+        print_hsum(e, in, r);
+        return;
+    case K_UPD:
+        print_update(e, in);
+        return;
+    case K_ARGUPD:
+        print_arg_update(e, in);
+        return;
     case K_ALU: {
         reg ops[3] = { in->a, in->b, in->c };
         str_addf(e->out, "%sx%d v%u = ", reg_type(t), in->lanes, r);
@@ -486,7 +520,8 @@ static void print_ins(emitter *e, reg r) {
             str_addf(e->out, "wrap_%s_x%d(v%u)", dtype_name((tn_dtype)in->src), in->lanes, in->a);
         }
         break;
-    default: guard_fail(e->out->a->gd, TN_ERR_INTERNAL, "kernel %s: op code %d has no C form", e->k->name, in->op);
+    default:
+        guard_fail(e->out->a->gd, TN_ERR_INTERNAL, "kernel %s: op code %d has no C form", e->k->name, in->op);
     }
     str_add(e->out, ";\n");
 }
@@ -504,7 +539,8 @@ static void print_kernel(emitter *e, const kernel *k, int id) {
     str_add(e->out, "int64_t tid, int64_t nt) {\n    (void)tid, (void)nt;\n");
     for (int b = 0; b < k->bufs.n; b++)
         if (k->bufs.at[b].kind == KB_LOCAL)
-            str_addf(e->out, "    %s b%d[%lld] __attribute__((aligned(64), unused));\n", mem_type((tn_dtype)k->bufs.at[b].dtype), b,
+            str_addf(e->out, "    %s b%d[%lld] __attribute__((aligned(64), unused));\n",
+                     mem_type((tn_dtype)k->bufs.at[b].dtype), b,
                      (long long)(k->bufs.at[b].elems > 0 ? k->bufs.at[b].elems : 1));
     e->indent = 1;
     for (reg r = 1; r < (reg)k->ins.n; r++) print_ins(e, r);
@@ -534,7 +570,8 @@ static void print_op_function(const used_op *u, str *out) {
     for (int i = 0; i < info->arity; i++)
         str_addf(out, "%s%sx%d %c", i ? ", " : "", u->op == OP_select && i == 0 ? "i32" : type, u->lanes, "xyz"[i]);
     str_add(out, ") { return ");
-    bool wraps = !dtype_is_float((tn_dtype)u->src) && (u->op == OP_add || u->op == OP_sub || u->op == OP_mul || u->op == OP_neg);
+    bool wraps =
+        !dtype_is_float((tn_dtype)u->src) && (u->op == OP_add || u->op == OP_sub || u->op == OP_mul || u->op == OP_neg);
     if (wraps) {
         const char *w = arena_printf(out->a, "(u%sx%d)", type + 1, u->lanes);
         const char *sign = u->op == OP_add ? "+" : u->op == OP_mul ? "*" : "-";
@@ -552,26 +589,39 @@ static void print_op_function(const used_op *u, str *out) {
 static void print_conversions(const prelude_needs *n, str *out) {
     static const struct {
         const char *name, *reg, *lo, *hi, *below;
-    } ints[] = { { "i8", "i32", "-128", "127", "128.0" }, { "u8", "i32", "0", "255", "256.0" },
+    } ints[] = { { "i8", "i32", "-128", "127", "128.0" },
+                 { "u8", "i32", "0", "255", "256.0" },
                  { "i32", "i32", "(-2147483647 - 1)", "2147483647", "2147483648.0" },
                  { "i64", "i64", "(-9223372036854775807LL - 1)", "9223372036854775807LL", "9223372036854775808.0" } };
     for (int l = 1; l <= 64; l *= 2) {
         if (!n->lanes[l]) continue;
-        str_addf(out, "INL i32x%d wrap_i8_x%d(i32x%d x) { return (x << 24) >> 24; }\nINL i32x%d wrap_u8_x%d(i32x%d x) { return x & 255; }\n", l, l, l, l, l, l);
-        str_addf(out, "#if %d && defined(__AVX__)\nINL f32x%d max_const_f32x%d(f32x%d c, f32x%d x) { return __builtin_ia32_maxps256(c, x); }\n", l == 8, l, l, l, l);
-        str_addf(out, "INL f32x%d min_const_f32x%d(f32x%d c, f32x%d x) { return __builtin_ia32_minps256(c, x); }\n#else\n", l, l, l, l);
-        str_addf(out, "INL f32x%d max_const_f32x%d(f32x%d c, f32x%d x) { return SEL_f32x%d(LT_f32x%d(x, c), c, x); }\n", l, l, l, l, l, l);
-        str_addf(out, "INL f32x%d min_const_f32x%d(f32x%d c, f32x%d x) { return SEL_f32x%d(LT_f32x%d(c, x), c, x); }\n#endif\n", l, l, l, l, l, l);
+        str_addf(out,
+                 "INL i32x%d wrap_i8_x%d(i32x%d x) { return (x << 24) >> 24; }\nINL i32x%d wrap_u8_x%d(i32x%d x) { return x & "
+                 "255; }\n",
+                 l, l, l, l, l, l);
+        str_addf(out,
+                 "#if %d && defined(__AVX__)\nINL f32x%d max_const_f32x%d(f32x%d c, f32x%d x) { return "
+                 "__builtin_ia32_maxps256(c, x); }\n",
+                 l == 8, l, l, l, l);
+        str_addf(out, "INL f32x%d min_const_f32x%d(f32x%d c, f32x%d x) { return __builtin_ia32_minps256(c, x); }\n#else\n", l,
+                 l, l, l);
+        str_addf(out, "INL f32x%d max_const_f32x%d(f32x%d c, f32x%d x) { return SEL_f32x%d(LT_f32x%d(x, c), c, x); }\n", l, l,
+                 l, l, l, l);
+        str_addf(out, "INL f32x%d min_const_f32x%d(f32x%d c, f32x%d x) { return SEL_f32x%d(LT_f32x%d(c, x), c, x); }\n#endif\n",
+                 l, l, l, l, l, l);
         for (int f = 0; f < (n->f64 ? 2 : 1); f++)
             for (size_t i = 0; i < COUNT_OF(ints); i++) {
                 const char *ft = f ? "f64" : "f32", *it = ints[i].reg;
                 if (!strcmp(it, "i64") && !n->i64) continue;
-                const char *conv = l == 1 ? arena_printf(out->a, "(%sx1)x", it) : arena_printf(out->a, "__builtin_convertvector(x, %sx%d)", it, l);
-                str_addf(out, "INL %sx%d to_%s_%sx%d(%sx%d x) { i32x%d low = LT_%sx%d(x, K_%sx%d(%s)), high = LE_%sx%d(K_%sx%d(%s), x), nan = NE_%sx%d(x, x);", it, l,
-                         ints[i].name, ft, l, ft, l, l, ft, l, ft, l, ints[i].lo, ft, l, ft, l, ints[i].below, ft, l);
+                const char *conv = l == 1 ? arena_printf(out->a, "(%sx1)x", it)
+                                          : arena_printf(out->a, "__builtin_convertvector(x, %sx%d)", it, l);
+                str_addf(out,
+                         "INL %sx%d to_%s_%sx%d(%sx%d x) { i32x%d low = LT_%sx%d(x, K_%sx%d(%s)), high = LE_%sx%d(K_%sx%d(%s), "
+                         "x), nan = NE_%sx%d(x, x);",
+                         it, l, ints[i].name, ft, l, ft, l, l, ft, l, ft, l, ints[i].lo, ft, l, ft, l, ints[i].below, ft, l);
                 str_addf(out, " x = SEL_%sx%d(low | high | nan, K_%sx%d(0), x);", ft, l, ft, l);
-                str_addf(out, " %sx%d r = %s; r = SEL_%sx%d(low, K_%sx%d(%s), r); return SEL_%sx%d(high, K_%sx%d(%s), r); }\n", it, l, conv, it, l, it, l, ints[i].lo, it, l,
-                         it, l, ints[i].hi);
+                str_addf(out, " %sx%d r = %s; r = SEL_%sx%d(low, K_%sx%d(%s), r); return SEL_%sx%d(high, K_%sx%d(%s), r); }\n",
+                         it, l, conv, it, l, it, l, ints[i].lo, it, l, it, l, ints[i].hi);
             }
     }
 }
@@ -617,21 +667,23 @@ static void print_call(const plan *p, int i, str *out) {
         const kbuf *kb = &pk->k->bufs.at[b];
         if (kb->kind == KB_LOCAL) continue;
         const pbuf *pb = &p->bufs.at[pk->args[b].buf];
-        str_addf(out, "(%s%s *)(s[%d] + %lldL), ", kb->kind == KB_IN ? "const " : "", mem_type((tn_dtype)kb->dtype), pb->slot, (long long)pb->offset);
+        str_addf(out, "(%s%s *)(s[%d] + %lldL), ", kb->kind == KB_IN ? "const " : "", mem_type((tn_dtype)kb->dtype), pb->slot,
+                 (long long)pb->offset);
     }
 }
 
 void emit_c(plan *p, const target *t, str *out) {
     emit_c_kernels(p, t, out);
-    str_add(out, "typedef struct { int32_t tid, nt; int64_t *sync; void (*yield)(void); } tn_par;\n"
-                 "#if defined(__x86_64__)\n#define PAUSE() __builtin_ia32_pause()\n#else\n#define PAUSE() ((void)0)\n#endif\n"
-                 "INL void barrier(const tn_par *par) {\n"
-                 "    int64_t mine = __atomic_add_fetch(&par->sync[par->tid * 8], 1, __ATOMIC_ACQ_REL);\n"
-                 "    for (int t = 0; t < par->nt; t++)\n"
-                 "        for (int64_t spins = 1; __atomic_load_n(&par->sync[t * 8], __ATOMIC_ACQUIRE) < mine; spins++) {\n"
-                 "            PAUSE();\n"
-                 "            if (spins % 4096 == 0) par->yield(); /* the other thread does not run: give it this processor */\n"
-                 "        }\n}\n");
+    str_add(out,
+            "typedef struct { int32_t tid, nt; int64_t *sync; void (*yield)(void); } tn_par;\n"
+            "#if defined(__x86_64__)\n#define PAUSE() __builtin_ia32_pause()\n#else\n#define PAUSE() ((void)0)\n#endif\n"
+            "INL void barrier(const tn_par *par) {\n"
+            "    int64_t mine = __atomic_add_fetch(&par->sync[par->tid * 8], 1, __ATOMIC_ACQ_REL);\n"
+            "    for (int t = 0; t < par->nt; t++)\n"
+            "        for (int64_t spins = 1; __atomic_load_n(&par->sync[t * 8], __ATOMIC_ACQUIRE) < mine; spins++) {\n"
+            "            PAUSE();\n"
+            "            if (spins % 4096 == 0) par->yield(); /* the other thread does not run: give it this processor */\n"
+            "        }\n}\n");
     int n_slots = SLOT_IO + p->io.n;
     for (int i = 0; i < p->kernels.n; i++) {
         str_addf(out, "void tn_kernel_%d(char *const *s, const tn_par *par, int64_t steps) {\n    (void)steps;\n    ", i);
@@ -640,9 +692,14 @@ void emit_c(plan *p, const target *t, str *out) {
         str_add(out, "par->tid, par->nt);\n}\n");
     }
     /* The ring: [0] its length, [1 + k] bytes that input or output k advances a step, [1 + n + k] the length of k's own ring */
-    str_addf(out, "void tn_main(char *const *slot, const tn_par *par, int64_t steps) {\n    const int64_t *ring = (const int64_t *)slot[%d];\n    char *s[%d];\n", SLOT_RING, n_slots);
-    str_addf(out, "    for (int64_t step = 0; step < steps; step++) {\n        for (int i = 0; i < %d; i++) s[i] = slot[i];\n", n_slots);
-    str_addf(out, "        if (steps > 1) for (int i = 0; i < %d; i++) s[%d + i] += ring[i] * (step %% ring[%d + i]);\n", p->io.n, SLOT_IO, p->io.n);
+    str_addf(out,
+             "void tn_main(char *const *slot, const tn_par *par, int64_t steps) {\n    const int64_t *ring = (const int64_t "
+             "*)slot[%d];\n    char *s[%d];\n",
+             SLOT_RING, n_slots);
+    str_addf(out, "    for (int64_t step = 0; step < steps; step++) {\n        for (int i = 0; i < %d; i++) s[i] = slot[i];\n",
+             n_slots);
+    str_addf(out, "        if (steps > 1) for (int i = 0; i < %d; i++) s[%d + i] += ring[i] * (step %% ring[%d + i]);\n",
+             p->io.n, SLOT_IO, p->io.n);
     bool serial = true; /* since the last barrier only thread 0 ran */
     for (int i = 0; i < p->kernels.n; i++) {
         bool par = p->kernels.at[i].k->par_var >= 0;

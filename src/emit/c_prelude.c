@@ -1,37 +1,43 @@
 /* c_prelude.c - the vocabulary of generated C: vector types and the functions that the op table's expressions are written in.
  *
- * Everything is written once as a template over the lane count (@ stands for it) and the element type, and printed for the lane counts in use.
- * Functions of one lane are plain scalars, so that the same expressions serve both. Names: WORD_<type>x<lanes>, such as SEL_f32x8.
- * exp, tanh and erf of f32 are our own minimax polynomials (measured: exp 1.0, tanh 4.7, erf 2.3 ULP); other functions call libm lane by lane. */
+ * Everything is written once as a template over the lane count (@ stands for it) and the element type, and printed for the lane
+ * counts in use. Functions of one lane are plain scalars, so that the same expressions serve both. Names: WORD_<type>x<lanes>,
+ * such as SEL_f32x8. exp, tanh and erf of f32 are our own minimax polynomials (measured: exp 1.0, tanh 4.7, erf 2.3 ULP); other
+ * functions call libm lane by lane. */
 #include "emit/emit.h"
 
 #include <math.h>
 
 /* ---- templates: @ lanes, $ element type (f32, f64, i32, i64), ` its C type, & the mask type of the same width ---- */
 
-static const char common[] = "typedef __INT8_TYPE__ int8_t; typedef __UINT8_TYPE__ uint8_t; typedef __UINT16_TYPE__ uint16_t; typedef __INT32_TYPE__ int32_t;\n"
-                             "typedef __UINT32_TYPE__ uint32_t; typedef __INT64_TYPE__ int64_t; typedef __UINT64_TYPE__ uint64_t;\n"
-                             "#define INL static inline __attribute__((always_inline, unused))\n"
-                             /* A vector of so many bytes stays in a register, where the machine has such registers. */
-                             "#if defined(__AVX512F__)\n#define KEEP_16(v) __asm__(\"\" : \"+v\"(v))\n#elif defined(__SSE2__)\n#define KEEP_16(v) __asm__(\"\" : \"+x\"(v))\n#else\n#define KEEP_16(v) ((void)0)\n#endif\n"
-                             "#if defined(__AVX512F__)\n#define KEEP_32(v) __asm__(\"\" : \"+v\"(v))\n#elif defined(__AVX__)\n#define KEEP_32(v) __asm__(\"\" : \"+x\"(v))\n#else\n#define KEEP_32(v) ((void)0)\n#endif\n"
-                             "#if defined(__AVX512F__)\n#define KEEP_64(v) __asm__(\"\" : \"+v\"(v))\n#else\n#define KEEP_64(v) ((void)0)\n#endif\n";
+static const char common[] =
+    "typedef __INT8_TYPE__ int8_t; typedef __UINT8_TYPE__ uint8_t; typedef __UINT16_TYPE__ uint16_t; typedef __INT32_TYPE__ "
+    "int32_t;\n"
+    "typedef __UINT32_TYPE__ uint32_t; typedef __INT64_TYPE__ int64_t; typedef __UINT64_TYPE__ uint64_t;\n"
+    "#define INL static inline __attribute__((always_inline, unused))\n"
+    /* A vector of so many bytes stays in a register, where the machine has such registers. */
+    "#if defined(__AVX512F__)\n#define KEEP_16(v) __asm__(\"\" : \"+v\"(v))\n#elif defined(__SSE2__)\n#define KEEP_16(v) "
+    "__asm__(\"\" : \"+x\"(v))\n#else\n#define KEEP_16(v) ((void)0)\n#endif\n"
+    "#if defined(__AVX512F__)\n#define KEEP_32(v) __asm__(\"\" : \"+v\"(v))\n#elif defined(__AVX__)\n#define KEEP_32(v) "
+    "__asm__(\"\" : \"+x\"(v))\n#else\n#define KEEP_32(v) ((void)0)\n#endif\n"
+    "#if defined(__AVX512F__)\n#define KEEP_64(v) __asm__(\"\" : \"+v\"(v))\n#else\n#define KEEP_64(v) ((void)0)\n#endif\n";
 
-static const char vector_type[] = "typedef ` $x@ __attribute__((vector_size(sizeof(`) * @)));\n"
-                                  "typedef ` $x@u __attribute__((vector_size(sizeof(`) * @), aligned(sizeof(`)), may_alias));\n";
+static const char vector_type[] =
+    "typedef ` $x@ __attribute__((vector_size(sizeof(`) * @)));\n"
+    "typedef ` $x@u __attribute__((vector_size(sizeof(`) * @), aligned(sizeof(`)), may_alias));\n";
 static const char scalar_type[] = "typedef ` $x1;\n";
 /* Sums, products and negations of integers are computed in these: they wrap around without -fwrapv. */
-static const char unsigned_vectors[] = "typedef uint32_t u32x@ __attribute__((vector_size(4 * @)));\ntypedef uint64_t u64x@ __attribute__((vector_size(8 * @)));\n";
+static const char unsigned_vectors[] = "typedef uint32_t u32x@ __attribute__((vector_size(4 * @)));\ntypedef uint64_t u64x@ "
+                                       "__attribute__((vector_size(8 * @)));\n";
 static const char unsigned_scalars[] = "typedef uint32_t u32x1;\ntypedef uint64_t u64x1;\n";
 
-static const char vector_base[] =
-    "INL $x@ K_$x@(` c) { return c - ($x@){ 0 }; }\n"
-    "INL $x@ LD_$x@(const ` *p) { return *(const $x@u *)p; }\n"
-    "INL void ST_$x@(` *p, $x@ v) { *($x@u *)p = v; }\n"
-    "INL i32x@ LT_$x@($x@ a, $x@ b) { return __builtin_convertvector(a < b, i32x@); }\n"
-    "INL i32x@ LE_$x@($x@ a, $x@ b) { return __builtin_convertvector(a <= b, i32x@); }\n"
-    "INL i32x@ EQ_$x@($x@ a, $x@ b) { return __builtin_convertvector(a == b, i32x@); }\n"
-    "INL i32x@ NE_$x@($x@ a, $x@ b) { return __builtin_convertvector(a != b, i32x@); }\n";
+static const char vector_base[] = "INL $x@ K_$x@(` c) { return c - ($x@){ 0 }; }\n"
+                                  "INL $x@ LD_$x@(const ` *p) { return *(const $x@u *)p; }\n"
+                                  "INL void ST_$x@(` *p, $x@ v) { *($x@u *)p = v; }\n"
+                                  "INL i32x@ LT_$x@($x@ a, $x@ b) { return __builtin_convertvector(a < b, i32x@); }\n"
+                                  "INL i32x@ LE_$x@($x@ a, $x@ b) { return __builtin_convertvector(a <= b, i32x@); }\n"
+                                  "INL i32x@ EQ_$x@($x@ a, $x@ b) { return __builtin_convertvector(a == b, i32x@); }\n"
+                                  "INL i32x@ NE_$x@($x@ a, $x@ b) { return __builtin_convertvector(a != b, i32x@); }\n";
 static const char scalar_base[] = "INL $x1 K_$x1(` c) { return c; }\n"
                                   "INL $x1 LD_$x1(const ` *p) { return *p; }\n"
                                   "INL void ST_$x1(` *p, $x1 v) { *p = v; }\n"
@@ -40,14 +46,16 @@ static const char scalar_base[] = "INL $x1 K_$x1(` c) { return c; }\n"
                                   "INL i32x1 EQ_$x1($x1 a, $x1 b) { return -(a == b); }\n"
                                   "INL i32x1 NE_$x1($x1 a, $x1 b) { return -(a != b); }\n"
                                   "INL $x1 SEL_$x1(i32x1 m, $x1 a, $x1 b) { return m ? a : b; }\n";
-static const char vector_float[] =
-    "INL $x@ SEL_$x@(i32x@ m, $x@ a, $x@ b) { &x@ w = __builtin_convertvector(m, &x@); return ($x@)(((&x@)a & w) | ((&x@)b & ~w)); }\n"
-    "INL &x@ BITS_$x@($x@ x) { return (&x@)x; }\nINL $x@ FROM_$x@(&x@ x) { return ($x@)x; }\n";
-static const char blend8[] = "#ifdef __AVX__\nINL f32x8 SEL_f32x8(i32x8 m, f32x8 a, f32x8 b) { return __builtin_ia32_blendvps256(b, a, (f32x8)m); }\n"
-                             "INL i32x8 BITS_f32x8(f32x8 x) { return (i32x8)x; }\nINL f32x8 FROM_f32x8(i32x8 x) { return (f32x8)x; }\n#else\n";
+static const char vector_float[] = "INL $x@ SEL_$x@(i32x@ m, $x@ a, $x@ b) { &x@ w = __builtin_convertvector(m, &x@); return "
+                                   "($x@)(((&x@)a & w) | ((&x@)b & ~w)); }\n"
+                                   "INL &x@ BITS_$x@($x@ x) { return (&x@)x; }\nINL $x@ FROM_$x@(&x@ x) { return ($x@)x; }\n";
+static const char blend8[] =
+    "#ifdef __AVX__\nINL f32x8 SEL_f32x8(i32x8 m, f32x8 a, f32x8 b) { return __builtin_ia32_blendvps256(b, a, (f32x8)m); }\n"
+    "INL i32x8 BITS_f32x8(f32x8 x) { return (i32x8)x; }\nINL f32x8 FROM_f32x8(i32x8 x) { return (f32x8)x; }\n#else\n";
 static const char scalar_float[] = "INL &x1 BITS_$x1($x1 v) { &x1 r; __builtin_memcpy(&r, &v, sizeof r); return r; }\n"
                                    "INL $x1 FROM_$x1(&x1 v) { $x1 r; __builtin_memcpy(&r, &v, sizeof r); return r; }\n";
-static const char vector_int[] = "INL $x@ SEL_$x@(i32x@ m, $x@ a, $x@ b) { $x@ w = __builtin_convertvector(m, $x@); return (a & w) | (b & ~w); }\n";
+static const char vector_int[] =
+    "INL $x@ SEL_$x@(i32x@ m, $x@ a, $x@ b) { $x@ w = __builtin_convertvector(m, $x@); return (a & w) | (b & ~w); }\n";
 static const char mask_ops[] = "INL i32x@ NOT_i32x@(i32x@ x) { return ~x; }\n";
 static const char int_ops[] =
     "INL $x@ ABS_$x@($x@ x) { return SEL_$x@(LT_$x@(x, K_$x@(0)), ($x@)(-(u#Wx@)x), x); }\n"
@@ -56,7 +64,8 @@ static const char int_ops[] =
 static const char float_ops[] =
     "INL $x@ ABS_$x@($x@ x) { return FROM_$x@(BITS_$x@(x) & #ABS); }\n"
     "INL $x@ SIGNED_$x@($x@ x, $x@ s) { return FROM_$x@((BITS_$x@(x) & #ABS) | (BITS_$x@(s) & ~#ABS)); }\n"
-    "INL $x@ RINT_$x@($x@ x) { $x@ a = ABS_$x@(x), b = K_$x@(#BIG); return SEL_$x@(LT_$x@(a, b), SIGNED_$x@((a + b) - b, x), x); }\n"
+    "INL $x@ RINT_$x@($x@ x) { $x@ a = ABS_$x@(x), b = K_$x@(#BIG); return SEL_$x@(LT_$x@(a, b), SIGNED_$x@((a + b) - b, x), "
+    "x); }\n"
     "INL $x@ FLOOR_$x@($x@ x) { $x@ r = RINT_$x@(x); return SIGNED_$x@(r - SEL_$x@(LT_$x@(x, r), K_$x@(1), K_$x@(0)), x); }\n"
     "INL $x@ CEIL_$x@($x@ x) { $x@ r = RINT_$x@(x); return SIGNED_$x@(r + SEL_$x@(LT_$x@(r, x), K_$x@(1), K_$x@(0)), x); }\n"
     "INL $x@ DIV_$x@($x@ a, $x@ b) { return a / b; }\n";
@@ -64,25 +73,33 @@ static const char sqrt8[] = "#ifdef __AVX__\nINL f32x8 SQRT_f32x8(f32x8 x) { ret
 
 /* f32 polynomials; the idioms are explained in docs/ir.md#mathematics. */
 static const char math_f32[] =
-    "INL f32x@ clamp_f32x@(f32x@ x, float lo, float hi) { x = SEL_f32x@(LT_f32x@(x, K_f32x@(lo)), K_f32x@(lo), x); return SEL_f32x@(LT_f32x@(K_f32x@(hi), x), K_f32x@(hi), x); }\n"
+    "INL f32x@ clamp_f32x@(f32x@ x, float lo, float hi) { x = SEL_f32x@(LT_f32x@(x, K_f32x@(lo)), K_f32x@(lo), x); return "
+    "SEL_f32x@(LT_f32x@(K_f32x@(hi), x), K_f32x@(hi), x); }\n"
     "INL f32x@ EXP_f32x@(f32x@ x) {\n"
     "    x = clamp_f32x@(x, -104.0f, 89.0f);\n"
-    "    f32x@ t = x * 1.44269504089f + 12582912.0f, m = t - 12582912.0f; /* round(x / ln 2), its integer in the low bits of t */\n"
+    "    f32x@ t = x * 1.44269504089f + 12582912.0f, m = t - 12582912.0f; /* round(x / ln 2), its integer in the low bits of t "
+    "*/\n"
     "    i32x@ n = BITS_f32x@(t) - 0x4b400000;\n"
     "    f32x@ r = x - m * 0.693145751953125f;\n    r = r - m * 1.428606765330187e-6f;\n"
-    "    f32x@ p = r * 1.3814599861e-03f + 8.3687154117e-03f;\n    p = p * r + 4.1668387930e-02f;\n    p = p * r + 1.6666520643e-01f;\n    p = p * r + 4.9999993448e-01f;\n"
+    "    f32x@ p = r * 1.3814599861e-03f + 8.3687154117e-03f;\n    p = p * r + 4.1668387930e-02f;\n    p = p * r + "
+    "1.6666520643e-01f;\n    p = p * r + 4.9999993448e-01f;\n"
     "    p = p * (r * r) + r + 1.0f;\n"
     "    i32x@ h = n >> 1; /* scaled in two steps: overflow gives inf, denormals come out right */\n"
     "    return p * FROM_f32x@((h + 127) << 23) * FROM_f32x@((n - h + 127) << 23);\n}\n"
     "INL f32x@ TANH_f32x@(f32x@ x) {\n"
     "    f32x@ s = x;\n    x = clamp_f32x@(x, -9.01f, 9.01f);\n    f32x@ z = x * x;\n"
-    "    f32x@ p = z * -1.2225274037e-11f + 3.0614413076e-08f;\n    p = p * z + 2.8019674646e-05f;\n    p = p * z + 3.8689329323e-03f;\n    p = p * z + 1.3680397959e-01f;\n    p = p * z + 1.0f;\n"
-    "    f32x@ q = z * 1.2882203148e-06f + 3.9396983059e-04f;\n    q = q * z + 2.7248053428e-02f;\n    q = q * z + 4.7013730037e-01f;\n    q = q * z + 1.0f;\n    return SIGNED_f32x@(x * p / q, s);\n}\n"
+    "    f32x@ p = z * -1.2225274037e-11f + 3.0614413076e-08f;\n    p = p * z + 2.8019674646e-05f;\n    p = p * z + "
+    "3.8689329323e-03f;\n    p = p * z + 1.3680397959e-01f;\n    p = p * z + 1.0f;\n"
+    "    f32x@ q = z * 1.2882203148e-06f + 3.9396983059e-04f;\n    q = q * z + 2.7248053428e-02f;\n    q = q * z + "
+    "4.7013730037e-01f;\n    q = q * z + 1.0f;\n    return SIGNED_f32x@(x * p / q, s);\n}\n"
     "INL f32x@ ERF_f32x@(f32x@ x) {\n"
     "    f32x@ z = x * x, a = ABS_f32x@(x);\n"
-    "    f32x@ s = z * -5.9538836140e-04f + 4.9859746206e-03f;\n    s = s * z - 2.6761749579e-02f;\n    s = s * z + 1.1281683679e-01f;\n    s = s * z - 3.7612481278e-01f;\n    s = s * z + 1.1283791478f;\n    s = s * x;\n"
+    "    f32x@ s = z * -5.9538836140e-04f + 4.9859746206e-03f;\n    s = s * z - 2.6761749579e-02f;\n    s = s * z + "
+    "1.1281683679e-01f;\n    s = s * z - 3.7612481278e-01f;\n    s = s * z + 1.1283791478f;\n    s = s * x;\n"
     "    f32x@ b = clamp_f32x@(a, 0.0f, 3.95f);\n"
-    "    f32x@ l = b * 2.0044928777e-04f - 3.0870376999e-03f;\n    l = l * b + 2.2399738215e-02f;\n    l = l * b - 1.0428603508e-01f;\n    l = l * b - 6.3678327370e-01f;\n    l = l * b - 1.1279095276f;\n    l = l * b - 1.3982720896e-04f;\n"
+    "    f32x@ l = b * 2.0044928777e-04f - 3.0870376999e-03f;\n    l = l * b + 2.2399738215e-02f;\n    l = l * b - "
+    "1.0428603508e-01f;\n    l = l * b - 6.3678327370e-01f;\n    l = l * b - 1.1279095276f;\n    l = l * b - "
+    "1.3982720896e-04f;\n"
     "    f32x@ e = SIGNED_f32x@(1.0f - EXP_f32x@(l), x);\n    return SEL_f32x@(LT_f32x@(a, K_f32x@(0.9f)), s, e);\n}\n";
 
 static const char half_ops[] =
@@ -114,19 +131,21 @@ static const char narrow_vector[] =
     "INL void STi8_x@(int8_t *p, i32x@ v) { *(i8x@u *)p = __builtin_convertvector(v, i8x@u); }\n"
     "INL void STu8_x@(uint8_t *p, i32x@ v) { *(u8x@u *)p = __builtin_convertvector(v, u8x@u); }\n"
     "INL void STu16_x@(uint16_t *p, i32x@ v) { *(u16x@u *)p = __builtin_convertvector(v, u16x@u); }\n";
-static const char narrow_scalar[] = "INL i32x1 LDi8_x1(const int8_t *p) { return *p; }\nINL i32x1 LDu8_x1(const uint8_t *p) { return *p; }\n"
-                                    "INL i32x1 LDu16_x1(const uint16_t *p) { return *p; }\nINL void STi8_x1(int8_t *p, i32x1 v) { *p = (int8_t)v; }\n"
-                                    "INL void STu8_x1(uint8_t *p, i32x1 v) { *p = (uint8_t)v; }\nINL void STu16_x1(uint16_t *p, i32x1 v) { *p = (uint16_t)v; }\n";
+static const char narrow_scalar[] =
+    "INL i32x1 LDi8_x1(const int8_t *p) { return *p; }\nINL i32x1 LDu8_x1(const uint8_t *p) { return *p; }\n"
+    "INL i32x1 LDu16_x1(const uint16_t *p) { return *p; }\nINL void STi8_x1(int8_t *p, i32x1 v) { *p = (int8_t)v; }\n"
+    "INL void STu8_x1(uint8_t *p, i32x1 v) { *p = (uint8_t)v; }\nINL void STu16_x1(uint16_t *p, i32x1 v) { *p = (uint16_t)v; "
+    "}\n";
 
-static const char random_text[] =
-    "static float random_at(int64_t counter, int64_t stream, int64_t i) {\n"
-    "    uint32_t c0 = (uint32_t)i, c1 = (uint32_t)((uint64_t)i >> 32), c2 = (uint32_t)stream, c3 = (uint32_t)((uint64_t)stream >> 32);\n"
-    "    uint32_t k0 = (uint32_t)counter, k1 = (uint32_t)((uint64_t)counter >> 32);\n"
-    "    for (int r = 0; r < 10; r++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {\n"
-    "        uint64_t a = (uint64_t)0xD2511F53u * c0, b = (uint64_t)0xCD9E8D57u * c2;\n"
-    "        uint32_t d0 = (uint32_t)(b >> 32) ^ c1 ^ k0, d2 = (uint32_t)(a >> 32) ^ c3 ^ k1;\n"
-    "        c1 = (uint32_t)b, c3 = (uint32_t)a, c0 = d0, c2 = d2;\n    }\n"
-    "    return (float)(c0 >> 8) * 0x1p-24f;\n}\n";
+static const char random_text[] = "static float random_at(int64_t counter, int64_t stream, int64_t i) {\n"
+                                  "    uint32_t c0 = (uint32_t)i, c1 = (uint32_t)((uint64_t)i >> 32), c2 = (uint32_t)stream, "
+                                  "c3 = (uint32_t)((uint64_t)stream >> 32);\n"
+                                  "    uint32_t k0 = (uint32_t)counter, k1 = (uint32_t)((uint64_t)counter >> 32);\n"
+                                  "    for (int r = 0; r < 10; r++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {\n"
+                                  "        uint64_t a = (uint64_t)0xD2511F53u * c0, b = (uint64_t)0xCD9E8D57u * c2;\n"
+                                  "        uint32_t d0 = (uint32_t)(b >> 32) ^ c1 ^ k0, d2 = (uint32_t)(a >> 32) ^ c3 ^ k1;\n"
+                                  "        c1 = (uint32_t)b, c3 = (uint32_t)a, c0 = d0, c2 = d2;\n    }\n"
+                                  "    return (float)(c0 >> 8) * 0x1p-24f;\n}\n";
 
 /* ---- printing ---- */
 
@@ -188,8 +207,8 @@ static void lane_by_lane(str *out, const char *word, const char *fn, int lanes, 
         str_addf(out, ") { return %s(x%s%s); }\n", fn, second, arity == 2 ? "y" : "");
         return;
     }
-    str_addf(out, ") { %sx%d r; for (int i = 0; i < %d; i++) r[i] = %s(x[i]%s%s); return r; }\n", e->name, lanes, lanes, fn, second,
-             arity == 2 ? "y[i]" : "");
+    str_addf(out, ") { %sx%d r; for (int i = 0; i < %d; i++) r[i] = %s(x[i]%s%s); return r; }\n", e->name, lanes, lanes, fn,
+             second, arity == 2 ? "y[i]" : "");
 }
 
 static const struct {
@@ -254,8 +273,10 @@ static bool elem_used(const prelude_needs *needs, const elem *e) {
 void emit_prelude(const prelude_needs *needs, str *out) {
     str_add(out, common);
     if (word_used(needs, "MOD")) {
-        str_add(out, "INL float fmodf_(float a, float b) { float r = __builtin_fmodf(a, b); return r != 0 && (r < 0) != (b < 0) ? r + b : r; }\n");
-        str_add(out, "INL double fmod_(double a, double b) { double r = __builtin_fmod(a, b); return r != 0 && (r < 0) != (b < 0) ? r + b : r; }\n");
+        str_add(out, "INL float fmodf_(float a, float b) { float r = __builtin_fmodf(a, b); return r != 0 && (r < 0) != (b < "
+                     "0) ? r + b : r; }\n");
+        str_add(out, "INL double fmod_(double a, double b) { double r = __builtin_fmod(a, b); return r != 0 && (r < 0) != (b < "
+                     "0) ? r + b : r; }\n");
     }
     for (int lanes = 1; lanes <= 64; lanes *= 2)
         if (needs->lanes[lanes]) types(needs, lanes, out);

@@ -1,5 +1,6 @@
-/* c_prune.c - drops the functions of a C text that another text does not need: reading the whole vocabulary would cost the C compiler more than the
- * kernels themselves. In: definitions, each depending on earlier ones only, and the code that uses them. Out: the needed ones, in order. */
+/* c_prune.c - drops the functions of a C text that another text does not need: reading the whole vocabulary would cost the C
+ * compiler more than the kernels themselves. In: definitions, each depending on earlier ones only, and the code that uses them.
+ * Out: the needed ones, in order. */
 #include "emit/emit.h"
 
 typedef struct names { /* set of identifiers by hash; a false hit only keeps a function that is not needed */

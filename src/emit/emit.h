@@ -5,14 +5,13 @@
 #include "ir/plan.h"
 #include "ir/target.h"
 
-/* c.c: one translation unit for the whole plan in C with GNU vector extensions: no headers, no library but libm. Entries (signature: rt/device.h):
- *   tn_main         every kernel in order, `steps` times, inputs taken from the ring described in SLOT_RING
- *   tn_kernel_<i>   kernel i alone
- * Kernels with the same code are written once. Sets pkernel.code. */
+/* c.c: one translation unit for the whole plan in C with GNU vector extensions: no headers, no library but libm. Entries
+ * (signature: rt/device.h): tn_main         every kernel in order, `steps` times, inputs taken from the ring described in
+ * SLOT_RING tn_kernel_<i>   kernel i alone Kernels with the same code are written once. Sets pkernel.code. */
 void emit_c(plan *p, const target *t, str *out);
 
-/* aot.c: the same as a file of its own with a function of plain pointers, see its head: what `tenon emit --target=c` prints. `name` starts the names
- * of its functions, in so far as it can stand in C. Writes to p only what emit_c wrote. */
+/* aot.c: the same as a file of its own with a function of plain pointers, see its head: what `tenon emit --target=c` prints.
+ * `name` starts the names of its functions, in so far as it can stand in C. Writes to p only what emit_c wrote. */
 void emit_c_standalone(plan *p, const target *t, const char *name, str *out);
 
 /* c.c, shared by both. */
@@ -21,8 +20,8 @@ void emit_c_kernels(plan *p, const target *t, str *out);
 /* c_prelude.c: vector types and functions for the register types and lane counts in use. */
 typedef struct prelude_needs {
     bool f64, i64, half, random, math;
-    bool lanes[65];        /* by lane count */
-    bool ops[N_OPS];       /* elementwise ops used through their functions */
+    bool lanes[65];  /* by lane count */
+    bool ops[N_OPS]; /* elementwise ops used through their functions */
 } prelude_needs;
 /* c_prune.c: of `definitions` only what `code` needs. */
 void emit_pruned(const str *definitions, const str *code, str *out);

@@ -1,7 +1,8 @@
-/* eval_kernel.c - the interpreter of kernels. In: a kernel and the memory of its buffers, or a plan and memory of all its slots. Out: memory
- * changed as the generated code would change it. Scratch comes from the caller's arena.
+/* eval_kernel.c - the interpreter of kernels. In: a kernel and the memory of its buffers, or a plan and memory of all its
+ * slots. Out: memory changed as the generated code would change it. Scratch comes from the caller's arena.
  *
- * A register is `lanes` cells; masks are -1 or 0. Instructions are run one by one from the list, loops by jumping: slow and obvious. */
+ * A register is `lanes` cells; masks are -1 or 0. Instructions are run one by one from the list, loops by jumping: slow and
+ * obvious. */
 #include "eval/eval_kernel.h"
 
 #include "eval/eval.h"
@@ -23,7 +24,8 @@ typedef struct machine {
 } machine;
 
 NORETURN static void fail_at(const machine *m, int r, const char *what, int64_t at, int64_t n) {
-    guard_fail(m->a->gd, TN_ERR_INTERNAL, "kernel %s, instruction %%%d: %s %lld of %lld", m->k->name, r, what, (long long)at, (long long)n);
+    guard_fail(m->a->gd, TN_ERR_INTERNAL, "kernel %s, instruction %%%d: %s %lld of %lld", m->k->name, r, what, (long long)at,
+               (long long)n);
 }
 
 static int64_t affine_at(const machine *m, affine x) {
@@ -73,7 +75,8 @@ static void write_cell(const kbuf *b, unsigned char *base, int64_t at, cell x) {
 }
 
 static int64_t checked(const machine *m, int r, const kins *in, int64_t at) {
-    if (at < 0 || at >= m->k->bufs.at[in->buf].elems) fail_at(m, r, in->op == K_LOAD ? "reads element" : "writes element", at, m->k->bufs.at[in->buf].elems);
+    if (at < 0 || at >= m->k->bufs.at[in->buf].elems)
+        fail_at(m, r, in->op == K_LOAD ? "reads element" : "writes element", at, m->k->bufs.at[in->buf].elems);
     return at;
 }
 
@@ -109,7 +112,8 @@ static void run_load(machine *m, int r, const kins *in) {
 static void run_store(machine *m, int r, const kins *in) {
     int64_t at = place_at(m, in);
     for (int l = 0; l < in->lanes; l++)
-        write_cell(&m->k->bufs.at[in->buf], m->base[in->buf], checked(m, r, in, at + l * in->lane_stride), lane_of(m, in->a, l));
+        write_cell(&m->k->bufs.at[in->buf], m->base[in->buf], checked(m, r, in, at + l * in->lane_stride),
+                   lane_of(m, in->a, l));
 }
 
 static void run_scatter(machine *m, int r, const kins *in) {
@@ -133,8 +137,7 @@ static void run_scatter(machine *m, int r, const kins *in) {
 static cell alu(op_code op, uint8_t src, uint8_t dtype, cell x, cell y, cell z) {
     op_class cls = op_get(op)->cls;
     cell r;
-    if (op == OP_select)
-        return x.i ? y : z;
+    if (op == OP_select) return x.i ? y : z;
     if (cls == CL_LOG)
         r.i = ~x.i;
     else if (cls == CL_CMP)
@@ -183,7 +186,8 @@ static void run_update(machine *m, const kins *in) {
         else if (in->dtype == TN_F32) /* the product is exact in double */
             acc[l].f = (double)(float)(x.f * lane_of(m, in->b, l).f + acc[l].f);
         else
-            acc[l] = fit(in->dtype, (cell){ .i = (int64_t)((uint64_t)x.i * (uint64_t)lane_of(m, in->b, l).i + (uint64_t)acc[l].i) });
+            acc[l] =
+                fit(in->dtype, (cell){ .i = (int64_t)((uint64_t)x.i * (uint64_t)lane_of(m, in->b, l).i + (uint64_t)acc[l].i) });
     }
 }
 
@@ -215,13 +219,26 @@ static void run_hsum(machine *m, int r, const kins *in) {
 static void run_ins(machine *m, int r) {
     const kins *in = &m->k->ins.at[r];
     switch (in->op) {
-    case K_LOAD: run_load(m, r, in); return;
-    case K_STORE: run_store(m, r, in); return;
-    case K_SCATTER: run_scatter(m, r, in); return;
-    case K_UPD: run_update(m, in); return;
-    case K_ARGUPD: run_arg_update(m, in); return;
-    case K_HSUM: run_hsum(m, r, in); return;
-    default: break;
+    case K_LOAD:
+        run_load(m, r, in);
+        return;
+    case K_STORE:
+        run_store(m, r, in);
+        return;
+    case K_SCATTER:
+        run_scatter(m, r, in);
+        return;
+    case K_UPD:
+        run_update(m, in);
+        return;
+    case K_ARGUPD:
+        run_arg_update(m, in);
+        return;
+    case K_HSUM:
+        run_hsum(m, r, in);
+        return;
+    default:
+        break;
     }
     for (int l = 0; l < in->lanes; l++) {
         cell *out = &m->regs[r][l];
@@ -234,13 +251,27 @@ static void run_ins(machine *m, int r) {
                 out->i = in->imm_int;
             *out = fit(in->dtype, *out);
             break;
-        case K_INDEX: *out = fit(in->dtype, (cell){ .i = affine_at(m, in->idx) + l * in->lane_stride }); break;
-        case K_ALU: *out = alu((op_code)in->alu, in->src, in->dtype, lane_of(m, in->a, l), lane_of(m, in->b, l), lane_of(m, in->c, l)); break;
-        case K_CAST: *out = cast((tn_dtype)in->dtype, (tn_dtype)in->src, lane_of(m, in->a, l)); break;
-        case K_WRAP: *out = wrap((tn_dtype)in->src, lane_of(m, in->a, l)); break;
-        case K_RANDOM: out->f = (double)random_uniform_at(lane_of(m, in->a, l).i, in->imm_int, affine_at(m, in->idx) + l * in->lane_stride); break;
-        case K_LANES: *out = m->regs[in->a][in->imm_int + l]; break;
-        default: guard_fail(m->a->gd, TN_ERR_INTERNAL, "kernel %s, instruction %%%d: op code %d cannot run", m->k->name, r, in->op);
+        case K_INDEX:
+            *out = fit(in->dtype, (cell){ .i = affine_at(m, in->idx) + l * in->lane_stride });
+            break;
+        case K_ALU:
+            *out = alu((op_code)in->alu, in->src, in->dtype, lane_of(m, in->a, l), lane_of(m, in->b, l), lane_of(m, in->c, l));
+            break;
+        case K_CAST:
+            *out = cast((tn_dtype)in->dtype, (tn_dtype)in->src, lane_of(m, in->a, l));
+            break;
+        case K_WRAP:
+            *out = wrap((tn_dtype)in->src, lane_of(m, in->a, l));
+            break;
+        case K_RANDOM:
+            out->f =
+                (double)random_uniform_at(lane_of(m, in->a, l).i, in->imm_int, affine_at(m, in->idx) + l * in->lane_stride);
+            break;
+        case K_LANES:
+            *out = m->regs[in->a][in->imm_int + l];
+            break;
+        default:
+            guard_fail(m->a->gd, TN_ERR_INTERNAL, "kernel %s, instruction %%%d: op code %d cannot run", m->k->name, r, in->op);
         }
     }
 }
@@ -256,7 +287,9 @@ static void match_loops(machine *m) {
         m->end[i] = open.at[--open.n];
         m->end[m->end[i]] = i;
     }
-    if (open.n) guard_fail(m->a->gd, TN_ERR_INTERNAL, "kernel %s, instruction %%%d: the loop is not closed", m->k->name, open.at[open.n - 1]);
+    if (open.n)
+        guard_fail(m->a->gd, TN_ERR_INTERNAL, "kernel %s, instruction %%%d: the loop is not closed", m->k->name,
+                   open.at[open.n - 1]);
 }
 
 static void run_all(machine *m) {
@@ -282,7 +315,9 @@ static void *poisoned(arena *a, int64_t bytes) {
 }
 
 void eval_kernel(const kernel *k, unsigned char *const *base, arena *a) {
-    machine m = { .k = k, .a = a, .base = ARENA_ARRAY(a, unsigned char *, k->bufs.n + 1), .regs = ARENA_ARRAY(a, cell *, k->ins.n) };
+    machine m = {
+        .k = k, .a = a, .base = ARENA_ARRAY(a, unsigned char *, k->bufs.n + 1), .regs = ARENA_ARRAY(a, cell *, k->ins.n)
+    };
     m.end = ARENA_ARRAY(a, int, k->ins.n);
     m.var = ARENA_ARRAY(a, int64_t, k->vars.n + 1);
     int64_t n = 1;
@@ -324,13 +359,22 @@ static unsigned char *base_of(const plan *p, const eval_memory *m, const pkernel
     int64_t bytes = kb->elems * (int64_t)dtype_size((tn_dtype)kb->dtype), size;
     unsigned char *slot;
     switch (pb->slot) {
-    case SLOT_TEMP: slot = m->temp, size = p->temp_bytes; break;
-    case SLOT_STATE: slot = m->state, size = p->state_bytes; break;
-    case SLOT_CONST: slot = m->consts, size = p->const_bytes; break;
-    default: slot = m->io[pb->slot - SLOT_IO], size = p->io.at[pb->slot - SLOT_IO].bytes; break;
+    case SLOT_TEMP:
+        slot = m->temp, size = p->temp_bytes;
+        break;
+    case SLOT_STATE:
+        slot = m->state, size = p->state_bytes;
+        break;
+    case SLOT_CONST:
+        slot = m->consts, size = p->const_bytes;
+        break;
+    default:
+        slot = m->io[pb->slot - SLOT_IO], size = p->io.at[pb->slot - SLOT_IO].bytes;
+        break;
     }
     if (pb->offset < 0 || pb->offset + bytes > size)
-        guard_fail(a->gd, TN_ERR_INTERNAL, "kernel %s: buffer b%d ends at byte %lld of %lld", pk->k->name, b, (long long)(pb->offset + bytes), (long long)size);
+        guard_fail(a->gd, TN_ERR_INTERNAL, "kernel %s: buffer b%d ends at byte %lld of %lld", pk->k->name, b,
+                   (long long)(pb->offset + bytes), (long long)size);
     return slot + pb->offset;
 }
 

@@ -1,8 +1,8 @@
 /* eval_kernel.h - runs plans without a compiler: the meaning of kernels, in both forms, on memory laid out as planned.
  *
- * f32 registers hold floats after every instruction (a fused multiply-add rounds once), so results are those of the generated code up to
- * contraction and the errors of its exp, tanh and so on. Every access is checked against its buffer: outside is TN_ERR_INTERNAL with the
- * kernel's and the instruction's name. */
+ * f32 registers hold floats after every instruction (a fused multiply-add rounds once), so results are those of the generated
+ * code up to contraction and the errors of its exp, tanh and so on. Every access is checked against its buffer: outside is
+ * TN_ERR_INTERNAL with the kernel's and the instruction's name. */
 #ifndef TN_EVAL_EVAL_KERNEL_H
 #define TN_EVAL_EVAL_KERNEL_H
 
@@ -15,7 +15,8 @@ typedef struct eval_memory { /* one block a slot */
     void **io; /* [plan.io.n] of exactly the size of each input and output */
 } eval_memory;
 
-/* Temporaries and outputs poisoned, states initialised, constants filled, inputs poisoned until the caller writes them. In arena a. */
+/* Temporaries and outputs poisoned, states initialised, constants filled, inputs poisoned until the caller writes them. In
+ * arena a. */
 eval_memory *eval_memory_make(const plan *p, arena *a);
 /* All launches in order, once, as one thread. Jumps through a->gd. */
 void eval_plan(const plan *p, eval_memory *m, arena *a);

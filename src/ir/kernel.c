@@ -33,11 +33,14 @@ int kernel_buf(kernel *k, kbuf b) {
 tn_dtype kernel_reg_dtype(tn_dtype t) {
     switch (t) {
     case TN_F16:
-    case TN_BF16: return TN_F32;
+    case TN_BF16:
+        return TN_F32;
     case TN_I8:
     case TN_U8:
-    case TN_BOOL: return TN_I32;
-    default: return t;
+    case TN_BOOL:
+        return TN_I32;
+    default:
+        return t;
     }
 }
 

@@ -1,12 +1,13 @@
 /* kernel.h - the kernel language: what one launch does, as a list of op codes in structured loops over affine indices.
  *
- * A kernel goes through two forms of the same structure. Lowering (sched/) writes the *scalar* form: every instruction has one lane, loops have
- * step 1, an accumulator is one value. kopt/ chooses for each loop variable how it is tiled (krole) and writes the *tiled* form: instructions
- * repeated for a register tile, lanes > 1, loop steps > 1, exact-size tails. Emitters read the tiled form: one instruction, one statement.
+ * A kernel goes through two forms of the same structure. Lowering (sched/) writes the *scalar* form: every instruction has one
+ * lane, loops have step 1, an accumulator is one value. kopt/ chooses for each loop variable how it is tiled (krole) and writes
+ * the *tiled* form: instructions repeated for a register tile, lanes > 1, loop steps > 1, exact-size tails. Emitters read the
+ * tiled form: one instruction, one statement.
  *
- * Instructions are in program order; a register is the index of the instruction that makes it (0 = nil). ACC makes a mutable register that
- * UPD changes. Registers hold f32, f64, i32 or i64 lanes; bool lives in i32 as mask (-1 or 0); f16, bf16, i8, u8 are converted by
- * LOAD and STORE. The kernel's arena owns everything. */
+ * Instructions are in program order; a register is the index of the instruction that makes it (0 = nil). ACC makes a mutable
+ * register that UPD changes. Registers hold f32, f64, i32 or i64 lanes; bool lives in i32 as mask (-1 or 0); f16, bf16, i8, u8
+ * are converted by LOAD and STORE. The kernel's arena owns everything. */
 #ifndef TN_IR_KERNEL_H
 #define TN_IR_KERNEL_H
 
@@ -32,53 +33,54 @@ typedef struct kmask { /* lo <= e < hi */
 
 typedef enum kop {
     K_NIL,
-    K_LOOP,   /* var over [lo, hi) step; par: split over threads in whole steps */
-    K_END,    /* of the innermost open loop */
-    K_CONST,  /* imm / imm_int in all lanes */
-    K_INDEX,  /* value of the affine idx, in dtype; lanes along `lane_coef` */
-    K_LOAD,   /* buf[idx (+ dyn * dyn_stride)]; masked lanes give imm */
-    K_STORE,  /* buf[idx] = a */
-    K_ALU,    /* elementwise op of ops.def over a, b, c */
-    K_CAST,   /* a (of src dtype) converted to dtype by the cast rule */
-    K_WRAP,   /* a rounded or wrapped to the storage dtype `src` and back (i8, u8, f16, bf16) */
-    K_RANDOM, /* uniform of (counter a, stream imm_int, element idx) */
-    K_ACC,    /* mutable register starting at imm / imm_int */
-    K_UPD,    /* acc = acc (+ * max min by op) a; op OP_dot: acc += a * b */
-    K_ARGUPD, /* acc (best value) and acc2 (its index, i64) from a at index idx along the reduced axis; op OP_argmax or OP_argmin */
-    K_HSUM,   /* a with all lanes combined by op (1 lane result) */
-    K_LANES,  /* lanes [imm_int, imm_int + lanes) of a */
-    K_SCATTER,/* if 0 <= dyn < dyn_n: buf[idx + dyn * dyn_stride] += a */
+    K_LOOP,    /* var over [lo, hi) step; par: split over threads in whole steps */
+    K_END,     /* of the innermost open loop */
+    K_CONST,   /* imm / imm_int in all lanes */
+    K_INDEX,   /* value of the affine idx, in dtype; lanes along `lane_coef` */
+    K_LOAD,    /* buf[idx (+ dyn * dyn_stride)]; masked lanes give imm */
+    K_STORE,   /* buf[idx] = a */
+    K_ALU,     /* elementwise op of ops.def over a, b, c */
+    K_CAST,    /* a (of src dtype) converted to dtype by the cast rule */
+    K_WRAP,    /* a rounded or wrapped to the storage dtype `src` and back (i8, u8, f16, bf16) */
+    K_RANDOM,  /* uniform of (counter a, stream imm_int, element idx) */
+    K_ACC,     /* mutable register starting at imm / imm_int */
+    K_UPD,     /* acc = acc (+ * max min by op) a; op OP_dot: acc += a * b */
+    K_ARGUPD,  /* acc (best value) and acc2 (its index, i64) from a at index idx along the reduced axis; op OP_argmax or
+                  OP_argmin */
+    K_HSUM,    /* a with all lanes combined by op (1 lane result) */
+    K_LANES,   /* lanes [imm_int, imm_int + lanes) of a */
+    K_SCATTER, /* if 0 <= dyn < dyn_n: buf[idx + dyn * dyn_stride] += a */
 } kop;
 
 typedef struct kins {
-    uint8_t op;     /* kop */
-    uint8_t alu;    /* op_code for ALU, UPD, ARGUPD, HSUM */
-    uint8_t dtype;  /* of the register; of memory for STORE and SCATTER */
-    uint8_t src;    /* CAST, WRAP: the other dtype; LOAD: dtype in memory */
-    uint8_t par;    /* LOOP */
-    uint8_t lanes;  /* 1 in scalar form */
-    uint16_t buf;   /* LOAD, STORE, SCATTER: index into kernel.bufs */
-    reg a, b, c;    /* operands; UPD: c = accumulator; ARGUPD: b = index accumulator, c = value accumulator */
-    reg dyn;        /* LOAD, SCATTER: register with the dynamic index */
+    uint8_t op;    /* kop */
+    uint8_t alu;   /* op_code for ALU, UPD, ARGUPD, HSUM */
+    uint8_t dtype; /* of the register; of memory for STORE and SCATTER */
+    uint8_t src;   /* CAST, WRAP: the other dtype; LOAD: dtype in memory */
+    uint8_t par;   /* LOOP */
+    uint8_t lanes; /* 1 in scalar form */
+    uint16_t buf;  /* LOAD, STORE, SCATTER: index into kernel.bufs */
+    reg a, b, c;   /* operands; UPD: c = accumulator; ARGUPD: b = index accumulator, c = value accumulator */
+    reg dyn;       /* LOAD, SCATTER: register with the dynamic index */
     int64_t dyn_stride, dyn_n;
-    affine idx;     /* element index, or INDEX/RANDOM's value */
+    affine idx;          /* element index, or INDEX/RANDOM's value */
     int64_t lane_stride; /* change of idx from lane to lane (LOAD, STORE, INDEX, RANDOM, ARGUPD, SCATTER) */
-    kmask *mask;    /* LOAD: [n_mask], all must hold */
-    int64_t *mask_lane; /* LOAD: [n_mask] change of each mask's e from lane to lane */
+    kmask *mask;         /* LOAD: [n_mask], all must hold */
+    int64_t *mask_lane;  /* LOAD: [n_mask] change of each mask's e from lane to lane */
     int n_mask;
-    kvar var;       /* LOOP */
+    kvar var;             /* LOOP */
     int64_t lo, hi, step; /* LOOP */
     double imm;
     int64_t imm_int;
-    val node;       /* graph value this computes, for explain and debugging; 0 = none */
+    val node; /* graph value this computes, for explain and debugging; 0 = none */
 } kins;
 
 typedef enum kbuf_kind { KB_IN, KB_OUT, KB_INOUT, KB_LOCAL } kbuf_kind;
 typedef struct kbuf { /* a piece of memory the kernel touches */
     uint8_t dtype;
     uint8_t kind;
-    val node;       /* graph value it holds */
-    int64_t elems;  /* length in elements */
+    val node;         /* graph value it holds */
+    int64_t elems;    /* length in elements */
     int32_t plan_buf; /* KB_LOCAL: -1 (lives on the stack of the thread) */
 } kbuf;
 
@@ -103,8 +105,8 @@ typedef struct kernel {
     VEC(kvar_info) vars;
     VEC(kbuf) bufs;
     bool tiled;
-    kvar par_var;       /* split over threads, or -1: serial */
-    uint64_t flops;     /* of the whole kernel */
+    kvar par_var;                       /* split over threads, or -1: serial */
+    uint64_t flops;                     /* of the whole kernel */
     uint64_t bytes_read, bytes_written; /* compulsory traffic at its border */
 } kernel;
 
@@ -125,13 +127,14 @@ affine affine_set_var(arena *a, affine x, kvar v, affine value); /* substitutes 
 int64_t affine_coef(affine x, kvar v);
 bool affine_equal(affine x, affine y);
 
-/* kernel_text.c, kernel_parse.c: prints the list of op codes; parses it back. The text leaves out which graph values the instructions compute, and
- * the counts of flops and bytes. Jumps with TN_ERR_PARSE: "file:line:col: message". */
+/* kernel_text.c, kernel_parse.c: prints the list of op codes; parses it back. The text leaves out which graph values the
+ * instructions compute, and the counts of flops and bytes. Jumps with TN_ERR_PARSE: "file:line:col: message". */
 void kernel_print(const kernel *k, str *out);
 kernel *kernel_parse(arena *a, const char *text, size_t n, const char *file);
 
-/* kernel_check.c: every problem, one a line. Registers defined before use, dtypes, loops closed, indices within buffers for all iterations,
- * accumulators updated only inside their scope, no two iterations of the parallel loop writing the same element. Returns their number. */
+/* kernel_check.c: every problem, one a line. Registers defined before use, dtypes, loops closed, indices within buffers for all
+ * iterations, accumulators updated only inside their scope, no two iterations of the parallel loop writing the same element.
+ * Returns their number. */
 int kernel_check(const kernel *k, str *out);
 
 #endif

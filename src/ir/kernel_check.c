@@ -1,9 +1,9 @@
-/* kernel_check.c - every problem of a kernel in either form, one a line. In: any kernel. Out: text and the number of problems. Scratch lives in the
- * kernel's arena.
+/* kernel_check.c - every problem of a kernel in either form, one a line. In: any kernel. Out: text and the number of problems.
+ * Scratch lives in the kernel's arena.
  *
- * Three rounds: structure (loops, scopes of registers), then each instruction by itself (lanes, dtypes, buffers), then memory: every index inside
- * its buffer in every iteration, and no two iterations of the parallel loop meeting in one element. Ranges are proven by interval arithmetic
- * where that is enough, else by enumeration (kernel_walk.h). */
+ * Three rounds: structure (loops, scopes of registers), then each instruction by itself (lanes, dtypes, buffers), then memory:
+ * every index inside its buffer in every iteration, and no two iterations of the parallel loop meeting in one element. Ranges
+ * are proven by interval arithmetic where that is enough, else by enumeration (kernel_walk.h). */
 #include "ir/kernel_walk.h"
 
 #include <math.h>
@@ -43,8 +43,10 @@ static bool makes_register(const kins *in) {
     case K_RANDOM:
     case K_ACC:
     case K_HSUM:
-    case K_LANES: return true;
-    default: return false;
+    case K_LANES:
+        return true;
+    default:
+        return false;
     }
 }
 
@@ -57,10 +59,13 @@ static void check_loop(checker *c, reg r, int depth, const int *open) {
         return;
     }
     for (int i = 0; i < depth; i++)
-        if (ins(c, (reg)open[i])->var == in->var) problem(c, r, "variable %s is used by a loop around it", c->k->vars.at[in->var].name);
+        if (ins(c, (reg)open[i])->var == in->var)
+            problem(c, r, "variable %s is used by a loop around it", c->k->vars.at[in->var].name);
     if (in->step < 1) problem(c, r, "step %lld", (long long)in->step);
-    if (in->step > 1 && in->par != 2 && (in->hi - in->lo) % in->step) problem(c, r, "the last step ends behind %lld", (long long)in->hi);
-    if (in->lo < 0 || in->hi > c->k->vars.at[in->var].extent) problem(c, r, "runs outside the variable's extent %lld", (long long)c->k->vars.at[in->var].extent);
+    if (in->step > 1 && in->par != 2 && (in->hi - in->lo) % in->step)
+        problem(c, r, "the last step ends behind %lld", (long long)in->hi);
+    if (in->lo < 0 || in->hi > c->k->vars.at[in->var].extent)
+        problem(c, r, "runs outside the variable's extent %lld", (long long)c->k->vars.at[in->var].extent);
     if (in->par > 2) problem(c, r, "par %d", in->par);
     if (in->par && in->var != c->k->par_var) problem(c, r, "parallel loop over another variable than the kernel's");
     if (in->par == 2 && in->hi != in->lo + 1) problem(c, r, "the last thread's loop must run once");
@@ -99,7 +104,8 @@ static void check_operand(checker *c, reg r, reg x, tn_dtype t, int lanes, const
         return;
     }
     const kins *in = ins(c, x);
-    if (kernel_reg_dtype((tn_dtype)in->dtype) != t) problem(c, r, "%s %%%u is %s, expected %s", what, x, dtype_name((tn_dtype)in->dtype), dtype_name(t));
+    if (kernel_reg_dtype((tn_dtype)in->dtype) != t)
+        problem(c, r, "%s %%%u is %s, expected %s", what, x, dtype_name((tn_dtype)in->dtype), dtype_name(t));
     if (in->lanes != 1 && in->lanes != lanes) problem(c, r, "%s %%%u has %d lanes, expected %d", what, x, in->lanes, lanes);
 }
 
@@ -117,20 +123,28 @@ static void check_acc(checker *c, reg r, reg acc, tn_dtype t, int lanes) {
         problem(c, r, "%%%u is not an accumulator in scope", acc);
         return;
     }
-    if (ins(c, acc)->dtype != t) problem(c, r, "accumulator %%%u is %s, expected %s", acc, dtype_name((tn_dtype)ins(c, acc)->dtype), dtype_name(t));
-    if (ins(c, acc)->lanes != lanes) problem(c, r, "accumulator %%%u has %d lanes, expected %d", acc, ins(c, acc)->lanes, lanes);
+    if (ins(c, acc)->dtype != t)
+        problem(c, r, "accumulator %%%u is %s, expected %s", acc, dtype_name((tn_dtype)ins(c, acc)->dtype), dtype_name(t));
+    if (ins(c, acc)->lanes != lanes)
+        problem(c, r, "accumulator %%%u has %d lanes, expected %d", acc, ins(c, acc)->lanes, lanes);
 }
 
 static bool is_identity(op_code op, const kins *acc) {
     bool f = dtype_is_float((tn_dtype)acc->dtype);
     switch (op) {
-    case OP_add: return f ? acc->imm == 0 : acc->imm_int == 0;
-    case OP_mul: return f ? acc->imm == 1 : acc->imm_int == 1;
-    case OP_max: return f ? acc->imm == -INFINITY : acc->imm_int <= 0;
-    case OP_min: return f ? acc->imm == INFINITY : acc->imm_int >= 0;
+    case OP_add:
+        return f ? acc->imm == 0 : acc->imm_int == 0;
+    case OP_mul:
+        return f ? acc->imm == 1 : acc->imm_int == 1;
+    case OP_max:
+        return f ? acc->imm == -INFINITY : acc->imm_int <= 0;
+    case OP_min:
+        return f ? acc->imm == INFINITY : acc->imm_int >= 0;
     case OP_argmax:
-    case OP_argmin: return true; /* the index -1 says that there is no best yet */
-    default: return false;
+    case OP_argmin:
+        return true; /* the index -1 says that there is no best yet */
+    default:
+        return false;
     }
 }
 
@@ -143,10 +157,13 @@ static void check_memory_operands(checker *c, reg r, const kins *in) {
     }
     const kbuf *b = &c->k->bufs.at[in->buf];
     uint8_t stored = in->op == K_LOAD ? in->src : in->dtype;
-    if (stored != b->dtype) problem(c, r, "buffer b%d holds %s, accessed as %s", in->buf, dtype_name((tn_dtype)b->dtype), dtype_name((tn_dtype)stored));
+    if (stored != b->dtype)
+        problem(c, r, "buffer b%d holds %s, accessed as %s", in->buf, dtype_name((tn_dtype)b->dtype),
+                dtype_name((tn_dtype)stored));
     if (in->op == K_LOAD && b->kind == KB_OUT) problem(c, r, "reads b%d, which is declared as written only", in->buf);
     if (in->op != K_LOAD && b->kind == KB_IN) problem(c, r, "writes b%d, which is declared as read only", in->buf);
-    if (in->op == K_LOAD && in->dtype != kernel_reg_dtype((tn_dtype)in->src)) problem(c, r, "%s is not what %s is loaded as", dtype_name((tn_dtype)in->dtype), dtype_name((tn_dtype)in->src));
+    if (in->op == K_LOAD && in->dtype != kernel_reg_dtype((tn_dtype)in->src))
+        problem(c, r, "%s is not what %s is loaded as", dtype_name((tn_dtype)in->dtype), dtype_name((tn_dtype)in->src));
     for (int m = 0; m < in->n_mask; m++) check_affine(c, r, in->mask[m].e);
     if (in->n_mask && !in->mask_lane) problem(c, r, "masks without lane strides");
     if (in->dyn) {
@@ -166,7 +183,9 @@ static void check_alu(checker *c, reg r, const kins *in) {
     const op_info *op = op_get((op_code)in->alu);
     reg operand[3] = { in->a, in->b, in->c };
     tn_dtype result = op->cls == CL_CMP || op->cls == CL_LOG ? TN_I32 : (tn_dtype)in->src;
-    if (in->dtype != result) problem(c, r, "%s of %s gives %s, not %s", op->name, dtype_name((tn_dtype)in->src), dtype_name(result), dtype_name((tn_dtype)in->dtype));
+    if (in->dtype != result)
+        problem(c, r, "%s of %s gives %s, not %s", op->name, dtype_name((tn_dtype)in->src), dtype_name(result),
+                dtype_name((tn_dtype)in->dtype));
     for (int i = 0; i < op->arity; i++)
         check_operand(c, r, operand[i], in->alu == OP_select && i == 0 ? TN_I32 : (tn_dtype)in->src, in->lanes, "operand");
 }
@@ -176,14 +195,16 @@ static void check_update(checker *c, reg r, const kins *in) {
     check_operand(c, r, in->a, (tn_dtype)in->dtype, in->lanes, "operand");
     if (in->alu == OP_dot) check_operand(c, r, in->b, (tn_dtype)in->dtype, in->lanes, "operand");
     if (in->c && ins(c, in->c)->op == K_ACC && (in->alu == OP_dot ? OP_add : in->alu) != ins(c, in->c)->alu)
-        problem(c, r, "accumulator %%%u is of %s, updated by %s", in->c, op_get((op_code)ins(c, in->c)->alu)->name, op_get((op_code)in->alu)->name);
+        problem(c, r, "accumulator %%%u is of %s, updated by %s", in->c, op_get((op_code)ins(c, in->c)->alu)->name,
+                op_get((op_code)in->alu)->name);
 }
 
 static void check_lanes(checker *c, reg r, const kins *in) {
     int max = c->k->tiled ? 64 : 1;
     if (in->lanes < 1 || in->lanes > max || (in->lanes & (in->lanes - 1))) problem(c, r, "%d lanes", in->lanes);
     if (in->op == K_HSUM) {
-        if (in->imm_int < 2 || in->imm_int > 64 || !is_visible(c, r, in->a) || ins(c, in->a)->lanes != in->imm_int) problem(c, r, "combines %lld lanes of %%%u", (long long)in->imm_int, in->a);
+        if (in->imm_int < 2 || in->imm_int > 64 || !is_visible(c, r, in->a) || ins(c, in->a)->lanes != in->imm_int)
+            problem(c, r, "combines %lld lanes of %%%u", (long long)in->imm_int, in->a);
         if (in->lanes != 1) problem(c, r, "the result has one lane, not %d", in->lanes);
     }
     if (in->op == K_LANES && (!is_visible(c, r, in->a) || in->imm_int < 0 || in->imm_int + in->lanes > ins(c, in->a)->lanes))
@@ -203,34 +224,52 @@ static void check_ins(checker *c, reg r) {
         return;
     }
     check_affine(c, r, in->idx);
-    if (makes_register(in) && in->op != K_CAST && !is_reg_dtype(in->dtype)) problem(c, r, "%s is no dtype of registers", dtype_name(t));
+    if (makes_register(in) && in->op != K_CAST && !is_reg_dtype(in->dtype))
+        problem(c, r, "%s is no dtype of registers", dtype_name(t));
     switch (in->op) {
     case K_LOAD:
     case K_STORE:
-    case K_SCATTER: check_memory_operands(c, r, in); break;
-    case K_ALU: check_alu(c, r, in); break;
-    case K_CAST: check_operand(c, r, in->a, kernel_reg_dtype((tn_dtype)in->src), in->lanes, "operand"); break;
+    case K_SCATTER:
+        check_memory_operands(c, r, in);
+        break;
+    case K_ALU:
+        check_alu(c, r, in);
+        break;
+    case K_CAST:
+        check_operand(c, r, in->a, kernel_reg_dtype((tn_dtype)in->src), in->lanes, "operand");
+        break;
     case K_WRAP:
         check_operand(c, r, in->a, t, in->lanes, "operand");
-        if (kernel_reg_dtype((tn_dtype)in->src) != t || in->src == in->dtype) problem(c, r, "%s does not wrap to %s", dtype_name(t), dtype_name((tn_dtype)in->src));
+        if (kernel_reg_dtype((tn_dtype)in->src) != t || in->src == in->dtype)
+            problem(c, r, "%s does not wrap to %s", dtype_name(t), dtype_name((tn_dtype)in->src));
         break;
-    case K_RANDOM: check_operand(c, r, in->a, TN_I64, 1, "counter"); break;
+    case K_RANDOM:
+        check_operand(c, r, in->a, TN_I64, 1, "counter");
+        break;
     case K_INDEX:
         if (dtype_is_float(t)) problem(c, r, "an index of dtype %s", dtype_name(t));
         break;
     case K_ACC:
-        if (!is_identity((op_code)in->alu, in)) problem(c, r, "does not start at the identity of %s", in->alu < N_OPS ? op_get((op_code)in->alu)->name : "?");
+        if (!is_identity((op_code)in->alu, in))
+            problem(c, r, "does not start at the identity of %s", in->alu < N_OPS ? op_get((op_code)in->alu)->name : "?");
         break;
-    case K_UPD: check_update(c, r, in); break;
+    case K_UPD:
+        check_update(c, r, in);
+        break;
     case K_ARGUPD:
         check_acc(c, r, in->c, t, in->lanes);
         check_acc(c, r, in->b, TN_I64, in->lanes);
         check_operand(c, r, in->a, t, in->lanes, "operand");
         if (in->lane_stride) problem(c, r, "the reduced axis runs along the lanes");
         break;
-    case K_HSUM: check_operand(c, r, in->a, t, (int)in->imm_int, "operand"); break;
-    case K_LANES: check_operand(c, r, in->a, t, ins(c, in->a)->lanes, "operand"); break;
-    default: break;
+    case K_HSUM:
+        check_operand(c, r, in->a, t, (int)in->imm_int, "operand");
+        break;
+    case K_LANES:
+        check_operand(c, r, in->a, t, ins(c, in->a)->lanes, "operand");
+        break;
+    default:
+        break;
     }
 }
 
@@ -271,7 +310,8 @@ static void affine_range(const checker *c, affine x, const int *open, int n_open
     *lo = *hi = x.base;
     for (int i = 0; i < n_open; i++) {
         const kins *loop = ins(c, (reg)open[i]);
-        int64_t coef = affine_coef(x, loop->var), last = loop->par == 2 ? loop->lo : loop->hi - (loop->hi - loop->lo) % loop->step;
+        int64_t coef = affine_coef(x, loop->var),
+                last = loop->par == 2 ? loop->lo : loop->hi - (loop->hi - loop->lo) % loop->step;
         if (loop->par != 2) last = loop->lo + (loop->hi - loop->lo - 1) / loop->step * loop->step;
         if (coef == 0 || (local && c->k->vars.at[loop->var].row)) continue;
         *lo += coef * (coef < 0 ? last : loop->lo);
@@ -330,7 +370,8 @@ static bool touches(const kins *in, int b, bool store) {
     return in->buf == b && (store ? in->op == K_STORE || in->op == K_SCATTER : in->op == K_LOAD);
 }
 
-/* All accesses step by one coefficient of the parallel variable that is wider than everything else: no enumeration is needed. */
+/* All accesses step by one coefficient of the parallel variable that is wider than everything else: no enumeration is needed.
+ */
 static bool rows_apart(checker *c, int b) {
     int64_t coef = 0, lo = 0, hi = 0, step = INT64_MAX;
     bool any = false;

@@ -1,5 +1,5 @@
-/* kernel_parse.c - reads the text of kernel_text.c back (docs/ir.md). In: any bytes. Out: a kernel in the arena whose text is the same; whether it
- * means anything is kernel_check's business. Jumps with TN_ERR_PARSE and a place. */
+/* kernel_parse.c - reads the text of kernel_text.c back (docs/ir.md). In: any bytes. Out: a kernel in the arena whose text is
+ * the same; whether it means anything is kernel_check's business. Jumps with TN_ERR_PARSE and a place. */
 #include "ir/kernel.h"
 
 #include <stdlib.h>
@@ -64,7 +64,8 @@ static uint64_t digits(reader *p) {
     uint64_t v = 0;
     if (p->at == p->end || *p->at < '0' || *p->at > '9') fail(p, "a number");
     for (; p->at < p->end && *p->at >= '0' && *p->at <= '9'; p->at++)
-        if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, (uint64_t)(*p->at - '0'), &v)) fail(p, "a number of 64 bits");
+        if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, (uint64_t)(*p->at - '0'), &v))
+            fail(p, "a number of 64 bits");
     return v;
 }
 
@@ -88,7 +89,9 @@ static double number(reader *p) {
     char text[64];
     skip_blanks(p);
     size_t n = 0;
-    while (p->at + n < p->end && n < sizeof text - 1 && (is_word(p->at[n]) || p->at[n] == '.' || p->at[n] == '-' || p->at[n] == '+')) n++;
+    while (p->at + n < p->end && n < sizeof text - 1 &&
+           (is_word(p->at[n]) || p->at[n] == '.' || p->at[n] == '-' || p->at[n] == '+'))
+        n++;
     memcpy(text, p->at, n);
     text[n] = 0;
     char *rest;

@@ -1,4 +1,5 @@
-/* kernel_text.c - prints kernels as lists of op codes (docs/ir.md): one instruction a line, loops indented. kernel_parse.c reads them back. */
+/* kernel_text.c - prints kernels as lists of op codes (docs/ir.md): one instruction a line, loops indented. kernel_parse.c
+ * reads them back. */
 #include "ir/kernel.h"
 
 static void print_affine(const kernel *k, affine x, str *out) {
@@ -43,14 +44,20 @@ static void print_imm(const kins *in, str *out) {
 
 static void print_ins(const kernel *k, reg r, str *out) {
     const kins *in = &k->ins.at[r];
-    bool makes = in->op != K_LOOP && in->op != K_END && in->op != K_STORE && in->op != K_UPD && in->op != K_ARGUPD && in->op != K_SCATTER;
+    bool makes = in->op != K_LOOP && in->op != K_END && in->op != K_STORE && in->op != K_UPD && in->op != K_ARGUPD &&
+                 in->op != K_SCATTER;
     if (makes) str_addf(out, "%%%u = ", r);
     switch (in->op) {
     case K_LOOP:
-        str_addf(out, "loop %s = %lld .. %lld step %lld%s", k->vars.at[in->var].name, (long long)in->lo, (long long)in->hi, (long long)in->step,
-                 in->par == 2 ? " last-thread" : in->par ? " parallel" : "");
+        str_addf(out, "loop %s = %lld .. %lld step %lld%s", k->vars.at[in->var].name, (long long)in->lo, (long long)in->hi,
+                 (long long)in->step,
+                 in->par == 2 ? " last-thread"
+                 : in->par    ? " parallel"
+                              : "");
         break;
-    case K_END: str_add(out, "end"); break;
+    case K_END:
+        str_add(out, "end");
+        break;
     case K_CONST:
     case K_ACC:
         str_add(out, in->op == K_CONST ? "const " : "acc ");
@@ -89,11 +96,16 @@ static void print_ins(const kernel *k, reg r, str *out) {
         break;
     case K_ALU:
         str_add(out, op_get((op_code)in->alu)->name);
-        for (int i = 0; i < op_get((op_code)in->alu)->arity; i++) str_addf(out, "%s %%%u", i ? "," : "", i == 0 ? in->a : i == 1 ? in->b : in->c);
+        for (int i = 0; i < op_get((op_code)in->alu)->arity; i++)
+            str_addf(out, "%s %%%u", i ? "," : "", i == 0 ? in->a : i == 1 ? in->b : in->c);
         if (in->src != in->dtype) str_addf(out, " on %s", dtype_name((tn_dtype)in->src));
         break;
-    case K_CAST: str_addf(out, "cast %%%u from %s", in->a, dtype_name((tn_dtype)in->src)); break;
-    case K_WRAP: str_addf(out, "wrap %%%u to %s", in->a, dtype_name((tn_dtype)in->src)); break;
+    case K_CAST:
+        str_addf(out, "cast %%%u from %s", in->a, dtype_name((tn_dtype)in->src));
+        break;
+    case K_WRAP:
+        str_addf(out, "wrap %%%u to %s", in->a, dtype_name((tn_dtype)in->src));
+        break;
     case K_RANDOM:
         str_addf(out, "random %%%u stream %lld at ", in->a, (long long)in->imm_int);
         print_affine(k, in->idx, out);
@@ -107,9 +119,14 @@ static void print_ins(const kernel *k, reg r, str *out) {
         str_addf(out, "update %%%u, %%%u %s %%%u at ", in->c, in->b, op_get((op_code)in->alu)->name, in->a);
         print_affine(k, in->idx, out);
         break;
-    case K_HSUM: str_addf(out, "across %%%u %s of %lld lanes", in->a, op_get((op_code)in->alu)->name, (long long)in->imm_int); break;
-    case K_LANES: str_addf(out, "lanes %%%u from %lld", in->a, (long long)in->imm_int); break;
-    default: str_addf(out, "op%d", in->op);
+    case K_HSUM:
+        str_addf(out, "across %%%u %s of %lld lanes", in->a, op_get((op_code)in->alu)->name, (long long)in->imm_int);
+        break;
+    case K_LANES:
+        str_addf(out, "lanes %%%u from %lld", in->a, (long long)in->imm_int);
+        break;
+    default:
+        str_addf(out, "op%d", in->op);
     }
     if (in->op != K_LOOP && in->op != K_END) {
         str_add(out, "  ");
@@ -129,7 +146,8 @@ void kernel_print(const kernel *k, str *out) {
     static const char *const modes[] = { "in", "out", "inout", "local" };
     str_addf(out, "kernel @%s(", k->name);
     for (int b = 0; b < k->bufs.n; b++)
-        str_addf(out, "%sb%d %s %s[%lld]", b ? ", " : "", b, modes[k->bufs.at[b].kind], dtype_name((tn_dtype)k->bufs.at[b].dtype), (long long)k->bufs.at[b].elems);
+        str_addf(out, "%sb%d %s %s[%lld]", b ? ", " : "", b, modes[k->bufs.at[b].kind],
+                 dtype_name((tn_dtype)k->bufs.at[b].dtype), (long long)k->bufs.at[b].elems);
     str_addf(out, ") %s", k->tiled ? "tiled" : "scalar");
     if (k->par_var >= 0) str_addf(out, " parallel %s", k->vars.at[k->par_var].name);
     str_add(out, " {\n");

@@ -1,5 +1,6 @@
-/* kernel_walk.c - enumerates the iterations around an instruction. In: a kernel whose loops are closed. Out: calls of the caller's function.
- * Scratch lives in the kernel's arena. Only loops that the index or a mask uses are enumerated: the others repeat the same elements. */
+/* kernel_walk.c - enumerates the iterations around an instruction. In: a kernel whose loops are closed. Out: calls of the
+ * caller's function. Scratch lives in the kernel's arena. Only loops that the index or a mask uses are enumerated: the others
+ * repeat the same elements. */
 #include "ir/kernel_walk.h"
 
 enum { ENDS = 4 }; /* iterations kept at each end of a loop that is cut */

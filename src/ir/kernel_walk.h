@@ -12,8 +12,9 @@ typedef struct visit_at { /* one lane of one iteration */
 } visit_at;
 typedef void (*walk_fn)(const visit_at *v, void *ud);
 
-/* Calls fn for every element that instruction r (LOAD, STORE, SCATTER) touches, masked lanes left out. `open` are the K_LOOPs around r, outermost
- * first. When there are more iterations than the budget, long loops are cut to their first and last few; returns whether nothing was cut. */
+/* Calls fn for every element that instruction r (LOAD, STORE, SCATTER) touches, masked lanes left out. `open` are the K_LOOPs
+ * around r, outermost first. When there are more iterations than the budget, long loops are cut to their first and last few;
+ * returns whether nothing was cut. */
 bool kernel_walk(const kernel *k, reg r, const int *open, int n_open, walk_fn fn, void *ud);
 
 /* The K_LOOPs around instruction r, outermost first; room for [ins]. */

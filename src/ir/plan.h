@@ -1,7 +1,8 @@
 /* plan.h - what runs, in which order, where everything lives: kernels in launch order over buffers.
  *
- * In: sched/ decides kernels and makes buffers; mem/ gives buffers their place. Out: emit/ writes code, drive/ records launches.
- * Slots are the base pointers of a run (device.h): temporaries, states and constants are three arenas; every input and every output has its own. */
+ * In: sched/ decides kernels and makes buffers; mem/ gives buffers their place. Out: emit/ writes code, drive/ records
+ * launches. Slots are the base pointers of a run (device.h): temporaries, states and constants are three arenas; every input
+ * and every output has its own. */
 #ifndef TN_IR_PLAN_H
 #define TN_IR_PLAN_H
 
@@ -13,15 +14,15 @@ enum { PLAN_ALIGN = 256 };
 typedef enum pbuf_kind { PB_TEMP, PB_STATE, PB_CONST, PB_INPUT, PB_OUTPUT } pbuf_kind;
 typedef struct pbuf {
     pbuf_kind kind;
-    val node;          /* value it holds at first */
+    val node; /* value it holds at first */
     uint8_t dtype;
     int64_t elems;
     int64_t bytes;
     int slot;
-    int64_t offset;    /* bytes from the slot's base; mem/ fills it for PB_TEMP */
+    int64_t offset;      /* bytes from the slot's base; mem/ fills it for PB_TEMP */
     int32_t first, last; /* kernels that write it first and use it last (PB_TEMP); mem/ fills them */
     int32_t inplace_of;  /* PB_TEMP: shares the place of this earlier buffer, or -1 */
-    int32_t io;        /* PB_INPUT, PB_OUTPUT: index into plan.io */
+    int32_t io;          /* PB_INPUT, PB_OUTPUT: index into plan.io */
 } pbuf;
 
 typedef struct parg { /* kernel.bufs[i] of a launch: which plan buffer */
@@ -30,11 +31,11 @@ typedef struct parg { /* kernel.bufs[i] of a launch: which plan buffer */
 
 typedef struct pkernel {
     kernel *k;
-    parg *args;      /* [k->bufs.n] */
-    int code;        /* index of the first kernel with the same code (itself when it is the first) */
-    val *fused;      /* graph values computed inside */
+    parg *args; /* [k->bufs.n] */
+    int code;   /* index of the first kernel with the same code (itself when it is the first) */
+    val *fused; /* graph values computed inside */
     int n_fused;
-    val root;        /* the value it is named after */
+    val root; /* the value it is named after */
 } pkernel;
 
 typedef struct pio {

@@ -1,15 +1,15 @@
-/* plan_check.c - every problem of a finished plan, one a line. In: a plan whose buffers have places. Out: text and the number of problems. Scratch
- * lives in the plan's arena.
+/* plan_check.c - every problem of a finished plan, one a line. In: a plan whose buffers have places. Out: text and the number
+ * of problems. Scratch lives in the plan's arena.
  *
- * Lifetimes are computed again, from the instructions of the kernels alone: nothing here trusts what mem/ wrote down but the offsets
- * themselves. What a launch writes is enumerated element by element where that is affordable (kernel_walk.h). */
+ * Lifetimes are computed again, from the instructions of the kernels alone: nothing here trusts what mem/ wrote down but the
+ * offsets themselves. What a launch writes is enumerated element by element where that is affordable (kernel_walk.h). */
 #include "ir/kernel_walk.h"
 #include "ir/plan.h"
 
 #include <stdio.h>
 
 typedef struct life {
-    int first, last;  /* launches that use it */
+    int first, last; /* launches that use it */
     int writer, last_reader;
     int n_writers;
     uint8_t *written; /* [elems], or NULL: not followed */
@@ -49,10 +49,13 @@ static void check_place(checker *c, int b) {
     static const int slots[] = { SLOT_TEMP, SLOT_STATE, SLOT_CONST, SLOT_IO, SLOT_IO };
     int want = slots[x->kind] + (x->kind == PB_INPUT || x->kind == PB_OUTPUT ? x->io : 0);
     if (x->slot != want) problem(c, "b%d lies in slot %d, expected %d", b, x->slot, want);
-    if (x->offset % PLAN_ALIGN) problem(c, "b%d is at offset %lld, which is not a multiple of %d", b, (long long)x->offset, PLAN_ALIGN);
-    if (x->bytes != x->elems * (int64_t)dtype_size((tn_dtype)x->dtype)) problem(c, "b%d has %lld bytes for %lld elements", b, (long long)x->bytes, (long long)x->elems);
+    if (x->offset % PLAN_ALIGN)
+        problem(c, "b%d is at offset %lld, which is not a multiple of %d", b, (long long)x->offset, PLAN_ALIGN);
+    if (x->bytes != x->elems * (int64_t)dtype_size((tn_dtype)x->dtype))
+        problem(c, "b%d has %lld bytes for %lld elements", b, (long long)x->bytes, (long long)x->elems);
     if (x->offset < 0 || x->offset + x->bytes > slot_size(c->p, x->slot))
-        problem(c, "b%d ends at byte %lld of slot %d, which has %lld", b, (long long)(x->offset + x->bytes), x->slot, (long long)slot_size(c->p, x->slot));
+        problem(c, "b%d ends at byte %lld of slot %d, which has %lld", b, (long long)(x->offset + x->bytes), x->slot,
+                (long long)slot_size(c->p, x->slot));
 }
 
 static bool shares_place(const checker *c, int x, int y) { /* y takes over the place of x in the launch that reads x last */
@@ -67,7 +70,8 @@ static void check_overlaps(checker *c) {
             if (x->kind == PB_TEMP && (!is_used(c, i) || !is_used(c, j))) continue;
             if (x->offset >= y->offset + y->bytes || y->offset >= x->offset + x->bytes) continue;
             bool at_once = x->kind != PB_TEMP || (c->life[i].first <= c->life[j].last && c->life[j].first <= c->life[i].last);
-            if (at_once && !shares_place(c, i, j) && !shares_place(c, j, i)) problem(c, "b%d and b%d live at once and overlap", j, i);
+            if (at_once && !shares_place(c, i, j) && !shares_place(c, j, i))
+                problem(c, "b%d and b%d live at once and overlap", j, i);
         }
 }
 
@@ -87,8 +91,8 @@ static void visit_read(const visit_at *v, void *ud) {
     if (m->missing++ == 0) m->first_missing = v->at;
 }
 
-/* Elements that the launch reads must have been written; what it writes is marked, in the order of its instructions. A nest that reads what an
- * earlier nest of the same kernel wrote is in order too. */
+/* Elements that the launch reads must have been written; what it writes is marked, in the order of its instructions. A nest
+ * that reads what an earlier nest of the same kernel wrote is in order too. */
 static void follow(checker *c, int launch, const pkernel *pk, int arg) {
     int32_t b = pk->args[arg].buf;
     const kernel *k = pk->k;
@@ -96,11 +100,13 @@ static void follow(checker *c, int launch, const pkernel *pk, int arg) {
     int *open = ARENA_ARRAY(c->p->a, int, k->ins.n);
     for (reg r = 1; r < (reg)k->ins.n && l->written; r++) {
         const kins *in = &k->ins.at[r];
-        if ((in->op != K_LOAD && in->op != K_STORE) || in->buf != arg) continue; /* a scatter needs what a store wrote before it */
+        if ((in->op != K_LOAD && in->op != K_STORE) || in->buf != arg)
+            continue; /* a scatter needs what a store wrote before it */
         marks m = { .at = l->written, .n = c->p->bufs.at[b].elems };
         bool whole = kernel_walk(k, r, open, kernel_open_loops(k, r, open), in->op == K_LOAD ? visit_read : visit_write, &m);
         if (m.missing && c->p->bufs.at[b].kind != PB_STATE)
-            problem(c, "launch %d (%s) reads element %lld of b%d, which nothing has written", launch, k->name, (long long)m.first_missing, b);
+            problem(c, "launch %d (%s) reads element %lld of b%d, which nothing has written", launch, k->name,
+                    (long long)m.first_missing, b);
         if (!whole && in->op == K_STORE) l->written = NULL;
     }
 }
@@ -117,7 +123,9 @@ static bool reads(const kernel *k, int arg) {
 }
 static bool reads_first(const kernel *k, int arg) {
     for (int i = 1; i < k->ins.n; i++)
-        if (k->ins.at[i].buf == arg && (k->ins.at[i].op == K_LOAD || k->ins.at[i].op == K_STORE || k->ins.at[i].op == K_SCATTER)) return k->ins.at[i].op != K_STORE;
+        if (k->ins.at[i].buf == arg &&
+            (k->ins.at[i].op == K_LOAD || k->ins.at[i].op == K_STORE || k->ins.at[i].op == K_SCATTER))
+            return k->ins.at[i].op != K_STORE;
     return false;
 }
 
@@ -136,10 +144,12 @@ static void check_arg(checker *c, int launch, const pkernel *pk, int arg) {
     life *l = &c->life[b];
     bool write = writes(pk->k, arg);
     if (kb->elems > pb->elems || dtype_size((tn_dtype)kb->dtype) != dtype_size((tn_dtype)pb->dtype))
-        problem(c, "launch %d (%s) sees b%d as %s[%lld], it is %s[%lld]", launch, pk->k->name, b, dtype_name((tn_dtype)kb->dtype), (long long)kb->elems,
-                dtype_name((tn_dtype)pb->dtype), (long long)pb->elems);
-    if (kb->kind == KB_OUT && reads(pk->k, arg) && reads_first(pk->k, arg)) problem(c, "launch %d (%s) reads b%d, declared as written only", launch, pk->k->name, b);
-    if (write && (pb->kind == PB_INPUT || pb->kind == PB_CONST)) problem(c, "launch %d (%s) writes b%d, an input or a constant", launch, pk->k->name, b);
+        problem(c, "launch %d (%s) sees b%d as %s[%lld], it is %s[%lld]", launch, pk->k->name, b,
+                dtype_name((tn_dtype)kb->dtype), (long long)kb->elems, dtype_name((tn_dtype)pb->dtype), (long long)pb->elems);
+    if (kb->kind == KB_OUT && reads(pk->k, arg) && reads_first(pk->k, arg))
+        problem(c, "launch %d (%s) reads b%d, declared as written only", launch, pk->k->name, b);
+    if (write && (pb->kind == PB_INPUT || pb->kind == PB_CONST))
+        problem(c, "launch %d (%s) writes b%d, an input or a constant", launch, pk->k->name, b);
     if (reads_first(pk->k, arg) && l->n_writers == 0 && (pb->kind == PB_TEMP || pb->kind == PB_OUTPUT) && pb->bytes > 0)
         problem(c, "launch %d (%s) reads b%d before anything writes it", launch, pk->k->name, b);
     for (int o = 0; o < arg; o++)
@@ -148,8 +158,10 @@ static void check_arg(checker *c, int launch, const pkernel *pk, int arg) {
     if (l->first < 0) l->first = launch;
     l->last = launch;
     bool old = pb->kind == PB_STATE && kb->node == pb->node; /* else: its new value */
-    if (old && reads_first(pk->k, arg) && l->n_writers > 0) problem(c, "launch %d (%s) reads state b%d after it was updated", launch, pk->k->name, b);
-    if (pb->kind == PB_STATE && !old && !write && l->n_writers == 0) problem(c, "launch %d (%s) reads the new value of state b%d before the update", launch, pk->k->name, b);
+    if (old && reads_first(pk->k, arg) && l->n_writers > 0)
+        problem(c, "launch %d (%s) reads state b%d after it was updated", launch, pk->k->name, b);
+    if (pb->kind == PB_STATE && !old && !write && l->n_writers == 0)
+        problem(c, "launch %d (%s) reads the new value of state b%d before the update", launch, pk->k->name, b);
     if (old && reads(pk->k, arg)) l->last_reader = launch;
     follow(c, launch, pk, arg);
     if (write) l->writer = launch, l->n_writers++;
@@ -166,8 +178,10 @@ static void check_state_in_place(checker *c, int launch, const pkernel *pk, int 
         if (in->op != K_LOAD || in->buf != arg) continue;
         bool own = !in->dyn && !in->n_mask;
         bool found = false;
-        for (int s = 0; s < stores.n; s++) found = found || (affine_equal(stores.at[s]->idx, in->idx) && stores.at[s]->lanes == in->lanes);
-        if (!own || !found) problem(c, "launch %d (%s) updates state b%d in place but reads it elsewhere", launch, k->name, pk->args[arg].buf);
+        for (int s = 0; s < stores.n; s++)
+            found = found || (affine_equal(stores.at[s]->idx, in->idx) && stores.at[s]->lanes == in->lanes);
+        if (!own || !found)
+            problem(c, "launch %d (%s) updates state b%d in place but reads it elsewhere", launch, k->name, pk->args[arg].buf);
     }
 }
 
@@ -190,9 +204,12 @@ static void check_results(checker *c) {
         for (int o = 0; o < p->g->outputs.n; o++) assigned = assigned || p->g->outputs.at[o].state == s->node;
         const life *l = &c->life[s->buf];
         if (p->bufs.at[s->buf].elems == 0) continue;
-        if (!assigned && l->n_writers) problem(c, "state \"%s\" is written by launch %d, but the graph never assigns it", s->name, l->writer);
-        if (assigned && l->n_writers != 1) problem(c, "state \"%s\" is written by %d launches, expected one", s->name, l->n_writers);
-        if (assigned && l->n_writers && l->last_reader > l->writer) problem(c, "state \"%s\" is read by launch %d after launch %d updated it", s->name, l->last_reader, l->writer);
+        if (!assigned && l->n_writers)
+            problem(c, "state \"%s\" is written by launch %d, but the graph never assigns it", s->name, l->writer);
+        if (assigned && l->n_writers != 1)
+            problem(c, "state \"%s\" is written by %d launches, expected one", s->name, l->n_writers);
+        if (assigned && l->n_writers && l->last_reader > l->writer)
+            problem(c, "state \"%s\" is read by launch %d after launch %d updated it", s->name, l->last_reader, l->writer);
     }
 }
 
@@ -201,13 +218,15 @@ int plan_check(const plan *p, str *out) {
     for (int b = 0; b < p->bufs.n; b++) {
         pbuf_kind kind = p->bufs.at[b].kind;
         c.life[b] = (life){ -1, -1, -1, -1, 0, NULL };
-        if ((kind == PB_TEMP || kind == PB_OUTPUT) && p->bufs.at[b].elems <= WALK_BUDGET) c.life[b].written = ARENA_ARRAY(p->a, uint8_t, p->bufs.at[b].elems + 1);
+        if ((kind == PB_TEMP || kind == PB_OUTPUT) && p->bufs.at[b].elems <= WALK_BUDGET)
+            c.life[b].written = ARENA_ARRAY(p->a, uint8_t, p->bufs.at[b].elems + 1);
     }
     for (int i = 0; i < p->kernels.n; i++) {
         const pkernel *pk = &p->kernels.at[i];
         for (int a = 0; a < pk->k->bufs.n; a++) {
             check_arg(&c, i, pk, a);
-            if (pk->k->bufs.at[a].kind != KB_LOCAL && pk->args[a].buf >= 0 && p->bufs.at[pk->args[a].buf].kind == PB_STATE && writes(pk->k, a) && reads(pk->k, a))
+            if (pk->k->bufs.at[a].kind != KB_LOCAL && pk->args[a].buf >= 0 && p->bufs.at[pk->args[a].buf].kind == PB_STATE &&
+                writes(pk->k, a) && reads(pk->k, a))
                 check_state_in_place(&c, i, pk, a);
         }
     }

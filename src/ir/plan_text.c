@@ -3,11 +3,13 @@
 
 void plan_print(const plan *p, str *out) {
     static const char *const kinds[] = { "temp", "state", "const", "input", "output" };
-    str_addf(out, "plan @%s fusion=%d temp=%lld bound=%lld {\n", p->g->name, p->fusion, (long long)p->temp_bytes, (long long)p->temp_bound);
+    str_addf(out, "plan @%s fusion=%d temp=%lld bound=%lld {\n", p->g->name, p->fusion, (long long)p->temp_bytes,
+             (long long)p->temp_bound);
     for (int i = 0; i < p->bufs.n; i++) {
         const pbuf *b = &p->bufs.at[i];
         if (b->bytes == 0 && b->kind == PB_TEMP) continue;
-        str_addf(out, "  buffer b%d %s %s slot=%d offset=%lld bytes=%lld", i, kinds[b->kind], dtype_name((tn_dtype)b->dtype), b->slot, (long long)b->offset, (long long)b->bytes);
+        str_addf(out, "  buffer b%d %s %s slot=%d offset=%lld bytes=%lld", i, kinds[b->kind], dtype_name((tn_dtype)b->dtype),
+                 b->slot, (long long)b->offset, (long long)b->bytes);
         if (b->kind == PB_TEMP) str_addf(out, " live=%d..%d", b->first, b->last);
         if (b->inplace_of >= 0) str_addf(out, " inplace=b%d", b->inplace_of);
         str_addf(out, " ; %%%u\n", b->node);

@@ -1,9 +1,9 @@
-/* choose.c - the register tile of a kernel: which loop runs along vector lanes, which loops are unrolled and by how much, which is split over
- * threads. In and out: scalar form; fills kvar_info.role and kernel.par_var.
+/* choose.c - the register tile of a kernel: which loop runs along vector lanes, which loops are unrolled and by how much, which
+ * is split over threads. In and out: scalar form; fills kvar_info.role and kernel.par_var.
  *
- * Vectors: the loop along which most memory is contiguous, weighted by how often each access runs: one row loop for the whole kernel, or one
- * inner loop for each nest. Contractions: the MR x NR tile with the least estimated time (FMA issue, loads, latency) over the whole shape,
- * tails included, within the register budget MR * NV + NV + 1 (measured: larger tiles spill). */
+ * Vectors: the loop along which most memory is contiguous, weighted by how often each access runs: one row loop for the whole
+ * kernel, or one inner loop for each nest. Contractions: the MR x NR tile with the least estimated time (FMA issue, loads,
+ * latency) over the whole shape, tails included, within the register budget MR * NV + NV + 1 (measured: larger tiles spill). */
 #include "kopt/kopt.h"
 
 enum { PAR_MIN_WORK = 60000 }; /* flops plus bytes below which a second thread costs more than it brings */
@@ -64,9 +64,11 @@ static void survey(chooser *c) {
             continue;
         }
         bool repeated = depth > 0; /* what was hoisted out of all loops is done once and stays scalar */
-        if (repeated && in->op != K_STORE && in->op != K_SCATTER && in->op != K_CONST && dtype_size((tn_dtype)in->dtype) > 4) wide = 8;
+        if (repeated && in->op != K_STORE && in->op != K_SCATTER && in->op != K_CONST && dtype_size((tn_dtype)in->dtype) > 4)
+            wide = 8;
         if (in->op == K_UPD && in->alu == OP_dot) c->dot = in, c->dot_open = open;
-        if (in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER) VEC_PUSH(k->a, &c->refs, (ref){ in, open, times[depth], nest });
+        if (in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER)
+            VEC_PUSH(k->a, &c->refs, (ref){ in, open, times[depth], nest });
     }
     c->lanes = c->t->vector_bytes / wide;
     if (c->lanes < 1) c->lanes = 1;
@@ -112,7 +114,8 @@ static double ref_score(const chooser *c, const ref *r, kvar v) {
     return s * r->times;
 }
 
-static bool blocked(const chooser *c, kvar v) { /* loops that must keep their order: arg reductions along v, scatter's index loops */
+static bool blocked(const chooser *c,
+                    kvar v) { /* loops that must keep their order: arg reductions along v, scatter's index loops */
     for (int i = 1; i < c->k->ins.n; i++) {
         const kins *in = &c->k->ins.at[i];
         if (in->op == K_ARGUPD && affine_coef(in->idx, v)) return true;
@@ -142,8 +145,8 @@ static kvar best_of(const chooser *c, uint64_t candidates, int nest, double *out
 
 /* ---- contraction tiles ---- */
 
-/* Time of one step along the contraction for an mr x nv tile: two FMAs and a little less than two loads a cycle; four cycles of latency, and one because no scheduler
- * keeps every slot filled: tiles of ten or more accumulators win. */
+/* Time of one step along the contraction for an mr x nv tile: two FMAs and a little less than two loads a cycle; four cycles of
+ * latency, and one because no scheduler keeps every slot filled: tiles of ten or more accumulators win. */
 static double tile_cost(int mr, int nv) {
     double fma = mr * nv / 2.0, loads = (mr + nv) / 1.8, cost = fma > loads ? fma : loads;
     return cost > 5 ? cost : 5;
@@ -288,7 +291,8 @@ static void choose_parallel(chooser *c) {
     k->par_var = -1;
     if (c->t->threads < 2 || k->flops + k->bytes_read + k->bytes_written < PAR_MIN_WORK) return;
     double best = 0;
-    for (int i = 1; i < k->ins.n && k->ins.at[i].op != K_STORE && k->ins.at[i].op != K_ACC; i++) { /* rows, and what was hoisted between them */
+    for (int i = 1; i < k->ins.n && k->ins.at[i].op != K_STORE && k->ins.at[i].op != K_ACC;
+         i++) { /* rows, and what was hoisted between them */
         if (k->ins.at[i].op != K_LOOP) continue;
         if (!k->vars.at[k->ins.at[i].var].row) break;
         const kvar_info *v = &k->vars.at[k->ins.at[i].var];

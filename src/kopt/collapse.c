@@ -1,5 +1,5 @@
-/* collapse.c - two perfectly nested loops that every index walks as one (coefficient of the outer = extent of the inner times coefficient of the
- * inner) become one: longer vectors, fewer tails. In and out: scalar form. */
+/* collapse.c - two perfectly nested loops that every index walks as one (coefficient of the outer = extent of the inner times
+ * coefficient of the inner) become one: longer vectors, fewer tails. In and out: scalar form. */
 #include "kopt/kopt.h"
 
 static bool walks_as_one(const kernel *k, affine x, kvar outer, kvar inner) {

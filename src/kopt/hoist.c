@@ -1,6 +1,8 @@
-/* hoist.c - loop-invariant code motion: what does not depend on a loop's variable is computed before the loop. In and out: scalar form.
+/* hoist.c - loop-invariant code motion: what does not depend on a loop's variable is computed before the loop. In and out:
+ * scalar form.
  *
- * Only pure instructions move, and loads only from buffers the kernel never writes. Nothing moves out of a loop that may run zero times. */
+ * Only pure instructions move, and loads only from buffers the kernel never writes. Nothing moves out of a loop that may run
+ * zero times. */
 #include "kopt/kopt.h"
 
 typedef struct hoist {
@@ -24,13 +26,17 @@ static bool is_pure(const kernel *k, const kins *in) {
     case K_ALU:
     case K_CAST:
     case K_WRAP:
-    case K_RANDOM: return true;
-    case K_LOAD: return k->bufs.at[in->buf].kind == KB_IN;
-    default: return false;
+    case K_RANDOM:
+        return true;
+    case K_LOAD:
+        return k->bufs.at[in->buf].kind == KB_IN;
+    default:
+        return false;
     }
 }
 
-/* Registers that change from read to read: accumulators, and what is computed from them or from written memory, stay where they are. */
+/* Registers that change from read to read: accumulators, and what is computed from them or from written memory, stay where they
+ * are. */
 static void find_targets(hoist *h, uint64_t *fixed) {
     const kernel *k = h->k;
     int loops[64], depth = 0;
@@ -63,7 +69,10 @@ static void copy_one(hoist *h, int i) {
 
 void kopt_hoist(kernel *k) {
     if (k->vars.n > 64) return;
-    hoist h = { .k = k, .deps = ARENA_ARRAY(k->a, uint64_t, k->ins.n), .target = ARENA_ARRAY(k->a, int, k->ins.n), .to = ARENA_ARRAY(k->a, reg, k->ins.n) };
+    hoist h = { .k = k,
+                .deps = ARENA_ARRAY(k->a, uint64_t, k->ins.n),
+                .target = ARENA_ARRAY(k->a, int, k->ins.n),
+                .to = ARENA_ARRAY(k->a, reg, k->ins.n) };
     find_targets(&h, NULL);
     VEC_PUSH(k->a, &h.out, (kins){ 0 });
     for (int i = 1; i < k->ins.n; i++) {

@@ -1,4 +1,5 @@
-/* kopt.h - kernel to kernel: from the scalar form that sched/ writes to the tiled form that emit/ reads. One file a step, in this order. */
+/* kopt.h - kernel to kernel: from the scalar form that sched/ writes to the tiled form that emit/ reads. One file a step, in
+ * this order. */
 #ifndef TN_KOPT_KOPT_H
 #define TN_KOPT_KOPT_H
 

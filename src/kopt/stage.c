@@ -1,9 +1,10 @@
-/* stage.c - staging in fast memory: the right operand of a large contraction is copied, one panel as wide as the register tile at a time, into
- * local memory, where the tile reads it as one sequential stream. In and out: scalar form with roles.
+/* stage.c - staging in fast memory: the right operand of a large contraction is copied, one panel as wide as the register tile
+ * at a time, into local memory, where the tile reads it as one sequential stream. In and out: scalar form with roles.
  *
- * Applies to kernels of the form: rows (.., m, n), accumulator, contraction loops, epilogue, where n runs along the lanes, m is unrolled, and
- * the operand's rows lie far apart. Where n is a whole number of blocks of a few tiles, a block is staged at once and the loops inside stay as they
- * are: the left operand's rows are then read from memory once a block. Elsewhere the n loop becomes the outermost and one tile's panel is staged. */
+ * Applies to kernels of the form: rows (.., m, n), accumulator, contraction loops, epilogue, where n runs along the lanes, m is
+ * unrolled, and the operand's rows lie far apart. Where n is a whole number of blocks of a few tiles, a block is staged at once
+ * and the loops inside stay as they are: the left operand's rows are then read from memory once a block. Elsewhere the n loop
+ * becomes the outermost and one tile's panel is staged. */
 #include "kopt/kopt.h"
 
 enum { FAR_APART = 128, MIN_TILES = 8 }; /* elements between rows of the operand; m tiles that share a panel */
@@ -16,7 +17,7 @@ static const kins *load_of(const kernel *k, reg r) {
 typedef struct shape {
     kvar m, n;
     int upd;
-    reg panel;              /* the load that is staged */
+    reg panel; /* the load that is staged */
 } shape;
 
 static bool recognise(const kernel *k, const target *t, shape *s) {
@@ -55,7 +56,8 @@ static bool recognise(const kernel *k, const target *t, shape *s) {
         if (apart == 0 || b->idx.t[x].coef < apart) apart = b->idx.t[x].coef;
     }
     int64_t tiles = k->vars.at[s->m].extent / k->vars.at[s->m].role.unroll;
-    return apart >= FAR_APART && tiles >= MIN_TILES && depth * width * (int64_t)dtype_size((tn_dtype)b->src) <= t->l2_bytes / 2; /* its stack */
+    return apart >= FAR_APART && tiles >= MIN_TILES &&
+           depth * width * (int64_t)dtype_size((tn_dtype)b->src) <= t->l2_bytes / 2; /* its stack */
 }
 
 /* ---- writing the staged kernel ---- */
@@ -79,7 +81,7 @@ static int64_t row_stride(const stager *t) { return t->block_width + ROW_PAD; }
 /* One stretch of the contraction: [base, base + length) of its only loop, or all of it. */
 typedef struct stretch {
     bool whole;
-    kvar block;      /* loop over stretches of equal length, or -1 */
+    kvar block; /* loop over stretches of equal length, or -1 */
     int64_t base, length;
     bool first, last;
 } stretch;
@@ -99,23 +101,28 @@ static void copy_panel(stager *t, const stretch *x) {
         int64_t extent = x->whole ? k->vars.at[t->depth.at[i]].extent : x->length;
         to[i] = kernel_var(k, "p", extent, false, false);
         place = affine_add(k->a, place, affine_scale(k->a, affine_var(k->a, to[i]), elems));
-        source = affine_set_var(k->a, source, t->depth.at[i], x->whole ? affine_var(k->a, to[i]) : contraction_value(t, x, to[i]));
+        source =
+            affine_set_var(k->a, source, t->depth.at[i], x->whole ? affine_var(k->a, to[i]) : contraction_value(t, x, to[i]));
         elems *= extent;
     }
-    for (int i = 0; i < t->depth.n; i++) kernel_push(&t->out, (kins){ .op = K_LOOP, .var = to[i], .hi = k->vars.at[to[i]].extent, .step = 1 });
+    for (int i = 0; i < t->depth.n; i++)
+        kernel_push(&t->out, (kins){ .op = K_LOOP, .var = to[i], .hi = k->vars.at[to[i]].extent, .step = 1 });
     kins load = t->panel_load;
     if (t->block >= 0) {
         kvar q = kernel_var(k, "q", t->block_width, false, false);
         k->vars.at[q].role = (krole){ 1, k->vars.at[t->s.n].role.lanes };
         kernel_push(&t->out, (kins){ .op = K_LOOP, .var = q, .hi = t->block_width, .step = 1 });
-        source = affine_set_var(k->a, source, t->s.n, affine_add(k->a, affine_var(k->a, q), affine_scale(k->a, affine_var(k->a, t->block), t->block_width)));
+        source = affine_set_var(
+            k->a, source, t->s.n,
+            affine_add(k->a, affine_var(k->a, q), affine_scale(k->a, affine_var(k->a, t->block), t->block_width)));
         place = affine_add(k->a, affine_scale(k->a, place, row_stride(t)), affine_var(k->a, q));
     } else {
         place = affine_add(k->a, place, affine_scale(k->a, affine_var(k->a, t->s.n), t->panel_elems));
     }
     load.idx = source;
     reg r = kernel_push(&t->out, load);
-    kernel_push(&t->out, (kins){ .op = K_STORE, .dtype = load.src, .buf = (uint16_t)t->panel, .idx = place, .a = r, .node = load.node });
+    kernel_push(&t->out,
+                (kins){ .op = K_STORE, .dtype = load.src, .buf = (uint16_t)t->panel, .idx = place, .a = r, .node = load.node });
     for (int i = 0; i < t->depth.n + (t->block >= 0); i++) kernel_push(&t->out, (kins){ .op = K_END });
 }
 
@@ -132,12 +139,18 @@ static affine panel_place(stager *t, const kvar *vars) {
 static affine sums_place(stager *t) { /* one row of the tile's width for every m */
     kernel *k = t->k;
     int64_t m = k->vars.at[t->s.m].extent;
-    if (t->block >= 0) return affine_add(k->a, affine_scale(k->a, affine_var(k->a, t->s.m), t->block_width), affine_var(k->a, t->s.n));
+    if (t->block >= 0)
+        return affine_add(k->a, affine_scale(k->a, affine_var(k->a, t->s.m), t->block_width), affine_var(k->a, t->s.n));
     return affine_add(k->a, affine_var(k->a, t->s.m), affine_scale(k->a, affine_var(k->a, t->s.n), m));
 }
 
 static reg load_sums(stager *t, const kins *acc) {
-    return kernel_push(&t->out, (kins){ .op = K_LOAD, .dtype = acc->dtype, .src = acc->dtype, .buf = (uint16_t)t->sums, .idx = sums_place(t), .node = acc->node });
+    return kernel_push(&t->out, (kins){ .op = K_LOAD,
+                                        .dtype = acc->dtype,
+                                        .src = acc->dtype,
+                                        .buf = (uint16_t)t->sums,
+                                        .idx = sums_place(t),
+                                        .node = acc->node });
 }
 
 /* The original loops without n, over one stretch; sums are kept in local memory between stretches. */
@@ -163,17 +176,31 @@ static void copy_loops(stager *t, const stretch *x) {
             if (in.op == K_LOOP && in.var == t->depth.at[0]) in.var = vars[0], in.lo = 0, in.hi = x->length;
             in.idx = affine_set_var(k->a, in.idx, t->depth.at[0], contraction_value(t, x, vars[0]));
         }
-        if (t->block >= 0) in.idx = affine_set_var(k->a, in.idx, t->s.n, affine_add(k->a, affine_var(k->a, t->s.n), affine_scale(k->a, affine_var(k->a, t->block), t->block_width)));
+        if (t->block >= 0)
+            in.idx = affine_set_var(
+                k->a, in.idx, t->s.n,
+                affine_add(k->a, affine_var(k->a, t->s.n), affine_scale(k->a, affine_var(k->a, t->block), t->block_width)));
         if (i == (int)t->s.panel) in.buf = (uint16_t)t->panel, in.idx = panel_place(t, vars);
         t->map[i] = kernel_push(&t->out, in);
         if (i != end || x->whole) continue;
         const kins *a = &k->ins.at[acc];
         if (!x->first) {
             reg old = load_sums(t, a);
-            t->map[acc] = kernel_push(&t->out, (kins){ .op = K_ALU, .alu = OP_add, .dtype = a->dtype, .src = a->dtype, .a = old, .b = t->map[acc], .node = a->node });
+            t->map[acc] = kernel_push(&t->out, (kins){ .op = K_ALU,
+                                                       .alu = OP_add,
+                                                       .dtype = a->dtype,
+                                                       .src = a->dtype,
+                                                       .a = old,
+                                                       .b = t->map[acc],
+                                                       .node = a->node });
         }
         if (!x->last) {
-            kernel_push(&t->out, (kins){ .op = K_STORE, .dtype = a->dtype, .buf = (uint16_t)t->sums, .idx = sums_place(t), .a = t->map[acc], .node = a->node });
+            kernel_push(&t->out, (kins){ .op = K_STORE,
+                                         .dtype = a->dtype,
+                                         .buf = (uint16_t)t->sums,
+                                         .idx = sums_place(t),
+                                         .a = t->map[acc],
+                                         .node = a->node });
             skip = true;
         }
     }
@@ -181,7 +208,8 @@ static void copy_loops(stager *t, const stretch *x) {
 }
 
 static void stage_stretch(stager *t, stretch x) {
-    if (x.block >= 0) kernel_push(&t->out, (kins){ .op = K_LOOP, .var = x.block, .hi = t->k->vars.at[x.block].extent, .step = 1 });
+    if (x.block >= 0)
+        kernel_push(&t->out, (kins){ .op = K_LOOP, .var = x.block, .hi = t->k->vars.at[x.block].extent, .step = 1 });
     copy_panel(t, &x);
     copy_loops(t, &x);
     if (x.block >= 0) kernel_push(&t->out, (kins){ .op = K_END });
@@ -198,8 +226,10 @@ static int64_t choose_block(const stager *t, int64_t width) {
 /* Contractions deeper than a panel that fits the first-level cache are done in stretches. */
 static void stage_all(stager *t, const target *machine) {
     kernel *k = t->k;
-    int64_t width = (int64_t)k->vars.at[t->s.n].role.unroll * k->vars.at[t->s.n].role.lanes, size = (int64_t)dtype_size((tn_dtype)t->panel_load.src);
-    int64_t depth = k->vars.at[t->depth.at[0]].extent, m = k->vars.at[t->s.m].extent, fit = machine->l1_bytes / 2 / (width * size) / 64 * 64;
+    int64_t width = (int64_t)k->vars.at[t->s.n].role.unroll * k->vars.at[t->s.n].role.lanes,
+            size = (int64_t)dtype_size((tn_dtype)t->panel_load.src);
+    int64_t depth = k->vars.at[t->depth.at[0]].extent, m = k->vars.at[t->s.m].extent,
+            fit = machine->l1_bytes / 2 / (width * size) / 64 * 64;
     int64_t columns = t->block >= 0 ? t->block_width : width, stride = t->block >= 0 ? row_stride(t) : 1;
     bool single = t->depth.n == 1 && k->ins.at[t->s.upd].dtype == TN_F32 && m * columns * 4 <= machine->l2_bytes / 2;
     if (!single || fit < 64 || depth < 2 * fit) {
@@ -210,10 +240,15 @@ static void stage_all(stager *t, const target *machine) {
         return;
     }
     t->panel_elems = k->bufs.at[t->panel].elems = fit * stride;
-    t->sums = kernel_buf(k, (kbuf){ .dtype = TN_F32, .kind = KB_LOCAL, .node = t->panel_load.node, .elems = t->block >= 0 ? m * columns : m, .plan_buf = -1 });
+    t->sums = kernel_buf(k, (kbuf){ .dtype = TN_F32,
+                                    .kind = KB_LOCAL,
+                                    .node = t->panel_load.node,
+                                    .elems = t->block >= 0 ? m * columns : m,
+                                    .plan_buf = -1 });
     int64_t blocks = (depth + fit - 1) / fit;
     stage_stretch(t, (stretch){ .block = -1, .length = fit, .first = true });
-    if (blocks > 2) stage_stretch(t, (stretch){ .block = kernel_var(k, "kb", blocks - 2, false, false), .base = fit, .length = fit });
+    if (blocks > 2)
+        stage_stretch(t, (stretch){ .block = kernel_var(k, "kb", blocks - 2, false, false), .base = fit, .length = fit });
     stage_stretch(t, (stretch){ .block = -1, .base = fit * (blocks - 1), .length = depth - fit * (blocks - 1), .last = true });
 }
 
@@ -222,13 +257,15 @@ void kopt_stage(kernel *k, const target *t) {
     if (k->vars.n > 50 || !recognise(k, t, &st.s)) return;
     st.panel_load = k->ins.at[st.s.panel];
     for (int i = 1; i < st.s.upd; i++)
-        if (k->ins.at[i].op == K_LOOP && k->vars.at[k->ins.at[i].var].reduce && affine_coef(st.panel_load.idx, k->ins.at[i].var) && st.depth.n < 16)
+        if (k->ins.at[i].op == K_LOOP && k->vars.at[k->ins.at[i].var].reduce &&
+            affine_coef(st.panel_load.idx, k->ins.at[i].var) && st.depth.n < 16)
             VEC_PUSH(k->a, &st.depth, k->ins.at[i].var);
     if (st.depth.n == 0 || st.depth.n > 8) return;
     int n_contraction = 0;
     for (int i = 1; i < k->ins.n; i++) n_contraction += k->ins.at[i].op == K_LOOP && k->vars.at[k->ins.at[i].var].reduce;
     if (n_contraction != st.depth.n) return;
-    st.panel = kernel_buf(k, (kbuf){ .dtype = st.panel_load.src, .kind = KB_LOCAL, .node = st.panel_load.node, .plan_buf = -1 });
+    st.panel =
+        kernel_buf(k, (kbuf){ .dtype = st.panel_load.src, .kind = KB_LOCAL, .node = st.panel_load.node, .plan_buf = -1 });
     st.map = ARENA_ARRAY(k->a, reg, k->ins.n);
     st.out = (kernel){ .a = k->a };
     VEC_PUSH(k->a, &st.out.ins, (kins){ 0 });

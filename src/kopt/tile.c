@@ -1,8 +1,9 @@
-/* tile.c - writes the tiled form: every loop variable with a role gets a main loop over whole tiles and an exact-size tail; every instruction
- * is repeated for the copies of the variables it depends on, and only for those.
+/* tile.c - writes the tiled form: every loop variable with a role gets a main loop over whole tiles and an exact-size tail;
+ * every instruction is repeated for the copies of the variables it depends on, and only for those.
  *
- * In: scalar form with roles. Out: a new kernel. A copy is (offset, lanes); a tail of 7 at 8 lanes is the copies 4, 2, 1. Accumulators of
- * a tiled reduction get one partial sum a copy, combined pairwise after the loop: the order does not depend on the thread count. */
+ * In: scalar form with roles. Out: a new kernel. A copy is (offset, lanes); a tail of 7 at 8 lanes is the copies 4, 2, 1.
+ * Accumulators of a tiled reduction get one partial sum a copy, combined pairwise after the loop: the order does not depend on
+ * the thread count. */
 #include "kopt/kopt.h"
 
 enum { MAX_COPIES = 32 };
@@ -24,15 +25,15 @@ typedef struct partial { /* partial accumulators of one ACC over the copies of a
 typedef struct tiler {
     const kernel *k;
     kernel *o;
-    uint64_t jam;      /* variables with a role */
-    uint64_t *dep;     /* [ins] variables it depends on (outside its own reduction) */
-    copies *active;    /* [vars] copies while the loop is open */
-    bool *is_fixed;    /* [vars] the loop runs once, at this value */
+    uint64_t jam;   /* variables with a role */
+    uint64_t *dep;  /* [ins] variables it depends on (outside its own reduction) */
+    copies *active; /* [vars] copies while the loop is open */
+    bool *is_fixed; /* [vars] the loop runs once, at this value */
     int64_t *fixed;
-    int *inst;         /* [ins] first entry in regs */
+    int *inst; /* [ins] first entry in regs */
     VEC(reg) regs;
-    partial *part;     /* [ins] for ACC */
-    int *acc_depth;    /* [ins] loops open at the ACC */
+    partial *part;  /* [ins] for ACC */
+    int *acc_depth; /* [ins] loops open at the ACC */
     int depth;
 } tiler;
 
@@ -162,7 +163,8 @@ static reg operand(const tiler *t, reg r, const where *w) {
     return t->regs.at[t->inst[r] + combo_index(t, tiled(t, t->dep[r]), w)];
 }
 
-/* Row variables only number the copies of local memory; the copies lie side by side along the lanes, or else one after the other. */
+/* Row variables only number the copies of local memory; the copies lie side by side along the lanes, or else one after the
+ * other. */
 static affine local_place(const tiler *t, const kins *in, affine x) {
     const kernel *k = t->k;
     int64_t width = 1, elems = k->bufs.at[in->buf].elems;
@@ -174,7 +176,8 @@ static affine local_place(const tiler *t, const kins *in, affine x) {
         }
     affine out = affine_const(x.base);
     for (int i = 0; i < x.n; i++)
-        if (!k->vars.at[x.t[i].var].row) out = affine_add(k->a, out, affine_scale(k->a, affine_var(k->a, x.t[i].var), x.t[i].coef));
+        if (!k->vars.at[x.t[i].var].row)
+            out = affine_add(k->a, out, affine_scale(k->a, affine_var(k->a, x.t[i].var), x.t[i].coef));
     if (vec >= 0) out = affine_scale(k->a, out, width);
     int64_t stride = vec >= 0 ? (int64_t)k->vars.at[vec].role.unroll * k->vars.at[vec].role.lanes : elems;
     for (kvar v = 0; v < k->vars.n; v++)
@@ -262,7 +265,8 @@ static uint64_t repeat_set(const tiler *t, int i) {
     return set;
 }
 
-/* Straight-line code, copy by copy of the outermost unrolled variable: the left operand's values then live for a short while only. */
+/* Straight-line code, copy by copy of the outermost unrolled variable: the left operand's values then live for a short while
+ * only. */
 static void emit_segment(tiler *t, int from, int to, kvar major) {
     for (int i = from; i < to; i++) reserve(t, i, t->k->ins.at[i].op == K_UPD ? repeat_set(t, i) : tiled(t, t->dep[i]));
     int turns = major >= 0 ? t->active[major].n : 1;
@@ -288,7 +292,14 @@ static void emit_segment(tiler *t, int from, int to, kvar major) {
 
 static reg combine(tiler *t, const kins *acc, reg x, reg y, int lanes) {
     op_code op = (op_code)acc->alu;
-    return kernel_push(t->o, (kins){ .op = K_ALU, .alu = (uint8_t)op, .dtype = acc->dtype, .src = acc->dtype, .lanes = (uint8_t)lanes, .a = x, .b = y, .node = acc->node });
+    return kernel_push(t->o, (kins){ .op = K_ALU,
+                                     .alu = (uint8_t)op,
+                                     .dtype = acc->dtype,
+                                     .src = acc->dtype,
+                                     .lanes = (uint8_t)lanes,
+                                     .a = x,
+                                     .b = y,
+                                     .node = acc->node });
 }
 
 static reg combine_partials(tiler *t, const kins *acc, const partial *p, const reg *parts, int own_lanes) {
@@ -300,11 +311,18 @@ static reg combine_partials(tiler *t, const kins *acc, const partial *p, const r
         for (; i < p->n && p->lanes[i] == lanes; i++) level[n++] = parts[i];
         while (n > 1) { /* pairwise */
             int m = 0;
-            for (int j = 0; j < n; j += 2) level[m++] = j + 1 < n ? combine(t, acc, level[j], level[j + 1], across ? lanes : own_lanes) : level[j];
+            for (int j = 0; j < n; j += 2)
+                level[m++] = j + 1 < n ? combine(t, acc, level[j], level[j + 1], across ? lanes : own_lanes) : level[j];
             n = m;
         }
         if (across && lanes > 1)
-            level[0] = kernel_push(t->o, (kins){ .op = K_HSUM, .alu = acc->alu, .dtype = acc->dtype, .lanes = 1, .a = level[0], .imm_int = lanes, .node = acc->node });
+            level[0] = kernel_push(t->o, (kins){ .op = K_HSUM,
+                                                 .alu = acc->alu,
+                                                 .dtype = acc->dtype,
+                                                 .lanes = 1,
+                                                 .a = level[0],
+                                                 .imm_int = lanes,
+                                                 .node = acc->node });
         sums[n_sums++] = level[0];
     }
     reg r = sums[0];
@@ -420,9 +438,11 @@ kernel *kopt_tile(const kernel *k) {
         if (k->bufs.at[b].kind != KB_LOCAL) continue;
         uint64_t rows = 0;
         for (int i = 1; i < n; i++)
-            if ((k->ins.at[i].op == K_STORE || k->ins.at[i].op == K_LOAD) && k->ins.at[i].buf == b) rows |= bits(k->ins.at[i].idx);
+            if ((k->ins.at[i].op == K_STORE || k->ins.at[i].op == K_LOAD) && k->ins.at[i].buf == b)
+                rows |= bits(k->ins.at[i].idx);
         for (kvar v = 0; v < k->vars.n; v++)
-            if ((rows >> v & 1) && k->vars.at[v].row && has_role(k, v)) o->bufs.at[b].elems *= (int64_t)k->vars.at[v].role.unroll * k->vars.at[v].role.lanes;
+            if ((rows >> v & 1) && k->vars.at[v].row && has_role(k, v))
+                o->bufs.at[b].elems *= (int64_t)k->vars.at[v].role.unroll * k->vars.at[v].role.lanes;
     }
     return o;
 }

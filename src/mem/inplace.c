@@ -1,7 +1,8 @@
 /* inplace.c - results written over what they are computed from.
  *
- * Legal when the old contents have no later reader and, within the kernel, every element is read, at the same index and in the same nest, before
- * it is written: all reads of the old buffer stand before the first write of the new one and use exactly its index. In and out: mem.h. */
+ * Legal when the old contents have no later reader and, within the kernel, every element is read, at the same index and in the
+ * same nest, before it is written: all reads of the old buffer stand before the first write of the new one and use exactly its
+ * index. In and out: mem.h. */
 #include "mem/mem.h"
 
 static int arg_of(const pkernel *pk, int32_t buf) {
@@ -82,7 +83,11 @@ static void add_copy(plan *p, int32_t from, int32_t to) {
     kernel_buf(k, (kbuf){ .dtype = src->dtype, .kind = KB_OUT, .node = src->node, .elems = src->elems, .plan_buf = to });
     kvar v = kernel_var(k, "i", src->elems, true, false);
     kernel_push(k, (kins){ .op = K_LOOP, .var = v, .hi = src->elems, .step = 1 });
-    reg r = kernel_push(k, (kins){ .op = K_LOAD, .dtype = (uint8_t)kernel_reg_dtype((tn_dtype)src->dtype), .src = src->dtype, .buf = 0, .idx = affine_var(p->a, v) });
+    reg r = kernel_push(k, (kins){ .op = K_LOAD,
+                                   .dtype = (uint8_t)kernel_reg_dtype((tn_dtype)src->dtype),
+                                   .src = src->dtype,
+                                   .buf = 0,
+                                   .idx = affine_var(p->a, v) });
     kernel_push(k, (kins){ .op = K_STORE, .dtype = src->dtype, .buf = 1, .idx = affine_var(p->a, v), .a = r });
     kernel_push(k, (kins){ .op = K_END });
     k->bytes_read = k->bytes_written = (uint64_t)src->bytes;
@@ -122,12 +127,15 @@ void mem_inplace(plan *p) {
         pkernel *pk = &p->kernels.at[i];
         for (int o = 0; o < pk->k->bufs.n; o++) {
             int32_t ob = pk->args[o].buf;
-            if (ob < 0 || pk->k->bufs.at[o].kind != KB_OUT || p->bufs.at[ob].kind != PB_TEMP || p->bufs.at[ob].bytes == 0) continue;
+            if (ob < 0 || pk->k->bufs.at[o].kind != KB_OUT || p->bufs.at[ob].kind != PB_TEMP || p->bufs.at[ob].bytes == 0)
+                continue;
             if (range_of(p, ob).first_write != i || range_of(p, ob).last_write != i) continue;
             for (int b = 0; b < pk->k->bufs.n; b++) {
                 int32_t ib = pk->args[b].buf;
                 if (ib < 0 || ib == ob || pk->k->bufs.at[b].kind != KB_IN || p->bufs.at[ib].kind != PB_TEMP) continue;
-                if (p->bufs.at[ib].bytes != p->bufs.at[ob].bytes || range_of(p, ib).last_read != i || !same_index_only(pk->k, b, o)) continue;
+                if (p->bufs.at[ib].bytes != p->bufs.at[ob].bytes || range_of(p, ib).last_read != i ||
+                    !same_index_only(pk->k, b, o))
+                    continue;
                 p->bufs.at[ob].inplace_of = ib;
                 rebind(p, ob, ib);
                 merge_args(pk, b == arg_of(pk, ib) ? o : b, arg_of(pk, ib));

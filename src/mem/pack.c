@@ -1,7 +1,6 @@
-/* pack.c - offsets of temporaries in one arena. A temporary lives from the kernel that first writes it to the one that last uses it; two that
- * live at once never overlap. Largest first, each at the lowest free place. In and out: mem.h. */
+/* pack.c - offsets of temporaries in one arena. A temporary lives from the kernel that first writes it to the one that last
+ * uses it; two that live at once never overlap. Largest first, each at the lowest free place. In and out: mem.h. */
 #include "mem/mem.h"
-
 
 static int64_t rounded(int64_t bytes) { return (bytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN; }
 
@@ -22,7 +21,8 @@ static void find_bound(plan *p) {
     for (int i = 0; i < p->kernels.n; i++) {
         int64_t sum = 0;
         for (int b = 0; b < p->bufs.n; b++)
-            if (is_live(&p->bufs.at[b]) && p->bufs.at[b].first <= i && i <= p->bufs.at[b].last) sum += rounded(p->bufs.at[b].bytes);
+            if (is_live(&p->bufs.at[b]) && p->bufs.at[b].first <= i && i <= p->bufs.at[b].last)
+                sum += rounded(p->bufs.at[b].bytes);
         if (sum > p->temp_bound) p->temp_bound = sum;
     }
 }

@@ -1,7 +1,7 @@
 /* pass.h - graph-to-graph rewriting. One file a pass, one row in passes.def; no pass calls another.
  *
- * In: a compacted, verified graph. A pass appends nodes and redirects uses (graph_replace, graph_set_in); the runner compacts, and in
- * checked runs verifies the graph and its use lists. Every pass says in its row what it does about regions. */
+ * In: a compacted, verified graph. A pass appends nodes and redirects uses (graph_replace, graph_set_in); the runner compacts,
+ * and in checked runs verifies the graph and its use lists. Every pass says in its row what it does about regions. */
 #ifndef TN_PASS_PASS_H
 #define TN_PASS_PASS_H
 

@@ -217,7 +217,8 @@ static tn_status read_image(const cc *c, const char *path, const outcome *o, uns
     if (st == TN_OK && (*out_size < sizeof elf_magic || memcmp(*out, elf_magic, sizeof elf_magic) != 0)) {
         mem_free(c->mem, *out, *out_size);
         *out = NULL;
-        st = err_set(e, TN_ERR_BUILD, "the C compiler '%s' left %zu bytes that are no shared object (ELF)\n%s", c->program, *out_size, o->log);
+        st = err_set(e, TN_ERR_BUILD, "the C compiler '%s' left %zu bytes that are no shared object (ELF)\n%s", c->program,
+                     *out_size, o->log);
     }
     return st;
 }

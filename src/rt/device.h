@@ -1,8 +1,9 @@
-/* device.h - the one way to run anything: a recorded list of launches and copies over buffers, submitted and waited for by ticket.
+/* device.h - the one way to run anything: a recorded list of launches and copies over buffers, submitted and waited for by
+ * ticket.
  *
- * A device is a struct of function pointers; `null` (does nothing, counts everything) is the skeleton to copy. The run half: every
- * function returns a status and fills the caller's err; nothing jumps. Devices and modules are safe (many threads); a list is used
- * by one thread at a time. Immediate mode is a list of one launch. */
+ * A device is a struct of function pointers; `null` (does nothing, counts everything) is the skeleton to copy. The run half:
+ * every function returns a status and fills the caller's err; nothing jumps. Devices and modules are safe (many threads); a
+ * list is used by one thread at a time. Immediate mode is a list of one launch. */
 #ifndef TN_RT_DEVICE_H
 #define TN_RT_DEVICE_H
 
@@ -23,15 +24,15 @@ typedef struct device_opts {
 } device_opts;
 
 typedef struct device_caps {
-    char name[64];        /* "cpu" */
-    char detail[256];     /* "AMD EPYC, avx2, 2 threads" */
-    char isa[16];         /* cpu: "avx512", "avx2", "sse2", "neon", "generic" */
-    bool host_memory;     /* slots may be bound to host pointers directly */
+    char name[64];    /* "cpu" */
+    char detail[256]; /* "AMD EPYC, avx2, 2 threads" */
+    char isa[16];     /* cpu: "avx512", "avx2", "sse2", "neon", "generic" */
+    bool host_memory; /* slots may be bound to host pointers directly */
     int threads;
-    int vector_bytes;     /* widest useful vector */
+    int vector_bytes; /* widest useful vector */
     int n_vector_regs;
     int64_t l1_bytes, l2_bytes, l3_bytes; /* data caches of one core; l3 shared */
-    uint64_t id;          /* part of every cache key: what code built for this device depends on */
+    uint64_t id;                          /* part of every cache key: what code built for this device depends on */
 } device_caps;
 
 /* One launch argument table: slot k of a list is a base pointer; entries address slots by index with literal offsets. */
@@ -47,8 +48,9 @@ typedef struct device_api {
     tn_status (*upload)(device *d, buffer *b, size_t offset, const void *src, size_t size, err *e);
     tn_status (*download)(device *d, const buffer *b, size_t offset, void *dst, size_t size, err *e);
 
-    /* Source text to module; `key` names it in the cache (hash of text, options, compiler, device). no_cache builds afresh. Safe.
-     * out_hit (may be NULL) tells whether the cache had it. The module is kept alive by a count: drop each one that was built. */
+    /* Source text to module; `key` names it in the cache (hash of text, options, compiler, device). no_cache builds afresh.
+     * Safe. out_hit (may be NULL) tells whether the cache had it. The module is kept alive by a count: drop each one that was
+     * built. */
     tn_status (*build)(device *d, const char *source, size_t n_source, bool no_cache, module **out, bool *out_hit, err *e);
     void (*drop)(device *d, module *m);
     tn_status (*find)(device *d, module *m, const char *entry, void **out_entry, err *e);
@@ -64,7 +66,8 @@ typedef struct device_api {
     /* Refused unless the list is sealed and every slot is bound. On the CPU submit runs the list before it returns, allocates
      * nothing, takes no lock and makes no system call unless pool threads went to sleep, lost their processors or serve another
      * caller. */
-    tn_status (*submit)(list *l, int64_t steps, uint64_t *out_ticket, err *e); /* steps: passed to the entries (loop mode), usually 1 */
+    tn_status (*submit)(list *l, int64_t steps, uint64_t *out_ticket,
+                        err *e); /* steps: passed to the entries (loop mode), usually 1 */
     tn_status (*wait)(device *d, uint64_t ticket, err *e);
 } device_api;
 
@@ -78,7 +81,8 @@ const device_api *const *device_table(int *out_n); /* rt/devices.c */
 
 /* What generated CPU code sees (the C emitter prints the same declarations into its text):
  *     void entry(char *const *slot, const tn_par *par, int64_t steps)
- * sync is nt counters, 64 bytes apart, zero at first and only ever growing: a barrier adds 1 to one's own and waits for the others. */
+ * sync is nt counters, 64 bytes apart, zero at first and only ever growing: a barrier adds 1 to one's own and waits for the
+ * others. */
 typedef struct cpu_par {
     int32_t tid, nt;
     int64_t *sync;

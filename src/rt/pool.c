@@ -19,8 +19,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { LINE = 128 };                              /* two cache lines: processors fetch them in pairs */
-enum { MARK_WIPED = 0, MARK_ALIVE, MARK_BUSY };   /* values of the page that fork wipes */
+enum { LINE = 128 };                             /* two cache lines: processors fetch them in pairs */
+enum { MARK_WIPED = 0, MARK_ALIVE, MARK_BUSY };  /* values of the page that fork wipes */
 enum { JOIN_SPINS = 4000, CROWDED_SPINS = 100 }; /* pauses before a waiting thread starts to yield */
 
 typedef struct worker {

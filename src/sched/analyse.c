@@ -1,7 +1,8 @@
-/* analyse.c - can a group be one kernel, and which loops do its members share? Walks from the roots to the leaves with symbolic indices.
+/* analyse.c - can a group be one kernel, and which loops do its members share? Walks from the roots to the leaves with symbolic
+ * indices.
  *
- * In: a group of sched.h. Out: an analysis: every place where an inside value is read, and the root axes that may be rows. A reshape that
- * cuts a loop in two adds a split to the group and the walk starts again. Nothing is written to the plan. */
+ * In: a group of sched.h. Out: an analysis: every place where an inside value is read, and the root axes that may be rows. A
+ * reshape that cuts a loop in two adds a split to the group and the walk starts again. Nothing is written to the plan. */
 #include "sched/sched.h"
 
 enum { MAX_SPLITS = 12, MAX_VISITS = 4096 };
@@ -11,7 +12,7 @@ typedef struct walk {
     group *gr;
     int gi;
     analysis *an;
-    bool again;        /* a split was added */
+    bool again; /* a split was added */
 } walk;
 
 affine group_axis_vars(sched *s, group *gr, kernel *k, split_list *var_of, val owner, int axis, int64_t extent,
@@ -97,7 +98,8 @@ static void kill_rows(analysis *an, affine x) {
         if (x.t[t].var < an->n_root_vars) an->alive[x.t[t].var] = false;
 }
 
-/* The kept index of a reduction or contraction decides which root variables can stay rows: those that run over one of its axes. */
+/* The kept index of a reduction or contraction decides which root variables can stay rows: those that run over one of its axes.
+ */
 static void narrow_rows(walk *w, val u, const affine *idx) {
     analysis *an = w->an;
     const node *n = graph_get(w->s->g, u);
@@ -132,7 +134,8 @@ static const affine *anchor_operand_index(walk *w, val v, const affine *idx) {
     uint64_t axes = op_get((op_code)n->op)->cls == CL_ARG ? 1ull << n->attr[0] : (uint64_t)n->attr[0];
     affine *in = ARENA_ARRAY(w->s->a, affine, x->rank + 1);
     for (int i = 0; i < x->rank; i++)
-        in[i] = (axes >> i & 1) ? group_axis_vars(w->s, w->gr, w->an->k, &w->an->var_of, v, i, x->dims[i], "r", false, true) : idx[i];
+        in[i] = (axes >> i & 1) ? group_axis_vars(w->s, w->gr, w->an->k, &w->an->var_of, v, i, x->dims[i], "r", false, true)
+                                : idx[i];
     return in;
 }
 
@@ -184,7 +187,8 @@ static bool walk_dot(walk *w, val v, const affine *idx) {
 static bool walk_move(walk *w, val v, const affine *idx, bool under_dot, bool masked) {
     const node *n = graph_get(w->s->g, v);
     val u = n->in[0];
-    if (n->op == OP_reshape && !sched_inside(w->s, w->gi, u) && !is_own_root(w, u)) return true; /* memory is flat: any index will do */
+    if (n->op == OP_reshape && !sched_inside(w->s, w->gi, u) && !is_own_root(w, u))
+        return true; /* memory is flat: any index will do */
     affine *in = ARENA_ARRAY(w->s->a, affine, TN_MAX_RANK);
     kmask_list masks = { 0 };
     view_fail f = { 0 };
@@ -192,13 +196,15 @@ static bool walk_move(walk *w, val v, const affine *idx, bool under_dot, bool ma
         if (add_split(w, f)) return false;
         return fail(w, u, "the reshape between does not keep loops in order");
     }
-    if (masks.n && under_dot) return fail(w, v, "a contraction reads its operands without bounds checks: the border is made in memory");
+    if (masks.n && under_dot)
+        return fail(w, v, "a contraction reads its operands without bounds checks: the border is made in memory");
     return walk_value(w, u, in, under_dot, masked || masks.n);
 }
 
 static bool walk_gather(walk *w, val v, const affine *idx, bool masked) {
     const node *n = graph_get(w->s->g, v), *index = graph_get(w->s->g, n->in[1]);
-    if (sched_inside(w->s, w->gi, n->in[0]) || is_own_root(w, n->in[0])) return fail(w, n->in[0], "gather reads its table at computed places: it must be in memory");
+    if (sched_inside(w->s, w->gi, n->in[0]) || is_own_root(w, n->in[0]))
+        return fail(w, n->in[0], "gather reads its table at computed places: it must be in memory");
     affine *in = ARENA_ARRAY(w->s->a, affine, TN_MAX_RANK);
     for (int i = 0; i < index->rank; i++) in[i] = idx[n->attr[0] + i];
     return walk_value(w, n->in[1], in, false, masked);
@@ -234,7 +240,8 @@ static bool walk_value(walk *w, val v, const affine *idx, bool under_dot, bool m
     VEC_PUSH(s->a, &w->an->visits, (visit){ v, arena_copy(s->a, idx, sizeof *idx * (size_t)(n->rank + 1)), under_dot });
     op_class cls = op_get((op_code)n->op)->cls;
     switch (cls) {
-    case CL_MOVE: return walk_move(w, v, idx, under_dot, masked);
+    case CL_MOVE:
+        return walk_move(w, v, idx, under_dot, masked);
     case CL_REDUCE:
     case CL_ARG:
         if (under_dot) return fail(w, v, "a contraction would repeat the reduction for every tile");
@@ -247,12 +254,15 @@ static bool walk_value(walk *w, val v, const affine *idx, bool under_dot, bool m
     case CL_GATHER:
         if (under_dot) return fail(w, v, "a contraction would repeat the gather for every tile");
         return walk_gather(w, v, idx, masked);
-    case CL_SOURCE: return true;
-    case CL_RANDOM: return walk_value(w, n->in[0], idx, under_dot, masked);
+    case CL_SOURCE:
+        return true;
+    case CL_RANDOM:
+        return walk_value(w, n->in[0], idx, under_dot, masked);
     case CL_CAST:
         w->an->work += graph_elems(s->g, v);
         return walk_value(w, n->in[0], idx, under_dot, masked);
-    default: break;
+    default:
+        break;
     }
     if (!op_is_elementwise((op_code)n->op)) return fail(w, v, "an op of this class is its own kernel");
     if (under_dot) return fail(w, v, "a contraction would repeat the work for every tile");

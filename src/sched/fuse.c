@@ -1,10 +1,11 @@
 /* fuse.c - which values are kept in memory and which are computed inside a kernel.
  *
- * Values are decided from the outputs backwards, so all users of a value are decided before it. A value joins the kernel of its users when that
- * is one kernel, the fusion level allows it, group_analyse finds a common loop structure and the cost rules below agree; a view or another value
- * that costs no more to compute than to load may be computed in several kernels. What is left becomes the root of a kernel of its own.
- * Convexity holds by construction: a value inside a kernel has no user outside it. Levels: 0 views only; 1 elementwise onto the op before
- * it (linear + bias + ReLU); 2 everything that needs no extra work; 3 also recomputation and kernels with several results. */
+ * Values are decided from the outputs backwards, so all users of a value are decided before it. A value joins the kernel of its
+ * users when that is one kernel, the fusion level allows it, group_analyse finds a common loop structure and the cost rules
+ * below agree; a view or another value that costs no more to compute than to load may be computed in several kernels. What is
+ * left becomes the root of a kernel of its own. Convexity holds by construction: a value inside a kernel has no user outside
+ * it. Levels: 0 views only; 1 elementwise onto the op before it (linear + bias + ReLU); 2 everything that needs no extra work;
+ * 3 also recomputation and kernels with several results. */
 #include "sched/sched.h"
 
 enum { FEW_ROWS = 8, SMALL_WORK = 1 << 15, WIDE_ROW = 1024 };
@@ -41,7 +42,8 @@ static void reading_groups(const sched *s, val v, int_list *out) {
 
 static bool is_compute(const node *n) {
     op_class c = op_get((op_code)n->op)->cls;
-    return op_is_elementwise((op_code)n->op) || c == CL_CAST || c == CL_REDUCE || c == CL_ARG || c == CL_DOT || c == CL_GATHER || c == CL_RANDOM;
+    return op_is_elementwise((op_code)n->op) || c == CL_CAST || c == CL_REDUCE || c == CL_ARG || c == CL_DOT ||
+           c == CL_GATHER || c == CL_RANDOM;
 }
 
 /* Contraction inside: its rows must cover the batch and left axes, so that the right axis is one run of memory. */
@@ -67,8 +69,10 @@ static bool dot_rows_ok(const sched *s, const analysis *an) {
 static const char *cost_objection(const sched *s, const node *n, const analysis *before, const analysis *after) {
     if (after->n_dots > 1) return "one contraction a kernel: each gets its own tiles";
     if (after->n_dots && !dot_rows_ok(s, after)) return "the contraction would lose its rows";
-    if (after->rows < before->rows && after->rows < FEW_ROWS && after->work > SMALL_WORK) return "too few rows would be left to share out";
-    if (after->n_dots && n->op == OP_dot && after->rows < before->rows && after->n_reduces && s->opts.fusion < 2) return "fusion level";
+    if (after->rows < before->rows && after->rows < FEW_ROWS && after->work > SMALL_WORK)
+        return "too few rows would be left to share out";
+    if (after->n_dots && n->op == OP_dot && after->rows < before->rows && after->n_reduces && s->opts.fusion < 2)
+        return "fusion level";
     return NULL;
 }
 
@@ -79,8 +83,10 @@ static const char *level_objection(const sched *s, val v, int gi) {
     if (s->opts.fusion >= 2) return NULL;
     val user = s->g->uses.at[n->first_use - 1].user; /* level 1: elementwise onto the op before it */
     const node *u = graph_get(s->g, user);
-    if (!op_is_elementwise((op_code)u->op) || !graph_same_shape(s->g, v, user)) return "fusion level 1 fuses elementwise ops with the op before them";
-    if (op_get((op_code)n->op)->cls == CL_REDUCE || op_get((op_code)n->op)->cls == CL_ARG) return "fusion level 1 leaves reductions alone";
+    if (!op_is_elementwise((op_code)u->op) || !graph_same_shape(s->g, v, user))
+        return "fusion level 1 fuses elementwise ops with the op before them";
+    if (op_get((op_code)n->op)->cls == CL_REDUCE || op_get((op_code)n->op)->cls == CL_ARG)
+        return "fusion level 1 leaves reductions alone";
     (void)gi;
     return NULL;
 }
@@ -98,7 +104,8 @@ static bool try_inside(sched *s, val v, int gi) {
     s->place[v] = PLACE_INSIDE;
     s->group_of[v] = gi;
     no = group_analyse(s, gi, &after) ? cost_objection(s, n, &before, &after) : after.reason;
-    if (!no && s->opts.fusion == 1 && after.rows < before.rows && !op_is_move((op_code)n->op)) no = "fusion level 1 keeps whole kernels elementwise";
+    if (!no && s->opts.fusion == 1 && after.rows < before.rows && !op_is_move((op_code)n->op))
+        no = "fusion level 1 keeps whole kernels elementwise";
     if (no) {
         s->place[v] = PLACE_NONE;
         s->group_of[v] = -1;
@@ -113,7 +120,8 @@ static bool cheap_everywhere(const sched *s, val v) {
     const node *n = graph_get(s->g, v);
     if (op_is_move((op_code)n->op)) return true;
     if (s->opts.fusion < 3) return false;
-    if (!(op_is_elementwise((op_code)n->op) || n->op == OP_cast) || (n->op != OP_cast && op_get((op_code)n->op)->flops > 2)) return false;
+    if (!(op_is_elementwise((op_code)n->op) || n->op == OP_cast) || (n->op != OP_cast && op_get((op_code)n->op)->flops > 2))
+        return false;
     int loads = 0;
     for (int i = 0; i < n->n_in; i++) {
         if (s->place[n->in[i]] == PLACE_EVERYWHERE) continue;
@@ -197,7 +205,8 @@ static int maker(const sched *s, val v) {
     return graph_get(s->g, v)->op == OP_concat ? -2 : s->group_of[v];
 }
 
-static bool reaches(const sched *s, const int_list *reads, int from, int to, bool *seen) { /* does `from` (transitively) read `to`? */
+static bool reaches(const sched *s, const int_list *reads, int from, int to,
+                    bool *seen) { /* does `from` (transitively) read `to`? */
     if (from == to) return true;
     if (seen[from]) return false;
     seen[from] = true;
@@ -262,7 +271,8 @@ static bool try_merge(sched *s, int_list *reads, int x, int y) { /* y into x */
     if (group_analyse(s, x, &an) && an.rows == graph_elems(s->g, a->roots.at[0])) {
         b->dead = true;
         reads[x] = reads_of(s, x);
-        decide(s, b->roots.at[b->roots.n - 1], a->roots.at[0], true, "same loops and shared operands: one kernel with several results");
+        decide(s, b->roots.at[b->roots.n - 1], a->roots.at[0], true,
+               "same loops and shared operands: one kernel with several results");
         return true;
     }
     for (int i = 0; i < moved.n; i++) s->group_of[moved.at[i]] = y;

@@ -1,8 +1,9 @@
 /* lower.c - a group becomes a kernel in scalar form: loops over rows, and inside them one nest after another.
  *
- * In: a group that group_analyse accepted. A kernel's body is a list of items in order of value id: reductions to one value a row stay in
- * registers; values that several nests need, or that a contraction makes a whole row of, are kept in local memory; roots are stored.
- * Everything else is computed where it is used. Out: the kernel and which plan buffer each of its buffers is. */
+ * In: a group that group_analyse accepted. A kernel's body is a list of items in order of value id: reductions to one value a
+ * row stay in registers; values that several nests need, or that a contraction makes a whole row of, are kept in local memory;
+ * roots are stored. Everything else is computed where it is used. Out: the kernel and which plan buffer each of its buffers is.
+ */
 #include "sched/sched.h"
 
 #include <math.h>
@@ -113,7 +114,8 @@ static void add_item(lower *w, item it) {
     }
 }
 
-/* The elementwise chain on top of a contraction or reduction that nothing else needs below: stored instead of the bare result. */
+/* The elementwise chain on top of a contraction or reduction that nothing else needs below: stored instead of the bare result.
+ */
 static val frontier(const lower *w, val v) {
     for (;;) {
         val user = 0;
@@ -124,7 +126,8 @@ static val frontier(const lower *w, val v) {
         if (!(op_is_elementwise((op_code)u->op) || u->op == OP_cast) || !graph_same_shape(w->g, user, v)) return v;
         for (int i = 0; i < u->n_in; i++) { /* its other operands must not wait for a later item */
             val x = u->in[i];
-            if (x != v && sched_inside(w->s, w->gi, x) && graph_get(w->g, x)->op != OP_const && !op_is_move((op_code)graph_get(w->g, x)->op))
+            if (x != v && sched_inside(w->s, w->gi, x) && graph_get(w->g, x)->op != OP_const &&
+                !op_is_move((op_code)graph_get(w->g, x)->op))
                 return v;
             if (x != v && op_is_move((op_code)graph_get(w->g, x)->op) && inside(w, graph_get(w->g, x)->in[0])) return v;
         }
@@ -160,7 +163,10 @@ static void count_reach(lower *w, val v, bool *seen, int *count) {
 static int subtree_flops(lower *w, val v, int limit) {
     if (!inside(w, v) || find_item(w, v) || limit <= 0) return 0;
     const node *n = graph_get(w->g, v);
-    int sum = op_is_elementwise((op_code)n->op) ? op_get((op_code)n->op)->flops : n->op == OP_random ? 40 : is_anchor(w, v) ? 100 : 0;
+    int sum = op_is_elementwise((op_code)n->op) ? op_get((op_code)n->op)->flops
+              : n->op == OP_random              ? 40
+              : is_anchor(w, v)                 ? 100
+                                                : 0;
     for (int i = 0; i < n->n_in && sum < 100; i++) sum += subtree_flops(w, n->in[i], limit - 1);
     return sum;
 }
@@ -180,7 +186,8 @@ static void choose_items(lower *w) {
         val v = w->an.visits.at[i].v;
         if (!is_anchor(w, v) || find_item(w, v)) continue;
         if (all_axes_row(w, v)) {
-            val u = frontier(w, v); /* an epilogue right after the loop needs no item: value by value it is the root's own nest */
+            val u =
+                frontier(w, v); /* an epilogue right after the loop needs no item: value by value it is the root's own nest */
             item *it = find_item(w, u);
             if (it && it->kind == ITEM_ROOT && all_axes_row(w, u)) continue;
             add_item(w, (item){ .v = v, .kind = ITEM_SCALAR });
@@ -226,7 +233,9 @@ static int kernel_arg(lower *w, int32_t plan_buf, bool write) {
         }
     const pbuf *p = &w->s->p->bufs.at[plan_buf];
     VEC_PUSH(w->a, &w->args, (parg){ plan_buf });
-    return kernel_buf(w->k, (kbuf){ .dtype = p->dtype, .kind = write ? KB_OUT : KB_IN, .node = p->node, .elems = p->elems, .plan_buf = plan_buf });
+    return kernel_buf(
+        w->k,
+        (kbuf){ .dtype = p->dtype, .kind = write ? KB_OUT : KB_IN, .node = p->node, .elems = p->elems, .plan_buf = plan_buf });
 }
 
 static affine local_index(lower *w, const item *it, const affine *idx) {
@@ -245,7 +254,13 @@ static affine local_index(lower *w, const item *it, const affine *idx) {
 }
 
 static reg push_load(lower *w, int buf, tn_dtype stored, affine at, kmask_list *masks, double other, val v) {
-    kins in = { .op = K_LOAD, .dtype = (uint8_t)kernel_reg_dtype(stored), .src = (uint8_t)stored, .buf = (uint16_t)buf, .idx = at, .imm = other, .node = v };
+    kins in = { .op = K_LOAD,
+                .dtype = (uint8_t)kernel_reg_dtype(stored),
+                .src = (uint8_t)stored,
+                .buf = (uint16_t)buf,
+                .idx = at,
+                .imm = other,
+                .node = v };
     if (masks->n) {
         in.mask = arena_copy(w->a, masks->at, sizeof(kmask) * (size_t)masks->n);
         in.mask_lane = ARENA_ARRAY(w->a, int64_t, masks->n);
@@ -286,7 +301,11 @@ static reg push_const(lower *w, tn_dtype t, double f, int64_t i) {
 }
 
 static void reduce_identity(op_code op, tn_dtype t, double *f, int64_t *i) {
-    int64_t hi = t == TN_I64 ? INT64_MAX : t == TN_I8 ? INT8_MAX : t == TN_U8 ? UINT8_MAX : INT32_MAX, lo = t == TN_U8 ? 0 : -hi - 1;
+    int64_t hi = t == TN_I64  ? INT64_MAX
+                 : t == TN_I8 ? INT8_MAX
+                 : t == TN_U8 ? UINT8_MAX
+                              : INT32_MAX,
+            lo = t == TN_U8 ? 0 : -hi - 1;
     *f = 0, *i = 0;
     if (op == OP_prod) *f = 1, *i = 1;
     if (op == OP_reduce_max || op == OP_argmax) *f = -INFINITY, *i = lo; /* of the dtype: what no elements give */
@@ -320,7 +339,14 @@ static reg lower_reduce(lower *w, val v, const affine *idx) {
     kmask_list none = { 0 };
     reg e = lower_value(w, n->in[0], in, &none);
     if (arg)
-        kernel_push(w->k, (kins){ .op = K_ARGUPD, .alu = n->op, .dtype = (uint8_t)rt, .a = e, .b = ci, .c = c, .idx = in[n->attr[0]], .node = v });
+        kernel_push(w->k, (kins){ .op = K_ARGUPD,
+                                  .alu = n->op,
+                                  .dtype = (uint8_t)rt,
+                                  .a = e,
+                                  .b = ci,
+                                  .c = c,
+                                  .idx = in[n->attr[0]],
+                                  .node = v });
     else
         kernel_push(w->k, (kins){ .op = K_UPD, .alu = acc.alu, .dtype = (uint8_t)rt, .a = e, .c = c, .node = v });
     close_loops(w, n_loops, memos);
@@ -356,7 +382,8 @@ static reg mask_register(lower *w, const kmask_list *masks) {
         reg ge = kernel_push(w->k, (kins){ .op = K_ALU, .alu = OP_le, .dtype = TN_I32, .src = TN_I32, .a = lo, .b = e });
         reg lt = kernel_push(w->k, (kins){ .op = K_ALU, .alu = OP_lt, .dtype = TN_I32, .src = TN_I32, .a = e, .b = hi });
         reg both = kernel_push(w->k, (kins){ .op = K_ALU, .alu = OP_and, .dtype = TN_I32, .src = TN_I32, .a = ge, .b = lt });
-        all = all ? kernel_push(w->k, (kins){ .op = K_ALU, .alu = OP_and, .dtype = TN_I32, .src = TN_I32, .a = all, .b = both }) : both;
+        all = all ? kernel_push(w->k, (kins){ .op = K_ALU, .alu = OP_and, .dtype = TN_I32, .src = TN_I32, .a = all, .b = both })
+                  : both;
     }
     return all;
 }
@@ -386,7 +413,10 @@ static reg lower_pad(lower *w, val v, const affine *idx, kmask_list *masks) {
     if (own.n == 0) return x;
     reg m = mask_register(w, &own), other = push_const(w, (tn_dtype)n->dtype, n->imm, (int64_t)n->imm);
     tn_dtype rt = kernel_reg_dtype((tn_dtype)n->dtype);
-    return kernel_push(w->k, (kins){ .op = K_ALU, .alu = OP_select, .dtype = (uint8_t)rt, .src = (uint8_t)rt, .a = m, .b = x, .c = other, .node = v });
+    return kernel_push(
+        w->k,
+        (kins){
+            .op = K_ALU, .alu = OP_select, .dtype = (uint8_t)rt, .src = (uint8_t)rt, .a = m, .b = x, .c = other, .node = v });
 }
 
 /* Through movement to memory. */
@@ -432,8 +462,14 @@ static reg lower_elementwise(lower *w, val v, const affine *idx, kmask_list *mas
     if (n->op == OP_stop_gradient) return r[0];
     int value = n->op == OP_select ? 1 : 0; /* operand whose dtype names the operation */
     tn_dtype src = (tn_dtype)graph_get(w->g, n->in[value])->dtype;
-    kins in = { .op = K_ALU, .alu = n->op, .dtype = (uint8_t)kernel_reg_dtype((tn_dtype)n->dtype), .src = (uint8_t)kernel_reg_dtype(src),
-                .a = r[0], .b = r[1], .c = r[2], .node = v };
+    kins in = { .op = K_ALU,
+                .alu = n->op,
+                .dtype = (uint8_t)kernel_reg_dtype((tn_dtype)n->dtype),
+                .src = (uint8_t)kernel_reg_dtype(src),
+                .a = r[0],
+                .b = r[1],
+                .c = r[2],
+                .node = v };
     return wrap_narrow(w, kernel_push(w->k, in), (tn_dtype)n->dtype);
 }
 
@@ -442,7 +478,8 @@ static reg lower_cast(lower *w, val v, const affine *idx, kmask_list *masks) {
     tn_dtype to = (tn_dtype)n->dtype, from = (tn_dtype)graph_get(w->g, n->in[0])->dtype;
     reg x = lower_value(w, n->in[0], idx, masks);
     reg r = kernel_push(w->k, (kins){ .op = K_CAST, .dtype = (uint8_t)to, .src = (uint8_t)from, .a = x, .node = v });
-    if (to == TN_F16 || to == TN_BF16) r = kernel_push(w->k, (kins){ .op = K_WRAP, .dtype = TN_F32, .src = (uint8_t)to, .a = r });
+    if (to == TN_F16 || to == TN_BF16)
+        r = kernel_push(w->k, (kins){ .op = K_WRAP, .dtype = TN_F32, .src = (uint8_t)to, .a = r });
     return r;
 }
 
@@ -453,7 +490,8 @@ static reg lower_source(lower *w, val v, const affine *idx, kmask_list *masks) {
         tn_dtype t = (tn_dtype)n->dtype;
         tn_dtype as = dtype_is_float(t) ? TN_I64 : kernel_reg_dtype(t);
         reg r = kernel_push(w->k, (kins){ .op = K_INDEX, .dtype = (uint8_t)as, .idx = idx[n->attr[0]], .node = v });
-        if (as != t && dtype_is_float(t)) r = kernel_push(w->k, (kins){ .op = K_CAST, .dtype = (uint8_t)t, .src = TN_I64, .a = r });
+        if (as != t && dtype_is_float(t))
+            r = kernel_push(w->k, (kins){ .op = K_CAST, .dtype = (uint8_t)t, .src = TN_I64, .a = r });
         return wrap_narrow(w, r, t);
     }
     return lower_leaf(w, v, view_flat(w->a, w->g, v, idx), masks, 0);
@@ -463,17 +501,29 @@ static reg lower_inside(lower *w, val v, const affine *idx, kmask_list *masks) {
     const node *n = graph_get(w->g, v);
     switch (op_get((op_code)n->op)->cls) {
     case CL_REDUCE:
-    case CL_ARG: return lower_reduce(w, v, idx);
-    case CL_DOT: return lower_dot(w, v, idx);
-    case CL_GATHER: return lower_gather(w, v, idx, masks);
-    case CL_SOURCE: return lower_source(w, v, idx, masks);
-    case CL_CAST: return lower_cast(w, v, idx, masks);
+    case CL_ARG:
+        return lower_reduce(w, v, idx);
+    case CL_DOT:
+        return lower_dot(w, v, idx);
+    case CL_GATHER:
+        return lower_gather(w, v, idx, masks);
+    case CL_SOURCE:
+        return lower_source(w, v, idx, masks);
+    case CL_CAST:
+        return lower_cast(w, v, idx, masks);
     case CL_RANDOM: {
         reg counter = lower_value(w, n->in[0], idx, &(kmask_list){ 0 });
-        return kernel_push(w->k, (kins){ .op = K_RANDOM, .dtype = TN_F32, .a = counter, .imm_int = n->attr[0], .idx = view_flat(w->a, w->g, v, idx), .node = v });
+        return kernel_push(w->k, (kins){ .op = K_RANDOM,
+                                         .dtype = TN_F32,
+                                         .a = counter,
+                                         .imm_int = n->attr[0],
+                                         .idx = view_flat(w->a, w->g, v, idx),
+                                         .node = v });
     }
-    case CL_MOVE: break;
-    default: return lower_elementwise(w, v, idx, masks);
+    case CL_MOVE:
+        break;
+    default:
+        return lower_elementwise(w, v, idx, masks);
     }
     if (n->op == OP_pad) return lower_pad(w, v, idx, masks);
     val u = n->in[0];
@@ -525,7 +575,8 @@ static void item_index(lower *w, val v, affine *idx) {
     const node *n = graph_get(w->g, v);
     const affine *at = first_index(w, v);
     for (int i = 0; i < n->rank; i++)
-        idx[i] = axis_is_row(w, v, i) ? at[i] : group_axis_vars(w->s, w->gr, w->k, &w->var_of, v, i, n->dims[i], "j", false, false);
+        idx[i] =
+            axis_is_row(w, v, i) ? at[i] : group_axis_vars(w->s, w->gr, w->k, &w->var_of, v, i, n->dims[i], "j", false, false);
 }
 
 static void store_root(lower *w, item *it, const affine *idx, reg r) {
@@ -539,7 +590,12 @@ static void store_root(lower *w, item *it, const affine *idx, reg r) {
         at[gr->dest_axis] = affine_offset(at[gr->dest_axis], gr->dest_offset);
     }
     int buf = kernel_arg(w, w->s->buf_of[target], true);
-    kernel_push(w->k, (kins){ .op = K_STORE, .dtype = n->dtype, .buf = (uint16_t)buf, .idx = view_flat(w->a, w->g, target, at), .a = r, .node = it->v });
+    kernel_push(w->k, (kins){ .op = K_STORE,
+                              .dtype = n->dtype,
+                              .buf = (uint16_t)buf,
+                              .idx = view_flat(w->a, w->g, target, at),
+                              .a = r,
+                              .node = it->v });
 }
 
 static void lower_item(lower *w, item *it) {
@@ -559,9 +615,16 @@ static void lower_item(lower *w, item *it) {
     if (it->kind == ITEM_LOCAL) {
         tn_dtype t = (tn_dtype)graph_get(w->g, it->v)->dtype;
         if (t == TN_F16 || t == TN_BF16) t = TN_F32; /* no need to round what stays in the kernel */
-        it->buf = kernel_buf(w->k, (kbuf){ .dtype = (uint8_t)t, .kind = KB_LOCAL, .node = it->v, .elems = local_elems(w, it->v), .plan_buf = -1 });
+        it->buf = kernel_buf(
+            w->k,
+            (kbuf){ .dtype = (uint8_t)t, .kind = KB_LOCAL, .node = it->v, .elems = local_elems(w, it->v), .plan_buf = -1 });
         VEC_PUSH(w->a, &w->args, (parg){ -1 });
-        kernel_push(w->k, (kins){ .op = K_STORE, .dtype = (uint8_t)t, .buf = (uint16_t)it->buf, .idx = local_index(w, it, idx), .a = r, .node = it->v });
+        kernel_push(w->k, (kins){ .op = K_STORE,
+                                  .dtype = (uint8_t)t,
+                                  .buf = (uint16_t)it->buf,
+                                  .idx = local_index(w, it, idx),
+                                  .a = r,
+                                  .node = it->v });
     } else {
         store_root(w, it, idx, r);
     }
@@ -576,7 +639,8 @@ static void lower_scatter(lower *w) {
     int axis = (int)n->attr[0];
     kmask_list none = { 0 };
     affine idx[TN_MAX_RANK], iu[TN_MAX_RANK], ii[TN_MAX_RANK], ix[TN_MAX_RANK];
-    for (int i = 0; i < n->rank; i++) idx[i] = group_axis_vars(w->s, w->gr, w->k, &w->var_of, v, i, n->dims[i], "i", false, false);
+    for (int i = 0; i < n->rank; i++)
+        idx[i] = group_axis_vars(w->s, w->gr, w->k, &w->var_of, v, i, n->dims[i], "i", false, false);
     int loops = w->k->vars.n;
     open_loops(w, 0);
     item root = { .v = v };
@@ -587,7 +651,8 @@ static void lower_scatter(lower *w) {
     for (int i = axis; i < axis + index->rank; i++) /* in index order: outermost, so that the sums are deterministic */
         iu[i] = group_axis_vars(w->s, w->gr, w->k, &w->var_of, n->in[2], i, upd->dims[i], "s", false, true);
     for (int i = 0; i < rank_u; i++)
-        if (i < axis || i >= axis + index->rank) iu[i] = group_axis_vars(w->s, w->gr, w->k, &w->var_of, n->in[2], i, upd->dims[i], "j", false, false);
+        if (i < axis || i >= axis + index->rank)
+            iu[i] = group_axis_vars(w->s, w->gr, w->k, &w->var_of, n->in[2], i, upd->dims[i], "j", false, false);
     for (int i = 0; i < index->rank; i++) ii[i] = iu[axis + i];
     for (int i = 0; i < n->rank; i++) ix[i] = i < axis ? iu[i] : i == axis ? affine_const(0) : iu[i - 1 + index->rank];
     open_loops(w, from);
@@ -595,8 +660,15 @@ static void lower_scatter(lower *w) {
     int64_t stride = 1;
     for (int i = axis + 1; i < n->rank; i++) stride *= n->dims[i];
     int buf = kernel_arg(w, w->s->buf_of[v], true);
-    kernel_push(w->k, (kins){ .op = K_SCATTER, .dtype = n->dtype, .buf = (uint16_t)buf, .idx = view_flat(w->a, w->g, v, ix), .a = x, .dyn = dyn,
-                              .dyn_stride = stride, .dyn_n = n->dims[axis], .node = v });
+    kernel_push(w->k, (kins){ .op = K_SCATTER,
+                              .dtype = n->dtype,
+                              .buf = (uint16_t)buf,
+                              .idx = view_flat(w->a, w->g, v, ix),
+                              .a = x,
+                              .dyn = dyn,
+                              .dyn_stride = stride,
+                              .dyn_n = n->dims[axis],
+                              .node = v });
     close_loops(w, w->k->vars.n - from, 0);
 }
 

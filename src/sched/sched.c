@@ -1,6 +1,7 @@
 /* sched.c - the scheduler's own conductor: prepares the graph, fuses, orders kernels, makes buffers, lowers every group.
  *
- * When a group turns out not to be lowerable, the value to blame is kept in memory and fusing starts again: at most one try a value. */
+ * When a group turns out not to be lowerable, the value to blame is kept in memory and fusing starts again: at most one try a
+ * value. */
 #include "sched/sched.h"
 
 /* ---- preparation: small rewrites of the scheduler's own copy of the graph ---- */
@@ -34,7 +35,8 @@ static void own_tables(graph *g) {
     for (val v = 1; v < (val)n_nodes; v++) {
         if (graph_get(g, v)->op != OP_gather) continue;
         const node *table = graph_get(g, graph_get(g, v)->in[0]);
-        if ((table->op == OP_const && table->splat) || table->op == OP_iota) graph_set_in(g, v, 0, graph_unary(g, OP_stop_gradient, graph_get(g, v)->in[0]));
+        if ((table->op == OP_const && table->splat) || table->op == OP_iota)
+            graph_set_in(g, v, 0, graph_unary(g, OP_stop_gradient, graph_get(g, v)->in[0]));
     }
 }
 
@@ -66,7 +68,8 @@ static int contiguous_axis(const graph *g, val v) {
     return -1;
 }
 
-/* A right operand that runs along the contraction in memory is read across it for every row: a transposed copy pays from a few rows on. */
+/* A right operand that runs along the contraction in memory is read across it for every row: a transposed copy pays from a few
+ * rows on. */
 static val transposed_copy(graph *g, val v) {
     const node *n = graph_get(g, v);
     int nb = (int)n->attr[0], nc = (int)n->attr[1];
@@ -123,12 +126,14 @@ static void refuse(const graph *g) {
     for (val v = 1; v < (val)g->nodes.n; v++) {
         const node *n = graph_get(g, v);
         if (op_get((op_code)n->op)->cls == CL_CTRL && n->op != OP_param) /* the op itself comes after its regions */
-            guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "op %s (%%%u) at %s: control flow is not scheduled yet", op_get((op_code)n->op)->name, v,
-                       n->where ? n->where : "?");
-        if (n->op == OP_fold) guard_fail(g->a->gd, TN_ERR_INTERNAL, "op fold (%%%u) reached the scheduler: pass fold_lower must run first", v);
+            guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "op %s (%%%u) at %s: control flow is not scheduled yet",
+                       op_get((op_code)n->op)->name, v, n->where ? n->where : "?");
+        if (n->op == OP_fold)
+            guard_fail(g->a->gd, TN_ERR_INTERNAL, "op fold (%%%u) reached the scheduler: pass fold_lower must run first", v);
         for (int i = 0; i < n->rank; i++)
             if (n->dims[i] < 0)
-                guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "%s: symbolic dims are not scheduled yet: give the dim a value", graph_shape_text(g, g->a, v));
+                guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "%s: symbolic dims are not scheduled yet: give the dim a value",
+                           graph_shape_text(g, g->a, v));
     }
 }
 
@@ -136,7 +141,9 @@ static void refuse(const graph *g) {
 
 static int32_t add_buf(sched *s, pbuf_kind kind, val v, int slot, int64_t *fill) {
     const node *n = graph_get(s->g, v);
-    pbuf b = { .kind = kind, .node = v, .dtype = n->dtype, .elems = graph_elems(s->g, v), .slot = slot, .inplace_of = -1, .io = -1 };
+    pbuf b = {
+        .kind = kind, .node = v, .dtype = n->dtype, .elems = graph_elems(s->g, v), .slot = slot, .inplace_of = -1, .io = -1
+    };
     b.bytes = b.elems * (int64_t)dtype_size((tn_dtype)n->dtype);
     if (fill) {
         b.offset = *fill;
@@ -206,7 +213,8 @@ static void visit_value(order *o, int gi, val v, bool *seen) {
     for (int i = 0; i < n->n_in; i++) visit_value(o, gi, n->in[i], seen);
 }
 
-/* Depth-first from the operands; recursion is as deep as the chain of kernels, so the stack is an explicit limit of the graph's size. */
+/* Depth-first from the operands; recursion is as deep as the chain of kernels, so the stack is an explicit limit of the graph's
+ * size. */
 static void visit_group(order *o, int gi) {
     if (o->state[gi]) return;
     o->state[gi] = 1;
@@ -241,7 +249,8 @@ static void count_traffic(const plan *p, pkernel *pk) {
         if (kb->kind == KB_LOCAL) continue;
         int64_t touched = 0, trips = 1, loops[64];
         int depth = 0;
-        for (int i = 1; i < k->ins.n; i++) { /* elements an instruction can touch: the product of the loops its index uses, at most all */
+        for (int i = 1; i < k->ins.n;
+             i++) { /* elements an instruction can touch: the product of the loops its index uses, at most all */
             const kins *in = &k->ins.at[i];
             if (in->op == K_LOOP && depth < 64) loops[depth++] = in->var;
             if (in->op == K_END) depth--;
@@ -285,7 +294,8 @@ static bool lower_all(sched *s) {
         pkernel pk = { .code = i };
         pk.k = lower_group(s, o.out.at[i], &pk.args, &blame);
         if (!pk.k) {
-            if (s->forced[blame]) guard_fail(s->a->gd, TN_ERR_INTERNAL, "%%%u cannot be scheduled; please report the graph", blame);
+            if (s->forced[blame])
+                guard_fail(s->a->gd, TN_ERR_INTERNAL, "%%%u cannot be scheduled; please report the graph", blame);
             s->forced[blame] = true;
             return false;
         }

@@ -1,7 +1,7 @@
 /* sched.h - graph to plan: which values are kept in memory, which ops share a kernel, and each kernel's loops in scalar form.
  *
- * In: a compacted graph without regions and symbolic dims. Out: a plan whose buffers have no place yet (mem/) and whose kernels are in
- * scalar form (kopt/ tiles them). The plan's arena owns everything. */
+ * In: a compacted graph without regions and symbolic dims. Out: a plan whose buffers have no place yet (mem/) and whose kernels
+ * are in scalar form (kopt/ tiles them). The plan's arena owns everything. */
 #ifndef TN_SCHED_SCHED_H
 #define TN_SCHED_SCHED_H
 
@@ -55,48 +55,51 @@ static inline bool sched_inside(const sched *s, int gi, val v) {
 }
 
 /* view.c: the index of a movement op's operand; idx has one entry an axis of v. */
-typedef struct view_fail { /* a reshape that needs loop `var` split with this inner extent to stay affine; inner 0 = it cannot */
+typedef struct view_fail { /* a reshape that needs loop `var` split with this inner extent to stay affine; inner 0 = it cannot
+                            */
     kvar var;
     int64_t inner;
 } view_fail;
 typedef VEC(kmask) kmask_list;
-bool view_operand(const kernel *k, const graph *g, val v, const affine *idx, affine *out_idx, kmask_list *masks, view_fail *fail);
+bool view_operand(const kernel *k, const graph *g, val v, const affine *idx, affine *out_idx, kmask_list *masks,
+                  view_fail *fail);
 affine view_flat(arena *a, const graph *g, val v, const affine *idx); /* row-major element index */
 
-/* analyse.c: walks a group from its roots with symbolic indices. Rows are the root axes that everything inside can share as outer loops: each
- * reduction and contraction inside is needed at exactly the row it is computed for. */
+/* analyse.c: walks a group from its roots with symbolic indices. Rows are the root axes that everything inside can share as
+ * outer loops: each reduction and contraction inside is needed at exactly the row it is computed for. */
 typedef struct visit { /* where an inside value is read: its index in terms of loop variables */
     val v;
     const affine *idx;
     bool under_dot;
 } visit;
 typedef struct analysis {
-    kernel *k;              /* owner of the loop variables; variables of root axes come first */
+    kernel *k; /* owner of the loop variables; variables of root axes come first */
     VEC(visit) visits;
-    split_list var_of;      /* which (node, axis) a variable belongs to, by variable */
-    bool alive[64];         /* by root variable: still a row */
+    split_list var_of; /* which (node, axis) a variable belongs to, by variable */
+    bool alive[64];    /* by root variable: still a row */
     int n_root_vars;
-    VEC(uint64_t) joint;    /* sets of root variables that are rows together or not at all */
+    VEC(uint64_t) joint; /* sets of root variables that are rows together or not at all */
     int n_dots, n_reduces;
-    int64_t work;           /* elements computed inside */
-    int64_t rows;           /* product of the row extents */
-    const char *reason;     /* why not, when analysis failed */
-    val blame;              /* and the value that should be in memory instead */
+    int64_t work;       /* elements computed inside */
+    int64_t rows;       /* product of the row extents */
+    const char *reason; /* why not, when analysis failed */
+    val blame;          /* and the value that should be in memory instead */
 } analysis;
 bool group_analyse(sched *s, int gi, analysis *out);
 /* Splits a dot's index into those of its operands; contraction axis i has index kv[i]. */
 void dot_operand_index(const graph *g, val v, const affine *idx, const affine *kv, affine *ia, affine *ib);
-/* Index of root r of group gi by the root variables of `k`, which are made on the first call; also used by lower.c so that ids agree. */
+/* Index of root r of group gi by the root variables of `k`, which are made on the first call; also used by lower.c so that ids
+ * agree. */
 void group_root_index(sched *s, group *gr, int r, kernel *k, split_list *var_of, affine *out_idx);
 /* Index of `axis` of `owner` as fresh loop variables, split as the group asks. */
-affine group_axis_vars(sched *s, group *gr, kernel *k, split_list *var_of, val owner, int axis, int64_t extent, const char *name,
-                       bool row, bool reduce);
+affine group_axis_vars(sched *s, group *gr, kernel *k, split_list *var_of, val owner, int axis, int64_t extent,
+                       const char *name, bool row, bool reduce);
 
 /* fuse.c: fills place, group_of, groups. */
 void sched_fuse(sched *s);
 
-/* lower.c: the kernel of a group in scalar form and its arguments. Returns NULL with *out_blame = the value to keep in memory when the group
- * cannot be lowered after all. */
+/* lower.c: the kernel of a group in scalar form and its arguments. Returns NULL with *out_blame = the value to keep in memory
+ * when the group cannot be lowered after all. */
 kernel *lower_group(sched *s, int gi, parg **out_args, val *out_blame);
 
 #endif

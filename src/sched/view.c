@@ -1,7 +1,8 @@
-/* view.c - movement as index arithmetic: given the index of an element of a movement op's result, the index of the operand's element.
+/* view.c - movement as index arithmetic: given the index of an element of a movement op's result, the index of the operand's
+ * element.
  *
- * Everything stays affine. The one op that may not is reshape: an axis group that is regrouped is flattened and taken apart again; where a
- * loop variable straddles the new border the caller is told how to split that loop. */
+ * Everything stays affine. The one op that may not is reshape: an axis group that is regrouped is flattened and taken apart
+ * again; where a loop variable straddles the new border the caller is told how to split that loop. */
 #include "sched/sched.h"
 
 affine view_flat(arena *a, const graph *g, val v, const affine *idx) {
@@ -111,7 +112,8 @@ bool view_operand(const kernel *k, const graph *g, val v, const affine *idx, aff
     const node *n = graph_get(g, v), *from = graph_get(g, n->in[0]);
     arena *a = k->a;
     switch (n->op) {
-    case OP_reshape: return view_reshape(k, n, from, idx, out, fail);
+    case OP_reshape:
+        return view_reshape(k, n, from, idx, out, fail);
     case OP_permute:
         for (int i = 0; i < n->rank; i++) out[n->attr[i]] = idx[i];
         return true;
@@ -125,7 +127,9 @@ bool view_operand(const kernel *k, const graph *g, val v, const affine *idx, aff
         for (int i = 0; i < n->rank; i++)
             out[i] = (n->attr[0] >> i & 1) ? affine_offset(affine_scale(a, idx[i], -1), n->dims[i] - 1) : idx[i];
         return true;
-    case OP_pad: view_pad(k, n, from, idx, out, masks); return true;
+    case OP_pad:
+        view_pad(k, n, from, idx, out, masks);
+        return true;
     case OP_window:
         for (int i = 0; i < from->rank; i++) out[i] = idx[i];
         for (int j = 0; j < n->attr[0]; j++) {
@@ -133,6 +137,7 @@ bool view_operand(const kernel *k, const graph *g, val v, const affine *idx, aff
             out[w[0]] = affine_add(a, affine_scale(a, idx[w[0]], w[2]), affine_scale(a, idx[from->rank + j], w[3]));
         }
         return true;
-    default: guard_fail(a->gd, TN_ERR_INTERNAL, "op %s is not a view", op_get((op_code)n->op)->name);
+    default:
+        guard_fail(a->gd, TN_ERR_INTERNAL, "op %s is not a view", op_get((op_code)n->op)->name);
     }
 }

@@ -1,4 +1,5 @@
-/* test_immediate.c - immediate graphs: values as soon as a builder returns, host control flow, backward, and the same graph compiled. */
+/* test_immediate.c - immediate graphs: values as soon as a builder returns, host control flow, backward, and the same graph
+ * compiled. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

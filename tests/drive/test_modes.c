@@ -1,9 +1,10 @@
-/* test_modes.c - the headline test: random graphs give the same result in every mode and at every fusion level, within the bound that an error
- * analysis proves against the double-precision evaluator.
+/* test_modes.c - the headline test: random graphs give the same result in every mode and at every fusion level, within the
+ * bound that an error analysis proves against the double-precision evaluator.
  *
  * Labels: slow random
- * Each graph goes through the C compiler six times (once per op in immediate mode), so this takes a twentieth of TENON_FUZZ_SEEDS (default 200)
- * graphs; test_plans.c runs them all through the interpreter of kernels. TENON_CC names the compiler. A failure is reduced and printed as a .tn text. */
+ * Each graph goes through the C compiler six times (once per op in immediate mode), so this takes a twentieth of
+ * TENON_FUZZ_SEEDS (default 200) graphs; test_plans.c runs them all through the interpreter of kernels. TENON_CC names the
+ * compiler. A failure is reduced and printed as a .tn text. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,8 +23,8 @@ typedef struct config {
     int fusion, threads, no_passes;
 } config;
 static const config configs[] = {
-    { TN_MODE_IMMEDIATE, 0, 1, 1 }, { TN_MODE_GRAPH, 0, 2, 0 },     { TN_MODE_COMPILED, 1, 1, 0 },
-    { TN_MODE_COMPILED, 2, 1, 1 },  { TN_MODE_COMPILED, 3, 2, 0 },  { TN_MODE_LOOP, 3, 1, 0 },
+    { TN_MODE_IMMEDIATE, 0, 1, 1 }, { TN_MODE_GRAPH, 0, 2, 0 },    { TN_MODE_COMPILED, 1, 1, 0 },
+    { TN_MODE_COMPILED, 2, 1, 1 },  { TN_MODE_COMPILED, 3, 2, 0 }, { TN_MODE_LOOP, 3, 1, 0 },
 };
 
 typedef struct run {
@@ -40,7 +41,8 @@ static int value_input(const graph *g, val v) {
     return -1;
 }
 
-/* Runs g as configured and compares all named outputs and all states. Returns whether everything agrees; else r->text says what. */
+/* Runs g as configured and compares all named outputs and all states. Returns whether everything agrees; else r->text says
+ * what. */
 static bool agrees(graph *g, run *r) {
     arena a;
     guard gd;
@@ -138,7 +140,8 @@ static void test_random_graphs(void **state) {
             runs++;
             if (agrees(g, &r)) continue;
             bad++;
-            fprintf(stderr, "seed %d, mode %d, fusion %d, threads %d, no_passes %d: %s\n", seed, r.c.mode, r.c.fusion, r.c.threads, r.c.no_passes, r.text);
+            fprintf(stderr, "seed %d, mode %d, fusion %d, threads %d, no_passes %d: %s\n", seed, r.c.mode, r.c.fusion,
+                    r.c.threads, r.c.no_passes, r.text);
             if (!getenv("TENON_FUZZ_NO_REDUCE")) reduce_and_print(g, &a, fails, &r);
             fprintf(stderr, "  after reduction: %s\n", r.text);
         }

@@ -1,8 +1,10 @@
-/* test_plans.c - random graphs, half of them differentiated, as plans run by the interpreter of kernels, against the reference evaluator: the
- * bulk test of scheduling, tiling and memory planning. No compiler is needed, so thousands of graphs take minutes.
+/* test_plans.c - random graphs, half of them differentiated, as plans run by the interpreter of kernels, against the reference
+ * evaluator: the bulk test of scheduling, tiling and memory planning. No compiler is needed, so thousands of graphs take
+ * minutes.
  *
  * Labels: random
- * TENON_FUZZ_SEEDS: how many graphs (default 300); TENON_FUZZ_FIRST: the first seed. A failure is reduced and printed as a .tn text. */
+ * TENON_FUZZ_SEEDS: how many graphs (default 300); TENON_FUZZ_FIRST: the first seed. A failure is reduced and printed as a .tn
+ * text. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,17 +35,23 @@ static void report(graph *g, arena *a, plan_config *c) {
 static graph *contraction_of(arena *a, uint64_t seed) {
     rng r = rng_make(seed);
     graph *g = graph_make(a, "contraction");
-    int64_t m = rng_between(&r, 1, 120), k = rng_between(&r, 1, 40), n = rng_between(&r, 1, 300), b = rng_chance(&r, 0.3) ? rng_between(&r, 1, 3) : 1;
+    int64_t m = rng_between(&r, 1, 120), k = rng_between(&r, 1, 40), n = rng_between(&r, 1, 300),
+            b = rng_chance(&r, 0.3) ? rng_between(&r, 1, 3) : 1;
     int64_t swap[] = { 0, 2, 1 }, zero[] = { 0 }, ca[] = { 2 }, cb[] = { 1 };
     bool tx = rng_chance(&r, 0.3), ty = rng_chance(&r, 0.3);
-    val x = graph_add(g, &(spec){ .op = OP_input, .dtype = TN_F32, .name = "x", .rank = 3, .dims = (int64_t[]){ b, tx ? k : m, tx ? m : k } });
-    val y = graph_add(g, &(spec){ .op = OP_input, .dtype = TN_F32, .name = "y", .rank = 3, .dims = (int64_t[]){ b, ty ? n : k, ty ? k : n } });
+    val x = graph_add(
+        g,
+        &(spec){ .op = OP_input, .dtype = TN_F32, .name = "x", .rank = 3, .dims = (int64_t[]){ b, tx ? k : m, tx ? m : k } });
+    val y = graph_add(
+        g,
+        &(spec){ .op = OP_input, .dtype = TN_F32, .name = "y", .rank = 3, .dims = (int64_t[]){ b, ty ? n : k, ty ? k : n } });
     if (tx) x = graph_permute(g, x, swap);
     if (ty) y = graph_permute(g, y, swap);
     if (rng_chance(&r, 0.2)) x = graph_unary(g, OP_tanh, x);
     val v = graph_dot(g, x, y, zero, zero, 1, ca, cb, 1);
     if (rng_chance(&r, 0.5)) v = graph_binary(g, OP_max, v, graph_splat_like(g, v, 0.1));
-    if (rng_chance(&r, 0.3)) v = graph_binary(g, OP_sub, v, graph_broadcast(g, graph_reduce(g, OP_reduce_max, v, 4), 3, graph_get(g, v)->dims));
+    if (rng_chance(&r, 0.3))
+        v = graph_binary(g, OP_sub, v, graph_broadcast(g, graph_reduce(g, OP_reduce_max, v, 4), 3, graph_get(g, v)->dims));
     if (rng_chance(&r, 0.3)) v = graph_permute(g, v, swap);
     if (rng_chance(&r, 0.2)) v = graph_reduce(g, OP_sum, v, 1ull << rng_below(&r, 3));
     graph_output(g, "out", v);
@@ -54,7 +62,8 @@ static graph *contraction_of(arena *a, uint64_t seed) {
 /* The graph of a seed; every second one with gradients where it has any. */
 static graph *graph_of(arena *a, uint64_t seed, tally *t) {
     guard gd, *outer = a->gd;
-    graph *g = seed % 16 == 3 || seed % 16 == 6 ? contraction_of(a, seed) : randgraph(a, seed, NULL), *d = graph_clone(g, a, false, NULL);
+    graph *g = seed % 16 == 3 || seed % 16 == 6 ? contraction_of(a, seed) : randgraph(a, seed, NULL),
+          *d = graph_clone(g, a, false, NULL);
     if (seed % 2 == 0) return g;
     a->gd = &gd;
     bool ok = GUARD_TRY(&gd) && differentiate(d, a);
@@ -84,8 +93,10 @@ static void test_texts(void **state) {
         tn_compile_opts o = TN_COMPILE_DEFAULTS;
         target machine = plan_target(seed);
         o.fusion = (int)(seed % 4);
-        plan *p = pipeline_run(g, &a, &o, &machine), *scalar = sched_plan(graph_without_folds(g, &a), &a, &(sched_opts){ .fusion = o.fusion, .local_bytes = 1 << 16 });
-        if (!plan_texts_agree(p, &a, text, sizeof text) || !plan_texts_agree(scalar, &a, text, sizeof text)) fail_msg("seed %d: %s", (int)seed, text);
+        plan *p = pipeline_run(g, &a, &o, &machine),
+             *scalar = sched_plan(graph_without_folds(g, &a), &a, &(sched_opts){ .fusion = o.fusion, .local_bytes = 1 << 16 });
+        if (!plan_texts_agree(p, &a, text, sizeof text) || !plan_texts_agree(scalar, &a, text, sizeof text))
+            fail_msg("seed %d: %s", (int)seed, text);
         kernels += p->kernels.n + scalar->kernels.n;
         arena_fini(&a);
     }
@@ -129,7 +140,9 @@ static void run_seed(uint64_t seed, tally *t) {
         graph *g = graph_of(&a, seed, t);
         reference r = reference_make(g, &a, seed);
         for (int fusion = 0; fusion < 4; fusion++) {
-            plan_config c = { .seed = seed, .fusion = fusion, .no_passes = (seed / 2 + (uint64_t)fusion) % 2, .t = plan_target(seed / 2) };
+            plan_config c = {
+                .seed = seed, .fusion = fusion, .no_passes = (seed / 2 + (uint64_t)fusion) % 2, .t = plan_target(seed / 2)
+            };
             t->runs++;
             if (plan_config_agrees(g, &r, &c)) continue;
             t->bad++;
@@ -148,11 +161,13 @@ static void test_random_graphs(void **state) {
     uint64_t first, n = fuzz_seeds(300, &first);
     double start = now_seconds();
     for (uint64_t seed = first; seed < first + n; seed++) run_seed(seed, &t);
-    printf("%llu random graphs, %d with gradients, %d plans, %d failed, %.1f s\n", (unsigned long long)n, t.differentiated, t.runs, t.bad, now_seconds() - start);
+    printf("%llu random graphs, %d with gradients, %d plans, %d failed, %.1f s\n", (unsigned long long)n, t.differentiated,
+           t.runs, t.bad, now_seconds() - start);
     assert_int_equal(t.bad, 0);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_bad_texts), cmocka_unit_test(test_texts), cmocka_unit_test(test_random_graphs) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_bad_texts), cmocka_unit_test(test_texts),
+                                        cmocka_unit_test(test_random_graphs) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

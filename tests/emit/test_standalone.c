@@ -1,8 +1,9 @@
-/* test_standalone.c - the C file of a program, compiled in three ways and run by a generated main, against the evaluator within proven
- * bounds, or against a session where several steps are run.
+/* test_standalone.c - the C file of a program, compiled in three ways and run by a generated main, against the evaluator within
+ * proven bounds, or against a session where several steps are run.
  *
  * Labels: random
- * Compilers: cc -O2 (any x86-64), cc -O2 -march=native, and clang where there is one. TENON_FUZZ_SEEDS: random graphs (default 2). */
+ * Compilers: cc -O2 (any x86-64), cc -O2 -march=native, and clang where there is one. TENON_FUZZ_SEEDS: random graphs (default
+ * 2). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,7 +24,8 @@
 static char dir[256];
 static tn_ctx *ctx;
 
-static const char *const compilers[] = { "cc -O2 -Wall -Wextra -Werror -Wno-psabi", "cc -O2 -march=native", "clang -O2 -march=native", "clang -O1" };
+static const char *const compilers[] = { "cc -O2 -Wall -Wextra -Werror -Wno-psabi", "cc -O2 -march=native",
+                                         "clang -O2 -march=native", "clang -O1" };
 
 static bool has_clang(void) { return system("command -v clang >/dev/null 2>&1") == 0; }
 
@@ -96,13 +98,20 @@ static size_t state_bytes(const subject *s, int i) {
 
 /* A main that reads the inputs of each step, and writes outputs, and at the end states by the table. */
 static void write_main(const subject *s, int steps) {
-    static const char *const types[TN_N_DTYPES] = { "float", "double", "uint16_t", "uint16_t", "int8_t", "int32_t", "int64_t", "uint8_t", "uint8_t" };
+    static const char *const types[TN_N_DTYPES] = { "float",   "double",  "uint16_t", "uint16_t", "int8_t",
+                                                    "int32_t", "int64_t", "uint8_t",  "uint8_t" };
     const tn_program *p = s->p;
     FILE *f = open_file("main.c", "w");
-    fprintf(f, "#include <stdint.h>\n#include <stdio.h>\n#define %s_INTERFACE\n#include \"subject.c\"\nstatic struct %s_ctx c;\n", s->name, s->name);
+    fprintf(f,
+            "#include <stdint.h>\n#include <stdio.h>\n#define %s_INTERFACE\n#include \"subject.c\"\nstatic struct %s_ctx c;\n",
+            s->name, s->name);
     for (int i = 0; i < p->n_io; i++)
-        fprintf(f, "static %s a%d[%lld];\n", types[p->io[i].dtype], i, (long long)(p->io[i].bytes / (int64_t)dtype_size((tn_dtype)p->io[i].dtype)) + 1);
-    fprintf(f, "int main(void) {\n    FILE *in = fopen(\"in\", \"rb\"), *out = fopen(\"out\", \"wb\");\n    size_t n = 0;\n    if (!in || !out) return 1;\n    %s_init(&c);\n", s->name);
+        fprintf(f, "static %s a%d[%lld];\n", types[p->io[i].dtype], i,
+                (long long)(p->io[i].bytes / (int64_t)dtype_size((tn_dtype)p->io[i].dtype)) + 1);
+    fprintf(f,
+            "int main(void) {\n    FILE *in = fopen(\"in\", \"rb\"), *out = fopen(\"out\", \"wb\");\n    size_t n = 0;\n    if "
+            "(!in || !out) return 1;\n    %s_init(&c);\n",
+            s->name);
     fprintf(f, "    for (int step = 0; step < %d; step++) {\n", steps);
     for (int i = 0; i < p->n_io; i++)
         if (!p->io[i].is_output) fprintf(f, "        n += fread(a%d, 1, %lld, in);\n", i, (long long)p->io[i].bytes);
@@ -113,7 +122,10 @@ static void write_main(const subject *s, int steps) {
         if (p->io[i].is_output) fprintf(f, "        n += fwrite(a%d, 1, %lld, out);\n", i, (long long)p->io[i].bytes);
     fprintf(f, "    }\n    for (int i = 0; i < %s_state_count; i++)\n", s->name);
     fprintf(f, "        n += fwrite(c.state + %s_state_table[i].offset, 1, %s_state_table[i].bytes, out);\n", s->name, s->name);
-    fprintf(f, "    for (int i = 0; i < %s_state_count; i++) fprintf(out, \"%%s %%s\", %s_state_table[i].name, %s_state_table[i].dtype);\n", s->name, s->name, s->name);
+    fprintf(f,
+            "    for (int i = 0; i < %s_state_count; i++) fprintf(out, \"%%s %%s\", %s_state_table[i].name, "
+            "%s_state_table[i].dtype);\n",
+            s->name, s->name, s->name);
     fprintf(f, "    return n == 0 && %s_state_table[%s_state_count].name ? 2 : fclose(out) != 0;\n}\n", s->name, s->name);
     assert_int_equal(fclose(f), 0);
 }
@@ -132,7 +144,8 @@ static void run_main(subject *s, const char *compiler, int steps) {
     fclose(f);
     char *want = arena_strdup(s->a, "");
     for (int i = 0; i < s->p->n_states; i++)
-        want = arena_printf(s->a, "%s%s %s", want, s->p->states[i].name, dtype_name((tn_dtype)graph_get(s->p->plan->g, s->p->states[i].node)->dtype));
+        want = arena_printf(s->a, "%s%s %s", want, s->p->states[i].name,
+                            dtype_name((tn_dtype)graph_get(s->p->plan->g, s->p->states[i].node)->dtype));
     assert_int_equal(n, s->n_out * (size_t)steps + states + strlen(want));
     assert_memory_equal(s->out + s->n_out * (size_t)steps + states, want, strlen(want));
 }
@@ -147,7 +160,8 @@ static void compare_all(const subject *s, const eval_value *want, double **bound
         for (int k = 0; k < s->g->outputs.n; k++) {
             const output *w = &s->g->outputs.at[k];
             if (!w->name || strcmp(w->name, s->p->io[i].name)) continue;
-            if (compare(s->g, w->v, at, want[w->v], bound ? bound[w->v] : NULL, 4, why_not, sizeof why_not) >= 0) fail_msg("%s: %s", w->name, why_not);
+            if (compare(s->g, w->v, at, want[w->v], bound ? bound[w->v] : NULL, 4, why_not, sizeof why_not) >= 0)
+                fail_msg("%s: %s", w->name, why_not);
         }
         at += s->p->io[i].bytes;
     }
@@ -159,7 +173,8 @@ static void compare_all(const subject *s, const eval_value *want, double **bound
         assert_int_not_equal(state, 0);
         for (int k = 0; k < s->g->outputs.n; k++)
             if (s->g->outputs.at[k].state == state) v = s->g->outputs.at[k].v;
-        if (compare(s->g, v, at, want[v], bound ? bound[v] : NULL, 4, why_not, sizeof why_not) >= 0) fail_msg("state %s: %s", name, why_not);
+        if (compare(s->g, v, at, want[v], bound ? bound[v] : NULL, 4, why_not, sizeof why_not) >= 0)
+            fail_msg("state %s: %s", name, why_not);
     }
 }
 
@@ -168,7 +183,8 @@ static void write_inputs(const subject *s, const sample *in) {
     for (int i = 0; i < s->p->n_io; i++) {
         if (s->p->io[i].is_output) continue;
         for (int k = 0; k < s->g->inputs.n; k++)
-            if (!strcmp(graph_get(s->g, s->g->inputs.at[k])->name, s->p->io[i].name)) assert_int_equal(fwrite(in->data[k], 1, in->bytes[k], f), in->bytes[k]);
+            if (!strcmp(graph_get(s->g, s->g->inputs.at[k])->name, s->p->io[i].name))
+                assert_int_equal(fwrite(in->data[k], 1, in->bytes[k], f), in->bytes[k]);
     }
     assert_int_equal(fclose(f), 0);
 }
@@ -238,8 +254,17 @@ ARENA_TEST(test_dtypes) {
     for (size_t i = 0; i < COUNT_OF(ints); i++) {
         tn_tensor x = tn_state(g, ints[i].name, ints[i].t, TN_DIMS(9), ints[i].data);
         tn_tensor y = tn_flip(x, TN_INTS(0));
-        tn_tensor results[] = { tn_add(x, y),      tn_sub(x, y), tn_mul(x, y), tn_neg(x), tn_abs(x), tn_sum(x, TN_ALL_AXES, 0), tn_prod(tn_add_scalar(x, 3), TN_ALL_AXES, 0),
-                                tn_matmul(x, y), tn_div(x, y), tn_mod(x, y), tn_max(x, y) };
+        tn_tensor results[] = { tn_add(x, y),
+                                tn_sub(x, y),
+                                tn_mul(x, y),
+                                tn_neg(x),
+                                tn_abs(x),
+                                tn_sum(x, TN_ALL_AXES, 0),
+                                tn_prod(tn_add_scalar(x, 3), TN_ALL_AXES, 0),
+                                tn_matmul(x, y),
+                                tn_div(x, y),
+                                tn_mod(x, y),
+                                tn_max(x, y) };
         for (size_t k = 0; k < COUNT_OF(results); k++) tn_output(results[k], arena_printf(a, "%s %zu", ints[i].name, k));
         tn_output(tn_lt(x, y), arena_printf(a, "%s less", ints[i].name));
         tn_assign(x, tn_mul(x, y));
@@ -253,7 +278,8 @@ ARENA_TEST(test_dtypes) {
 
 ARENA_TEST(test_half_types) {
     tn_graph *g = tn_graph_new(ctx, "halves");
-    tn_tensor h = tn_input(g, "h", TN_F16, TN_DIMS(3, 21)), b = tn_input(g, "b", TN_BF16, TN_DIMS(3, 21)), d = tn_input(g, "d", TN_F64, TN_DIMS(3, 21));
+    tn_tensor h = tn_input(g, "h", TN_F16, TN_DIMS(3, 21)), b = tn_input(g, "b", TN_BF16, TN_DIMS(3, 21)),
+              d = tn_input(g, "d", TN_F64, TN_DIMS(3, 21));
     tn_tensor m = tn_input(g, "m", TN_BOOL, TN_DIMS(3, 21));
     tn_output(tn_mul(h, tn_cast(b, TN_F16)), "f16");
     tn_output(tn_exp(b), "bf16");
@@ -265,11 +291,13 @@ ARENA_TEST(test_half_types) {
 
 /* Constants and initial states reach the outputs bit by bit (a NaN as a NaN). */
 ARENA_TEST(test_exact_data) {
-    float f[29] = { 0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-45f, -1.17549421e-38f, 3.4028234663852886e38f, 1.0f / 3, -16777217, 1e10f, 0.1f, 999999.5f, -7 };
+    float f[29] = { 0.0f,     -0.0f,     INFINITY, -INFINITY, NAN,       1e-45f, -1.17549421e-38f, 3.4028234663852886e38f,
+                    1.0f / 3, -16777217, 1e10f,    0.1f,      999999.5f, -7 };
     double d[7] = { 0.1, -0.0, 4.9406564584124654e-324, 1.7976931348623157e308, -1e15, 1e22, 123456.789 };
     tn_graph *g = tn_graph_new(ctx, "data");
     tn_tensor zero = tn_input(g, "i", TN_I64, TN_DIMS(1));
-    tn_tensor row = tn_select(tn_expand(tn_lt(zero, zero), TN_DIMS(29)), tn_full(g, TN_F32, TN_DIMS(29), 5), tn_const(g, TN_F32, TN_DIMS(29), f));
+    tn_tensor row = tn_select(tn_expand(tn_lt(zero, zero), TN_DIMS(29)), tn_full(g, TN_F32, TN_DIMS(29), 5),
+                              tn_const(g, TN_F32, TN_DIMS(29), f));
     tn_output(row, "f32");
     tn_output(tn_const(g, TN_F64, TN_DIMS(7), d), "f64");
     tn_output(tn_state(g, "s", TN_F32, TN_DIMS(29), f), "state");
@@ -295,7 +323,9 @@ ARENA_TEST(test_zero_sizes) {
 ARENA_TEST(test_names) {
     char name[200];
     memset(name, 'n', sizeof name - 1), name[199] = 0;
-    const char *const names[] = { "a b", "a_b", "a-b", "a_b_2", "int", "x-1", "", "1", "*/ int", "\"\\\n", "linux", "f32x8", "ctx", "\xc3\xa9t\xc3\xa9", "%d%s?\?/" };
+    const char *const names[] = { "a b",     "a_b",    "a-b",    "a_b_2", "int",   "x-1", "",
+                                  "1",       "*/ int", "\"\\\n", "linux", "f32x8", "ctx", "\xc3\xa9t\xc3\xa9",
+                                  "%d%s?\?/" };
     tn_graph *g = tn_graph_new(ctx, "*/ main() {\n\\");
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         const char *n = *names[i] ? names[i] : name;
@@ -355,7 +385,8 @@ ARENA_TEST(test_training_steps) {
         fill_random(&r, TN_F32, data[step], BATCH * PIXELS, -1, 1);
         for (int i = 0; i < BATCH; i++) labels[step][i] = rng_below(&r, CLASSES);
         fwrite(data[step], sizeof data[step], 1, f), fwrite(labels[step], sizeof labels[step], 1, f);
-        assert_int_equal(tn_run(session, TN_BIND({ "x", data[step] }, { "label", labels[step] }, { "loss", &want[step] })), TN_OK);
+        assert_int_equal(tn_run(session, TN_BIND({ "x", data[step] }, { "label", labels[step] }, { "loss", &want[step] })),
+                         TN_OK);
     }
     assert_int_equal(fclose(f), 0);
     write_main(&s, STEPS);
@@ -366,7 +397,8 @@ ARENA_TEST(test_training_steps) {
         for (int i = 0; i < s.p->n_states; at += state_bytes(&s, i), i++) {
             char *state = arena_alloc(a, state_bytes(&s, i) + 1);
             assert_int_equal(tn_session_get(session, s.p->states[i].name, state, state_bytes(&s, i)), TN_OK);
-            expect_near(s.p->states[i].name, (tn_dtype)graph_get(s.p->plan->g, s.p->states[i].node)->dtype, at, state, state_bytes(&s, i));
+            expect_near(s.p->states[i].name, (tn_dtype)graph_get(s.p->plan->g, s.p->states[i].node)->dtype, at, state,
+                        state_bytes(&s, i));
         }
     }
     tn_session_free(session);
@@ -382,11 +414,13 @@ ARENA_TEST(test_example_of_the_head) {
     open_subject(&s, a, g->ir, 3);
     FILE *f = open_file("main.c", "w");
     int lines = 0;
-    for (const char *line = strstr(s.text, " *     #define"); line && strncmp(line, " *     ", 7) == 0; line = strchr(line, '\n') + 1, lines++)
+    for (const char *line = strstr(s.text, " *     #define"); line && strncmp(line, " *     ", 7) == 0;
+         line = strchr(line, '\n') + 1, lines++)
         fprintf(f, "%.*s\n", (int)strcspn(line + 7, "\n"), line + 7);
     assert_int_equal(fclose(f), 0);
     assert_in_range(lines, 8, 12);
-    shell("cp subject.c demo.c && cc -O2 -Wall -Wextra -Werror -Wno-psabi -o prog main.c demo.c -lm && ./prog > out && grep -qx 15 out");
+    shell("cp subject.c demo.c && cc -O2 -Wall -Wextra -Werror -Wno-psabi -o prog main.c demo.c -lm && ./prog > out && grep "
+          "-qx 15 out");
     close_subject(&s);
     tn_graph_free(g);
 }
@@ -416,10 +450,17 @@ ARENA_TEST(test_text_is_repeatable) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mlp_with_softmax), cmocka_unit_test(test_convolutions),  cmocka_unit_test(test_dtypes),
-        cmocka_unit_test(test_half_types),       cmocka_unit_test(test_exact_data),    cmocka_unit_test(test_zero_sizes),
-        cmocka_unit_test(test_names),            cmocka_unit_test(test_training_steps), cmocka_unit_test(test_example_of_the_head),
-        cmocka_unit_test(test_text_is_repeatable), cmocka_unit_test(test_random_graphs),
+        cmocka_unit_test(test_mlp_with_softmax),
+        cmocka_unit_test(test_convolutions),
+        cmocka_unit_test(test_dtypes),
+        cmocka_unit_test(test_half_types),
+        cmocka_unit_test(test_exact_data),
+        cmocka_unit_test(test_zero_sizes),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_training_steps),
+        cmocka_unit_test(test_example_of_the_head),
+        cmocka_unit_test(test_text_is_repeatable),
+        cmocka_unit_test(test_random_graphs),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,5 +1,5 @@
-/* test_sched.c - layers (net_*.tn) and graphs that once were scheduled, tiled or placed wrongly: tests/sched/<name>.tn, at every fusion level, with and without passes, for
- * machines of every vector width. */
+/* test_sched.c - layers (net_*.tn) and graphs that once were scheduled, tiled or placed wrongly: tests/sched/<name>.tn, at
+ * every fusion level, with and without passes, for machines of every vector width. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,7 +40,8 @@ static int run_file(arena *a, const char *name) {
         for (int fusion = 0; fusion < 4; fusion++)
             for (int no_passes = 0; no_passes < 2; no_passes++, runs++) {
                 plan_config c = { .seed = seed, .fusion = fusion, .no_passes = no_passes, .t = plan_target(seed) };
-                if (!plan_config_agrees(g, &r, &c)) fail_msg("%s, seed %d, fusion %d, no_passes %d: %s", name, (int)seed, fusion, no_passes, c.text);
+                if (!plan_config_agrees(g, &r, &c))
+                    fail_msg("%s, seed %d, fusion %d, no_passes %d: %s", name, (int)seed, fusion, no_passes, c.text);
             }
     }
     return runs;

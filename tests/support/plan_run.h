@@ -1,5 +1,5 @@
-/* plan_run.h - what the tests of plans share: a graph goes through the pipeline, its plan through the interpreter, its results against the
- * reference evaluator within proven bounds. No compiler, no device. */
+/* plan_run.h - what the tests of plans share: a graph goes through the pipeline, its plan through the interpreter, its results
+ * against the reference evaluator within proven bounds. No compiler, no device. */
 #ifndef TN_TESTS_SUPPORT_PLAN_RUN_H
 #define TN_TESTS_SUPPORT_PLAN_RUN_H
 
@@ -45,7 +45,8 @@ static inline bool plan_agrees(const plan *p, const reference *r, arena *a, char
         char why_not[512];
         if (w->name) got[0] = m->io[plan_io(p, w->name, true)];
         for (int s = 0; w->state && s < p->states.n; s++)
-            if (!strcmp(p->states.at[s].name, graph_get(g, w->state)->name)) got[1] = m->state + p->bufs.at[p->states.at[s].buf].offset;
+            if (!strcmp(p->states.at[s].name, graph_get(g, w->state)->name))
+                got[1] = m->state + p->bufs.at[p->states.at[s].buf].offset;
         for (int x = 0; x < 2; x++) {
             if (!got[x] || compare(g, w->v, got[x], r->want[w->v], r->bound[w->v], 4, why_not, sizeof why_not) < 0) continue;
             snprintf(text, n_text, "%s: %s", x == 0 ? w->name : graph_get(g, w->state)->name, why_not);
@@ -67,7 +68,10 @@ typedef struct plan_config {
 /* Machines of every vector width; few threads and many, so that loops are split. */
 static inline target plan_target(uint64_t seed) {
     static const int widths[] = { 32, 64, 16, 32 }, threads[] = { 1, 2, 3, 8 };
-    return (target){ .vector_bytes = widths[seed % 4], .n_vector_regs = seed % 4 == 1 ? 32 : 16, .threads = threads[seed / 4 % 4], .l1_bytes = 32 << 10,
+    return (target){ .vector_bytes = widths[seed % 4],
+                     .n_vector_regs = seed % 4 == 1 ? 32 : 16,
+                     .threads = threads[seed / 4 % 4],
+                     .l1_bytes = 32 << 10,
                      .l2_bytes = 256 << 10 };
 }
 
@@ -106,13 +110,14 @@ static inline bool plan_texts_agree(const plan *p, arena *a, char *why_not, size
     return true;
 }
 
-/* The sum of the squares of all float outputs, differentiated by all float inputs: gradients become further outputs. Returns false when there is
- * nothing to differentiate. Jumps where grad_build does. */
+/* The sum of the squares of all float outputs, differentiated by all float inputs: gradients become further outputs. Returns
+ * false when there is nothing to differentiate. Jumps where grad_build does. */
 static inline bool differentiate(graph *g, arena *a) {
     VEC(val) xs = { 0 };
     val loss = 0;
     for (int i = 0; i < g->inputs.n; i++)
-        if (graph_get(g, g->inputs.at[i])->dtype == TN_F32 && graph_get(g, g->inputs.at[i])->op == OP_input) VEC_PUSH(a, &xs, g->inputs.at[i]);
+        if (graph_get(g, g->inputs.at[i])->dtype == TN_F32 && graph_get(g, g->inputs.at[i])->op == OP_input)
+            VEC_PUSH(a, &xs, g->inputs.at[i]);
     for (int i = 0; i < g->outputs.n; i++) {
         val y = g->outputs.at[i].v;
         const node *n = graph_get(g, y);

@@ -20,7 +20,8 @@ int main(void) {
     tn_ctx *ctx = tn_ctx_new(NULL);
     if (!ctx) return 1;
     tn_status s = tn_ctx_status(ctx);
-    printf("libtenon %s, %s, headers %d.%d.%d\n", tn_version(), tn_status_name(s), TN_VERSION_MAJOR, TN_VERSION_MINOR, TN_VERSION_PATCH);
+    printf("libtenon %s, %s, headers %d.%d.%d\n", tn_version(), tn_status_name(s), TN_VERSION_MAJOR, TN_VERSION_MINOR,
+           TN_VERSION_PATCH);
     tn_ctx_free(ctx);
     return s == TN_OK && strcmp(tn_status_name(TN_ERR_IO), "TN_ERR_IO") == 0 ? 0 : 2;
 }
