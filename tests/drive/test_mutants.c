@@ -120,78 +120,54 @@ static affine scaled_term(plan *p, affine x, int64_t more) { /* its first coeffi
 }
 static void drop(kins *in) { *in = (kins){ .op = K_CONST, .dtype = TN_F32, .lanes = 1 }; }
 
-DEFECT(loop_ends_early)
-AT(long_loop, in->hi -= in->step)
-DEFECT(loop_ends_late) AT(long_loop, in->hi += in->step) DEFECT(loop_starts_late) AT(long_loop, in->lo += in->step) DEFECT(
-    loop_steps_too_far) AT(long_loop, in->step *= 2) DEFECT(loop_is_left_open) AT(loop_end, drop(in)) DEFECT(store_beside)
-    AT(store, in->idx = affine_offset(in->idx, 1)) DEFECT(load_beside) AT(load_along, in->idx = affine_offset(in->idx, -1))
-        DEFECT(load_coefficient) AT(load_along, in->idx = scaled_term(p, in->idx, 1)) DEFECT(store_coefficient) AT(
-            store_along,
-            in->idx = scaled_term(p, in->idx,
-                                  1)) DEFECT(load_lane_stride) AT(wide_load, in->lane_stride += 1) DEFECT(load_repeats_a_lane)
-            AT(wide_load, in->lane_stride = 0) DEFECT(store_lane_stride) AT(wide_store, in->lane_stride += 1) DEFECT(
-                store_dropped) AT(store,
-                                  drop(in)) DEFECT(copy_stored_twice)
-                AT(whole_store, in->idx = in[-1].idx) DEFECT(tail_value_of_main_loop) AT(whole_store, in->a = in[-1].a) DEFECT(
-                    sub_swapped) AT(subtraction, reg t = in->a; in->a = in->b; in->b = t)
-                    DEFECT(select_swapped) AT(selection, reg t = in->b; in->b = in->c; in->c = t) DEFECT(comparison_turned)
-                        AT(comparison, reg t = in->a; in->a = in->b;
-                           in->b = t) DEFECT(function_replaced) AT(exponential, in->alu = OP_sin)
-                            DEFECT(stale_register) AT(used_twice, in->b = (reg)(in - k->ins.at) - 1) DEFECT(
-                                register_from_below) AT(subtraction, in->a = (reg)(in - k->ins.at) + 1)
-                                DEFECT(mask_dropped) AT(masked_load, in->n_mask = 0) DEFECT(mask_too_wide)
-                                    AT(masked_load, for (int m = 0; m < in->n_mask; m++) in->mask[m].lo -= 100,
-                                       in->mask[m].hi += 100) DEFECT(mask_too_narrow)
-                                        AT(masked_load, for (int m = 0; m < in->n_mask; m++) in->mask[m].hi = in->mask[m].lo)
-                                            DEFECT(border_value) AT(masked_load, in->imm += 3) DEFECT(sum_starts_at_one) AT(
-                                                sum_acc,
-                                                in->imm = 1) DEFECT(product_starts_at_zero)
-                                                AT(prod_acc, in->imm = 0) DEFECT(max_starts_at_zero) AT(max_acc, in->imm = 0)
-                                                    DEFECT(update_by_another_op) AT(plain_update, in->alu = OP_max)
-                                                        DEFECT(update_dropped) AT(fma_update,
-                                                                                  drop(in)) DEFECT(update_of_one_operand)
-                                                            AT(fma_update, in->b = in->a) DEFECT(argmin_for_argmax) AT(
-                                                                arg_update,
-                                                                in->alu = OP_argmin) DEFECT(arg_index_off_by_one)
-                                                                AT(arg_update,
-                                                                   in->idx = affine_offset(in->idx, 1)) DEFECT(half_the_lanes)
-                                                                    AT(across, in->imm_int /= 2) DEFECT(another_random_stream)
-                                                                        AT(random_ins, in->imm_int++) DEFECT(wrap_dropped)
-                                                                            AT(wrapped,
-                                                                               *in = (kins){ .op = K_ALU,
-                                                                                             .alu = OP_stop_gradient,
-                                                                                             .dtype = in->dtype,
-                                                                                             .src = in->dtype,
-                                                                                             .lanes = in->lanes,
-                                                                                             .a = in->a })
-                                                                                DEFECT(cast_from_another_dtype) AT(
-                                                                                    int_cast,
-                                                                                    in->src = TN_F32) DEFECT(gather_stride)
-                                                                                    AT(dynamic_load,
-                                                                                       in->dyn_stride +=
-                                                                                       1) DEFECT(gather_without_end)
-                                                                                        AT(dynamic_load, in->dyn_n += 1) DEFECT(
-                                                                                            scatter_dropped) AT(scatter, drop(in))
-                                                                                            DEFECT(scatter_stores) AT(
-                                                                                                scatter,
-                                                                                                in->op = K_STORE;
-                                                                                                in->dyn = 0) DEFECT(output_read)
-                                                                                                AT(load_along,
-                                                                                                   k->bufs.at[in->buf].kind =
-                                                                                                       KB_OUT)
-                                                                                                    DEFECT(input_written) AT(
-                                                                                                        store,
-                                                                                                        k->bufs
-                                                                                                            .at[in->buf]
-                                                                                                            .kind =
-                                                                                                            KB_IN)
-                                                                                                        DEFECT(
-                                                                                                            serial_store_of_parallel_kernel)
-                                                                                                            AT(parallel_loop,
-                                                                                                               in->par = 0)
+/* clang-format off */
+DEFECT(loop_ends_early) AT(long_loop, in->hi -= in->step)
+DEFECT(loop_ends_late) AT(long_loop, in->hi += in->step)
+DEFECT(loop_starts_late) AT(long_loop, in->lo += in->step)
+DEFECT(loop_steps_too_far) AT(long_loop, in->step *= 2)
+DEFECT(loop_is_left_open) AT(loop_end, drop(in))
+DEFECT(store_beside) AT(store, in->idx = affine_offset(in->idx, 1))
+DEFECT(load_beside) AT(load_along, in->idx = affine_offset(in->idx, -1))
+DEFECT(load_coefficient) AT(load_along, in->idx = scaled_term(p, in->idx, 1))
+DEFECT(store_coefficient) AT(store_along, in->idx = scaled_term(p, in->idx, 1))
+DEFECT(load_lane_stride) AT(wide_load, in->lane_stride += 1)
+DEFECT(load_repeats_a_lane) AT(wide_load, in->lane_stride = 0)
+DEFECT(store_lane_stride) AT(wide_store, in->lane_stride += 1)
+DEFECT(store_dropped) AT(store, drop(in))
+DEFECT(copy_stored_twice) AT(whole_store, in->idx = in[-1].idx)
+DEFECT(tail_value_of_main_loop) AT(whole_store, in->a = in[-1].a)
+DEFECT(sub_swapped) AT(subtraction, reg t = in->a; in->a = in->b; in->b = t)
+DEFECT(select_swapped) AT(selection, reg t = in->b; in->b = in->c; in->c = t)
+DEFECT(comparison_turned) AT(comparison, reg t = in->a; in->a = in->b; in->b = t)
+DEFECT(function_replaced) AT(exponential, in->alu = OP_sin)
+DEFECT(stale_register) AT(used_twice, in->b = (reg)(in - k->ins.at) - 1)
+DEFECT(register_from_below) AT(subtraction, in->a = (reg)(in - k->ins.at) + 1)
+DEFECT(mask_dropped) AT(masked_load, in->n_mask = 0)
+DEFECT(mask_too_wide) AT(masked_load, for (int m = 0; m < in->n_mask; m++) in->mask[m].lo -= 100, in->mask[m].hi += 100)
+DEFECT(mask_too_narrow) AT(masked_load, for (int m = 0; m < in->n_mask; m++) in->mask[m].hi = in->mask[m].lo)
+DEFECT(border_value) AT(masked_load, in->imm += 3)
+DEFECT(sum_starts_at_one) AT(sum_acc, in->imm = 1)
+DEFECT(product_starts_at_zero) AT(prod_acc, in->imm = 0)
+DEFECT(max_starts_at_zero) AT(max_acc, in->imm = 0)
+DEFECT(update_by_another_op) AT(plain_update, in->alu = OP_max)
+DEFECT(update_dropped) AT(fma_update, drop(in))
+DEFECT(update_of_one_operand) AT(fma_update, in->b = in->a)
+DEFECT(argmin_for_argmax) AT(arg_update, in->alu = OP_argmin)
+DEFECT(arg_index_off_by_one) AT(arg_update, in->idx = affine_offset(in->idx, 1))
+DEFECT(half_the_lanes) AT(across, in->imm_int /= 2)
+DEFECT(another_random_stream) AT(random_ins, in->imm_int++)
+DEFECT(wrap_dropped) AT(wrapped, *in = (kins){ .op = K_ALU, .alu = OP_stop_gradient, .dtype = in->dtype, .src = in->dtype, .lanes = in->lanes, .a = in->a })
+DEFECT(cast_from_another_dtype) AT(int_cast, in->src = TN_F32)
+DEFECT(gather_stride) AT(dynamic_load, in->dyn_stride += 1)
+DEFECT(gather_without_end) AT(dynamic_load, in->dyn_n += 1)
+DEFECT(scatter_dropped) AT(scatter, drop(in))
+DEFECT(scatter_stores) AT(scatter, in->op = K_STORE; in->dyn = 0)
+DEFECT(output_read) AT(load_along, k->bufs.at[in->buf].kind = KB_OUT)
+DEFECT(input_written) AT(store, k->bufs.at[in->buf].kind = KB_IN)
+DEFECT(serial_store_of_parallel_kernel) AT(parallel_loop, in->par = 0)
+    /* clang-format on */
 
-                                                                                                                DEFECT(
-                                                                                                                    threads_share_elements) { /* the parallel variable no longer moves the store */
+    DEFECT(threads_share_elements) { /* the parallel variable no longer moves the store */
     for (int i = 0; i < p->kernels.n; i++) {
         kernel *k = p->kernels.at[i].k;
         bool any = false;
