@@ -105,15 +105,13 @@ int main(int argc, char **argv) {
             }
             right += m == 0 && best == label[TRAIN + i];
         }
-        if (m == 0 && json)
-            printf("{\"accuracy\":%.4f,\"seconds\":%.2f,\"epochs\":%d,\"modes\":[", right / (double)TEST, spent, EPOCHS);
-        if (m == 0 && !json)
-            printf("accuracy %.2f %% of %d test images, trained in %.1f s\n", 100.0 * right / TEST, TEST, spent);
+        double acc = right / (double)TEST;
+        if (!m && json) printf("{\"accuracy\":%.4f,\"seconds\":%.2f,\"epochs\":%d,\"modes\":[", acc, spent, EPOCHS);
+        if (!m && !json) printf("accuracy %.2f %% of %d test images, trained in %.1f s\n", 100 * acc, TEST, spent);
         unsigned long long bytes = st.bytes_read + st.bytes_written;
-        if (json)
-            printf("%s{\"mode\":\"%s\",\"images_per_s\":%.0f,\"kernels\":%d,\"bytes\":%llu}", m ? "," : "", names[m], TEST / t,
-                   st.kernels, bytes);
-        if (!json) printf("%-10s %12.0f images/s %4d kernels %10llu bytes moved\n", names[m], TEST / t, st.kernels, bytes);
+        const char *form = json ? "%s{\"mode\":\"%s\",\"images_per_s\":%.0f,\"kernels\":%d,\"bytes\":%llu}"
+                                : "%s%-10s %12.0f images/s %4d kernels %10llu bytes moved\n";
+        printf(form, json && m ? "," : "", names[m], TEST / t, st.kernels, bytes);
         tn_session_free(s), tn_program_free(q);
     }
     printf(json ? "]}\n" : "all five modes agree: %s\n", agree ? "yes" : "NO");
