@@ -390,20 +390,22 @@ static void print_cast_value(emitter *e, tn_dtype to, tn_dtype from, reg r, int 
     str_add(e->out, wrap ? "))" : ")");
 }
 
+/* The value is hidden from the compiler: where it unrolls a loop it would else compute x * index + y in two roundings, and in
+ * one where it does not, so that the bits would depend on how a loop is split over threads. */
 static void print_index(emitter *e, const kins *in, reg r) {
     const char *type = reg_type((tn_dtype)in->dtype);
+    bool wide = in->lanes > 1;
     need(e, (tn_dtype)in->dtype, in->lanes);
-    if (in->lanes == 1) {
-        str_addf(e->out, "%sx1 v%u = (%sx1)(", type, r, type);
-        print_affine(e, in->idx, 0);
-        str_add(e->out, ");\n");
-        return;
-    }
-    str_addf(e->out, "%sx%d v%u = K_%sx%d((%s)(", type, in->lanes, r, type, in->lanes, mem_type((tn_dtype)in->dtype));
+    need(e, (tn_dtype)in->dtype, 1);
+    str_addf(e->out, "%sx1 %s%u = (%sx1)(", type, wide ? "n" : "v", r, type);
     print_affine(e, in->idx, 0);
-    str_addf(e->out, ")) + (%sx%d){ ", type, in->lanes);
-    for (int l = 0; l < in->lanes; l++) str_addf(e->out, "%s%lld", l ? ", " : "", (long long)(l * in->lane_stride));
-    str_add(e->out, " };\n");
+    str_addf(e->out, "); HIDE(%s%u);", wide ? "n" : "v", r);
+    if (wide) {
+        str_addf(e->out, " %sx%d v%u = K_%sx%d(n%u) + (%sx%d){ ", type, in->lanes, r, type, in->lanes, r, type, in->lanes);
+        for (int l = 0; l < in->lanes; l++) str_addf(e->out, "%s%lld", l ? ", " : "", (long long)(l * in->lane_stride));
+        str_add(e->out, " };");
+    }
+    str_add(e->out, "\n");
 }
 
 static void print_random(emitter *e, const kins *in, reg r) {

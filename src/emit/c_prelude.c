@@ -16,6 +16,7 @@ static const char common[] =
     "typedef __UINT32_TYPE__ uint32_t; typedef __INT64_TYPE__ int64_t; typedef __UINT64_TYPE__ uint64_t;\n"
     "#define INL static inline __attribute__((always_inline, unused))\n"
     /* A vector of so many bytes stays in a register, where the machine has such registers. */
+    "#define HIDE(v) __asm__(\"\" : \"+r\"(v))\n"
     "#if defined(__AVX512F__)\n#define KEEP_16(v) __asm__(\"\" : \"+v\"(v))\n#elif defined(__SSE2__)\n#define KEEP_16(v) "
     "__asm__(\"\" : \"+x\"(v))\n#else\n#define KEEP_16(v) ((void)0)\n#endif\n"
     "#if defined(__AVX512F__)\n#define KEEP_32(v) __asm__(\"\" : \"+v\"(v))\n#elif defined(__AVX__)\n#define KEEP_32(v) "
