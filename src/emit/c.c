@@ -74,8 +74,7 @@ static void print_operand(emitter *e, reg r, int lanes) {
 
 /* ---- memory ---- */
 
-static void print_element(emitter *e, const kins *in, int lane, bool store) { /* b[..] of one lane */
-    (void)store;
+static void print_element(emitter *e, const kins *in, int lane) { /* b[..] of one lane */
     str_addf(e->out, "b%d[", in->buf);
     print_affine(e, in->idx, lane * in->lane_stride);
     if (in->dyn) {
@@ -130,7 +129,7 @@ static void print_vector_load(emitter *e, const kins *in) {
         str_addf(e->out, "LD%s_x%d(&", narrow, in->lanes);
     else
         str_addf(e->out, "LD_%sx%d(&", reg_type(stored), in->lanes);
-    print_element(e, in, 0, false);
+    print_element(e, in, 0);
     str_add(e->out, "))");
 }
 
@@ -154,7 +153,7 @@ static void print_load(emitter *e, const kins *in, reg r) {
             str_add(e->out, ") ? ");
         }
         open_convert(e, stored, 1);
-        print_element(e, in, 0, false);
+        print_element(e, in, 0);
         str_add(e->out, ")");
         if (in->n_mask) {
             str_add(e->out, " : ");
@@ -185,7 +184,7 @@ static void print_load(emitter *e, const kins *in, reg r) {
                 str_add(e->out, ") ? ");
             }
             open_convert(e, stored, 1);
-            print_element(e, in, l, false);
+            print_element(e, in, l);
             str_add(e->out, ")");
             if (in->n_mask) {
                 str_add(e->out, " : ");
@@ -221,7 +220,7 @@ static void print_store(emitter *e, const kins *in) {
             str_addf(e->out, "ST%s_x%d(&", narrow, in->lanes);
         else
             str_addf(e->out, "ST_%sx%d(&", reg_type(t), in->lanes);
-        print_element(e, in, 0, true);
+        print_element(e, in, 0);
         str_add(e->out, ", ");
         print_stored(e, in, in->lanes, 0);
         str_add(e->out, ");\n");
@@ -230,7 +229,7 @@ static void print_store(emitter *e, const kins *in) {
     need(e, kernel_reg_dtype(t), 1);
     for (int l = 0; l < in->lanes; l++) {
         if (l) line(e);
-        print_element(e, in, l, true);
+        print_element(e, in, l);
         str_addf(e->out, " = (%s)", mem_type(t));
         print_stored(e, in, 1, l);
         str_add(e->out, ";\n");
@@ -243,14 +242,14 @@ static void print_scatter(emitter *e, const kins *in) {
     str_addf(e->out, "if ((uint64_t)v%u < %lldULL) {", in->dyn, (long long)in->dyn_n);
     for (int l = 0; l < in->lanes; l++) {
         str_add(e->out, " ");
-        print_element(e, in, l, true);
+        print_element(e, in, l);
         str_addf(e->out, " = (%s)", mem_type(t));
         bool half = t == TN_F16 || t == TN_BF16;
         if (half) str_addf(e->out, "to_%s_x1(", t == TN_F16 ? "half" : "bf16");
         bool is_int = !dtype_is_float(t);
         if (is_int) str_add(e->out, "((uint64_t)"); /* wraps around */
         open_convert(e, t, 1);
-        print_element(e, in, l, true);
+        print_element(e, in, l);
         str_add(e->out, is_int ? ") + (uint64_t)" : ") + ");
         str_addf(e->out, e->k->ins.at[in->a].lanes > 1 ? "v%u[%d]" : "v%u", in->a, l);
         if (is_int) str_add(e->out, ")");

@@ -37,7 +37,7 @@ static bool is_pure(const kernel *k, const kins *in) {
 
 /* Registers that change from read to read: accumulators, and what is computed from them or from written memory, stay where they
  * are. */
-static void find_targets(hoist *h, uint64_t *fixed) {
+static void find_targets(hoist *h) {
     const kernel *k = h->k;
     int loops[64], depth = 0;
     bool *stays = ARENA_ARRAY(k->a, bool, k->ins.n);
@@ -57,7 +57,6 @@ static void find_targets(hoist *h, uint64_t *fixed) {
         while (t > 0 && !(d >> k->ins.at[loops[t - 1]].var & 1) && k->vars.at[k->ins.at[loops[t - 1]].var].extent > 0) t--;
         if (t < depth) h->target[i] = loops[t];
     }
-    (void)fixed;
 }
 
 static void copy_one(hoist *h, int i) {
@@ -73,7 +72,7 @@ void kopt_hoist(kernel *k) {
                 .deps = ARENA_ARRAY(k->a, uint64_t, k->ins.n),
                 .target = ARENA_ARRAY(k->a, int, k->ins.n),
                 .to = ARENA_ARRAY(k->a, reg, k->ins.n) };
-    find_targets(&h, NULL);
+    find_targets(&h);
     VEC_PUSH(k->a, &h.out, (kins){ 0 });
     for (int i = 1; i < k->ins.n; i++) {
         if (k->ins.at[i].op == K_LOOP)

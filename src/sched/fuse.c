@@ -76,7 +76,7 @@ static const char *cost_objection(const sched *s, const node *n, const analysis 
     return NULL;
 }
 
-static const char *level_objection(const sched *s, val v, int gi) {
+static const char *level_objection(const sched *s, val v) {
     const node *n = graph_get(s->g, v);
     if (op_is_move((op_code)n->op)) return NULL;
     if (s->opts.fusion == 0) return "fusion level 0 fuses nothing";
@@ -87,7 +87,6 @@ static const char *level_objection(const sched *s, val v, int gi) {
         return "fusion level 1 fuses elementwise ops with the op before them";
     if (op_get((op_code)n->op)->cls == CL_REDUCE || op_get((op_code)n->op)->cls == CL_ARG)
         return "fusion level 1 leaves reductions alone";
-    (void)gi;
     return NULL;
 }
 
@@ -95,7 +94,7 @@ static bool try_inside(sched *s, val v, int gi) {
     const node *n = graph_get(s->g, v);
     group *gr = &s->groups.at[gi];
     val root = gr->roots.at[0];
-    const char *no = level_objection(s, v, gi);
+    const char *no = level_objection(s, v);
     if (no) return decide(s, v, root, false, no);
     if (graph_get(s->g, root)->op == OP_scatter_add) return decide(s, v, root, false, "scatter_add reads memory");
     analysis before, after;

@@ -242,7 +242,7 @@ static void list_fused(sched *s, int gi, pkernel *pk) {
     pk->n_fused = inside.n;
 }
 
-static void count_traffic(const plan *p, pkernel *pk) {
+static void count_traffic(pkernel *pk) {
     kernel *k = pk->k;
     for (int b = 0; b < k->bufs.n; b++) {
         const kbuf *kb = &k->bufs.at[b];
@@ -265,7 +265,6 @@ static void count_traffic(const plan *p, pkernel *pk) {
         if (kb->kind != KB_OUT) k->bytes_read += bytes;
         if (kb->kind != KB_IN) k->bytes_written += bytes;
     }
-    (void)p;
 }
 
 static void count_flops(kernel *k) {
@@ -301,7 +300,7 @@ static bool lower_all(sched *s) {
         }
         pk.root = s->groups.at[o.out.at[i]].roots.at[s->groups.at[o.out.at[i]].roots.n - 1];
         list_fused(s, o.out.at[i], &pk);
-        count_traffic(s->p, &pk);
+        count_traffic(&pk);
         count_flops(pk.k);
         VEC_PUSH(s->a, &s->p->kernels, pk);
     }
