@@ -265,7 +265,7 @@ static reg push_load(lower *w, int buf, tn_dtype stored, affine at, kmask_list *
         in.mask = arena_copy(w->a, masks->at, sizeof(kmask) * (size_t)masks->n);
         in.mask_lane = ARENA_ARRAY(w->a, int64_t, masks->n);
         in.n_mask = masks->n;
-        in.imm_int = (int64_t)other;
+        in.imm_int = dtype_cast_to_int(TN_I64, other);
     }
     return kernel_push(w->k, in);
 }
@@ -411,7 +411,7 @@ static reg lower_pad(lower *w, val v, const affine *idx, kmask_list *masks) {
     if (is_plain_read(w, n->in[0])) return lower_read(w, n->in[0], in, &all, n->imm);
     reg x = lower_value(w, n->in[0], in, &all);
     if (own.n == 0) return x;
-    reg m = mask_register(w, &own), other = push_const(w, (tn_dtype)n->dtype, n->imm, (int64_t)n->imm);
+    reg m = mask_register(w, &own), other = push_const(w, (tn_dtype)n->dtype, n->imm, dtype_cast_to_int(TN_I64, n->imm));
     tn_dtype rt = kernel_reg_dtype((tn_dtype)n->dtype);
     return kernel_push(
         w->k,
