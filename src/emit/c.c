@@ -438,8 +438,25 @@ static void print_hsum(emitter *e, const kins *in, reg r) {
     str_addf(e->out, " v%u = h[0]; }\n", r);
 }
 
-static void print_loop(emitter *e, const kins *in) {
-    int v = in->var;
+/* Copies of a contraction's body that share one step of the loop counter: on a core that another program shares, the front end
+ * is the limit, and every instruction that does no arithmetic counts. */
+static int contraction_unroll(const emitter *e, reg loop) {
+    const kins *in = &e->k->ins.at[loop];
+    bool tile = false;
+    for (reg r = loop + 1; e->k->ins.at[r].op != K_END; r++) {
+        if (e->k->ins.at[r].op == K_LOOP) return 1;
+        tile |= e->k->ins.at[r].op == K_LOAD && feeds_contraction(e, r);
+    }
+    int64_t steps = (in->hi - in->lo) / in->step;
+    return !tile || steps < 16 ? 1 : steps < 64 ? 4 : 8;
+}
+
+static void print_loop(emitter *e, const kins *in, reg r) {
+    int v = in->var, unroll = in->par ? 1 : contraction_unroll(e, r);
+    if (unroll > 1) {
+        str_addf(e->out, "UNROLL(%d)\n", unroll);
+        line(e);
+    }
     if (in->par == 2) {
         str_addf(e->out, "if (tid == nt - 1) { const int64_t i%d = %lldL;\n", v, (long long)in->lo);
     } else if (in->par) {
@@ -463,7 +480,7 @@ static void print_ins(emitter *e, reg r) {
     line(e);
     switch (in->op) {
     case K_LOOP:
-        print_loop(e, in);
+        print_loop(e, in, r);
         return;
     case K_END:
         str_add(e->out, "}\n");

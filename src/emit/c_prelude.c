@@ -17,6 +17,8 @@ static const char common[] =
     "#define INL static inline __attribute__((always_inline, unused))\n"
     /* A vector of so many bytes stays in a register, where the machine has such registers. */
     "#define HIDE(v) __asm__(\"\" : \"+r\"(v))\n"
+    "#define PRAGMA(x) _Pragma(#x)\n#if defined(__clang__)\n#define UNROLL(n) PRAGMA(clang loop unroll_count(n))\n#else\n"
+    "#define UNROLL(n) PRAGMA(GCC unroll n)\n#endif\n"
     "#if defined(__AVX512F__)\n#define KEEP_16(v) __asm__(\"\" : \"+v\"(v))\n#elif defined(__SSE2__)\n#define KEEP_16(v) "
     "__asm__(\"\" : \"+x\"(v))\n#else\n#define KEEP_16(v) ((void)0)\n#endif\n"
     "#if defined(__AVX512F__)\n#define KEEP_32(v) __asm__(\"\" : \"+v\"(v))\n#elif defined(__AVX__)\n#define KEEP_32(v) "

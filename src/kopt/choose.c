@@ -145,20 +145,21 @@ static kvar best_of(const chooser *c, uint64_t candidates, int nest, double *out
 
 /* ---- contraction tiles ---- */
 
-/* Time of one step along the contraction for an mr x nv tile: two FMAs and a little less than two loads a cycle; four cycles of
- * latency, and one because no scheduler keeps every slot filled: tiles of ten or more accumulators win. */
-static double tile_cost(int mr, int nv) {
-    double fma = mr * nv / 2.0, loads = (mr + nv) / 1.8, cost = fma > loads ? fma : loads;
+/* Time of one step along the contraction for an mr x nv tile: two FMAs a cycle; all instructions at three a cycle, which is
+ * what a core gives one of the two programs that share it; four cycles of latency, and one because no scheduler keeps every
+ * slot filled: tiles of ten or more accumulators win. */
+double kopt_tile_cost(int mr, int nv) {
+    double fma = mr * nv / 2.0, all = (mr * nv + mr + nv) / 3.0, cost = fma > all ? fma : all;
     return cost > 5 ? cost : 5;
 }
 
 static double shape_cost(int64_t m, int64_t nvec, int mr, int nv) {
     double full_m = (double)(m / mr), full_n = (double)(nvec / nv);
     int rest_m = (int)(m % mr), rest_n = (int)(nvec % nv);
-    double t = full_m * full_n * tile_cost(mr, nv);
-    if (rest_m) t += full_n * tile_cost(rest_m, nv);
-    if (rest_n) t += full_m * tile_cost(mr, rest_n);
-    if (rest_m && rest_n) t += tile_cost(rest_m, rest_n);
+    double t = full_m * full_n * kopt_tile_cost(mr, nv);
+    if (rest_m) t += full_n * kopt_tile_cost(rest_m, nv);
+    if (rest_n) t += full_m * kopt_tile_cost(mr, rest_n);
+    if (rest_m && rest_n) t += kopt_tile_cost(rest_m, rest_n);
     return t;
 }
 

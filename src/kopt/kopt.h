@@ -17,6 +17,9 @@ void kopt_stage(kernel *k, const target *t);
 /* tile.c: writes the tiled form; the scalar kernel stays as it is. */
 kernel *kopt_tile(const kernel *k);
 
+/* Cycles of one step along a contraction for a register tile of mr x nv accumulators. */
+double kopt_tile_cost(int mr, int nv);
+
 kernel *kopt_run(kernel *k, const target *t); /* all of them */
 
 /* Removes instructions marked K_NIL and renumbers registers. */

@@ -215,12 +215,23 @@ static void stage_stretch(stager *t, stretch x) {
     if (x.block >= 0) kernel_push(&t->out, (kins){ .op = K_END });
 }
 
-/* Columns of a block: a few tiles, where they divide n evenly; 0 = no blocks. */
-static int64_t choose_block(const stager *t, int64_t width) {
-    int64_t n = t->k->vars.at[t->s.n].extent;
-    for (int64_t tiles = 6; tiles >= 2; tiles--)
-        if (n % (width * tiles) == 0) return width * tiles;
-    return 0;
+/* Columns of a block: up to six tiles, such that blocks divide n evenly and waste the least on narrow tiles, and that the sums
+ * of a stretch fit the second-level cache; 0 = no blocks. */
+static int64_t choose_block(const stager *t, int64_t l2_bytes) {
+    krole n = t->k->vars.at[t->s.n].role, m = t->k->vars.at[t->s.m].role;
+    int64_t extent = t->k->vars.at[t->s.n].extent, rows = t->k->vars.at[t->s.m].extent, depth = 1, best = 0;
+    for (int i = 0; i < t->depth.n; i++) depth *= t->k->vars.at[t->depth.at[i]].extent;
+    double best_cost =
+        1.25 * kopt_tile_cost(m.unroll, n.unroll) / n.unroll; /* of a vector; more is worse than a panel a tile */
+    for (int vectors = 2 * n.unroll; vectors <= 6 * n.unroll; vectors++) {
+        int64_t columns = (int64_t)vectors * n.lanes;
+        if (columns >= extent || extent % columns) continue;
+        if (depth * columns * 4 > l2_bytes / 4 && rows * columns * 4 > l2_bytes / 2) continue;
+        double cost = vectors / n.unroll * kopt_tile_cost(m.unroll, n.unroll);
+        if (vectors % n.unroll) cost += kopt_tile_cost(m.unroll, vectors % n.unroll);
+        if (cost / vectors < best_cost) best = columns, best_cost = cost / vectors;
+    }
+    return best;
 }
 
 /* Contractions deeper than a panel that fits the first-level cache are done in stretches. */
@@ -229,8 +240,10 @@ static void stage_all(stager *t, const target *machine) {
     int64_t width = (int64_t)k->vars.at[t->s.n].role.unroll * k->vars.at[t->s.n].role.lanes,
             size = (int64_t)dtype_size((tn_dtype)t->panel_load.src);
     int64_t depth = k->vars.at[t->depth.at[0]].extent, m = k->vars.at[t->s.m].extent,
-            fit = machine->l1_bytes / 2 / (width * size) / 64 * 64;
-    int64_t columns = t->block >= 0 ? t->block_width : width, stride = t->block >= 0 ? row_stride(t) : 1;
+            columns = t->block >= 0 ? t->block_width : width, stride = t->block >= 0 ? row_stride(t) : 1,
+            /* a block streams from the second-level cache past the rows of one tile; a panel stays in the first */
+        fit = (t->block >= 0 ? machine->l2_bytes / 4 : machine->l1_bytes / 2) / (columns * size) / 64 * 64;
+    if (fit > 512) fit = 512;
     bool single = t->depth.n == 1 && k->ins.at[t->s.upd].dtype == TN_F32 && m * columns * 4 <= machine->l2_bytes / 2;
     if (!single || fit < 64 || depth < 2 * fit) {
         int64_t elems = 1;
@@ -269,9 +282,8 @@ void kopt_stage(kernel *k, const target *t) {
     st.map = ARENA_ARRAY(k->a, reg, k->ins.n);
     st.out = (kernel){ .a = k->a };
     VEC_PUSH(k->a, &st.out.ins, (kins){ 0 });
-    int64_t width = (int64_t)k->vars.at[st.s.n].role.unroll * k->vars.at[st.s.n].role.lanes;
     st.block = -1;
-    st.block_width = choose_block(&st, width);
+    st.block_width = choose_block(&st, t->l2_bytes);
     bool parallel = k->par_var >= 0;
     kins outer = { 0 };
     for (int i = 1; i < st.s.upd; i++)
