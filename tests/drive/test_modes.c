@@ -1,5 +1,5 @@
-/* test_modes.c - the headline test: random graphs give the same result in every mode and at every fusion level, within the
- * bound that an error analysis proves against the double-precision evaluator.
+/* test_modes.c - the headline test: random graphs, half of them with gradients, give the same result in every mode and at every
+ * fusion level, within the bound that an error analysis proves against the double-precision evaluator.
  *
  * Labels: slow random
  * Each graph goes through the C compiler six times (once per op in immediate mode), so this takes a twentieth of
@@ -125,7 +125,8 @@ static int env_int(const char *name, int otherwise) {
 
 static void test_random_graphs(void **state) {
     (void)state;
-    int seeds = (env_int("TENON_FUZZ_SEEDS", 200) + 19) / 20, first = env_int("TENON_FUZZ_FIRST", 1), bad = 0, runs = 0;
+    int seeds = (env_int("TENON_FUZZ_SEEDS", 200) + 19) / 20, first = env_int("TENON_FUZZ_FIRST", 1), bad = 0, runs = 0,
+        differentiated = 0;
     tn_config cfg = { .struct_size = sizeof cfg, .compiler = getenv("TENON_CC") };
     tn_ctx *ctx = tn_ctx_new(&cfg);
     assert_non_null(ctx);
@@ -134,7 +135,7 @@ static void test_random_graphs(void **state) {
         guard gd;
         arena_init(&a, mem_libc(), &gd);
         if (!GUARD_TRY(&gd)) fail_msg("seed %d: %s", seed, gd.err.text);
-        graph *g = randgraph(&a, (uint64_t)seed, NULL);
+        graph *g = randcase(&a, (uint64_t)seed, &differentiated);
         for (size_t c = 0; c < COUNT_OF(configs); c++) {
             run r = { .ctx = ctx, .c = configs[c], .seed = (uint64_t)seed };
             runs++;
@@ -148,7 +149,8 @@ static void test_random_graphs(void **state) {
         arena_fini(&a);
     }
     tn_ctx_free(ctx);
-    printf("count: %d random graphs compiled, %d runs in %zu configurations, %d failed\n", seeds, runs, COUNT_OF(configs), bad);
+    printf("count: %d random graphs (%d with gradients) compiled, %d runs in %zu configurations, %d failed\n", seeds,
+           differentiated, runs, COUNT_OF(configs), bad);
     assert_int_equal(bad, 0);
 }
 

@@ -31,47 +31,6 @@ static void report(graph *g, arena *a, plan_config *c) {
     fprintf(stderr, "  after reduction: %s\n", c->text);
 }
 
-/* A contraction large enough for panels in local memory and for threads, with operands as they come and something behind it. */
-static graph *contraction_of(arena *a, uint64_t seed) {
-    rng r = rng_make(seed);
-    graph *g = graph_make(a, "contraction");
-    int64_t m = rng_between(&r, 1, 120), k = rng_between(&r, 1, 40), n = rng_between(&r, 1, 300),
-            b = rng_chance(&r, 0.3) ? rng_between(&r, 1, 3) : 1;
-    int64_t swap[] = { 0, 2, 1 }, zero[] = { 0 }, ca[] = { 2 }, cb[] = { 1 };
-    bool tx = rng_chance(&r, 0.3), ty = rng_chance(&r, 0.3);
-    val x = graph_add(
-        g,
-        &(spec){ .op = OP_input, .dtype = TN_F32, .name = "x", .rank = 3, .dims = (int64_t[]){ b, tx ? k : m, tx ? m : k } });
-    val y = graph_add(
-        g,
-        &(spec){ .op = OP_input, .dtype = TN_F32, .name = "y", .rank = 3, .dims = (int64_t[]){ b, ty ? n : k, ty ? k : n } });
-    if (tx) x = graph_permute(g, x, swap);
-    if (ty) y = graph_permute(g, y, swap);
-    if (rng_chance(&r, 0.2)) x = graph_unary(g, OP_tanh, x);
-    val v = graph_dot(g, x, y, zero, zero, 1, ca, cb, 1);
-    if (rng_chance(&r, 0.5)) v = graph_binary(g, OP_max, v, graph_splat_like(g, v, 0.1));
-    if (rng_chance(&r, 0.3))
-        v = graph_binary(g, OP_sub, v, graph_broadcast(g, graph_reduce(g, OP_reduce_max, v, 4), 3, graph_get(g, v)->dims));
-    if (rng_chance(&r, 0.3)) v = graph_permute(g, v, swap);
-    if (rng_chance(&r, 0.2)) v = graph_reduce(g, OP_sum, v, 1ull << rng_below(&r, 3));
-    graph_output(g, "out", v);
-    graph_compact(g);
-    return g;
-}
-
-/* The graph of a seed; every second one with gradients where it has any. */
-static graph *graph_of(arena *a, uint64_t seed, tally *t) {
-    guard gd, *outer = a->gd;
-    graph *g = seed % 16 == 3 || seed % 16 == 6 ? contraction_of(a, seed) : randgraph(a, seed, NULL),
-          *d = graph_clone(g, a, false, NULL);
-    if (seed % 2 == 0) return g;
-    a->gd = &gd;
-    bool ok = GUARD_TRY(&gd) && differentiate(d, a);
-    a->gd = outer;
-    t->differentiated += ok;
-    return ok ? d : graph_clone(g, a, false, NULL);
-}
-
 /* The scheduler knows no fold. */
 static graph *graph_without_folds(const graph *g, arena *a) {
     graph *c = graph_clone(g, a, true, NULL);
@@ -89,7 +48,7 @@ static void test_texts(void **state) {
         char text[4096];
         arena_init(&a, mem_libc(), &gd);
         if (!GUARD_TRY(&gd)) fail_msg("seed %d: %s", (int)seed, gd.err.text);
-        graph *g = graph_of(&a, seed, &t);
+        graph *g = randcase(&a, seed, &t.differentiated);
         tn_compile_opts o = TN_COMPILE_DEFAULTS;
         target machine = plan_target(seed);
         o.fusion = (int)(seed % 4);
@@ -137,7 +96,7 @@ static void run_seed(uint64_t seed, tally *t) {
     guard gd;
     arena_init(&a, mem_libc(), &gd);
     if (GUARD_TRY(&gd)) {
-        graph *g = graph_of(&a, seed, t);
+        graph *g = randcase(&a, seed, &t->differentiated);
         reference r = reference_make(g, &a, seed);
         for (int fusion = 0; fusion < 4; fusion++) {
             plan_config c = {

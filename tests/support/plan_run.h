@@ -7,7 +7,6 @@
 
 #include "drive/drive.h"
 #include "eval/eval_kernel.h"
-#include "grad/grad.h"
 #include "support/support.h"
 
 typedef struct reference { /* what a graph means for one sample of inputs */
@@ -107,31 +106,6 @@ static inline bool plan_texts_agree(const plan *p, arena *a, char *why_not, size
         snprintf(why_not, n, "kernel %s reads back as\n%s%s", p->kernels.at[i].k->name, y.s, problems.s);
         return false;
     }
-    return true;
-}
-
-/* The sum of the squares of all float outputs, differentiated by all float inputs: gradients become further outputs. Returns
- * false when there is nothing to differentiate. Jumps where grad_build does. */
-static inline bool differentiate(graph *g, arena *a) {
-    VEC(val) xs = { 0 };
-    val loss = 0;
-    for (int i = 0; i < g->inputs.n; i++)
-        if (graph_get(g, g->inputs.at[i])->dtype == TN_F32 && graph_get(g, g->inputs.at[i])->op == OP_input)
-            VEC_PUSH(a, &xs, g->inputs.at[i]);
-    for (int i = 0; i < g->outputs.n; i++) {
-        val y = g->outputs.at[i].v;
-        const node *n = graph_get(g, y);
-        if (!dtype_is_float((tn_dtype)n->dtype)) continue;
-        val f = graph_cast(g, y, TN_F32);
-        val s = graph_reduce(g, OP_sum, graph_binary(g, OP_mul, f, f), (1ull << graph_get(g, f)->rank) - 1);
-        s = graph_reshape(g, s, 0, NULL);
-        loss = loss ? graph_binary(g, OP_add, loss, s) : s;
-    }
-    if (!loss || xs.n == 0) return false;
-    val *grads = ARENA_ARRAY(a, val, xs.n);
-    grad_build(g, loss, xs.at, xs.n, grads);
-    for (int i = 0; i < xs.n; i++) graph_output(g, arena_printf(a, "d_%s", graph_get(g, xs.at[i])->name), grads[i]);
-    graph_compact(g);
     return true;
 }
 

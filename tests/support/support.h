@@ -90,6 +90,11 @@ typedef struct randgraph_opts {
  * sample_make. */
 graph *randgraph(arena *a, uint64_t seed, const randgraph_opts *opts);
 
+/* randcase.c: the graph of a seed for the bulk tests: of every 16, two are contractions large enough for panels in local memory
+ * and for threads; every second one gets the gradients of its float outputs by its float inputs as further outputs, where it
+ * has any (counted in *differentiated). */
+graph *randcase(arena *a, uint64_t seed, int *differentiated);
+
 /* ---- reduction ---- */
 
 /* Shrinks g as long as fails() holds: drops outputs, cuts values off by fresh inputs, constants or their own operands, drops

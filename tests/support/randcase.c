@@ -1,0 +1,74 @@
+/* randcase.c - the graphs that the bulk tests run: random ones, large contractions among them, every second one with gradients. */
+#include "grad/grad.h"
+#include "support/support.h"
+
+/* A contraction large enough for panels in local memory and for threads, with operands as they come and something behind it. */
+static graph *contraction_of(arena *a, uint64_t seed) {
+    rng r = rng_make(seed);
+    graph *g = graph_make(a, "contraction");
+    int64_t m = rng_between(&r, 1, 120), k = rng_between(&r, 1, 40), n = rng_between(&r, 1, 300),
+            b = rng_chance(&r, 0.3) ? rng_between(&r, 1, 3) : 1;
+    int64_t swap[] = { 0, 2, 1 }, zero[] = { 0 }, ca[] = { 2 }, cb[] = { 1 };
+    bool tx = rng_chance(&r, 0.3), ty = rng_chance(&r, 0.3);
+    val x = graph_add(
+        g,
+        &(spec){ .op = OP_input, .dtype = TN_F32, .name = "x", .rank = 3, .dims = (int64_t[]){ b, tx ? k : m, tx ? m : k } });
+    val y = graph_add(
+        g,
+        &(spec){ .op = OP_input, .dtype = TN_F32, .name = "y", .rank = 3, .dims = (int64_t[]){ b, ty ? n : k, ty ? k : n } });
+    if (tx) x = graph_permute(g, x, swap);
+    if (ty) y = graph_permute(g, y, swap);
+    if (rng_chance(&r, 0.2)) x = graph_unary(g, OP_tanh, x);
+    val v = graph_dot(g, x, y, zero, zero, 1, ca, cb, 1);
+    if (rng_chance(&r, 0.5)) v = graph_binary(g, OP_max, v, graph_splat_like(g, v, 0.1));
+    if (rng_chance(&r, 0.3))
+        v = graph_binary(g, OP_sub, v, graph_broadcast(g, graph_reduce(g, OP_reduce_max, v, 4), 3, graph_get(g, v)->dims));
+    if (rng_chance(&r, 0.3)) v = graph_permute(g, v, swap);
+    if (rng_chance(&r, 0.2)) v = graph_reduce(g, OP_sum, v, 1ull << rng_below(&r, 3));
+    graph_output(g, "out", v);
+    graph_compact(g);
+    return g;
+}
+
+/* The sum of the squares of all float outputs, differentiated by all float inputs: gradients become further outputs. Returns
+ * false when there is nothing to differentiate. Jumps where grad_build does. */
+static bool differentiate(graph *g, arena *a) {
+    VEC(val) xs = { 0 };
+    val loss = 0;
+    for (int i = 0; i < g->inputs.n; i++)
+        if (graph_get(g, g->inputs.at[i])->dtype == TN_F32 && graph_get(g, g->inputs.at[i])->op == OP_input)
+            VEC_PUSH(a, &xs, g->inputs.at[i]);
+    for (int i = 0; i < g->outputs.n; i++) {
+        val y = g->outputs.at[i].v;
+        const node *n = graph_get(g, y);
+        if (!dtype_is_float((tn_dtype)n->dtype)) continue;
+        val f = graph_cast(g, y, TN_F32);
+        val s = graph_reduce(g, OP_sum, graph_binary(g, OP_mul, f, f), (1ull << graph_get(g, f)->rank) - 1);
+        s = graph_reshape(g, s, 0, NULL);
+        loss = loss ? graph_binary(g, OP_add, loss, s) : s;
+    }
+    if (!loss || xs.n == 0) return false;
+    val *grads = ARENA_ARRAY(a, val, xs.n);
+    grad_build(g, loss, xs.at, xs.n, grads);
+    for (int i = 0; i < xs.n; i++) graph_output(g, arena_printf(a, "d_%s", graph_get(g, xs.at[i])->name), grads[i]);
+    graph_compact(g);
+    return true;
+}
+
+/* Whether d could be differentiated; where it could not, it is left in pieces. */
+static bool try_differentiate(graph *d, arena *a) {
+    guard gd, *outer = a->gd;
+    a->gd = &gd;
+    bool ok = GUARD_TRY(&gd) && differentiate(d, a);
+    a->gd = outer;
+    return ok;
+}
+
+graph *randcase(arena *a, uint64_t seed, int *differentiated) {
+    graph *g = seed % 16 == 3 || seed % 16 == 6 ? contraction_of(a, seed) : randgraph(a, seed, NULL);
+    if (seed % 2 == 0) return g;
+    graph *d = graph_clone(g, a, false, NULL);
+    if (!try_differentiate(d, a)) return g;
+    *differentiated += 1;
+    return d;
+}
