@@ -6,29 +6,50 @@
 
 /* stats.c: times several variants of the same work in turns (A B C A B C ...), so that a drifting clock hits all alike. */
 typedef struct stats {
-    double median, p10, p90; /* seconds of one run */
-    double mallocs;          /* allocations a timed run, over all threads */
+    double median, p10, p90, best; /* seconds of one run */
+    double mallocs;                /* allocations a timed run, over all threads */
     int samples;
     int64_t runs; /* timed runs in all */
 } stats;
 typedef struct stats_case {
-    void (*run)(void *ud, int64_t times); /* the work, `times` times over; nothing else is inside the timer */
+    void (*run)(void *ud, int64_t times);     /* the work, `times` times over; nothing else is inside the timer */
+    double (*clock)(void *ud, int64_t times); /* instead of run: returns the seconds itself (threads, another process) */
     void *ud;
     const char *label;
-    bool slow; /* a run takes seconds: no warm-up, and as few samples as give a spread */
+    bool slow;      /* a run takes seconds: no warm-up, and as few samples as give a spread */
+    bool companion; /* a ceiling: sampled in every round, but not what the rounds are made for */
     stats result;
     /* owned by stats_measure */
     int64_t times;
     double *sample, spent;
     int64_t allocations;
 } stats_case;
-/* Each case is warmed up, then timed in rounds until it has used `seconds` (at least 3 samples; 2 when one takes longer than
- * that). */
+/* Each case is warmed up, then all are sampled in rounds until they have used `seconds` each on average (at least 3 rounds; a
+ * slow one leaves the rounds when it has used its own). bar may be NULL. */
 void stats_measure(stats_case *cases, int n, double seconds, progress *bar);
+/* What a ceiling did in those rounds: work a second, in units of 1e9. */
+typedef struct rate {
+    double median, best;
+} rate;
+rate stats_rate(const stats *s, double work);
 
 /* mallocs.c */
 int64_t mallocs_count(void); /* calls of malloc, calloc, realloc, aligned_alloc, ... of this process so far */
 const char *mallocs_method(void);
+
+/* probe.c: loops of known cost, for ceilings. */
+typedef enum { PROBE_NONE, PROBE_FMA, PROBE_READ, PROBE_WRITE, PROBE_STREAM, PROBE_COPY, PROBE_CHASE } probe_kind;
+typedef struct probe probe;
+/* bytes: the footprint of all threads together, source and destination (nothing for PROBE_FMA). */
+probe *probe_new(probe_kind kind, int threads, size_t bytes);
+void probe_free(probe *p);
+double probe_work(const probe *p); /* of one run: flops; bytes moved (a copy reads and writes); loads of a chase */
+double probe_clock(void *ud, int64_t times);
+stats_case probe_case(probe *p, const char *label); /* a companion */
+const char *probe_isa(void);
+/* Zeroed pages whose data starts at another line of a page each time; big ones in huge pages where the system gives them. */
+void *buffer_new(size_t n);
+void buffer_free(void *p);
 
 /* ceiling.c: what this machine can do, measured now. */
 typedef struct ceiling {
@@ -41,25 +62,38 @@ typedef struct ceiling {
     double copy[3];  /* GB/s of memcpy between buffers beyond the caches, read plus written */
 } ceiling;
 ceiling ceiling_measure(int threads);
-double ceiling_peak(const ceiling *m, int threads); /* the entry for `threads`, or the nearest below */
 void ceiling_json(json *j, const ceiling *m);
 void ceiling_print(FILE *f, const ceiling *m);
+
+enum { MAX_RIVALS = 8 };
+extern const char *const rival_names[MAX_RIVALS + 1]; /* rivals.c; ends with NULL */
 
 /* A row of a result; fields that do not apply are negative and left out. */
 typedef struct bench_row {
     const char *work, *rung, *mode;
-    int64_t fusion, depth, size, batch, threads, kernels, bytes_read, bytes_written;
-    double median_us, p10_us, p90_us, compile_us, transfer_us, mallocs, gflops, peak_ratio, max_abs_err, max_ulp, err_bound;
+    const char *name, *variant; /* keys "case" and "variant" */
+    int64_t fusion, depth, size, batch, threads, footprint, kernels, bytes_read, bytes_written;
+    double median_us, p10_us, p90_us, best_us, compile_us, transfer_us, mallocs, gflops, peak_gflops, peak_ratio, best_ratio,
+        gbs, bandwidth_gbs, bandwidth_ratio, best_bandwidth_ratio, roof_ratio, best_roof_ratio, latency_ns, max_abs_err,
+        max_ulp, err_bound;
+    double rival_us[MAX_RIVALS], rival_best_us[MAX_RIVALS], rival_ratio, rival_best_ratio; /* of rival_names */
     int samples;
 } bench_row;
 bench_row row_empty(void);
-void row_time(bench_row *r, const stats *s, double flops, double peak);
+/* Times; with flops > 0 the rate and its ratio to the peak of the same rounds (peak may be {0}). */
+void row_time(bench_row *r, const stats *s, double flops, rate peak);
+/* The same for bytes moved and the bandwidth of the same rounds. */
+void row_bandwidth(bench_row *r, const stats *s, double bytes, rate bandwidth);
 void row_json(json *j, const bench_row *r);
 /* max_abs_err and max_ulp of got (f32[n]) against want; false when a value is not finite. */
 bool row_error(bench_row *r, const float *got, const double *want, int64_t n);
 void rows_csv(cli *c, const char *path, const bench_row *rows, int n);
 /* The whole answer: JSON on stdout, or a table; then --csv. */
 void rows_report(cli *c, const char *command, const ceiling *m, const bench_row *rows, int n);
+/* --svg (or --plot): one line for each distinct text `line_of` gives, over x_of, of y_of (a NULL line or y <= 0: no point). */
+void rows_plot(cli *c, const char *title, const char *x_label, const char *y_label, const bench_row *rows, int n,
+               const char *(*line_of)(const bench_row *r, char *buffer, size_t n_buffer), double (*x_of)(const bench_row *r),
+               double (*y_of)(const bench_row *r));
 
 /* plot.c: a log-log line plot as SVG. */
 typedef struct plot_line {

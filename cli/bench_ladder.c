@@ -66,13 +66,14 @@ static void compile_rung(cli *c, entry *e, int threads) {
 }
 
 static float *random_floats(int64_t n, double scale, uint64_t *seed) {
-    float *x = cli_alloc((size_t)n * sizeof(float));
+    float *x = buffer_new((size_t)n * sizeof(float));
     for (int64_t i = 0; i < n; i++) x[i] = (float)(scale * (2 * random_unit(seed) - 1));
     return x;
 }
 
 /* Every element of the rung's result against the double reference. */
 static void check(cli *c, entry *e, bench_row *r, const double *want, const double *bound) {
+    if (cli_flag(c, "plant-error")) e->p.y[0] += 1;
     int64_t n = e->p.m * e->p.n;
     bool finite = row_error(r, e->p.y, want, n);
     r->err_bound = 0;
@@ -102,17 +103,17 @@ static void measure_size(cli *c, const char *work, const ladder_rung *rungs, int
     if (!threads) threads = m->cores;
     size_t count = (size_t)(size * size);
     data d = { random_floats(size * size, 1.7, &seed), random_floats(size * size, sqrt(3.0 / (double)size), &seed),
-               random_floats(size, 0.1, &seed), cli_alloc(count * 4) };
+               random_floats(size, 0.1, &seed), buffer_new(count * 4) };
     double *want = cli_alloc(count * sizeof(double)), *bound = cli_alloc(count * sizeof(double));
     entry *e = cli_alloc(sizeof(entry) * MAX_RUNGS);
-    stats_case *cases = cli_alloc(sizeof(stats_case) * MAX_RUNGS);
+    stats_case *cases = cli_alloc(sizeof(stats_case) * (MAX_RUNGS + 2));
     const char *wanted = "";
     for (int i = 0; i < n; i++) {
         e[i] = (entry){ .rung = &rungs[i], .work = reference_work(work, rungs[i].name), .c = c };
-        e[i].p = (ladder_problem){ size, size, size, d.x, d.w, d.b, cli_alloc(count * 4), d.scratch };
+        e[i].p = (ladder_problem){ size, size, size, d.x, d.w, d.b, buffer_new(count * 4), d.scratch };
         memcpy(e[i].p.y, d.x, count * 4); /* the operand of the in-place rungs; the others overwrite it */
         if (!rungs[i].run) compile_rung(c, &e[i], threads);
-        cases[i] = (stats_case){ rungs[i].run ? run_hand : run_generated, &e[i], .label = rungs[i].name };
+        cases[i] = (stats_case){ rungs[i].run ? run_hand : run_generated, .ud = &e[i], .label = rungs[i].name };
         cases[i].run(&e[i], 1);
         rows[i] = row_empty();
         if (strcmp(wanted, e[i].work)) ladder_reference(wanted = e[i].work, &e[i].p, want, bound);
@@ -120,8 +121,16 @@ static void measure_size(cli *c, const char *work, const ladder_rung *rungs, int
     }
     char *label = cli_format("%s %lld", work, (long long)size);
     progress bar = progress_begin(c, label, n);
-    stats_measure(cases, n, seconds, &bar);
+    int counts[] = { 1, threads }, n_peaks = threads > 1 ? 2 : 1;
+    probe *fma[2];
+    rate peaks[2];
+    for (int i = 0; i < n_peaks; i++) cases[n + i] = probe_case(fma[i] = probe_new(PROBE_FMA, counts[i], 0), "peak");
+    stats_measure(cases, n + n_peaks, seconds, &bar);
     progress_end(&bar);
+    for (int i = 0; i < n_peaks; i++) {
+        peaks[i] = stats_rate(&cases[n + i].result, probe_work(fma[i]));
+        probe_free(fma[i]);
+    }
     for (int i = 0; i < n; i++) {
         int used = rungs[i].run ? 1 : threads; /* hand-written rungs are single-threaded */
         if (strcmp(wanted, e[i].work)) ladder_reference(wanted = e[i].work, &e[i].p, want, bound);
@@ -130,7 +139,7 @@ static void measure_size(cli *c, const char *work, const ladder_rung *rungs, int
         rows[i].rung = rungs[i].name;
         rows[i].size = size;
         rows[i].threads = used;
-        row_time(&rows[i], &cases[i].result, ladder_flops(e[i].work, &e[i].p), ceiling_peak(m, used));
+        row_time(&rows[i], &cases[i].result, ladder_flops(e[i].work, &e[i].p), peaks[used > 1]);
         if (e[i].program) {
             tn_program_stats s;
             tn_program_get_stats(e[i].program, &s);
@@ -143,34 +152,27 @@ static void measure_size(cli *c, const char *work, const ladder_rung *rungs, int
         tn_session_free(e[i].session);
         tn_program_free(e[i].program);
         tn_graph_free(e[i].graph);
-        free(e[i].p.y);
+        buffer_free(e[i].p.y);
     }
     free(label);
     free(e);
     free(cases);
     free(want);
     free(bound);
-    free(d.x);
-    free(d.w);
-    free(d.b);
-    free(d.scratch);
+    buffer_free(d.x);
+    buffer_free(d.w);
+    buffer_free(d.b);
+    buffer_free(d.scratch);
 }
 
 /* One line a rung over the sizes. */
-static void plot(cli *c, const char *path, const char *work, const bench_row *rows, int n_rungs, int n_sizes) {
-    plot_line lines[MAX_RUNGS];
-    double x[MAX_RUNGS][MAX_SIZES], y[MAX_RUNGS][MAX_SIZES];
-    for (int i = 0; i < n_rungs; i++) {
-        for (int s = 0; s < n_sizes; s++) {
-            x[i][s] = (double)rows[s * n_rungs + i].size;
-            y[i][s] = rows[s * n_rungs + i].gflops;
-        }
-        lines[i] = (plot_line){ rows[i].rung, x[i], y[i], n_sizes };
-    }
-    char *title = cli_format("Ladder: %s, from naive to generated", work);
-    plot_svg(c, path, title, "size n (matrices n x n)", "GFLOP/s", lines, n_rungs);
-    free(title);
+static const char *line_of(const bench_row *r, char *buffer, size_t n) {
+    (void)buffer;
+    (void)n;
+    return r->rung;
 }
+static double size_of_row(const bench_row *r) { return (double)r->size; }
+static double gflops_of_row(const bench_row *r) { return r->gflops; }
 
 int bench_ladder(cli *c, const char *work) {
     int n_rungs;
@@ -186,8 +188,9 @@ int bench_ladder(cli *c, const char *work) {
         measure_size(c, work, rungs, n_rungs, sizes[s], &m, rows + s * n_rungs, seed + (uint64_t)s);
     char *command = cli_format("bench ladder %s", work);
     rows_report(c, command, &m, rows, n_rungs * n_sizes);
-    const char *svg = cli_text(c, "svg", NULL);
-    if (svg) plot(c, svg, work, rows, n_rungs, n_sizes);
+    char *title = cli_format("Ladder: %s, from naive to generated", work);
+    rows_plot(c, title, "size n (matrices n x n)", "GFLOP/s", rows, n_rungs * n_sizes, line_of, size_of_row, gflops_of_row);
+    free(title);
     free(command);
     free(rows);
     return CLI_OK;

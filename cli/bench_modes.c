@@ -96,8 +96,8 @@ static double transfer_seconds(variant *v, size_t x_bytes) {
 }
 
 static void make_ready(variant *v, const float *x, int64_t count) {
-    v->x = cli_alloc((size_t)count * sizeof(float));
-    v->y = cli_alloc((size_t)count * sizeof(float));
+    v->x = buffer_new((size_t)count * sizeof(float));
+    v->y = buffer_new((size_t)count * sizeof(float));
     memcpy(v->x, x, (size_t)count * sizeof(float));
     double start = cli_seconds();
     need(v, tn_compile(v->graph, &v->opts, &v->program));
@@ -131,6 +131,7 @@ static int make_variants(cli *c, const plan *p, variant *out) {
 static double error_bound(int64_t depth, int64_t size) { return 4 * (double)depth * sqrt((double)size + 1) * 0x1p-24; }
 
 static void compare(variant *v, bench_row *r, const double *want, int64_t n, double bound) {
+    if (cli_flag(v->c, "plant-error")) v->y[n / 2] += 1;
     bool finite = row_error(r, v->y, want, n);
     r->err_bound = bound;
     if (finite && r->max_abs_err <= bound) return;
@@ -147,7 +148,7 @@ static double network_flops(int64_t size, int64_t batch, int64_t linears, int64_
     return elements * ((2.0 * (double)size + 1) * (double)linears + (double)relus + 5);
 }
 
-static void fill_row(bench_row *r, const variant *v, const stats *s, double flops, double peak) {
+static void fill_row(bench_row *r, const variant *v, const stats *s, double flops, rate peak) {
     tn_program_stats facts;
     tn_program_get_stats(v->program, &facts);
     r->work = "mlp";
@@ -167,7 +168,7 @@ static void fill_row(bench_row *r, const variant *v, const stats *s, double flop
 static int measure_network(cli *c, const plan *p, int64_t depth, int64_t size, int64_t batch, const ceiling *m,
                            bench_row *rows) {
     variant v[MAX_VARIANTS];
-    stats_case cases[MAX_VARIANTS];
+    stats_case cases[MAX_VARIANTS + 1];
     int n = make_variants(c, p, v);
     int64_t linears, relus, count = size * batch;
     tn_graph *g = model_mlp(c, depth, size, batch, p->seed, &linears, &relus);
@@ -195,7 +196,7 @@ static int measure_network(cli *c, const plan *p, int64_t depth, int64_t size, i
         cases[i] = (stats_case){ naive                        ? run_naive
                                  : !strcmp(v[i].mode, "loop") ? run_loop
                                                               : run_session,
-                                 &v[i], .label = v[i].label };
+                                 .ud = &v[i], .label = v[i].label };
         rows[i] = row_empty();
         rows[i].depth = depth;
         rows[i].size = size;
@@ -206,16 +207,19 @@ static int measure_network(cli *c, const plan *p, int64_t depth, int64_t size, i
         cases[i].run(&v[i], 1);
         compare(&v[i], &rows[i], want, n_want, bound);
     }
-    stats_measure(cases, n, p->seconds, &bar);
+    probe *fma = probe_new(PROBE_FMA, p->threads ? p->threads : m->cores, 0);
+    cases[n] = probe_case(fma, "peak");
+    stats_measure(cases, n + 1, p->seconds, &bar);
     progress_end(&bar);
+    rate peak = stats_rate(&cases[n].result, probe_work(fma));
+    probe_free(fma);
     for (int i = 0; i < n; i++) {
         compare(&v[i], &rows[i], want, n_want, bound); /* the timed runs' result */
-        fill_row(&rows[i], &v[i], &cases[i].result, network_flops(size, batch, linears, relus), 0);
-        rows[i].peak_ratio = rows[i].gflops / ceiling_peak(m, (int)rows[i].threads);
+        fill_row(&rows[i], &v[i], &cases[i].result, network_flops(size, batch, linears, relus), peak);
         tn_session_free(v[i].session);
         tn_program_free(v[i].program);
-        free(v[i].x);
-        free(v[i].y);
+        buffer_free(v[i].x);
+        buffer_free(v[i].y);
         free(v[i].label);
     }
     tn_ir_eval_free(eval);
@@ -246,30 +250,14 @@ static plan read_plan(cli *c) {
 }
 
 /* One line a variant over sizes, or over depths where several depths share one size. */
-static void plot(cli *c, const char *path, const bench_row *rows, int n, bool by_depth) {
-    plot_line lines[MAX_VARIANTS];
-    int n_lines = 0;
-    double *x = cli_alloc(sizeof(double) * (size_t)n * MAX_VARIANTS), *y = cli_alloc(sizeof(double) * (size_t)n * MAX_VARIANTS);
-    for (int i = 0; i < n; i++) {
-        char name[64];
-        if (!strcmp(rows[i].mode, "compiled"))
-            snprintf(name, sizeof name, "compiled, fusion %d", (int)rows[i].fusion);
-        else
-            snprintf(name, sizeof name, "%s", rows[i].mode);
-        int k = 0;
-        while (k < n_lines && strcmp(lines[k].label, name)) k++;
-        if (k == n_lines)
-            lines[n_lines++] = (plot_line){ cli_format("%s", name), x + (size_t)k * (size_t)n, y + (size_t)k * (size_t)n, 0 };
-        int at = lines[k].n++;
-        x[k * n + at] = (double)(by_depth ? rows[i].depth : rows[i].size);
-        y[k * n + at] = rows[i].median_us;
-    }
-    plot_svg(c, path, "Random Linear/ReLU networks ending in softmax, by mode",
-             by_depth ? "depth (nodes)" : "size (width of a layer)", "microseconds a run (median)", lines, n_lines);
-    for (int k = 0; k < n_lines; k++) free((char *)lines[k].label);
-    free(x);
-    free(y);
+static const char *line_of(const bench_row *r, char *buffer, size_t n) {
+    if (strcmp(r->mode, "compiled")) return r->mode;
+    snprintf(buffer, n, "compiled, fusion %d", (int)r->fusion);
+    return buffer;
 }
+static double size_of_row(const bench_row *r) { return (double)r->size; }
+static double depth_of_row(const bench_row *r) { return (double)r->depth; }
+static double median_of_row(const bench_row *r) { return r->median_us; }
 
 int bench_modes(cli *c) {
     plan p = read_plan(c);
@@ -287,8 +275,10 @@ int bench_modes(cli *c) {
         }
     }
     rows_report(c, "bench modes", &m, rows, n);
-    const char *svg = cli_text(c, "svg", NULL);
-    if (svg) plot(c, svg, rows, n, p.n_sizes == 1 && p.n_depths > 1);
+    bool by_depth = p.n_sizes == 1 && p.n_depths > 1;
+    rows_plot(c, "Random Linear/ReLU networks ending in softmax, by mode",
+              by_depth ? "depth (nodes)" : "size (width of a layer)", "microseconds a run (median)", rows, n, line_of,
+              by_depth ? depth_of_row : size_of_row, median_of_row);
     free(rows);
     for (int i = 0; i < p.n_modes; i++) free(p.modes[i]);
     return CLI_OK;

@@ -36,7 +36,9 @@ static const cli_option options[] = {
     { "seconds", 0, "S", "time for each row (default 0.3); at least two runs are made" },
     { "seed", 0, "N", "of weights and inputs (default 1)" },
     { "csv", 0, "FILE", "write the rows as CSV too" },
-    { "svg", 0, "FILE", "write a log-log plot too" },
+    { "svg", 0, "FILE", "write a log-log plot too (--plot is the same)" },
+    { "plot", 0, "FILE", "write a log-log plot too" },
+    { "plant-error", 0, NULL, "spoil one element of every result before it is checked: the command must fail" },
     { NULL, 0, NULL, NULL },
 };
 

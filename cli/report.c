@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 bench_row row_empty(void) {
@@ -10,6 +11,7 @@ bench_row row_empty(void) {
                         .depth = -1,
                         .size = -1,
                         .batch = -1,
+                        .footprint = -1,
                         .threads = -1,
                         .kernels = -1,
                         .bytes_read = -1,
@@ -17,25 +19,52 @@ bench_row row_empty(void) {
                         .median_us = -1,
                         .p10_us = -1,
                         .p90_us = -1,
+                        .best_us = -1,
                         .compile_us = -1,
                         .transfer_us = -1,
                         .mallocs = -1,
                         .gflops = -1,
+                        .peak_gflops = -1,
                         .peak_ratio = -1,
+                        .best_ratio = -1,
+                        .gbs = -1,
+                        .bandwidth_gbs = -1,
+                        .bandwidth_ratio = -1,
+                        .best_bandwidth_ratio = -1,
+                        .roof_ratio = -1,
+                        .best_roof_ratio = -1,
+                        .latency_ns = -1,
+                        .rival_ratio = -1,
+                        .rival_best_ratio = -1,
                         .max_abs_err = -1,
                         .max_ulp = -1,
                         .err_bound = -1,
                         .samples = -1 };
 }
 
-void row_time(bench_row *r, const stats *s, double flops, double peak) {
+void row_time(bench_row *r, const stats *s, double flops, rate peak) {
+    rate own = stats_rate(s, flops);
     r->median_us = s->median * 1e6;
     r->p10_us = s->p10 * 1e6;
     r->p90_us = s->p90 * 1e6;
+    r->best_us = s->best * 1e6;
     r->mallocs = s->mallocs;
     r->samples = s->samples;
-    r->gflops = s->median > 0 ? flops / s->median * 1e-9 : 0;
-    r->peak_ratio = peak > 0 ? r->gflops / peak : 0;
+    if (!(flops > 0)) return;
+    r->gflops = own.median;
+    if (!(peak.median > 0)) return;
+    r->peak_gflops = peak.median;
+    r->peak_ratio = own.median / peak.median;
+    r->best_ratio = own.best / peak.best;
+}
+
+void row_bandwidth(bench_row *r, const stats *s, double bytes, rate bandwidth) {
+    rate own = stats_rate(s, bytes);
+    r->gbs = own.median;
+    if (!(bandwidth.median > 0)) return;
+    r->bandwidth_gbs = bandwidth.median;
+    r->bandwidth_ratio = own.median / bandwidth.median;
+    r->best_bandwidth_ratio = own.best / bandwidth.best;
 }
 
 /* ULPs are those of the exact value's f32 neighbourhood, never smaller than the smallest subnormal. */
@@ -66,14 +95,45 @@ typedef struct column {
 } column;
 #define COLUMN(name, width, kind)                                                                                              \
     { #name, width, kind, offsetof(bench_row, name) }
-/* The order of the keys: scripts may rely on the names. */
+/* Scripts may rely on the names. */
 static const column columns[] = {
-    COLUMN(work, 8, 't'),         COLUMN(rung, 26, 't'),      COLUMN(mode, 10, 't'),       COLUMN(fusion, 6, 'i'),
-    COLUMN(depth, 5, 'i'),        COLUMN(size, 5, 'i'),       COLUMN(batch, 5, 'i'),       COLUMN(threads, 7, 'i'),
-    COLUMN(median_us, 11, 'n'),   COLUMN(p10_us, 11, 'n'),    COLUMN(p90_us, 11, 'n'),     COLUMN(compile_us, 11, 'n'),
-    COLUMN(transfer_us, 11, 'n'), COLUMN(kernels, 7, 'i'),    COLUMN(bytes_read, 11, 'i'), COLUMN(bytes_written, 13, 'i'),
-    COLUMN(mallocs, 8, 'n'),      COLUMN(gflops, 8, 'n'),     COLUMN(peak_ratio, 10, 'n'), COLUMN(max_abs_err, 11, 'n'),
-    COLUMN(max_ulp, 8, 'n'),      COLUMN(err_bound, 10, 'n'),
+    COLUMN(work, 8, 't'),
+    { "case", 26, 't', offsetof(bench_row, name) },
+    COLUMN(variant, 14, 't'),
+    COLUMN(rung, 26, 't'),
+    COLUMN(mode, 10, 't'),
+    COLUMN(fusion, 6, 'i'),
+    COLUMN(depth, 5, 'i'),
+    COLUMN(size, 5, 'i'),
+    COLUMN(batch, 5, 'i'),
+    COLUMN(threads, 7, 'i'),
+    COLUMN(footprint, 10, 'i'),
+    COLUMN(median_us, 11, 'n'),
+    COLUMN(p10_us, 11, 'n'),
+    COLUMN(p90_us, 11, 'n'),
+    COLUMN(best_us, 11, 'n'),
+    COLUMN(compile_us, 11, 'n'),
+    COLUMN(transfer_us, 11, 'n'),
+    COLUMN(kernels, 7, 'i'),
+    COLUMN(bytes_read, 11, 'i'),
+    COLUMN(bytes_written, 13, 'i'),
+    COLUMN(mallocs, 8, 'n'),
+    COLUMN(gflops, 8, 'n'),
+    COLUMN(peak_gflops, 11, 'n'),
+    COLUMN(peak_ratio, 10, 'n'),
+    COLUMN(best_ratio, 10, 'n'),
+    COLUMN(gbs, 8, 'n'),
+    COLUMN(bandwidth_gbs, 13, 'n'),
+    COLUMN(bandwidth_ratio, 15, 'n'),
+    COLUMN(best_bandwidth_ratio, 20, 'n'),
+    COLUMN(roof_ratio, 10, 'n'),
+    COLUMN(best_roof_ratio, 15, 'n'),
+    COLUMN(latency_ns, 10, 'n'),
+    COLUMN(rival_ratio, 11, 'n'),
+    COLUMN(rival_best_ratio, 16, 'n'),
+    COLUMN(max_abs_err, 11, 'n'),
+    COLUMN(max_ulp, 8, 'n'),
+    COLUMN(err_bound, 10, 'n'),
 };
 
 static const char *text_of(const bench_row *r, const column *k) {
@@ -87,6 +147,28 @@ static bool present(const bench_row *r, const column *k) {
     return k->kind == 't' ? text_of(r, k) != NULL : k->kind == 'i' ? int_of(r, k) >= 0 : number_of(r, k) >= 0;
 }
 
+/* Six digits are more than a timing has; zero stays zero. */
+static void short_number(json *j, const char *key, double v) {
+    char text[32];
+    snprintf(text, sizeof text, "%.6g", v);
+    if (isfinite(v))
+        json_raw(j, key, text);
+    else
+        json_number(j, key, v);
+}
+
+/* {"onnxruntime": us, ...}: those that did this work. */
+static void rivals_json(json *j, const char *key, const double *us) {
+    bool any = false;
+    for (int i = 0; i < MAX_RIVALS; i++) any |= us[i] > 0;
+    if (!any) return;
+    json_object(j, key);
+    for (int i = 0; i < MAX_RIVALS && rival_names[i]; i++) {
+        if (us[i] > 0) short_number(j, rival_names[i], us[i]);
+    }
+    json_end(j);
+}
+
 void row_json(json *j, const bench_row *r) {
     json_line(j, NULL);
     for (size_t i = 0; i < COUNT_OF(columns); i++) {
@@ -96,15 +178,11 @@ void row_json(json *j, const bench_row *r) {
             json_text(j, k->name, text_of(r, k));
         else if (k->kind == 'i')
             json_int(j, k->name, int_of(r, k));
-        else { /* six digits are more than a timing has; zero stays zero */
-            char text[32];
-            snprintf(text, sizeof text, "%.6g", number_of(r, k));
-            if (isfinite(number_of(r, k)))
-                json_raw(j, k->name, text);
-            else
-                json_number(j, k->name, number_of(r, k));
-        }
+        else
+            short_number(j, k->name, number_of(r, k));
     }
+    rivals_json(j, "rivals", r->rival_us);
+    rivals_json(j, "rivals_best", r->rival_best_us);
     if (r->samples >= 0) json_int(j, "samples", r->samples);
     json_end(j);
 }
@@ -113,6 +191,7 @@ void rows_csv(cli *c, const char *path, const bench_row *rows, int n) {
     FILE *f = fopen(path, "w");
     if (!f) cli_fail(c, "cannot write %s: %s", path, strerror(errno));
     for (size_t i = 0; i < COUNT_OF(columns); i++) fprintf(f, "%s%s", i ? "," : "", columns[i].name);
+    for (int i = 0; i < MAX_RIVALS && rival_names[i]; i++) fprintf(f, ",%s_us", rival_names[i]);
     fputc('\n', f);
     for (int r = 0; r < n; r++) {
         for (size_t i = 0; i < COUNT_OF(columns); i++) {
@@ -126,33 +205,57 @@ void rows_csv(cli *c, const char *path, const bench_row *rows, int n) {
             else
                 fprintf(f, "%.6g", number_of(&rows[r], k));
         }
+        for (int i = 0; i < MAX_RIVALS && rival_names[i]; i++) {
+            fputc(',', f);
+            if (rows[r].rival_us[i] > 0) fprintf(f, "%.6g", rows[r].rival_us[i]);
+        }
         fputc('\n', f);
     }
     if (fclose(f)) cli_fail(c, "cannot write %s: %s", path, strerror(errno));
     cli_note(c, "%d rows written to %s", n, path);
 }
 
+/* Text columns are as wide as their longest entry. */
+static int table_width(const column *k, const bench_row *rows, int n) {
+    if (k->kind != 't') return k->width;
+    size_t width = strlen(k->name);
+    for (int r = 0; r < n; r++) {
+        if (present(&rows[r], k) && strlen(text_of(&rows[r], k)) > width) width = strlen(text_of(&rows[r], k));
+    }
+    return (int)width;
+}
+
+static void print_cell(const bench_row *r, const column *k, int width) {
+    if (!present(r, k))
+        printf(k->kind == 't' ? "%-*s " : "%*s ", width, "-");
+    else if (k->kind == 't')
+        printf("%-*s ", width, text_of(r, k));
+    else if (k->kind == 'i')
+        printf("%*lld ", width, (long long)int_of(r, k));
+    else
+        printf("%*.4g ", width, number_of(r, k));
+}
+
 static void print_table(const cli *c, const bench_row *rows, int n) {
-    bool shown[COUNT_OF(columns)] = { false };
+    int width[COUNT_OF(columns)] = { 0 }; /* 0: no row has it */
+    bool rival[MAX_RIVALS] = { false };
     printf("%s", cli_bold(c));
     for (size_t i = 0; i < COUNT_OF(columns); i++) {
         const column *k = &columns[i];
-        for (int r = 0; r < n && !shown[i]; r++) shown[i] = present(&rows[r], k);
-        if (shown[i]) printf(k->kind == 't' ? "%-*s " : "%*s ", k->width, k->name);
+        for (int r = 0; r < n && !width[i]; r++) width[i] = present(&rows[r], k) ? table_width(k, rows, n) : 0;
+        if (width[i]) printf(k->kind == 't' ? "%-*s " : "%*s ", width[i], k->name);
+    }
+    for (int i = 0; i < MAX_RIVALS && rival_names[i]; i++) {
+        for (int r = 0; r < n; r++) rival[i] |= rows[r].rival_us[i] > 0;
+        if (rival[i]) printf("%10s_us ", rival_names[i]);
     }
     printf("%s\n", cli_plain(c));
     for (int r = 0; r < n; r++) {
         for (size_t i = 0; i < COUNT_OF(columns); i++) {
-            const column *k = &columns[i];
-            if (!shown[i]) continue;
-            if (!present(&rows[r], k))
-                printf(k->kind == 't' ? "%-*s " : "%*s ", k->width, "-");
-            else if (k->kind == 't')
-                printf("%-*s ", k->width, text_of(&rows[r], k));
-            else if (k->kind == 'i')
-                printf("%*lld ", k->width, (long long)int_of(&rows[r], k));
-            else
-                printf("%*.4g ", k->width, number_of(&rows[r], k));
+            if (width[i]) print_cell(&rows[r], &columns[i], width[i]);
+        }
+        for (int i = 0; i < MAX_RIVALS; i++) {
+            if (rival[i]) rows[r].rival_us[i] > 0 ? printf("%13.4g ", rows[r].rival_us[i]) : printf("%13s ", "-");
         }
         putchar('\n');
     }
@@ -173,4 +276,33 @@ void rows_report(cli *c, const char *command, const ceiling *m, const bench_row 
     }
     const char *csv = cli_text(c, "csv", NULL);
     if (csv) rows_csv(c, csv, rows, n);
+}
+
+void rows_plot(cli *c, const char *title, const char *x_label, const char *y_label, const bench_row *rows, int n,
+               const char *(*line_of)(const bench_row *r, char *buffer, size_t n_buffer), double (*x_of)(const bench_row *r),
+               double (*y_of)(const bench_row *r)) {
+    enum { MAX_LINES = 24 };
+    const char *svg = cli_text(c, "svg", cli_text(c, "plot", NULL));
+    if (!svg || !n) return;
+    plot_line lines[MAX_LINES];
+    int n_lines = 0;
+    double *x = cli_alloc(sizeof(double) * (size_t)n * MAX_LINES), *y = cli_alloc(sizeof(double) * (size_t)n * MAX_LINES);
+    for (int i = 0; i < n; i++) {
+        char buffer[96];
+        const char *name = line_of(&rows[i], buffer, sizeof buffer);
+        double height = y_of(&rows[i]);
+        int k = 0;
+        if (!name || !(height > 0)) continue;
+        while (k < n_lines && strcmp(lines[k].label, name)) k++;
+        if (k == MAX_LINES) continue; /* more lines than colours can tell apart */
+        if (k == n_lines)
+            lines[n_lines++] = (plot_line){ cli_format("%s", name), x + (size_t)k * (size_t)n, y + (size_t)k * (size_t)n, 0 };
+        int at = lines[k].n++;
+        x[k * n + at] = x_of(&rows[i]);
+        y[k * n + at] = height;
+    }
+    plot_svg(c, svg, title, x_label, y_label, lines, n_lines);
+    for (int k = 0; k < n_lines; k++) free((char *)lines[k].label);
+    free(x);
+    free(y);
 }

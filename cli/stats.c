@@ -5,10 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_SAMPLES = 4000 };
+enum { MAX_SAMPLES = 4000, MIN_ROUNDS = 3 };
 static const double sample_seconds = 0.002;
 
 static double timed(stats_case *k) {
+    if (k->clock) return k->clock(k->ud, k->times);
     double t = cli_seconds();
     k->run(k->ud, k->times);
     return cli_seconds() - t;
@@ -29,11 +30,37 @@ static void calibrate(stats_case *k) {
     }
 }
 
-static bool wants_more(const stats_case *k, double seconds) {
+static bool slow_wants_more(const stats_case *k, double seconds) {
     int n = k->result.samples;
-    if (n == MAX_SAMPLES) return false;
-    if (n < 2) return true;
-    return k->spent < seconds || (n < 3 && !k->slow && k->spent / n < seconds);
+    return n < 2 || (k->spent < seconds && n < MAX_SAMPLES);
+}
+
+/* All but the slow cases stay together to the last round, so that each has met the same hours of the machine. */
+static bool another_round(const stats_case *cases, int n, double seconds, int round) {
+    double spent = 0;
+    int counted = 0;
+    for (int i = 0; i < n; i++) {
+        if (cases[i].slow && slow_wants_more(&cases[i], seconds)) return true;
+        if (cases[i].slow || cases[i].companion) continue;
+        spent += cases[i].spent;
+        counted++;
+    }
+    if (!counted) return round < MIN_ROUNDS;
+    if (round < MIN_ROUNDS) return round < 2 || spent < 4 * seconds * counted;
+    return round < MAX_SAMPLES && spent < seconds * counted;
+}
+
+/* A sample of a short run starts after one untimed run: the others have used the caches since its last. */
+static void sample(stats_case *k) {
+    bool warm = !k->slow && !k->clock && (k->times > 1 || k->spent < 0.02 * (k->result.samples ? k->result.samples : 1));
+    if (warm) k->run(k->ud, 1);
+    int64_t before = mallocs_count();
+    double t = timed(k);
+    k->allocations += mallocs_count() - before;
+    k->result.runs += k->times;
+    k->sample[k->result.samples++] = t / (double)k->times;
+    k->spent += t;
+    if (t < sample_seconds / 2 && !k->slow) k->times *= 2; /* calibrated while the machine was busy */
 }
 
 static int by_value(const void *a, const void *b) {
@@ -50,7 +77,7 @@ static double quantile(const double *sorted, int n, double q) {
 
 void stats_measure(stats_case *cases, int n, double seconds, progress *bar) {
     for (int i = 0; i < n; i++) {
-        progress_step(bar, i, cases[i].label);
+        if (bar) progress_step(bar, i, cases[i].label);
         cases[i].sample = cli_alloc(MAX_SAMPLES * sizeof(double));
         cases[i].result = (stats){ 0 };
         cases[i].spent = 0;
@@ -58,20 +85,13 @@ void stats_measure(stats_case *cases, int n, double seconds, progress *bar) {
         calibrate(&cases[i]);
     }
     double told = cli_seconds();
-    for (bool more = true; more;) {
-        more = false;
+    for (int round = 0; another_round(cases, n, seconds, round); round++) {
         for (int i = 0; i < n; i++) {
             stats_case *k = &cases[i];
-            if (!wants_more(k, seconds)) continue;
-            int64_t before = mallocs_count();
-            double t = timed(k);
-            k->allocations += mallocs_count() - before;
-            k->result.runs += k->times;
-            k->sample[k->result.samples++] = t / (double)k->times;
-            k->spent += t;
-            if (t < sample_seconds / 2 && !k->slow) k->times *= 2; /* calibrated while the machine was busy */
-            more = true;
-            if (cli_seconds() - told > 0.2) { /* between samples, never inside one */
+            if (k->slow && !slow_wants_more(k, seconds)) continue;
+            if (k->result.samples == MAX_SAMPLES) continue;
+            sample(k);
+            if (bar && cli_seconds() - told > 0.2) { /* between samples, never inside one */
                 progress_step(bar, i, k->label);
                 told = cli_seconds();
             }
@@ -81,7 +101,7 @@ void stats_measure(stats_case *cases, int n, double seconds, progress *bar) {
         stats_case *k = &cases[i];
         int count = k->result.samples;
         qsort(k->sample, (size_t)count, sizeof(double), by_value);
-
+        k->result.best = k->sample[0];
         k->result.median = quantile(k->sample, count, 0.5);
         k->result.p10 = quantile(k->sample, count, 0.1);
         k->result.p90 = quantile(k->sample, count, 0.9);
@@ -89,4 +109,8 @@ void stats_measure(stats_case *cases, int n, double seconds, progress *bar) {
         free(k->sample);
         k->sample = NULL;
     }
+}
+
+rate stats_rate(const stats *s, double work) {
+    return (rate){ s->median > 0 ? work / s->median * 1e-9 : 0, s->best > 0 ? work / s->best * 1e-9 : 0 };
 }
