@@ -20,7 +20,8 @@ static void check_kernels(const plan *p, const char *stage) {
     str text;
     int n = 0;
     str_init(&text, p->a);
-    for (int i = 0; i < p->kernels.n; i++) n += kernel_check(p->kernels.at[i].k, &text);
+    for (int i = 0; i < p->kernels.n; i++)
+        if (p->kernels.at[i].code == i) n += kernel_check(p->kernels.at[i].k, &text);
     if (n) guard_fail(p->a->gd, TN_ERR_INTERNAL, "%d problems after %s:\n%s", n, stage, text.s);
 }
 
@@ -38,10 +39,43 @@ static void extend_args(plan *p, pkernel *pk, int n_before) {
     pk->args = args;
 }
 
-static void optimise(plan *p, pkernel *pk, const target *t) {
-    int n_bufs = pk->k->bufs.n;
-    pk->k = kopt_run(pk->k, t);
-    extend_args(p, pk, n_bufs);
+/* A launch of code that an earlier kernel has: its own name and buffers, the other's instructions. */
+static kernel *share_code(const kernel *own, const kernel *code, arena *a) {
+    kernel *k = arena_copy(a, code, sizeof *k);
+    k->name = own->name;
+    k->bufs.at = arena_copy(a, code->bufs.at, sizeof *k->bufs.at * (size_t)(code->bufs.n + 1));
+    for (int b = 0; b < own->bufs.n; b++) k->bufs.at[b].node = own->bufs.at[b].node;
+    return k;
+}
+
+/* What kopt_run is about to change in place. */
+static kernel *keep_scalar(const kernel *k, arena *a) {
+    kernel *c = arena_copy(a, k, sizeof *k);
+    c->ins.at = arena_copy(a, k->ins.at, sizeof *k->ins.at * (size_t)k->ins.n);
+    c->vars.at = arena_copy(a, k->vars.at, sizeof *k->vars.at * (size_t)k->vars.n);
+    c->bufs.at = arena_copy(a, k->bufs.at, sizeof *k->bufs.at * (size_t)k->bufs.n);
+    for (int i = 1; i < c->ins.n; i++)
+        if (c->ins.at[i].n_mask)
+            c->ins.at[i].mask = arena_copy(a, c->ins.at[i].mask, sizeof(kmask) * (size_t)c->ins.at[i].n_mask);
+    return c;
+}
+
+/* Equal kernels, such as those of repeated layers, are optimised once. */
+static void optimise(plan *p, const target *t) {
+    kernel **scalar = ARENA_ARRAY(p->a, kernel *, p->kernels.n + 1);
+    for (int i = 0; i < p->kernels.n; i++) {
+        pkernel *pk = &p->kernels.at[i];
+        int n_bufs = pk->k->bufs.n;
+        for (pk->code = 0; pk->code < i; pk->code++)
+            if (p->kernels.at[pk->code].code == pk->code && kernel_equal(scalar[pk->code], pk->k)) break;
+        if (pk->code < i) {
+            pk->k = share_code(pk->k, p->kernels.at[pk->code].k, p->a);
+        } else {
+            scalar[i] = keep_scalar(pk->k, p->a);
+            pk->k = kopt_run(pk->k, t);
+        }
+        extend_args(p, pk, n_bufs);
+    }
 }
 
 plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, const target *t) {
@@ -51,7 +85,7 @@ plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, cons
     if (opts->check) check_kernels(p, "lowering");
     mem_inplace(p);
     if (opts->check) check_kernels(p, "the choice of what is done in place");
-    for (int i = 0; i < p->kernels.n; i++) optimise(p, &p->kernels.at[i], t);
+    optimise(p, t);
     if (opts->check) check_kernels(p, "tiling");
     mem_pack(p);
     if (opts->check) check_plan(p);

@@ -264,7 +264,7 @@ static void print_run(const aot *t) {
     str_add(t->out, "}\n");
 }
 
-void emit_c_standalone(plan *p, const target *machine, const char *name, str *out) {
+void emit_c_standalone(const plan *p, const target *machine, const char *name, str *out) {
     aot t = { .p = p, .out = out, .zero = ARENA_ARRAY(out->a, bool, p->bufs.n + 1) };
     bool plain = name && is_letter(*name);
     t.name = identifier(out->a, plain ? "" : "graph_", name);

@@ -647,25 +647,12 @@ static void print_conversions(const prelude_needs *n, str *out) {
 static const char address_text[] = "INL int64_t at_clamped(int64_t i, int64_t n) { return i < 0 ? 0 : i >= n ? n - 1 : i; }\n"
                                    "INL int64_t at_raw(int64_t i, int64_t n) { (void)n; return i; }\n";
 
-void emit_c_kernels(plan *p, const target *t, str *out) {
+void emit_c_kernels(const plan *p, const target *t, str *out) {
     str body;
     str_init(&body, out->a);
     emitter e = { .p = p, .out = &body };
-    VEC(str) texts = { 0 };
     e.needs.lanes[1] = true;
     (void)t;
-    for (int i = 0; i < p->kernels.n; i++) { /* the same code once: kernels are compared by their own text, under one name */
-        str text;
-        str_init(&text, out->a);
-        e.out = &text;
-        print_kernel(&e, p->kernels.at[i].k, 0);
-        int same = i;
-        for (int j = 0; j < i && same == i; j++)
-            if (p->kernels.at[j].code == j && texts.at[j].n == text.n && !memcmp(texts.at[j].s, text.s, text.n)) same = j;
-        VEC_PUSH(out->a, &texts, text);
-        if (p->kernels.at[i].code != same) p->kernels.at[i].code = same; /* a finished plan is shared, and only read */
-    }
-    e.out = &body;
     for (int i = 0; i < p->kernels.n; i++)
         if (p->kernels.at[i].code == i) print_kernel(&e, p->kernels.at[i].k, i);
     str vocabulary;
@@ -690,7 +677,7 @@ static void print_call(const plan *p, int i, str *out) {
     }
 }
 
-void emit_c(plan *p, const target *t, str *out) {
+void emit_c(const plan *p, const target *t, str *out) {
     emit_c_kernels(p, t, out);
     str_add(out,
             "typedef struct { int32_t tid, nt; int64_t *sync; void (*yield)(void); } tn_par;\n"

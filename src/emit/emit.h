@@ -5,17 +5,17 @@
 #include "ir/plan.h"
 #include "ir/target.h"
 
-/* c.c: one translation unit for the whole plan in C with GNU vector extensions: no headers, no library but libm. Entries
- * (signature: rt/device.h): tn_main         every kernel in order, `steps` times, inputs taken from the ring described in
- * SLOT_RING tn_kernel_<i>   kernel i alone Kernels with the same code are written once. Sets pkernel.code. */
-void emit_c(plan *p, const target *t, str *out);
+/* c.c: one translation unit for the whole plan in C with GNU vector extensions: no headers, no library but libm. Kernels with
+ * the same code (pkernel.code) are written once. Entries (signature: rt/device.h): tn_main         every kernel in order,
+ * `steps` times, inputs taken from the ring described in SLOT_RING tn_kernel_<i>   kernel i alone */
+void emit_c(const plan *p, const target *t, str *out);
 
 /* aot.c: the same as a file of its own with a function of plain pointers, see its head: what `tenon emit --target=c` prints.
- * `name` starts the names of its functions, in so far as it can stand in C. Writes to p only what emit_c wrote. */
-void emit_c_standalone(plan *p, const target *t, const char *name, str *out);
+ * `name` starts the names of its functions, in so far as it can stand in C.  */
+void emit_c_standalone(const plan *p, const target *t, const char *name, str *out);
 
 /* c.c, shared by both. */
-void emit_c_kernels(plan *p, const target *t, str *out);
+void emit_c_kernels(const plan *p, const target *t, str *out);
 
 /* c_prelude.c: vector types and functions for the register types and lane counts in use. */
 typedef struct prelude_needs {

@@ -127,6 +127,9 @@ affine affine_set_var(arena *a, affine x, kvar v, affine value); /* substitutes 
 int64_t affine_coef(affine x, kvar v);
 bool affine_equal(affine x, affine y);
 
+/* kernel_equal.c: whether both are the same code, whatever they and their values are called. */
+bool kernel_equal(const kernel *x, const kernel *y);
+
 /* kernel_text.c, kernel_parse.c: prints the list of op codes; parses it back. The text leaves out which graph values the
  * instructions compute, and the counts of flops and bytes. Jumps with TN_ERR_PARSE: "file:line:col: message". */
 void kernel_print(const kernel *k, str *out);

@@ -1,4 +1,5 @@
-/* randcase.c - the graphs that the bulk tests run: random ones, large contractions among them, every second one with gradients. */
+/* randcase.c - the graphs that the bulk tests run: random ones, large contractions among them, every second one with gradients.
+ */
 #include "grad/grad.h"
 #include "support/support.h"
 
