@@ -65,8 +65,17 @@ ceiling ceiling_measure(int threads);
 void ceiling_json(json *j, const ceiling *m);
 void ceiling_print(FILE *f, const ceiling *m);
 
+/* rivals.c: other programs that do the same work, each a child process limited to as many CPUs and stopped while it waits. */
 enum { MAX_RIVALS = 8 };
-extern const char *const rival_names[MAX_RIVALS + 1]; /* rivals.c; ends with NULL */
+extern const char *const rival_names[MAX_RIVALS + 1]; /* ends with NULL */
+typedef struct rivals rivals;
+rivals *rivals_open(cli *c, int threads); /* NULL unless --rivals */
+/* For each rival that can do the work (and whose result is right): a case, and in which[] its place in rival_names. */
+int rivals_prepare(rivals *r, const char *work, stats_case *out, int *which);
+void rivals_forget(rivals *r);              /* all works prepared so far */
+void rivals_json(json *j, const rivals *r); /* versions of those that are there, reasons of those that are not; NULL is fine */
+void rivals_print(FILE *f, const rivals *r);
+void rivals_close(rivals *r);
 
 /* A row of a result; fields that do not apply are negative and left out. */
 typedef struct bench_row {
@@ -84,12 +93,14 @@ bench_row row_empty(void);
 void row_time(bench_row *r, const stats *s, double flops, rate peak);
 /* The same for bytes moved and the bandwidth of the same rounds. */
 void row_bandwidth(bench_row *r, const stats *s, double bytes, rate bandwidth);
+/* Their times, and the fastest one's time over ours: above 1 we are faster. After row_time. */
+void row_rivals(bench_row *r, const stats_case *cases, const int *which, int n);
 void row_json(json *j, const bench_row *r);
 /* max_abs_err and max_ulp of got (f32[n]) against want; false when a value is not finite. */
 bool row_error(bench_row *r, const float *got, const double *want, int64_t n);
 void rows_csv(cli *c, const char *path, const bench_row *rows, int n);
 /* The whole answer: JSON on stdout, or a table; then --csv. */
-void rows_report(cli *c, const char *command, const ceiling *m, const bench_row *rows, int n);
+void rows_report(cli *c, const char *command, const ceiling *m, const rivals *rival, const bench_row *rows, int n);
 /* --svg (or --plot): one line for each distinct text `line_of` gives, over x_of, of y_of (a NULL line or y <= 0: no point). */
 void rows_plot(cli *c, const char *title, const char *x_label, const char *y_label, const bench_row *rows, int n,
                const char *(*line_of)(const bench_row *r, char *buffer, size_t n_buffer), double (*x_of)(const bench_row *r),
@@ -122,5 +133,12 @@ void ladder_reference(const char *work, const ladder_problem *p, double *y, doub
 
 int bench_modes(cli *c);
 int bench_ladder(cli *c, const char *work);
+int bench_gemm(cli *c);
+int bench_conv(cli *c);
+int bench_rows(cli *c);
+int bench_train(cli *c);
+int bench_compile(cli *c);
+int bench_memory(cli *c);
+int bench_exp(cli *c, const char *which);
 
 #endif

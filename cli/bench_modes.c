@@ -165,10 +165,10 @@ static void fill_row(bench_row *r, const variant *v, const stats *s, double flop
 }
 
 /* All variants of one network. Returns the number of rows written. */
-static int measure_network(cli *c, const plan *p, int64_t depth, int64_t size, int64_t batch, const ceiling *m,
+static int measure_network(cli *c, const plan *p, int64_t depth, int64_t size, int64_t batch, const ceiling *m, rivals *rival,
                            bench_row *rows) {
     variant v[MAX_VARIANTS];
-    stats_case cases[MAX_VARIANTS + 1];
+    stats_case cases[MAX_VARIANTS + 1 + MAX_RIVALS];
     int n = make_variants(c, p, v);
     int64_t linears, relus, count = size * batch;
     tn_graph *g = model_mlp(c, depth, size, batch, p->seed, &linears, &relus);
@@ -209,19 +209,30 @@ static int measure_network(cli *c, const plan *p, int64_t depth, int64_t size, i
     }
     probe *fma = probe_new(PROBE_FMA, p->threads ? p->threads : m->cores, 0);
     cases[n] = probe_case(fma, "peak");
-    stats_measure(cases, n + 1, p->seconds, &bar);
+    int which[MAX_RIVALS], n_rivals = 0;
+    if (rival) {
+        progress_step(&bar, n, "rivals get ready");
+        char *work = model_mlp_layers(depth, p->seed),
+             *spec = cli_format("mlp size=%lld batch=%lld layers=%s", (long long)size, (long long)batch, work);
+        n_rivals = rivals_prepare(rival, spec, cases + n + 1, which);
+        free(work);
+        free(spec);
+    }
+    stats_measure(cases, n + 1 + n_rivals, p->seconds, &bar);
     progress_end(&bar);
     rate peak = stats_rate(&cases[n].result, probe_work(fma));
     probe_free(fma);
     for (int i = 0; i < n; i++) {
         compare(&v[i], &rows[i], want, n_want, bound); /* the timed runs' result */
         fill_row(&rows[i], &v[i], &cases[i].result, network_flops(size, batch, linears, relus), peak);
+        row_rivals(&rows[i], &cases[n + 1], which, n_rivals);
         tn_session_free(v[i].session);
         tn_program_free(v[i].program);
         buffer_free(v[i].x);
         buffer_free(v[i].y);
         free(v[i].label);
     }
+    if (rival) rivals_forget(rival);
     tn_ir_eval_free(eval);
     tn_graph_free(g);
     free(label);
@@ -263,6 +274,7 @@ int bench_modes(cli *c) {
     plan p = read_plan(c);
     cli_note(c, "measuring the machine");
     ceiling m = ceiling_measure(p.threads);
+    rivals *rival = rivals_open(c, p.threads ? p.threads : m.cores);
     bench_row *rows = cli_alloc(sizeof(bench_row) * MAX_ROWS);
     int n = 0;
     for (int d = 0; d < p.n_depths; d++) {
@@ -270,16 +282,17 @@ int bench_modes(cli *c) {
             for (int b = 0; b < p.n_batches; b++) {
                 if (n + MAX_VARIANTS > MAX_ROWS) cli_usage(c, "more than %d rows", MAX_ROWS);
                 int64_t batch = p.batches[b] ? p.batches[b] : p.sizes[s];
-                n += measure_network(c, &p, p.depths[d], p.sizes[s], batch, &m, rows + n);
+                n += measure_network(c, &p, p.depths[d], p.sizes[s], batch, &m, rival, rows + n);
             }
         }
     }
-    rows_report(c, "bench modes", &m, rows, n);
+    rows_report(c, "bench modes", &m, rival, rows, n);
     bool by_depth = p.n_sizes == 1 && p.n_depths > 1;
     rows_plot(c, "Random Linear/ReLU networks ending in softmax, by mode",
               by_depth ? "depth (nodes)" : "size (width of a layer)", "microseconds a run (median)", rows, n, line_of,
               by_depth ? depth_of_row : size_of_row, median_of_row);
     free(rows);
+    rivals_close(rival);
     for (int i = 0; i < p.n_modes; i++) free(p.modes[i]);
     return CLI_OK;
 }

@@ -22,8 +22,13 @@ static int run(cli *c) {
     if (!strcmp(what, "ladder")) return bench_ladder(c, c->n_args > 1 ? c->args[1] : "matmul");
     if (c->n_args > 1) cli_usage(c, "one argument too many: %s", c->args[1]);
     if (!strcmp(what, "modes")) return bench_modes(c);
+    if (!strcmp(what, "gemm")) return bench_gemm(c);
+    if (!strcmp(what, "conv")) return bench_conv(c);
+    if (!strcmp(what, "rows")) return bench_rows(c);
+    if (!strcmp(what, "train")) return bench_train(c);
+    if (!strcmp(what, "compile")) return bench_compile(c);
     if (!strcmp(what, "machine")) return machine(c);
-    cli_usage(c, "there is no benchmark %s (modes, ladder, machine)", what);
+    cli_usage(c, "there is no benchmark %s (modes, ladder, gemm, conv, rows, train, compile, memory, exp, machine)", what);
 }
 
 static const cli_option options[] = {
@@ -32,7 +37,11 @@ static const cli_option options[] = {
     { "batch", 'b', "LIST", "modes: rows of the input, or `size` (default): as many as the width" },
     { "modes", 'm', "LIST", "modes: naive,immediate,graph,compiled,loop (default all)" },
     { "fusion", 'f', "LIST", "modes: fusion levels of `compiled` (default 1,2,3); ladder: of the generated rung" },
-    { "threads", 't', "N", "CPU threads; 0 = all (default: modes 0, ladder 1)" },
+    { "threads", 't', "LIST", "CPU threads; 0 = all (default: modes 0, ladder 1; the others 1 and all, one after the other)" },
+    { "cases", 0, "LIST", "gemm, conv, rows, train, compile, memory: only cases whose name has one of these words in it" },
+    { "rivals", 0, NULL, "time other programs in the same rounds (bench/rivals/setup installs them)" },
+    { "rivals-only", 0, "LIST", "of ort, openvino, jax, torch, torch_compile, onednn, openblas" },
+    { "rivals-dir", 0, "DIR", "where their programs are (default bench/rivals)" },
     { "seconds", 0, "S", "time for each row (default 0.3); at least two runs are made" },
     { "seed", 0, "N", "of weights and inputs (default 1)" },
     { "csv", 0, "FILE", "write the rows as CSV too" },

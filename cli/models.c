@@ -31,31 +31,40 @@ static tn_tensor softmax(tn_tensor x) {
 }
 
 /* depth nodes: the first is Linear, the last softmax; 36 of 64 are Linear, the others ReLU, in seeded random order. */
-tn_graph *model_mlp(cli *c, int64_t depth, int64_t width, int64_t batch, uint64_t seed, int64_t *out_linear,
-                    int64_t *out_relu) {
+char *model_mlp_layers(int64_t depth, uint64_t seed) {
     int64_t n = depth - 1, n_linear = (36 * depth + 32) / 64;
     if (n_linear > n) n_linear = n;
     if (n_linear < 1) n_linear = 1;
-    char *is_linear = cli_alloc((size_t)n + 1);
-    for (int64_t i = 0; i < n_linear; i++) is_linear[i] = 1;
-    uint64_t order = seed, weights = seed ^ 0xabcdef;
+    char *layers = cli_alloc((size_t)n + 1);
+    for (int64_t i = 0; i < n; i++) layers[i] = i < n_linear ? 'L' : 'R';
+    uint64_t order = seed;
     for (int64_t i = n - 1; i > 1; i--) { /* Fisher-Yates over 1..n-1: node 0 stays Linear */
         int64_t k = 1 + (int64_t)(random_next(&order) % (uint64_t)i);
-        char t = is_linear[i];
-        is_linear[i] = is_linear[k];
-        is_linear[k] = t;
+        char t = layers[i];
+        layers[i] = layers[k];
+        layers[k] = t;
     }
+    return layers;
+}
+
+tn_graph *model_mlp(cli *c, int64_t depth, int64_t width, int64_t batch, uint64_t seed, int64_t *out_linear,
+                    int64_t *out_relu) {
+    char *layers = model_mlp_layers(depth, seed);
+    int64_t n = depth - 1, n_linear = 0;
+    uint64_t weights = seed ^ 0xabcdef;
     tn_graph *g = tn_graph_new(cli_ctx(c), "mlp");
     if (!g) cli_fail(c, "out of memory");
     tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(batch, width));
     for (int64_t i = 0; i < n; i++) {
-        char *name = cli_format("%s%lld", is_linear[i] ? "linear" : "relu", (long long)i);
+        bool is_linear = layers[i] == 'L';
+        n_linear += is_linear;
+        char *name = cli_format("%s%lld", is_linear ? "linear" : "relu", (long long)i);
         /* a ReLU before it halves the mean square: twice the gain makes up for that */
-        x = is_linear[i] ? linear(x, width, i && !is_linear[i - 1] ? 2 : 1, name, &weights) : tn_label(tn_relu(x), name);
+        x = is_linear ? linear(x, width, i && layers[i - 1] == 'R' ? 2 : 1, name, &weights) : tn_label(tn_relu(x), name);
         free(name);
     }
     tn_output(softmax(x), "y");
-    free(is_linear);
+    free(layers);
     if (out_linear) *out_linear = n_linear;
     if (out_relu) *out_relu = n - n_linear;
     return g;
@@ -105,7 +114,7 @@ static void build_attention(tn_graph *g, const int64_t *size, uint64_t seed) {
 }
 
 /* The network of examples/digits.c: 8 x 8 grey images to 10 classes. */
-static tn_tensor digits_logits(tn_tensor x) {
+tn_tensor model_digits(tn_tensor x) {
     int64_t n = tn_tensor_shape(x).dim[0];
     x = tn_relu(tn_nn_conv2d(x, (tn_nn_conv_opts){ .out_channels = 16, .kernel = { 3 }, .padding = { 1 } }, "conv1"));
     x = tn_relu(tn_nn_conv2d(x, (tn_nn_conv_opts){ .out_channels = 32, .kernel = { 3 }, .padding = { 1 } }, "conv2"));
@@ -117,12 +126,12 @@ static tn_tensor digits_logits(tn_tensor x) {
 static void build_cnn(tn_graph *g, const int64_t *size, uint64_t seed) {
     (void)seed;
     tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(size[0], 8, 8, 1));
-    tn_output(tn_nn_softmax(digits_logits(x), -1), "p");
+    tn_output(tn_nn_softmax(model_digits(x), -1), "p");
 }
 static void build_digits_train(tn_graph *g, const int64_t *size, uint64_t seed) {
     (void)seed;
     tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(size[0], 8, 8, 1)), t = tn_input(g, "t", TN_I32, TN_DIMS(size[0]));
-    tn_tensor loss = tn_nn_cross_entropy(digits_logits(x), t);
+    tn_tensor loss = tn_nn_cross_entropy(model_digits(x), t);
     tn_nn_adam(loss, (tn_nn_adam_opts){ .lr = 2e-3 });
     tn_output(loss, "loss");
 }

@@ -67,6 +67,16 @@ void row_bandwidth(bench_row *r, const stats *s, double bytes, rate bandwidth) {
     r->best_bandwidth_ratio = own.best / bandwidth.best;
 }
 
+void row_rivals(bench_row *r, const stats_case *cases, const int *which, int n) {
+    for (int i = 0; i < n; i++) {
+        double us = cases[i].result.median * 1e6, best = cases[i].result.best * 1e6;
+        r->rival_us[which[i]] = us;
+        r->rival_best_us[which[i]] = best;
+        if (r->rival_ratio < 0 || us / r->median_us < r->rival_ratio) r->rival_ratio = us / r->median_us;
+        if (r->rival_best_ratio < 0 || best / r->best_us < r->rival_best_ratio) r->rival_best_ratio = best / r->best_us;
+    }
+}
+
 /* ULPs are those of the exact value's f32 neighbourhood, never smaller than the smallest subnormal. */
 bool row_error(bench_row *r, const float *got, const double *want, int64_t n) {
     bool finite = true;
@@ -158,7 +168,7 @@ static void short_number(json *j, const char *key, double v) {
 }
 
 /* {"onnxruntime": us, ...}: those that did this work. */
-static void rivals_json(json *j, const char *key, const double *us) {
+static void rival_times(json *j, const char *key, const double *us) {
     bool any = false;
     for (int i = 0; i < MAX_RIVALS; i++) any |= us[i] > 0;
     if (!any) return;
@@ -181,8 +191,8 @@ void row_json(json *j, const bench_row *r) {
         else
             short_number(j, k->name, number_of(r, k));
     }
-    rivals_json(j, "rivals", r->rival_us);
-    rivals_json(j, "rivals_best", r->rival_best_us);
+    rival_times(j, "rivals", r->rival_us);
+    rival_times(j, "rivals_best", r->rival_best_us);
     if (r->samples >= 0) json_int(j, "samples", r->samples);
     json_end(j);
 }
@@ -261,17 +271,19 @@ static void print_table(const cli *c, const bench_row *rows, int n) {
     }
 }
 
-void rows_report(cli *c, const char *command, const ceiling *m, const bench_row *rows, int n) {
+void rows_report(cli *c, const char *command, const ceiling *m, const rivals *rival, const bench_row *rows, int n) {
     if (c->json) {
         json j = json_begin(stdout, command);
         ceiling_json(&j, m);
         json_text(&j, "mallocs_counted", mallocs_method());
+        rivals_json(&j, rival);
         json_array(&j, "rows");
         for (int i = 0; i < n; i++) row_json(&j, &rows[i]);
         json_end(&j);
         json_finish(&j);
     } else {
         ceiling_print(stdout, m);
+        rivals_print(stdout, rival);
         print_table(c, rows, n);
     }
     const char *csv = cli_text(c, "csv", NULL);

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { MAX_SAMPLES = 4000, MIN_ROUNDS = 3 };
 static const double sample_seconds = 0.002;
@@ -50,8 +51,14 @@ static bool another_round(const stats_case *cases, int n, double seconds, int ro
     return round < MAX_SAMPLES && spent < seconds * counted;
 }
 
+static void rest(void) {
+    struct timespec t = { .tv_nsec = 1000000 };
+    nanosleep(&t, NULL);
+}
+
 /* A sample of a short run starts after one untimed run: the others have used the caches since its last. */
 static void sample(stats_case *k) {
+    if (k->clock) rest(); /* others' threads may still spin on the processors that this one needs */
     bool warm = !k->slow && !k->clock && (k->times > 1 || k->spent < 0.02 * (k->result.samples ? k->result.samples : 1));
     if (warm) k->run(k->ud, 1);
     int64_t before = mallocs_count();

@@ -1,0 +1,144 @@
+/* bench_rows.c - `tenon bench rows`: work that is bound by memory, against a copy of as many bytes: layer norm, softmax, a
+ * chain of ten elementwise ops, transpose, copy; at footprints from the first cache to main memory. */
+#include "suite.h"
+#include "tenon/tenon_nn.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+typedef struct row_work {
+    const char *name;
+    tn_tensor (*build)(tn_tensor x);
+    /* out and bound f64[cols,rows] for transpose, else f64[rows,cols] */
+    void (*reference)(const float *x, int64_t rows, int64_t cols, double *out, double *bound);
+} row_work;
+
+static const double eps = FLT_EPSILON / 2;
+
+static tn_tensor build_copy(tn_tensor x) { return x; }
+static void want_copy(const float *x, int64_t rows, int64_t cols, double *out, double *bound) {
+    for (int64_t i = 0; i < rows * cols; i++) out[i] = (double)x[i], bound[i] = 0;
+}
+
+static tn_tensor build_transpose(tn_tensor x) { return tn_transpose(x, 0, 1); }
+static void want_transpose(const float *x, int64_t rows, int64_t cols, double *out, double *bound) {
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t j = 0; j < cols; j++) out[j * rows + i] = (double)x[i * cols + j], bound[j * rows + i] = 0;
+    }
+}
+
+/* Ten ops. */
+static tn_tensor build_chain(tn_tensor x) {
+    tn_tensor a = tn_abs(tn_add_scalar(tn_mul_scalar(x, 1.25), 0.5));
+    tn_tensor b = tn_max(tn_sub(tn_mul(a, x), x), tn_full(x.graph, TN_F32, TN_SCALAR, -0.25));
+    tn_tensor d = tn_min(tn_add(tn_mul_scalar(b, 0.75), a), tn_full(x.graph, TN_F32, TN_SCALAR, 2));
+    return tn_neg(d);
+}
+static void want_chain(const float *x, int64_t rows, int64_t cols, double *out, double *bound) {
+    for (int64_t i = 0; i < rows * cols; i++) {
+        double v = (double)x[i], a = fabs(1.25 * v + 0.5), b = fmax(a * v - v, -0.25);
+        out[i] = -fmin(0.75 * b + a, 2);
+        bound[i] = 10 * eps * (2 + fabs(v)) * (2 + fabs(v)); /* no value in between is larger */
+    }
+}
+
+static tn_tensor build_softmax(tn_tensor x) { return tn_nn_softmax(x, -1); }
+static void want_softmax(const float *x, int64_t rows, int64_t cols, double *out, double *bound) {
+    ladder_problem p = { rows, cols, cols, x, NULL, NULL, NULL, NULL };
+    ladder_reference("softmax", &p, out, bound);
+}
+
+static tn_tensor build_norm(tn_tensor x) { return tn_nn_layer_norm(x, 0, "norm"); }
+static void want_norm(const float *x, int64_t rows, int64_t cols, double *out, double *bound) {
+    for (int64_t i = 0; i < rows; i++) {
+        const float *r = x + i * cols;
+        double mean = 0, var = 0, top = 0;
+        for (int64_t j = 0; j < cols; j++) mean += (double)r[j] / (double)cols, top = fmax(top, fabs((double)r[j]));
+        for (int64_t j = 0; j < cols; j++) var += ((double)r[j] - mean) * ((double)r[j] - mean) / (double)cols;
+        double scale = 1 / sqrt(var + 1e-5);
+        for (int64_t j = 0; j < cols; j++) {
+            out[i * cols + j] = ((double)r[j] - mean) * scale;
+            /* the sums err by at most cols roundings, in any order */
+            bound[i * cols + j] = eps * ((double)cols + 8) * (top * scale + fabs(out[i * cols + j]));
+        }
+    }
+}
+
+static const row_work works[] = {
+    { "layer norm", build_norm, want_norm },    { "softmax", build_softmax, want_softmax },
+    { "chain of 10", build_chain, want_chain }, { "transpose", build_transpose, want_transpose },
+    { "copy", build_copy, want_copy },
+};
+
+/* Rows and columns: 16 KiB, 256 KiB, 8 MiB and 128 MiB read and written. */
+static const int64_t sizes[][2] = { { 32, 64 }, { 128, 256 }, { 2048, 512 }, { 16384, 1024 } };
+
+typedef struct matrix {
+    int64_t rows, cols;
+    const row_work *work;
+} matrix;
+
+static int expect(cli *c, bench_case *k, tn_session *s, expected *want) {
+    (void)c;
+    (void)s;
+    const matrix *m = k->ud;
+    expect_output(&want[0], "y", m->rows * m->cols);
+    m->work->reference(k->data[0], m->rows, m->cols, want[0].want, want[0].bound);
+    return 1;
+}
+
+static bench_case make_case(suite *s, const matrix *m, uint64_t seed) {
+    const char *name = suite_text(s, "%s %lldx%lld", m->work->name, (long long)m->rows, (long long)m->cols);
+    bench_case k = case_new(s, "rows", name, m->work->name);
+    case_input(&k, "x", case_floats(m->rows * m->cols, 2, &seed));
+    tn_output(m->work->build(tn_input(k.graph, "x", TN_F32, TN_DIMS(m->rows, m->cols))), "y");
+    k.bytes = 8.0 * (double)(m->rows * m->cols);
+    k.bandwidth = PROBE_COPY;
+    k.row.size = m->cols;
+    k.row.batch = m->rows;
+    k.expect = expect;
+    k.ud = m;
+    char word[32];
+    snprintf(word, sizeof word, "%s", m->work->name);
+    for (char *p = word; *p; p++) {
+        if (*p == ' ') *p = '_';
+    }
+    k.rival = cli_format("rows what=%s m=%lld n=%lld", word, (long long)m->rows, (long long)m->cols);
+    return k;
+}
+
+static void measure(suite *s, int64_t rows, int64_t cols, uint64_t seed) {
+    matrix m[COUNT_OF(works)];
+    bench_case cases[COUNT_OF(works)];
+    int n = 0;
+    for (size_t i = 0; i < COUNT_OF(works); i++) {
+        if (!suite_wants(s, works[i].name)) continue;
+        m[n] = (matrix){ rows, cols, &works[i] };
+        cases[n] = make_case(s, &m[n], seed + i);
+        n++;
+    }
+    if (n) suite_run(s, cases, n);
+}
+
+static const char *line_of(const bench_row *r, char *buffer, size_t n) {
+    snprintf(buffer, n, "%s, %d thread%s", r->variant, (int)r->threads, r->threads > 1 ? "s" : "");
+    return buffer;
+}
+static double x_of(const bench_row *r) { return (double)r->footprint; }
+static double y_of(const bench_row *r) { return r->gbs; }
+
+int bench_rows(cli *c) {
+    suite s = suite_begin(c, "bench rows");
+    int64_t given[32];
+    if (cli_text(c, "sizes", NULL)) { /* n x n matrices */
+        int n = cli_ints(c, "sizes", NULL, given, COUNT_OF(given), 1, 16384);
+        for (int i = 0; i < n; i++) measure(&s, given[i], given[i], s.seed + 100 * (uint64_t)i);
+    } else {
+        for (size_t i = 0; i < COUNT_OF(sizes); i++) measure(&s, sizes[i][0], sizes[i][1], s.seed + 100 * i);
+    }
+    suite_report(&s);
+    rows_plot(c, "Row and elementwise work", "bytes read and written", "GB/s (median)", s.rows, s.n_rows, line_of, x_of, y_of);
+    suite_end(&s);
+    return CLI_OK;
+}

@@ -1,0 +1,107 @@
+/* bench_train.c - `tenon bench train`: one training step (loss, gradients, update) of two networks, in loop mode. Loss and
+ * every parameter and moment after one step are checked against the reference evaluator. */
+#include "suite.h"
+#include "tenon/tenon_nn.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double learning_rate = 1e-3; /* of Adam, its default */
+
+typedef struct network {
+    const char *name, *optimiser;
+    int64_t batch;
+    tn_tensor (*scores)(tn_graph *g, int64_t batch); /* from input "x" to f32[batch,10] */
+    int64_t features;
+    double flops; /* of one image, forward: 2 a multiply-add */
+} network;
+
+static tn_tensor mlp_scores(tn_graph *g, int64_t batch) {
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(batch, 784));
+    x = tn_relu(tn_nn_linear(x, 512, "fc1"));
+    x = tn_relu(tn_nn_linear(x, 512, "fc2"));
+    return tn_nn_linear(x, 10, "fc3");
+}
+
+static tn_tensor digits_scores(tn_graph *g, int64_t batch) {
+    return model_digits(tn_input(g, "x", TN_F32, TN_DIMS(batch, 8, 8, 1)));
+}
+
+static const network networks[] = {
+    { "mlp 784-512-512-10", "sgd", 64, mlp_scores, 784, 2.0 * (784 * 512 + 512 * 512 + 512 * 10) },
+    { "digits cnn", "adam", 32, digits_scores, 64, 2.0 * (64 * 9 * 16 + 64 * 9 * 16 * 32 + 512 * 64 + 64 * 10) },
+};
+
+static tn_tensor build(tn_graph *g, const network *net, int64_t batch) {
+    tn_tensor loss = tn_nn_cross_entropy(net->scores(g, batch), tn_input(g, "labels", TN_I32, TN_DIMS(batch)));
+    tn_output(loss, "loss");
+    if (!strcmp(net->optimiser, "adam"))
+        tn_nn_adam(loss, (tn_nn_adam_opts){ .lr = learning_rate });
+    else
+        tn_nn_sgd(loss, (tn_nn_sgd_opts){ .lr = 0.01 });
+    return loss;
+}
+
+/* Adam's first update is lr * sign(g) for all but tiny gradients: where f32 cannot tell the sign, either is right. */
+static int expect(cli *c, bench_case *k, tn_session *s, expected *want) {
+    (void)s;
+    const network *net = k->ud;
+    int n = expect_evaluated(c, k, 3e-5, want);
+    for (int i = 0; i < n && !strcmp(net->optimiser, "adam"); i++) {
+        if (!want[i].state || strstr(want[i].name, "/adam/")) continue;
+        const expected *m = NULL;
+        char *moment = cli_format("%s/adam/m", want[i].name);
+        for (int j = 0; j < n; j++) {
+            if (!strcmp(want[j].name, moment)) m = &want[j];
+        }
+        free(moment);
+        for (int64_t j = 0; j < want[i].n; j++) {
+            bool tiny = !m || fabs(m->want[j]) <= 30 * m->bound[j];
+            want[i].bound[j] += tiny ? 2.1 * learning_rate : 0.05 * learning_rate;
+        }
+    }
+    return n;
+}
+
+static void measure(suite *s, const network *net, int64_t batch, uint64_t seed) {
+    if (!suite_wants(s, net->name)) return;
+    bench_case k = case_new(s, "train", net->name, net->optimiser);
+    tn_graph_set_seed(k.graph, seed);
+    k.mode = TN_MODE_LOOP;
+    k.fresh = true;
+    build(k.graph, net, batch);
+    float *x = case_floats(batch * net->features, 1, &seed);
+    int32_t *labels = buffer_new((size_t)batch * sizeof(int32_t));
+    for (int64_t i = 0; i < batch * net->features; i++) x[i] = fabsf(x[i]);
+    for (int64_t i = 0; i < batch; i++) labels[i] = (int32_t)(random_next(&seed) % 10);
+    case_input(&k, "x", x);
+    case_input(&k, "labels", labels);
+    k.flops = 3 * net->flops * (double)batch;
+    k.row.batch = batch;
+    k.expect = expect;
+    k.ud = net;
+    k.rival = cli_format("train what=%s batch=%lld", strcmp(net->optimiser, "adam") ? "mlp" : "digits", (long long)batch);
+    suite_run(s, &k, 1);
+}
+
+static const char *line_of(const bench_row *r, char *buffer, size_t n) {
+    snprintf(buffer, n, "%s, batch %d", r->name, (int)r->batch);
+    return buffer;
+}
+static double x_of(const bench_row *r) { return (double)r->threads; }
+static double y_of(const bench_row *r) { return r->median_us; }
+
+int bench_train(cli *c) {
+    suite s = suite_begin(c, "bench train");
+    int64_t batch[8];
+    int n = cli_text(c, "batch", NULL) ? cli_ints(c, "batch", NULL, batch, COUNT_OF(batch), 1, 65536) : 0;
+    for (size_t i = 0; i < COUNT_OF(networks); i++) {
+        if (!n) measure(&s, &networks[i], networks[i].batch, s.seed);
+        for (int b = 0; b < n; b++) measure(&s, &networks[i], batch[b], s.seed);
+    }
+    suite_report(&s);
+    rows_plot(c, "One training step", "threads", "microseconds (median)", s.rows, s.n_rows, line_of, x_of, y_of);
+    suite_end(&s);
+    return CLI_OK;
+}

@@ -1,0 +1,81 @@
+/* suite.h - benchmarks whose cases are graphs: compiled, checked, timed in turns with ceilings and rivals, reported. */
+#ifndef TENON_CLI_SUITE_H
+#define TENON_CLI_SUITE_H
+
+#include "bench.h"
+
+enum { SUITE_MAX_CASES = 8, SUITE_MAX_PORTS = 8, SUITE_MAX_THREADS = 4 };
+
+/* What an output, or a state after one run, must be: |got - want| <= bound for every element. */
+typedef struct expected {
+    const char *name;
+    double *want, *bound; /* freed by the suite */
+    int64_t n;
+    bool state;
+} expected;
+
+/* One line of the report. The caller fills in the first part; the suite owns the rest and frees graph, inputs and rival. */
+typedef struct bench_case {
+    bench_row row; /* names and sizes */
+    tn_graph *graph;
+    tn_mode mode;
+    const char *input[SUITE_MAX_PORTS]; /* names, NULL at the end, and f32 or i32 data (buffer_new) */
+    void *data[SUITE_MAX_PORTS];
+    double flops;         /* of one run, as one would count by hand */
+    double bytes;         /* that one run must move at least; 0 = memory does not matter */
+    probe_kind bandwidth; /* what moves them at the machine's best, over as many bytes */
+    bool fresh;           /* runs change the state: checks start from the first state again */
+    /* Called once, with a session in its first state: fills in want[0 .. return value). */
+    int (*expect)(cli *c, struct bench_case *k, tn_session *s, expected *want);
+    const void *ud;
+    char *rival; /* the work as bench/rivals understands it, or NULL */
+
+    expected want[64];
+    int n_want;
+    tn_program *program;
+    tn_session *session;
+    void *slot_data[SUITE_MAX_PORTS * 4];
+    int n_slots;
+    void **first_state; /* values of every state before the first run */
+    cli *c;
+} bench_case;
+
+typedef struct suite {
+    cli *c;
+    const char *command;
+    ceiling m;
+    int64_t threads[SUITE_MAX_THREADS];
+    int n_threads;
+    double seconds;
+    uint64_t seed;
+    char *filter[32];
+    int n_filter;
+    bench_row *rows;
+    int n_rows, cap;
+    char **texts; /* of suite_text */
+    int n_texts;
+    rivals *rivals[SUITE_MAX_THREADS];
+} suite;
+
+/* Reads --threads, --seconds, --seed, --cases, --rivals and measures the machine. */
+suite suite_begin(cli *c, const char *command);
+/* A text that lives as long as the suite, for names in rows. */
+const char *suite_text(suite *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
+bool suite_wants(const suite *s, const char *name); /* --cases: some word of it is part of the name */
+bench_case case_new(suite *s, const char *work, const char *name, const char *variant); /* with an empty graph */
+void case_input(bench_case *k, const char *name, void *data);
+float *case_floats(int64_t n, double scale, uint64_t *seed); /* uniform in +-scale; a buffer */
+/* Measures the cases in turns, for each number of threads, and frees them. */
+void suite_run(suite *s, bench_case *cases, int n);
+void suite_add(suite *s, bench_row row);
+/* Prints, writes --csv; rows stay valid until suite_end. */
+void suite_report(suite *s);
+void suite_end(suite *s);
+
+double *case_array(int64_t n); /* of expected */
+/* An expected output; arrays to be filled in by the caller. */
+void expect_output(expected *w, const char *name, int64_t n);
+/* expect: everything from the reference evaluator; tolerance is relative to the largest element of each array. */
+int expect_evaluated(cli *c, bench_case *k, double tolerance, expected *want);
+
+#endif
