@@ -1,5 +1,5 @@
-/* kernel_equal.c - whether two kernels are the same code: everything but names, what the values are called in the graph, and the
- * counts for statistics. In: two kernels of any form. */
+/* kernel_equal.c - whether two kernels are the same code: everything but names, what the values are called in the graph, and
+ * the counts for statistics. In: two kernels of any form. */
 #include "ir/kernel.h"
 
 static bool same_number(double x, double y) { return !memcmp(&x, &y, sizeof x); } /* -0 is not 0; a NaN is itself */

@@ -304,6 +304,40 @@ static void choose_parallel(chooser *c) {
     }
 }
 
+/* The row of the result that lies along memory and that only one operand depends on, where both operands lie along a
+ * contraction loop. */
+static kvar turned_row(const chooser *c) {
+    if (!c->dot) return -1;
+    const kins *a = operand_load(c, c->dot->a), *b = operand_load(c, c->dot->b);
+    bool along = false;
+    if (!a || !b || a->n_mask || b->n_mask || a->dyn || b->dyn) return -1;
+    for (kvar v = 0; v < c->k->vars.n; v++)
+        along |=
+            c->k->vars.at[v].reduce && (c->dot_open >> v & 1) && affine_coef(a->idx, v) == 1 && affine_coef(b->idx, v) == 1;
+    if (!along) return -1;
+    kvar row = -1;
+    for (int i = 1; i < c->k->ins.n; i++) {
+        const kins *in = &c->k->ins.at[i];
+        if (in->op == K_LOOP && c->k->vars.at[in->var].row) row = in->var; /* the innermost */
+        if (in->op == K_ACC) break;
+    }
+    if (row < 0 || c->k->vars.at[row].extent < c->lanes || !affine_coef(a->idx, row) == !affine_coef(b->idx, row)) return -1;
+    for (int i = 1; i < c->k->ins.n; i++)
+        if (c->k->ins.at[i].op == K_STORE && affine_coef(c->k->ins.at[i].idx, row) != 1) return -1;
+    return row;
+}
+
+bool kopt_choose_turned(kernel *k, const target *t) {
+    if (k->vars.n > 64) return false;
+    chooser c = { .k = k, .t = t };
+    survey(&c);
+    kvar row = c.lanes > 1 ? turned_row(&c) : -1;
+    if (row < 0) return false;
+    tile_contraction(&c, row);
+    choose_parallel(&c);
+    return true;
+}
+
 void kopt_choose(kernel *k, const target *t) {
     if (k->vars.n > 64) return;
     chooser c = { .k = k, .t = t };

@@ -25,10 +25,36 @@ void kopt_compact(kernel *k) {
     k->ins.n = n;
 }
 
-kernel *kopt_run(kernel *k, const target *t) {
-    kopt_collapse(k);
-    kopt_hoist(k);
+/* Values that nothing uses. */
+void kopt_sweep(kernel *k) {
+    bool *used = ARENA_ARRAY(k->a, bool, k->ins.n);
+    for (int i = k->ins.n - 1; i > 0; i--) {
+        const kins *in = &k->ins.at[i];
+        bool pure = in->op == K_CONST || in->op == K_INDEX || in->op == K_LOAD || in->op == K_ALU || in->op == K_CAST ||
+                    in->op == K_WRAP || in->op == K_RANDOM;
+        if (pure && !used[i])
+            k->ins.at[i].op = K_NIL;
+        else
+            used[in->a] = used[in->b] = used[in->c] = used[in->dyn] = true;
+    }
+    kopt_compact(k);
+}
+
+/* Tiles with a turned panel are faster than sums along the lanes, where enough rows share it. */
+static void choose_and_stage(kernel *k, const target *t) {
+    kernel before = *k;
+    kvar_info *vars = arena_copy(k->a, k->vars.at, sizeof *vars * (size_t)k->vars.n);
+    if (kopt_choose_turned(k, t) && kopt_stage(k, t)) return;
+    *k = before;
+    k->vars.at = vars, k->vars.cap = k->vars.n;
     kopt_choose(k, t);
     kopt_stage(k, t);
+}
+
+kernel *kopt_run(kernel *k, const target *t) {
+    kopt_order(k);
+    kopt_collapse(k);
+    kopt_hoist(k);
+    choose_and_stage(k, t);
     return kopt_tile(k);
 }

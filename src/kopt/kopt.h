@@ -6,14 +6,20 @@
 #include "ir/kernel.h"
 #include "ir/target.h"
 
+/* order.c: contraction loops in the order in which their operands lie in memory. */
+void kopt_order(kernel *k);
 /* collapse.c: two perfectly nested loops that walk memory as one become one. */
 void kopt_collapse(kernel *k);
 /* hoist.c: what does not depend on a loop moves out of it. */
 void kopt_hoist(kernel *k);
 /* choose.c: the register tile: which variable runs along vector lanes, which are unrolled, which is split over threads. */
 void kopt_choose(kernel *k, const target *t);
-/* stage.c: a contraction whose right operand does not fit the cache copies one panel of it at a time into local memory. */
-void kopt_stage(kernel *k, const target *t);
+/* The same for an inner product (both operands lie along the contraction) with lanes along a row of the result instead; for
+ * kopt_stage, which turns the operand. Returns whether that is possible. */
+bool kopt_choose_turned(kernel *k, const target *t);
+/* stage.c: a contraction whose right operand does not fit the cache, or lies the wrong way, is done in stretches, each with a
+ * copy of its part of it. Returns whether it is. */
+bool kopt_stage(kernel *k, const target *t);
 /* tile.c: writes the tiled form; the scalar kernel stays as it is. */
 kernel *kopt_tile(const kernel *k);
 
@@ -22,6 +28,8 @@ double kopt_tile_cost(int mr, int nv);
 
 kernel *kopt_run(kernel *k, const target *t); /* all of them */
 
+/* Removes values that nothing uses. */
+void kopt_sweep(kernel *k);
 /* Removes instructions marked K_NIL and renumbers registers. */
 void kopt_compact(kernel *k);
 /* The K_END that closes the K_LOOP at instruction i. */

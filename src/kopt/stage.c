@@ -1,305 +1,456 @@
-/* stage.c - staging in fast memory: the right operand of a large contraction is copied, one panel as wide as the register tile
- * at a time, into local memory, where the tile reads it as one sequential stream. In and out: scalar form with roles.
+/* stage.c - staging in fast memory: a large contraction is done in stretches; for each, the part of the right operand that it
+ * needs (a panel) is copied into local memory, where the register tile reads it as one sequential stream. In and out: scalar
+ * form with roles.
  *
  * Applies to kernels of the form: rows (.., m, n), accumulator, contraction loops, epilogue, where n runs along the lanes, m is
- * unrolled, and the operand's rows lie far apart. Where n is a whole number of blocks of a few tiles, a block is staged at once
- * and the loops inside stay as they are: the left operand's rows are then read from memory once a block. Elsewhere the n loop
- * becomes the outermost and one tile's panel is staged. */
+ * unrolled, and the right operand is used by many rows. The nest becomes
+ *
+ *     outer rows                     those that the panel depends on, or whose sums together do not fit
+ *       tiles of n
+ *         sums = 0                   one for each inner row and column
+ *         stretches                  outer contraction loops, pieces of one of them
+ *           panel = operand          this stretch, the tile's columns
+ *           inner rows: sums += product over the stretch
+ *         inner rows: epilogue of the sums
+ *
+ * without sums where one stretch is enough. The panel stays in the first-level cache, and the rows stream
+ * past it. An operand whose columns do not lie side by side is turned by the copy. */
 #include "kopt/kopt.h"
 
-enum { FAR_APART = 128, MIN_TILES = 8 }; /* elements between rows of the operand; m tiles that share a panel */
+enum {
+    MIN_TILES = 8,        /* tiles of rows that share a panel */
+    MIN_TURNED = 8,       /* rows that share one whose columns are turned */
+    MAX_STRETCH = 512,    /* rows of a panel */
+    MAX_LOCAL = 256 << 10 /* bytes of sums, and of a panel: they live on the stack */
+};
 
-static const kins *load_of(const kernel *k, reg r) {
-    const kins *in = &k->ins.at[r];
-    return in->op == K_LOAD ? in : NULL;
-}
-
-typedef struct shape {
-    kvar m, n;
-    int upd;
-    reg panel; /* the load that is staged */
-} shape;
-
-static bool recognise(const kernel *k, const target *t, shape *s) {
-    *s = (shape){ .m = -1, .n = -1 };
-    int i = 1;
-    kvar last = -1;
-    for (; i < k->ins.n && k->ins.at[i].op != K_ACC; i++) { /* rows, and what was hoisted between them */
-        if (k->ins.at[i].op != K_LOOP) continue;
-        if (!k->vars.at[k->ins.at[i].var].row) return false;
-        kvar v = last = k->ins.at[i].var;
-        if (k->vars.at[v].role.lanes > 1)
-            s->n = v;
-        else if (k->vars.at[v].role.unroll > 1)
-            s->m = v;
-    }
-    if (s->m < 0 || s->n < 0 || last != s->n) return false;
-    for (; i < k->ins.n; i++) {
-        if (k->ins.at[i].op != K_UPD) continue;
-        if (k->ins.at[i].alu != OP_dot || s->upd) return false;
-        s->upd = i;
-    }
-    if (!s->upd) return false;
-    reg side[2] = { k->ins.at[s->upd].a, k->ins.at[s->upd].b };
-    for (int x = 0; x < 2; x++) {
-        const kins *in = load_of(k, side[x]);
-        if (in && affine_coef(in->idx, s->n) == 1 && !affine_coef(in->idx, s->m) && !in->n_mask && !in->dyn) s->panel = side[x];
-    }
-    if (!s->panel) return false;
-    const kins *b = &k->ins.at[s->panel];
-    int64_t depth = 1, apart = 0, width = (int64_t)k->vars.at[s->n].role.unroll * k->vars.at[s->n].role.lanes;
-    for (int x = 0; x < b->idx.n; x++) {
-        const kvar_info *v = &k->vars.at[b->idx.t[x].var];
-        if (v->row && b->idx.t[x].var != s->n) return false; /* one panel for all rows */
-        if (!v->reduce) continue;
-        depth *= v->extent;
-        if (apart == 0 || b->idx.t[x].coef < apart) apart = b->idx.t[x].coef;
-    }
-    int64_t tiles = k->vars.at[s->m].extent / k->vars.at[s->m].role.unroll;
-    return apart >= FAR_APART && tiles >= MIN_TILES &&
-           depth * width * (int64_t)dtype_size((tn_dtype)b->src) <= t->l2_bytes / 2; /* its stack */
-}
-
-/* ---- writing the staged kernel ---- */
+typedef struct subst {
+    kvar v;
+    affine value;
+} subst;
 
 typedef struct stager {
     kernel *k;
-    shape s;
-    kins panel_load;
-    VEC(kvar) depth; /* contraction loops the panel runs along, outermost first */
-    kernel out;      /* only its instructions */
-    reg *map;        /* [k->ins.n] */
+    const target *machine;
+    /* the kernel's form */
+    VEC(kvar) rows;  /* row loops but n, outermost first */
+    VEC(kvar) depth; /* contraction loops, outermost first */
+    kvar m, n;
+    int acc, contraction, end, upd; /* instructions: accumulator, first contraction loop and its end, update */
+    reg panel_load;
+    /* what was chosen */
+    int n_out;  /* the first rows stay outside */
+    kvar cut;   /* m in pieces: the loop over them, or -1 */
+    bool whole; /* one stretch: no sums */
+    int level;  /* stretches are pieces of depth.at[level] */
+    int64_t piece, inner_rows;
     int panel, sums; /* local buffers */
-    int64_t panel_elems;
-    kvar block;          /* loop over blocks of n, or -1: one tile's panel at a time */
-    int64_t block_width; /* columns of a block */
+    /* being written */
+    kernel out;               /* only its instructions */
+    reg *map;                 /* [k->ins.n] */
+    VEC(subst) substs, outer; /* of the part being written; of all parts */
 } stager;
 
-enum { ROW_PAD = 16 }; /* elements between rows of a staged block: rows a power of two apart would share few cache sets */
-static int64_t row_stride(const stager *t) { return t->block_width + ROW_PAD; }
+static const kins *ins(const stager *t, int i) { return &t->k->ins.at[i]; }
+static int64_t extent_of(const stager *t, kvar v) { return t->k->vars.at[v].extent; }
+static krole role_of(const stager *t, kvar v) { return t->k->vars.at[v].role; }
+static int64_t width_of(const stager *t) { return (int64_t)role_of(t, t->n).unroll * role_of(t, t->n).lanes; }
+static int64_t operand_size(const stager *t) { return (int64_t)dtype_size((tn_dtype)ins(t, (int)t->panel_load)->src); }
+static int64_t sum_size(const stager *t) { return (int64_t)dtype_size((tn_dtype)ins(t, t->acc)->dtype); }
 
-/* One stretch of the contraction: [base, base + length) of its only loop, or all of it. */
+/* ---- the kernel's form ---- */
+
+static bool find_rows(stager *t) {
+    int i = 1;
+    t->m = t->n = -1;
+    for (; i < t->k->ins.n && ins(t, i)->op != K_ACC; i++) { /* rows, and what was hoisted between them */
+        if (ins(t, i)->op == K_STORE || ins(t, i)->op == K_SCATTER || ins(t, i)->op == K_END) return false;
+        if (ins(t, i)->op != K_LOOP) continue;
+        kvar v = ins(t, i)->var;
+        if (!t->k->vars.at[v].row || t->n >= 0) return false; /* n is the innermost */
+        if (role_of(t, v).lanes > 1) {
+            t->n = v;
+            continue;
+        }
+        if (role_of(t, v).unroll > 1) t->m = v;
+        VEC_PUSH(t->k->a, &t->rows, v);
+    }
+    t->acc = i;
+    return i < t->k->ins.n && t->m >= 0 && t->n >= 0;
+}
+
+static bool find_contraction(stager *t) {
+    for (int i = t->acc + 1; i < t->k->ins.n; i++) {
+        const kins *in = ins(t, i);
+        if (in->op == K_LOOP && t->k->vars.at[in->var].reduce) {
+            if (t->upd) return false;
+            if (!t->contraction) t->contraction = i;
+            VEC_PUSH(t->k->a, &t->depth, in->var);
+        }
+        if (in->op == K_ACC || in->op == K_ARGUPD) return false;
+        if (in->op != K_UPD) continue;
+        if (in->alu != OP_dot || t->upd || (int)in->c != t->acc) return false;
+        t->upd = i;
+    }
+    if (!t->upd || !t->contraction) return false;
+    t->end = kopt_loop_end(t->k, t->contraction);
+    return t->upd < t->end;
+}
+
+/* The operand that runs along n and not along m. */
+static bool find_panel(stager *t) {
+    reg side[2] = { ins(t, t->upd)->a, ins(t, t->upd)->b };
+    for (int x = 0; x < 2; x++) {
+        const kins *in = ins(t, (int)side[x]);
+        if (in->op == K_LOAD && affine_coef(in->idx, t->n) && !affine_coef(in->idx, t->m) && !in->n_mask && !in->dyn &&
+            t->k->bufs.at[in->buf].kind == KB_IN)
+            t->panel_load = side[x];
+    }
+    return t->panel_load != 0;
+}
+
+static bool recognise(stager *t) {
+    for (int b = 0; b < t->k->bufs.n; b++)
+        if (t->k->bufs.at[b].kind == KB_LOCAL && t->k->bufs.at[b].elems > 0) return false;
+    return find_rows(t) && find_contraction(t) && t->depth.n <= 5 && find_panel(t);
+}
+
+/* ---- choices ---- */
+
+static int64_t rows_from(const stager *t, int first) {
+    int64_t n = 1;
+    for (int i = first; i < t->rows.n; i++) n *= extent_of(t, t->rows.at[i]);
+    return n;
+}
+
+static int64_t depth_from(const stager *t, int first) {
+    int64_t n = 1;
+    for (int i = first; i < t->depth.n; i++) n *= extent_of(t, t->depth.at[i]);
+    return n;
+}
+
+static int64_t sums_limit(const stager *t) { /* sums that fit */
+    int64_t bytes = t->machine->l2_bytes / 2 < MAX_LOCAL ? t->machine->l2_bytes / 2 : MAX_LOCAL;
+    return bytes / sum_size(t);
+}
+
+/* In place, the operand's columns of one tile lie far apart in memory: worth a copy when they do not all stay in the
+ * first-level cache anyway. */
+static bool pays(const stager *t) {
+    const kins *b = ins(t, (int)t->panel_load);
+    int64_t apart = INT64_MAX;
+    for (int i = 0; i < t->depth.n; i++) {
+        int64_t c = affine_coef(b->idx, t->depth.at[i]);
+        if (c < 0) c = -c;
+        if (c && c < apart) apart = c;
+    }
+    if (affine_coef(b->idx, t->n) != 1) return rows_from(t, t->n_out) >= MIN_TURNED;
+    if (apart == INT64_MAX || apart < width_of(t)) return false;
+    return depth_from(t, 0) * apart * operand_size(t) > t->machine->l1_bytes / 2 &&
+           rows_from(t, t->n_out) / role_of(t, t->m).unroll >= MIN_TILES;
+}
+
+static int64_t stretch_limit(const stager *t) { /* rows of a panel that leave room for the other operand */
+    int64_t rows = t->machine->l1_bytes * 5 / 8 / (width_of(t) * operand_size(t)) / 8 * 8;
+    return rows > MAX_STRETCH ? MAX_STRETCH : rows < 8 ? 8 : rows;
+}
+
+/* The piece of an extent: a divisor near the limit, or else the limit with a shorter last piece. */
+static int64_t divide(int64_t extent, int64_t limit) {
+    if (extent <= limit) return extent;
+    for (int64_t p = limit; p > limit / 2; p--)
+        if (extent % p == 0) return p;
+    int64_t pieces = (extent + limit - 1) / limit;
+    return (extent + pieces - 1) / pieces;
+}
+
+static void choose_stretches(stager *t) {
+    int64_t limit = stretch_limit(t);
+    t->whole = depth_from(t, 0) <= limit;
+    if (t->whole) {
+        t->level = 0, t->piece = extent_of(t, t->depth.at[0]);
+        return;
+    }
+    t->level = t->depth.n - 1;
+    while (t->level > 0 && depth_from(t, t->level) <= limit) t->level--;
+    t->piece = divide(extent_of(t, t->depth.at[t->level]), limit / depth_from(t, t->level + 1));
+}
+
+static int64_t divisor(int64_t extent, int64_t limit) { /* the largest up to the limit */
+    for (int64_t p = limit; p > 1; p--)
+        if (extent % p == 0) return p;
+    return 1;
+}
+
+/* Rows whose sums fit stay inside; the outermost of them is cut where it divides evenly. Returns whether it can be done. */
+static bool choose_inner_rows(stager *t) {
+    int64_t limit = sums_limit(t) / width_of(t);
+    for (; t->n_out < t->rows.n && rows_from(t, t->n_out) > limit; t->n_out++) {
+        kvar v = t->rows.at[t->n_out];
+        int64_t rest = rows_from(t, t->n_out + 1), piece = divisor(extent_of(t, v), limit / rest);
+        if (piece * rest < MIN_TILES * role_of(t, t->m).unroll || piece < role_of(t, v).unroll || piece == 1) continue;
+        t->cut = kernel_var(t->k, "rb", extent_of(t, v) / piece, true, false);
+        t->k->vars.at[v].extent = piece;
+        affine first = affine_scale(t->k->a, affine_var(t->k->a, t->cut), piece);
+        VEC_PUSH(t->k->a, &t->outer, (subst){ v, affine_add(t->k->a, first, affine_var(t->k->a, v)) });
+        break;
+    }
+    return t->n_out < t->rows.n;
+}
+
+static bool choose(stager *t) {
+    const kins *b = ins(t, (int)t->panel_load);
+    t->cut = -1;
+    for (int i = 0; i < t->rows.n; i++)
+        if (affine_coef(b->idx, t->rows.at[i])) t->n_out = i + 1; /* a panel for each of them */
+    if (t->n_out == t->rows.n || !pays(t)) return false;
+    choose_stretches(t);
+    if (!t->whole && !choose_inner_rows(t)) {
+        t->whole = true, t->level = 0, t->piece = extent_of(t, t->depth.at[0]);
+        if (depth_from(t, 0) * width_of(t) * operand_size(t) > MAX_LOCAL) return false;
+    }
+    t->inner_rows = rows_from(t, t->n_out);
+    return true;
+}
+
+static int64_t steps_of(const stager *t, kvar v) {
+    int64_t step = (int64_t)role_of(t, v).unroll * role_of(t, v).lanes;
+    return (extent_of(t, v) + step - 1) / step;
+}
+
+/* The outermost loop that splits evenly. */
+static kvar choose_parallel(const stager *t) {
+    double best = 0;
+    kvar par = -1;
+    for (int i = 0; i < t->rows.n + 2; i++) {
+        int row = i - (i > t->n_out) - (i > t->n_out + 1);
+        kvar v = i == t->n_out ? t->cut : i == t->n_out + 1 ? t->n : t->rows.at[row];
+        if (v < 0) continue;
+        int64_t threads = t->machine->threads, steps = steps_of(t, v), share = (steps + threads - 1) / threads;
+        double balance = (double)steps / (double)(share * threads);
+        if (steps >= 2 && balance > best + 0.05) best = balance, par = v;
+    }
+    return par;
+}
+
+/* ---- writing ---- */
+
+static affine apply(const stager *t, affine x, kvar except) {
+    for (int i = 0; i < t->substs.n; i++)
+        if (t->substs.at[i].v != except) x = affine_set_var(t->k->a, x, t->substs.at[i].v, t->substs.at[i].value);
+    return x;
+}
+
+static void reset_substs(stager *t) {
+    t->substs.n = 0;
+    for (int i = 0; i < t->outer.n; i++) VEC_PUSH(t->k->a, &t->substs, t->outer.at[i]);
+}
+
+static void open_loop(stager *t, kvar v) {
+    kernel_push(&t->out, (kins){ .op = K_LOOP, .var = v, .hi = extent_of(t, v), .step = 1 });
+}
+static void close_loops(stager *t, int n) {
+    for (int i = 0; i < n; i++) kernel_push(&t->out, (kins){ .op = K_END });
+}
+
+static kins translated(const stager *t, int i) {
+    kins in = *ins(t, i);
+    in.a = t->map[in.a], in.b = t->map[in.b], in.c = t->map[in.c], in.dyn = t->map[in.dyn];
+    in.idx = apply(t, in.idx, -1);
+    if (in.n_mask) {
+        in.mask = arena_copy(t->k->a, in.mask, sizeof(kmask) * (size_t)in.n_mask);
+        for (int m = 0; m < in.n_mask; m++) in.mask[m].e = apply(t, in.mask[m].e, -1);
+    }
+    return in;
+}
+
+/* One stretch: values of the contraction loops that it fixes, and a piece of depth.at[level]. */
 typedef struct stretch {
-    bool whole;
-    kvar block; /* loop over stretches of equal length, or -1 */
-    int64_t base, length;
-    bool first, last;
+    kvar *outer;  /* [level] loops that stand for the first contraction loops */
+    affine first; /* of the piece */
+    int64_t length;
+    kvar inside; /* runs over the piece */
 } stretch;
 
-static affine contraction_value(stager *t, const stretch *x, kvar fresh) {
-    affine v = affine_offset(affine_var(t->k->a, fresh), x->base);
-    if (x->block >= 0) v = affine_add(t->k->a, v, affine_scale(t->k->a, affine_var(t->k->a, x->block), x->length));
-    return v;
+/* Where an element of the panel lies: row of the panel x columns. `at` runs over the contraction loops from level on. */
+static affine panel_place(stager *t, const kvar *at) {
+    arena *a = t->k->a;
+    affine row = affine_const(0);
+    int64_t scale = 1;
+    for (int i = t->depth.n - 1; i >= t->level; i--) {
+        row = affine_add(a, row, affine_scale(a, affine_var(a, at[i]), scale));
+        scale *= extent_of(t, at[i]);
+    }
+    return affine_add(a, row, affine_scale(a, affine_var(a, t->n), t->k->bufs.at[t->panel].elems)); /* a copy for each column */
+}
+
+static void set_stretch(stager *t, const stretch *x, kvar inside) {
+    reset_substs(t);
+    if (t->whole) return;
+    for (int i = 0; i < t->level; i++)
+        VEC_PUSH(t->k->a, &t->substs, (subst){ t->depth.at[i], affine_var(t->k->a, x->outer[i]) });
+    VEC_PUSH(t->k->a, &t->substs, (subst){ t->depth.at[t->level], affine_add(t->k->a, x->first, affine_var(t->k->a, inside)) });
 }
 
 static void copy_panel(stager *t, const stretch *x) {
     kernel *k = t->k;
-    affine place = affine_const(0), source = t->panel_load.idx;
-    int64_t elems = 1;
-    kvar to[16];
-    for (int i = t->depth.n - 1; i >= 0; i--) {
-        int64_t extent = x->whole ? k->vars.at[t->depth.at[i]].extent : x->length;
-        to[i] = kernel_var(k, "p", extent, false, false);
-        place = affine_add(k->a, place, affine_scale(k->a, affine_var(k->a, to[i]), elems));
-        source =
-            affine_set_var(k->a, source, t->depth.at[i], x->whole ? affine_var(k->a, to[i]) : contraction_value(t, x, to[i]));
-        elems *= extent;
+    kins load = *ins(t, (int)t->panel_load);
+    kvar at[8];
+    for (int i = t->level; i < t->depth.n; i++) {
+        int64_t length = i == t->level && !t->whole ? x->length : extent_of(t, t->depth.at[i]);
+        open_loop(t, at[i] = kernel_var(k, "p", length, false, false));
     }
-    for (int i = 0; i < t->depth.n; i++)
-        kernel_push(&t->out, (kins){ .op = K_LOOP, .var = to[i], .hi = k->vars.at[to[i]].extent, .step = 1 });
-    kins load = t->panel_load;
-    if (t->block >= 0) {
-        kvar q = kernel_var(k, "q", t->block_width, false, false);
-        k->vars.at[q].role = (krole){ 1, k->vars.at[t->s.n].role.lanes };
-        kernel_push(&t->out, (kins){ .op = K_LOOP, .var = q, .hi = t->block_width, .step = 1 });
-        source = affine_set_var(
-            k->a, source, t->s.n,
-            affine_add(k->a, affine_var(k->a, q), affine_scale(k->a, affine_var(k->a, t->block), t->block_width)));
-        place = affine_add(k->a, affine_scale(k->a, place, row_stride(t)), affine_var(k->a, q));
-    } else {
-        place = affine_add(k->a, place, affine_scale(k->a, affine_var(k->a, t->s.n), t->panel_elems));
-    }
-    load.idx = source;
+    set_stretch(t, x, at[t->level]);
+    for (int i = t->whole ? t->level : t->level + 1; i < t->depth.n; i++)
+        VEC_PUSH(k->a, &t->substs, (subst){ t->depth.at[i], affine_var(k->a, at[i]) });
+    load.idx = apply(t, load.idx, -1);
     reg r = kernel_push(&t->out, load);
-    kernel_push(&t->out,
-                (kins){ .op = K_STORE, .dtype = load.src, .buf = (uint16_t)t->panel, .idx = place, .a = r, .node = load.node });
-    for (int i = 0; i < t->depth.n + (t->block >= 0); i++) kernel_push(&t->out, (kins){ .op = K_END });
+    kernel_push(&t->out, (kins){ .op = K_STORE,
+                                 .dtype = load.src,
+                                 .buf = (uint16_t)t->panel,
+                                 .idx = panel_place(t, at),
+                                 .a = r,
+                                 .node = load.node });
+    close_loops(t, t->depth.n - t->level);
 }
 
-static affine panel_place(stager *t, const kvar *vars) {
-    affine n = affine_var(t->k->a, t->s.n), place = t->block >= 0 ? n : affine_scale(t->k->a, n, t->panel_elems);
-    int64_t elems = t->block >= 0 ? row_stride(t) : 1;
-    for (int i = t->depth.n - 1; i >= 0; i--) {
-        place = affine_add(t->k->a, place, affine_scale(t->k->a, affine_var(t->k->a, vars[i]), elems));
-        elems *= t->k->vars.at[vars[i]].extent;
+static kins access_sums(stager *t, kop op) { /* one sum for every inner row and column */
+    arena *a = t->k->a;
+    affine row = affine_const(0);
+    int64_t scale = 1;
+    for (int i = t->rows.n - 1; i >= t->n_out; i--) {
+        row = affine_add(a, row, affine_scale(a, affine_var(a, t->rows.at[i]), scale));
+        scale *= extent_of(t, t->rows.at[i]);
     }
-    return place;
+    affine place = affine_add(a, row, affine_scale(a, affine_var(a, t->n), t->inner_rows)); /* a copy for each column */
+    const kins *acc = ins(t, t->acc);
+    return (kins){
+        .op = (uint8_t)op, .dtype = acc->dtype, .src = acc->dtype, .buf = (uint16_t)t->sums, .idx = place, .node = acc->node
+    };
 }
 
-static affine sums_place(stager *t) { /* one row of the tile's width for every m */
-    kernel *k = t->k;
-    int64_t m = k->vars.at[t->s.m].extent;
-    if (t->block >= 0)
-        return affine_add(k->a, affine_scale(k->a, affine_var(k->a, t->s.m), t->block_width), affine_var(k->a, t->s.n));
-    return affine_add(k->a, affine_var(k->a, t->s.m), affine_scale(k->a, affine_var(k->a, t->s.n), m));
+static void add_to_sums(stager *t) {
+    const kins *acc = ins(t, t->acc);
+    kins sum = { .op = K_ALU, .alu = OP_add, .dtype = acc->dtype, .src = acc->dtype, .node = acc->node };
+    sum.a = kernel_push(&t->out, access_sums(t, K_LOAD));
+    sum.b = t->map[t->acc];
+    kins store = access_sums(t, K_STORE);
+    store.a = kernel_push(&t->out, sum);
+    kernel_push(&t->out, store);
 }
 
-static reg load_sums(stager *t, const kins *acc) {
-    return kernel_push(&t->out, (kins){ .op = K_LOAD,
-                                        .dtype = acc->dtype,
-                                        .src = acc->dtype,
-                                        .buf = (uint16_t)t->sums,
-                                        .idx = sums_place(t),
-                                        .node = acc->node });
+static void clear_sums(stager *t) {
+    int n = 0;
+    for (int i = t->n_out; i < t->rows.n; i++, n++) open_loop(t, t->rows.at[i]);
+    const kins *acc = ins(t, t->acc);
+    kins zero = { .op = K_CONST, .dtype = acc->dtype, .imm = acc->imm, .imm_int = acc->imm_int, .node = acc->node };
+    kins store = access_sums(t, K_STORE);
+    store.a = kernel_push(&t->out, zero);
+    kernel_push(&t->out, store);
+    close_loops(t, n);
 }
 
-/* The original loops without n, over one stretch; sums are kept in local memory between stretches. */
-static void copy_loops(stager *t, const stretch *x) {
-    kernel *k = t->k;
-    int upd = t->s.upd, contraction = 0, end = 0;
-    reg acc = k->ins.at[upd].c;
-    kvar vars[16];
-    for (int i = 0; i < t->depth.n; i++) vars[i] = x->whole ? t->depth.at[i] : kernel_var(k, "k", x->length, false, true);
-    for (int i = (int)acc; i < upd; i++)
-        if (k->ins.at[i].op == K_LOOP && !contraction) contraction = i;
-    end = kopt_loop_end(k, contraction);
-    bool skip = false;
-    for (int i = 1; i < k->ins.n; i++) {
-        kins in = k->ins.at[i];
-        if (in.op == K_LOOP && in.var == t->s.n) {
-            if (t->block < 0) continue; /* outermost now; its END is counted once, at the very end */
-            in.hi = t->block_width;
+typedef enum part { WHOLE, SUM, FINISH } part; /* everything; up to the sums of a stretch; from the sums on */
+
+static bool keeps_loop(const stager *t, part what, int i) {
+    kvar v = ins(t, i)->var;
+    for (int r = 0; r < t->n_out; r++)
+        if (t->rows.at[r] == v) return false;
+    if (v == t->n) return false;
+    if (what == FINISH && i >= t->contraction && i <= t->end) return false;
+    if (what == SUM && i > t->end) return false;
+    for (int d = 0; d < t->level; d++)
+        if (t->depth.at[d] == v) return false;
+    return true;
+}
+
+/* The kernel's own instructions once more, for the inner rows: what is needed of them (unused ones are removed at the end). */
+static void replay(stager *t, part what, const stretch *x) {
+    bool kept[64];
+    int depth = 0;
+    kvar at[8];
+    set_stretch(t, x, x->inside);
+    for (int i = t->level; i < t->depth.n; i++) at[i] = i == t->level && !t->whole ? x->inside : t->depth.at[i];
+    for (int i = 1; i < t->k->ins.n; i++) {
+        kins in = translated(t, i);
+        if (in.op == K_LOOP) {
+            bool keep = kept[depth++] = keeps_loop(t, what, i);
+            if (!keep) continue;
+            if (what == SUM && in.var == t->depth.at[t->level]) in.var = x->inside;
+            in.hi = extent_of(t, in.var);
+        } else if (in.op == K_END) {
+            bool keep = kept[--depth];
+            if (keep) kernel_push(&t->out, in);
+            if (i == t->end && what == SUM) add_to_sums(t);
+            if (i == t->end && what == FINISH) t->map[t->acc] = kernel_push(&t->out, access_sums(t, K_LOAD));
+            continue;
+        } else if ((what == SUM && i > t->end) || (what == FINISH && (i == t->acc || (i > t->contraction && i < t->end)))) {
+            continue;
         }
-        if (skip && in.op != K_END) continue;
-        in.a = t->map[in.a], in.b = t->map[in.b], in.c = t->map[in.c], in.dyn = t->map[in.dyn];
-        if (!x->whole) {
-            if (in.op == K_LOOP && in.var == t->depth.at[0]) in.var = vars[0], in.lo = 0, in.hi = x->length;
-            in.idx = affine_set_var(k->a, in.idx, t->depth.at[0], contraction_value(t, x, vars[0]));
-        }
-        if (t->block >= 0)
-            in.idx = affine_set_var(
-                k->a, in.idx, t->s.n,
-                affine_add(k->a, affine_var(k->a, t->s.n), affine_scale(k->a, affine_var(k->a, t->block), t->block_width)));
-        if (i == (int)t->s.panel) in.buf = (uint16_t)t->panel, in.idx = panel_place(t, vars);
+        if (i == (int)t->panel_load) in.buf = (uint16_t)t->panel, in.idx = panel_place(t, at);
         t->map[i] = kernel_push(&t->out, in);
-        if (i != end || x->whole) continue;
-        const kins *a = &k->ins.at[acc];
-        if (!x->first) {
-            reg old = load_sums(t, a);
-            t->map[acc] = kernel_push(&t->out, (kins){ .op = K_ALU,
-                                                       .alu = OP_add,
-                                                       .dtype = a->dtype,
-                                                       .src = a->dtype,
-                                                       .a = old,
-                                                       .b = t->map[acc],
-                                                       .node = a->node });
-        }
-        if (!x->last) {
-            kernel_push(&t->out, (kins){ .op = K_STORE,
-                                         .dtype = a->dtype,
-                                         .buf = (uint16_t)t->sums,
-                                         .idx = sums_place(t),
-                                         .a = t->map[acc],
-                                         .node = a->node });
-            skip = true;
-        }
     }
-    if (t->block < 0) t->out.ins.n--; /* the END of the n loop */
 }
 
-static void stage_stretch(stager *t, stretch x) {
-    if (x.block >= 0)
-        kernel_push(&t->out, (kins){ .op = K_LOOP, .var = x.block, .hi = t->k->vars.at[x.block].extent, .step = 1 });
-    copy_panel(t, &x);
-    copy_loops(t, &x);
-    if (x.block >= 0) kernel_push(&t->out, (kins){ .op = K_END });
+static void do_piece(stager *t, stretch *x) {
+    x->inside = kernel_var(t->k, "k", x->length, false, true);
+    copy_panel(t, x);
+    replay(t, SUM, x);
 }
 
-/* Columns of a block: up to six tiles, such that blocks divide n evenly and waste the least on narrow tiles, and that the sums
- * of a stretch fit the second-level cache; 0 = no blocks. */
-static int64_t choose_block(const stager *t, int64_t l2_bytes) {
-    krole n = t->k->vars.at[t->s.n].role, m = t->k->vars.at[t->s.m].role;
-    int64_t extent = t->k->vars.at[t->s.n].extent, rows = t->k->vars.at[t->s.m].extent, depth = 1, best = 0;
-    for (int i = 0; i < t->depth.n; i++) depth *= t->k->vars.at[t->depth.at[i]].extent;
-    double best_cost =
-        1.25 * kopt_tile_cost(m.unroll, n.unroll) / n.unroll; /* of a vector; more is worse than a panel a tile */
-    for (int vectors = 2 * n.unroll; vectors <= 6 * n.unroll; vectors++) {
-        int64_t columns = (int64_t)vectors * n.lanes;
-        if (columns >= extent || extent % columns) continue;
-        if (depth * columns * 4 > l2_bytes / 4 && rows * columns * 4 > l2_bytes / 2) continue;
-        double cost = vectors / n.unroll * kopt_tile_cost(m.unroll, n.unroll);
-        if (vectors % n.unroll) cost += kopt_tile_cost(m.unroll, vectors % n.unroll);
-        if (cost / vectors < best_cost) best = columns, best_cost = cost / vectors;
+static void do_stretches(stager *t) {
+    arena *a = t->k->a;
+    int64_t extent = extent_of(t, t->depth.at[t->level]), pieces = extent / t->piece, rest = extent % t->piece;
+    kvar outer[8];
+    stretch x = { .outer = outer, .length = t->piece, .first = affine_const(0) };
+    clear_sums(t);
+    for (int i = 0; i < t->level; i++)
+        open_loop(t, outer[i] = kernel_var(t->k, "ks", extent_of(t, t->depth.at[i]), false, false));
+    kvar piece = kernel_var(t->k, "kb", pieces, false, false);
+    open_loop(t, piece);
+    x.first = affine_scale(a, affine_var(a, piece), t->piece);
+    do_piece(t, &x);
+    close_loops(t, 1);
+    if (rest) {
+        x.first = affine_const(extent - rest), x.length = rest;
+        do_piece(t, &x);
     }
-    return best;
+    close_loops(t, t->level);
+    x.inside = t->depth.at[t->level];
+    replay(t, FINISH, &x);
 }
 
-/* Contractions deeper than a panel that fits the first-level cache are done in stretches. */
-static void stage_all(stager *t, const target *machine) {
-    kernel *k = t->k;
-    int64_t width = (int64_t)k->vars.at[t->s.n].role.unroll * k->vars.at[t->s.n].role.lanes,
-            size = (int64_t)dtype_size((tn_dtype)t->panel_load.src);
-    int64_t depth = k->vars.at[t->depth.at[0]].extent, m = k->vars.at[t->s.m].extent,
-            columns = t->block >= 0 ? t->block_width : width, stride = t->block >= 0 ? row_stride(t) : 1,
-            /* a block streams from the second-level cache past the rows of one tile; a panel stays in the first */
-        fit = (t->block >= 0 ? machine->l2_bytes / 4 : machine->l1_bytes / 2) / (columns * size) / 64 * 64;
-    if (fit > 512) fit = 512;
-    bool single = t->depth.n == 1 && k->ins.at[t->s.upd].dtype == TN_F32 && m * columns * 4 <= machine->l2_bytes / 2;
-    if (!single || fit < 64 || depth < 2 * fit) {
-        int64_t elems = 1;
-        for (int i = 0; i < t->depth.n; i++) elems *= k->vars.at[t->depth.at[i]].extent;
-        t->panel_elems = k->bufs.at[t->panel].elems = elems * stride;
-        stage_stretch(t, (stretch){ .whole = true, .block = -1, .first = true, .last = true });
-        return;
+static void write_nest(stager *t) {
+    int n = 0;
+    for (int i = 0; i < t->n_out; i++, n++) open_loop(t, t->rows.at[i]);
+    if (t->cut >= 0) open_loop(t, t->cut), n++;
+    open_loop(t, t->n), n++;
+    if (t->whole) {
+        stretch x = { .first = affine_const(0), .length = t->piece, .inside = t->depth.at[0] };
+        copy_panel(t, &x);
+        replay(t, WHOLE, &x);
+    } else {
+        do_stretches(t);
     }
-    t->panel_elems = k->bufs.at[t->panel].elems = fit * stride;
-    t->sums = kernel_buf(k, (kbuf){ .dtype = TN_F32,
-                                    .kind = KB_LOCAL,
-                                    .node = t->panel_load.node,
-                                    .elems = t->block >= 0 ? m * columns : m,
-                                    .plan_buf = -1 });
-    int64_t blocks = (depth + fit - 1) / fit;
-    stage_stretch(t, (stretch){ .block = -1, .length = fit, .first = true });
-    if (blocks > 2)
-        stage_stretch(t, (stretch){ .block = kernel_var(k, "kb", blocks - 2, false, false), .base = fit, .length = fit });
-    stage_stretch(t, (stretch){ .block = -1, .base = fit * (blocks - 1), .length = depth - fit * (blocks - 1), .last = true });
+    close_loops(t, n);
 }
 
-void kopt_stage(kernel *k, const target *t) {
-    stager st = { .k = k };
-    if (k->vars.n > 50 || !recognise(k, t, &st.s)) return;
-    st.panel_load = k->ins.at[st.s.panel];
-    for (int i = 1; i < st.s.upd; i++)
-        if (k->ins.at[i].op == K_LOOP && k->vars.at[k->ins.at[i].var].reduce &&
-            affine_coef(st.panel_load.idx, k->ins.at[i].var) && st.depth.n < 16)
-            VEC_PUSH(k->a, &st.depth, k->ins.at[i].var);
-    if (st.depth.n == 0 || st.depth.n > 8) return;
-    int n_contraction = 0;
-    for (int i = 1; i < k->ins.n; i++) n_contraction += k->ins.at[i].op == K_LOOP && k->vars.at[k->ins.at[i].var].reduce;
-    if (n_contraction != st.depth.n) return;
-    st.panel =
-        kernel_buf(k, (kbuf){ .dtype = st.panel_load.src, .kind = KB_LOCAL, .node = st.panel_load.node, .plan_buf = -1 });
-    st.map = ARENA_ARRAY(k->a, reg, k->ins.n);
-    st.out = (kernel){ .a = k->a };
-    VEC_PUSH(k->a, &st.out.ins, (kins){ 0 });
-    st.block = -1;
-    st.block_width = choose_block(&st, t->l2_bytes);
-    bool parallel = k->par_var >= 0;
-    kins outer = { 0 };
-    for (int i = 1; i < st.s.upd; i++)
-        if (k->ins.at[i].op == K_LOOP && k->ins.at[i].var == st.s.n) outer = k->ins.at[i];
-    if (st.block_width) {
-        st.block = kernel_var(k, "nb", k->vars.at[st.s.n].extent / st.block_width, true, false);
-        outer = (kins){ .op = K_LOOP, .var = st.block, .hi = k->vars.at[st.block].extent, .step = 1 };
-    }
-    kernel_push(&st.out, outer);
-    stage_all(&st, t);
-    kernel_push(&st.out, (kins){ .op = K_END });
-    k->ins.at = st.out.ins.at, k->ins.n = st.out.ins.n, k->ins.cap = st.out.ins.cap;
-    if (st.block >= 0) { /* loops inside a block index local memory like any other */
-        k->vars.at[st.s.n].extent = st.block_width;
-        k->vars.at[st.s.n].row = false;
-    }
-    if (st.block >= 0 || st.sums) k->vars.at[st.s.m].row = false;
-    if (parallel) k->par_var = st.block >= 0 ? st.block : st.s.n;
+bool kopt_stage(kernel *k, const target *machine) {
+    stager t = { .k = k, .machine = machine };
+    if (k->vars.n > 30 || !recognise(&t) || !choose(&t)) return false;
+    kbuf local = { .dtype = ins(&t, (int)t.panel_load)->src, .kind = KB_LOCAL, .node = ins(&t, (int)t.panel_load)->node };
+    local.plan_buf = -1, local.elems = t.piece * depth_from(&t, t.level + 1); /* of one column */
+    t.panel = kernel_buf(k, local);
+    local.dtype = ins(&t, t.acc)->dtype, local.node = ins(&t, t.acc)->node;
+    local.elems = t.inner_rows;
+    if (!t.whole) t.sums = kernel_buf(k, local);
+    t.map = ARENA_ARRAY(k->a, reg, k->ins.n);
+    t.out = (kernel){ .a = k->a };
+    VEC_PUSH(k->a, &t.out.ins, (kins){ 0 });
+    if (k->par_var >= 0) k->par_var = choose_parallel(&t);
+    write_nest(&t);
+    k->ins.at = t.out.ins.at, k->ins.n = t.out.ins.n, k->ins.cap = t.out.ins.cap;
+    for (int i = t.n_out; i < t.rows.n; i++) k->vars.at[t.rows.at[i]].row = false; /* local memory is indexed by them */
+    kopt_sweep(k);
+    return true;
 }

@@ -54,71 +54,13 @@ static void widen_half_scatters(graph *g) {
     }
 }
 
-/* The axis of v that is contiguous in the memory it is read from, looking through permutes. */
-static int contiguous_axis(const graph *g, val v) {
-    const node *n = graph_get(g, v);
-    if (n->op != OP_permute) {
-        for (int i = n->rank - 1; i >= 0; i--)
-            if (n->dims[i] != 1) return i;
-        return n->rank - 1;
-    }
-    int inner = contiguous_axis(g, n->in[0]);
-    for (int i = 0; i < n->rank; i++)
-        if (n->attr[i] == inner) return i;
-    return -1;
-}
-
-/* A right operand that runs along the contraction in memory is read across it for every row: a transposed copy pays from a few
- * rows on. */
-static val transposed_copy(graph *g, val v) {
-    const node *n = graph_get(g, v);
-    int nb = (int)n->attr[0], nc = (int)n->attr[1];
-    const int64_t *bb = n->attr + 2 + nb, *cb = bb + nb + nc;
-    const node *b = graph_get(g, n->in[1]);
-    if (b->rank - nb - nc < 1) return 0;
-    int inner = contiguous_axis(g, n->in[1]);
-    bool contracted = false;
-    uint32_t used = 0;
-    for (int i = 0; i < nc; i++) contracted |= cb[i] == inner, used |= 1u << cb[i];
-    for (int i = 0; i < nb; i++) used |= 1u << bb[i];
-    if (!contracted) return 0;
-    int64_t rows = 1, columns = 1, perm[TN_MAX_RANK];
-    for (int i = nb; i < n->rank - (b->rank - nb - nc); i++) rows *= n->dims[i];
-    int at = 0;
-    for (int i = 0; i < nb; i++) perm[at++] = bb[i];
-    for (int i = 0; i < nc; i++) perm[at++] = cb[i];
-    for (int i = 0; i < b->rank; i++)
-        if (!(used >> i & 1)) perm[at++] = i, columns *= b->dims[i];
-    if (rows < 8 || columns < 4) return 0;
-    val p = graph_permute(g, n->in[1], perm);
-    if (p == n->in[1]) return 0;
-    int64_t ba[TN_MAX_RANK], ca[TN_MAX_RANK], new_bb[TN_MAX_RANK], new_cb[TN_MAX_RANK];
-    n = graph_get(g, v);
-    for (int i = 0; i < nb; i++) ba[i] = n->attr[2 + i], new_bb[i] = i;
-    for (int i = 0; i < nc; i++) ca[i] = n->attr[2 + 2 * nb + i], new_cb[i] = nb + i;
-    val d = graph_dot(g, n->in[0], p, ba, new_bb, nb, ca, new_cb, nc);
-    graph_replace(g, v, d);
-    return p;
-}
-
-static graph *prepare(const graph *src, arena *a, bool **out_forced) {
+static graph *prepare(const graph *src, arena *a) {
     graph *g = graph_clone(src, a, false, NULL);
     widen_half_scatters(g);
     own_outputs(g);
     own_concat_parts(g);
     own_tables(g);
-    int n_nodes = g->nodes.n;
-    for (val v = 1; v < (val)n_nodes; v++)
-        if (graph_get(g, v)->op == OP_dot) {
-            val p = transposed_copy(g, v);
-            if (p) graph_get(g, p)->where = "transposed copy"; /* found again after renumbering */
-        }
     graph_compact(g);
-    *out_forced = ARENA_ARRAY(a, bool, g->nodes.n);
-    for (val v = 1; v < (val)g->nodes.n; v++) {
-        const node *n = graph_get(g, v);
-        (*out_forced)[v] = n->op == OP_permute && n->where && !strcmp(n->where, "transposed copy");
-    }
     return g;
 }
 
@@ -323,8 +265,8 @@ static void count_unfused(plan *p) {
 
 plan *sched_plan(const graph *src, arena *a, const sched_opts *opts) {
     refuse(src);
-    bool *forced;
-    graph *g = prepare(src, a, &forced);
+    graph *g = prepare(src, a);
+    bool *forced = ARENA_ARRAY(a, bool, g->nodes.n);
     for (;;) {
         sched s = { .g = g, .a = a, .opts = *opts, .forced = forced };
         s.p = ARENA_NEW(a, plan);

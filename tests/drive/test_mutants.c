@@ -367,7 +367,7 @@ static verdict try_defect(const char *text, size_t d, int fusion) {
         graph *g = graph_parse(&a, text, strlen(text), "test");
         reference r = reference_make(g, &a, 11);
         tn_compile_opts o = TN_COMPILE_DEFAULTS;
-        target t = plan_target(12); /* 16-byte vectors would leave no tails of every kind; 8 threads */
+        target t = plan_target(28); /* 16-byte vectors would leave no tails of every kind; 8 threads */
         t.vector_bytes = 32;
         o.fusion = fusion, o.check = 1;
         plan *p = pipeline_run(g, &a, &o, &t);
@@ -416,7 +416,7 @@ static void test_no_defect(void **state) {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(graphs); i++)
         for (int fusion = 0; fusion < 4; fusion++) {
-            plan_config c = { .seed = 11, .fusion = fusion, .t = plan_target(12) };
+            plan_config c = { .seed = 11, .fusion = fusion, .t = plan_target(28) };
             arena a;
             guard gd;
             arena_init(&a, mem_libc(), &gd);

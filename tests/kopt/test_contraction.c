@@ -1,5 +1,5 @@
 /* test_contraction.c - register tiles, tails, staged panels and stretched contractions: matmul + bias + ReLU on shapes that
- * reach every path, in one and two threads, against double precision. */
+ * reach every path, and convolutions with their gradients, in one and two threads, against double precision. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "support/support.h"
+#include "tenon/tenon_nn.h"
 
 static void check_shape(tn_ctx *ctx, int m, int n, int k, int transposed, int threads) {
     rng r = rng_make((uint64_t)(m * 1000003 + n * 1009 + k));
@@ -62,7 +63,88 @@ static void test_shapes(void **state) {
     printf("count: %zu contractions\n", 2 * COUNT_OF(shapes));
 }
 
+typedef struct conv {
+    int n, h, w, ci, co, kernel, stride, threads;
+} conv;
+
+static double near(const float *got, const double *want, const double *scale, int64_t count, double terms) {
+    double worst = 0; /* error over its bound */
+    for (int64_t i = 0; i < count; i++) {
+        double r = fabs(got[i] - want[i]) / (0x1p-23 * scale[i] * (sqrt(terms) + 4) + 1e-30);
+        if (!(r <= worst)) worst = r;
+    }
+    return worst;
+}
+
+/* Convolution and its gradients by input and weights, for a random weighting of the result. */
+static void check_conv(tn_ctx *ctx, conv c) {
+    int pad = c.kernel / 2, oh = (c.h + 2 * pad - c.kernel) / c.stride + 1, ow = (c.w + 2 * pad - c.kernel) / c.stride + 1;
+    int64_t nx = (int64_t)c.n * c.h * c.w * c.ci, nw = (int64_t)c.kernel * c.kernel * c.ci * c.co,
+            ny = (int64_t)c.n * oh * ow * c.co;
+    rng r = rng_make((uint64_t)(nx + 7 * nw));
+    float *x = malloc(sizeof(float) * (size_t)nx), *w = malloc(sizeof(float) * (size_t)nw),
+          *g = malloc(sizeof(float) * (size_t)ny), *y = malloc(sizeof(float) * (size_t)ny),
+          *dx = malloc(sizeof(float) * (size_t)nx), *dw = malloc(sizeof(float) * (size_t)nw);
+    double *want[3], *scale[3];
+    int64_t counts[3] = { ny, nx, nw };
+    for (int i = 0; i < 3; i++)
+        want[i] = calloc((size_t)counts[i], sizeof(double)), scale[i] = calloc((size_t)counts[i], sizeof(double));
+    fill_random(&r, TN_F32, x, nx, -1, 1), fill_random(&r, TN_F32, w, nw, -1, 1), fill_random(&r, TN_F32, g, ny, -1, 1);
+    for (int64_t i = 0; i < ny * c.kernel * c.kernel * c.ci; i++) {
+        int64_t at = i, ci = at % c.ci, kx = (at /= c.ci) % c.kernel, ky = (at /= c.kernel) % c.kernel, o = at / c.kernel,
+                ox = o / c.co % ow, oy = o / c.co / ow % oh, image = o / c.co / ow / oh;
+        int64_t ix = ox * c.stride + kx - pad, iy = oy * c.stride + ky - pad;
+        if (ix < 0 || ix >= c.w || iy < 0 || iy >= c.h) continue;
+        int64_t ax = ((image * c.h + iy) * c.w + ix) * c.ci + ci, aw = ((ky * c.kernel + kx) * c.ci + ci) * c.co + o % c.co;
+        double p[3] = { (double)x[ax] * w[aw], (double)g[o] * w[aw], (double)g[o] * x[ax] };
+        int64_t to[3] = { o, ax, aw };
+        for (int k = 0; k < 3; k++) want[k][to[k]] += p[k], scale[k][to[k]] += fabs(p[k]);
+    }
+    tn_graph *graph = tn_graph_new(ctx, "conv");
+    tn_tensor tx = tn_input(graph, "x", TN_F32, TN_DIMS(c.n, c.h, c.w, c.ci)),
+              tg = tn_input(graph, "g", TN_F32, TN_DIMS(c.n, oh, ow, c.co));
+    tn_tensor ty = tn_nn_conv2d(tx,
+                                (tn_nn_conv_opts){ .out_channels = c.co,
+                                                   .kernel = { c.kernel, c.kernel },
+                                                   .stride = { c.stride, c.stride },
+                                                   .padding = { pad, pad },
+                                                   .no_bias = 1 },
+                                "c");
+    tn_tensor by[2] = { tx, tn_graph_param(graph, 0) }, d[2];
+    assert_int_equal(tn_grad(tn_sum(tn_mul(ty, tg), TN_INTS(0, 1, 2, 3), 0), by, 2, d), TN_OK);
+    tn_output(ty, "y"), tn_output(d[0], "dx"), tn_output(d[1], "dw");
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.threads = c.threads, o.check = 1;
+    tn_program *p;
+    tn_session *s;
+    if (tn_compile(graph, &o, &p) || tn_session_new(p, &s)) fail_msg("%s", tn_ctx_error(ctx));
+    assert_int_equal(tn_session_set(s, "c/w", w, sizeof(float) * (size_t)nw), TN_OK);
+    assert_int_equal(tn_run(s, TN_BIND({ "x", x }, { "g", g }, { "y", y }, { "dx", dx }, { "dw", dw })), TN_OK);
+    double worst[3] = { near(y, want[0], scale[0], ny, c.kernel * c.kernel * c.ci),
+                        near(dx, want[1], scale[1], nx, c.kernel * c.kernel * c.co),
+                        near(dw, want[2], scale[2], nw, c.n * oh * ow) };
+    for (int i = 0; i < 3; i++)
+        if (!(worst[i] <= 1))
+            fail_msg("%dx%dx%dx%d -> %d, kernel %d, stride %d, %d threads: %s is off by %g bounds", c.n, c.h, c.w, c.ci, c.co,
+                     c.kernel, c.stride, c.threads, (const char *[]){ "y", "dx", "dw" }[i], worst[i]);
+    tn_session_free(s), tn_program_free(p), tn_graph_free(graph);
+    free(x), free(w), free(g), free(y), free(dx), free(dw);
+    for (int i = 0; i < 3; i++) free(want[i]), free(scale[i]);
+}
+
+static void test_convolutions(void **state) {
+    (void)state;
+    static const conv convs[] = { { 1, 14, 14, 40, 56, 3, 1, 1 }, { 2, 9, 13, 33, 24, 3, 1, 2 }, { 1, 16, 12, 24, 48, 5, 1, 2 },
+                                  { 1, 15, 17, 20, 64, 3, 2, 1 }, { 3, 7, 7, 130, 72, 3, 1, 2 }, { 1, 30, 31, 48, 40, 1, 1, 1 },
+                                  { 1, 60, 58, 16, 48, 3, 1, 2 }, { 2, 8, 8, 1, 16, 3, 1, 1 } };
+    tn_config cfg = { .struct_size = sizeof cfg };
+    tn_ctx *ctx = tn_ctx_new(&cfg);
+    for (size_t i = 0; i < COUNT_OF(convs); i++) check_conv(ctx, convs[i]);
+    tn_ctx_free(ctx);
+    printf("count: %zu convolutions with both gradients\n", COUNT_OF(convs));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_shapes) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_shapes), cmocka_unit_test(test_convolutions) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

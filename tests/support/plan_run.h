@@ -70,8 +70,8 @@ static inline target plan_target(uint64_t seed) {
     return (target){ .vector_bytes = widths[seed % 4],
                      .n_vector_regs = seed % 4 == 1 ? 32 : 16,
                      .threads = threads[seed / 4 % 4],
-                     .l1_bytes = 32 << 10,
-                     .l2_bytes = 256 << 10 };
+                     .l1_bytes = seed % 3 == 0 ? 1 << 10 : 32 << 10, /* small: contractions in stretches, cut rows */
+                     .l2_bytes = seed % 3 == 0 ? 16 << 10 : 256 << 10 };
 }
 
 /* Compiles g as configured and compares; c->text says what went wrong. The reference may be given, or is made from the seed. */
