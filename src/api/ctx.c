@@ -53,6 +53,7 @@ void tn_config_from_env(tn_config *cfg) {
     }
     cfg->cache_bytes = parse_bytes(env_text("TENON_CACHE_BYTES"));
     cfg->compiler = env_text("TENON_CC");
+    cfg->cpu = env_text("TENON_CPU");
 }
 
 /* ---- contexts ---- */
@@ -82,7 +83,9 @@ tn_ctx *tn_ctx_new(const tn_config *given) {
     ctx->cache_memory = cfg.cache_memory ? cfg.cache_memory : (uint64_t)64 << 20;
     ctx->compiler = mem_strdup(m, cfg.compiler && *cfg.compiler ? cfg.compiler : "cc");
     if (cfg.cache_dir && *cfg.cache_dir) ctx->cache_dir = join_path(m, cfg.cache_dir, cfg.cache_subdir);
-    if (!ctx->compiler || (cfg.cache_dir && *cfg.cache_dir && !ctx->cache_dir)) {
+    if (cfg.cpu && *cfg.cpu) ctx->cpu = mem_strdup(m, cfg.cpu);
+    ctx->name_code = cfg.name_code != 0;
+    if (!ctx->compiler || (cfg.cpu && *cfg.cpu && !ctx->cpu) || (cfg.cache_dir && *cfg.cache_dir && !ctx->cache_dir)) {
         tn_ctx_free(ctx);
         return NULL;
     }
@@ -94,6 +97,7 @@ void tn_ctx_free(tn_ctx *ctx) {
     ctx_close_devices(ctx);
     mem_strfree(ctx->mem, ctx->cache_dir);
     mem_strfree(ctx->mem, ctx->compiler);
+    mem_strfree(ctx->mem, ctx->cpu);
     mem_free(ctx->mem, ctx, sizeof *ctx);
 }
 

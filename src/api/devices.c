@@ -16,7 +16,7 @@ tn_status tn_device_get_info(tn_ctx *ctx, int i, tn_device_info *out) {
         err_set(&e, TN_ERR_INVAL, "tn_device_get_info: device %d of %d, or out is NULL", i, n);
         return api_report(ctx, &e);
     }
-    device_opts o = { .mem = ctx->mem, .compiler = ctx->compiler, .log = ctx->log, .log_ud = ctx->log_ud };
+    device_opts o = { .mem = ctx->mem, .compiler = ctx->compiler, .cpu = ctx->cpu, .log = ctx->log, .log_ud = ctx->log_ud };
     device *d;
     if (table[i]->open(&o, &d, &e)) return api_report(ctx, &e);
     device_caps caps = { 0 };

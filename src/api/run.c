@@ -80,6 +80,15 @@ typedef struct text_job {
     bool known;
 } text_job;
 
+/* The machine code of the program's level; where it went through C, of the level that its tiles were made for. */
+static void text_machine(text_job *j, const tn_program *p) {
+    machine_code code;
+    const char *reason;
+    x86_level level = p->target.vector_bytes >= 64 ? X86_AVX512 : X86_AVX2;
+    emit_x86_level(p->code, &level);
+    if (!emit_x86(p->plan, level, j->a, &code, &j->out, &reason)) str_addf(&j->out, "no machine code: %s\n", reason);
+}
+
 static void make_text(void *arg) {
     text_job *j = arg;
     const tn_program *p = j->p;
@@ -89,7 +98,11 @@ static void make_text(void *arg) {
         graph_print(graph_of(p), &j->out);
     else if (!strcmp(j->stage, "c") && p->source)
         str_addn(&j->out, p->source, p->n_source);
-    else if (!strcmp(j->stage, "standalone") && p->source)
+    else if (!strcmp(j->stage, "c") && p->plan)
+        emit_c(p->plan, &p->target, &j->out);
+    else if (!strcmp(j->stage, "x86") && p->plan)
+        text_machine(j, p);
+    else if (!strcmp(j->stage, "standalone") && p->plan)
         emit_c_standalone(p->plan, &p->target, p->plan->g->name, &j->out);
     else if (!strcmp(j->stage, "kernels") && p->plan)
         for (int i = 0; i < p->plan->kernels.n; i++) {
@@ -117,8 +130,8 @@ tn_status tn_program_text(const tn_program *p, const char *stage, char **out_tex
         ctx_report(p->ctx, &gd.err);
     else if (!j.known)
         code = program_fail(p, TN_ERR_INVAL,
-                            "tn_program_text: no stage \"%s\" in this program; stages are graph, plan, kernels, c, standalone, "
-                            "explain, explain.json",
+                            "tn_program_text: no stage \"%s\" in this program; stages are graph, plan, kernels, c, x86, "
+                            "standalone, explain, explain.json",
                             stage);
     else if (!(*out_text = mem_strdup(p->ctx->mem, j.out.s)))
         code = program_fail(p, TN_ERR_NOMEM, "out of memory: a text of %zu bytes", j.out.n);

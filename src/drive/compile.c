@@ -69,6 +69,32 @@ static void list_slots(tn_program *p) {
     p->io = io, p->states = states;
 }
 
+static device_symbol *symbols(arena *a, const machine_name *names, int n) {
+    device_symbol *s = ARENA_ARRAY(a, device_symbol, n + 1);
+    for (int i = 0; i < n; i++) s[i] = (device_symbol){ names[i].name, names[i].offset, names[i].size };
+    return s;
+}
+
+/* Straight to machine code, where device and code generator can. What they cannot takes the way through C. */
+static bool machine(tn_program *p) {
+    arena *a = &p->arena;
+    machine_code code;
+    x86_level level;
+    const char *reason;
+    device_caps caps;
+    p->dev->api->get_caps(p->dev, &caps);
+    if (!p->dev->api->load || !emit_x86_level(caps.code, &level)) return false;
+    if (!emit_x86(p->plan, level, a, &code, NULL, &reason)) {
+        if (p->ctx->log) p->ctx->log(p->ctx->log_ud, TN_LOG_INFO, arena_printf(a, "no machine code for this program, so C: %s", reason));
+        return false;
+    }
+    p->image = ARENA_NEW(a, device_image);
+    *p->image = (device_image){ code.bytes, code.n_bytes, symbols(a, code.functions.at, code.functions.n), code.functions.n,
+                                symbols(a, code.imports.at, code.imports.n), code.imports.n };
+    p->code = arena_strdup(a, caps.code);
+    return true;
+}
+
 static void compile_half(job *j) {
     tn_program *p = j->p;
     str text;
@@ -80,8 +106,10 @@ static void compile_half(job *j) {
     }
     p->plan = pipeline_run(p->graph, &p->arena, &p->opts, &p->target);
     str_init(&text, &p->arena);
-    emit_c(p->plan, &p->target, &text);
-    p->source = text.s, p->n_source = text.n;
+    if (!machine(p)) {
+        emit_c(p->plan, &p->target, &text);
+        p->code = "c", p->source = text.s, p->n_source = text.n;
+    }
     p->kernel_entry = ARENA_ARRAY(&p->arena, void *, p->plan->kernels.n + 1);
     p->io = p->plan->io.at, p->n_io = p->plan->io.n;
     p->states = p->plan->states.at, p->n_states = p->plan->states.n;
@@ -103,7 +131,8 @@ static tn_status build(tn_program *p, err *e) {
     const device_api *api = p->dev->api;
     double start = now_seconds();
     bool hit = false;
-    tn_status status = api->build(p->dev, p->source, p->n_source, p->opts.no_cache != 0, &p->module, &hit, e);
+    tn_status status = p->image ? api->load(p->dev, p->image, &p->module, e)
+                                : api->build(p->dev, p->source, p->n_source, p->opts.no_cache != 0, &p->module, &hit, e);
     if (status) return status;
     p->stats.build_seconds = now_seconds() - start;
     p->stats.cache_hits = hit, p->stats.cache_misses = !hit;

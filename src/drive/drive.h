@@ -16,8 +16,10 @@ struct tn_program {
     device *dev;
     graph *graph; /* as given; immediate programs run it node by node */
     plan *plan;
-    const char *source;
+    const char *source; /* NULL: the plan went straight to machine code */
     size_t n_source;
+    const char *code; /* what it was written for: "c", or an instruction set */
+    device_image *image;
     module *module;
     void *main_entry;
     void **kernel_entry; /* [plan.kernels.n] */

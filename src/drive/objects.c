@@ -66,6 +66,8 @@ tn_status ctx_device(tn_ctx *ctx, const char *name, int threads, device **out, e
     device_opts o = { .mem = ctx->mem,
                       .threads = threads,
                       .compiler = ctx->compiler,
+                      .cpu = ctx->cpu,
+                      .name_code = ctx->name_code,
                       .cache = ctx->cache,
                       .log = ctx->log,
                       .log_ud = ctx->log_ud };

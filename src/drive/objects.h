@@ -23,6 +23,8 @@ struct tn_ctx {
     void *log_ud;
     char *cache_dir;        /* NULL = no disk cache */
     char *compiler;         /* never NULL */
+    char *cpu;              /* tn_config.cpu; NULL = the default */
+    bool name_code;
     uint64_t cache_bytes;   /* defaults filled in: never 0 */
     uint64_t cache_memory;  /* never 0 */
     err err;                /* the last error; err.text is never garbage. Written by the thread `home` only */

@@ -14,6 +14,24 @@ void emit_c(const plan *p, const target *t, str *out);
  * `name` starts the names of its functions, in so far as it can stand in C.  */
 void emit_c_standalone(const plan *p, const target *t, const char *name, str *out);
 
+/* x86.c: the whole plan as x86-64 machine code: one image with the entries of emit_c. Position-independent; before it runs, the
+ * loader writes the address of each import into its 8-byte cell. */
+typedef enum x86_level { X86_SSE, X86_AVX2, X86_AVX512 } x86_level;
+typedef struct machine_name {
+    const char *name;
+    size_t offset, size; /* size: of an entry's code; 0 for imports */
+} machine_name;
+typedef struct machine_code {
+    unsigned char *bytes;
+    size_t n_bytes, n_text;               /* of the image; of the code at its start */
+    VEC(machine_name) functions, imports; /* functions: the entries of emit_c, and kernels by their own names */
+} machine_code;
+/* False when some kernel has an instruction without a machine form: out_why then names both. Memory: a.
+ * listing (may be NULL) gets the code as text. */
+bool emit_x86(const plan *p, x86_level level, arena *a, machine_code *out, str *listing, const char **out_why);
+/* Whether there is code for an instruction set as device_caps.isa names it, and at which level. */
+bool emit_x86_level(const char *isa, x86_level *out);
+
 /* c.c, shared by both. */
 void emit_c_kernels(const plan *p, const target *t, str *out);
 

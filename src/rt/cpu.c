@@ -1,4 +1,5 @@
-/* cpu.c - the device cpu: generated C compiled by the system's compiler, run by a pool of threads in host memory.
+/* cpu.c - the device cpu: machine code, or generated C compiled by the system's compiler, run by a pool of threads in host
+ * memory.
  *
  * A buffer is host memory, a module a loaded shared object, an entry a function. A list is a flat array of operations over a
  * table of slot addresses; submit walks it and returns when it is done, so a ticket is complete as soon as it exists. The
@@ -9,6 +10,7 @@
 #include "rt/cache.h"
 #include "rt/cc.h"
 #include "rt/cpuinfo.h"
+#include "rt/jit.h"
 #include "rt/pool.h"
 
 #include <pthread.h>
@@ -25,6 +27,7 @@ typedef struct cpu {
     char *compiler;
     cache *cache;
     bool own_cache; /* nothing is kept: every build is a fresh one */
+    jit *jit;
     pool *pool;
     device_caps caps;
     _Atomic uint64_t ticket;
@@ -63,10 +66,32 @@ static void cpu_close(device *base) {
     if (!d) return;
     pool_close(d->pool);
     cc_close(d->cc);
+    jit_close(d->jit);
     if (d->own_cache) cache_close(d->cache);
     mem_strfree(d->mem, d->compiler);
     pthread_mutex_destroy(&d->lock);
     mem_free(d->mem, d, sizeof *d);
+}
+
+/* How programs become code here: the choice of tn_config.cpu against what the processor can do. */
+static tn_status choose_code(cpu *d, const char *want, err *e) {
+    static const char *const isas[] = { "avx512", "avx2" }; /* each runs those behind it, too */
+    static const int bytes[] = { 64, 32 }, regs[] = { 32, 16 };
+    size_t best = 0, n = COUNT_OF(isas);
+    while (best < n && strcmp(isas[best], d->caps.isa) != 0) best++;
+    if (!want || !*want) want = "c";
+    if (!strcmp(want, "c") || (!strcmp(want, "x86") && best == n)) {
+        snprintf(d->caps.code, sizeof d->caps.code, "c");
+        return TN_OK;
+    }
+    for (size_t i = best; i < n; i++)
+        if (!strcmp(want, isas[i]) || !strcmp(want, "x86")) {
+            snprintf(d->caps.code, sizeof d->caps.code, "%s", isas[i]);
+            if (i > best) d->caps.vector_bytes = bytes[i], d->caps.n_vector_regs = regs[i];
+            return TN_OK;
+        }
+    return err_set(e, TN_ERR_INVAL, "there is no code generator '%s' on this processor (%s); there are: x86, %s%sc", want, d->caps.isa,
+                   best == 0 ? "avx512, " : "", best <= 1 ? "avx2, " : "");
 }
 
 static tn_status cpu_open(const device_opts *opts, device **out, err *e) {
@@ -84,12 +109,14 @@ static tn_status cpu_open(const device_opts *opts, device **out, err *e) {
         st = cache_open(&(cache_opts){ .mem = d->mem, .log = opts->log, .log_ud = opts->log_ud }, &d->cache, e);
         d->own_cache = st == TN_OK;
     }
+    cpuinfo_fill(&d->caps);
+    if (st == TN_OK) st = choose_code(d, opts->cpu, e);
+    if (st == TN_OK) st = jit_open(d->mem, opts->name_code, &d->jit, e);
     if (st == TN_OK) st = pool_open(d->mem, opts->threads, &d->pool, e);
     if (st) {
         cpu_close(&d->base);
         return st;
     }
-    cpuinfo_fill(&d->caps);
     d->caps.host_memory = true;
     d->caps.threads = pool_threads(d->pool);
     size_t n = strlen(d->caps.detail);
@@ -147,7 +174,12 @@ static tn_status cpu_download(device *base, const buffer *b, size_t offset, void
     return st;
 }
 
-/* ---- modules: `module` is the cache's `code` ---- */
+/* ---- modules ---- */
+
+struct module { /* one of the two */
+    code *code;
+    jit_code *jit;
+};
 
 static tn_status find_compiler(cpu *d, err *e) {
     pthread_mutex_lock(&d->lock);
@@ -176,18 +208,42 @@ static tn_status cpu_build(device *base, const char *source, size_t n_source, bo
     if (out_hit) *out_hit = false;
     tn_status st = find_compiler(d, e);
     if (st) return st;
+    module *m = mem_alloc(d->mem, sizeof *m);
+    if (!m) return err_set(e, TN_ERR_NOMEM, "out of memory for a module");
     job j = { d, source, n_source };
     cache_key key = { d->variant, source, n_source };
-    code *m;
-    st = cache_get(d->cache, &key, no_cache || d->own_cache, run_compiler, &j, &m, out_hit, e);
-    if (st == TN_OK) *out = (module *)m;
+    st = cache_get(d->cache, &key, no_cache || d->own_cache, run_compiler, &j, &m->code, out_hit, e);
+    if (st == TN_OK)
+        *out = m;
+    else
+        mem_free(d->mem, m, sizeof *m);
     return st;
 }
-static void cpu_drop(device *base, module *m) { cache_drop(((cpu *)base)->cache, (code *)m); }
+
+static tn_status cpu_load(device *base, const device_image *image, module **out, err *e) {
+    cpu *d = (cpu *)base;
+    *out = NULL;
+    module *m = mem_alloc(d->mem, sizeof *m);
+    if (!m) return err_set(e, TN_ERR_NOMEM, "out of memory for a module");
+    tn_status st = jit_load(d->jit, image, &m->jit, e);
+    if (st == TN_OK)
+        *out = m;
+    else
+        mem_free(d->mem, m, sizeof *m);
+    return st;
+}
+
+static void cpu_drop(device *base, module *m) {
+    cpu *d = (cpu *)base;
+    if (!m) return;
+    cache_drop(d->cache, m->code);
+    jit_drop(d->jit, m->jit);
+    mem_free(d->mem, m, sizeof *m);
+}
 
 static tn_status cpu_find(device *base, module *m, const char *entry, void **out_entry, err *e) {
     (void)base;
-    *out_entry = code_symbol((const code *)m, entry);
+    *out_entry = m->jit ? jit_find(m->jit, entry) : code_symbol(m->code, entry);
     return *out_entry ? TN_OK : err_set(e, TN_ERR_INVAL, "the module has no entry '%s'", entry);
 }
 
@@ -317,6 +373,7 @@ const device_api device_cpu = {
     .upload = cpu_upload,
     .download = cpu_download,
     .build = cpu_build,
+    .load = cpu_load,
     .drop = cpu_drop,
     .find = cpu_find,
     .record = cpu_record,

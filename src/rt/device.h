@@ -14,10 +14,26 @@ typedef struct buffer buffer; /* device memory: an arena that the planner sub-al
 typedef struct module module; /* built code with named entries */
 typedef struct list list;
 
+/* Machine code made by the compile half. Names live as long as the call. */
+typedef struct device_symbol {
+    const char *name;
+    size_t offset, size;
+} device_symbol;
+typedef struct device_image {
+    const unsigned char *bytes;
+    size_t n_bytes;
+    const device_symbol *functions; /* [n_functions] entries among them */
+    int n_functions;
+    const device_symbol *imports; /* [n_imports] 8-byte cells that want an address */
+    int n_imports;
+} device_image;
+
 typedef struct device_opts {
     mem mem;
     int threads;          /* CPU: threads of the pool, 0 = as many as the process may use */
     const char *compiler; /* CPU: C compiler, absolute path or looked up in PATH */
+    const char *cpu;      /* CPU: code generator as in tn_config.cpu; NULL = the default */
+    bool name_code;       /* CPU: debuggers and profilers are told the names of loaded machine code */
     struct cache *cache;  /* kernel cache shared by all devices of a context; NULL = none */
     void (*log)(void *ud, tn_log_level level, const char *text);
     void *log_ud;
@@ -27,6 +43,7 @@ typedef struct device_caps {
     char name[64];    /* "cpu" */
     char detail[256]; /* "AMD EPYC, avx2, 2 threads" */
     char isa[16];     /* cpu: "avx512", "avx2", "sse2", "neon", "generic" */
+    char code[16];    /* cpu: how programs become code: an isa (see load), or "c" (see build) */
     bool host_memory; /* slots may be bound to host pointers directly */
     int threads;
     int vector_bytes; /* widest useful vector */
@@ -52,6 +69,8 @@ typedef struct device_api {
      * Safe. out_hit (may be NULL) tells whether the cache had it. The module is kept alive by a count: drop each one that was
      * built. */
     tn_status (*build)(device *d, const char *source, size_t n_source, bool no_cache, module **out, bool *out_hit, err *e);
+    /* Machine code to module, in microseconds and without a cache; NULL on devices that take source only. Safe. */
+    tn_status (*load)(device *d, const device_image *image, module **out, err *e);
     void (*drop)(device *d, module *m);
     tn_status (*find)(device *d, module *m, const char *entry, void **out_entry, err *e);
 

@@ -1,0 +1,293 @@
+/* x86.c - a plan as one image of x86-64 machine code. In: tiled kernels. Out: code, its entries, and what it imports.
+ *
+ * Kernels take (buffers, tid, nt); the entries have the signature of rt/device.h and the meaning that emit_c gives them. The
+ * entries keep all they need in their frame, for kernels change every register. */
+#include "emit/x86_ir.h"
+
+typedef struct image {
+    const plan *p;
+    x86_asm s;
+    arena *a;
+    machine_code *out;
+    x86_names imports;
+    int *label;     /* [kernels] */
+    int barrier;    /* label */
+    int n_args;     /* room for buffers of one kernel */
+    int32_t f_slots, f_tid, f_nt, f_par, f_steps, f_step, f_slot, f_copy, frame; /* places in the frame of tn_main */
+} image;
+
+bool emit_x86_level(const char *isa, x86_level *out) {
+    static const struct {
+        const char *isa;
+        x86_level level;
+    } levels[] = { { "avx512", X86_AVX512 }, { "avx2", X86_AVX2 } };
+    for (size_t i = 0; i < COUNT_OF(levels); i++)
+        if (!strcmp(isa, levels[i].isa)) {
+            *out = levels[i].level;
+            return true;
+        }
+    return false;
+}
+
+static void add_function(image *im, const char *name, size_t from) {
+    VEC_PUSH(im->a, &im->out->functions, (machine_name){ name, from, im->s.n - from });
+}
+
+/* ---- kernels ---- */
+
+static bool put_kernel(image *im, xfn *f, int i, const char **out_why) {
+    const kernel *k = im->p->kernels.at[i].k;
+    xfn clean = { .a = im->a, .s = &im->s, .k = k, .level = f->level, .vb = f->vb, .n_vregs_phys = f->n_vregs_phys, .imports = &im->imports };
+    *f = clean;
+    x86_select(f);
+    if (!f->unsupported) {
+        x86_fuse(f);
+        x86_alloc(f);
+        x86_align(&im->s, 32);
+        size_t from = im->s.n;
+        x86_bind(&im->s, im->label[i]);
+        x86_code(f);
+        add_function(im, arena_printf(im->a, "kernel_%d_%s", i, k->name ? k->name : ""), from);
+    }
+    if (f->unsupported) {
+        *out_why = arena_printf(im->a, "kernel %s, instruction %%%u: %s", k->name, (unsigned)f->unsupported_at, f->unsupported);
+        return false;
+    }
+    return true;
+}
+
+/* ---- entries ---- */
+
+static void mov_rm(x86_asm *s, int r, int base, int32_t disp) { x86_put(s, X86_MOV, 0, r, 0, x86_m(base, disp), 0); }
+static void mov_mr(x86_asm *s, int base, int32_t disp, int r) { x86_put(s, X86_MOV_ST, 0, r, 0, x86_m(base, disp), 0); }
+
+static const int8_t kept[] = { RBX, R12, R13, R14, R15 };
+
+static void prologue(image *im) {
+    x86_asm *s = &im->s;
+    x86_put(s, X86_PUSH, 0, RBP, 0, x86_r(0), 0);
+    x86_put(s, X86_MOV, 0, RBP, 0, x86_r(RSP), 0);
+    for (size_t i = 0; i < COUNT_OF(kept); i++) x86_put(s, X86_PUSH, 0, kept[i], 0, x86_r(0), 0);
+    x86_put(s, X86_SUBI, 0, 0, 0, x86_r(RSP), im->frame);
+    x86_put(s, X86_ANDI, 0, 0, 0, x86_r(RSP), -64);
+    mov_mr(s, RSP, im->f_slots, RDI);
+    mov_mr(s, RSP, im->f_slot, RDI);
+    mov_mr(s, RSP, im->f_par, RSI);
+    mov_mr(s, RSP, im->f_steps, RDX);
+    x86_put(s, X86_MOVSXD, 0, RAX, 0, x86_m(RSI, 0), 0);
+    mov_mr(s, RSP, im->f_tid, RAX);
+    x86_put(s, X86_MOVSXD, 0, RAX, 0, x86_m(RSI, 4), 0);
+    mov_mr(s, RSP, im->f_nt, RAX);
+}
+
+static void epilogue(image *im) {
+    x86_asm *s = &im->s;
+    for (size_t i = 0; i < COUNT_OF(kept); i++) mov_rm(s, kept[i], RBP, -8 * ((int)i + 1));
+    x86_put(s, X86_LEAVE, 0, 0, 0, x86_r(0), 0);
+    x86_put(s, X86_RET, 0, 0, 0, x86_r(0), 0);
+}
+
+static bool put_launch(image *im, int i) { /* by this thread; false when an offset is too large */
+    const pkernel *pk = &im->p->kernels.at[i];
+    x86_asm *s = &im->s;
+    bool fits = true;
+    mov_rm(s, RCX, RSP, im->f_slots);
+    for (int b = 0; b < pk->k->bufs.n; b++) {
+        if (pk->k->bufs.at[b].kind == KB_LOCAL) continue;
+        const pbuf *pb = &im->p->bufs.at[pk->args[b].buf];
+        mov_rm(s, RAX, RCX, pb->slot * 8);
+        fits = fits && pb->offset <= INT32_MAX;
+        if (pb->offset) x86_put(s, X86_ADDI, 0, 0, 0, x86_r(RAX), (int32_t)pb->offset);
+        mov_mr(s, RSP, 8 * b, RAX);
+    }
+    x86_put(s, X86_MOV, 0, RDI, 0, x86_r(RSP), 0);
+    mov_rm(s, RSI, RSP, im->f_tid);
+    mov_rm(s, RDX, RSP, im->f_nt);
+    x86_jump(s, X86_CALL, im->label[pk->code]);
+    return fits;
+}
+
+static int skip_unless_first(image *im) {
+    int skip = x86_label(&im->s);
+    x86_put(&im->s, X86_CMPI, 0, 0, 0, x86_m(RSP, im->f_tid), 0);
+    x86_jump(&im->s, X86_JNE, skip);
+    return skip;
+}
+
+static void call_barrier(image *im) {
+    int skip = x86_label(&im->s);
+    x86_put(&im->s, X86_CMPI, 0, 0, 0, x86_m(RSP, im->f_nt), 1);
+    x86_jump(&im->s, X86_JLE, skip);
+    mov_rm(&im->s, RDI, RSP, im->f_par);
+    x86_jump(&im->s, X86_CALL, im->barrier);
+    x86_bind(&im->s, skip);
+}
+
+/* barrier(par in rdi): see the text in c.c */
+static void put_barrier(image *im) {
+    x86_asm *s = &im->s;
+    static const int8_t busy[] = { RDI, RCX, RDX, R8, R9 };
+    int thread = x86_label(s), wait = x86_label(s), next = x86_label(s);
+    x86_align(s, 16);
+    size_t from = s->n;
+    x86_bind(s, im->barrier);
+    x86_put(s, X86_MOVSXD, 0, RAX, 0, x86_m(RDI, 0), 0);
+    x86_put(s, X86_IMULI, 0, RAX, 0, x86_r(RAX), 64);
+    mov_rm(s, RDX, RDI, 8);
+    x86_put(s, X86_ADD, 0, RAX, 0, x86_r(RDX), 0);
+    x86_put(s, X86_LOCKINC, 0, 0, 0, x86_m(RAX, 0), 0);
+    mov_rm(s, RCX, RAX, 0); /* only this thread writes it */
+    x86_put(s, X86_MOVSXD, 0, R8, 0, x86_m(RDI, 4), 0);
+    x86_bind(s, thread);
+    x86_put(s, X86_XOR32, 0, R9, 0, x86_r(R9), 0);
+    x86_bind(s, wait);
+    mov_rm(s, RAX, RDX, 0);
+    x86_put(s, X86_CMP, 0, RAX, 0, x86_r(RCX), 0);
+    x86_jump(s, X86_JGE, next);
+    x86_put(s, X86_PAUSE, 0, 0, 0, x86_r(0), 0);
+    x86_put(s, X86_INC, 0, 0, 0, x86_r(R9), 0);
+    x86_put(s, X86_TESTI32, 0, 0, 0, x86_r(R9), 4095);
+    x86_jump(s, X86_JNE, wait);
+    for (size_t i = 0; i < COUNT_OF(busy); i++) x86_put(s, X86_PUSH, 0, busy[i], 0, x86_r(0), 0);
+    x86_put(s, X86_CALLM, 0, 0, 0, x86_m(RDI, 16), 0); /* par->yield */
+    for (size_t i = COUNT_OF(busy); i-- > 0;) x86_put(s, X86_POP, 0, busy[i], 0, x86_r(0), 0);
+    x86_jump(s, X86_JMP, wait);
+    x86_bind(s, next);
+    x86_put(s, X86_ADDI, 0, 0, 0, x86_r(RDX), 64);
+    x86_put(s, X86_DEC, 0, 0, 0, x86_r(R8), 0);
+    x86_jump(s, X86_JNE, thread);
+    x86_put(s, X86_RET, 0, 0, 0, x86_r(0), 0);
+    add_function(im, "barrier", from);
+}
+
+/* With several steps the slots are copied, and inputs and outputs advance in their rings. */
+static void put_ring(image *im) {
+    const plan *p = im->p;
+    x86_asm *s = &im->s;
+    int one = x86_label(s);
+    x86_put(s, X86_CMPI, 0, 0, 0, x86_m(RSP, im->f_steps), 1);
+    x86_jump(s, X86_JLE, one);
+    mov_rm(s, RCX, RSP, im->f_slot);
+    for (int i = 0; i < SLOT_IO + p->io.n; i++) {
+        mov_rm(s, RAX, RCX, 8 * i);
+        mov_mr(s, RSP, im->f_copy + 8 * i, RAX);
+    }
+    mov_rm(s, RCX, RCX, 8 * SLOT_RING);
+    for (int i = 0; i < p->io.n; i++) {
+        mov_rm(s, RAX, RSP, im->f_step);
+        x86_put(s, X86_CQO, 0, 0, 0, x86_r(0), 0);
+        x86_put(s, X86_IDIV, 0, 0, 0, x86_m(RCX, 8 * (p->io.n + i)), 0);
+        x86_put(s, X86_IMUL, 0, RDX, 0, x86_m(RCX, 8 * i), 0);
+        x86_put(s, X86_ADD, 0, RDX, 0, x86_m(RSP, im->f_copy + 8 * (SLOT_IO + i)), 0);
+        mov_mr(s, RSP, im->f_copy + 8 * (SLOT_IO + i), RDX);
+    }
+    x86_put(s, X86_LEA, 0, RAX, 0, x86_m(RSP, im->f_copy), 0);
+    mov_mr(s, RSP, im->f_slots, RAX);
+    x86_bind(s, one);
+}
+
+static bool put_main(image *im) {
+    const plan *p = im->p;
+    x86_asm *s = &im->s;
+    int top = x86_label(s), done = x86_label(s);
+    x86_align(s, 16);
+    size_t from = s->n;
+    prologue(im);
+    x86_put(s, X86_MOVI, 0, 0, 0, x86_m(RSP, im->f_step), 0);
+    x86_put(s, X86_CMPI, 0, 0, 0, x86_r(RDX), 0);
+    x86_jump(s, X86_JLE, done);
+    x86_bind(s, top);
+    put_ring(im);
+    bool serial = true, fits = true; /* serial: since the last barrier only thread 0 ran */
+    for (int i = 0; i < p->kernels.n; i++) {
+        bool par = p->kernels.at[i].k->par_var >= 0;
+        if ((par && i > 0) || (!par && !serial)) call_barrier(im);
+        int skip = par ? -1 : skip_unless_first(im);
+        fits &= put_launch(im, i);
+        if (skip >= 0) x86_bind(s, skip);
+        serial = !par;
+    }
+    mov_rm(s, RAX, RSP, im->f_step);
+    x86_put(s, X86_ADDI, 0, 0, 0, x86_r(RAX), 1);
+    mov_mr(s, RSP, im->f_step, RAX);
+    x86_put(s, X86_CMP, 0, RAX, 0, x86_m(RSP, im->f_steps), 0);
+    x86_jump(s, X86_JGE, done);
+    call_barrier(im);
+    x86_jump(s, X86_JMP, top);
+    x86_bind(s, done);
+    epilogue(im);
+    add_function(im, "tn_main", from);
+    return fits;
+}
+
+static bool put_entry(image *im, int i) {
+    x86_align(&im->s, 16);
+    size_t from = im->s.n;
+    prologue(im);
+    int skip = im->p->kernels.at[i].k->par_var < 0 ? skip_unless_first(im) : -1;
+    bool fits = put_launch(im, i);
+    if (skip >= 0) x86_bind(&im->s, skip);
+    epilogue(im);
+    add_function(im, arena_printf(im->a, "tn_kernel_%d", i), from);
+    return fits;
+}
+
+/* ---- the image ---- */
+
+static void lay_out(image *im) {
+    int32_t at = 8 * (im->n_args + 1);
+    int32_t *const places[] = { &im->f_slots, &im->f_tid, &im->f_nt, &im->f_par, &im->f_steps, &im->f_step, &im->f_slot };
+    for (size_t i = 0; i < COUNT_OF(places); i++, at += 8) *places[i] = at;
+    im->f_copy = at;
+    im->frame = (at + 8 * (SLOT_IO + im->p->io.n) + 63) & ~63;
+}
+
+static void print_listing(image *im, str *out) {
+    int fn = 0;
+    for (int i = 0; i < im->s.records.n; i++) {
+        const x86_record *r = &im->s.records.at[i];
+        size_t end = i + 1 < im->s.records.n ? im->s.records.at[i + 1].at : im->out->n_text;
+        while (fn < im->out->functions.n && im->out->functions.at[fn].offset <= r->at)
+            str_addf(out, "\n%s:\n", im->out->functions.at[fn++].name);
+        str_addf(out, "%6x  ", (unsigned)r->at);
+        for (size_t b = r->at; b < r->at + 12; b++) b < end ? str_addf(out, "%02x", im->s.at[b]) : str_add(out, "  ");
+        str_add(out, "  ");
+        x86_print(&im->s, r, out);
+        str_add(out, "\n");
+    }
+    str_addf(out, "\n%zu bytes of code, %d of constants, %d imports\n", im->out->n_text, im->s.pool.n, im->imports.names.n);
+}
+
+bool emit_x86(const plan *p, x86_level level, arena *a, machine_code *out, str *listing, const char **out_why) {
+    image im = { .p = p, .a = a, .out = out };
+    xfn f = { .level = level, .vb = level == X86_AVX512 ? 64 : 32, .n_vregs_phys = level == X86_AVX512 ? 32 : 16 };
+    memset(out, 0, sizeof *out);
+    *out_why = "";
+    if (level == X86_SSE) {
+        *out_why = "no machine code for processors without AVX2";
+        return false;
+    }
+    x86_asm_init(&im.s, a, listing != NULL);
+    im.label = ARENA_ARRAY(a, int, p->kernels.n + 1);
+    im.barrier = x86_label(&im.s);
+    for (int i = 0; i < p->kernels.n; i++) {
+        im.label[i] = x86_label(&im.s);
+        if (p->kernels.at[i].k->bufs.n > im.n_args) im.n_args = p->kernels.at[i].k->bufs.n;
+    }
+    lay_out(&im);
+    for (int i = 0; i < p->kernels.n; i++)
+        if (p->kernels.at[i].code == i && !put_kernel(&im, &f, i, out_why)) return false;
+    put_barrier(&im);
+    bool fits = put_main(&im);
+    for (int i = 0; i < p->kernels.n; i++) fits &= put_entry(&im, i);
+    if (!fits) {
+        *out_why = "a buffer more than 2 GiB into its arena";
+        return false;
+    }
+    im.s.n_cells = im.imports.names.n;
+    size_t cells = x86_finish(&im.s, &out->n_text);
+    out->bytes = im.s.at, out->n_bytes = im.s.n;
+    for (int i = 0; i < im.imports.names.n; i++) VEC_PUSH(a, &out->imports, (machine_name){ im.imports.names.at[i], cells + 8 * (size_t)i, 0 });
+    if (listing) print_listing(&im, listing);
+    return true;
+}

@@ -1,0 +1,243 @@
+/* x86_alloc.c - registers by linear scan. In: xfn.order. Out: for each vector and general register its machine register, or the
+ * place in the frame (or, for constants, in the pool) where it lives instead.
+ *
+ * An interval runs from the definition to the last use; what enters a loop from outside lives to the loop's end. When registers
+ * run out, the value with the fewest uses, weighted by loop depth, gives its own up for its whole life. */
+#include "emit/x86_ir.h"
+
+enum { RESERVED = 3 };
+
+/* rax, rcx, rdx serve addresses and indices that have no register; rsp and rbp hold the frame. */
+static const int8_t general[] = { RSI, RDI, R8, R9, R10, R11, RBX, R12, R13, R14, R15 };
+
+typedef struct scan {
+    xfn *f;
+    vreg vec[32];   /* who is there */
+    greg gen[16];
+    int n_vec;
+    bool spilled;
+} scan;
+
+static float weight_of(const xfn *f, int32_t loop) {
+    static const float powers[] = { 1, 8, 64, 512, 4096, 32768, 262144 };
+    int d = f->loops.at[loop].depth;
+    return powers[d > 6 ? 6 : d];
+}
+
+/* ---- intervals ---- */
+
+static int32_t outer(const xfn *f, int32_t l) {
+    for (l = f->loops.at[l].parent; l > 0 && f->loops.at[l].fixed; l = f->loops.at[l].parent) {}
+    return l < 0 ? 0 : l;
+}
+
+static int32_t live_to(const xfn *f, int32_t start, int32_t pos, int32_t loop) {
+    int32_t end = pos;
+    for (int32_t l = loop; l > 0; l = outer(f, l))
+        if (start < f->loops.at[l].first && f->loops.at[l].last > end) end = f->loops.at[l].last;
+    return end;
+}
+
+static void use_v(xfn *f, vreg r, int32_t pos, int32_t loop) {
+    if (!r) return;
+    xvreg *v = &f->v.at[r];
+    int32_t end = live_to(f, v->start, pos, loop);
+    if (end > v->end) v->end = end;
+    v->weight += weight_of(f, loop);
+}
+static void use_g(xfn *f, greg r, int32_t pos, int32_t loop) {
+    if (!r) return;
+    xgreg *g = &f->g.at[r];
+    int32_t end = live_to(f, g->start, pos, loop);
+    if (end > g->end) g->end = end;
+    g->weight += weight_of(f, loop);
+}
+
+static void find_loops(xfn *f) {
+    for (int i = 0; i < f->n_order; i++) {
+        const xop *o = &f->ops.at[f->order[i]];
+        if (o->op == P_LOOP) {
+            xloop *l = &f->loops.at[o->loop];
+            l->first = i;
+            l->depth = f->loops.at[outer(f, o->loop)].depth + 1;
+        }
+        if (o->op == P_END) f->loops.at[o->loop].last = i;
+    }
+}
+
+/* Uses first, from the back: whether an induction is needed is known when the loop's start is reached. */
+static void find_intervals(xfn *f) {
+    for (int i = 1; i < f->v.n; i++) f->v.at[i].start = -1, f->v.at[i].end = -1, f->v.at[i].weight = 0;
+    for (int i = 1; i < f->g.n; i++) {
+        xgreg *g = &f->g.at[i];
+        g->start = g->kind == G_IV || g->kind == G_COUNT ? f->loops.at[g->loop].first : g->kind == G_DYN ? -1 : 0;
+        g->end = -1, g->weight = 0;
+    }
+    for (int i = 0; i < f->n_order; i++) {
+        const xop *o = &f->ops.at[f->order[i]];
+        use_v(f, o->a, i, o->loop), use_v(f, o->b, i, o->loop), use_v(f, o->c, i, o->loop);
+        if (o->dst) {
+            xvreg *v = &f->v.at[o->dst];
+            if (v->start < 0) v->start = i;
+            use_v(f, o->dst, i, o->loop);
+        }
+        if (o->op == P_DYN) {
+            f->g.at[o->mem.index].start = i;
+            use_g(f, o->mem.index, i, o->loop);
+        } else if (o->has_mem) {
+            use_g(f, o->mem.base, i, o->loop), use_g(f, o->mem.index, i, o->loop);
+        }
+    }
+    for (int i = f->g.n - 1; i > 0; i--) { /* parents are older than their children */
+        xgreg *g = &f->g.at[i];
+        if (g->kind == G_COUNT) g->end = g->start;
+        if ((g->kind != G_IV && g->kind != G_COUNT) || g->end < 0) continue;
+        const xloop *l = &f->loops.at[g->loop];
+        if (g->end < l->last) g->end = l->last;
+        g->weight += weight_of(f, g->loop);
+        use_g(f, g->parent, l->first, outer(f, g->loop));
+    }
+}
+
+/* ---- the scan ---- */
+
+static void take_vec(scan *s, vreg r, int prefer) {
+    xfn *f = s->f;
+    xvreg *v = &f->v.at[r];
+    int at = -1;
+    if (prefer >= 0 && !s->vec[prefer]) at = prefer;
+    for (int p = 0; p < s->n_vec && at < 0; p++)
+        if (!s->vec[p]) at = p;
+    if (at < 0) {
+        float least = v->weight;
+        for (int p = 0; p < s->n_vec; p++)
+            if (f->v.at[s->vec[p]].weight < least) least = f->v.at[s->vec[p]].weight, at = p;
+        s->spilled = true;
+        if (at >= 0) f->v.at[s->vec[at]].phys = -1;
+    }
+    v->phys = (int8_t)at;
+    if (at >= 0) s->vec[at] = r;
+}
+
+static void take_gen(scan *s, greg r) {
+    xfn *f = s->f;
+    xgreg *g = &f->g.at[r];
+    int at = -1;
+    if (g->end < 0 || g->kind == G_LOCAL) return;
+    for (size_t p = 0; p < COUNT_OF(general) && at < 0; p++)
+        if (!s->gen[general[p]]) at = general[p];
+    if (at < 0) {
+        float least = g->weight;
+        for (size_t p = 0; p < COUNT_OF(general); p++)
+            if (f->g.at[s->gen[general[p]]].weight < least) least = f->g.at[s->gen[general[p]]].weight, at = general[p];
+        if (at >= 0) f->g.at[s->gen[at]].phys = -1;
+    }
+    g->phys = (int8_t)at;
+    if (at >= 0) s->gen[at] = r;
+}
+
+static void expire(scan *s, int32_t pos) { /* what ends at pos or before */
+    for (int p = 0; p < s->n_vec; p++)
+        if (s->vec[p] && s->f->v.at[s->vec[p]].end <= pos) s->vec[p] = 0;
+    for (int p = 0; p < 16; p++)
+        if (s->gen[p] && s->f->g.at[s->gen[p]].end <= pos) s->gen[p] = 0;
+}
+
+/* Whether the result may stand in a register that an operand leaves: the code reads all operands before it writes. */
+static bool shares(const xop *o) { return o->op < X86_N_INS || o->op == P_FMA || o->op == P_MOV; }
+
+static void scan_op(scan *s, int32_t pos) {
+    xfn *f = s->f;
+    xop *o = &f->ops.at[f->order[pos]];
+    expire(s, pos - 1);
+    if (shares(o)) expire(s, pos);
+    if (o->op == P_LOOP) {
+        const xloop *l = &f->loops.at[o->loop];
+        for (int i = 0; i < l->ivs.n; i++) take_gen(s, l->ivs.at[i]);
+        take_gen(s, l->count);
+    }
+    if (o->op == P_DYN) take_gen(s, o->mem.index);
+    if (o->dst && f->v.at[o->dst].start == pos) {
+        vreg like = o->op == P_FMA ? o->c : o->op == P_MOV ? o->a : 0;
+        take_vec(s, o->dst, like ? f->v.at[like].phys : -1);
+    }
+    if (o->op != P_CALL) return;
+    o->live = o->glive = 0;
+    for (int p = 0; p < s->n_vec; p++)
+        if (s->vec[p] && s->vec[p] != o->dst && f->v.at[s->vec[p]].end > pos) o->live |= 1u << p;
+    for (int p = 0; p < 16; p++)
+        if (s->gen[p] && f->g.at[s->gen[p]].end > pos) o->glive |= 1u << p;
+}
+
+static void scan_all(scan *s) {
+    xfn *f = s->f;
+    for (int i = 1; i < f->v.n; i++) f->v.at[i].phys = -1;
+    for (int i = 1; i < f->g.n; i++) f->g.at[i].phys = -1;
+    for (int i = 1; i < f->g.n; i++)
+        if (f->g.at[i].kind == G_BUF) take_gen(s, i);
+    for (int32_t i = 0; i < f->n_order; i++) scan_op(s, i);
+}
+
+/* ---- places of what has no register ---- */
+
+static bool is_remat(const xfn *f, vreg r) { return !f->v.at[r].is_mutable && f->ops.at[f->v.at[r].def].op == P_CONST; }
+
+/* Whether spilled operands of all operations can be read where they live, without a register in between. */
+static bool in_place(const xfn *f) {
+    for (int i = 0; i < f->n_order; i++) {
+        const xop *o = &f->ops.at[f->order[i]];
+        const vreg r[3] = { o->a, o->b, o->c };
+        if (o->dst && f->v.at[o->dst].phys < 0 && !is_remat(f, o->dst)) return false;
+        int n = 0, which = -1;
+        for (int k = 0; k < 3; k++)
+            if (r[k] && f->v.at[r[k]].phys < 0) n++, which = k;
+        if (n == 0) continue;
+        if (n > 1 || o->has_mem) return false;
+        if (o->op == P_MOV) continue;
+        if (o->op == P_FMA && which > 0) continue;
+        if (o->op >= X86_N_INS) return false;
+        int form = x86_table[o->op].form;
+        if ((form == F_RM || form == F_RMI) ? which != 0 : (form == F_RVM || form == F_RVMI || form == F_RVMR) ? which != 1 : true)
+            return false;
+    }
+    return true;
+}
+
+static void place(xfn *f) {
+    for (int i = 1; i < f->v.n; i++) {
+        xvreg *v = &f->v.at[i];
+        if (v->start < 0 || v->phys >= 0) continue;
+        v->remat = is_remat(f, (vreg)i);
+        if (v->remat) {
+            v->slot = f->ops.at[v->def].imm;
+        } else {
+            f->frame = (f->frame + f->vb - 1) & ~(int64_t)(f->vb - 1);
+            v->slot = (int32_t)f->frame;
+            f->frame += f->vb;
+        }
+    }
+    for (int i = 1; i < f->g.n; i++) {
+        xgreg *g = &f->g.at[i];
+        if (g->end < 0 || g->phys >= 0 || g->kind == G_LOCAL) continue;
+        g->slot = (int32_t)f->frame;
+        f->frame += 8;
+    }
+    for (int i = 1; i < f->loops.n; i++)
+        if (f->loops.at[i].par) f->loops.at[i].par_slot = (int32_t)f->frame, f->frame += 8;
+    if (!f->calls) return;
+    f->save_at = f->frame = (f->frame + 63) & ~(int64_t)63;
+    f->frame += (int64_t)f->n_vregs_phys * f->vb + 16 * 8;
+}
+
+void x86_alloc(xfn *f) {
+    find_loops(f);
+    find_intervals(f);
+    scan s = { .f = f, .n_vec = f->n_vregs_phys };
+    scan_all(&s);
+    if (s.spilled && !in_place(f)) {
+        s = (scan){ .f = f, .n_vec = f->n_vregs_phys - RESERVED };
+        f->reserved = true;
+        scan_all(&s);
+    }
+    place(f);
+}

@@ -1,0 +1,589 @@
+/* x86_code.c - operations with registers to machine code. In: xfn after x86_alloc. Out: a function at the end of f->s:
+ *     void kernel(char *const *buffer (rdi), int64_t tid (rsi), int64_t nt (rdx))
+ * It may change every register but rsp and rbp. rax, rcx and rdx are scratch for addresses; the last three vector registers are
+ * scratch for spilled values when x86_alloc reserved them. */
+#include "emit/x86_ir.h"
+
+typedef struct coder {
+    xfn *f;
+    x86_asm *s;
+    int n_scratch;   /* in use by the current operation */
+    int ends[256];   /* labels of the open P_IFs */
+    int n_ends;
+} coder;
+
+static int scratch(coder *c) {
+    if (!c->f->reserved || c->n_scratch > 2) {
+        x86_unsupported(c->f, "more spilled values than one operation can hold");
+        return 0;
+    }
+    return c->f->n_vregs_phys - 1 - c->n_scratch++;
+}
+
+static int32_t small(coder *c, int64_t v) {
+    if (v < INT32_MIN || v > INT32_MAX) x86_unsupported(c->f, "an offset of more than 31 bits");
+    return (int32_t)v;
+}
+
+static x86_opnd home(const xfn *f, vreg r) { /* of a spilled value */
+    const xvreg *v = &f->v.at[r];
+    return v->remat ? x86_m(X86_POOL, v->slot) : x86_m(RSP, v->slot);
+}
+static x86_opnd rm_of(coder *c, vreg r) {
+    int p = c->f->v.at[r].phys;
+    return p >= 0 ? x86_r(p) : home(c->f, r);
+}
+static int reg_of(coder *c, vreg r) {
+    int p = c->f->v.at[r].phys;
+    if (p >= 0) return p;
+    p = scratch(c);
+    x86_put(c->s, X86_MOVUPS, c->f->v.at[r].vl, p, 0, home(c->f, r), 0);
+    return p;
+}
+static int dst_of(coder *c, vreg r) {
+    int p = c->f->v.at[r].phys;
+    return p >= 0 ? p : scratch(c);
+}
+static void finish(coder *c, vreg r, int p) {
+    const xvreg *v = &c->f->v.at[r];
+    if (v->phys < 0) x86_put(c->s, X86_MOVUPS_ST, v->vl, p, 0, x86_m(RSP, v->slot), 0);
+}
+
+/* ---- general registers ---- */
+
+static int greg_of(coder *c, greg r, int into) {
+    const xgreg *g = &c->f->g.at[r];
+    if (g->phys >= 0) return g->phys;
+    if (g->kind == G_LOCAL)
+        x86_put(c->s, X86_LEA, 0, into, 0, x86_m(RSP, small(c, g->at)), 0);
+    else
+        x86_put(c->s, X86_MOV, 0, into, 0, x86_m(RSP, g->slot), 0);
+    return into;
+}
+
+static x86_opnd address(coder *c, const xmem *m) {
+    x86_opnd o = { .is_mem = true };
+    const xgreg *b = &c->f->g.at[m->base];
+    int64_t disp = m->disp;
+    if (b->kind == G_LOCAL) {
+        o.m.base = RSP;
+        disp += b->at;
+    } else {
+        o.m.base = (int8_t)greg_of(c, m->base, RAX);
+    }
+    o.m.index = m->index ? (int8_t)greg_of(c, m->index, RCX) : X86_NO_REG;
+    o.m.disp = small(c, disp);
+    return o;
+}
+
+static void imul(coder *c, int r, int64_t by) {
+    if (by >= INT32_MIN && by <= INT32_MAX) {
+        if (by != 1) x86_put(c->s, X86_IMULI, 0, r, 0, x86_r(r), (int32_t)by);
+        return;
+    }
+    x86_put(c->s, X86_IMUL, 0, r, 0, x86_m(X86_POOL, x86_pool(c->s, &by, 8)), 0);
+}
+
+/* rax = greg + disp */
+static void value_in_rax(coder *c, const xmem *m) {
+    if (!m->base) {
+        x86_movabs(c->s, RAX, m->disp);
+        return;
+    }
+    int r = greg_of(c, m->base, RAX);
+    if (m->disp || r != RAX) x86_put(c->s, X86_LEA, 0, RAX, 0, x86_m(r, small(c, m->disp)), 0);
+}
+
+/* r into [0, n) */
+static void clamp(coder *c, int r, int other, int64_t n) {
+    x86_put(c->s, X86_XOR32, 0, other, 0, x86_r(other), 0);
+    x86_put(c->s, X86_TEST, 0, r, 0, x86_r(r), 0);
+    x86_put(c->s, X86_CMOVL, 0, r, 0, x86_r(other), 0);
+    x86_movabs(c->s, other, n - 1);
+    x86_put(c->s, X86_CMP, 0, r, 0, x86_r(other), 0);
+    x86_put(c->s, X86_CMOVG, 0, r, 0, x86_r(other), 0);
+}
+
+/* ---- loops and branches ---- */
+
+static void set_greg(coder *c, greg r, int from) { /* from a register */
+    const xgreg *g = &c->f->g.at[r];
+    if (g->phys < 0)
+        x86_put(c->s, X86_MOV_ST, 0, from, 0, x86_m(RSP, g->slot), 0);
+    else if (g->phys != from)
+        x86_put(c->s, X86_MOV, 0, g->phys, 0, x86_r(from), 0);
+}
+
+static void start_par(coder *c, xloop *l) {
+    x86_asm *s = c->s;
+    for (int part = 0; part < 2; part++) {
+        x86_put(s, X86_MOV, 0, RAX, 0, x86_m(RSP, X_TID), 0);
+        if (part) x86_put(s, X86_ADDI, 0, 0, 0, x86_r(RAX), 1);
+        imul(c, RAX, l->trips);
+        x86_put(s, X86_CQO, 0, 0, 0, x86_r(0), 0);
+        x86_put(s, X86_IDIV, 0, 0, 0, x86_m(RSP, X_NT), 0);
+        if (!part) x86_put(s, X86_MOV_ST, 0, RAX, 0, x86_m(RSP, l->par_slot), 0);
+    }
+    x86_put(s, X86_SUB, 0, RAX, 0, x86_m(RSP, l->par_slot), 0);
+    x86_put(s, X86_CMPI, 0, 0, 0, x86_r(RAX), 0);
+    x86_jump(s, X86_JLE, l->end_label);
+    set_greg(c, l->count, RAX);
+}
+
+static void start_loop(coder *c, xloop *l) {
+    xfn *f = c->f;
+    l->label = x86_label(c->s), l->end_label = x86_label(c->s);
+    if (l->par) {
+        start_par(c, l);
+    } else if (f->g.at[l->count].phys >= 0) {
+        x86_put(c->s, X86_MOVI32, 0, 0, 0, x86_r(f->g.at[l->count].phys), small(c, l->trips));
+    } else {
+        x86_put(c->s, X86_MOVI, 0, 0, 0, x86_m(RSP, f->g.at[l->count].slot), small(c, l->trips));
+    }
+    for (int i = 0; i < l->ivs.n; i++) {
+        const xgreg *g = &f->g.at[l->ivs.at[i]];
+        if (g->end < 0) continue;
+        if (l->par) {
+            x86_put(c->s, X86_MOV, 0, RCX, 0, x86_m(RSP, l->par_slot), 0);
+            imul(c, RCX, g->coef);
+            if (g->parent) x86_put(c->s, X86_ADD, 0, RCX, 0, x86_r(greg_of(c, g->parent, RAX)), 0);
+            set_greg(c, l->ivs.at[i], RCX);
+        } else if (g->parent) {
+            set_greg(c, l->ivs.at[i], greg_of(c, g->parent, RAX));
+        } else if (g->phys >= 0) {
+            x86_movabs(c->s, g->phys, 0);
+        } else {
+            x86_put(c->s, X86_MOVI, 0, 0, 0, x86_m(RSP, g->slot), 0);
+        }
+    }
+    if (f->loops.at[0].trips) x86_align(c->s, 16);
+    x86_bind(c->s, l->label);
+}
+
+static x86_opnd greg_place(const xgreg *g) { return g->phys >= 0 ? x86_r(g->phys) : x86_m(RSP, g->slot); }
+
+static void end_loop(coder *c, const xloop *l) {
+    xfn *f = c->f;
+    for (int i = 0; i < l->ivs.n; i++) {
+        const xgreg *g = &f->g.at[l->ivs.at[i]];
+        if (g->end < 0) continue;
+        if (g->coef >= INT32_MIN && g->coef <= INT32_MAX) {
+            x86_put(c->s, X86_ADDI, 0, 0, 0, greg_place(g), (int32_t)g->coef);
+        } else {
+            x86_put(c->s, X86_MOV, 0, RAX, 0, x86_m(X86_POOL, x86_pool(c->s, &g->coef, 8)), 0);
+            x86_put(c->s, X86_ADD, 0, RAX, 0, greg_place(g), 0);
+            set_greg(c, l->ivs.at[i], RAX);
+        }
+    }
+    x86_put(c->s, X86_DEC, 0, 0, 0, greg_place(&f->g.at[l->count]), 0);
+    x86_jump(c->s, X86_JNE, l->label);
+    x86_bind(c->s, l->end_label);
+}
+
+static void open_if(coder *c, const xop *o) {
+    x86_asm *s = c->s;
+    int end = x86_label(s);
+    if (c->n_ends == (int)COUNT_OF(c->ends)) {
+        x86_unsupported(c->f, "branches nested too deep");
+        return;
+    }
+    c->ends[c->n_ends++] = end;
+    if (o->op == P_IFLAST) {
+        x86_put(s, X86_MOV, 0, RAX, 0, x86_m(RSP, X_TID), 0);
+        x86_put(s, X86_ADDI, 0, 0, 0, x86_r(RAX), 1);
+        x86_put(s, X86_CMP, 0, RAX, 0, x86_m(RSP, X_NT), 0);
+        x86_jump(s, X86_JNE, end);
+        return;
+    }
+    int64_t n = c->f->bounds.at[o->extra];
+    if (n < 0) n = 0;
+    value_in_rax(c, &o->mem);
+    if (n <= INT32_MAX)
+        x86_put(s, X86_CMPI, 0, 0, 0, x86_r(RAX), (int32_t)n);
+    else
+        x86_put(s, X86_CMP, 0, RAX, 0, x86_m(X86_POOL, x86_pool(s, &n, 8)), 0);
+    x86_jump(s, X86_JAE, end);
+}
+
+/* ---- operations lane by lane ---- */
+
+static void spill_to(coder *c, vreg r, int vl, int32_t at) {
+    if (!r) return;
+    c->n_scratch = 0;
+    x86_put(c->s, X86_MOVUPS_ST, vl, reg_of(c, r), 0, x86_m(RSP, at), 0);
+    c->n_scratch = 0;
+}
+static void fetch(coder *c, const xop *o) {
+    int d = dst_of(c, o->dst);
+    x86_put(c->s, X86_MOVUPS, c->f->v.at[o->dst].vl, d, 0, x86_m(RSP, 128), 0);
+    finish(c, o->dst, d);
+}
+
+static void put_call(coder *c, const xop *o) {
+    x86_asm *s = c->s;
+    xfn *f = c->f;
+    int full = f->vb == 64 ? 2 : 1, size = o->type == XF32 ? 4 : 8;
+    int64_t gsave = f->save_at + (int64_t)f->n_vregs_phys * f->vb;
+    for (int p = 0; p < f->n_vregs_phys; p++)
+        if (o->live >> p & 1) x86_put(s, X86_MOVUPS_ST, full, p, 0, x86_m(RSP, (int32_t)(f->save_at + p * f->vb)), 0);
+    for (int p = RSI; p <= R11; p++)
+        if (o->glive >> p & 1) x86_put(s, X86_MOV_ST, 0, p, 0, x86_m(RSP, (int32_t)(gsave + p * 8)), 0);
+    spill_to(c, o->a, o->vl, 0);
+    spill_to(c, o->b, o->vl, 64);
+    x86_put(s, X86_VZEROUPPER, 0, 0, 0, x86_r(0), 0);
+    for (int l = 0; l < o->lanes; l++) {
+        x86_put(s, size == 4 ? X86_MOVSS : X86_MOVSD, 0, 0, 0, x86_m(RSP, l * size), 0);
+        if (o->b) x86_put(s, size == 4 ? X86_MOVSS : X86_MOVSD, 0, 1, 0, x86_m(RSP, 64 + l * size), 0);
+        x86_put(s, X86_CALLM, 0, 0, 0, x86_m(X86_CELL, o->imm), 0);
+        x86_put(s, size == 4 ? X86_MOVSS_ST : X86_MOVSD_ST, 0, 0, 0, x86_m(RSP, 128 + l * size), 0);
+    }
+    for (int p = 0; p < f->n_vregs_phys; p++)
+        if (o->live >> p & 1) x86_put(s, X86_MOVUPS, full, p, 0, x86_m(RSP, (int32_t)(f->save_at + p * f->vb)), 0);
+    for (int p = RSI; p <= R11; p++)
+        if (o->glive >> p & 1) x86_put(s, X86_MOV, 0, p, 0, x86_m(RSP, (int32_t)(gsave + p * 8)), 0);
+    fetch(c, o);
+}
+
+/* rax / rcx and the remainder with the sign of the divisor, 0 for a zero divisor; quotient in rax, remainder in rdx. */
+static void put_divide(coder *c, bool mod) {
+    x86_asm *s = c->s;
+    int zero = x86_label(s), minus = x86_label(s), done = x86_label(s);
+    x86_put(s, X86_TEST, 0, RCX, 0, x86_r(RCX), 0);
+    x86_jump(s, X86_JE, zero);
+    x86_put(s, X86_CMPI, 0, 0, 0, x86_r(RCX), -1);
+    x86_jump(s, X86_JE, minus);
+    x86_put(s, X86_CQO, 0, 0, 0, x86_r(0), 0);
+    x86_put(s, X86_IDIV, 0, 0, 0, x86_r(RCX), 0);
+    if (mod) {
+        x86_put(s, X86_TEST, 0, RDX, 0, x86_r(RDX), 0);
+        x86_jump(s, X86_JE, done);
+        x86_put(s, X86_MOV, 0, RAX, 0, x86_r(RDX), 0);
+        x86_put(s, X86_XOR, 0, RAX, 0, x86_r(RCX), 0);
+        x86_jump(s, X86_JNS, done);
+        x86_put(s, X86_ADD, 0, RDX, 0, x86_r(RCX), 0);
+    }
+    x86_jump(s, X86_JMP, done);
+    x86_bind(s, minus);
+    x86_put(s, X86_NEG, 0, 0, 0, x86_r(RAX), 0);
+    x86_put(s, X86_XOR32, 0, RDX, 0, x86_r(RDX), 0);
+    x86_jump(s, X86_JMP, done);
+    x86_bind(s, zero);
+    x86_put(s, X86_XOR32, 0, RAX, 0, x86_r(RAX), 0);
+    x86_put(s, X86_XOR32, 0, RDX, 0, x86_r(RDX), 0);
+    x86_bind(s, done);
+}
+
+static void put_lane_op(coder *c, const xop *o) {
+    x86_asm *s = c->s;
+    spill_to(c, o->a, o->vl, 0);
+    spill_to(c, o->b, o->vl, 64);
+    for (int l = 0; l < o->lanes; l++) {
+        bool div = o->imm >= L_DIV32, wide = o->imm == L_DIV64 || o->imm == L_MOD64;
+        int size = wide ? 8 : 4;
+        x86_opnd a = x86_m(RSP, l * size), b = x86_m(RSP, 64 + l * size), r = x86_m(RSP, 128 + l * size);
+        if (div) {
+            x86_put(s, wide ? X86_MOV : X86_MOVSXD, 0, RAX, 0, a, 0);
+            x86_put(s, wide ? X86_MOV : X86_MOVSXD, 0, RCX, 0, b, 0);
+            bool mod = o->imm == L_MOD32 || o->imm == L_MOD64;
+            put_divide(c, mod);
+            x86_put(s, wide ? X86_MOV_ST : X86_MOV32_ST, 0, mod ? RDX : RAX, 0, r, 0);
+        } else if (o->imm == L_F32_I64 || o->imm == L_F64_I64) {
+            a = x86_m(RSP, l * (o->imm == L_F32_I64 ? 4 : 8)), r = x86_m(RSP, 128 + l * 8);
+            x86_put(s, o->imm == L_F32_I64 ? X86_CVTTSS2SI : X86_CVTTSD2SI, 0, RAX, 0, a, 0);
+            x86_put(s, X86_MOV_ST, 0, RAX, 0, r, 0);
+        } else {
+            bool f32 = o->imm == L_I64_F32;
+            int d = dst_of(c, o->dst); /* its old value is in memory by now */
+            c->n_scratch = 0;
+            a = x86_m(RSP, l * 8), r = x86_m(RSP, 128 + l * (f32 ? 4 : 8));
+            x86_put(s, X86_PXOR, 0, d, d, x86_r(d), 0);
+            x86_put(s, f32 ? X86_CVTSI2SS : X86_CVTSI2SD, 0, d, d, a, 0);
+            x86_put(s, f32 ? X86_MOVSS_ST : X86_MOVSD_ST, 0, d, 0, r, 0);
+        }
+    }
+    fetch(c, o);
+}
+
+static void put_lane_load(coder *c, const xop *o) {
+    x86_asm *s = c->s;
+    const xlload *l = &c->f->lloads.at[o->extra];
+    int word = l->bytes < 4 ? 4 : l->bytes;
+    if (o->b) spill_to(c, o->b, c->f->v.at[o->b].vl, 0);
+    if (o->a) {
+        int m = reg_of(c, o->a), d;
+        if (c->f->level == X86_AVX512) {
+            x86_put(s, X86_PMOVD2M, o->lanes > 8 ? 2 : o->lanes > 4, 1, 0, x86_r(m), 0);
+            x86_put(s, X86_KMOVW, 0, RDX, 0, x86_r(1), 0);
+        } else {
+            x86_put(s, X86_MOVMSKPS, o->lanes > 4, RDX, 0, x86_r(m), 0);
+        }
+        c->n_scratch = 0;
+        d = dst_of(c, o->dst);
+        c->n_scratch = 0;
+        x86_put(s, X86_PXOR, o->vl, d, d, x86_r(d), 0);
+        x86_put(s, X86_MOVUPS_ST, o->vl, d, 0, x86_m(RSP, 128), 0);
+    }
+    for (int i = 0; i < o->lanes; i++) {
+        int skip = 0;
+        if (o->a) {
+            skip = x86_label(s);
+            x86_put(s, X86_TESTI32, 0, 0, 0, x86_r(RDX), 1 << i);
+            x86_jump(s, X86_JE, skip);
+        }
+        xmem m = o->mem;
+        m.disp += i * l->stride;
+        if (o->b) {
+            x86_put(s, l->dyn_wide ? X86_MOV : X86_MOVSXD, 0, RCX, 0, x86_m(RSP, i * (l->dyn_wide ? 8 : 4)), 0);
+            clamp(c, RCX, RAX, l->n);
+            imul(c, RCX, l->dyn_stride);
+        }
+        x86_opnd at = address(c, &m);
+        if (o->b) at.m.index = RCX;
+        x86_id id = l->bytes == 1 ? (l->sign ? X86_MOVSX8 : X86_MOVZX8) : l->bytes == 2 ? X86_MOVZX16 : l->bytes == 4 ? X86_MOV32 : X86_MOV;
+        x86_put(s, id, 0, RAX, 0, at, 0);
+        x86_put(s, word == 8 ? X86_MOV_ST : X86_MOV32_ST, 0, RAX, 0, x86_m(RSP, 128 + i * word), 0);
+        if (o->a) x86_bind(s, skip);
+    }
+    fetch(c, o);
+}
+
+/* ---- single operations ---- */
+
+static void put_move(coder *c, const xop *o) {
+    int d = dst_of(c, o->dst);
+    x86_opnd a = rm_of(c, o->a);
+    if (a.is_mem || a.r != d) x86_put(c->s, a.is_mem ? X86_MOVUPS : X86_MOVAPS, o->vl, d, 0, a, 0);
+    finish(c, o->dst, d);
+}
+
+static void put_const(coder *c, const xop *o) {
+    xfn *f = c->f;
+    const xvreg *v = &f->v.at[o->dst];
+    if (v->phys < 0 && v->remat) return;
+    int d = dst_of(c, o->dst);
+    bool zero = true;
+    for (int i = 0; i < 16 << o->vl && zero; i++) zero = f->s->pool.at[o->imm + i] == 0;
+    if (zero)
+        x86_put(c->s, X86_PXOR, d > 15 ? o->vl : o->vl > 1 ? 1 : o->vl, d, d, x86_r(d), 0);
+    else
+        x86_put(c->s, X86_MOVUPS, o->vl, d, 0, x86_m(X86_POOL, o->imm), 0);
+    finish(c, o->dst, d);
+}
+
+/* The form is chosen so that the operand that the result replaces needs no copy. */
+static void put_fma(coder *c, const xop *o) {
+    static const uint16_t ids[2][4][3] = { /* double; negate, subtract; 132 213 231 */
+        { { X86_FMADD132PS, X86_FMADD213PS, X86_FMADD231PS }, { X86_FNMADD132PS, X86_FNMADD213PS, X86_FNMADD231PS },
+          { X86_FMSUB132PS, X86_FMSUB213PS, X86_FMSUB231PS }, { X86_FNMSUB132PS, X86_FNMSUB213PS, X86_FNMSUB231PS } },
+        { { X86_FMADD132PD, X86_FMADD213PD, X86_FMADD231PD }, { X86_FNMADD132PD, X86_FNMADD213PD, X86_FNMADD231PD },
+          { X86_FMSUB132PD, X86_FMSUB213PD, X86_FMSUB231PD }, { X86_FNMSUB132PD, X86_FNMSUB213PD, X86_FNMSUB231PD } } };
+    const uint16_t *id = ids[o->imm >> 2 & 1][o->imm & 3];
+    x86_asm *s = c->s;
+    vreg a = o->a, b = o->b, add = o->c;
+    const xvreg *v = c->f->v.at;
+    bool mem_b = o->has_mem && !b, mem_c = o->has_mem && !add;
+    if (!mem_b && v[a].phys < 0 && v[b].phys >= 0) a = o->b, b = o->a; /* the one that is in memory second */
+    x86_opnd m = o->has_mem ? address(c, &o->mem) : x86_r(0);
+    int d = dst_of(c, o->dst), ra = reg_of(c, a);
+    x86_opnd rb = mem_b ? m : rm_of(c, b);
+    x86_opnd rc = mem_c ? m : rm_of(c, add);
+    if (rb.is_mem && rc.is_mem) { /* one of them into a register */
+        if (mem_b)
+            rc = x86_r(reg_of(c, add));
+        else
+            rb = x86_r(reg_of(c, b));
+    }
+    if (rc.is_mem) { /* 213: d = b * d + [c] */
+        if (d == rb.r && d != ra) {
+            x86_put(s, (x86_id)id[1], o->vl, d, ra, rc, 0);
+        } else {
+            if (d != ra) x86_put(s, X86_MOVAPS, o->vl, d, 0, x86_r(ra), 0);
+            x86_put(s, (x86_id)id[1], o->vl, d, rb.r, rc, 0);
+        }
+    } else if (d == rc.r) {
+        x86_put(s, (x86_id)id[2], o->vl, d, ra, rb, 0);
+    } else if (d == ra) {
+        x86_put(s, (x86_id)id[0], o->vl, d, rc.r, rb, 0);
+    } else if (!rb.is_mem && d == rb.r) {
+        x86_put(s, (x86_id)id[1], o->vl, d, ra, rc, 0);
+    } else {
+        x86_put(s, X86_MOVAPS, o->vl, d, 0, rc, 0);
+        x86_put(s, (x86_id)id[2], o->vl, d, ra, rb, 0);
+    }
+    finish(c, o->dst, d);
+}
+
+static void put_from_general(coder *c, const xop *o) {
+    x86_asm *s = c->s;
+    int d = dst_of(c, o->dst);
+    value_in_rax(c, &o->mem);
+    if (o->type == XI32 || o->type == XI64) {
+        x86_put(s, o->type == XI64 ? X86_MOVQ : X86_MOVD, 0, d, 0, x86_r(RAX), 0);
+    } else {
+        x86_put(s, X86_PXOR, 0, d, d, x86_r(d), 0);
+        x86_put(s, o->type == XF32 ? X86_CVTSI2SS : X86_CVTSI2SD, 0, d, d, x86_r(RAX), 0);
+    }
+    finish(c, o->dst, d);
+}
+
+static void put_dynamic(coder *c, const xop *o) {
+    const xdyn *d = &c->f->dyns.at[o->extra];
+    int r = reg_of(c, o->a);
+    x86_put(c->s, d->wide ? X86_MOVQ_ST : X86_MOVD_ST, 0, r, 0, x86_r(RAX), 0);
+    if (!d->wide) x86_put(c->s, X86_MOVSXD, 0, RAX, 0, x86_r(RAX), 0);
+    if (d->clamp) clamp(c, RAX, RCX, d->n);
+    imul(c, RAX, d->stride);
+    set_greg(c, d->g, RAX);
+}
+
+static void put_narrow_load(coder *c, const xop *o) {
+    int d = dst_of(c, o->dst);
+    x86_put(c->s, o->imm == 1 ? X86_MOVZX8 : o->imm == 2 ? X86_MOVSX8 : X86_MOVZX16, 0, RAX, 0, address(c, &o->mem), 0);
+    x86_put(c->s, X86_MOVD, 0, d, 0, x86_r(RAX), 0);
+    finish(c, o->dst, d);
+}
+
+/* Comparisons and selections have other forms with 512 bits. */
+static bool put_wide_form(coder *c, const xop *o, int d, int ra, x86_opnd b) {
+    x86_asm *s = c->s;
+    int rc = o->c ? reg_of(c, o->c) : 0;
+    bool evex = o->vl == 2 || d > 15 || ra > 15 || (!b.is_mem && b.r > 15) || rc > 15;
+    if (!evex) return false;
+    switch (o->op) {
+    case X86_CMPPS:
+    case X86_CMPPD:
+        x86_put(s, o->op == X86_CMPPS ? X86_KCMPPS : X86_KCMPPD, o->vl, 1, ra, b, o->imm);
+        break;
+    case X86_PCMPGTD:
+    case X86_PCMPEQD:
+        x86_put(s, X86_KPCMPD, o->vl, 1, ra, b, o->op == X86_PCMPGTD ? 6 : 0);
+        break;
+    case X86_PCMPGTQ:
+    case X86_PCMPEQQ:
+        x86_put(s, X86_KPCMPQ, o->vl, 1, ra, b, o->op == X86_PCMPGTQ ? 6 : 0);
+        break;
+    case X86_BLENDVPS:
+    case X86_BLENDVPD: /* c ? b : a, bit by bit: masks are all ones or all zeros */
+        if (d == ra) {
+            x86_put(s, X86_PTERNLOGD, o->vl, d, rc, b, 0xB8);
+        } else if (!b.is_mem && d == b.r) {
+            x86_put(s, X86_PTERNLOGD, o->vl, d, rc, x86_r(ra), 0xE2);
+        } else {
+            if (d != rc) x86_put(s, X86_MOVAPS, o->vl, d, 0, x86_r(rc), 0);
+            if (b.is_mem)
+                x86_put(s, X86_PTERNLOGD, o->vl, d, ra, b, 0xAC);
+            else
+                x86_put(s, X86_PTERNLOGD, o->vl, d, b.r, x86_r(ra), 0xCA);
+        }
+        return true;
+    default:
+        return false;
+    }
+    bool wide = o->op == X86_CMPPD || o->op == X86_PCMPGTQ || o->op == X86_PCMPEQQ;
+    x86_put(s, wide ? X86_PMOVM2Q : X86_PMOVM2D, o->vl, d, 0, x86_r(1), 0);
+    return true;
+}
+
+static void put_instruction(coder *c, const xop *o) {
+    const x86_ins *t = &x86_table[o->op];
+    x86_asm *s = c->s;
+    x86_id id = (x86_id)o->op;
+    if (!o->dst) { /* a store */
+        int a = reg_of(c, o->a);
+        x86_put(s, id, o->vl, a, 0, address(c, &o->mem), o->imm);
+        return;
+    }
+    int d = dst_of(c, o->dst);
+    switch (t->form) {
+    case F_RM:
+    case F_RMI:
+        x86_put(s, id, o->vl, d, 0, o->has_mem ? address(c, &o->mem) : rm_of(c, o->a), o->imm);
+        break;
+    case F_MR:
+    case F_MRI:
+        x86_put(s, id, o->vl, reg_of(c, o->a), 0, x86_r(d), o->imm);
+        break;
+    case F_VMI:
+        x86_put(s, id, o->vl, d, 0, x86_r(reg_of(c, o->a)), o->imm);
+        break;
+    default: {
+        x86_opnd b = o->has_mem ? address(c, &o->mem) : rm_of(c, o->b);
+        int ra = reg_of(c, o->a);
+        if (put_wide_form(c, o, d, ra, b)) break;
+        x86_put(s, id, o->vl, d, ra, b, t->form == F_RVMR ? reg_of(c, o->c) << 4 : o->imm);
+        break;
+    }
+    }
+    finish(c, o->dst, d);
+}
+
+static void put_op(coder *c, const xop *o) {
+    c->n_scratch = 0;
+    switch (o->op) {
+    case P_LOOP:
+        start_loop(c, &c->f->loops.at[o->loop]);
+        break;
+    case P_END:
+        end_loop(c, &c->f->loops.at[o->loop]);
+        break;
+    case P_IF:
+    case P_IFLAST:
+        open_if(c, o);
+        break;
+    case P_ENDIF:
+        x86_bind(c->s, c->ends[--c->n_ends]);
+        break;
+    case P_MOV:
+        put_move(c, o);
+        break;
+    case P_CONST:
+        put_const(c, o);
+        break;
+    case P_FMA:
+        put_fma(c, o);
+        break;
+    case P_FROMG:
+        put_from_general(c, o);
+        break;
+    case P_DYN:
+        put_dynamic(c, o);
+        break;
+    case P_LDNARROW:
+        put_narrow_load(c, o);
+        break;
+    case P_LLOAD:
+        put_lane_load(c, o);
+        break;
+    case P_LANEOP:
+        put_lane_op(c, o);
+        break;
+    case P_CALL:
+        put_call(c, o);
+        break;
+    default:
+        put_instruction(c, o);
+    }
+}
+
+void x86_code(xfn *f) {
+    coder c = { .f = f, .s = f->s };
+    x86_asm *s = f->s;
+    x86_put(s, X86_PUSH, 0, RBP, 0, x86_r(0), 0);
+    x86_put(s, X86_MOV, 0, RBP, 0, x86_r(RSP), 0);
+    x86_put(s, X86_SUBI, 0, 0, 0, x86_r(RSP), small(&c, (f->frame + 63) & ~(int64_t)63));
+    x86_put(s, X86_ANDI, 0, 0, 0, x86_r(RSP), -64);
+    x86_put(s, X86_MOV_ST, 0, RSI, 0, x86_m(RSP, X_TID), 0);
+    x86_put(s, X86_MOV_ST, 0, RDX, 0, x86_m(RSP, X_NT), 0);
+    x86_put(s, X86_MOV, 0, RAX, 0, x86_r(RDI), 0);
+    for (int i = 1; i < f->g.n; i++) {
+        const xgreg *g = &f->g.at[i];
+        if (g->kind != G_BUF || g->end < 0) continue;
+        int into = g->phys >= 0 ? g->phys : RCX;
+        x86_put(s, X86_MOV, 0, into, 0, x86_m(RAX, (int32_t)g->at * 8), 0);
+        if (g->phys < 0) set_greg(&c, i, RCX);
+    }
+    for (int i = 0; i < f->n_order; i++) put_op(&c, &f->ops.at[f->order[i]]);
+    x86_put(s, X86_LEAVE, 0, 0, 0, x86_r(0), 0);
+    x86_put(s, X86_VZEROUPPER, 0, 0, 0, x86_r(0), 0);
+    x86_put(s, X86_RET, 0, 0, 0, x86_r(0), 0);
+}

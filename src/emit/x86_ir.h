@@ -1,0 +1,193 @@
+/* x86_ir.h - one kernel on its way to machine code: operations over virtual registers, and the addresses and loops they need.
+ *
+ * x86_select.c writes it, x86_fuse.c contracts and folds, x86_alloc.c gives registers, x86_code.c encodes. Everything lives in
+ * the caller's arena for the time of one kernel.
+ *
+ * Vector registers (vreg) hold one chunk of a kernel register: `lanes` of it, or one. They are written once, except those that
+ * are marked as mutable: accumulators and values that a branch decides. General registers (greg) are never computed by
+ * operations of the list: each is a base address, an induction of a loop, a loop's counter, or a dynamic index. */
+#ifndef TN_EMIT_X86_IR_H
+#define TN_EMIT_X86_IR_H
+
+#include "emit/emit.h"
+#include "emit/x86_asm.h"
+
+typedef uint32_t vreg; /* 0 = nil */
+typedef int32_t greg;  /* 0 = nil */
+
+/* Operations that are no single instruction; instructions use their x86_id. */
+enum {
+    P_LOOP = X86_N_INS, /* loop */
+    P_END,
+    P_IF,      /* skip to P_ENDIF unless (uint64_t)(greg + disp) < imm64 */
+    P_IFLAST,  /* skip unless this is the last thread */
+    P_ENDIF,
+    P_MOV,     /* dst = a */
+    P_CONST,   /* dst = pool[imm]: made again rather than spilled */
+    P_FMA,     /* dst = +-(a * b) +- c; imm: bit 0 negate the product, bit 1 subtract c, bit 2 double */
+    P_FROMG,   /* dst = greg + disp, in lane 0; type: I32 I64 F32 F64 (of the whole 64-bit value) */
+    P_DYN,     /* greg (mem.index) = clamp(lane 0 of a) * stride; see xdyn */
+    P_LDNARROW,/* dst = lane 0: the 1 or 2 bytes at mem, extended; imm: 1 zero 1 byte, 2 sign 1 byte, 3 zero 2 bytes */
+    P_LLOAD,   /* lane by lane, see xlanes */
+    P_LANEOP,  /* lane by lane arithmetic through memory; imm: laneop */
+    P_CALL,    /* lane by lane libm; imm: import, type F32 or F64 */
+    P_N
+};
+enum { L_F32_I64, L_F64_I64, L_I64_F32, L_I64_F64, L_DIV32, L_DIV64, L_MOD32, L_MOD64 };
+
+typedef enum xtype { XF32, XF64, XI32, XI64, XM64 } xtype; /* XM64: a mask in 64-bit lanes */
+
+typedef struct xmem { /* base + index + disp */
+    greg base, index;
+    int64_t disp;
+} xmem;
+
+typedef struct xop {
+    uint16_t op;
+    uint8_t vl, type, lanes;
+    bool dead, neg, has_mem;
+    int32_t imm;
+    vreg dst, a, b, c;
+    xmem mem;
+    int32_t loop;  /* P_LOOP, P_END: the loop; else the innermost open one */
+    int32_t block; /* straight-line code has one number */
+    int32_t extra; /* P_DYN: dyns; P_LLOAD: lloads; P_IF: bounds */
+    uint32_t live, glive; /* P_CALL: registers that are in use across it */
+} xop;
+
+typedef struct xdyn { /* a dynamic index */
+    int64_t n, stride;
+    bool clamp, wide;
+    uint8_t lane;
+    greg g;
+    vreg v;
+} xdyn;
+typedef struct xlload { /* per lane: unless masked out, the word at mem + lane * stride (+ clamped dyn) */
+    int64_t stride, n, dyn_stride;
+    uint8_t bytes, first; /* of a word; lane of dyn that belongs to lane 0 */
+    bool sign, dyn_wide;
+} xlload;
+
+typedef struct xvreg {
+    int32_t def; /* operation */
+    uint8_t vl;
+    bool is_mutable, full; /* full: every lane of the widest vector holds the value */
+    int32_t loop;
+    /* x86_alloc.c */
+    int32_t start, end;
+    float weight;
+    int8_t phys;  /* or -1 */
+    int32_t slot; /* frame offset, when spilled */
+    bool remat;   /* spilled to the pool: slot is an offset there */
+} xvreg;
+
+typedef enum gkind { G_NONE, G_BUF, G_LOCAL, G_IV, G_COUNT, G_DYN } gkind;
+typedef struct xgreg {
+    uint8_t kind;
+    greg parent;       /* G_IV: value at the loop's start; 0 = zero */
+    int32_t loop;      /* G_IV, G_COUNT */
+    int64_t coef;      /* G_IV: bytes a step */
+    int64_t at;        /* G_BUF: buffer; G_LOCAL: frame offset */
+    int32_t start, end;
+    float weight;
+    int8_t phys;
+    int32_t slot;
+} xgreg;
+
+typedef struct xloop {
+    kvar var;
+    int32_t parent; /* or -1 */
+    int64_t lo, step, trips, offset; /* offset: of the copy being written, in steps */
+    uint8_t par;
+    bool fixed; /* one iteration: no code, var is lo */
+    VEC(greg) ivs;
+    greg count;
+    VEC(int32_t) pre; /* operations that belong in front of it */
+    int32_t first, last, label, end_label, depth;
+    int32_t par_slot;
+} xloop;
+
+typedef struct xconst {
+    int32_t loop;
+    int32_t pool;
+    vreg v;
+} xconst;
+
+typedef struct x86_names {
+    VEC(const char *) names;
+} x86_names;
+
+typedef struct xfn {
+    arena *a;
+    const kernel *k;
+    x86_asm *s;
+    x86_level level;
+    int vb, n_vregs_phys; /* bytes and number of vector registers */
+    VEC(xop) ops;
+    VEC(int32_t) seq;     /* main order; loops' `pre` in front of them */
+    int32_t *order;       /* [n_order] the final one */
+    int n_order;
+    VEC(xvreg) v;
+    VEC(xgreg) g;
+    VEC(xloop) loops;
+    VEC(int32_t) open; /* loops, fixed ones too */
+    VEC(xconst) consts;
+    VEC(xdyn) dyns;
+    VEC(xlload) lloads;
+    VEC(int64_t) bounds;
+    int32_t block, n_blocks;
+    int32_t pre_of; /* >= 0: new operations go in front of this loop */
+    /* value numbering */
+    int32_t bucket[256];
+    VEC(int32_t) numbered, numbered_next, numbered_hash;
+    VEC(int32_t) scopes;
+    const char *unsupported; /* why this kernel has no machine code; the rest is then rubbish */
+    reg unsupported_at;
+    int64_t frame;         /* bytes used so far */
+    int64_t save_at;       /* of the registers around calls */
+    bool reserved;         /* three vector registers are kept for spilled values */
+    bool calls;
+    x86_names *imports;
+} xfn;
+
+enum { X_SCRATCH = 256 }; /* bytes at the bottom of the frame for work lane by lane: two operands and a result */
+enum { X_TID = X_SCRATCH, X_NT = X_SCRATCH + 8, X_FRAME = X_SCRATCH + 64 };
+
+/* x86_select.c */
+void x86_select(xfn *f);
+int x86_vl(xtype t, int lanes);
+xop *x86_add(xfn *f, xop op); /* appends; fills loop, block */
+vreg x86_new(xfn *f, int vl);
+vreg x86_value(xfn *f, xop op); /* numbers values: the same operation twice gives the same register */
+vreg x86_const_bits(xfn *f, xtype t, uint64_t bits);
+vreg x86_const(xfn *f, xtype t, double fv, int64_t iv);
+int x86_import(xfn *f, const char *name);
+void x86_unsupported(xfn *f, const char *what);
+
+/* x86_prim.c: the primitives of the vocabulary over one chunk of `lanes` */
+typedef struct xval {
+    vreg r;
+    xtype t; /* a mask is XI32, or XM64 */
+} xval;
+xval x86_bin(xfn *f, char op, xval a, xval b, int lanes); /* + - * / & | ^ < (LT) l (LE) = (EQ) n (NE) M (max const) m */
+xval x86_sel(xfn *f, xval m, xval a, xval b, int lanes);
+xval x86_mask32(xfn *f, xval m, int lanes);
+xval x86_mask64(xfn *f, xval m, int lanes);
+xval x86_shift(xfn *f, x86_id id, xval a, int n, int lanes);
+xval x86_convert(xfn *f, xval a, xtype to, int lanes); /* float to integer truncates */
+xval x86_call(xfn *f, const char *name, xval a, xval b, int lanes);
+xval x86_low(xfn *f, xval a, int at, int lanes); /* `lanes` of a chunk from lane `at`, a multiple of lanes */
+vreg x86_broadcast(xfn *f, xval a);
+
+/* x86_expr.c: the text of an expression over values of type t. */
+xval x86_expr(xfn *f, const char *text, xtype t, const xval *xyz, int lanes);
+xval x86_word(xfn *f, const char *name, xtype t, const xval *args, int n, int lanes);
+
+/* x86_fuse.c */
+void x86_fuse(xfn *f);
+/* x86_alloc.c */
+void x86_alloc(xfn *f);
+/* x86_code.c: appends the function to f->s. */
+void x86_code(xfn *f);
+
+#endif

@@ -1,0 +1,297 @@
+/* jit.c - implementation of jit.h: regions, blocks in them, symbols, and what debuggers and profilers are told. */
+#include "rt/jit.h"
+
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { REGION_MIN = 1 << 20, REGION_MAX = 16 << 20, BLOCK_ALIGN = 64, NAME_MAX_ = 96 };
+
+typedef struct block { /* of a region, in the order of offsets; together they cover it */
+    size_t offset, size;
+    bool used;
+    struct block *next;
+} block;
+
+typedef struct region {
+    unsigned char *write, *run; /* two mappings of the same pages */
+    size_t size;
+    bool foreign; /* of the parent of a fork */
+    block *blocks;
+    struct region *next;
+} region;
+
+typedef struct entry {
+    char name[24];
+    void *at;
+} entry;
+
+struct jit_code {
+    region *region; /* NULL: pages of its own */
+    block *block;
+    unsigned char *at;
+    size_t size;
+    entry *entries; /* [n_entries] */
+    int n_entries;
+    unsigned char *unwind; /* registered with the unwinder, or NULL */
+    size_t n_unwind;
+};
+
+struct jit {
+    mem mem;
+    pthread_mutex_t lock; /* of the regions and their blocks */
+    region *regions;
+    size_t next_size;
+    bool single; /* no double mapping here */
+    bool name_code;
+    volatile int *alive; /* a page that is cleared in the child of a fork: then the regions belong to the parent */
+};
+
+/* ---- open ---- */
+
+tn_status jit_open(mem m, bool name_code, jit **out, err *e) {
+    *out = NULL;
+    jit *j = mem_alloc(m, sizeof *j);
+    if (!j) return err_set(e, TN_ERR_NOMEM, "out of memory for machine code");
+    j->mem = m;
+    j->next_size = REGION_MIN;
+    j->name_code = name_code;
+    pthread_mutex_init(&j->lock, NULL);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    void *p = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED || madvise(p, page, MADV_WIPEONFORK) != 0) {
+        if (p != MAP_FAILED) munmap(p, page);
+        j->single = true; /* no way to notice a fork: pages are never shared then */
+    } else {
+        j->alive = p;
+        *j->alive = 1;
+    }
+    *out = j;
+    return TN_OK;
+}
+
+static void free_regions(jit *j) {
+    for (region *r = j->regions, *next; r; r = next) {
+        next = r->next;
+        for (block *b = r->blocks, *after; b; b = after) {
+            after = b->next;
+            mem_free(j->mem, b, sizeof *b);
+        }
+        munmap(r->write, r->size);
+        munmap(r->run, r->size);
+        mem_free(j->mem, r, sizeof *r);
+    }
+    j->regions = NULL;
+}
+
+void jit_close(jit *j) {
+    if (!j) return;
+    free_regions(j);
+    if (j->alive) munmap((void *)(uintptr_t)j->alive, (size_t)sysconf(_SC_PAGESIZE));
+    pthread_mutex_destroy(&j->lock);
+    mem_free(j->mem, j, sizeof *j);
+}
+
+/* ---- regions; called with the lock held ---- */
+
+/* Two mappings of one anonymous file. False when the system does not allow it. */
+static bool map_twice(region *r) {
+    int fd = memfd_create("tenon-code", MFD_CLOEXEC);
+    if (fd < 0) return false;
+    void *w = MAP_FAILED, *x = MAP_FAILED;
+    if (ftruncate(fd, (off_t)r->size) == 0) {
+        w = mmap(NULL, r->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        x = mmap(NULL, r->size, PROT_READ | PROT_EXEC, MAP_SHARED, fd, 0);
+    }
+    close(fd);
+    if (w != MAP_FAILED && x != MAP_FAILED) {
+        r->write = w, r->run = x;
+        return true;
+    }
+    if (w != MAP_FAILED) munmap(w, r->size);
+    if (x != MAP_FAILED) munmap(x, r->size);
+    return false;
+}
+
+static region *add_region(jit *j, size_t at_least) {
+    region *r = mem_alloc(j->mem, sizeof *r);
+    block *b = mem_alloc(j->mem, sizeof *b);
+    size_t size = j->next_size;
+    while (size < at_least) size *= 2;
+    if (r) r->size = size;
+    if (!r || !b || !map_twice(r)) {
+        mem_free(j->mem, r, sizeof *r);
+        mem_free(j->mem, b, sizeof *b);
+        return NULL;
+    }
+    b->size = size;
+    r->blocks = b;
+    r->next = j->regions;
+    j->regions = r;
+    if (j->next_size < REGION_MAX) j->next_size *= 2;
+    return r;
+}
+
+/* The first free block that is large enough, cut to size. NULL when there is none, or no memory to note the rest. */
+static block *take_block(jit *j, region *r, size_t size) {
+    block *b = r->blocks;
+    while (b && (b->used || b->size < size)) b = b->next;
+    if (!b) return NULL;
+    if (b->size > size) {
+        block *rest = mem_alloc(j->mem, sizeof *rest);
+        if (!rest) return NULL;
+        *rest = (block){ b->offset + size, b->size - size, false, b->next };
+        b->size = size;
+        b->next = rest;
+    }
+    b->used = true;
+    return b;
+}
+
+static void give_block(jit *j, region *r, block *b) {
+    b->used = false;
+    for (block *x = r->blocks; x; x = x->next)
+        while (!x->used && x->next && !x->next->used) {
+            block *gone = x->next;
+            x->size += gone->size;
+            x->next = gone->next;
+            mem_free(j->mem, gone, sizeof *gone);
+        }
+}
+
+/* In the child of a fork nothing is written to the parent's regions. They stay mapped: code of before the fork runs in both. */
+static void notice_fork(jit *j) {
+    if (!j->alive || *j->alive) return;
+    for (region *r = j->regions; r; r = r->next) r->foreign = true;
+    *j->alive = 1;
+}
+
+static bool find_place(jit *j, jit_code *c) {
+    size_t size = (c->size + BLOCK_ALIGN - 1) & ~(size_t)(BLOCK_ALIGN - 1);
+    for (region *r = j->regions; r && !j->single; r = r->next)
+        if (!r->foreign && (c->block = take_block(j, r, size))) {
+            c->region = r;
+            return true;
+        }
+    region *r = j->single ? NULL : add_region(j, size);
+    if (!r || !(c->block = take_block(j, r, size))) return false;
+    c->region = r;
+    return true;
+}
+
+/* ---- symbols ---- */
+
+static const struct {
+    const char *name;
+    void (*at)(void);
+} helpers[] = {
+#define F(name) { #name, (void (*)(void))name }
+    F(exp),   F(logf),   F(log),   F(log1pf), F(log1p), F(expm1f), F(expm1), F(sinf),  F(sin),    F(cosf),   F(cos),    F(tanf),
+    F(tan),   F(asinf),  F(asin),  F(acosf),  F(acos),  F(atanf),  F(atan),  F(sinhf), F(sinh),   F(coshf),  F(cosh),   F(tanh),
+    F(asinhf), F(asinh), F(acoshf), F(acosh), F(atanhf), F(atanh), F(erf),   F(powf),  F(pow),    F(fmodf),
+    F(fmod),
+#undef F
+};
+
+static tn_status link_image(const device_image *image, unsigned char *at, err *e) {
+    memcpy(at, image->bytes, image->n_bytes);
+    for (int i = 0; i < image->n_imports; i++) {
+        const device_symbol *s = &image->imports[i];
+        uintptr_t to = 0;
+        for (size_t k = 0; k < COUNT_OF(helpers) && !to; k++)
+            if (!strcmp(helpers[k].name, s->name)) to = (uintptr_t)helpers[k].at;
+        if (!to) return err_set(e, TN_ERR_DEVICE, "machine code wants the function '%s', which is not known here", s->name);
+        memcpy(at + s->offset, &to, sizeof to);
+    }
+    return TN_OK;
+}
+
+static bool is_entry(const char *name) { return !strncmp(name, "tn_", 3); }
+
+static bool copy_entries(jit *j, const device_image *image, jit_code *c) {
+    for (int i = 0; i < image->n_functions; i++) c->n_entries += is_entry(image->functions[i].name);
+    c->entries = mem_alloc(j->mem, (size_t)c->n_entries * sizeof *c->entries + 1);
+    if (!c->entries) return false;
+    int n = 0;
+    for (int i = 0; i < image->n_functions; i++) {
+        const device_symbol *s = &image->functions[i];
+        if (!is_entry(s->name)) continue;
+        snprintf(c->entries[n].name, sizeof c->entries[n].name, "%s", s->name);
+        c->entries[n++].at = c->at + s->offset;
+    }
+    return true;
+}
+
+void *jit_find(const jit_code *c, const char *name) {
+    int guess = !strncmp(name, "tn_kernel_", 10) ? 1 : 0; /* entries stand in order: tn_main, tn_kernel_0, .. */
+    for (const char *p = name + 10; guess && *p >= '0' && *p <= '9' && guess < c->n_entries; p++)
+        guess = p == name + 10 ? *p - '0' : guess * 10 + (*p - '0');
+    if (!strncmp(name, "tn_kernel_", 10)) guess++;
+    if (guess >= 0 && guess < c->n_entries && !strcmp(c->entries[guess].name, name)) return c->entries[guess].at;
+    for (int i = 0; i < c->n_entries; i++)
+        if (!strcmp(c->entries[i].name, name)) return c->entries[i].at;
+    return NULL;
+}
+
+/* ---- loading ---- */
+
+static void code_free(jit *j, jit_code *c) {
+    mem_free(j->mem, c->entries, (size_t)c->n_entries * sizeof *c->entries + 1);
+    mem_free(j->mem, c, sizeof *c);
+}
+
+static tn_status load_shared(const device_image *image, jit_code *c, err *e) {
+    tn_status st = link_image(image, c->region->write + c->block->offset, e);
+    c->at = c->region->run + c->block->offset;
+    return st;
+}
+
+static tn_status load_single(const device_image *image, jit_code *c, err *e) {
+    void *p = mmap(NULL, c->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return err_set(e, TN_ERR_NOMEM, "no memory for %zu bytes of machine code: %s", c->size, strerror(errno));
+    tn_status st = link_image(image, p, e);
+    if (!st && mprotect(p, c->size, PROT_READ | PROT_EXEC) != 0)
+        st = err_set(e, TN_ERR_DEVICE, "the system does not let machine code run: %s", strerror(errno));
+    if (st)
+        munmap(p, c->size);
+    else
+        c->at = p;
+    return st;
+}
+
+tn_status jit_load(jit *j, const device_image *image, jit_code **out, err *e) {
+    *out = NULL;
+    jit_code *c = mem_alloc(j->mem, sizeof *c);
+    if (!c) return err_set(e, TN_ERR_NOMEM, "out of memory for machine code");
+    c->size = image->n_bytes;
+    pthread_mutex_lock(&j->lock);
+    notice_fork(j);
+    bool shared = find_place(j, c);
+    pthread_mutex_unlock(&j->lock);
+    tn_status st = shared ? load_shared(image, c, e) : load_single(image, c, e);
+    if (!st && !copy_entries(j, image, c)) st = err_set(e, TN_ERR_NOMEM, "out of memory for machine code");
+    if (st) {
+        if (c->at || shared)
+            jit_drop(j, c);
+        else
+            code_free(j, c);
+        return st;
+    }
+    *out = c;
+    return TN_OK;
+}
+
+void jit_drop(jit *j, jit_code *c) {
+    if (!c) return;
+    if (!c->region) {
+        munmap(c->at, c->size);
+    } else {
+        pthread_mutex_lock(&j->lock);
+        give_block(j, c->region, c->block); /* a note of this process only, in the child of a fork too */
+        pthread_mutex_unlock(&j->lock);
+    }
+    code_free(j, c);
+}
