@@ -85,12 +85,17 @@ static bool machine(tn_program *p) {
     p->dev->api->get_caps(p->dev, &caps);
     if (!p->dev->api->load || !emit_x86_level(caps.code, &level)) return false;
     if (!emit_x86(p->plan, level, a, &code, NULL, &reason)) {
-        if (p->ctx->log) p->ctx->log(p->ctx->log_ud, TN_LOG_INFO, arena_printf(a, "no machine code for this program, so C: %s", reason));
+        if (p->ctx->log)
+            p->ctx->log(p->ctx->log_ud, TN_LOG_INFO, arena_printf(a, "no machine code for this program, so C: %s", reason));
         return false;
     }
     p->image = ARENA_NEW(a, device_image);
-    *p->image = (device_image){ code.bytes, code.n_bytes, symbols(a, code.functions.at, code.functions.n), code.functions.n,
-                                symbols(a, code.imports.at, code.imports.n), code.imports.n };
+    *p->image = (device_image){ code.bytes,
+                                code.n_bytes,
+                                symbols(a, code.functions.at, code.functions.n),
+                                code.functions.n,
+                                symbols(a, code.imports.at, code.imports.n),
+                                code.imports.n };
     p->code = arena_strdup(a, caps.code);
     return true;
 }

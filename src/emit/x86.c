@@ -10,9 +10,9 @@ typedef struct image {
     arena *a;
     machine_code *out;
     x86_names imports;
-    int *label;     /* [kernels] */
-    int barrier;    /* label */
-    int n_args;     /* room for buffers of one kernel */
+    int *label;                                                                  /* [kernels] */
+    int barrier;                                                                 /* label */
+    int n_args;                                                                  /* room for buffers of one kernel */
     int32_t f_slots, f_tid, f_nt, f_par, f_steps, f_step, f_slot, f_copy, frame; /* places in the frame of tn_main */
 } image;
 
@@ -37,7 +37,13 @@ static void add_function(image *im, const char *name, size_t from) {
 
 static bool put_kernel(image *im, xfn *f, int i, const char **out_why) {
     const kernel *k = im->p->kernels.at[i].k;
-    xfn clean = { .a = im->a, .s = &im->s, .k = k, .level = f->level, .vb = f->vb, .n_vregs_phys = f->n_vregs_phys, .imports = &im->imports };
+    xfn clean = { .a = im->a,
+                  .s = &im->s,
+                  .k = k,
+                  .level = f->level,
+                  .vb = f->vb,
+                  .n_vregs_phys = f->n_vregs_phys,
+                  .imports = &im->imports };
     *f = clean;
     x86_select(f);
     if (!f->unsupported) {
@@ -287,7 +293,8 @@ bool emit_x86(const plan *p, x86_level level, arena *a, machine_code *out, str *
     im.s.n_cells = im.imports.names.n;
     size_t cells = x86_finish(&im.s, &out->n_text);
     out->bytes = im.s.at, out->n_bytes = im.s.n;
-    for (int i = 0; i < im.imports.names.n; i++) VEC_PUSH(a, &out->imports, (machine_name){ im.imports.names.at[i], cells + 8 * (size_t)i, 0 });
+    for (int i = 0; i < im.imports.names.n; i++)
+        VEC_PUSH(a, &out->imports, (machine_name){ im.imports.names.at[i], cells + 8 * (size_t)i, 0 });
     if (listing) print_listing(&im, listing);
     return true;
 }

@@ -12,7 +12,7 @@ static const int8_t general[] = { RSI, RDI, R8, R9, R10, R11, RBX, R12, R13, R14
 
 typedef struct scan {
     xfn *f;
-    vreg vec[32];   /* who is there */
+    vreg vec[32]; /* who is there */
     greg gen[16];
     int n_vec;
     bool spilled;
@@ -27,7 +27,8 @@ static float weight_of(const xfn *f, int32_t loop) {
 /* ---- intervals ---- */
 
 static int32_t outer(const xfn *f, int32_t l) {
-    for (l = f->loops.at[l].parent; l > 0 && f->loops.at[l].fixed; l = f->loops.at[l].parent) {}
+    for (l = f->loops.at[l].parent; l > 0 && f->loops.at[l].fixed; l = f->loops.at[l].parent) {
+    }
     return l < 0 ? 0 : l;
 }
 
@@ -70,7 +71,7 @@ static void find_intervals(xfn *f) {
     for (int i = 1; i < f->v.n; i++) f->v.at[i].start = -1, f->v.at[i].end = -1, f->v.at[i].weight = 0;
     for (int i = 1; i < f->g.n; i++) {
         xgreg *g = &f->g.at[i];
-        g->start = g->kind == G_IV || g->kind == G_COUNT ? f->loops.at[g->loop].first : g->kind == G_DYN ? -1 : 0;
+        g->start = g->kind == G_IV || g->kind == G_COUNT ? f->loops.at[g->loop].first : -1;
         g->end = -1, g->weight = 0;
     }
     for (int i = 0; i < f->n_order; i++) {
@@ -197,7 +198,9 @@ static bool in_place(const xfn *f) {
         if (o->op == P_FMA && which > 0) continue;
         if (o->op >= X86_N_INS) return false;
         int form = x86_table[o->op].form;
-        if ((form == F_RM || form == F_RMI) ? which != 0 : (form == F_RVM || form == F_RVMI || form == F_RVMR) ? which != 1 : true)
+        if ((form == F_RM || form == F_RMI)                       ? which != 0
+            : (form == F_RVM || form == F_RVMI || form == F_RVMR) ? which != 1
+                                                                  : true)
             return false;
     }
     return true;

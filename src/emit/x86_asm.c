@@ -3,8 +3,7 @@
 
 const x86_ins x86_table[X86_N_INS] = {
     { 0 },
-#define INS(id, name, ename, form, map, pp, w, ew, op, ext, rv, mv)                                                            \
-    { name, ename, form, map, pp, w, ew, op, ext, rv, mv },
+#define INS(id, name, ename, form, map, pp, w, ew, op, ext, rv, mv) { name, ename, form, map, pp, w, ew, op, ext, rv, mv },
 #include "emit/x86_ins.def"
 };
 

@@ -26,13 +26,13 @@ typedef enum x86_form {
     F_RVMR, /* reg, vvvv, rm, register in imm8 */
     G_RM,
     G_MR,
-    G_RMI,  /* reg, rm, imm32 */
-    G_MI,   /* rm, imm8 or imm32 */
-    G_MI4,  /* rm, imm32 */
-    G_M,    /* rm */
+    G_RMI, /* reg, rm, imm32 */
+    G_MI,  /* rm, imm8 or imm32 */
+    G_MI4, /* rm, imm32 */
+    G_M,   /* rm */
     G_LOCKM,
-    G_O,    /* register in the opcode */
-    G_J,    /* a label */
+    G_O, /* register in the opcode */
+    G_J, /* a label */
     G_RAW
 } x86_form;
 
@@ -53,8 +53,8 @@ enum { RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8, R9, R10, R11, R12, R13, R14, 
 enum { X86_NO_REG = -1, X86_POOL = -2, X86_CELL = -3 };
 
 typedef struct x86_mem {
-    int8_t base;  /* a register; X86_POOL: disp is an offset in the pool; X86_CELL: disp is the number of a cell */
-    int8_t index; /* or X86_NO_REG; never rsp */
+    int8_t base;   /* a register; X86_POOL: disp is an offset in the pool; X86_CELL: disp is the number of a cell */
+    int8_t index;  /* or X86_NO_REG; never rsp */
     uint8_t scale; /* log2 */
     int32_t disp;
 } x86_mem;
@@ -88,7 +88,7 @@ typedef struct x86_asm {
     arena *a;
     unsigned char *at;
     size_t n, cap;
-    VEC(uint32_t) labels;     /* where they are; UINT32_MAX: not yet */
+    VEC(uint32_t) labels; /* where they are; UINT32_MAX: not yet */
     VEC(x86_fixup) fixups;
     VEC(unsigned char) pool;
     VEC(uint32_t) pool_index; /* offsets of the entries, for finding them again */

@@ -7,8 +7,8 @@
 typedef struct coder {
     xfn *f;
     x86_asm *s;
-    int n_scratch;   /* in use by the current operation */
-    int ends[256];   /* labels of the open P_IFs */
+    int n_scratch; /* in use by the current operation */
+    int ends[256]; /* labels of the open P_IFs */
     int n_ends;
 } coder;
 
@@ -339,7 +339,10 @@ static void put_lane_load(coder *c, const xop *o) {
         }
         x86_opnd at = address(c, &m);
         if (o->b) at.m.index = RCX;
-        x86_id id = l->bytes == 1 ? (l->sign ? X86_MOVSX8 : X86_MOVZX8) : l->bytes == 2 ? X86_MOVZX16 : l->bytes == 4 ? X86_MOV32 : X86_MOV;
+        x86_id id = l->bytes == 1   ? (l->sign ? X86_MOVSX8 : X86_MOVZX8)
+                    : l->bytes == 2 ? X86_MOVZX16
+                    : l->bytes == 4 ? X86_MOV32
+                                    : X86_MOV;
         x86_put(s, id, 0, RAX, 0, at, 0);
         x86_put(s, word == 8 ? X86_MOV_ST : X86_MOV32_ST, 0, RAX, 0, x86_m(RSP, 128 + i * word), 0);
         if (o->a) x86_bind(s, skip);
@@ -373,10 +376,15 @@ static void put_const(coder *c, const xop *o) {
 /* The form is chosen so that the operand that the result replaces needs no copy. */
 static void put_fma(coder *c, const xop *o) {
     static const uint16_t ids[2][4][3] = { /* double; negate, subtract; 132 213 231 */
-        { { X86_FMADD132PS, X86_FMADD213PS, X86_FMADD231PS }, { X86_FNMADD132PS, X86_FNMADD213PS, X86_FNMADD231PS },
-          { X86_FMSUB132PS, X86_FMSUB213PS, X86_FMSUB231PS }, { X86_FNMSUB132PS, X86_FNMSUB213PS, X86_FNMSUB231PS } },
-        { { X86_FMADD132PD, X86_FMADD213PD, X86_FMADD231PD }, { X86_FNMADD132PD, X86_FNMADD213PD, X86_FNMADD231PD },
-          { X86_FMSUB132PD, X86_FMSUB213PD, X86_FMSUB231PD }, { X86_FNMSUB132PD, X86_FNMSUB213PD, X86_FNMSUB231PD } } };
+                                           { { X86_FMADD132PS, X86_FMADD213PS, X86_FMADD231PS },
+                                             { X86_FNMADD132PS, X86_FNMADD213PS, X86_FNMADD231PS },
+                                             { X86_FMSUB132PS, X86_FMSUB213PS, X86_FMSUB231PS },
+                                             { X86_FNMSUB132PS, X86_FNMSUB213PS, X86_FNMSUB231PS } },
+                                           { { X86_FMADD132PD, X86_FMADD213PD, X86_FMADD231PD },
+                                             { X86_FNMADD132PD, X86_FNMADD213PD, X86_FNMADD231PD },
+                                             { X86_FMSUB132PD, X86_FMSUB213PD, X86_FMSUB231PD },
+                                             { X86_FNMSUB132PD, X86_FNMSUB213PD, X86_FNMSUB231PD } }
+    };
     const uint16_t *id = ids[o->imm >> 2 & 1][o->imm & 3];
     x86_asm *s = c->s;
     vreg a = o->a, b = o->b, add = o->c;
@@ -444,9 +452,8 @@ static void put_narrow_load(coder *c, const xop *o) {
 }
 
 /* Comparisons and selections have other forms with 512 bits. */
-static bool put_wide_form(coder *c, const xop *o, int d, int ra, x86_opnd b) {
+static bool put_wide_form(coder *c, const xop *o, int d, int ra, x86_opnd b, int rc) {
     x86_asm *s = c->s;
-    int rc = o->c ? reg_of(c, o->c) : 0;
     bool evex = o->vl == 2 || d > 15 || ra > 15 || (!b.is_mem && b.r > 15) || rc > 15;
     if (!evex) return false;
     switch (o->op) {
@@ -508,9 +515,9 @@ static void put_instruction(coder *c, const xop *o) {
         break;
     default: {
         x86_opnd b = o->has_mem ? address(c, &o->mem) : rm_of(c, o->b);
-        int ra = reg_of(c, o->a);
-        if (put_wide_form(c, o, d, ra, b)) break;
-        x86_put(s, id, o->vl, d, ra, b, t->form == F_RVMR ? reg_of(c, o->c) << 4 : o->imm);
+        int ra = reg_of(c, o->a), rc = o->c ? reg_of(c, o->c) : 0;
+        if (put_wide_form(c, o, d, ra, b, rc)) break;
+        x86_put(s, id, o->vl, d, ra, b, t->form == F_RVMR ? rc << 4 : o->imm);
         break;
     }
     }

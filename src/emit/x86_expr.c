@@ -139,7 +139,8 @@ static xval read_call(reader *r, const char *at, size_t n) {
         n_args++;
     } while (take(r, ','));
     if (!take(r, ')')) x86_unsupported(r->f, "an expression's brackets");
-    if (shift) return x86_shift(r->f, word[2] == 'L' ? X86_PSLLD : word[1] == 'H' ? X86_PSRLD : X86_PSRAD, args[0], amount, r->lanes);
+    if (shift)
+        return x86_shift(r->f, word[2] == 'L' ? X86_PSLLD : word[1] == 'H' ? X86_PSRLD : X86_PSRAD, args[0], amount, r->lanes);
     const char *text = definition(word, r->t);
     if (text) return x86_expr(r->f, text, r->t, args, r->lanes);
     return x86_word(r->f, word, r->t, args, n_args, r->lanes);
@@ -162,7 +163,8 @@ static xval read_unary(reader *r) {
         return x;
     }
     const char *at = r->p;
-    while ((*r->p >= 'A' && *r->p <= 'Z') || (*r->p >= 'a' && *r->p <= 'z') || *r->p == '_' || (r->p > at && *r->p >= '0' && *r->p <= '9'))
+    while ((*r->p >= 'A' && *r->p <= 'Z') || (*r->p >= 'a' && *r->p <= 'z') || *r->p == '_' ||
+           (r->p > at && *r->p >= '0' && *r->p <= '9'))
         r->p++;
     int n = (int)(r->p - at);
     if (n > 0 && take(r, '(')) return read_call(r, at, (size_t)n);

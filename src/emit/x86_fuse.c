@@ -6,9 +6,9 @@
 
 typedef struct fuser {
     xfn *f;
-    int *uses;           /* [v] */
-    int *first, *next;   /* users of a register: 1 + 3 * position + operand */
-    int *stores;         /* [order] stores in front of this position */
+    int *uses;         /* [v] */
+    int *first, *next; /* users of a register: 1 + 3 * position + operand */
+    int *stores;       /* [order] stores in front of this position */
 } fuser;
 
 static void order_all(xfn *f) {
@@ -23,9 +23,7 @@ static void order_all(xfn *f) {
     }
 }
 
-static bool is_store(const xop *o) {
-    return o->has_mem && !o->dst && o->op < X86_N_INS;
-}
+static bool is_store(const xop *o) { return o->has_mem && !o->dst && o->op < X86_N_INS; }
 static bool has_effect(const xfn *f, const xop *o) {
     if (is_store(o)) return true;
     if (o->op == P_LOOP || o->op == P_END || o->op == P_IF || o->op == P_IFLAST || o->op == P_ENDIF) return true;

@@ -19,18 +19,18 @@ typedef int32_t greg;  /* 0 = nil */
 enum {
     P_LOOP = X86_N_INS, /* loop */
     P_END,
-    P_IF,      /* skip to P_ENDIF unless (uint64_t)(greg + disp) < imm64 */
-    P_IFLAST,  /* skip unless this is the last thread */
+    P_IF,     /* skip to P_ENDIF unless (uint64_t)(greg + disp) < imm64 */
+    P_IFLAST, /* skip unless this is the last thread */
     P_ENDIF,
-    P_MOV,     /* dst = a */
-    P_CONST,   /* dst = pool[imm]: made again rather than spilled */
-    P_FMA,     /* dst = +-(a * b) +- c; imm: bit 0 negate the product, bit 1 subtract c, bit 2 double */
-    P_FROMG,   /* dst = greg + disp, in lane 0; type: I32 I64 F32 F64 (of the whole 64-bit value) */
-    P_DYN,     /* greg (mem.index) = clamp(lane 0 of a) * stride; see xdyn */
-    P_LDNARROW,/* dst = lane 0: the 1 or 2 bytes at mem, extended; imm: 1 zero 1 byte, 2 sign 1 byte, 3 zero 2 bytes */
-    P_LLOAD,   /* lane by lane, see xlanes */
-    P_LANEOP,  /* lane by lane arithmetic through memory; imm: laneop */
-    P_CALL,    /* lane by lane libm; imm: import, type F32 or F64 */
+    P_MOV,      /* dst = a */
+    P_CONST,    /* dst = pool[imm]: made again rather than spilled */
+    P_FMA,      /* dst = +-(a * b) +- c; imm: bit 0 negate the product, bit 1 subtract c, bit 2 double */
+    P_FROMG,    /* dst = greg + disp, in lane 0; type: I32 I64 F32 F64 (of the whole 64-bit value) */
+    P_DYN,      /* greg (mem.index) = clamp(lane 0 of a) * stride; see xdyn */
+    P_LDNARROW, /* dst = lane 0: the 1 or 2 bytes at mem, extended; imm: 1 zero 1 byte, 2 sign 1 byte, 3 zero 2 bytes */
+    P_LLOAD,    /* lane by lane, see xlanes */
+    P_LANEOP,   /* lane by lane arithmetic through memory; imm: laneop */
+    P_CALL,     /* lane by lane libm; imm: import, type F32 or F64 */
     P_N
 };
 enum { L_F32_I64, L_F64_I64, L_I64_F32, L_I64_F64, L_DIV32, L_DIV64, L_MOD32, L_MOD64 };
@@ -49,9 +49,9 @@ typedef struct xop {
     int32_t imm;
     vreg dst, a, b, c;
     xmem mem;
-    int32_t loop;  /* P_LOOP, P_END: the loop; else the innermost open one */
-    int32_t block; /* straight-line code has one number */
-    int32_t extra; /* P_DYN: dyns; P_LLOAD: lloads; P_IF: bounds */
+    int32_t loop;         /* P_LOOP, P_END: the loop; else the innermost open one */
+    int32_t block;        /* straight-line code has one number */
+    int32_t extra;        /* P_DYN: dyns; P_LLOAD: lloads; P_IF: bounds */
     uint32_t live, glive; /* P_CALL: registers that are in use across it */
 } xop;
 
@@ -84,10 +84,10 @@ typedef struct xvreg {
 typedef enum gkind { G_NONE, G_BUF, G_LOCAL, G_IV, G_COUNT, G_DYN } gkind;
 typedef struct xgreg {
     uint8_t kind;
-    greg parent;       /* G_IV: value at the loop's start; 0 = zero */
-    int32_t loop;      /* G_IV, G_COUNT */
-    int64_t coef;      /* G_IV: bytes a step */
-    int64_t at;        /* G_BUF: buffer; G_LOCAL: frame offset */
+    greg parent;  /* G_IV: value at the loop's start; 0 = zero */
+    int32_t loop; /* G_IV, G_COUNT */
+    int64_t coef; /* G_IV: bytes a step */
+    int64_t at;   /* G_BUF: buffer; G_LOCAL: frame offset */
     int32_t start, end;
     float weight;
     int8_t phys;
@@ -96,7 +96,7 @@ typedef struct xgreg {
 
 typedef struct xloop {
     kvar var;
-    int32_t parent; /* or -1 */
+    int32_t parent;                  /* or -1 */
     int64_t lo, step, trips, offset; /* offset: of the copy being written, in steps */
     uint8_t par;
     bool fixed; /* one iteration: no code, var is lo */
@@ -124,8 +124,8 @@ typedef struct xfn {
     x86_level level;
     int vb, n_vregs_phys; /* bytes and number of vector registers */
     VEC(xop) ops;
-    VEC(int32_t) seq;     /* main order; loops' `pre` in front of them */
-    int32_t *order;       /* [n_order] the final one */
+    VEC(int32_t) seq; /* main order; loops' `pre` in front of them */
+    int32_t *order;   /* [n_order] the final one */
     int n_order;
     VEC(xvreg) v;
     VEC(xgreg) g;
@@ -143,9 +143,9 @@ typedef struct xfn {
     VEC(int32_t) scopes;
     const char *unsupported; /* why this kernel has no machine code; the rest is then rubbish */
     reg unsupported_at;
-    int64_t frame;         /* bytes used so far */
-    int64_t save_at;       /* of the registers around calls */
-    bool reserved;         /* three vector registers are kept for spilled values */
+    int64_t frame;   /* bytes used so far */
+    int64_t save_at; /* of the registers around calls */
+    bool reserved;   /* three vector registers are kept for spilled values */
     bool calls;
     x86_names *imports;
 } xfn;

@@ -13,7 +13,8 @@ static bool wide(xtype t) { return t == XF64 || t == XI64 || t == XM64; }
 static bool is_float(xtype t) { return t == XF32 || t == XF64; }
 
 static xval made(xfn *f, x86_id id, xtype vl_of, xtype t, int lanes, vreg a, vreg b, int imm) {
-    return (xval){ x86_value(f, (xop){ .op = (uint16_t)id, .vl = (uint8_t)x86_vl(vl_of, lanes), .a = a, .b = b, .imm = imm }), t };
+    return (xval){ x86_value(f, (xop){ .op = (uint16_t)id, .vl = (uint8_t)x86_vl(vl_of, lanes), .a = a, .b = b, .imm = imm }),
+                   t };
 }
 
 static xval ones(xfn *f) { return (xval){ x86_const_bits(f, XI64, UINT64_MAX), XI32 }; }
@@ -50,9 +51,7 @@ xval x86_mask64(xfn *f, xval m, int lanes) {
 
 /* ---- two operands ---- */
 
-static xval negated_mask(xfn *f, xval m, int lanes) {
-    return made(f, X86_PXOR, m.t, m.t, lanes, m.r, ones(f).r, 0);
-}
+static xval negated_mask(xfn *f, xval m, int lanes) { return made(f, X86_PXOR, m.t, m.t, lanes, m.r, ones(f).r, 0); }
 
 static xval compare(xfn *f, char op, xval a, xval b, int lanes) {
     xtype mt = wide(a.t) ? XM64 : XI32;
@@ -87,11 +86,16 @@ xval x86_bin(xfn *f, char op, xval a, xval b, int lanes) {
         char op;
         uint16_t id[4]; /* XF32 XF64 XI32 XI64 */
     } table[] = {
-        { '+', { X86_ADDPS, X86_ADDPD, X86_PADDD, X86_PADDQ } }, { '-', { X86_SUBPS, X86_SUBPD, X86_PSUBD, X86_PSUBQ } },
-        { '*', { X86_MULPS, X86_MULPD, X86_PMULLD, 0 } },        { '/', { X86_DIVPS, X86_DIVPD, 0, 0 } },
-        { 'M', { X86_MAXPS, X86_MAXPD, 0, 0 } },                 { 'm', { X86_MINPS, X86_MINPD, 0, 0 } },
-        { '&', { X86_PAND, X86_PAND, X86_PAND, X86_PAND } },     { '|', { X86_POR, X86_POR, X86_POR, X86_POR } },
-        { '^', { X86_PXOR, X86_PXOR, X86_PXOR, X86_PXOR } },     { '~', { X86_PANDN, X86_PANDN, X86_PANDN, X86_PANDN } },
+        { '+', { X86_ADDPS, X86_ADDPD, X86_PADDD, X86_PADDQ } },
+        { '-', { X86_SUBPS, X86_SUBPD, X86_PSUBD, X86_PSUBQ } },
+        { '*', { X86_MULPS, X86_MULPD, X86_PMULLD, 0 } },
+        { '/', { X86_DIVPS, X86_DIVPD, 0, 0 } },
+        { 'M', { X86_MAXPS, X86_MAXPD, 0, 0 } },
+        { 'm', { X86_MINPS, X86_MINPD, 0, 0 } },
+        { '&', { X86_PAND, X86_PAND, X86_PAND, X86_PAND } },
+        { '|', { X86_POR, X86_POR, X86_POR, X86_POR } },
+        { '^', { X86_PXOR, X86_PXOR, X86_PXOR, X86_PXOR } },
+        { '~', { X86_PANDN, X86_PANDN, X86_PANDN, X86_PANDN } },
     };
     if (strchr("<l=n", op)) return compare(f, op, a, b, lanes);
     if (a.t == XM64 || b.t == XM64) { /* both as masks of one width */
@@ -145,7 +149,8 @@ xval x86_convert(xfn *f, xval a, xtype to, int lanes) {
             xval r = narrow(f, a, lanes);
             return (xval){ r.r, XI32 };
         }
-        if (to == XF32) return z ? made(f, X86_CVTQQ2PS, a.t, to, lanes, a.r, 0, 0) : lane_op(f, L_I64_F32, a, (xval){ 0 }, to, lanes);
+        if (to == XF32)
+            return z ? made(f, X86_CVTQQ2PS, a.t, to, lanes, a.r, 0, 0) : lane_op(f, L_I64_F32, a, (xval){ 0 }, to, lanes);
         return z ? made(f, X86_CVTQQ2PD, to, to, lanes, a.r, 0, 0) : lane_op(f, L_I64_F64, a, (xval){ 0 }, to, lanes);
     }
 }
@@ -172,7 +177,11 @@ xval x86_low(xfn *f, xval a, int at, int lanes) {
         offset %= 16;
     }
     int e = offset / 4;
-    if (e) r = x86_value(f, (xop){ .op = X86_PSHUFD, .vl = 0, .a = r, .imm = e | ((e + 1) & 3) << 2 | ((e + 2) & 3) << 4 | ((e + 3) & 3) << 6 });
+    if (e)
+        r = x86_value(f, (xop){ .op = X86_PSHUFD,
+                                .vl = 0,
+                                .a = r,
+                                .imm = e | ((e + 1) & 3) << 2 | ((e + 2) & 3) << 4 | ((e + 3) & 3) << 6 });
     return (xval){ r, a.t };
 }
 
@@ -197,11 +206,11 @@ static xval divide(xfn *f, xval a, xval b, int lanes, bool mod) {
 static const struct {
     const char *word, *f32, *f64;
 } libm[] = {
-    { "EXP", NULL, "exp" },         { "LOG", "logf", "log" },       { "LOG1P", "log1pf", "log1p" }, { "EXPM1", "expm1f", "expm1" },
-    { "SIN", "sinf", "sin" },       { "COS", "cosf", "cos" },       { "TAN", "tanf", "tan" },       { "ASIN", "asinf", "asin" },
-    { "ACOS", "acosf", "acos" },    { "ATAN", "atanf", "atan" },    { "SINH", "sinhf", "sinh" },    { "COSH", "coshf", "cosh" },
-    { "TANH", NULL, "tanh" },       { "ASINH", "asinhf", "asinh" }, { "ACOSH", "acoshf", "acosh" }, { "ATANH", "atanhf", "atanh" },
-    { "ERF", NULL, "erf" },         { "POW", "powf", "pow" },       { "MOD", "fmodf", "fmod" },
+    { "EXP", NULL, "exp" },      { "LOG", "logf", "log" },       { "LOG1P", "log1pf", "log1p" }, { "EXPM1", "expm1f", "expm1" },
+    { "SIN", "sinf", "sin" },    { "COS", "cosf", "cos" },       { "TAN", "tanf", "tan" },       { "ASIN", "asinf", "asin" },
+    { "ACOS", "acosf", "acos" }, { "ATAN", "atanf", "atan" },    { "SINH", "sinhf", "sinh" },    { "COSH", "coshf", "cosh" },
+    { "TANH", NULL, "tanh" },    { "ASINH", "asinhf", "asinh" }, { "ACOSH", "acoshf", "acosh" }, { "ATANH", "atanhf", "atanh" },
+    { "ERF", NULL, "erf" },      { "POW", "powf", "pow" },       { "MOD", "fmodf", "fmod" },
 };
 
 static xval abs_mask(xfn *f, xtype t) {
@@ -243,8 +252,10 @@ xval x86_word(xfn *f, const char *name, xtype t, const xval *x, int n, int lanes
     if (n == 1 && !strcmp(name, "BITS")) return (xval){ x[0].r, x[0].t == XF32 ? XI32 : XI64 };
     if (n == 1 && !strcmp(name, "FROM")) return (xval){ x[0].r, x[0].t == XI32 ? XF32 : XF64 };
     if (n == 2 && !strcmp(name, "SIGNED")) return word_signed(f, x[0], x[1], lanes);
-    if (n == 2 && !strcmp(name, "DIV")) return is_float(x[0].t) ? x86_bin(f, '/', x[0], x[1], lanes) : divide(f, x[0], x[1], lanes, false);
-    if (n == 2 && !strcmp(name, "MOD")) return is_float(x[0].t) ? word_mod(f, x[0], x[1], lanes) : divide(f, x[0], x[1], lanes, true);
+    if (n == 2 && !strcmp(name, "DIV"))
+        return is_float(x[0].t) ? x86_bin(f, '/', x[0], x[1], lanes) : divide(f, x[0], x[1], lanes, false);
+    if (n == 2 && !strcmp(name, "MOD"))
+        return is_float(x[0].t) ? word_mod(f, x[0], x[1], lanes) : divide(f, x[0], x[1], lanes, true);
     if (n == 1 && is_float(x[0].t)) {
         if (!strcmp(name, "SQRT")) return made(f, t == XF32 ? X86_SQRTPS : X86_SQRTPD, t, t, lanes, x[0].r, 0, 0);
         if (!strcmp(name, "RINT")) return word_round(f, x[0], 8, lanes);

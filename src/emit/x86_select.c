@@ -16,9 +16,9 @@ typedef struct selector {
     const kernel *k;
     kval *at;       /* [ins] */
     int64_t *local; /* [bufs] frame offsets of the local buffers; -1 for the others */
-    bool *bcast; /* [ins] one lane, used by wider instructions */
-    bool wide8;  /* some vector has 8-byte lanes: all are split alike */
-    int vec;     /* lanes of a chunk at most */
+    bool *bcast;    /* [ins] one lane, used by wider instructions */
+    bool wide8;     /* some vector has 8-byte lanes: all are split alike */
+    int vec;        /* lanes of a chunk at most */
 } selector;
 
 static xtype xt(tn_dtype t) {
@@ -39,7 +39,8 @@ static int32_t innermost(const xfn *f) {
     return 0;
 }
 static int32_t loop_above(const xfn *f, int32_t l) {
-    for (l = f->loops.at[l].parent; l > 0 && f->loops.at[l].fixed; l = f->loops.at[l].parent) {}
+    for (l = f->loops.at[l].parent; l > 0 && f->loops.at[l].fixed; l = f->loops.at[l].parent) {
+    }
     return l < 0 ? 0 : l;
 }
 
@@ -62,7 +63,8 @@ xop *x86_add(xfn *f, xop op) {
 }
 
 static uint32_t hash_op(const xop *o) {
-    uint32_t h = o->op * 0x9E3779B1u ^ o->a * 0x85EBCA6Bu ^ o->b * 0xC2B2AE35u ^ o->c * 0x27D4EB2Fu ^ (uint32_t)o->imm * 0x165667B1u;
+    uint32_t h =
+        o->op * 0x9E3779B1u ^ o->a * 0x85EBCA6Bu ^ o->b * 0xC2B2AE35u ^ o->c * 0x27D4EB2Fu ^ (uint32_t)o->imm * 0x165667B1u;
     return (h ^ h >> 15 ^ o->vl) & 255;
 }
 
@@ -71,7 +73,8 @@ vreg x86_value(xfn *f, xop op) {
     uint32_t h = hash_op(&op);
     for (int32_t e = fixed ? f->bucket[h] : 0; e; e = f->numbered_next.at[e - 1]) {
         const xop *o = &f->ops.at[f->numbered.at[e - 1]];
-        if (o->op == op.op && o->vl == op.vl && o->a == op.a && o->b == op.b && o->c == op.c && o->imm == op.imm && o->lanes == op.lanes)
+        if (o->op == op.op && o->vl == op.vl && o->a == op.a && o->b == op.b && o->c == op.c && o->imm == op.imm &&
+            o->lanes == op.lanes)
             return o->dst;
     }
     op.dst = x86_new(f, op.vl);
@@ -212,8 +215,8 @@ static greg dynamic(xfn *f, vreg v, xdyn d) {
     if (l != f->v.at[v].loop) front = -1;
     for (int i = f->dyns.n - 1; i >= 0; i--) {
         const xdyn *o = &f->dyns.at[i];
-        if (o->v == v && o->lane == d.lane && o->n == d.n && o->stride == d.stride && o->clamp == d.clamp && f->g.at[o->g].loop == front &&
-            f->g.at[o->g].at == (front >= 0 ? 0 : f->block))
+        if (o->v == v && o->lane == d.lane && o->n == d.n && o->stride == d.stride && o->clamp == d.clamp &&
+            f->g.at[o->g].loop == front && f->g.at[o->g].at == (front >= 0 ? 0 : f->block))
             return o->g;
     }
     d.v = v;
@@ -341,12 +344,14 @@ static xval lane_mask(selector *s, const kins *in, int first, int n) {
     for (int m = 0; m < in->n_mask; m++) {
         xmem e = address(f, 0, in->mask[m].e, 1);
         int64_t lo = in->mask[m].lo, hi = in->mask[m].hi, stride = in->mask_lane[m];
-        if (lo < -(1ll << 30) || hi > 1ll << 30 || stride > 1 << 20 || stride < -(1 << 20)) x86_unsupported(f, "a mask over a huge range");
+        if (lo < -(1ll << 30) || hi > 1ll << 30 || stride > 1 << 20 || stride < -(1 << 20))
+            x86_unsupported(f, "a mask over a huge range");
         vreg g = x86_new(f, 0);
         x86_add(f, (xop){ .op = P_FROMG, .type = XI32, .dst = g, .has_mem = true, .mem = { .base = e.base } });
         xval at = { x86_broadcast(f, (xval){ g, XI32 }), XI32 };
         at = x86_bin(f, '+', at, (xval){ const_steps(f, XI32, n, first, stride, e.disp), XI32 }, n);
-        xval in_range = x86_bin(f, '~', x86_bin(f, '<', at, const_val(f, XI32, 0, lo), n), x86_bin(f, '<', at, const_val(f, XI32, 0, hi), n), n);
+        xval in_range = x86_bin(f, '~', x86_bin(f, '<', at, const_val(f, XI32, 0, lo), n),
+                                x86_bin(f, '<', at, const_val(f, XI32, 0, hi), n), n);
         all = m ? x86_bin(f, '&', all, in_range, n) : in_range;
     }
     return all;
@@ -366,13 +371,22 @@ static xval load_strided(selector *s, tn_dtype stored, xmem m, int64_t stride, i
             continue;
         }
         vreg r = x86_new(f, 0);
-        x86_add(f, (xop){ .op = big ? X86_MOVHPS : X86_INSERTPS, .dst = r, .a = part[l / per], .imm = l % per << 4, .has_mem = true, .mem = at });
+        x86_add(f, (xop){ .op = big ? X86_MOVHPS : X86_INSERTPS,
+                          .dst = r,
+                          .a = part[l / per],
+                          .imm = l % per << 4,
+                          .has_mem = true,
+                          .mem = at });
         part[l / per] = r;
     }
     int parts = (n + per - 1) / per;
     for (int half = 1; half < parts; half *= 2) /* pairs to 256, then 512 bits */
         for (int i = 0; i < parts; i += 2 * half)
-            part[i] = x86_value(f, (xop){ .op = half == 1 ? X86_INSERTF128 : X86_INSERTF64X4, .vl = (uint8_t)half, .a = part[i], .b = part[i + half], .imm = 1 });
+            part[i] = x86_value(f, (xop){ .op = half == 1 ? X86_INSERTF128 : X86_INSERTF64X4,
+                                          .vl = (uint8_t)half,
+                                          .a = part[i],
+                                          .b = part[i + half],
+                                          .imm = 1 });
     return (xval){ part[0], xt(stored) };
 }
 
@@ -386,7 +400,9 @@ static xval load_lanes(selector *s, const kins *in, int first, int n) {
     m.disp += first * in->lane_stride * size;
     bool own_index = in->dyn && s->at[in->dyn].lanes > 1;
     if (in->dyn && !own_index)
-        m.index = dynamic(f, operand(s, in->dyn, 1, 0).r, (xdyn){ .n = in->dyn_n, .stride = in->dyn_stride * size, .clamp = true, .wide = is_wide((xtype)s->at[in->dyn].t) });
+        m.index = dynamic(
+            f, operand(s, in->dyn, 1, 0).r,
+            (xdyn){ .n = in->dyn_n, .stride = in->dyn_stride * size, .clamp = true, .wide = is_wide((xtype)s->at[in->dyn].t) });
     if (!own_index && !in->n_mask && size >= 4) return load_strided(s, stored, m, in->lane_stride * size, n);
     xlload l = { .stride = in->lane_stride * size, .bytes = (uint8_t)size, .sign = stored == TN_I8 };
     vreg mask = 0, dyn = 0;
@@ -401,13 +417,26 @@ static xval load_lanes(selector *s, const kins *in, int first, int n) {
         vreg r = x86_new(f, x86_vl(t, n));
         vreg wide = size == 8 ? x86_mask64(f, (xval){ mask, XI32 }, n).r : mask;
         if (n * size >= 16) {
-            x86_add(f, (xop){ .op = size == 8 ? X86_MASKLOADQ : X86_MASKLOADD, .vl = (uint8_t)x86_vl(t, n), .dst = r, .a = wide, .has_mem = true, .mem = m });
+            x86_add(f, (xop){ .op = size == 8 ? X86_MASKLOADQ : X86_MASKLOADD,
+                              .vl = (uint8_t)x86_vl(t, n),
+                              .dst = r,
+                              .a = wide,
+                              .has_mem = true,
+                              .mem = m });
             return (xval){ r, t };
         }
     }
     VEC_PUSH(f->a, &f->lloads, l);
     vreg r = x86_new(f, x86_vl(t, n));
-    x86_add(f, (xop){ .op = P_LLOAD, .vl = (uint8_t)x86_vl(t, n), .lanes = (uint8_t)n, .dst = r, .a = mask, .b = dyn, .has_mem = true, .mem = m, .extra = f->lloads.n - 1 });
+    x86_add(f, (xop){ .op = P_LLOAD,
+                      .vl = (uint8_t)x86_vl(t, n),
+                      .lanes = (uint8_t)n,
+                      .dst = r,
+                      .a = mask,
+                      .b = dyn,
+                      .has_mem = true,
+                      .mem = m,
+                      .extra = f->lloads.n - 1 });
     return (xval){ r, t };
 }
 
@@ -436,7 +465,9 @@ static void sel_load(selector *s, reg r) {
     }
     xmem m = element(s, in, in->idx, size);
     if (in->dyn)
-        m.index = dynamic(f, operand(s, in->dyn, 1, 0).r, (xdyn){ .n = in->dyn_n, .stride = in->dyn_stride * size, .clamp = true, .wide = is_wide((xtype)s->at[in->dyn].t) });
+        m.index = dynamic(
+            f, operand(s, in->dyn, 1, 0).r,
+            (xdyn){ .n = in->dyn_n, .stride = in->dyn_stride * size, .clamp = true, .wide = is_wide((xtype)s->at[in->dyn].t) });
     if (in->n_mask) {
         int32_t pool = pool_of(f, t, value_bits(t, in->imm, imm));
         for (int c = 0; c < out.n; c++) {
@@ -510,7 +541,9 @@ static void store_chunk(xfn *f, tn_dtype t, xval x, int n, xmem m) {
 
 static void store_lane(xfn *f, int size, xval x, int lane, xmem m) {
     int per = is_wide(x.t) ? 2 : 4;
-    vreg q = lane >= per ? x86_value(f, (xop){ .op = X86_EXTRACTF128, .vl = lane >= 2 * per ? 2 : 1, .a = x.r, .imm = lane / per }) : x.r;
+    vreg q = lane >= per
+                 ? x86_value(f, (xop){ .op = X86_EXTRACTF128, .vl = lane >= 2 * per ? 2 : 1, .a = x.r, .imm = lane / per })
+                 : x.r;
     int l = lane % per;
     if (size == 8)
         store_op(f, l ? X86_MOVHPS_ST : X86_MOVSD_ST, 0, q, m, 0);
@@ -639,10 +672,11 @@ static xval cast(xfn *f, tn_dtype to, tn_dtype from, xval x, int n) {
 
 static xval wrap(xfn *f, tn_dtype t, xval x, int n) {
     xval args[3] = { x };
-    return x86_expr(f, t == TN_F16    ? "FROM_HALF(TO_HALF(x))"
-                       : t == TN_BF16 ? "FROM_BF16(TO_BF16(x))"
-                       : t == TN_I8   ? "WRAP_I8(x)"
-                                      : "WRAP_U8(x)",
+    return x86_expr(f,
+                    t == TN_F16    ? "FROM_HALF(TO_HALF(x))"
+                    : t == TN_BF16 ? "FROM_BF16(TO_BF16(x))"
+                    : t == TN_I8   ? "WRAP_I8(x)"
+                                   : "WRAP_U8(x)",
                     xt(t), args, n);
 }
 
@@ -651,7 +685,8 @@ static void sel_convert(selector *s, reg r) {
     kval out = shaped(s, XI32, in->lanes);
     for (int c = 0; c < out.n; c++) {
         xval x = operand(s, in->a, in->lanes, c);
-        xval v = in->op == K_CAST ? cast(s->f, (tn_dtype)in->dtype, (tn_dtype)in->src, x, out.cl) : wrap(s->f, (tn_dtype)in->src, x, out.cl);
+        xval v = in->op == K_CAST ? cast(s->f, (tn_dtype)in->dtype, (tn_dtype)in->src, x, out.cl)
+                                  : wrap(s->f, (tn_dtype)in->src, x, out.cl);
         v = copied(s->f, v);
         out.t = (uint8_t)v.t, out.r[c] = v.r;
     }
@@ -824,7 +859,11 @@ static void sel_random(selector *s, reg r) {
             word[p] = x86_convert(f, philox(f, i, k, in->imm_int, part), XI32, part);
         }
         if (out.cl > part)
-            word[0].r = x86_value(f, (xop){ .op = f->vb == 64 ? X86_INSERTF64X4 : X86_INSERTF128, .vl = (uint8_t)full_vl(f), .a = word[0].r, .b = word[1].r, .imm = 1 });
+            word[0].r = x86_value(f, (xop){ .op = f->vb == 64 ? X86_INSERTF64X4 : X86_INSERTF128,
+                                            .vl = (uint8_t)full_vl(f),
+                                            .a = word[0].r,
+                                            .b = word[1].r,
+                                            .imm = 1 });
         xval v = x86_convert(f, word[0], XF32, out.cl);
         out.r[c] = x86_bin(f, '*', v, const_val(f, XF32, 0x1p-24, 0), out.cl).r;
     }
@@ -963,6 +1002,7 @@ static void sel_one(selector *s, reg r) {
     default:
         x86_unsupported(s->f, "an op code without a machine form");
     }
+    if (in->lanes == 1 && s->at[r].t == XM64) s->at[r].t = XI32; /* its lower half, which wider masks start from */
     if (in->lanes == 1 && s->bcast[r] && s->at[r].n == 1 && !s->f->v.at[s->at[r].r[0]].is_mutable && !s->f->unsupported)
         x86_broadcast(s->f, (xval){ s->at[r].r[0], (xtype)s->at[r].t }); /* here, not in the loops that use it */
     if (s->f->unsupported && !s->f->unsupported_at) s->f->unsupported_at = r;
@@ -988,7 +1028,8 @@ static void survey(selector *s) {
         if (in->op == K_LOOP || in->op == K_END) continue;
         if (in->lanes > 1) {
             s->wide8 |= dtype_size((tn_dtype)in->dtype) == 8 || in->op == K_ARGUPD;
-            if (!memory && (in->op == K_ALU || in->op == K_CAST || in->op == K_LOAD)) s->wide8 |= dtype_size((tn_dtype)in->src) == 8;
+            if (!memory && (in->op == K_ALU || in->op == K_CAST || in->op == K_LOAD))
+                s->wide8 |= dtype_size((tn_dtype)in->src) == 8;
             const reg ops[3] = { in->a, in->b, in->c };
             for (int i = 0; i < 3 && in->op != K_RANDOM; i++)
                 if (ops[i] && k->ins.at[ops[i]].lanes == 1) s->bcast[ops[i]] = true;

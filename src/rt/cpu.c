@@ -90,8 +90,8 @@ static tn_status choose_code(cpu *d, const char *want, err *e) {
             if (i > best) d->caps.vector_bytes = bytes[i], d->caps.n_vector_regs = regs[i];
             return TN_OK;
         }
-    return err_set(e, TN_ERR_INVAL, "there is no code generator '%s' on this processor (%s); there are: x86, %s%sc", want, d->caps.isa,
-                   best == 0 ? "avx512, " : "", best <= 1 ? "avx2, " : "");
+    return err_set(e, TN_ERR_INVAL, "there is no code generator '%s' on this processor (%s); there are: x86, %s%sc", want,
+                   d->caps.isa, best == 0 ? "avx512, " : "", best <= 1 ? "avx2, " : "");
 }
 
 static tn_status cpu_open(const device_opts *opts, device **out, err *e) {

@@ -188,11 +188,11 @@ static const struct {
     const char *name;
     void (*at)(void);
 } helpers[] = {
-#define F(name) { #name, (void (*)(void))name }
-    F(exp),   F(logf),   F(log),   F(log1pf), F(log1p), F(expm1f), F(expm1), F(sinf),  F(sin),    F(cosf),   F(cos),    F(tanf),
-    F(tan),   F(asinf),  F(asin),  F(acosf),  F(acos),  F(atanf),  F(atan),  F(sinhf), F(sinh),   F(coshf),  F(cosh),   F(tanh),
-    F(asinhf), F(asinh), F(acoshf), F(acosh), F(atanhf), F(atanh), F(erf),   F(powf),  F(pow),    F(fmodf),
-    F(fmod),
+#define F(name)                                                                                                                \
+    { #name, (void (*)(void))name }
+    F(exp),    F(logf),  F(log),    F(log1pf), F(log1p),  F(expm1f), F(expm1), F(sinf),  F(sin),  F(cosf),  F(cos),  F(tanf),
+    F(tan),    F(asinf), F(asin),   F(acosf),  F(acos),   F(atanf),  F(atan),  F(sinhf), F(sinh), F(coshf), F(cosh), F(tanh),
+    F(asinhf), F(asinh), F(acoshf), F(acosh),  F(atanhf), F(atanh),  F(erf),   F(powf),  F(pow),  F(fmodf), F(fmod),
 #undef F
 };
 
@@ -251,7 +251,8 @@ static tn_status load_shared(const device_image *image, jit_code *c, err *e) {
 
 static tn_status load_single(const device_image *image, jit_code *c, err *e) {
     void *p = mmap(NULL, c->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) return err_set(e, TN_ERR_NOMEM, "no memory for %zu bytes of machine code: %s", c->size, strerror(errno));
+    if (p == MAP_FAILED)
+        return err_set(e, TN_ERR_NOMEM, "no memory for %zu bytes of machine code: %s", c->size, strerror(errno));
     tn_status st = link_image(image, p, e);
     if (!st && mprotect(p, c->size, PROT_READ | PROT_EXEC) != 0)
         st = err_set(e, TN_ERR_DEVICE, "the system does not let machine code run: %s", strerror(errno));

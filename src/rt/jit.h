@@ -17,7 +17,7 @@ typedef struct jit_code jit_code;
 tn_status jit_open(mem m, bool name_code, jit **out, err *e);
 void jit_close(jit *j); /* after the last module was dropped; NULL is fine */
 tn_status jit_load(jit *j, const device_image *image, jit_code **out, err *e);
-void jit_drop(jit *j, jit_code *c); /* NULL is fine */
+void jit_drop(jit *j, jit_code *c);                  /* NULL is fine */
 void *jit_find(const jit_code *c, const char *name); /* NULL when there is none */
 
 #endif

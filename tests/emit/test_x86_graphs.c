@@ -1,0 +1,163 @@
+/* test_x86_graphs.c - random graphs, half of them with gradients, as machine code: against the reference evaluator within
+ * proven bounds, at every fusion level, in every mode of launching. No compiler is needed, so there are many.
+ *
+ * Labels: random
+ * TENON_FUZZ_SEEDS: how many graphs (default 300); TENON_FUZZ_FIRST: the first seed. A failure is reduced and printed. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "api/api.h"
+#include "drive/drive.h"
+#include "support/support.h"
+
+typedef struct config {
+    tn_mode mode;
+    int fusion, threads, no_passes;
+} config;
+static const config configs[] = {
+    { TN_MODE_IMMEDIATE, 0, 1, 1 }, { TN_MODE_GRAPH, 0, 2, 0 },    { TN_MODE_COMPILED, 1, 1, 0 },
+    { TN_MODE_COMPILED, 2, 1, 1 },  { TN_MODE_COMPILED, 3, 2, 0 }, { TN_MODE_LOOP, 3, 1, 0 },
+};
+
+typedef struct run {
+    tn_ctx *ctx;
+    config c;
+    uint64_t seed;
+    char text[1024];
+} run;
+
+static int n_fallbacks, n_programs;
+
+static void count_fallbacks(void *ud, tn_log_level level, const char *text) {
+    (void)ud, (void)level;
+    if (!strstr(text, "no machine code")) return;
+    if (n_fallbacks++ < 20) fprintf(stderr, "%s\n", text);
+}
+
+static const void *input_data(const graph *g, const sample *in, const char *name) {
+    for (int k = 0; k < g->inputs.n; k++)
+        if (!strcmp(graph_get(g, g->inputs.at[k])->name, name)) return in->data[k];
+    return NULL;
+}
+
+/* Runs g as configured and compares all named outputs. Returns whether all agree; else r->text says what does not. */
+static bool agrees(graph *g, run *r) {
+    arena a;
+    guard gd;
+    tn_program *p = NULL;
+    tn_session *s = NULL;
+    bool ok = false;
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) {
+        snprintf(r->text, sizeof r->text, "guard: %s", gd.err.text);
+        goto done;
+    }
+    sample in = sample_make(g, &a, r->seed);
+    eval_value *want = eval_graph(g, &a, in.values);
+    double **bound = bound_graph(g, &a, want);
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.mode = r->c.mode, o.fusion = r->c.fusion, o.threads = r->c.threads, o.no_passes = r->c.no_passes;
+    snprintf(r->text, sizeof r->text, "failed");
+    if (drive_compile(r->ctx, g, &o, &p) || tn_session_new(p, &s)) {
+        snprintf(r->text, sizeof r->text, "%s", tn_ctx_error(r->ctx));
+        goto done;
+    }
+    n_programs++;
+    void **at = arena_array(&a, (size_t)p->n_io + 1, sizeof *at);
+    for (int i = 0; i < p->n_io; i++) {
+        at[i] = p->io[i].is_output ? arena_alloc(&a, (size_t)p->io[i].bytes + 64)
+                                   : (void *)(uintptr_t)input_data(g, &in, p->io[i].name);
+        if (p->io[i].is_output) memset(at[i], 0xee, (size_t)p->io[i].bytes + 64);
+        if (tn_session_bind(s, i, at[i])) goto done;
+    }
+    if (r->c.mode == TN_MODE_LOOP ? tn_run_n(s, 1, NULL, 0, 0) : tn_session_run(s)) {
+        snprintf(r->text, sizeof r->text, "%s", tn_ctx_error(r->ctx));
+        goto done;
+    }
+    for (int i = 0; i < g->outputs.n; i++) {
+        const output *w = &g->outputs.at[i];
+        char why_not[512];
+        for (int k = 0; w->name && k < p->n_io; k++) {
+            if (!p->io[k].is_output || strcmp(p->io[k].name, w->name) != 0) continue;
+            const unsigned char *end = (const unsigned char *)at[k] + p->io[k].bytes;
+            for (int x = 0; x < 64; x++)
+                if (end[x] != 0xee) {
+                    snprintf(r->text, sizeof r->text, "output \"%s\": written past its end", w->name);
+                    goto done;
+                }
+            if (compare(g, w->v, at[k], want[w->v], bound[w->v], 4, why_not, sizeof why_not) >= 0) {
+                snprintf(r->text, sizeof r->text, "%s: %s", w->name, why_not);
+                goto done;
+            }
+        }
+    }
+    ok = true;
+done:
+    tn_session_free(s);
+    tn_program_free(p);
+    arena_fini(&a);
+    return ok;
+}
+
+static bool fails(graph *g, void *ud) { return !agrees(g, ud); }
+
+static void random_graphs(const char *cpu) {
+    uint64_t first, n = fuzz_seeds(300, &first);
+    int bad = 0, runs = 0, differentiated = 0;
+    tn_config cfg = { .struct_size = sizeof cfg, .cpu = cpu, .log = count_fallbacks, .compiler = "/nowhere/no-compiler" };
+    tn_ctx *ctx = tn_ctx_new(&cfg);
+    n_fallbacks = n_programs = 0;
+    for (uint64_t seed = first; seed < first + n; seed++) {
+        arena a;
+        guard gd;
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("seed %d: %s", (int)seed, gd.err.text);
+        graph *g = randcase(&a, seed, &differentiated);
+        for (size_t c = 0; c < COUNT_OF(configs); c++) {
+            run r = { .ctx = ctx, .c = configs[c], .seed = seed };
+            runs++;
+            if (agrees(g, &r)) continue;
+            bad++;
+            fprintf(stderr, "seed %d, config %d: %s\n", (int)seed, (int)c, r.text);
+            if (!getenv("TENON_FUZZ_NO_REDUCE")) reduce_and_print(g, &a, fails, &r);
+            break;
+        }
+        arena_fini(&a);
+    }
+    printf("%s: %d runs of %d random graphs, %d differentiated, %d programs, %d of them without machine code\n", cpu, runs,
+           (int)n, differentiated, n_programs, n_fallbacks);
+    tn_ctx_free(ctx);
+    assert_int_equal(bad, 0);
+    assert_int_equal(n_fallbacks, 0);
+}
+
+static bool runs_here(const char *isa) {
+    tn_device_info info;
+    tn_ctx *ctx = tn_ctx_new(NULL);
+    bool ok = tn_device_get_info(ctx, 0, &info) == TN_OK &&
+              (!strcmp(info.isa, isa) || (!strcmp(isa, "avx2") && !strcmp(info.isa, "avx512")));
+    tn_ctx_free(ctx);
+    return ok;
+}
+
+static void test_avx2(void **state) {
+    (void)state;
+    if (!runs_here("avx2")) skip();
+    random_graphs("avx2");
+}
+static void test_avx512(void **state) {
+    (void)state;
+    if (!runs_here("avx512")) skip();
+    random_graphs("avx512");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_avx2), cmocka_unit_test(test_avx512) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
