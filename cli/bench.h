@@ -81,10 +81,10 @@ void rivals_close(rivals *r);
 typedef struct bench_row {
     const char *work, *rung, *mode;
     const char *name, *variant; /* keys "case" and "variant" */
-    int64_t fusion, depth, size, batch, threads, footprint, kernels, bytes_read, bytes_written;
+    int64_t fusion, depth, size, batch, threads, footprint, told_bytes, kernels, bytes_read, bytes_written;
     double median_us, p10_us, p90_us, best_us, compile_us, transfer_us, mallocs, gflops, peak_gflops, peak_ratio, best_ratio,
-        gbs, bandwidth_gbs, bandwidth_ratio, best_bandwidth_ratio, roof_ratio, best_roof_ratio, latency_ns, max_abs_err,
-        max_ulp, err_bound;
+        gbs, bandwidth_gbs, bandwidth_ratio, best_bandwidth_ratio, roof_ratio, best_roof_ratio, latency_ns, told_ratio,
+        max_abs_err, max_ulp, err_bound;
     double rival_us[MAX_RIVALS], rival_best_us[MAX_RIVALS], rival_ratio, rival_best_ratio; /* of rival_names */
     int samples;
 } bench_row;

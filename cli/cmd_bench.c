@@ -27,6 +27,7 @@ static int run(cli *c) {
     if (!strcmp(what, "rows")) return bench_rows(c);
     if (!strcmp(what, "train")) return bench_train(c);
     if (!strcmp(what, "compile")) return bench_compile(c);
+    if (!strcmp(what, "memory")) return bench_memory(c);
     if (!strcmp(what, "machine")) return machine(c);
     cli_usage(c, "there is no benchmark %s (modes, ladder, gemm, conv, rows, train, compile, memory, exp, machine)", what);
 }
@@ -44,6 +45,7 @@ static const cli_option options[] = {
     { "rivals-dir", 0, "DIR", "where their programs are (default bench/rivals)" },
     { "seconds", 0, "S", "time for each row (default 0.3); at least two runs are made" },
     { "seed", 0, "N", "of weights and inputs (default 1)" },
+    { "largest", 0, "MIB", "memory: the largest footprint (default 256; 0: 16 KiB)" },
     { "csv", 0, "FILE", "write the rows as CSV too" },
     { "svg", 0, "FILE", "write a log-log plot too (--plot is the same)" },
     { "plot", 0, "FILE", "write a log-log plot too" },

@@ -157,6 +157,8 @@ const char *probe_isa(void) { return pick().isa; }
 
 /* ---- buffers ------------------------------------------------------------------------------------------------------------- */
 
+enum { HUGE_PAGE = 2 << 20 };
+
 /* In front of the data, in its own cache line. */
 typedef struct buffer_head {
     void *base;
@@ -165,7 +167,7 @@ typedef struct buffer_head {
 
 void *buffer_new(size_t n) {
     static unsigned count; /* buffers start at different lines of a page: else their accesses alias in the store buffer */
-    enum { LINE = 64, PAGE = 4096, HUGE = 2 << 20 };
+    enum { LINE = 64, PAGE = 4096, HUGE = HUGE_PAGE };
     size_t offset = LINE + (size_t)(count++ * 11 % 60) * LINE, total = n + offset + PAGE;
     bool big = total >= HUGE;
     if (big) total = (total + 2 * HUGE - 1) / HUGE * HUGE;
@@ -228,7 +230,9 @@ probe *probe_new(probe_kind kind, int threads, size_t bytes) {
     }
     p->part = bytes / (size_t)threads / (kind == PROBE_COPY ? 2 : 1) / 512 * 512;
     if (p->part < 512) p->part = 512;
-    p->a = buffer_new(p->part * (size_t)threads);
+    size_t all =
+        p->part * (size_t)threads; /* a chase lies in huge pages: one translation, and neighbouring lines of the cache */
+    p->a = buffer_new(kind == PROBE_CHASE && all < HUGE_PAGE ? HUGE_PAGE : all);
     memset(p->a, 1, p->part * (size_t)threads);
     p->work = (double)p->part * threads;
     if (kind == PROBE_COPY) {

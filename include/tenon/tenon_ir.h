@@ -81,6 +81,11 @@ typedef struct {
 TN_API TN_CHECK tn_status tn_ir_compare(tn_graph *g, tn_tensor x, const void *const *operands, const void *got,
                                         tn_ir_difference *out_difference);
 
+/* Runs `times` empty regions on a thread team of its own, such as devices run kernels with (threads 0 = as many as the process
+ * may use), with so many barriers in each: what starting and joining threads costs. The seconds of all of them are written to
+ * out_seconds. */
+TN_API TN_CHECK tn_status tn_ir_region(tn_ctx *ctx, int threads, int64_t times, int barriers, double *out_seconds);
+
 /* One element of a typed array as a double, and back (rounded to nearest even; integers truncate and saturate). */
 TN_API double tn_ir_load(tn_dtype t, const void *data, int64_t i);
 TN_API void tn_ir_store(tn_dtype t, void *data, int64_t i, double v);

@@ -1,0 +1,300 @@
+/* bench_memory.c - `tenon bench memory`: bandwidth and latency by footprint, the cache sizes that the latencies show, access
+ * patterns and layouts, transposition and permutation, the cost of starting threads together and of a barrier. */
+#include "patterns.h"
+#include "suite.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- bandwidth by footprint ---------------------------------------------------------------------------------------------- */
+
+typedef struct kind {
+    const char *name;
+    probe_kind probe;
+} kind;
+static const kind kinds[] = {
+    { "read", PROBE_READ }, { "write", PROBE_WRITE }, { "write past caches", PROBE_STREAM }, { "copy", PROBE_COPY }
+};
+
+static void measure_bandwidth(suite *s, int64_t bytes, int threads) {
+    probe *p[COUNT_OF(kinds)];
+    stats_case at[COUNT_OF(kinds)];
+    const kind *used[COUNT_OF(kinds)];
+    int n = 0;
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        if (!suite_wants(s, kinds[i].name)) continue;
+        p[n] = probe_new(kinds[i].probe, threads, (size_t)bytes);
+        at[n] = probe_case(p[n], kinds[i].name);
+        at[n].companion = false;
+        used[n++] = &kinds[i];
+    }
+    if (!n) return;
+    stats_measure(at, n, s->seconds / 3, NULL);
+    for (int i = 0; i < n; i++) {
+        bench_row r = row_empty();
+        r.work = "bandwidth";
+        r.name = used[i]->name;
+        r.threads = threads;
+        r.footprint = bytes;
+        row_time(&r, &at[i].result, 0, (rate){ 0, 0 });
+        row_bandwidth(&r, &at[i].result, probe_work(p[i]), (rate){ 0, 0 });
+        suite_add(s, r);
+        probe_free(p[i]);
+    }
+}
+
+/* ---- latency, and the caches it shows ------------------------------------------------------------------------------------ */
+
+enum { STEPS_OF_DOUBLING = 8, MAX_POINTS = 256 };
+
+typedef struct curve {
+    int n;
+    double bytes[MAX_POINTS], ns[MAX_POINTS];
+} curve;
+
+/* Nanoseconds a load at the quietest moment: neighbours on the same processor come and go within microseconds. */
+static double quietest(probe *p, double seconds) {
+    double best = INFINITY, until = cli_seconds() + seconds;
+    for (int i = 0; i < 20 || cli_seconds() < until; i++) best = fmin(best, probe_clock(p, 1));
+    return best / probe_work(p) * 1e9;
+}
+
+static void measure_latency(suite *s, curve *k, double bytes) {
+    probe *p = probe_new(PROBE_CHASE, 1, (size_t)bytes);
+    stats_case at = probe_case(p, "chase");
+    at.companion = false;
+    stats_measure(&at, 1, s->seconds / 12, NULL);
+    bench_row r = row_empty();
+    r.work = "latency";
+    r.name = "pointer chase";
+    r.threads = 1;
+    r.footprint = (int64_t)bytes;
+    row_time(&r, &at.result, 0, (rate){ 0, 0 });
+    r.latency_ns = at.result.median / probe_work(p) * 1e9;
+    k->bytes[k->n] = bytes;
+    k->ns[k->n++] = fmin(at.result.best / probe_work(p) * 1e9, quietest(p, s->seconds / 24));
+    suite_add(s, r);
+    probe_free(p);
+}
+
+/* Once more, later and in other pages. */
+static void measure_again(suite *s, curve *k) {
+    for (int i = 0; i < k->n; i++) {
+        probe *p = probe_new(PROBE_CHASE, 1, (size_t)k->bytes[i]);
+        k->ns[i] = fmin(k->ns[i], quietest(p, s->seconds / 24));
+        probe_free(p);
+    }
+}
+
+/* The next place from `from` on where the latency climbs from one plateau to the next: the footprint at half the way up, which
+ * is the cache's size whether its lines are well spread (then the step is sharp) or not. Returns the point where the next
+ * plateau begins, or n. */
+static int find_edge(const curve *k, int from, double *out_bytes) {
+    double flat = k->ns[from];
+    int up = from;
+    while (up < k->n && k->ns[up] <= 1.3 * flat) up++;
+    if (up >= k->n) return k->n;
+    int end = up; /* the next plateau: an octave that adds less than a sixth */
+    while (end + STEPS_OF_DOUBLING < k->n && k->ns[end + STEPS_OF_DOUBLING] > 1.17 * k->ns[end]) end++;
+    double half = (flat + k->ns[end]) / 2;
+    int at = up;
+    while (at > from + 1 && k->ns[at - 1] > half) at--;
+    while (at < end && k->ns[at] <= half) at++;
+    double part = (half - k->ns[at - 1]) / fmax(k->ns[at] - k->ns[at - 1], 1e-9);
+    part = part < 0 ? 0 : part > 1 ? 1 : part;
+    *out_bytes = k->bytes[at - 1] * pow(k->bytes[at] / k->bytes[at - 1], part);
+    return end;
+}
+
+static void find_caches(suite *s, const curve *k) {
+    static const char *const names[] = { "L1 data", "L2", "L3" };
+    tn_device_info info;
+    if (tn_device_get_info(cli_ctx(s->c), 0, &info)) return;
+    int64_t told[] = { info.l1_bytes, info.l2_bytes, info.l3_bytes };
+    int from = 0;
+    curve low = *k; /* a larger footprint is never faster: what says so was disturbed */
+    for (int i = low.n - 2; i >= 0; i--) low.ns[i] = fmin(low.ns[i], low.ns[i + 1]);
+    for (size_t i = 0; i < COUNT_OF(names) && from < k->n; i++) {
+        double bytes = 0;
+        from = find_edge(&low, from, &bytes);
+        if (!(bytes > 0)) return;
+        bench_row r = row_empty();
+        r.work = "cache";
+        r.name = names[i];
+        r.variant = "found from the curve";
+        r.footprint = (int64_t)bytes;
+        r.told_bytes = told[i];
+        r.told_ratio = told[i] > 0 ? bytes / (double)told[i] : -1;
+        suite_add(s, r);
+    }
+}
+
+/* ---- patterns ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct run {
+    const pattern *p;
+    pattern_data d;
+    cli *c;
+    tn_graph *graph; /* Tenon's own way, or NULL */
+    tn_program *program;
+    tn_session *session;
+} run;
+
+static void run_pattern(void *ud, int64_t times) {
+    run *r = ud;
+    for (int64_t i = 0; i < times; i++) {
+        r->p->run(&r->d);
+        __asm__ volatile("" ::: "memory");
+    }
+}
+static void run_graph(void *ud, int64_t times) {
+    run *r = ud;
+    for (int64_t i = 0; i < times; i++) cli_need(r->c, tn_session_run(r->session));
+}
+
+/* i32[n,n] transposed by a compiled graph of one thread. */
+static void make_transpose(run *r, const pattern_data *d) {
+    r->graph = tn_graph_new(cli_ctx(r->c), "transpose");
+    tn_output(tn_transpose(tn_input(r->graph, "a", TN_I32, TN_DIMS(d->n, d->n)), 0, 1), "b");
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.threads = 1;
+    cli_need(r->c, tn_compile(r->graph, &o, &r->program));
+    cli_need(r->c, tn_session_new(r->program, &r->session));
+    cli_need(r->c, tn_session_bind(r->session, tn_session_slot(r->session, "a"), d->a));
+    cli_need(r->c, tn_session_bind(r->session, tn_session_slot(r->session, "b"), d->b));
+}
+
+static void check_pattern(suite *s, run *r, const char *name) {
+    pattern_data *d = &r->d;
+    if (cli_flag(s->c, "plant-error")) d->sum++, d->b[0]++;
+    if (!r->p->right(d)) cli_fail(s->c, "%s: %s over %lld: wrong result", r->p->work, name, (long long)d->n);
+}
+
+/* All patterns of one kind of work at one size, in turns. */
+static void measure_patterns(suite *s, const char *work, int64_t n) {
+    enum { MAX_RUNS = 16 };
+    int count, used = 0;
+    const pattern *table = pattern_table(&count);
+    run runs[MAX_RUNS];
+    stats_case at[MAX_RUNS];
+    const char *name[MAX_RUNS];
+    for (int i = 0; i < count; i++) {
+        if (strcmp(table[i].work, work) || !suite_wants(s, work)) continue;
+        runs[used] = (run){ .p = &table[i], .d = pattern_data_new(&table[i], n, s->seed), .c = s->c };
+        name[used] = table[i].name;
+        at[used] = (stats_case){ .run = run_pattern, .ud = &runs[used], .label = table[i].name };
+        used++;
+    }
+    if (!used) return;
+    if (!strcmp(work, "transpose")) {
+        runs[used] = (run){ .p = runs[0].p, .d = pattern_data_new(runs[0].p, n, s->seed), .c = s->c };
+        make_transpose(&runs[used], &runs[used].d);
+        name[used] = "compiled graph";
+        at[used] = (stats_case){ .run = run_graph, .ud = &runs[used], .label = "compiled graph" };
+        used++;
+    }
+    for (int i = 0; i < used; i++) {
+        at[i].run(&runs[i], 1);
+        check_pattern(s, &runs[i], name[i]);
+    }
+    stats_measure(at, used, s->seconds / 3, NULL);
+    for (int i = 0; i < used; i++) {
+        bool square = !strcmp(work, "matrix") || !strcmp(work, "transpose");
+        double touched = runs[i].p->touched * (double)n * (square ? (double)n : 1);
+        bench_row r = row_empty();
+        at[i].run(&runs[i], 1);
+        check_pattern(s, &runs[i], name[i]);
+        r.work = work;
+        r.name = name[i];
+        r.size = n;
+        r.threads = 1;
+        row_time(&r, &at[i].result, 0, (rate){ 0, 0 });
+        row_bandwidth(&r, &at[i].result, 4 * touched, (rate){ 0, 0 });
+        r.latency_ns = at[i].result.median / touched * 1e9; /* a number */
+        suite_add(s, r);
+        tn_session_free(runs[i].session);
+        tn_program_free(runs[i].program);
+        tn_graph_free(runs[i].graph);
+        pattern_data_free(&runs[i].d);
+    }
+}
+
+/* ---- threads ------------------------------------------------------------------------------------------------------------- */
+
+typedef struct team {
+    cli *c;
+    int threads, barriers;
+} team;
+static double clock_team(void *ud, int64_t times) {
+    team *t = ud;
+    double seconds;
+    cli_need(t->c, tn_ir_region(cli_ctx(t->c), t->threads, times, t->barriers, &seconds));
+    return seconds;
+}
+
+static void measure_threads(suite *s, int threads) {
+    enum { BARRIERS = 100 };
+    team teams[] = { { s->c, threads, 0 }, { s->c, threads, BARRIERS } };
+    stats_case at[] = { { .clock = clock_team, .ud = &teams[0], .label = "fork/join" },
+                        { .clock = clock_team, .ud = &teams[1], .label = "barrier" } };
+    if (threads < 2 || !suite_wants(s, "threads")) return;
+    stats_measure(at, 2, s->seconds, NULL);
+    for (int i = 0; i < 2; i++) {
+        stats per = at[i].result;
+        double n = i ? BARRIERS : 1;
+        per.median /= n, per.p10 /= n, per.p90 /= n, per.best /= n, per.mallocs /= n;
+        bench_row r = row_empty();
+        r.work = "threads";
+        r.name = i ? "barrier" : "fork/join of an empty region";
+        r.threads = threads;
+        row_time(&r, &per, 0, (rate){ 0, 0 });
+        r.latency_ns = per.median * 1e9;
+        suite_add(s, r);
+    }
+}
+
+static const char *line_of(const bench_row *r, char *buffer, size_t n) {
+    if (strcmp(r->work, "bandwidth")) return NULL;
+    snprintf(buffer, n, "%s, %d thread%s", r->name, (int)r->threads, r->threads > 1 ? "s" : "");
+    return buffer;
+}
+static double x_of(const bench_row *r) { return (double)r->footprint; }
+static double y_of(const bench_row *r) { return r->gbs; }
+
+static void measure_curves(suite *s, int64_t largest) {
+    curve k = { 0 };
+    for (int64_t bytes = 4096; bytes <= largest; bytes *= 2) {
+        for (int t = 0; t < s->n_threads; t++) measure_bandwidth(s, bytes, (int)s->threads[t]);
+    }
+    if (!suite_wants(s, "latency")) return;
+    for (double bytes = 8192; bytes <= (double)largest && k.n < MAX_POINTS; bytes *= pow(2, 1.0 / STEPS_OF_DOUBLING))
+        measure_latency(s, &k, floor(bytes / 512) * 512);
+    measure_again(s, &k);
+    measure_again(s, &k);
+    find_caches(s, &k);
+}
+
+int bench_memory(cli *c) {
+    static const int64_t squares[] = { 64, 512, 2048 }, arrays[] = { 1 << 12, 1 << 17, 1 << 22 };
+    suite s = suite_begin(c, "bench memory");
+    int64_t largest = cli_int(c, "largest", 256, 0, 4096) << 20, given[16];
+    int n = cli_text(c, "sizes", NULL) ? cli_ints(c, "sizes", NULL, given, COUNT_OF(given), 64, 1 << 24) : 0;
+    measure_curves(&s, largest ? largest : 16384);
+    for (size_t i = 0; i < (n ? (size_t)n : COUNT_OF(squares)); i++) {
+        measure_patterns(&s, "matrix", n ? given[i] : squares[i]);
+        measure_patterns(&s, "transpose", n ? given[i] : squares[i]);
+    }
+    for (size_t i = 0; i < (n ? (size_t)n : COUNT_OF(arrays)); i++) {
+        int64_t power = 64; /* the wrapping orders want a power of two */
+        while (power * 2 <= (n ? given[i] : arrays[i])) power *= 2;
+        measure_patterns(&s, "access", power);
+        measure_patterns(&s, "records", power);
+        measure_patterns(&s, "permute", power);
+    }
+    for (int t = 0; t < s.n_threads; t++) measure_threads(&s, (int)s.threads[t]);
+    suite_report(&s);
+    rows_plot(c, "Bandwidth by footprint", "bytes", "GB/s (median)", s.rows, s.n_rows, line_of, x_of, y_of);
+    suite_end(&s);
+    return CLI_OK;
+}

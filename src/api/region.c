@@ -1,0 +1,53 @@
+/* region.c - tn_ir_region: what it costs to start and join the threads of a region, and to meet at a barrier.
+ *
+ * In: a number of threads, regions and barriers. Out: seconds. The team is the pool that devices run kernels with; it is opened
+ * before and closed after the measured regions. */
+#include "api/api.h"
+#include "tenon/tenon_ir.h"
+
+#include "rt/pool.h"
+
+#include <sched.h>
+
+typedef struct meeting {
+    int64_t *sync;
+    int threads, barriers;
+} meeting;
+
+/* The barrier that generated kernels have: each thread counts its own arrivals and waits for the others' counts. */
+static void meet(void *ud, int tid) {
+    const meeting *m = ud;
+    for (int b = 0; b < m->barriers; b++) {
+        int64_t *own = &m->sync[tid * POOL_SYNC_STRIDE], mine = *own + 1;
+        __atomic_store_n(own, mine, __ATOMIC_RELEASE);
+        for (int t = 0; t < m->threads; t++) {
+            for (int spins = 0; __atomic_load_n(&m->sync[t * POOL_SYNC_STRIDE], __ATOMIC_ACQUIRE) < mine; spins++) {
+                if (spins > 10000) sched_yield();
+            }
+        }
+    }
+}
+
+static tn_status measure(mem host, int threads, int64_t times, int barriers, double *out_seconds, err *e) {
+    pool *p = NULL;
+    tn_status s = pool_open(host, threads, &p, e);
+    if (s) return s;
+    meeting m = { pool_sync(p), pool_threads(p), barriers };
+    for (int i = 0; i < 10 && !s; i++) s = pool_run(p, meet, &m, e); /* everybody is awake */
+    double start = now_seconds();
+    for (int64_t i = 0; i < times && !s; i++) s = pool_run(p, meet, &m, e);
+    *out_seconds = now_seconds() - start;
+    pool_close(p);
+    return s;
+}
+
+tn_status tn_ir_region(tn_ctx *ctx, int threads, int64_t times, int barriers, double *out_seconds) {
+    err e = { 0 };
+    if (!ctx) return TN_ERR_INVAL;
+    if (threads < 0 || threads > POOL_MAX_THREADS || times < 0 || barriers < 0 || !out_seconds)
+        err_set(&e, TN_ERR_INVAL, "tn_ir_region: threads 0..%d, times and barriers not negative, out_seconds not NULL",
+                POOL_MAX_THREADS);
+    else if (measure(ctx->mem, threads, times, barriers, out_seconds, &e) == TN_OK)
+        return TN_OK;
+    return api_report(ctx, &e);
+}
