@@ -7,6 +7,7 @@
 #include "bench.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -102,6 +103,12 @@ static void limit_cpus(int threads) {
     sched_setaffinity(0, sizeof some, &some);
 }
 
+/* A rival's own chatter is shown with --verbose only. */
+static void silence(const cli *c) {
+    int null = c->verbose ? -1 : open("/dev/null", O_WRONLY);
+    if (null >= 0) dup2(null, 2);
+}
+
 static void start(cli *c, rival *r, const char *path, int threads) {
     int to[2], from[2];
     char count[16];
@@ -114,6 +121,7 @@ static void start(cli *c, rival *r, const char *path, int threads) {
         prctl(PR_SET_PDEATHSIG, SIGKILL); /* a stopped process would outlive us */
         dup2(to[0], 0);
         dup2(from[1], 1);
+        silence(c);
         for (int fd = 3; fd < 1024; fd++) close(fd);
         limit_cpus(threads);
         execl(path, path, r->name, count, (char *)NULL);
