@@ -43,7 +43,8 @@ static int emit(cli *c) {
 
 static const cli_option emit_options[] = {
     { "target", 0, "WHAT",
-      "c (default): a C file of its own; c-kernels: what the library compiles; x86: machine code; or an earlier stage: graph, plan, kernels" },
+      "c (default): a C file of its own; c-kernels: what the library compiles; x86: machine code; or an earlier stage: graph, "
+      "plan, kernels" },
     { "output", 'o', "FILE", "write there instead of stdout" },
     { "seed", 's', "N", "of builtin models (default 1)" },
     CLI_COMPILE_OPTIONS,

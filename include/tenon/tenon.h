@@ -79,14 +79,14 @@ typedef struct {
     uint64_t cache_memory;    /* bound of the kernels kept in memory; 0 = 64 MiB of code */
     const char *compiler; /* C compiler of generated code, a path or a name looked up in PATH at the first build; NULL = "cc" */
     /* How programs for the device "cpu" become code: "c" = through the C compiler; "x86" = straight to machine code for this
-     * processor; "avx512", "avx2" = the same for that instruction set. NULL = the default. What is unknown or impossible here is
-     * an error of the first compilation. */
+     * processor; "avx512", "avx2" = the same for that instruction set. NULL = the default. What is unknown or impossible here
+     * is an error of the first compilation. */
     const char *cpu;
     int name_code; /* 1 = debuggers and profilers are told the names of kernels that went straight to machine code */
 } tn_config;
 
-/* Fills cfg from TENON_CACHE_DIR (else XDG_CACHE_HOME/tenon, else HOME/.cache/tenon), TENON_CACHE_BYTES, TENON_CC and TENON_CPU. The
- * strings belong to the environment. The only function of the library that reads the environment. */
+/* Fills cfg from TENON_CACHE_DIR (else XDG_CACHE_HOME/tenon, else HOME/.cache/tenon), TENON_CACHE_BYTES, TENON_CC and
+ * TENON_CPU. The strings belong to the environment. The only function of the library that reads the environment. */
 TN_API void tn_config_from_env(tn_config *cfg);
 
 /* cfg NULL = defaults (libc memory, no log, no disk cache). NULL when out of memory. */

@@ -21,9 +21,9 @@ struct tn_ctx {
     mem mem;
     void (*log)(void *ud, tn_log_level level, const char *text); /* may be NULL */
     void *log_ud;
-    char *cache_dir;        /* NULL = no disk cache */
-    char *compiler;         /* never NULL */
-    char *cpu;              /* tn_config.cpu; NULL = the default */
+    char *cache_dir; /* NULL = no disk cache */
+    char *compiler;  /* never NULL */
+    char *cpu;       /* tn_config.cpu; NULL = the default */
     bool name_code;
     uint64_t cache_bytes;   /* defaults filled in: never 0 */
     uint64_t cache_memory;  /* never 0 */

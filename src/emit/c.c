@@ -451,6 +451,17 @@ static int contraction_unroll(const emitter *e, reg loop) {
     return !tile || steps < 16 ? 1 : steps < 64 ? 4 : 8;
 }
 
+static void print_zip(emitter *e, const kins *in, reg r) {
+    need(e, (tn_dtype)in->dtype, in->lanes);
+    str_addf(e->out, "%sx%d v%u = __builtin_shufflevector(v%u, v%u", reg_type((tn_dtype)in->dtype), in->lanes, r, in->a, in->b);
+    for (int l = 0; l < in->lanes; l++) {
+        bool of_b;
+        int from = kernel_zip_lane(in, l, &of_b);
+        str_addf(e->out, ", %d", from + (of_b ? in->lanes : 0));
+    }
+    str_add(e->out, ");\n");
+}
+
 static void print_loop(emitter *e, const kins *in, reg r) {
     int v = in->var, unroll = in->par ? 1 : contraction_unroll(e, r);
     if (unroll > 1) {
@@ -509,6 +520,9 @@ static void print_ins(emitter *e, reg r) {
         return;
     case K_HSUM:
         print_hsum(e, in, r);
+        return;
+    case K_ZIP:
+        print_zip(e, in, r);
         return;
     case K_UPD:
         print_update(e, in);

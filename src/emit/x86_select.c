@@ -797,6 +797,35 @@ static void sel_lanes(selector *s, reg r) {
     s->at[r] = out;
 }
 
+/* Pieces smaller than 16 bytes are interleaved inside 16 bytes; pieces of 16 bytes are the halves of a register, or registers.
+ */
+static void sel_zip(selector *s, reg r) {
+    const kins *in = &s->k->ins.at[r];
+    const kval *a = &s->at[in->a], *b = &s->at[in->b];
+    int size = (int)dtype_size((tn_dtype)in->dtype), piece = (int)in->imm_int * size, high = in->par;
+    kval out = shaped(s, (xtype)a->t, in->lanes);
+    if (a->t == XM64 || a->t != b->t || a->n != out.n || b->n != out.n || piece > 16 ||
+        (piece == 16 && in->lanes * size != 32) || out.cl * size < 16) {
+        x86_unsupported(s->f, "interleaved lanes of this shape");
+        return;
+    }
+    for (int c = 0; c < out.n; c++) {
+        x86_id small = piece == 4 ? (high ? X86_UNPCKHPS : X86_UNPCKLPS) : (high ? X86_UNPCKHPD : X86_UNPCKLPD);
+        int vl = x86_vl((xtype)a->t, out.cl);
+        if (piece == 16 && out.n == 2) {
+            out.r[c] = copied(s->f, (xval){ (c ? b : a)->r[high], (xtype)a->t }).r;
+            continue;
+        }
+        xop op = { .op = (uint16_t)small, .vl = (uint8_t)vl, .a = a->r[c], .b = b->r[c] };
+        if (piece == 16) {
+            op.op = s->f->level == X86_AVX512 ? X86_SHUFF32X4 : X86_PERM2F128;
+            op.imm = s->f->level == X86_AVX512 ? 3 * high : high ? 0x31 : 0x20;
+        }
+        out.r[c] = x86_value(s->f, op);
+    }
+    s->at[r] = out;
+}
+
 /* ---- indices and random numbers ---- */
 
 static xval index_value(selector *s, affine idx, xtype t) { /* of one lane */
@@ -995,6 +1024,9 @@ static void sel_one(selector *s, reg r) {
         break;
     case K_LANES:
         sel_lanes(s, r);
+        break;
+    case K_ZIP:
+        sel_zip(s, r);
         break;
     case K_SCATTER:
         sel_scatter(s, in);

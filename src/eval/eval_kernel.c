@@ -267,6 +267,12 @@ static void run_ins(machine *m, int r) {
             out->f =
                 (double)random_uniform_at(lane_of(m, in->a, l).i, in->imm_int, affine_at(m, in->idx) + l * in->lane_stride);
             break;
+        case K_ZIP: {
+            bool of_b;
+            int from = kernel_zip_lane(in, l, &of_b);
+            *out = m->regs[of_b ? in->b : in->a][from];
+            break;
+        }
         case K_LANES:
             *out = m->regs[in->a][in->imm_int + l];
             break;

@@ -30,6 +30,14 @@ int kernel_buf(kernel *k, kbuf b) {
     return k->bufs.n - 1;
 }
 
+int kernel_zip_lane(const kins *zip, int l, bool *of_b) {
+    int piece = (int)zip->imm_int, chunk = 16 / (int)dtype_size((tn_dtype)zip->dtype);
+    if (chunk < 2 * piece) chunk = 2 * piece;
+    int in_chunk = l % chunk, pair = in_chunk / (2 * piece);
+    *of_b = in_chunk / piece % 2;
+    return l - in_chunk + (zip->par ? chunk / 2 : 0) + pair * piece + in_chunk % piece;
+}
+
 tn_dtype kernel_reg_dtype(tn_dtype t) {
     switch (t) {
     case TN_F16:

@@ -33,22 +33,24 @@ typedef struct kmask { /* lo <= e < hi */
 
 typedef enum kop {
     K_NIL,
-    K_LOOP,    /* var over [lo, hi) step; par: split over threads in whole steps */
-    K_END,     /* of the innermost open loop */
-    K_CONST,   /* imm / imm_int in all lanes */
-    K_INDEX,   /* value of the affine idx, in dtype; lanes along `lane_coef` */
-    K_LOAD,    /* buf[idx (+ dyn * dyn_stride)]; masked lanes give imm */
-    K_STORE,   /* buf[idx] = a */
-    K_ALU,     /* elementwise op of ops.def over a, b, c */
-    K_CAST,    /* a (of src dtype) converted to dtype by the cast rule */
-    K_WRAP,    /* a rounded or wrapped to the storage dtype `src` and back (i8, u8, f16, bf16) */
-    K_RANDOM,  /* uniform of (counter a, stream imm_int, element idx) */
-    K_ACC,     /* mutable register starting at imm / imm_int */
-    K_UPD,     /* acc = acc (+ * max min by op) a; op OP_dot: acc += a * b */
-    K_ARGUPD,  /* acc (best value) and acc2 (its index, i64) from a at index idx along the reduced axis; op OP_argmax or
-                  OP_argmin */
-    K_HSUM,    /* a with all lanes combined by op (1 lane result) */
-    K_LANES,   /* lanes [imm_int, imm_int + lanes) of a */
+    K_LOOP,   /* var over [lo, hi) step; par: split over threads in whole steps */
+    K_END,    /* of the innermost open loop */
+    K_CONST,  /* imm / imm_int in all lanes */
+    K_INDEX,  /* value of the affine idx, in dtype; lanes along `lane_coef` */
+    K_LOAD,   /* buf[idx (+ dyn * dyn_stride)]; masked lanes give imm */
+    K_STORE,  /* buf[idx] = a */
+    K_ALU,    /* elementwise op of ops.def over a, b, c */
+    K_CAST,   /* a (of src dtype) converted to dtype by the cast rule */
+    K_WRAP,   /* a rounded or wrapped to the storage dtype `src` and back (i8, u8, f16, bf16) */
+    K_RANDOM, /* uniform of (counter a, stream imm_int, element idx) */
+    K_ACC,    /* mutable register starting at imm / imm_int */
+    K_UPD,    /* acc = acc (+ * max min by op) a; op OP_dot: acc += a * b */
+    K_ARGUPD, /* acc (best value) and acc2 (its index, i64) from a at index idx along the reduced axis; op OP_argmax or
+                 OP_argmin */
+    K_HSUM,   /* a with all lanes combined by op (1 lane result) */
+    K_LANES,  /* lanes [imm_int, imm_int + lanes) of a */
+    K_ZIP,    /* a and b interleaved in pieces of imm_int lanes: of each chunk (two pieces, 16 bytes at least) the low half of a
+                 and    of b, with par the high half */
     K_SCATTER, /* if 0 <= dyn < dyn_n: buf[idx + dyn * dyn_stride] += a */
 } kop;
 
@@ -126,6 +128,9 @@ affine affine_offset(affine x, int64_t c);
 affine affine_set_var(arena *a, affine x, kvar v, affine value); /* substitutes */
 int64_t affine_coef(affine x, kvar v);
 bool affine_equal(affine x, affine y);
+
+/* Where lane l of a K_ZIP comes from: that lane of a, or with *of_b of b. */
+int kernel_zip_lane(const kins *zip, int l, bool *of_b);
 
 /* kernel_equal.c: whether both are the same code, whatever they and their values are called. */
 bool kernel_equal(const kernel *x, const kernel *y);

@@ -44,6 +44,7 @@ static bool makes_register(const kins *in) {
     case K_ACC:
     case K_HSUM:
     case K_LANES:
+    case K_ZIP:
         return true;
     default:
         return false;
@@ -209,6 +210,10 @@ static void check_lanes(checker *c, reg r, const kins *in) {
     }
     if (in->op == K_LANES && (!is_visible(c, r, in->a) || in->imm_int < 0 || in->imm_int + in->lanes > ins(c, in->a)->lanes))
         problem(c, r, "takes lanes that %%%u does not have", in->a);
+    if (in->op == K_ZIP && (in->imm_int < 1 || (in->imm_int & (in->imm_int - 1)) || 2 * in->imm_int > in->lanes ||
+                            in->par > 1 || in->lanes * (int)dtype_size((tn_dtype)in->dtype) < 16 || !is_visible(c, r, in->a) ||
+                            !is_visible(c, r, in->b) || ins(c, in->a)->lanes != in->lanes || ins(c, in->b)->lanes != in->lanes))
+        problem(c, r, "interleaves pieces of %lld of %d lanes", (long long)in->imm_int, in->lanes);
 }
 
 static void check_ins(checker *c, reg r) {
@@ -267,6 +272,10 @@ static void check_ins(checker *c, reg r) {
         break;
     case K_LANES:
         check_operand(c, r, in->a, t, ins(c, in->a)->lanes, "operand");
+        break;
+    case K_ZIP:
+        check_operand(c, r, in->a, t, in->lanes, "operand");
+        check_operand(c, r, in->b, t, in->lanes, "operand");
         break;
     default:
         break;

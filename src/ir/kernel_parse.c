@@ -292,6 +292,14 @@ static void computed_text(reader *p, kins *in) { /* what stands behind "%n =" */
         expect(p, "of");
         in->imm_int = integer(p);
         expect(p, "lanes");
+    } else if (accept(p, "zip")) {
+        in->op = K_ZIP, in->a = register_word(p), src = false;
+        expect(p, ",");
+        in->b = register_word(p);
+        expect(p, "pieces"), expect(p, "of");
+        in->imm_int = integer(p);
+        in->par = !accept(p, "low");
+        if (in->par) expect(p, "high");
     } else if (accept(p, "lanes")) {
         in->op = K_LANES, in->a = register_word(p), src = false;
         expect(p, "from");

@@ -122,6 +122,9 @@ static void print_ins(const kernel *k, reg r, str *out) {
     case K_HSUM:
         str_addf(out, "across %%%u %s of %lld lanes", in->a, op_get((op_code)in->alu)->name, (long long)in->imm_int);
         break;
+    case K_ZIP:
+        str_addf(out, "zip %%%u, %%%u pieces of %lld %s", in->a, in->b, (long long)in->imm_int, in->par ? "high" : "low");
+        break;
     case K_LANES:
         str_addf(out, "lanes %%%u from %lld", in->a, (long long)in->imm_int);
         break;

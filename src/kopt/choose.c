@@ -92,6 +92,18 @@ static bool dyn_depends(const chooser *c, const kins *in, kvar v) { /* the dynam
     return seen >> v & 1;
 }
 
+/* The row along which a load that lies the wrong way for lanes along v is contiguous: squares of it can be turned in registers.
+ * Only in kernels of rows and nothing else. */
+static kvar turned_along(const chooser *c, const kins *in, kvar v) {
+    int lanes = kopt_turn_lanes((tn_dtype)in->dtype, c->lanes);
+    if (c->n_nests || in->op != K_LOAD || in->n_mask || in->dyn || affine_coef(in->idx, v) < 2 || !lanes) return -1;
+    for (kvar u = 0; u < c->k->vars.n; u++)
+        if (u != v && c->k->vars.at[u].row && affine_coef(in->idx, u) == 1 && c->k->vars.at[u].extent >= lanes &&
+            c->k->vars.at[v].extent >= lanes)
+            return u;
+    return -1;
+}
+
 static double ref_score(const chooser *c, const ref *r, kvar v) {
     const kins *in = r->in;
     bool store = in->op != K_LOAD;
@@ -106,7 +118,7 @@ static double ref_score(const chooser *c, const ref *r, kvar v) {
     else if (coef == 1)
         s = store ? 1.5 : 1;
     else
-        s = store ? -2.5 : -1.5;
+        s = store ? -2.5 : turned_along(c, in, v) >= 0 ? -0.3 : -1.5;
     for (int m = 0; m < in->n_mask; m++)
         if (affine_coef(in->mask[m].e, v)) s -= 1.5;
     int64_t extent = c->k->vars.at[v].extent;
@@ -246,8 +258,23 @@ static int alu_weight(const chooser *c, uint64_t var) {
     return n;
 }
 
+static bool tile_turned(chooser *c, kvar vec) {
+    kernel *k = c->k;
+    for (int i = 0; i < c->refs.n; i++) {
+        const kins *in = c->refs.at[i].in;
+        kvar u = turned_along(c, in, vec);
+        if (u < 0) continue;
+        int lanes = kopt_turn_lanes((tn_dtype)in->dtype, c->lanes);
+        k->vars.at[vec].role = (krole){ 1, lanes };
+        k->vars.at[u].role = (krole){ k->vars.at[u].extent >= 2 * lanes ? 2 * lanes : lanes, 1 }; /* a whole cache line */
+        return true;
+    }
+    return false;
+}
+
 static void tile_plain(chooser *c, kvar vec) {
     kernel *k = c->k;
+    if (tile_turned(c, vec)) return;
     int64_t steps = k->vars.at[vec].extent / c->lanes;
     int weight = alu_weight(c, 1ull << vec);
     int unroll = k->vars.at[vec].reduce ? 4 : weight > 24 ? 1 : weight > 8 ? 2 : 4;

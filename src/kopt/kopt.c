@@ -56,5 +56,6 @@ kernel *kopt_run(kernel *k, const target *t) {
     kopt_collapse(k);
     kopt_hoist(k);
     choose_and_stage(k, t);
+    kopt_block(k);
     return kopt_tile(k);
 }

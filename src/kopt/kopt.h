@@ -20,11 +20,20 @@ bool kopt_choose_turned(kernel *k, const target *t);
 /* stage.c: a contraction whose right operand does not fit the cache, or lies the wrong way, is done in stretches, each with a
  * copy of its part of it. Returns whether it is. */
 bool kopt_stage(kernel *k, const target *t);
+/* block.c: kernels that turn what they read do so block by block. */
+void kopt_block(kernel *k);
 /* tile.c: writes the tiled form; the scalar kernel stays as it is. */
 kernel *kopt_tile(const kernel *k);
 
 /* Cycles of one step along a contraction for a register tile of mr x nv accumulators. */
 double kopt_tile_cost(int mr, int nv);
+
+/* Lanes that loads are turned by (rows of a square in registers become its columns): 8 of 4 bytes, 4 of 8 bytes, or what the
+ * vectors in use allow. */
+static inline int kopt_turn_lanes(tn_dtype t, int lanes) {
+    int most = dtype_size(t) == 8 ? 4 : 8;
+    return lanes < most ? (lanes < 4 ? 0 : lanes) : most;
+}
 
 kernel *kopt_run(kernel *k, const target *t); /* all of them */
 

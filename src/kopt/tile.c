@@ -248,6 +248,73 @@ static void emit_instance(tiler *t, int i, const where *w) {
     t->regs.at[t->inst[i] + combo_index(t, set, w)] = kernel_push(t->o, in);
 }
 
+/* ---- loads that are turned ---- */
+
+typedef struct turned {
+    kvar along;  /* the unrolled variable along which memory is contiguous */
+    int64_t gap; /* elements from lane to lane */
+    int lanes;
+} turned_load;
+
+/* A load whose lanes lie apart in memory, while copies of another variable lie side by side, as many as there are lanes. */
+static bool find_turn(const tiler *t, const kins *s, uint64_t set, const where *w, turned_load *out) {
+    if (s->op != K_LOAD || s->n_mask || s->dyn || t->k->bufs.at[s->buf].kind == KB_LOCAL) return false;
+    *out = (turned_load){ .along = -1, .lanes = lanes_at(t, set, w) };
+    if (out->lanes != kopt_turn_lanes((tn_dtype)s->dtype, out->lanes)) return false;
+    for (kvar v = 0; v < t->k->vars.n; v++) {
+        if (!(set >> v & 1)) continue;
+        if (t->k->vars.at[v].role.lanes > 1)
+            out->gap = affine_coef(s->idx, v);
+        else if (affine_coef(s->idx, v) == 1)
+            out->along = v;
+    }
+    if (out->along < 0 || out->gap == 1) return false;
+    int first = w->pick[out->along] / out->lanes * out->lanes;
+    return first + out->lanes <= t->active[out->along].n;
+}
+
+/* Rows of a square of lanes x lanes values become columns: pieces of 1, 2, .. lanes are exchanged between rows 1, 2, .. apart.
+ */
+static void turn_square(tiler *t, reg *r, int lanes, const kins *load) {
+    for (int piece = 1; piece < lanes; piece *= 2) {
+        reg next[16];
+        bool across = piece * (int)dtype_size((tn_dtype)load->dtype) >= 16; /* chunks wider than 16 bytes: columns stay apart */
+        for (int b = 0; b < lanes; b += 2 * piece)
+            for (int k = 0; k < piece; k++)
+                for (int high = 0; high < 2; high++)
+                    next[across ? b + k + high * piece : b + 2 * k + high] = kernel_push(t->o, (kins){ .op = K_ZIP,
+                                                                                                       .dtype = load->dtype,
+                                                                                                       .src = load->dtype,
+                                                                                                       .lanes = (uint8_t)lanes,
+                                                                                                       .a = r[b + k],
+                                                                                                       .b = r[b + k + piece],
+                                                                                                       .imm_int = piece,
+                                                                                                       .par = (uint8_t)high,
+                                                                                                       .node = load->node });
+        memcpy(r, next, sizeof *r * (size_t)lanes);
+    }
+}
+
+/* The load for all copies that are turned together, when w is the first of them; nothing for the others. */
+static void emit_turned(tiler *t, int i, const where *at, const turned_load *x) {
+    const kins *s = &t->k->ins.at[i];
+    if (at->pick[x->along] % x->lanes) return;
+    where w = *at;
+    kins in = *s;
+    reg r[16];
+    in.lanes = (uint8_t)x->lanes;
+    in.idx = place_index(t, s->idx, &w, false, &in.lane_stride);
+    in.lane_stride = 1;
+    for (int l = 0; l < x->lanes; l++) {
+        kins row = in;
+        row.idx = affine_offset(in.idx, l * x->gap);
+        r[l] = kernel_push(t->o, row);
+    }
+    turn_square(t, r, x->lanes, s);
+    for (int l = 0; l < x->lanes; l++, w.pick[x->along]++)
+        t->regs.at[t->inst[i] + combo_index(t, tiled(t, t->dep[i]), &w)] = r[l];
+}
+
 static void reserve(tiler *t, int i, uint64_t set) {
     int n = count_combos(t, set) * (t->k->ins.at[i].op == K_ACC ? t->part[i].n : 1);
     t->inst[i] = t->regs.n;
@@ -282,7 +349,11 @@ static void emit_segment(tiler *t, int from, int to, kvar major) {
                 where w = { 0 };
                 unpack_combo(t, set, c, &w);
                 if (by_turn && w.pick[major] != turn) continue;
-                emit_instance(t, i, &w);
+                turned_load x;
+                if (find_turn(t, &t->k->ins.at[i], set, &w, &x))
+                    emit_turned(t, i, &w, &x);
+                else
+                    emit_instance(t, i, &w);
             }
             t->dep[i] = saved;
         }
