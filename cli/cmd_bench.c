@@ -1,4 +1,4 @@
-/* cmd_bench.c - `tenon bench`: modes, ladder, machine. */
+/* cmd_bench.c - `tenon bench`: which benchmark, and the options of all of them. */
 #include "bench.h"
 
 #include <string.h>
@@ -20,6 +20,7 @@ static int machine(cli *c) {
 static int run(cli *c) {
     const char *what = c->args[0];
     if (!strcmp(what, "ladder")) return bench_ladder(c, c->n_args > 1 ? c->args[1] : "matmul");
+    if (!strcmp(what, "exp")) return bench_exp(c, c->n_args > 1 ? c->args[1] : "write-vs-move");
     if (c->n_args > 1) cli_usage(c, "one argument too many: %s", c->args[1]);
     if (!strcmp(what, "modes")) return bench_modes(c);
     if (!strcmp(what, "gemm")) return bench_gemm(c);
@@ -34,10 +35,11 @@ static int run(cli *c) {
 
 static const cli_option options[] = {
     { "depths", 0, "LIST", "modes: nodes of the network (default 64)" },
-    { "sizes", 's', "LIST", "widths or matrix sizes: 16,64 or 4-256*2 (default 4-256*2; ladder 64-1024*2)" },
-    { "batch", 'b', "LIST", "modes: rows of the input, or `size` (default): as many as the width" },
+    { "sizes", 's', "LIST",
+      "widths or matrix sizes: 16,64 or 4-256*2 (defaults: modes 4-256*2, ladder 64-1024*2, the others their own shapes)" },
+    { "batch", 'b', "LIST", "modes: rows of the input, or `size` (default): as many as the width; train: images a step" },
     { "modes", 'm', "LIST", "modes: naive,immediate,graph,compiled,loop (default all)" },
-    { "fusion", 'f', "LIST", "modes: fusion levels of `compiled` (default 1,2,3); ladder: of the generated rung" },
+    { "fusion", 'f', "LIST", "modes: fusion levels of `compiled` (default 1,2,3); ladder and others: of the compiled graph" },
     { "threads", 't', "LIST", "CPU threads; 0 = all (default: modes 0, ladder 1; the others 1 and all, one after the other)" },
     { "cases", 0, "LIST", "gemm, conv, rows, train, compile, memory: only cases whose name has one of these words in it" },
     { "rivals", 0, NULL, "time other programs in the same rounds (bench/rivals/setup installs them)" },
@@ -55,28 +57,37 @@ static const cli_option options[] = {
 
 const cli_command command_bench = {
     "bench",
-    "modes|ladder|machine [WORK]",
-    "measure: the five modes, the ladder from naive to generated, the machine",
+    "WHAT [WORK]",
+    "measure: modes, ladder, gemm, conv, rows, train, compile, memory, exp, machine",
     "modes     random networks of Linear and ReLU layers ending in softmax, run in every mode:\n"
     "          naive (each op compiled again every time), immediate (each op by itself), graph (queued at once),\n"
     "          compiled (fused, at fusion levels 1, 2, 3) and loop (many steps in one call).\n"
     "ladder    WORK = matmul, relu, softmax or fused: from the naive loop to generated code, GFLOP/s a rung.\n"
+    "gemm      relu(x w + b), cubes and thin shapes, the weights an input or a constant.\n"
+    "conv      convolutions of well-known networks, forward and backward.\n"
+    "rows      layer norm, softmax, a chain of ten ops, transpose, copy, against the copy bandwidth at that footprint.\n"
+    "train     one training step of an MLP (SGD) and of the digits network (Adam), in loop mode.\n"
+    "compile   from the first builder to ready, without a cache on disk.\n"
+    "memory    bandwidth and latency by footprint, the caches they show, access patterns, layouts, threads and barriers.\n"
+    "exp       WORK = write-vs-move or dot-sum-dot: two experiments on where results are written and what is never stored.\n"
     "machine   the ceilings: multiply-add rate and copy bandwidth, measured now.\n\n"
-    "The variants take turns (A B C A B C ...), so that a drifting clock hits all alike; each is warmed up first. Times are "
-    "medians\n"
-    "of samples of at least 2 ms, with the 10th and 90th percentile beside them. Every output is compared element by element "
-    "with\n"
-    "double precision, before and after the timing; a difference beyond err_bound ends the program with code 1.\n"
-    "compile_us and transfer_us (parameters and input handed over once) are not part of the times; only naive compiles "
-    "inside.\n"
-    "peak_ratio is against the multiply-add rate measured in this process with as many threads; mallocs counts every "
-    "allocation\n"
-    "of the process in one timed run.\n\n"
+    "The variants take turns (A B C A B C ...), and so do the ceilings, so that a drifting clock hits all alike; each is "
+    "warmed\n"
+    "up first. Times are medians of samples of at least 2 ms, with the 10th and 90th percentile and the best beside them. "
+    "Every\n"
+    "output is compared element by element with double precision, before and after the timing; a difference beyond "
+    "err_bound\n"
+    "ends the program with code 1. compile_us and transfer_us (parameters and input handed over once) are not part of the "
+    "times;\n"
+    "only naive compiles inside. peak_ratio is against the multiply-add rate of the same rounds with as many threads; "
+    "best_ratio\n"
+    "compares the best of both; mallocs counts every allocation of the process in one timed run. docs/bench.md says more.\n\n"
     "examples:\n"
     "  tenon bench modes --depths 64 --sizes 16,64,256\n"
     "  tenon bench modes --depths 4-128*2 --sizes 256 --batch 1 --modes graph,compiled,loop\n"
     "  tenon bench ladder matmul --sizes 256,1024 --svg ladder.svg\n"
-    "  tenon bench ladder softmax --json > softmax.json\n",
+    "  tenon bench gemm --threads 1 --rivals --csv gemm.csv\n"
+    "  tenon bench rows --cases softmax,copy --json > rows.json\n",
     1,
     2,
     options,

@@ -195,8 +195,18 @@ static void run_loop(void *ud, int64_t times) {
     while (n < SUITE_MAX_PORTS && k->input[n]) ring[n] = (tn_binding){ k->input[n], k->data[n] }, n++;
     need(k, tn_run_n(k->session, times, ring, n, 1));
 }
+static void run_plain(bench_case *k, int64_t times) {
+    for (int64_t i = 0; i < times; i++) {
+        k->plain(k, k->slot_data[0]);
+        __asm__ volatile("" ::: "memory"); /* every run happens */
+    }
+}
 static void run_case(void *ud, int64_t times) {
     bench_case *k = ud;
+    if (k->plain) {
+        run_plain(k, times);
+        return;
+    }
     (k->mode == TN_MODE_LOOP ? run_loop : run_session)(ud, times);
 }
 
@@ -221,6 +231,10 @@ static void check(bench_case *k, bench_row *r) {
     r->max_abs_err = r->max_ulp = r->err_bound = 0;
     for (int i = 0; i < k->n_want; i++) {
         const expected *w = &k->want[i];
+        if (k->plain) {
+            check_one(k, r, w, k->slot_data[0]);
+            continue;
+        }
         if (!w->state) {
             int slot = tn_session_slot(k->session, w->name);
             if (slot < 0) cli_fail(k->c, "%s: no output %s", k->row.name, w->name);
@@ -240,7 +254,20 @@ static void run_and_check(bench_case *k, bench_row *r) {
     check(k, r);
 }
 
+static void make_plain_ready(bench_case *k, bench_row *r) {
+    size_t bytes = (size_t)k->out_count * sizeof(float);
+    k->n_slots = 1;
+    k->slot_data[0] = buffer_new(bytes);
+    memset(k->slot_data[0], 0xff, bytes);
+    if (!k->n_want) k->n_want = k->expect(k->c, k, NULL, k->want);
+    run_and_check(k, r);
+}
+
 static void make_ready(bench_case *k, int threads, bench_row *r) {
+    if (k->plain) {
+        make_plain_ready(k, r);
+        return;
+    }
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     o.mode = k->mode;
     o.threads = threads;
@@ -266,6 +293,8 @@ static void close_session(bench_case *k) {
     for (int i = 0; i < k->n_slots; i++) buffer_free(k->slot_data[i]);
     tn_session_free(k->session);
     tn_program_free(k->program);
+    k->session = NULL;
+    k->program = NULL;
 }
 
 static void case_free(bench_case *k) {
@@ -334,14 +363,16 @@ static void fill_roof(bench_row *r, const bench_case *k, const stats *s, rate pe
 
 static void fill_row(bench_row *r, const bench_case *k, const turns *t, int i, int threads) {
     const stats *s = &t->at[i].result;
-    tn_program_stats facts;
-    tn_program_get_stats(k->program, &facts);
+    tn_program_stats facts = { 0 };
+    if (k->program) tn_program_get_stats(k->program, &facts);
     rate peak = ceiling_rate(t, t->fma_at), bandwidth = ceiling_rate(t, t->bandwidth_at[i]);
-    r->mode = cli_mode_name(k->mode);
-    r->threads = threads;
-    r->kernels = facts.kernels;
-    r->bytes_read = (int64_t)facts.bytes_read;
-    r->bytes_written = (int64_t)facts.bytes_written;
+    r->threads = k->plain ? 1 : threads;
+    if (!k->plain) {
+        r->mode = cli_mode_name(k->mode);
+        r->kernels = facts.kernels;
+        r->bytes_read = (int64_t)facts.bytes_read;
+        r->bytes_written = (int64_t)facts.bytes_written;
+    }
     row_time(r, s, k->flops, peak);
     if (k->bytes > 0) {
         r->footprint = (int64_t)k->bytes;

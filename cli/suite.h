@@ -4,7 +4,7 @@
 
 #include "bench.h"
 
-enum { SUITE_MAX_CASES = 8, SUITE_MAX_PORTS = 8, SUITE_MAX_THREADS = 4 };
+enum { SUITE_MAX_CASES = 12, SUITE_MAX_PORTS = 8, SUITE_MAX_THREADS = 4 };
 
 /* What an output, or a state after one run, must be: |got - want| <= bound for every element. */
 typedef struct expected {
@@ -19,6 +19,9 @@ typedef struct bench_case {
     bench_row row; /* names and sizes */
     tn_graph *graph;
     tn_mode mode;
+    /* Instead of a graph: a plain loop of one thread from data[] to out, f32 (out_count elements; the only expected output). */
+    void (*plain)(const struct bench_case *k, float *out);
+    int64_t out_count;
     const char *input[SUITE_MAX_PORTS]; /* names, NULL at the end, and f32 or i32 data (buffer_new) */
     void *data[SUITE_MAX_PORTS];
     double flops;         /* of one run, as one would count by hand */

@@ -12,6 +12,7 @@ from run import Never
 
 def start(name, threads):
     jax.config.update("jax_enable_compilation_cache", False)
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # a hand-over to another thread costs more than small works
     return jax.__version__
 
 
