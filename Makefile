@@ -15,7 +15,7 @@ help:
 	@echo "make debug    debug build with tests in build/debug"
 	@echo "make fuzz     each fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS) under the sanitizers"
 	@echo "make soak     the random-graph tests over SOAK_SEEDS=$(SOAK_SEEDS) fresh seeds"
-	@echo "make bench    the measured tables: five modes, and the ladders of matmul, relu, softmax and the fused layer"
+	@echo "make bench    all measured tables (docs/bench.md), beside other programs where bench/rivals/setup has installed them"
 	@echo "make install  into PREFIX=$(PREFIX) (DESTDIR is respected)"
 	@echo "make format   clang-format over all C files"
 	@echo "make clean    remove build/"
@@ -46,12 +46,22 @@ soak:
 	@cmake --build --preset check
 	@TENON_FUZZ_SEEDS=$(SOAK_SEEDS) TENON_FUZZ_FIRST=$$(date +%s)000000 ctest --test-dir build/check -L random --timeout 86400 --output-on-failure
 
+# With RIVALS empty (make bench RIVALS=) without the other programs; absent ones are named in the output.
+RIVALS ?= --rivals
+BENCH_OUT = build/bench
+BENCH = $(TENON) bench
 bench: release
-	$(TENON) bench modes
-	$(TENON) bench ladder matmul
-	$(TENON) bench ladder relu
-	$(TENON) bench ladder softmax
-	$(TENON) bench ladder fused
+	@mkdir -p $(BENCH_OUT)
+	$(BENCH) machine
+	$(BENCH) modes --sizes 16,64,256,1024 --modes graph,compiled,loop --threads 1 $(RIVALS) --csv $(BENCH_OUT)/modes1.csv --svg $(BENCH_OUT)/modes1.svg
+	$(BENCH) modes --sizes 16,64,256,1024 --modes graph,compiled,loop --batch 1 --threads 1 $(RIVALS) --csv $(BENCH_OUT)/batch1.csv --svg $(BENCH_OUT)/batch1.svg
+	$(BENCH) modes --sizes 16,64,256,1024 --modes graph,compiled,loop $(RIVALS) --csv $(BENCH_OUT)/modes.csv --svg $(BENCH_OUT)/modes.svg
+	$(BENCH) modes --sizes 16,64,256,1024 --modes graph,compiled,loop --batch 1 $(RIVALS) --csv $(BENCH_OUT)/batch.csv --svg $(BENCH_OUT)/batch.svg
+	$(BENCH) modes --sizes 16,256 --csv $(BENCH_OUT)/naive.csv
+	for k in gemm conv rows train compile; do $(BENCH) $$k $(RIVALS) --csv $(BENCH_OUT)/$$k.csv --svg $(BENCH_OUT)/$$k.svg || exit 1; done
+	for k in matmul relu softmax fused; do $(BENCH) ladder $$k --csv $(BENCH_OUT)/ladder_$$k.csv --svg $(BENCH_OUT)/ladder_$$k.svg || exit 1; done
+	for k in write-vs-move dot-sum-dot; do $(BENCH) exp $$k --csv $(BENCH_OUT)/$$k.csv --svg $(BENCH_OUT)/$$k.svg || exit 1; done
+	$(BENCH) memory --csv $(BENCH_OUT)/memory.csv --svg $(BENCH_OUT)/memory.svg
 
 install:
 	@cmake --preset release -DCMAKE_INSTALL_PREFIX=$(PREFIX) >/dev/null

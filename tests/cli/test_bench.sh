@@ -1,0 +1,122 @@
+#!/bin/bash
+# Every benchmark at tiny sizes: exit code, JSON with the keys that scripts rely on, CSV, SVG; a spoiled result is caught; other
+# programs (here: small scripts that speak the protocol) appear as rivals, also when they refuse, lie dead or are missing.
+# Labels: slow
+set -u
+tenon=$BUILD_DIR/tenon
+[ -x "$tenon" ] || { echo "no program at $tenon"; exit 77; }
+command -v python3 >/dev/null || { echo "no python3 to read JSON with"; exit 77; }
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+export TENON_CACHE_DIR=$dir/cache
+bad=0 runs=0
+fail() { echo "FAILED: $*"; bad=1; }
+
+# bench KEYS ARGS...: runs it, and wants these keys in every row
+bench() {
+    local keys=$1
+    shift
+    runs=$((runs + 1))
+    "$tenon" bench "$@" --json -q --seconds 0.005 --csv "$dir/rows.csv" --plot "$dir/plot.svg" >"$dir/out" 2>"$dir/err" || {
+        fail "bench $*"
+        cat "$dir/err"
+        return
+    }
+    python3 - "$dir/out" "$dir/rows.csv" "$keys" <<'PY' || fail "bench $*: the report"
+import csv, json, sys
+report = json.load(open(sys.argv[1]))
+assert report["schema"] == 1 and report["command"].startswith("bench ")
+machine = report["machine"]
+assert machine["cores"] >= 1 and all(v > 0 for k in ("peak_gflops", "copy_gbs") for v in machine[k].values()), machine
+rows = report["rows"]
+assert rows, "no rows"
+for r in rows:
+    missing = [k for k in sys.argv[3].split(",") if k not in r]
+    assert not missing, (missing, r)
+    if "median_us" in r:
+        assert 0 < r["best_us"] <= r["p10_us"] <= r["median_us"] <= r["p90_us"], r
+    if "err_bound" in r:
+        assert 0 <= r["max_abs_err"] <= r["err_bound"], r
+    for k in ("peak_ratio", "best_ratio", "bandwidth_ratio", "roof_ratio"):
+        assert r.get(k, 1) > 0, r
+table = list(csv.DictReader(open(sys.argv[2])))
+assert len(table) == len(rows) and all(t["best_us"] or "median_us" not in r for t, r in zip(table, rows))
+PY
+    [ "$(head -c 4 "$dir/plot.svg" 2>/dev/null)" = "<svg" ] || fail "bench $*: no plot"
+    rm -f "$dir/rows.csv" "$dir/plot.svg"
+}
+# spoiled WORDS ARGS...: the same with one element of the result spoiled ends with code 1 and says so
+spoiled() {
+    local words=$1
+    shift
+    runs=$((runs + 1))
+    "$tenon" bench "$@" --plant-error -q --seconds 0.005 >"$dir/out" 2>"$dir/err"
+    [ $? = 1 ] || fail "bench $*: a spoiled result is not noticed"
+    grep -q "$words" "$dir/err" || { fail "bench $*: no '$words'"; cat "$dir/err"; }
+}
+
+time="median_us,p10_us,p90_us,best_us,mallocs,threads,work"
+checked="$time,max_abs_err,max_ulp,err_bound"
+bench "$checked,mode,gflops,peak_gflops,peak_ratio,best_ratio,kernels" modes --depths 4 --sizes 5 --modes graph,compiled,loop
+spoiled "element" modes --depths 4 --sizes 5 --modes compiled
+bench "$checked,rung,gflops,peak_gflops,peak_ratio,best_ratio" ladder matmul --sizes 9
+spoiled "rung" ladder matmul --sizes 9
+bench "$checked,case,variant,mode,compile_us,kernels,gflops,peak_gflops,peak_ratio,best_ratio,roof_ratio" gemm --sizes 1,7,65
+bench "$checked,gbs,bandwidth_gbs,bandwidth_ratio" gemm --cases 1x1024x1024 --threads 1
+spoiled "element" gemm --sizes 5
+bench "$checked,case,variant,gflops,peak_ratio,best_ratio" conv --sizes 6 --threads 1
+spoiled "element" conv --sizes 5 --threads 1
+bench "$checked,case,variant,footprint,gbs,bandwidth_gbs,bandwidth_ratio,best_bandwidth_ratio" rows --sizes 1,19
+spoiled "element" rows --sizes 19 --cases copy
+bench "$checked,case,batch,gflops,peak_ratio" train --batch 2 --threads 1
+spoiled "element" train --batch 2 --threads 1 --cases digits
+bench "$checked,case,kernels" compile --cases kernel --threads 1
+spoiled "off by" compile --cases kernel --threads 1
+bench "work,case" memory --largest 0 --sizes 64 --threads 1,2
+spoiled "wrong result" memory --largest 0 --sizes 64 --cases access
+bench "$checked,case,variant,size" exp write-vs-move --sizes 17 --threads 1
+bench "$checked,case,variant,size" exp dot-sum-dot --sizes 17 --threads 1
+spoiled "element" exp dot-sum-dot --sizes 17 --threads 1
+
+# Nothing is allocated inside the timed runs of compiled graphs.
+"$tenon" bench gemm --sizes 16 --threads 1 --json -q --seconds 0.005 >"$dir/out"
+python3 -c 'import json, sys; sys.exit(any(r["mallocs"] for r in json.load(open(sys.argv[1]))["rows"]))' "$dir/out" || fail "allocations in timed runs"
+
+# Rivals.
+mkdir "$dir/rivals"
+cat >"$dir/rivals/start" <<'RIVAL'
+#!/bin/bash
+case $1 in
+ort) echo "ready 1.0 on $2" ;;
+jax) echo "ready 2.0" ;;
+torch) echo "absent not today"; exit ;;
+onednn) exit 3 ;;
+*) echo "absent no such thing"; exit ;;
+esac
+while read -r word id rest; do
+    case $word in
+    case) [ "$1" = jax ] && echo "no wrong result" || echo "ok 0.1" ;;
+    run) echo "t $(printf '%d.%06d' 0 $((rest < 900 ? rest * 1000 : 900000)))" ;;
+    *) echo ok ;;
+    esac
+done
+RIVAL
+chmod +x "$dir/rivals/start"
+"$tenon" bench gemm --sizes 8 --threads 1 --seconds 0.005 --rivals --rivals-dir "$dir/rivals" --json --csv "$dir/rows.csv" >"$dir/out" 2>"$dir/err" || fail "rivals"
+python3 - "$dir/out" "$dir/rows.csv" <<'PY' || fail "rivals in the report"
+import csv, json, sys
+report = json.load(open(sys.argv[1]))
+assert report["rivals"] == {"ort": "1.0 on 1", "jax": "2.0"}, report
+assert report["rivals_absent"]["torch"] == "not today" and "onednn" in report["rivals_absent"], report
+for r in report["rows"]:
+    assert list(r["rivals"]) == ["ort"] and 900 < r["rivals"]["ort"] < 1100 and r["rival_ratio"] > 1, r
+assert all(abs(float(t["ort_us"]) - 1000) < 100 and not t["jax_us"] for t in csv.DictReader(open(sys.argv[2])))
+PY
+grep -q "jax does not do" "$dir/err" || fail "a refusal is not reported"
+"$tenon" bench gemm --sizes 8 --threads 1 --seconds 0.005 --rivals --rivals-dir "$dir/nowhere" --json >"$dir/out" 2>"$dir/err" || fail "no rivals at all"
+python3 -c 'import json, sys; r = json.load(open(sys.argv[1])); sys.exit(len(r["rivals_absent"]) != 7 or r["rivals"] != {})' "$dir/out" || fail "absent rivals are not named"
+runs=$((runs + 3))
+pgrep -P $$ >/dev/null && fail "processes are left over"
+
+echo "count: $runs benchmarks run"
+exit $bad
