@@ -88,6 +88,8 @@ plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, cons
     optimise(p, t);
     if (opts->check) check_kernels(p, "tiling");
     mem_pack(p);
+    p->threads = t->threads;
+    mem_barriers(p, t->threads);
     if (opts->check) check_plan(p);
     return p;
 }

@@ -719,15 +719,12 @@ void emit_c(const plan *p, const target *t, str *out) {
              n_slots);
     str_addf(out, "        if (steps > 1) for (int i = 0; i < %d; i++) s[%d + i] += ring[i] * (step %% ring[%d + i]);\n",
              p->io.n, SLOT_IO, p->io.n);
-    bool serial = true; /* since the last barrier only thread 0 ran */
     for (int i = 0; i < p->kernels.n; i++) {
         bool par = p->kernels.at[i].k->par_var >= 0;
-        if (par && i > 0) str_add(out, "        if (par->nt > 1) barrier(par);\n");
-        if (!par && !serial) str_add(out, "        if (par->nt > 1) barrier(par);\n");
+        if (p->kernels.at[i].barrier) str_add(out, "        if (par->nt > 1) barrier(par);\n");
         str_add(out, par ? "        " : "        if (par->tid == 0) ");
         print_call(p, i, out);
         str_add(out, "par->tid, par->nt);\n");
-        serial = !par;
     }
     str_add(out, "        if (par->nt > 1 && step + 1 < steps) barrier(par);\n    }\n}\n");
 }

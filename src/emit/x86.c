@@ -204,14 +204,13 @@ static bool put_main(image *im) {
     x86_jump(s, X86_JLE, done);
     x86_bind(s, top);
     put_ring(im);
-    bool serial = true, fits = true; /* serial: since the last barrier only thread 0 ran */
+    bool fits = true;
     for (int i = 0; i < p->kernels.n; i++) {
         bool par = p->kernels.at[i].k->par_var >= 0;
-        if ((par && i > 0) || (!par && !serial)) call_barrier(im);
+        if (p->kernels.at[i].barrier) call_barrier(im);
         int skip = par ? -1 : skip_unless_first(im);
         fits &= put_launch(im, i);
         if (skip >= 0) x86_bind(s, skip);
-        serial = !par;
     }
     mov_rm(s, RAX, RSP, im->f_step);
     x86_put(s, X86_ADDI, 0, 0, 0, x86_r(RAX), 1);

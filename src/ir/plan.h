@@ -31,9 +31,10 @@ typedef struct parg { /* kernel.bufs[i] of a launch: which plan buffer */
 
 typedef struct pkernel {
     kernel *k;
-    parg *args; /* [k->bufs.n] */
-    int code;   /* index of the first kernel with the same code (itself when it is the first) */
-    val *fused; /* graph values computed inside */
+    parg *args;   /* [k->bufs.n] */
+    bool barrier; /* all threads meet before it; see mem/barrier.c */
+    int code;     /* index of the first kernel with the same code (itself when it is the first) */
+    val *fused;   /* graph values computed inside */
     int n_fused;
     val root; /* the value it is named after */
 } pkernel;
@@ -68,12 +69,14 @@ typedef struct plan {
     VEC(pstate) states;
     VEC(why) decisions;
     int fusion;
+    int threads;                    /* that a run has, unless it has one: what pkernel.barrier is right for */
     int64_t temp_bytes, temp_bound; /* planned size of the temporary arena; lower bound */
     int64_t state_bytes, const_bytes;
     uint64_t unfused_read, unfused_written; /* traffic if every op were its own kernel */
 } plan;
 
-void plan_print(const plan *p, str *out); /* plan_text.c */
-int plan_check(const plan *p, str *out);  /* plan_check.c: offsets, liveness, aliases, races; number of problems */
+void plan_print(const plan *p, str *out);      /* plan_text.c */
+int plan_check_races(const plan *p, str *out); /* plan_race.c: barriers; called by plan_check */
+int plan_check(const plan *p, str *out);       /* plan_check.c: offsets, liveness, aliases, races; number of problems */
 
 #endif

@@ -234,5 +234,5 @@ int plan_check(const plan *p, str *out) {
         if (is_used(&c, b)) check_place(&c, b);
     check_overlaps(&c);
     check_results(&c);
-    return c.n;
+    return c.n + plan_check_races(p, out);
 }

@@ -16,6 +16,7 @@ void plan_print(const plan *p, str *out) {
     }
     for (int i = 0; i < p->kernels.n; i++) {
         const pkernel *pk = &p->kernels.at[i];
+        if (pk->barrier) str_add(out, "  barrier\n");
         str_addf(out, "  launch k%d(", pk->code);
         bool first = true;
         for (int b = 0; b < pk->k->bufs.n; b++) {

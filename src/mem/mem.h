@@ -11,5 +11,7 @@
 void mem_inplace(plan *p);
 /* pack.c: lifetimes, then offsets: largest first, lowest free place. */
 void mem_pack(plan *p);
+/* barrier.c: pkernel.barrier, for runs with that many threads. After everything else. */
+void mem_barriers(plan *p, int threads);
 
 #endif

@@ -289,6 +289,14 @@ DEFECT(one_buffer_under_two_names) {
     }
     return false;
 }
+DEFECT(barrier_left_out) {
+    for (int i = 0; i < p->kernels.n; i++)
+        if (p->kernels.at[i].barrier) {
+            p->kernels.at[i].barrier = false;
+            return true;
+        }
+    return false;
+}
 
 static const struct {
     const char *name;
@@ -296,6 +304,7 @@ static const struct {
 } defects[] = {
 #define D(name)                                                                                                                \
     { #name, name }
+    D(barrier_left_out),
     D(loop_ends_early),
     D(loop_ends_late),
     D(loop_starts_late),

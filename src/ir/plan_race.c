@@ -1,0 +1,101 @@
+/* plan_race.c - proves that threads meet often enough: between two barriers no element is written by one thread and touched by
+ * another in a different launch. (Inside one launch that is kernel_check's part.) Element by element, from the kernels' own
+ * indices: it knows nothing of how barriers are chosen. In: a checked plan. Out: problems. Scratch in the plan's arena. */
+#include "ir/kernel_walk.h"
+#include "ir/plan.h"
+
+enum { NOBODY = 0, ANY = 255, GRAIN = 4 /* bytes */, MOST = 4 << 20 /* bytes of a slot that are followed */ };
+
+typedef struct footprint { /* of one slot, since the last barrier: thread + 1, or ANY */
+    uint8_t *wrote, *read;
+    int64_t n;
+} footprint;
+
+typedef struct race {
+    const plan *p;
+    footprint *slots;
+    /* the access being followed */
+    const kernel *k;
+    const kins *in, *loop;
+    const pbuf *b;
+    bool record;
+    int64_t found;
+} race;
+
+static int thread_of(const race *c, const visit_at *v) {
+    if (c->k->par_var < 0) return 1;
+    if (!c->loop || !affine_coef(c->in->idx, c->k->par_var)) return ANY;
+    if (c->loop->par == 2) return c->p->threads;
+    int64_t steps = (c->loop->hi - c->loop->lo) / c->loop->step,
+            step = (v->var[c->k->par_var] - c->loop->lo) / c->loop->step;
+    for (int t = 0; t < c->p->threads; t++)
+        if (step < steps * (t + 1) / c->p->threads) return t + 1;
+    return ANY;
+}
+
+static void visit(const visit_at *v, void *ud) {
+    race *c = ud;
+    footprint *f = &c->slots[c->b->slot];
+    int64_t size = (int64_t)dtype_size((tn_dtype)c->b->dtype), from = c->b->offset + v->at * size;
+    int me = thread_of(c, v);
+    for (int64_t g = from / GRAIN; g <= (from + size - 1) / GRAIN && g < f->n; g++) {
+        uint8_t *mine = c->in->op == K_LOAD ? &f->read[g] : &f->wrote[g];
+        if (c->record) {
+            *mine = *mine == NOBODY || *mine == me ? (uint8_t)me : ANY;
+            continue;
+        }
+        bool meets_writer = f->wrote[g] != NOBODY && (f->wrote[g] != me || me == ANY),
+             meets_reader = c->in->op != K_LOAD && f->read[g] != NOBODY && (f->read[g] != me || me == ANY);
+        if ((meets_writer || meets_reader) && c->found < 0) c->found = v->at;
+    }
+}
+
+static void follow(race *c, int launch, bool record, str *out, int *n) {
+    const pkernel *pk = &c->p->kernels.at[launch];
+    c->k = pk->k, c->record = record;
+    int *open = ARENA_ARRAY(c->p->a, int, c->k->ins.n);
+    for (reg r = 1; r < (reg)c->k->ins.n; r++) {
+        c->in = &c->k->ins.at[r];
+        if (c->in->op != K_LOAD && c->in->op != K_STORE && c->in->op != K_SCATTER) continue;
+        if (pk->args[c->in->buf].buf < 0 || c->in->dyn) continue;
+        c->b = &c->p->bufs.at[pk->args[c->in->buf].buf];
+        if (c->slots[c->b->slot].n == 0) continue;
+        int n_open = kernel_open_loops(c->k, r, open);
+        c->loop = NULL, c->found = -1;
+        for (int i = 0; i < n_open; i++)
+            if (c->k->ins.at[open[i]].par) c->loop = &c->k->ins.at[open[i]];
+        kernel_walk(c->k, r, open, n_open, visit, c);
+        if (c->found < 0) continue;
+        str_addf(out, "launch %d (%s): element %lld of b%d is touched by another thread too, and no barrier is between\n", launch,
+                 c->k->name, (long long)c->found, pk->args[c->in->buf].buf);
+        ++*n;
+        return;
+    }
+}
+
+int plan_check_races(const plan *p, str *out) {
+    int n = 0, n_slots = SLOT_IO + p->io.n;
+    if (p->threads < 2 || p->threads > 250) return 0;
+    race c = { .p = p, .slots = ARENA_ARRAY(p->a, footprint, n_slots) };
+    for (int i = 0; i < p->bufs.n; i++) {
+        const pbuf *b = &p->bufs.at[i];
+        footprint *f = &c.slots[b->slot];
+        int64_t end = (b->offset + b->bytes + GRAIN - 1) / GRAIN;
+        if (b->slot != SLOT_CONST && end > f->n && b->offset + b->bytes <= MOST) f->n = end;
+    }
+    for (int s = 0; s < n_slots; s++) {
+        c.slots[s].wrote = ARENA_ARRAY(p->a, uint8_t, c.slots[s].n + 1);
+        c.slots[s].read = ARENA_ARRAY(p->a, uint8_t, c.slots[s].n + 1);
+    }
+    for (int i = 0; i < p->kernels.n; i++) {
+        if (p->kernels.at[i].barrier)
+            for (int s = 0; s < n_slots; s++) {
+                memset(c.slots[s].wrote, NOBODY, (size_t)c.slots[s].n);
+                memset(c.slots[s].read, NOBODY, (size_t)c.slots[s].n);
+            }
+        else
+            follow(&c, i, false, out, &n);
+        follow(&c, i, true, out, &n);
+    }
+    return n;
+}
