@@ -442,12 +442,14 @@ static void print_hsum(emitter *e, const kins *in, reg r) {
  * is the limit, and every instruction that does no arithmetic counts. */
 static int contraction_unroll(const emitter *e, reg loop) {
     const kins *in = &e->k->ins.at[loop];
-    bool tile = false;
+    bool tile = false, dot = false;
     for (reg r = loop + 1; e->k->ins.at[r].op != K_END; r++) {
         if (e->k->ins.at[r].op == K_LOOP) return 1;
         tile |= e->k->ins.at[r].op == K_LOAD && feeds_contraction(e, r);
+        dot |= e->k->ins.at[r].op == K_UPD && e->k->ins.at[r].alu == OP_dot;
     }
     int64_t steps = (in->hi - in->lo) / in->step;
+    if (dot && steps <= 8) return (int)steps; /* all of it: what the loops around it do not change can move out */
     return !tile || steps < 16 ? 1 : steps < 64 ? 4 : 8;
 }
 

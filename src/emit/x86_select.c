@@ -919,12 +919,14 @@ static bool feeds_contraction(const kernel *k, reg r) {
 
 /* Copies of a contraction's body in one iteration; see contraction_unroll in c.c. */
 static int unroll_of(const kernel *k, reg loop, int64_t trips) {
-    bool tile = false;
+    bool tile = false, dot = false;
     reg r = loop + 1;
     for (; k->ins.at[r].op != K_END; r++) {
         if (k->ins.at[r].op == K_LOOP) return 1;
         tile |= k->ins.at[r].op == K_LOAD && feeds_contraction(k, r);
+        dot |= k->ins.at[r].op == K_UPD && k->ins.at[r].alu == OP_dot;
     }
+    if (dot && trips <= 8 && (int64_t)(r - loop) * trips <= MAX_BODY) return (int)trips;
     int n = !tile || trips < 16 ? 1 : trips < 64 ? 4 : 8;
     while (n > 1 && (int)(r - loop) * n > MAX_BODY) n /= 2;
     return n;
@@ -953,6 +955,10 @@ static void sel_loop(selector *s, reg from, reg to) { /* K_LOOP at from, its K_E
         return;
     }
     int unroll = in->par ? 1 : unroll_of(s->k, from, trips);
+    if (unroll > 1 && unroll == trips) {
+        for (int64_t t = 0; t < trips; t++) fixed_iteration(s, in, in->lo + t * in->step, from + 1, to);
+        return;
+    }
     int l = open_loop(f, (xloop){ .var = in->var, .lo = in->lo, .step = in->step, .trips = trips / unroll, .par = in->par });
     f->loops.at[l].count = new_greg(f, (xgreg){ .kind = G_COUNT, .loop = l });
     x86_add(f, (xop){ .op = P_LOOP, .loop = l });

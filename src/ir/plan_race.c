@@ -26,8 +26,7 @@ static int thread_of(const race *c, const visit_at *v) {
     if (c->k->par_var < 0) return 1;
     if (!c->loop || !affine_coef(c->in->idx, c->k->par_var)) return ANY;
     if (c->loop->par == 2) return c->p->threads;
-    int64_t steps = (c->loop->hi - c->loop->lo) / c->loop->step,
-            step = (v->var[c->k->par_var] - c->loop->lo) / c->loop->step;
+    int64_t steps = (c->loop->hi - c->loop->lo) / c->loop->step, step = (v->var[c->k->par_var] - c->loop->lo) / c->loop->step;
     for (int t = 0; t < c->p->threads; t++)
         if (step < steps * (t + 1) / c->p->threads) return t + 1;
     return ANY;
@@ -66,8 +65,8 @@ static void follow(race *c, int launch, bool record, str *out, int *n) {
             if (c->k->ins.at[open[i]].par) c->loop = &c->k->ins.at[open[i]];
         kernel_walk(c->k, r, open, n_open, visit, c);
         if (c->found < 0) continue;
-        str_addf(out, "launch %d (%s): element %lld of b%d is touched by another thread too, and no barrier is between\n", launch,
-                 c->k->name, (long long)c->found, pk->args[c->in->buf].buf);
+        str_addf(out, "launch %d (%s): element %lld of b%d is touched by another thread too, and no barrier is between\n",
+                 launch, c->k->name, (long long)c->found, pk->args[c->in->buf].buf);
         ++*n;
         return;
     }

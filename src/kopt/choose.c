@@ -210,7 +210,8 @@ static void tile_contraction(chooser *c, kvar vec) {
     double best = 1e300;
     for (int nv = 1; nv <= 8 && nv <= nvec; nv++)
         for (int mr = 1; mr <= 14 && mr <= m; mr++) {
-            if (mr * nv + nv + 1 > c->t->n_vector_regs) continue;
+            int loaded = mr == 1 ? 1 : nv; /* used once, an operand comes straight from memory */
+            if (mr * nv + loaded + 1 > c->t->n_vector_regs) continue;
             double cost = shape_cost(m, nvec, mr, nv);
             if (cost < best * 0.999) best = cost, best_mr = mr, best_nv = nv;
         }

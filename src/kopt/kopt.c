@@ -56,6 +56,7 @@ kernel *kopt_run(kernel *k, const target *t) {
     kopt_collapse(k);
     kopt_hoist(k);
     choose_and_stage(k, t);
+    kopt_stream(k, t);
     kopt_block(k);
     return kopt_tile(k);
 }

@@ -1,5 +1,5 @@
-/* barrier.c - where the threads of a run must meet: before a kernel that touches memory which another thread may have touched since
- * the last meeting, unless both only read. Layers that split their rows alike need no meeting between them.
+/* barrier.c - where the threads of a run must meet: before a kernel that touches memory which another thread may have touched
+ * since the last meeting, unless both only read. Layers that split their rows alike need no meeting between them.
  *
  * In: tiled kernels, buffers with their places. Out: pkernel.barrier, right for runs with exactly `threads` threads or one. */
 #include "mem/mem.h"
@@ -7,8 +7,8 @@
 typedef struct access { /* bytes of one slot that a kernel reads or writes, by thread */
     int slot;
     int64_t lo, hi;
-    bool write, owned;            /* owned: thread t touches only [bound[t], bound[t + 1]) of it */
-    const int64_t *bound;         /* [1 .. threads - 1]; the ends are lo and hi */
+    bool write, owned;    /* owned: thread t touches only [bound[t], bound[t + 1]) of it */
+    const int64_t *bound; /* [1 .. threads - 1]; the ends are lo and hi */
 } access;
 
 typedef struct span { /* the accesses since the last meeting */
@@ -106,8 +106,8 @@ void mem_barriers(plan *p, int threads) {
             access x = access_of(&g, pk, r);
             bool known = false;
             for (int j = 0; j < own.n && !known; j++)
-                known = own.at[j].slot == x.slot && own.at[j].lo == x.lo && own.at[j].hi == x.hi && own.at[j].write == x.write &&
-                        own.at[j].owned == x.owned && same_owners(&g, &own.at[j], &x);
+                known = own.at[j].slot == x.slot && own.at[j].lo == x.lo && own.at[j].hi == x.hi &&
+                        own.at[j].write == x.write && own.at[j].owned == x.owned && same_owners(&g, &own.at[j], &x);
             if (known) continue;
             VEC_PUSH(p->a, &own, x);
             pk->barrier |= threads > 1 && conflicts(&g, &x);
