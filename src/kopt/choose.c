@@ -6,6 +6,7 @@
  * latency) over the whole shape, tails included, within the register budget MR * NV + NV + 1 (measured: larger tiles spill). */
 #include "kopt/kopt.h"
 
+enum { SLIDING = 8 };          /* unrolled rows of a contraction lane by lane (depthwise convolution) */
 enum { PAR_MIN_WORK = 60000 }; /* flops plus bytes below which a second thread costs more than it brings */
 
 typedef struct ref { /* one memory access */
@@ -208,7 +209,10 @@ static void tile_contraction(chooser *c, kvar vec) {
     int64_t m = row >= 0 ? k->vars.at[row].extent : 1;
     int best_mr = 1, best_nv = 1;
     double best = 1e300;
-    for (int nv = 1; nv <= 8 && nv <= nvec; nv++)
+    const kins *a = operand_load(c, c->dot->a), *b = operand_load(c, c->dot->b);
+    bool each = a && b && affine_coef(a->idx, vec) && affine_coef(b->idx, vec); /* lane by lane: neighbours share loads */
+    if (each) best_mr = m < SLIDING ? (int)m : SLIDING;
+    for (int nv = 1; nv <= 8 && nv <= nvec && !each; nv++)
         for (int mr = 1; mr <= 14 && mr <= m; mr++) {
             int loaded = mr == 1 ? 1 : nv; /* used once, an operand comes straight from memory */
             if (mr * nv + loaded + 1 > c->t->n_vector_regs) continue;

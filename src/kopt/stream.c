@@ -1,6 +1,6 @@
-/* stream.c - a vector times a matrix in memory: a few rows of the matrix at a time are read from end to end, and the sums wait in
- * the first-level cache. Tile by tile, the same matrix would be read in short pieces, each on a page of its own. In and out: scalar
- * form with roles.
+/* stream.c - a vector times a matrix in memory: a few rows of the matrix at a time are read from end to end, and the sums wait
+ * in the first-level cache. Tile by tile, the same matrix would be read in short pieces, each on a page of its own. In and out:
+ * scalar form with roles.
  *
  * Applies to kernels of the form: one row loop n (the lanes), accumulator, one contraction loop, epilogue, where the matrix is
  * contiguous along n and does not fit the first-level cache. The order of summation does not depend on how n is split. */
@@ -49,7 +49,8 @@ static bool recognise(streamer *s, const target *t) {
     if (a->op != K_LOAD || b->op != K_LOAD || matrix->n_mask || matrix->dyn || affine_coef(matrix->idx, s->n) != 1 ||
         (affine_coef(a->idx, s->n) && affine_coef(b->idx, s->n)))
         return false;
-    int64_t depth = k->vars.at[s->depth].extent, width = k->vars.at[s->n].extent, size = (int64_t)dtype_size((tn_dtype)matrix->src);
+    int64_t depth = k->vars.at[s->depth].extent, width = k->vars.at[s->n].extent,
+            size = (int64_t)dtype_size((tn_dtype)matrix->src);
     return s->upd < s->end && depth >= 4 * ROWS && affine_coef(matrix->idx, s->depth) >= width &&
            depth * width * size > t->l1_bytes && width * (int64_t)dtype_size((tn_dtype)ins(s, s->acc)->dtype) <= MAX_SUMS;
 }
