@@ -106,6 +106,9 @@ void rows_plot(cli *c, const char *title, const char *x_label, const char *y_lab
                const char *(*line_of)(const bench_row *r, char *buffer, size_t n_buffer), double (*x_of)(const bench_row *r),
                double (*y_of)(const bench_row *r));
 
+/* product.c: y f64[m,n] += x f64[m,k] w f32[k,n]. */
+void product_double(const double *x, const float *w, int64_t m, int64_t n, int64_t k, double *y);
+
 /* plot.c: a log-log line plot as SVG. */
 typedef struct plot_line {
     const char *label;

@@ -366,26 +366,33 @@ double ladder_flops(const char *work, const ladder_problem *p) {
 }
 
 /* The exact result in double, and for each element how far a correct f32 computation may be from it. */
+/* y += x w, size += |x| |w|. */
+static void add_product(const ladder_problem *p, double *y, double *size) {
+    int64_t nx = p->m * p->k, nw = p->k * p->n;
+    double *x = cli_alloc((size_t)nx * sizeof(double));
+    float *w = cli_alloc((size_t)nw * sizeof(float));
+    for (int64_t i = 0; i < nx; i++) x[i] = (double)p->x[i];
+    product_double(x, p->w, p->m, p->n, p->k, y);
+    for (int64_t i = 0; i < nx; i++) x[i] = fabs(x[i]);
+    for (int64_t i = 0; i < nw; i++) w[i] = fabsf(p->w[i]);
+    product_double(x, w, p->m, p->n, p->k, size);
+    free(x);
+    free(w);
+}
+
 void ladder_reference(const char *work, const ladder_problem *p, double *y, double *bound) {
     const double eps = FLT_EPSILON / 2;
-    double *size = cli_alloc((size_t)p->n * sizeof(double));
+    double *size = cli_alloc((size_t)(p->m * p->n) * sizeof(double) + 1);
+    for (int64_t i = 0; i < p->m * p->n; i++) {
+        y[i] = has_linear(work) ? (double)p->b[i % p->n] : (double)p->x[i];
+        size[i] = fabs(y[i]);
+    }
+    if (has_linear(work)) add_product(p, y, size);
     for (int64_t i = 0; i < p->m; i++) {
         double *row = y + i * p->n, *slack = bound + i * p->n;
-        for (int64_t j = 0; j < p->n; j++) {
-            row[j] = has_linear(work) ? (double)p->b[j] : (double)p->x[i * p->n + j];
-            size[j] = fabs(row[j]);
-        }
-        for (int64_t k = 0; has_linear(work) && k < p->k; k++) {
-            double a = (double)p->x[i * p->k + k];
-            for (int64_t j = 0; j < p->n; j++) {
-                double t = a * (double)p->w[k * p->n + j];
-                row[j] += t;
-                size[j] += fabs(t);
-            }
-        }
         double top = -INFINITY, sum = 0, worst = 0;
         for (int64_t j = 0; j < p->n; j++) {
-            slack[j] = has_linear(work) ? ((double)p->k + 2) * eps * size[j] : 0;
+            slack[j] = has_linear(work) ? ((double)p->k + 2) * eps * size[i * p->n + j] : 0;
             if (strcmp(work, "softmax")) row[j] = row[j] > 0 ? row[j] : 0;
             if (row[j] > top) top = row[j];
             if (slack[j] > worst) worst = slack[j];
