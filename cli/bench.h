@@ -24,8 +24,8 @@ typedef struct stats_case {
     double *sample, spent;
     int64_t allocations;
 } stats_case;
-/* Each case is warmed up, then all are sampled in rounds until they have used `seconds` each on average (at least 3 rounds; a
- * slow one leaves the rounds when it has used its own). bar may be NULL. */
+/* Each case is warmed up, then all are sampled in rounds until they have used `seconds` each on average (5 rounds, fewer where
+ * that is much too long; a slow one leaves the rounds when it has used its own). bar may be NULL. */
 void stats_measure(stats_case *cases, int n, double seconds, progress *bar);
 /* What a ceiling did in those rounds: work a second, in units of 1e9. */
 typedef struct rate {

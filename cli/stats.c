@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MAX_SAMPLES = 4000, MIN_ROUNDS = 3 };
+enum { MAX_SAMPLES = 4000, MIN_ROUNDS = 5 };
 static const double sample_seconds = 0.002;
 
 static double timed(stats_case *k) {
@@ -47,7 +47,7 @@ static bool another_round(const stats_case *cases, int n, double seconds, int ro
         counted++;
     }
     if (!counted) return round < MIN_ROUNDS;
-    if (round < MIN_ROUNDS) return round < 2 || spent < 4 * seconds * counted;
+    if (round < MIN_ROUNDS) return round < 2 || spent < 8 * seconds * counted;
     return round < MAX_SAMPLES && spent < seconds * counted;
 }
 
