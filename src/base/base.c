@@ -178,6 +178,26 @@ void str_json(str *b, const char *text) {
     }
     str_add(b, "\"");
 }
+static char locale_point(void) { /* localeconv is not for many threads */
+    char t[8];
+    snprintf(t, sizeof t, "%.1f", 1.5);
+    return t[1];
+}
+void number_write(char *out, size_t size, int digits, double v) {
+    snprintf(out, size, "%.*g", digits, v);
+    char point = locale_point(), *p = point == '.' ? NULL : strchr(out, point);
+    if (p) *p = '.';
+}
+double number_read(const char *text, const char **rest) {
+    char t[1100], *end, *p;
+    size_t n = strlen(text) < sizeof t ? strlen(text) : sizeof t - 1;
+    memcpy(t, text, n);
+    t[n] = 0;
+    if ((p = strchr(t, '.'))) *p = locale_point();
+    double v = strtod(t, &end);
+    if (rest) *rest = text + (end - t);
+    return v;
+}
 void str_double(str *b, double v) {
     if (isnan(v)) {
         str_add(b, "nan");
@@ -189,8 +209,8 @@ void str_double(str *b, double v) {
     }
     char t[40];
     for (int digits = 1; digits <= 17; digits++) {
-        snprintf(t, sizeof t, "%.*g", digits, v);
-        if (strtod(t, NULL) == v) break;
+        number_write(t, sizeof t, digits, v);
+        if (number_read(t, NULL) == v) break;
     }
     if (!strpbrk(t, ".en")) strcat(t, ".0");
     str_add(b, t);

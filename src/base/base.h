@@ -91,7 +91,11 @@ void str_add(str *b, const char *text);
 void str_addn(str *b, const char *text, size_t n);
 void str_addf(str *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void str_json(str *b, const char *text); /* quoted and escaped */
-void str_double(str *b, double v);       /* shortest text that reads back as the same double: 0.5, 1e-07, inf, -inf, nan */
+/* Numbers in texts have a decimal point, whatever the host's locale makes of snprintf and strtod. number_read takes
+ * texts of up to 1099 characters; *rest (may be NULL) is where the number ends. */
+void number_write(char *out, size_t size, int digits, double v); /* %.*g */
+double number_read(const char *text, const char **rest);
+void str_double(str *b, double v); /* shortest text that reads back as the same double: 0.5, 1e-07, inf, -inf, nan */
 
 /* 64-bit and 128-bit hashes (XXH64 construction of Y. Collet, own code); stable across machines: they name cache files. */
 typedef struct hash128 {

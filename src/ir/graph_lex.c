@@ -238,7 +238,7 @@ double lex_double(parser *p, const token *t) {
     if (t->kind != T_NUMBER || (t->ns > 1 && s[1] == 'x') || (t->ns > 2 && s[2] == 'x'))
         lex_fail_at(p, t, "expected a number, got '%.*s'", SHOW(t));
     if (!strcmp(s, "-inf")) return -(double)INFINITY;
-    double v = strtod(s, NULL);
+    double v = number_read(s, NULL);
     if (isinf(v)) lex_fail_at(p, t, "'%.*s' is too large; write inf for infinity", SHOW(t));
     return v;
 }

@@ -97,8 +97,8 @@ static void number(str *out, tn_dtype t, const void *data, int64_t i) {
     }
     char text[40];
     for (int digits = 1; digits <= 17 && !isinf(v); digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, v);
-        dtype_store(t, &back, 0, strtod(text, NULL));
+        number_write(text, sizeof text, digits, v);
+        dtype_store(t, &back, 0, number_read(text, NULL));
         if (back == bits) break;
     }
     if (isinf(v))

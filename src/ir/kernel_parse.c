@@ -94,8 +94,8 @@ static double number(reader *p) {
         n++;
     memcpy(text, p->at, n);
     text[n] = 0;
-    char *rest;
-    double v = strtod(text, &rest);
+    const char *rest;
+    double v = number_read(text, &rest);
     if (n == 0 || *rest) fail(p, "a number");
     p->at += n;
     return v;

@@ -2,6 +2,7 @@
  * computed values. */
 #include "base/base.h"
 
+#include <locale.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -243,6 +244,22 @@ static void test_str_double(void **state) {
     arena_fini(&a);
 }
 
+static void test_numbers_in_any_locale(void **state) {
+    (void)state;
+    static const char *const commas[] = { "de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "fr_FR.utf8" };
+    bool set = false;
+    for (size_t i = 0; i < COUNT_OF(commas) && !set; i++) set = setlocale(LC_NUMERIC, commas[i]) != NULL;
+    char text[40];
+    const char *rest;
+    number_write(text, sizeof text, 17, 0.5);
+    double v = number_read("1.25e-3]", &rest);
+    setlocale(LC_NUMERIC, "C");
+    assert_string_equal(text, "0.5");
+    assert_true(v == 1.25e-3);
+    assert_string_equal(rest, "]");
+    if (!set) printf("no locale with a decimal comma is installed: only C was tried\n");
+}
+
 static void test_hash(void **state) {
     (void)state;
     static const struct {
@@ -413,7 +430,7 @@ int main(void) {
         cmocka_unit_test(test_arena),  cmocka_unit_test(test_arena_limits), cmocka_unit_test(test_vec),
         cmocka_unit_test(test_str),    cmocka_unit_test(test_str_double),   cmocka_unit_test(test_hash),
         cmocka_unit_test(test_sizes),  cmocka_unit_test(test_half),         cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_philox), cmocka_unit_test(test_clock),
+        cmocka_unit_test(test_philox), cmocka_unit_test(test_clock),        cmocka_unit_test(test_numbers_in_any_locale),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
