@@ -27,9 +27,9 @@ typedef struct kernels {
     void (*stream)(char *p, size_t bytes); /* writes past the caches, where the processor can */
 } kernels;
 
-typedef int64_t q2 __attribute__((vector_size(16)));
-typedef int64_t q4 __attribute__((vector_size(32)));
-typedef int64_t q8 __attribute__((vector_size(64)));
+typedef uint64_t q2 __attribute__((vector_size(16)));
+typedef uint64_t q4 __attribute__((vector_size(32)));
+typedef uint64_t q8 __attribute__((vector_size(64)));
 
 /* Eight independent sums; eight stores a round. `hide` keeps the compiler from knowing the value (and calling memset). */
 #define WALKERS(name, target, V, reg)                                                                                          \

@@ -413,8 +413,8 @@ static void run_with_threads(suite *s, bench_case *cases, int n, int which) {
         fill_row(&row[i], &cases[i], t, i, threads);
         suite_add(s, row[i]);
         close_session(&cases[i]);
-        probe_free(t->bandwidth[i]);
     }
+    for (int i = 0; i < n; i++) probe_free(t->bandwidth[i]); /* some serve several cases */
     probe_free(t->fma);
     if (s->rivals[which]) rivals_forget(s->rivals[which]);
     free(t);
