@@ -17,6 +17,7 @@ typedef struct stats_case {
     void *ud;
     const char *label;
     bool slow;      /* a run takes seconds: no warm-up, and as few samples as give a spread */
+    bool failed;    /* clock returned less than 0: it leaves the rounds, and what it gave so far does not count */
     bool companion; /* a ceiling: sampled in every round, but not what the rounds are made for */
     stats result;
     /* owned by stats_measure */
@@ -72,6 +73,8 @@ typedef struct rivals rivals;
 rivals *rivals_open(cli *c, int threads); /* NULL unless --rivals */
 /* For each rival that can do the work (and whose result is right): a case, and in which[] its place in rival_names. */
 int rivals_prepare(rivals *r, const char *work, stats_case *out, int *which);
+/* Limits this thread, and those that it starts, to the CPUs that the rivals may use; NULL is fine. */
+void rivals_same_cpus(const rivals *r, bool on);
 void rivals_forget(rivals *r);              /* all works prepared so far */
 void rivals_json(json *j, const rivals *r); /* versions of those that are there, reasons of those that are not; NULL is fine */
 void rivals_print(FILE *f, const rivals *r);

@@ -124,6 +124,7 @@ static void measure(suite *s, const compiled *work, int which) {
     r.name = k.name;
     r.mode = cli_mode_name(k.mode);
     r.threads = k.threads;
+    rivals_same_cpus(s->rivals[which], true);
     progress bar = progress_begin(s->c, k.name, 1);
     check(&k, &r);
     double first = clock_build(&k, 1);
@@ -136,6 +137,7 @@ static void measure(suite *s, const compiled *work, int which) {
     row_rivals(&r, at + 1, rival, n - 1);
     suite_add(s, r);
     if (s->rivals[which]) rivals_forget(s->rivals[which]);
+    rivals_same_cpus(s->rivals[which], false);
 }
 
 static const char *line_of(const bench_row *r, char *buffer, size_t n) {

@@ -315,6 +315,7 @@ int bench_modes(cli *c) {
     cli_note(c, "measuring the machine");
     ceiling m = ceiling_measure(p.threads);
     rivals *rival = rivals_open(c, p.threads ? p.threads : m.cores);
+    rivals_same_cpus(rival, true);
     bench_row *rows = cli_alloc(sizeof(bench_row) * MAX_ROWS);
     int n = 0;
     for (int d = 0; d < p.n_depths; d++) {

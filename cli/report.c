@@ -71,6 +71,7 @@ void row_bandwidth(bench_row *r, const stats *s, double bytes, rate bandwidth) {
 
 void row_rivals(bench_row *r, const stats_case *cases, const int *which, int n) {
     for (int i = 0; i < n; i++) {
+        if (cases[i].failed) continue;
         double us = cases[i].result.median * 1e6, best = cases[i].result.best * 1e6;
         r->rival_us[which[i]] = us;
         r->rival_best_us[which[i]] = best;

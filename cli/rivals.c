@@ -41,6 +41,7 @@ typedef struct rival_work {
 struct rivals {
     cli *c;
     int threads, n, n_works, next_id;
+    cpu_set_t cpus; /* of this process at first */
     rival at[MAX_RIVALS];
     rival_work work[MAX_WORKS];
 };
@@ -93,12 +94,11 @@ static bool ask(rival *r, const char *question, char *answer, int seconds) {
     return ok;
 }
 
-static void limit_cpus(int threads) {
-    cpu_set_t have, some;
+static void limit_cpus(const cpu_set_t *have, int threads) {
+    cpu_set_t some;
     CPU_ZERO(&some);
-    if (sched_getaffinity(0, sizeof have, &have)) return;
     for (size_t i = 0; i < CPU_SETSIZE && CPU_COUNT(&some) < threads; i++) {
-        if (CPU_ISSET(i, &have)) CPU_SET(i, &some);
+        if (CPU_ISSET(i, have)) CPU_SET(i, &some);
     }
     sched_setaffinity(0, sizeof some, &some);
 }
@@ -109,7 +109,7 @@ static void silence(const cli *c) {
     if (null >= 0) dup2(null, 2);
 }
 
-static void start(cli *c, rival *r, const char *path, int threads) {
+static void start(cli *c, rival *r, const char *path, int threads, const cpu_set_t *have) {
     int to[2], from[2];
     char count[16];
     snprintf(count, sizeof count, "%d", threads);
@@ -123,7 +123,7 @@ static void start(cli *c, rival *r, const char *path, int threads) {
         dup2(from[1], 1);
         silence(c);
         for (int fd = 3; fd < 1024; fd++) close(fd);
-        limit_cpus(threads);
+        limit_cpus(have, threads);
         execl(path, path, r->name, count, (char *)NULL);
         dprintf(1, "absent cannot run %s: %s\n", path, strerror(errno));
         _exit(127);
@@ -141,6 +141,7 @@ rivals *rivals_open(cli *c, int threads) {
     rivals *all = cli_alloc(sizeof *all);
     all->c = c;
     all->threads = threads;
+    if (sched_getaffinity(0, sizeof all->cpus, &all->cpus)) cli_fail(c, "cannot ask for the CPUs: %s", strerror(errno));
     signal(SIGPIPE, SIG_IGN);
     char *path = cli_format("%s/start", cli_text(c, "rivals-dir", "bench/rivals"));
     char *only[MAX_RIVALS];
@@ -151,7 +152,7 @@ rivals *rivals_open(cli *c, int threads) {
         bool wanted = !n_only;
         for (int k = 0; k < n_only; k++) wanted |= !strcmp(only[k], r->name);
         if (wanted)
-            start(c, r, path, threads);
+            start(c, r, path, threads, &all->cpus);
         else
             snprintf(r->note, sizeof r->note, "not asked for");
     }
@@ -181,7 +182,8 @@ static double run_there(void *ud, int64_t times) {
     double seconds;
     snprintf(question, sizeof question, "run %d %lld", w->id, (long long)times);
     if (ask(w->who, question, answer, WORK_SECONDS) && sscanf(answer, "t %lf", &seconds) == 1 && seconds > 0) return seconds;
-    cli_fail(w->all->c, "the rival %s failed while it was timed: %s", w->who->name, w->who->pid ? answer : w->who->note);
+    cli_note(w->all->c, "%s failed while it was timed: %s", w->who->name, w->who->pid ? answer : w->who->note);
+    return -1;
 }
 
 int rivals_prepare(rivals *r, const char *work, stats_case *out, int *which) {
@@ -203,6 +205,11 @@ int rivals_prepare(rivals *r, const char *work, stats_case *out, int *which) {
         out[n++] = (stats_case){ .clock = run_there, .ud = w, .label = r->at[i].name };
     }
     return n;
+}
+
+void rivals_same_cpus(const rivals *r, bool on) {
+    if (r && on) limit_cpus(&r->cpus, r->threads);
+    if (r && !on) sched_setaffinity(0, sizeof r->cpus, &r->cpus);
 }
 
 void rivals_forget(rivals *r) {

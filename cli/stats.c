@@ -10,7 +10,11 @@ enum { MAX_SAMPLES = 4000, MIN_ROUNDS = 5 };
 static const double sample_seconds = 0.002;
 
 static double timed(stats_case *k) {
-    if (k->clock) return k->clock(k->ud, k->times);
+    if (k->clock) {
+        double spent = k->clock(k->ud, k->times);
+        k->failed |= spent < 0;
+        return spent;
+    }
     double t = cli_seconds();
     k->run(k->ud, k->times);
     return cli_seconds() - t;
@@ -22,7 +26,7 @@ static void calibrate(stats_case *k) {
     if (k->slow) return;
     double t = timed(k);
     if (t < sample_seconds) t = timed(k); /* the first run pays for page faults and sleeping threads */
-    while (t < sample_seconds) {
+    while (t < sample_seconds && !k->failed) {
         double grow = sample_seconds / (t > 1e-9 ? t : 1e-9) * 1.1;
         k->times = (int64_t)((double)k->times * (grow > 8 ? 8 : grow < 1.5 ? 1.5 : grow)) + 1;
         t = timed(k);
@@ -41,6 +45,7 @@ static bool another_round(const stats_case *cases, int n, double seconds, int ro
     double spent = 0;
     int counted = 0;
     for (int i = 0; i < n; i++) {
+        if (cases[i].failed) continue;
         if (cases[i].slow && slow_wants_more(&cases[i], seconds)) return true;
         if (cases[i].slow || cases[i].companion) continue;
         spent += cases[i].spent;
@@ -63,6 +68,7 @@ static void sample(stats_case *k) {
     if (warm) k->run(k->ud, 1);
     int64_t before = mallocs_count();
     double t = timed(k);
+    if (k->failed) return;
     k->allocations += mallocs_count() - before;
     k->result.runs += k->times;
     k->sample[k->result.samples++] = t / (double)k->times;
@@ -95,8 +101,8 @@ void stats_measure(stats_case *cases, int n, double seconds, progress *bar) {
     for (int round = 0; another_round(cases, n, seconds, round); round++) {
         for (int i = 0; i < n; i++) {
             stats_case *k = &cases[i];
+            if (k->failed || k->result.samples == MAX_SAMPLES) continue;
             if (k->slow && !slow_wants_more(k, seconds)) continue;
-            if (k->result.samples == MAX_SAMPLES) continue;
             sample(k);
             if (bar && cli_seconds() - told > 0.2) { /* between samples, never inside one */
                 progress_step(bar, i, k->label);
@@ -107,6 +113,12 @@ void stats_measure(stats_case *cases, int n, double seconds, progress *bar) {
     for (int i = 0; i < n; i++) {
         stats_case *k = &cases[i];
         int count = k->result.samples;
+        if (!count || k->failed) {
+            free(k->sample);
+            k->sample = NULL;
+            k->result = (stats){ 0 };
+            continue;
+        }
         qsort(k->sample, (size_t)count, sizeof(double), by_value);
         k->result.best = k->sample[0];
         k->result.median = quantile(k->sample, count, 0.5);

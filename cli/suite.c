@@ -384,6 +384,7 @@ static void fill_row(bench_row *r, const bench_case *k, const turns *t, int i, i
 
 static void run_with_threads(suite *s, bench_case *cases, int n, int which) {
     int threads = (int)s->threads[which];
+    rivals_same_cpus(s->rivals[which], true);
     turns *t = cli_alloc(sizeof *t);
     bench_row row[SUITE_MAX_CASES];
     char *label = cli_format("%s %s, %d thread%s", cases[0].row.work, cases[0].row.name, threads, threads > 1 ? "s" : "");
@@ -417,6 +418,7 @@ static void run_with_threads(suite *s, bench_case *cases, int n, int which) {
     for (int i = 0; i < n; i++) probe_free(t->bandwidth[i]); /* some serve several cases */
     probe_free(t->fma);
     if (s->rivals[which]) rivals_forget(s->rivals[which]);
+    rivals_same_cpus(s->rivals[which], false);
     free(t);
     free(label);
 }

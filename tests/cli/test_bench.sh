@@ -89,6 +89,7 @@ cat >"$dir/rivals/start" <<'RIVAL'
 case $1 in
 ort) echo "ready 1.0 on $2" ;;
 jax) echo "ready 2.0" ;;
+openblas) echo "ready 3.0" ;;
 torch) echo "absent not today"; exit ;;
 onednn) exit 3 ;;
 *) echo "absent no such thing"; exit ;;
@@ -96,7 +97,8 @@ esac
 while read -r word id rest; do
     case $word in
     case) [ "$1" = jax ] && echo "no wrong result" || echo "ok 0.1" ;;
-    run) echo "t $(printf '%d.%06d' 0 $((rest < 900 ? rest * 1000 : 900000)))" ;;
+    run) [ "$1" = openblas ] && exit
+        echo "t $(printf '%d.%06d' 0 $((rest < 900 ? rest * 1000 : 900000)))" ;;
     *) echo ok ;;
     esac
 done
@@ -107,11 +109,12 @@ python3 - "$dir/out" "$dir/rows.csv" <<'PY' || fail "rivals in the report"
 import csv, json, sys
 report = json.load(open(sys.argv[1]))
 assert report["rivals"] == {"ort": "1.0 on 1", "jax": "2.0"}, report
-assert report["rivals_absent"]["torch"] == "not today" and "onednn" in report["rivals_absent"], report
+assert report["rivals_absent"]["torch"] == "not today" and report["rivals_absent"]["openblas"] == "stopped answering" and "onednn" in report["rivals_absent"], report
 for r in report["rows"]:
     assert list(r["rivals"]) == ["ort"] and 900 < r["rivals"]["ort"] < 1100 and r["rival_ratio"] > 1, r
 assert all(abs(float(t["ort_us"]) - 1000) < 100 and not t["jax_us"] for t in csv.DictReader(open(sys.argv[2])))
 PY
+grep -q "openblas failed while it was timed" "$dir/err" || fail "a death is not reported"
 grep -q "jax does not do" "$dir/err" || fail "a refusal is not reported"
 "$tenon" bench gemm --sizes 8 --threads 1 --seconds 0.005 --rivals --rivals-dir "$dir/nowhere" --json >"$dir/out" 2>"$dir/err" || fail "no rivals at all"
 python3 -c 'import json, sys; r = json.load(open(sys.argv[1])); sys.exit(len(r["rivals_absent"]) != 7 or r["rivals"] != {})' "$dir/out" || fail "absent rivals are not named"
