@@ -48,7 +48,7 @@ static void choose_and_stage(kernel *k, const target *t) {
     *k = before;
     k->vars.at = vars, k->vars.cap = k->vars.n;
     kopt_choose(k, t);
-    kopt_stage(k, t);
+    if (!kopt_stream(k, t)) kopt_stage(k, t);
 }
 
 kernel *kopt_run(kernel *k, const target *t) {
@@ -56,7 +56,6 @@ kernel *kopt_run(kernel *k, const target *t) {
     kopt_collapse(k);
     kopt_hoist(k);
     choose_and_stage(k, t);
-    kopt_stream(k, t);
     kopt_block(k);
     return kopt_tile(k);
 }

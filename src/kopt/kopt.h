@@ -20,8 +20,8 @@ bool kopt_choose_turned(kernel *k, const target *t);
 /* stage.c: a contraction whose right operand does not fit the cache, or lies the wrong way, is done in stretches, each with a
  * copy of its part of it. Returns whether it is. */
 bool kopt_stage(kernel *k, const target *t);
-/* stream.c: a vector times a matrix reads the matrix row by row. */
-void kopt_stream(kernel *k, const target *t);
+/* stream.c: few vectors times a matrix read the matrix row by row. Returns whether the kernel is of that kind. */
+bool kopt_stream(kernel *k, const target *t);
 /* block.c: kernels that turn what they read do so block by block. */
 void kopt_block(kernel *k);
 /* tile.c: writes the tiled form; the scalar kernel stays as it is. */

@@ -1,16 +1,18 @@
-/* stream.c - a vector times a matrix in memory: a few rows of the matrix at a time are read from end to end, and the sums wait
- * in the first-level cache. Tile by tile, the same matrix would be read in short pieces, each on a page of its own. In and out:
+/* stream.c - few vectors times a matrix in memory: some rows of the matrix at a time are read from end to end, and the sums
+ * wait in the caches. Tile by tile, the same matrix would be read in short pieces, each on a page of its own. In and out:
  * scalar form with roles.
  *
- * Applies to kernels of the form: one row loop n (the lanes), accumulator, one contraction loop, epilogue, where the matrix is
- * contiguous along n and does not fit the first-level cache. The order of summation does not depend on how n is split. */
+ * Applies to kernels of the form: row loop m (or none, for one vector), row loop n (the lanes), accumulator, one contraction
+ * loop, epilogue, where the matrix is contiguous along n and does not fit the cache. It becomes: pieces of the contraction, n,
+ * m. The order of summation does not depend on how n is split. */
 #include "kopt/kopt.h"
 
-enum { ROWS = 8 /* of the matrix, read side by side */, MAX_SUMS = 64 << 10 /* bytes on the stack */ };
+enum { MOST_VECTORS = 8, MAX_SUMS = 256 << 10 /* bytes on the stack */ };
 
 typedef struct streamer {
     kernel *k;
-    kvar n, depth;
+    kvar m, n, depth;                    /* m: -1 for one vector */
+    int64_t rows;                        /* of the matrix, read side by side */
     int row, acc, contraction, end, upd; /* instructions */
     int sums;
     kernel out; /* only its instructions */
@@ -18,20 +20,23 @@ typedef struct streamer {
 } streamer;
 
 static const kins *ins(const streamer *s, int i) { return &s->k->ins.at[i]; }
+static int64_t extent_of(const streamer *s, kvar v) { return v >= 0 ? s->k->vars.at[v].extent : 1; }
 
-static bool recognise(streamer *s, const target *t) {
-    const kernel *k = s->k;
+static bool find_rows(streamer *s) {
     int i = 1;
-    for (; i < k->ins.n && ins(s, i)->op != K_ACC; i++) {
+    for (; i < s->k->ins.n && ins(s, i)->op != K_ACC; i++) {
         if (ins(s, i)->op == K_END || ins(s, i)->op == K_STORE || ins(s, i)->op == K_SCATTER) return false;
         if (ins(s, i)->op != K_LOOP) continue;
-        if (s->row || !k->vars.at[ins(s, i)->var].row) return false;
-        s->row = i;
+        if (s->m >= 0 || !s->k->vars.at[ins(s, i)->var].row) return false;
+        if (!s->row) s->row = i;
+        s->m = s->n, s->n = ins(s, i)->var;
     }
     s->acc = i;
-    if (!s->row || i == k->ins.n) return false;
-    s->n = ins(s, s->row)->var;
-    for (i++; i < k->ins.n; i++) {
+    return s->row && i < s->k->ins.n && s->k->vars.at[s->n].role.lanes > 1;
+}
+
+static bool find_contraction(streamer *s) {
+    for (int i = s->acc + 1; i < s->k->ins.n; i++) {
         if (ins(s, i)->op == K_ACC || ins(s, i)->op == K_ARGUPD || ins(s, i)->op == K_SCATTER) return false;
         if (ins(s, i)->op == K_LOOP) {
             if (s->contraction) return false;
@@ -41,29 +46,28 @@ static bool recognise(streamer *s, const target *t) {
         if (s->upd || ins(s, i)->alu != OP_dot || !s->contraction) return false;
         s->upd = i;
     }
-    if (!s->upd || k->vars.at[s->n].role.lanes < 2) return false;
+    if (!s->upd) return false;
     s->depth = ins(s, s->contraction)->var;
-    s->end = kopt_loop_end(k, s->contraction);
-    const kins *a = ins(s, (int)ins(s, s->upd)->a), *b = ins(s, (int)ins(s, s->upd)->b);
-    const kins *matrix = affine_coef(a->idx, s->n) ? a : b;
-    if (a->op != K_LOAD || b->op != K_LOAD || matrix->n_mask || matrix->dyn || affine_coef(matrix->idx, s->n) != 1 ||
-        (affine_coef(a->idx, s->n) && affine_coef(b->idx, s->n)))
-        return false;
-    int64_t depth = k->vars.at[s->depth].extent, width = k->vars.at[s->n].extent,
-            size = (int64_t)dtype_size((tn_dtype)matrix->src);
-    return s->upd < s->end && depth >= 4 * ROWS && affine_coef(matrix->idx, s->depth) >= width &&
-           depth * width * size > t->l1_bytes && width * (int64_t)dtype_size((tn_dtype)ins(s, s->acc)->dtype) <= MAX_SUMS;
+    s->end = kopt_loop_end(s->k, s->contraction);
+    return s->upd < s->end;
 }
 
-static kins place_of_sum(const streamer *s, kop op) {
-    const kins *acc = ins(s, s->acc);
-    return (kins){ .op = (uint8_t)op,
-                   .dtype = acc->dtype,
-                   .src = acc->dtype,
-                   .buf = (uint16_t)s->sums,
-                   .idx = affine_var(s->k->a, s->n),
-                   .node = acc->node };
+static bool recognise(streamer *s, const target *t) {
+    if (!find_rows(s) || !find_contraction(s)) return false;
+    const kins *a = ins(s, (int)ins(s, s->upd)->a), *b = ins(s, (int)ins(s, s->upd)->b);
+    const kins *matrix = affine_coef(a->idx, s->n) ? a : b, *vectors = matrix == a ? b : a;
+    if (a->op != K_LOAD || b->op != K_LOAD || matrix->n_mask || matrix->dyn || affine_coef(matrix->idx, s->n) != 1 ||
+        affine_coef(vectors->idx, s->n) || (s->m >= 0 && affine_coef(matrix->idx, s->m)))
+        return false;
+    int64_t depth = extent_of(s, s->depth), width = extent_of(s, s->n), m = extent_of(s, s->m),
+            bytes = depth * width * (int64_t)dtype_size((tn_dtype)matrix->src);
+    s->rows = m == 1 ? 8 : 16;
+    return m <= MOST_VECTORS && depth >= 4 * s->rows && affine_coef(matrix->idx, s->depth) >= width &&
+           bytes > (m == 1 ? t->l1_bytes : t->l2_bytes) &&
+           m * width * (int64_t)dtype_size((tn_dtype)ins(s, s->acc)->dtype) <= MAX_SUMS;
 }
+
+/* ---- writing ---- */
 
 static void push(streamer *s, int i, const affine *depth) { /* instruction i once more, the contraction loop at *depth */
     kins in = *ins(s, i);
@@ -76,17 +80,42 @@ static void push(streamer *s, int i, const affine *depth) { /* instruction i onc
     s->map[i] = kernel_push(&s->out, in);
 }
 
+static void open_loop(streamer *s, kvar v) {
+    kernel_push(&s->out, (kins){ .op = K_LOOP, .var = v, .hi = extent_of(s, v), .step = 1 });
+}
+
+/* n, m, and what was hoisted in front of the accumulator. */
+static void open_rows(streamer *s, bool hoisted) {
+    open_loop(s, s->n);
+    if (s->m >= 0) open_loop(s, s->m);
+    for (int i = s->row; i < s->acc && hoisted; i++)
+        if (ins(s, i)->op != K_LOOP) push(s, i, NULL);
+}
+static void close_rows(streamer *s) {
+    kernel_push(&s->out, (kins){ .op = K_END });
+    if (s->m >= 0) kernel_push(&s->out, (kins){ .op = K_END });
+}
+
+static kins access_sum(const streamer *s, kop op) {
+    const kins *acc = ins(s, s->acc);
+    affine place = affine_var(s->k->a, s->n);
+    if (s->m >= 0) place = affine_add(s->k->a, place, affine_scale(s->k->a, affine_var(s->k->a, s->m), extent_of(s, s->n)));
+    return (kins){
+        .op = (uint8_t)op, .dtype = acc->dtype, .src = acc->dtype, .buf = (uint16_t)s->sums, .idx = place, .node = acc->node
+    };
+}
+
 static void store_sum(streamer *s, reg value) {
-    kins store = place_of_sum(s, K_STORE);
+    kins store = access_sum(s, K_STORE);
     store.a = value;
     kernel_push(&s->out, store);
 }
 
 static void clear_sums(streamer *s) {
     const kins *acc = ins(s, s->acc);
-    push(s, s->row, NULL);
+    open_rows(s, false);
     store_sum(s, kernel_push(&s->out, (kins){ .op = K_CONST, .dtype = acc->dtype, .imm = acc->imm, .imm_int = acc->imm_int }));
-    kernel_push(&s->out, (kins){ .op = K_END });
+    close_rows(s);
 }
 
 /* sums += rows [first, first + count) */
@@ -94,46 +123,48 @@ static void add_rows(streamer *s, affine first, int64_t count) {
     const kins *acc = ins(s, s->acc);
     kvar inner = kernel_var(s->k, "k", count, false, true);
     affine depth = affine_add(s->k->a, first, affine_var(s->k->a, inner));
-    for (int i = s->row; i <= s->acc; i++) push(s, i, NULL);
-    kernel_push(&s->out, (kins){ .op = K_LOOP, .var = inner, .hi = count, .step = 1 });
+    kins sum = { .op = K_ALU, .alu = OP_add, .dtype = acc->dtype, .src = acc->dtype, .node = acc->node };
+    open_rows(s, true);
+    push(s, s->acc, NULL);
+    open_loop(s, inner);
     for (int i = s->acc + 1; i <= s->end; i++)
         if (i != s->contraction) push(s, i, &depth);
-    reg old = kernel_push(&s->out, place_of_sum(s, K_LOAD));
-    store_sum(s, kernel_push(&s->out, (kins){ .op = K_ALU,
-                                              .alu = OP_add,
-                                              .dtype = acc->dtype,
-                                              .src = acc->dtype,
-                                              .a = old,
-                                              .b = s->map[s->acc],
-                                              .node = acc->node }));
-    kernel_push(&s->out, (kins){ .op = K_END });
+    sum.a = kernel_push(&s->out, access_sum(s, K_LOAD)), sum.b = s->map[s->acc];
+    store_sum(s, kernel_push(&s->out, sum));
+    close_rows(s);
 }
 
-void kopt_stream(kernel *k, const target *t) {
-    streamer s = { .k = k };
-    if (k->vars.n > 60 || !recognise(&s, t)) return;
-    int64_t depth = k->vars.at[s.depth].extent;
+static void finish(streamer *s) {
+    open_rows(s, true);
+    s->map[s->acc] = kernel_push(&s->out, access_sum(s, K_LOAD));
+    for (int i = s->end + 1; i < s->k->ins.n; i++) push(s, i, NULL); /* with the ENDs of the rows */
+}
+
+bool kopt_stream(kernel *k, const target *t) {
+    streamer s = { .k = k, .m = -1, .n = -1 };
+    if (k->vars.n > 60 || !recognise(&s, t)) return false;
+    int64_t depth = extent_of(&s, s.depth), rest = depth % s.rows;
+    kbuf sums = { .dtype = ins(&s, s.acc)->dtype, .kind = KB_LOCAL, .node = ins(&s, s.acc)->node, .plan_buf = -1 };
+    sums.elems = extent_of(&s, s.n) * extent_of(&s, s.m);
+    s.sums = kernel_buf(k, sums);
     s.map = ARENA_ARRAY(k->a, reg, k->ins.n);
-    s.sums = kernel_buf(k, (kbuf){ .dtype = ins(&s, s.acc)->dtype,
-                                   .kind = KB_LOCAL,
-                                   .node = ins(&s, s.acc)->node,
-                                   .elems = k->vars.at[s.n].extent,
-                                   .plan_buf = -1 });
     s.out = (kernel){ .a = k->a };
     VEC_PUSH(k->a, &s.out.ins, (kins){ 0 });
     for (int i = 1; i < s.row; i++) push(&s, i, NULL);
     clear_sums(&s);
-    kvar block = kernel_var(k, "kb", depth / ROWS, false, false);
-    kernel_push(&s.out, (kins){ .op = K_LOOP, .var = block, .hi = depth / ROWS, .step = 1 });
-    add_rows(&s, affine_scale(k->a, affine_var(k->a, block), ROWS), ROWS);
+    kvar piece = kernel_var(k, "kb", depth / s.rows, false, false);
+    open_loop(&s, piece);
+    add_rows(&s, affine_scale(k->a, affine_var(k->a, piece), s.rows), s.rows);
     kernel_push(&s.out, (kins){ .op = K_END });
-    if (depth % ROWS) add_rows(&s, affine_const(depth - depth % ROWS), depth % ROWS);
-    for (int i = s.row; i < k->ins.n; i++) {
-        if (i == s.acc) s.map[i] = kernel_push(&s.out, place_of_sum(&s, K_LOAD));
-        if (i < s.acc || i > s.end) push(&s, i, NULL);
-    }
+    if (rest) add_rows(&s, affine_const(depth - rest), rest);
+    finish(&s);
     k->ins.at = s.out.ins.at, k->ins.n = s.out.ins.n, k->ins.cap = s.out.ins.cap;
-    k->vars.at[s.n].row = false; /* local memory is indexed by it */
-    k->vars.at[s.n].role.unroll = 2;
+    k->vars.at[s.n].row = false; /* local memory is indexed by them */
+    if (s.m >= 0)
+        k->vars.at[s.m].row = false;
+    else
+        k->vars.at[s.n].role.unroll = 2;
+    if (k->par_var >= 0) k->par_var = s.n;
     kopt_sweep(k);
+    return true;
 }
