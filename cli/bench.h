@@ -104,7 +104,8 @@ bool row_error(bench_row *r, const float *got, const double *want, int64_t n);
 void rows_csv(cli *c, const char *path, const bench_row *rows, int n);
 /* The whole answer: JSON on stdout, or a table; then --csv. */
 void rows_report(cli *c, const char *command, const ceiling *m, const rivals *rival, const bench_row *rows, int n);
-/* --svg (or --plot): one line for each distinct text `line_of` gives, over x_of, of y_of (a NULL line or y <= 0: no point). */
+/* --svg (or --plot): one line for each distinct text `line_of` gives, over x_of, of y_of (a NULL line or y <= 0: no point), and
+ * beside it one of the fastest rival. */
 void rows_plot(cli *c, const char *title, const char *x_label, const char *y_label, const bench_row *rows, int n,
                const char *(*line_of)(const bench_row *r, char *buffer, size_t n_buffer), double (*x_of)(const bench_row *r),
                double (*y_of)(const bench_row *r));

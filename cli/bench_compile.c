@@ -124,20 +124,21 @@ static void measure(suite *s, const compiled *work, int which) {
     r.name = k.name;
     r.mode = cli_mode_name(k.mode);
     r.threads = k.threads;
-    rivals_same_cpus(s->rivals[which], true);
+    rivals *others = suite_rivals(s, which);
+    rivals_same_cpus(others, true);
     progress bar = progress_begin(s->c, k.name, 1);
     check(&k, &r);
     double first = clock_build(&k, 1);
     at[0] = (stats_case){ .clock = clock_build, .ud = &k, .label = k.name, .slow = first > 0.02 };
-    if (s->rivals[which]) n += rivals_prepare(s->rivals[which], k.rival, at + 1, rival);
+    if (others) n += rivals_prepare(others, k.rival, at + 1, rival);
     for (int i = 1; i < n; i++) at[i].slow = true;
     stats_measure(at, n, s->seconds, &bar);
     progress_end(&bar);
     row_time(&r, &at[0].result, 0, (rate){ 0, 0 });
     row_rivals(&r, at + 1, rival, n - 1);
     suite_add(s, r);
-    if (s->rivals[which]) rivals_forget(s->rivals[which]);
-    rivals_same_cpus(s->rivals[which], false);
+    if (others) rivals_forget(others);
+    rivals_same_cpus(others, false);
 }
 
 static const char *line_of(const bench_row *r, char *buffer, size_t n) {
@@ -152,7 +153,8 @@ int bench_compile(cli *c) {
     suite s = suite_begin(c, "bench compile");
     if (c->ctx) tn_ctx_free(c->ctx);
     c->ctx = NULL;
-    for (int t = 0; t < s.n_threads; t++) {
+    int n = cli_text(c, "threads", NULL) ? s.n_threads : 1; /* compiling does not depend on it */
+    for (int t = 0; t < n; t++) {
         for (size_t i = 0; i < COUNT_OF(works); i++) measure(&s, &works[i], t);
     }
     suite_report(&s);

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { WIDTH = 860, HEIGHT = 520, LEFT = 80, RIGHT = 210, TOP = 50, BOTTOM = 60 };
+enum { WIDTH = 980, HEIGHT = 520, LEFT = 80, RIGHT = 330, TOP = 50, BOTTOM = 60 };
 
 /* Okabe and Ito's palette: told apart with colour-blind eyes too. */
 static const char *const colors[] = { "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8a8a00" };

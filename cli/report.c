@@ -295,31 +295,63 @@ void rows_report(cli *c, const char *command, const ceiling *m, const rivals *ri
     if (csv) rows_csv(c, csv, rows, n);
 }
 
+enum { MAX_LINES = 24 };
+typedef struct plotted { /* lines so far, with room for `room` points each */
+    plot_line line[MAX_LINES];
+    double *x, *y;
+    int n, room;
+} plotted;
+
+static void add_point(plotted *p, const char *name, double x, double y) {
+    int k = 0;
+    while (k < p->n && strcmp(p->line[k].label, name)) k++;
+    if (k == MAX_LINES) return; /* more lines than colours can tell apart */
+    if (k == p->n) {
+        size_t from = (size_t)k * (size_t)p->room;
+        p->line[p->n++] = (plot_line){ cli_format("%s", name), p->x + from, p->y + from, 0 };
+    }
+    int at = k * p->room + p->line[k].n++;
+    p->x[at] = x;
+    p->y[at] = y;
+}
+
+static bool has_point(const plotted *p, double x, double y) {
+    for (int k = 0; k < p->n; k++) {
+        for (int i = 0; i < p->line[k].n; i++) {
+            if (fabs(p->line[k].x[i] - x) <= 0 && fabs(p->line[k].y[i] - y) <= 0) return true;
+        }
+    }
+    return false;
+}
+
+/* The row as the fastest rival would have it. */
+static bench_row of_rival(const bench_row *r) {
+    bench_row fast = *r;
+    fast.median_us = r->median_us * r->rival_ratio;
+    if (r->gflops > 0) fast.gflops = r->gflops / r->rival_ratio;
+    if (r->gbs > 0) fast.gbs = r->gbs / r->rival_ratio;
+    return fast;
+}
+
 void rows_plot(cli *c, const char *title, const char *x_label, const char *y_label, const bench_row *rows, int n,
                const char *(*line_of)(const bench_row *r, char *buffer, size_t n_buffer), double (*x_of)(const bench_row *r),
                double (*y_of)(const bench_row *r)) {
-    enum { MAX_LINES = 24 };
     const char *svg = cli_text(c, "svg", cli_text(c, "plot", NULL));
     if (!svg || !n) return;
-    plot_line lines[MAX_LINES];
-    int n_lines = 0;
-    double *x = cli_alloc(sizeof(double) * (size_t)n * MAX_LINES), *y = cli_alloc(sizeof(double) * (size_t)n * MAX_LINES);
+    size_t room = sizeof(double) * (size_t)n * MAX_LINES;
+    plotted p = { .x = cli_alloc(room), .y = cli_alloc(room), .room = n };
     for (int i = 0; i < n; i++) {
-        char buffer[96];
+        char buffer[96], rival[128];
         const char *name = line_of(&rows[i], buffer, sizeof buffer);
-        double height = y_of(&rows[i]);
-        int k = 0;
-        if (!name || !(height > 0)) continue;
-        while (k < n_lines && strcmp(lines[k].label, name)) k++;
-        if (k == MAX_LINES) continue; /* more lines than colours can tell apart */
-        if (k == n_lines)
-            lines[n_lines++] = (plot_line){ cli_format("%s", name), x + (size_t)k * (size_t)n, y + (size_t)k * (size_t)n, 0 };
-        int at = lines[k].n++;
-        x[k * n + at] = x_of(&rows[i]);
-        y[k * n + at] = height;
+        if (!name || !(y_of(&rows[i]) > 0)) continue;
+        add_point(&p, name, x_of(&rows[i]), y_of(&rows[i]));
+        if (!(rows[i].rival_ratio > 0)) continue;
+        bench_row fast = of_rival(&rows[i]);
+        snprintf(rival, sizeof rival, "%s: fastest rival", name);
+        if (!has_point(&p, x_of(&fast), y_of(&fast))) add_point(&p, rival, x_of(&fast), y_of(&fast)); /* once for all modes */
     }
-    plot_svg(c, svg, title, x_label, y_label, lines, n_lines);
-    for (int k = 0; k < n_lines; k++) free((char *)lines[k].label);
-    free(x);
-    free(y);
+    plot_svg(c, svg, title, x_label, y_label, p.line, p.n);
+    for (int k = 0; k < p.n; k++) free((char *)p.line[k].label);
+    free(p.x);
+    free(p.y);
 }

@@ -23,8 +23,12 @@ suite suite_begin(cli *c, const char *command) {
     s.seed = (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX);
     const char *filter = cli_text(c, "cases", NULL);
     if (filter) s.n_filter = cli_words(c, filter, s.filter, COUNT_OF(s.filter));
-    for (int i = 0; i < s.n_threads; i++) s.rivals[i] = rivals_open(c, (int)s.threads[i]);
     return s;
+}
+
+rivals *suite_rivals(suite *s, int which) {
+    if (!s->rivals[which]) s->rivals[which] = rivals_open(s->c, (int)s->threads[which]);
+    return s->rivals[which];
 }
 
 bool suite_wants(const suite *s, const char *name) {
@@ -384,7 +388,10 @@ static void fill_row(bench_row *r, const bench_case *k, const turns *t, int i, i
 
 static void run_with_threads(suite *s, bench_case *cases, int n, int which) {
     int threads = (int)s->threads[which];
-    rivals_same_cpus(s->rivals[which], true);
+    bool asked = false;
+    for (int i = 0; i < n; i++) asked |= cases[i].rival != NULL;
+    rivals *rival = asked ? suite_rivals(s, which) : NULL;
+    rivals_same_cpus(rival, true);
     turns *t = cli_alloc(sizeof *t);
     bench_row row[SUITE_MAX_CASES];
     char *label = cli_format("%s %s, %d thread%s", cases[0].row.work, cases[0].row.name, threads, threads > 1 ? "s" : "");
@@ -396,11 +403,11 @@ static void run_with_threads(suite *s, bench_case *cases, int n, int which) {
         t->at[t->n++] = (stats_case){ .run = run_case, .ud = &cases[i], .label = cases[i].row.variant };
     }
     add_ceilings(t, cases, n, threads);
-    for (int i = 0; i < n && s->rivals[which]; i++) {
+    for (int i = 0; i < n && rival; i++) {
         t->rival_at[i] = t->n;
         if (!cases[i].rival) continue;
         progress_step(&bar, i, "rivals get ready");
-        t->n_rivals[i] = rivals_prepare(s->rivals[which], cases[i].rival, t->at + t->n, t->rival_which[i]);
+        t->n_rivals[i] = rivals_prepare(rival, cases[i].rival, t->at + t->n, t->rival_which[i]);
         t->n += t->n_rivals[i];
     }
     bar.total = t->n;
@@ -417,8 +424,8 @@ static void run_with_threads(suite *s, bench_case *cases, int n, int which) {
     }
     for (int i = 0; i < n; i++) probe_free(t->bandwidth[i]); /* some serve several cases */
     probe_free(t->fma);
-    if (s->rivals[which]) rivals_forget(s->rivals[which]);
-    rivals_same_cpus(s->rivals[which], false);
+    if (rival) rivals_forget(rival);
+    rivals_same_cpus(rival, false);
     free(t);
     free(label);
 }

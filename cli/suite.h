@@ -64,6 +64,7 @@ typedef struct suite {
 suite suite_begin(cli *c, const char *command);
 /* A text that lives as long as the suite, for names in rows. */
 const char *suite_text(suite *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
+rivals *suite_rivals(suite *s, int which);          /* for threads[which], started at the first call; NULL unless --rivals */
 bool suite_wants(const suite *s, const char *name); /* --cases: some word of it is part of the name */
 bench_case case_new(suite *s, const char *work, const char *name, const char *variant); /* with an empty graph */
 void case_input(bench_case *k, const char *name, void *data);
