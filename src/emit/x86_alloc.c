@@ -2,10 +2,11 @@
  * place in the frame (or, for constants, in the pool) where it lives instead.
  *
  * An interval runs from the definition to the last use; what enters a loop from outside lives to the loop's end. When registers
- * run out, the value with the fewest uses, weighted by loop depth, gives its own up for its whole life. */
+ * run out, the value with the fewest uses, weighted by loop depth, gives its own up for its whole life: instructions read it in
+ * memory where they can, elsewhere a copy that lives for one operation is put in, and the scan starts again. */
 #include "emit/x86_ir.h"
 
-enum { RESERVED = 3 };
+enum { MAX_ROUNDS = 12 };
 
 /* rax, rcx, rdx serve addresses and indices that have no register; rsp and rbp hold the frame. */
 static const int8_t general[] = { RSI, RDI, R8, R9, R10, R11, RBX, R12, R13, R14, R15 };
@@ -14,8 +15,7 @@ typedef struct scan {
     xfn *f;
     vreg vec[32]; /* who is there */
     greg gen[16];
-    int n_vec;
-    bool spilled;
+    bool spilled; /* something new has lost its register */
 } scan;
 
 static float weight_of(const xfn *f, int32_t loop) {
@@ -68,7 +68,7 @@ static void find_loops(xfn *f) {
 
 /* Uses first, from the back: whether an induction is needed is known when the loop's start is reached. */
 static void find_intervals(xfn *f) {
-    for (int i = 1; i < f->v.n; i++) f->v.at[i].start = -1, f->v.at[i].end = -1, f->v.at[i].weight = 0;
+    for (int i = 1; i < f->v.n; i++) f->v.at[i].start = -1, f->v.at[i].end = -1, f->v.at[i].weight = f->v.at[i].brief ? 1e30f : 0;
     for (int i = 1; i < f->g.n; i++) {
         xgreg *g = &f->g.at[i];
         g->start = g->kind == G_IV || g->kind == G_COUNT ? f->loops.at[g->loop].first : -1;
@@ -102,19 +102,24 @@ static void find_intervals(xfn *f) {
 
 /* ---- the scan ---- */
 
+static void lose(scan *s, vreg r) {
+    s->f->v.at[r].phys = -1;
+    s->f->v.at[r].spilled = s->spilled = true;
+    if (s->f->v.at[r].brief) x86_unsupported(s->f, "more values in one operation than registers");
+}
+
 static void take_vec(scan *s, vreg r, int prefer) {
     xfn *f = s->f;
     xvreg *v = &f->v.at[r];
     int at = -1;
     if (prefer >= 0 && !s->vec[prefer]) at = prefer;
-    for (int p = 0; p < s->n_vec && at < 0; p++)
+    for (int p = 0; p < f->n_vregs_phys && at < 0; p++)
         if (!s->vec[p]) at = p;
     if (at < 0) {
         float least = v->weight;
-        for (int p = 0; p < s->n_vec; p++)
+        for (int p = 0; p < f->n_vregs_phys; p++)
             if (f->v.at[s->vec[p]].weight < least) least = f->v.at[s->vec[p]].weight, at = p;
-        s->spilled = true;
-        if (at >= 0) f->v.at[s->vec[at]].phys = -1;
+        lose(s, at >= 0 ? s->vec[at] : r);
     }
     v->phys = (int8_t)at;
     if (at >= 0) s->vec[at] = r;
@@ -130,7 +135,8 @@ static void take_gen(scan *s, greg r) {
     if (at < 0) {
         float least = g->weight;
         for (size_t p = 0; p < COUNT_OF(general); p++)
-            if (f->g.at[s->gen[general[p]]].weight < least) least = f->g.at[s->gen[general[p]]].weight, at = general[p];
+            if (f->g.at[s->gen[general[p]]].weight < least)
+                least = f->g.at[s->gen[general[p]]].weight, at = general[p];
         if (at >= 0) f->g.at[s->gen[at]].phys = -1;
     }
     g->phys = (int8_t)at;
@@ -138,7 +144,7 @@ static void take_gen(scan *s, greg r) {
 }
 
 static void expire(scan *s, int32_t pos) { /* what ends at pos or before */
-    for (int p = 0; p < s->n_vec; p++)
+    for (int p = 0; p < s->f->n_vregs_phys; p++)
         if (s->vec[p] && s->f->v.at[s->vec[p]].end <= pos) s->vec[p] = 0;
     for (int p = 0; p < 16; p++)
         if (s->gen[p] && s->f->g.at[s->gen[p]].end <= pos) s->gen[p] = 0;
@@ -158,13 +164,13 @@ static void scan_op(scan *s, int32_t pos) {
         take_gen(s, l->count);
     }
     if (o->op == P_DYN) take_gen(s, o->mem.index);
-    if (o->dst && f->v.at[o->dst].start == pos) {
+    if (o->dst && f->v.at[o->dst].start == pos && !f->v.at[o->dst].spilled) {
         vreg like = o->op == P_FMA ? o->c : o->op == P_MOV ? o->a : 0;
         take_vec(s, o->dst, like ? f->v.at[like].phys : -1);
     }
     if (o->op != P_CALL) return;
     o->live = o->glive = 0;
-    for (int p = 0; p < s->n_vec; p++)
+    for (int p = 0; p < f->n_vregs_phys; p++)
         if (s->vec[p] && s->vec[p] != o->dst && f->v.at[s->vec[p]].end > pos) o->live |= 1u << p;
     for (int p = 0; p < 16; p++)
         if (s->gen[p] && f->g.at[s->gen[p]].end > pos) o->glive |= 1u << p;
@@ -179,37 +185,76 @@ static void scan_all(scan *s) {
     for (int32_t i = 0; i < f->n_order; i++) scan_op(s, i);
 }
 
-/* ---- places of what has no register ---- */
+/* ---- what has no register ---- */
 
 static bool is_remat(const xfn *f, vreg r) { return !f->v.at[r].is_mutable && f->ops.at[f->v.at[r].def].op == P_CONST; }
+static bool in_memory(const xfn *f, vreg r) { return r && f->v.at[r].spilled; }
 
-/* Whether spilled operands of all operations can be read where they live, without a register in between. */
-static bool in_place(const xfn *f) {
-    for (int i = 0; i < f->n_order; i++) {
-        const xop *o = &f->ops.at[f->order[i]];
-        const vreg r[3] = { o->a, o->b, o->c };
-        if (o->dst && f->v.at[o->dst].phys < 0 && !is_remat(f, o->dst)) return false;
-        int n = 0, which = -1;
-        for (int k = 0; k < 3; k++)
-            if (r[k] && f->v.at[r[k]].phys < 0) n++, which = k;
-        if (n == 0) continue;
-        if (n > 1 || o->has_mem) return false;
-        if (o->op == P_MOV) continue;
-        if (o->op == P_FMA && which > 0) continue;
-        if (o->op >= X86_N_INS) return false;
-        int form = x86_table[o->op].form;
-        if ((form == F_RM || form == F_RMI)                       ? which != 0
-            : (form == F_RVM || form == F_RVMI || form == F_RVMR) ? which != 1
-                                                                  : true)
-            return false;
+/* Which operand of the operation may be in memory: bits 1 a, 2 b, 4 c. */
+static int memory_operands(const xop *o) {
+    if (o->op == P_MOV) return 1;
+    if (o->has_mem || (o->op >= X86_N_INS && o->op != P_FMA)) return 0;
+    if (o->op == P_FMA) return 2 | 4;
+    int form = x86_table[o->op].form;
+    return form == F_RM || form == F_RMI ? 1 : form == F_RVM || form == F_RVMI || form == F_RVMR ? 2 : 0;
+}
+
+static vreg brief_copy(xfn *f, int32_t *order, int *n, vreg of) {
+    xop o = { .op = P_MOV, .vl = f->v.at[of].vl, .a = of };
+    if (is_remat(f, of)) o = (xop){ .op = P_CONST, .vl = f->v.at[of].vl, .imm = f->ops.at[f->v.at[of].def].imm };
+    VEC_PUSH(f->a, &f->v, (xvreg){ .vl = f->v.at[of].vl, .brief = true, .def = f->ops.n });
+    o.dst = (vreg)(f->v.n - 1);
+    VEC_PUSH(f->a, &f->ops, o);
+    order[(*n)++] = f->ops.n - 1;
+    return o.dst;
+}
+
+static void rewrite_op(xfn *f, int32_t at, int32_t *order, int *n) {
+    xop *o = &f->ops.at[at];
+    if (o->op == P_CONST && in_memory(f, o->dst) && is_remat(f, o->dst)) return; /* made again where it is used */
+    if (o->op != P_MOV && in_memory(f, o->a) && !in_memory(f, o->b) && o->b && (o->op == P_FMA || x86_commutes(o->op))) {
+        vreg t = o->a;
+        o->a = o->b, o->b = t;
     }
-    return true;
+    int allowed = memory_operands(o);
+    if (o->op == P_MOV && in_memory(f, o->dst)) allowed = 0;
+    const vreg old[3] = { o->a, o->b, o->c };
+    vreg now[3] = { o->a, o->b, o->c };
+    int32_t loop = o->loop;
+    for (int k = 0; k < 3; k++) {
+        if (!in_memory(f, old[k])) continue;
+        if (allowed >> k & 1) {
+            allowed = 0; /* one at most */
+            continue;
+        }
+        for (int j = 0; j < k && now[k] == old[k]; j++)
+            if (old[j] == old[k] && now[j] != old[j]) now[k] = now[j];
+        if (now[k] != old[k]) continue;
+        now[k] = brief_copy(f, order, n, old[k]);
+        f->ops.at[f->ops.n - 1].loop = loop;
+    }
+    o = &f->ops.at[at];
+    o->a = now[0], o->b = now[1], o->c = now[2];
+    order[(*n)++] = at;
+    vreg d = o->dst;
+    if (!in_memory(f, d) || o->op == P_MOV) return;
+    VEC_PUSH(f->a, &f->v, (xvreg){ .vl = f->v.at[d].vl, .brief = true, .def = at });
+    f->ops.at[at].dst = (vreg)(f->v.n - 1);
+    VEC_PUSH(f->a, &f->ops, (xop){ .op = P_MOV, .vl = f->v.at[d].vl, .dst = d, .a = (vreg)(f->v.n - 1), .loop = loop });
+    order[(*n)++] = f->ops.n - 1;
+}
+
+static void rewrite(xfn *f) {
+    int32_t *order = ARENA_ARRAY(f->a, int32_t, 5 * f->n_order + 1);
+    int n = 0;
+    for (int i = 0; i < f->n_order; i++) rewrite_op(f, f->order[i], order, &n);
+    f->order = order, f->n_order = n;
 }
 
 static void place(xfn *f) {
     for (int i = 1; i < f->v.n; i++) {
         xvreg *v = &f->v.at[i];
-        if (v->start < 0 || v->phys >= 0) continue;
+        if (!v->spilled) continue;
         v->remat = is_remat(f, (vreg)i);
         if (v->remat) {
             v->slot = f->ops.at[v->def].imm;
@@ -219,6 +264,7 @@ static void place(xfn *f) {
             f->frame += f->vb;
         }
     }
+    f->frame = (f->frame + 7) & ~(int64_t)7;
     for (int i = 1; i < f->g.n; i++) {
         xgreg *g = &f->g.at[i];
         if (g->end < 0 || g->phys >= 0 || g->kind == G_LOCAL) continue;
@@ -233,13 +279,13 @@ static void place(xfn *f) {
 }
 
 void x86_alloc(xfn *f) {
-    find_loops(f);
-    find_intervals(f);
-    scan s = { .f = f, .n_vec = f->n_vregs_phys };
-    scan_all(&s);
-    if (s.spilled && !in_place(f)) {
-        s = (scan){ .f = f, .n_vec = f->n_vregs_phys - RESERVED };
-        f->reserved = true;
+    scan s = { .spilled = true };
+    for (int round = 0; s.spilled && !f->unsupported; round++) {
+        if (round == MAX_ROUNDS) x86_unsupported(f, "registers that do not settle");
+        if (round) rewrite(f);
+        find_loops(f);
+        find_intervals(f);
+        s = (scan){ .f = f };
         scan_all(&s);
     }
     place(f);

@@ -1,24 +1,14 @@
 /* x86_code.c - operations with registers to machine code. In: xfn after x86_alloc. Out: a function at the end of f->s:
  *     void kernel(char *const *buffer (rdi), int64_t tid (rsi), int64_t nt (rdx))
- * It may change every register but rsp and rbp. rax, rcx and rdx are scratch for addresses; the last three vector registers are
- * scratch for spilled values when x86_alloc reserved them. */
+ * It may change every register but rsp and rbp. rax, rcx and rdx are scratch for addresses. */
 #include "emit/x86_ir.h"
 
 typedef struct coder {
     xfn *f;
     x86_asm *s;
-    int n_scratch; /* in use by the current operation */
     int ends[256]; /* labels of the open P_IFs */
     int n_ends;
 } coder;
-
-static int scratch(coder *c) {
-    if (!c->f->reserved || c->n_scratch > 2) {
-        x86_unsupported(c->f, "more spilled values than one operation can hold");
-        return 0;
-    }
-    return c->f->n_vregs_phys - 1 - c->n_scratch++;
-}
 
 static int32_t small(coder *c, int64_t v) {
     if (v < INT32_MIN || v > INT32_MAX) x86_unsupported(c->f, "an offset of more than 31 bits");
@@ -35,18 +25,8 @@ static x86_opnd rm_of(coder *c, vreg r) {
 }
 static int reg_of(coder *c, vreg r) {
     int p = c->f->v.at[r].phys;
-    if (p >= 0) return p;
-    p = scratch(c);
-    x86_put(c->s, X86_MOVUPS, c->f->v.at[r].vl, p, 0, home(c->f, r), 0);
-    return p;
-}
-static int dst_of(coder *c, vreg r) {
-    int p = c->f->v.at[r].phys;
-    return p >= 0 ? p : scratch(c);
-}
-static void finish(coder *c, vreg r, int p) {
-    const xvreg *v = &c->f->v.at[r];
-    if (v->phys < 0) x86_put(c->s, X86_MOVUPS_ST, v->vl, p, 0, x86_m(RSP, v->slot), 0);
+    if (p < 0) x86_unsupported(c->f, "an operand without a register");
+    return p < 0 ? 0 : p;
 }
 
 /* ---- general registers ---- */
@@ -209,14 +189,11 @@ static void open_if(coder *c, const xop *o) {
 
 static void spill_to(coder *c, vreg r, int vl, int32_t at) {
     if (!r) return;
-    c->n_scratch = 0;
     x86_put(c->s, X86_MOVUPS_ST, vl, reg_of(c, r), 0, x86_m(RSP, at), 0);
-    c->n_scratch = 0;
 }
 static void fetch(coder *c, const xop *o) {
-    int d = dst_of(c, o->dst);
+    int d = reg_of(c, o->dst);
     x86_put(c->s, X86_MOVUPS, c->f->v.at[o->dst].vl, d, 0, x86_m(RSP, 128), 0);
-    finish(c, o->dst, d);
 }
 
 static void put_call(coder *c, const xop *o) {
@@ -293,8 +270,7 @@ static void put_lane_op(coder *c, const xop *o) {
             x86_put(s, X86_MOV_ST, 0, RAX, 0, r, 0);
         } else {
             bool f32 = o->imm == L_I64_F32;
-            int d = dst_of(c, o->dst); /* its old value is in memory by now */
-            c->n_scratch = 0;
+            int d = reg_of(c, o->dst); /* its old value is in memory by now */
             a = x86_m(RSP, l * 8), r = x86_m(RSP, 128 + l * (f32 ? 4 : 8));
             x86_put(s, X86_PXOR, 0, d, d, x86_r(d), 0);
             x86_put(s, f32 ? X86_CVTSI2SS : X86_CVTSI2SD, 0, d, d, a, 0);
@@ -317,9 +293,7 @@ static void put_lane_load(coder *c, const xop *o) {
         } else {
             x86_put(s, X86_MOVMSKPS, o->lanes > 4, RDX, 0, x86_r(m), 0);
         }
-        c->n_scratch = 0;
-        d = dst_of(c, o->dst);
-        c->n_scratch = 0;
+        d = reg_of(c, o->dst);
         x86_put(s, X86_PXOR, o->vl, d, d, x86_r(d), 0);
         x86_put(s, X86_MOVUPS_ST, o->vl, d, 0, x86_m(RSP, 128), 0);
     }
@@ -353,24 +327,25 @@ static void put_lane_load(coder *c, const xop *o) {
 /* ---- single operations ---- */
 
 static void put_move(coder *c, const xop *o) {
-    int d = dst_of(c, o->dst);
+    const xvreg *v = &c->f->v.at[o->dst];
+    if (v->spilled) {
+        x86_put(c->s, X86_MOVUPS_ST, v->vl, reg_of(c, o->a), 0, x86_m(RSP, v->slot), 0);
+        return;
+    }
+    int d = reg_of(c, o->dst);
     x86_opnd a = rm_of(c, o->a);
     if (a.is_mem || a.r != d) x86_put(c->s, a.is_mem ? X86_MOVUPS : X86_MOVAPS, o->vl, d, 0, a, 0);
-    finish(c, o->dst, d);
 }
 
 static void put_const(coder *c, const xop *o) {
     xfn *f = c->f;
-    const xvreg *v = &f->v.at[o->dst];
-    if (v->phys < 0 && v->remat) return;
-    int d = dst_of(c, o->dst);
+    int d = reg_of(c, o->dst);
     bool zero = true;
     for (int i = 0; i < 16 << o->vl && zero; i++) zero = f->s->pool.at[o->imm + i] == 0;
     if (zero)
         x86_put(c->s, X86_PXOR, d > 15 ? o->vl : o->vl > 1 ? 1 : o->vl, d, d, x86_r(d), 0);
     else
         x86_put(c->s, X86_MOVUPS, o->vl, d, 0, x86_m(X86_POOL, o->imm), 0);
-    finish(c, o->dst, d);
 }
 
 /* The form is chosen so that the operand that the result replaces needs no copy. */
@@ -392,15 +367,9 @@ static void put_fma(coder *c, const xop *o) {
     bool mem_b = o->has_mem && !b, mem_c = o->has_mem && !add;
     if (!mem_b && v[a].phys < 0 && v[b].phys >= 0) a = o->b, b = o->a; /* the one that is in memory second */
     x86_opnd m = o->has_mem ? address(c, &o->mem) : x86_r(0);
-    int d = dst_of(c, o->dst), ra = reg_of(c, a);
+    int d = reg_of(c, o->dst), ra = reg_of(c, a);
     x86_opnd rb = mem_b ? m : rm_of(c, b);
     x86_opnd rc = mem_c ? m : rm_of(c, add);
-    if (rb.is_mem && rc.is_mem) { /* one of them into a register */
-        if (mem_b)
-            rc = x86_r(reg_of(c, add));
-        else
-            rb = x86_r(reg_of(c, b));
-    }
     if (rc.is_mem) { /* 213: d = b * d + [c] */
         if (d == rb.r && d != ra) {
             x86_put(s, (x86_id)id[1], o->vl, d, ra, rc, 0);
@@ -418,12 +387,11 @@ static void put_fma(coder *c, const xop *o) {
         x86_put(s, X86_MOVAPS, o->vl, d, 0, rc, 0);
         x86_put(s, (x86_id)id[2], o->vl, d, ra, rb, 0);
     }
-    finish(c, o->dst, d);
 }
 
 static void put_from_general(coder *c, const xop *o) {
     x86_asm *s = c->s;
-    int d = dst_of(c, o->dst);
+    int d = reg_of(c, o->dst);
     value_in_rax(c, &o->mem);
     if (o->type == XI32 || o->type == XI64) {
         x86_put(s, o->type == XI64 ? X86_MOVQ : X86_MOVD, 0, d, 0, x86_r(RAX), 0);
@@ -431,7 +399,6 @@ static void put_from_general(coder *c, const xop *o) {
         x86_put(s, X86_PXOR, 0, d, d, x86_r(d), 0);
         x86_put(s, o->type == XF32 ? X86_CVTSI2SS : X86_CVTSI2SD, 0, d, d, x86_r(RAX), 0);
     }
-    finish(c, o->dst, d);
 }
 
 static void put_dynamic(coder *c, const xop *o) {
@@ -445,10 +412,9 @@ static void put_dynamic(coder *c, const xop *o) {
 }
 
 static void put_narrow_load(coder *c, const xop *o) {
-    int d = dst_of(c, o->dst);
+    int d = reg_of(c, o->dst);
     x86_put(c->s, o->imm == 1 ? X86_MOVZX8 : o->imm == 2 ? X86_MOVSX8 : X86_MOVZX16, 0, RAX, 0, address(c, &o->mem), 0);
     x86_put(c->s, X86_MOVD, 0, d, 0, x86_r(RAX), 0);
-    finish(c, o->dst, d);
 }
 
 /* Comparisons and selections have other forms with 512 bits. */
@@ -500,7 +466,7 @@ static void put_instruction(coder *c, const xop *o) {
         x86_put(s, id, o->vl, a, 0, address(c, &o->mem), o->imm);
         return;
     }
-    int d = dst_of(c, o->dst);
+    int d = reg_of(c, o->dst);
     switch (t->form) {
     case F_RM:
     case F_RMI:
@@ -521,11 +487,9 @@ static void put_instruction(coder *c, const xop *o) {
         break;
     }
     }
-    finish(c, o->dst, d);
 }
 
 static void put_op(coder *c, const xop *o) {
-    c->n_scratch = 0;
     switch (o->op) {
     case P_LOOP:
         start_loop(c, &c->f->loops.at[o->loop]);

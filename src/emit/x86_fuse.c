@@ -125,7 +125,7 @@ static void contract(fuser *u) {
 
 /* ---- loads as operands ---- */
 
-static bool commutes(int op) {
+bool x86_commutes(int op) {
     switch (op) {
     case X86_ADDPS:
     case X86_ADDPD:
@@ -161,7 +161,7 @@ static bool accept(xop *o, vreg r, const xop *load) {
             o->a = 0;
         } else if (t->form == F_RVM || t->form == F_RVMI || t->form == F_RVMR) {
             if (o->a == o->b || o->c == r) return false;
-            if (o->a == r && commutes(o->op)) o->a = o->b, o->b = r;
+            if (o->a == r && x86_commutes(o->op)) o->a = o->b, o->b = r;
             if (o->b != r) return false;
             o->b = 0;
         } else {

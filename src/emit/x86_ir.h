@@ -78,7 +78,9 @@ typedef struct xvreg {
     float weight;
     int8_t phys;  /* or -1 */
     int32_t slot; /* frame offset, when spilled */
-    bool remat;   /* spilled to the pool: slot is an offset there */
+    bool spilled; /* it lives in the frame, or, */
+    bool remat;   /* .. in the pool: slot is an offset there */
+    bool brief;   /* a copy for one operation */
 } xvreg;
 
 typedef enum gkind { G_NONE, G_BUF, G_LOCAL, G_IV, G_COUNT, G_DYN } gkind;
@@ -145,7 +147,6 @@ typedef struct xfn {
     reg unsupported_at;
     int64_t frame;   /* bytes used so far */
     int64_t save_at; /* of the registers around calls */
-    bool reserved;   /* three vector registers are kept for spilled values */
     bool calls;
     x86_names *imports;
 } xfn;
@@ -185,6 +186,7 @@ xval x86_word(xfn *f, const char *name, xtype t, const xval *args, int n, int la
 
 /* x86_fuse.c */
 void x86_fuse(xfn *f);
+bool x86_commutes(int op);
 /* x86_alloc.c */
 void x86_alloc(xfn *f);
 /* x86_code.c: appends the function to f->s. */

@@ -64,7 +64,7 @@ tn_status jit_open(mem m, bool name_code, jit **out, err *e) {
     void *p = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED || madvise(p, page, MADV_WIPEONFORK) != 0) {
         if (p != MAP_FAILED) munmap(p, page);
-        j->single = true; /* no way to notice a fork: pages are never shared then */
+        /* no way to notice a fork: pages are never shared then */
     } else {
         j->alive = p;
         *j->alive = 1;
