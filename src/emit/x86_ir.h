@@ -45,7 +45,7 @@ typedef struct xmem { /* base + index + disp */
 typedef struct xop {
     uint16_t op;
     uint8_t vl, type, lanes;
-    bool dead, neg, has_mem;
+    bool dead, neg, has_mem, closed; /* closed: takes in no product */
     int32_t imm;
     vreg dst, a, b, c;
     xmem mem;

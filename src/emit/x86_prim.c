@@ -13,7 +13,7 @@ static bool wide(xtype t) { return t == XF64 || t == XI64 || t == XM64; }
 static bool is_float(xtype t) { return t == XF32 || t == XF64; }
 
 static xval made(xfn *f, x86_id id, xtype vl_of, xtype t, int lanes, vreg a, vreg b, int imm) {
-    return (xval){ x86_value(f, (xop){ .op = (uint16_t)id, .vl = (uint8_t)x86_vl(vl_of, lanes), .a = a, .b = b, .imm = imm }),
+    return (xval){ x86_value(f, (xop){ .op = (uint16_t)id, .vl = (uint8_t)x86_vl(vl_of, lanes), .lanes = lanes == 1, .a = a, .b = b, .imm = imm }),
                    t };
 }
 

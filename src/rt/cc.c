@@ -33,6 +33,7 @@ static const char *const gcc_flags[] = { "-std=gnu11",
                                          "-fwrapv",
                                          "-fno-math-errno",
                                          "-fno-trapping-math",
+                                         "--param=avoid-fma-max-bits=0", /* the same contractions on every processor */
                                          "-fno-semantic-interposition",
                                          "-fno-stack-protector",
                                          "-fno-asynchronous-unwind-tables",

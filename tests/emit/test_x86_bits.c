@@ -1,0 +1,202 @@
+/* test_x86_bits.c - machine code gives the same bits as the C text compiled by gcc: every elementwise op on every dtype, casts,
+ * reductions, and random graphs. NaN agrees with NaN of any payload.
+ *
+ * Labels: slow random
+ * The C compiler runs once a graph, so this takes a twentieth of TENON_FUZZ_SEEDS (default 300) random graphs. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+
+#include "api/api.h"
+#include "drive/drive.h"
+#include "support/support.h"
+
+typedef struct world {
+    tn_ctx *c, *x86;
+} world;
+
+static int n_fallbacks;
+static void count_fallbacks(void *ud, tn_log_level level, const char *text) {
+    (void)ud, (void)level;
+    n_fallbacks += strstr(text, "no machine code") != NULL;
+}
+
+static world world_open(void) {
+    tn_config c = { .struct_size = sizeof c, .cpu = "c" }, x = { .struct_size = sizeof x, .cpu = "x86", .log = count_fallbacks };
+    return (world){ tn_ctx_new(&c), tn_ctx_new(&x) };
+}
+static void world_close(world *w) {
+    tn_ctx_free(w->c);
+    tn_ctx_free(w->x86);
+}
+
+/* Whether contexts with "x86" make machine code here, and the C compiler is gcc. */
+static bool comparable(world *w) {
+    tn_device_info info;
+    if (tn_device_get_info(w->x86, 0, &info) || (strcmp(info.isa, "avx2") && strcmp(info.isa, "avx512"))) return false;
+    return system("cc --version 2>&1 | grep -q 'Free Software Foundation'") == 0;
+}
+
+/* Outputs of g on the inputs of `in`, in the order of p->io. */
+static unsigned char *outputs_of(tn_ctx *ctx, const graph *g, arena *a, const tn_compile_opts *o, const sample *in, const tn_program **out_p) {
+    tn_program *p = NULL;
+    tn_session *s = NULL;
+    size_t at = 0, bytes = 0;
+    if (drive_compile(ctx, g, o, &p) || tn_session_new(p, &s)) fail_msg("%s", tn_ctx_error(ctx));
+    for (int i = 0; i < p->n_io; i++)
+        if (p->io[i].is_output) bytes += (size_t)p->io[i].bytes;
+    unsigned char *all = arena_alloc(a, bytes + 1);
+    memset(all, 0xee, bytes + 1);
+    for (int i = 0; i < p->n_io; i++) {
+        void *where = all + at;
+        for (int k = 0; k < g->inputs.n && !p->io[i].is_output; k++)
+            if (!strcmp(graph_get(g, g->inputs.at[k])->name, p->io[i].name)) where = in->data[k];
+        if (p->io[i].is_output) at += (size_t)p->io[i].bytes;
+        if (tn_session_bind(s, i, where)) fail_msg("%s", tn_ctx_error(ctx));
+    }
+    if (tn_session_run(s)) fail_msg("%s", tn_ctx_error(ctx));
+    tn_session_free(s);
+    *out_p = p;
+    return all;
+}
+
+static bool same_value(tn_dtype t, const unsigned char *x, const unsigned char *y, int64_t i) {
+    size_t size = dtype_size(t);
+    if (!memcmp(x + (size_t)i * size, y + (size_t)i * size, size)) return true;
+    return dtype_is_float(t) && isnan(dtype_load(t, x, i)) && isnan(dtype_load(t, y, i));
+}
+
+typedef struct job {
+    world *w;
+    uint64_t seed;
+    int fusion;
+    char text[512];
+} job;
+
+static bool agrees(graph *g, void *ud) {
+    job *j = ud;
+    arena a;
+    guard gd;
+    bool ok = true;
+    const tn_program *p = NULL, *q = NULL;
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    sample in = sample_make(g, &a, j->seed);
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.fusion = j->fusion, o.threads = 1;
+    unsigned char *x = outputs_of(j->w->c, g, &a, &o, &in, &p), *y = outputs_of(j->w->x86, g, &a, &o, &in, &q);
+    for (int i = 0; i < p->n_io && ok; i++) {
+        if (!p->io[i].is_output) continue;
+        tn_dtype t = (tn_dtype)p->io[i].dtype;
+        int64_t n = p->io[i].bytes / (int64_t)dtype_size(t);
+        for (int64_t k = 0; k < n && ok; k++)
+            if (!(ok = same_value(t, x, y, k)))
+                snprintf(j->text, sizeof j->text, "seed %llu, fusion %d: %s[%lld] of %lld: C %.17g, machine code %.17g", (unsigned long long)j->seed,
+                         j->fusion, p->io[i].name, (long long)k, (long long)n, dtype_load(t, x, k), dtype_load(t, y, k));
+        x += p->io[i].bytes, y += p->io[i].bytes;
+    }
+    tn_program_free((tn_program *)(uintptr_t)p);
+    tn_program_free((tn_program *)(uintptr_t)q);
+    arena_fini(&a);
+    return ok;
+}
+static bool differs(graph *g, void *ud) { return !agrees(g, ud); }
+
+static bool check(world *w, graph *g, arena *a, uint64_t seed, int fusion) {
+    job j = { .w = w, .seed = seed, .fusion = fusion };
+    if (agrees(g, &j)) return true;
+    fprintf(stderr, "%s\n", j.text);
+    if (!getenv("TENON_FUZZ_NO_REDUCE")) reduce_and_print(g, a, differs, &j);
+    fprintf(stderr, "  after reduction: %s\n", j.text);
+    return false;
+}
+
+/* All elementwise ops that take dtype t, of odd lengths, vectors and tails, with NaN, infinities and zeros among the values. */
+static graph *every_op(arena *a, tn_dtype t, int64_t n) {
+    graph *g = graph_make(a, "ops");
+    bool is_float = dtype_is_float(t);
+    double special[] = { 0.0, -0.0, 1, -1, 0.5, -0.5, 2.5, -2.5, 1e-3, 88.8, -103.5, 1e10, -1e10, 3.5, NAN, INFINITY, -INFINITY };
+    val x[3];
+    for (int i = 0; i < 3; i++) {
+        val in = graph_add(g, &(spec){ .op = OP_input, .dtype = t, .name = arena_printf(a, "x%d", i), .rank = 1, .dims = &n });
+        unsigned char *data = arena_alloc(a, (size_t)n * 8);
+        rng r = rng_make((uint64_t)n * 31 + (uint64_t)i);
+        for (int64_t k = 0; k < n; k++)
+            is_float ? dtype_store(t, data, k, rng_chance(&r, 0.5) ? special[rng_below(&r, (int64_t)COUNT_OF(special))] : rng_range(&r, -4, 4))
+                     : dtype_store_int(t, data, k, t == TN_BOOL ? rng_below(&r, 2) : rng_between(&r, -9, 9));
+        val c = graph_add(g, &(spec){ .op = OP_const, .dtype = t, .rank = 1, .dims = &n, .data = data });
+        x[i] = t == TN_BOOL ? graph_binary(g, OP_xor, in, c) : i == 0 ? graph_binary(g, OP_add, in, c) : graph_binary(g, OP_mul, in, c);
+    }
+    for (int op = 1; op < N_OPS; op++) {
+        const op_info *info = op_get((op_code)op);
+        if (!op_is_elementwise((op_code)op)) continue;
+        bool fits = info->cls == CL_ANY || (info->cls == CL_FLT ? is_float : info->cls == CL_NUM || info->cls == CL_CMP ? t != TN_BOOL || (op == OP_eq || op == OP_ne) : info->cls == CL_BIT ? !is_float : info->cls == CL_LOG && t == TN_BOOL);
+        if (!fits || (t == TN_BOOL && info->cls == CL_CMP)) continue;
+        val v = op == OP_select       ? graph_select(g, t == TN_BOOL ? x[0] : graph_binary(g, OP_lt, x[0], x[1]), x[1], x[2])
+                : info->arity == 1 ? graph_unary(g, (op_code)op, x[0])
+                                   : graph_binary(g, (op_code)op, x[0], x[1]);
+        graph_output(g, arena_printf(a, "y_%s", info->name), v);
+    }
+    for (int to = 0; to < TN_N_DTYPES; to++) graph_output(g, arena_printf(a, "to_%s", dtype_name((tn_dtype)to)), graph_cast(g, x[0], (tn_dtype)to));
+    graph_compact(g);
+    return g;
+}
+
+static void test_every_op(void **state) {
+    (void)state;
+    world w = world_open();
+    int bad = 0, graphs = 0;
+    if (!comparable(&w)) {
+        world_close(&w);
+        skip();
+    }
+    n_fallbacks = 0;
+    for (int t = 0; t < TN_N_DTYPES; t++) {
+        arena a;
+        guard gd;
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("%s: %s", dtype_name((tn_dtype)t), gd.err.text);
+        graph *g = every_op(&a, (tn_dtype)t, 61);
+        bad += !check(&w, g, &a, (uint64_t)t, t % 2 ? 3 : 0);
+        graphs++;
+        arena_fini(&a);
+    }
+    world_close(&w);
+    printf("every op on %d dtypes: %d differ, %d without machine code\n", graphs, bad, n_fallbacks);
+    assert_int_equal(bad + n_fallbacks, 0);
+}
+
+static void test_random_graphs(void **state) {
+    (void)state;
+    world w = world_open();
+    uint64_t first, n = (fuzz_seeds(300, &first) + 19) / 20;
+    int bad = 0, differentiated = 0;
+    if (!comparable(&w)) {
+        world_close(&w);
+        skip();
+    }
+    n_fallbacks = 0;
+    for (uint64_t seed = first; seed < first + n; seed++) {
+        arena a;
+        guard gd;
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("seed %d: %s", (int)seed, gd.err.text);
+        bad += !check(&w, randcase(&a, seed, &differentiated), &a, seed, (int)(seed % 4));
+        arena_fini(&a);
+    }
+    world_close(&w);
+    printf("%d random graphs, %d differentiated: %d differ, %d without machine code\n", (int)n, differentiated, bad, n_fallbacks);
+    assert_int_equal(bad + n_fallbacks, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_every_op), cmocka_unit_test(test_random_graphs) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
