@@ -308,6 +308,15 @@ static void print_alu_value(emitter *e, op_code op, tn_dtype src, int lanes, con
     str_add(e->out, ")");
 }
 
+/* A product is a number of the dtype for what follows: without this the compiler would contract it with a sum of another
+ * instruction into one rounding or not, as it happens to split and unroll the code around. */
+static void print_rounded(emitter *e, const kins *in, reg r) {
+    const char *expr = op_get((op_code)in->alu)->expr;
+    int bytes = in->lanes * (int)dtype_size((tn_dtype)in->dtype);
+    if (!dtype_is_float((tn_dtype)in->dtype) || bytes > 64 || !(strchr(expr, '*') || strstr(expr, "EXP("))) return;
+    str_addf(e->out, "; KEEP_%d(v%u)", bytes, r);
+}
+
 static void print_update(emitter *e, const kins *in) {
     tn_dtype t = (tn_dtype)in->dtype;
     str_addf(e->out, "v%u ", in->c);
@@ -325,6 +334,7 @@ static void print_update(emitter *e, const kins *in) {
     if (infix((op_code)in->alu, t) && in->alu != OP_sub) {
         str_add(e->out, in->alu == OP_add ? "+= " : "*= ");
         print_operand(e, in->a, in->lanes);
+        print_rounded(e, in, in->c);
         str_add(e->out, ";\n");
         return;
     }
@@ -537,6 +547,7 @@ static void print_ins(emitter *e, reg r) {
         str_addf(e->out, "%sx%d v%u = ", reg_type(t), in->lanes, r);
         need(e, t, in->lanes);
         print_alu_value(e, (op_code)in->alu, (tn_dtype)in->src, in->lanes, ops, op_get((op_code)in->alu)->arity);
+        print_rounded(e, in, r);
         break;
     }
     case K_CAST:

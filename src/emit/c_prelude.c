@@ -20,7 +20,12 @@ static const char common[] =
     "#define PRAGMA(x) _Pragma(#x)\n#if defined(__clang__)\n#define UNROLL(n) PRAGMA(clang loop unroll_count(n))\n#else\n"
     "#define UNROLL(n) PRAGMA(GCC unroll n)\n#endif\n"
     "#if defined(__AVX512F__)\n#define KEEP_16(v) __asm__(\"\" : \"+v\"(v))\n#elif defined(__SSE2__)\n#define KEEP_16(v) "
-    "__asm__(\"\" : \"+x\"(v))\n#else\n#define KEEP_16(v) ((void)0)\n#endif\n"
+    "__asm__(\"\" : \"+x\"(v))\n#elif defined(__aarch64__)\n#define KEEP_16(v) __asm__(\"\" : \"+w\"(v))\n#else\n#define "
+    "KEEP_16(v) ((void)0)\n#endif\n"
+    /* clang contracts nothing across statements, and has no registers for vectors of 8 bytes */
+    "#if defined(__clang__)\n#define KEEP_4(v) ((void)0)\n#define KEEP_8(v) ((void)0)\n#else\n#define KEEP_4(v) "
+    "KEEP_16(v)\n#define "
+    "KEEP_8(v) KEEP_16(v)\n#endif\n"
     "#if defined(__AVX512F__)\n#define KEEP_32(v) __asm__(\"\" : \"+v\"(v))\n#elif defined(__AVX__)\n#define KEEP_32(v) "
     "__asm__(\"\" : \"+x\"(v))\n#else\n#define KEEP_32(v) ((void)0)\n#endif\n"
     "#if defined(__AVX512F__)\n#define KEEP_64(v) __asm__(\"\" : \"+v\"(v))\n#else\n#define KEEP_64(v) ((void)0)\n#endif\n";
@@ -218,16 +223,26 @@ static const struct {
     const char *word, *f32, *f64;
     int arity;
 } libm[] = {
-    { "SQRT", "__builtin_sqrtf", "__builtin_sqrt", 1 },    { "EXP", NULL, "__builtin_exp", 1 },
-    { "LOG", "__builtin_logf", "__builtin_log", 1 },       { "LOG1P", "__builtin_log1pf", "__builtin_log1p", 1 },
-    { "EXPM1", "__builtin_expm1f", "__builtin_expm1", 1 }, { "SIN", "__builtin_sinf", "__builtin_sin", 1 },
-    { "COS", "__builtin_cosf", "__builtin_cos", 1 },       { "TAN", "__builtin_tanf", "__builtin_tan", 1 },
-    { "ASIN", "__builtin_asinf", "__builtin_asin", 1 },    { "ACOS", "__builtin_acosf", "__builtin_acos", 1 },
-    { "ATAN", "__builtin_atanf", "__builtin_atan", 1 },    { "SINH", "__builtin_sinhf", "__builtin_sinh", 1 },
-    { "COSH", "__builtin_coshf", "__builtin_cosh", 1 },    { "TANH", NULL, "__builtin_tanh", 1 },
-    { "ASINH", "__builtin_asinhf", "__builtin_asinh", 1 }, { "ACOSH", "__builtin_acoshf", "__builtin_acosh", 1 },
-    { "ATANH", "__builtin_atanhf", "__builtin_atanh", 1 }, { "ERF", NULL, "__builtin_erf", 1 },
-    { "POW", "__builtin_powf", "__builtin_pow", 2 },       { "MOD", "fmodf_", "fmod_", 2 },
+    { "SQRT", "__builtin_sqrtf", "__builtin_sqrt", 1 },
+    { "EXP", NULL, "m_exp", 1 },
+    { "LOG", "m_logf", "m_log", 1 },
+    { "LOG1P", "m_log1pf", "m_log1p", 1 },
+    { "EXPM1", "m_expm1f", "m_expm1", 1 },
+    { "SIN", "m_sinf", "m_sin", 1 },
+    { "COS", "m_cosf", "m_cos", 1 },
+    { "TAN", "m_tanf", "m_tan", 1 },
+    { "ASIN", "m_asinf", "m_asin", 1 },
+    { "ACOS", "m_acosf", "m_acos", 1 },
+    { "ATAN", "m_atanf", "m_atan", 1 },
+    { "SINH", "m_sinhf", "m_sinh", 1 },
+    { "COSH", "m_coshf", "m_cosh", 1 },
+    { "TANH", NULL, "m_tanh", 1 },
+    { "ASINH", "m_asinhf", "m_asinh", 1 },
+    { "ACOSH", "m_acoshf", "m_acosh", 1 },
+    { "ATANH", "m_atanhf", "m_atanh", 1 },
+    { "ERF", NULL, "m_erf", 1 },
+    { "POW", "m_powf", "m_pow", 2 },
+    { "MOD", "fmodf_", "fmod_", 2 },
 };
 
 /* Whether any op in use has this word in its expression. */
@@ -273,12 +288,30 @@ static bool elem_used(const prelude_needs *needs, const elem *e) {
     return (strcmp(e->name, "f64") || needs->f64) && (strcmp(e->name, "i64") || needs->i64);
 }
 
+/* libm under names that the compiler does not know: it would compute calls with constant operands itself, with another rounding
+ * than the library's, and turn some into other calls. */
+static void declare_libm(const prelude_needs *needs, str *out) {
+    str_add(out, "#define LABEL_(x) #x\n#define LABEL(x) LABEL_(x)\n");
+    for (size_t i = 0; i < COUNT_OF(libm); i++) {
+        if (!word_used(needs, libm[i].word) || !strcmp(libm[i].word, "SQRT")) continue;
+        for (int f64 = 0; f64 < 2; f64++) {
+            const char *type = f64 ? "double" : "float", *fn = f64 ? libm[i].f64 : libm[i].f32;
+            if (!fn) continue;
+            bool mod = !strcmp(libm[i].word, "MOD");
+            const char *name = mod ? (f64 ? "m_fmod" : "m_fmodf") : fn;
+            str_addf(out, "%s %s(%s%s%s) __asm__(LABEL(__USER_LABEL_PREFIX__) \"%s\") __attribute__((const));\n", type, name,
+                     type, libm[i].arity == 2 ? ", " : "", libm[i].arity == 2 ? type : "", name + 2);
+        }
+    }
+}
+
 void emit_prelude(const prelude_needs *needs, str *out) {
     str_add(out, common);
+    declare_libm(needs, out);
     if (word_used(needs, "MOD")) {
-        str_add(out, "INL float fmodf_(float a, float b) { float r = __builtin_fmodf(a, b); return r != 0 && (r < 0) != (b < "
+        str_add(out, "INL float fmodf_(float a, float b) { float r = m_fmodf(a, b); return r != 0 && (r < 0) != (b < "
                      "0) ? r + b : r; }\n");
-        str_add(out, "INL double fmod_(double a, double b) { double r = __builtin_fmod(a, b); return r != 0 && (r < 0) != (b < "
+        str_add(out, "INL double fmod_(double a, double b) { double r = m_fmod(a, b); return r != 0 && (r < 0) != (b < "
                      "0) ? r + b : r; }\n");
     }
     for (int lanes = 1; lanes <= 64; lanes *= 2)

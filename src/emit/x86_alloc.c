@@ -68,7 +68,8 @@ static void find_loops(xfn *f) {
 
 /* Uses first, from the back: whether an induction is needed is known when the loop's start is reached. */
 static void find_intervals(xfn *f) {
-    for (int i = 1; i < f->v.n; i++) f->v.at[i].start = -1, f->v.at[i].end = -1, f->v.at[i].weight = f->v.at[i].brief ? 1e30f : 0;
+    for (int i = 1; i < f->v.n; i++)
+        f->v.at[i].start = -1, f->v.at[i].end = -1, f->v.at[i].weight = f->v.at[i].brief ? 1e30f : 0;
     for (int i = 1; i < f->g.n; i++) {
         xgreg *g = &f->g.at[i];
         g->start = g->kind == G_IV || g->kind == G_COUNT ? f->loops.at[g->loop].first : -1;
@@ -135,8 +136,7 @@ static void take_gen(scan *s, greg r) {
     if (at < 0) {
         float least = g->weight;
         for (size_t p = 0; p < COUNT_OF(general); p++)
-            if (f->g.at[s->gen[general[p]]].weight < least)
-                least = f->g.at[s->gen[general[p]]].weight, at = general[p];
+            if (f->g.at[s->gen[general[p]]].weight < least) least = f->g.at[s->gen[general[p]]].weight, at = general[p];
         if (at >= 0) f->g.at[s->gen[at]].phys = -1;
     }
     g->phys = (int8_t)at;

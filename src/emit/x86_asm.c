@@ -123,6 +123,7 @@ void x86_put(x86_asm *s, x86_id id, int vl, int reg, int vvvv, x86_opnd rm, int3
         if (i->form == G_MI || i->form == G_MI4 || i->form == G_M || i->form == G_LOCKM) reg = i->ext;
         put_legacy(s, i, reg, &rm, n_imm, n_imm == 1 ? 0x83 : i->op);
     } else {
+        if (i->form == F_RM || i->form == F_MR || i->form == F_RMI || i->form == F_MRI) vvvv = 0;
         if (i->form == F_VMI) vvvv = reg, reg = i->ext;
         evex = i->w < 0 || vl == 2 || reg > 15 || vvvv > 15 || (!rm.is_mem && rm.r > 15);
         if (evex)

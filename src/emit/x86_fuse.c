@@ -1,7 +1,8 @@
 /* x86_fuse.c - the final order of operations, without dead ones; multiply-adds; loads that become operands.
  *
- * In: the lists of x86_select. Out: xfn.order. A product all of whose uses are sums or differences in the same straight-line
- * code is contracted into them: what gcc does by default with the text of c.c, so that both back ends agree bit for bit. */
+ * In: the lists of x86_select. Out: xfn.order. Within one instruction of the kernel (the polynomials of exp, tanh and erf) a
+ * product all of whose uses are sums or differences is contracted into them: what gcc does with the text of c.c, which keeps
+ * products of different instructions apart, so that both back ends agree bit for bit. */
 #include "emit/x86_ir.h"
 
 typedef struct fuser {
@@ -68,13 +69,15 @@ static void list_users(fuser *u) {
 static xop *user(const fuser *u, int e) { return &u->f->ops.at[u->f->order[(e - 1) / 3]]; }
 
 static bool is_sum(const xop *o, bool pd) {
-    return !o->closed && (o->op == (pd ? X86_ADDPD : X86_ADDPS) || o->op == (pd ? X86_SUBPD : X86_SUBPS));
+    return o->op == (pd ? X86_ADDPD : X86_ADDPS) || o->op == (pd ? X86_SUBPD : X86_SUBPS);
 }
 
 /* Whether the sum can take in the product at position i. */
 static bool takes(const fuser *u, const xop *sum, vreg product, const xop *m, int i, int at) {
     const xfn *f = u->f;
-    if (!is_sum(sum, m->op == X86_MULPD || m->op == X86_ADDPD) || sum->block != m->block || sum->vl != m->vl || sum->a == sum->b) return false;
+    if (!is_sum(sum, m->op == X86_MULPD) || sum->expr != m->expr || sum->block != m->block || sum->vl != m->vl ||
+        sum->a == sum->b)
+        return false;
     if (sum->a != product && sum->b != product) return false;
     const vreg r[2] = { m->a, m->b };
     for (int k = 0; k < 2; k++)
@@ -94,22 +97,17 @@ static void take_in(xop *sum, vreg product, const xop *m, bool negated) {
     sum->op = P_FMA, sum->imm = how;
 }
 
-/* gcc takes x + x of one lane for the product 2 x, and contracts that, which changes no value, but leaves the sum closed for
- * another product. */
-static bool is_double(const xop *o) { return (o->op == X86_ADDPS || o->op == X86_ADDPD) && o->a == o->b && o->lanes == 1; }
-
 static void contract(fuser *u) {
     xfn *f = u->f;
     for (int i = 0; i < f->n_order; i++) {
         xop *m = &f->ops.at[f->order[i]];
-        bool twice = is_double(m);
-        if (m->dead || (!twice && m->op != X86_MULPS && m->op != X86_MULPD) || f->v.at[m->dst].is_mutable) continue;
+        if (m->dead || (m->op != X86_MULPS && m->op != X86_MULPD) || f->v.at[m->dst].is_mutable) continue;
         bool all = u->first[m->dst] != 0;
         for (int e = u->first[m->dst]; e && all; e = u->next[e]) {
             const xop *o = user(u, e);
             if (o->neg) {
                 int only = u->first[o->dst];
-                all = o->block == m->block && only && !u->next[only] && takes(u, user(u, only), o->dst, m, i, (only - 1) / 3);
+                all = o->expr == m->expr && only && !u->next[only] && takes(u, user(u, only), o->dst, m, i, (only - 1) / 3);
             } else {
                 all = takes(u, o, m->dst, m, i, (e - 1) / 3);
             }
@@ -117,16 +115,14 @@ static void contract(fuser *u) {
         if (!all) continue;
         for (int e = u->first[m->dst]; e; e = u->next[e]) {
             xop *o = user(u, e);
-            if (twice) {
-                (o->neg ? user(u, u->first[o->dst]) : o)->closed = true;
-            } else if (o->neg) {
+            if (o->neg) {
                 take_in(user(u, u->first[o->dst]), o->dst, m, true);
                 o->dead = true;
             } else {
                 take_in(o, m->dst, m, false);
             }
         }
-        m->dead = !twice;
+        m->dead = true;
     }
 }
 

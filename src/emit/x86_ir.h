@@ -45,12 +45,13 @@ typedef struct xmem { /* base + index + disp */
 typedef struct xop {
     uint16_t op;
     uint8_t vl, type, lanes;
-    bool dead, neg, has_mem, closed; /* closed: takes in no product */
+    bool dead, neg, has_mem;
     int32_t imm;
     vreg dst, a, b, c;
     xmem mem;
     int32_t loop;         /* P_LOOP, P_END: the loop; else the innermost open one */
     int32_t block;        /* straight-line code has one number */
+    int32_t expr;         /* the instruction of the kernel that it belongs to */
     int32_t extra;        /* P_DYN: dyns; P_LLOAD: lloads; P_IF: bounds */
     uint32_t live, glive; /* P_CALL: registers that are in use across it */
 } xop;
@@ -137,7 +138,7 @@ typedef struct xfn {
     VEC(xdyn) dyns;
     VEC(xlload) lloads;
     VEC(int64_t) bounds;
-    int32_t block, n_blocks;
+    int32_t block, n_blocks, expr;
     int32_t pre_of; /* >= 0: new operations go in front of this loop */
     /* value numbering */
     int32_t bucket[256];

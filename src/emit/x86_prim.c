@@ -13,7 +13,7 @@ static bool wide(xtype t) { return t == XF64 || t == XI64 || t == XM64; }
 static bool is_float(xtype t) { return t == XF32 || t == XF64; }
 
 static xval made(xfn *f, x86_id id, xtype vl_of, xtype t, int lanes, vreg a, vreg b, int imm) {
-    return (xval){ x86_value(f, (xop){ .op = (uint16_t)id, .vl = (uint8_t)x86_vl(vl_of, lanes), .lanes = lanes == 1, .a = a, .b = b, .imm = imm }),
+    return (xval){ x86_value(f, (xop){ .op = (uint16_t)id, .vl = (uint8_t)x86_vl(vl_of, lanes), .a = a, .b = b, .imm = imm }),
                    t };
 }
 
@@ -113,7 +113,6 @@ xval x86_bin(xfn *f, char op, xval a, xval b, int lanes) {
 xval x86_sel(xfn *f, xval m, xval a, xval b, int lanes) {
     m = wide(a.t) ? x86_mask64(f, m, lanes) : x86_mask32(f, m, lanes);
     xop op = { .op = wide(a.t) ? X86_BLENDVPD : X86_BLENDVPS, .vl = (uint8_t)x86_vl(a.t, lanes), .a = b.r, .b = a.r, .c = m.r };
-    if (lanes == 1) f->block = ++f->n_blocks; /* the C code branches here, and contracts nothing across it */
     return (xval){ x86_value(f, op), a.t };
 }
 
@@ -229,7 +228,6 @@ static xval word_signed(xfn *f, xval x, xval s, int lanes) {
 }
 
 static xval word_round(xfn *f, xval x, int how, int lanes) {
-    if (lanes == 1) f->block = ++f->n_blocks;
     return made(f, x.t == XF32 ? X86_ROUNDPS : X86_ROUNDPD, x.t, x.t, lanes, x.r, 0, how);
 }
 

@@ -34,6 +34,8 @@ static const char *const gcc_flags[] = { "-std=gnu11",
                                          "-fno-math-errno",
                                          "-fno-trapping-math",
                                          "--param=avoid-fma-max-bits=0", /* the same contractions on every processor */
+                                         "-fno-tree-vectorize",          /* it would split a multiply-add */
+                                         "-fno-tree-slp-vectorize",
                                          "-fno-semantic-interposition",
                                          "-fno-stack-protector",
                                          "-fno-asynchronous-unwind-tables",

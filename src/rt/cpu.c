@@ -79,7 +79,7 @@ static tn_status choose_code(cpu *d, const char *want, err *e) {
     static const int bytes[] = { 64, 32 }, regs[] = { 32, 16 };
     size_t best = 0, n = COUNT_OF(isas);
     while (best < n && strcmp(isas[best], d->caps.isa) != 0) best++;
-    if (!want || !*want) want = "c";
+    if (!want || !*want) want = "x86";
     if (!strcmp(want, "c") || (!strcmp(want, "x86") && best == n)) {
         snprintf(d->caps.code, sizeof d->caps.code, "c");
         return TN_OK;

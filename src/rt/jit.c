@@ -116,39 +116,48 @@ static bool map_twice(region *r) {
     return false;
 }
 
-static region *add_region(jit *j, size_t at_least) {
+/* A new region at the head of the list. Where the system does not map pages twice, none is made and j->single is set. False for
+ * want of memory. */
+static bool add_region(jit *j, size_t at_least) {
     region *r = mem_alloc(j->mem, sizeof *r);
     block *b = mem_alloc(j->mem, sizeof *b);
-    size_t size = j->next_size;
-    while (size < at_least) size *= 2;
-    if (r) r->size = size;
-    if (!r || !b || !map_twice(r)) {
+    bool mapped = false;
+    if (r && b) {
+        for (r->size = j->next_size; r->size < at_least;) r->size *= 2;
+        mapped = map_twice(r);
+        j->single |= !mapped;
+    }
+    if (!mapped) {
+        bool ok = r && b;
         mem_free(j->mem, r, sizeof *r);
         mem_free(j->mem, b, sizeof *b);
-        return NULL;
+        return ok;
     }
-    b->size = size;
+    b->size = r->size;
     r->blocks = b;
     r->next = j->regions;
     j->regions = r;
     if (j->next_size < REGION_MAX) j->next_size *= 2;
-    return r;
+    return true;
 }
 
-/* The first free block that is large enough, cut to size. NULL when there is none, or no memory to note the rest. */
-static block *take_block(jit *j, region *r, size_t size) {
-    block *b = r->blocks;
+static block *free_block(const region *r, size_t size) { /* the first that is large enough */
+    block *b = r->foreign ? NULL : r->blocks;
     while (b && (b->used || b->size < size)) b = b->next;
-    if (!b) return NULL;
+    return b;
+}
+
+/* Takes a free block and gives back what is left of it. False for want of memory to note that. */
+static bool take_block(jit *j, block *b, size_t size) {
     if (b->size > size) {
         block *rest = mem_alloc(j->mem, sizeof *rest);
-        if (!rest) return NULL;
+        if (!rest) return false;
         *rest = (block){ b->offset + size, b->size - size, false, b->next };
         b->size = size;
         b->next = rest;
     }
     b->used = true;
-    return b;
+    return true;
 }
 
 static void give_block(jit *j, region *r, block *b) {
@@ -169,16 +178,19 @@ static void notice_fork(jit *j) {
     *j->alive = 1;
 }
 
+/* A place in a region, or none (c->region stays NULL) where pages cannot be mapped twice. False for want of memory. */
 static bool find_place(jit *j, jit_code *c) {
     size_t size = (c->size + BLOCK_ALIGN - 1) & ~(size_t)(BLOCK_ALIGN - 1);
-    for (region *r = j->regions; r && !j->single; r = r->next)
-        if (!r->foreign && (c->block = take_block(j, r, size))) {
-            c->region = r;
+    for (int attempt = 0; attempt < 2 && !j->single; attempt++) {
+        for (region *r = j->regions; r; r = r->next) {
+            block *b = free_block(r, size);
+            if (!b) continue;
+            if (!take_block(j, b, size)) return false;
+            c->region = r, c->block = b;
             return true;
         }
-    region *r = j->single ? NULL : add_region(j, size);
-    if (!r || !(c->block = take_block(j, r, size))) return false;
-    c->region = r;
+        if (attempt == 0 && !add_region(j, size)) return false;
+    }
     return true;
 }
 
@@ -270,12 +282,14 @@ tn_status jit_load(jit *j, const device_image *image, jit_code **out, err *e) {
     c->size = image->n_bytes;
     pthread_mutex_lock(&j->lock);
     notice_fork(j);
-    bool shared = find_place(j, c);
+    bool room = find_place(j, c);
     pthread_mutex_unlock(&j->lock);
-    tn_status st = shared ? load_shared(image, c, e) : load_single(image, c, e);
+    tn_status st = !room       ? err_set(e, TN_ERR_NOMEM, "out of memory for machine code")
+                   : c->region ? load_shared(image, c, e)
+                               : load_single(image, c, e);
     if (!st && !copy_entries(j, image, c)) st = err_set(e, TN_ERR_NOMEM, "out of memory for machine code");
     if (st) {
-        if (c->at || shared)
+        if (c->at || c->region)
             jit_drop(j, c);
         else
             code_free(j, c);

@@ -8,6 +8,8 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+
+#include "support/support.h"
 #include <math.h>
 #include <string.h>
 
@@ -266,7 +268,7 @@ static void bad_sinks(void) {
 
 static void test_bad_calls(void **state) {
     (void)state;
-    bad_ctx = tn_ctx_new(NULL);
+    bad_ctx = test_ctx();
     bad_elementwise();
     bad_sources();
     bad_reductions();

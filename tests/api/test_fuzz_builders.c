@@ -206,7 +206,7 @@ static void test_random_calls(void **state) {
     (void)state;
     uint64_t first, n = fuzz_seeds(2000, &first);
     int n_good = 0, n_bad = 0;
-    tn_ctx *ctx = tn_ctx_new(NULL);
+    tn_ctx *ctx = test_ctx();
     for (uint64_t i = first; i < first + n; i++) {
         bits = (i + 1) * 0x9e3779b97f4a7c15u;
         one_graph(ctx, &n_good, &n_bad);

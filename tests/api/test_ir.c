@@ -9,6 +9,8 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+
+#include "support/support.h"
 #include <math.h>
 #include <string.h>
 
@@ -40,7 +42,7 @@ static void ops_and_passes_are_listed(void **state) {
 
 static void passes_rewrite_and_keep_parameters(void **state) {
     (void)state;
-    tn_ctx *ctx = tn_ctx_new(NULL);
+    tn_ctx *ctx = test_ctx();
     tn_graph *g = tn_graph_new(ctx, "g");
     float w0[3] = { 1, 2, 3 };
     tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(3)), unused = tn_param(g, "u", TN_F32, TN_DIMS(3), w0);
@@ -81,7 +83,7 @@ enum { M = 5, K = 37, N = 3 };
 static void contractions_are_compared_by_their_bound(void **state) {
     (void)state;
     uint64_t seed = 11;
-    tn_ctx *ctx = tn_ctx_new(NULL);
+    tn_ctx *ctx = test_ctx();
     for (int round = 0; round < 20; round++) {
         tn_graph *g = tn_graph_new(ctx, "g");
         tn_tensor a = tn_input(g, "a", TN_F32, TN_DIMS(M, K)), b = tn_input(g, "b", TN_F32, TN_DIMS(K, N)), y = tn_matmul(a, b);
@@ -117,7 +119,7 @@ static void contractions_are_compared_by_their_bound(void **state) {
 
 static void elementwise_and_exact_ops_are_compared(void **state) {
     (void)state;
-    tn_ctx *ctx = tn_ctx_new(NULL);
+    tn_ctx *ctx = test_ctx();
     tn_graph *g = tn_graph_new(ctx, "g");
     tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(4)), i = tn_input(g, "i", TN_I32, TN_DIMS(4)),
               none = tn_input(g, "n", TN_F32, TN_DIMS(0, 2));
@@ -176,7 +178,7 @@ static void elements_load_and_store(void **state) {
 
 static void empty_regions_are_timed(void **state) {
     (void)state;
-    tn_ctx *ctx = tn_ctx_new(NULL);
+    tn_ctx *ctx = test_ctx();
     double seconds = -1;
     for (int threads = 1; threads <= 3; threads++) {
         for (int barriers = 0; barriers < 3; barriers++) {

@@ -9,6 +9,8 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+
+#include "support/support.h"
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -60,7 +62,7 @@ typedef struct worker {
 static void *work(void *arg) {
     worker *w = arg;
     for (int i = 0; i < ROUNDS; i++) {
-        tn_ctx *ctx = tn_ctx_new(NULL);
+        tn_ctx *ctx = test_ctx();
         w->n_good += ctx && make_text(ctx, w->width, w->text, sizeof w->text) && strcmp(w->text, w->alone) == 0;
         tn_ctx_free(ctx);
     }
@@ -73,7 +75,7 @@ static void test_contexts_in_threads(void **state) {
     for (int i = 0; i < THREADS; i++) {
         worker *w = &workers[i];
         w->width = 3 + 2 * i;
-        tn_ctx *ctx = tn_ctx_new(NULL);
+        tn_ctx *ctx = test_ctx();
         if (!make_text(ctx, w->width, w->alone, sizeof w->alone)) fail_msg("%s", w->alone);
         tn_ctx_free(ctx);
     }

@@ -91,7 +91,8 @@ expect 1 run "$dir/bad.tn" && err_has "bad.tn:2:" "a malformed graph"
 expect 1 ops no_such_op
 expect 1 opt @relu:2x2 --passes no_such_pass && err_has no_such_pass "an unknown pass"
 expect 1 run @relu:2x2 --input x=@"$dir/nothing.npy"
-TENON_CC=/nonexistent/cc TENON_CACHE_DIR=$dir/empty expect 1 run @relu:2x2 && err_has "/nonexistent/cc" "an absent compiler"
+TENON_CPU=c TENON_CC=/nonexistent/cc TENON_CACHE_DIR=$dir/empty expect 1 run @relu:2x2 && err_has "/nonexistent/cc" "an absent compiler"
+TENON_CPU=vax TENON_CACHE_DIR=$dir/empty expect 1 run @relu:2x2 && err_has "there are: x86" "an unknown code generator"
 
 # JSON, schema 1; data on stdout only.
 while read -r line; do

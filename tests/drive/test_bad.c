@@ -76,6 +76,7 @@ static void remove_tree(const char *path) {
 }
 static void start_in(fixture *f, const char *cache_dir, const char *compiler) {
     tn_config cfg = { .struct_size = sizeof cfg,
+                      .cpu = "c", /* what follows is about compiler and disk cache */
                       .realloc = bounded_realloc,
                       .cache_dir = cache_dir,
                       .compiler = compiler,

@@ -94,7 +94,7 @@ static void test_backward_and_compiled_agree(void **state) {
 }
 
 int main(void) {
-    tn_config cfg = { .struct_size = sizeof cfg };
+    tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
     ctx = tn_ctx_new(&cfg);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values_appear_at_once),

@@ -127,7 +127,7 @@ static void test_random_graphs(void **state) {
     (void)state;
     int seeds = (env_int("TENON_FUZZ_SEEDS", 200) + 19) / 20, first = env_int("TENON_FUZZ_FIRST", 1), bad = 0, runs = 0,
         differentiated = 0;
-    tn_config cfg = { .struct_size = sizeof cfg, .compiler = getenv("TENON_CC") };
+    tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU"), .compiler = getenv("TENON_CC") };
     tn_ctx *ctx = tn_ctx_new(&cfg);
     assert_non_null(ctx);
     for (int seed = first; seed < first + seeds; seed++) {

@@ -60,7 +60,9 @@ typedef struct fixture {
 static fixture fix;
 
 static tn_ctx *new_ctx(counter *c) {
-    tn_config cfg = { .struct_size = sizeof cfg, .realloc = count_realloc, .realloc_ud = c, .cache_dir = fix.cache };
+    tn_config cfg = {
+        .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU"), .realloc = count_realloc, .realloc_ud = c, .cache_dir = fix.cache
+    };
     return tn_ctx_new(&cfg);
 }
 static int setup(void **state) {

@@ -566,7 +566,7 @@ static void test_dots(void **state) {
 
 static int setup(void **state) {
     (void)state;
-    tn_config cfg = { .struct_size = sizeof cfg };
+    tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
     the_ctx = tn_ctx_new(&cfg);
     chance = rng_make(12345);
     return the_ctx ? 0 : -1;

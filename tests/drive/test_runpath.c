@@ -65,7 +65,7 @@ typedef struct fixture {
 
 static void open_all(fixture *f, tn_mode mode, int threads) {
     *f = (fixture){ .mode = mode };
-    tn_config cfg = { .struct_size = sizeof cfg, .realloc = count_realloc };
+    tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU"), .realloc = count_realloc };
     f->ctx = tn_ctx_new(&cfg);
     tn_graph *g = tn_graph_new(f->ctx, "runs");
     tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(N, N)), n = tn_state(g, "n", TN_I64, TN_SCALAR, NULL);

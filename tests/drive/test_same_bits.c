@@ -61,7 +61,7 @@ static graph *large_graph(arena *a) {
 
 static void one_graph(arena *a, void *ud) {
     uint64_t seed = *(uint64_t *)ud;
-    tn_ctx *ctx = tn_ctx_new(&(tn_config){ .struct_size = sizeof(tn_config) });
+    tn_ctx *ctx = test_ctx();
     graph *g = seed == UINT64_MAX
                    ? large_graph(a)
                    : randgraph(a, seed, &(randgraph_opts){ .max_elems = 100000, .min_steps = 6, .max_steps = 12 });

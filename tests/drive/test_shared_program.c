@@ -106,7 +106,7 @@ static void keep_failing(tn_ctx *ctx) {
 }
 
 static void share(const tn_compile_opts *opts, int n_opts) {
-    tn_ctx *ctx = tn_ctx_new(NULL);
+    tn_ctx *ctx = test_ctx();
     float w[COLUMNS * 5];
     rng r = rng_make(99);
     fill_random(&r, TN_F32, w, COLUMNS * 5, -1, 1);
@@ -157,7 +157,7 @@ static void *fail_elsewhere(void *arg) {
 }
 static void test_whose_error(void **state) {
     (void)state;
-    tn_ctx *ctx = tn_ctx_new(NULL);
+    tn_ctx *ctx = test_ctx();
     const float w[COLUMNS * 5] = { 0 };
     float x[1] = { 0 };
     tn_graph *g = make_graph(ctx, w);

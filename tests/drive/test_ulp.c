@@ -71,7 +71,7 @@ static void measure(op_code op, const float *x, const float *y, worst *w) {
 }
 
 ARENA_TEST(test_unary_ulp) {
-    tn_config cfg = { .struct_size = sizeof cfg };
+    tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
     tn_ctx *ctx = tn_ctx_new(&cfg);
     graph *g = graph_make(a, "ulp");
     int64_t n = N + N_LANES_ODD;

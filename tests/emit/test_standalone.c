@@ -33,7 +33,7 @@ static int setup(void **state) {
     (void)state;
     const char *tmp = getenv("TMPDIR");
     snprintf(dir, sizeof dir, "%s/tenon-test-XXXXXX", tmp ? tmp : "/tmp");
-    ctx = tn_ctx_new(NULL);
+    ctx = test_ctx();
     return !ctx || !mkdtemp(dir);
 }
 static int teardown(void **state) {

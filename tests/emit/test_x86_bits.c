@@ -29,7 +29,8 @@ static void count_fallbacks(void *ud, tn_log_level level, const char *text) {
 }
 
 static world world_open(void) {
-    tn_config c = { .struct_size = sizeof c, .cpu = "c" }, x = { .struct_size = sizeof x, .cpu = "x86", .log = count_fallbacks };
+    tn_config c = { .struct_size = sizeof c, .cpu = "c" },
+              x = { .struct_size = sizeof x, .cpu = "x86", .log = count_fallbacks };
     return (world){ tn_ctx_new(&c), tn_ctx_new(&x) };
 }
 static void world_close(world *w) {
@@ -45,7 +46,8 @@ static bool comparable(world *w) {
 }
 
 /* Outputs of g on the inputs of `in`, in the order of p->io. */
-static unsigned char *outputs_of(tn_ctx *ctx, const graph *g, arena *a, const tn_compile_opts *o, const sample *in, const tn_program **out_p) {
+static unsigned char *outputs_of(tn_ctx *ctx, const graph *g, arena *a, const tn_compile_opts *o, const sample *in,
+                                 const tn_program **out_p) {
     tn_program *p = NULL;
     tn_session *s = NULL;
     size_t at = 0, bytes = 0;
@@ -98,8 +100,9 @@ static bool agrees(graph *g, void *ud) {
         int64_t n = p->io[i].bytes / (int64_t)dtype_size(t);
         for (int64_t k = 0; k < n && ok; k++)
             if (!(ok = same_value(t, x, y, k)))
-                snprintf(j->text, sizeof j->text, "seed %llu, fusion %d: %s[%lld] of %lld: C %.17g, machine code %.17g", (unsigned long long)j->seed,
-                         j->fusion, p->io[i].name, (long long)k, (long long)n, dtype_load(t, x, k), dtype_load(t, y, k));
+                snprintf(j->text, sizeof j->text, "seed %llu, fusion %d: %s[%lld] of %lld: C %.17g, machine code %.17g",
+                         (unsigned long long)j->seed, j->fusion, p->io[i].name, (long long)k, (long long)n, dtype_load(t, x, k),
+                         dtype_load(t, y, k));
         x += p->io[i].bytes, y += p->io[i].bytes;
     }
     tn_program_free((tn_program *)(uintptr_t)p);
@@ -122,29 +125,40 @@ static bool check(world *w, graph *g, arena *a, uint64_t seed, int fusion) {
 static graph *every_op(arena *a, tn_dtype t, int64_t n) {
     graph *g = graph_make(a, "ops");
     bool is_float = dtype_is_float(t);
-    double special[] = { 0.0, -0.0, 1, -1, 0.5, -0.5, 2.5, -2.5, 1e-3, 88.8, -103.5, 1e10, -1e10, 3.5, NAN, INFINITY, -INFINITY };
+    double special[] = {
+        0.0, -0.0, 1, -1, 0.5, -0.5, 2.5, -2.5, 1e-3, 88.8, -103.5, 1e10, -1e10, 3.5, NAN, INFINITY, -INFINITY
+    };
     val x[3];
     for (int i = 0; i < 3; i++) {
         val in = graph_add(g, &(spec){ .op = OP_input, .dtype = t, .name = arena_printf(a, "x%d", i), .rank = 1, .dims = &n });
         unsigned char *data = arena_alloc(a, (size_t)n * 8);
         rng r = rng_make((uint64_t)n * 31 + (uint64_t)i);
         for (int64_t k = 0; k < n; k++)
-            is_float ? dtype_store(t, data, k, rng_chance(&r, 0.5) ? special[rng_below(&r, (int64_t)COUNT_OF(special))] : rng_range(&r, -4, 4))
-                     : dtype_store_int(t, data, k, t == TN_BOOL ? rng_below(&r, 2) : rng_between(&r, -9, 9));
+            is_float
+                ? dtype_store(t, data, k,
+                              rng_chance(&r, 0.5) ? special[rng_below(&r, (int64_t)COUNT_OF(special))] : rng_range(&r, -4, 4))
+                : dtype_store_int(t, data, k, t == TN_BOOL ? rng_below(&r, 2) : rng_between(&r, -9, 9));
         val c = graph_add(g, &(spec){ .op = OP_const, .dtype = t, .rank = 1, .dims = &n, .data = data });
-        x[i] = t == TN_BOOL ? graph_binary(g, OP_xor, in, c) : i == 0 ? graph_binary(g, OP_add, in, c) : graph_binary(g, OP_mul, in, c);
+        x[i] = t == TN_BOOL ? graph_binary(g, OP_xor, in, c)
+               : i == 0     ? graph_binary(g, OP_add, in, c)
+                            : graph_binary(g, OP_mul, in, c);
     }
     for (int op = 1; op < N_OPS; op++) {
         const op_info *info = op_get((op_code)op);
         if (!op_is_elementwise((op_code)op)) continue;
-        bool fits = info->cls == CL_ANY || (info->cls == CL_FLT ? is_float : info->cls == CL_NUM || info->cls == CL_CMP ? t != TN_BOOL || (op == OP_eq || op == OP_ne) : info->cls == CL_BIT ? !is_float : info->cls == CL_LOG && t == TN_BOOL);
+        bool fits =
+            info->cls == CL_ANY || (info->cls == CL_FLT                          ? is_float
+                                    : info->cls == CL_NUM || info->cls == CL_CMP ? t != TN_BOOL || (op == OP_eq || op == OP_ne)
+                                    : info->cls == CL_BIT                        ? !is_float
+                                                                                 : info->cls == CL_LOG && t == TN_BOOL);
         if (!fits || (t == TN_BOOL && info->cls == CL_CMP)) continue;
-        val v = op == OP_select       ? graph_select(g, t == TN_BOOL ? x[0] : graph_binary(g, OP_lt, x[0], x[1]), x[1], x[2])
+        val v = op == OP_select    ? graph_select(g, t == TN_BOOL ? x[0] : graph_binary(g, OP_lt, x[0], x[1]), x[1], x[2])
                 : info->arity == 1 ? graph_unary(g, (op_code)op, x[0])
                                    : graph_binary(g, (op_code)op, x[0], x[1]);
         graph_output(g, arena_printf(a, "y_%s", info->name), v);
     }
-    for (int to = 0; to < TN_N_DTYPES; to++) graph_output(g, arena_printf(a, "to_%s", dtype_name((tn_dtype)to)), graph_cast(g, x[0], (tn_dtype)to));
+    for (int to = 0; to < TN_N_DTYPES; to++)
+        graph_output(g, arena_printf(a, "to_%s", dtype_name((tn_dtype)to)), graph_cast(g, x[0], (tn_dtype)to));
     graph_compact(g);
     return g;
 }
@@ -192,7 +206,8 @@ static void test_random_graphs(void **state) {
         arena_fini(&a);
     }
     world_close(&w);
-    printf("%d random graphs, %d differentiated: %d differ, %d without machine code\n", (int)n, differentiated, bad, n_fallbacks);
+    printf("%d random graphs, %d differentiated: %d differ, %d without machine code\n", (int)n, differentiated, bad,
+           n_fallbacks);
     assert_int_equal(bad + n_fallbacks, 0);
 }
 

@@ -55,7 +55,7 @@ static void test_shapes(void **state) {
                                      { 31, 33, 65 },   { 64, 128, 64 },   { 53, 131, 70 },   { 100, 256, 90 },
                                      { 67, 135, 520 }, { 1, 300, 520 },   { 1, 1001, 83 },   { 5, 610, 530 },
                                      { 8, 520, 401 },  { 97, 200, 1100 }, { 128, 192, 513 }, { 200, 144, 2050 } };
-    tn_config cfg = { .struct_size = sizeof cfg };
+    tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
     tn_ctx *ctx = tn_ctx_new(&cfg);
     for (size_t i = 0; i < COUNT_OF(shapes); i++)
         for (int transposed = 0; transposed < 2; transposed++)
@@ -138,7 +138,7 @@ static void test_convolutions(void **state) {
     static const conv convs[] = { { 1, 14, 14, 40, 56, 3, 1, 1 }, { 2, 9, 13, 33, 24, 3, 1, 2 }, { 1, 16, 12, 24, 48, 5, 1, 2 },
                                   { 1, 15, 17, 20, 64, 3, 2, 1 }, { 3, 7, 7, 130, 72, 3, 1, 2 }, { 1, 30, 31, 48, 40, 1, 1, 1 },
                                   { 1, 60, 58, 16, 48, 3, 1, 2 }, { 2, 8, 8, 1, 16, 3, 1, 1 } };
-    tn_config cfg = { .struct_size = sizeof cfg };
+    tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
     tn_ctx *ctx = tn_ctx_new(&cfg);
     for (size_t i = 0; i < COUNT_OF(convs); i++) check_conv(ctx, convs[i]);
     tn_ctx_free(ctx);

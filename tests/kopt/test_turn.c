@@ -44,7 +44,7 @@ static void test_permutations(void **state) {
     static const int64_t shapes[][3] = { { 1, 64, 48 }, { 3, 33, 70 }, { 2, 8, 200 }, { 20, 16, 9 }, { 1, 300, 130 } };
     static const int perms[][3] = { { 0, 2, 1 }, { 2, 1, 0 }, { 1, 0, 2 }, { 2, 0, 1 } };
     static const tn_dtype dtypes[] = { TN_F32, TN_F64, TN_I64, TN_U8, TN_I32 };
-    tn_config cfg = { .struct_size = sizeof cfg };
+    tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
     tn_ctx *ctx = tn_ctx_new(&cfg);
     int n = 0;
     for (size_t d = 0; d < COUNT_OF(dtypes); d++)

@@ -7,6 +7,8 @@
 
 #include <cmocka.h>
 
+#include "support/support.h"
+
 #include "tenon/tenon_nn.h"
 
 #include "drive/objects.h"
@@ -212,7 +214,7 @@ static void test_some_params(void **state) {
 
 static int setup(void **state) {
     env *e = test_calloc(1, sizeof *e);
-    e->ctx = tn_ctx_new(NULL);
+    e->ctx = test_ctx();
     e->rng = 31;
     arena_init(&e->a, mem_libc(), &e->gd);
     *state = e;

@@ -5,6 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+tn_config test_config(void) { return (tn_config){ .struct_size = sizeof(tn_config), .cpu = getenv("TENON_CPU") }; }
+
+tn_ctx *test_ctx(void) {
+    tn_config cfg = test_config();
+    return tn_ctx_new(&cfg);
+}
+
 tn_status with_arena(void (*body)(arena *a, void *ud), void *ud, err *out) {
     guard gd;
     arena a;

@@ -14,6 +14,11 @@
 #include "eval/eval.h"
 #include "ir/graph.h"
 
+/* ---- contexts: TENON_CPU of the environment chooses the code generator, as in the program ---- */
+
+tn_config test_config(void);
+tn_ctx *test_ctx(void); /* of test_config */
+
 /* ---- scope: an arena and a guard round the body of a test ---- */
 
 /* Calls body(arena, ud). Returns TN_OK, or the status of the failure that body jumped out with; out (may be NULL) gets its

@@ -1,0 +1,342 @@
+/* x86_memory.c - loads, stores and scatters of a kernel as operations: neighbouring and strided lanes, masks, dynamic indices,
+ * narrow and half types. In: a kernel instruction and the selector's table of values. Out: operations. */
+#include "emit/x86_select.h"
+
+static xmem element(selector *s, const kins *in, affine x, int64_t size) {
+    greg base = x86_base_of(s->f, in->buf, s->local);
+    return x86_address(s->f, base, x, size);
+}
+
+/* ---- loads ---- */
+
+static xval word(xfn *f, x86_id id, int vl, xmem m, xtype t) {
+    vreg r = x86_new(f, vl);
+    x86_add(f, (xop){ .op = (uint16_t)id, .vl = (uint8_t)vl, .dst = r, .has_mem = true, .mem = m });
+    return (xval){ r, t };
+}
+
+/* Memory words to register words: n neighbouring ones. Narrow ones come as 32-bit integers. */
+static xval load_raw(selector *s, tn_dtype stored, xmem m, int n, bool spread) {
+    xfn *f = s->f;
+    size_t size = dtype_size(stored);
+    xtype t = size >= 4 ? xt(stored) : XI32;
+    if (size >= 4) {
+        int bytes = n * (int)size;
+        if (n == 1 && spread) {
+            int vl = x86_full_vl(f);
+            xval x = word(f, size == 4 ? X86_BROADCASTSS : vl ? X86_BROADCASTSD : X86_MOVDDUP, vl, m, t);
+            f->v.at[x.r].full = true;
+            return x;
+        }
+        return word(f, bytes == 4 ? X86_MOVSS : bytes == 8 ? X86_MOVSD : X86_MOVUPS, x86_vl(t, n), m, t);
+    }
+    bool sign = stored == TN_I8;
+    if (n == 1 || (n == 2 && size == 1)) {
+        vreg r = x86_new(f, 0);
+        int how = size == 2 || n == 2 ? 3 : sign ? 2 : 1;
+        x86_add(f, (xop){ .op = P_LDNARROW, .dst = r, .imm = how, .has_mem = true, .mem = m });
+        if (n == 2) r = x86_value(f, (xop){ .op = sign ? X86_PMOVSXBD : X86_PMOVZXBD, .a = r });
+        return (xval){ r, XI32 };
+    }
+    x86_id id = size == 2 ? X86_PMOVZXWD : sign ? X86_PMOVSXBD : X86_PMOVZXBD;
+    if (n == 2) { /* two words: 4 bytes */
+        xval x = word(f, X86_MOVSS, 0, m, XI32);
+        return (xval){ x86_value(f, (xop){ .op = (uint16_t)id, .a = x.r }), XI32 };
+    }
+    return word(f, id, x86_vl(XI32, n), m, XI32);
+}
+
+static xval from_stored(xfn *f, tn_dtype stored, xval raw, int n) {
+    xval args[3] = { raw };
+    switch (stored) {
+    case TN_F16:
+        return x86_expr(f, "FROM_HALF(x)", XF32, args, n);
+    case TN_BF16:
+        return x86_expr(f, "FROM_BF16(x)", XF32, args, n);
+    case TN_BOOL:
+        return x86_bin(f, '-', x86_const_val(f, XI32, 0, 0), raw, n);
+    default:
+        return raw;
+    }
+}
+
+static void open_masks(selector *s, const kins *in, int lane) {
+    xfn *f = s->f;
+    for (int m = 0; m < in->n_mask; m++) {
+        xmem e = x86_address(f, 0, in->mask[m].e, 1);
+        e.disp += lane * in->mask_lane[m] - in->mask[m].lo;
+        VEC_PUSH(f->a, &f->bounds, in->mask[m].hi - in->mask[m].lo);
+        x86_add(f, (xop){ .op = P_IF, .has_mem = true, .mem = e, .extra = f->bounds.n - 1 });
+        x86_open_scope(f);
+    }
+}
+/* The lanes for which all masks hold. */
+static xval lane_mask(selector *s, const kins *in, int first, int n) {
+    xfn *f = s->f;
+    xval all = { 0 };
+    for (int m = 0; m < in->n_mask; m++) {
+        xmem e = x86_address(f, 0, in->mask[m].e, 1);
+        int64_t lo = in->mask[m].lo, hi = in->mask[m].hi, stride = in->mask_lane[m];
+        if (lo < -(1ll << 30) || hi > 1ll << 30 || stride > 1 << 20 || stride < -(1 << 20))
+            x86_unsupported(f, "a mask over a huge range");
+        vreg g = x86_new(f, 0);
+        x86_add(f, (xop){ .op = P_FROMG, .type = XI32, .dst = g, .has_mem = true, .mem = { .base = e.base } });
+        xval at = { x86_broadcast(f, (xval){ g, XI32 }), XI32 };
+        at = x86_bin(f, '+', at, (xval){ x86_const_steps(f, XI32, n, first, stride, e.disp), XI32 }, n);
+        xval in_range = x86_bin(f, '~', x86_bin(f, '<', at, x86_const_val(f, XI32, 0, lo), n),
+                                x86_bin(f, '<', at, x86_const_val(f, XI32, 0, hi), n), n);
+        all = m ? x86_bin(f, '&', all, in_range, n) : in_range;
+    }
+    return all;
+}
+
+/* Four-byte and eight-byte words a stride apart, gathered without a detour through memory. */
+static xval load_strided(selector *s, tn_dtype stored, xmem m, int64_t stride, int n) {
+    xfn *f = s->f;
+    bool big = dtype_size(stored) == 8;
+    int per = big ? 2 : 4;
+    vreg part[4] = { 0 };
+    for (int l = 0; l < n; l++) {
+        xmem at = m;
+        at.disp += l * stride;
+        if (l % per == 0) {
+            part[l / per] = word(f, big ? X86_MOVSD : X86_MOVSS, 0, at, XI32).r;
+            continue;
+        }
+        vreg r = x86_new(f, 0);
+        x86_add(f, (xop){ .op = big ? X86_MOVHPS : X86_INSERTPS,
+                          .dst = r,
+                          .a = part[l / per],
+                          .imm = l % per << 4,
+                          .has_mem = true,
+                          .mem = at });
+        part[l / per] = r;
+    }
+    int parts = (n + per - 1) / per;
+    for (int half = 1; half < parts; half *= 2) /* pairs to 256, then 512 bits */
+        for (int i = 0; i < parts; i += 2 * half)
+            part[i] = x86_value(f, (xop){ .op = half == 1 ? X86_INSERTF128 : X86_INSERTF64X4,
+                                          .vl = (uint8_t)half,
+                                          .a = part[i],
+                                          .b = part[i + half],
+                                          .imm = 1 });
+    return (xval){ part[0], xt(stored) };
+}
+
+/* Lane by lane: strides, masks of single lanes, an index of each lane's own. */
+static xval load_lanes(selector *s, const kins *in, int first, int n) {
+    xfn *f = s->f;
+    tn_dtype stored = (tn_dtype)in->src;
+    int64_t size = (int64_t)dtype_size(stored);
+    affine x = in->idx;
+    xmem m = element(s, in, x, size);
+    m.disp += first * in->lane_stride * size;
+    bool own_index = in->dyn && s->at[in->dyn].lanes > 1;
+    if (in->dyn && !own_index)
+        m.index = x86_dynamic(
+            f, sel_operand(s, in->dyn, 1, 0).r,
+            (xdyn){ .n = in->dyn_n, .stride = in->dyn_stride * size, .clamp = true, .wide = is_wide((xtype)s->at[in->dyn].t) });
+    if (!own_index && !in->n_mask && size >= 4) return load_strided(s, stored, m, in->lane_stride * size, n);
+    xlload l = { .stride = in->lane_stride * size, .bytes = (uint8_t)size, .sign = stored == TN_I8 };
+    vreg mask = 0, dyn = 0;
+    if (in->n_mask) mask = x86_mask32(f, lane_mask(s, in, first, n), n).r;
+    if (own_index) {
+        dyn = sel_operand(s, in->dyn, in->lanes, first / (s->at[in->dyn].cl)).r;
+        if (s->at[in->dyn].lanes != in->lanes) x86_unsupported(f, "an index of other lanes");
+        l.n = in->dyn_n, l.dyn_stride = in->dyn_stride * size, l.dyn_wide = is_wide((xtype)s->at[in->dyn].t);
+    }
+    xtype t = size == 8 ? xt(stored) : size == 4 ? xt(stored) : XI32;
+    if (mask && !own_index && in->lane_stride == 1 && size >= 4 && f->level == X86_AVX2) {
+        vreg r = x86_new(f, x86_vl(t, n));
+        vreg wide = size == 8 ? x86_mask64(f, (xval){ mask, XI32 }, n).r : mask;
+        if (n * size >= 16) {
+            x86_add(f, (xop){ .op = size == 8 ? X86_MASKLOADQ : X86_MASKLOADD,
+                              .vl = (uint8_t)x86_vl(t, n),
+                              .dst = r,
+                              .a = wide,
+                              .has_mem = true,
+                              .mem = m });
+            return (xval){ r, t };
+        }
+    }
+    VEC_PUSH(f->a, &f->lloads, l);
+    vreg r = x86_new(f, x86_vl(t, n));
+    x86_add(f, (xop){ .op = P_LLOAD,
+                      .vl = (uint8_t)x86_vl(t, n),
+                      .lanes = (uint8_t)n,
+                      .dst = r,
+                      .a = mask,
+                      .b = dyn,
+                      .has_mem = true,
+                      .mem = m,
+                      .extra = f->lloads.n - 1 });
+    return (xval){ r, t };
+}
+
+static bool lanes_vary(const selector *s, const kins *in) {
+    for (int m = 0; m < in->n_mask; m++)
+        if (in->mask_lane[m]) return true;
+    return in->lane_stride != 1 || (in->dyn && s->at[in->dyn].lanes > 1);
+}
+
+void sel_load(selector *s, reg r) {
+    const kins *in = &s->k->ins.at[r];
+    xfn *f = s->f;
+    tn_dtype stored = (tn_dtype)in->src;
+    xtype t = xt((tn_dtype)in->dtype);
+    int64_t size = (int64_t)dtype_size(stored);
+    kval out = sel_shaped(s, t, in->lanes);
+    int64_t imm = stored == TN_BOOL ? -(in->imm_int != 0) : in->imm_int;
+    if (in->lanes > 1 && lanes_vary(s, in)) {
+        for (int c = 0; c < out.n; c++) {
+            xval v = from_stored(f, stored, load_lanes(s, in, c * out.cl, out.cl), out.cl);
+            if (in->n_mask) v = x86_sel(f, lane_mask(s, in, c * out.cl, out.cl), v, x86_const_val(f, t, in->imm, imm), out.cl);
+            out.r[c] = v.r;
+        }
+        s->at[r] = out;
+        return;
+    }
+    xmem m = element(s, in, in->idx, size);
+    if (in->dyn)
+        m.index = x86_dynamic(
+            f, sel_operand(s, in->dyn, 1, 0).r,
+            (xdyn){ .n = in->dyn_n, .stride = in->dyn_stride * size, .clamp = true, .wide = is_wide((xtype)s->at[in->dyn].t) });
+    if (in->n_mask) {
+        int32_t pool = x86_pool_of(f, t, x86_value_bits(t, in->imm, imm));
+        for (int c = 0; c < out.n; c++) {
+            out.r[c] = x86_new(f, x86_vl(t, out.cl));
+            f->v.at[out.r[c]].is_mutable = true;
+            x86_add(f, (xop){ .op = P_CONST, .vl = (uint8_t)x86_vl(t, out.cl), .dst = out.r[c], .imm = pool });
+        }
+        open_masks(s, in, 0);
+    }
+    for (int c = 0; c < out.n; c++) {
+        xmem at = m;
+        at.disp += c * out.cl * size;
+        xval v = from_stored(f, stored, load_raw(s, stored, at, out.cl, in->lanes == 1 && s->bcast[r] && !in->n_mask), out.cl);
+        if (in->n_mask)
+            x86_add(f, (xop){ .op = P_MOV, .vl = (uint8_t)x86_vl(t, out.cl), .dst = out.r[c], .a = v.r });
+        else
+            out.r[c] = v.r;
+    }
+    if (in->n_mask) x86_close_ifs(f, in->n_mask);
+    for (int c = 0; c < out.n && in->n_mask; c++) out.r[c] = x86_copied(f, (xval){ out.r[c], t }).r;
+    s->at[r] = out;
+}
+
+/* ---- stores ---- */
+
+static void store_op(xfn *f, x86_id id, int vl, vreg a, xmem m, int imm) {
+    x86_add(f, (xop){ .op = (uint16_t)id, .vl = (uint8_t)vl, .a = a, .has_mem = true, .mem = m, .imm = imm });
+}
+
+static xval to_stored(xfn *f, tn_dtype t, xval x, int n) {
+    xval args[3] = { x };
+    if (t == TN_F16) return x86_expr(f, "TO_HALF(x)", XF32, args, n);
+    if (t == TN_BF16) return x86_expr(f, "TO_BF16(x)", XF32, args, n);
+    if (t == TN_BOOL) return x86_bin(f, '&', x86_mask32(f, x, n), x86_const_val(f, XI32, 0, 1), n);
+    return x;
+}
+
+/* 32-bit lanes to n neighbouring bytes or 16-bit words. */
+static void store_narrow(xfn *f, xval x, int size, int n, xmem m) {
+    unsigned char pick[64];
+    if (n >= 16) {
+        store_op(f, size == 1 ? X86_PMOVDB : X86_PMOVDW, 2, x.r, m, 0);
+        return;
+    }
+    if (n == 1) {
+        store_op(f, size == 1 ? X86_PEXTRB : X86_PEXTRW, 0, x.r, m, 0);
+        return;
+    }
+    for (int i = 0; i < f->vb; i++) pick[i] = (unsigned char)(i % 16 < 4 * size ? i % 16 / size * 4 + i % 16 % size : 0x80);
+    vreg p = x86_const_at(f, x86_pool(f->s, pick, (size_t)f->vb), false, x86_full_vl(f));
+    vreg r = x86_value(f, (xop){ .op = X86_PSHUFB, .vl = (uint8_t)x86_vl(XI32, n), .a = x.r, .b = p });
+    if (n == 8) {
+        vreg high = x86_value(f, (xop){ .op = X86_EXTRACTF128, .vl = 1, .a = r, .imm = 1 });
+        if (size == 1)
+            r = x86_value(f, (xop){ .op = X86_PUNPCKLDQ, .vl = 0, .a = r, .b = high });
+        else
+            r = x86_value(f, (xop){ .op = X86_PERMQ, .vl = 1, .a = r, .imm = 0x08 });
+    }
+    int bytes = n * size;
+    store_op(f, bytes == 16 ? X86_MOVUPS_ST : bytes == 8 ? X86_MOVSD_ST : bytes == 4 ? X86_MOVSS_ST : X86_PEXTRW, 0, r, m, 0);
+}
+
+static void store_chunk(xfn *f, tn_dtype t, xval x, int n, xmem m) {
+    int size = (int)dtype_size(t), bytes = n * size;
+    x = to_stored(f, t, x, n);
+    if (size < 4)
+        store_narrow(f, x, size, n, m);
+    else
+        store_op(f, bytes == 4 ? X86_MOVSS_ST : bytes == 8 ? X86_MOVSD_ST : X86_MOVUPS_ST, x86_vl(x.t, n), x.r, m, 0);
+}
+
+static void store_lane(xfn *f, int size, xval x, int lane, xmem m) {
+    int per = is_wide(x.t) ? 2 : 4;
+    vreg q = lane >= per
+                 ? x86_value(f, (xop){ .op = X86_EXTRACTF128, .vl = lane >= 2 * per ? 2 : 1, .a = x.r, .imm = lane / per })
+                 : x.r;
+    int l = lane % per;
+    if (size == 8)
+        store_op(f, l ? X86_MOVHPS_ST : X86_MOVSD_ST, 0, q, m, 0);
+    else if (size == 4)
+        l ? store_op(f, X86_PEXTRD, 0, q, m, l) : store_op(f, X86_MOVSS_ST, 0, q, m, 0);
+    else
+        store_op(f, size == 2 ? X86_PEXTRW : X86_PEXTRB, 0, q, m, size == 2 ? 2 * l : 4 * l);
+}
+
+void sel_store(selector *s, const kins *in) {
+    xfn *f = s->f;
+    tn_dtype t = (tn_dtype)in->dtype;
+    int64_t size = (int64_t)dtype_size(t);
+    xmem m = element(s, in, in->idx, size);
+    int cl = sel_chunk(s, in->lanes), n = in->lanes / cl;
+    if (in->dyn) x86_unsupported(f, "a store at a dynamic index");
+    for (int c = 0; c < n; c++) {
+        xval x = sel_operand(s, in->a, in->lanes, c);
+        xmem at = m;
+        at.disp += c * cl * in->lane_stride * size;
+        if (in->lanes == 1 || in->lane_stride == 1) {
+            store_chunk(f, t, x, cl, at);
+            continue;
+        }
+        x = to_stored(f, t, x, cl);
+        for (int l = 0; l < cl; l++, at.disp += in->lane_stride * size) store_lane(f, (int)size, x, l, at);
+    }
+}
+
+static xval lane_of(selector *s, reg r, int lane) {
+    const kval *v = &s->at[r];
+    if (v->lanes == 1) return sel_operand(s, r, 1, 0);
+    return x86_low(s->f, (xval){ v->r[lane / v->cl], (xtype)v->t }, lane % v->cl, 1);
+}
+
+void sel_scatter(selector *s, const kins *in) {
+    xfn *f = s->f;
+    tn_dtype t = (tn_dtype)in->dtype;
+    int64_t size = (int64_t)dtype_size(t);
+    const kval *dv = &s->at[in->dyn];
+    if (dv->lanes != 1) {
+        x86_unsupported(f, "a scatter with an index a lane");
+        return;
+    }
+    vreg d = sel_operand(s, in->dyn, 1, 0).r;
+    xdyn dyn = { .n = in->dyn_n, .stride = 1, .clamp = false, .wide = is_wide((xtype)dv->t) };
+    greg raw = x86_dynamic(f, d, dyn);
+    dyn.stride = in->dyn_stride * size;
+    greg scaled = x86_dynamic(f, d, dyn);
+    VEC_PUSH(f->a, &f->bounds, in->dyn_n);
+    x86_add(f, (xop){ .op = P_IF, .has_mem = true, .mem = { .base = raw }, .extra = f->bounds.n - 1 });
+    x86_open_scope(f);
+    xmem m = element(s, in, in->idx, size);
+    m.index = scaled;
+    bool whole = in->lane_stride == 1 || in->lanes == 1;
+    int cl = whole ? sel_chunk(s, in->lanes) : 1;
+    for (int l = 0; l < in->lanes; l += cl, m.disp += cl * in->lane_stride * size) {
+        xval old = from_stored(f, t, load_raw(s, t, m, cl, false), cl);
+        xval x = whole ? sel_operand(s, in->a, in->lanes, l / cl) : lane_of(s, in->a, l);
+        store_chunk(f, t, x86_bin(f, '+', old, x, cl), cl, m);
+    }
+    x86_close_ifs(f, 1);
+}

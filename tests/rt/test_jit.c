@@ -1,0 +1,187 @@
+/* test_jit.c - memory for machine code: loading, finding, dropping, imports, threads, fork, and that nothing is ever writable
+ * and executable at once. The images are a few bytes of x86-64; elsewhere the test is skipped.
+ *
+ * Labels: threads */
+#include "rt_util.h"
+
+#include "rt/jit.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <sys/wait.h>
+
+typedef int (*int_fn)(void);
+
+/* mov eax, value; ret */
+static tn_status load_value(jit *j, int32_t value, size_t size, jit_code **out, err *e) {
+    unsigned char *bytes = calloc(1, size);
+    const device_symbol fn[] = { { "helper", 0, 6 }, { "tn_main", 0, 6 } };
+    bytes[0] = 0xB8, bytes[5] = 0xC3;
+    memcpy(bytes + 1, &value, 4);
+    tn_status st = jit_load(j, &(device_image){ .bytes = bytes, .n_bytes = size, .functions = fn, .n_functions = 2 }, out, e);
+    free(bytes);
+    return st;
+}
+static int call(const jit_code *c) {
+    void *p = jit_find(c, "tn_main");
+    int_fn fn;
+    assert_non_null(p);
+    memcpy(&fn, &p, sizeof fn);
+    return fn();
+}
+
+static bool here(void) {
+#if defined(__x86_64__)
+    return true;
+#else
+    return false;
+#endif
+}
+
+/* Mappings that are writable and executable. */
+static int writable_code(void) {
+    char line[512];
+    int n = 0;
+    FILE *f = fopen("/proc/self/maps", "r");
+    while (f && fgets(line, sizeof line, f)) n += strstr(line, " rwx") != NULL;
+    if (f) fclose(f);
+    return n;
+}
+
+static void test_load_and_drop(void **state) {
+    (void)state;
+    counted memory = { 0 };
+    err e = { 0 };
+    jit *j;
+    jit_code *c[300];
+    if (!here()) skip();
+    assert_int_equal(jit_open(counted_mem(&memory), false, &j, &e), TN_OK);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 300; i++)
+            assert_int_equal(load_value(j, i * 7 + round, 64 + (size_t)(i * 37 % 5000), &c[i], &e), TN_OK);
+        for (int i = 0; i < 300; i++) assert_int_equal(call(c[i]), i * 7 + round);
+        assert_null(jit_find(c[0], "tn_kernel_0"));
+        assert_null(jit_find(c[0], "helper"));
+        assert_int_equal(writable_code(), 0);
+        for (int i = 0; i < 300; i += 2) jit_drop(j, c[i]);
+        for (int i = 1; i < 300; i += 2) assert_int_equal(call(c[i]), i * 7 + round);
+        for (int i = 1; i < 300; i += 2) jit_drop(j, c[i]);
+    }
+    assert_int_equal(load_value(j, 5, 20 << 20, &c[0], &e), TN_OK); /* more than a region holds */
+    assert_int_equal(call(c[0]), 5);
+    jit_drop(j, c[0]);
+    jit_drop(j, NULL);
+    jit_close(j);
+    assert_int_equal(memory.alive, 0);
+}
+
+/* jmp [rip + 2]; two bytes; the cell */
+static void test_imports(void **state) {
+    (void)state;
+    counted memory = { 0 };
+    err e = { 0 };
+    jit *j;
+    jit_code *c;
+    unsigned char bytes[16] = { 0xFF, 0x25, 2, 0, 0, 0 };
+    device_symbol fn[] = { { "tn_main", 0, 6 } }, import[] = { { "coshf", 8, 0 } };
+    device_image image = {
+        .bytes = bytes, .n_bytes = sizeof bytes, .functions = fn, .n_functions = 1, .imports = import, .n_imports = 1
+    };
+    if (!here()) skip();
+    assert_int_equal(jit_open(counted_mem(&memory), false, &j, &e), TN_OK);
+    assert_int_equal(jit_load(j, &image, &c, &e), TN_OK);
+    float (*cosh_fn)(float);
+    void *p = jit_find(c, "tn_main");
+    memcpy(&cosh_fn, &p, sizeof p);
+    volatile float x = 1.25f;
+    assert_true(cosh_fn(x) == coshf(x));
+    jit_drop(j, c);
+    import[0].name = "system";
+    assert_int_equal(jit_load(j, &image, &c, &e), TN_ERR_DEVICE);
+    assert_non_null(strstr(e.text, "system"));
+    jit_close(j);
+    assert_int_equal(memory.alive, 0);
+}
+
+static void test_no_memory(void **state) {
+    (void)state;
+    if (!here()) skip();
+    for (int64_t fail = 1; fail < 30; fail++) {
+        counted memory = { .fail_at = fail };
+        err e = { 0 };
+        jit *j;
+        jit_code *c = NULL;
+        tn_status st = jit_open(counted_mem(&memory), false, &j, &e);
+        if (st == TN_OK) {
+            st = load_value(j, 1, 64, &c, &e);
+            if (st == TN_OK) {
+                assert_int_equal(call(c), 1);
+                jit_drop(j, c);
+            }
+            jit_close(j);
+        }
+        assert_true(st == TN_OK || st == TN_ERR_NOMEM);
+        assert_int_equal(memory.alive, 0);
+    }
+}
+
+/* The child loads code of its own; what both have goes on working in both. */
+static void test_fork(void **state) {
+    (void)state;
+    err e = { 0 };
+    jit *j;
+    jit_code *before, *after;
+    if (!here()) skip();
+    assert_int_equal(jit_open(mem_libc(), false, &j, &e), TN_OK);
+    assert_int_equal(load_value(j, 11, 64, &before, &e), TN_OK);
+    pid_t child = fork();
+    if (child == 0) {
+        bool ok = call(before) == 11 && load_value(j, 22, 64, &after, &e) == TN_OK && call(after) == 22;
+        jit_drop(j, before);
+        ok = ok && load_value(j, 33, 64, &before, &e) == TN_OK && call(before) == 33 && call(after) == 22;
+        _exit(ok ? 0 : 1);
+    }
+    int status = 1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_int_equal(call(before), 11);
+    assert_int_equal(load_value(j, 44, 64, &after, &e), TN_OK);
+    assert_int_equal(call(before), 11);
+    assert_int_equal(call(after), 44);
+    jit_drop(j, before);
+    jit_drop(j, after);
+    jit_close(j);
+}
+
+static void *load_often(void *ud) {
+    jit *j = ud;
+    err e = { 0 };
+    for (int i = 0; i < 2000; i++) {
+        jit_code *c;
+        if (load_value(j, i, 64 + (size_t)(i % 7) * 100, &c, &e) || call(c) != i) return j;
+        jit_drop(j, c);
+    }
+    return NULL;
+}
+static void test_threads(void **state) {
+    (void)state;
+    err e = { 0 };
+    jit *j;
+    pthread_t t[4];
+    if (!here()) skip();
+    assert_int_equal(jit_open(mem_libc(), false, &j, &e), TN_OK);
+    for (int i = 0; i < 4; i++) assert_int_equal(pthread_create(&t[i], NULL, load_often, j), 0);
+    for (int i = 0; i < 4; i++) {
+        void *bad;
+        pthread_join(t[i], &bad);
+        assert_null(bad);
+    }
+    jit_close(j);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_load_and_drop), cmocka_unit_test(test_imports),
+                                        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_fork),
+                                        cmocka_unit_test(test_threads) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
