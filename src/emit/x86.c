@@ -37,14 +37,19 @@ static void add_function(image *im, const char *name, size_t from) {
 
 static bool put_kernel(image *im, xfn *f, int i, const char **out_why) {
     const kernel *k = im->p->kernels.at[i].k;
-    xfn clean = { .a = im->a,
-                  .s = &im->s,
-                  .k = k,
-                  .level = f->level,
-                  .vb = f->vb,
-                  .n_vregs_phys = f->n_vregs_phys,
-                  .imports = &im->imports };
-    *f = clean;
+    xfn old = *f; /* its arrays are used again */
+    *f = (xfn){ .a = im->a,
+                .s = &im->s,
+                .k = k,
+                .level = old.level,
+                .vb = old.vb,
+                .n_vregs_phys = old.n_vregs_phys,
+                .imports = &im->imports };
+#define AGAIN(array) f->array.at = old.array.at, f->array.cap = old.array.cap
+    AGAIN(ops), AGAIN(seq), AGAIN(v), AGAIN(g), AGAIN(loops), AGAIN(open), AGAIN(consts), AGAIN(dyns), AGAIN(lloads),
+        AGAIN(bounds);
+    AGAIN(numbered), AGAIN(numbered_next), AGAIN(numbered_hash), AGAIN(scopes);
+#undef AGAIN
     x86_select(f);
     if (!f->unsupported) {
         x86_fuse(f);

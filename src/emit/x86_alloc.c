@@ -15,7 +15,8 @@ typedef struct scan {
     xfn *f;
     vreg vec[32]; /* who is there */
     greg gen[16];
-    bool spilled; /* something new has lost its register */
+    int32_t first_end; /* of those who are there; or earlier */
+    bool spilled;      /* something new has lost its register */
 } scan;
 
 static float weight_of(const xfn *f, int32_t loop) {
@@ -124,6 +125,7 @@ static void take_vec(scan *s, vreg r, int prefer) {
     }
     v->phys = (int8_t)at;
     if (at >= 0) s->vec[at] = r;
+    if (v->end < s->first_end) s->first_end = v->end;
 }
 
 static void take_gen(scan *s, greg r) {
@@ -141,13 +143,28 @@ static void take_gen(scan *s, greg r) {
     }
     g->phys = (int8_t)at;
     if (at >= 0) s->gen[at] = r;
+    if (g->end < s->first_end) s->first_end = g->end;
 }
 
 static void expire(scan *s, int32_t pos) { /* what ends at pos or before */
-    for (int p = 0; p < s->f->n_vregs_phys; p++)
-        if (s->vec[p] && s->f->v.at[s->vec[p]].end <= pos) s->vec[p] = 0;
-    for (int p = 0; p < 16; p++)
-        if (s->gen[p] && s->f->g.at[s->gen[p]].end <= pos) s->gen[p] = 0;
+    if (pos < s->first_end) return;
+    s->first_end = INT32_MAX;
+    for (int p = 0; p < s->f->n_vregs_phys; p++) {
+        if (!s->vec[p]) continue;
+        int32_t end = s->f->v.at[s->vec[p]].end;
+        if (end <= pos)
+            s->vec[p] = 0;
+        else if (end < s->first_end)
+            s->first_end = end;
+    }
+    for (int p = 0; p < 16; p++) {
+        if (!s->gen[p]) continue;
+        int32_t end = s->f->g.at[s->gen[p]].end;
+        if (end <= pos)
+            s->gen[p] = 0;
+        else if (end < s->first_end)
+            s->first_end = end;
+    }
 }
 
 /* Whether the result may stand in a register that an operand leaves: the code reads all operands before it writes. */
@@ -285,7 +302,7 @@ void x86_alloc(xfn *f) {
         if (round) rewrite(f);
         find_loops(f);
         find_intervals(f);
-        s = (scan){ .f = f };
+        s = (scan){ .f = f, .first_end = INT32_MAX };
         scan_all(&s);
     }
     place(f);

@@ -15,21 +15,24 @@ typedef struct leaves {
     unsigned word[32];
     int n;
 } leaves;
-static void take(leaves *l, unsigned leaf, unsigned sub, const char *which) {
+/* Under a hypervisor each cpuid takes microseconds, so none is asked twice. */
+static void take(leaves *l, unsigned max, unsigned leaf, unsigned sub, const char *which) {
     unsigned r[4] = { 0 }; /* a, b, c, d */
-    if (!__get_cpuid_count(leaf, sub, &r[0], &r[1], &r[2], &r[3])) return;
+    if (leaf > max) return;
+    __cpuid_count(leaf, sub, r[0], r[1], r[2], r[3]);
     for (; *which; which++) l->word[l->n++] = r[*which - 'a'];
 }
 static uint64_t identify(char *brand, size_t size) {
     leaves l = { .n = 0 };
-    take(&l, 0, 0, "abcd");
-    take(&l, 1, 0, "acd");
-    take(&l, 7, 0, "bcd");
-    take(&l, 7, 1, "abcd");
-    take(&l, 0x80000001u, 0, "cd");
+    take(&l, 0, 0, 0, "abcd");
+    unsigned max = l.word[0], high = __get_cpuid_max(0x80000000u, NULL);
+    take(&l, max, 1, 0, "acd");
+    take(&l, max, 7, 0, "bcd");
+    take(&l, max, 7, 1, "abcd");
+    take(&l, high, 0x80000001u, 0, "cd");
     unsigned text[13] = { 0 };
-    for (unsigned i = 0; i < 3; i++)
-        __get_cpuid(0x80000002u + i, &text[4 * i], &text[4 * i + 1], &text[4 * i + 2], &text[4 * i + 3]);
+    for (unsigned i = 0; i < 3 && 0x80000004u <= high; i++)
+        __cpuid(0x80000002u + i, text[4 * i], text[4 * i + 1], text[4 * i + 2], text[4 * i + 3]);
     const char *s = (const char *)text;
     while (*s == ' ') s++;
     snprintf(brand, size, "%s", *s ? s : "x86 processor");
@@ -45,8 +48,26 @@ static void fill_isa(device_caps *c) {
     c->vector_bytes = avx512 ? 64 : avx2 ? 32 : 16;
     c->n_vector_regs = avx512 ? 32 : 16;
 }
+/* Data caches from cpuid: Intel's leaf 4, which AMD has under another number. */
+static void fill_caches_by_cpuid(device_caps *c) {
+    unsigned a, b, x, d, leaf = 4;
+    __cpuid(0, a, b, x, d);
+    if (a < 4 || x == 0x444d4163u || x == 0x656e6975u) leaf = 0x8000001Du; /* "cAMD", "uine" (Hygon) */
+    if (leaf > 4 && __get_cpuid_max(0x80000000u, NULL) < leaf) return;
+    for (unsigned i = 0; i < 8; i++) {
+        __cpuid_count(leaf, i, a, b, x, d);
+        unsigned type = a & 31, level = a >> 5 & 7;
+        if (type == 0) return;
+        if (type == 2) continue; /* instructions */
+        int64_t bytes = (int64_t)((b >> 22) + 1) * ((b >> 12 & 1023) + 1) * ((b & 4095) + 1) * ((int64_t)x + 1);
+        int64_t *const at[] = { &c->l1_bytes, &c->l2_bytes, &c->l3_bytes };
+        if (level >= 1 && level <= 3) *at[level - 1] = bytes;
+    }
+}
 #else
 #include <sys/utsname.h>
+
+static void fill_caches_by_cpuid(device_caps *c) { (void)c; }
 
 static uint64_t identify(char *brand, size_t size) {
     struct utsname u;
@@ -82,7 +103,8 @@ static int64_t parse_size(const char *s) { /* "32K" */
     return *end == 'K' ? v << 10 : *end == 'M' ? v << 20 : v;
 }
 static void fill_caches(device_caps *c) {
-    for (int i = 0; i < 8; i++) {
+    fill_caches_by_cpuid(c);
+    for (int i = 0; i < 8 && !c->l1_bytes; i++) {
         char path[96], type[32], level[32], size[32];
         const char *const names[] = { "type", "level", "size" };
         char *const into[] = { type, level, size };
