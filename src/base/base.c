@@ -80,7 +80,7 @@ void arena_fini(arena *a) {
     a->total = 0;
 }
 
-void *arena_alloc(arena *a, size_t size) {
+static void *arena_take(arena *a, size_t size) { /* not cleared */
     if (size > SIZE_MAX / 2) guard_fail(a->gd, TN_ERR_NOMEM, "out of memory: %zu bytes asked for", size);
     size = (size + ARENA_ALIGN - 1) & ~(size_t)(ARENA_ALIGN - 1);
     arena_block *b = a->top;
@@ -96,6 +96,10 @@ void *arena_alloc(arena *a, size_t size) {
     }
     void *p = (char *)(b + 1) + b->used;
     b->used += size;
+    return p;
+}
+void *arena_alloc(arena *a, size_t size) {
+    void *p = arena_take(a, size);
     memset(p, 0, size);
     return p;
 }
@@ -104,7 +108,7 @@ void *arena_array(arena *a, size_t n, size_t size) {
     return arena_alloc(a, n * size);
 }
 void *arena_copy(arena *a, const void *src, size_t size) {
-    void *p = arena_alloc(a, size);
+    void *p = arena_take(a, size);
     if (size) memcpy(p, src, size);
     return p;
 }
@@ -124,8 +128,11 @@ char *arena_printf(arena *a, const char *fmt, ...) {
 void *arena_grow(arena *a, void *at, int *cap, size_t size) {
     int bigger = *cap ? *cap * 2 : 8;
     if (*cap > INT32_MAX / 2) guard_fail(a->gd, TN_ERR_NOMEM, "a list outgrew %d entries", INT32_MAX);
-    void *p = arena_array(a, (size_t)bigger, size);
+    if (size > SIZE_MAX / 2 / (size_t)bigger)
+        guard_fail(a->gd, TN_ERR_NOMEM, "out of memory: %d x %zu bytes asked for", bigger, size);
+    char *p = arena_take(a, (size_t)bigger * size);
     if (*cap) memcpy(p, at, (size_t)*cap * size);
+    memset(p + (size_t)*cap * size, 0, (size_t)(bigger - *cap) * size);
     *cap = bigger;
     return p;
 }

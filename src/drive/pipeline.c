@@ -79,7 +79,7 @@ static void optimise(plan *p, const target *t) {
 }
 
 plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, const target *t) {
-    graph *g = graph_clone(src, a, true, NULL);
+    graph *g = graph_clone(src, a, src->a != a, NULL);
     run_passes(g, a, opts);
     plan *p = sched_plan(g, a, &(sched_opts){ .fusion = opts->fusion, .local_bytes = LOCAL_BYTES });
     if (opts->check) check_kernels(p, "lowering");
