@@ -98,24 +98,26 @@ static void epilogue(image *im) {
     x86_put(s, X86_RET, 0, 0, 0, x86_r(0), 0);
 }
 
-static bool put_launch(image *im, int i) { /* by this thread; false when an offset is too large */
+static void put_launch(image *im, int i) { /* by this thread */
     const pkernel *pk = &im->p->kernels.at[i];
     x86_asm *s = &im->s;
-    bool fits = true;
     mov_rm(s, RCX, RSP, im->f_slots);
     for (int b = 0; b < pk->k->bufs.n; b++) {
         if (pk->k->bufs.at[b].kind == KB_LOCAL) continue;
         const pbuf *pb = &im->p->bufs.at[pk->args[b].buf];
         mov_rm(s, RAX, RCX, pb->slot * 8);
-        fits = fits && pb->offset <= INT32_MAX;
-        if (pb->offset) x86_put(s, X86_ADDI, 0, 0, 0, x86_r(RAX), (int32_t)pb->offset);
+        if (pb->offset > INT32_MAX) {
+            x86_movabs(s, RDX, pb->offset);
+            x86_put(s, X86_ADD, 0, RAX, 0, x86_r(RDX), 0);
+        } else if (pb->offset) {
+            x86_put(s, X86_ADDI, 0, 0, 0, x86_r(RAX), (int32_t)pb->offset);
+        }
         mov_mr(s, RSP, 8 * b, RAX);
     }
     x86_put(s, X86_MOV, 0, RDI, 0, x86_r(RSP), 0);
     mov_rm(s, RSI, RSP, im->f_tid);
     mov_rm(s, RDX, RSP, im->f_nt);
     x86_jump(s, X86_CALL, im->label[pk->code]);
-    return fits;
 }
 
 static int skip_unless_first(image *im) {
@@ -197,7 +199,7 @@ static void put_ring(image *im) {
     x86_bind(s, one);
 }
 
-static bool put_main(image *im) {
+static void put_main(image *im) {
     const plan *p = im->p;
     x86_asm *s = &im->s;
     int top = x86_label(s), done = x86_label(s);
@@ -209,12 +211,11 @@ static bool put_main(image *im) {
     x86_jump(s, X86_JLE, done);
     x86_bind(s, top);
     put_ring(im);
-    bool fits = true;
     for (int i = 0; i < p->kernels.n; i++) {
         bool par = p->kernels.at[i].k->par_var >= 0;
         if (p->kernels.at[i].barrier) call_barrier(im);
         int skip = par ? -1 : skip_unless_first(im);
-        fits &= put_launch(im, i);
+        put_launch(im, i);
         if (skip >= 0) x86_bind(s, skip);
     }
     mov_rm(s, RAX, RSP, im->f_step);
@@ -227,19 +228,17 @@ static bool put_main(image *im) {
     x86_bind(s, done);
     epilogue(im);
     add_function(im, "tn_main", from);
-    return fits;
 }
 
-static bool put_entry(image *im, int i) {
+static void put_entry(image *im, int i) {
     x86_align(&im->s, 16);
     size_t from = im->s.n;
     prologue(im);
     int skip = im->p->kernels.at[i].k->par_var < 0 ? skip_unless_first(im) : -1;
-    bool fits = put_launch(im, i);
+    put_launch(im, i);
     if (skip >= 0) x86_bind(&im->s, skip);
     epilogue(im);
     add_function(im, arena_printf(im->a, "tn_kernel_%d", i), from);
-    return fits;
 }
 
 /* ---- the image ---- */
@@ -288,12 +287,8 @@ bool emit_x86(const plan *p, x86_level level, arena *a, machine_code *out, str *
     for (int i = 0; i < p->kernels.n; i++)
         if (p->kernels.at[i].code == i && !put_kernel(&im, &f, i, out_why)) return false;
     put_barrier(&im);
-    bool fits = put_main(&im);
-    for (int i = 0; i < p->kernels.n; i++) fits &= put_entry(&im, i);
-    if (!fits) {
-        *out_why = "a buffer more than 2 GiB into its arena";
-        return false;
-    }
+    put_main(&im);
+    for (int i = 0; i < p->kernels.n; i++) put_entry(&im, i);
     im.s.n_cells = im.imports.names.n;
     size_t cells = x86_finish(&im.s, &out->n_text);
     out->bytes = im.s.at, out->n_bytes = im.s.n;

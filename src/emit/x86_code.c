@@ -554,7 +554,7 @@ void x86_code(xfn *f) {
         if (g->phys < 0) set_greg(&c, i, RCX);
     }
     for (int i = 0; i < f->n_order; i++) put_op(&c, &f->ops.at[f->order[i]]);
-    x86_put(s, X86_LEAVE, 0, 0, 0, x86_r(0), 0);
     x86_put(s, X86_VZEROUPPER, 0, 0, 0, x86_r(0), 0);
+    x86_put(s, X86_LEAVE, 0, 0, 0, x86_r(0), 0);
     x86_put(s, X86_RET, 0, 0, 0, x86_r(0), 0);
 }

@@ -1,5 +1,6 @@
 /* jit.c - implementation of jit.h: regions, blocks in them, symbols, and what debuggers and profilers are told. */
 #include "rt/jit.h"
+#include "rt/jit_names.h"
 
 #include <errno.h>
 #include <math.h>
@@ -295,12 +296,17 @@ tn_status jit_load(jit *j, const device_image *image, jit_code **out, err *e) {
             code_free(j, c);
         return st;
     }
+    if (j->name_code) {
+        jit_names_perf(image, c->at);
+        c->unwind = jit_names_unwind(j->mem, image, c->at, &c->n_unwind);
+    }
     *out = c;
     return TN_OK;
 }
 
 void jit_drop(jit *j, jit_code *c) {
     if (!c) return;
+    jit_names_forget(j->mem, c->unwind, c->n_unwind);
     if (!c->region) {
         munmap(c->at, c->size);
     } else {

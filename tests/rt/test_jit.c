@@ -179,9 +179,88 @@ static void test_threads(void **state) {
     jit_close(j);
 }
 
+/* The functions of loaded code stand in the file that perf reads. */
+static void test_names(void **state) {
+    (void)state;
+    counted memory = { 0 };
+    err e = { 0 };
+    jit *j;
+    jit_code *c;
+    char path[64], line[256], want[64];
+    int found = 0;
+    if (!here()) skip();
+    snprintf(path, sizeof path, "/tmp/perf-%ld.map", (long)getpid());
+    unlink(path);
+    assert_int_equal(jit_open(counted_mem(&memory), true, &j, &e), TN_OK);
+    assert_int_equal(load_value(j, 3, 64, &c, &e), TN_OK);
+    assert_int_equal(call(c), 3);
+    snprintf(want, sizeof want, "%lx 6 tenon:tn_main\n", (unsigned long)(uintptr_t)jit_find(c, "tn_main"));
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f)) found += !strcmp(line, want);
+    fclose(f);
+    unlink(path);
+    assert_int_equal(found, 1);
+    jit_drop(j, c);
+    jit_close(j);
+    assert_int_equal(memory.alive, 0);
+}
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <unwind.h>
+
+static void test_unwind(void **state);
+static int n_frames;
+static bool met_main;
+static _Unwind_Reason_Code count_frame(struct _Unwind_Context *context, void *ud) {
+    n_frames++;
+    met_main |= _Unwind_FindEnclosingFunction((void *)_Unwind_GetIP(context)) == ud;
+    return n_frames < 100 ? _URC_NO_REASON : _URC_END_OF_STACK;
+}
+static __attribute__((noinline)) void look_around(void) {
+    n_frames = 0, met_main = false;
+    void (*top)(void **) = test_unwind;
+    void *at;
+    memcpy(&at, &top, sizeof at);
+    _Unwind_Backtrace(count_frame, at);
+}
+
+/* push rbp; mov rbp,rsp; sub rsp,64; call rdi; leave; ret: the unwinder finds the way through it to this test. */
+static void test_unwind(void **state) {
+    (void)state;
+    static const unsigned char bytes[] = { 0x55, 0x48, 0x8b, 0xec, 0x48, 0x83, 0xec, 0x40, 0xff, 0xd7, 0xc9, 0xc3 };
+    device_symbol fn[] = { { "tn_main", 0, sizeof bytes } };
+    err e = { 0 };
+    jit *j;
+    jit_code *c;
+    void (*entry)(void (*)(void));
+    for (int named = 0; named < 2; named++) {
+        assert_int_equal(jit_open(mem_libc(), named, &j, &e), TN_OK);
+        assert_int_equal(
+            jit_load(j, &(device_image){ .bytes = bytes, .n_bytes = sizeof bytes, .functions = fn, .n_functions = 1 }, &c, &e),
+            TN_OK);
+        void *p = jit_find(c, "tn_main");
+        memcpy(&entry, &p, sizeof p);
+        entry(look_around);
+        assert_int_equal(met_main, named);
+        jit_drop(j, c);
+        jit_close(j);
+    }
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/perf-%ld.map", (long)getpid());
+    unlink(path);
+}
+#else
+static void test_unwind(void **state) {
+    (void)state;
+    skip();
+}
+#endif
+
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_load_and_drop), cmocka_unit_test(test_imports),
-                                        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_fork),
+                                        cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_fork),
+                                        cmocka_unit_test(test_names),         cmocka_unit_test(test_unwind),
                                         cmocka_unit_test(test_threads) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
