@@ -22,7 +22,7 @@ typedef struct stats_case {
     stats result;
     /* owned by stats_measure */
     int64_t times;
-    double *sample, spent;
+    double *sample, spent, once; /* once: about the seconds of a run */
     int64_t allocations;
 } stats_case;
 /* Each case is warmed up, then all are sampled in rounds until they have used `seconds` each on average (5 rounds, fewer where

@@ -33,6 +33,7 @@ static void calibrate(stats_case *k) {
         double again = timed(k); /* the shorter one: a thread that lost its processor for a while looks slow */
         if (again < t) t = again;
     }
+    k->once = t / (double)k->times;
 }
 
 static bool slow_wants_more(const stats_case *k, double seconds) {
@@ -64,7 +65,7 @@ static void rest(void) {
 /* A sample of a short run starts after one untimed run: the others have used the caches since its last. */
 static void sample(stats_case *k) {
     if (k->clock) rest(); /* others' threads may still spin on the processors that this one needs */
-    bool warm = !k->slow && !k->clock && (k->times > 1 || k->spent < 0.02 * (k->result.samples ? k->result.samples : 1));
+    bool warm = !k->slow && !k->clock && k->once < 0.02;
     if (warm) k->run(k->ud, 1);
     int64_t before = mallocs_count();
     double t = timed(k);
