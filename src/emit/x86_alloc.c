@@ -2,8 +2,9 @@
  * place in the frame (or, for constants, in the pool) where it lives instead.
  *
  * An interval runs from the definition to the last use; what enters a loop from outside lives to the loop's end. When registers
- * run out, the value with the fewest uses, weighted by loop depth, gives its own up for its whole life: instructions read it in
- * memory where they can, elsewhere a copy that lives for one operation is put in, and the scan starts again. */
+ * run out, the value with the fewest uses for its length, weighted by loop depth, gives its own up for its whole life:
+ * instructions read it in memory where they can, elsewhere a copy that lives for one operation is put in, and the scan starts
+ * again. */
 #include "emit/x86_ir.h"
 
 enum { MAX_ROUNDS = 12 };
@@ -104,6 +105,15 @@ static void find_intervals(xfn *f) {
 
 /* ---- the scan ---- */
 
+static bool is_remat(const xfn *f, vreg r) { return !f->v.at[r].is_mutable && f->ops.at[f->v.at[r].def].op == P_CONST; }
+
+/* What it costs to take a value's register for each position that it would be free: constants are read in the pool for less. */
+static float cost_of(const xfn *f, vreg r) {
+    const xvreg *v = &f->v.at[r];
+    float cost = v->weight / (float)(v->end - v->start + 4);
+    return is_remat(f, r) ? cost / 2 : cost;
+}
+
 static void lose(scan *s, vreg r) {
     s->f->v.at[r].phys = -1;
     s->f->v.at[r].spilled = s->spilled = true;
@@ -118,9 +128,11 @@ static void take_vec(scan *s, vreg r, int prefer) {
     for (int p = 0; p < f->n_vregs_phys && at < 0; p++)
         if (!s->vec[p]) at = p;
     if (at < 0) {
-        float least = v->weight;
-        for (int p = 0; p < f->n_vregs_phys; p++)
-            if (f->v.at[s->vec[p]].weight < least) least = f->v.at[s->vec[p]].weight, at = p;
+        float least = cost_of(f, r);
+        for (int p = 0; p < f->n_vregs_phys; p++) {
+            float cost = cost_of(f, s->vec[p]);
+            if (cost < least) least = cost, at = p;
+        }
         lose(s, at >= 0 ? s->vec[at] : r);
     }
     v->phys = (int8_t)at;
@@ -204,7 +216,6 @@ static void scan_all(scan *s) {
 
 /* ---- what has no register ---- */
 
-static bool is_remat(const xfn *f, vreg r) { return !f->v.at[r].is_mutable && f->ops.at[f->v.at[r].def].op == P_CONST; }
 static bool in_memory(const xfn *f, vreg r) { return r && f->v.at[r].spilled; }
 
 /* Which operand of the operation may be in memory: bits 1 a, 2 b, 4 c. */

@@ -48,6 +48,10 @@ static xval alu(selector *s, op_code op, tn_dtype src, int lanes, const reg *r, 
         bool first = is_plain_const(s->k, r[0]);
         return x86_bin(f, op == OP_max ? 'M' : 'm', a[first ? 0 : 1], a[first ? 1 : 0], lanes);
     }
+    if ((op == OP_max || op == OP_min) && dtype_is_float(src)) { /* the instruction gives y where x is NaN */
+        xval m = x86_bin(f, op == OP_max ? 'M' : 'm', a[0], a[1], lanes);
+        return x86_sel(f, x86_bin(f, 'n', a[0], a[0], lanes), a[0], m, lanes);
+    }
     for (int i = 0; i < info->arity; i++)
         if (src == TN_BOOL && a[i].t == XM64) a[i] = x86_mask32(f, a[i], lanes);
     return x86_expr(f, info->expr, xt(src), a, lanes);

@@ -25,7 +25,7 @@ static void take(leaves *l, unsigned max, unsigned leaf, unsigned sub, const cha
 static uint64_t identify(char *brand, size_t size) {
     leaves l = { .n = 0 };
     take(&l, 0, 0, 0, "abcd");
-    unsigned max = l.word[0], high = __get_cpuid_max(0x80000000u, NULL);
+    unsigned max = l.word[0], high = (unsigned)__get_cpuid_max(0x80000000u, NULL);
     take(&l, max, 1, 0, "acd");
     take(&l, max, 7, 0, "bcd");
     take(&l, max, 7, 1, "abcd");
@@ -53,7 +53,7 @@ static void fill_caches_by_cpuid(device_caps *c) {
     unsigned a, b, x, d, leaf = 4;
     __cpuid(0, a, b, x, d);
     if (a < 4 || x == 0x444d4163u || x == 0x656e6975u) leaf = 0x8000001Du; /* "cAMD", "uine" (Hygon) */
-    if (leaf > 4 && __get_cpuid_max(0x80000000u, NULL) < leaf) return;
+    if (leaf > 4 && (unsigned)__get_cpuid_max(0x80000000u, NULL) < leaf) return;
     for (unsigned i = 0; i < 8; i++) {
         __cpuid_count(leaf, i, a, b, x, d);
         unsigned type = a & 31, level = a >> 5 & 7;
