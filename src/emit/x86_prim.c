@@ -111,6 +111,7 @@ xval x86_bin(xfn *f, char op, xval a, xval b, int lanes) {
 }
 
 xval x86_sel(xfn *f, xval m, xval a, xval b, int lanes) {
+    if (a.t != b.t) a = x86_mask32(f, a, lanes), b = x86_mask32(f, b, lanes); /* masks of two widths */
     m = wide(a.t) ? x86_mask64(f, m, lanes) : x86_mask32(f, m, lanes);
     xop op = { .op = wide(a.t) ? X86_BLENDVPD : X86_BLENDVPS, .vl = (uint8_t)x86_vl(a.t, lanes), .a = b.r, .b = a.r, .c = m.r };
     return (xval){ x86_value(f, op), a.t };

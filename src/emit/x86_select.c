@@ -53,7 +53,8 @@ static xval alu(selector *s, op_code op, tn_dtype src, int lanes, const reg *r, 
         return x86_sel(f, x86_bin(f, 'n', a[0], a[0], lanes), a[0], m, lanes);
     }
     for (int i = 0; i < info->arity; i++)
-        if (src == TN_BOOL && a[i].t == XM64) a[i] = x86_mask32(f, a[i], lanes);
+        if (a[i].t == XM64 && xt(src) == XI32 && info->cls != CL_BIT && info->cls != CL_LOG && !(op == OP_select && i == 0))
+            a[i] = x86_mask32(f, a[i], lanes);
     return x86_expr(f, info->expr, xt(src), a, lanes);
 }
 

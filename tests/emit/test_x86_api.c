@@ -144,6 +144,30 @@ static void test_steps(void **state) {
     tn_ctx_free(ctx);
 }
 
+/* A choice between a mask of 64-bit lanes and one of 32-bit lanes. */
+static void test_mixed_masks(void **state) {
+    (void)state;
+    static const char text[] =
+        "graph @masks(x f64[37], c bool[37]) {\n  %1 = lt x, 0.25 bool[37]\n  %2 = select c, %1, c bool[37]\n"
+        "  return %2 as \"y\"\n}\n";
+    double x[37];
+    uint8_t c[37], y[37];
+    if (!has_machine_code()) skip();
+    rng r = rng_make(11);
+    for (int i = 0; i < 37; i++) x[i] = rng_range(&r, -1, 1), c[i] = (uint8_t)rng_below(&r, 2), y[i] = 7;
+    tn_ctx *ctx = context("x86", "/nowhere/cc");
+    tn_graph *g = parse(ctx, text);
+    tn_program *p = NULL;
+    tn_session *s = NULL;
+    if (tn_compile(g, NULL, &p) || tn_session_new(p, &s) || tn_run(s, TN_BIND({ "x", x }, { "c", c }, { "y", y })))
+        fail_msg("%s", tn_ctx_error(ctx));
+    for (int i = 0; i < 37; i++) assert_int_equal(y[i], c[i] && x[i] < 0.25);
+    tn_session_free(s);
+    tn_program_free(p);
+    tn_graph_free(g);
+    tn_ctx_free(ctx);
+}
+
 static void test_compile_time(void **state) {
     (void)state;
     if (!has_machine_code()) skip();
@@ -176,8 +200,8 @@ static void test_compile_time(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_choice), cmocka_unit_test(test_texts),
-                                        cmocka_unit_test(test_fallback), cmocka_unit_test(test_steps),
-                                        cmocka_unit_test(test_compile_time) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_choice),      cmocka_unit_test(test_texts),
+                                        cmocka_unit_test(test_fallback),    cmocka_unit_test(test_steps),
+                                        cmocka_unit_test(test_mixed_masks), cmocka_unit_test(test_compile_time) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
