@@ -151,7 +151,7 @@ static bool pays(const stager *t) {
 }
 
 static int64_t stretch_limit(const stager *t) { /* rows of a panel that leave room for the other operand */
-    int64_t rows = t->machine->l1_bytes * 5 / 8 / (width_of(t) * operand_size(t)) / 8 * 8;
+    int64_t rows = t->machine->l1_bytes * 7 / 8 / (width_of(t) * operand_size(t)) / 8 * 8;
     return rows > MAX_STRETCH ? MAX_STRETCH : rows < 8 ? 8 : rows;
 }
 
