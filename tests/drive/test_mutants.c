@@ -415,8 +415,8 @@ static void test_defects(void **state) {
         assert_true(places > 0);
         planted += places;
     }
-    printf("%zu kinds of defects, caught %d of %d: %d by kernel_check, %d by plan_check, %d by running\n", COUNT_OF(defects),
-           planted - by[MISSED], planted, by[BY_KERNEL_CHECK], by[BY_PLAN_CHECK], by[BY_RUNNING]);
+    printf("count: %zu kinds of defects, caught %d of %d: %d by kernel_check, %d by plan_check, %d by running\n",
+           COUNT_OF(defects), planted - by[MISSED], planted, by[BY_KERNEL_CHECK], by[BY_PLAN_CHECK], by[BY_RUNNING]);
     assert_int_equal(by[MISSED], 0);
 }
 

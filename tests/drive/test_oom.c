@@ -34,6 +34,7 @@ typedef struct counter {
     bool for_ever;    /* and all after it */
     bool wrong;       /* a size came back that is not the one given */
 } counter;
+static long n_refused; /* in the whole test */
 static void *count_realloc(void *ud, void *ptr, size_t old_size, size_t new_size) {
     counter *c = ud;
     size_t *block = ptr ? (size_t *)ptr - 2 : NULL;
@@ -45,7 +46,10 @@ static void *count_realloc(void *ud, void *ptr, size_t old_size, size_t new_size
         return NULL;
     }
     c->calls++;
-    if (c->refuse_at && (c->calls == c->refuse_at || (c->for_ever && c->calls > c->refuse_at))) return NULL;
+    if (c->refuse_at && (c->calls == c->refuse_at || (c->for_ever && c->calls > c->refuse_at))) {
+        n_refused++;
+        return NULL;
+    }
     block = realloc(block, new_size + 2 * sizeof *block);
     *block = new_size;
     c->live += new_size - before;
@@ -256,5 +260,7 @@ int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_compiled),  cmocka_unit_test(test_loop),
                                         cmocka_unit_test(test_graph),     cmocka_unit_test(test_immediate_graph),
                                         cmocka_unit_test(test_immediate), cmocka_unit_test(test_new_context) };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    int failed = cmocka_run_group_tests(tests, setup, teardown);
+    printf("count: %ld allocations failed while building, compiling, running, training, saving and loading\n", n_refused);
+    return failed;
 }

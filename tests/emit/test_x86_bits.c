@@ -183,7 +183,7 @@ static void test_every_op(void **state) {
         arena_fini(&a);
     }
     world_close(&w);
-    printf("every op on %d dtypes: %d differ, %d without machine code\n", graphs, bad, n_fallbacks);
+    printf("count: every op on %d dtypes: %d differ, %d without machine code\n", graphs, bad, n_fallbacks);
     assert_int_equal(bad + n_fallbacks, 0);
 }
 

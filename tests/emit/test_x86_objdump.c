@@ -167,7 +167,7 @@ ARENA_TEST(test_every_row) {
     int bad = compare_lines(&s, f, a);
     pclose(f);
     unlink(path);
-    printf("%d instructions of %d rows: %d differ\n", s.records.n, X86_N_INS - 1, bad);
+    printf("count: %d instructions of %d rows: %d differ\n", s.records.n, X86_N_INS - 1, bad);
     assert_int_equal(bad, 0);
 }
 

@@ -256,8 +256,8 @@ static void test_elementwise(void **state) {
         run_samples(&e.c, op_get((op_code)op)->name, build_elementwise, 2);
         n_ops++;
     }
-    printf("elementwise: %d ops, %d gradients checked, %d samples drawn again, worst error %.1e\n", n_ops, e.c.n_checks,
-           e.c.n_redrawn, e.c.worst);
+    printf("count: gradients of elementwise ops: %d ops, %d gradients checked, %d samples drawn again, worst error %.1e\n",
+           n_ops, e.c.n_checks, e.c.n_redrawn, e.c.worst);
     assert_true(n_ops >= 30);
     assert_true(e.c.n_checks >= n_ops * N_SAMPLES * 2);
     assert_true(e.c.n_redrawn * 10 <= n_ops * N_SAMPLES);
@@ -490,7 +490,8 @@ static void test_structural(void **state) {
             run_samples(&c, cases[i].name, cases[i].build, 2);
             assert_true(c.n_checks - before >= 2 * N_SAMPLES);
         }
-    printf("other ops and compositions: %d cases, %d gradients checked, %d samples drawn again, worst error %.1e\n",
+    printf("count: gradients of other ops and compositions: %d cases, %d gradients checked, %d samples drawn again, worst "
+           "error %.1e\n",
            (int)COUNT_OF(cases), c.n_checks, c.n_redrawn, c.worst);
     assert_true(c.n_redrawn * 5 <= (int)COUNT_OF(cases) * N_SAMPLES * rounds);
 }

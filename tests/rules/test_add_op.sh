@@ -78,7 +78,7 @@ C
 expect "gradients" "gradients are right" "$work/user"
 
 # The test that the table generates: it passes, and checks one op more than before.
-elementwise() { sed -n 's/^elementwise: \([0-9]*\) ops.*/\1/p' "$1"; }
+elementwise() { sed -n 's/^count: gradients of elementwise ops: \([0-9]*\) ops.*/\1/p' "$1"; }
 "$BUILD_DIR/tests/grad_test_gradcheck" >"$work/before" 2>&1 || fail "test_gradcheck of this tree: $(tail -5 "$work/before")"
 "$build/tests/grad_test_gradcheck" >"$work/after" 2>&1 || fail "test_gradcheck with cube: $(tail -5 "$work/after")"
 [ $(($(elementwise "$work/before") + 1)) = "$(elementwise "$work/after")" ] ||
