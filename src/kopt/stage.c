@@ -40,7 +40,7 @@ typedef struct stager {
     reg panel_load;
     /* what was chosen */
     int n_out;  /* the first rows stay outside */
-    kvar cut;   /* m in pieces: the loop over them, or -1 */
+    kvar cut;   /* the outermost inner row in pieces: the loop over them, or -1 */
     bool whole; /* one stretch: no sums */
     int level;  /* stretches are pieces of depth.at[level] */
     int64_t piece, inner_rows;
@@ -134,6 +134,8 @@ static int64_t sums_limit(const stager *t) { /* sums that fit */
     return bytes / sum_size(t);
 }
 
+static bool shares_enough(const stager *t) { return rows_from(t, t->n_out) / role_of(t, t->m).unroll >= MIN_TILES; }
+
 /* In place, the operand's columns of one tile lie far apart in memory: worth a copy when they do not all stay in the
  * first-level cache anyway. */
 static bool pays(const stager *t) {
@@ -146,8 +148,7 @@ static bool pays(const stager *t) {
     }
     if (affine_coef(b->idx, t->n) != 1) return rows_from(t, t->n_out) >= MIN_TURNED;
     if (apart == INT64_MAX || apart < width_of(t)) return false;
-    return depth_from(t, 0) * apart * operand_size(t) > t->machine->l1_bytes / 2 &&
-           rows_from(t, t->n_out) / role_of(t, t->m).unroll >= MIN_TILES;
+    return depth_from(t, 0) * apart * operand_size(t) > t->machine->l1_bytes / 2 && shares_enough(t);
 }
 
 static int64_t stretch_limit(const stager *t) { /* rows of a panel that leave room for the other operand */
@@ -185,6 +186,7 @@ static int64_t divisor(int64_t extent, int64_t limit) { /* the largest up to the
 /* Rows whose sums fit stay inside; the outermost of them is cut where it divides evenly. Returns whether it can be done. */
 static bool choose_inner_rows(stager *t) {
     int64_t limit = sums_limit(t) / width_of(t);
+    if (rows_from(t, t->n_out) <= limit) return true;
     for (; t->n_out < t->rows.n && rows_from(t, t->n_out) > limit; t->n_out++) {
         kvar v = t->rows.at[t->n_out];
         int64_t rest = rows_from(t, t->n_out + 1), piece = divisor(extent_of(t, v), limit / rest);
@@ -195,7 +197,7 @@ static bool choose_inner_rows(stager *t) {
         VEC_PUSH(t->k->a, &t->outer, (subst){ v, affine_add(t->k->a, first, affine_var(t->k->a, v)) });
         break;
     }
-    return t->n_out < t->rows.n;
+    return t->n_out < t->rows.n && shares_enough(t);
 }
 
 static bool choose(stager *t) {
@@ -205,7 +207,9 @@ static bool choose(stager *t) {
         if (affine_coef(b->idx, t->rows.at[i])) t->n_out = i + 1; /* a panel for each of them */
     if (t->n_out == t->rows.n || !pays(t)) return false;
     choose_stretches(t);
-    if (!t->whole && !choose_inner_rows(t)) {
+    int n_out = t->n_out;
+    if (!t->whole && !choose_inner_rows(t)) { /* one panel of everything, for all rows, where it fits */
+        t->n_out = n_out;
         t->whole = true, t->level = 0, t->piece = extent_of(t, t->depth.at[0]);
         if (depth_from(t, 0) * width_of(t) * operand_size(t) > MAX_LOCAL) return false;
     }
@@ -235,9 +239,8 @@ static kvar choose_parallel(const stager *t) {
 
 /* ---- writing ---- */
 
-static affine apply(const stager *t, affine x, kvar except) {
-    for (int i = 0; i < t->substs.n; i++)
-        if (t->substs.at[i].v != except) x = affine_set_var(t->k->a, x, t->substs.at[i].v, t->substs.at[i].value);
+static affine apply(const stager *t, affine x) {
+    for (int i = 0; i < t->substs.n; i++) x = affine_set_var(t->k->a, x, t->substs.at[i].v, t->substs.at[i].value);
     return x;
 }
 
@@ -256,10 +259,10 @@ static void close_loops(stager *t, int n) {
 static kins translated(const stager *t, int i) {
     kins in = *ins(t, i);
     in.a = t->map[in.a], in.b = t->map[in.b], in.c = t->map[in.c], in.dyn = t->map[in.dyn];
-    in.idx = apply(t, in.idx, -1);
+    in.idx = apply(t, in.idx);
     if (in.n_mask) {
         in.mask = arena_copy(t->k->a, in.mask, sizeof(kmask) * (size_t)in.n_mask);
-        for (int m = 0; m < in.n_mask; m++) in.mask[m].e = apply(t, in.mask[m].e, -1);
+        for (int m = 0; m < in.n_mask; m++) in.mask[m].e = apply(t, in.mask[m].e);
     }
     return in;
 }
@@ -303,7 +306,7 @@ static void copy_panel(stager *t, const stretch *x) {
     set_stretch(t, x, at[t->level]);
     for (int i = t->whole ? t->level : t->level + 1; i < t->depth.n; i++)
         VEC_PUSH(k->a, &t->substs, (subst){ t->depth.at[i], affine_var(k->a, at[i]) });
-    load.idx = apply(t, load.idx, -1);
+    load.idx = apply(t, load.idx);
     reg r = kernel_push(&t->out, load);
     kernel_push(&t->out, (kins){ .op = K_STORE,
                                  .dtype = load.src,
