@@ -51,10 +51,11 @@ static void check_shape(tn_ctx *ctx, int m, int n, int k, int transposed, int th
 
 static void test_shapes(void **state) {
     (void)state;
-    static const int shapes[][3] = { { 1, 1, 1 },      { 1, 17, 33 },     { 7, 13, 5 },      { 16, 16, 16 },
-                                     { 31, 33, 65 },   { 64, 128, 64 },   { 53, 131, 70 },   { 100, 256, 90 },
-                                     { 67, 135, 520 }, { 1, 300, 520 },   { 1, 1001, 83 },   { 5, 610, 530 },
-                                     { 8, 520, 401 },  { 97, 200, 1100 }, { 128, 192, 513 }, { 200, 144, 2050 } };
+    static const int shapes[][3] = { { 1, 1, 1 },       { 1, 17, 33 },   { 7, 13, 5 },      { 16, 16, 16 },
+                                     { 31, 33, 65 },    { 64, 128, 64 }, { 53, 131, 70 },   { 100, 256, 90 },
+                                     { 67, 135, 520 },  { 1, 300, 520 }, { 1, 1001, 83 },   { 5, 610, 530 },
+                                     { 4099, 30, 700 }, { 8, 520, 401 }, { 97, 200, 1100 }, { 128, 192, 513 },
+                                     { 200, 144, 2050 } };
     tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
     tn_ctx *ctx = tn_ctx_new(&cfg);
     for (size_t i = 0; i < COUNT_OF(shapes); i++)
