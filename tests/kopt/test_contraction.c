@@ -14,7 +14,7 @@
 #include "tenon/tenon_nn.h"
 
 static void check_shape(tn_ctx *ctx, int m, int n, int k, int transposed, int threads) {
-    rng r = rng_make((uint64_t)(m * 1000003 + n * 1009 + k));
+    rng r = rng_make((uint64_t)m * 1000003 + (uint64_t)n * 1009 + (uint64_t)k);
     float *x = malloc(sizeof(float) * (size_t)(m * k)), *w = malloc(sizeof(float) * (size_t)(k * n)),
           *b = malloc(sizeof(float) * (size_t)n);
     float *y = malloc(sizeof(float) * (size_t)(m * n));
