@@ -59,7 +59,7 @@ static void print_help(const cli *c) {
            "Data goes to stdout, everything else to stderr. NO_COLOR turns colours off; TENON_CACHE_DIR, TENON_CACHE_BYTES and "
            "TENON_CC\n"
            "choose the kernel cache and the C compiler; TENON_CPU how programs become code (x86: machine code, the default; "
-           "c).\n\n"
+           "c);\nTENON_NAME_CODE=1 tells gdb and perf the names of kernels.\n\n"
            "try:  tenon run @softmax:2x5\n"
            "      tenon explain @mlp:8x64\n"
            "      tenon bench modes --depths 64 --sizes 16,64\n\n"

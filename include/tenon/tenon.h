@@ -85,8 +85,9 @@ typedef struct {
     int name_code; /* 1 = debuggers and profilers are told the names of kernels that went straight to machine code */
 } tn_config;
 
-/* Fills cfg from TENON_CACHE_DIR (else XDG_CACHE_HOME/tenon, else HOME/.cache/tenon), TENON_CACHE_BYTES, TENON_CC and
- * TENON_CPU. The strings belong to the environment. The only function of the library that reads the environment. */
+/* Fills cfg from TENON_CACHE_DIR (else XDG_CACHE_HOME/tenon, else HOME/.cache/tenon), TENON_CACHE_BYTES, TENON_CC, TENON_CPU
+ * and TENON_NAME_CODE (1). The strings belong to the environment. The only function of the library that reads the environment.
+ */
 TN_API void tn_config_from_env(tn_config *cfg);
 
 /* cfg NULL = defaults (libc memory, no log, no disk cache). NULL when out of memory. */

@@ -54,6 +54,8 @@ void tn_config_from_env(tn_config *cfg) {
     cfg->cache_bytes = parse_bytes(env_text("TENON_CACHE_BYTES"));
     cfg->compiler = env_text("TENON_CC");
     cfg->cpu = env_text("TENON_CPU");
+    const char *names = env_text("TENON_NAME_CODE");
+    cfg->name_code = names && strcmp(names, "0") != 0;
 }
 
 /* ---- contexts ---- */

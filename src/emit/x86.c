@@ -139,36 +139,38 @@ static void call_barrier(image *im) {
 /* barrier(par in rdi): see the text in c.c */
 static void put_barrier(image *im) {
     x86_asm *s = &im->s;
-    static const int8_t busy[] = { RDI, RCX, RDX, R8, R9 };
+    enum { PAR = RBX, GOAL = R12, COUNTER = R13, LEFT = R14, SPINS = R15 }; /* they outlive the call of yield */
     int thread = x86_label(s), wait = x86_label(s), next = x86_label(s);
     x86_align(s, 16);
     size_t from = s->n;
     x86_bind(s, im->barrier);
-    x86_put(s, X86_MOVSXD, 0, RAX, 0, x86_m(RDI, 0), 0);
+    x86_put(s, X86_PUSH, 0, RBP, 0, x86_r(0), 0);
+    x86_put(s, X86_MOV, 0, RBP, 0, x86_r(RSP), 0);
+    x86_put(s, X86_MOV, 0, PAR, 0, x86_r(RDI), 0);
+    x86_put(s, X86_MOVSXD, 0, RAX, 0, x86_m(PAR, 0), 0);
     x86_put(s, X86_IMULI, 0, RAX, 0, x86_r(RAX), 64);
-    mov_rm(s, RDX, RDI, 8);
-    x86_put(s, X86_ADD, 0, RAX, 0, x86_r(RDX), 0);
+    mov_rm(s, COUNTER, PAR, 8);
+    x86_put(s, X86_ADD, 0, RAX, 0, x86_r(COUNTER), 0);
     x86_put(s, X86_LOCKINC, 0, 0, 0, x86_m(RAX, 0), 0);
-    mov_rm(s, RCX, RAX, 0); /* only this thread writes it */
-    x86_put(s, X86_MOVSXD, 0, R8, 0, x86_m(RDI, 4), 0);
+    mov_rm(s, GOAL, RAX, 0); /* only this thread writes it */
+    x86_put(s, X86_MOVSXD, 0, LEFT, 0, x86_m(PAR, 4), 0);
     x86_bind(s, thread);
-    x86_put(s, X86_XOR32, 0, R9, 0, x86_r(R9), 0);
+    x86_put(s, X86_XOR32, 0, SPINS, 0, x86_r(SPINS), 0);
     x86_bind(s, wait);
-    mov_rm(s, RAX, RDX, 0);
-    x86_put(s, X86_CMP, 0, RAX, 0, x86_r(RCX), 0);
+    mov_rm(s, RAX, COUNTER, 0);
+    x86_put(s, X86_CMP, 0, RAX, 0, x86_r(GOAL), 0);
     x86_jump(s, X86_JGE, next);
     x86_put(s, X86_PAUSE, 0, 0, 0, x86_r(0), 0);
-    x86_put(s, X86_INC, 0, 0, 0, x86_r(R9), 0);
-    x86_put(s, X86_TESTI32, 0, 0, 0, x86_r(R9), 4095);
+    x86_put(s, X86_INC, 0, 0, 0, x86_r(SPINS), 0);
+    x86_put(s, X86_TESTI32, 0, 0, 0, x86_r(SPINS), 4095);
     x86_jump(s, X86_JNE, wait);
-    for (size_t i = 0; i < COUNT_OF(busy); i++) x86_put(s, X86_PUSH, 0, busy[i], 0, x86_r(0), 0);
-    x86_put(s, X86_CALLM, 0, 0, 0, x86_m(RDI, 16), 0); /* par->yield */
-    for (size_t i = COUNT_OF(busy); i-- > 0;) x86_put(s, X86_POP, 0, busy[i], 0, x86_r(0), 0);
+    x86_put(s, X86_CALLM, 0, 0, 0, x86_m(PAR, 16), 0); /* par->yield */
     x86_jump(s, X86_JMP, wait);
     x86_bind(s, next);
-    x86_put(s, X86_ADDI, 0, 0, 0, x86_r(RDX), 64);
-    x86_put(s, X86_DEC, 0, 0, 0, x86_r(R8), 0);
+    x86_put(s, X86_ADDI, 0, 0, 0, x86_r(COUNTER), 64);
+    x86_put(s, X86_DEC, 0, 0, 0, x86_r(LEFT), 0);
     x86_jump(s, X86_JNE, thread);
+    x86_put(s, X86_LEAVE, 0, 0, 0, x86_r(0), 0);
     x86_put(s, X86_RET, 0, 0, 0, x86_r(0), 0);
     add_function(im, "barrier", from);
 }

@@ -37,8 +37,7 @@ struct jit_code {
     size_t size;
     entry *entries; /* [n_entries] */
     int n_entries;
-    unsigned char *unwind; /* registered with the unwinder, or NULL */
-    size_t n_unwind;
+    jit_object told; /* to debuggers and the unwinder */
 };
 
 struct jit {
@@ -46,7 +45,7 @@ struct jit {
     pthread_mutex_t lock; /* of the regions and their blocks */
     region *regions;
     size_t next_size;
-    bool single; /* no double mapping here */
+    bool single; /* pages of its own for each module */
     bool name_code;
     volatile int *alive; /* a page that is cleared in the child of a fork: then the regions belong to the parent */
 };
@@ -60,6 +59,7 @@ tn_status jit_open(mem m, bool name_code, jit **out, err *e) {
     j->mem = m;
     j->next_size = REGION_MIN;
     j->name_code = name_code;
+    j->single = name_code; /* perf reads the names of anonymous pages only, and those mapped twice are a file's */
     pthread_mutex_init(&j->lock, NULL);
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     void *p = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -298,7 +298,7 @@ tn_status jit_load(jit *j, const device_image *image, jit_code **out, err *e) {
     }
     if (j->name_code) {
         jit_names_perf(image, c->at);
-        c->unwind = jit_names_unwind(j->mem, image, c->at, &c->n_unwind);
+        jit_names_add(j->mem, image, c->at, &c->told);
     }
     *out = c;
     return TN_OK;
@@ -306,7 +306,7 @@ tn_status jit_load(jit *j, const device_image *image, jit_code **out, err *e) {
 
 void jit_drop(jit *j, jit_code *c) {
     if (!c) return;
-    jit_names_forget(j->mem, c->unwind, c->n_unwind);
+    jit_names_remove(j->mem, &c->told);
     if (!c->region) {
         munmap(c->at, c->size);
     } else {

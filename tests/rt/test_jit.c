@@ -206,6 +206,46 @@ static void test_names(void **state) {
     assert_int_equal(memory.alive, 0);
 }
 
+/* What debuggers read: the list grows and shrinks with loaded code, and holds object files. */
+struct gdb_entry {
+    struct gdb_entry *next, *prev;
+    const char *file;
+    uint64_t size;
+};
+extern struct {
+    uint32_t version, action;
+    struct gdb_entry *relevant, *first;
+} __jit_debug_descriptor;
+
+static void test_debugger_list(void **state) {
+    (void)state;
+    counted memory = { 0 };
+    err e = { 0 };
+    jit *j;
+    jit_code *c[3];
+    char path[64];
+    if (!here()) skip();
+    assert_int_equal(jit_open(counted_mem(&memory), true, &j, &e), TN_OK);
+    assert_null(__jit_debug_descriptor.first);
+    for (int i = 0; i < 3; i++) assert_int_equal(load_value(j, i, 64, &c[i], &e), TN_OK);
+    int n = 0;
+    for (const struct gdb_entry *x = __jit_debug_descriptor.first, *before = NULL; x; before = x, x = x->next, n++) {
+        assert_ptr_equal(x->prev, before);
+        assert_memory_equal(x->file, "\177ELF\2\1\1", 7);
+        assert_non_null(memmem(x->file, x->size, "tn_main", 8));
+    }
+    assert_int_equal(n, 3);
+    jit_drop(j, c[1]);
+    assert_ptr_equal(__jit_debug_descriptor.first->next->prev, __jit_debug_descriptor.first);
+    jit_drop(j, c[2]);
+    jit_drop(j, c[0]);
+    assert_null(__jit_debug_descriptor.first);
+    jit_close(j);
+    assert_int_equal(memory.alive, 0);
+    snprintf(path, sizeof path, "/tmp/perf-%ld.map", (long)getpid());
+    unlink(path);
+}
+
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <unwind.h>
 
@@ -225,10 +265,11 @@ static __attribute__((noinline)) void look_around(void) {
     _Unwind_Backtrace(count_frame, at);
 }
 
-/* push rbp; mov rbp,rsp; sub rsp,64; call rdi; leave; ret: the unwinder finds the way through it to this test. */
+/* push rbp; mov rbp,rsp; sub rsp,64; call rdi; nops; leave; ret: the unwinder finds the way through it to this test. */
 static void test_unwind(void **state) {
     (void)state;
-    static const unsigned char bytes[] = { 0x55, 0x48, 0x8b, 0xec, 0x48, 0x83, 0xec, 0x40, 0xff, 0xd7, 0xc9, 0xc3 };
+    static const unsigned char bytes[] = { 0x55, 0x48, 0x8b, 0xec, 0x48, 0x83, 0xec, 0x40, 0xff, 0xd7, 0x66, 0x90, 0x66,
+                                           0x90, 0x66, 0x90, 0x66, 0x90, 0x66, 0x90, 0x66, 0x90, 0x66, 0x90, 0xc9, 0xc3 };
     device_symbol fn[] = { { "tn_main", 0, sizeof bytes } };
     err e = { 0 };
     jit *j;
@@ -260,7 +301,7 @@ static void test_unwind(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_load_and_drop), cmocka_unit_test(test_imports),
                                         cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_fork),
-                                        cmocka_unit_test(test_names),         cmocka_unit_test(test_unwind),
-                                        cmocka_unit_test(test_threads) };
+                                        cmocka_unit_test(test_names),         cmocka_unit_test(test_debugger_list),
+                                        cmocka_unit_test(test_unwind),        cmocka_unit_test(test_threads) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
