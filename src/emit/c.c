@@ -3,6 +3,7 @@
  * In: tiled kernels. Out: text. Vectors, tiles and unrolling are explicit, so the compiler is asked for no more than register
  * allocation and scheduling (gcc -O2, clang -O1 suffice). No identifier comes from the user's graph. */
 #include "emit/emit.h"
+#include "emit/functions.h"
 
 #include <math.h>
 
@@ -91,7 +92,7 @@ static void open_convert(emitter *e, tn_dtype stored, int lanes) { /* memory wor
     case TN_F16:
     case TN_BF16:
         e->needs.half = true;
-        str_addf(e->out, "from_%s_x%d(", stored == TN_F16 ? "half" : "bf16", lanes);
+        str_addf(e->out, "FROM_%s_f32x%d(", stored == TN_F16 ? "HALF" : "BF16", lanes);
         break;
     case TN_BOOL:
         str_add(e->out, "-(");
@@ -201,7 +202,7 @@ static void print_stored(emitter *e, const kins *in, int lanes, int lane) { /* r
     const kins *a = &e->k->ins.at[in->a];
     if (t == TN_F16 || t == TN_BF16) {
         e->needs.half = true;
-        str_addf(e->out, "to_%s_x%d(", t == TN_F16 ? "half" : "bf16", lanes);
+        str_addf(e->out, "TO_%s_f32x%d(", t == TN_F16 ? "HALF" : "BF16", lanes);
     }
     if (t == TN_BOOL) str_add(e->out, "(1 & ");
     if (lanes > 1)
@@ -245,7 +246,7 @@ static void print_scatter(emitter *e, const kins *in) {
         print_element(e, in, l);
         str_addf(e->out, " = (%s)", mem_type(t));
         bool half = t == TN_F16 || t == TN_BF16;
-        if (half) str_addf(e->out, "to_%s_x1(", t == TN_F16 ? "half" : "bf16");
+        if (half) str_addf(e->out, "TO_%s_f32x1(", t == TN_F16 ? "HALF" : "BF16");
         bool is_int = !dtype_is_float(t);
         if (is_int) str_add(e->out, "((uint64_t)"); /* wraps around */
         open_convert(e, t, 1);
@@ -263,8 +264,6 @@ static void print_scatter(emitter *e, const kins *in) {
 static void use_op(emitter *e, op_code op, tn_dtype src, int lanes) {
     src = kernel_reg_dtype(src);
     e->needs.ops[op] = true;
-    const char *expr = op_get(op)->expr;
-    e->needs.math |= strstr(expr, "EXP(") || strstr(expr, "TANH(") || strstr(expr, "ERF(");
     for (int i = 0; i < e->ops.n; i++)
         if (e->ops.at[i].op == op && e->ops.at[i].src == src && e->ops.at[i].lanes == lanes) return;
     VEC_PUSH(e->out->a, &e->ops, (used_op){ (uint8_t)op, (uint8_t)src, (uint8_t)lanes });
@@ -292,7 +291,7 @@ static void print_alu_value(emitter *e, op_code op, tn_dtype src, int lanes, con
     bool minmax = (op == OP_max || op == OP_min) && src == TN_F32;
     if (minmax && (is_plain_const(e, r[0]) || is_plain_const(e, r[1]))) { /* one instruction: a constant is never NaN */
         bool first = is_plain_const(e, r[0]);
-        str_addf(e->out, "%s_const_f32x%d(", op == OP_max ? "max" : "min", lanes);
+        str_addf(e->out, "%s_f32x%d(", op == OP_max ? "MAXC" : "MINC", lanes);
         print_operand(e, r[first ? 0 : 1], lanes);
         str_add(e->out, ", ");
         print_operand(e, r[first ? 1 : 0], lanes);
@@ -313,7 +312,7 @@ static void print_alu_value(emitter *e, op_code op, tn_dtype src, int lanes, con
 static void print_rounded(emitter *e, const kins *in, reg r) {
     const char *expr = op_get((op_code)in->alu)->expr;
     int bytes = in->lanes * (int)dtype_size((tn_dtype)in->dtype);
-    if (!dtype_is_float((tn_dtype)in->dtype) || bytes > 64 || !(strchr(expr, '*') || strstr(expr, "EXP("))) return;
+    if (!dtype_is_float((tn_dtype)in->dtype) || bytes > 64 || !(strchr(expr, '*') || function_any(expr))) return;
     str_addf(e->out, "; KEEP_%d(v%u)", bytes, r);
 }
 
@@ -558,9 +557,9 @@ static void print_ins(emitter *e, reg r) {
         need(e, t, in->lanes);
         str_addf(e->out, "%sx%d v%u = ", reg_type(t), in->lanes, r);
         if (in->src == TN_F16 || in->src == TN_BF16) {
-            const char *w = in->src == TN_F16 ? "half" : "bf16";
+            const char *w = in->src == TN_F16 ? "HALF" : "BF16";
             e->needs.half = true;
-            str_addf(e->out, "from_%s_x%d(to_%s_x%d(v%u))", w, in->lanes, w, in->lanes, in->a);
+            str_addf(e->out, "FROM_%s_f32x%d(TO_%s_f32x%d(v%u))", w, in->lanes, w, in->lanes, in->a);
         } else {
             str_addf(e->out, "wrap_%s_x%d(v%u)", dtype_name((tn_dtype)in->src), in->lanes, in->a);
         }
@@ -630,7 +629,7 @@ static void print_op_function(const used_op *u, str *out) {
     str_add(out, "; }\n");
 }
 
-/* Casts, wraps and the one-instruction min and max with a constant, for the lane counts in use. */
+/* Casts and wraps for the lane counts in use. */
 static void print_conversions(const prelude_needs *n, str *out) {
     static const struct {
         const char *name, *reg, *lo, *hi, *below;
@@ -643,16 +642,6 @@ static void print_conversions(const prelude_needs *n, str *out) {
         str_addf(out,
                  "INL i32x%d wrap_i8_x%d(i32x%d x) { return (x << 24) >> 24; }\nINL i32x%d wrap_u8_x%d(i32x%d x) { return x & "
                  "255; }\n",
-                 l, l, l, l, l, l);
-        str_addf(out,
-                 "#if %d && defined(__AVX__)\nINL f32x%d max_const_f32x%d(f32x%d c, f32x%d x) { return "
-                 "__builtin_ia32_maxps256(c, x); }\n",
-                 l == 8, l, l, l, l);
-        str_addf(out, "INL f32x%d min_const_f32x%d(f32x%d c, f32x%d x) { return __builtin_ia32_minps256(c, x); }\n#else\n", l,
-                 l, l, l);
-        str_addf(out, "INL f32x%d max_const_f32x%d(f32x%d c, f32x%d x) { return SEL_f32x%d(LT_f32x%d(x, c), c, x); }\n", l, l,
-                 l, l, l, l);
-        str_addf(out, "INL f32x%d min_const_f32x%d(f32x%d c, f32x%d x) { return SEL_f32x%d(LT_f32x%d(c, x), c, x); }\n#endif\n",
                  l, l, l, l, l, l);
         for (int f = 0; f < (n->f64 ? 2 : 1); f++)
             for (size_t i = 0; i < COUNT_OF(ints); i++) {

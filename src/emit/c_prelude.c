@@ -2,9 +2,9 @@
  *
  * Everything is written once as a template over the lane count (@ stands for it) and the element type, and printed for the lane
  * counts in use. Functions of one lane are plain scalars, so that the same expressions serve both. Names: WORD_<type>x<lanes>,
- * such as SEL_f32x8. exp, tanh and erf of f32 are our own minimax polynomials (measured: exp 1.0, tanh 4.7, erf 2.3 ULP); other
- * functions call libm lane by lane. */
+ * such as SEL_f32x8. Functions of f32 are those of functions.def; of f64 they call libm lane by lane. */
 #include "emit/emit.h"
+#include "emit/functions.h"
 
 #include <math.h>
 
@@ -79,55 +79,14 @@ static const char float_ops[] =
     "INL $x@ DIV_$x@($x@ a, $x@ b) { return a / b; }\n";
 static const char sqrt8[] = "#ifdef __AVX__\nINL f32x8 SQRT_f32x8(f32x8 x) { return __builtin_ia32_sqrtps256(x); }\n#else\n";
 
-/* f32 polynomials; the idioms are explained in docs/ir.md#mathematics. */
-static const char math_f32[] =
-    "INL f32x@ clamp_f32x@(f32x@ x, float lo, float hi) { x = SEL_f32x@(LT_f32x@(x, K_f32x@(lo)), K_f32x@(lo), x); return "
-    "SEL_f32x@(LT_f32x@(K_f32x@(hi), x), K_f32x@(hi), x); }\n"
-    "INL f32x@ EXP_f32x@(f32x@ x) {\n"
-    "    x = clamp_f32x@(x, -104.0f, 89.0f);\n"
-    "    f32x@ t = x * 1.44269504089f + 12582912.0f, m = t - 12582912.0f; /* round(x / ln 2), its integer in the low bits of t "
-    "*/\n"
-    "    i32x@ n = BITS_f32x@(t) - 0x4b400000;\n"
-    "    f32x@ r = x - m * 0.693145751953125f;\n    r = r - m * 1.428606765330187e-6f;\n"
-    "    f32x@ p = r * 1.3814599861e-03f + 8.3687154117e-03f;\n    p = p * r + 4.1668387930e-02f;\n    p = p * r + "
-    "1.6666520643e-01f;\n    p = p * r + 4.9999993448e-01f;\n"
-    "    p = p * (r * r) + r + 1.0f;\n"
-    "    i32x@ h = n >> 1; /* scaled in two steps: overflow gives inf, denormals come out right */\n"
-    "    return p * FROM_f32x@((h + 127) << 23) * FROM_f32x@((n - h + 127) << 23);\n}\n"
-    "INL f32x@ TANH_f32x@(f32x@ x) {\n"
-    "    f32x@ s = x;\n    x = clamp_f32x@(x, -9.01f, 9.01f);\n    f32x@ z = x * x;\n"
-    "    f32x@ p = z * -1.2225274037e-11f + 3.0614413076e-08f;\n    p = p * z + 2.8019674646e-05f;\n    p = p * z + "
-    "3.8689329323e-03f;\n    p = p * z + 1.3680397959e-01f;\n    p = p * z + 1.0f;\n"
-    "    f32x@ q = z * 1.2882203148e-06f + 3.9396983059e-04f;\n    q = q * z + 2.7248053428e-02f;\n    q = q * z + "
-    "4.7013730037e-01f;\n    q = q * z + 1.0f;\n    return SIGNED_f32x@(x * p / q, s);\n}\n"
-    "INL f32x@ ERF_f32x@(f32x@ x) {\n"
-    "    f32x@ z = x * x, a = ABS_f32x@(x);\n"
-    "    f32x@ s = z * -5.9538836140e-04f + 4.9859746206e-03f;\n    s = s * z - 2.6761749579e-02f;\n    s = s * z + "
-    "1.1281683679e-01f;\n    s = s * z - 3.7612481278e-01f;\n    s = s * z + 1.1283791478f;\n    s = s * x;\n"
-    "    f32x@ b = clamp_f32x@(a, 0.0f, 3.95f);\n"
-    "    f32x@ l = b * 2.0044928777e-04f - 3.0870376999e-03f;\n    l = l * b + 2.2399738215e-02f;\n    l = l * b - "
-    "1.0428603508e-01f;\n    l = l * b - 6.3678327370e-01f;\n    l = l * b - 1.1279095276f;\n    l = l * b - "
-    "1.3982720896e-04f;\n"
-    "    f32x@ e = SIGNED_f32x@(1.0f - EXP_f32x@(l), x);\n    return SEL_f32x@(LT_f32x@(a, K_f32x@(0.9f)), s, e);\n}\n";
-
-static const char half_ops[] =
-    "INL f32x@ from_half_x@(i32x@ h) {\n"
-    "    i32x@ sign = (h & 0x8000) << 16, rest = h & 0x7fff;\n"
-    "    i32x@ v = BITS_f32x@(FROM_f32x@(rest << 13) * 0x1p112f), big = ((rest & 0x3ff) << 13) | 0x7f800000;\n"
-    "    return FROM_f32x@(sign | SEL_i32x@(LE_i32x@(K_i32x@(0x7c00), rest), big, v));\n}\n"
-    "INL i32x@ to_half_x@(f32x@ f) {\n"
-    "    i32x@ u = BITS_f32x@(f), a = u & 0x7fffffff, sign = (u >> 16) & 0x8000;\n"
-    "    i32x@ norm = (i32x@)(((u32x@)a + 0xfff + (u32x@)((a >> 13) & 1)) >> 13) - (112 << 10);\n"
-    "    i32x@ den = BITS_f32x@(FROM_f32x@(a) + 0.5f) - 0x3f000000;\n"
-    "    i32x@ r = SEL_i32x@(LT_i32x@(a, K_i32x@(0x38800000)), den, norm);\n"
-    "    r = SEL_i32x@(LE_i32x@(K_i32x@(0x47800000), a), K_i32x@(0x7c00), r);\n"
-    "    r = SEL_i32x@(LT_i32x@(K_i32x@(0x7f800000), a), K_i32x@(0x7e00), r);\n"
-    "    return r | sign;\n}\n"
-    "INL f32x@ from_bf16_x@(i32x@ h) { return FROM_f32x@(h << 16); }\n"
-    "INL i32x@ to_bf16_x@(f32x@ f) {\n"
-    "    i32x@ u = BITS_f32x@(f), a = u & 0x7fffffff;\n"
-    "    i32x@ r = (i32x@)(((u32x@)u + 0x7fff + (u32x@)((u >> 16) & 1)) >> 16), nan = (u >> 16) | 0x40;\n"
-    "    return SEL_i32x@(LT_i32x@(K_i32x@(0x7f800000), a), nan, r) & 0xffff;\n}\n";
+/* Bounds that are constants: NaN where x is. */
+static const char bounds8[] =
+    "#ifdef __AVX__\nINL f32x8 MAXC_f32x8(f32x8 c, f32x8 x) { return __builtin_ia32_maxps256(c, x); }\n"
+    "INL f32x8 MINC_f32x8(f32x8 c, f32x8 x) { return __builtin_ia32_minps256(c, x); }\n#else\n";
+static const char f32_ops[] = "INL f32x@ MAXC_f32x@(f32x@ c, f32x@ x) { return SEL_f32x@(LT_f32x@(x, c), c, x); }\n"
+                              "INL f32x@ MINC_f32x@(f32x@ c, f32x@ x) { return SEL_f32x@(LT_f32x@(c, x), c, x); }\n";
+static const char float_vector[] = "INL f32x@ FLOAT_f32x@(i32x@ x) { return __builtin_convertvector(x, f32x@); }\n";
+static const char float_scalar[] = "INL f32x1 FLOAT_f32x1(i32x1 x) { return (float)x; }\n";
 
 static const char narrow_vector[] =
     "typedef int8_t i8x@u __attribute__((vector_size(@), aligned(1), may_alias));\n"
@@ -245,14 +204,12 @@ static const struct {
     { "MOD", "fmodf_", "fmod_", 2 },
 };
 
-/* Whether any op in use has this word in its expression. */
+/* Whether an op in use has this word in its expression, or in that of a function that it calls. */
 static bool word_used(const prelude_needs *needs, const char *word) {
-    size_t n = strlen(word);
-    for (int op = 1; op < N_OPS; op++) {
-        if (!needs->ops[op]) continue;
-        for (const char *p = op_get((op_code)op)->expr; (p = strstr(p, word)); p += n)
-            if (p[n] == '(') return true;
-    }
+    for (int op = 1; op < N_OPS; op++)
+        if (needs->ops[op] && function_calls(op_get((op_code)op)->expr, word)) return true;
+    for (int i = 0; i < function_count(); i++)
+        if (function_calls(function_at(i)->text, word) && word_used(needs, function_at(i)->word)) return true;
     return false;
 }
 
@@ -273,7 +230,13 @@ static void functions(const prelude_needs *needs, int lanes, const elem *e, str 
         lane_by_lane(out, libm[i].word, fn, lanes, e, libm[i].arity);
         if (fast) str_add(out, "#endif\n");
     }
-    if (f32 && needs->math) fill(out, math_f32, lanes, e);
+    if (!f32) return;
+    fill(out, lanes > 1 ? float_vector : float_scalar, lanes, e);
+    if (lanes == 8) str_add(out, bounds8);
+    fill(out, f32_ops, lanes, e);
+    if (lanes == 8) str_add(out, "#endif\n");
+    for (int i = 0; i < function_count(); i++)
+        if (needs->half || word_used(needs, function_at(i)->word)) emit_function(out, function_at(i), lanes);
 }
 
 static void types(const prelude_needs *needs, int lanes, str *out) {
@@ -332,7 +295,6 @@ void emit_prelude(const prelude_needs *needs, str *out) {
         fill(out, lanes > 1 ? narrow_vector : narrow_scalar, lanes, NULL);
         for (size_t i = 0; i < COUNT_OF(elems); i++)
             if (elem_used(needs, &elems[i])) functions(needs, lanes, &elems[i], out);
-        if (needs->half) fill(out, half_ops, lanes, NULL);
     }
     if (needs->random) str_add(out, random_text);
 }

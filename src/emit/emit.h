@@ -37,7 +37,7 @@ void emit_c_kernels(const plan *p, const target *t, str *out);
 
 /* c_prelude.c: vector types and functions for the register types and lane counts in use. */
 typedef struct prelude_needs {
-    bool f64, i64, half, random, math;
+    bool f64, i64, half, random;
     bool lanes[65];  /* by lane count */
     bool ops[N_OPS]; /* elementwise ops used through their functions */
 } prelude_needs;

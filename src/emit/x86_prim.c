@@ -250,6 +250,7 @@ xval x86_word(xfn *f, const char *name, xtype t, const xval *x, int n, int lanes
     if (n == 1 && !strcmp(name, "ABS")) return word_abs(f, x[0], lanes);
     if (n == 1 && !strcmp(name, "BITS")) return (xval){ x[0].r, x[0].t == XF32 ? XI32 : XI64 };
     if (n == 1 && !strcmp(name, "FROM")) return (xval){ x[0].r, x[0].t == XI32 ? XF32 : XF64 };
+    if (n == 1 && !strcmp(name, "FLOAT")) return x86_convert(f, x[0], x[0].t == XI32 ? XF32 : XF64, lanes);
     if (n == 2 && !strcmp(name, "SIGNED")) return word_signed(f, x[0], x[1], lanes);
     if (n == 2 && !strcmp(name, "DIV"))
         return is_float(x[0].t) ? x86_bin(f, '/', x[0], x[1], lanes) : divide(f, x[0], x[1], lanes, false);

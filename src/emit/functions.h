@@ -1,0 +1,25 @@
+/* functions.h - the table of functions.def, and what both readers of its texts share. */
+#ifndef TN_EMIT_FUNCTIONS_H
+#define TN_EMIT_FUNCTIONS_H
+
+#include "base/base.h"
+
+typedef struct function {
+    const char *word, *sig, *text;
+} function;
+
+int function_count(void);
+const function *function_at(int i);
+const function *function_find(const char *word, size_t n); /* NULL when there is none */
+/* Whether a word of the vocabulary is called in an expression. */
+bool function_calls(const char *expr, const char *word);
+/* Whether an expression calls any function of the table. */
+bool function_any(const char *expr);
+/* A decimal or hexadecimal number at *p, whatever the host's locale; moves *p behind it. out_int (may be NULL) gets it as a
+ * whole number. */
+double function_number(const char **p, int64_t *out_int);
+
+/* c_functions.c: the function for so many lanes in C, on top of the templates of c_prelude.c. */
+void emit_function(str *out, const function *f, int lanes);
+
+#endif
