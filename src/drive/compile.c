@@ -190,7 +190,11 @@ tn_status drive_compile_on(tn_ctx *ctx, device *dev, const graph *g, const tn_co
     p->opts.device = dev->api->name; /* the caller's string need not live on */
     device_caps caps;
     dev->api->get_caps(dev, &caps);
-    p->target = (target){ caps.vector_bytes, caps.n_vector_regs, caps.threads, caps.l1_bytes, caps.l2_bytes };
+    p->target = (target){ .vector_bytes = caps.vector_bytes,
+                          .n_vector_regs = caps.n_vector_regs,
+                          .threads = caps.threads,
+                          .l1_bytes = caps.l1_bytes,
+                          .l2_bytes = caps.l2_bytes };
     p->stats.threads = caps.threads;
     arena_init(&p->arena, ctx->mem, &p->gd);
     tn_status status = guarded(&(job){ p, g, e });

@@ -2,7 +2,8 @@
  * slots. Out: memory changed as the generated code would change it. Scratch comes from the caller's arena.
  *
  * A register is `lanes` cells; masks are -1 or 0. Instructions are run one by one from the list, loops by jumping: slow and
- * obvious. */
+ * obvious. The threads of a group run one after the other from meeting to meeting, in an order that changes each time, so that
+ * what depends on their order shows. */
 #include "eval/eval_kernel.h"
 
 #include "eval/eval.h"
@@ -21,6 +22,9 @@ typedef struct machine {
     cell **regs;          /* [ins] */
     int *end;             /* [ins] K_LOOP: its K_END; K_END: its K_LOOP */
     int64_t *var;         /* [vars] */
+    int64_t *turn;        /* [ins] K_LOOP that starts a dealt nest: the iteration that is run */
+    int at, tid;          /* instruction to run next, thread of the group */
+    int64_t gid;          /* group */
 } machine;
 
 NORETURN static void fail_at(const machine *m, int r, const char *what, int64_t at, int64_t n) {
@@ -112,8 +116,9 @@ static void run_load(machine *m, int r, const kins *in) {
 static void run_store(machine *m, int r, const kins *in) {
     int64_t at = place_at(m, in);
     for (int l = 0; l < in->lanes; l++)
-        write_cell(&m->k->bufs.at[in->buf], m->base[in->buf], checked(m, r, in, at + l * in->lane_stride),
-                   lane_of(m, in->a, l));
+        if (masks_hold(m, in, l))
+            write_cell(&m->k->bufs.at[in->buf], m->base[in->buf], checked(m, r, in, at + l * in->lane_stride),
+                       lane_of(m, in->a, l));
 }
 
 static void run_scatter(machine *m, int r, const kins *in) {
@@ -298,20 +303,91 @@ static void match_loops(machine *m) {
                    open.at[open.n - 1]);
 }
 
-static void run_all(machine *m) {
+/* The next iteration of the dealt nest at `head` that is this thread's: its variables. False when there is none. */
+static bool deal(machine *m, int head, bool first) {
+    const kins *in = &m->k->ins.at[head];
+    int n = kernel_nest(m->k, (reg)head);
+    int64_t id = in->par == PAR_GROUPS  ? m->gid
+                 : in->par == PAR_LOCAL ? m->tid
+                                        : m->gid * m->k->group + m->tid,
+            all = in->par == PAR_GROUPS  ? m->k->groups
+                  : in->par == PAR_LOCAL ? m->k->group
+                                         : m->k->groups * m->k->group,
+            rest = first ? id : m->turn[head] + all;
+    if (rest >= kernel_nest_size(m->k, (reg)head)) return false;
+    m->turn[head] = rest;
+    for (int i = n - 1; i >= 0; i--) {
+        int64_t trips = (in[i].hi - in[i].lo + in[i].step - 1) / in[i].step;
+        m->var[in[i].var] = in[i].lo + rest % trips * in[i].step;
+        rest /= trips;
+    }
+    return true;
+}
+
+static bool meets(const kins *in) { return in->op == K_BARRIER || in->op == K_GSUM || in->op == K_GARG; }
+
+/* From m->at to the next meeting of the group's threads or the end. */
+static void run_on(machine *m) {
     const kernel *k = m->k;
-    for (int i = 1; i < k->ins.n; i++) {
+    for (; m->at < k->ins.n; m->at++) {
+        int i = m->at;
         const kins *in = &k->ins.at[i];
-        if (in->op == K_LOOP) {
+        if (meets(in)) return;
+        if (in->op == K_LOOP && in->par >= PAR_GRID) {
+            m->at = deal(m, i, true) ? i + kernel_nest(k, (reg)i) - 1 : m->end[i];
+        } else if (in->op == K_END && k->ins.at[m->end[i]].par >= PAR_GRID) {
+            int inner = m->end[i], head = inner;
+            while (k->ins.at[head - 1].op == K_LOOP && k->ins.at[head - 1].par == k->ins.at[inner].par) head--;
+            m->at = deal(m, head, false) ? inner : m->end[head];
+        } else if (in->op == K_LOOP) {
             m->var[in->var] = in->lo;
-            if (in->lo >= in->hi) i = m->end[i];
+            if (in->lo >= in->hi) m->at = m->end[i];
         } else if (in->op == K_END) {
             const kins *loop = &k->ins.at[m->end[i]];
             m->var[loop->var] += loop->step;
-            if (m->var[loop->var] < loop->hi && loop->par != 2) i = m->end[i];
+            if (m->var[loop->var] < loop->hi && loop->par != PAR_LAST) m->at = m->end[i];
         } else {
             run_ins(m, i);
         }
+    }
+}
+
+/* Whether (x, i) beats (y, j). */
+static bool beats(const kins *in, cell x, int64_t i, cell y, int64_t j) {
+    bool most = in->alu == OP_argmax;
+    if (i < 0 || j < 0) return i >= 0;
+    if (is_float(in->src)) {
+        if (isnan(x.f) || isnan(y.f)) return isnan(x.f) && (!isnan(y.f) || i < j);
+        return x.f == y.f ? i < j : most ? x.f > y.f : x.f < y.f;
+    }
+    return x.i == y.i ? i < j : most ? x.i > y.i : x.i < y.i;
+}
+
+/* All threads stand at the meeting r: what they get from each other. */
+static void meet(machine *m, const machine *threads, int n, int r) {
+    const kins *in = &m->k->ins.at[r];
+    cell *x = ARENA_ARRAY(m->a, cell, n), *y = ARENA_ARRAY(m->a, cell, n);
+    if (in->op == K_BARRIER) return;
+    for (int t = 0; t < n; t++) x[t] = threads[t].regs[in->a][0], y[t] = threads[t].regs[in->b][0];
+    for (int half = n / 2; half >= 1; half /= 2)
+        for (int t = 0; t < half; t++) {
+            if (in->op == K_GSUM)
+                x[t] = alu((op_code)in->alu, in->dtype, in->dtype, x[t], x[t + half], x[t]);
+            else if (beats(in, x[t + half], y[t + half].i, x[t], y[t].i))
+                x[t] = x[t + half], y[t] = y[t + half];
+        }
+    for (int t = 0; t < n; t++) threads[t].regs[r][0] = in->op == K_GSUM ? x[0] : y[0];
+}
+
+static void run_group(machine *threads, int n) {
+    const kernel *k = threads[0].k;
+    for (int round = 0; threads[0].at < k->ins.n; round++) {
+        for (int i = 0; i < n; i++) run_on(&threads[round % 2 ? n - 1 - i : i]);
+        int at = threads[0].at;
+        for (int i = 0; i < n; i++)
+            if (threads[i].at != at) fail_at(&threads[0], at, "only some threads come here:", i, n);
+        if (at < k->ins.n) meet(&threads[0], threads, n, at);
+        for (int i = 0; i < n; i++) threads[i].at++;
     }
 }
 
@@ -320,12 +396,12 @@ static void *poisoned(arena *a, int64_t bytes) {
     return memset(p, EVAL_POISON, bytes > 0 ? (size_t)bytes : 1);
 }
 
-void eval_kernel(const kernel *k, unsigned char *const *base, arena *a) {
+static machine make_thread(const kernel *k, unsigned char *const *base, arena *a) {
     machine m = {
         .k = k, .a = a, .base = ARENA_ARRAY(a, unsigned char *, k->bufs.n + 1), .regs = ARENA_ARRAY(a, cell *, k->ins.n)
     };
-    m.end = ARENA_ARRAY(a, int, k->ins.n);
     m.var = ARENA_ARRAY(a, int64_t, k->vars.n + 1);
+    m.turn = ARENA_ARRAY(a, int64_t, k->group ? k->ins.n : 1);
     int64_t n = 1;
     for (int i = 1; i < k->ins.n; i++) n += k->ins.at[i].lanes;
     cell *cells = ARENA_ARRAY(a, cell, n);
@@ -339,8 +415,27 @@ void eval_kernel(const kernel *k, unsigned char *const *base, arena *a) {
         const kbuf *kb = &k->bufs.at[b];
         m.base[b] = kb->kind == KB_LOCAL ? poisoned(a, kb->elems * (int64_t)dtype_size((tn_dtype)kb->dtype)) : base[b];
     }
-    match_loops(&m);
-    run_all(&m);
+    return m;
+}
+
+void eval_kernel(const kernel *k, unsigned char *const *base, arena *a) {
+    int n = k->group ? k->group : 1;
+    unsigned char **shared = ARENA_ARRAY(a, unsigned char *, k->bufs.n + 1);
+    for (int b = 0; b < k->bufs.n; b++) shared[b] = kbuf_is_local(&k->bufs.at[b]) ? NULL : base[b];
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].kind == KB_GROUP)
+            shared[b] = poisoned(a, k->bufs.at[b].elems * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype));
+    machine *threads = ARENA_ARRAY(a, machine, n);
+    for (int t = 0; t < n; t++) threads[t] = make_thread(k, shared, a);
+    threads[0].end = ARENA_ARRAY(a, int, k->ins.n);
+    match_loops(&threads[0]);
+    for (int64_t g = 0; g < (k->group ? k->groups : 1); g++) {
+        for (int b = 0; b < k->bufs.n; b++)
+            if (k->bufs.at[b].kind == KB_GROUP)
+                memset(shared[b], EVAL_POISON, (size_t)k->bufs.at[b].elems * dtype_size((tn_dtype)k->bufs.at[b].dtype));
+        for (int t = 0; t < n; t++) threads[t].end = threads[0].end, threads[t].at = 1, threads[t].tid = t, threads[t].gid = g;
+        run_group(threads, n);
+    }
 }
 
 eval_memory *eval_memory_make(const plan *p, arena *a) {
@@ -389,7 +484,7 @@ void eval_plan(const plan *p, eval_memory *m, arena *a) {
         const pkernel *pk = &p->kernels.at[i];
         unsigned char **base = ARENA_ARRAY(a, unsigned char *, pk->k->bufs.n + 1);
         for (int b = 0; b < pk->k->bufs.n; b++)
-            if (pk->k->bufs.at[b].kind != KB_LOCAL) base[b] = base_of(p, m, pk, b, a);
+            if (!kbuf_is_local(&pk->k->bufs.at[b])) base[b] = base_of(p, m, pk, b, a);
         eval_kernel(pk->k, base, a);
     }
 }

@@ -30,6 +30,21 @@ int kernel_buf(kernel *k, kbuf b) {
     return k->bufs.n - 1;
 }
 
+int kernel_nest(const kernel *k, reg r) {
+    int n = 1, par = k->ins.at[r].par;
+    while (par >= PAR_GRID && k->ins.at[r + (reg)n].op == K_LOOP && k->ins.at[r + (reg)n].par == par) n++;
+    return n;
+}
+
+int64_t kernel_nest_size(const kernel *k, reg r) {
+    int64_t size = 1;
+    for (int i = 0, n = kernel_nest(k, r); i < n; i++) {
+        const kins *in = &k->ins.at[r + (reg)i];
+        size *= in->hi <= in->lo ? 0 : (in->hi - in->lo + in->step - 1) / in->step;
+    }
+    return size;
+}
+
 int kernel_zip_lane(const kins *zip, int l, bool *of_b) {
     int piece = (int)zip->imm_int, chunk = 16 / (int)dtype_size((tn_dtype)zip->dtype);
     if (chunk < 2 * piece) chunk = 2 * piece;

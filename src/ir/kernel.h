@@ -5,6 +5,11 @@
  * the *tiled* form: instructions repeated for a register tile, lanes > 1, loop steps > 1, exact-size tails. Emitters read the
  * tiled form: one instruction, one statement.
  *
+ * For GPUs the second form is another one (kernel.group > 0): the text of one thread of `groups` groups of `group` threads,
+ * which all run all of it. Parallel loops deal their iterations to groups, to the threads of a group or to all threads; loops
+ * of one such kind that stand directly in one another are dealt as one, the innermost fastest. A local nest with exactly as
+ * many iterations as the group has threads gives each thread its place: barriers may stand inside, and further local loops.
+ *
  * Instructions are in program order; a register is the index of the instruction that makes it (0 = nil). ACC makes a mutable
  * register that UPD changes. Registers hold f32, f64, i32 or i64 lanes; bool lives in i32 as mask (-1 or 0); f16, bf16, i8, u8
  * are converted by LOAD and STORE. The kernel's arena owns everything. */
@@ -33,12 +38,12 @@ typedef struct kmask { /* lo <= e < hi */
 
 typedef enum kop {
     K_NIL,
-    K_LOOP,   /* var over [lo, hi) step; par: split over threads in whole steps */
+    K_LOOP,   /* var over [lo, hi) step, by whom: kpar */
     K_END,    /* of the innermost open loop */
     K_CONST,  /* imm / imm_int in all lanes */
     K_INDEX,  /* value of the affine idx, in dtype; lanes along `lane_coef` */
     K_LOAD,   /* buf[idx (+ dyn * dyn_stride)]; masked lanes give imm */
-    K_STORE,  /* buf[idx] = a */
+    K_STORE,  /* buf[idx] = a; GPU form: only where all masks hold */
     K_ALU,    /* elementwise op of ops.def over a, b, c */
     K_CAST,   /* a (of src dtype) converted to dtype by the cast rule */
     K_WRAP,   /* a rounded or wrapped to the storage dtype `src` and back (i8, u8, f16, bf16) */
@@ -52,14 +57,26 @@ typedef enum kop {
     K_ZIP,    /* a and b interleaved in pieces of imm_int lanes: of each chunk (two pieces, 16 bytes at least) the low half of a
                  and    of b, with par the high half */
     K_SCATTER, /* if 0 <= dyn < dyn_n: buf[idx + dyn * dyn_stride] += a */
+    K_BARRIER, /* GPU form: all threads of the group meet; what they wrote before, all of them see */
+    K_GSUM, /* GPU form: a of all threads of the group combined by op, halves first; every thread gets it. Meets as K_BARRIER */
+    K_GARG, /* GPU form: index of the best of the threads' (value a, index b), lowest index first; op as K_ARGUPD. Meets, too */
 } kop;
+
+typedef enum kpar { /* who runs the iterations of a loop */
+                    PAR_SERIAL,
+                    PAR_THREADS, /* CPU: split over threads in whole steps */
+                    PAR_LAST,    /* CPU: once, by the last thread */
+                    PAR_GRID,    /* GPU: dealt to all threads of all groups; outermost */
+                    PAR_GROUPS,  /* GPU: each iteration is one group's; outermost, and as many as there are groups */
+                    PAR_LOCAL    /* GPU: dealt to the threads of the group */
+} kpar;
 
 typedef struct kins {
     uint8_t op;    /* kop */
     uint8_t alu;   /* op_code for ALU, UPD, ARGUPD, HSUM */
     uint8_t dtype; /* of the register; of memory for STORE and SCATTER */
     uint8_t src;   /* CAST, WRAP: the other dtype; LOAD: dtype in memory */
-    uint8_t par;   /* LOOP */
+    uint8_t par;   /* LOOP: kpar; ZIP */
     uint8_t lanes; /* 1 in scalar form */
     uint16_t buf;  /* LOAD, STORE, SCATTER: index into kernel.bufs */
     reg a, b, c;   /* operands; UPD: c = accumulator; ARGUPD: b = index accumulator, c = value accumulator */
@@ -67,8 +84,8 @@ typedef struct kins {
     int64_t dyn_stride, dyn_n;
     affine idx;          /* element index, or INDEX/RANDOM's value */
     int64_t lane_stride; /* change of idx from lane to lane (LOAD, STORE, INDEX, RANDOM, ARGUPD, SCATTER) */
-    kmask *mask;         /* LOAD: [n_mask], all must hold */
-    int64_t *mask_lane;  /* LOAD: [n_mask] change of each mask's e from lane to lane */
+    kmask *mask;         /* LOAD, STORE: [n_mask], all must hold */
+    int64_t *mask_lane;  /* [n_mask] change of each mask's e from lane to lane */
     int n_mask;
     kvar var;             /* LOOP */
     int64_t lo, hi, step; /* LOOP */
@@ -77,14 +94,22 @@ typedef struct kins {
     val node; /* graph value this computes, for explain and debugging; 0 = none */
 } kins;
 
-typedef enum kbuf_kind { KB_IN, KB_OUT, KB_INOUT, KB_LOCAL } kbuf_kind;
+typedef enum kbuf_kind {
+    KB_IN,
+    KB_OUT,
+    KB_INOUT,
+    KB_LOCAL /* a thread's own */,
+    KB_GROUP /* fast memory of a group */
+} kbuf_kind;
 typedef struct kbuf { /* a piece of memory the kernel touches */
     uint8_t dtype;
     uint8_t kind;
     val node;         /* graph value it holds */
     int64_t elems;    /* length in elements */
-    int32_t plan_buf; /* KB_LOCAL: -1 (lives on the stack of the thread) */
+    int32_t plan_buf; /* KB_LOCAL, KB_GROUP: -1 */
 } kbuf;
+/* Lives no longer than the launch. */
+static inline bool kbuf_is_local(const kbuf *b) { return b->kind >= KB_LOCAL; }
 
 /* How kopt treats a loop variable: the body is repeated `unroll` times, each `lanes` wide. */
 typedef struct krole {
@@ -107,7 +132,9 @@ typedef struct kernel {
     VEC(kvar_info) vars;
     VEC(kbuf) bufs;
     bool tiled;
-    kvar par_var;                       /* split over threads, or -1: serial */
+    kvar par_var;                       /* CPU: split over threads, or -1: serial */
+    int group;                          /* GPU form: threads of a group, a power of two; else 0 */
+    int64_t groups;                     /* GPU form: how many */
     uint64_t flops;                     /* of the whole kernel */
     uint64_t bytes_read, bytes_written; /* compulsory traffic at its border */
 } kernel;
@@ -128,6 +155,10 @@ affine affine_offset(affine x, int64_t c);
 affine affine_set_var(arena *a, affine x, kvar v, affine value); /* substitutes */
 int64_t affine_coef(affine x, kvar v);
 bool affine_equal(affine x, affine y);
+
+/* Loops of the parallel nest that starts at K_LOOP r; 1 for a serial loop. */
+int kernel_nest(const kernel *k, reg r);
+int64_t kernel_nest_size(const kernel *k, reg r); /* iterations of all of it */
 
 /* Where lane l of a K_ZIP comes from: that lane of a, or with *of_b of b. */
 int kernel_zip_lane(const kins *zip, int l, bool *of_b);

@@ -45,6 +45,8 @@ static bool makes_register(const kins *in) {
     case K_HSUM:
     case K_LANES:
     case K_ZIP:
+    case K_GSUM:
+    case K_GARG:
         return true;
     default:
         return false;
@@ -52,6 +54,28 @@ static bool makes_register(const kins *in) {
 }
 
 /* ---- structure ---- */
+
+/* Nests dealt as one are perfect; the grid's and the groups' are outermost. */
+static void check_dealt_loop(checker *c, reg r, int depth, const int *open) {
+    const kins *in = ins(c, r);
+    bool inner = ins(c, r - 1)->op == K_LOOP && ins(c, r - 1)->par == in->par;
+    if (in->step != 1) problem(c, r, "a dealt loop of step %lld", (long long)in->step);
+    for (int i = 0; i < depth; i++) {
+        bool same = ins(c, (reg)open[i])->par == in->par && depth - i == (int)r - open[i];
+        if (in->par != PAR_LOCAL && !same) problem(c, r, "the loops dealt to the grid or to groups are not outermost");
+        if (in->par == PAR_LOCAL && ins(c, (reg)open[i])->par == PAR_GRID)
+            problem(c, r, "a loop of a group in one of the grid");
+    }
+    if (!inner && in->par == PAR_GROUPS && kernel_nest_size(c->k, r) != c->k->groups)
+        problem(c, r, "%lld iterations for %lld groups", (long long)kernel_nest_size(c->k, r), (long long)c->k->groups);
+    if (!inner) return;
+    int end = (int)r, nested = 0;
+    for (; end < c->k->ins.n; end++) {
+        nested += ins(c, (reg)end)->op == K_LOOP;
+        if (ins(c, (reg)end)->op == K_END && --nested == 0) break;
+    }
+    if (end + 1 >= c->k->ins.n || ins(c, (reg)end + 1)->op != K_END) problem(c, r, "a dealt nest is not perfect");
+}
 
 static void check_loop(checker *c, reg r, int depth, const int *open) {
     const kins *in = ins(c, r);
@@ -63,13 +87,16 @@ static void check_loop(checker *c, reg r, int depth, const int *open) {
         if (ins(c, (reg)open[i])->var == in->var)
             problem(c, r, "variable %s is used by a loop around it", c->k->vars.at[in->var].name);
     if (in->step < 1) problem(c, r, "step %lld", (long long)in->step);
-    if (in->step > 1 && in->par != 2 && (in->hi - in->lo) % in->step)
+    if (in->step > 1 && in->par != PAR_LAST && (in->hi - in->lo) % in->step)
         problem(c, r, "the last step ends behind %lld", (long long)in->hi);
     if (in->lo < 0 || in->hi > c->k->vars.at[in->var].extent)
         problem(c, r, "runs outside the variable's extent %lld", (long long)c->k->vars.at[in->var].extent);
-    if (in->par > 2) problem(c, r, "par %d", in->par);
-    if (in->par && in->var != c->k->par_var) problem(c, r, "parallel loop over another variable than the kernel's");
-    if (in->par == 2 && in->hi != in->lo + 1) problem(c, r, "the last thread's loop must run once");
+    if (in->par > (c->k->group ? PAR_LOCAL : PAR_LAST) || (c->k->group && in->par && in->par < PAR_GRID))
+        problem(c, r, "par %d", in->par);
+    if (in->par >= PAR_GRID) check_dealt_loop(c, r, depth, open);
+    if (in->par && in->par <= PAR_LAST && in->var != c->k->par_var)
+        problem(c, r, "parallel loop over another variable than the kernel's");
+    if (in->par == PAR_LAST && in->hi != in->lo + 1) problem(c, r, "the last thread's loop must run once");
 }
 
 static bool check_structure(checker *c) {
@@ -83,7 +110,7 @@ static bool check_structure(checker *c) {
         } else if (in->op == K_END && depth-- == 0) {
             problem(c, r, "no loop to end");
             return false;
-        } else if (in->op == K_NIL || in->op > K_SCATTER) {
+        } else if (in->op == K_NIL || in->op > K_GARG) {
             problem(c, r, "op code %d", in->op);
         }
     }
@@ -167,6 +194,7 @@ static void check_memory_operands(checker *c, reg r, const kins *in) {
         problem(c, r, "%s is not what %s is loaded as", dtype_name((tn_dtype)in->dtype), dtype_name((tn_dtype)in->src));
     for (int m = 0; m < in->n_mask; m++) check_affine(c, r, in->mask[m].e);
     if (in->n_mask && !in->mask_lane) problem(c, r, "masks without lane strides");
+    if (in->n_mask && (in->op == K_SCATTER || (in->op == K_STORE && !c->k->group))) problem(c, r, "a masked store");
     if (in->dyn) {
         tn_dtype t = (tn_dtype)ins(c, in->dyn)->dtype;
         check_operand(c, r, in->dyn, t, in->op == K_SCATTER ? 1 : in->lanes, "index");
@@ -198,6 +226,18 @@ static void check_update(checker *c, reg r, const kins *in) {
     if (in->c && ins(c, in->c)->op == K_ACC && (in->alu == OP_dot ? OP_add : in->alu) != ins(c, in->c)->alu)
         problem(c, r, "accumulator %%%u is of %s, updated by %s", in->c, op_get((op_code)ins(c, in->c)->alu)->name,
                 op_get((op_code)in->alu)->name);
+}
+
+/* All threads of a group come here equally often: the loops around are run by all of them, or give each one its place. */
+static void check_meeting(checker *c, reg r) {
+    if (!c->k->group) problem(c, r, "threads meet in a kernel that has none");
+    for (int l = c->home[r]; l; l = c->parent[l]) {
+        reg head = (reg)l;
+        while (ins(c, head - 1)->op == K_LOOP && ins(c, head - 1)->par == ins(c, (reg)l)->par) head--;
+        if (ins(c, (reg)l)->par == PAR_GRID ||
+            (ins(c, (reg)l)->par == PAR_LOCAL && kernel_nest_size(c->k, head) != c->k->group))
+            problem(c, r, "threads meet in a loop that is dealt to them");
+    }
 }
 
 static void check_lanes(checker *c, reg r, const kins *in) {
@@ -270,6 +310,19 @@ static void check_ins(checker *c, reg r) {
     case K_HSUM:
         check_operand(c, r, in->a, t, (int)in->imm_int, "operand");
         break;
+    case K_BARRIER:
+        check_meeting(c, r);
+        break;
+    case K_GSUM:
+        check_meeting(c, r);
+        check_operand(c, r, in->a, t, 1, "operand");
+        break;
+    case K_GARG:
+        check_meeting(c, r);
+        check_operand(c, r, in->a, (tn_dtype)in->src, 1, "value");
+        check_operand(c, r, in->b, TN_I64, 1, "index");
+        if (t != TN_I64) problem(c, r, "an index of dtype %s", dtype_name(t));
+        break;
     case K_LANES:
         check_operand(c, r, in->a, t, ins(c, in->a)->lanes, "operand");
         break;
@@ -319,9 +372,8 @@ static void affine_range(const checker *c, affine x, const int *open, int n_open
     *lo = *hi = x.base;
     for (int i = 0; i < n_open; i++) {
         const kins *loop = ins(c, (reg)open[i]);
-        int64_t coef = affine_coef(x, loop->var),
-                last = loop->par == 2 ? loop->lo : loop->hi - (loop->hi - loop->lo) % loop->step;
-        if (loop->par != 2) last = loop->lo + (loop->hi - loop->lo - 1) / loop->step * loop->step;
+        int64_t coef = affine_coef(x, loop->var), last = loop->lo;
+        if (loop->par != PAR_LAST) last = loop->lo + (loop->hi - loop->lo - 1) / loop->step * loop->step;
         if (coef == 0 || (local && c->k->vars.at[loop->var].row)) continue;
         *lo += coef * (coef < 0 ? last : loop->lo);
         *hi += coef * (coef < 0 ? loop->lo : last);
@@ -430,6 +482,51 @@ static void check_races(checker *c, int b) {
     }
 }
 
+/* ---- races between groups ---- */
+
+typedef struct group_owner { /* which group touched each element; in a grid, which of its iterations */
+    const kernel *k;
+    const kins *first; /* of the dealt nest */
+    int n;
+    int64_t *of, elems;
+    bool store, clash;
+} group_owner;
+
+static void visit_group(const visit_at *v, void *ud) {
+    group_owner *o = ud;
+    int64_t id = 0;
+    for (int i = 0; i < o->n; i++) id = id * (o->first[i].hi - o->first[i].lo) + v->var[o->first[i].var] - o->first[i].lo;
+    if (v->at < 0 || v->at >= o->elems) return;
+    if (o->of[v->at] && o->of[v->at] != id + 1) o->clash = true;
+    if (o->store) o->of[v->at] = id + 1;
+}
+
+static void check_group_races(checker *c, int b) {
+    group_owner o = { .k = c->k, .elems = c->k->bufs.at[b].elems };
+    reg nest = 0;
+    for (reg r = 1; r < (reg)c->k->ins.n && !nest; r++)
+        if (ins(c, r)->op == K_LOOP && (ins(c, r)->par == PAR_GRID || ins(c, r)->par == PAR_GROUPS)) nest = r;
+    if (c->k->groups <= 1 && !(nest && ins(c, nest)->par == PAR_GRID)) return;
+    o.of = ARENA_ARRAY(c->k->a, int64_t, o.elems);
+    for (int store = 1; store >= 0; store--)
+        for (reg r = 1; r < (reg)c->k->ins.n; r++) {
+            const kins *in = ins(c, r);
+            if (!touches(in, b, store)) continue;
+            int n_open = kernel_open_loops(c->k, r, c->open);
+            if (never_runs(c, c->open, n_open)) continue;
+            bool inside = n_open && ins(c, (reg)c->open[0])->par != PAR_SERIAL && ins(c, (reg)c->open[0])->par != PAR_LOCAL;
+            if (!inside || in->dyn) {
+                if (store) problem(c, r, "b%d is written by all groups", b);
+                continue;
+            }
+            o.first = ins(c, (reg)c->open[0]), o.n = kernel_nest(c->k, (reg)c->open[0]), o.store = store, o.clash = false;
+            for (int i = 0; i < o.n; i++)
+                o.clash |= o.first[i].hi - o.first[i].lo > 1 && affine_coef(in->idx, o.first[i].var) == 0;
+            if (!o.clash) kernel_walk(c->k, r, c->open, n_open, visit_group, &o);
+            if (o.clash) problem(c, r, "two groups meet in b%d", b);
+        }
+}
+
 int kernel_check(const kernel *k, str *out) {
     checker c = { .k = k, .out = out };
     c.home = ARENA_ARRAY(k->a, int, k->ins.n), c.parent = ARENA_ARRAY(k->a, int, k->ins.n);
@@ -442,10 +539,16 @@ int kernel_check(const kernel *k, str *out) {
         if (in->op != K_LOAD && in->op != K_STORE && in->op != K_SCATTER) continue;
         check_bounds(&c, r, kernel_open_loops(k, r, c.open));
     }
+    if (k->group && (k->group > 1024 || (k->group & (k->group - 1)))) problem(&c, 0, "groups of %d threads", k->group);
+    for (int b = 0; b < k->bufs.n && k->group && c.n == 0; b++) {
+        bool written = false;
+        for (int i = 1; i < k->ins.n; i++) written = written || touches(&k->ins.at[i], b, true);
+        if (written && !kbuf_is_local(&k->bufs.at[b])) check_group_races(&c, b);
+    }
     for (int b = 0; b < k->bufs.n && k->par_var >= 0 && k->tiled && c.n == 0; b++) {
         bool written = false;
         for (int i = 1; i < k->ins.n; i++) written = written || touches(&k->ins.at[i], b, true);
-        if (written && k->bufs.at[b].kind != KB_LOCAL) check_races(&c, b);
+        if (written && !kbuf_is_local(&k->bufs.at[b])) check_races(&c, b);
     }
     return c.n;
 }

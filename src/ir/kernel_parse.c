@@ -183,12 +183,9 @@ static void place_text(reader *p, kins *in) {
     in->lane_stride = step_text(p);
 }
 
-static void load_text(reader *p, kins *in, bool *out_from) {
+static void masks_text(reader *p, kins *in) {
     kmask masks[MAX_MASKS];
     int64_t lanes[MAX_MASKS];
-    place_text(p, in);
-    *out_from = accept(p, "from");
-    if (*out_from) in->src = (uint8_t)dtype_word(p, NULL);
     if (accept(p, "where")) {
         do {
             if (in->n_mask == MAX_MASKS) fail(p, "fewer masks");
@@ -200,10 +197,17 @@ static void load_text(reader *p, kins *in, bool *out_from) {
             expect(p, "<");
             m->hi = integer(p);
         } while (accept(p, ","));
-        expect(p, "else");
     }
     in->mask = in->n_mask ? arena_copy(p->a, masks, sizeof *masks * (size_t)in->n_mask) : NULL;
     in->mask_lane = in->n_mask ? arena_copy(p->a, lanes, sizeof *lanes * (size_t)in->n_mask) : NULL;
+}
+
+static void load_text(reader *p, kins *in, bool *out_from) {
+    place_text(p, in);
+    *out_from = accept(p, "from");
+    if (*out_from) in->src = (uint8_t)dtype_word(p, NULL);
+    masks_text(p, in);
+    if (in->n_mask) expect(p, "else");
 }
 
 /* The number of a const, acc or masked load: its dtype stands behind it, so both readings are kept. */
@@ -228,7 +232,9 @@ static void loop_text(reader *p, kins *in) {
     in->hi = integer(p);
     expect(p, "step");
     in->step = integer_below(p, 1, INT64_MAX, "a step of at least 1");
-    in->par = accept(p, "last-thread") ? 2 : accept(p, "parallel") ? 1 : 0;
+    static const char *const pars[] = { "parallel", "last-thread", "grid", "groups", "local" };
+    for (uint8_t i = 0; i < COUNT_OF(pars) && !in->par; i++)
+        if (accept(p, pars[i])) in->par = (uint8_t)(i + 1);
 }
 
 static void update_text(reader *p, kins *in) {
@@ -300,6 +306,15 @@ static void computed_text(reader *p, kins *in) { /* what stands behind "%n =" */
         in->imm_int = integer(p);
         in->par = !accept(p, "low");
         if (in->par) expect(p, "high");
+    } else if (accept(p, "group")) {
+        in->op = K_GSUM, in->a = register_word(p);
+        src = false;
+        if (accept(p, ",")) in->op = K_GARG, in->b = register_word(p);
+        in->alu = (uint8_t)op_word(p);
+        if (in->op == K_GARG) {
+            expect(p, "on");
+            in->src = (uint8_t)dtype_word(p, NULL), src = true;
+        }
     } else if (accept(p, "lanes")) {
         in->op = K_LANES, in->a = register_word(p), src = false;
         expect(p, "from");
@@ -329,11 +344,14 @@ static void instruction_text(reader *p) {
         typed = false;
     } else if (accept(p, "end")) {
         in.op = K_END, typed = false;
+    } else if (accept(p, "barrier")) {
+        in.op = K_BARRIER, typed = false;
     } else if (accept(p, "store")) {
         in.op = K_STORE;
         place_text(p, &in);
         expect(p, ",");
         in.a = register_word(p);
+        masks_text(p, &in);
     } else if (accept(p, "scatter")) {
         in.op = K_SCATTER;
         place_text(p, &in);
@@ -354,13 +372,13 @@ static void instruction_text(reader *p) {
 /* ---- header ---- */
 
 static void buffer_text(reader *p) {
-    static const char *const modes[] = { "in", "out", "inout", "local" };
+    static const char *const modes[] = { "in", "out", "inout", "local", "group" };
     kbuf b = { .plan_buf = -1 };
     int mode = 0;
     buffer_letter(p);
     integer_below(p, p->k->bufs.n, (int64_t)p->k->bufs.n + 1, "the next buffer's number");
-    while (mode < 4 && !accept(p, modes[mode])) mode++;
-    if (mode == 4 || p->k->bufs.n == UINT16_MAX) fail(p, "in, out, inout or local");
+    while (mode < 5 && !accept(p, modes[mode])) mode++;
+    if (mode == 5 || p->k->bufs.n == UINT16_MAX) fail(p, "in, out, inout, local or group");
     b.kind = (uint8_t)mode;
     b.dtype = (uint8_t)dtype_word(p, NULL);
     expect(p, "[");
@@ -397,6 +415,11 @@ kernel *kernel_parse(arena *a, const char *text, size_t n, const char *file) {
     p.k->tiled = accept(&p, "tiled");
     if (!p.k->tiled) expect(&p, "scalar");
     if (accept(&p, "parallel")) word(&p, par, sizeof par, "a loop variable");
+    if (accept(&p, "groups")) {
+        p.k->groups = integer_below(&p, 0, INT64_MAX, "a number of groups");
+        expect(&p, "of");
+        p.k->group = (int)integer_below(&p, 1, 1025, "1 to 1024 threads");
+    }
     expect(&p, "{");
     while (accept(&p, "var")) var_text(&p);
     for (kvar v = 0; v < p.k->vars.n; v++)

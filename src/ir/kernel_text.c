@@ -42,18 +42,25 @@ static void print_imm(const kins *in, str *out) {
         str_addf(out, "%lld", (long long)in->imm_int);
 }
 
+static void print_masks(const kernel *k, const kins *in, str *out) {
+    for (int m = 0; m < in->n_mask; m++) {
+        str_addf(out, "%s %lld <= ", m ? "," : " where", (long long)in->mask[m].lo);
+        print_affine(k, in->mask[m].e, out);
+        if (in->lanes > 1 && in->mask_lane && in->mask_lane[m]) str_addf(out, " step %lld", (long long)in->mask_lane[m]);
+        str_addf(out, " < %lld", (long long)in->mask[m].hi);
+    }
+}
+
 static void print_ins(const kernel *k, reg r, str *out) {
+    static const char *const pars[] = { "", " parallel", " last-thread", " grid", " groups", " local" };
     const kins *in = &k->ins.at[r];
     bool makes = in->op != K_LOOP && in->op != K_END && in->op != K_STORE && in->op != K_UPD && in->op != K_ARGUPD &&
-                 in->op != K_SCATTER;
+                 in->op != K_SCATTER && in->op != K_BARRIER;
     if (makes) str_addf(out, "%%%u = ", r);
     switch (in->op) {
     case K_LOOP:
         str_addf(out, "loop %s = %lld .. %lld step %lld%s", k->vars.at[in->var].name, (long long)in->lo, (long long)in->hi,
-                 (long long)in->step,
-                 in->par == 2 ? " last-thread"
-                 : in->par    ? " parallel"
-                              : "");
+                 (long long)in->step, pars[in->par <= PAR_LOCAL ? in->par : 0]);
         break;
     case K_END:
         str_add(out, "end");
@@ -73,12 +80,7 @@ static void print_ins(const kernel *k, reg r, str *out) {
         str_add(out, "load ");
         print_place(k, in, out);
         if (in->src != in->dtype) str_addf(out, " from %s", dtype_name((tn_dtype)in->src));
-        for (int m = 0; m < in->n_mask; m++) {
-            str_addf(out, "%s %lld <= ", m ? "," : " where", (long long)in->mask[m].lo);
-            print_affine(k, in->mask[m].e, out);
-            if (in->lanes > 1 && in->mask_lane && in->mask_lane[m]) str_addf(out, " step %lld", (long long)in->mask_lane[m]);
-            str_addf(out, " < %lld", (long long)in->mask[m].hi);
-        }
+        print_masks(k, in, out);
         if (in->n_mask) {
             str_add(out, " else ");
             print_imm(in, out);
@@ -88,6 +90,7 @@ static void print_ins(const kernel *k, reg r, str *out) {
         str_add(out, "store ");
         print_place(k, in, out);
         str_addf(out, ", %%%u", in->a);
+        print_masks(k, in, out);
         break;
     case K_SCATTER:
         str_add(out, "scatter ");
@@ -128,10 +131,19 @@ static void print_ins(const kernel *k, reg r, str *out) {
     case K_LANES:
         str_addf(out, "lanes %%%u from %lld", in->a, (long long)in->imm_int);
         break;
+    case K_BARRIER:
+        str_add(out, "barrier");
+        break;
+    case K_GSUM:
+        str_addf(out, "group %%%u %s", in->a, op_get((op_code)in->alu)->name);
+        break;
+    case K_GARG:
+        str_addf(out, "group %%%u, %%%u %s on %s", in->a, in->b, op_get((op_code)in->alu)->name, dtype_name((tn_dtype)in->src));
+        break;
     default:
         str_addf(out, "op%d", in->op);
     }
-    if (in->op != K_LOOP && in->op != K_END) {
+    if (in->op != K_LOOP && in->op != K_END && in->op != K_BARRIER) {
         str_add(out, "  ");
         print_type(in, out);
     }
@@ -146,13 +158,14 @@ static void print_var(const kvar_info *v, str *out) {
 }
 
 void kernel_print(const kernel *k, str *out) {
-    static const char *const modes[] = { "in", "out", "inout", "local" };
+    static const char *const modes[] = { "in", "out", "inout", "local", "group" };
     str_addf(out, "kernel @%s(", k->name);
     for (int b = 0; b < k->bufs.n; b++)
         str_addf(out, "%sb%d %s %s[%lld]", b ? ", " : "", b, modes[k->bufs.at[b].kind],
                  dtype_name((tn_dtype)k->bufs.at[b].dtype), (long long)k->bufs.at[b].elems);
     str_addf(out, ") %s", k->tiled ? "tiled" : "scalar");
     if (k->par_var >= 0) str_addf(out, " parallel %s", k->vars.at[k->par_var].name);
+    if (k->group) str_addf(out, " groups %lld of %d", (long long)k->groups, k->group);
     str_add(out, " {\n");
     for (kvar v = 0; v < k->vars.n; v++) print_var(&k->vars.at[v], out);
     int depth = 1;

@@ -132,7 +132,7 @@ static bool reads_first(const kernel *k, int arg) {
 static void check_arg(checker *c, int launch, const pkernel *pk, int arg) {
     const kbuf *kb = &pk->k->bufs.at[arg];
     int32_t b = pk->args[arg].buf;
-    if (kb->kind == KB_LOCAL) {
+    if (kbuf_is_local(kb)) {
         if (b >= 0) problem(c, "launch %d (%s): local buffer b%d is bound to plan buffer b%d", launch, pk->k->name, arg, b);
         return;
     }
@@ -153,7 +153,7 @@ static void check_arg(checker *c, int launch, const pkernel *pk, int arg) {
     if (reads_first(pk->k, arg) && l->n_writers == 0 && (pb->kind == PB_TEMP || pb->kind == PB_OUTPUT) && pb->bytes > 0)
         problem(c, "launch %d (%s) reads b%d before anything writes it", launch, pk->k->name, b);
     for (int o = 0; o < arg; o++)
-        if (pk->args[o].buf == b && pk->k->bufs.at[o].kind != KB_LOCAL && (write || writes(pk->k, o)))
+        if (pk->args[o].buf == b && !kbuf_is_local(&pk->k->bufs.at[o]) && (write || writes(pk->k, o)))
             problem(c, "launch %d (%s) has b%d under two names and writes it", launch, pk->k->name, b);
     if (l->first < 0) l->first = launch;
     l->last = launch;
@@ -225,7 +225,7 @@ int plan_check(const plan *p, str *out) {
         const pkernel *pk = &p->kernels.at[i];
         for (int a = 0; a < pk->k->bufs.n; a++) {
             check_arg(&c, i, pk, a);
-            if (pk->k->bufs.at[a].kind != KB_LOCAL && pk->args[a].buf >= 0 && p->bufs.at[pk->args[a].buf].kind == PB_STATE &&
+            if (!kbuf_is_local(&pk->k->bufs.at[a]) && pk->args[a].buf >= 0 && p->bufs.at[pk->args[a].buf].kind == PB_STATE &&
                 writes(pk->k, a) && reads(pk->k, a))
                 check_state_in_place(&c, i, pk, a);
         }

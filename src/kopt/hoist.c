@@ -35,6 +35,12 @@ static bool is_pure(const kernel *k, const kins *in) {
     }
 }
 
+/* Loops that are dealt to the threads of a GPU together stay a perfect nest: nothing moves in between. */
+static bool splits_nest(const kernel *k, const int *loops, int t) {
+    const kins *in = &k->ins.at[loops[t]];
+    return t > 0 && in->par >= PAR_GRID && loops[t - 1] == loops[t] - 1 && in[-1].par == in->par;
+}
+
 /* Registers that change from read to read: accumulators, and what is computed from them or from written memory, stay where they
  * are. */
 static void find_targets(hoist *h) {
@@ -55,6 +61,7 @@ static void find_targets(hoist *h) {
         if (stays[i]) continue;
         int t = depth;
         while (t > 0 && !(d >> k->ins.at[loops[t - 1]].var & 1) && k->vars.at[k->ins.at[loops[t - 1]].var].extent > 0) t--;
+        while (t < depth && splits_nest(k, loops, t)) t++;
         if (t < depth) h->target[i] = loops[t];
     }
 }

@@ -37,7 +37,17 @@ static inline int kopt_turn_lanes(tn_dtype t, int lanes) {
     return lanes < most ? (lanes < 4 ? 0 : lanes) : most;
 }
 
-kernel *kopt_run(kernel *k, const target *t); /* all of them */
+kernel *kopt_run(kernel *k, const target *t); /* all of them, or kopt_gpu */
+
+/* gpu.c: the form of a GPU (kernel.h) instead: order, collapse, one of the forms below, hoist. */
+kernel *kopt_gpu(kernel *k, const target *t);
+/* gpu_row.c: each iteration of the outermost loops (the first n_rows of them; 0 = the whole kernel) is done by a group: nests
+ * are dealt to its threads, long sums are combined, local buffers are shared. Returns a kernel of its own. */
+kernel *kopt_gpu_rows(const kernel *k, int n_rows, int group, const target *t);
+/* What a thread of such a group does for one iteration, in instructions, roughly. */
+double kopt_gpu_rows_cost(const kernel *k, int from, int to, int group);
+/* One thread doing instructions [from, to): loads that lie apart along `fast` (neighbouring threads; -1: none) cost more. */
+double kopt_gpu_serial_cost(const kernel *k, int from, int to, kvar fast);
 
 /* Removes values that nothing uses. */
 void kopt_sweep(kernel *k);

@@ -1,0 +1,100 @@
+/* gpu.c - scalar form to the form of a GPU: which loops are dealt to whom.
+ *
+ * In: the scalar kernel. Out: a kernel with group > 0. Two forms: an iteration of the outer loops is a thread's, or a group's
+ * (gpu_row.c). The cheaper one by a count of instructions is taken; it depends on shapes and the target only. */
+#include "kopt/kopt.h"
+
+#include <math.h>
+
+enum {
+    MAX_PRIVATE = 16 /* elements of a thread's own arrays */,
+    SCATTERED = 4 /* cost of a load that lies apart, in plain ones */
+};
+
+/* Every group works on one row at a time: the copies of local memory that tiling would make for several rows are not needed. */
+static void drop_copies(kernel *k) {
+    for (int i = 1; i < k->ins.n; i++) {
+        kins *in = &k->ins.at[i];
+        if ((in->op != K_LOAD && in->op != K_STORE) || k->bufs.at[in->buf].kind != KB_LOCAL) continue;
+        for (kvar v = 0; v < k->vars.n; v++)
+            if (k->vars.at[v].row) in->idx = affine_set_var(k->a, in->idx, v, affine_const(0));
+    }
+}
+
+/* Perfectly nested independent loops from the first instruction on that hold the whole kernel. */
+static int outer_loops(const kernel *k) {
+    int n = 0;
+    while (k->ins.at[1 + n].op == K_LOOP && !k->vars.at[k->ins.at[1 + n].var].reduce &&
+           kopt_loop_end(k, 1 + n) == k->ins.n - 1 - n)
+        n++;
+    return n;
+}
+
+static double trips(const kernel *k, int n) {
+    double p = 1;
+    for (int i = 0; i < n; i++) p *= (double)(k->ins.at[1 + i].hi - k->ins.at[1 + i].lo);
+    return p;
+}
+
+double kopt_gpu_serial_cost(const kernel *k, int from, int to, kvar fast) {
+    double sum = 0, times[64] = { 1 };
+    int depth = 0;
+    for (int i = from; i < to; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP) {
+            if (depth < 63) times[depth + 1] = times[depth] * (double)(in->hi - in->lo), depth++;
+        } else if (in->op == K_END) {
+            depth -= depth > 0;
+        } else if (in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER) {
+            int64_t apart = fast >= 0 ? affine_coef(in->idx, fast) : 0;
+            sum += times[depth] * 4 * (apart > 1 || apart < -1 ? SCATTERED : 1);
+        } else if (in->op == K_ALU) {
+            sum += times[depth] * op_get((op_code)in->alu)->flops;
+        } else if (in->op != K_CONST) {
+            sum += times[depth] * (in->op == K_RANDOM ? 40 : 1);
+        }
+    }
+    return sum;
+}
+
+static int64_t private_elems(const kernel *k) {
+    int64_t n = 0;
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].kind == KB_LOCAL) n += k->bufs.at[b].elems;
+    return n;
+}
+
+static double waves(double threads, const target *t) {
+    double w = threads / (double)t->grid;
+    return w < 1 ? 1 : w;
+}
+
+/* One thread an iteration of the outer loops. */
+static kernel *flat(kernel *k, int n_outer, const target *t) {
+    int64_t n = (int64_t)trips(k, n_outer);
+    for (int i = 0; i < n_outer; i++) k->ins.at[1 + i].par = PAR_GRID;
+    for (k->group = t->group < 256 ? t->group : 256; k->group > 32 && n / k->group < t->grid / 256;) k->group /= 2;
+    k->groups = n < 1 ? 1 : (n + k->group - 1) / k->group;
+    k->tiled = true;
+    return k;
+}
+
+kernel *kopt_gpu(kernel *k, const target *t) {
+    kopt_order(k);
+    kopt_collapse(k);
+    drop_copies(k);
+    k->par_var = -1;
+    int n = outer_loops(k), best_group = 0;
+    double rows = trips(k, n);
+    kvar fast = n ? k->ins.at[n].var : -1;
+    double best = waves(rows, t) * (kopt_gpu_serial_cost(k, 1 + n, k->ins.n - n, fast) + 1);
+    if (private_elems(k) > MAX_PRIVATE || n == 0) best = INFINITY;
+    for (int group = t->group < 32 ? t->group : 32; group <= t->group; group *= 2) {
+        double cost = waves(rows * group, t) * (kopt_gpu_rows_cost(k, 1 + n, k->ins.n - n, group) + 8);
+        if (cost < best) best = cost, best_group = group;
+    }
+    k = best_group ? kopt_gpu_rows(k, n, best_group, t) : flat(k, n, t);
+    kopt_hoist(k);
+    kopt_sweep(k);
+    return k;
+}

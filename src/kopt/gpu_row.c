@@ -1,0 +1,234 @@
+/* gpu_row.c - a group of threads for each row: nests of the row are dealt to its threads.
+ *
+ * In: a scalar kernel whose rows are its outermost loops. Out: a new kernel. What stands between the nests is computed by every
+ * thread for itself; what a nest writes and another reads is separated by a barrier; a sum over a dealt loop is a thread's own
+ * sum over its share, then combined in a fixed order. */
+#include "kopt/kopt.h"
+
+typedef enum deal_kind {
+    DEAL_NONE, /* every thread does all of it */
+    DEAL_BODY, /* the loop is serial, its body is dealt */
+    DEAL_PARALLEL /* the first `n` loops of the nest are dealt, the rest is a thread's own */,
+    DEAL_SUM /* the same, and what they accumulate is combined afterwards */
+} deal_kind;
+typedef struct dealing {
+    deal_kind kind;
+    int n;
+    double cost;
+} dealing;
+
+enum { MEETING = 12 /* cost of a step of combining */ };
+
+static int nest_depth(const kernel *k, int i) { /* perfectly nested loops from i on, all reducing or none */
+    int n = 1, end = kopt_loop_end(k, i);
+    while (k->ins.at[i + n].op == K_LOOP && k->vars.at[k->ins.at[i + n].var].reduce == k->vars.at[k->ins.at[i].var].reduce &&
+           kopt_loop_end(k, i + n) == end - n)
+        n++;
+    return n;
+}
+
+static bool has(const kernel *k, int from, int to, kop op) {
+    for (int i = from; i < to; i++)
+        if (k->ins.at[i].op == op) return true;
+    return false;
+}
+
+static double rounds(const kernel *k, int i, int n, int group) {
+    double p = 1;
+    for (int d = 0; d < n; d++) p *= (double)(k->ins.at[i + d].hi - k->ins.at[i + d].lo);
+    return p < 1 ? 0 : p <= group ? 1 : p / group;
+}
+
+static double log2_of(int group) {
+    double n = 0;
+    for (; group > 1; group /= 2) n++;
+    return n;
+}
+
+/* How the nest at i is dealt to the threads of a group, at the least cost. */
+static dealing choose(const kernel *k, int i, int group) {
+    int end = kopt_loop_end(k, i), n = nest_depth(k, i);
+    double steps = (double)(k->ins.at[i].hi - k->ins.at[i].lo);
+    bool sums = k->vars.at[k->ins.at[i].var].reduce, writes = has(k, i, end, K_STORE) || has(k, i, end, K_SCATTER);
+    kvar fast = k->ins.at[i + n - 1].var;
+    dealing best = { .kind = DEAL_BODY, .n = 1, .cost = steps * (kopt_gpu_rows_cost(k, i + 1, end, group) + 2) };
+    if (!sums) {
+        double cost = rounds(k, i, n, group) * (kopt_gpu_serial_cost(k, i + n, end - n + 1, fast) + 4);
+        if (cost <= best.cost || !has(k, i + n, end, K_LOOP)) best = (dealing){ DEAL_PARALLEL, n, cost };
+        return best;
+    }
+    if (writes) return best;
+    double share = rounds(k, i, n, group) * (kopt_gpu_serial_cost(k, i + n, end - n + 1, fast) + 4) + MEETING * log2_of(group);
+    double alone = kopt_gpu_serial_cost(k, i, end, -1);
+    return share < alone ? (dealing){ DEAL_SUM, n, share } : (dealing){ DEAL_NONE, 0, alone };
+}
+
+double kopt_gpu_rows_cost(const kernel *k, int from, int to, int group) {
+    double sum = 0;
+    for (int i = from; i < to; i++) {
+        if (k->ins.at[i].op != K_LOOP) {
+            sum += kopt_gpu_serial_cost(k, i, i + 1, -1);
+            continue;
+        }
+        sum += choose(k, i, group).cost;
+        i = kopt_loop_end(k, i);
+    }
+    return sum;
+}
+
+/* ---- writing ---- */
+
+typedef struct writer {
+    const kernel *k;
+    kernel *o;
+    reg *to;            /* [k->ins] where a register is now */
+    bool *wrote, *read; /* [bufs] touched by some thread since all met */
+    int group;
+    bool quiet; /* inside a scatter, which needs no meetings */
+} writer;
+
+static bool is_shared(const writer *w, int buf) { return w->k->bufs.at[buf].kind != KB_IN; }
+
+static void clear(writer *w) {
+    memset(w->wrote, 0, sizeof(bool) * (size_t)w->k->bufs.n);
+    memset(w->read, 0, sizeof(bool) * (size_t)w->k->bufs.n);
+}
+
+/* Instructions [from, to) touch memory now: a barrier first where other threads may have touched it. */
+static void touch(writer *w, int from, int to) {
+    bool meet = false;
+    if (w->quiet) return;
+    for (int round = 0; round < 2; round++) {
+        for (int i = from; i < to; i++) {
+            const kins *in = &w->k->ins.at[i];
+            bool store = in->op == K_STORE || in->op == K_SCATTER;
+            if ((in->op != K_LOAD && !store) || !is_shared(w, in->buf)) continue;
+            if (round == 0) {
+                meet |= w->wrote[in->buf] || (store && w->read[in->buf]);
+            } else {
+                w->wrote[in->buf] |= store;
+                w->read[in->buf] |= in->op != K_STORE;
+            }
+        }
+        if (round == 0 && meet) {
+            kernel_push(w->o, (kins){ .op = K_BARRIER });
+            clear(w);
+        }
+    }
+}
+
+static reg copy(writer *w, int i, kpar par) {
+    kins in = w->k->ins.at[i];
+    in.a = w->to[in.a], in.b = w->to[in.b], in.c = w->to[in.c], in.dyn = w->to[in.dyn];
+    if (in.op == K_LOOP) in.par = (uint8_t)par;
+    return w->to[i] = kernel_push(w->o, in);
+}
+
+static void copy_all(writer *w, int from, int to) {
+    for (int i = from; i < to; i++) copy(w, i, PAR_SERIAL);
+}
+
+static void by_one_thread(writer *w, int i) {
+    kvar v = kernel_var(w->o, "one", 1, false, false);
+    touch(w, i, i + 1);
+    kernel_push(w->o, (kins){ .op = K_LOOP, .var = v, .hi = 1, .step = 1, .par = PAR_LOCAL });
+    copy(w, i, PAR_SERIAL);
+    kernel_push(w->o, (kins){ .op = K_END });
+}
+
+/* What the threads accumulated in the nest [from, to) becomes one value. Made outside, so the nest holds no other accumulators
+ * that live on. */
+static void combine(writer *w, int from, int to) {
+    for (int i = from; i < to; i++) {
+        const kins *in = &w->k->ins.at[i];
+        if ((in->op != K_UPD && in->op != K_ARGUPD) || (int)in->c >= from) continue;
+        const kins *acc = &w->k->ins.at[in->c];
+        if (w->o->ins.at[w->to[in->c]].op != K_ACC) continue; /* done, by another update of the same */
+        if (in->op == K_UPD) {
+            kins sum = { .op = K_GSUM, .alu = acc->alu, .dtype = acc->dtype, .a = w->to[in->c], .node = acc->node };
+            w->to[in->c] = kernel_push(w->o, sum);
+        } else {
+            kins arg = { .op = K_GARG,
+                         .alu = in->alu,
+                         .dtype = TN_I64,
+                         .src = in->dtype,
+                         .a = w->to[in->c],
+                         .b = w->to[in->b],
+                         .node = acc->node };
+            w->to[in->b] = kernel_push(w->o, arg);
+        }
+        clear(w);
+    }
+}
+
+static void write_range(writer *w, int from, int to);
+
+/* A serial loop with meetings inside: the next iteration may touch what this one did, so all meet at its end. */
+static void write_serial(writer *w, int i, int end) {
+    bool outermost = !w->quiet && !has(w->k, i, end, K_STORE);
+    if (outermost) { /* a scatter: the same thread is always at the same element */
+        touch(w, i, end);
+        w->quiet = true;
+    }
+    bool *wrote = arena_copy(w->o->a, w->wrote, sizeof(bool) * (size_t)w->k->bufs.n),
+         *read = arena_copy(w->o->a, w->read, sizeof(bool) * (size_t)w->k->bufs.n);
+    copy(w, i, PAR_SERIAL);
+    write_range(w, i + 1, end);
+    bool any = false;
+    for (int b = 0; b < w->k->bufs.n; b++) any |= w->wrote[b];
+    if (any && !w->quiet) {
+        kernel_push(w->o, (kins){ .op = K_BARRIER });
+        clear(w);
+    }
+    kernel_push(w->o, (kins){ .op = K_END });
+    if (outermost) w->quiet = false;
+    for (int b = 0; b < w->k->bufs.n; b++) w->wrote[b] |= wrote[b], w->read[b] |= read[b];
+}
+
+static void write_nest(writer *w, int i, int end) {
+    dealing d = choose(w->k, i, w->group);
+    if (d.kind == DEAL_BODY) {
+        write_serial(w, i, end);
+        return;
+    }
+    touch(w, i, end);
+    for (int n = 0; n < d.n; n++) copy(w, i + n, PAR_LOCAL);
+    copy_all(w, i + d.n, end + 1);
+    if (d.kind == DEAL_SUM) combine(w, i, end);
+}
+
+static void write_range(writer *w, int from, int to) {
+    for (int i = from; i < to; i++) {
+        const kins *in = &w->k->ins.at[i];
+        if (in->op == K_LOOP) {
+            int end = kopt_loop_end(w->k, i);
+            write_nest(w, i, end);
+            i = end;
+        } else if (in->op == K_STORE || in->op == K_SCATTER) {
+            by_one_thread(w, i);
+        } else {
+            touch(w, i, i + 1);
+            copy(w, i, PAR_SERIAL);
+        }
+    }
+}
+
+kernel *kopt_gpu_rows(const kernel *k, int n_rows, int group, const target *t) {
+    kernel *o = kernel_make(k->a, k->name);
+    (void)t;
+    o->vars.at = k->vars.at, o->vars.n = k->vars.n, o->vars.cap = k->vars.cap;
+    o->bufs.at = k->bufs.at, o->bufs.n = k->bufs.n, o->bufs.cap = k->bufs.cap;
+    o->flops = k->flops, o->bytes_read = k->bytes_read, o->bytes_written = k->bytes_written;
+    o->group = group, o->groups = 1, o->tiled = true;
+    for (int b = 0; b < o->bufs.n; b++)
+        if (o->bufs.at[b].kind == KB_LOCAL) o->bufs.at[b].kind = KB_GROUP;
+    writer w = { .k = k, .o = o, .to = ARENA_ARRAY(k->a, reg, k->ins.n), .group = group };
+    w.wrote = ARENA_ARRAY(k->a, bool, k->bufs.n + 1), w.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
+    for (int i = 1; i <= n_rows; i++) {
+        o->groups *= k->ins.at[i].hi - k->ins.at[i].lo;
+        copy(&w, i, PAR_GROUPS);
+    }
+    write_range(&w, 1 + n_rows, k->ins.n - n_rows);
+    for (int i = 0; i < n_rows; i++) kernel_push(o, (kins){ .op = K_END });
+    return o;
+}
