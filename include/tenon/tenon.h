@@ -78,9 +78,10 @@ typedef struct {
     uint64_t cache_bytes;     /* bound of the disk cache; 0 = 256 MiB */
     uint64_t cache_memory;    /* bound of the kernels kept in memory; 0 = 64 MiB of code */
     const char *compiler; /* C compiler of generated code, a path or a name looked up in PATH at the first build; NULL = "cc" */
-    /* How programs for the device "cpu" become code: "x86" = straight to machine code for this processor, where there is such
-     * code (x86-64 with AVX2 or AVX-512; elsewhere as "c"); "avx512", "avx2" = the same for that instruction set; "c" = through
-     * the C compiler. NULL = "x86". What is unknown or impossible here is an error of the first compilation. */
+    /* How programs for the device "cpu" become code: "x86" = straight to machine code for this processor (any x86-64; elsewhere
+     * as "c"); "avx512", "avx2", "sse2" = the same for that instruction set; "c" = through the C compiler, "c-avx512", "c-avx2",
+     * "c-sse2" = for that instruction set. NULL = "x86". What is unknown or impossible here is an error of the first
+     * compilation. */
     const char *cpu;
     int name_code; /* 1 = debuggers and profilers are told the names of kernels that went straight to machine code */
 } tn_config;

@@ -84,7 +84,7 @@ typedef struct text_job {
 static void text_machine(text_job *j, const tn_program *p) {
     machine_code code;
     const char *reason;
-    x86_level level = p->target.vector_bytes >= 64 ? X86_AVX512 : X86_AVX2;
+    x86_level level = p->target.vector_bytes >= 64 ? X86_AVX512 : p->target.vector_bytes >= 32 ? X86_AVX2 : X86_SSE;
     emit_x86_level(p->code, &level);
     if (!emit_x86(p->plan, level, j->a, &code, &j->out, &reason)) str_addf(&j->out, "no machine code: %s\n", reason);
 }

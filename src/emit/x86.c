@@ -20,7 +20,7 @@ bool emit_x86_level(const char *isa, x86_level *out) {
     static const struct {
         const char *isa;
         x86_level level;
-    } levels[] = { { "avx512", X86_AVX512 }, { "avx2", X86_AVX2 } };
+    } levels[] = { { "avx512", X86_AVX512 }, { "avx2", X86_AVX2 }, { "sse2", X86_SSE } };
     for (size_t i = 0; i < COUNT_OF(levels); i++)
         if (!strcmp(isa, levels[i].isa)) {
             *out = levels[i].level;
@@ -271,14 +271,13 @@ static void print_listing(image *im, str *out) {
 
 bool emit_x86(const plan *p, x86_level level, arena *a, machine_code *out, str *listing, const char **out_why) {
     image im = { .p = p, .a = a, .out = out };
-    xfn f = { .level = level, .vb = level == X86_AVX512 ? 64 : 32, .n_vregs_phys = level == X86_AVX512 ? 32 : 16 };
+    static const int widths[] = { [X86_SSE] = 16, [X86_AVX2] = 32, [X86_AVX512] = 64 };
+    static const int registers[] = { [X86_SSE] = 15, [X86_AVX2] = 16, [X86_AVX512] = 32 };
+    xfn f = { .level = level, .vb = widths[level], .n_vregs_phys = registers[level] };
     memset(out, 0, sizeof *out);
     *out_why = "";
-    if (level == X86_SSE) {
-        *out_why = "no machine code for processors without AVX2";
-        return false;
-    }
     x86_asm_init(&im.s, a, listing != NULL);
+    im.s.legacy = level == X86_SSE;
     im.label = ARENA_ARRAY(a, int, p->kernels.n + 1);
     im.barrier = x86_label(&im.s);
     for (int i = 0; i < p->kernels.n; i++) {

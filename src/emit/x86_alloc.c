@@ -182,6 +182,14 @@ static void expire(scan *s, int32_t pos) { /* what ends at pos or before */
 /* Whether the result may stand in a register that an operand leaves: the code reads all operands before it writes. */
 static bool shares(const xop *o) { return o->op < X86_N_INS || o->op == P_FMA || o->op == P_MOV; }
 
+/* The result of an instruction of two operands replaces the first, or, when that lives on and order does not matter, the
+ * second.
+ */
+static vreg two_operand_place(const scan *s, const xop *o) {
+    int first = s->f->v.at[o->a].phys;
+    return o->b && first >= 0 && s->vec[first] && x86_commutes(o->op) ? o->b : o->a;
+}
+
 static void scan_op(scan *s, int32_t pos) {
     xfn *f = s->f;
     xop *o = &f->ops.at[f->order[pos]];
@@ -195,6 +203,7 @@ static void scan_op(scan *s, int32_t pos) {
     if (o->op == P_DYN) take_gen(s, o->mem.index);
     if (o->dst && f->v.at[o->dst].start == pos && !f->v.at[o->dst].spilled) {
         vreg like = o->op == P_FMA ? o->c : o->op == P_MOV ? o->a : 0;
+        if (f->level == X86_SSE && o->op < X86_N_INS) like = two_operand_place(s, o);
         take_vec(s, o->dst, like ? f->v.at[like].phys : -1);
     }
     if (o->op != P_CALL) return;

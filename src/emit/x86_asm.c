@@ -7,6 +7,13 @@ const x86_ins x86_table[X86_N_INS] = {
 #include "emit/x86_ins.def"
 };
 
+bool x86_has_legacy(x86_id id) {
+    const x86_ins *i = &x86_table[id];
+    bool plain =
+        i->form == F_RVM || i->form == F_RM || i->form == F_MR || i->form == F_RVMI || i->form == F_RMI || i->form == F_VMI;
+    return plain && i->map == 1 && i->w >= 0 && i->rv != KK && i->mv != KK && id != X86_MOVDDUP; /* that one is SSE3 */
+}
+
 void x86_asm_init(x86_asm *s, arena *a, bool trace) {
     memset(s, 0, sizeof *s);
     s->a = a;
@@ -72,10 +79,12 @@ static void modrm(x86_asm *s, int reg, const x86_opnd *rm, bool evex, int tail) 
 }
 
 static void put_legacy(x86_asm *s, const x86_ins *i, int reg, const x86_opnd *rm, int tail, uint32_t op) {
+    static const unsigned char prefixes[] = { 0, 0x66, 0xF3, 0xF2 };
     if (i->form == G_LOCKM) byte(s, 0xF0);
+    if (i->pp) byte(s, prefixes[i->pp]);
     unsigned b = rm->is_mem ? bit(rm->m.base, 3) : bit(rm->r, 3), x = rm->is_mem ? bit(rm->m.index, 3) : 0;
     unsigned rex = (unsigned)i->w << 3 | bit(reg, 3) << 2 | x << 1 | b;
-    if (rex) byte(s, 0x40 | rex);
+    if (rex || (i->rv == KB && reg > 3)) byte(s, 0x40 | rex);
     if (i->map == 1) byte(s, 0x0F);
     byte(s, op);
     modrm(s, reg, rm, false, tail);
@@ -122,6 +131,9 @@ void x86_put(x86_asm *s, x86_id id, int vl, int reg, int vvvv, x86_opnd rm, int3
     } else if (i->form >= G_RM) {
         if (i->form == G_MI || i->form == G_MI4 || i->form == G_M || i->form == G_LOCKM) reg = i->ext;
         put_legacy(s, i, reg, &rm, n_imm, n_imm == 1 ? 0x83 : i->op);
+    } else if (s->legacy) {
+        if (i->form == F_VMI) rm = x86_r(reg), reg = i->ext;
+        put_legacy(s, i, reg, &rm, n_imm, i->op);
     } else {
         if (i->form == F_RM || i->form == F_MR || i->form == F_RMI || i->form == F_MRI) vvvv = 0;
         if (i->form == F_VMI) vvvv = reg, reg = i->ext;
@@ -241,8 +253,12 @@ static void print_reg(int r, x86_kind kind, int vl, str *out) {
                                        "r8",  "r9",  "r10", "r11", "r12", "r13", "r14", "r15" };
     static const char *const r32[] = { "eax", "ecx", "edx",  "ebx",  "esp",  "ebp",  "esi",  "edi",
                                        "r8d", "r9d", "r10d", "r11d", "r12d", "r13d", "r14d", "r15d" };
-    if (kind == KR || kind == KG) {
-        str_add(out, (kind == KR ? r64 : r32)[r & 15]);
+    static const char *const r16[] = { "ax",  "cx",  "dx",   "bx",   "sp",   "bp",   "si",   "di",
+                                       "r8w", "r9w", "r10w", "r11w", "r12w", "r13w", "r14w", "r15w" };
+    static const char *const r8[] = { "al",  "cl",  "dl",   "bl",   "spl",  "bpl",  "sil",  "dil",
+                                      "r8b", "r9b", "r10b", "r11b", "r12b", "r13b", "r14b", "r15b" };
+    if (kind == KR || kind == KG || kind == KW || kind == KB) {
+        str_add(out, (kind == KR ? r64 : kind == KG ? r32 : kind == KW ? r16 : r8)[r & 15]);
         return;
     }
     if (kind == KK) {
@@ -278,14 +294,15 @@ static void print_rm(const x86_asm *s, const x86_record *r, x86_kind kind, str *
 void x86_print(const x86_asm *s, const x86_record *r, str *out) {
     const x86_ins *i = &x86_table[r->id];
     x86_kind rv = (x86_kind)i->rv, mv = (x86_kind)i->mv;
-    str_add(out, r->evex && i->ename[0] ? i->ename : i->name);
+    bool legacy = s->legacy && i->form < G_RM;
+    str_add(out, r->evex && i->ename[0] ? i->ename : i->name + legacy); /* without its v */
     str_add(out, i->form == G_RAW ? "" : " ");
     switch (i->form) {
     case F_RVM:
     case F_RVMI:
     case F_RVMR:
         print_reg(r->reg, rv, r->vl, out), str_add(out, ",");
-        print_reg(r->vvvv, rv == KK ? KV : rv, r->vl, out), str_add(out, ",");
+        if (!legacy) print_reg(r->vvvv, rv == KK ? KV : rv, r->vl, out), str_add(out, ",");
         print_rm(s, r, mv, out);
         break;
     case F_RM:
@@ -302,7 +319,7 @@ void x86_print(const x86_asm *s, const x86_record *r, str *out) {
         print_reg(r->reg, rv, r->vl, out);
         break;
     case F_VMI:
-        print_reg(r->vvvv, KV, r->vl, out), str_add(out, ",");
+        if (!legacy) print_reg(r->vvvv, KV, r->vl, out), str_add(out, ",");
         print_rm(s, r, mv, out);
         break;
     case G_MI:

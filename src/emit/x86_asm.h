@@ -37,8 +37,8 @@ typedef enum x86_form {
 } x86_form;
 
 /* Kinds of operands: vector of the instruction's length, of half, of a quarter of it, always xmm; 64- and 32-bit general
- * register; mask register. */
-typedef enum x86_kind { KV, KH, KQ, KX, KR, KG, KK } x86_kind;
+ * register; mask register; 16 and 8 bits of a general register. */
+typedef enum x86_kind { KV, KH, KQ, KX, KR, KG, KK, KW, KB } x86_kind;
 
 typedef struct x86_ins {
     const char *name, *ename;
@@ -95,12 +95,15 @@ typedef struct x86_asm {
     int pool_hash[256];       /* 1 + entry */
     VEC(int) pool_next;
     int n_cells; /* 8-byte cells behind the pool, filled in by the loader */
+    bool
+        legacy; /* vector instructions without VEX: two operands, xmm0 to xmm15, packed operands in memory at multiples of 16 */
     bool trace;
     VEC(x86_record) records;
 } x86_asm;
 
+bool x86_has_legacy(x86_id id); /* for vector instructions */
 void x86_asm_init(x86_asm *s, arena *a, bool trace);
-/* vl: 0, 1, 2 for 128, 256, 512 bits. */
+/* vl: 0, 1, 2 for 128, 256, 512 bits. Legacy forms: vvvv (of shifts: the register in rm) is not looked at, for it is reg. */
 void x86_put(x86_asm *s, x86_id id, int vl, int reg, int vvvv, x86_opnd rm, int32_t imm);
 int x86_label(x86_asm *s);
 void x86_bind(x86_asm *s, int label);

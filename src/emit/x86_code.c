@@ -199,7 +199,7 @@ static void fetch(coder *c, const xop *o) {
 static void put_call(coder *c, const xop *o) {
     x86_asm *s = c->s;
     xfn *f = c->f;
-    int full = f->vb == 64 ? 2 : 1, size = o->type == XF32 ? 4 : 8;
+    int full = f->vb == 64 ? 2 : f->vb == 32 ? 1 : 0, size = o->type == XF32 ? 4 : 8;
     int64_t gsave = f->save_at + (int64_t)f->n_vregs_phys * f->vb;
     for (int p = 0; p < f->n_vregs_phys; p++)
         if (o->live >> p & 1) x86_put(s, X86_MOVUPS_ST, full, p, 0, x86_m(RSP, (int32_t)(f->save_at + p * f->vb)), 0);
@@ -207,7 +207,7 @@ static void put_call(coder *c, const xop *o) {
         if (o->glive >> p & 1) x86_put(s, X86_MOV_ST, 0, p, 0, x86_m(RSP, (int32_t)(gsave + p * 8)), 0);
     spill_to(c, o->a, o->vl, 0);
     spill_to(c, o->b, o->vl, 64);
-    x86_put(s, X86_VZEROUPPER, 0, 0, 0, x86_r(0), 0);
+    if (f->level != X86_SSE) x86_put(s, X86_VZEROUPPER, 0, 0, 0, x86_r(0), 0);
     for (int l = 0; l < o->lanes; l++) {
         x86_put(s, size == 4 ? X86_MOVSS : X86_MOVSD, 0, 0, 0, x86_m(RSP, l * size), 0);
         if (o->b) x86_put(s, size == 4 ? X86_MOVSS : X86_MOVSD, 0, 1, 0, x86_m(RSP, 64 + l * size), 0);
@@ -417,6 +417,24 @@ static void put_narrow_load(coder *c, const xop *o) {
     x86_put(c->s, X86_MOVD, 0, d, 0, x86_r(RAX), 0);
 }
 
+static void put_narrow_store(coder *c, const xop *o) {
+    x86_put(c->s, X86_MOVD_ST, 0, reg_of(c, o->a), 0, x86_r(RDX), 0);
+    x86_put(c->s, o->imm == 1 ? X86_MOV8_ST : X86_MOV16_ST, 0, RDX, 0, address(c, &o->mem), 0);
+}
+
+/* d = ra op b, where the instruction computes d = d op b. */
+static void put_two_operands(coder *c, const xop *o, int d, int ra, x86_opnd b) {
+    x86_asm *s = c->s;
+    enum { SPARE = 15 };
+    if (!b.is_mem && b.r == d && ra != d && x86_commutes(o->op)) b.r = (int8_t)ra, ra = d;
+    if (!b.is_mem && b.r == d && ra != d) {
+        x86_put(s, X86_MOVAPS, 0, SPARE, 0, b, 0);
+        b.r = SPARE;
+    }
+    if (d != ra) x86_put(s, X86_MOVAPS, 0, d, 0, x86_r(ra), 0);
+    x86_put(s, (x86_id)o->op, 0, d, d, b, o->imm);
+}
+
 /* Comparisons and selections have other forms with 512 bits. */
 static bool put_wide_form(coder *c, const xop *o, int d, int ra, x86_opnd b, int rc) {
     x86_asm *s = c->s;
@@ -461,6 +479,10 @@ static void put_instruction(coder *c, const xop *o) {
     const x86_ins *t = &x86_table[o->op];
     x86_asm *s = c->s;
     x86_id id = (x86_id)o->op;
+    if (s->legacy && !x86_has_legacy(id)) {
+        x86_unsupported(c->f, t->name);
+        return;
+    }
     if (!o->dst) { /* a store */
         int a = reg_of(c, o->a);
         x86_put(s, id, o->vl, a, 0, address(c, &o->mem), o->imm);
@@ -477,11 +499,16 @@ static void put_instruction(coder *c, const xop *o) {
         x86_put(s, id, o->vl, reg_of(c, o->a), 0, x86_r(d), o->imm);
         break;
     case F_VMI:
+        if (s->legacy && reg_of(c, o->a) != d) x86_put(s, X86_MOVAPS, 0, d, 0, x86_r(reg_of(c, o->a)), 0);
         x86_put(s, id, o->vl, d, 0, x86_r(reg_of(c, o->a)), o->imm);
         break;
     default: {
         x86_opnd b = o->has_mem ? address(c, &o->mem) : rm_of(c, o->b);
         int ra = reg_of(c, o->a), rc = o->c ? reg_of(c, o->c) : 0;
+        if (s->legacy) {
+            put_two_operands(c, o, d, ra, b);
+            break;
+        }
         if (put_wide_form(c, o, d, ra, b, rc)) break;
         x86_put(s, id, o->vl, d, ra, b, t->form == F_RVMR ? rc << 4 : o->imm);
         break;
@@ -522,6 +549,9 @@ static void put_op(coder *c, const xop *o) {
     case P_LDNARROW:
         put_narrow_load(c, o);
         break;
+    case P_STNARROW:
+        put_narrow_store(c, o);
+        break;
     case P_LLOAD:
         put_lane_load(c, o);
         break;
@@ -554,7 +584,7 @@ void x86_code(xfn *f) {
         if (g->phys < 0) set_greg(&c, i, RCX);
     }
     for (int i = 0; i < f->n_order; i++) put_op(&c, &f->ops.at[f->order[i]]);
-    x86_put(s, X86_VZEROUPPER, 0, 0, 0, x86_r(0), 0);
+    if (f->level != X86_SSE) x86_put(s, X86_VZEROUPPER, 0, 0, 0, x86_r(0), 0);
     x86_put(s, X86_LEAVE, 0, 0, 0, x86_r(0), 0);
     x86_put(s, X86_RET, 0, 0, 0, x86_r(0), 0);
 }

@@ -24,7 +24,7 @@ static void order_all(xfn *f) {
     }
 }
 
-static bool is_store(const xop *o) { return o->has_mem && !o->dst && o->op < X86_N_INS; }
+static bool is_store(const xop *o) { return o->has_mem && !o->dst && (o->op < X86_N_INS || o->op == P_STNARROW); }
 static bool has_effect(const xfn *f, const xop *o) {
     if (is_store(o)) return true;
     if (o->op == P_LOOP || o->op == P_END || o->op == P_IF || o->op == P_IFLAST || o->op == P_ENDIF) return true;
@@ -209,6 +209,7 @@ void x86_fuse(xfn *f) {
     list_users(&u);
     if (f->level != X86_SSE) contract(&u);
     compact(f);
+    if (f->level == X86_SSE) return; /* operands in memory would have to be aligned */
     fold_loads(&u);
     compact(f);
 }

@@ -1,7 +1,7 @@
 /* x86_ir.h - one kernel on its way to machine code: operations over virtual registers, and the addresses and loops they need.
  *
- * x86_select.c writes it, x86_fuse.c contracts and folds, x86_alloc.c gives registers, x86_code.c encodes. Everything lives in
- * the caller's arena for the time of one kernel.
+ * x86_select.c writes it (x86_sse.c: what SSE2 lacks, by what it has), x86_fuse.c contracts and folds, x86_alloc.c gives
+ * registers, x86_code.c encodes. Everything lives in the caller's arena for the time of one kernel.
  *
  * Vector registers (vreg) hold one chunk of a kernel register: `lanes` of it, or one. They are written once, except those that
  * are marked as mutable: accumulators and values that a branch decides. General registers (greg) are never computed by
@@ -28,6 +28,7 @@ enum {
     P_FROMG,    /* dst = greg + disp, in lane 0; type: I32 I64 F32 F64 (of the whole 64-bit value) */
     P_DYN,      /* greg (mem.index) = clamp(lane 0 of a) * stride; see xdyn */
     P_LDNARROW, /* dst = lane 0: the 1 or 2 bytes at mem, extended; imm: 1 zero 1 byte, 2 sign 1 byte, 3 zero 2 bytes */
+    P_STNARROW, /* store of the low imm bytes of lane 0: 1 or 2 */
     P_LLOAD,    /* lane by lane, see xlanes */
     P_LANEOP,   /* lane by lane arithmetic through memory; imm: laneop */
     P_CALL,     /* lane by lane libm; imm: import, type F32 or F64 */
@@ -125,7 +126,7 @@ typedef struct xfn {
     const kernel *k;
     x86_asm *s;
     x86_level level;
-    int vb, n_vregs_phys; /* bytes and number of vector registers */
+    int vb, n_vregs_phys; /* bytes and number of vector registers; SSE: without xmm15, which serves the encoder */
     VEC(xop) ops;
     VEC(int32_t) seq; /* main order; loops' `pre` in front of them */
     int32_t *order;   /* [n_order] the final one */
@@ -184,6 +185,9 @@ vreg x86_broadcast(xfn *f, xval a);
 /* x86_expr.c: the text of an expression over values of type t. */
 xval x86_expr(xfn *f, const char *text, xtype t, const xval *xyz, int lanes);
 xval x86_word(xfn *f, const char *name, xtype t, const xval *args, int n, int lanes);
+
+/* x86_sse.c: whether the operation has no form on a processor with SSE2 only; then *out is its value by others. */
+bool x86_lower(xfn *f, const xop *op, vreg *out);
 
 /* x86_fuse.c */
 void x86_fuse(xfn *f);

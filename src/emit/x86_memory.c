@@ -22,7 +22,7 @@ static xval load_raw(selector *s, tn_dtype stored, xmem m, int n, bool spread) {
     xtype t = size >= 4 ? xt(stored) : XI32;
     if (size >= 4) {
         int bytes = n * (int)size;
-        if (n == 1 && spread) {
+        if (n == 1 && spread && f->level != X86_SSE) {
             int vl = x86_full_vl(f);
             xval x = word(f, size == 4 ? X86_BROADCASTSS : vl ? X86_BROADCASTSD : X86_MOVDDUP, vl, m, t);
             f->v.at[x.r].full = true;
@@ -41,6 +41,10 @@ static xval load_raw(selector *s, tn_dtype stored, xmem m, int n, bool spread) {
     x86_id id = size == 2 ? X86_PMOVZXWD : sign ? X86_PMOVSXBD : X86_PMOVZXBD;
     if (n == 2) { /* two words: 4 bytes */
         xval x = word(f, X86_MOVSS, 0, m, XI32);
+        return (xval){ x86_value(f, (xop){ .op = (uint16_t)id, .a = x.r }), XI32 };
+    }
+    if (f->level == X86_SSE) {
+        xval x = word(f, size == 1 ? X86_MOVSS : X86_MOVSD, 0, m, XI32);
         return (xval){ x86_value(f, (xop){ .op = (uint16_t)id, .a = x.r }), XI32 };
     }
     return word(f, id, x86_vl(XI32, n), m, XI32);
@@ -90,12 +94,22 @@ static xval lane_mask(selector *s, const kins *in, int first, int n) {
     return all;
 }
 
+/* Two or four words of four bytes, interleaved. */
+static vreg sse_load_strided(xfn *f, xmem m, int64_t stride, int n) {
+    vreg v[4] = { 0 };
+    for (int l = 0; l < n; l++, m.disp += stride) v[l] = word(f, X86_MOVSS, 0, m, XI32).r;
+    for (int half = n / 2; half >= 1; half /= 2)
+        for (int i = 0; i < half; i++) v[i] = x86_value(f, (xop){ .op = X86_UNPCKLPS, .a = v[i], .b = v[i + half] });
+    return v[0];
+}
+
 /* Four-byte and eight-byte words a stride apart, gathered without a detour through memory. */
 static xval load_strided(selector *s, tn_dtype stored, xmem m, int64_t stride, int n) {
     xfn *f = s->f;
     bool big = dtype_size(stored) == 8;
     int per = big ? 2 : 4;
     vreg part[4] = { 0 };
+    if (f->level == X86_SSE && !big) return (xval){ sse_load_strided(f, m, stride, n), xt(stored) };
     for (int l = 0; l < n; l++) {
         xmem at = m;
         at.disp += l * stride;
@@ -238,9 +252,29 @@ static xval to_stored(xfn *f, tn_dtype t, xval x, int n) {
     return x;
 }
 
+/* The low bytes of lane 0, or of as many lanes: all of it with what SSE2 has. */
+static void sse_store_narrow(xfn *f, xval x, int size, int n, xmem m) {
+    vreg r = x.r;
+    if (n > 1) {
+        vreg wide = size == 2 ? x86_shift(f, X86_PSRAD, x86_shift(f, X86_PSLLD, x, 16, 4), 16, 4).r
+                              : x86_bin(f, '&', x, x86_const_val(f, XI32, 0, 255), 4).r;
+        r = x86_value(f, (xop){ .op = X86_PACKSSDW, .a = wide, .b = wide });
+        if (size == 1) r = x86_value(f, (xop){ .op = X86_PACKUSWB, .a = r, .b = r });
+    }
+    int bytes = n * size;
+    if (bytes <= 2)
+        x86_add(f, (xop){ .op = P_STNARROW, .a = r, .has_mem = true, .mem = m, .imm = bytes });
+    else
+        store_op(f, bytes == 8 ? X86_MOVSD_ST : X86_MOVSS_ST, 0, r, m, 0);
+}
+
 /* 32-bit lanes to n neighbouring bytes or 16-bit words. */
 static void store_narrow(xfn *f, xval x, int size, int n, xmem m) {
     unsigned char pick[64];
+    if (f->level == X86_SSE) {
+        sse_store_narrow(f, x, size, n, m);
+        return;
+    }
     if (n >= 16) {
         store_op(f, size == 1 ? X86_PMOVDB : X86_PMOVDW, 2, x.r, m, 0);
         return;
@@ -278,6 +312,14 @@ static void store_lane(xfn *f, int size, xval x, int lane, xmem m) {
                  ? x86_value(f, (xop){ .op = X86_EXTRACTF128, .vl = lane >= 2 * per ? 2 : 1, .a = x.r, .imm = lane / per })
                  : x.r;
     int l = lane % per;
+    if (f->level == X86_SSE && size < 8) {
+        if (l) q = x86_value(f, (xop){ .op = X86_PSHUFD, .a = q, .imm = l });
+        if (size == 4)
+            store_op(f, X86_MOVSS_ST, 0, q, m, 0);
+        else
+            sse_store_narrow(f, (xval){ q, XI32 }, size, 1, m);
+        return;
+    }
     if (size == 8)
         store_op(f, l ? X86_MOVHPS_ST : X86_MOVSD_ST, 0, q, m, 0);
     else if (size == 4)

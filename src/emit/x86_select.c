@@ -158,7 +158,7 @@ static void sel_update(selector *s, const kins *in) {
     for (int c = 0; c < acc->n; c++) {
         int n_before = f->ops.n;
         xval old = { acc->r[c], (xtype)acc->t }, v;
-        if (in->alu == OP_dot && dtype_is_float(t)) {
+        if (in->alu == OP_dot && dtype_is_float(t) && f->level != X86_SSE) {
             vreg a = sel_operand(s, in->a, in->lanes, c).r, b = sel_operand(s, in->b, in->lanes, c).r;
             x86_add(f, (xop){ .op = P_FMA,
                               .vl = (uint8_t)x86_vl(old.t, acc->cl),
@@ -331,11 +331,13 @@ static void sel_random(selector *s, reg r) {
             word[p] = x86_convert(f, philox(f, i, k, in->imm_int, part), XI32, part);
         }
         if (out.cl > part)
-            word[0].r = x86_value(f, (xop){ .op = f->vb == 64 ? X86_INSERTF64X4 : X86_INSERTF128,
+            word[0].r = x86_value(f, (xop){ .op = f->vb == 64   ? X86_INSERTF64X4
+                                                  : f->vb == 32 ? X86_INSERTF128
+                                                                : X86_UNPCKLPD,
                                             .vl = (uint8_t)x86_full_vl(f),
                                             .a = word[0].r,
                                             .b = word[1].r,
-                                            .imm = 1 });
+                                            .imm = f->vb > 16 });
         xval v = x86_convert(f, word[0], XF32, out.cl);
         out.r[c] = x86_bin(f, '*', v, x86_const_val(f, XF32, 0x1p-24, 0), out.cl).r;
     }

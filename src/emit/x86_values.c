@@ -45,6 +45,8 @@ static uint32_t hash_op(const xop *o) {
 }
 
 vreg x86_value(xfn *f, xop op) {
+    vreg lowered;
+    if (f->level == X86_SSE && x86_lower(f, &op, &lowered)) return lowered;
     bool fixed = !(f->v.at[op.a].is_mutable || f->v.at[op.b].is_mutable || f->v.at[op.c].is_mutable);
     uint32_t h = hash_op(&op);
     for (int32_t e = fixed ? f->bucket[h] : 0; e; e = f->numbered_next.at[e - 1]) {

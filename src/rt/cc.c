@@ -27,7 +27,6 @@ enum { LOG_BYTES = 1400, MAX_ARGS = 32, MAX_IMAGE = 1 << 28 };
  * register allocation of large tiles needs -O2. */
 static const char *const gcc_flags[] = { "-std=gnu11",
                                          "-O2",
-                                         NATIVE,
                                          "-fPIC",
                                          "-shared",
                                          "-fwrapv",
@@ -43,7 +42,6 @@ static const char *const gcc_flags[] = { "-std=gnu11",
                                          NULL };
 static const char *const clang_flags[] = { "-std=gnu11",
                                            "-O1",
-                                           NATIVE,
                                            "-fPIC",
                                            "-shared",
                                            "-fwrapv",
@@ -60,6 +58,7 @@ struct cc {
     char *program;
     double timeout;
     bool clang;
+    const char *arch; /* flag of the instruction set; "" = none */
     const char *const *flags;
     char identity[512];
 };
@@ -249,6 +248,7 @@ tn_status cc_compile(const cc *c, const char *tmp, const char *source, size_t n_
     int n = 0;
     argv[n++] = c->program;
     for (int i = 0; c->flags[i]; i++) argv[n++] = arg(c->flags[i]);
+    if (*c->arch) argv[n++] = arg(c->arch);
     const char *const rest[] = { "-x", "c", "-o", out, in, "-lm" };
     for (size_t i = 0; i < COUNT_OF(rest); i++) argv[n++] = arg(rest[i]);
     argv[n] = NULL;
@@ -271,11 +271,12 @@ static void set_identity(cc *c, const outcome *o) {
                      (unsigned long long)h.lo, o->log);
     for (int i = 0; c->flags[i]; i++)
         n += snprintf(c->identity + n, n < (int)sizeof c->identity ? sizeof c->identity - (size_t)n : 0, " %s", c->flags[i]);
+    snprintf(c->identity + n, n < (int)sizeof c->identity ? sizeof c->identity - (size_t)n : 0, " %s", c->arch);
     for (char *s = c->identity; *s; s++)
         if ((unsigned char)*s < ' ') *s = ' ';
 }
 
-tn_status cc_open(mem m, const char *program, double timeout_seconds, cc **out, err *e) {
+tn_status cc_open(mem m, const char *program, const char *arch, double timeout_seconds, cc **out, err *e) {
     *out = NULL;
     cc *c = mem_alloc(m, sizeof *c);
     if (!c) return err_set(e, TN_ERR_NOMEM, "out of memory");
@@ -294,6 +295,7 @@ tn_status cc_open(mem m, const char *program, double timeout_seconds, cc **out, 
     c->clang = strstr(o.log, "clang") != NULL;
     bool gcc = !c->clang && (strstr(o.log, "Free Software Foundation") || strstr(o.log, "gcc"));
     c->flags = c->clang ? clang_flags : gcc ? gcc_flags : other_flags;
+    c->arch = arch ? arch : c->flags == other_flags ? "" : NATIVE;
     set_identity(c, &o);
     *out = c;
     return TN_OK;

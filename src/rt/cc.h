@@ -12,9 +12,10 @@ typedef struct cc cc;
 
 #define CC_TIMEOUT_SECONDS 300.0
 
-/* program: a path, or a name that is looked up in PATH. Runs `program --version` once. timeout_seconds 0 = the default.
+/* program: a path, or a name that is looked up in PATH. Runs `program --version` once. arch: the flag that names
+ * the instruction set, a constant; NULL = that of this processor. timeout_seconds 0 = the default.
  * TN_ERR_BUILD when there is no such program or it is no compiler. */
-tn_status cc_open(mem m, const char *program, double timeout_seconds, cc **out, err *e);
+tn_status cc_open(mem m, const char *program, const char *arch, double timeout_seconds, cc **out, err *e);
 void cc_close(cc *c); /* NULL is fine */
 
 /* What the output depends on besides the source: version of the compiler and flags, as one line for cache keys. */

@@ -25,6 +25,7 @@ typedef struct cpu {
     device base;
     mem mem;
     char *compiler;
+    const char *arch; /* flag for it; NULL = this processor's */
     cache *cache;
     bool own_cache; /* nothing is kept: every build is a fresh one */
     jit *jit;
@@ -73,25 +74,38 @@ static void cpu_close(device *base) {
     mem_free(d->mem, d, sizeof *d);
 }
 
+/* Instruction sets that there is machine code for; a processor with one runs those behind it, too. */
+static const struct {
+    const char *isa, *arch; /* arch: of the C compiler */
+    int vector_bytes, n_vector_regs;
+} levels[] = { { "avx512", "-march=x86-64-v4", 64, 32 },
+               { "avx2", "-march=x86-64-v3", 32, 16 },
+               { "sse2", "-march=x86-64", 16, 16 } };
+
+static tn_status no_such_code(const cpu *d, const char *want, size_t best, err *e) {
+    char names[64] = "";
+    for (size_t i = best; i < COUNT_OF(levels); i++) strcat(strcat(names, levels[i].isa), ", ");
+    return err_set(e, TN_ERR_INVAL, "there is no code generator '%s' on this processor (%s); there are: x86, %sc%s", want,
+                   d->caps.isa, names, *names ? ", and c- with an instruction set" : "");
+}
+
 /* How programs become code here: the choice of tn_config.cpu against what the processor can do. */
 static tn_status choose_code(cpu *d, const char *want, err *e) {
-    static const char *const isas[] = { "avx512", "avx2" }; /* each runs those behind it, too */
-    static const int bytes[] = { 64, 32 }, regs[] = { 32, 16 };
-    size_t best = 0, n = COUNT_OF(isas);
-    while (best < n && strcmp(isas[best], d->caps.isa) != 0) best++;
+    size_t best = 0, n = COUNT_OF(levels), i;
+    while (best < n && strcmp(levels[best].isa, d->caps.isa) != 0) best++;
     if (!want || !*want) want = "x86";
-    if (!strcmp(want, "c") || (!strcmp(want, "x86") && best == n)) {
-        snprintf(d->caps.code, sizeof d->caps.code, "c");
-        return TN_OK;
-    }
-    for (size_t i = best; i < n; i++)
-        if (!strcmp(want, isas[i]) || !strcmp(want, "x86")) {
-            snprintf(d->caps.code, sizeof d->caps.code, "%s", isas[i]);
-            if (i > best) d->caps.vector_bytes = bytes[i], d->caps.n_vector_regs = regs[i];
-            return TN_OK;
-        }
-    return err_set(e, TN_ERR_INVAL, "there is no code generator '%s' on this processor (%s); there are: x86, %s%sc", want,
-                   d->caps.isa, best == 0 ? "avx512, " : "", best <= 1 ? "avx2, " : "");
+    bool c = *want == 'c' && (!want[1] || want[1] == '-');
+    snprintf(d->caps.code, sizeof d->caps.code, "c");
+    if (!strcmp(want, "c") || (!strcmp(want, "x86") && best == n)) return TN_OK;
+    for (i = best; i < n; i++)
+        if (!strcmp(c ? want + 2 : want, levels[i].isa) || !strcmp(want, "x86")) break;
+    if (i == n) return no_such_code(d, want, best, e);
+    if (c)
+        d->arch = levels[i].arch;
+    else
+        snprintf(d->caps.code, sizeof d->caps.code, "%s", levels[i].isa);
+    if (i > best) d->caps.vector_bytes = levels[i].vector_bytes, d->caps.n_vector_regs = levels[i].n_vector_regs;
+    return TN_OK;
 }
 
 static tn_status cpu_open(const device_opts *opts, device **out, err *e) {
@@ -184,7 +198,7 @@ struct module { /* one of the two */
 static tn_status find_compiler(cpu *d, err *e) {
     pthread_mutex_lock(&d->lock);
     tn_status st = TN_OK;
-    if (!d->cc && (st = cc_open(d->mem, d->compiler, 0, &d->cc, e)) == TN_OK)
+    if (!d->cc && (st = cc_open(d->mem, d->compiler, d->arch, 0, &d->cc, e)) == TN_OK)
         snprintf(d->variant, sizeof d->variant, "cpu %s %016llx; %s", d->caps.isa, (unsigned long long)d->caps.id,
                  cc_identity(d->cc));
     pthread_mutex_unlock(&d->lock);

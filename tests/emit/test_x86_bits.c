@@ -2,7 +2,8 @@
  * reductions, and random graphs. NaN agrees with NaN of any payload.
  *
  * Labels: slow random
- * The C compiler runs once a graph, so this takes a twentieth of TENON_FUZZ_SEEDS (default 300) random graphs. */
+ * The C compiler runs once a graph, so this takes a twentieth of TENON_FUZZ_SEEDS (default 300) random graphs,
+ * and a quarter of those again as code for SSE2. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,9 +29,9 @@ static void count_fallbacks(void *ud, tn_log_level level, const char *text) {
     n_fallbacks += strstr(text, "no machine code") != NULL;
 }
 
-static world world_open(void) {
-    tn_config c = { .struct_size = sizeof c, .cpu = "c" },
-              x = { .struct_size = sizeof x, .cpu = "x86", .log = count_fallbacks };
+static world world_open(bool sse2) {
+    tn_config c = { .struct_size = sizeof c, .cpu = sse2 ? "c-sse2" : "c" },
+              x = { .struct_size = sizeof x, .cpu = sse2 ? "sse2" : "x86", .log = count_fallbacks };
     return (world){ tn_ctx_new(&c), tn_ctx_new(&x) };
 }
 static void world_close(world *w) {
@@ -41,7 +42,9 @@ static void world_close(world *w) {
 /* Whether contexts with "x86" make machine code here, and the C compiler is gcc. */
 static bool comparable(world *w) {
     tn_device_info info;
-    if (tn_device_get_info(w->x86, 0, &info) || (strcmp(info.isa, "avx2") && strcmp(info.isa, "avx512"))) return false;
+    if (tn_device_get_info(w->x86, 0, &info) ||
+        (strcmp(info.isa, "avx2") && strcmp(info.isa, "avx512") && strcmp(info.isa, "sse2")))
+        return false;
     return system("cc --version 2>&1 | grep -q 'Free Software Foundation'") == 0;
 }
 
@@ -163,9 +166,8 @@ static graph *every_op(arena *a, tn_dtype t, int64_t n) {
     return g;
 }
 
-static void test_every_op(void **state) {
-    (void)state;
-    world w = world_open();
+static void every_op_test(bool sse2) {
+    world w = world_open(sse2);
     int bad = 0, graphs = 0;
     if (!comparable(&w)) {
         world_close(&w);
@@ -183,14 +185,23 @@ static void test_every_op(void **state) {
         arena_fini(&a);
     }
     world_close(&w);
-    printf("count: every op on %d dtypes: %d differ, %d without machine code\n", graphs, bad, n_fallbacks);
+    printf("count: every op on %d dtypes%s: %d differ, %d without machine code\n", graphs, sse2 ? ", SSE2" : "", bad,
+           n_fallbacks);
     assert_int_equal(bad + n_fallbacks, 0);
 }
-
-static void test_random_graphs(void **state) {
+static void test_every_op(void **state) {
     (void)state;
-    world w = world_open();
+    every_op_test(false);
+}
+static void test_every_op_sse2(void **state) {
+    (void)state;
+    every_op_test(true);
+}
+
+static void random_graphs(bool sse2) {
+    world w = world_open(sse2);
     uint64_t first, n = (fuzz_seeds(300, &first) + 19) / 20;
+    if (sse2) n = (n + 3) / 4;
     int bad = 0, differentiated = 0;
     if (!comparable(&w)) {
         world_close(&w);
@@ -206,12 +217,21 @@ static void test_random_graphs(void **state) {
         arena_fini(&a);
     }
     world_close(&w);
-    printf("%d random graphs, %d differentiated: %d differ, %d without machine code\n", (int)n, differentiated, bad,
-           n_fallbacks);
+    printf("%d random graphs%s, %d differentiated: %d differ, %d without machine code\n", (int)n, sse2 ? ", SSE2" : "",
+           differentiated, bad, n_fallbacks);
     assert_int_equal(bad + n_fallbacks, 0);
+}
+static void test_random_graphs(void **state) {
+    (void)state;
+    random_graphs(false);
+}
+static void test_random_graphs_sse2(void **state) {
+    (void)state;
+    random_graphs(true);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_every_op), cmocka_unit_test(test_random_graphs) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_every_op), cmocka_unit_test(test_every_op_sse2),
+                                        cmocka_unit_test(test_random_graphs), cmocka_unit_test(test_random_graphs_sse2) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,7 +26,7 @@ static int setup_all(void **state) {
     snprintf(text, sizeof text, "const volatile int constant = %d; int k(void) { return constant; }", marker);
     cc *c;
     err e = { 0 };
-    assert_int_equal(cc_open(mem_libc(), "cc", 0, &c, &e), TN_OK);
+    assert_int_equal(cc_open(mem_libc(), "cc", NULL, 0, &c, &e), TN_OK);
     assert_int_equal(cc_compile(c, NULL, text, strlen(text), &base_image, &base_size, &e), TN_OK);
     cc_close(c);
     int found = 0;

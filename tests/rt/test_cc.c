@@ -33,7 +33,7 @@ static tn_status compile_with(const char *program, double timeout, const char *s
     char work[96];
     snprintf(work, sizeof work, "%s/work", dir);
     mkdir(work, 0700);
-    tn_status st = cc_open(m, program, timeout, &c, e);
+    tn_status st = cc_open(m, program, NULL, timeout, &c, e);
     if (st) return st;
     unsigned char *image;
     size_t size;
@@ -68,7 +68,7 @@ static void test_kinds(void **state) {
     for (int i = 0; i < 2; i++) {
         cc *c;
         err e = { 0 };
-        if (cc_open(mem_libc(), names[i], 0, &c, &e)) {
+        if (cc_open(mem_libc(), names[i], NULL, 0, &c, &e)) {
             print_message("skipped: no %s here\n", names[i]);
             continue;
         }
@@ -84,8 +84,8 @@ static void test_identity_changes_with_version(void **state) {
     (void)state;
     cc *a, *b;
     err e = { 0 };
-    assert_int_equal(cc_open(mem_libc(), script("one", "echo gcc 1.0"), 0, &a, &e), TN_OK);
-    assert_int_equal(cc_open(mem_libc(), script("two", "echo gcc 1.1"), 0, &b, &e), TN_OK);
+    assert_int_equal(cc_open(mem_libc(), script("one", "echo gcc 1.0"), NULL, 0, &a, &e), TN_OK);
+    assert_int_equal(cc_open(mem_libc(), script("two", "echo gcc 1.1"), NULL, 0, &b, &e), TN_OK);
     assert_string_not_equal(cc_identity(a), cc_identity(b));
     cc_close(a), cc_close(b);
 }
