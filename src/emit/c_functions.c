@@ -77,10 +77,10 @@ static const struct {
     const char *word;
     char result, named;
 } words[] = {
-    { "LT", 'i', 0 },      { "LE", 'i', 0 },       { "EQ", 'i', 0 },     { "NE", 'i', 0 },
-    { "SEL", 0, 0 },       { "NOT", 'i', 'i' },    { "ABS", 'f', 'f' },  { "DIV", 'f', 'f' },
-    { "SQRT", 'f', 'f' },  { "RINT", 'f', 'f' },   { "FROM", 'f', 'f' }, { "BITS", 'i', 'f' },
-    { "FLOAT", 'f', 'f' }, { "SIGNED", 'f', 'f' }, { "MINC", 'f', 'f' }, { "MAXC", 'f', 'f' },
+    { "LT", 'i', 0 },      { "LE", 'i', 0 },     { "EQ", 'i', 0 },     { "NE", 'i', 0 },      { "SEL", 0, 0 },
+    { "NOT", 'i', 'i' },   { "ABS", 'f', 'f' },  { "DIV", 'f', 'f' },  { "SQRT", 'f', 'f' },  { "RINT", 'f', 'f' },
+    { "FLOOR", 'f', 'f' }, { "FROM", 'f', 'f' }, { "BITS", 'i', 'f' }, { "FLOAT", 'f', 'f' }, { "SIGNED", 'f', 'f' },
+    { "MINC", 'f', 'f' },  { "MAXC", 'f', 'f' },
 };
 
 static cval read_call(ctext *t, const char *at, size_t n) {
@@ -99,7 +99,7 @@ static cval read_call(ctext *t, const char *at, size_t n) {
     } while (take(t, ','));
     expect(t, ')');
     const function *f = function_find(word, strlen(word));
-    bool known = f != NULL;
+    bool known = f != NULL || !strncmp(word, "LIBM_", 5);
     if (f) result = f->sig[0];
     for (size_t i = 0; i < COUNT_OF(words) && !known; i++) {
         if (strcmp(words[i].word, word)) continue;

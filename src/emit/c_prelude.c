@@ -178,30 +178,52 @@ static void lane_by_lane(str *out, const char *word, const char *fn, int lanes, 
              second, arity == 2 ? "y[i]" : "");
 }
 
+/* The same in the lanes of a mask only: see LIBM_ in functions.def. */
+static const char any8[] =
+    "#ifdef __AVX__\nINL int ANY_i32x8(i32x8 m) { return __builtin_ia32_movmskps256((f32x8)m); }\n#else\n";
+static const char any[] = "INL int ANY_i32x@(i32x@ m) { int a = 0; for (int i = 0; i < @; i++) a |= m[i]; return a; }\n";
+
+static void some_lanes(str *out, const char *word, const char *fn, int lanes, int arity) {
+    const char *y = arity == 2 ? ", y[i]" : "";
+    str_addf(out, "INL f32x%d %s_f32x%d(i32x%d m, f32x%d x", lanes, word, lanes, lanes, lanes);
+    if (arity == 2) str_addf(out, ", f32x%d y", lanes);
+    if (lanes == 1)
+        str_addf(out, ") { return m ? %s(x%s) : x; }\n", fn, arity == 2 ? ", y" : "");
+    else
+        str_addf(out,
+                 ") {\n    f32x%d r = x;\n    if (ANY_i32x%d(m)) for (int i = 0; i < %d; i++) if (m[i]) r[i] = %s(x[i]%s);\n   "
+                 " return r;\n}\n",
+                 lanes, lanes, lanes, fn, y);
+}
+
 static const struct {
     const char *word, *f32, *f64;
     int arity;
 } libm[] = {
     { "SQRT", "__builtin_sqrtf", "__builtin_sqrt", 1 },
     { "EXP", NULL, "m_exp", 1 },
-    { "LOG", "m_logf", "m_log", 1 },
-    { "LOG1P", "m_log1pf", "m_log1p", 1 },
-    { "EXPM1", "m_expm1f", "m_expm1", 1 },
-    { "SIN", "m_sinf", "m_sin", 1 },
-    { "COS", "m_cosf", "m_cos", 1 },
-    { "TAN", "m_tanf", "m_tan", 1 },
-    { "ASIN", "m_asinf", "m_asin", 1 },
-    { "ACOS", "m_acosf", "m_acos", 1 },
-    { "ATAN", "m_atanf", "m_atan", 1 },
-    { "SINH", "m_sinhf", "m_sinh", 1 },
-    { "COSH", "m_coshf", "m_cosh", 1 },
+    { "LOG", NULL, "m_log", 1 },
+    { "LOG1P", NULL, "m_log1p", 1 },
+    { "EXPM1", NULL, "m_expm1", 1 },
+    { "SIN", NULL, "m_sin", 1 },
+    { "COS", NULL, "m_cos", 1 },
+    { "TAN", NULL, "m_tan", 1 },
+    { "ASIN", NULL, "m_asin", 1 },
+    { "ACOS", NULL, "m_acos", 1 },
+    { "ATAN", NULL, "m_atan", 1 },
+    { "SINH", NULL, "m_sinh", 1 },
+    { "COSH", NULL, "m_cosh", 1 },
     { "TANH", NULL, "m_tanh", 1 },
-    { "ASINH", "m_asinhf", "m_asinh", 1 },
-    { "ACOSH", "m_acoshf", "m_acosh", 1 },
-    { "ATANH", "m_atanhf", "m_atanh", 1 },
+    { "ASINH", NULL, "m_asinh", 1 },
+    { "ACOSH", NULL, "m_acosh", 1 },
+    { "ATANH", NULL, "m_atanh", 1 },
     { "ERF", NULL, "m_erf", 1 },
-    { "POW", "m_powf", "m_pow", 2 },
-    { "MOD", "fmodf_", "fmod_", 2 },
+    { "POW", NULL, "m_pow", 2 },
+    { "MOD", NULL, "fmod_", 2 },
+    { "LIBM_SIN", "m_sinf", NULL, 1 },
+    { "LIBM_COS", "m_cosf", NULL, 1 },
+    { "LIBM_TAN", "m_tanf", NULL, 1 },
+    { "LIBM_MOD", "m_fmodf", NULL, 2 },
 };
 
 /* Whether an op in use has this word in its expression, or in that of a function that it calls. */
@@ -213,6 +235,17 @@ static bool word_used(const prelude_needs *needs, const char *word) {
     return false;
 }
 
+static void f32_function(const function *f, int lanes, str *out) {
+    bool fma = !strcmp(f->word, "FMA");
+    if (fma)
+        str_addf(out,
+                 "#if defined(__FMA__) || defined(__aarch64__)\nINL f32x%d FMA_f32x%d(f32x%d x, f32x%d y, f32x%d z) { return x "
+                 "* y + z; }\n#else\n",
+                 lanes, lanes, lanes, lanes, lanes);
+    emit_function(out, f, lanes);
+    if (fma) str_add(out, "#endif\n");
+}
+
 static void functions(const prelude_needs *needs, int lanes, const elem *e, str *out) {
     bool f32 = !strcmp(e->name, "f32");
     if (!e->is_float) {
@@ -222,12 +255,20 @@ static void functions(const prelude_needs *needs, int lanes, const elem *e, str 
         return;
     }
     fill(out, float_ops, lanes, e);
+    if (f32 && lanes > 1) {
+        if (lanes == 8) str_add(out, any8);
+        fill(out, any, lanes, e);
+        if (lanes == 8) str_add(out, "#endif\n");
+    }
     for (size_t i = 0; i < COUNT_OF(libm); i++) {
         const char *fn = f32 ? libm[i].f32 : libm[i].f64;
         if (!fn || !word_used(needs, libm[i].word)) continue;
         bool fast = f32 && lanes == 8 && !strcmp(libm[i].word, "SQRT");
         if (fast) str_add(out, sqrt8);
-        lane_by_lane(out, libm[i].word, fn, lanes, e, libm[i].arity);
+        if (!libm[i].f64)
+            some_lanes(out, libm[i].word, fn, lanes, libm[i].arity);
+        else
+            lane_by_lane(out, libm[i].word, fn, lanes, e, libm[i].arity);
         if (fast) str_add(out, "#endif\n");
     }
     if (!f32) return;
@@ -236,7 +277,7 @@ static void functions(const prelude_needs *needs, int lanes, const elem *e, str 
     fill(out, f32_ops, lanes, e);
     if (lanes == 8) str_add(out, "#endif\n");
     for (int i = 0; i < function_count(); i++)
-        if (needs->half || word_used(needs, function_at(i)->word)) emit_function(out, function_at(i), lanes);
+        if (needs->half || word_used(needs, function_at(i)->word)) f32_function(function_at(i), lanes, out);
 }
 
 static void types(const prelude_needs *needs, int lanes, str *out) {
@@ -260,8 +301,7 @@ static void declare_libm(const prelude_needs *needs, str *out) {
         for (int f64 = 0; f64 < 2; f64++) {
             const char *type = f64 ? "double" : "float", *fn = f64 ? libm[i].f64 : libm[i].f32;
             if (!fn) continue;
-            bool mod = !strcmp(libm[i].word, "MOD");
-            const char *name = mod ? (f64 ? "m_fmod" : "m_fmodf") : fn;
+            const char *name = strcmp(libm[i].word, "MOD") ? fn : "m_fmod";
             str_addf(out, "%s %s(%s%s%s) __asm__(LABEL(__USER_LABEL_PREFIX__) \"%s\") __attribute__((const));\n", type, name,
                      type, libm[i].arity == 2 ? ", " : "", libm[i].arity == 2 ? type : "", name + 2);
         }
@@ -272,8 +312,6 @@ void emit_prelude(const prelude_needs *needs, str *out) {
     str_add(out, common);
     declare_libm(needs, out);
     if (word_used(needs, "MOD")) {
-        str_add(out, "INL float fmodf_(float a, float b) { float r = m_fmodf(a, b); return r != 0 && (r < 0) != (b < "
-                     "0) ? r + b : r; }\n");
         str_add(out, "INL double fmod_(double a, double b) { double r = m_fmod(a, b); return r != 0 && (r < 0) != (b < "
                      "0) ? r + b : r; }\n");
     }

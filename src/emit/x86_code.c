@@ -196,29 +196,58 @@ static void fetch(coder *c, const xop *o) {
     x86_put(c->s, X86_MOVUPS, c->f->v.at[o->dst].vl, d, 0, x86_m(RSP, 128), 0);
 }
 
-static void put_call(coder *c, const xop *o) {
-    x86_asm *s = c->s;
-    xfn *f = c->f;
-    int full = f->vb == 64 ? 2 : f->vb == 32 ? 1 : 0, size = o->type == XF32 ? 4 : 8;
+/* rdx = the mask's bits */
+static void mask_bits(coder *c, vreg mask, int lanes) {
+    int m = reg_of(c, mask);
+    if (c->f->level == X86_AVX512) {
+        x86_put(c->s, X86_PMOVD2M, lanes > 8 ? 2 : lanes > 4, 1, 0, x86_r(m), 0);
+        x86_put(c->s, X86_KMOVW, 0, RDX, 0, x86_r(1), 0);
+    } else {
+        x86_put(c->s, X86_MOVMSKPS, lanes > 4, RDX, 0, x86_r(m), 0);
+    }
+}
+
+/* Around calls: the registers in use into the frame, and back. */
+static void save_registers(coder *c, const xop *o, bool back) {
+    const xfn *f = c->f;
+    int full = f->vb == 64 ? 2 : f->vb == 32 ? 1 : 0;
     int64_t gsave = f->save_at + (int64_t)f->n_vregs_phys * f->vb;
     for (int p = 0; p < f->n_vregs_phys; p++)
-        if (o->live >> p & 1) x86_put(s, X86_MOVUPS_ST, full, p, 0, x86_m(RSP, (int32_t)(f->save_at + p * f->vb)), 0);
+        if (o->live >> p & 1)
+            x86_put(c->s, back ? X86_MOVUPS : X86_MOVUPS_ST, full, p, 0, x86_m(RSP, (int32_t)(f->save_at + p * f->vb)), 0);
     for (int p = RSI; p <= R11; p++)
-        if (o->glive >> p & 1) x86_put(s, X86_MOV_ST, 0, p, 0, x86_m(RSP, (int32_t)(gsave + p * 8)), 0);
+        if (o->glive >> p & 1) x86_put(c->s, back ? X86_MOV : X86_MOV_ST, 0, p, 0, x86_m(RSP, (int32_t)(gsave + p * 8)), 0);
+}
+
+static void put_call(coder *c, const xop *o) {
+    enum { MASK = 192 }; /* in the scratch bytes, behind operands and result */
+    x86_asm *s = c->s;
+    int size = o->type == XF32 ? 4 : 8, none = x86_label(s);
+    if (o->c) {
+        mask_bits(c, o->c, o->lanes);
+        x86_put(s, X86_TESTI32, 0, 0, 0, x86_r(RDX), (int32_t)((1u << o->lanes) - 1));
+        x86_jump(s, X86_JE, none);
+        x86_put(s, X86_MOV32_ST, 0, RDX, 0, x86_m(RSP, MASK), 0);
+    }
+    save_registers(c, o, false);
     spill_to(c, o->a, o->vl, 0);
     spill_to(c, o->b, o->vl, 64);
-    if (f->level != X86_SSE) x86_put(s, X86_VZEROUPPER, 0, 0, 0, x86_r(0), 0);
+    if (c->f->level != X86_SSE) x86_put(s, X86_VZEROUPPER, 0, 0, 0, x86_r(0), 0);
     for (int l = 0; l < o->lanes; l++) {
+        int skip = x86_label(s);
+        if (o->c) {
+            x86_put(s, X86_TESTI32, 0, 0, 0, x86_m(RSP, MASK), 1 << l);
+            x86_jump(s, X86_JE, skip);
+        }
         x86_put(s, size == 4 ? X86_MOVSS : X86_MOVSD, 0, 0, 0, x86_m(RSP, l * size), 0);
         if (o->b) x86_put(s, size == 4 ? X86_MOVSS : X86_MOVSD, 0, 1, 0, x86_m(RSP, 64 + l * size), 0);
         x86_put(s, X86_CALLM, 0, 0, 0, x86_m(X86_CELL, o->imm), 0);
         x86_put(s, size == 4 ? X86_MOVSS_ST : X86_MOVSD_ST, 0, 0, 0, x86_m(RSP, 128 + l * size), 0);
+        x86_bind(s, skip);
     }
-    for (int p = 0; p < f->n_vregs_phys; p++)
-        if (o->live >> p & 1) x86_put(s, X86_MOVUPS, full, p, 0, x86_m(RSP, (int32_t)(f->save_at + p * f->vb)), 0);
-    for (int p = RSI; p <= R11; p++)
-        if (o->glive >> p & 1) x86_put(s, X86_MOV, 0, p, 0, x86_m(RSP, (int32_t)(gsave + p * 8)), 0);
+    save_registers(c, o, true);
     fetch(c, o);
+    x86_bind(s, none);
 }
 
 /* rax / rcx and the remainder with the sign of the divisor, 0 for a zero divisor; quotient in rax, remainder in rdx. */
@@ -286,14 +315,8 @@ static void put_lane_load(coder *c, const xop *o) {
     int word = l->bytes < 4 ? 4 : l->bytes;
     if (o->b) spill_to(c, o->b, c->f->v.at[o->b].vl, 0);
     if (o->a) {
-        int m = reg_of(c, o->a), d;
-        if (c->f->level == X86_AVX512) {
-            x86_put(s, X86_PMOVD2M, o->lanes > 8 ? 2 : o->lanes > 4, 1, 0, x86_r(m), 0);
-            x86_put(s, X86_KMOVW, 0, RDX, 0, x86_r(1), 0);
-        } else {
-            x86_put(s, X86_MOVMSKPS, o->lanes > 4, RDX, 0, x86_r(m), 0);
-        }
-        d = reg_of(c, o->dst);
+        mask_bits(c, o->a, o->lanes);
+        int d = reg_of(c, o->dst);
         x86_put(s, X86_PXOR, o->vl, d, d, x86_r(d), 0);
         x86_put(s, X86_MOVUPS_ST, o->vl, d, 0, x86_m(RSP, 128), 0);
     }

@@ -32,8 +32,12 @@ static xval read_literal(reader *r, xtype t) {
     return (xval){ x86_const(r->f, t, v, i), t };
 }
 
-/* The table has no functions of f64. */
-static bool is_float64(const function *fn, xtype t) { return t == XF64 && fn->sig[0] == 'f'; }
+/* The table's text, for what has no instruction; its functions of floats are of f32 only. */
+static const function *find(const reader *r, const char *word) {
+    const function *fn = function_find(word, strlen(word));
+    if (!fn || (strchr(fn->sig, 'f') && r->t != XF32)) return NULL;
+    return r->f->level != X86_SSE && !strcmp(word, "FMA") ? NULL : fn;
+}
 
 static xval read_call(reader *r, const char *at, size_t n) {
     char word[16] = { 0 };
@@ -56,8 +60,8 @@ static xval read_call(reader *r, const char *at, size_t n) {
     if (!take(r, ')')) x86_unsupported(r->f, "an expression's brackets");
     if (shift)
         return x86_shift(r->f, word[2] == 'L' ? X86_PSLLD : word[1] == 'H' ? X86_PSRLD : X86_PSRAD, args[0], amount, r->lanes);
-    const function *fn = function_find(word, strlen(word));
-    if (fn && !is_float64(fn, r->t)) return x86_expr(r->f, fn->text, r->t, args, r->lanes);
+    const function *fn = find(r, word);
+    if (fn) return x86_expr(r->f, fn->text, r->t, args, r->lanes);
     return x86_word(r->f, word, r->t, args, n_args, r->lanes);
 }
 

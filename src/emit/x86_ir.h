@@ -31,7 +31,7 @@ enum {
     P_STNARROW, /* store of the low imm bytes of lane 0: 1 or 2 */
     P_LLOAD,    /* lane by lane, see xlanes */
     P_LANEOP,   /* lane by lane arithmetic through memory; imm: laneop */
-    P_CALL,     /* lane by lane libm; imm: import, type F32 or F64 */
+    P_CALL,     /* lane by lane libm; imm: import, type F32 or F64; only the lanes of the mask c, where there is one */
     P_N
 };
 enum { L_F32_I64, L_F64_I64, L_I64_F32, L_I64_F64, L_DIV32, L_DIV64, L_MOD32, L_MOD64 };
@@ -178,7 +178,8 @@ xval x86_mask32(xfn *f, xval m, int lanes);
 xval x86_mask64(xfn *f, xval m, int lanes);
 xval x86_shift(xfn *f, x86_id id, xval a, int n, int lanes);
 xval x86_convert(xfn *f, xval a, xtype to, int lanes); /* float to integer truncates */
-xval x86_call(xfn *f, const char *name, xval a, xval b, int lanes);
+/* mask: in which lanes, the others get rubbish; register 0: in all. */
+xval x86_call(xfn *f, const char *name, xval a, xval b, xval mask, int lanes);
 xval x86_low(xfn *f, xval a, int at, int lanes); /* `lanes` of a chunk from lane `at`, a multiple of lanes */
 vreg x86_broadcast(xfn *f, xval a);
 

@@ -155,8 +155,9 @@ xval x86_convert(xfn *f, xval a, xtype to, int lanes) {
     }
 }
 
-xval x86_call(xfn *f, const char *name, xval a, xval b, int lanes) {
-    xop op = { .op = P_CALL, .imm = x86_import(f, name), .type = (uint8_t)a.t, .lanes = (uint8_t)lanes, .a = a.r, .b = b.r };
+xval x86_call(xfn *f, const char *name, xval a, xval b, xval mask, int lanes) {
+    xop op = { .op = P_CALL, .imm = x86_import(f, name), .type = (uint8_t)a.t, .lanes = (uint8_t)lanes };
+    op.a = a.r, op.b = b.r, op.c = mask.r;
     op.vl = (uint8_t)x86_vl(a.t, lanes);
     f->calls = true;
     return (xval){ x86_value(f, op), a.t };
@@ -203,14 +204,15 @@ static xval divide(xfn *f, xval a, xval b, int lanes, bool mod) {
 
 /* ---- words of the vocabulary ---- */
 
+/* Functions of f64; of f32, in the lanes of a mask. */
 static const struct {
-    const char *word, *f32, *f64;
+    const char *word, *name;
 } libm[] = {
-    { "EXP", NULL, "exp" },      { "LOG", "logf", "log" },       { "LOG1P", "log1pf", "log1p" }, { "EXPM1", "expm1f", "expm1" },
-    { "SIN", "sinf", "sin" },    { "COS", "cosf", "cos" },       { "TAN", "tanf", "tan" },       { "ASIN", "asinf", "asin" },
-    { "ACOS", "acosf", "acos" }, { "ATAN", "atanf", "atan" },    { "SINH", "sinhf", "sinh" },    { "COSH", "coshf", "cosh" },
-    { "TANH", NULL, "tanh" },    { "ASINH", "asinhf", "asinh" }, { "ACOSH", "acoshf", "acosh" }, { "ATANH", "atanhf", "atanh" },
-    { "ERF", NULL, "erf" },      { "POW", "powf", "pow" },       { "MOD", "fmodf", "fmod" },
+    { "EXP", "exp" },       { "LOG", "log" },       { "LOG1P", "log1p" },    { "EXPM1", "expm1" }, { "SIN", "sin" },
+    { "COS", "cos" },       { "TAN", "tan" },       { "ASIN", "asin" },      { "ACOS", "acos" },   { "ATAN", "atan" },
+    { "SINH", "sinh" },     { "COSH", "cosh" },     { "TANH", "tanh" },      { "ASINH", "asinh" }, { "ACOSH", "acosh" },
+    { "ATANH", "atanh" },   { "ERF", "erf" },       { "POW", "pow" },        { "MOD", "fmod" },    { "LIBM_SIN", "sinf" },
+    { "LIBM_COS", "cosf" }, { "LIBM_TAN", "tanf" }, { "LIBM_MOD", "fmodf" },
 };
 
 static xval abs_mask(xfn *f, xtype t) {
@@ -233,7 +235,7 @@ static xval word_round(xfn *f, xval x, int how, int lanes) {
 }
 
 static xval word_mod(xfn *f, xval x, xval y, int lanes) {
-    xval r = x86_call(f, x.t == XF32 ? "fmodf" : "fmod", x, y, lanes), zero = { x86_const(f, x.t, 0, 0), x.t };
+    xval r = x86_call(f, "fmod", x, y, (xval){ 0 }, lanes), zero = { x86_const(f, x.t, 0, 0), x.t };
     xval differ = x86_bin(f, '^', x86_bin(f, '<', r, zero, lanes), x86_bin(f, '<', y, zero, lanes), lanes);
     return x86_sel(f, x86_bin(f, '&', x86_bin(f, 'n', r, zero, lanes), differ, lanes), x86_bin(f, '+', r, y, lanes), r, lanes);
 }
@@ -262,10 +264,12 @@ xval x86_word(xfn *f, const char *name, xtype t, const xval *x, int n, int lanes
         if (!strcmp(name, "FLOOR")) return word_round(f, x[0], 9, lanes);
         if (!strcmp(name, "CEIL")) return word_round(f, x[0], 10, lanes);
     }
-    for (size_t i = 0; i < COUNT_OF(libm) && is_float(t); i++) {
-        const char *fn = t == XF32 ? libm[i].f32 : libm[i].f64;
-        if (fn && !strcmp(name, libm[i].word)) return x86_call(f, fn, x[0], n > 1 ? x[1] : (xval){ 0 }, lanes);
-    }
+    if (n == 3 && !strcmp(name, "FMA")) return x86_bin(f, '+', x86_bin(f, '*', x[0], x[1], lanes), x[2], lanes);
+    bool some = !strncmp(name, "LIBM_", 5); /* the mask comes first */
+    const xval none = { 0 }, *arg = x + some;
+    for (size_t i = 0; i < COUNT_OF(libm) && (some || t == XF64); i++)
+        if (!strcmp(name, libm[i].word))
+            return x86_call(f, libm[i].name, arg[0], n - some > 1 ? arg[1] : none, some ? x[0] : none, lanes);
     x86_unsupported(f, "a word of an expression");
     return x[0];
 }
