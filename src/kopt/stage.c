@@ -6,21 +6,23 @@
  * unrolled, and the right operand is used by many rows. The nest becomes
  *
  *     outer rows                     those that the panel depends on, or whose sums together do not fit
- *       tiles of n
+ *       panels                       a few tiles of n each
  *         sums = 0                   one for each inner row and column
  *         stretches                  outer contraction loops, pieces of one of them
- *           panel = operand          this stretch, the tile's columns
- *           inner rows: sums += product over the stretch
- *         inner rows: epilogue of the sums
+ *           panel = operand          this stretch, the panel's columns
+ *           inner rows, tiles of the panel: sums += product over the stretch
+ *         inner rows, tiles of the panel: epilogue of the sums
  *
- * without sums where one stretch is enough. The panel stays in the first-level cache, and the rows stream
- * past it. An operand whose columns do not lie side by side is turned by the copy. */
+ * without sums where one stretch is enough. The panel stays in the second-level cache and is read as a stream; the rows come
+ * from further away, once a panel, and stay in the first level for all of its tiles (measured at 1024 x 1024 x 1024: rows that
+ * are read for every tile cost ten percent, sums three, panels in the first-level cache do not pay for either). An operand
+ * whose columns do not lie side by side is turned by the copy. */
 #include "kopt/kopt.h"
 
 enum {
     MIN_TILES = 8,        /* tiles of rows that share a panel */
     MIN_TURNED = 8,       /* rows that share one whose columns are turned */
-    MAX_STRETCH = 512,    /* rows of a panel */
+    MAX_TILES = 4,        /* of a panel */
     MAX_LOCAL = 256 << 10 /* bytes of sums, and of a panel: they live on the stack */
 };
 
@@ -41,11 +43,15 @@ typedef struct stager {
     /* what was chosen */
     int n_out;  /* the first rows stay outside */
     kvar cut;   /* the outermost inner row in pieces: the loop over them, or -1 */
+    int64_t tiles; /* of n, in a panel */
+    kvar nb, nt;   /* panel; tile in it */
     bool whole; /* one stretch: no sums */
     int level;  /* stretches are pieces of depth.at[level] */
     int64_t piece, inner_rows;
     int panel, sums; /* local buffers */
     /* being written */
+    int64_t tiles_now;        /* of this panel */
+    affine column;            /* what n stands for */
     kernel out;               /* only its instructions */
     reg *map;                 /* [k->ins.n] */
     VEC(subst) substs, outer; /* of the part being written; of all parts */
@@ -151,9 +157,12 @@ static bool pays(const stager *t) {
     return depth_from(t, 0) * apart * operand_size(t) > t->machine->l1_bytes / 2 && shares_enough(t);
 }
 
-static int64_t stretch_limit(const stager *t) { /* rows of a panel that leave room for the other operand */
-    int64_t rows = t->machine->l1_bytes * 7 / 8 / (width_of(t) * operand_size(t)) / 8 * 8;
-    return rows > MAX_STRETCH ? MAX_STRETCH : rows < 8 ? 8 : rows;
+/* Rows of a panel of some tiles: what leaves most of the second-level cache to sums and operands that pass through. */
+static int64_t stretch_limit(const stager *t, int64_t tiles) {
+    int64_t bytes = t->machine->l2_bytes * 3 / 8, least = t->machine->l1_bytes * 7 / 8;
+    if (bytes > MAX_LOCAL) bytes = MAX_LOCAL;
+    int64_t rows = (bytes > least ? bytes : least) / (tiles * width_of(t) * operand_size(t)) / 8 * 8;
+    return rows < 8 ? 8 : rows;
 }
 
 /* The piece of an extent: a divisor near the limit, or else the limit with a shorter last piece. */
@@ -165,9 +174,27 @@ static int64_t divide(int64_t extent, int64_t limit) {
     return (extent + pieces - 1) / pieces;
 }
 
+static int64_t full_tiles(const stager *t) { return extent_of(t, t->n) / width_of(t); }
+
+/* More tiles read the rows less often; panels should come out even, for each thread, too. */
+static int64_t choose_tiles(const stager *t, int64_t most) {
+    int64_t all = full_tiles(t), best = 1, threads = t->k->par_var >= 0 && t->n_out == 0 ? t->machine->threads : 1;
+    double best_cost = 1e300;
+    for (int64_t tiles = 1; tiles <= most && tiles <= all; tiles++) {
+        int64_t panels = all / tiles, share = (panels + threads - 1) / threads;
+        double longest = (double)(share * tiles * threads) / (double)all;
+        double cost = (1 + 0.08 / (double)tiles) * (longest > 1 ? longest : 1) + (all % tiles ? 0.02 : 0);
+        if (cost < best_cost) best_cost = cost, best = tiles;
+    }
+    return best;
+}
+
 static void choose_stretches(stager *t) {
-    int64_t limit = stretch_limit(t);
-    t->whole = depth_from(t, 0) <= limit;
+    int64_t depth = depth_from(t, 0), most = 2;
+    while (most < MAX_TILES && depth <= stretch_limit(t, most + 1)) most++;
+    t->tiles = choose_tiles(t, most);
+    int64_t limit = stretch_limit(t, t->tiles);
+    t->whole = depth <= limit;
     if (t->whole) {
         t->level = 0, t->piece = extent_of(t, t->depth.at[0]);
         return;
@@ -185,7 +212,7 @@ static int64_t divisor(int64_t extent, int64_t limit) { /* the largest up to the
 
 /* Rows whose sums fit stay inside; the outermost of them is cut where it divides evenly. Returns whether it can be done. */
 static bool choose_inner_rows(stager *t) {
-    int64_t limit = sums_limit(t) / width_of(t);
+    int64_t limit = sums_limit(t) / (width_of(t) * t->tiles);
     if (rows_from(t, t->n_out) <= limit) return true;
     for (; t->n_out < t->rows.n && rows_from(t, t->n_out) > limit; t->n_out++) {
         kvar v = t->rows.at[t->n_out];
@@ -211,6 +238,7 @@ static bool choose(stager *t) {
     if (!t->whole && !choose_inner_rows(t)) { /* one panel of everything, for all rows, where it fits */
         t->n_out = n_out;
         t->whole = true, t->level = 0, t->piece = extent_of(t, t->depth.at[0]);
+        if (depth_from(t, 0) * width_of(t) * t->tiles * operand_size(t) > MAX_LOCAL) t->tiles = 1;
         if (depth_from(t, 0) * width_of(t) * operand_size(t) > MAX_LOCAL) return false;
     }
     t->inner_rows = rows_from(t, t->n_out);
@@ -228,7 +256,7 @@ static kvar choose_parallel(const stager *t) {
     kvar par = -1;
     for (int i = 0; i < t->rows.n + 2; i++) {
         int row = i - (i > t->n_out) - (i > t->n_out + 1);
-        kvar v = i == t->n_out ? t->cut : i == t->n_out + 1 ? t->n : t->rows.at[row];
+        kvar v = i == t->n_out ? t->cut : i == t->n_out + 1 ? t->nb : t->rows.at[row];
         if (v < 0) continue;
         int64_t threads = t->machine->threads, steps = steps_of(t, v), share = (steps + threads - 1) / threads;
         double balance = (double)steps / (double)(share * threads);
@@ -247,11 +275,14 @@ static affine apply(const stager *t, affine x) {
 static void reset_substs(stager *t) {
     t->substs.n = 0;
     for (int i = 0; i < t->outer.n; i++) VEC_PUSH(t->k->a, &t->substs, t->outer.at[i]);
+    VEC_PUSH(t->k->a, &t->substs, (subst){ t->n, t->column });
 }
 
-static void open_loop(stager *t, kvar v) {
-    kernel_push(&t->out, (kins){ .op = K_LOOP, .var = v, .hi = extent_of(t, v), .step = 1 });
+static void open_part(stager *t, kvar v, int64_t lo, int64_t hi, kpar par) {
+    kernel_push(&t->out, (kins){ .op = K_LOOP, .var = v, .lo = lo, .hi = hi, .step = 1, .par = (uint8_t)par });
 }
+static void open_loop(stager *t, kvar v) { open_part(t, v, 0, extent_of(t, v), PAR_SERIAL); }
+static void open_tiles(stager *t) { open_part(t, t->nt, 0, t->tiles_now, PAR_SERIAL); }
 static void close_loops(stager *t, int n) {
     for (int i = 0; i < n; i++) kernel_push(&t->out, (kins){ .op = K_END });
 }
@@ -284,7 +315,9 @@ static affine panel_place(stager *t, const kvar *at) {
         row = affine_add(a, row, affine_scale(a, affine_var(a, at[i]), scale));
         scale *= extent_of(t, at[i]);
     }
-    return affine_add(a, row, affine_scale(a, affine_var(a, t->n), t->k->bufs.at[t->panel].elems)); /* a copy for each column */
+    int64_t elems = t->k->bufs.at[t->panel].elems;
+    row = affine_add(a, row, affine_scale(a, affine_var(a, t->nt), elems / t->tiles));
+    return affine_add(a, row, affine_scale(a, affine_var(a, t->n), elems)); /* a copy for each column */
 }
 
 static void set_stretch(stager *t, const stretch *x, kvar inside) {
@@ -299,10 +332,13 @@ static void copy_panel(stager *t, const stretch *x) {
     kernel *k = t->k;
     kins load = *ins(t, (int)t->panel_load);
     kvar at[8];
+    bool turned = affine_coef(load.idx, t->n) != 1;
+    if (turned) open_tiles(t);
     for (int i = t->level; i < t->depth.n; i++) {
         int64_t length = i == t->level && !t->whole ? x->length : extent_of(t, t->depth.at[i]);
         open_loop(t, at[i] = kernel_var(k, "p", length, false, false));
     }
+    if (!turned) open_tiles(t);
     set_stretch(t, x, at[t->level]);
     for (int i = t->whole ? t->level : t->level + 1; i < t->depth.n; i++)
         VEC_PUSH(k->a, &t->substs, (subst){ t->depth.at[i], affine_var(k->a, at[i]) });
@@ -314,18 +350,18 @@ static void copy_panel(stager *t, const stretch *x) {
                                  .idx = panel_place(t, at),
                                  .a = r,
                                  .node = load.node });
-    close_loops(t, t->depth.n - t->level);
+    close_loops(t, t->depth.n - t->level + 1);
 }
 
-static kins access_sums(stager *t, kop op) { /* one sum for every inner row and column */
+static kins access_sums(stager *t, kop op) { /* one sum for every inner row, tile and column */
     arena *a = t->k->a;
-    affine row = affine_const(0);
-    int64_t scale = 1;
+    affine row = affine_var(a, t->nt);
+    int64_t scale = t->tiles;
     for (int i = t->rows.n - 1; i >= t->n_out; i--) {
         row = affine_add(a, row, affine_scale(a, affine_var(a, t->rows.at[i]), scale));
         scale *= extent_of(t, t->rows.at[i]);
     }
-    affine place = affine_add(a, row, affine_scale(a, affine_var(a, t->n), t->inner_rows)); /* a copy for each column */
+    affine place = affine_add(a, row, affine_scale(a, affine_var(a, t->n), scale)); /* a copy for each column */
     const kins *acc = ins(t, t->acc);
     return (kins){
         .op = (uint8_t)op, .dtype = acc->dtype, .src = acc->dtype, .buf = (uint16_t)t->sums, .idx = place, .node = acc->node
@@ -345,6 +381,7 @@ static void add_to_sums(stager *t) {
 static void clear_sums(stager *t) {
     int n = 0;
     for (int i = t->n_out; i < t->rows.n; i++, n++) open_loop(t, t->rows.at[i]);
+    open_tiles(t), n++;
     const kins *acc = ins(t, t->acc);
     kins zero = { .op = K_CONST, .dtype = acc->dtype, .imm = acc->imm, .imm_int = acc->imm_int, .node = acc->node };
     kins store = access_sums(t, K_STORE);
@@ -359,7 +396,6 @@ static bool keeps_loop(const stager *t, part what, int i) {
     kvar v = ins(t, i)->var;
     for (int r = 0; r < t->n_out; r++)
         if (t->rows.at[r] == v) return false;
-    if (v == t->n) return false;
     if (what == FINISH && i >= t->contraction && i <= t->end) return false;
     if (what == SUM && i > t->end) return false;
     for (int d = 0; d < t->level; d++)
@@ -381,6 +417,7 @@ static void replay(stager *t, part what, const stretch *x) {
             if (!keep) continue;
             if (what == SUM && in.var == t->depth.at[t->level]) in.var = x->inside;
             in.hi = extent_of(t, in.var);
+            if (in.var == t->n) in.var = t->nt, in.hi = t->tiles_now;
         } else if (in.op == K_END) {
             bool keep = kept[--depth];
             if (keep) kernel_push(&t->out, in);
@@ -423,11 +460,7 @@ static void do_stretches(stager *t) {
     replay(t, FINISH, &x);
 }
 
-static void write_nest(stager *t) {
-    int n = 0;
-    for (int i = 0; i < t->n_out; i++, n++) open_loop(t, t->rows.at[i]);
-    if (t->cut >= 0) open_loop(t, t->cut), n++;
-    open_loop(t, t->n), n++;
+static void write_panel(stager *t) {
     if (t->whole) {
         stretch x = { .first = affine_const(0), .length = t->piece, .inside = t->depth.at[0] };
         copy_panel(t, &x);
@@ -435,6 +468,32 @@ static void write_nest(stager *t) {
     } else {
         do_stretches(t);
     }
+}
+
+/* Panels [from, to) of some tiles, `columns` wide each, the first of them `skipped` tiles behind the start. */
+static void write_panels(stager *t, int64_t from, int64_t to, int64_t skipped, int64_t tiles, int64_t columns) {
+    arena *a = t->k->a;
+    int64_t width = width_of(t);
+    bool apart = t->k->par_var == t->nb && from > 0; /* the last panels are not like the others */
+    if (from == to) return;
+    t->tiles_now = tiles;
+    t->column = affine_add(a, affine_scale(a, affine_var(a, t->nb), t->tiles * width), affine_var(a, t->n));
+    t->column = affine_offset(affine_add(a, t->column, affine_scale(a, affine_var(a, t->nt), width)), skipped * width);
+    open_part(t, t->nb, from, to, apart ? PAR_LAST : PAR_SERIAL);
+    open_part(t, t->n, 0, columns, PAR_SERIAL);
+    write_panel(t);
+    close_loops(t, 2);
+}
+
+static void write_nest(stager *t) {
+    int n = 0;
+    int64_t width = width_of(t), panels = full_tiles(t) / t->tiles, rest = full_tiles(t) % t->tiles,
+            tail = extent_of(t, t->n) % width;
+    for (int i = 0; i < t->n_out; i++, n++) open_loop(t, t->rows.at[i]);
+    if (t->cut >= 0) open_loop(t, t->cut), n++;
+    write_panels(t, 0, panels, 0, t->tiles, width);
+    if (rest) write_panels(t, panels, panels + 1, 0, rest, width);
+    if (tail) write_panels(t, panels, panels + 1, rest, 1, tail);
     close_loops(t, n);
 }
 
@@ -442,11 +501,13 @@ bool kopt_stage(kernel *k, const target *machine) {
     stager t = { .k = k, .machine = machine };
     if (k->vars.n > 30 || !recognise(&t) || !choose(&t)) return false;
     kbuf local = { .dtype = ins(&t, (int)t.panel_load)->src, .kind = KB_LOCAL, .node = ins(&t, (int)t.panel_load)->node };
-    local.plan_buf = -1, local.elems = t.piece * depth_from(&t, t.level + 1); /* of one column */
+    local.plan_buf = -1, local.elems = t.piece * depth_from(&t, t.level + 1) * t.tiles; /* of one column a tile */
     t.panel = kernel_buf(k, local);
     local.dtype = ins(&t, t.acc)->dtype, local.node = ins(&t, t.acc)->node;
-    local.elems = t.inner_rows;
+    local.elems = t.inner_rows * t.tiles;
     if (!t.whole) t.sums = kernel_buf(k, local);
+    t.nb = kernel_var(k, "nb", full_tiles(&t) / t.tiles + 1, true, false);
+    t.nt = kernel_var(k, "nt", t.tiles, false, false);
     t.map = ARENA_ARRAY(k->a, reg, k->ins.n);
     t.out = (kernel){ .a = k->a };
     VEC_PUSH(k->a, &t.out.ins, (kins){ 0 });

@@ -432,30 +432,40 @@ static void open_out(tiler *t, kvar v, int64_t lo, int64_t hi, int64_t step, int
     kernel_push(t->o, (kins){ .op = K_LOOP, .var = v, .lo = lo, .hi = hi, .step = step, .par = (uint8_t)par });
 }
 
+static void tile_plain_loop(tiler *t, int loop, int end, kvar major) {
+    const kins *in = &t->k->ins.at[loop];
+    int par = t->k->par_var == in->var && in->par == PAR_SERIAL ? PAR_THREADS : in->par;
+    bool once = in->hi == in->lo + 1 && par == PAR_SERIAL;
+    t->is_fixed[in->var] = once, t->fixed[in->var] = in->lo;
+    if (!once) open_out(t, in->var, in->lo, in->hi, 1, par);
+    tile_block(t, loop + 1, end, major);
+    if (!once) kernel_push(t->o, (kins){ .op = K_END });
+    t->is_fixed[in->var] = false;
+}
+
 static void tile_loop(tiler *t, int loop, int end, kvar major) {
     kvar v = t->k->ins.at[loop].var;
-    const kvar_info *info = &t->k->vars.at[v];
+    krole role = t->k->vars.at[v].role;
     bool par = t->k->par_var == v;
     if (!has_role(t->k, v)) {
-        open_out(t, v, 0, info->extent, 1, par);
-        tile_block(t, loop + 1, end, major);
-        kernel_push(t->o, (kins){ .op = K_END });
+        tile_plain_loop(t, loop, end, major);
         return;
     }
-    if (major < 0 && info->role.lanes == 1) major = v;
-    int64_t step = (int64_t)info->role.unroll * info->role.lanes, full = info->extent / step, rest = info->extent % step;
+    if (major < 0 && role.lanes == 1) major = v;
+    int64_t step = (int64_t)role.unroll * role.lanes, extent = t->k->ins.at[loop].hi, full = extent / step,
+            rest = extent % step;
     if (full > 0) {
         bool once = full == 1 && !par;
-        t->active[v] = main_copies(info->role);
+        t->active[v] = main_copies(role);
         t->is_fixed[v] = once, t->fixed[v] = 0;
         if (!once) open_out(t, v, 0, full * step, step, par);
         tile_block(t, loop + 1, end, major);
         if (!once) kernel_push(t->o, (kins){ .op = K_END });
     }
     if (rest > 0) {
-        t->active[v] = tail_copies(info->role, rest);
+        t->active[v] = tail_copies(role, rest);
         t->is_fixed[v] = !par, t->fixed[v] = full * step;
-        if (par) open_out(t, v, full * step, full * step + 1, 1, 2); /* par 2: the last thread alone */
+        if (par) open_out(t, v, full * step, full * step + 1, 1, PAR_LAST);
         tile_block(t, loop + 1, end, major);
         if (par) kernel_push(t->o, (kins){ .op = K_END });
     }
