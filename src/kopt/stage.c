@@ -41,12 +41,12 @@ typedef struct stager {
     int acc, contraction, end, upd; /* instructions: accumulator, first contraction loop and its end, update */
     reg panel_load;
     /* what was chosen */
-    int n_out;  /* the first rows stay outside */
-    kvar cut;   /* the outermost inner row in pieces: the loop over them, or -1 */
+    int n_out;     /* the first rows stay outside */
+    kvar cut;      /* the outermost inner row in pieces: the loop over them, or -1 */
     int64_t tiles; /* of n, in a panel */
     kvar nb, nt;   /* panel; tile in it */
-    bool whole; /* one stretch: no sums */
-    int level;  /* stretches are pieces of depth.at[level] */
+    bool whole;    /* one stretch: no sums */
+    int level;     /* stretches are pieces of depth.at[level] */
     int64_t piece, inner_rows;
     int panel, sums; /* local buffers */
     /* being written */
