@@ -15,9 +15,9 @@ bad=0 done=0
 fail() { echo "FAILED: $*"; bad=1; }
 
 cat >"$dir/net.tn" <<'TN'
-graph @net(x f32[37,5]) {
-  %1 = sinh x f32[37,5]
-  %2 = exp %1 f32[37,5]
+graph @net(x f64[37,5]) {
+  %1 = sinh x f64[37,5]
+  %2 = exp %1 f64[37,5]
   return %2 as "z"
 }
 TN
@@ -44,8 +44,8 @@ if ! command -v gdb >/dev/null; then
 elif ! gdb -nx -batch -ex run --args true >"$dir/try" 2>&1 || grep -q "ptrace" "$dir/try"; then
     echo "skipped: gdb may not trace a process here"
 else
-    debug sinhf
-    frames '_*sinhf(32)?' 'kernel_[0-9]+_exp_[0-9]+' tn_main tn_session_run main
+    debug sinh
+    frames '_*sinh(_[a-z0-9]+)?' 'kernel_[0-9]+_exp_[0-9]+' tn_main tn_session_run main
     kernel=$(grep -oE 'kernel_[0-9]+_exp_[0-9]+' "$dir/bt" | head -1)
     debug "${kernel:-none}"
     frames "$kernel" tn_main tn_session_run main
