@@ -1,9 +1,14 @@
 /* cmd_devices.c - `tenon devices`: what programs can be compiled for. */
 #include "cli.h"
 
-static void print_json(json *j, const tn_device_info *d) {
+static void print_json(json *j, const tn_device_info *d, const char *missing) {
     json_line(j, NULL);
     json_text(j, "name", d->name);
+    if (missing) {
+        json_text(j, "missing", missing);
+        json_end(j);
+        return;
+    }
     json_text(j, "detail", d->detail);
     json_text(j, "isa", d->isa);
     json_int(j, "threads", d->threads);
@@ -22,9 +27,13 @@ static int run(cli *c) {
     }
     for (int i = 0; i < tn_device_count(); i++) {
         tn_device_info d;
-        cli_need(c, tn_device_get_info(cli_ctx(c), i, &d));
+        tn_status st = tn_device_get_info(cli_ctx(c), i, &d);
+        const char *missing = st ? tn_ctx_error(cli_ctx(c)) : NULL;
+        if (st && st != TN_ERR_DEVICE) cli_need(c, st);
         if (c->json)
-            print_json(&j, &d);
+            print_json(&j, &d, missing);
+        else if (missing)
+            printf("%s%-6s%s not here: %s\n", cli_bold(c), d.name, cli_plain(c), missing);
         else {
             printf("%s%-6s%s %s", cli_bold(c), d.name, cli_plain(c), d.detail);
             if (d.l1_bytes)

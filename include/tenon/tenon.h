@@ -129,7 +129,8 @@ typedef struct {
     int64_t l1_bytes, l2_bytes, l3_bytes; /* data caches; 0 = unknown */
 } tn_device_info;
 TN_API int tn_device_count(void);
-/* Opens device i to ask it, and closes it again. */
+/* Opens device i to ask it, and closes it again. TN_ERR_DEVICE when it is not there: tn_ctx_error says what is missing; out has
+ * its name. */
 TN_API TN_CHECK tn_status tn_device_get_info(tn_ctx *ctx, int i, tn_device_info *out);
 
 /* ---- graphs and tensors -------------------------------------------------------------------------------------------------- */
@@ -283,7 +284,7 @@ typedef struct {
     int no_cache;       /* compile every kernel again, for measuring */
     int no_passes;      /* skip graph passes, for measuring and tests */
     int check;          /* verify every artefact between stages (slow) */
-    const char *device; /* "cpu" (default) or "null" */
+    const char *device; /* "cpu" (default), "opencl" or "null" */
 } tn_compile_opts;
 #define TN_COMPILE_DEFAULTS ((tn_compile_opts){ sizeof(tn_compile_opts), TN_MODE_COMPILED, -1, 0, 0, 0, 0, "cpu" })
 
@@ -311,7 +312,7 @@ typedef struct {
 TN_API void tn_program_get_stats(const tn_program *p, tn_program_stats *out);
 
 /* Texts of the stages, for people and tools: "graph" (as compiled), "plan", "kernels", "c", "x86" (a listing of
- * machine code), "standalone" (a C file that needs
+ * machine code), "opencl" and "cuda" (programs for GPUs), "standalone" (a C file that needs
  * no library; its head has a program that calls it), "explain", "explain.json". Free with tn_string_free. */
 TN_API TN_CHECK tn_status tn_program_text(const tn_program *p, const char *stage, char **out_text);
 

@@ -18,6 +18,8 @@ tn_status tn_device_get_info(tn_ctx *ctx, int i, tn_device_info *out) {
     }
     device_opts o = { .mem = ctx->mem, .compiler = ctx->compiler, .cpu = ctx->cpu, .log = ctx->log, .log_ud = ctx->log_ud };
     device *d;
+    *out = (tn_device_info){ 0 }; /* who it is, also when it is not there */
+    memcpy(out->name, table[i]->name, strlen(table[i]->name) + 1);
     if (table[i]->open(&o, &d, &e)) return api_report(ctx, &e);
     device_caps caps = { 0 };
     table[i]->get_caps(d, &caps);

@@ -89,20 +89,39 @@ static void text_machine(text_job *j, const tn_program *p) {
     if (!emit_x86(p->plan, level, j->a, &code, &j->out, &reason)) str_addf(&j->out, "no machine code: %s\n", reason);
 }
 
+/* For the device of the program, or for a GPU as most are. */
+static void text_gpu(text_job *j, const tn_program *p, gpu_language language) {
+    target common = { .kind = TARGET_GPU,
+                      .vector_bytes = 16,
+                      .n_vector_regs = 64,
+                      .threads = 1,
+                      .l1_bytes = 32 << 10,
+                      .l2_bytes = 4 << 20,
+                      .group = 256,
+                      .group_bytes = 48 << 10,
+                      .grid = 128 << 10 };
+    emit_gpu(p->target.kind == TARGET_GPU ? p->plan : pipeline_run(p->graph, j->a, &p->opts, &common), language, &j->out);
+}
+
 static void make_text(void *arg) {
     text_job *j = arg;
     const tn_program *p = j->p;
+    bool cpu = p->target.kind == TARGET_CPU;
     str_init(&j->out, j->a);
     j->known = true;
     if (!strcmp(j->stage, "graph"))
         graph_print(graph_of(p), &j->out);
-    else if (!strcmp(j->stage, "c") && p->source)
+    else if (!strcmp(j->stage, "opencl") && p->plan)
+        text_gpu(j, p, GPU_OPENCL);
+    else if (!strcmp(j->stage, "cuda") && p->plan)
+        text_gpu(j, p, GPU_CUDA);
+    else if (!strcmp(j->stage, "c") && p->source && cpu)
         str_addn(&j->out, p->source, p->n_source);
-    else if (!strcmp(j->stage, "c") && p->plan)
+    else if (!strcmp(j->stage, "c") && p->plan && cpu)
         emit_c(p->plan, &p->target, &j->out);
-    else if (!strcmp(j->stage, "x86") && p->plan)
+    else if (!strcmp(j->stage, "x86") && p->plan && cpu)
         text_machine(j, p);
-    else if (!strcmp(j->stage, "standalone") && p->plan)
+    else if (!strcmp(j->stage, "standalone") && p->plan && cpu)
         emit_c_standalone(p->plan, &p->target, p->plan->g->name, &j->out);
     else if (!strcmp(j->stage, "kernels") && p->plan)
         for (int i = 0; i < p->plan->kernels.n; i++) {
@@ -131,7 +150,7 @@ tn_status tn_program_text(const tn_program *p, const char *stage, char **out_tex
     else if (!j.known)
         code = program_fail(p, TN_ERR_INVAL,
                             "tn_program_text: no stage \"%s\" in this program; stages are graph, plan, kernels, c, x86, "
-                            "standalone, explain, explain.json",
+                            "standalone, opencl, cuda, explain, explain.json",
                             stage);
     else if (!(*out_text = mem_strdup(p->ctx->mem, j.out.s)))
         code = program_fail(p, TN_ERR_NOMEM, "out of memory: a text of %zu bytes", j.out.n);
@@ -282,7 +301,7 @@ tn_status tn_run_n(tn_session *s, int64_t n_steps, const tn_binding *rings, int 
     }
     code = unbound(s);
     if (code || n_steps == 0) return code;
-    bool own_loop = !s->imm && !s->io_buf && s->p->opts.mode != TN_MODE_GRAPH;
+    bool own_loop = !s->imm && (!s->io_buf || s->p->dev->api->ring) && s->p->opts.mode != TN_MODE_GRAPH;
     return session_done(s, own_loop ? drive_session_run(s, n_steps) : run_steps(s, n_steps));
 }
 

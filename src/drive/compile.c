@@ -111,7 +111,12 @@ static void compile_half(job *j) {
     }
     p->plan = pipeline_run(p->graph, &p->arena, &p->opts, &p->target);
     str_init(&text, &p->arena);
-    if (!machine(p)) {
+    if (p->target.kind == TARGET_GPU) {
+        device_caps caps;
+        p->dev->api->get_caps(p->dev, &caps);
+        emit_gpu(p->plan, !strcmp(caps.code, "cuda") ? GPU_CUDA : GPU_OPENCL, &text);
+        p->code = arena_strdup(&p->arena, caps.code), p->source = text.s, p->n_source = text.n;
+    } else if (!machine(p)) {
         emit_c(p->plan, &p->target, &text);
         p->code = "c", p->source = text.s, p->n_source = text.n;
     }
@@ -141,10 +146,11 @@ static tn_status build(tn_program *p, err *e) {
     if (status) return status;
     p->stats.build_seconds = now_seconds() - start;
     p->stats.cache_hits = hit, p->stats.cache_misses = !hit;
-    if ((status = api->find(p->dev, p->module, "tn_main", &p->main_entry, e))) return status;
+    bool gpu = p->target.kind == TARGET_GPU; /* one entry for equal kernels, and none for all of them */
+    if (!gpu && (status = api->find(p->dev, p->module, "tn_main", &p->main_entry, e))) return status;
     for (int i = 0; i < p->plan->kernels.n; i++) {
         char name[32];
-        snprintf(name, sizeof name, "tn_kernel_%d", i);
+        snprintf(name, sizeof name, "tn_kernel_%d", gpu ? p->plan->kernels.at[i].code : i);
         if ((status = api->find(p->dev, p->module, name, &p->kernel_entry[i], e))) return status;
     }
     return TN_OK;
@@ -194,7 +200,11 @@ tn_status drive_compile_on(tn_ctx *ctx, device *dev, const graph *g, const tn_co
                           .n_vector_regs = caps.n_vector_regs,
                           .threads = caps.threads,
                           .l1_bytes = caps.l1_bytes,
-                          .l2_bytes = caps.l2_bytes };
+                          .l2_bytes = caps.l2_bytes,
+                          .kind = caps.gpu ? TARGET_GPU : TARGET_CPU,
+                          .group = caps.group,
+                          .group_bytes = caps.group_bytes,
+                          .grid = caps.grid };
     p->stats.threads = caps.threads;
     arena_init(&p->arena, ctx->mem, &p->gd);
     tn_status status = guarded(&(job){ p, g, e });

@@ -40,6 +40,7 @@ struct tn_session {
     void **bound;          /* [n_io] host pointers; NULL = an input that is not bound yet */
     void **spare;          /* [n_io] memory of outputs that nobody bound, and an address for inputs without bytes */
     buffer **io_buf;       /* [n_io] device memory, on devices that cannot use host pointers; else NULL */
+    size_t *io_room;       /* [n_io] its bytes: more than one batch of a ring */
     int64_t *trace;        /* [n_io] steps bound by tn_session_bind_trace, or 0 */
     struct immediate *imm; /* immediate programs: */
     void **at, **own;      /* [graph.nodes.n] where each value is; memory of this session */

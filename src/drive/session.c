@@ -23,17 +23,35 @@ static tn_status init_state(tn_session *s) {
     return code;
 }
 
+static tn_status launch_kernel(tn_session *s, int i) {
+    const tn_program *p = s->p;
+    const pkernel *pk = &p->plan->kernels.at[i];
+    const kernel *k = pk->k;
+    device_launch what = { .entry = p->kernel_entry[i], .parallel = k->par_var >= 0, .group = k->group, .groups = k->groups };
+    if (!k->group) return p->dev->api->launch(s->list, &what, &s->err);
+    device_arg *args = mem_alloc(p->ctx->mem, (size_t)(k->bufs.n + 1) * sizeof *args);
+    if (!args) return err_set(&s->err, TN_ERR_NOMEM, "out of memory: a session");
+    for (int b = 0; b < k->bufs.n; b++) {
+        if (kbuf_is_local(&k->bufs.at[b])) continue;
+        const pbuf *pb = &p->plan->bufs.at[pk->args[b].buf];
+        args[what.n_args++] = (device_arg){ pb->slot, (size_t)pb->offset };
+    }
+    what.args = args;
+    tn_status code = p->dev->api->launch(s->list, &what, &s->err);
+    mem_free(p->ctx->mem, args, (size_t)(k->bufs.n + 1) * sizeof *args);
+    return code;
+}
+
 static tn_status record(tn_session *s) {
     tn_program *p = s->p;
     const device_api *api = p->dev->api;
     err *e = &s->err;
     tn_status code = api->record(p->dev, SLOT_IO + p->plan->io.n, &s->list, e);
     if (code) return code;
-    if (p->opts.mode == TN_MODE_GRAPH)
-        for (int i = 0; i < p->plan->kernels.n && !code; i++)
-            code = api->launch(s->list, p->kernel_entry[i], p->plan->kernels.at[i].k->par_var >= 0, e);
+    if (p->opts.mode == TN_MODE_GRAPH || !p->main_entry)
+        for (int i = 0; i < p->plan->kernels.n && !code; i++) code = launch_kernel(s, i);
     else
-        code = api->launch(s->list, p->main_entry, p->parallel, e);
+        code = api->launch(s->list, &(device_launch){ .entry = p->main_entry, .parallel = p->parallel }, e);
     if (!code) code = api->seal(s->list, e);
     if (code) return code;
     api->bind(s->list, SLOT_TEMP, s->temp, 0);
@@ -60,6 +78,7 @@ static tn_status take_slots(tn_session *s) {
     if (!code) code = take(s, n, sizeof *s->trace, &s->trace);
     if (!code) code = take(s, 2 * n + 1, sizeof *s->ring, &s->ring);
     if (!code && !caps.host_memory) code = take(s, n, sizeof *s->io_buf, &s->io_buf);
+    if (!code && !caps.host_memory) code = take(s, n, sizeof *s->io_room, &s->io_room);
     for (size_t i = 0; i < n && !code; i++) {
         s->ring[n + i] = 1;
         if ((p->io[i].is_output || !p->io[i].bytes) && !(s->spare[i] = mem_alloc(p->ctx->mem, (size_t)p->io[i].bytes)))
@@ -67,6 +86,7 @@ static tn_status take_slots(tn_session *s) {
                            p->io[i].name);
         s->bound[i] = s->spare[i];
         if (!code && s->io_buf) code = p->dev->api->alloc(p->dev, (size_t)p->io[i].bytes, &s->io_buf[i], &s->err);
+        if (!code && s->io_buf) s->io_room[i] = (size_t)p->io[i].bytes;
     }
     return code;
 }
@@ -105,11 +125,35 @@ void drive_session_free(tn_session *s) {
     for (size_t i = 0; s->io_buf && i < n; i++)
         if (s->io_buf[i]) p->dev->api->free(p->dev, s->io_buf[i]);
     mem_free(m, s->io_buf, n * sizeof *s->io_buf);
+    mem_free(m, s->io_room, n * sizeof *s->io_room);
     mem_free(m, s->bound, n * sizeof *s->bound);
     mem_free(m, s->spare, n * sizeof *s->spare);
     mem_free(m, s->trace, n * sizeof *s->trace);
     mem_free(m, s->ring, (2 * n + 1) * sizeof *s->ring);
     mem_free(m, s, sizeof *s);
+}
+
+/* Bytes of input or output i that a run of so many steps reads or writes. */
+static size_t io_bytes(const tn_session *s, int i, int64_t steps) {
+    int64_t length = s->ring[s->p->n_io + i];
+    if (steps == 1 || !s->ring[i]) return (size_t)s->p->io[i].bytes;
+    return (size_t)s->p->io[i].bytes * (size_t)(length < steps ? length : steps);
+}
+
+/* Room for a ring on the device. */
+static tn_status make_room(tn_session *s, int i, int64_t steps) {
+    tn_program *p = s->p;
+    size_t need = io_bytes(s, i, steps);
+    buffer *b;
+    if (need > s->io_room[i]) {
+        tn_status code = p->dev->api->alloc(p->dev, need, &b, &s->err);
+        if (code) return code;
+        p->dev->api->free(p->dev, s->io_buf[i]);
+        s->io_buf[i] = b, s->io_room[i] = need;
+        p->dev->api->bind(s->list, SLOT_IO + i, b, 0);
+    }
+    if (p->dev->api->ring) p->dev->api->ring(s->list, SLOT_IO + i, steps > 1 ? (size_t)s->ring[i] : 0, s->ring[p->n_io + i]);
+    return TN_OK;
 }
 
 /* Devices that cannot read host memory: inputs go up before the run, outputs come down after it. */
@@ -119,12 +163,14 @@ static tn_status run_remote(tn_session *s, int64_t steps) {
     err *e = &s->err;
     tn_status code = TN_OK;
     uint64_t ticket;
-    for (int i = 0; i < p->n_io && !code; i++)
-        if (!p->io[i].is_output) code = api->upload(p->dev, s->io_buf[i], 0, s->bound[i], (size_t)p->io[i].bytes, e);
+    for (int i = 0; i < p->n_io && !code; i++) {
+        code = make_room(s, i, steps);
+        if (!p->io[i].is_output && !code) code = api->upload(p->dev, s->io_buf[i], 0, s->bound[i], io_bytes(s, i, steps), e);
+    }
     if (!code) code = api->submit(s->list, steps, &ticket, e);
     if (!code) code = api->wait(p->dev, ticket, e);
     for (int i = 0; i < p->n_io && !code; i++)
-        if (p->io[i].is_output) code = api->download(p->dev, s->io_buf[i], 0, s->bound[i], (size_t)p->io[i].bytes, e);
+        if (p->io[i].is_output) code = api->download(p->dev, s->io_buf[i], 0, s->bound[i], io_bytes(s, i, steps), e);
     return code;
 }
 

@@ -3,7 +3,7 @@
  * Everything is written once as a template over the lane count (@ stands for it) and the element type, and printed for the lane
  * counts in use. Functions of one lane are plain scalars, so that the same expressions serve both. Names: WORD_<type>x<lanes>,
  * such as SEL_f32x8. Functions of f32 are those of functions.def; of f64 they call libm lane by lane. */
-#include "emit/emit.h"
+#include "emit/clike.h"
 #include "emit/functions.h"
 
 #include <math.h>
@@ -46,9 +46,9 @@ static const char vector_base[] = "INL $x@ K_$x@(` c) { return c - ($x@){ 0 }; }
                                   "INL i32x@ LE_$x@($x@ a, $x@ b) { return __builtin_convertvector(a <= b, i32x@); }\n"
                                   "INL i32x@ EQ_$x@($x@ a, $x@ b) { return __builtin_convertvector(a == b, i32x@); }\n"
                                   "INL i32x@ NE_$x@($x@ a, $x@ b) { return __builtin_convertvector(a != b, i32x@); }\n";
+static const char scalar_memory[] = "INL $x1 LD_$x1(const ` *p) { return *p; }\n"
+                                    "INL void ST_$x1(` *p, $x1 v) { *p = v; }\n";
 static const char scalar_base[] = "INL $x1 K_$x1(` c) { return c; }\n"
-                                  "INL $x1 LD_$x1(const ` *p) { return *p; }\n"
-                                  "INL void ST_$x1(` *p, $x1 v) { *p = v; }\n"
                                   "INL i32x1 LT_$x1($x1 a, $x1 b) { return -(a < b); }\n"
                                   "INL i32x1 LE_$x1($x1 a, $x1 b) { return -(a <= b); }\n"
                                   "INL i32x1 EQ_$x1($x1 a, $x1 b) { return -(a == b); }\n"
@@ -67,7 +67,7 @@ static const char vector_int[] =
 static const char mask_ops[] = "INL i32x@ NOT_i32x@(i32x@ x) { return ~x; }\n";
 static const char int_ops[] =
     "INL $x@ ABS_$x@($x@ x) { return SEL_$x@(LT_$x@(x, K_$x@(0)), ($x@)(-(u#Wx@)x), x); }\n"
-    "INL ` idiv_$x@(` a, ` b) { return b == 0 ? 0 : b == -1 ? (`)(0 - (unsigned long long)a) : a / b; }\n"
+    "INL ` idiv_$x@(` a, ` b) { return b == 0 ? 0 : b == -1 ? (`)(0 - (uint64_t)a) : a / b; }\n"
     "INL ` imod_$x@(` a, ` b) { ` r = b == 0 || b == -1 ? 0 : a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }\n";
 static const char float_ops[] =
     "INL $x@ ABS_$x@($x@ x) { return FROM_$x@(BITS_$x@(x) & #ABS); }\n"
@@ -104,7 +104,7 @@ static const char narrow_scalar[] =
     "INL void STu8_x1(uint8_t *p, i32x1 v) { *p = (uint8_t)v; }\nINL void STu16_x1(uint16_t *p, i32x1 v) { *p = (uint16_t)v; "
     "}\n";
 
-static const char random_text[] = "static float random_at(int64_t counter, int64_t stream, int64_t i) {\n"
+static const char random_text[] = "INL float random_at(int64_t counter, int64_t stream, int64_t i) {\n"
                                   "    uint32_t c0 = (uint32_t)i, c1 = (uint32_t)((uint64_t)i >> 32), c2 = (uint32_t)stream, "
                                   "c3 = (uint32_t)((uint64_t)stream >> 32);\n"
                                   "    uint32_t k0 = (uint32_t)counter, k1 = (uint32_t)((uint64_t)counter >> 32);\n"
@@ -200,30 +200,14 @@ static const struct {
     const char *word, *f32, *f64;
     int arity;
 } libm[] = {
-    { "SQRT", "__builtin_sqrtf", "__builtin_sqrt", 1 },
-    { "EXP", NULL, "m_exp", 1 },
-    { "LOG", NULL, "m_log", 1 },
-    { "LOG1P", NULL, "m_log1p", 1 },
-    { "EXPM1", NULL, "m_expm1", 1 },
-    { "SIN", NULL, "m_sin", 1 },
-    { "COS", NULL, "m_cos", 1 },
-    { "TAN", NULL, "m_tan", 1 },
-    { "ASIN", NULL, "m_asin", 1 },
-    { "ACOS", NULL, "m_acos", 1 },
-    { "ATAN", NULL, "m_atan", 1 },
-    { "SINH", NULL, "m_sinh", 1 },
-    { "COSH", NULL, "m_cosh", 1 },
-    { "TANH", NULL, "m_tanh", 1 },
-    { "ASINH", NULL, "m_asinh", 1 },
-    { "ACOSH", NULL, "m_acosh", 1 },
-    { "ATANH", NULL, "m_atanh", 1 },
-    { "ERF", NULL, "m_erf", 1 },
-    { "POW", NULL, "m_pow", 2 },
-    { "MOD", NULL, "fmod_", 2 },
-    { "LIBM_SIN", "m_sinf", NULL, 1 },
-    { "LIBM_COS", "m_cosf", NULL, 1 },
-    { "LIBM_TAN", "m_tanf", NULL, 1 },
-    { "LIBM_MOD", "m_fmodf", NULL, 2 },
+    { "SQRT", "m_sqrtf", "m_sqrt", 1 }, { "EXP", NULL, "m_exp", 1 },       { "LOG", NULL, "m_log", 1 },
+    { "LOG1P", NULL, "m_log1p", 1 },    { "EXPM1", NULL, "m_expm1", 1 },   { "SIN", NULL, "m_sin", 1 },
+    { "COS", NULL, "m_cos", 1 },        { "TAN", NULL, "m_tan", 1 },       { "ASIN", NULL, "m_asin", 1 },
+    { "ACOS", NULL, "m_acos", 1 },      { "ATAN", NULL, "m_atan", 1 },     { "SINH", NULL, "m_sinh", 1 },
+    { "COSH", NULL, "m_cosh", 1 },      { "TANH", NULL, "m_tanh", 1 },     { "ASINH", NULL, "m_asinh", 1 },
+    { "ACOSH", NULL, "m_acosh", 1 },    { "ATANH", NULL, "m_atanh", 1 },   { "ERF", NULL, "m_erf", 1 },
+    { "POW", NULL, "m_pow", 2 },        { "MOD", NULL, "fmod_", 2 },       { "LIBM_SIN", "m_sinf", NULL, 1 },
+    { "LIBM_COS", "m_cosf", NULL, 1 },  { "LIBM_TAN", "m_tanf", NULL, 1 }, { "LIBM_MOD", "m_fmodf", NULL, 2 },
 };
 
 /* Whether an op in use has this word in its expression, or in that of a function that it calls. */
@@ -235,8 +219,12 @@ static bool word_used(const prelude_needs *needs, const char *word) {
     return false;
 }
 
-static void f32_function(const function *f, int lanes, str *out) {
+static void f32_function(const function *f, int lanes, const clike_language *l, str *out) {
     bool fma = !strcmp(f->word, "FMA");
+    if (fma && l->gpu) {
+        str_addf(out, "INL f32x1 FMA_f32x1(f32x1 x, f32x1 y, f32x1 z) { return %s(x, y, z); }\n", l->fma[0]);
+        return;
+    }
     if (fma)
         str_addf(out,
                  "#if defined(__FMA__) || defined(__aarch64__)\nINL f32x%d FMA_f32x%d(f32x%d x, f32x%d y, f32x%d z) { return x "
@@ -246,7 +234,7 @@ static void f32_function(const function *f, int lanes, str *out) {
     if (fma) str_add(out, "#endif\n");
 }
 
-static void functions(const prelude_needs *needs, int lanes, const elem *e, str *out) {
+static void functions(const prelude_needs *needs, const clike_language *l, int lanes, const elem *e, str *out) {
     bool f32 = !strcmp(e->name, "f32");
     if (!e->is_float) {
         fill(out, int_ops, lanes, e);
@@ -277,12 +265,12 @@ static void functions(const prelude_needs *needs, int lanes, const elem *e, str 
     fill(out, f32_ops, lanes, e);
     if (lanes == 8) str_add(out, "#endif\n");
     for (int i = 0; i < function_count(); i++)
-        if (needs->half || word_used(needs, function_at(i)->word)) f32_function(function_at(i), lanes, out);
+        if (needs->half || word_used(needs, function_at(i)->word)) f32_function(function_at(i), lanes, l, out);
 }
 
-static void types(const prelude_needs *needs, int lanes, str *out) {
+static void types(const prelude_needs *needs, int lanes, bool gpu, str *out) {
     for (size_t i = 0; i < COUNT_OF(elems); i++) {
-        (void)needs;
+        if (gpu && !needs->f64 && !strcmp(elems[i].name, "f64")) continue;
         fill(out, lanes > 1 ? vector_type : scalar_type, lanes, &elems[i]);
     }
     fill(out, lanes > 1 ? unsigned_vectors : unsigned_scalars, lanes, NULL);
@@ -297,7 +285,11 @@ static bool elem_used(const prelude_needs *needs, const elem *e) {
 static void declare_libm(const prelude_needs *needs, str *out) {
     str_add(out, "#define LABEL_(x) #x\n#define LABEL(x) LABEL_(x)\n");
     for (size_t i = 0; i < COUNT_OF(libm); i++) {
-        if (!word_used(needs, libm[i].word) || !strcmp(libm[i].word, "SQRT")) continue;
+        if (!word_used(needs, libm[i].word)) continue;
+        if (!strcmp(libm[i].word, "SQRT")) { /* this one the compiler may know */
+            str_add(out, "#define m_sqrtf __builtin_sqrtf\n#define m_sqrt __builtin_sqrt\n");
+            continue;
+        }
         for (int f64 = 0; f64 < 2; f64++) {
             const char *type = f64 ? "double" : "float", *fn = f64 ? libm[i].f64 : libm[i].f32;
             if (!fn) continue;
@@ -308,15 +300,34 @@ static void declare_libm(const prelude_needs *needs, str *out) {
     }
 }
 
-void emit_prelude(const prelude_needs *needs, str *out) {
-    str_add(out, common);
-    declare_libm(needs, out);
+/* The functions that the language of a GPU has. */
+static void name_math(const prelude_needs *needs, const clike_language *l, str *out) {
+    for (size_t i = 0; i < COUNT_OF(libm); i++) {
+        if (!word_used(needs, libm[i].word)) continue;
+        const char *f32 = libm[i].f32, *f64 = libm[i].f64;
+        if (f64 && !strcmp(libm[i].word, "MOD")) f64 = "m_fmod";
+        if (f32) str_addf(out, "#define %s %.*s%s\n", f32, (int)strlen(f32) - 3, f32 + 2, l->math_end);
+        if (f64 && needs->f64) str_addf(out, "#define %s %s\n", f64, f64 + 2);
+    }
+}
+
+void emit_prelude(const prelude_needs *needs, const clike_language *l, str *out) {
+    if (l->gpu) {
+        str_add(out, l->head);
+        if (needs->f64) str_add(out, l->head_f64);
+        str_addf(out, "#define BARRIER %s\n", l->barrier);
+        name_math(needs, l, out);
+    } else {
+        str_add(out, common);
+        declare_libm(needs, out);
+    }
     if (word_used(needs, "MOD")) {
-        str_add(out, "INL double fmod_(double a, double b) { double r = m_fmod(a, b); return r != 0 && (r < 0) != (b < "
-                     "0) ? r + b : r; }\n");
+        if (needs->f64 || !l->gpu)
+            str_add(out, "INL double fmod_(double a, double b) { double r = m_fmod(a, b); return r != 0 && (r < 0) != (b < "
+                         "0) ? r + b : r; }\n");
     }
     for (int lanes = 1; lanes <= 64; lanes *= 2)
-        if (needs->lanes[lanes]) types(needs, lanes, out);
+        if (needs->lanes[lanes]) types(needs, lanes, l->gpu, out);
     for (int lanes = 1; lanes <= 64; lanes *= 2) {
         if (!needs->lanes[lanes]) continue;
         for (size_t i = 0; i < COUNT_OF(elems); i++) {
@@ -327,12 +338,13 @@ void emit_prelude(const prelude_needs *needs, str *out) {
             if (blend) str_add(out, blend8);
             if (lanes > 1) fill(out, e->is_float ? vector_float : vector_int, lanes, e);
             if (blend) str_add(out, "#endif\n");
-            if (lanes == 1 && e->is_float) fill(out, scalar_float, 1, e);
+            if (lanes == 1 && !l->gpu) fill(out, scalar_memory, 1, e);
+            if (lanes == 1 && e->is_float && !l->gpu) fill(out, scalar_float, 1, e);
         }
         fill(out, mask_ops, lanes, NULL);
-        fill(out, lanes > 1 ? narrow_vector : narrow_scalar, lanes, NULL);
+        if (!l->gpu) fill(out, lanes > 1 ? narrow_vector : narrow_scalar, lanes, NULL);
         for (size_t i = 0; i < COUNT_OF(elems); i++)
-            if (elem_used(needs, &elems[i])) functions(needs, lanes, &elems[i], out);
+            if (elem_used(needs, &elems[i])) functions(needs, l, lanes, &elems[i], out);
     }
     if (needs->random) str_add(out, random_text);
 }

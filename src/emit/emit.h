@@ -32,6 +32,12 @@ bool emit_x86(const plan *p, x86_level level, arena *a, machine_code *out, str *
 /* Whether there is code for an instruction set as device_caps.isa names it, and at which level. */
 bool emit_x86_level(const char *isa, x86_level *out);
 
+/* gpu.c: the whole plan as one program for GPUs, with an entry tn_kernel_<i> for each kernel that is the first of its code. An
+ * entry takes its buffers in the order of kernel.bufs, local ones left out: pointers in CUDA C, a base and a distance in bytes
+ * (ulong) each in OpenCL C. It is launched as kernel.groups groups of kernel.group threads. */
+typedef enum gpu_language { GPU_OPENCL, GPU_CUDA } gpu_language;
+void emit_gpu(const plan *p, gpu_language language, str *out);
+
 /* c.c, shared by both. */
 void emit_c_kernels(const plan *p, const target *t, str *out);
 
@@ -43,7 +49,8 @@ typedef struct prelude_needs {
 } prelude_needs;
 /* c_prune.c: of `definitions` only what `code` needs. */
 void emit_pruned(const str *definitions, const str *code, str *out);
-void emit_prelude(const prelude_needs *needs, str *out);
+struct clike_language;
+void emit_prelude(const prelude_needs *needs, const struct clike_language *l, str *out);
 /* A float literal of the type (TN_F32 or TN_F64) that reads back exactly, whatever the host's locale. */
 void emit_float(str *out, tn_dtype t, double v);
 

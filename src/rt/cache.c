@@ -261,6 +261,27 @@ void cache_drop(cache *c, code *m) {
 
 void *code_symbol(const code *m, const char *name) { return dlsym(m->handle, name); }
 
+static void count(cache *c, uint64_t *counter) {
+    pthread_mutex_lock(&c->lock);
+    ++*counter;
+    pthread_mutex_unlock(&c->lock);
+}
+
+bool cache_load_blob(cache *c, const cache_key *k, unsigned char **out_image, size_t *out_size) {
+    if (!c->disk || !disk_load(c->disk, k, out_image, out_size)) return false;
+    count(c, &c->counts.disk_hits);
+    return true;
+}
+void cache_free_blob(cache *c, unsigned char *image, size_t size) { mem_free(c->mem, image, size); }
+void cache_store_blob(cache *c, const cache_key *k, const unsigned char *image, size_t size) {
+    count(c, &c->counts.builds);
+    if (c->disk) disk_store(c->disk, k, image, size);
+}
+bool cache_keeps_blobs(const cache *c) { return c->disk && disk_writable(c->disk); }
+void cache_remove_blob(cache *c, const cache_key *k) {
+    if (c->disk) disk_remove(c->disk, k);
+}
+
 void cache_get_counts(cache *c, cache_counts *out) {
     pthread_mutex_lock(&c->lock);
     *out = c->counts;

@@ -39,6 +39,14 @@ tn_status cache_get(cache *c, const cache_key *k, bool fresh, cache_build_fn bui
 void cache_drop(cache *c, code *m);                 /* NULL is fine */
 void *code_symbol(const code *m, const char *name); /* NULL when there is none */
 
+/* Images that a device loads by itself. The bytes are to be freed with cache_free_blob; false when there are none. */
+bool cache_load_blob(cache *c, const cache_key *k, unsigned char **out_image, size_t *out_size);
+void cache_free_blob(cache *c, unsigned char *image, size_t size);
+/* What was built. Without a disk only its number is kept: see cache_keeps_blobs. */
+void cache_store_blob(cache *c, const cache_key *k, const unsigned char *image, size_t size);
+bool cache_keeps_blobs(const cache *c); /* else making one is in vain */
+void cache_remove_blob(cache *c, const cache_key *k); /* intact, but the device did not take it */
+
 typedef struct cache_counts {
     uint64_t modules, bytes; /* loaded now */
     uint64_t memory_hits, disk_hits, builds;

@@ -303,10 +303,10 @@ static tn_status add_op(list *l, const op *o, err *e) {
     l->ops[l->n_ops++] = *o;
     return TN_OK;
 }
-static tn_status cpu_launch(list *l, void *entry, bool parallel, err *e) {
-    if (!entry) return err_set(e, TN_ERR_INVAL, "a launch without an entry");
-    op o = { .parallel = parallel && pool_threads(l->dev->pool) > 1 };
-    memcpy(&o.entry, &entry, sizeof entry); /* POSIX's way from dlsym to a function pointer */
+static tn_status cpu_launch(list *l, const device_launch *what, err *e) {
+    if (!what->entry) return err_set(e, TN_ERR_INVAL, "a launch without an entry");
+    op o = { .parallel = what->parallel && pool_threads(l->dev->pool) > 1 };
+    memcpy(&o.entry, &what->entry, sizeof what->entry); /* POSIX's way from dlsym to a function pointer */
     return add_op(l, &o, e);
 }
 static tn_status cpu_copy(list *l, int dst_slot, size_t dst_offset, int src_slot, size_t src_offset, size_t size, err *e) {

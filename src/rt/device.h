@@ -43,14 +43,33 @@ typedef struct device_caps {
     char name[64];    /* "cpu" */
     char detail[256]; /* "AMD EPYC, avx2, 2 threads" */
     char isa[16];     /* cpu: "avx512", "avx2", "sse2", "neon", "generic" */
-    char code[16];    /* cpu: how programs become code: an isa (see load), or "c" (see build) */
+    char code[16];    /* how programs become code: an isa (see load), or the language of build: "c", "opencl" */
     bool host_memory; /* slots may be bound to host pointers directly */
     int threads;
     int vector_bytes; /* widest useful vector */
     int n_vector_regs;
     int64_t l1_bytes, l2_bytes, l3_bytes; /* data caches of one core; l3 shared */
+    bool gpu;                             /* code runs in groups of threads; what follows says how many */
+    int group;                            /* most threads of a group, a power of two */
+    int64_t group_bytes;                  /* fast memory of a group */
+    int64_t grid;                         /* threads that keep the device busy */
     uint64_t id;                          /* part of every cache key: what code built for this device depends on */
 } device_caps;
+
+/* Where an argument of a kernel begins: bytes from what is bound to a slot. */
+typedef struct device_arg {
+    int slot;
+    size_t offset;
+} device_arg;
+/* What runs. CPU code finds the slots by itself; entries for GPUs take arguments, and a shape. */
+typedef struct device_launch {
+    void *entry;
+    bool parallel;          /* CPU: all threads of the pool enter it */
+    int group;              /* GPU: threads of a group */
+    int64_t groups;         /* GPU: may be 0 */
+    const device_arg *args; /* GPU: [n_args], copied */
+    int n_args;
+} device_launch;
 
 /* One launch argument table: slot k of a list is a base pointer; entries address slots by index with literal offsets. */
 typedef struct device_api {
@@ -75,11 +94,14 @@ typedef struct device_api {
     tn_status (*find)(device *d, module *m, const char *entry, void **out_entry, err *e);
 
     tn_status (*record)(device *d, int n_slots, list **out, err *e);
-    tn_status (*launch)(list *l, void *entry, bool parallel, err *e); /* parallel: all threads of the pool enter it */
+    tn_status (*launch)(list *l, const device_launch *what, err *e);
     tn_status (*copy)(list *l, int dst_slot, size_t dst_offset, int src_slot, size_t src_offset, size_t size, err *e);
     tn_status (*seal)(list *l, err *e);
     void (*bind)(list *l, int slot, buffer *b, size_t offset);
     void (*bind_host)(list *l, int slot, void *ptr); /* only with caps.host_memory */
+    /* In a submit of several steps, step i finds what is bound to the slot (i % length) * stride bytes further on. NULL where
+     * generated code does that. */
+    void (*ring)(list *l, int slot, size_t stride, int64_t length);
     void (*discard)(list *l);
 
     /* Refused unless the list is sealed and every slot is bound. On the CPU submit runs the list before it returns, allocates
@@ -95,7 +117,7 @@ struct device {
     const device_api *api;
 };
 
-extern const device_api device_cpu, device_null;
+extern const device_api device_cpu, device_opencl, device_null;
 const device_api *const *device_table(int *out_n); /* rt/devices.c */
 
 /* What generated CPU code sees (the C emitter prints the same declarations into its text):

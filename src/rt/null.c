@@ -166,12 +166,12 @@ static tn_status null_record(device *base, int n_slots, list **out, err *e) {
 static tn_status check_open(const list *l, err *e) {
     return l->sealed ? err_set(e, TN_ERR_INVAL, "the list is sealed: nothing can be added to it") : TN_OK;
 }
-static tn_status null_launch(list *l, void *entry, bool parallel, err *e) {
-    if (!entry) return err_set(e, TN_ERR_INVAL, "a launch without an entry");
+static tn_status null_launch(list *l, const device_launch *what, err *e) {
+    if (!what->entry) return err_set(e, TN_ERR_INVAL, "a launch without an entry");
     tn_status st = check_open(l, e);
     if (st) return st;
     l->launches++;
-    l->parallel_launches += parallel;
+    l->parallel_launches += what->parallel;
     return TN_OK;
 }
 static tn_status null_copy(list *l, int dst_slot, size_t dst_offset, int src_slot, size_t src_offset, size_t size, err *e) {

@@ -58,6 +58,8 @@ static bool agrees(graph *g, run *r) {
     double **bound = bound_graph(g, &a, want);
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     o.mode = r->c.mode, o.fusion = r->c.fusion, o.threads = r->c.threads, o.no_passes = r->c.no_passes, o.check = 1;
+    o.device = test_device();
+    if (!test_device_is_cpu()) o.threads = 0;
     if (drive_compile(r->ctx, g, &o, &p) || tn_session_new(p, &s)) {
         snprintf(r->text, sizeof r->text, "%s", tn_ctx_error(r->ctx));
         goto done;

@@ -227,6 +227,8 @@ static void run_cases(cases *c, int n_how, const values *how) {
         tn_compile_opts o = TN_COMPILE_DEFAULTS;
         o.mode = configs[k].mode, o.fusion = configs[k].fusion, o.threads = configs[k].threads,
         o.no_passes = configs[k].no_passes;
+        o.device = test_device();
+        if (!test_device_is_cpu()) o.threads = 0;
         if (drive_compile(c->ctx, c->g, &o, &p[k])) fail_msg("%s: %s", configs[k].name, tn_ctx_error(c->ctx));
     }
     for (int h = 0; h < n_how; h++) {

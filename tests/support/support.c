@@ -7,6 +7,12 @@
 
 tn_config test_config(void) { return (tn_config){ .struct_size = sizeof(tn_config), .cpu = getenv("TENON_CPU") }; }
 
+const char *test_device(void) {
+    const char *name = getenv("TENON_DEVICE");
+    return name && *name ? name : "cpu";
+}
+bool test_device_is_cpu(void) { return !strcmp(test_device(), "cpu"); }
+
 tn_ctx *test_ctx(void) {
     tn_config cfg = test_config();
     return tn_ctx_new(&cfg);

@@ -18,6 +18,10 @@
 
 tn_config test_config(void);
 tn_ctx *test_ctx(void); /* of test_config */
+/* The device to compile for, by TENON_DEVICE of the environment: the tests with the label `devices` are the conformance suite
+ * of all of them. */
+const char *test_device(void);
+bool test_device_is_cpu(void);
 
 /* ---- scope: an arena and a guard round the body of a test ---- */
 

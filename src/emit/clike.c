@@ -1,0 +1,815 @@
+/* clike.c - instructions as statements of the languages that look like C: one statement an instruction.
+ *
+ * In: kernels in the second form, and the row of a language in the table below. Out: the bodies of functions, and the
+ * vocabulary they are written in. c.c and gpu.c write what stands around them. Vectors, tiles and unrolling are explicit, so a
+ * compiler is asked for no more than register allocation and scheduling. No identifier comes from the user's graph. */
+#include "emit/clike.h"
+#include "emit/functions.h"
+
+#include <math.h>
+
+/* ---- languages ---- */
+
+#define GPU_TYPES                                                                                                              \
+    "typedef unsigned char uint8_t; typedef signed char int8_t; typedef unsigned short uint16_t; typedef int int32_t;\n"       \
+    "typedef unsigned int uint32_t;\n"
+
+const clike_language clike_c = {
+    .name = "c", .index = "int64_t", .index_end = "L", .unsigned_index = "uint64_t", .unsigned_end = "ULL", .wide_end = "LL"
+};
+const clike_language clike_opencl = {
+    .name = "opencl",
+    .gpu = true,
+    .index = "int",
+    .index_end = "",
+    .unsigned_index = "uint",
+    .unsigned_end = "u",
+    .wide_end = "L",
+    .head =
+        GPU_TYPES "typedef long int64_t; typedef ulong uint64_t;\n#pragma OPENCL FP_CONTRACT OFF\n#define INL static inline\n"
+                  "#define BITS_f32x1(x) as_int(x)\n#define FROM_f32x1(x) as_float(x)\n",
+    .head_f64 = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n#define BITS_f64x1(x) as_long(x)\n"
+                "#define FROM_f64x1(x) as_double(x)\n",
+    .fma = { "fma", "fma" },
+    .math_end = "",
+    .barrier = "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
+    .thread = "get_local_id(0)",
+    .group = "get_group_id(0)",
+    .kernel = "__kernel __attribute__((reqd_work_group_size(%d, 1, 1))) void %s(",
+    .global = "__global ",
+    .shared = "__local ",
+    .restricted = "restrict",
+    .offsets = true,
+};
+const clike_language clike_cuda = {
+    .name = "cuda",
+    .gpu = true,
+    .index = "int",
+    .index_end = "",
+    .unsigned_index = "unsigned",
+    .unsigned_end = "u",
+    .wide_end = "LL",
+    .head = GPU_TYPES "typedef long long int64_t; typedef unsigned long long uint64_t;\n"
+                      "#define INL static __device__ __forceinline__\n"
+                      "#define BITS_f32x1(x) __float_as_int(x)\n#define FROM_f32x1(x) __int_as_float(x)\n",
+    .head_f64 = "#define BITS_f64x1(x) __double_as_longlong(x)\n#define FROM_f64x1(x) __longlong_as_double(x)\n",
+    .fma = { "__fmaf_rn", "__fma_rn" },
+    .math_end = "f",
+    .barrier = "__syncthreads();",
+    .thread = "threadIdx.x",
+    .group = "blockIdx.x",
+    .kernel = "extern \"C\" __global__ void __launch_bounds__(%d) %s(",
+    .global = "",
+    .shared = "__shared__ ",
+    .restricted = "__restrict__",
+};
+
+static const char *reg_type(tn_dtype t) { return t == TN_F32 ? "f32" : t == TN_F64 ? "f64" : t == TN_I64 ? "i64" : "i32"; }
+const char *clike_memory_type(tn_dtype t) {
+    static const char *const names[TN_N_DTYPES] = { "float",   "double",  "uint16_t", "uint16_t", "int8_t",
+                                                    "int32_t", "int64_t", "uint8_t",  "uint8_t" };
+    return names[t];
+}
+
+static void need(clike *e, tn_dtype t, int lanes) {
+    e->needs.lanes[lanes] = true;
+    e->needs.f64 |= t == TN_F64;
+    e->needs.i64 |= t == TN_I64 || t == TN_F64;
+}
+
+static void line(clike *e) {
+    for (int i = 0; i < e->indent; i++) str_add(e->out, "    ");
+}
+
+/* ---- indices ---- */
+
+static void print_affine(clike *e, affine x, int64_t extra) {
+    bool any = false;
+    for (int i = 0; i < x.n; i++) {
+        kterm t = x.t[i];
+        if (t.coef == 1)
+            str_addf(e->out, "%si%d", any ? " + " : "", t.var);
+        else
+            str_addf(e->out, "%si%d * %lld%s", any ? " + " : "", t.var, (long long)t.coef, e->index_end);
+        any = true;
+    }
+    int64_t base = x.base + extra;
+    if (!any)
+        str_addf(e->out, "%lld%s", (long long)base, e->index_end);
+    else if (base)
+        str_addf(e->out, " %c %lld%s", base < 0 ? '-' : '+', (long long)(base < 0 ? -base : base), e->index_end);
+}
+
+static void print_not_finite(clike *e, tn_dtype t, double f) {
+    if (t == TN_F64)
+        str_addf(e->out, "FROM_f64x1(0x%s%s)",
+                 isnan(f) ? "7ff8000000000000"
+                 : f > 0  ? "7ff0000000000000"
+                          : "fff0000000000000",
+                 e->l->wide_end);
+    else
+        str_addf(e->out, "FROM_f32x1(0x%s)", isnan(f) ? "7fc00000" : f > 0 ? "7f800000" : "ff800000");
+}
+
+static void print_value(clike *e, tn_dtype t, double f, int64_t i) {
+    if (t == TN_I64)
+        str_addf(e->out, i == INT64_MIN ? "(%lld%s - 1)" : "%lld%s", (long long)(i == INT64_MIN ? i + 1 : i), e->l->wide_end);
+    else if (t == TN_I32)
+        str_addf(e->out, i == INT32_MIN ? "(-2147483647 - 1)" : "%lld", (long long)i);
+    else if (e->l->gpu && !isfinite(f)) /* these languages have no word for it that all compilers know */
+        print_not_finite(e, t, f);
+    else
+        emit_float(e->out, t == TN_F64 ? TN_F64 : TN_F32, f);
+}
+
+static void print_operand(clike *e, reg r, int lanes) {
+    const kins *in = &e->k->ins.at[r];
+    if (in->lanes == lanes)
+        str_addf(e->out, "v%u", r);
+    else
+        str_addf(e->out, "K_%sx%d(v%u)", reg_type(kernel_reg_dtype((tn_dtype)in->dtype)), lanes, r);
+}
+
+/* ---- memory ---- */
+
+static void print_element(clike *e, const kins *in, int lane) { /* b[..] of one lane */
+    str_addf(e->out, "b%d[", in->buf);
+    print_affine(e, in->idx, lane * in->lane_stride);
+    if (in->dyn) {
+        const kins *d = &e->k->ins.at[in->dyn];
+        str_addf(e->out, " + at_%s(", in->op == K_LOAD ? "clamped" : "raw");
+        str_addf(e->out, d->lanes > 1 ? "v%u[%d]" : "v%u", in->dyn, lane);
+        str_addf(e->out, ", %lld%s) * %lld%s", (long long)in->dyn_n, e->l->wide_end, (long long)in->dyn_stride, e->l->wide_end);
+    }
+    str_add(e->out, "]");
+}
+
+static void open_convert(clike *e, tn_dtype stored, int lanes) { /* memory word to register */
+    switch (stored) {
+    case TN_F16:
+    case TN_BF16:
+        e->needs.half = true;
+        str_addf(e->out, "FROM_%s_f32x%d(", stored == TN_F16 ? "HALF" : "BF16", lanes);
+        break;
+    case TN_BOOL:
+        str_add(e->out, "-(");
+        break;
+    default:
+        str_add(e->out, "(");
+        break;
+    }
+}
+
+static const char *narrow_word(tn_dtype t) {
+    return t == TN_I8 ? "i8" : t == TN_U8 || t == TN_BOOL ? "u8" : t == TN_F16 || t == TN_BF16 ? "u16" : NULL;
+}
+
+static void print_condition(clike *e, const kins *in, int lane) {
+    for (int m = 0; m < in->n_mask; m++) {
+        if (m) str_add(e->out, " & ");
+        str_addf(e->out, "((%s)(", e->unsigned_index);
+        print_affine(e, in->mask[m].e, lane * in->mask_lane[m] - in->mask[m].lo);
+        str_addf(e->out, ") < %lld%s)", (long long)(in->mask[m].hi - in->mask[m].lo), e->unsigned_end);
+    }
+}
+
+static bool lanes_vary(const clike *e, const kins *in) { /* each lane needs its own load */
+    for (int m = 0; m < in->n_mask; m++)
+        if (in->mask_lane[m]) return true;
+    return in->lane_stride != 1 || (in->dyn && e->k->ins.at[in->dyn].lanes > 1);
+}
+
+static void print_vector_load(clike *e, const kins *in) {
+    tn_dtype stored = (tn_dtype)in->src;
+    const char *narrow = narrow_word(stored);
+    open_convert(e, stored, in->lanes);
+    if (narrow)
+        str_addf(e->out, "LD%s_x%d(&", narrow, in->lanes);
+    else
+        str_addf(e->out, "LD_%sx%d(&", reg_type(stored), in->lanes);
+    print_element(e, in, 0);
+    str_add(e->out, "))");
+}
+
+/* Used by several multiply-adds: gcc would read memory again for each of them, and loads are what a tile is short of. */
+static bool feeds_contraction(const clike *e, reg r) {
+    int n = 0;
+    for (reg i = r + 1; i < (reg)e->k->ins.n && e->k->ins.at[i].op != K_END; i++)
+        n += e->k->ins.at[i].op == K_UPD && e->k->ins.at[i].alu == OP_dot && (e->k->ins.at[i].a == r || e->k->ins.at[i].b == r);
+    return n > 1;
+}
+
+static void print_load(clike *e, const kins *in, reg r) {
+    tn_dtype stored = (tn_dtype)in->src, t = (tn_dtype)in->dtype;
+    need(e, t, in->lanes);
+    const char *type = reg_type(t);
+    if (in->lanes == 1) {
+        str_addf(e->out, "%sx1 v%u = ", type, r);
+        if (in->n_mask) {
+            str_add(e->out, "(");
+            print_condition(e, in, 0);
+            str_add(e->out, ") ? ");
+        }
+        open_convert(e, stored, 1);
+        print_element(e, in, 0);
+        str_add(e->out, ")");
+        if (in->n_mask) {
+            str_add(e->out, " : ");
+            print_value(e, t, in->imm, stored == TN_BOOL ? -(in->imm_int != 0) : in->imm_int);
+        }
+    } else if (!lanes_vary(e, in)) {
+        if (in->n_mask) {
+            str_addf(e->out, "%sx%d v%u = K_%sx%d(", type, in->lanes, r, type, in->lanes);
+            print_value(e, t, in->imm, stored == TN_BOOL ? -(in->imm_int != 0) : in->imm_int);
+            str_add(e->out, "); if (");
+            print_condition(e, in, 0);
+            str_addf(e->out, ") v%u = ", r);
+        } else {
+            str_addf(e->out, "%sx%d v%u = ", type, in->lanes, r);
+        }
+        print_vector_load(e, in);
+        int bytes = in->lanes * (int)dtype_size(kernel_reg_dtype(t));
+        if (in->op == K_LOAD && bytes >= 16 && bytes <= 64 && feeds_contraction(e, r))
+            str_addf(e->out, "; KEEP_%d(v%u)", bytes, r);
+    } else {
+        need(e, t, 1);
+        str_addf(e->out, "%sx%d v%u = { ", type, in->lanes, r);
+        for (int l = 0; l < in->lanes; l++) {
+            if (l) str_add(e->out, ", ");
+            if (in->n_mask) {
+                str_add(e->out, "(");
+                print_condition(e, in, l);
+                str_add(e->out, ") ? ");
+            }
+            open_convert(e, stored, 1);
+            print_element(e, in, l);
+            str_add(e->out, ")");
+            if (in->n_mask) {
+                str_add(e->out, " : ");
+                print_value(e, t, in->imm, stored == TN_BOOL ? -(in->imm_int != 0) : in->imm_int);
+            }
+        }
+        str_add(e->out, " }");
+    }
+    str_add(e->out, ";\n");
+}
+
+static void print_stored(clike *e, const kins *in, int lanes, int lane) { /* register to memory word */
+    tn_dtype t = (tn_dtype)in->dtype;
+    const kins *a = &e->k->ins.at[in->a];
+    if (t == TN_F16 || t == TN_BF16) {
+        e->needs.half = true;
+        str_addf(e->out, "TO_%s_f32x%d(", t == TN_F16 ? "HALF" : "BF16", lanes);
+    }
+    if (t == TN_BOOL) str_add(e->out, "(1 & ");
+    if (lanes > 1)
+        print_operand(e, in->a, lanes);
+    else
+        str_addf(e->out, a->lanes > 1 ? "v%u[%d]" : "v%u", in->a, lane);
+    if (t == TN_F16 || t == TN_BF16 || t == TN_BOOL) str_add(e->out, ")");
+}
+
+static void print_store(clike *e, const kins *in) {
+    tn_dtype t = (tn_dtype)in->dtype;
+    const char *narrow = narrow_word(t);
+    need(e, kernel_reg_dtype(t), in->lanes);
+    if (in->lanes > 1 && in->lane_stride == 1 && in->op == K_STORE) {
+        if (narrow)
+            str_addf(e->out, "ST%s_x%d(&", narrow, in->lanes);
+        else
+            str_addf(e->out, "ST_%sx%d(&", reg_type(t), in->lanes);
+        print_element(e, in, 0);
+        str_add(e->out, ", ");
+        print_stored(e, in, in->lanes, 0);
+        str_add(e->out, ");\n");
+        return;
+    }
+    need(e, kernel_reg_dtype(t), 1);
+    for (int l = 0; l < in->lanes; l++) {
+        if (l) line(e);
+        if (in->n_mask) {
+            str_add(e->out, "if (");
+            print_condition(e, in, l);
+            str_add(e->out, ") ");
+        }
+        print_element(e, in, l);
+        str_addf(e->out, " = (%s)", clike_memory_type(t));
+        print_stored(e, in, 1, l);
+        str_add(e->out, ";\n");
+    }
+}
+
+static void print_scatter(clike *e, const kins *in) {
+    tn_dtype t = (tn_dtype)in->dtype;
+    need(e, kernel_reg_dtype(t), 1);
+    str_addf(e->out, "if ((uint64_t)v%u < %lldU%s) {", in->dyn, (long long)in->dyn_n, e->l->wide_end);
+    for (int l = 0; l < in->lanes; l++) {
+        str_add(e->out, " ");
+        print_element(e, in, l);
+        str_addf(e->out, " = (%s)", clike_memory_type(t));
+        bool half = t == TN_F16 || t == TN_BF16;
+        if (half) str_addf(e->out, "TO_%s_f32x1(", t == TN_F16 ? "HALF" : "BF16");
+        bool is_int = !dtype_is_float(t);
+        if (is_int) str_add(e->out, "((uint64_t)"); /* wraps around */
+        open_convert(e, t, 1);
+        print_element(e, in, l);
+        str_add(e->out, is_int ? ") + (uint64_t)" : ") + ");
+        str_addf(e->out, e->k->ins.at[in->a].lanes > 1 ? "v%u[%d]" : "v%u", in->a, l);
+        if (is_int) str_add(e->out, ")");
+        str_add(e->out, half ? ");" : ";");
+    }
+    str_add(e->out, " }\n");
+}
+
+/* ---- arithmetic ---- */
+
+static void use_op(clike *e, op_code op, tn_dtype src, int lanes) {
+    src = kernel_reg_dtype(src);
+    e->needs.ops[op] = true;
+    for (int i = 0; i < e->ops.n; i++)
+        if (e->ops.at[i].op == op && e->ops.at[i].src == src && e->ops.at[i].lanes == lanes) return;
+    VEC_PUSH(e->out->a, &e->ops, (used_op){ (uint8_t)op, (uint8_t)src, (uint8_t)lanes });
+}
+
+/* Integers go through functions, which wrap around. */
+static const char *infix(op_code op, tn_dtype t) {
+    if (!dtype_is_float(t)) return NULL;
+    return op == OP_add ? " + " : op == OP_sub ? " - " : op == OP_mul ? " * " : NULL;
+}
+
+static bool is_plain_const(const clike *e, reg r) {
+    const kins *in = &e->k->ins.at[r];
+    return in->op == K_CONST && !isnan(in->imm);
+}
+
+static void print_alu_value(clike *e, op_code op, tn_dtype src, int lanes, const reg *r, int n) {
+    need(e, src, lanes);
+    if (infix(op, src)) {
+        print_operand(e, r[0], lanes);
+        str_add(e->out, infix(op, src));
+        print_operand(e, r[1], lanes);
+        return;
+    }
+    bool minmax = (op == OP_max || op == OP_min) && src == TN_F32;
+    if (minmax && (is_plain_const(e, r[0]) || is_plain_const(e, r[1]))) { /* one instruction: a constant is never NaN */
+        bool first = is_plain_const(e, r[0]);
+        str_addf(e->out, "%s_f32x%d(", op == OP_max ? "MAXC" : "MINC", lanes);
+        print_operand(e, r[first ? 0 : 1], lanes);
+        str_add(e->out, ", ");
+        print_operand(e, r[first ? 1 : 0], lanes);
+        str_add(e->out, ")");
+        return;
+    }
+    use_op(e, op, src, lanes);
+    str_addf(e->out, "op_%s_%sx%d(", op_get(op)->name, reg_type(src), lanes);
+    for (int i = 0; i < n; i++) {
+        if (i) str_add(e->out, ", ");
+        print_operand(e, r[i], lanes);
+    }
+    str_add(e->out, ")");
+}
+
+/* A product is a number of the dtype for what follows: without this the compiler would contract it with a sum of another
+ * instruction into one rounding or not, as it happens to split and unroll the code around. */
+static void print_rounded(clike *e, const kins *in, reg r) {
+    const char *expr = op_get((op_code)in->alu)->expr;
+    int bytes = in->lanes * (int)dtype_size((tn_dtype)in->dtype);
+    if (e->l->gpu || !dtype_is_float((tn_dtype)in->dtype) || bytes > 64 || !(strchr(expr, '*') || function_any(expr))) return;
+    str_addf(e->out, "; KEEP_%d(v%u)", bytes, r);
+}
+
+static void print_update(clike *e, const kins *in) {
+    tn_dtype t = (tn_dtype)in->dtype;
+    str_addf(e->out, "v%u ", in->c);
+    if (in->alu == OP_dot && !dtype_is_float(t)) {
+        use_op(e, OP_add, t, in->lanes);
+        str_addf(e->out, "= op_add_%sx%d(v%u, ", reg_type(t), in->lanes, in->c);
+        print_alu_value(e, OP_mul, t, in->lanes, (const reg[]){ in->a, in->b }, 2);
+        str_add(e->out, ");\n");
+        return;
+    }
+    if (in->alu == OP_dot && e->l->gpu) { /* nothing is contracted unless it is written so */
+        str_addf(e->out, "= %s(v%u, v%u, v%u);\n", e->l->fma[t == TN_F64], in->a, in->b, in->c);
+        return;
+    }
+    if (in->alu == OP_dot) { /* scalar * vector is the broadcast the compiler folds into the FMA */
+        str_addf(e->out, "+= v%u * v%u;\n", in->a, in->b);
+        return;
+    }
+    if (infix((op_code)in->alu, t) && in->alu != OP_sub) {
+        str_add(e->out, in->alu == OP_add ? "+= " : "*= ");
+        print_operand(e, in->a, in->lanes);
+        print_rounded(e, in, in->c);
+        str_add(e->out, ";\n");
+        return;
+    }
+    str_add(e->out, "= ");
+    reg r[2] = { in->c, in->a };
+    print_alu_value(e, (op_code)in->alu, t, in->lanes, r, 2);
+    str_add(e->out, ";\n");
+}
+
+/* The first best wins; a NaN wins over everything and the first NaN stays. */
+static void print_arg_update(clike *e, const kins *in) {
+    tn_dtype t = (tn_dtype)in->dtype;
+    const char *type = reg_type(t);
+    int l = in->lanes;
+    need(e, t, l), need(e, TN_I64, l);
+    str_addf(e->out, "{ %sx%d x = ", type, l);
+    print_operand(e, in->a, l);
+    str_addf(e->out, "; i32x%d first = EQ_i64x%d(v%u, K_i64x%d(-1));", l, l, in->b, l);
+    str_addf(e->out, " i32x%d better = first | %s_%sx%d(%s);", l, "LT", type, l,
+             in->alu == OP_argmax ? arena_printf(e->out->a, "v%u, x", in->c) : arena_printf(e->out->a, "x, v%u", in->c));
+    if (dtype_is_float(t))
+        str_addf(e->out, " better = (better | NE_%sx%d(x, x)) & ~(NE_%sx%d(v%u, v%u) & ~first);", type, l, type, l, in->c,
+                 in->c);
+    str_addf(e->out, " v%u = SEL_%sx%d(better, x, v%u);", in->c, type, l, in->c);
+    str_addf(e->out, " v%u = SEL_i64x%d(better, K_i64x%d(", in->b, l, l);
+    print_affine(e, in->idx, 0);
+    str_addf(e->out, "), v%u); }\n", in->b);
+}
+
+static void print_cast_value(clike *e, tn_dtype to, tn_dtype from, reg r, int lanes) {
+    tn_dtype rt = kernel_reg_dtype(to), rf = kernel_reg_dtype(from);
+    need(e, rt, lanes), need(e, rf, lanes);
+    const char *tt = reg_type(rt), *tf = reg_type(rf);
+    reg x = r;
+    if (to == TN_BOOL) {
+        if (from == TN_BOOL)
+            print_operand(e, x, lanes);
+        else {
+            str_addf(e->out, "NE_%sx%d(", tf, lanes);
+            print_operand(e, x, lanes);
+            str_addf(e->out, ", K_%sx%d(0))", tf, lanes);
+        }
+        return;
+    }
+    const char *sign = from == TN_BOOL ? "-" : "";
+    if (dtype_is_float(from) && dtype_is_int(to)) {
+        str_addf(e->out, "to_%s_%sx%d(", dtype_name(to), tf, lanes);
+        print_operand(e, x, lanes);
+        str_add(e->out, ")");
+        return;
+    }
+    const char *wrap = to == TN_I8 ? "wrap_i8_x" : to == TN_U8 ? "wrap_u8_x" : NULL;
+    if (wrap) str_addf(e->out, "%s%d(", wrap, lanes);
+    if (rt == rf)
+        str_addf(e->out, "%s(", sign);
+    else if (lanes == 1)
+        str_addf(e->out, "(%sx1)(%s", tt, sign);
+    else
+        str_addf(e->out, "__builtin_convertvector(%s", sign);
+    print_operand(e, x, lanes);
+    if (rt != rf && lanes > 1) str_addf(e->out, ", %sx%d", tt, lanes);
+    str_add(e->out, wrap ? "))" : ")");
+}
+
+/* The value is hidden from the compiler: where it unrolls a loop it would else compute x * index + y in two roundings, and in
+ * one where it does not, so that the bits would depend on how a loop is split over threads. */
+static void print_index(clike *e, const kins *in, reg r) {
+    const char *type = reg_type((tn_dtype)in->dtype);
+    bool wide = in->lanes > 1;
+    need(e, (tn_dtype)in->dtype, in->lanes);
+    need(e, (tn_dtype)in->dtype, 1);
+    str_addf(e->out, "%sx1 %s%u = (%sx1)(", type, wide ? "n" : "v", r, type);
+    print_affine(e, in->idx, 0);
+    str_add(e->out, ");");
+    if (!e->l->gpu) str_addf(e->out, " HIDE(%s%u);", wide ? "n" : "v", r);
+    if (wide) {
+        str_addf(e->out, " %sx%d v%u = K_%sx%d(n%u) + (%sx%d){ ", type, in->lanes, r, type, in->lanes, r, type, in->lanes);
+        for (int l = 0; l < in->lanes; l++) str_addf(e->out, "%s%lld", l ? ", " : "", (long long)(l * in->lane_stride));
+        str_add(e->out, " };");
+    }
+    str_add(e->out, "\n");
+}
+
+static void print_random(clike *e, const kins *in, reg r) {
+    need(e, TN_F32, in->lanes), need(e, TN_I64, 1);
+    e->needs.random = true;
+    str_addf(e->out, "f32x%d v%u = ", in->lanes, r);
+    if (in->lanes > 1) str_add(e->out, "{ ");
+    for (int l = 0; l < in->lanes; l++) {
+        str_addf(e->out, "%srandom_at(v%u, %lld%s, ", l ? ", " : "", in->a, (long long)in->imm_int, e->l->wide_end);
+        print_affine(e, in->idx, l * in->lane_stride);
+        str_add(e->out, ")");
+    }
+    str_add(e->out, in->lanes > 1 ? " };\n" : ";\n");
+}
+
+static void print_hsum(clike *e, const kins *in, reg r) {
+    tn_dtype t = (tn_dtype)in->dtype;
+    int lanes = (int)in->imm_int;
+    const char *type = reg_type(t);
+    need(e, t, 1), need(e, t, lanes);
+    const char *sign = infix((op_code)in->alu, t);
+    if (!sign) use_op(e, (op_code)in->alu, t, 1);
+    str_addf(e->out, "%sx1 v%u; { %sx1 h[%d]; for (int l = 0; l < %d; l++) h[l] = v%u[l];", type, r, type, lanes, lanes, in->a);
+    for (int half = lanes / 2; half >= 1; half /= 2) {
+        if (sign)
+            str_addf(e->out, " for (int l = 0; l < %d; l++) h[l] = h[l]%sh[l + %d];", half, sign, half);
+        else
+            str_addf(e->out, " for (int l = 0; l < %d; l++) h[l] = op_%s_%sx1(h[l], h[l + %d]);", half,
+                     op_get((op_code)in->alu)->name, type, half);
+    }
+    str_addf(e->out, " v%u = h[0]; }\n", r);
+}
+
+/* Copies of a contraction's body that share one step of the loop counter: on a core that another program shares, the front end
+ * is the limit, and every instruction that does no arithmetic counts. */
+static int contraction_unroll(const clike *e, reg loop) {
+    const kins *in = &e->k->ins.at[loop];
+    bool tile = false, dot = false;
+    for (reg r = loop + 1; e->k->ins.at[r].op != K_END; r++) {
+        if (e->k->ins.at[r].op == K_LOOP) return 1;
+        tile |= e->k->ins.at[r].op == K_LOAD && feeds_contraction(e, r);
+        dot |= e->k->ins.at[r].op == K_UPD && e->k->ins.at[r].alu == OP_dot;
+    }
+    int64_t steps = (in->hi - in->lo) / in->step;
+    if (dot && steps <= 8) return (int)steps; /* all of it: what the loops around it do not change can move out */
+    return !tile || steps < 16 ? 1 : steps < 64 ? 4 : 8;
+}
+
+static void print_zip(clike *e, const kins *in, reg r) {
+    need(e, (tn_dtype)in->dtype, in->lanes);
+    str_addf(e->out, "%sx%d v%u = __builtin_shufflevector(v%u, v%u", reg_type((tn_dtype)in->dtype), in->lanes, r, in->a, in->b);
+    for (int l = 0; l < in->lanes; l++) {
+        bool of_b;
+        int from = kernel_zip_lane(in, l, &of_b);
+        str_addf(e->out, ", %d", from + (of_b ? in->lanes : 0));
+    }
+    str_add(e->out, ");\n");
+}
+
+static void open_block(clike *e, bool braces) {
+    VEC_PUSH(e->out->a, &e->braces, braces);
+    e->indent += braces;
+}
+
+/* The loops of a dealt nest are one block, which the first of them opens. */
+static bool inside_dealt(const kins *in) {
+    return in->op == K_LOOP && in->par >= PAR_GRID && in[-1].op == K_LOOP && in[-1].par == in->par;
+}
+
+static void print_dealt(clike *e, const kins *in, reg r) {
+    const char *end = e->index_end, *id = in->par == PAR_GRID ? "thread" : in->par == PAR_GROUPS ? "group" : "tid";
+    int64_t size = kernel_nest_size(e->k, r), rest = 1,
+            all = in->par == PAR_GRID     ? e->k->groups * e->k->group
+                  : in->par == PAR_GROUPS ? e->k->groups
+                                          : e->k->group;
+    if (size > all)
+        str_addf(e->out, "for (%s n%u = %s; n%u < %lld%s; n%u += %lld%s) {", e->index, r, id, r, (long long)size, end, r,
+                 (long long)all, end);
+    else if (size < all)
+        str_addf(e->out, "if (%s < %lld%s) { const %s n%u = %s;", id, (long long)size, end, e->index, r, id);
+    else
+        str_addf(e->out, "{ const %s n%u = %s;", e->index, r, id);
+    for (int i = kernel_nest(e->k, r) - 1; i >= 0; i--) {
+        int64_t trips = in[i].hi > in[i].lo ? in[i].hi - in[i].lo : 1;
+        str_addf(e->out, " const %s i%d = n%u", e->index, in[i].var, r);
+        if (rest > 1) str_addf(e->out, " / %lld%s", (long long)rest, end);
+        if (i > 0) str_addf(e->out, " %% %lld%s", (long long)trips, end);
+        if (in[i].lo) str_addf(e->out, " + %lld%s", (long long)in[i].lo, end);
+        str_add(e->out, ";");
+        rest *= trips;
+    }
+    str_add(e->out, "\n");
+    open_block(e, true);
+}
+
+/* All threads of a group combine their values, halves first. */
+static void print_meeting_value(clike *e, const kins *in, reg r) {
+    tn_dtype t = (tn_dtype)in->dtype;
+    const char *type = reg_type(t), *sign = infix((op_code)in->alu, t);
+    need(e, t, 1);
+    e->meets[t] = true;
+    str_addf(e->out, "%sx1 v%u; met_%s[tid] = v%u; BARRIER for (int h = %d; h > 0; h /= 2) { if (tid < h) met_%s[tid] = ", type,
+             r, type, in->a, e->k->group / 2, type);
+    if (sign) {
+        str_addf(e->out, "met_%s[tid]%smet_%s[tid + h]", type, sign, type);
+    } else {
+        use_op(e, (op_code)in->alu, t, 1);
+        str_addf(e->out, "op_%s_%sx1(met_%s[tid], met_%s[tid + h])", op_get((op_code)in->alu)->name, type, type, type);
+    }
+    str_addf(e->out, "; BARRIER } v%u = met_%s[0]; BARRIER\n", r, type);
+}
+
+/* Of equals the lowest index; the first NaN beats everything; -1 is none at all. */
+static void print_meeting_index(clike *e, const kins *in, reg r) {
+    tn_dtype t = (tn_dtype)in->src;
+    const char *type = reg_type(t), *m = arena_printf(e->out->a, "met_%s", type);
+    need(e, t, 1), need(e, TN_I64, 1);
+    e->meets[t] = e->meets_index = true;
+    str_addf(e->out, "i64x1 v%u; %s[tid] = v%u; met_index[tid] = v%u; BARRIER for (int h = %d; h > 0; h /= 2) { if (tid < h) {",
+             r, m, in->a, in->b, e->k->group / 2);
+    str_addf(e->out, " %sx1 x = %s[tid], y = %s[tid + h]; i64x1 i = met_index[tid], j = met_index[tid + h];", type, m, m);
+    str_addf(e->out,
+             " if (j >= 0 && (i < 0 || (x != x || y != y ? y != y && (x == x || j < i) : y %c x || (y == x && j < i)))) {"
+             " %s[tid] = y; met_index[tid] = j; }",
+             in->alu == OP_argmax ? '>' : '<', m);
+    str_addf(e->out, " } BARRIER } v%u = met_index[0]; BARRIER\n", r);
+}
+
+static void print_loop(clike *e, const kins *in, reg r) {
+    if (in->par >= PAR_GRID) {
+        print_dealt(e, in, r);
+        return;
+    }
+    int v = in->var, unroll = in->par || e->l->gpu ? 1 : contraction_unroll(e, r);
+    if (unroll > 1) {
+        str_addf(e->out, "UNROLL(%d)\n", unroll);
+        line(e);
+    }
+    if (in->par == 2) {
+        str_addf(e->out, "if (tid == nt - 1) { const int64_t i%d = %lldL;\n", v, (long long)in->lo);
+    } else if (in->par) {
+        int64_t steps = (in->hi - in->lo) / in->step;
+        str_addf(e->out,
+                 "for (int64_t i%d = %lldL + %lldL * tid / nt * %lldL, end%d = %lldL + %lldL * (tid + 1) / nt * %lldL; i%d < "
+                 "end%d; i%d += %lldL) {\n",
+                 v, (long long)in->lo, (long long)steps, (long long)in->step, v, (long long)in->lo, (long long)steps,
+                 (long long)in->step, v, v, v, (long long)in->step);
+    } else {
+        str_addf(e->out, "for (%s i%d = %lld%s; i%d < %lld%s; i%d += %lld%s) {\n", e->index, v, (long long)in->lo, e->index_end,
+                 v, (long long)in->hi, e->index_end, v, (long long)in->step, e->index_end);
+    }
+    open_block(e, true);
+}
+
+void clike_instruction(clike *e, reg r) {
+    const kins *in = &e->k->ins.at[r];
+    tn_dtype t = (tn_dtype)in->dtype;
+    if (inside_dealt(in)) {
+        open_block(e, false);
+        return;
+    }
+    if (in->op == K_END) {
+        if (!e->braces.at[--e->braces.n]) return;
+        e->indent--;
+    }
+    line(e);
+    switch (in->op) {
+    case K_LOOP:
+        print_loop(e, in, r);
+        return;
+    case K_END:
+        str_add(e->out, "}\n");
+        return;
+    case K_BARRIER:
+        str_addf(e->out, "BARRIER\n");
+        return;
+    case K_GSUM:
+        print_meeting_value(e, in, r);
+        return;
+    case K_GARG:
+        print_meeting_index(e, in, r);
+        return;
+    case K_CONST:
+    case K_ACC:
+        need(e, t, in->lanes);
+        str_addf(e->out, "%sx%d v%u = K_%sx%d(", reg_type(t), in->lanes, r, reg_type(t), in->lanes);
+        print_value(e, t, in->imm, in->imm_int);
+        str_add(e->out, ");\n");
+        return;
+    case K_INDEX:
+        print_index(e, in, r);
+        return;
+    case K_LOAD:
+        print_load(e, in, r);
+        return;
+    case K_STORE:
+        print_store(e, in);
+        return;
+    case K_SCATTER:
+        print_scatter(e, in);
+        return;
+    case K_RANDOM:
+        print_random(e, in, r);
+        return;
+    case K_HSUM:
+        print_hsum(e, in, r);
+        return;
+    case K_ZIP:
+        print_zip(e, in, r);
+        return;
+    case K_UPD:
+        print_update(e, in);
+        return;
+    case K_ARGUPD:
+        print_arg_update(e, in);
+        return;
+    case K_ALU: {
+        reg ops[3] = { in->a, in->b, in->c };
+        str_addf(e->out, "%sx%d v%u = ", reg_type(t), in->lanes, r);
+        need(e, t, in->lanes);
+        print_alu_value(e, (op_code)in->alu, (tn_dtype)in->src, in->lanes, ops, op_get((op_code)in->alu)->arity);
+        print_rounded(e, in, r);
+        break;
+    }
+    case K_CAST:
+        str_addf(e->out, "%sx%d v%u = ", reg_type(kernel_reg_dtype(t)), in->lanes, r);
+        print_cast_value(e, t, (tn_dtype)in->src, in->a, in->lanes);
+        break;
+    case K_WRAP:
+        need(e, t, in->lanes);
+        str_addf(e->out, "%sx%d v%u = ", reg_type(t), in->lanes, r);
+        if (in->src == TN_F16 || in->src == TN_BF16) {
+            const char *w = in->src == TN_F16 ? "HALF" : "BF16";
+            e->needs.half = true;
+            str_addf(e->out, "FROM_%s_f32x%d(TO_%s_f32x%d(v%u))", w, in->lanes, w, in->lanes, in->a);
+        } else {
+            str_addf(e->out, "wrap_%s_x%d(v%u)", dtype_name((tn_dtype)in->src), in->lanes, in->a);
+        }
+        break;
+    default:
+        guard_fail(e->out->a->gd, TN_ERR_INTERNAL, "kernel %s: op code %d has no C form", e->k->name, in->op);
+    }
+    str_add(e->out, ";\n");
+}
+
+/* ---- vocabulary ---- */
+
+/* Words of an op's expression get the type they work on: SEL( becomes SEL_f32x8(. */
+static void print_expr(str *out, const char *expr, const char *suffix) {
+    for (const char *p = expr; *p;) {
+        if (*p >= 'A' && *p <= 'Z') {
+            const char *q = p;
+            while ((*q >= 'A' && *q <= 'Z') || (*q >= '0' && *q <= '9')) q++;
+            str_addn(out, p, (size_t)(q - p));
+            if (*q == '(') str_addf(out, "_%s", suffix);
+            p = q;
+        } else {
+            str_addn(out, p++, 1);
+        }
+    }
+}
+
+static void print_op_function(const used_op *u, str *out) {
+    const op_info *info = op_get((op_code)u->op);
+    const char *type = reg_type((tn_dtype)u->src);
+    const char *result = info->cls == CL_CMP || info->cls == CL_LOG ? "i32" : type;
+    str_addf(out, "INL %sx%d op_%s_%sx%d(", result, u->lanes, info->name, type, u->lanes);
+    for (int i = 0; i < info->arity; i++)
+        str_addf(out, "%s%sx%d %c", i ? ", " : "", u->op == OP_select && i == 0 ? "i32" : type, u->lanes, "xyz"[i]);
+    str_add(out, ") { return ");
+    bool wraps =
+        !dtype_is_float((tn_dtype)u->src) && (u->op == OP_add || u->op == OP_sub || u->op == OP_mul || u->op == OP_neg);
+    if (wraps) {
+        const char *w = arena_printf(out->a, "(u%sx%d)", type + 1, u->lanes);
+        const char *sign = u->op == OP_add ? "+" : u->op == OP_mul ? "*" : "-";
+        if (info->arity == 1)
+            str_addf(out, "(%sx%d)(%s%sx); }\n", type, u->lanes, sign, w);
+        else
+            str_addf(out, "(%sx%d)(%sx %s %sy); }\n", type, u->lanes, w, sign, w);
+        return;
+    }
+    print_expr(out, info->expr, arena_printf(out->a, "%sx%d", type, u->lanes));
+    str_add(out, "; }\n");
+}
+
+/* Casts and wraps for the lane counts in use. */
+static void print_conversions(const clike *e, str *out) {
+    const prelude_needs *n = &e->needs;
+    const char *wide = e->l->wide_end;
+    const struct {
+        const char *name, *reg, *lo, *hi, *below;
+    } ints[] = { { "i8", "i32", "-128", "127", "128.0" },
+                 { "u8", "i32", "0", "255", "256.0" },
+                 { "i32", "i32", "(-2147483647 - 1)", "2147483647", "2147483648.0" },
+                 { "i64", "i64", arena_printf(out->a, "(-9223372036854775807%s - 1)", wide),
+                   arena_printf(out->a, "9223372036854775807%s", wide), "9223372036854775808.0" } };
+    for (int l = 1; l <= 64; l *= 2) {
+        if (!n->lanes[l]) continue;
+        str_addf(out,
+                 "INL i32x%d wrap_i8_x%d(i32x%d x) { return (x << 24) >> 24; }\nINL i32x%d wrap_u8_x%d(i32x%d x) { return x & "
+                 "255; }\n",
+                 l, l, l, l, l, l);
+        for (int f = 0; f < (n->f64 ? 2 : 1); f++)
+            for (size_t i = 0; i < COUNT_OF(ints); i++) {
+                const char *ft = f ? "f64" : "f32", *it = ints[i].reg;
+                if (!strcmp(it, "i64") && !n->i64) continue;
+                const char *conv = l == 1 ? arena_printf(out->a, "(%sx1)x", it)
+                                          : arena_printf(out->a, "__builtin_convertvector(x, %sx%d)", it, l);
+                str_addf(out,
+                         "INL %sx%d to_%s_%sx%d(%sx%d x) { i32x%d low = LT_%sx%d(x, K_%sx%d(%s)), high = LE_%sx%d(K_%sx%d(%s), "
+                         "x), nan = NE_%sx%d(x, x);",
+                         it, l, ints[i].name, ft, l, ft, l, l, ft, l, ft, l, ints[i].lo, ft, l, ft, l, ints[i].below, ft, l);
+                str_addf(out, " x = SEL_%sx%d(low | high | nan, K_%sx%d(0), x);", ft, l, ft, l);
+                str_addf(out, " %sx%d r = %s; r = SEL_%sx%d(low, K_%sx%d(%s), r); return SEL_%sx%d(high, K_%sx%d(%s), r); }\n",
+                         it, l, conv, it, l, it, l, ints[i].lo, it, l, it, l, ints[i].hi);
+            }
+    }
+}
+
+static const char address_text[] = "INL int64_t at_clamped(int64_t i, int64_t n) { return i < 0 ? 0 : i >= n ? n - 1 : i; }\n"
+                                   "INL int64_t at_raw(int64_t i, int64_t n) { (void)n; return i; }\n";
+
+void clike_program(clike *e, str *out) {
+    str vocabulary;
+    str_init(&vocabulary, out->a);
+    emit_prelude(&e->needs, e->l, &vocabulary);
+    print_conversions(e, &vocabulary);
+    str_add(&vocabulary, address_text);
+    for (int i = 0; i < e->ops.n; i++) print_op_function(&e->ops.at[i], &vocabulary);
+    emit_pruned(&vocabulary, e->out, out);
+    str_addn(out, e->out->s, e->out->n);
+}

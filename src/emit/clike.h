@@ -1,0 +1,55 @@
+/* clike.h - what the writers of C, OpenCL C and CUDA C share: one printer of instructions and one vocabulary, and a row of a
+ * table for what each says differently. */
+#ifndef TN_EMIT_CLIKE_H
+#define TN_EMIT_CLIKE_H
+
+#include "emit/emit.h"
+
+typedef struct clike_language {
+    const char *name;
+    bool gpu;
+    const char *index, *index_end;             /* type of loop variables and element numbers, and the end of their literals */
+    const char *unsigned_index, *unsigned_end; /* the same without sign */
+    const char *wide_end;                      /* end of 64-bit literals */
+    /* The rest is for GPUs only. */
+    const char *head, *head_f64;              /* definitions that a program starts with */
+    const char *fma[2];                       /* of f32, f64 */
+    const char *math_end;                     /* what the names of functions of f32 end in */
+    const char *barrier, *thread, *group;     /* all threads of a group meet; the thread's number in it; the group's number */
+    const char *kernel;                       /* printf: threads of a group, name */
+    const char *global, *shared, *restricted; /* of memory that is everybody's, a group's, has no other name */
+    bool offsets;                             /* a buffer comes as a base and its distance in bytes */
+} clike_language;
+extern const clike_language clike_c, clike_opencl, clike_cuda;
+
+typedef struct used_op { /* elementwise op instantiated for a type and lane count */
+    uint8_t op, src, lanes;
+} used_op;
+typedef struct clike {
+    const clike_language *l;
+    const kernel *k; /* being printed */
+    str *out;
+    const char *index, *index_end, *unsigned_index, *unsigned_end; /* of this kernel */
+    prelude_needs needs;
+    VEC(used_op) ops;
+    VEC(bool) braces;        /* of the open loops: whether they have a block of their own */
+    bool meets[TN_N_DTYPES]; /* of this kernel: its threads combine values of these types */
+    bool meets_index;
+    int indent;
+} clike;
+
+static inline clike clike_make(const clike_language *l, str *out) {
+    return (clike){ .l = l,
+                    .out = out,
+                    .index = l->index,
+                    .index_end = l->index_end,
+                    .unsigned_index = l->unsigned_index,
+                    .unsigned_end = l->unsigned_end };
+}
+/* Instruction r of e->k as a line or more. */
+void clike_instruction(clike *e, reg r);
+/* The vocabulary that the text in e->out needs, then that text. */
+void clike_program(clike *e, str *out);
+const char *clike_memory_type(tn_dtype t);
+
+#endif

@@ -1,0 +1,108 @@
+/* gpu.c - a plan as one program of OpenCL C or CUDA C without headers: kernels round the statements of clike.c.
+ *
+ * In: kernels in the form of a GPU. Out: text. Element numbers have 32 bits where all of a kernel's fit. */
+#include "emit/clike.h"
+
+/* Largest magnitude that the index takes in any iteration, from above. */
+static int64_t reach(const kernel *k, affine x) {
+    double r = (double)(x.base < 0 ? -x.base : x.base);
+    for (int i = 0; i < x.n; i++) {
+        double c = (double)x.t[i].coef;
+        r += (c < 0 ? -c : c) * (double)k->vars.at[x.t[i].var].extent;
+    }
+    return r > 1e18 ? INT64_MAX : (int64_t)r;
+}
+
+static bool fits_32_bits(const kernel *k) {
+    int64_t most = k->groups > INT32_MAX / k->group ? INT64_MAX : k->groups * k->group;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        int64_t r = reach(k, in->idx);
+        if (r > most) most = r;
+        for (int m = 0; m < in->n_mask; m++) {
+            int64_t lo = in->mask[m].lo < 0 ? -in->mask[m].lo : in->mask[m].lo,
+                    hi = in->mask[m].hi < 0 ? -in->mask[m].hi : in->mask[m].hi;
+            r = reach(k, in->mask[m].e);
+            if (r > most) most = r;
+            if (lo > most) most = lo;
+            if (hi > most) most = hi;
+        }
+        if (in->op == K_LOOP && in->par >= PAR_GRID && kernel_nest_size(k, (reg)i) > most) most = kernel_nest_size(k, (reg)i);
+        if (in->op == K_LOOP && in->hi > most) most = in->hi;
+    }
+    return most < INT32_MAX / 2; /* sums of two on the way */
+}
+
+static void print_arguments(clike *e) {
+    const kernel *k = e->k;
+    bool first = true;
+    for (int b = 0; b < k->bufs.n; b++) {
+        const kbuf *kb = &k->bufs.at[b];
+        if (kbuf_is_local(kb)) continue;
+        str_add(e->out, first ? "" : ", ");
+        first = false;
+        const char *type = clike_memory_type((tn_dtype)kb->dtype), *con = kb->kind == KB_IN ? "const " : "";
+        if (e->l->offsets)
+            str_addf(e->out, "%s%suchar *%s p%d, const ulong o%d", e->l->global, con, e->l->restricted, b, b);
+        else
+            str_addf(e->out, "%s%s%s *%s b%d", e->l->global, con, type, e->l->restricted, b);
+    }
+    str_add(e->out, ") {\n");
+    for (int b = 0; b < k->bufs.n && e->l->offsets; b++) {
+        const kbuf *kb = &k->bufs.at[b];
+        if (kbuf_is_local(kb)) continue;
+        const char *type = clike_memory_type((tn_dtype)kb->dtype), *con = kb->kind == KB_IN ? "const " : "";
+        str_addf(e->out, "    %s%s%s *const b%d = (%s%s%s *)(p%d + o%d);\n", e->l->global, con, type, b, e->l->global, con,
+                 type, b, b);
+    }
+}
+
+static void print_arrays(clike *e) {
+    static const struct {
+        tn_dtype t;
+        const char *name, *type;
+    } met[] = {
+        { TN_F32, "f32", "float" }, { TN_F64, "f64", "double" }, { TN_I32, "i32", "int32_t" }, { TN_I64, "i64", "int64_t" }
+    };
+    const kernel *k = e->k;
+    for (int b = 0; b < k->bufs.n; b++) {
+        const kbuf *kb = &k->bufs.at[b];
+        if (!kbuf_is_local(kb) || kb->elems < 1) continue;
+        str_addf(e->out, "    %s%s b%d[%lld];\n", kb->kind == KB_GROUP ? e->l->shared : "",
+                 clike_memory_type((tn_dtype)kb->dtype), b, (long long)kb->elems);
+    }
+    for (size_t i = 0; i < COUNT_OF(met); i++)
+        if (e->meets[met[i].t]) str_addf(e->out, "    %s%s met_%s[%d];\n", e->l->shared, met[i].type, met[i].name, k->group);
+    if (e->meets_index) str_addf(e->out, "    %sint64_t met_index[%d];\n", e->l->shared, k->group);
+}
+
+static void print_kernel(clike *e, const kernel *k, int id) {
+    str body, *out = e->out;
+    bool small = fits_32_bits(k);
+    str_init(&body, out->a);
+    e->k = k, e->indent = 1, e->meets_index = false;
+    memset(e->meets, 0, sizeof e->meets);
+    e->index = small ? e->l->index : "int64_t", e->index_end = small ? "" : e->l->wide_end;
+    e->unsigned_index = small ? e->l->unsigned_index : "uint64_t";
+    e->unsigned_end = small ? e->l->unsigned_end : arena_printf(out->a, "U%s", e->l->wide_end);
+    e->out = &body; /* what is met with is known only afterwards */
+    for (reg r = 1; r < (reg)k->ins.n; r++) clike_instruction(e, r);
+    e->out = out;
+    str_addf(out, e->l->kernel, k->group, arena_printf(out->a, "tn_kernel_%d", id));
+    print_arguments(e);
+    print_arrays(e);
+    str_addf(out, "    const int tid = (int)%s; const %s group = (%s)%s, thread = group * %d + tid;\n    (void)thread;\n",
+             e->l->thread, e->index, e->index, e->l->group, k->group);
+    str_addn(out, body.s, body.n);
+    str_add(out, "}\n");
+}
+
+void emit_gpu(const plan *p, gpu_language language, str *out) {
+    str body;
+    str_init(&body, out->a);
+    clike e = clike_make(language == GPU_CUDA ? &clike_cuda : &clike_opencl, &body);
+    e.needs.lanes[1] = true;
+    for (int i = 0; i < p->kernels.n; i++)
+        if (p->kernels.at[i].code == i) print_kernel(&e, p->kernels.at[i].k, i);
+    clike_program(&e, out);
+}
