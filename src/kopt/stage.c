@@ -368,13 +368,18 @@ static kins access_sums(stager *t, kop op) { /* one sum for every inner row, til
     };
 }
 
-static void add_to_sums(stager *t) {
+/* A stretch goes on from the sum where the one before stopped: the order of summation, and so every bit, is that of one loop.
+ */
+static void take_sum(stager *t) {
     const kins *acc = ins(t, t->acc);
-    kins sum = { .op = K_ALU, .alu = OP_add, .dtype = acc->dtype, .src = acc->dtype, .node = acc->node };
-    sum.a = kernel_push(&t->out, access_sums(t, K_LOAD));
-    sum.b = t->map[t->acc];
+    kins add = { .op = K_UPD, .alu = OP_add, .dtype = acc->dtype, .src = acc->dtype, .c = t->map[t->acc], .node = acc->node };
+    add.a = kernel_push(&t->out, access_sums(t, K_LOAD));
+    kernel_push(&t->out, add);
+}
+
+static void store_sum(stager *t) {
     kins store = access_sums(t, K_STORE);
-    store.a = kernel_push(&t->out, sum);
+    store.a = t->map[t->acc];
     kernel_push(&t->out, store);
 }
 
@@ -421,7 +426,7 @@ static void replay(stager *t, part what, const stretch *x) {
         } else if (in.op == K_END) {
             bool keep = kept[--depth];
             if (keep) kernel_push(&t->out, in);
-            if (i == t->end && what == SUM) add_to_sums(t);
+            if (i == t->end && what == SUM) store_sum(t);
             if (i == t->end && what == FINISH) t->map[t->acc] = kernel_push(&t->out, access_sums(t, K_LOAD));
             continue;
         } else if ((what == SUM && i > t->end) || (what == FINISH && (i == t->acc || (i > t->contraction && i < t->end)))) {
@@ -429,6 +434,7 @@ static void replay(stager *t, part what, const stretch *x) {
         }
         if (i == (int)t->panel_load) in.buf = (uint16_t)t->panel, in.idx = panel_place(t, at);
         t->map[i] = kernel_push(&t->out, in);
+        if (i == t->acc && what == SUM) take_sum(t);
     }
 }
 

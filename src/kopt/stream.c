@@ -4,7 +4,7 @@
  *
  * Applies to kernels of the form: row loop m (or none, for one vector), row loop n (the lanes), accumulator, one contraction
  * loop, epilogue, where the matrix is contiguous along n and does not fit the cache. It becomes: pieces of the contraction, n,
- * m. The order of summation does not depend on how n is split. */
+ * m. Each piece goes on from the sums of the one before: every bit is that of one loop. */
 #include "kopt/kopt.h"
 
 enum { MOST_VECTORS = 8, MAX_SUMS = 256 << 10 /* bytes on the stack */ };
@@ -118,19 +118,20 @@ static void clear_sums(streamer *s) {
     close_rows(s);
 }
 
-/* sums += rows [first, first + count) */
+/* The sums go on over rows [first, first + count). */
 static void add_rows(streamer *s, affine first, int64_t count) {
     const kins *acc = ins(s, s->acc);
     kvar inner = kernel_var(s->k, "k", count, false, true);
     affine depth = affine_add(s->k->a, first, affine_var(s->k->a, inner));
-    kins sum = { .op = K_ALU, .alu = OP_add, .dtype = acc->dtype, .src = acc->dtype, .node = acc->node };
+    kins add = { .op = K_UPD, .alu = OP_add, .dtype = acc->dtype, .src = acc->dtype, .node = acc->node };
     open_rows(s, true);
     push(s, s->acc, NULL);
+    add.a = kernel_push(&s->out, access_sum(s, K_LOAD)), add.c = s->map[s->acc];
+    kernel_push(&s->out, add);
     open_loop(s, inner);
     for (int i = s->acc + 1; i <= s->end; i++)
         if (i != s->contraction) push(s, i, &depth);
-    sum.a = kernel_push(&s->out, access_sum(s, K_LOAD)), sum.b = s->map[s->acc];
-    store_sum(s, kernel_push(&s->out, sum));
+    store_sum(s, s->map[s->acc]);
     close_rows(s);
 }
 
