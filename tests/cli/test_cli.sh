@@ -165,6 +165,19 @@ cmp -s "$dir/out" "$dir/seed4" || fail "the same seed gives other numbers"
 expect 0 run @mlp:5x8x3 --seed 5 --quiet
 cmp -s "$dir/out" "$dir/seed4" && fail "another seed gives the same numbers"
 
+# One thread and two give the same bits in every mode.
+for run in "@mlp:64x256" "@matmul:3x1000x900" "@layernorm:70x900" "@attention:2x16x32" "@cnn:20" "@softmax:300x1000" "@digits-train:40 --steps 3"; do
+    for mode in immediate graph compiled loop; do
+        for threads in 1 2; do
+            # shellcheck disable=SC2086 # options of the model
+            expect 0 run $run --mode $mode -t $threads --limit -1 --save-state "$dir/state$threads" --quiet
+            cp "$dir/out" "$dir/threads$threads"
+        done
+        cmp -s "$dir/threads1" "$dir/threads2" || fail "$run, $mode: the outputs of one thread and of two differ"
+        cmp -s "$dir/state1" "$dir/state2" || fail "$run, $mode: the states of one thread and of two differ"
+    done
+done
+
 # Emitted C, compiled with cc -O2 and a small main, gives the numbers of `tenon run`.
 standalone() { # standalone MODEL NAME IN_COUNT OUT_COUNT OPTIONS...: the last call's output, one number a line
     local model=$1 name=$2 in=$3 out=$4
