@@ -22,7 +22,7 @@ tn_status tn_device_get_info(tn_ctx *ctx, int i, tn_device_info *out) {
     memcpy(out->name, table[i]->name, strlen(table[i]->name) + 1);
     if (table[i]->open(&o, &d, &e)) return api_report(ctx, &e);
     device_caps caps = { 0 };
-    table[i]->get_caps(d, &caps);
+    (table[i]->describe ? table[i]->describe : table[i]->get_caps)(d, &caps);
     table[i]->close(d);
     *out = (tn_device_info){ .threads = caps.threads,
                              .vector_bytes = caps.vector_bytes,

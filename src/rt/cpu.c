@@ -133,13 +133,17 @@ static tn_status cpu_open(const device_opts *opts, device **out, err *e) {
     }
     d->caps.host_memory = true;
     d->caps.threads = pool_threads(d->pool);
-    size_t n = strlen(d->caps.detail);
-    snprintf(d->caps.detail + n, sizeof d->caps.detail - n, ", %d thread%s", d->caps.threads, d->caps.threads == 1 ? "" : "s");
     *out = &d->base;
     return TN_OK;
 }
 
 static void cpu_get_caps(const device *base, device_caps *out) { *out = ((const cpu *)base)->caps; }
+static void cpu_describe(const device *base, device_caps *out) {
+    cpu_get_caps(base, out);
+    cpuinfo_describe(out);
+    size_t n = strlen(out->detail);
+    snprintf(out->detail + n, sizeof out->detail - n, ", %d thread%s", out->threads, out->threads == 1 ? "" : "s");
+}
 
 /* ---- memory ---- */
 
@@ -197,10 +201,13 @@ struct module { /* one of the two */
 
 static tn_status find_compiler(cpu *d, err *e) {
     pthread_mutex_lock(&d->lock);
-    tn_status st = TN_OK;
-    if (!d->cc && (st = cc_open(d->mem, d->compiler, d->arch, 0, &d->cc, e)) == TN_OK)
-        snprintf(d->variant, sizeof d->variant, "cpu %s %016llx; %s", d->caps.isa, (unsigned long long)d->caps.id,
+    tn_status st = d->cc ? TN_OK : cc_open(d->mem, d->compiler, d->arch, 0, &d->cc, e);
+    if (st == TN_OK && !*d->variant) {
+        device_caps caps;
+        cpu_describe(&d->base, &caps);
+        snprintf(d->variant, sizeof d->variant, "cpu %s %016llx; %s", caps.isa, (unsigned long long)caps.id,
                  cc_identity(d->cc));
+    }
     pthread_mutex_unlock(&d->lock);
     return st;
 }
@@ -381,6 +388,7 @@ const device_api device_cpu = {
     .open = cpu_open,
     .close = cpu_close,
     .get_caps = cpu_get_caps,
+    .describe = cpu_describe,
     .alloc = cpu_alloc,
     .free = cpu_free,
     .map = cpu_map,

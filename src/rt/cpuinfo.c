@@ -123,12 +123,31 @@ static void fill_caches(device_caps *c) {
     if (!c->l3_bytes) c->l3_bytes = 8 << 20;
 }
 
+/* The C library asked the processor when the process started. */
+static void fill_caches_quickly(device_caps *c) {
+#if defined(_SC_LEVEL1_DCACHE_SIZE) && defined(_SC_LEVEL2_CACHE_SIZE)
+    c->l1_bytes = sysconf(_SC_LEVEL1_DCACHE_SIZE);
+    c->l2_bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    if (c->l1_bytes <= 0 || c->l2_bytes < c->l1_bytes) {
+        c->l1_bytes = c->l2_bytes = 0;
+        fill_caches(c);
+        c->l3_bytes = 0;
+    }
+}
+
 void cpuinfo_fill(device_caps *caps) {
-    char brand[128];
     snprintf(caps->name, sizeof caps->name, "cpu");
-    uint64_t id = identify(brand, sizeof brand);
     fill_isa(caps);
-    fill_caches(caps);
+    fill_caches_quickly(caps);
+}
+
+void cpuinfo_describe(device_caps *caps) {
+    char brand[128];
+    device_caps all = { 0 };
+    uint64_t id = identify(brand, sizeof brand);
+    fill_caches(&all);
+    caps->l3_bytes = all.l3_bytes;
     snprintf(caps->detail, sizeof caps->detail, "%s, %s", brand, caps->isa);
     caps->id = hash_bytes(caps->isa, strlen(caps->isa), id);
 }

@@ -4,7 +4,10 @@
 
 #include "rt/device.h"
 
-/* Fills name, detail (processor and isa), isa, vector_bytes, n_vector_regs, l*_bytes and id. */
+/* What compiling needs, in no time: name, isa, vector_bytes, n_vector_regs, l1_bytes, l2_bytes. */
 void cpuinfo_fill(device_caps *caps);
+/* The rest: detail (processor and isa), l3_bytes, id. Under a hypervisor this takes hundreds of microseconds, for each cpuid is
+ * a trap. */
+void cpuinfo_describe(device_caps *caps);
 
 #endif

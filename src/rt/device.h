@@ -76,7 +76,8 @@ typedef struct device_api {
     const char *name;
     tn_status (*open)(const device_opts *opts, device **out, err *e);
     void (*close)(device *d);
-    void (*get_caps)(const device *d, device_caps *out);
+    void (*get_caps)(const device *d, device_caps *out); /* what compiling needs: not detail, l3_bytes and id .. */
+    void (*describe)(const device *d, device_caps *out); /* .. which may take long to find out; NULL = get_caps has all */
 
     tn_status (*alloc)(device *d, size_t size, buffer **out, err *e); /* zeroed; size 0 is fine */
     void (*free)(device *d, buffer *b);

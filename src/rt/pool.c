@@ -41,7 +41,7 @@ struct pool {
     int nt;
     int join_spins;
     double spin_seconds;
-    _Atomic int *mark; /* on its own page; MARK_WIPED in a child of fork */
+    _Atomic int *mark; /* on its own page; MARK_WIPED in a child of fork; unused with one thread */
     size_t mark_size;
     aligned self, crew; /* crew: the sync counters, then the workers */
     int64_t *sync;
@@ -205,7 +205,7 @@ tn_status pool_open(mem m, int threads, pool **out, err *e) {
     if (threads < 0 || threads > POOL_MAX_THREADS)
         return err_set(e, TN_ERR_INVAL, "%d threads asked for; 0 (all processors) to %d are possible", threads,
                        POOL_MAX_THREADS);
-    int cpus = pool_cpus(), nt = threads ? threads : cpus > POOL_MAX_THREADS ? POOL_MAX_THREADS : cpus;
+    int cpus = threads == 1 ? 1 : pool_cpus(), nt = threads ? threads : cpus > POOL_MAX_THREADS ? POOL_MAX_THREADS : cpus;
     aligned self, crew = { 0 };
     size_t sync_size = ((size_t)nt * POOL_SYNC_STRIDE * sizeof(int64_t) + LINE - 1) & ~(size_t)(LINE - 1);
     size_t crew_size = sync_size + (size_t)nt * sizeof(worker);
@@ -226,6 +226,10 @@ tn_status pool_open(mem m, int threads, pool **out, err *e) {
     p->workers = (worker *)(void *)(crew.data + sync_size);
     p->join_spins = nt <= cpus ? JOIN_SPINS : CROWDED_SPINS;
     p->spin_seconds = nt <= cpus ? POOL_SPIN_SECONDS : POOL_SPIN_SECONDS / 20;
+    if (nt == 1) { /* no threads, and nothing for a fork to lose */
+        *out = p;
+        return TN_OK;
+    }
     p->mark_size = (size_t)sysconf(_SC_PAGESIZE);
     p->mark = mmap(NULL, p->mark_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p->mark == MAP_FAILED) {
@@ -247,8 +251,8 @@ done:
 
 void pool_close(pool *p) {
     if (!p) return;
-    if (atomic_load(p->mark) == MARK_ALIVE) stop_workers(p, p->nt);
-    munmap((void *)p->mark, p->mark_size);
+    if (p->nt > 1 && atomic_load(p->mark) == MARK_ALIVE) stop_workers(p, p->nt);
+    if (p->nt > 1) munmap((void *)p->mark, p->mark_size);
     mem m = p->mem;
     aligned self = p->self;
     aligned_free(m, &p->crew);
