@@ -72,12 +72,20 @@ struct arena_block {
 void arena_init(arena *a, mem m, guard *gd) { *a = (arena){ .mem = m, .gd = gd }; }
 
 void arena_fini(arena *a) {
-    for (arena_block *b = a->top, *next; b; b = next) {
+    for (arena_block *b = a->parent ? NULL : a->top, *next; b; b = next) {
         next = b->next;
         mem_free(a->mem, b, sizeof *b + b->size);
     }
     a->top = NULL;
     a->total = 0;
+}
+
+void arena_child(arena *a, arena *parent) { *a = (arena){ .mem = parent->mem, .gd = parent->gd, .parent = parent }; }
+
+void arena_reset(arena *a) { /* the last block is the largest, or one for something very large; the others are small change */
+    if (!a->top) return;
+    a->top->next = NULL;
+    a->top->used = 0;
 }
 
 static void *arena_take(arena *a, size_t size) { /* not cleared */
@@ -88,7 +96,8 @@ static void *arena_take(arena *a, size_t size) { /* not cleared */
         size_t step = b ? b->size * 2 : ARENA_FIRST;
         if (step > ARENA_MAX_STEP) step = ARENA_MAX_STEP;
         if (step < size) step = size;
-        arena_block *fresh = a->mem.realloc(a->mem.ud, NULL, 0, sizeof *fresh + step);
+        arena_block *fresh =
+            a->parent ? arena_take(a->parent, sizeof *fresh + step) : a->mem.realloc(a->mem.ud, NULL, 0, sizeof *fresh + step);
         if (!fresh) guard_fail(a->gd, TN_ERR_NOMEM, "out of memory: %zu bytes asked for", step);
         *fresh = (arena_block){ .next = b, .size = step };
         a->top = b = fresh;
@@ -125,14 +134,26 @@ char *arena_printf(arena *a, const char *fmt, ...) {
     va_end(again);
     return p;
 }
+/* The last allocation grows where it is, while its block has room. */
+static bool extend_last(arena *a, const char *at, size_t old, size_t grown) {
+    arena_block *b = a->top;
+    size_t before = (old + ARENA_ALIGN - 1) & ~(size_t)(ARENA_ALIGN - 1);
+    if (!at || !b || at + before != (char *)(b + 1) + b->used) return false;
+    size_t more = ((grown + ARENA_ALIGN - 1) & ~(size_t)(ARENA_ALIGN - 1)) - before;
+    if (b->size - b->used < more) return false;
+    b->used += more;
+    return true;
+}
+
 void *arena_grow(arena *a, void *at, int *cap, size_t size) {
     int bigger = *cap ? *cap * 2 : 8;
     if (*cap > INT32_MAX / 2) guard_fail(a->gd, TN_ERR_NOMEM, "a list outgrew %d entries", INT32_MAX);
     if (size > SIZE_MAX / 2 / (size_t)bigger)
         guard_fail(a->gd, TN_ERR_NOMEM, "out of memory: %d x %zu bytes asked for", bigger, size);
-    char *p = arena_take(a, (size_t)bigger * size);
-    if (*cap) memcpy(p, at, (size_t)*cap * size);
-    memset(p + (size_t)*cap * size, 0, (size_t)(bigger - *cap) * size);
+    size_t old = (size_t)*cap * size, grown = (size_t)bigger * size;
+    char *p = extend_last(a, at, old, grown) ? at : arena_take(a, grown);
+    if (*cap && p != at) memcpy(p, at, old);
+    memset(p + old, 0, grown - old);
     *cap = bigger;
     return p;
 }

@@ -56,10 +56,15 @@ typedef struct arena {
     mem mem;
     guard *gd;
     arena_block *top;
-    size_t total; /* bytes taken from the host */
+    size_t total;         /* bytes taken from the host */
+    struct arena *parent; /* blocks come from there; NULL: from the host */
 } arena;
 void arena_init(arena *a, mem m, guard *gd);
 void arena_fini(arena *a);
+/* For what is needed for a while: a child takes its blocks from its parent, which frees them with its own, and arena_reset
+ * makes a child's memory free for new use by it. */
+void arena_child(arena *a, arena *parent);
+void arena_reset(arena *a);
 void *arena_alloc(arena *a, size_t size);
 void *arena_array(arena *a, size_t n, size_t size); /* n * size, overflow-checked */
 void *arena_copy(arena *a, const void *src, size_t size);

@@ -1,8 +1,6 @@
 /* kernel.c - construction of kernels and arithmetic on affine indices. In and out: kernel.h. The kernel's arena owns all. */
 #include "ir/kernel.h"
 
-#include <stdio.h>
-
 kernel *kernel_make(arena *a, const char *name) {
     kernel *k = ARENA_NEW(a, kernel);
     k->a = a;
@@ -12,9 +10,20 @@ kernel *kernel_make(arena *a, const char *name) {
     return k;
 }
 
+/* name and number, as much of them as there is room for: snprintf is slow here */
+static void name_var(char *out, size_t size, const char *name, int number) {
+    char digits[12];
+    size_t n = 0, m = 0;
+    while (n + 1 < size && name[n]) out[n] = name[n], n++;
+    do digits[m++] = (char)('0' + number % 10);
+    while ((number /= 10) > 0);
+    while (m > 0 && n + 1 < size) out[n++] = digits[--m];
+    out[n] = 0;
+}
+
 kvar kernel_var(kernel *k, const char *name, int64_t extent, bool row, bool reduce) {
     kvar_info v = { .extent = extent, .row = row, .reduce = reduce, .role = { 1, 1 } };
-    snprintf(v.name, sizeof v.name, "%s%d", name, k->vars.n);
+    name_var(v.name, sizeof v.name, name, k->vars.n);
     VEC_PUSH(k->a, &k->vars, v);
     return k->vars.n - 1;
 }

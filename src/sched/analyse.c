@@ -12,7 +12,8 @@ typedef struct walk {
     group *gr;
     int gi;
     analysis *an;
-    bool again; /* a split was added */
+    arena *keep; /* of the splits, which outlive the analysis */
+    bool again;  /* a split was added */
 } walk;
 
 affine group_axis_vars(sched *s, group *gr, kernel *k, split_list *var_of, val owner, int axis, int64_t extent,
@@ -71,7 +72,7 @@ static bool add_split(walk *w, view_fail f) {
         if (o->node != cut.node || o->axis != cut.axis) continue;
         if (o->inner == cut.inner || (o->inner % cut.inner && cut.inner % o->inner)) return false;
     }
-    VEC_PUSH(w->s->a, &w->gr->splits, cut);
+    VEC_PUSH(w->keep, &w->gr->splits, cut);
     w->again = true;
     return true;
 }
@@ -293,12 +294,12 @@ static bool walk_root(walk *w, int r) {
     return ok;
 }
 
-bool group_analyse(sched *s, int gi, analysis *an) {
-    group *gr = &s->groups.at[gi];
-    walk w = { .s = s, .gr = gr, .gi = gi, .an = an };
+/* All roots, again whenever that shows that a loop has to be split. */
+static bool walk_all(sched *s, group *gr, walk *w) {
+    analysis *an = w->an;
     do {
         *an = (analysis){ .k = kernel_make(s->a, "analysis"), .rows = 1 };
-        w.again = false;
+        w->again = false;
         bool ok = true;
         if (graph_get(s->g, gr->roots.at[0])->op == OP_scatter_add) { /* its own nests, in order */
             affine none[TN_MAX_RANK];
@@ -306,11 +307,20 @@ bool group_analyse(sched *s, int gi, analysis *an) {
             an->n_root_vars = an->k->vars.n;
             an->work = graph_elems(s->g, gr->roots.at[0]);
         } else {
-            for (int r = 0; r < gr->roots.n && ok; r++) ok = walk_root(&w, r);
+            for (int r = 0; r < gr->roots.n && ok; r++) ok = walk_root(w, r);
         }
-        if (ok) break;
-        if (!w.again) return false;
-    } while (w.again);
+        if (ok) return true;
+    } while (w->again);
+    return false;
+}
+
+bool group_analyse(sched *s, int gi, arena *a, analysis *an) {
+    group *gr = &s->groups.at[gi];
+    arena *keep = s->a;
+    s->a = a;
+    bool ok = walk_all(s, gr, &(walk){ .s = s, .gr = gr, .gi = gi, .an = an, .keep = keep });
+    s->a = keep;
+    if (!ok) return false;
     /* a split axis is a row only as a whole */
     for (bool changed = true; changed;) {
         changed = false;

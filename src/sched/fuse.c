@@ -99,10 +99,10 @@ static bool try_inside(sched *s, val v, int gi) {
     if (graph_get(s->g, root)->op == OP_scatter_add) return decide(s, v, root, false, "scatter_add reads memory");
     analysis before, after;
     int n_splits = gr->splits.n;
-    if (!group_analyse(s, gi, &before)) return decide(s, v, root, false, before.reason);
+    if (!group_analyse(s, gi, s->scratch, &before)) return decide(s, v, root, false, before.reason);
     s->place[v] = PLACE_INSIDE;
     s->group_of[v] = gi;
-    no = group_analyse(s, gi, &after) ? cost_objection(s, n, &before, &after) : after.reason;
+    no = group_analyse(s, gi, s->scratch, &after) ? cost_objection(s, n, &before, &after) : after.reason;
     if (!no && s->opts.fusion == 1 && after.rows < before.rows && !op_is_move((op_code)n->op))
         no = "fusion level 1 keeps whole kernels elementwise";
     if (no) {
@@ -138,7 +138,7 @@ static bool try_everywhere(sched *s, val v, const int_list *groups) {
         group *gr = &s->groups.at[groups->at[i]];
         int n_splits = gr->splits.n;
         bool scatter = graph_get(s->g, gr->roots.at[0])->op == OP_scatter_add;
-        if (!scatter && group_analyse(s, groups->at[i], &an)) continue;
+        if (!scatter && group_analyse(s, groups->at[i], s->scratch, &an)) continue;
         gr->splits.n = n_splits;
         s->place[v] = PLACE_NONE;
         return false;
@@ -150,6 +150,7 @@ static bool try_everywhere(sched *s, val v, const int_list *groups) {
 static void place_value(sched *s, val v) {
     const node *n = graph_get(s->g, v);
     int_list groups = { 0 };
+    arena_reset(s->scratch);
     reading_groups(s, v, &groups);
     bool own_kernel = s->forced[v] || graph_is_output(s->g, v) || n->op == OP_scatter_add || n->op == OP_concat;
     if (!own_kernel && groups.n == 0) return; /* nothing reads it */
@@ -267,7 +268,8 @@ static bool try_merge(sched *s, int_list *reads, int x, int y) { /* y into x */
             VEC_PUSH(s->a, &moved, (int)v);
         }
     analysis an;
-    if (group_analyse(s, x, &an) && an.rows == graph_elems(s->g, a->roots.at[0])) {
+    arena_reset(s->scratch);
+    if (group_analyse(s, x, s->scratch, &an) && an.rows == graph_elems(s->g, a->roots.at[0])) {
         b->dead = true;
         reads[x] = reads_of(s, x);
         decide(s, b->roots.at[b->roots.n - 1], a->roots.at[0], true,
@@ -304,7 +306,8 @@ void sched_fuse(sched *s) {
         if (s->place[v] == PLACE_NONE) place_value(s, v);
     for (int i = 0; i < s->groups.n; i++) {
         analysis an;
-        group_analyse(s, i, &an);
+        arena_reset(s->scratch);
+        group_analyse(s, i, s->scratch, &an);
     }
     if (s->opts.fusion >= 3) merge_groups(s);
 }

@@ -690,7 +690,7 @@ kernel *lower_group(sched *s, int gi, parg **out_args, val *out_blame) {
     lower w = { .s = s, .gr = &s->groups.at[gi], .gi = gi, .g = s->g, .a = s->a };
     val root = w.gr->roots.at[w.gr->roots.n - 1];
     *out_blame = 0;
-    if (!group_analyse(s, gi, &w.an)) {
+    if (!group_analyse(s, gi, s->a, &w.an)) {
         *out_blame = w.an.blame ? w.an.blame : root;
         return NULL;
     }

@@ -267,8 +267,10 @@ plan *sched_plan(const graph *src, arena *a, const sched_opts *opts) {
     refuse(src);
     graph *g = prepare(src, a);
     bool *forced = ARENA_ARRAY(a, bool, g->nodes.n);
+    arena scratch;
+    arena_child(&scratch, a);
     for (;;) {
-        sched s = { .g = g, .a = a, .opts = *opts, .forced = forced };
+        sched s = { .g = g, .a = a, .scratch = &scratch, .opts = *opts, .forced = forced };
         s.p = ARENA_NEW(a, plan);
         s.p->a = a, s.p->g = g, s.p->fusion = opts->fusion;
         s.place = ARENA_ARRAY(a, uint8_t, g->nodes.n);

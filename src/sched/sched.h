@@ -42,6 +42,7 @@ typedef struct sched {
     plan *p;
     graph *g;
     arena *a;
+    arena *scratch; /* of the analyses that decide about one value */
     sched_opts opts;
     uint8_t *place;  /* [nodes] PLACE_* */
     int *group_of;   /* [nodes] PLACE_ROOT, PLACE_INSIDE: index into groups, else -1 */
@@ -85,7 +86,7 @@ typedef struct analysis {
     const char *reason; /* why not, when analysis failed */
     val blame;          /* and the value that should be in memory instead */
 } analysis;
-bool group_analyse(sched *s, int gi, analysis *out);
+bool group_analyse(sched *s, int gi, arena *a, analysis *out); /* in a */
 /* Splits a dot's index into those of its operands; contraction axis i has index kv[i]. */
 void dot_operand_index(const graph *g, val v, const affine *idx, const affine *kv, affine *ia, affine *ib);
 /* Index of root r of group gi by the root variables of `k`, which are made on the first call; also used by lower.c so that ids

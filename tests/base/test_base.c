@@ -132,6 +132,51 @@ static void test_arena(void **state) {
     arena_fini(&a); /* again is fine */
 }
 
+/* A child's memory is its own until it is reset, then used again: the parent stops growing. Lists grow in place while they are
+ * the last in their block, and elsewhere by a copy. */
+static void test_arena_child(void **state) {
+    (void)state;
+    counter c = { 0 };
+    guard gd;
+    arena a, child;
+    arena_init(&a, (mem){ count_realloc, &c }, &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    arena_child(&child, &a);
+    arena_reset(&child); /* of an empty one */
+    size_t total = 0;
+    for (int round = 0; round < 40; round++) {
+        VEC(int) x = { 0 }, y = { 0 };
+        unsigned char *kept = arena_alloc(&a, 100);
+        memset(kept, 0xab, 100);
+        for (int i = 0; i < 3000; i++) {
+            VEC_PUSH(&child, &x, i);
+            if (i % 3 == 0) VEC_PUSH(&child, &y, -i);
+            unsigned char *z = arena_alloc(&child, (size_t)(i % 40));
+            for (int k = 0; k < i % 40; k++)
+                if (z[k]) fail_msg("round %d: byte %d of %d is not zero", round, k, i);
+            memset(z, 0xcd, (size_t)(i % 40));
+        }
+        for (int i = 0; i < 3000; i++) assert_int_equal(x.at[i], i);
+        for (int i = 0; i < 1000; i++) assert_int_equal(y.at[i], -3 * i);
+        for (int k = 0; k < 100; k++) assert_int_equal(kept[k], 0xab);
+        for (int i = x.n; i < x.cap; i++) assert_int_equal(x.at[i], 0);
+        arena_reset(&child);
+        if (round == 3) total = a.total;
+    }
+    assert_true(a.total < total + 10000);
+    VEC(int) x = { 0 };
+    const int *first = NULL;
+    for (int i = 0; i < 100; i++) {
+        VEC_PUSH(&child, &x, i);
+        if (i == 0) first = x.at;
+    }
+    assert_ptr_equal(x.at, first);
+    arena_fini(&child);
+    arena_fini(&a);
+    assert_int_equal(c.live, 0);
+    assert_false(c.wrong);
+}
+
 static void test_arena_limits(void **state) {
     (void)state;
     counter c = { .refuse_at = 2 };
@@ -426,11 +471,14 @@ static void test_clock(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory), cmocka_unit_test(test_errors),       cmocka_unit_test(test_guard),
-        cmocka_unit_test(test_arena),  cmocka_unit_test(test_arena_limits), cmocka_unit_test(test_vec),
-        cmocka_unit_test(test_str),    cmocka_unit_test(test_str_double),   cmocka_unit_test(test_hash),
-        cmocka_unit_test(test_sizes),  cmocka_unit_test(test_half),         cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_philox), cmocka_unit_test(test_clock),        cmocka_unit_test(test_numbers_in_any_locale),
+        cmocka_unit_test(test_memory),      cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_guard),       cmocka_unit_test(test_arena),
+        cmocka_unit_test(test_arena_child), cmocka_unit_test(test_arena_limits),
+        cmocka_unit_test(test_vec),         cmocka_unit_test(test_str),
+        cmocka_unit_test(test_str_double),  cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_sizes),       cmocka_unit_test(test_half),
+        cmocka_unit_test(test_bf16),        cmocka_unit_test(test_philox),
+        cmocka_unit_test(test_clock),       cmocka_unit_test(test_numbers_in_any_locale),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
