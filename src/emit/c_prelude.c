@@ -142,7 +142,7 @@ static const elem elems[] = {
     { "i32", "int32_t", "i32", "", "", false },
     { "i64", "int64_t", "i64", "", "", false },
     { "f32", "float", "i32", "0x7fffffff", "8388608.0f", true },
-    { "f64", "double", "i64", "0x7fffffffffffffffLL", "4503599627370496.0", true },
+    { "f64", "double", "i64", "0x7fffffffffffffff", "4503599627370496.0", true },
 };
 
 static void fill(str *out, const char *text, int lanes, const elem *e) {
