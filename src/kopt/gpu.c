@@ -1,7 +1,8 @@
 /* gpu.c - scalar form to the form of a GPU: which loops are dealt to whom.
  *
- * In: the scalar kernel. Out: a kernel with group > 0. Two forms: an iteration of the outer loops is a thread's, or a group's
- * (gpu_row.c). The cheaper one by a count of instructions is taken; it depends on shapes and the target only. */
+ * In: the scalar kernel. Out: a kernel with group > 0. Three forms: an iteration of the outer loops is a thread's, or a group's
+ * (gpu_row.c), or a group has a tile of them (gpu_tile.c). The cheaper one by a count of instructions is taken; it depends on
+ * shapes and the target only. */
 #include "kopt/kopt.h"
 
 #include <math.h>
@@ -93,7 +94,11 @@ kernel *kopt_gpu(kernel *k, const target *t) {
         double cost = waves(rows * group, t) * (kopt_gpu_rows_cost(k, 1 + n, k->ins.n - n, group) + 8);
         if (cost < best) best = cost, best_group = group;
     }
-    k = best_group ? kopt_gpu_rows(k, n, best_group, t) : flat(k, n, t);
+    kernel *tiles = kopt_gpu_tile(k, n, t, &best);
+    if (tiles)
+        k = tiles;
+    else
+        k = best_group ? kopt_gpu_rows(k, n, best_group, t) : flat(k, n, t);
     kopt_hoist(k);
     kopt_sweep(k);
     return k;

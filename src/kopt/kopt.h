@@ -44,6 +44,8 @@ kernel *kopt_gpu(kernel *k, const target *t);
 /* gpu_row.c: each iteration of the outermost loops (the first n_rows of them; 0 = the whole kernel) is done by a group: nests
  * are dealt to its threads, long sums are combined, local buffers are shared. Returns a kernel of its own. */
 kernel *kopt_gpu_rows(const kernel *k, int n_rows, int group, const target *t);
+/* gpu_tile.c: a contraction in tiles of fast memory and registers, when that costs less than *out_cost; else NULL. */
+kernel *kopt_gpu_tile(const kernel *k, int n_outer, const target *t, double *out_cost);
 /* What a thread of such a group does for one iteration, in instructions, roughly. */
 double kopt_gpu_rows_cost(const kernel *k, int from, int to, int group);
 /* One thread doing instructions [from, to): loads that lie apart along `fast` (neighbouring threads; -1: none) cost more. */

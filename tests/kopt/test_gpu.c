@@ -148,8 +148,66 @@ static void test_parting(void **state) {
     arena_fini(&a);
 }
 
+/* A contraction with what comes before and behind it, in any layout; `half`: operands of 16 bits. */
+static graph *product(arena *a, rng *r, int64_t m, int64_t k, int64_t n, bool half) {
+    static const int64_t swap[] = { 1, 0 }, ca[] = { 1 }, cb[] = { 0 };
+    graph *g = graph_make(a, "product");
+    bool tx = rng_chance(r, 0.5), ty = rng_chance(r, 0.5);
+    tn_dtype t = half ? TN_BF16 : TN_F32;
+    val x = graph_add(
+        g, &(spec){ .op = OP_input, .dtype = t, .name = "x", .rank = 2, .dims = (int64_t[]){ tx ? k : m, tx ? m : k } });
+    val y = graph_add(
+        g, &(spec){ .op = OP_input, .dtype = t, .name = "y", .rank = 2, .dims = (int64_t[]){ ty ? n : k, ty ? k : n } });
+    val b = graph_add(g, &(spec){ .op = OP_input, .dtype = t, .name = "b", .rank = 1, .dims = &n });
+    if (rng_chance(r, 0.5)) x = graph_unary(g, OP_cos, x); /* not 0 where its operand is */
+    if (rng_chance(r, 0.5)) y = graph_unary(g, OP_cos, y);
+    if (tx) x = graph_permute(g, x, swap);
+    if (ty) y = graph_permute(g, y, swap);
+    val v = graph_dot(g, x, y, NULL, NULL, 0, ca, cb, 1);
+    if (rng_chance(r, 0.5)) v = graph_binary(g, OP_add, v, graph_broadcast(g, b, 2, (int64_t[]){ m, n }));
+    if (rng_chance(r, 0.5)) v = graph_binary(g, OP_max, v, graph_splat_like(g, v, 0.1));
+    if (rng_chance(r, 0.3)) v = graph_permute(g, v, swap);
+    graph_output(g, "out", v);
+    graph_compact(g);
+    return g;
+}
+
+static bool is_tiled(const kernel *k) {
+    int n = 0;
+    for (int b = 0; b < k->bufs.n; b++) n += k->bufs.at[b].kind == KB_GROUP;
+    return n == 2;
+}
+
+static void test_tiles(void **state) {
+    (void)state;
+    static const int64_t sizes[][3] = { { 64, 64, 64 },  { 65, 17, 33 },  { 33, 129, 70 }, { 40, 1, 40 },
+                                        { 100, 16, 31 }, { 31, 47, 100 }, { 128, 33, 64 } };
+    uint64_t seed = (uint64_t)now_seconds() ^ 0x9e3779b9u;
+    rng r = rng_make(seed);
+    int tiled = 0, all = 0;
+    for (size_t i = 0; i < COUNT_OF(sizes) * 4; i++) {
+        arena a;
+        guard gd;
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("seed %llu: %s", (unsigned long long)seed, gd.err.text);
+        const int64_t *s = sizes[i / 4];
+        graph *g = product(&a, &r, s[0], s[1], s[2], i % 4 == 3);
+        plan_config c = { .seed = seed + i, .fusion = 3, .t = gpu_target(i) };
+        c.t.grid = 64, c.t.group_bytes = 32 << 10;
+        if (!plan_config_agrees(g, NULL, &c)) fail_msg("seed %llu, case %zu: %s", (unsigned long long)seed, i, c.text);
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        plan *p = pipeline_run(g, &a, &o, &c.t);
+        for (int k = 0; k < p->kernels.n; k++) tiled += is_tiled(p->kernels.at[k].k);
+        all += 1;
+        arena_fini(&a);
+    }
+    printf("%d contractions, %d in tiles\n", all, tiled);
+    assert_true(tiled >= all * 3 / 4);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_problems), cmocka_unit_test(test_parting),
-                                        cmocka_unit_test(test_texts), cmocka_unit_test(test_random_graphs) };
+                                        cmocka_unit_test(test_texts), cmocka_unit_test(test_tiles),
+                                        cmocka_unit_test(test_random_graphs) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
