@@ -1,0 +1,53 @@
+#!/bin/bash
+# The conformance suite on the devices that are not the CPU: what the tests of the CPU check, with TENON_DEVICE. Here OpenCL is a
+# simulator (Oclgrind, which also finds data races and wrong addresses) or compiled for the processor (PoCL, which takes 0.1 s a
+# kernel, so there are few). Elsewhere it is what is installed. Without OpenCL: skipped.
+# Labels: slow
+# TENON_DEVICE_SEEDS: random graphs, six configurations each (default 8).
+set -u
+cd "$BUILD_DIR" || exit 1
+export TENON_FUZZ_NO_REDUCE=1 POCL_CACHE_DIR=$BUILD_DIR/pocl
+unset TENON_CACHE_DIR
+fail() { echo "FAILED: $*"; exit 1; }
+
+# No driver: the device says so, and the CPU goes on.
+missing=$(OCL_ICD_VENDORS=$BUILD_DIR/no-opencl ./tenon devices) || fail "tenon devices without OpenCL"
+grep -q '^opencl *not here: .*install' <<<"$missing" || fail "no word about a missing OpenCL: $missing"
+OCL_ICD_VENDORS=$BUILD_DIR/no-opencl ./tenon run @softmax:2x5 --device opencl >/dev/null 2>missing.log && fail "ran on a missing device"
+grep -q 'install' missing.log || fail "no reason: $(cat missing.log)"
+OCL_ICD_VENDORS=$BUILD_DIR/no-opencl ./tenon run @softmax:2x5 --quiet >/dev/null || fail "the CPU without OpenCL"
+rm -f missing.log
+
+# The null device counts the same launches.
+./tenon run @softmax:2x5 --device null --quiet >/dev/null || fail "device null"
+
+if ./tenon devices | grep -q '^opencl *not here'; then
+    echo "skipped: $(./tenon devices | grep '^opencl')"
+    exit 77
+fi
+seeds=${TENON_DEVICE_SEEDS:-8}
+
+suite() { # name, graphs, first seed: random graphs in all modes, whole networks node by node
+    TENON_DEVICE=opencl TENON_FUZZ_SEEDS=$2 TENON_FUZZ_FIRST=$3 tests/drive_test_modes >"devices.$1.log" 2>&1 ||
+        fail "random graphs on $1: $(tail -30 "devices.$1.log")"
+    grep '^count:' "devices.$1.log" | sed "s/compiled to machine code/on $1/"
+}
+verify() { # name, arguments
+    ./tenon verify "${@:2}" --device opencl --quiet >"devices.$1.log" 2>&1 || fail "verify ${*:2} on $1: $(tail -20 "devices.$1.log")"
+}
+
+icd=/usr/lib/oclgrind/liboclgrind-rt-icd.so
+if [ -e "$icd" ]; then
+    (
+        echo "$icd" >oclgrind.icd
+        export OCL_ICD_VENDORS=$BUILD_DIR/oclgrind.icd OCLGRIND_DATA_RACES=1 OCLGRIND_BUILD_OPTIONS=-cl-opt-disable OCLGRIND_MAX_ERRORS=1000
+        suite oclgrind "$seeds" 7 || exit 1
+        ! grep -iE 'data race|invalid (read|write)|divergence' devices.oclgrind.log || fail "races or wrong addresses"
+        TENON_DEVICE=opencl tests/drive_test_ops 'test_moves' >devices.ops.log 2>&1 || fail "ops: $(tail -20 devices.ops.log)"
+        ! grep -iE 'data race|invalid (read|write)|divergence' devices.ops.log || fail "races or wrong addresses"
+        grep '^count:' devices.ops.log
+    ) || exit 1
+fi
+suite opencl 1 8
+verify opencl @mlp:8x24 --modes compiled,loop
+echo "devices: all right"

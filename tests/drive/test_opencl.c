@@ -1,0 +1,216 @@
+/* test_opencl.c - programs on the device opencl beyond what the tests of all devices do: rings and traces in one submit, the
+ * kernel cache, sessions in threads, programs that do not compile, memory that is not there. Skipped where there is no OpenCL.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include "drive/objects.h"
+#include "support/support.h"
+#include "tenon/tenon.h"
+
+static void remove_tree(const char *dir) {
+    char command[256];
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    if (system(command) != 0) fail_msg("cannot remove %s", dir);
+}
+
+static device *open_opencl(tn_ctx *ctx) {
+    device *d = NULL;
+    err e = { 0 };
+    tn_status st = ctx_device(ctx, "opencl", 0, &d, &e);
+    if (st == TN_ERR_DEVICE) {
+        printf("skipped: %s\n", e.text);
+        tn_ctx_free(ctx);
+        skip();
+    }
+    if (st) fail_msg("%s", e.text);
+    return d;
+}
+static tn_ctx *opencl_ctx(void) {
+    tn_ctx *ctx = tn_ctx_new(NULL);
+    assert_non_null(ctx);
+    open_opencl(ctx);
+    return ctx;
+}
+
+static tn_compile_opts on_opencl(tn_mode mode) {
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.mode = mode, o.device = "opencl", o.check = 1;
+    return o;
+}
+
+#define OK(ctx, call)                                                                                                          \
+    do {                                                                                                                       \
+        if ((call) != TN_OK) fail_msg("%s: %s", #call, tn_ctx_error(ctx));                                                     \
+    } while (0)
+
+/* sum += x * (count + 1); count += 1; y = the new sum, z = x + count */
+static tn_graph *make_counter(tn_ctx *ctx, int64_t n) {
+    tn_graph *g = tn_graph_new(ctx, "counter");
+    tn_tensor x = tn_input(g, "x", TN_I32, TN_DIMS(n)), total = tn_state(g, "sum", TN_I32, TN_DIMS(n), NULL),
+              count = tn_state(g, "count", TN_I32, TN_SCALAR, NULL);
+    tn_tensor next = tn_add_scalar(count, 1), y = tn_add(total, tn_mul(x, next));
+    tn_assign(total, y);
+    tn_assign(count, next);
+    tn_output(y, "y");
+    tn_output(tn_add(x, count), "z");
+    return g;
+}
+
+static void test_rings(void **state) {
+    (void)state;
+    enum { N = 37, STEPS = 11, RING = 3 };
+    tn_ctx *ctx = opencl_ctx();
+    static const tn_mode modes[] = { TN_MODE_LOOP, TN_MODE_COMPILED, TN_MODE_GRAPH };
+    for (size_t m = 0; m < COUNT_OF(modes); m++) {
+        tn_graph *g = make_counter(ctx, N);
+        tn_compile_opts o = on_opencl(modes[m]);
+        tn_program *p;
+        tn_session *s;
+        OK(ctx, tn_compile(g, &o, &p));
+        OK(ctx, tn_session_new(p, &s));
+        int32_t x[RING][N], z[STEPS][N], y[N], sum[N] = { 0 }, want_z[STEPS][N], count;
+        rng r = rng_make((uint64_t)now_seconds());
+        for (int i = 0; i < RING * N; i++) x[i / N][i % N] = (int32_t)rng_between(&r, -1000, 1000);
+        int done = 0;
+        for (int run = 1; run <= 3; run++) { /* 4, 8 and 11 steps: the device's memory grows */
+            int steps = run == 1 ? 4 : run == 2 ? 8 : STEPS;
+            OK(ctx, tn_session_bind_trace(s, tn_session_slot(s, "z"), z, STEPS));
+            OK(ctx, tn_run_n(s, steps, TN_BIND({ "x", x }, { "y", y }), RING));
+            for (int k = 0; k < steps; k++, done++)
+                for (int i = 0; i < N; i++) sum[i] += x[k % RING][i] * (done + 1), want_z[k][i] = x[k % RING][i] + done;
+            assert_memory_equal(y, sum, sizeof sum);
+            assert_memory_equal(z, want_z, sizeof z[0] * (size_t)steps);
+            OK(ctx, tn_session_get(s, "count", &count, sizeof count));
+            assert_int_equal(count, done);
+        }
+        OK(ctx, tn_run(s, TN_BIND({ "x", x[1] }, { "y", y }))); /* and one step after them */
+        for (int i = 0; i < N; i++) sum[i] += x[1][i] * (done + 1);
+        assert_memory_equal(y, sum, sizeof sum);
+        tn_session_free(s);
+        tn_program_free(p);
+        tn_graph_free(g);
+    }
+    tn_ctx_free(ctx);
+}
+
+/* Compiled in one context, found on disk by the next, built again when the file is damaged. */
+static void test_cache(void **state) {
+    (void)state;
+    char dir[] = "/tmp/tenon-opencl-XXXXXX", command[128];
+    assert_non_null(mkdtemp(dir));
+    for (int round = 0; round < 3; round++) {
+        tn_config cfg = { .struct_size = sizeof cfg, .cache_dir = dir };
+        tn_ctx *ctx = tn_ctx_new(&cfg);
+        open_opencl(ctx);
+        tn_graph *g = make_counter(ctx, 5);
+        tn_compile_opts o = on_opencl(TN_MODE_COMPILED);
+        tn_program *p;
+        tn_session *s;
+        tn_program_stats stats;
+        OK(ctx, tn_compile(g, &o, &p));
+        tn_program_get_stats(p, &stats);
+        assert_int_equal(stats.cache_hits, round == 1);
+        OK(ctx, tn_session_new(p, &s));
+        int32_t x[5] = { 1, -2, 3, -4, 5 }, y[5];
+        OK(ctx, tn_run(s, TN_BIND({ "x", x }, { "y", y })));
+        assert_memory_equal(x, y, sizeof x);
+        tn_session_free(s);
+        tn_program_free(p);
+        tn_graph_free(g);
+        tn_ctx_free(ctx);
+        snprintf(command, sizeof command, "for f in $(find %s -type f -size +1k); do printf x >> $f; done", dir);
+        if (round == 1 && system(command) != 0) fail_msg("%s", command);
+    }
+    remove_tree(dir);
+}
+
+typedef struct user {
+    tn_program *p;
+    int index, wrong;
+} user;
+static void *use_program(void *arg) {
+    user *u = arg;
+    tn_session *s;
+    int32_t x[64], y[64], sum[64] = { 0 };
+    if (tn_session_new(u->p, &s)) return u->wrong++, NULL;
+    for (int step = 0; step < 40; step++) {
+        for (int i = 0; i < 64; i++) x[i] = u->index * 1000 + step * i, sum[i] += x[i] * (step + 1);
+        u->wrong += tn_run(s, TN_BIND({ "x", x }, { "y", y })) != TN_OK || memcmp(y, sum, sizeof y);
+    }
+    tn_session_free(s);
+    return NULL;
+}
+static void test_threads(void **state) {
+    (void)state;
+    tn_ctx *ctx = opencl_ctx();
+    tn_graph *g = make_counter(ctx, 64);
+    tn_compile_opts o = on_opencl(TN_MODE_COMPILED);
+    user users[3] = { { 0 } };
+    pthread_t threads[3];
+    OK(ctx, tn_compile(g, &o, &users[0].p));
+    for (int i = 0; i < 3; i++) {
+        users[i].p = users[0].p, users[i].index = i;
+        assert_int_equal(pthread_create(&threads[i], NULL, use_program, &users[i]), 0);
+    }
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < 3; i++) assert_int_equal(users[i].wrong, 0);
+    tn_program_free(users[0].p);
+    tn_graph_free(g);
+    tn_ctx_free(ctx);
+}
+
+static void test_errors(void **state) {
+    (void)state;
+    tn_ctx *ctx = opencl_ctx();
+    device *d = open_opencl(ctx);
+    err e = { 0 };
+    module *m;
+    buffer *b;
+    static const char bad[] = "__kernel void k(__global int *p) { *p = no_such_name; }";
+    assert_int_equal(d->api->build(d, bad, strlen(bad), false, &m, NULL, &e), TN_ERR_BUILD);
+    assert_non_null(strstr(e.text, "refused"));
+    assert_int_equal(d->api->alloc(d, SIZE_MAX / 2, &b, &e), TN_ERR_NOMEM);
+    assert_non_null(strstr(e.text, "is needed"));
+    /* A plan that the device has no room for: known before anything runs, and nothing is lost. */
+    tn_graph *g = tn_graph_new(ctx, "huge");
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(1 << 20));
+    tn_tensor wide = tn_exp(tn_expand(tn_reshape(x, TN_DIMS(1, 1 << 20)), TN_DIMS(1 << 20, 1 << 20)));
+    tn_output(tn_sum(tn_mul(wide, tn_add_scalar(tn_sum(wide, TN_INTS(0), 1), 1)), TN_INTS(1), 0), "y");
+    tn_compile_opts o = on_opencl(TN_MODE_GRAPH);
+    o.check = 0, o.no_passes = 1;
+    tn_program *p = NULL;
+    tn_session *s = NULL;
+    tn_status st = tn_compile(g, &o, &p);
+    if (st == TN_OK) st = tn_session_new(p, &s);
+    assert_int_equal(st, TN_ERR_NOMEM);
+    assert_non_null(strstr(tn_ctx_error(ctx), "is needed"));
+    tn_session_free(s);
+    tn_program_free(p);
+    tn_graph_free(g);
+    g = make_counter(ctx, 3); /* the context goes on */
+    o = on_opencl(TN_MODE_COMPILED);
+    OK(ctx, tn_compile(g, &o, &p));
+    OK(ctx, tn_session_new(p, &s));
+    int32_t in[3] = { 7, 8, -9 }, y[3];
+    OK(ctx, tn_run(s, TN_BIND({ "x", in }, { "y", y })));
+    assert_memory_equal(in, y, sizeof y);
+    tn_session_free(s);
+    tn_program_free(p);
+    tn_graph_free(g);
+    tn_ctx_free(ctx);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_rings), cmocka_unit_test(test_cache),
+                                        cmocka_unit_test(test_threads), cmocka_unit_test(test_errors) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
