@@ -29,8 +29,9 @@ static int run(cli *c) {
     if (!strcmp(what, "train")) return bench_train(c);
     if (!strcmp(what, "compile")) return bench_compile(c);
     if (!strcmp(what, "memory")) return bench_memory(c);
+    if (!strcmp(what, "ulp")) return bench_ulp(c);
     if (!strcmp(what, "machine")) return machine(c);
-    cli_usage(c, "there is no benchmark %s (modes, ladder, gemm, conv, rows, train, compile, memory, exp, machine)", what);
+    cli_usage(c, "there is no benchmark %s (modes, ladder, gemm, conv, rows, train, compile, memory, exp, ulp, machine)", what);
 }
 
 static const cli_option options[] = {
@@ -47,6 +48,9 @@ static const cli_option options[] = {
     { "rivals-dir", 0, "DIR", "where their programs are (default bench/rivals)" },
     { "seconds", 0, "S", "time for each row (default 0.3); at least two runs are made" },
     { "seed", 0, "N", "of weights and inputs (default 1)" },
+    { "functions", 0, "LIST", "ulp: exp,log,... (default: all)" },
+    { "all", 0, NULL, "ulp: all 2^32 arguments of functions of one" },
+    { "samples", 0, "N", "ulp: so many arguments, or pairs of them (default 1048576)" },
     { "largest", 0, "MIB", "memory: the largest footprint (default 256; 0: 16 KiB)" },
     { "csv", 0, "FILE", "write the rows as CSV too" },
     { "svg", 0, "FILE", "write a log-log plot too (--plot is the same)" },
@@ -58,7 +62,7 @@ static const cli_option options[] = {
 const cli_command command_bench = {
     "bench",
     "WHAT [WORK]",
-    "measure: modes, ladder, gemm, conv, rows, train, compile, memory, exp, machine",
+    "measure: modes, ladder, gemm, conv, rows, train, compile, memory, exp, ulp, machine",
     "modes     random networks of Linear and ReLU layers ending in softmax, run in every mode:\n"
     "          naive (each op compiled again every time), immediate (each op by itself), graph (queued at once),\n"
     "          compiled (fused, at fusion levels 1, 2, 3) and loop (many steps in one call).\n"
@@ -70,6 +74,8 @@ const cli_command command_bench = {
     "compile   from the first builder to ready, without a cache on disk.\n"
     "memory    bandwidth and latency by footprint, the caches they show, access patterns, layouts, threads and barriers.\n"
     "exp       WORK = write-vs-move or dot-sum-dot: two experiments on where results are written and what is never stored.\n"
+    "ulp       the elementwise functions of f32: largest error in units of the last place over a sample of all arguments, or\n"
+    "          all of them, its place, and the time of 32768 values in the cache, against a copy.\n"
     "machine   the ceilings: multiply-add rate and copy bandwidth, measured now.\n\n"
     "The variants take turns (A B C A B C ...), and so do the ceilings, so that a drifting clock hits all alike; each is "
     "warmed\n"

@@ -7,7 +7,8 @@
 #include <string.h>
 
 bench_row row_empty(void) {
-    return (bench_row){ .fusion = -1,
+    return (bench_row){ .inputs = -1,
+                        .fusion = -1,
                         .depth = -1,
                         .size = -1,
                         .batch = -1,
@@ -41,6 +42,8 @@ bench_row row_empty(void) {
                         .max_abs_err = -1,
                         .max_ulp = -1,
                         .err_bound = -1,
+                        .ulp_bound = -1,
+                        .us_per_million = -1,
                         .samples = -1 };
 }
 
@@ -149,6 +152,10 @@ static const column columns[] = {
     COLUMN(max_abs_err, 11, 'n'),
     COLUMN(max_ulp, 8, 'n'),
     COLUMN(err_bound, 10, 'n'),
+    COLUMN(ulp_bound, 9, 'n'),
+    COLUMN(inputs, 10, 'i'),
+    COLUMN(worst, 14, 't'),
+    COLUMN(us_per_million, 14, 'n'),
 };
 
 static const char *text_of(const bench_row *r, const column *k) {

@@ -162,8 +162,8 @@ static cval read_or(ctext *t) {
     return v;
 }
 
-void emit_function(str *out, const function *f, int lanes) {
-    ctext t = { .a = out->a, .f = f, .p = f->text, .lanes = lanes };
+void emit_function(str *out, const function *f, const char *text, int lanes) {
+    ctext t = { .a = out->a, .f = f, .p = text, .lanes = lanes };
     str_addf(out, "INL %sx%d %s_f32x%d(", type_name(f->sig[0]), lanes, f->word, lanes);
     for (int i = 0; f->sig[i + 1]; i++) {
         str_addf(out, "%s%sx%d %c", i ? ", " : "", type_name(f->sig[i + 1]), lanes, "xyz"[i]);

@@ -215,23 +215,28 @@ static bool word_used(const prelude_needs *needs, const char *word) {
     for (int op = 1; op < N_OPS; op++)
         if (needs->ops[op] && function_calls(op_get((op_code)op)->expr, word)) return true;
     for (int i = 0; i < function_count(); i++)
-        if (function_calls(function_at(i)->text, word) && word_used(needs, function_at(i)->word)) return true;
+        if ((function_calls(function_at(i)->text, word) ||
+             (function_at(i)->fma && function_calls(function_at(i)->fma, word))) &&
+            word_used(needs, function_at(i)->word))
+            return true;
     return false;
 }
 
 static void f32_function(const function *f, int lanes, const clike_language *l, str *out) {
-    bool fma = !strcmp(f->word, "FMA");
-    if (fma && l->gpu) {
-        str_addf(out, "INL f32x1 FMA_f32x1(f32x1 x, f32x1 y, f32x1 z) { return %s(x, y, z); }\n", l->fma[0]);
+    if (l->gpu) { /* these languages contract nothing, and have a function instead */
+        if (!strcmp(f->word, "FMA"))
+            str_addf(out, "INL f32x1 FMA_f32x1(f32x1 x, f32x1 y, f32x1 z) { return %s(x, y, z); }\n", l->fma[0]);
+        else
+            emit_function(out, f, f->fma ? f->fma : f->text, lanes);
         return;
     }
-    if (fma)
-        str_addf(out,
-                 "#if defined(__FMA__) || defined(__aarch64__)\nINL f32x%d FMA_f32x%d(f32x%d x, f32x%d y, f32x%d z) { return x "
-                 "* y + z; }\n#else\n",
-                 lanes, lanes, lanes, lanes, lanes);
-    emit_function(out, f, lanes);
-    if (fma) str_add(out, "#endif\n");
+    if (f->fma) {
+        str_add(out, "#if defined(__FMA__) || defined(__aarch64__)\n");
+        emit_function(out, f, f->fma, lanes);
+        str_add(out, "#else\n");
+    }
+    emit_function(out, f, f->text, lanes);
+    if (f->fma) str_add(out, "#endif\n");
 }
 
 static void functions(const prelude_needs *needs, const clike_language *l, int lanes, const elem *e, str *out) {
@@ -321,11 +326,9 @@ void emit_prelude(const prelude_needs *needs, const clike_language *l, str *out)
         str_add(out, common);
         declare_libm(needs, out);
     }
-    if (word_used(needs, "MOD")) {
-        if (needs->f64 || !l->gpu)
-            str_add(out, "INL double fmod_(double a, double b) { double r = m_fmod(a, b); return r != 0 && (r < 0) != (b < "
-                         "0) ? r + b : r; }\n");
-    }
+    if (word_used(needs, "MOD") && (needs->f64 || !l->gpu))
+        str_add(out, "INL double fmod_(double a, double b) { double r = m_fmod(a, b); return r == 0 ? (b < 0 ? -0.0 : 0.0) : "
+                     "(r < 0) != (b < 0) ? r + b : r; }\n");
     for (int lanes = 1; lanes <= 64; lanes *= 2)
         if (needs->lanes[lanes]) types(needs, lanes, l->gpu, out);
     for (int lanes = 1; lanes <= 64; lanes *= 2) {

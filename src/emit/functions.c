@@ -2,7 +2,8 @@
 #include "emit/functions.h"
 
 static const function table[] = {
-#define FUNCTION(word, sig, text) { #word, sig, text },
+#define FUNCTION(word, sig, text) { #word, sig, text, NULL },
+#define FUNCTION_FMA(word, sig, fma, text) { #word, sig, text, fma },
 #include "emit/functions.def"
 };
 

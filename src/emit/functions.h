@@ -6,6 +6,7 @@
 
 typedef struct function {
     const char *word, *sig, *text;
+    const char *fma; /* the text where products are added in one rounding; NULL: the same */
 } function;
 
 int function_count(void);
@@ -19,7 +20,7 @@ bool function_any(const char *expr);
  * whole number. */
 double function_number(const char **p, int64_t *out_int);
 
-/* c_functions.c: the function for so many lanes in C, on top of the templates of c_prelude.c. */
-void emit_function(str *out, const function *f, int lanes);
+/* c_functions.c: the function, by one of its texts, for so many lanes in C, on top of the templates of c_prelude.c. */
+void emit_function(str *out, const function *f, const char *text, int lanes);
 
 #endif

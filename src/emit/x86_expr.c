@@ -32,11 +32,11 @@ static xval read_literal(reader *r, xtype t) {
     return (xval){ x86_const(r->f, t, v, i), t };
 }
 
-/* The table's text, for what has no instruction; its functions of floats are of f32 only. */
-static const function *find(const reader *r, const char *word) {
+/* The table's text, whose functions of floats are of f32 only; NULL when there is none. */
+static const char *definition(const reader *r, const char *word) {
     const function *fn = function_find(word, strlen(word));
     if (!fn || (strchr(fn->sig, 'f') && r->t != XF32)) return NULL;
-    return r->f->level != X86_SSE && !strcmp(word, "FMA") ? NULL : fn;
+    return fn->fma && r->f->level != X86_SSE ? fn->fma : fn->text;
 }
 
 static xval read_call(reader *r, const char *at, size_t n) {
@@ -60,8 +60,8 @@ static xval read_call(reader *r, const char *at, size_t n) {
     if (!take(r, ')')) x86_unsupported(r->f, "an expression's brackets");
     if (shift)
         return x86_shift(r->f, word[2] == 'L' ? X86_PSLLD : word[1] == 'H' ? X86_PSRLD : X86_PSRAD, args[0], amount, r->lanes);
-    const function *fn = find(r, word);
-    if (fn) return x86_expr(r->f, fn->text, r->t, args, r->lanes);
+    const char *text = definition(r, word);
+    if (text) return x86_expr(r->f, text, r->t, args, r->lanes);
     return x86_word(r->f, word, r->t, args, n_args, r->lanes);
 }
 

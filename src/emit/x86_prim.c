@@ -234,10 +234,11 @@ static xval word_round(xfn *f, xval x, int how, int lanes) {
     return made(f, x.t == XF32 ? X86_ROUNDPS : X86_ROUNDPD, x.t, x.t, lanes, x.r, 0, how);
 }
 
-static xval word_mod(xfn *f, xval x, xval y, int lanes) {
+static xval word_mod(xfn *f, xval x, xval y, int lanes) { /* of f64 */
     xval r = x86_call(f, "fmod", x, y, (xval){ 0 }, lanes), zero = { x86_const(f, x.t, 0, 0), x.t };
     xval differ = x86_bin(f, '^', x86_bin(f, '<', r, zero, lanes), x86_bin(f, '<', y, zero, lanes), lanes);
-    return x86_sel(f, x86_bin(f, '&', x86_bin(f, 'n', r, zero, lanes), differ, lanes), x86_bin(f, '+', r, y, lanes), r, lanes);
+    xval moved = x86_sel(f, differ, x86_bin(f, '+', r, y, lanes), r, lanes);
+    return x86_sel(f, x86_bin(f, '=', r, zero, lanes), word_signed(f, r, y, lanes), moved, lanes);
 }
 
 xval x86_word(xfn *f, const char *name, xtype t, const xval *x, int n, int lanes) {
@@ -264,7 +265,6 @@ xval x86_word(xfn *f, const char *name, xtype t, const xval *x, int n, int lanes
         if (!strcmp(name, "FLOOR")) return word_round(f, x[0], 9, lanes);
         if (!strcmp(name, "CEIL")) return word_round(f, x[0], 10, lanes);
     }
-    if (n == 3 && !strcmp(name, "FMA")) return x86_bin(f, '+', x86_bin(f, '*', x[0], x[1], lanes), x[2], lanes);
     bool some = !strncmp(name, "LIBM_", 5); /* the mask comes first */
     const xval none = { 0 }, *arg = x + some;
     for (size_t i = 0; i < COUNT_OF(libm) && (some || t == XF64); i++)

@@ -78,6 +78,19 @@ bench "$checked,case,variant,size" exp write-vs-move --sizes 17 --threads 1
 bench "$checked,case,variant,size" exp dot-sum-dot --sizes 17 --threads 1
 spoiled "element" exp dot-sum-dot --sizes 17 --threads 1
 
+# Exactness of functions: no plot, and sizes of its own.
+runs=$((runs + 2))
+"$tenon" bench ulp --functions exp,pow --samples 5000 --seconds 0.005 --csv "$dir/rows.csv" --json -q >"$dir/out" 2>"$dir/err" || { fail "bench ulp"; cat "$dir/err"; }
+python3 - "$dir/out" <<'PY' || fail "bench ulp: the report"
+import json, sys
+rows = json.load(open(sys.argv[1]))["rows"]
+assert [r["case"] for r in rows] == ["exp", "pow"], rows
+for r in rows:
+    assert r["inputs"] == 5000 and 0 < r["max_ulp"] <= r["ulp_bound"] and r["us_per_million"] > 0 and r["gbs"] > 0 and r["worst"], r
+PY
+"$tenon" bench ulp --functions exp --samples 5000 --plant-error --seconds 0.005 -q >"$dir/out" 2>"$dir/err"
+[ $? = 1 ] && grep -q "further" "$dir/err" || fail "bench ulp: a spoiled result is not noticed"
+
 # Nothing is allocated inside the timed runs of compiled graphs.
 "$tenon" bench gemm --sizes 16 --threads 1 --json -q --seconds 0.005 >"$dir/out"
 python3 -c 'import json, sys; sys.exit(any(r["mallocs"] for r in json.load(open(sys.argv[1]))["rows"]))' "$dir/out" || fail "allocations in timed runs"

@@ -166,6 +166,31 @@ static graph *every_op(arena *a, tn_dtype t, int64_t n) {
     return g;
 }
 
+/* The f32 functions over 65536 bit patterns of all exponents; pairs with the patterns in another order. */
+static graph *every_pattern(arena *a) {
+    graph *g = graph_make(a, "patterns");
+    int64_t n = 1 << 16;
+    val x[2];
+    for (int i = 0; i < 2; i++) {
+        uint32_t *bits = ARENA_ARRAY(a, uint32_t, n);
+        for (int64_t k = 0; k < n; k++) bits[k] = (uint32_t)(k * (i ? 40503 : 1) % n) * 65537u + (i ? 77 : 0);
+        val in = graph_add(g, &(spec){ .op = OP_input, .dtype = TN_F32, .name = i ? "y" : "x", .rank = 1, .dims = &n });
+        val c = graph_add(g, &(spec){ .op = OP_const, .dtype = TN_F32, .rank = 1, .dims = &n, .data = bits });
+        x[i] = graph_select(g, graph_binary(g, OP_lt, in, in), in, c); /* c, but no constant */
+    }
+    for (int op = 1; op < N_OPS; op++) {
+        const op_info *info = op_get((op_code)op);
+        if (!op_is_elementwise((op_code)op) || info->cls != CL_FLT) continue;
+        graph_output(g, arena_printf(a, "y_%s", info->name),
+                     info->arity == 1 ? graph_unary(g, (op_code)op, x[0]) : graph_binary(g, (op_code)op, x[0], x[1]));
+    }
+    graph_output(g, "y_mod", graph_binary(g, OP_mod, x[0], x[1]));
+    graph_output(g, "half", graph_cast(g, x[0], TN_F16));
+    graph_output(g, "there_and_back", graph_cast(g, graph_cast(g, x[0], TN_F16), TN_F32));
+    graph_compact(g);
+    return g;
+}
+
 static void every_op_test(bool sse2) {
     world w = world_open(sse2);
     int bad = 0, graphs = 0;
@@ -174,19 +199,19 @@ static void every_op_test(bool sse2) {
         skip();
     }
     n_fallbacks = 0;
-    for (int t = 0; t < TN_N_DTYPES; t++) {
+    for (int t = 0; t <= TN_N_DTYPES; t++) {
         arena a;
         guard gd;
         arena_init(&a, mem_libc(), &gd);
-        if (!GUARD_TRY(&gd)) fail_msg("%s: %s", dtype_name((tn_dtype)t), gd.err.text);
-        graph *g = every_op(&a, (tn_dtype)t, 61);
+        if (!GUARD_TRY(&gd)) fail_msg("graph %d: %s", t, gd.err.text);
+        graph *g = t < TN_N_DTYPES ? every_op(&a, (tn_dtype)t, 61) : every_pattern(&a);
         bad += !check(&w, g, &a, (uint64_t)t, t % 2 ? 3 : 0);
         graphs++;
         arena_fini(&a);
     }
     world_close(&w);
-    printf("count: every op on %d dtypes%s: %d differ, %d without machine code\n", graphs, sse2 ? ", SSE2" : "", bad,
-           n_fallbacks);
+    printf("count: every op on all dtypes, functions on 65536 patterns%s: %d of %d graphs differ, %d without machine code\n",
+           sse2 ? ", SSE2" : "", bad, graphs, n_fallbacks);
     assert_int_equal(bad + n_fallbacks, 0);
 }
 static void test_every_op(void **state) {
