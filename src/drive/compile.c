@@ -4,7 +4,9 @@
  * compile half made; module and constants belong to the device. */
 #include "drive/drive.h"
 #include "emit/emit.h"
+#include "rt/tuning.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 
 /* ---- compile half: everything here may jump ---- */
@@ -188,6 +190,14 @@ static tn_status resolve(tn_ctx *ctx, const tn_compile_opts *opts, tn_compile_op
     return TN_OK;
 }
 
+/* What measured times depend on besides the kernel, hashed; the number says what choices mean. */
+static uint64_t tuning_seed(const device_caps *c) {
+    int64_t words[] = {
+        1, c->vector_bytes, c->n_vector_regs, c->threads, c->l1_bytes, c->l2_bytes, c->l3_bytes, (int64_t)c->id
+    };
+    return hash_bytes(words, sizeof words, hash_bytes(c->code, strlen(c->code), 0));
+}
+
 tn_status drive_compile_on(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, tn_program **out, err *e) {
     double start = now_seconds();
     tn_program *p = mem_alloc(ctx->mem, sizeof *p);
@@ -204,7 +214,10 @@ tn_status drive_compile_on(tn_ctx *ctx, device *dev, const graph *g, const tn_co
                           .kind = caps.gpu ? TARGET_GPU : TARGET_CPU,
                           .group = caps.group,
                           .group_bytes = caps.group_bytes,
-                          .grid = caps.grid };
+                          .grid = caps.grid,
+                          .tuning_seed = tuning_seed(&caps) };
+    tuning *measured = atomic_load(&ctx->tuning);
+    if (measured) p->target.tuning = &measured->table;
     p->stats.threads = caps.threads;
     arena_init(&p->arena, ctx->mem, &p->gd);
     tn_status status = guarded(&(job){ p, g, e });

@@ -2,6 +2,7 @@
  * and after, and why neighbours were or were not joined. In: a compiled program. Out: text in the caller's string. */
 #include "drive/drive.h"
 #include "emit/emit.h"
+#include "kopt/kopt.h"
 
 static void print_value(const plan *p, val v, str *out) {
     const node *n = graph_get(p->g, v);
@@ -53,6 +54,8 @@ void explain_print(const tn_program *prog, str *out) {
             if (pk->k->vars.at[v].role.unroll > 1 || pk->k->vars.at[v].role.lanes > 1)
                 str_addf(out, " %s: %d x %d lanes of %lld;", pk->k->vars.at[v].name, pk->k->vars.at[v].role.unroll,
                          pk->k->vars.at[v].role.lanes, (long long)pk->k->vars.at[v].extent);
+        const kchoice *choice = p->kernels.at[pk->code].choice;
+        if (choice) str_addf(out, "\n   measured by tuning: %s", kopt_choice_text(*choice, out->a));
         str_add(out, "\n");
         print_reasons(p, pk, out);
     }
@@ -74,9 +77,12 @@ void explain_json(const tn_program *prog, str *out) {
         const pkernel *pk = &p->kernels.at[i];
         str_addf(out, "%s{\"name\":", i ? "," : "");
         str_json(out, pk->k->name);
-        str_addf(out, ",\"code\":%d,\"bytes_read\":%llu,\"bytes_written\":%llu,\"flops\":%llu,\"parallel\":%s,\"values\":[",
-                 pk->code, (unsigned long long)pk->k->bytes_read, (unsigned long long)pk->k->bytes_written,
+        str_addf(out, ",\"code\":%d,\"bytes_read\":%llu,\"bytes_written\":%llu,\"flops\":%llu,\"parallel\":%s,", pk->code,
+                 (unsigned long long)pk->k->bytes_read, (unsigned long long)pk->k->bytes_written,
                  (unsigned long long)pk->k->flops, pk->k->par_var >= 0 ? "true" : "false");
+        const kchoice *choice = p->kernels.at[pk->code].choice;
+        if (choice) str_addf(out, "\"tuned\":\"%s\",", kopt_choice_text(*choice, out->a));
+        str_add(out, "\"values\":[");
         for (int j = 0; j < pk->n_fused; j++)
             str_addf(out, "%s{\"id\":%u,\"op\":\"%s\"}", j ? "," : "", pk->fused[j],
                      op_get((op_code)graph_get(p->g, pk->fused[j])->op)->name);

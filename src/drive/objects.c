@@ -4,6 +4,7 @@
  * The run half: statuses, no jumps. */
 #include "drive/objects.h"
 #include "rt/cache.h"
+#include "rt/tuning.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -48,7 +49,9 @@ static tn_status open_cache(tn_ctx *ctx, err *e) {
                      .memory_bytes = ctx->cache_memory,
                      .log = ctx->log,
                      .log_ud = ctx->log_ud };
-    return cache_open(&o, &ctx->cache, e);
+    tn_status st = cache_open(&o, &ctx->cache, e);
+    if (!st) atomic_store(&ctx->tuning, tuning_load(ctx->mem, cache_disk(ctx->cache), ctx->log, ctx->log_ud));
+    return st;
 }
 
 tn_status ctx_device(tn_ctx *ctx, const char *name, int threads, device **out, err *e) {
@@ -89,5 +92,7 @@ void ctx_close_devices(tn_ctx *ctx) {
     for (int i = 0; i < ctx->n_devices; i++) ctx->devices[i].dev->api->close(ctx->devices[i].dev);
     mem_free(ctx->mem, ctx->devices, (size_t)ctx->n_devices * sizeof *ctx->devices);
     cache_close(ctx->cache);
+    tuning_free(atomic_load(&ctx->tuning));
+    atomic_store(&ctx->tuning, NULL);
     ctx->devices = NULL, ctx->n_devices = 0, ctx->cache = NULL;
 }

@@ -10,7 +10,8 @@
 #include "ir/graph.h"
 #include "rt/device.h"
 
-struct cache; /* rt/cache.h */
+struct cache;  /* rt/cache.h */
+struct tuning; /* rt/tuning.h */
 
 typedef struct open_device {
     device *dev;
@@ -32,7 +33,8 @@ struct tn_ctx {
 
     /* Opened when first needed by ctx_device. tn_ctx_free closes them. */
     struct cache *cache;
-    open_device *devices; /* [n_devices] */
+    _Atomic(struct tuning *) tuning; /* what was measured before, by any process; may be NULL */
+    open_device *devices;            /* [n_devices] */
     int n_devices;
 };
 

@@ -48,31 +48,36 @@ static kernel *share_code(const kernel *own, const kernel *code, arena *a) {
     return k;
 }
 
-/* What kopt_run is about to change in place. */
-static kernel *keep_scalar(const kernel *k, arena *a) {
-    kernel *c = arena_copy(a, k, sizeof *k);
-    c->ins.at = arena_copy(a, k->ins.at, sizeof *k->ins.at * (size_t)k->ins.n);
-    c->vars.at = arena_copy(a, k->vars.at, sizeof *k->vars.at * (size_t)k->vars.n);
-    c->bufs.at = arena_copy(a, k->bufs.at, sizeof *k->bufs.at * (size_t)k->bufs.n);
-    for (int i = 1; i < c->ins.n; i++)
-        if (c->ins.at[i].n_mask)
-            c->ins.at[i].mask = arena_copy(a, c->ins.at[i].mask, sizeof(kmask) * (size_t)c->ins.at[i].n_mask);
-    return c;
+/* What was measured to be fastest for a scalar kernel; NULL when nothing was. */
+static const kchoice *measured(const kernel *scalar, const target *t) {
+    if (!t->tuning || !t->tuning->n) return NULL;
+    uint64_t key = kernel_hash(scalar, t->tuning_seed);
+    int lo = 0, hi = t->tuning->n;
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        if (t->tuning->at[mid].key < key)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < t->tuning->n && t->tuning->at[lo].key == key ? &t->tuning->at[lo].choice : NULL;
 }
 
 /* Equal kernels, such as those of repeated layers, are optimised once. */
 static void optimise(plan *p, const target *t) {
-    kernel **scalar = ARENA_ARRAY(p->a, kernel *, p->kernels.n + 1);
     for (int i = 0; i < p->kernels.n; i++) {
         pkernel *pk = &p->kernels.at[i];
         int n_bufs = pk->k->bufs.n;
         for (pk->code = 0; pk->code < i; pk->code++)
-            if (p->kernels.at[pk->code].code == pk->code && kernel_equal(scalar[pk->code], pk->k)) break;
+            if (p->kernels.at[pk->code].code == pk->code && kernel_equal(p->kernels.at[pk->code].scalar, pk->k)) break;
         if (pk->code < i) {
             pk->k = share_code(pk->k, p->kernels.at[pk->code].k, p->a);
         } else {
-            scalar[i] = keep_scalar(pk->k, p->a);
-            pk->k = kopt_run(pk->k, t);
+            pk->scalar = kernel_clone(pk->k, p->a); /* kopt_run changes its kernel in place */
+            const kchoice *choice = measured(pk->scalar, t);
+            target own = *t;
+            if (choice) own.choice = pk->choice = arena_copy(p->a, choice, sizeof *choice);
+            pk->k = kopt_run(pk->k, &own);
         }
         extend_args(p, pk, n_bufs);
     }

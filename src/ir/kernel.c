@@ -39,6 +39,18 @@ int kernel_buf(kernel *k, kbuf b) {
     return k->bufs.n - 1;
 }
 
+kernel *kernel_clone(const kernel *k, arena *a) {
+    kernel *c = arena_copy(a, k, sizeof *k);
+    c->a = a;
+    c->ins.at = arena_copy(a, k->ins.at, sizeof *k->ins.at * (size_t)k->ins.n), c->ins.cap = k->ins.n;
+    c->vars.at = arena_copy(a, k->vars.at, sizeof *k->vars.at * (size_t)k->vars.n), c->vars.cap = k->vars.n;
+    c->bufs.at = arena_copy(a, k->bufs.at, sizeof *k->bufs.at * (size_t)k->bufs.n), c->bufs.cap = k->bufs.n;
+    for (int i = 1; i < c->ins.n; i++)
+        if (c->ins.at[i].n_mask)
+            c->ins.at[i].mask = arena_copy(a, c->ins.at[i].mask, sizeof(kmask) * (size_t)c->ins.at[i].n_mask);
+    return c;
+}
+
 int kernel_nest(const kernel *k, reg r) {
     int n = 1, par = k->ins.at[r].par;
     while (par >= PAR_GRID && k->ins.at[r + (reg)n].op == K_LOOP && k->ins.at[r + (reg)n].par == par) n++;

@@ -143,6 +143,7 @@ kernel *kernel_make(arena *a, const char *name);
 kvar kernel_var(kernel *k, const char *name, int64_t extent, bool row, bool reduce);
 reg kernel_push(kernel *k, kins in); /* appends, returns its register */
 int kernel_buf(kernel *k, kbuf b);
+kernel *kernel_clone(const kernel *k, arena *a); /* one that can be changed in place while k stays as it is */
 /* The dtype registers use for a stored dtype: f16/bf16 -> f32, i8/u8/bool -> i32. */
 tn_dtype kernel_reg_dtype(tn_dtype t);
 
@@ -165,6 +166,7 @@ int kernel_zip_lane(const kins *zip, int l, bool *of_b);
 
 /* kernel_equal.c: whether both are the same code, whatever they and their values are called. */
 bool kernel_equal(const kernel *x, const kernel *y);
+uint64_t kernel_hash(const kernel *k, uint64_t seed); /* of what kernel_equal compares */
 
 /* kernel_text.c, kernel_parse.c: prints the list of op codes; parses it back. The text leaves out which graph values the
  * instructions compute, and the counts of flops and bytes. Jumps with TN_ERR_PARSE: "file:line:col: message". */

@@ -1,5 +1,5 @@
 /* kernel_equal.c - whether two kernels are the same code: everything but names, what the values are called in the graph, and
- * the counts for statistics. In: two kernels of any form. */
+ * the counts for statistics; and a hash of the same. In: kernels of any form. */
 #include "ir/kernel.h"
 
 static bool same_number(double x, double y) { return !memcmp(&x, &y, sizeof x); } /* -0 is not 0; a NaN is itself */
@@ -40,4 +40,51 @@ bool kernel_equal(const kernel *x, const kernel *y) {
     for (int i = 1; i < x->ins.n; i++)
         if (!same_ins(&x->ins.at[i], &y->ins.at[i])) return false;
     return true;
+}
+
+static uint64_t hash_affine(affine x, uint64_t h) {
+    h = hash_bytes(&x.base, sizeof x.base, h);
+    for (int i = 0; i < x.n; i++) {
+        int64_t term[2] = { x.t[i].var, x.t[i].coef };
+        h = hash_bytes(term, sizeof term, h);
+    }
+    return h;
+}
+
+static uint64_t hash_ins(const kins *x, uint64_t h) {
+    int64_t words[] = { x->op,     x->alu, x->dtype, x->src, x->par,        x->lanes,   x->buf,
+                        x->a,      x->b,   x->c,     x->dyn, x->dyn_stride, x->dyn_n,   x->lane_stride,
+                        x->n_mask, x->var, x->lo,    x->hi,  x->step,       x->imm_int, x->idx.n };
+    h = hash_bytes(words, sizeof words, h);
+    h = hash_affine(x->idx, hash_bytes(&x->imm, sizeof x->imm, h));
+    for (int i = 0; i < x->n_mask; i++) {
+        int64_t mask[] = { x->mask[i].lo, x->mask[i].hi, x->mask_lane[i], x->mask[i].e.n };
+        h = hash_affine(x->mask[i].e, hash_bytes(mask, sizeof mask, h));
+    }
+    return h;
+}
+
+uint64_t kernel_hash(const kernel *k, uint64_t seed) {
+    int64_t head[] = { k->ins.n,
+                       k->vars.n,
+                       k->bufs.n,
+                       k->tiled,
+                       k->par_var,
+                       k->group,
+                       k->groups,
+                       (int64_t)k->flops,
+                       (int64_t)k->bytes_read,
+                       (int64_t)k->bytes_written };
+    uint64_t h = hash_bytes(head, sizeof head, seed);
+    for (int i = 0; i < k->bufs.n; i++) {
+        int64_t words[] = { k->bufs.at[i].dtype, k->bufs.at[i].kind, k->bufs.at[i].elems };
+        h = hash_bytes(words, sizeof words, h);
+    }
+    for (int i = 0; i < k->vars.n; i++) {
+        const kvar_info *v = &k->vars.at[i];
+        int64_t words[] = { v->extent, v->row, v->reduce, v->role.unroll, v->role.lanes };
+        h = hash_bytes(words, sizeof words, h);
+    }
+    for (int i = 1; i < k->ins.n; i++) h = hash_ins(&k->ins.at[i], h);
+    return h;
 }

@@ -5,6 +5,26 @@
 
 #include <stdint.h>
 
+/* How a kernel is cut where its results do not depend on it, so that what is fastest can be found by measuring. 0 = as the
+ * model of kopt/ says, and so is every part that does not fit the kernel or the machine. */
+typedef enum kway { WAY_MODEL, WAY_PLACE, WAY_STAGE, WAY_STREAM } kway; /* operands in place, in panels, row by row */
+typedef struct kchoice {
+    uint8_t mr, nv; /* contractions with lanes along a row: rows and vectors of the register tile */
+    uint8_t way;    /* of the right operand: kway */
+    uint8_t tiles;  /* in a panel */
+    uint8_t par;    /* 1 = not split over threads; 2 + i = along the i-th loop that can be */
+    uint8_t unroll; /* of maps */
+    uint16_t rows;  /* of a stretch */
+} kchoice;
+typedef struct ktuned {
+    uint64_t key; /* kernel_hash of the scalar form, from target.tuning_seed */
+    kchoice choice;
+} ktuned;
+typedef struct ktuning { /* never changes once made */
+    const ktuned *at;    /* [n], by key */
+    int n;
+} ktuning;
+
 typedef enum target_kind { TARGET_CPU, TARGET_GPU } target_kind;
 typedef struct target {
     int vector_bytes; /* CPU: widest vector register: 16, 32, 64 */
@@ -12,9 +32,12 @@ typedef struct target {
     int threads; /* CPU: threads a run may use; GPU: 1 */
     int64_t l1_bytes, l2_bytes;
     target_kind kind;
-    int group;           /* GPU: most threads of a group, a power of two */
-    int64_t group_bytes; /* GPU: fast memory of a group */
-    int64_t grid;        /* GPU: threads that keep the machine busy */
+    int group;             /* GPU: most threads of a group, a power of two */
+    int64_t group_bytes;   /* GPU: fast memory of a group */
+    int64_t grid;          /* GPU: threads that keep the machine busy */
+    const ktuning *tuning; /* choices that were measured; NULL = none */
+    uint64_t tuning_seed;  /* whatever else they depend on: machine, code generator */
+    const kchoice *choice; /* of the kernel at hand; NULL = the model's */
 } target;
 
 #endif

@@ -6,7 +6,8 @@
  * latency) over the whole shape, tails included, within the register budget MR * NV + NV + 1 (measured: larger tiles spill). */
 #include "kopt/kopt.h"
 
-enum { SLIDING = 8 };          /* unrolled rows of a contraction lane by lane (depthwise convolution) */
+enum { SLIDING = 8 }; /* unrolled rows of a contraction lane by lane (depthwise convolution) */
+enum { MAX_MR = 14, MAX_NV = 8, MAX_UNROLL = 8 };
 enum { PAR_MIN_WORK = 60000 }; /* flops plus bytes below which a second thread costs more than it brings */
 
 typedef struct ref { /* one memory access */
@@ -26,6 +27,8 @@ typedef struct chooser {
     uint64_t row_vars;
     const kins *dot; /* the contraction's update, if there is one */
     uint64_t dot_open;
+    int64_t tile_m, tile_nvec; /* what the contraction's tile covers; 0 = there is none */
+    bool tile_each;
 } chooser;
 
 static uint64_t vars_of(affine x) {
@@ -202,6 +205,12 @@ static kvar partner(const chooser *c, kvar vec, bool want_row) {
     return best;
 }
 
+static bool tile_fits(const chooser *c, int mr, int nv) {
+    int loaded = mr == 1 ? 1 : nv; /* used once, an operand comes straight from memory */
+    return mr >= 1 && nv >= 1 && mr <= MAX_MR && nv <= MAX_NV && mr <= c->tile_m && nv <= c->tile_nvec &&
+           mr * nv + loaded + 1 <= c->t->n_vector_regs;
+}
+
 static void tile_contraction(chooser *c, kvar vec) {
     kernel *k = c->k;
     int64_t extent = k->vars.at[vec].extent, nvec = (extent + c->lanes - 1) / c->lanes;
@@ -212,13 +221,15 @@ static void tile_contraction(chooser *c, kvar vec) {
     const kins *a = operand_load(c, c->dot->a), *b = operand_load(c, c->dot->b);
     bool each = a && b && affine_coef(a->idx, vec) && affine_coef(b->idx, vec); /* lane by lane: neighbours share loads */
     if (each) best_mr = m < SLIDING ? (int)m : SLIDING;
-    for (int nv = 1; nv <= 8 && nv <= nvec && !each; nv++)
-        for (int mr = 1; mr <= 14 && mr <= m; mr++) {
-            int loaded = mr == 1 ? 1 : nv; /* used once, an operand comes straight from memory */
-            if (mr * nv + loaded + 1 > c->t->n_vector_regs) continue;
+    c->tile_m = m, c->tile_nvec = nvec, c->tile_each = each;
+    for (int nv = 1; nv <= MAX_NV && nv <= nvec && !each; nv++)
+        for (int mr = 1; mr <= MAX_MR && mr <= m; mr++) {
+            if (!tile_fits(c, mr, nv)) continue;
             double cost = shape_cost(m, nvec, mr, nv);
             if (cost < best * 0.999) best = cost, best_mr = mr, best_nv = nv;
         }
+    const kchoice *asked = c->t->choice;
+    if (asked && tile_fits(c, asked->mr, asked->nv)) best_mr = asked->mr, best_nv = asked->nv;
     k->vars.at[vec].role = (krole){ best_nv, c->lanes };
     if (row >= 0) k->vars.at[row].role = (krole){ best_mr, 1 };
 }
@@ -284,6 +295,9 @@ static void tile_plain(chooser *c, kvar vec) {
     int weight = alu_weight(c, 1ull << vec);
     int unroll = k->vars.at[vec].reduce ? 4 : weight > 24 ? 1 : weight > 8 ? 2 : 4;
     while (unroll > 1 && steps < unroll) unroll /= 2;
+    const kchoice *asked = c->t->choice; /* not of sums: the order of their terms would change */
+    if (asked && asked->unroll && asked->unroll <= MAX_UNROLL && asked->unroll <= steps && !k->vars.at[vec].reduce)
+        unroll = asked->unroll;
     k->vars.at[vec].role = (krole){ unroll, c->lanes };
 }
 
@@ -322,7 +336,9 @@ static void choose_roles(chooser *c) {
 static void choose_parallel(chooser *c) {
     kernel *k = c->k;
     k->par_var = -1;
-    if (c->t->threads < 2 || k->flops + k->bytes_read + k->bytes_written < PAR_MIN_WORK) return;
+    int asked = c->t->choice ? c->t->choice->par : 0, nth = 0;
+    if (c->t->threads < 2 || asked == 1) return;
+    if (!asked && k->flops + k->bytes_read + k->bytes_written < PAR_MIN_WORK) return;
     double best = 0;
     for (int i = 1; i < k->ins.n && k->ins.at[i].op != K_STORE && k->ins.at[i].op != K_ACC;
          i++) { /* rows, and what was hoisted between them */
@@ -332,6 +348,10 @@ static void choose_parallel(chooser *c) {
         int64_t step = (int64_t)v->role.unroll * v->role.lanes, steps = (v->extent + step - 1) / step;
         int64_t share = (steps + c->t->threads - 1) / c->t->threads;
         double balance = (double)steps / (double)(share * c->t->threads); /* 1 = even */
+        if (steps >= 2 && asked == 2 + nth++) {
+            k->par_var = k->ins.at[i].var;
+            return;
+        }
         if (steps >= 2 && balance > best + 0.05) best = balance, k->par_var = k->ins.at[i].var;
     }
 }
@@ -376,4 +396,29 @@ void kopt_choose(kernel *k, const target *t) {
     survey(&c);
     choose_roles(&c);
     choose_parallel(&c);
+}
+
+int kopt_tiles(kernel *k, const target *t, kchoice *out, int cap) {
+    if (k->vars.n > 64) return 0;
+    chooser c = { .k = k, .t = t };
+    double best = 1e300, costs[MAX_MR * MAX_NV];
+    int n = 0;
+    survey(&c);
+    kvar row = c.lanes > 1 ? turned_row(&c) : -1;
+    if (row >= 0)
+        tile_contraction(&c, row);
+    else
+        choose_roles(&c);
+    for (int nv = 1; nv <= MAX_NV && c.tile_m; nv++)
+        for (int mr = 1; mr <= MAX_MR; mr++) {
+            if (!tile_fits(&c, mr, nv)) continue;
+            double cost = c.tile_each ? mr > SLIDING ? mr : SLIDING - mr + nv : shape_cost(c.tile_m, c.tile_nvec, mr, nv);
+            if (cost < best) best = cost;
+            int at = n < cap ? n++ : n;
+            for (; at > 0 && costs[at - 1] > cost; at--)
+                if (at < cap) costs[at] = costs[at - 1], out[at] = out[at - 1];
+            if (at < cap) costs[at] = cost, out[at] = (kchoice){ .mr = (uint8_t)mr, .nv = (uint8_t)nv };
+        }
+    while (n > 0 && !c.tile_each && costs[n - 1] > 1.6 * best) n--;
+    return n;
 }

@@ -40,15 +40,29 @@ void kopt_sweep(kernel *k) {
     kopt_compact(k);
 }
 
-/* Tiles with a turned panel are faster than sums along the lanes, where enough rows share it. */
-static void choose_and_stage(kernel *k, const target *t) {
+/* Tiles with a turned panel are faster than sums along the lanes, where enough rows share it. Both take the terms of a sum in
+ * different orders: which it is, the model alone says. */
+static bool turn_and_stage(kernel *k, const target *t) {
     kernel before = *k;
     kvar_info *vars = arena_copy(k->a, k->vars.at, sizeof *vars * (size_t)k->vars.n);
-    if (kopt_choose_turned(k, t) && kopt_stage(k, t)) return;
+    if (kopt_choose_turned(k, t) && kopt_stage(k, t)) return true;
     *k = before;
     k->vars.at = vars, k->vars.cap = k->vars.n;
+    return false;
+}
+
+static void choose_and_stage(kernel *k, const target *t) {
+    target model = *t;
+    model.choice = NULL;
+    kernel *trial = t->choice ? kernel_clone(k, k->a) : k;
+    if (turn_and_stage(trial, &model)) {
+        if (t->choice && !turn_and_stage(k, t)) *k = *trial;
+        return;
+    }
+    int way = t->choice ? t->choice->way : WAY_MODEL;
     kopt_choose(k, t);
-    if (!kopt_stream(k, t)) kopt_stage(k, t);
+    if (way == WAY_PLACE || (way != WAY_STAGE && kopt_stream(k, t))) return;
+    kopt_stage(k, t);
 }
 
 kernel *kopt_run(kernel *k, const target *t) {

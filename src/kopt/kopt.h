@@ -27,6 +27,10 @@ void kopt_block(kernel *k);
 /* tile.c: writes the tiled form; the scalar kernel stays as it is. */
 kernel *kopt_tile(const kernel *k);
 
+/* The same for a kernel that the steps before left, with every register tile that the model could have taken: the cheapest of
+ * them, in order of its cost; at most cap. Spoils the kernel. 0 where none is tiled. */
+int kopt_tiles(kernel *k, const target *t, kchoice *out, int cap);
+
 /* Cycles of one step along a contraction for a register tile of mr x nv accumulators. */
 double kopt_tile_cost(int mr, int nv);
 
@@ -37,7 +41,13 @@ static inline int kopt_turn_lanes(tn_dtype t, int lanes) {
     return lanes < most ? (lanes < 4 ? 0 : lanes) : most;
 }
 
-kernel *kopt_run(kernel *k, const target *t); /* all of them, or kopt_gpu */
+kernel *kopt_run(kernel *k, const target *t); /* all of them, or kopt_gpu; t->choice is heeded as far as possible */
+
+/* candidates.c: choices that differ from base in one part and make other code of the scalar kernel than base and than each
+ * other, those that the model holds for better first. Returns how many there are, at most cap. */
+int kopt_candidates(const kernel *scalar, const target *t, kchoice base, arena *a, kchoice *out, int cap);
+/* In words: "tile 6 x 4, in panels of 2 tiles, 256 rows a stretch". */
+const char *kopt_choice_text(kchoice c, arena *a);
 
 /* gpu.c: the form of a GPU (kernel.h) instead: order, collapse, one of the forms below, hoist. */
 kernel *kopt_gpu(kernel *k, const target *t);

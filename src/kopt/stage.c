@@ -23,6 +23,7 @@ enum {
     MIN_TILES = 8,        /* tiles of rows that share a panel */
     MIN_TURNED = 8,       /* rows that share one whose columns are turned */
     MAX_TILES = 4,        /* of a panel */
+    MOST_ASKED = 16,      /* the same, when measuring */
     MAX_LOCAL = 256 << 10 /* bytes of sums, and of a panel: they live on the stack */
 };
 
@@ -145,6 +146,7 @@ static bool shares_enough(const stager *t) { return rows_from(t, t->n_out) / rol
 /* In place, the operand's columns of one tile lie far apart in memory: worth a copy when they do not all stay in the
  * first-level cache anyway. */
 static bool pays(const stager *t) {
+    const kchoice *asked = t->machine->choice;
     const kins *b = ins(t, (int)t->panel_load);
     int64_t apart = INT64_MAX;
     for (int i = 0; i < t->depth.n; i++) {
@@ -153,6 +155,7 @@ static bool pays(const stager *t) {
         if (c && c < apart) apart = c;
     }
     if (affine_coef(b->idx, t->n) != 1) return rows_from(t, t->n_out) >= MIN_TURNED;
+    if (asked && asked->way == WAY_STAGE) return true;
     if (apart == INT64_MAX || apart < width_of(t)) return false;
     return depth_from(t, 0) * apart * operand_size(t) > t->machine->l1_bytes / 2 && shares_enough(t);
 }
@@ -193,7 +196,10 @@ static void choose_stretches(stager *t) {
     int64_t depth = depth_from(t, 0), most = 2;
     while (most < MAX_TILES && depth <= stretch_limit(t, most + 1)) most++;
     t->tiles = choose_tiles(t, most);
+    const kchoice *asked = t->machine->choice;
+    if (asked && asked->tiles && asked->tiles <= MOST_ASKED && asked->tiles <= full_tiles(t)) t->tiles = asked->tiles;
     int64_t limit = stretch_limit(t, t->tiles);
+    if (asked && asked->rows >= 8 && asked->rows * t->tiles * width_of(t) * operand_size(t) <= MAX_LOCAL) limit = asked->rows;
     t->whole = depth <= limit;
     if (t->whole) {
         t->level = 0, t->piece = extent_of(t, t->depth.at[0]);
@@ -253,6 +259,7 @@ static int64_t steps_of(const stager *t, kvar v) {
 /* The outermost loop that splits evenly. */
 static kvar choose_parallel(const stager *t) {
     double best = 0;
+    int asked = t->machine->choice ? t->machine->choice->par : 0, nth = 0;
     kvar par = -1;
     for (int i = 0; i < t->rows.n + 2; i++) {
         int row = i - (i > t->n_out) - (i > t->n_out + 1);
@@ -260,6 +267,7 @@ static kvar choose_parallel(const stager *t) {
         if (v < 0) continue;
         int64_t threads = t->machine->threads, steps = steps_of(t, v), share = (steps + threads - 1) / threads;
         double balance = (double)steps / (double)(share * threads);
+        if (steps >= 2 && asked == 2 + nth++) return v;
         if (steps >= 2 && balance > best + 0.05) best = balance, par = v;
     }
     return par;

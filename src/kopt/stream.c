@@ -7,7 +7,7 @@
  * m. Each piece goes on from the sums of the one before: every bit is that of one loop. */
 #include "kopt/kopt.h"
 
-enum { MOST_VECTORS = 8, MAX_SUMS = 256 << 10 /* bytes on the stack */ };
+enum { MOST_VECTORS = 8, MOST_ROWS = 64, MAX_SUMS = 256 << 10 /* bytes on the stack */ };
 
 typedef struct streamer {
     kernel *k;
@@ -61,9 +61,11 @@ static bool recognise(streamer *s, const target *t) {
         return false;
     int64_t depth = extent_of(s, s->depth), width = extent_of(s, s->n), m = extent_of(s, s->m),
             bytes = depth * width * (int64_t)dtype_size((tn_dtype)matrix->src);
+    const kchoice *asked = t->choice;
     s->rows = m == 1 ? 8 : 16;
+    if (asked && asked->rows >= 4 && asked->rows <= MOST_ROWS) s->rows = asked->rows;
     return m <= MOST_VECTORS && depth >= 4 * s->rows && affine_coef(matrix->idx, s->depth) >= width &&
-           bytes > (m == 1 ? t->l1_bytes : t->l2_bytes) &&
+           ((asked && asked->way == WAY_STREAM) || bytes > (m == 1 ? t->l1_bytes : t->l2_bytes)) &&
            m * width * (int64_t)dtype_size((tn_dtype)ins(s, s->acc)->dtype) <= MAX_SUMS;
 }
 
@@ -164,7 +166,7 @@ bool kopt_stream(kernel *k, const target *t) {
     if (s.m >= 0)
         k->vars.at[s.m].row = false;
     else
-        k->vars.at[s.n].role.unroll = 2;
+        k->vars.at[s.n].role.unroll = t->choice && t->choice->nv ? k->vars.at[s.n].role.unroll : 2;
     if (k->par_var >= 0) k->par_var = s.n;
     kopt_sweep(k);
     return true;

@@ -282,6 +282,8 @@ void cache_remove_blob(cache *c, const cache_key *k) {
     if (c->disk) disk_remove(c->disk, k);
 }
 
+disk *cache_disk(const cache *c) { return c->disk; }
+
 void cache_get_counts(cache *c, cache_counts *out) {
     pthread_mutex_lock(&c->lock);
     *out = c->counts;

@@ -47,6 +47,8 @@ void cache_store_blob(cache *c, const cache_key *k, const unsigned char *image, 
 bool cache_keeps_blobs(const cache *c); /* else making one is in vain */
 void cache_remove_blob(cache *c, const cache_key *k); /* intact, but the device did not take it */
 
+disk *cache_disk(const cache *c); /* NULL = memory only */
+
 typedef struct cache_counts {
     uint64_t modules, bytes; /* loaded now */
     uint64_t memory_hits, disk_hits, builds;

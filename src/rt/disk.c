@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -370,6 +371,43 @@ void disk_remove(disk *d, const cache_key *k) {
     char name[NAME_BYTES];
     key_name(k, name);
     unlinkat(d->fd, name, 0);
+}
+
+bool disk_read(disk *d, const char *name, size_t limit, unsigned char **out, size_t *out_size) {
+    err e;
+    *out = NULL, *out_size = 0;
+    int fd = openat(d->fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return false;
+    tn_status st = file_read_all(d->mem, fd, limit, out, out_size, &e);
+    close(fd);
+    if (st) say(d, name, e.text);
+    return st == TN_OK;
+}
+
+/* A descriptor of the directory that holds its lock, which goes when it is closed; -1. One who does not come to an end in ten
+ * seconds is not waited for: then the worst is that one of two updates is lost. */
+static int lock_directory(disk *d) {
+    int fd = openat(d->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (int tries = 0; fd >= 0 && tries < 1000 && flock(fd, LOCK_EX | LOCK_NB); tries++) {
+        if (errno != EWOULDBLOCK && errno != EINTR) break;
+        nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
+    }
+    return fd;
+}
+
+tn_status disk_update(disk *d, const char *name, size_t limit, disk_edit_fn edit, void *ud, err *e) {
+    unsigned char *old = NULL, *data = NULL;
+    size_t n_old = 0, n = 0;
+    if (d->no_store) return err_set(e, TN_ERR_IO, "%s/%s cannot be written", d->dir, name);
+    int lock = lock_directory(d);
+    disk_read(d, name, limit, &old, &n_old);
+    tn_status st = edit(ud, old, n_old, &data, &n, e);
+    int why = st || !data ? 0 : write_file(d, name, data, n);
+    if (why) st = err_set(e, TN_ERR_IO, "%s/%s: %s", d->dir, name, strerror(why));
+    mem_free(d->mem, old, n_old);
+    mem_free(d->mem, data, n);
+    if (lock >= 0) close(lock);
+    return st;
 }
 
 tn_status disk_check_file(mem m, const char *path, err *e) {

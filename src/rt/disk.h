@@ -41,6 +41,14 @@ bool disk_load(disk *d, const cache_key *k, unsigned char **out_image, size_t *o
 void disk_store(disk *d, const cache_key *k, const unsigned char *image, size_t size);
 void disk_remove(disk *d, const cache_key *k);
 
+/* Other files there, by name. disk_read: memory of disk_opts.mem; false when there is none that can be read. disk_update: what
+ * `edit` makes of the old text takes its place in one step, while no other process updates any; edit leaves the old one alone
+ * (NULL, 0: there is none), takes the new one from disk_opts.mem, and says with *out NULL that nothing is to change. */
+bool disk_read(disk *d, const char *name, size_t limit, unsigned char **out, size_t *out_size);
+typedef tn_status (*disk_edit_fn)(void *ud, const unsigned char *old, size_t n_old, unsigned char **out, size_t *out_size,
+                                  err *e);
+tn_status disk_update(disk *d, const char *name, size_t limit, disk_edit_fn edit, void *ud, err *e);
+
 /* Whole directories, for people: no open disk is needed. A directory that does not exist is empty. */
 typedef struct disk_stats {
     uint64_t files, bytes;                 /* kernels */
