@@ -8,6 +8,7 @@ typedef struct image {
     const plan *p;
     x86_asm s;
     arena *a;
+    arena scratch; /* of one kernel */
     machine_code *out;
     x86_names imports;
     int *label;                                                                  /* [kernels] */
@@ -38,7 +39,9 @@ static void add_function(image *im, const char *name, size_t from) {
 static bool put_kernel(image *im, xfn *f, int i, const char **out_why) {
     const kernel *k = im->p->kernels.at[i].k;
     xfn old = *f; /* its arrays are used again */
-    *f = (xfn){ .a = im->a,
+    arena_reset(&im->scratch);
+    *f = (xfn){ .a = &im->scratch,
+                .keep = im->a,
                 .s = &im->s,
                 .k = k,
                 .level = old.level,
@@ -276,6 +279,7 @@ bool emit_x86(const plan *p, x86_level level, arena *a, machine_code *out, str *
     xfn f = { .level = level, .vb = widths[level], .n_vregs_phys = registers[level] };
     memset(out, 0, sizeof *out);
     *out_why = "";
+    arena_child(&im.scratch, a);
     x86_asm_init(&im.s, a, listing != NULL);
     im.s.legacy = level == X86_SSE;
     im.label = ARENA_ARRAY(a, int, p->kernels.n + 1);

@@ -239,9 +239,9 @@ static int memory_operands(const xop *o) {
 static vreg brief_copy(xfn *f, int32_t *order, int *n, vreg of) {
     xop o = { .op = P_MOV, .vl = f->v.at[of].vl, .a = of };
     if (is_remat(f, of)) o = (xop){ .op = P_CONST, .vl = f->v.at[of].vl, .imm = f->ops.at[f->v.at[of].def].imm };
-    VEC_PUSH(f->a, &f->v, (xvreg){ .vl = f->v.at[of].vl, .brief = true, .def = f->ops.n });
+    VEC_PUSH(f->keep, &f->v, (xvreg){ .vl = f->v.at[of].vl, .brief = true, .def = f->ops.n });
     o.dst = (vreg)(f->v.n - 1);
-    VEC_PUSH(f->a, &f->ops, o);
+    VEC_PUSH(f->keep, &f->ops, o);
     order[(*n)++] = f->ops.n - 1;
     return o.dst;
 }
@@ -275,9 +275,9 @@ static void rewrite_op(xfn *f, int32_t at, int32_t *order, int *n) {
     order[(*n)++] = at;
     vreg d = o->dst;
     if (!in_memory(f, d) || o->op == P_MOV) return;
-    VEC_PUSH(f->a, &f->v, (xvreg){ .vl = f->v.at[d].vl, .brief = true, .def = at });
+    VEC_PUSH(f->keep, &f->v, (xvreg){ .vl = f->v.at[d].vl, .brief = true, .def = at });
     f->ops.at[at].dst = (vreg)(f->v.n - 1);
-    VEC_PUSH(f->a, &f->ops, (xop){ .op = P_MOV, .vl = f->v.at[d].vl, .dst = d, .a = (vreg)(f->v.n - 1), .loop = loop });
+    VEC_PUSH(f->keep, &f->ops, (xop){ .op = P_MOV, .vl = f->v.at[d].vl, .dst = d, .a = (vreg)(f->v.n - 1), .loop = loop });
     order[(*n)++] = f->ops.n - 1;
 }
 

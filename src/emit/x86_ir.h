@@ -122,7 +122,7 @@ typedef struct x86_names {
 } x86_names;
 
 typedef struct xfn {
-    arena *a;
+    arena *a, *keep; /* for the time of this kernel; for lists that the next one uses again */
     const kernel *k;
     x86_asm *s;
     x86_level level;

@@ -69,7 +69,7 @@ static void open_masks(selector *s, const kins *in, int lane) {
     for (int m = 0; m < in->n_mask; m++) {
         xmem e = x86_address(f, 0, in->mask[m].e, 1);
         e.disp += lane * in->mask_lane[m] - in->mask[m].lo;
-        VEC_PUSH(f->a, &f->bounds, in->mask[m].hi - in->mask[m].lo);
+        VEC_PUSH(f->keep, &f->bounds, in->mask[m].hi - in->mask[m].lo);
         x86_add(f, (xop){ .op = P_IF, .has_mem = true, .mem = e, .extra = f->bounds.n - 1 });
         x86_open_scope(f);
     }
@@ -173,7 +173,7 @@ static xval load_lanes(selector *s, const kins *in, int first, int n) {
             return (xval){ r, t };
         }
     }
-    VEC_PUSH(f->a, &f->lloads, l);
+    VEC_PUSH(f->keep, &f->lloads, l);
     vreg r = x86_new(f, x86_vl(t, n));
     x86_add(f, (xop){ .op = P_LLOAD,
                       .vl = (uint8_t)x86_vl(t, n),
@@ -368,7 +368,7 @@ void sel_scatter(selector *s, const kins *in) {
     greg raw = x86_dynamic(f, d, dyn);
     dyn.stride = in->dyn_stride * size;
     greg scaled = x86_dynamic(f, d, dyn);
-    VEC_PUSH(f->a, &f->bounds, in->dyn_n);
+    VEC_PUSH(f->keep, &f->bounds, in->dyn_n);
     x86_add(f, (xop){ .op = P_IF, .has_mem = true, .mem = { .base = raw }, .extra = f->bounds.n - 1 });
     x86_open_scope(f);
     xmem m = element(s, in, in->idx, size);

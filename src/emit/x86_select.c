@@ -350,8 +350,8 @@ static void sel_range(selector *s, reg from, reg to);
 
 static int open_loop(xfn *f, xloop l) {
     l.parent = f->open.n ? f->open.at[f->open.n - 1] : -1;
-    VEC_PUSH(f->a, &f->loops, l);
-    VEC_PUSH(f->a, &f->open, f->loops.n - 1);
+    VEC_PUSH(f->keep, &f->loops, l);
+    VEC_PUSH(f->keep, &f->open, f->loops.n - 1);
     return f->loops.n - 1;
 }
 
@@ -365,14 +365,16 @@ static bool feeds_contraction(const kernel *k, reg r) {
 /* Copies of a contraction's body in one iteration; see contraction_unroll in c.c. */
 static int unroll_of(const kernel *k, reg loop, int64_t trips) {
     bool tile = false, dot = false;
+    int updates = 0;
     reg r = loop + 1;
     for (; k->ins.at[r].op != K_END; r++) {
         if (k->ins.at[r].op == K_LOOP) return 1;
         tile |= k->ins.at[r].op == K_LOAD && feeds_contraction(k, r);
         dot |= k->ins.at[r].op == K_UPD && k->ins.at[r].alu == OP_dot;
+        updates += k->ins.at[r].op == K_UPD;
     }
     if (dot && trips <= 8 && (int64_t)(r - loop) * trips <= MAX_BODY) return (int)trips;
-    int n = !tile || trips < 16 ? 1 : trips < 64 ? 4 : 8;
+    int n = !tile || trips < 16 ? 1 : trips < 64 || updates > 6 ? 4 : 8; /* a loop's end among so many is lost */
     while (n > 1 && (int)(r - loop) * n > MAX_BODY) n /= 2;
     return n;
 }
@@ -541,9 +543,9 @@ void x86_select(xfn *f) {
     f->frame = X_FRAME;
     place_locals(&s);
     f->pre_of = -1;
-    VEC_PUSH(f->a, &f->v, (xvreg){ 0 });
-    VEC_PUSH(f->a, &f->g, (xgreg){ 0 });
-    VEC_PUSH(f->a, &f->ops, (xop){ .dead = true });
+    VEC_PUSH(f->keep, &f->v, (xvreg){ 0 });
+    VEC_PUSH(f->keep, &f->g, (xgreg){ 0 });
+    VEC_PUSH(f->keep, &f->ops, (xop){ .dead = true });
     survey(&s);
     open_loop(f, (xloop){ .var = -1, .trips = 1, .fixed = true });
     sel_range(&s, 1, (reg)k->ins.n);

@@ -20,7 +20,7 @@ int32_t x86_loop_above(const xfn *f, int32_t l) {
 }
 
 vreg x86_new(xfn *f, int vl) {
-    VEC_PUSH(f->a, &f->v,
+    VEC_PUSH(f->keep, &f->v,
              (xvreg){ .vl = (uint8_t)vl, .loop = f->pre_of >= 0 ? x86_loop_above(f, f->pre_of) : x86_innermost(f) });
     return (vreg)(f->v.n - 1);
 }
@@ -28,13 +28,13 @@ vreg x86_new(xfn *f, int vl) {
 xop *x86_add(xfn *f, xop op) {
     op.loop = op.op == P_LOOP || op.op == P_END ? op.loop : f->pre_of >= 0 ? x86_loop_above(f, f->pre_of) : x86_innermost(f);
     op.block = f->block, op.expr = f->expr;
-    VEC_PUSH(f->a, &f->ops, op);
+    VEC_PUSH(f->keep, &f->ops, op);
     int32_t at = f->ops.n - 1;
     if (op.dst && !f->v.at[op.dst].def) f->v.at[op.dst].def = at;
     if (f->pre_of >= 0)
         VEC_PUSH(f->a, &f->loops.at[f->pre_of].pre, at);
     else
-        VEC_PUSH(f->a, &f->seq, at);
+        VEC_PUSH(f->keep, &f->seq, at);
     return &f->ops.at[at];
 }
 
@@ -58,16 +58,16 @@ vreg x86_value(xfn *f, xop op) {
     op.dst = x86_new(f, op.vl);
     x86_add(f, op);
     if (fixed) {
-        VEC_PUSH(f->a, &f->numbered, f->ops.n - 1);
-        VEC_PUSH(f->a, &f->numbered_next, f->bucket[h]);
-        VEC_PUSH(f->a, &f->numbered_hash, (int32_t)h);
+        VEC_PUSH(f->keep, &f->numbered, f->ops.n - 1);
+        VEC_PUSH(f->keep, &f->numbered_next, f->bucket[h]);
+        VEC_PUSH(f->keep, &f->numbered_hash, (int32_t)h);
         f->bucket[h] = f->numbered.n;
     }
     return op.dst;
 }
 
 void x86_open_scope(xfn *f) {
-    VEC_PUSH(f->a, &f->scopes, f->numbered.n);
+    VEC_PUSH(f->keep, &f->scopes, f->numbered.n);
     f->block = ++f->n_blocks;
 }
 void x86_close_scope(xfn *f) {
@@ -92,7 +92,7 @@ vreg x86_const_at(xfn *f, int32_t pool, bool full, int vl) {
     x86_add(f, (xop){ .op = P_CONST, .vl = (uint8_t)vl, .dst = r, .imm = pool });
     f->pre_of = before;
     f->v.at[r].full = full;
-    VEC_PUSH(f->a, &f->consts, (xconst){ l, pool, r });
+    VEC_PUSH(f->keep, &f->consts, (xconst){ l, pool, r });
     return r;
 }
 
@@ -136,14 +136,14 @@ vreg x86_const_steps(xfn *f, xtype t, int lanes, int64_t first, int64_t stride, 
 int x86_import(xfn *f, const char *name) {
     for (int i = 0; i < f->imports->names.n; i++)
         if (!strcmp(f->imports->names.at[i], name)) return i;
-    VEC_PUSH(f->a, &f->imports->names, name);
+    VEC_PUSH(f->keep, &f->imports->names, name);
     return f->imports->names.n - 1;
 }
 
 /* ---- addresses ---- */
 
 greg x86_greg(xfn *f, xgreg g) {
-    VEC_PUSH(f->a, &f->g, g);
+    VEC_PUSH(f->keep, &f->g, g);
     return f->g.n - 1;
 }
 
@@ -194,7 +194,7 @@ greg x86_dynamic(xfn *f, vreg v, xdyn d) {
     }
     d.v = v;
     d.g = x86_greg(f, (xgreg){ .kind = G_DYN, .loop = front, .at = front >= 0 ? 0 : f->block });
-    VEC_PUSH(f->a, &f->dyns, d);
+    VEC_PUSH(f->keep, &f->dyns, d);
     int32_t before = f->pre_of;
     if (front >= 0) f->pre_of = front;
     x86_add(f, (xop){ .op = P_DYN, .a = v, .extra = f->dyns.n - 1, .mem = { .index = d.g } });

@@ -327,7 +327,7 @@ static void compact_regions(graph *g, const val *map) {
         c->attr = attr;
     }
 }
-/* Moves nodes to their new places by following the cycles of the permutation: no second array. */
+/* Moves nodes to their new places: into the array that the last move left behind, where there is one. */
 static void move_nodes(graph *g, const val *order, int n, val *map, int n_old) {
     memset(map, 0, (size_t)n_old * sizeof *map);
     for (int i = 0; i < n; i++) map[order[i]] = (val)i + 1;
@@ -337,9 +337,13 @@ static void move_nodes(graph *g, const val *order, int n, val *map, int n_old) {
         for (int i = 0; i < n; i++) g->nodes.at[i + 1] = g->nodes.at[order[i]];
         return;
     }
-    node *moved = ARENA_ARRAY(g->a, node, g->nodes.cap);
-    for (int i = 0; i < n; i++) moved[i + 1] = g->nodes.at[order[i]];
-    g->nodes.at = moved;
+    node *moved = g->spare, *old = g->nodes.at;
+    int cap = g->spare_cap;
+    if (cap <= n) cap = g->nodes.cap, moved = ARENA_ARRAY(g->a, node, cap);
+    moved[0] = old[0];
+    for (int i = 0; i < n; i++) moved[i + 1] = old[order[i]];
+    g->spare = old, g->spare_cap = g->nodes.cap;
+    g->nodes.at = moved, g->nodes.cap = cap;
 }
 static void rebuild_uses(graph *g) {
     g->uses.n = 0;

@@ -115,7 +115,9 @@ typedef struct graph {
     VEC(region) regions; /* regions.at[0] is the graph itself, empty */
     uint32_t free_use;   /* list of recycled use records */
     const char *here;    /* place of the builder call in progress, for node.where */
-    VEC(uint32_t) work;  /* scratch of graph_compact, kept so that compacting again and again does not grow the arena */
+    node *spare;         /* [spare_cap] what nodes.at was before the last move of graph_compact, for the next one */
+    int spare_cap;
+    VEC(uint32_t) work; /* scratch of graph_compact, kept so that compacting again and again does not grow the arena */
 } graph;
 
 graph *graph_make(arena *a, const char *name);
