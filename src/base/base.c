@@ -313,7 +313,7 @@ static float float_of(uint32_t u) {
 }
 float half_to_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
-    if (rest >= 0x7c00) return float_of(sign | 0x7f800000 | (rest & 0x3ff) << 13);
+    if (rest >= 0x7c00) return float_of(sign | 0x7f800000 | rest << 13 | (rest > 0x7c00 ? 0x400000 : 0)); /* NaN is quiet */
     /* scaling by 2^112 turns half's exponent bias into float's and handles denormals */
     return float_of(sign | bits_of(float_of(rest << 13) * 0x1p112f));
 }

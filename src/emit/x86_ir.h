@@ -182,6 +182,7 @@ xval x86_convert(xfn *f, xval a, xtype to, int lanes); /* float to integer trunc
 xval x86_call(xfn *f, const char *name, xval a, xval b, xval mask, int lanes);
 xval x86_low(xfn *f, xval a, int at, int lanes); /* `lanes` of a chunk from lane `at`, a multiple of lanes */
 vreg x86_broadcast(xfn *f, xval a);
+xval x86_half_nan(xfn *f, xval x, int lanes); /* every NaN becomes the quiet one of its sign: what f16 keeps */
 
 /* x86_expr.c: the text of an expression over values of type t. */
 xval x86_expr(xfn *f, const char *text, xtype t, const xval *xyz, int lanes);

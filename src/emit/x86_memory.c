@@ -15,11 +15,21 @@ static xval word(xfn *f, x86_id id, int vl, xmem m, xtype t) {
     return (xval){ r, t };
 }
 
-/* Memory words to register words: n neighbouring ones. Narrow ones come as 32-bit integers. */
+/* f16: n neighbouring ones from memory, or those in the low 16-bit words of a register. */
+static xval load_half(xfn *f, xmem m, int n) {
+    if (n >= 4) return word(f, X86_CVTPH2PS, x86_vl(XF32, n), m, XF32);
+    vreg r = n == 2 ? word(f, X86_MOVSS, 0, m, XI32).r : x86_new(f, 0);
+    if (n == 1) x86_add(f, (xop){ .op = P_LDNARROW, .dst = r, .imm = 3, .has_mem = true, .mem = m });
+    return (xval){ x86_value(f, (xop){ .op = X86_CVTPH2PS, .a = r }), XF32 };
+}
+
+/* Memory words to register words: n neighbouring ones. Narrow ones come as 32-bit integers, f16 as f32 where the processor can.
+ */
 static xval load_raw(selector *s, tn_dtype stored, xmem m, int n, bool spread) {
     xfn *f = s->f;
     size_t size = dtype_size(stored);
     xtype t = size >= 4 ? xt(stored) : XI32;
+    if (stored == TN_F16 && f->level != X86_SSE) return load_half(f, m, n);
     if (size >= 4) {
         int bytes = n * (int)size;
         if (n == 1 && spread && f->level != X86_SSE) {
@@ -54,7 +64,7 @@ static xval from_stored(xfn *f, tn_dtype stored, xval raw, int n) {
     xval args[3] = { raw };
     switch (stored) {
     case TN_F16:
-        return x86_expr(f, "FROM_HALF(x)", XF32, args, n);
+        return raw.t == XF32 ? raw : x86_expr(f, "FROM_HALF(x)", XF32, args, n);
     case TN_BF16:
         return x86_expr(f, "FROM_BF16(x)", XF32, args, n);
     case TN_BOOL:
@@ -297,8 +307,23 @@ static void store_narrow(xfn *f, xval x, int size, int n, xmem m) {
     store_op(f, bytes == 16 ? X86_MOVUPS_ST : bytes == 8 ? X86_MOVSD_ST : bytes == 4 ? X86_MOVSS_ST : X86_PEXTRW, 0, r, m, 0);
 }
 
+static void store_half(xfn *f, xval x, int n, xmem m) {
+    int vl = x86_vl(XF32, n);
+    x = x86_half_nan(f, x, n);
+    if (n >= 4) {
+        store_op(f, X86_CVTPS2PH, vl, x.r, m, 0);
+        return;
+    }
+    vreg r = x86_value(f, (xop){ .op = X86_CVTPS2PH, .a = x.r });
+    store_op(f, n == 2 ? X86_MOVSS_ST : X86_PEXTRW, 0, r, m, 0);
+}
+
 static void store_chunk(xfn *f, tn_dtype t, xval x, int n, xmem m) {
     int size = (int)dtype_size(t), bytes = n * size;
+    if (t == TN_F16 && f->level != X86_SSE) {
+        store_half(f, x, n, m);
+        return;
+    }
     x = to_stored(f, t, x, n);
     if (size < 4)
         store_narrow(f, x, size, n, m);

@@ -195,6 +195,11 @@ vreg x86_broadcast(xfn *f, xval a) {
     return r;
 }
 
+xval x86_half_nan(xfn *f, xval x, int lanes) {
+    const xval args[3] = { x };
+    return x86_expr(f, "SEL(NE(x,x),FROM(BITS(x)&I(0x80000000)|I(0x7fc00000)),x)", XF32, args, lanes);
+}
+
 /* ---- integer division ---- */
 
 static xval divide(xfn *f, xval a, xval b, int lanes, bool mod) {

@@ -104,6 +104,10 @@ static xval cast(xfn *f, tn_dtype to, tn_dtype from, xval x, int n) {
 
 static xval wrap(xfn *f, tn_dtype t, xval x, int n) {
     xval args[3] = { x };
+    if (t == TN_F16 && f->level != X86_SSE) {
+        xop there = { .op = X86_CVTPS2PH, .vl = (uint8_t)x86_vl(XF32, n), .a = x86_half_nan(f, x, n).r };
+        return (xval){ x86_value(f, (xop){ .op = X86_CVTPH2PS, .vl = there.vl, .a = x86_value(f, there) }), XF32 };
+    }
     return x86_expr(f,
                     t == TN_F16    ? "FROM_HALF(TO_HALF(x))"
                     : t == TN_BF16 ? "FROM_BF16(TO_BF16(x))"

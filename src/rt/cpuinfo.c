@@ -43,6 +43,7 @@ static void fill_isa(device_caps *c) {
     __builtin_cpu_init();
     bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    /* Whatever has AVX2 has F16C too. */
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     snprintf(c->isa, sizeof c->isa, "%s", avx512 ? "avx512" : avx2 ? "avx2" : "sse2");
     c->vector_bytes = avx512 ? 64 : avx2 ? 32 : 16;
