@@ -114,6 +114,29 @@ static const char random_text[] = "INL float random_at(int64_t counter, int64_t 
                                   "        c1 = (uint32_t)b, c3 = (uint32_t)a, c0 = d0, c2 = d2;\n    }\n"
                                   "    return (float)(c0 >> 8) * 0x1p-24f;\n}\n";
 
+/* The same for n numbers, a multiple of four: in 64-bit lanes whose upper halves may hold anything. */
+static const char random_vectors[] =
+    "#if defined(__AVX2__)\n#define RANDOM_LANES 4\n#define MULU(a, b) (ru)__builtin_ia32_pmuludq256((ri)(a), (ri)(b))\n"
+    "#elif defined(__SSE2__)\n#define RANDOM_LANES 2\n#define MULU(a, b) (ru)__builtin_ia32_pmuludq128((ri)(a), (ri)(b))\n"
+    "#else\n#define RANDOM_LANES 2\n#define MULU(a, b) (((a) & 0xffffffff) * ((b) & 0xffffffff))\n#endif\n"
+    "typedef uint64_t ru __attribute__((vector_size(8 * RANDOM_LANES)));\n"
+    "typedef int32_t ri __attribute__((vector_size(8 * RANDOM_LANES)));\n"
+    "typedef int32_t rn __attribute__((vector_size(4 * RANDOM_LANES)));\n"
+    "typedef float rf __attribute__((vector_size(4 * RANDOM_LANES)));\n"
+    "typedef float rfu __attribute__((vector_size(4 * RANDOM_LANES), aligned(4), may_alias));\n"
+    "INL void random_lanes(int64_t counter, int64_t stream, int64_t i, int64_t stride, int n, float *out) {\n"
+    "    ru zero = { 0 }, m0 = zero + 0xD2511F53u, m1 = zero + 0xCD9E8D57u;\n"
+    "    for (int l = 0; l < n; l += RANDOM_LANES) {\n"
+    "        ru c0;\n        for (int k = 0; k < RANDOM_LANES; k++) c0[k] = (uint64_t)((l + k) * stride);\n        c0 += "
+    "(uint64_t)i;\n"
+    "        ru c1 = c0 >> 32, c2 = zero + (uint64_t)stream, c3 = c2 >> 32;\n"
+    "        ru k0 = zero + (uint64_t)counter, k1 = k0 >> 32;\n"
+    "        for (int r = 0; r < 10; r++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {\n"
+    "            ru a = MULU(c0, m0), b = MULU(c2, m1);\n"
+    "            c0 = (b >> 32) ^ c1 ^ k0, c2 = (a >> 32) ^ c3 ^ k1, c1 = b, c3 = a;\n        }\n"
+    "        rn u = __builtin_convertvector((c0 & 0xffffffff) >> 8, rn);\n"
+    "        *(rfu *)(out + l) = __builtin_convertvector(u, rf) * 0x1p-24f;\n    }\n}\n";
+
 /* ---- printing ---- */
 
 void emit_float(str *out, tn_dtype t, double v) {
@@ -350,4 +373,5 @@ void emit_prelude(const prelude_needs *needs, const clike_language *l, str *out)
             if (elem_used(needs, &elems[i])) functions(needs, l, lanes, &elems[i], out);
     }
     if (needs->random) str_add(out, random_text);
+    if (needs->random && !l->gpu) str_add(out, random_vectors);
 }

@@ -486,6 +486,12 @@ static void print_index(clike *e, const kins *in, reg r) {
 static void print_random(clike *e, const kins *in, reg r) {
     need(e, TN_F32, in->lanes), need(e, TN_I64, 1);
     e->needs.random = true;
+    if (in->lanes >= 4) {
+        str_addf(e->out, "f32x%d v%u; random_lanes(v%u, %lld%s, ", in->lanes, r, in->a, (long long)in->imm_int, e->l->wide_end);
+        print_affine(e, in->idx, 0);
+        str_addf(e->out, ", %lld, %d, (float *)&v%u);\n", (long long)in->lane_stride, in->lanes, r);
+        return;
+    }
     str_addf(e->out, "f32x%d v%u = ", in->lanes, r);
     if (in->lanes > 1) str_add(e->out, "{ ");
     for (int l = 0; l < in->lanes; l++) {
