@@ -14,7 +14,7 @@ help:
 	@echo "make check    set up, then every test, sanitizer and rule of the repository"
 	@echo "make debug    debug build with tests in build/debug"
 	@echo "make fuzz     each fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS) under the sanitizers"
-	@echo "make soak     the random-graph tests over SOAK_SEEDS=$(SOAK_SEEDS) fresh seeds"
+	@echo "make soak     the random-graph tests over SOAK_SEEDS=$(SOAK_SEEDS) fresh seeds; the functions over all 2^32 arguments"
 	@echo "make bench    all measured tables (docs/bench.md), beside other programs where bench/rivals/setup has installed them"
 	@echo "make install  into PREFIX=$(PREFIX) (DESTDIR is respected)"
 	@echo "make format   clang-format over all C files"
@@ -45,6 +45,7 @@ soak:
 	@cmake --preset check >/dev/null
 	@cmake --build --preset check
 	@TENON_FUZZ_SEEDS=$(SOAK_SEEDS) TENON_FUZZ_FIRST=$$(date +%s)000000 ctest --test-dir build/check -L random --timeout 86400 --output-on-failure
+	build/check/tenon bench ulp --all
 
 # With RIVALS empty (make bench RIVALS=) without the other programs; absent ones are named in the output.
 RIVALS ?= --rivals
@@ -61,6 +62,7 @@ bench: release
 	for k in gemm conv rows train compile; do $(BENCH) $$k $(RIVALS) --csv $(BENCH_OUT)/$$k.csv --svg $(BENCH_OUT)/$$k.svg || exit 1; done
 	for k in matmul relu softmax fused; do $(BENCH) ladder $$k --csv $(BENCH_OUT)/ladder_$$k.csv --svg $(BENCH_OUT)/ladder_$$k.svg || exit 1; done
 	for k in write-vs-move dot-sum-dot; do $(BENCH) exp $$k --csv $(BENCH_OUT)/$$k.csv --svg $(BENCH_OUT)/$$k.svg || exit 1; done
+	$(BENCH) ulp --csv $(BENCH_OUT)/ulp.csv
 	$(BENCH) memory --csv $(BENCH_OUT)/memory.csv --svg $(BENCH_OUT)/memory.svg
 
 install:

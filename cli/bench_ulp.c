@@ -19,9 +19,10 @@ typedef struct work {
 } work;
 
 static double exact_rsqrt(double x) { return 1 / sqrt(x); }
-static double exact_mod(double x, double y) {
+static double exact_mod(double x, double y) { /* a zero has the sign of the divisor, too */
     double r = fmod(x, y);
-    return r != 0 && (r < 0) != (y < 0) ? r + y : r;
+    if (r == 0) return copysign(0.0, y);
+    return (r < 0) != (y < 0) ? r + y : r;
 }
 static tn_tensor to_half(tn_tensor x) { return tn_cast(x, TN_F16); }
 static tn_tensor from_half(tn_tensor x) { return tn_cast(x, TN_F32); }

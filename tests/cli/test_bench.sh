@@ -80,11 +80,11 @@ spoiled "element" exp dot-sum-dot --sizes 17 --threads 1
 
 # Exactness of functions: no plot, and sizes of its own.
 runs=$((runs + 2))
-"$tenon" bench ulp --functions exp,pow --samples 5000 --seconds 0.005 --csv "$dir/rows.csv" --json -q >"$dir/out" 2>"$dir/err" || { fail "bench ulp"; cat "$dir/err"; }
+"$tenon" bench ulp --functions exp,pow,mod --samples 5000 --seconds 0.005 --csv "$dir/rows.csv" --json -q >"$dir/out" 2>"$dir/err" || { fail "bench ulp"; cat "$dir/err"; }
 python3 - "$dir/out" <<'PY' || fail "bench ulp: the report"
 import json, sys
 rows = json.load(open(sys.argv[1]))["rows"]
-assert [r["case"] for r in rows] == ["exp", "pow"], rows
+assert [r["case"] for r in rows] == ["exp", "pow", "mod"], rows
 for r in rows:
     assert r["inputs"] == 5000 and 0 < r["max_ulp"] <= r["ulp_bound"] and r["us_per_million"] > 0 and r["gbs"] > 0 and r["worst"], r
 PY
