@@ -43,7 +43,7 @@ typedef struct device_caps {
     char name[64];    /* "cpu" */
     char detail[256]; /* "AMD EPYC, avx2, 2 threads" */
     char isa[16];     /* cpu: "avx512", "avx2", "sse2", "neon", "generic" */
-    char code[16];    /* how programs become code: an isa (see load), or the language of build: "c", "opencl" */
+    char code[16];    /* how programs become code: an isa (see load), or the language of build: "c", "cuda", "opencl" */
     bool host_memory; /* slots may be bound to host pointers directly */
     int threads;
     int vector_bytes; /* widest useful vector */
@@ -118,7 +118,7 @@ struct device {
     const device_api *api;
 };
 
-extern const device_api device_cpu, device_opencl, device_null;
+extern const device_api device_cpu, device_cuda, device_opencl, device_null;
 const device_api *const *device_table(int *out_n); /* rt/devices.c */
 
 /* What generated CPU code sees (the C emitter prints the same declarations into its text):

@@ -2,7 +2,7 @@
 #include "rt/device.h"
 
 const device_api *const *device_table(int *out_n) {
-    static const device_api *const table[] = { &device_cpu, &device_opencl, &device_null };
+    static const device_api *const table[] = { &device_cpu, &device_cuda, &device_opencl, &device_null };
     *out_n = (int)COUNT_OF(table);
     return table;
 }

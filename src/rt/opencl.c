@@ -5,6 +5,7 @@
  * launches of its submit. Programs are kept as binaries in the kernel cache. The device owns context and queue. */
 #include "rt/device.h"
 #include "rt/cache.h"
+#include "rt/gpulist.h"
 #include "rt/opencl_api.h"
 
 #include <dlfcn.h>
@@ -48,29 +49,9 @@ struct module {
     entry *entries;
 };
 
-typedef struct slot {
-    cl_object object;
-    size_t offset;
-    bool bound;
-    size_t stride; /* bytes from step to step */
-    int64_t length;
-} slot;
-typedef struct node { /* a launch, or a copy when kernel is NULL */
-    cl_object kernel;
-    size_t group, threads;
-    device_arg *args; /* [n_args]; of a copy: to, from */
-    int n_args;
-    size_t size;
-    uint64_t version; /* of the bindings that its arguments have */
-} node;
 struct list {
     opencl *dev;
-    slot *slots; /* [n_slots] */
-    int n_slots, n_unbound;
-    node *nodes; /* [cap] */
-    int n_nodes, cap;
-    uint64_t version;
-    bool sealed;
+    gpu_list l; /* handles: memory objects, kernel objects */
 };
 
 /* ---- errors ---- */
@@ -255,20 +236,16 @@ static void *opencl_map(device *base, buffer *b) {
     return NULL;
 }
 
-static tn_status check_range(const char *what, size_t have, size_t offset, size_t size, err *e) {
-    if (offset <= have && size <= have - offset) return TN_OK;
-    return err_set(e, TN_ERR_INVAL, "%s of %zu bytes at offset %zu leaves a buffer of %zu bytes", what, size, offset, have);
-}
 static tn_status opencl_upload(device *base, buffer *b, size_t offset, const void *src, size_t size, err *e) {
     opencl *d = (opencl *)base;
-    tn_status st = check_range("upload", b->size, offset, size, e);
+    tn_status st = gpu_check_range("upload", b->size, offset, size, e);
     if (st || size == 0) return st;
     int32_t rc = d->cl.clEnqueueWriteBuffer(d->queue, b->object, 1, offset, size, src, 0, NULL, NULL);
     return rc ? fail(e, "clEnqueueWriteBuffer", rc) : TN_OK;
 }
 static tn_status opencl_download(device *base, const buffer *b, size_t offset, void *dst, size_t size, err *e) {
     opencl *d = (opencl *)base;
-    tn_status st = check_range("download", b->size, offset, size, e);
+    tn_status st = gpu_check_range("download", b->size, offset, size, e);
     if (st || size == 0) return st;
     int32_t rc = d->cl.clEnqueueReadBuffer(d->queue, b->object, 1, offset, size, dst, 0, NULL, NULL);
     return rc ? fail(e, "clEnqueueReadBuffer", rc) : TN_OK;
@@ -385,133 +362,73 @@ static tn_status opencl_find(device *base, module *m, const char *name, void **o
 static void opencl_discard(list *l) {
     if (!l) return;
     opencl *d = l->dev;
-    for (int i = 0; i < l->n_nodes; i++) {
-        if (l->nodes[i].kernel) d->cl.clReleaseKernel(l->nodes[i].kernel);
-        mem_free(d->mem, l->nodes[i].args, (size_t)l->nodes[i].n_args * sizeof *l->nodes[i].args);
-    }
-    mem_free(d->mem, l->nodes, (size_t)l->cap * sizeof *l->nodes);
-    mem_free(d->mem, l->slots, (size_t)l->n_slots * sizeof *l->slots);
+    for (int i = 0; i < l->l.n_nodes; i++)
+        if (l->l.nodes[i].kernel) d->cl.clReleaseKernel(l->l.nodes[i].kernel);
+    gpu_list_fini(&l->l);
     mem_free(d->mem, l, sizeof *l);
 }
 
 static tn_status opencl_record(device *base, int n_slots, list **out, err *e) {
     opencl *d = (opencl *)base;
     *out = NULL;
-    if (n_slots < 0) return err_set(e, TN_ERR_INVAL, "a list of %d slots", n_slots);
     list *l = mem_alloc(d->mem, sizeof *l);
     if (!l) return err_set(e, TN_ERR_NOMEM, "out of memory for a list");
     l->dev = d;
-    l->n_slots = l->n_unbound = n_slots;
-    l->version = 1;
-    if (!(l->slots = mem_alloc(d->mem, (size_t)n_slots * sizeof *l->slots))) {
-        opencl_discard(l);
-        return err_set(e, TN_ERR_NOMEM, "out of memory for a list of %d slots", n_slots);
-    }
-    for (int i = 0; i < n_slots; i++) l->slots[i].length = 1;
-    *out = l;
-    return TN_OK;
-}
-
-/* A node with room for its arguments, which are copied; the list has it when this succeeds. */
-static tn_status add_node(list *l, const device_arg *args, int n_args, node **out, err *e) {
-    mem m = l->dev->mem;
-    if (l->sealed) return err_set(e, TN_ERR_INVAL, "the list is sealed: nothing can be added to it");
-    for (int i = 0; i < n_args; i++)
-        if (args[i].slot < 0 || args[i].slot >= l->n_slots)
-            return err_set(e, TN_ERR_INVAL, "slot %d of a list of %d", args[i].slot, l->n_slots);
-    if (l->n_nodes == l->cap) {
-        if (l->cap > INT32_MAX / 2) return err_set(e, TN_ERR_NOMEM, "a list outgrew %d operations", l->cap);
-        int cap = l->cap ? l->cap * 2 : 8;
-        node *nodes = mem_realloc(m, l->nodes, (size_t)l->cap * sizeof *nodes, (size_t)cap * sizeof *nodes);
-        if (!nodes) return err_set(e, TN_ERR_NOMEM, "out of memory for a list of %d operations", cap);
-        l->nodes = nodes, l->cap = cap;
-    }
-    device_arg *copy = mem_alloc(m, (size_t)n_args * sizeof *copy);
-    if (!copy) return err_set(e, TN_ERR_NOMEM, "out of memory for a launch");
-    for (int i = 0; i < n_args; i++) copy[i] = args[i];
-    *out = &l->nodes[l->n_nodes++];
-    **out = (node){ .args = copy, .n_args = n_args };
-    return TN_OK;
+    tn_status st = gpu_list_init(&l->l, d->mem, n_slots, e);
+    if (st)
+        mem_free(d->mem, l, sizeof *l);
+    else
+        *out = l;
+    return st;
 }
 
 static tn_status opencl_launch(list *l, const device_launch *what, err *e) {
     opencl *d = l->dev;
-    node *n = NULL;
+    gpu_node *n;
     int32_t rc;
-    if (!what->entry) return err_set(e, TN_ERR_INVAL, "a launch without an entry");
-    if (what->group < 1 || what->group > d->caps.group || what->groups < 0 || what->groups > INT32_MAX)
-        return err_set(e, TN_ERR_INVAL, "a launch of %lld groups of %d threads; groups have 1 to %d", (long long)what->groups,
-                       what->group, d->caps.group);
-    tn_status st = add_node(l, what->args, what->n_args, &n, e);
+    tn_status st = gpu_list_launch(&l->l, what, d->caps.group, &n, e);
     if (st) return st;
-    entry *x = what->entry;
-    n->group = (size_t)what->group, n->threads = (size_t)what->groups * n->group;
+    const entry *x = what->entry;
     n->kernel = d->cl.clCreateKernel(x->module->program, x->name, &rc);
     return rc ? fail(e, "clCreateKernel", rc) : TN_OK;
 }
-
 static tn_status opencl_copy(list *l, int dst_slot, size_t dst_offset, int src_slot, size_t src_offset, size_t size, err *e) {
-    node *n = NULL;
-    if (dst_slot < 0 || dst_slot >= l->n_slots || src_slot < 0 || src_slot >= l->n_slots)
-        return err_set(e, TN_ERR_INVAL, "a copy from slot %d to slot %d of a list of %d", src_slot, dst_slot, l->n_slots);
-    tn_status st = add_node(l, (device_arg[]){ { dst_slot, dst_offset }, { src_slot, src_offset } }, 2, &n, e);
-    if (st == TN_OK) n->size = size;
-    return st;
+    return gpu_list_copy(&l->l, (device_arg){ dst_slot, dst_offset }, (device_arg){ src_slot, src_offset }, size, e);
 }
-
-static tn_status opencl_seal(list *l, err *e) {
-    if (l->sealed) return err_set(e, TN_ERR_INVAL, "the list is sealed already");
-    l->sealed = true;
-    return TN_OK;
-}
-
-static void opencl_bind(list *l, int index, buffer *b, size_t offset) {
-    if (index < 0 || index >= l->n_slots) return;
-    slot *s = &l->slots[index];
-    l->n_unbound -= !s->bound;
-    l->version++;
-    s->object = b->object, s->offset = offset, s->bound = true;
-}
-
-static void opencl_ring(list *l, int index, size_t stride, int64_t length) {
-    if (index < 0 || index >= l->n_slots) return;
-    l->slots[index].stride = stride;
-    l->slots[index].length = length > 0 ? length : 1;
-}
+static tn_status opencl_seal(list *l, err *e) { return gpu_list_seal(&l->l, e); }
+static void opencl_bind(list *l, int slot, buffer *b, size_t offset) { gpu_list_bind(&l->l, slot, b->object, offset); }
+static void opencl_ring(list *l, int slot, size_t stride, int64_t length) { gpu_list_ring(&l->l, slot, stride, length); }
 
 /* ---- running ---- */
 
-static uint64_t place(const list *l, const device_arg *a, int64_t step) {
-    const slot *s = &l->slots[a->slot];
-    return s->offset + a->offset + s->stride * (uint64_t)(step % s->length);
-}
-
-static int32_t set_arguments(list *l, node *n, int64_t step) {
+static int32_t set_arguments(list *l, gpu_node *n, int64_t step) {
     opencl *d = l->dev;
     int32_t rc = CL_SUCCESS;
-    bool all = n->version != l->version, moved = false;
+    bool all = n->version != l->l.version;
     for (int i = 0; i < n->n_args && !rc; i++) {
-        const slot *s = &l->slots[n->args[i].slot];
-        uint64_t at = place(l, &n->args[i], step);
-        if (all) rc = d->cl.clSetKernelArg(n->kernel, (uint32_t)i * 2, sizeof s->object, &s->object);
+        const gpu_slot *s = &l->l.slots[n->args[i].slot];
+        cl_object object = s->handle;
+        uint64_t at = gpu_list_place(&l->l, &n->args[i], step);
+        if (all) rc = d->cl.clSetKernelArg(n->kernel, (uint32_t)i * 2, sizeof object, &object);
         if ((all || s->stride) && !rc) rc = d->cl.clSetKernelArg(n->kernel, (uint32_t)i * 2 + 1, sizeof at, &at);
-        moved |= s->stride != 0;
     }
-    n->version = rc || moved ? 0 : l->version; /* after a ring, the first step must set them again */
+    n->version = rc ? 0 : l->l.version;
     return rc;
 }
 
-static int32_t run_node(list *l, node *n, int64_t step) {
+static int32_t run_node(list *l, gpu_node *n, int64_t step) {
     opencl *d = l->dev;
     if (!n->kernel) {
+        const device_arg *to = &n->args[0], *from = &n->args[1];
         if (n->size == 0) return CL_SUCCESS;
-        return d->cl.clEnqueueCopyBuffer(d->queue, l->slots[n->args[1].slot].object, l->slots[n->args[0].slot].object,
-                                         (size_t)place(l, &n->args[1], step), (size_t)place(l, &n->args[0], step), n->size, 0,
-                                         NULL, NULL);
+        return d->cl.clEnqueueCopyBuffer(d->queue, l->l.slots[from->slot].handle, l->l.slots[to->slot].handle,
+                                         gpu_list_place(&l->l, from, step), gpu_list_place(&l->l, to, step), n->size, 0, NULL,
+                                         NULL);
     }
-    if (n->threads == 0) return CL_SUCCESS;
+    size_t group = (size_t)n->group, threads = (size_t)n->groups * group;
+    if (threads == 0) return CL_SUCCESS;
     int32_t rc = set_arguments(l, n, step);
-    return rc ? rc : d->cl.clEnqueueNDRangeKernel(d->queue, n->kernel, 1, NULL, &n->threads, &n->group, 0, NULL, NULL);
+    return rc ? rc : d->cl.clEnqueueNDRangeKernel(d->queue, n->kernel, 1, NULL, &threads, &group, 0, NULL, NULL);
 }
 
 static tn_status wait_for(opencl *d, uint64_t ticket, err *e) { /* with the lock held */
@@ -530,18 +447,18 @@ static tn_status opencl_submit(list *l, int64_t steps, uint64_t *out_ticket, err
     opencl *d = l->dev;
     int queued = 0;
     int32_t rc = CL_SUCCESS;
-    if (!l->sealed) return err_set(e, TN_ERR_INVAL, "the list is not sealed");
-    if (l->n_unbound) return err_set(e, TN_ERR_INVAL, "%d of the list's %d slots are not bound", l->n_unbound, l->n_slots);
+    tn_status st = gpu_list_ready(&l->l, e);
+    if (st) return st;
     for (int64_t step = 0; step < steps && !rc; step++)
-        for (int i = 0; i < l->n_nodes && !rc; i++) {
-            rc = run_node(l, &l->nodes[i], step);
+        for (int i = 0; i < l->l.n_nodes && !rc; i++) {
+            rc = run_node(l, &l->l.nodes[i], step);
             if (!rc && ++queued % QUEUED == 0) rc = d->cl.clFinish(d->queue);
         }
     if (rc) return fail(e, "a launch", rc);
     pthread_mutex_lock(&d->lock);
     uint64_t ticket = d->ticket + 1;
     cl_object *at = &d->event[ticket % PENDING];
-    tn_status st = *at ? wait_for(d, ticket - PENDING, e) : TN_OK;
+    st = *at ? wait_for(d, ticket - PENDING, e) : TN_OK;
     if (st == TN_OK) {
         rc = d->cl.clEnqueueMarkerWithWaitList(d->queue, 0, NULL, at);
         if (!rc) rc = d->cl.clFlush(d->queue);

@@ -107,7 +107,15 @@ static const char *const opencl_kernels =
     "    if (i < 1000) ((__global int *)(p1 + o1))[i] *= 2; }\n"
     "__kernel void k(__global uchar *p0, ulong o0, __global uchar *p1, ulong o1) { *(__global int *)(p0 + o0) = 7; }\n";
 
-static const char *kernels_of(const device_caps *caps) { return caps->gpu ? opencl_kernels : cpu_kernels; }
+static const char *const cuda_kernels = "extern \"C\" __global__ void add(const int *a, int *b) { int i = blockIdx.x * 64 + "
+                                        "threadIdx.x; if (i < 1000) b[i] = a[i] + 1; }\n"
+                                        "extern \"C\" __global__ void twice(const int *a, int *b) { int i = blockIdx.x * 64 + "
+                                        "threadIdx.x; if (i < 1000) b[i] *= 2; }\n"
+                                        "extern \"C\" __global__ void k(int *a, int *b) { *a = 7; }\n";
+
+static const char *kernels_of(const device_caps *caps) {
+    return !caps->gpu ? cpu_kernels : !strcmp(caps->code, "cuda") ? cuda_kernels : opencl_kernels;
+}
 
 static device_launch launch_of(const device_caps *caps, void *entry, bool parallel) {
     static const device_arg args[] = { { 0, 0 }, { 1, 0 } };
@@ -262,7 +270,7 @@ static tn_status short_life(const device_api *api, counted *memory, err *e) {
     if (st) return st;
     device_caps caps;
     api->get_caps(d, &caps);
-    if (caps.gpu) snprintf(text, sizeof text, "%s", opencl_kernels);
+    if (caps.gpu) snprintf(text, sizeof text, "%s", kernels_of(&caps));
     if (!st) st = api->alloc(d, 100, &b, e);
     if (!st) st = api->build(d, text, strlen(text), false, &m, NULL, e);
     if (!st) st = api->find(d, m, "k", &entry, e);

@@ -1,6 +1,6 @@
-/* test_opencl.c - programs on the device opencl beyond what the tests of all devices do: rings and traces in one submit, the
- * kernel cache, sessions in threads, programs that do not compile, memory that is not there. Skipped where there is no OpenCL.
- */
+/* test_gpu.c - programs on a GPU (TENON_DEVICE, else opencl) beyond what the tests of all devices do: rings and traces in one
+ * submit, the kernel cache, sessions in threads, programs that do not compile, memory that is not there. Skipped where there is
+ * none. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,10 +22,13 @@ static void remove_tree(const char *dir) {
     if (system(command) != 0) fail_msg("cannot remove %s", dir);
 }
 
-static device *open_opencl(tn_ctx *ctx) {
+static const char *gpu_name(void) { return test_device_is_cpu() ? "opencl" : test_device(); }
+static bool is_cuda(void) { return !strcmp(gpu_name(), "cuda"); }
+
+static device *open_gpu(tn_ctx *ctx) {
     device *d = NULL;
     err e = { 0 };
-    tn_status st = ctx_device(ctx, "opencl", 0, &d, &e);
+    tn_status st = ctx_device(ctx, gpu_name(), 0, &d, &e);
     if (st == TN_ERR_DEVICE) {
         printf("skipped: %s\n", e.text);
         tn_ctx_free(ctx);
@@ -34,16 +37,16 @@ static device *open_opencl(tn_ctx *ctx) {
     if (st) fail_msg("%s", e.text);
     return d;
 }
-static tn_ctx *opencl_ctx(void) {
+static tn_ctx *gpu_ctx(void) {
     tn_ctx *ctx = tn_ctx_new(NULL);
     assert_non_null(ctx);
-    open_opencl(ctx);
+    open_gpu(ctx);
     return ctx;
 }
 
-static tn_compile_opts on_opencl(tn_mode mode) {
+static tn_compile_opts on_gpu(tn_mode mode) {
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
-    o.mode = mode, o.device = "opencl", o.check = 1;
+    o.mode = mode, o.device = gpu_name(), o.check = 1;
     return o;
 }
 
@@ -68,11 +71,11 @@ static tn_graph *make_counter(tn_ctx *ctx, int64_t n) {
 static void test_rings(void **state) {
     (void)state;
     enum { N = 37, STEPS = 11, RING = 3 };
-    tn_ctx *ctx = opencl_ctx();
+    tn_ctx *ctx = gpu_ctx();
     static const tn_mode modes[] = { TN_MODE_LOOP, TN_MODE_COMPILED, TN_MODE_GRAPH };
     for (size_t m = 0; m < COUNT_OF(modes); m++) {
         tn_graph *g = make_counter(ctx, N);
-        tn_compile_opts o = on_opencl(modes[m]);
+        tn_compile_opts o = on_gpu(modes[m]);
         tn_program *p;
         tn_session *s;
         OK(ctx, tn_compile(g, &o, &p));
@@ -105,14 +108,14 @@ static void test_rings(void **state) {
 /* Compiled in one context, found on disk by the next, built again when the file is damaged. */
 static void test_cache(void **state) {
     (void)state;
-    char dir[] = "/tmp/tenon-opencl-XXXXXX", command[128];
+    char dir[] = "/tmp/tenon-gpu-XXXXXX", command[128];
     assert_non_null(mkdtemp(dir));
     for (int round = 0; round < 3; round++) {
         tn_config cfg = { .struct_size = sizeof cfg, .cache_dir = dir };
         tn_ctx *ctx = tn_ctx_new(&cfg);
-        open_opencl(ctx);
+        open_gpu(ctx);
         tn_graph *g = make_counter(ctx, 5);
-        tn_compile_opts o = on_opencl(TN_MODE_COMPILED);
+        tn_compile_opts o = on_gpu(TN_MODE_COMPILED);
         tn_program *p;
         tn_session *s;
         tn_program_stats stats;
@@ -151,9 +154,9 @@ static void *use_program(void *arg) {
 }
 static void test_threads(void **state) {
     (void)state;
-    tn_ctx *ctx = opencl_ctx();
+    tn_ctx *ctx = gpu_ctx();
     tn_graph *g = make_counter(ctx, 64);
-    tn_compile_opts o = on_opencl(TN_MODE_COMPILED);
+    tn_compile_opts o = on_gpu(TN_MODE_COMPILED);
     user users[3] = { { 0 } };
     pthread_t threads[3];
     OK(ctx, tn_compile(g, &o, &users[0].p));
@@ -170,12 +173,13 @@ static void test_threads(void **state) {
 
 static void test_errors(void **state) {
     (void)state;
-    tn_ctx *ctx = opencl_ctx();
-    device *d = open_opencl(ctx);
+    tn_ctx *ctx = gpu_ctx();
+    device *d = open_gpu(ctx);
     err e = { 0 };
     module *m;
     buffer *b;
-    static const char bad[] = "__kernel void k(__global int *p) { *p = no_such_name; }";
+    const char *bad = is_cuda() ? "extern \"C\" __global__ void k(int *p) { *p = no_such_name; }"
+                                : "__kernel void k(__global int *p) { *p = no_such_name; }";
     assert_int_equal(d->api->build(d, bad, strlen(bad), false, &m, NULL, &e), TN_ERR_BUILD);
     assert_non_null(strstr(e.text, "refused"));
     assert_int_equal(d->api->alloc(d, SIZE_MAX / 2, &b, &e), TN_ERR_NOMEM);
@@ -185,7 +189,7 @@ static void test_errors(void **state) {
     tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(1 << 20));
     tn_tensor wide = tn_exp(tn_expand(tn_reshape(x, TN_DIMS(1, 1 << 20)), TN_DIMS(1 << 20, 1 << 20)));
     tn_output(tn_sum(tn_mul(wide, tn_add_scalar(tn_sum(wide, TN_INTS(0), 1), 1)), TN_INTS(1), 0), "y");
-    tn_compile_opts o = on_opencl(TN_MODE_GRAPH);
+    tn_compile_opts o = on_gpu(TN_MODE_GRAPH);
     o.check = 0, o.no_passes = 1;
     tn_program *p = NULL;
     tn_session *s = NULL;
@@ -197,7 +201,7 @@ static void test_errors(void **state) {
     tn_program_free(p);
     tn_graph_free(g);
     g = make_counter(ctx, 3); /* the context goes on */
-    o = on_opencl(TN_MODE_COMPILED);
+    o = on_gpu(TN_MODE_COMPILED);
     OK(ctx, tn_compile(g, &o, &p));
     OK(ctx, tn_session_new(p, &s));
     int32_t in[3] = { 7, 8, -9 }, y[3];

@@ -1,0 +1,527 @@
+/* cuda.c - the device cuda: the first NVIDIA GPU, through its driver and NVRTC, both found at run time.
+ *
+ * Programs are CUDA C, compiled to a cubin that the kernel cache keeps: a machine without NVRTC runs what the cache has. One
+ * stream. A list becomes a graph of explicit nodes when it is first submitted, and is replayed; several steps are one graph
+ * where nothing moves from step to step, single launches otherwise. A ticket is an event behind its submit. The device owns
+ * context and stream. Calls may come from any thread: each makes the context current for itself. */
+#include "rt/device.h"
+#include "rt/cache.h"
+#include "rt/cuda_api.h"
+#include "rt/gpulist.h"
+#include "rt/nvrtc.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+
+enum {
+    PENDING = 32 /* submits that may be under way */,
+    UNROLL = 16 /* steps of the long graph */,
+    MAX_ARGS = 64,
+    MAX_NODES = 4096
+};
+
+typedef struct cuda {
+    device base;
+    cuda_api cu;
+    mem mem;
+    void *library;
+    cache *cache; /* may be NULL */
+    int device, arch;
+    bool retained;
+    cu_object context, stream;
+    device_caps caps;
+    char variant[256];
+    pthread_mutex_t lock; /* of what follows */
+    nvrtc *nvrtc;         /* opened when the first program is compiled */
+    uint64_t ticket, done;
+    cu_object event[PENDING]; /* of ticket t at t % PENDING */
+    bool recorded[PENDING];
+} cuda;
+
+struct buffer {
+    cu_pointer at;
+    size_t size;
+};
+
+struct module {
+    cu_object module;
+};
+
+struct list {
+    cuda *dev;
+    gpu_list l;         /* kernels: functions; at: device addresses */
+    cu_object graph[2]; /* instances of one step and of UNROLL steps, for l.version == built */
+    uint64_t built;
+};
+
+/* ---- errors ---- */
+
+static tn_status fail(const cuda *d, err *e, const char *what, int rc) {
+    const char *text = NULL;
+    d->cu.cuGetErrorString(rc, &text);
+    return err_set(e, rc == CUDA_ERROR_OUT_OF_MEMORY ? TN_ERR_NOMEM : TN_ERR_DEVICE, "CUDA: %s failed: %s (error %d)", what,
+                   text ? text : "unknown", rc);
+}
+
+static tn_status enter(const cuda *d, err *e) {
+    int rc = d->cu.cuCtxPushCurrent(d->context);
+    return rc ? fail(d, e, "cuCtxPushCurrent", rc) : TN_OK;
+}
+static void leave(const cuda *d) {
+    cu_object old;
+    d->cu.cuCtxPopCurrent(&old);
+}
+
+/* ---- open ---- */
+
+static tn_status load_library(cuda *d, err *e) {
+    d->library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!d->library) {
+        const char *why = dlerror();
+        return err_set(e, TN_ERR_DEVICE, "no CUDA here: %s; install the driver of the NVIDIA GPU, version 525 or newer",
+                       why ? why : "libcuda.so.1 cannot be loaded");
+    }
+#define X(name, symbol, parameters)                                                                                            \
+    {                                                                                                                          \
+        void *address = dlsym(d->library, symbol);                                                                             \
+        if (!address)                                                                                                          \
+            return err_set(e, TN_ERR_DEVICE, "CUDA: the driver has no %s; install version 525 (CUDA 12) or newer", symbol);    \
+        memcpy(&d->cu.name, &address, sizeof address);                                                                         \
+    }
+    CUDA_FUNCTIONS(X)
+#undef X
+    return TN_OK;
+}
+
+static tn_status find_device(cuda *d, err *e) {
+    int n = 0, rc = d->cu.cuInit(0);
+    if (rc == CUDA_ERROR_NO_DEVICE) return err_set(e, TN_ERR_DEVICE, "CUDA: the driver finds no GPU in this machine");
+    if (rc) return fail(d, e, "cuInit (is the driver installed for this kernel?)", rc);
+    if ((rc = d->cu.cuDeviceGetCount(&n))) return fail(d, e, "cuDeviceGetCount", rc);
+    if (n == 0) return err_set(e, TN_ERR_DEVICE, "CUDA: the driver finds no GPU in this machine");
+    rc = d->cu.cuDeviceGet(&d->device, 0);
+    return rc ? fail(d, e, "cuDeviceGet", rc) : TN_OK;
+}
+
+static int attribute(const cuda *d, int what) {
+    int v = 0;
+    return d->cu.cuDeviceGetAttribute(&v, what, d->device) ? 0 : v;
+}
+
+static void fill_caps(cuda *d) {
+    char name[128] = "";
+    int driver = 0, units = attribute(d, CU_MULTIPROCESSOR_COUNT), l2 = attribute(d, CU_L2_CACHE_SIZE),
+        most = attribute(d, CU_MAX_THREADS_PER_BLOCK);
+    d->cu.cuDeviceGetName(name, sizeof name - 1, d->device);
+    d->cu.cuDriverGetVersion(&driver);
+    d->arch = attribute(d, CU_COMPUTE_CAPABILITY_MAJOR) * 10 + attribute(d, CU_COMPUTE_CAPABILITY_MINOR);
+    device_caps *c = &d->caps;
+    *c = (device_caps){ .gpu = true,
+                        .group = most < 256 ? 128 : 256,
+                        .group_bytes = attribute(d, CU_MAX_SHARED_MEMORY_PER_BLOCK),
+                        .grid = (int64_t)(units ? units : 1) * 1024,
+                        .threads = 1,
+                        .vector_bytes = 16,
+                        .n_vector_regs = 64,
+                        .l1_bytes = 32 << 10,
+                        .l2_bytes = l2 > (64 << 10) ? l2 : 64 << 10 };
+    c->l3_bytes = c->l2_bytes;
+    snprintf(c->name, sizeof c->name, "cuda");
+    snprintf(c->isa, sizeof c->isa, "sm_%d", d->arch);
+    snprintf(c->code, sizeof c->code, "cuda");
+    snprintf(c->detail, sizeof c->detail, "%s, sm_%d, %d multiprocessors, driver for CUDA %d.%d", name, d->arch, units,
+             driver / 1000, driver % 1000 / 10);
+    snprintf(d->variant, sizeof d->variant, "cuda 1; sm_%d; driver %d", d->arch, driver);
+    c->id = hash_bytes(d->variant, strlen(d->variant), 0);
+}
+
+static void cuda_close(device *base) {
+    cuda *d = (cuda *)base;
+    err e;
+    if (!d) return;
+    if (d->context && enter(d, &e) == TN_OK) {
+        if (d->stream) d->cu.cuStreamSynchronize(d->stream);
+        for (int i = 0; i < PENDING; i++)
+            if (d->event[i]) d->cu.cuEventDestroy(d->event[i]);
+        if (d->stream) d->cu.cuStreamDestroy(d->stream);
+        leave(d);
+    }
+    if (d->retained) d->cu.cuDevicePrimaryCtxRelease(d->device);
+    nvrtc_close(d->nvrtc);
+    if (d->library) dlclose(d->library);
+    pthread_mutex_destroy(&d->lock);
+    mem_free(d->mem, d, sizeof *d);
+}
+
+static tn_status make_stream(cuda *d, err *e) {
+    int rc = d->cu.cuDevicePrimaryCtxRetain(&d->context, d->device);
+    if (rc) return fail(d, e, "cuDevicePrimaryCtxRetain", rc);
+    d->retained = true;
+    tn_status st = enter(d, e);
+    if (st) return st;
+    rc = d->cu.cuStreamCreate(&d->stream, CU_STREAM_NON_BLOCKING);
+    for (int i = 0; i < PENDING && !rc; i++) rc = d->cu.cuEventCreate(&d->event[i], CU_EVENT_DISABLE_TIMING);
+    leave(d);
+    return rc ? fail(d, e, "cuStreamCreate", rc) : TN_OK;
+}
+
+static tn_status cuda_open(const device_opts *opts, device **out, err *e) {
+    *out = NULL;
+    cuda *d = mem_alloc(opts->mem, sizeof *d);
+    if (!d) return err_set(e, TN_ERR_NOMEM, "out of memory for the device cuda");
+    d->base.api = &device_cuda;
+    d->mem = opts->mem;
+    d->cache = opts->cache;
+    pthread_mutex_init(&d->lock, NULL);
+    tn_status st = load_library(d, e);
+    if (st == TN_OK) st = find_device(d, e);
+    if (st == TN_OK) fill_caps(d);
+    if (st == TN_OK) st = make_stream(d, e);
+    if (st)
+        cuda_close(&d->base);
+    else
+        *out = &d->base;
+    return st;
+}
+
+static void cuda_get_caps(const device *base, device_caps *out) { *out = ((const cuda *)base)->caps; }
+
+/* ---- memory ---- */
+
+static void cuda_free(device *base, buffer *b) {
+    cuda *d = (cuda *)base;
+    err e;
+    if (!b) return;
+    if (b->at && enter(d, &e) == TN_OK) {
+        d->cu.cuMemFree(b->at);
+        leave(d);
+    }
+    mem_free(d->mem, b, sizeof *b);
+}
+
+static tn_status cuda_alloc(device *base, size_t size, buffer **out, err *e) {
+    cuda *d = (cuda *)base;
+    size_t room = 0, total = 0;
+    *out = NULL;
+    tn_status st = enter(d, e);
+    if (st) return st;
+    d->cu.cuMemGetInfo(&room, &total);
+    if (size > total) {
+        leave(d);
+        return err_set(e, TN_ERR_NOMEM, "a buffer of %zu bytes is needed; the GPU has %zu, of which %zu are free", size, total,
+                       room);
+    }
+    buffer *b = mem_alloc(d->mem, sizeof *b);
+    if (!b) {
+        leave(d);
+        return err_set(e, TN_ERR_NOMEM, "out of memory for a buffer");
+    }
+    b->size = size;
+    int rc = d->cu.cuMemAlloc(&b->at, size ? size : 1);
+    if (!rc && size) rc = d->cu.cuMemsetD8Async(b->at, 0, size, d->stream);
+    leave(d);
+    if (!rc) {
+        *out = b;
+        return TN_OK;
+    }
+    cuda_free(base, b);
+    if (rc != CUDA_ERROR_OUT_OF_MEMORY) return fail(d, e, "cuMemAlloc", rc);
+    return err_set(e, TN_ERR_NOMEM, "a buffer of %zu bytes is needed; the GPU has %zu, of which %zu are free", size, total,
+                   room);
+}
+
+static void *cuda_map(device *base, buffer *b) {
+    (void)base, (void)b;
+    return NULL;
+}
+
+static tn_status cuda_upload(device *base, buffer *b, size_t offset, const void *src, size_t size, err *e) {
+    cuda *d = (cuda *)base;
+    tn_status st = gpu_check_range("upload", b->size, offset, size, e);
+    if (st || size == 0 || (st = enter(d, e))) return st;
+    int rc = d->cu.cuMemcpyHtoDAsync(b->at + offset, src, size, d->stream);
+    if (!rc) rc = d->cu.cuStreamSynchronize(d->stream);
+    leave(d);
+    return rc ? fail(d, e, "an upload", rc) : TN_OK;
+}
+static tn_status cuda_download(device *base, const buffer *b, size_t offset, void *dst, size_t size, err *e) {
+    cuda *d = (cuda *)base;
+    tn_status st = gpu_check_range("download", b->size, offset, size, e);
+    if (st || size == 0 || (st = enter(d, e))) return st;
+    int rc = d->cu.cuMemcpyDtoHAsync(dst, b->at + offset, size, d->stream);
+    if (!rc) rc = d->cu.cuStreamSynchronize(d->stream);
+    leave(d);
+    return rc ? fail(d, e, "a download", rc) : TN_OK;
+}
+
+/* ---- modules ---- */
+
+static tn_status compiler(cuda *d, nvrtc **out, err *e) {
+    pthread_mutex_lock(&d->lock);
+    tn_status st = d->nvrtc ? TN_OK : nvrtc_open(d->mem, &d->nvrtc, e);
+    *out = d->nvrtc;
+    pthread_mutex_unlock(&d->lock);
+    return st;
+}
+
+/* With the context current. */
+static tn_status make_module(cuda *d, const char *source, size_t n_source, bool no_cache, cu_object *out, bool *out_hit,
+                             err *e) {
+    cache_key key = { d->variant, source, n_source };
+    unsigned char *image;
+    size_t size;
+    nvrtc *n;
+    int rc;
+    if (!no_cache && d->cache && cache_load_blob(d->cache, &key, &image, &size)) {
+        rc = d->cu.cuModuleLoadData(out, image);
+        cache_free_blob(d->cache, image, size);
+        *out_hit = rc == CUDA_SUCCESS;
+        if (*out_hit) return TN_OK;
+        cache_remove_blob(d->cache, &key);
+    }
+    tn_status st = compiler(d, &n, e);
+    if (st || (st = nvrtc_compile(n, source, d->arch, &image, &size, NULL, e))) return st;
+    rc = d->cu.cuModuleLoadData(out, image);
+    if (!rc && !no_cache && d->cache) cache_store_blob(d->cache, &key, image, size);
+    mem_free(d->mem, image, size);
+    return rc ? fail(d, e, "cuModuleLoadData (is the driver older than NVRTC?)", rc) : TN_OK;
+}
+
+static tn_status cuda_build(device *base, const char *source, size_t n_source, bool no_cache, module **out, bool *out_hit,
+                            err *e) {
+    cuda *d = (cuda *)base;
+    bool hit = false;
+    *out = NULL;
+    module *m = mem_alloc(d->mem, sizeof *m);
+    if (!m) return err_set(e, TN_ERR_NOMEM, "out of memory for a module");
+    tn_status st = enter(d, e);
+    if (st == TN_OK) {
+        st = make_module(d, source, n_source, no_cache, &m->module, &hit, e);
+        leave(d);
+    }
+    if (out_hit) *out_hit = hit;
+    if (st)
+        mem_free(d->mem, m, sizeof *m);
+    else
+        *out = m;
+    return st;
+}
+
+static void cuda_drop(device *base, module *m) {
+    cuda *d = (cuda *)base;
+    err e;
+    if (!m) return;
+    if (enter(d, &e) == TN_OK) {
+        d->cu.cuStreamSynchronize(d->stream);
+        d->cu.cuModuleUnload(m->module);
+        leave(d);
+    }
+    mem_free(d->mem, m, sizeof *m);
+}
+
+static tn_status cuda_find(device *base, module *m, const char *name, void **out_entry, err *e) {
+    cuda *d = (cuda *)base;
+    *out_entry = NULL;
+    tn_status st = enter(d, e);
+    if (st) return st;
+    int rc = d->cu.cuModuleGetFunction(out_entry, m->module, name);
+    leave(d);
+    if (rc == CUDA_ERROR_NOT_FOUND) return err_set(e, TN_ERR_INVAL, "the module has no entry '%s'", name);
+    return rc ? fail(d, e, "cuModuleGetFunction", rc) : TN_OK;
+}
+
+/* ---- lists ---- */
+
+static void drop_graphs(list *l) { /* with the context current */
+    for (int i = 0; i < 2; i++) {
+        if (l->graph[i]) l->dev->cu.cuGraphExecDestroy(l->graph[i]);
+        l->graph[i] = NULL;
+    }
+}
+
+static void cuda_discard(list *l) {
+    err e;
+    if (!l) return;
+    cuda *d = l->dev;
+    if (enter(d, &e) == TN_OK) {
+        d->cu.cuStreamSynchronize(d->stream);
+        drop_graphs(l);
+        leave(d);
+    }
+    gpu_list_fini(&l->l);
+    mem_free(d->mem, l, sizeof *l);
+}
+
+static tn_status cuda_record(device *base, int n_slots, list **out, err *e) {
+    cuda *d = (cuda *)base;
+    *out = NULL;
+    list *l = mem_alloc(d->mem, sizeof *l);
+    if (!l) return err_set(e, TN_ERR_NOMEM, "out of memory for a list");
+    l->dev = d;
+    tn_status st = gpu_list_init(&l->l, d->mem, n_slots, e);
+    if (st)
+        mem_free(d->mem, l, sizeof *l);
+    else
+        *out = l;
+    return st;
+}
+
+static tn_status cuda_launch(list *l, const device_launch *what, err *e) {
+    gpu_node *n;
+    if (what->n_args > MAX_ARGS)
+        return err_set(e, TN_ERR_UNSUPPORTED, "a kernel of %d buffers; %d are possible", what->n_args, MAX_ARGS);
+    tn_status st = gpu_list_launch(&l->l, what, l->dev->caps.group, &n, e);
+    if (st == TN_OK) n->kernel = what->entry;
+    return st;
+}
+static tn_status cuda_copy(list *l, int dst_slot, size_t dst_offset, int src_slot, size_t src_offset, size_t size, err *e) {
+    return gpu_list_copy(&l->l, (device_arg){ dst_slot, dst_offset }, (device_arg){ src_slot, src_offset }, size, e);
+}
+static tn_status cuda_seal(list *l, err *e) { return gpu_list_seal(&l->l, e); }
+static void cuda_bind(list *l, int slot, buffer *b, size_t offset) { gpu_list_bind(&l->l, slot, b, b->at + offset); }
+static void cuda_ring(list *l, int slot, size_t stride, int64_t length) { gpu_list_ring(&l->l, slot, stride, length); }
+
+/* ---- running; with the context current ---- */
+
+typedef struct arguments {
+    cu_pointer value[MAX_ARGS];
+    void *at[MAX_ARGS];
+} arguments;
+static void fill_arguments(const list *l, const gpu_node *n, int64_t step, arguments *a) {
+    for (int i = 0; i < n->n_args; i++) {
+        a->value[i] = gpu_list_place(&l->l, &n->args[i], step);
+        a->at[i] = &a->value[i];
+    }
+}
+
+static int run_step(list *l, int64_t step) {
+    cuda *d = l->dev;
+    int rc = CUDA_SUCCESS;
+    for (int i = 0; i < l->l.n_nodes && !rc; i++) {
+        const gpu_node *n = &l->l.nodes[i];
+        arguments a;
+        fill_arguments(l, n, step, &a);
+        if (!n->kernel && n->size)
+            rc = d->cu.cuMemcpyDtoDAsync(a.value[0], a.value[1], n->size, d->stream);
+        else if (n->kernel && n->groups)
+            rc = d->cu.cuLaunchKernel(n->kernel, (unsigned)n->groups, 1, 1, (unsigned)n->group, 1, 1, 0, d->stream, a.at, NULL);
+    }
+    return rc;
+}
+
+/* So many steps, one node after the other. */
+static int make_graph(list *l, int steps, cu_object *out) {
+    cuda *d = l->dev;
+    cu_object graph = NULL, last = NULL;
+    int rc = d->cu.cuGraphCreate(&graph, 0);
+    for (int step = 0; step < steps && !rc; step++)
+        for (int i = 0; i < l->l.n_nodes && !rc; i++) {
+            const gpu_node *n = &l->l.nodes[i];
+            cu_object node;
+            arguments a;
+            if (n->groups == 0) continue;
+            fill_arguments(l, n, step, &a);
+            cu_kernel_node k = { .function = n->kernel,
+                                 .grid = { (unsigned)n->groups, 1, 1 },
+                                 .block = { (unsigned)n->group, 1, 1 },
+                                 .arguments = a.at };
+            rc = d->cu.cuGraphAddKernelNode(&node, graph, last ? &last : NULL, last != NULL, &k);
+            last = node;
+        }
+    if (!rc) rc = d->cu.cuGraphInstantiate(out, graph, 0);
+    if (graph) d->cu.cuGraphDestroy(graph);
+    return rc;
+}
+
+/* Whether a graph pays and can be made: several kernels, no copies. */
+static bool wants_graph(const list *l, int64_t steps) {
+    if (l->l.n_nodes * steps < 2 || l->l.n_nodes > MAX_NODES || (steps > 1 && gpu_list_moves(&l->l))) return false;
+    for (int i = 0; i < l->l.n_nodes; i++)
+        if (!l->l.nodes[i].kernel) return false;
+    return true;
+}
+
+static int run_steps(list *l, int64_t steps) {
+    cuda *d = l->dev;
+    int rc = CUDA_SUCCESS;
+    int64_t step = 0;
+    if (!wants_graph(l, steps)) {
+        for (; step < steps && !rc; step++) rc = run_step(l, step);
+        return rc;
+    }
+    if (l->built != l->l.version) drop_graphs(l);
+    l->built = l->l.version;
+    for (int i = 1; i >= 0 && !rc; i--) { /* many steps at once, then the rest */
+        int at_once = i ? UNROLL : 1;
+        if (steps - step < at_once || (i && l->l.n_nodes * UNROLL > MAX_NODES)) continue;
+        if (!l->graph[i]) rc = make_graph(l, at_once, &l->graph[i]);
+        for (; !rc && steps - step >= at_once; step += at_once) rc = d->cu.cuGraphLaunch(l->graph[i], d->stream);
+    }
+    return rc;
+}
+
+static tn_status wait_for(cuda *d, uint64_t ticket, err *e) { /* with the lock held */
+    int i = (int)(ticket % PENDING);
+    if (ticket <= d->done || !d->recorded[i]) return TN_OK;
+    int rc = d->cu.cuEventSynchronize(d->event[i]);
+    d->recorded[i] = false;
+    d->done = ticket;
+    return rc ? fail(d, e, "a run", rc) : TN_OK;
+}
+
+static tn_status cuda_submit(list *l, int64_t steps, uint64_t *out_ticket, err *e) {
+    cuda *d = l->dev;
+    tn_status st = gpu_list_ready(&l->l, e);
+    if (st || (st = enter(d, e))) return st;
+    int rc = run_steps(l, steps);
+    if (rc) st = fail(d, e, "a launch", rc);
+    pthread_mutex_lock(&d->lock);
+    uint64_t ticket = d->ticket + 1;
+    int i = (int)(ticket % PENDING);
+    if (st == TN_OK && d->recorded[i]) st = wait_for(d, ticket - PENDING, e);
+    if (st == TN_OK) {
+        rc = d->cu.cuEventRecord(d->event[i], d->stream);
+        if (rc) st = fail(d, e, "cuEventRecord", rc);
+    }
+    if (st == TN_OK) d->recorded[i] = true, *out_ticket = d->ticket = ticket;
+    pthread_mutex_unlock(&d->lock);
+    leave(d);
+    return st;
+}
+
+static tn_status cuda_wait(device *base, uint64_t ticket, err *e) {
+    cuda *d = (cuda *)base;
+    tn_status st = enter(d, e);
+    if (st) return st;
+    pthread_mutex_lock(&d->lock);
+    st = ticket > d->ticket ? err_set(e, TN_ERR_INVAL, "ticket %llu was never given out", (unsigned long long)ticket)
+                            : wait_for(d, ticket, e);
+    pthread_mutex_unlock(&d->lock);
+    leave(d);
+    return st;
+}
+
+const device_api device_cuda = {
+    .name = "cuda",
+    .open = cuda_open,
+    .close = cuda_close,
+    .get_caps = cuda_get_caps,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .map = cuda_map,
+    .upload = cuda_upload,
+    .download = cuda_download,
+    .build = cuda_build,
+    .drop = cuda_drop,
+    .find = cuda_find,
+    .record = cuda_record,
+    .launch = cuda_launch,
+    .copy = cuda_copy,
+    .seal = cuda_seal,
+    .bind = cuda_bind,
+    .ring = cuda_ring,
+    .discard = cuda_discard,
+    .submit = cuda_submit,
+    .wait = cuda_wait,
+};

@@ -1,0 +1,82 @@
+/* cuda_api.h - what of the CUDA driver the device uses: types, constants and one table of functions, all found at run time. Own
+ * declarations, so that building needs no toolkit. Names and values are those of NVIDIA's driver interface, version 12 or
+ * newer. */
+#ifndef TN_RT_CUDA_API_H
+#define TN_RT_CUDA_API_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef void *cu_object; /* context, stream, event, module, function, graph, node */
+typedef uint64_t cu_pointer;
+
+enum {
+    CUDA_SUCCESS = 0,
+    CUDA_ERROR_OUT_OF_MEMORY = 2,
+    CUDA_ERROR_NO_DEVICE = 100,
+    CUDA_ERROR_NOT_FOUND = 500,
+    CU_STREAM_NON_BLOCKING = 1,
+    CU_EVENT_DISABLE_TIMING = 2,
+    CU_MAX_THREADS_PER_BLOCK = 1,
+    CU_MAX_SHARED_MEMORY_PER_BLOCK = 8,
+    CU_MULTIPROCESSOR_COUNT = 16,
+    CU_L2_CACHE_SIZE = 38,
+    CU_COMPUTE_CAPABILITY_MAJOR = 75,
+    CU_COMPUTE_CAPABILITY_MINOR = 76
+};
+
+typedef struct cu_kernel_node { /* CUDA_KERNEL_NODE_PARAMS_v2 */
+    cu_object function;
+    unsigned grid[3], block[3], shared_bytes;
+    void **arguments, **extra;
+    cu_object kernel, context;
+} cu_kernel_node;
+
+/* X(name, symbol, parameters); all return a code. */
+#define CUDA_FUNCTIONS(X)                                                                                                      \
+    X(cuInit, "cuInit", (unsigned flags))                                                                                      \
+    X(cuDriverGetVersion, "cuDriverGetVersion", (int *out))                                                                    \
+    X(cuDeviceGetCount, "cuDeviceGetCount", (int *out))                                                                        \
+    X(cuDeviceGet, "cuDeviceGet", (int *out, int i))                                                                           \
+    X(cuDeviceGetName, "cuDeviceGetName", (char *out, int size, int device))                                                   \
+    X(cuDeviceGetAttribute, "cuDeviceGetAttribute", (int *out, int what, int device))                                          \
+    X(cuGetErrorString, "cuGetErrorString", (int code, const char **out))                                                      \
+    X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (cu_object * out, int device))                                     \
+    X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", (int device))                                                 \
+    X(cuCtxPushCurrent, "cuCtxPushCurrent_v2", (cu_object c))                                                                  \
+    X(cuCtxPopCurrent, "cuCtxPopCurrent_v2", (cu_object * out))                                                                \
+    X(cuMemGetInfo, "cuMemGetInfo_v2", (size_t * free, size_t * total))                                                        \
+    X(cuMemAlloc, "cuMemAlloc_v2", (cu_pointer * out, size_t size))                                                            \
+    X(cuMemFree, "cuMemFree_v2", (cu_pointer p))                                                                               \
+    X(cuMemsetD8Async, "cuMemsetD8Async", (cu_pointer p, unsigned char value, size_t n, cu_object stream))                     \
+    X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (cu_pointer to, const void *from, size_t n, cu_object stream))                \
+    X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void *to, cu_pointer from, size_t n, cu_object stream))                      \
+    X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", (cu_pointer to, cu_pointer from, size_t n, cu_object stream))                 \
+    X(cuModuleLoadData, "cuModuleLoadData", (cu_object * out, const void *image))                                              \
+    X(cuModuleUnload, "cuModuleUnload", (cu_object m))                                                                         \
+    X(cuModuleGetFunction, "cuModuleGetFunction", (cu_object * out, cu_object m, const char *name))                            \
+    X(cuLaunchKernel, "cuLaunchKernel",                                                                                        \
+      (cu_object f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,             \
+       cu_object stream, void **arguments, void **extra))                                                                      \
+    X(cuStreamCreate, "cuStreamCreate", (cu_object * out, unsigned flags))                                                     \
+    X(cuStreamDestroy, "cuStreamDestroy_v2", (cu_object s))                                                                    \
+    X(cuStreamSynchronize, "cuStreamSynchronize", (cu_object s))                                                               \
+    X(cuEventCreate, "cuEventCreate", (cu_object * out, unsigned flags))                                                       \
+    X(cuEventDestroy, "cuEventDestroy_v2", (cu_object ev))                                                                     \
+    X(cuEventRecord, "cuEventRecord", (cu_object ev, cu_object stream))                                                        \
+    X(cuEventSynchronize, "cuEventSynchronize", (cu_object ev))                                                                \
+    X(cuGraphCreate, "cuGraphCreate", (cu_object * out, unsigned flags))                                                       \
+    X(cuGraphDestroy, "cuGraphDestroy", (cu_object g))                                                                         \
+    X(cuGraphAddKernelNode, "cuGraphAddKernelNode_v2",                                                                         \
+      (cu_object * out, cu_object g, const cu_object *before, size_t n_before, const cu_kernel_node *what))                    \
+    X(cuGraphInstantiate, "cuGraphInstantiateWithFlags", (cu_object * out, cu_object g, unsigned long long flags))             \
+    X(cuGraphExecDestroy, "cuGraphExecDestroy", (cu_object x))                                                                 \
+    X(cuGraphLaunch, "cuGraphLaunch", (cu_object x, cu_object stream))
+
+typedef struct cuda_api {
+#define X(name, symbol, parameters) int(*name) parameters;
+    CUDA_FUNCTIONS(X)
+#undef X
+} cuda_api;
+
+#endif

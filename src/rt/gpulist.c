@@ -1,0 +1,107 @@
+/* gpulist.c - implementation of gpulist.h. */
+#include "rt/gpulist.h"
+
+tn_status gpu_list_init(gpu_list *l, mem m, int n_slots, err *e) {
+    if (n_slots < 0) return err_set(e, TN_ERR_INVAL, "a list of %d slots", n_slots);
+    *l = (gpu_list){ .mem = m, .n_slots = n_slots, .n_unbound = n_slots, .version = 1 };
+    l->slots = mem_alloc(m, (size_t)n_slots * sizeof *l->slots);
+    if (!l->slots) return err_set(e, TN_ERR_NOMEM, "out of memory for a list of %d slots", n_slots);
+    for (int i = 0; i < n_slots; i++) l->slots[i].length = 1;
+    return TN_OK;
+}
+
+void gpu_list_fini(gpu_list *l) {
+    for (int i = 0; i < l->n_nodes; i++)
+        mem_free(l->mem, l->nodes[i].args, (size_t)l->nodes[i].n_args * sizeof *l->nodes[i].args);
+    mem_free(l->mem, l->nodes, (size_t)l->cap * sizeof *l->nodes);
+    mem_free(l->mem, l->slots, (size_t)l->n_slots * sizeof *l->slots);
+}
+
+static tn_status grow(gpu_list *l, err *e) {
+    if (l->n_nodes < l->cap) return TN_OK;
+    if (l->cap > INT32_MAX / 2) return err_set(e, TN_ERR_NOMEM, "a list outgrew %d operations", l->cap);
+    int cap = l->cap ? l->cap * 2 : 8;
+    gpu_node *nodes = mem_realloc(l->mem, l->nodes, (size_t)l->cap * sizeof *nodes, (size_t)cap * sizeof *nodes);
+    if (!nodes) return err_set(e, TN_ERR_NOMEM, "out of memory for a list of %d operations", cap);
+    l->nodes = nodes, l->cap = cap;
+    return TN_OK;
+}
+
+static tn_status add(gpu_list *l, const device_arg *args, int n_args, gpu_node **out, err *e) {
+    if (l->sealed) return err_set(e, TN_ERR_INVAL, "the list is sealed: nothing can be added to it");
+    for (int i = 0; i < n_args; i++)
+        if (args[i].slot < 0 || args[i].slot >= l->n_slots)
+            return err_set(e, TN_ERR_INVAL, "slot %d of a list of %d", args[i].slot, l->n_slots);
+    tn_status st = grow(l, e);
+    if (st) return st;
+    device_arg *copy = mem_alloc(l->mem, (size_t)n_args * sizeof *copy);
+    if (!copy) return err_set(e, TN_ERR_NOMEM, "out of memory for a launch");
+    for (int i = 0; i < n_args; i++) copy[i] = args[i];
+    l->nodes[l->n_nodes] = (gpu_node){ .args = copy, .n_args = n_args };
+    *out = &l->nodes[l->n_nodes++];
+    return TN_OK;
+}
+
+tn_status gpu_list_launch(gpu_list *l, const device_launch *what, int most_threads, gpu_node **out, err *e) {
+    *out = NULL;
+    if (!what->entry) return err_set(e, TN_ERR_INVAL, "a launch without an entry");
+    if (what->group < 1 || what->group > most_threads || what->groups < 0 || what->groups > INT32_MAX)
+        return err_set(e, TN_ERR_INVAL, "a launch of %lld groups of %d threads; groups have 1 to %d", (long long)what->groups,
+                       what->group, most_threads);
+    tn_status st = add(l, what->args, what->n_args, out, e);
+    if (st == TN_OK) (*out)->group = what->group, (*out)->groups = what->groups;
+    return st;
+}
+
+tn_status gpu_list_copy(gpu_list *l, device_arg to, device_arg from, size_t size, err *e) {
+    gpu_node *n = NULL;
+    if (to.slot < 0 || to.slot >= l->n_slots || from.slot < 0 || from.slot >= l->n_slots)
+        return err_set(e, TN_ERR_INVAL, "a copy from slot %d to slot %d of a list of %d", from.slot, to.slot, l->n_slots);
+    tn_status st = add(l, (device_arg[]){ to, from }, 2, &n, e);
+    if (st == TN_OK) n->size = size;
+    return st;
+}
+
+tn_status gpu_list_seal(gpu_list *l, err *e) {
+    if (l->sealed) return err_set(e, TN_ERR_INVAL, "the list is sealed already");
+    l->sealed = true;
+    return TN_OK;
+}
+
+tn_status gpu_list_ready(const gpu_list *l, err *e) {
+    if (!l->sealed) return err_set(e, TN_ERR_INVAL, "the list is not sealed");
+    if (l->n_unbound) return err_set(e, TN_ERR_INVAL, "%d of the list's %d slots are not bound", l->n_unbound, l->n_slots);
+    return TN_OK;
+}
+
+void gpu_list_bind(gpu_list *l, int slot, void *handle, uint64_t at) {
+    if (slot < 0 || slot >= l->n_slots) return;
+    gpu_slot *s = &l->slots[slot];
+    l->n_unbound -= !s->bound;
+    l->version++;
+    s->handle = handle, s->at = at, s->bound = true;
+}
+
+void gpu_list_ring(gpu_list *l, int slot, size_t stride, int64_t length) {
+    if (slot < 0 || slot >= l->n_slots) return;
+    gpu_slot *s = &l->slots[slot];
+    if (length < 1) length = 1;
+    l->version += s->stride != stride || s->length != length;
+    s->stride = stride, s->length = length;
+}
+
+bool gpu_list_moves(const gpu_list *l) {
+    for (int i = 0; i < l->n_slots; i++)
+        if (l->slots[i].stride && l->slots[i].length > 1) return true;
+    return false;
+}
+
+uint64_t gpu_list_place(const gpu_list *l, const device_arg *a, int64_t step) {
+    const gpu_slot *s = &l->slots[a->slot];
+    return s->at + a->offset + s->stride * (uint64_t)(step % s->length);
+}
+
+tn_status gpu_check_range(const char *what, size_t have, size_t offset, size_t size, err *e) {
+    if (offset <= have && size <= have - offset) return TN_OK;
+    return err_set(e, TN_ERR_INVAL, "%s of %zu bytes at offset %zu leaves a buffer of %zu bytes", what, size, offset, have);
+}

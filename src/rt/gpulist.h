@@ -1,0 +1,52 @@
+/* gpulist.h - what lists of all GPU devices have in common: slots with their rings, and nodes with copies of their arguments.
+ * The device gives its lists a gpu_list; handles in it are the device's. A list is used by one thread at a time. */
+#ifndef TN_RT_GPULIST_H
+#define TN_RT_GPULIST_H
+
+#include "rt/device.h"
+
+typedef struct gpu_slot {
+    void *handle; /* what is bound: the device's name of the memory, and where in it */
+    uint64_t at;
+    bool bound;
+    size_t stride; /* bytes from step to step */
+    int64_t length;
+} gpu_slot;
+
+typedef struct gpu_node { /* a launch, or a copy when `kernel` is NULL */
+    void *kernel;
+    int group;
+    int64_t groups;
+    device_arg *args; /* [n_args]; of a copy: to, from */
+    int n_args;
+    size_t size;      /* of a copy */
+    uint64_t version; /* of the bindings that its arguments were last set for; the device's to use */
+} gpu_node;
+
+typedef struct gpu_list {
+    mem mem;
+    gpu_slot *slots; /* [n_slots] */
+    int n_slots, n_unbound;
+    gpu_node *nodes; /* [cap] */
+    int n_nodes, cap;
+    uint64_t version; /* of bindings and rings; never 0 */
+    bool sealed;
+} gpu_list;
+
+tn_status gpu_list_init(gpu_list *l, mem m, int n_slots, err *e);
+void gpu_list_fini(gpu_list *l); /* kernels are the device's */
+/* The launch as a node without a kernel. most_threads: of a group. */
+tn_status gpu_list_launch(gpu_list *l, const device_launch *what, int most_threads, gpu_node **out, err *e);
+tn_status gpu_list_copy(gpu_list *l, device_arg to, device_arg from, size_t size, err *e);
+tn_status gpu_list_seal(gpu_list *l, err *e);
+tn_status gpu_list_ready(const gpu_list *l, err *e); /* sealed, and all slots bound */
+void gpu_list_bind(gpu_list *l, int slot, void *handle, uint64_t at);
+void gpu_list_ring(gpu_list *l, int slot, size_t stride, int64_t length);
+bool gpu_list_moves(const gpu_list *l); /* whether any slot moves on from step to step */
+/* Where an argument is in a step, from the start of what is bound. */
+uint64_t gpu_list_place(const gpu_list *l, const device_arg *a, int64_t step);
+
+/* offset .. offset + size within a buffer of `have` bytes. */
+tn_status gpu_check_range(const char *what, size_t have, size_t offset, size_t size, err *e);
+
+#endif

@@ -1,0 +1,136 @@
+/* nvrtc.c - implementation of nvrtc.h. Own declarations of the few functions that are used. */
+#include "rt/nvrtc.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+
+typedef struct program *nvrtc_program;
+
+/* X(name, parameters); all return a code, 0 for success. */
+#define NVRTC_FUNCTIONS(X)                                                                                                     \
+    X(nvrtcVersion, (int *major, int *minor))                                                                                  \
+    X(nvrtcCreateProgram,                                                                                                      \
+      (nvrtc_program * out, const char *source, const char *name, int n, const char *const *texts, const char *const *names))  \
+    X(nvrtcDestroyProgram, (nvrtc_program * p))                                                                                \
+    X(nvrtcCompileProgram, (nvrtc_program p, int n, const char *const *options))                                               \
+    X(nvrtcGetProgramLogSize, (nvrtc_program p, size_t * out))                                                                 \
+    X(nvrtcGetProgramLog, (nvrtc_program p, char *out))                                                                        \
+    X(nvrtcGetCUBINSize, (nvrtc_program p, size_t * out))                                                                      \
+    X(nvrtcGetCUBIN, (nvrtc_program p, char *out))
+
+struct nvrtc {
+    mem mem;
+    void *library;
+#define X(name, parameters) int(*name) parameters;
+    NVRTC_FUNCTIONS(X)
+#undef X
+    int major, minor;
+    char identity[128];
+};
+
+static const char *const options[] = { "--fmad=false", "-default-device", "--ptxas-options=-v", "-w" };
+
+void nvrtc_close(nvrtc *n) {
+    if (!n) return;
+    if (n->library) dlclose(n->library);
+    mem_free(n->mem, n, sizeof *n);
+}
+
+static tn_status load(nvrtc *n, err *e) {
+    static const char *const names[] = { "libnvrtc.so.13",
+                                         "libnvrtc.so.12",
+                                         "libnvrtc.so",
+                                         "/usr/local/cuda/lib64/libnvrtc.so.13",
+                                         "/usr/local/cuda/lib64/libnvrtc.so.12",
+                                         "/usr/local/cuda/lib64/libnvrtc.so",
+                                         "/usr/local/cuda-13.0/lib64/libnvrtc.so.13" };
+    for (size_t i = 0; i < COUNT_OF(names) && !n->library; i++)
+        n->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!n->library)
+        return err_set(
+            e, TN_ERR_DEVICE,
+            "no compiler for CUDA here (libnvrtc.so.13, .12): install NVRTC of the CUDA toolkit (Debian: cuda-nvrtc, pip: "
+            "nvidia-cuda-nvrtc) where the loader finds it");
+#define X(name, parameters)                                                                                                    \
+    {                                                                                                                          \
+        void *address = dlsym(n->library, #name);                                                                              \
+        if (!address) return err_set(e, TN_ERR_DEVICE, "NVRTC: the library has no %s; CUDA 12 or newer is needed", #name);     \
+        memcpy(&n->name, &address, sizeof address);                                                                            \
+    }
+    NVRTC_FUNCTIONS(X)
+#undef X
+    return TN_OK;
+}
+
+tn_status nvrtc_open(mem m, nvrtc **out, err *e) {
+    *out = NULL;
+    nvrtc *n = mem_alloc(m, sizeof *n);
+    if (!n) return err_set(e, TN_ERR_NOMEM, "out of memory for NVRTC");
+    n->mem = m;
+    tn_status st = load(n, e);
+    if (st == TN_OK && n->nvrtcVersion(&n->major, &n->minor)) st = err_set(e, TN_ERR_DEVICE, "NVRTC does not say its version");
+    if (st) {
+        nvrtc_close(n);
+        return st;
+    }
+    size_t at = (size_t)snprintf(n->identity, sizeof n->identity, "nvrtc %d.%d", n->major, n->minor);
+    for (size_t i = 0; i < COUNT_OF(options); i++)
+        at += (size_t)snprintf(n->identity + at, sizeof n->identity - at, " %s", options[i]);
+    *out = n;
+    return TN_OK;
+}
+
+void nvrtc_version(const nvrtc *n, int *out_major, int *out_minor) { *out_major = n->major, *out_minor = n->minor; }
+const char *nvrtc_identity(const nvrtc *n) { return n->identity; }
+
+/* mem_strdup of the log; NULL when there is none. */
+static char *get_log(nvrtc *n, nvrtc_program p) {
+    size_t size = 0;
+    if (n->nvrtcGetProgramLogSize(p, &size) || size == 0) return NULL;
+    char *text = mem_alloc(n->mem, size + 1), *log = NULL;
+    if (text && n->nvrtcGetProgramLog(p, text) == 0) log = mem_strdup(n->mem, text);
+    mem_free(n->mem, text, size + 1);
+    return log;
+}
+
+tn_status nvrtc_compile(nvrtc *n, const char *source, int arch, unsigned char **out_image, size_t *out_size, char **out_log,
+                        err *e) {
+    char option[32];
+    const char *all[COUNT_OF(options) + 1];
+    nvrtc_program p = NULL;
+    unsigned char *image = NULL;
+    size_t size = 0;
+    tn_status st = TN_OK;
+    *out_image = NULL, *out_size = 0;
+    if (out_log) *out_log = NULL;
+    snprintf(option, sizeof option, "-arch=sm_%d", arch);
+    memcpy(all, options, sizeof options);
+    all[COUNT_OF(options)] = option;
+    if (n->nvrtcCreateProgram(&p, source, "tenon.cu", 0, NULL, NULL))
+        return err_set(e, TN_ERR_NOMEM, "NVRTC took no program of %zu bytes", strlen(source));
+    int rc = n->nvrtcCompileProgram(p, (int)COUNT_OF(all), all);
+    char *log = get_log(n, p);
+    if (rc) {
+        st = err_set(e, TN_ERR_BUILD, "NVRTC refused the generated program (error %d):\n%s", rc, log ? log : "");
+        goto done;
+    }
+    if (n->nvrtcGetCUBINSize(p, &size) || size == 0) {
+        st = err_set(e, TN_ERR_BUILD, "NVRTC made no code for sm_%d", arch);
+        goto done;
+    }
+    if (!(image = mem_alloc(n->mem, size))) {
+        st = err_set(e, TN_ERR_NOMEM, "out of memory: %zu bytes of code", size);
+    } else if (n->nvrtcGetCUBIN(p, (char *)image)) {
+        st = err_set(e, TN_ERR_BUILD, "NVRTC does not give its code for sm_%d", arch);
+        mem_free(n->mem, image, size);
+    } else {
+        *out_image = image, *out_size = size;
+    }
+done:
+    if (st == TN_OK && out_log)
+        *out_log = log;
+    else
+        mem_strfree(n->mem, log);
+    n->nvrtcDestroyProgram(&p);
+    return st;
+}

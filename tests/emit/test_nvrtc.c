@@ -1,0 +1,130 @@
+/* test_nvrtc.c - CUDA C compiles: every kernel of networks, of a training step and of random graphs with gradients goes through
+ * NVRTC for sm_80 and sm_90, without a GPU, and keeps its values in registers. Skipped where there is no NVRTC.
+ *
+ * Labels: slow random
+ * TENON_FUZZ_SEEDS: how many random graphs (default 12). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "drive/drive.h"
+#include "emit/emit.h"
+#include "rt/nvrtc.h"
+#include "support/support.h"
+
+static nvrtc *the_nvrtc;
+static int n_kernels, n_programs, n_spills;
+
+static const target gpu = { .kind = TARGET_GPU,
+                            .vector_bytes = 16,
+                            .n_vector_regs = 64,
+                            .threads = 1,
+                            .l1_bytes = 32 << 10,
+                            .l2_bytes = 4 << 20,
+                            .group = 256,
+                            .group_bytes = 48 << 10,
+                            .grid = 128 << 10 };
+
+static void need_nvrtc(void) {
+    err e = { 0 };
+    if (the_nvrtc) return;
+    if (nvrtc_open(mem_libc(), &the_nvrtc, &e) == TN_OK) return;
+    printf("skipped: %s\n", e.text);
+    skip();
+}
+
+static void compile(const char *source, const char *what) {
+    for (int arch = 80; arch <= 90; arch += 10) {
+        unsigned char *image;
+        size_t size;
+        char *log;
+        err e = { 0 };
+        if (nvrtc_compile(the_nvrtc, source, arch, &image, &size, &log, &e)) {
+            fprintf(stderr, "%s\n", source);
+            fail_msg("%s, sm_%d: %s", what, arch, e.text);
+        }
+        assert_true(size > 500);
+        for (const char *s = log; s && (s = strstr(s, " bytes spill stores")); s++) n_spills += s[-1] != '0' || s[-2] != ' ';
+        mem_strfree(mem_libc(), log);
+        mem_free(mem_libc(), image, size);
+        n_programs++;
+    }
+}
+
+static void compile_graph(graph *g, arena *a, int fusion, const char *what) {
+    str text;
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.fusion = fusion, o.check = 1;
+    plan *p = pipeline_run(g, a, &o, &gpu);
+    for (int i = 0; i < p->kernels.n; i++) n_kernels += p->kernels.at[i].code == i;
+    str_init(&text, a);
+    emit_gpu(p, GPU_CUDA, &text);
+    compile(text.s, what);
+}
+
+static void test_random_graphs(void **state) {
+    (void)state;
+    need_nvrtc();
+    uint64_t first, n = fuzz_seeds(12, &first);
+    for (uint64_t seed = first; seed < first + n; seed++) {
+        arena a;
+        guard gd;
+        int differentiated;
+        char name[64];
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("seed %d: %s", (int)seed, gd.err.text);
+        snprintf(name, sizeof name, "seed %d", (int)seed);
+        compile_graph(randcase(&a, seed, &differentiated), &a, (int)(seed % 4), name);
+        arena_fini(&a);
+    }
+}
+
+/* The program's own networks, through its command line. */
+static void test_networks(void **state) {
+    (void)state;
+    static const char *const models[] = { "@mlp", "@cnn", "@digits-train:32", "@attention", "@softmax:100x1000" };
+    need_nvrtc();
+    for (size_t i = 0; i < COUNT_OF(models); i++) {
+        char command[1024];
+        snprintf(command, sizeof command, "%s/tenon emit %s --target=cuda --quiet", BUILD_DIR, models[i]);
+        FILE *f = popen(command, "r");
+        assert_non_null(f);
+        static char text[1 << 20];
+        size_t n = fread(text, 1, sizeof text - 1, f);
+        text[n] = 0;
+        assert_int_equal(pclose(f), 0);
+        compile(text, models[i]);
+    }
+}
+
+static void test_refused(void **state) {
+    (void)state;
+    need_nvrtc();
+    unsigned char *image;
+    size_t size;
+    err e = { 0 };
+    assert_int_equal(nvrtc_compile(the_nvrtc, "__global__ void k() { no_such_name(); }", 90, &image, &size, NULL, &e),
+                     TN_ERR_BUILD);
+    assert_non_null(strstr(e.text, "no_such_name"));
+    assert_null(image);
+    assert_int_equal(nvrtc_compile(the_nvrtc, "", 1234, &image, &size, NULL, &e), TN_ERR_BUILD);
+}
+
+static int teardown(void **state) {
+    (void)state;
+    nvrtc_close(the_nvrtc);
+    printf("count: CUDA C: %d kernels of random graphs, %d programs compiled for sm_80 and sm_90, %d spills\n", n_kernels,
+           n_programs, n_spills);
+    return n_spills ? -1 : 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_refused), cmocka_unit_test(test_networks),
+                                        cmocka_unit_test(test_random_graphs) };
+    return cmocka_run_group_tests(tests, NULL, teardown);
+}
