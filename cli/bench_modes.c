@@ -120,6 +120,7 @@ static int make_variants(cli *c, const plan *p, variant *out) {
             v->opts.fusion = compiled ? (int)p->fusions[f] : !strcmp(mode, "loop") ? 3 : 0;
             v->opts.no_cache = naive;
             v->opts.threads = p->threads;
+            v->opts.device = cli_text(c, "device", "cpu");
             v->label = compiled ? cli_format("compiled, fusion %d", v->opts.fusion) : cli_format("%s", mode);
         }
     }
