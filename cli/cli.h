@@ -50,7 +50,7 @@ struct cli {
 };
 
 extern const cli_command command_run, command_opt, command_emit, command_explain, command_bench, command_ops, command_opcodes,
-    command_cache, command_devices, command_verify;
+    command_cache, command_devices, command_verify, command_tune;
 
 /* Options of the command line. The typed readers end the program with a usage error when the text is no such value. */
 bool cli_flag(const cli *c, const char *name);
@@ -70,8 +70,8 @@ tn_compile_opts cli_compile_opts(const cli *c); /* --mode --fusion --threads --n
 #define CLI_LEVEL_OPTIONS                                                                                                      \
     { "fusion", 'f', "LEVEL", "0 none, 1 pairs, 2 elementwise and reductions, 3 by cost; default: the mode's own" },           \
         { "threads", 't', "N", "CPU threads; 0 (default) = as many as the process may use" },                                  \
-        { "device", 'd', "NAME", "cpu (default), cuda, opencl or null" }, { "no-cache", 0, NULL, "compile every kernel again" },             \
-        { "no-passes", 0, NULL, "skip the graph passes" }, {                                                                   \
+        { "device", 'd', "NAME", "cpu (default), cuda, opencl or null" },                                                      \
+        { "no-cache", 0, NULL, "compile every kernel again" }, { "no-passes", 0, NULL, "skip the graph passes" }, {            \
         "check", 0, NULL, "verify every artefact between the stages (slow)"                                                    \
     }
 

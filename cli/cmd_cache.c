@@ -25,6 +25,7 @@ static int stats(cli *c) {
         json_int(&j, "unfinished", (int64_t)s.unfinished);
         json_int(&j, "oldest", s.oldest);
         json_int(&j, "newest", s.newest);
+        json_int(&j, "tuned", (int64_t)s.tuned);
         json_finish(&j);
         return CLI_OK;
     }
@@ -35,6 +36,7 @@ static int stats(cli *c) {
     printf("%-12s %s\n%-12s %llu\n%-12s %.1f MiB of %.0f MiB\n%-12s %llu\n", "directory", s.dir, "kernels",
            (unsigned long long)s.files, "size", (double)s.bytes / 1048576, (double)s.limit / 1048576, "unfinished",
            (unsigned long long)s.unfinished);
+    printf("%-12s %llu kernels\n", "tuning", (unsigned long long)s.tuned);
     print_time("oldest use", s.oldest);
     print_time("newest use", s.newest);
     return CLI_OK;
@@ -51,7 +53,21 @@ static uint64_t parse_bytes(const cli *c, const char *text) {
     return (uint64_t)v << shift;
 }
 
+static int prune_tuning(cli *c) {
+    uint64_t entries;
+    cli_need(c, tn_cache_prune_tuning(cli_ctx(c), &entries));
+    if (!c->json) {
+        printf("%llu entries of the tuning database removed\n", (unsigned long long)entries);
+        return CLI_OK;
+    }
+    json j = json_begin(stdout, "cache prune");
+    json_int(&j, "removed_entries", (int64_t)entries);
+    json_finish(&j);
+    return CLI_OK;
+}
+
 static int prune(cli *c) {
+    if (cli_flag(c, "tuning")) return prune_tuning(c);
     uint64_t files, bytes, limit = parse_bytes(c, cli_text(c, "max-bytes", "0"));
     cli_need(c, tn_cache_prune(cli_ctx(c), limit, &files, &bytes));
     if (!c->json) {
@@ -74,6 +90,7 @@ static int run(cli *c) {
 static const cli_option options[] = {
     { "max-bytes", 0, "SIZE",
       "prune: leave at most this much, least recently used out first, such as 64M (default 0 = remove all)" },
+    { "tuning", 0, NULL, "prune: forget what `tenon tune` found, and keep the kernels" },
     { NULL, 0, NULL, NULL },
 };
 

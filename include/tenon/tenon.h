@@ -79,8 +79,8 @@ typedef struct {
     uint64_t cache_memory;    /* bound of the kernels kept in memory; 0 = 64 MiB of code */
     const char *compiler; /* C compiler of generated code, a path or a name looked up in PATH at the first build; NULL = "cc" */
     /* How programs for the device "cpu" become code: "x86" = straight to machine code for this processor (any x86-64; elsewhere
-     * as "c"); "avx512", "avx2", "sse2" = the same for that instruction set; "c" = through the C compiler, "c-avx512", "c-avx2",
-     * "c-sse2" = for that instruction set. NULL = "x86". What is unknown or impossible here is an error of the first
+     * as "c"); "avx512", "avx2", "sse2" = the same for that instruction set; "c" = through the C compiler, "c-avx512",
+     * "c-avx2", "c-sse2" = for that instruction set. NULL = "x86". What is unknown or impossible here is an error of the first
      * compilation. */
     const char *cpu;
     int name_code; /* 1 = debuggers and profilers are told the names of kernels that went straight to machine code */
@@ -113,11 +113,16 @@ typedef struct {
     uint64_t limit;                          /* bytes allowed on disk */
     uint64_t modules, module_bytes;          /* loaded now */
     uint64_t memory_hits, disk_hits, builds; /* since the context was made */
+    uint64_t tuned;                          /* kernels in the database of tn_tune */
 } tn_cache_stats;
 TN_API TN_CHECK tn_status tn_cache_get_stats(tn_ctx *ctx, tn_cache_stats *out);
 /* Removes the least recently used kernels on disk until at most max_bytes are left (0 = all), and unfinished work older than an
  * hour. Safe while other processes use the cache. The counts removed are written to out_files and out_bytes (may be NULL). */
 TN_API TN_CHECK tn_status tn_cache_prune(tn_ctx *ctx, uint64_t max_bytes, uint64_t *out_files, uint64_t *out_bytes);
+
+/* Forgets what tn_tune found: the database and what this context knows of it. The number of its entries is written to
+ * out_entries (may be NULL). */
+TN_API TN_CHECK tn_status tn_cache_prune_tuning(tn_ctx *ctx, uint64_t *out_entries);
 
 /* The devices that programs can be compiled for (tn_compile_opts.device). */
 typedef struct {
@@ -315,6 +320,41 @@ TN_API void tn_program_get_stats(const tn_program *p, tn_program_stats *out);
  * machine code), "opencl" and "cuda" (programs for GPUs), "standalone" (a C file that needs
  * no library; its head has a program that calls it), "explain", "explain.json". Free with tn_string_free. */
 TN_API TN_CHECK tn_status tn_program_text(const tn_program *p, const char *stage, char **out_text);
+
+/* ---- tuning -------------------------------------------------------------------------------------------------------------- */
+
+/* A model of the machine chooses how each kernel is cut into tiles, panels and threads. Tuning measures other choices of a
+ * graph's kernels and keeps the fastest beside the kernel cache (tn_config.cache_dir; without one, in the context): every later
+ * compilation of such a kernel, of whatever graph and process, uses it. Results have the same bits whatever was chosen. */
+typedef struct {
+    size_t struct_size;
+    double seconds;                                             /* to spend on measuring; 0 = 10 */
+    int dry_run;                                                /* 1 = nothing is kept */
+    int (*progress)(void *ud, double done, const char *kernel); /* done: 0 to 1. Not 0 returned = enough, keep what was found */
+    void *progress_ud;
+} tn_tune_opts;
+typedef struct {
+    const char *name;           /* of the kernel; lives as long as the report, like choice */
+    int launches;               /* of this code in a run */
+    int candidates;             /* choices that were measured, beside the model's */
+    int changed;                /* 1 = one of them is faster */
+    double before_us, after_us; /* of one launch on its own, as the model has it and as it is now; 0 = not measured */
+    const char *choice;
+} tn_tuned_kernel;
+typedef struct {
+    int kernels, changed;       /* different kernels; those that became faster */
+    int kept;                   /* 1 = choices were kept: in the context, and in the database where there is one */
+    double seconds;             /* spent */
+    double before_us, after_us; /* of a whole run, measured in turns */
+} tn_tuning_summary;
+typedef struct tn_tuning tn_tuning; /* a report */
+
+/* Needs the device "cpu" and a mode other than immediate. opts and tune NULL = defaults. Use it while the machine does nothing
+ * else. TN_ERR_INTERNAL when two choices disagree in any bit. */
+TN_API TN_CHECK tn_status tn_tune(tn_graph *g, const tn_compile_opts *opts, const tn_tune_opts *tune, tn_tuning **out_report);
+TN_API void tn_tuning_free(tn_tuning *t); /* NULL is fine */
+TN_API void tn_tuning_get_summary(const tn_tuning *t, tn_tuning_summary *out);
+TN_API TN_CHECK tn_status tn_tuning_kernel(const tn_tuning *t, int i, tn_tuned_kernel *out); /* i: 0 to kernels - 1 */
 
 /* ---- running ------------------------------------------------------------------------------------------------------------- */
 

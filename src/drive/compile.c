@@ -78,33 +78,49 @@ static device_symbol *symbols(arena *a, const machine_name *names, int n) {
 }
 
 /* Straight to machine code, where device and code generator can. What they cannot takes the way through C. */
-static bool machine(tn_program *p) {
-    arena *a = &p->arena;
+static bool machine(const tn_program *p, const plan *what, arena *a, drive_code *out) {
     machine_code code;
     x86_level level;
     const char *reason;
     device_caps caps;
     p->dev->api->get_caps(p->dev, &caps);
     if (!p->dev->api->load || !emit_x86_level(caps.code, &level)) return false;
-    if (!emit_x86(p->plan, level, a, &code, NULL, &reason)) {
+    if (!emit_x86(what, level, a, &code, NULL, &reason)) {
         if (p->ctx->log)
             p->ctx->log(p->ctx->log_ud, TN_LOG_INFO, arena_printf(a, "no machine code for this program, so C: %s", reason));
         return false;
     }
-    p->image = ARENA_NEW(a, device_image);
-    *p->image = (device_image){ code.bytes,
-                                code.n_bytes,
-                                symbols(a, code.functions.at, code.functions.n),
-                                code.functions.n,
-                                symbols(a, code.imports.at, code.imports.n),
-                                code.imports.n };
-    p->code = arena_strdup(a, caps.code);
+    out->image = ARENA_NEW(a, device_image);
+    *out->image = (device_image){ code.bytes,
+                                  code.n_bytes,
+                                  symbols(a, code.functions.at, code.functions.n),
+                                  code.functions.n,
+                                  symbols(a, code.imports.at, code.imports.n),
+                                  code.imports.n };
+    out->name = arena_strdup(a, caps.code);
     return true;
+}
+
+void drive_emit(const tn_program *p, const plan *what, arena *a, drive_code *out) {
+    str text;
+    *out = (drive_code){ 0 };
+    if (p->target.kind == TARGET_CPU && machine(p, what, a, out)) return;
+    str_init(&text, a);
+    if (p->target.kind == TARGET_GPU) {
+        device_caps caps;
+        p->dev->api->get_caps(p->dev, &caps);
+        emit_gpu(what, !strcmp(caps.code, "cuda") ? GPU_CUDA : GPU_OPENCL, &text);
+        out->name = arena_strdup(a, caps.code);
+    } else {
+        emit_c(what, &p->target, &text);
+        out->name = "c";
+    }
+    out->source = text.s, out->n_source = text.n;
 }
 
 static void compile_half(job *j) {
     tn_program *p = j->p;
-    str text;
+    drive_code code;
     p->graph = graph_clone(j->g, &p->arena, true, NULL);
     graph_compact(p->graph);
     if (p->opts.mode == TN_MODE_IMMEDIATE) {
@@ -112,16 +128,8 @@ static void compile_half(job *j) {
         return;
     }
     p->plan = pipeline_run(p->graph, &p->arena, &p->opts, &p->target);
-    str_init(&text, &p->arena);
-    if (p->target.kind == TARGET_GPU) {
-        device_caps caps;
-        p->dev->api->get_caps(p->dev, &caps);
-        emit_gpu(p->plan, !strcmp(caps.code, "cuda") ? GPU_CUDA : GPU_OPENCL, &text);
-        p->code = arena_strdup(&p->arena, caps.code), p->source = text.s, p->n_source = text.n;
-    } else if (!machine(p)) {
-        emit_c(p->plan, &p->target, &text);
-        p->code = "c", p->source = text.s, p->n_source = text.n;
-    }
+    drive_emit(p, p->plan, &p->arena, &code);
+    p->image = code.image, p->source = code.source, p->n_source = code.n_source, p->code = code.name;
     p->kernel_entry = ARENA_ARRAY(&p->arena, void *, p->plan->kernels.n + 1);
     p->io = p->plan->io.at, p->n_io = p->plan->io.n;
     p->states = p->plan->states.at, p->n_states = p->plan->states.n;
@@ -170,7 +178,7 @@ static tn_status upload_constants(tn_program *p, err *e) {
     return status;
 }
 
-static tn_status resolve(tn_ctx *ctx, const tn_compile_opts *opts, tn_compile_opts *out) {
+tn_status drive_resolve(tn_ctx *ctx, const tn_compile_opts *opts, tn_compile_opts *out) {
     *out = TN_COMPILE_DEFAULTS;
     if (opts) {
         if (opts->struct_size > sizeof *opts || opts->struct_size == 0)
@@ -199,6 +207,12 @@ static uint64_t tuning_seed(const device_caps *c) {
 }
 
 tn_status drive_compile_on(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, tn_program **out, err *e) {
+    tuning *measured = atomic_load(&ctx->tuning);
+    return drive_compile_tuned(ctx, dev, g, opts, measured ? &measured->table : NULL, out, e);
+}
+
+tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, const ktuning *choices,
+                              tn_program **out, err *e) {
     double start = now_seconds();
     tn_program *p = mem_alloc(ctx->mem, sizeof *p);
     if (!p) return err_set(e, TN_ERR_NOMEM, "out of memory: a program");
@@ -215,9 +229,8 @@ tn_status drive_compile_on(tn_ctx *ctx, device *dev, const graph *g, const tn_co
                           .group = caps.group,
                           .group_bytes = caps.group_bytes,
                           .grid = caps.grid,
+                          .tuning = choices,
                           .tuning_seed = tuning_seed(&caps) };
-    tuning *measured = atomic_load(&ctx->tuning);
-    if (measured) p->target.tuning = &measured->table;
     p->stats.threads = caps.threads;
     arena_init(&p->arena, ctx->mem, &p->gd);
     tn_status status = guarded(&(job){ p, g, e });
@@ -237,7 +250,7 @@ tn_status drive_compile_on(tn_ctx *ctx, device *dev, const graph *g, const tn_co
 tn_status drive_compile(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, tn_program **out) {
     tn_compile_opts o;
     device *dev;
-    tn_status status = resolve(ctx, opts, &o);
+    tn_status status = drive_resolve(ctx, opts, &o);
     if (status || (status = ctx_device(ctx, o.device, o.threads, &dev, &ctx->err))) return status;
     return drive_compile_on(ctx, dev, g, &o, out, &ctx->err);
 }

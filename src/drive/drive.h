@@ -48,6 +48,14 @@ struct tn_session {
     err err;               /* the last error of this session: sessions of one program may run, and fail, at the same time */
 };
 
+/* Compile half: a plan in the form that the program's device takes: an image or a source. In a. */
+typedef struct drive_code {
+    device_image *image;
+    const char *source, *name; /* name: as tn_program.code */
+    size_t n_source;
+} drive_code;
+void drive_emit(const tn_program *p, const plan *what, arena *a, drive_code *out);
+
 /* pipeline.c. Jumps through a->gd. */
 plan *pipeline_run(const graph *g, arena *a, const tn_compile_opts *opts, const target *t);
 
@@ -55,6 +63,11 @@ plan *pipeline_run(const graph *g, arena *a, const tn_compile_opts *opts, const 
  * resolved options and an open device, so it may run on any thread; so may all that follows. */
 tn_status drive_compile(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, tn_program **out);
 tn_status drive_compile_on(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, tn_program **out, err *e);
+/* The same with other choices (NULL = the model's) than the context's. */
+tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, const ktuning *choices,
+                              tn_program **out, err *e);
+/* Defaults filled in; errors in ctx->err. */
+tn_status drive_resolve(tn_ctx *ctx, const tn_compile_opts *opts, tn_compile_opts *out);
 void drive_program_free(tn_program *p);
 tn_status drive_session_new(tn_program *p, tn_session **out, err *e);
 void drive_session_free(tn_session *s);
@@ -79,5 +92,25 @@ tn_status immediate_graph_update(tn_graph *g);
 /* explain.c */
 void explain_print(const tn_program *p, str *out);
 void explain_json(const tn_program *p, str *out);
+
+/* tune.c: opts and tune are checked. Errors in ctx->err. */
+tn_status drive_tune(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, const tn_tune_opts *tune, tn_tuning **out);
+void drive_tuning_free(tn_tuning *t);
+typedef struct tuned_kernel {
+    const char *name, *text;          /* text: the choice */
+    int kernel, launches, candidates; /* kernel: the first with this code, of the plan */
+    uint64_t key;
+    kchoice choice;
+    double share, before, after; /* seconds of all launches in a run, roughly; of one */
+    bool measured, changed;
+} tuned_kernel;
+struct tn_tuning {
+    tn_ctx *ctx;
+    arena arena;
+    guard gd;
+    tuned_kernel *kernels; /* [n] in launch order */
+    int n;
+    tn_tuning_summary summary;
+};
 
 #endif

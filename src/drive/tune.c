@@ -1,0 +1,459 @@
+/* tune.c - the search behind tn_tune: for each kernel of a program, other choices than the model's are compiled, run in turns
+ * with it on the memory of a session, and the fastest is taken if it stays faster; at last the whole program is run both ways.
+ *
+ * In: a graph and a time. Out: a report, and entries for the database. Compile-half work (candidates, code) happens under the
+ * report's guard, everything else is run half. A kernel's budget is its share of the time of a run. */
+#include "drive/measure.h"
+#include "kopt/kopt.h"
+#include "rt/cache.h"
+#include "rt/tuning.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+enum { MOST_WAYS = 40, MOST_ROUNDS = 40, LEVELS = 4, DUEL_ROUNDS = 41, MOST_REPEATS = 64, IN_PLACE_REPEATS = 16 };
+#define SAMPLE_SECONDS 50e-6 /* a sample is several launches of a short kernel */
+#define CLEARLY_SLOWER 1.10  /* dropped after a few rounds */
+#define SLOWER 1.04          /* dropped after more */
+#define GAIN 0.98            /* taken below this share of the model's time */
+
+typedef struct tuner {
+    tn_ctx *ctx;
+    tn_tuning *t;
+    const tn_tune_opts *opts;
+    tn_program *p; /* as the model has it */
+    tn_session *s;
+    double start, seconds;
+    bool stopped;
+    err *e;
+} tuner;
+
+static double left(const tuner *u) { return u->start + u->seconds - now_seconds(); }
+
+static bool go_on(tuner *u, const char *what) {
+    double done = (now_seconds() - u->start) / u->seconds;
+    if (u->opts->progress && !u->stopped) u->stopped = u->opts->progress(u->opts->progress_ud, done < 1 ? done : 1, what) != 0;
+    return !u->stopped && left(u) > 0;
+}
+
+/* ---- compile half: the ways to do a kernel ---- */
+
+typedef struct ways {
+    arena a;
+    guard gd;
+    const tn_program *p;
+    const pkernel *pk;
+    kchoice choice[MOST_WAYS]; /* the first is where the search stands */
+    bool parallel[MOST_WAYS];
+    int n;
+    bool duel; /* choice has n of them already; else candidates are added to one */
+    drive_code code;
+} ways;
+
+static void make_ways(ways *w) {
+    const target *t = &w->p->target;
+    plan mini = *w->p->plan;
+    mini.a = &w->a;
+    memset(&mini.kernels, 0, sizeof mini.kernels);
+    if (!w->duel) w->n += kopt_candidates(w->pk->scalar, t, w->choice[0], &w->a, w->choice + 1, MOST_WAYS - 1);
+    for (int i = 0; i < w->n; i++) {
+        target own = *t;
+        pkernel pk = *w->pk;
+        own.choice = &w->choice[i];
+        pk.k = kopt_run(kernel_clone(w->pk->scalar, &w->a), &own);
+        pk.args = ARENA_ARRAY(&w->a, parg, pk.k->bufs.n + 1);
+        for (int b = 0; b < pk.k->bufs.n; b++) pk.args[b].buf = b < w->pk->scalar->bufs.n ? w->pk->args[b].buf : -1;
+        pk.code = i, pk.barrier = false;
+        w->parallel[i] = pk.k->par_var >= 0;
+        VEC_PUSH(&w->a, &mini.kernels, pk);
+    }
+    drive_emit(w->p, &mini, &w->a, &w->code);
+}
+
+static tn_status ways_open(ways *w, tuner *u, const tuned_kernel *k) {
+    arena_init(&w->a, u->ctx->mem, &w->gd);
+    w->p = u->p, w->pk = &u->p->plan->kernels.at[k->kernel];
+    if (GUARD_TRY(&w->gd)) {
+        make_ways(w);
+        return TN_OK;
+    }
+    return err_set(u->e, w->gd.err.code, "%s", w->gd.err.text);
+}
+
+/* ---- one kernel ---- */
+
+typedef struct race {
+    int n;
+    bool live[MOST_WAYS];
+    double best[MOST_WAYS];
+} race;
+
+static void drop_slow(race *r, double factor) {
+    double best = r->best[0];
+    for (int i = 1; i < r->n; i++)
+        if (r->best[i] < best) best = r->best[i];
+    for (int i = 1; i < r->n; i++) r->live[i] = r->live[i] && r->best[i] <= best * factor;
+}
+
+static tn_status check_all(tuner *u, measure *m, const tuned_kernel *k, const ways *w) {
+    tn_status st = TN_OK;
+    for (int i = 0; i < m->n && !st; i++) {
+        bool same;
+        st = measure_check(m, i, &same, u->e);
+        if (!st && !same)
+            st = err_set(u->e, TN_ERR_INTERNAL, "kernel %s computes other bits with choice %d/%d/%d/%d/%d/%d/%d", k->name,
+                         w->choice[i].mr, w->choice[i].nv, w->choice[i].way, w->choice[i].tiles, w->choice[i].rows,
+                         w->choice[i].par, w->choice[i].unroll);
+    }
+    return st;
+}
+
+/* All ways in turns until the time is over; *out is the fastest. */
+static tn_status run_race(tuner *u, measure *m, const tuned_kernel *k, double until, int *out) {
+    race r = { .n = m->n };
+    tn_status st = TN_OK;
+    *out = 0;
+    for (int i = 0; i < m->n; i++) r.live[i] = true, r.best[i] = 1e300;
+    for (int round = 0; round < MOST_ROUNDS && !st; round++) {
+        int alive = 0;
+        for (int i = 0; i < m->n && !st; i++) {
+            double t;
+            if (!r.live[i]) continue;
+            alive++;
+            st = measure_time(m, i, &t, u->e);
+            if (!st && t < r.best[i]) r.best[i] = t;
+        }
+        if (round >= 2) drop_slow(&r, round < 8 ? CLEARLY_SLOWER : SLOWER);
+        if (alive == 1 || (round >= 2 && now_seconds() > until) || !go_on(u, k->name)) break;
+    }
+    for (int i = 1; i < m->n; i++)
+        if (r.best[i] < r.best[*out]) *out = i;
+    return st;
+}
+
+static int by_size(const void *x, const void *y) {
+    double a = *(const double *)x, b = *(const double *)y;
+    return (a > b) - (a < b);
+}
+
+static double median(double *v, int n) {
+    if (n == 0) return 0;
+    qsort(v, (size_t)n, sizeof *v, by_size);
+    return v[n / 2];
+}
+
+/* Numbers of a kernel that goes on from its own results grow or vanish: they are set anew before each sample. */
+static bool reads_own_output(const plan *p, const pkernel *pk) {
+    for (int i = 0; i < pk->scalar->bufs.n; i++)
+        if (pk->scalar->bufs.at[i].kind == KB_INOUT || (pk->args[i].buf >= 0 && p->bufs.at[pk->args[i].buf].inplace_of >= 0))
+            return true;
+    return false;
+}
+
+static int repeats_for(const tuner *u, const tuned_kernel *k) {
+    double n = SAMPLE_SECONDS / (k->before > 1e-8 ? k->before : 1e-8);
+    int most = reads_own_output(u->p->plan, &u->p->plan->kernels.at[k->kernel]) ? IN_PLACE_REPEATS : MOST_REPEATS;
+    return n < 1 ? 1 : n > most ? most : (int)n;
+}
+
+/* The model against the choice that won: it must win again. */
+static tn_status duel(tuner *u, tuned_kernel *k, double until) {
+    ways w = { .duel = true, .n = 2, .choice = { { 0 }, k->choice } };
+    double model[DUEL_ROUNDS], other[DUEL_ROUNDS], ratio[DUEL_ROUNDS];
+    measure m = { 0 };
+    int n = 0;
+    tn_status st = ways_open(&w, u, k);
+    if (!st) st = measure_open(&m, u->s, k->kernel, &w.code, w.parallel, w.n, repeats_for(u, k), u->e);
+    if (!st) st = check_all(u, &m, k, &w);
+    for (; n < DUEL_ROUNDS && !st && (n < 5 || now_seconds() < until); n++) {
+        st = measure_time(&m, n % 2, n % 2 ? &other[n] : &model[n], u->e);
+        if (!st) st = measure_time(&m, 1 - n % 2, n % 2 ? &model[n] : &other[n], u->e);
+        if (!st) ratio[n] = other[n] / model[n];
+    }
+    if (!st) {
+        double gain = median(ratio, n);
+        k->before = median(model, n), k->after = median(other, n);
+        k->changed = gain < GAIN && k->after < k->before;
+        if (!k->changed) k->after = k->before;
+    }
+    measure_close(&m);
+    arena_fini(&w.a);
+    return st;
+}
+
+/* From the model's choice, one part is changed at a time, as long as that brings something. */
+static tn_status tune_kernel(tuner *u, tuned_kernel *k, double budget) {
+    double from = now_seconds();
+    tn_status st = TN_OK;
+    for (int level = 0; level < LEVELS && !st && go_on(u, k->name); level++) {
+        ways w = { .n = 1, .choice = { k->choice } };
+        measure m = { 0 };
+        int best = 0;
+        double until = from + budget * (level == 0 ? 0.5 : level == 1 ? 0.7 : 0.85);
+        if (level && now_seconds() > until) break;
+        st = ways_open(&w, u, k);
+        if (!st && w.n > 1) st = measure_open(&m, u->s, k->kernel, &w.code, w.parallel, w.n, repeats_for(u, k), u->e);
+        if (!st && w.n > 1) st = check_all(u, &m, k, &w);
+        if (!st && w.n > 1) st = run_race(u, &m, k, until, &best);
+        if (!st && w.n > 1) k->candidates += w.n - 1, k->measured = true;
+        k->choice = w.choice[best];
+        measure_close(&m);
+        arena_fini(&w.a);
+        if (best == 0) break;
+    }
+    kchoice none = { 0 };
+    if (!st && memcmp(&k->choice, &none, sizeof none) != 0) st = duel(u, k, from + budget);
+    if (!k->changed) k->choice = none, k->after = k->measured ? k->before : 0;
+    return st;
+}
+
+/* ---- all kernels ---- */
+
+/* How long each takes as the model has it, roughly. */
+static tn_status estimate(tuner *u, tuned_kernel *k) {
+    ways w = { .duel = true, .n = 1 };
+    measure m = { 0 };
+    tn_status st = ways_open(&w, u, k);
+    if (!st) st = measure_open(&m, u->s, k->kernel, &w.code, w.parallel, 1, 1, u->e);
+    k->before = 1e300;
+    for (int i = 0; i < 5 && !st; i++) {
+        double t;
+        st = measure_time(&m, 0, &t, u->e);
+        if (!st && t < k->before) k->before = t;
+    }
+    k->share = k->before * k->launches;
+    measure_close(&m);
+    arena_fini(&w.a);
+    return st;
+}
+
+static void list_kernels(tuner *u) {
+    const plan *p = u->p->plan;
+    tn_tuning *t = u->t;
+    int *at = ARENA_ARRAY(&t->arena, int, p->kernels.n + 1);
+    t->kernels = ARENA_ARRAY(&t->arena, tuned_kernel, p->kernels.n + 1);
+    for (int i = 0; i < p->kernels.n; i++) {
+        const pkernel *pk = &p->kernels.at[i];
+        if (pk->code == i) {
+            at[i] = t->n;
+            t->kernels[t->n++] = (tuned_kernel){ .name = arena_strdup(&t->arena, pk->k->name),
+                                                 .kernel = i,
+                                                 .key = kernel_hash(pk->scalar, u->p->target.tuning_seed) };
+        }
+        t->kernels[at[pk->code]].launches++;
+    }
+}
+
+static int by_share(const void *x, const void *y) {
+    const tuned_kernel *a = *(const tuned_kernel *const *)x, *b = *(const tuned_kernel *const *)y;
+    return a->share != b->share ? (a->share < b->share) - (a->share > b->share) : a->kernel - b->kernel;
+}
+
+/* Those that take longest first; what one leaves of its time, the others get. */
+static tn_status tune_kernels(tuner *u, tuned_kernel **order) {
+    tn_tuning *t = u->t;
+    tn_status st = TN_OK;
+    double total = 0;
+    for (int i = 0; i < t->n && !st; i++) {
+        order[i] = &t->kernels[i];
+        if (go_on(u, t->kernels[i].name)) st = estimate(u, &t->kernels[i]);
+        total += t->kernels[i].share;
+    }
+    if (st) return st;
+    qsort(order, (size_t)t->n, sizeof *order, by_share);
+    for (int i = 0; i < t->n && !st; i++) {
+        double part = total > 0 ? order[i]->share / total : 1;
+        double budget = (left(u) - 0.05 * u->seconds) * part;
+        total -= order[i]->share;
+        if (order[i]->share > 0 && budget > 20 * order[i]->before && go_on(u, order[i]->name))
+            st = tune_kernel(u, order[i], budget);
+    }
+    return st;
+}
+
+/* ---- the whole program, both ways ---- */
+
+static tn_status bind_inputs(tuner *u, tn_session *s, void **inputs) {
+    for (int i = 0; i < s->p->n_io; i++) {
+        const pio *io = &s->p->io[i];
+        if (io->is_output) continue;
+        if (!inputs[i]) {
+            inputs[i] = mem_alloc(u->ctx->mem, (size_t)io->bytes);
+            if (!inputs[i]) return err_set(u->e, TN_ERR_NOMEM, "out of memory: %lld bytes of input", (long long)io->bytes);
+            measure_fill(inputs[i], (tn_dtype)io->dtype, io->bytes / (int64_t)dtype_size((tn_dtype)io->dtype), (uint64_t)i);
+        }
+        s->bound[i] = inputs[i];
+        s->p->dev->api->bind_host(s->list, SLOT_IO + i, inputs[i]);
+    }
+    return TN_OK;
+}
+
+static tn_status run_session(tuner *u, tn_session *s, double *out_seconds) {
+    double from = now_seconds();
+    tn_status st = drive_session_run(s, 1);
+    *out_seconds = now_seconds() - from;
+    return st ? err_set(u->e, st, "%s", s->err.text) : TN_OK;
+}
+
+static bool same_results(const tn_session *x, const tn_session *y) {
+    const tn_program *p = x->p;
+    bool same = true;
+    for (int i = 0; i < p->n_io; i++) {
+        int64_t n = p->io[i].bytes / (int64_t)dtype_size((tn_dtype)p->io[i].dtype);
+        if (p->io[i].is_output) same &= measure_same(x->bound[i], y->bound[i], (tn_dtype)p->io[i].dtype, n);
+    }
+    const char *a = p->dev->api->map(p->dev, x->state), *b = p->dev->api->map(p->dev, y->state);
+    for (int i = 0; i < p->n_states; i++) {
+        const pbuf *s = &p->plan->bufs.at[p->states[i].buf];
+        if (s->bytes) same &= measure_same(a + s->offset, b + s->offset, (tn_dtype)s->dtype, s->elems);
+    }
+    return same;
+}
+
+/* Runs in turns; false in *out_better when the choices cost more together than they brought alone. */
+static tn_status compare(tuner *u, tn_session *x, tn_session *y, bool *out_better) {
+    enum { ROUNDS = 101 };
+    double a[ROUNDS], b[ROUNDS], ratio[ROUNDS];
+    int n = 0;
+    tn_status st = run_session(u, x, &a[0]);
+    if (!st) st = run_session(u, y, &b[0]);
+    if (!st && !same_results(x, y))
+        st = err_set(u->e, TN_ERR_INTERNAL, "@%s computes other bits with the choices that tuning found", u->p->plan->g->name);
+    double until = now_seconds() + 0.05 * u->seconds;
+    for (; n < ROUNDS && !st && (n < 3 || now_seconds() < until); n++) {
+        st = run_session(u, n % 2 ? y : x, n % 2 ? &b[n] : &a[n]);
+        if (!st) st = run_session(u, n % 2 ? x : y, n % 2 ? &a[n] : &b[n]);
+        if (!st) ratio[n] = b[n] / a[n];
+    }
+    if (st) return st;
+    u->t->summary.before_us = median(a, n) * 1e6, u->t->summary.after_us = median(b, n) * 1e6;
+    *out_better = median(ratio, n) < 1 / GAIN;
+    return TN_OK;
+}
+
+static tn_status compare_programs(tuner *u, const graph *g, const tuning *found, void **inputs, bool *out_better) {
+    tn_program *p = NULL;
+    tn_session *x = NULL, *y = NULL; /* both fresh: measuring kernels left random numbers in the states */
+    tn_status st = drive_compile_tuned(u->ctx, u->p->dev, g, &u->p->opts, &found->table, &p, u->e);
+    if (!st) st = drive_session_new(u->p, &x, u->e);
+    if (!st) st = drive_session_new(p, &y, u->e);
+    if (!st) st = bind_inputs(u, x, inputs);
+    if (!st) st = bind_inputs(u, y, inputs);
+    if (!st) st = compare(u, x, y, out_better);
+    drive_session_free(x);
+    drive_session_free(y);
+    drive_program_free(p);
+    return st;
+}
+
+/* ---- keeping ---- */
+
+/* Kernels where the model won get an entry, too: it says so, and replaces an older one. */
+static tuning_entry *entries_of(const tn_tuning *t, int *out_n) {
+    tuning_entry *all = mem_alloc(t->ctx->mem, (size_t)t->n * sizeof *all);
+    *out_n = 0;
+    for (int i = 0; all && i < t->n; i++) {
+        const tuned_kernel *k = &t->kernels[i];
+        if (k->measured)
+            all[(*out_n)++] = (tuning_entry){ k->key, k->choice, (uint64_t)(k->before * 1e9), (uint64_t)(k->after * 1e9) };
+    }
+    return all;
+}
+
+static tn_status keep(tuner *u, const tuning_entry *add, int n) {
+    tn_ctx *ctx = u->ctx;
+    tuning *old = atomic_load(&ctx->tuning), *all;
+    disk *d = cache_disk(ctx->cache);
+    tn_status st = tuning_with(ctx->mem, old, add, n, &all, u->e);
+    if (st) return st;
+    all->older = old;
+    atomic_store(&ctx->tuning, all);
+    u->t->summary.kept = 1;
+    return d ? tuning_store(ctx->mem, d, add, n, u->e) : TN_OK;
+}
+
+static tn_status finish(tuner *u, const graph *g, void **inputs) {
+    int n;
+    bool better = true;
+    tuning *found = NULL;
+    tuning_entry *add = entries_of(u->t, &n);
+    tn_status st = add ? tuning_with(u->ctx->mem, NULL, add, n, &found, u->e)
+                       : err_set(u->e, TN_ERR_NOMEM, "out of memory: the tuning database");
+    if (!st) st = compare_programs(u, g, found, inputs, &better);
+    for (int i = 0; i < u->t->n && !st; i++) u->t->summary.changed += u->t->kernels[i].changed;
+    if (!st && better && n && !u->opts->dry_run) st = keep(u, add, n);
+    tuning_free(found);
+    mem_free(u->ctx->mem, add, (size_t)u->t->n * sizeof *add);
+    return st;
+}
+
+/* ---- entry ---- */
+
+static tn_status begin(tuner *u, tuned_kernel ***out_order) {
+    tn_tuning *t = u->t;
+    if (GUARD_TRY(&t->gd)) {
+        list_kernels(u);
+        *out_order = ARENA_ARRAY(&t->arena, tuned_kernel *, t->n + 1);
+        return TN_OK;
+    }
+    return err_set(u->e, t->gd.err.code, "%s", t->gd.err.text);
+}
+
+static tn_status write_texts(tuner *u) {
+    tn_tuning *t = u->t;
+    if (GUARD_TRY(&t->gd)) {
+        for (int i = 0; i < t->n; i++)
+            t->kernels[i].text = t->kernels[i].measured ? kopt_choice_text(t->kernels[i].choice, &t->arena) : "not measured";
+        return TN_OK;
+    }
+    return err_set(u->e, t->gd.err.code, "%s", t->gd.err.text);
+}
+
+static tn_status search(tuner *u, const graph *g) {
+    tuned_kernel **order;
+    size_t size = (size_t)u->p->n_io * sizeof(void *);
+    void **inputs = mem_alloc(u->ctx->mem, size);
+    if (!inputs) return err_set(u->e, TN_ERR_NOMEM, "out of memory: inputs to measure with");
+    tn_status st = begin(u, &order);
+    if (!st) st = drive_session_new(u->p, &u->s, u->e);
+    if (!st) st = bind_inputs(u, u->s, inputs);
+    if (!st) st = tune_kernels(u, order);
+    if (!st) st = finish(u, g, inputs);
+    if (!st) st = write_texts(u);
+    drive_session_free(u->s);
+    for (int i = 0; i < u->p->n_io; i++) mem_free(u->ctx->mem, inputs[i], (size_t)u->p->io[i].bytes);
+    mem_free(u->ctx->mem, inputs, size);
+    return st;
+}
+
+void drive_tuning_free(tn_tuning *t) {
+    if (!t) return;
+    arena_fini(&t->arena);
+    mem_free(t->ctx->mem, t, sizeof *t);
+}
+
+tn_status drive_tune(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, const tn_tune_opts *tune, tn_tuning **out) {
+    tn_compile_opts o;
+    device *dev;
+    tn_status st = drive_resolve(ctx, opts, &o);
+    if (!st && (o.mode == TN_MODE_IMMEDIATE || strcmp(o.device, "cpu") != 0))
+        st = err_set(&ctx->err, TN_ERR_UNSUPPORTED,
+                     "tn_tune: device \"%.64s\", mode %d; only compiled programs on \"cpu\" are tuned", o.device, (int)o.mode);
+    if (!st) st = ctx_device(ctx, o.device, o.threads, &dev, &ctx->err);
+    if (st) return st;
+    tn_tuning *t = mem_alloc(ctx->mem, sizeof *t);
+    if (!t) return err_set(&ctx->err, TN_ERR_NOMEM, "out of memory: a report");
+    tuner u = { .ctx = ctx, .t = t, .opts = tune, .start = now_seconds(), .e = &ctx->err };
+    u.seconds = tune->seconds > 0 ? tune->seconds : 10;
+    t->ctx = ctx;
+    arena_init(&t->arena, ctx->mem, &t->gd);
+    st = drive_compile_tuned(ctx, dev, g, &o, NULL, &u.p, u.e);
+    if (!st) st = search(&u, g);
+    drive_program_free(u.p);
+    t->summary.kernels = t->n, t->summary.seconds = now_seconds() - u.start;
+    if (st)
+        drive_tuning_free(t);
+    else
+        *out = t;
+    return st;
+}
