@@ -73,7 +73,7 @@ static bool read_number(const char **at, const char *end, int base, uint64_t mos
     uint64_t v = 0;
     for (; s < end && *s != ' '; s++) {
         int digit = *s >= '0' && *s <= '9' ? *s - '0' : *s >= 'a' && *s <= 'f' ? *s - 'a' + 10 : 99;
-        if (digit >= base || v > (most - (uint64_t)digit) / (uint64_t)base) return false;
+        if (digit >= base || (uint64_t)digit > most || v > (most - (uint64_t)digit) / (uint64_t)base) return false;
         v = v * (uint64_t)base + (uint64_t)digit;
     }
     if (s == *at) return false;

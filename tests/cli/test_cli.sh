@@ -27,7 +27,7 @@ is_json() {
 out_has() { grep -q -- "$1" "$dir/out" || { fail "no '$1' on stdout of $2"; head -5 "$dir/out"; }; }
 err_has() { grep -q -- "$1" "$dir/err" || { fail "no '$1' on stderr of $2"; head -5 "$dir/err"; }; }
 have_python=$(command -v python3 || true)
-commands="run opt emit explain verify bench ops opcodes cache devices"
+commands="run opt emit explain verify bench ops opcodes cache devices tune"
 
 # Help: every subcommand, on stdout, with examples.
 expect 0 --help
@@ -80,15 +80,37 @@ bench ladder nothing
 opcodes nothing
 cache
 cache burn
+tune
+tune @relu:2x2 --seconds=never
+tune @relu:2x2 --seconds=-1
 cache prune --max-bytes=many
 help nothing
 LIST
+
+# Tuning: a table, what is kept, who uses it, and forgetting it.
+expect 0 tune @matmul:64x256x128 --seconds 0.3 --threads 1 --progress
+out_has "^kernel " tune
+out_has "whole run" tune
+err_has "tune:" "tune --progress"
+if grep -q "kept in" "$dir/err"; then
+    expect 0 cache stats
+    out_has "tuning  *1 kernels" "cache stats"
+    expect 0 explain @matmul:64x256x128 --threads 1
+    out_has "measured by tuning" "explain after tune"
+    expect 0 explain @matmul:64x256x128 --threads 1 --json
+    out_has '"tuned":' "explain --json after tune"
+fi
+expect 0 cache prune --tuning
+out_has "entries of the tuning database removed" "cache prune --tuning"
+expect 0 explain @matmul:64x256x128 --threads 1
+grep -q "measured by tuning" "$dir/out" && fail "a forgotten choice is used"
 
 # A failed operation: code 1, with a message that names what failed.
 expect 1 run "$dir/nothing.tn" && err_has "nothing.tn" "a missing file"
 printf 'graph @x(a f32[2]) {\n  %%1 = nonsense a\n  return %%1\n}\n' >"$dir/bad.tn"
 expect 1 run "$dir/bad.tn" && err_has "bad.tn:2:" "a malformed graph"
 expect 1 ops no_such_op
+expect 1 tune @relu:3x3 --mode=immediate && err_has "tn_tune" "tuning of immediate mode"
 expect 1 opt @relu:2x2 --passes no_such_pass && err_has no_such_pass "an unknown pass"
 expect 1 run @relu:2x2 --input x=@"$dir/nothing.npy"
 TENON_CPU=c TENON_CC=/nonexistent/cc TENON_CACHE_DIR=$dir/empty expect 1 run @relu:2x2 && err_has "/nonexistent/cc" "an absent compiler"
@@ -113,6 +135,10 @@ opcodes linear_relu --fusion 0,1
 opcodes --list
 cache stats
 cache prune --max-bytes=1G
+tune @matmul:33x40x50 --seconds 0.1 --threads 1 --dry-run
+tune @digits-train:3 --seconds 0.3 --threads 2
+tune @relu:100x100 --seconds 0.05
+cache prune --tuning
 devices
 bench machine
 bench ladder matmul --sizes 17,32 --seconds 0.01
