@@ -20,7 +20,7 @@
 #include "kopt/kopt.h"
 
 enum {
-    MIN_TILES = 8,        /* tiles of rows that share a panel */
+    MIN_TILES = 3,        /* tiles of rows that share a panel */
     MIN_TURNED = 8,       /* rows that share one whose columns are turned */
     MAX_TILES = 4,        /* of a panel */
     MOST_ASKED = 16,      /* the same, when measuring */
