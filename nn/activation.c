@@ -49,7 +49,7 @@ static tn_tensor shifted(tn_tensor x, const char *fn, int axis, int64_t *out_axi
 tn_tensor tn_nn_softmax(tn_tensor x, int axis) {
     int64_t a = 0;
     tn_tensor e = tn_exp(shifted(x, "tn_nn_softmax", axis, &a));
-    return tn_div(e, tn_sum(e, &a, 1, 1));
+    return tn_mul(e, tn_div(nn_scalar(x, 1), tn_sum(e, &a, 1, 1))); /* one division a row, not one an element */
 }
 
 tn_tensor tn_nn_log_softmax(tn_tensor x, int axis) {

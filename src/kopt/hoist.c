@@ -41,12 +41,24 @@ static bool splits_nest(const kernel *k, const int *loops, int t) {
     return t > 0 && in->par >= PAR_GRID && loops[t - 1] == loops[t] - 1 && in[-1].par == in->par;
 }
 
-/* Registers that change from read to read: accumulators, and what is computed from them or from written memory, stay where they
- * are. */
+/* Where each register has its value: behind its instruction; an accumulator's is behind the last update. */
+static int *find_settled(const kernel *k) {
+    int *settled = ARENA_ARRAY(k->a, int, k->ins.n);
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        settled[i] = i;
+        if (in->op == K_UPD || in->op == K_ARGUPD) settled[in->c] = i;
+        if (in->op == K_ARGUPD) settled[in->b] = i;
+    }
+    return settled;
+}
+
+static int later(int a, int b) { return a > b ? a : b; }
+
 static void find_targets(hoist *h) {
     const kernel *k = h->k;
     int loops[64], depth = 0;
-    bool *stays = ARENA_ARRAY(k->a, bool, k->ins.n);
+    int *settled = find_settled(k), *after = ARENA_ARRAY(k->a, int, k->ins.n); /* the instruction that it has to stay behind */
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         if (in->op == K_LOOP) {
@@ -57,10 +69,13 @@ static void find_targets(hoist *h) {
         uint64_t d = affine_vars(in->idx) | h->deps[in->a] | h->deps[in->b] | h->deps[in->c] | h->deps[in->dyn];
         for (int m = 0; m < in->n_mask; m++) d |= affine_vars(in->mask[m].e);
         h->deps[i] = d;
-        stays[i] = !is_pure(k, in) || stays[in->a] || stays[in->b] || stays[in->c] || stays[in->dyn] || depth > 64;
-        if (stays[i]) continue;
+        after[i] = settled[i];
+        if (!is_pure(k, in) || depth > 64) continue;
+        after[i] = later(later(after[in->a], after[in->b]), later(after[in->c], after[in->dyn]));
         int t = depth;
-        while (t > 0 && !(d >> k->ins.at[loops[t - 1]].var & 1) && k->vars.at[k->ins.at[loops[t - 1]].var].extent > 0) t--;
+        while (t > 0 && !(d >> k->ins.at[loops[t - 1]].var & 1) && k->vars.at[k->ins.at[loops[t - 1]].var].extent > 0 &&
+               loops[t - 1] > after[i])
+            t--;
         while (t < depth && splits_nest(k, loops, t)) t++;
         if (t < depth) h->target[i] = loops[t];
     }
