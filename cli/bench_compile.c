@@ -1,5 +1,6 @@
 /* bench_compile.c - `tenon bench compile`: from the first call of a builder to a session that is ready to run, cold: a new
- * context each time, without a cache on disk. Each result is run once and checked against the reference evaluator. */
+ * context each time, without a cache on disk; beside it what it may take. Each result is run once and checked against the
+ * reference evaluator. */
 #include "suite.h"
 
 #include <math.h>
@@ -10,6 +11,7 @@ typedef struct compiled {
     const char *name, *spec, *rival;
     tn_mode mode;
     double tolerance;
+    double budget_us; /* what it may take, by design */
     cli *c;
     int threads;
     tn_graph *graph; /* of the last run */
@@ -22,17 +24,20 @@ static const compiled works[] = {
       .spec = "@matmul:64x64x64",
       .rival = "compile what=kernel",
       .mode = TN_MODE_COMPILED,
-      .tolerance = 1e-5 },
+      .tolerance = 1e-5,
+      .budget_us = 50 },
     { .name = "course network, depth 64",
       .spec = "@mlp:64x64x64",
       .rival = "compile what=course",
       .mode = TN_MODE_COMPILED,
-      .tolerance = 1e-4 },
+      .tolerance = 1e-4,
+      .budget_us = 5000 },
     { .name = "digits training graph",
       .spec = "@digits-train:32",
       .rival = "compile what=digits",
       .mode = TN_MODE_LOOP,
-      .tolerance = 1e-4 },
+      .tolerance = 1e-4,
+      .budget_us = 10000 },
 };
 
 static void drop(compiled *k) {
@@ -135,6 +140,7 @@ static void measure(suite *s, const compiled *work, int which) {
     stats_measure(at, n, s->seconds, &bar);
     progress_end(&bar);
     row_time(&r, &at[0].result, 0, (rate){ 0, 0 });
+    r.budget_us = k.budget_us, r.budget_ratio = k.budget_us / r.median_us;
     row_rivals(&r, at + 1, rival, n - 1);
     suite_add(s, r);
     if (others) rivals_forget(others);

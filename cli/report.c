@@ -44,6 +44,8 @@ bench_row row_empty(void) {
                         .err_bound = -1,
                         .ulp_bound = -1,
                         .us_per_million = -1,
+                        .budget_us = -1,
+                        .budget_ratio = -1,
                         .samples = -1 };
 }
 
@@ -130,6 +132,8 @@ static const column columns[] = {
     COLUMN(p10_us, 11, 'n'),
     COLUMN(p90_us, 11, 'n'),
     COLUMN(best_us, 11, 'n'),
+    COLUMN(budget_us, 9, 'n'),
+    COLUMN(budget_ratio, 12, 'n'),
     COLUMN(compile_us, 11, 'n'),
     COLUMN(transfer_us, 11, 'n'),
     COLUMN(kernels, 7, 'i'),

@@ -70,7 +70,7 @@ bench "$checked,case,variant,footprint,gbs,bandwidth_gbs,bandwidth_ratio,best_ba
 spoiled "element" rows --sizes 19 --cases copy
 bench "$checked,case,batch,gflops,peak_ratio" train --batch 2 --threads 1
 spoiled "element" train --batch 2 --threads 1 --cases digits
-bench "$checked,case,kernels" compile --cases kernel --threads 1
+bench "$checked,case,kernels,budget_us,budget_ratio" compile --cases kernel --threads 1
 spoiled "off by" compile --cases kernel --threads 1
 bench "work,case" memory --largest 0 --sizes 64 --threads 1,2
 spoiled "wrong result" memory --largest 0 --sizes 64 --cases access
