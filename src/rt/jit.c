@@ -46,6 +46,7 @@ struct jit {
     region *regions;
     size_t next_size;
     bool single; /* pages of its own for each module */
+    bool loaded; /* the first image, which has pages of its own too */
     bool name_code;
     volatile int *alive; /* a page that is cleared in the child of a fork: then the regions belong to the parent */
 };
@@ -61,15 +62,6 @@ tn_status jit_open(mem m, bool name_code, jit **out, err *e) {
     j->name_code = name_code;
     j->single = name_code; /* perf reads the names of anonymous pages only, and those mapped twice are a file's */
     pthread_mutex_init(&j->lock, NULL);
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    void *p = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED || madvise(p, page, MADV_WIPEONFORK) != 0) {
-        if (p != MAP_FAILED) munmap(p, page);
-        /* no way to notice a fork: pages are never shared then */
-    } else {
-        j->alive = p;
-        *j->alive = 1;
-    }
     *out = j;
     return TN_OK;
 }
@@ -117,6 +109,20 @@ static bool map_twice(region *r) {
     return false;
 }
 
+/* The page that tells of a fork. Without one, pages are not shared. */
+static bool watch_forks(jit *j) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    void *p = j->alive ? MAP_FAILED : mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return j->alive != NULL;
+    if (madvise(p, page, MADV_WIPEONFORK) != 0) {
+        munmap(p, page);
+        return false;
+    }
+    j->alive = p;
+    *j->alive = 1;
+    return true;
+}
+
 /* A new region at the head of the list. Where the system does not map pages twice, none is made and j->single is set. False for
  * want of memory. */
 static bool add_region(jit *j, size_t at_least) {
@@ -125,7 +131,7 @@ static bool add_region(jit *j, size_t at_least) {
     bool mapped = false;
     if (r && b) {
         for (r->size = j->next_size; r->size < at_least;) r->size *= 2;
-        mapped = map_twice(r);
+        mapped = watch_forks(j) && map_twice(r);
         j->single |= !mapped;
     }
     if (!mapped) {
@@ -182,6 +188,10 @@ static void notice_fork(jit *j) {
 /* A place in a region, or none (c->region stays NULL) where pages cannot be mapped twice. False for want of memory. */
 static bool find_place(jit *j, jit_code *c) {
     size_t size = (c->size + BLOCK_ALIGN - 1) & ~(size_t)(BLOCK_ALIGN - 1);
+    if (!j->loaded && !j->regions) { /* a region costs more than pages of its own: many a process loads one image */
+        j->loaded = true;
+        return true;
+    }
     for (int attempt = 0; attempt < 2 && !j->single; attempt++) {
         for (region *r = j->regions; r; r = r->next) {
             block *b = free_block(r, size);

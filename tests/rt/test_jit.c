@@ -103,19 +103,31 @@ static void test_imports(void **state) {
     assert_int_equal(memory.alive, 0);
 }
 
+static void forget_perf_map(void) {
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/perf-%ld.map", (long)getpid());
+    unlink(path);
+}
+
 static void test_no_memory(void **state) {
     (void)state;
     if (!here()) skip();
-    for (int64_t fail = 1; fail < 30; fail++) {
+    for (int64_t i = 2; i < 60; i++) {
+        int64_t fail = i / 2;
+        bool named = i % 2 != 0;
         counted memory = { .fail_at = fail };
         err e = { 0 };
         jit *j;
         jit_code *c = NULL;
-        tn_status st = jit_open(counted_mem(&memory), false, &j, &e);
+        tn_status st = jit_open(counted_mem(&memory), named, &j, &e);
         if (st == TN_OK) {
             st = load_value(j, 1, 64, &c, &e);
             if (st == TN_OK) {
+                jit_code *second = NULL; /* in a region */
                 assert_int_equal(call(c), 1);
+                st = load_value(j, 2, 64, &second, &e);
+                if (st == TN_OK) assert_int_equal(call(second), 2);
+                jit_drop(j, second);
                 jit_drop(j, c);
             }
             jit_close(j);
@@ -123,6 +135,7 @@ static void test_no_memory(void **state) {
         assert_true(st == TN_OK || st == TN_ERR_NOMEM);
         assert_int_equal(memory.alive, 0);
     }
+    forget_perf_map();
 }
 
 /* The child loads code of its own; what both have goes on working in both. */
@@ -223,7 +236,6 @@ static void test_debugger_list(void **state) {
     err e = { 0 };
     jit *j;
     jit_code *c[3];
-    char path[64];
     if (!here()) skip();
     assert_int_equal(jit_open(counted_mem(&memory), true, &j, &e), TN_OK);
     assert_null(__jit_debug_descriptor.first);
@@ -242,8 +254,7 @@ static void test_debugger_list(void **state) {
     assert_null(__jit_debug_descriptor.first);
     jit_close(j);
     assert_int_equal(memory.alive, 0);
-    snprintf(path, sizeof path, "/tmp/perf-%ld.map", (long)getpid());
-    unlink(path);
+    forget_perf_map();
 }
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -287,9 +298,7 @@ static void test_unwind(void **state) {
         jit_drop(j, c);
         jit_close(j);
     }
-    char path[64];
-    snprintf(path, sizeof path, "/tmp/perf-%ld.map", (long)getpid());
-    unlink(path);
+    forget_perf_map();
 }
 #else
 static void test_unwind(void **state) {
