@@ -115,7 +115,7 @@ ARENA_TEST(test_unary_ulp) {
         if (!x[op]) continue;
         bool over = !(w[op].ulp <= op_get((op_code)op)->ulp);
         bad += over;
-        printf("%-14s %10.3f %6.1f   %.9g%s\n", op_get((op_code)op)->name, w[op].ulp, op_get((op_code)op)->ulp, (double)w[op].x,
+        printf("%-14s %10.3f %6.2f   %.9g%s\n", op_get((op_code)op)->name, w[op].ulp, op_get((op_code)op)->ulp, (double)w[op].x,
                over ? "   ABOVE ITS BOUND" : "");
     }
     tn_session_free(s);
@@ -176,7 +176,7 @@ ARENA_TEST(test_binary_ulp) {
             if (!(e <= info->ulp) && bad++ < 10)
                 printf("%s(%.9g, %.9g) = %.9g: %g ulp\n", info->name, (double)x[i], (double)y[i], (double)z[k][i], e);
         }
-        printf("%-14s %10.3f %6.1f\n", info->name, worst, info->ulp);
+        printf("%-14s %10.3f %6.2f\n", info->name, worst, info->ulp);
     }
     tn_session_free(s);
     tn_program_free(p);
