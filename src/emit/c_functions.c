@@ -10,7 +10,7 @@ typedef struct cval { /* a value as C text that may stand anywhere */
 } cval;
 typedef struct ctext {
     arena *a;
-    const function *f;
+    const function_row *f;
     const char *p;
     int lanes;
     char types[26]; /* of the names so far, or 0 */
@@ -98,7 +98,7 @@ static cval read_call(ctext *t, const char *at, size_t n) {
         last = v.type;
     } while (take(t, ','));
     expect(t, ')');
-    const function *f = function_find(word, strlen(word));
+    const function_row *f = function_find(word, strlen(word));
     bool known = f != NULL || !strncmp(word, "LIBM_", 5);
     if (f) result = f->sig[0];
     for (size_t i = 0; i < COUNT_OF(words) && !known; i++) {
@@ -162,7 +162,7 @@ static cval read_or(ctext *t) {
     return v;
 }
 
-void emit_function(str *out, const function *f, const char *text, int lanes) {
+void emit_function(str *out, const function_row *f, const char *text, int lanes) {
     ctext t = { .a = out->a, .f = f, .p = text, .lanes = lanes };
     str_addf(out, "INL %sx%d %s_f32x%d(", type_name(f->sig[0]), lanes, f->word, lanes);
     for (int i = 0; f->sig[i + 1]; i++) {

@@ -233,19 +233,27 @@ static const struct {
     { "LIBM_COS", "m_cosf", NULL, 1 },  { "LIBM_TAN", "m_tanf", NULL, 1 }, { "LIBM_MOD", "m_fmodf", NULL, 2 },
 };
 
-/* Whether an op in use has this word in its expression, or in that of a function that it calls. */
+/* Whether an op in use has this word in its expression, or in that of a function that it needs. */
 static bool word_used(const prelude_needs *needs, const char *word) {
     for (int op = 1; op < N_OPS; op++)
         if (needs->ops[op] && function_calls(op_get((op_code)op)->expr, word)) return true;
-    for (int i = 0; i < function_count(); i++)
-        if ((function_calls(function_at(i)->text, word) ||
-             (function_at(i)->fma && function_calls(function_at(i)->fma, word))) &&
-            word_used(needs, function_at(i)->word))
-            return true;
+    for (int i = 0; i < N_FUNCTIONS; i++) {
+        const function_row *f = function_at(i);
+        if (needs->functions[i] && (function_calls(f->text, word) || (f->fma && function_calls(f->fma, word)))) return true;
+    }
     return false;
 }
 
-static void f32_function(const function *f, int lanes, const clike_language *l, str *out) {
+/* From the last row to the first: a text uses earlier rows only. */
+static void find_functions(prelude_needs *needs) {
+    for (int i = N_FUNCTIONS - 1; i >= 0; i--) {
+        const function_row *f = function_at(i);
+        bool converts = strchr(f->sig, 'f') && strchr(f->sig, 'i');
+        needs->functions[i] = (needs->half && converts) || word_used(needs, f->word);
+    }
+}
+
+static void f32_function(const function_row *f, int lanes, const clike_language *l, str *out) {
     if (l->gpu) { /* these languages contract nothing, and have a function instead */
         if (!strcmp(f->word, "FMA"))
             str_addf(out, "INL f32x1 FMA_f32x1(f32x1 x, f32x1 y, f32x1 z) { return %s(x, y, z); }\n", l->fma[0]);
@@ -292,8 +300,8 @@ static void functions(const prelude_needs *needs, const clike_language *l, int l
     if (lanes == 8) str_add(out, bounds8);
     fill(out, f32_ops, lanes, e);
     if (lanes == 8) str_add(out, "#endif\n");
-    for (int i = 0; i < function_count(); i++)
-        if (needs->half || word_used(needs, function_at(i)->word)) f32_function(function_at(i), lanes, l, out);
+    for (int i = 0; i < N_FUNCTIONS; i++)
+        if (needs->functions[i]) f32_function(function_at(i), lanes, l, out);
 }
 
 static void types(const prelude_needs *needs, int lanes, bool gpu, str *out) {
@@ -339,7 +347,9 @@ static void name_math(const prelude_needs *needs, const clike_language *l, str *
     }
 }
 
-void emit_prelude(const prelude_needs *needs, const clike_language *l, str *out) {
+void emit_prelude(const prelude_needs *asked, const clike_language *l, str *out) {
+    prelude_needs all = *asked, *needs = &all;
+    find_functions(needs);
     if (l->gpu) {
         str_add(out, l->head);
         if (needs->f64) str_add(out, l->head_f64);

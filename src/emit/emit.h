@@ -3,6 +3,7 @@
 #define TN_EMIT_EMIT_H
 
 #include "ir/plan.h"
+#include "emit/functions.h"
 #include "ir/target.h"
 
 /* c.c: one translation unit for the whole plan in C with GNU vector extensions: no headers, no library but libm. Kernels with
@@ -44,13 +45,14 @@ void emit_c_kernels(const plan *p, const target *t, str *out);
 /* c_prelude.c: vector types and functions for the register types and lane counts in use. */
 typedef struct prelude_needs {
     bool f64, i64, half, random;
-    bool lanes[65];  /* by lane count */
-    bool ops[N_OPS]; /* elementwise ops used through their functions */
+    bool lanes[65];              /* by lane count */
+    bool ops[N_OPS];             /* elementwise ops used through their functions */
+    bool functions[N_FUNCTIONS]; /* rows of functions.def that these need: filled in by emit_prelude */
 } prelude_needs;
 /* c_prune.c: of `definitions` only what `code` needs. */
 void emit_pruned(const str *definitions, const str *code, str *out);
 struct clike_language;
-void emit_prelude(const prelude_needs *needs, const struct clike_language *l, str *out);
+void emit_prelude(const prelude_needs *asked, const struct clike_language *l, str *out);
 /* A float literal of the type (TN_F32 or TN_F64) that reads back exactly, whatever the host's locale. */
 void emit_float(str *out, tn_dtype t, double v);
 

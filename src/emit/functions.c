@@ -1,16 +1,15 @@
 /* functions.c - the table of functions.def. In: words, texts. Out: rows, numbers. Nothing is allocated. */
 #include "emit/functions.h"
 
-static const function table[] = {
+static const function_row table[] = {
 #define FUNCTION(word, sig, text) { #word, sig, text, NULL },
 #define FUNCTION_FMA(word, sig, fma, text) { #word, sig, text, fma },
 #include "emit/functions.def"
 };
 
-int function_count(void) { return (int)COUNT_OF(table); }
-const function *function_at(int i) { return &table[i]; }
+const function_row *function_at(int i) { return &table[i]; }
 
-const function *function_find(const char *word, size_t n) {
+const function_row *function_find(const char *word, size_t n) {
     for (size_t i = 0; i < COUNT_OF(table); i++)
         if (!strncmp(table[i].word, word, n) && !table[i].word[n]) return &table[i];
     return NULL;

@@ -4,14 +4,19 @@
 
 #include "base/base.h"
 
-typedef struct function {
+typedef struct function_row {
     const char *word, *sig, *text;
     const char *fma; /* the text where products are added in one rounding; NULL: the same */
-} function;
+} function_row;
 
-int function_count(void);
-const function *function_at(int i);
-const function *function_find(const char *word, size_t n); /* NULL when there is none */
+enum {
+#define FUNCTION(word, sig, text) FUNCTION_##word,
+#define FUNCTION_FMA(word, sig, fma, text) FUNCTION_##word,
+#include "emit/functions.def"
+    N_FUNCTIONS
+};
+const function_row *function_at(int i);
+const function_row *function_find(const char *word, size_t n); /* NULL when there is none */
 /* Whether a word of the vocabulary is called in an expression. */
 bool function_calls(const char *expr, const char *word);
 /* Whether an expression calls any function of the table. */
@@ -21,6 +26,6 @@ bool function_any(const char *expr);
 double function_number(const char **p, int64_t *out_int);
 
 /* c_functions.c: the function, by one of its texts, for so many lanes in C, on top of the templates of c_prelude.c. */
-void emit_function(str *out, const function *f, const char *text, int lanes);
+void emit_function(str *out, const function_row *f, const char *text, int lanes);
 
 #endif

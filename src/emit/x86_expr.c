@@ -34,7 +34,7 @@ static xval read_literal(reader *r, xtype t) {
 
 /* The table's text, whose functions of floats are of f32 only; NULL when there is none. */
 static const char *definition(const reader *r, const char *word) {
-    const function *fn = function_find(word, strlen(word));
+    const function_row *fn = function_find(word, strlen(word));
     if (!fn || (strchr(fn->sig, 'f') && r->t != XF32)) return NULL;
     return fn->fma && r->f->level != X86_SSE ? fn->fma : fn->text;
 }
