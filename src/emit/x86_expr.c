@@ -36,7 +36,8 @@ static xval read_literal(reader *r, xtype t) {
 static const char *definition(const reader *r, const char *word) {
     const function_row *fn = function_find(word, strlen(word));
     if (!fn || (strchr(fn->sig, 'f') && r->t != XF32)) return NULL;
-    return fn->fma && r->f->level != X86_SSE ? fn->fma : fn->text;
+    if (!fn->fma || r->f->level == X86_SSE) return fn->text;
+    return strcmp(word, "FMA") ? fn->fma : NULL; /* that one is an instruction */
 }
 
 static xval read_call(reader *r, const char *at, size_t n) {

@@ -270,6 +270,11 @@ xval x86_word(xfn *f, const char *name, xtype t, const xval *x, int n, int lanes
         if (!strcmp(name, "FLOOR")) return word_round(f, x[0], 9, lanes);
         if (!strcmp(name, "CEIL")) return word_round(f, x[0], 10, lanes);
     }
+    if (n == 3 && !strcmp(name, "FMA")) {
+        xop fma = { .op = P_FMA, .vl = (uint8_t)x86_vl(t, lanes), .imm = t == XF64 ? 4 : 0 };
+        fma.a = x[0].r, fma.b = x[1].r, fma.c = x[2].r;
+        return (xval){ x86_value(f, fma), t };
+    }
     bool some = !strncmp(name, "LIBM_", 5); /* the mask comes first */
     const xval none = { 0 }, *arg = x + some;
     for (size_t i = 0; i < COUNT_OF(libm) && (some || t == XF64); i++)

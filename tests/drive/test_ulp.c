@@ -184,7 +184,44 @@ ARENA_TEST(test_binary_ulp) {
     assert_int_equal(bad, 0);
 }
 
+/* Several functions of one argument in one kernel, whose common products must not cost them their exactness: near multiples of
+ * pi/2 and anywhere in the range of the reduction. */
+ARENA_TEST(test_shared_argument) {
+    static const op_code ops[] = { OP_sin, OP_cos, OP_tan };
+    tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
+    tn_ctx *ctx = tn_ctx_new(&cfg);
+    graph *g = graph_make(a, "shared");
+    int64_t n = N + N_LANES_ODD;
+    float *x = ARENA_ARRAY(a, float, n), *y[COUNT_OF(ops)];
+    val in = graph_add(g, &(spec){ .op = OP_input, .dtype = TN_F32, .rank = 1, .dims = &n, .name = "x" });
+    for (size_t k = 0; k < COUNT_OF(ops); k++) {
+        y[k] = ARENA_ARRAY(a, float, n);
+        graph_output(g, arena_printf(a, "%d", (int)k), graph_unary(g, ops[k], in));
+    }
+    rng r = rng_make(79);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = i == 0       ? 52516.4336f /* within 1e-8 of an odd multiple */
+               : i % 2 == 0 ? (float)rng_range(&r, -1.1e5, 1.1e5)
+                            : (float)((double)rng_between(&r, -70000, 70000) * 1.5707963267948966);
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    tn_program *p = NULL;
+    tn_session *s = NULL;
+    if (drive_compile(ctx, g, &o, &p) || tn_session_new(p, &s)) fail_msg("%s", tn_ctx_error(ctx));
+    for (int i = 0; i < p->n_io; i++)
+        assert_int_equal(tn_session_bind(s, i, p->io[i].is_output ? y[atoi(p->io[i].name)] : x), TN_OK);
+    assert_int_equal(tn_session_run(s), TN_OK);
+    for (size_t k = 0; k < COUNT_OF(ops); k++)
+        for (int64_t i = 0; i < n; i++) {
+            double e = error_of(y[k][i], eval_element_float(ops[k], (double)x[i], 0, 0));
+            if (!(e <= op_get(ops[k])->ulp)) fail_msg("%s(%.9g): %g ulp", op_get(ops[k])->name, (double)x[i], e);
+        }
+    tn_session_free(s);
+    tn_program_free(p);
+    tn_ctx_free(ctx);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_unary_ulp), cmocka_unit_test(test_binary_ulp) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_unary_ulp), cmocka_unit_test(test_binary_ulp),
+                                        cmocka_unit_test(test_shared_argument) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
