@@ -152,7 +152,9 @@ static tn_status make_room(tn_session *s, int i, int64_t steps) {
         s->io_buf[i] = b, s->io_room[i] = need;
         p->dev->api->bind(s->list, SLOT_IO + i, b, 0);
     }
-    if (p->dev->api->ring) p->dev->api->ring(s->list, SLOT_IO + i, steps > 1 ? (size_t)s->ring[i] : 0, s->ring[p->n_io + i]);
+    int64_t length = s->ring[p->n_io + i];
+    bool moves = steps > 1 && length > 1;
+    if (p->dev->api->ring) p->dev->api->ring(s->list, SLOT_IO + i, moves ? (size_t)s->ring[i] : 0, moves ? length : 1);
     return TN_OK;
 }
 

@@ -62,6 +62,7 @@ const clike_language clike_cuda = {
     .global = "",
     .shared = "__shared__ ",
     .restricted = "__restrict__",
+    .shuffle = "__shfl_xor_sync(0xffffffffu, %s, h)",
 };
 
 static const char *reg_type(tn_dtype t) { return t == TN_F32 ? "f32" : t == TN_F64 ? "f64" : t == TN_I64 ? "i64" : "i32"; }
@@ -582,21 +583,42 @@ static void print_dealt(clike *e, const kins *in, reg r) {
     open_block(e, true);
 }
 
-/* All threads of a group combine their values, halves first. */
+/* x = x combined with y */
+static void print_combined(clike *e, const kins *in, const char *x, const char *y) {
+    tn_dtype t = (tn_dtype)in->dtype;
+    const char *sign = infix((op_code)in->alu, t);
+    if (!sign) use_op(e, (op_code)in->alu, t, 1);
+    if (sign)
+        str_addf(e->out, "%s = %s%s%s;", x, x, sign, y);
+    else
+        str_addf(e->out, "%s = op_%s_%sx1(%s, %s);", x, op_get((op_code)in->alu)->name, reg_type(t), x, y);
+}
+
+/* All threads of a group combine their values: within 32 by shuffles where the language has them, else halves first in memory.
+ */
 static void print_meeting_value(clike *e, const kins *in, reg r) {
     tn_dtype t = (tn_dtype)in->dtype;
-    const char *type = reg_type(t), *sign = infix((op_code)in->alu, t);
+    const char *type = reg_type(t), *v = arena_printf(e->out->a, "v%u", r), *met = arena_printf(e->out->a, "met_%s", type);
+    int warps = e->k->group / 32;
     need(e, t, 1);
-    e->meets[t] = true;
-    str_addf(e->out, "%sx1 v%u; met_%s[tid] = v%u; BARRIER for (int h = %d; h > 0; h /= 2) { if (tid < h) met_%s[tid] = ", type,
-             r, type, in->a, e->k->group / 2, type);
-    if (sign) {
-        str_addf(e->out, "met_%s[tid]%smet_%s[tid + h]", type, sign, type);
-    } else {
-        use_op(e, (op_code)in->alu, t, 1);
-        str_addf(e->out, "op_%s_%sx1(met_%s[tid], met_%s[tid + h])", op_get((op_code)in->alu)->name, type, type, type);
+    str_addf(e->out, "%sx1 %s = v%u; ", type, v, in->a);
+    if (!e->l->shuffle || warps == 0) {
+        e->meets[t] = true;
+        str_addf(e->out, "%s[tid] = %s; BARRIER for (int h = %d; h > 0; h /= 2) { if (tid < h) ", met, v, e->k->group / 2);
+        print_combined(e, in, arena_printf(e->out->a, "%s[tid]", met), arena_printf(e->out->a, "%s[tid + h]", met));
+        str_addf(e->out, " BARRIER } %s = %s[0]; BARRIER\n", v, met);
+        return;
     }
-    str_addf(e->out, "; BARRIER } v%u = met_%s[0]; BARRIER\n", r, type);
+    const char *other = arena_printf(e->out->a, e->l->shuffle, v);
+    str_add(e->out, "for (int h = 16; h > 0; h /= 2) ");
+    print_combined(e, in, v, other);
+    if (warps > 1) {
+        e->meets[t] = true;
+        str_addf(e->out, " if (tid %% 32 == 0) %s[tid / 32] = %s; BARRIER %s = %s[tid %% %d]; for (int h = %d; h > 0; h /= 2) ",
+                 met, v, v, met, warps, warps / 2);
+        print_combined(e, in, v, other);
+    }
+    str_add(e->out, " BARRIER\n");
 }
 
 /* Of equals the lowest index; the first NaN beats everything; -1 is none at all. */

@@ -18,7 +18,8 @@ typedef struct clike_language {
     const char *barrier, *thread, *group;     /* all threads of a group meet; the thread's number in it; the group's number */
     const char *kernel;                       /* printf: threads of a group, name */
     const char *global, *shared, *restricted; /* of memory that is everybody's, a group's, has no other name */
-    bool offsets;                             /* a buffer comes as a base and its distance in bytes */
+    const char *shuffle; /* printf, value: that of the thread of 32 whose number differs by bit h; NULL: there is none */
+    bool offsets;        /* a buffer comes as a base and its distance in bytes */
 } clike_language;
 extern const clike_language clike_c, clike_opencl, clike_cuda;
 
