@@ -88,10 +88,12 @@ kernel *kopt_gpu(kernel *k, const target *t) {
     int n = outer_loops(k), best_group = 0;
     double rows = trips(k, n);
     kvar fast = n ? k->ins.at[n].var : -1;
-    double best = waves(rows, t) * (kopt_gpu_serial_cost(k, 1 + n, k->ins.n - n, fast) + 1);
+    double best =
+        waves(rows, t) * (kopt_gpu_serial_cost(k, 1 + n, k->ins.n - n, fast) + 1) + kopt_gpu_start_cost(rows / 128, t);
     if (private_elems(k) > MAX_PRIVATE || n == 0) best = INFINITY;
     for (int group = t->group < 32 ? t->group : 32; group <= t->group; group *= 2) {
-        double cost = waves(rows * group, t) * (kopt_gpu_rows_cost(k, 1 + n, k->ins.n - n, group) + 8);
+        double cost =
+            waves(rows * group, t) * (kopt_gpu_rows_cost(k, 1 + n, k->ins.n - n, group) + 8) + kopt_gpu_start_cost(rows, t);
         if (cost < best) best = cost, best_group = group;
     }
     kernel *tiles = kopt_gpu_tile(k, n, t, &best);

@@ -134,7 +134,7 @@ static double cost_of(const tiler *w, const shape *s) {
     double groups = others * ceil((double)extent(w, w->m) / bm) * ceil((double)extent(w, w->n) / bn),
            thread = steps * (s->tm * s->tn + 2 * (s->tm + s->tn) + 8 * (bm + bn) / group) + 40 * ceil(steps / (double)w->block),
            waves = groups * group / (double)w->t->grid;
-    return (waves < 1 ? 1 : waves) * (thread + 12 * s->tm * s->tn);
+    return (waves < 1 ? 1 : waves) * (thread + 12 * s->tm * s->tn) + kopt_gpu_start_cost(groups, w->t);
 }
 
 static void choose_shape(tiler *w) {

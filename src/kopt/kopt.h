@@ -56,6 +56,8 @@ kernel *kopt_gpu(kernel *k, const target *t);
 kernel *kopt_gpu_rows(const kernel *k, int n_rows, int group, const target *t);
 /* gpu_tile.c: a contraction in tiles of fast memory and registers, when that costs less than *out_cost; else NULL. */
 kernel *kopt_gpu_tile(const kernel *k, int n_outer, const target *t, double *out_cost);
+/* Starting groups costs time, too, on a machine for `grid` threads. */
+static inline double kopt_gpu_start_cost(double groups, const target *t) { return groups * 20 * 1024 / (double)t->grid; }
 /* What a thread of such a group does for one iteration, in instructions, roughly. */
 double kopt_gpu_rows_cost(const kernel *k, int from, int to, int group);
 /* One thread doing instructions [from, to): loads that lie apart along `fast` (neighbouring threads; -1: none) cost more. */
