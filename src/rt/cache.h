@@ -44,7 +44,7 @@ bool cache_load_blob(cache *c, const cache_key *k, unsigned char **out_image, si
 void cache_free_blob(cache *c, unsigned char *image, size_t size);
 /* What was built. Without a disk only its number is kept: see cache_keeps_blobs. */
 void cache_store_blob(cache *c, const cache_key *k, const unsigned char *image, size_t size);
-bool cache_keeps_blobs(const cache *c); /* else making one is in vain */
+bool cache_keeps_blobs(const cache *c);               /* else making one is in vain */
 void cache_remove_blob(cache *c, const cache_key *k); /* intact, but the device did not take it */
 
 disk *cache_disk(const cache *c); /* NULL = memory only */
