@@ -11,7 +11,15 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-enum { MOST_WAYS = 40, MOST_ROUNDS = 40, LEVELS = 4, DUEL_ROUNDS = 41, MOST_REPEATS = 64, IN_PLACE_REPEATS = 16 };
+enum {
+    MOST_WAYS = 40,
+    MOST_ROUNDS = 40,
+    LEVELS = 4,
+    DUEL_ROUNDS = 41,
+    LEAST_ROUNDS = 7,
+    MOST_REPEATS = 64,
+    IN_PLACE_REPEATS = 16
+};
 #define SAMPLE_SECONDS 50e-6 /* a sample is several launches of a short kernel */
 #define CLEARLY_SLOWER 1.10  /* dropped after a few rounds */
 #define SLOWER 1.04          /* dropped after more */
@@ -131,6 +139,13 @@ static tn_status run_race(tuner *u, measure *m, const tuned_kernel *k, double un
     return st;
 }
 
+static double least(const double *v, int n) {
+    double best = v[0];
+    for (int i = 1; i < n; i++)
+        if (v[i] < best) best = v[i];
+    return best;
+}
+
 static int by_size(const void *x, const void *y) {
     double a = *(const double *)x, b = *(const double *)y;
     return (a > b) - (a < b);
@@ -165,15 +180,15 @@ static tn_status duel(tuner *u, tuned_kernel *k, double until) {
     tn_status st = ways_open(&w, u, k);
     if (!st) st = measure_open(&m, u->s, k->kernel, &w.code, w.parallel, w.n, repeats_for(u, k), u->e);
     if (!st) st = check_all(u, &m, k, &w);
-    for (; n < DUEL_ROUNDS && !st && (n < 5 || now_seconds() < until); n++) {
+    for (; n < DUEL_ROUNDS && !st && (n < LEAST_ROUNDS || now_seconds() < until); n++) {
         st = measure_time(&m, n % 2, n % 2 ? &other[n] : &model[n], u->e);
         if (!st) st = measure_time(&m, 1 - n % 2, n % 2 ? &model[n] : &other[n], u->e);
         if (!st) ratio[n] = other[n] / model[n];
     }
     if (!st) {
         double gain = median(ratio, n);
-        k->before = median(model, n), k->after = median(other, n);
-        k->changed = gain < GAIN && k->after < k->before;
+        k->before = least(model, n), k->after = least(other, n); /* what nobody disturbed */
+        k->changed = gain < GAIN && k->after < GAIN * k->before;
         if (!k->changed) k->after = k->before;
     }
     measure_close(&m);
