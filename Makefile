@@ -25,7 +25,7 @@ release debug:
 	@cmake --build --preset $@
 
 demo:
-	scripts/setup
+	scripts/setup demo
 	@$(MAKE) release
 	scripts/fetch-data
 	build/release/examples/digits
