@@ -178,7 +178,8 @@ static void check_failed(tn_ctx *ctx, tn_status code, size_t k, size_t calls) {
 
 static void fail_each(story want) {
     counter *c = &fix.c;
-    assert_int_equal(tell(fix.ctx, &want), TN_OK); /* compiles */
+    /* What a device keeps for later programs exists after the second: the first image has pages of its own (rt/jit.c). */
+    for (int i = 0; i < 2; i++) assert_int_equal(tell(fix.ctx, &want), TN_OK);
     size_t live = c->live, first = c->calls;
     story again = { .mode = want.mode, .graph = want.graph };
     assert_int_equal(tell(fix.ctx, &again), TN_OK);
