@@ -91,15 +91,7 @@ static void text_machine(text_job *j, const tn_program *p) {
 
 /* For the device of the program, or for a GPU as most are. */
 static void text_gpu(text_job *j, const tn_program *p, gpu_language language) {
-    target common = { .kind = TARGET_GPU,
-                      .vector_bytes = 16,
-                      .n_vector_regs = 64,
-                      .threads = 1,
-                      .l1_bytes = 32 << 10,
-                      .l2_bytes = 4 << 20,
-                      .group = 256,
-                      .group_bytes = 48 << 10,
-                      .grid = 128 << 10 };
+    target common = target_common_gpu();
     emit_gpu(p->target.kind == TARGET_GPU ? p->plan : pipeline_run(p->graph, j->a, &p->opts, &common), language, &j->out);
 }
 

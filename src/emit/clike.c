@@ -647,7 +647,7 @@ static void print_loop(clike *e, const kins *in, reg r) {
         str_addf(e->out, "UNROLL(%d)\n", unroll);
         line(e);
     }
-    if (in->par == 2) {
+    if (in->par == PAR_LAST) {
         str_addf(e->out, "if (tid == nt - 1) { const int64_t i%d = %lldL;\n", v, (long long)in->lo);
     } else if (in->par) {
         int64_t steps = (in->hi - in->lo) / in->step;

@@ -366,7 +366,7 @@ static bool feeds_contraction(const kernel *k, reg r) {
     return n > 1;
 }
 
-/* Copies of a contraction's body in one iteration; see contraction_unroll in c.c. */
+/* Copies of a contraction's body in one iteration; see contraction_unroll in clike.c. */
 static int unroll_of(const kernel *k, reg loop, int64_t trips) {
     bool tile = false, dot = false;
     int updates = 0;
@@ -394,7 +394,7 @@ static void sel_loop(selector *s, reg from, reg to) { /* K_LOOP at from, its K_E
     xfn *f = s->f;
     if (in->hi <= in->lo) return;
     int64_t trips = (in->hi - in->lo + in->step - 1) / in->step;
-    if (in->par == 2) {
+    if (in->par == PAR_LAST) {
         x86_add(f, (xop){ .op = P_IFLAST });
         x86_open_scope(f);
         fixed_iteration(s, in, in->lo, from + 1, to);

@@ -449,7 +449,7 @@ static bool rows_apart(checker *c, int b) {
         affine_range(c, rest, c->open, n_open, false, &l, &h);
         l += along < 0 ? along : 0, h += along > 0 ? along : 0;
         lo = any && lo < l ? lo : l, hi = any && hi > h ? hi : h;
-        if (loop->par == 1 && loop->step < step) step = loop->step;
+        if (loop->par == PAR_THREADS && loop->step < step) step = loop->step;
         coef = cf, any = true;
     }
     return !any || step == INT64_MAX || hi - lo < (coef < 0 ? -coef : coef) * step;
@@ -473,7 +473,7 @@ static void check_races(checker *c, int b) {
             if (!o.loop && round == 0) problem(c, r, "b%d is written outside the parallel loop", b);
             if (!o.loop) continue;
             o.first = first[o.loop - c->k->ins.at];
-            bool many = o.loop->par == 1 && o.loop->hi - o.loop->lo > o.loop->step;
+            bool many = o.loop->par == PAR_THREADS && o.loop->hi - o.loop->lo > o.loop->step;
             if (many && affine_coef(in->idx, o.loop->var) == 0 && round == 0 && !never_runs(c, c->open, n_open))
                 problem(c, r, "every iteration of the parallel loop writes the same elements of b%d", b);
             kernel_walk(c->k, r, c->open, n_open, visit_owner, &o);

@@ -75,7 +75,7 @@ bool kernel_walk(const kernel *k, reg r, const int *open, int n_open, walk_fn fn
     w.var = ARENA_ARRAY(k->a, int64_t, k->vars.n + 1);
     for (int i = 0; i < n_open; i++) {
         const kins *loop = &k->ins.at[open[i]];
-        int64_t n = loop->hi <= loop->lo ? 0 : loop->par == 2 ? 1 : (loop->hi - loop->lo + loop->step - 1) / loop->step;
+        int64_t n = loop->hi <= loop->lo ? 0 : loop->par == PAR_LAST ? 1 : (loop->hi - loop->lo + loop->step - 1) / loop->step;
         if (n == 0) return true;
         w.var[loop->var] = loop->lo;
         if (n > 1 && affine_uses(k, in, loop->var)) w.axes[w.n++] = (axis){ loop->var, loop->lo, loop->step, n, false };

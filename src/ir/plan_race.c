@@ -25,7 +25,7 @@ typedef struct race {
 static int thread_of(const race *c, const visit_at *v) {
     if (c->k->par_var < 0) return 1;
     if (!c->loop || !affine_coef(c->in->idx, c->k->par_var)) return ANY;
-    if (c->loop->par == 2) return c->p->threads;
+    if (c->loop->par == PAR_LAST) return c->p->threads;
     int64_t steps = (c->loop->hi - c->loop->lo) / c->loop->step, step = (v->var[c->k->par_var] - c->loop->lo) / c->loop->step;
     for (int t = 0; t < c->p->threads; t++)
         if (step < steps * (t + 1) / c->p->threads) return t + 1;

@@ -40,4 +40,17 @@ typedef struct target {
     const kchoice *choice; /* of the kernel at hand; NULL = the model's */
 } target;
 
+/* A GPU as most are: what code for one is shown and checked with where there is none. */
+static inline target target_common_gpu(void) {
+    return (target){ .kind = TARGET_GPU,
+                     .vector_bytes = 16,
+                     .n_vector_regs = 64,
+                     .threads = 1,
+                     .l1_bytes = 32 << 10,
+                     .l2_bytes = 4 << 20,
+                     .group = 256,
+                     .group_bytes = 48 << 10,
+                     .grid = 128 << 10 };
+}
+
 #endif

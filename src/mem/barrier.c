@@ -64,10 +64,10 @@ static access access_of(span *g, const pkernel *pk, reg r) {
     if (!loop || !loop->par || in->dyn || coef <= 0) return x;
     range_inside(k, r, &lo, &hi);
     int64_t extent = k->vars.at[k->par_var].extent, step = loop->step, steps = (loop->hi - loop->lo) / step;
-    if (loop->par == 2) { /* the rest, after the last whole step: the last thread's */
+    if (loop->par == PAR_LAST) { /* the rest, after the last whole step: the last thread's */
         step = 0;
         for (reg i = 1; i < (reg)k->ins.n; i++)
-            if (k->ins.at[i].op == K_LOOP && k->ins.at[i].par == 1) step = k->ins.at[i].step;
+            if (k->ins.at[i].op == K_LOOP && k->ins.at[i].par == PAR_THREADS) step = k->ins.at[i].step;
         if (step == 0 || loop->lo % step) return x;
         steps = loop->lo / step;
         x.owned = lo >= 0 && hi < coef * (extent - loop->lo);

@@ -20,16 +20,6 @@
 static nvrtc *the_nvrtc;
 static int n_kernels, n_programs, n_spills;
 
-static const target gpu = { .kind = TARGET_GPU,
-                            .vector_bytes = 16,
-                            .n_vector_regs = 64,
-                            .threads = 1,
-                            .l1_bytes = 32 << 10,
-                            .l2_bytes = 4 << 20,
-                            .group = 256,
-                            .group_bytes = 48 << 10,
-                            .grid = 128 << 10 };
-
 static void need_nvrtc(void) {
     err e = { 0 };
     if (the_nvrtc) return;
@@ -60,6 +50,7 @@ static void compile_graph(graph *g, arena *a, int fusion, const char *what) {
     str text;
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     o.fusion = fusion, o.check = 1;
+    target gpu = target_common_gpu();
     plan *p = pipeline_run(g, a, &o, &gpu);
     for (int i = 0; i < p->kernels.n; i++) n_kernels += p->kernels.at[i].code == i;
     str_init(&text, a);
