@@ -1,8 +1,8 @@
 /* x86_fuse.c - the final order of operations, without dead ones; multiply-adds; loads that become operands.
  *
  * In: the lists of x86_select. Out: xfn.order. Within one instruction of the kernel (the polynomials of exp, tanh and erf) a
- * product all of whose uses are sums or differences is contracted into them: what gcc does with the text of clike.c, which keeps
- * products of different instructions apart, so that both back ends agree bit for bit. */
+ * product all of whose uses are sums or differences is contracted into them: what gcc does with the text of clike.c, which
+ * keeps products of different instructions apart, so that both back ends agree bit for bit. */
 #include "emit/x86_ir.h"
 
 typedef struct fuser {
