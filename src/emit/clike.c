@@ -56,6 +56,7 @@ const clike_language clike_cuda = {
     .fma = { "__fmaf_rn", "__fma_rn" },
     .math_end = "f",
     .barrier = "__syncthreads();",
+    .barrier32 = "__syncwarp();",
     .thread = "threadIdx.x",
     .group = "blockIdx.x",
     .kernel = "extern \"C\" __global__ void __launch_bounds__(%d) %s(",
@@ -594,6 +595,30 @@ static void print_combined(clike *e, const kins *in, const char *x, const char *
         str_addf(e->out, "%s = op_%s_%sx1(%s, %s);", x, op_get((op_code)in->alu)->name, reg_type(t), x, y);
 }
 
+static const char *barrier(const clike *e) { return e->l->barrier32 && e->k->group == 32 ? e->l->barrier32 : "BARRIER"; }
+
+/* Each so many neighbours combine their values, halves first. */
+static void print_neighbours(clike *e, const kins *in, reg r) {
+    tn_dtype t = (tn_dtype)in->dtype;
+    const char *type = reg_type(t), *v = arena_printf(e->out->a, "v%u", r), *met = arena_printf(e->out->a, "met_%s", type);
+    int n = (int)in->imm_int;
+    need(e, t, 1);
+    str_addf(e->out, "%sx1 %s = v%u;", type, v, in->a);
+    if (e->l->shuffle && n <= 32) {
+        for (int half = n / 2; half > 0; half /= 2) {
+            str_addf(e->out, " { const int h = %d; ", half);
+            print_combined(e, in, v, arena_printf(e->out->a, e->l->shuffle, v));
+            str_add(e->out, " }");
+        }
+        str_add(e->out, "\n");
+        return;
+    }
+    e->meets[t] = true;
+    str_addf(e->out, " %s[tid] = %s; BARRIER for (int h = %d; h > 0; h /= 2) { if (tid %% %d < h) ", met, v, n / 2, n);
+    print_combined(e, in, arena_printf(e->out->a, "%s[tid]", met), arena_printf(e->out->a, "%s[tid + h]", met));
+    str_addf(e->out, " BARRIER } %s = %s[tid - tid %% %d]; BARRIER\n", v, met, n);
+}
+
 /* All threads of a group combine their values: within 32 by shuffles where the language has them, else halves first in memory.
  */
 static void print_meeting_value(clike *e, const kins *in, reg r) {
@@ -618,7 +643,7 @@ static void print_meeting_value(clike *e, const kins *in, reg r) {
                  met, v, v, met, warps, warps / 2);
         print_combined(e, in, v, other);
     }
-    str_add(e->out, " BARRIER\n");
+    str_addf(e->out, " %s\n", barrier(e));
 }
 
 /* Of equals the lowest index; the first NaN beats everything; -1 is none at all. */
@@ -683,10 +708,13 @@ void clike_instruction(clike *e, reg r) {
         str_add(e->out, "}\n");
         return;
     case K_BARRIER:
-        str_addf(e->out, "BARRIER\n");
+        str_addf(e->out, "%s\n", barrier(e));
         return;
     case K_GSUM:
-        print_meeting_value(e, in, r);
+        if (in->imm_int)
+            print_neighbours(e, in, r);
+        else
+            print_meeting_value(e, in, r);
         return;
     case K_GARG:
         print_meeting_index(e, in, r);

@@ -16,6 +16,7 @@ typedef struct clike_language {
     const char *fma[2];                       /* of f32, f64 */
     const char *math_end;                     /* what the names of functions of f32 end in */
     const char *barrier, *thread, *group;     /* all threads of a group meet; the thread's number in it; the group's number */
+    const char *barrier32;                    /* the same for groups of 32; NULL: nothing of its own */
     const char *kernel;                       /* printf: threads of a group, name */
     const char *global, *shared, *restricted; /* of memory that is everybody's, a group's, has no other name */
     const char *shuffle; /* printf, value: that of the thread of 32 whose number differs by bit h; NULL: there is none */

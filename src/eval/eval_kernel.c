@@ -369,14 +369,16 @@ static void meet(machine *m, const machine *threads, int n, int r) {
     cell *x = ARENA_ARRAY(m->a, cell, n), *y = ARENA_ARRAY(m->a, cell, n);
     if (in->op == K_BARRIER) return;
     for (int t = 0; t < n; t++) x[t] = threads[t].regs[in->a][0], y[t] = threads[t].regs[in->b][0];
-    for (int half = n / 2; half >= 1; half /= 2)
-        for (int t = 0; t < half; t++) {
+    int wide = in->op == K_GSUM && in->imm_int ? (int)in->imm_int : n; /* so many combine theirs */
+    for (int half = wide / 2; half >= 1; half /= 2)
+        for (int t = 0; t + half < n; t++) {
+            if (t % wide >= half) continue;
             if (in->op == K_GSUM)
                 x[t] = alu((op_code)in->alu, in->dtype, in->dtype, x[t], x[t + half], x[t]);
             else if (beats(in, x[t + half], y[t + half].i, x[t], y[t].i))
                 x[t] = x[t + half], y[t] = y[t + half];
         }
-    for (int t = 0; t < n; t++) threads[t].regs[r][0] = in->op == K_GSUM ? x[0] : y[0];
+    for (int t = 0; t < n; t++) threads[t].regs[r][0] = in->op == K_GSUM ? x[t - t % wide] : y[0];
 }
 
 static void run_group(machine *threads, int n) {

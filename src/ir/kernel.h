@@ -58,7 +58,8 @@ typedef enum kop {
                  and    of b, with par the high half */
     K_SCATTER, /* if 0 <= dyn < dyn_n: buf[idx + dyn * dyn_stride] += a */
     K_BARRIER, /* GPU form: all threads of the group meet; what they wrote before, all of them see */
-    K_GSUM, /* GPU form: a of all threads of the group combined by op, halves first; every thread gets it. Meets as K_BARRIER */
+    K_GSUM, /* GPU form: a of all threads of the group combined by op, halves first; every thread gets it. Meets as K_BARRIER.
+               imm_int > 0: of each so many neighbours alone; they all come here, but memory is not put in order */
     K_GARG, /* GPU form: index of the best of the threads' (value a, index b), lowest index first; op as K_ARGUPD. Meets, too */
 } kop;
 

@@ -316,6 +316,8 @@ static void check_ins(checker *c, reg r) {
     case K_GSUM:
         check_meeting(c, r);
         check_operand(c, r, in->a, t, 1, "operand");
+        if (in->imm_int < 0 || in->imm_int > c->k->group || (in->imm_int & (in->imm_int - 1)))
+            problem(c, r, "combines %lld of %d threads", (long long)in->imm_int, c->k->group);
         break;
     case K_GARG:
         check_meeting(c, r);

@@ -314,6 +314,8 @@ static void computed_text(reader *p, kins *in) { /* what stands behind "%n =" */
         if (in->op == K_GARG) {
             expect(p, "on");
             in->src = (uint8_t)dtype_word(p, NULL), src = true;
+        } else if (accept(p, "of")) {
+            in->imm_int = integer_below(p, 1, 1025, "a number of threads");
         }
     } else if (accept(p, "lanes")) {
         in->op = K_LANES, in->a = register_word(p), src = false;

@@ -136,6 +136,7 @@ static void print_ins(const kernel *k, reg r, str *out) {
         break;
     case K_GSUM:
         str_addf(out, "group %%%u %s", in->a, op_get((op_code)in->alu)->name);
+        if (in->imm_int) str_addf(out, " of %lld", (long long)in->imm_int);
         break;
     case K_GARG:
         str_addf(out, "group %%%u, %%%u %s on %s", in->a, in->b, op_get((op_code)in->alu)->name, dtype_name((tn_dtype)in->src));

@@ -9,7 +9,8 @@
 
 enum {
     MAX_PRIVATE = 16 /* elements of a thread's own arrays */,
-    SCATTERED = 4 /* cost of a load that lies apart, in plain ones */
+    SCATTERED = 4 /* cost of a load that lies apart, in plain ones */,
+    MANY_VARS = 40
 };
 
 /* Every group works on one row at a time: the copies of local memory that tiling would make for several rows are not needed. */
@@ -20,6 +21,35 @@ static void drop_copies(kernel *k) {
         for (kvar v = 0; v < k->vars.n; v++)
             if (k->vars.at[v].row) in->idx = affine_set_var(k->a, in->idx, v, affine_const(0));
     }
+}
+
+static affine renamed(arena *a, affine x, const kvar *to) {
+    affine y = affine_const(x.base);
+    for (int i = 0; i < x.n; i++) y = affine_add(a, y, affine_scale(a, affine_var(a, to[x.t[i].var]), x.t[i].coef));
+    return y;
+}
+
+/* Nests that follow each other need no variables of their own; chains have hundreds of them. */
+static void share_variables(kernel *k) {
+    kvar_info *vars = ARENA_ARRAY(k->a, kvar_info, k->vars.n + 1);
+    kvar *now = ARENA_ARRAY(k->a, kvar, k->vars.n + 1);
+    bool *open = ARENA_ARRAY(k->a, bool, k->vars.n + 1);
+    int n = 0, depth = 0, *stack = ARENA_ARRAY(k->a, int, k->ins.n);
+    for (int i = 1; i < k->ins.n; i++) {
+        kins *in = &k->ins.at[i];
+        if (in->op == K_END) open[stack[--depth]] = false;
+        if (in->op == K_LOOP) {
+            const kvar_info *own = &k->vars.at[in->var];
+            kvar v = 0;
+            while (v < n && (open[v] || vars[v].extent != own->extent || vars[v].row != own->row || vars[v].reduce != own->reduce)) v++;
+            if (v == n) vars[n++] = *own;
+            open[v] = true, stack[depth++] = v;
+            in->var = now[in->var] = v;
+        }
+        in->idx = renamed(k->a, in->idx, now);
+        for (int m = 0; m < in->n_mask; m++) in->mask[m].e = renamed(k->a, in->mask[m].e, now);
+    }
+    k->vars.at = vars, k->vars.n = n, k->vars.cap = n;
 }
 
 /* Perfectly nested independent loops from the first instruction on that hold the whole kernel. */
@@ -84,6 +114,7 @@ kernel *kopt_gpu(kernel *k, const target *t) {
     kopt_order(k);
     kopt_collapse(k);
     drop_copies(k);
+    if (k->vars.n > MANY_VARS) share_variables(k);
     k->par_var = -1;
     int n = outer_loops(k), best_group = 0;
     double rows = trips(k, n);
@@ -96,9 +127,11 @@ kernel *kopt_gpu(kernel *k, const target *t) {
             waves(rows * group, t) * (kopt_gpu_rows_cost(k, 1 + n, k->ins.n - n, group) + 8) + kopt_gpu_start_cost(rows, t);
         if (cost < best) best = cost, best_group = group;
     }
-    kernel *tiles = kopt_gpu_tile(k, n, t, &best);
+    kernel *placed = kopt_gpu_place(k, n, t, &best), *tiles = kopt_gpu_tile(k, n, t, &best);
     if (tiles)
         k = tiles;
+    else if (placed)
+        k = placed;
     else
         k = best_group ? kopt_gpu_rows(k, n, best_group, t) : flat(k, n, t);
     kopt_hoist(k);

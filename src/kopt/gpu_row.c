@@ -3,7 +3,7 @@
  * In: a scalar kernel whose rows are its outermost loops. Out: a new kernel. What stands between the nests is computed by every
  * thread for itself; what a nest writes and another reads is separated by a barrier; a sum over a dealt loop is a thread's own
  * sum over its share, then combined in a fixed order. */
-#include "kopt/kopt.h"
+#include "kopt/gpu_row.h"
 
 typedef enum deal_kind {
     DEAL_NONE, /* every thread does all of it */
@@ -78,24 +78,15 @@ double kopt_gpu_rows_cost(const kernel *k, int from, int to, int group) {
 
 /* ---- writing ---- */
 
-typedef struct writer {
-    const kernel *k;
-    kernel *o;
-    reg *to;            /* [k->ins] where a register is now */
-    bool *wrote, *read; /* [bufs] touched by some thread since all met */
-    int group;
-    bool quiet; /* inside a scatter, which needs no meetings */
-} writer;
+static bool is_shared(const row_writer *w, int buf) { return w->k->bufs.at[buf].kind != KB_IN; }
 
-static bool is_shared(const writer *w, int buf) { return w->k->bufs.at[buf].kind != KB_IN; }
-
-static void clear(writer *w) {
+static void clear(row_writer *w) {
     memset(w->wrote, 0, sizeof(bool) * (size_t)w->k->bufs.n);
     memset(w->read, 0, sizeof(bool) * (size_t)w->k->bufs.n);
 }
 
 /* Instructions [from, to) touch memory now: a barrier first where other threads may have touched it. */
-static void touch(writer *w, int from, int to) {
+void gpu_row_touch(row_writer *w, int from, int to) {
     bool meet = false;
     if (w->quiet) return;
     for (int round = 0; round < 2; round++) {
@@ -117,28 +108,39 @@ static void touch(writer *w, int from, int to) {
     }
 }
 
-static reg copy(writer *w, int i, kpar par) {
+void gpu_row_place(const row_writer *w, kins *in) {
+    if (!w->n_rows) return;
+    in->idx = affine_set_var(w->o->a, in->idx, w->row, w->row_is);
+    bool memory = in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER;
+    if (memory && w->o->bufs.at[in->buf].kind == KB_GROUP)
+        in->idx = affine_add(w->o->a, in->idx, affine_scale(w->o->a, w->copy, w->k->bufs.at[in->buf].elems));
+    if (in->n_mask) in->mask = arena_copy(w->o->a, in->mask, sizeof(kmask) * (size_t)in->n_mask);
+    for (int m = 0; m < in->n_mask; m++) in->mask[m].e = affine_set_var(w->o->a, in->mask[m].e, w->row, w->row_is);
+}
+
+static reg copy(row_writer *w, int i, kpar par) {
     kins in = w->k->ins.at[i];
     in.a = w->to[in.a], in.b = w->to[in.b], in.c = w->to[in.c], in.dyn = w->to[in.dyn];
     if (in.op == K_LOOP) in.par = (uint8_t)par;
+    gpu_row_place(w, &in);
     return w->to[i] = kernel_push(w->o, in);
 }
 
-static void copy_all(writer *w, int from, int to) {
+static void copy_all(row_writer *w, int from, int to) {
     for (int i = from; i < to; i++) copy(w, i, PAR_SERIAL);
 }
 
-static void by_one_thread(writer *w, int i) {
-    kvar v = kernel_var(w->o, "one", 1, false, false);
-    touch(w, i, i + 1);
-    kernel_push(w->o, (kins){ .op = K_LOOP, .var = v, .hi = 1, .step = 1, .par = PAR_LOCAL });
+static void by_one_thread(row_writer *w, int i) {
+    if (w->one < 0) w->one = kernel_var(w->o, "one", 1, false, false);
+    gpu_row_touch(w, i, i + 1);
+    kernel_push(w->o, (kins){ .op = K_LOOP, .var = w->one, .hi = 1, .step = 1, .par = PAR_LOCAL });
     copy(w, i, PAR_SERIAL);
     kernel_push(w->o, (kins){ .op = K_END });
 }
 
 /* What the threads accumulated in the nest [from, to) becomes one value. Made outside, so the nest holds no other accumulators
  * that live on. */
-static void combine(writer *w, int from, int to) {
+static void combine(row_writer *w, int from, int to) {
     for (int i = from; i < to; i++) {
         const kins *in = &w->k->ins.at[i];
         if ((in->op != K_UPD && in->op != K_ARGUPD) || (int)in->c >= from) continue;
@@ -161,19 +163,17 @@ static void combine(writer *w, int from, int to) {
     }
 }
 
-static void write_range(writer *w, int from, int to);
-
 /* A serial loop with meetings inside: the next iteration may touch what this one did, so all meet at its end. */
-static void write_serial(writer *w, int i, int end) {
+static void write_serial(row_writer *w, int i, int end) {
     bool outermost = !w->quiet && !has(w->k, i, end, K_STORE);
     if (outermost) { /* a scatter: the same thread is always at the same element */
-        touch(w, i, end);
+        gpu_row_touch(w, i, end);
         w->quiet = true;
     }
     bool *wrote = arena_copy(w->o->a, w->wrote, sizeof(bool) * (size_t)w->k->bufs.n),
          *read = arena_copy(w->o->a, w->read, sizeof(bool) * (size_t)w->k->bufs.n);
     copy(w, i, PAR_SERIAL);
-    write_range(w, i + 1, end);
+    gpu_row_range(w, i + 1, end);
     bool any = false;
     for (int b = 0; b < w->k->bufs.n; b++) any |= w->wrote[b];
     if (any && !w->quiet) {
@@ -185,19 +185,19 @@ static void write_serial(writer *w, int i, int end) {
     for (int b = 0; b < w->k->bufs.n; b++) w->wrote[b] |= wrote[b], w->read[b] |= read[b];
 }
 
-static void write_nest(writer *w, int i, int end) {
+static void write_nest(row_writer *w, int i, int end) {
     dealing d = choose(w->k, i, w->group);
     if (d.kind == DEAL_BODY) {
         write_serial(w, i, end);
         return;
     }
-    touch(w, i, end);
+    gpu_row_touch(w, i, end);
     for (int n = 0; n < d.n; n++) copy(w, i + n, PAR_LOCAL);
     copy_all(w, i + d.n, end + 1);
     if (d.kind == DEAL_SUM) combine(w, i, end);
 }
 
-static void write_range(writer *w, int from, int to) {
+void gpu_row_range(row_writer *w, int from, int to) {
     for (int i = from; i < to; i++) {
         const kins *in = &w->k->ins.at[i];
         if (in->op == K_LOOP) {
@@ -207,7 +207,7 @@ static void write_range(writer *w, int from, int to) {
         } else if (in->op == K_STORE || in->op == K_SCATTER) {
             by_one_thread(w, i);
         } else {
-            touch(w, i, i + 1);
+            gpu_row_touch(w, i, i + 1);
             copy(w, i, PAR_SERIAL);
         }
     }
@@ -222,13 +222,13 @@ kernel *kopt_gpu_rows(const kernel *k, int n_rows, int group, const target *t) {
     o->group = group, o->groups = 1, o->tiled = true;
     for (int b = 0; b < o->bufs.n; b++)
         if (o->bufs.at[b].kind == KB_LOCAL) o->bufs.at[b].kind = KB_GROUP;
-    writer w = { .k = k, .o = o, .to = ARENA_ARRAY(k->a, reg, k->ins.n), .group = group };
+    row_writer w = { .k = k, .o = o, .to = ARENA_ARRAY(k->a, reg, k->ins.n), .group = group, .one = -1 };
     w.wrote = ARENA_ARRAY(k->a, bool, k->bufs.n + 1), w.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
     for (int i = 1; i <= n_rows; i++) {
         o->groups *= k->ins.at[i].hi - k->ins.at[i].lo;
         copy(&w, i, PAR_GROUPS);
     }
-    write_range(&w, 1 + n_rows, k->ins.n - n_rows);
+    gpu_row_range(&w, 1 + n_rows, k->ins.n - n_rows);
     for (int i = 0; i < n_rows; i++) kernel_push(o, (kins){ .op = K_END });
     return o;
 }

@@ -3,7 +3,7 @@
 #ifndef TN_KOPT_KOPT_H
 #define TN_KOPT_KOPT_H
 
-#include "ir/kernel.h"
+#include "ir/plan.h"
 #include "ir/target.h"
 
 /* order.c: contraction loops in the order in which their operands lie in memory. */
@@ -49,11 +49,17 @@ int kopt_candidates(const kernel *scalar, const target *t, kchoice base, arena *
 /* In words: "tile 6 x 4, in panels of 2 tiles, 256 rows a stretch". */
 const char *kopt_choice_text(kchoice c, arena *a);
 
+/* gpu_chain.c: consecutive kernels of a plan for a GPU become one where rows need the same rows only, and where that is faster.
+ * Before kopt_run. */
+void kopt_gpu_chain(plan *p, const target *t);
 /* gpu.c: the form of a GPU (kernel.h) instead: order, collapse, one of the forms below, hoist. */
 kernel *kopt_gpu(kernel *k, const target *t);
 /* gpu_row.c: each iteration of the outermost loops (the first n_rows of them; 0 = the whole kernel) is done by a group: nests
  * are dealt to its threads, long sums are combined, local buffers are shared. Returns a kernel of its own. */
 kernel *kopt_gpu_rows(const kernel *k, int n_rows, int group, const target *t);
+/* gpu_place.c: the same, each thread having its place in the contractions of a row, when that costs less than *out_cost; else
+ * NULL. */
+kernel *kopt_gpu_place(const kernel *k, int n_rows, const target *t, double *out_cost);
 /* gpu_tile.c: a contraction in tiles of fast memory and registers, when that costs less than *out_cost; else NULL. */
 kernel *kopt_gpu_tile(const kernel *k, int n_outer, const target *t, double *out_cost);
 /* Starting groups costs time, too, on a machine for `grid` threads. */

@@ -17,7 +17,7 @@
 enum {
     PENDING = 32 /* submits that may be under way */,
     UNROLL = 16 /* steps of the long graph */,
-    MAX_ARGS = 64,
+    MAX_ARGS = 256,
     MAX_NODES = 4096
 };
 

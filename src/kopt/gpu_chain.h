@@ -1,0 +1,16 @@
+/* gpu_chain.h - what chains of kernels cost on a GPU, in nanoseconds; estimated from shapes and the target only, with the
+ * proportions of one large GPU. For gpu_chain.c. */
+#ifndef TN_KOPT_GPU_CHAIN_H
+#define TN_KOPT_GPU_CHAIN_H
+
+#include "ir/plan.h"
+#include "kopt/kopt.h"
+
+#define GPU_LAUNCH_NS 1400.0 /* from the end of a kernel to the work of one that waited for it */
+
+/* A scalar kernel as a launch of its own. */
+double gpu_chain_alone(const kernel *k, const target *t);
+/* As part of a chain: a group for `rows` iterations of its first `shared` loops, which are all_rows. */
+double gpu_chain_inside(const kernel *k, int shared, int64_t all_rows, int rows, const target *t);
+
+#endif

@@ -1,0 +1,33 @@
+/* gpu_chain_cost.c - implementation of gpu_chain.h: the larger of what arithmetic, memory and waiting take. */
+#include "kopt/gpu_chain.h"
+#include "kopt/gpu_place.h"
+
+#define MEET_NS 60.0     /* threads of a group meet, and what they wrote is read again */
+#define STEP_NS 3.0      /* a step of a sum that waits for the one before */
+#define FLOPS_PLAIN 60.0 /* a nanosecond and multiprocessor: operands from memory; */
+#define FLOPS_TILED 300.0 /* in tiles of registers */
+#define BYTES_ALL 40.0   /* a nanosecond and multiprocessor, when all of them read, */
+#define BYTES_ONE 100.0  /* when one does */
+
+static double units(const target *t) { return t->grid > 1024 ? (double)t->grid / 1024 : 1; }
+static double larger(double x, double y) { return x > y ? x : y; }
+static double smaller(double x, double y) { return x < y ? x : y; }
+
+double gpu_chain_alone(const kernel *k, const target *t) {
+    double results = larger((double)k->bytes_written / 4, 1), flops = (double)k->flops, n = units(t);
+    double flat = smaller(flops / results * STEP_NS, 500) + flops / (n * FLOPS_PLAIN);
+    double tiled = flops / (FLOPS_TILED * smaller(n, larger(results / 4096, 1)));
+    double bytes = (double)(k->bytes_read + k->bytes_written) / (BYTES_ALL * n);
+    return GPU_LAUNCH_NS + larger(smaller(flat, tiled), bytes);
+}
+
+double gpu_chain_inside(const kernel *k, int shared, int64_t all_rows, int rows, const target *t) {
+    contraction c;
+    int from = 1 + shared, to = k->ins.n - shared;
+    if (from < to && gpu_place_find(k, shared, from, &c) && c.end == to - 1)
+        return gpu_place_least_cost(&c, (double)all_rows, rows, t);
+    double n = units(t), groups = (double)all_rows / rows, turns = groups / n < 1 ? 1 : groups / n;
+    double work = kopt_gpu_rows_cost(k, from, to, t->group) * GPU_UNIT_NS * rows;
+    double common = gpu_place_common_bytes(k, shared, from, to), bytes = larger(turns * common / BYTES_ONE, groups * common / (BYTES_ALL * n));
+    return MEET_NS + larger(turns * work, bytes);
+}

@@ -1,0 +1,481 @@
+/* gpu_place.c - contractions of a row by a group in which every thread has its place for the whole kernel: a column, and a part
+ * of the sum, which neighbours combine. What comes next from memory that is only read, such as the weights of the next layers,
+ * is loaded before the threads wait for each other; a group may have several rows, for which such values are loaded once.
+ *
+ * In: a scalar kernel whose rows are its outermost loops, with contractions among what it does for a row. Out: a kernel of its
+ * own, when that costs less than the other forms. */
+#include "kopt/gpu_place.h"
+#include "kopt/gpu_row.h"
+
+enum {
+    WHOLE = 32 /* steps of a sum that are written out one by one */,
+    STRETCH = 16 /* of longer ones, at a time */,
+    AHEAD = 64 /* registers for what comes later */,
+    MAX_AHEAD = 4 /* contractions */,
+    SUMS = 4 /* that a thread keeps of one, so that few wait for each other */
+};
+
+/* ---- finding them ---- */
+
+static bool is_pure(const kins *in) {
+    return in->op == K_CONST || in->op == K_INDEX || in->op == K_LOAD || in->op == K_ALU || in->op == K_CAST ||
+           in->op == K_WRAP;
+}
+
+static bool inside(const kins *in, int from) { /* its operands come from there */
+    const reg r[] = { in->a, in->b, in->c, in->dyn };
+    for (size_t i = 0; i < COUNT_OF(r); i++)
+        if (r[i] && (int)r[i] < from) return false;
+    return true;
+}
+
+static bool find_sum(const kernel *k, contraction *c) {
+    const kins *in = &k->ins.at[c->inner];
+    c->last = kopt_loop_end(k, c->inner);
+    if (c->last != c->inner + 4 || !k->vars.at[in->var].reduce || in->lo != 0 || in->hi < 1) return false;
+    c->load[0] = c->inner + 1, c->load[1] = c->inner + 2, c->update = c->inner + 3;
+    const kins *x = in + 1, *y = in + 2, *upd = in + 3;
+    if (x->op != K_LOAD || y->op != K_LOAD || x->dyn || y->dyn || x->n_mask || y->n_mask) return false;
+    if (upd->op != K_UPD || upd->alu != OP_dot || (int)upd->c != c->acc) return false;
+    c->depth = in->hi;
+    return ((int)upd->a == c->load[0] && (int)upd->b == c->load[1]) || ((int)upd->a == c->load[1] && (int)upd->b == c->load[0]);
+}
+
+bool gpu_place_find(const kernel *k, int n_rows, int i, contraction *out) {
+    const kins *loop = &k->ins.at[i];
+    if (loop->op != K_LOOP || k->vars.at[loop->var].reduce || loop->lo != 0 || loop->hi < 1) return false;
+    contraction c = { .loop = i, .end = kopt_loop_end(k, i), .n = loop->hi };
+    bool stores = false;
+    for (int j = i + 1; j < c.end; j++) {
+        const kins *in = &k->ins.at[j];
+        if (!inside(in, i)) return false;
+        if (in->op == K_ACC && !c.acc) {
+            c.acc = j;
+        } else if (in->op == K_LOOP && c.acc && !c.inner) {
+            c.inner = j;
+            if (!find_sum(k, &c)) return false;
+            j = c.last;
+        } else if (in->op == K_STORE && c.inner && in->n_mask == 0) {
+            stores = true;
+            for (int l = 0; l < 2; l++)
+                if (k->ins.at[c.load[l]].buf == in->buf) return false;
+        } else if (!is_pure(in)) {
+            return false;
+        }
+    }
+    if (!stores) return false;
+    c.common = gpu_place_common_bytes(k, n_rows, c.loop, c.end);
+    *out = c;
+    return true;
+}
+
+/* ---- what they cost ---- */
+
+#define STEP_NS 1.2   /* a step of a sum: a product, and what it takes to have its operands */
+#define JOIN_NS 15.0  /* neighbours exchange a value */
+#define MEET_NS 60.0  /* all of a group wait for each other, and read what was written; */
+#define MEET32_NS 25.0 /* groups of 32 */
+#define FLOPS_ONE 200.0 /* of a multiprocessor, a nanosecond */
+#define BYTES_ONE 100.0 /* that one reads, a nanosecond; */
+#define BYTES_ALL 40.0  /* each, when all do */
+
+static double larger(double x, double y) { return x > y ? x : y; }
+static double up(double x) { return (double)(int64_t)(x + 0.999999); }
+static double multiprocessors(const target *t) { return t->grid > 1024 ? (double)t->grid / 1024 : 1; }
+
+double gpu_place_common_bytes(const kernel *k, int n_rows, int from, int to) {
+    double sum = 0;
+    int open[64], depth = 0;
+    for (int i = 1; i < to; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP && depth < 64) open[depth++] = in->var;
+        if (in->op == K_END && depth > 0) depth--;
+        if (i < from || in->op != K_LOAD || k->bufs.at[in->buf].kind == KB_LOCAL) continue;
+        double n = in->dyn ? (double)in->dyn_n : 1;
+        bool own = false;
+        for (int d = 0; d < depth; d++) {
+            if (affine_coef(in->idx, open[d]) == 0) continue;
+            own |= d < n_rows;
+            n *= (double)k->vars.at[open[d]].extent;
+        }
+        if (!own) sum += n * (double)dtype_size((tn_dtype)k->bufs.at[in->buf].dtype);
+    }
+    return sum;
+}
+
+static double log2_of(int n) {
+    double l = 0;
+    for (; n > 1; n /= 2) l++;
+    return l;
+}
+
+double gpu_place_cost(const contraction *c, double groups, int rows, int group, int parts, const target *t) {
+    double n = multiprocessors(t), turns = up(groups / n);
+    double rounds = up((double)c->n * parts / group), steps = up((double)c->depth / parts);
+    double wait = rounds * (steps * rows * STEP_NS + log2_of(parts) * rows * JOIN_NS) + (group > 32 ? MEET_NS : MEET32_NS);
+    double flops = 2.0 * (double)c->n * (double)c->depth * rows;
+    return larger(larger(wait * up(turns / 8), turns * flops / FLOPS_ONE),
+                  larger(turns * c->common / BYTES_ONE, groups * c->common / (BYTES_ALL * n)));
+}
+
+double gpu_place_least_cost(const contraction *c, double all_rows, int rows, const target *t) {
+    double best = 1e30;
+    for (int group = t->group < 32 ? t->group : 32; group <= t->group; group *= 2)
+        for (int parts = 1; parts <= 32 && parts <= group; parts *= 2) {
+            double cost = gpu_place_cost(c, all_rows / rows, rows, group, parts, t);
+            if (cost < best) best = cost;
+        }
+    return best;
+}
+
+/* ---- the shape ---- */
+
+typedef struct placer {
+    const kernel *k;
+    kernel *o;
+    int n_rows, rows, group, parts; /* loops over rows; rows of a group; its threads; threads a sum */
+    VEC(contraction) c;
+    row_writer w;
+    kvar column, part;
+    VEC(kvar) again;   /* variables of loops that this writes */
+    reg **ahead;       /* [c][ahead of c] what is loaded already */
+    int started;       /* contractions whose memory is being read */
+    const target *t;
+} placer;
+
+static void find_all(placer *p) {
+    for (int i = 1 + p->n_rows; i < p->k->ins.n - p->n_rows; i++) {
+        contraction c;
+        if (p->k->ins.at[i].op != K_LOOP) continue;
+        if (gpu_place_find(p->k, p->n_rows, i, &c)) VEC_PUSH(p->k->a, &p->c, c);
+        i = kopt_loop_end(p->k, i);
+    }
+}
+
+/* The rest, at the same level. */
+static double rest_cost(const placer *p, int group) {
+    double sum = 0;
+    int from = 1 + p->n_rows;
+    for (int i = 0; i <= p->c.n; i++) {
+        int to = i < p->c.n ? p->c.at[i].loop : p->k->ins.n - p->n_rows;
+        sum += kopt_gpu_rows_cost(p->k, from, to, group);
+        if (i < p->c.n) from = p->c.at[i].end + 1;
+    }
+    return sum;
+}
+
+static int64_t shared_bytes(const kernel *k) {
+    int64_t n = 0;
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].kind == KB_LOCAL) n += k->bufs.at[b].elems * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype);
+    return n;
+}
+
+/* What is computed between the nests for each row and used in others binds a group to one row. */
+static bool rows_are_free(const placer *p) {
+    int depth = 0;
+    for (int i = 1 + p->n_rows; i < p->k->ins.n - p->n_rows; i++) {
+        const kins *in = &p->k->ins.at[i];
+        if (depth == 0 && in->op != K_LOOP) return false;
+        depth += in->op == K_LOOP;
+        depth -= in->op == K_END;
+    }
+    return true;
+}
+
+static bool choose(placer *p, double *out_cost) {
+    const kernel *k = p->k;
+    const target *t = p->t;
+    double all_rows = 1, n = multiprocessors(t), best = *out_cost * GPU_UNIT_NS;
+    int64_t last = 1;
+    for (int i = 0; i < p->n_rows; i++) all_rows *= (double)(last = k->ins.at[1 + i].hi);
+    p->group = 0;
+    for (int rows = 1; rows <= PLACE_MAX_ROWS; rows *= 2) {
+        if (rows > 1 && (p->n_rows == 0 || last % rows || !rows_are_free(p))) break;
+        for (int group = t->group < 32 ? t->group : 32; group <= t->group; group *= 2) {
+            if (shared_bytes(k) * rows + 16 * group > t->group_bytes) continue;
+            double groups = all_rows / rows, rest = rest_cost(p, group) * GPU_UNIT_NS * rows * up(up(groups / n) / 4);
+            for (int parts = 1; parts <= 32 && parts <= group; parts *= 2) {
+                double cost = rest;
+                for (int i = 0; i < p->c.n; i++)
+                    cost += gpu_place_cost(&p->c.at[i], groups, rows, group, parts, t);
+                if (cost < best) best = cost, p->rows = rows, p->group = group, p->parts = parts;
+            }
+        }
+    }
+    if (!p->group) return false;
+    *out_cost = best / GPU_UNIT_NS;
+    return true;
+}
+
+/* ---- writing ---- */
+
+static kvar open(placer *p, const char *name, int64_t n, kpar par, bool fresh) {
+    kvar v = -1;
+    for (int i = 0; i < p->again.n && !fresh; i++)
+        if (p->o->vars.at[p->again.at[i]].extent == n && p->o->vars.at[p->again.at[i]].name[0] == name[0]) v = p->again.at[i];
+    if (v < 0) {
+        v = kernel_var(p->o, name, n, false, false);
+        VEC_PUSH(p->o->a, &p->again, v);
+    }
+    kernel_push(p->o, (kins){ .op = K_LOOP, .var = v, .hi = n, .step = 1, .par = (uint8_t)par });
+    return v;
+}
+
+typedef struct spot { /* where in a contraction */
+    const contraction *c;
+    affine column, step;    /* values of its two variables */
+    bool pads, tails, read; /* columns or steps there may not be; step has a value */
+    int row;
+} spot;
+
+static void mask(placer *p, kins *in, affine e, int64_t lo, int64_t hi) {
+    kmask *m = ARENA_ARRAY(p->o->a, kmask, in->n_mask + 1);
+    for (int i = 0; i < in->n_mask; i++) m[i] = in->mask[i];
+    m[in->n_mask] = (kmask){ e, lo, hi };
+    in->mask = m, in->mask_lane = ARENA_ARRAY(p->o->a, int64_t, in->n_mask + 1);
+    in->n_mask++;
+}
+
+static reg copy(placer *p, int i, const spot *s, const reg *to) {
+    kins in = p->k->ins.at[i];
+    const kernel *k = p->k;
+    kvar j = k->ins.at[s->c->loop].var, kk = k->ins.at[s->c->inner].var;
+    arena *a = p->o->a;
+    in.a = to[in.a], in.b = to[in.b], in.c = to[in.c], in.dyn = to[in.dyn];
+    bool moves = affine_coef(in.idx, j) != 0, steps = affine_coef(in.idx, kk) != 0;
+    p->w.copy = affine_const(s->row);
+    if (p->w.n_rows) p->w.row_is.base = s->row;
+    gpu_row_place(&p->w, &in);
+    in.idx = affine_set_var(a, in.idx, j, s->column);
+    if (s->read) in.idx = affine_set_var(a, in.idx, kk, s->step);
+    if (in.n_mask) in.mask = arena_copy(a, in.mask, sizeof(kmask) * (size_t)in.n_mask);
+    for (int m = 0; m < in.n_mask; m++) in.mask[m].e = affine_set_var(a, in.mask[m].e, j, s->column);
+    if (in.op == K_LOAD && s->pads && (moves || in.n_mask)) mask(p, &in, s->column, 0, s->c->n);
+    if (in.op == K_LOAD && s->tails && steps) mask(p, &in, s->step, 0, s->c->depth);
+    if (in.op == K_STORE && p->parts > 1) mask(p, &in, affine_var(a, p->part), 0, 1);
+    if (in.op == K_STORE && s->pads) mask(p, &in, s->column, 0, s->c->n);
+    return kernel_push(p->o, in);
+}
+
+/* The same for all rows of the group, and in memory that is only read. */
+static bool is_common(const placer *p, int i) {
+    const kins *in = &p->k->ins.at[i];
+    bool moves = false;
+    for (int r = 0; r < p->n_rows; r++) {
+        kvar v = p->k->ins.at[1 + r].var;
+        moves |= affine_coef(in->idx, v) != 0;
+        for (int m = 0; m < in->n_mask; m++) moves |= affine_coef(in->mask[m].e, v) != 0;
+    }
+    return in->op == K_CONST || (in->op == K_LOAD && !moves && !in->dyn && p->k->bufs.at[in->buf].kind == KB_IN);
+}
+
+static int64_t steps_of(const placer *p, const contraction *c) { return (c->depth + p->parts - 1) / p->parts; }
+static int64_t rounds_of(const placer *p, const contraction *c) {
+    return (c->n + p->group / p->parts - 1) / (p->group / p->parts);
+}
+static bool is_whole(const placer *p, const contraction *c) { return steps_of(p, c) <= WHOLE && rounds_of(p, c) == 1; }
+
+/* Step number `step` of this thread's sum, counted from `base`: neighbours have four terms in turn where that comes out even. */
+static affine step_of(const placer *p, const contraction *c, affine base, int64_t step) {
+    int64_t at_once = c->depth % (4 * p->parts) == 0 ? 4 : 1, at = step / at_once * at_once * p->parts + step % at_once;
+    affine x = affine_add(p->o->a, base, affine_scale(p->o->a, affine_var(p->o->a, p->part), at_once));
+    return affine_offset(x, at);
+}
+
+static spot spot_of(const placer *p, const contraction *c, affine column) {
+    return (spot){ .c = c, .column = column, .pads = rounds_of(p, c) * (p->group / p->parts) != c->n,
+                   .tails = c->depth % p->parts != 0 };
+}
+
+/* What a contraction needs of read-only memory, in the order of its instructions; of loads in the sum, all steps. */
+static void load_common(placer *p, int number) {
+    const contraction *c = &p->c.at[number];
+    spot s = spot_of(p, c, affine_var(p->o->a, p->column));
+    int64_t steps = steps_of(p, c);
+    reg *to = p->ahead[number] = ARENA_ARRAY(p->o->a, reg, (c->end - c->loop) + 2 * steps), *none = ARENA_ARRAY(p->o->a, reg, p->k->ins.n);
+    for (int l = 0; l < 2; l++)
+        for (int64_t i = 0; i < steps && is_common(p, c->load[l]); i++) {
+            s.read = true, s.step = step_of(p, c, affine_const(0), i);
+            to[(c->end - c->loop) + l * steps + i] = copy(p, c->load[l], &s, none);
+        }
+    s.read = false;
+    for (int i = c->loop + 1; i < c->end; i++)
+        if ((i < c->inner || i > c->last) && p->k->ins.at[i].op == K_LOAD && is_common(p, i))
+            to[i - c->loop] = copy(p, i, &s, none);
+}
+
+static int look_ahead(const placer *p, const contraction *c) {
+    int64_t n = AHEAD / (steps_of(p, c) + 1);
+    return n < 1 ? 1 : n > MAX_AHEAD ? MAX_AHEAD : (int)n;
+}
+
+/* Reading for contractions before `to` begins. */
+static void start(placer *p, int to) {
+    for (; p->started < p->c.n && p->started < to; p->started++)
+        if (is_whole(p, &p->c.at[p->started])) load_common(p, p->started);
+}
+
+/* Steps [from, to) of the sum, counted from base, for all rows; sums[row * SUMS + i]. */
+static void write_steps(placer *p, const contraction *c, const reg *ahead, affine column, affine base, int from, int to,
+                        const reg *sums, int n_sums) {
+    spot s = spot_of(p, c, column);
+    reg *regs = ARENA_ARRAY(p->o->a, reg, p->k->ins.n), *common = ARENA_ARRAY(p->o->a, reg, 2 * (to - from));
+    int64_t steps = steps_of(p, c);
+    s.read = true;
+    for (int l = 0; l < 2; l++)
+        for (int i = from; i < to && is_common(p, c->load[l]); i++) {
+            s.step = step_of(p, c, base, i);
+            common[l * (to - from) + i - from] =
+                ahead ? ahead[(c->end - c->loop) + l * steps + i] : copy(p, c->load[l], &s, regs);
+        }
+    for (s.row = 0; s.row < p->rows; s.row++)
+        for (int i = from; i < to; i++) {
+            s.step = step_of(p, c, base, i);
+            for (int l = 0; l < 2; l++) {
+                reg r = common[l * (to - from) + i - from];
+                regs[c->load[l]] = r ? r : copy(p, c->load[l], &s, regs);
+            }
+            regs[c->acc] = sums[s.row * SUMS + i % n_sums];
+            kins in = p->k->ins.at[c->update];
+            in.a = regs[in.a], in.b = regs[in.b], in.c = regs[in.c];
+            kernel_push(p->o, in);
+        }
+}
+
+static reg add_up(placer *p, const contraction *c, const reg *sums, int n) {
+    kins acc = p->k->ins.at[c->acc];
+    kins add = { .op = K_ALU, .alu = OP_add, .dtype = acc.dtype, .src = acc.dtype, .node = acc.node };
+    reg r[SUMS];
+    for (int i = 0; i < n; i++) r[i] = sums[i];
+    for (; n > 1; n /= 2)
+        for (int i = 0; i < n / 2; i++) {
+            add.a = r[i], add.b = r[i + n / 2];
+            r[i] = kernel_push(p->o, add);
+        }
+    if (p->parts == 1) return r[0];
+    return kernel_push(p->o, (kins){ .op = K_GSUM, .alu = OP_add, .dtype = acc.dtype, .a = r[0], .imm_int = p->parts, .node = acc.node });
+}
+
+/* The columns of one round, for all rows. */
+static void write_columns(placer *p, const contraction *c, const reg *ahead, affine column) {
+    int steps = (int)steps_of(p, c), n_sums = p->rows == 1 && steps >= 8 ? SUMS : 1, stretches = steps / STRETCH;
+    reg sums[PLACE_MAX_ROWS * SUMS];
+    for (int i = 0; i < p->rows * SUMS; i++)
+        if (i % SUMS < n_sums) sums[i] = kernel_push(p->o, p->k->ins.at[c->acc]);
+    if (steps <= WHOLE) {
+        write_steps(p, c, ahead, column, affine_const(0), 0, steps, sums, n_sums);
+    } else {
+        kvar v = open(p, "s", stretches, PAR_SERIAL, false);
+        affine base = affine_scale(p->o->a, affine_var(p->o->a, v), STRETCH * p->parts);
+        write_steps(p, c, NULL, column, base, 0, STRETCH, sums, n_sums);
+        kernel_push(p->o, (kins){ .op = K_END });
+        if (steps % STRETCH)
+            write_steps(p, c, NULL, column, affine_const(0), stretches * STRETCH, steps, sums, n_sums);
+    }
+    reg *regs = ARENA_ARRAY(p->o->a, reg, p->k->ins.n), sum[PLACE_MAX_ROWS];
+    for (int row = 0; row < p->rows; row++) sum[row] = add_up(p, c, sums + row * SUMS, n_sums);
+    spot s = spot_of(p, c, column);
+    for (s.row = 0; s.row < p->rows; s.row++) {
+        regs[c->acc] = sum[s.row];
+        for (int i = c->loop + 1; i < c->end; i++) {
+            if (i == c->acc || (i >= c->inner && i <= c->last)) continue;
+            if (is_common(p, i) && s.row > 0) continue;
+            regs[i] = ahead && ahead[i - c->loop] ? ahead[i - c->loop] : copy(p, i, &s, regs);
+        }
+    }
+}
+
+static void write_contraction(placer *p, int number) {
+    const contraction *c = &p->c.at[number];
+    start(p, number + 1 + look_ahead(p, c));
+    gpu_row_touch(&p->w, c->loop, c->end);
+    if (rounds_of(p, c) == 1) {
+        write_columns(p, c, p->ahead[number], affine_var(p->o->a, p->column));
+        return;
+    }
+    kvar v = open(p, "c", rounds_of(p, c), PAR_SERIAL, false);
+    affine column = affine_scale(p->o->a, affine_var(p->o->a, v), p->group / p->parts);
+    write_columns(p, c, NULL, affine_add(p->o->a, column, affine_var(p->o->a, p->column)));
+    kernel_push(p->o, (kins){ .op = K_END });
+}
+
+/* Everything else, one row after the other. */
+static void write_rest(placer *p, int from, int to) {
+    if (from >= to) return;
+    if (p->rows == 1) {
+        gpu_row_range(&p->w, from, to);
+        return;
+    }
+    gpu_row_touch(&p->w, from, to);
+    kvar v = open(p, "w", p->rows, PAR_SERIAL, false);
+    p->w.copy = affine_var(p->o->a, v);
+    affine row = p->w.row_is;
+    p->w.row_is.base = 0;
+    p->w.row_is = affine_add(p->o->a, p->w.row_is, p->w.copy);
+    gpu_row_range(&p->w, from, to);
+    bool any = false;
+    for (int b = 0; b < p->k->bufs.n; b++) any |= p->w.wrote[b];
+    if (any) {
+        kernel_push(p->o, (kins){ .op = K_BARRIER });
+        memset(p->w.wrote, 0, sizeof(bool) * (size_t)p->k->bufs.n);
+        memset(p->w.read, 0, sizeof(bool) * (size_t)p->k->bufs.n);
+    }
+    kernel_push(p->o, (kins){ .op = K_END });
+    p->w.row_is = row;
+}
+
+static void open_rows(placer *p) {
+    const kernel *k = p->k;
+    p->o->groups = 1;
+    for (int i = 1; i <= p->n_rows; i++) {
+        kins in = k->ins.at[i];
+        in.par = PAR_GROUPS;
+        if (i == p->n_rows && p->rows > 1) {
+            in.var = kernel_var(p->o, "g", in.hi / p->rows, true, false), in.hi /= p->rows;
+            p->w.n_rows = p->rows, p->w.row = k->ins.at[i].var;
+            p->w.row_is = affine_scale(p->o->a, affine_var(p->o->a, in.var), p->rows);
+        }
+        p->o->groups *= in.hi;
+        kernel_push(p->o, in);
+    }
+}
+
+static kernel *write(placer *p) {
+    const kernel *k = p->k;
+    kernel *o = p->o = kernel_make(k->a, k->name);
+    o->vars.at = k->vars.at, o->vars.n = k->vars.n, o->vars.cap = k->vars.cap;
+    for (int b = 0; b < k->bufs.n; b++) {
+        kbuf own = k->bufs.at[b];
+        if (own.kind == KB_LOCAL) own.kind = KB_GROUP, own.elems *= p->rows;
+        kernel_buf(o, own);
+    }
+    o->flops = k->flops, o->bytes_read = k->bytes_read, o->bytes_written = k->bytes_written;
+    o->group = p->group, o->tiled = true;
+    p->w = (row_writer){ .k = k, .o = o, .to = ARENA_ARRAY(k->a, reg, k->ins.n), .group = p->group, .one = -1 };
+    p->w.wrote = ARENA_ARRAY(k->a, bool, k->bufs.n + 1), p->w.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
+    p->ahead = ARENA_ARRAY(k->a, reg *, p->c.n);
+    open_rows(p);
+    p->column = open(p, "t", p->group / p->parts, PAR_LOCAL, true);
+    p->part = open(p, "p", p->parts, PAR_LOCAL, true);
+    int from = 1 + p->n_rows;
+    if (p->c.at[0].loop > from) kernel_push(o, (kins){ .op = K_BARRIER }); /* or its loops would be of the same nest */
+    start(p, look_ahead(p, &p->c.at[0]));
+    for (int i = 0; i < p->c.n; i++) {
+        write_rest(p, from, p->c.at[i].loop);
+        write_contraction(p, i);
+        from = p->c.at[i].end + 1;
+    }
+    write_rest(p, from, k->ins.n - p->n_rows);
+    for (int i = 0; i < p->n_rows + 2; i++) kernel_push(o, (kins){ .op = K_END });
+    return o;
+}
+
+kernel *kopt_gpu_place(const kernel *k, int n_rows, const target *t, double *out_cost) {
+    placer p = { .k = k, .n_rows = n_rows, .t = t, .rows = 1 };
+    for (int i = 0; i < n_rows; i++)
+        if (k->ins.at[1 + i].hi < 1) return NULL;
+    find_all(&p);
+    if (p.c.n == 0 || !choose(&p, out_cost)) return NULL;
+    return write(&p);
+}

@@ -1,0 +1,27 @@
+/* gpu_place.h - contractions inside a row: what gpu_place.c makes of them, and its price. */
+#ifndef TN_KOPT_GPU_PLACE_H
+#define TN_KOPT_GPU_PLACE_H
+
+#include "kopt/kopt.h"
+
+enum { PLACE_MAX_ROWS = 8 };
+#define GPU_UNIT_NS 1.3 /* of what kopt_gpu_rows_cost counts */
+
+typedef struct contraction { /* loop j { acc; loop k { load; load; update }; rest; store }: instructions of the scalar kernel */
+    int loop, end;           /* of j */
+    int acc, inner, last;    /* accumulator; loop and end of k */
+    int load[2], update;
+    int64_t n, depth; /* iterations of j and k */
+    double common;    /* bytes that it reads whatever the row */
+} contraction;
+
+/* Whether the nest at instruction i is one, rows being the first n_rows loops. */
+bool gpu_place_find(const kernel *k, int n_rows, int i, contraction *out);
+/* Bytes that instructions [from, to) read whatever the iteration of the first n_rows loops. */
+double gpu_place_common_bytes(const kernel *k, int n_rows, int from, int to);
+/* Nanoseconds of the nest for `groups` groups of `group` threads with `rows` rows each, `parts` threads a sum. */
+double gpu_place_cost(const contraction *c, double groups, int rows, int group, int parts, const target *t);
+/* The least of them. */
+double gpu_place_least_cost(const contraction *c, double all_rows, int rows, const target *t);
+
+#endif

@@ -1,0 +1,27 @@
+/* gpu_row.h - the writer of what a group of threads does for a row, for the forms that groups come in. */
+#ifndef TN_KOPT_GPU_ROW_H
+#define TN_KOPT_GPU_ROW_H
+
+#include "kopt/kopt.h"
+
+typedef struct row_writer {
+    const kernel *k; /* scalar */
+    kernel *o;
+    reg *to;            /* [k->ins] where a register is now */
+    bool *wrote, *read; /* [bufs] touched by some thread since all met */
+    int group;
+    bool quiet; /* inside a scatter, which needs no meetings */
+    kvar one;   /* variable of loops for one thread, or -1 */
+    int n_rows; /* of a group, when it has several at once; else 0: */
+    kvar row;   /* this variable is row_is, and copy is which of them it is */
+    affine row_is, copy;
+} row_writer;
+
+/* A barrier, where instructions [from, to) touch memory that other threads may have touched. */
+void gpu_row_touch(row_writer *w, int from, int to);
+/* Instructions [from, to), which are whole nests. */
+void gpu_row_range(row_writer *w, int from, int to);
+/* An instruction of k for a group of several rows: which one it is about. */
+void gpu_row_place(const row_writer *w, kins *in);
+
+#endif
