@@ -41,7 +41,9 @@ static void share_variables(kernel *k) {
         if (in->op == K_LOOP) {
             const kvar_info *own = &k->vars.at[in->var];
             kvar v = 0;
-            while (v < n && (open[v] || vars[v].extent != own->extent || vars[v].row != own->row || vars[v].reduce != own->reduce)) v++;
+            while (v < n &&
+                   (open[v] || vars[v].extent != own->extent || vars[v].row != own->row || vars[v].reduce != own->reduce))
+                v++;
             if (v == n) vars[n++] = *own;
             open[v] = true, stack[depth++] = v;
             in->var = now[in->var] = v;

@@ -1,9 +1,9 @@
-/* gpu_chain.c - consecutive kernels of a plan become one kernel for a GPU, where each row of a later one needs that row alone of
- * what the earlier ones made: a group takes its rows through all of them, and what lies between stays in its fast memory.
+/* gpu_chain.c - consecutive kernels of a plan become one kernel for a GPU, where each row of a later one needs that row alone
+ * of what the earlier ones made: a group takes its rows through all of them, and what lies between stays in its fast memory.
  *
  * In: a plan with kernels in scalar form, after the choice of what is done in place. Out: the plan with fewer kernels, still in
- * scalar form: the loops over rows are shared, buffers that nothing else reads are local. Without rows (everything in one group)
- * any kernels may follow each other. Which kernels is a matter of time, estimated from shapes and the target only. */
+ * scalar form: the loops over rows are shared, buffers that nothing else reads are local. Without rows (everything in one
+ * group) any kernels may follow each other. Which kernels is a matter of time, estimated from shapes and the target only. */
 #include "kopt/gpu_chain.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ enum {
     MAX_INS = 8000,
     N_ROWS = 4
 };
-#define GAIN 0.85        /* a chain has to be that much faster: the model is rough */
+#define GAIN 0.85 /* a chain has to be that much faster: the model is rough */
 
 /* ---- what a kernel does to its buffers ---- */
 
@@ -31,7 +31,7 @@ typedef struct link { /* a kernel, with so many loops over rows shared */
     int n;
     double alone;          /* time, in nanoseconds: as a launch of its own, */
     double inside[N_ROWS]; /* as part of a chain, a group having 1 << i rows */
-    int64_t local;        /* bytes of its own local buffers */
+    int64_t local;         /* bytes of its own local buffers */
 } link;
 
 static int shared_loops(const kernel *k) { /* that could be */
@@ -129,9 +129,9 @@ typedef struct chain {
 typedef struct chooser {
     plan *p;
     const target *t;
-    int64_t room;                 /* fast memory of a group */
-    const link **links;           /* [kernels x (MAX_SHARED + 1)], made when they are needed */
-    int *first_use, *last_use;    /* [plan bufs] kernels */
+    int64_t room;              /* fast memory of a group */
+    const link **links;        /* [kernels x (MAX_SHARED + 1)], made when they are needed */
+    int *first_use, *last_use; /* [plan bufs] kernels */
     VEC(pkernel) out;
 } chooser;
 
@@ -241,7 +241,7 @@ typedef struct joiner {
     chain *c;
     kernel *o;
     VEC(parg) args;
-    int *arg_of;   /* [plan bufs] buffer of o, or -1 */
+    int *arg_of; /* [plan bufs] buffer of o, or -1 */
     const int *first_use, *last_use;
     int *last;     /* [bufs of o] local buffers that may be used again: the last link that uses them, else INT32_MAX */
     int64_t bytes; /* of local buffers */
@@ -400,7 +400,9 @@ static pkernel finish(const joiner *w) {
     for (int i = 0; i < c->n; i++) {
         const pkernel *pk = &p->kernels.at[c->first + i];
         for (int j = 0; j < pk->n_fused; j++) VEC_PUSH(p->a, &fused, pk->fused[j]);
-        if (i) decide(p, pk[-1].root, pk->root, true, "a row of the next needs that row alone: one launch, rows stay in fast memory");
+        if (i)
+            decide(p, pk[-1].root, pk->root, true,
+                   "a row of the next needs that row alone: one launch, rows stay in fast memory");
     }
     for (int a = 0; a < c->n_all; a++) {
         pbuf *b = &p->bufs.at[c->all[a].buf];
@@ -445,7 +447,7 @@ static void find_uses(chooser *w) {
 
 void kopt_gpu_chain(plan *p, const target *t) {
     chooser w = { .p = p, .t = t, .room = t->group_bytes - 16 * t->group };
-    w.links = ARENA_ARRAY(p->a, const link *, p->kernels.n * (MAX_SHARED + 1) + 1);
+    w.links = ARENA_ARRAY(p->a, const link *, p->kernels.n *(MAX_SHARED + 1) + 1);
     find_uses(&w);
     for (int i = 0; i < p->kernels.n;) {
         chain best = { .n = 1 };
@@ -458,7 +460,8 @@ void kopt_gpu_chain(plan *p, const target *t) {
             if (gain > most) most = gain, best = c, end = reason;
             if (!end && most == 0) end = reason;
         }
-        if (i + best.n < p->kernels.n && end) decide(p, p->kernels.at[i + best.n - 1].root, p->kernels.at[i + best.n].root, false, end);
+        if (i + best.n < p->kernels.n && end)
+            decide(p, p->kernels.at[i + best.n - 1].root, p->kernels.at[i + best.n].root, false, end);
         VEC_PUSH(p->a, &w.out, best.n > 1 ? join(&w, &best) : p->kernels.at[i]);
         i += best.n;
     }

@@ -2,12 +2,12 @@
 #include "kopt/gpu_chain.h"
 #include "kopt/gpu_place.h"
 
-#define MEET_NS 60.0     /* threads of a group meet, and what they wrote is read again */
-#define STEP_NS 3.0      /* a step of a sum that waits for the one before */
-#define FLOPS_PLAIN 60.0 /* a nanosecond and multiprocessor: operands from memory; */
+#define MEET_NS 60.0      /* threads of a group meet, and what they wrote is read again */
+#define STEP_NS 3.0       /* a step of a sum that waits for the one before */
+#define FLOPS_PLAIN 60.0  /* a nanosecond and multiprocessor: operands from memory; */
 #define FLOPS_TILED 300.0 /* in tiles of registers */
-#define BYTES_ALL 40.0   /* a nanosecond and multiprocessor, when all of them read, */
-#define BYTES_ONE 100.0  /* when one does */
+#define BYTES_ALL 40.0    /* a nanosecond and multiprocessor, when all of them read, */
+#define BYTES_ONE 100.0   /* when one does */
 
 static double units(const target *t) { return t->grid > 1024 ? (double)t->grid / 1024 : 1; }
 static double larger(double x, double y) { return x > y ? x : y; }
@@ -28,6 +28,7 @@ double gpu_chain_inside(const kernel *k, int shared, int64_t all_rows, int rows,
         return gpu_place_least_cost(&c, (double)all_rows, rows, t);
     double n = units(t), groups = (double)all_rows / rows, turns = groups / n < 1 ? 1 : groups / n;
     double work = kopt_gpu_rows_cost(k, from, to, t->group) * GPU_UNIT_NS * rows;
-    double common = gpu_place_common_bytes(k, shared, from, to), bytes = larger(turns * common / BYTES_ONE, groups * common / (BYTES_ALL * n));
+    double common = gpu_place_common_bytes(k, shared, from, to),
+           bytes = larger(turns * common / BYTES_ONE, groups * common / (BYTES_ALL * n));
     return MEET_NS + larger(turns * work, bytes);
 }

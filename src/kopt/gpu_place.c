@@ -71,10 +71,11 @@ bool gpu_place_find(const kernel *k, int n_rows, int i, contraction *out) {
 
 /* ---- what they cost ---- */
 
-#define STEP_NS 1.2   /* a step of a sum: a product, and what it takes to have its operands */
-#define JOIN_NS 15.0  /* neighbours exchange a value */
-#define MEET_NS 60.0  /* all of a group wait for each other, and read what was written; */
-#define MEET32_NS 25.0 /* groups of 32 */
+#define STEP_NS 1.2     /* a step of a sum: a product, and what it takes to have its operands */
+#define JOIN_NS 15.0    /* neighbours exchange a value */
+#define MEET_NS 60.0    /* all of a group wait for each other, and read what was written; */
+#define MEET32_NS 25.0  /* groups of 32 */
+#define FETCH_NS 400.0  /* the first memory that was not asked for ahead comes */
 #define FLOPS_ONE 200.0 /* of a multiprocessor, a nanosecond */
 #define BYTES_ONE 100.0 /* that one reads, a nanosecond; */
 #define BYTES_ALL 40.0  /* each, when all do */
@@ -114,8 +115,9 @@ double gpu_place_cost(const contraction *c, double groups, int rows, int group, 
     double rounds = up((double)c->n * parts / group), steps = up((double)c->depth / parts);
     double wait = rounds * (steps * rows * STEP_NS + log2_of(parts) * rows * JOIN_NS) + (group > 32 ? MEET_NS : MEET32_NS);
     double flops = 2.0 * (double)c->n * (double)c->depth * rows;
-    return larger(larger(wait * up(turns / 8), turns * flops / FLOPS_ONE),
-                  larger(turns * c->common / BYTES_ONE, groups * c->common / (BYTES_ALL * n)));
+    if (steps > WHOLE || rounds > 1) wait += FETCH_NS;
+    return wait / 4 + larger(larger(wait * up(turns / 8), turns * flops / FLOPS_ONE),
+                             larger(turns * c->common / BYTES_ONE, groups * c->common / (BYTES_ALL * n)));
 }
 
 double gpu_place_least_cost(const contraction *c, double all_rows, int rows, const target *t) {
@@ -137,9 +139,9 @@ typedef struct placer {
     VEC(contraction) c;
     row_writer w;
     kvar column, part;
-    VEC(kvar) again;   /* variables of loops that this writes */
-    reg **ahead;       /* [c][ahead of c] what is loaded already */
-    int started;       /* contractions whose memory is being read */
+    VEC(kvar) again; /* variables of loops that this writes */
+    reg **ahead;     /* [c][ahead of c] what is loaded already */
+    int started;     /* contractions whose memory is being read */
     const target *t;
 } placer;
 
@@ -197,8 +199,7 @@ static bool choose(placer *p, double *out_cost) {
             double groups = all_rows / rows, rest = rest_cost(p, group) * GPU_UNIT_NS * rows * up(up(groups / n) / 4);
             for (int parts = 1; parts <= 32 && parts <= group; parts *= 2) {
                 double cost = rest;
-                for (int i = 0; i < p->c.n; i++)
-                    cost += gpu_place_cost(&p->c.at[i], groups, rows, group, parts, t);
+                for (int i = 0; i < p->c.n; i++) cost += gpu_place_cost(&p->c.at[i], groups, rows, group, parts, t);
                 if (cost < best) best = cost, p->rows = rows, p->group = group, p->parts = parts;
             }
         }
@@ -276,7 +277,8 @@ static int64_t rounds_of(const placer *p, const contraction *c) {
 }
 static bool is_whole(const placer *p, const contraction *c) { return steps_of(p, c) <= WHOLE && rounds_of(p, c) == 1; }
 
-/* Step number `step` of this thread's sum, counted from `base`: neighbours have four terms in turn where that comes out even. */
+/* Step number `step` of this thread's sum, counted from `base`: neighbours have four terms in turn where that comes out even.
+ */
 static affine step_of(const placer *p, const contraction *c, affine base, int64_t step) {
     int64_t at_once = c->depth % (4 * p->parts) == 0 ? 4 : 1, at = step / at_once * at_once * p->parts + step % at_once;
     affine x = affine_add(p->o->a, base, affine_scale(p->o->a, affine_var(p->o->a, p->part), at_once));
@@ -284,8 +286,9 @@ static affine step_of(const placer *p, const contraction *c, affine base, int64_
 }
 
 static spot spot_of(const placer *p, const contraction *c, affine column) {
-    return (spot){ .c = c, .column = column, .pads = rounds_of(p, c) * (p->group / p->parts) != c->n,
-                   .tails = c->depth % p->parts != 0 };
+    return (spot){
+        .c = c, .column = column, .pads = rounds_of(p, c) * (p->group / p->parts) != c->n, .tails = c->depth % p->parts != 0
+    };
 }
 
 /* What a contraction needs of read-only memory, in the order of its instructions; of loads in the sum, all steps. */
@@ -293,7 +296,8 @@ static void load_common(placer *p, int number) {
     const contraction *c = &p->c.at[number];
     spot s = spot_of(p, c, affine_var(p->o->a, p->column));
     int64_t steps = steps_of(p, c);
-    reg *to = p->ahead[number] = ARENA_ARRAY(p->o->a, reg, (c->end - c->loop) + 2 * steps), *none = ARENA_ARRAY(p->o->a, reg, p->k->ins.n);
+    reg *to = p->ahead[number] = ARENA_ARRAY(p->o->a, reg, (c->end - c->loop) + 2 * steps),
+        *none = ARENA_ARRAY(p->o->a, reg, p->k->ins.n);
     for (int l = 0; l < 2; l++)
         for (int64_t i = 0; i < steps && is_common(p, c->load[l]); i++) {
             s.read = true, s.step = step_of(p, c, affine_const(0), i);
@@ -354,7 +358,8 @@ static reg add_up(placer *p, const contraction *c, const reg *sums, int n) {
             r[i] = kernel_push(p->o, add);
         }
     if (p->parts == 1) return r[0];
-    return kernel_push(p->o, (kins){ .op = K_GSUM, .alu = OP_add, .dtype = acc.dtype, .a = r[0], .imm_int = p->parts, .node = acc.node });
+    return kernel_push(
+        p->o, (kins){ .op = K_GSUM, .alu = OP_add, .dtype = acc.dtype, .a = r[0], .imm_int = p->parts, .node = acc.node });
 }
 
 /* The columns of one round, for all rows. */
@@ -370,8 +375,7 @@ static void write_columns(placer *p, const contraction *c, const reg *ahead, aff
         affine base = affine_scale(p->o->a, affine_var(p->o->a, v), STRETCH * p->parts);
         write_steps(p, c, NULL, column, base, 0, STRETCH, sums, n_sums);
         kernel_push(p->o, (kins){ .op = K_END });
-        if (steps % STRETCH)
-            write_steps(p, c, NULL, column, affine_const(0), stretches * STRETCH, steps, sums, n_sums);
+        if (steps % STRETCH) write_steps(p, c, NULL, column, affine_const(0), stretches * STRETCH, steps, sums, n_sums);
     }
     reg *regs = ARENA_ARRAY(p->o->a, reg, p->k->ins.n), sum[PLACE_MAX_ROWS];
     for (int row = 0; row < p->rows; row++) sum[row] = add_up(p, c, sums + row * SUMS, n_sums);
