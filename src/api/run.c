@@ -95,6 +95,15 @@ static void text_gpu(text_job *j, const tn_program *p, gpu_language language) {
     emit_gpu(p->target.kind == TARGET_GPU ? p->plan : pipeline_run(p->graph, j->a, &p->opts, &common), language, &j->out);
 }
 
+/* Its user may set states where they lie, so there must not be copies of them in another order. */
+static void text_standalone(text_job *j, const tn_program *p) {
+    target plain = p->target;
+    bool copies = false;
+    plain.no_panels = true;
+    for (int i = 0; i < p->plan->bufs.n; i++) copies |= p->plan->bufs.at[i].kind == PB_STATE && p->plan->bufs.at[i].panels;
+    emit_c_standalone(copies ? pipeline_run(p->graph, j->a, &p->opts, &plain) : p->plan, &p->target, p->plan->g->name, &j->out);
+}
+
 static void make_text(void *arg) {
     text_job *j = arg;
     const tn_program *p = j->p;
@@ -114,7 +123,7 @@ static void make_text(void *arg) {
     else if (!strcmp(j->stage, "x86") && p->plan && cpu)
         text_machine(j, p);
     else if (!strcmp(j->stage, "standalone") && p->plan && cpu)
-        emit_c_standalone(p->plan, &p->target, p->plan->g->name, &j->out);
+        text_standalone(j, p);
     else if (!strcmp(j->stage, "kernels") && p->plan)
         for (int i = 0; i < p->plan->kernels.n; i++) {
             if (p->plan->kernels.at[i].code == i) kernel_print(p->plan->kernels.at[i].k, &j->out);
@@ -351,8 +360,7 @@ tn_status tn_session_set(tn_session *s, const char *state, const void *data, siz
         memcpy(s->at[s->p->states[i].node], data, bytes);
         return TN_OK;
     }
-    return session_done(s, s->p->dev->api->upload(s->p->dev, s->state, (size_t)s->p->plan->bufs.at[s->p->states[i].buf].offset,
-                                                  data, bytes, &s->err));
+    return session_done(s, drive_session_set(s, i, data));
 }
 
 tn_status tn_session_copy_state(tn_session *to, const tn_session *from, int *out_n) {

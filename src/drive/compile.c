@@ -166,14 +166,28 @@ static tn_status build(tn_program *p, err *e) {
     return TN_OK;
 }
 
-static tn_status upload_constants(tn_program *p, err *e) {
+tn_status drive_upload(const tn_program *p, buffer *to, const pbuf *b, const void *value, err *e) {
     const device_api *api = p->dev->api;
-    tn_status status = api->alloc(p->dev, (size_t)p->plan->const_bytes, &p->consts, e);
-    for (int i = 0; i < p->plan->bufs.n && !status; i++) {
-        const pbuf *b = &p->plan->bufs.at[i];
-        if (b->kind != PB_CONST) continue;
-        const void *data = graph_get(p->plan->g, b->node)->data;
-        status = api->upload(p->dev, p->consts, (size_t)b->offset, data, (size_t)b->bytes, e);
+    char *place = b->panels ? api->map(p->dev, to) : NULL;
+    if (!b->panels) return api->upload(p->dev, to, (size_t)b->offset, value, (size_t)b->bytes, e);
+    if (place) {
+        pbuf_fill(b, value, place + b->offset);
+        return TN_OK;
+    }
+    void *bytes = mem_alloc(p->ctx->mem, (size_t)b->bytes);
+    if (!bytes) return err_set(e, TN_ERR_NOMEM, "out of memory: %lld bytes of weights in panels", (long long)b->bytes);
+    pbuf_fill(b, value, bytes);
+    tn_status status = api->upload(p->dev, to, (size_t)b->offset, bytes, (size_t)b->bytes, e);
+    mem_free(p->ctx->mem, bytes, (size_t)b->bytes);
+    return status;
+}
+
+tn_status drive_constants(const tn_program *p, const plan *what, buffer **out, err *e) {
+    tn_status status = p->dev->api->alloc(p->dev, (size_t)what->const_bytes, out, e);
+    for (int i = 0; i < what->bufs.n && !status; i++) {
+        const pbuf *b = &what->bufs.at[i];
+        const void *value = graph_get(what->g, b->node)->data;
+        if (b->kind == PB_CONST && b->bytes && value) status = drive_upload(p, *out, b, value, e);
     }
     return status;
 }
@@ -236,7 +250,7 @@ tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn
     tn_status status = guarded(&(job){ p, g, e });
     if (!status && opts->mode != TN_MODE_IMMEDIATE) {
         status = build(p, e);
-        if (!status) status = upload_constants(p, e);
+        if (!status) status = drive_constants(p, p->plan, &p->consts, e);
     }
     if (status) {
         drive_program_free(p);

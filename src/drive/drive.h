@@ -58,6 +58,8 @@ void drive_emit(const tn_program *p, const plan *what, arena *a, drive_code *out
 
 /* pipeline.c. Jumps through a->gd. */
 plan *pipeline_run(const graph *g, arena *a, const tn_compile_opts *opts, const target *t);
+/* The arguments of a kernel that kopt made of one with the first n_before of its buffers, which had the arguments pk->args. */
+void pipeline_args(plan *p, pkernel *pk, int n_before);
 
 /* compile.c, session.c: run half. drive_compile opens the device that opts name and reports in ctx->err. drive_compile_on takes
  * resolved options and an open device, so it may run on any thread; so may all that follows. */
@@ -69,9 +71,14 @@ tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn
 /* Defaults filled in; errors in ctx->err. */
 tn_status drive_resolve(tn_ctx *ctx, const tn_compile_opts *opts, tn_compile_opts *out);
 void drive_program_free(tn_program *p);
+/* The bytes that buffer b of a plan holds when its value is this one, put where it lies in `to`. */
+tn_status drive_upload(const tn_program *p, buffer *to, const pbuf *b, const void *value, err *e);
+/* All constants of a plan for the program's device; *out may be there after an error, too. */
+tn_status drive_constants(const tn_program *p, const plan *what, buffer **out, err *e);
 tn_status drive_session_new(tn_program *p, tn_session **out, err *e);
 void drive_session_free(tn_session *s);
-tn_status drive_session_run(tn_session *s, int64_t steps); /* err in s->err */
+tn_status drive_session_run(tn_session *s, int64_t steps);            /* err in s->err */
+tn_status drive_session_set(tn_session *s, int i, const void *value); /* state i, and its copies in other orders */
 
 /* immediate.c: one op, one program, one run. */
 typedef struct immediate immediate;

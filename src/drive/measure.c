@@ -83,10 +83,10 @@ static tn_status find_pieces(measure *m, int which, err *e) {
     if (!m->pieces) return err_set(e, TN_ERR_NOMEM, "out of memory: buffers of a kernel");
     for (int i = 0; i < pk->k->bufs.n; i++) {
         const kbuf *kb = &pk->k->bufs.at[i];
-        if (kbuf_is_local(kb)) continue;
+        if (kbuf_is_local(kb) || kb->fixed) continue;
         const pbuf *pb = &p->plan->bufs.at[pk->args[i].buf];
         piece x = { address(m->s, pb), (tn_dtype)pb->dtype, pb->elems, pb->bytes, kb->kind != KB_IN, NULL };
-        if (!x.at || !x.bytes) continue; /* constants, and nothing at all */
+        if (!x.at || !x.bytes) continue;
         for (int j = 0; j < m->n_pieces; j++) {
             const piece *y = &m->pieces[j];
             m->in_place |= (x.written || y->written) && x.at < y->at + y->bytes && y->at < x.at + x.bytes;
@@ -121,20 +121,21 @@ static tn_status record(measure *m, int way, bool parallel, err *e) {
     if (code) return code;
     api->bind(m->lists[way], SLOT_TEMP, s->temp, 0);
     api->bind(m->lists[way], SLOT_STATE, s->state, 0);
-    api->bind(m->lists[way], SLOT_CONST, p->consts, 0);
+    api->bind(m->lists[way], SLOT_CONST, m->consts, 0);
     api->bind_host(m->lists[way], SLOT_RING, s->ring);
     for (int i = 0; i < p->n_io; i++) api->bind_host(m->lists[way], SLOT_IO + i, s->bound[i]);
     return TN_OK;
 }
 
-tn_status measure_open(measure *m, tn_session *s, int which, const drive_code *code, const bool *parallel, int n, int repeats,
-                       err *e) {
+tn_status measure_open(measure *m, tn_session *s, int which, const plan *what, const drive_code *code, const bool *parallel,
+                       int n, int repeats, err *e) {
     const device_api *api = s->p->dev->api;
     device *dev = s->p->dev;
     *m = (measure){ .s = s, .n = n, .repeats = repeats };
     m->lists = mem_alloc(s->p->ctx->mem, (size_t)n * sizeof *m->lists);
     if (!m->lists) return err_set(e, TN_ERR_NOMEM, "out of memory: %d ways to do a kernel", n);
     tn_status st = find_pieces(m, which, e);
+    if (!st) st = drive_constants(s->p, what, &m->consts, e);
     if (!st && code->image) st = api->load(dev, code->image, &m->module, e);
     if (!st && !code->image) st = api->build(dev, code->source, code->n_source, true, &m->module, NULL, e);
     for (int i = 0; i < n && !st; i++) st = record(m, i, parallel[i], e);
@@ -151,6 +152,7 @@ void measure_close(measure *m) {
     for (int i = 0; i < m->n_pieces; i++) mem_free(p->ctx->mem, m->pieces[i].want, (size_t)m->pieces[i].bytes);
     mem_free(p->ctx->mem, m->pieces, (size_t)m->room * sizeof *m->pieces);
     if (m->module) p->dev->api->drop(p->dev, m->module);
+    if (m->consts) p->dev->api->free(p->dev, m->consts);
     *m = (measure){ 0 };
 }
 

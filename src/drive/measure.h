@@ -22,6 +22,7 @@ typedef struct measure {
     tn_session *s;
     int n; /* ways */
     module *module;
+    buffer *consts;
     list **lists; /* [n] each way, `repeats` times */
     int repeats;
     piece *pieces;
@@ -29,10 +30,11 @@ typedef struct measure {
     bool in_place; /* reads what it writes: a repeated run does not do the same work */
 } measure;
 
-/* code has the entries tn_kernel_0 to tn_kernel_<n - 1>. The session's inputs are bound. Constants keep their values,
- * everything else that the kernel touches is overwritten. Call measure_close whatever comes back. */
-tn_status measure_open(measure *m, tn_session *s, int which, const drive_code *code, const bool *parallel, int n, int repeats,
-                       err *e);
+/* code has the entries tn_kernel_0 to tn_kernel_<n - 1>, which find constants where `what` has them and everything else where
+ * the program's plan has it. The session's inputs are bound. Whatever the kernel touches is overwritten, but not what is fixed.
+ * Call measure_close whatever comes back. */
+tn_status measure_open(measure *m, tn_session *s, int which, const plan *what, const drive_code *code, const bool *parallel,
+                       int n, int repeats, err *e);
 void measure_close(measure *m);
 /* Seconds of one launch. */
 tn_status measure_time(measure *m, int way, double *out_seconds, err *e);

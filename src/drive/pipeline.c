@@ -32,10 +32,16 @@ static void check_plan(const plan *p) {
     if (n) guard_fail(p->a->gd, TN_ERR_INTERNAL, "%d problems of the plan:\n%s", n, text.s);
 }
 
-/* Tiling may have added local buffers: they have no place in the plan. */
-static void extend_args(plan *p, pkernel *pk, int n_before) {
+/* Tiling may have added local buffers, which have no place in the plan, and others that hold a fixed value in panels. */
+void pipeline_args(plan *p, pkernel *pk, int n_before) {
     parg *args = ARENA_ARRAY(p->a, parg, pk->k->bufs.n + 1);
-    for (int b = 0; b < pk->k->bufs.n; b++) args[b].buf = b < n_before ? pk->args[b].buf : -1;
+    for (int i = 0; i < pk->k->bufs.n; i++) {
+        kbuf *b = &pk->k->bufs.at[i];
+        if (b->panels)
+            args[i].buf = plan_panels(p, pk->args[b->panels_of].buf, b->panels), b->node = p->bufs.at[args[i].buf].node;
+        else
+            args[i].buf = i < n_before && !kbuf_is_local(b) ? pk->args[i].buf : -1;
+    }
     pk->args = args;
 }
 
@@ -79,7 +85,7 @@ static void optimise(plan *p, const target *t) {
             if (choice) own.choice = pk->choice = arena_copy(p->a, choice, sizeof *choice);
             pk->k = kopt_run(pk->k, &own);
         }
-        extend_args(p, pk, n_bufs);
+        pipeline_args(p, pk, n_bufs);
     }
 }
 

@@ -12,13 +12,22 @@ static tn_status take(tn_session *s, size_t n, size_t size, void *out) {
     return TN_OK;
 }
 
+tn_status drive_session_set(tn_session *s, int i, const void *value) {
+    const plan *p = s->p->plan;
+    int32_t own = p->states.at[i].buf;
+    tn_status code = drive_upload(s->p, s->state, &p->bufs.at[own], value, &s->err);
+    for (int b = 0; b < p->bufs.n && !code; b++)
+        if (p->bufs.at[b].kind == PB_STATE && p->bufs.at[b].panels && p->bufs.at[b].node == p->bufs.at[own].node)
+            code = drive_upload(s->p, s->state, &p->bufs.at[b], value, &s->err);
+    return code;
+}
+
 static tn_status init_state(tn_session *s) {
-    const tn_program *p = s->p;
+    const plan *p = s->p->plan;
     tn_status code = TN_OK;
-    for (int i = 0; i < p->plan->states.n && !code; i++) {
-        const pbuf *b = &p->plan->bufs.at[p->plan->states.at[i].buf];
-        const void *data = graph_get(p->plan->g, b->node)->data;
-        if (data) code = p->dev->api->upload(p->dev, s->state, (size_t)b->offset, data, (size_t)b->bytes, &s->err);
+    for (int i = 0; i < p->states.n && !code; i++) {
+        const void *value = graph_get(p->g, p->states.at[i].node)->data;
+        if (value) code = drive_session_set(s, i, value);
     }
     return code;
 }

@@ -5,6 +5,7 @@
  * report's guard, everything else is run half. A kernel's budget is its share of the time of a run. */
 #include "drive/measure.h"
 #include "kopt/kopt.h"
+#include "mem/mem.h"
 #include "rt/cache.h"
 #include "rt/tuning.h"
 
@@ -55,27 +56,47 @@ typedef struct ways {
     bool parallel[MOST_WAYS];
     int n;
     bool duel; /* choice has n of them already; else candidates are added to one */
+    plan plan; /* one launch a way; fixed values are constants of its own, for each way wants them in another order */
     drive_code code;
 } ways;
 
+static void start_plan(ways *w) {
+    const plan *from = w->p->plan;
+    plan *p = &w->plan;
+    *p = *from;
+    p->a = &w->a;
+    p->bufs.at = arena_copy(&w->a, from->bufs.at, sizeof *from->bufs.at * (size_t)from->bufs.n);
+    p->bufs.cap = from->bufs.n;
+    memset(&p->kernels, 0, sizeof p->kernels);
+    for (int i = 0; i < w->pk->scalar->bufs.n; i++) {
+        const kbuf *k = &w->pk->scalar->bufs.at[i];
+        if (!k->fixed) continue;
+        pbuf *b = &p->bufs.at[k->plan_buf];
+        b->kind = PB_CONST, b->slot = SLOT_CONST;
+        b->elems = k->elems, b->bytes = k->elems * (int64_t)dtype_size((tn_dtype)k->dtype);
+    }
+}
+
 static void make_ways(ways *w) {
     const target *t = &w->p->target;
-    plan mini = *w->p->plan;
-    mini.a = &w->a;
-    memset(&mini.kernels, 0, sizeof mini.kernels);
-    if (!w->duel) w->n += kopt_candidates(w->pk->scalar, t, w->choice[0], &w->a, w->choice + 1, MOST_WAYS - 1);
+    const kernel *scalar = w->pk->scalar;
+    start_plan(w);
+    if (!w->duel) w->n += kopt_candidates(scalar, t, w->choice[0], &w->a, w->choice + 1, MOST_WAYS - 1);
     for (int i = 0; i < w->n; i++) {
         target own = *t;
         pkernel pk = *w->pk;
         own.choice = &w->choice[i];
-        pk.k = kopt_run(kernel_clone(w->pk->scalar, &w->a), &own);
-        pk.args = ARENA_ARRAY(&w->a, parg, pk.k->bufs.n + 1);
-        for (int b = 0; b < pk.k->bufs.n; b++) pk.args[b].buf = b < w->pk->scalar->bufs.n ? w->pk->args[b].buf : -1;
+        pk.k = kopt_run(kernel_clone(scalar, &w->a), &own);
+        pk.args = ARENA_ARRAY(&w->a, parg, scalar->bufs.n + 1);
+        for (int b = 0; b < scalar->bufs.n; b++)
+            pk.args[b].buf = scalar->bufs.at[b].fixed ? scalar->bufs.at[b].plan_buf : w->pk->args[b].buf;
+        pipeline_args(&w->plan, &pk, scalar->bufs.n);
         pk.code = i, pk.barrier = false;
         w->parallel[i] = pk.k->par_var >= 0;
-        VEC_PUSH(&w->a, &mini.kernels, pk);
+        VEC_PUSH(&w->a, &w->plan.kernels, pk);
     }
-    drive_emit(w->p, &mini, &w->a, &w->code);
+    mem_constants(&w->plan);
+    drive_emit(w->p, &w->plan, &w->a, &w->code);
 }
 
 static tn_status ways_open(ways *w, tuner *u, const tuned_kernel *k) {
@@ -178,7 +199,7 @@ static tn_status duel(tuner *u, tuned_kernel *k, double until) {
     measure m = { 0 };
     int n = 0;
     tn_status st = ways_open(&w, u, k);
-    if (!st) st = measure_open(&m, u->s, k->kernel, &w.code, w.parallel, w.n, repeats_for(u, k), u->e);
+    if (!st) st = measure_open(&m, u->s, k->kernel, &w.plan, &w.code, w.parallel, w.n, repeats_for(u, k), u->e);
     if (!st) st = check_all(u, &m, k, &w);
     for (; n < DUEL_ROUNDS && !st && (n < LEAST_ROUNDS || now_seconds() < until); n++) {
         st = measure_time(&m, n % 2, n % 2 ? &other[n] : &model[n], u->e);
@@ -207,7 +228,7 @@ static tn_status tune_kernel(tuner *u, tuned_kernel *k, double budget) {
         double until = from + budget * (level == 0 ? 0.5 : level == 1 ? 0.7 : 0.85);
         if (level && now_seconds() > until) break;
         st = ways_open(&w, u, k);
-        if (!st && w.n > 1) st = measure_open(&m, u->s, k->kernel, &w.code, w.parallel, w.n, repeats_for(u, k), u->e);
+        if (!st && w.n > 1) st = measure_open(&m, u->s, k->kernel, &w.plan, &w.code, w.parallel, w.n, repeats_for(u, k), u->e);
         if (!st && w.n > 1) st = check_all(u, &m, k, &w);
         if (!st && w.n > 1) st = run_race(u, &m, k, until, &best);
         if (!st && w.n > 1) k->candidates += w.n - 1, k->measured = true;
@@ -229,7 +250,7 @@ static tn_status estimate(tuner *u, tuned_kernel *k) {
     ways w = { .duel = true, .n = 1 };
     measure m = { 0 };
     tn_status st = ways_open(&w, u, k);
-    if (!st) st = measure_open(&m, u->s, k->kernel, &w.code, w.parallel, 1, 1, u->e);
+    if (!st) st = measure_open(&m, u->s, k->kernel, &w.plan, &w.code, w.parallel, 1, 1, u->e);
     k->before = 1e300;
     for (int i = 0; i < 5 && !st; i++) {
         double t;

@@ -94,6 +94,15 @@ static void print_element(str *out, tn_dtype t, const void *data, int64_t i) {
     }
 }
 
+/* The value as the kernels want it. */
+static const uint8_t *in_order(const aot *t, const pbuf *b) {
+    const void *value = graph_get(t->p->g, b->node)->data;
+    if (!b->panels || !value) return value;
+    uint8_t *bytes = arena_alloc(t->out->a, (size_t)b->bytes);
+    pbuf_fill(b, value, bytes);
+    return bytes;
+}
+
 /* Constants and initial states; trailing zeros are left to C. */
 static void print_arrays(aot *t) {
     for (int b = 0; b < t->p->bufs.n; b++) {
@@ -101,7 +110,8 @@ static void print_arrays(aot *t) {
         if (pb->kind != PB_CONST && pb->kind != PB_STATE) continue;
         tn_dtype dt = (tn_dtype)pb->dtype;
         int64_t used = 0, size = (int64_t)dtype_size(dt);
-        const uint8_t *data = graph_get(t->p->g, pb->node)->data;
+        if (pb->kind == PB_CONST && pb->first < 0) continue; /* no kernel uses it */
+        const uint8_t *data = in_order(t, pb);
         for (int64_t i = 0; data && i < pb->elems * size; i++)
             if (data[i]) used = i / size + 1;
         t->zero[b] = used == 0;

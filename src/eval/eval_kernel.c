@@ -450,8 +450,9 @@ eval_memory *eval_memory_make(const plan *p, arena *a) {
     for (int i = 0; i < p->bufs.n; i++) {
         const pbuf *b = &p->bufs.at[i];
         const void *data = graph_get(p->g, b->node)->data;
-        if (data && b->kind == PB_STATE) memcpy(m->state + b->offset, data, (size_t)b->bytes);
-        if (data && b->kind == PB_CONST) memcpy(m->consts + b->offset, data, (size_t)b->bytes);
+        if (!data || !b->bytes) continue;
+        if (b->kind == PB_STATE) pbuf_fill(b, data, m->state + b->offset);
+        if (b->kind == PB_CONST) pbuf_fill(b, data, m->consts + b->offset);
     }
     return m;
 }

@@ -102,12 +102,30 @@ typedef enum kbuf_kind {
     KB_LOCAL /* a thread's own */,
     KB_GROUP /* fast memory of a group */
 } kbuf_kind;
+/* A matrix laid out for its reader: panels of `width` columns, one after the other,
+ *     [outer loops] [panels] [depth loops] [width]
+ * with zeros where the last panel has fewer columns. Steps are those of the value as it lies in memory otherwise. */
+enum { PANEL_LOOPS = 12 };
+typedef struct kstep {
+    int64_t extent, step; /* in elements */
+} kstep;
+typedef struct kpanels {
+    int64_t base, width;
+    kstep column;
+    int32_t n_outer, n_depth;
+    kstep loops[PANEL_LOOPS]; /* outer, then depth */
+} kpanels;
+int64_t kpanels_elems(const kpanels *x);
+
 typedef struct kbuf { /* a piece of memory the kernel touches */
     uint8_t dtype;
     uint8_t kind;
-    val node;         /* graph value it holds */
-    int64_t elems;    /* length in elements */
-    int32_t plan_buf; /* KB_LOCAL, KB_GROUP: -1 */
+    bool fixed;            /* KB_IN: no run changes it (a constant, a state that the graph never assigns) */
+    val node;              /* graph value it holds */
+    int64_t elems;         /* length in elements */
+    int32_t plan_buf;      /* KB_LOCAL, KB_GROUP: -1 */
+    const kpanels *panels; /* KB_IN, fixed: the value of buffer panels_of in another order; NULL: as the value lies */
+    int32_t panels_of;
 } kbuf;
 /* Lives no longer than the launch. */
 static inline bool kbuf_is_local(const kbuf *b) { return b->kind >= KB_LOCAL; }

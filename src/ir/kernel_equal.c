@@ -33,7 +33,7 @@ bool kernel_equal(const kernel *x, const kernel *y) {
         return false;
     for (int i = 0; i < x->bufs.n; i++) {
         const kbuf *a = &x->bufs.at[i], *b = &y->bufs.at[i];
-        if (a->dtype != b->dtype || a->kind != b->kind || a->elems != b->elems) return false;
+        if (a->dtype != b->dtype || a->kind != b->kind || a->fixed != b->fixed || a->elems != b->elems) return false;
     }
     for (int i = 0; i < x->vars.n; i++)
         if (!same_var(&x->vars.at[i], &y->vars.at[i])) return false;
@@ -77,7 +77,7 @@ uint64_t kernel_hash(const kernel *k, uint64_t seed) {
                        (int64_t)k->bytes_written };
     uint64_t h = hash_bytes(head, sizeof head, seed);
     for (int i = 0; i < k->bufs.n; i++) {
-        int64_t words[] = { k->bufs.at[i].dtype, k->bufs.at[i].kind, k->bufs.at[i].elems };
+        int64_t words[] = { k->bufs.at[i].dtype, k->bufs.at[i].kind, k->bufs.at[i].fixed, k->bufs.at[i].elems };
         h = hash_bytes(words, sizeof words, h);
     }
     for (int i = 0; i < k->vars.n; i++) {

@@ -374,14 +374,16 @@ static void instruction_text(reader *p) {
 /* ---- header ---- */
 
 static void buffer_text(reader *p) {
-    static const char *const modes[] = { "in", "out", "inout", "local", "group" };
+    static const char *const modes[] = { "in", "out", "inout", "local", "group", "fixed" };
+    enum { FIXED = 5 };
     kbuf b = { .plan_buf = -1 };
     int mode = 0;
     buffer_letter(p);
     integer_below(p, p->k->bufs.n, (int64_t)p->k->bufs.n + 1, "the next buffer's number");
-    while (mode < 5 && !accept(p, modes[mode])) mode++;
-    if (mode == 5 || p->k->bufs.n == UINT16_MAX) fail(p, "in, out, inout, local or group");
-    b.kind = (uint8_t)mode;
+    while (mode <= FIXED && !accept(p, modes[mode])) mode++;
+    if (mode > FIXED || p->k->bufs.n == UINT16_MAX) fail(p, "in, out, inout, local, group or fixed");
+    b.fixed = mode == FIXED;
+    b.kind = (uint8_t)(b.fixed ? KB_IN : mode);
     b.dtype = (uint8_t)dtype_word(p, NULL);
     expect(p, "[");
     b.elems = integer_below(p, 0, INT64_MAX, "a length");

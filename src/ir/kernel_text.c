@@ -162,7 +162,7 @@ void kernel_print(const kernel *k, str *out) {
     static const char *const modes[] = { "in", "out", "inout", "local", "group" };
     str_addf(out, "kernel @%s(", k->name);
     for (int b = 0; b < k->bufs.n; b++)
-        str_addf(out, "%sb%d %s %s[%lld]", b ? ", " : "", b, modes[k->bufs.at[b].kind],
+        str_addf(out, "%sb%d %s %s[%lld]", b ? ", " : "", b, k->bufs.at[b].fixed ? "fixed" : modes[k->bufs.at[b].kind],
                  dtype_name((tn_dtype)k->bufs.at[b].dtype), (long long)k->bufs.at[b].elems);
     str_addf(out, ") %s", k->tiled ? "tiled" : "scalar");
     if (k->par_var >= 0) str_addf(out, " parallel %s", k->vars.at[k->par_var].name);

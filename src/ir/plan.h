@@ -19,10 +19,11 @@ typedef struct pbuf {
     int64_t elems;
     int64_t bytes;
     int slot;
-    int64_t offset;      /* bytes from the slot's base; mem/ fills it for PB_TEMP */
-    int32_t first, last; /* kernels that write it first and use it last (PB_TEMP); mem/ fills them */
-    int32_t inplace_of;  /* PB_TEMP: shares the place of this earlier buffer, or -1 */
-    int32_t io;          /* PB_INPUT, PB_OUTPUT: index into plan.io */
+    int64_t offset;        /* bytes from the slot's base; mem/ fills it for PB_TEMP */
+    int32_t first, last;   /* kernels that write it first and use it last (PB_TEMP); mem/ fills them */
+    int32_t inplace_of;    /* PB_TEMP: shares the place of this earlier buffer, or -1 */
+    int32_t io;            /* PB_INPUT, PB_OUTPUT: index into plan.io */
+    const kpanels *panels; /* PB_CONST, PB_STATE: a second copy of the value, in this order; NULL: as the value lies */
 } pbuf;
 
 typedef struct parg { /* kernel.bufs[i] of a launch: which plan buffer */
@@ -76,6 +77,12 @@ typedef struct plan {
     int64_t state_bytes, const_bytes;
     uint64_t unfused_read, unfused_written; /* traffic if every op were its own kernel */
 } plan;
+
+/* plan_panels.c: the buffer that holds the value of constant or state `of` in panels: made when there is none yet. Returns its
+ * index. */
+int32_t plan_panels(plan *p, int32_t of, const kpanels *x);
+/* Writes the bytes that a buffer holds when its value is this one. */
+void pbuf_fill(const pbuf *b, const void *value, void *out);
 
 void plan_print(const plan *p, str *out);      /* plan_text.c */
 int plan_check_races(const plan *p, str *out); /* plan_race.c: barriers; called by plan_check */

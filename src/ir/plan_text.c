@@ -7,11 +7,12 @@ void plan_print(const plan *p, str *out) {
              (long long)p->temp_bound);
     for (int i = 0; i < p->bufs.n; i++) {
         const pbuf *b = &p->bufs.at[i];
-        if (b->bytes == 0 && b->kind == PB_TEMP) continue;
+        if (b->bytes == 0 && (b->kind == PB_TEMP || b->kind == PB_CONST)) continue;
         str_addf(out, "  buffer b%d %s %s slot=%d offset=%lld bytes=%lld", i, kinds[b->kind], dtype_name((tn_dtype)b->dtype),
                  b->slot, (long long)b->offset, (long long)b->bytes);
         if (b->kind == PB_TEMP) str_addf(out, " live=%d..%d", b->first, b->last);
         if (b->inplace_of >= 0) str_addf(out, " inplace=b%d", b->inplace_of);
+        if (b->panels) str_addf(out, " panels=%lld", (long long)b->panels->width);
         str_addf(out, " ; %%%u\n", b->node);
     }
     for (int i = 0; i < p->kernels.n; i++) {

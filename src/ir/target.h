@@ -3,6 +3,7 @@
 #ifndef TN_IR_TARGET_H
 #define TN_IR_TARGET_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* How a kernel is cut where its results do not depend on it, so that what is fastest can be found by measuring. 0 = as the
@@ -38,6 +39,7 @@ typedef struct target {
     const ktuning *tuning; /* choices that were measured; NULL = none */
     uint64_t tuning_seed;  /* whatever else they depend on: machine, code generator */
     const kchoice *choice; /* of the kernel at hand; NULL = the model's */
+    bool no_panels;        /* CPU: fixed operands are read as they lie in memory */
 } target;
 
 /* A GPU as most are: what code for one is shown and checked with where there is none. */

@@ -16,7 +16,9 @@
  * without sums where one stretch is enough. The panel stays in the second-level cache and is read as a stream; the rows come
  * from further away, once a panel, and stay in the first level for all of its tiles (measured at 1024 x 1024 x 1024: rows that
  * are read for every tile cost ten percent, sums three, panels in the first-level cache do not pay for either). An operand
- * whose columns do not lie side by side is turned by the copy. */
+ * whose columns do not lie side by side is turned by the copy.
+ *
+ * A fixed operand (kbuf.fixed) is laid out in panels before any run: nothing is copied, and few rows are enough. */
 #include "kopt/kopt.h"
 
 enum {
@@ -49,10 +51,13 @@ typedef struct stager {
     bool whole;    /* one stretch: no sums */
     int level;     /* stretches are pieces of depth.at[level] */
     int64_t piece, inner_rows;
-    int panel, sums; /* local buffers */
+    int panel, sums;    /* local buffers; panel: or one of a fixed value in panels */
+    kpanels *fixed;     /* its layout; NULL: panels are copied */
+    affine fixed_row;   /* place in it by depth and outer loops */
+    int64_t fixed_tile; /* elements of a panel of it */
     /* being written */
     int64_t tiles_now;        /* of this panel */
-    affine column;            /* what n stands for */
+    affine column, tile;      /* what n stands for; which tile that is in */
     kernel out;               /* only its instructions */
     reg *map;                 /* [k->ins.n] */
     VEC(subst) substs, outer; /* of the part being written; of all parts */
@@ -122,6 +127,53 @@ static bool recognise(stager *t) {
     return find_rows(t) && find_contraction(t) && t->depth.n <= 5 && find_panel(t);
 }
 
+/* ---- fixed operands ---- */
+
+static bool add_loop(const stager *t, kpanels *x, kvar v) {
+    if (x->n_outer + x->n_depth == PANEL_LOOPS) return false;
+    x->loops[x->n_outer + x->n_depth] = (kstep){ extent_of(t, v), affine_coef(ins(t, (int)t->panel_load)->idx, v) };
+    return true;
+}
+
+/* Panels with all contraction loops inside, one after the other for the rows that the operand depends on. */
+static bool list_loops(const stager *t, kpanels *x) {
+    const kins *b = ins(t, (int)t->panel_load);
+    int n = 1; /* loops that the index knows */
+    *x = (kpanels){ b->idx.base, width_of(t), .column = { extent_of(t, t->n), affine_coef(b->idx, t->n) } };
+    for (int i = 0; i < t->rows.n; i++) {
+        if (!affine_coef(b->idx, t->rows.at[i])) continue;
+        if (!add_loop(t, x, t->rows.at[i])) return false;
+        x->n_outer++, n++;
+    }
+    for (int i = 0; i < t->depth.n; i++, x->n_depth++) {
+        if (!add_loop(t, x, t->depth.at[i])) return false;
+        n += affine_coef(b->idx, t->depth.at[i]) != 0;
+    }
+    return n == b->idx.n;
+}
+
+static affine add_scaled(const stager *t, affine x, kvar v, int64_t *scale) { /* *scale: for the loop around this one */
+    arena *a = t->k->a;
+    x = affine_add(a, x, affine_scale(a, affine_var(a, v), *scale));
+    *scale *= extent_of(t, v);
+    return x;
+}
+
+static void find_layout(stager *t) {
+    const kins *b = ins(t, (int)t->panel_load);
+    const kbuf *own = &t->k->bufs.at[b->buf];
+    kpanels x;
+    if (!own->fixed || t->machine->no_panels || !list_loops(t, &x)) return;
+    if (kpanels_elems(&x) > 2 * own->elems) return; /* windows that overlap, or many a short panel */
+    int64_t scale = x.width;
+    for (int i = t->depth.n - 1; i >= 0; i--) t->fixed_row = add_scaled(t, t->fixed_row, t->depth.at[i], &scale);
+    t->fixed_tile = scale;
+    scale *= (x.column.extent + x.width - 1) / x.width;
+    for (int i = t->rows.n - 1; i >= 0; i--)
+        if (affine_coef(b->idx, t->rows.at[i])) t->fixed_row = add_scaled(t, t->fixed_row, t->rows.at[i], &scale);
+    t->fixed = arena_copy(t->k->a, &x, sizeof x);
+}
+
 /* ---- choices ---- */
 
 static int64_t rows_from(const stager *t, int first) {
@@ -141,7 +193,7 @@ static int64_t sums_limit(const stager *t) { /* sums that fit */
     return bytes / sum_size(t);
 }
 
-static bool shares_enough(const stager *t) { return rows_from(t, t->n_out) / role_of(t, t->m).unroll >= MIN_TILES; }
+static bool shares_enough(const stager *t) { return t->fixed || rows_from(t, t->n_out) / role_of(t, t->m).unroll >= MIN_TILES; }
 
 /* In place, the operand's columns of one tile lie far apart in memory: worth a copy when they do not all stay in the
  * first-level cache anyway. */
@@ -238,6 +290,7 @@ static bool choose(stager *t) {
     t->cut = -1;
     for (int i = 0; i < t->rows.n; i++)
         if (affine_coef(b->idx, t->rows.at[i])) t->n_out = i + 1; /* a panel for each of them */
+    find_layout(t);
     if (t->n_out == t->rows.n || !pays(t)) return false;
     choose_stretches(t);
     int n_out = t->n_out;
@@ -245,7 +298,7 @@ static bool choose(stager *t) {
         t->n_out = n_out;
         t->whole = true, t->level = 0, t->piece = extent_of(t, t->depth.at[0]);
         if (depth_from(t, 0) * width_of(t) * t->tiles * operand_size(t) > MAX_LOCAL) t->tiles = 1;
-        if (depth_from(t, 0) * width_of(t) * operand_size(t) > MAX_LOCAL) return false;
+        if (!t->fixed && depth_from(t, 0) * width_of(t) * operand_size(t) > MAX_LOCAL) return false;
     }
     t->inner_rows = rows_from(t, t->n_out);
     return true;
@@ -319,6 +372,10 @@ static affine panel_place(stager *t, const kvar *at) {
     arena *a = t->k->a;
     affine row = affine_const(0);
     int64_t scale = 1;
+    if (t->fixed) {
+        affine column = affine_add(a, affine_scale(a, t->tile, t->fixed_tile), affine_var(a, t->n));
+        return affine_add(a, apply(t, t->fixed_row), column);
+    }
     for (int i = t->depth.n - 1; i >= t->level; i--) {
         row = affine_add(a, row, affine_scale(a, affine_var(a, at[i]), scale));
         scale *= extent_of(t, at[i]);
@@ -338,6 +395,7 @@ static void set_stretch(stager *t, const stretch *x, kvar inside) {
 
 static void copy_panel(stager *t, const stretch *x) {
     kernel *k = t->k;
+    if (t->fixed) return;
     kins load = *ins(t, (int)t->panel_load);
     kvar at[8];
     bool turned = affine_coef(load.idx, t->n) != 1;
@@ -491,8 +549,9 @@ static void write_panels(stager *t, int64_t from, int64_t to, int64_t skipped, i
     bool apart = t->k->par_var == t->nb && from > 0; /* the last panels are not like the others */
     if (from == to) return;
     t->tiles_now = tiles;
-    t->column = affine_add(a, affine_scale(a, affine_var(a, t->nb), t->tiles * width), affine_var(a, t->n));
-    t->column = affine_offset(affine_add(a, t->column, affine_scale(a, affine_var(a, t->nt), width)), skipped * width);
+    t->tile = affine_add(a, affine_scale(a, affine_var(a, t->nb), t->tiles), affine_var(a, t->nt));
+    t->tile = affine_offset(t->tile, skipped);
+    t->column = affine_add(a, affine_scale(a, t->tile, width), affine_var(a, t->n));
     open_part(t, t->nb, from, to, apart ? PAR_LAST : PAR_SERIAL);
     open_part(t, t->n, 0, columns, PAR_SERIAL);
     write_panel(t);
@@ -511,15 +570,36 @@ static void write_nest(stager *t) {
     close_loops(t, n);
 }
 
+static kbuf panel_buffer(const stager *t) {
+    const kins *load = ins(t, (int)t->panel_load);
+    kbuf b = { .dtype = load->src, .kind = KB_LOCAL, .node = load->node, .plan_buf = -1 };
+    b.elems = t->piece * depth_from(t, t->level + 1) * t->tiles; /* of one column a tile */
+    if (!t->fixed) return b;
+    b.kind = KB_IN, b.fixed = true;
+    b.panels = t->fixed, b.panels_of = load->buf;
+    b.elems = kpanels_elems(t->fixed);
+    return b;
+}
+
+static kbuf sums_buffer(const stager *t) {
+    const kins *acc = ins(t, t->acc);
+    return (
+        kbuf){ .dtype = acc->dtype, .kind = KB_LOCAL, .node = acc->node, .elems = t->inner_rows * t->tiles, .plan_buf = -1 };
+}
+
+/* A fixed operand that is read in panels only: an empty local stands for it. */
+static void drop_unread(kernel *k, int buf) {
+    for (int i = 1; i < k->ins.n; i++)
+        if (k->ins.at[i].op == K_LOAD && k->ins.at[i].buf == buf) return;
+    k->bufs.at[buf].kind = KB_LOCAL, k->bufs.at[buf].fixed = false;
+    k->bufs.at[buf].elems = 0;
+}
+
 bool kopt_stage(kernel *k, const target *machine) {
     stager t = { .k = k, .machine = machine };
     if (k->vars.n > 30 || !recognise(&t) || !choose(&t)) return false;
-    kbuf local = { .dtype = ins(&t, (int)t.panel_load)->src, .kind = KB_LOCAL, .node = ins(&t, (int)t.panel_load)->node };
-    local.plan_buf = -1, local.elems = t.piece * depth_from(&t, t.level + 1) * t.tiles; /* of one column a tile */
-    t.panel = kernel_buf(k, local);
-    local.dtype = ins(&t, t.acc)->dtype, local.node = ins(&t, t.acc)->node;
-    local.elems = t.inner_rows * t.tiles;
-    if (!t.whole) t.sums = kernel_buf(k, local);
+    t.panel = kernel_buf(k, panel_buffer(&t));
+    if (!t.whole) t.sums = kernel_buf(k, sums_buffer(&t));
     t.nb = kernel_var(k, "nb", full_tiles(&t) / t.tiles + 1, true, false);
     t.nt = kernel_var(k, "nt", t.tiles, false, false);
     t.map = ARENA_ARRAY(k->a, reg, k->ins.n);
@@ -530,5 +610,6 @@ bool kopt_stage(kernel *k, const target *machine) {
     k->ins.at = t.out.ins.at, k->ins.n = t.out.ins.n, k->ins.cap = t.out.ins.cap;
     for (int i = t.n_out; i < t.rows.n; i++) k->vars.at[t.rows.at[i]].row = false; /* local memory is indexed by them */
     kopt_sweep(k);
+    if (t.fixed) drop_unread(k, k->bufs.at[t.panel].panels_of);
     return true;
 }

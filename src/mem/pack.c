@@ -1,5 +1,6 @@
-/* pack.c - offsets of temporaries in one arena. A temporary lives from the kernel that first writes it to the one that last
- * uses it; two that live at once never overlap. Largest first, each at the lowest free place. In and out: mem.h. */
+/* pack.c - offsets of temporaries in one arena, and of constants in another. A temporary lives from the kernel that first
+ * writes it to the one that last uses it; two that live at once never overlap. Largest first, each at the lowest free place.
+ * In and out: mem.h. */
 #include "mem/mem.h"
 
 static int64_t rounded(int64_t bytes) { return (bytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN; }
@@ -45,8 +46,20 @@ static void place(plan *p, int32_t *placed, int n, int32_t b) {
     if (x->offset + rounded(x->bytes) > p->temp_bytes) p->temp_bytes = x->offset + rounded(x->bytes);
 }
 
-void mem_pack(plan *p) {
+void mem_constants(plan *p) {
     find_lifetimes(p);
+    p->const_bytes = 0;
+    for (int i = 0; i < p->bufs.n; i++) {
+        pbuf *b = &p->bufs.at[i];
+        if (b->kind != PB_CONST) continue;
+        if (b->first < 0) b->bytes = b->elems = 0;
+        b->offset = p->const_bytes;
+        p->const_bytes += rounded(b->bytes);
+    }
+}
+
+void mem_pack(plan *p) {
+    mem_constants(p);
     find_bound(p);
     int32_t *order = ARENA_ARRAY(p->a, int32_t, p->bufs.n), *placed = ARENA_ARRAY(p->a, int32_t, p->bufs.n);
     int n = 0;

@@ -224,6 +224,12 @@ static void choose_items(lower *w) {
 
 /* ---- buffers and addresses ---- */
 
+static bool is_assigned(const lower *w, val state) {
+    for (int i = 0; i < w->g->outputs.n; i++)
+        if (w->g->outputs.at[i].state == state) return true;
+    return false;
+}
+
 static int kernel_arg(lower *w, int32_t plan_buf, bool write) {
     for (int i = 0; i < w->args.n; i++)
         if (w->args.at[i].buf == plan_buf) {
@@ -233,9 +239,12 @@ static int kernel_arg(lower *w, int32_t plan_buf, bool write) {
         }
     const pbuf *p = &w->s->p->bufs.at[plan_buf];
     VEC_PUSH(w->a, &w->args, (parg){ plan_buf });
-    return kernel_buf(
-        w->k,
-        (kbuf){ .dtype = p->dtype, .kind = write ? KB_OUT : KB_IN, .node = p->node, .elems = p->elems, .plan_buf = plan_buf });
+    return kernel_buf(w->k, (kbuf){ .dtype = p->dtype,
+                                    .kind = write ? KB_OUT : KB_IN,
+                                    .fixed = p->kind == PB_CONST || (p->kind == PB_STATE && !is_assigned(w, p->node)),
+                                    .node = p->node,
+                                    .elems = p->elems,
+                                    .plan_buf = plan_buf });
 }
 
 static affine local_index(lower *w, const item *it, const affine *idx) {

@@ -1,0 +1,86 @@
+/* plan_panels.c - values that no run changes, laid out for the kernel that reads them: buffers of a plan beside the one that
+ * holds the value as it is. In: what kopt/ asks for (kpanels). Out: buffers, and the bytes in them; nothing is allocated for
+ * those. */
+#include "ir/plan.h"
+
+int64_t kpanels_elems(const kpanels *x) {
+    int64_t n = (x->column.extent + x->width - 1) / x->width * x->width;
+    for (int i = 0; i < x->n_outer + x->n_depth; i++) n *= x->loops[i].extent;
+    return n;
+}
+
+static bool same_steps(const kstep *x, const kstep *y, int n) {
+    for (int i = 0; i < n; i++)
+        if (x[i].extent != y[i].extent || x[i].step != y[i].step) return false;
+    return true;
+}
+
+static bool same_panels(const kpanels *x, const kpanels *y) {
+    return x->base == y->base && x->width == y->width && x->n_outer == y->n_outer && x->n_depth == y->n_depth &&
+           same_steps(&x->column, &y->column, 1) && same_steps(x->loops, y->loops, x->n_outer + x->n_depth);
+}
+
+int32_t plan_panels(plan *p, int32_t of, const kpanels *x) {
+    const pbuf *value = &p->bufs.at[of];
+    for (int32_t i = 0; i < p->bufs.n; i++) {
+        const pbuf *b = &p->bufs.at[i];
+        if (b->panels && b->kind == value->kind && b->node == value->node && same_panels(b->panels, x)) return i;
+    }
+    pbuf b = *value;
+    b.panels = x;
+    b.elems = kpanels_elems(x);
+    b.bytes = b.elems * (int64_t)dtype_size((tn_dtype)b.dtype);
+    if (b.kind == PB_STATE) { /* constants get their places when it is known which of them are used */
+        b.offset = p->state_bytes;
+        p->state_bytes += (b.bytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN;
+    }
+    VEC_PUSH(p->a, &p->bufs, b);
+    return p->bufs.n - 1;
+}
+
+/* ---- bytes ---- */
+
+typedef struct filler {
+    const kpanels *x;
+    size_t size; /* of an element */
+    char *to;
+} filler;
+
+static void fill_row(filler *f, const char *from, int64_t columns) {
+    int64_t step = f->x->column.step * (int64_t)f->size;
+    size_t filled = (size_t)columns * f->size, all = (size_t)f->x->width * f->size;
+    if (f->x->column.step == 1)
+        memcpy(f->to, from, filled);
+    else
+        for (int64_t i = 0; i < columns; i++) memcpy(f->to + (size_t)i * f->size, from + i * step, f->size);
+    memset(f->to + filled, 0, all - filled);
+    f->to += all;
+}
+
+static void fill_panel(filler *f, int i, const char *from, int64_t columns) { /* depth loops from i on */
+    const kstep *s = &f->x->loops[i];
+    if (i == f->x->n_outer + f->x->n_depth)
+        fill_row(f, from, columns);
+    else
+        for (int64_t k = 0; k < s->extent; k++) fill_panel(f, i + 1, from + k * s->step * (int64_t)f->size, columns);
+}
+
+static void fill_panels(filler *f, int i, const char *from) { /* outer loops from i on */
+    const kpanels *x = f->x;
+    if (i < x->n_outer) {
+        for (int64_t k = 0; k < x->loops[i].extent; k++) fill_panels(f, i + 1, from + k * x->loops[i].step * (int64_t)f->size);
+        return;
+    }
+    for (int64_t c = 0; c < x->column.extent; c += x->width) {
+        int64_t left = x->column.extent - c;
+        fill_panel(f, i, from + c * x->column.step * (int64_t)f->size, left < x->width ? left : x->width);
+    }
+}
+
+void pbuf_fill(const pbuf *b, const void *value, void *out) {
+    size_t size = dtype_size((tn_dtype)b->dtype);
+    if (!b->panels)
+        memcpy(out, value, (size_t)b->bytes);
+    else
+        fill_panels(&(filler){ b->panels, size, out }, 0, (const char *)value + b->panels->base * (int64_t)size);
+}

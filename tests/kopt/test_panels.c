@@ -1,0 +1,130 @@
+/* test_panels.c - weights that no run changes lie in panels: contractions with the weights a constant or a state give every bit
+ * that they give with the weights an input, in one and two threads, and follow a state that is set anew. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/support.h"
+
+typedef enum source { INPUT, CONSTANT, STATE } source;
+typedef struct shape {
+    tn_dtype t;
+    int batch, m, n, k;
+    bool transposed; /* weights [n, k] */
+    bool conv;       /* 3 x 3, m x m images, k to n channels */
+} shape;
+
+static int64_t count_x(const shape *s) { return (int64_t)s->batch * s->m * (s->conv ? s->m : 1) * s->k; }
+static int64_t count_w(const shape *s) { return (int64_t)(s->conv ? 9 : s->batch) * s->k * s->n; }
+static int64_t count_y(const shape *s) { return (int64_t)s->batch * s->m * (s->conv ? s->m : 1) * s->n; }
+
+static tn_tensor weights(tn_graph *g, const shape *s, source from, const void *w) {
+    tn_shape dims = s->conv         ? TN_DIMS(3, 3, s->k, s->n)
+                    : s->transposed ? TN_DIMS(s->batch, s->n, s->k)
+                                    : TN_DIMS(s->batch, s->k, s->n);
+    return from == INPUT      ? tn_input(g, "w", s->t, dims)
+           : from == CONSTANT ? tn_const(g, s->t, dims, w)
+                              : tn_state(g, "w", s->t, dims, NULL);
+}
+
+static tn_graph *build(tn_ctx *ctx, const shape *s, source from, const void *w) {
+    tn_graph *g = tn_graph_new(ctx, "panels");
+    tn_tensor tw = weights(g, s, from, w);
+    if (s->conv) {
+        tn_tensor x = tn_input(g, "x", s->t, TN_DIMS(s->batch, s->m, s->m, s->k));
+        static const int64_t border[] = { 0, 1, 1, 0 }, axes[] = { 1, 2 }, size[] = { 3, 3 }, one[] = { 1, 1 };
+        static const int64_t of_x[] = { 4, 5, 3 }, of_w[] = { 0, 1, 2 };
+        x = tn_window(tn_pad(x, border, border, 4, 0), axes, size, one, one, 2); /* [batch, m, m, k, 3, 3] */
+        tn_output(tn_relu(tn_dot(x, tw, NULL, NULL, 0, of_x, of_w, 3)), "y");
+        return g;
+    }
+    tn_tensor x = tn_input(g, "x", s->t, TN_DIMS(s->batch, s->m, s->k));
+    if (s->transposed) tw = tn_permute(tw, TN_INTS(0, 2, 1));
+    tn_output(tn_relu(tn_matmul(x, tw)), "y");
+    return g;
+}
+
+/* Returns whether the plan has panels. */
+static bool run(tn_ctx *ctx, const shape *s, source from, int threads, void *x, void *w, void *y) {
+    size_t bytes = (size_t)count_w(s) * tn_dtype_size(s->t);
+    tn_graph *g = build(ctx, s, from, w);
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    tn_program *p;
+    tn_session *session;
+    char *text;
+    o.threads = threads, o.check = 1;
+    if (tn_compile(g, &o, &p) || tn_session_new(p, &session)) fail_msg("%s", tn_ctx_error(ctx));
+    memset(y, 0xff, (size_t)count_y(s) * tn_dtype_size(s->t));
+    if (from == INPUT) {
+        assert_int_equal(tn_run(session, TN_BIND({ "x", x }, { "w", w }, { "y", y })), TN_OK);
+    } else {
+        if (from == STATE) assert_int_equal(tn_session_set(session, "w", w, bytes), TN_OK);
+        assert_int_equal(tn_run(session, TN_BIND({ "x", x }, { "y", y })), TN_OK);
+    }
+    if (from == STATE) { /* the state itself is as it was set */
+        void *back = malloc(bytes);
+        assert_int_equal(tn_session_get(session, "w", back, bytes), TN_OK);
+        assert_memory_equal(back, w, bytes);
+        free(back);
+    }
+    assert_int_equal(tn_program_text(p, "plan", &text), TN_OK);
+    bool panels = strstr(text, "panels=") != NULL;
+    tn_string_free(ctx, text);
+    tn_session_free(session), tn_program_free(p), tn_graph_free(g);
+    return panels;
+}
+
+static int check(tn_ctx *ctx, const shape *s) {
+    size_t size = tn_dtype_size(s->t), ny = (size_t)count_y(s) * size;
+    char *x = malloc((size_t)count_x(s) * size), *w = malloc((size_t)count_w(s) * size), *want = malloc(ny), *y = malloc(ny);
+    int panels = 0;
+    rng r = rng_make((uint64_t)(count_x(s) * 31 + count_w(s)));
+    fill_random(&r, s->t, x, count_x(s), -1, 1);
+    fill_random(&r, s->t, w, count_w(s), -1, 1);
+    assert_false(run(ctx, s, INPUT, 1, x, w, want));
+    for (int from = CONSTANT; from <= STATE; from++)
+        for (int threads = 1; threads <= 2; threads++) {
+            panels += run(ctx, s, (source)from, threads, x, w, y);
+            if (memcmp(want, y, ny) != 0)
+                fail_msg("%s %d x %d x %d x %d%s: the weights as a %s give other bits in %d threads", tn_dtype_name(s->t),
+                         s->batch, s->m, s->n, s->k,
+                         s->conv         ? " convolution"
+                         : s->transposed ? " transposed"
+                                         : "",
+                         from == CONSTANT ? "constant" : "state", threads);
+        }
+    free(x), free(w), free(want), free(y);
+    return panels;
+}
+
+static void test_same_bits(void **state) {
+    (void)state;
+    static const shape shapes[] = {
+        { TN_F32, 1, 70, 135, 520, false, false },  { TN_F32, 1, 70, 135, 520, true, false },
+        { TN_F32, 1, 33, 250, 2100, false, false }, { TN_F32, 1, 40, 64, 1500, true, false },
+        { TN_F32, 1, 7, 1030, 600, false, false },  { TN_F32, 1, 2, 700, 900, false, false },
+        { TN_F32, 3, 30, 100, 700, false, false },  { TN_F32, 2, 25, 70, 515, true, false },
+        { TN_F64, 1, 50, 90, 400, false, false },   { TN_F16, 1, 40, 130, 900, false, false },
+        { TN_BF16, 1, 24, 200, 600, true, false },  { TN_I32, 1, 37, 110, 500, false, false },
+        { TN_F32, 2, 9, 70, 65, false, true },      { TN_F32, 1, 14, 40, 130, false, true },
+        { TN_F32, 1, 1, 513, 257, false, false },   { TN_F32, 1, 0, 64, 64, false, false },
+    };
+    tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
+    tn_ctx *ctx = tn_ctx_new(&cfg);
+    int panels = 0;
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) panels += check(ctx, &shapes[i]);
+    assert_true(panels >= 24); /* not all of them are worth it */
+    tn_ctx_free(ctx);
+    printf("count: %zu contractions, %d programs with panels\n", COUNT_OF(shapes), panels);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_bits) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
