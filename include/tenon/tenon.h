@@ -402,6 +402,36 @@ TN_API int tn_program_n_slots(const tn_program *p);
 TN_API TN_CHECK tn_status tn_program_slot(const tn_program *p, int slot, char *out_kind, const char **out_name,
                                           tn_dtype *out_dtype, tn_shape *out_shape);
 
+/* ---- profiling ----------------------------------------------------------------------------------------------------------- */
+
+/* Where the time of a run goes, kernel by kernel: clocks of the device on GPUs, the host's on the CPU. A round runs the program
+ * as usual and then once more with a clock round every kernel. */
+typedef struct {
+    const char *name; /* lives as long as the program; kernel i is kernel i of the text "explain" */
+    int parallel;     /* 1 = several threads (CPU) or groups (GPU) share it */
+    int64_t groups;   /* GPU: of .group threads; CPU: 0 */
+    int group;
+    uint64_t bytes_read; /* compulsory traffic at its border */
+    uint64_t bytes_written;
+    uint64_t flops;
+    double median_us, best_us;
+    double begin_us, end_us; /* in the last round, from the begin of its first kernel */
+} tn_profiled_kernel;
+typedef struct {
+    int kernels, rounds;
+    double run_us;     /* median of a whole run as usual, with what devices with memory of their own have to transfer */
+    double kernels_us; /* sum of the kernels' medians */
+} tn_profile_summary;
+typedef struct tn_profile tn_profile;
+
+/* Measures for so many seconds, at least five rounds. Inputs must be bound; states move on with every run. A kernel that takes
+ * less than a microsecond is measured with the clock's own time (CPU: about 0.05 us, fork and join of threads included; GPU:
+ * about 1 us). Not in mode immediate: TN_ERR_UNSUPPORTED. The profile must not outlive the program. */
+TN_API TN_CHECK tn_status tn_session_profile(tn_session *s, double seconds, tn_profile **out_profile);
+TN_API void tn_profile_free(tn_profile *p); /* NULL is fine */
+TN_API void tn_profile_get_summary(const tn_profile *p, tn_profile_summary *out);
+TN_API TN_CHECK tn_status tn_profile_kernel(const tn_profile *p, int i, tn_profiled_kernel *out); /* i: 0 to kernels - 1 */
+
 #if !defined(TN_NO_LOCATIONS)
 #include "tenon_locations.h"
 #endif

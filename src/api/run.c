@@ -218,17 +218,17 @@ tn_status tn_session_bind_trace(tn_session *s, int slot, void *data, int64_t n_s
     return bind(s, slot, data);
 }
 
-static tn_status unbound(const tn_session *s) {
+static tn_status unbound(const tn_session *s, const char *fn) {
     for (int i = 0; i < s->p->n_io; i++)
         if (!s->bound[i] && s->p->io[i].bytes)
-            return session_fail(s, TN_ERR_INVAL, "tn_session_run: input \"%s\" (%lld bytes) is not bound", s->p->io[i].name,
+            return session_fail(s, TN_ERR_INVAL, "%s: input \"%s\" (%lld bytes) is not bound", fn, s->p->io[i].name,
                                 (long long)s->p->io[i].bytes);
     return TN_OK;
 }
 
 tn_status tn_session_run(tn_session *s) {
     if (!s) return TN_ERR_INVAL;
-    tn_status code = unbound(s);
+    tn_status code = unbound(s, "tn_session_run");
     return code ? code : session_done(s, drive_session_run(s, 1));
 }
 
@@ -300,10 +300,48 @@ tn_status tn_run_n(tn_session *s, int64_t n_steps, const tn_binding *rings, int 
         s->ring[slot] = is_output ? 0 : s->p->io[slot].bytes;
         s->ring[n_io + slot] = is_output ? 1 : n_ring;
     }
-    code = unbound(s);
+    code = unbound(s, "tn_session_run");
     if (code || n_steps == 0) return code;
     bool own_loop = !s->imm && (!s->io_buf || s->p->dev->api->ring) && s->p->opts.mode != TN_MODE_GRAPH;
     return session_done(s, own_loop ? drive_session_run(s, n_steps) : run_steps(s, n_steps));
+}
+
+/* ---- profiling ---- */
+
+tn_status tn_session_profile(tn_session *s, double seconds, tn_profile **out_profile) {
+    if (!s) return TN_ERR_INVAL;
+    if (!out_profile) return session_fail(s, TN_ERR_INVAL, "tn_session_profile: out_profile is NULL");
+    *out_profile = NULL;
+    if (!(seconds >= 0 && seconds <= 1e6))
+        return session_fail(s, TN_ERR_INVAL, "tn_session_profile: %g seconds; 0 to 1e6 are possible", seconds);
+    tn_status code = unbound(s, "tn_session_profile");
+    return code ? code : session_done(s, drive_profile(s, seconds, out_profile));
+}
+
+void tn_profile_free(tn_profile *p) { drive_profile_free(p); }
+
+void tn_profile_get_summary(const tn_profile *p, tn_profile_summary *out) {
+    if (out) *out = p ? p->summary : (tn_profile_summary){ 0 };
+}
+
+tn_status tn_profile_kernel(const tn_profile *p, int i, tn_profiled_kernel *out) {
+    if (!p) return TN_ERR_INVAL;
+    if (i < 0 || i >= p->n || !out)
+        return program_fail(p->p, TN_ERR_INVAL, "tn_profile_kernel: kernel %d of %d, out at %p", i, p->n, (void *)out);
+    const kernel *k = p->p->plan->kernels.at[i].k;
+    const kernel_times *t = &p->kernels[i];
+    *out = (tn_profiled_kernel){ .name = k->name,
+                                 .parallel = k->group ? k->groups > 1 : k->par_var >= 0,
+                                 .groups = k->groups,
+                                 .group = k->group,
+                                 .bytes_read = k->bytes_read,
+                                 .bytes_written = k->bytes_written,
+                                 .flops = k->flops,
+                                 .median_us = t->median * 1e6,
+                                 .best_us = t->best * 1e6,
+                                 .begin_us = t->begin * 1e6,
+                                 .end_us = t->end * 1e6 };
+    return TN_OK;
 }
 
 /* ---- state ---- */

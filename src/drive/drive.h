@@ -79,6 +79,9 @@ tn_status drive_session_new(tn_program *p, tn_session **out, err *e);
 void drive_session_free(tn_session *s);
 tn_status drive_session_run(tn_session *s, int64_t steps);            /* err in s->err */
 tn_status drive_session_set(tn_session *s, int i, const void *value); /* state i, and its copies in other orders */
+/* A list of what a run does, with the session's memory bound: every kernel a launch of its own, or what the program has
+ * instead. On errors *out may be a list, too; err in s->err. */
+tn_status drive_session_record(tn_session *s, bool kernels, list **out);
 
 /* immediate.c: one op, one program, one run. */
 typedef struct immediate immediate;
@@ -99,6 +102,20 @@ tn_status immediate_graph_update(tn_graph *g);
 /* explain.c */
 void explain_print(const tn_program *p, str *out);
 void explain_json(const tn_program *p, str *out);
+
+/* profile.c: inputs are bound; err in s->err. */
+tn_status drive_profile(tn_session *s, double seconds, tn_profile **out);
+void drive_profile_free(tn_profile *p);
+typedef struct kernel_times {
+    double median, best, begin, end; /* seconds; begin and end: in the last round */
+} kernel_times;
+struct tn_profile {
+    tn_ctx *ctx;
+    const tn_program *p;
+    kernel_times *kernels; /* [n] in launch order */
+    int n;
+    tn_profile_summary summary;
+};
 
 /* tune.c: opts and tune are checked. Errors in ctx->err. */
 tn_status drive_tune(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, const tn_tune_opts *tune, tn_tuning **out);

@@ -32,12 +32,12 @@ static tn_status init_state(tn_session *s) {
     return code;
 }
 
-static tn_status launch_kernel(tn_session *s, int i) {
+static tn_status launch_kernel(tn_session *s, list *l, int i) {
     const tn_program *p = s->p;
     const pkernel *pk = &p->plan->kernels.at[i];
     const kernel *k = pk->k;
     device_launch what = { .entry = p->kernel_entry[i], .parallel = k->par_var >= 0, .group = k->group, .groups = k->groups };
-    if (!k->group) return p->dev->api->launch(s->list, &what, &s->err);
+    if (!k->group) return p->dev->api->launch(l, &what, &s->err);
     device_arg *args = mem_alloc(p->ctx->mem, (size_t)(k->bufs.n + 1) * sizeof *args);
     if (!args) return err_set(&s->err, TN_ERR_NOMEM, "out of memory: a session");
     for (int b = 0; b < k->bufs.n; b++) {
@@ -46,33 +46,34 @@ static tn_status launch_kernel(tn_session *s, int i) {
         args[what.n_args++] = (device_arg){ pb->slot, (size_t)pb->offset };
     }
     what.args = args;
-    tn_status code = p->dev->api->launch(s->list, &what, &s->err);
+    tn_status code = p->dev->api->launch(l, &what, &s->err);
     mem_free(p->ctx->mem, args, (size_t)(k->bufs.n + 1) * sizeof *args);
     return code;
 }
 
-static tn_status record(tn_session *s) {
+tn_status drive_session_record(tn_session *s, bool kernels, list **out) {
     tn_program *p = s->p;
     const device_api *api = p->dev->api;
     err *e = &s->err;
-    tn_status code = api->record(p->dev, SLOT_IO + p->plan->io.n, &s->list, e);
+    tn_status code = api->record(p->dev, SLOT_IO + p->plan->io.n, out, e);
     if (code) return code;
-    if (p->opts.mode == TN_MODE_GRAPH || !p->main_entry)
-        for (int i = 0; i < p->plan->kernels.n && !code; i++) code = launch_kernel(s, i);
+    list *l = *out;
+    if (kernels || !p->main_entry)
+        for (int i = 0; i < p->plan->kernels.n && !code; i++) code = launch_kernel(s, l, i);
     else
-        code = api->launch(s->list, &(device_launch){ .entry = p->main_entry, .parallel = p->parallel }, e);
-    if (!code) code = api->seal(s->list, e);
+        code = api->launch(l, &(device_launch){ .entry = p->main_entry, .parallel = p->parallel }, e);
+    if (!code) code = api->seal(l, e);
     if (code) return code;
-    api->bind(s->list, SLOT_TEMP, s->temp, 0);
-    api->bind(s->list, SLOT_STATE, s->state, 0);
-    api->bind(s->list, SLOT_CONST, p->consts, 0);
+    api->bind(l, SLOT_TEMP, s->temp, 0);
+    api->bind(l, SLOT_STATE, s->state, 0);
+    api->bind(l, SLOT_CONST, p->consts, 0);
     if (s->io_buf)
-        api->bind(s->list, SLOT_RING, s->temp, 0);
+        api->bind(l, SLOT_RING, s->temp, 0);
     else
-        api->bind_host(s->list, SLOT_RING, s->ring);
+        api->bind_host(l, SLOT_RING, s->ring);
     for (int i = 0; i < p->n_io; i++) {
-        if (s->io_buf) api->bind(s->list, SLOT_IO + i, s->io_buf[i], 0);
-        if (!s->io_buf && s->bound[i]) api->bind_host(s->list, SLOT_IO + i, s->bound[i]);
+        if (s->io_buf) api->bind(l, SLOT_IO + i, s->io_buf[i], 0);
+        if (!s->io_buf && s->bound[i]) api->bind_host(l, SLOT_IO + i, s->bound[i]);
     }
     return TN_OK;
 }
@@ -109,7 +110,7 @@ tn_status drive_session_new(tn_program *p, tn_session **out, err *e) {
     if (!code && p->opts.mode != TN_MODE_IMMEDIATE) {
         code = p->dev->api->alloc(p->dev, (size_t)p->plan->temp_bytes, &s->temp, &s->err);
         if (!code) code = p->dev->api->alloc(p->dev, (size_t)p->plan->state_bytes, &s->state, &s->err);
-        if (!code) code = record(s);
+        if (!code) code = drive_session_record(s, p->opts.mode == TN_MODE_GRAPH, &s->list);
         if (!code) code = init_state(s);
     }
     if (code) {

@@ -368,9 +368,15 @@ static tn_status run_op(list *l, const op *o, int64_t steps, err *e) {
     return pool_run(p, enter, &r, e);
 }
 
-static tn_status cpu_submit(list *l, int64_t steps, uint64_t *out_ticket, err *e) {
+static tn_status check_ready(const list *l, err *e) {
     if (!l->sealed) return err_set(e, TN_ERR_INVAL, "the list is not sealed");
     if (l->n_unbound) return err_set(e, TN_ERR_INVAL, "%d of the list's %d slots are not bound", l->n_unbound, l->n_slots);
+    return TN_OK;
+}
+
+static tn_status cpu_submit(list *l, int64_t steps, uint64_t *out_ticket, err *e) {
+    tn_status ready = check_ready(l, e);
+    if (ready) return ready;
     for (int i = 0; i < l->n_ops; i++) {
         tn_status st = run_op(l, &l->ops[i], steps, e);
         if (st) return st;
@@ -381,6 +387,19 @@ static tn_status cpu_submit(list *l, int64_t steps, uint64_t *out_ticket, err *e
 static tn_status cpu_wait(device *base, uint64_t ticket, err *e) {
     uint64_t last = atomic_load_explicit(&((cpu *)base)->ticket, memory_order_relaxed);
     return ticket <= last ? TN_OK : err_set(e, TN_ERR_INVAL, "ticket %llu was never given out", (unsigned long long)ticket);
+}
+
+static tn_status cpu_profile(list *l, device_span *out, int n, err *e) {
+    tn_status st = check_ready(l, e);
+    if (st) return st;
+    if (n != l->n_ops) return err_set(e, TN_ERR_INVAL, "a profile of %d operations of a list of %d", n, l->n_ops);
+    double start = now_seconds();
+    for (int i = 0; i < n && !st; i++) {
+        out[i].begin = now_seconds() - start;
+        st = run_op(l, &l->ops[i], 1, e);
+        out[i].end = now_seconds() - start;
+    }
+    return st;
 }
 
 const device_api device_cpu = {
@@ -407,4 +426,5 @@ const device_api device_cpu = {
     .discard = cpu_discard,
     .submit = cpu_submit,
     .wait = cpu_wait,
+    .profile = cpu_profile,
 };

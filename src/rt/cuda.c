@@ -395,18 +395,18 @@ static void fill_arguments(const list *l, const gpu_node *n, int64_t step, argum
     }
 }
 
-static int run_step(list *l, int64_t step) {
+static int run_node(list *l, const gpu_node *n, int64_t step) {
     cuda *d = l->dev;
+    arguments a;
+    fill_arguments(l, n, step, &a);
+    if (!n->kernel) return n->size ? d->cu.cuMemcpyDtoDAsync(a.value[0], a.value[1], n->size, d->stream) : CUDA_SUCCESS;
+    if (n->groups == 0) return CUDA_SUCCESS;
+    return d->cu.cuLaunchKernel(n->kernel, (unsigned)n->groups, 1, 1, (unsigned)n->group, 1, 1, 0, d->stream, a.at, NULL);
+}
+
+static int run_step(list *l, int64_t step) {
     int rc = CUDA_SUCCESS;
-    for (int i = 0; i < l->l.n_nodes && !rc; i++) {
-        const gpu_node *n = &l->l.nodes[i];
-        arguments a;
-        fill_arguments(l, n, step, &a);
-        if (!n->kernel && n->size)
-            rc = d->cu.cuMemcpyDtoDAsync(a.value[0], a.value[1], n->size, d->stream);
-        else if (n->kernel && n->groups)
-            rc = d->cu.cuLaunchKernel(n->kernel, (unsigned)n->groups, 1, 1, (unsigned)n->group, 1, 1, 0, d->stream, a.at, NULL);
-    }
+    for (int i = 0; i < l->l.n_nodes && !rc; i++) rc = run_node(l, &l->l.nodes[i], step);
     return rc;
 }
 
@@ -502,6 +502,44 @@ static tn_status cuda_wait(device *base, uint64_t ticket, err *e) {
     return st;
 }
 
+/* Two events round each operation: what the GPU does with them counts as between. */
+static int profile_run(list *l, cu_object *events, device_span *out, int n) {
+    cuda *d = l->dev;
+    int rc = CUDA_SUCCESS;
+    for (int i = 0; i < 2 * n && !rc; i++) rc = d->cu.cuEventCreate(&events[i], 0);
+    for (int i = 0; i < n && !rc; i++) {
+        rc = d->cu.cuEventRecord(events[2 * i], d->stream);
+        if (!rc) rc = run_node(l, &l->l.nodes[i], 0);
+        if (!rc) rc = d->cu.cuEventRecord(events[2 * i + 1], d->stream);
+    }
+    int waited = d->cu.cuStreamSynchronize(d->stream);
+    if (!rc) rc = waited;
+    for (int i = 0; i < n && !rc; i++) {
+        float begin, end;
+        rc = d->cu.cuEventElapsedTime(&begin, events[0], events[2 * i]);
+        if (!rc) rc = d->cu.cuEventElapsedTime(&end, events[0], events[2 * i + 1]);
+        if (!rc) out[i] = (device_span){ (double)begin * 1e-3, (double)end * 1e-3 };
+    }
+    for (int i = 0; i < 2 * n; i++)
+        if (events[i]) d->cu.cuEventDestroy(events[i]);
+    return rc;
+}
+
+static tn_status cuda_profile(list *l, device_span *out, int n, err *e) {
+    cuda *d = l->dev;
+    tn_status st = gpu_list_profile(&l->l, n, e);
+    if (st) return st;
+    cu_object *events = mem_alloc(d->mem, 2 * (size_t)n * sizeof *events);
+    if (!events) return err_set(e, TN_ERR_NOMEM, "out of memory: a profile of %d operations", n);
+    if ((st = enter(d, e)) == TN_OK) {
+        int rc = profile_run(l, events, out, n);
+        if (rc) st = fail(d, e, "a profile", rc);
+        leave(d);
+    }
+    mem_free(d->mem, events, 2 * (size_t)n * sizeof *events);
+    return st;
+}
+
 const device_api device_cuda = {
     .name = "cuda",
     .open = cuda_open,
@@ -524,4 +562,5 @@ const device_api device_cuda = {
     .discard = cuda_discard,
     .submit = cuda_submit,
     .wait = cuda_wait,
+    .profile = cuda_profile,
 };

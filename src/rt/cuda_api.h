@@ -64,6 +64,7 @@ typedef struct cu_kernel_node { /* CUDA_KERNEL_NODE_PARAMS_v2 */
     X(cuEventCreate, "cuEventCreate", (cu_object * out, unsigned flags))                                                       \
     X(cuEventDestroy, "cuEventDestroy_v2", (cu_object ev))                                                                     \
     X(cuEventRecord, "cuEventRecord", (cu_object ev, cu_object stream))                                                        \
+    X(cuEventElapsedTime, "cuEventElapsedTime", (float *out_ms, cu_object from, cu_object to))                                 \
     X(cuEventSynchronize, "cuEventSynchronize", (cu_object ev))                                                                \
     X(cuGraphCreate, "cuGraphCreate", (cu_object * out, unsigned flags))                                                       \
     X(cuGraphDestroy, "cuGraphDestroy", (cu_object g))                                                                         \

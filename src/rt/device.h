@@ -71,6 +71,11 @@ typedef struct device_launch {
     int n_args;
 } device_launch;
 
+/* When an operation of a list ran: seconds from a point in time that all operations of a run share. */
+typedef struct device_span {
+    double begin, end;
+} device_span;
+
 /* One launch argument table: slot k of a list is a base pointer; entries address slots by index with literal offsets. */
 typedef struct device_api {
     const char *name;
@@ -111,6 +116,9 @@ typedef struct device_api {
     tn_status (*submit)(list *l, int64_t steps, uint64_t *out_ticket,
                         err *e); /* steps: passed to the entries (loop mode), usually 1 */
     tn_status (*wait)(device *d, uint64_t ticket, err *e);
+    /* Runs the list once, waits, and tells when each of its n operations ran. For measuring: what lies between operations may
+     * take longer than in a submit. */
+    tn_status (*profile)(list *l, device_span *out, int n, err *e);
 } device_api;
 
 /* Every device starts with its table. */

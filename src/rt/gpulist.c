@@ -74,6 +74,11 @@ tn_status gpu_list_ready(const gpu_list *l, err *e) {
     return TN_OK;
 }
 
+tn_status gpu_list_profile(const gpu_list *l, int n, err *e) {
+    if (n != l->n_nodes) return err_set(e, TN_ERR_INVAL, "a profile of %d operations of a list of %d", n, l->n_nodes);
+    return gpu_list_ready(l, e);
+}
+
 void gpu_list_bind(gpu_list *l, int slot, void *handle, uint64_t at) {
     if (slot < 0 || slot >= l->n_slots) return;
     gpu_slot *s = &l->slots[slot];

@@ -39,7 +39,8 @@ void gpu_list_fini(gpu_list *l); /* kernels are the device's */
 tn_status gpu_list_launch(gpu_list *l, const device_launch *what, int most_threads, gpu_node **out, err *e);
 tn_status gpu_list_copy(gpu_list *l, device_arg to, device_arg from, size_t size, err *e);
 tn_status gpu_list_seal(gpu_list *l, err *e);
-tn_status gpu_list_ready(const gpu_list *l, err *e); /* sealed, and all slots bound */
+tn_status gpu_list_ready(const gpu_list *l, err *e);          /* sealed, and all slots bound */
+tn_status gpu_list_profile(const gpu_list *l, int n, err *e); /* ready, and of n operations */
 void gpu_list_bind(gpu_list *l, int slot, void *handle, uint64_t at);
 void gpu_list_ring(gpu_list *l, int slot, size_t stride, int64_t length);
 bool gpu_list_moves(const gpu_list *l); /* whether any slot moves on from step to step */

@@ -416,19 +416,20 @@ static int32_t set_arguments(list *l, gpu_node *n, int64_t step) {
     return rc;
 }
 
-static int32_t run_node(list *l, gpu_node *n, int64_t step) {
+/* event: NULL, or where to put one that the caller releases; nothing to do makes none. */
+static int32_t run_node(list *l, gpu_node *n, int64_t step, cl_object queue, cl_object *event) {
     opencl *d = l->dev;
     if (!n->kernel) {
         const device_arg *to = &n->args[0], *from = &n->args[1];
         if (n->size == 0) return CL_SUCCESS;
-        return d->cl.clEnqueueCopyBuffer(d->queue, l->l.slots[from->slot].handle, l->l.slots[to->slot].handle,
+        return d->cl.clEnqueueCopyBuffer(queue, l->l.slots[from->slot].handle, l->l.slots[to->slot].handle,
                                          gpu_list_place(&l->l, from, step), gpu_list_place(&l->l, to, step), n->size, 0, NULL,
-                                         NULL);
+                                         event);
     }
     size_t group = (size_t)n->group, threads = (size_t)n->groups * group;
     if (threads == 0) return CL_SUCCESS;
     int32_t rc = set_arguments(l, n, step);
-    return rc ? rc : d->cl.clEnqueueNDRangeKernel(d->queue, n->kernel, 1, NULL, &threads, &group, 0, NULL, NULL);
+    return rc ? rc : d->cl.clEnqueueNDRangeKernel(queue, n->kernel, 1, NULL, &threads, &group, 0, NULL, event);
 }
 
 static tn_status wait_for(opencl *d, uint64_t ticket, err *e) { /* with the lock held */
@@ -451,7 +452,7 @@ static tn_status opencl_submit(list *l, int64_t steps, uint64_t *out_ticket, err
     if (st) return st;
     for (int64_t step = 0; step < steps && !rc; step++)
         for (int i = 0; i < l->l.n_nodes && !rc; i++) {
-            rc = run_node(l, &l->l.nodes[i], step);
+            rc = run_node(l, &l->l.nodes[i], step, d->queue, NULL);
             if (!rc && ++queued % QUEUED == 0) rc = d->cl.clFinish(d->queue);
         }
     if (rc) return fail(e, "a launch", rc);
@@ -478,6 +479,39 @@ static tn_status opencl_wait(device *base, uint64_t ticket, err *e) {
     return st;
 }
 
+/* On a queue of its own, one operation after the other. */
+static int32_t profile_run(list *l, cl_object queue, device_span *out, int n) {
+    opencl *d = l->dev;
+    uint64_t first = 0, last = 0;
+    int32_t rc = CL_SUCCESS;
+    for (int i = 0; i < n && !rc; i++) {
+        cl_object event = NULL;
+        uint64_t begin = last, end = last;
+        rc = run_node(l, &l->l.nodes[i], 0, queue, &event);
+        if (!rc) rc = d->cl.clFinish(queue);
+        if (!rc && event) rc = d->cl.clGetEventProfilingInfo(event, CL_PROFILING_COMMAND_START, sizeof begin, &begin, NULL);
+        if (!rc && event) rc = d->cl.clGetEventProfilingInfo(event, CL_PROFILING_COMMAND_END, sizeof end, &end, NULL);
+        if (event) d->cl.clReleaseEvent(event);
+        if (first == 0) first = begin;
+        last = end;
+        out[i] = (device_span){ (double)(begin - first) * 1e-9, (double)(end - first) * 1e-9 };
+    }
+    return rc;
+}
+
+static tn_status opencl_profile(list *l, device_span *out, int n, err *e) {
+    opencl *d = l->dev;
+    tn_status st = gpu_list_profile(&l->l, n, e);
+    if (st) return st;
+    int32_t rc = d->cl.clFinish(d->queue);
+    if (rc) return fail(e, "clFinish", rc);
+    cl_object queue = d->cl.clCreateCommandQueue(d->context, d->device, CL_QUEUE_PROFILING_ENABLE, &rc);
+    if (rc) return fail(e, "clCreateCommandQueue for profiling", rc);
+    rc = profile_run(l, queue, out, n);
+    d->cl.clReleaseCommandQueue(queue);
+    return rc ? fail(e, "a profile", rc) : TN_OK;
+}
+
 const device_api device_opencl = {
     .name = "opencl",
     .open = opencl_open,
@@ -500,4 +534,5 @@ const device_api device_opencl = {
     .discard = opencl_discard,
     .submit = opencl_submit,
     .wait = opencl_wait,
+    .profile = opencl_profile,
 };

@@ -39,7 +39,10 @@ enum {
     CL_PROGRAM_BINARY_SIZES = 0x1165,
     CL_PROGRAM_BINARIES = 0x1166,
     CL_PROGRAM_BUILD_LOG = 0x1183,
-    CL_EVENT_COMMAND_EXECUTION_STATUS = 0x11D3
+    CL_EVENT_COMMAND_EXECUTION_STATUS = 0x11D3,
+    CL_QUEUE_PROFILING_ENABLE = 2,
+    CL_PROFILING_COMMAND_START = 0x1282,
+    CL_PROFILING_COMMAND_END = 0x1283
 };
 #define CL_DEVICE_TYPE_ALL 0xFFFFFFFFu
 
@@ -86,6 +89,7 @@ enum {
     X(int32_t, clEnqueueMarkerWithWaitList, (cl_object q, uint32_t n_wait, const cl_object *wait, cl_object *out_event))       \
     X(int32_t, clWaitForEvents, (uint32_t n, const cl_object *events))                                                         \
     X(int32_t, clGetEventInfo, (cl_object ev, uint32_t what, size_t size, void *out, size_t *out_size))                        \
+    X(int32_t, clGetEventProfilingInfo, (cl_object ev, uint32_t what, size_t size, void *out, size_t *out_size))               \
     X(int32_t, clReleaseEvent, (cl_object ev))                                                                                 \
     X(int32_t, clFlush, (cl_object q))                                                                                         \
     X(int32_t, clFinish, (cl_object q))

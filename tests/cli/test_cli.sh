@@ -27,7 +27,7 @@ is_json() {
 out_has() { grep -q -- "$1" "$dir/out" || { fail "no '$1' on stdout of $2"; head -5 "$dir/out"; }; }
 err_has() { grep -q -- "$1" "$dir/err" || { fail "no '$1' on stderr of $2"; head -5 "$dir/err"; }; }
 have_python=$(command -v python3 || true)
-commands="run opt emit explain verify bench ops opcodes cache devices tune"
+commands="run opt emit explain verify bench ops opcodes cache devices tune profile"
 
 # Help: every subcommand, on stdout, with examples.
 expect 0 --help
@@ -105,6 +105,20 @@ out_has "entries of the tuning database removed" "cache prune --tuning"
 expect 0 explain @matmul:64x256x128 --threads 1
 grep -q "measured by tuning" "$dir/out" && fail "a forgotten choice is used"
 
+# Profiles: a row a kernel, ceilings of this machine, a trace.
+expect 0 profile @mlp:3x16x4 --seconds 0 --threads 1 --trace "$dir/trace.json"
+out_has "^ *0 .* %$\|^ *0 .* of it$" profile
+out_has "medians of 5 rounds.*GFLOP/s" profile
+[ -z "$have_python" ] || python3 - "$dir/trace.json" <<'PY' || fail "profile --trace"
+import json, sys
+spans = [e for e in json.load(open(sys.argv[1]))["traceEvents"] if e["ph"] == "X"]
+sys.exit(not (len([e for e in spans if e["tid"] == 2]) >= 1 and all(e["dur"] >= 0 for e in spans)))
+PY
+expect 0 profile @relu:2x2 --device null --seconds 0
+out_has "^null: kernels" "profile --device null"
+expect 1 profile @relu:2x2 --mode=immediate && err_has "mode graph instead" "a profile of immediate mode"
+expect 1 profile @relu:2x2 --trace "$dir/none/trace.json" && err_has "cannot write" "a trace that cannot be written"
+
 # A failed operation: code 1, with a message that names what failed.
 expect 1 run "$dir/nothing.tn" && err_has "nothing.tn" "a missing file"
 printf 'graph @x(a f32[2]) {\n  %%1 = nonsense a\n  return %%1\n}\n' >"$dir/bad.tn"
@@ -128,6 +142,7 @@ opt @softmax:2x5 --verify --check
 opt --list
 emit @relu:2x2
 explain @mlp:3x8x2
+profile @mlp:3x8x2 --seconds 0
 verify @softmax:3x4
 ops
 ops tanh dot

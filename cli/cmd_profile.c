@@ -1,0 +1,215 @@
+/* cmd_profile.c - `tenon profile`: where the time of a run goes, kernel by kernel, against what the machine can do. */
+#include "bench.h"
+#include "cli.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct bounds { /* what this machine does at best; 0 = not measured for this device */
+    double gflops, gbs;
+} bounds;
+
+typedef struct verdict {
+    const char *by; /* what bounds the kernel: "compute", "memory", "latency"; "-" where the ceilings are not known */
+    double ratio;   /* of the time at that ceiling to the measured one */
+} verdict;
+
+enum { FAR = 10 /* a kernel so many times slower than both ceilings allow waits for something else */ };
+
+static verdict judge(const tn_profiled_kernel *k, bounds b) {
+    if (!(b.gflops > 0 && b.gbs > 0 && k->median_us > 0)) return (verdict){ "-", 0 };
+    double compute = (double)k->flops / b.gflops * 1e-3, memory = (double)(k->bytes_read + k->bytes_written) / b.gbs * 1e-3;
+    double ratio = (compute > memory ? compute : memory) / k->median_us;
+    return (verdict){ ratio * FAR < 1 ? "latency" : compute > memory ? "compute" : "memory", ratio };
+}
+
+static double per_us(double x, double us) { return us > 0 ? x / us * 1e-3 : 0; } /* in units of 1e9 a second */
+
+static void print_table(const cli *c, const tn_profile *p, bounds b, const char *device) {
+    tn_profile_summary s;
+    tn_profiled_kernel k;
+    tn_profile_get_summary(p, &s);
+    printf("%s%4s %-24s %9s %6s %9s %8s %8s %8s  %s%s\n", cli_bold(c), "", "kernel", "us", "share", "best us", "KiB", "GB/s",
+           "GFLOP/s", "bound by", cli_plain(c));
+    for (int i = 0; i < s.kernels && !tn_profile_kernel(p, i, &k); i++) {
+        verdict v = judge(&k, b);
+        double bytes = (double)(k.bytes_read + k.bytes_written);
+        printf("%4d %-24.24s %9.2f %5.1f%% %9.2f %8.1f %8.1f %8.1f  %s", i, k.name, k.median_us,
+               s.kernels_us > 0 ? 100 * k.median_us / s.kernels_us : 0, k.best_us, bytes / 1024, per_us(bytes, k.median_us),
+               per_us((double)k.flops, k.median_us), v.by);
+        if (v.ratio > 0) printf(", %.0f%% of it", 100 * v.ratio);
+        putchar('\n');
+    }
+    printf("\n%s: kernels %.2f us, a whole run %.2f us (medians of %d rounds)", device, s.kernels_us, s.run_us, s.rounds);
+    if (b.gflops > 0) printf("; this machine: %.1f GFLOP/s, %.1f GB/s copy", b.gflops, b.gbs);
+    putchar('\n');
+}
+
+static void print_json(const cli *c, const tn_profile *p, bounds b, const char *device) {
+    tn_profile_summary s;
+    tn_profiled_kernel k;
+    tn_profile_get_summary(p, &s);
+    json j = json_begin(stdout, "profile");
+    json_text(&j, "graph", c->args[0]);
+    json_text(&j, "device", device);
+    json_int(&j, "rounds", s.rounds);
+    json_number(&j, "run_us", s.run_us);
+    json_number(&j, "kernels_us", s.kernels_us);
+    json_number(&j, "peak_gflops", b.gflops);
+    json_number(&j, "copy_gbs", b.gbs);
+    json_array(&j, "kernels");
+    for (int i = 0; i < s.kernels && !tn_profile_kernel(p, i, &k); i++) {
+        verdict v = judge(&k, b);
+        json_line(&j, NULL);
+        json_int(&j, "kernel", i);
+        json_text(&j, "name", k.name);
+        json_bool(&j, "parallel", k.parallel);
+        json_int(&j, "groups", k.groups);
+        json_int(&j, "group", k.group);
+        json_number(&j, "median_us", k.median_us);
+        json_number(&j, "best_us", k.best_us);
+        json_number(&j, "begin_us", k.begin_us);
+        json_number(&j, "end_us", k.end_us);
+        json_int(&j, "bytes_read", (int64_t)k.bytes_read);
+        json_int(&j, "bytes_written", (int64_t)k.bytes_written);
+        json_int(&j, "flops", (int64_t)k.flops);
+        json_text(&j, "bound_by", v.by);
+        json_number(&j, "bound_ratio", v.ratio);
+        json_end(&j);
+    }
+    json_end(&j);
+    json_finish(&j);
+}
+
+/* ---- trace: what Chrome's about:tracing and Perfetto read ---- */
+
+enum { HOST = 1, DEVICE = 2 };
+
+static void name_track(json *j, int track, const char *name) {
+    json_line(j, NULL);
+    json_text(j, "ph", "M");
+    json_text(j, "name", "thread_name");
+    json_int(j, "pid", 1);
+    json_int(j, "tid", track);
+    json_line(j, "args");
+    json_text(j, "name", name);
+    json_end(j);
+    json_end(j);
+}
+
+static void span(json *j, int track, const char *name, double begin_us, double us) {
+    json_line(j, NULL);
+    json_text(j, "ph", "X");
+    json_text(j, "name", name);
+    json_int(j, "pid", 1);
+    json_int(j, "tid", track);
+    json_number(j, "ts", begin_us);
+    json_number(j, "dur", us);
+}
+
+static void write_trace(const cli *c, const tn_profile *p, const tn_program_stats *compiled, const char *device,
+                        const char *path) {
+    tn_profile_summary s;
+    tn_profiled_kernel k;
+    tn_profile_get_summary(p, &s);
+    FILE *f = fopen(path, "w");
+    if (!f) cli_fail(c, "cannot write %s: %s", path, strerror(errno));
+    double compile = compiled->compile_seconds * 1e6, build = compiled->build_seconds * 1e6;
+    json j = json_begin(f, "profile");
+    json_text(&j, "displayTimeUnit", "ns");
+    json_array(&j, "traceEvents");
+    name_track(&j, HOST, "host");
+    name_track(&j, DEVICE, device);
+    span(&j, HOST, "compile: graph, plan, kernels", 0, compile - build);
+    json_end(&j);
+    span(&j, HOST, "compile: code", compile - build, build);
+    json_end(&j);
+    span(&j, HOST, "run (median, with transfers)", compile, s.run_us);
+    json_end(&j);
+    for (int i = 0; i < s.kernels && !tn_profile_kernel(p, i, &k); i++) {
+        span(&j, DEVICE, k.name, compile + k.begin_us, k.end_us - k.begin_us);
+        json_line(&j, "args");
+        json_int(&j, "kernel", i);
+        json_int(&j, "bytes_read", (int64_t)k.bytes_read);
+        json_int(&j, "bytes_written", (int64_t)k.bytes_written);
+        json_int(&j, "flops", (int64_t)k.flops);
+        json_end(&j);
+        json_end(&j);
+    }
+    json_end(&j);
+    json_finish(&j);
+    if (fclose(f)) cli_fail(c, "cannot write %s: %s", path, strerror(errno));
+    cli_note(c, "trace written to %s: open it in chrome://tracing or ui.perfetto.dev", path);
+}
+
+/* ---- the command ---- */
+
+static bounds measure_bounds(const tn_compile_opts *o, int threads) {
+    if (strcmp(o->device, "cpu")) return (bounds){ 0, 0 };
+    ceiling m = ceiling_measure(threads);
+    bounds b = { 0, 0 };
+    for (int i = 0; i < m.n; i++)
+        if (m.threads[i] == threads) b = (bounds){ m.peak[i], m.copy[i] };
+    return b;
+}
+
+static int profile(cli *c) {
+    uint64_t seed = (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX);
+    double seconds = cli_number(c, "seconds", 1, 0, 1e6);
+    const char *trace = cli_text(c, "trace", NULL);
+    tn_compile_opts o = cli_compile_opts(c);
+    tn_graph *g = model_open(c, c->args[0], seed);
+    tn_program *p;
+    tn_session *s;
+    tn_profile *report;
+    tn_program_stats compiled;
+    cli_need(c, tn_compile(g, &o, &p));
+    cli_need(c, tn_session_new(p, &s));
+    tn_program_get_stats(p, &compiled);
+    ports io = ports_new(c, p);
+    ports_fill(c, &io, seed);
+    ports_bind(c, s, &io);
+    bounds b = measure_bounds(&o, compiled.threads);
+    cli_need(c, tn_session_profile(s, seconds, &report));
+    if (c->json)
+        print_json(c, report, b, o.device);
+    else
+        print_table(c, report, b, o.device);
+    if (trace) write_trace(c, report, &compiled, o.device, trace);
+    tn_profile_free(report);
+    ports_free(&io);
+    tn_session_free(s);
+    tn_program_free(p);
+    tn_graph_free(g);
+    return CLI_OK;
+}
+
+static const cli_option options[] = {
+    { "seconds", 0, "N", "time to spend (default 1; at least five rounds)" },
+    { "trace", 0, "FILE", "write the last round as a trace for chrome://tracing or Perfetto" },
+    { "input", 'i', "NAME=SPEC", "an input, as for `tenon run`; those not given are random" },
+    { "seed", 's', "N", "of inputs that are not given and of builtin models (default 1)" },
+    CLI_COMPILE_OPTIONS,
+    { NULL, 0, NULL, NULL },
+};
+
+const cli_command command_profile = {
+    "profile",
+    "GRAPH",
+    "measure where the time of a run goes, kernel by kernel",
+    "Each kernel's time, its share, the bytes it must move and its arithmetic, against what this machine can do (measured in "
+    "the\n"
+    "same process, on the CPU): bound by compute or by memory, and how close; more than 100% of memory: it was in a cache;\n"
+    "\"latency\" is slower than a tenth of both. `tenon explain` says what kernel N computes. A kernel on its own also pays "
+    "for\n"
+    "its clock and for starting threads: many small kernels take longer in the table than in a whole run.\n\n"
+    "examples:\n"
+    "  tenon profile @digits:32\n"
+    "  tenon profile @digits-train:32 --mode loop --trace train.json\n"
+    "  tenon profile net.tn --device opencl --json",
+    1,
+    1,
+    options,
+    profile,
+};
