@@ -12,7 +12,8 @@
 
 #define GPU_TYPES                                                                                                              \
     "typedef unsigned char uint8_t; typedef signed char int8_t; typedef unsigned short uint16_t; typedef int int32_t;\n"       \
-    "typedef unsigned int uint32_t;\n"
+    "typedef unsigned int uint32_t;\n#define PRAGMA(x) _Pragma(#x)\n#define UNROLL(n) PRAGMA(unroll n)\n"                      \
+    "#define LANES(n) UNROLL(n) for (int l = 0; l < n; l++)\n"
 
 const clike_language clike_c = {
     .name = "c", .index = "int64_t", .index_end = "L", .unsigned_index = "uint64_t", .unsigned_end = "ULL", .wide_end = "LL"
@@ -35,11 +36,14 @@ const clike_language clike_opencl = {
     .barrier = "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
     .thread = "get_local_id(0)",
     .group = "get_group_id(0)",
-    .kernel = "__kernel __attribute__((reqd_work_group_size(%d, 1, 1))) void %s(",
+    .kernel = "__kernel __attribute__((reqd_work_group_size(%s, 1, 1))) void %s(",
     .global = "__global ",
     .shared = "__local ",
     .restricted = "restrict",
     .offsets = true,
+    .shared_space = "__local ",
+    .long2 = "long2",
+    .aligned = "__attribute__((aligned(16)))",
 };
 const clike_language clike_cuda = {
     .name = "cuda",
@@ -59,33 +63,37 @@ const clike_language clike_cuda = {
     .barrier32 = "__syncwarp();",
     .thread = "threadIdx.x",
     .group = "blockIdx.x",
-    .kernel = "extern \"C\" __global__ void __launch_bounds__(%d) %s(",
+    .kernel = "extern \"C\" __global__ void __launch_bounds__(%s) %s(",
+    .resident = 512,
     .global = "",
     .shared = "__shared__ ",
     .restricted = "__restrict__",
     .shuffle = "__shfl_xor_sync(0xffffffffu, %s, h)",
+    .shared_space = "",
+    .long2 = "longlong2",
+    .aligned = "__align__(16)",
 };
 
-static const char *reg_type(tn_dtype t) { return t == TN_F32 ? "f32" : t == TN_F64 ? "f64" : t == TN_I64 ? "i64" : "i32"; }
+const char *clike_reg_type(tn_dtype t) { return t == TN_F32 ? "f32" : t == TN_F64 ? "f64" : t == TN_I64 ? "i64" : "i32"; }
 const char *clike_memory_type(tn_dtype t) {
     static const char *const names[TN_N_DTYPES] = { "float",   "double",  "uint16_t", "uint16_t", "int8_t",
                                                     "int32_t", "int64_t", "uint8_t",  "uint8_t" };
     return names[t];
 }
 
-static void need(clike *e, tn_dtype t, int lanes) {
+void clike_need(clike *e, tn_dtype t, int lanes) {
     e->needs.lanes[lanes] = true;
     e->needs.f64 |= t == TN_F64;
     e->needs.i64 |= t == TN_I64 || t == TN_F64;
 }
 
-static void line(clike *e) {
+void clike_line(clike *e) {
     for (int i = 0; i < e->indent; i++) str_add(e->out, "    ");
 }
 
 /* ---- indices ---- */
 
-static void print_affine(clike *e, affine x, int64_t extra) {
+void clike_affine(clike *e, affine x, int64_t extra) {
     bool any = false;
     for (int i = 0; i < x.n; i++) {
         kterm t = x.t[i];
@@ -113,7 +121,7 @@ static void print_not_finite(clike *e, tn_dtype t, double f) {
         str_addf(e->out, "FROM_f32x1(0x%s)", isnan(f) ? "7fc00000" : f > 0 ? "7f800000" : "ff800000");
 }
 
-static void print_value(clike *e, tn_dtype t, double f, int64_t i) {
+void clike_value(clike *e, tn_dtype t, double f, int64_t i) {
     if (t == TN_I64)
         str_addf(e->out, i == INT64_MIN ? "(%lld%s - 1)" : "%lld%s", (long long)(i == INT64_MIN ? i + 1 : i), e->l->wide_end);
     else if (t == TN_I32)
@@ -124,206 +132,46 @@ static void print_value(clike *e, tn_dtype t, double f, int64_t i) {
         emit_float(e->out, t == TN_F64 ? TN_F64 : TN_F32, f);
 }
 
-static void print_operand(clike *e, reg r, int lanes) {
+/* A register of several lanes is an array for GPUs, and what uses it stands in a loop over them. */
+static void print_reg(clike *e, reg r) { str_addf(e->out, e->l->gpu && e->k->ins.at[r].lanes > 1 ? "v%u[l]" : "v%u", r); }
+
+void clike_operand(clike *e, reg r, int lanes) {
     const kins *in = &e->k->ins.at[r];
-    if (in->lanes == lanes)
-        str_addf(e->out, "v%u", r);
+    if (in->lanes == lanes || e->l->gpu)
+        print_reg(e, r);
     else
-        str_addf(e->out, "K_%sx%d(v%u)", reg_type(kernel_reg_dtype((tn_dtype)in->dtype)), lanes, r);
-}
-
-/* ---- memory ---- */
-
-static void print_element(clike *e, const kins *in, int lane) { /* b[..] of one lane */
-    str_addf(e->out, "b%d[", in->buf);
-    print_affine(e, in->idx, lane * in->lane_stride);
-    if (in->dyn) {
-        const kins *d = &e->k->ins.at[in->dyn];
-        str_addf(e->out, " + at_%s(", in->op == K_LOAD ? "clamped" : "raw");
-        str_addf(e->out, d->lanes > 1 ? "v%u[%d]" : "v%u", in->dyn, lane);
-        str_addf(e->out, ", %lld%s) * %lld%s", (long long)in->dyn_n, e->l->wide_end, (long long)in->dyn_stride, e->l->wide_end);
-    }
-    str_add(e->out, "]");
-}
-
-static void open_convert(clike *e, tn_dtype stored, int lanes) { /* memory word to register */
-    switch (stored) {
-    case TN_F16:
-    case TN_BF16:
-        e->needs.half = true;
-        str_addf(e->out, "FROM_%s_f32x%d(", stored == TN_F16 ? "HALF" : "BF16", lanes);
-        break;
-    case TN_BOOL:
-        str_add(e->out, "-(");
-        break;
-    default:
-        str_add(e->out, "(");
-        break;
-    }
-}
-
-static const char *narrow_word(tn_dtype t) {
-    return t == TN_I8 ? "i8" : t == TN_U8 || t == TN_BOOL ? "u8" : t == TN_F16 || t == TN_BF16 ? "u16" : NULL;
-}
-
-static void print_condition(clike *e, const kins *in, int lane) {
-    for (int m = 0; m < in->n_mask; m++) {
-        if (m) str_add(e->out, " & ");
-        str_addf(e->out, "((%s)(", e->unsigned_index);
-        print_affine(e, in->mask[m].e, lane * in->mask_lane[m] - in->mask[m].lo);
-        str_addf(e->out, ") < %lld%s)", (long long)(in->mask[m].hi - in->mask[m].lo), e->unsigned_end);
-    }
-}
-
-static bool lanes_vary(const clike *e, const kins *in) { /* each lane needs its own load */
-    for (int m = 0; m < in->n_mask; m++)
-        if (in->mask_lane[m]) return true;
-    return in->lane_stride != 1 || (in->dyn && e->k->ins.at[in->dyn].lanes > 1);
-}
-
-static void print_vector_load(clike *e, const kins *in) {
-    tn_dtype stored = (tn_dtype)in->src;
-    const char *narrow = narrow_word(stored);
-    open_convert(e, stored, in->lanes);
-    if (narrow)
-        str_addf(e->out, "LD%s_x%d(&", narrow, in->lanes);
-    else
-        str_addf(e->out, "LD_%sx%d(&", reg_type(stored), in->lanes);
-    print_element(e, in, 0);
-    str_add(e->out, "))");
-}
-
-/* Used by several multiply-adds: gcc would read memory again for each of them, and loads are what a tile is short of. */
-static bool feeds_contraction(const clike *e, reg r) {
-    int n = 0;
-    for (reg i = r + 1; i < (reg)e->k->ins.n && e->k->ins.at[i].op != K_END; i++)
-        n += e->k->ins.at[i].op == K_UPD && e->k->ins.at[i].alu == OP_dot && (e->k->ins.at[i].a == r || e->k->ins.at[i].b == r);
-    return n > 1;
-}
-
-static void print_load(clike *e, const kins *in, reg r) {
-    tn_dtype stored = (tn_dtype)in->src, t = (tn_dtype)in->dtype;
-    need(e, t, in->lanes);
-    const char *type = reg_type(t);
-    if (in->lanes == 1) {
-        str_addf(e->out, "%sx1 v%u = ", type, r);
-        if (in->n_mask) {
-            str_add(e->out, "(");
-            print_condition(e, in, 0);
-            str_add(e->out, ") ? ");
-        }
-        open_convert(e, stored, 1);
-        print_element(e, in, 0);
-        str_add(e->out, ")");
-        if (in->n_mask) {
-            str_add(e->out, " : ");
-            print_value(e, t, in->imm, stored == TN_BOOL ? -(in->imm_int != 0) : in->imm_int);
-        }
-    } else if (!lanes_vary(e, in)) {
-        if (in->n_mask) {
-            str_addf(e->out, "%sx%d v%u = K_%sx%d(", type, in->lanes, r, type, in->lanes);
-            print_value(e, t, in->imm, stored == TN_BOOL ? -(in->imm_int != 0) : in->imm_int);
-            str_add(e->out, "); if (");
-            print_condition(e, in, 0);
-            str_addf(e->out, ") v%u = ", r);
-        } else {
-            str_addf(e->out, "%sx%d v%u = ", type, in->lanes, r);
-        }
-        print_vector_load(e, in);
-        int bytes = in->lanes * (int)dtype_size(kernel_reg_dtype(t));
-        if (in->op == K_LOAD && bytes >= 16 && bytes <= 64 && feeds_contraction(e, r))
-            str_addf(e->out, "; KEEP_%d(v%u)", bytes, r);
-    } else {
-        need(e, t, 1);
-        str_addf(e->out, "%sx%d v%u = { ", type, in->lanes, r);
-        for (int l = 0; l < in->lanes; l++) {
-            if (l) str_add(e->out, ", ");
-            if (in->n_mask) {
-                str_add(e->out, "(");
-                print_condition(e, in, l);
-                str_add(e->out, ") ? ");
-            }
-            open_convert(e, stored, 1);
-            print_element(e, in, l);
-            str_add(e->out, ")");
-            if (in->n_mask) {
-                str_add(e->out, " : ");
-                print_value(e, t, in->imm, stored == TN_BOOL ? -(in->imm_int != 0) : in->imm_int);
-            }
-        }
-        str_add(e->out, " }");
-    }
-    str_add(e->out, ";\n");
-}
-
-static void print_stored(clike *e, const kins *in, int lanes, int lane) { /* register to memory word */
-    tn_dtype t = (tn_dtype)in->dtype;
-    const kins *a = &e->k->ins.at[in->a];
-    if (t == TN_F16 || t == TN_BF16) {
-        e->needs.half = true;
-        str_addf(e->out, "TO_%s_f32x%d(", t == TN_F16 ? "HALF" : "BF16", lanes);
-    }
-    if (t == TN_BOOL) str_add(e->out, "(1 & ");
-    if (lanes > 1)
-        print_operand(e, in->a, lanes);
-    else
-        str_addf(e->out, a->lanes > 1 ? "v%u[%d]" : "v%u", in->a, lane);
-    if (t == TN_F16 || t == TN_BF16 || t == TN_BOOL) str_add(e->out, ")");
-}
-
-static void print_store(clike *e, const kins *in) {
-    tn_dtype t = (tn_dtype)in->dtype;
-    const char *narrow = narrow_word(t);
-    need(e, kernel_reg_dtype(t), in->lanes);
-    if (in->lanes > 1 && in->lane_stride == 1 && in->op == K_STORE) {
-        if (narrow)
-            str_addf(e->out, "ST%s_x%d(&", narrow, in->lanes);
-        else
-            str_addf(e->out, "ST_%sx%d(&", reg_type(t), in->lanes);
-        print_element(e, in, 0);
-        str_add(e->out, ", ");
-        print_stored(e, in, in->lanes, 0);
-        str_add(e->out, ");\n");
-        return;
-    }
-    need(e, kernel_reg_dtype(t), 1);
-    for (int l = 0; l < in->lanes; l++) {
-        if (l) line(e);
-        if (in->n_mask) {
-            str_add(e->out, "if (");
-            print_condition(e, in, l);
-            str_add(e->out, ") ");
-        }
-        print_element(e, in, l);
-        str_addf(e->out, " = (%s)", clike_memory_type(t));
-        print_stored(e, in, 1, l);
-        str_add(e->out, ";\n");
-    }
-}
-
-static void print_scatter(clike *e, const kins *in) {
-    tn_dtype t = (tn_dtype)in->dtype;
-    need(e, kernel_reg_dtype(t), 1);
-    str_addf(e->out, "if ((uint64_t)v%u < %lldU%s) {", in->dyn, (long long)in->dyn_n, e->l->wide_end);
-    for (int l = 0; l < in->lanes; l++) {
-        str_add(e->out, " ");
-        print_element(e, in, l);
-        str_addf(e->out, " = (%s)", clike_memory_type(t));
-        bool half = t == TN_F16 || t == TN_BF16;
-        if (half) str_addf(e->out, "TO_%s_f32x1(", t == TN_F16 ? "HALF" : "BF16");
-        bool is_int = !dtype_is_float(t);
-        if (is_int) str_add(e->out, "((uint64_t)"); /* wraps around */
-        open_convert(e, t, 1);
-        print_element(e, in, l);
-        str_add(e->out, is_int ? ") + (uint64_t)" : ") + ");
-        str_addf(e->out, e->k->ins.at[in->a].lanes > 1 ? "v%u[%d]" : "v%u", in->a, l);
-        if (is_int) str_add(e->out, ")");
-        str_add(e->out, half ? ");" : ";");
-    }
-    str_add(e->out, " }\n");
+        str_addf(e->out, "K_%sx%d(v%u)", clike_reg_type(kernel_reg_dtype((tn_dtype)in->dtype)), lanes, r);
 }
 
 /* ---- arithmetic ---- */
+
+/* Lanes that an expression works on. */
+static int width(const clike *e, const kins *in) { return e->l->gpu ? 1 : in->lanes; }
+
+/* Of each lane in turn, for GPUs. */
+static void print_lanes(clike *e, const kins *in) {
+    if (e->l->gpu && in->lanes > 1) str_addf(e->out, "LANES(%d) ", in->lanes);
+}
+
+/* "f32x8 v5 = ", or for GPUs "f32x1 v5[8]; LANES(8) v5[l] = ". */
+static void print_result(clike *e, const kins *in, reg r) {
+    tn_dtype t = kernel_reg_dtype((tn_dtype)in->dtype);
+    clike_need(e, t, width(e, in));
+    str_addf(e->out, "%sx%d v%u", clike_reg_type(t), width(e, in), r);
+    if (e->l->gpu && in->lanes > 1) {
+        str_addf(e->out, "[%d]; ", in->lanes);
+        print_lanes(e, in);
+        print_reg(e, r);
+    }
+    str_add(e->out, " = ");
+}
+
+/* An index that moves from lane to lane. */
+static void print_lane_index(clike *e, const kins *in) {
+    clike_affine(e, in->idx, 0);
+    if (e->l->gpu && in->lanes > 1 && in->lane_stride)
+        str_addf(e->out, " + l * %lld%s", (long long)in->lane_stride, e->index_end);
+}
 
 static void use_op(clike *e, op_code op, tn_dtype src, int lanes) {
     src = kernel_reg_dtype(src);
@@ -345,28 +193,28 @@ static bool is_plain_const(const clike *e, reg r) {
 }
 
 static void print_alu_value(clike *e, op_code op, tn_dtype src, int lanes, const reg *r, int n) {
-    need(e, src, lanes);
+    clike_need(e, src, lanes);
     if (infix(op, src)) {
-        print_operand(e, r[0], lanes);
+        clike_operand(e, r[0], lanes);
         str_add(e->out, infix(op, src));
-        print_operand(e, r[1], lanes);
+        clike_operand(e, r[1], lanes);
         return;
     }
     bool minmax = (op == OP_max || op == OP_min) && src == TN_F32;
     if (minmax && (is_plain_const(e, r[0]) || is_plain_const(e, r[1]))) { /* one instruction: a constant is never NaN */
         bool first = is_plain_const(e, r[0]);
         str_addf(e->out, "%s_f32x%d(", op == OP_max ? "MAXC" : "MINC", lanes);
-        print_operand(e, r[first ? 0 : 1], lanes);
+        clike_operand(e, r[first ? 0 : 1], lanes);
         str_add(e->out, ", ");
-        print_operand(e, r[first ? 1 : 0], lanes);
+        clike_operand(e, r[first ? 1 : 0], lanes);
         str_add(e->out, ")");
         return;
     }
     use_op(e, op, src, lanes);
-    str_addf(e->out, "op_%s_%sx%d(", op_get(op)->name, reg_type(src), lanes);
+    str_addf(e->out, "op_%s_%sx%d(", op_get(op)->name, clike_reg_type(src), lanes);
     for (int i = 0; i < n; i++) {
         if (i) str_add(e->out, ", ");
-        print_operand(e, r[i], lanes);
+        clike_operand(e, r[i], lanes);
     }
     str_add(e->out, ")");
 }
@@ -382,66 +230,74 @@ static void print_rounded(clike *e, const kins *in, reg r) {
 
 static void print_update(clike *e, const kins *in) {
     tn_dtype t = (tn_dtype)in->dtype;
-    str_addf(e->out, "v%u ", in->c);
+    int lanes = width(e, in);
+    print_lanes(e, in);
+    print_reg(e, in->c);
     if (in->alu == OP_dot && !dtype_is_float(t)) {
-        use_op(e, OP_add, t, in->lanes);
-        str_addf(e->out, "= op_add_%sx%d(v%u, ", reg_type(t), in->lanes, in->c);
-        print_alu_value(e, OP_mul, t, in->lanes, (const reg[]){ in->a, in->b }, 2);
+        use_op(e, OP_add, t, lanes);
+        str_addf(e->out, " = op_add_%sx%d(", clike_reg_type(t), lanes);
+        print_reg(e, in->c);
+        str_add(e->out, ", ");
+        print_alu_value(e, OP_mul, t, lanes, (const reg[]){ in->a, in->b }, 2);
         str_add(e->out, ");\n");
         return;
     }
     if (in->alu == OP_dot && e->l->gpu) { /* nothing is contracted unless it is written so */
-        str_addf(e->out, "= %s(v%u, v%u, v%u);\n", e->l->fma[t == TN_F64], in->a, in->b, in->c);
+        str_addf(e->out, " = %s(", e->l->fma[t == TN_F64]);
+        print_reg(e, in->a), str_add(e->out, ", ");
+        print_reg(e, in->b), str_add(e->out, ", ");
+        print_reg(e, in->c), str_add(e->out, ");\n");
         return;
     }
     if (in->alu == OP_dot) { /* scalar * vector is the broadcast the compiler folds into the FMA */
-        str_addf(e->out, "+= v%u * v%u;\n", in->a, in->b);
+        str_addf(e->out, " += v%u * v%u;\n", in->a, in->b);
         return;
     }
     if (infix((op_code)in->alu, t) && in->alu != OP_sub) {
-        str_add(e->out, in->alu == OP_add ? "+= " : "*= ");
-        print_operand(e, in->a, in->lanes);
+        str_add(e->out, in->alu == OP_add ? " += " : " *= ");
+        clike_operand(e, in->a, in->lanes);
         print_rounded(e, in, in->c);
         str_add(e->out, ";\n");
         return;
     }
-    str_add(e->out, "= ");
+    str_add(e->out, " = ");
     reg r[2] = { in->c, in->a };
-    print_alu_value(e, (op_code)in->alu, t, in->lanes, r, 2);
+    print_alu_value(e, (op_code)in->alu, t, lanes, r, 2);
     str_add(e->out, ";\n");
 }
 
 /* The first best wins; a NaN wins over everything and the first NaN stays. */
 static void print_arg_update(clike *e, const kins *in) {
     tn_dtype t = (tn_dtype)in->dtype;
-    const char *type = reg_type(t);
-    int l = in->lanes;
-    need(e, t, l), need(e, TN_I64, l);
+    const char *type = clike_reg_type(t), *lane = e->l->gpu && in->lanes > 1 ? "[l]" : "";
+    const char *c = arena_printf(e->out->a, "v%u%s", in->c, lane), *at = arena_printf(e->out->a, "v%u%s", in->b, lane);
+    int l = width(e, in);
+    clike_need(e, t, l), clike_need(e, TN_I64, l);
+    print_lanes(e, in);
     str_addf(e->out, "{ %sx%d x = ", type, l);
-    print_operand(e, in->a, l);
-    str_addf(e->out, "; i32x%d first = EQ_i64x%d(v%u, K_i64x%d(-1));", l, l, in->b, l);
-    str_addf(e->out, " i32x%d better = first | %s_%sx%d(%s);", l, "LT", type, l,
-             in->alu == OP_argmax ? arena_printf(e->out->a, "v%u, x", in->c) : arena_printf(e->out->a, "x, v%u", in->c));
+    clike_operand(e, in->a, l);
+    str_addf(e->out, "; i32x%d first = EQ_i64x%d(%s, K_i64x%d(-1));", l, l, at, l);
+    str_addf(e->out, " i32x%d better = first | LT_%sx%d(%s);", l, type, l,
+             in->alu == OP_argmax ? arena_printf(e->out->a, "%s, x", c) : arena_printf(e->out->a, "x, %s", c));
     if (dtype_is_float(t))
-        str_addf(e->out, " better = (better | NE_%sx%d(x, x)) & ~(NE_%sx%d(v%u, v%u) & ~first);", type, l, type, l, in->c,
-                 in->c);
-    str_addf(e->out, " v%u = SEL_%sx%d(better, x, v%u);", in->c, type, l, in->c);
-    str_addf(e->out, " v%u = SEL_i64x%d(better, K_i64x%d(", in->b, l, l);
-    print_affine(e, in->idx, 0);
-    str_addf(e->out, "), v%u); }\n", in->b);
+        str_addf(e->out, " better = (better | NE_%sx%d(x, x)) & ~(NE_%sx%d(%s, %s) & ~first);", type, l, type, l, c, c);
+    str_addf(e->out, " %s = SEL_%sx%d(better, x, %s);", c, type, l, c);
+    str_addf(e->out, " %s = SEL_i64x%d(better, K_i64x%d(", at, l, l);
+    clike_affine(e, in->idx, 0);
+    str_addf(e->out, "), %s); }\n", at);
 }
 
 static void print_cast_value(clike *e, tn_dtype to, tn_dtype from, reg r, int lanes) {
     tn_dtype rt = kernel_reg_dtype(to), rf = kernel_reg_dtype(from);
-    need(e, rt, lanes), need(e, rf, lanes);
-    const char *tt = reg_type(rt), *tf = reg_type(rf);
+    clike_need(e, rt, lanes), clike_need(e, rf, lanes);
+    const char *tt = clike_reg_type(rt), *tf = clike_reg_type(rf);
     reg x = r;
     if (to == TN_BOOL) {
         if (from == TN_BOOL)
-            print_operand(e, x, lanes);
+            clike_operand(e, x, lanes);
         else {
             str_addf(e->out, "NE_%sx%d(", tf, lanes);
-            print_operand(e, x, lanes);
+            clike_operand(e, x, lanes);
             str_addf(e->out, ", K_%sx%d(0))", tf, lanes);
         }
         return;
@@ -449,7 +305,7 @@ static void print_cast_value(clike *e, tn_dtype to, tn_dtype from, reg r, int la
     const char *sign = from == TN_BOOL ? "-" : "";
     if (dtype_is_float(from) && dtype_is_int(to)) {
         str_addf(e->out, "to_%s_%sx%d(", dtype_name(to), tf, lanes);
-        print_operand(e, x, lanes);
+        clike_operand(e, x, lanes);
         str_add(e->out, ")");
         return;
     }
@@ -461,7 +317,7 @@ static void print_cast_value(clike *e, tn_dtype to, tn_dtype from, reg r, int la
         str_addf(e->out, "(%sx1)(%s", tt, sign);
     else
         str_addf(e->out, "__builtin_convertvector(%s", sign);
-    print_operand(e, x, lanes);
+    clike_operand(e, x, lanes);
     if (rt != rf && lanes > 1) str_addf(e->out, ", %sx%d", tt, lanes);
     str_add(e->out, wrap ? "))" : ")");
 }
@@ -469,12 +325,19 @@ static void print_cast_value(clike *e, tn_dtype to, tn_dtype from, reg r, int la
 /* The value is hidden from the compiler: where it unrolls a loop it would else compute x * index + y in two roundings, and in
  * one where it does not, so that the bits would depend on how a loop is split over threads. */
 static void print_index(clike *e, const kins *in, reg r) {
-    const char *type = reg_type((tn_dtype)in->dtype);
+    const char *type = clike_reg_type((tn_dtype)in->dtype);
     bool wide = in->lanes > 1;
-    need(e, (tn_dtype)in->dtype, in->lanes);
-    need(e, (tn_dtype)in->dtype, 1);
+    if (e->l->gpu && wide) {
+        print_result(e, in, r);
+        str_addf(e->out, "(%sx1)(", type);
+        print_lane_index(e, in);
+        str_add(e->out, ");\n");
+        return;
+    }
+    clike_need(e, (tn_dtype)in->dtype, in->lanes);
+    clike_need(e, (tn_dtype)in->dtype, 1);
     str_addf(e->out, "%sx1 %s%u = (%sx1)(", type, wide ? "n" : "v", r, type);
-    print_affine(e, in->idx, 0);
+    clike_affine(e, in->idx, 0);
     str_add(e->out, ");");
     if (!e->l->gpu) str_addf(e->out, " HIDE(%s%u);", wide ? "n" : "v", r);
     if (wide) {
@@ -486,11 +349,18 @@ static void print_index(clike *e, const kins *in, reg r) {
 }
 
 static void print_random(clike *e, const kins *in, reg r) {
-    need(e, TN_F32, in->lanes), need(e, TN_I64, 1);
+    clike_need(e, TN_F32, width(e, in)), clike_need(e, TN_I64, 1);
     e->needs.random = true;
+    if (e->l->gpu) {
+        print_result(e, in, r);
+        str_addf(e->out, "random_at(v%u, %lld%s, ", in->a, (long long)in->imm_int, e->l->wide_end);
+        print_lane_index(e, in);
+        str_add(e->out, ");\n");
+        return;
+    }
     if (in->lanes >= 4) {
         str_addf(e->out, "f32x%d v%u; random_lanes(v%u, %lld%s, ", in->lanes, r, in->a, (long long)in->imm_int, e->l->wide_end);
-        print_affine(e, in->idx, 0);
+        clike_affine(e, in->idx, 0);
         str_addf(e->out, ", %lld, %d, (float *)&v%u);\n", (long long)in->lane_stride, in->lanes, r);
         return;
     }
@@ -498,7 +368,7 @@ static void print_random(clike *e, const kins *in, reg r) {
     if (in->lanes > 1) str_add(e->out, "{ ");
     for (int l = 0; l < in->lanes; l++) {
         str_addf(e->out, "%srandom_at(v%u, %lld%s, ", l ? ", " : "", in->a, (long long)in->imm_int, e->l->wide_end);
-        print_affine(e, in->idx, l * in->lane_stride);
+        clike_affine(e, in->idx, l * in->lane_stride);
         str_add(e->out, ")");
     }
     str_add(e->out, in->lanes > 1 ? " };\n" : ";\n");
@@ -507,8 +377,9 @@ static void print_random(clike *e, const kins *in, reg r) {
 static void print_hsum(clike *e, const kins *in, reg r) {
     tn_dtype t = (tn_dtype)in->dtype;
     int lanes = (int)in->imm_int;
-    const char *type = reg_type(t);
-    need(e, t, 1), need(e, t, lanes);
+    const char *type = clike_reg_type(t);
+    clike_need(e, t, 1);
+    if (!e->l->gpu) clike_need(e, t, lanes);
     const char *sign = infix((op_code)in->alu, t);
     if (!sign) use_op(e, (op_code)in->alu, t, 1);
     str_addf(e->out, "%sx1 v%u; { %sx1 h[%d]; for (int l = 0; l < %d; l++) h[l] = v%u[l];", type, r, type, lanes, lanes, in->a);
@@ -529,7 +400,7 @@ static int contraction_unroll(const clike *e, reg loop) {
     bool tile = false, dot = false;
     for (reg r = loop + 1; e->k->ins.at[r].op != K_END; r++) {
         if (e->k->ins.at[r].op == K_LOOP) return 1;
-        tile |= e->k->ins.at[r].op == K_LOAD && feeds_contraction(e, r);
+        tile |= e->k->ins.at[r].op == K_LOAD && clike_feeds_contraction(e, r);
         dot |= e->k->ins.at[r].op == K_UPD && e->k->ins.at[r].alu == OP_dot;
     }
     int64_t steps = (in->hi - in->lo) / in->step;
@@ -537,15 +408,41 @@ static int contraction_unroll(const clike *e, reg loop) {
     return !tile || steps < 16 ? 1 : steps < 64 ? 4 : 8;
 }
 
+/* Copies of the body of a serial loop on a GPU: as the variable says, one where threads meet in it; 0: the compiler's choice.
+ */
+static int serial_unroll(const clike *e, reg loop) {
+    int role = e->k->vars.at[e->k->ins.at[loop].var].role.unroll, depth = 0;
+    if (role > 1) return role;
+    for (reg r = loop; r < (reg)e->k->ins.n; r++) {
+        kop op = (kop)e->k->ins.at[r].op;
+        depth += (op == K_LOOP) - (op == K_END);
+        if (op == K_BARRIER) return 1;
+        if (depth == 0) break;
+    }
+    return 0;
+}
+
 static void print_zip(clike *e, const kins *in, reg r) {
-    need(e, (tn_dtype)in->dtype, in->lanes);
-    str_addf(e->out, "%sx%d v%u = __builtin_shufflevector(v%u, v%u", reg_type((tn_dtype)in->dtype), in->lanes, r, in->a, in->b);
+    clike_need(e, (tn_dtype)in->dtype, in->lanes);
+    str_addf(e->out, "%sx%d v%u = __builtin_shufflevector(v%u, v%u", clike_reg_type((tn_dtype)in->dtype), in->lanes, r, in->a,
+             in->b);
     for (int l = 0; l < in->lanes; l++) {
         bool of_b;
         int from = kernel_zip_lane(in, l, &of_b);
         str_addf(e->out, ", %d", from + (of_b ? in->lanes : 0));
     }
     str_add(e->out, ");\n");
+}
+
+static void print_part(clike *e, const kins *in, reg r) {
+    if (in->lanes > 1 && !e->l->gpu) guard_fail(e->out->a->gd, TN_ERR_INTERNAL, "kernel %s: lanes of lanes in C", e->k->name);
+    print_result(e, in, r);
+    if (in->lanes > 1)
+        str_addf(e->out, "v%u[l + %lld];\n", in->a, (long long)in->imm_int);
+    else if (e->k->ins.at[in->a].lanes > 1)
+        str_addf(e->out, "v%u[%lld];\n", in->a, (long long)in->imm_int);
+    else
+        str_addf(e->out, "v%u;\n", in->a);
 }
 
 static void open_block(clike *e, bool braces) {
@@ -592,7 +489,7 @@ static void print_combined(clike *e, const kins *in, const char *x, const char *
     if (sign)
         str_addf(e->out, "%s = %s%s%s;", x, x, sign, y);
     else
-        str_addf(e->out, "%s = op_%s_%sx1(%s, %s);", x, op_get((op_code)in->alu)->name, reg_type(t), x, y);
+        str_addf(e->out, "%s = op_%s_%sx1(%s, %s);", x, op_get((op_code)in->alu)->name, clike_reg_type(t), x, y);
 }
 
 static const char *barrier(const clike *e) { return e->l->barrier32 && e->k->group == 32 ? e->l->barrier32 : "BARRIER"; }
@@ -623,9 +520,10 @@ static void print_neighbours(clike *e, const kins *in, reg r) {
  */
 static void print_meeting_value(clike *e, const kins *in, reg r) {
     tn_dtype t = (tn_dtype)in->dtype;
-    const char *type = reg_type(t), *v = arena_printf(e->out->a, "v%u", r), *met = arena_printf(e->out->a, "met_%s", type);
+    const char *type = clike_reg_type(t), *v = arena_printf(e->out->a, "v%u", r),
+               *met = arena_printf(e->out->a, "met_%s", type);
     int warps = e->k->group / 32;
-    need(e, t, 1);
+    clike_need(e, t, 1);
     str_addf(e->out, "%sx1 %s = v%u; ", type, v, in->a);
     if (!e->l->shuffle || warps == 0) {
         e->meets[t] = true;
@@ -649,8 +547,8 @@ static void print_meeting_value(clike *e, const kins *in, reg r) {
 /* Of equals the lowest index; the first NaN beats everything; -1 is none at all. */
 static void print_meeting_index(clike *e, const kins *in, reg r) {
     tn_dtype t = (tn_dtype)in->src;
-    const char *type = reg_type(t), *m = arena_printf(e->out->a, "met_%s", type);
-    need(e, t, 1), need(e, TN_I64, 1);
+    const char *type = clike_reg_type(t), *m = arena_printf(e->out->a, "met_%s", type);
+    clike_need(e, t, 1), clike_need(e, TN_I64, 1);
     e->meets[t] = e->meets_index = true;
     str_addf(e->out, "i64x1 v%u; %s[tid] = v%u; met_index[tid] = v%u; BARRIER for (int h = %d; h > 0; h /= 2) { if (tid < h) {",
              r, m, in->a, in->b, e->k->group / 2);
@@ -667,10 +565,10 @@ static void print_loop(clike *e, const kins *in, reg r) {
         print_dealt(e, in, r);
         return;
     }
-    int v = in->var, unroll = in->par || e->l->gpu ? 1 : contraction_unroll(e, r);
-    if (unroll > 1) {
+    int v = in->var, unroll = in->par ? 1 : e->l->gpu ? serial_unroll(e, r) : contraction_unroll(e, r);
+    if (unroll > (e->l->gpu ? 0 : 1)) {
         str_addf(e->out, "UNROLL(%d)\n", unroll);
-        line(e);
+        clike_line(e);
     }
     if (in->par == PAR_LAST) {
         str_addf(e->out, "if (tid == nt - 1) { const int64_t i%d = %lldL;\n", v, (long long)in->lo);
@@ -699,7 +597,7 @@ void clike_instruction(clike *e, reg r) {
         if (!e->braces.at[--e->braces.n]) return;
         e->indent--;
     }
-    line(e);
+    clike_line(e);
     switch (in->op) {
     case K_LOOP:
         print_loop(e, in, r);
@@ -719,24 +617,27 @@ void clike_instruction(clike *e, reg r) {
     case K_GARG:
         print_meeting_index(e, in, r);
         return;
+    case K_LANES:
+        print_part(e, in, r);
+        return;
     case K_CONST:
     case K_ACC:
-        need(e, t, in->lanes);
-        str_addf(e->out, "%sx%d v%u = K_%sx%d(", reg_type(t), in->lanes, r, reg_type(t), in->lanes);
-        print_value(e, t, in->imm, in->imm_int);
+        print_result(e, in, r);
+        str_addf(e->out, "K_%sx%d(", clike_reg_type(t), width(e, in));
+        clike_value(e, t, in->imm, in->imm_int);
         str_add(e->out, ");\n");
         return;
     case K_INDEX:
         print_index(e, in, r);
         return;
     case K_LOAD:
-        print_load(e, in, r);
+        clike_load(e, in, r);
         return;
     case K_STORE:
-        print_store(e, in);
+        clike_store(e, in);
         return;
     case K_SCATTER:
-        print_scatter(e, in);
+        clike_scatter(e, in);
         return;
     case K_RANDOM:
         print_random(e, in, r);
@@ -755,25 +656,27 @@ void clike_instruction(clike *e, reg r) {
         return;
     case K_ALU: {
         reg ops[3] = { in->a, in->b, in->c };
-        str_addf(e->out, "%sx%d v%u = ", reg_type(t), in->lanes, r);
-        need(e, t, in->lanes);
-        print_alu_value(e, (op_code)in->alu, (tn_dtype)in->src, in->lanes, ops, op_get((op_code)in->alu)->arity);
+        print_result(e, in, r);
+        print_alu_value(e, (op_code)in->alu, (tn_dtype)in->src, width(e, in), ops, op_get((op_code)in->alu)->arity);
         print_rounded(e, in, r);
         break;
     }
     case K_CAST:
-        str_addf(e->out, "%sx%d v%u = ", reg_type(kernel_reg_dtype(t)), in->lanes, r);
-        print_cast_value(e, t, (tn_dtype)in->src, in->a, in->lanes);
+        print_result(e, in, r);
+        print_cast_value(e, t, (tn_dtype)in->src, in->a, width(e, in));
         break;
     case K_WRAP:
-        need(e, t, in->lanes);
-        str_addf(e->out, "%sx%d v%u = ", reg_type(t), in->lanes, r);
+        print_result(e, in, r);
         if (in->src == TN_F16 || in->src == TN_BF16) {
             const char *w = in->src == TN_F16 ? "HALF" : "BF16";
             e->needs.half = true;
-            str_addf(e->out, "FROM_%s_f32x%d(TO_%s_f32x%d(v%u))", w, in->lanes, w, in->lanes, in->a);
+            str_addf(e->out, "FROM_%s_f32x%d(TO_%s_f32x%d(", w, width(e, in), w, width(e, in));
+            print_reg(e, in->a);
+            str_add(e->out, "))");
         } else {
-            str_addf(e->out, "wrap_%s_x%d(v%u)", dtype_name((tn_dtype)in->src), in->lanes, in->a);
+            str_addf(e->out, "wrap_%s_x%d(", dtype_name((tn_dtype)in->src), width(e, in));
+            print_reg(e, in->a);
+            str_add(e->out, ")");
         }
         break;
     default:
@@ -801,7 +704,7 @@ static void print_expr(str *out, const char *expr, const char *suffix) {
 
 static void print_op_function(const used_op *u, str *out) {
     const op_info *info = op_get((op_code)u->op);
-    const char *type = reg_type((tn_dtype)u->src);
+    const char *type = clike_reg_type((tn_dtype)u->src);
     const char *result = info->cls == CL_CMP || info->cls == CL_LOG ? "i32" : type;
     str_addf(out, "INL %sx%d op_%s_%sx%d(", result, u->lanes, info->name, type, u->lanes);
     for (int i = 0; i < info->arity; i++)

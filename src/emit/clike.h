@@ -12,15 +12,18 @@ typedef struct clike_language {
     const char *unsigned_index, *unsigned_end; /* the same without sign */
     const char *wide_end;                      /* end of 64-bit literals */
     /* The rest is for GPUs only. */
-    const char *head, *head_f64;              /* definitions that a program starts with */
-    const char *fma[2];                       /* of f32, f64 */
-    const char *math_end;                     /* what the names of functions of f32 end in */
-    const char *barrier, *thread, *group;     /* all threads of a group meet; the thread's number in it; the group's number */
-    const char *barrier32;                    /* the same for groups of 32; NULL: nothing of its own */
-    const char *kernel;                       /* printf: threads of a group, name */
+    const char *head, *head_f64;          /* definitions that a program starts with */
+    const char *fma[2];                   /* of f32, f64 */
+    const char *math_end;                 /* what the names of functions of f32 end in */
+    const char *barrier, *thread, *group; /* all threads of a group meet; the thread's number in it; the group's number */
+    const char *barrier32;                /* the same for groups of 32; NULL: nothing of its own */
+    const char *kernel;                   /* printf: threads of a group, name */
+    int resident; /* threads that a processor shall have room for, so that one has no more registers; 0: as it comes */
     const char *global, *shared, *restricted; /* of memory that is everybody's, a group's, has no other name */
     const char *shuffle; /* printf, value: that of the thread of 32 whose number differs by bit h; NULL: there is none */
     bool offsets;        /* a buffer comes as a base and its distance in bytes */
+    const char *shared_space, *long2; /* in the type of a pointer to a group's memory; two i64 */
+    const char *aligned;              /* of an array: at 16 bytes */
 } clike_language;
 extern const clike_language clike_c, clike_opencl, clike_cuda;
 
@@ -53,5 +56,18 @@ void clike_instruction(clike *e, reg r);
 /* The vocabulary that the text in e->out needs, then that text. */
 void clike_program(clike *e, str *out);
 const char *clike_memory_type(tn_dtype t);
+
+/* What the files of clike share. */
+const char *clike_reg_type(tn_dtype t);
+void clike_need(clike *e, tn_dtype t, int lanes);
+void clike_line(clike *e);
+void clike_affine(clike *e, affine x, int64_t extra);
+void clike_value(clike *e, tn_dtype t, double f, int64_t i);
+void clike_operand(clike *e, reg r, int lanes);
+/* clike_memory.c */
+bool clike_feeds_contraction(const clike *e, reg r);
+void clike_load(clike *e, const kins *in, reg r);
+void clike_store(clike *e, const kins *in);
+void clike_scatter(clike *e, const kins *in);
 
 #endif

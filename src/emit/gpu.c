@@ -68,8 +68,9 @@ static void print_arrays(clike *e) {
     for (int b = 0; b < k->bufs.n; b++) {
         const kbuf *kb = &k->bufs.at[b];
         if (!kbuf_is_local(kb) || kb->elems < 1) continue;
-        str_addf(e->out, "    %s%s b%d[%lld];\n", kb->kind == KB_GROUP ? e->l->shared : "",
-                 clike_memory_type((tn_dtype)kb->dtype), b, (long long)kb->elems);
+        bool group = kb->kind == KB_GROUP;
+        str_addf(e->out, "    %s%s b%d[%lld]%s%s;\n", group ? e->l->shared : "", clike_memory_type((tn_dtype)kb->dtype), b,
+                 (long long)kb->elems, group ? " " : "", group ? e->l->aligned : "");
     }
     for (size_t i = 0; i < COUNT_OF(met); i++)
         if (e->meets[met[i].t]) str_addf(e->out, "    %s%s met_%s[%d];\n", e->l->shared, met[i].type, met[i].name, k->group);
@@ -88,7 +89,9 @@ static void print_kernel(clike *e, const kernel *k, int id) {
     e->out = &body; /* what is met with is known only afterwards */
     for (reg r = 1; r < (reg)k->ins.n; r++) clike_instruction(e, r);
     e->out = out;
-    str_addf(out, e->l->kernel, k->group, arena_printf(out->a, "tn_kernel_%d", id));
+    const char *threads = arena_printf(out->a, "%d", k->group);
+    if (e->l->resident > k->group) threads = arena_printf(out->a, "%d, %d", k->group, e->l->resident / k->group);
+    str_addf(out, e->l->kernel, threads, arena_printf(out->a, "tn_kernel_%d", id));
     print_arguments(e);
     print_arrays(e);
     str_addf(out, "    const int tid = (int)%s; const %s group = (%s)%s, thread = group * %d + tid;\n    (void)thread;\n",

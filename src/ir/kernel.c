@@ -66,6 +66,31 @@ int64_t kernel_nest_size(const kernel *k, reg r) {
     return size;
 }
 
+/* Whether x is a multiple of n in every iteration. */
+static bool is_multiple(const kernel *k, affine x, int64_t n) {
+    if (x.base % n) return false;
+    for (int t = 0; t < x.n; t++) {
+        if (x.t[t].coef % n == 0) continue;
+        for (int i = 1; i < k->ins.n; i++) {
+            const kins *l = &k->ins.at[i];
+            if (l->op == K_LOOP && l->var == x.t[t].var && (x.t[t].coef * l->lo % n || x.t[t].coef * l->step % n)) return false;
+        }
+    }
+    return true;
+}
+
+bool kernel_aligned(const kernel *k, const kins *in, int n) {
+    if (n == 1) return true;
+    if (in->lane_stride != 1 || in->lanes % n || !is_multiple(k, in->idx, n)) return false;
+    if (in->dyn && (k->ins.at[in->dyn].lanes > 1 || in->dyn_stride % n)) return false;
+    for (int m = 0; m < in->n_mask; m++) {
+        if (in->mask_lane[m] == 0) continue;
+        if (in->mask_lane[m] != 1 || in->mask[m].lo % n || in->mask[m].hi % n || !is_multiple(k, in->mask[m].e, n))
+            return false;
+    }
+    return true;
+}
+
 int kernel_zip_lane(const kins *zip, int l, bool *of_b) {
     int piece = (int)zip->imm_int, chunk = 16 / (int)dtype_size((tn_dtype)zip->dtype);
     if (chunk < 2 * piece) chunk = 2 * piece;

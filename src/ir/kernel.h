@@ -180,6 +180,10 @@ bool affine_equal(affine x, affine y);
 int kernel_nest(const kernel *k, reg r);
 int64_t kernel_nest_size(const kernel *k, reg r); /* iterations of all of it */
 
+/* Whether the lanes of a LOAD or STORE, in pieces of n, lie side by side at multiples of n, each piece wholly masked or not at
+ * all. */
+bool kernel_aligned(const kernel *k, const kins *in, int n);
+
 /* Where lane l of a K_ZIP comes from: that lane of a, or with *of_b of b. */
 int kernel_zip_lane(const kins *zip, int l, bool *of_b);
 

@@ -172,37 +172,59 @@ static graph *product(arena *a, rng *r, int64_t m, int64_t k, int64_t n, bool ha
     return g;
 }
 
-static bool is_tiled(const kernel *k) {
-    int n = 0;
+typedef struct tile_kind { /* what a tiled kernel makes use of */
+    bool tiled, wide, doubled, parts;
+} tile_kind;
+
+static tile_kind kind_of(const kernel *k) {
+    tile_kind t = { 0 };
+    int n = 0, barriers = 0, depth = 0, serial = 0;
     for (int b = 0; b < k->bufs.n; b++) n += k->bufs.at[b].kind == KB_GROUP;
-    return n == 2;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        depth += (in->op == K_LOOP) - (in->op == K_END);
+        barriers += in->op == K_BARRIER;
+        serial += in->op == K_BARRIER && i > 1 && k->ins.at[i - 1].op == K_STORE;
+        t.wide |= in->op == K_LOAD && in->lanes >= 2 && k->bufs.at[in->buf].kind == KB_IN && kernel_aligned(k, in, in->lanes);
+    }
+    t.tiled = n >= 2, t.parts = n == 3, t.doubled = n >= 2 && barriers - t.parts == 2 && serial - t.parts == 2;
+    return t;
 }
 
 static void test_tiles(void **state) {
     (void)state;
-    static const int64_t sizes[][3] = { { 64, 64, 64 },  { 65, 17, 33 },  { 33, 129, 70 }, { 40, 1, 40 },
-                                        { 100, 16, 31 }, { 31, 47, 100 }, { 128, 33, 64 } };
+    static const int64_t sizes[][3] = { { 64, 64, 64 },   { 65, 17, 33 },  { 33, 129, 70 }, { 40, 1, 40 },
+                                        { 100, 16, 31 },  { 31, 47, 100 }, { 128, 33, 64 }, { 128, 64, 128 },
+                                        { 64, 144, 192 }, { 16, 200, 16 }, { 8, 512, 12 },  { 60, 76, 68 } };
     uint64_t seed = (uint64_t)now_seconds() ^ 0x9e3779b9u;
     rng r = rng_make(seed);
-    int tiled = 0, all = 0;
+    int tiled = 0, all = 0, wide = 0, doubled = 0, parts = 0;
     for (size_t i = 0; i < COUNT_OF(sizes) * 4; i++) {
         arena a;
         guard gd;
+        char text[4096];
         arena_init(&a, mem_libc(), &gd);
         if (!GUARD_TRY(&gd)) fail_msg("seed %llu: %s", (unsigned long long)seed, gd.err.text);
         const int64_t *s = sizes[i / 4];
         graph *g = product(&a, &r, s[0], s[1], s[2], i % 4 == 3);
         plan_config c = { .seed = seed + i, .fusion = 3, .t = gpu_target(i) };
-        c.t.grid = 64, c.t.group_bytes = 32 << 10;
+        c.t.grid = i % 3 ? 64 : 1 << 17, c.t.group_bytes = 32 << 10;
+        if (i % 2) c.t.group = 256;
         if (!plan_config_agrees(g, NULL, &c)) fail_msg("seed %llu, case %zu: %s", (unsigned long long)seed, i, c.text);
         tn_compile_opts o = TN_COMPILE_DEFAULTS;
         plan *p = pipeline_run(g, &a, &o, &c.t);
-        for (int k = 0; k < p->kernels.n; k++) tiled += is_tiled(p->kernels.at[k].k);
+        if (!plan_texts_agree(p, &a, text, sizeof text)) fail_msg("case %zu: %s", i, text);
+        for (int k = 0; k < p->kernels.n; k++) {
+            tile_kind t = kind_of(p->kernels.at[k].k);
+            tiled += t.tiled, wide += t.wide, doubled += t.doubled, parts += t.parts;
+        }
         all += 1;
         arena_fini(&a);
     }
-    printf("%d contractions, %d in tiles\n", all, tiled);
+    printf("%d contractions, %d in tiles, %d with wide loads, %d with two blocks, %d with partial tiles\n", all, tiled, wide,
+           doubled, parts);
     assert_true(tiled >= all * 3 / 4);
+    assert_true(wide > 2 && doubled > 2 && parts > 2);
 }
 
 int main(void) {

@@ -1,0 +1,330 @@
+/* clike_memory.c - loads and stores as statements of the languages that look like C.
+ *
+ * In: LOAD, STORE and SCATTER instructions. Out: text. For GPUs neighbouring lanes go through memory together, up to 16 bytes
+ * at once, where kernel_aligned proves that they may. */
+#include "emit/clike.h"
+
+static void print_element(clike *e, const kins *in, int lane) { /* b[..] of one lane */
+    str_addf(e->out, "b%d[", in->buf);
+    clike_affine(e, in->idx, lane * in->lane_stride);
+    if (in->dyn) {
+        const kins *d = &e->k->ins.at[in->dyn];
+        str_addf(e->out, " + at_%s(", in->op == K_LOAD ? "clamped" : "raw");
+        str_addf(e->out, d->lanes > 1 ? "v%u[%d]" : "v%u", in->dyn, lane);
+        str_addf(e->out, ", %lld%s) * %lld%s", (long long)in->dyn_n, e->l->wide_end, (long long)in->dyn_stride, e->l->wide_end);
+    }
+    str_add(e->out, "]");
+}
+
+static void open_convert(clike *e, tn_dtype stored, int lanes) { /* memory word to register */
+    switch (stored) {
+    case TN_F16:
+    case TN_BF16:
+        e->needs.half = true;
+        str_addf(e->out, "FROM_%s_f32x%d(", stored == TN_F16 ? "HALF" : "BF16", lanes);
+        break;
+    case TN_BOOL:
+        str_add(e->out, "-(");
+        break;
+    default:
+        str_add(e->out, "(");
+        break;
+    }
+}
+
+static const char *narrow_word(tn_dtype t) {
+    return t == TN_I8 ? "i8" : t == TN_U8 || t == TN_BOOL ? "u8" : t == TN_F16 || t == TN_BF16 ? "u16" : NULL;
+}
+
+static void print_condition(clike *e, const kins *in, int lane) {
+    for (int m = 0; m < in->n_mask; m++) {
+        if (m) str_add(e->out, " & ");
+        str_addf(e->out, "((%s)(", e->unsigned_index);
+        clike_affine(e, in->mask[m].e, lane * in->mask_lane[m] - in->mask[m].lo);
+        str_addf(e->out, ") < %lld%s)", (long long)(in->mask[m].hi - in->mask[m].lo), e->unsigned_end);
+    }
+}
+
+static bool lanes_vary(const clike *e, const kins *in) { /* each lane needs its own load */
+    for (int m = 0; m < in->n_mask; m++)
+        if (in->mask_lane[m]) return true;
+    return in->lane_stride != 1 || (in->dyn && e->k->ins.at[in->dyn].lanes > 1);
+}
+
+static void print_vector_load(clike *e, const kins *in) {
+    tn_dtype stored = (tn_dtype)in->src;
+    const char *narrow = narrow_word(stored);
+    open_convert(e, stored, in->lanes);
+    if (narrow)
+        str_addf(e->out, "LD%s_x%d(&", narrow, in->lanes);
+    else
+        str_addf(e->out, "LD_%sx%d(&", clike_reg_type(stored), in->lanes);
+    print_element(e, in, 0);
+    str_add(e->out, "))");
+}
+
+/* Used by several multiply-adds: gcc would read memory again for each of them, and loads are what a tile is short of. */
+bool clike_feeds_contraction(const clike *e, reg r) {
+    int n = 0;
+    for (reg i = r + 1; i < (reg)e->k->ins.n && e->k->ins.at[i].op != K_END; i++)
+        n += e->k->ins.at[i].op == K_UPD && e->k->ins.at[i].alu == OP_dot && (e->k->ins.at[i].a == r || e->k->ins.at[i].b == r);
+    return n > 1;
+}
+
+static void print_stored(clike *e, const kins *in, int lanes, int lane);
+
+/* ---- several lanes on GPUs: a register is an array ---- */
+
+/* Lanes that go through memory at once. */
+static int piece_of(const clike *e, const kins *in) {
+    int size = (int)dtype_size((tn_dtype)e->k->bufs.at[in->buf].dtype), n = in->lanes;
+    while (n * size > 16) n /= 2;
+    while (n > 1 && (n * size < 4 || !kernel_aligned(e->k, in, n))) n = n * size < 4 ? 1 : n / 2;
+    return e->k->bufs.at[in->buf].kind == KB_LOCAL ? 1 : n;
+}
+
+/* The type of n elements of memory, and what its parts are called. */
+static const char *piece_type(clike *e, tn_dtype t, int n) {
+    static const char *const words[] = { "uint32_t", "uint2", "", "uint4" };
+    switch (t) {
+    case TN_F32:
+        return n == 4 ? "float4" : "float2";
+    case TN_I32:
+        return n == 4 ? "int4" : "int2";
+    case TN_F64:
+        return "double2";
+    case TN_I64:
+        return e->l->long2;
+    default:
+        return words[n * (int)dtype_size(t) / 4 - 1];
+    }
+}
+static const char *part(const char *type, int i) {
+    static const char *const parts[] = { ".x", ".y", ".z", ".w" };
+    return strcmp(type, "uint32_t") ? parts[i] : "";
+}
+
+static void print_place(clike *e, const kins *in, const char *type, int lane) {
+    const char *space = e->k->bufs.at[in->buf].kind == KB_GROUP ? e->l->shared_space : e->l->global;
+    str_addf(e->out, "*(%s%s%s *)&", space, e->k->bufs.at[in->buf].kind == KB_IN ? "const " : "", type);
+    print_element(e, in, lane);
+}
+
+static void load_piece(clike *e, const kins *in, reg r, int lane, int n) {
+    tn_dtype t = (tn_dtype)in->src;
+    int size = (int)dtype_size(t);
+    const char *type = piece_type(e, t, n);
+    str_addf(e->out, " { const %s q = ", type);
+    print_place(e, in, type, lane);
+    str_add(e->out, ";");
+    for (int i = 0; i < n; i++) {
+        str_addf(e->out, " v%u[%d] = ", r, lane + i);
+        open_convert(e, t, 1);
+        if (size >= 4)
+            str_addf(e->out, "q%s);", part(type, i));
+        else
+            str_addf(e->out, "(%s)(q%s >> %d));", clike_memory_type(t), part(type, i * size / 4), i * size % 4 * 8);
+    }
+    str_add(e->out, " }");
+}
+
+static void load_array(clike *e, const kins *in, reg r) {
+    tn_dtype stored = (tn_dtype)in->src, t = (tn_dtype)in->dtype;
+    int n = piece_of(e, in);
+    clike_need(e, t, 1);
+    str_addf(e->out, "%sx1 v%u[%d];", clike_reg_type(t), r, in->lanes);
+    for (int lane = 0; lane < in->lanes; lane += n) {
+        if (in->n_mask) {
+            str_add(e->out, " if (");
+            print_condition(e, in, lane);
+            str_add(e->out, ")");
+        }
+        if (n > 1) {
+            load_piece(e, in, r, lane, n);
+        } else {
+            str_addf(e->out, " v%u[%d] = ", r, lane);
+            open_convert(e, stored, 1);
+            print_element(e, in, lane);
+            str_add(e->out, ");");
+        }
+        if (in->n_mask) str_add(e->out, " else {");
+        for (int i = 0; i < n && in->n_mask; i++) {
+            str_addf(e->out, " v%u[%d] = ", r, lane + i);
+            clike_value(e, t, in->imm, stored == TN_BOOL ? -(in->imm_int != 0) : in->imm_int);
+            str_add(e->out, i + 1 < n ? ";" : "; }");
+        }
+    }
+    str_add(e->out, "\n");
+}
+
+static void store_piece(clike *e, const kins *in, int lane, int n) {
+    tn_dtype t = (tn_dtype)in->dtype;
+    int size = (int)dtype_size(t), per_word = size < 4 ? 4 / size : 1;
+    const char *type = piece_type(e, t, n);
+    str_addf(e->out, "{ %s q;", type);
+    for (int i = 0; i < n; i++) {
+        if (i % per_word == 0) str_addf(e->out, " q%s =", part(type, i / per_word));
+        if (size < 4) str_addf(e->out, " %s(uint32_t)(uint%d_t)", i % per_word ? "| " : "", 8 * size);
+        str_add(e->out, size < 4 ? "(" : " ");
+        print_stored(e, in, 1, lane + i);
+        if (size < 4) str_addf(e->out, ") << %d", i % per_word * size * 8);
+        if (i % per_word == per_word - 1) str_add(e->out, ";");
+    }
+    str_add(e->out, " ");
+    print_place(e, in, type, lane);
+    str_add(e->out, " = q; }\n");
+}
+
+static void store_array(clike *e, const kins *in) {
+    tn_dtype t = (tn_dtype)in->dtype;
+    int n = piece_of(e, in);
+    clike_need(e, kernel_reg_dtype(t), 1);
+    for (int lane = 0; lane < in->lanes; lane += n) {
+        if (lane) clike_line(e);
+        if (in->n_mask) {
+            str_add(e->out, "if (");
+            print_condition(e, in, lane);
+            str_add(e->out, ") ");
+        }
+        if (n > 1) {
+            store_piece(e, in, lane, n);
+            continue;
+        }
+        print_element(e, in, lane);
+        str_addf(e->out, " = (%s)", clike_memory_type(t));
+        print_stored(e, in, 1, lane);
+        str_add(e->out, ";\n");
+    }
+}
+
+/* ---- all languages ---- */
+
+void clike_load(clike *e, const kins *in, reg r) {
+    tn_dtype stored = (tn_dtype)in->src, t = (tn_dtype)in->dtype;
+    if (e->l->gpu && in->lanes > 1) {
+        load_array(e, in, r);
+        return;
+    }
+    clike_need(e, t, in->lanes);
+    const char *type = clike_reg_type(t);
+    if (in->lanes == 1) {
+        str_addf(e->out, "%sx1 v%u = ", type, r);
+        if (in->n_mask) {
+            str_add(e->out, "(");
+            print_condition(e, in, 0);
+            str_add(e->out, ") ? ");
+        }
+        open_convert(e, stored, 1);
+        print_element(e, in, 0);
+        str_add(e->out, ")");
+        if (in->n_mask) {
+            str_add(e->out, " : ");
+            clike_value(e, t, in->imm, stored == TN_BOOL ? -(in->imm_int != 0) : in->imm_int);
+        }
+    } else if (!lanes_vary(e, in)) {
+        if (in->n_mask) {
+            str_addf(e->out, "%sx%d v%u = K_%sx%d(", type, in->lanes, r, type, in->lanes);
+            clike_value(e, t, in->imm, stored == TN_BOOL ? -(in->imm_int != 0) : in->imm_int);
+            str_add(e->out, "); if (");
+            print_condition(e, in, 0);
+            str_addf(e->out, ") v%u = ", r);
+        } else {
+            str_addf(e->out, "%sx%d v%u = ", type, in->lanes, r);
+        }
+        print_vector_load(e, in);
+        int bytes = in->lanes * (int)dtype_size(kernel_reg_dtype(t));
+        if (in->op == K_LOAD && bytes >= 16 && bytes <= 64 && clike_feeds_contraction(e, r))
+            str_addf(e->out, "; KEEP_%d(v%u)", bytes, r);
+    } else {
+        clike_need(e, t, 1);
+        str_addf(e->out, "%sx%d v%u = { ", type, in->lanes, r);
+        for (int l = 0; l < in->lanes; l++) {
+            if (l) str_add(e->out, ", ");
+            if (in->n_mask) {
+                str_add(e->out, "(");
+                print_condition(e, in, l);
+                str_add(e->out, ") ? ");
+            }
+            open_convert(e, stored, 1);
+            print_element(e, in, l);
+            str_add(e->out, ")");
+            if (in->n_mask) {
+                str_add(e->out, " : ");
+                clike_value(e, t, in->imm, stored == TN_BOOL ? -(in->imm_int != 0) : in->imm_int);
+            }
+        }
+        str_add(e->out, " }");
+    }
+    str_add(e->out, ";\n");
+}
+
+static void print_stored(clike *e, const kins *in, int lanes, int lane) { /* register to memory word */
+    tn_dtype t = (tn_dtype)in->dtype;
+    const kins *a = &e->k->ins.at[in->a];
+    if (t == TN_F16 || t == TN_BF16) {
+        e->needs.half = true;
+        str_addf(e->out, "TO_%s_f32x%d(", t == TN_F16 ? "HALF" : "BF16", lanes);
+    }
+    if (t == TN_BOOL) str_add(e->out, "(1 & ");
+    if (lanes > 1)
+        clike_operand(e, in->a, lanes);
+    else
+        str_addf(e->out, a->lanes > 1 ? "v%u[%d]" : "v%u", in->a, lane);
+    if (t == TN_F16 || t == TN_BF16 || t == TN_BOOL) str_add(e->out, ")");
+}
+
+void clike_store(clike *e, const kins *in) {
+    tn_dtype t = (tn_dtype)in->dtype;
+    const char *narrow = narrow_word(t);
+    if (e->l->gpu && in->lanes > 1) {
+        store_array(e, in);
+        return;
+    }
+    clike_need(e, kernel_reg_dtype(t), in->lanes);
+    if (in->lanes > 1 && in->lane_stride == 1 && in->op == K_STORE) {
+        if (narrow)
+            str_addf(e->out, "ST%s_x%d(&", narrow, in->lanes);
+        else
+            str_addf(e->out, "ST_%sx%d(&", clike_reg_type(t), in->lanes);
+        print_element(e, in, 0);
+        str_add(e->out, ", ");
+        print_stored(e, in, in->lanes, 0);
+        str_add(e->out, ");\n");
+        return;
+    }
+    clike_need(e, kernel_reg_dtype(t), 1);
+    for (int l = 0; l < in->lanes; l++) {
+        if (l) clike_line(e);
+        if (in->n_mask) {
+            str_add(e->out, "if (");
+            print_condition(e, in, l);
+            str_add(e->out, ") ");
+        }
+        print_element(e, in, l);
+        str_addf(e->out, " = (%s)", clike_memory_type(t));
+        print_stored(e, in, 1, l);
+        str_add(e->out, ";\n");
+    }
+}
+
+void clike_scatter(clike *e, const kins *in) {
+    tn_dtype t = (tn_dtype)in->dtype;
+    clike_need(e, kernel_reg_dtype(t), 1);
+    str_addf(e->out, "if ((uint64_t)v%u < %lldU%s) {", in->dyn, (long long)in->dyn_n, e->l->wide_end);
+    for (int l = 0; l < in->lanes; l++) {
+        str_add(e->out, " ");
+        print_element(e, in, l);
+        str_addf(e->out, " = (%s)", clike_memory_type(t));
+        bool half = t == TN_F16 || t == TN_BF16;
+        if (half) str_addf(e->out, "TO_%s_f32x1(", t == TN_F16 ? "HALF" : "BF16");
+        bool is_int = !dtype_is_float(t);
+        if (is_int) str_add(e->out, "((uint64_t)"); /* wraps around */
+        open_convert(e, t, 1);
+        print_element(e, in, l);
+        str_add(e->out, is_int ? ") + (uint64_t)" : ") + ");
+        str_addf(e->out, e->k->ins.at[in->a].lanes > 1 ? "v%u[%d]" : "v%u", in->a, l);
+        if (is_int) str_add(e->out, ")");
+        str_add(e->out, half ? ");" : ";");
+    }
+    str_add(e->out, " }\n");
+}
