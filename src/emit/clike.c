@@ -497,9 +497,10 @@ static const char *barrier(const clike *e) { return e->l->barrier32 && e->k->gro
 /* Each so many neighbours combine their values, halves first. */
 static void print_neighbours(clike *e, const kins *in, reg r) {
     tn_dtype t = (tn_dtype)in->dtype;
-    const char *type = reg_type(t), *v = arena_printf(e->out->a, "v%u", r), *met = arena_printf(e->out->a, "met_%s", type);
+    const char *type = clike_reg_type(t), *v = arena_printf(e->out->a, "v%u", r),
+               *met = arena_printf(e->out->a, "met_%s", type);
     int n = (int)in->imm_int;
-    need(e, t, 1);
+    clike_need(e, t, 1);
     str_addf(e->out, "%sx1 %s = v%u;", type, v, in->a);
     if (e->l->shuffle && n <= 32) {
         for (int half = n / 2; half > 0; half /= 2) {
