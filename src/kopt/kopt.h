@@ -24,6 +24,21 @@ bool kopt_stage(kernel *k, const target *t);
 bool kopt_stream(kernel *k, const target *t);
 /* block.c: kernels that turn what they read do so block by block. */
 void kopt_block(kernel *k);
+/* border.c: [lo, hi] are the values of a loop variable. */
+typedef struct kspan {
+    int64_t lo, hi;
+} kspan;
+enum { MAX_CUTS = 16 };
+typedef struct kcuts { /* where pieces of a loop end, ascending */
+    int n;
+    int64_t at[MAX_CUTS];
+    bool full;
+} kcuts;
+/* 1: the mask holds for all lanes; -1: for none; 0: it depends. spans: [vars]. */
+int kopt_mask_known(const kmask *m, int64_t lane_stride, int lanes, const kspan *spans);
+/* Where to cut the loop at instruction `loop` so that masks inside are known; spans: of the variables of open loops, with
+ * their copies. */
+void kopt_border_cuts(const kernel *k, int loop, int end, const kspan *open, kcuts *out);
 /* tile.c: writes the tiled form; the scalar kernel stays as it is. */
 kernel *kopt_tile(const kernel *k);
 

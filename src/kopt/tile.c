@@ -30,6 +30,7 @@ typedef struct tiler {
     copies *active; /* [vars] copies while the loop is open */
     bool *is_fixed; /* [vars] the loop runs once, at this value */
     int64_t *fixed;
+    kspan *span, *reach; /* [vars] values while the loop is open; with those of its copies */
     int *inst; /* [ins] first entry in regs */
     VEC(reg) regs;
     partial *part;  /* [ins] for ACC */
@@ -208,6 +209,25 @@ static affine place_index(const tiler *t, affine x, const where *w, bool local, 
     return out;
 }
 
+/* Masks that hold for the values at hand go; whether none of the others is known not to hold. */
+static bool settle_masks(const tiler *t, kins *in) {
+    int n = 0;
+    for (int m = 0; m < in->n_mask; m++) {
+        int known = kopt_mask_known(&in->mask[m], in->mask_lane[m], in->lanes, t->span);
+        if (known < 0) return false;
+        if (known > 0) continue;
+        in->mask[n] = in->mask[m], in->mask_lane[n++] = in->mask_lane[m];
+    }
+    in->n_mask = n;
+    return true;
+}
+
+static kins border_value(const kins *load) {
+    kins c = { .op = K_CONST, .dtype = load->dtype, .lanes = 1, .imm = load->imm, .imm_int = load->imm_int, .node = load->node };
+    if (load->src == TN_BOOL) c.imm_int = -(load->imm_int != 0);
+    return c;
+}
+
 static int partial_slot(const tiler *t, reg acc, const where *w) {
     const partial *p = &t->part[acc];
     if (p->var < 0) return 0;
@@ -231,6 +251,7 @@ static void emit_instance(tiler *t, int i, const where *w) {
         in.mask = arena_copy(t->o->a, s->mask, sizeof(kmask) * (size_t)s->n_mask);
         in.mask_lane = ARENA_ARRAY(t->o->a, int64_t, s->n_mask);
         for (int m = 0; m < s->n_mask; m++) in.mask[m].e = place_index(t, s->mask[m].e, w, false, &in.mask_lane[m]);
+        if (!settle_masks(t, &in)) in = border_value(&in);
     }
     if (s->op == K_UPD) {
         uint64_t acc_set = tiled(t, t->dep[s->c]);
@@ -432,44 +453,58 @@ static void open_out(tiler *t, kvar v, int64_t lo, int64_t hi, int64_t step, int
     kernel_push(t->o, (kins){ .op = K_LOOP, .var = v, .lo = lo, .hi = hi, .step = step, .par = (uint8_t)par });
 }
 
-static void tile_plain_loop(tiler *t, int loop, int end, kvar major) {
-    const kins *in = &t->k->ins.at[loop];
-    int par = t->k->par_var == in->var && in->par == PAR_SERIAL ? PAR_THREADS : in->par;
-    bool once = in->hi == in->lo + 1 && par == PAR_SERIAL;
-    t->is_fixed[in->var] = once, t->fixed[in->var] = in->lo;
-    if (!once) open_out(t, in->var, in->lo, in->hi, 1, par);
+static void set_values(tiler *t, kvar v, int64_t lo, int64_t hi) {
+    const copies *c = &t->active[v];
+    const copy *last = &c->at[c->n - 1];
+    t->span[v] = (kspan){ lo, hi };
+    t->reach[v] = (kspan){ lo, hi + last->off + last->lanes - 1 };
+}
+
+/* One iteration; with par it is the last thread's. */
+static void tile_once(tiler *t, int loop, int end, kvar major, int64_t at, bool par) {
+    kvar v = t->k->ins.at[loop].var;
+    t->is_fixed[v] = !par, t->fixed[v] = at;
+    set_values(t, v, at, at);
+    if (par) open_out(t, v, at, at + 1, 1, PAR_LAST);
     tile_block(t, loop + 1, end, major);
-    if (!once) kernel_push(t->o, (kins){ .op = K_END });
-    t->is_fixed[in->var] = false;
+    if (par) kernel_push(t->o, (kins){ .op = K_END });
+    t->is_fixed[v] = false;
+}
+
+/* Iterations [lo, hi): whole tiles, and the rest. Threads share the tiles of the main piece. */
+static void tile_piece(tiler *t, int loop, int end, kvar major, int64_t lo, int64_t hi, bool main) {
+    const kins *in = &t->k->ins.at[loop];
+    kvar v = in->var;
+    krole role = t->k->vars.at[v].role;
+    bool par = t->k->par_var == v && in->par == PAR_SERIAL;
+    int64_t step = (int64_t)role.unroll * role.lanes, full = (hi - lo) / step, rest = (hi - lo) % step, at = lo;
+    t->active[v] = main_copies(role);
+    if (main ? full == 1 && !par && in->par == PAR_SERIAL : par || full == 1) {
+        for (; at < lo + full * step; at += step) tile_once(t, loop, end, major, at, par);
+    } else if (full > 0 || step == 1) {
+        set_values(t, v, lo, lo + (full - 1) * step);
+        open_out(t, v, lo, lo + full * step, step, par ? PAR_THREADS : in->par);
+        tile_block(t, loop + 1, end, major);
+        kernel_push(t->o, (kins){ .op = K_END });
+    }
+    if (rest == 0) return;
+    t->active[v] = tail_copies(role, rest);
+    tile_once(t, loop, end, major, lo + full * step, par);
 }
 
 static void tile_loop(tiler *t, int loop, int end, kvar major) {
-    kvar v = t->k->ins.at[loop].var;
-    krole role = t->k->vars.at[v].role;
-    bool par = t->k->par_var == v;
-    if (!has_role(t->k, v)) {
-        tile_plain_loop(t, loop, end, major);
-        return;
-    }
-    if (major < 0 && role.lanes == 1) major = v;
-    int64_t step = (int64_t)role.unroll * role.lanes, extent = t->k->ins.at[loop].hi, full = extent / step,
-            rest = extent % step;
-    if (full > 0) {
-        bool once = full == 1 && !par;
-        t->active[v] = main_copies(role);
-        t->is_fixed[v] = once, t->fixed[v] = 0;
-        if (!once) open_out(t, v, 0, full * step, step, par);
-        tile_block(t, loop + 1, end, major);
-        if (!once) kernel_push(t->o, (kins){ .op = K_END });
-    }
-    if (rest > 0) {
-        t->active[v] = tail_copies(role, rest);
-        t->is_fixed[v] = !par, t->fixed[v] = full * step;
-        if (par) open_out(t, v, full * step, full * step + 1, 1, PAR_LAST);
-        tile_block(t, loop + 1, end, major);
-        if (par) kernel_push(t->o, (kins){ .op = K_END });
-    }
-    t->is_fixed[v] = false;
+    const kins *in = &t->k->ins.at[loop];
+    krole role = t->k->vars.at[in->var].role;
+    kcuts cuts = { 0 };
+    if (major < 0 && role.unroll > 1 && role.lanes == 1) major = in->var;
+    if (in->par == PAR_SERIAL) kopt_border_cuts(t->k, loop, end, t->reach, &cuts);
+    int main = 0;
+    for (int i = 0; i + 1 < cuts.n; i++)
+        if (cuts.at[i + 1] - cuts.at[i] > cuts.at[main + 1] - cuts.at[main]) main = i;
+    for (int i = 0; i + 1 < cuts.n && t->k->par_var == in->var; i++) /* the others are one thread's */
+        if (i != main && cuts.at[i + 1] - cuts.at[i] > (int64_t)role.unroll * role.lanes) cuts.n = main = 0;
+    if (cuts.n == 0) cuts = (kcuts){ .n = 2, .at = { in->lo, in->hi } };
+    for (int i = 0; i + 1 < cuts.n; i++) tile_piece(t, loop, end, major, cuts.at[i], cuts.at[i + 1], i == main);
 }
 
 static void tile_block(tiler *t, int from, int to, kvar major) {
@@ -498,6 +533,8 @@ kernel *kopt_tile(const kernel *k) {
     t.active = ARENA_ARRAY(k->a, copies, nv);
     t.is_fixed = ARENA_ARRAY(k->a, bool, nv);
     t.fixed = ARENA_ARRAY(k->a, int64_t, nv);
+    t.span = ARENA_ARRAY(k->a, kspan, nv);
+    t.reach = ARENA_ARRAY(k->a, kspan, nv);
     VEC_PUSH(k->a, &t.regs, 0);
     for (int i = 0; i < n; i++) t.part[i].var = -1;
     for (kvar v = 0; v < k->vars.n; v++) {

@@ -29,6 +29,9 @@ static const char *const graphs[] = {
     "scatter_add t, i, %5 axis=0\n"
     "  %13 = mul u, 97\n  %14 = cast %13 f32[19]\n  %15 = add c, 3\n  %16 = concat %11, %4 axis=0\n"
     "  return %16 as \"y\", %8 as \"best\", %12 as \"table\", %14 as \"squares\", %15 -> c\n}\n",
+    /* a border along the lanes: loads keep their masks */
+    "graph @border(x f32[9,5]) {\n"
+    "  %1 = pad x before=[0,3] after=[0,3] value=0.5 f32[9,11]\n  %2 = mul %1, 3.0\n  return %2 as \"y\"\n}\n",
     /* a chain through memory, with lifetimes that meet */
     "graph @chain(x f32[40,70], y f32[70,33], z f32[40,33]) {\n"
     "  %1 = dot x, y contract=[1]x[0] f32[40,33]\n  %2 = sub %1, z\n  %3 = permute %2 perm=[1,0]\n  %4 = dot %2, %3 "

@@ -1,0 +1,91 @@
+/* border.c - where the masks of loads hold: a loop is cut into pieces so that inside most of them every mask is known, and the
+ * tiled form has masked loads at the border only, or none.
+ *
+ * In: the scalar form with roles, and ranges of the variables of open loops. Out: the ends of the pieces. A mask is known when
+ * interval arithmetic over the ranges decides it; nothing is ever read that a mask forbids. */
+#include "kopt/kopt.h"
+
+enum { MOST_SINGLE = 4, MOST_BODY = 160 };
+
+static int64_t floor_div(int64_t x, int64_t y) { return x / y - (x % y != 0 && (x < 0) != (y < 0)); }
+static int64_t ceil_div(int64_t x, int64_t y) { return -floor_div(-x, y); }
+
+static kspan span_of(affine x, const kspan *spans, kvar without) {
+    kspan r = { x.base, x.base };
+    for (int i = 0; i < x.n; i++) {
+        kspan s = spans[x.t[i].var];
+        int64_t c = x.t[i].coef;
+        if (x.t[i].var == without) continue;
+        r.lo += c * (c > 0 ? s.lo : s.hi);
+        r.hi += c * (c > 0 ? s.hi : s.lo);
+    }
+    return r;
+}
+
+int kopt_mask_known(const kmask *m, int64_t lane_stride, int lanes, const kspan *spans) {
+    kspan r = span_of(m->e, spans, -1);
+    int64_t across = lane_stride * (lanes - 1);
+    r.lo += across < 0 ? across : 0;
+    r.hi += across > 0 ? across : 0;
+    if (r.lo >= m->lo && r.hi < m->hi) return 1;
+    return r.hi < m->lo || r.lo >= m->hi ? -1 : 0;
+}
+
+static void add_cut(kcuts *c, int64_t at) {
+    if (c->n == MAX_CUTS) {
+        c->full = true;
+        return;
+    }
+    int i = c->n;
+    while (i > 0 && c->at[i - 1] >= at) i--;
+    if (i < c->n && c->at[i] == at) return;
+    memmove(&c->at[i + 1], &c->at[i], sizeof *c->at * (size_t)(c->n - i));
+    c->at[i] = at;
+    c->n++;
+}
+
+/* Cuts at the ends of [from, to); all steps of it on their own when they are few. */
+static void cut_border(kcuts *c, int64_t from, int64_t to, int64_t step, bool single) {
+    if (from >= to) return;
+    add_cut(c, from), add_cut(c, to);
+    if (single && (to - from + step - 1) / step <= MOST_SINGLE)
+        for (int64_t x = from; x < to; x += step) add_cut(c, x);
+}
+
+/* The mask holds for all values of the other variables where v is in [a, b]. */
+static void cut_for_mask(kcuts *c, const kmask *m, kvar v, const kspan *spans, int64_t lo, int64_t hi, int64_t step) {
+    int64_t coef = affine_coef(m->e, v);
+    if (coef == 0) return;
+    kspan rest = span_of(m->e, spans, v);
+    int64_t least = m->lo - rest.lo, most = m->hi - 1 - rest.hi;
+    int64_t a = coef > 0 ? ceil_div(least, coef) : ceil_div(most, coef);
+    int64_t b = coef > 0 ? floor_div(most, coef) : floor_div(least, coef);
+    if (a < lo) a = lo;
+    if (b > hi - 1) b = hi - 1;
+    if (a > b || (a == lo && b == hi - 1)) return;
+    int64_t from = lo + ceil_div(a - lo, step) * step, to = b == hi - 1 ? hi : lo + floor_div(b + 1 - lo, step) * step;
+    if (from >= to) return;
+    bool exact = rest.lo == rest.hi && step == 1; /* then it holds nowhere else */
+    cut_border(c, lo, from, step, !exact);
+    cut_border(c, to, hi, step, !exact);
+}
+
+void kopt_border_cuts(const kernel *k, int loop, int end, const kspan *open, kcuts *out) {
+    const kins *in = &k->ins.at[loop];
+    krole role = k->vars.at[in->var].role;
+    int64_t step = (int64_t)role.unroll * role.lanes;
+    *out = (kcuts){ 0 };
+    if (in->hi <= in->lo || end - loop > MOST_BODY || (step > 1 && k->vars.at[in->var].reduce)) return;
+    bool any = false;
+    for (int i = loop; i < end && !any; i++) any = k->ins.at[i].op == K_LOAD && k->ins.at[i].n_mask;
+    if (!any) return;
+    kspan *spans = arena_copy(k->a, open, sizeof *open * (size_t)k->vars.n);
+    for (int i = loop; i < end; i++) {
+        const kins *x = &k->ins.at[i];
+        if (x->op == K_LOOP) spans[x->var] = (kspan){ x->lo, x->hi - 1 };
+        for (int m = 0; x->op == K_LOAD && m < x->n_mask; m++)
+            cut_for_mask(out, &x->mask[m], in->var, spans, in->lo, in->hi, step);
+    }
+    if (out->n) add_cut(out, in->lo), add_cut(out, in->hi);
+    if (out->full) out->n = 0;
+}
