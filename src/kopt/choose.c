@@ -211,6 +211,12 @@ static bool tile_fits(const chooser *c, int mr, int nv) {
            mr * nv + loaded + 1 <= c->t->n_vector_regs;
 }
 
+static int sliding_rows(int64_t m) { /* tiles of one size where that is possible */
+    for (int mr = SLIDING; mr > SLIDING / 2; mr--)
+        if (m % mr == 0) return mr;
+    return m < SLIDING ? (int)m : SLIDING;
+}
+
 static void tile_contraction(chooser *c, kvar vec) {
     kernel *k = c->k;
     int64_t extent = k->vars.at[vec].extent, nvec = (extent + c->lanes - 1) / c->lanes;
@@ -220,7 +226,7 @@ static void tile_contraction(chooser *c, kvar vec) {
     double best = 1e300;
     const kins *a = operand_load(c, c->dot->a), *b = operand_load(c, c->dot->b);
     bool each = a && b && affine_coef(a->idx, vec) && affine_coef(b->idx, vec); /* lane by lane: neighbours share loads */
-    if (each) best_mr = m < SLIDING ? (int)m : SLIDING;
+    if (each) best_mr = sliding_rows(m);
     c->tile_m = m, c->tile_nvec = nvec, c->tile_each = each;
     for (int nv = 1; nv <= MAX_NV && nv <= nvec && !each; nv++)
         for (int mr = 1; mr <= MAX_MR && mr <= m; mr++) {

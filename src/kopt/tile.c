@@ -6,7 +6,7 @@
  * the thread count. */
 #include "kopt/kopt.h"
 
-enum { MAX_COPIES = 32 };
+enum { MAX_COPIES = 32, MAX_TAPS = 5 };
 typedef struct copy {
     int64_t off;
     int lanes;
@@ -22,6 +22,7 @@ typedef struct partial { /* partial accumulators of one ACC over the copies of a
     int lanes[MAX_COPIES];
 } partial;
 
+typedef VEC(reg) reg_list;
 typedef struct tiler {
     const kernel *k;
     kernel *o;
@@ -31,8 +32,8 @@ typedef struct tiler {
     bool *is_fixed; /* [vars] the loop runs once, at this value */
     int64_t *fixed;
     kspan *span, *reach; /* [vars] values while the loop is open; with those of its copies */
-    int *inst; /* [ins] first entry in regs */
-    VEC(reg) regs;
+    int *inst;           /* [ins] first entry in regs */
+    reg_list regs;
     partial *part;  /* [ins] for ACC */
     int *acc_depth; /* [ins] loops open at the ACC */
     int depth;
@@ -223,7 +224,9 @@ static bool settle_masks(const tiler *t, kins *in) {
 }
 
 static kins border_value(const kins *load) {
-    kins c = { .op = K_CONST, .dtype = load->dtype, .lanes = 1, .imm = load->imm, .imm_int = load->imm_int, .node = load->node };
+    kins c = {
+        .op = K_CONST, .dtype = load->dtype, .lanes = 1, .imm = load->imm, .imm_int = load->imm_int, .node = load->node
+    };
     if (load->src == TN_BOOL) c.imm_int = -(load->imm_int != 0);
     return c;
 }
@@ -239,7 +242,8 @@ static int partial_slot(const tiler *t, reg acc, const where *w) {
     return 0;
 }
 
-static void emit_instance(tiler *t, int i, const where *w) {
+/* Instruction i for the copies w; a load that no mask allows is its border's value. */
+static kins instance(const tiler *t, int i, const where *w) {
     const kins *s = &t->k->ins.at[i];
     kins in = *s;
     bool local = (s->op == K_LOAD || s->op == K_STORE) && t->k->bufs.at[s->buf].kind == KB_LOCAL;
@@ -253,9 +257,19 @@ static void emit_instance(tiler *t, int i, const where *w) {
         for (int m = 0; m < s->n_mask; m++) in.mask[m].e = place_index(t, s->mask[m].e, w, false, &in.mask_lane[m]);
         if (!settle_masks(t, &in)) in = border_value(&in);
     }
+    return in;
+}
+
+static reg accumulator(const tiler *t, reg acc, const where *w) {
+    return t->regs.at[t->inst[acc] + combo_index(t, tiled(t, t->dep[acc]), w) * t->part[acc].n + partial_slot(t, acc, w)];
+}
+
+static void emit_instance(tiler *t, int i, const where *w) {
+    const kins *s = &t->k->ins.at[i];
+    kins in = instance(t, i, w);
+    uint64_t set = tiled(t, t->dep[i]);
     if (s->op == K_UPD) {
-        uint64_t acc_set = tiled(t, t->dep[s->c]);
-        in.c = t->regs.at[t->inst[s->c] + combo_index(t, acc_set, w) * t->part[s->c].n + partial_slot(t, s->c, w)];
+        in.c = accumulator(t, s->c, w);
         in.lanes = t->o->ins.at[in.c].lanes;
     }
     if (s->op == K_ACC) {
@@ -492,10 +506,95 @@ static void tile_piece(tiler *t, int loop, int end, kvar major, int64_t lo, int6
     tile_once(t, loop, end, major, lo + full * step, par);
 }
 
+/* ---- sliding windows ---- */
+
+typedef struct tap { /* one multiply-add of a window */
+    kins x, weight;
+    int64_t at; /* of x, in or beyond the border */
+    reg acc;
+} tap;
+typedef VEC(tap) tap_list;
+
+/* A short contraction loop over the elements of a window, whose neighbours (copies of a row variable) have most of them in
+ * common. */
+static const kins *window_update(const tiler *t, int loop, int end, kvar major) {
+    const kins *in = &t->k->ins.at[loop], *upd = NULL;
+    if (major < 0 || in->par != PAR_SERIAL || in->hi - in->lo > MAX_TAPS || in->hi - in->lo < 2 || has_role(t->k, in->var))
+        return NULL;
+    for (int i = loop + 1; i < end; i++) {
+        const kins *x = &t->k->ins.at[i];
+        if (x->op == K_UPD && x->alu == OP_dot && !upd)
+            upd = x;
+        else if (x->op != K_LOAD || x->dyn)
+            return NULL;
+    }
+    if (!upd || (int)upd->a <= loop || (int)upd->b <= loop || t->part[upd->c].var >= 0) return NULL;
+    const kins *x = &t->k->ins.at[upd->a], *weight = &t->k->ins.at[upd->b];
+    int64_t along = affine_coef(x->idx, in->var), next = affine_coef(x->idx, major);
+    if (affine_coef(weight->idx, major) || weight->n_mask || along <= 0 || next <= 0 || along % next) return NULL;
+    return upd;
+}
+
+static void list_taps(tiler *t, const kins *upd, kvar v, int64_t value, tap_list *taps) {
+    reg r = (reg)(upd - t->k->ins.at);
+    uint64_t saved = t->dep[r], set = repeat_set(t, (int)r);
+    t->is_fixed[v] = true, t->fixed[v] = value;
+    for (int c = 0, n = count_combos(t, set); c < n; c++) {
+        where w = { 0 };
+        int64_t stride;
+        unpack_combo(t, set, c, &w);
+        tap x = { .x = instance(t, (int)upd->a, &w),
+                  .weight = instance(t, (int)upd->b, &w),
+                  .acc = accumulator(t, upd->c, &w) };
+        x.at = place_index(t, t->k->ins.at[upd->a].idx, &w, false, &stride).base;
+        VEC_PUSH(t->k->a, taps, x);
+    }
+    t->dep[r] = saved;
+    t->is_fixed[v] = false;
+}
+
+/* A register that has the value already, or a new one. */
+static reg shared_load(tiler *t, reg_list *made, const kins *in) {
+    for (int i = made->n - 1; i >= 0; i--) {
+        const kins *old = &t->o->ins.at[made->at[i]];
+        if (old->op == in->op && old->buf == in->buf && old->lanes == in->lanes && old->n_mask + in->n_mask == 0 &&
+            affine_equal(old->idx, in->idx))
+            return made->at[i];
+    }
+    VEC_PUSH(t->k->a, made, kernel_push(t->o, *in));
+    return made->at[made->n - 1];
+}
+
+/* All taps of the loop, in the order of their elements: each is loaded once, and waits in a register for the few windows that
+ * have it. The terms of a sum keep their order. */
+static void emit_window(tiler *t, int loop, const kins *upd) {
+    const kins *in = &t->k->ins.at[loop];
+    tap_list taps = { 0 };
+    reg_list made = { 0 };
+    for (int64_t i = in->lo; i < in->hi; i++) list_taps(t, upd, in->var, i, &taps);
+    for (int i = 1; i < taps.n; i++)
+        for (int j = i; j > 0 && taps.at[j].at < taps.at[j - 1].at; j--) {
+            tap swap = taps.at[j];
+            taps.at[j] = taps.at[j - 1], taps.at[j - 1] = swap;
+        }
+    for (int i = 0; i < taps.n; i++) {
+        const tap *x = &taps.at[i];
+        kins u = *upd;
+        u.a = shared_load(t, &made, &x->x), u.b = shared_load(t, &made, &x->weight), u.c = x->acc;
+        u.lanes = t->o->ins.at[u.c].lanes;
+        kernel_push(t->o, u);
+    }
+}
+
 static void tile_loop(tiler *t, int loop, int end, kvar major) {
     const kins *in = &t->k->ins.at[loop];
     krole role = t->k->vars.at[in->var].role;
+    const kins *upd = window_update(t, loop, end, major);
     kcuts cuts = { 0 };
+    if (upd) {
+        emit_window(t, loop, upd);
+        return;
+    }
     if (major < 0 && role.unroll > 1 && role.lanes == 1) major = in->var;
     if (in->par == PAR_SERIAL) kopt_border_cuts(t->k, loop, end, t->reach, &cuts);
     int main = 0;

@@ -12,8 +12,8 @@ typedef struct walk {
     group *gr;
     int gi;
     analysis *an;
-    arena *keep; /* of the splits, which outlive the analysis */
-    bool again;  /* a split was added */
+    arena *keep;      /* of the splits, which outlive the analysis */
+    bool again;       /* a split was added */
     int64_t dot_work; /* multiply-adds of the contraction that is being walked */
 } walk;
 
@@ -199,8 +199,10 @@ static bool walk_move(walk *w, val v, const affine *idx, bool under_dot, bool ma
         if (add_split(w, f)) return false;
         return fail(w, u, "the reshape between does not keep loops in order");
     }
-    if (masks.n && under_dot && w->dot_work / FEW_READS > graph_elems(w->s->g, v)) /* else kopt keeps the checks at the border */
-        return fail(w, v, "a contraction that reads its operands often does so without bounds checks: the border is made in memory");
+    if (masks.n && under_dot &&
+        w->dot_work / FEW_READS > graph_elems(w->s->g, v)) /* else kopt keeps the checks at the border */
+        return fail(w, v,
+                    "a contraction that reads its operands often does so without bounds checks: the border is made in memory");
     return walk_value(w, u, in, under_dot, masked || masks.n);
 }
 
