@@ -29,6 +29,56 @@ static void print_reasons(const plan *p, const pkernel *pk, str *out) {
     }
 }
 
+/* ---- GPUs: the launch, what it takes, how it reads and writes ---- */
+
+static device_usage usage_of(const tn_program *prog, int i) {
+    device_usage u = { 0 };
+    if (prog->dev->api->usage && prog->kernel_entry[i])
+        prog->dev->api->usage(prog->dev, prog->kernel_entry[i], prog->plan->kernels.at[i].k->group, &u);
+    return u;
+}
+
+static double resident_share(const device_usage *u, const kernel *k) {
+    return u->threads ? (double)u->resident * k->group / u->threads : 0;
+}
+
+static void print_launch(const tn_program *prog, int i, str *out) {
+    const kernel *k = prog->plan->kernels.at[i].k;
+    device_usage u = usage_of(prog, i);
+    gpu_access *at;
+    str_addf(out, "   launch %lld groups of %d threads", (long long)k->groups, k->group);
+    if (u.registers)
+        str_addf(out, "; a thread has %d registers, %lld bytes spilled; a group %.1f KiB fast memory", u.registers,
+                 (long long)u.spilled, (double)u.shared / 1024);
+    if (u.threads)
+        str_addf(out, "; %d groups a multiprocessor (%.0f%% of its threads)", u.resident, 100 * resident_share(&u, k));
+    str_add(out, "\n");
+    for (int j = 0, n = kopt_gpu_accesses(k, out->a, &at); j < n; j++) {
+        int64_t moved = (int64_t)at[j].sectors * 32;
+        str_addf(out, "   %s ", at[j].store ? "writes" : "reads");
+        print_value(prog->plan, k->bufs.at[at[j].buf].node, out);
+        str_addf(out, ": %d threads touch %d bytes in %d sectors of 32 (%.0f%% of what moves)%s\n", at[j].threads, at[j].bytes,
+                 at[j].sectors, 100.0 * at[j].bytes / (double)(moved ? moved : 1),
+                 at[j].indexed ? ", and move on by index" : "");
+    }
+}
+
+static void json_launch(const tn_program *prog, int i, str *out) {
+    const kernel *k = prog->plan->kernels.at[i].k;
+    device_usage u = usage_of(prog, i);
+    gpu_access *at;
+    str_addf(out, "\"groups\":%lld,\"group\":%d,", (long long)k->groups, k->group);
+    if (u.registers)
+        str_addf(out, "\"registers\":%d,\"spilled\":%lld,\"shared\":%lld,\"resident\":%d,\"occupancy\":%.3f,", u.registers,
+                 (long long)u.spilled, (long long)u.shared, u.resident, resident_share(&u, k));
+    str_add(out, "\"accesses\":[");
+    for (int j = 0, n = kopt_gpu_accesses(k, out->a, &at); j < n; j++)
+        str_addf(out, "%s{\"value\":%u,\"store\":%s,\"indexed\":%s,\"threads\":%d,\"bytes\":%d,\"sectors\":%d}", j ? "," : "",
+                 k->bufs.at[at[j].buf].node, at[j].store ? "true" : "false", at[j].indexed ? "true" : "false", at[j].threads,
+                 at[j].bytes, at[j].sectors);
+    str_add(out, "],");
+}
+
 void explain_print(const tn_program *prog, str *out) {
     const plan *p = prog->plan;
     const tn_program_stats *s = &prog->stats;
@@ -49,7 +99,9 @@ void explain_print(const tn_program *prog, str *out) {
         str_add(out, "   computes");
         for (int j = 0; j < pk->n_fused; j++)
             str_addf(out, "%s %s", j ? "," : "", op_get((op_code)graph_get(p->g, pk->fused[j])->op)->name);
-        str_add(out, "\n   tile");
+        str_add(out, "\n");
+        if (pk->k->group) print_launch(prog, i, out);
+        str_add(out, "   tile");
         for (int v = 0; v < pk->k->vars.n; v++)
             if (pk->k->vars.at[v].role.unroll > 1 || pk->k->vars.at[v].role.lanes > 1)
                 str_addf(out, " %s: %d x %d lanes of %lld;", pk->k->vars.at[v].name, pk->k->vars.at[v].role.unroll,
@@ -82,6 +134,7 @@ void explain_json(const tn_program *prog, str *out) {
                  (unsigned long long)pk->k->flops, pk->k->par_var >= 0 ? "true" : "false");
         const kchoice *choice = p->kernels.at[pk->code].choice;
         if (choice) str_addf(out, "\"tuned\":\"%s\",", kopt_choice_text(*choice, out->a));
+        if (pk->k->group) json_launch(prog, i, out);
         str_add(out, "\"values\":[");
         for (int j = 0; j < pk->n_fused; j++)
             str_addf(out, "%s{\"id\":%u,\"op\":\"%s\"}", j ? "," : "", pk->fused[j],

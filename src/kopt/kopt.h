@@ -84,6 +84,14 @@ double kopt_gpu_rows_cost(const kernel *k, int from, int to, int group);
 /* One thread doing instructions [from, to): loads that lie apart along `fast` (neighbouring threads; -1: none) cost more. */
 double kopt_gpu_serial_cost(const kernel *k, int from, int to, kvar fast);
 
+/* gpu_access.c: what neighbouring threads touch together. The different ones of a kernel, in a; returns how many. */
+typedef struct gpu_access {
+    int buf; /* of the kernel */
+    bool store, indexed /* also by a value: where is known only in a run */;
+    int threads, bytes, sectors; /* so many threads touch so many different bytes, in so many sectors of 32 */
+} gpu_access;
+int kopt_gpu_accesses(const kernel *k, arena *a, gpu_access **out);
+
 /* Removes values that nothing uses. */
 void kopt_sweep(kernel *k);
 /* Removes instructions marked K_NIL and renumbers registers. */

@@ -331,6 +331,21 @@ static tn_status cuda_find(device *base, module *m, const char *name, void **out
     return rc ? fail(d, e, "cuModuleGetFunction", rc) : TN_OK;
 }
 
+static void cuda_usage(device *base, void *entry, int group, device_usage *out) {
+    cuda *d = (cuda *)base;
+    int local = 0, shared = 0;
+    err e;
+    *out = (device_usage){ 0 };
+    if (enter(d, &e)) return;
+    bool known = !d->cu.cuFuncGetAttribute(&out->registers, CU_FUNCTION_REGISTERS, entry) &&
+                 !d->cu.cuFuncGetAttribute(&local, CU_FUNCTION_LOCAL_BYTES, entry) &&
+                 !d->cu.cuFuncGetAttribute(&shared, CU_FUNCTION_SHARED_BYTES, entry) &&
+                 !d->cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(&out->resident, entry, group, 0);
+    if (!known) *out = (device_usage){ 0 };
+    if (known) out->spilled = local, out->shared = shared, out->threads = attribute(d, CU_MAX_THREADS_PER_MULTIPROCESSOR);
+    leave(d);
+}
+
 /* ---- lists ---- */
 
 static void drop_graphs(list *l) { /* with the context current */
@@ -553,6 +568,7 @@ const device_api device_cuda = {
     .build = cuda_build,
     .drop = cuda_drop,
     .find = cuda_find,
+    .usage = cuda_usage,
     .record = cuda_record,
     .launch = cuda_launch,
     .copy = cuda_copy,

@@ -20,9 +20,13 @@ enum {
     CU_MAX_THREADS_PER_BLOCK = 1,
     CU_MAX_SHARED_MEMORY_PER_BLOCK = 8,
     CU_MULTIPROCESSOR_COUNT = 16,
+    CU_MAX_THREADS_PER_MULTIPROCESSOR = 39,
     CU_L2_CACHE_SIZE = 38,
     CU_COMPUTE_CAPABILITY_MAJOR = 75,
-    CU_COMPUTE_CAPABILITY_MINOR = 76
+    CU_COMPUTE_CAPABILITY_MINOR = 76,
+    CU_FUNCTION_SHARED_BYTES = 1,
+    CU_FUNCTION_LOCAL_BYTES = 3,
+    CU_FUNCTION_REGISTERS = 4
 };
 
 typedef struct cu_kernel_node { /* CUDA_KERNEL_NODE_PARAMS_v2 */
@@ -55,6 +59,9 @@ typedef struct cu_kernel_node { /* CUDA_KERNEL_NODE_PARAMS_v2 */
     X(cuModuleLoadData, "cuModuleLoadData", (cu_object * out, const void *image))                                              \
     X(cuModuleUnload, "cuModuleUnload", (cu_object m))                                                                         \
     X(cuModuleGetFunction, "cuModuleGetFunction", (cu_object * out, cu_object m, const char *name))                            \
+    X(cuFuncGetAttribute, "cuFuncGetAttribute", (int *out, int what, cu_object f))                                             \
+    X(cuOccupancyMaxActiveBlocksPerMultiprocessor, "cuOccupancyMaxActiveBlocksPerMultiprocessor",                              \
+      (int *out, cu_object f, int group, size_t shared))                                                                       \
     X(cuLaunchKernel, "cuLaunchKernel",                                                                                        \
       (cu_object f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,             \
        cu_object stream, void **arguments, void **extra))                                                                      \

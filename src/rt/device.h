@@ -71,6 +71,13 @@ typedef struct device_launch {
     int n_args;
 } device_launch;
 
+/* What an entry takes on a GPU; 0 = unknown. */
+typedef struct device_usage {
+    int registers;         /* of a thread */
+    int64_t spilled;       /* bytes of a thread's registers and arrays that live in memory */
+    int64_t shared;        /* bytes of a group's fast memory */
+    int resident, threads; /* groups that a multiprocessor holds at a time, and threads it has room for */
+} device_usage;
 /* When an operation of a list ran: seconds from a point in time that all operations of a run share. */
 typedef struct device_span {
     double begin, end;
@@ -98,6 +105,8 @@ typedef struct device_api {
     tn_status (*load)(device *d, const device_image *image, module **out, err *e);
     void (*drop)(device *d, module *m);
     tn_status (*find)(device *d, module *m, const char *entry, void **out_entry, err *e);
+
+    void (*usage)(device *d, void *entry, int group, device_usage *out); /* NULL where nothing is known */
 
     tn_status (*record)(device *d, int n_slots, list **out, err *e);
     tn_status (*launch)(list *l, const device_launch *what, err *e);

@@ -49,5 +49,7 @@ if [ -e "$icd" ]; then
     ) || exit 1
 fi
 suite opencl 1 8
+./tenon explain @softmax:2x5 --device opencl | grep -q 'reads .*threads touch .* sectors' || fail "explain says nothing of memory"
+./tenon explain @softmax:2x5 --device opencl --json | grep -q '"accesses":\[{"value"' || fail "explain --json says nothing of memory"
 verify opencl @mlp:8x24 --modes compiled,loop
 echo "devices: all right"

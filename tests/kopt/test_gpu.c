@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "kopt/kopt.h"
 #include "support/plan_run.h"
 
 static bool fails(graph *g, void *ud) { return !plan_config_agrees(g, NULL, ud); }
@@ -130,6 +131,46 @@ static void test_problems(void **state) {
     }
 }
 
+/* What 32 threads touch together: counted by hand. */
+static void test_accesses(void **state) {
+    (void)state;
+    static const struct {
+        const char *body;
+        gpu_access want;
+    } cases[] = {
+        { "loop i = 0 .. 64 step 1 grid\n %2 = load b0[i]  f32\n store b1[i], %2  f32\n end", { 0, 0, 0, 32, 128, 4 } },
+        { "loop i = 0 .. 64 step 1 grid\n %2 = load b0[64*i]  f32\n store b1[i], %2  f32\n end", { 0, 0, 0, 32, 128, 32 } },
+        { "loop i = 0 .. 64 step 1 grid\n %2 = load b0[i + 4]  f32\n store b1[i], %2  f32\n end", { 0, 0, 0, 32, 128, 5 } },
+        { "loop i = 0 .. 64 step 1 grid\n %2 = load b0[7]  f32\n store b1[i], %2  f32\n end", { 0, 0, 0, 32, 4, 1 } },
+        { "loop i = 0 .. 64 step 1 grid\n %2 = load b0[4095 - i]  f32\n store b1[i], %2  f32\n end", { 0, 0, 0, 32, 128, 4 } },
+        { "loop i = 0 .. 8 step 1 grid\n loop j = 0 .. 8 step 1 grid\n %3 = load b0[i + 64*j]  f32\n store b1[8*i + j], %3  "
+          "f32\n end\n end",
+          { 0, 0, 0, 32, 128, 8 } },
+        { "loop j = 0 .. 4 step 1 local\n loop i = 3 .. 9 step 1\n %3 = load b0[i + 64*j]  f32\n store b1[8*i + j], %3 "
+          " f32\n end\n end",
+          { 0, 0, 0, 4, 16, 4 } },
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        arena a;
+        guard gd;
+        gpu_access *at;
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("case %zu: %s", i, gd.err.text);
+        const char *text =
+            arena_printf(&a,
+                         "kernel @k(b0 in f32[4096], b1 out f32[4096]) tiled groups 1 of 64 {\n var i = 64 var j = "
+                         "8\n %s\n}",
+                         cases[i].body);
+        assert_int_equal(kopt_gpu_accesses(kernel_parse(&a, text, strlen(text), "t"), &a, &at), 2);
+        const gpu_access *w = &cases[i].want;
+        if (at[0].buf != 0 || at[0].store || at[0].indexed || at[0].threads != w->threads || at[0].bytes != w->bytes ||
+            at[0].sectors != w->sectors)
+            fail_msg("case %zu: %d threads, %d bytes, %d sectors", i, at[0].threads, at[0].bytes, at[0].sectors);
+        assert_true(at[1].buf == 1 && at[1].store);
+        arena_fini(&a);
+    }
+}
+
 /* Threads that do not all come to a barrier are found by the interpreter, too. */
 static void test_parting(void **state) {
     (void)state;
@@ -228,8 +269,8 @@ static void test_tiles(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_problems), cmocka_unit_test(test_parting),
-                                        cmocka_unit_test(test_texts), cmocka_unit_test(test_tiles),
-                                        cmocka_unit_test(test_random_graphs) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_problems), cmocka_unit_test(test_accesses),
+                                        cmocka_unit_test(test_parting),  cmocka_unit_test(test_texts),
+                                        cmocka_unit_test(test_tiles),    cmocka_unit_test(test_random_graphs) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
