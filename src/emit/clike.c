@@ -55,7 +55,9 @@ const clike_language clike_cuda = {
     .wide_end = "LL",
     .head = GPU_TYPES "typedef long long int64_t; typedef unsigned long long uint64_t;\n"
                       "#define INL static __device__ __forceinline__\n"
-                      "#define BITS_f32x1(x) __float_as_int(x)\n#define FROM_f32x1(x) __int_as_float(x)\n",
+                      "#define BITS_f32x1(x) __float_as_int(x)\n#define FROM_f32x1(x) __int_as_float(x)\n"
+                      "INL float load_ahead(const float *p) { float x; asm volatile(\"ld.global.f32 %0, [%1];\" : \"=f\"(x) : "
+                      "\"l\"(p)); return x; }\n",
     .head_f64 = "#define BITS_f64x1(x) __double_as_longlong(x)\n#define FROM_f64x1(x) __longlong_as_double(x)\n",
     .fma = { "__fmaf_rn", "__fma_rn" },
     .math_end = "f",
@@ -68,6 +70,7 @@ const clike_language clike_cuda = {
     .global = "",
     .shared = "__shared__ ",
     .restricted = "__restrict__",
+    .ahead = "load_ahead",
     .shuffle = "__shfl_xor_sync(0xffffffffu, %s, h)",
     .shared_space = "",
     .long2 = "longlong2",

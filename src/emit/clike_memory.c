@@ -214,7 +214,10 @@ void clike_load(clike *e, const kins *in, reg r) {
             print_condition(e, in, 0);
             str_add(e->out, ") ? ");
         }
-        open_convert(e, stored, 1);
+        if (in->par && e->l->ahead && stored == TN_F32)
+            str_addf(e->out, "%s(&", e->l->ahead);
+        else
+            open_convert(e, stored, 1);
         print_element(e, in, 0);
         str_add(e->out, ")");
         if (in->n_mask) {

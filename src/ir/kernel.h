@@ -77,7 +77,7 @@ typedef struct kins {
     uint8_t alu;   /* op_code for ALU, UPD, ARGUPD, HSUM */
     uint8_t dtype; /* of the register; of memory for STORE and SCATTER */
     uint8_t src;   /* CAST, WRAP: the other dtype; LOAD: dtype in memory */
-    uint8_t par;   /* LOOP: kpar; ZIP */
+    uint8_t par;   /* LOOP: kpar; ZIP; LOAD: 1 = for later, under way while threads meet */
     uint8_t lanes; /* 1 in scalar form */
     uint16_t buf;  /* LOAD, STORE, SCATTER: index into kernel.bufs */
     reg a, b, c;   /* operands; UPD: c = accumulator; ARGUPD: b = index accumulator, c = value accumulator */

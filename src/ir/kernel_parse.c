@@ -325,6 +325,7 @@ static void computed_text(reader *p, kins *in) { /* what stands behind "%n =" */
         alu_text(p, in, &src);
     }
     if (imm) imm_text(p, in);
+    if (in->op == K_LOAD && accept(p, "ahead")) in->par = 1;
     int lanes;
     in->dtype = (uint8_t)dtype_word(p, &lanes);
     in->lanes = (uint8_t)lanes;

@@ -85,6 +85,7 @@ static void print_ins(const kernel *k, reg r, str *out) {
             str_add(out, " else ");
             print_imm(in, out);
         }
+        if (in->par) str_add(out, " ahead");
         break;
     case K_STORE:
         str_add(out, "store ");

@@ -7,11 +7,13 @@
 #include "kopt/gpu_place.h"
 #include "kopt/gpu_row.h"
 
+#include <math.h>
+
 enum {
     WHOLE = 32 /* steps of a sum that are written out one by one */,
     STRETCH = 16 /* of longer ones, at a time */,
-    AHEAD = 64 /* registers for what comes later */,
-    MAX_AHEAD = 4 /* contractions */,
+    AHEAD = 96 /* registers for what comes later */,
+    MAX_AHEAD = 8 /* contractions */,
     SUMS = 4 /* that a thread keeps of one, so that few wait for each other */
 };
 
@@ -71,13 +73,15 @@ bool gpu_place_find(const kernel *k, int n_rows, int i, contraction *out) {
 
 /* ---- what they cost ---- */
 
+/* Nanoseconds, and per nanosecond, as measured on an H200. */
 #define STEP_NS 1.2     /* a step of a sum: a product, and what it takes to have its operands */
 #define JOIN_NS 15.0    /* neighbours exchange a value */
 #define MEET_NS 60.0    /* all of a group wait for each other, and read what was written; */
 #define MEET32_NS 25.0  /* groups of 32 */
 #define FETCH_NS 400.0  /* the first memory that was not asked for ahead comes */
-#define FLOPS_ONE 200.0 /* of a multiprocessor, a nanosecond */
-#define BYTES_ONE 100.0 /* that one reads, a nanosecond; */
+#define LINE_NS 0.6     /* a line of memory that 32 threads read, of which they see so many as a sum has parts */
+#define FLOPS_ONE 200.0 /* of a multiprocessor */
+#define BYTES_ONE 100.0 /* that one reads; */
 #define BYTES_ALL 40.0  /* each, when all do */
 
 static double larger(double x, double y) { return x > y ? x : y; }
@@ -111,13 +115,13 @@ static double log2_of(int n) {
 }
 
 double gpu_place_cost(const contraction *c, double groups, int rows, int group, int parts, const target *t) {
-    double n = multiprocessors(t), turns = up(groups / n);
+    double n = multiprocessors(t), turns = up(groups / n), products = (double)c->n * (double)c->depth;
     double rounds = up((double)c->n * parts / group), steps = up((double)c->depth / parts);
-    double wait = rounds * (steps * rows * STEP_NS + log2_of(parts) * rows * JOIN_NS) + (group > 32 ? MEET_NS : MEET32_NS);
-    double flops = 2.0 * (double)c->n * (double)c->depth * rows;
-    if (steps > WHOLE || rounds > 1) wait += FETCH_NS;
-    return wait / 4 + larger(larger(wait * up(turns / 8), turns * flops / FLOPS_ONE),
-                             larger(turns * c->common / BYTES_ONE, groups * c->common / (BYTES_ALL * n)));
+    double wait = rounds * rows * (steps * STEP_NS + log2_of(parts) * JOIN_NS) + (group > 32 ? MEET_NS : MEET32_NS);
+    if (steps > WHOLE || rounds > 1) wait += rounds * FETCH_NS * (steps > WHOLE ? steps / STRETCH / 2 : 1);
+    double lines = products * parts / 32 * LINE_NS, work = 2 * products * rows / FLOPS_ONE;
+    return larger(wait * up(turns / 8) + turns * (lines + work),
+                  larger(turns * c->common / BYTES_ONE, groups * c->common / (BYTES_ALL * n)));
 }
 
 double gpu_place_least_cost(const contraction *c, double all_rows, int rows, const target *t) {
@@ -173,14 +177,16 @@ static int64_t shared_bytes(const kernel *k) {
     return n;
 }
 
-/* What is computed between the nests for each row and used in others binds a group to one row. */
+/* What is computed for each row outside of the contractions is used before the next one, or a group is bound to one row. */
 static bool rows_are_free(const placer *p) {
-    int depth = 0;
-    for (int i = 1 + p->n_rows; i < p->k->ins.n - p->n_rows; i++) {
-        const kins *in = &p->k->ins.at[i];
-        if (depth == 0 && in->op != K_LOOP) return false;
-        depth += in->op == K_LOOP;
-        depth -= in->op == K_END;
+    int start = 1 + p->n_rows, next = 0;
+    for (int i = start; i < p->k->ins.n - p->n_rows; i++) {
+        if (next < p->c.n && i == p->c.at[next].loop) {
+            i = p->c.at[next++].end;
+            start = i + 1;
+        } else if (!inside(&p->k->ins.at[i], start)) {
+            return false;
+        }
     }
     return true;
 }
@@ -188,7 +194,7 @@ static bool rows_are_free(const placer *p) {
 static bool choose(placer *p, double *out_cost) {
     const kernel *k = p->k;
     const target *t = p->t;
-    double all_rows = 1, n = multiprocessors(t), best = *out_cost * GPU_UNIT_NS;
+    double all_rows = 1, n = multiprocessors(t), best = p->c.n > 1 ? INFINITY : *out_cost * GPU_UNIT_NS;
     int64_t last = 1;
     for (int i = 0; i < p->n_rows; i++) all_rows *= (double)(last = k->ins.at[1 + i].hi);
     p->group = 0;
@@ -227,6 +233,7 @@ typedef struct spot { /* where in a contraction */
     const contraction *c;
     affine column, step;    /* values of its two variables */
     bool pads, tails, read; /* columns or steps there may not be; step has a value */
+    bool ahead;             /* loads are to begin now */
     int row;
 } spot;
 
@@ -256,6 +263,7 @@ static reg copy(placer *p, int i, const spot *s, const reg *to) {
     if (in.op == K_LOAD && s->tails && steps) mask(p, &in, s->step, 0, s->c->depth);
     if (in.op == K_STORE && p->parts > 1) mask(p, &in, affine_var(a, p->part), 0, 1);
     if (in.op == K_STORE && s->pads) mask(p, &in, s->column, 0, s->c->n);
+    if (in.op == K_LOAD && p->k->bufs.at[in.buf].kind == KB_IN && s->ahead) in.par = 1;
     return kernel_push(p->o, in);
 }
 
@@ -295,6 +303,7 @@ static spot spot_of(const placer *p, const contraction *c, affine column) {
 static void load_common(placer *p, int number) {
     const contraction *c = &p->c.at[number];
     spot s = spot_of(p, c, affine_var(p->o->a, p->column));
+    s.ahead = true;
     int64_t steps = steps_of(p, c);
     reg *to = p->ahead[number] = ARENA_ARRAY(p->o->a, reg, (c->end - c->loop) + 2 * steps),
         *none = ARENA_ARRAY(p->o->a, reg, p->k->ins.n);
@@ -329,10 +338,11 @@ static void write_steps(placer *p, const contraction *c, const reg *ahead, affin
     s.read = true;
     for (int l = 0; l < 2; l++)
         for (int i = from; i < to && is_common(p, c->load[l]); i++) {
-            s.step = step_of(p, c, base, i);
+            s.step = step_of(p, c, base, i), s.ahead = true;
             common[l * (to - from) + i - from] =
                 ahead ? ahead[(c->end - c->loop) + l * steps + i] : copy(p, c->load[l], &s, regs);
         }
+    s.ahead = false;
     for (s.row = 0; s.row < p->rows; s.row++)
         for (int i = from; i < to; i++) {
             s.step = step_of(p, c, base, i);

@@ -1,0 +1,244 @@
+/* test_gpu_chain.c - consecutive kernels that become one for a GPU: networks of odd sizes by the interpreter against the
+ * reference evaluator, thread by thread; that they are one kernel where that is asked for and are not where rows need each
+ * other; their texts read back. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "support/plan_run.h"
+
+static target small_gpu(int group, int64_t grid) {
+    return (target){ .kind = TARGET_GPU,
+                     .vector_bytes = 16,
+                     .n_vector_regs = 32,
+                     .threads = 1,
+                     .l1_bytes = 32 << 10,
+                     .l2_bytes = 1 << 20,
+                     .group = group,
+                     .group_bytes = 32 << 10,
+                     .grid = grid };
+}
+
+static val input(graph *g, const char *name, tn_dtype t, int rank, const int64_t *dims) {
+    return graph_add(g, &(spec){ .op = OP_input, .dtype = (uint8_t)t, .name = name, .rank = rank, .dims = dims });
+}
+
+static val state(graph *g, const char *name, int rank, const int64_t *dims) {
+    return graph_add(g, &(spec){ .op = OP_state, .dtype = TN_F32, .name = name, .rank = rank, .dims = dims });
+}
+
+static val linear(graph *g, arena *a, val x, int64_t n, int number, bool half) {
+    static const int64_t first[] = { 0 };
+    const node *v = graph_get(g, x);
+    int64_t ca[] = { v->rank - 1 }, dims[TN_MAX_RANK], k = v->dims[v->rank - 1];
+    int rank = v->rank;
+    for (int i = 0; i < rank; i++) dims[i] = v->dims[i];
+    dims[rank - 1] = n;
+    val w = input(g, arena_printf(a, "w%d", number), half ? TN_BF16 : TN_F32, 2, (int64_t[]){ k, n });
+    val b = input(g, arena_printf(a, "b%d", number), TN_F32, 1, &n);
+    if (half) w = graph_cast(g, w, TN_F32);
+    return graph_binary(g, OP_add, graph_dot(g, x, w, NULL, NULL, 0, ca, first, 1), graph_broadcast(g, b, rank, dims));
+}
+
+static val softmax(graph *g, val x) {
+    const node *n = graph_get(g, x);
+    int rank = n->rank;
+    int64_t dims[TN_MAX_RANK];
+    for (int i = 0; i < rank; i++) dims[i] = n->dims[i];
+    uint64_t axis = 1ull << (rank - 1);
+    val e = graph_unary(g, OP_exp,
+                        graph_binary(g, OP_sub, x, graph_broadcast(g, graph_reduce(g, OP_reduce_max, x, axis), rank, dims)));
+    return graph_binary(g, OP_div, e, graph_broadcast(g, graph_reduce(g, OP_sum, e, axis), rank, dims));
+}
+
+typedef struct facts { /* of a plan */
+    int kernels, chains, rows, ahead, parts;
+} facts;
+
+static facts facts_of(const plan *p, arena *a) {
+    facts f = { .kernels = p->kernels.n };
+    for (int i = 0; i < p->kernels.n; i++) {
+        const kernel *k = p->kernels.at[i].k;
+        str text;
+        str_init(&text, a);
+        kernel_print(k, &text);
+        f.chains += strstr(k->name, "_chain") != NULL;
+        for (int v = 0; v < k->vars.n; v++) f.rows += k->vars.at[v].name[0] == 'g';
+        f.ahead += strstr(text.s, " ahead") != NULL;
+        for (int j = 1; j < k->ins.n; j++) f.parts += k->ins.at[j].op == K_GSUM && k->ins.at[j].imm_int > 1;
+    }
+    return f;
+}
+
+static void add_facts(facts *sum, facts f) {
+    sum->kernels += f.kernels, sum->chains += f.chains, sum->rows += f.rows, sum->ahead += f.ahead, sum->parts += f.parts;
+}
+
+/* Compiles, compares, and reads the texts back; what the plan is like. */
+static facts agree(graph *g, arena *a, target t, uint64_t seed, const char *what) {
+    char text[4096];
+    plan_config c = { .seed = seed, .fusion = 3, .t = t };
+    graph_compact(g);
+    if (!plan_config_agrees(g, NULL, &c)) fail_msg("%s, seed %llu: %s", what, (unsigned long long)seed, c.text);
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.fusion = 3;
+    plan *p = pipeline_run(g, a, &o, &t);
+    if (!plan_texts_agree(p, a, text, sizeof text)) fail_msg("%s, seed %llu: %s", what, (unsigned long long)seed, text);
+    return facts_of(p, a);
+}
+
+#define IN_ARENA(...)                                                                                                          \
+    do {                                                                                                                       \
+        arena a;                                                                                                               \
+        guard gd;                                                                                                              \
+        arena_init(&a, mem_libc(), &gd);                                                                                       \
+        if (!GUARD_TRY(&gd)) fail_msg("seed %llu: %s", (unsigned long long)seed, gd.err.text);                                 \
+        __VA_ARGS__;                                                                                                           \
+        arena_fini(&a);                                                                                                        \
+    } while (0)
+
+static uint64_t fresh_seed(void) { return (uint64_t)(now_seconds() * 1e6); }
+
+/* Layers of random widths, with residual connections, results in the middle and a softmax: one kernel. */
+static facts network(arena *a, uint64_t seed) {
+    static const int groups[] = { 8, 32, 64, 128 };
+    static const int64_t grids[] = { 1 << 17, 1024, 4096 };
+    rng r = rng_make(seed);
+    graph *g = graph_make(a, "network");
+    int rank = rng_chance(&r, 0.3) ? 3 : 2;
+    int64_t dims[] = { rng_between(&r, 1, 9), rng_between(&r, 1, 6), rng_between(&r, 1, 40) };
+    if (rng_chance(&r, 0.3)) dims[3 - rank] *= 4;
+    val x = input(g, "x", TN_F32, rank, dims + 3 - rank), kept = 0;
+    for (int l = 0, n = (int)rng_between(&r, 2, 6); l < n; l++) {
+        const node *v = graph_get(g, x);
+        bool same = rng_chance(&r, 0.4);
+        int64_t width = same ? v->dims[v->rank - 1] : rng_chance(&r, 0.3) ? 8 * rng_between(&r, 1, 6) : rng_between(&r, 1, 70);
+        val y = linear(g, a, x, width, l, rng_chance(&r, 0.2));
+        if (rng_chance(&r, 0.6)) y = graph_binary(g, OP_max, y, graph_splat_like(g, y, 0));
+        if (same && rng_chance(&r, 0.7)) y = graph_binary(g, OP_add, y, x);
+        if (kept && graph_same_shape(g, kept, y)) y = graph_binary(g, OP_sub, y, kept);
+        if (rng_chance(&r, 0.2)) graph_output(g, arena_printf(a, "mid%d", l), y);
+        if (rng_chance(&r, 0.3)) kept = y;
+        x = y;
+    }
+    graph_output(g, "out", rng_chance(&r, 0.5) ? softmax(g, x) : x);
+    return agree(g, a, small_gpu(groups[seed % 4], grids[seed / 4 % 3]), seed, "network");
+}
+
+static void test_networks(void **st) {
+    (void)st;
+    uint64_t first = fresh_seed(), seed = first;
+    int n = 60;
+    facts sum = { 0 };
+    for (; seed < first + (uint64_t)n; seed++) IN_ARENA(add_facts(&sum, network(&a, seed)));
+    printf("count: %d networks, %d kernels, %d of them chains, %d with several rows a group, %d load ahead, %d sums in parts\n",
+           n, sum.kernels, sum.chains, sum.rows, sum.ahead, sum.parts);
+    assert_true(sum.chains >= n / 2);
+    assert_true(sum.rows > 0 && sum.ahead > 0 && sum.parts > 0);
+}
+
+/* As many as there are rows in a group's share, and a number that does not divide. */
+static void test_rows(void **st) {
+    (void)st;
+    uint64_t seed = fresh_seed();
+    static const int64_t rows[] = { 64, 63, 2, 0, 1 };
+    facts sum = { 0 };
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        IN_ARENA({
+            graph *g = graph_make(&a, "rows");
+            val x = input(g, "x", TN_F32, 2, (int64_t[]){ rows[i], 48 });
+            for (int l = 0; l < 3; l++) x = graph_unary(g, OP_tanh, linear(g, &a, x, 48 + l, l, false));
+            graph_output(g, "out", softmax(g, x));
+            facts f = agree(g, &a, small_gpu(128, 16384), seed, "rows");
+            if (rows[i] == 64 || rows[i] == 2) add_facts(&sum, f);
+            if (rows[i]) assert_int_equal(f.chains, 1);
+        });
+    assert_true(sum.rows > 0);
+}
+
+/* Every row needs all rows of what lies between: no chain of rows goes over that. */
+static void test_all_rows(void **st) {
+    (void)st;
+    uint64_t seed = fresh_seed();
+    IN_ARENA({
+        graph *g = graph_make(&a, "all");
+        int64_t dims[] = { 256, 16 };
+        val x = linear(g, &a, input(g, "x", TN_F32, 2, dims), 16, 0, false);
+        x = graph_unary(g, OP_tanh, x);
+        val s = graph_reduce(g, OP_sum, x, 1);
+        val y = linear(g, &a, graph_binary(g, OP_sub, x, graph_broadcast(g, s, 2, dims)), 16, 1, false);
+        graph_output(g, "out", y);
+        facts f = agree(g, &a, small_gpu(64, 1 << 17), seed, "all rows");
+        assert_true(f.kernels >= 3);
+    });
+}
+
+/* A weight's gradient is a sum over rows: what comes before may be one kernel, it cannot belong to it. */
+static void test_weight_gradient(void **st) {
+    (void)st;
+    uint64_t seed = fresh_seed();
+    static const int64_t rows[] = { 0 };
+    IN_ARENA({
+        graph *g = graph_make(&a, "gradient");
+        val x = input(g, "x", TN_F32, 2, (int64_t[]){ 96, 24 });
+        val h = graph_unary(g, OP_tanh, linear(g, &a, x, 24, 0, false));
+        val y = graph_unary(g, OP_tanh, linear(g, &a, h, 24, 1, false));
+        val dw = graph_dot(g, h, y, NULL, NULL, 0, rows, rows, 1);
+        graph_output(g, "dw", dw);
+        facts f = agree(g, &a, small_gpu(64, 1 << 17), seed, "weight gradient");
+        assert_int_equal(f.kernels, 2);
+        assert_int_equal(f.chains, 1);
+    });
+}
+
+/* States: one that the chain updates row by row, one that it updates and reads elsewhere, and a weight of it. */
+static void test_states(void **st) {
+    (void)st;
+    uint64_t seed = fresh_seed();
+    static const int64_t last[] = { 1 }, first[] = { 0 };
+    IN_ARENA({
+        graph *g = graph_make(&a, "states");
+        int64_t dims[] = { 20, 12 }, square[] = { 12, 12 };
+        val x = input(g, "x", TN_F32, 2, dims), h = state(g, "h", 2, dims), w = state(g, "w", 2, square);
+        val y = graph_unary(g, OP_tanh, linear(g, &a, graph_binary(g, OP_add, x, h), 12, 0, false));
+        val z = graph_unary(g, OP_tanh, graph_dot(g, y, w, NULL, NULL, 0, last, first, 1));
+        graph_output(g, "z", softmax(g, z));
+        graph_assign(g, h, graph_binary(g, OP_mul, z, graph_splat_like(g, z, 0.5)));
+        graph_assign(g, w, graph_binary(g, OP_sub, w, graph_dot(g, y, z, NULL, NULL, 0, first, first, 1)));
+        for (int group = 16; group <= 128; group *= 2) agree(g, &a, small_gpu(group, 1 << 17), seed, "states");
+    });
+}
+
+/* What takes longer in one group than launches do stays apart. */
+static void test_large(void **st) {
+    (void)st;
+    uint64_t seed = 1;
+    IN_ARENA({
+        graph *g = graph_make(&a, "large");
+        val x = input(g, "x", TN_F32, 2, (int64_t[]){ 1024, 1024 });
+        for (int l = 0; l < 3; l++) x = graph_unary(g, OP_tanh, linear(g, &a, x, 1024, l, false));
+        graph_output(g, "out", x);
+        graph_compact(g);
+        target t = target_common_gpu();
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        o.fusion = 3;
+        plan *p = pipeline_run(g, &a, &o, &t);
+        assert_int_equal(facts_of(p, &a).chains, 0);
+        bool told = false;
+        for (int i = 0; i < p->decisions.n; i++)
+            told |= !p->decisions.at[i].fused && strstr(p->decisions.at[i].reason, "takes longer");
+        assert_true(told);
+    });
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_networks), cmocka_unit_test(test_rows),
+                                        cmocka_unit_test(test_all_rows), cmocka_unit_test(test_weight_gradient),
+                                        cmocka_unit_test(test_states),   cmocka_unit_test(test_large) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
