@@ -161,6 +161,9 @@ TN_API tn_graph *tn_graph_new(tn_ctx *ctx, const char *name); /* NULL when out o
 /* A graph in which every builder computes its result before it returns (immediate mode): tn_tensor_read works at once, inputs
  * are given with tn_tensor_write before first use, and the recorded graph can still be differentiated and compiled. */
 TN_API tn_graph *tn_graph_immediate(tn_ctx *ctx, const char *name);
+/* The same on a device ("cpu", "cuda", "opencl"; NULL = "cpu"). On GPUs values stay on the device: builders queue and do not
+ * wait; tn_tensor_read does. A device that is not there is the graph's error at the first value. */
+TN_API tn_graph *tn_graph_immediate_on(tn_ctx *ctx, const char *name, const char *device);
 TN_API void tn_graph_free(tn_graph *g);              /* NULL is fine */
 TN_API tn_status tn_graph_status(const tn_graph *g); /* the sticky status of the builders */
 TN_API tn_ctx *tn_graph_ctx(const tn_graph *g);

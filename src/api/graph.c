@@ -166,9 +166,13 @@ typedef struct making {
     tn_graph *g;
     const char *name, *text, *file;
     size_t n_text;
+    bool immediate;
+    const char *device;
 } making;
 static void make_guarded(void *arg) {
     making *m = arg;
+    m->g->immediate = m->immediate;
+    if (m->device) m->g->device = arena_strdup(&m->g->arena, m->device);
     m->g->ir = m->text ? graph_parse(&m->g->arena, m->text, m->n_text, m->file) : graph_make(&m->g->arena, m->name);
 }
 static tn_graph *graph_from(tn_ctx *ctx, making m) {
@@ -186,10 +190,10 @@ tn_graph *tn_graph_new(tn_ctx *ctx, const char *name) {
     if (!ctx) return NULL;
     return graph_from(ctx, (making){ .name = name && *name ? name : "graph" });
 }
-tn_graph *tn_graph_immediate(tn_ctx *ctx, const char *name) {
-    tn_graph *g = tn_graph_new(ctx, name);
-    if (g) g->immediate = true;
-    return g;
+tn_graph *tn_graph_immediate(tn_ctx *ctx, const char *name) { return tn_graph_immediate_on(ctx, name, NULL); }
+tn_graph *tn_graph_immediate_on(tn_ctx *ctx, const char *name, const char *on) {
+    if (!ctx) return NULL;
+    return graph_from(ctx, (making){ .name = name && *name ? name : "graph", .immediate = true, .device = on });
 }
 tn_graph *tn_graph_parse(tn_ctx *ctx, const char *text, size_t n_text, const char *file) {
     if (!ctx) return NULL;
@@ -202,9 +206,9 @@ tn_graph *tn_graph_parse(tn_ctx *ctx, const char *text, size_t n_text, const cha
 
 void tn_graph_free(tn_graph *g) {
     if (!g) return;
+    immediate_free(g->imm); /* first: what it queued may use the values */
     for (int i = 0; i < g->values.n; i++)
         if (g->values.at[i].buf && !g->values.at[i].shared) g->dev->api->free(g->dev, g->values.at[i].buf);
-    immediate_free(g->imm);
     arena_fini(&g->arena);
     mem_free(g->ctx->mem, g, sizeof *g);
 }

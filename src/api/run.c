@@ -380,10 +380,7 @@ tn_status tn_session_get(tn_session *s, const char *state, void *data, size_t by
     int i;
     tn_status code = state_place(s, "tn_session_get", state, data, bytes, &i);
     if (code || bytes == 0) return code;
-    if (s->imm) {
-        memcpy(data, s->at[s->p->states[i].node], bytes);
-        return TN_OK;
-    }
+    if (s->imm) return session_done(s, immediate_session_get(s, s->p->states[i].node, data));
     return session_done(s,
                         s->p->dev->api->download(s->p->dev, s->state, (size_t)s->p->plan->bufs.at[s->p->states[i].buf].offset,
                                                  data, bytes, &s->err));
@@ -394,10 +391,7 @@ tn_status tn_session_set(tn_session *s, const char *state, const void *data, siz
     int i;
     tn_status code = state_place(s, "tn_session_set", state, data, bytes, &i);
     if (code || bytes == 0) return code;
-    if (s->imm) {
-        memcpy(s->at[s->p->states[i].node], data, bytes);
-        return TN_OK;
-    }
+    if (s->imm) return session_done(s, immediate_session_set(s, s->p->states[i].node, data));
     return session_done(s, drive_session_set(s, i, data));
 }
 

@@ -43,8 +43,10 @@ struct tn_session {
     size_t *io_room;       /* [n_io] its bytes: more than one batch of a ring */
     int64_t *trace;        /* [n_io] steps bound by tn_session_bind_trace, or 0 */
     struct immediate *imm; /* immediate programs: */
-    void **at, **own;      /* [graph.nodes.n] where each value is; memory of this session */
-    void **staged;         /* [graph.outputs.n] a state that becomes another state's value waits here: both change at once */
+    struct node_place *at; /* [graph.nodes.n] where each value is: */
+    void **own;            /* [graph.nodes.n] memory of this session, or .. */
+    buffer **own_buf;      /* .. of the device, where that has its own; else NULL */
+    void **staged;         /* [graph.outputs.n] the next value of a state waits here when another needs the old one, too */
     err err;               /* the last error of this session: sessions of one program may run, and fail, at the same time */
 };
 
@@ -83,16 +85,29 @@ tn_status drive_session_set(tn_session *s, int i, const void *value); /* state i
  * instead. On errors *out may be a list, too; err in s->err. */
 tn_status drive_session_record(tn_session *s, bool kernels, list **out);
 
+/* For immediate mode on devices with memory of their own: a session without any for inputs and outputs, which are bound to
+ * buffers; a run is queued behind what was queued before. err in s->err. */
+tn_status drive_session_bare(tn_program *p, tn_session **out, err *e);
+void drive_session_bind(tn_session *s, int slot, buffer *b);
+tn_status drive_session_queue(tn_session *s);
+
 /* immediate.c: one op, one program, one run. */
 typedef struct immediate immediate;
+typedef struct node_place { /* of a value: one of both */
+    void *host;
+    buffer *buf;
+} node_place;
 /* e outlives *out: errors of all its calls go there. */
 tn_status immediate_new(tn_ctx *ctx, device *dev, const tn_compile_opts *opts, immediate **out, err *e);
 void immediate_free(immediate *im);
-/* Computes node v of g. at[v] are the addresses of node values in host memory; at[v] itself is written. */
-tn_status immediate_run(immediate *im, const graph *g, val v, void *const *at);
+/* Computes node v of g. at[v] are the places of node values; at[v] itself is written. Buffers are used where they are, host
+ * memory is transferred to and from devices that cannot use it. */
+tn_status immediate_run(immediate *im, const graph *g, val v, const node_place *at);
 void immediate_get_stats(const immediate *im, tn_program_stats *out);
 tn_status immediate_session(tn_session *s); /* the rest of a session of an immediate program */
 void immediate_session_free(tn_session *s);
+tn_status immediate_session_get(tn_session *s, val v, void *to);
+tn_status immediate_session_set(tn_session *s, val v, const void *from);
 tn_status immediate_session_run(tn_session *s);
 
 /* Computes what was built since the last call in an immediate graph: nodes in order, then state updates. Opens the device when

@@ -21,6 +21,7 @@ struct immediate {
     device *dev;
     err *err; /* of whoever owns this */
     tn_compile_opts opts;
+    bool queues;     /* values stay on the device, runs are not waited for */
     op_entry *table; /* [TABLE], linear probing within 8 places, least recently used out */
     uint64_t clock;
     tn_program_stats stats;
@@ -32,6 +33,9 @@ tn_status immediate_new(tn_ctx *ctx, device *dev, const tn_compile_opts *opts, i
     im->ctx = ctx, im->dev = dev, im->err = e;
     im->opts = *opts;
     im->opts.mode = TN_MODE_GRAPH, im->opts.fusion = 0, im->opts.no_passes = 1;
+    device_caps caps;
+    dev->api->get_caps(dev, &caps);
+    im->queues = !caps.host_memory && !opts->no_cache;
     im->table = mem_alloc(ctx->mem, TABLE * sizeof *im->table);
     if (!im->table) {
         mem_free(ctx->mem, im, sizeof *im);
@@ -153,7 +157,7 @@ static tn_status compile_op(immediate *im, const graph *g, val v, op_entry *e) {
         im->stats.compile_seconds += e->p->stats.compile_seconds;
         im->stats.build_seconds += e->p->stats.build_seconds;
         im->stats.cache_hits += e->p->stats.cache_hits, im->stats.cache_misses += e->p->stats.cache_misses;
-        code = drive_session_new(e->p, &e->s, im->err);
+        code = (im->queues ? drive_session_bare : drive_session_new)(e->p, &e->s, im->err);
     }
     if (code) drop(e);
     arena_fini(&a);
@@ -181,13 +185,21 @@ static tn_status find_op(immediate *im, const graph *g, val v, op_entry **out) {
     return TN_OK;
 }
 
-/* Addresses of a graph's values: a table in a session, buffers in an immediate graph. */
+/* Places of a graph's values: a table in a session, buffers in an immediate graph. */
 typedef struct places {
-    void *const *at;
+    const node_place *at;
     const tn_graph *g;
 } places;
-static void *place_of(const places *p, val v) {
-    return p->at ? p->at[v] : p->g->dev->api->map(p->g->dev, p->g->values.at[v].buf);
+static node_place place_of(const places *p, val v) {
+    if (p->at) return p->at[v];
+    buffer *b = p->g->values.at[v].buf;
+    return (node_place){ p->g->dev->api->map(p->g->dev, b), b };
+}
+
+static tn_status bind_place(immediate *im, tn_session *s, int slot, node_place x) {
+    if (!im->queues) return tn_session_bind(s, slot, x.host);
+    drive_session_bind(s, slot, x.buf);
+    return TN_OK;
 }
 
 static tn_status run_op(immediate *im, const graph *g, val v, const places *at) {
@@ -199,10 +211,10 @@ static tn_status run_op(immediate *im, const graph *g, val v, const places *at) 
     for (int j = 0; j < n->n_in && !code; j++) {
         bool again = is_splat(g, n->in[j]);
         for (int i = 0; i < j && !again; i++) again = n->in[i] == n->in[j];
-        if (!again) code = tn_session_bind(e->s, slot++, place_of(at, n->in[j]));
+        if (!again) code = bind_place(im, e->s, slot++, place_of(at, n->in[j]));
     }
-    if (!code) code = tn_session_bind(e->s, slot, place_of(at, v));
-    if (!code) code = drive_session_run(e->s, 1);
+    if (!code) code = bind_place(im, e->s, slot, place_of(at, v));
+    if (!code) code = im->queues ? drive_session_queue(e->s) : drive_session_run(e->s, 1);
     if (code) err_set(im->err, code, "%s", e->s->err.text);
     im->stats.kernels++;
     im->stats.bytes_read += e->p->stats.bytes_read, im->stats.bytes_written += e->p->stats.bytes_written,
@@ -211,7 +223,7 @@ static tn_status run_op(immediate *im, const graph *g, val v, const places *at) 
     return code;
 }
 
-tn_status immediate_run(immediate *im, const graph *g, val v, void *const *at) {
+tn_status immediate_run(immediate *im, const graph *g, val v, const node_place *at) {
     return run_op(im, g, v, &(places){ at, NULL });
 }
 static tn_status immediate_run_buffers(tn_graph *g, val v) { return run_op(g->imm, g->ir, v, &(places){ NULL, g }); }
@@ -227,43 +239,84 @@ static size_t bytes_of(const graph *g, val v) {
     return (size_t)graph_elems(g, v) * dtype_size((tn_dtype)graph_get(g, v)->dtype);
 }
 
+/* The value of state update i goes into its state by changing places with it: no later reader, nobody else's place. */
+static bool changes_places(const tn_session *s, int i) {
+    const graph *g = s->p->graph;
+    const output *o = &g->outputs.at[i];
+    if (!s->own_buf || !o->state || op_get((op_code)graph_get(g, o->v)->op)->cls == CL_SOURCE) return false;
+    for (int j = 0; j < g->outputs.n; j++)
+        if (j != i && g->outputs.at[j].state && g->outputs.at[j].v == o->v) return false;
+    return true;
+}
+
+static bool is_update(const output *o) { return o->state && o->v != o->state; }
+
+/* A state that becomes another state's value changes with it at once; a device's memory is copied by way of the host. */
+static bool needs_staging(const tn_session *s, int i) {
+    const graph *g = s->p->graph;
+    const output *o = &g->outputs.at[i];
+    if (!is_update(o) || changes_places(s, i)) return false;
+    return s->own_buf || graph_get(g, o->v)->op == OP_state;
+}
+
+static tn_status make_place(tn_session *s, val v) {
+    const graph *g = s->p->graph;
+    const device_api *api = s->p->dev->api;
+    size_t bytes = bytes_of(g, v);
+    const node *n = graph_get(g, v);
+    if (!s->own_buf) {
+        if (!(s->own[v] = mem_alloc(s->p->ctx->mem, bytes)))
+            return err_set(&s->err, TN_ERR_NOMEM, "out of memory: %zu bytes for %%%u", bytes, v);
+        if (n->data) memcpy(s->own[v], n->data, bytes);
+    } else {
+        tn_status code = api->alloc(s->p->dev, bytes, &s->own_buf[v], &s->err);
+        if (!code && n->data) code = api->upload(s->p->dev, s->own_buf[v], 0, n->data, bytes, &s->err);
+        if (code) return code;
+    }
+    s->at[v] = (node_place){ s->own[v], s->own_buf ? s->own_buf[v] : NULL };
+    return TN_OK;
+}
+
 tn_status immediate_session(tn_session *s) {
-    tn_program *p = s->p;
+    const tn_program *p = s->p;
     const graph *g = p->graph;
     mem m = p->ctx->mem;
     tn_status code = immediate_new(p->ctx, p->dev, &p->opts, &s->imm, &s->err);
     if (code) return code;
-    s->at = mem_alloc(m, (size_t)g->nodes.n * sizeof *s->at);
-    s->own = mem_alloc(m, (size_t)g->nodes.n * sizeof *s->own);
+    size_t n = (size_t)g->nodes.n;
+    s->at = mem_alloc(m, n * sizeof *s->at);
+    s->own = mem_alloc(m, n * sizeof *s->own);
+    if (s->imm->queues) s->own_buf = mem_alloc(m, n * sizeof *s->own_buf);
     s->staged = mem_alloc(m, (size_t)g->outputs.n * sizeof *s->staged);
-    if (!s->at || !s->own || !s->staged) return err_set(&s->err, TN_ERR_NOMEM, "out of memory: a session");
+    if (!s->at || !s->own || !s->staged || (s->imm->queues && !s->own_buf))
+        return err_set(&s->err, TN_ERR_NOMEM, "out of memory: a session");
     for (int i = 0; i < g->outputs.n; i++) {
-        const output *o = &g->outputs.at[i];
-        if (!o->state || o->v == o->state || graph_get(g, o->v)->op != OP_state) continue;
-        if (!(s->staged[i] = mem_alloc(m, bytes_of(g, o->v))))
-            return err_set(&s->err, TN_ERR_NOMEM, "out of memory: %zu bytes for %%%u", bytes_of(g, o->v), o->v);
-    }
-    for (val v = 1; v < (val)g->nodes.n; v++) {
-        if (!needs_value(g, v) || graph_get(g, v)->op == OP_input) continue;
-        if (!(s->own[v] = mem_alloc(m, bytes_of(g, v))))
+        val v = g->outputs.at[i].v;
+        if (needs_staging(s, i) && !(s->staged[i] = mem_alloc(m, bytes_of(g, v))))
             return err_set(&s->err, TN_ERR_NOMEM, "out of memory: %zu bytes for %%%u", bytes_of(g, v), v);
-        s->at[v] = s->own[v];
-        if (graph_get(g, v)->data) memcpy(s->own[v], graph_get(g, v)->data, bytes_of(g, v));
     }
-    return TN_OK;
+    for (val v = 1; v < (val)n && !code; v++)
+        if (needs_value(g, v) && graph_get(g, v)->op != OP_input) code = make_place(s, v);
+    for (int k = 0; k < p->n_io && !code && s->own_buf; k++)
+        if (!p->io[k].is_output) s->at[p->io[k].node] = (node_place){ NULL, s->io_buf[k] };
+    return code;
 }
 
 void immediate_session_free(tn_session *s) {
     if (!s->imm && !s->at) return;
     const graph *g = s->p->graph;
     mem m = s->p->ctx->mem;
-    for (val v = 1; s->own && v < (val)g->nodes.n; v++) mem_free(m, s->own[v], bytes_of(g, v));
+    size_t n = (size_t)g->nodes.n;
+    immediate_free(s->imm); /* first: what it queued may use the buffers */
+    s->imm = NULL;
+    for (val v = 1; s->own && v < (val)n; v++) mem_free(m, s->own[v], bytes_of(g, v));
+    for (val v = 1; s->own_buf && v < (val)n; v++)
+        if (s->own_buf[v]) s->p->dev->api->free(s->p->dev, s->own_buf[v]);
     for (int i = 0; s->staged && i < g->outputs.n; i++) mem_free(m, s->staged[i], bytes_of(g, g->outputs.at[i].v));
     mem_free(m, s->staged, (size_t)g->outputs.n * sizeof *s->staged);
-    mem_free(m, s->at, (size_t)g->nodes.n * sizeof *s->at);
-    mem_free(m, s->own, (size_t)g->nodes.n * sizeof *s->own);
-    immediate_free(s->imm);
-    s->imm = NULL;
+    mem_free(m, s->at, n * sizeof *s->at);
+    mem_free(m, s->own, n * sizeof *s->own);
+    mem_free(m, s->own_buf, n * sizeof *s->own_buf);
 }
 
 static void fill_splat(const graph *g, val v, void *to) {
@@ -276,18 +329,52 @@ static void fill_splat(const graph *g, val v, void *to) {
     }
 }
 
-static void copy_value(tn_session *s, val v, void *to) {
-    if (is_splat(s->p->graph, v))
-        fill_splat(s->p->graph, v, to);
+tn_status immediate_session_get(tn_session *s, val v, void *to) {
+    const graph *g = s->p->graph;
+    size_t bytes = bytes_of(g, v);
+    if (is_splat(g, v))
+        fill_splat(g, v, to);
+    else if (s->own_buf)
+        return s->p->dev->api->download(s->p->dev, s->at[v].buf, 0, to, bytes, &s->err);
     else
-        memcpy(to, s->at[v], bytes_of(s->p->graph, v));
+        memcpy(to, s->at[v].host, bytes);
+    return TN_OK;
+}
+
+tn_status immediate_session_set(tn_session *s, val v, const void *from) {
+    size_t bytes = bytes_of(s->p->graph, v);
+    if (s->own_buf) return s->p->dev->api->upload(s->p->dev, s->at[v].buf, 0, from, bytes, &s->err);
+    memcpy(s->at[v].host, from, bytes);
+    return TN_OK;
+}
+
+static tn_status take_inputs(tn_session *s) {
+    const tn_program *p = s->p;
+    tn_status code = TN_OK;
+    for (int k = 0; k < p->n_io && !code; k++) {
+        if (p->io[k].is_output) continue;
+        if (s->own_buf)
+            code = p->dev->api->upload(p->dev, s->io_buf[k], 0, s->bound[k], (size_t)p->io[k].bytes, &s->err);
+        else
+            s->at[p->io[k].node].host = s->bound[k];
+    }
+    return code;
+}
+
+static tn_status update_state(tn_session *s, int i) {
+    const output *o = &s->p->graph->outputs.at[i];
+    if (!is_update(o)) return TN_OK;
+    if (s->staged[i]) return immediate_session_set(s, o->state, s->staged[i]);
+    if (!s->own_buf) return immediate_session_get(s, o->v, s->at[o->state].host);
+    buffer *old = s->own_buf[o->state];
+    s->own_buf[o->state] = s->at[o->state].buf = s->own_buf[o->v];
+    s->own_buf[o->v] = s->at[o->v].buf = old;
+    return TN_OK;
 }
 
 tn_status immediate_session_run(tn_session *s) {
     const graph *g = s->p->graph;
-    tn_status code = TN_OK;
-    for (int k = 0; k < s->p->n_io; k++)
-        if (!s->p->io[k].is_output) s->at[s->p->io[k].node] = s->bound[k];
+    tn_status code = take_inputs(s);
     tn_program_stats *st = &s->imm->stats; /* figures of this run */
     st->kernels = 0, st->bytes_read = st->bytes_written = st->flops = 0;
     for (val v = 1; v < (val)g->nodes.n && !code; v++) {
@@ -296,16 +383,10 @@ tn_status immediate_session_run(tn_session *s) {
         code = immediate_run(s->imm, g, v, s->at);
     }
     for (int k = 0; k < s->p->n_io && !code; k++) /* before the states change: outputs see the old ones */
-        if (s->p->io[k].is_output && s->bound[k]) copy_value(s, s->p->io[k].node, s->bound[k]);
+        if (s->p->io[k].is_output && s->bound[k]) code = immediate_session_get(s, s->p->io[k].node, s->bound[k]);
     for (int i = 0; i < g->outputs.n && !code; i++)
-        if (s->staged[i]) copy_value(s, g->outputs.at[i].v, s->staged[i]);
-    for (int i = 0; i < g->outputs.n && !code; i++) {
-        const output *o = &g->outputs.at[i];
-        if (s->staged[i])
-            memcpy(s->at[o->state], s->staged[i], bytes_of(g, o->v));
-        else if (o->state && o->v != o->state)
-            copy_value(s, o->v, s->at[o->state]);
-    }
+        if (s->staged[i]) code = immediate_session_get(s, g->outputs.at[i].v, s->staged[i]);
+    for (int i = 0; i < g->outputs.n && !code; i++) code = update_state(s, i);
     return code;
 }
 
@@ -314,6 +395,7 @@ tn_status immediate_session_run(tn_session *s) {
 static tn_status open_engine(tn_graph *g) {
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     if (g->imm) return TN_OK;
+    if (g->device) o.device = g->device;
     tn_status code = ctx_device(g->ctx, o.device, 0, &g->dev, &g->ctx->err);
     return code ? code : immediate_new(g->ctx, g->dev, &o, &g->imm, &g->ctx->err);
 }
@@ -325,6 +407,36 @@ static tn_status grow_values(tn_graph *g) { /* through the graph's guard: the li
     }
     while (g->values.n < g->ir->nodes.n) VEC_PUSH(&g->arena, &g->values, (node_value){ 0 });
     return TN_OK;
+}
+
+static tn_status put_splat(tn_graph *g, val v, buffer *b) {
+    const device_api *api = g->dev->api;
+    size_t bytes = bytes_of(g->ir, v);
+    void *host = api->map(g->dev, b);
+    if (host) {
+        fill_splat(g->ir, v, host);
+        return TN_OK;
+    }
+    void *tmp = mem_alloc(g->ctx->mem, bytes);
+    if (!tmp) return err_set(&g->ctx->err, TN_ERR_NOMEM, "out of memory: %zu bytes", bytes);
+    fill_splat(g->ir, v, tmp);
+    tn_status code = api->upload(g->dev, b, 0, tmp, bytes, &g->ctx->err);
+    mem_free(g->ctx->mem, tmp, bytes);
+    return code;
+}
+
+static tn_status copy_value(tn_graph *g, val from, val to) {
+    const device_api *api = g->dev->api;
+    size_t bytes = bytes_of(g->ir, from);
+    buffer *source = g->values.at[from].buf, *copy = g->values.at[to].buf;
+    void *host = api->map(g->dev, source);
+    if (host) return api->upload(g->dev, copy, 0, host, bytes, &g->ctx->err);
+    void *tmp = mem_alloc(g->ctx->mem, bytes);
+    if (!tmp) return err_set(&g->ctx->err, TN_ERR_NOMEM, "out of memory: %zu bytes", bytes);
+    tn_status code = api->download(g->dev, source, 0, tmp, bytes, &g->ctx->err);
+    if (!code) code = api->upload(g->dev, copy, 0, tmp, bytes, &g->ctx->err);
+    mem_free(g->ctx->mem, tmp, bytes);
+    return code;
 }
 
 static tn_status make_value(tn_graph *g, val v) {
@@ -339,11 +451,7 @@ static tn_status make_value(tn_graph *g, val v) {
     tn_status code = g->dev->api->alloc(g->dev, bytes_of(g->ir, v), &x->buf, e);
     if (code) return code;
     if (n->op == OP_state && !n->data) return TN_OK; /* zeros */
-    void *to = g->dev->api->map(g->dev, x->buf);
-    if (is_splat(g->ir, v)) {
-        fill_splat(g->ir, v, to);
-        return TN_OK;
-    }
+    if (is_splat(g->ir, v)) return put_splat(g, v, x->buf);
     return n->data ? g->dev->api->upload(g->dev, x->buf, 0, n->data, bytes_of(g->ir, v), e) : TN_OK;
 }
 
@@ -373,8 +481,7 @@ tn_status immediate_graph_update(tn_graph *g) {
     for (; g->n_assigned < g->ir->outputs.n && !code; g->n_assigned++) {
         const output *o = &g->ir->outputs.at[g->n_assigned];
         if (!o->state || !bytes_of(g->ir, o->v)) continue;
-        const void *src = g->dev->api->map(g->dev, g->values.at[o->v].buf);
-        code = g->dev->api->upload(g->dev, g->values.at[o->state].buf, 0, src, bytes_of(g->ir, o->v), &g->ctx->err);
+        code = copy_value(g, o->v, o->state);
     }
     return code;
 }

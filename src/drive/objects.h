@@ -67,7 +67,8 @@ struct tn_graph {
     /* Immediate mode. values.at[v] belongs to node v; nodes from values.n on are not computed yet. All buffers belong to `dev`,
      * which the context owns; tn_graph_free frees those that are not shared. */
     bool immediate;
-    device *dev; /* NULL until the first value is computed or written */
+    const char *device; /* name; NULL = cpu */
+    device *dev;        /* NULL until the first value is computed or written */
     VEC(node_value) values;
     int n_assigned;        /* outputs whose state update has taken place */
     struct immediate *imm; /* its one-op programs (drive/immediate.c) */

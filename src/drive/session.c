@@ -72,13 +72,14 @@ tn_status drive_session_record(tn_session *s, bool kernels, list **out) {
     else
         api->bind_host(l, SLOT_RING, s->ring);
     for (int i = 0; i < p->n_io; i++) {
-        if (s->io_buf) api->bind(l, SLOT_IO + i, s->io_buf[i], 0);
+        if (s->io_buf && s->io_buf[i]) api->bind(l, SLOT_IO + i, s->io_buf[i], 0);
         if (!s->io_buf && s->bound[i]) api->bind_host(l, SLOT_IO + i, s->bound[i]);
     }
     return TN_OK;
 }
 
-static tn_status take_slots(tn_session *s) {
+/* bare: the device's memory for inputs and outputs is somebody else's. */
+static tn_status take_slots(tn_session *s, bool bare) {
     const tn_program *p = s->p;
     size_t n = (size_t)p->n_io;
     device_caps caps;
@@ -91,21 +92,22 @@ static tn_status take_slots(tn_session *s) {
     if (!code && !caps.host_memory) code = take(s, n, sizeof *s->io_room, &s->io_room);
     for (size_t i = 0; i < n && !code; i++) {
         s->ring[n + i] = 1;
-        if ((p->io[i].is_output || !p->io[i].bytes) && !(s->spare[i] = mem_alloc(p->ctx->mem, (size_t)p->io[i].bytes)))
+        if (!bare && (p->io[i].is_output || !p->io[i].bytes) && !(s->spare[i] = mem_alloc(p->ctx->mem, (size_t)p->io[i].bytes)))
             code = err_set(&s->err, TN_ERR_NOMEM, "out of memory: %lld bytes for output \"%s\"", (long long)p->io[i].bytes,
                            p->io[i].name);
         s->bound[i] = s->spare[i];
+        if (bare) continue;
         if (!code && s->io_buf) code = p->dev->api->alloc(p->dev, (size_t)p->io[i].bytes, &s->io_buf[i], &s->err);
         if (!code && s->io_buf) s->io_room[i] = (size_t)p->io[i].bytes;
     }
     return code;
 }
 
-tn_status drive_session_new(tn_program *p, tn_session **out, err *e) {
+static tn_status session_new(tn_program *p, bool bare, tn_session **out, err *e) {
     tn_session *s = mem_alloc(p->ctx->mem, sizeof *s);
     if (!s) return err_set(e, TN_ERR_NOMEM, "out of memory: a session");
     s->p = p;
-    tn_status code = take_slots(s);
+    tn_status code = take_slots(s, bare);
     if (!code && p->opts.mode == TN_MODE_IMMEDIATE) code = immediate_session(s);
     if (!code && p->opts.mode != TN_MODE_IMMEDIATE) {
         code = p->dev->api->alloc(p->dev, (size_t)p->plan->temp_bytes, &s->temp, &s->err);
@@ -120,6 +122,14 @@ tn_status drive_session_new(tn_program *p, tn_session **out, err *e) {
     }
     *out = s;
     return TN_OK;
+}
+tn_status drive_session_new(tn_program *p, tn_session **out, err *e) { return session_new(p, false, out, e); }
+tn_status drive_session_bare(tn_program *p, tn_session **out, err *e) { return session_new(p, true, out, e); }
+
+void drive_session_bind(tn_session *s, int slot, buffer *b) { s->p->dev->api->bind(s->list, SLOT_IO + slot, b, 0); }
+tn_status drive_session_queue(tn_session *s) {
+    uint64_t ticket;
+    return s->p->dev->api->submit(s->list, 1, &ticket, &s->err);
 }
 
 void drive_session_free(tn_session *s) {

@@ -1,5 +1,5 @@
 /* test_immediate.c - immediate graphs: values as soon as a builder returns, host control flow, backward, and the same graph
- * compiled. */
+ * compiled; on every device that is here. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,6 +13,9 @@
 #include "tenon/tenon.h"
 
 static tn_ctx *ctx;
+static const char *on = "cpu"; /* the device */
+
+static float distance(float x, float y) { return x > y ? x - y : y - x; }
 
 static float scalar(tn_tensor x) {
     float v = -12345;
@@ -23,7 +26,7 @@ static float scalar(tn_tensor x) {
 
 static void test_values_appear_at_once(void **state) {
     (void)state;
-    tn_graph *g = tn_graph_immediate(ctx, "now");
+    tn_graph *g = tn_graph_immediate_on(ctx, "now", on);
     float data[6] = { 1, -2, 3, -4, 5, -6 }, got[6];
     tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(2, 3));
     assert_int_equal(tn_tensor_write(x, data, sizeof data), TN_OK);
@@ -46,7 +49,7 @@ static void test_values_appear_at_once(void **state) {
 
 static void test_operand_without_value(void **state) {
     (void)state;
-    tn_graph *g = tn_graph_immediate(ctx, "early");
+    tn_graph *g = tn_graph_immediate_on(ctx, "early", on);
     tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(3));
     tn_tensor y = tn_exp(x);
     assert_int_equal(y.id, 0);
@@ -71,26 +74,105 @@ static void test_backward_and_compiled_agree(void **state) {
     float xs[12], w0[6], w_now[6], w_later[6], loss_later;
     for (int i = 0; i < 12; i++) xs[i] = (float)(i % 5) - 1.7f;
     for (int i = 0; i < 6; i++) w0[i] = 0.3f * (float)(i % 4) - 0.4f;
-    tn_graph *now = tn_graph_immediate(ctx, "now");
+    tn_graph *now = tn_graph_immediate_on(ctx, "now", on);
     float loss_now = scalar(build_step(now, xs, w0));
     tn_graph *later = tn_graph_new(ctx, "later");
     build_step(later, NULL, w0);
     tn_program *p;
     tn_session *s;
-    if (tn_compile(later, NULL, &p) || tn_session_new(p, &s)) fail_msg("%s", tn_ctx_error(ctx));
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.device = on;
+    if (tn_compile(later, &o, &p) || tn_session_new(p, &s)) fail_msg("%s", tn_ctx_error(ctx));
     assert_int_equal(tn_run(s, TN_BIND({ "x", xs }, { "loss", &loss_later })), TN_OK);
-    assert_true(loss_now > loss_later - 1e-6f && loss_now < loss_later + 1e-6f);
+    assert_true(distance(loss_now, loss_later) <= 1e-6f);
     assert_int_equal(tn_session_get(s, "w", w_later, sizeof w_later), TN_OK);
     /* the immediate graph's own state has moved too: the recorded graph compiles from the initial value again */
     tn_program *q;
     tn_session *r;
-    if (tn_compile(now, NULL, &q) || tn_session_new(q, &r)) fail_msg("%s", tn_ctx_error(ctx));
+    if (tn_compile(now, &o, &q) || tn_session_new(q, &r)) fail_msg("%s", tn_ctx_error(ctx));
     assert_int_equal(tn_run(r, TN_BIND({ "x", xs })), TN_OK);
     assert_int_equal(tn_session_get(r, "w", w_now, sizeof w_now), TN_OK);
     for (int i = 0; i < 6; i++) assert_true(w_now[i] == w_later[i] && w_now[i] != w0[i]);
     tn_session_free(r), tn_program_free(q);
     tn_session_free(s), tn_program_free(p);
     tn_graph_free(later), tn_graph_free(now);
+}
+
+/* Programs in mode immediate: two states that change places, one that two take over, one that is its own value, a constant, an
+ * output of a state; naive, too. */
+static void check_states(int no_cache) {
+    float a0[3] = { 1, 2, 3 }, b0[3] = { 10, 20, 30 }, c0[3] = { 0 }, x[3] = { 0.5f, 0, -0.5f }, seen[3], sum[3], got[3];
+    tn_graph *g = tn_graph_new(ctx, "states");
+    tn_tensor a = tn_state(g, "a", TN_F32, TN_DIMS(3), a0), b = tn_state(g, "b", TN_F32, TN_DIMS(3), b0);
+    tn_tensor c = tn_state(g, "c", TN_F32, TN_DIMS(3), c0), d = tn_state(g, "d", TN_F32, TN_DIMS(3), c0);
+    tn_tensor e = tn_state(g, "e", TN_F32, TN_DIMS(3), c0);
+    tn_tensor next = tn_add(c, tn_input(g, "x", TN_F32, TN_DIMS(3)));
+    tn_assign(a, b), tn_assign(b, a);
+    tn_assign(c, next), tn_assign(d, next);
+    tn_assign(e, tn_full(g, TN_F32, TN_DIMS(3), 7));
+    tn_output(a, "seen");
+    tn_output(tn_add(next, a), "sum");
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.device = on, o.mode = TN_MODE_IMMEDIATE, o.no_cache = no_cache;
+    tn_program *p;
+    tn_session *s;
+    if (tn_compile(g, &o, &p) || tn_session_new(p, &s)) fail_msg("%s: %s", on, tn_ctx_error(ctx));
+    for (int run = 1; run <= 3; run++) {
+        if (tn_run(s, TN_BIND({ "x", x }, { "seen", seen }, { "sum", sum }))) fail_msg("%s: %s", on, tn_session_error(s));
+        const float *a_now = run % 2 ? a0 : b0, *a_next = run % 2 ? b0 : a0;
+        assert_memory_equal(seen, a_now, sizeof seen);
+        for (int i = 0; i < 3; i++) assert_true(sum[i] == (float)run * x[i] + a_now[i]);
+        assert_int_equal(tn_session_get(s, "a", got, sizeof got), TN_OK);
+        assert_memory_equal(got, a_next, sizeof got);
+        for (int k = 0; k < 2; k++) {
+            assert_int_equal(tn_session_get(s, k ? "d" : "c", got, sizeof got), TN_OK);
+            for (int i = 0; i < 3; i++) assert_true(got[i] == (float)run * x[i]);
+        }
+        assert_int_equal(tn_session_get(s, "e", got, sizeof got), TN_OK);
+        for (int i = 0; i < 3; i++) assert_true(got[i] == 7);
+    }
+    assert_int_equal(tn_session_set(s, "c", a0, sizeof a0), TN_OK);
+    assert_int_equal(tn_run(s, TN_BIND({ "x", x }, { "sum", sum })), TN_OK);
+    for (int i = 0; i < 3; i++) assert_true(sum[i] == a0[i] + x[i] + b0[i]);
+    tn_session_free(s), tn_program_free(p), tn_graph_free(g);
+}
+static void test_states(void **state) {
+    (void)state;
+    check_states(0);
+    check_states(1);
+}
+
+/* A network of the host's own making trains: parameters stay where they are computed. */
+static void test_training(void **state) {
+    (void)state;
+    float x[32], w0[8], loss[2] = { 0 };
+    for (int i = 0; i < 32; i++) x[i] = (float)((i * 7) % 11) / 11 - 0.5f;
+    for (int i = 0; i < 8; i++) w0[i] = (float)((i * 5) % 7) / 7 - 0.4f;
+    for (int device = 0; device < 2; device++) { /* the CPU's curve is what the other has to follow */
+        tn_graph *g = tn_graph_immediate_on(ctx, "training", device ? on : "cpu");
+        tn_tensor in = tn_input(g, "x", TN_F32, TN_DIMS(8, 4)), w = tn_state(g, "w", TN_F32, TN_DIMS(4, 2), w0), dw;
+        assert_int_equal(tn_tensor_write(in, x, sizeof x), TN_OK);
+        for (int step = 0; step < 5; step++) {
+            tn_tensor y = tn_tanh(tn_matmul(in, w)), e = tn_add_scalar(y, -0.3), l = tn_mean(tn_mul(e, e), TN_ALL_AXES, 0);
+            assert_int_equal(tn_grad(l, &w, 1, &dw), TN_OK);
+            w = tn_sub(w, tn_mul_scalar(dw, 2));
+            float now = scalar(l);
+            assert_true(step == 0 || now < loss[device]);
+            loss[device] = now;
+        }
+        tn_graph_free(g);
+    }
+    assert_true(distance(loss[0], loss[1]) <= 1e-6f);
+}
+
+static void test_missing_device(void **state) {
+    (void)state;
+    tn_graph *g = tn_graph_immediate_on(ctx, "nowhere", "abacus");
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(3));
+    assert_int_equal(x.id, 0);
+    assert_int_not_equal(tn_graph_status(g), TN_OK);
+    assert_non_null(strstr(tn_ctx_error(ctx), "abacus"));
+    tn_graph_free(g);
 }
 
 int main(void) {
@@ -100,8 +182,23 @@ int main(void) {
         cmocka_unit_test(test_values_appear_at_once),
         cmocka_unit_test(test_operand_without_value),
         cmocka_unit_test(test_backward_and_compiled_agree),
+        cmocka_unit_test(test_states),
+        cmocka_unit_test(test_training),
+        cmocka_unit_test(test_missing_device),
     };
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = 0;
+    for (int i = 0; i < tn_device_count(); i++) {
+        tn_device_info info;
+        tn_status code = tn_device_get_info(ctx, i, &info);
+        if (!strcmp(info.name, "null")) continue; /* computes nothing */
+        if (code) {
+            printf("skipped: device %s: %s\n", info.name, tn_ctx_error(ctx));
+            continue;
+        }
+        on = info.name;
+        printf("device %s\n", on);
+        failed += cmocka_run_group_tests(tests, NULL, NULL);
+    }
     tn_ctx_free(ctx);
     return failed;
 }
