@@ -18,10 +18,7 @@ typedef struct network {
 } network;
 
 static tn_tensor mlp_scores(tn_graph *g, int64_t batch) {
-    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(batch, 784));
-    x = tn_relu(tn_nn_linear(x, 512, "fc1"));
-    x = tn_relu(tn_nn_linear(x, 512, "fc2"));
-    return tn_nn_linear(x, 10, "fc3");
+    return model_classifier(tn_input(g, "x", TN_F32, TN_DIMS(batch, 784)));
 }
 
 static tn_tensor digits_scores(tn_graph *g, int64_t batch) {

@@ -156,6 +156,7 @@ tn_graph *model_open(cli *c, const char *spec, uint64_t seed);
 /* The random network of the `modes` benchmark: `depth` nodes of Linear and ReLU ending in softmax. out_linear counts the Linear
  * layers. */
 tn_tensor model_digits(tn_tensor x);                  /* the digits network: f32[N,8,8,1] to f32[N,10] scores */
+tn_tensor model_classifier(tn_tensor x);              /* 784-512-512-10: f32[N,784] to scores */
 char *model_mlp_layers(int64_t depth, uint64_t seed); /* its layers as letters L and R, without the softmax; free it */
 tn_graph *model_mlp(cli *c, int64_t depth, int64_t width, int64_t batch, uint64_t seed, int64_t *out_linear, int64_t *out_relu);
 

@@ -136,6 +136,20 @@ static void build_digits_train(tn_graph *g, const int64_t *size, uint64_t seed) 
     tn_output(loss, "loss");
 }
 
+/* 784-512-512-10, the size of networks for handwritten digits of 28 x 28 pixels. */
+tn_tensor model_classifier(tn_tensor x) {
+    x = tn_relu(tn_nn_linear(x, 512, "fc1"));
+    x = tn_relu(tn_nn_linear(x, 512, "fc2"));
+    return tn_nn_linear(x, 10, "fc3");
+}
+static void build_classifier_train(tn_graph *g, const int64_t *size, uint64_t seed) {
+    (void)seed;
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(size[0], 784)), t = tn_input(g, "t", TN_I32, TN_DIMS(size[0]));
+    tn_tensor loss = tn_nn_cross_entropy(model_classifier(x), t);
+    tn_nn_sgd(loss, (tn_nn_sgd_opts){ .lr = 0.01 });
+    tn_output(loss, "loss");
+}
+
 enum { MAX_SIZES = 5 };
 typedef struct builtin {
     model about;
@@ -170,6 +184,10 @@ static const builtin builtins[] = {
       1,
       { 64 },
       build_digits_train },
+    { { "classifier-train", "64", "batch: one training step of a 784-512-512-10 network (cross-entropy, SGD)" },
+      1,
+      { 64 },
+      build_classifier_train },
 };
 
 const model *model_table(int *out_n) {
