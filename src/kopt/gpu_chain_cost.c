@@ -16,7 +16,7 @@ static double smaller(double x, double y) { return x < y ? x : y; }
 double gpu_chain_alone(const kernel *k, const target *t) {
     double results = larger((double)k->bytes_written / 4, 1), flops = (double)k->flops, n = units(t);
     double flat = smaller(flops / results * STEP_NS, 500) + flops / (n * FLOPS_PLAIN);
-    double tiled = flops / (FLOPS_TILED * smaller(n, larger(results / 4096, 1)));
+    double tiled = flops / (FLOPS_TILED * smaller(n, larger(results / 1024, 1)));
     double bytes = (double)(k->bytes_read + k->bytes_written) / (BYTES_ALL * n);
     return GPU_LAUNCH_NS + larger(smaller(flat, tiled), bytes);
 }

@@ -74,12 +74,14 @@ bool gpu_place_find(const kernel *k, int n_rows, int i, contraction *out) {
 /* ---- what they cost ---- */
 
 /* Nanoseconds, and per nanosecond, as measured on an H200. */
-#define STEP_NS 1.2     /* a step of a sum: a product, and what it takes to have its operands */
+#define STEP_NS 3.0     /* a step of a sum: a product, and what it takes to have its operands; */
+#define GUARD_NS 3.0    /* more where some threads have no column */
 #define JOIN_NS 15.0    /* neighbours exchange a value */
-#define MEET_NS 60.0    /* all of a group wait for each other, and read what was written; */
-#define MEET32_NS 25.0  /* groups of 32 */
-#define FETCH_NS 400.0  /* the first memory that was not asked for ahead comes */
-#define LINE_NS 0.6     /* a line of memory that 32 threads read, of which they see so many as a sum has parts */
+#define MEET_NS 54.0    /* all of a group wait for each other, and read what was written; */
+#define MEET32_NS 42.0  /* groups of 32 */
+#define FETCH_NS 400.0  /* the first memory that was not asked for ahead comes; */
+#define MORE_NS 100.0   /* what follows */
+#define LINE_NS 0.5     /* a line of memory that 32 threads read, of which they see so many as a sum has parts */
 #define FLOPS_ONE 200.0 /* of a multiprocessor */
 #define BYTES_ONE 100.0 /* that one reads; */
 #define BYTES_ALL 40.0  /* each, when all do */
@@ -117,10 +119,12 @@ static double log2_of(int n) {
 double gpu_place_cost(const contraction *c, double groups, int rows, int group, int parts, const target *t) {
     double n = multiprocessors(t), turns = up(groups / n), products = (double)c->n * (double)c->depth;
     double rounds = up((double)c->n * parts / group), steps = up((double)c->depth / parts);
-    double wait = rounds * rows * (steps * STEP_NS + log2_of(parts) * JOIN_NS) + (group > 32 ? MEET_NS : MEET32_NS);
-    if (steps > WHOLE || rounds > 1) wait += rounds * FETCH_NS * (steps > WHOLE ? steps / STRETCH / 2 : 1);
+    bool pads = rounds * group != (double)c->n * parts;
+    double step = STEP_NS + (pads ? GUARD_NS : 0);
+    double wait = rounds * rows * (steps * step + log2_of(parts) * JOIN_NS) + (group > 32 ? MEET_NS : MEET32_NS);
+    if (rounds > 1 || steps > WHOLE) wait += rounds * (steps > WHOLE ? steps / STRETCH * MORE_NS : FETCH_NS);
     double lines = products * parts / 32 * LINE_NS, work = 2 * products * rows / FLOPS_ONE;
-    return larger(wait * up(turns / 8) + turns * (lines + work),
+    return larger(wait * up(turns / 8) + turns * larger(lines, work),
                   larger(turns * c->common / BYTES_ONE, groups * c->common / (BYTES_ALL * n)));
 }
 
