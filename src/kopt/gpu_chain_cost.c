@@ -2,7 +2,10 @@
 #include "kopt/gpu_chain.h"
 #include "kopt/gpu_place.h"
 
+#include <math.h>
+
 #define MEET_NS 60.0      /* threads of a group meet, and what they wrote is read again */
+#define FETCH_NS 300.0    /* memory comes */
 #define STEP_NS 3.0       /* a step of a sum that waits for the one before */
 #define FLOPS_PLAIN 60.0  /* a nanosecond and multiprocessor: operands from memory; */
 #define FLOPS_TILED 300.0 /* in tiles of registers */
@@ -13,12 +16,29 @@ static double units(const target *t) { return t->grid > 1024 ? (double)t->grid /
 static double larger(double x, double y) { return x > y ? x : y; }
 static double smaller(double x, double y) { return x < y ? x : y; }
 
+/* Waiting for memory: once for every nest that reads any, and again for every further round of a group of threads, when these
+ * have to do all of it. */
+static double wait_ns(const kernel *k, int from, int to, double threads) {
+    double sum = 0;
+    for (int i = from; i < to; i++) {
+        if (k->ins.at[i].op != K_LOOP) continue;
+        int end = kopt_loop_end(k, i), j = i;
+        double n = 1;
+        bool reads = false;
+        for (; k->ins.at[j].op == K_LOOP; j++) n *= (double)(k->ins.at[j].hi - k->ins.at[j].lo);
+        for (; j < end; j++) reads |= k->ins.at[j].op == K_LOAD && k->bufs.at[k->ins.at[j].buf].kind != KB_LOCAL;
+        if (reads) sum += FETCH_NS * larger(1, n / threads);
+        i = end;
+    }
+    return sum;
+}
+
 double gpu_chain_alone(const kernel *k, const target *t) {
     double results = larger((double)k->bytes_written / 4, 1), flops = (double)k->flops, n = units(t);
     double flat = smaller(flops / results * STEP_NS, 500) + flops / (n * FLOPS_PLAIN);
     double tiled = flops / (FLOPS_TILED * smaller(n, larger(results / 1024, 1)));
     double bytes = (double)(k->bytes_read + k->bytes_written) / (BYTES_ALL * n);
-    return GPU_LAUNCH_NS + larger(smaller(flat, tiled), bytes);
+    return GPU_LAUNCH_NS + wait_ns(k, 1, k->ins.n, INFINITY) + larger(smaller(flat, tiled), bytes);
 }
 
 double gpu_chain_inside(const kernel *k, int shared, int64_t all_rows, int rows, const target *t) {
@@ -30,5 +50,5 @@ double gpu_chain_inside(const kernel *k, int shared, int64_t all_rows, int rows,
     double work = kopt_gpu_rows_cost(k, from, to, t->group) * GPU_UNIT_NS * rows;
     double common = gpu_place_common_bytes(k, shared, from, to),
            bytes = larger(turns * common / BYTES_ONE, groups * common / (BYTES_ALL * n));
-    return MEET_NS + larger(turns * work, bytes);
+    return MEET_NS + wait_ns(k, from, to, t->group) * rows + larger(turns * work, bytes);
 }
