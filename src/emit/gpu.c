@@ -77,6 +77,14 @@ static void print_arrays(clike *e) {
     if (e->meets_index) str_addf(e->out, "    %sint64_t met_index[%d];\n", e->l->shared, k->group);
 }
 
+/* So many accumulators that a thread needs more than 128 registers. */
+static bool large_tile(const kernel *k) {
+    int64_t bytes = 0;
+    for (int i = 1; i < k->ins.n; i++)
+        if (k->ins.at[i].op == K_ACC) bytes += k->ins.at[i].lanes * (int64_t)dtype_size((tn_dtype)k->ins.at[i].dtype);
+    return bytes > 4 * 80;
+}
+
 static void print_kernel(clike *e, const kernel *k, int id) {
     str body, *out = e->out;
     bool small = fits_32_bits(k);
@@ -90,7 +98,8 @@ static void print_kernel(clike *e, const kernel *k, int id) {
     for (reg r = 1; r < (reg)k->ins.n; r++) clike_instruction(e, r);
     e->out = out;
     const char *threads = arena_printf(out->a, "%d", k->group);
-    if (e->l->resident > k->group) threads = arena_printf(out->a, "%d, %d", k->group, e->l->resident / k->group);
+    int resident = large_tile(k) ? e->l->resident / 2 : e->l->resident;
+    if (resident > k->group) threads = arena_printf(out->a, "%d, %d", k->group, resident / k->group);
     str_addf(out, e->l->kernel, threads, arena_printf(out->a, "tn_kernel_%d", id));
     print_arguments(e);
     print_arrays(e);

@@ -189,15 +189,16 @@ static void choose_shape(tiler *w) {
     w->s.cost = INFINITY;
     for (int64_t steps = 8; steps <= 64; steps *= 2) {
         block b = block_of(w, steps);
-        for (int i = 0; i < 4 * 4 * 6 * 6 * 5; i++) {
-            shape s = {
-                .t = { 1 << i % 4, 1 << i / 4 % 4 }, .n = { 1 << i / 16 % 6, 1 << i / 96 % 6 }, .z = 1 << i / 576, .b = b
-            };
-            int threads = s.n[0] * s.n[1] * s.z;
-            if (threads < least || threads > w->t->group || !complete_shape(w, &s, size)) continue;
-            s.cost = cost_of(w, &s, (double)size);
-            if (s.cost < w->s.cost) w->s = s;
-        }
+        for (int tile = 0; tile < 25; tile++)
+            for (int place = 0; place < 6 * 6 * 5; place++) {
+                shape s = { .t = { 1 << tile % 5, 1 << tile / 5 }, .b = b };
+                s.n[0] = 1 << place % 6, s.n[1] = 1 << place / 6 % 6, s.z = 1 << place / 36;
+                int threads = s.n[0] * s.n[1] * s.z;
+                if (s.t[0] * s.t[1] > MAX_TILE || threads < least || threads > w->t->group || !complete_shape(w, &s, size))
+                    continue;
+                s.cost = cost_of(w, &s, (double)size);
+                if (s.cost < w->s.cost) w->s = s;
+            }
     }
 }
 

@@ -4,7 +4,11 @@
 
 #include "kopt/kopt.h"
 
-enum { MAX_SIDE = 8 /* rows and columns of a thread's tile */, MAX_CHUNKS = 16 /* of a copy that one thread makes */ };
+enum {
+    MAX_SIDE = 16 /* rows and columns of a thread's tile */,
+    MAX_TILE = 128 /* elements of it */,
+    MAX_CHUNKS = 16 /* of a copy that one thread makes */
+};
 
 typedef struct block { /* steps of the contraction that fast memory holds */
     int whole;         /* innermost loops of it that are inside */
