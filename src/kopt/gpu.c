@@ -134,8 +134,12 @@ kernel *kopt_gpu(kernel *k, const target *t) {
         k = tiles;
     else if (placed)
         k = placed;
-    else
-        k = best_group ? kopt_gpu_rows(k, n, best_group, t) : flat(k, n, t);
+    else if (best_group)
+        k = kopt_gpu_rows(k, n, best_group, t);
+    else {
+        kernel *map = kopt_gpu_map(k, n, t);
+        k = map ? map : flat(k, n, t);
+    }
     kopt_hoist(k);
     kopt_sweep(k);
     return k;

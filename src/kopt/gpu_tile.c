@@ -6,6 +6,7 @@
  * behind the end of the contraction counts as zero.
  *
  * This file finds the parts of the kernel and chooses the shape of the tiles; gpu_tile_write.c writes them. */
+#include "kopt/gpu_copy.h"
 #include "kopt/gpu_tile.h"
 
 #include <math.h>
@@ -48,15 +49,9 @@ static void mark_needed(const tiler *w, reg r, bool *needed) {
         mark_needed(w, in->dyn, needed);
 }
 
-bool tiler_uses(const kins *in, kvar v) {
-    if (affine_coef(in->idx, v)) return true;
-    for (int m = 0; m < in->n_mask; m++)
-        if (affine_coef(in->mask[m].e, v)) return true;
-    return false;
-}
 static bool side_uses(const tiler *w, const bool *needed, kvar v) {
     for (int i = 1; i < w->k->ins.n; i++)
-        if (needed[i] && tiler_uses(tiler_at(w, i), v)) return true;
+        if (needed[i] && gpu_uses(tiler_at(w, i), v)) return true;
     return false;
 }
 
@@ -91,25 +86,12 @@ static bool choose_variables(tiler *w, bool *const needed[2]) {
 /* Whether the operand can be loaded with `lanes` lanes along v: loads that move with v do so by one, in aligned pieces. */
 static bool is_wide(const tiler *w, const side *s, kvar v, int lanes) {
     bool any = false;
-    arena *a = w->k->a;
     if (lanes < 2 || tiler_extent(w, v) % lanes) return false;
     for (int i = 1; i < w->k->ins.n; i++) {
-        kins in = *tiler_at(w, i);
-        if (!s->needed[i] || in.op != K_LOAD) continue;
-        if (in.dyn) return false;
-        in.lanes = (uint8_t)lanes, in.lane_stride = affine_coef(in.idx, v);
-        if (in.lane_stride == 0) continue;
-        affine wide = affine_scale(a, affine_var(a, v), lanes);
-        in.idx = affine_set_var(a, in.idx, v, wide);
-        in.mask_lane = ARENA_ARRAY(a, int64_t, in.n_mask + 1);
-        kmask *mask = ARENA_ARRAY(a, kmask, in.n_mask + 1);
-        for (int m = 0; m < in.n_mask; m++) {
-            in.mask_lane[m] = affine_coef(in.mask[m].e, v);
-            mask[m] = (kmask){ affine_set_var(a, in.mask[m].e, v, wide), in.mask[m].lo, in.mask[m].hi };
-        }
-        in.mask = mask;
-        if (!kernel_aligned(w->k, &in, lanes)) return false;
-        any = true;
+        const kins *in = tiler_at(w, i);
+        if (!s->needed[i] || in->op != K_LOAD) continue;
+        if (in->dyn || !gpu_aligned(w->k, in, v, lanes)) return false;
+        any |= affine_coef(in->idx, v) != 0;
     }
     return any;
 }

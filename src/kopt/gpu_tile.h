@@ -51,7 +51,6 @@ typedef struct tiler {
 
 static inline const kins *tiler_at(const tiler *w, int i) { return &w->k->ins.at[i]; }
 static inline int64_t tiler_extent(const tiler *w, kvar v) { return w->k->vars.at[v].extent; }
-bool tiler_uses(const kins *in, kvar v); /* in its index or a mask */
 
 /* gpu_tile_write.c */
 kernel *tiler_write(tiler *w);

@@ -5,6 +5,7 @@
  * all sums of them, and one nest serves all. With two blocks in fast memory, registers take the operands of the next block
  * while this one is multiplied, and a barrier a block is enough. Several threads along the contraction leave partial tiles in
  * fast memory, which are summed in order. */
+#include "kopt/gpu_copy.h"
 #include "kopt/gpu_tile.h"
 
 typedef struct digit { /* of a number whose bits are a thread's and a chunk's */
@@ -21,7 +22,7 @@ typedef struct writer {
     affine thread[2]; /* the thread's number down, across */
     affine z;
     int part_buf;
-    reg *to; /* [scalar ins] */
+    gpu_copier c;
 } writer;
 
 static int log2_of(int64_t n) {
@@ -149,59 +150,7 @@ static int open_threads(writer *w) {
     return loops;
 }
 
-/* ---- copies of instructions ---- */
-
-typedef struct places { /* what variables become, which of them may lie behind their end, and along which lanes run */
-    kvar var[64];
-    affine value[64];
-    int n;
-    kmask mask[4];
-    int64_t mask_lane[4];
-    int n_mask;
-    kvar along;
-    int lanes;
-    const bool *varies; /* [scalar ins] from lane to lane */
-} places;
-static void put(places *p, kvar v, affine value) { p->var[p->n] = v, p->value[p->n++] = value; }
-static void bound(places *p, affine e, int64_t n, int64_t lane) {
-    p->mask_lane[p->n_mask] = lane;
-    p->mask[p->n_mask++] = (kmask){ e, 0, n };
-}
-
-static affine moved(const writer *w, const places *p, affine x) {
-    for (int i = 0; i < p->n; i++) x = affine_set_var(w->o->a, x, p->var[i], p->value[i]);
-    return x;
-}
-
-static reg copy(writer *w, int i, const places *p) {
-    kins in = *tiler_at(w->w, i);
-    int n = in.n_mask;
-    bool memory = in.op == K_LOAD || in.op == K_STORE, lanes = p->lanes > 1 && p->varies[i];
-    if (lanes) in.lanes = (uint8_t)p->lanes, in.lane_stride = affine_coef(in.idx, p->along);
-    in.a = w->to[in.a], in.b = w->to[in.b], in.c = w->to[in.c], in.dyn = w->to[in.dyn];
-    in.idx = moved(w, p, in.idx);
-    kmask *mask = ARENA_ARRAY(w->o->a, kmask, n + 4);
-    int64_t *lane = ARENA_ARRAY(w->o->a, int64_t, n + 4);
-    for (int m = 0; m < n; m++) {
-        mask[m] = (kmask){ moved(w, p, in.mask[m].e), in.mask[m].lo, in.mask[m].hi };
-        lane[m] = lanes ? affine_coef(in.mask[m].e, p->along) : 0;
-    }
-    for (int m = 0; m < p->n_mask && memory; m++) lane[n] = lanes ? p->mask_lane[m] : 0, mask[n++] = p->mask[m];
-    if (in.n_mask == 0 && in.op == K_LOAD) in.imm = 0, in.imm_int = 0;
-    in.mask = mask, in.mask_lane = lane, in.n_mask = n;
-    return w->to[i] = kernel_push(w->o, in);
-}
-
-/* Instructions that differ from lane to lane along v, of those in `among`. */
-static bool *find_varying(const tiler *w, const bool *among, kvar v) {
-    bool *varies = ARENA_ARRAY(w->k->a, bool, w->k->ins.n);
-    for (int i = 1; i < w->k->ins.n; i++) {
-        const kins *in = tiler_at(w, i);
-        if (among && !among[i]) continue;
-        varies[i] = tiler_uses(in, v) || varies[in->a] || varies[in->b] || varies[in->c] || varies[in->dyn];
-    }
-    return varies;
-}
+/* ---- from memory to fast memory ---- */
 
 /* v where the step of the contraction exists, else 0. */
 static reg zero_behind(writer *w, reg v, affine e, int64_t lane, int64_t n) {
@@ -222,8 +171,6 @@ static reg zero_behind(writer *w, reg v, affine e, int64_t lane, int64_t n) {
                                      .c = zero,
                                      .lanes = lanes });
 }
-
-/* ---- from memory to fast memory ---- */
 
 typedef struct where { /* in a block */
     affine row, dim[TN_MAX_RANK + 2];
@@ -246,29 +193,29 @@ static affine step_of(const writer *w, const where *at) {
 static reg load_operand(writer *w, int x, const where *at, const moment *when, affine idle, int64_t n_idle) {
     const tiler *t = w->w;
     const side *s = &t->side[x];
-    places p = { .along = s->along, .lanes = s->wide };
+    gpu_places p = { .along = s->along, .lanes = s->wide };
     bool along_row = s->wide && s->along == s->row;
     int n = block_dims(t);
     affine row = plus(w, w->tile[x], at->row, 1), last = affine_const(0);
-    if (s->wide) p.varies = find_varying(t, s->needed, s->along);
+    if (s->wide) p.varies = gpu_varying(t->k, s->needed, s->along);
     for (int d = 0; d < n; d++) {
         bool split = d == 0 && t->s.b.split > 1;
         if (split) last = plus(w, at->dim[0], when->at, t->s.b.split);
-        put(&p, dim_var(t, d), split ? last : at->dim[d]);
+        gpu_put(&p, dim_var(t, d), split ? last : at->dim[d]);
     }
     if (t->s.b.split == 1 && t->s.b.whole < t->n_loops)
-        put(&p, tiler_at(t, t->loops + t->n_loops - 1 - t->s.b.whole)->var, when->at);
-    put(&p, s->row, row);
+        gpu_put(&p, tiler_at(t, t->loops + t->n_loops - 1 - t->s.b.whole)->var, when->at);
+    gpu_put(&p, s->row, row);
     int64_t lane = s->wide && !along_row && n == 1 && t->s.b.split > 1 ? 1 : 0, end = n ? tiler_extent(t, dim_var(t, 0)) : 0;
-    if (s->tail) bound(&p, row, tiler_extent(t, s->row), along_row);
-    if (t->s.b.tail) bound(&p, last, end, lane);
-    if (when->trips) bound(&p, when->at, when->trips, 0);
-    if (n_idle) bound(&p, idle, 1, 0);
+    if (s->tail) gpu_bound(&p, row, tiler_extent(t, s->row), along_row);
+    if (t->s.b.tail) gpu_bound(&p, last, end, lane);
+    if (when->trips) gpu_bound(&p, when->at, when->trips, 0);
+    if (n_idle) gpu_bound(&p, idle, 1, 0);
     for (int i = 1; i < t->upd; i++)
-        if (s->needed[i]) copy(w, i, &p);
+        if (s->needed[i]) gpu_copy(&w->c, i, &p);
     const kins *operand = tiler_at(t, s->operand);
     bool plain = operand->op == K_LOAD && operand->n_mask == 0;
-    return t->s.b.tail && !plain ? zero_behind(w, w->to[s->operand], last, lane, end) : w->to[s->operand];
+    return t->s.b.tail && !plain ? zero_behind(w, w->c.to[s->operand], last, lane, end) : w->c.to[s->operand];
 }
 
 static void store_operand(writer *w, int x, const where *at, reg v, affine half, affine idle, int64_t n_idle) {
@@ -441,7 +388,7 @@ static results find_results(const tiler *w) {
         r.on[x][w->acc] = true;
         for (int i = 1 + w->n_outer; i < k->ins.n - w->n_outer; i++) {
             const kins *in = tiler_at(w, i);
-            r.on[x][i] |= in->op == K_STORE || tiler_uses(in, w->side[x].row) || r.on[x][in->a] || r.on[x][in->b] ||
+            r.on[x][i] |= in->op == K_STORE || gpu_uses(in, w->side[x].row) || r.on[x][in->a] || r.on[x][in->b] ||
                           r.on[x][in->c] || r.on[x][in->dyn];
         }
     }
@@ -452,24 +399,24 @@ static results find_results(const tiler *w) {
 static void write_result(writer *w, const results *r, affine m, affine n, reg v, bool first_m, bool first_n, reg *seen) {
     const tiler *t = w->w;
     int last = t->k->ins.n - t->n_outer;
-    places p = { .along = t->side[1].row, .lanes = t->side[1].lanes, .varies = r->varies };
-    put(&p, t->side[0].row, m), put(&p, t->side[1].row, n);
+    gpu_places p = { .along = t->side[1].row, .lanes = t->side[1].lanes, .varies = r->varies };
+    gpu_put(&p, t->side[0].row, m), gpu_put(&p, t->side[1].row, n);
     for (int i = 1 + t->n_outer; i < last; i++) {
         if (i == t->loops) i = t->end + 1;
         if (i >= last) break;
         if (i == t->acc) {
-            w->to[i] = v;
+            w->c.to[i] = v;
             continue;
         }
         if ((!r->on[0][i] && !first_m) || (!r->on[1][i] && !first_n)) {
-            if (!r->on[0][i] && r->on[1][i]) w->to[i] = seen[i];
+            if (!r->on[0][i] && r->on[1][i]) w->c.to[i] = seen[i];
             continue;
         }
         p.n_mask = 0;
-        if (t->side[0].tail && r->on[0][i]) bound(&p, m, tiler_extent(t, t->side[0].row), 0);
-        if (t->side[1].tail && r->on[1][i]) bound(&p, n, tiler_extent(t, t->side[1].row), 1);
-        if (r->n_idle) bound(&p, r->idle, 1, 0);
-        seen[i] = copy(w, i, &p);
+        if (t->side[0].tail && r->on[0][i]) gpu_bound(&p, m, tiler_extent(t, t->side[0].row), 0);
+        if (t->side[1].tail && r->on[1][i]) gpu_bound(&p, n, tiler_extent(t, t->side[1].row), 1);
+        if (r->n_idle) gpu_bound(&p, r->idle, 1, 0);
+        seen[i] = gpu_copy(&w->c, i, &p);
     }
 }
 
@@ -580,13 +527,9 @@ static void write_tiles(writer *w) {
 
 kernel *tiler_write(tiler *t) {
     const kernel *k = t->k;
-    kernel *o = t->o = kernel_make(k->a, k->name);
-    writer w = { .w = t, .o = o, .to = ARENA_ARRAY(k->a, reg, k->ins.n) };
+    kernel *o = t->o = gpu_kernel(k, t->s.n[0] * t->s.n[1] * t->s.z);
+    writer w = { .w = t, .o = o, .c = { k, o, ARENA_ARRAY(k->a, reg, k->ins.n) } };
     uint8_t type = tiler_at(t, t->acc)->dtype;
-    o->vars.at = k->vars.at, o->vars.n = k->vars.n, o->vars.cap = k->vars.n; /* grows into memory of its own */
-    o->bufs.at = k->bufs.at, o->bufs.n = k->bufs.n, o->bufs.cap = k->bufs.n;
-    o->flops = k->flops, o->bytes_read = k->bytes_read, o->bytes_written = k->bytes_written;
-    o->group = t->s.n[0] * t->s.n[1] * t->s.z, o->groups = 1, o->tiled = true;
     for (int x = 0; x < 2; x++)
         t->side[x].buf = kernel_buf(o, (kbuf){ .dtype = type,
                                                .kind = KB_GROUP,

@@ -77,6 +77,8 @@ kernel *kopt_gpu_rows(const kernel *k, int n_rows, int group, const target *t);
 kernel *kopt_gpu_place(const kernel *k, int n_rows, const target *t, double *out_cost);
 /* gpu_tile.c: a contraction in tiles of fast memory and registers, when that costs less than *out_cost; else NULL. */
 kernel *kopt_gpu_tile(const kernel *k, int n_outer, const target *t, double *out_cost);
+/* gpu_map.c: an elementwise kernel in vectors of 16 bytes; NULL where that does not go or pay. */
+kernel *kopt_gpu_map(const kernel *k, int n_outer, const target *t);
 /* Starting groups costs time, too, on a machine for `grid` threads. */
 static inline double kopt_gpu_start_cost(double groups, const target *t) { return groups * 20 * 1024 / (double)t->grid; }
 /* What a thread of such a group does for one iteration, in instructions, roughly. */

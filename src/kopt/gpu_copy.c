@@ -1,0 +1,68 @@
+/* gpu_copy.c - see gpu_copy.h. All memory is of the scalar kernel's arena. */
+#include "kopt/gpu_copy.h"
+
+static affine moved(const gpu_copier *c, const gpu_places *p, affine x) {
+    for (int i = 0; i < p->n; i++) x = affine_set_var(c->o->a, x, p->var[i], p->value[i]);
+    return x;
+}
+
+reg gpu_copy(gpu_copier *c, int i, const gpu_places *p) {
+    kins in = c->k->ins.at[i];
+    int n = in.n_mask;
+    bool memory = in.op == K_LOAD || in.op == K_STORE, lanes = p->lanes > 1 && p->varies[i];
+    if (lanes) in.lanes = (uint8_t)p->lanes, in.lane_stride = affine_coef(in.idx, p->along);
+    in.a = c->to[in.a], in.b = c->to[in.b], in.c = c->to[in.c], in.dyn = c->to[in.dyn];
+    in.idx = moved(c, p, in.idx);
+    kmask *mask = ARENA_ARRAY(c->o->a, kmask, n + 4);
+    int64_t *lane = ARENA_ARRAY(c->o->a, int64_t, n + 4);
+    for (int m = 0; m < n; m++) {
+        mask[m] = (kmask){ moved(c, p, in.mask[m].e), in.mask[m].lo, in.mask[m].hi };
+        lane[m] = lanes ? affine_coef(in.mask[m].e, p->along) : 0;
+    }
+    for (int m = 0; m < p->n_mask && memory; m++) lane[n] = lanes ? p->mask_lane[m] : 0, mask[n++] = p->mask[m];
+    if (in.n_mask == 0 && in.op == K_LOAD) in.imm = 0, in.imm_int = 0;
+    in.mask = mask, in.mask_lane = lane, in.n_mask = n;
+    return c->to[i] = kernel_push(c->o, in);
+}
+
+bool gpu_uses(const kins *in, kvar v) {
+    if (affine_coef(in->idx, v)) return true;
+    for (int m = 0; m < in->n_mask; m++)
+        if (affine_coef(in->mask[m].e, v)) return true;
+    return false;
+}
+
+bool *gpu_varying(const kernel *k, const bool *among, kvar v) {
+    bool *varies = ARENA_ARRAY(k->a, bool, k->ins.n);
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (among && !among[i]) continue;
+        varies[i] = gpu_uses(in, v) || varies[in->a] || varies[in->b] || varies[in->c] || varies[in->dyn];
+    }
+    return varies;
+}
+
+bool gpu_aligned(const kernel *k, const kins *original, kvar v, int lanes) {
+    kins in = *original;
+    affine wide = affine_scale(k->a, affine_var(k->a, v), lanes);
+    if (!gpu_uses(&in, v)) return true;
+    in.lanes = (uint8_t)lanes, in.lane_stride = affine_coef(in.idx, v);
+    in.idx = affine_set_var(k->a, in.idx, v, wide);
+    in.mask_lane = ARENA_ARRAY(k->a, int64_t, in.n_mask + 1);
+    in.mask = ARENA_ARRAY(k->a, kmask, in.n_mask + 1);
+    for (int m = 0; m < in.n_mask; m++) {
+        const kmask *old = &original->mask[m];
+        in.mask_lane[m] = affine_coef(old->e, v);
+        in.mask[m] = (kmask){ affine_set_var(k->a, old->e, v, wide), old->lo, old->hi };
+    }
+    return kernel_aligned(k, &in, lanes);
+}
+
+kernel *gpu_kernel(const kernel *k, int group) {
+    kernel *o = kernel_make(k->a, k->name);
+    o->vars.at = k->vars.at, o->vars.n = k->vars.n, o->vars.cap = k->vars.n; /* grows into memory of its own */
+    o->bufs.at = k->bufs.at, o->bufs.n = k->bufs.n, o->bufs.cap = k->bufs.n;
+    o->flops = k->flops, o->bytes_read = k->bytes_read, o->bytes_written = k->bytes_written;
+    o->group = group, o->groups = 1, o->tiled = true;
+    return o;
+}
