@@ -1,7 +1,8 @@
 /* gpu.c - scalar form to the form of a GPU: which loops are dealt to whom.
  *
- * In: the scalar kernel. Out: a kernel with group > 0. Three forms: an iteration of the outer loops is a thread's, or a group's
- * (gpu_row.c), or a group has a tile of them (gpu_tile.c). The cheaper one by a count of instructions is taken; it depends on
+ * In: the scalar kernel. Out: a kernel with group > 0. An iteration of the outer loops is a thread's (several in vectors:
+ * gpu_map.c; through fast memory: gpu_turn.c), or a group's (gpu_row.c, gpu_place.c), or a group has a tile of them
+ * (gpu_tile.c), or columns (gpu_column.c). The cheapest one by a count of instructions is taken; it depends on
  * shapes and the target only. */
 #include "kopt/kopt.h"
 
@@ -129,17 +130,14 @@ kernel *kopt_gpu(kernel *k, const target *t) {
             waves(rows * group, t) * (kopt_gpu_rows_cost(k, 1 + n, k->ins.n - n, group) + 8) + kopt_gpu_start_cost(rows, t);
         if (cost < best) best = cost, best_group = group;
     }
-    kernel *placed = kopt_gpu_place(k, n, t, &best), *tiles = kopt_gpu_tile(k, n, t, &best);
-    if (tiles)
-        k = tiles;
-    else if (placed)
-        k = placed;
-    else if (best_group)
-        k = kopt_gpu_rows(k, n, best_group, t);
-    else {
-        kernel *map = kopt_gpu_map(k, n, t);
-        k = map ? map : flat(k, n, t);
-    }
+    kernel *forms[] = { kopt_gpu_place(k, n, t, &best), kopt_gpu_tile(k, n, t, &best), kopt_gpu_column(k, n, t, &best) },
+           *form = NULL;
+    for (size_t i = 0; i < COUNT_OF(forms); i++) /* each is there only if it costs less than those before */
+        if (forms[i]) form = forms[i];
+    if (!form) form = kopt_gpu_turn(k, n, t);
+    if (!form && best_group) form = kopt_gpu_rows(k, n, best_group, t);
+    if (!form) form = kopt_gpu_map(k, n, t);
+    k = form ? form : flat(k, n, t);
     kopt_hoist(k);
     kopt_sweep(k);
     return k;

@@ -66,3 +66,20 @@ kernel *gpu_kernel(const kernel *k, int group) {
     o->group = group, o->groups = 1, o->tiled = true;
     return o;
 }
+
+bool gpu_is_plain(const kernel *k, const kins *in) {
+    switch (in->op) {
+    case K_LOAD:
+    case K_STORE:
+        return !kbuf_is_local(&k->bufs.at[in->buf]);
+    case K_CONST:
+    case K_INDEX:
+    case K_ALU:
+    case K_CAST:
+    case K_WRAP:
+    case K_RANDOM:
+        return true;
+    default:
+        return false;
+    }
+}

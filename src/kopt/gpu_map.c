@@ -6,23 +6,6 @@
 
 enum { VECTORS = 4 /* of a thread, at most */ };
 
-static bool is_plain(const kernel *k, const kins *in) {
-    switch (in->op) {
-    case K_LOAD:
-    case K_STORE:
-        return !kbuf_is_local(&k->bufs.at[in->buf]);
-    case K_CONST:
-    case K_INDEX:
-    case K_ALU:
-    case K_CAST:
-    case K_WRAP:
-    case K_RANDOM:
-        return true;
-    default:
-        return false;
-    }
-}
-
 /* Lanes along v that make all accesses which move with it aligned vectors of at most 16 bytes; else 1. */
 static int lanes_along(const kernel *k, int from, int to, kvar v) {
     int size = 2;
@@ -30,7 +13,7 @@ static int lanes_along(const kernel *k, int from, int to, kvar v) {
     for (int i = from; i < to; i++) {
         const kins *in = &k->ins.at[i];
         int bytes = in->op == K_LOAD || in->op == K_STORE ? (int)dtype_size((tn_dtype)k->bufs.at[in->buf].dtype) : 1;
-        if (!is_plain(k, in) || (in->op == K_RANDOM && varies[in->a])) return 1;
+        if (!gpu_is_plain(k, in) || (in->op == K_RANDOM && varies[in->a])) return 1;
         if (bytes > size && varies[i]) size = bytes;
     }
     int lanes = 16 / size;

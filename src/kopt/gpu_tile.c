@@ -143,13 +143,13 @@ static double cost_of(const tiler *w, const shape *s, double size) {
     double room = fmin(65536 / ((tile * size / 4 + 64) * threads), fmin(2048 / threads, 32));
     room = fmax(1, floor(fmin(room, 4 * (double)w->t->group_bytes / (double)s->bytes)));
     double at_once = fmin(room, ceil(groups / cores)), busy = at_once * warps, fill = ceil(groups / (cores * room));
-    double step = fmax(fmax(busy * (tile * size / 4 + loads) / 4, busy * loads * 2), tile + 2 * loads + 4), work = steps * step,
-           copies = at_once * (double)s->b.steps * bytes / 32 + busy * 2 * ceil((double)s->b.steps * bytes / (threads * 16)),
-           rest = fmax(0, 600 - (s->doubled ? work * fmax(1, 8 / busy) : 0) / 2);
+    double step = fmax(busy * (tile * size / 4 * 0.27 + 1.35 * loads), tile * size / 4 * 1.3 + 10 * loads), work = steps * step,
+           copies =
+               fmax(at_once * (double)s->b.steps * bytes / 48, busy * 2.5 * ceil((double)s->b.steps * bytes / (threads * 16)));
     if (!s->b.powers) copies *= 4;
-    double each = fmax(work, copies) + (s->doubled ? 0 : copies) + 40 + rest / at_once;
-    double behind = 600 + 4 * tile * busy / 4 + (s->z > 1 ? 100 + at_once * bm * bn * size * s->z / 64 : 0);
-    return fill * (600 + ceil(all / (double)s->b.steps) * each + behind) / 6 + kopt_gpu_start_cost(groups, w->t);
+    double wait = fmax(0, 700 - (s->doubled ? work : 0)), each = work + copies + 200 + wait / at_once;
+    double behind = at_once * bm * bn * size / 32 + (s->z > 1 ? 300 + at_once * bm * bn * size * s->z / 64 : 0);
+    return (fill * (ceil(all / (double)s->b.steps) * each + behind) + 1200) / 6 + kopt_gpu_start_cost(groups, w->t);
 }
 
 static bool complete_shape(const tiler *w, shape *s, int64_t size) {
@@ -169,7 +169,7 @@ static void choose_shape(tiler *w) {
     int64_t size = (int64_t)dtype_size((tn_dtype)tiler_at(w, w->acc)->dtype);
     int least = w->t->group < 64 ? w->t->group : 64;
     w->s.cost = INFINITY;
-    for (int64_t steps = 8; steps <= 64; steps *= 2) {
+    for (int64_t steps = 8; steps <= 256; steps *= 2) {
         block b = block_of(w, steps);
         for (int tile = 0; tile < 25; tile++)
             for (int place = 0; place < 6 * 6 * 5; place++) {

@@ -79,6 +79,10 @@ kernel *kopt_gpu_place(const kernel *k, int n_rows, const target *t, double *out
 kernel *kopt_gpu_tile(const kernel *k, int n_outer, const target *t, double *out_cost);
 /* gpu_map.c: an elementwise kernel in vectors of 16 bytes; NULL where that does not go or pay. */
 kernel *kopt_gpu_map(const kernel *k, int n_outer, const target *t);
+/* gpu_turn.c: an elementwise kernel that reads across what it writes, through fast memory; NULL where it does not or is small. */
+kernel *kopt_gpu_turn(const kernel *k, int n_outer, const target *t);
+/* gpu_column.c: sums of columns, when that costs less than *out_cost; else NULL. */
+kernel *kopt_gpu_column(const kernel *k, int n_outer, const target *t, double *out_cost);
 /* Starting groups costs time, too, on a machine for `grid` threads. */
 static inline double kopt_gpu_start_cost(double groups, const target *t) { return groups * 20 * 1024 / (double)t->grid; }
 /* What a thread of such a group does for one iteration, in instructions, roughly. */

@@ -268,9 +268,59 @@ static void test_tiles(void **state) {
     assert_true(wide > 2 && doubled > 2 && parts > 2);
 }
 
+/* Elementwise work that reads across what it writes, or sums over rows. */
+static graph *across(arena *a, rng *r, int64_t m, int64_t n, bool sums) {
+    static const int64_t swap[] = { 1, 0 };
+    static const tn_dtype types[] = { TN_F32, TN_F32, TN_BF16, TN_F64, TN_I32 };
+    graph *g = graph_make(a, "across");
+    tn_dtype t = types[rng_below(r, COUNT_OF(types))];
+    val x = graph_add(g, &(spec){ .op = OP_input, .dtype = t, .name = "x", .rank = 2, .dims = (int64_t[]){ m, n } });
+    val y = graph_add(g, &(spec){ .op = OP_input, .dtype = t, .name = "y", .rank = 2, .dims = (int64_t[]){ n, m } });
+    if (dtype_is_float(t) && rng_chance(r, 0.5)) x = graph_unary(g, OP_cos, x); /* not 0 where its operand is */
+    if (sums) {
+        static const op_code ops[] = { OP_sum, OP_reduce_max, OP_reduce_min };
+        x = graph_reduce(g, ops[rng_below(r, COUNT_OF(ops))], x, 1);
+        if (rng_chance(r, 0.5)) x = graph_binary(g, OP_mul, x, graph_splat_like(g, x, 2));
+    } else {
+        x = graph_permute(g, x, swap);
+        if (rng_chance(r, 0.6)) x = graph_binary(g, OP_sub, x, y);
+    }
+    graph_output(g, "out", x);
+    graph_compact(g);
+    return g;
+}
+
+static void test_across(void **state) {
+    (void)state;
+    static const int64_t sizes[] = { 64, 65, 100, 128, 33, 48, 260, 1, 0 };
+    uint64_t seed = (uint64_t)now_seconds() ^ 0x5bd1e995u;
+    rng r = rng_make(seed);
+    int fast = 0, all = 0;
+    for (int i = 0; i < 60; i++) {
+        arena a;
+        guard gd;
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("seed %llu: %s", (unsigned long long)seed, gd.err.text);
+        int64_t m = sizes[rng_below(&r, COUNT_OF(sizes))], n = sizes[rng_below(&r, COUNT_OF(sizes))];
+        plan_config c = { .seed = seed + (uint64_t)i, .fusion = 3, .t = gpu_target(i) };
+        c.t.group = i % 4 ? 256 : 64, c.t.grid = i % 3 ? 4096 : 64, c.t.group_bytes = 48 << 10;
+        graph *g = across(&a, &r, m, n, i % 2);
+        if (!plan_config_agrees(g, NULL, &c)) fail_msg("seed %llu, case %d: %s", (unsigned long long)seed, i, c.text);
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        plan *p = pipeline_run(g, &a, &o, &c.t);
+        for (int k = 0; k < p->kernels.n; k++)
+            for (int b = 0; b < p->kernels.at[k].k->bufs.n; b++) fast += p->kernels.at[k].k->bufs.at[b].kind == KB_GROUP;
+        all++;
+        arena_fini(&a);
+    }
+    printf("%d turned or summed over rows, %d through fast memory\n", all, fast);
+    assert_true(fast >= all / 4);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_problems), cmocka_unit_test(test_accesses),
-                                        cmocka_unit_test(test_parting),  cmocka_unit_test(test_texts),
-                                        cmocka_unit_test(test_tiles),    cmocka_unit_test(test_random_graphs) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_problems),     cmocka_unit_test(test_accesses),
+                                        cmocka_unit_test(test_parting),      cmocka_unit_test(test_texts),
+                                        cmocka_unit_test(test_tiles),        cmocka_unit_test(test_across),
+                                        cmocka_unit_test(test_random_graphs) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
