@@ -176,7 +176,7 @@ static void check_state_in_place(checker *c, int launch, const pkernel *pk, int 
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         if (in->op != K_LOAD || in->buf != arg) continue;
-        bool own = !in->dyn && !in->n_mask;
+        bool own = !in->dyn; /* masked lanes read nothing */
         bool found = false;
         for (int s = 0; s < stores.n; s++)
             found = found || (affine_equal(stores.at[s]->idx, in->idx) && stores.at[s]->lanes == in->lanes);

@@ -143,11 +143,14 @@ static double cost_of(const tiler *w, const shape *s, double size) {
     double room = fmin(65536 / ((tile * size / 4 + 64) * threads), fmin(2048 / threads, 32));
     room = fmax(1, floor(fmin(room, 4 * (double)w->t->group_bytes / (double)s->bytes)));
     double at_once = fmin(room, ceil(groups / cores)), busy = at_once * warps, fill = ceil(groups / (cores * room));
-    double step = fmax(busy * (tile * size / 4 * 0.27 + 1.35 * loads), tile * size / 4 * 1.3 + 10 * loads), work = steps * step,
-           copies =
-               fmax(at_once * (double)s->b.steps * bytes / 48, busy * 2.5 * ceil((double)s->b.steps * bytes / (threads * 16)));
+    double vectors = ceil((double)s->b.steps * bytes / (threads * 16)),
+           registers = (tile * size / 4 + (s->doubled ? 4 * vectors : 0) + (s->t[0] + s->t[1]) * size / 2),
+           full = registers > (tile * size / 4 > 80 ? 200 : 120) ? 1.06 : 1;
+    double step = fmax(busy * (tile * size / 16 + 1.2 * loads + 1.5), tile * size / 4 * 1.1 + 6 * loads) * full,
+           work = steps * step * (steps > 16 ? 1.08 : 1),
+           copies = fmax(at_once * (double)s->b.steps * bytes / 48, busy * 4 * vectors);
     if (!s->b.powers) copies *= 4;
-    double wait = fmax(0, 700 - (s->doubled ? work : 0)), each = work + copies + 200 + wait / at_once;
+    double wait = fmax(0, 700 - (s->doubled ? work : 0)), each = work + copies + (at_once < 2 ? 350 : 250) + wait / at_once;
     double behind = at_once * bm * bn * size / 32 + (s->z > 1 ? 300 + at_once * bm * bn * size * s->z / 64 : 0);
     return (fill * (ceil(all / (double)s->b.steps) * each + behind) + 1200) / 6 + kopt_gpu_start_cost(groups, w->t);
 }
