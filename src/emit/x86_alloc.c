@@ -190,6 +190,16 @@ static vreg two_operand_place(const scan *s, const xop *o) {
     return o->b && first >= 0 && s->vec[first] && x86_commutes(o->op) ? o->b : o->a;
 }
 
+/* A multiply-add replaces one of its operands: the first, in this order, that does not live on. */
+static vreg fma_place(const scan *s, const xop *o) {
+    const vreg operands[3] = { o->c, o->a, o->b };
+    for (int i = 0; i < 3; i++) {
+        int at = operands[i] ? s->f->v.at[operands[i]].phys : -1;
+        if (at >= 0 && !s->vec[at]) return operands[i];
+    }
+    return 0;
+}
+
 static void scan_op(scan *s, int32_t pos) {
     xfn *f = s->f;
     xop *o = &f->ops.at[f->order[pos]];
@@ -202,7 +212,7 @@ static void scan_op(scan *s, int32_t pos) {
     }
     if (o->op == P_DYN) take_gen(s, o->mem.index);
     if (o->dst && f->v.at[o->dst].start == pos && !f->v.at[o->dst].spilled) {
-        vreg like = o->op == P_FMA ? o->c : o->op == P_MOV ? o->a : 0;
+        vreg like = o->op == P_FMA ? fma_place(s, o) : o->op == P_MOV ? o->a : 0;
         if (f->level == X86_SSE && o->op < X86_N_INS) like = two_operand_place(s, o);
         take_vec(s, o->dst, like ? f->v.at[like].phys : -1);
     }

@@ -8,7 +8,8 @@
 
 enum { SLIDING = 8 }; /* unrolled rows of a contraction lane by lane (depthwise convolution) */
 enum { MAX_MR = 14, MAX_NV = 8, MAX_UNROLL = 8 };
-enum { PAR_MIN_WORK = 60000 }; /* flops plus bytes below which a second thread costs more than it brings */
+enum { SHORT_ROW = 512, JOINED = 4 }; /* elements of a row; rows worked on at once */
+enum { PAR_MIN_WORK = 60000 };        /* flops plus bytes below which a second thread costs more than it brings */
 
 typedef struct ref { /* one memory access */
     const kins *in;
@@ -309,6 +310,35 @@ static void tile_plain(chooser *c, kvar vec) {
 
 static bool is_inside_dot(const chooser *c, kvar v) { return c->dot && (c->dot_open >> v & 1); }
 
+/* Short rows that are summed along: a row waits at the end of each of its sums, so several are worked on at once, with fewer
+ * partial sums each. The order of a sum depends on the shape alone. */
+static void join_rows(chooser *c, const kvar *inner) {
+    kernel *k = c->k;
+    kvar row = -1;
+    bool sums = false;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_ARGUPD || in->op == K_SCATTER) return;
+        if (in->op == K_LOOP && k->vars.at[in->var].row) row = in->var;
+    }
+    for (int n = 0; n < c->n_nests; n++) {
+        if (inner[n] < 0 || k->vars.at[inner[n]].extent > SHORT_ROW) return;
+        sums = sums || k->vars.at[inner[n]].reduce;
+    }
+    if (!sums || c->dot || row < 0 || k->vars.at[row].extent < 2 * JOINED) return;
+    if (k->bytes_read + k->bytes_written > 8 * (uint64_t)c->t->l2_bytes)
+        return; /* from afar, one row after the other is faster */
+    bool join = k->vars.at[row].extent >= 2 * JOINED * (int64_t)c->t->threads;
+    if (join) k->vars.at[row].role.unroll = JOINED;
+    for (int n = 0; n < c->n_nests; n++) {
+        krole *r = &k->vars.at[inner[n]].role;
+        if (k->vars.at[inner[n]].reduce)
+            r->unroll = r->unroll < 2 ? 1 : 2;
+        else if (join)
+            r->unroll = 1;
+    }
+}
+
 static void choose_roles(chooser *c) {
     kernel *k = c->k;
     double row_score, inner_score = 0;
@@ -335,6 +365,7 @@ static void choose_roles(chooser *c) {
         else
             tile_contraction(c, inner[n]);
     }
+    join_rows(c, inner);
 }
 
 /* ---- threads ---- */

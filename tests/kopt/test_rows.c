@@ -1,0 +1,88 @@
+/* test_rows.c - softmax, layer norm and log-softmax along rows, of lengths that are worked on one by one and several at once,
+ * with tails in both directions and rows that hold infinities and NaNs: against double precision, and the same bits in one,
+ * two and three threads. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/support.h"
+#include "tenon/tenon_nn.h"
+
+typedef enum work { SOFTMAX, LOG_SOFTMAX, NORM, N_WORKS } work;
+
+/* One row in double precision; *out_bound is the error that n roundings allow. */
+static void want_row(work w, const float *x, int64_t n, double *y, double *out_bound) {
+    double top = -INFINITY, sum = 0, mean = 0, var = 0, eps = 0x1p-24;
+    for (int64_t i = 0; i < n; i++) top = x[i] > top || isnan(x[i]) ? x[i] : top, mean += (double)x[i] / (double)n;
+    for (int64_t i = 0; i < n; i++)
+        sum += exp((double)x[i] - top), var += ((double)x[i] - mean) * ((double)x[i] - mean) / (double)n;
+    for (int64_t i = 0; i < n; i++)
+        y[i] = w == SOFTMAX       ? exp((double)x[i] - top) / sum
+               : w == LOG_SOFTMAX ? (double)x[i] - top - log(sum)
+                                  : ((double)x[i] - mean) / sqrt(var + 1e-5);
+    *out_bound = w == NORM ? eps * ((double)n + 16) * 4 * (8 / sqrt(var + 1e-5) + 1) : eps * ((double)n + 40) * 8;
+}
+
+static void check(tn_ctx *ctx, work what, int64_t rows, int64_t cols, bool special) {
+    size_t bytes = sizeof(float) * (size_t)(rows * cols);
+    rng r = rng_make((uint64_t)(rows * 1009 + cols * 3 + what));
+    float *x = malloc(bytes + 1), *y[3];
+    double *want = malloc(sizeof *want * (size_t)cols), bound;
+    fill_random(&r, TN_F32, x, rows * cols, -4, 4);
+    if (special) x[(rows - 1) * cols] = NAN, x[cols / 2] = -INFINITY;
+    tn_graph *g = tn_graph_new(ctx, "rows");
+    tn_tensor in = tn_input(g, "x", TN_F32, TN_DIMS(rows, cols));
+    tn_output(what == SOFTMAX       ? tn_nn_softmax(in, -1)
+              : what == LOG_SOFTMAX ? tn_nn_log_softmax(in, -1)
+                                    : tn_nn_layer_norm(in, 0, "norm"),
+              "y");
+    for (int t = 0; t < 3; t++) {
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        tn_program *p;
+        tn_session *s;
+        o.threads = 1 + t, o.check = 1;
+        y[t] = malloc(bytes + 1);
+        memset(y[t], 0xee, bytes);
+        if (tn_compile(g, &o, &p) || tn_session_new(p, &s)) fail_msg("%s", tn_ctx_error(ctx));
+        assert_int_equal(tn_run(s, TN_BIND({ "x", x }, { "y", y[t] })), TN_OK);
+        tn_session_free(s), tn_program_free(p);
+        if (memcmp(y[0], y[t], bytes) != 0) fail_msg("%dx%d: one thread and %d differ", (int)rows, (int)cols, 1 + t);
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        want_row(what, x + i * cols, cols, want, &bound);
+        for (int64_t j = 0; j < cols; j++) {
+            double got = (double)y[0][i * cols + j];
+            if (isnan(want[j]) ? !isnan(got) : !(fabs(got - want[j]) <= bound) && got != want[j])
+                fail_msg("work %d, %dx%d: y[%d,%d] = %g, want %g", (int)what, (int)rows, (int)cols, (int)i, (int)j, got,
+                         want[j]);
+        }
+    }
+    tn_graph_free(g);
+    for (int t = 0; t < 3; t++) free(y[t]);
+    free(x), free(want);
+}
+
+static void test_rows(void **state) {
+    (void)state;
+    static const int64_t rows[] = { 1, 7, 8, 9, 35, 130 }, cols[] = { 1, 3, 8, 17, 100, 256, 511, 513 };
+    tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
+    tn_ctx *ctx = tn_ctx_new(&cfg);
+    int n = 0;
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        for (size_t j = 0; j < COUNT_OF(cols); j++)
+            for (int w = 0; w < N_WORKS; w++, n++) check(ctx, (work)w, rows[i], cols[j], (i + j) % 2 == 1 && rows[i] > 1);
+    tn_ctx_free(ctx);
+    printf("count: %d matrices\n", n);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_rows) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
