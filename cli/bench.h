@@ -54,6 +54,7 @@ void buffer_free(void *p);
 
 /* ceiling.c: what this machine can do, measured now. */
 typedef struct ceiling {
+    const char *device; /* that the rows were measured on, when it is not the CPU; else NULL */
     char cpu[128];
     const char *isa; /* "avx512", "avx2", "sse2", "neon", "generic": the widest this machine has */
     int cores;       /* CPUs that this process may use */

@@ -111,6 +111,7 @@ int bench_gemm(cli *c) {
         for (int i = 0; i < n; i++) measure(&s, (gemm_shape){ sizes[i], sizes[i], sizes[i] }, s.seed + (uint64_t)i);
     } else {
         for (size_t i = 0; i < COUNT_OF(shapes); i++) measure(&s, shapes[i], s.seed + i);
+        if (s.device) measure(&s, (gemm_shape){ 4096, 4096, 4096 }, s.seed + COUNT_OF(shapes));
     }
     suite_report(&s);
     rows_plot(c, "relu(x w + b), n x n matrices", "n", "GFLOP/s (median)", s.rows, s.n_rows, line_of, x_of, y_of);

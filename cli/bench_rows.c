@@ -73,6 +73,8 @@ static const row_work works[] = {
 
 /* Rows and columns: 16 KiB, 256 KiB, 8 MiB and 128 MiB read and written. */
 static const int64_t sizes[][2] = { { 32, 64 }, { 128, 256 }, { 2048, 512 }, { 16384, 1024 } };
+/* 512 MiB, beyond the caches of GPUs, and the square that transposes are quoted for. */
+static const int64_t device_sizes[][2] = { { 65536, 1024 }, { 16384, 4096 }, { 2048, 32768 }, { 4096, 4096 } };
 
 typedef struct matrix {
     int64_t rows, cols;
@@ -135,7 +137,9 @@ int bench_rows(cli *c) {
         int n = cli_ints(c, "sizes", NULL, given, COUNT_OF(given), 1, 16384);
         for (int i = 0; i < n; i++) measure(&s, given[i], given[i], s.seed + 100 * (uint64_t)i);
     } else {
-        for (size_t i = 0; i < COUNT_OF(sizes); i++) measure(&s, sizes[i][0], sizes[i][1], s.seed + 100 * i);
+        for (size_t i = 0; i < COUNT_OF(sizes) && !s.device; i++) measure(&s, sizes[i][0], sizes[i][1], s.seed + 100 * i);
+        for (size_t i = 0; i < COUNT_OF(device_sizes) && s.device; i++)
+            measure(&s, device_sizes[i][0], device_sizes[i][1], s.seed + 100 * i);
     }
     suite_report(&s);
     rows_plot(c, "Row and elementwise work", "bytes read and written", "GB/s (median)", s.rows, s.n_rows, line_of, x_of, y_of);

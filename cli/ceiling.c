@@ -56,6 +56,7 @@ void ceiling_json(json *j, const ceiling *m) {
     char key[16];
     json_line(j, "machine");
     json_text(j, "cpu", m->cpu);
+    if (m->device) json_text(j, "device", m->device);
     json_text(j, "isa", m->isa);
     json_int(j, "cores", m->cores);
     json_object(j, "peak_gflops");
@@ -75,4 +76,5 @@ void ceiling_print(FILE *f, const ceiling *m) {
         fprintf(f, "%s %d thread%s %.0f GFLOP/s, %.0f GB/s copy", i ? ";" : "", m->threads[i], m->threads[i] > 1 ? "s" : "",
                 m->peak[i], m->copy[i]);
     fputc('\n', f);
+    if (m->device) fprintf(f, "rows: device %s, steps of one call of loop mode\n", m->device);
 }

@@ -41,7 +41,7 @@ static const cli_option options[] = {
     { "batch", 'b', "LIST", "modes: rows of the input, or `size` (default): as many as the width; train: images a step" },
     { "modes", 'm', "LIST", "modes: naive,immediate,graph,compiled,loop (default all)" },
     { "fusion", 'f', "LIST", "modes: fusion levels of `compiled` (default 1,2,3); ladder and others: of the compiled graph" },
-    { "device", 'd', "NAME", "modes: cpu (default), cuda or opencl" },
+    { "device", 'd', "NAME", "modes, gemm, conv, rows, train: cpu (default), cuda or opencl" },
     { "threads", 't', "LIST", "CPU threads; 0 = all (default: modes 0, ladder 1; the others 1 and all, one after the other)" },
     { "cases", 0, "LIST", "gemm, conv, rows, train, compile, memory: only cases whose name has one of these words in it" },
     { "rivals", 0, NULL, "time other programs in the same rounds (bench/rivals/setup installs them)" },

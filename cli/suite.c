@@ -19,6 +19,11 @@ suite suite_begin(cli *c, const char *command) {
     for (int i = 0; i < s.n_threads; i++) {
         if (!s.threads[i]) s.threads[i] = s.m.cores;
     }
+    const char *device = cli_text(c, "device", "cpu");
+    if (strcmp(device, "cpu")) {
+        s.m.device = s.device = device;
+        s.n_threads = 1, s.threads[0] = 1;
+    }
     s.seconds = cli_number(c, "seconds", 0.3, 0.001, 3600);
     s.seed = (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX);
     const char *filter = cli_text(c, "cases", NULL);
@@ -80,6 +85,7 @@ bench_case case_new(suite *s, const char *work, const char *name, const char *va
     k.row.work = work;
     k.row.name = name;
     k.row.variant = variant;
+    k.device = s->device;
     k.graph = tn_graph_new(cli_ctx(s->c), work);
     if (!k.graph) cli_fail(s->c, "out of memory");
     return k;
@@ -192,12 +198,22 @@ static void run_session(void *ud, int64_t times) {
     bench_case *k = ud;
     for (int64_t i = 0; i < times; i++) need(k, tn_session_run(k->session));
 }
+static int ring_of(const bench_case *k, tn_binding *ring) {
+    int n = 0;
+    while (n < SUITE_MAX_PORTS && k->input[n]) ring[n] = (tn_binding){ k->input[n], k->data[n] }, n++;
+    return n;
+}
 static void run_loop(void *ud, int64_t times) {
     bench_case *k = ud;
     tn_binding ring[SUITE_MAX_PORTS];
-    int n = 0;
-    while (n < SUITE_MAX_PORTS && k->input[n]) ring[n] = (tn_binding){ k->input[n], k->data[n] }, n++;
+    int n = ring_of(k, ring);
     need(k, tn_run_n(k->session, times, ring, n, 1));
+}
+static double clock_device(void *ud, int64_t times) {
+    bench_case *k = ud;
+    tn_binding ring[SUITE_MAX_PORTS];
+    int n = ring_of(k, ring);
+    return device_seconds(k->c, k->session, ring, n, times);
 }
 static void run_plain(bench_case *k, int64_t times) {
     for (int64_t i = 0; i < times; i++) {
@@ -273,6 +289,7 @@ static void make_ready(bench_case *k, int threads, bench_row *r) {
         return;
     }
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    if (k->device) o.device = k->device, k->mode = TN_MODE_LOOP;
     o.mode = k->mode;
     o.threads = threads;
     o.fusion = (int)cli_int(k->c, "fusion", -1, -1, 3);
@@ -317,6 +334,7 @@ typedef struct turns { /* all that take turns */
     stats_case at[1 + SUITE_MAX_CASES * (2 + MAX_RIVALS)];
     int n;
     probe *fma, *bandwidth[SUITE_MAX_CASES];
+    device_copy *copy[SUITE_MAX_CASES]; /* on a device: instead */
     int fma_at, bandwidth_at[SUITE_MAX_CASES];
     int rival_at[SUITE_MAX_CASES], n_rivals[SUITE_MAX_CASES], rival_which[SUITE_MAX_CASES][MAX_RIVALS];
 } turns;
@@ -324,7 +342,7 @@ typedef struct turns { /* all that take turns */
 /* The cases' data is shared where two cases have the same; probes of one kind and footprint are not made twice. */
 static void add_ceilings(turns *t, const bench_case *cases, int n, int threads) {
     bool flops = false;
-    for (int i = 0; i < n; i++) flops |= cases[i].flops > 0;
+    for (int i = 0; i < n; i++) flops |= cases[i].flops > 0 && !cases[i].device;
     t->fma_at = -1;
     if (flops) {
         t->fma = probe_new(PROBE_FMA, threads, 0);
@@ -335,18 +353,25 @@ static void add_ceilings(turns *t, const bench_case *cases, int n, int threads) 
         t->bandwidth_at[i] = -1;
         if (!(cases[i].bytes > 0)) continue;
         for (int k = 0; k < i && t->bandwidth_at[i] < 0; k++) {
-            if (cases[k].bandwidth == cases[i].bandwidth && fabs(cases[k].bytes - cases[i].bytes) < 0.5)
-                t->bandwidth_at[i] = t->bandwidth_at[k];
+            bool same = cases[i].device || cases[k].bandwidth == cases[i].bandwidth;
+            if (same && fabs(cases[k].bytes - cases[i].bytes) < 0.5) t->bandwidth_at[i] = t->bandwidth_at[k];
         }
         if (t->bandwidth_at[i] >= 0) continue;
-        t->bandwidth[i] = probe_new(cases[i].bandwidth, threads, (size_t)cases[i].bytes);
         t->bandwidth_at[i] = t->n;
+        if (cases[i].device) {
+            t->copy[i] = device_copy_new(cases[i].c, cases[i].device, cases[i].bytes);
+            t->at[t->n++] = device_copy_case(t->copy[i]);
+            continue;
+        }
+        t->bandwidth[i] = probe_new(cases[i].bandwidth, threads, (size_t)cases[i].bytes);
         t->at[t->n++] = probe_case(t->bandwidth[i], "bandwidth");
     }
 }
 
 static rate ceiling_rate(const turns *t, int at) {
     if (at < 0) return (rate){ 0, 0 };
+    for (int i = 0; i < SUITE_MAX_CASES; i++)
+        if (t->copy[i] && t->at[at].ud == t->copy[i]) return stats_rate(&t->at[at].result, t->copy[i]->bytes);
     return stats_rate(&t->at[at].result, probe_work(t->at[at].ud));
 }
 
@@ -401,6 +426,7 @@ static void run_with_threads(suite *s, bench_case *cases, int n, int which) {
         row[i] = cases[i].row;
         make_ready(&cases[i], threads, &row[i]);
         t->at[t->n++] = (stats_case){ .run = run_case, .ud = &cases[i], .label = cases[i].row.variant };
+        if (cases[i].device && !cases[i].plain) t->at[t->n - 1].clock = clock_device;
     }
     add_ceilings(t, cases, n, threads);
     for (int i = 0; i < n && rival; i++) {
@@ -422,7 +448,7 @@ static void run_with_threads(suite *s, bench_case *cases, int n, int which) {
         suite_add(s, row[i]);
         close_session(&cases[i]);
     }
-    for (int i = 0; i < n; i++) probe_free(t->bandwidth[i]); /* some serve several cases */
+    for (int i = 0; i < n; i++) probe_free(t->bandwidth[i]), device_copy_free(t->copy[i]); /* some serve several cases */
     probe_free(t->fma);
     if (rival) rivals_forget(rival);
     rivals_same_cpus(rival, false);

@@ -37,6 +37,7 @@ typedef struct bench_case {
     int n_want;
     tn_program *program;
     tn_session *session;
+    const char *device; /* of the suite */
     void *slot_data[SUITE_MAX_PORTS * 4];
     int n_slots;
     void **first_state; /* values of every state before the first run */
@@ -45,6 +46,7 @@ typedef struct bench_case {
 
 typedef struct suite {
     cli *c;
+    const char *device; /* NULL: the CPU */
     const char *command;
     ceiling m;
     int64_t threads[SUITE_MAX_THREADS];
@@ -59,6 +61,22 @@ typedef struct suite {
     int n_texts;
     rivals *rivals[SUITE_MAX_THREADS];
 } suite;
+
+/* suite_device.c: what is different on a device with memory of its own. Times are of steps in one call of loop mode, less what
+ * a call with one step takes: so the transfers of inputs and outputs are not in them. */
+double device_seconds(cli *c, tn_session *s, const tn_binding *ring, int n, int64_t times);
+/* The device's bandwidth, by negating an array: as many bytes read and written in all. */
+typedef struct device_copy {
+    cli *c;
+    tn_graph *graph;
+    tn_program *program;
+    tn_session *session;
+    float *x, *y;
+    double bytes;
+} device_copy;
+device_copy *device_copy_new(cli *c, const char *device, double bytes);
+void device_copy_free(device_copy *p);
+stats_case device_copy_case(device_copy *p); /* a companion */
 
 /* Reads --threads, --seconds, --seed, --cases, --rivals and measures the machine. */
 suite suite_begin(cli *c, const char *command);
