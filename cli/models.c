@@ -6,9 +6,41 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void draw(float *to, int64_t n, double scale, uint64_t *seed) {
+    for (int64_t i = 0; i < n; i++) to[i] = (float)(scale * (2 * random_unit(seed) - 1));
+}
+
+/* Weights are data, and drawing random numbers takes longer than compiling what uses them: a small model that is built again
+ * has the same ones. */
+enum { MOST_KEPT = 1 << 16 };
+typedef struct drawn {
+    uint64_t from, to; /* seed before and after */
+    double scale;
+    int64_t n;
+    struct drawn *next;
+    float v[];
+} drawn;
+
+static const float *draw_once(int64_t n, double scale, uint64_t *seed) {
+    static drawn *all;
+    drawn *d = all;
+    while (d && (d->from != *seed || d->n != n || memcmp(&d->scale, &scale, sizeof scale) != 0)) d = d->next;
+    if (!d) {
+        d = cli_alloc(sizeof *d + (size_t)n * sizeof *d->v);
+        *d = (drawn){ *seed, *seed, scale, n, all };
+        draw(d->v, n, scale, &d->to);
+        all = d;
+    }
+    *seed = d->to;
+    return d->v;
+}
+
 static tn_tensor random_state(tn_graph *g, const char *name, tn_shape shape, double scale, uint64_t *seed) {
+    int64_t n = 1;
+    for (int i = 0; i < shape.rank; i++) n *= shape.dim[i];
+    if (n <= MOST_KEPT) return tn_state(g, name, TN_F32, shape, draw_once(n, scale, seed));
     value v = value_new(TN_F32, shape);
-    for (int64_t i = 0; i < v.n; i++) ((float *)v.data)[i] = (float)(scale * (2 * random_unit(seed) - 1));
+    draw(v.data, n, scale, seed);
     tn_tensor x = tn_state(g, name, TN_F32, shape, v.data);
     value_free(&v);
     return x;

@@ -124,13 +124,16 @@ void *arena_copy(arena *a, const void *src, size_t size) {
 char *arena_strdup(arena *a, const char *s) { return arena_copy(a, s, strlen(s) + 1); }
 
 char *arena_printf(arena *a, const char *fmt, ...) {
+    char small[128], *p;
     va_list ap, again;
     va_start(ap, fmt);
     va_copy(again, ap);
-    int n = vsnprintf(NULL, 0, fmt, ap);
+    size_t size = (size_t)vsnprintf(small, sizeof small, fmt, ap) + 1;
     va_end(ap);
-    char *p = arena_alloc(a, (size_t)n + 1);
-    vsnprintf(p, (size_t)n + 1, fmt, again);
+    if (size <= sizeof small)
+        p = arena_copy(a, small, size);
+    else
+        vsnprintf(p = arena_alloc(a, size), size, fmt, again);
     va_end(again);
     return p;
 }
@@ -146,14 +149,17 @@ static bool extend_last(arena *a, const char *at, size_t old, size_t grown) {
 }
 
 void *arena_grow(arena *a, void *at, int *cap, size_t size) {
-    int bigger = *cap ? *cap * 2 : 8;
     if (*cap > INT32_MAX / 2) guard_fail(a->gd, TN_ERR_NOMEM, "a list outgrew %d entries", INT32_MAX);
+    return arena_reserve(a, at, cap, *cap ? *cap * 2 : 8, size);
+}
+
+void *arena_reserve(arena *a, void *at, int *cap, int bigger, size_t size) {
+    if (bigger <= *cap) return at;
     if (size > SIZE_MAX / 2 / (size_t)bigger)
         guard_fail(a->gd, TN_ERR_NOMEM, "out of memory: %d x %zu bytes asked for", bigger, size);
     size_t old = (size_t)*cap * size, grown = (size_t)bigger * size;
     char *p = extend_last(a, at, old, grown) ? at : arena_take(a, grown);
     if (*cap && p != at) memcpy(p, at, old);
-    memset(p + old, 0, grown - old);
     *cap = bigger;
     return p;
 }
@@ -185,12 +191,15 @@ void str_addf(str *b, const char *fmt, ...) {
     va_list ap, again;
     va_start(ap, fmt);
     va_copy(again, ap);
-    int n = vsnprintf(NULL, 0, fmt, ap);
+    size_t room = b->cap - b->n, n = (size_t)vsnprintf(b->s + b->n, room, fmt, ap);
     va_end(ap);
-    str_reserve(b, (size_t)n);
-    vsnprintf(b->s + b->n, (size_t)n + 1, fmt, again);
+    if (n >= room) {
+        b->s[b->n] = 0;
+        str_reserve(b, n);
+        vsnprintf(b->s + b->n, n + 1, fmt, again);
+    }
     va_end(again);
-    b->n += (size_t)n;
+    b->n += n;
 }
 void str_json(str *b, const char *text) {
     str_add(b, "\"");

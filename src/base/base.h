@@ -74,7 +74,7 @@ char *arena_printf(arena *a, const char *fmt, ...) PRINTF_LIKE(2, 3);
 #define ARENA_ARRAY(a, type, n) ((type *)arena_array((a), (size_t)(n), sizeof(type)))
 
 /* Growable arrays in an arena: declare `VEC(type) name;`, zero-initialise, push, index with name.at[i]. Pointers into `at` are
- * valid until the next push. */
+ * valid until the next push. What lies behind the last entry is not cleared. */
 #define VEC(type)                                                                                                              \
     struct {                                                                                                                   \
         type *at;                                                                                                              \
@@ -84,6 +84,9 @@ char *arena_printf(arena *a, const char *fmt, ...) PRINTF_LIKE(2, 3);
     ((v)->n == (v)->cap ? ((v)->at = arena_grow((a), (v)->at, &(v)->cap, sizeof *(v)->at)) : (v)->at,                          \
      (v)->at[(v)->n++] = (__VA_ARGS__))
 void *arena_grow(arena *a, void *at, int *cap, size_t size);
+/* Room for n entries: an array that is known to become long is not copied on its way there. */
+#define VEC_RESERVE(a, v, n) ((v)->at = arena_reserve((a), (v)->at, &(v)->cap, (n), sizeof *(v)->at))
+void *arena_reserve(arena *a, void *at, int *cap, int n, size_t size);
 
 /* String builder in an arena; `s` is always terminated. */
 typedef struct str {

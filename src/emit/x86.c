@@ -4,6 +4,8 @@
  * entries keep all they need in their frame, for kernels change every register. */
 #include "emit/x86_ir.h"
 
+enum { USUAL_OPS = 512 }; /* of a kernel */
+
 typedef struct image {
     const plan *p;
     x86_asm s;
@@ -279,6 +281,7 @@ bool emit_x86(const plan *p, x86_level level, arena *a, machine_code *out, str *
     xfn f = { .level = level, .vb = widths[level], .n_vregs_phys = registers[level] };
     memset(out, 0, sizeof *out);
     *out_why = "";
+    VEC_RESERVE(a, &f.ops, USUAL_OPS), VEC_RESERVE(a, &f.v, USUAL_OPS), VEC_RESERVE(a, &f.seq, USUAL_OPS);
     arena_child(&im.scratch, a);
     x86_asm_init(&im.s, a, listing != NULL);
     im.s.legacy = level == X86_SSE;

@@ -16,8 +16,10 @@ typedef struct scan {
     xfn *f;
     vreg vec[32]; /* who is there */
     greg gen[16];
-    int32_t first_end; /* of those who are there; or earlier */
-    bool spilled;      /* something new has lost its register */
+    int32_t vec_end[32], gen_end[16]; /* until when; nobody: INT32_MAX */
+    uint32_t vec_free;                /* a bit a register */
+    int32_t first_end;                /* of those who are there; or earlier */
+    bool spilled;                     /* something new has lost its register */
 } scan;
 
 static float weight_of(const xfn *f, int32_t loop) {
@@ -124,9 +126,7 @@ static void take_vec(scan *s, vreg r, int prefer) {
     xfn *f = s->f;
     xvreg *v = &f->v.at[r];
     int at = -1;
-    if (prefer >= 0 && !s->vec[prefer]) at = prefer;
-    for (int p = 0; p < f->n_vregs_phys && at < 0; p++)
-        if (!s->vec[p]) at = p;
+    if (s->vec_free) at = prefer >= 0 && (s->vec_free >> prefer & 1) ? prefer : __builtin_ctz(s->vec_free);
     if (at < 0) {
         float least = cost_of(f, r);
         for (int p = 0; p < f->n_vregs_phys; p++) {
@@ -136,7 +136,7 @@ static void take_vec(scan *s, vreg r, int prefer) {
         lose(s, at >= 0 ? s->vec[at] : r);
     }
     v->phys = (int8_t)at;
-    if (at >= 0) s->vec[at] = r;
+    if (at >= 0) s->vec[at] = r, s->vec_end[at] = v->end, s->vec_free &= ~(1u << at);
     if (v->end < s->first_end) s->first_end = v->end;
 }
 
@@ -154,29 +154,27 @@ static void take_gen(scan *s, greg r) {
         if (at >= 0) f->g.at[s->gen[at]].phys = -1;
     }
     g->phys = (int8_t)at;
-    if (at >= 0) s->gen[at] = r;
+    if (at >= 0) s->gen[at] = r, s->gen_end[at] = g->end;
     if (g->end < s->first_end) s->first_end = g->end;
 }
 
 static void expire(scan *s, int32_t pos) { /* what ends at pos or before */
     if (pos < s->first_end) return;
-    s->first_end = INT32_MAX;
+    int32_t first = INT32_MAX; /* without branches: which ones end here is anybody's guess */
     for (int p = 0; p < s->f->n_vregs_phys; p++) {
-        if (!s->vec[p]) continue;
-        int32_t end = s->f->v.at[s->vec[p]].end;
-        if (end <= pos)
-            s->vec[p] = 0;
-        else if (end < s->first_end)
-            s->first_end = end;
+        bool over = s->vec_end[p] <= pos;
+        s->vec[p] = over ? 0 : s->vec[p];
+        s->vec_end[p] = over ? INT32_MAX : s->vec_end[p];
+        s->vec_free |= (uint32_t)over << p;
+        first = s->vec_end[p] < first ? s->vec_end[p] : first;
     }
     for (int p = 0; p < 16; p++) {
-        if (!s->gen[p]) continue;
-        int32_t end = s->f->g.at[s->gen[p]].end;
-        if (end <= pos)
-            s->gen[p] = 0;
-        else if (end < s->first_end)
-            s->first_end = end;
+        bool over = s->gen_end[p] <= pos;
+        s->gen[p] = over ? 0 : s->gen[p];
+        s->gen_end[p] = over ? INT32_MAX : s->gen_end[p];
+        first = s->gen_end[p] < first ? s->gen_end[p] : first;
     }
+    s->first_end = first;
 }
 
 /* Whether the result may stand in a register that an operand leaves: the code reads all operands before it writes. */
@@ -228,6 +226,9 @@ static void scan_all(scan *s) {
     xfn *f = s->f;
     for (int i = 1; i < f->v.n; i++) f->v.at[i].phys = -1;
     for (int i = 1; i < f->g.n; i++) f->g.at[i].phys = -1;
+    for (size_t p = 0; p < COUNT_OF(s->vec_end); p++) s->vec_end[p] = INT32_MAX;
+    for (size_t p = 0; p < COUNT_OF(s->gen_end); p++) s->gen_end[p] = INT32_MAX;
+    s->vec_free = f->n_vregs_phys == 32 ? UINT32_MAX : (1u << f->n_vregs_phys) - 1;
     for (int i = 1; i < f->g.n; i++)
         if (f->g.at[i].kind == G_BUF) take_gen(s, i);
     for (int32_t i = 0; i < f->n_order; i++) scan_op(s, i);

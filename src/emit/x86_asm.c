@@ -28,10 +28,17 @@ static void reserve(x86_asm *s, size_t n) {
     if (s->n) memcpy(at, s->at, s->n);
     s->at = at, s->cap = cap;
 }
-static void byte(x86_asm *s, unsigned b) { s->at[s->n++] = (unsigned char)b; }
-static void word32(x86_asm *s, int32_t v) {
-    memcpy(s->at + s->n, &v, 4);
-    s->n += 4;
+/* Bytes are written through a pointer of their own: through x86_asm, each would wait for the one before. */
+static unsigned char *byte(unsigned char *at, unsigned b) {
+    *at = (unsigned char)b;
+    return at + 1;
+}
+static unsigned char *word32(unsigned char *at, int32_t v) {
+    memcpy(at, &v, 4);
+    return at + 4;
+}
+static void add_fixup(x86_asm *s, const unsigned char *at, int tail, int kind, int to) {
+    VEC_PUSH(s->a, &s->fixups, (x86_fixup){ (uint32_t)(at - s->at), (uint32_t)tail, kind, to });
 }
 
 /* ---- encoding ---- */
@@ -56,95 +63,93 @@ static int imm_bytes(const x86_ins *i, int32_t imm) {
     }
 }
 
-static void modrm(x86_asm *s, int reg, const x86_opnd *rm, bool evex, int tail) {
+static unsigned char *modrm(x86_asm *s, unsigned char *at, int reg, const x86_opnd *rm, bool evex, int tail) {
     unsigned r = (unsigned)(reg & 7) << 3;
-    if (!rm->is_mem) {
-        byte(s, 0xC0 | r | (unsigned)(rm->r & 7));
-        return;
-    }
+    if (!rm->is_mem) return byte(at, 0xC0 | r | (unsigned)(rm->r & 7));
     const x86_mem *m = &rm->m;
     if (m->base < X86_NO_REG) { /* rip-relative */
-        byte(s, r | 5);
-        VEC_PUSH(s->a, &s->fixups, (x86_fixup){ (uint32_t)s->n, (uint32_t)tail, m->base, m->disp });
-        word32(s, 0);
-        return;
+        at = byte(at, r | 5);
+        add_fixup(s, at, tail, m->base, m->disp);
+        return word32(at, 0);
     }
     unsigned base = (unsigned)m->base & 7;
     bool sib = m->index != X86_NO_REG || base == 4;
     unsigned mod = m->disp == 0 && base != 5 ? 0 : !evex && m->disp >= -128 && m->disp <= 127 ? 1 : 2;
-    byte(s, mod << 6 | r | (sib ? 4 : base));
-    if (sib) byte(s, (unsigned)m->scale << 6 | (m->index == X86_NO_REG ? 4u : (unsigned)m->index & 7) << 3 | base);
-    if (mod == 1) byte(s, (unsigned)m->disp & 255);
-    if (mod == 2) word32(s, m->disp);
+    at = byte(at, mod << 6 | r | (sib ? 4 : base));
+    if (sib) at = byte(at, (unsigned)m->scale << 6 | (m->index == X86_NO_REG ? 4u : (unsigned)m->index & 7) << 3 | base);
+    if (mod == 1) at = byte(at, (unsigned)m->disp & 255);
+    return mod == 2 ? word32(at, m->disp) : at;
 }
 
-static void put_legacy(x86_asm *s, const x86_ins *i, int reg, const x86_opnd *rm, int tail, uint32_t op) {
+static unsigned char *put_legacy(x86_asm *s, unsigned char *at, const x86_ins *i, int reg, const x86_opnd *rm, int tail,
+                                 uint32_t op) {
     static const unsigned char prefixes[] = { 0, 0x66, 0xF3, 0xF2 };
-    if (i->form == G_LOCKM) byte(s, 0xF0);
-    if (i->pp) byte(s, prefixes[i->pp]);
+    if (i->form == G_LOCKM) at = byte(at, 0xF0);
+    if (i->pp) at = byte(at, prefixes[i->pp]);
     unsigned b = rm->is_mem ? bit(rm->m.base, 3) : bit(rm->r, 3), x = rm->is_mem ? bit(rm->m.index, 3) : 0;
     unsigned rex = (unsigned)i->w << 3 | bit(reg, 3) << 2 | x << 1 | b;
-    if (rex || (i->rv == KB && reg > 3)) byte(s, 0x40 | rex);
-    if (i->map == 1) byte(s, 0x0F);
-    byte(s, op);
-    modrm(s, reg, rm, false, tail);
+    if (rex || (i->rv == KB && reg > 3)) at = byte(at, 0x40 | rex);
+    if (i->map == 1) at = byte(at, 0x0F);
+    return modrm(s, byte(at, op), reg, rm, false, tail);
 }
 
-static void put_vex(x86_asm *s, const x86_ins *i, int vl, int reg, int vvvv, const x86_opnd *rm, int tail) {
+static unsigned char *put_vex(x86_asm *s, unsigned char *at, const x86_ins *i, int vl, int reg, int vvvv, const x86_opnd *rm,
+                              int tail) {
     unsigned b = rm->is_mem ? bit(rm->m.base, 3) : bit(rm->r, 3), x = rm->is_mem ? bit(rm->m.index, 3) : 0;
     unsigned last = (~(unsigned)(vvvv < 0 ? 0 : vvvv) & 15) << 3 | (unsigned)vl << 2 | i->pp;
     if (i->map == 1 && !i->w && !b && !x) {
-        byte(s, 0xC5);
-        byte(s, (bit(reg, 3) ^ 1) << 7 | last);
+        at = byte(at, 0xC5);
+        at = byte(at, (bit(reg, 3) ^ 1) << 7 | last);
     } else {
-        byte(s, 0xC4);
-        byte(s, (bit(reg, 3) ^ 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | i->map);
-        byte(s, (unsigned)i->w << 7 | last);
+        at = byte(at, 0xC4);
+        at = byte(at, (bit(reg, 3) ^ 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | i->map);
+        at = byte(at, (unsigned)i->w << 7 | last);
     }
-    byte(s, i->op);
-    modrm(s, reg, rm, false, tail);
+    return modrm(s, byte(at, i->op), reg, rm, false, tail);
 }
 
-static void put_evex(x86_asm *s, const x86_ins *i, int vl, int reg, int vvvv, const x86_opnd *rm, int tail) {
+static unsigned char *put_evex(x86_asm *s, unsigned char *at, const x86_ins *i, int vl, int reg, int vvvv, const x86_opnd *rm,
+                               int tail) {
     unsigned b = rm->is_mem ? bit(rm->m.base, 3) : bit(rm->r, 3), x = rm->is_mem ? bit(rm->m.index, 3) : bit(rm->r, 4);
     unsigned v = (unsigned)(vvvv < 0 ? 0 : vvvv);
-    byte(s, 0x62);
-    byte(s, (bit(reg, 3) ^ 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | (bit(reg, 4) ^ 1) << 4 | i->map);
-    byte(s, (unsigned)i->ew << 7 | (~v & 15) << 3 | 4 | i->pp);
-    byte(s, (unsigned)vl << 5 | (~v >> 4 & 1) << 3);
-    byte(s, i->op);
-    modrm(s, reg, rm, true, tail);
+    at = byte(at, 0x62);
+    at = byte(at, (bit(reg, 3) ^ 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | (bit(reg, 4) ^ 1) << 4 | i->map);
+    at = byte(at, (unsigned)i->ew << 7 | (~v & 15) << 3 | 4 | i->pp);
+    at = byte(at, (unsigned)vl << 5 | (~v >> 4 & 1) << 3);
+    return modrm(s, byte(at, i->op), reg, rm, true, tail);
 }
 
 void x86_put(x86_asm *s, x86_id id, int vl, int reg, int vvvv, x86_opnd rm, int32_t imm) {
     const x86_ins *i = &x86_table[id];
     reserve(s, 32);
     uint32_t start = (uint32_t)s->n;
+    unsigned char *at = s->at + start;
     bool evex = false;
     int n_imm = imm_bytes(i, imm);
     if (i->rv == KX && i->mv != KV) vl = 0;
     if (i->form == G_RAW) {
-        for (unsigned k = 0; k < i->ext; k++) byte(s, i->op >> 8 * k & 255);
+        for (unsigned k = 0; k < i->ext; k++) at = byte(at, i->op >> 8 * k & 255);
     } else if (i->form == G_O) {
-        if (reg > 7) byte(s, 0x41);
-        byte(s, i->op + ((unsigned)reg & 7));
+        if (reg > 7) at = byte(at, 0x41);
+        at = byte(at, i->op + ((unsigned)reg & 7));
     } else if (i->form >= G_RM) {
         if (i->form == G_MI || i->form == G_MI4 || i->form == G_M || i->form == G_LOCKM) reg = i->ext;
-        put_legacy(s, i, reg, &rm, n_imm, n_imm == 1 ? 0x83 : i->op);
+        at = put_legacy(s, at, i, reg, &rm, n_imm, n_imm == 1 ? 0x83 : i->op);
     } else if (s->legacy) {
         if (i->form == F_VMI) rm = x86_r(reg), reg = i->ext;
-        put_legacy(s, i, reg, &rm, n_imm, i->op);
+        at = put_legacy(s, at, i, reg, &rm, n_imm, i->op);
     } else {
         if (i->form == F_RM || i->form == F_MR || i->form == F_RMI || i->form == F_MRI) vvvv = 0;
         if (i->form == F_VMI) vvvv = reg, reg = i->ext;
         evex = i->w < 0 || vl == 2 || reg > 15 || vvvv > 15 || (!rm.is_mem && rm.r > 15);
         if (evex)
-            put_evex(s, i, vl, reg, vvvv, &rm, n_imm);
+            at = put_evex(s, at, i, vl, reg, vvvv, &rm, n_imm);
         else
-            put_vex(s, i, vl, reg, vvvv, &rm, n_imm);
+            at = put_vex(s, at, i, vl, reg, vvvv, &rm, n_imm);
     }
-    if (n_imm == 1) byte(s, (unsigned)imm & 255);
-    if (n_imm == 4) word32(s, imm);
+    if (n_imm == 1) at = byte(at, (unsigned)imm & 255);
+    if (n_imm == 4) at = word32(at, imm);
+    s->n = (size_t)(at - s->at);
     if (s->trace)
         VEC_PUSH(s->a, &s->records, (x86_record){ start, (uint16_t)id, (int8_t)vl, (int8_t)reg, (int8_t)vvvv, evex, imm, rm });
 }
@@ -177,19 +182,18 @@ void x86_jump(x86_asm *s, x86_id id, int label) {
         x86_record r = { .at = start, .id = (uint16_t)id, .imm = label };
         VEC_PUSH(s->a, &s->records, r);
     }
+    unsigned char *at = s->at + start;
     if (id != X86_CALL && to != UINT32_MAX && back >= -128) {
-        byte(s, i->op);
-        byte(s, (unsigned)back & 255);
-        return;
-    }
-    if (id == X86_CALL || id == X86_JMP) {
-        byte(s, id == X86_CALL ? 0xE8 : 0xE9);
+        at = byte(byte(at, i->op), (unsigned)back & 255);
     } else {
-        byte(s, 0x0F);
-        byte(s, i->op + 0x10);
+        if (id == X86_CALL || id == X86_JMP)
+            at = byte(at, id == X86_CALL ? 0xE8 : 0xE9);
+        else
+            at = byte(byte(at, 0x0F), i->op + 0x10);
+        add_fixup(s, at, 0, 0, label);
+        at = word32(at, 0);
     }
-    VEC_PUSH(s->a, &s->fixups, (x86_fixup){ (uint32_t)s->n, 0, 0, label });
-    word32(s, 0);
+    s->n = (size_t)(at - s->at);
 }
 
 void x86_align(x86_asm *s, size_t to) {

@@ -97,6 +97,14 @@ static void take_in(xop *sum, vreg product, const xop *m, bool negated) {
     sum->op = P_FMA, sum->imm = how;
 }
 
+static bool has_products(const xfn *f) {
+    for (int i = 0; i < f->n_order; i++) {
+        const xop *o = &f->ops.at[f->order[i]];
+        if (o->op == X86_MULPS || o->op == X86_MULPD) return true;
+    }
+    return false;
+}
+
 static void contract(fuser *u) {
     xfn *f = u->f;
     for (int i = 0; i < f->n_order; i++) {
@@ -206,10 +214,12 @@ void x86_fuse(xfn *f) {
     fuser u = { .f = f, .uses = ARENA_ARRAY(f->a, int, f->v.n) };
     order_all(f);
     drop_dead(f, u.uses);
-    list_users(&u);
-    if (f->level != X86_SSE) contract(&u);
-    compact(f);
-    if (f->level == X86_SSE) return; /* operands in memory would have to be aligned */
+    if (f->level == X86_SSE) return; /* no multiply-add; operands in memory would have to be aligned */
+    if (has_products(f)) {
+        list_users(&u);
+        contract(&u);
+        compact(f);
+    }
     fold_loads(&u);
     compact(f);
 }

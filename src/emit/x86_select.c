@@ -366,21 +366,31 @@ static bool feeds_contraction(const kernel *k, reg r) {
     return n > 1;
 }
 
+/* Whether what is left at the sides of a kernel's tiles is done here: up to a quarter of its work, which is not worth as much
+ * code. */
+static bool is_side(const selector *s, int64_t trips, int sums) {
+    double flops = 2.0 * (double)trips * sums;
+    for (int i = 0; i < s->f->open.n; i++) flops *= (double)s->f->loops.at[s->f->open.at[i]].trips;
+    return 4 * flops <= (double)s->k->flops;
+}
+
 /* Copies of a contraction's body in one iteration; see contraction_unroll in clike.c. */
-static int unroll_of(const kernel *k, reg loop, int64_t trips) {
+static int unroll_of(const selector *s, reg loop, int64_t trips) {
+    const kernel *k = s->k;
     bool tile = false, dot = false;
-    int updates = 0;
+    int updates = 0, sums = 0;
     reg r = loop + 1;
     for (; k->ins.at[r].op != K_END; r++) {
         if (k->ins.at[r].op == K_LOOP) return 1;
         tile |= k->ins.at[r].op == K_LOAD && feeds_contraction(k, r);
         dot |= k->ins.at[r].op == K_UPD && k->ins.at[r].alu == OP_dot;
         updates += k->ins.at[r].op == K_UPD;
+        sums += k->ins.at[r].op == K_UPD ? k->ins.at[r].lanes : 0;
     }
     if (dot && trips <= 8 && (int64_t)(r - loop) * trips <= MAX_BODY) return (int)trips;
     int n = !tile || trips < 16 ? 1 : trips < 64 || updates > 6 ? 4 : 8; /* a loop's end among so many is lost */
     while (n > 1 && (int)(r - loop) * n > MAX_BODY) n /= 2;
-    return n;
+    return n > 2 && is_side(s, trips, sums) ? 2 : n;
 }
 
 static void fixed_iteration(selector *s, const kins *in, int64_t at, reg from, reg to) {
@@ -405,7 +415,7 @@ static void sel_loop(selector *s, reg from, reg to) { /* K_LOOP at from, its K_E
         fixed_iteration(s, in, in->lo, from + 1, to);
         return;
     }
-    int unroll = in->par ? 1 : unroll_of(s->k, from, trips);
+    int unroll = in->par ? 1 : unroll_of(s, from, trips);
     if (unroll > 1 && unroll == trips) {
         for (int64_t t = 0; t < trips; t++) fixed_iteration(s, in, in->lo + t * in->step, from + 1, to);
         return;

@@ -23,10 +23,14 @@ typedef struct partial { /* partial accumulators of one ACC over the copies of a
 } partial;
 
 typedef VEC(reg) reg_list;
+enum { USUAL_INS = 128 };
+
 typedef struct tiler {
     const kernel *k;
     kernel *o;
-    uint64_t jam;   /* variables with a role */
+    uint64_t jam;  /* variables with a role .. */
+    kvar jams[64]; /* .. the same in order */
+    int n_jams;
     uint64_t *dep;  /* [ins] variables it depends on (outside its own reduction) */
     copies *active; /* [vars] copies while the loop is open */
     bool *is_fixed; /* [vars] the loop runs once, at this value */
@@ -124,39 +128,40 @@ static void plan_partials(tiler *t) {
 
 /* ---- instances ---- */
 
-typedef struct where { /* one choice of a copy for each tiled variable in `set` */
-    uint64_t set;
-    int pick[64];
+typedef struct where { /* one choice of a copy for each tiled variable */
+    uint8_t pick[64];
 } where;
 
 static int count_combos(const tiler *t, uint64_t set) {
     int n = 1;
-    for (kvar v = 0; v < t->k->vars.n; v++)
-        if (set >> v & 1) n *= t->active[v].n;
+    for (int i = 0; i < t->n_jams; i++)
+        if (set >> t->jams[i] & 1) n *= t->active[t->jams[i]].n;
     return n;
 }
 
 static int combo_index(const tiler *t, uint64_t set, const where *w) {
     int index = 0;
-    for (kvar v = 0; v < t->k->vars.n; v++)
-        if (set >> v & 1) index = index * t->active[v].n + w->pick[v];
+    for (int i = 0; i < t->n_jams; i++)
+        if (set >> t->jams[i] & 1) index = index * t->active[t->jams[i]].n + w->pick[t->jams[i]];
     return index;
 }
 
 static void unpack_combo(const tiler *t, uint64_t set, int index, where *w) {
-    for (kvar v = t->k->vars.n - 1; v >= 0; v--)
-        if (set >> v & 1) {
-            w->pick[v] = index % t->active[v].n;
-            index /= t->active[v].n;
-        }
-    w->set = set;
+    for (int i = t->n_jams - 1; i >= 0; i--) {
+        kvar v = t->jams[i];
+        if (!(set >> v & 1)) continue;
+        w->pick[v] = (uint8_t)(index % t->active[v].n);
+        index /= t->active[v].n;
+    }
 }
 
 static uint64_t tiled(const tiler *t, uint64_t dep) { return dep & t->jam; }
 
 static int lanes_at(const tiler *t, uint64_t set, const where *w) {
-    for (kvar v = 0; v < t->k->vars.n; v++)
+    for (int i = 0; i < t->n_jams; i++) {
+        kvar v = t->jams[i];
         if ((set >> v & 1) && t->k->vars.at[v].role.lanes > 1) return t->active[v].at[w->pick[v]].lanes;
+    }
     return 1;
 }
 
@@ -191,7 +196,8 @@ static affine local_place(const tiler *t, const kins *in, affine x) {
 }
 
 static affine place_index(const tiler *t, affine x, const where *w, bool local, int64_t *lane_stride) {
-    affine out = affine_const(x.base);
+    kterm *kept = x.n ? ARENA_ARRAY(t->o->a, kterm, x.n) : NULL;
+    affine out = { x.base, 0, kept };
     *lane_stride = 0;
     for (int i = 0; i < x.n; i++) {
         kvar v = x.t[i].var;
@@ -205,7 +211,7 @@ static affine place_index(const tiler *t, affine x, const where *w, bool local, 
         if (t->is_fixed[v])
             out.base += c * t->fixed[v];
         else
-            out = affine_add(t->o->a, out, affine_scale(t->o->a, affine_var(t->o->a, v), c));
+            kept[out.n++] = x.t[i];
     }
     return out;
 }
@@ -350,10 +356,15 @@ static void emit_turned(tiler *t, int i, const where *at, const turned_load *x) 
         t->regs.at[t->inst[i] + combo_index(t, tiled(t, t->dep[i]), &w)] = r[l];
 }
 
+static int reserve_regs(tiler *t, int n) { /* returns the first */
+    int first = t->regs.n;
+    for (int c = 0; c < n; c++) VEC_PUSH(t->k->a, &t->regs, 0);
+    return first;
+}
+
 static void reserve(tiler *t, int i, uint64_t set) {
     int n = count_combos(t, set) * (t->k->ins.at[i].op == K_ACC ? t->part[i].n : 1);
-    t->inst[i] = t->regs.n;
-    for (int c = 0; c < n; c++) VEC_PUSH(t->k->a, &t->regs, 0);
+    t->inst[i] = reserve_regs(t, n);
 }
 
 /* Variables an instruction is repeated over: what it depends on; for an update also the copies of its reduction. */
@@ -370,20 +381,20 @@ static uint64_t repeat_set(const tiler *t, int i) {
 /* Straight-line code, copy by copy of the outermost unrolled variable: the left operand's values then live for a short while
  * only. */
 static void emit_segment(tiler *t, int from, int to, kvar major) {
-    for (int i = from; i < to; i++) reserve(t, i, t->k->ins.at[i].op == K_UPD ? repeat_set(t, i) : tiled(t, t->dep[i]));
+    for (int i = from; i < to; i++) reserve(t, i, repeat_set(t, i));
+    uint64_t turned = major >= 0 ? 1ull << major : 0;
     int turns = major >= 0 ? t->active[major].n : 1;
     for (int turn = 0; turn < turns; turn++)
         for (int i = from; i < to; i++) {
-            uint64_t set = repeat_set(t, i);
-            bool by_turn = major >= 0 && (set >> major & 1);
-            if (!by_turn && turn) continue;
-            int n = count_combos(t, set);
+            uint64_t set = repeat_set(t, i), rest = set & ~turned;
+            if (rest == set && turn) continue;
+            int n = count_combos(t, rest);
             uint64_t saved = t->dep[i];
             t->dep[i] = set;
             for (int c = 0; c < n; c++) {
                 where w = { 0 };
-                unpack_combo(t, set, c, &w);
-                if (by_turn && w.pick[major] != turn) continue;
+                unpack_combo(t, rest, c, &w);
+                if (major >= 0) w.pick[major] = (uint8_t)turn;
                 turned_load x;
                 if (find_turn(t, &t->k->ins.at[i], set, &w, &x))
                     emit_turned(t, i, &w, &x);
@@ -446,9 +457,7 @@ static void finish_accumulators(tiler *t, int block_from, int loop, int end) {
         for (int j = loop; j < end && !here; j++) here = t->k->ins.at[j].op == K_UPD && t->k->ins.at[j].c == (reg)i;
         if (!here) continue;
         uint64_t set = tiled(t, t->dep[i]);
-        int n = count_combos(t, set), old = t->inst[i];
-        int fresh = t->regs.n;
-        for (int c = 0; c < n; c++) VEC_PUSH(t->k->a, &t->regs, 0);
+        int n = count_combos(t, set), old = t->inst[i], fresh = reserve_regs(t, n);
         for (int c = 0; c < n; c++) {
             where w = { 0 };
             unpack_combo(t, set, c, &w);
@@ -635,10 +644,11 @@ kernel *kopt_tile(const kernel *k) {
     t.span = ARENA_ARRAY(k->a, kspan, nv);
     t.reach = ARENA_ARRAY(k->a, kspan, nv);
     VEC_PUSH(k->a, &t.regs, 0);
+    VEC_RESERVE(o->a, &o->ins, USUAL_INS);
     for (int i = 0; i < n; i++) t.part[i].var = -1;
     for (kvar v = 0; v < k->vars.n; v++) {
         VEC_PUSH(o->a, &o->vars, k->vars.at[v]);
-        if (has_role(k, v)) t.jam |= 1ull << v;
+        if (has_role(k, v)) t.jam |= 1ull << v, t.jams[t.n_jams++] = v;
         t.active[v] = (copies){ 1, { { 0, 1 } } };
     }
     for (int b = 0; b < k->bufs.n; b++) {
