@@ -43,7 +43,7 @@ static tn_status launch_kernel(tn_session *s, list *l, int i) {
     for (int b = 0; b < k->bufs.n; b++) {
         if (kbuf_is_local(&k->bufs.at[b])) continue;
         const pbuf *pb = &p->plan->bufs.at[pk->args[b].buf];
-        args[what.n_args++] = (device_arg){ pb->slot, (size_t)pb->offset };
+        args[what.n_args++] = (device_arg){ pb->slot, (size_t)pb->offset, (size_t)pb->bytes, k->bufs.at[b].kind != KB_IN };
     }
     what.args = args;
     tn_status code = p->dev->api->launch(l, &what, &s->err);

@@ -391,7 +391,8 @@ static tn_status cuda_launch(list *l, const device_launch *what, err *e) {
     return st;
 }
 static tn_status cuda_copy(list *l, int dst_slot, size_t dst_offset, int src_slot, size_t src_offset, size_t size, err *e) {
-    return gpu_list_copy(&l->l, (device_arg){ dst_slot, dst_offset }, (device_arg){ src_slot, src_offset }, size, e);
+    return gpu_list_copy(&l->l, (device_arg){ dst_slot, dst_offset, size, true },
+                         (device_arg){ src_slot, src_offset, size, false }, size, e);
 }
 static tn_status cuda_seal(list *l, err *e) { return gpu_list_seal(&l->l, e); }
 static void cuda_bind(list *l, int slot, buffer *b, size_t offset) { gpu_list_bind(&l->l, slot, b, b->at + offset); }
@@ -425,55 +426,70 @@ static int run_step(list *l, int64_t step) {
     return rc;
 }
 
-/* So many steps, one node after the other. */
-static int make_graph(list *l, int steps, cu_object *out) {
+/* A kernel node for each launch of so many steps; those that may overlap do. */
+static int add_nodes(list *l, const gpu_order *order, cu_object graph, cu_object *nodes, cu_object *before) {
     cuda *d = l->dev;
-    cu_object graph = NULL, last = NULL;
-    int rc = d->cu.cuGraphCreate(&graph, 0);
-    for (int step = 0; step < steps && !rc; step++)
-        for (int i = 0; i < l->l.n_nodes && !rc; i++) {
-            const gpu_node *n = &l->l.nodes[i];
-            cu_object node;
-            arguments a;
-            if (n->groups == 0) continue;
-            fill_arguments(l, n, step, &a);
-            cu_kernel_node k = { .function = n->kernel,
-                                 .grid = { (unsigned)n->groups, 1, 1 },
-                                 .block = { (unsigned)n->group, 1, 1 },
-                                 .arguments = a.at };
-            rc = d->cu.cuGraphAddKernelNode(&node, graph, last ? &last : NULL, last != NULL, &k);
-            last = node;
-        }
-    if (!rc) rc = d->cu.cuGraphInstantiate(out, graph, 0);
-    if (graph) d->cu.cuGraphDestroy(graph);
+    int rc = CUDA_SUCCESS;
+    for (int k = 0; k < order->n && !rc; k++) {
+        const gpu_node *n = &l->l.nodes[k % l->l.n_nodes];
+        int n_before = 0;
+        for (int i = order->first[k]; i < order->first[k + 1]; i++) before[n_before++] = nodes[order->before[i]];
+        arguments a;
+        fill_arguments(l, n, k / l->l.n_nodes, &a);
+        cu_kernel_node x = { .function = n->kernel,
+                             .grid = { (unsigned)n->groups, 1, 1 },
+                             .block = { (unsigned)n->group, 1, 1 },
+                             .arguments = a.at };
+        rc = d->cu.cuGraphAddKernelNode(&nodes[k], graph, n_before ? before : NULL, (size_t)n_before, &x);
+    }
     return rc;
 }
 
-/* Whether a graph pays and can be made: several kernels, no copies. */
+static tn_status make_graph(list *l, int steps, cu_object *out, err *e) {
+    cuda *d = l->dev;
+    cu_object graph = NULL;
+    gpu_order order;
+    tn_status st = gpu_list_order(&l->l, steps, &order, e);
+    if (st) return st;
+    size_t n = (size_t)order.n;
+    cu_object *nodes = mem_alloc(d->mem, 2 * n * sizeof *nodes);
+    if (!nodes) st = err_set(e, TN_ERR_NOMEM, "out of memory: a graph of %zu launches", n);
+    int rc = st ? CUDA_SUCCESS : d->cu.cuGraphCreate(&graph, 0);
+    if (!st && !rc) rc = add_nodes(l, &order, graph, nodes, nodes + n);
+    if (!st && !rc) rc = d->cu.cuGraphInstantiate(out, graph, 0);
+    if (graph) d->cu.cuGraphDestroy(graph);
+    mem_free(d->mem, nodes, 2 * n * sizeof *nodes);
+    gpu_order_free(&l->l, &order);
+    return rc ? fail(d, e, "a graph of launches", rc) : st;
+}
+
+/* Whether a graph pays and can be made: several kernels, no copies, none that does nothing. */
 static bool wants_graph(const list *l, int64_t steps) {
     if (l->l.n_nodes * steps < 2 || l->l.n_nodes > MAX_NODES || (steps > 1 && gpu_list_moves(&l->l))) return false;
     for (int i = 0; i < l->l.n_nodes; i++)
-        if (!l->l.nodes[i].kernel) return false;
+        if (!l->l.nodes[i].kernel || l->l.nodes[i].groups == 0) return false;
     return true;
 }
 
-static int run_steps(list *l, int64_t steps) {
+static tn_status run_steps(list *l, int64_t steps, err *e) {
     cuda *d = l->dev;
     int rc = CUDA_SUCCESS;
+    tn_status st = TN_OK;
     int64_t step = 0;
     if (!wants_graph(l, steps)) {
         for (; step < steps && !rc; step++) rc = run_step(l, step);
-        return rc;
+        return rc ? fail(d, e, "a launch", rc) : TN_OK;
     }
     if (l->built != l->l.version) drop_graphs(l);
     l->built = l->l.version;
-    for (int i = 1; i >= 0 && !rc; i--) { /* many steps at once, then the rest */
+    for (int i = 1; i >= 0 && !st; i--) { /* many steps at once, then the rest */
         int at_once = i ? UNROLL : 1;
         if (steps - step < at_once || (i && l->l.n_nodes * UNROLL > MAX_NODES)) continue;
-        if (!l->graph[i]) rc = make_graph(l, at_once, &l->graph[i]);
-        for (; !rc && steps - step >= at_once; step += at_once) rc = d->cu.cuGraphLaunch(l->graph[i], d->stream);
+        if (!l->graph[i]) st = make_graph(l, at_once, &l->graph[i], e);
+        for (; !st && !rc && steps - step >= at_once; step += at_once) rc = d->cu.cuGraphLaunch(l->graph[i], d->stream);
+        if (rc) st = fail(d, e, "a launch", rc);
     }
-    return rc;
+    return st;
 }
 
 static tn_status wait_for(cuda *d, uint64_t ticket, err *e) { /* with the lock held */
@@ -489,8 +505,8 @@ static tn_status cuda_submit(list *l, int64_t steps, uint64_t *out_ticket, err *
     cuda *d = l->dev;
     tn_status st = gpu_list_ready(&l->l, e);
     if (st || (st = enter(d, e))) return st;
-    int rc = run_steps(l, steps);
-    if (rc) st = fail(d, e, "a launch", rc);
+    int rc;
+    st = run_steps(l, steps, e);
     pthread_mutex_lock(&d->lock);
     uint64_t ticket = d->ticket + 1;
     int i = (int)(ticket % PENDING);

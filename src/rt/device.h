@@ -56,10 +56,12 @@ typedef struct device_caps {
     uint64_t id;                          /* part of every cache key: what code built for this device depends on */
 } device_caps;
 
-/* Where an argument of a kernel begins: bytes from what is bound to a slot. */
+/* What an argument of a kernel is: bytes from what is bound to a slot. Launches that touch the same bytes, one of them writing,
+ * run in the order of the list; others may overlap. */
 typedef struct device_arg {
     int slot;
-    size_t offset;
+    size_t offset, size;
+    bool written;
 } device_arg;
 /* What runs. CPU code finds the slots by itself; entries for GPUs take arguments, and a shape. */
 typedef struct device_launch {

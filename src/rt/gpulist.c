@@ -106,6 +106,77 @@ uint64_t gpu_list_place(const gpu_list *l, const device_arg *a, int64_t step) {
     return s->at + a->offset + s->stride * (uint64_t)(step % s->length);
 }
 
+/* ---- order ---- */
+
+enum { MAX_SEARCHED = 1024 /* launches; of more, each waits for the one before */ };
+
+static bool same_bytes(const gpu_list *l, const device_arg *x, int64_t step_x, const device_arg *y, int64_t step_y) {
+    if (!x->size || !y->size || l->slots[x->slot].handle != l->slots[y->slot].handle) return false;
+    uint64_t a = gpu_list_place(l, x, step_x), b = gpu_list_place(l, y, step_y);
+    return a < b + y->size && b < a + x->size;
+}
+
+static bool must_wait(const gpu_list *l, int late, int early) {
+    const gpu_node *x = &l->nodes[late % l->n_nodes], *y = &l->nodes[early % l->n_nodes];
+    for (int i = 0; i < x->n_args; i++)
+        for (int j = 0; j < y->n_args; j++)
+            if ((x->args[i].written || y->args[j].written) &&
+                same_bytes(l, &x->args[i], late / l->n_nodes, &y->args[j], early / l->n_nodes))
+                return true;
+    return false;
+}
+
+static tn_status add_before(const gpu_list *l, gpu_order *o, int k, err *e) {
+    if (o->first[o->n] == o->cap) {
+        int cap = o->cap ? o->cap * 2 : 64;
+        int *before = mem_realloc(l->mem, o->before, (size_t)o->cap * sizeof *before, (size_t)cap * sizeof *before);
+        if (!before) return err_set(e, TN_ERR_NOMEM, "out of memory: the order of %d launches", cap);
+        o->before = before, o->cap = cap;
+    }
+    o->before[o->first[o->n]++] = k;
+    return TN_OK;
+}
+
+/* The launches that k waits for, nearest first, less those that one of them waits for already. */
+static tn_status search(const gpu_list *l, gpu_order *o, int k, int total, bool *waits, err *e) {
+    tn_status st = TN_OK;
+    bool *mine = waits + (size_t)k * (size_t)total;
+    for (int i = k - 1; i >= 0 && !st; i--) {
+        if (mine[i] || !must_wait(l, k, i)) continue;
+        st = add_before(l, o, i, e);
+        mine[i] = true;
+        for (int j = 0; j < i; j++) mine[j] |= waits[(size_t)i * (size_t)total + (size_t)j];
+    }
+    return st;
+}
+
+tn_status gpu_list_order(const gpu_list *l, int steps, gpu_order *out, err *e) {
+    int total = l->n_nodes * steps;
+    bool searched = total <= MAX_SEARCHED;
+    size_t n_waits = searched ? (size_t)total * (size_t)total : 0;
+    bool *waits = mem_alloc(l->mem, n_waits * sizeof *waits);
+    *out = (gpu_order){ .first = mem_alloc(l->mem, ((size_t)total + 1) * sizeof *out->first) };
+    tn_status st = out->first && waits ? TN_OK : err_set(e, TN_ERR_NOMEM, "out of memory: the order of %d launches", total);
+    for (int k = 0; k < total && !st; k++) {
+        out->n = k + 1;
+        out->first[k + 1] = out->first[k];
+        if (searched)
+            st = search(l, out, k, total, waits, e);
+        else if (k > 0)
+            st = add_before(l, out, k - 1, e);
+    }
+    mem_free(l->mem, waits, n_waits * sizeof *waits);
+    out->n = total;
+    if (st) gpu_order_free(l, out);
+    return st;
+}
+
+void gpu_order_free(const gpu_list *l, gpu_order *o) {
+    mem_free(l->mem, o->first, ((size_t)o->n + 1) * sizeof *o->first);
+    mem_free(l->mem, o->before, (size_t)o->cap * sizeof *o->before);
+    *o = (gpu_order){ 0 };
+}
+
 tn_status gpu_check_range(const char *what, size_t have, size_t offset, size_t size, err *e) {
     if (offset <= have && size <= have - offset) return TN_OK;
     return err_set(e, TN_ERR_INVAL, "%s of %zu bytes at offset %zu leaves a buffer of %zu bytes", what, size, offset, have);

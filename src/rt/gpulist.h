@@ -47,6 +47,16 @@ bool gpu_list_moves(const gpu_list *l); /* whether any slot moves on from step t
 /* Where an argument is in a step, from the start of what is bound. */
 uint64_t gpu_list_place(const gpu_list *l, const device_arg *a, int64_t step);
 
+/* Which launches have to wait for which. Launch k is node k % n_nodes in step k / n_nodes; it waits for before[first[k]] ..
+ * before[first[k + 1] - 1], and so for all that those wait for. */
+typedef struct gpu_order {
+    int n, cap;
+    int *first;  /* [n + 1] */
+    int *before; /* [cap] */
+} gpu_order;
+tn_status gpu_list_order(const gpu_list *l, int steps, gpu_order *out, err *e);
+void gpu_order_free(const gpu_list *l, gpu_order *o);
+
 /* offset .. offset + size within a buffer of `have` bytes. */
 tn_status gpu_check_range(const char *what, size_t have, size_t offset, size_t size, err *e);
 

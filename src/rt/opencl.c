@@ -393,7 +393,8 @@ static tn_status opencl_launch(list *l, const device_launch *what, err *e) {
     return rc ? fail(e, "clCreateKernel", rc) : TN_OK;
 }
 static tn_status opencl_copy(list *l, int dst_slot, size_t dst_offset, int src_slot, size_t src_offset, size_t size, err *e) {
-    return gpu_list_copy(&l->l, (device_arg){ dst_slot, dst_offset }, (device_arg){ src_slot, src_offset }, size, e);
+    return gpu_list_copy(&l->l, (device_arg){ dst_slot, dst_offset, size, true },
+                         (device_arg){ src_slot, src_offset, size, false }, size, e);
 }
 static tn_status opencl_seal(list *l, err *e) { return gpu_list_seal(&l->l, e); }
 static void opencl_bind(list *l, int slot, buffer *b, size_t offset) { gpu_list_bind(&l->l, slot, b->object, offset); }

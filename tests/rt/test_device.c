@@ -118,7 +118,7 @@ static const char *kernels_of(const device_caps *caps) {
 }
 
 static device_launch launch_of(const device_caps *caps, void *entry, bool parallel) {
-    static const device_arg args[] = { { 0, 0 }, { 1, 0 } };
+    static const device_arg args[] = { { 0, 0, 4000, false }, { 1, 0, 4000, true } };
     if (!caps->gpu) return (device_launch){ .entry = entry, .parallel = parallel };
     return (device_launch){ .entry = entry, .group = 64, .groups = 16, .args = args, .n_args = 2 };
 }

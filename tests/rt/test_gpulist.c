@@ -1,0 +1,127 @@
+/* test_gpulist.c - which launches of a GPU's list wait for which: random lists against the definition, pair by pair, and every
+ * allocation failing. */
+#include "rt_util.h"
+
+#include "rt/gpulist.h"
+
+static unsigned seed = 99;
+static int random_below(int n) { return (int)((seed = seed * 1664525u + 1013904223u) >> 16) % n; }
+
+enum { SLOTS = 3, BYTES = 64, MOST = 24 };
+static char memory[SLOTS][BYTES];
+
+static void make_list(gpu_list *l, mem m, int nodes, bool ring) {
+    err e;
+    assert_int_equal(gpu_list_init(l, m, SLOTS, &e), TN_OK);
+    for (int i = 0; i < nodes; i++) {
+        device_arg args[3];
+        gpu_node *n;
+        for (int k = 0; k < 3; k++)
+            args[k] = (device_arg){ random_below(SLOTS), (size_t)random_below(6) * 8, (size_t)random_below(3) * 8,
+                                    random_below(3) == 0 };
+        device_launch what = { .entry = memory, .group = 32, .groups = 1, .args = args, .n_args = 1 + random_below(3) };
+        assert_int_equal(gpu_list_launch(l, &what, 64, &n, &e), TN_OK);
+        n->kernel = memory;
+    }
+    assert_int_equal(gpu_list_seal(l, &e), TN_OK);
+    for (int s = 0; s < SLOTS; s++) gpu_list_bind(l, s, memory[s == 2 ? 1 : s], s == 2 ? 16 : 0); /* two slots overlap */
+    if (ring) gpu_list_ring(l, 0, 16, 2);
+}
+
+static bool touch(const gpu_list *l, int late, int early) { /* a byte that both touch and one writes */
+    const gpu_node *x = &l->nodes[late % l->n_nodes], *y = &l->nodes[early % l->n_nodes];
+    for (int i = 0; i < x->n_args; i++)
+        for (int j = 0; j < y->n_args; j++) {
+            const device_arg *a = &x->args[i], *b = &y->args[j];
+            if (!a->written && !b->written) continue;
+            if (l->slots[a->slot].handle != l->slots[b->slot].handle) continue;
+            for (size_t p = 0; p < a->size; p++)
+                for (size_t q = 0; q < b->size; q++)
+                    if (gpu_list_place(l, a, late / l->n_nodes) + p == gpu_list_place(l, b, early / l->n_nodes) + q)
+                        return true;
+        }
+    return false;
+}
+
+static void check_order(const gpu_list *l, int steps) {
+    static bool reach[MOST * 3][MOST * 3], needed[MOST * 3][MOST * 3];
+    gpu_order o;
+    err e;
+    assert_int_equal(gpu_list_order(l, steps, &o, &e), TN_OK);
+    int n = l->n_nodes * steps;
+    assert_int_equal(o.n, n);
+    memset(reach, 0, sizeof reach), memset(needed, 0, sizeof needed);
+    for (int k = 0; k < n; k++) {
+        for (int i = 0; i < k; i++)
+            if (touch(l, k, i)) {
+                needed[k][i] = true;
+                for (int j = 0; j < i; j++) needed[k][j] |= needed[i][j];
+            }
+        for (int i = o.first[k]; i < o.first[k + 1]; i++) {
+            int b = o.before[i];
+            assert_true(b >= 0 && b < k && !reach[k][b]); /* nothing twice */
+            reach[k][b] = true;
+            for (int j = 0; j < b; j++) reach[k][j] |= reach[b][j];
+        }
+        assert_memory_equal(reach[k], needed[k], sizeof reach[k]);
+    }
+    gpu_order_free(l, &o);
+}
+
+static void test_order(void **state) {
+    (void)state;
+    for (int round = 0; round < 300; round++) {
+        counted memory_of = { 0 };
+        gpu_list l;
+        make_list(&l, counted_mem(&memory_of), 1 + random_below(MOST), round % 3 == 0);
+        check_order(&l, 1);
+        check_order(&l, 3);
+        gpu_list_fini(&l);
+        assert_int_equal(memory_of.alive, 0);
+    }
+}
+
+static void test_long_lists(void **state) {
+    (void)state;
+    counted memory_of = { 0 };
+    gpu_list l;
+    gpu_order o;
+    err e;
+    make_list(&l, counted_mem(&memory_of), 700, false);
+    assert_int_equal(gpu_list_order(&l, 2, &o, &e), TN_OK);
+    for (int k = 1; k < 1400; k++) assert_true(o.first[k + 1] - o.first[k] == 1 && o.before[o.first[k]] == k - 1);
+    gpu_order_free(&l, &o);
+    gpu_list_fini(&l);
+    assert_int_equal(memory_of.alive, 0);
+}
+
+static void test_out_of_memory(void **state) {
+    (void)state;
+    counted memory_of = { 0 };
+    gpu_list l;
+    gpu_order o;
+    err e;
+    make_list(&l, counted_mem(&memory_of), MOST, false);
+    int64_t alive = memory_of.alive, failed = 0;
+    for (;; failed++) {
+        memory_of.calls = 0, memory_of.fail_at = failed + 1;
+        tn_status st = gpu_list_order(&l, 3, &o, &e);
+        memory_of.fail_at = 0;
+        if (st == TN_OK) break;
+        assert_int_equal(st, TN_ERR_NOMEM);
+        assert_int_equal(memory_of.alive, alive);
+    }
+    assert_true(failed >= 3);
+    gpu_order_free(&l, &o);
+    gpu_list_fini(&l);
+    assert_int_equal(memory_of.alive, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_long_lists),
+        cmocka_unit_test(test_out_of_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
