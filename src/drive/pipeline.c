@@ -104,7 +104,7 @@ plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, cons
     if (opts->check) check_kernels(p, "chaining");
     optimise(p, t);
     if (opts->check) check_kernels(p, "tiling");
-    mem_pack(p);
+    mem_pack(p, t->kind == TARGET_GPU ? t->l2_bytes : 0);
     p->threads = t->threads;
     mem_barriers(p, t->threads);
     if (opts->check) check_plan(p);

@@ -28,14 +28,14 @@ static void find_bound(plan *p) {
     }
 }
 
-static void place(plan *p, int32_t *placed, int n, int32_t b) {
+static void place(plan *p, int32_t *placed, int n, int32_t b, int apart) {
     pbuf *x = &p->bufs.at[b];
     x->offset = 0;
     for (bool moved = true; moved;) { /* past every placed neighbour in time that is in the way */
         moved = false;
         for (int i = 0; i < n; i++) {
             const pbuf *y = &p->bufs.at[placed[i]];
-            bool in_time = x->first <= y->last && y->first <= x->last;
+            bool in_time = x->first <= y->last + apart && y->first <= x->last + apart;
             bool in_space = x->offset < y->offset + rounded(y->bytes) && y->offset < x->offset + rounded(x->bytes);
             if (!in_time || !in_space) continue;
             x->offset = y->offset + rounded(y->bytes);
@@ -58,11 +58,19 @@ void mem_constants(plan *p) {
     }
 }
 
-void mem_pack(plan *p) {
+/* How many launches a place stays empty: launches that share no memory may overlap on a device that does such things. */
+static int distance(const plan *p, int64_t roomy) {
+    int64_t all = 0;
+    for (int b = 0; b < p->bufs.n; b++)
+        if (is_live(&p->bufs.at[b])) all += rounded(p->bufs.at[b].bytes);
+    return all <= roomy ? p->kernels.n : 0;
+}
+
+void mem_pack(plan *p, int64_t roomy) {
     mem_constants(p);
     find_bound(p);
     int32_t *order = ARENA_ARRAY(p->a, int32_t, p->bufs.n), *placed = ARENA_ARRAY(p->a, int32_t, p->bufs.n);
-    int n = 0;
+    int n = 0, apart = distance(p, roomy);
     for (int32_t b = 0; b < p->bufs.n; b++)
         if (is_live(&p->bufs.at[b])) order[n++] = b;
     for (int i = 1; i < n; i++) /* by size, then by age: stable */
@@ -70,5 +78,5 @@ void mem_pack(plan *p) {
             int32_t t = order[j];
             order[j] = order[j - 1], order[j - 1] = t;
         }
-    for (int i = 0; i < n; i++) place(p, placed, i, order[i]);
+    for (int i = 0; i < n; i++) place(p, placed, i, order[i], apart);
 }
