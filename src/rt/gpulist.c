@@ -109,6 +109,7 @@ uint64_t gpu_list_place(const gpu_list *l, const device_arg *a, int64_t step) {
 /* ---- order ---- */
 
 enum { MAX_SEARCHED = 1024 /* launches; of more, each waits for the one before */ };
+static const double PAYS = 0.75; /* longest path, of the length of a row */
 
 static bool same_bytes(const gpu_list *l, const device_arg *x, int64_t step_x, const device_arg *y, int64_t step_y) {
     if (!x->size || !y->size || l->slots[x->slot].handle != l->slots[y->slot].handle) return false;
@@ -126,14 +127,14 @@ static bool must_wait(const gpu_list *l, int late, int early) {
     return false;
 }
 
-static tn_status add_before(const gpu_list *l, gpu_order *o, int k, err *e) {
-    if (o->first[o->n] == o->cap) {
+static tn_status add_before(const gpu_list *l, gpu_order *o, int k, int early, err *e) {
+    if (o->first[k + 1] == o->cap) {
         int cap = o->cap ? o->cap * 2 : 64;
         int *before = mem_realloc(l->mem, o->before, (size_t)o->cap * sizeof *before, (size_t)cap * sizeof *before);
         if (!before) return err_set(e, TN_ERR_NOMEM, "out of memory: the order of %d launches", cap);
         o->before = before, o->cap = cap;
     }
-    o->before[o->first[o->n]++] = k;
+    o->before[o->first[k + 1]++] = early;
     return TN_OK;
 }
 
@@ -143,30 +144,70 @@ static tn_status search(const gpu_list *l, gpu_order *o, int k, int total, bool 
     bool *mine = waits + (size_t)k * (size_t)total;
     for (int i = k - 1; i >= 0 && !st; i--) {
         if (mine[i] || !must_wait(l, k, i)) continue;
-        st = add_before(l, o, i, e);
+        st = add_before(l, o, k, i, e);
         mine[i] = true;
         for (int j = 0; j < i; j++) mine[j] |= waits[(size_t)i * (size_t)total + (size_t)j];
     }
     return st;
 }
 
-tn_status gpu_list_order(const gpu_list *l, int steps, gpu_order *out, err *e) {
-    int total = l->n_nodes * steps;
-    bool searched = total <= MAX_SEARCHED;
-    size_t n_waits = searched ? (size_t)total * (size_t)total : 0;
-    bool *waits = mem_alloc(l->mem, n_waits * sizeof *waits);
-    *out = (gpu_order){ .first = mem_alloc(l->mem, ((size_t)total + 1) * sizeof *out->first) };
-    tn_status st = out->first && waits ? TN_OK : err_set(e, TN_ERR_NOMEM, "out of memory: the order of %d launches", total);
+/* In launches of equal length: what waits for several others costs half a launch more for each. On an H200 a training step of
+ * 17 kernels, 14 of them in a row, took 120 us with its true order and 87 us in a row; 37 layers, 16 steps of which may
+ * overlap, 92 us and 162 us a step. */
+static tn_status longest_path(const gpu_list *l, const gpu_order *o, double *out, err *e) {
+    double *end = mem_alloc(l->mem, (size_t)o->n * sizeof *end);
+    if (!end) return err_set(e, TN_ERR_NOMEM, "out of memory: the order of %d launches", o->n);
+    *out = 0;
+    for (int k = 0; k < o->n; k++) {
+        int n = o->first[k + 1] - o->first[k];
+        end[k] = 0;
+        for (int i = o->first[k]; i < o->first[k + 1]; i++)
+            if (end[o->before[i]] > end[k]) end[k] = end[o->before[i]];
+        end[k] += n > 1 ? 1 + 0.5 * (n - 1) : 1;
+        if (end[k] > *out) *out = end[k];
+    }
+    mem_free(l->mem, end, (size_t)o->n * sizeof *end);
+    return TN_OK;
+}
+
+static tn_status open_order(const gpu_list *l, int total, gpu_order *out, err *e) {
+    *out = (gpu_order){ .n = total, .first = mem_alloc(l->mem, ((size_t)total + 1) * sizeof *out->first) };
+    return out->first ? TN_OK : err_set(e, TN_ERR_NOMEM, "out of memory: the order of %d launches", total);
+}
+
+static tn_status in_a_row(const gpu_list *l, int total, gpu_order *out, err *e) {
+    tn_status st = open_order(l, total, out, e);
     for (int k = 0; k < total && !st; k++) {
-        out->n = k + 1;
         out->first[k + 1] = out->first[k];
-        if (searched)
-            st = search(l, out, k, total, waits, e);
-        else if (k > 0)
-            st = add_before(l, out, k - 1, e);
+        if (k > 0) st = add_before(l, out, k, k - 1, e);
+    }
+    return st;
+}
+
+static tn_status as_needed(const gpu_list *l, int total, gpu_order *out, err *e) {
+    size_t n_waits = (size_t)total * (size_t)total;
+    tn_status st = open_order(l, total, out, e);
+    bool *waits = st ? NULL : mem_alloc(l->mem, n_waits * sizeof *waits);
+    if (!st && !waits) st = err_set(e, TN_ERR_NOMEM, "out of memory: the order of %d launches", total);
+    for (int k = 0; k < total && !st; k++) {
+        out->first[k + 1] = out->first[k];
+        st = search(l, out, k, total, waits, e);
     }
     mem_free(l->mem, waits, n_waits * sizeof *waits);
-    out->n = total;
+    return st;
+}
+
+tn_status gpu_list_order(const gpu_list *l, int steps, gpu_order *out, err *e) {
+    int total = l->n_nodes * steps;
+    double path = 0;
+    *out = (gpu_order){ 0 };
+    tn_status st = TN_OK;
+    if (total <= MAX_SEARCHED) st = as_needed(l, total, out, e);
+    if (!st && out->first) st = longest_path(l, out, &path, e);
+    if (!st && (!out->first || path > PAYS * total)) {
+        gpu_order_free(l, out);
+        st = in_a_row(l, total, out, e);
+    }
     if (st) gpu_order_free(l, out);
     return st;
 }

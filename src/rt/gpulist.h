@@ -48,7 +48,8 @@ bool gpu_list_moves(const gpu_list *l); /* whether any slot moves on from step t
 uint64_t gpu_list_place(const gpu_list *l, const device_arg *a, int64_t step);
 
 /* Which launches have to wait for which. Launch k is node k % n_nodes in step k / n_nodes; it waits for before[first[k]] ..
- * before[first[k + 1] - 1], and so for all that those wait for. */
+ * before[first[k + 1] - 1], and so for all that those wait for:
+ * what touches the same bytes, or simply the one before it where that is faster. */
 typedef struct gpu_order {
     int n, cap;
     int *first;  /* [n + 1] */
