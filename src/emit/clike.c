@@ -643,6 +643,9 @@ void clike_instruction(clike *e, reg r) {
     case K_SCATTER:
         clike_scatter(e, in);
         return;
+    case K_PREFETCH:
+        clike_prefetch(e, in);
+        return;
     case K_RANDOM:
         print_random(e, in, r);
         return;

@@ -70,5 +70,6 @@ bool clike_feeds_contraction(const clike *e, reg r);
 void clike_load(clike *e, const kins *in, reg r);
 void clike_store(clike *e, const kins *in);
 void clike_scatter(clike *e, const kins *in);
+void clike_prefetch(clike *e, const kins *in);
 
 #endif

@@ -331,3 +331,9 @@ void clike_scatter(clike *e, const kins *in) {
     }
     str_add(e->out, " }\n");
 }
+
+void clike_prefetch(clike *e, const kins *in) {
+    str_add(e->out, "__builtin_prefetch(&");
+    print_element(e, in, 0);
+    str_add(e->out, ");\n");
+}

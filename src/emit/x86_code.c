@@ -575,6 +575,9 @@ static void put_op(coder *c, const xop *o) {
     case P_STNARROW:
         put_narrow_store(c, o);
         break;
+    case P_PREFETCH:
+        x86_put(c->s, X86_PREFETCHT0, 0, 0, 0, address(c, &o->mem), 0);
+        break;
     case P_LLOAD:
         put_lane_load(c, o);
         break;

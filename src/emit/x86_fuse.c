@@ -27,7 +27,8 @@ static void order_all(xfn *f) {
 static bool is_store(const xop *o) { return o->has_mem && !o->dst && (o->op < X86_N_INS || o->op == P_STNARROW); }
 static bool has_effect(const xfn *f, const xop *o) {
     if (is_store(o)) return true;
-    if (o->op == P_LOOP || o->op == P_END || o->op == P_IF || o->op == P_IFLAST || o->op == P_ENDIF) return true;
+    if (o->op == P_LOOP || o->op == P_END || o->op == P_IF || o->op == P_IFLAST || o->op == P_ENDIF || o->op == P_PREFETCH)
+        return true;
     return o->dst && f->v.at[o->dst].is_mutable;
 }
 

@@ -29,6 +29,7 @@ enum {
     P_DYN,      /* greg (mem.index) = clamp(lane 0 of a) * stride; see xdyn */
     P_LDNARROW, /* dst = lane 0: the 1 or 2 bytes at mem, extended; imm: 1 zero 1 byte, 2 sign 1 byte, 3 zero 2 bytes */
     P_STNARROW, /* store of the low imm bytes of lane 0: 1 or 2 */
+    P_PREFETCH, /* of mem */
     P_LLOAD,    /* lane by lane, see xlanes */
     P_LANEOP,   /* lane by lane arithmetic through memory; imm: laneop */
     P_CALL,     /* lane by lane libm; imm: import, type F32 or F64; only the lanes of the mask c, where there is one */

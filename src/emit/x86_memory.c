@@ -407,3 +407,8 @@ void sel_scatter(selector *s, const kins *in) {
     }
     x86_close_ifs(f, 1);
 }
+
+void sel_prefetch(selector *s, const kins *in) {
+    xmem m = element(s, in, in->idx, (int64_t)dtype_size((tn_dtype)in->dtype));
+    x86_add(s->f, (xop){ .op = P_PREFETCH, .has_mem = true, .mem = m });
+}

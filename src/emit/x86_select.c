@@ -468,6 +468,9 @@ static void sel_one(selector *s, reg r) {
     case K_STORE:
         sel_store(s, in);
         break;
+    case K_PREFETCH:
+        sel_prefetch(s, in);
+        break;
     case K_ALU:
         sel_alu(s, r);
         break;

@@ -55,5 +55,6 @@ xval sel_operand(selector *s, reg r, int lanes, int i);
 void sel_load(selector *s, reg r);
 void sel_store(selector *s, const kins *in);
 void sel_scatter(selector *s, const kins *in);
+void sel_prefetch(selector *s, const kins *in);
 
 #endif

@@ -233,6 +233,8 @@ static void run_ins(machine *m, int r) {
     case K_SCATTER:
         run_scatter(m, r, in);
         return;
+    case K_PREFETCH:
+        return;
     case K_UPD:
         run_update(m, in);
         return;

@@ -110,7 +110,7 @@ static bool check_structure(checker *c) {
         } else if (in->op == K_END && depth-- == 0) {
             problem(c, r, "no loop to end");
             return false;
-        } else if (in->op == K_NIL || in->op > K_GARG) {
+        } else if (in->op == K_NIL || in->op > K_PREFETCH) {
             problem(c, r, "op code %d", in->op);
         }
     }
@@ -278,6 +278,11 @@ static void check_ins(checker *c, reg r) {
     case K_STORE:
     case K_SCATTER:
         check_memory_operands(c, r, in);
+        break;
+    case K_PREFETCH:
+        if (c->k->group || in->buf >= c->k->bufs.n || c->k->bufs.at[in->buf].kind != KB_IN ||
+            c->k->bufs.at[in->buf].dtype != in->dtype)
+            problem(c, r, "nothing to fetch in b%d", in->buf);
         break;
     case K_ALU:
         check_alu(c, r, in);

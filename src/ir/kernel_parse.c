@@ -355,6 +355,9 @@ static void instruction_text(reader *p) {
         expect(p, ",");
         in.a = register_word(p);
         masks_text(p, &in);
+    } else if (accept(p, "prefetch")) {
+        in.op = K_PREFETCH;
+        place_text(p, &in);
     } else if (accept(p, "scatter")) {
         in.op = K_SCATTER;
         place_text(p, &in);

@@ -55,7 +55,7 @@ static void print_ins(const kernel *k, reg r, str *out) {
     static const char *const pars[] = { "", " parallel", " last-thread", " grid", " groups", " local" };
     const kins *in = &k->ins.at[r];
     bool makes = in->op != K_LOOP && in->op != K_END && in->op != K_STORE && in->op != K_UPD && in->op != K_ARGUPD &&
-                 in->op != K_SCATTER && in->op != K_BARRIER;
+                 in->op != K_SCATTER && in->op != K_BARRIER && in->op != K_PREFETCH;
     if (makes) str_addf(out, "%%%u = ", r);
     switch (in->op) {
     case K_LOOP:
@@ -92,6 +92,10 @@ static void print_ins(const kernel *k, reg r, str *out) {
         print_place(k, in, out);
         str_addf(out, ", %%%u", in->a);
         print_masks(k, in, out);
+        break;
+    case K_PREFETCH:
+        str_add(out, "prefetch ");
+        print_place(k, in, out);
         break;
     case K_SCATTER:
         str_add(out, "scatter ");

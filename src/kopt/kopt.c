@@ -72,5 +72,7 @@ kernel *kopt_run(kernel *k, const target *t) {
     kopt_hoist(k);
     choose_and_stage(k, t);
     kopt_block(k);
-    return kopt_tile(k);
+    kernel *o = kopt_tile(k);
+    kopt_prefetch(o, t);
+    return o;
 }

@@ -56,6 +56,9 @@ static inline int kopt_turn_lanes(tn_dtype t, int lanes) {
     return lanes < most ? (lanes < 4 ? 0 : lanes) : most;
 }
 
+/* prefetch.c: in the tiled form, rows from afar are fetched while the rows before them are worked on. */
+void kopt_prefetch(kernel *k, const target *t);
+
 kernel *kopt_run(kernel *k, const target *t); /* all of them, or kopt_gpu; t->choice is heeded as far as possible */
 
 /* candidates.c: choices that differ from base in one part and make other code of the scalar kernel than base and than each

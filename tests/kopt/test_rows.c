@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "support/support.h"
+#include "support/plan_run.h"
 #include "tenon/tenon_nn.h"
 
 typedef enum work { SOFTMAX, LOG_SOFTMAX, NORM, N_WORKS } work;
@@ -82,7 +82,37 @@ static void test_rows(void **state) {
     printf("count: %d matrices\n", n);
 }
 
+/* A row loop over several loops, in a machine whose caches hold little: the next row is fetched, also by what reads back from
+ * the kernel's text. */
+static void test_prefetch(void **state) {
+    (void)state;
+    static const char text[] = "graph @norm(x f32[37,270], y bf16[37,270]) {\n  %1 = cast y f32[37,270]\n  %2 = mul x, %1\n"
+                               "  %3 = sum %2 axes=[1] f32[37,1]\n  %4 = expand %3 f32[37,270]\n  %5 = sub x, %4\n"
+                               "  %6 = exp %5\n  %7 = sum %6 axes=[1] f32[37,1]\n  %8 = expand %7 f32[37,270]\n"
+                               "  %9 = div %6, %8\n  return %9 as \"y\"\n}\n";
+    arena a;
+    guard gd;
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    graph *g = graph_parse(&a, text, sizeof text - 1, "test");
+    reference r = reference_make(g, &a, 5);
+    for (uint64_t seed = 0; seed < 8; seed++) {
+        char why_not[512];
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        target t = plan_target(seed);
+        int n = 0;
+        t.l2_bytes = 1 << 10, o.fusion = 3, o.check = 1;
+        plan *p = pipeline_run(g, &a, &o, &t);
+        assert_int_equal(p->kernels.n, 1);
+        for (int i = 1; i < p->kernels.at[0].k->ins.n; i++) n += p->kernels.at[0].k->ins.at[i].op == K_PREFETCH;
+        assert_true(n >= 2);
+        if (!plan_agrees(p, &r, &a, why_not, sizeof why_not) || !plan_texts_agree(p, &a, why_not, sizeof why_not))
+            fail_msg("seed %d: %s", (int)seed, why_not);
+    }
+    arena_fini(&a);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_rows) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_rows), cmocka_unit_test(test_prefetch) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
