@@ -103,6 +103,16 @@ static double waves(double threads, const target *t) {
     return w < 1 ? 1 : w;
 }
 
+/* A processor has fast memory for so many groups; how many times fewer threads that are than it needs to be busy. */
+static double crowding(const kernel *k, int group, const target *t) {
+    double bytes = 1;
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].kind == KB_LOCAL)
+            bytes += (double)k->bufs.at[b].elems * (double)dtype_size((tn_dtype)k->bufs.at[b].dtype);
+    double threads = fmax(1, floor(4 * (double)t->group_bytes / bytes)) * group;
+    return threads < 1024 ? 1024 / threads : 1;
+}
+
 /* One thread an iteration of the outer loops. */
 static kernel *flat(kernel *k, int n_outer, const target *t) {
     int64_t n = (int64_t)trips(k, n_outer);
@@ -126,8 +136,8 @@ kernel *kopt_gpu(kernel *k, const target *t) {
         waves(rows, t) * (kopt_gpu_serial_cost(k, 1 + n, k->ins.n - n, fast) + 1) + kopt_gpu_start_cost(rows / 128, t);
     if (private_elems(k) > MAX_PRIVATE || n == 0) best = INFINITY;
     for (int group = t->group < 32 ? t->group : 32; group <= t->group; group *= 2) {
-        double cost =
-            waves(rows * group, t) * (kopt_gpu_rows_cost(k, 1 + n, k->ins.n - n, group) + 8) + kopt_gpu_start_cost(rows, t);
+        double cost = waves(rows * group * crowding(k, group, t), t) * (kopt_gpu_rows_cost(k, 1 + n, k->ins.n - n, group) + 8) +
+                      kopt_gpu_start_cost(rows, t);
         if (cost < best) best = cost, best_group = group;
     }
     kernel *forms[] = { kopt_gpu_place(k, n, t, &best), kopt_gpu_tile(k, n, t, &best), kopt_gpu_column(k, n, t, &best) },
@@ -138,6 +148,7 @@ kernel *kopt_gpu(kernel *k, const target *t) {
     if (!form && best_group) form = kopt_gpu_rows(k, n, best_group, t);
     if (!form) form = kopt_gpu_map(k, n, t);
     k = form ? form : flat(k, n, t);
+    kopt_gpu_wide(k);
     kopt_hoist(k);
     kopt_sweep(k);
     return k;

@@ -5,7 +5,7 @@
  * through fast memory, in order. */
 #include "kopt/gpu_copy.h"
 
-enum { MAX_SUMS = 4, UNROLL = 4 };
+enum { MAX_SUMS = 4, UNROLL = 8 };
 
 typedef struct column {
     const kernel *k;
@@ -69,8 +69,10 @@ static double choose_shape(column *w) {
     }
     for (int i = 1; i < w->n_outer; i++) others *= (double)trips(at(w, i));
     int64_t rows = trips(at(w, w->loops + w->split)), n = w->k->vars.at[w->v].extent;
-    for (w->lanes = most, w->across = 32; w->lanes * w->across > 8; *(w->lanes > 1 ? &w->lanes : &w->across) /= 2)
-        if (others * (double)((n + w->lanes * w->across - 1) / (w->lanes * w->across)) >= cores && w->across <= group) break;
+    for (w->lanes = most, w->across = 32; w->lanes * w->across > 8; *(w->across > 8 ? &w->across : &w->lanes) /= 2) {
+        int64_t wide = (int64_t)w->lanes * w->across;
+        if (others * (double)((n + wide - 1) / wide) >= 1.5 * cores && w->across <= group) break;
+    }
     while (w->across > group) w->across /= 2;
     w->wide = (int64_t)w->lanes * w->across;
     for (w->parts = 1; w->parts * 2 * w->across <= group && w->parts < rows;) w->parts *= 2;

@@ -17,7 +17,7 @@ reg gpu_copy(gpu_copier *c, int i, const gpu_places *p) {
     int64_t *lane = ARENA_ARRAY(c->o->a, int64_t, n + 4);
     for (int m = 0; m < n; m++) {
         mask[m] = (kmask){ moved(c, p, in.mask[m].e), in.mask[m].lo, in.mask[m].hi };
-        lane[m] = lanes ? affine_coef(in.mask[m].e, p->along) : 0;
+        lane[m] = lanes ? affine_coef(in.mask[m].e, p->along) : in.lanes > 1 ? in.mask_lane[m] : 0;
     }
     for (int m = 0; m < p->n_mask && memory; m++) lane[n] = lanes ? p->mask_lane[m] : 0, mask[n++] = p->mask[m];
     if (in.n_mask == 0 && in.op == K_LOAD) in.imm = 0, in.imm_int = 0;

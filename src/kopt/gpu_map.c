@@ -1,10 +1,8 @@
-/* gpu_map.c - elementwise kernels for GPUs: a thread takes several vectors of neighbouring elements.
+/* gpu_map.c - elementwise kernels for GPUs: a thread takes a vector of neighbouring elements.
  *
  * In: a scalar kernel whose outer loops hold plain instructions only. Out: a new kernel, or NULL when its memory cannot be
  * accessed in aligned vectors along the innermost loop, or it is too small for that. */
 #include "kopt/gpu_copy.h"
-
-enum { VECTORS = 4 /* of a thread, at most */ };
 
 /* Lanes along v that make all accesses which move with it aligned vectors of at most 16 bytes; else 1. */
 static int lanes_along(const kernel *k, int from, int to, kvar v) {
@@ -28,46 +26,26 @@ static int lanes_along(const kernel *k, int from, int to, kvar v) {
 
 kernel *kopt_gpu_map(const kernel *k, int n_outer, const target *t) {
     if (n_outer < 1 || k->vars.n > 50) return NULL;
-    int from = 1 + n_outer, to = k->ins.n - n_outer, vectors = VECTORS, group = t->group < 256 ? t->group : 256;
+    int from = 1 + n_outer, to = k->ins.n - n_outer, group = t->group < 256 ? t->group : 256;
     kvar v = k->ins.at[n_outer].var;
     int lanes = lanes_along(k, from, to, v);
     if (lanes == 1) return NULL;
     int64_t along = k->vars.at[v].extent / lanes, all = along;
     for (int i = 1; i < n_outer; i++) all *= k->ins.at[i].hi;
     if (all < t->grid / 8) return NULL;
-    while (vectors > 1 && (along % (vectors * group) || all / vectors < 2 * t->grid)) vectors /= 2;
     kernel *o = gpu_kernel(k, group);
     for (int i = 1; i < n_outer; i++) {
         kins in = k->ins.at[i];
         in.par = PAR_GRID;
         kernel_push(o, in);
     }
-    int64_t side = vectors > 1 ? group : 1; /* threads side by side, each vector of a thread behind those of all of them */
-    kvar block = kernel_var(o, "b", along / vectors / side, false, false), place = -1;
-    kernel_push(o, (kins){ .op = K_LOOP, .var = block, .hi = along / vectors / side, .step = 1, .par = PAR_GRID });
-    if (side > 1) {
-        place = kernel_var(o, "t", side, false, false);
-        kernel_push(o, (kins){ .op = K_LOOP, .var = place, .hi = side, .step = 1, .par = PAR_GRID });
-    }
-    gpu_copier copier[VECTORS];
-    gpu_places p[VECTORS];
-    const bool *varies = gpu_varying(k, NULL, v);
-    for (int u = 0; u < vectors; u++) {
-        affine at = affine_offset(affine_scale(k->a, affine_var(k->a, block), vectors * side), u * side);
-        if (side > 1) at = affine_add(k->a, at, affine_var(k->a, place));
-        copier[u] = (gpu_copier){ k, o, ARENA_ARRAY(k->a, reg, k->ins.n) };
-        p[u] = (gpu_places){ .along = v, .lanes = lanes, .varies = varies };
-        gpu_put(&p[u], v, affine_scale(k->a, at, lanes));
-    }
-    for (int i = from; i < to; i++)
-        for (int u = 0; u < vectors; u++) {
-            if (u && !varies[i] && k->ins.at[i].op != K_STORE)
-                copier[u].to[i] = copier[0].to[i];
-            else
-                gpu_copy(&copier[u], i, &p[u]);
-        }
-    for (int i = 0; i < n_outer + (side > 1); i++) kernel_push(o, (kins){ .op = K_END });
-    all /= vectors;
+    kvar vector = kernel_var(o, "v", along, false, false);
+    kernel_push(o, (kins){ .op = K_LOOP, .var = vector, .hi = along, .step = 1, .par = PAR_GRID });
+    gpu_copier c = { k, o, ARENA_ARRAY(k->a, reg, k->ins.n) };
+    gpu_places p = { .along = v, .lanes = lanes, .varies = gpu_varying(k, NULL, v) };
+    gpu_put(&p, v, affine_scale(k->a, affine_var(k->a, vector), lanes));
+    for (int i = from; i < to; i++) gpu_copy(&c, i, &p);
+    for (int i = 0; i < n_outer; i++) kernel_push(o, (kins){ .op = K_END });
     o->groups = (all + group - 1) / group;
     return o;
 }

@@ -138,8 +138,9 @@ static double cost_of(const tiler *w, const shape *s, double size) {
     double groups =
                others * ceil((double)tiler_extent(w, w->side[0].row) / bm) * ceil((double)tiler_extent(w, w->side[1].row) / bn),
            warps = ceil(threads / 32), tile = s->t[0] * s->t[1], steps = (double)s->b.steps / s->z,
-           loads = ceil(s->t[0] * size / 16) + ceil(s->t[1] * size / 16), bytes = (bm + bn) * size,
-           cores = (double)w->t->grid / 1024 < 1 ? 1 : floor((double)w->t->grid / 1024);
+           loads = ceil(s->t[0] * size / 16) + ceil(s->t[1] * size / 16),
+           bytes = fmax(bm * size, 32) + fmax(bn * size, 32), /* sectors of memory */
+        cores = (double)w->t->grid / 1024 < 1 ? 1 : floor((double)w->t->grid / 1024);
     double room = fmin(65536 / ((tile * size / 4 + 64) * threads), fmin(2048 / threads, 32));
     room = fmax(1, floor(fmin(room, 4 * (double)w->t->group_bytes / (double)s->bytes)));
     double at_once = fmin(room, ceil(groups / cores)), busy = at_once * warps, fill = ceil(groups / (cores * room));

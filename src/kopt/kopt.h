@@ -80,6 +80,8 @@ kernel *kopt_gpu_rows(const kernel *k, int n_rows, int group, const target *t);
 kernel *kopt_gpu_place(const kernel *k, int n_rows, const target *t, double *out_cost);
 /* gpu_tile.c: a contraction in tiles of fast memory and registers, when that costs less than *out_cost; else NULL. */
 kernel *kopt_gpu_tile(const kernel *k, int n_outer, const target *t, double *out_cost);
+/* gpu_wide.c: nests dealt to the threads of a group that are long enough go through memory in vectors. GPU form in and out. */
+void kopt_gpu_wide(kernel *k);
 /* gpu_map.c: an elementwise kernel in vectors of 16 bytes; NULL where that does not go or pay. */
 kernel *kopt_gpu_map(const kernel *k, int n_outer, const target *t);
 /* gpu_turn.c: an elementwise kernel that reads across what it writes, through fast memory; NULL where it does not or is small. */

@@ -1,0 +1,114 @@
+/* gpu_wide.c - vectors for the nests of row kernels: where a nest dealt to the threads of a group has several iterations a
+ * thread, each takes neighbouring elements at once.
+ *
+ * In and out: a kernel in the form of a GPU, changed in place. A nest is taken when all of its memory accesses that move with
+ * the innermost loop are aligned vectors. What accumulates takes the sum over the lanes, halves first. */
+#include "kopt/gpu_copy.h"
+
+typedef struct nest {
+    int head, inner, end; /* instructions: the first and the last of its loops, the end of the last */
+    int lanes;
+} nest;
+
+static bool adds_up(const kins *in) {
+    return in->op == K_UPD && (in->alu == OP_add || in->alu == OP_max || in->alu == OP_min || in->alu == OP_mul ||
+                               (in->alu == OP_dot && dtype_is_float((tn_dtype)in->dtype)));
+}
+
+/* Whether the body can be done in vectors of 16 bytes along the innermost loop. */
+static bool find_lanes(const kernel *k, nest *n) {
+    const kins *loop = &k->ins.at[n->inner];
+    const bool *varies = gpu_varying(k, NULL, loop->var);
+    int size = 2, accesses = 0;
+    for (int i = n->inner + 1; i < n->end; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->lanes != 1 || (!adds_up(in) && !gpu_is_plain(k, in) && in->op != K_LOAD && in->op != K_STORE)) return false;
+        if (adds_up(in) && ((int)in->c > n->head || (in->alu == OP_dot && !varies[in->a] && !varies[in->b]))) return false;
+        if (in->op == K_RANDOM && varies[in->a]) return false;
+        int bytes = in->op == K_LOAD || in->op == K_STORE ? (int)dtype_size((tn_dtype)k->bufs.at[in->buf].dtype) : 1;
+        if (bytes > size && gpu_uses(in, loop->var)) size = bytes;
+        accesses += bytes > 1 && gpu_uses(in, loop->var);
+    }
+    n->lanes = 16 / size;
+    if (!accesses || loop->hi % n->lanes || loop->lo || kernel_nest_size(k, (reg)n->head) < (int64_t)n->lanes * k->group)
+        return false;
+    for (int i = n->inner + 1; i < n->end; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op != K_LOAD && in->op != K_STORE) continue;
+        if ((in->dyn && varies[in->dyn]) || !gpu_aligned(k, in, loop->var, n->lanes)) return false;
+        if (in->op == K_STORE && !gpu_uses(in, loop->var)) return false;
+    }
+    return true;
+}
+
+static nest nest_at(const kernel *k, int head) {
+    nest n = { .head = head, .inner = head + kernel_nest(k, (reg)head) - 1 };
+    n.end = kopt_loop_end(k, n.inner);
+    return n;
+}
+
+static bool is_head(const kernel *k, int i) {
+    const kins *in = &k->ins.at[i];
+    return in->op == K_LOOP && in->par == PAR_LOCAL && !(in[-1].op == K_LOOP && in[-1].par == PAR_LOCAL);
+}
+
+/* acc = acc op the lanes of a (of a * b) combined. */
+static void write_update(gpu_copier *c, int i, int lanes) {
+    kins in = c->k->ins.at[i];
+    uint8_t op = in.alu == OP_dot ? OP_add : in.alu;
+    reg a = c->to[in.a], b = c->to[in.b];
+    if (in.alu == OP_dot)
+        a = kernel_push(c->o, (kins){ .op = K_ALU,
+                                      .alu = OP_mul,
+                                      .dtype = in.dtype,
+                                      .src = in.dtype,
+                                      .a = a,
+                                      .b = b,
+                                      .lanes = (uint8_t)lanes,
+                                      .node = in.node });
+    reg sum =
+        kernel_push(c->o, (kins){ .op = K_HSUM, .alu = op, .dtype = in.dtype, .a = a, .imm_int = lanes, .node = in.node });
+    in.alu = op, in.a = sum, in.b = 0, in.c = c->to[in.c];
+    c->to[i] = kernel_push(c->o, in);
+}
+
+static void write_nest(gpu_copier *c, const nest *n) {
+    const kernel *k = c->k;
+    gpu_places p = { .along = k->ins.at[n->inner].var, .lanes = n->lanes };
+    p.varies = gpu_varying(k, NULL, p.along);
+    for (int i = n->head; i < n->inner; i++) c->to[i] = kernel_push(c->o, k->ins.at[i]);
+    kins loop = k->ins.at[n->inner];
+    loop.hi /= n->lanes;
+    loop.var = kernel_var(c->o, "v", loop.hi, false, false);
+    kernel_push(c->o, loop);
+    gpu_put(&p, p.along, affine_scale(c->o->a, affine_var(c->o->a, loop.var), n->lanes));
+    for (int i = n->inner + 1; i < n->end; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_UPD && (p.varies[in->a] || p.varies[in->b]))
+            write_update(c, i, n->lanes);
+        else if (in->op == K_UPD)
+            for (int l = 0; l < n->lanes; l++) gpu_copy(c, i, &p); /* the same value for each of them */
+        else
+            gpu_copy(c, i, &p);
+    }
+}
+
+void kopt_gpu_wide(kernel *k) {
+    kernel *o = gpu_kernel(k, k->group);
+    gpu_copier c = { k, o, ARENA_ARRAY(k->a, reg, k->ins.n) };
+    const gpu_places none = { .n = 0 };
+    bool any = false;
+    for (int i = 1; i < k->ins.n; i++) {
+        if (o->vars.n < 60 && is_head(k, i)) {
+            nest n = nest_at(k, i);
+            if (find_lanes(k, &n)) {
+                write_nest(&c, &n);
+                i = n.end - 1;
+                any = true;
+                continue;
+            }
+        }
+        gpu_copy(&c, i, &none);
+    }
+    if (any) k->ins = o->ins, k->vars = o->vars;
+}
