@@ -148,10 +148,12 @@ static double cost_of(const tiler *w, const shape *s, double size) {
            registers = (tile * size / 4 + (s->doubled ? 4 * vectors : 0) + (s->t[0] + s->t[1]) * size / 2),
            full = registers > (tile * size / 4 > 80 ? 200 : 120) ? 1.06 : 1;
     double step = fmax(busy * (tile * size / 16 + 1.2 * loads + 1.5), tile * size / 4 * 1.1 + 6 * loads) * full,
-           work = steps * step * (steps > 16 ? 1.08 : 1),
-           copies = fmax(at_once * (double)s->b.steps * bytes / 48, busy * 4 * vectors);
+           work = steps * step * (steps > 16 ? 1.08 : 1), from_memory = at_once * (double)s->b.steps * bytes / 24,
+           copies = 0.3 * from_memory + busy * 4 * vectors;
     if (!s->b.powers) copies *= 4;
-    double wait = fmax(0, 700 - (s->doubled ? work : 0)), each = work + copies + (at_once < 2 ? 350 : 250) + wait / at_once;
+    double wait = fmax(0, 700 - (s->doubled ? work : 0)),
+           each = fmax(work, from_memory) + copies + (at_once < 2 ? 350 : 250) + wait / at_once;
+    if (s->z > 1 && groups >= 2 * cores) return INFINITY; /* for results that are too few for all processors */
     double behind = at_once * bm * bn * size / 32 + (s->z > 1 ? 300 + at_once * bm * bn * size * s->z / 64 : 0);
     return (fill * (ceil(all / (double)s->b.steps) * each + behind) + 1200) / 6 + kopt_gpu_start_cost(groups, w->t);
 }
@@ -183,7 +185,7 @@ static void choose_shape(tiler *w) {
                 if (s.t[0] * s.t[1] > MAX_TILE || threads < least || threads > w->t->group || !complete_shape(w, &s, size))
                     continue;
                 s.cost = cost_of(w, &s, (double)size);
-                if (s.cost < w->s.cost) w->s = s;
+                if (s.cost <= w->s.cost) w->s = s; /* of equals the one with more columns: rows of memory are wider */
             }
     }
 }
