@@ -78,19 +78,8 @@ static void build_one(comparison *c) {
         in[k] = graph_add(c->one, &s);
         c->in[k] = eval_load(c->one, &c->arena, in[k], c->operands[k]);
     }
-    spec s = { .op = (op_code)n->op,
-               .dtype = (tn_dtype)n->dtype,
-               .in = in,
-               .n_in = n->n_in,
-               .rank = n->rank,
-               .dims = n->dims,
-               .attr = n->attr,
-               .n_attr = n->n_attr,
-               .splat = n->splat,
-               .imm = n->imm,
-               .imm_int = n->imm_int,
-               .data = n->data,
-               .name = n->name };
+    spec s = graph_spec(c->ir, c->v);
+    s.in = in, s.region = 0;
     c->result = graph_add(c->one, &s);
 }
 

@@ -124,18 +124,8 @@ static void make_one_op(one_op *o) {
         if (is_splat(o->g, n->in[j])) s.op = OP_const, s.splat = true, s.imm = x->imm, s.imm_int = x->imm_int, s.name = NULL;
         in[j] = graph_add(g, &s);
     }
-    spec s = { .op = (op_code)n->op,
-               .dtype = (tn_dtype)n->dtype,
-               .in = in,
-               .n_in = n->n_in,
-               .rank = n->rank,
-               .dims = n->dims,
-               .attr = n->attr,
-               .n_attr = n->n_attr,
-               .splat = n->splat,
-               .imm = n->imm,
-               .imm_int = n->imm_int,
-               .data = n->data };
+    spec s = graph_spec(o->g, o->v);
+    s.in = in, s.name = NULL, s.region = 0;
     graph_output(g, "y", graph_add(g, &s));
     o->out = g;
 }

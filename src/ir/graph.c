@@ -93,6 +93,24 @@ static void set_splat(node *n, const spec *s) {
     }
 }
 
+spec graph_spec(const graph *g, val v) {
+    const node *n = graph_get(g, v);
+    return (spec){ .op = (op_code)n->op,
+                   .dtype = (tn_dtype)n->dtype,
+                   .in = n->in,
+                   .n_in = n->n_in,
+                   .rank = n->rank,
+                   .dims = n->dims,
+                   .attr = n->attr,
+                   .n_attr = n->n_attr,
+                   .splat = n->splat,
+                   .imm = n->imm,
+                   .imm_int = n->imm_int,
+                   .data = n->data,
+                   .name = n->name,
+                   .region = n->region };
+}
+
 val graph_add(graph *g, const spec *s) {
     tn_status code;
     tn_dtype dtype;

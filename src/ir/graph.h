@@ -150,6 +150,7 @@ typedef struct spec {
 /* Appends a node after checking operands, dims, dtypes and attributes by the op's rule (infer.c). Jumps with TN_ERR_SHAPE or
  * TN_ERR_DTYPE and a text that shows what was given. */
 val graph_add(graph *g, const spec *s);
+spec graph_spec(const graph *g, val v); /* what would make node v again */
 /* The rule alone: fills dtype, rank, dims (room for TN_MAX_RANK) of the result. Returns an error text in `a`, or NULL. Used by
  * graph_add and by graph_check. */
 const char *graph_infer(const graph *g, const spec *s, arena *a, tn_status *out_code, tn_dtype *out_dtype, int *out_rank,

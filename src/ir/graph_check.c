@@ -84,20 +84,7 @@ static bool regions_readable(const checker *c, val v) {
 }
 static void check_rule(checker *c, val v) {
     const node *n = graph_get(c->g, v);
-    spec s = { .op = (op_code)n->op,
-               .dtype = (tn_dtype)n->dtype,
-               .in = n->in,
-               .n_in = n->n_in,
-               .rank = n->rank,
-               .dims = n->dims,
-               .attr = n->attr,
-               .n_attr = n->n_attr,
-               .splat = n->splat,
-               .imm = n->imm,
-               .imm_int = n->imm_int,
-               .data = n->data,
-               .name = n->name,
-               .region = n->region };
+    spec s = graph_spec(c->g, v);
     tn_status code;
     tn_dtype dtype;
     int rank;
