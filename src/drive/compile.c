@@ -243,6 +243,7 @@ tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn
                           .group = caps.group,
                           .group_bytes = caps.group_bytes,
                           .grid = caps.grid,
+                          .buffers = caps.buffers,
                           .tuning = choices,
                           .tuning_seed = tuning_seed(&caps) };
     p->stats.threads = caps.threads;

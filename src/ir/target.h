@@ -36,6 +36,7 @@ typedef struct target {
     int group;             /* GPU: most threads of a group, a power of two */
     int64_t group_bytes;   /* GPU: fast memory of a group */
     int64_t grid;          /* GPU: threads that keep the machine busy */
+    int buffers;           /* GPU: that a kernel may have; 0: few enough anyway */
     const ktuning *tuning; /* choices that were measured; NULL = none */
     uint64_t tuning_seed;  /* whatever else they depend on: machine, code generator */
     const kchoice *choice; /* of the kernel at hand; NULL = the model's */
@@ -52,7 +53,8 @@ static inline target target_common_gpu(void) {
                      .l2_bytes = 4 << 20,
                      .group = 256,
                      .group_bytes = 48 << 10,
-                     .grid = 128 << 10 };
+                     .grid = 128 << 10,
+                     .buffers = 256 };
 }
 
 #endif

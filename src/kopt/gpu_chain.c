@@ -11,7 +11,8 @@
 enum {
     MAX_SHARED = 3 /* loops over rows */,
     MAX_LINKS = 160 /* kernels of a chain */,
-    MAX_ARGS = 240 /* buffers of a chain: what all devices take */,
+    MAX_ARGS = 240 /* buffers of a chain; */,
+    FEW_ARGS = 60 /* where the target does not say */,
     MAX_INS = 8000,
     N_ROWS = 4
 };
@@ -158,7 +159,8 @@ static const char *objection(const chain *c, const link *l, const kernel *k, int
         if (!x->apart || !y->apart || x->stride != y->stride) return "its rows need other rows of what was made before";
         if (x->dtype != y->dtype || x->elems != y->elems) return "it sees a buffer as something else";
     }
-    return args > MAX_ARGS ? "too many buffers" : NULL;
+    int most = c->t->buffers ? c->t->buffers : FEW_ARGS;
+    return args > (most < MAX_ARGS ? most : MAX_ARGS) ? "too many buffers" : NULL;
 }
 
 static bool same_rows(const kernel *x, const kernel *y, int shared) {

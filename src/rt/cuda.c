@@ -121,6 +121,7 @@ static void fill_caps(cuda *d) {
                         .group = most < 256 ? 128 : 256,
                         .group_bytes = attribute(d, CU_MAX_SHARED_MEMORY_PER_BLOCK),
                         .grid = (int64_t)(units ? units : 1) * 1024,
+                        .buffers = MAX_ARGS,
                         .threads = 1,
                         .vector_bytes = 16,
                         .n_vector_regs = 64,

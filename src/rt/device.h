@@ -53,6 +53,7 @@ typedef struct device_caps {
     int group;                            /* most threads of a group, a power of two */
     int64_t group_bytes;                  /* fast memory of a group */
     int64_t grid;                         /* threads that keep the device busy */
+    int buffers;                          /* that a launch may have */
     uint64_t id;                          /* part of every cache key: what code built for this device depends on */
 } device_caps;
 

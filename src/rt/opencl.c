@@ -137,6 +137,7 @@ static void fill_caps(opencl *d, cl_object platform) {
                         .group = power_below(device_number(d, CL_DEVICE_MAX_WORK_GROUP_SIZE), 256),
                         .group_bytes = (int64_t)(local < (48u << 10) ? local : 48u << 10),
                         .grid = (int64_t)(units ? units : 1) * 1024,
+                        .buffers = (int)(device_number(d, CL_DEVICE_MAX_PARAMETER_SIZE) / 16),
                         .threads = 1,
                         .vector_bytes = 16,
                         .n_vector_regs = 64,
