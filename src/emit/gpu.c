@@ -33,11 +33,19 @@ static bool fits_32_bits(const kernel *k) {
     return most < INT32_MAX / 2; /* sums of two on the way */
 }
 
-/* Loads that are told where to begin gain nothing by what a compiler knows of aliases, and cost it a third of its time. */
+/* Loads in a row that are told where to begin gain nothing by what a compiler knows of aliases, and cost it a third of its
+ * time. */
 static bool loads_ahead(const kernel *k) {
-    for (int i = 1; i < k->ins.n; i++)
-        if (k->ins.at[i].op == K_LOAD && k->ins.at[i].par) return true;
-    return false;
+    bool any = false;
+    int serial = 0, *open = ARENA_ARRAY(k->a, int, k->ins.n + 1), depth = 0;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP) serial += open[depth++] = in->par == PAR_SERIAL;
+        if (in->op == K_END) serial -= open[--depth];
+        if (in->op == K_LOAD && in->par && serial) return false;
+        any |= in->op == K_LOAD && in->par;
+    }
+    return any;
 }
 
 static void print_arguments(clike *e) {
