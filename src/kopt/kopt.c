@@ -61,7 +61,8 @@ static void choose_and_stage(kernel *k, const target *t) {
     }
     int way = t->choice ? t->choice->way : WAY_MODEL;
     kopt_choose(k, t);
-    if (way == WAY_PLACE || (way != WAY_STAGE && kopt_stream(k, t))) return;
+    if (way == WAY_PLACE || (way == WAY_MODEL && kopt_stage_fixed(k, t))) return;
+    if (way != WAY_STAGE && kopt_stream(k, t)) return;
     kopt_stage(k, t);
 }
 

@@ -20,6 +20,7 @@ bool kopt_choose_turned(kernel *k, const target *t);
 /* stage.c: a contraction whose right operand does not fit the cache, or lies the wrong way, is done in stretches, each with a
  * copy of its part of it. Returns whether it is. */
 bool kopt_stage(kernel *k, const target *t);
+bool kopt_stage_fixed(kernel *k, const target *t); /* only where the right operand is fixed, so that nothing is copied */
 /* stream.c: few vectors times a matrix read the matrix row by row. Returns whether the kernel is of that kind. */
 bool kopt_stream(kernel *k, const target *t);
 /* block.c: kernels that turn what they read do so block by block. */
@@ -84,7 +85,8 @@ kernel *kopt_gpu_tile(const kernel *k, int n_outer, const target *t, double *out
 void kopt_gpu_wide(kernel *k);
 /* gpu_map.c: an elementwise kernel in vectors of 16 bytes; NULL where that does not go or pay. */
 kernel *kopt_gpu_map(const kernel *k, int n_outer, const target *t);
-/* gpu_turn.c: an elementwise kernel that reads across what it writes, through fast memory; NULL where it does not or is small. */
+/* gpu_turn.c: an elementwise kernel that reads across what it writes, through fast memory; NULL where it does not or is small.
+ */
 kernel *kopt_gpu_turn(const kernel *k, int n_outer, const target *t);
 /* gpu_column.c: sums of columns, when that costs less than *out_cost; else NULL. */
 kernel *kopt_gpu_column(const kernel *k, int n_outer, const target *t, double *out_cost);

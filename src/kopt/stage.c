@@ -37,6 +37,7 @@ typedef struct subst {
 typedef struct stager {
     kernel *k;
     const target *machine;
+    bool only_fixed; /* only where nothing is copied */
     /* the kernel's form */
     VEC(kvar) rows;  /* row loops but n, outermost first */
     VEC(kvar) depth; /* contraction loops, outermost first */
@@ -229,6 +230,9 @@ static int64_t divide(int64_t extent, int64_t limit) {
     return (extent + pieces - 1) / pieces;
 }
 
+/* Too few to wait for a panel that comes from memory: each of them reads it in the first-level cache, behind the first. */
+static bool few_rows(const stager *t) { return t->fixed && rows_from(t, t->n_out) / role_of(t, t->m).unroll < MIN_TILES; }
+
 static int64_t full_tiles(const stager *t) { return extent_of(t, t->n) / width_of(t); }
 
 /* More tiles read the rows less often; panels should come out even, for each thread, too. */
@@ -251,6 +255,8 @@ static void choose_stretches(stager *t) {
     const kchoice *asked = t->machine->choice;
     if (asked && asked->tiles && asked->tiles <= MOST_ASKED && asked->tiles <= full_tiles(t)) t->tiles = asked->tiles;
     int64_t limit = stretch_limit(t, t->tiles);
+    if (few_rows(t) && !(asked && asked->tiles)) t->tiles = 1;
+    if (few_rows(t)) limit = t->machine->l1_bytes / 2 / (t->tiles * width_of(t) * operand_size(t));
     if (asked && asked->rows >= 8 && asked->rows * t->tiles * width_of(t) * operand_size(t) <= MAX_LOCAL) limit = asked->rows;
     t->whole = depth <= limit;
     if (t->whole) {
@@ -291,6 +297,7 @@ static bool choose(stager *t) {
     for (int i = 0; i < t->rows.n; i++)
         if (affine_coef(b->idx, t->rows.at[i])) t->n_out = i + 1; /* a panel for each of them */
     find_layout(t);
+    if (t->only_fixed && !t->fixed) return false;
     if (t->n_out == t->rows.n || !pays(t)) return false;
     choose_stretches(t);
     int n_out = t->n_out;
@@ -595,8 +602,8 @@ static void drop_unread(kernel *k, int buf) {
     k->bufs.at[buf].elems = 0;
 }
 
-bool kopt_stage(kernel *k, const target *machine) {
-    stager t = { .k = k, .machine = machine };
+static bool stage(kernel *k, const target *machine, bool only_fixed) {
+    stager t = { .k = k, .machine = machine, .only_fixed = only_fixed };
     if (k->vars.n > 30 || !recognise(&t) || !choose(&t)) return false;
     t.panel = kernel_buf(k, panel_buffer(&t));
     if (!t.whole) t.sums = kernel_buf(k, sums_buffer(&t));
@@ -613,3 +620,6 @@ bool kopt_stage(kernel *k, const target *machine) {
     if (t.fixed) drop_unread(k, k->bufs.at[t.panel].panels_of);
     return true;
 }
+
+bool kopt_stage(kernel *k, const target *machine) { return stage(k, machine, false); }
+bool kopt_stage_fixed(kernel *k, const target *machine) { return stage(k, machine, true); }
