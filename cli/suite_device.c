@@ -26,7 +26,7 @@ static double clock_copy(void *ud, int64_t times) {
 
 device_copy *device_copy_new(cli *c, const char *device, double bytes) {
     device_copy *p = cli_alloc(sizeof *p);
-    int64_t n = (int64_t)(bytes / 8) + 1;
+    int64_t n = ((int64_t)(bytes / 8) + 1023) / 1024 * 1024;
     uint64_t seed = 1;
     *p = (device_copy){ .c = c, .graph = tn_graph_new(cli_ctx(c), "copy"), .bytes = 8 * (double)n };
     p->x = case_floats(n, 1, &seed), p->y = buffer_new((size_t)n * sizeof(float));

@@ -96,7 +96,8 @@ static int64_t local_bytes(const target *t) { /* a group also combines sums ther
 plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, const target *t) {
     graph *g = graph_clone(src, a, src->a != a, NULL);
     run_passes(g, a, opts);
-    plan *p = sched_plan(g, a, &(sched_opts){ .fusion = opts->fusion, .local_bytes = local_bytes(t) });
+    plan *p = sched_plan(
+        g, a, &(sched_opts){ .fusion = opts->fusion, .local_bytes = local_bytes(t), .rows_only = t->kind == TARGET_GPU });
     if (opts->check) check_kernels(p, "lowering");
     mem_inplace(p);
     if (opts->check) check_kernels(p, "the choice of what is done in place");

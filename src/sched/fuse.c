@@ -71,6 +71,10 @@ static const char *cost_objection(const sched *s, const node *n, const analysis 
     if (after->n_dots && !dot_rows_ok(s, after)) return "the contraction would lose its rows";
     if (after->rows < before->rows && after->rows < FEW_ROWS && after->work > SMALL_WORK)
         return "too few rows would be left to share out";
+    int64_t sums = op_get((op_code)n->op)->cls == CL_REDUCE;
+    for (int i = 0; i < n->rank && sums; i++) sums *= n->dims[i];
+    if (s->opts.rows_only && after->rows < FEW_ROWS && sums >= FEW_ROWS && after->work > SMALL_WORK)
+        return "one row would have all of these sums";
     if (after->n_dots && n->op == OP_dot && after->rows < before->rows && after->n_reduces && s->opts.fusion < 2)
         return "fusion level";
     return NULL;

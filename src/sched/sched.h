@@ -10,6 +10,7 @@
 typedef struct sched_opts {
     int fusion;          /* 0..3 */
     int64_t local_bytes; /* stack memory a kernel may use for values of one row */
+    bool rows_only;      /* the machine shares out rows alone: what is inside of one is done by few threads (GPU) */
 } sched_opts;
 
 plan *sched_plan(const graph *g, arena *a, const sched_opts *o);
