@@ -25,6 +25,8 @@ enum {
     MIN_TILES = 3,        /* tiles of rows that share a panel */
     MIN_TURNED = 8,       /* rows that share one whose columns are turned */
     MAX_TILES = 4,        /* of a panel */
+    LINE_BYTES = 64,      /* of the caches */
+    LEAST_NEAR = 48,      /* steps of a stretch that is cut for the first level */
     MOST_ASKED = 16,      /* the same, when measuring */
     MAX_LOCAL = 256 << 10 /* bytes of sums, and of a panel: they live on the stack */
 };
@@ -248,15 +250,32 @@ static int64_t choose_tiles(const stager *t, int64_t most) {
     return best;
 }
 
+/* The other operand may lie so that each step along the contraction needs another line of the cache, of which a tile of rows
+ * takes a part: steps after which the tiles that follow still find the rest of the lines in the first level. Lines a power of
+ * two apart share few places there. */
+static int64_t near_limit(const stager *t) {
+    const kins *upd = ins(t, t->upd), *x = ins(t, (int)(upd->a == t->panel_load ? upd->b : upd->a));
+    int64_t along = INT64_MAX;
+    if (x->op != K_LOAD || affine_coef(x->idx, t->m) != 1) return INT64_MAX;
+    for (int i = 0; i < t->depth.n; i++) {
+        int64_t c = affine_coef(x->idx, t->depth.at[i]);
+        if (c && (c < 0 ? -c : c) < along) along = c < 0 ? -c : c;
+    }
+    int64_t lines = along * (int64_t)dtype_size((tn_dtype)x->src) / LINE_BYTES, limit = t->machine->l1_bytes / LINE_BYTES;
+    for (; lines && lines % 2 == 0; lines /= 2) limit /= 2;
+    return lines && limit >= LEAST_NEAR ? limit : INT64_MAX;
+}
+
 static void choose_stretches(stager *t) {
     int64_t depth = depth_from(t, 0), most = 2;
     while (most < MAX_TILES && depth <= stretch_limit(t, most + 1)) most++;
     t->tiles = choose_tiles(t, most);
     const kchoice *asked = t->machine->choice;
     if (asked && asked->tiles && asked->tiles <= MOST_ASKED && asked->tiles <= full_tiles(t)) t->tiles = asked->tiles;
-    int64_t limit = stretch_limit(t, t->tiles);
+    int64_t limit = stretch_limit(t, t->tiles), near = near_limit(t);
     if (few_rows(t) && !(asked && asked->tiles)) t->tiles = 1;
     if (few_rows(t)) limit = t->machine->l1_bytes / 2 / (t->tiles * width_of(t) * operand_size(t));
+    if (near < limit) limit = near;
     if (asked && asked->rows >= 8 && asked->rows * t->tiles * width_of(t) * operand_size(t) <= MAX_LOCAL) limit = asked->rows;
     t->whole = depth <= limit;
     if (t->whole) {
