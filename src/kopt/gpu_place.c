@@ -303,7 +303,8 @@ static spot spot_of(const placer *p, const contraction *c, affine column) {
     };
 }
 
-/* What a contraction needs of read-only memory, in the order of its instructions; of loads in the sum, all steps. */
+/* What a contraction needs of read-only memory, in the order of its instructions; of loads in the sum, all steps if these are
+ * few. */
 static void load_common(placer *p, int number) {
     const contraction *c = &p->c.at[number];
     spot s = spot_of(p, c, affine_var(p->o->a, p->column));
@@ -312,7 +313,7 @@ static void load_common(placer *p, int number) {
     reg *to = p->ahead[number] = ARENA_ARRAY(p->o->a, reg, (c->end - c->loop) + 2 * steps),
         *none = ARENA_ARRAY(p->o->a, reg, p->k->ins.n);
     for (int l = 0; l < 2; l++)
-        for (int64_t i = 0; i < steps && is_common(p, c->load[l]); i++) {
+        for (int64_t i = 0; is_whole(p, c) && i < steps && is_common(p, c->load[l]); i++) {
             s.read = true, s.step = step_of(p, c, affine_const(0), i);
             to[(c->end - c->loop) + l * steps + i] = copy(p, c->load[l], &s, none);
         }
@@ -330,7 +331,7 @@ static int look_ahead(const placer *p, const contraction *c) {
 /* Reading for contractions before `to` begins. */
 static void start(placer *p, int to) {
     for (; p->started < p->c.n && p->started < to; p->started++)
-        if (is_whole(p, &p->c.at[p->started])) load_common(p, p->started);
+        if (rounds_of(p, &p->c.at[p->started]) == 1) load_common(p, p->started);
 }
 
 /* Steps [from, to) of the sum, counted from base, for all rows; sums[row * SUMS + i]. */
