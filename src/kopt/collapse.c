@@ -16,8 +16,8 @@ static bool can_merge(const kernel *k, int loop, kvar outer, kvar inner) {
     int end = kopt_loop_end(k, loop);
     for (int i = loop; i < end; i++) {
         const kins *in = &k->ins.at[i];
-        if (is_local(k, in) && a->row) continue; /* row terms of local memory only number the copies */
-        if (!walks_as_one(k, in->idx, outer, inner)) return false;
+        bool only_numbers_copies = is_local(k, in) && a->row; /* that is all row terms of local memory do */
+        if (!only_numbers_copies && !walks_as_one(k, in->idx, outer, inner)) return false;
         if (in->op == K_ARGUPD && (affine_coef(in->idx, outer) || affine_coef(in->idx, inner))) return false;
         for (int m = 0; m < in->n_mask; m++)
             if (!walks_as_one(k, in->mask[m].e, outer, inner)) return false;

@@ -93,20 +93,15 @@ static kvar open(kernel *o, const char *name, int64_t n, kpar par) {
 
 /* r where the row exists, else what changes no sum. */
 static reg neutral_behind(column *w, kernel *o, reg r, affine row, int64_t rows, const kins *acc) {
-    kins in = o->ins.at[r];
+    const uint8_t dtype = (uint8_t)kernel_reg_dtype((tn_dtype)o->ins.at[r].dtype), lanes = o->ins.at[r].lanes;
     reg i = kernel_push(o, (kins){ .op = K_INDEX, .dtype = TN_I64, .idx = row });
     reg end = kernel_push(o, (kins){ .op = K_CONST, .dtype = TN_I64, .imm_int = rows });
     reg neutral = kernel_push(o, (kins){ .op = K_CONST, .dtype = acc->dtype, .imm = acc->imm, .imm_int = acc->imm_int });
     reg is = kernel_push(o, (kins){ .op = K_ALU, .alu = OP_lt, .dtype = TN_I32, .src = TN_I64, .a = i, .b = end });
     (void)w;
-    return kernel_push(o, (kins){ .op = K_ALU,
-                                  .alu = OP_select,
-                                  .dtype = in.dtype,
-                                  .src = in.dtype,
-                                  .a = is,
-                                  .b = r,
-                                  .c = neutral,
-                                  .lanes = in.lanes });
+    return kernel_push(
+        o,
+        (kins){ .op = K_ALU, .alu = OP_select, .dtype = dtype, .src = dtype, .a = is, .b = r, .c = neutral, .lanes = lanes });
 }
 
 /* A thread's own share of the rows. */

@@ -69,6 +69,38 @@ static void test_random_graphs(void **state) {
     assert_int_equal(bad, 0);
 }
 
+/* Graphs that were wrong once, on targets as above. */
+static void test_reduced(void **state) {
+    (void)state;
+    static const char *const graphs[] = {
+        /* rows of local memory under masks are no one loop */
+        "graph @g(x i32[7,7,7,1], c bool[7,7,7,1]) {\n %1 = or x, x i32[7,7,7,1]\n"
+        " %2 = window %1 (axis=0 size=1 stride=1 dilation=1) (axis=2 size=2 stride=1 dilation=1) i32[7,7,6,1,1,2]\n"
+        " %3 = fold %2 (axis=0 size=1 stride=1 dilation=1) (axis=2 size=2 stride=1 dilation=1) i32[7,7,7,1]\n"
+        " %4 = mod %1, %3 i32[7,7,7,1]\n %5 = select c, %3, x i32[7,7,7,1]\n return %5 as \"y\", %4 as \"z\"\n}",
+        /* a thread's share of a sum over values of 16 bits that are in no memory */
+        "graph @g(x bf16[5,8,33,3,3]) {\n %1 = iota axis=2 bf16[3,33,8]\n"
+        " %2 = dot %1, x batch=[2,0]x[1,3] contract=[1]x[2] bf16[8,3,5,3]\n return %2 as \"y\"\n}",
+        "graph @g(x f16[33,17]) {\n %1 = iota axis=0 f16[5,33]\n %2 = dot %1, x contract=[1]x[0] f16[5,17]\n return %2 as "
+        "\"y\"\n}",
+    };
+    for (size_t i = 0; i < COUNT_OF(graphs); i++)
+        for (uint64_t seed = 0; seed < 12; seed++) {
+            arena a;
+            guard gd;
+            arena_init(&a, mem_libc(), &gd);
+            if (!GUARD_TRY(&gd)) fail_msg("graph %zu: %s", i, gd.err.text);
+            graph *g = graph_parse(&a, graphs[i], strlen(graphs[i]), "t");
+            reference r = reference_make(g, &a, seed);
+            for (int way = 0; way < 8; way++) {
+                plan_config c = { .seed = seed, .fusion = way / 2, .no_passes = way % 2, .t = gpu_target(seed) };
+                if (!plan_config_agrees(g, &r, &c))
+                    fail_msg("graph %zu, seed %d, fusion %d: %s", i, (int)seed, way / 2, c.text);
+            }
+            arena_fini(&a);
+        }
+}
+
 static void test_texts(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 40; seed++) {
@@ -318,9 +350,9 @@ static void test_across(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_problems),     cmocka_unit_test(test_accesses),
-                                        cmocka_unit_test(test_parting),      cmocka_unit_test(test_texts),
-                                        cmocka_unit_test(test_tiles),        cmocka_unit_test(test_across),
-                                        cmocka_unit_test(test_random_graphs) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_problems), cmocka_unit_test(test_accesses),
+                                        cmocka_unit_test(test_parting),  cmocka_unit_test(test_reduced),
+                                        cmocka_unit_test(test_texts),    cmocka_unit_test(test_tiles),
+                                        cmocka_unit_test(test_across),   cmocka_unit_test(test_random_graphs) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
