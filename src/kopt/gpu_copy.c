@@ -68,18 +68,6 @@ kernel *gpu_kernel(const kernel *k, int group) {
 }
 
 bool gpu_is_plain(const kernel *k, const kins *in) {
-    switch (in->op) {
-    case K_LOAD:
-    case K_STORE:
-        return !kbuf_is_local(&k->bufs.at[in->buf]);
-    case K_CONST:
-    case K_INDEX:
-    case K_ALU:
-    case K_CAST:
-    case K_WRAP:
-    case K_RANDOM:
-        return true;
-    default:
-        return false;
-    }
+    bool memory = in->op == K_LOAD || in->op == K_STORE;
+    return memory ? !kbuf_is_local(&k->bufs.at[in->buf]) : kopt_is_pure(in);
 }

@@ -19,20 +19,8 @@ static uint64_t affine_vars(affine x) {
     return m;
 }
 
-static bool is_pure(const kernel *k, const kins *in) {
-    switch (in->op) {
-    case K_CONST:
-    case K_INDEX:
-    case K_ALU:
-    case K_CAST:
-    case K_WRAP:
-    case K_RANDOM:
-        return true;
-    case K_LOAD:
-        return k->bufs.at[in->buf].kind == KB_IN;
-    default:
-        return false;
-    }
+static bool can_move(const kernel *k, const kins *in) {
+    return in->op == K_LOAD ? k->bufs.at[in->buf].kind == KB_IN : kopt_is_pure(in);
 }
 
 /* Loops that are dealt to the threads of a GPU together stay a perfect nest: nothing moves in between. */
@@ -70,7 +58,7 @@ static void find_targets(hoist *h) {
         for (int m = 0; m < in->n_mask; m++) d |= affine_vars(in->mask[m].e);
         h->deps[i] = d;
         after[i] = settled[i];
-        if (!is_pure(k, in) || depth > 64) continue;
+        if (!can_move(k, in) || depth > 64) continue;
         after[i] = later(later(after[in->a], after[in->b]), later(after[in->c], after[in->dyn]));
         int t = depth;
         while (t > 0 && !(d >> k->ins.at[loops[t - 1]].var & 1) && k->vars.at[k->ins.at[loops[t - 1]].var].extent > 0 &&

@@ -105,6 +105,11 @@ typedef struct gpu_access {
 } gpu_access;
 int kopt_gpu_accesses(const kernel *k, arena *a, gpu_access **out);
 
+/* Computes a value from its operands and loop variables alone: no memory, no accumulator. */
+static inline bool kopt_is_pure(const kins *in) {
+    return in->op == K_CONST || in->op == K_INDEX || in->op == K_ALU || in->op == K_CAST || in->op == K_WRAP ||
+           in->op == K_RANDOM;
+}
 /* Removes values that nothing uses. */
 void kopt_sweep(kernel *k);
 /* Removes instructions marked K_NIL and renumbers registers. */

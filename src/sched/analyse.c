@@ -14,7 +14,7 @@ typedef struct walk {
     analysis *an;
     arena *keep;      /* of the splits, which outlive the analysis */
     bool again;       /* a split was added */
-    int64_t dot_work; /* multiply-adds of the contraction that is being walked */
+    int64_t dot_work; /* multiply-adds of the innermost contraction that is being walked */
 } walk;
 
 affine group_axis_vars(sched *s, group *gr, kernel *k, split_list *var_of, val owner, int axis, int64_t extent,
@@ -179,12 +179,15 @@ static bool walk_dot(walk *w, val v, const affine *idx) {
         kv[i] = group_axis_vars(w->s, w->gr, w->an->k, &w->an->var_of, v, TN_MAX_RANK + i, x->dims[ca[i]], "k", false, true);
         depth *= x->dims[ca[i]];
     }
+    int64_t work = depth * graph_elems(w->s->g, v), outer = w->dot_work;
     w->an->n_dots++;
-    w->dot_work = depth * graph_elems(w->s->g, v);
-    w->an->work += w->dot_work;
+    w->an->work += work;
     narrow_rows(w, v, idx);
     dot_operand_index(w->s->g, v, idx, kv, ia, ib);
-    return walk_value(w, n->in[0], ia, true, false) && walk_value(w, n->in[1], ib, true, false);
+    w->dot_work = work;
+    bool ok = walk_value(w, n->in[0], ia, true, false) && walk_value(w, n->in[1], ib, true, false);
+    w->dot_work = outer; /* this one may be an operand of another */
+    return ok;
 }
 
 static bool walk_move(walk *w, val v, const affine *idx, bool under_dot, bool masked) {
