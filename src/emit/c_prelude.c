@@ -253,6 +253,29 @@ static void find_functions(prelude_needs *needs) {
     }
 }
 
+/* x * y + z with one rounding, where the machine has such an instruction. gcc contracts a product with the sum that follows only
+ * while both stand in one basic block, so that threading a jump or hoisting a product would change bits: there it is called by
+ * name. clang keeps them together. */
+static void multiply_add(const elem *e, int lanes, str *out) {
+    int bytes = lanes * (e->name[1] == '3' ? 4 : 8);
+    char p = e->name[1] == '3' ? 's' : 'd';
+    const char *type = arena_printf(out->a, "%sx%d", e->name, lanes), *call;
+    if (lanes == 1)
+        call = p == 's' ? "return __builtin_fmaf(x, y, z);" : "return __builtin_fma(x, y, z);";
+    else if (bytes == 8)
+        call = "return (f32x2){ __builtin_fmaf(x[0], y[0], z[0]), __builtin_fmaf(x[1], y[1], z[1]) };";
+    else if (bytes <= 32)
+        call = arena_printf(out->a, "return (%s)__builtin_ia32_vfmaddp%c%s(x, y, z);", type, p, bytes == 32 ? "256" : "");
+    else /* 4: rounded as the processor is set */
+        call = arena_printf(out->a, "return (%s)__builtin_ia32_vfmaddp%c512_mask(x, y, z, -1, 4);", type, p);
+    if (bytes <= 64)
+        str_addf(out,
+                 "#if defined(__x86_64__) && defined(%s) && !defined(__clang__)\nINL %s MAC_%s(%s x, %s y, %s z) { %s }\n#else\n",
+                 bytes == 64 ? "__AVX512F__" : "__FMA__", type, type, type, type, type, call);
+    str_addf(out, "INL %s MAC_%s(%s x, %s y, %s z) { return x * y + z; }\n", type, type, type, type, type);
+    if (bytes <= 64) str_add(out, "#endif\n");
+}
+
 static void f32_function(const function_row *f, int lanes, const clike_language *l, str *out) {
     if (l->gpu) { /* these languages contract nothing, and have a function instead */
         if (!strcmp(f->word, "FMA"))
@@ -264,8 +287,9 @@ static void f32_function(const function_row *f, int lanes, const clike_language 
     if (f->fma) {
         str_add(out, "#if defined(__FMA__) || defined(__aarch64__)\n");
         if (!strcmp(f->word, "FMA")) /* a product that nothing else uses, so that it is contracted */
-            str_addf(out, "INL f32x%d FMA_f32x%d(f32x%d x, f32x%d y, f32x%d z) { %s; return x * y + z; }\n", lanes, lanes,
-                     lanes, lanes, lanes, 4 * lanes <= 64 ? arena_printf(out->a, "KEEP_%d(y)", 4 * lanes) : "(void)0");
+            str_addf(out, "INL f32x%d FMA_f32x%d(f32x%d x, f32x%d y, f32x%d z) { %s; return MAC_f32x%d(x, y, z); }\n", lanes,
+                     lanes, lanes, lanes, lanes, 4 * lanes <= 64 ? arena_printf(out->a, "KEEP_%d(y)", 4 * lanes) : "(void)0",
+                     lanes);
         else
             emit_function(out, f, f->fma, lanes);
         str_add(out, "#else\n");
@@ -283,6 +307,7 @@ static void functions(const prelude_needs *needs, const clike_language *l, int l
         return;
     }
     fill(out, float_ops, lanes, e);
+    if (!l->gpu) multiply_add(e, lanes, out);
     if (f32 && lanes > 1) {
         if (lanes == 8) str_add(out, any8);
         fill(out, any, lanes, e);

@@ -252,8 +252,11 @@ static void print_update(clike *e, const kins *in) {
         print_reg(e, in->c), str_add(e->out, ");\n");
         return;
     }
-    if (in->alu == OP_dot) { /* scalar * vector is the broadcast the compiler folds into the FMA */
-        str_addf(e->out, " += v%u * v%u;\n", in->a, in->b);
+    if (in->alu == OP_dot) {
+        str_addf(e->out, " = MAC_%sx%d(", clike_reg_type(t), lanes);
+        clike_operand(e, in->a, in->lanes), str_add(e->out, ", ");
+        clike_operand(e, in->b, in->lanes), str_add(e->out, ", ");
+        print_reg(e, in->c), str_add(e->out, ");\n");
         return;
     }
     if (infix((op_code)in->alu, t) && in->alu != OP_sub) {
