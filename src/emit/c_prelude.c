@@ -253,9 +253,9 @@ static void find_functions(prelude_needs *needs) {
     }
 }
 
-/* x * y + z with one rounding, where the machine has such an instruction. gcc contracts a product with the sum that follows only
- * while both stand in one basic block, so that threading a jump or hoisting a product would change bits: there it is called by
- * name. clang keeps them together. */
+/* x * y + z with one rounding, where the machine has such an instruction. gcc contracts a product with the sum that follows
+ * only while both stand in one basic block, so that threading a jump or hoisting a product would change bits: there it is
+ * called by name. clang keeps them together. */
 static void multiply_add(const elem *e, int lanes, str *out) {
     int bytes = lanes * (e->name[1] == '3' ? 4 : 8);
     char p = e->name[1] == '3' ? 's' : 'd';
@@ -269,9 +269,10 @@ static void multiply_add(const elem *e, int lanes, str *out) {
     else /* 4: rounded as the processor is set */
         call = arena_printf(out->a, "return (%s)__builtin_ia32_vfmaddp%c512_mask(x, y, z, -1, 4);", type, p);
     if (bytes <= 64)
-        str_addf(out,
-                 "#if defined(__x86_64__) && defined(%s) && !defined(__clang__)\nINL %s MAC_%s(%s x, %s y, %s z) { %s }\n#else\n",
-                 bytes == 64 ? "__AVX512F__" : "__FMA__", type, type, type, type, type, call);
+        str_addf(
+            out,
+            "#if defined(__x86_64__) && defined(%s) && !defined(__clang__)\nINL %s MAC_%s(%s x, %s y, %s z) { %s }\n#else\n",
+            bytes == 64 ? "__AVX512F__" : "__FMA__", type, type, type, type, type, call);
     str_addf(out, "INL %s MAC_%s(%s x, %s y, %s z) { return x * y + z; }\n", type, type, type, type, type);
     if (bytes <= 64) str_add(out, "#endif\n");
 }
