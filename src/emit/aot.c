@@ -244,6 +244,7 @@ static void print_place(const aot *t, int buf) {
         str_addf(t->out, "ctx->temp + %lld", (long long)pb->offset);
         return;
     case PB_STATE:
+    case PB_STATES:
         str_addf(t->out, "ctx->state + %lld", (long long)pb->offset);
         return;
     case PB_CONST:

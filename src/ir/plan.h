@@ -11,7 +11,14 @@
 enum { SLOT_TEMP, SLOT_STATE, SLOT_CONST, SLOT_RING, SLOT_IO }; /* SLOT_IO + k: the k-th input or output in plan.io order */
 enum { PLAN_ALIGN = 256 };
 
-typedef enum pbuf_kind { PB_TEMP, PB_STATE, PB_CONST, PB_INPUT, PB_OUTPUT } pbuf_kind;
+typedef enum pbuf_kind {
+    PB_TEMP,
+    PB_STATE,
+    PB_CONST,
+    PB_INPUT,
+    PB_OUTPUT,
+    PB_STATES /* several states that no run changes, seen as one buffer; each has one of its own, too */
+} pbuf_kind;
 typedef struct pbuf {
     pbuf_kind kind;
     val node; /* value it holds at first */

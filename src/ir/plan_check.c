@@ -46,7 +46,7 @@ static bool is_used(const checker *c, int b) { return c->life[b].first >= 0 && c
 
 static void check_place(checker *c, int b) {
     const pbuf *x = &c->p->bufs.at[b];
-    static const int slots[] = { SLOT_TEMP, SLOT_STATE, SLOT_CONST, SLOT_IO, SLOT_IO };
+    static const int slots[] = { SLOT_TEMP, SLOT_STATE, SLOT_CONST, SLOT_IO, SLOT_IO, SLOT_STATE };
     int want = slots[x->kind] + (x->kind == PB_INPUT || x->kind == PB_OUTPUT ? x->io : 0);
     if (x->slot != want) problem(c, "b%d lies in slot %d, expected %d", b, x->slot, want);
     if (x->offset % PLAN_ALIGN)
@@ -62,6 +62,11 @@ static bool shares_place(const checker *c, int x, int y) { /* y takes over the p
     return c->p->bufs.at[y].inplace_of == x && c->life[x].last == c->life[y].first;
 }
 
+static bool both_stay(const checker *c, int x, int y) { /* states, also seen as parts of a larger buffer */
+    bool states = c->p->bufs.at[x].kind == PB_STATES || c->p->bufs.at[y].kind == PB_STATES;
+    return states && c->life[x].n_writers == 0 && c->life[y].n_writers == 0;
+}
+
 static void check_overlaps(checker *c) {
     for (int i = 0; i < c->p->bufs.n; i++)
         for (int j = 0; j < i; j++) {
@@ -70,7 +75,7 @@ static void check_overlaps(checker *c) {
             if (x->kind == PB_TEMP && (!is_used(c, i) || !is_used(c, j))) continue;
             if (x->offset >= y->offset + y->bytes || y->offset >= x->offset + x->bytes) continue;
             bool at_once = x->kind != PB_TEMP || (c->life[i].first <= c->life[j].last && c->life[j].first <= c->life[i].last);
-            if (at_once && !shares_place(c, i, j) && !shares_place(c, j, i))
+            if (at_once && !both_stay(c, i, j) && !shares_place(c, i, j) && !shares_place(c, j, i))
                 problem(c, "b%d and b%d live at once and overlap", j, i);
         }
 }

@@ -2,7 +2,7 @@
 #include "ir/plan.h"
 
 void plan_print(const plan *p, str *out) {
-    static const char *const kinds[] = { "temp", "state", "const", "input", "output" };
+    static const char *const kinds[] = { "temp", "state", "const", "input", "output", "states" };
     str_addf(out, "plan @%s fusion=%d temp=%lld bound=%lld {\n", p->g->name, p->fusion, (long long)p->temp_bytes,
              (long long)p->temp_bound);
     for (int i = 0; i < p->bufs.n; i++) {
@@ -13,7 +13,7 @@ void plan_print(const plan *p, str *out) {
         if (b->kind == PB_TEMP) str_addf(out, " live=%d..%d", b->first, b->last);
         if (b->inplace_of >= 0) str_addf(out, " inplace=b%d", b->inplace_of);
         if (b->panels) str_addf(out, " panels=%lld", (long long)b->panels->width);
-        str_addf(out, " ; %%%u\n", b->node);
+        str_addf(out, b->node ? " ; %%%u\n" : "\n", b->node);
     }
     for (int i = 0; i < p->kernels.n; i++) {
         const pkernel *pk = &p->kernels.at[i];

@@ -11,6 +11,7 @@
 enum {
     MAX_SHARED = 3 /* loops over rows */,
     MAX_LINKS = 160 /* kernels of a chain */,
+    MAX_ALL = 640 /* plan buffers that a chain touches */,
     MAX_ARGS = 240 /* buffers of a chain; */,
     FEW_ARGS = 60 /* where the target does not say */,
     MAX_INS = 8000,
@@ -23,6 +24,7 @@ enum {
 typedef struct access { /* all that a kernel does with one plan buffer */
     int32_t buf;
     bool reads, writes, apart; /* apart: row r touches only its own `stride` elements, from r * stride on */
+    bool state;                /* that no run changes */
     int64_t stride, elems;
     uint8_t dtype;
 } access;
@@ -82,7 +84,7 @@ static const access *find(const link *l, int32_t buf) {
     return NULL;
 }
 
-static void note(link *l, const pkernel *pk, int shared, const kins *in) {
+static void note(const plan *p, link *l, const pkernel *pk, int shared, const kins *in) {
     int32_t buf = pk->args[in->buf].buf;
     const kbuf *b = &pk->k->bufs.at[in->buf];
     int64_t stride;
@@ -92,6 +94,7 @@ static void note(link *l, const pkernel *pk, int shared, const kins *in) {
     if (x == l->at + l->n) {
         l->n++;
         *x = (access){ .buf = buf, .apart = true, .stride = stride, .elems = b->elems, .dtype = b->dtype };
+        x->state = b->fixed && p->bufs.at[buf].kind == PB_STATE;
     }
     x->apart &= apart && stride == x->stride;
     x->reads |= in->op != K_STORE;
@@ -104,7 +107,7 @@ static const link *link_make(const plan *p, const pkernel *pk, int shared, const
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         if (in->op != K_LOAD && in->op != K_STORE && in->op != K_SCATTER) continue;
-        if (pk->args[in->buf].buf >= 0) note(&l, pk, shared, in);
+        if (pk->args[in->buf].buf >= 0) note(p, &l, pk, shared, in);
     }
     int64_t inner = 1;
     for (int i = shared; i < shared_loops(k); i++) inner *= extent(k, i);
@@ -122,10 +125,10 @@ typedef struct chain {
     plan *p;
     const target *t;
     int first, n, shared;
-    const link **links; /* [n] */
-    access *all;        /* [n_all] everything they touch */
-    int n_all, ins;
-    int64_t local; /* bytes of their own local buffers */
+    const link **links;   /* [n] */
+    access *all;          /* [n_all] everything they touch */
+    int n_all, ins, args; /* args: of all, those that need a buffer of their own */
+    int64_t local;        /* bytes of their own local buffers */
 } chain;
 typedef struct chooser {
     plan *p;
@@ -147,11 +150,12 @@ static const char *objection(const chain *c, const link *l, const kernel *k, int
     const plan *p = c->p;
     if (c->n == MAX_LINKS || c->ins + k->ins.n > MAX_INS) return "the chain is long enough";
     if (c->local + l->local > room) return "too little fast memory";
-    int args = c->n_all;
+    int args = c->args + 1;
+    if (c->n_all + l->n > MAX_ALL) return "the chain is long enough";
     for (int i = 0; i < l->n; i++) {
         const access *x = &l->at[i];
         int a = find_all(c, x->buf);
-        args += a < 0;
+        args += a < 0 && !x->state;
         if (a < 0) continue;
         const access *y = &c->all[a];
         if (!x->writes && !y->writes) continue;
@@ -175,6 +179,7 @@ static void append(chain *c, const link *l, const kernel *k) {
         int a = find_all(c, l->at[i].buf);
         if (a < 0) {
             c->all[c->n_all++] = l->at[i];
+            c->args += !l->at[i].state;
             continue;
         }
         access *y = &c->all[a];
@@ -199,7 +204,7 @@ static const link *link_of(chooser *w, int i, int shared) {
 static chain chain_make(chooser *w, int first, int shared) {
     chain c = { .p = w->p, .t = w->t, .first = first, .shared = shared };
     c.links = ARENA_ARRAY(w->p->a, const link *, MAX_LINKS);
-    c.all = ARENA_ARRAY(w->p->a, access, 2 * MAX_ARGS);
+    c.all = ARENA_ARRAY(w->p->a, access, MAX_ALL);
     return c;
 }
 
@@ -248,6 +253,10 @@ typedef struct joiner {
     int *last;     /* [bufs of o] local buffers that may be used again: the last link that uses them, else INT32_MAX */
     int64_t bytes; /* of local buffers */
     kvar rows[MAX_SHARED];
+    struct {
+        int buf;           /* of o, or -1; */
+        int64_t offset;    /* where it begins, in bytes */
+    } states[TN_N_DTYPES]; /* those that no run changes, as one buffer */
 } joiner;
 
 static affine moved(const joiner *w, affine x, const kvar *to) {
@@ -292,6 +301,42 @@ static int last_link(const joiner *w, int32_t buf) {
     return last;
 }
 
+static int chain_arg(joiner *w, kbuf own, int32_t buf) {
+    VEC_PUSH(w->o->a, &w->args, (parg){ buf });
+    w->last[w->o->bufs.n] = INT32_MAX;
+    return kernel_buf(w->o, own);
+}
+
+/* The states of one dtype that no run changes become one buffer: few arguments, and what repeated layers have lies at a
+ * constant distance. */
+static void join_states(joiner *w, tn_dtype t) {
+    plan *p = w->c->p;
+    int64_t lo = INT64_MAX, hi = 0, size = (int64_t)dtype_size(t);
+    int n = 0;
+    w->states[t].buf = -1;
+    for (int i = 0; i < w->c->n_all; i++) {
+        const access *x = &w->c->all[i];
+        const pbuf *b = &p->bufs.at[x->buf];
+        if (!x->state || x->dtype != t || b->bytes == 0) continue;
+        if (b->offset < lo) lo = b->offset;
+        if (b->offset + b->bytes > hi) hi = b->offset + b->bytes;
+        n++;
+    }
+    for (int i = 0; i < p->g->outputs.n && n; i++) /* a state that runs change lies between */
+        for (int s = 0; s < p->states.n; s++) {
+            const pbuf *b = &p->bufs.at[p->states.at[s].buf];
+            if (p->states.at[s].node == p->g->outputs.at[i].state && b->offset < hi && lo < b->offset + b->bytes) n = 0;
+        }
+    if (n < 2) return;
+    pbuf all = { .kind = PB_STATES, .dtype = (uint8_t)t, .slot = SLOT_STATE, .offset = lo, .inplace_of = -1, .io = -1 };
+    all.elems = (hi - lo) / size, all.bytes = hi - lo;
+    VEC_PUSH(p->a, &p->bufs, all);
+    w->states[t].offset = lo;
+    w->states[t].buf =
+        chain_arg(w, (kbuf){ .dtype = (uint8_t)t, .kind = KB_IN, .fixed = true, .elems = all.elems, .plan_buf = p->bufs.n - 1 },
+                  p->bufs.n - 1);
+}
+
 /* The buffer of the chain that a link's buffer becomes. */
 static int joined_buffer(joiner *w, int link_no, const pkernel *pk, int b, int64_t inner, int64_t room) {
     const kbuf *kb = &pk->k->bufs.at[b];
@@ -308,15 +353,14 @@ static int joined_buffer(joiner *w, int link_no, const pkernel *pk, int b, int64
     }
     const access *x = &w->c->all[a];
     if (w->arg_of[buf] >= 0) return w->arg_of[buf];
+    if (x->state && w->states[x->dtype].buf >= 0) return w->arg_of[buf] = w->states[x->dtype].buf;
     int64_t bytes = x->stride * (int64_t)dtype_size((tn_dtype)x->dtype);
     if (can_be_local(w, a) && w->bytes + bytes <= room) {
         own.elems = x->stride;
         return w->arg_of[buf] = local_buffer(w, own, link_no, last_link(w, buf));
     }
     own.kind = x->writes ? x->reads ? KB_INOUT : KB_OUT : KB_IN;
-    VEC_PUSH(w->o->a, &w->args, (parg){ buf });
-    w->last[w->o->bufs.n] = INT32_MAX;
-    return w->arg_of[buf] = kernel_buf(w->o, own);
+    return w->arg_of[buf] = chain_arg(w, own, buf);
 }
 
 static void join_vars(joiner *w, const kernel *k, kvar *to) {
@@ -348,6 +392,13 @@ static affine local_place(const joiner *w, const kernel *k, const kins *in, cons
     return x;
 }
 
+/* Of a plan buffer in the buffer of o that it has become part of, in elements. */
+static int64_t place_in_states(const joiner *w, int32_t from, int buf) {
+    tn_dtype t = (tn_dtype)w->o->bufs.at[buf].dtype;
+    if (from < 0 || w->states[t].buf != buf) return 0;
+    return (w->c->p->bufs.at[from].offset - w->states[t].offset) / (int64_t)dtype_size(t);
+}
+
 static void join_link(joiner *w, int link_no, int64_t room) {
     const pkernel *pk = &w->c->p->kernels.at[w->c->first + link_no];
     const kernel *k = pk->k;
@@ -365,8 +416,10 @@ static void join_link(joiner *w, int link_no, int64_t room) {
         if (in.op == K_LOOP) in.var = to[in.var];
         in.idx = memory && pk->args[in.buf].buf < 0 ? local_place(w, k, &k->ins.at[i], to, loops) : moved(w, in.idx, to);
         if (memory) {
-            bool plan_local = pk->args[in.buf].buf >= 0 && w->o->bufs.at[buf[in.buf]].kind == KB_LOCAL;
+            int32_t from = pk->args[in.buf].buf;
+            bool plan_local = from >= 0 && w->o->bufs.at[buf[in.buf]].kind == KB_LOCAL;
             in.buf = (uint16_t)buf[in.buf];
+            in.idx.base += place_in_states(w, from, in.buf);
             if (plan_local) in.idx = without_rows(w, in.idx);
         }
         if (in.n_mask) in.mask = arena_copy(w->o->a, in.mask, sizeof(kmask) * (size_t)in.n_mask);
@@ -423,7 +476,8 @@ static pkernel join(const chooser *ch, chain *c) {
     w.arg_of = ARENA_ARRAY(p->a, int, p->bufs.n + 1);
     for (int i = 0; i < p->bufs.n; i++) w.arg_of[i] = -1;
     for (int i = 0; i < c->n; i++) n_bufs += p->kernels.at[c->first + i].k->bufs.n;
-    w.last = ARENA_ARRAY(p->a, int, n_bufs + 1);
+    w.last = ARENA_ARRAY(p->a, int, n_bufs + TN_N_DTYPES);
+    for (int t = 0; t < TN_N_DTYPES; t++) join_states(&w, (tn_dtype)t);
     for (int i = 0; i < c->shared; i++) {
         w.rows[i] = kernel_var(w.o, "r", extent(p->kernels.at[c->first].k, i), true, false);
         kernel_push(w.o, (kins){ .op = K_LOOP, .var = w.rows[i], .hi = w.o->vars.at[w.rows[i]].extent, .step = 1 });

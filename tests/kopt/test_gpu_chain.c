@@ -32,16 +32,20 @@ static val state(graph *g, const char *name, int rank, const int64_t *dims) {
     return graph_add(g, &(spec){ .op = OP_state, .dtype = TN_F32, .name = name, .rank = rank, .dims = dims });
 }
 
-static val linear(graph *g, arena *a, val x, int64_t n, int number, bool half) {
+/* Weights are inputs; of kind STATES states, of kind HALVES inputs of half the bytes. */
+typedef enum weights { INPUTS, HALVES, STATES } weights;
+static val linear(graph *g, arena *a, val x, int64_t n, int number, weights kind) {
     static const int64_t first[] = { 0 };
     const node *v = graph_get(g, x);
     int64_t ca[] = { v->rank - 1 }, dims[TN_MAX_RANK], k = v->dims[v->rank - 1];
     int rank = v->rank;
     for (int i = 0; i < rank; i++) dims[i] = v->dims[i];
     dims[rank - 1] = n;
-    val w = input(g, arena_printf(a, "w%d", number), half ? TN_BF16 : TN_F32, 2, (int64_t[]){ k, n });
-    val b = input(g, arena_printf(a, "b%d", number), TN_F32, 1, &n);
-    if (half) w = graph_cast(g, w, TN_F32);
+    const char *wn = arena_printf(a, "w%d", number), *bn = arena_printf(a, "b%d", number);
+    int64_t wd[] = { k, n };
+    val w = kind == STATES ? state(g, wn, 2, wd) : input(g, wn, kind == HALVES ? TN_BF16 : TN_F32, 2, wd);
+    val b = kind == STATES ? state(g, bn, 1, &n) : input(g, bn, TN_F32, 1, &n);
+    if (kind == HALVES) w = graph_cast(g, w, TN_F32);
     return graph_binary(g, OP_add, graph_dot(g, x, w, NULL, NULL, 0, ca, first, 1), graph_broadcast(g, b, rank, dims));
 }
 
@@ -57,7 +61,7 @@ static val softmax(graph *g, val x) {
 }
 
 typedef struct facts { /* of a plan */
-    int kernels, chains, rows, ahead, parts;
+    int kernels, chains, rows, ahead, parts, states;
 } facts;
 
 static facts facts_of(const plan *p, arena *a) {
@@ -72,11 +76,13 @@ static facts facts_of(const plan *p, arena *a) {
         f.ahead += strstr(text.s, " ahead") != NULL;
         for (int j = 1; j < k->ins.n; j++) f.parts += k->ins.at[j].op == K_GSUM && k->ins.at[j].imm_int > 1;
     }
+    for (int b = 0; b < p->bufs.n; b++) f.states += p->bufs.at[b].kind == PB_STATES;
     return f;
 }
 
 static void add_facts(facts *sum, facts f) {
     sum->kernels += f.kernels, sum->chains += f.chains, sum->rows += f.rows, sum->ahead += f.ahead, sum->parts += f.parts;
+    sum->states += f.states;
 }
 
 /* Compiles, compares, and reads the texts back; what the plan is like. */
@@ -114,11 +120,12 @@ static facts network(arena *a, uint64_t seed) {
     int64_t dims[] = { rng_between(&r, 1, 9), rng_between(&r, 1, 6), rng_between(&r, 1, 40) };
     if (rng_chance(&r, 0.3)) dims[3 - rank] *= 4;
     val x = input(g, "x", TN_F32, rank, dims + 3 - rank), kept = 0;
+    weights kind = rng_chance(&r, 0.5) ? STATES : INPUTS;
     for (int l = 0, n = (int)rng_between(&r, 2, 6); l < n; l++) {
         const node *v = graph_get(g, x);
         bool same = rng_chance(&r, 0.4);
         int64_t width = same ? v->dims[v->rank - 1] : rng_chance(&r, 0.3) ? 8 * rng_between(&r, 1, 6) : rng_between(&r, 1, 70);
-        val y = linear(g, a, x, width, l, rng_chance(&r, 0.2));
+        val y = linear(g, a, x, width, l, rng_chance(&r, 0.2) ? HALVES : kind);
         if (rng_chance(&r, 0.6)) y = graph_binary(g, OP_max, y, graph_splat_like(g, y, 0));
         if (same && rng_chance(&r, 0.7)) y = graph_binary(g, OP_add, y, x);
         if (kept && graph_same_shape(g, kept, y)) y = graph_binary(g, OP_sub, y, kept);
@@ -139,7 +146,7 @@ static void test_networks(void **st) {
     printf("count: %d networks, %d kernels, %d of them chains, %d with several rows a group, %d load ahead, %d sums in parts\n",
            n, sum.kernels, sum.chains, sum.rows, sum.ahead, sum.parts);
     assert_true(sum.chains >= n / 2);
-    assert_true(sum.rows > 0 && sum.ahead > 0 && sum.parts > 0);
+    assert_true(sum.rows > 0 && sum.ahead > 0 && sum.parts > 0 && sum.states > 0);
 }
 
 /* As many as there are rows in a group's share, and a number that does not divide. */
@@ -152,7 +159,7 @@ static void test_rows(void **st) {
         IN_ARENA({
             graph *g = graph_make(&a, "rows");
             val x = input(g, "x", TN_F32, 2, (int64_t[]){ rows[i], 48 });
-            for (int l = 0; l < 3; l++) x = graph_unary(g, OP_tanh, linear(g, &a, x, 48 + l, l, false));
+            for (int l = 0; l < 3; l++) x = graph_unary(g, OP_tanh, linear(g, &a, x, 48 + l, l, INPUTS));
             graph_output(g, "out", softmax(g, x));
             facts f = agree(g, &a, small_gpu(128, 16384), seed, "rows");
             if (rows[i] == 64 || rows[i] == 2) add_facts(&sum, f);
@@ -168,10 +175,10 @@ static void test_all_rows(void **st) {
     IN_ARENA({
         graph *g = graph_make(&a, "all");
         int64_t dims[] = { 256, 16 };
-        val x = linear(g, &a, input(g, "x", TN_F32, 2, dims), 16, 0, false);
+        val x = linear(g, &a, input(g, "x", TN_F32, 2, dims), 16, 0, INPUTS);
         x = graph_unary(g, OP_tanh, x);
         val s = graph_reduce(g, OP_sum, x, 1);
-        val y = linear(g, &a, graph_binary(g, OP_sub, x, graph_broadcast(g, s, 2, dims)), 16, 1, false);
+        val y = linear(g, &a, graph_binary(g, OP_sub, x, graph_broadcast(g, s, 2, dims)), 16, 1, INPUTS);
         graph_output(g, "out", y);
         facts f = agree(g, &a, small_gpu(64, 1 << 17), seed, "all rows");
         assert_true(f.kernels >= 3);
@@ -186,8 +193,8 @@ static void test_weight_gradient(void **st) {
     IN_ARENA({
         graph *g = graph_make(&a, "gradient");
         val x = input(g, "x", TN_F32, 2, (int64_t[]){ 96, 24 });
-        val h = graph_unary(g, OP_tanh, linear(g, &a, x, 24, 0, false));
-        val y = graph_unary(g, OP_tanh, linear(g, &a, h, 24, 1, false));
+        val h = graph_unary(g, OP_tanh, linear(g, &a, x, 24, 0, INPUTS));
+        val y = graph_unary(g, OP_tanh, linear(g, &a, h, 24, 1, INPUTS));
         val dw = graph_dot(g, h, y, NULL, NULL, 0, rows, rows, 1);
         graph_output(g, "dw", dw);
         facts f = agree(g, &a, small_gpu(64, 1 << 17), seed, "weight gradient");
@@ -201,16 +208,31 @@ static void test_states(void **st) {
     (void)st;
     uint64_t seed = fresh_seed();
     static const int64_t last[] = { 1 }, first[] = { 0 };
+    facts sum = { 0 };
     IN_ARENA({
         graph *g = graph_make(&a, "states");
         int64_t dims[] = { 20, 12 }, square[] = { 12, 12 };
         val x = input(g, "x", TN_F32, 2, dims), h = state(g, "h", 2, dims), w = state(g, "w", 2, square);
-        val y = graph_unary(g, OP_tanh, linear(g, &a, graph_binary(g, OP_add, x, h), 12, 0, false));
+        val y = graph_unary(g, OP_tanh, linear(g, &a, graph_binary(g, OP_add, x, h), 12, 0, STATES));
+        y = graph_unary(g, OP_tanh, linear(g, &a, y, 12, 1, STATES));
         val z = graph_unary(g, OP_tanh, graph_dot(g, y, w, NULL, NULL, 0, last, first, 1));
         graph_output(g, "z", softmax(g, z));
         graph_assign(g, h, graph_binary(g, OP_mul, z, graph_splat_like(g, z, 0.5)));
         graph_assign(g, w, graph_binary(g, OP_sub, w, graph_dot(g, y, z, NULL, NULL, 0, first, first, 1)));
-        for (int group = 16; group <= 128; group *= 2) agree(g, &a, small_gpu(group, 1 << 17), seed, "states");
+        for (int group = 16; group <= 128; group *= 2) add_facts(&sum, agree(g, &a, small_gpu(group, 1 << 17), seed, "states"));
+    });
+    assert_int_equal(sum.states, 4);
+    IN_ARENA({ /* one that changes lies between the others */
+               graph *g = graph_make(&a, "between");
+               int64_t dims[] = { 20, 12 };
+               val x = input(g, "x", TN_F32, 2, dims);
+               x = linear(g, &a, x, 12, 0, STATES);
+               val h = state(g, "h", 2, dims);
+               x = graph_binary(g, OP_add, linear(g, &a, x, 12, 1, STATES), h);
+               graph_output(g, "out", x);
+               graph_assign(g, h, graph_unary(g, OP_tanh, x));
+               facts f = agree(g, &a, small_gpu(32, 1 << 17), seed, "between");
+               assert_int_equal(f.states, 0);
     });
 }
 
@@ -221,7 +243,7 @@ static void test_large(void **st) {
     IN_ARENA({
         graph *g = graph_make(&a, "large");
         val x = input(g, "x", TN_F32, 2, (int64_t[]){ 1024, 1024 });
-        for (int l = 0; l < 3; l++) x = graph_unary(g, OP_tanh, linear(g, &a, x, 1024, l, false));
+        for (int l = 0; l < 3; l++) x = graph_unary(g, OP_tanh, linear(g, &a, x, 1024, l, INPUTS));
         graph_output(g, "out", x);
         graph_compact(g);
         target t = target_common_gpu();
