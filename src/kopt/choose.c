@@ -382,14 +382,13 @@ static void choose_parallel(chooser *c) {
         if (k->ins.at[i].op != K_LOOP) continue;
         if (!k->vars.at[k->ins.at[i].var].row) break;
         const kvar_info *v = &k->vars.at[k->ins.at[i].var];
-        int64_t step = (int64_t)v->role.unroll * v->role.lanes, steps = (v->extent + step - 1) / step;
-        int64_t share = (steps + c->t->threads - 1) / c->t->threads;
-        double balance = (double)steps / (double)(share * c->t->threads); /* 1 = even */
-        if (steps >= 2 && asked == 2 + nth++) {
+        int64_t step = (int64_t)v->role.unroll * v->role.lanes;
+        double balance = kopt_balance(v->extent / step, (double)(v->extent % step) / (double)step, c->t->threads);
+        if (v->extent > step && asked == 2 + nth++) {
             k->par_var = k->ins.at[i].var;
             return;
         }
-        if (steps >= 2 && balance > best + 0.05) best = balance, k->par_var = k->ins.at[i].var;
+        if (v->extent > step && balance > best + 0.05) best = balance, k->par_var = k->ins.at[i].var;
     }
 }
 

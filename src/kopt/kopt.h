@@ -50,6 +50,14 @@ int kopt_tiles(kernel *k, const target *t, kchoice *out, int cap);
 /* Cycles of one step along a contraction for a register tile of mr x nv accumulators. */
 double kopt_tile_cost(int mr, int nv);
 
+/* How evenly threads share a loop: 1 = all of them work all the time. `whole` steps are dealt out, the rest (a part of a step
+ * that may be larger than one) is the last thread's. */
+static inline double kopt_balance(int64_t whole, double rest, int threads) {
+    int64_t last = whole - whole * (threads - 1) / threads;
+    double longest = (double)last + rest;
+    return ((double)whole + rest) / (longest * threads);
+}
+
 /* Lanes that loads are turned by (rows of a square in registers become its columns): 8 of 4 bytes, 4 of 8 bytes, or what the
  * vectors in use allow. */
 static inline int kopt_turn_lanes(tn_dtype t, int lanes) {

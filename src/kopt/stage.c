@@ -24,6 +24,8 @@
 enum {
     MIN_TILES = 3,        /* tiles of rows that share a panel */
     MIN_TURNED = 8,       /* rows that share one whose columns are turned */
+    COPY_ROWS = 2,        /* so many rows of a contraction take as long as copying its panel .. */
+    TURN_ROWS = 6,        /* .. or turning it */
     MAX_TILES = 4,        /* of a panel */
     LINE_BYTES = 64,      /* of the caches */
     LEAST_NEAR = 48,      /* steps of a stretch that is cut for the first level */
@@ -211,7 +213,7 @@ static bool pays(const stager *t) {
     }
     if (affine_coef(b->idx, t->n) != 1) return rows_from(t, t->n_out) >= MIN_TURNED;
     if (asked && asked->way == WAY_STAGE) return true;
-    if (apart == INT64_MAX || apart < width_of(t)) return false;
+    if (apart == INT64_MAX || apart <= width_of(t)) return false; /* one panel as it lies */
     return depth_from(t, 0) * apart * operand_size(t) > t->machine->l1_bytes / 2 && shares_enough(t);
 }
 
@@ -330,9 +332,17 @@ static bool choose(stager *t) {
     return true;
 }
 
-static int64_t steps_of(const stager *t, kvar v) {
-    int64_t step = (int64_t)role_of(t, v).unroll * role_of(t, v).lanes;
-    return (extent_of(t, v) + step - 1) / step;
+/* How evenly threads share loop v; each copies the panels of its own, and all of them all panels where v is inside. */
+static double balance_of(const stager *t, kvar v, bool inside) {
+    int threads = t->machine->threads;
+    int64_t width = width_of(t), all = full_tiles(t), step = role_of(t, v).unroll;
+    if (v == t->nb)
+        return kopt_balance(
+            all / t->tiles,
+            ((double)(all % t->tiles) + (double)(extent_of(t, t->n) % width) / (double)width) / (double)t->tiles, threads);
+    double balance = kopt_balance(extent_of(t, v) / step, (double)(extent_of(t, v) % step) / (double)step, threads);
+    double copied = t->fixed || !inside ? 0 : affine_coef(ins(t, (int)t->panel_load)->idx, t->n) == 1 ? COPY_ROWS : TURN_ROWS;
+    return balance / (1 + (threads - 1) * copied / (double)t->inner_rows);
 }
 
 /* The outermost loop that splits evenly. */
@@ -343,11 +353,10 @@ static kvar choose_parallel(const stager *t) {
     for (int i = 0; i < t->rows.n + 2; i++) {
         int row = i - (i > t->n_out) - (i > t->n_out + 1);
         kvar v = i == t->n_out ? t->cut : i == t->n_out + 1 ? t->nb : t->rows.at[row];
-        if (v < 0) continue;
-        int64_t threads = t->machine->threads, steps = steps_of(t, v), share = (steps + threads - 1) / threads;
-        double balance = (double)steps / (double)(share * threads);
-        if (steps >= 2 && asked == 2 + nth++) return v;
-        if (steps >= 2 && balance > best + 0.05) best = balance, par = v;
+        if (v < 0 || (v == t->nb ? full_tiles(t) <= t->tiles : extent_of(t, v) <= role_of(t, v).unroll)) continue;
+        if (asked == 2 + nth++) return v;
+        double balance = balance_of(t, v, i > t->n_out + 1);
+        if (balance > best + 0.05) best = balance, par = v;
     }
     return par;
 }

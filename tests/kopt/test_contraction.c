@@ -157,7 +157,50 @@ static void test_convolutions(void **state) {
     printf("count: %zu convolutions with both gradients\n", COUNT_OF(convs));
 }
 
+/* Two threads share the work: every kernel has a loop that is dealt out in at least two steps. */
+static void check_shared(tn_ctx *ctx, const char *text) {
+    tn_graph *g = tn_graph_parse(ctx, text, strlen(text), "shared.tn");
+    tn_program *p;
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    char *code;
+    int shared = 0;
+    o.threads = 2;
+    if (!g || tn_compile(g, &o, &p)) fail_msg("%s", tn_ctx_error(ctx));
+    assert_int_equal(tn_program_text(p, "kernels", &code), TN_OK);
+    for (const char *at = code; (at = strstr(at, "loop ")); at++) {
+        long long from, to, step;
+        int n = 0;
+        if (sscanf(at, "loop %*s = %lld .. %lld step %lld parallel%n", &from, &to, &step, &n) == 3 && n && to > from + step)
+            shared++;
+    }
+    if (!shared) fail_msg("one thread does all of it:\n%s", code);
+    tn_string_free(ctx, code);
+    tn_program_free(p), tn_graph_free(g);
+}
+
+static void test_shared(void **state) {
+    (void)state;
+    static const char *graphs[] = {
+        "graph @one_panel(x f32[32,512], w f32[512,64]) {\n"
+        "  %1 = dot x, w contract=[1]x[0] f32[32,64]\n"
+        "  return %1 as \"y\"\n}",
+        "graph @conv(x f32[32,10,10,16], w f32[3,3,16,32]) {\n"
+        "  %1 = window x (axis=1 size=3 stride=1 dilation=1) (axis=2 size=3 stride=1 dilation=1) f32[32,8,8,16,3,3]\n"
+        "  %2 = dot %1, w contract=[3,4,5]x[2,0,1] f32[32,8,8,32]\n"
+        "  return %2 as \"y\"\n}",
+        "graph @by_input(x f32[32,10,10,32], w f32[3,3,16,32]) {\n"
+        "  %1 = window x (axis=1 size=3 stride=1 dilation=1) (axis=2 size=3 stride=1 dilation=1) f32[32,8,8,32,3,3]\n"
+        "  %2 = dot %1, w contract=[3,4,5]x[3,0,1] f32[32,8,8,16]\n"
+        "  return %2 as \"y\"\n}",
+    };
+    tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
+    tn_ctx *ctx = tn_ctx_new(&cfg);
+    for (size_t i = 0; i < COUNT_OF(graphs); i++) check_shared(ctx, graphs[i]);
+    tn_ctx_free(ctx);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_shapes), cmocka_unit_test(test_convolutions) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_shapes), cmocka_unit_test(test_convolutions),
+                                        cmocka_unit_test(test_shared) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
