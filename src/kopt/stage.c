@@ -62,6 +62,7 @@ typedef struct stager {
     int64_t fixed_tile; /* elements of a panel of it */
     /* being written */
     int64_t tiles_now;        /* of this panel */
+    int64_t columns;          /* of each of them */
     affine column, tile;      /* what n stands for; which tile that is in */
     kernel out;               /* only its instructions */
     reg *map;                 /* [k->ins.n] */
@@ -402,8 +403,9 @@ typedef struct stretch {
     kvar inside; /* runs over the piece */
 } stretch;
 
-/* Where an element of the panel lies: row of the panel x columns. `at` runs over the contraction loops from level on. */
-static affine panel_place(stager *t, const kvar *at) {
+/* Where an element of the panel lies: row of the panel x columns. `at` runs over the contraction loops from level on; copied:
+ * over columns instead of n, or -1. */
+static affine panel_place(stager *t, const kvar *at, kvar copied) {
     arena *a = t->k->a;
     affine row = affine_const(0);
     int64_t scale = 1;
@@ -417,6 +419,7 @@ static affine panel_place(stager *t, const kvar *at) {
     }
     int64_t elems = t->k->bufs.at[t->panel].elems;
     row = affine_add(a, row, affine_scale(a, affine_var(a, t->nt), elems / t->tiles));
+    if (copied >= 0) return affine_add(a, affine_scale(a, row, width_of(t)), affine_var(a, copied));
     return affine_add(a, row, affine_scale(a, affine_var(a, t->n), elems)); /* a copy for each column */
 }
 
@@ -428,30 +431,48 @@ static void set_stretch(stager *t, const stretch *x, kvar inside) {
     VEC_PUSH(t->k->a, &t->substs, (subst){ t->depth.at[t->level], affine_add(t->k->a, x->first, affine_var(t->k->a, inside)) });
 }
 
+/* A copy that turns goes square by square through registers: lanes along the columns, loads along the contraction loop that
+ * lies along memory. Returns a loop for the columns, or -1 where there is no such loop. */
+static kvar turn_in_squares(stager *t, const kins *load, const kvar *at) {
+    int lanes = kopt_turn_lanes((tn_dtype)load->dtype, role_of(t, t->n).lanes);
+    for (int i = t->level; i < t->depth.n && lanes; i++) {
+        if (affine_coef(load->idx, t->depth.at[i]) != 1 || extent_of(t, at[i]) < lanes) continue;
+        kvar column = kernel_var(t->k, "c", t->columns, false, false);
+        t->k->vars.at[column].role = (krole){ 1, lanes };
+        t->k->vars.at[at[i]].role = (krole){ extent_of(t, at[i]) >= 2 * lanes ? 2 * lanes : lanes, 1 }; /* a cache line */
+        return column;
+    }
+    return -1;
+}
+
 static void copy_panel(stager *t, const stretch *x) {
     kernel *k = t->k;
     if (t->fixed) return;
     kins load = *ins(t, (int)t->panel_load);
-    kvar at[8];
+    kvar at[8], column = -1;
     bool turned = affine_coef(load.idx, t->n) != 1;
-    if (turned) open_tiles(t);
     for (int i = t->level; i < t->depth.n; i++) {
         int64_t length = i == t->level && !t->whole ? x->length : extent_of(t, t->depth.at[i]);
-        open_loop(t, at[i] = kernel_var(k, "p", length, false, false));
+        at[i] = kernel_var(k, "p", length, false, false);
     }
+    if (turned) column = turn_in_squares(t, &load, at);
+    if (turned) open_tiles(t);
+    if (column >= 0) open_loop(t, column);
+    for (int i = t->level; i < t->depth.n; i++) open_loop(t, at[i]);
     if (!turned) open_tiles(t);
     set_stretch(t, x, at[t->level]);
     for (int i = t->whole ? t->level : t->level + 1; i < t->depth.n; i++)
         VEC_PUSH(k->a, &t->substs, (subst){ t->depth.at[i], affine_var(k->a, at[i]) });
     load.idx = apply(t, load.idx);
+    if (column >= 0) load.idx = affine_set_var(k->a, load.idx, t->n, affine_var(k->a, column));
     reg r = kernel_push(&t->out, load);
     kernel_push(&t->out, (kins){ .op = K_STORE,
                                  .dtype = load.src,
                                  .buf = (uint16_t)t->panel,
-                                 .idx = panel_place(t, at),
+                                 .idx = panel_place(t, at, column),
                                  .a = r,
                                  .node = load.node });
-    close_loops(t, t->depth.n - t->level + 1);
+    close_loops(t, t->depth.n - t->level + 1 + (column >= 0));
 }
 
 static kins access_sums(stager *t, kop op) { /* one sum for every inner row, tile and column */
@@ -533,7 +554,7 @@ static void replay(stager *t, part what, const stretch *x) {
         } else if ((what == SUM && i > t->end) || (what == FINISH && (i == t->acc || (i > t->contraction && i < t->end)))) {
             continue;
         }
-        if (i == (int)t->panel_load) in.buf = (uint16_t)t->panel, in.idx = panel_place(t, at);
+        if (i == (int)t->panel_load) in.buf = (uint16_t)t->panel, in.idx = panel_place(t, at, -1);
         t->map[i] = kernel_push(&t->out, in);
         if (i == t->acc && what == SUM) take_sum(t);
     }
@@ -584,6 +605,7 @@ static void write_panels(stager *t, int64_t from, int64_t to, int64_t skipped, i
     bool apart = t->k->par_var == t->nb && from > 0; /* the last panels are not like the others */
     if (from == to) return;
     t->tiles_now = tiles;
+    t->columns = columns;
     t->tile = affine_add(a, affine_scale(a, affine_var(a, t->nb), t->tiles), affine_var(a, t->nt));
     t->tile = affine_offset(t->tile, skipped);
     t->column = affine_add(a, affine_scale(a, t->tile, width), affine_var(a, t->n));

@@ -157,8 +157,9 @@ static void test_convolutions(void **state) {
     printf("count: %zu convolutions with both gradients\n", COUNT_OF(convs));
 }
 
-/* Two threads share the work: every kernel has a loop that is dealt out in at least two steps. */
-static void check_shared(tn_ctx *ctx, const char *text) {
+/* Two threads share the work: every kernel has a loop that is dealt out in at least two steps. An operand that lies across
+ * goes through registers in squares, by the thread that needs it. */
+static void check_shared(tn_ctx *ctx, const char *text, bool turned) {
     tn_graph *g = tn_graph_parse(ctx, text, strlen(text), "shared.tn");
     tn_program *p;
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
@@ -174,28 +175,38 @@ static void check_shared(tn_ctx *ctx, const char *text) {
             shared++;
     }
     if (!shared) fail_msg("one thread does all of it:\n%s", code);
+    const char *panels = strstr(code, "loop nb");
+    if (turned && !(strstr(code, " zip ") && panels && strstr(panels, "parallel") < strchr(panels, '\n')))
+        fail_msg("both threads turn all of it, or one element after the other:\n%s", code);
     tn_string_free(ctx, code);
     tn_program_free(p), tn_graph_free(g);
 }
 
 static void test_shared(void **state) {
     (void)state;
-    static const char *graphs[] = {
-        "graph @one_panel(x f32[32,512], w f32[512,64]) {\n"
-        "  %1 = dot x, w contract=[1]x[0] f32[32,64]\n"
-        "  return %1 as \"y\"\n}",
-        "graph @conv(x f32[32,10,10,16], w f32[3,3,16,32]) {\n"
-        "  %1 = window x (axis=1 size=3 stride=1 dilation=1) (axis=2 size=3 stride=1 dilation=1) f32[32,8,8,16,3,3]\n"
-        "  %2 = dot %1, w contract=[3,4,5]x[2,0,1] f32[32,8,8,32]\n"
-        "  return %2 as \"y\"\n}",
-        "graph @by_input(x f32[32,10,10,32], w f32[3,3,16,32]) {\n"
-        "  %1 = window x (axis=1 size=3 stride=1 dilation=1) (axis=2 size=3 stride=1 dilation=1) f32[32,8,8,32,3,3]\n"
-        "  %2 = dot %1, w contract=[3,4,5]x[3,0,1] f32[32,8,8,16]\n"
-        "  return %2 as \"y\"\n}",
+    static const struct {
+        const char *text;
+        bool turned;
+    } graphs[] = {
+        { "graph @one_panel(x f32[32,512], w f32[512,64]) {\n"
+          "  %1 = dot x, w contract=[1]x[0] f32[32,64]\n"
+          "  return %1 as \"y\"\n}" },
+        { "graph @conv(x f32[32,10,10,16], w f32[3,3,16,32]) {\n"
+          "  %1 = window x (axis=1 size=3 stride=1 dilation=1) (axis=2 size=3 stride=1 dilation=1) f32[32,8,8,16,3,3]\n"
+          "  %2 = dot %1, w contract=[3,4,5]x[2,0,1] f32[32,8,8,32]\n"
+          "  return %2 as \"y\"\n}" },
+        { "graph @by_input(x f32[32,10,10,32], w f32[3,3,16,32]) {\n"
+          "  %1 = window x (axis=1 size=3 stride=1 dilation=1) (axis=2 size=3 stride=1 dilation=1) f32[32,8,8,32,3,3]\n"
+          "  %2 = dot %1, w contract=[3,4,5]x[3,0,1] f32[32,8,8,16]\n"
+          "  return %2 as \"y\"\n}" },
+        { "graph @turned(x f32[64,512], w f32[512,512]) {\n"
+          "  %1 = dot x, w contract=[1]x[1] f32[64,512]\n"
+          "  return %1 as \"y\"\n}",
+          true },
     };
     tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
     tn_ctx *ctx = tn_ctx_new(&cfg);
-    for (size_t i = 0; i < COUNT_OF(graphs); i++) check_shared(ctx, graphs[i]);
+    for (size_t i = 0; i < COUNT_OF(graphs); i++) check_shared(ctx, graphs[i].text, graphs[i].turned);
     tn_ctx_free(ctx);
 }
 
