@@ -38,7 +38,8 @@ static void add_function(image *im, const char *name, size_t from) {
 
 /* ---- kernels ---- */
 
-static bool put_kernel(image *im, xfn *f, int i, const char **out_why) {
+/* near: see xfn. */
+static bool put_version(image *im, xfn *f, int i, int label, int near, const char **out_why) {
     const kernel *k = im->p->kernels.at[i].k;
     xfn old = *f; /* its arrays are used again */
     arena_reset(&im->scratch);
@@ -49,6 +50,7 @@ static bool put_kernel(image *im, xfn *f, int i, const char **out_why) {
                 .level = old.level,
                 .vb = old.vb,
                 .n_vregs_phys = old.n_vregs_phys,
+                .near = near,
                 .imports = &im->imports };
 #define AGAIN(array) f->array.at = old.array.at, f->array.cap = old.array.cap
     AGAIN(ops), AGAIN(seq), AGAIN(v), AGAIN(g), AGAIN(loops), AGAIN(open), AGAIN(consts), AGAIN(dyns), AGAIN(lloads),
@@ -61,7 +63,7 @@ static bool put_kernel(image *im, xfn *f, int i, const char **out_why) {
         x86_alloc(f);
         x86_align(&im->s, 32);
         size_t from = im->s.n;
-        x86_bind(&im->s, im->label[i]);
+        x86_bind(&im->s, label);
         x86_code(f);
         add_function(im, arena_printf(im->a, "kernel_%d_%s", i, k->name ? k->name : ""), from);
     }
@@ -70,6 +72,15 @@ static bool put_kernel(image *im, xfn *f, int i, const char **out_why) {
         return false;
     }
     return true;
+}
+
+static bool put_kernel(image *im, xfn *f, int i, const char **out_why) {
+    const kernel *k = im->p->kernels.at[i].k;
+    bool past = false;
+    for (int j = 1; j < k->ins.n && !past; j++) past = k->ins.at[j].op == K_STORE && k->ins.at[j].par;
+    if (!past) return put_version(im, f, i, im->label[i], -1, out_why);
+    int near = x86_label(&im->s);
+    return put_version(im, f, i, near, -1, out_why) && put_version(im, f, i, im->label[i], near, out_why);
 }
 
 /* ---- entries ---- */

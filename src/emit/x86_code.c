@@ -592,9 +592,24 @@ static void put_op(coder *c, const xop *o) {
     }
 }
 
+/* Buffers that are written past the caches have to begin with a line. */
+static void put_choice(const xfn *f) {
+    const kernel *k = f->k;
+    for (int b = 0; b < k->bufs.n; b++) {
+        bool past = false;
+        for (int i = 1; i < k->ins.n && !past; i++)
+            past = k->ins.at[i].op == K_STORE && k->ins.at[i].par && k->ins.at[i].buf == b;
+        if (!past) continue;
+        x86_put(f->s, X86_MOV, 0, RAX, 0, x86_m(RDI, b * 8), 0);
+        x86_put(f->s, X86_TESTI32, 0, 0, 0, x86_r(RAX), 63);
+        x86_jump(f->s, X86_JNE, f->near);
+    }
+}
+
 void x86_code(xfn *f) {
     coder c = { .f = f, .s = f->s };
     x86_asm *s = f->s;
+    if (f->near >= 0) put_choice(f);
     x86_put(s, X86_PUSH, 0, RBP, 0, x86_r(0), 0);
     x86_put(s, X86_MOV, 0, RBP, 0, x86_r(RSP), 0);
     x86_put(s, X86_SUBI, 0, 0, 0, x86_r(RSP), small(&c, (f->frame + 63) & ~(int64_t)63));
@@ -610,6 +625,7 @@ void x86_code(xfn *f) {
         if (g->phys < 0) set_greg(&c, i, RCX);
     }
     for (int i = 0; i < f->n_order; i++) put_op(&c, &f->ops.at[f->order[i]]);
+    if (f->near >= 0) x86_put(s, X86_SFENCE, 0, 0, 0, x86_r(0), 0); /* what is past the caches is in no order */
     if (f->level != X86_SSE) x86_put(s, X86_VZEROUPPER, 0, 0, 0, x86_r(0), 0);
     x86_put(s, X86_LEAVE, 0, 0, 0, x86_r(0), 0);
     x86_put(s, X86_RET, 0, 0, 0, x86_r(0), 0);

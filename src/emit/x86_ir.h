@@ -151,6 +151,7 @@ typedef struct xfn {
     int64_t frame;   /* bytes used so far */
     int64_t save_at; /* of the registers around calls */
     bool calls;
+    int near; /* label of the kernel that keeps results in the caches, for buffers that begin within a line; -1: this is it */
     x86_names *imports;
 } xfn;
 

@@ -318,7 +318,7 @@ static void store_half(xfn *f, xval x, int n, xmem m) {
     store_op(f, n == 2 ? X86_MOVSS_ST : X86_PEXTRW, 0, r, m, 0);
 }
 
-static void store_chunk(xfn *f, tn_dtype t, xval x, int n, xmem m) {
+static void store_chunk(xfn *f, tn_dtype t, xval x, int n, xmem m, bool past) {
     int size = (int)dtype_size(t), bytes = n * size;
     if (t == TN_F16 && f->level != X86_SSE) {
         store_half(f, x, n, m);
@@ -328,7 +328,12 @@ static void store_chunk(xfn *f, tn_dtype t, xval x, int n, xmem m) {
     if (size < 4)
         store_narrow(f, x, size, n, m);
     else
-        store_op(f, bytes == 4 ? X86_MOVSS_ST : bytes == 8 ? X86_MOVSD_ST : X86_MOVUPS_ST, x86_vl(x.t, n), x.r, m, 0);
+        store_op(f,
+                 bytes == 4   ? X86_MOVSS_ST
+                 : bytes == 8 ? X86_MOVSD_ST
+                 : past       ? X86_MOVNTPS
+                              : X86_MOVUPS_ST,
+                 x86_vl(x.t, n), x.r, m, 0);
 }
 
 static void store_lane(xfn *f, int size, xval x, int lane, xmem m) {
@@ -365,7 +370,7 @@ void sel_store(selector *s, const kins *in) {
         xmem at = m;
         at.disp += c * cl * in->lane_stride * size;
         if (in->lanes == 1 || in->lane_stride == 1) {
-            store_chunk(f, t, x, cl, at);
+            store_chunk(f, t, x, cl, at, in->par && f->near >= 0);
             continue;
         }
         x = to_stored(f, t, x, cl);
@@ -403,7 +408,7 @@ void sel_scatter(selector *s, const kins *in) {
     for (int l = 0; l < in->lanes; l += cl, m.disp += cl * in->lane_stride * size) {
         xval old = from_stored(f, t, load_raw(s, t, m, cl, false), cl);
         xval x = whole ? sel_operand(s, in->a, in->lanes, l / cl) : lane_of(s, in->a, l);
-        store_chunk(f, t, x86_bin(f, '+', old, x, cl), cl, m);
+        store_chunk(f, t, x86_bin(f, '+', old, x, cl), cl, m, false);
     }
     x86_close_ifs(f, 1);
 }

@@ -38,15 +38,16 @@ typedef struct kmask { /* lo <= e < hi */
 
 typedef enum kop {
     K_NIL,
-    K_LOOP,   /* var over [lo, hi) step, by whom: kpar */
-    K_END,    /* of the innermost open loop */
-    K_CONST,  /* imm / imm_int in all lanes */
-    K_INDEX,  /* value of the affine idx, in dtype; lanes along `lane_coef` */
-    K_LOAD,   /* buf[idx (+ dyn * dyn_stride)]; masked lanes give imm */
-    K_STORE,  /* buf[idx] = a; GPU form: only where all masks hold */
-    K_ALU,    /* elementwise op of ops.def over a, b, c */
-    K_CAST,   /* a (of src dtype) converted to dtype by the cast rule */
-    K_WRAP,   /* a rounded or wrapped to the storage dtype `src` and back (i8, u8, f16, bf16) */
+    K_LOOP,  /* var over [lo, hi) step, by whom: kpar */
+    K_END,   /* of the innermost open loop */
+    K_CONST, /* imm / imm_int in all lanes */
+    K_INDEX, /* value of the affine idx, in dtype; lanes along `lane_coef` */
+    K_LOAD,  /* buf[idx (+ dyn * dyn_stride)]; masked lanes give imm */
+    K_STORE, /* buf[idx] = a; GPU form: only where all masks hold; with par past the caches, where the buffer begins with a line
+              */
+    K_ALU,   /* elementwise op of ops.def over a, b, c */
+    K_CAST,  /* a (of src dtype) converted to dtype by the cast rule */
+    K_WRAP,  /* a rounded or wrapped to the storage dtype `src` and back (i8, u8, f16, bf16) */
     K_RANDOM, /* uniform of (counter a, stream imm_int, element idx) */
     K_ACC,    /* mutable register starting at imm / imm_int */
     K_UPD,    /* acc = acc (+ * max min by op) a; op OP_dot: acc += a * b */
@@ -78,7 +79,7 @@ typedef struct kins {
     uint8_t alu;   /* op_code for ALU, UPD, ARGUPD, HSUM */
     uint8_t dtype; /* of the register; of memory for STORE and SCATTER */
     uint8_t src;   /* CAST, WRAP: the other dtype; LOAD: dtype in memory */
-    uint8_t par;   /* LOOP: kpar; ZIP; LOAD: 1 = for later, under way while threads meet */
+    uint8_t par;   /* LOOP: kpar; ZIP; LOAD: 1 = for later, under way while threads meet; STORE: 1 = past the caches */
     uint8_t lanes; /* 1 in scalar form */
     uint16_t buf;  /* LOAD, STORE, SCATTER: index into kernel.bufs */
     reg a, b, c;   /* operands; UPD: c = accumulator; ARGUPD: b = index accumulator, c = value accumulator */

@@ -195,6 +195,8 @@ static void check_memory_operands(checker *c, reg r, const kins *in) {
     for (int m = 0; m < in->n_mask; m++) check_affine(c, r, in->mask[m].e);
     if (in->op == K_LOAD && in->par && (in->par > 1 || b->kind != KB_IN))
         problem(c, r, "ahead of what b%d is yet to hold", in->buf);
+    if (in->op == K_STORE && in->par && (in->par > 1 || c->k->group || b->kind != KB_OUT || in->lane_stride != 1))
+        problem(c, r, "past the caches, what has to be in them or is in pieces");
     if (in->n_mask && !in->mask_lane) problem(c, r, "masks without lane strides");
     if (in->n_mask && (in->op == K_SCATTER || (in->op == K_STORE && !c->k->group))) problem(c, r, "a masked store");
     if (in->dyn) {

@@ -355,6 +355,7 @@ static void instruction_text(reader *p) {
         expect(p, ",");
         in.a = register_word(p);
         masks_text(p, &in);
+        in.par = accept(p, "past");
     } else if (accept(p, "prefetch")) {
         in.op = K_PREFETCH;
         place_text(p, &in);

@@ -92,6 +92,7 @@ static void print_ins(const kernel *k, reg r, str *out) {
         print_place(k, in, out);
         str_addf(out, ", %%%u", in->a);
         print_masks(k, in, out);
+        if (in->par) str_add(out, " past");
         break;
     case K_PREFETCH:
         str_add(out, "prefetch ");

@@ -75,5 +75,6 @@ kernel *kopt_run(kernel *k, const target *t) {
     kopt_block(k);
     kernel *o = kopt_tile(k);
     kopt_prefetch(o, t);
+    kopt_past(o, t);
     return o;
 }

@@ -67,6 +67,8 @@ static inline int kopt_turn_lanes(tn_dtype t, int lanes) {
 
 /* prefetch.c: in the tiled form, rows from afar are fetched while the rows before them are worked on. */
 void kopt_prefetch(kernel *k, const target *t);
+/* past.c: in the tiled form, results that are larger than the caches are written past them. */
+void kopt_past(kernel *k, const target *t);
 
 kernel *kopt_run(kernel *k, const target *t); /* all of them, or kopt_gpu; t->choice is heeded as far as possible */
 
