@@ -8,6 +8,7 @@
 
 enum { SLIDING = 8 }; /* unrolled rows of a contraction lane by lane (depthwise convolution) */
 enum { MAX_MR = 14, MAX_NV = 8, MAX_UNROLL = 8 };
+enum { MAX_LONE = 16 }; /* vectors of a tile of one row: the matrix is read in long pieces, and the more the longer */
 enum { SHORT_ROW = 512, JOINED = 4 }; /* elements of a row; rows worked on at once */
 enum { PAR_MIN_WORK = 60000 };        /* flops plus bytes below which a second thread costs more than it brings */
 
@@ -29,6 +30,7 @@ typedef struct chooser {
     const kins *dot; /* the contraction's update, if there is one */
     uint64_t dot_open;
     int64_t tile_m, tile_nvec; /* what the contraction's tile covers; 0 = there is none */
+    int64_t most_nv;
     bool tile_each;
 } chooser;
 
@@ -208,7 +210,7 @@ static kvar partner(const chooser *c, kvar vec, bool want_row) {
 
 static bool tile_fits(const chooser *c, int mr, int nv) {
     int loaded = mr == 1 ? 1 : nv; /* used once, an operand comes straight from memory */
-    return mr >= 1 && nv >= 1 && mr <= MAX_MR && nv <= MAX_NV && mr <= c->tile_m && nv <= c->tile_nvec &&
+    return mr >= 1 && nv >= 1 && mr <= MAX_MR && nv <= c->most_nv && mr <= c->tile_m && nv <= c->tile_nvec &&
            mr * nv + loaded + 1 <= c->t->n_vector_regs;
 }
 
@@ -216,6 +218,10 @@ static int sliding_rows(int64_t m) { /* tiles of one size where that is possible
     for (int mr = SLIDING; mr > SLIDING / 2; mr--)
         if (m % mr == 0) return mr;
     return m < SLIDING ? (int)m : SLIDING;
+}
+
+static bool is_worth_sharing(const chooser *c) {
+    return c->t->threads > 1 && c->k->flops + c->k->bytes_read + c->k->bytes_written >= PAR_MIN_WORK;
 }
 
 static void tile_contraction(chooser *c, kvar vec) {
@@ -229,7 +235,10 @@ static void tile_contraction(chooser *c, kvar vec) {
     bool each = a && b && affine_coef(a->idx, vec) && affine_coef(b->idx, vec); /* lane by lane: neighbours share loads */
     if (each) best_mr = sliding_rows(m);
     c->tile_m = m, c->tile_nvec = nvec, c->tile_each = each;
-    for (int nv = 1; nv <= MAX_NV && nv <= nvec && !each; nv++)
+    c->most_nv = m > 1 ? MAX_NV : MAX_LONE;
+    int64_t share = (nvec + c->t->threads - 1) / c->t->threads; /* each thread needs a tile */
+    if (m == 1 && is_worth_sharing(c) && share < c->most_nv) c->most_nv = share;
+    for (int nv = 1; nv <= c->most_nv && nv <= nvec && !each; nv++)
         for (int mr = 1; mr <= MAX_MR && mr <= m; mr++) {
             if (!tile_fits(c, mr, nv)) continue;
             double cost = shape_cost(m, nvec, mr, nv);
@@ -375,7 +384,7 @@ static void choose_parallel(chooser *c) {
     k->par_var = -1;
     int asked = c->t->choice ? c->t->choice->par : 0, nth = 0;
     if (c->t->threads < 2 || asked == 1) return;
-    if (!asked && k->flops + k->bytes_read + k->bytes_written < PAR_MIN_WORK) return;
+    if (!asked && !is_worth_sharing(c)) return;
     double best = 0;
     for (int i = 1; i < k->ins.n && k->ins.at[i].op != K_STORE && k->ins.at[i].op != K_ACC;
          i++) { /* rows, and what was hoisted between them */
@@ -437,7 +446,7 @@ void kopt_choose(kernel *k, const target *t) {
 int kopt_tiles(kernel *k, const target *t, kchoice *out, int cap) {
     if (k->vars.n > 64) return 0;
     chooser c = { .k = k, .t = t };
-    double best = 1e300, costs[MAX_MR * MAX_NV];
+    double best = 1e300, costs[MAX_MR * MAX_LONE];
     int n = 0;
     survey(&c);
     kvar row = c.lanes > 1 ? turned_row(&c) : -1;
@@ -445,7 +454,7 @@ int kopt_tiles(kernel *k, const target *t, kchoice *out, int cap) {
         tile_contraction(&c, row);
     else
         choose_roles(&c);
-    for (int nv = 1; nv <= MAX_NV && c.tile_m; nv++)
+    for (int nv = 1; nv <= c.most_nv && c.tile_m; nv++)
         for (int mr = 1; mr <= MAX_MR; mr++) {
             if (!tile_fits(&c, mr, nv)) continue;
             double cost = c.tile_each ? mr > SLIDING ? mr : SLIDING - mr + nv : shape_cost(c.tile_m, c.tile_nvec, mr, nv);

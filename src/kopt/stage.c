@@ -18,7 +18,8 @@
  * are read for every tile cost ten percent, sums three, panels in the first-level cache do not pay for either). An operand
  * whose columns do not lie side by side is turned by the copy.
  *
- * A fixed operand (kbuf.fixed) is laid out in panels before any run: nothing is copied, and few rows are enough. */
+ * A fixed operand (kbuf.fixed) is laid out in panels before any run: nothing is copied, and few rows are enough, or one, for
+ * which it is a stream that nothing interrupts. */
 #include "kopt/kopt.h"
 
 enum {
@@ -43,9 +44,9 @@ typedef struct stager {
     const target *machine;
     bool only_fixed; /* only where nothing is copied */
     /* the kernel's form */
-    VEC(kvar) rows;  /* row loops but n, outermost first */
-    VEC(kvar) depth; /* contraction loops, outermost first */
-    kvar m, n;
+    VEC(kvar) rows;                 /* row loops but n, outermost first */
+    VEC(kvar) depth;                /* contraction loops, outermost first */
+    kvar m, n;                      /* m: -1 for a single row */
     int acc, contraction, end, upd; /* instructions: accumulator, first contraction loop and its end, update */
     reg panel_load;
     /* what was chosen */
@@ -72,6 +73,7 @@ typedef struct stager {
 static const kins *ins(const stager *t, int i) { return &t->k->ins.at[i]; }
 static int64_t extent_of(const stager *t, kvar v) { return t->k->vars.at[v].extent; }
 static krole role_of(const stager *t, kvar v) { return t->k->vars.at[v].role; }
+static int tile_rows(const stager *t) { return t->m >= 0 ? role_of(t, t->m).unroll : 1; }
 static int64_t width_of(const stager *t) { return (int64_t)role_of(t, t->n).unroll * role_of(t, t->n).lanes; }
 static int64_t operand_size(const stager *t) { return (int64_t)dtype_size((tn_dtype)ins(t, (int)t->panel_load)->src); }
 static int64_t sum_size(const stager *t) { return (int64_t)dtype_size((tn_dtype)ins(t, t->acc)->dtype); }
@@ -94,7 +96,7 @@ static bool find_rows(stager *t) {
         VEC_PUSH(t->k->a, &t->rows, v);
     }
     t->acc = i;
-    return i < t->k->ins.n && t->m >= 0 && t->n >= 0;
+    return i < t->k->ins.n && t->n >= 0;
 }
 
 static bool find_contraction(stager *t) {
@@ -199,7 +201,7 @@ static int64_t sums_limit(const stager *t) { /* sums that fit */
     return bytes / sum_size(t);
 }
 
-static bool shares_enough(const stager *t) { return t->fixed || rows_from(t, t->n_out) / role_of(t, t->m).unroll >= MIN_TILES; }
+static bool shares_enough(const stager *t) { return t->fixed || rows_from(t, t->n_out) / tile_rows(t) >= MIN_TILES; }
 
 /* In place, the operand's columns of one tile lie far apart in memory: worth a copy when they do not all stay in the
  * first-level cache anyway. */
@@ -236,7 +238,7 @@ static int64_t divide(int64_t extent, int64_t limit) {
 }
 
 /* Too few to wait for a panel that comes from memory: each of them reads it in the first-level cache, behind the first. */
-static bool few_rows(const stager *t) { return t->fixed && rows_from(t, t->n_out) / role_of(t, t->m).unroll < MIN_TILES; }
+static bool few_rows(const stager *t) { return t->fixed && rows_from(t, t->n_out) / tile_rows(t) < MIN_TILES; }
 
 static int64_t full_tiles(const stager *t) { return extent_of(t, t->n) / width_of(t); }
 
@@ -280,7 +282,7 @@ static void choose_stretches(stager *t) {
     if (few_rows(t)) limit = t->machine->l1_bytes / 2 / (t->tiles * width_of(t) * operand_size(t));
     if (near < limit) limit = near;
     if (asked && asked->rows >= 8 && asked->rows * t->tiles * width_of(t) * operand_size(t) <= MAX_LOCAL) limit = asked->rows;
-    t->whole = depth <= limit;
+    t->whole = depth <= limit || t->m < 0;
     if (t->whole) {
         t->level = 0, t->piece = extent_of(t, t->depth.at[0]);
         return;
@@ -303,7 +305,7 @@ static bool choose_inner_rows(stager *t) {
     for (; t->n_out < t->rows.n && rows_from(t, t->n_out) > limit; t->n_out++) {
         kvar v = t->rows.at[t->n_out];
         int64_t rest = rows_from(t, t->n_out + 1), piece = divisor(extent_of(t, v), limit / rest);
-        if (piece * rest < MIN_TILES * role_of(t, t->m).unroll || piece < role_of(t, v).unroll || piece == 1) continue;
+        if (piece * rest < MIN_TILES * tile_rows(t) || piece < role_of(t, v).unroll || piece == 1) continue;
         t->cut = kernel_var(t->k, "rb", extent_of(t, v) / piece, true, false);
         t->k->vars.at[v].extent = piece;
         affine first = affine_scale(t->k->a, affine_var(t->k->a, t->cut), piece);
@@ -320,7 +322,8 @@ static bool choose(stager *t) {
         if (affine_coef(b->idx, t->rows.at[i])) t->n_out = i + 1; /* a panel for each of them */
     find_layout(t);
     if (t->only_fixed && !t->fixed) return false;
-    if (t->n_out == t->rows.n || !pays(t)) return false;
+    if (t->m < 0 ? t->n_out < t->rows.n || !t->fixed : t->n_out == t->rows.n) return false;
+    if (!pays(t)) return false;
     choose_stretches(t);
     int n_out = t->n_out;
     if (!t->whole && !choose_inner_rows(t)) { /* one panel of everything, for all rows, where it fits */

@@ -62,6 +62,8 @@ static bool recognise(streamer *s, const target *t) {
     int64_t depth = extent_of(s, s->depth), width = extent_of(s, s->n), m = extent_of(s, s->m),
             bytes = depth * width * (int64_t)dtype_size((tn_dtype)matrix->src);
     const kchoice *asked = t->choice;
+    if (m == 1 && width <= (int64_t)s->k->vars.at[s->n].role.unroll * s->k->vars.at[s->n].role.lanes)
+        return false; /* is so in place */
     s->rows = m == 1 ? 8 : 16;
     if (asked && asked->rows >= 4 && asked->rows <= MOST_ROWS) s->rows = asked->rows;
     return m <= MOST_VECTORS && depth >= 4 * s->rows && affine_coef(matrix->idx, s->depth) >= width &&
