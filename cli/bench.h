@@ -83,7 +83,7 @@ void rivals_close(rivals *r);
 
 /* A row of a result; fields that do not apply are negative and left out. */
 typedef struct bench_row {
-    const char *work, *rung, *mode;
+    const char *work, *rung, *mode, *device;
     const char *name, *variant; /* keys "case" and "variant" */
     const char *worst;          /* the argument with the largest error */
     int64_t inputs, fusion, depth, size, batch, threads, footprint, told_bytes, kernels, bytes_read, bytes_written;

@@ -2,14 +2,15 @@
  * element.
  *
  * Equal work inside every timer: the input is bound, the network runs, the output is there. `naive` alone compiles inside its
- * timer, because that is what it is. Compilation and the transfer of parameters are measured apart. */
+ * timer, because that is what it is. Compilation and the transfer of parameters are measured apart. With another device than
+ * the CPU every variant runs on both, and rows "crossover" have the size from which the device stays faster. */
 #include "bench.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_LIST = 16, MAX_VARIANTS = 16, MAX_ROWS = 4096, LOOP_STEPS = 64 };
+enum { MAX_LIST = 16, MAX_VARIANTS = 32, MAX_ROWS = 4096, LOOP_STEPS = 64 };
 
 typedef struct variant { /* one mode at one fusion level */
     cli *c;
@@ -27,6 +28,7 @@ typedef struct plan { /* what the command line asks for */
     int64_t depths[MAX_LIST], sizes[MAX_LIST], batches[MAX_LIST], fusions[MAX_LIST];
     int n_depths, n_sizes, n_batches, n_fusions, n_modes, threads;
     char *modes[MAX_LIST];
+    const char *device;
     double seconds;
     uint64_t seed;
 } plan;
@@ -107,24 +109,31 @@ static void make_ready(variant *v, const float *x, int64_t count) {
     v->transfer_us = transfer_seconds(v, (size_t)count * sizeof(float)) * 1e6;
 }
 
-static int make_variants(cli *c, const plan *p, variant *out) {
+static int add_variants(cli *c, const plan *p, const char *device, variant *out) {
     int n = 0;
     for (int i = 0; i < p->n_modes; i++) {
         const char *mode = p->modes[i];
         bool naive = !strcmp(mode, "naive"), compiled = !strcmp(mode, "compiled");
         for (int f = 0; f < (compiled ? p->n_fusions : 1); f++) {
-            if (n == MAX_VARIANTS) cli_usage(c, "more than %d variants", MAX_VARIANTS);
+            if (n == MAX_VARIANTS / 2) cli_usage(c, "more than %d variants", MAX_VARIANTS / 2);
             variant *v = &out[n++];
             *v = (variant){ .c = c, .mode = mode, .opts = TN_COMPILE_DEFAULTS };
             v->opts.mode = naive ? TN_MODE_IMMEDIATE : cli_mode(c, mode);
             v->opts.fusion = compiled ? (int)p->fusions[f] : !strcmp(mode, "loop") ? 3 : 0;
             v->opts.no_cache = naive;
             v->opts.threads = p->threads;
-            v->opts.device = cli_text(c, "device", "cpu");
-            v->label = compiled ? cli_format("compiled, fusion %d", v->opts.fusion) : cli_format("%s", mode);
+            v->opts.device = device;
+            v->label =
+                compiled ? cli_format("compiled, fusion %d, %s", v->opts.fusion, device) : cli_format("%s, %s", mode, device);
         }
     }
     return n;
+}
+
+/* Those of the device, then the same on the CPU. */
+static int make_variants(cli *c, const plan *p, variant *out) {
+    int n = add_variants(c, p, p->device, out);
+    return strcmp(p->device, "cpu") ? n + add_variants(c, p, "cpu", out + n) : n;
 }
 
 /* How far f32 may be from double at the end of a network of this depth: every layer adds about the error of one contraction,
@@ -183,11 +192,13 @@ static double network_flops(int64_t size, int64_t batch, int64_t linears, int64_
     return elements * ((2.0 * (double)size + 1) * (double)linears + (double)relus + 5);
 }
 
-static void fill_row(bench_row *r, const variant *v, const stats *s, double flops, rate peak) {
+/* device: NULL where there is only one. */
+static void fill_row(bench_row *r, const variant *v, const char *device, const stats *s, double flops, rate peak) {
     tn_program_stats facts;
     tn_program_get_stats(v->program, &facts);
     r->work = "mlp";
     r->mode = v->mode;
+    r->device = device;
     r->fusion = v->opts.fusion;
     r->threads = facts.threads;
     r->compile_us = v->compile_us;
@@ -263,7 +274,8 @@ static int measure_network(cli *c, const plan *p, int64_t depth, int64_t size, i
     probe_free(fma);
     for (int i = 0; i < n; i++) {
         compare(&v[i], &rows[i], want, n_want, bound); /* the timed runs' result */
-        fill_row(&rows[i], &v[i], &cases[i].result, network_flops(size, batch, linears, relus), peak);
+        fill_row(&rows[i], &v[i], strcmp(p->device, "cpu") ? v[i].opts.device : NULL, &cases[i].result,
+                 network_flops(size, batch, linears, relus), strcmp(v[i].opts.device, "cpu") ? (rate){ 0 } : peak);
         row_rivals(&rows[i], &cases[n + 1], which, n_rivals);
         tn_session_free(v[i].session);
         tn_program_free(v[i].program);
@@ -282,7 +294,7 @@ static int measure_network(cli *c, const plan *p, int64_t depth, int64_t size, i
 }
 
 static plan read_plan(cli *c) {
-    plan p = { 0 };
+    plan p = { .device = cli_text(c, "device", "cpu") };
     p.n_depths = cli_ints(c, "depths", "64", p.depths, MAX_LIST, 2, 100000);
     p.n_sizes = cli_ints(c, "sizes", "4-256*2", p.sizes, MAX_LIST, 1, 16384);
     const char *batch = cli_text(c, "batch", "size");
@@ -303,13 +315,34 @@ static plan read_plan(cli *c) {
 
 /* One line a variant over sizes, or over depths where several depths share one size. */
 static const char *line_of(const bench_row *r, char *buffer, size_t n) {
-    if (strcmp(r->mode, "compiled")) return r->mode;
-    snprintf(buffer, n, "compiled, fusion %d", (int)r->fusion);
+    int used = snprintf(buffer, n, strcmp(r->mode, "compiled") ? "%s" : "%s, fusion %d", r->mode, (int)r->fusion);
+    if (r->device) snprintf(buffer + used, n - (size_t)used, ", %s", r->device);
     return buffer;
 }
 static double size_of_row(const bench_row *r) { return (double)r->size; }
 static double depth_of_row(const bench_row *r) { return (double)r->depth; }
 static double median_of_row(const bench_row *r) { return r->median_us; }
+
+/* The size from which each variant of the device stays faster than its twin on the CPU, none if it never is. rows: by depth,
+ * size, batch and variant. Returns the number of rows written behind them. */
+static int add_crossovers(const plan *p, bench_row *rows, int n) {
+    int n_cases = p->n_depths * p->n_sizes * p->n_batches, n_variants = n / n_cases, half = n_variants / 2, added = 0;
+    if (!strcmp(p->device, "cpu")) return 0;
+    for (int d = 0; d < p->n_depths; d++)
+        for (int b = 0; b < p->n_batches; b++)
+            for (int v = 0; v < half; v++) {
+                bench_row *out = &rows[n + added++];
+                *out = row_empty();
+                for (int s = p->n_sizes - 1; s >= 0; s--) {
+                    const bench_row *r = &rows[((d * p->n_sizes + s) * p->n_batches + b) * n_variants + v];
+                    out->mode = r->mode, out->fusion = r->fusion, out->depth = r->depth, out->device = r->device;
+                    if (r->median_us >= r[half].median_us) break;
+                    out->size = r->size, out->batch = r->batch;
+                }
+                out->work = "crossover";
+            }
+    return added;
+}
 
 int bench_modes(cli *c) {
     plan p = read_plan(c);
@@ -317,7 +350,7 @@ int bench_modes(cli *c) {
     ceiling m = ceiling_measure(p.threads);
     rivals *rival = rivals_open(c, p.threads ? p.threads : m.cores);
     rivals_same_cpus(rival, true);
-    bench_row *rows = cli_alloc(sizeof(bench_row) * MAX_ROWS);
+    bench_row *rows = cli_alloc(sizeof(bench_row) * 2 * MAX_ROWS); /* crossovers are fewer than rows */
     int n = 0;
     for (int d = 0; d < p.n_depths; d++) {
         for (int s = 0; s < p.n_sizes; s++) {
@@ -328,6 +361,7 @@ int bench_modes(cli *c) {
             }
         }
     }
+    n += add_crossovers(&p, rows, n);
     rows_report(c, "bench modes", &m, rival, rows, n);
     bool by_depth = p.n_sizes == 1 && p.n_depths > 1;
     rows_plot(c, "Random Linear/ReLU networks ending in softmax, by mode",

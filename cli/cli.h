@@ -70,7 +70,7 @@ tn_compile_opts cli_compile_opts(const cli *c); /* --mode --fusion --threads --n
 #define CLI_LEVEL_OPTIONS                                                                                                      \
     { "fusion", 'f', "LEVEL", "0 none, 1 pairs, 2 elementwise and reductions, 3 by cost; default: the mode's own" },           \
         { "threads", 't', "N", "CPU threads; 0 (default) = as many as the process may use" },                                  \
-        { "device", 'd', "NAME", "cpu (default), cuda, opencl or null" },                                                      \
+        { "device", 'd', "NAME", "cpu (default), cuda, opencl, null, or auto: the fastest by a model" },                       \
         { "no-cache", 0, NULL, "compile every kernel again" }, { "no-passes", 0, NULL, "skip the graph passes" }, {            \
         "check", 0, NULL, "verify every artefact between the stages (slow)"                                                    \
     }

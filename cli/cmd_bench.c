@@ -66,7 +66,8 @@ const cli_command command_bench = {
     "measure: modes, ladder, gemm, conv, rows, train, compile, memory, exp, ulp, machine",
     "modes     random networks of Linear and ReLU layers ending in softmax, run in every mode:\n"
     "          naive (each op compiled again every time), immediate (each op by itself), graph (queued at once),\n"
-    "          compiled (fused, at fusion levels 1, 2, 3) and loop (many steps in one call).\n"
+    "          compiled (fused, at fusion levels 1, 2, 3) and loop (many steps in one call). With --device cuda or\n"
+    "          opencl each runs there and on the CPU; rows `crossover` have the size from which the device stays faster.\n"
     "ladder    WORK = matmul, relu, softmax or fused: from the naive loop to generated code, GFLOP/s a rung.\n"
     "gemm      relu(x w + b), cubes and thin shapes, the weights an input or a constant.\n"
     "conv      convolutions of well-known networks, forward and backward.\n"

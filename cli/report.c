@@ -120,6 +120,7 @@ static const column columns[] = {
     COLUMN(variant, 14, 't'),
     COLUMN(rung, 26, 't'),
     COLUMN(mode, 10, 't'),
+    COLUMN(device, 6, 't'),
     COLUMN(fusion, 6, 'i'),
     COLUMN(depth, 5, 'i'),
     COLUMN(size, 5, 'i'),

@@ -292,7 +292,8 @@ typedef struct {
     int no_cache;       /* compile every kernel again, for measuring */
     int no_passes;      /* skip graph passes, for measuring and tests */
     int check;          /* verify every artefact between stages (slow) */
-    const char *device; /* "cpu" (default), "cuda", "opencl" or "null" */
+    const char *device; /* "cpu" (default), "cuda", "opencl", "null", or "auto": where a run should take least, by a model; the
+                           text "explain" says why */
 } tn_compile_opts;
 #define TN_COMPILE_DEFAULTS ((tn_compile_opts){ sizeof(tn_compile_opts), TN_MODE_COMPILED, -1, 0, 0, 0, 0, "cpu" })
 

@@ -225,6 +225,21 @@ tn_status drive_compile_on(tn_ctx *ctx, device *dev, const graph *g, const tn_co
     return drive_compile_tuned(ctx, dev, g, opts, measured ? &measured->table : NULL, out, e);
 }
 
+target drive_target(const device_caps *c, const ktuning *choices) {
+    return (target){ .vector_bytes = c->vector_bytes,
+                     .n_vector_regs = c->n_vector_regs,
+                     .threads = c->threads,
+                     .l1_bytes = c->l1_bytes,
+                     .l2_bytes = c->l2_bytes,
+                     .kind = c->gpu ? TARGET_GPU : TARGET_CPU,
+                     .group = c->group,
+                     .group_bytes = c->group_bytes,
+                     .grid = c->grid,
+                     .buffers = c->buffers,
+                     .tuning = choices,
+                     .tuning_seed = tuning_seed(c) };
+}
+
 tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, const ktuning *choices,
                               tn_program **out, err *e) {
     double start = now_seconds();
@@ -234,18 +249,7 @@ tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn
     p->opts.device = dev->api->name; /* the caller's string need not live on */
     device_caps caps;
     dev->api->get_caps(dev, &caps);
-    p->target = (target){ .vector_bytes = caps.vector_bytes,
-                          .n_vector_regs = caps.n_vector_regs,
-                          .threads = caps.threads,
-                          .l1_bytes = caps.l1_bytes,
-                          .l2_bytes = caps.l2_bytes,
-                          .kind = caps.gpu ? TARGET_GPU : TARGET_CPU,
-                          .group = caps.group,
-                          .group_bytes = caps.group_bytes,
-                          .grid = caps.grid,
-                          .buffers = caps.buffers,
-                          .tuning = choices,
-                          .tuning_seed = tuning_seed(&caps) };
+    p->target = drive_target(&caps, choices);
     p->stats.threads = caps.threads;
     arena_init(&p->arena, ctx->mem, &p->gd);
     tn_status status = guarded(&(job){ p, g, e });
@@ -265,9 +269,14 @@ tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn
 tn_status drive_compile(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, tn_program **out) {
     tn_compile_opts o;
     device *dev;
+    char reason[WHY_BYTES] = "";
     tn_status status = drive_resolve(ctx, opts, &o);
-    if (status || (status = ctx_device(ctx, o.device, o.threads, &dev, &ctx->err))) return status;
-    return drive_compile_on(ctx, dev, g, &o, out, &ctx->err);
+    if (status) return status;
+    status = !strcmp(o.device, "auto") ? drive_choose(ctx, g, &o, &dev, reason, &ctx->err)
+                                       : ctx_device(ctx, o.device, o.threads, &dev, &ctx->err);
+    if (!status) status = drive_compile_on(ctx, dev, g, &o, out, &ctx->err);
+    if (!status) memcpy((*out)->why, reason, sizeof reason);
+    return status;
 }
 
 void drive_program_free(tn_program *p) {

@@ -6,6 +6,8 @@
 #include "ir/plan.h"
 #include "ir/target.h"
 
+enum { WHY_BYTES = 640 };
+
 /* A compiled graph: immutable, shared by sessions. Its arena owns plan, source and texts. */
 struct tn_program {
     tn_ctx *ctx;
@@ -29,6 +31,7 @@ struct tn_program {
     int n_io;
     const pstate *states; /* buf: index into plan.bufs; -1 in immediate programs */
     int n_states;
+    char why[WHY_BYTES]; /* of the device, when it was chosen here; else empty */
     tn_program_stats stats;
 };
 
@@ -58,6 +61,12 @@ typedef struct drive_code {
 } drive_code;
 void drive_emit(const tn_program *p, const plan *what, arena *a, drive_code *out);
 
+/* choose.c: the device "auto". why[WHY_BYTES]: the device's name, then what a run would take on each. */
+tn_status drive_choose(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, device **out, char *why, err *e);
+/* Microseconds that a run would take on a device like this, and those of them that go to transfers. */
+tn_status drive_estimate(mem m, const graph *g, const tn_compile_opts *opts, const device_caps *c, double *out_us,
+                         double *out_transfer, err *e);
+
 /* pipeline.c. Jumps through a->gd. */
 plan *pipeline_run(const graph *g, arena *a, const tn_compile_opts *opts, const target *t);
 /* The arguments of a kernel that kopt made of one with the first n_before of its buffers, which had the arguments pk->args. */
@@ -70,6 +79,8 @@ tn_status drive_compile_on(tn_ctx *ctx, device *dev, const graph *g, const tn_co
 /* The same with other choices (NULL = the model's) than the context's. */
 tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, const ktuning *choices,
                               tn_program **out, err *e);
+/* What compiling has to know of a device; choices may be NULL. */
+target drive_target(const device_caps *c, const ktuning *choices);
 /* Defaults filled in; errors in ctx->err. */
 tn_status drive_resolve(tn_ctx *ctx, const tn_compile_opts *opts, tn_compile_opts *out);
 void drive_program_free(tn_program *p);

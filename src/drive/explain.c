@@ -84,6 +84,7 @@ void explain_print(const tn_program *prog, str *out) {
     const tn_program_stats *s = &prog->stats;
     str_addf(out, "graph @%s: %d kernels (%d different), fusion level %d, %d threads\n", p->g->name, s->kernels,
              s->distinct_kernels, p->fusion, s->threads);
+    if (prog->why[0]) str_addf(out, "device: %s\n", prog->why);
     str_addf(out, "memory traffic at kernel borders: read %.1f KiB, written %.1f KiB a run", kib(s->bytes_read),
              kib(s->bytes_written));
     str_addf(out, " (each op on its own: read %.1f, written %.1f)\n", kib(p->unfused_read), kib(p->unfused_written));
@@ -118,6 +119,9 @@ void explain_json(const tn_program *prog, str *out) {
     const tn_program_stats *s = &prog->stats;
     str_add(out, "{\"schema\":1,\"graph\":");
     str_json(out, p->g->name);
+    str_add(out, ",\"device\":");
+    str_json(out, prog->dev->api->name);
+    if (prog->why[0]) str_add(out, ",\"device_why\":"), str_json(out, prog->why);
     str_addf(out,
              ",\"fusion\":%d,\"threads\":%d,\"bytes_read\":%llu,\"bytes_written\":%llu,\"unfused_bytes_read\":%llu,\"unfused_"
              "bytes_written\":%llu,\"flops\":%llu,",

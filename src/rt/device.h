@@ -39,6 +39,17 @@ typedef struct device_opts {
     void *log_ud;
 } device_opts;
 
+/* What programs reach, roughly, told by kind and clocks: what "auto" chooses by. A microsecond each. */
+typedef struct device_rates {
+    double flops;     /* f32, of all units; CPU: of one thread; 0 = the device computes on the processor, too */
+    double bytes;     /* of memory; CPU: of one thread */
+    double near;      /* CPU: bytes of a thread's own caches */
+    double link;      /* bytes between host and device; 0 = there is one memory */
+    double launch_us; /* a kernel of a list; CPU: threads start and meet */
+    double submit_us; /* a list from submit to wait; a transfer besides its bytes */
+    double meet_us;   /* GPU: the threads of a group meet, and memory comes */
+} device_rates;
+
 typedef struct device_caps {
     char name[64];    /* "cpu" */
     char detail[256]; /* "AMD EPYC, avx2, 2 threads" */
@@ -54,7 +65,8 @@ typedef struct device_caps {
     int64_t group_bytes;                  /* fast memory of a group */
     int64_t grid;                         /* threads that keep the device busy */
     int buffers;                          /* that a launch may have */
-    uint64_t id;                          /* part of every cache key: what code built for this device depends on */
+    device_rates rates;
+    uint64_t id; /* part of every cache key: what code built for this device depends on */
 } device_caps;
 
 /* What an argument of a kernel is: bytes from what is bound to a slot. Launches that touch the same bytes, one of them writing,

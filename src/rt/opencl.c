@@ -123,6 +123,18 @@ static int power_below(uint64_t n, int most) {
     return p;
 }
 
+/* Clocks of the memory are not told. */
+static device_rates rates_of(const opencl *d, uint64_t units) {
+    double clock = (double)device_number(d, CL_DEVICE_MAX_CLOCK_FREQUENCY);
+    if (!(device_number(d, CL_DEVICE_TYPE) & (CL_DEVICE_TYPE_GPU | CL_DEVICE_TYPE_ACCELERATOR))) return (device_rates){ 0 };
+    return (device_rates){ .flops = 0.5 * (double)units * 64 * 2 * (clock > 0 ? clock : 1000),
+                           .bytes = 200e3,
+                           .link = 6e3,
+                           .launch_us = 5,
+                           .submit_us = 30,
+                           .meet_us = 0.5 };
+}
+
 static void fill_caps(opencl *d, cl_object platform) {
     char name[160], driver[80], version[128] = "";
     device_text(d, CL_DEVICE_NAME, name, sizeof name);
@@ -144,6 +156,7 @@ static void fill_caps(opencl *d, cl_object platform) {
                         .l1_bytes = 32 << 10,
                         .l2_bytes = cached > (64 << 10) ? (int64_t)cached : 64 << 10 };
     c->l3_bytes = c->l2_bytes;
+    c->rates = rates_of(d, units ? units : 1);
     snprintf(c->name, sizeof c->name, "opencl");
     snprintf(c->isa, sizeof c->isa, "opencl");
     snprintf(c->code, sizeof c->code, "opencl");
