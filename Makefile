@@ -47,8 +47,10 @@ soak:
 	@TENON_FUZZ_SEEDS=$(SOAK_SEEDS) TENON_FUZZ_FIRST=$$(date +%s)000000 ctest --test-dir build/check -L random --timeout 86400 --output-on-failure
 	build/check/tenon bench ulp --all
 
-# With RIVALS empty (make bench RIVALS=) without the other programs; absent ones are named in the output.
+# With RIVALS empty (make bench RIVALS=) without the other programs; absent ones are named in the output. Single layers are
+# measured beside libraries of kernels: a compiler of whole networks takes up to a minute for each of the hundred shapes.
 RIVALS ?= --rivals
+KERNEL_RIVALS ?= $(if $(RIVALS),$(RIVALS) --rivals-only onednn,openblas,ort,openvino)
 BENCH_OUT = build/bench
 BENCH = $(TENON) bench
 bench: release
@@ -59,7 +61,8 @@ bench: release
 	$(BENCH) modes --sizes 16,64,256,1024 --modes graph,compiled,loop $(RIVALS) --csv $(BENCH_OUT)/modes.csv --svg $(BENCH_OUT)/modes.svg
 	$(BENCH) modes --sizes 16,64,256,1024 --modes graph,compiled,loop --batch 1 $(RIVALS) --csv $(BENCH_OUT)/batch.csv --svg $(BENCH_OUT)/batch.svg
 	$(BENCH) modes --sizes 16,256 --csv $(BENCH_OUT)/naive.csv
-	for k in gemm conv rows train compile; do $(BENCH) $$k $(RIVALS) --csv $(BENCH_OUT)/$$k.csv --svg $(BENCH_OUT)/$$k.svg || exit 1; done
+	for k in gemm conv rows; do $(BENCH) $$k $(KERNEL_RIVALS) --csv $(BENCH_OUT)/$$k.csv --svg $(BENCH_OUT)/$$k.svg || exit 1; done
+	for k in train compile; do $(BENCH) $$k $(RIVALS) --csv $(BENCH_OUT)/$$k.csv --svg $(BENCH_OUT)/$$k.svg || exit 1; done
 	for k in matmul relu softmax fused; do $(BENCH) ladder $$k --csv $(BENCH_OUT)/ladder_$$k.csv --svg $(BENCH_OUT)/ladder_$$k.svg || exit 1; done
 	for k in write-vs-move dot-sum-dot; do $(BENCH) exp $$k --csv $(BENCH_OUT)/$$k.csv --svg $(BENCH_OUT)/$$k.svg || exit 1; done
 	$(BENCH) ulp --csv $(BENCH_OUT)/ulp.csv
