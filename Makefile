@@ -50,7 +50,8 @@ soak:
 # With RIVALS empty (make bench RIVALS=) without the other programs; absent ones are named in the output. Single layers are
 # measured beside libraries of kernels: a compiler of whole networks takes up to a minute for each of the hundred shapes.
 RIVALS ?= --rivals
-KERNEL_RIVALS ?= $(if $(RIVALS),$(RIVALS) --rivals-only onednn,openblas,ort,openvino)
+KERNEL_LIBRARIES = onednn,openblas,ort,openvino
+KERNEL_RIVALS ?= $(if $(RIVALS),$(RIVALS) --rivals-only $(KERNEL_LIBRARIES))
 BENCH_OUT = build/bench
 BENCH = $(TENON) bench
 bench: release
