@@ -20,6 +20,7 @@ static void list_tiles(lister *l) {
     kernel *k = kernel_clone(l->scalar, l->a);
     kchoice tiles[MOST_TILES];
     kopt_order(k);
+    kopt_slide(k, l->t);
     kopt_collapse(k);
     kopt_hoist(k);
     int n = kopt_tiles(k, l->t, tiles, MOST_TILES);

@@ -188,6 +188,16 @@ static const kins *operand_load(const chooser *c, reg r) {
     return in->op == K_LOAD ? in : NULL;
 }
 
+/* Windows whose taps are the innermost loop share loads along this row; -1: there are none. */
+static kvar sliding_row(const chooser *c, const kins *x, const kins *weight) {
+    const kins *in = c->dot;
+    while (in->op != K_LOOP) in--;
+    bool inside = false;
+    for (kvar v = 0; v < c->k->vars.n; v++)
+        inside |= c->k->vars.at[v].row && affine_coef(weight->idx, v) && affine_coef(x->idx, v);
+    return inside || !c->k->vars.at[in->var].reduce ? -1 : kopt_slides_along(c->k, x, weight, in->var);
+}
+
 /* Unrolled partner of the vector loop: a loop that the vector operand does not depend on, so that its loads are used again. */
 static kvar partner(const chooser *c, kvar vec, bool want_row) {
     const kins *a = operand_load(c, c->dot->a), *b = operand_load(c, c->dot->b);
@@ -196,8 +206,9 @@ static kvar partner(const chooser *c, kvar vec, bool want_row) {
         const kins *t = a;
         a = b, b = t;
     }
-    kvar best = -1;
+    kvar best = sliding_row(c, a, b);
     int64_t best_extent = 1;
+    if (best >= 0) return best;
     for (kvar v = 0; v < c->k->vars.n; v++) {
         const kvar_info *i = &c->k->vars.at[v];
         if (v == vec || !(c->dot_open >> v & 1) || i->reduce || affine_coef(b->idx, v) || !affine_coef(a->idx, v)) continue;

@@ -69,6 +69,7 @@ static void choose_and_stage(kernel *k, const target *t) {
 kernel *kopt_run(kernel *k, const target *t) {
     if (t->kind == TARGET_GPU) return kopt_gpu(k, t);
     kopt_order(k);
+    kopt_slide(k, t);
     kopt_collapse(k);
     kopt_hoist(k);
     choose_and_stage(k, t);

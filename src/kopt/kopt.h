@@ -8,6 +8,12 @@
 
 /* order.c: contraction loops in the order in which their operands lie in memory. */
 void kopt_order(kernel *k);
+/* Then, where a result has no more columns than one vector: the taps of a window become the innermost loop, so that neighbours
+ * share what they load. */
+void kopt_slide(kernel *k, const target *t);
+/* The row along which the windows that a short contraction loop w walks through overlap, or -1. */
+enum { KOPT_MOST_TAPS = 5 };
+kvar kopt_slides_along(const kernel *k, const kins *x, const kins *weight, kvar w);
 /* collapse.c: two perfectly nested loops that walk memory as one become one. */
 void kopt_collapse(kernel *k);
 /* hoist.c: what does not depend on a loop moves out of it. */

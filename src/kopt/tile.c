@@ -6,7 +6,7 @@
  * the thread count. */
 #include "kopt/kopt.h"
 
-enum { MAX_COPIES = 32, MAX_TAPS = 5 };
+enum { MAX_COPIES = 32 };
 typedef struct copy {
     int64_t off;
     int lanes;
@@ -528,7 +528,8 @@ typedef VEC(tap) tap_list;
  * common. */
 static const kins *window_update(const tiler *t, int loop, int end, kvar major) {
     const kins *in = &t->k->ins.at[loop], *upd = NULL;
-    if (major < 0 || in->par != PAR_SERIAL || in->hi - in->lo > MAX_TAPS || in->hi - in->lo < 2 || has_role(t->k, in->var))
+    if (major < 0 || in->par != PAR_SERIAL || in->hi - in->lo > KOPT_MOST_TAPS || in->hi - in->lo < 2 ||
+        has_role(t->k, in->var))
         return NULL;
     for (int i = loop + 1; i < end; i++) {
         const kins *x = &t->k->ins.at[i];

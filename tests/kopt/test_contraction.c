@@ -149,7 +149,8 @@ static void test_convolutions(void **state) {
     (void)state;
     static const conv convs[] = { { 1, 14, 14, 40, 56, 3, 1, 1 }, { 2, 9, 13, 33, 24, 3, 1, 2 }, { 1, 16, 12, 24, 48, 5, 1, 2 },
                                   { 1, 15, 17, 20, 64, 3, 2, 1 }, { 3, 7, 7, 130, 72, 3, 1, 2 }, { 1, 30, 31, 48, 40, 1, 1, 1 },
-                                  { 1, 60, 58, 16, 48, 3, 1, 2 }, { 2, 8, 8, 1, 16, 3, 1, 1 } };
+                                  { 1, 60, 58, 16, 48, 3, 1, 2 }, { 2, 8, 8, 1, 16, 3, 1, 1 },   { 2, 9, 11, 19, 16, 3, 1, 2 },
+                                  { 1, 13, 10, 12, 8, 5, 2, 2 },  { 3, 6, 7, 16, 7, 3, 1, 2 } };
     tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
     tn_ctx *ctx = tn_ctx_new(&cfg);
     for (size_t i = 0; i < COUNT_OF(convs); i++) check_conv(ctx, convs[i]);
@@ -210,8 +211,32 @@ static void test_shared(void **state) {
     tn_ctx_free(ctx);
 }
 
+/* With no more columns than lanes, a multiply-add needs a load of its own, unless neighbours share them. */
+static void test_slides(void **state) {
+    (void)state;
+    const char *text =
+        "graph @few_channels(x f32[2,10,10,32], w f32[3,3,32,8]) {\n"
+        "  %1 = window x (axis=1 size=3 stride=1 dilation=1) (axis=2 size=3 stride=1 dilation=1) f32[2,8,8,32,3,3]\n"
+        "  %2 = dot %1, w contract=[3,4,5]x[2,0,1] f32[2,8,8,8]\n"
+        "  return %2 as \"y\"\n}";
+    tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
+    tn_ctx *ctx = tn_ctx_new(&cfg);
+    tn_graph *g = tn_graph_parse(ctx, text, strlen(text), "slides.tn");
+    tn_program *p;
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    char *code;
+    if (!g || tn_compile(g, &o, &p)) fail_msg("%s", tn_ctx_error(ctx));
+    assert_int_equal(tn_program_text(p, "kernels", &code), TN_OK);
+    int loads = 0, adds = 0;
+    for (const char *at = code; (at = strstr(at, " = load ")); at++) loads++;
+    for (const char *at = code; (at = strstr(at, " fma ")); at++) adds++;
+    if (strstr(code, "f32x8") && loads * 10 > adds * 6) fail_msg("%d loads for %d multiply-adds:\n%s", loads, adds, code);
+    tn_string_free(ctx, code);
+    tn_program_free(p), tn_graph_free(g), tn_ctx_free(ctx);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_shapes), cmocka_unit_test(test_convolutions),
-                                        cmocka_unit_test(test_shared) };
+                                        cmocka_unit_test(test_shared), cmocka_unit_test(test_slides) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
