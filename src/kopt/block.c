@@ -26,7 +26,7 @@ static kvar turned_variable(const kernel *k) {
 void kopt_block(kernel *k) {
     kvar v = turned_variable(k);
     if (v < 0 || k->vars.n > 60) return;
-    int64_t extent = k->vars.at[v].extent, piece = BLOCK, lanes = k->vars.at[v].role.lanes;
+    int64_t extent = k->vars.at[v].extent, piece = BLOCK, lanes = (int64_t)k->vars.at[v].role.lanes * k->vars.at[v].role.unroll;
     while (piece > lanes && extent % piece) piece -= lanes;
     if (extent <= BLOCK || piece < 2 * lanes) return;
     kvar b = kernel_var(k, "vb", extent / piece, true, false);

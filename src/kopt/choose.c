@@ -308,7 +308,8 @@ static bool tile_turned(chooser *c, kvar vec) {
         kvar u = turned_along(c, in, vec);
         if (u < 0) continue;
         int lanes = kopt_turn_lanes((tn_dtype)in->dtype, c->lanes);
-        k->vars.at[vec].role = (krole){ 1, lanes };
+        int squares = c->t->n_vector_regs >= 32 && k->vars.at[vec].extent >= 2 * lanes ? 2 : 1; /* whole lines of the result */
+        k->vars.at[vec].role = (krole){ squares, lanes };
         k->vars.at[u].role = (krole){ k->vars.at[u].extent >= 2 * lanes ? 2 * lanes : lanes, 1 }; /* a whole cache line */
         return true;
     }
