@@ -91,7 +91,7 @@ static void insert(kernel *k, int at, const kins *in, int n) {
 }
 
 void kopt_prefetch(kernel *k, const target *t) {
-    if (k->bytes_read + k->bytes_written <= 8 * (uint64_t)t->l2_bytes) return;
+    if (k->bytes_read + k->bytes_written <= 2 * (uint64_t)t->l2_bytes) return;
     for (int i = 1; i < k->ins.n; i++) {
         rows r;
         int streams[MOST_STREAMS], n = 0;
