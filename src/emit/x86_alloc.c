@@ -244,7 +244,7 @@ static int memory_operands(const xop *o) {
     if (o->has_mem || (o->op >= X86_N_INS && o->op != P_FMA)) return 0;
     if (o->op == P_FMA) return 2 | 4;
     int form = x86_table[o->op].form;
-    return form == F_RM || form == F_RMI ? 1 : form == F_RVM || form == F_RVMI || form == F_RVMR ? 2 : 0;
+    return form == F_RM || form == F_RMI ? 1 : form == F_RVM || form == F_RVMK || form == F_RVMI || form == F_RVMR ? 2 : 0;
 }
 
 static vreg brief_copy(xfn *f, int32_t *order, int *n, vreg of) {

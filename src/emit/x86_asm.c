@@ -115,7 +115,7 @@ static unsigned char *put_evex(x86_asm *s, unsigned char *at, const x86_ins *i, 
     at = byte(at, 0x62);
     at = byte(at, (bit(reg, 3) ^ 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | (bit(reg, 4) ^ 1) << 4 | i->map);
     at = byte(at, (unsigned)i->ew << 7 | (~v & 15) << 3 | 4 | i->pp);
-    at = byte(at, (unsigned)vl << 5 | (~v >> 4 & 1) << 3);
+    at = byte(at, (unsigned)vl << 5 | (~v >> 4 & 1) << 3 | (i->form == F_RVMK));
     return modrm(s, byte(at, i->op), reg, rm, true, tail);
 }
 
@@ -303,9 +303,10 @@ void x86_print(const x86_asm *s, const x86_record *r, str *out) {
     str_add(out, i->form == G_RAW ? "" : " ");
     switch (i->form) {
     case F_RVM:
+    case F_RVMK:
     case F_RVMI:
     case F_RVMR:
-        print_reg(r->reg, rv, r->vl, out), str_add(out, ",");
+        print_reg(r->reg, rv, r->vl, out), str_add(out, i->form == F_RVMK ? "{k1}," : ",");
         if (!legacy) print_reg(r->vvvv, rv == KK ? KV : rv, r->vl, out), str_add(out, ",");
         print_rm(s, r, mv, out);
         break;

@@ -17,6 +17,7 @@ typedef enum x86_id {
 
 typedef enum x86_form {
     F_RVM,  /* reg, vvvv, rm */
+    F_RVMK, /* the same where k1 is set; reg keeps its other lanes */
     F_RM,   /* reg, rm */
     F_MR,   /* rm, reg */
     F_RVMI, /* reg, vvvv, rm, imm8 */

@@ -458,9 +458,26 @@ static void put_two_operands(coder *c, const xop *o, int d, int ra, x86_opnd b) 
     x86_put(s, (x86_id)o->op, 0, d, d, b, o->imm);
 }
 
+/* d = max or min of ra and b; lanes of ra that are NaN stay so. */
+static void put_extreme(x86_asm *s, const xop *o, int d, int ra, x86_opnd b) {
+    enum { UNORDERED = 3, ORDERED = 7 };
+    bool pd = o->op == X86_MAXPD_K || o->op == X86_MINPD_K;
+    x86_id plain = o->op == X86_MAXPS_K   ? X86_MAXPS
+                   : o->op == X86_MINPS_K ? X86_MINPS
+                   : o->op == X86_MAXPD_K ? X86_MAXPD
+                                          : X86_MINPD;
+    x86_put(s, pd ? X86_KCMPPD : X86_KCMPPS, o->vl, 1, ra, x86_r(ra), d == ra ? ORDERED : UNORDERED);
+    if (d != ra) x86_put(s, plain, o->vl, d, ra, b, 0), b = x86_r(ra); /* of two NaNs the instruction gives the second */
+    x86_put(s, (x86_id)o->op, o->vl, d, ra, b, 0);
+}
+
 /* Comparisons and selections have other forms with 512 bits. */
 static bool put_wide_form(coder *c, const xop *o, int d, int ra, x86_opnd b, int rc) {
     x86_asm *s = c->s;
+    if (x86_table[o->op].form == F_RVMK) {
+        put_extreme(s, o, d, ra, b);
+        return true;
+    }
     bool evex = o->vl == 2 || d > 15 || ra > 15 || (!b.is_mem && b.r > 15) || rc > 15;
     if (!evex) return false;
     switch (o->op) {

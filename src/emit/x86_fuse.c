@@ -171,7 +171,7 @@ static bool accept(xop *o, vreg r, const xop *load) {
         if (t->mv > KQ || size != 16 << load->vl) return false;
         if (t->form == F_RM || t->form == F_RMI) {
             o->a = 0;
-        } else if (t->form == F_RVM || t->form == F_RVMI || t->form == F_RVMR) {
+        } else if (t->form == F_RVM || t->form == F_RVMK || t->form == F_RVMI || t->form == F_RVMR) {
             if (o->a == o->b || o->c == r) return false;
             if (o->a == r && x86_commutes(o->op)) o->a = o->b, o->b = r;
             if (o->b != r) return false;

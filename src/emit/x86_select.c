@@ -173,6 +173,16 @@ static void sel_update(selector *s, const kins *in) {
                               .c = old.r });
             continue;
         }
+        if ((in->alu == OP_max || in->alu == OP_min) && dtype_is_float(t) && f->level == X86_AVX512) {
+            static const uint16_t ids[2][2] = { { X86_MAXPS_K, X86_MINPS_K }, { X86_MAXPD_K, X86_MINPD_K } };
+            vreg x = sel_operand(s, in->a, in->lanes, c).r;
+            x86_add(f, (xop){ .op = ids[t == TN_F64][in->alu == OP_min],
+                              .vl = (uint8_t)x86_vl(old.t, acc->cl),
+                              .dst = old.r,
+                              .a = old.r,
+                              .b = x });
+            continue;
+        }
         if (in->alu == OP_dot) {
             xval p = x86_bin(f, '*', sel_operand(s, in->a, in->lanes, c), sel_operand(s, in->b, in->lanes, c), acc->cl);
             v = x86_bin(f, '+', old, p, acc->cl);
