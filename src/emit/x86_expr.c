@@ -36,6 +36,7 @@ static xval read_literal(reader *r, xtype t) {
 static const char *definition(const reader *r, const char *word) {
     const function_row *fn = function_find(word, strlen(word));
     if (!fn || (strchr(fn->sig, 'f') && r->t != XF32)) return NULL;
+    if (!strcmp(word, "SCALED") && r->f->level == X86_AVX512) return NULL; /* that one is an instruction, too */
     if (!fn->fma || r->f->level == X86_SSE) return fn->text;
     return strcmp(word, "FMA") ? fn->fma : NULL; /* that one is an instruction */
 }

@@ -275,6 +275,11 @@ xval x86_word(xfn *f, const char *name, xtype t, const xval *x, int n, int lanes
         fma.a = x[0].r, fma.b = x[1].r, fma.c = x[2].r;
         return (xval){ x86_value(f, fma), t };
     }
+    if (n == 2 && !strcmp(name, "SCALED")) {
+        xval one = { x86_const(f, t, 1, 1), t }, magic = { x86_const(f, t, 12583166, 0), t };
+        vreg power = x86_bin(f, '-', x[1], magic, lanes).r;
+        return made(f, X86_SCALEFPS, t, t, lanes, x86_bin(f, '+', x[0], one, lanes).r, power, 0);
+    }
     bool some = !strncmp(name, "LIBM_", 5); /* the mask comes first */
     const xval none = { 0 }, *arg = x + some;
     for (size_t i = 0; i < COUNT_OF(libm) && (some || t == XF64); i++)
