@@ -8,6 +8,7 @@
 
 enum { SLIDING = 8 }; /* unrolled rows of a contraction lane by lane (depthwise convolution) */
 enum { MAX_MR = 14, MAX_NV = 8, MAX_UNROLL = 8 };
+enum { FEW_ROWS = 8 };
 enum { MAX_LONE = 16 }; /* vectors of a tile of one row: the matrix is read in long pieces, and the more the longer */
 enum { SHORT_ROW = 512, JOINED = 4 }; /* elements of a row; rows worked on at once */
 enum { PAR_MIN_WORK = 60000 };        /* flops plus bytes below which a second thread costs more than it brings */
@@ -235,6 +236,14 @@ static bool is_worth_sharing(const chooser *c) {
     return c->t->threads > 1 && c->k->flops + c->k->bytes_read + c->k->bytes_written >= PAR_MIN_WORK;
 }
 
+/* The operand with the lanes is fixed and larger than the caches of a core. */
+static bool is_from_afar(const chooser *c, kvar vec) {
+    const kins *a = operand_load(c, c->dot->a), *b = operand_load(c, c->dot->b);
+    if (!a || !b) return false;
+    const kbuf *x = &c->k->bufs.at[(affine_coef(b->idx, vec) ? b : a)->buf];
+    return x->fixed && x->elems * (int64_t)dtype_size((tn_dtype)x->dtype) > c->t->l2_bytes;
+}
+
 static void tile_contraction(chooser *c, kvar vec) {
     kernel *k = c->k;
     int64_t extent = k->vars.at[vec].extent, nvec = (extent + c->lanes - 1) / c->lanes;
@@ -249,9 +258,10 @@ static void tile_contraction(chooser *c, kvar vec) {
     c->most_nv = m > 1 ? MAX_NV : MAX_LONE;
     int64_t share = (nvec + c->t->threads - 1) / c->t->threads; /* each thread needs a tile */
     if (m == 1 && is_worth_sharing(c) && share < c->most_nv) c->most_nv = share;
+    int least = is_from_afar(c, vec) && m <= FEW_ROWS ? (int)m : 1; /* then one tile has all rows, and reads it once */
     for (int nv = 1; nv <= c->most_nv && nv <= nvec && !each; nv++)
         for (int mr = 1; mr <= MAX_MR && mr <= m; mr++) {
-            if (!tile_fits(c, mr, nv)) continue;
+            if (!tile_fits(c, mr, nv) || mr < least) continue;
             double cost = shape_cost(m, nvec, mr, nv);
             if (cost < best * 0.999) best = cost, best_mr = mr, best_nv = nv;
         }

@@ -282,7 +282,7 @@ static void choose_stretches(stager *t) {
     if (few_rows(t)) limit = t->machine->l1_bytes / 2 / (t->tiles * width_of(t) * operand_size(t));
     if (near < limit) limit = near;
     if (asked && asked->rows >= 8 && asked->rows * t->tiles * width_of(t) * operand_size(t) <= MAX_LOCAL) limit = asked->rows;
-    t->whole = depth <= limit || t->m < 0;
+    t->whole = depth <= limit || (t->fixed && rows_from(t, t->n_out) <= tile_rows(t));
     if (t->whole) {
         t->level = 0, t->piece = extent_of(t, t->depth.at[0]);
         return;

@@ -126,7 +126,25 @@ static void test_same_bits(void **state) {
     printf("count: %zu contractions, %d programs with panels\n", COUNT_OF(shapes), panels);
 }
 
+/* A large matrix is read once for a few rows: all of them in one tile, no sums in between. */
+static void test_read_once(void **state) {
+    (void)state;
+    const shape s = { TN_F32, 1, 8, 1024, 2048, false, false };
+    tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
+    tn_ctx *ctx = tn_ctx_new(&cfg);
+    tn_graph *g = build(ctx, &s, STATE, NULL);
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    tn_program *p;
+    char *text;
+    if (tn_compile(g, &o, &p)) fail_msg("%s", tn_ctx_error(ctx));
+    assert_int_equal(tn_program_text(p, "kernels", &text), TN_OK);
+    for (const char *at = text; (at = strstr(at, " local f32[")); at++)
+        if (at[strlen(" local f32[")] != '0') fail_msg("sums wait in memory:\n%s", text);
+    tn_string_free(ctx, text);
+    tn_program_free(p), tn_graph_free(g), tn_ctx_free(ctx);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_bits) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_bits), cmocka_unit_test(test_read_once) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
