@@ -142,6 +142,7 @@ void ladder_reference(const char *work, const ladder_problem *p, double *y, doub
 
 int bench_modes(cli *c);
 int bench_ladder(cli *c, const char *work);
+int bench_device_ladder(cli *c, const char *work, const char *device);
 int bench_gemm(cli *c);
 int bench_conv(cli *c);
 int bench_rows(cli *c);

@@ -41,7 +41,8 @@ static const cli_option options[] = {
     { "batch", 'b', "LIST", "modes: rows of the input, or `size` (default): as many as the width; train: images a step" },
     { "modes", 'm', "LIST", "modes: naive,immediate,graph,compiled,loop (default all)" },
     { "fusion", 'f', "LIST", "modes: fusion levels of `compiled` (default 1,2,3); ladder and others: of the compiled graph" },
-    { "device", 'd', "NAME", "modes, gemm, conv, rows, train: cpu (default), cuda or opencl" },
+    { "device", 'd', "NAME", "modes, ladder, gemm, conv, rows, train: cpu (default), cuda or opencl" },
+    { "bins", 0, "N", "ladder histogram: how many (default 64)" },
     { "threads", 't', "LIST", "CPU threads; 0 = all (default: modes 0, ladder 1; the others 1 and all, one after the other)" },
     { "cases", 0, "LIST", "gemm, conv, rows, train, compile, memory: only cases whose name has one of these words in it" },
     { "rivals", 0, NULL, "time other programs in the same rounds (bench/rivals/setup installs them)" },
@@ -68,7 +69,8 @@ const cli_command command_bench = {
     "          naive (each op compiled again every time), immediate (each op by itself), graph (queued at once),\n"
     "          compiled (fused, at fusion levels 1, 2, 3) and loop (many steps in one call). With --device cuda or\n"
     "          opencl each runs there and on the CPU; rows `crossover` have the size from which the device stays faster.\n"
-    "ladder    WORK = matmul, relu, softmax or fused: from the naive loop to generated code, GFLOP/s a rung.\n"
+    "ladder    WORK = matmul, relu, softmax or fused: from the naive loop to generated code, GFLOP/s a rung. With --device\n"
+    "          from the naive kernel, and of sum, transpose and histogram, too.\n"
     "gemm      relu(x w + b), cubes and thin shapes, the weights an input or a constant.\n"
     "conv      convolutions of well-known networks, forward and backward.\n"
     "rows      layer norm, softmax, a chain of ten ops, transpose, copy, against the copy bandwidth at that footprint.\n"

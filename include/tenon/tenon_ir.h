@@ -86,6 +86,20 @@ TN_API TN_CHECK tn_status tn_ir_compare(tn_graph *g, tn_tensor x, const void *co
  * out_seconds. */
 TN_API TN_CHECK tn_status tn_ir_region(tn_ctx *ctx, int threads, int64_t times, int barriers, double *out_seconds);
 
+/* Kernels written by hand in the language of a GPU, run as those of the compiler are: what these are measured against. source:
+ * CUDA C or OpenCL C. Buffer i has bytes[i], zero at first. Launches are added in order and run in that order, many times over:
+ * every buffer counts as written by every launch. Parameters of an entry: a pointer a buffer (CUDA), or a __global uchar * and
+ * a ulong with an offset in bytes for each (OpenCL). The context must outlive it. */
+typedef struct tn_ir_kernels tn_ir_kernels;
+TN_API TN_CHECK tn_status tn_ir_kernels_new(tn_ctx *ctx, const char *device, const char *source, const size_t *bytes,
+                                            int n_buffers, tn_ir_kernels **out_kernels);
+TN_API void tn_ir_kernels_free(tn_ir_kernels *k); /* NULL is fine */
+TN_API TN_CHECK tn_status tn_ir_kernels_launch(tn_ir_kernels *k, const char *entry, int group, int64_t groups);
+/* All launches, so many times over; returns when they are done. No launch can be added afterwards. */
+TN_API TN_CHECK tn_status tn_ir_kernels_run(tn_ir_kernels *k, int64_t times);
+TN_API TN_CHECK tn_status tn_ir_kernels_write(tn_ir_kernels *k, int buffer, const void *data, size_t bytes);
+TN_API TN_CHECK tn_status tn_ir_kernels_read(tn_ir_kernels *k, int buffer, void *data, size_t bytes);
+
 /* One element of a typed array as a double, and back (rounded to nearest even; integers truncate and saturate). */
 TN_API double tn_ir_load(tn_dtype t, const void *data, int64_t i);
 TN_API void tn_ir_store(tn_dtype t, void *data, int64_t i, double v);

@@ -53,5 +53,11 @@ suite opencl 1 8
 ./tenon explain @softmax:2x5 --device opencl --json | grep -q '"accesses":\[{"value"' || fail "explain --json says nothing of memory"
 ./tenon bench modes --device opencl --depths 2 --sizes 4 --modes graph --seconds 0.01 --json --quiet >devices.modes.log 2>&1 &&
     grep -q '"work": "crossover"' devices.modes.log || fail "bench modes: $(tail -5 devices.modes.log)"
+for work in matmul relu softmax fused sum transpose histogram; do
+    ./tenon bench ladder $work --device opencl --sizes 37 --seconds 0.002 --json --quiet >devices.ladder.log 2>&1 ||
+        fail "ladder $work: $(tail -5 devices.ladder.log)"
+    grep -q '"rung": ".*generated"' devices.ladder.log || fail "ladder $work has no generated rung"
+done
+./tenon bench ladder relu --device opencl --sizes 37 --seconds 0.002 --plant-error --quiet >devices.ladder.log 2>&1 && fail "a planted error"
 verify opencl @mlp:8x24 --modes compiled,loop
 echo "devices: all right"
