@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_SIZES = 16, MAX_RUNGS = 16, LONGER = 32 /* repetitions for each that is asked for */, WIDEST_TILE = 16 };
+enum { MAX_SIZES = 16, MAX_RUNGS = 16, LONGER = 4 /* repetitions for each that is asked for */, WIDEST_TILE = 16 };
 
 typedef struct problem { /* n x n */
     const char *work;
