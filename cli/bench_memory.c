@@ -46,18 +46,30 @@ static void measure_bandwidth(suite *s, int64_t bytes, int threads) {
 
 /* ---- latency, and the caches it shows ------------------------------------------------------------------------------------ */
 
-enum { STEPS_OF_DOUBLING = 8, MAX_POINTS = 256 };
+enum { STEPS_OF_DOUBLING = 8, MAX_POINTS = 256, LATENCY_PASSES = 3 };
 
 typedef struct curve {
     int n;
     double bytes[MAX_POINTS], ns[MAX_POINTS];
+    double passes[MAX_POINTS][LATENCY_PASSES]; /* each at another time and in other pages; ns is the quietest, smoothed */
 } curve;
 
-/* Nanoseconds a load at the quietest moment: neighbours on the same processor come and go within microseconds. */
-static double quietest(probe *p, double seconds) {
-    double best = INFINITY, until = cli_seconds() + seconds;
-    for (int i = 0; i < 20 || cli_seconds() < until; i++) best = fmin(best, probe_clock(p, 1));
-    return best / probe_work(p) * 1e9;
+static int ascending(const void *x, const void *y) {
+    double a = *(const double *)x, b = *(const double *)y;
+    return (a > b) - (a < b);
+}
+static double rank_of(double *x, int n, int at) {
+    qsort(x, (size_t)n, sizeof *x, ascending);
+    return x[at];
+}
+
+/* Nanoseconds a load at quiet moments: neighbours on the same processor come and go within microseconds. Not at the best one:
+ * some clocks of virtual machines jump. */
+static double quiet_ns(probe *p, double seconds) {
+    double at[64], until = cli_seconds() + seconds;
+    int n = 0;
+    while (n < 20 || (n < (int)COUNT_OF(at) && cli_seconds() < until)) at[n++] = probe_clock(p, 1);
+    return rank_of(at, n, n / 8) / probe_work(p) * 1e9;
 }
 
 static void measure_latency(suite *s, curve *k, double bytes) {
@@ -73,18 +85,32 @@ static void measure_latency(suite *s, curve *k, double bytes) {
     row_time(&r, &at.result, 0, (rate){ 0, 0 });
     r.latency_ns = at.result.median / probe_work(p) * 1e9;
     k->bytes[k->n] = bytes;
-    k->ns[k->n++] = fmin(at.result.best / probe_work(p) * 1e9, quietest(p, s->seconds / 24));
+    k->passes[k->n++][0] = quiet_ns(p, s->seconds / 24);
     suite_add(s, r);
     probe_free(p);
 }
 
-/* Once more, later and in other pages. */
-static void measure_again(suite *s, curve *k) {
+static void measure_again(suite *s, curve *k, int pass) {
     for (int i = 0; i < k->n; i++) {
         probe *p = probe_new(PROBE_CHASE, 1, (size_t)k->bytes[i]);
-        k->ns[i] = fmin(k->ns[i], quietest(p, s->seconds / 24));
+        k->passes[i][pass] = quiet_ns(p, s->seconds / 24);
         probe_free(p);
     }
+}
+
+/* Latencies never fall as footprints grow: neighbours that say so share their mean (isotonic regression). */
+static void smooth(curve *k) {
+    double middle[MAX_POINTS], sum[MAX_POINTS];
+    int width[MAX_POINTS], n = 0;
+    for (int i = 0; i < k->n; i++) middle[i] = rank_of(k->passes[i], LATENCY_PASSES, 0);
+    for (int i = 0; i < k->n; i++) {
+        double near[] = { middle[i > 0 ? i - 1 : 0], middle[i], middle[i + 1 < k->n ? i + 1 : i] };
+        sum[n] = log(rank_of(near, 3, 1)), width[n++] = 1;
+        for (; n > 1 && sum[n - 2] / width[n - 2] > sum[n - 1] / width[n - 1]; n--)
+            sum[n - 2] += sum[n - 1], width[n - 2] += width[n - 1];
+    }
+    for (int g = 0, i = 0; g < n; g++)
+        for (int w = 0; w < width[g]; w++) k->ns[i++] = exp(sum[g] / width[g]);
 }
 
 /* The next place from `from` on where the latency climbs from one plateau to the next: the footprint at half the way up, which
@@ -95,8 +121,8 @@ static int find_edge(const curve *k, int from, double *out_bytes) {
     int up = from;
     while (up < k->n && k->ns[up] <= 1.3 * flat) up++;
     if (up >= k->n) return k->n;
-    int end = up; /* the next plateau: an octave that adds less than a sixth */
-    while (end + STEPS_OF_DOUBLING < k->n && k->ns[end + STEPS_OF_DOUBLING] > 1.17 * k->ns[end]) end++;
+    int end = up; /* the next plateau: an octave that adds less than a fifth or so */
+    while (end + STEPS_OF_DOUBLING < k->n && k->ns[end + STEPS_OF_DOUBLING] > 1.22 * k->ns[end]) end++;
     double half = (flat + k->ns[end]) / 2;
     int at = up;
     while (at > from + 1 && k->ns[at - 1] > half) at--;
@@ -107,17 +133,16 @@ static int find_edge(const curve *k, int from, double *out_bytes) {
     return end;
 }
 
-static void find_caches(suite *s, const curve *k) {
+static void find_caches(suite *s, curve *k) {
     static const char *const names[] = { "L1 data", "L2", "L3" };
     tn_device_info info;
     if (tn_device_get_info(cli_ctx(s->c), 0, &info)) return;
     int64_t told[] = { info.l1_bytes, info.l2_bytes, info.l3_bytes };
     int from = 0;
-    curve low = *k; /* a larger footprint is never faster: what says so was disturbed */
-    for (int i = low.n - 2; i >= 0; i--) low.ns[i] = fmin(low.ns[i], low.ns[i + 1]);
+    smooth(k);
     for (size_t i = 0; i < COUNT_OF(names) && from < k->n; i++) {
         double bytes = 0;
-        from = find_edge(&low, from, &bytes);
+        from = find_edge(k, from, &bytes);
         if (!(bytes > 0)) return;
         bench_row r = row_empty();
         r.work = "cache";
@@ -270,8 +295,7 @@ static void measure_curves(suite *s, int64_t largest) {
     if (!suite_wants(s, "latency")) return;
     for (double bytes = 8192; bytes <= (double)largest && k.n < MAX_POINTS; bytes *= pow(2, 1.0 / STEPS_OF_DOUBLING))
         measure_latency(s, &k, floor(bytes / 512) * 512);
-    measure_again(s, &k);
-    measure_again(s, &k);
+    for (int pass = 1; pass < LATENCY_PASSES; pass++) measure_again(s, &k, pass);
     find_caches(s, &k);
 }
 
