@@ -49,16 +49,15 @@ static void print_call(const plan *p, int i, str *out) {
 
 void emit_c(const plan *p, const target *t, str *out) {
     emit_c_kernels(p, t, out);
-    str_add(out,
-            "typedef struct { int32_t tid, nt; int64_t *sync; void (*yield)(void); } tn_par;\n"
-            "#if defined(__x86_64__)\n#define PAUSE() __builtin_ia32_pause()\n#else\n#define PAUSE() ((void)0)\n#endif\n"
-            "INL void barrier(const tn_par *par) {\n"
-            "    int64_t mine = __atomic_add_fetch(&par->sync[par->tid * 8], 1, __ATOMIC_ACQ_REL);\n"
-            "    for (int t = 0; t < par->nt; t++)\n"
-            "        for (int64_t spins = 1; __atomic_load_n(&par->sync[t * 8], __ATOMIC_ACQUIRE) < mine; spins++) {\n"
-            "            PAUSE();\n"
-            "            if (spins % 4096 == 0) par->yield(); /* the other thread does not run: give it this processor */\n"
-            "        }\n}\n");
+    str_add(out, "typedef struct { int32_t tid, nt; int64_t *sync; void (*yield)(void); } tn_par;\n"
+                 "#if defined(__x86_64__)\n#define PAUSE() __builtin_ia32_pause()\n#else\n#define PAUSE() ((void)0)\n#endif\n"
+                 "INL void barrier(const tn_par *par) {\n"
+                 "    int64_t mine = __atomic_add_fetch(&par->sync[par->tid * 8], 1, __ATOMIC_ACQ_REL);\n"
+                 "    for (int t = 0; t < par->nt; t++)\n"
+                 "        for (int64_t spins = 1; __atomic_load_n(&par->sync[t * 8], __ATOMIC_ACQUIRE) < mine; spins++) {\n"
+                 "            PAUSE();\n"
+                 "            if (spins % 512 == 0) par->yield(); /* the other thread does not run: give it this processor */\n"
+                 "        }\n}\n");
     int n_slots = SLOT_IO + p->io.n;
     for (int i = 0; i < p->kernels.n; i++) {
         str_addf(out, "void tn_kernel_%d(char *const *s, const tn_par *par, int64_t steps) {\n    (void)steps;\n    ", i);

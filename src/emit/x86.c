@@ -178,7 +178,7 @@ static void put_barrier(image *im) {
     x86_jump(s, X86_JGE, next);
     x86_put(s, X86_PAUSE, 0, 0, 0, x86_r(0), 0);
     x86_put(s, X86_INC, 0, 0, 0, x86_r(SPINS), 0);
-    x86_put(s, X86_TESTI32, 0, 0, 0, x86_r(SPINS), 4095);
+    x86_put(s, X86_TESTI32, 0, 0, 0, x86_r(SPINS), 511);
     x86_jump(s, X86_JNE, wait);
     x86_put(s, X86_CALLM, 0, 0, 0, x86_m(PAR, 16), 0); /* par->yield */
     x86_jump(s, X86_JMP, wait);
