@@ -142,7 +142,7 @@ typedef struct kvar_info {
     char name[12];
     int64_t extent;
     bool row;    /* shared outer loop of the whole kernel: iterations are independent */
-    bool reduce; /* iterations are combined by accumulators */
+    bool reduce; /* iterations are combined by accumulators, or one needs what the one before wrote */
     krole role;
 } kvar_info;
 

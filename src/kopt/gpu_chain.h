@@ -13,4 +13,8 @@ double gpu_chain_alone(const kernel *k, const target *t);
 /* As part of a chain: a group for `rows` iterations of its first `shared` loops, which are all_rows. */
 double gpu_chain_inside(const kernel *k, int shared, int64_t all_rows, int rows, const target *t);
 
+/* gpu_roll.c: layers of a chain that repeat become a loop. New buffers come last; kbuf.plan_buf says what they are in the plan.
+ */
+void gpu_chain_roll(plan *p, kernel *k, int n_rows);
+
 #endif

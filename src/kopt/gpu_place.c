@@ -1,6 +1,7 @@
 /* gpu_place.c - contractions of a row by a group in which every thread has its place for the whole kernel: a column, and a part
  * of the sum, which neighbours combine. What comes next from memory that is only read, such as the weights of the next layers,
  * is loaded before the threads wait for each other; a group may have several rows, for which such values are loaded once.
+ * Loops of contractions (gpu_roll.c) load for later iterations.
  *
  * In: a scalar kernel whose rows are its outermost loops, with contractions among what it does for a row. Out: a kernel of its
  * own, when that costs less than the other forms. */
@@ -13,7 +14,8 @@ enum {
     WHOLE = 32 /* steps of a sum that are written out one by one */,
     STRETCH = 16 /* of longer ones, at a time */,
     AHEAD = 96 /* registers for what comes later */,
-    MAX_AHEAD = 8 /* contractions */,
+    MAX_AHEAD = 8 /* contractions; */,
+    LOOP_AHEAD = 4 /* in loops, whose text is longer by as many */,
     SUMS = 4 /* that a thread keeps of one, so that few wait for each other */
 };
 
@@ -95,15 +97,16 @@ double gpu_place_common_bytes(const kernel *k, int n_rows, int from, int to) {
     int open[64], depth = 0;
     for (int i = 1; i < to; i++) {
         const kins *in = &k->ins.at[i];
-        if (in->op == K_LOOP && depth < 64) open[depth++] = in->var;
+        if (in->op == K_LOOP && depth < 64) open[depth++] = i;
         if (in->op == K_END && depth > 0) depth--;
         if (i < from || in->op != K_LOAD || k->bufs.at[in->buf].kind == KB_LOCAL) continue;
         double n = in->dyn ? (double)in->dyn_n : 1;
         bool own = false;
         for (int d = 0; d < depth; d++) {
-            if (affine_coef(in->idx, open[d]) == 0) continue;
+            kvar v = k->ins.at[open[d]].var;
+            if (affine_coef(in->idx, v) == 0 || (d >= n_rows && open[d] < from)) continue;
             own |= d < n_rows;
-            n *= (double)k->vars.at[open[d]].extent;
+            n *= (double)k->vars.at[v].extent;
         }
         if (!own) sum += n * (double)dtype_size((tn_dtype)k->bufs.at[in->buf].dtype);
     }
@@ -140,25 +143,58 @@ double gpu_place_least_cost(const contraction *c, double all_rows, int rows, con
 
 /* ---- the shape ---- */
 
+typedef struct section {     /* a contraction, or a loop whose iterations are contractions only */
+    int loop, end, first, n; /* which of them */
+    kvar var;                /* of the loop, or -1 */
+    int64_t times;
+    int unroll;     /* iterations that are loaded ahead */
+    int32_t **slot; /* [unroll * n][ahead of c] where in the thread's memory that is, plus 1 */
+} section;
 typedef struct placer {
     const kernel *k;
     kernel *o;
     int n_rows, rows, group, parts; /* loops over rows; rows of a group; its threads; threads a sum */
     VEC(contraction) c;
+    VEC(section) sections;
     row_writer w;
     kvar column, part;
     VEC(kvar) again; /* variables of loops that this writes */
     reg **ahead;     /* [c][ahead of c] what is loaded already */
-    int started;     /* contractions whose memory is being read */
+    int started;     /* contractions whose memory is being read; */
+    int barred;      /* not those from here on */
+    kvar loop;       /* this variable is loop_is, */
+    affine loop_is;
+    reg loop_reg; /* or, for loads, what this holds, at most loop_end - 1; 0: nothing */
+    int64_t loop_end;
+    section *next; /* once a sum's terms are added, iteration next_is of contraction next_i is loaded in their place; or NULL */
+    int next_u, next_i;
+    affine next_is;
+    int kept[TN_N_DTYPES]; /* buffers of what is loaded ahead in loops, or -1 */
     const target *t;
 } placer;
 
+/* Contractions from instruction i on that fill [i, end). */
+static bool find_some(placer *p, int i, int end) {
+    for (contraction c; i < end; i = c.end + 1) {
+        if (!gpu_place_find(p->k, p->n_rows, i, &c)) return false;
+        VEC_PUSH(p->k->a, &p->c, c);
+    }
+    return true;
+}
+
 static void find_all(placer *p) {
     for (int i = 1 + p->n_rows; i < p->k->ins.n - p->n_rows; i++) {
-        contraction c;
-        if (p->k->ins.at[i].op != K_LOOP) continue;
-        if (gpu_place_find(p->k, p->n_rows, i, &c)) VEC_PUSH(p->k->a, &p->c, c);
-        i = kopt_loop_end(p->k, i);
+        const kins *in = &p->k->ins.at[i];
+        if (in->op != K_LOOP) continue;
+        section s = { .loop = i, .end = kopt_loop_end(p->k, i), .first = p->c.n, .var = -1, .times = 1 };
+        bool found = find_some(p, i, s.end + 1);
+        if (!found && in->lo == 0 && in->hi > 0 && (found = find_some(p, i + 1, s.end))) s.var = in->var, s.times = in->hi;
+        s.n = p->c.n - s.first;
+        if (found && s.n)
+            VEC_PUSH(p->k->a, &p->sections, s);
+        else
+            p->c.n = s.first;
+        i = s.end;
     }
 }
 
@@ -166,12 +202,11 @@ static void find_all(placer *p) {
 static double rest_cost(const placer *p, int group) {
     double sum = 0;
     int from = 1 + p->n_rows;
-    for (int i = 0; i <= p->c.n; i++) {
-        int to = i < p->c.n ? p->c.at[i].loop : p->k->ins.n - p->n_rows;
-        sum += kopt_gpu_rows_cost(p->k, from, to, group);
-        if (i < p->c.n) from = p->c.at[i].end + 1;
+    for (int i = 0; i < p->sections.n; i++) {
+        sum += kopt_gpu_rows_cost(p->k, from, p->sections.at[i].loop, group);
+        from = p->sections.at[i].end + 1;
     }
-    return sum;
+    return sum + kopt_gpu_rows_cost(p->k, from, p->k->ins.n - p->n_rows, group);
 }
 
 static int64_t shared_bytes(const kernel *k) {
@@ -185,8 +220,8 @@ static int64_t shared_bytes(const kernel *k) {
 static bool rows_are_free(const placer *p) {
     int start = 1 + p->n_rows, next = 0;
     for (int i = start; i < p->k->ins.n - p->n_rows; i++) {
-        if (next < p->c.n && i == p->c.at[next].loop) {
-            i = p->c.at[next++].end;
+        if (next < p->sections.n && i == p->sections.at[next].loop) {
+            i = p->sections.at[next++].end;
             start = i + 1;
         } else if (!inside(&p->k->ins.at[i], start)) {
             return false;
@@ -209,7 +244,10 @@ static bool choose(placer *p, double *out_cost) {
             double groups = all_rows / rows, rest = rest_cost(p, group) * GPU_UNIT_NS * rows * up(up(groups / n) / 4);
             for (int parts = 1; parts <= 32 && parts <= group; parts *= 2) {
                 double cost = rest;
-                for (int i = 0; i < p->c.n; i++) cost += gpu_place_cost(&p->c.at[i], groups, rows, group, parts, t);
+                for (int i = 0; i < p->sections.n; i++)
+                    for (int j = 0; j < p->sections.at[i].n; j++)
+                        cost += (double)p->sections.at[i].times *
+                                gpu_place_cost(&p->c.at[p->sections.at[i].first + j], groups, rows, group, parts, t);
                 if (cost < best) best = cost, p->rows = rows, p->group = group, p->parts = parts;
             }
         }
@@ -260,6 +298,11 @@ static reg copy(placer *p, int i, const spot *s, const reg *to) {
     if (p->w.n_rows) p->w.row_is.base = s->row;
     gpu_row_place(&p->w, &in);
     in.idx = affine_set_var(a, in.idx, j, s->column);
+    if (p->loop_reg && affine_coef(in.idx, p->loop)) {
+        in.dyn = p->loop_reg, in.dyn_stride = affine_coef(in.idx, p->loop), in.dyn_n = p->loop_end;
+        in.idx = affine_set_var(a, in.idx, p->loop, affine_const(0));
+    }
+    if (p->loop >= 0) in.idx = affine_set_var(a, in.idx, p->loop, p->loop_is);
     if (s->read) in.idx = affine_set_var(a, in.idx, kk, s->step);
     if (in.n_mask) in.mask = arena_copy(a, in.mask, sizeof(kmask) * (size_t)in.n_mask);
     for (int m = 0; m < in.n_mask; m++) in.mask[m].e = affine_set_var(a, in.mask[m].e, j, s->column);
@@ -328,10 +371,69 @@ static int look_ahead(const placer *p, const contraction *c) {
     return n < 1 ? 1 : n > MAX_AHEAD ? MAX_AHEAD : (int)n;
 }
 
+/* What load_common read for a contraction of a loop goes where iterations later find it: in memory of the thread, at places
+ * that are known when it is compiled, which is registers. */
+static void keep(placer *p, section *s, int u, int i) {
+    const contraction *c = &p->c.at[s->first + i];
+    int n = (int)(c->end - c->loop + 2 * steps_of(p, c));
+    const reg *from = p->ahead[s->first + i];
+    int32_t **slot = &s->slot[u * s->n + i];
+    if (!*slot) *slot = ARENA_ARRAY(p->o->a, int32_t, n);
+    for (int j = 0; j < n; j++) {
+        if (!from[j]) continue;
+        uint8_t t = p->o->ins.at[from[j]].dtype;
+        if (p->kept[t] < 0) p->kept[t] = kernel_buf(p->o, (kbuf){ .dtype = t, .kind = KB_LOCAL, .plan_buf = -1 });
+        if (!(*slot)[j]) (*slot)[j] = (int32_t)++p->o->bufs.at[p->kept[t]].elems;
+        kins store = {
+            .op = K_STORE, .dtype = t, .a = from[j], .buf = (uint16_t)p->kept[t], .idx = affine_const((*slot)[j] - 1)
+        };
+        kernel_push(p->o, store);
+    }
+}
+
+static void recall(placer *p, const section *s, int u, int i) {
+    const contraction *c = &p->c.at[s->first + i];
+    const reg *from = p->ahead[s->first + i];
+    const int32_t *slot = s->slot[u * s->n + i];
+    int n = (int)(c->end - c->loop + 2 * steps_of(p, c));
+    reg *to = ARENA_ARRAY(p->o->a, reg, n);
+    for (int j = 0; j < n; j++) {
+        if (!from[j]) continue;
+        uint8_t t = p->o->ins.at[from[j]].dtype;
+        kins load = { .op = K_LOAD, .dtype = t, .src = t, .buf = (uint16_t)p->kept[t], .idx = affine_const(slot[j] - 1) };
+        to[j] = kernel_push(p->o, load);
+    }
+    p->ahead[s->first + i] = to;
+}
+
+static void start_loop(placer *p, section *s) {
+    int ahead = look_ahead(p, &p->c.at[s->first]), unroll = (ahead < LOOP_AHEAD ? ahead : LOOP_AHEAD) / s->n;
+    s->unroll = unroll < 1 ? 1 : unroll > s->times ? (int)s->times : unroll;
+    s->slot = ARENA_ARRAY(p->o->a, int32_t *, s->unroll * s->n);
+    p->loop = s->var;
+    for (int u = 0; u < s->unroll; u++)
+        for (int i = 0; i < s->n; i++) {
+            if (rounds_of(p, &p->c.at[s->first + i]) > 1) continue;
+            p->loop_is = affine_const(u);
+            load_common(p, s->first + i);
+            keep(p, s, u, i);
+        }
+    p->loop = -1;
+    p->started = p->barred = s->first + s->n;
+}
+
 /* Reading for contractions before `to` begins. */
 static void start(placer *p, int to) {
-    for (; p->started < p->c.n && p->started < to; p->started++)
+    while (p->started < to && p->started < p->barred) {
+        section *s = p->sections.at;
+        while (s->first + s->n <= p->started) s++;
+        if (s->var >= 0) {
+            start_loop(p, s);
+            continue;
+        }
         if (rounds_of(p, &p->c.at[p->started]) == 1) load_common(p, p->started);
+        p->started++;
+    }
 }
 
 /* Steps [from, to) of the sum, counted from base, for all rows; sums[row * SUMS + i]. */
@@ -377,6 +479,18 @@ static reg add_up(placer *p, const contraction *c, const reg *sums, int n) {
         p->o, (kins){ .op = K_GSUM, .alu = OP_add, .dtype = acc.dtype, .a = r[0], .imm_int = p->parts, .node = acc.node });
 }
 
+/* What the iteration after those under way needs, for what this contraction has used up; at the end the last one's again, which
+ * costs less than to ask each time. */
+static void load_next(placer *p) {
+    section *s = p->next;
+    if (!s) return;
+    p->next = NULL, p->loop_end = s->times;
+    p->loop_reg = kernel_push(p->o, (kins){ .op = K_INDEX, .dtype = TN_I32, .idx = p->next_is });
+    load_common(p, s->first + p->next_i);
+    keep(p, s, p->next_u, p->next_i);
+    p->loop_reg = 0;
+}
+
 /* The columns of one round, for all rows. */
 static void write_columns(placer *p, const contraction *c, const reg *ahead, affine column) {
     int steps = (int)steps_of(p, c), n_sums = p->rows == 1 && steps >= 8 ? SUMS : 1, stretches = steps / STRETCH;
@@ -392,6 +506,7 @@ static void write_columns(placer *p, const contraction *c, const reg *ahead, aff
         kernel_push(p->o, (kins){ .op = K_END });
         if (steps % STRETCH) write_steps(p, c, NULL, column, affine_const(0), stretches * STRETCH, steps, sums, n_sums);
     }
+    load_next(p);
     reg *regs = ARENA_ARRAY(p->o->a, reg, p->k->ins.n), sum[PLACE_MAX_ROWS];
     for (int row = 0; row < p->rows; row++) sum[row] = add_up(p, c, sums + row * SUMS, n_sums);
     spot s = spot_of(p, c, column);
@@ -407,7 +522,6 @@ static void write_columns(placer *p, const contraction *c, const reg *ahead, aff
 
 static void write_contraction(placer *p, int number) {
     const contraction *c = &p->c.at[number];
-    start(p, number + 1 + look_ahead(p, c));
     gpu_row_touch(&p->w, c->loop, c->end);
     if (rounds_of(p, c) == 1) {
         write_columns(p, c, p->ahead[number], affine_var(p->o->a, p->column));
@@ -417,6 +531,42 @@ static void write_contraction(placer *p, int number) {
     affine column = affine_scale(p->o->a, affine_var(p->o->a, v), p->group / p->parts);
     write_columns(p, c, NULL, affine_add(p->o->a, column, affine_var(p->o->a, p->column)));
     kernel_push(p->o, (kins){ .op = K_END });
+}
+
+static void write_iteration(placer *p, section *s, int u, int i) {
+    if (rounds_of(p, &p->c.at[s->first + i]) == 1) recall(p, s, u, i);
+    write_contraction(p, s->first + i);
+}
+
+/* A loop of contractions: in each of its iterations as many of them as are loaded ahead, then those that are left. */
+static void write_loop(placer *p, section *s) {
+    start(p, s->first + 1);
+    for (int i = s->loop; i < s->end; i++) { /* an iteration follows the one before */
+        const kins *in = &p->k->ins.at[i];
+        if (in->op == K_STORE) p->w.wrote[in->buf] = true;
+        if (in->op == K_LOAD && p->k->bufs.at[in->buf].kind != KB_IN) p->w.read[in->buf] = true;
+    }
+    int64_t turns = s->times / s->unroll;
+    kvar v = open(p, "l", turns, PAR_SERIAL, false);
+    affine first = affine_scale(p->o->a, affine_var(p->o->a, v), s->unroll);
+    p->loop = s->var;
+    for (int u = 0; u < s->unroll; u++)
+        for (int i = 0; i < s->n; i++) {
+            p->loop_is = affine_offset(first, u);
+            if (rounds_of(p, &p->c.at[s->first + i]) == 1) p->next = s, p->next_u = u, p->next_i = i;
+            p->next_is = affine_offset(first, u + s->unroll);
+            write_iteration(p, s, u, i);
+        }
+    kernel_push(p->o, (kins){ .op = K_END });
+    p->barred = p->c.n, p->loop = -1; /* what follows may use the same variable */
+    start(p, s->first + s->n + look_ahead(p, &p->c.at[s->first]));
+    p->loop = s->var;
+    for (int u = 0; u < s->times % s->unroll; u++)
+        for (int i = 0; i < s->n; i++) {
+            p->loop_is = affine_const(turns * s->unroll + u);
+            write_iteration(p, s, u, i);
+        }
+    p->loop = -1;
 }
 
 /* Everything else, one row after the other. */
@@ -478,12 +628,20 @@ static kernel *write(placer *p) {
     p->column = open(p, "t", p->group / p->parts, PAR_LOCAL, true);
     p->part = open(p, "p", p->parts, PAR_LOCAL, true);
     int from = 1 + p->n_rows;
-    if (p->c.at[0].loop > from) kernel_push(o, (kins){ .op = K_BARRIER }); /* or its loops would be of the same nest */
+    p->barred = p->c.n, p->loop = -1;
+    for (int i = 0; i < TN_N_DTYPES; i++) p->kept[i] = -1;
+    if (p->sections.at[0].loop > from) kernel_push(o, (kins){ .op = K_BARRIER }); /* or its loops would be of the same nest */
     start(p, look_ahead(p, &p->c.at[0]));
-    for (int i = 0; i < p->c.n; i++) {
-        write_rest(p, from, p->c.at[i].loop);
-        write_contraction(p, i);
-        from = p->c.at[i].end + 1;
+    for (int i = 0; i < p->sections.n; i++) {
+        section *s = &p->sections.at[i];
+        write_rest(p, from, s->loop);
+        if (s->var >= 0) {
+            write_loop(p, s);
+        } else {
+            start(p, s->first + 1 + look_ahead(p, &p->c.at[s->first]));
+            write_contraction(p, s->first);
+        }
+        from = s->end + 1;
     }
     write_rest(p, from, k->ins.n - p->n_rows);
     for (int i = 0; i < p->n_rows + 2; i++) kernel_push(o, (kins){ .op = K_END });

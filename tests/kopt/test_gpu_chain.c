@@ -61,7 +61,7 @@ static val softmax(graph *g, val x) {
 }
 
 typedef struct facts { /* of a plan */
-    int kernels, chains, rows, ahead, parts, states;
+    int kernels, chains, rows, ahead, parts, states, loops /* of layers */, ins;
 } facts;
 
 static facts facts_of(const plan *p, arena *a) {
@@ -74,6 +74,8 @@ static facts facts_of(const plan *p, arena *a) {
         f.chains += strstr(k->name, "_chain") != NULL;
         for (int v = 0; v < k->vars.n; v++) f.rows += k->vars.at[v].name[0] == 'g';
         f.ahead += strstr(text.s, " ahead") != NULL;
+        f.ins += k->ins.n;
+        for (int j = 1; j < k->ins.n; j++) f.loops += k->ins.at[j].op == K_LOOP && k->vars.at[k->ins.at[j].var].name[0] == 'l';
         for (int j = 1; j < k->ins.n; j++) f.parts += k->ins.at[j].op == K_GSUM && k->ins.at[j].imm_int > 1;
     }
     for (int b = 0; b < p->bufs.n; b++) f.states += p->bufs.at[b].kind == PB_STATES;
@@ -82,7 +84,7 @@ static facts facts_of(const plan *p, arena *a) {
 
 static void add_facts(facts *sum, facts f) {
     sum->kernels += f.kernels, sum->chains += f.chains, sum->rows += f.rows, sum->ahead += f.ahead, sum->parts += f.parts;
-    sum->states += f.states;
+    sum->states += f.states, sum->loops += f.loops, sum->ins += f.ins;
 }
 
 /* Compiles, compares, and reads the texts back; what the plan is like. */
@@ -236,6 +238,39 @@ static void test_states(void **st) {
     });
 }
 
+/* Layers of one width, each with a bound, other bounds, or none; the first and the last have others. */
+static facts layers(arena *a, uint64_t seed, int depth, int64_t width, int64_t rows, int group, bool bounds) {
+    rng r = rng_make(seed);
+    graph *g = graph_make(a, "layers");
+    val x = input(g, "x", TN_F32, 2, (int64_t[]){ rows, 5 });
+    for (int l = 0; l < depth; l++) {
+        x = linear(g, a, x, l + 1 < depth ? width : 3, l, STATES);
+        int kind = bounds ? (int)rng_between(&r, 0, 4) : 0;
+        if (kind) x = graph_binary(g, OP_max, x, graph_splat_like(g, x, kind == 1 ? -0.25 : 0));
+        if (seed % 8 == 0 && kind == 2) x = graph_binary(g, OP_min, x, graph_splat_like(g, x, 1));
+    }
+    graph_output(g, "out", softmax(g, x));
+    return agree(g, a, small_gpu(group, 1 << 17), seed, "layers");
+}
+
+static void test_layers(void **st) {
+    (void)st;
+    uint64_t first = fresh_seed(), seed = first;
+    int n = 32;
+    facts sum = { 0 };
+    for (; seed < first + (uint64_t)n; seed++) {
+        rng r = rng_make(seed);
+        int depth = (int)rng_between(&r, 8, 24);
+        int64_t width = rng_chance(&r, 0.5) ? 8 << rng_between(&r, 0, 3) : rng_between(&r, 1, 70), rows = rng_between(&r, 1, 6);
+        IN_ARENA(add_facts(&sum, layers(&a, seed, depth, width, rows, 16 << (seed % 4), true)));
+    }
+    printf("count: %d deep networks, %d kernels, %d loops of layers\n", n, sum.kernels, sum.loops);
+    assert_true(sum.loops > n / 2);
+    int ins[2];
+    for (int i = 0; i < 2; i++) IN_ARENA(ins[i] = layers(&a, 1, 22 + 16 * i, 16, 16, 32, false).ins);
+    assert_int_equal(ins[0], ins[1]); /* however deep */
+}
+
 /* What takes longer in one group than launches do stays apart. */
 static void test_large(void **st) {
     (void)st;
@@ -261,6 +296,7 @@ static void test_large(void **st) {
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_networks), cmocka_unit_test(test_rows),
                                         cmocka_unit_test(test_all_rows), cmocka_unit_test(test_weight_gradient),
-                                        cmocka_unit_test(test_states),   cmocka_unit_test(test_large) };
+                                        cmocka_unit_test(test_states),   cmocka_unit_test(test_layers),
+                                        cmocka_unit_test(test_large) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
