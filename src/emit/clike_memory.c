@@ -214,12 +214,17 @@ void clike_load(clike *e, const kins *in, reg r) {
             print_condition(e, in, 0);
             str_add(e->out, ") ? ");
         }
-        if (in->par && e->l->ahead && stored == TN_F32)
+        if (in->par && e->l->ahead && stored == TN_F32) { /* loads that differ by constants share an address */
+            kins from = *in;
+            from.idx.base = 0;
             str_addf(e->out, "%s(&", e->l->ahead);
-        else
+            print_element(e, &from, 0);
+            str_addf(e->out, " + %lld)", (long long)in->idx.base);
+        } else {
             open_convert(e, stored, 1);
-        print_element(e, in, 0);
-        str_add(e->out, ")");
+            print_element(e, in, 0);
+            str_add(e->out, ")");
+        }
         if (in->n_mask) {
             str_add(e->out, " : ");
             clike_value(e, t, in->imm, stored == TN_BOOL ? -(in->imm_int != 0) : in->imm_int);
