@@ -93,11 +93,13 @@ static void print_arrays(clike *e) {
     if (e->meets_index) str_addf(e->out, "    %sint64_t met_index[%d];\n", e->l->shared, k->group);
 }
 
-/* So many accumulators that a thread needs more than 128 registers. */
+/* So many accumulators, and memory of its own, that a thread needs more than 128 registers. */
 static bool large_tile(const kernel *k) {
     int64_t bytes = 0;
     for (int i = 1; i < k->ins.n; i++)
         if (k->ins.at[i].op == K_ACC) bytes += k->ins.at[i].lanes * (int64_t)dtype_size((tn_dtype)k->ins.at[i].dtype);
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].kind == KB_LOCAL) bytes += k->bufs.at[b].elems * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype);
     return bytes > 4 * 80;
 }
 
