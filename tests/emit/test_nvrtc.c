@@ -78,7 +78,7 @@ static void test_random_graphs(void **state) {
 /* The program's own networks, through its command line. */
 static void test_networks(void **state) {
     (void)state;
-    static const char *const models[] = { "@mlp", "@cnn", "@digits-train:32", "@attention", "@softmax:100x1000" };
+    static const char *const models[] = { "@mlp", "@mlp:64x64", "@cnn", "@digits-train:32", "@attention", "@softmax:100x1000" };
     need_nvrtc();
     for (size_t i = 0; i < COUNT_OF(models); i++) {
         char command[1024];
