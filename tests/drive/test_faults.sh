@@ -1,0 +1,63 @@
+#!/bin/bash
+# What goes wrong with a GPU's driver and compiler, with fakes of both that tests/drive/faults has: every fault is a status and a
+# message that says what to do, and the CPU goes on. Also what a driver without loops in graphs gets instead of them.
+set -u
+cd "$BUILD_DIR" || exit 1
+[ -z "$SANITIZE" ] || { echo "skipped: the fakes are not built for sanitizers"; exit 77; }
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+unset TENON_CACHE_DIR TENON_DEVICE FAKE_CUDA FAKE_NVRTC FAKE_CUDA_LOG
+fail() { echo "FAILED: $*"; exit 1; }
+build() { # folder, options: a driver
+    mkdir -p "$dir/$1"
+    "$CC" -shared -fPIC -I"$SOURCE_DIR/src" "${@:2}" -o "$dir/$1/libcuda.so.1" "$SOURCE_DIR/tests/drive/faults/fake_cuda.c" || fail "fake driver"
+}
+build good
+build old -DOLD
+build plain -DNO_LOOPS
+mkdir -p "$dir/compiler" "$dir/broken"
+"$CC" -shared -fPIC -o "$dir/compiler/libnvrtc.so.13" "$SOURCE_DIR/tests/drive/faults/fake_nvrtc.c" || fail "fake compiler"
+echo 'int nothing;' | "$CC" -shared -fPIC -x c -o "$dir/broken/libnvrtc.so.13" - || fail "broken compiler"
+
+with() { # folders, words of FAKE_CUDA, command
+    local path=
+    for f in $1; do path=$path:$dir/$f; done
+    LD_LIBRARY_PATH=${path#:}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} FAKE_CUDA=$2 "${@:3}"
+}
+refused() { # pattern, then as `with`: the program must fail with such a message
+    with "${@:2}" >"$dir/out" 2>&1 && fail "no error: ${*:2}"
+    grep -qE "$1" "$dir/out" || fail "no '$1' for ${*:2}: $(cat "$dir/out")"
+}
+run="./tenon run @mlp:8x16 --device cuda --quiet"
+
+with "good" none ./tenon devices | grep -q '^cuda.*finds no GPU' || fail "devices without a GPU"
+with "good" "" ./tenon devices | grep -q '^cuda.*Fake GPU, sm_90' || fail "devices with the fake"
+refused 'DEVICE.*no cuGraphLaunch; install version' old "" $run
+refused 'DEVICE.*finds no GPU' good none $run
+refused 'DEVICE.*unsupported driver version' good mismatch $run
+with "good" mismatch ./tenon run @mlp:8x16 --quiet >/dev/null || fail "the CPU beside a broken driver"
+
+# Without a compiler: what the cache has runs, the rest says what to install.
+with "good compiler" "" env TENON_CACHE_DIR="$dir/cache" $run >/dev/null || fail "a run with the fakes"
+with "good broken" "" env TENON_CACHE_DIR="$dir/cache" $run >/dev/null || fail "a run without a compiler, from the cache"
+refused 'DEVICE.*NVRTC.*CUDA 12' "good broken" "" env TENON_CACHE_DIR="$dir/cache" $run --no-cache
+refused 'BUILD.*planted error|planted error' "good compiler" "" env FAKE_NVRTC=refuse $run
+
+# Memory: the whole plan is asked for first.
+refused 'NOMEM.*memory of [0-9]+ bytes is needed .temporaries.*of which 1000 are free' "good compiler" full $run
+refused 'DEVICE.*unspecified launch failure' "good compiler" lost $run
+
+# The model sends large work to the GPU, small work to the CPU.
+with "good compiler" "" ./tenon explain @mlp:8x1024 --device auto | grep -q '^device: cuda; cpu: about' || fail "auto, large"
+with "good compiler" "" ./tenon explain @mlp:8x8 --device auto | grep -q '^device: cpu; ' || fail "auto, small"
+
+# 100 steps: one loop of six times 16 steps and four single ones; seven graphs more without loops.
+launches() { # folders: how many graphs of 100 steps
+    rm -f "$dir/log"
+    with "$1 compiler" "" env FAKE_CUDA_LOG="$dir/log" ./tenon run @mlp:8x256 --device cuda --mode loop --steps 100 --fusion 1 --quiet >/dev/null ||
+        fail "100 steps"
+    grep -c "$2" "$dir/log"
+}
+[ "$(launches good loop)" = 1 ] && [ "$(launches good graph)" = 5 ] || fail "a loop: $(sort "$dir/log" | uniq -c)"
+[ "$(launches plain loop)" = 0 ] && [ "$(launches plain graph)" = 10 ] || fail "no loop: $(sort "$dir/log" | uniq -c)"
+echo "faults: all right"
