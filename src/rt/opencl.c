@@ -132,7 +132,7 @@ static device_rates rates_of(const opencl *d, uint64_t units) {
                            .link = 6e3,
                            .launch_us = 5,
                            .submit_us = 30,
-                           .meet_us = 0.5 };
+                           .meet_us = 0.1 };
 }
 
 static void fill_caps(opencl *d, cl_object platform) {
