@@ -1,12 +1,14 @@
 /* cuda.c - the device cuda: the first NVIDIA GPU, through its driver and NVRTC, both found at run time.
  *
  * Programs are CUDA C, compiled to a cubin that the kernel cache keeps: a machine without NVRTC runs what the cache has. One
- * stream. A list becomes a graph of explicit nodes when it is first submitted, and is replayed; several steps are one graph
- * where nothing moves from step to step, single launches otherwise. A ticket is an event behind its submit. The device owns
+ * stream. A list becomes a graph of explicit nodes when it is first submitted, and is replayed. Many steps are one submit: a
+ * graph with a node that repeats its body (cuda_loop.h); with older drivers replays of a graph of several steps, or single
+ * launches where something moves from step to step. A ticket is an event behind its submit. The device owns
  * context and stream. Calls may come from any thread: each makes the context current for itself. */
 #include "rt/device.h"
 #include "rt/cache.h"
 #include "rt/cuda_api.h"
+#include "rt/cuda_loop.h"
 #include "rt/gpulist.h"
 #include "rt/nvrtc.h"
 
@@ -34,6 +36,8 @@ typedef struct cuda {
     char variant[256];
     pthread_mutex_t lock; /* of what follows */
     nvrtc *nvrtc;         /* opened when the first program is compiled */
+    int loops;            /* 0: not tried yet, 1: as follows, -1: the driver has none */
+    cu_object loop_module, loop_control, loop_move[3];
     uint64_t ticket, done;
     cu_object event[PENDING]; /* of ticket t at t % PENDING */
     bool recorded[PENDING];
@@ -51,7 +55,8 @@ struct module {
 struct list {
     cuda *dev;
     gpu_list l;         /* kernels: functions; at: device addresses */
-    cu_object graph[2]; /* instances of one step and of UNROLL steps, for l.version == built */
+    cu_object graph[3]; /* instances of one step, of UNROLL steps and of a loop, for l.version == built */
+    cu_pointer counter; /* of the loop: turns left, step; behind it a step of each slot that moves */
     uint64_t built;
 };
 
@@ -91,6 +96,13 @@ static tn_status load_library(cuda *d, err *e) {
     }
     CUDA_FUNCTIONS(X)
 #undef X
+#define X(name, symbol, parameters)                                                                                            \
+    {                                                                                                                          \
+        void *address = dlsym(d->library, symbol);                                                                             \
+        memcpy(&d->cu.name, &address, sizeof address);                                                                         \
+    }
+    CUDA_OPTIONAL(X)
+#undef X
     return TN_OK;
 }
 
@@ -119,7 +131,7 @@ static device_rates rates_of(const cuda *d, int units) {
                            .link = 8e3, /* from memory that is not pinned */
                            .launch_us = 1.1,
                            .submit_us = 10,
-                           .meet_us = 0.3 };
+                           .meet_us = 0.05 };
 }
 
 static void fill_caps(cuda *d) {
@@ -160,6 +172,7 @@ static void cuda_close(device *base) {
         for (int i = 0; i < PENDING; i++)
             if (d->event[i]) d->cu.cuEventDestroy(d->event[i]);
         if (d->stream) d->cu.cuStreamDestroy(d->stream);
+        if (d->loop_module) d->cu.cuModuleUnload(d->loop_module);
         leave(d);
     }
     if (d->retained) d->cu.cuDevicePrimaryCtxRelease(d->device);
@@ -364,10 +377,12 @@ static void cuda_usage(device *base, void *entry, int group, device_usage *out) 
 /* ---- lists ---- */
 
 static void drop_graphs(list *l) { /* with the context current */
-    for (int i = 0; i < 2; i++) {
+    for (size_t i = 0; i < COUNT_OF(l->graph); i++) {
         if (l->graph[i]) l->dev->cu.cuGraphExecDestroy(l->graph[i]);
         l->graph[i] = NULL;
     }
+    if (l->counter) l->dev->cu.cuMemFree(l->counter);
+    l->counter = 0;
 }
 
 static void cuda_discard(list *l) {
@@ -441,8 +456,18 @@ static int run_step(list *l, int64_t step) {
     return rc;
 }
 
-/* A kernel node for each launch of so many steps; those that may overlap do. */
-static int add_nodes(list *l, const gpu_order *order, cu_object graph, cu_object *nodes, cu_object *before) {
+static int add_kernel(const cuda *d, cu_object graph, cu_object f, int64_t groups, int group, void **arguments_at,
+                      const cu_object *before, int n_before, cu_object *out) {
+    cu_kernel_node x = {
+        .function = f, .grid = { (unsigned)groups, 1, 1 }, .block = { (unsigned)group, 1, 1 }, .arguments = arguments_at
+    };
+    return d->cu.cuGraphAddKernelNode(out, graph, n_before ? before : NULL, (size_t)n_before, &x);
+}
+
+/* A kernel node for each launch of so many steps; those that may overlap do. The first ones wait for so many nodes that are
+ * there already. looped: a step that moves on is where the loop keeps it. */
+static int add_nodes(list *l, const gpu_order *order, cu_object graph, cu_object *nodes, cu_object *before,
+                     const cu_object *first, int n_first, bool looped) {
     cuda *d = l->dev;
     int rc = CUDA_SUCCESS;
     for (int k = 0; k < order->n && !rc; k++) {
@@ -451,11 +476,11 @@ static int add_nodes(list *l, const gpu_order *order, cu_object graph, cu_object
         for (int i = order->first[k]; i < order->first[k + 1]; i++) before[n_before++] = nodes[order->before[i]];
         arguments a;
         fill_arguments(l, n, k / l->l.n_nodes, &a);
-        cu_kernel_node x = { .function = n->kernel,
-                             .grid = { (unsigned)n->groups, 1, 1 },
-                             .block = { (unsigned)n->group, 1, 1 },
-                             .arguments = a.at };
-        rc = d->cu.cuGraphAddKernelNode(&nodes[k], graph, n_before ? before : NULL, (size_t)n_before, &x);
+        for (int i = 0; i < n->n_args && looped; i++)
+            if (gpu_slot_moves(&l->l.slots[n->args[i].slot]))
+                a.value[i] = l->counter + gpu_loop_place(&l->l, n->args[i].slot) + n->args[i].offset;
+        rc = add_kernel(d, graph, n->kernel, n->groups, n->group, a.at, n_before ? before : first,
+                        n_before ? n_before : n_first, &nodes[k]);
     }
     return rc;
 }
@@ -470,7 +495,7 @@ static tn_status make_graph(list *l, int steps, cu_object *out, err *e) {
     cu_object *nodes = mem_alloc(d->mem, 2 * n * sizeof *nodes);
     if (!nodes) st = err_set(e, TN_ERR_NOMEM, "out of memory: a graph of %zu launches", n);
     int rc = st ? CUDA_SUCCESS : d->cu.cuGraphCreate(&graph, 0);
-    if (!st && !rc) rc = add_nodes(l, &order, graph, nodes, nodes + n);
+    if (!st && !rc) rc = add_nodes(l, &order, graph, nodes, nodes + n, NULL, 0, false);
     if (!st && !rc) rc = d->cu.cuGraphInstantiate(out, graph, 0);
     if (graph) d->cu.cuGraphDestroy(graph);
     mem_free(d->mem, nodes, 2 * n * sizeof *nodes);
@@ -478,25 +503,136 @@ static tn_status make_graph(list *l, int steps, cu_object *out, err *e) {
     return rc ? fail(d, e, "a graph of launches", rc) : st;
 }
 
-/* Whether a graph pays and can be made: several kernels, no copies, none that does nothing. */
-static bool wants_graph(const list *l, int64_t steps) {
-    if (l->l.n_nodes * steps < 2 || l->l.n_nodes > MAX_NODES || (steps > 1 && gpu_list_moves(&l->l))) return false;
+/* ---- many steps in one submit ---- */
+
+static bool loops(cuda *d) {
+    pthread_mutex_lock(&d->lock);
+    if (!d->loops) {
+        char text[CUDA_LOOP_BYTES];
+        static const char *const names[] = { "move1", "move4", "move16" };
+        cuda_loop_text(d->arch, text);
+        int rc = d->cu.cuGraphConditionalHandleCreate && d->cu.cuGraphAddNode ? d->cu.cuModuleLoadData(&d->loop_module, text)
+                                                                              : CUDA_ERROR_NOT_FOUND;
+        if (!rc) rc = d->cu.cuModuleGetFunction(&d->loop_control, d->loop_module, "control");
+        for (size_t i = 0; i < COUNT_OF(names) && !rc; i++)
+            rc = d->cu.cuModuleGetFunction(&d->loop_move[i], d->loop_module, names[i]);
+        d->loops = rc ? -1 : 1;
+    }
+    bool can = d->loops == 1;
+    pthread_mutex_unlock(&d->lock);
+    return can;
+}
+
+/* Copies of the slots that move: into the loop's place before the step, or out of it after. Returns how many. */
+static int add_moves(list *l, cu_object body, bool out, const cu_object *before, int n_before, cu_object *nodes, int *rc) {
+    cuda *d = l->dev;
+    int n = 0;
+    for (int i = 0; i < l->l.n_slots && !*rc; i++) {
+        const gpu_slot *s = &l->l.slots[i];
+        if (!gpu_slot_moves(s) || gpu_slot_written(&l->l, i) != out) continue;
+        cu_pointer here = l->counter + gpu_loop_place(&l->l, i), from = out ? here : s->at, to = out ? s->at : here;
+        uint64_t stride = s->stride, length = (uint64_t)s->length;
+        int unit = (stride | s->at) % 16 == 0 ? 2 : (stride | s->at) % 4 == 0 ? 1 : 0;
+        uint64_t count = stride >> 2 * unit;
+        unsigned outward = out;
+        void *at[] = { &l->counter, &from, &to, &stride, &length, &count, &outward };
+        int64_t groups = (int64_t)((count + 255) / 256);
+        *rc = add_kernel(d, body, d->loop_move[unit], groups < 1024 ? groups : 1024, 256, at, before, n_before, &nodes[n++]);
+    }
+    return n;
+}
+
+/* Nodes that none of the order waits for. */
+static int last_ones(const gpu_order *o, const cu_object *nodes, cu_object *out) {
+    int n = 0;
+    for (int k = 0; k < o->n; k++) {
+        bool last = true;
+        for (int i = o->first[k + 1]; i < o->first[o->n] && last; i++) last = o->before[i] != k;
+        if (last) out[n++] = nodes[k];
+    }
+    return n;
+}
+
+/* In, the steps, out, and the kernel that counts. nodes: room for all of them, twice. */
+static int fill_body(list *l, const gpu_order *order, cu_object body, uint64_t handle, cu_object *nodes) {
+    cuda *d = l->dev;
+    int rc = CUDA_SUCCESS, all = order->n + 2 * l->l.n_slots + 1, n_in = add_moves(l, body, false, NULL, 0, nodes, &rc);
+    cu_object *steps = nodes + n_in, *last = nodes + all, control;
+    if (!rc) rc = add_nodes(l, order, body, steps, last, nodes, n_in, true);
+    int n_last = rc ? 0 : last_ones(order, steps, last);
+    int n_out = rc ? 0 : add_moves(l, body, true, last, n_last, steps + order->n, &rc);
+    for (int i = 0; i < n_out; i++) last[n_last++] = steps[order->n + i];
+    void *at[] = { &handle, &l->counter };
+    return rc ? rc : add_kernel(d, body, d->loop_control, 1, 1, at, last, n_last, &control);
+}
+
+static tn_status make_loop(list *l, int at_once, cu_object *out, err *e) {
+    cuda *d = l->dev;
+    cu_object graph = NULL, node;
+    gpu_order order;
+    uint64_t handle = 0;
+    tn_status st = gpu_list_order(&l->l, at_once, &order, e);
+    if (st) return st;
+    size_t n = 2 * ((size_t)order.n + 2 * (size_t)l->l.n_slots + 1);
+    cu_object *nodes = mem_alloc(d->mem, n * sizeof *nodes);
+    if (!nodes) st = err_set(e, TN_ERR_NOMEM, "out of memory: a graph of %d launches", order.n);
+    int rc = st ? CUDA_SUCCESS : d->cu.cuGraphCreate(&graph, 0);
+    if (!st && !rc && !l->counter) rc = d->cu.cuMemAlloc(&l->counter, gpu_loop_place(&l->l, l->l.n_slots));
+    if (!st && !rc) rc = d->cu.cuGraphConditionalHandleCreate(&handle, graph, d->context, 1, CU_CONDITION_ASSIGN_DEFAULT);
+    cu_conditional_node x = {
+        .type = CU_GRAPH_NODE_CONDITIONAL, .handle = handle, .kind = CU_CONDITION_WHILE, .size = 1, .context = d->context
+    };
+    if (!st && !rc) rc = d->cu.cuGraphAddNode(&node, graph, NULL, NULL, 0, &x);
+    if (!st && !rc) rc = fill_body(l, &order, x.bodies[0], handle, nodes);
+    if (!st && !rc) rc = d->cu.cuGraphInstantiate(out, graph, 0);
+    if (graph) d->cu.cuGraphDestroy(graph);
+    mem_free(d->mem, nodes, n * sizeof *nodes);
+    gpu_order_free(&l->l, &order);
+    return rc ? fail(d, e, "a graph with a loop", rc) : st;
+}
+
+/* Whether a list can be nodes of a graph: kernels that do something. */
+static bool can_be_nodes(const list *l) {
+    if (l->l.n_nodes > MAX_NODES || l->l.n_nodes < 1) return false;
     for (int i = 0; i < l->l.n_nodes; i++)
         if (!l->l.nodes[i].kernel || l->l.nodes[i].groups == 0) return false;
     return true;
+}
+
+/* As many steps as the loop does; 0 where there is none, or it does not pay. */
+static int64_t run_loop(list *l, int64_t steps, err *e) {
+    cuda *d = l->dev;
+    bool moves = gpu_list_moves(&l->l);
+    int at_once = moves || l->l.n_nodes * UNROLL > MAX_NODES ? 1 : UNROLL;
+    if (steps < 4 * at_once || !can_be_nodes(l) || !gpu_loop_fits(&l->l) || !loops(d)) return 0;
+    if (!l->graph[2] && make_loop(l, at_once, &l->graph[2], e)) {
+        pthread_mutex_lock(&d->lock);
+        d->loops = -1; /* what cannot be made once cannot be made twice; the other ways do the work */
+        pthread_mutex_unlock(&d->lock);
+        return 0;
+    }
+    int64_t state[2] = { steps / at_once, 0 };
+    if (d->cu.cuMemcpyHtoDAsync(l->counter, state, sizeof state, d->stream)) return 0;
+    return d->cu.cuGraphLaunch(l->graph[2], d->stream) ? 0 : state[0] * at_once;
+}
+
+/* Whether a graph pays and can be made: several kernels, no copies, none that does nothing. */
+static bool wants_graph(const list *l, int64_t steps) {
+    return l->l.n_nodes * steps >= 2 && !(steps > 1 && gpu_list_moves(&l->l)) && can_be_nodes(l);
 }
 
 static tn_status run_steps(list *l, int64_t steps, err *e) {
     cuda *d = l->dev;
     int rc = CUDA_SUCCESS;
     tn_status st = TN_OK;
-    int64_t step = 0;
+    if (l->built != l->l.version) drop_graphs(l);
+    l->built = l->l.version;
+    int64_t step = run_loop(l, steps, e);
+    if (step == steps) return TN_OK;
     if (!wants_graph(l, steps)) {
         for (; step < steps && !rc; step++) rc = run_step(l, step);
         return rc ? fail(d, e, "a launch", rc) : TN_OK;
     }
-    if (l->built != l->l.version) drop_graphs(l);
-    l->built = l->l.version;
     for (int i = 1; i >= 0 && !st; i--) { /* many steps at once, then the rest */
         int at_once = i ? UNROLL : 1;
         if (steps - step < at_once || (i && l->l.n_nodes * UNROLL > MAX_NODES)) continue;

@@ -29,7 +29,10 @@ enum {
     CU_COMPUTE_CAPABILITY_MINOR = 76,
     CU_FUNCTION_SHARED_BYTES = 1,
     CU_FUNCTION_LOCAL_BYTES = 3,
-    CU_FUNCTION_REGISTERS = 4
+    CU_FUNCTION_REGISTERS = 4,
+    CU_GRAPH_NODE_CONDITIONAL = 13,
+    CU_CONDITION_WHILE = 1,
+    CU_CONDITION_ASSIGN_DEFAULT = 1
 };
 
 typedef struct cu_kernel_node { /* CUDA_KERNEL_NODE_PARAMS_v2 */
@@ -38,6 +41,17 @@ typedef struct cu_kernel_node { /* CUDA_KERNEL_NODE_PARAMS_v2 */
     void **arguments, **extra;
     cu_object kernel, context;
 } cu_kernel_node;
+
+/* A node with a graph inside that runs as long as a kernel in it says so. */
+typedef struct cu_conditional_node {
+    int type, reserved[3];
+    uint64_t handle;
+    int kind;
+    unsigned size;
+    cu_object *bodies; /* set by the driver: [size] */
+    cu_object context;
+    long long more[26];
+} cu_conditional_node;
 
 /* X(name, symbol, parameters); all return a code. */
 #define CUDA_FUNCTIONS(X)                                                                                                      \
@@ -84,9 +98,17 @@ typedef struct cu_kernel_node { /* CUDA_KERNEL_NODE_PARAMS_v2 */
     X(cuGraphExecDestroy, "cuGraphExecDestroy", (cu_object x))                                                                 \
     X(cuGraphLaunch, "cuGraphLaunch", (cu_object x, cu_object stream))
 
+/* Of drivers for CUDA 12.4 and newer; NULL elsewhere. */
+#define CUDA_OPTIONAL(X)                                                                                                       \
+    X(cuGraphConditionalHandleCreate, "cuGraphConditionalHandleCreate",                                                        \
+      (uint64_t * out, cu_object g, cu_object context, unsigned first, unsigned flags))                                        \
+    X(cuGraphAddNode, "cuGraphAddNode_v2",                                                                                     \
+      (cu_object * out, cu_object g, const cu_object *before, const void *edges, size_t n_before, cu_conditional_node *what))
+
 typedef struct cuda_api {
 #define X(name, symbol, parameters) int(*name) parameters;
     CUDA_FUNCTIONS(X)
+    CUDA_OPTIONAL(X)
 #undef X
 } cuda_api;
 

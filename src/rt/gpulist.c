@@ -95,10 +95,33 @@ void gpu_list_ring(gpu_list *l, int slot, size_t stride, int64_t length) {
     s->stride = stride, s->length = length;
 }
 
+bool gpu_slot_moves(const gpu_slot *s) { return s->stride && s->length > 1; }
 bool gpu_list_moves(const gpu_list *l) {
     for (int i = 0; i < l->n_slots; i++)
-        if (l->slots[i].stride && l->slots[i].length > 1) return true;
+        if (gpu_slot_moves(&l->slots[i])) return true;
     return false;
+}
+bool gpu_slot_written(const gpu_list *l, int slot) {
+    for (int n = 0; n < l->n_nodes; n++)
+        for (int i = 0; i < l->nodes[n].n_args; i++)
+            if (l->nodes[n].args[i].slot == slot && l->nodes[n].args[i].written) return true;
+    return false;
+}
+
+uint64_t gpu_loop_place(const gpu_list *l, int i) {
+    uint64_t at = 256;
+    for (int k = 0; k < i; k++)
+        if (gpu_slot_moves(&l->slots[k])) at += (l->slots[k].stride + 255) / 256 * 256;
+    return at;
+}
+bool gpu_loop_fits(const gpu_list *l) {
+    for (int n = 0; n < l->n_nodes; n++)
+        for (int i = 0; i < l->nodes[n].n_args; i++) {
+            const device_arg *a = &l->nodes[n].args[i];
+            const gpu_slot *s = &l->slots[a->slot];
+            if (gpu_slot_moves(s) && (a->size > s->stride || a->offset > s->stride - a->size)) return false;
+        }
+    return true;
 }
 
 uint64_t gpu_list_place(const gpu_list *l, const device_arg *a, int64_t step) {

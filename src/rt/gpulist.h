@@ -43,9 +43,17 @@ tn_status gpu_list_ready(const gpu_list *l, err *e);          /* sealed, and all
 tn_status gpu_list_profile(const gpu_list *l, int n, err *e); /* ready, and of n operations */
 void gpu_list_bind(gpu_list *l, int slot, void *handle, uint64_t at);
 void gpu_list_ring(gpu_list *l, int slot, size_t stride, int64_t length);
-bool gpu_list_moves(const gpu_list *l); /* whether any slot moves on from step to step */
+bool gpu_slot_moves(const gpu_slot *s);
+bool gpu_slot_written(const gpu_list *l, int slot); /* by any launch */
+bool gpu_list_moves(const gpu_list *l);             /* whether any slot moves on from step to step */
 /* Where an argument is in a step, from the start of what is bound. */
 uint64_t gpu_list_place(const gpu_list *l, const device_arg *a, int64_t step);
+
+/* A device that repeats one step by itself keeps a step of each slot that moves, one behind the other: what was before the step
+ * is copied in, what it wrote out. Where slot i is kept, from the start of 16 bytes for the count; of i = n_slots: how much
+ * there is. fits: no launch reaches beyond the step of a slot. */
+uint64_t gpu_loop_place(const gpu_list *l, int i);
+bool gpu_loop_fits(const gpu_list *l);
 
 /* Which launches have to wait for which. Launch k is node k % n_nodes in step k / n_nodes; it waits for before[first[k]] ..
  * before[first[k + 1] - 1], and so for all that those wait for:

@@ -105,6 +105,35 @@ static void test_rings(void **state) {
     tn_ctx_free(ctx);
 }
 
+/* As many steps as a device may do by itself, and some more, with and without a ring. */
+static void test_many_steps(void **state) {
+    (void)state;
+    enum { N = 21, RING = 3 };
+    static const int steps[] = { 3, 4, 63, 64, 69, 200 };
+    tn_ctx *ctx = gpu_ctx();
+    tn_graph *g = make_counter(ctx, N);
+    tn_compile_opts o = on_gpu(TN_MODE_LOOP);
+    tn_program *p;
+    tn_session *s;
+    OK(ctx, tn_compile(g, &o, &p));
+    OK(ctx, tn_session_new(p, &s));
+    int32_t x[RING][N], y[N], z[N], sum[N] = { 0 }, count = 0;
+    for (int i = 0; i < RING * N; i++) x[i / N][i % N] = i * i % 17 - 8;
+    for (size_t k = 0; k < 2 * COUNT_OF(steps); k++) {
+        int ring = k % 2 ? RING : 1, n = steps[k / 2];
+        memset(y, 0xff, sizeof y), memset(z, 0xff, sizeof z);
+        OK(ctx, tn_run_n(s, n, TN_BIND({ "x", x }, { "y", y }, { "z", z }), ring));
+        for (int step = 0; step < n; step++, count++)
+            for (int i = 0; i < N; i++) sum[i] += x[step % ring][i] * (count + 1);
+        assert_memory_equal(y, sum, sizeof sum);
+        for (int i = 0; i < N; i++) assert_int_equal(z[i], x[(n - 1) % ring][i] + count - 1);
+    }
+    tn_session_free(s);
+    tn_program_free(p);
+    tn_graph_free(g);
+    tn_ctx_free(ctx);
+}
+
 /* Compiled in one context, found on disk by the next, built again when the file is damaged. */
 static void test_cache(void **state) {
     (void)state;
@@ -214,7 +243,8 @@ static void test_errors(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_rings), cmocka_unit_test(test_cache),
-                                        cmocka_unit_test(test_threads), cmocka_unit_test(test_errors) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_rings), cmocka_unit_test(test_many_steps),
+                                        cmocka_unit_test(test_cache), cmocka_unit_test(test_threads),
+                                        cmocka_unit_test(test_errors) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -126,11 +126,38 @@ static void test_out_of_memory(void **state) {
     assert_int_equal(memory_of.alive, 0);
 }
 
+/* Where the steps of slots lie that move, one behind the other, and what does not fit them. */
+static void test_loop(void **state) {
+    (void)state;
+    gpu_list l;
+    gpu_node *n;
+    err e;
+    device_arg args[2] = { { 0, 8, 16, false }, { 2, 0, 300, true } };
+    device_launch what = { .entry = memory, .group = 32, .groups = 1, .args = args, .n_args = 2 };
+    assert_int_equal(gpu_list_init(&l, mem_libc(), SLOTS, &e), TN_OK);
+    assert_int_equal(gpu_list_launch(&l, &what, 64, &n, &e), TN_OK);
+    assert_false(gpu_list_moves(&l));
+    assert_int_equal(gpu_loop_place(&l, SLOTS), 256);
+    gpu_list_ring(&l, 0, 24, 5), gpu_list_ring(&l, 1, 0, 5), gpu_list_ring(&l, 2, 300, 2);
+    assert_true(gpu_slot_moves(&l.slots[0]) && !gpu_slot_moves(&l.slots[1]) && gpu_slot_moves(&l.slots[2]));
+    assert_true(!gpu_slot_written(&l, 0) && !gpu_slot_written(&l, 1) && gpu_slot_written(&l, 2));
+    assert_int_equal(gpu_loop_place(&l, 0), 256);
+    assert_int_equal(gpu_loop_place(&l, 2), 512);
+    assert_int_equal(gpu_loop_place(&l, SLOTS), 1024);
+    assert_true(gpu_loop_fits(&l));
+    gpu_list_ring(&l, 0, 23, 5);
+    assert_false(gpu_loop_fits(&l));
+    gpu_list_ring(&l, 0, 24, 5), gpu_list_ring(&l, 2, 299, 2);
+    assert_false(gpu_loop_fits(&l));
+    gpu_list_fini(&l);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_long_lists),
         cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_loop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
