@@ -103,11 +103,28 @@ static tn_status take_slots(tn_session *s, bool bare) {
     return code;
 }
 
+/* All that a session will take, before it takes any. */
+static tn_status check_room(tn_session *s, bool bare) {
+    const tn_program *p = s->p;
+    size_t room, total, io = 0;
+    if (!p->dev->api->room || p->opts.mode == TN_MODE_IMMEDIATE) return TN_OK;
+    for (int i = 0; i < p->n_io && !bare; i++) io += (size_t)p->io[i].bytes;
+    size_t temp = (size_t)p->plan->temp_bytes, state = (size_t)p->plan->state_bytes, need = temp + state + io;
+    p->dev->api->room(p->dev, &room, &total);
+    if (need <= room) return TN_OK;
+    return err_set(
+        &s->err, TN_ERR_NOMEM,
+        "memory of %zu bytes is needed (temporaries %zu, states %zu, inputs and outputs %zu); the device %s has %zu, "
+        "of which %zu are free: use smaller batches, or another device",
+        need, temp, state, io, p->dev->api->name, total, room);
+}
+
 static tn_status session_new(tn_program *p, bool bare, tn_session **out, err *e) {
     tn_session *s = mem_alloc(p->ctx->mem, sizeof *s);
     if (!s) return err_set(e, TN_ERR_NOMEM, "out of memory: a session");
     s->p = p;
-    tn_status code = take_slots(s, bare);
+    tn_status code = check_room(s, bare);
+    if (!code) code = take_slots(s, bare);
     if (!code && p->opts.mode == TN_MODE_IMMEDIATE) code = immediate_session(s);
     if (!code && p->opts.mode != TN_MODE_IMMEDIATE) {
         code = p->dev->api->alloc(p->dev, (size_t)p->plan->temp_bytes, &s->temp, &s->err);

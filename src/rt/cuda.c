@@ -228,6 +228,15 @@ static void cuda_free(device *base, buffer *b) {
     mem_free(d->mem, b, sizeof *b);
 }
 
+static void cuda_room(device *base, size_t *out_free, size_t *out_total) {
+    cuda *d = (cuda *)base;
+    err e;
+    *out_free = *out_total = SIZE_MAX; /* when nothing is known */
+    if (enter(d, &e)) return;
+    d->cu.cuMemGetInfo(out_free, out_total);
+    leave(d);
+}
+
 static tn_status cuda_alloc(device *base, size_t size, buffer **out, err *e) {
     cuda *d = (cuda *)base;
     size_t room = 0, total = 0;
@@ -727,6 +736,7 @@ const device_api device_cuda = {
     .open = cuda_open,
     .close = cuda_close,
     .get_caps = cuda_get_caps,
+    .room = cuda_room,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .map = cuda_map,

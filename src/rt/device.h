@@ -106,6 +106,7 @@ typedef struct device_api {
     void (*get_caps)(const device *d, device_caps *out); /* what compiling needs: not detail, l3_bytes and id .. */
     void (*describe)(const device *d, device_caps *out); /* .. which may take long to find out; NULL = get_caps has all */
 
+    void (*room)(device *d, size_t *out_free, size_t *out_total);     /* bytes; NULL where memory is the host's */
     tn_status (*alloc)(device *d, size_t size, buffer **out, err *e); /* zeroed; size 0 is fine */
     void (*free)(device *d, buffer *b);
     void *(*map)(device *d, buffer *b); /* host address, or NULL when not host-visible */

@@ -221,6 +221,11 @@ static void opencl_free(device *base, buffer *b) {
     mem_free(d->mem, b, sizeof *b);
 }
 
+/* How much of it is free cannot be asked. */
+static void opencl_room(device *base, size_t *out_free, size_t *out_total) {
+    *out_free = *out_total = ((opencl *)base)->memory;
+}
+
 static tn_status opencl_alloc(device *base, size_t size, buffer **out, err *e) {
     opencl *d = (opencl *)base;
     int32_t rc;
@@ -532,6 +537,7 @@ const device_api device_opencl = {
     .open = opencl_open,
     .close = opencl_close,
     .get_caps = opencl_get_caps,
+    .room = opencl_room,
     .alloc = opencl_alloc,
     .free = opencl_free,
     .map = opencl_map,

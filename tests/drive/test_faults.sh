@@ -6,7 +6,8 @@ cd "$BUILD_DIR" || exit 1
 [ -z "$SANITIZE" ] || { echo "skipped: the fakes are not built for sanitizers"; exit 77; }
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-unset TENON_CACHE_DIR TENON_DEVICE FAKE_CUDA FAKE_NVRTC FAKE_CUDA_LOG
+unset TENON_DEVICE FAKE_CUDA FAKE_NVRTC FAKE_CUDA_LOG
+export TENON_CACHE_DIR=$dir/cache # code of the fakes must not get into the user's
 fail() { echo "FAILED: $*"; exit 1; }
 build() { # folder, options: a driver
     mkdir -p "$dir/$1"
@@ -38,10 +39,10 @@ refused 'DEVICE.*unsupported driver version' good mismatch $run
 with "good" mismatch ./tenon run @mlp:8x16 --quiet >/dev/null || fail "the CPU beside a broken driver"
 
 # Without a compiler: what the cache has runs, the rest says what to install.
-with "good compiler" "" env TENON_CACHE_DIR="$dir/cache" $run >/dev/null || fail "a run with the fakes"
-with "good broken" "" env TENON_CACHE_DIR="$dir/cache" $run >/dev/null || fail "a run without a compiler, from the cache"
-refused 'DEVICE.*NVRTC.*CUDA 12' "good broken" "" env TENON_CACHE_DIR="$dir/cache" $run --no-cache
-refused 'BUILD.*planted error|planted error' "good compiler" "" env FAKE_NVRTC=refuse $run
+with "good compiler" "" $run >/dev/null || fail "a run with the fakes"
+with "good broken" "" $run >/dev/null || fail "a run without a compiler, from the cache"
+refused 'DEVICE.*NVRTC.*CUDA 12' "good broken" "" $run --no-cache
+refused 'planted error' "good compiler" "" env FAKE_NVRTC=refuse $run --no-cache
 
 # Memory: the whole plan is asked for first.
 refused 'NOMEM.*memory of [0-9]+ bytes is needed .temporaries.*of which 1000 are free' "good compiler" full $run
