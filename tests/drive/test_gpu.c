@@ -109,7 +109,7 @@ static void test_rings(void **state) {
 static void test_many_steps(void **state) {
     (void)state;
     enum { N = 21, RING = 3 };
-    static const int steps[] = { 3, 4, 63, 64, 69, 200 };
+    static const int steps[] = { 3, 4, 63, 64, 69, 200, 1100 };
     tn_ctx *ctx = gpu_ctx();
     tn_graph *g = make_counter(ctx, N);
     tn_compile_opts o = on_gpu(TN_MODE_LOOP);
