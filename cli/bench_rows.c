@@ -1,5 +1,5 @@
 /* bench_rows.c - `tenon bench rows`: work that is bound by memory, against a copy of as many bytes: layer norm, softmax, a
- * chain of ten elementwise ops, transpose, copy; at footprints from the first cache to main memory. */
+ * chain of ten elementwise ops, transpose, copy; at footprints from the first cache to main memory; on devices also in bf16. */
 #include "suite.h"
 #include "tenon/tenon_nn.h"
 
@@ -12,6 +12,7 @@ typedef struct row_work {
     tn_tensor (*build)(tn_tensor x);
     /* out and bound f64[cols,rows] for transpose, else f64[rows,cols] */
     void (*reference)(const float *x, int64_t rows, int64_t cols, double *out, double *bound);
+    bool bf16; /* for devices */
 } row_work;
 
 static const double eps = FLT_EPSILON / 2;
@@ -66,36 +67,47 @@ static void want_norm(const float *x, int64_t rows, int64_t cols, double *out, d
 }
 
 static const row_work works[] = {
-    { "layer norm", build_norm, want_norm },    { "softmax", build_softmax, want_softmax },
-    { "chain of 10", build_chain, want_chain }, { "transpose", build_transpose, want_transpose },
-    { "copy", build_copy, want_copy },
+    { "layer norm", build_norm, want_norm, false },
+    { "softmax", build_softmax, want_softmax, false },
+    { "chain of 10", build_chain, want_chain, false },
+    { "transpose", build_transpose, want_transpose, false },
+    { "copy", build_copy, want_copy, false },
+    { "layer norm bf16", build_norm, want_norm, true },
+    { "softmax bf16", build_softmax, want_softmax, true },
 };
 
 /* Rows and columns: 16 KiB, 256 KiB, 8 MiB and 128 MiB read and written. */
 static const int64_t sizes[][2] = { { 32, 64 }, { 128, 256 }, { 2048, 512 }, { 16384, 1024 } };
-/* 512 MiB, beyond the caches of GPUs, and the square that transposes are quoted for. */
-static const int64_t device_sizes[][2] = { { 65536, 1024 }, { 16384, 4096 }, { 2048, 32768 }, { 4096, 4096 } };
+/* 256 MiB, beyond the caches of GPUs, and the square that transposes are quoted for. */
+static const int64_t device_sizes[][2] = { { 32768, 1024 }, { 8192, 4096 }, { 1024, 32768 }, { 4096, 4096 } };
 
 typedef struct matrix {
     int64_t rows, cols;
     const row_work *work;
+    float *x; /* [rows,cols] what the reference starts from */
 } matrix;
 
 static int expect(cli *c, bench_case *k, tn_session *s, expected *want) {
     (void)c;
     (void)s;
     const matrix *m = k->ud;
-    expect_output(&want[0], "y", m->rows * m->cols);
-    m->work->reference(k->data[0], m->rows, m->cols, want[0].want, want[0].bound);
+    expected *w = &want[0];
+    expect_output(w, "y", m->rows * m->cols);
+    m->work->reference(m->x, m->rows, m->cols, w->want, w->bound);
+    w->bf16 = m->work->bf16;
+    for (int64_t i = 0; i < w->n && w->bf16; i++) w->bound[i] += 0x1p-8 * (fabs(w->want[i]) + w->bound[i]);
     return 1;
 }
 
-static bench_case make_case(suite *s, const matrix *m, uint64_t seed) {
+static bench_case make_case(suite *s, matrix *m, uint64_t seed) {
+    const int64_t n = m->rows * m->cols;
+    const bool bf16 = m->work->bf16;
     const char *name = suite_text(s, "%s %lldx%lld", m->work->name, (long long)m->rows, (long long)m->cols);
     bench_case k = case_new(s, "rows", name, m->work->name);
-    case_input(&k, "x", case_floats(m->rows * m->cols, 2, &seed));
-    tn_output(m->work->build(tn_input(k.graph, "x", TN_F32, TN_DIMS(m->rows, m->cols))), "y");
-    k.bytes = 8.0 * (double)(m->rows * m->cols);
+    m->x = case_floats(n, 2, &seed);
+    case_input(&k, "x", bf16 ? (void *)case_bf16(m->x, n) : m->x);
+    tn_output(m->work->build(tn_input(k.graph, "x", bf16 ? TN_BF16 : TN_F32, TN_DIMS(m->rows, m->cols))), "y");
+    k.bytes = (bf16 ? 4.0 : 8.0) * (double)n;
     k.bandwidth = PROBE_COPY;
     k.row.size = m->cols;
     k.row.batch = m->rows;
@@ -106,7 +118,7 @@ static bench_case make_case(suite *s, const matrix *m, uint64_t seed) {
     for (char *p = word; *p; p++) {
         if (*p == ' ') *p = '_';
     }
-    k.rival = cli_format("rows what=%s m=%lld n=%lld", word, (long long)m->rows, (long long)m->cols);
+    if (!bf16) k.rival = cli_format("rows what=%s m=%lld n=%lld", word, (long long)m->rows, (long long)m->cols);
     return k;
 }
 
@@ -115,12 +127,14 @@ static void measure(suite *s, int64_t rows, int64_t cols, uint64_t seed) {
     bench_case cases[COUNT_OF(works)];
     int n = 0;
     for (size_t i = 0; i < COUNT_OF(works); i++) {
-        if (!suite_wants(s, works[i].name)) continue;
-        m[n] = (matrix){ rows, cols, &works[i] };
+        if (!suite_wants(s, works[i].name) || (works[i].bf16 && !s->device)) continue;
+        m[n] = (matrix){ rows, cols, &works[i], NULL };
         cases[n] = make_case(s, &m[n], seed + i);
         n++;
     }
     if (n) suite_run(s, cases, n);
+    for (int i = 0; i < n; i++)
+        if (m[i].work->bf16) buffer_free(m[i].x); /* else the suite's */
 }
 
 static const char *line_of(const bench_row *r, char *buffer, size_t n) {

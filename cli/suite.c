@@ -107,6 +107,18 @@ float *case_floats(int64_t n, double scale, uint64_t *seed) {
     return x;
 }
 
+uint16_t *case_bf16(float *x, int64_t n) {
+    uint16_t *y = buffer_new((size_t)n * sizeof *y);
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, &x[i], sizeof u);
+        y[i] = (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+        u = (uint32_t)y[i] << 16;
+        memcpy(&x[i], &u, sizeof u);
+    }
+    return y;
+}
+
 double *case_array(int64_t n) { return cli_alloc((size_t)(n > 0 ? n : 1) * sizeof(double)); }
 
 void expect_output(expected *w, const char *name, int64_t n) {
@@ -247,6 +259,15 @@ static void check_one(bench_case *k, bench_row *r, const expected *w, float *got
     }
 }
 
+static float *floats_of_bf16(const uint16_t *x, int64_t n) {
+    float *y = cli_alloc((size_t)n * sizeof *y);
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u = (uint32_t)x[i] << 16;
+        memcpy(&y[i], &u, sizeof u);
+    }
+    return y;
+}
+
 static void check(bench_case *k, bench_row *r) {
     r->max_abs_err = r->max_ulp = r->err_bound = 0;
     for (int i = 0; i < k->n_want; i++) {
@@ -258,7 +279,9 @@ static void check(bench_case *k, bench_row *r) {
         if (!w->state) {
             int slot = tn_session_slot(k->session, w->name);
             if (slot < 0) cli_fail(k->c, "%s: no output %s", k->row.name, w->name);
-            check_one(k, r, w, k->slot_data[slot]);
+            float *got = w->bf16 ? floats_of_bf16(k->slot_data[slot], w->n) : k->slot_data[slot];
+            check_one(k, r, w, got);
+            if (w->bf16) free(got);
             continue;
         }
         float *got = cli_alloc((size_t)w->n * sizeof(float) + 1);

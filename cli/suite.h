@@ -11,7 +11,7 @@ typedef struct expected {
     const char *name;
     double *want, *bound; /* freed by the suite */
     int64_t n;
-    bool state;
+    bool state, bf16; /* bf16: of that dtype, else f32 */
 } expected;
 
 /* One line of the report. The caller fills in the first part; the suite owns the rest and frees graph, inputs and rival. */
@@ -94,6 +94,8 @@ void suite_add(suite *s, bench_row row);
 void suite_report(suite *s);
 void suite_end(suite *s);
 
+/* Rounds n values of x to bf16 in place; returns them as such, to be freed with buffer_free. */
+uint16_t *case_bf16(float *x, int64_t n);
 double *case_array(int64_t n); /* of expected */
 /* An expected output; arrays to be filled in by the caller. */
 void expect_output(expected *w, const char *name, int64_t n);
