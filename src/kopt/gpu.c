@@ -10,7 +10,7 @@
 
 enum {
     MAX_PRIVATE = 16 /* elements of a thread's own arrays */,
-    SCATTERED = 4 /* cost of a load that lies apart, in plain ones */,
+    LINE = 32 /* neighbouring threads, and elements that memory gives them at once */,
     MANY_VARS = 40
 };
 
@@ -70,6 +70,12 @@ static double trips(const kernel *k, int n) {
     return p;
 }
 
+/* Of a load or store whose elements lie so far apart from thread to thread: by the lines that it goes through. */
+static double access_cost(int64_t apart) {
+    int64_t lines = apart < 0 ? -apart : apart;
+    return 4 + 2.0 * (double)(lines < 1 ? 0 : lines < LINE ? lines - 1 : LINE - 1);
+}
+
 double kopt_gpu_serial_cost(const kernel *k, int from, int to, kvar fast) {
     double sum = 0, times[64] = { 1 };
     int depth = 0;
@@ -80,8 +86,7 @@ double kopt_gpu_serial_cost(const kernel *k, int from, int to, kvar fast) {
         } else if (in->op == K_END) {
             depth -= depth > 0;
         } else if (in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER) {
-            int64_t apart = fast >= 0 ? affine_coef(in->idx, fast) : 0;
-            sum += times[depth] * 4 * (apart > 1 || apart < -1 ? SCATTERED : 1);
+            sum += times[depth] * access_cost(fast >= 0 ? affine_coef(in->idx, fast) : 0);
         } else if (in->op == K_ALU) {
             sum += times[depth] * op_get((op_code)in->alu)->flops;
         } else if (in->op != K_CONST) {

@@ -9,6 +9,7 @@
 #include "kopt/gpu_row.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 enum {
     WHOLE = 32 /* steps of a sum that are written out one by one */,
@@ -45,6 +46,27 @@ static bool find_sum(const kernel *k, contraction *c) {
     return ((int)upd->a == c->load[0] && (int)upd->b == c->load[1]) || ((int)upd->a == c->load[1] && (int)upd->b == c->load[0]);
 }
 
+enum { LINE = 128 /* bytes of memory that come at once */ };
+
+/* Lines of memory that 32 threads read at once when `parts` neighbours have every fourth step of the same column. */
+static double lines_of(const int64_t apart[2], int parts) {
+    double columns = 32.0 / parts, along = fmin((double)(parts * SUMS) * (double)apart[1] / LINE, parts),
+           across = fmin(columns * (double)apart[0] / LINE, columns);
+    return fmax(along, 1) * fmax(across, 1);
+}
+
+/* The operand in memory that is read in most lines. */
+static void find_distances(const kernel *k, contraction *c) {
+    kvar v[2] = { k->ins.at[c->loop].var, k->ins.at[c->inner].var };
+    for (int l = 0; l < 2; l++) {
+        const kins *in = &k->ins.at[c->load[l]];
+        int64_t apart[2], size = (int64_t)dtype_size((tn_dtype)k->bufs.at[in->buf].dtype);
+        for (int i = 0; i < 2; i++) apart[i] = llabs(affine_coef(in->idx, v[i])) * size;
+        if (k->bufs.at[in->buf].kind == KB_LOCAL || lines_of(apart, 1) < lines_of(c->apart, 1)) continue;
+        c->apart[0] = apart[0], c->apart[1] = apart[1];
+    }
+}
+
 bool gpu_place_find(const kernel *k, int n_rows, int i, contraction *out) {
     const kins *loop = &k->ins.at[i];
     if (loop->op != K_LOOP || k->vars.at[loop->var].reduce || loop->lo != 0 || loop->hi < 1) return false;
@@ -69,6 +91,7 @@ bool gpu_place_find(const kernel *k, int n_rows, int i, contraction *out) {
     }
     if (!stores) return false;
     c.common = gpu_place_common_bytes(k, n_rows, c.loop, c.end);
+    find_distances(k, &c);
     *out = c;
     return true;
 }
@@ -83,7 +106,7 @@ bool gpu_place_find(const kernel *k, int n_rows, int i, contraction *out) {
 #define MEET32_NS 42.0  /* groups of 32 */
 #define FETCH_NS 400.0  /* the first memory that was not asked for ahead comes; */
 #define MORE_NS 100.0   /* what follows */
-#define LINE_NS 0.5     /* a line of memory that 32 threads read, of which they see so many as a sum has parts */
+#define LINE_NS 0.5     /* a line of memory that 32 threads read */
 #define FLOPS_ONE 200.0 /* of a multiprocessor */
 #define BYTES_ONE 100.0 /* that one reads; */
 #define BYTES_ALL 40.0  /* each, when all do */
@@ -126,7 +149,7 @@ double gpu_place_cost(const contraction *c, double groups, int rows, int group, 
     double step = STEP_NS + (pads ? GUARD_NS : 0);
     double wait = rounds * rows * (steps * step + log2_of(parts) * JOIN_NS) + (group > 32 ? MEET_NS : MEET32_NS);
     if (rounds > 1 || steps > WHOLE) wait += rounds * (steps > WHOLE ? steps / STRETCH * MORE_NS : FETCH_NS);
-    double lines = products * parts / 32 * LINE_NS, work = 2 * products * rows / FLOPS_ONE;
+    double lines = products / 32 * lines_of(c->apart, parts) * LINE_NS, work = 2 * products * rows / FLOPS_ONE;
     return larger(wait * up(turns / 8) + turns * larger(lines, work),
                   larger(turns * c->common / BYTES_ONE, groups * c->common / (BYTES_ALL * n)));
 }

@@ -13,6 +13,7 @@ typedef struct contraction { /* loop j { acc; loop k { load; load; update }; res
     int load[2], update;
     int64_t n, depth; /* iterations of j and k */
     double common;    /* bytes that it reads whatever the row */
+    int64_t apart[2]; /* bytes between columns and between steps, in the operand where 32 threads read most lines */
 } contraction;
 
 /* Whether the nest at instruction i is one, rows being the first n_rows loops. */
