@@ -15,6 +15,22 @@
     "typedef unsigned int uint32_t;\n#define PRAGMA(x) _Pragma(#x)\n#define UNROLL(n) PRAGMA(unroll n)\n"                      \
     "#define LANES(n) UNROLL(n) for (int l = 0; l < n; l++)\n"
 
+/* What GPUs since sm_80 have instructions for. */
+#define CUDA_EXTREME(name, sign)                                                                                               \
+    "INL float " #name "_nan(float x, float y) {\n#if __CUDA_ARCH__ >= 800\n    float r; asm(\"" #name                         \
+    ".NaN.f32 %0, %1, %2;\" : \"=f\"(r) : \"f\"(x), \"f\"(y)); return r;\n#else\n    return y " sign                           \
+    " x || x != x ? x : y;\n#endif\n}\n"
+#define CUDA_SM80                                                                                                              \
+    CUDA_EXTREME(max, "<")                                                                                                     \
+    CUDA_EXTREME(min, ">")                                                                                                     \
+    "INL uint32_t round_bf16(uint32_t u) { return (u & 0x7fffffffu) > 0x7f800000u ? u >> 16 | 0x40u : (u + 0x7fffu + (u >> "   \
+    "16 "                                                                                                                      \
+    "& 1u)) >> 16; }\n"                                                                                                        \
+    "INL uint32_t pack_bf16(float low, float high) {\n#if __CUDA_ARCH__ >= 800\n    uint32_t r; asm(\"cvt.rn.bf16x2.f32 %0, "  \
+    "%1, "                                                                                                                     \
+    "%2;\" : \"=r\"(r) : \"f\"(high), \"f\"(low)); return r;\n#else\n    return round_bf16(__float_as_uint(low)) | "           \
+    "round_bf16(__float_as_uint(high)) << 16;\n#endif\n}\n"
+
 const clike_language clike_c = {
     .name = "c", .index = "int64_t", .index_end = "L", .unsigned_index = "uint64_t", .unsigned_end = "ULL", .wide_end = "LL"
 };
@@ -57,7 +73,7 @@ const clike_language clike_cuda = {
                       "#define INL static __device__ __forceinline__\n"
                       "#define BITS_f32x1(x) __float_as_int(x)\n#define FROM_f32x1(x) __int_as_float(x)\n"
                       "INL float load_ahead(const float *p) { float x; asm volatile(\"ld.global.f32 %0, [%1];\" : \"=f\"(x) : "
-                      "\"l\"(p)); return x; }\n",
+                      "\"l\"(p)); return x; }\n" CUDA_SM80,
     .head_f64 = "#define BITS_f64x1(x) __double_as_longlong(x)\n#define FROM_f64x1(x) __longlong_as_double(x)\n",
     .fma = { "__fmaf_rn", "__fma_rn" },
     .math_end = "f",
@@ -71,6 +87,8 @@ const clike_language clike_cuda = {
     .shared = "__shared__ ",
     .restricted = "__restrict__",
     .ahead = "load_ahead",
+    .extreme = { "max_nan", "min_nan" },
+    .pack_bf16 = "pack_bf16",
     .shuffle = "__shfl_xor_sync(0xffffffffu, %s, h)",
     .shared_space = "",
     .long2 = "longlong2",
@@ -712,7 +730,7 @@ static void print_expr(str *out, const char *expr, const char *suffix) {
     }
 }
 
-static void print_op_function(const used_op *u, str *out) {
+static void print_op_function(const clike_language *l, const used_op *u, str *out) {
     const op_info *info = op_get((op_code)u->op);
     const char *type = clike_reg_type((tn_dtype)u->src);
     const char *result = info->cls == CL_CMP || info->cls == CL_LOG ? "i32" : type;
@@ -720,6 +738,14 @@ static void print_op_function(const used_op *u, str *out) {
     for (int i = 0; i < info->arity; i++)
         str_addf(out, "%s%sx%d %c", i ? ", " : "", u->op == OP_select && i == 0 ? "i32" : type, u->lanes, "xyz"[i]);
     str_add(out, ") { return ");
+    const char *extreme = u->src != TN_F32 || u->lanes > 1 ? NULL
+                          : u->op == OP_max                ? l->extreme[0]
+                          : u->op == OP_min                ? l->extreme[1]
+                                                           : NULL;
+    if (extreme) {
+        str_addf(out, "%s(x, y); }\n", extreme);
+        return;
+    }
     bool wraps =
         !dtype_is_float((tn_dtype)u->src) && (u->op == OP_add || u->op == OP_sub || u->op == OP_mul || u->op == OP_neg);
     if (wraps) {
@@ -778,7 +804,7 @@ void clike_program(clike *e, str *out) {
     emit_prelude(&e->needs, e->l, &vocabulary);
     print_conversions(e, &vocabulary);
     str_add(&vocabulary, address_text);
-    for (int i = 0; i < e->ops.n; i++) print_op_function(&e->ops.at[i], &vocabulary);
+    for (int i = 0; i < e->ops.n; i++) print_op_function(e->l, &e->ops.at[i], &vocabulary);
     emit_pruned(&vocabulary, e->out, out);
     str_addn(out, e->out->s, e->out->n);
 }

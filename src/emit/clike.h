@@ -20,9 +20,11 @@ typedef struct clike_language {
     const char *kernel;                   /* printf: threads of a group, name */
     int resident; /* threads that a processor shall have room for, so that one has no more registers; 0: as it comes */
     const char *global, *shared, *restricted; /* of memory that is everybody's, a group's, has no other name */
-    const char *ahead;   /* function that loads an f32 where the text says, not later; NULL: there is none */
-    const char *shuffle; /* printf, value: that of the thread of 32 whose number differs by bit h; NULL: there is none */
-    bool offsets;        /* a buffer comes as a base and its distance in bytes */
+    const char *ahead;      /* function that loads an f32 where the text says, not later; NULL: there is none */
+    const char *extreme[2]; /* functions: larger and smaller of two f32, NaN if either is; NULL: the op's own expression */
+    const char *pack_bf16;  /* function: two f32 rounded to bf16, as a word; NULL: one by one */
+    const char *shuffle;    /* printf, value: that of the thread of 32 whose number differs by bit h; NULL: there is none */
+    bool offsets;           /* a buffer comes as a base and its distance in bytes */
     const char *shared_space, *long2; /* in the type of a pointer to a group's memory; two i64 */
     const char *aligned;              /* of an array: at 16 bytes */
 } clike_language;

@@ -157,6 +157,13 @@ static void load_array(clike *e, const kins *in, reg r) {
     str_add(e->out, "\n");
 }
 
+/* Two lanes of a as one word of bf16. */
+static void print_pair(clike *e, reg a, int lane) {
+    bool wide = e->k->ins.at[a].lanes > 1;
+    str_addf(e->out, wide ? " %s(v%u[%d]" : " %s(v%u", e->l->pack_bf16, a, lane);
+    str_addf(e->out, wide ? ", v%u[%d]);" : ", v%u);", a, lane + 1);
+}
+
 static void store_piece(clike *e, const kins *in, int lane, int n) {
     tn_dtype t = (tn_dtype)in->dtype;
     int size = (int)dtype_size(t), per_word = size < 4 ? 4 / size : 1;
@@ -164,6 +171,10 @@ static void store_piece(clike *e, const kins *in, int lane, int n) {
     str_addf(e->out, "{ %s q;", type);
     for (int i = 0; i < n; i++) {
         if (i % per_word == 0) str_addf(e->out, " q%s =", part(type, i / per_word));
+        if (t == TN_BF16 && e->l->pack_bf16) {
+            print_pair(e, in->a, lane + i++);
+            continue;
+        }
         if (size < 4) str_addf(e->out, " %s(uint32_t)(uint%d_t)", i % per_word ? "| " : "", 8 * size);
         str_add(e->out, size < 4 ? "(" : " ");
         print_stored(e, in, 1, lane + i);
