@@ -233,6 +233,7 @@ target drive_target(const device_caps *c, const ktuning *choices) {
                      .l2_bytes = c->l2_bytes,
                      .kind = c->gpu ? TARGET_GPU : TARGET_CPU,
                      .group = c->group,
+                     .group_most = c->group_most,
                      .group_bytes = c->group_bytes,
                      .grid = c->grid,
                      .buffers = c->buffers,

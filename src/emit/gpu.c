@@ -103,6 +103,15 @@ static bool large_tile(const kernel *k) {
     return bytes > 4 * 80;
 }
 
+/* Its threads have a long part of a row each, and nothing else that many registers would be good for. */
+static bool holds_rows(const kernel *k) {
+    bool holds = false;
+    for (int b = 0; b < k->bufs.n; b++) holds |= k->bufs.at[b].kind == KB_LOCAL && k->bufs.at[b].elems > 16;
+    for (int i = 1; i < k->ins.n; i++)
+        if (k->ins.at[i].op == K_UPD && k->ins.at[i].alu == OP_dot) return false;
+    return holds;
+}
+
 static void print_kernel(clike *e, const kernel *k, int id) {
     str body, *out = e->out;
     bool small = fits_32_bits(k);
@@ -116,7 +125,7 @@ static void print_kernel(clike *e, const kernel *k, int id) {
     for (reg r = 1; r < (reg)k->ins.n; r++) clike_instruction(e, r);
     e->out = out;
     const char *threads = arena_printf(out->a, "%d", k->group);
-    int resident = large_tile(k) ? e->l->resident / 2 : e->l->resident;
+    int resident = large_tile(k) ? e->l->resident / 2 : holds_rows(k) ? 2 * e->l->resident : e->l->resident;
     if (resident > k->group) threads = arena_printf(out->a, "%d, %d", k->group, resident / k->group);
     str_addf(out, e->l->kernel, threads, arena_printf(out->a, "tn_kernel_%d", id));
     print_arguments(e);

@@ -34,6 +34,7 @@ typedef struct target {
     int64_t l1_bytes, l2_bytes;
     target_kind kind;
     int group;             /* GPU: most threads of a group, a power of two */
+    int group_most;        /* GPU: the same for what has few registers and long rows; 0: group */
     int64_t group_bytes;   /* GPU: fast memory of a group */
     int64_t grid;          /* GPU: threads that keep the machine busy */
     int buffers;           /* GPU: that a kernel may have; 0: few enough anyway */
@@ -52,6 +53,7 @@ static inline target target_common_gpu(void) {
                      .l1_bytes = 32 << 10,
                      .l2_bytes = 4 << 20,
                      .group = 256,
+                     .group_most = 1024,
                      .group_bytes = 48 << 10,
                      .grid = 128 << 10,
                      .buffers = 256 };

@@ -145,6 +145,8 @@ kernel *kopt_gpu(kernel *k, const target *t) {
                       kopt_gpu_start_cost(rows, t);
         if (cost < best) best = cost, best_group = group;
     }
+    int held = best_group ? kopt_gpu_hold_group(k, n, t) : 0;
+    if (held) best_group = held;
     kernel *forms[] = { kopt_gpu_place(k, n, t, &best), kopt_gpu_tile(k, n, t, &best), kopt_gpu_column(k, n, t, &best) },
            *form = NULL;
     for (size_t i = 0; i < COUNT_OF(forms); i++) /* each is there only if it costs less than those before */
@@ -154,6 +156,7 @@ kernel *kopt_gpu(kernel *k, const target *t) {
     if (!form) form = kopt_gpu_map(k, n, t);
     k = form ? form : flat(k, n, t);
     kopt_gpu_wide(k);
+    kopt_gpu_hold(k);
     kopt_hoist(k);
     kopt_sweep(k);
     return k;

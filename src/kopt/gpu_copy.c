@@ -71,3 +71,16 @@ bool gpu_is_plain(const kernel *k, const kins *in) {
     bool memory = in->op == K_LOAD || in->op == K_STORE;
     return memory ? !kbuf_is_local(&k->bufs.at[in->buf]) : kopt_is_pure(in);
 }
+
+int gpu_widest(const kernel *k) {
+    int size = 0;
+    kvar inner = -1;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP) inner = in->var;
+        if ((in->op != K_LOAD && in->op != K_STORE) || kbuf_is_local(&k->bufs.at[in->buf])) continue;
+        int bytes = (int)dtype_size((tn_dtype)k->bufs.at[in->buf].dtype);
+        if (inner >= 0 && bytes > size && gpu_uses(in, inner)) size = bytes;
+    }
+    return size == 0 ? 4 : size < 2 ? 2 : size;
+}

@@ -15,21 +15,18 @@ static bool adds_up(const kins *in) {
                                (in->alu == OP_dot && dtype_is_float((tn_dtype)in->dtype)));
 }
 
-/* Whether the body can be done in vectors of 16 bytes along the innermost loop. */
-static bool find_lanes(const kernel *k, nest *n) {
+/* Whether the body can be done in vectors along the innermost loop. */
+static bool goes_wide(const kernel *k, const nest *n) {
     const kins *loop = &k->ins.at[n->inner];
     const bool *varies = gpu_varying(k, NULL, loop->var);
-    int size = 2, accesses = 0;
+    int accesses = 0;
     for (int i = n->inner + 1; i < n->end; i++) {
         const kins *in = &k->ins.at[i];
         if (in->lanes != 1 || (!adds_up(in) && !gpu_is_plain(k, in) && in->op != K_LOAD && in->op != K_STORE)) return false;
         if (adds_up(in) && ((int)in->c > n->head || (in->alu == OP_dot && !varies[in->a] && !varies[in->b]))) return false;
         if (in->op == K_RANDOM && varies[in->a]) return false;
-        int bytes = in->op == K_LOAD || in->op == K_STORE ? (int)dtype_size((tn_dtype)k->bufs.at[in->buf].dtype) : 1;
-        if (bytes > size && gpu_uses(in, loop->var)) size = bytes;
-        accesses += bytes > 1 && gpu_uses(in, loop->var);
+        accesses += (in->op == K_LOAD || in->op == K_STORE) && gpu_uses(in, loop->var);
     }
-    n->lanes = 16 / size;
     if (!accesses || loop->hi % n->lanes || loop->lo || kernel_nest_size(k, (reg)n->head) < (int64_t)n->lanes * k->group)
         return false;
     for (int i = n->inner + 1; i < n->end; i++) {
@@ -41,8 +38,8 @@ static bool find_lanes(const kernel *k, nest *n) {
     return true;
 }
 
-static nest nest_at(const kernel *k, int head) {
-    nest n = { .head = head, .inner = head + kernel_nest(k, (reg)head) - 1 };
+static nest nest_at(const kernel *k, int head, int lanes) {
+    nest n = { .lanes = lanes, .head = head, .inner = head + kernel_nest(k, (reg)head) - 1 };
     n.end = kopt_loop_end(k, n.inner);
     return n;
 }
@@ -98,10 +95,11 @@ void kopt_gpu_wide(kernel *k) {
     gpu_copier c = { k, o, ARENA_ARRAY(k->a, reg, k->ins.n) };
     const gpu_places none = { .n = 0 };
     bool any = false;
+    int lanes = 16 / gpu_widest(k); /* the same for all: then a thread has the same elements in all of them */
     for (int i = 1; i < k->ins.n; i++) {
         if (o->vars.n < 60 && is_head(k, i)) {
-            nest n = nest_at(k, i);
-            if (find_lanes(k, &n)) {
+            nest n = nest_at(k, i, lanes);
+            if (goes_wide(k, &n)) {
                 write_nest(&c, &n);
                 i = n.end - 1;
                 any = true;

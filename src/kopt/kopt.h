@@ -99,6 +99,11 @@ kernel *kopt_gpu_place(const kernel *k, int n_rows, const target *t, double *out
 kernel *kopt_gpu_tile(const kernel *k, int n_outer, const target *t, double *out_cost);
 /* gpu_wide.c: nests dealt to the threads of a group that are long enough go through memory in vectors. GPU form in and out. */
 void kopt_gpu_wide(kernel *k);
+/* gpu_hold.c: what the threads of a group load and compute of a row stays in their registers from nest to nest. GPU form in and
+ * out, after gpu_wide.c. */
+void kopt_gpu_hold(kernel *k);
+/* Threads of a group for which that goes, when scalar kernel k is rows of elementwise work and sums; else 0. */
+int kopt_gpu_hold_group(const kernel *k, int n_rows, const target *t);
 /* gpu_map.c: an elementwise kernel in vectors of 16 bytes; NULL where that does not go or pay. */
 kernel *kopt_gpu_map(const kernel *k, int n_outer, const target *t);
 /* gpu_turn.c: an elementwise kernel that reads across what it writes, through fast memory; NULL where it does not or is small.

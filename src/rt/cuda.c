@@ -145,6 +145,7 @@ static void fill_caps(cuda *d) {
     device_caps *c = &d->caps;
     *c = (device_caps){ .gpu = true,
                         .group = most < 256 ? 128 : 256,
+                        .group_most = most < 1024 ? 0 : 1024,
                         .group_bytes = attribute(d, CU_MAX_SHARED_MEMORY_PER_BLOCK),
                         .grid = (int64_t)(units ? units : 1) * 1024,
                         .buffers = MAX_ARGS,
@@ -426,7 +427,7 @@ static tn_status cuda_launch(list *l, const device_launch *what, err *e) {
     gpu_node *n;
     if (what->n_args > MAX_ARGS)
         return err_set(e, TN_ERR_UNSUPPORTED, "a kernel of %d buffers; %d are possible", what->n_args, MAX_ARGS);
-    tn_status st = gpu_list_launch(&l->l, what, l->dev->caps.group, &n, e);
+    tn_status st = gpu_list_launch(&l->l, what, l->dev->caps.group_most ? l->dev->caps.group_most : l->dev->caps.group, &n, e);
     if (st == TN_OK) n->kernel = what->entry;
     return st;
 }

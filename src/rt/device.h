@@ -62,6 +62,7 @@ typedef struct device_caps {
     int64_t l1_bytes, l2_bytes, l3_bytes; /* data caches of one core; l3 shared */
     bool gpu;                             /* code runs in groups of threads; what follows says how many */
     int group;                            /* most threads of a group, a power of two */
+    int group_most;                       /* that it takes at all; 0: group */
     int64_t group_bytes;                  /* fast memory of a group */
     int64_t grid;                         /* threads that keep the device busy */
     int buffers;                          /* that a launch may have */

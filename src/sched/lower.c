@@ -179,6 +179,23 @@ static int64_t local_elems(const lower *w, val v) {
     return e;
 }
 
+static int64_t local_bytes(const lower *w, val v) {
+    return local_elems(w, v) * (int64_t)dtype_size(kernel_reg_dtype((tn_dtype)graph_get(w->g, v)->dtype));
+}
+
+static int64_t items_bytes(const lower *w) {
+    int64_t bytes = 0;
+    for (int i = 0; i < w->items.n; i++)
+        if (w->items.at[i].kind == ITEM_LOCAL) bytes += local_bytes(w, w->items.at[i].v);
+    return bytes;
+}
+
+/* On GPUs computing long rows again costs less than a kernel more. */
+static bool is_worth_memory(lower *w, val v) {
+    if (!is_keepable(w, v) || subtree_flops(w, v, 40) < 8) return false;
+    return !w->s->opts.rows_only || all_axes_row(w, v) || items_bytes(w) + local_bytes(w, v) <= w->s->opts.local_bytes;
+}
+
 static void choose_items(lower *w) {
     for (int i = 0; i < w->gr->roots.n; i++) add_item(w, (item){ .v = w->gr->roots.at[i], .kind = ITEM_ROOT, .root = i });
     int n_nodes = w->g->nodes.n;
@@ -205,8 +222,7 @@ static void choose_items(lower *w) {
         }
         val best = 0;
         for (val v = 1; v < (val)n_nodes; v++)
-            if (count[v] > 1 && !find_item(w, v) && op_is_elementwise((op_code)graph_get(w->g, v)->op) && is_keepable(w, v) &&
-                subtree_flops(w, v, 40) >= 8)
+            if (count[v] > 1 && !find_item(w, v) && op_is_elementwise((op_code)graph_get(w->g, v)->op) && is_worth_memory(w, v))
                 best = v;
         if (!best) break;
         if (all_axes_row(w, best))
@@ -217,7 +233,7 @@ static void choose_items(lower *w) {
     int64_t bytes = 0;
     for (int i = 0; i < w->items.n; i++)
         if (w->items.at[i].kind == ITEM_LOCAL) {
-            bytes += local_elems(w, w->items.at[i].v) * 8;
+            bytes += local_bytes(w, w->items.at[i].v);
             if (bytes > w->s->opts.local_bytes && !w->blame) w->blame = w->items.at[i].v;
         }
 }

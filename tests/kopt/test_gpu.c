@@ -349,10 +349,63 @@ static void test_across(void **state) {
     assert_true(fast >= all / 4);
 }
 
+/* Softmax, or a norm: rows of elementwise work and sums over them. */
+static graph *rows_of(arena *a, tn_dtype t, int64_t rows, int64_t n, bool norm) {
+    graph *g = graph_make(a, "rows");
+    int64_t dims[] = { rows, n };
+    val x = graph_add(g, &(spec){ .op = OP_input, .dtype = t, .name = "x", .rank = 2, .dims = dims });
+    val top = graph_reduce(g, norm ? OP_sum : OP_reduce_max, x, 2);
+    if (norm) top = graph_binary(g, OP_mul, top, graph_splat_like(g, top, 1.0 / (double)(n ? n : 1)));
+    val d = graph_binary(g, OP_sub, x, graph_expand(g, top, dims));
+    val e = norm ? d : graph_unary(g, OP_exp, d);
+    val sum = graph_reduce(g, OP_sum, norm ? graph_binary(g, OP_mul, d, d) : e, 2);
+    if (norm) sum = graph_binary(g, OP_add, sum, graph_splat_like(g, sum, 1));
+    graph_output(g, "out", graph_binary(g, OP_div, e, graph_expand(g, sum, dims)));
+    graph_compact(g);
+    return g;
+}
+
+/* Rows that are whole vectors of all threads stay in registers: nothing of them is in the memory of the group, and threads meet
+ * for the sums alone. */
+static void test_rows(void **state) {
+    (void)state;
+    static const int64_t sizes[] = { 2048, 1024, 512, 4096, 2048, 384, 256, 100, 33, 1, 0 };
+    static const tn_dtype types[] = { TN_F32, TN_BF16, TN_F16, TN_F64 };
+    uint64_t seed = (uint64_t)now_seconds() ^ 0x9e3779b9u;
+    rng r = rng_make(seed);
+    int held = 0, long_rows = 0;
+    for (int i = 0; i < 60; i++) {
+        arena a;
+        guard gd;
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("seed %llu: %s", (unsigned long long)seed, gd.err.text);
+        plan_config c = { .seed = seed + (uint64_t)i, .fusion = 3, .t = gpu_target(i) };
+        c.t.group = i % 4 ? 32 : 64, c.t.grid = i % 3 ? 64 : 4096, c.t.group_most = i % 5 ? 256 : 0;
+        c.t.group_bytes = i % 3 ? 48 << 10 : 3 << 10; /* no room for long rows: computed again */
+        graph *g = rows_of(&a, types[i % 4], 1 + rng_below(&r, 20), sizes[rng_below(&r, COUNT_OF(sizes))], i / 4 % 2);
+        if (!plan_config_agrees(g, NULL, &c)) fail_msg("seed %llu, case %d: %s", (unsigned long long)seed, i, c.text);
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        o.fusion = 3;
+        plan *p = pipeline_run(g, &a, &o, &c.t);
+        const kernel *k = p->kernels.at[p->kernels.n - 1].k;
+        bool own = false, shared = false;
+        for (int b = 0; b < k->bufs.n; b++)
+            own |= k->bufs.at[b].kind == KB_LOCAL && k->bufs.at[b].elems > 0,
+                shared |= k->bufs.at[b].kind == KB_GROUP && k->bufs.at[b].elems > 0;
+        assert_false(own && shared);
+        for (int j = 1; j < k->ins.n && own; j++) assert_int_not_equal(k->ins.at[j].op, K_BARRIER);
+        held += own, long_rows += k->group > c.t.group;
+        arena_fini(&a);
+    }
+    printf("60 of rows, %d with a value's part of a row in registers, %d with long rows in larger groups\n", held, long_rows);
+    assert_true(held > 5 && long_rows > 0);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_problems), cmocka_unit_test(test_accesses),
-                                        cmocka_unit_test(test_parting),  cmocka_unit_test(test_reduced),
-                                        cmocka_unit_test(test_texts),    cmocka_unit_test(test_tiles),
-                                        cmocka_unit_test(test_across),   cmocka_unit_test(test_random_graphs) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_problems),     cmocka_unit_test(test_accesses),
+                                        cmocka_unit_test(test_parting),      cmocka_unit_test(test_reduced),
+                                        cmocka_unit_test(test_texts),        cmocka_unit_test(test_tiles),
+                                        cmocka_unit_test(test_across),       cmocka_unit_test(test_rows),
+                                        cmocka_unit_test(test_random_graphs) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,111 @@
+/* gpu_hold.c - rows stay in registers: where each thread of a group works on the same few vectors of a row in every nest, its
+ * share of the row is written out, so that what one nest loads or computes the next ones still have, and local buffers become
+ * the threads' own.
+ *
+ * In and out: a kernel in the form of a GPU whose nests gpu_wide.c has made vectors of, changed in place. A nest is taken when
+ * it is one loop that deals each thread the same few iterations; a buffer when all that touch it are such nests, each thread at
+ * elements of its own. */
+#include "kopt/gpu_copy.h"
+
+enum { MAX_TURNS = 8 /* iterations of a thread */, SHARE = 32 /* elements of it, where a row has many */ };
+
+/* Iterations of each thread of the nest at `head`, if it is one to take; else 0. */
+static int turns_of(const kernel *k, int head) {
+    const kins *in = &k->ins.at[head];
+    if (in->op != K_LOOP || in->par != PAR_LOCAL || in->lo != 0 || in->hi % k->group || in->hi > MAX_TURNS * k->group) return 0;
+    int end = kopt_loop_end(k, head);
+    for (int i = head + 1; i < end; i++)
+        if (k->ins.at[i].op == K_LOOP || (in[i - head].op == K_LOAD && in[i - head].par)) return 0;
+    return (int)(in->hi / k->group);
+}
+
+/* Buffers in which every thread touches elements of its own alone, the same in each nest: how many of them; 0: it is not such a
+ * buffer. */
+static int *find_own(const kernel *k, const int *nest) {
+    int *own = ARENA_ARRAY(k->a, int, k->bufs.n + 1), *lanes = ARENA_ARRAY(k->a, int, k->bufs.n + 1);
+    for (int b = 0; b < k->bufs.n; b++) own[b] = k->bufs.at[b].kind == KB_GROUP ? -1 : 0;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if ((in->op != K_LOAD && in->op != K_STORE && in->op != K_SCATTER) || own[in->buf] == 0) continue;
+        const kins *loop = &k->ins.at[nest[i]];
+        int elems = nest[i] ? (int)(loop->hi / k->group) * in->lanes : 0;
+        bool fits = elems && in->op != K_SCATTER && !in->dyn && !in->n_mask && (in->lanes == 1 || in->lane_stride == 1) &&
+                    affine_equal(in->idx, affine_scale(k->a, affine_var(k->a, loop->var), in->lanes));
+        bool other = own[in->buf] > 0 && (own[in->buf] != elems || lanes[in->buf] != in->lanes);
+        own[in->buf] = fits && !other ? elems : 0, lanes[in->buf] = in->lanes;
+    }
+    for (int b = 0; b < k->bufs.n; b++)
+        if (own[b] < 0) own[b] = 0;
+    return own;
+}
+
+/* Threads still meet where one needs what another wrote. */
+static bool meets(const kernel *k, const int *own) {
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].kind == KB_INOUT || (k->bufs.at[b].kind == KB_GROUP && k->bufs.at[b].elems > 0 && !own[b]))
+            return true;
+    return false;
+}
+
+void kopt_gpu_hold(kernel *k) {
+    int *nest = ARENA_ARRAY(k->a, int, k->ins.n + 1), nests = 0; /* [ins] the loop around, of those to take */
+    for (int i = 1; i < k->ins.n; i++) {
+        if (k->ins.at[i].op != K_LOOP || k->ins.at[i].par != PAR_LOCAL) continue;
+        int end = kopt_loop_end(k, i), head = turns_of(k, i) ? i : 0;
+        for (int j = i + 1; j < end; j++) nest[j] = head;
+        nests += head > 0, i = end;
+    }
+    if (nests < 2 || k->vars.n > 50) return;
+    int *own = find_own(k, nest);
+    bool meet = meets(k, own);
+    kernel *o = gpu_kernel(k, k->group);
+    gpu_copier c = { k, o, ARENA_ARRAY(k->a, reg, k->ins.n) };
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        gpu_places p = { .n = 0 };
+        if (in->op == K_BARRIER && !meet) continue;
+        if (nest[i + 1] == i && i + 1 < k->ins.n) {
+            int turns = turns_of(k, i);
+            kvar turn = kernel_var(o, "s", turns, false, false), thread = kernel_var(o, "t", k->group, false, false);
+            o->vars.at[turn].role.unroll = turns;
+            kernel_push(o, (kins){ .op = K_LOOP, .var = turn, .hi = turns, .step = 1 });
+            kernel_push(o, (kins){ .op = K_LOOP, .var = thread, .hi = k->group, .step = 1, .par = PAR_LOCAL });
+            affine first = affine_scale(k->a, affine_var(k->a, turn), k->group);
+            gpu_put(&p, in->var, affine_add(k->a, first, affine_var(k->a, thread)));
+            for (i++; nest[i]; i++) {
+                bool memory = k->ins.at[i].op == K_LOAD || k->ins.at[i].op == K_STORE;
+                gpu_places mine = { .n = 0 };
+                gpu_put(&mine, in->var, affine_var(k->a, turn));
+                gpu_copy(&c, i, memory && own[k->ins.at[i].buf] ? &mine : &p);
+            }
+            kernel_push(o, (kins){ .op = K_END });
+            kernel_push(o, (kins){ .op = K_END });
+            continue;
+        }
+        gpu_copy(&c, i, &p);
+    }
+    for (int b = 0; b < k->bufs.n; b++)
+        if (own[b]) o->bufs.at[b].kind = KB_LOCAL, o->bufs.at[b].elems = own[b];
+    k->ins = o->ins, k->vars = o->vars, k->bufs = o->bufs;
+}
+
+int kopt_gpu_hold_group(const kernel *k, int n_rows, const target *t) {
+    int from = 1 + n_rows, to = k->ins.n - n_rows, nests = 0, lanes = 16 / gpu_widest(k);
+    int64_t n = 0, rows = 1;
+    for (int i = 0; i < n_rows; i++) rows *= k->ins.at[1 + i].hi;
+    for (int i = from; i < to; i++) {
+        if (k->ins.at[i].op != K_LOOP) continue;
+        int end = kopt_loop_end(k, i);
+        if (k->ins.at[i].lo != 0 || (nests++ && k->ins.at[i].hi != n)) return 0;
+        n = k->ins.at[i].hi;
+        for (int j = i + 1; j < end; j++)
+            if (k->ins.at[j].op == K_LOOP) return 0;
+        i = end;
+    }
+    if (nests < 2 || n % lanes) return 0;
+    int64_t vectors = n / lanes;
+    int group = 32, most = t->group_most > t->group ? t->group_most : t->group;
+    while (group < most && group * SHARE < n) group *= 2;
+    while (group < t->group && group * 2 <= vectors && rows * group < t->grid) group *= 2;
+    return vectors % group || vectors / group > MAX_TURNS ? 0 : group;
+}
