@@ -5,14 +5,16 @@
 
 typedef struct cval { /* a value as C text that may stand anywhere */
     const char *s;
-    char type;    /* f, i */
-    bool literal; /* a bare number: one lane that fits beside a vector */
+    char type;         /* f, i */
+    bool literal;      /* a bare number: one lane that fits beside a vector */
+    const char *x, *y; /* of a product of f32: its factors */
 } cval;
 typedef struct ctext {
     arena *a;
     const function_row *f;
     const char *p;
     int lanes;
+    const char *fma;
     char types[26]; /* of the names so far, or 0 */
 } ctext;
 
@@ -38,25 +40,39 @@ static const char *full(ctext *t, cval v) {
     return v.literal ? arena_printf(t->a, "K_%sx%d(%s)", type_name(v.type), t->lanes, v.s) : v.s;
 }
 
+static cval value(const char *s, char type) { return (cval){ .s = s, .type = type }; }
+
 static cval literal(ctext *t, char type) {
     int64_t i;
     double v = function_number(&t->p, &i);
     expect(t, ')');
-    if (type == 'i') return (cval){ arena_printf(t->a, "((int32_t)0x%xu)", (unsigned)(uint32_t)i), 'i', true };
+    if (type == 'i')
+        return (cval){ .s = arena_printf(t->a, "((int32_t)0x%xu)", (unsigned)(uint32_t)i), .type = 'i', .literal = true };
     str s;
     str_init(&s, t->a);
     emit_float(&s, TN_F32, v);
-    return (cval){ arena_printf(t->a, "(%s)", s.s), 'f', true };
+    return (cval){ .s = arena_printf(t->a, "(%s)", s.s), .type = 'f', .literal = true };
+}
+
+/* x y + z, one of them negative where so much is asked for; x and y of a product. */
+static cval contracted(ctext *t, cval product, bool minus_product, cval z, bool minus_z) {
+    return value(arena_printf(t->a, "%s(%s%s, %s, %s%s)", t->fma, minus_product ? "-" : "", product.x, product.y,
+                              minus_z ? "-" : "", z.s),
+                 'f');
 }
 
 static cval binary(ctext *t, char op, cval a, cval b) {
     if (a.type != b.type) wrong(t, "operands of two types");
+    if (t->fma && a.x && (op == '+' || op == '-')) return contracted(t, a, false, b, op == '-');
+    if (t->fma && b.x && (op == '+' || op == '-')) return contracted(t, b, op == '-', a, false);
     if (a.literal && b.literal) a.s = full(t, a), a.literal = false;
     if (a.type == 'i' && (op == '+' || op == '-')) /* wraps around */
-        return (cval){ arena_printf(t->a, "((i32x%d)((u32x%d)%s %c (u32x%d)%s))", t->lanes, t->lanes, full(t, a), op, t->lanes,
-                                    full(t, b)),
-                       'i', false };
-    return (cval){ arena_printf(t->a, "(%s %c %s)", a.s, op, b.s), a.type, false };
+        return value(arena_printf(t->a, "((i32x%d)((u32x%d)%s %c (u32x%d)%s))", t->lanes, t->lanes, full(t, a), op, t->lanes,
+                                  full(t, b)),
+                     'i');
+    cval r = value(arena_printf(t->a, "(%s %c %s)", a.s, op, b.s), a.type);
+    if (op == '*' && r.type == 'f') r.x = a.s, r.y = b.s;
+    return r;
 }
 
 static cval shift(ctext *t, const char *word) {
@@ -69,7 +85,7 @@ static cval shift(ctext *t, const char *word) {
     const char *s = arithmetic ? arena_printf(t->a, "(%s >> %d)", full(t, v), (int)n)
                                : arena_printf(t->a, "((i32x%d)((u32x%d)%s %s %d))", t->lanes, t->lanes, full(t, v),
                                               left ? "<<" : ">>", (int)n);
-    return (cval){ s, 'i', false };
+    return value(s, 'i');
 }
 
 /* Types of result and operand by which the template is named; 0: as the last operand's. */
@@ -108,13 +124,13 @@ static cval read_call(ctext *t, const char *at, size_t n) {
         result = words[i].result ? words[i].result : last;
     }
     if (!known) wrong(t, "an unknown word");
-    return (cval){ arena_printf(t->a, "%s_%sx%d(%s)", word, type_name(named), t->lanes, s.s), result, false };
+    return value(arena_printf(t->a, "%s_%sx%d(%s)", word, type_name(named), t->lanes, s.s), result);
 }
 
 static cval read_unary(ctext *t) {
     if (take(t, '-')) {
         cval v = read_unary(t);
-        return (cval){ arena_printf(t->a, "(-%s)", full(t, v)), v.type, false };
+        return value(arena_printf(t->a, "(-%s)", full(t, v)), v.type);
     }
     if (take(t, '(')) {
         cval v = read_or(t);
@@ -127,7 +143,7 @@ static cval read_unary(ctext *t) {
     if (n > 0 && take(t, '(')) return read_call(t, at, n);
     if (*t->p < 'a' || *t->p > 'z' || !t->types[*t->p - 'a']) wrong(t, "an unknown name");
     char name = *t->p++;
-    return (cval){ arena_printf(t->a, "%c", name), t->types[name - 'a'], false };
+    return value(arena_printf(t->a, "%c", name), t->types[name - 'a']);
 }
 
 static cval read_product(ctext *t) {
@@ -162,8 +178,8 @@ static cval read_or(ctext *t) {
     return v;
 }
 
-void emit_function(str *out, const function_row *f, const char *text, int lanes) {
-    ctext t = { .a = out->a, .f = f, .p = text, .lanes = lanes };
+void emit_function(str *out, const function_row *f, const char *text, int lanes, const char *fma) {
+    ctext t = { .a = out->a, .f = f, .p = text, .lanes = lanes, .fma = fma };
     str_addf(out, "INL %sx%d %s_f32x%d(", type_name(f->sig[0]), lanes, f->word, lanes);
     for (int i = 0; f->sig[i + 1]; i++) {
         str_addf(out, "%s%sx%d %c", i ? ", " : "", type_name(f->sig[i + 1]), lanes, "xyz"[i]);

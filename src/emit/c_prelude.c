@@ -278,11 +278,11 @@ static void multiply_add(const elem *e, int lanes, str *out) {
 }
 
 static void f32_function(const function_row *f, int lanes, const clike_language *l, str *out) {
-    if (l->gpu) { /* these languages contract nothing, and have a function instead */
+    if (l->gpu) { /* their compilers contract nothing, and have a function instead */
         if (!strcmp(f->word, "FMA"))
             str_addf(out, "INL f32x1 FMA_f32x1(f32x1 x, f32x1 y, f32x1 z) { return %s(x, y, z); }\n", l->fma[0]);
         else
-            emit_function(out, f, f->fma ? f->fma : f->text, lanes);
+            emit_function(out, f, f->fma ? f->fma : f->text, lanes, l->fma[0]);
         return;
     }
     if (f->fma) {
@@ -292,10 +292,10 @@ static void f32_function(const function_row *f, int lanes, const clike_language 
                      lanes, lanes, lanes, lanes, 4 * lanes <= 64 ? arena_printf(out->a, "KEEP_%d(y)", 4 * lanes) : "(void)0",
                      lanes);
         else
-            emit_function(out, f, f->fma, lanes);
+            emit_function(out, f, f->fma, lanes, NULL);
         str_add(out, "#else\n");
     }
-    emit_function(out, f, f->text, lanes);
+    emit_function(out, f, f->text, lanes, NULL);
     if (f->fma) str_add(out, "#endif\n");
 }
 

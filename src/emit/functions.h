@@ -25,7 +25,8 @@ bool function_any(const char *expr);
  * whole number. */
 double function_number(const char **p, int64_t *out_int);
 
-/* c_functions.c: the function, by one of its texts, for so many lanes in C, on top of the templates of c_prelude.c. */
-void emit_function(str *out, const function_row *f, const char *text, int lanes);
+/* c_functions.c: the function, by one of its texts, for so many lanes in C, on top of the templates of c_prelude.c. fma: the
+ * language's name for x y + z rounded once, where its compiler contracts nothing; NULL: left to the compiler. */
+void emit_function(str *out, const function_row *f, const char *text, int lanes, const char *fma);
 
 #endif
