@@ -2,7 +2,7 @@
  * memory pages and cache lines of a block are used whole before the next. In and out: scalar form with roles. */
 #include "kopt/kopt.h"
 
-enum { BLOCK = 64 }; /* pages read at a time: what a first-level TLB holds */
+enum { BLOCK = 256 }; /* elements in a run of the result; as many pages are read at a time, which a second-level TLB holds */
 
 static bool turns(const kernel *k, kvar v) {
     for (int i = 1; i < k->ins.n; i++) {
