@@ -39,11 +39,14 @@ static int *find_own(const kernel *k, const int *nest) {
     return own;
 }
 
-/* Threads still meet where one needs what another wrote. */
+/* Threads still meet where one reads what another wrote. */
 static bool meets(const kernel *k, const int *own) {
-    for (int b = 0; b < k->bufs.n; b++)
-        if (k->bufs.at[b].kind == KB_INOUT || (k->bufs.at[b].kind == KB_GROUP && k->bufs.at[b].elems > 0 && !own[b]))
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if ((in->op == K_LOAD || in->op == K_SCATTER) && k->bufs.at[in->buf].kind != KB_IN &&
+            k->bufs.at[in->buf].kind != KB_LOCAL && !own[in->buf])
             return true;
+    }
     return false;
 }
 

@@ -83,6 +83,9 @@ static void test_reduced(void **state) {
         " %2 = dot %1, x batch=[2,0]x[1,3] contract=[1]x[2] bf16[8,3,5,3]\n return %2 as \"y\"\n}",
         "graph @g(x f16[33,17]) {\n %1 = iota axis=0 f16[5,33]\n %2 = dot %1, x contract=[1]x[0] f16[5,17]\n return %2 as "
         "\"y\"\n}",
+        /* what is copied before numbers are added to it is copied by other threads */
+        "graph @g(x i64[8], y f32[1,4,1,16], z f32[1,8,1,16]) {\n %1 = scatter_add y, x, z axis=1 f32[1,4,1,16]\n"
+        " return %1 as \"y\"\n}",
     };
     for (size_t i = 0; i < COUNT_OF(graphs); i++)
         for (uint64_t seed = 0; seed < 12; seed++) {
