@@ -48,16 +48,25 @@ static bool loads_ahead(const kernel *k) {
     return any;
 }
 
+/* What a thread reads of it may be what another one wrote. A compiler takes a restricted pointer's memory for the thread's own:
+ * it kept a value from before threads met and used it after. */
+static bool is_read_back(const kernel *k, int b) {
+    if (k->bufs.at[b].kind == KB_IN) return false;
+    for (int i = 1; i < k->ins.n; i++)
+        if ((k->ins.at[i].op == K_LOAD || k->ins.at[i].op == K_SCATTER) && k->ins.at[i].buf == b) return true;
+    return false;
+}
+
 static void print_arguments(clike *e) {
     const kernel *k = e->k;
-    bool first = true;
-    const char *restricted = e->l->ahead && loads_ahead(k) ? "" : e->l->restricted;
+    bool first = true, free = e->l->ahead && loads_ahead(k);
     for (int b = 0; b < k->bufs.n; b++) {
         const kbuf *kb = &k->bufs.at[b];
         if (kbuf_is_local(kb)) continue;
         str_add(e->out, first ? "" : ", ");
         first = false;
         const char *type = clike_memory_type((tn_dtype)kb->dtype), *con = kb->kind == KB_IN ? "const " : "";
+        const char *restricted = free || is_read_back(k, b) ? "" : e->l->restricted;
         if (e->l->offsets)
             str_addf(e->out, "%s%suchar *%s p%d, const ulong o%d", e->l->global, con, restricted, b, b);
         else
