@@ -16,6 +16,7 @@ typedef struct stats_case {
     double (*clock)(void *ud, int64_t times); /* instead of run: returns the seconds itself (threads, another process) */
     void *ud;
     const char *label;
+    int64_t least;  /* runs of a sample, where fewer are another thing; 0: 1 */
     bool slow;      /* a run takes seconds: no warm-up, and as few samples as give a spread */
     bool failed;    /* clock returned less than 0: it leaves the rounds, and what it gave so far does not count */
     bool companion; /* a ceiling: sampled in every round, but not what the rounds are made for */

@@ -22,7 +22,7 @@ static double timed(stats_case *k) {
 
 /* Doubles the number of runs a sample until it is long enough; these runs are the warm-up too. */
 static void calibrate(stats_case *k) {
-    k->times = 1;
+    k->times = k->least > 1 ? k->least : 1;
     if (k->slow) return;
     double t = timed(k);
     if (t < sample_seconds) t = timed(k); /* the first run pays for page faults and sleeping threads */
