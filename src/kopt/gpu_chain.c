@@ -24,7 +24,7 @@ enum {
 typedef struct access { /* all that a kernel does with one plan buffer */
     int32_t buf;
     bool reads, writes, apart; /* apart: row r touches only its own `stride` elements, from r * stride on */
-    bool state;                /* that no run changes */
+    bool state;                /* part of the buffer of all states, which no run changes */
     int64_t stride, elems;
     uint8_t dtype;
 } access;
@@ -84,7 +84,23 @@ static const access *find(const link *l, int32_t buf) {
     return NULL;
 }
 
-static void note(const plan *p, link *l, const pkernel *pk, int shared, const kins *in) {
+/* States can only be one buffer where none that changes lies between them. */
+static bool states_adjoin(const plan *p) {
+    int64_t lo = INT64_MAX, hi = 0;
+    for (int changing = 0; changing < 2; changing++)
+        for (int s = 0; s < p->states.n; s++) {
+            const pbuf *b = &p->bufs.at[p->states.at[s].buf];
+            bool changes = false;
+            for (int i = 0; i < p->g->outputs.n; i++) changes |= p->states.at[s].node == p->g->outputs.at[i].state;
+            if (changes != (changing == 1)) continue;
+            if (changing && b->offset < hi && lo < b->offset + b->bytes) return false;
+            if (!changing && b->offset < lo) lo = b->offset;
+            if (!changing && b->offset + b->bytes > hi) hi = b->offset + b->bytes;
+        }
+    return true;
+}
+
+static void note(const plan *p, link *l, bool adjoin, const pkernel *pk, int shared, const kins *in) {
     int32_t buf = pk->args[in->buf].buf;
     const kbuf *b = &pk->k->bufs.at[in->buf];
     int64_t stride;
@@ -94,20 +110,20 @@ static void note(const plan *p, link *l, const pkernel *pk, int shared, const ki
     if (x == l->at + l->n) {
         l->n++;
         *x = (access){ .buf = buf, .apart = true, .stride = stride, .elems = b->elems, .dtype = b->dtype };
-        x->state = b->fixed && p->bufs.at[buf].kind == PB_STATE;
+        x->state = b->fixed && p->bufs.at[buf].kind == PB_STATE && adjoin;
     }
     x->apart &= apart && stride == x->stride;
     x->reads |= in->op != K_STORE;
     x->writes |= in->op != K_LOAD;
 }
 
-static const link *link_make(const plan *p, const pkernel *pk, int shared, const target *t) {
+static const link *link_make(const plan *p, const pkernel *pk, int shared, bool adjoin, const target *t) {
     link l = { .at = ARENA_ARRAY(p->a, access, pk->k->bufs.n + 1) };
     const kernel *k = pk->k;
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         if (in->op != K_LOAD && in->op != K_STORE && in->op != K_SCATTER) continue;
-        if (pk->args[in->buf].buf >= 0) note(p, &l, pk, shared, in);
+        if (pk->args[in->buf].buf >= 0) note(p, &l, adjoin, pk, shared, in);
     }
     int64_t inner = 1;
     for (int i = shared; i < shared_loops(k); i++) inner *= extent(k, i);
@@ -136,6 +152,7 @@ typedef struct chooser {
     int64_t room;              /* fast memory of a group */
     const link **links;        /* [kernels x (MAX_SHARED + 1)], made when they are needed */
     int *first_use, *last_use; /* [plan bufs] kernels */
+    bool adjoin;               /* the states that no run changes can be one buffer */
     VEC(pkernel) out;
 } chooser;
 
@@ -197,7 +214,7 @@ static void decide(plan *p, val from, val to, bool fused, const char *reason) {
 
 static const link *link_of(chooser *w, int i, int shared) {
     const link **l = &w->links[i * (MAX_SHARED + 1) + shared];
-    if (!*l) *l = link_make(w->p, &w->p->kernels.at[i], shared, w->t);
+    if (!*l) *l = link_make(w->p, &w->p->kernels.at[i], shared, w->adjoin, w->t);
     return *l;
 }
 
@@ -322,11 +339,6 @@ static void join_states(joiner *w, tn_dtype t) {
         if (b->offset + b->bytes > hi) hi = b->offset + b->bytes;
         n++;
     }
-    for (int i = 0; i < p->g->outputs.n && n; i++) /* a state that runs change lies between */
-        for (int s = 0; s < p->states.n; s++) {
-            const pbuf *b = &p->bufs.at[p->states.at[s].buf];
-            if (p->states.at[s].node == p->g->outputs.at[i].state && b->offset < hi && lo < b->offset + b->bytes) n = 0;
-        }
     if (n < 2) return;
     pbuf all = { .kind = PB_STATES, .dtype = (uint8_t)t, .slot = SLOT_STATE, .offset = lo, .inplace_of = -1, .io = -1 };
     all.elems = (hi - lo) / size, all.bytes = hi - lo;
@@ -504,7 +516,7 @@ static void find_uses(chooser *w) {
 }
 
 void kopt_gpu_chain(plan *p, const target *t) {
-    chooser w = { .p = p, .t = t, .room = t->group_bytes - 16 * t->group };
+    chooser w = { .p = p, .t = t, .room = t->group_bytes - 16 * t->group, .adjoin = states_adjoin(p) };
     w.links = ARENA_ARRAY(p->a, const link *, p->kernels.n *(MAX_SHARED + 1) + 1);
     find_uses(&w);
     for (int i = 0; i < p->kernels.n;) {

@@ -151,6 +151,37 @@ static void test_networks(void **st) {
     assert_true(sum.rows > 0 && sum.ahead > 0 && sum.parts > 0 && sum.states > 0);
 }
 
+/* Frozen layers around a state that runs change are no one buffer: the chain ends where a kernel can have no more. */
+static void test_many_states(void **st) {
+    (void)st;
+    uint64_t seed = fresh_seed();
+    IN_ARENA({
+        enum { MOST = 16 };
+        graph *g = graph_make(&a, "frozen");
+        const int64_t width = 12;
+        val x = input(g, "x", TN_F32, 2, (int64_t[]){ 3, width }), changed = 0;
+        for (int l = 0; l < 20; l++) {
+            x = graph_unary(g, OP_tanh, linear(g, &a, x, width, l, STATES));
+            if (l == 10) changed = state(g, "changed", 1, &width);
+        }
+        graph_output(g, "out", x);
+        graph_assign(g, changed, graph_binary(g, OP_add, changed, changed));
+        target t = small_gpu(32, 1 << 17);
+        t.buffers = MOST;
+        facts f = agree(g, &a, t, seed, "frozen");
+        assert_true(f.chains > 0);
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        o.fusion = 3;
+        plan *p = pipeline_run(g, &a, &o, &t);
+        for (int i = 0; i < p->kernels.n; i++) {
+            int args = 0;
+            const kernel *k = p->kernels.at[i].k;
+            for (int b = 0; b < k->bufs.n; b++) args += !kbuf_is_local(&k->bufs.at[b]);
+            assert_in_range(args, 1, MOST);
+        }
+    });
+}
+
 /* As many as there are rows in a group's share, and a number that does not divide. */
 static void test_rows(void **st) {
     (void)st;
@@ -294,9 +325,13 @@ static void test_large(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_networks), cmocka_unit_test(test_rows),
-                                        cmocka_unit_test(test_all_rows), cmocka_unit_test(test_weight_gradient),
-                                        cmocka_unit_test(test_states),   cmocka_unit_test(test_layers),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_networks),
+                                        cmocka_unit_test(test_many_states),
+                                        cmocka_unit_test(test_rows),
+                                        cmocka_unit_test(test_all_rows),
+                                        cmocka_unit_test(test_weight_gradient),
+                                        cmocka_unit_test(test_states),
+                                        cmocka_unit_test(test_layers),
                                         cmocka_unit_test(test_large) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
