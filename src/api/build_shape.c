@@ -405,7 +405,7 @@ tn_tensor tn_gather(tn_tensor x, tn_tensor index, int axis) {
 static val build_scatter_add(graph *g, const val *in, void *args) {
     check_index(g, in[1]);
     check_dot_dtypes(g, in[0], in[2]);
-    return graph_scatter_add(g, in[0], in[1], in[2], check_axis(g, *(int *)args, graph_get(g, in[0])->rank));
+    return graph_scatter_add(g, in[0], in[1], in[2], check_axis(g, *(int *)args, graph_get(g, in[0])->rank), 0);
 }
 tn_tensor tn_scatter_add(tn_tensor base, tn_tensor index, tn_tensor updates, int axis) {
     return api_build(NULL, &(call){ "tn_scatter_add", (tn_tensor[]){ base, index, updates }, 3, NULL, 0 }, build_scatter_add,

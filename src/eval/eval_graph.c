@@ -480,12 +480,14 @@ static void eval_dot(const env *e, const node *n, int64_t count, eval_value out)
     }
 }
 
-/* Splits the coordinate c of an array shaped x.dims[..axis] + index.dims + x.dims[axis+1..] into the position in the index and
- * the coordinate s in x, in which s[axis] stays open. Returns the position. */
-static int64_t split_indexed(const node *x, const node *index, int axis, const int64_t *c, int64_t *s) {
+/* Splits the coordinate c of an array shaped x.dims[..axis] + index.dims[batch..] + x.dims[axis+1..] into the position in the
+ * index and the coordinate s in x, in which s[axis] stays open. Returns the position. */
+static int64_t split_indexed(const node *x, const node *index, int axis, int batch, const int64_t *c, int64_t *s) {
+    int64_t at[TN_MAX_RANK];
     for (int d = 0; d < axis; d++) s[d] = c[d];
-    for (int d = axis + 1; d < x->rank; d++) s[d] = c[d - 1 + index->rank];
-    return coord_index(index->rank, index->dims, c + axis);
+    for (int d = axis + 1; d < x->rank; d++) s[d] = c[d - 1 + index->rank - batch];
+    for (int d = 0; d < index->rank; d++) at[d] = c[d < batch ? d : axis + d - batch];
+    return coord_index(index->rank, index->dims, at);
 }
 
 static void eval_gather(const env *e, const node *n, int64_t count, eval_value out) {
@@ -494,7 +496,7 @@ static void eval_gather(const env *e, const node *n, int64_t count, eval_value o
     int64_t c[TN_MAX_RANK], s[TN_MAX_RANK], last = x->dims[axis] - 1;
     for (int64_t i = 0; i < count && last >= 0; i++) { /* from an axis of size 0 there is nothing to pick: zeros */
         coord_of(n->rank, n->dims, i, c);
-        int64_t pick = e->values[n->in[1]].i[split_indexed(x, index, axis, c, s)];
+        int64_t pick = e->values[n->in[1]].i[split_indexed(x, index, axis, 0, c, s)];
         s[axis] = pick < 0 ? 0 : pick > last ? last : pick;
         copy_element(out, i, e->values[n->in[0]], coord_index(x->rank, x->dims, s));
     }
@@ -507,7 +509,7 @@ static void eval_scatter_add(const env *e, const node *n, int64_t count, eval_va
     int64_t u_count = dims_count(updates->rank, updates->dims), c[TN_MAX_RANK], s[TN_MAX_RANK];
     for (int64_t j = 0; j < u_count; j++) {
         coord_of(updates->rank, updates->dims, j, c);
-        s[axis] = e->values[n->in[1]].i[split_indexed(n, index, axis, c, s)];
+        s[axis] = e->values[n->in[1]].i[split_indexed(n, index, axis, (int)n->attr[1], c, s)];
         if (s[axis] < 0 || s[axis] >= n->dims[axis]) continue;
         add_element(n->dtype, out, coord_index(n->rank, n->dims, s), e->values[n->in[2]], j);
     }

@@ -307,11 +307,14 @@ static val grad_gather(graph *g, const node *n, val G) {
     int axis = (int)n->attr[0];
     val last = graph_splat_like(g, index, (double)(graph_get(g, x)->dims[axis] - 1));
     val inside = graph_binary(g, OP_max, graph_binary(g, OP_min, index, last), graph_splat_like(g, index, 0.0));
-    return graph_scatter_add(g, graph_splat_like(g, x, 0.0), inside, G, axis);
+    return graph_scatter_add(g, graph_splat_like(g, x, 0.0), inside, G, axis, 0);
 }
 
 static val grad_scatter(graph *g, const node *n, int slot, val G) {
     if (slot == 0) return G;
+    if (n->attr[1])
+        guard_fail(g->a->gd, TN_ERR_UNSUPPORTED,
+                   "scatter_add with batch=%lld has no gradient: the compiler makes it after gradients", (long long)n->attr[1]);
     val index = n->in[1];
     const node ix = *graph_get(g, index), up = *graph_get(g, n->in[2]);
     int axis = (int)n->attr[0];

@@ -164,6 +164,12 @@ static void put(statement *s, int64_t v) { s->values[s->n_values++] = v; }
 static void put_int(parser *p, statement *s, const char *key) {
     put(s, lex_int(p, &need_attr(p, s, key, '1', "NUMBER")->value));
 }
+static void put_optional_int(parser *p, statement *s, const char *key, int64_t other) {
+    if (find_attr(s, key))
+        put_int(p, s, key);
+    else
+        put(s, other);
+}
 static void put_mask(parser *p, statement *s) {
     attr *a = need_attr(p, s, "axes", '[', "[AXES]");
     int64_t mask = 0;
@@ -222,9 +228,12 @@ static void put_attrs(parser *p, statement *s) {
     case OP_argmin:
     case OP_concat:
     case OP_gather:
-    case OP_scatter_add:
     case OP_iota:
         put_int(p, s, "axis");
+        break;
+    case OP_scatter_add:
+        put_int(p, s, "axis");
+        put_optional_int(p, s, "batch", 0);
         break;
     case OP_permute:
         put_list(p, s, "perm", rank);

@@ -237,9 +237,12 @@ static void attributes(printer *p, const node *n) {
     case OP_argmin:
     case OP_concat:
     case OP_gather:
-    case OP_scatter_add:
     case OP_iota:
         named_int(p, "axis", n, 0);
+        break;
+    case OP_scatter_add:
+        named_int(p, "axis", n, 0);
+        if (n->n_attr < 2 || n->attr[1]) named_int(p, "batch", n, 1);
         break;
     case OP_permute:
         named_list(p, "perm", n, 0, rank);

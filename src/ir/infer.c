@@ -451,24 +451,24 @@ static const char *infer_dot(rule *r) {
         if (!(seen_y >> i & 1)) r->dims[r->rank++] = y->dims[i];
     return NULL;
 }
-/* Dims of x with axis replaced by the dims of index. */
-static const char *gather_dims(rule *r, const node *x, const node *index, int64_t *out, int *out_rank) {
-    TRY(check_attr(r, 1));
+/* Dims of x with axis replaced by the dims of index behind its first `batch`, which are those of x, too. */
+static const char *gather_dims(rule *r, const node *x, const node *index, int batch, int64_t *out, int *out_rank) {
     TRY(check_axis(r, r->s->attr[0], x->rank));
     int axis = (int)r->s->attr[0], n = 0;
     if (index->dtype != TN_I32 && index->dtype != TN_I64)
         return DTYPE(r, "expected an index of i32 or i64, got %s", dtype_name((tn_dtype)index->dtype));
-    if (x->rank - 1 + index->rank > TN_MAX_RANK)
-        return SHAPE(r, "a result of rank %d; at most %d", x->rank - 1 + index->rank, TN_MAX_RANK);
+    if (x->rank - 1 + index->rank - batch > TN_MAX_RANK)
+        return SHAPE(r, "a result of rank %d; at most %d", x->rank - 1 + index->rank - batch, TN_MAX_RANK);
     for (int i = 0; i < axis; i++) out[n++] = x->dims[i];
-    for (int i = 0; i < index->rank; i++) out[n++] = index->dims[i];
+    for (int i = batch; i < index->rank; i++) out[n++] = index->dims[i];
     for (int i = axis + 1; i < x->rank; i++) out[n++] = x->dims[i];
     *out_rank = n;
     return NULL;
 }
 static const char *infer_gather(rule *r) {
     const node *x = operand(r, 0), *index = operand(r, 1);
-    TRY(gather_dims(r, x, index, r->dims, &r->rank));
+    TRY(check_attr(r, 1));
+    TRY(gather_dims(r, x, index, 0, r->dims, &r->rank));
     r->dtype = (tn_dtype)x->dtype;
     bool empty = count_dim(index->rank, index->dims, 0) > 0;
     if (x->dims[r->s->attr[0]] == 0 && !empty)
@@ -479,7 +479,12 @@ static const char *infer_scatter(rule *r) {
     const node *x = operand(r, 0), *index = operand(r, 1), *updates = operand(r, 2);
     int64_t dims[TN_MAX_RANK];
     int rank = 0;
-    TRY(gather_dims(r, x, index, dims, &rank));
+    TRY(check_attr(r, 2));
+    TRY(check_axis(r, r->s->attr[0], x->rank));
+    int64_t batch = r->s->attr[1];
+    if (batch < 0 || batch > r->s->attr[0] || batch > index->rank || !dims_equal((int)batch, x->dims, (int)batch, index->dims))
+        return SHAPE(r, "the first %lld axes are not those of the index, before the axis", (long long)batch);
+    TRY(gather_dims(r, x, index, (int)batch, dims, &rank));
     if (!is_num((tn_dtype)x->dtype))
         return DTYPE(r, "expected a float or integer dtype, got %s", dtype_name((tn_dtype)x->dtype));
     if (updates->dtype != x->dtype)

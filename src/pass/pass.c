@@ -109,7 +109,7 @@ bool pass_run(graph *g, const pass_info *p, arena *scratch, bool check) {
 /* Passes that take an op apart see only graphs that the others have settled, so that no pattern is lost before it was
  * recognised. */
 static bool is_lowering(const pass_info *p) {
-    return p->run == pass_conv_grad || p->run == pass_fold_lower || p->run == pass_reduce_split;
+    return p->run == pass_conv_grad || p->run == pass_fold_lower || p->run == pass_reduce_split || p->run == pass_scatter_split;
 }
 
 void pass_run_all(graph *g, arena *scratch, bool check) {

@@ -658,28 +658,33 @@ static void lower_item(lower *w, item *it) {
     close_loops(w, n_loops, n_loops ? memos : w->memos.n);
 }
 
+/* The base is written first, then the adds follow in their order. What the batch axes hold stands apart: they are rows of the
+ * whole kernel. */
 static void lower_scatter(lower *w) {
     val v = w->gr->roots.at[0];
-    const node *n = graph_get(w->g, v), *index = graph_get(w->g, n->in[1]);
-    int axis = (int)n->attr[0];
+    const node *n = graph_get(w->g, v), *index = graph_get(w->g, n->in[1]), *upd = graph_get(w->g, n->in[2]);
+    int axis = (int)n->attr[0], batch = (int)n->attr[1], n_index = index->rank - batch, rows = 0;
     kmask_list none = { 0 };
     affine idx[TN_MAX_RANK], iu[TN_MAX_RANK], ii[TN_MAX_RANK], ix[TN_MAX_RANK];
-    for (int i = 0; i < n->rank; i++)
-        idx[i] = group_axis_vars(w->s, w->gr, w->k, &w->var_of, v, i, n->dims[i], "i", false, false);
+    for (int i = 0; i < n->rank; i++) {
+        if (i == batch) rows = w->k->vars.n;
+        idx[i] = group_axis_vars(w->s, w->gr, w->k, &w->var_of, v, i, n->dims[i], "i", i < batch, false);
+    }
     int loops = w->k->vars.n;
     open_loops(w, 0);
     item root = { .v = v };
     store_root(w, &root, idx, lower_value(w, n->in[0], idx, &none));
-    close_loops(w, loops, 0);
-    int from = w->k->vars.n, rank_u = index->rank + n->rank - 1;
-    const node *upd = graph_get(w->g, n->in[2]);
-    for (int i = axis; i < axis + index->rank; i++) /* in index order: outermost, so that the sums are deterministic */
+    close_loops(w, loops - rows, 0);
+    int from = w->k->vars.n;
+    for (int i = axis; i < axis + n_index; i++) /* in index order: outermost, so that the sums are deterministic */
         iu[i] = group_axis_vars(w->s, w->gr, w->k, &w->var_of, n->in[2], i, upd->dims[i], "s", false, true);
-    for (int i = 0; i < rank_u; i++)
-        if (i < axis || i >= axis + index->rank)
+    for (int i = 0; i < upd->rank; i++)
+        if (i < batch)
+            iu[i] = idx[i];
+        else if (i < axis || i >= axis + n_index)
             iu[i] = group_axis_vars(w->s, w->gr, w->k, &w->var_of, n->in[2], i, upd->dims[i], "j", false, false);
-    for (int i = 0; i < index->rank; i++) ii[i] = iu[axis + i];
-    for (int i = 0; i < n->rank; i++) ix[i] = i < axis ? iu[i] : i == axis ? affine_const(0) : iu[i - 1 + index->rank];
+    for (int i = 0; i < index->rank; i++) ii[i] = iu[i < batch ? i : axis + i - batch];
+    for (int i = 0; i < n->rank; i++) ix[i] = i < axis ? iu[i] : i == axis ? affine_const(0) : iu[i - 1 + n_index];
     open_loops(w, from);
     reg dyn = lower_value(w, n->in[1], ii, &none), x = lower_value(w, n->in[2], iu, &none);
     int64_t stride = 1;
@@ -695,6 +700,7 @@ static void lower_scatter(lower *w) {
                               .dyn_n = n->dims[axis],
                               .node = v });
     close_loops(w, w->k->vars.n - from, 0);
+    close_loops(w, rows, 0);
 }
 
 static void lower_rows(lower *w) {

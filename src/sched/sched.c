@@ -48,9 +48,9 @@ static void widen_half_scatters(graph *g) {
         tn_dtype t = (tn_dtype)n->dtype;
         if (n->op != OP_scatter_add || (t != TN_F16 && t != TN_BF16)) continue;
         val base = n->in[0], index = n->in[1], updates = n->in[2];
-        int axis = (int)n->attr[0];
+        int axis = (int)n->attr[0], batch = (int)n->attr[1];
         base = graph_cast(g, base, TN_F32), updates = graph_cast(g, updates, TN_F32);
-        graph_replace(g, v, graph_cast(g, graph_scatter_add(g, base, index, updates, axis), t));
+        graph_replace(g, v, graph_cast(g, graph_scatter_add(g, base, index, updates, axis, batch), t));
     }
 }
 

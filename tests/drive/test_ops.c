@@ -456,7 +456,14 @@ static void indexed_case(cases *c, tn_dtype t, tn_dtype ti, int rank, const int6
     if (t == TN_BOOL) return;
     const node *n = graph_get(c->g, picked);
     val updates = input_of(c, t, n->rank, n->dims);
-    add_case(c, graph_scatter_add(c->g, x, index, updates, axis), dtype_is_int(t));
+    add_case(c, graph_scatter_add(c->g, x, index, updates, axis, 0), dtype_is_int(t));
+}
+/* Leading axes that index and values have, too. */
+static void batched_case(cases *c, tn_dtype t, tn_dtype ti, int rank, const int64_t *dims, int rank_i, const int64_t *dims_i,
+                         int rank_u, const int64_t *dims_u, int axis, int batch) {
+    c->index_of[c->g->inputs.n] = INDEX;
+    val index = input_of(c, ti, rank_i, dims_i), x = input_of(c, t, rank, dims), u = input_of(c, t, rank_u, dims_u);
+    if (t != TN_BOOL) add_case(c, graph_scatter_add(c->g, x, index, u, axis, batch), dtype_is_int(t));
 }
 static void gather_cases(arena *a, tn_dtype t) {
     cases *c = cases_make(a, the_ctx);
@@ -467,6 +474,9 @@ static void gather_cases(arena *a, tn_dtype t) {
         indexed_case(c, t, ti, 2, (int64_t[]){ 3, 13 }, 0, NULL, 1);
         indexed_case(c, t, ti, 1, (int64_t[]){ 9 }, 1, (int64_t[]){ 0 }, 0);
         indexed_case(c, t, ti, 1, (int64_t[]){ 1 }, 1, (int64_t[]){ 13 }, 0);
+        batched_case(c, t, ti, 2, (int64_t[]){ 5, 7 }, 2, (int64_t[]){ 5, 33 }, 2, (int64_t[]){ 5, 33 }, 1, 1);
+        batched_case(c, t, ti, 4, (int64_t[]){ 3, 2, 5, 3 }, 3, (int64_t[]){ 3, 4, 2 }, 5, (int64_t[]){ 3, 2, 4, 2, 3 }, 2, 1);
+        batched_case(c, t, ti, 3, (int64_t[]){ 3, 2, 9 }, 2, (int64_t[]){ 3, 2 }, 2, (int64_t[]){ 3, 2 }, 2, 2);
     }
     run_cases(c, 3, (values[]){ FINITE, WIDE, RARE });
 }

@@ -53,9 +53,9 @@ static graph *large_graph(arena *a) {
     graph_output(g, "columns", graph_reduce(g, OP_sum, graph_unary(g, OP_sin, x), 1));
     graph_output(g, "softmax", graph_binary(g, OP_div, e, graph_expand(g, rows, dims)));
     graph_output(g, "best", graph_arg(g, OP_argmax, x, 1));
-    graph_output(
-        g, "scatter",
-        graph_scatter_add(g, graph_slice(g, x, (int64_t[]){ 0, 0 }, (int64_t[]){ 7, 1031 }, (int64_t[]){ 1, 1 }), index, x, 0));
+    graph_output(g, "scatter",
+                 graph_scatter_add(g, graph_slice(g, x, (int64_t[]){ 0, 0 }, (int64_t[]){ 7, 1031 }, (int64_t[]){ 1, 1 }),
+                                   index, x, 0, 0));
     return g;
 }
 

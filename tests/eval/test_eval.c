@@ -348,13 +348,16 @@ ARENA_TEST(gather_and_scatter) {
     expect(g, graph_gather(g, x, three, 1), TN_F32, TN_DIMS(3, 3), D(2, 2, 1, 4, 4, 3, 6, 6, 5));
     val updates = array(g, TN_F32, TN_DIMS(4, 2), D(10, 20, 30, 40, 50, 60, 70, 80));
     val rows = vec(g, TN_I64, 4, D(2, 2, -1, 3));
-    expect(g, graph_scatter_add(g, x, rows, updates, 0), TN_F32, TN_DIMS(3, 2), D(1, 2, 3, 4, 45, 66));
+    expect(g, graph_scatter_add(g, x, rows, updates, 0, 0), TN_F32, TN_DIMS(3, 2), D(1, 2, 3, 4, 45, 66));
     val columns = array(g, TN_F32, TN_DIMS(3, 3), D(1, 1, 1, 2, 2, 2, 3, 3, 3));
-    expect(g, graph_scatter_add(g, x, three, columns, 1), TN_F32, TN_DIMS(3, 2), D(2, 4, 5, 8, 8, 12));
+    expect(g, graph_scatter_add(g, x, three, columns, 1, 0), TN_F32, TN_DIMS(3, 2), D(2, 4, 5, 8, 8, 12));
     val bytes = vec(g, TN_U8, 2, D(250, 0)), more = vec(g, TN_U8, 3, D(4, 5, 6)), at = vec(g, TN_I32, 3, D(0, 0, 1));
-    expect(g, graph_scatter_add(g, bytes, at, more, 0), TN_U8, TN_DIMS(2), D(3, 6));
+    expect(g, graph_scatter_add(g, bytes, at, more, 0, 0), TN_U8, TN_DIMS(2), D(3, 6));
+    val each = array(g, TN_I64, TN_DIMS(3, 2), D(1, 1, 0, 7, 1, 0)),
+        once = array(g, TN_F32, TN_DIMS(3, 2), D(10, 20, 30, 40, 50, 60));
+    expect(g, graph_scatter_add(g, x, each, once, 1, 1), TN_F32, TN_DIMS(3, 2), D(1, 32, 33, 4, 65, 56));
     val none = array(g, TN_F32, TN_DIMS(0, 2), D(0)), no_rows = vec(g, TN_I64, 0, D(0));
-    expect(g, graph_scatter_add(g, x, no_rows, none, 0), TN_F32, TN_DIMS(3, 2), D(1, 2, 3, 4, 5, 6));
+    expect(g, graph_scatter_add(g, x, no_rows, none, 0, 0), TN_F32, TN_DIMS(3, 2), D(1, 2, 3, 4, 5, 6));
     expect(g, graph_gather(g, x, no_rows, 0), TN_F32, TN_DIMS(0, 2), D(0));
 }
 

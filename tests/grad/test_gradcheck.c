@@ -426,7 +426,7 @@ static val build_scatter(check *c, int s) {
     val index = input_int(c, s % 2 ? TN_I32 : TN_I64, s % 3, index_dims, -2, 4);
     const node shape = *graph_get(c->g, graph_gather(c->g, base, index, axis));
     val updates = input(c, shape.rank, shape.dims, -2, 2);
-    return squared(c, graph_scatter_add(c->g, squared(c, base), index, squared(c, updates), axis));
+    return squared(c, graph_scatter_add(c->g, squared(c, base), index, squared(c, updates), axis, 0));
 }
 
 /* Compositions. */

@@ -654,7 +654,7 @@ static void step_scatter(gen *n) {
     if (count > n->o.max_elems) return;
     entry updates = new_source(n, bn.dtype, rank, dims);
     double terms = (double)graph_elems(n->g, index.v), size = fmax(fabs(updates.lo), fabs(updates.hi)) * terms;
-    push_val(n, graph_scatter_add(n->g, base.v, index.v, updates.v, axis), base.lo - size, base.hi + size);
+    push_val(n, graph_scatter_add(n->g, base.v, index.v, updates.v, axis, 0), base.lo - size, base.hi + size);
 }
 
 static void step_random(gen *n) {
