@@ -30,6 +30,11 @@
     "%1, "                                                                                                                     \
     "%2;\" : \"=r\"(r) : \"f\"(high), \"f\"(low)); return r;\n#else\n    return round_bf16(__float_as_uint(low)) | "           \
     "round_bf16(__float_as_uint(high)) << 16;\n#endif\n}\n"
+/* Clusters: all groups meet, and p of another group. */
+#define CUDA_SM90                                                                                                              \
+    "#if __CUDA_ARCH__ >= 900\nINL void cluster_barrier() { asm volatile(\"barrier.cluster.arrive.release.aligned;\\n\""       \
+    "\"barrier.cluster.wait.acquire.aligned;\" ::: \"memory\"); }\ntemplate <class T> INL T *copy_at(T *p, uint32_t q) { "     \
+    "uint64_t r; asm(\"mapa.u64 %0, %1, %2;\" : \"=l\"(r) : \"l\"(p), \"r\"(q)); return (T *)r; }\n#endif\n"
 
 const clike_language clike_c = {
     .name = "c", .index = "int64_t", .index_end = "L", .unsigned_index = "uint64_t", .unsigned_end = "ULL", .wide_end = "LL"
@@ -52,7 +57,7 @@ const clike_language clike_opencl = {
     .barrier = "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
     .thread = "get_local_id(0)",
     .group = "get_group_id(0)",
-    .kernel = "__kernel __attribute__((reqd_work_group_size(%s, 1, 1))) void %s(",
+    .kernel = "__kernel %s__attribute__((reqd_work_group_size(%s, 1, 1))) void %s(",
     .global = "__global ",
     .shared = "__local ",
     .restricted = "restrict",
@@ -73,7 +78,7 @@ const clike_language clike_cuda = {
                       "#define INL static __device__ __forceinline__\n"
                       "#define BITS_f32x1(x) __float_as_int(x)\n#define FROM_f32x1(x) __int_as_float(x)\n"
                       "INL float load_ahead(const float *p) { float x; asm volatile(\"ld.global.f32 %0, [%1];\" : \"=f\"(x) : "
-                      "\"l\"(p)); return x; }\n" CUDA_SM80,
+                      "\"l\"(p)); return x; }\n" CUDA_SM80 CUDA_SM90,
     .head_f64 = "#define BITS_f64x1(x) __double_as_longlong(x)\n#define FROM_f64x1(x) __longlong_as_double(x)\n",
     .fma = { "__fmaf_rn", "__fma_rn" },
     .math_end = "f",
@@ -81,7 +86,10 @@ const clike_language clike_cuda = {
     .barrier32 = "__syncwarp();",
     .thread = "threadIdx.x",
     .group = "blockIdx.x",
-    .kernel = "extern \"C\" __global__ void __launch_bounds__(%s) %s(",
+    .kernel = "extern \"C\" __global__ void %s__launch_bounds__(%s) %s(",
+    .together = "__cluster_dims__(%d, 1, 1) ",
+    .cluster_barrier = "cluster_barrier();",
+    .copy_at = "copy_at",
     .resident = 512,
     .global = "",
     .shared = "__shared__ ",
@@ -631,7 +639,7 @@ void clike_instruction(clike *e, reg r) {
         str_add(e->out, "}\n");
         return;
     case K_BARRIER:
-        str_addf(e->out, "%s\n", barrier(e));
+        str_addf(e->out, "%s\n", in->par ? e->l->cluster_barrier : barrier(e));
         return;
     case K_GSUM:
         if (in->imm_int)

@@ -4,7 +4,17 @@
  * at once, where kernel_aligned proves that they may. */
 #include "emit/clike.h"
 
+static bool is_copied(const clike *e, const kins *in) { /* to every group of a cluster */
+    return in->op == K_STORE && e->k->bufs.at[in->buf].kind == KB_CLUSTER;
+}
+
+/* What follows is done for the copy of each group q, the own one first, so that not all write to the same one. */
+static void open_copies(clike *e, const kins *in) {
+    if (is_copied(e, in)) str_addf(e->out, "UNROLL(%d) for (int q = 0; q < %d; q++) ", e->k->cluster, e->k->cluster);
+}
+
 static void print_element(clike *e, const kins *in, int lane) { /* b[..] of one lane */
+    if (is_copied(e, in)) str_addf(e->out, "*%s(&", e->l->copy_at);
     str_addf(e->out, "b%d[", in->buf);
     clike_affine(e, in->idx, lane * in->lane_stride);
     if (in->dyn) {
@@ -14,6 +24,7 @@ static void print_element(clike *e, const kins *in, int lane) { /* b[..] of one 
         str_addf(e->out, ", %lld%s) * %lld%s", (long long)in->dyn_n, e->l->wide_end, (long long)in->dyn_stride, e->l->wide_end);
     }
     str_add(e->out, "]");
+    if (is_copied(e, in)) str_addf(e->out, ", ((unsigned)group + q) %% %d)", e->k->cluster);
 }
 
 static void open_convert(clike *e, tn_dtype stored, int lanes) { /* memory word to register */
@@ -105,7 +116,7 @@ static const char *part(const char *type, int i) {
 }
 
 static void print_place(clike *e, const kins *in, const char *type, int lane) {
-    const char *space = e->k->bufs.at[in->buf].kind == KB_GROUP ? e->l->shared_space : e->l->global;
+    const char *space = e->k->bufs.at[in->buf].kind >= KB_GROUP ? e->l->shared_space : e->l->global;
     str_addf(e->out, "*(%s%s%s *)&", space, e->k->bufs.at[in->buf].kind == KB_IN ? "const " : "", type);
     print_element(e, in, lane);
 }
@@ -168,9 +179,9 @@ static void store_piece(clike *e, const kins *in, int lane, int n) {
     tn_dtype t = (tn_dtype)in->dtype;
     int size = (int)dtype_size(t), per_word = size < 4 ? 4 / size : 1;
     const char *type = piece_type(e, t, n);
-    str_addf(e->out, "{ %s q;", type);
+    str_addf(e->out, "{ %s x;", type);
     for (int i = 0; i < n; i++) {
-        if (i % per_word == 0) str_addf(e->out, " q%s =", part(type, i / per_word));
+        if (i % per_word == 0) str_addf(e->out, " x%s =", part(type, i / per_word));
         if (t == TN_BF16 && e->l->pack_bf16) {
             print_pair(e, in->a, lane + i++);
             continue;
@@ -182,8 +193,9 @@ static void store_piece(clike *e, const kins *in, int lane, int n) {
         if (i % per_word == per_word - 1) str_add(e->out, ";");
     }
     str_add(e->out, " ");
+    open_copies(e, in);
     print_place(e, in, type, lane);
-    str_add(e->out, " = q; }\n");
+    str_add(e->out, " = x; }\n");
 }
 
 static void store_array(clike *e, const kins *in) {
@@ -201,6 +213,7 @@ static void store_array(clike *e, const kins *in) {
             store_piece(e, in, lane, n);
             continue;
         }
+        open_copies(e, in);
         print_element(e, in, lane);
         str_addf(e->out, " = (%s)", clike_memory_type(t));
         print_stored(e, in, 1, lane);
@@ -319,6 +332,7 @@ void clike_store(clike *e, const kins *in) {
             print_condition(e, in, l);
             str_add(e->out, ") ");
         }
+        open_copies(e, in);
         print_element(e, in, l);
         str_addf(e->out, " = (%s)", clike_memory_type(t));
         print_stored(e, in, 1, l);

@@ -93,7 +93,7 @@ static void print_arrays(clike *e) {
     for (int b = 0; b < k->bufs.n; b++) {
         const kbuf *kb = &k->bufs.at[b];
         if (!kbuf_is_local(kb) || kb->elems < 1) continue;
-        bool group = kb->kind == KB_GROUP;
+        bool group = kb->kind >= KB_GROUP;
         str_addf(e->out, "    %s%s b%d[%lld]%s%s;\n", group ? e->l->shared : "", clike_memory_type((tn_dtype)kb->dtype), b,
                  (long long)kb->elems, group ? " " : "", group ? e->l->aligned : "");
     }
@@ -136,11 +136,15 @@ static void print_kernel(clike *e, const kernel *k, int id) {
     const char *threads = arena_printf(out->a, "%d", k->group);
     int resident = large_tile(k) ? e->l->resident / 2 : holds_rows(k) ? 2 * e->l->resident : e->l->resident;
     if (resident > k->group) threads = arena_printf(out->a, "%d, %d", k->group, resident / k->group);
-    str_addf(out, e->l->kernel, threads, arena_printf(out->a, "tn_kernel_%d", id));
+    if (k->cluster && !e->l->together)
+        guard_fail(out->a->gd, TN_ERR_INTERNAL, "kernel %s: there are no clusters in %s", k->name, e->l->name);
+    str_addf(out, e->l->kernel, k->cluster ? arena_printf(out->a, e->l->together, k->cluster) : "", threads,
+             arena_printf(out->a, "tn_kernel_%d", id));
     print_arguments(e);
     print_arrays(e);
     str_addf(out, "    const int tid = (int)%s; const %s group = (%s)%s, thread = group * %d + tid;\n    (void)thread;\n",
              e->l->thread, e->index, e->index, e->l->group, k->group);
+    if (k->cluster) str_addf(out, "    %s\n", e->l->cluster_barrier); /* all are there, and have memory to be written */
     str_addn(out, body.s, body.n);
     str_add(out, "}\n");
 }

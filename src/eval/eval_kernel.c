@@ -3,7 +3,7 @@
  *
  * A register is `lanes` cells; masks are -1 or 0. Instructions are run one by one from the list, loops by jumping: slow and
  * obvious. The threads of a group run one after the other from meeting to meeting, in an order that changes each time, so that
- * what depends on their order shows. */
+ * what depends on their order shows; so do the groups of a cluster, which have one memory here. */
 #include "eval/eval_kernel.h"
 
 #include "eval/eval.h"
@@ -383,15 +383,29 @@ static void meet(machine *m, const machine *threads, int n, int r) {
     for (int t = 0; t < n; t++) threads[t].regs[r][0] = in->op == K_GSUM ? x[t - t % wide] : y[0];
 }
 
+/* To the next meeting of the cluster, or the end. */
 static void run_group(machine *threads, int n) {
     const kernel *k = threads[0].k;
-    for (int round = 0; threads[0].at < k->ins.n; round++) {
+    for (int round = 0;; round++) {
         for (int i = 0; i < n; i++) run_on(&threads[round % 2 ? n - 1 - i : i]);
         int at = threads[0].at;
         for (int i = 0; i < n; i++)
             if (threads[i].at != at) fail_at(&threads[0], at, "only some threads come here:", i, n);
-        if (at < k->ins.n) meet(&threads[0], threads, n, at);
+        if (at == k->ins.n || (k->ins.at[at].op == K_BARRIER && k->ins.at[at].par)) return;
+        meet(&threads[0], threads, n, at);
         for (int i = 0; i < n; i++) threads[i].at++;
+    }
+}
+
+/* `groups` groups of n threads each that run together. */
+static void run_cluster(machine *threads, int groups, int n) {
+    const kernel *k = threads[0].k;
+    for (int round = 0; threads[0].at < k->ins.n; round++) {
+        for (int g = 0; g < groups; g++) run_group(threads + (int64_t)(round % 2 ? groups - 1 - g : g) * n, n);
+        int at = threads[0].at;
+        for (int g = 0; g < groups; g++)
+            if (threads[(int64_t)g * n].at != at) fail_at(&threads[0], at, "only some groups come here:", g, groups);
+        for (int i = 0; i < groups * n; i++) threads[i].at++;
     }
 }
 
@@ -422,23 +436,32 @@ static machine make_thread(const kernel *k, unsigned char *const *base, arena *a
     return m;
 }
 
+static size_t shared_bytes(const kbuf *b) { return (size_t)b->elems * dtype_size((tn_dtype)b->dtype); }
+
 void eval_kernel(const kernel *k, unsigned char *const *base, arena *a) {
-    int n = k->group ? k->group : 1;
+    int n = k->group ? k->group : 1, groups = k->cluster ? k->cluster : 1;
     unsigned char **shared = ARENA_ARRAY(a, unsigned char *, k->bufs.n + 1);
-    for (int b = 0; b < k->bufs.n; b++) shared[b] = kbuf_is_local(&k->bufs.at[b]) ? NULL : base[b];
-    for (int b = 0; b < k->bufs.n; b++)
-        if (k->bufs.at[b].kind == KB_GROUP)
-            shared[b] = poisoned(a, k->bufs.at[b].elems * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype));
-    machine *threads = ARENA_ARRAY(a, machine, n);
-    for (int t = 0; t < n; t++) threads[t] = make_thread(k, shared, a);
+    machine *threads = ARENA_ARRAY(a, machine, groups * n);
+    for (int g = 0; g < groups; g++) {
+        for (int b = 0; b < k->bufs.n; b++) {
+            const kbuf *kb = &k->bufs.at[b];
+            if (kb->kind == KB_GROUP || (kb->kind == KB_CLUSTER && g == 0))
+                shared[b] = arena_alloc(a, shared_bytes(kb) + 1);
+            else if (kb->kind != KB_CLUSTER)
+                shared[b] = kbuf_is_local(kb) ? NULL : base[b];
+        }
+        for (int t = 0; t < n; t++) threads[g * n + t] = make_thread(k, shared, a);
+    }
     threads[0].end = ARENA_ARRAY(a, int, k->ins.n);
     match_loops(&threads[0]);
-    for (int64_t g = 0; g < (k->group ? k->groups : 1); g++) {
-        for (int b = 0; b < k->bufs.n; b++)
-            if (k->bufs.at[b].kind == KB_GROUP)
-                memset(shared[b], EVAL_POISON, (size_t)k->bufs.at[b].elems * dtype_size((tn_dtype)k->bufs.at[b].dtype));
-        for (int t = 0; t < n; t++) threads[t].end = threads[0].end, threads[t].at = 1, threads[t].tid = t, threads[t].gid = g;
-        run_group(threads, n);
+    for (int64_t first = 0; first < (k->group ? k->groups : 1); first += groups) {
+        for (int i = 0; i < groups * n; i++) {
+            machine *m = &threads[i];
+            m->end = threads[0].end, m->at = 1, m->tid = i % n, m->gid = first + i / n;
+            for (int b = 0; b < k->bufs.n && m->tid == 0; b++)
+                if (k->bufs.at[b].kind >= KB_GROUP) memset(m->base[b], EVAL_POISON, shared_bytes(&k->bufs.at[b]));
+        }
+        run_cluster(threads, groups, n);
     }
 }
 

@@ -9,6 +9,8 @@
  * which all run all of it. Parallel loops deal their iterations to groups, to the threads of a group or to all threads; loops
  * of one such kind that stand directly in one another are dealt as one, the innermost fastest. A local nest with exactly as
  * many iterations as the group has threads gives each thread its place: barriers may stand inside, and further local loops.
+ * Each `cluster` groups in a row, if that is not 0, run together: they can meet, and have memory in common, of which each has a
+ * copy of its own, so that stores go far and loads are near.
  *
  * Instructions are in program order; a register is the index of the instruction that makes it (0 = nil). ACC makes a mutable
  * register that UPD changes. Registers hold f32, f64, i32 or i64 lanes; bool lives in i32 as mask (-1 or 0); f16, bf16, i8, u8
@@ -58,7 +60,7 @@ typedef enum kop {
     K_ZIP,    /* a and b interleaved in pieces of imm_int lanes: of each chunk (two pieces, 16 bytes at least) the low half of a
                  and    of b, with par the high half */
     K_SCATTER, /* if 0 <= dyn < dyn_n: buf[idx + dyn * dyn_stride] += a */
-    K_BARRIER, /* GPU form: all threads of the group meet; what they wrote before, all of them see */
+    K_BARRIER, /* GPU form: all threads of the group (par 1: of the cluster) meet; what they wrote before, all of them see */
     K_GSUM, /* GPU form: a of all threads of the group combined by op, halves first; every thread gets it. Meets as K_BARRIER.
                imm_int > 0: of each so many neighbours alone; they all come here, but memory is not put in order */
     K_GARG, /* GPU form: index of the best of the threads' (value a, index b), lowest index first; op as K_ARGUPD. Meets, too */
@@ -79,7 +81,7 @@ typedef struct kins {
     uint8_t alu;   /* op_code for ALU, UPD, ARGUPD, HSUM */
     uint8_t dtype; /* of the register; of memory for STORE and SCATTER */
     uint8_t src;   /* CAST, WRAP: the other dtype; LOAD: dtype in memory */
-    uint8_t par;   /* LOOP: kpar; ZIP; LOAD: 1 = for later, under way while threads meet; STORE: 1 = past the caches */
+    uint8_t par;   /* LOOP: kpar; ZIP, BARRIER; LOAD: 1 = for later, under way while threads meet; STORE: 1 = past the caches */
     uint8_t lanes; /* 1 in scalar form */
     uint16_t buf;  /* LOAD, STORE, SCATTER: index into kernel.bufs */
     reg a, b, c;   /* operands; UPD: c = accumulator; ARGUPD: b = index accumulator, c = value accumulator */
@@ -102,7 +104,8 @@ typedef enum kbuf_kind {
     KB_OUT,
     KB_INOUT,
     KB_LOCAL /* a thread's own */,
-    KB_GROUP /* fast memory of a group */
+    KB_GROUP /* fast memory of a group */,
+    KB_CLUSTER /* of a cluster: a copy in each of its groups; a store goes to all of them, a load to the group's own */
 } kbuf_kind;
 /* A matrix laid out for its reader: panels of `width` columns, one after the other,
  *     [outer loops] [panels] [depth loops] [width]
@@ -125,7 +128,7 @@ typedef struct kbuf { /* a piece of memory the kernel touches */
     bool fixed;            /* KB_IN: no run changes it (a constant, a state that the graph never assigns) */
     val node;              /* graph value it holds */
     int64_t elems;         /* length in elements */
-    int32_t plan_buf;      /* KB_LOCAL, KB_GROUP: -1 */
+    int32_t plan_buf;      /* of local ones: -1 */
     const kpanels *panels; /* KB_IN, fixed: the value of buffer panels_of in another order; NULL: as the value lies */
     int32_t panels_of;
 } kbuf;
@@ -156,9 +159,12 @@ typedef struct kernel {
     kvar par_var;                       /* CPU: split over threads, or -1: serial */
     int group;                          /* GPU form: threads of a group, a power of two; else 0 */
     int64_t groups;                     /* GPU form: how many */
+    int cluster;                        /* GPU form: so many groups run together; 0: each alone */
     uint64_t flops;                     /* of the whole kernel */
     uint64_t bytes_read, bytes_written; /* compulsory traffic at its border */
 } kernel;
+
+enum { KERNEL_MOST_CLUSTER = 16 };
 
 kernel *kernel_make(arena *a, const char *name);
 kvar kernel_var(kernel *k, const char *name, int64_t extent, bool row, bool reduce);

@@ -192,6 +192,7 @@ static void check_memory_operands(checker *c, reg r, const kins *in) {
     if (in->op != K_LOAD && b->kind == KB_IN) problem(c, r, "writes b%d, which is declared as read only", in->buf);
     if (in->op == K_LOAD && in->dtype != kernel_reg_dtype((tn_dtype)in->src))
         problem(c, r, "%s is not what %s is loaded as", dtype_name((tn_dtype)in->dtype), dtype_name((tn_dtype)in->src));
+    if (b->kind == KB_CLUSTER && in->op == K_SCATTER) problem(c, r, "adds to each copy of b%d", in->buf);
     for (int m = 0; m < in->n_mask; m++) check_affine(c, r, in->mask[m].e);
     if (in->op == K_LOAD && in->par && (in->par > 1 || b->kind != KB_IN))
         problem(c, r, "ahead of what b%d is yet to hold", in->buf);
@@ -321,6 +322,7 @@ static void check_ins(checker *c, reg r) {
         break;
     case K_BARRIER:
         check_meeting(c, r);
+        if (in->par > (c->k->cluster ? 1 : 0)) problem(c, r, "groups meet that do not run together");
         break;
     case K_GSUM:
         check_meeting(c, r);
@@ -538,6 +540,54 @@ static void check_group_races(checker *c, int b) {
         }
 }
 
+/* ---- the groups of a cluster ---- */
+
+typedef struct touched { /* [bufs] by some group of the cluster since all met */
+    bool *wrote, *read;
+    bool *told; /* [ins] the problem there */
+} touched;
+
+static void cluster_problem(checker *c, reg r, touched *t, const char *what) {
+    if (!t->told[r]) problem(c, r, "b%d is %s before the cluster has met", ins(c, r)->buf, what);
+    t->told[r] = true;
+}
+
+/* What one group writes, others read, and write again, only after a meeting. Bodies of loops are gone through twice: an
+ * iteration follows another. */
+static void check_cluster_range(checker *c, reg from, reg to, touched *t) {
+    for (reg r = from; r < to; r++) {
+        const kins *in = ins(c, r);
+        bool memory = in->op == K_LOAD || in->op == K_STORE;
+        if (in->op == K_BARRIER && in->par) {
+            memset(t->wrote, 0, sizeof(bool) * (size_t)c->k->bufs.n);
+            memset(t->read, 0, sizeof(bool) * (size_t)c->k->bufs.n);
+        } else if (in->op == K_LOOP) {
+            reg end = r + 1;
+            for (int depth = 1; depth > 0; end++) depth += (ins(c, end)->op == K_LOOP) - (ins(c, end)->op == K_END);
+            for (int i = 0; i < 2 && in->hi > in->lo; i++)
+                if (i == 0 || (in->par != PAR_GROUPS && in->hi > in->lo + in->step)) check_cluster_range(c, r + 1, end - 1, t);
+            r = end - 1;
+        } else if (memory && c->k->bufs.at[in->buf].kind == KB_CLUSTER) {
+            if (in->op == K_LOAD && t->wrote[in->buf]) cluster_problem(c, r, t, "read");
+            if (in->op == K_STORE && t->read[in->buf]) cluster_problem(c, r, t, "written");
+            *(in->op == K_LOAD ? &t->read[in->buf] : &t->wrote[in->buf]) = true;
+        }
+    }
+}
+
+static void check_cluster(checker *c) {
+    const kernel *k = c->k;
+    touched t = { ARENA_ARRAY(k->a, bool, k->bufs.n + 1), ARENA_ARRAY(k->a, bool, k->bufs.n + 1),
+                  ARENA_ARRAY(k->a, bool, k->ins.n) };
+    if (k->cluster && (!k->group || k->cluster < 2 || k->cluster > KERNEL_MOST_CLUSTER || k->groups % k->cluster))
+        problem(c, 0, "%lld groups in clusters of %d", (long long)k->groups, k->cluster);
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].kind == KB_CLUSTER && !k->cluster) problem(c, 0, "b%d is of a cluster, and there is none", b);
+    if (k->cluster) check_cluster_range(c, 1, (reg)k->ins.n, &t);
+    for (int b = 0; b < k->bufs.n && k->cluster; b++)
+        if (t.wrote[b]) problem(c, 0, "a group may end before another has written its copy of b%d", b);
+}
+
 int kernel_check(const kernel *k, str *out) {
     checker c = { .k = k, .out = out };
     c.home = ARENA_ARRAY(k->a, int, k->ins.n), c.parent = ARENA_ARRAY(k->a, int, k->ins.n);
@@ -551,6 +601,7 @@ int kernel_check(const kernel *k, str *out) {
         check_bounds(&c, r, kernel_open_loops(k, r, c.open));
     }
     if (k->group && (k->group > 1024 || (k->group & (k->group - 1)))) problem(&c, 0, "groups of %d threads", k->group);
+    check_cluster(&c);
     for (int b = 0; b < k->bufs.n && k->group && c.n == 0; b++) {
         bool written = false;
         for (int i = 1; i < k->ins.n; i++) written = written || touches(&k->ins.at[i], b, true);

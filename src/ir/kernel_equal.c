@@ -28,8 +28,8 @@ static bool same_var(const kvar_info *x, const kvar_info *y) {
 
 bool kernel_equal(const kernel *x, const kernel *y) {
     if (x->ins.n != y->ins.n || x->vars.n != y->vars.n || x->bufs.n != y->bufs.n || x->tiled != y->tiled ||
-        x->par_var != y->par_var || x->group != y->group || x->groups != y->groups || x->flops != y->flops ||
-        x->bytes_read != y->bytes_read || x->bytes_written != y->bytes_written)
+        x->par_var != y->par_var || x->group != y->group || x->groups != y->groups || x->cluster != y->cluster ||
+        x->flops != y->flops || x->bytes_read != y->bytes_read || x->bytes_written != y->bytes_written)
         return false;
     for (int i = 0; i < x->bufs.n; i++) {
         const kbuf *a = &x->bufs.at[i], *b = &y->bufs.at[i];
@@ -72,6 +72,7 @@ uint64_t kernel_hash(const kernel *k, uint64_t seed) {
                        k->par_var,
                        k->group,
                        k->groups,
+                       k->cluster,
                        (int64_t)k->flops,
                        (int64_t)k->bytes_read,
                        (int64_t)k->bytes_written };

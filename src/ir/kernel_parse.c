@@ -349,6 +349,7 @@ static void instruction_text(reader *p) {
         in.op = K_END, typed = false;
     } else if (accept(p, "barrier")) {
         in.op = K_BARRIER, typed = false;
+        in.par = accept(p, "cluster");
     } else if (accept(p, "store")) {
         in.op = K_STORE;
         place_text(p, &in);
@@ -379,14 +380,14 @@ static void instruction_text(reader *p) {
 /* ---- header ---- */
 
 static void buffer_text(reader *p) {
-    static const char *const modes[] = { "in", "out", "inout", "local", "group", "fixed" };
-    enum { FIXED = 5 };
+    static const char *const modes[] = { "in", "out", "inout", "local", "group", "cluster", "fixed" };
+    enum { FIXED = 6 };
     kbuf b = { .plan_buf = -1 };
     int mode = 0;
     buffer_letter(p);
     integer_below(p, p->k->bufs.n, (int64_t)p->k->bufs.n + 1, "the next buffer's number");
     while (mode <= FIXED && !accept(p, modes[mode])) mode++;
-    if (mode > FIXED || p->k->bufs.n == UINT16_MAX) fail(p, "in, out, inout, local, group or fixed");
+    if (mode > FIXED || p->k->bufs.n == UINT16_MAX) fail(p, "in, out, inout, local, group, cluster or fixed");
     b.fixed = mode == FIXED;
     b.kind = (uint8_t)(b.fixed ? KB_IN : mode);
     b.dtype = (uint8_t)dtype_word(p, NULL);
@@ -428,6 +429,7 @@ kernel *kernel_parse(arena *a, const char *text, size_t n, const char *file) {
         p.k->groups = integer_below(&p, 0, INT64_MAX, "a number of groups");
         expect(&p, "of");
         p.k->group = (int)integer_below(&p, 1, 1025, "1 to 1024 threads");
+        if (accept(&p, "cluster")) p.k->cluster = (int)integer_below(&p, 2, KERNEL_MOST_CLUSTER + 1, "2 to 16 groups");
     }
     expect(&p, "{");
     while (accept(&p, "var")) var_text(&p);

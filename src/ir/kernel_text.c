@@ -138,7 +138,7 @@ static void print_ins(const kernel *k, reg r, str *out) {
         str_addf(out, "lanes %%%u from %lld", in->a, (long long)in->imm_int);
         break;
     case K_BARRIER:
-        str_add(out, "barrier");
+        str_add(out, in->par ? "barrier cluster" : "barrier");
         break;
     case K_GSUM:
         str_addf(out, "group %%%u %s", in->a, op_get((op_code)in->alu)->name);
@@ -165,7 +165,7 @@ static void print_var(const kvar_info *v, str *out) {
 }
 
 void kernel_print(const kernel *k, str *out) {
-    static const char *const modes[] = { "in", "out", "inout", "local", "group" };
+    static const char *const modes[] = { "in", "out", "inout", "local", "group", "cluster" };
     str_addf(out, "kernel @%s(", k->name);
     for (int b = 0; b < k->bufs.n; b++)
         str_addf(out, "%sb%d %s %s[%lld]", b ? ", " : "", b, k->bufs.at[b].fixed ? "fixed" : modes[k->bufs.at[b].kind],
@@ -173,6 +173,7 @@ void kernel_print(const kernel *k, str *out) {
     str_addf(out, ") %s", k->tiled ? "tiled" : "scalar");
     if (k->par_var >= 0) str_addf(out, " parallel %s", k->vars.at[k->par_var].name);
     if (k->group) str_addf(out, " groups %lld of %d", (long long)k->groups, k->group);
+    if (k->cluster) str_addf(out, " cluster %d", k->cluster);
     str_add(out, " {\n");
     for (kvar v = 0; v < k->vars.n; v++) print_var(&k->vars.at[v], out);
     int depth = 1;

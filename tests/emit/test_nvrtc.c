@@ -122,6 +122,45 @@ static void test_read_back(void **state) {
     assert_true(read_back > 5 && others > 5);
 }
 
+/* Groups that run together: since sm_90, in CUDA C alone. */
+static void test_clusters(void **state) {
+    (void)state;
+    static const char *const types[] = { "f32", "f16", "i8", "i64" };
+    need_nvrtc();
+    for (size_t i = 0; i < COUNT_OF(types); i++) {
+        arena a;
+        guard gd;
+        str text;
+        char *log;
+        unsigned char *image;
+        size_t size;
+        err e = { 0 };
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("%s: %s", types[i], gd.err.text);
+        static const char k[] =
+            "kernel @k(b0 in f32[2048], b1 out f32[2048], b2 cluster %s[1024]) tiled groups 16 of 32 cluster 8 {\n"
+            "var g = 2 var m = 8 var i = 32 loop g = 0 .. 2 step 1 groups loop m = 0 .. 8 step 1 groups\n"
+            "loop i = 0 .. 32 step 1 local %%4 = load b0[1024*g + 128*m + 4*i] step 1 f32x4\n"
+            "%%5 = cast %%4 from f32 %sx4 store b2[128*m + 4*i] step 1, %%5 %sx4 end barrier cluster\n"
+            "loop i = 0 .. 32 step 1 local %%10 = load b2[1023 - 128*m - i]%s %s\n"
+            "%%11 = cast %%10 from %s f32 store b1[1024*g + 128*m + i], %%11 f32 end end end }";
+        const char *t = types[i], *r = i == 2 ? "i32" : i == 1 ? "f32" : t;
+        str_init(&text, &a);
+        str_addf(&text, k, t, r, t, strcmp(t, r) ? arena_printf(&a, " from %s", t) : "", r, r);
+        kernel *parsed = kernel_parse(&a, text.s, text.n, "t");
+        str out;
+        str_init(&out, &a);
+        if (kernel_check(parsed, &out)) fail_msg("%s", out.s);
+        plan p = { .a = &a };
+        VEC_PUSH(&a, &p.kernels, (pkernel){ .k = parsed });
+        emit_gpu(&p, GPU_CUDA, &out);
+        if (nvrtc_compile(the_nvrtc, out.s, 90, &image, &size, &log, &e)) fail_msg("%s: %s", out.s, e.text);
+        mem_strfree(mem_libc(), log);
+        mem_free(mem_libc(), image, size);
+        arena_fini(&a);
+    }
+}
+
 /* The program's own networks, through its command line. */
 static void test_networks(void **state) {
     (void)state;
@@ -163,6 +202,7 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_refused), cmocka_unit_test(test_networks),
-                                        cmocka_unit_test(test_read_back), cmocka_unit_test(test_random_graphs) };
+                                        cmocka_unit_test(test_read_back), cmocka_unit_test(test_clusters),
+                                        cmocka_unit_test(test_random_graphs) };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }

@@ -122,6 +122,11 @@ static void test_texts(void **state) {
     }
 }
 
+/* Two clusters of two groups of four threads. */
+#define CLUSTERS                                                                                                               \
+    "kernel @k(b0 in f32[16], b1 out f32[16], b2 cluster f32[8]) tiled groups 4 of 4 cluster 2 {\n"                            \
+    "  var g = 2\n  var m = 2\n  var i = 4\n  var s = 3\n  loop g = 0 .. 2 step 1 groups\n    loop m = 0 .. 2 step 1 groups\n"
+
 /* Each kernel has one problem, which is found. */
 static void test_problems(void **state) {
     (void)state;
@@ -152,6 +157,24 @@ static void test_problems(void **state) {
         { "kernel @k(b0 out f32[8]) tiled {\n barrier\n}", "threads meet in a kernel that has none" },
         { "kernel @k(b0 in f32[8]) tiled groups 1 of 4 {\n %1 = load b0[0]  f32\n %2 = group %1, %1 argmax on f32  i64\n}",
           "index %1 is f32" },
+        { "kernel @k() tiled groups 3 of 4 cluster 2 {\n}", "3 groups in clusters of 2" },
+        { "kernel @k(b0 cluster f32[8]) tiled groups 2 of 4 {\n}", "b0 is of a cluster, and there is none" },
+        { "kernel @k() tiled groups 2 of 4 {\n barrier cluster\n}", "groups meet that do not run together" },
+        { CLUSTERS
+          " loop i = 0 .. 4 step 1 local\n %4 = load b0[8*g + 4*m + i]  f32\n store b2[4*m + i], %4  f32\n end\n barrier\n"
+          " loop i = 0 .. 4 step 1 local\n %9 = load b2[-4*m - i + 7]  f32\n store b1[8*g + 4*m + i], %9  f32\n end\n"
+          " barrier cluster\n end\n end\n}",
+          "b2 is read before the cluster has met" },
+        { CLUSTERS
+          " loop s = 0 .. 3 step 1\n"
+          " loop i = 0 .. 4 step 1 local\n %5 = load b0[8*g + 4*m + i]  f32\n store b2[4*m + i], %5  f32\n end\n"
+          " barrier cluster\n"
+          " loop i = 0 .. 4 step 1 local\n %10 = load b2[-4*m - i + 7]  f32\n store b1[8*g + 4*m + i], %10  f32\n end\n"
+          " end\n end\n end\n}",
+          "b2 is written before the cluster has met" },
+        { CLUSTERS
+          " loop i = 0 .. 4 step 1 local\n %4 = load b0[8*g + 4*m + i]  f32\n store b2[4*m + i], %4  f32\n end\n end\n end\n}",
+          "a group may end before another has written its copy of b2" },
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         arena a;
@@ -164,6 +187,45 @@ static void test_problems(void **state) {
         if (!strstr(out.s, bad[i].problem)) fail_msg("%s: not in: %s", bad[i].problem, out.s);
         arena_fini(&a);
     }
+}
+
+/* Groups of a cluster turn their rows round: what one writes, the other reads. */
+static void test_clusters(void **state) {
+    (void)state;
+    static const char text[] = CLUSTERS "      loop s = 0 .. 3 step 1\n"
+                                        "        loop i = 0 .. 4 step 1 local\n"
+                                        "          %5 = load b0[8*g + 4*m + i]  f32\n"
+                                        "          store b2[4*m + i], %5  f32\n"
+                                        "        end\n"
+                                        "        barrier cluster\n"
+                                        "        loop i = 0 .. 4 step 1 local\n"
+                                        "          %10 = load b2[-4*m - i + 7]  f32\n"
+                                        "          store b1[8*g + 4*m + i], %10  f32\n"
+                                        "        end\n"
+                                        "        barrier cluster\n"
+                                        "      end\n    end\n  end\n}\n";
+    arena a;
+    guard gd;
+    str out;
+    float x[16], y[16] = { 0 };
+    rng r = rng_make((uint64_t)(now_seconds() * 1e6));
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    str_init(&out, &a);
+    kernel *k = kernel_parse(&a, text, strlen(text), "t");
+    if (kernel_check(k, &out)) fail_msg("%s", out.s);
+    kernel_print(k, &out);
+    assert_string_equal(out.s, text);
+    kernel *other = kernel_clone(k, &a);
+    assert_true(kernel_equal(k, other));
+    other->cluster = 4;
+    assert_false(kernel_equal(k, other));
+    assert_int_not_equal(kernel_hash(k, 0), kernel_hash(other, 0));
+    for (int i = 0; i < 16; i++) x[i] = (float)rng_between(&r, -1000, 1000);
+    unsigned char *base[] = { (unsigned char *)x, (unsigned char *)y, NULL };
+    eval_kernel(k, base, &a);
+    for (int i = 0; i < 16; i++) assert_true(y[i] == x[i / 8 * 8 + 7 - i % 8]);
+    arena_fini(&a);
 }
 
 /* What 32 threads touch together: counted by hand. */
@@ -405,10 +467,10 @@ static void test_rows(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_problems),     cmocka_unit_test(test_accesses),
-                                        cmocka_unit_test(test_parting),      cmocka_unit_test(test_reduced),
-                                        cmocka_unit_test(test_texts),        cmocka_unit_test(test_tiles),
-                                        cmocka_unit_test(test_across),       cmocka_unit_test(test_rows),
-                                        cmocka_unit_test(test_random_graphs) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_problems), cmocka_unit_test(test_clusters),
+                                        cmocka_unit_test(test_accesses), cmocka_unit_test(test_parting),
+                                        cmocka_unit_test(test_reduced),  cmocka_unit_test(test_texts),
+                                        cmocka_unit_test(test_tiles),    cmocka_unit_test(test_across),
+                                        cmocka_unit_test(test_rows),     cmocka_unit_test(test_random_graphs) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
