@@ -150,6 +150,7 @@ int bench_rows(cli *c);
 int bench_train(cli *c);
 int bench_compile(cli *c);
 int bench_memory(cli *c);
+int bench_device_memory(cli *c);
 int bench_exp(cli *c, const char *which);
 int bench_ulp(cli *c);
 

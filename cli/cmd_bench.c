@@ -28,7 +28,7 @@ static int run(cli *c) {
     if (!strcmp(what, "rows")) return bench_rows(c);
     if (!strcmp(what, "train")) return bench_train(c);
     if (!strcmp(what, "compile")) return bench_compile(c);
-    if (!strcmp(what, "memory")) return bench_memory(c);
+    if (!strcmp(what, "memory")) return strcmp(cli_text(c, "device", "cpu"), "cpu") ? bench_device_memory(c) : bench_memory(c);
     if (!strcmp(what, "ulp")) return bench_ulp(c);
     if (!strcmp(what, "machine")) return machine(c);
     cli_usage(c, "there is no benchmark %s (modes, ladder, gemm, conv, rows, train, compile, memory, exp, ulp, machine)", what);
@@ -41,7 +41,7 @@ static const cli_option options[] = {
     { "batch", 'b', "LIST", "modes: rows of the input, or `size` (default): as many as the width; train: images a step" },
     { "modes", 'm', "LIST", "modes: naive,immediate,graph,compiled,loop (default all)" },
     { "fusion", 'f', "LIST", "modes: fusion levels of `compiled` (default 1,2,3); ladder and others: of the compiled graph" },
-    { "device", 'd', "NAME", "modes, ladder, gemm, conv, rows, train: cpu (default), cuda or opencl" },
+    { "device", 'd', "NAME", "modes, ladder, gemm, conv, rows, train, memory: cpu (default), cuda or opencl" },
     { "bins", 0, "N", "ladder histogram: how many (default 64)" },
     { "threads", 't', "LIST", "CPU threads; 0 = all (default: modes 0, ladder 1; the others 1 and all, one after the other)" },
     { "cases", 0, "LIST", "gemm, conv, rows, train, compile, memory: only cases whose name has one of these words in it" },
@@ -76,7 +76,8 @@ const cli_command command_bench = {
     "rows      layer norm, softmax, a chain of ten ops, transpose, copy, against the copy bandwidth at that footprint.\n"
     "train     one training step of an MLP (SGD) and of the digits network (Adam), in loop mode.\n"
     "compile   from the first builder to ready, without a cache on disk.\n"
-    "memory    bandwidth and latency by footprint, the caches they show, access patterns, layouts, threads and barriers.\n"
+    "memory    bandwidth and latency by footprint, the caches they show, access patterns, layouts, threads and barriers. With\n"
+    "          --device: the same of its levels, banks of fast memory, atomics, launches.\n"
     "exp       WORK = write-vs-move or dot-sum-dot: two experiments on where results are written and what is never stored.\n"
     "ulp       the elementwise functions of f32: largest error in units of the last place over a sample of all arguments, or\n"
     "          all of them, its place, and the time of 32768 values in the cache, against a copy.\n"

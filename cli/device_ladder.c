@@ -38,6 +38,8 @@ static const char opencl_dialect[] =
     "#define FMA(a, b, c) fma(a, b, c)\n"
     "#define MAX(a, b) fmax(a, b)\n"
     "#define EXP(a) exp(a)\n";
+const char *device_dialect(bool cuda) { return cuda ? cuda_dialect : opencl_dialect; }
+
 static const char common[] = "#define X AT(const float, 0)\n"
                              "#define W AT(const float, 1)\n"
                              "#define B AT(const float, 2)\n"
@@ -456,7 +458,7 @@ const device_ladder *device_ladder_find(const char *work) {
 
 char *device_ladder_source(const device_ladder *l, bool cuda, int64_t n, int64_t bins) {
     return cli_format("#define N %lld\n#define BINS %lld\n#define SHARES_N %d\n%s%s%s%s", (long long)n, (long long)bins, SHARES,
-                      cuda ? cuda_dialect : opencl_dialect, common, l->text[0], l->text[1] ? l->text[1] : "");
+                      device_dialect(cuda), common, l->text[0], l->text[1] ? l->text[1] : "");
 }
 
 int64_t device_ladder_groups(const device_step *s, int64_t n, int64_t bins) {

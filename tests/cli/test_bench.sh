@@ -78,6 +78,15 @@ bench "$checked,case,variant,size" exp write-vs-move --sizes 17 --threads 1
 bench "$checked,case,variant,size" exp dot-sum-dot --sizes 17 --threads 1
 spoiled "element" exp dot-sum-dot --sizes 17 --threads 1
 
+# Devices, where there is one.
+if "$tenon" devices --json | python3 -c 'import json, sys; sys.exit(not any(d["name"] == "opencl" and "detail" in d for d in json.load(sys.stdin)["devices"]))'; then
+    bench "work,case,device,footprint" memory --device opencl --largest 0 --cases bandwidth,latency,access,atomics,meetings
+    spoiled "wrong result" memory --device opencl --largest 0 --cases access
+    spoiled "wrong result" memory --device opencl --largest 0 --cases latency
+    bench "work,rung,device,size,err_bound" ladder sum --device opencl --sizes 65
+    spoiled "rung" ladder histogram --device opencl --sizes 65
+fi
+
 # Exactness of functions: no plot, and sizes of its own.
 runs=$((runs + 2))
 "$tenon" bench ulp --functions exp,pow,mod --samples 5000 --seconds 0.005 --csv "$dir/rows.csv" --json -q >"$dir/out" 2>"$dir/err" || { fail "bench ulp"; cat "$dir/err"; }
