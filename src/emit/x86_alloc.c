@@ -16,30 +16,29 @@ typedef struct scan {
     xfn *f;
     vreg vec[32]; /* who is there */
     greg gen[16];
-    int32_t vec_end[32], gen_end[16]; /* until when; nobody: INT32_MAX */
-    uint32_t vec_free;                /* a bit a register */
-    int32_t first_end;                /* of those who are there; or earlier */
-    bool spilled;                     /* something new has lost its register */
+    uint32_t vec_free, gen_free;            /* a bit a register */
+    int32_t *vec_ends, *gen_ends;           /* [n_order] whose interval ends at a position: the first, */
+    int32_t *vec_ends_next, *gen_ends_next; /* [v], [g] .. and who is next */
+    bool spilled;                           /* something new has lost its register */
 } scan;
 
-static float weight_of(const xfn *f, int32_t loop) {
+static float weight_of(int depth) {
     static const float powers[] = { 1, 8, 64, 512, 4096, 32768, 262144 };
-    int d = f->loops.at[loop].depth;
-    return powers[d > 6 ? 6 : d];
+    return powers[depth > 6 ? 6 : depth];
 }
 
 /* ---- intervals ---- */
 
-static int32_t outer(const xfn *f, int32_t l) {
-    for (l = f->loops.at[l].parent; l > 0 && f->loops.at[l].fixed; l = f->loops.at[l].parent) {
-    }
+/* The loop, or what has code of what is around it; 0 when nothing does. */
+static int32_t with_code(const xfn *f, int32_t l) {
+    while (l > 0 && f->loops.at[l].fixed) l = f->loops.at[l].parent;
     return l < 0 ? 0 : l;
 }
 
+/* What begins in a loop begins in all those around it. */
 static int32_t live_to(const xfn *f, int32_t start, int32_t pos, int32_t loop) {
     int32_t end = pos;
-    for (int32_t l = loop; l > 0; l = outer(f, l))
-        if (start < f->loops.at[l].first && f->loops.at[l].last > end) end = f->loops.at[l].last;
+    for (const xloop *l; loop > 0 && start < (l = &f->loops.at[loop])->first; loop = l->outer) end = l->last;
     return end;
 }
 
@@ -48,24 +47,27 @@ static void use_v(xfn *f, vreg r, int32_t pos, int32_t loop) {
     xvreg *v = &f->v.at[r];
     int32_t end = live_to(f, v->start, pos, loop);
     if (end > v->end) v->end = end;
-    v->weight += weight_of(f, loop);
+    v->weight += f->loops.at[loop].weight;
 }
 static void use_g(xfn *f, greg r, int32_t pos, int32_t loop) {
     if (!r) return;
     xgreg *g = &f->g.at[r];
     int32_t end = live_to(f, g->start, pos, loop);
     if (end > g->end) g->end = end;
-    g->weight += weight_of(f, loop);
+    g->weight += f->loops.at[loop].weight;
 }
 
 static void find_loops(xfn *f) {
+    f->loops.at[0].weight = 1;
+    for (int i = 1; i < f->loops.n; i++) { /* parents are older than their children */
+        xloop *l = &f->loops.at[i];
+        l->outer = with_code(f, l->parent);
+        l->depth = f->loops.at[l->outer].depth + 1;
+        l->weight = weight_of(l->depth);
+    }
     for (int i = 0; i < f->n_order; i++) {
         const xop *o = &f->ops.at[f->order[i]];
-        if (o->op == P_LOOP) {
-            xloop *l = &f->loops.at[o->loop];
-            l->first = i;
-            l->depth = f->loops.at[outer(f, o->loop)].depth + 1;
-        }
+        if (o->op == P_LOOP) f->loops.at[o->loop].first = i;
         if (o->op == P_END) f->loops.at[o->loop].last = i;
     }
 }
@@ -81,17 +83,18 @@ static void find_intervals(xfn *f) {
     }
     for (int i = 0; i < f->n_order; i++) {
         const xop *o = &f->ops.at[f->order[i]];
-        use_v(f, o->a, i, o->loop), use_v(f, o->b, i, o->loop), use_v(f, o->c, i, o->loop);
+        int32_t loop = with_code(f, o->loop);
+        use_v(f, o->a, i, loop), use_v(f, o->b, i, loop), use_v(f, o->c, i, loop);
         if (o->dst) {
             xvreg *v = &f->v.at[o->dst];
             if (v->start < 0) v->start = i;
-            use_v(f, o->dst, i, o->loop);
+            use_v(f, o->dst, i, loop);
         }
         if (o->op == P_DYN) {
             f->g.at[o->mem.index].start = i;
-            use_g(f, o->mem.index, i, o->loop);
+            use_g(f, o->mem.index, i, loop);
         } else if (o->has_mem) {
-            use_g(f, o->mem.base, i, o->loop), use_g(f, o->mem.index, i, o->loop);
+            use_g(f, o->mem.base, i, loop), use_g(f, o->mem.index, i, loop);
         }
     }
     for (int i = f->g.n - 1; i > 0; i--) { /* parents are older than their children */
@@ -100,8 +103,8 @@ static void find_intervals(xfn *f) {
         if ((g->kind != G_IV && g->kind != G_COUNT) || g->end < 0) continue;
         const xloop *l = &f->loops.at[g->loop];
         if (g->end < l->last) g->end = l->last;
-        g->weight += weight_of(f, g->loop);
-        use_g(f, g->parent, l->first, outer(f, g->loop));
+        g->weight += l->weight;
+        use_g(f, g->parent, l->first, l->outer);
     }
 }
 
@@ -136,8 +139,7 @@ static void take_vec(scan *s, vreg r, int prefer) {
         lose(s, at >= 0 ? s->vec[at] : r);
     }
     v->phys = (int8_t)at;
-    if (at >= 0) s->vec[at] = r, s->vec_end[at] = v->end, s->vec_free &= ~(1u << at);
-    if (v->end < s->first_end) s->first_end = v->end;
+    if (at >= 0) s->vec[at] = r, s->vec_free &= ~(1u << at);
 }
 
 static void take_gen(scan *s, greg r) {
@@ -145,8 +147,8 @@ static void take_gen(scan *s, greg r) {
     xgreg *g = &f->g.at[r];
     int at = -1;
     if (g->end < 0 || g->kind == G_LOCAL) return;
-    for (size_t p = 0; p < COUNT_OF(general) && at < 0; p++)
-        if (!s->gen[general[p]]) at = general[p];
+    for (size_t p = 0; p < COUNT_OF(general) && at < 0 && s->gen_free; p++)
+        if (s->gen_free >> general[p] & 1) at = general[p];
     if (at < 0) {
         float least = g->weight;
         for (size_t p = 0; p < COUNT_OF(general); p++)
@@ -154,27 +156,32 @@ static void take_gen(scan *s, greg r) {
         if (at >= 0) f->g.at[s->gen[at]].phys = -1;
     }
     g->phys = (int8_t)at;
-    if (at >= 0) s->gen[at] = r, s->gen_end[at] = g->end;
-    if (g->end < s->first_end) s->first_end = g->end;
+    if (at >= 0) s->gen[at] = r, s->gen_free &= ~(1u << at);
 }
 
-static void expire(scan *s, int32_t pos) { /* what ends at pos or before */
-    if (pos < s->first_end) return;
-    int32_t first = INT32_MAX; /* without branches: which ones end here is anybody's guess */
-    for (int p = 0; p < s->f->n_vregs_phys; p++) {
-        bool over = s->vec_end[p] <= pos;
-        s->vec[p] = over ? 0 : s->vec[p];
-        s->vec_end[p] = over ? INT32_MAX : s->vec_end[p];
-        s->vec_free |= (uint32_t)over << p;
-        first = s->vec_end[p] < first ? s->vec_end[p] : first;
+static void list_ends(scan *s) {
+    xfn *f = s->f;
+    s->vec_ends = ARENA_ARRAY(f->a, int32_t, f->n_order + 1), s->vec_ends_next = ARENA_ARRAY(f->a, int32_t, f->v.n);
+    s->gen_ends = ARENA_ARRAY(f->a, int32_t, f->n_order + 1), s->gen_ends_next = ARENA_ARRAY(f->a, int32_t, f->g.n);
+    for (int i = 1; i < f->v.n; i++) {
+        int32_t end = f->v.at[i].end;
+        if (end >= 0) s->vec_ends_next[i] = s->vec_ends[end], s->vec_ends[end] = i;
     }
-    for (int p = 0; p < 16; p++) {
-        bool over = s->gen_end[p] <= pos;
-        s->gen[p] = over ? 0 : s->gen[p];
-        s->gen_end[p] = over ? INT32_MAX : s->gen_end[p];
-        first = s->gen_end[p] < first ? s->gen_end[p] : first;
+    for (int i = 1; i < f->g.n; i++) {
+        int32_t end = f->g.at[i].end;
+        if (end >= 0) s->gen_ends_next[i] = s->gen_ends[end], s->gen_ends[end] = i;
     }
-    s->first_end = first;
+}
+
+static void expire(scan *s, int32_t pos) { /* what ends here, and has not lost its register */
+    for (int32_t r = s->vec_ends[pos]; r; r = s->vec_ends_next[r]) {
+        int p = s->f->v.at[r].phys;
+        if (p >= 0 && s->vec[p] == (vreg)r) s->vec[p] = 0, s->vec_free |= 1u << p;
+    }
+    for (int32_t r = s->gen_ends[pos]; r; r = s->gen_ends_next[r]) {
+        int p = s->f->g.at[r].phys;
+        if (p >= 0 && s->gen[p] == r) s->gen[p] = 0, s->gen_free |= 1u << p;
+    }
 }
 
 /* Whether the result may stand in a register that an operand leaves: the code reads all operands before it writes. */
@@ -201,7 +208,7 @@ static vreg fma_place(const scan *s, const xop *o) {
 static void scan_op(scan *s, int32_t pos) {
     xfn *f = s->f;
     xop *o = &f->ops.at[f->order[pos]];
-    expire(s, pos - 1);
+    if (pos) expire(s, pos - 1); /* a result that nothing uses, too */
     if (shares(o)) expire(s, pos);
     if (o->op == P_LOOP) {
         const xloop *l = &f->loops.at[o->loop];
@@ -226,8 +233,8 @@ static void scan_all(scan *s) {
     xfn *f = s->f;
     for (int i = 1; i < f->v.n; i++) f->v.at[i].phys = -1;
     for (int i = 1; i < f->g.n; i++) f->g.at[i].phys = -1;
-    for (size_t p = 0; p < COUNT_OF(s->vec_end); p++) s->vec_end[p] = INT32_MAX;
-    for (size_t p = 0; p < COUNT_OF(s->gen_end); p++) s->gen_end[p] = INT32_MAX;
+    for (size_t p = 0; p < COUNT_OF(general); p++) s->gen_free |= 1u << general[p];
+    list_ends(s);
     s->vec_free = f->n_vregs_phys == 32 ? UINT32_MAX : (1u << f->n_vregs_phys) - 1;
     for (int i = 1; i < f->g.n; i++)
         if (f->g.at[i].kind == G_BUF) take_gen(s, i);
@@ -333,7 +340,7 @@ void x86_alloc(xfn *f) {
         if (round) rewrite(f);
         find_loops(f);
         find_intervals(f);
-        s = (scan){ .f = f, .first_end = INT32_MAX };
+        s = (scan){ .f = f };
         scan_all(&s);
     }
     place(f);

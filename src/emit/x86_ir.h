@@ -109,6 +109,8 @@ typedef struct xloop {
     greg count;
     VEC(int32_t) pre; /* operations that belong in front of it */
     int32_t first, last, label, end_label, depth;
+    int32_t outer; /* the next around it that is code; 0 = none */
+    float weight;  /* of a use in it */
     int32_t par_slot;
 } xloop;
 
