@@ -104,6 +104,18 @@ static const char narrow_scalar[] =
     "INL void STu8_x1(uint8_t *p, i32x1 v) { *p = (uint8_t)v; }\nINL void STu16_x1(uint16_t *p, i32x1 v) { *p = (uint16_t)v; "
     "}\n";
 
+/* Words of several numbers, and the sums of their products: kernel.h. */
+static const char words[] =
+    "INL i32x@ LDword_x@(const void *p) { i32x@ v; __builtin_memcpy(&v, p, sizeof v); return v; }\n"
+    "INL f32x@ DOT_bf16_x@(i32x@ a, i32x@ b, f32x@ c) { c = MAC_f32x@(FROM_f32x@(a & -65536), FROM_f32x@(b & -65536), c); "
+    "return MAC_f32x@(FROM_f32x@((i32x@)((u32x@)a << 16)), FROM_f32x@((i32x@)((u32x@)b << 16)), c); }\n"
+    "INL i32x@ PART_x@(i32x@ a, int up, int bits) { return (i32x@)((u32x@)a << up) >> (32 - bits); }\n"
+    "INL i32x@ DOT_i16_x@(i32x@ a, i32x@ b, i32x@ c) { return (i32x@)((u32x@)c + (u32x@)(PART_x@(a, 16, 16) * PART_x@(b, 16, "
+    "16)) + (u32x@)(PART_x@(a, 0, 16) * PART_x@(b, 0, 16))); }\n"
+    "INL i32x@ DOT_i8_x@(i32x@ a, i32x@ b, i32x@ c) { return (i32x@)((u32x@)c + (u32x@)((a & 255) * PART_x@(b, 24, 8)) + "
+    "(u32x@)((a >> 8 & 255) * PART_x@(b, 16, 8)) + (u32x@)((a >> 16 & 255) * PART_x@(b, 8, 8)) + (u32x@)((a >> 24 & 255) * "
+    "PART_x@(b, 0, 8))); }\n";
+
 static const char random_text[] = "INL float random_at(int64_t counter, int64_t stream, int64_t i) {\n"
                                   "    uint32_t c0 = (uint32_t)i, c1 = (uint32_t)((uint64_t)i >> 32), c2 = (uint32_t)stream, "
                                   "c3 = (uint32_t)((uint64_t)stream >> 32);\n"
@@ -411,6 +423,7 @@ void emit_prelude(const prelude_needs *asked, const clike_language *l, str *out)
         if (!l->gpu) fill(out, lanes > 1 ? narrow_vector : narrow_scalar, lanes, NULL);
         for (size_t i = 0; i < COUNT_OF(elems); i++)
             if (elem_used(needs, &elems[i])) functions(needs, l, lanes, &elems[i], out);
+        if (!l->gpu) fill(out, words, lanes, NULL);
     }
     if (needs->random) str_add(out, random_text);
     if (needs->random && !l->gpu) str_add(out, random_vectors);

@@ -262,6 +262,14 @@ static void print_update(clike *e, const kins *in) {
     int lanes = width(e, in);
     print_lanes(e, in);
     print_reg(e, in->c);
+    if (in->parts) {
+        clike_need(e, TN_F32, lanes), clike_need(e, TN_I32, lanes);
+        str_addf(e->out, " = DOT_%s_x%d(", t == TN_F32 ? "bf16" : in->parts == 2 ? "i16" : "i8", lanes);
+        clike_operand(e, in->a, in->lanes), str_add(e->out, ", ");
+        clike_operand(e, in->b, in->lanes), str_add(e->out, ", ");
+        print_reg(e, in->c), str_add(e->out, ");\n");
+        return;
+    }
     if (in->alu == OP_dot && !dtype_is_float(t)) {
         use_op(e, OP_add, t, lanes);
         str_addf(e->out, " = op_add_%sx%d(", clike_reg_type(t), lanes);

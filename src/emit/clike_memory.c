@@ -56,17 +56,49 @@ static void print_condition(clike *e, const kins *in, int lane) {
     }
 }
 
+/* The parts of a word as they lie in memory. */
+static bool is_whole_word(const kins *in) {
+    return in->parts && in->part_stride == 1 && in->parts * (int)dtype_size((tn_dtype)in->src) == 4;
+}
+
+static void print_loaded(clike *e, const kins *in, int lane) { /* the register's value of one lane */
+    if (!in->parts) {
+        open_convert(e, (tn_dtype)in->src, 1);
+        print_element(e, in, lane);
+        str_add(e->out, ")");
+    } else if (is_whole_word(in)) {
+        str_add(e->out, "LDword_x1(&");
+        print_element(e, in, lane);
+        str_add(e->out, ")");
+    } else {
+        for (int p = 0; p < in->parts; p++) {
+            kins part = *in;
+            part.idx.base += p * in->part_stride;
+            str_add(e->out, p ? " | (uint32_t)(" : "(int32_t)((uint32_t)(");
+            print_element(e, &part, lane);
+            str_addf(e->out, " & %s) << %d", in->parts == 4 ? "0xff" : "0xffff", 32 / in->parts * p);
+        }
+        str_add(e->out, ")");
+    }
+}
+
 static bool lanes_vary(const clike *e, const kins *in) { /* each lane needs its own load */
+    if (in->parts && !(is_whole_word(in) && in->lane_stride == in->parts)) return true;
     for (int m = 0; m < in->n_mask; m++)
         if (in->mask_lane[m]) return true;
-    return in->lane_stride != 1 || (in->dyn && e->k->ins.at[in->dyn].lanes > 1);
+    return (in->lane_stride != 1 && !in->parts) || (in->dyn && e->k->ins.at[in->dyn].lanes > 1);
 }
 
 static void print_vector_load(clike *e, const kins *in) {
     tn_dtype stored = (tn_dtype)in->src;
     const char *narrow = narrow_word(stored);
-    open_convert(e, stored, in->lanes);
-    if (narrow)
+    if (in->parts)
+        str_add(e->out, "(");
+    else
+        open_convert(e, stored, in->lanes);
+    if (in->parts)
+        str_addf(e->out, "LDword_x%d(&", in->lanes);
+    else if (narrow)
         str_addf(e->out, "LD%s_x%d(&", narrow, in->lanes);
     else
         str_addf(e->out, "LD_%sx%d(&", clike_reg_type(stored), in->lanes);
@@ -245,9 +277,7 @@ void clike_load(clike *e, const kins *in, reg r) {
             print_element(e, &from, 0);
             str_addf(e->out, " + %lld)", (long long)in->idx.base);
         } else {
-            open_convert(e, stored, 1);
-            print_element(e, in, 0);
-            str_add(e->out, ")");
+            print_loaded(e, in, 0);
         }
         if (in->n_mask) {
             str_add(e->out, " : ");
@@ -277,9 +307,7 @@ void clike_load(clike *e, const kins *in, reg r) {
                 print_condition(e, in, l);
                 str_add(e->out, ") ? ");
             }
-            open_convert(e, stored, 1);
-            print_element(e, in, l);
-            str_add(e->out, ")");
+            print_loaded(e, in, l);
             if (in->n_mask) {
                 str_add(e->out, " : ");
                 clike_value(e, t, in->imm, stored == TN_BOOL ? -(in->imm_int != 0) : in->imm_int);

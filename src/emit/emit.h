@@ -17,7 +17,13 @@ void emit_c_standalone(const plan *p, const target *t, const char *name, str *ou
 
 /* x86.c: the whole plan as x86-64 machine code: one image with the entries of emit_c. Position-independent; before it runs, the
  * loader writes the address of each import into its 8-byte cell. */
-typedef enum x86_level { X86_SSE, X86_AVX2, X86_AVX512 } x86_level;
+typedef enum x86_level {
+    X86_SSE,
+    X86_AVX2,
+    X86_AVX512,
+    X86_AVX512_VNNI, /* and sums of products of integers */
+    X86_AVX512_BF16  /* and of bf16 */
+} x86_level;
 typedef struct machine_name {
     const char *name;
     size_t offset, size; /* size: of an entry's code; 0 for imports */

@@ -23,7 +23,11 @@ bool emit_x86_level(const char *isa, x86_level *out) {
     static const struct {
         const char *isa;
         x86_level level;
-    } levels[] = { { "avx512", X86_AVX512 }, { "avx2", X86_AVX2 }, { "sse2", X86_SSE } };
+    } levels[] = { { "avx512bf16", X86_AVX512_BF16 },
+                   { "avx512vnni", X86_AVX512_VNNI },
+                   { "avx512", X86_AVX512 },
+                   { "avx2", X86_AVX2 },
+                   { "sse2", X86_SSE } };
     for (size_t i = 0; i < COUNT_OF(levels); i++)
         if (!strcmp(isa, levels[i].isa)) {
             *out = levels[i].level;
@@ -48,6 +52,7 @@ static bool put_version(image *im, xfn *f, int i, int label, int near, const cha
                 .s = &im->s,
                 .k = k,
                 .level = old.level,
+                .words = old.words,
                 .vb = old.vb,
                 .n_vregs_phys = old.n_vregs_phys,
                 .near = near,
@@ -289,7 +294,8 @@ bool emit_x86(const plan *p, x86_level level, arena *a, machine_code *out, str *
     image im = { .p = p, .a = a, .out = out };
     static const int widths[] = { [X86_SSE] = 16, [X86_AVX2] = 32, [X86_AVX512] = 64 };
     static const int registers[] = { [X86_SSE] = 15, [X86_AVX2] = 16, [X86_AVX512] = 32 };
-    xfn f = { .level = level, .vb = widths[level], .n_vregs_phys = registers[level] };
+    xfn f = { .words = level, .level = level < X86_AVX512 ? level : X86_AVX512 };
+    f.vb = widths[f.level], f.n_vregs_phys = registers[f.level];
     memset(out, 0, sizeof *out);
     *out_why = "";
     VEC_RESERVE(a, &f.ops, USUAL_OPS), VEC_RESERVE(a, &f.v, USUAL_OPS), VEC_RESERVE(a, &f.seq, USUAL_OPS);

@@ -248,6 +248,7 @@ static bool in_memory(const xfn *f, vreg r) { return r && f->v.at[r].spilled; }
 /* Which operand of the operation may be in memory: bits 1 a, 2 b, 4 c. */
 static int memory_operands(const xop *o) {
     if (o->op == P_MOV) return 1;
+    if (o->op == P_DOT && !o->has_mem) return 2;
     if (o->has_mem || (o->op >= X86_N_INS && o->op != P_FMA)) return 0;
     if (o->op == P_FMA) return 2 | 4;
     int form = x86_table[o->op].form;

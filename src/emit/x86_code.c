@@ -412,6 +412,13 @@ static void put_fma(coder *c, const xop *o) {
     }
 }
 
+static void put_dot(coder *c, const xop *o) {
+    int d = reg_of(c, o->dst), a = reg_of(c, o->a), add = reg_of(c, o->c);
+    x86_opnd b = o->has_mem ? address(c, &o->mem) : rm_of(c, o->b);
+    if (d != add) x86_put(c->s, X86_MOVAPS, o->vl, d, 0, x86_r(add), 0);
+    x86_put(c->s, (x86_id)o->imm, o->vl, d, a, b, 0);
+}
+
 static void put_from_general(coder *c, const xop *o) {
     x86_asm *s = c->s;
     int d = reg_of(c, o->dst);
@@ -579,6 +586,9 @@ static void put_op(coder *c, const xop *o) {
         break;
     case P_FMA:
         put_fma(c, o);
+        break;
+    case P_DOT:
+        put_dot(c, o);
         break;
     case P_FROMG:
         put_from_general(c, o);

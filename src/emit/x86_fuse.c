@@ -151,6 +151,7 @@ bool x86_commutes(int op) {
     case X86_PMULLD:
     case X86_PMULLQ:
     case X86_PMULUDQ:
+    case X86_PMADDWD:
     case X86_PCMPEQD:
     case X86_PCMPEQQ:
         return true;
@@ -165,6 +166,9 @@ static bool accept(xop *o, vreg r, const xop *load) {
         if (o->vl != load->vl || (o->a == r) + (o->b == r) + (o->c == r) != 1) return false;
         if (o->a == r) o->a = o->b, o->b = r;
         *(o->b == r ? &o->b : &o->c) = 0;
+    } else if (o->op == P_DOT) {
+        if (o->vl != load->vl || o->a == r || o->c == r || o->b != r) return false;
+        o->b = 0;
     } else if (o->op < X86_N_INS) {
         const x86_ins *t = &x86_table[o->op];
         int size = (16 << o->vl) >> (t->mv == KH ? 1 : t->mv == KQ ? 2 : 0);

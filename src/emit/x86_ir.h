@@ -24,6 +24,7 @@ enum {
     P_ENDIF,
     P_MOV,      /* dst = a */
     P_CONST,    /* dst = pool[imm]: made again rather than spilled */
+    P_DOT,      /* dst = c and the products of the parts of a and b; imm: the instruction, an x86_id */
     P_FMA,      /* dst = +-(a * b) +- c; imm: bit 0 negate the product, bit 1 subtract c, bit 2 double */
     P_FROMG,    /* dst = greg + disp, in lane 0; type: I32 I64 F32 F64 (of the whole 64-bit value) */
     P_DYN,      /* greg (mem.index) = clamp(lane 0 of a) * stride; see xdyn */
@@ -128,7 +129,8 @@ typedef struct xfn {
     arena *a, *keep; /* for the time of this kernel; for lists that the next one uses again */
     const kernel *k;
     x86_asm *s;
-    x86_level level;
+    x86_level level; /* X86_AVX512 for all that have it; words: what there is for words of several numbers */
+    x86_level words;
     int vb, n_vregs_phys; /* bytes and number of vector registers; SSE: without xmm15, which serves the encoder */
     VEC(xop) ops;
     VEC(int32_t) seq; /* main order; loops' `pre` in front of them */

@@ -197,10 +197,44 @@ static xval load_lanes(selector *s, const kins *in, int first, int n) {
     return (xval){ r, t };
 }
 
+/* Part p of n words from lane `first` on, where it belongs; m: of the first of them. */
+static xval load_part(selector *s, const kins *in, int p, xmem m, int first, int n) {
+    xfn *f = s->f;
+    kins part = *in;
+    bool wide = dtype_size((tn_dtype)in->src) * in->parts < 4; /* bytes with a sign of their own become 16 bits */
+    m.disp += p * in->part_stride * (int64_t)dtype_size((tn_dtype)in->src);
+    part.idx.base += p * in->part_stride;
+    part.parts = 0;
+    if (in->src == TN_I8 && !wide) part.src = TN_U8;
+    xval x = n == 1 || in->lane_stride == 1 ? load_raw(s, (tn_dtype)part.src, m, n, false) : load_lanes(s, &part, first, n);
+    int up = wide ? 16 : 32 / in->parts * p;
+    if (up) x = x86_shift(f, X86_PSLLD, x, up, n);
+    return wide && p == 0 ? x86_shift(f, X86_PSRLD, x, 16, n) : x;
+}
+
+/* n words from lane `first` on, at m. */
+static xval load_words(selector *s, const kins *in, xmem m, int first, int n, bool spread) {
+    xfn *f = s->f;
+    int64_t size = (int64_t)dtype_size((tn_dtype)in->src), step = in->lane_stride * size;
+    bool together = in->part_stride == 1 && (n == 1 || in->lane_stride == in->parts);
+    if (in->part_stride == 1 && in->parts * size == 4)
+        return together ? load_raw(s, TN_I32, m, n, spread) : load_strided(s, TN_I32, m, step, n);
+    if (together && in->parts == 2 && size == 1 && f->level != X86_SSE) {
+        x86_id id = in->src == TN_I8 ? X86_PMOVSXBW : X86_PMOVZXBW;
+        if (n >= 4) return word(f, id, x86_vl(XI32, n), m, XI32);
+        vreg r = n == 2 ? word(f, X86_MOVSS, 0, m, XI32).r : x86_new(f, 0);
+        if (n == 1) x86_add(f, (xop){ .op = P_LDNARROW, .dst = r, .imm = 3, .has_mem = true, .mem = m });
+        return (xval){ x86_value(f, (xop){ .op = (uint16_t)id, .a = r }), XI32 };
+    }
+    xval all = load_part(s, in, 0, m, first, n);
+    for (int p = 1; p < in->parts; p++) all = x86_bin(f, '|', all, load_part(s, in, p, m, first, n), n);
+    return all;
+}
+
 static bool lanes_vary(const selector *s, const kins *in) {
     for (int m = 0; m < in->n_mask; m++)
         if (in->mask_lane[m]) return true;
-    return in->lane_stride != 1 || (in->dyn && s->at[in->dyn].lanes > 1);
+    return (in->lane_stride != 1 && !in->parts) || (in->dyn && s->at[in->dyn].lanes > 1);
 }
 
 void sel_load(selector *s, reg r) {
@@ -212,6 +246,7 @@ void sel_load(selector *s, reg r) {
     kval out = sel_shaped(s, t, in->lanes);
     int64_t imm = stored == TN_BOOL ? -(in->imm_int != 0) : in->imm_int;
     if (in->lanes > 1 && lanes_vary(s, in)) {
+        if (in->parts) x86_unsupported(f, "words with a mask a lane");
         for (int c = 0; c < out.n; c++) {
             xval v = from_stored(f, stored, load_lanes(s, in, c * out.cl, out.cl), out.cl);
             if (in->n_mask) v = x86_sel(f, lane_mask(s, in, c * out.cl, out.cl), v, x86_const_val(f, t, in->imm, imm), out.cl);
@@ -236,8 +271,10 @@ void sel_load(selector *s, reg r) {
     }
     for (int c = 0; c < out.n; c++) {
         xmem at = m;
-        at.disp += c * out.cl * size;
-        xval v = from_stored(f, stored, load_raw(s, stored, at, out.cl, in->lanes == 1 && s->bcast[r] && !in->n_mask), out.cl);
+        bool spread = in->lanes == 1 && s->bcast[r] && !in->n_mask;
+        at.disp += c * out.cl * size * (in->parts ? in->lane_stride : 1);
+        xval v = in->parts ? load_words(s, in, at, c * out.cl, out.cl, spread)
+                           : from_stored(f, stored, load_raw(s, stored, at, out.cl, spread), out.cl);
         if (in->n_mask)
             x86_add(f, (xop){ .op = P_MOV, .vl = (uint8_t)x86_vl(t, out.cl), .dst = out.r[c], .a = v.r });
         else

@@ -155,8 +155,49 @@ static void sel_acc(selector *s, reg r) {
     s->at[r] = out;
 }
 
+/* The number in the high half of a word of two bf16, or the low one; the rest of the word is below its last place. */
+static xval bf16_part(xfn *f, xval word, bool high, int n) {
+    xval x = high ? x86_bin(f, '&', word, x86_const_val(f, XI32, 0, -65536), n) : x86_shift(f, X86_PSLLD, word, 16, n);
+    return (xval){ x.r, XF32 };
+}
+
+/* acc + a * b for all parts of words. */
+static void sel_update_words(selector *s, const kins *in) {
+    xfn *f = s->f;
+    const kval *acc = &s->at[in->c];
+    x86_id id = in->dtype == TN_F32 ? X86_DPBF16PS : in->parts == 4 ? X86_DPBUSD : X86_DPWSSD;
+    bool has = f->words >= (id == X86_DPBF16PS ? X86_AVX512_BF16 : X86_AVX512_VNNI);
+    if (!has && in->parts == 4) x86_unsupported(f, "sums of four products");
+    for (int c = 0; c < acc->n; c++) {
+        xval a = sel_operand(s, in->a, in->lanes, c), b = sel_operand(s, in->b, in->lanes, c);
+        xval old = { acc->r[c], (xtype)acc->t };
+        uint8_t vl = (uint8_t)x86_vl(old.t, acc->cl);
+        if (has) {
+            x86_add(f, (xop){ .op = P_DOT, .vl = vl, .imm = (int32_t)id, .dst = old.r, .a = a.r, .b = b.r, .c = old.r });
+        } else if (id == X86_DPWSSD) {
+            xval p = { x86_value(f, (xop){ .op = X86_PMADDWD, .vl = vl, .a = a.r, .b = b.r }), XI32 };
+            int n_before = f->ops.n;
+            assign(f, old.r, x86_bin(f, '+', old, p, acc->cl), n_before);
+        }
+        for (int p = 1; p >= 0 && !has && id == X86_DPBF16PS; p--) {
+            xval x = bf16_part(f, a, p, acc->cl), y = bf16_part(f, b, p, acc->cl);
+            if (f->level != X86_SSE) {
+                x86_add(f, (xop){ .op = P_FMA, .vl = vl, .dst = old.r, .a = x.r, .b = y.r, .c = old.r });
+                continue;
+            }
+            xval product = x86_bin(f, '*', x, y, acc->cl); /* exact */
+            int n_before = f->ops.n;
+            assign(f, old.r, x86_bin(f, '+', old, product, acc->cl), n_before);
+        }
+    }
+}
+
 static void sel_update(selector *s, const kins *in) {
     xfn *f = s->f;
+    if (in->parts) {
+        sel_update_words(s, in);
+        return;
+    }
     const kval *acc = &s->at[in->c];
     tn_dtype t = (tn_dtype)in->dtype;
     for (int c = 0; c < acc->n; c++) {

@@ -92,6 +92,23 @@ static bool masks_hold(const machine *m, const kins *in, int lane) {
     return true;
 }
 
+/* The word whose first part is element at. */
+static cell read_word(const machine *m, int r, const kins *in, int64_t at) {
+    uint32_t word = 0;
+    int bits = 32 / in->parts;
+    for (int p = 0; p < in->parts; p++) {
+        int64_t e = checked(m, r, in, at + p * in->part_stride);
+        uint16_t h;
+        int64_t part;
+        if (in->src == TN_BF16)
+            memcpy(&h, m->base[in->buf] + 2 * e, sizeof h), part = h;
+        else
+            part = dtype_load_int((tn_dtype)in->src, m->base[in->buf], e);
+        word |= ((uint32_t)part & (bits == 8 ? 0xffu : 0xffffu)) << (p * bits);
+    }
+    return (cell){ .i = (int32_t)word };
+}
+
 static void run_load(machine *m, int r, const kins *in) {
     const kbuf *b = &m->k->bufs.at[in->buf];
     int64_t at = place_at(m, in);
@@ -108,6 +125,10 @@ static void run_load(machine *m, int r, const kins *in) {
         if (in->dyn) {
             int64_t d = lane_of(m, in->dyn, l).i;
             e += (d < 0 ? 0 : d >= in->dyn_n ? in->dyn_n - 1 : d) * in->dyn_stride;
+        }
+        if (in->parts) {
+            m->regs[r][l] = read_word(m, r, in, e);
+            continue;
         }
         m->regs[r][l] = read_cell(b, m->base[in->buf], checked(m, r, in, e));
     }
@@ -180,9 +201,30 @@ static cell wrap(tn_dtype t, cell x) {
     return x;
 }
 
+/* Part p of a word, as a number of its own. */
+static int64_t part_of(const kins *in, int64_t word, int p, bool is_signed) {
+    uint32_t w = (uint32_t)(uint64_t)word >> (32 / in->parts * p);
+    return in->parts == 2 ? (int16_t)(uint16_t)w : is_signed ? (int8_t)(uint8_t)w : (uint8_t)w;
+}
+
+static cell add_parts(const kins *in, cell acc, int64_t a, int64_t b) {
+    for (int p = in->parts - 1; p >= 0; p--) {
+        int64_t x = part_of(in, a, p, false), y = part_of(in, b, p, true);
+        if (in->dtype == TN_F32) /* the product is exact in float, what it is added to is not */
+            acc.f = (double)(float)((double)bf16_to_f32((uint16_t)x) * (double)bf16_to_f32((uint16_t)y) + acc.f);
+        else
+            acc = fit(in->dtype, (cell){ .i = acc.i + x * y });
+    }
+    return acc;
+}
+
 static void run_update(machine *m, const kins *in) {
     cell *acc = m->regs[in->c];
     for (int l = 0; l < in->lanes; l++) {
+        if (in->parts) {
+            acc[l] = add_parts(in, acc[l], lane_of(m, in->a, l).i, lane_of(m, in->b, l).i);
+            continue;
+        }
         cell x = lane_of(m, in->a, l);
         if (in->alu != OP_dot)
             acc[l] = alu((op_code)in->alu, in->dtype, in->dtype, acc[l], x, x);

@@ -12,6 +12,11 @@
  * Each `cluster` groups in a row, if that is not 0, run together: they can meet, and have memory in common, of which each has a
  * copy of its own, so that stores go far and loads are near.
  *
+ * Words. Processors multiply narrow numbers by twos and fours: a lane of 32 bits holds two bf16, two 16-bit integers or four of
+ * 8 bits, the first in the lowest bits, and an update adds all of their products, that of the last part first. A LOAD with
+ * parts puts such words together, dtype i32; a K_UPD by OP_dot with parts takes them. f32: two bf16. i32: two integers of 16
+ * bits, to which LOAD widens i8 and u8, or four, of u8 in a and of i8 in b.
+ *
  * Instructions are in program order; a register is the index of the instruction that makes it (0 = nil). ACC makes a mutable
  * register that UPD changes. Registers hold f32, f64, i32 or i64 lanes; bool lives in i32 as mask (-1 or 0); f16, bf16, i8, u8
  * are converted by LOAD and STORE. The kernel's arena owns everything. */
@@ -52,7 +57,7 @@ typedef enum kop {
     K_WRAP,  /* a rounded or wrapped to the storage dtype `src` and back (i8, u8, f16, bf16) */
     K_RANDOM, /* uniform of (counter a, stream imm_int, element idx) */
     K_ACC,    /* mutable register starting at imm / imm_int */
-    K_UPD,    /* acc = acc (+ * max min by op) a; op OP_dot: acc += a * b */
+    K_UPD,    /* acc = acc (+ * max min by op) a; op OP_dot: acc += a * b, or so for all parts of two words */
     K_ARGUPD, /* acc (best value) and acc2 (its index, i64) from a at index idx along the reduced axis; op OP_argmax or
                  OP_argmin */
     K_HSUM,   /* a with all lanes combined by op (1 lane result) */
@@ -83,12 +88,14 @@ typedef struct kins {
     uint8_t src;   /* CAST, WRAP: the other dtype; LOAD: dtype in memory */
     uint8_t par;   /* LOOP: kpar; ZIP, BARRIER; LOAD: 1 = for later, under way while threads meet; STORE: 1 = past the caches */
     uint8_t lanes; /* 1 in scalar form */
+    uint8_t parts; /* LOAD, UPD by OP_dot: of the 32-bit words, see below; 0 = there are none */
     uint16_t buf;  /* LOAD, STORE, SCATTER: index into kernel.bufs */
     reg a, b, c;   /* operands; UPD: c = accumulator; ARGUPD: b = index accumulator, c = value accumulator */
     reg dyn;       /* LOAD, SCATTER: register with the dynamic index */
     int64_t dyn_stride, dyn_n;
     affine idx;          /* element index, or INDEX/RANDOM's value */
     int64_t lane_stride; /* change of idx from lane to lane (LOAD, STORE, INDEX, RANDOM, ARGUPD, SCATTER) */
+    int64_t part_stride; /* LOAD: from part to part */
     kmask *mask;         /* LOAD, STORE: [n_mask], all must hold */
     int64_t *mask_lane;  /* [n_mask] change of each mask's e from lane to lane */
     int n_mask;
@@ -109,7 +116,8 @@ typedef enum kbuf_kind {
 } kbuf_kind;
 /* A matrix laid out for its reader: panels of `width` columns, one after the other,
  *     [outer loops] [panels] [depth loops] [width]
- * with zeros where the last panel has fewer columns. Steps are those of the value as it lies in memory otherwise. */
+ * with zeros where the last panel has fewer columns. Steps are those of the value as it lies in memory otherwise. Elements are
+ * those of the value, or words of them (i32), as a LOAD with parts makes them. */
 enum { PANEL_LOOPS = 12 };
 typedef struct kstep {
     int64_t extent, step; /* in elements */
@@ -118,6 +126,8 @@ typedef struct kpanels {
     int64_t base, width;
     kstep column;
     int32_t n_outer, n_depth;
+    uint8_t dtype, parts; /* of the value; of words, or 0 */
+    int64_t part_stride;
     kstep loops[PANEL_LOOPS]; /* outer, then depth */
 } kpanels;
 int64_t kpanels_elems(const kpanels *x);

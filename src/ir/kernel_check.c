@@ -190,7 +190,12 @@ static void check_memory_operands(checker *c, reg r, const kins *in) {
                 dtype_name((tn_dtype)stored));
     if (in->op == K_LOAD && b->kind == KB_OUT) problem(c, r, "reads b%d, which is declared as written only", in->buf);
     if (in->op != K_LOAD && b->kind == KB_IN) problem(c, r, "writes b%d, which is declared as read only", in->buf);
-    if (in->op == K_LOAD && in->dtype != kernel_reg_dtype((tn_dtype)in->src))
+    if (in->op == K_LOAD && in->parts) {
+        bool bytes = in->src == TN_I8 || in->src == TN_U8;
+        if (c->k->group || in->dyn || in->dtype != TN_I32 || !(in->src == TN_BF16 || bytes) ||
+            !(in->parts == 2 || (in->parts == 4 && bytes)))
+            problem(c, r, "no words of %d %s", in->parts, dtype_name((tn_dtype)in->src));
+    } else if (in->op == K_LOAD && in->dtype != kernel_reg_dtype((tn_dtype)in->src))
         problem(c, r, "%s is not what %s is loaded as", dtype_name((tn_dtype)in->dtype), dtype_name((tn_dtype)in->src));
     if (b->kind == KB_CLUSTER && in->op == K_SCATTER) problem(c, r, "adds to each copy of b%d", in->buf);
     for (int m = 0; m < in->n_mask; m++) check_affine(c, r, in->mask[m].e);
@@ -225,9 +230,13 @@ static void check_alu(checker *c, reg r, const kins *in) {
 }
 
 static void check_update(checker *c, reg r, const kins *in) {
+    tn_dtype t = in->parts ? TN_I32 : (tn_dtype)in->dtype;
     check_acc(c, r, in->c, (tn_dtype)in->dtype, in->lanes);
-    check_operand(c, r, in->a, (tn_dtype)in->dtype, in->lanes, "operand");
-    if (in->alu == OP_dot) check_operand(c, r, in->b, (tn_dtype)in->dtype, in->lanes, "operand");
+    check_operand(c, r, in->a, t, in->lanes, "operand");
+    if (in->alu == OP_dot) check_operand(c, r, in->b, t, in->lanes, "operand");
+    if (in->parts && (c->k->group || in->alu != OP_dot || (in->parts != 2 && (in->parts != 4 || in->dtype != TN_I32)) ||
+                      (in->dtype != TN_F32 && in->dtype != TN_I32)))
+        problem(c, r, "an update of %s by words of %d parts", dtype_name((tn_dtype)in->dtype), in->parts);
     if (in->c && ins(c, in->c)->op == K_ACC && (in->alu == OP_dot ? OP_add : in->alu) != ins(c, in->c)->alu)
         problem(c, r, "accumulator %%%u is of %s, updated by %s", in->c, op_get((op_code)ins(c, in->c)->alu)->name,
                 op_get((op_code)in->alu)->name);
@@ -406,8 +415,9 @@ static void check_bounds(checker *c, reg r, int n_open) {
     if (never_runs(c, c->open, n_open) || (in->op == K_SCATTER && in->dyn_n <= 0)) return;
     affine_range(c, in->idx, c->open, n_open, local, &b.lo, &b.hi);
     int64_t along = (in->lanes - 1) * in->lane_stride;
-    b.lo += (along < 0 ? along : 0) + (b.reach < 0 ? b.reach : 0);
-    b.hi += (along > 0 ? along : 0) + (b.reach > 0 ? b.reach : 0);
+    int64_t parts = in->parts ? (in->parts - 1) * in->part_stride : 0;
+    b.lo += (along < 0 ? along : 0) + (b.reach < 0 ? b.reach : 0) + (parts < 0 ? parts : 0);
+    b.hi += (along > 0 ? along : 0) + (b.reach > 0 ? b.reach : 0) + (parts > 0 ? parts : 0);
     if (b.lo >= 0 && b.hi < b.n) return;
     kernel_walk(c->k, r, c->open, n_open, visit_bounds, &b);
     if (b.bad) problem(c, r, "touches element %lld of b%d, which has %lld", (long long)b.worst, in->buf, (long long)b.n);
@@ -460,6 +470,7 @@ static bool rows_apart(checker *c, int b) {
         int64_t cf = affine_coef(in->idx, loop->var), l, h, along = (in->lanes - 1) * in->lane_stride;
         if (cf == 0 || (any && cf != coef)) return false;
         affine_range(c, rest, c->open, n_open, false, &l, &h);
+        if (in->parts) return false;
         l += along < 0 ? along : 0, h += along > 0 ? along : 0;
         lo = any && lo < l ? lo : l, hi = any && hi > h ? hi : h;
         if (loop->par == PAR_THREADS && loop->step < step) step = loop->step;

@@ -204,6 +204,11 @@ static void masks_text(reader *p, kins *in) {
 
 static void load_text(reader *p, kins *in, bool *out_from) {
     place_text(p, in);
+    if (accept(p, "parts")) {
+        in->parts = (uint8_t)integer_below(p, 2, 5, "2 to 4 parts");
+        expect(p, "apart");
+        in->part_stride = integer(p);
+    }
     *out_from = accept(p, "from");
     if (*out_from) in->src = (uint8_t)dtype_word(p, NULL);
     masks_text(p, in);
@@ -250,6 +255,7 @@ static void update_text(reader *p, kins *in) {
     } else if (in->alu == OP_dot) {
         expect(p, ",");
         in->b = register_word(p);
+        if (accept(p, "parts")) in->parts = (uint8_t)integer_below(p, 2, 5, "2 to 4 parts");
     }
 }
 

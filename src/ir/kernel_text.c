@@ -79,6 +79,7 @@ static void print_ins(const kernel *k, reg r, str *out) {
     case K_LOAD:
         str_add(out, "load ");
         print_place(k, in, out);
+        if (in->parts) str_addf(out, " parts %d apart %lld", in->parts, (long long)in->part_stride);
         if (in->src != in->dtype) str_addf(out, " from %s", dtype_name((tn_dtype)in->src));
         print_masks(k, in, out);
         if (in->n_mask) {
@@ -123,6 +124,7 @@ static void print_ins(const kernel *k, reg r, str *out) {
     case K_UPD:
         str_addf(out, "update %%%u %s %%%u", in->c, in->alu == OP_dot ? "fma" : op_get((op_code)in->alu)->name, in->a);
         if (in->alu == OP_dot) str_addf(out, ", %%%u", in->b);
+        if (in->parts) str_addf(out, " parts %d", in->parts);
         break;
     case K_ARGUPD:
         str_addf(out, "update %%%u, %%%u %s %%%u at ", in->c, in->b, op_get((op_code)in->alu)->name, in->a);
