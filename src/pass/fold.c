@@ -1,7 +1,8 @@
 /* fold.c - constant folding: an op on constants becomes a constant, computed by the reference evaluator.
  *
  * In: any graph. Out: constants of at most MAX_ELEMS elements, or splats of any size. Float results are the evaluator's,
- * rounded once to their dtype, so they are at least as near to the true value as a kernel's. iota stays: an index is cheaper
+ * rounded once to their dtype, so they are at least as near to the true value as a kernel's. What is widened for a contraction
+ * stays narrow. iota stays: an index is cheaper
  * than a table of indices. */
 #include "eval/eval.h"
 #include "pass/rewrite.h"
@@ -100,6 +101,24 @@ static bool moves_splat(const graph *g, const node *n) {
     return n->op == OP_pad ? splat_is(g, n->in[0], n->imm) : op_is_move(n->op) || n->op == OP_concat;
 }
 
+/* Whether a contraction reads v, maybe through movement. */
+static bool feeds_dot(const graph *g, val v, int steps) { /* at most so many of it */
+    for (uint32_t r = graph_get(g, v)->first_use; r; r = g->uses.at[r - 1].next) {
+        val user = g->uses.at[r - 1].user;
+        const node *u = graph_get(g, user);
+        if (u->op == OP_dot || (op_is_move(u->op) && steps > 0 && feeds_dot(g, user, steps - 1))) return true;
+    }
+    return false;
+}
+
+/* An array of narrow numbers that is widened for a contraction: kernels multiply them as they are, in a half or a quarter of
+ * the memory. */
+static bool stays_narrow(const graph *g, const node *n, val v) {
+    const node *x = graph_get(g, n->in[0]);
+    return n->op == OP_cast && !x->splat && x->dtype != TN_BOOL && dtype_size(x->dtype) < dtype_size(n->dtype) &&
+           feeds_dot(g, v, 3);
+}
+
 static val fold_node(graph *g, val v, arena *scratch) {
     node n = *graph_get(g, v);
     op_class cls = op_get(n.op)->cls;
@@ -111,6 +130,7 @@ static val fold_node(graph *g, val v, arena *scratch) {
         if (graph_get(g, n.in[i])->op != OP_const) return 0;
         all_splat = all_splat && is_splat(g, n.in[i]);
     }
+    if (stays_narrow(g, &n, v)) return 0;
     if (all_splat && moves_splat(g, &n)) return splat_resize(g, n.in[0], n.rank, n.dims);
     if (all_splat && graph_elems(g, v) > 0 && (op_is_elementwise(n.op) || cls == CL_CAST || cls == CL_REDUCE))
         return fold_splats(g, &n, scratch);
