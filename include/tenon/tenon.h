@@ -79,9 +79,9 @@ typedef struct {
     uint64_t cache_memory;    /* bound of the kernels kept in memory; 0 = 64 MiB of code */
     const char *compiler; /* C compiler of generated code, a path or a name looked up in PATH at the first build; NULL = "cc" */
     /* How programs for the device "cpu" become code: "x86" = straight to machine code for this processor (any x86-64; elsewhere
-     * as "c"); "avx512", "avx2", "sse2" = the same for that instruction set; "c" = through the C compiler, "c-avx512",
-     * "c-avx2", "c-sse2" = for that instruction set. NULL = "x86". What is unknown or impossible here is an error of the first
-     * compilation. */
+     * as "c"); "avx512bf16", "avx512vnni", "avx512", "avx2", "sse2" = the same for that instruction set; "c" = through the C
+     * compiler, "c-avx2" and so on = for that instruction set. NULL = "x86". What is unknown or impossible here is an error of
+     * the first compilation. */
     const char *cpu;
     int name_code; /* 1 = debuggers and profilers are told the names of kernels that went straight to machine code */
 } tn_config;
@@ -127,9 +127,9 @@ TN_API TN_CHECK tn_status tn_cache_prune_tuning(tn_ctx *ctx, uint64_t *out_entri
 /* The devices that programs can be compiled for (tn_compile_opts.device). */
 typedef struct {
     char name[64];
-    char detail[256];                     /* processor, instruction set */
-    char isa[16];                         /* "avx512", "avx2", "sse2", "neon", "generic"; empty where it means nothing */
-    int threads;                          /* CPU threads the process may use */
+    char detail[256]; /* processor, instruction set */
+    char isa[16]; /* "avx512bf16", "avx512vnni", "avx512", "avx2", "sse2", "neon", "generic"; empty where it means nothing */
+    int threads;  /* CPU threads the process may use */
     int vector_bytes;                     /* widest useful vector */
     int64_t l1_bytes, l2_bytes, l3_bytes; /* data caches; 0 = unknown */
 } tn_device_info;

@@ -237,6 +237,7 @@ target drive_target(const device_caps *c, const ktuning *choices) {
                      .group_bytes = c->group_bytes,
                      .grid = c->grid,
                      .buffers = c->buffers,
+                     .parts = c->parts,
                      .tuning = choices,
                      .tuning_seed = tuning_seed(c) };
 }

@@ -41,6 +41,7 @@ typedef struct target {
     const ktuning *tuning; /* choices that were measured; NULL = none */
     uint64_t tuning_seed;  /* whatever else they depend on: machine, code generator */
     const kchoice *choice; /* of the kernel at hand; NULL = the model's */
+    int parts;             /* CPU: of words of narrow numbers that are multiplied at once (kernel.h), at most: 0, 2 or 4 */
     bool no_panels;        /* CPU: fixed operands are read as they lie in memory */
 } target;
 

@@ -77,13 +77,15 @@ static void cpu_close(device *base) {
 /* Instruction sets that there is machine code for; a processor with one runs those behind it, too. */
 static const struct {
     const char *isa, *arch; /* arch: of the C compiler */
-    int vector_bytes, n_vector_regs;
-} levels[] = { { "avx512", "-march=x86-64-v4", 64, 32 },
-               { "avx2", "-march=x86-64-v3", 32, 16 },
-               { "sse2", "-march=x86-64", 16, 16 } };
+    int vector_bytes, n_vector_regs, parts;
+} levels[] = { { "avx512bf16", "-march=x86-64-v4", 64, 32, 4 },
+               { "avx512vnni", "-march=x86-64-v4", 64, 32, 4 },
+               { "avx512", "-march=x86-64-v4", 64, 32, 2 },
+               { "avx2", "-march=x86-64-v3", 32, 16, 2 },
+               { "sse2", "-march=x86-64", 16, 16, 0 } };
 
 static tn_status no_such_code(const cpu *d, const char *want, size_t best, err *e) {
-    char names[64] = "";
+    char names[96] = "";
     for (size_t i = best; i < COUNT_OF(levels); i++) strcat(strcat(names, levels[i].isa), ", ");
     return err_set(e, TN_ERR_INVAL, "there is no code generator '%s' on this processor (%s); there are: x86, %sc%s", want,
                    d->caps.isa, names, *names ? ", and c- with an instruction set" : "");
@@ -92,18 +94,18 @@ static tn_status no_such_code(const cpu *d, const char *want, size_t best, err *
 /* How programs become code here: the choice of tn_config.cpu against what the processor can do. */
 static tn_status choose_code(cpu *d, const char *want, err *e) {
     size_t best = 0, n = COUNT_OF(levels), i;
+    char usual[sizeof d->caps.code];
+    memcpy(usual, d->caps.code, sizeof usual);
     while (best < n && strcmp(levels[best].isa, d->caps.isa) != 0) best++;
     if (!want || !*want) want = "x86";
-    bool c = *want == 'c' && (!want[1] || want[1] == '-');
-    snprintf(d->caps.code, sizeof d->caps.code, "c");
-    if (!strcmp(want, "c") || (!strcmp(want, "x86") && best == n)) return TN_OK;
+    bool any = !strcmp(want, "c") || !strcmp(want, "x86"), c = *want == 'c' && (!want[1] || want[1] == '-');
     for (i = best; i < n; i++)
-        if (!strcmp(c ? want + 2 : want, levels[i].isa) || !strcmp(want, "x86")) break;
-    if (i == n) return no_such_code(d, want, best, e);
-    if (c)
-        d->arch = levels[i].arch;
-    else
-        snprintf(d->caps.code, sizeof d->caps.code, "%s", levels[i].isa);
+        if (!strcmp(any ? usual : c ? want + 2 : want, levels[i].isa)) break;
+    if (i == n && !any) return no_such_code(d, want, best, e);
+    snprintf(d->caps.code, sizeof d->caps.code, "%s", c || i == n ? "c" : levels[i].isa);
+    if (i == n) return TN_OK;
+    if (c && !any) d->arch = levels[i].arch;
+    d->caps.parts = levels[i].parts;
     if (i > best) d->caps.vector_bytes = levels[i].vector_bytes, d->caps.n_vector_regs = levels[i].n_vector_regs;
     return TN_OK;
 }

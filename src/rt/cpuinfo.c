@@ -45,7 +45,18 @@ static void fill_isa(device_caps *c) {
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     /* Whatever has AVX2 has F16C too. */
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    snprintf(c->isa, sizeof c->isa, "%s", avx512 ? "avx512" : avx2 ? "avx2" : "sse2");
+    bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");
+    unsigned a = 0, b, x, d = 0;
+    bool bf16 = vnni && __get_cpuid_count(7, 1, &a, &b, &x, &d) && (a >> 5 & 1);
+    bool amx = bf16 && __get_cpuid_count(7, 0, &a, &b, &x, &d) && (d >> 22 & 1);
+    snprintf(c->isa, sizeof c->isa, "%s",
+             bf16     ? "avx512bf16"
+             : vnni   ? "avx512vnni"
+             : avx512 ? "avx512"
+             : avx2   ? "avx2"
+                      : "sse2");
+    /* Beside matrix units, vdpbf16ps is slower than the multiply-adds that it stands for (Sapphire Rapids: by half). */
+    snprintf(c->code, sizeof c->code, "%s", amx ? "avx512vnni" : c->isa);
     c->vector_bytes = avx512 ? 64 : avx2 ? 32 : 16;
     c->n_vector_regs = avx512 ? 32 : 16;
 }

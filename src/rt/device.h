@@ -53,12 +53,13 @@ typedef struct device_rates {
 typedef struct device_caps {
     char name[64];    /* "cpu" */
     char detail[256]; /* "AMD EPYC, avx2, 2 threads" */
-    char isa[16];     /* cpu: "avx512", "avx2", "sse2", "neon", "generic" */
+    char isa[16];     /* cpu: "avx512bf16", "avx512vnni", "avx512", "avx2", "sse2", "neon", "generic" */
     char code[16];    /* how programs become code: an isa (see load), or the language of build: "c", "cuda", "opencl" */
     bool host_memory; /* slots may be bound to host pointers directly */
     int threads;
     int vector_bytes; /* widest useful vector */
     int n_vector_regs;
+    int parts;                            /* CPU: as in ir/target.h */
     int64_t l1_bytes, l2_bytes, l3_bytes; /* data caches of one core; l3 shared */
     bool gpu;                             /* code runs in groups of threads; what follows says how many */
     int group;                            /* most threads of a group, a power of two */

@@ -43,7 +43,7 @@ static void world_close(world *w) {
 static bool comparable(world *w) {
     tn_device_info info;
     if (tn_device_get_info(w->x86, 0, &info) ||
-        (strcmp(info.isa, "avx2") && strcmp(info.isa, "avx512") && strcmp(info.isa, "sse2")))
+        (strcmp(info.isa, "avx2") && strncmp(info.isa, "avx512", 6) && strcmp(info.isa, "sse2")))
         return false;
     return system("cc --version 2>&1 | grep -q 'Free Software Foundation'") == 0;
 }
