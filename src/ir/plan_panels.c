@@ -16,7 +16,8 @@ static bool same_steps(const kstep *x, const kstep *y, int n) {
 }
 
 static bool same_panels(const kpanels *x, const kpanels *y) {
-    return x->base == y->base && x->width == y->width && x->n_outer == y->n_outer && x->n_depth == y->n_depth &&
+    return x->dtype == y->dtype && x->parts == y->parts && x->part_stride == y->part_stride && x->base == y->base &&
+           x->width == y->width && x->n_outer == y->n_outer && x->n_depth == y->n_depth &&
            same_steps(&x->column, &y->column, 1) && same_steps(x->loops, y->loops, x->n_outer + x->n_depth);
 }
 
@@ -28,6 +29,7 @@ int32_t plan_panels(plan *p, int32_t of, const kpanels *x) {
     }
     pbuf b = *value;
     b.panels = x;
+    if (x->parts) b.dtype = TN_I32;
     b.elems = kpanels_elems(x);
     b.bytes = b.elems * (int64_t)dtype_size((tn_dtype)b.dtype);
     if (b.kind == PB_STATE) { /* constants get their places when it is known which of them are used */
@@ -42,14 +44,31 @@ int32_t plan_panels(plan *p, int32_t of, const kpanels *x) {
 
 typedef struct filler {
     const kpanels *x;
-    size_t size; /* of an element */
+    size_t size; /* of an element of the value */
     char *to;
 } filler;
 
+/* See read_word in eval_kernel.c. */
+static void fill_word(const filler *f, const char *from, char *to) {
+    uint32_t word = 0;
+    for (int p = 0, bits = 32 / f->x->parts; p < f->x->parts; p++) {
+        const char *at = from + p * f->x->part_stride * (int64_t)f->size;
+        uint16_t part;
+        if (f->size == 2)
+            memcpy(&part, at, sizeof part);
+        else
+            part = (uint16_t)dtype_load_int((tn_dtype)f->x->dtype, at, 0);
+        word |= (uint32_t)(bits == 8 ? part & 0xff : part) << (p * bits);
+    }
+    memcpy(to, &word, sizeof word);
+}
+
 static void fill_row(filler *f, const char *from, int64_t columns) {
     int64_t step = f->x->column.step * (int64_t)f->size;
-    size_t filled = (size_t)columns * f->size, all = (size_t)f->x->width * f->size;
-    if (f->x->column.step == 1)
+    size_t size = f->x->parts ? sizeof(uint32_t) : f->size, filled = (size_t)columns * size, all = (size_t)f->x->width * size;
+    if (f->x->parts)
+        for (int64_t i = 0; i < columns; i++) fill_word(f, from + i * step, f->to + (size_t)i * size);
+    else if (f->x->column.step == 1)
         memcpy(f->to, from, filled);
     else
         for (int64_t i = 0; i < columns; i++) memcpy(f->to + (size_t)i * f->size, from + i * step, f->size);
@@ -78,7 +97,7 @@ static void fill_panels(filler *f, int i, const char *from) { /* outer loops fro
 }
 
 void pbuf_fill(const pbuf *b, const void *value, void *out) {
-    size_t size = dtype_size((tn_dtype)b->dtype);
+    size_t size = dtype_size((tn_dtype)(b->panels ? b->panels->dtype : b->dtype));
     if (!b->panels)
         memcpy(out, value, (size_t)b->bytes);
     else

@@ -45,9 +45,14 @@ void kopt_sweep(kernel *k) {
 static bool turn_and_stage(kernel *k, const target *t) {
     kernel before = *k;
     kvar_info *vars = arena_copy(k->a, k->vars.at, sizeof *vars * (size_t)k->vars.n);
-    if (kopt_choose_turned(k, t) && kopt_stage(k, t)) return true;
+    kins *list = arena_copy(k->a, k->ins.at, sizeof *list * (size_t)k->ins.n);
+    if (kopt_choose_turned(k, t)) {
+        kopt_pack(k, t);
+        if (kopt_stage(k, t)) return true;
+    }
     *k = before;
     k->vars.at = vars, k->vars.cap = k->vars.n;
+    k->ins.at = list, k->ins.cap = k->ins.n;
     return false;
 }
 
@@ -61,6 +66,7 @@ static void choose_and_stage(kernel *k, const target *t) {
     }
     int way = t->choice ? t->choice->way : WAY_MODEL;
     kopt_choose(k, t);
+    kopt_pack(k, t);
     if (way == WAY_PLACE || (way == WAY_MODEL && kopt_stage_fixed(k, t))) return;
     if (way != WAY_STAGE && kopt_stream(k, t)) return;
     kopt_stage(k, t);

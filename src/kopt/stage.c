@@ -75,7 +75,11 @@ static int64_t extent_of(const stager *t, kvar v) { return t->k->vars.at[v].exte
 static krole role_of(const stager *t, kvar v) { return t->k->vars.at[v].role; }
 static int tile_rows(const stager *t) { return t->m >= 0 ? role_of(t, t->m).unroll : 1; }
 static int64_t width_of(const stager *t) { return (int64_t)role_of(t, t->n).unroll * role_of(t, t->n).lanes; }
-static int64_t operand_size(const stager *t) { return (int64_t)dtype_size((tn_dtype)ins(t, (int)t->panel_load)->src); }
+static tn_dtype operand_dtype(const stager *t) { /* in a panel */
+    const kins *load = ins(t, (int)t->panel_load);
+    return load->parts ? TN_I32 : (tn_dtype)load->src;
+}
+static int64_t operand_size(const stager *t) { return (int64_t)dtype_size(operand_dtype(t)); }
 static int64_t sum_size(const stager *t) { return (int64_t)dtype_size((tn_dtype)ins(t, t->acc)->dtype); }
 
 /* ---- the kernel's form ---- */
@@ -148,6 +152,7 @@ static bool list_loops(const stager *t, kpanels *x) {
     const kins *b = ins(t, (int)t->panel_load);
     int n = 1; /* loops that the index knows */
     *x = (kpanels){ b->idx.base, width_of(t), .column = { extent_of(t, t->n), affine_coef(b->idx, t->n) } };
+    x->dtype = b->src, x->parts = b->parts, x->part_stride = b->part_stride;
     for (int i = 0; i < t->rows.n; i++) {
         if (!affine_coef(b->idx, t->rows.at[i])) continue;
         if (!add_loop(t, x, t->rows.at[i])) return false;
@@ -172,7 +177,7 @@ static void find_layout(stager *t) {
     const kbuf *own = &t->k->bufs.at[b->buf];
     kpanels x;
     if (!own->fixed || t->machine->no_panels || !list_loops(t, &x)) return;
-    if (kpanels_elems(&x) > 2 * own->elems) return; /* windows that overlap, or many a short panel */
+    if (kpanels_elems(&x) * (x.parts ? x.parts : 1) > 2 * own->elems) return; /* windows that overlap, or many a short panel */
     int64_t scale = x.width;
     for (int i = t->depth.n - 1; i >= 0; i--) t->fixed_row = add_scaled(t, t->fixed_row, t->depth.at[i], &scale);
     t->fixed_tile = scale;
@@ -216,6 +221,7 @@ static bool pays(const stager *t) {
     }
     if (affine_coef(b->idx, t->n) != 1) return rows_from(t, t->n_out) >= MIN_TURNED;
     if (asked && asked->way == WAY_STAGE) return true;
+    if (b->parts) return shares_enough(t);                        /* in place, each tile of rows would make the words again */
     if (apart == INT64_MAX || apart <= width_of(t)) return false; /* one panel as it lies */
     return depth_from(t, 0) * apart * operand_size(t) > t->machine->l1_bytes / 2 && shares_enough(t);
 }
@@ -470,7 +476,7 @@ static void copy_panel(stager *t, const stretch *x) {
     if (column >= 0) load.idx = affine_set_var(k->a, load.idx, t->n, affine_var(k->a, column));
     reg r = kernel_push(&t->out, load);
     kernel_push(&t->out, (kins){ .op = K_STORE,
-                                 .dtype = load.src,
+                                 .dtype = (uint8_t)operand_dtype(t),
                                  .buf = (uint16_t)t->panel,
                                  .idx = panel_place(t, at, column),
                                  .a = r,
@@ -557,7 +563,10 @@ static void replay(stager *t, part what, const stretch *x) {
         } else if ((what == SUM && i > t->end) || (what == FINISH && (i == t->acc || (i > t->contraction && i < t->end)))) {
             continue;
         }
-        if (i == (int)t->panel_load) in.buf = (uint16_t)t->panel, in.idx = panel_place(t, at, -1);
+        if (i == (int)t->panel_load) {
+            in.buf = (uint16_t)t->panel, in.idx = panel_place(t, at, -1);
+            in.src = (uint8_t)operand_dtype(t), in.parts = 0, in.part_stride = 0;
+        }
         t->map[i] = kernel_push(&t->out, in);
         if (i == t->acc && what == SUM) take_sum(t);
     }
@@ -632,7 +641,7 @@ static void write_nest(stager *t) {
 
 static kbuf panel_buffer(const stager *t) {
     const kins *load = ins(t, (int)t->panel_load);
-    kbuf b = { .dtype = load->src, .kind = KB_LOCAL, .node = load->node, .plan_buf = -1 };
+    kbuf b = { .dtype = (uint8_t)operand_dtype(t), .kind = KB_LOCAL, .node = load->node, .plan_buf = -1 };
     b.elems = t->piece * depth_from(t, t->level + 1) * t->tiles; /* of one column a tile */
     if (!t->fixed) return b;
     b.kind = KB_IN, b.fixed = true;

@@ -60,7 +60,7 @@ static bool recognise(streamer *s, const target *t) {
         affine_coef(vectors->idx, s->n) || (s->m >= 0 && affine_coef(matrix->idx, s->m)))
         return false;
     int64_t depth = extent_of(s, s->depth), width = extent_of(s, s->n), m = extent_of(s, s->m),
-            bytes = depth * width * (int64_t)dtype_size((tn_dtype)matrix->src);
+            bytes = depth * width * (int64_t)dtype_size((tn_dtype)matrix->src) * (matrix->parts ? matrix->parts : 1);
     const kchoice *asked = t->choice;
     if (m == 1 && width <= (int64_t)s->k->vars.at[s->n].role.unroll * s->k->vars.at[s->n].role.lanes)
         return false; /* is so in place */

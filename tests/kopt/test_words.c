@@ -1,4 +1,6 @@
-/* test_words.c - words of several narrow numbers in kernels: what they mean, and what the checker refuses. */
+/* test_words.c - contractions of narrow numbers by words: what words mean, one by one; which contractions go by them; and every
+ * bit of the results, for all kinds of operands, with the weights an input, a constant or a state, in one and two threads, for
+ * every instruction set of this processor and through the C compiler, and in the interpreter for processors of all kinds. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -103,7 +105,216 @@ static void test_refused(void **state) {
     }
 }
 
+/* ---- contractions ---- */
+
+typedef enum form { PLAIN, TURNED /* weights [n, k] */, CONV /* 3 x 3, m x m images, k to n channels */ } form;
+typedef struct shape {
+    tn_dtype x, w;
+    form form;
+    int batch, m, n, k;
+    bool words;
+} shape;
+
+static int64_t pixels(const shape *s) { return (int64_t)s->batch * s->m * (s->form == CONV ? s->m : 1); }
+static int64_t count_x(const shape *s) { return pixels(s) * s->k; }
+static int64_t count_w(const shape *s) { return (int64_t)(s->form == CONV ? 9 : s->batch) * s->k * s->n; }
+static int64_t count_y(const shape *s) { return pixels(s) * s->n; }
+static bool is_float_sum(const shape *s) { return s->x == TN_BF16; }
+
+typedef enum source { INPUT, CONSTANT, STATE } source;
+
+static tn_graph *build(tn_ctx *ctx, const shape *s, source from, const void *data) {
+    tn_graph *g = tn_graph_new(ctx, "words");
+    tn_dtype sum = is_float_sum(s) ? TN_F32 : TN_I32;
+    tn_shape dims = s->form == CONV     ? TN_DIMS(3, 3, s->k, s->n)
+                    : s->form == TURNED ? TN_DIMS(s->batch, s->n, s->k)
+                                        : TN_DIMS(s->batch, s->k, s->n);
+    tn_tensor w = from == INPUT      ? tn_input(g, "w", s->w, dims)
+                  : from == CONSTANT ? tn_const(g, s->w, dims, data)
+                                     : tn_state(g, "w", s->w, dims, NULL);
+    w = tn_cast(w, sum);
+    if (s->form == CONV) {
+        tn_tensor x = tn_input(g, "x", s->x, TN_DIMS(s->batch, s->m, s->m, s->k));
+        static const int64_t border[] = { 0, 1, 1, 0 }, axes[] = { 1, 2 }, size[] = { 3, 3 }, one[] = { 1, 1 };
+        static const int64_t of_x[] = { 4, 5, 3 }, of_w[] = { 0, 1, 2 };
+        x = tn_window(tn_pad(x, border, border, 4, 0), axes, size, one, one, 2); /* [batch, m, m, k, 3, 3] */
+        tn_output(tn_dot(tn_cast(x, sum), w, NULL, NULL, 0, of_x, of_w, 3), "y");
+        return g;
+    }
+    tn_tensor x = tn_cast(tn_input(g, "x", s->x, TN_DIMS(s->batch, s->m, s->k)), sum);
+    if (s->form == TURNED) w = tn_permute(w, TN_INTS(0, 2, 1));
+    tn_output(tn_matmul(x, w), "y");
+    return g;
+}
+
+/* y, in the order in which words add up; an exact sum where they do not (its terms then have few bits). */
+static void expected_y(const shape *s, const void *x, const void *w, void *y) {
+    for (int64_t i = 0; i < count_y(s); i++) {
+        int64_t pixel = i / s->n, column = i % s->n, image = pixel / s->m / (s->form == CONV ? s->m : 1);
+        float sum = 0;
+        int32_t whole = 0;
+        for (int tap = 0; tap < (s->form == CONV ? 9 : 1); tap++) {
+            int64_t at = pixel, row = pixel / s->m % s->m + tap / 3 - 1, col = pixel % s->m + tap % 3 - 1;
+            if (s->form == CONV && (row < 0 || row >= s->m || col < 0 || col >= s->m)) continue;
+            if (s->form == CONV) at = (image * s->m + row) * s->m + col;
+            for (int j = 0; j < s->k; j++) {
+                int64_t k = s->k % 2 == 0 ? j ^ 1 : j, ax = at * s->k + k,
+                        aw = s->form == CONV     ? (tap * s->k + k) * s->n + column
+                             : s->form == TURNED ? (image * s->n + column) * s->k + k
+                                                 : (image * s->k + k) * s->n + column;
+                if (is_float_sum(s))
+                    sum = fmaf((float)dtype_load(TN_BF16, x, ax), (float)dtype_load(TN_BF16, w, aw), sum);
+                else
+                    whole += (int32_t)(dtype_load_int(s->x, x, ax) * dtype_load_int(s->w, w, aw));
+            }
+        }
+        if (is_float_sum(s))
+            ((float *)y)[i] = sum;
+        else
+            ((int32_t *)y)[i] = whole;
+    }
+}
+
+/* Returns whether a kernel goes by words. */
+static bool run(tn_ctx *ctx, const shape *s, source from, int threads, void *x, void *w, void *y) {
+    tn_graph *g = build(ctx, s, from, w);
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    tn_program *p;
+    tn_session *session;
+    char *text;
+    o.threads = threads, o.check = 1;
+    if (tn_compile(g, &o, &p) || tn_session_new(p, &session)) fail_msg("%s", tn_ctx_error(ctx));
+    memset(y, 0xff, (size_t)count_y(s) * 4);
+    if (from == INPUT) {
+        assert_int_equal(tn_run(session, TN_BIND({ "x", x }, { "w", w }, { "y", y })), TN_OK);
+    } else {
+        if (from == STATE) assert_int_equal(tn_session_set(session, "w", w, (size_t)count_w(s) * tn_dtype_size(s->w)), TN_OK);
+        assert_int_equal(tn_run(session, TN_BIND({ "x", x }, { "y", y })), TN_OK);
+    }
+    assert_int_equal(tn_program_text(p, "kernels", &text), TN_OK);
+    bool words = strstr(text, " parts ") != NULL;
+    tn_string_free(ctx, text);
+    tn_session_free(session), tn_program_free(p), tn_graph_free(g);
+    return words;
+}
+
+static void fill(rng *r, const shape *s, tn_dtype t, void *to, int64_t n) {
+    if (is_float_sum(s))
+        fill_random(r, t, to, n, -1, 1);
+    else
+        for (int64_t i = 0; i < n; i++) ((uint8_t *)to)[i] = (uint8_t)rng_below(r, 256); /* all of them, -128 and 255 too */
+}
+
+static const shape shapes[] = {
+    { TN_BF16, TN_BF16, PLAIN, 1, 64, 96, 128, true },   { TN_BF16, TN_BF16, PLAIN, 1, 37, 75, 54, true },
+    { TN_BF16, TN_BF16, TURNED, 1, 33, 70, 130, true },  { TN_BF16, TN_BF16, PLAIN, 3, 19, 45, 66, true },
+    { TN_BF16, TN_BF16, PLAIN, 1, 24, 200, 1600, true }, { TN_BF16, TN_BF16, PLAIN, 1, 1, 301, 260, true },
+    { TN_BF16, TN_BF16, PLAIN, 1, 5, 330, 700, true },   { TN_BF16, TN_BF16, CONV, 2, 9, 40, 18, true },
+    { TN_BF16, TN_BF16, PLAIN, 1, 20, 40, 33, false },   { TN_BF16, TN_BF16, TURNED, 2, 40, 64, 515, false },
+    { TN_U8, TN_I8, PLAIN, 1, 64, 96, 128, true },       { TN_U8, TN_I8, PLAIN, 1, 37, 75, 54, true },
+    { TN_I8, TN_U8, PLAIN, 1, 30, 50, 68, true },        { TN_I8, TN_I8, PLAIN, 1, 41, 53, 124, true },
+    { TN_U8, TN_U8, PLAIN, 1, 29, 67, 90, true },        { TN_U8, TN_I8, TURNED, 1, 33, 70, 132, true },
+    { TN_I8, TN_I8, TURNED, 2, 35, 64, 130, true },      { TN_U8, TN_I8, PLAIN, 3, 19, 45, 68, true },
+    { TN_U8, TN_I8, PLAIN, 1, 40, 200, 2604, true },     { TN_U8, TN_I8, PLAIN, 1, 1, 301, 260, true },
+    { TN_I8, TN_I8, PLAIN, 1, 5, 330, 700, true },       { TN_U8, TN_I8, CONV, 2, 9, 40, 20, true },
+    { TN_I8, TN_I8, CONV, 1, 7, 33, 18, true },          { TN_U8, TN_I8, PLAIN, 1, 20, 40, 33, false },
+    { TN_U8, TN_I8, PLAIN, 1, 0, 40, 64, false },
+};
+
+static void check(tn_ctx *ctx, const char *cpu, const shape *s) { /* cpu: the code generator of ctx */
+    size_t size = tn_dtype_size(s->x), ny = (size_t)count_y(s) * 4;
+    void *x = malloc((size_t)count_x(s) * size + 1), *w = malloc((size_t)count_w(s) * size), *want = malloc(ny + 1),
+         *y = malloc(ny + 1);
+    rng r = rng_make((uint64_t)(count_x(s) * 31 + count_w(s)));
+    fill(&r, s, s->x, x, count_x(s)), fill(&r, s, s->w, w, count_w(s));
+    expected_y(s, x, w, want);
+    for (int from = INPUT; from <= STATE; from++)
+        for (int threads = 1; threads <= 2; threads++) {
+            bool words = run(ctx, s, (source)from, threads, x, w, y);
+            static const char *const forms[] = { "", ", turned", ", convolution" }, *const sources[] = { "input", "constant",
+                                                                                                         "state" };
+            if (!s->words && is_float_sum(s) && from == INPUT && threads == 1) { /* in which order is not said */
+                for (int64_t i = 0; i < count_y(s); i++)
+                    if (!(fabsf(((float *)want)[i] - ((float *)y)[i]) <= 1e-6f * (float)s->k))
+                        fail_msg("%s: y[%d]", cpu, (int)i);
+                memcpy(want, y, ny);
+            }
+            bool same = memcmp(want, y, ny) == 0;
+            if (words != s->words || !same)
+                fail_msg("%s %s x %s, %d x %d x %d x %d%s, weights a %s, %d threads: %s, %s", cpu, tn_dtype_name(s->x),
+                         tn_dtype_name(s->w), s->batch, s->m, s->n, s->k, forms[s->form], sources[from], threads,
+                         words ? "by words" : "not by words", same ? "the same bits" : "other bits");
+            if (*cpu == 'c') goto done; /* a compiler runs each time */
+        }
+done:
+    free(x), free(w), free(want), free(y);
+}
+
+static void test_same_bits(void **state) {
+    (void)state;
+    static const char *const cpus[] = { "avx2", "avx512", "avx512vnni", "avx512bf16", "c-avx2", "c-avx512vnni" };
+    int n = 0;
+    for (size_t c = 0; c < COUNT_OF(cpus); c++) {
+        tn_ctx *ctx = tn_ctx_new(&(tn_config){ .struct_size = sizeof(tn_config), .cpu = cpus[c] });
+        tn_device_info info;
+        bool here = *cpus[c] != 'c' || system("cc --version >/dev/null 2>&1") == 0;
+        if (here && tn_device_get_info(ctx, 0, &info) == TN_OK)
+            for (size_t i = 0; i < COUNT_OF(shapes); i++, n++) check(ctx, cpus[c], &shapes[i]);
+        tn_ctx_free(ctx);
+    }
+    printf("count: %d contractions of narrow numbers\n", n);
+}
+
+/* ---- in the interpreter, for machines of all kinds ---- */
+
+static const char *text_of(arena *a, const shape *s, bool fixed) {
+    const char *x = dtype_name(s->x), *w = dtype_name(s->w), *sum = is_float_sum(s) ? "f32" : "i32";
+    const char *dims = s->form == TURNED ? arena_printf(a, "%d,%d,%d", s->batch, s->n, s->k)
+                                         : arena_printf(a, "%d,%d,%d", s->batch, s->k, s->n);
+    return arena_printf(a,
+                        "graph @words(x %s[%d,%d,%d], %sw %s[%s]) {\n  %%1 = cast x %s[%d,%d,%d]\n  %%2 = cast w %s[%s]\n"
+                        "  %%3 = dot %%1, %%2 batch=[0]x[0] contract=[2]x[%d]\n  return %%3 as \"y\"\n}",
+                        x, s->batch, s->m, s->k, fixed ? "state " : "", w, dims, sum, s->batch, s->m, s->k, sum, dims,
+                        s->form == TURNED ? 2 : 1);
+}
+
+static void test_interpreted(void **state) {
+    (void)state;
+    int n = 0, by_words = 0;
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) {
+        const shape *s = &shapes[i];
+        if (s->form == CONV || (int64_t)s->batch * s->m * s->n * s->k > 400000) continue;
+        for (uint64_t seed = 0; seed < 10; seed++) {
+            arena a;
+            guard gd;
+            char why_not[4096];
+            arena_init(&a, mem_libc(), &gd);
+            if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+            const char *text = text_of(&a, s, seed % 2);
+            graph *g = graph_parse(&a, text, strlen(text), "words");
+            plan_config c = { .seed = seed, .fusion = 3, .t = plan_target(seed) };
+            if (!plan_config_agrees(g, NULL, &c)) fail_msg("%s\nseed %d: %s", text, (int)seed, c.text);
+            tn_compile_opts o = TN_COMPILE_DEFAULTS;
+            o.fusion = 3;
+            plan *p = pipeline_run(g, &a, &o, &c.t);
+            if (!plan_texts_agree(p, &a, why_not, sizeof why_not)) fail_msg("%s\n%s", text, why_not);
+            for (int k = 0; k < p->kernels.n; k++)
+                for (int r = 1; r < p->kernels.at[k].k->ins.n; r++)
+                    if (p->kernels.at[k].k->ins.at[r].op == K_UPD && p->kernels.at[k].k->ins.at[r].parts) {
+                        by_words++;
+                        k = p->kernels.n - 1;
+                        break;
+                    }
+            n++;
+            arena_fini(&a);
+        }
+    }
+    printf("count: %d plans, %d by words\n", n, by_words);
+    assert_true(by_words > n / 2);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_meaning), cmocka_unit_test(test_refused) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_meaning), cmocka_unit_test(test_refused),
+                                        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_interpreted) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,10 +66,11 @@ typedef struct plan_config {
 
 /* Machines of every vector width; few threads and many, so that loops are split. */
 static inline target plan_target(uint64_t seed) {
-    static const int widths[] = { 32, 64, 16, 32 }, threads[] = { 1, 2, 3, 8 };
+    static const int widths[] = { 32, 64, 16, 32 }, threads[] = { 1, 2, 3, 8 }, parts[] = { 4, 2, 4, 2, 0 };
     return (target){ .vector_bytes = widths[seed % 4],
                      .n_vector_regs = seed % 4 == 1 ? 32 : 16,
                      .threads = threads[seed / 4 % 4],
+                     .parts = parts[seed % 5],
                      .l1_bytes = seed % 3 == 0 ? 1 << 10 : 32 << 10, /* small: contractions in stretches, cut rows */
                      .l2_bytes = seed % 3 == 0 ? 16 << 10 : 256 << 10 };
 }

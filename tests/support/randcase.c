@@ -3,6 +3,12 @@
 #include "grad/grad.h"
 #include "support/support.h"
 
+/* An input of a contraction, and what it is widened to: f32, or narrow numbers that may go by words. */
+static val operand_of(graph *g, const char *name, tn_dtype t, tn_dtype wide, const int64_t *dims) {
+    val v = graph_add(g, &(spec){ .op = OP_input, .dtype = (uint8_t)t, .name = name, .rank = 3, .dims = dims });
+    return t == wide ? v : graph_cast(g, v, wide);
+}
+
 /* A contraction large enough for panels in local memory and for threads, with operands as they come and something behind it. */
 static graph *contraction_of(arena *a, uint64_t seed) {
     rng r = rng_make(seed);
@@ -11,17 +17,18 @@ static graph *contraction_of(arena *a, uint64_t seed) {
             b = rng_chance(&r, 0.3) ? rng_between(&r, 1, 3) : 1;
     int64_t swap[] = { 0, 2, 1 }, zero[] = { 0 }, ca[] = { 2 }, cb[] = { 1 };
     bool tx = rng_chance(&r, 0.3), ty = rng_chance(&r, 0.3);
-    val x = graph_add(
-        g,
-        &(spec){ .op = OP_input, .dtype = TN_F32, .name = "x", .rank = 3, .dims = (int64_t[]){ b, tx ? k : m, tx ? m : k } });
-    val y = graph_add(
-        g,
-        &(spec){ .op = OP_input, .dtype = TN_F32, .name = "y", .rank = 3, .dims = (int64_t[]){ b, ty ? n : k, ty ? k : n } });
+    rng kinds = rng_make(seed + 1);
+    bool narrow = rng_chance(&kinds, 0.5), bytes = rng_chance(&kinds, 0.6);
+    tn_dtype wide = narrow && bytes ? TN_I32 : TN_F32, of_x = wide, of_y = wide;
+    if (narrow) of_x = !bytes ? TN_BF16 : rng_chance(&kinds, 0.6) ? TN_U8 : TN_I8;
+    if (narrow) of_y = !bytes ? TN_BF16 : rng_chance(&kinds, 0.6) ? TN_I8 : TN_U8;
+    val x = operand_of(g, "x", of_x, wide, (int64_t[]){ b, tx ? k : m, tx ? m : k });
+    val y = operand_of(g, "y", of_y, wide, (int64_t[]){ b, ty ? n : k, ty ? k : n });
     if (tx) x = graph_permute(g, x, swap);
     if (ty) y = graph_permute(g, y, swap);
-    if (rng_chance(&r, 0.2)) x = graph_unary(g, OP_tanh, x);
+    if (rng_chance(&r, 0.2) && wide == TN_F32) x = graph_unary(g, OP_tanh, x);
     val v = graph_dot(g, x, y, zero, zero, 1, ca, cb, 1);
-    if (rng_chance(&r, 0.5)) v = graph_binary(g, OP_max, v, graph_splat_like(g, v, 0.1));
+    if (rng_chance(&r, 0.5)) v = graph_binary(g, OP_max, v, graph_splat_like(g, v, wide == TN_F32 ? 0.1 : 1));
     if (rng_chance(&r, 0.3))
         v = graph_binary(g, OP_sub, v, graph_broadcast(g, graph_reduce(g, OP_reduce_max, v, 4), 3, graph_get(g, v)->dims));
     if (rng_chance(&r, 0.3)) v = graph_permute(g, v, swap);

@@ -1,0 +1,104 @@
+/* pack.c - words: a contraction of narrow numbers takes two or four neighbours of its innermost loop at once (kernel.h). In and
+ * out: scalar form with roles, lanes along a row of the result.
+ *
+ * Applies where an update in the innermost loop of a contraction multiplies two bf16, or two bytes, as they are loaded; where
+ * the operand without the lanes lies along that loop, so that a word of it is a word of memory; and where the loop comes out
+ * even. The other operand may lie in any way: its words are put together from its rows, by the loads in place, or once by the
+ * copy in panels (stage.c, plan_panels.c). This depends on the graph and on what the processor has, not on how the kernel is
+ * cut: the sum of two bf16 products goes on from the second of them, and every way to cut the kernel has to do the same. */
+#include "kopt/kopt.h"
+
+typedef struct packer {
+    kernel *k;
+    int loop, end, upd; /* instructions */
+    kvar depth, lanes;
+    reg row, column; /* loads: without the lanes, with them */
+} packer;
+
+static kins *ins(const packer *p, int i) { return &p->k->ins.at[i]; }
+
+/* The load whose elements the register holds, widened at most. */
+static reg loaded(const packer *p, reg r) {
+    const kins *in = ins(p, (int)r);
+    if (in->op == K_CAST && in->src != in->dtype && kernel_reg_dtype((tn_dtype)in->src) == (tn_dtype)in->dtype) {
+        r = in->a;
+        if (ins(p, (int)r)->src != in->src) return 0;
+        in = ins(p, (int)r);
+    }
+    return in->op == K_LOAD && !in->dyn && (int)r > p->loop && (int)r < p->end ? r : 0;
+}
+
+static bool find_update(packer *p) {
+    for (int i = 1; i < p->k->ins.n; i++) {
+        if (ins(p, i)->op != K_UPD || ins(p, i)->alu != OP_dot) continue;
+        if (p->upd) return false;
+        p->upd = i;
+    }
+    if (!p->upd) return false;
+    for (p->loop = p->upd; ins(p, p->loop)->op != K_LOOP; p->loop--)
+        if (ins(p, p->loop)->op == K_END || p->loop == 1) return false;
+    p->end = kopt_loop_end(p->k, p->loop);
+    p->depth = ins(p, p->loop)->var;
+    for (int i = p->loop + 1; i < p->end; i++)
+        if (ins(p, i)->op != K_LOAD && ins(p, i)->op != K_CAST && i != p->upd) return false;
+    const kvar_info *v = &p->k->vars.at[p->depth];
+    return v->reduce && v->role.lanes == 1 && v->role.unroll == 1 && v->extent > KOPT_MOST_TAPS;
+}
+
+static bool masked_along(const kins *load, kvar v) {
+    for (int m = 0; m < load->n_mask; m++)
+        if (affine_coef(load->mask[m].e, v)) return true;
+    return false;
+}
+
+static bool find_operands(packer *p) {
+    const kins *upd = ins(p, p->upd);
+    reg a = loaded(p, upd->a), b = loaded(p, upd->b);
+    p->lanes = -1;
+    for (kvar v = 0; v < p->k->vars.n; v++)
+        if (p->k->vars.at[v].role.lanes > 1) p->lanes = v;
+    if (!a || !b || p->lanes < 0) return false;
+    bool first = affine_coef(ins(p, (int)a)->idx, p->lanes) != 0;
+    p->row = first ? b : a, p->column = first ? a : b;
+    const kins *row = ins(p, (int)p->row), *column = ins(p, (int)p->column);
+    return !affine_coef(row->idx, p->lanes) && affine_coef(column->idx, p->lanes) && affine_coef(row->idx, p->depth) == 1 &&
+           affine_coef(column->idx, p->depth) && !column->n_mask && !masked_along(row, p->depth) &&
+           !masked_along(row, p->lanes) && row->imm == 0 && row->imm_int == 0;
+}
+
+static bool is_byte(uint8_t t) { return t == TN_I8 || t == TN_U8; }
+
+/* Numbers of a word, or 0. */
+static int choose_parts(const packer *p, const target *t) {
+    uint8_t x = ins(p, (int)p->row)->src, y = ins(p, (int)p->column)->src, sum = ins(p, p->upd)->dtype;
+    int64_t n = p->k->vars.at[p->depth].extent;
+    if (x == TN_BF16 && y == TN_BF16 && sum == TN_F32) return t->parts >= 2 && n % 2 == 0 ? 2 : 0;
+    if (!is_byte(x) || !is_byte(y) || sum != TN_I32) return 0;
+    if (t->parts >= 4 && x != y && n % 4 == 0) return 4; /* one with a sign, one without */
+    return t->parts >= 2 && n % 2 == 0 ? 2 : 0;
+}
+
+static void pack_load(const packer *p, reg r, int parts) {
+    kins *in = ins(p, (int)r);
+    int64_t step = affine_coef(in->idx, p->depth);
+    affine word = affine_scale(p->k->a, affine_var(p->k->a, p->depth), parts);
+    in->idx = affine_set_var(p->k->a, in->idx, p->depth, word);
+    in->dtype = TN_I32;
+    in->parts = (uint8_t)parts, in->part_stride = step;
+}
+
+bool kopt_pack(kernel *k, const target *t) {
+    packer p = { .k = k };
+    if (t->parts == 0 || !find_update(&p) || !find_operands(&p)) return false;
+    int parts = choose_parts(&p, t);
+    if (!parts) return false;
+    pack_load(&p, p.row, parts), pack_load(&p, p.column, parts);
+    kins *upd = ins(&p, p.upd);
+    bool turned = parts == 4 && ins(&p, (int)p.row)->src == TN_I8; /* the one without a sign first */
+    upd->a = turned ? p.column : p.row, upd->b = turned ? p.row : p.column;
+    upd->parts = (uint8_t)parts;
+    k->vars.at[p.depth].extent /= parts;
+    ins(&p, p.loop)->hi /= parts;
+    kopt_sweep(k);
+    return true;
+}
