@@ -1,12 +1,12 @@
 #!/bin/bash
-# What goes wrong with a GPU's driver and compiler, with fakes of both that tests/drive/faults has: every fault is a status and a
+# What goes wrong with a GPU's driver and compiler, with fakes of them that tests/drive/faults has: every fault is a status and a
 # message that says what to do, and the CPU goes on. Also what a driver without loops in graphs gets instead of them.
 set -u
 cd "$BUILD_DIR" || exit 1
 [ -z "$SANITIZE" ] || { echo "skipped: the fakes are not built for sanitizers"; exit 77; }
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-unset TENON_DEVICE FAKE_CUDA FAKE_NVRTC FAKE_CUDA_LOG
+unset TENON_DEVICE FAKE_CUDA FAKE_NVRTC FAKE_CUDA_LOG FAKE_OPENCL
 export TENON_CACHE_DIR=$dir/cache # code of the fakes must not get into the user's
 fail() { echo "FAILED: $*"; exit 1; }
 build() { # folder, options: a driver
@@ -61,4 +61,27 @@ launches() { # folders: how many graphs of 100 steps
 }
 [ "$(launches good loop)" = 1 ] && [ "$(launches good graph)" = 5 ] || fail "a loop: $(sort "$dir/log" | uniq -c)"
 [ "$(launches plain loop)" = 0 ] && [ "$(launches plain graph)" = 10 ] || fail "no loop: $(sort "$dir/log" | uniq -c)"
+
+# The same of OpenCL: the right driver is found in the same way, and the CPU goes on beside a broken one.
+for d in opencl opencl_old; do
+    mkdir -p "$dir/$d"
+    old=$([ $d = opencl ] || echo -DOLD)
+    "$CC" -shared -fPIC $old -I"$SOURCE_DIR/src" -o "$dir/$d/libOpenCL.so.1" "$SOURCE_DIR/tests/drive/faults/fake_opencl.c" || fail "fake OpenCL"
+done
+run="./tenon run @mlp:8x16 --device opencl --quiet"
+fails() { refused "$1" opencl "" env FAKE_OPENCL="$2" "${@:3}"; } # pattern, fault, command
+with opencl "" env FAKE_OPENCL=none ./tenon devices | grep -q '^opencl.*0 drivers are installed' || fail "devices without a platform"
+with opencl "" ./tenon devices | grep -q '^opencl.*Fake GPU, OpenCL 1.2' || fail "devices with the fake"
+with opencl "" $run >/dev/null || fail "a run with the fake"
+with opencl "" $run >/dev/null || fail "a run from the cache"
+refused 'DEVICE.*no clFinish; version 1.2 is needed' opencl_old "" $run
+fails 'DEVICE.*0 drivers are installed and none has a device; install' none $run
+fails 'DEVICE.*1 drivers are installed and none has a device; install' bare $run
+fails 'NOMEM.*memory of [0-9]+ bytes is needed .temporaries' small $run
+fails 'NOMEM.*no buffer of [0-9]+ bytes .error -4.; the device has' full $run
+fails 'BUILD.*refused the generated program' refuse $run --no-cache
+fails 'planted error' refuse $run --no-cache
+fails 'DEVICE.*a launch failed with error -36' lost $run
+fails 'DEVICE.*a run failed with error -9999' gone $run
+with opencl "" env FAKE_OPENCL=lost ./tenon run @mlp:8x16 --quiet >/dev/null || fail "the CPU beside a broken driver"
 echo "faults: all right"
