@@ -28,6 +28,7 @@ static target gpu_target(uint64_t seed) {
                      .l1_bytes = 32 << 10,
                      .l2_bytes = 1 << 20,
                      .group = groups[seed % 4],
+                     .group_most = seed % 5 < 2 ? 0 : groups[seed % 4] * (seed % 5 == 2 ? 1 : 4),
                      .group_bytes = seed % 3 ? 32 << 10 : 3 << 10,
                      .grid = grids[seed / 4 % 3] };
 }
