@@ -195,19 +195,62 @@ static tn_status make_room(tn_session *s, int i, int64_t steps) {
     return TN_OK;
 }
 
-/* Devices that cannot read host memory: inputs go up before the run, outputs come down after it. */
+enum { FED_BYTES = 8 << 20 /* of inputs that go up while the steps before run: long beside what a submit costs */ };
+
+/* How many steps to submit at a time so that the inputs of the next may go up meanwhile. *out_fed: of how many steps inputs go
+ * up, before the rings begin again. */
+static int64_t steps_at_once(const tn_session *s, int64_t steps, int64_t *out_fed) {
+    const tn_program *p = s->p;
+    const device_api *api = p->dev->api;
+    int64_t bytes = 0;
+    *out_fed = 1;
+    for (int i = 0; i < p->n_io; i++) {
+        int64_t length = s->ring[p->n_io + i] < steps ? s->ring[p->n_io + i] : steps;
+        if (p->io[i].is_output || !s->ring[i] || length < 2) continue;
+        bytes += p->io[i].bytes;
+        if (*out_fed < length) *out_fed = length;
+    }
+    if (!api->send || !api->start || bytes <= FED_BYTES / *out_fed) return steps;
+    return bytes < FED_BYTES ? (FED_BYTES + bytes - 1) / bytes : 1;
+}
+
+/* The inputs of steps first .. end - 1 of a run of so many; with the first step all that do not move, too. Nothing that runs
+ * reads them: each step of a ring has memory of its own. */
+static tn_status feed(tn_session *s, int64_t first, int64_t end, int64_t steps) {
+    const tn_program *p = s->p;
+    const device_api *api = p->dev->api;
+    tn_status code = TN_OK;
+    for (int i = 0; i < p->n_io && !code; i++) {
+        bool moves = steps > 1 && s->ring[i] && s->ring[p->n_io + i] > 1;
+        if (p->io[i].is_output || (first && !moves)) continue;
+        size_t one = (size_t)p->io[i].bytes, all = io_bytes(s, i, steps), from = moves ? one * (size_t)first : 0,
+               to = moves ? one * (size_t)end : all;
+        if (to > all) to = all;
+        const char *data = s->bound[i];
+        if (from < to) code = (first ? api->send : api->upload)(p->dev, s->io_buf[i], from, data + from, to - from, &s->err);
+    }
+    return code;
+}
+
+/* Devices that cannot read host memory: inputs go up before the run, or beside the steps before theirs; outputs come down after
+ * it. */
 static tn_status run_remote(tn_session *s, int64_t steps) {
     tn_program *p = s->p;
     const device_api *api = p->dev->api;
-    err *e = &s->err;
+    err *e = &s->err, late;
     tn_status code = TN_OK;
-    uint64_t ticket;
-    for (int i = 0; i < p->n_io && !code; i++) {
-        code = make_room(s, i, steps);
-        if (!p->io[i].is_output && !code) code = api->upload(p->dev, s->io_buf[i], 0, s->bound[i], io_bytes(s, i, steps), e);
+    uint64_t ticket = 0;
+    int64_t fed, at_once = steps_at_once(s, steps, &fed);
+    for (int i = 0; i < p->n_io && !code; i++) code = make_room(s, i, steps);
+    for (int64_t first = 0, end; first < steps && !code; first = end) {
+        end = first >= fed || steps - first < at_once ? steps : first + at_once;
+        code = feed(s, first, end, steps);
+        if (api->start) api->start(s->list, first);
+        if (!code) code = api->submit(s->list, end - first, &ticket, e);
     }
-    if (!code) code = api->submit(s->list, steps, &ticket, e);
-    if (!code) code = api->wait(p->dev, ticket, e);
+    tn_status waited =
+        ticket ? api->wait(p->dev, ticket, code ? &late : e) : TN_OK; /* what was submitted before an error, too */
+    if (!code) code = waited;
     for (int i = 0; i < p->n_io && !code; i++)
         if (p->io[i].is_output) code = api->download(p->dev, s->io_buf[i], 0, s->bound[i], io_bytes(s, i, steps), e);
     return code;

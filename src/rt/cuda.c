@@ -1,52 +1,24 @@
 /* cuda.c - the device cuda: the first NVIDIA GPU, through its driver and NVRTC, both found at run time.
  *
  * Programs are CUDA C, compiled to a cubin that the kernel cache keeps: a machine without NVRTC runs what the cache has. One
- * stream. A list becomes a graph of explicit nodes when it is first submitted, and is replayed. Many steps are one submit: a
- * graph with a node that repeats its body (cuda_loop.h); with older drivers replays of a graph of several steps, or single
- * launches where something moves from step to step. A ticket is an event behind its submit. The device owns
- * context and stream. Calls may come from any thread: each makes the context current for itself. */
-#include "rt/device.h"
+ * stream for kernels. A list becomes a graph of explicit nodes when it is first submitted, and is replayed. Many steps are one
+ * submit: a graph with a node that repeats its body (cuda_loop.h); with older drivers replays of a graph of several steps, or
+ * single launches where something moves from step to step. A ticket is an event behind its submit. Copies are cuda_copy.c's.
+ * The device owns context and streams. Calls may come from any thread: each makes the context current for itself. */
+#include "rt/cuda_device.h"
 #include "rt/cache.h"
-#include "rt/cuda_api.h"
 #include "rt/cuda_loop.h"
 #include "rt/gpulist.h"
 #include "rt/nvrtc.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdio.h>
 
 enum {
-    PENDING = 32 /* submits that may be under way */,
     UNROLL = 16 /* steps of the long graph */,
     LOOPED = 128 /* launches of a turn of a loop, which itself takes 3 us */,
     MAX_ARGS = 256,
     MAX_NODES = 4096
-};
-
-typedef struct cuda {
-    device base;
-    cuda_api cu;
-    mem mem;
-    void *library;
-    cache *cache; /* may be NULL */
-    int device, arch;
-    bool retained;
-    cu_object context, stream;
-    device_caps caps;
-    char variant[256];
-    pthread_mutex_t lock; /* of what follows */
-    nvrtc *nvrtc;         /* opened when the first program is compiled */
-    int loops;            /* 0: not tried yet, 1: as follows, -1: the driver has none */
-    cu_object loop_module, loop_control, loop_move[3];
-    uint64_t ticket, done;
-    cu_object event[PENDING]; /* of ticket t at t % PENDING */
-    bool recorded[PENDING];
-} cuda;
-
-struct buffer {
-    cu_pointer at;
-    size_t size;
 };
 
 struct module {
@@ -60,24 +32,6 @@ struct list {
     cu_pointer counter; /* of the loop: turns left, step; behind it a step of each slot that moves */
     uint64_t built;
 };
-
-/* ---- errors ---- */
-
-static tn_status fail(const cuda *d, err *e, const char *what, int rc) {
-    const char *text = NULL;
-    d->cu.cuGetErrorString(rc, &text);
-    return err_set(e, rc == CUDA_ERROR_OUT_OF_MEMORY ? TN_ERR_NOMEM : TN_ERR_DEVICE, "CUDA: %s failed: %s (error %d)", what,
-                   text ? text : "unknown", rc);
-}
-
-static tn_status enter(const cuda *d, err *e) {
-    int rc = d->cu.cuCtxPushCurrent(d->context);
-    return rc ? fail(d, e, "cuCtxPushCurrent", rc) : TN_OK;
-}
-static void leave(const cuda *d) {
-    cu_object old;
-    d->cu.cuCtxPopCurrent(&old);
-}
 
 /* ---- open ---- */
 
@@ -171,6 +125,7 @@ static void cuda_close(device *base) {
     if (!d) return;
     if (d->context && enter(d, &e) == TN_OK) {
         if (d->stream) d->cu.cuStreamSynchronize(d->stream);
+        cuda_copies_close(d);
         for (int i = 0; i < PENDING; i++)
             if (d->event[i]) d->cu.cuEventDestroy(d->event[i]);
         if (d->stream) d->cu.cuStreamDestroy(d->stream);
@@ -181,6 +136,7 @@ static void cuda_close(device *base) {
     nvrtc_close(d->nvrtc);
     if (d->library) dlclose(d->library);
     pthread_mutex_destroy(&d->lock);
+    pthread_mutex_destroy(&d->copies.lock);
     mem_free(d->mem, d, sizeof *d);
 }
 
@@ -192,6 +148,7 @@ static tn_status make_stream(cuda *d, err *e) {
     if (st) return st;
     rc = d->cu.cuStreamCreate(&d->stream, CU_STREAM_NON_BLOCKING);
     for (int i = 0; i < PENDING && !rc; i++) rc = d->cu.cuEventCreate(&d->event[i], CU_EVENT_DISABLE_TIMING);
+    if (!rc) rc = cuda_copies_open(d);
     leave(d);
     return rc ? fail(d, e, "cuStreamCreate", rc) : TN_OK;
 }
@@ -204,6 +161,7 @@ static tn_status cuda_open(const device_opts *opts, device **out, err *e) {
     d->mem = opts->mem;
     d->cache = opts->cache;
     pthread_mutex_init(&d->lock, NULL);
+    pthread_mutex_init(&d->copies.lock, NULL);
     tn_status st = load_library(d, e);
     if (st == TN_OK) st = find_device(d, e);
     if (st == TN_OK) fill_caps(d);
@@ -259,6 +217,7 @@ static tn_status cuda_alloc(device *base, size_t size, buffer **out, err *e) {
     b->size = size;
     int rc = d->cu.cuMemAlloc(&b->at, size ? size : 1);
     if (!rc && size) rc = d->cu.cuMemsetD8Async(b->at, 0, size, d->stream);
+    if (!rc && size) rc = cuda_copies_wait(d);
     leave(d);
     if (!rc) {
         *out = b;
@@ -273,25 +232,6 @@ static tn_status cuda_alloc(device *base, size_t size, buffer **out, err *e) {
 static void *cuda_map(device *base, buffer *b) {
     (void)base, (void)b;
     return NULL;
-}
-
-static tn_status cuda_upload(device *base, buffer *b, size_t offset, const void *src, size_t size, err *e) {
-    cuda *d = (cuda *)base;
-    tn_status st = gpu_check_range("upload", b->size, offset, size, e);
-    if (st || size == 0 || (st = enter(d, e))) return st;
-    int rc = d->cu.cuMemcpyHtoDAsync(b->at + offset, src, size, d->stream);
-    if (!rc) rc = d->cu.cuStreamSynchronize(d->stream);
-    leave(d);
-    return rc ? fail(d, e, "an upload", rc) : TN_OK;
-}
-static tn_status cuda_download(device *base, const buffer *b, size_t offset, void *dst, size_t size, err *e) {
-    cuda *d = (cuda *)base;
-    tn_status st = gpu_check_range("download", b->size, offset, size, e);
-    if (st || size == 0 || (st = enter(d, e))) return st;
-    int rc = d->cu.cuMemcpyDtoHAsync(dst, b->at + offset, size, d->stream);
-    if (!rc) rc = d->cu.cuStreamSynchronize(d->stream);
-    leave(d);
-    return rc ? fail(d, e, "a download", rc) : TN_OK;
 }
 
 /* ---- modules ---- */
@@ -438,6 +378,7 @@ static tn_status cuda_copy(list *l, int dst_slot, size_t dst_offset, int src_slo
 static tn_status cuda_seal(list *l, err *e) { return gpu_list_seal(&l->l, e); }
 static void cuda_bind(list *l, int slot, buffer *b, size_t offset) { gpu_list_bind(&l->l, slot, b, b->at + offset); }
 static void cuda_ring(list *l, int slot, size_t stride, int64_t length) { gpu_list_ring(&l->l, slot, stride, length); }
+static void cuda_start(list *l, int64_t step) { l->l.start = step; }
 
 /* ---- running; with the context current ---- */
 
@@ -625,14 +566,14 @@ static int64_t run_loop(list *l, int64_t steps, err *e) {
         pthread_mutex_unlock(&d->lock);
         return 0;
     }
-    int64_t state[2] = { steps / at_once, 0 };
+    int64_t state[2] = { steps / at_once, l->l.start };
     if (d->cu.cuMemcpyHtoDAsync(l->counter, state, sizeof state, d->stream)) return 0;
     return d->cu.cuGraphLaunch(l->graph[2], d->stream) ? 0 : state[0] * at_once;
 }
 
 /* Whether a graph pays and can be made: several kernels, no copies, none that does nothing. */
 static bool wants_graph(const list *l, int64_t steps) {
-    return l->l.n_nodes * steps >= 2 && !(steps > 1 && gpu_list_moves(&l->l)) && can_be_nodes(l);
+    return l->l.n_nodes * steps >= 2 && !((steps > 1 || l->l.start) && gpu_list_moves(&l->l)) && can_be_nodes(l);
 }
 
 static tn_status run_steps(list *l, int64_t steps, err *e) {
@@ -746,6 +687,7 @@ const device_api device_cuda = {
     .free = cuda_free,
     .map = cuda_map,
     .upload = cuda_upload,
+    .send = cuda_send,
     .download = cuda_download,
     .build = cuda_build,
     .drop = cuda_drop,
@@ -757,6 +699,7 @@ const device_api device_cuda = {
     .seal = cuda_seal,
     .bind = cuda_bind,
     .ring = cuda_ring,
+    .start = cuda_start,
     .discard = cuda_discard,
     .submit = cuda_submit,
     .wait = cuda_wait,

@@ -69,6 +69,8 @@ typedef struct cu_conditional_node {
     X(cuMemGetInfo, "cuMemGetInfo_v2", (size_t * free, size_t * total))                                                        \
     X(cuMemAlloc, "cuMemAlloc_v2", (cu_pointer * out, size_t size))                                                            \
     X(cuMemFree, "cuMemFree_v2", (cu_pointer p))                                                                               \
+    X(cuMemHostAlloc, "cuMemHostAlloc", (void **out, size_t size, unsigned flags))                                             \
+    X(cuMemFreeHost, "cuMemFreeHost", (void *p))                                                                               \
     X(cuMemsetD8Async, "cuMemsetD8Async", (cu_pointer p, unsigned char value, size_t n, cu_object stream))                     \
     X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (cu_pointer to, const void *from, size_t n, cu_object stream))                \
     X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void *to, cu_pointer from, size_t n, cu_object stream))                      \
@@ -85,6 +87,7 @@ typedef struct cu_conditional_node {
     X(cuStreamCreate, "cuStreamCreate", (cu_object * out, unsigned flags))                                                     \
     X(cuStreamDestroy, "cuStreamDestroy_v2", (cu_object s))                                                                    \
     X(cuStreamSynchronize, "cuStreamSynchronize", (cu_object s))                                                               \
+    X(cuStreamWaitEvent, "cuStreamWaitEvent", (cu_object s, cu_object ev, unsigned flags))                                     \
     X(cuEventCreate, "cuEventCreate", (cu_object * out, unsigned flags))                                                       \
     X(cuEventDestroy, "cuEventDestroy_v2", (cu_object ev))                                                                     \
     X(cuEventRecord, "cuEventRecord", (cu_object ev, cu_object stream))                                                        \

@@ -112,7 +112,11 @@ typedef struct device_api {
     tn_status (*alloc)(device *d, size_t size, buffer **out, err *e); /* zeroed; size 0 is fine */
     void (*free)(device *d, buffer *b);
     void *(*map)(device *d, buffer *b); /* host address, or NULL when not host-visible */
+    /* In order with submits. */
     tn_status (*upload)(device *d, buffer *b, size_t offset, const void *src, size_t size, err *e);
+    /* An upload that may run beside what was submitted before, which must not touch these bytes; what is submitted from now on
+     * finds them. NULL where nothing can run beside. */
+    tn_status (*send)(device *d, buffer *b, size_t offset, const void *src, size_t size, err *e);
     tn_status (*download)(device *d, const buffer *b, size_t offset, void *dst, size_t size, err *e);
 
     /* Source text to module; `key` names it in the cache (hash of text, options, compiler, device). no_cache builds afresh.
@@ -135,6 +139,7 @@ typedef struct device_api {
     /* In a submit of several steps, step i finds what is bound to the slot (i % length) * stride bytes further on. NULL where
      * generated code does that. */
     void (*ring)(list *l, int slot, size_t stride, int64_t length);
+    void (*start)(list *l, int64_t step); /* the first step of later submits, 0 at first; NULL where ring is */
     void (*discard)(list *l);
 
     /* Refused unless the list is sealed and every slot is bound. On the CPU submit runs the list before it returns, allocates

@@ -126,7 +126,7 @@ bool gpu_loop_fits(const gpu_list *l) {
 
 uint64_t gpu_list_place(const gpu_list *l, const device_arg *a, int64_t step) {
     const gpu_slot *s = &l->slots[a->slot];
-    return s->at + a->offset + s->stride * (uint64_t)(step % s->length);
+    return s->at + a->offset + s->stride * (uint64_t)((l->start + step) % s->length);
 }
 
 /* ---- order ---- */

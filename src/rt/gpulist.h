@@ -30,6 +30,7 @@ typedef struct gpu_list {
     gpu_node *nodes; /* [cap] */
     int n_nodes, cap;
     uint64_t version; /* of bindings and rings; never 0 */
+    int64_t start;    /* the first step of a submit */
     bool sealed;
 } gpu_list;
 
@@ -46,7 +47,7 @@ void gpu_list_ring(gpu_list *l, int slot, size_t stride, int64_t length);
 bool gpu_slot_moves(const gpu_slot *s);
 bool gpu_slot_written(const gpu_list *l, int slot); /* by any launch */
 bool gpu_list_moves(const gpu_list *l);             /* whether any slot moves on from step to step */
-/* Where an argument is in a step, from the start of what is bound. */
+/* Where an argument is in a step of a submit, from the start of what is bound. */
 uint64_t gpu_list_place(const gpu_list *l, const device_arg *a, int64_t step);
 
 /* A device that repeats one step by itself keeps a step of each slot that moves, one behind the other: what was before the step

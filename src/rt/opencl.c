@@ -1,8 +1,9 @@
 /* opencl.c - the device opencl: the first GPU that an OpenCL 1.2 library offers, else its first device of any kind.
  *
- * The library is found at run time; without one, open says what to install. One in-order queue; a list holds a kernel object
- * for each launch, whose arguments stay set until a slot is bound anew or moves on with a ring. A ticket is an event behind the
- * launches of its submit. Programs are kept as binaries in the kernel cache. The device owns context and queue. */
+ * The library is found at run time; without one, open says what to install. One in-order queue, and another for uploads beside
+ * it; a list holds a kernel object for each launch, whose arguments stay set until a slot is bound anew or moves on with a
+ * ring. A ticket is an event behind the launches of its submit. Programs are kept as binaries in the kernel cache. The device
+ * owns context and queues. */
 #include "rt/device.h"
 #include "rt/cache.h"
 #include "rt/gpulist.h"
@@ -23,7 +24,7 @@ typedef struct opencl {
     mem mem;
     void *library;
     cache *cache; /* may be NULL */
-    cl_object device, context, queue;
+    cl_object device, context, queue, copies;
     device_caps caps;
     size_t max_alloc;
     uint64_t memory;
@@ -34,7 +35,7 @@ typedef struct opencl {
 } opencl;
 
 struct buffer {
-    cl_object object;
+    cl_object object, zeroed; /* zeroed: an event */
     size_t size;
 };
 
@@ -175,6 +176,7 @@ static void opencl_close(device *base) {
     for (int i = 0; i < PENDING; i++)
         if (d->event[i]) d->cl.clReleaseEvent(d->event[i]);
     if (d->queue) d->cl.clReleaseCommandQueue(d->queue);
+    if (d->copies) d->cl.clReleaseCommandQueue(d->copies);
     if (d->context) d->cl.clReleaseContext(d->context);
     if (d->library) dlclose(d->library);
     pthread_mutex_destroy(&d->lock);
@@ -201,6 +203,7 @@ static tn_status opencl_open(const device_opts *opts, device **out, err *e) {
     }
     if (st == TN_OK) {
         d->queue = d->cl.clCreateCommandQueue(d->context, d->device, 0, &rc);
+        if (!rc) d->copies = d->cl.clCreateCommandQueue(d->context, d->device, 0, &rc);
         if (rc) st = fail(e, "clCreateCommandQueue", rc);
     }
     if (st)
@@ -218,6 +221,7 @@ static void opencl_free(device *base, buffer *b) {
     opencl *d = (opencl *)base;
     if (!b) return;
     if (b->object) d->cl.clReleaseMemObject(b->object);
+    if (b->zeroed) d->cl.clReleaseEvent(b->zeroed);
     mem_free(d->mem, b, sizeof *b);
 }
 
@@ -239,7 +243,7 @@ static tn_status opencl_alloc(device *base, size_t size, buffer **out, err *e) {
     b->size = size;
     b->object = d->cl.clCreateBuffer(d->context, CL_MEM_READ_WRITE, room, NULL, &rc);
     if (rc == CL_SUCCESS)
-        rc = d->cl.clEnqueueFillBuffer(d->queue, b->object, &(uint32_t){ 0 }, sizeof(uint32_t), 0, room, 0, NULL, NULL);
+        rc = d->cl.clEnqueueFillBuffer(d->queue, b->object, &(uint32_t){ 0 }, sizeof(uint32_t), 0, room, 0, NULL, &b->zeroed);
     if (rc == CL_SUCCESS) {
         *out = b;
         return TN_OK;
@@ -260,6 +264,14 @@ static tn_status opencl_upload(device *base, buffer *b, size_t offset, const voi
     tn_status st = gpu_check_range("upload", b->size, offset, size, e);
     if (st || size == 0) return st;
     int32_t rc = d->cl.clEnqueueWriteBuffer(d->queue, b->object, 1, offset, size, src, 0, NULL, NULL);
+    return rc ? fail(e, "clEnqueueWriteBuffer", rc) : TN_OK;
+}
+/* The host waits for it; kernels do not. */
+static tn_status opencl_send(device *base, buffer *b, size_t offset, const void *src, size_t size, err *e) {
+    opencl *d = (opencl *)base;
+    tn_status st = gpu_check_range("upload", b->size, offset, size, e);
+    if (st || size == 0) return st;
+    int32_t rc = d->cl.clEnqueueWriteBuffer(d->copies, b->object, 1, offset, size, src, 1, &b->zeroed, NULL);
     return rc ? fail(e, "clEnqueueWriteBuffer", rc) : TN_OK;
 }
 static tn_status opencl_download(device *base, const buffer *b, size_t offset, void *dst, size_t size, err *e) {
@@ -418,6 +430,7 @@ static tn_status opencl_copy(list *l, int dst_slot, size_t dst_offset, int src_s
 static tn_status opencl_seal(list *l, err *e) { return gpu_list_seal(&l->l, e); }
 static void opencl_bind(list *l, int slot, buffer *b, size_t offset) { gpu_list_bind(&l->l, slot, b->object, offset); }
 static void opencl_ring(list *l, int slot, size_t stride, int64_t length) { gpu_list_ring(&l->l, slot, stride, length); }
+static void opencl_start(list *l, int64_t step) { l->l.start = step; }
 
 /* ---- running ---- */
 
@@ -542,6 +555,7 @@ const device_api device_opencl = {
     .free = opencl_free,
     .map = opencl_map,
     .upload = opencl_upload,
+    .send = opencl_send,
     .download = opencl_download,
     .build = opencl_build,
     .drop = opencl_drop,
@@ -552,6 +566,7 @@ const device_api device_opencl = {
     .seal = opencl_seal,
     .bind = opencl_bind,
     .ring = opencl_ring,
+    .start = opencl_start,
     .discard = opencl_discard,
     .submit = opencl_submit,
     .wait = opencl_wait,

@@ -134,6 +134,44 @@ static void test_many_steps(void **state) {
     tn_ctx_free(ctx);
 }
 
+/* Inputs that go up while the steps before theirs run: rings of many megabytes, longer and shorter than the run. */
+static void test_large_rings(void **state) {
+    (void)state;
+    enum { N = 300001, MOST = 13 };
+    static const struct { int steps, ring; } runs[] = { { 13, 13 }, { 31, 13 }, { 9, 13 }, { 8, 2 }, { 12, 9 } };
+    tn_ctx *ctx = gpu_ctx();
+    tn_graph *g = make_counter(ctx, N);
+    tn_compile_opts o = on_gpu(TN_MODE_LOOP);
+    tn_program *p;
+    tn_session *s;
+    OK(ctx, tn_compile(g, &o, &p));
+    OK(ctx, tn_session_new(p, &s));
+    size_t bytes = N * sizeof(int32_t);
+    int32_t *x = malloc(MOST * bytes), *z = malloc(31 * bytes), *y = malloc(bytes), *sum = calloc(N, sizeof *sum);
+    int32_t count = 0;
+    uint32_t seed = (uint32_t)time(NULL);
+    for (size_t i = 0; i < COUNT_OF(runs); i++) {
+        for (size_t k = 0; k < (size_t)MOST * N; k++) x[k] = (int32_t)((seed = seed * 1664525u + 1013904223u) >> 20);
+        if (i % 2) OK(ctx, tn_session_bind_trace(s, tn_session_slot(s, "z"), z, runs[i].steps));
+        if (!(i % 2)) OK(ctx, tn_session_bind(s, tn_session_slot(s, "z"), z));
+        OK(ctx, tn_run_n(s, runs[i].steps, TN_BIND({ "x", x }, { "y", y }), runs[i].ring));
+        for (int step = 0; step < runs[i].steps; step++, count++) {
+            const int32_t *in = x + (size_t)(step % runs[i].ring) * N, *out = i % 2 ? z + (size_t)step * N : z;
+            for (int k = 0; k < N; k++) sum[k] += in[k] * (count + 1);
+            if (i % 2 || step == runs[i].steps - 1)
+                for (int k = 0; k < N; k++) assert_int_equal(out[k], in[k] + count);
+        }
+        assert_memory_equal(y, sum, bytes);
+    }
+    OK(ctx, tn_run(s, TN_BIND({ "x", x + N }, { "y", y }, { "z", z }))); /* one step counts from the ring's begin again */
+    for (int k = 0; k < N; k++) assert_int_equal(z[k], x[N + k] + count);
+    free(x), free(y), free(z), free(sum);
+    tn_session_free(s);
+    tn_program_free(p);
+    tn_graph_free(g);
+    tn_ctx_free(ctx);
+}
+
 /* Compiled in one context, found on disk by the next, built again when the file is damaged. */
 static void test_cache(void **state) {
     (void)state;
@@ -243,8 +281,8 @@ static void test_errors(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_rings), cmocka_unit_test(test_many_steps),
-                                        cmocka_unit_test(test_cache), cmocka_unit_test(test_threads),
-                                        cmocka_unit_test(test_errors) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_rings),       cmocka_unit_test(test_many_steps),
+                                        cmocka_unit_test(test_large_rings), cmocka_unit_test(test_cache),
+                                        cmocka_unit_test(test_threads),     cmocka_unit_test(test_errors) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

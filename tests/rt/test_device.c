@@ -211,6 +211,50 @@ static void check_lists(const device_api *api) {
     }
 }
 
+/* Uploads beside what runs: while a list goes over one half of the memory the other half is filled, in pieces, and what is
+ * submitted then finds it. A list that took a while to start would add to bytes of the next turn if it were not so. */
+static void check_send(const device_api *api) {
+    enum { N = 1 << 20, HALVES = 2, TURNS = 7, INTS = 1000 };
+    fixture f;
+    open_device(&f, api, 1);
+    if (!api->send) return close_device(&f);
+    err e = { 0 };
+    module *m;
+    void *add;
+    list *l;
+    buffer *a, *b;
+    uint64_t ticket[TURNS];
+    const char *kernels = kernels_of(&f.caps);
+    int *in = malloc(N * sizeof *in * TURNS), out[INTS];
+    for (int i = 0; i < N * TURNS; i++) in[i] = (int)(next_random() >> 8);
+    assert_int_equal(api->build(f.d, kernels, strlen(kernels), false, &m, NULL, &e), TN_OK);
+    assert_int_equal(api->find(f.d, m, "add", &add, &e), TN_OK);
+    assert_int_equal(api->alloc(f.d, HALVES * N * sizeof *in, &a, &e), TN_OK);
+    assert_int_equal(api->alloc(f.d, TURNS * INTS * sizeof *in, &b, &e), TN_OK);
+    assert_int_equal(api->record(f.d, 2, &l, &e), TN_OK);
+    assert_int_equal(launch(&f, l, add, true, &e), TN_OK);
+    assert_int_equal(api->seal(l, &e), TN_OK);
+    for (int i = 0; i < TURNS; i++) { /* the last thousand of each turn, which came last */
+        size_t half = (size_t)(i % HALVES) * N * sizeof *in;
+        if (i >= HALVES) assert_int_equal(api->wait(f.d, ticket[i - HALVES], &e), TN_OK);
+        assert_int_equal(api->send(f.d, a, half, in + (size_t)i * N, N * sizeof *in, &e), TN_OK);
+        api->bind(l, 0, a, half + (N - INTS) * sizeof *in);
+        api->bind(l, 1, b, (size_t)i * INTS * sizeof *in);
+        assert_int_equal(api->submit(l, 1, &ticket[i], &e), TN_OK);
+    }
+    for (int i = 0; i < TURNS; i++) {
+        assert_int_equal(api->download(f.d, b, (size_t)i * sizeof out, out, sizeof out, &e), TN_OK);
+        for (int k = 0; k < INTS; k++) assert_int_equal(out[k], in[(size_t)(i + 1) * N - INTS + (size_t)k] + 1);
+    }
+    assert_int_equal(api->send(f.d, a, HALVES * N * sizeof *in, in, 1, &e), TN_ERR_INVAL);
+    assert_int_equal(api->send(f.d, a, 0, in, 0, &e), TN_OK);
+    free(in);
+    api->discard(l);
+    api->free(f.d, a), api->free(f.d, b);
+    api->drop(f.d, m);
+    close_device(&f);
+}
+
 /* Many threads on one device: each has a list of its own, all of them parallel regions of the one pool. */
 typedef struct user {
     fixture *f;
@@ -330,6 +374,7 @@ static void on_every_device(void (*check)(const device_api *)) {
 static void test_caps(void **state) { (void)state, on_every_device(check_caps); }
 static void test_memory(void **state) { (void)state, on_every_device(check_memory); }
 static void test_lists(void **state) { (void)state, on_every_device(check_lists); }
+static void test_send(void **state) { (void)state, on_every_device(check_send); }
 static void test_shared(void **state) { (void)state, on_every_device(check_shared); }
 static void test_out_of_memory(void **state) { (void)state, on_every_device(check_out_of_memory); }
 
@@ -382,8 +427,9 @@ static void test_null_counts(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_caps),          cmocka_unit_test(test_memory),
-                                        cmocka_unit_test(test_lists),         cmocka_unit_test(test_shared),
-                                        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_null_counts) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_caps),       cmocka_unit_test(test_memory),
+                                        cmocka_unit_test(test_lists),      cmocka_unit_test(test_send),
+                                        cmocka_unit_test(test_shared),     cmocka_unit_test(test_out_of_memory),
+                                        cmocka_unit_test(test_null_counts) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

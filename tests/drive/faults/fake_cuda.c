@@ -68,6 +68,10 @@ FAKE cuMemAlloc_v2(cu_pointer *out, size_t size) {
     return *out ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
 }
 FAKE cuMemFree_v2(cu_pointer p) { return free((void *)(uintptr_t)p), lost; }
+FAKE cuMemHostAlloc(void **out, size_t size, unsigned flags) {
+    return (void)flags, *out = calloc(1, size), *out ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
+}
+FAKE cuMemFreeHost(void *p) { return free(p), 0; }
 FAKE cuMemsetD8Async(cu_pointer p, unsigned char v, size_t n, cu_object s) {
     return (void)s, memset((void *)(uintptr_t)p, v, n), lost;
 }
@@ -96,6 +100,7 @@ FAKE cuLaunchKernel(cu_object f, unsigned gx, unsigned gy, unsigned gz, unsigned
 FAKE cuStreamCreate(cu_object *out, unsigned flags) { return (void)flags, *out = &lost, 0; }
 FAKE cuStreamDestroy_v2(cu_object s) { return (void)s, 0; }
 FAKE cuStreamSynchronize(cu_object s) { return (void)s, lost; }
+FAKE cuStreamWaitEvent(cu_object s, cu_object ev, unsigned flags) { return (void)s, (void)ev, (void)flags, lost; }
 FAKE cuEventCreate(cu_object *out, unsigned flags) { return (void)flags, *out = &lost, 0; }
 FAKE cuEventDestroy_v2(cu_object ev) { return (void)ev, 0; }
 FAKE cuEventRecord(cu_object ev, cu_object s) { return (void)ev, (void)s, lost; }

@@ -1,0 +1,76 @@
+/* cuda_device.h - what the files of the device cuda share: its structs, errors, and the copies of cuda_copy.c. */
+#ifndef TN_RT_CUDA_DEVICE_H
+#define TN_RT_CUDA_DEVICE_H
+
+#include "rt/cuda_api.h"
+#include "rt/device.h"
+
+#include <pthread.h>
+
+enum { PENDING = 32 /* submits that may be under way */, PIECES = 4 /* of copies under way */, PIECE_BYTES = 4 << 20 };
+
+/* Pinned memory that copies go through, piece by piece: the host fills one piece while others are under way. */
+typedef struct cuda_copies {
+    pthread_mutex_t lock;    /* of what follows; taken before the device's */
+    cu_object stream;        /* of copies that may run beside kernels */
+    cu_object order;         /* an event between the streams */
+    void *pieces;            /* [PIECES][PIECE_BYTES] */
+    cu_object moved[PIECES]; /* an event: the piece may be used again */
+    uint64_t next;           /* piece next % PIECES is the one that was used longest ago */
+    struct pool *team;       /* threads that fill and empty pieces; NULL: not needed so far */
+} cuda_copies;
+
+typedef struct cuda {
+    device base;
+    cuda_api cu;
+    mem mem;
+    void *library;
+    struct cache *cache; /* may be NULL */
+    int device, arch;
+    bool retained;
+    cu_object context, stream;
+    device_caps caps;
+    char variant[256];
+    cuda_copies copies;
+    pthread_mutex_t lock; /* of what follows */
+    struct nvrtc *nvrtc;  /* opened when the first program is compiled */
+    int loops;            /* 0: not tried yet, 1: as follows, -1: the driver has none */
+    cu_object loop_module, loop_control, loop_move[3];
+    uint64_t ticket, done;
+    cu_object event[PENDING]; /* of ticket t at t % PENDING */
+    bool recorded[PENDING];
+} cuda;
+
+struct buffer {
+    cu_pointer at;
+    size_t size;
+};
+
+static inline tn_status fail(const cuda *d, err *e, const char *what, int rc) {
+    const char *text = NULL;
+    d->cu.cuGetErrorString(rc, &text);
+    return err_set(e, rc == CUDA_ERROR_OUT_OF_MEMORY ? TN_ERR_NOMEM : TN_ERR_DEVICE, "CUDA: %s failed: %s (error %d)", what,
+                   text ? text : "unknown", rc);
+}
+
+/* Round every use of the driver, on whatever thread. */
+static inline tn_status enter(const cuda *d, err *e) {
+    int rc = d->cu.cuCtxPushCurrent(d->context);
+    return rc ? fail(d, e, "cuCtxPushCurrent", rc) : TN_OK;
+}
+static inline void leave(const cuda *d) {
+    cu_object old;
+    d->cu.cuCtxPopCurrent(&old);
+}
+
+/* With the context current; they return a code of the driver. */
+int cuda_copies_open(cuda *d);
+void cuda_copies_close(cuda *d);
+int cuda_copies_wait(cuda *d); /* copies beside kernels run behind what was queued so far */
+
+/* As in device_api. */
+tn_status cuda_upload(device *base, buffer *b, size_t offset, const void *src, size_t size, err *e);
+tn_status cuda_send(device *base, buffer *b, size_t offset, const void *src, size_t size, err *e);
+tn_status cuda_download(device *base, const buffer *b, size_t offset, void *dst, size_t size, err *e);
+
+#endif
