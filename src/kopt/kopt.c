@@ -81,6 +81,7 @@ kernel *kopt_run(kernel *k, const target *t) {
     choose_and_stage(k, t);
     kopt_block(k);
     kernel *o = kopt_tile(k);
+    kopt_contract(o);
     kopt_prefetch(o, t);
     kopt_past(o, t);
     return o;

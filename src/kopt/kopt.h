@@ -50,6 +50,8 @@ int kopt_mask_known(const kmask *m, int64_t lane_stride, int lanes, const kspan 
 void kopt_border_cuts(const kernel *k, int loop, int end, const kspan *open, kcuts *out);
 /* tile.c: writes the tiled form; the scalar kernel stays as it is. */
 kernel *kopt_tile(const kernel *k);
+/* contract.c: in the tiled form, sums of products become multiply-adds. */
+void kopt_contract(kernel *k);
 
 /* The same for a kernel that the steps before left, with every register tile that the model could have taken: the cheapest of
  * them, in order of its cost; at most cap. Spoils the kernel. 0 where none is tiled. */

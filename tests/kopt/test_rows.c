@@ -112,7 +112,51 @@ static void test_prefetch(void **state) {
     arena_fini(&a);
 }
 
+/* Whether sums of products are multiply-adds, whatever the tile, and what they give. */
+static void check_contraction(const char *text, bool contracts) {
+    arena a;
+    guard gd;
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    graph *g = graph_parse(&a, text, strlen(text), "test");
+    reference r = reference_make(g, &a, 7);
+    for (uint64_t seed = 0; seed < 16; seed++) {
+        char why_not[512];
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        target t = plan_target(seed);
+        int n = 0;
+        o.fusion = 3, o.check = 1;
+        plan *p = pipeline_run(g, &a, &o, &t);
+        for (int k = 0; k < p->kernels.n; k++) {
+            const kernel *x = p->kernels.at[k].k;
+            for (int i = 1; i < x->ins.n; i++) {
+                const kins *in = &x->ins.at[i], *of = &x->ins.at[in->a];
+                n += in->op == K_UPD && in->alu == OP_dot;
+                if (contracts) assert_false(in->op == K_UPD && in->alu == OP_add && of->op == K_ALU && of->alu == OP_mul);
+            }
+        }
+        if (contracts != (n > 0)) fail_msg("seed %d: %d multiply-adds in\n%s", (int)seed, n, text);
+        if (!plan_agrees(p, &r, &a, why_not, sizeof why_not) || !plan_texts_agree(p, &a, why_not, sizeof why_not))
+            fail_msg("seed %d: %s\n%s", (int)seed, why_not, text);
+    }
+    arena_fini(&a);
+}
+
+static void test_contract(void **state) {
+    (void)state;
+    check_contraction("graph @g(x f32[37,53]) {\n  %1 = mul x, x\n  %2 = sum %1 axes=[1] f32[37,1]\n  return %2 as \"y\"\n}\n",
+                      true);
+    check_contraction("graph @g(x f32[37,53], c f32[37,53]) {\n  %1 = sub x, c\n  %2 = mul %1, %1\n"
+                      "  %3 = sum %2 axes=[0] f32[1,53]\n  return %3 as \"y\"\n}\n",
+                      true); /* of columns */
+    check_contraction("graph @g(x f64[9,21]) {\n  %1 = mul x, 3.0\n  %2 = sum %1 axes=[1] f64[9,1]\n  return %2 as \"y\"\n}\n",
+                      true);
+    check_contraction("graph @g(x i32[9,21]) {\n  %1 = mul x, x\n  %2 = sum %1 axes=[1] i32[9,1]\n  return %2 as \"y\"\n}\n",
+                      false);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_rows), cmocka_unit_test(test_prefetch) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_rows), cmocka_unit_test(test_prefetch),
+                                        cmocka_unit_test(test_contract) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
