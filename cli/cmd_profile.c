@@ -84,7 +84,7 @@ static void print_json(const cli *c, const tn_profile *p, bounds b, const char *
 
 /* ---- trace: what Chrome's about:tracing and Perfetto read ---- */
 
-enum { HOST = 1, DEVICE = 2 };
+enum { HOST = 1, DEVICE = 2, COPIES = 3, RUNS = 4, MAX_SPANS = 4096 };
 
 static void name_track(json *j, int track, const char *name) {
     json_line(j, NULL);
@@ -108,8 +108,43 @@ static void span(json *j, int track, const char *name, double begin_us, double u
     json_number(j, "dur", us);
 }
 
-static void write_trace(const cli *c, const tn_profile *p, const tn_program_stats *compiled, const char *device,
-                        const char *path) {
+/* Several steps in one call, each with inputs of its own: what the device copies while it runs. Nothing from devices that do
+ * not tell. */
+static int watch_steps(cli *c, tn_session *s, const ports *io, int64_t steps, tn_span *out) {
+    tn_binding *rings = cli_alloc(sizeof(tn_binding) * ((size_t)io->n + 1));
+    int n = 0, n_spans = 0;
+    for (int i = 0; i < io->n; i++) {
+        size_t bytes = io->value[i].bytes;
+        if (io->kind[i] != 'i') continue;
+        char *ring = cli_alloc(bytes * (size_t)steps + 1);
+        for (size_t k = 0; k < (size_t)steps; k++) memcpy(ring + k * bytes, io->value[i].data, bytes);
+        rings[n++] = (tn_binding){ io->name[i], ring };
+    }
+    tn_status code = tn_run_n_spans(s, steps, rings, n, steps, out, MAX_SPANS, &n_spans); /* once with all memory new .. */
+    if (!code) code = tn_run_n_spans(s, steps, rings, n, steps, out, MAX_SPANS, &n_spans);
+    if (code && code != TN_ERR_UNSUPPORTED) cli_need(c, code);
+    for (int i = 0; i < n; i++) free(rings[i].data);
+    free(rings);
+    ports_bind(c, s, io);
+    return n_spans;
+}
+
+static void write_spans(json *j, const tn_span *spans, int n, double at_us) {
+    if (!n) return;
+    name_track(j, COPIES, "copies");
+    name_track(j, RUNS, "steps");
+    for (int i = 0; i < n; i++) {
+        int track = !strcmp(spans[i].what, "fill") ? HOST : !strcmp(spans[i].what, "run") ? RUNS : COPIES;
+        span(j, track, spans[i].what, at_us + spans[i].begin_us, spans[i].end_us - spans[i].begin_us);
+        json_line(j, "args");
+        json_int(j, "bytes", (int64_t)spans[i].bytes);
+        json_end(j);
+        json_end(j);
+    }
+}
+
+static void write_trace(const cli *c, const tn_profile *p, const tn_program_stats *compiled, const tn_span *spans, int n_spans,
+                        const char *device, const char *path) {
     tn_profile_summary s;
     tn_profiled_kernel k;
     tn_profile_get_summary(p, &s);
@@ -137,6 +172,7 @@ static void write_trace(const cli *c, const tn_profile *p, const tn_program_stat
         json_end(&j);
         json_end(&j);
     }
+    write_spans(&j, spans, n_spans, compile + s.run_us + (s.kernels ? k.end_us : 0));
     json_end(&j);
     json_finish(&j);
     if (fclose(f)) cli_fail(c, "cannot write %s: %s", path, strerror(errno));
@@ -176,7 +212,10 @@ static int profile(cli *c) {
         print_json(c, report, b, o.device);
     else
         print_table(c, report, b, o.device);
-    if (trace) write_trace(c, report, &compiled, o.device, trace);
+    tn_span *spans = cli_alloc(MAX_SPANS * sizeof *spans);
+    int n_spans = trace ? watch_steps(c, s, &io, cli_int(c, "steps", 8, 1, 1 << 20), spans) : 0;
+    if (trace) write_trace(c, report, &compiled, spans, n_spans, o.device, trace);
+    free(spans);
     tn_profile_free(report);
     ports_free(&io);
     tn_session_free(s);
@@ -187,7 +226,10 @@ static int profile(cli *c) {
 
 static const cli_option options[] = {
     { "seconds", 0, "N", "time to spend (default 1; at least five rounds)" },
-    { "trace", 0, "FILE", "write the last round as a trace for chrome://tracing or Perfetto" },
+    { "trace", 0, "FILE",
+      "write the last round as a trace for chrome://tracing or Perfetto; with --device cuda also some steps in\n"
+      "one call, with the copies beside them" },
+    { "steps", 0, "N", "of them, each with inputs of its own (default 8)" },
     { "input", 'i', "NAME=SPEC", "an input, as for `tenon run`; those not given are random" },
     { "seed", 's', "N", "of inputs that are not given and of builtin models (default 1)" },
     CLI_COMPILE_OPTIONS,

@@ -391,6 +391,16 @@ TN_API TN_CHECK tn_status tn_session_run(tn_session *s);
 TN_API TN_CHECK tn_status tn_run_n(tn_session *s, int64_t n_steps, const tn_binding *rings, int n_rings, int64_t n_ring);
 TN_API TN_CHECK tn_status tn_session_bind_trace(tn_session *s, int slot, void *data, int64_t n_steps);
 
+/* tn_run_n, and when what of it happened, where devices with memory of their own tell it (CUDA; elsewhere: TN_ERR_UNSUPPORTED):
+ * uploads run beside earlier steps when rings are large. The first `cap` spans are written; *out_n is how many. */
+typedef struct {
+    const char *what; /* "fill": the host copies to where the device reads; "upload", "download"; "run": some of the steps */
+    uint64_t bytes;
+    double begin_us, end_us; /* from the begin of the call; clocks of host and device agree within some 10 us */
+} tn_span;
+TN_API TN_CHECK tn_status tn_run_n_spans(tn_session *s, int64_t n_steps, const tn_binding *rings, int n_rings, int64_t n_ring,
+                                         tn_span *out, int cap, int *out_n);
+
 /* State by name: parameters, moments, counters. */
 TN_API int tn_session_n_states(const tn_session *s);
 TN_API TN_CHECK tn_status tn_session_state(const tn_session *s, int i, const char **out_name, tn_dtype *out_dtype,

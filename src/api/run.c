@@ -306,6 +306,40 @@ tn_status tn_run_n(tn_session *s, int64_t n_steps, const tn_binding *rings, int 
     return session_done(s, own_loop ? drive_session_run(s, n_steps) : run_steps(s, n_steps));
 }
 
+static tn_status run_watched(tn_session *s, int64_t n_steps, const tn_binding *rings, int n_rings, int64_t n_ring,
+                             device_work *work, int cap, tn_span *out, int *out_n) {
+    device *d = s->p->dev;
+    int n = 0;
+    err late;
+    tn_status code = d->api->watch(d, work, cap, NULL, &s->err);
+    if (code) return session_done(s, code);
+    double start = now_seconds();
+    code = tn_run_n(s, n_steps, rings, n_rings, n_ring);
+    tn_status ended = d->api->watch(d, NULL, 0, &n, code ? &late : &s->err);
+    if (!code && ended) return session_done(s, ended);
+    for (int i = 0; i < n && !code; i++)
+        out[i] = (tn_span){ work[i].what, work[i].bytes, (work[i].begin - start) * 1e6, (work[i].end - start) * 1e6 };
+    *out_n = code ? 0 : n;
+    return code;
+}
+
+tn_status tn_run_n_spans(tn_session *s, int64_t n_steps, const tn_binding *rings, int n_rings, int64_t n_ring, tn_span *out,
+                         int cap, int *out_n) {
+    if (!s) return TN_ERR_INVAL;
+    if (!out || cap < 1 || cap > 1 << 20 || !out_n)
+        return session_fail(s, TN_ERR_INVAL, "tn_run_n_spans: %d spans at %p, out_n at %p", cap, (void *)out, (void *)out_n);
+    *out_n = 0;
+    if (!s->p->dev->api->watch)
+        return session_fail(s, TN_ERR_UNSUPPORTED, "tn_run_n_spans: the device %s does not tell when it copies and runs",
+                            s->p->dev->api->name);
+    mem m = s->p->ctx->mem;
+    device_work *work = mem_alloc(m, (size_t)cap * sizeof *work);
+    if (!work) return session_fail(s, TN_ERR_NOMEM, "out of memory: %d spans", cap);
+    tn_status code = run_watched(s, n_steps, rings, n_rings, n_ring, work, cap, out, out_n);
+    mem_free(m, work, (size_t)cap * sizeof *work);
+    return code;
+}
+
 /* ---- profiling ---- */
 
 tn_status tn_session_profile(tn_session *s, double seconds, tn_profile **out_profile) {

@@ -137,6 +137,7 @@ static void cuda_close(device *base) {
     if (d->library) dlclose(d->library);
     pthread_mutex_destroy(&d->lock);
     pthread_mutex_destroy(&d->copies.lock);
+    pthread_mutex_destroy(&d->watch.lock);
     mem_free(d->mem, d, sizeof *d);
 }
 
@@ -162,6 +163,7 @@ static tn_status cuda_open(const device_opts *opts, device **out, err *e) {
     d->cache = opts->cache;
     pthread_mutex_init(&d->lock, NULL);
     pthread_mutex_init(&d->copies.lock, NULL);
+    pthread_mutex_init(&d->watch.lock, NULL);
     tn_status st = load_library(d, e);
     if (st == TN_OK) st = find_device(d, e);
     if (st == TN_OK) fill_caps(d);
@@ -611,8 +613,9 @@ static tn_status cuda_submit(list *l, int64_t steps, uint64_t *out_ticket, err *
     cuda *d = l->dev;
     tn_status st = gpu_list_ready(&l->l, e);
     if (st || (st = enter(d, e))) return st;
-    int rc;
+    int rc, noted = cuda_watch_begin(d, "run", 0, d->stream);
     st = run_steps(l, steps, e);
+    cuda_watch_end(d, noted, d->stream);
     pthread_mutex_lock(&d->lock);
     uint64_t ticket = d->ticket + 1;
     int i = (int)(ticket % PENDING);
@@ -704,4 +707,5 @@ const device_api device_cuda = {
     .submit = cuda_submit,
     .wait = cuda_wait,
     .profile = cuda_profile,
+    .watch = cuda_watch_work,
 };

@@ -85,8 +85,12 @@ static int bring(cuda *d, cu_pointer to, const char *from, size_t size, cu_objec
     for (size_t at = 0, n; at < size && !rc; at += n) {
         n = piece_of(size, at);
         if ((rc = take_piece(d, &i, &piece))) break;
+        int noted = cuda_watch_begin(d, "fill", n, NULL);
         copy_bytes(d, piece, from + at, n);
+        cuda_watch_end(d, noted, NULL);
+        noted = cuda_watch_begin(d, "upload", n, stream);
         rc = d->cu.cuMemcpyHtoDAsync(to + at, piece, n, stream);
+        cuda_watch_end(d, noted, stream);
         if (!rc) rc = d->cu.cuEventRecord(d->copies.moved[i], stream);
     }
     if (!rc && stream != d->stream) rc = d->cu.cuStreamWaitEvent(d->stream, d->copies.moved[i], 0);
@@ -96,7 +100,9 @@ static int bring(cuda *d, cu_pointer to, const char *from, size_t size, cu_objec
 static int ask_for(cuda *d, cu_pointer from, size_t n, int *out_i, char **out) {
     int rc = take_piece(d, out_i, out);
     if (rc) return rc;
+    int noted = cuda_watch_begin(d, "download", n, d->stream);
     rc = d->cu.cuMemcpyDtoHAsync(*out, from, n, d->stream);
+    cuda_watch_end(d, noted, d->stream);
     return rc ? rc : d->cu.cuEventRecord(d->copies.moved[*out_i], d->stream);
 }
 

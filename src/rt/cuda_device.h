@@ -1,4 +1,5 @@
-/* cuda_device.h - what the files of the device cuda share: its structs, errors, and the copies of cuda_copy.c. */
+/* cuda_device.h - what the files of the device cuda share: its structs, errors, the copies of cuda_copy.c and the notes of
+ * cuda_watch.c. */
 #ifndef TN_RT_CUDA_DEVICE_H
 #define TN_RT_CUDA_DEVICE_H
 
@@ -20,6 +21,16 @@ typedef struct cuda_copies {
     struct pool *team;       /* threads that fill and empty pieces; NULL: not needed so far */
 } cuda_copies;
 
+/* What is written down for device_api.watch. */
+typedef struct cuda_watch {
+    pthread_mutex_t lock; /* of n and cap */
+    device_work *at;      /* the caller's */
+    int n, cap, room;     /* cap: 0 = nothing is written down */
+    cu_object *events;    /* [2 room + 1] begin and end of each; the last: at `zero` of the host's clock */
+    bool *device;         /* [room] it has events */
+    double zero;
+} cuda_watch;
+
 typedef struct cuda {
     device base;
     cuda_api cu;
@@ -32,6 +43,7 @@ typedef struct cuda {
     device_caps caps;
     char variant[256];
     cuda_copies copies;
+    cuda_watch watch;
     pthread_mutex_t lock; /* of what follows */
     struct nvrtc *nvrtc;  /* opened when the first program is compiled */
     int loops;            /* 0: not tried yet, 1: as follows, -1: the driver has none */
@@ -68,7 +80,12 @@ int cuda_copies_open(cuda *d);
 void cuda_copies_close(cuda *d);
 int cuda_copies_wait(cuda *d); /* copies beside kernels run behind what was queued so far */
 
+/* Round a piece of work, on a stream or (NULL) of the host; begin returns what end takes. */
+int cuda_watch_begin(cuda *d, const char *what, size_t bytes, cu_object stream);
+void cuda_watch_end(cuda *d, int i, cu_object stream);
+
 /* As in device_api. */
+tn_status cuda_watch_work(device *base, device_work *at, int cap, int *out_n, err *e);
 tn_status cuda_upload(device *base, buffer *b, size_t offset, const void *src, size_t size, err *e);
 tn_status cuda_send(device *base, buffer *b, size_t offset, const void *src, size_t size, err *e);
 tn_status cuda_download(device *base, const buffer *b, size_t offset, void *dst, size_t size, err *e);

@@ -100,6 +100,13 @@ typedef struct device_span {
     double begin, end;
 } device_span;
 
+/* What a device did at a time, for traces. Seconds of now_seconds(). */
+typedef struct device_work {
+    const char *what; /* "fill": the host copies to where the device reads; "upload", "download"; "run": a submit */
+    size_t bytes;
+    double begin, end;
+} device_work;
+
 /* One launch argument table: slot k of a list is a base pointer; entries address slots by index with literal offsets. */
 typedef struct device_api {
     const char *name;
@@ -151,6 +158,9 @@ typedef struct device_api {
     /* Runs the list once, waits, and tells when each of its n operations ran. For measuring: what lies between operations may
      * take longer than in a submit. */
     tn_status (*profile)(list *l, device_span *out, int n, err *e);
+    /* Writes down what is done from now on, the first `cap` things; at = NULL: waits for all of it, tells how many there are,
+     * and ends. One thread at a time. NULL where nothing is written down. */
+    tn_status (*watch)(device *d, device_work *at, int cap, int *out_n, err *e);
 } device_api;
 
 /* Every device starts with its table. */

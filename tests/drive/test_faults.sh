@@ -62,6 +62,12 @@ launches() { # folders: how many graphs of 100 steps
 [ "$(launches good loop)" = 1 ] && [ "$(launches good graph)" = 5 ] || fail "a loop: $(sort "$dir/log" | uniq -c)"
 [ "$(launches plain loop)" = 0 ] && [ "$(launches plain graph)" = 10 ] || fail "no loop: $(sort "$dir/log" | uniq -c)"
 
+# Three steps with 8 MB each go up in two pieces a step, a submit behind each; a trace has all of it.
+with "good compiler" "" ./tenon profile @relu:1024x2048 --device cuda --mode loop --seconds 0 --steps 3 --trace "$dir/trace.json" >/dev/null ||
+    fail "a trace"
+spans() { grep -cE "\"name\": \"$1\".*\"dur\"" "$dir/trace.json"; }
+[ "$(spans fill) $(spans upload) $(spans run) $(spans download)" = "6 6 3 2" ] || fail "spans: $(cat "$dir/trace.json")"
+
 # The same of OpenCL: the right driver is found in the same way, and the CPU goes on beside a broken one.
 for d in opencl opencl_old; do
     mkdir -p "$dir/$d"

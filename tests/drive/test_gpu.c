@@ -163,6 +163,27 @@ static void test_large_rings(void **state) {
         }
         assert_memory_equal(y, sum, bytes);
     }
+    tn_span span[200];
+    int n_spans = -1;
+    tn_status told = tn_run_n_spans(s, MOST, TN_BIND({ "x", x }, { "y", y }, { "z", z }), MOST, span, 200, &n_spans);
+    if (told != TN_ERR_UNSUPPORTED) { /* all bytes went up, in runs of several steps; nothing ends before it begins */
+        size_t up = 0;
+        int parts = 0;
+        OK(ctx, told);
+        for (int i = 0; i < n_spans; i++) {
+            assert_true(span[i].begin_us > -100 && span[i].end_us >= span[i].begin_us && span[i].end_us < 60e6);
+            if (!strcmp(span[i].what, "upload")) up += span[i].bytes;
+            parts += !strcmp(span[i].what, "run");
+        }
+        assert_int_equal(up, MOST * bytes);
+        assert_true(parts > 1);
+        count += MOST;
+        for (int k = 0; k < N; k++) assert_int_equal(z[k], x[(size_t)(MOST - 1) * N + (size_t)k] + count - 1);
+        OK(ctx, tn_run_n_spans(s, MOST, TN_BIND({ "x", x }), MOST, span, 2, &n_spans)); /* no room for more */
+        assert_int_equal(n_spans, 2);
+        count += MOST;
+    } else
+        assert_int_equal(n_spans, 0);
     OK(ctx, tn_run(s, TN_BIND({ "x", x + N }, { "y", y }, { "z", z }))); /* one step counts from the ring's begin again */
     for (int k = 0; k < N; k++) assert_int_equal(z[k], x[N + k] + count);
     free(x), free(y), free(z), free(sum);

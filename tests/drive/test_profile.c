@@ -129,6 +129,14 @@ static void test_refused(void **state) {
     assert_null(report);
     assert_int_equal(tn_session_profile(NULL, 0, &report), TN_ERR_INVAL);
     assert_int_equal(tn_profile_kernel(NULL, 0, NULL), TN_ERR_INVAL);
+    tn_span span;
+    int n = 7;
+    assert_int_equal(tn_run_n_spans(s, 1, TN_BIND({ "x", x }, { "w", w }), 1, &span, 1, &n), TN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(tn_session_error(s), "the device cpu does not tell"));
+    assert_int_equal(n, 0);
+    assert_int_equal(tn_run_n_spans(s, 1, TN_BIND({ "x", x }, { "w", w }), 1, &span, 0, &n), TN_ERR_INVAL);
+    assert_int_equal(tn_run_n_spans(s, 1, TN_BIND({ "x", x }, { "w", w }), 1, NULL, 1, &n), TN_ERR_INVAL);
+    assert_int_equal(tn_run_n_spans(NULL, 1, NULL, 0, 1, &span, 1, &n), TN_ERR_INVAL);
     tn_profile_summary sum = { .rounds = 1 };
     tn_profile_get_summary(NULL, &sum);
     assert_int_equal(sum.rounds, 0);
