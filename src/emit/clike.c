@@ -13,7 +13,9 @@
 #define GPU_TYPES                                                                                                              \
     "typedef unsigned char uint8_t; typedef signed char int8_t; typedef unsigned short uint16_t; typedef int int32_t;\n"       \
     "typedef unsigned int uint32_t;\n#define PRAGMA(x) _Pragma(#x)\n#define UNROLL(n) PRAGMA(unroll n)\n"                      \
-    "#define LANES(n) UNROLL(n) for (int l = 0; l < n; l++)\n"
+    "#define LANES(n) UNROLL(n) for (int l = 0; l < n; l++)\n#define SECOND(m, n) (m * 2 % n + m * 2 / n)\n"                   \
+    "#define LANES_THERE(n) UNROLL(n) for (int m = 0, l = 0; m < n; m++, l = SECOND(m, n))\n"                                  \
+    "#define LANES_BACK(n) UNROLL(n) for (int m = n - 1, l = n - 1; m >= 0; m--, l = SECOND(m, n))\n"
 
 /* What GPUs since sm_80 have instructions for. */
 #define CUDA_EXTREME(name, sign)                                                                                               \
@@ -257,10 +259,22 @@ static void print_rounded(clike *e, const kins *in, reg r) {
     str_addf(e->out, "; KEEP_%d(v%u)", bytes, r);
 }
 
+/* Products that follow each other with one vector go there and back over its lanes, every second one first: the arithmetic of a
+ * GPU keeps an operand from one instruction to the next, and its registers lie in two banks, even and odd, each of which gives
+ * one number an instruction. */
+static void print_product_lanes(clike *e, const kins *in) {
+    if (in->b == e->vector) e->back = !e->back;
+    e->vector = in->b;
+    if (e->l->gpu && in->lanes > 1) str_addf(e->out, "LANES_%s(%d) ", e->back ? "BACK" : "THERE", in->lanes);
+}
+
 static void print_update(clike *e, const kins *in) {
     tn_dtype t = (tn_dtype)in->dtype;
     int lanes = width(e, in);
-    print_lanes(e, in);
+    if (in->alu == OP_dot)
+        print_product_lanes(e, in);
+    else
+        print_lanes(e, in);
     print_reg(e, in->c);
     if (in->parts) {
         clike_need(e, TN_F32, lanes), clike_need(e, TN_I32, lanes);

@@ -45,6 +45,8 @@ typedef struct clike {
     VEC(bool) braces;        /* of the open loops: whether they have a block of their own */
     bool meets[TN_N_DTYPES]; /* of this kernel: its threads combine values of these types */
     bool meets_index;
+    reg vector; /* of the last product in lanes, */
+    bool back;  /* which went over them from the last to the first */
     int indent;
 } clike;
 

