@@ -238,6 +238,8 @@ target drive_target(const device_caps *c, const ktuning *choices) {
                      .grid = c->grid,
                      .buffers = c->buffers,
                      .parts = c->parts,
+                     .cluster = c->cluster,
+                     .clusters = c->clusters,
                      .tuning = choices,
                      .tuning_seed = tuning_seed(c) };
 }

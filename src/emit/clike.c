@@ -13,9 +13,7 @@
 #define GPU_TYPES                                                                                                              \
     "typedef unsigned char uint8_t; typedef signed char int8_t; typedef unsigned short uint16_t; typedef int int32_t;\n"       \
     "typedef unsigned int uint32_t;\n#define PRAGMA(x) _Pragma(#x)\n#define UNROLL(n) PRAGMA(unroll n)\n"                      \
-    "#define LANES(n) UNROLL(n) for (int l = 0; l < n; l++)\n#define SECOND(m, n) (m * 2 % n + m * 2 / n)\n"                   \
-    "#define LANES_THERE(n) UNROLL(n) for (int m = 0, l = 0; m < n; m++, l = SECOND(m, n))\n"                                  \
-    "#define LANES_BACK(n) UNROLL(n) for (int m = n - 1, l = n - 1; m >= 0; m--, l = SECOND(m, n))\n"
+    "#define LANES(n) UNROLL(n) for (int l = 0; l < n; l++)\n"
 
 /* What GPUs since sm_80 have instructions for. */
 #define CUDA_EXTREME(name, sign)                                                                                               \
@@ -32,6 +30,12 @@
     "%1, "                                                                                                                     \
     "%2;\" : \"=r\"(r) : \"f\"(high), \"f\"(low)); return r;\n#else\n    return round_bf16(__float_as_uint(low)) | "           \
     "round_bf16(__float_as_uint(high)) << 16;\n#endif\n}\n"
+#define CUDA_AHEAD                                                                                                             \
+    "INL float2 load_ahead(const float2 *p) { float2 x; asm volatile(\"ld.global.v2.f32 {%0,%1}, [%2];\" : \"=f\"(x.x), "      \
+    "\"=f\"(x.y) : \"l\"(p)); return x; }\nINL float4 load_ahead(const float4 *p) { float4 x; asm "                            \
+    "volatile(\"ld.global.v4.f32 {%0,%1,%2,%3}, [%4];\" : \"=f\"(x.x), \"=f\"(x.y), \"=f\"(x.z), \"=f\"(x.w) : \"l\"(p)); "    \
+    "return x; }\n"
+
 /* Clusters: all groups meet, and p of another group. */
 #define CUDA_SM90                                                                                                              \
     "#if __CUDA_ARCH__ >= 900\nINL void cluster_barrier() { asm volatile(\"barrier.cluster.arrive.release.aligned;\\n\""       \
@@ -80,7 +84,7 @@ const clike_language clike_cuda = {
                       "#define INL static __device__ __forceinline__\n"
                       "#define BITS_f32x1(x) __float_as_int(x)\n#define FROM_f32x1(x) __int_as_float(x)\n"
                       "INL float load_ahead(const float *p) { float x; asm volatile(\"ld.global.f32 %0, [%1];\" : \"=f\"(x) : "
-                      "\"l\"(p)); return x; }\n" CUDA_SM80 CUDA_SM90,
+                      "\"l\"(p)); return x; }\n" CUDA_AHEAD CUDA_SM80 CUDA_SM90,
     .head_f64 = "#define BITS_f64x1(x) __double_as_longlong(x)\n#define FROM_f64x1(x) __longlong_as_double(x)\n",
     .fma = { "__fmaf_rn", "__fma_rn" },
     .math_end = "f",
@@ -259,22 +263,35 @@ static void print_rounded(clike *e, const kins *in, reg r) {
     str_addf(e->out, "; KEEP_%d(v%u)", bytes, r);
 }
 
-/* Products that follow each other with one vector go there and back over its lanes, every second one first: the arithmetic of a
+static void print_lane(clike *e, reg r, int lane) { str_addf(e->out, e->k->ins.at[r].lanes > 1 ? "v%u[%d]" : "v%u", r, lane); }
+
+/* Nothing is contracted unless it is written so. There are many of them: a statement a lane compiles faster than a loop.
+ * Products that follow each other with one vector go there and back over its lanes, every second one first: the arithmetic of a
  * GPU keeps an operand from one instruction to the next, and its registers lie in two banks, even and odd, each of which gives
  * one number an instruction. */
-static void print_product_lanes(clike *e, const kins *in) {
+static void print_fma(clike *e, const kins *in) {
     if (in->b == e->vector) e->back = !e->back;
     e->vector = in->b;
-    if (e->l->gpu && in->lanes > 1) str_addf(e->out, "LANES_%s(%d) ", e->back ? "BACK" : "THERE", in->lanes);
+    for (int i = 0, n = in->lanes; i < n; i++) {
+        int m = e->back ? n - 1 - i : i, l = 2 * m % n + 2 * m / n;
+        str_add(e->out, i ? " " : "");
+        print_lane(e, in->c, l);
+        str_addf(e->out, " = %s(", e->l->fma[in->dtype == TN_F64]);
+        print_lane(e, in->a, l), str_add(e->out, ", ");
+        print_lane(e, in->b, l), str_add(e->out, ", ");
+        print_lane(e, in->c, l), str_add(e->out, ");");
+    }
+    str_add(e->out, "\n");
 }
 
 static void print_update(clike *e, const kins *in) {
     tn_dtype t = (tn_dtype)in->dtype;
     int lanes = width(e, in);
-    if (in->alu == OP_dot)
-        print_product_lanes(e, in);
-    else
-        print_lanes(e, in);
+    if (in->alu == OP_dot && e->l->gpu && dtype_is_float(t) && !in->parts) {
+        print_fma(e, in);
+        return;
+    }
+    print_lanes(e, in);
     print_reg(e, in->c);
     if (in->parts) {
         clike_need(e, TN_F32, lanes), clike_need(e, TN_I32, lanes);
@@ -291,13 +308,6 @@ static void print_update(clike *e, const kins *in) {
         str_add(e->out, ", ");
         print_alu_value(e, OP_mul, t, lanes, (const reg[]){ in->a, in->b }, 2);
         str_add(e->out, ");\n");
-        return;
-    }
-    if (in->alu == OP_dot && e->l->gpu) { /* nothing is contracted unless it is written so */
-        str_addf(e->out, " = %s(", e->l->fma[t == TN_F64]);
-        print_reg(e, in->a), str_add(e->out, ", ");
-        print_reg(e, in->b), str_add(e->out, ", ");
-        print_reg(e, in->c), str_add(e->out, ");\n");
         return;
     }
     if (in->alu == OP_dot) {

@@ -153,12 +153,24 @@ static void print_place(clike *e, const kins *in, const char *type, int lane) {
     print_element(e, in, lane);
 }
 
+/* Loads that differ by constants share an address. */
+static void print_ahead(clike *e, const kins *in, const char *type, int lane) {
+    kins from = *in;
+    from.idx.base = 0;
+    str_addf(e->out, "%s((const %s *)(&", e->l->ahead, type);
+    print_element(e, &from, 0);
+    str_addf(e->out, " + %lld))", (long long)(in->idx.base + lane * in->lane_stride));
+}
+
 static void load_piece(clike *e, const kins *in, reg r, int lane, int n) {
     tn_dtype t = (tn_dtype)in->src;
     int size = (int)dtype_size(t);
     const char *type = piece_type(e, t, n);
     str_addf(e->out, " { const %s q = ", type);
-    print_place(e, in, type, lane);
+    if (in->par && e->l->ahead && t == TN_F32)
+        print_ahead(e, in, type, lane);
+    else
+        print_place(e, in, type, lane);
     str_add(e->out, ";");
     for (int i = 0; i < n; i++) {
         str_addf(e->out, " v%u[%d] = ", r, lane + i);
@@ -270,12 +282,8 @@ void clike_load(clike *e, const kins *in, reg r) {
             print_condition(e, in, 0);
             str_add(e->out, ") ? ");
         }
-        if (in->par && e->l->ahead && stored == TN_F32) { /* loads that differ by constants share an address */
-            kins from = *in;
-            from.idx.base = 0;
-            str_addf(e->out, "%s(&", e->l->ahead);
-            print_element(e, &from, 0);
-            str_addf(e->out, " + %lld)", (long long)in->idx.base);
+        if (in->par && e->l->ahead && stored == TN_F32) {
+            print_ahead(e, in, "float", 0);
         } else {
             print_loaded(e, in, 0);
         }

@@ -563,6 +563,14 @@ static void cluster_problem(checker *c, reg r, touched *t, const char *what) {
     t->told[r] = true;
 }
 
+/* Whether some thread runs more than one iteration. */
+static bool is_repeated(const checker *c, reg loop) {
+    const kins *in = ins(c, loop);
+    if (in->par == PAR_SERIAL) return in->hi > in->lo + in->step;
+    while (ins(c, loop - 1)->op == K_LOOP && ins(c, loop - 1)->par == in->par) loop--;
+    return in->par == PAR_LOCAL && kernel_nest_size(c->k, loop) > c->k->group;
+}
+
 /* What one group writes, others read, and write again, only after a meeting. Bodies of loops are gone through twice: an
  * iteration follows another. */
 static void check_cluster_range(checker *c, reg from, reg to, touched *t) {
@@ -576,7 +584,7 @@ static void check_cluster_range(checker *c, reg from, reg to, touched *t) {
             reg end = r + 1;
             for (int depth = 1; depth > 0; end++) depth += (ins(c, end)->op == K_LOOP) - (ins(c, end)->op == K_END);
             for (int i = 0; i < 2 && in->hi > in->lo; i++)
-                if (i == 0 || (in->par != PAR_GROUPS && in->hi > in->lo + in->step)) check_cluster_range(c, r + 1, end - 1, t);
+                if (i == 0 || is_repeated(c, r)) check_cluster_range(c, r + 1, end - 1, t);
             r = end - 1;
         } else if (memory && c->k->bufs.at[in->buf].kind == KB_CLUSTER) {
             if (in->op == K_LOAD && t->wrote[in->buf]) cluster_problem(c, r, t, "read");

@@ -38,6 +38,8 @@ typedef struct target {
     int64_t group_bytes;   /* GPU: fast memory of a group */
     int64_t grid;          /* GPU: threads that keep the machine busy */
     int buffers;           /* GPU: that a kernel may have; 0: few enough anyway */
+    int cluster;           /* GPU: groups that can run together, a power of two; 0: none */
+    int clusters;          /* GPU: of 8 groups that run at a time */
     const ktuning *tuning; /* choices that were measured; NULL = none */
     uint64_t tuning_seed;  /* whatever else they depend on: machine, code generator */
     const kchoice *choice; /* of the kernel at hand; NULL = the model's */

@@ -147,7 +147,8 @@ kernel *kopt_gpu(kernel *k, const target *t) {
     }
     int held = best_group ? kopt_gpu_hold_group(k, n, t) : 0;
     if (held) best_group = held;
-    kernel *forms[] = { kopt_gpu_place(k, n, t, &best), kopt_gpu_tile(k, n, t, &best), kopt_gpu_column(k, n, t, &best) },
+    kernel *forms[] = { kopt_gpu_place(k, n, t, &best), kopt_gpu_cluster(k, n, t, &best), kopt_gpu_tile(k, n, t, &best),
+                        kopt_gpu_column(k, n, t, &best) },
            *form = NULL;
     for (size_t i = 0; i < COUNT_OF(forms); i++) /* each is there only if it costs less than those before */
         if (forms[i]) form = forms[i];

@@ -32,8 +32,10 @@ typedef struct access { /* all that a kernel does with one plan buffer */
 typedef struct link { /* a kernel, with so many loops over rows shared */
     access *at;
     int n;
-    double alone;          /* time, in nanoseconds: as a launch of its own, */
-    double inside[N_ROWS]; /* as part of a chain, a group having 1 << i rows */
+    double alone, among;   /* time, in nanoseconds: as a launch of its own, or among others; */
+    double inside[N_ROWS]; /* as part of a chain, a group having 1 << i rows; */
+    double clustered;      /* of one by clusters of groups, */
+    int64_t columns;       /* which have so many in its contraction, or 0 */
     int64_t local;         /* bytes of its own local buffers */
 } link;
 
@@ -130,8 +132,9 @@ static const link *link_make(const plan *p, const pkernel *pk, int shared, bool 
     for (int b = 0; b < k->bufs.n; b++)
         if (k->bufs.at[b].kind == KB_LOCAL)
             l.local += k->bufs.at[b].elems * inner * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype);
-    l.alone = gpu_chain_alone(k, t);
+    l.alone = gpu_chain_alone(k, t), l.among = gpu_chain_among(k, t);
     for (int i = 0; i < N_ROWS; i++) l.inside[i] = gpu_chain_inside(k, shared, rows_of(k, shared), 1 << i, t);
+    l.clustered = gpu_chain_clustered(k, shared, rows_of(k, shared), t, &l.columns);
     return arena_copy(p->a, &l, sizeof l);
 }
 
@@ -145,6 +148,7 @@ typedef struct chain {
     access *all;          /* [n_all] everything they touch */
     int n_all, ins, args; /* args: of all, those that need a buffer of their own */
     int64_t local;        /* bytes of their own local buffers */
+    bool clustered;       /* by clusters of groups it is fastest */
 } chain;
 typedef struct chooser {
     plan *p;
@@ -225,12 +229,25 @@ static chain chain_make(chooser *w, int first, int shared) {
     return c;
 }
 
+/* Only groups that run together see what they write and read again: it is local. */
+static bool is_private(const chooser *w, const chain *c) {
+    for (int i = 0; i < c->n_all; i++) {
+        const access *x = &c->all[i];
+        bool temp = w->p->bufs.at[x->buf].kind == PB_TEMP && x->apart;
+        if (x->reads && x->writes && (!temp || w->first_use[x->buf] < c->first || w->last_use[x->buf] >= c->first + c->n))
+            return false;
+    }
+    return true;
+}
+
 /* The longest chain from kernel `first` on that pays, with so many shared loops: its gain, in nanoseconds. */
 static double grow(chooser *w, int first, int shared, chain *out, const char **out_end) {
     plan *p = w->p;
     const kernel *k0 = p->kernels.at[first].k;
-    double alone = 0, inside[N_ROWS] = { 0 }, best = 0;
+    double alone = 0, among = 0, inside[N_ROWS] = { 0 }, clustered = 0, best = 0;
     int best_n = 0;
+    int64_t columns = 0;
+    bool best_clustered = false;
     int64_t last_extent = shared ? extent(k0, shared - 1) : 1;
     chain c = chain_make(w, first, shared);
     *out_end = NULL;
@@ -240,20 +257,27 @@ static double grow(chooser *w, int first, int shared, chain *out, const char **o
         const link *l = link_of(w, i, shared);
         if ((*out_end = objection(&c, l, k, w->room))) break;
         append(&c, l, k);
-        alone += l->alone;
+        alone += l->alone, among += l->among;
+        clustered += l->columns && columns && l->columns != columns ? INFINITY : l->clustered;
+        if (l->columns) columns = l->columns;
         double least = INFINITY;
         for (int r = 0; r < N_ROWS; r++) {
             inside[r] += l->inside[r];
             if (inside[r] < least && (r == 0 || (shared && last_extent % (1 << r) == 0))) least = inside[r];
         }
+        bool chained =
+            alone * GAIN > least + GPU_LAUNCH_NS; /* else steps that follow each other may overlap, launch by launch */
+        bool by_clusters = clustered < least && (chained || clustered < among) && is_private(w, &c);
+        if (by_clusters) least = clustered;
         least += GPU_LAUNCH_NS;
-        if (c.n > 1 && alone * GAIN - least > best) best = alone * GAIN - least, best_n = c.n;
+        if (c.n > 1 && alone * GAIN - least > best) best = alone * GAIN - least, best_n = c.n, best_clustered = by_clusters;
         if (least - alone * GAIN > best + 8 * GPU_LAUNCH_NS) { /* it will not be made up for */
             *out_end = "a group takes longer for its rows of this than a launch of its own";
             break;
         }
     }
     *out = chain_make(w, first, shared);
+    out->clustered = best_clustered;
     for (int i = 0; i < best_n; i++) append(out, c.links[i], p->kernels.at[first + i].k);
     if (best_n < c.n && !*out_end) *out_end = "a group takes longer for its rows of this than a launch of its own";
     return best;
@@ -267,7 +291,8 @@ typedef struct joiner {
     VEC(parg) args;
     int *arg_of; /* [plan bufs] buffer of o, or -1 */
     const int *first_use, *last_use;
-    int *last;     /* [bufs of o] local buffers that may be used again: the last link that uses them, else INT32_MAX */
+    int *last;     /* [bufs of o] local buffers that may be used again: the last link that uses them, else INT32_MAX; */
+    bool *layer;   /* [bufs of o] made for a contraction, of a chain by clusters: for others of those alone */
     int64_t bytes; /* of local buffers */
     kvar rows[MAX_SHARED];
     struct {
@@ -296,17 +321,20 @@ static bool can_be_local(const joiner *w, int a) {
            w->last_use[x->buf] < c->first + c->n;
 }
 
+static bool is_layer(const joiner *w, int i) { return w->c->clustered && w->c->links[i]->columns; }
+
 /* A local buffer for links [first, last], an old one where its time is over. */
 static int local_buffer(joiner *w, kbuf b, int first, int last) {
     for (int i = 0; i < w->o->bufs.n; i++) {
         const kbuf *o = &w->o->bufs.at[i];
         if (o->kind != KB_LOCAL || w->last[i] >= first || o->dtype != b.dtype || o->elems != b.elems) continue;
+        if (w->layer[i] != is_layer(w, first)) continue;
         w->last[i] = last;
         return i;
     }
     b.kind = KB_LOCAL, b.plan_buf = -1;
     VEC_PUSH(w->o->a, &w->args, (parg){ -1 });
-    w->last[w->o->bufs.n] = last;
+    w->last[w->o->bufs.n] = last, w->layer[w->o->bufs.n] = is_layer(w, first);
     w->bytes += b.elems * (int64_t)dtype_size((tn_dtype)b.dtype);
     return kernel_buf(w->o, b);
 }
@@ -488,7 +516,7 @@ static pkernel join(const chooser *ch, chain *c) {
     w.arg_of = ARENA_ARRAY(p->a, int, p->bufs.n + 1);
     for (int i = 0; i < p->bufs.n; i++) w.arg_of[i] = -1;
     for (int i = 0; i < c->n; i++) n_bufs += p->kernels.at[c->first + i].k->bufs.n;
-    w.last = ARENA_ARRAY(p->a, int, n_bufs + TN_N_DTYPES);
+    w.last = ARENA_ARRAY(p->a, int, n_bufs + TN_N_DTYPES), w.layer = ARENA_ARRAY(p->a, bool, n_bufs + TN_N_DTYPES);
     for (int t = 0; t < TN_N_DTYPES; t++) join_states(&w, (tn_dtype)t);
     for (int i = 0; i < c->shared; i++) {
         w.rows[i] = kernel_var(w.o, "r", extent(p->kernels.at[c->first].k, i), true, false);

@@ -8,10 +8,15 @@
 
 #define GPU_LAUNCH_NS 1400.0 /* from the end of a kernel to the work of one that waited for it */
 
-/* A scalar kernel as a launch of its own. */
+/* A scalar kernel as a launch of its own; among launches of other steps, which run meanwhile. */
 double gpu_chain_alone(const kernel *k, const target *t);
+double gpu_chain_among(const kernel *k, const target *t);
 /* As part of a chain: a group for `rows` iterations of its first `shared` loops, which are all_rows. */
 double gpu_chain_inside(const kernel *k, int shared, int64_t all_rows, int rows, const target *t);
+
+/* The same by clusters of groups; INFINITY where that does not go. *out_columns: of its contraction, the same for all of a
+ * chain, or 0. */
+double gpu_chain_clustered(const kernel *k, int shared, int64_t all_rows, const target *t, int64_t *out_columns);
 
 /* gpu_roll.c: layers of a chain that repeat become a loop. New buffers come last; kbuf.plan_buf says what they are in the plan.
  */

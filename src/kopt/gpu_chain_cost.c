@@ -1,6 +1,6 @@
 /* gpu_chain_cost.c - implementation of gpu_chain.h: the larger of what arithmetic, memory and waiting take. */
 #include "kopt/gpu_chain.h"
-#include "kopt/gpu_place.h"
+#include "kopt/gpu_cluster.h"
 
 #include <math.h>
 
@@ -9,6 +9,8 @@
 #define STEP_NS 3.0       /* a step of a sum that waits for the one before */
 #define FLOPS_PLAIN 60.0  /* a nanosecond and multiprocessor: operands from memory; */
 #define FLOPS_TILED 300.0 /* in tiles of registers */
+#define FLOPS_AMONG 75.0  /* where several kernels run at a time, */
+#define NEXT_NS 250.0     /* each of which takes this at least */
 #define BYTES_ALL 40.0    /* a nanosecond and multiprocessor, when all of them read, */
 #define BYTES_ONE 100.0   /* when one does */
 
@@ -41,6 +43,8 @@ double gpu_chain_alone(const kernel *k, const target *t) {
     return GPU_LAUNCH_NS + wait_ns(k, 1, k->ins.n, INFINITY) + larger(smaller(flat, tiled), bytes);
 }
 
+double gpu_chain_among(const kernel *k, const target *t) { return NEXT_NS + (double)k->flops / (units(t) * FLOPS_AMONG); }
+
 double gpu_chain_inside(const kernel *k, int shared, int64_t all_rows, int rows, const target *t) {
     contraction c;
     int from = 1 + shared, to = k->ins.n - shared;
@@ -51,4 +55,19 @@ double gpu_chain_inside(const kernel *k, int shared, int64_t all_rows, int rows,
     double common = gpu_place_common_bytes(k, shared, from, to),
            bytes = larger(turns * common / BYTES_ONE, groups * common / (BYTES_ALL * n));
     return MEET_NS + wait_ns(k, from, to, t->group) * rows + larger(turns * work, bytes);
+}
+
+double gpu_chain_clustered(const kernel *k, int shared, int64_t all_rows, const target *t, int64_t *out_columns) {
+    contraction c;
+    int from = 1 + shared, to = k->ins.n - shared;
+    *out_columns = 0;
+    if (t->cluster < 2 || t->clusters < 1 || shared > 1 || all_rows < 1) return INFINITY;
+    if (from < to && gpu_place_find(k, shared, from, &c) && c.end == to - 1) {
+        *out_columns = c.n;
+        return gpu_cluster_takes(k, shared, &c) ? gpu_cluster_least_cost(&c, (double)all_rows, t) : INFINITY;
+    }
+    for (int i = from; i < to; i++)
+        if (k->ins.at[i].op == K_SCATTER) return INFINITY;
+    double rows = larger(1, (double)all_rows / (8 * t->clusters));
+    return MEET_NS + FETCH_NS + rows * kopt_gpu_rows_cost(k, from, to, t->group) * GPU_UNIT_NS;
 }

@@ -166,19 +166,11 @@ double gpu_place_least_cost(const contraction *c, double all_rows, int rows, con
 
 /* ---- the shape ---- */
 
-typedef struct section {     /* a contraction, or a loop whose iterations are contractions only */
-    int loop, end, first, n; /* which of them */
-    kvar var;                /* of the loop, or -1 */
-    int64_t times;
-    int unroll;     /* iterations that are loaded ahead */
-    int32_t **slot; /* [unroll * n][ahead of c] where in the thread's memory that is, plus 1 */
-} section;
 typedef struct placer {
     const kernel *k;
     kernel *o;
     int n_rows, rows, group, parts; /* loops over rows; rows of a group; its threads; threads a sum */
-    VEC(contraction) c;
-    VEC(section) sections;
+    layers l;
     row_writer w;
     kvar column, part;
     VEC(kvar) again; /* variables of loops that this writes */
@@ -197,26 +189,27 @@ typedef struct placer {
 } placer;
 
 /* Contractions from instruction i on that fill [i, end). */
-static bool find_some(placer *p, int i, int end) {
+static bool find_some(const kernel *k, int n_rows, int i, int end, layers *out) {
     for (contraction c; i < end; i = c.end + 1) {
-        if (!gpu_place_find(p->k, p->n_rows, i, &c)) return false;
-        VEC_PUSH(p->k->a, &p->c, c);
+        if (!gpu_place_find(k, n_rows, i, &c)) return false;
+        VEC_PUSH(k->a, &out->c, c);
     }
     return true;
 }
 
-static void find_all(placer *p) {
-    for (int i = 1 + p->n_rows; i < p->k->ins.n - p->n_rows; i++) {
-        const kins *in = &p->k->ins.at[i];
+void gpu_place_layers(const kernel *k, int n_rows, layers *out) {
+    for (int i = 1 + n_rows; i < k->ins.n - n_rows; i++) {
+        const kins *in = &k->ins.at[i];
         if (in->op != K_LOOP) continue;
-        section s = { .loop = i, .end = kopt_loop_end(p->k, i), .first = p->c.n, .var = -1, .times = 1 };
-        bool found = find_some(p, i, s.end + 1);
-        if (!found && in->lo == 0 && in->hi > 0 && (found = find_some(p, i + 1, s.end))) s.var = in->var, s.times = in->hi;
-        s.n = p->c.n - s.first;
+        section s = { .loop = i, .end = kopt_loop_end(k, i), .first = out->c.n, .var = -1, .times = 1 };
+        bool found = find_some(k, n_rows, i, s.end + 1, out);
+        if (!found && in->lo == 0 && in->hi > 0 && (found = find_some(k, n_rows, i + 1, s.end, out)))
+            s.var = in->var, s.times = in->hi;
+        s.n = out->c.n - s.first;
         if (found && s.n)
-            VEC_PUSH(p->k->a, &p->sections, s);
+            VEC_PUSH(k->a, &out->sections, s);
         else
-            p->c.n = s.first;
+            out->c.n = s.first;
         i = s.end;
     }
 }
@@ -225,9 +218,9 @@ static void find_all(placer *p) {
 static double rest_cost(const placer *p, int group) {
     double sum = 0;
     int from = 1 + p->n_rows;
-    for (int i = 0; i < p->sections.n; i++) {
-        sum += kopt_gpu_rows_cost(p->k, from, p->sections.at[i].loop, group);
-        from = p->sections.at[i].end + 1;
+    for (int i = 0; i < p->l.sections.n; i++) {
+        sum += kopt_gpu_rows_cost(p->k, from, p->l.sections.at[i].loop, group);
+        from = p->l.sections.at[i].end + 1;
     }
     return sum + kopt_gpu_rows_cost(p->k, from, p->k->ins.n - p->n_rows, group);
 }
@@ -239,14 +232,13 @@ static int64_t shared_bytes(const kernel *k) {
     return n;
 }
 
-/* What is computed for each row outside of the contractions is used before the next one, or a group is bound to one row. */
-static bool rows_are_free(const placer *p) {
-    int start = 1 + p->n_rows, next = 0;
-    for (int i = start; i < p->k->ins.n - p->n_rows; i++) {
-        if (next < p->sections.n && i == p->sections.at[next].loop) {
-            i = p->sections.at[next++].end;
+bool gpu_place_rows_are_free(const kernel *k, int n_rows, const layers *l) {
+    int start = 1 + n_rows, next = 0;
+    for (int i = start; i < k->ins.n - n_rows; i++) {
+        if (next < l->sections.n && i == l->sections.at[next].loop) {
+            i = l->sections.at[next++].end;
             start = i + 1;
-        } else if (!inside(&p->k->ins.at[i], start)) {
+        } else if (!inside(&k->ins.at[i], start)) {
             return false;
         }
     }
@@ -256,21 +248,21 @@ static bool rows_are_free(const placer *p) {
 static bool choose(placer *p, double *out_cost) {
     const kernel *k = p->k;
     const target *t = p->t;
-    double all_rows = 1, n = multiprocessors(t), best = p->c.n > 1 ? INFINITY : *out_cost * GPU_UNIT_NS;
+    double all_rows = 1, n = multiprocessors(t), best = p->l.c.n > 1 ? INFINITY : *out_cost * GPU_UNIT_NS;
     int64_t last = 1;
     for (int i = 0; i < p->n_rows; i++) all_rows *= (double)(last = k->ins.at[1 + i].hi);
     p->group = 0;
     for (int rows = 1; rows <= PLACE_MAX_ROWS; rows *= 2) {
-        if (rows > 1 && (p->n_rows == 0 || last % rows || !rows_are_free(p))) break;
+        if (rows > 1 && (p->n_rows == 0 || last % rows || !gpu_place_rows_are_free(k, p->n_rows, &p->l))) break;
         for (int group = t->group < 32 ? t->group : 32; group <= t->group; group *= 2) {
             if (shared_bytes(k) * rows + 16 * group > t->group_bytes) continue;
             double groups = all_rows / rows, rest = rest_cost(p, group) * GPU_UNIT_NS * rows * up(up(groups / n) / 4);
             for (int parts = 1; parts <= 32 && parts <= group; parts *= 2) {
                 double cost = rest;
-                for (int i = 0; i < p->sections.n; i++)
-                    for (int j = 0; j < p->sections.at[i].n; j++)
-                        cost += (double)p->sections.at[i].times *
-                                gpu_place_cost(&p->c.at[p->sections.at[i].first + j], groups, rows, group, parts, t);
+                for (int i = 0; i < p->l.sections.n; i++)
+                    for (int j = 0; j < p->l.sections.at[i].n; j++)
+                        cost += (double)p->l.sections.at[i].times *
+                                gpu_place_cost(&p->l.c.at[p->l.sections.at[i].first + j], groups, rows, group, parts, t);
                 if (cost < best) best = cost, p->rows = rows, p->group = group, p->parts = parts;
             }
         }
@@ -372,7 +364,7 @@ static spot spot_of(const placer *p, const contraction *c, affine column) {
 /* What a contraction needs of read-only memory, in the order of its instructions; of loads in the sum, all steps if these are
  * few. */
 static void load_common(placer *p, int number) {
-    const contraction *c = &p->c.at[number];
+    const contraction *c = &p->l.c.at[number];
     spot s = spot_of(p, c, affine_var(p->o->a, p->column));
     s.ahead = true;
     int64_t steps = steps_of(p, c);
@@ -397,7 +389,7 @@ static int look_ahead(const placer *p, const contraction *c) {
 /* What load_common read for a contraction of a loop goes where iterations later find it: in memory of the thread, at places
  * that are known when it is compiled, which is registers. */
 static void keep(placer *p, section *s, int u, int i) {
-    const contraction *c = &p->c.at[s->first + i];
+    const contraction *c = &p->l.c.at[s->first + i];
     int n = (int)(c->end - c->loop + 2 * steps_of(p, c));
     const reg *from = p->ahead[s->first + i];
     int32_t **slot = &s->slot[u * s->n + i];
@@ -415,7 +407,7 @@ static void keep(placer *p, section *s, int u, int i) {
 }
 
 static void recall(placer *p, const section *s, int u, int i) {
-    const contraction *c = &p->c.at[s->first + i];
+    const contraction *c = &p->l.c.at[s->first + i];
     const reg *from = p->ahead[s->first + i];
     const int32_t *slot = s->slot[u * s->n + i];
     int n = (int)(c->end - c->loop + 2 * steps_of(p, c));
@@ -430,13 +422,13 @@ static void recall(placer *p, const section *s, int u, int i) {
 }
 
 static void start_loop(placer *p, section *s) {
-    int ahead = look_ahead(p, &p->c.at[s->first]), unroll = (ahead < LOOP_AHEAD ? ahead : LOOP_AHEAD) / s->n;
+    int ahead = look_ahead(p, &p->l.c.at[s->first]), unroll = (ahead < LOOP_AHEAD ? ahead : LOOP_AHEAD) / s->n;
     s->unroll = unroll < 1 ? 1 : unroll > s->times ? (int)s->times : unroll;
     s->slot = ARENA_ARRAY(p->o->a, int32_t *, s->unroll * s->n);
     p->loop = s->var;
     for (int u = 0; u < s->unroll; u++)
         for (int i = 0; i < s->n; i++) {
-            if (rounds_of(p, &p->c.at[s->first + i]) > 1) continue;
+            if (rounds_of(p, &p->l.c.at[s->first + i]) > 1) continue;
             p->loop_is = affine_const(u);
             load_common(p, s->first + i);
             keep(p, s, u, i);
@@ -448,13 +440,13 @@ static void start_loop(placer *p, section *s) {
 /* Reading for contractions before `to` begins. */
 static void start(placer *p, int to) {
     while (p->started < to && p->started < p->barred) {
-        section *s = p->sections.at;
+        section *s = p->l.sections.at;
         while (s->first + s->n <= p->started) s++;
         if (s->var >= 0) {
             start_loop(p, s);
             continue;
         }
-        if (rounds_of(p, &p->c.at[p->started]) == 1) load_common(p, p->started);
+        if (rounds_of(p, &p->l.c.at[p->started]) == 1) load_common(p, p->started);
         p->started++;
     }
 }
@@ -544,7 +536,7 @@ static void write_columns(placer *p, const contraction *c, const reg *ahead, aff
 }
 
 static void write_contraction(placer *p, int number) {
-    const contraction *c = &p->c.at[number];
+    const contraction *c = &p->l.c.at[number];
     gpu_row_touch(&p->w, c->loop, c->end);
     if (rounds_of(p, c) == 1) {
         write_columns(p, c, p->ahead[number], affine_var(p->o->a, p->column));
@@ -557,7 +549,7 @@ static void write_contraction(placer *p, int number) {
 }
 
 static void write_iteration(placer *p, section *s, int u, int i) {
-    if (rounds_of(p, &p->c.at[s->first + i]) == 1) recall(p, s, u, i);
+    if (rounds_of(p, &p->l.c.at[s->first + i]) == 1) recall(p, s, u, i);
     write_contraction(p, s->first + i);
 }
 
@@ -576,13 +568,13 @@ static void write_loop(placer *p, section *s) {
     for (int u = 0; u < s->unroll; u++)
         for (int i = 0; i < s->n; i++) {
             p->loop_is = affine_offset(first, u);
-            if (rounds_of(p, &p->c.at[s->first + i]) == 1) p->next = s, p->next_u = u, p->next_i = i;
+            if (rounds_of(p, &p->l.c.at[s->first + i]) == 1) p->next = s, p->next_u = u, p->next_i = i;
             p->next_is = affine_offset(first, u + s->unroll);
             write_iteration(p, s, u, i);
         }
     kernel_push(p->o, (kins){ .op = K_END });
-    p->barred = p->c.n, p->loop = -1; /* what follows may use the same variable */
-    start(p, s->first + s->n + look_ahead(p, &p->c.at[s->first]));
+    p->barred = p->l.c.n, p->loop = -1; /* what follows may use the same variable */
+    start(p, s->first + s->n + look_ahead(p, &p->l.c.at[s->first]));
     p->loop = s->var;
     for (int u = 0; u < s->times % s->unroll; u++)
         for (int i = 0; i < s->n; i++) {
@@ -646,22 +638,22 @@ static kernel *write(placer *p) {
     o->group = p->group, o->tiled = true;
     p->w = (row_writer){ .k = k, .o = o, .to = ARENA_ARRAY(k->a, reg, k->ins.n), .group = p->group, .one = -1 };
     p->w.wrote = ARENA_ARRAY(k->a, bool, k->bufs.n + 1), p->w.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
-    p->ahead = ARENA_ARRAY(k->a, reg *, p->c.n);
+    p->ahead = ARENA_ARRAY(k->a, reg *, p->l.c.n);
     open_rows(p);
     p->column = open(p, "t", p->group / p->parts, PAR_LOCAL, true);
     p->part = open(p, "p", p->parts, PAR_LOCAL, true);
     int from = 1 + p->n_rows;
-    p->barred = p->c.n, p->loop = -1;
+    p->barred = p->l.c.n, p->loop = -1;
     for (int i = 0; i < TN_N_DTYPES; i++) p->kept[i] = -1;
-    if (p->sections.at[0].loop > from) kernel_push(o, (kins){ .op = K_BARRIER }); /* or its loops would be of the same nest */
-    start(p, look_ahead(p, &p->c.at[0]));
-    for (int i = 0; i < p->sections.n; i++) {
-        section *s = &p->sections.at[i];
+    if (p->l.sections.at[0].loop > from) kernel_push(o, (kins){ .op = K_BARRIER }); /* or its loops would be of the same nest */
+    start(p, look_ahead(p, &p->l.c.at[0]));
+    for (int i = 0; i < p->l.sections.n; i++) {
+        section *s = &p->l.sections.at[i];
         write_rest(p, from, s->loop);
         if (s->var >= 0) {
             write_loop(p, s);
         } else {
-            start(p, s->first + 1 + look_ahead(p, &p->c.at[s->first]));
+            start(p, s->first + 1 + look_ahead(p, &p->l.c.at[s->first]));
             write_contraction(p, s->first);
         }
         from = s->end + 1;
@@ -675,7 +667,7 @@ kernel *kopt_gpu_place(const kernel *k, int n_rows, const target *t, double *out
     placer p = { .k = k, .n_rows = n_rows, .t = t, .rows = 1 };
     for (int i = 0; i < n_rows; i++)
         if (k->ins.at[1 + i].hi < 1) return NULL;
-    find_all(&p);
-    if (p.c.n == 0 || !choose(&p, out_cost)) return NULL;
+    gpu_place_layers(k, n_rows, &p.l);
+    if (p.l.c.n == 0 || !choose(&p, out_cost)) return NULL;
     return write(&p);
 }

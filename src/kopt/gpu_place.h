@@ -16,6 +16,22 @@ typedef struct contraction { /* loop j { acc; loop k { load; load; update }; res
     int64_t apart[2]; /* bytes between columns and between steps, in the operand where 32 threads read most lines */
 } contraction;
 
+typedef struct section {     /* a contraction, or a loop whose iterations are contractions only */
+    int loop, end, first, n; /* which of them */
+    kvar var;                /* of the loop, or -1 */
+    int64_t times;
+    int unroll;     /* iterations that are loaded ahead */
+    int32_t **slot; /* [unroll * n][ahead of c] where in the thread's memory that is, plus 1 */
+} section;
+typedef struct layers {
+    VEC(contraction) c;
+    VEC(section) sections;
+} layers;
+
+/* All of a kernel, into an empty one. */
+void gpu_place_layers(const kernel *k, int n_rows, layers *out);
+/* Whether what is computed for each row outside of them is used before the next one: else a group is bound to one row. */
+bool gpu_place_rows_are_free(const kernel *k, int n_rows, const layers *l);
 /* Whether the nest at instruction i is one, rows being the first n_rows loops. */
 bool gpu_place_find(const kernel *k, int n_rows, int i, contraction *out);
 /* Bytes that instructions [from, to) read whatever the iteration of the first n_rows loops. */

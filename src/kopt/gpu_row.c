@@ -112,7 +112,7 @@ void gpu_row_place(const row_writer *w, kins *in) {
     if (!w->n_rows) return;
     in->idx = affine_set_var(w->o->a, in->idx, w->row, w->row_is);
     bool memory = in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER;
-    if (memory && w->o->bufs.at[in->buf].kind == KB_GROUP)
+    if (memory && kbuf_is_local(&w->o->bufs.at[in->buf]) && w->o->bufs.at[in->buf].elems != w->k->bufs.at[in->buf].elems)
         in->idx = affine_add(w->o->a, in->idx, affine_scale(w->o->a, w->copy, w->k->bufs.at[in->buf].elems));
     if (in->n_mask) in->mask = arena_copy(w->o->a, in->mask, sizeof(kmask) * (size_t)in->n_mask);
     for (int m = 0; m < in->n_mask; m++) in->mask[m].e = affine_set_var(w->o->a, in->mask[m].e, w->row, w->row_is);

@@ -99,6 +99,8 @@ kernel *kopt_gpu_rows(const kernel *k, int n_rows, int group, const target *t);
 /* gpu_place.c: the same, each thread having its place in the contractions of a row, when that costs less than *out_cost; else
  * NULL. */
 kernel *kopt_gpu_place(const kernel *k, int n_rows, const target *t, double *out_cost);
+/* gpu_cluster.c: the same, rows being a cluster's, whose groups share out the columns. */
+kernel *kopt_gpu_cluster(const kernel *k, int n_rows, const target *t, double *out_cost);
 /* gpu_tile.c: a contraction in tiles of fast memory and registers, when that costs less than *out_cost; else NULL. */
 kernel *kopt_gpu_tile(const kernel *k, int n_outer, const target *t, double *out_cost);
 /* gpu_wide.c: nests dealt to the threads of a group that are long enough go through memory in vectors. GPU form in and out. */

@@ -103,6 +103,9 @@ static void fill_caps(cuda *d) {
                         .group_bytes = attribute(d, CU_MAX_SHARED_MEMORY_PER_BLOCK),
                         .grid = (int64_t)(units ? units : 1) * 1024,
                         .buffers = MAX_ARGS,
+                        .cluster = d->arch >= 90 ? 8 : 0,
+                        .clusters = units > 16 ? units / 8 - 1
+                                               : 1, /* a unit of some of the parts that they may not span is left over */
                         .threads = 1,
                         .vector_bytes = 16,
                         .n_vector_regs = 64,

@@ -67,6 +67,7 @@ typedef struct device_caps {
     int64_t group_bytes;                  /* fast memory of a group */
     int64_t grid;                         /* threads that keep the device busy */
     int buffers;                          /* that a launch may have */
+    int cluster, clusters;                /* groups that can run together, 0: none; clusters of 8 that run at a time */
     device_rates rates;
     uint64_t id; /* part of every cache key: what code built for this device depends on */
 } device_caps;

@@ -161,6 +161,43 @@ static void test_clusters(void **state) {
     }
 }
 
+/* Layers by clusters keep their tiles, and the weights of the layer to come, in registers. */
+static void test_clustered_layers(void **state) {
+    (void)state;
+    need_nvrtc();
+    arena a;
+    guard gd;
+    str text;
+    char *log;
+    unsigned char *image;
+    size_t size;
+    err e = { 0 };
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    graph *g = graph_make(&a, "layers");
+    int64_t square[] = { 256, 256 };
+    val x = graph_add(g, &(spec){ .op = OP_input, .dtype = TN_F32, .name = "x", .rank = 2, .dims = square });
+    for (int l = 0; l < 8; l++) {
+        spec w = { .op = OP_state, .dtype = TN_F32, .name = arena_printf(&a, "w%d", l), .rank = 2, .dims = square };
+        x = graph_unary(g, OP_tanh, graph_dot(g, x, graph_add(g, &w), NULL, NULL, 0, (int64_t[]){ 1 }, (int64_t[]){ 0 }, 1));
+    }
+    graph_output(g, "y", x);
+    target t = target_common_gpu();
+    t.cluster = 8, t.clusters = 15;
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.fusion = 3, o.check = 1;
+    plan *p = pipeline_run(g, &a, &o, &t);
+    assert_int_equal(p->kernels.n, 1);
+    assert_true(p->kernels.at[0].k->cluster > 1);
+    str_init(&text, &a);
+    emit_gpu(p, GPU_CUDA, &text);
+    if (nvrtc_compile(the_nvrtc, text.s, 90, &image, &size, &log, &e)) fail_msg("%s", e.text);
+    assert_non_null(strstr(log, " 0 bytes spill stores"));
+    mem_strfree(mem_libc(), log);
+    mem_free(mem_libc(), image, size);
+    arena_fini(&a);
+}
+
 /* The program's own networks, through its command line. */
 static void test_networks(void **state) {
     (void)state;
@@ -201,8 +238,8 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_refused), cmocka_unit_test(test_networks),
-                                        cmocka_unit_test(test_read_back), cmocka_unit_test(test_clusters),
-                                        cmocka_unit_test(test_random_graphs) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_refused),          cmocka_unit_test(test_networks),
+                                        cmocka_unit_test(test_read_back),        cmocka_unit_test(test_clusters),
+                                        cmocka_unit_test(test_clustered_layers), cmocka_unit_test(test_random_graphs) };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }

@@ -61,7 +61,7 @@ static val softmax(graph *g, val x) {
 }
 
 typedef struct facts { /* of a plan */
-    int kernels, chains, rows, ahead, parts, states, loops /* of layers */, ins;
+    int kernels, chains, rows, ahead, parts, states, loops /* of layers */, ins, clusters;
 } facts;
 
 static facts facts_of(const plan *p, arena *a) {
@@ -75,6 +75,7 @@ static facts facts_of(const plan *p, arena *a) {
         for (int v = 0; v < k->vars.n; v++) f.rows += k->vars.at[v].name[0] == 'g';
         f.ahead += strstr(text.s, " ahead") != NULL;
         f.ins += k->ins.n;
+        f.clusters += k->cluster > 0;
         for (int j = 1; j < k->ins.n; j++) f.loops += k->ins.at[j].op == K_LOOP && k->vars.at[k->ins.at[j].var].name[0] == 'l';
         for (int j = 1; j < k->ins.n; j++) f.parts += k->ins.at[j].op == K_GSUM && k->ins.at[j].imm_int > 1;
     }
@@ -85,6 +86,7 @@ static facts facts_of(const plan *p, arena *a) {
 static void add_facts(facts *sum, facts f) {
     sum->kernels += f.kernels, sum->chains += f.chains, sum->rows += f.rows, sum->ahead += f.ahead, sum->parts += f.parts;
     sum->states += f.states, sum->loops += f.loops, sum->ins += f.ins;
+    sum->clusters += f.clusters;
 }
 
 /* Compiles, compares, and reads the texts back; what the plan is like. */
@@ -302,6 +304,43 @@ static void test_layers(void **st) {
     assert_int_equal(ins[0], ins[1]); /* however deep */
 }
 
+/* Layers of one width on a machine that is slow but for its clusters: residual connections, norms between layers, results in
+ * the middle, first layers and rows of any number. */
+static facts clustered(arena *a, uint64_t seed) {
+    rng r = rng_make(seed);
+    graph *g = graph_make(a, "clustered");
+    int64_t rows = rng_between(&r, 1, 70), first = rng_chance(&r, 0.5) ? 8 * rng_between(&r, 1, 9) : rng_between(&r, 1, 70),
+            width = 32ll << rng_below(&r, 2);
+    val x = input(g, "x", TN_F32, 2, (int64_t[]){ rows, first }), kept = 0;
+    bool rolls = rng_chance(&r, 0.4), states = rng_chance(&r, 0.7);
+    for (int l = 0, n = rolls ? 12 : (int)rng_between(&r, 2, 6); l < n; l++) {
+        val y = linear(g, a, x, width, l, !rolls && rng_chance(&r, 0.05) ? HALVES : states ? STATES : INPUTS);
+        if (rng_chance(&r, 0.6)) y = graph_binary(g, OP_max, y, graph_splat_like(g, y, 0));
+        if (!rolls && l && rng_chance(&r, 0.3)) y = graph_binary(g, OP_add, y, x);
+        if (!rolls && kept && rng_chance(&r, 0.2)) y = graph_binary(g, OP_sub, y, kept);
+        if (!rolls && rng_chance(&r, 0.2)) y = softmax(g, y);
+        if (!rolls && rng_chance(&r, 0.1)) graph_output(g, arena_printf(a, "mid%d", l), y);
+        if (rng_chance(&r, 0.3)) kept = y;
+        x = y;
+    }
+    graph_output(g, "out", rng_chance(&r, 0.6) ? softmax(g, x) : x);
+    target t = small_gpu(rng_chance(&r, 0.5) ? 64 : 128, 1024);
+    t.cluster = 2 << rng_below(&r, 3), t.clusters = (int)rng_between(&r, 1, 15);
+    if (rng_chance(&r, 0.2)) t.group_bytes = 12 << 10;
+    return agree(g, a, t, seed, "clustered");
+}
+
+static void test_clusters(void **st) {
+    (void)st;
+    uint64_t first = fresh_seed(), seed = first;
+    int n = 40;
+    facts sum = { 0 };
+    for (; seed < first + (uint64_t)n; seed++) IN_ARENA(add_facts(&sum, clustered(&a, seed)));
+    printf("count: %d networks for clusters, %d kernels, %d of them by clusters, %d loops of layers\n", n, sum.kernels,
+           sum.clusters, sum.loops);
+    assert_true(sum.clusters > n / 4 && sum.loops > 0);
+}
+
 /* What takes longer in one group than launches do stays apart. */
 static void test_large(void **st) {
     (void)st;
@@ -325,13 +364,10 @@ static void test_large(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_networks),
-                                        cmocka_unit_test(test_many_states),
-                                        cmocka_unit_test(test_rows),
-                                        cmocka_unit_test(test_all_rows),
-                                        cmocka_unit_test(test_weight_gradient),
-                                        cmocka_unit_test(test_states),
-                                        cmocka_unit_test(test_layers),
-                                        cmocka_unit_test(test_large) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_networks), cmocka_unit_test(test_many_states),     cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_all_rows), cmocka_unit_test(test_weight_gradient), cmocka_unit_test(test_states),
+        cmocka_unit_test(test_layers),   cmocka_unit_test(test_clusters),        cmocka_unit_test(test_large)
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
