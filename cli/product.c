@@ -1,7 +1,10 @@
-/* product.c - y += x w in double, for references: fast enough for matrices that take the reference evaluator minutes. */
+/* product.c - y += x w in double, for references: fast enough for matrices that take the reference evaluator minutes. Large
+ * ones are shared out by rows; every row has the same bits however many threads there are. */
 #include "bench.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <unistd.h>
 
 /* Blocks of w's rows stay in the cache while all of x goes by; four rows at a time. */
 __attribute__((always_inline)) static inline void body(const double *x, const float *w, int64_t m, int64_t n, int64_t k,
@@ -32,7 +35,7 @@ __attribute__((target("avx2,fma"))) static void wide(const double *x, const floa
 }
 #endif
 
-void product_double(const double *x, const float *w, int64_t m, int64_t n, int64_t k, double *y) {
+static void rows_double(const double *x, const float *w, int64_t m, int64_t n, int64_t k, double *y) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
@@ -41,4 +44,37 @@ void product_double(const double *x, const float *w, int64_t m, int64_t n, int64
     }
 #endif
     plain(x, w, m, n, k, y);
+}
+
+enum { MAX_PARTS = 64 };
+static const double PART = 2e8; /* multiply-adds of a thread, at least */
+
+typedef struct part {
+    const double *x;
+    const float *w;
+    int64_t m, n, k;
+    double *y;
+    pthread_t thread;
+    bool started;
+} part;
+static void *run_part(void *arg) {
+    part *p = arg;
+    rows_double(p->x, p->w, p->m, p->n, p->k, p->y);
+    return NULL;
+}
+
+void product_double(const double *x, const float *w, int64_t m, int64_t n, int64_t k, double *y) {
+    part parts[MAX_PARTS];
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int64_t count = (int64_t)fmin((double)m * (double)n * (double)k / PART, (double)(cores < MAX_PARTS ? cores : MAX_PARTS));
+    if (count < 1) count = 1;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t from = m * i / count, to = m * (i + 1) / count;
+        parts[i] = (part){ x + from * k, w, to - from, n, k, .y = y + from * n };
+        parts[i].started = i > 0 && !pthread_create(&parts[i].thread, NULL, run_part, &parts[i]);
+        if (i > 0 && !parts[i].started) run_part(&parts[i]);
+    }
+    run_part(&parts[0]);
+    for (int64_t i = 1; i < count; i++)
+        if (parts[i].started) pthread_join(parts[i].thread, NULL);
 }
