@@ -272,6 +272,7 @@ int bench_device_memory(cli *c) {
     measure(&d, &(device_probe){ "atomics", "each at its own", "add_apart", FAST_WORDS, groups, 1, 1, .steps = all });
     measure(&d,
             &(device_probe){ "atomics", "fast memory, one a group", "add_fast", FAST_WORDS, groups, 16, 1, .steps = 16 * all });
+    if (suite_wants(&s, "transfer")) bench_transfers(&s, 4 * n);
     suite_report(&s);
     rows_plot(c, "Bandwidth by footprint", "bytes", "GB/s (median)", s.rows, s.n_rows, line_of, x_of, y_of);
     free(d.source);

@@ -77,7 +77,7 @@ const cli_command command_bench = {
     "train     one training step of an MLP (SGD) and of the digits network (Adam), in loop mode.\n"
     "compile   from the first builder to ready, without a cache on disk.\n"
     "memory    bandwidth and latency by footprint, the caches they show, access patterns, layouts, threads and barriers. With\n"
-    "          --device: the same of its levels, banks of fast memory, atomics, launches.\n"
+    "          --device: the same of its levels, banks of fast memory, atomics, launches, and transfers.\n"
     "exp       WORK = write-vs-move or dot-sum-dot: two experiments on where results are written and what is never stored.\n"
     "ulp       the elementwise functions of f32: largest error in units of the last place over a sample of all arguments, or\n"
     "          all of them, its place, and the time of 32768 values in the cache, against a copy.\n"

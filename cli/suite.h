@@ -78,6 +78,9 @@ device_copy *device_copy_new(cli *c, const char *device, double bytes);
 void device_copy_free(device_copy *p);
 stats_case device_copy_case(device_copy *p); /* a companion */
 
+/* bench_transfer.c: rows of transfers between host and s->device, `bytes` at a time. */
+void bench_transfers(suite *s, int64_t bytes);
+
 /* Reads --threads, --seconds, --seed, --cases, --rivals and measures the machine. */
 suite suite_begin(cli *c, const char *command);
 /* A text that lives as long as the suite, for names in rows. */
