@@ -240,6 +240,7 @@ target drive_target(const device_caps *c, const ktuning *choices) {
                      .parts = c->parts,
                      .cluster = c->cluster,
                      .clusters = c->clusters,
+                     .bf16_sums = c->bf16_sums,
                      .tuning = choices,
                      .tuning_seed = tuning_seed(c) };
 }

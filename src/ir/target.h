@@ -44,6 +44,7 @@ typedef struct target {
     uint64_t tuning_seed;  /* whatever else they depend on: machine, code generator */
     const kchoice *choice; /* of the kernel at hand; NULL = the model's */
     int parts;             /* CPU: of words of narrow numbers that are multiplied at once (kernel.h), at most: 0, 2 or 4 */
+    bool bf16_sums;        /* CPU: one instruction adds the products of a word of two bf16 */
     bool no_panels;        /* CPU: fixed operands are read as they lie in memory */
 } target;
 

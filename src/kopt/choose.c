@@ -32,7 +32,7 @@ typedef struct chooser {
     uint64_t dot_open;
     int64_t tile_m, tile_nvec; /* what the contraction's tile covers; 0 = there is none */
     int64_t most_nv;
-    bool tile_each;
+    bool tile_each, tile_split; /* split: bf16 without an instruction for words of it */
 } chooser;
 
 static uint64_t vars_of(affine x) {
@@ -220,8 +220,13 @@ static kvar partner(const chooser *c, kvar vec, bool want_row) {
     return best;
 }
 
+/* Words of two bf16 come apart: two registers for each vector of them, and three for the word of a row. */
+static bool is_split(const chooser *c, const kins *a, const kins *b) {
+    return a && b && a->src == TN_BF16 && b->src == TN_BF16 && c->dot->dtype == TN_F32 && c->t->parts && !c->t->bf16_sums;
+}
+
 static bool tile_fits(const chooser *c, int mr, int nv) {
-    int loaded = mr == 1 ? 1 : nv; /* used once, an operand comes straight from memory */
+    int loaded = c->tile_split ? 2 * nv + 2 : mr == 1 ? 1 : nv; /* used once, an operand comes straight from memory */
     return mr >= 1 && nv >= 1 && mr <= MAX_MR && nv <= c->most_nv && mr <= c->tile_m && nv <= c->tile_nvec &&
            mr * nv + loaded + 1 <= c->t->n_vector_regs;
 }
@@ -254,7 +259,7 @@ static void tile_contraction(chooser *c, kvar vec) {
     const kins *a = operand_load(c, c->dot->a), *b = operand_load(c, c->dot->b);
     bool each = a && b && affine_coef(a->idx, vec) && affine_coef(b->idx, vec); /* lane by lane: neighbours share loads */
     if (each) best_mr = sliding_rows(m);
-    c->tile_m = m, c->tile_nvec = nvec, c->tile_each = each;
+    c->tile_m = m, c->tile_nvec = nvec, c->tile_each = each, c->tile_split = is_split(c, a, b);
     c->most_nv = m > 1 ? MAX_NV : MAX_LONE;
     int64_t share = (nvec + c->t->threads - 1) / c->t->threads; /* each thread needs a tile */
     if (m == 1 && is_worth_sharing(c) && share < c->most_nv) c->most_nv = share;

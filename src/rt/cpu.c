@@ -105,7 +105,7 @@ static tn_status choose_code(cpu *d, const char *want, err *e) {
     snprintf(d->caps.code, sizeof d->caps.code, "%s", c || i == n ? "c" : levels[i].isa);
     if (i == n) return TN_OK;
     if (c && !any) d->arch = levels[i].arch;
-    d->caps.parts = levels[i].parts;
+    d->caps.parts = levels[i].parts, d->caps.bf16_sums = !strcmp(levels[i].isa, "avx512bf16");
     if (i > best) d->caps.vector_bytes = levels[i].vector_bytes, d->caps.n_vector_regs = levels[i].n_vector_regs;
     return TN_OK;
 }

@@ -60,6 +60,7 @@ typedef struct device_caps {
     int vector_bytes; /* widest useful vector */
     int n_vector_regs;
     int parts;                            /* CPU: as in ir/target.h */
+    bool bf16_sums;                       /* CPU: likewise */
     int64_t l1_bytes, l2_bytes, l3_bytes; /* data caches of one core; l3 shared */
     bool gpu;                             /* code runs in groups of threads; what follows says how many */
     int group;                            /* most threads of a group, a power of two */
