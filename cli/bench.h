@@ -39,10 +39,21 @@ rate stats_rate(const stats *s, double work);
 int64_t mallocs_count(void); /* calls of malloc, calloc, realloc, aligned_alloc, ... of this process so far */
 const char *mallocs_method(void);
 
-/* probe.c: loops of known cost, for ceilings. */
-typedef enum { PROBE_NONE, PROBE_FMA, PROBE_READ, PROBE_WRITE, PROBE_STREAM, PROBE_COPY, PROBE_CHASE } probe_kind;
+/* probe.c: loops of known cost, for ceilings. PROBE_FMA, _BF16, _I8: multiply-adds of f32; of bf16 and of bytes, by the fastest
+ * instructions that the processor has for them. */
+typedef enum {
+    PROBE_NONE,
+    PROBE_FMA,
+    PROBE_BF16,
+    PROBE_I8,
+    PROBE_READ,
+    PROBE_WRITE,
+    PROBE_STREAM,
+    PROBE_COPY,
+    PROBE_CHASE
+} probe_kind;
 typedef struct probe probe;
-/* bytes: the footprint of all threads together, source and destination (nothing for PROBE_FMA). */
+/* bytes: the footprint of all threads together, source and destination (nothing for multiply-adds). */
 probe *probe_new(probe_kind kind, int threads, size_t bytes);
 void probe_free(probe *p);
 double probe_work(const probe *p); /* of one run: flops; bytes moved (a copy reads and writes); loads of a chase */

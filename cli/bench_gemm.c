@@ -1,5 +1,6 @@
 /* bench_gemm.c - `tenon bench gemm`: relu(x w + b) for cubes and thin matrices, with the weights as an input of every run and
- * as a constant of the graph (which may be packed once). Checked in double, element by element. */
+ * as a constant of the graph (which may be packed once). Checked in double, element by element. Narrow numbers (--dtype) are
+ * widened in the graph: bf16 to f32; u8 (x) and i8 (w) to i32, whose sums are scaled. */
 #include "suite.h"
 
 #include <math.h>
@@ -19,20 +20,40 @@ typedef struct operands { /* one shape: what every variant computes from, and th
     gemm_shape s;
     float *x, *w, *b;
     double *want, *bound;
+    tn_dtype of_x, of_w;
+    void *dx, *dw; /* x and w in these; x is them times scale */
+    double scale;
 } operands;
 
-static operands operands_new(gemm_shape s, uint64_t seed) {
+static uint8_t *to_bytes(float *x, int64_t n, double least, double steps) { /* in place, too: whole numbers from least on */
+    uint8_t *y = buffer_new((size_t)n);
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = (float)floor(least + steps * ((double)x[i] + 1) / 2);
+        y[i] = (uint8_t)(int)x[i];
+    }
+    return y;
+}
+
+static operands operands_new(gemm_shape s, uint64_t seed, tn_dtype t) {
     operands o = { s,
-                   case_floats(s.m * s.k, 1.7, &seed),
-                   case_floats(s.k * s.n, sqrt(3.0 / (double)s.k), &seed),
+                   case_floats(s.m * s.k, t == TN_I8 ? 1 : 1.7, &seed),
+                   case_floats(s.k * s.n, t == TN_I8 ? 1 : sqrt(3.0 / (double)s.k), &seed),
                    case_floats(s.n, 0.1, &seed),
                    case_array(s.m * s.n),
-                   case_array(s.m * s.n) };
+                   case_array(s.m * s.n),
+                   .of_x = t == TN_I8 ? TN_U8 : t,
+                   .of_w = t,
+                   .scale = t == TN_I8 ? exp2(floor(-14 - log2((double)s.k) / 2)) : 1 };
+    o.dx = o.x, o.dw = o.w;
+    if (t == TN_BF16) o.dx = case_bf16(o.x, s.m * s.k), o.dw = case_bf16(o.w, s.k * s.n);
+    if (t == TN_I8) o.dx = to_bytes(o.x, s.m * s.k, 0, 256), o.dw = to_bytes(o.w, s.k * s.n, -128, 256);
+    for (int64_t i = 0; i < s.m * s.k && t == TN_I8; i++) o.x[i] *= (float)o.scale; /* exact */
     ladder_problem p = { s.m, s.n, s.k, o.x, o.w, o.b, NULL, NULL };
     ladder_reference("linear+relu", &p, o.want, o.bound);
     return o;
 }
 static void operands_free(operands *o) {
+    if (o->dx != o->x) buffer_free(o->dx), buffer_free(o->dw);
     buffer_free(o->x);
     buffer_free(o->w);
     buffer_free(o->b);
@@ -51,9 +72,9 @@ static int expect(cli *c, bench_case *k, tn_session *s, expected *want) {
     return 1;
 }
 
-static void *copied(const float *data, int64_t n) {
-    float *x = buffer_new((size_t)n * sizeof(float));
-    memcpy(x, data, (size_t)n * sizeof(float));
+static void *copied(const void *data, int64_t n, tn_dtype t) {
+    void *x = buffer_new((size_t)n * tn_dtype_size(t));
+    memcpy(x, data, (size_t)n * tn_dtype_size(t));
     return x;
 }
 
@@ -61,35 +82,40 @@ static bench_case make_case(suite *s, const operands *o, bool constant) {
     const gemm_shape *p = &o->s;
     const char *name = suite_text(s, "%lldx%lldx%lld", (long long)p->m, (long long)p->n, (long long)p->k);
     bench_case k = case_new(s, "gemm", name, constant ? "constant" : "input");
-    tn_tensor x = tn_input(k.graph, "x", TN_F32, TN_DIMS(p->m, p->k));
-    case_input(&k, "x", copied(o->x, p->m * p->k));
+    tn_dtype sum = o->of_w == TN_I8 ? TN_I32 : TN_F32;
+    tn_tensor x = tn_input(k.graph, "x", o->of_x, TN_DIMS(p->m, p->k));
+    case_input(&k, "x", copied(o->dx, p->m * p->k, o->of_x));
     tn_tensor w, b;
     if (constant) {
-        w = tn_const(k.graph, TN_F32, TN_DIMS(p->k, p->n), o->w);
+        w = tn_const(k.graph, o->of_w, TN_DIMS(p->k, p->n), o->dw);
         b = tn_const(k.graph, TN_F32, TN_DIMS(p->n), o->b);
     } else {
-        w = tn_input(k.graph, "w", TN_F32, TN_DIMS(p->k, p->n));
+        w = tn_input(k.graph, "w", o->of_w, TN_DIMS(p->k, p->n));
         b = tn_input(k.graph, "b", TN_F32, TN_DIMS(p->n));
-        case_input(&k, "w", copied(o->w, p->k * p->n));
-        case_input(&k, "b", copied(o->b, p->n));
+        case_input(&k, "w", copied(o->dw, p->k * p->n, o->of_w));
+        case_input(&k, "b", copied(o->b, p->n, TN_F32));
     }
-    tn_output(tn_relu(tn_add(tn_matmul(x, w), b)), "y");
+    tn_tensor y = o->of_w == TN_F32 ? tn_matmul(x, w) : tn_matmul(tn_cast(x, sum), tn_cast(w, sum));
+    if (sum == TN_I32) y = tn_mul_scalar(tn_cast(y, TN_F32), o->scale);
+    tn_output(tn_relu(tn_add(y, b)), "y");
+    k.peak = o->of_w == TN_I8 ? PROBE_I8 : o->of_w == TN_BF16 ? PROBE_BF16 : PROBE_FMA;
     k.flops = 2.0 * (double)p->m * (double)p->n * (double)p->k;
     if (p->m < 64) { /* thin: every weight is read for few multiply-adds */
-        k.bytes = 4.0 * (double)(p->k * p->n);
+        k.bytes = (double)tn_dtype_size(o->of_w) * (double)(p->k * p->n);
         k.bandwidth = PROBE_READ;
     }
     if (p->m == p->n && p->n == p->k) k.row.size = p->m;
     k.row.batch = p->m;
     k.expect = expect;
     k.ud = o;
+    if (o->of_w != TN_F32) return k;
     k.rival = cli_format("gemm m=%lld n=%lld k=%lld constant=%d", (long long)p->m, (long long)p->n, (long long)p->k, constant);
     return k;
 }
 
-static void measure(suite *s, gemm_shape p, uint64_t seed) {
+static void measure(suite *s, gemm_shape p, uint64_t seed, tn_dtype t) {
     if (!suite_wants(s, suite_text(s, "%lldx%lldx%lld", (long long)p.m, (long long)p.n, (long long)p.k))) return;
-    operands o = operands_new(p, seed);
+    operands o = operands_new(p, seed, t);
     bench_case cases[2] = { make_case(s, &o, false), make_case(s, &o, true) };
     suite_run(s, cases, 2);
     operands_free(&o);
@@ -105,13 +131,16 @@ static double y_of(const bench_row *r) { return r->gflops; }
 
 int bench_gemm(cli *c) {
     suite s = suite_begin(c, "bench gemm");
+    const char *dtype = cli_text(c, "dtype", "f32");
+    tn_dtype t = !strcmp(dtype, "bf16") ? TN_BF16 : !strcmp(dtype, "i8") ? TN_I8 : TN_F32;
+    if (t == TN_F32 && strcmp(dtype, "f32") != 0) cli_usage(c, "--dtype is f32, bf16 or i8, not %s", dtype);
     int64_t sizes[32];
     if (cli_text(c, "sizes", NULL)) { /* cubes only */
         int n = cli_ints(c, "sizes", NULL, sizes, COUNT_OF(sizes), 1, 8192);
-        for (int i = 0; i < n; i++) measure(&s, (gemm_shape){ sizes[i], sizes[i], sizes[i] }, s.seed + (uint64_t)i);
+        for (int i = 0; i < n; i++) measure(&s, (gemm_shape){ sizes[i], sizes[i], sizes[i] }, s.seed + (uint64_t)i, t);
     } else {
-        for (size_t i = 0; i < COUNT_OF(shapes); i++) measure(&s, shapes[i], s.seed + i);
-        if (s.device) measure(&s, (gemm_shape){ 4096, 4096, 4096 }, s.seed + COUNT_OF(shapes));
+        for (size_t i = 0; i < COUNT_OF(shapes); i++) measure(&s, shapes[i], s.seed + i, t);
+        if (s.device) measure(&s, (gemm_shape){ 4096, 4096, 4096 }, s.seed + COUNT_OF(shapes), t);
     }
     suite_report(&s);
     rows_plot(c, "relu(x w + b), n x n matrices", "n", "GFLOP/s (median)", s.rows, s.n_rows, line_of, x_of, y_of);

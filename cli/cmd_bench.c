@@ -42,6 +42,7 @@ static const cli_option options[] = {
     { "modes", 'm', "LIST", "modes: naive,immediate,graph,compiled,loop (default all)" },
     { "fusion", 'f', "LIST", "modes: fusion levels of `compiled` (default 1,2,3); ladder and others: of the compiled graph" },
     { "device", 'd', "NAME", "modes, ladder, gemm, conv, rows, train, memory: cpu (default), cuda or opencl" },
+    { "dtype", 0, "NAME", "gemm: f32 (default), bf16, or i8: u8 times i8" },
     { "bins", 0, "N", "ladder histogram: how many (default 64)" },
     { "threads", 't', "LIST", "CPU threads; 0 = all (default: modes 0, ladder 1; the others 1 and all, one after the other)" },
     { "cases", 0, "LIST", "gemm, conv, rows, train, compile, memory: only cases whose name has one of these words in it" },
@@ -71,7 +72,9 @@ const cli_command command_bench = {
     "          opencl each runs there and on the CPU; rows `crossover` have the size from which the device stays faster.\n"
     "ladder    WORK = matmul, relu, softmax or fused: from the naive loop to generated code, GFLOP/s a rung. With --device\n"
     "          from the naive kernel, and of sum, transpose and histogram, too.\n"
-    "gemm      relu(x w + b), cubes and thin shapes, the weights an input or a constant.\n"
+    "gemm      relu(x w + b), cubes and thin shapes, the weights an input or a constant. With --dtype of narrow numbers, "
+    "whose\n"
+    "          sums are f32 or i32; peak_ratio is then against the fastest instruction for them.\n"
     "conv      convolutions of well-known networks, forward and backward.\n"
     "rows      layer norm, softmax, a chain of ten ops, transpose, copy, against the copy bandwidth at that footprint.\n"
     "train     one training step of an MLP (SGD) and of the digits network (Adam), in loop mode.\n"

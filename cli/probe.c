@@ -4,8 +4,8 @@
  * rounds as what is compared with it. A probe owns its memory. Threads are started for every sample and meet at a spinning
  * gate; the time is from the first start to the last stop.
  *
- * The multiply-adds are single instructions in inline assembly on x86 (so that the compiler can neither remove nor rearrange
- * them), on 20 or 12 independent accumulators: more than latency times rate of any current core. */
+ * The multiply-adds are instructions in inline assembly on x86 (so that the compiler can neither remove nor rearrange them), on
+ * 20 or 12 independent accumulators: more than latency times rate of any current core. */
 #include "bench.h"
 
 #include <pthread.h>
@@ -15,13 +15,14 @@
 #include <string.h>
 #include <sys/mman.h>
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
-/* fma: n rounds, returns the flops of one. The others walk `bytes`, a multiple of 512. */
+/* fma, bf16, i8: n rounds, returns the operations of one. The others walk `bytes`, a multiple of 512. */
 typedef struct kernels {
     const char *isa;
-    double (*fma)(int64_t n);
+    double (*fma)(int64_t n), (*bf16)(int64_t n), (*i8)(int64_t n);
     void (*read)(const char *p, size_t bytes);
     void (*write)(char *p, size_t bytes);
     void (*stream)(char *p, size_t bytes); /* writes past the caches, where the processor can */
@@ -92,6 +93,35 @@ AVX2 __attribute__((noinline)) static double fma_avx2(int64_t n) {
     }
     return 12 * 8 * 2;
 }
+/* Products of narrow numbers: each instruction by itself, or a product and a sum. */
+#define STEP_BF16(a) __asm__ volatile("vdpbf16ps %1, %1, %0" : "+v"(a) : "v"(x))
+#define STEP_VNNI(a) __asm__ volatile("vpdpbusd %1, %1, %0" : "+v"(a) : "v"(x))
+#define STEP_PAIRS(a) __asm__ volatile("vpmaddwd %2, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(a), "=&v"(t) : "v"(x))
+#define NARROW(name, target, V, step, ops)                                                                                     \
+    target __attribute__((noinline)) static double name(int64_t n) {                                                           \
+        V x = { 0 }, a0 = { 0 }, a1 = a0, a2 = a0, a3 = a0, a4 = a0, a5 = a0, a6 = a0, a7 = a0, a8 = a0, a9 = a0, b0 = a0,     \
+          b1 = a0, t = a0;                                                                                                     \
+        (void)t;                                                                                                               \
+        for (int64_t i = 0; i < n; i++) {                                                                                      \
+            step(a0);                                                                                                          \
+            step(a1);                                                                                                          \
+            step(a2);                                                                                                          \
+            step(a3);                                                                                                          \
+            step(a4);                                                                                                          \
+            step(a5);                                                                                                          \
+            step(a6);                                                                                                          \
+            step(a7);                                                                                                          \
+            step(a8);                                                                                                          \
+            step(a9);                                                                                                          \
+            step(b0);                                                                                                          \
+            step(b1);                                                                                                          \
+        }                                                                                                                      \
+        return 12 * 2 * (ops);                                                                                                 \
+    }
+NARROW(bf16_avx512, AVX512, v16, STEP_BF16, 32)
+NARROW(vnni_avx512, AVX512, v16, STEP_VNNI, 64)
+NARROW(pairs_avx512, AVX512, v16, STEP_PAIRS, 32)
+NARROW(pairs_avx2, AVX2, v8, STEP_PAIRS, 16)
 WALKERS(avx512, AVX512, q8, "v")
 WALKERS(avx2, AVX2, q4, "x")
 AVX512 __attribute__((noinline)) static void stream_avx512(char *p, size_t bytes) {
@@ -140,13 +170,37 @@ __attribute__((noinline)) static double fma_baseline(int64_t n) {
     return 12 * 4 * 2;
 }
 
+#if defined(__x86_64__)
+static bool has_bf16(void) {
+    unsigned a = 0, b, c, d;
+    return __builtin_cpu_supports("avx512vnni") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+}
+
+typedef double (*arithmetic)(int64_t n);
+/* The faster one; each is warmed up first. */
+static arithmetic faster(arithmetic x, arithmetic y) {
+    enum { ROUNDS = 20000 };
+    const arithmetic both[] = { x, y };
+    double best[2] = { 0 };
+    for (int i = 0; i < 6; i++) {
+        double start = cli_seconds(), ops = both[i % 2](ROUNDS), speed = ops / (cli_seconds() - start);
+        if (speed > best[i % 2]) best[i % 2] = speed;
+    }
+    return best[0] > best[1] ? x : y;
+}
+#endif
+
 static kernels pick(void) {
-    kernels k = { "generic", fma_baseline, read_baseline, write_baseline, write_baseline };
+    kernels k = { "generic", fma_baseline, fma_baseline, fma_baseline, read_baseline, write_baseline, write_baseline };
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f")) return (kernels){ "avx512", fma_avx512, read_avx512, write_avx512, stream_avx512 };
+    if (__builtin_cpu_supports("avx512f")) {
+        k = (kernels){ "avx512", fma_avx512, fma_avx512, pairs_avx512, read_avx512, write_avx512, stream_avx512 };
+        if (__builtin_cpu_supports("avx512vnni")) k.i8 = vnni_avx512;
+        return k;
+    }
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        return (kernels){ "avx2", fma_avx2, read_avx2, write_avx2, stream_avx2 };
+        return (kernels){ "avx2", fma_avx2, fma_avx2, pairs_avx2, read_avx2, write_avx2, stream_avx2 };
     k.isa = "sse2";
 #elif defined(__aarch64__)
     k.isa = "neon";
@@ -202,6 +256,8 @@ struct probe {
     double work;
 };
 
+static bool is_arithmetic(probe_kind k) { return k == PROBE_FMA || k == PROBE_BF16 || k == PROBE_I8; }
+
 enum { FMA_ROUNDS = 2000, CHASE_STEPS = 2000, LINE = 64 };
 
 /* One cycle through all lines in random order (Sattolo's shuffle). */
@@ -224,7 +280,12 @@ static void link_lines(char *memory, size_t bytes) {
 probe *probe_new(probe_kind kind, int threads, size_t bytes) {
     probe *p = cli_alloc(sizeof *p);
     *p = (probe){ .kind = kind, .k = pick(), .threads = threads };
-    if (kind == PROBE_FMA) {
+#if defined(__x86_64__)
+    if (kind == PROBE_BF16 && has_bf16()) p->k.bf16 = faster(fma_avx512, bf16_avx512);
+#endif
+    if (kind == PROBE_BF16) p->k.fma = p->k.bf16;
+    if (kind == PROBE_I8) p->k.fma = p->k.i8;
+    if (is_arithmetic(kind)) {
         p->work = p->k.fma(1) * FMA_ROUNDS * threads;
         return p;
     }
@@ -264,7 +325,7 @@ static void chase(probe *p, int64_t steps) {
 
 static void piece(probe *p, int index, int64_t times) {
     char *a = p->a ? p->a + p->part * (size_t)index : NULL, *b = p->b ? p->b + p->part * (size_t)index : NULL;
-    if (p->kind == PROBE_FMA) {
+    if (is_arithmetic(p->kind)) {
         p->k.fma(times * FMA_ROUNDS);
         return;
     }

@@ -368,7 +368,7 @@ static void add_ceilings(turns *t, const bench_case *cases, int n, int threads) 
     for (int i = 0; i < n; i++) flops |= cases[i].flops > 0 && !cases[i].device;
     t->fma_at = -1;
     if (flops) {
-        t->fma = probe_new(PROBE_FMA, threads, 0);
+        t->fma = probe_new(cases[0].peak ? cases[0].peak : PROBE_FMA, threads, 0);
         t->fma_at = t->n;
         t->at[t->n++] = probe_case(t->fma, "peak");
     }

@@ -25,6 +25,7 @@ typedef struct bench_case {
     const char *input[SUITE_MAX_PORTS]; /* names, NULL at the end, and f32 or i32 data (buffer_new) */
     void *data[SUITE_MAX_PORTS];
     double flops;         /* of one run, as one would count by hand */
+    probe_kind peak;      /* what does as many at the machine's best; 0: PROBE_FMA. The same for all cases of a suite_run */
     double bytes;         /* that one run must move at least; 0 = memory does not matter */
     probe_kind bandwidth; /* what moves them at the machine's best, over as many bytes */
     bool fresh;           /* runs change the state: checks start from the first state again */
