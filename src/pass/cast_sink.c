@@ -5,6 +5,8 @@
  * values. */
 #include "pass/rewrite.h"
 
+#include <math.h>
+
 /* Every value of dtype a exists in dtype b. */
 static bool is_lossless(tn_dtype a, tn_dtype b) {
     static const uint16_t to[TN_N_DTYPES] = {
@@ -52,7 +54,8 @@ static val cast_rules(graph *g, const node *n) {
 
 static val widen_later(graph *g, const node *n) {
     node x = *graph_get(g, n->in[0]);
-    if (x.op != OP_cast || !(keeps_count(n->op) || n->op == OP_slice)) return 0;
+    bool borders = n->op == OP_pad && n->imm == 0 && !signbit(n->imm); /* zero is zero in every dtype */
+    if (x.op != OP_cast || !(keeps_count(n->op) || n->op == OP_slice || borders)) return 0;
     if (dtype_size(graph_get(g, x.in[0])->dtype) >= dtype_size(x.dtype)) return 0;
     return graph_cast(g, remake(g, n, x.in, n->rank, n->dims), n->dtype);
 }

@@ -134,11 +134,11 @@ static tn_graph *build(tn_ctx *ctx, const shape *s, source from, const void *dat
                                      : tn_state(g, "w", s->w, dims, NULL);
     w = tn_cast(w, sum);
     if (s->form == CONV) {
-        tn_tensor x = tn_input(g, "x", s->x, TN_DIMS(s->batch, s->m, s->m, s->k));
+        tn_tensor x = tn_cast(tn_input(g, "x", s->x, TN_DIMS(s->batch, s->m, s->m, s->k)), sum);
         static const int64_t border[] = { 0, 1, 1, 0 }, axes[] = { 1, 2 }, size[] = { 3, 3 }, one[] = { 1, 1 };
         static const int64_t of_x[] = { 4, 5, 3 }, of_w[] = { 0, 1, 2 };
         x = tn_window(tn_pad(x, border, border, 4, 0), axes, size, one, one, 2); /* [batch, m, m, k, 3, 3] */
-        tn_output(tn_dot(tn_cast(x, sum), w, NULL, NULL, 0, of_x, of_w, 3), "y");
+        tn_output(tn_dot(x, w, NULL, NULL, 0, of_x, of_w, 3), "y");
         return g;
     }
     tn_tensor x = tn_cast(tn_input(g, "x", s->x, TN_DIMS(s->batch, s->m, s->k)), sum);
