@@ -1,6 +1,7 @@
 /* test_words.c - contractions of narrow numbers by words: what words mean, one by one; which contractions go by them; and every
  * bit of the results, for all kinds of operands, with the weights an input, a constant or a state, in one and two threads, for
  * every instruction set of this processor and through the C compiler, and in the interpreter for processors of all kinds. */
+#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -265,6 +266,47 @@ static void test_same_bits(void **state) {
     printf("count: %d contractions of narrow numbers\n", n);
 }
 
+/* ---- denormals ---- */
+
+static float flushed(float x) { return fabsf(x) < FLT_MIN ? copysignf(0, x) : x; }
+
+/* Where an instruction adds the products, denormals are zeros, before and after; elsewhere they are not. Nothing else differs.
+ */
+static void test_denormals(void **state) {
+    (void)state;
+    static const shape s = { TN_BF16, TN_BF16, PLAIN, 1, 24, 40, 64, true };
+    static const char *const cpus[] = { "avx2", "avx512", "avx512vnni", "avx512bf16" };
+    uint16_t *x = malloc((size_t)count_x(&s) * 2), *w = malloc((size_t)count_w(&s) * 2);
+    float *y = malloc((size_t)count_y(&s) * 4);
+    rng r = rng_make(5);
+    for (int64_t i = 0; i < count_x(&s); i++) { /* products near 2^-126, some operands below it */
+        float unit = (float)rng_range(&r, -1, 1);
+        x[i] = bf16_from_f32(ldexpf(unit, rng_chance(&r, 0.1) ? -128 : -60));
+    }
+    for (int64_t i = 0; i < count_w(&s); i++) w[i] = bf16_from_f32(ldexpf((float)rng_range(&r, -1, 1), -66));
+    for (size_t c = 0; c < COUNT_OF(cpus); c++) {
+        tn_ctx *ctx = tn_ctx_new(&(tn_config){ .struct_size = sizeof(tn_config), .cpu = cpus[c] });
+        tn_device_info info;
+        bool here = tn_device_get_info(ctx, 0, &info) == TN_OK, flushes = !strcmp(cpus[c], "avx512bf16");
+        int differ = 0;
+        if (here) assert_true(run(ctx, &s, INPUT, 1, x, w, y));
+        for (int64_t i = 0; i < count_y(&s) && here; i++) {
+            float plain = 0, flush = 0;
+            for (int j = 0; j < s.k; j++) {
+                float a = bf16_to_f32(x[i / s.n * s.k + (j ^ 1)]), b = bf16_to_f32(w[(j ^ 1) * s.n + i % s.n]);
+                plain = fmaf(a, b, plain);
+                flush = flushed(fmaf(flushed(a), flushed(b), flush));
+            }
+            differ += memcmp(&plain, &flush, sizeof plain) != 0;
+            if (memcmp(&y[i], flushes ? &flush : &plain, sizeof plain) != 0)
+                fail_msg("%s: y[%d] = %a, want %a", cpus[c], (int)i, (double)y[i], (double)(flushes ? flush : plain));
+        }
+        if (here) assert_true(differ > count_y(&s) / 2); /* or this shows nothing */
+        tn_ctx_free(ctx);
+    }
+    free(x), free(w), free(y);
+}
+
 /* ---- in the interpreter, for machines of all kinds ---- */
 
 static const char *text_of(arena *a, const shape *s, bool fixed) {
@@ -315,6 +357,7 @@ static void test_interpreted(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_meaning), cmocka_unit_test(test_refused),
-                                        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_interpreted) };
+                                        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_denormals),
+                                        cmocka_unit_test(test_interpreted) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
