@@ -5,6 +5,7 @@
  * scalar form: the loops over rows are shared, buffers that nothing else reads are local. Without rows (everything in one
  * group) any kernels may follow each other. Which kernels is a matter of time, estimated from shapes and the target only. */
 #include "kopt/gpu_chain.h"
+#include "kopt/gpu_cluster.h"
 
 #include <math.h>
 
@@ -34,8 +35,8 @@ typedef struct link { /* a kernel, with so many loops over rows shared */
     int n;
     double alone, among;   /* time, in nanoseconds: as a launch of its own, or among others; */
     double inside[N_ROWS]; /* as part of a chain, a group having 1 << i rows; */
-    double clustered;      /* of one by clusters of groups, */
-    int64_t columns;       /* which have so many in its contraction, or 0 */
+    double clustered;      /* of one by clusters of groups, besides its contraction: */
+    contraction layer;     /* that; n = 0: it has none */
     int64_t local;         /* bytes of its own local buffers */
 } link;
 
@@ -134,7 +135,7 @@ static const link *link_make(const plan *p, const pkernel *pk, int shared, bool 
             l.local += k->bufs.at[b].elems * inner * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype);
     l.alone = gpu_chain_alone(k, t), l.among = gpu_chain_among(k, t);
     for (int i = 0; i < N_ROWS; i++) l.inside[i] = gpu_chain_inside(k, shared, rows_of(k, shared), 1 << i, t);
-    l.clustered = gpu_chain_clustered(k, shared, rows_of(k, shared), t, &l.columns);
+    l.clustered = gpu_chain_clustered(k, shared, rows_of(k, shared), t, &l.layer);
     return arena_copy(p->a, &l, sizeof l);
 }
 
@@ -157,6 +158,7 @@ typedef struct chooser {
     const link **links;        /* [kernels x (MAX_SHARED + 1)], made when they are needed */
     int *first_use, *last_use; /* [plan bufs] kernels */
     bool adjoin;               /* the states that no run changes can be one buffer */
+    double *shapes;            /* [GPU_CLUSTER_SHAPES] what the contractions of a chain take by clusters */
     VEC(pkernel) out;
 } chooser;
 
@@ -240,6 +242,17 @@ static bool is_private(const chooser *w, const chain *c) {
     return true;
 }
 
+static void add_layer(const chooser *w, const contraction *c, int64_t rows) {
+    gpu_cluster_add_layer(c, (double)rows, w->t, w->shapes);
+}
+
+static double least_shape(const chooser *w) {
+    double least = INFINITY;
+    for (int i = 0; i < GPU_CLUSTER_SHAPES; i++)
+        if (w->shapes[i] > 0 && w->shapes[i] < least) least = w->shapes[i]; /* 0: the target has not so many */
+    return least;
+}
+
 /* The longest chain from kernel `first` on that pays, with so many shared loops: its gain, in nanoseconds. */
 static double grow(chooser *w, int first, int shared, chain *out, const char **out_end) {
     plan *p = w->p;
@@ -251,6 +264,7 @@ static double grow(chooser *w, int first, int shared, chain *out, const char **o
     int64_t last_extent = shared ? extent(k0, shared - 1) : 1;
     chain c = chain_make(w, first, shared);
     *out_end = NULL;
+    memset(w->shapes, 0, sizeof *w->shapes * GPU_CLUSTER_SHAPES);
     for (int i = first; i < p->kernels.n; i++) {
         const kernel *k = p->kernels.at[i].k;
         if (!same_rows(k0, k, shared)) break;
@@ -258,8 +272,9 @@ static double grow(chooser *w, int first, int shared, chain *out, const char **o
         if ((*out_end = objection(&c, l, k, w->room))) break;
         append(&c, l, k);
         alone += l->alone, among += l->among;
-        clustered += l->columns && columns && l->columns != columns ? INFINITY : l->clustered;
-        if (l->columns) columns = l->columns;
+        clustered += columns && l->layer.n && l->layer.n != columns ? INFINITY : l->clustered;
+        if (l->layer.n && isfinite(clustered)) columns = l->layer.n, add_layer(w, &l->layer, rows_of(k, shared));
+        double summed = columns ? least_shape(w) : INFINITY; /* nothing else is done faster by clusters */
         double least = INFINITY;
         for (int r = 0; r < N_ROWS; r++) {
             inside[r] += l->inside[r];
@@ -267,8 +282,8 @@ static double grow(chooser *w, int first, int shared, chain *out, const char **o
         }
         bool chained =
             alone * GAIN > least + GPU_LAUNCH_NS; /* else steps that follow each other may overlap, launch by launch */
-        bool by_clusters = clustered < least && (chained || clustered < among) && is_private(w, &c);
-        if (by_clusters) least = clustered;
+        bool by_clusters = clustered + summed < least && (chained || clustered + summed < among) && is_private(w, &c);
+        if (by_clusters) least = clustered + summed;
         least += GPU_LAUNCH_NS;
         if (c.n > 1 && alone * GAIN - least > best) best = alone * GAIN - least, best_n = c.n, best_clustered = by_clusters;
         if (least - alone * GAIN > best + 8 * GPU_LAUNCH_NS) { /* it will not be made up for */
@@ -321,7 +336,7 @@ static bool can_be_local(const joiner *w, int a) {
            w->last_use[x->buf] < c->first + c->n;
 }
 
-static bool is_layer(const joiner *w, int i) { return w->c->clustered && w->c->links[i]->columns; }
+static bool is_layer(const joiner *w, int i) { return w->c->clustered && w->c->links[i]->layer.n; }
 
 /* A local buffer for links [first, last], an old one where its time is over. */
 static int local_buffer(joiner *w, kbuf b, int first, int last) {
@@ -546,6 +561,7 @@ static void find_uses(chooser *w) {
 void kopt_gpu_chain(plan *p, const target *t) {
     chooser w = { .p = p, .t = t, .room = t->group_bytes - 16 * t->group, .adjoin = states_adjoin(p) };
     w.links = ARENA_ARRAY(p->a, const link *, p->kernels.n *(MAX_SHARED + 1) + 1);
+    w.shapes = ARENA_ARRAY(p->a, double, GPU_CLUSTER_SHAPES);
     find_uses(&w);
     for (int i = 0; i < p->kernels.n;) {
         chain best = { .n = 1 };

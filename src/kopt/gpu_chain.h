@@ -4,7 +4,7 @@
 #define TN_KOPT_GPU_CHAIN_H
 
 #include "ir/plan.h"
-#include "kopt/kopt.h"
+#include "kopt/gpu_place.h"
 
 #define GPU_LAUNCH_NS 1400.0 /* from the end of a kernel to the work of one that waited for it */
 
@@ -14,9 +14,9 @@ double gpu_chain_among(const kernel *k, const target *t);
 /* As part of a chain: a group for `rows` iterations of its first `shared` loops, which are all_rows. */
 double gpu_chain_inside(const kernel *k, int shared, int64_t all_rows, int rows, const target *t);
 
-/* The same by clusters of groups; INFINITY where that does not go. *out_columns: of its contraction, the same for all of a
- * chain, or 0. */
-double gpu_chain_clustered(const kernel *k, int shared, int64_t all_rows, const target *t, int64_t *out_columns);
+/* The same by clusters of groups; INFINITY where that does not go. A contraction is *out, whose own time depends on the shape
+ * and does not count; else out->n = 0. */
+double gpu_chain_clustered(const kernel *k, int shared, int64_t all_rows, const target *t, contraction *out);
 
 /* gpu_roll.c: layers of a chain that repeat become a loop. New buffers come last; kbuf.plan_buf says what they are in the plan.
  */

@@ -57,15 +57,13 @@ double gpu_chain_inside(const kernel *k, int shared, int64_t all_rows, int rows,
     return MEET_NS + wait_ns(k, from, to, t->group) * rows + larger(turns * work, bytes);
 }
 
-double gpu_chain_clustered(const kernel *k, int shared, int64_t all_rows, const target *t, int64_t *out_columns) {
-    contraction c;
+double gpu_chain_clustered(const kernel *k, int shared, int64_t all_rows, const target *t, contraction *out) {
     int from = 1 + shared, to = k->ins.n - shared;
-    *out_columns = 0;
+    *out = (contraction){ .n = 0 };
     if (t->cluster < 2 || t->clusters < 1 || shared > 1 || all_rows < 1) return INFINITY;
-    if (from < to && gpu_place_find(k, shared, from, &c) && c.end == to - 1) {
-        *out_columns = c.n;
-        return gpu_cluster_takes(k, shared, &c) ? gpu_cluster_least_cost(&c, (double)all_rows, t) : INFINITY;
-    }
+    if (from < to && gpu_place_find(k, shared, from, out) && out->end == to - 1)
+        return gpu_cluster_takes(k, shared, out) ? 0 : INFINITY;
+    *out = (contraction){ .n = 0 };
     for (int i = from; i < to; i++)
         if (k->ins.at[i].op == K_SCATTER) return INFINITY;
     double rows = larger(1, (double)all_rows / (8 * t->clusters));

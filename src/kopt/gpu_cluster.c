@@ -60,7 +60,8 @@ static bool fits(const shape *s, const contraction *c, const target *t) {
     int64_t across = across_of(s, c), steps = c->depth / s->parts, group = group_of(s, c);
     if (c->n % (s->cluster * s->lanes) || across < 1 || (across & (across - 1))) return false;
     if (c->depth % s->parts || steps % STEPS || steps * s->lanes > MAX_WEIGHTS) return false;
-    return group >= 64 && group <= t->group && s->rows * s->lanes <= MAX_SUMS;
+    int64_t bytes = 4 * rows_of(s) * (2 * c->n + s->parts * columns_of(s, c)) + 16 * group; /* one is read, one written */
+    return group >= 64 && group <= t->group && s->rows * s->lanes <= MAX_SUMS && bytes <= t->group_bytes;
 }
 
 /* Nanoseconds, as measured on an H200. */
@@ -97,22 +98,20 @@ static void each_shape(const target *t, shape_fn fn, void *ud) {
                         if (!fn(&(shape){ cluster, rows, blocks, parts, lanes }, ud)) return;
 }
 
-typedef struct cheapest {
+typedef struct adding {
     const contraction *c;
     const target *t;
-    double all_rows, cost;
-} cheapest;
+    double all_rows, *cost; /* of the next shape */
+} adding;
 
-static bool one_layer(const shape *s, void *ud) {
-    cheapest *x = ud;
-    if (fits(s, x->c, x->t)) x->cost = fmin(x->cost, layer_cost(s, x->c, x->all_rows, x->t));
+static bool add_layer(const shape *s, void *ud) {
+    adding *x = ud;
+    *x->cost++ += fits(s, x->c, x->t) ? layer_cost(s, x->c, x->all_rows, x->t) : INFINITY;
     return true;
 }
 
-double gpu_cluster_least_cost(const contraction *c, double all_rows, const target *t) {
-    cheapest x = { c, t, all_rows, INFINITY };
-    each_shape(t, one_layer, &x);
-    return x.cost;
+void gpu_cluster_add_layer(const contraction *c, double all_rows, const target *t, double *costs) {
+    each_shape(t, add_layer, &(adding){ c, t, all_rows, costs });
 }
 
 /* ---- choosing ---- */

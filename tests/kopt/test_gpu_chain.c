@@ -341,6 +341,25 @@ static void test_clusters(void **st) {
     assert_true(sum.clusters > n / 4 && sum.loops > 0);
 }
 
+/* No shape of clusters fits a first layer of 40 inputs and the others: it stays apart, and they are not one group's. */
+static void test_one_shape(void **st) {
+    (void)st;
+    uint64_t seed = 1;
+    IN_ARENA({
+        graph *g = graph_make(&a, "shape");
+        val x = input(g, "x", TN_F32, 2, (int64_t[]){ 301, 40 });
+        for (int l = 0; l < 5; l++) x = graph_unary(g, OP_tanh, linear(g, &a, x, 256, l, STATES));
+        graph_output(g, "out", softmax(g, x));
+        target t = target_common_gpu();
+        t.grid = 132 << 10, t.cluster = 8, t.clusters = 15;
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        o.fusion = 3, o.check = 1;
+        facts f = facts_of(pipeline_run(g, &a, &o, &t), &a);
+        assert_int_equal(f.kernels, 2);
+        assert_int_equal(f.clusters, 1);
+    });
+}
+
 /* What takes longer in one group than launches do stays apart. */
 static void test_large(void **st) {
     (void)st;
@@ -367,7 +386,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_networks), cmocka_unit_test(test_many_states),     cmocka_unit_test(test_rows),
         cmocka_unit_test(test_all_rows), cmocka_unit_test(test_weight_gradient), cmocka_unit_test(test_states),
-        cmocka_unit_test(test_layers),   cmocka_unit_test(test_clusters),        cmocka_unit_test(test_large)
+        cmocka_unit_test(test_layers),   cmocka_unit_test(test_clusters),        cmocka_unit_test(test_one_shape),
+        cmocka_unit_test(test_large)
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
