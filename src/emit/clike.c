@@ -36,11 +36,40 @@
     "volatile(\"ld.global.v4.f32 {%0,%1,%2,%3}, [%4];\" : \"=f\"(x.x), \"=f\"(x.y), \"=f\"(x.z), \"=f\"(x.w) : \"l\"(p)); "    \
     "return x; }\n"
 
+/* A group's copy of a buffer of its cluster that is being filled: who sends to it counts the bytes there. The one who waits for
+ * the next bytes arms it again; who is late still finds the phase that it waits for, for the next one needs what it sends. */
+#define CUDA_SEND(type, suffix, value, operands)                                                                               \
+    "INL void send(" type " *p, " type " x, uint64_t *full, uint32_t q) { asm volatile(\"st.async.shared::cluster.mbarrier::"  \
+    "complete_tx::bytes." suffix " [%0], " value ", [%1];\" :: \"r\"(far(p, q)), \"r\"(far(full, q)), " operands ": "          \
+    "\"memory\"); }\n"
+#define CUDA_FULL                                                                                                              \
+    "INL uint32_t near(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }\nINL uint32_t far(const void *p, "     \
+    "uint32_t q) { uint32_t r; asm(\"mapa.shared::cluster.u32 %0, %1, %2;\" : \"=r\"(r) : \"r\"(near(p)), \"r\"(q)); return "  \
+    "r; }\n" CUDA_SEND("float", "f32", "%2", "\"f\"(x)") CUDA_SEND("float2", "v2.f32", "{%2,%3}", "\"f\"(x.x), \"f\"(x.y)")    \
+        CUDA_SEND(                                                                                                             \
+            "float4", "v4.f32", "{%2,%3,%4,%5}",                                                                               \
+            "\"f\"(x.x), \"f\"(x.y), \"f\"(x.z), \"f\"(x.w)") "INL void expect(uint64_t *full, uint32_t n) { asm "             \
+                                                              "volatile(\"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], " \
+                                                              "%1;\" "                                                         \
+                                                              ":: \"r\"(near(full)), \"r\"(n) : \"memory\"); }\nINL void "     \
+                                                              "begin_full(uint64_t *full, uint32_t n) { asm "                  \
+                                                              "volatile(\"mbarrier.init.shared::cta.b64 [%0], "                \
+                                                              "1;\\n\"\"fence.mbarrier_init.release.cluster;\" :: "            \
+                                                              "\"r\"(near(full)) : "                                           \
+                                                              "\"memory\"); expect(full, n); }\nINL void wait_full(uint64_t "  \
+                                                              "*full, uint32_t phase) { asm volatile(\"{ .reg .pred p; "       \
+                                                              "again: "                                                        \
+                                                              "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, "   \
+                                                              "[%0], %1; @p bra done; bra again; done: }\" :: "                \
+                                                              "\"r\"(near(full)), \"r\"(phase) : \"memory\"); }\n#define "     \
+                                                              "WAIT_FULL(b, n) wait_full(&full##b, phase##b); if (tid == 0) "  \
+                                                              "expect(&full##b, n); phase##b ^= 1;\n"
+
 /* Clusters: all groups meet, and p of another group. */
 #define CUDA_SM90                                                                                                              \
     "#if __CUDA_ARCH__ >= 900\nINL void cluster_barrier() { asm volatile(\"barrier.cluster.arrive.release.aligned;\\n\""       \
     "\"barrier.cluster.wait.acquire.aligned;\" ::: \"memory\"); }\ntemplate <class T> INL T *copy_at(T *p, uint32_t q) { "     \
-    "uint64_t r; asm(\"mapa.u64 %0, %1, %2;\" : \"=l\"(r) : \"l\"(p), \"r\"(q)); return (T *)r; }\n#endif\n"
+    "uint64_t r; asm(\"mapa.u64 %0, %1, %2;\" : \"=l\"(r) : \"l\"(p), \"r\"(q)); return (T *)r; }\n" CUDA_FULL "#endif\n"
 
 const clike_language clike_c = {
     .name = "c", .index = "int64_t", .index_end = "L", .unsigned_index = "uint64_t", .unsigned_end = "ULL", .wide_end = "LL"
@@ -671,7 +700,10 @@ void clike_instruction(clike *e, reg r) {
         str_add(e->out, "}\n");
         return;
     case K_BARRIER:
-        str_addf(e->out, "%s\n", in->par ? e->l->cluster_barrier : barrier(e));
+        if (in->par == 2)
+            str_addf(e->out, "WAIT_FULL(%d, %lld)\n", in->buf, (long long)e->k->bufs.at[in->buf].elems * 4);
+        else
+            str_addf(e->out, "%s\n", in->par ? e->l->cluster_barrier : barrier(e));
         return;
     case K_GSUM:
         if (in->imm_int)

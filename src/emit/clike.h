@@ -19,7 +19,7 @@ typedef struct clike_language {
     const char *barrier32;                /* the same for groups of 32; NULL: nothing of its own */
     const char *kernel;                   /* printf: `together`, threads of a group, name */
     const char *together; /* printf, groups of a cluster: says that they run together; NULL: there are no clusters; */
-    const char *cluster_barrier, *copy_at; /* they meet; printf, place and q: the same in the copy of group q */
+    const char *cluster_barrier, *copy_at; /* they meet; function, place and q: the same in the copy of group q */
     int resident; /* threads that a processor shall have room for, so that one has no more registers; 0: as it comes */
     const char *global, *shared, *restricted; /* of memory that is everybody's, a group's, has no other name */
     const char *ahead;      /* function that loads an f32 where the text says, not later; NULL: there is none */

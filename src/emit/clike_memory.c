@@ -7,6 +7,15 @@
 static bool is_copied(const clike *e, const kins *in) { /* to every group of a cluster */
     return in->op == K_STORE && e->k->bufs.at[in->buf].kind == KB_CLUSTER;
 }
+static bool is_counted(const clike *e, const kins *in) { return is_copied(e, in) && in->par; }
+
+/* `type` is that of the elements that x holds, which go to lane's place and the next ones. */
+static void print_element(clike *e, const kins *in, int lane);
+static void send(clike *e, const kins *in, const char *type, int lane, const char *x) {
+    str_addf(e->out, "UNROLL(%d) for (int q = 0; q < %d; q++) send((%s *)&", e->k->cluster, e->k->cluster, type);
+    print_element(e, in, lane);
+    str_addf(e->out, ", %s, &full%d, ((unsigned)group + q) %% %d);", x, in->buf, e->k->cluster);
+}
 
 /* What follows is done for the copy of each group q, the own one first, so that not all write to the same one. */
 static void open_copies(clike *e, const kins *in) {
@@ -14,7 +23,8 @@ static void open_copies(clike *e, const kins *in) {
 }
 
 static void print_element(clike *e, const kins *in, int lane) { /* b[..] of one lane */
-    if (is_copied(e, in)) str_addf(e->out, "*%s(&", e->l->copy_at);
+    bool copied = is_copied(e, in) && !in->par;
+    if (copied) str_addf(e->out, "*%s(&", e->l->copy_at);
     str_addf(e->out, "b%d[", in->buf);
     clike_affine(e, in->idx, lane * in->lane_stride);
     if (in->dyn) {
@@ -24,7 +34,7 @@ static void print_element(clike *e, const kins *in, int lane) { /* b[..] of one 
         str_addf(e->out, ", %lld%s) * %lld%s", (long long)in->dyn_n, e->l->wide_end, (long long)in->dyn_stride, e->l->wide_end);
     }
     str_add(e->out, "]");
-    if (is_copied(e, in)) str_addf(e->out, ", ((unsigned)group + q) %% %d)", e->k->cluster);
+    if (copied) str_addf(e->out, ", ((unsigned)group + q) %% %d)", e->k->cluster);
 }
 
 static void open_convert(clike *e, tn_dtype stored, int lanes) { /* memory word to register */
@@ -237,6 +247,11 @@ static void store_piece(clike *e, const kins *in, int lane, int n) {
         if (i % per_word == per_word - 1) str_add(e->out, ";");
     }
     str_add(e->out, " ");
+    if (is_counted(e, in)) {
+        send(e, in, type, lane, "x");
+        str_add(e->out, " }\n");
+        return;
+    }
     open_copies(e, in);
     print_place(e, in, type, lane);
     str_add(e->out, " = x; }\n");
@@ -255,6 +270,11 @@ static void store_array(clike *e, const kins *in) {
         }
         if (n > 1) {
             store_piece(e, in, lane, n);
+            continue;
+        }
+        if (is_counted(e, in)) {
+            send(e, in, "float", lane, arena_printf(e->out->a, e->k->ins.at[in->a].lanes > 1 ? "v%u[%d]" : "v%u", in->a, lane));
+            str_add(e->out, "\n");
             continue;
         }
         open_copies(e, in);
@@ -367,6 +387,11 @@ void clike_store(clike *e, const kins *in) {
             str_add(e->out, "if (");
             print_condition(e, in, l);
             str_add(e->out, ") ");
+        }
+        if (is_counted(e, in)) {
+            send(e, in, "float", l, arena_printf(e->out->a, e->k->ins.at[in->a].lanes > 1 ? "v%u[%d]" : "v%u", in->a, l));
+            str_add(e->out, "\n");
+            continue;
         }
         open_copies(e, in);
         print_element(e, in, l);

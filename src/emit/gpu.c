@@ -130,6 +130,12 @@ static int resident_threads(const clike *e, const kernel *k) {
     return holds_rows(k) ? 2 * e->l->resident : e->l->resident;
 }
 
+static bool is_waited_for(const kernel *k, int b) { /* until it is full */
+    for (int i = 1; i < k->ins.n; i++)
+        if (k->ins.at[i].op == K_BARRIER && k->ins.at[i].par == 2 && k->ins.at[i].buf == b) return true;
+    return false;
+}
+
 static void print_kernel(clike *e, const kernel *k, int id) {
     str body, *out = e->out;
     bool small = fits_32_bits(k);
@@ -153,6 +159,10 @@ static void print_kernel(clike *e, const kernel *k, int id) {
     print_arrays(e);
     str_addf(out, "    const int tid = (int)%s; const %s group = (%s)%s, thread = group * %d + tid;\n    (void)thread;\n",
              e->l->thread, e->index, e->index, e->l->group, k->group);
+    for (int b = 0; b < k->bufs.n; b++)
+        if (is_waited_for(k, b))
+            str_addf(out, "    __shared__ uint64_t full%d; uint32_t phase%d = 0; if (tid == 0) begin_full(&full%d, %lld);\n", b,
+                     b, b, (long long)k->bufs.at[b].elems * 4);
     if (k->cluster) str_addf(out, "    %s\n", e->l->cluster_barrier); /* all are there, and have memory to be written */
     str_addn(out, body.s, body.n);
     str_add(out, "}\n");

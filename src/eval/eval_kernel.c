@@ -25,6 +25,7 @@ typedef struct machine {
     int64_t *turn;        /* [ins] K_LOOP that starts a dealt nest: the iteration that is run */
     int at, tid;          /* instruction to run next, thread of the group */
     int64_t gid;          /* group */
+    int64_t *counted;     /* [bufs] elements of a cluster's memory that counted stores wrote */
 } machine;
 
 NORETURN static void fail_at(const machine *m, int r, const char *what, int64_t at, int64_t n) {
@@ -137,9 +138,11 @@ static void run_load(machine *m, int r, const kins *in) {
 static void run_store(machine *m, int r, const kins *in) {
     int64_t at = place_at(m, in);
     for (int l = 0; l < in->lanes; l++)
-        if (masks_hold(m, in, l))
+        if (masks_hold(m, in, l)) {
+            if (in->par && m->k->bufs.at[in->buf].kind == KB_CLUSTER) m->counted[in->buf]++;
             write_cell(&m->k->bufs.at[in->buf], m->base[in->buf], checked(m, r, in, at + l * in->lane_stride),
                        lane_of(m, in->a, l));
+        }
 }
 
 static void run_scatter(machine *m, int r, const kins *in) {
@@ -447,6 +450,12 @@ static void run_cluster(machine *threads, int groups, int n) {
         int at = threads[0].at;
         for (int g = 0; g < groups; g++)
             if (threads[(int64_t)g * n].at != at) fail_at(&threads[0], at, "only some groups come here:", g, groups);
+        const kins *in = &k->ins.at[at < k->ins.n ? at : 0];
+        if (in->op == K_BARRIER && in->par == 2) {
+            int64_t *counted = &threads[0].counted[in->buf], all = k->bufs.at[in->buf].elems;
+            if (*counted != all) fail_at(&threads[0], at, "elements written that are waited for:", *counted, all);
+            *counted = 0;
+        }
         for (int i = 0; i < groups * n; i++) threads[i].at++;
     }
 }
@@ -495,11 +504,12 @@ void eval_kernel(const kernel *k, unsigned char *const *base, arena *a) {
         for (int t = 0; t < n; t++) threads[g * n + t] = make_thread(k, shared, a);
     }
     threads[0].end = ARENA_ARRAY(a, int, k->ins.n);
+    int64_t *counted = ARENA_ARRAY(a, int64_t, k->bufs.n + 1);
     match_loops(&threads[0]);
     for (int64_t first = 0; first < (k->group ? k->groups : 1); first += groups) {
         for (int i = 0; i < groups * n; i++) {
             machine *m = &threads[i];
-            m->end = threads[0].end, m->at = 1, m->tid = i % n, m->gid = first + i / n;
+            m->end = threads[0].end, m->at = 1, m->tid = i % n, m->gid = first + i / n, m->counted = counted;
             for (int b = 0; b < k->bufs.n && m->tid == 0; b++)
                 if (k->bufs.at[b].kind >= KB_GROUP) memset(m->base[b], EVAL_POISON, shared_bytes(&k->bufs.at[b]));
         }

@@ -65,7 +65,8 @@ typedef enum kop {
     K_ZIP,    /* a and b interleaved in pieces of imm_int lanes: of each chunk (two pieces, 16 bytes at least) the low half of a
                  and    of b, with par the high half */
     K_SCATTER, /* if 0 <= dyn < dyn_n: buf[idx + dyn * dyn_stride] += a */
-    K_BARRIER, /* GPU form: all threads of the group (par 1: of the cluster) meet; what they wrote before, all of them see */
+    K_BARRIER, /* GPU form: all threads of the group (par 1: of the cluster) meet; what they wrote before, all of them see. par
+                  2: the group goes on when its copy of buf is full: each element by one counted store since the last time */
     K_GSUM, /* GPU form: a of all threads of the group combined by op, halves first; every thread gets it. Meets as K_BARRIER.
                imm_int > 0: of each so many neighbours alone; they all come here, but memory is not put in order */
     K_GARG, /* GPU form: index of the best of the threads' (value a, index b), lowest index first; op as K_ARGUPD. Meets, too */
@@ -86,7 +87,8 @@ typedef struct kins {
     uint8_t alu;   /* op_code for ALU, UPD, ARGUPD, HSUM */
     uint8_t dtype; /* of the register; of memory for STORE and SCATTER */
     uint8_t src;   /* CAST, WRAP: the other dtype; LOAD: dtype in memory */
-    uint8_t par;   /* LOOP: kpar; ZIP, BARRIER; LOAD: 1 = for later, under way while threads meet; STORE: 1 = past the caches */
+    uint8_t par;   /* LOOP: kpar; ZIP, BARRIER; LOAD: 1 = for later, under way while threads meet; STORE: 1 = past the caches,
+                      in a cluster's buffer: counted */
     uint8_t lanes; /* 1 in scalar form */
     uint8_t parts; /* LOAD, UPD by OP_dot: of the 32-bit words, see below; 0 = there are none */
     uint16_t buf;  /* LOAD, STORE, SCATTER: index into kernel.bufs */

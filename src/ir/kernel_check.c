@@ -201,7 +201,8 @@ static void check_memory_operands(checker *c, reg r, const kins *in) {
     for (int m = 0; m < in->n_mask; m++) check_affine(c, r, in->mask[m].e);
     if (in->op == K_LOAD && in->par && (in->par > 1 || b->kind != KB_IN))
         problem(c, r, "ahead of what b%d is yet to hold", in->buf);
-    if (in->op == K_STORE && in->par && (in->par > 1 || c->k->group || b->kind != KB_OUT || in->lane_stride != 1))
+    bool counted = b->kind == KB_CLUSTER && b->dtype == TN_F32;
+    if (in->op == K_STORE && in->par && !counted && (in->par > 1 || c->k->group || b->kind != KB_OUT || in->lane_stride != 1))
         problem(c, r, "past the caches, what has to be in them or is in pieces");
     if (in->n_mask && !in->mask_lane) problem(c, r, "masks without lane strides");
     if (in->n_mask && (in->op == K_SCATTER || (in->op == K_STORE && !c->k->group))) problem(c, r, "a masked store");
@@ -331,7 +332,9 @@ static void check_ins(checker *c, reg r) {
         break;
     case K_BARRIER:
         check_meeting(c, r);
-        if (in->par > (c->k->cluster ? 1 : 0)) problem(c, r, "groups meet that do not run together");
+        if (in->par > (c->k->cluster ? 2 : 0)) problem(c, r, "groups meet that do not run together");
+        if (in->par == 2 && (in->buf >= c->k->bufs.n || c->k->bufs.at[in->buf].kind != KB_CLUSTER))
+            problem(c, r, "b%d is of no cluster", in->buf);
         break;
     case K_GSUM:
         check_meeting(c, r);
@@ -553,14 +556,25 @@ static void check_group_races(checker *c, int b) {
 
 /* ---- the groups of a cluster ---- */
 
-typedef struct touched { /* [bufs] by some group of the cluster since all met */
-    bool *wrote, *read;
-    bool *told; /* [ins] the problem there */
+typedef struct touched {   /* [bufs] by some group of the cluster since all met */
+    bool *wrote, *counted; /* by other stores; by counted ones */
+    bool *read, *over;     /* over: the group has met since */
+    int *cover;            /* and then written this one by counted stores, plus 1: who has all of that knows */
+    bool *told;            /* [ins] the problem there */
 } touched;
 
 static void cluster_problem(checker *c, reg r, touched *t, const char *what) {
     if (!t->told[r]) problem(c, r, "b%d is %s before the cluster has met", ins(c, r)->buf, what);
     t->told[r] = true;
+}
+
+static void cluster_meets(const checker *c, const kins *in, touched *t) {
+    for (int b = 0; b < c->k->bufs.n; b++) {
+        if (in->par == 0 && t->read[b]) t->over[b] = true;
+        if (in->par == 1) t->wrote[b] = t->read[b] = false;
+        if (in->par == 2 && t->cover[b] == in->buf + 1) t->read[b] = false;
+        if (in->par == 2 && b == in->buf) t->counted[b] = false;
+    }
 }
 
 /* Whether some thread runs more than one iteration. */
@@ -577,9 +591,8 @@ static void check_cluster_range(checker *c, reg from, reg to, touched *t) {
     for (reg r = from; r < to; r++) {
         const kins *in = ins(c, r);
         bool memory = in->op == K_LOAD || in->op == K_STORE;
-        if (in->op == K_BARRIER && in->par) {
-            memset(t->wrote, 0, sizeof(bool) * (size_t)c->k->bufs.n);
-            memset(t->read, 0, sizeof(bool) * (size_t)c->k->bufs.n);
+        if (in->op == K_BARRIER) {
+            cluster_meets(c, in, t);
         } else if (in->op == K_LOOP) {
             reg end = r + 1;
             for (int depth = 1; depth > 0; end++) depth += (ins(c, end)->op == K_LOOP) - (ins(c, end)->op == K_END);
@@ -587,24 +600,30 @@ static void check_cluster_range(checker *c, reg from, reg to, touched *t) {
                 if (i == 0 || is_repeated(c, r)) check_cluster_range(c, r + 1, end - 1, t);
             r = end - 1;
         } else if (memory && c->k->bufs.at[in->buf].kind == KB_CLUSTER) {
-            if (in->op == K_LOAD && t->wrote[in->buf]) cluster_problem(c, r, t, "read");
+            if (in->op == K_LOAD && (t->wrote[in->buf] || t->counted[in->buf])) cluster_problem(c, r, t, "read");
             if (in->op == K_STORE && t->read[in->buf]) cluster_problem(c, r, t, "written");
-            *(in->op == K_LOAD ? &t->read[in->buf] : &t->wrote[in->buf]) = true;
+            if (in->op == K_LOAD)
+                t->read[in->buf] = true, t->over[in->buf] = false, t->cover[in->buf] = 0;
+            else
+                *(in->par ? &t->counted[in->buf] : &t->wrote[in->buf]) = true;
+            for (int b = 0; b < c->k->bufs.n && in->op == K_STORE && in->par; b++)
+                if (t->over[b] && t->read[b]) t->cover[b] = in->buf + 1;
         }
     }
 }
 
 static void check_cluster(checker *c) {
     const kernel *k = c->k;
-    touched t = { ARENA_ARRAY(k->a, bool, k->bufs.n + 1), ARENA_ARRAY(k->a, bool, k->bufs.n + 1),
-                  ARENA_ARRAY(k->a, bool, k->ins.n) };
+    int n = k->bufs.n + 1;
+    touched t = { ARENA_ARRAY(k->a, bool, n), ARENA_ARRAY(k->a, bool, n), ARENA_ARRAY(k->a, bool, n),
+                  ARENA_ARRAY(k->a, bool, n), ARENA_ARRAY(k->a, int, n),  ARENA_ARRAY(k->a, bool, k->ins.n) };
     if (k->cluster && (!k->group || k->cluster < 2 || k->cluster > KERNEL_MOST_CLUSTER || k->groups % k->cluster))
         problem(c, 0, "%lld groups in clusters of %d", (long long)k->groups, k->cluster);
     for (int b = 0; b < k->bufs.n; b++)
         if (k->bufs.at[b].kind == KB_CLUSTER && !k->cluster) problem(c, 0, "b%d is of a cluster, and there is none", b);
     if (k->cluster) check_cluster_range(c, 1, (reg)k->ins.n, &t);
     for (int b = 0; b < k->bufs.n && k->cluster; b++)
-        if (t.wrote[b]) problem(c, 0, "a group may end before another has written its copy of b%d", b);
+        if (t.wrote[b] || t.counted[b]) problem(c, 0, "a group may end before another has written its copy of b%d", b);
 }
 
 int kernel_check(const kernel *k, str *out) {

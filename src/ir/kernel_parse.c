@@ -42,6 +42,11 @@ static void expect(reader *p, const char *what) {
     if (!accept(p, what)) fail(p, what);
 }
 
+static bool buffer_follows(reader *p) { /* and no word that begins like one */
+    skip_blanks(p);
+    return p->end - p->at > 1 && p->at[0] == 'b' && p->at[1] >= '0' && p->at[1] <= '9';
+}
+
 static void buffer_letter(reader *p) { /* the b of b0 */
     skip_blanks(p);
     if (p->at == p->end || *p->at != 'b') fail(p, "a buffer");
@@ -356,13 +361,17 @@ static void instruction_text(reader *p) {
     } else if (accept(p, "barrier")) {
         in.op = K_BARRIER, typed = false;
         in.par = accept(p, "cluster");
+        if (!in.par && buffer_follows(p)) {
+            buffer_letter(p);
+            in.par = 2, in.buf = (uint16_t)integer_below(p, 0, p->k->bufs.n, "a buffer of the kernel");
+        }
     } else if (accept(p, "store")) {
         in.op = K_STORE;
         place_text(p, &in);
         expect(p, ",");
         in.a = register_word(p);
         masks_text(p, &in);
-        in.par = accept(p, "past");
+        in.par = accept(p, "past") || accept(p, "counted");
     } else if (accept(p, "prefetch")) {
         in.op = K_PREFETCH;
         place_text(p, &in);

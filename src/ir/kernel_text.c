@@ -93,7 +93,7 @@ static void print_ins(const kernel *k, reg r, str *out) {
         print_place(k, in, out);
         str_addf(out, ", %%%u", in->a);
         print_masks(k, in, out);
-        if (in->par) str_add(out, " past");
+        if (in->par) str_add(out, k->bufs.at[in->buf].kind == KB_CLUSTER ? " counted" : " past");
         break;
     case K_PREFETCH:
         str_add(out, "prefetch ");
@@ -140,7 +140,8 @@ static void print_ins(const kernel *k, reg r, str *out) {
         str_addf(out, "lanes %%%u from %lld", in->a, (long long)in->imm_int);
         break;
     case K_BARRIER:
-        str_add(out, in->par ? "barrier cluster" : "barrier");
+        str_add(out, in->par == 1 ? "barrier cluster" : "barrier");
+        if (in->par == 2) str_addf(out, " b%d", in->buf);
         break;
     case K_GSUM:
         str_addf(out, "group %%%u %s", in->a, op_get((op_code)in->alu)->name);

@@ -234,6 +234,7 @@ typedef struct spot {
     int64_t dyn_n;
     gpu_copier *copier;
     const bool *varies; /* [scalar ins] along columns */
+    int fills;          /* a buffer of the cluster, by counted stores, or -1 */
 } spot;
 
 /* Instruction i for the columns of the thread. */
@@ -247,6 +248,7 @@ static reg put(writer *p, int i, const spot *s, gpu_places at) {
     reg r = gpu_copy(s->copier, i, &at);
     kins *out = &p->o->ins.at[r];
     if (memory && !global) out->idx = sum(p, out->idx, affine_scale(p->o->a, s->copy, p->k->bufs.at[in->buf].elems));
+    if (in->op == K_STORE && !global && in->buf == s->fills) out->par = 1;
     int64_t stride = s->loop >= 0 ? affine_coef(in->idx, s->loop) : 0;
     if (memory && s->dyn && stride) out->dyn = s->dyn, out->dyn_stride = stride, out->dyn_n = s->dyn_n;
     return r;
@@ -270,6 +272,22 @@ static bool is_early(const writer *p, const contraction *c, int i) {
            !has_row(p, in) && !in->n_mask;
 }
 
+/* The buffer of the cluster that the contraction writes whole, if that is the only one that it touches behind the sum: then who
+ * has all of it knows that nobody reads what the sums were of. Else -1. */
+static int filled_by(const writer *p, const contraction *c) {
+    int b = -1;
+    for (int i = c->loop + 1; i < c->end; i++) {
+        const kins *in = &p->k->ins.at[i];
+        if ((in->op != K_LOAD && in->op != K_STORE) || (i >= c->inner && i <= c->last) || !p->common[in->buf]) continue;
+        const kbuf *kb = &p->k->bufs.at[in->buf];
+        bool whole = kb->dtype == TN_F32 && kb->elems == c->n && in->idx.base == 0 && in->idx.n == 1 &&
+                     affine_coef(in->idx, p->k->ins.at[c->loop].var) == 1;
+        if (in->op == K_LOAD || b >= 0 || !whole) return -1;
+        b = in->buf;
+    }
+    return b;
+}
+
 static spot spot_of(writer *p, const contraction *c, kvar loop, affine turn) {
     bool *varies = ARENA_ARRAY(p->k->a, bool, p->k->ins.n);
     gpu_copier *copier = ARENA_NEW(p->k->a, gpu_copier);
@@ -279,7 +297,13 @@ static spot spot_of(writer *p, const contraction *c, kvar loop, affine turn) {
         const kins *in = &p->k->ins.at[i];
         varies[i] = i == c->acc || gpu_uses(in, j) || varies[in->a] || varies[in->b] || varies[in->c];
     }
-    return (spot){ .c = c, .copy = affine_const(0), .loop = loop, .turn = turn, .copier = copier, .varies = varies };
+    return (spot){ .c = c,
+                   .copy = affine_const(0),
+                   .loop = loop,
+                   .turn = turn,
+                   .copier = copier,
+                   .varies = varies,
+                   .fills = filled_by(p, c) };
 }
 
 /* The weights of a contraction, [steps], then what else can begin early, in the order of its instructions. */
@@ -416,7 +440,10 @@ static void write_contraction(writer *p, const contraction *c, kvar loop, affine
     }
     kernel_push(p->o, (kins){ .op = K_BARRIER });
     write_results(p, &s, early);
-    if (meet) cluster_meets(p);
+    if (meet && s.fills >= 0)
+        kernel_push(p->o, (kins){ .op = K_BARRIER, .par = 2, .buf = (uint16_t)s.fills });
+    else if (meet)
+        cluster_meets(p);
 }
 
 /* The first contraction of section i: what it needs is loaded now. */

@@ -176,6 +176,20 @@ static void test_problems(void **state) {
         { CLUSTERS
           " loop i = 0 .. 4 step 1 local\n %4 = load b0[8*g + 4*m + i]  f32\n store b2[4*m + i], %4  f32\n end\n end\n end\n}",
           "a group may end before another has written its copy of b2" },
+        { CLUSTERS
+          " loop s = 0 .. 3 step 1\n"
+          " loop i = 0 .. 4 step 1 local\n %5 = load b0[8*g + 4*m + i]  f32\n store b2[4*m + i], %5 counted  f32\n end\n"
+          " barrier b2\n"
+          " loop i = 0 .. 4 step 1 local\n %10 = load b2[-4*m - i + 7]  f32\n store b1[8*g + 4*m + i], %10  f32\n end\n"
+          " barrier\n end\n end\n end\n}",
+          "b2 is written before the cluster has met" },
+        { CLUSTERS
+          " loop i = 0 .. 4 step 1 local\n %4 = load b0[8*g + 4*m + i]  f32\n store b2[4*m + i], %4 counted  f32\n end\n"
+          " barrier cluster\n"
+          " loop i = 0 .. 4 step 1 local\n %9 = load b2[-4*m - i + 7]  f32\n store b1[8*g + 4*m + i], %9  f32\n end\n"
+          " end\n end\n}",
+          "b2 is read before the cluster has met" },
+        { CLUSTERS " barrier b1\n end\n end\n}", "b1 is of no cluster" },
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         arena a;
@@ -191,20 +205,7 @@ static void test_problems(void **state) {
 }
 
 /* Groups of a cluster turn their rows round: what one writes, the other reads. */
-static void test_clusters(void **state) {
-    (void)state;
-    static const char text[] = CLUSTERS "      loop s = 0 .. 3 step 1\n"
-                                        "        loop i = 0 .. 4 step 1 local\n"
-                                        "          %5 = load b0[8*g + 4*m + i]  f32\n"
-                                        "          store b2[4*m + i], %5  f32\n"
-                                        "        end\n"
-                                        "        barrier cluster\n"
-                                        "        loop i = 0 .. 4 step 1 local\n"
-                                        "          %10 = load b2[-4*m - i + 7]  f32\n"
-                                        "          store b1[8*g + 4*m + i], %10  f32\n"
-                                        "        end\n"
-                                        "        barrier cluster\n"
-                                        "      end\n    end\n  end\n}\n";
+static void turn_round(const char *text) {
     arena a;
     guard gd;
     str out;
@@ -223,9 +224,65 @@ static void test_clusters(void **state) {
     assert_false(kernel_equal(k, other));
     assert_int_not_equal(kernel_hash(k, 0), kernel_hash(other, 0));
     for (int i = 0; i < 16; i++) x[i] = (float)rng_between(&r, -1000, 1000);
-    unsigned char *base[] = { (unsigned char *)x, (unsigned char *)y, NULL };
+    unsigned char *base[] = { (unsigned char *)x, (unsigned char *)y, NULL, NULL };
     eval_kernel(k, base, &a);
     for (int i = 0; i < 16; i++) assert_true(y[i] == x[i / 8 * 8 + 7 - i % 8]);
+    arena_fini(&a);
+}
+
+static void test_clusters(void **state) {
+    (void)state;
+    turn_round(CLUSTERS "      loop s = 0 .. 3 step 1\n"
+                        "        loop i = 0 .. 4 step 1 local\n"
+                        "          %5 = load b0[8*g + 4*m + i]  f32\n"
+                        "          store b2[4*m + i], %5  f32\n"
+                        "        end\n"
+                        "        barrier cluster\n"
+                        "        loop i = 0 .. 4 step 1 local\n"
+                        "          %10 = load b2[-4*m - i + 7]  f32\n"
+                        "          store b1[8*g + 4*m + i], %10  f32\n"
+                        "        end\n"
+                        "        barrier cluster\n"
+                        "      end\n    end\n  end\n}\n");
+    turn_round(
+        "kernel @k(b0 in f32[16], b1 out f32[16], b2 cluster f32[8], b3 cluster f32[8]) tiled groups 4 of 4 cluster 2 {\n"
+        "  var g = 2\n  var m = 2\n  var i = 4\n  var s = 3\n  loop g = 0 .. 2 step 1 groups\n"
+        "    loop m = 0 .. 2 step 1 groups\n"
+        "      loop s = 0 .. 3 step 1\n"
+        "        loop i = 0 .. 4 step 1 local\n"
+        "          %5 = load b0[8*g + 4*m + i]  f32\n"
+        "          store b2[4*m + i], %5 counted  f32\n"
+        "        end\n"
+        "        barrier b2\n"
+        "        loop i = 0 .. 4 step 1 local\n"
+        "          %10 = load b2[-4*m - i + 7]  f32\n"
+        "          store b1[8*g + 4*m + i], %10  f32\n"
+        "        end\n"
+        "        barrier\n"
+        "        loop i = 0 .. 4 step 1 local\n"
+        "          %15 = load b0[8*g + 4*m + i]  f32\n"
+        "          store b3[4*m + i], %15 counted  f32\n"
+        "        end\n"
+        "        barrier b3\n"
+        "      end\n    end\n  end\n}\n");
+}
+
+/* Fewer elements than the buffer has are written: the wait would have no end. */
+static void test_never_full(void **state) {
+    (void)state;
+    static const char text[] =
+        CLUSTERS " loop i = 0 .. 4 step 1 local\n %4 = load b0[8*g + 4*m + i]  f32\n"
+                 " store b2[4*m + i], %4 where 0 <= i < 3 counted  f32\n end\n barrier b2\n end\n end\n}";
+    arena a;
+    guard gd;
+    float x[16] = { 0 }, y[16];
+    arena_init(&a, mem_libc(), &gd);
+    if (GUARD_TRY(&gd)) {
+        unsigned char *base[] = { (unsigned char *)x, (unsigned char *)y, NULL };
+        eval_kernel(kernel_parse(&a, text, strlen(text), "t"), base, &a);
+        fail();
+    }
+    assert_non_null(strstr(gd.err.text, "waited for: 6 of 8"));
     arena_fini(&a);
 }
 
@@ -468,10 +525,11 @@ static void test_rows(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_problems), cmocka_unit_test(test_clusters),
-                                        cmocka_unit_test(test_accesses), cmocka_unit_test(test_parting),
-                                        cmocka_unit_test(test_reduced),  cmocka_unit_test(test_texts),
-                                        cmocka_unit_test(test_tiles),    cmocka_unit_test(test_across),
-                                        cmocka_unit_test(test_rows),     cmocka_unit_test(test_random_graphs) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_problems),     cmocka_unit_test(test_clusters),
+                                        cmocka_unit_test(test_never_full),   cmocka_unit_test(test_accesses),
+                                        cmocka_unit_test(test_parting),      cmocka_unit_test(test_reduced),
+                                        cmocka_unit_test(test_texts),        cmocka_unit_test(test_tiles),
+                                        cmocka_unit_test(test_across),       cmocka_unit_test(test_rows),
+                                        cmocka_unit_test(test_random_graphs) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
