@@ -29,6 +29,7 @@ enum {
     TURN_ROWS = 6,        /* .. or turning it */
     MAX_TILES = 4,        /* of a panel */
     LINE_BYTES = 64,      /* of the caches */
+    LEAST_ROWS = 8,       /* of a stretch */
     LEAST_NEAR = 48,      /* steps of a stretch that is cut for the first level */
     MOST_ASKED = 16,      /* the same, when measuring */
     MAX_LOCAL = 256 << 10 /* bytes of sums, and of a panel: they live on the stack */
@@ -231,7 +232,7 @@ static int64_t stretch_limit(const stager *t, int64_t tiles) {
     int64_t bytes = t->machine->l2_bytes * 3 / 8, least = t->machine->l1_bytes * 7 / 8;
     if (bytes > MAX_LOCAL) bytes = MAX_LOCAL;
     int64_t rows = (bytes > least ? bytes : least) / (tiles * width_of(t) * operand_size(t)) / 8 * 8;
-    return rows < 8 ? 8 : rows;
+    return rows < LEAST_ROWS ? LEAST_ROWS : rows;
 }
 
 /* The piece of an extent: a divisor near the limit, or else the limit with a shorter last piece. */
@@ -286,6 +287,7 @@ static void choose_stretches(stager *t) {
     int64_t limit = stretch_limit(t, t->tiles), near = near_limit(t);
     if (few_rows(t) && !(asked && asked->tiles)) t->tiles = 1;
     if (few_rows(t)) limit = t->machine->l1_bytes / 2 / (t->tiles * width_of(t) * operand_size(t));
+    if (limit < LEAST_ROWS) limit = LEAST_ROWS;
     if (near < limit) limit = near;
     if (asked && asked->rows >= 8 && asked->rows * t->tiles * width_of(t) * operand_size(t) <= MAX_LOCAL) limit = asked->rows;
     t->whole = depth <= limit || (t->fixed && rows_from(t, t->n_out) <= tile_rows(t));
