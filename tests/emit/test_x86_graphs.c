@@ -1,5 +1,6 @@
 /* test_x86_graphs.c - random graphs, half of them with gradients, as machine code: against the reference evaluator within
- * proven bounds, at every fusion level, in every mode of launching. No compiler is needed, so there are many.
+ * proven bounds, at every fusion level, in every mode of launching, and as on processors whose caches hold next to nothing, so
+ * that small graphs are panels, streams of rows and stores past the caches. No compiler is needed, so there are many.
  *
  * Labels: random
  * A quarter of TENON_FUZZ_SEEDS (default 300) graphs a level: drive/test_modes runs them all on the best one.
@@ -20,20 +21,55 @@
 typedef struct config {
     tn_mode mode;
     int fusion, threads, no_passes;
+    bool small; /* caches */
 } config;
 static const config configs[] = {
-    { TN_MODE_IMMEDIATE, 0, 1, 1 }, { TN_MODE_GRAPH, 0, 2, 0 },    { TN_MODE_COMPILED, 1, 1, 0 },
-    { TN_MODE_COMPILED, 2, 1, 1 },  { TN_MODE_COMPILED, 3, 2, 0 }, { TN_MODE_LOOP, 3, 1, 0 },
+    { TN_MODE_IMMEDIATE, 0, 1, 1, false }, { TN_MODE_GRAPH, 0, 2, 0, false },    { TN_MODE_COMPILED, 1, 1, 0, false },
+    { TN_MODE_COMPILED, 2, 1, 1, false },  { TN_MODE_COMPILED, 3, 2, 0, false }, { TN_MODE_LOOP, 3, 1, 0, false },
+    { TN_MODE_GRAPH, 0, 1, 0, true },      { TN_MODE_COMPILED, 3, 2, 0, true },  { TN_MODE_LOOP, 3, 1, 0, true },
 };
 
 typedef struct run {
     tn_ctx *ctx;
+    device **small; /* [threads] */
     config c;
     uint64_t seed;
     char text[1024];
 } run;
 
-static int n_fallbacks, n_programs;
+static int n_fallbacks, n_programs, n_past, n_ahead, n_panels; /* of kernels for small caches */
+
+/* The device cpu with other caches. */
+static device_api small_cpu;
+static int64_t small_l1, small_l2;
+static void small_caps(const device *d, device_caps *c) {
+    device_cpu.get_caps(d, c);
+    c->l1_bytes = small_l1, c->l2_bytes = small_l2;
+}
+static void choose_caches(uint64_t seed) {
+    static const int64_t l1[] = { 64, 256, 1 << 10 }, l2[] = { 64, 1 << 10, 16 << 10 };
+    small_l1 = l1[seed % 3], small_l2 = l2[seed % 3];
+}
+static device *small_device(tn_ctx *ctx, int threads) {
+    device *d;
+    err e = { 0 };
+    if (ctx_device(ctx, "cpu", threads, &d, &e)) fail_msg("%s", e.text);
+    small_cpu = *d->api;
+    small_cpu.get_caps = small_caps;
+    d->api = &small_cpu; /* the context knows the other one by its table, and opens it when it is asked for */
+    return d;
+}
+
+static void count_forms(const plan *p) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        const kernel *k = p->kernels.at[i].k;
+        for (int b = 0; b < k->bufs.n; b++) n_panels += k->bufs.at[b].kind == KB_LOCAL;
+        for (int j = 1; j < k->ins.n; j++) {
+            n_ahead += k->ins.at[j].op == K_PREFETCH;
+            n_past += k->ins.at[j].op == K_STORE && k->ins.at[j].par;
+        }
+    }
+}
 
 static void count_fallbacks(void *ud, tn_log_level level, const char *text) {
     (void)ud, (void)level;
@@ -45,6 +81,20 @@ static const void *input_data(const graph *g, const sample *in, const char *name
     for (int k = 0; k < g->inputs.n; k++)
         if (!strcmp(graph_get(g, g->inputs.at[k])->name, name)) return in->data[k];
     return NULL;
+}
+
+static tn_status compile(const run *r, const graph *g, const tn_compile_opts *opts, tn_program **out) {
+    tn_compile_opts o;
+    if (!r->c.small) return drive_compile(r->ctx, g, opts, out);
+    choose_caches(r->seed);
+    tn_status st = drive_resolve(r->ctx, opts, &o);
+    return st ? st : drive_compile_on(r->ctx, r->small[opts->threads], g, &o, out, &r->ctx->err);
+}
+
+/* At the beginning of a line of memory, or behind it. */
+static void *output_memory(arena *a, size_t bytes, bool behind) {
+    char *p = arena_alloc(a, bytes + 128);
+    return p + (64 - (uintptr_t)p % 64) + (behind ? 16 : 0);
 }
 
 /* Runs g as configured and compares all named outputs. Returns whether all agree; else r->text says what does not. */
@@ -65,14 +115,15 @@ static bool agrees(graph *g, run *r) {
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     o.mode = r->c.mode, o.fusion = r->c.fusion, o.threads = r->c.threads, o.no_passes = r->c.no_passes;
     snprintf(r->text, sizeof r->text, "failed");
-    if (drive_compile(r->ctx, g, &o, &p) || tn_session_new(p, &s)) {
+    if (compile(r, g, &o, &p) || tn_session_new(p, &s)) {
         snprintf(r->text, sizeof r->text, "%s", tn_ctx_error(r->ctx));
         goto done;
     }
     n_programs++;
+    if (r->c.small) count_forms(p->plan);
     void **at = arena_array(&a, (size_t)p->n_io + 1, sizeof *at);
     for (int i = 0; i < p->n_io; i++) {
-        at[i] = p->io[i].is_output ? arena_alloc(&a, (size_t)p->io[i].bytes + 64)
+        at[i] = p->io[i].is_output ? output_memory(&a, (size_t)p->io[i].bytes + 64, r->seed % 2)
                                    : (void *)(uintptr_t)input_data(g, &in, p->io[i].name);
         if (p->io[i].is_output) memset(at[i], 0xee, (size_t)p->io[i].bytes + 64);
         if (tn_session_bind(s, i, at[i])) goto done;
@@ -113,7 +164,8 @@ static void random_graphs(const char *cpu) {
     int bad = 0, runs = 0, differentiated = 0;
     tn_config cfg = { .struct_size = sizeof cfg, .cpu = cpu, .log = count_fallbacks, .compiler = "/nowhere/no-compiler" };
     tn_ctx *ctx = tn_ctx_new(&cfg);
-    n_fallbacks = n_programs = 0;
+    device *small[] = { NULL, small_device(ctx, 1), small_device(ctx, 2) };
+    n_fallbacks = n_programs = n_past = n_ahead = n_panels = 0;
     for (uint64_t seed = first; seed < first + n; seed++) {
         arena a;
         guard gd;
@@ -121,7 +173,7 @@ static void random_graphs(const char *cpu) {
         if (!GUARD_TRY(&gd)) fail_msg("seed %d: %s", (int)seed, gd.err.text);
         graph *g = randcase(&a, seed, &differentiated);
         for (size_t c = 0; c < COUNT_OF(configs); c++) {
-            run r = { .ctx = ctx, .c = configs[c], .seed = seed };
+            run r = { .ctx = ctx, .small = small, .c = configs[c], .seed = seed };
             runs++;
             if (agrees(g, &r)) continue;
             bad++;
@@ -131,11 +183,13 @@ static void random_graphs(const char *cpu) {
         }
         arena_fini(&a);
     }
-    printf("%s: %d runs of %d random graphs, %d differentiated, %d programs, %d of them without machine code\n", cpu, runs,
-           (int)n, differentiated, n_programs, n_fallbacks);
+    printf("%s: %d runs of %d random graphs, %d differentiated, %d programs, %d of them without machine code; for small caches "
+           "%d stores past them, %d fetches ahead, %d buffers of panels and rows\n",
+           cpu, runs, (int)n, differentiated, n_programs, n_fallbacks, n_past, n_ahead, n_panels);
     tn_ctx_free(ctx);
     assert_int_equal(bad, 0);
     assert_int_equal(n_fallbacks, 0);
+    if (n >= 40) assert_true(n_past > 0 && n_ahead > 0 && n_panels > 0);
 }
 
 static bool runs_here(const char *isa) {

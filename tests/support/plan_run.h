@@ -64,15 +64,18 @@ typedef struct plan_config {
     tn_status code; /* of a jump */
 } plan_config;
 
-/* Machines of every vector width; few threads and many, so that loops are split. */
+/* Machines of every vector width; few threads and many, so that loops are split; caches as they are, small ones, so that
+ * contractions go in stretches and rows are cut, and ones that hold next to nothing, so that results are written past them. */
 static inline target plan_target(uint64_t seed) {
     static const int widths[] = { 32, 64, 16, 32 }, threads[] = { 1, 2, 3, 8 }, parts[] = { 4, 2, 4, 2, 0 };
+    static const int l1[] = { 32 << 10, 1 << 10, 32 << 10, 64, 32 << 10, 1 << 10, 64 };
+    static const int l2[] = { 256 << 10, 16 << 10, 256 << 10, 64, 256 << 10, 16 << 10, 1 << 10 };
     return (target){ .vector_bytes = widths[seed % 4],
                      .n_vector_regs = seed % 4 == 1 ? 32 : 16,
                      .threads = threads[seed / 4 % 4],
                      .parts = parts[seed % 5],
-                     .l1_bytes = seed % 3 == 0 ? 1 << 10 : 32 << 10, /* small: contractions in stretches, cut rows */
-                     .l2_bytes = seed % 3 == 0 ? 16 << 10 : 256 << 10 };
+                     .l1_bytes = l1[seed % 7],
+                     .l2_bytes = l2[seed % 7] };
 }
 
 /* Compiles g as configured and compares; c->text says what went wrong. The reference may be given, or is made from the seed. */
