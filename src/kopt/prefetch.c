@@ -1,7 +1,8 @@
 /* prefetch.c - rows that are read several times come from afar once, and while the later loops work on a row, memory waits:
  * they fetch what the first loop of the next row will read. In and out: tiled form.
  *
- * Applies to a row loop around several loops, in kernels whose operands do not stay in the caches of one core. */
+ * Applies to a row loop around several loops, in kernels whose operands do not stay in the first cache: from the second one,
+ * too, a row takes as long to come as the arithmetic of a norm. */
 #include "kopt/kopt.h"
 
 enum { LINE_BYTES = 64, MOST_STREAMS = 4, MOST_LINES = 8 };
@@ -91,7 +92,7 @@ static void insert(kernel *k, int at, const kins *in, int n) {
 }
 
 void kopt_prefetch(kernel *k, const target *t) {
-    if (k->bytes_read + k->bytes_written <= 2 * (uint64_t)t->l2_bytes) return;
+    if (k->bytes_read + k->bytes_written <= (uint64_t)t->l1_bytes) return;
     for (int i = 1; i < k->ins.n; i++) {
         rows r;
         int streams[MOST_STREAMS], n = 0;

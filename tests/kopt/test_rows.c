@@ -82,8 +82,8 @@ static void test_rows(void **state) {
     printf("count: %d matrices\n", n);
 }
 
-/* A row loop over several loops, in a machine whose caches hold little: the next row is fetched, also by what reads back from
- * the kernel's text. */
+/* A row loop over several loops, in a machine whose first cache holds little: the next row is fetched, also by what reads back
+ * from the kernel's text. */
 static void test_prefetch(void **state) {
     (void)state;
     static const char text[] = "graph @norm(x f32[37,270], y bf16[37,270]) {\n  %1 = cast y f32[37,270]\n  %2 = mul x, %1\n"
@@ -101,11 +101,12 @@ static void test_prefetch(void **state) {
         tn_compile_opts o = TN_COMPILE_DEFAULTS;
         target t = plan_target(seed);
         int n = 0;
-        t.l2_bytes = 1 << 10, o.fusion = 3, o.check = 1;
+        bool stays = seed % 4 == 3; /* in the first cache: nothing is fetched */
+        t.l1_bytes = stays ? 1 << 20 : 1 << 10, o.fusion = 3, o.check = 1;
         plan *p = pipeline_run(g, &a, &o, &t);
         assert_int_equal(p->kernels.n, 1);
         for (int i = 1; i < p->kernels.at[0].k->ins.n; i++) n += p->kernels.at[0].k->ins.at[i].op == K_PREFETCH;
-        assert_true(n >= 2);
+        assert_true(stays ? n == 0 : n >= 2);
         if (!plan_agrees(p, &r, &a, why_not, sizeof why_not) || !plan_texts_agree(p, &a, why_not, sizeof why_not))
             fail_msg("seed %d: %s", (int)seed, why_not);
     }
