@@ -222,6 +222,14 @@ static xval load_words(selector *s, const kins *in, xmem m, int first, int n, bo
     if (together && in->parts == 2 && size == 1 && f->level != X86_SSE) {
         x86_id id = in->src == TN_I8 ? X86_PMOVSXBW : X86_PMOVZXBW;
         if (n >= 4) return word(f, id, x86_vl(XI32, n), m, XI32);
+        if (n == 1 && spread) { /* the two bytes in all lanes, then widened */
+            int vl = x86_full_vl(f);
+            xval x = { x86_value(
+                           f, (xop){ .op = (uint16_t)id, .vl = (uint8_t)vl, .a = word(f, X86_PBROADCASTW, vl - 1, m, XI32).r }),
+                       XI32 };
+            f->v.at[x.r].full = true;
+            return x;
+        }
         vreg r = n == 2 ? word(f, X86_MOVSS, 0, m, XI32).r : x86_new(f, 0);
         if (n == 1) x86_add(f, (xop){ .op = P_LDNARROW, .dst = r, .imm = 3, .has_mem = true, .mem = m });
         return (xval){ x86_value(f, (xop){ .op = (uint16_t)id, .a = r }), XI32 };
