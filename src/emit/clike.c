@@ -29,7 +29,10 @@
     "INL uint32_t pack_bf16(float low, float high) {\n#if __CUDA_ARCH__ >= 800\n    uint32_t r; asm(\"cvt.rn.bf16x2.f32 %0, "  \
     "%1, "                                                                                                                     \
     "%2;\" : \"=r\"(r) : \"f\"(high), \"f\"(low)); return r;\n#else\n    return round_bf16(__float_as_uint(low)) | "           \
-    "round_bf16(__float_as_uint(high)) << 16;\n#endif\n}\n"
+    "round_bf16(__float_as_uint(high)) << 16;\n#endif\n}\n"                                                                    \
+    "INL int32_t least32(int32_t x) {\n#if __CUDA_ARCH__ >= 800\n    return __reduce_min_sync(0xffffffffu, x);\n#else\n"       \
+    "    for (int h = 16; h > 0; h /= 2) { int32_t y = __shfl_xor_sync(0xffffffffu, x, h); x = y < x ? y : x; }\n"             \
+    "    return x;\n#endif\n}\n"
 #define CUDA_AHEAD                                                                                                             \
     "INL float2 load_ahead(const float2 *p) { float2 x; asm volatile(\"ld.global.v2.f32 {%0,%1}, [%2];\" : \"=f\"(x.x), "      \
     "\"=f\"(x.y) : \"l\"(p)); return x; }\nINL float4 load_ahead(const float4 *p) { float4 x; asm "                            \
@@ -133,6 +136,7 @@ const clike_language clike_cuda = {
     .extreme = { "max_nan", "min_nan" },
     .pack_bf16 = "pack_bf16",
     .shuffle = "__shfl_xor_sync(0xffffffffu, %s, h)",
+    .least32 = "least32(%s)",
     .shared_space = "",
     .long2 = "longlong2",
     .aligned = "__align__(16)",
@@ -594,7 +598,13 @@ static void print_neighbours(clike *e, const kins *in, reg r) {
                *met = arena_printf(e->out->a, "met_%s", type);
     int n = (int)in->imm_int;
     clike_need(e, t, 1);
-    str_addf(e->out, "%sx1 %s = v%u;", type, v, in->a);
+    str_addf(e->out, "%sx1 %s = ", type, v);
+    if (e->l->least32 && n == 32 && t == TN_I32 && in->alu == OP_min) {
+        str_addf(e->out, e->l->least32, arena_printf(e->out->a, "v%u", in->a));
+        str_add(e->out, ";\n");
+        return;
+    }
+    str_addf(e->out, "v%u;", in->a);
     if (e->l->shuffle && n <= 32) {
         for (int half = n / 2; half > 0; half /= 2) {
             str_addf(e->out, " { const int h = %d; ", half);
@@ -674,8 +684,10 @@ static void print_loop(clike *e, const kins *in, reg r) {
                  v, (long long)in->lo, (long long)steps, (long long)in->step, v, (long long)in->lo, (long long)steps,
                  (long long)in->step, v, v, v, (long long)in->step);
     } else {
-        str_addf(e->out, "for (%s i%d = %lld%s; i%d < %lld%s; i%d += %lld%s) {\n", e->index, v, (long long)in->lo, e->index_end,
-                 v, (long long)in->hi, e->index_end, v, (long long)in->step, e->index_end);
+        str_addf(e->out, "for (%s i%d = ", e->index, v);
+        if (in->a) str_addf(e->out, "v%u == 0 ? %lld%s : ", in->a, (long long)in->hi, e->index_end);
+        str_addf(e->out, "%lld%s; i%d < %lld%s; i%d += %lld%s) {\n", (long long)in->lo, e->index_end, v, (long long)in->hi,
+                 e->index_end, v, (long long)in->step, e->index_end);
     }
     open_block(e, true);
 }

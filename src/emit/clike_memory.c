@@ -22,12 +22,20 @@ static void open_copies(clike *e, const kins *in) {
     if (is_copied(e, in)) str_addf(e->out, "UNROLL(%d) for (int q = 0; q < %d; q++) ", e->k->cluster, e->k->cluster);
 }
 
+/* A scatter's index that has been found to be small needs no wide arithmetic. */
+static bool is_small(const clike *e, const kins *in) {
+    double reach = (double)in->dyn_n * (double)in->dyn_stride;
+    return e->l->gpu && in->op == K_SCATTER && e->k->ins.at[in->dyn].dtype == TN_I32 && reach < INT32_MAX / 2;
+}
+
 static void print_element(clike *e, const kins *in, int lane) { /* b[..] of one lane */
     bool copied = is_copied(e, in) && !in->par;
     if (copied) str_addf(e->out, "*%s(&", e->l->copy_at);
     str_addf(e->out, "b%d[", in->buf);
     clike_affine(e, in->idx, lane * in->lane_stride);
-    if (in->dyn) {
+    if (in->dyn && is_small(e, in)) {
+        str_addf(e->out, " + v%u * %lld", in->dyn, (long long)in->dyn_stride);
+    } else if (in->dyn) {
         const kins *d = &e->k->ins.at[in->dyn];
         str_addf(e->out, " + at_%s(", in->op == K_LOAD ? "clamped" : "raw");
         str_addf(e->out, d->lanes > 1 ? "v%u[%d]" : "v%u", in->dyn, lane);
@@ -401,24 +409,59 @@ void clike_store(clike *e, const kins *in) {
     }
 }
 
+/* What is at x, or in memory where that is NULL, and lane l of the scatter's value; integers wrap around. */
+static void print_added(clike *e, const kins *in, const char *x, int l) {
+    tn_dtype t = (tn_dtype)in->dtype;
+    bool half = t == TN_F16 || t == TN_BF16, is_int = !dtype_is_float(t);
+    str_addf(e->out, " = (%s)", clike_memory_type(t));
+    if (half) str_addf(e->out, "TO_%s_f32x1(", t == TN_F16 ? "HALF" : "BF16");
+    if (is_int) str_add(e->out, "((uint64_t)");
+    open_convert(e, t, 1);
+    if (x)
+        str_add(e->out, x);
+    else
+        print_element(e, in, l);
+    str_add(e->out, is_int ? ") + (uint64_t)" : ") + ");
+    str_addf(e->out, e->k->ins.at[in->a].lanes > 1 ? "v%u[%d]" : "v%u", in->a, l);
+    str_add(e->out, is_int ? ");" : half ? ");" : ";");
+}
+
+static void scatter_piece(clike *e, const kins *in, int lane, int n) {
+    const char *type = piece_type(e, (tn_dtype)in->dtype, n);
+    str_addf(e->out, "{ %s q = ", type);
+    print_place(e, in, type, lane);
+    str_add(e->out, ";");
+    for (int i = 0; i < n; i++) {
+        const char *x = arena_printf(e->out->a, "q%s", part(type, i));
+        str_addf(e->out, " %s", x);
+        print_added(e, in, x, lane + i);
+    }
+    str_add(e->out, " ");
+    print_place(e, in, type, lane);
+    str_add(e->out, " = q; }");
+}
+
 void clike_scatter(clike *e, const kins *in) {
     tn_dtype t = (tn_dtype)in->dtype;
+    int n = e->l->gpu && in->lanes > 1 && dtype_size(t) >= 4 ? piece_of(e, in) : 1;
     clike_need(e, kernel_reg_dtype(t), 1);
-    str_addf(e->out, "if ((uint64_t)v%u < %lldU%s) {", in->dyn, (long long)in->dyn_n, e->l->wide_end);
-    for (int l = 0; l < in->lanes; l++) {
+    if (is_small(e, in))
+        str_addf(e->out, "if ((uint32_t)v%u < %lldU) {", in->dyn, (long long)in->dyn_n);
+    else
+        str_addf(e->out, "if ((uint64_t)v%u < %lldU%s) {", in->dyn, (long long)in->dyn_n, e->l->wide_end);
+    for (int l = 0; l < in->lanes; l += n) {
         str_add(e->out, " ");
+        if (in->n_mask) {
+            str_add(e->out, "if (");
+            print_condition(e, in, l);
+            str_add(e->out, ") ");
+        }
+        if (n > 1) {
+            scatter_piece(e, in, l, n);
+            continue;
+        }
         print_element(e, in, l);
-        str_addf(e->out, " = (%s)", clike_memory_type(t));
-        bool half = t == TN_F16 || t == TN_BF16;
-        if (half) str_addf(e->out, "TO_%s_f32x1(", t == TN_F16 ? "HALF" : "BF16");
-        bool is_int = !dtype_is_float(t);
-        if (is_int) str_add(e->out, "((uint64_t)"); /* wraps around */
-        open_convert(e, t, 1);
-        print_element(e, in, l);
-        str_add(e->out, is_int ? ") + (uint64_t)" : ") + ");
-        str_addf(e->out, e->k->ins.at[in->a].lanes > 1 ? "v%u[%d]" : "v%u", in->a, l);
-        if (is_int) str_add(e->out, ")");
-        str_add(e->out, half ? ");" : ";");
+        print_added(e, in, NULL, l);
     }
     str_add(e->out, " }\n");
 }

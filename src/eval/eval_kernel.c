@@ -150,7 +150,7 @@ static void run_scatter(machine *m, int r, const kins *in) {
     uint8_t t = (uint8_t)kernel_reg_dtype((tn_dtype)b->dtype);
     for (int l = 0; l < in->lanes; l++) {
         int64_t d = lane_of(m, in->dyn, l).i;
-        if (d < 0 || d >= in->dyn_n) continue;
+        if (d < 0 || d >= in->dyn_n || !masks_hold(m, in, l)) continue;
         int64_t at = checked(m, r, in, affine_at(m, in->idx) + l * in->lane_stride + d * in->dyn_stride);
         cell old = read_cell(b, m->base[in->buf], at), x = lane_of(m, in->a, l);
         if (is_float(t))
@@ -388,7 +388,7 @@ static void run_on(machine *m) {
             m->at = deal(m, head, false) ? inner : m->end[head];
         } else if (in->op == K_LOOP) {
             m->var[in->var] = in->lo;
-            if (in->lo >= in->hi) m->at = m->end[i];
+            if (in->lo >= in->hi || (in->a && !m->regs[in->a][0].i)) m->at = m->end[i];
         } else if (in->op == K_END) {
             const kins *loop = &k->ins.at[m->end[i]];
             m->var[loop->var] += loop->step;

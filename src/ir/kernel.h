@@ -45,7 +45,7 @@ typedef struct kmask { /* lo <= e < hi */
 
 typedef enum kop {
     K_NIL,
-    K_LOOP,  /* var over [lo, hi) step, by whom: kpar */
+    K_LOOP,  /* var over [lo, hi) step, by whom: kpar; a (GPU form): not at all where it is 0 */
     K_END,   /* of the innermost open loop */
     K_CONST, /* imm / imm_int in all lanes */
     K_INDEX, /* value of the affine idx, in dtype; lanes along `lane_coef` */
@@ -64,7 +64,7 @@ typedef enum kop {
     K_LANES,  /* lanes [imm_int, imm_int + lanes) of a */
     K_ZIP,    /* a and b interleaved in pieces of imm_int lanes: of each chunk (two pieces, 16 bytes at least) the low half of a
                  and    of b, with par the high half */
-    K_SCATTER, /* if 0 <= dyn < dyn_n: buf[idx + dyn * dyn_stride] += a */
+    K_SCATTER, /* if 0 <= dyn < dyn_n: buf[idx + dyn * dyn_stride] += a; GPU form: and where all masks hold */
     K_BARRIER, /* GPU form: all threads of the group (par 1: of the cluster) meet; what they wrote before, all of them see. par
                   2: the group goes on when its copy of buf is full: each element by one counted store since the last time */
     K_GSUM, /* GPU form: a of all threads of the group combined by op, halves first; every thread gets it. Meets as K_BARRIER.
@@ -98,7 +98,7 @@ typedef struct kins {
     affine idx;          /* element index, or INDEX/RANDOM's value */
     int64_t lane_stride; /* change of idx from lane to lane (LOAD, STORE, INDEX, RANDOM, ARGUPD, SCATTER) */
     int64_t part_stride; /* LOAD: from part to part */
-    kmask *mask;         /* LOAD, STORE: [n_mask], all must hold */
+    kmask *mask;         /* LOAD, STORE, SCATTER: [n_mask], all must hold */
     int64_t *mask_lane;  /* [n_mask] change of each mask's e from lane to lane */
     int n_mask;
     kvar var;             /* LOOP */

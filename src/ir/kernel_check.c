@@ -205,7 +205,7 @@ static void check_memory_operands(checker *c, reg r, const kins *in) {
     if (in->op == K_STORE && in->par && !counted && (in->par > 1 || c->k->group || b->kind != KB_OUT || in->lane_stride != 1))
         problem(c, r, "past the caches, what has to be in them or is in pieces");
     if (in->n_mask && !in->mask_lane) problem(c, r, "masks without lane strides");
-    if (in->n_mask && (in->op == K_SCATTER || (in->op == K_STORE && !c->k->group))) problem(c, r, "a masked store");
+    if (in->n_mask && in->op != K_LOAD && !c->k->group) problem(c, r, "a masked store");
     if (in->dyn) {
         tn_dtype t = (tn_dtype)ins(c, in->dyn)->dtype;
         check_operand(c, r, in->dyn, t, in->op == K_SCATTER ? 1 : in->lanes, "index");
@@ -249,6 +249,7 @@ static void check_meeting(checker *c, reg r) {
     for (int l = c->home[r]; l; l = c->parent[l]) {
         reg head = (reg)l;
         while (ins(c, head - 1)->op == K_LOOP && ins(c, head - 1)->par == ins(c, (reg)l)->par) head--;
+        if (ins(c, (reg)l)->a) problem(c, r, "threads meet in a loop that not all of them may run");
         if (ins(c, (reg)l)->par == PAR_GRID ||
             (ins(c, (reg)l)->par == PAR_LOCAL && kernel_nest_size(c->k, head) != c->k->group))
             problem(c, r, "threads meet in a loop that is dealt to them");
@@ -365,6 +366,8 @@ static void check_instructions(checker *c) {
     for (reg r = 1; r < (reg)c->k->ins.n; r++) {
         const kins *in = ins(c, r);
         if (in->op == K_LOOP) {
+            if (in->a && (!c->k->group || in->par)) problem(c, r, "a condition of a loop that is dealt, or not for a GPU");
+            if (in->a) check_operand(c, r, in->a, TN_I32, 1, "condition");
             c->parent[r] = depth ? c->open[depth - 1] : 0;
             c->open[depth++] = (int)r;
         } else if (in->op == K_END) {
@@ -513,7 +516,7 @@ static void check_races(checker *c, int b) {
 
 typedef struct group_owner { /* which group touched each element; in a grid, which of its iterations */
     const kernel *k;
-    const kins *first; /* of the dealt nest */
+    const kins *first, *in; /* of the dealt nest; the access */
     int n;
     int64_t *of, elems;
     bool store, clash;
@@ -523,9 +526,12 @@ static void visit_group(const visit_at *v, void *ud) {
     group_owner *o = ud;
     int64_t id = 0;
     for (int i = 0; i < o->n; i++) id = id * (o->first[i].hi - o->first[i].lo) + v->var[o->first[i].var] - o->first[i].lo;
-    if (v->at < 0 || v->at >= o->elems) return;
-    if (o->of[v->at] && o->of[v->at] != id + 1) o->clash = true;
-    if (o->store) o->of[v->at] = id + 1;
+    for (int64_t d = 0; d < (o->in->dyn ? o->in->dyn_n : 1); d++) {
+        int64_t at = v->at + d * o->in->dyn_stride;
+        if (at < 0 || at >= o->elems) continue;
+        if (o->of[at] && o->of[at] != id + 1) o->clash = true;
+        if (o->store) o->of[at] = id + 1;
+    }
 }
 
 static void check_group_races(checker *c, int b) {
@@ -542,11 +548,12 @@ static void check_group_races(checker *c, int b) {
             int n_open = kernel_open_loops(c->k, r, c->open);
             if (never_runs(c, c->open, n_open)) continue;
             bool inside = n_open && ins(c, (reg)c->open[0])->par != PAR_SERIAL && ins(c, (reg)c->open[0])->par != PAR_LOCAL;
-            if (!inside || in->dyn) {
+            if (!inside || (in->dyn && in->op == K_LOAD)) {
                 if (store) problem(c, r, "b%d is written by all groups", b);
                 continue;
             }
-            o.first = ins(c, (reg)c->open[0]), o.n = kernel_nest(c->k, (reg)c->open[0]), o.store = store, o.clash = false;
+            o.first = ins(c, (reg)c->open[0]), o.n = kernel_nest(c->k, (reg)c->open[0]), o.in = in, o.store = store,
+            o.clash = false;
             for (int i = 0; i < o.n; i++)
                 o.clash |= o.first[i].hi - o.first[i].lo > 1 && affine_coef(in->idx, o.first[i].var) == 0;
             if (!o.clash) kernel_walk(c->k, r, c->open, n_open, visit_group, &o);

@@ -245,6 +245,7 @@ static void loop_text(reader *p, kins *in) {
     static const char *const pars[] = { "parallel", "last-thread", "grid", "groups", "local" };
     for (uint8_t i = 0; i < COUNT_OF(pars) && !in->par; i++)
         if (accept(p, pars[i])) in->par = (uint8_t)(i + 1);
+    if (accept(p, "if")) in->a = register_word(p);
 }
 
 static void update_text(reader *p, kins *in) {
@@ -380,6 +381,7 @@ static void instruction_text(reader *p) {
         place_text(p, &in);
         expect(p, "+=");
         in.a = register_word(p);
+        masks_text(p, &in);
     } else {
         expect(p, "update");
         update_text(p, &in);

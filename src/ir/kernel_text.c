@@ -61,6 +61,7 @@ static void print_ins(const kernel *k, reg r, str *out) {
     case K_LOOP:
         str_addf(out, "loop %s = %lld .. %lld step %lld%s", k->vars.at[in->var].name, (long long)in->lo, (long long)in->hi,
                  (long long)in->step, pars[in->par <= PAR_LOCAL ? in->par : 0]);
+        if (in->a) str_addf(out, " if %%%u", in->a);
         break;
     case K_END:
         str_add(out, "end");
@@ -103,6 +104,7 @@ static void print_ins(const kernel *k, reg r, str *out) {
         str_add(out, "scatter ");
         print_place(k, in, out);
         str_addf(out, " += %%%u", in->a);
+        print_masks(k, in, out);
         break;
     case K_ALU:
         str_add(out, op_get((op_code)in->alu)->name);

@@ -2,8 +2,8 @@
  *
  * In: the scalar kernel. Out: a kernel with group > 0. An iteration of the outer loops is a thread's (several in vectors:
  * gpu_map.c; through fast memory: gpu_turn.c), or a group's (gpu_row.c, gpu_place.c), or a group has a tile of them
- * (gpu_tile.c), or columns (gpu_column.c). The cheapest one by a count of instructions is taken; it depends on
- * shapes and the target only. */
+ * (gpu_tile.c), or columns (gpu_column.c); a scatter has forms of its own (gpu_scatter.c). The cheapest one by a count of
+ * instructions is taken; it depends on shapes and the target only. */
 #include "kopt/kopt.h"
 
 #include <math.h>
@@ -128,6 +128,14 @@ static kernel *flat(kernel *k, int n_outer, const target *t) {
     return k;
 }
 
+static kernel *finished(kernel *k) {
+    kopt_gpu_wide(k);
+    kopt_gpu_hold(k);
+    kopt_hoist(k);
+    kopt_sweep(k);
+    return k;
+}
+
 kernel *kopt_gpu(kernel *k, const target *t) {
     kopt_order(k);
     kopt_collapse(k);
@@ -135,6 +143,8 @@ kernel *kopt_gpu(kernel *k, const target *t) {
     if (k->vars.n > MANY_VARS) share_variables(k);
     k->par_var = -1;
     int n = outer_loops(k), best_group = 0;
+    kernel *scatter = kopt_gpu_scatter(k, n, t);
+    if (scatter) return finished(scatter);
     double rows = trips(k, n);
     kvar fast = n ? k->ins.at[n].var : -1;
     double best =
@@ -155,10 +165,5 @@ kernel *kopt_gpu(kernel *k, const target *t) {
     if (!form) form = kopt_gpu_turn(k, n, t);
     if (!form && best_group) form = kopt_gpu_rows(k, n, best_group, t);
     if (!form) form = kopt_gpu_map(k, n, t);
-    k = form ? form : flat(k, n, t);
-    kopt_gpu_wide(k);
-    kopt_gpu_hold(k);
-    kopt_hoist(k);
-    kopt_sweep(k);
-    return k;
+    return finished(form ? form : flat(k, n, t));
 }

@@ -61,8 +61,8 @@ static void find_targets(hoist *h) {
         if (!can_move(k, in) || depth > 64) continue;
         after[i] = later(later(after[in->a], after[in->b]), later(after[in->c], after[in->dyn]));
         int t = depth;
-        while (t > 0 && !(d >> k->ins.at[loops[t - 1]].var & 1) && k->vars.at[k->ins.at[loops[t - 1]].var].extent > 0 &&
-               loops[t - 1] > after[i])
+        while (t > 0 && !(d >> k->ins.at[loops[t - 1]].var & 1) && !k->ins.at[loops[t - 1]].a &&
+               k->vars.at[k->ins.at[loops[t - 1]].var].extent > 0 && loops[t - 1] > after[i])
             t--;
         while (t < depth && splits_nest(k, loops, t)) t++;
         if (t < depth) h->target[i] = loops[t];

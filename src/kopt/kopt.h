@@ -117,6 +117,8 @@ kernel *kopt_gpu_map(const kernel *k, int n_outer, const target *t);
 kernel *kopt_gpu_turn(const kernel *k, int n_outer, const target *t);
 /* gpu_column.c: sums of columns, when that costs less than *out_cost; else NULL. */
 kernel *kopt_gpu_column(const kernel *k, int n_outer, const target *t, double *out_cost);
+/* gpu_scatter.c: a scatter-add; NULL where the kernel is something else. */
+kernel *kopt_gpu_scatter(const kernel *k, int n_outer, const target *t);
 /* Starting groups costs time, too, on a machine for `grid` threads. */
 static inline double kopt_gpu_start_cost(double groups, const target *t) { return groups * 20 * 1024 / (double)t->grid; }
 /* What a thread of such a group does for one iteration, in instructions, roughly. */

@@ -155,6 +155,18 @@ static void test_problems(void **state) {
           " loop j = 0 .. 4 step 1 grid\n store b0[4*i + j], %1  f32\n end\n %6 = const 2  f32\n end\n}",
           "not perfect" },
         { "kernel @k(b0 out f32[8]) tiled groups 1 of 3 {\n}", "groups of 3 threads" },
+        { "kernel @k(b0 inout f32[8]) tiled groups 2 of 4 {\n var g = 2\n %1 = const 1  f32\n %2 = const 3  i32\n"
+          " loop g = 0 .. 2 step 1 groups\n scatter b0[3*g + %2*1 of 4] += %1  f32\n end\n}",
+          "two groups meet" },
+        { "kernel @k(b0 out f32[8]) tiled groups 1 of 4 {\n var i = 2\n %1 = const 1  i32\n loop i = 0 .. 2 step 1 if %1\n"
+          " barrier\n end\n}",
+          "not all of them may run" },
+        { "kernel @k(b0 out f32[8]) tiled groups 1 of 4 {\n var i = 2\n %1 = const 1  i32\n"
+          " loop i = 0 .. 2 step 1 local if %1\n end\n}",
+          "a condition of a loop that is dealt" },
+        { "kernel @k(b0 out f32[8]) tiled groups 1 of 4 {\n var i = 2\n %1 = const 1  f32\n loop i = 0 .. 2 step 1 if %1\n"
+          " end\n}",
+          "condition %1 is f32" },
         { "kernel @k(b0 out f32[8]) tiled {\n barrier\n}", "threads meet in a kernel that has none" },
         { "kernel @k(b0 in f32[8]) tiled groups 1 of 4 {\n %1 = load b0[0]  f32\n %2 = group %1, %1 argmax on f32  i64\n}",
           "index %1 is f32" },
@@ -524,12 +536,66 @@ static void test_rows(void **state) {
     assert_true(held > 5 && long_rows > 0);
 }
 
+/* x[before.., places, after..] with `adds` values added, an index in ten out of range. */
+static graph *scattered(arena *a, tn_dtype t, tn_dtype ti, int64_t before, int64_t places, int64_t after, int64_t adds,
+                        bool base) {
+    graph *g = graph_make(a, "scattered");
+    int64_t dims[] = { before, places, after }, dims_u[] = { before, adds, after };
+    val x = graph_splat(g, t, 3, dims, 0),
+        i = graph_add(g,
+                      &(spec){ .op = OP_iota, .dtype = ti, .rank = 1, .dims = &adds, .attr = (int64_t[]){ 0 }, .n_attr = 1 });
+    if (base) x = graph_add(g, &(spec){ .op = OP_input, .dtype = t, .name = "x", .rank = 3, .dims = dims });
+    val u = graph_add(g, &(spec){ .op = OP_input, .dtype = t, .name = "u", .rank = 3, .dims = dims_u });
+    i = graph_binary(g, OP_mul, i, graph_splat_like(g, i, 7919));
+    i = graph_binary(g, OP_mod, i, graph_splat_like(g, i, (double)(places + (places + 9) / 10)));
+    graph_output(g, "out", graph_scatter_add(g, x, i, u, 1, 0));
+    graph_compact(g);
+    return g;
+}
+
+/* Both forms of a scatter: few places and many, one column and many, ranges and blocks that end early, adds that do. */
+static void test_scatter(void **state) {
+    (void)state;
+    static const int64_t places[] = { 3, 40, 129, 1000, 1, 64, 517 }, after[] = { 1, 3, 40, 1, 130, 260, 8 },
+                         adds[] = { 100, 700, 1, 33, 2100, 256 };
+    static const tn_dtype types[] = { TN_F32, TN_I32, TN_F64, TN_U8, TN_F32, TN_I64, TN_BF16 };
+    uint64_t seed = (uint64_t)now_seconds() ^ 0x85ebca6bu;
+    rng r = rng_make(seed);
+    int private = 0, searched = 0, runs = 0;
+    for (int i = 0; i < 80; i++) {
+        arena a;
+        guard gd;
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("seed %llu, case %d: %s", (unsigned long long)seed, i, gd.err.text);
+        plan_config c = { .seed = seed + (uint64_t)i, .fusion = 3, .no_passes = i % 3 == 0, .t = gpu_target(i) };
+        if (i % 4) c.t.group = 128, c.t.group_bytes = 48 << 10, c.t.grid = i % 8 > 4 ? 4096 : 1 << 15;
+        graph *g = scattered(&a, types[i % 7], i % 5 ? TN_I32 : TN_I64, i % 6 ? 1 : 2, places[rng_below(&r, COUNT_OF(places))],
+                             after[rng_below(&r, COUNT_OF(after))], adds[rng_below(&r, COUNT_OF(adds))], i % 2);
+        if (!plan_config_agrees(g, NULL, &c)) fail_msg("seed %llu, case %d: %s", (unsigned long long)seed, i, c.text);
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        o.fusion = 3;
+        plan *p = pipeline_run(g, &a, &o, &c.t);
+        for (int j = 0; j < p->kernels.n; j++, runs++) {
+            const kernel *k = p->kernels.at[j].k;
+            bool own = false, search = false;
+            for (int n = 1; n < k->ins.n; n++) {
+                own |= k->ins.at[n].op == K_SCATTER && k->bufs.at[k->ins.at[n].buf].kind == KB_GROUP;
+                search |= k->ins.at[n].op == K_LOOP && k->ins.at[n].a;
+            }
+            private += own, searched += search;
+        }
+        arena_fini(&a);
+    }
+    printf("80 scatters, %d with sums of each thread, %d that search for their adds\n", private, searched);
+    assert_true(private > 10 && searched > 10);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_problems),     cmocka_unit_test(test_clusters),
-                                        cmocka_unit_test(test_never_full),   cmocka_unit_test(test_accesses),
-                                        cmocka_unit_test(test_parting),      cmocka_unit_test(test_reduced),
-                                        cmocka_unit_test(test_texts),        cmocka_unit_test(test_tiles),
-                                        cmocka_unit_test(test_across),       cmocka_unit_test(test_rows),
-                                        cmocka_unit_test(test_random_graphs) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_problems),   cmocka_unit_test(test_clusters),
+                                        cmocka_unit_test(test_never_full), cmocka_unit_test(test_accesses),
+                                        cmocka_unit_test(test_parting),    cmocka_unit_test(test_reduced),
+                                        cmocka_unit_test(test_texts),      cmocka_unit_test(test_tiles),
+                                        cmocka_unit_test(test_across),     cmocka_unit_test(test_rows),
+                                        cmocka_unit_test(test_scatter),    cmocka_unit_test(test_random_graphs) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,517 @@
+/* gpu_scatter.c - scatter-adds for GPUs: the groups share out the places, and the adds to each place keep a fixed order.
+ *
+ * In: a scalar kernel that writes the base and then walks the adds (sched's lower_scatter). Out: a new kernel, or NULL when it
+ * is of another kind. Two forms, both without atomic operations, whose result follows from the shape and the target alone:
+ *
+ * - owned: a group has a range of the places and a block of the columns, and each thread columns of its own. It looks at all
+ *   indices, a lane each, and goes through those of its range in their order, which is the scalar kernel's.
+ * - private: with few places and columns every thread takes its share of the adds, neighbours side by side, into sums of its
+ * own in fast memory. Those are combined halves first. */
+#include "kopt/gpu_copy.h"
+
+enum {
+    WARP = 32,
+    CHUNKS = 4 /* of indices, one a lane, that are looked at together */,
+    ADDS = 8 /* whose places are looked at one by one, then */,
+    AHEAD = 32 /* values that a thread has under way */,
+    MOST_COLUMNS = 8,
+    MANY = 1 << 14 /* adds: then fewer groups look at all of them */,
+    FAST_BYTES = 32 << 10 /* of private sums: several groups share a processor */
+};
+
+typedef struct scatter {
+    const kernel *k;
+    const target *t;
+    kernel *o;
+    gpu_copier copy;
+    int n_outer;
+    int base, base_loops, base_end; /* the nest that writes the base: its first loop, how many, the end of the first */
+    int adds, columns, end;         /* the loop over the adds; loops over columns in it; its end */
+    int first, at;                  /* the body and the scatter that ends it */
+    bool *of_index;                 /* [ins] the index needs it */
+    const bool *varies;             /* [ins] along the innermost loop over columns */
+    int64_t n_adds, n_columns, places;
+    kvar place_var;       /* of the base's nest; -1: there is none */
+    bool flat;            /* the base's nest is one loop over places and columns */
+    int warp, group;      /* threads that look at indices together; threads of a group */
+    int lanes;            /* columns of a thread that go through memory together */
+    int64_t range, width; /* places of a group; elements of the innermost column loop */
+    int64_t ranges, blocks;
+} scatter;
+
+static const kins *at(const scatter *w, int i) { return &w->k->ins.at[i]; }
+static const kins *add(const scatter *w) { return at(w, w->at); }
+static const kins *column(const scatter *w, int i) { return at(w, w->adds + 1 + i); }
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t parts(int64_t n, int64_t of) { return (n + of - 1) / of; }
+
+/* ---- what kind of kernel it is ---- */
+
+/* A perfect nest of loops from i on, none or all of which reduce: how many. */
+static int nest(const scatter *w, int i, bool reduce) {
+    int n = 0, end = at(w, i)->op == K_LOOP ? kopt_loop_end(w->k, i) : i;
+    while (at(w, i + n)->op == K_LOOP && w->k->vars.at[at(w, i + n)->var].reduce == reduce && at(w, i + n)->lo == 0 &&
+           kopt_loop_end(w->k, i + n) == end - n)
+        n++;
+    return n;
+}
+
+static bool find_nests(scatter *w, int from, int to) {
+    const kernel *k = w->k;
+    w->base = from, w->base_loops = nest(w, from, false);
+    if (!w->base_loops) return false;
+    w->base_end = kopt_loop_end(k, from), w->adds = w->base_end + 1;
+    if (w->adds >= to || nest(w, w->adds, true) != 1) return false;
+    w->end = kopt_loop_end(k, w->adds), w->columns = nest(w, w->adds + 1, false);
+    w->first = w->adds + 1 + w->columns, w->at = w->end - w->columns - 1;
+    if (w->end + 1 != to || add(w)->op != K_SCATTER || add(w)->n_mask) return false;
+    for (int i = w->first; i < w->at; i++)
+        if (!gpu_is_plain(k, at(w, i)) || at(w, i)->op == K_STORE) return false;
+    int stores = 0;
+    for (int i = from + w->base_loops; i < w->base_end - w->base_loops + 1; i++) {
+        const kins *in = at(w, i);
+        if (!gpu_is_plain(k, in)) return false;
+        stores += in->op == K_STORE;
+        if (in->op == K_STORE && (in->buf != add(w)->buf || in->n_mask || i != w->base_end - w->base_loops)) return false;
+    }
+    return stores == 1;
+}
+
+/* What the index is computed from; it is the same for all columns. */
+static bool find_index(scatter *w) {
+    w->of_index = ARENA_ARRAY(w->k->a, bool, w->k->ins.n);
+    w->of_index[add(w)->dyn] = true;
+    for (int i = w->at - 1; i >= w->first; i--) {
+        const kins *in = at(w, i);
+        if (!w->of_index[i]) continue;
+        w->of_index[in->a] = w->of_index[in->b] = w->of_index[in->c] = w->of_index[in->dyn] = true;
+        for (int c = 0; c < w->columns; c++)
+            if (gpu_uses(in, column(w, c)->var)) return false;
+    }
+    return (int)add(w)->dyn >= w->first;
+}
+
+/* Which loops of the base's nest are the places and which the columns. */
+static bool find_places(scatter *w) {
+    const kins *store = at(w, w->base_end - w->base_loops);
+    w->places = add(w)->dyn_n, w->n_adds = at(w, w->adds)->hi, w->n_columns = 1, w->place_var = -1;
+    int64_t elems = 1, spread = (w->places - 1) * add(w)->dyn_stride;
+    for (int c = 0; c < w->columns; c++) {
+        w->n_columns *= column(w, c)->hi;
+        spread += affine_coef(add(w)->idx, column(w, c)->var) * (column(w, c)->hi - 1);
+        if (affine_coef(add(w)->idx, column(w, c)->var) < 1) return false;
+    }
+    for (int i = 0; i < w->base_loops; i++) elems *= at(w, w->base + i)->hi;
+    if (w->places < 1 || w->n_adds < 1 || elems != w->places * w->n_columns || spread != elems - 1) return false;
+    if (store->idx.base != add(w)->idx.base || affine_coef(add(w)->idx, at(w, w->adds)->var)) return false;
+    for (int i = 1; i <= w->n_outer; i++)
+        if (affine_coef(store->idx, at(w, i)->var) != affine_coef(add(w)->idx, at(w, i)->var)) return false;
+    w->flat = w->base_loops == 1 && affine_coef(store->idx, at(w, w->base)->var) == 1;
+    if (w->flat) return true;
+    int matched = 0;
+    for (int i = 0; i < w->base_loops; i++) {
+        const kins *loop = at(w, w->base + i);
+        int64_t coef = affine_coef(store->idx, loop->var);
+        bool found = false;
+        for (int c = 0; c < w->columns; c++)
+            found |= coef == affine_coef(add(w)->idx, column(w, c)->var) && loop->hi == column(w, c)->hi;
+        matched += found;
+        if (found) continue;
+        if (coef != add(w)->dyn_stride || loop->hi != w->places || w->place_var >= 0) return false;
+        w->place_var = loop->var;
+    }
+    return matched == w->columns && (w->places == 1 || w->place_var >= 0);
+}
+
+/* ---- writing ---- */
+
+static kvar open(scatter *w, const char *name, int64_t n, kpar par, int unroll) {
+    kvar v = kernel_var(w->o, name, n, false, false);
+    if (unroll > 1) w->o->vars.at[v].role.unroll = unroll < n ? unroll : (int)n;
+    kernel_push(w->o, (kins){ .op = K_LOOP, .var = v, .hi = n, .step = 1, .par = (uint8_t)par });
+    return v;
+}
+static kvar open_if(scatter *w, int64_t n, reg condition) {
+    kvar v = open(w, "s", n, PAR_SERIAL, 0);
+    w->o->ins.at[w->o->ins.n - 1].a = condition;
+    return v;
+}
+static void close(scatter *w, int n) {
+    for (int i = 0; i < n; i++) kernel_push(w->o, (kins){ .op = K_END });
+}
+static affine scaled(scatter *w, kvar v, int64_t by) { return affine_scale(w->o->a, affine_var(w->o->a, v), by); }
+static affine plus(scatter *w, affine x, affine y) { return affine_add(w->o->a, x, y); }
+
+static reg number(scatter *w, tn_dtype t, int64_t n) {
+    return kernel_push(w->o, (kins){ .op = K_CONST, .dtype = (uint8_t)t, .imm = (double)n, .imm_int = n });
+}
+static reg compute(scatter *w, op_code op, tn_dtype t, tn_dtype on, reg a, reg b) {
+    return kernel_push(w->o,
+                       (kins){ .op = K_ALU, .alu = (uint8_t)op, .dtype = (uint8_t)t, .src = (uint8_t)on, .a = a, .b = b });
+}
+
+/* The base at a place and columns, of which p says what the columns' variables become. Returns its register. */
+static reg write_base(scatter *w, gpu_places p, affine place, bool store) {
+    int last = w->base_end - w->base_loops;
+    if (w->flat) {
+        affine flat = affine_scale(w->o->a, place, add(w)->dyn_stride);
+        for (int c = 0; c < w->columns; c++)
+            flat = plus(w, flat, affine_scale(w->o->a, p.value[c], affine_coef(add(w)->idx, p.var[c])));
+        gpu_put(&p, at(w, w->base)->var, flat);
+    }
+    if (w->place_var >= 0) gpu_put(&p, w->place_var, place);
+    for (int i = 0; i < w->base_loops && !w->flat; i++) { /* named as the columns are there */
+        const kins *loop = at(w, w->base + i);
+        for (int c = 0; c < w->columns && loop->var != w->place_var; c++)
+            if (affine_coef(at(w, last)->idx, loop->var) == affine_coef(add(w)->idx, column(w, c)->var))
+                gpu_put(&p, loop->var, p.value[c]);
+    }
+    for (int i = w->base + w->base_loops; i < last + store; i++) gpu_copy(&w->copy, i, &p);
+    return w->copy.to[at(w, last)->a];
+}
+
+/* The part of the body that the index needs (`index`), or the rest of it, for one add. */
+static void write_part(scatter *w, const gpu_places *p, bool index) {
+    for (int i = w->first; i < w->at; i++)
+        if (w->of_index[i] == index) gpu_copy(&w->copy, i, p);
+}
+
+/* That the adds' loop is at this one, which may not exist. */
+static const gpu_places *place_add(scatter *w, gpu_places *p, affine which, bool tail) {
+    *p = (gpu_places){ .n = 0 };
+    gpu_put(p, at(w, w->adds)->var, which);
+    if (tail) gpu_bound(p, which, w->n_adds, 0);
+    return p;
+}
+
+/* The index of an add less the first place of the range. */
+static reg write_index(scatter *w, const gpu_places *p, affine low) {
+    tn_dtype t = (tn_dtype)at(w, (int)add(w)->dyn)->dtype;
+    write_part(w, p, true);
+    reg d = w->copy.to[add(w)->dyn];
+    if (w->ranges == 1) return d;
+    reg from = kernel_push(w->o, (kins){ .op = K_INDEX, .dtype = (uint8_t)t, .idx = low });
+    return compute(w, OP_sub, t, t, d, from);
+}
+
+/* -1 where the place is one of the range and the add exists, else 0. */
+static reg write_inside(scatter *w, reg d, affine which, bool tail) {
+    tn_dtype t = (tn_dtype)w->o->ins.at[d].dtype;
+    reg low = compute(w, OP_le, TN_I32, t, number(w, t, 0), d), high = compute(w, OP_lt, TN_I32, t, d, number(w, t, w->range));
+    reg both = compute(w, OP_and, TN_I32, TN_I32, low, high);
+    if (!tail) return both;
+    reg i = kernel_push(w->o, (kins){ .op = K_INDEX, .dtype = TN_I64, .idx = which });
+    return compute(w, OP_and, TN_I32, TN_I32, both, compute(w, OP_lt, TN_I32, TN_I64, i, number(w, TN_I64, w->n_adds)));
+}
+
+static affine moved(scatter *w, affine x, const gpu_places *p) {
+    for (int i = 0; i < p->n; i++) x = affine_set_var(w->o->a, x, p->var[i], p->value[i]);
+    return x;
+}
+
+/* A store or scatter where the masks of p hold, and its own. */
+static void push_masked(scatter *w, kins in, const gpu_places *p, const kmask *own) {
+    kmask *mask = ARENA_ARRAY(w->o->a, kmask, p->n_mask + 1);
+    int n = 0;
+    for (; n < p->n_mask; n++) mask[n] = p->mask[n];
+    if (own) mask[n++] = *own;
+    in.mask = mask, in.n_mask = n, in.mask_lane = ARENA_ARRAY(w->o->a, int64_t, n + 1);
+    for (int m = 0; m < p->n_mask && in.lanes > 1; m++) in.mask_lane[m] = p->mask_lane[m];
+    kernel_push(w->o, in);
+}
+
+/* ---- owned ---- */
+
+/* The columns of one add or of one place: the innermost loop is dealt to the threads, the others as `par` says. Returns how
+ * many loops are open. */
+static int open_columns(scatter *w, kvar block, kpar par, gpu_places *p) {
+    for (int c = 0; c + 1 < w->columns; c++) {
+        kvar v = open(w, "j", column(w, c)->hi, par, 0);
+        gpu_put(p, column(w, c)->var, affine_var(w->o->a, v));
+    }
+    kvar e = open(w, "e", w->width / w->lanes, PAR_LOCAL, 0);
+    if (!w->columns) return 1;
+    const kins *last = column(w, w->columns - 1);
+    affine at_column = scaled(w, e, w->lanes);
+    if (block >= 0) at_column = plus(w, at_column, scaled(w, block, w->width));
+    gpu_put(p, last->var, at_column);
+    if (last->hi % w->width) gpu_bound(p, at_column, last->hi, 1);
+    p->along = last->var, p->lanes = w->lanes, p->varies = w->varies;
+    return w->columns;
+}
+
+/* One add, whose place in the range is d. */
+static void write_add(scatter *w, gpu_places p, reg d, kvar range, kvar block) {
+    int64_t last = w->places - (w->ranges - 1) * w->range;
+    gpu_places which = p; /* the index's part has been written for this add */
+    int loops = open_columns(w, block, PAR_SERIAL, &which);
+    write_part(w, &which, false);
+    kins in = *add(w);
+    in.a = w->copy.to[in.a], in.dyn = d, in.dyn_n = w->range;
+    in.idx = moved(w, in.idx, &which);
+    if (range >= 0) in.idx = plus(w, in.idx, scaled(w, range, w->range * in.dyn_stride));
+    if (w->columns && w->lanes > 1) in.lanes = (uint8_t)w->lanes, in.lane_stride = 1;
+    bool shorter = last < w->range;
+    push_masked(w, in, &which, shorter ? &(kmask){ affine_var(w->o->a, range), 0, w->ranges - 1 } : NULL);
+    in.dyn_n = last;
+    if (shorter) push_masked(w, in, &which, &(kmask){ affine_var(w->o->a, range), w->ranges - 1, w->ranges });
+    close(w, loops);
+}
+
+/* Every group looks at all the indices: its threads at as many at once, then, where one is of the range, at those in turn. */
+static void write_search(scatter *w, kvar range, kvar block) {
+    arena *a = w->o->a;
+    int loops = 2;
+    if (w->group > w->warp) open(w, "w", w->group / w->warp, PAR_LOCAL, 0), loops++;
+    kvar lane = open(w, "l", w->warp, PAR_LOCAL, 0);
+    int64_t step = (int64_t)CHUNKS * w->warp;
+    bool tail = w->n_adds % step != 0;
+    affine first = scaled(w, open(w, "u", parts(w->n_adds, step), PAR_SERIAL, 0), step), low = scaled(w, range, w->range);
+    reg any = 0, d[ADDS], here[ADDS];
+    gpu_places p[ADDS];
+    for (int q = 0; q < CHUNKS; q++) {
+        affine which = affine_offset(plus(w, first, affine_var(a, lane)), q * w->warp);
+        reg one = write_inside(w, write_index(w, place_add(w, &p[0], which, tail), low), which, tail);
+        any = q ? compute(w, OP_min, TN_I32, TN_I32, any, one) : one;
+    }
+    any = kernel_push(w->o, (kins){ .op = K_GSUM, .alu = OP_min, .dtype = TN_I32, .a = any, .imm_int = w->warp });
+    first = plus(w, first, scaled(w, open_if(w, step / ADDS, any), ADDS));
+    for (int q = 0; q < ADDS; q++) {
+        affine which = affine_offset(first, q);
+        d[q] = write_index(w, place_add(w, &p[q], which, tail), low);
+        here[q] = write_inside(w, d[q], which, tail);
+    }
+    for (int q = 0; q < ADDS; q++) {
+        open_if(w, 1, here[q]);
+        write_add(w, p[q], d[q], range, block);
+        close(w, 1);
+    }
+    close(w, loops + 1);
+}
+
+static void write_owned(scatter *w) {
+    arena *a = w->o->a;
+    kvar range = -1, block = -1;
+    int loops = w->n_outer;
+    w->o->groups *= w->ranges * w->blocks;
+    if (w->ranges > 1) range = open(w, "g", w->ranges, PAR_GROUPS, 0), loops++;
+    if (w->blocks > 1) block = open(w, "b", w->blocks, PAR_GROUPS, 0), loops++;
+    gpu_places p = { .n = 0 };
+    int lanes = w->lanes;
+    w->lanes = 1; /* gpu_wide.c makes vectors of these */
+    kvar i = open(w, "i", w->range, PAR_LOCAL, 0);
+    affine place = affine_var(a, i);
+    if (range >= 0) place = plus(w, place, scaled(w, range, w->range));
+    int columns = open_columns(w, block, PAR_LOCAL, &p);
+    if (w->places % w->range) gpu_bound(&p, place, w->places, 0);
+    write_base(w, p, place, true);
+    close(w, columns + 1);
+    w->lanes = lanes;
+    kernel_push(w->o, (kins){ .op = K_BARRIER });
+    if (w->ranges > 1) {
+        write_search(w, range, block);
+    } else {
+        gpu_places all = { .n = 0 };
+        kvar s = open(w, "s", w->n_adds, PAR_SERIAL, ADDS);
+        gpu_put(&all, at(w, w->adds)->var, affine_var(a, s));
+        write_add(w, all, write_index(w, &all, affine_const(0)), -1, block);
+        close(w, 1);
+    }
+    close(w, loops);
+}
+
+/* Columns that make all accesses which move with the innermost loop over them aligned vectors; else 1. */
+static int lanes_along(scatter *w) {
+    if (!w->columns) return 1;
+    const kins *last = column(w, w->columns - 1);
+    int size = (int)dtype_size((tn_dtype)add(w)->dtype), lanes = size < 4 ? 1 : 16 / size;
+    w->varies = gpu_varying(w->k, NULL, last->var);
+    if (last->hi % lanes || !gpu_aligned(w->k, add(w), last->var, lanes) || !w->varies[add(w)->a]) return 1;
+    for (int i = w->first; i < w->at; i++) {
+        const kins *in = at(w, i);
+        if (w->varies[i] && (in->op == K_RANDOM || in->dyn)) return 1;
+        if (in->op == K_LOAD && !gpu_aligned(w->k, in, last->var, lanes)) return 1;
+    }
+    return lanes;
+}
+
+/* As many groups as fill the device; more make each of them look at all the indices. */
+static void choose_owned(scatter *w, int64_t outer) {
+    int64_t last = w->columns ? column(w, w->columns - 1)->hi : 1, vectors;
+    w->lanes = lanes_along(w), vectors = last / w->lanes;
+    for (w->group = w->warp; w->group < vectors && w->group * 2 <= 256 && w->group * 2 <= w->t->group;) w->group *= 2;
+    while (w->group > w->warp && vectors % w->group) w->group /= 2;
+    w->width = least(last, (vectors % w->group ? 4 : 1) * (int64_t)w->group * w->lanes);
+    w->blocks = parts(last, w->width);
+    int64_t groups = parts(w->n_adds < MANY ? w->t->grid : w->t->grid / 4, w->group);
+    int64_t ranges = least(parts(groups, outer * w->blocks), w->places);
+    w->range = parts(w->places, ranges), w->ranges = parts(w->places, w->range);
+}
+
+/* ---- private ---- */
+
+/* Sums of a thread's own, one for each place and column, stand `group` apart. */
+static affine own_sum(scatter *w, affine place, const gpu_places *p, affine thread) {
+    affine x = affine_scale(w->o->a, place, w->n_columns);
+    int64_t inner = 1;
+    for (int c = w->columns - 1; c >= 0; c--) {
+        x = plus(w, x, affine_scale(w->o->a, p->value[c], inner));
+        inner *= column(w, c)->hi;
+    }
+    return plus(w, affine_scale(w->o->a, x, w->group), thread);
+}
+
+static int open_serial_columns(scatter *w, gpu_places *p) {
+    for (int c = 0; c < w->columns; c++) {
+        kvar v = open(w, "j", column(w, c)->hi, PAR_SERIAL, 0);
+        p->var[c] = column(w, c)->var, p->value[c] = affine_var(w->o->a, v);
+    }
+    return w->columns;
+}
+
+/* One of the columns. */
+static void place_column(scatter *w, gpu_places *p, int64_t column_number) {
+    p->n = w->columns;
+    for (int c = w->columns - 1; c >= 0; c--) {
+        p->var[c] = column(w, c)->var, p->value[c] = affine_const(column_number % column(w, c)->hi);
+        column_number /= column(w, c)->hi;
+    }
+}
+
+/* A thread's share of the adds: as many values under way as it has adds for. */
+static void write_share(scatter *w, int fast, affine thread, affine low) {
+    int columns = (int)w->n_columns, ahead = AHEAD / columns, n = 0;
+    while (ahead > 1 && w->n_adds < 2 * (int64_t)ahead * w->group) ahead /= 2;
+    int64_t step = (int64_t)ahead * w->group;
+    bool tail = w->n_adds % step != 0;
+    affine first = plus(w, scaled(w, open(w, "u", parts(w->n_adds, step), PAR_SERIAL, 0), step), thread);
+    reg d[AHEAD], x[AHEAD];
+    kmask exists[AHEAD];
+    for (int q = 0; q < ahead; q++) {
+        affine which = affine_offset(first, (int64_t)q * w->group);
+        exists[q] = (kmask){ which, 0, w->n_adds };
+        for (int c = 0; c < columns; c++, n++) {
+            gpu_places p;
+            place_add(w, &p, which, tail);
+            gpu_places all = p;
+            place_column(w, &all, c);
+            gpu_put(&all, p.var[0], p.value[0]);
+            if (c == 0) d[q] = write_index(w, &all, low);
+            write_part(w, &all, false);
+            x[n] = w->copy.to[add(w)->a];
+        }
+    }
+    n = 0;
+    for (int q = 0; q < ahead; q++)
+        for (int c = 0; c < columns; c++, n++) {
+            gpu_places p = { .n = 0 };
+            place_column(w, &p, c);
+            kins in = { .op = K_SCATTER,
+                        .dtype = w->o->bufs.at[fast].dtype,
+                        .buf = (uint16_t)fast,
+                        .idx = own_sum(w, affine_const(0), &p, thread),
+                        .a = x[n],
+                        .dyn = d[q],
+                        .dyn_stride = (int64_t)columns * w->group,
+                        .dyn_n = w->range,
+                        .lanes = 1 };
+            push_masked(w, in, &p, tail ? &exists[q] : NULL);
+        }
+    close(w, 1);
+}
+
+/* A warp combines what all threads have of a place, and adds it to the base. */
+static void write_sums(scatter *w, int fast, kvar warp, kvar lane, affine low) {
+    arena *a = w->o->a;
+    const uint8_t dtype = w->o->bufs.at[fast].dtype;
+    int warps = w->group / w->warp;
+    kvar q = open(w, "q", w->range / warps, PAR_SERIAL, 4);
+    affine local = scaled(w, q, warps);
+    if (warp >= 0) local = plus(w, local, affine_var(a, warp));
+    affine place = plus(w, local, low);
+    gpu_places p = { .n = w->columns };
+    int loops = 1 + open_serial_columns(w, &p);
+    reg sum = 0;
+    for (int part = 0; part < warps; part++) {
+        reg x = kernel_push(w->o, (kins){ .op = K_LOAD,
+                                          .dtype = dtype,
+                                          .src = dtype,
+                                          .buf = (uint16_t)fast,
+                                          .idx = own_sum(w, local, &p, affine_offset(affine_var(a, lane), part * w->warp)) });
+        sum = part ? compute(w, OP_add, (tn_dtype)dtype, (tn_dtype)dtype, sum, x) : x;
+    }
+    sum = kernel_push(w->o, (kins){ .op = K_GSUM, .alu = OP_add, .dtype = dtype, .a = sum, .imm_int = w->warp });
+    if (w->places != w->ranges * w->range) gpu_bound(&p, place, w->places, 0);
+    reg base = write_base(w, p, place, false);
+    kins in = *at(w, w->base_end - w->base_loops);
+    in.a = compute(w, OP_add, (tn_dtype)dtype, (tn_dtype)dtype, base, sum);
+    in.idx = plus(w, moved(w, add(w)->idx, &p), affine_scale(a, place, add(w)->dyn_stride));
+    gpu_bound(&p, affine_var(a, lane), 1, 0);
+    push_masked(w, in, &p, NULL);
+    close(w, loops);
+}
+
+static void write_private(scatter *w) {
+    arena *a = w->o->a;
+    const uint8_t dtype = (uint8_t)kernel_reg_dtype((tn_dtype)add(w)->dtype);
+    int loops = w->n_outer + 1;
+    kvar range = -1, warp = -1;
+    w->o->groups *= w->ranges;
+    if (w->ranges > 1) range = open(w, "g", w->ranges, PAR_GROUPS, 0), loops++;
+    if (w->group > w->warp) warp = open(w, "w", w->group / w->warp, PAR_LOCAL, 0), loops++;
+    kvar lane = open(w, "l", w->warp, PAR_LOCAL, 0);
+    affine thread = affine_var(a, lane), low = range >= 0 ? scaled(w, range, w->range) : affine_const(0);
+    if (warp >= 0) thread = plus(w, thread, scaled(w, warp, w->warp));
+    int64_t sums = w->range * w->n_columns;
+    int fast = kernel_buf(w->o, (kbuf){ .dtype = dtype, .kind = KB_GROUP, .elems = sums * w->group, .plan_buf = -1 });
+    reg zero = number(w, (tn_dtype)dtype, 0);
+    kvar i = open(w, "i", sums, PAR_SERIAL, 8);
+    kernel_push(
+        w->o,
+        (kins){
+            .op = K_STORE, .dtype = dtype, .buf = (uint16_t)fast, .idx = plus(w, scaled(w, i, w->group), thread), .a = zero });
+    close(w, 1);
+    write_share(w, fast, thread, low);
+    kernel_push(w->o, (kins){ .op = K_BARRIER });
+    write_sums(w, fast, warp, lane, low);
+    close(w, loops);
+}
+
+/* More threads while their sums fit and each has enough to do; the places of a group are a multiple of its warps. */
+static bool choose_private(scatter *w) {
+    int64_t size = (int64_t)dtype_size(kernel_reg_dtype((tn_dtype)add(w)->dtype)) * w->n_columns,
+            room = least(FAST_BYTES, w->t->group_bytes - 16 * WARP);
+    if (w->n_columns > MOST_COLUMNS) return false;
+    w->group = w->warp;
+    while (w->group * 2 <= least(w->t->group, 256) && w->group * 2 * w->places * size <= room &&
+           w->n_adds >= 16 * (int64_t)w->group)
+        w->group *= 2;
+    int64_t warps = w->group / w->warp, most = room / (size * w->group) / warps * warps;
+    if (most < 1) return false;
+    w->ranges = parts(w->places, most);
+    w->range = parts(parts(w->places, w->ranges), warps) * warps;
+    w->ranges = parts(w->places, w->range);
+    return true;
+}
+
+kernel *kopt_gpu_scatter(const kernel *k, int n_outer, const target *t) {
+    scatter w = { .k = k, .t = t, .n_outer = n_outer, .warp = t->group < WARP ? t->group : WARP };
+    int64_t outer = 1;
+    if (k->vars.n > 20 || !find_nests(&w, 1 + n_outer, k->ins.n - n_outer) || !find_index(&w) || !find_places(&w)) return NULL;
+    for (int i = 1; i <= n_outer; i++) outer *= at(&w, i)->hi - at(&w, i)->lo;
+    bool private = choose_private(&w);
+    if (!private) choose_owned(&w, outer);
+    w.o = gpu_kernel(k, w.group);
+    w.copy = (gpu_copier){ k, w.o, ARENA_ARRAY(k->a, reg, k->ins.n) };
+    w.o->groups = outer;
+    for (int i = 1; i <= n_outer; i++) {
+        kins in = *at(&w, i);
+        in.par = PAR_GROUPS;
+        kernel_push(w.o, in);
+    }
+    if (private)
+        write_private(&w);
+    else
+        write_owned(&w);
+    return w.o;
+}
