@@ -441,10 +441,30 @@ static void scatter_piece(clike *e, const kins *in, int lane, int n) {
     str_add(e->out, " = q; }");
 }
 
+/* In fast memory one element is read and added to in any case, and written where it is to be: a thread that waits for a branch,
+ * too, takes three times as long. */
+static void scatter_fast(clike *e, const kins *in) {
+    kins at = *in;
+    str_addf(e->out, "{ const bool in = (uint32_t)v%u < %lldU", in->dyn, (long long)in->dyn_n);
+    if (in->n_mask) str_add(e->out, " & ");
+    print_condition(e, in, 0);
+    at.dyn = 0;
+    str_addf(e->out, "; %s%s *const p = &", e->l->shared_space, clike_memory_type((tn_dtype)in->dtype));
+    print_element(e, &at, 0);
+    str_addf(e->out, " + (in ? v%u * %lld : 0); %s q", in->dyn, (long long)in->dyn_stride,
+             clike_memory_type((tn_dtype)in->dtype));
+    print_added(e, in, "*p", 0);
+    str_add(e->out, " if (in) *p = q; }\n");
+}
+
 void clike_scatter(clike *e, const kins *in) {
     tn_dtype t = (tn_dtype)in->dtype;
     int n = e->l->gpu && in->lanes > 1 && dtype_size(t) >= 4 ? piece_of(e, in) : 1;
     clike_need(e, kernel_reg_dtype(t), 1);
+    if (is_small(e, in) && in->lanes == 1 && e->k->bufs.at[in->buf].kind == KB_GROUP) {
+        scatter_fast(e, in);
+        return;
+    }
     if (is_small(e, in))
         str_addf(e->out, "if ((uint32_t)v%u < %lldU) {", in->dyn, (long long)in->dyn_n);
     else

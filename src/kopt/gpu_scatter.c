@@ -11,8 +11,8 @@
 
 enum {
     WARP = 32,
-    CHUNKS = 4 /* of indices, one a lane, that are looked at together */,
-    ADDS = 8 /* whose places are looked at one by one, then */,
+    CHUNKS = 4 /* of indices, one a lane, that are under way together */,
+    ADDS = 4 /* the same, when a chunk's are looked at in turn */,
     AHEAD = 32 /* values that a thread has under way */,
     MOST_COLUMNS = 8,
     MANY = 1 << 14 /* adds: then fewer groups look at all of them */,
@@ -125,8 +125,24 @@ static bool find_places(scatter *w) {
 
 /* ---- writing ---- */
 
+static bool is_open(const scatter *w, kvar v) {
+    int closed = 0;
+    for (int i = w->o->ins.n - 1; i > 0; i--) {
+        const kins *in = &w->o->ins.at[i];
+        if (in->op == K_END) closed++;
+        if (in->op == K_LOOP && closed-- == 0) {
+            if (in->var == v) return true;
+            closed = 0;
+        }
+    }
+    return false;
+}
+
+/* Loops that are not open together share a variable. */
 static kvar open(scatter *w, const char *name, int64_t n, kpar par, int unroll) {
-    kvar v = kernel_var(w->o, name, n, false, false);
+    kvar v = w->k->vars.n;
+    while (v < w->o->vars.n && (strcmp(w->o->vars.at[v].name, name) || w->o->vars.at[v].extent != n || is_open(w, v))) v++;
+    if (v == w->o->vars.n) v = kernel_var(w->o, name, n, false, false);
     if (unroll > 1) w->o->vars.at[v].role.unroll = unroll < n ? unroll : (int)n;
     kernel_push(w->o, (kins){ .op = K_LOOP, .var = v, .hi = n, .step = 1, .par = (uint8_t)par });
     return v;
@@ -258,24 +274,10 @@ static void write_add(scatter *w, gpu_places p, reg d, kvar range, kvar block) {
     close(w, loops);
 }
 
-/* Every group looks at all the indices: its threads at as many at once, then, where one is of the range, at those in turn. */
-static void write_search(scatter *w, kvar range, kvar block) {
-    arena *a = w->o->a;
-    int loops = 2;
-    if (w->group > w->warp) open(w, "w", w->group / w->warp, PAR_LOCAL, 0), loops++;
-    kvar lane = open(w, "l", w->warp, PAR_LOCAL, 0);
-    int64_t step = (int64_t)CHUNKS * w->warp;
-    bool tail = w->n_adds % step != 0;
-    affine first = scaled(w, open(w, "u", parts(w->n_adds, step), PAR_SERIAL, 0), step), low = scaled(w, range, w->range);
-    reg any = 0, d[ADDS], here[ADDS];
+/* A chunk in which one is of the range: all threads look at its indices in turn. */
+static void write_chunk(scatter *w, affine first, affine low, bool tail, kvar range, kvar block) {
     gpu_places p[ADDS];
-    for (int q = 0; q < CHUNKS; q++) {
-        affine which = affine_offset(plus(w, first, affine_var(a, lane)), q * w->warp);
-        reg one = write_inside(w, write_index(w, place_add(w, &p[0], which, tail), low), which, tail);
-        any = q ? compute(w, OP_min, TN_I32, TN_I32, any, one) : one;
-    }
-    any = kernel_push(w->o, (kins){ .op = K_GSUM, .alu = OP_min, .dtype = TN_I32, .a = any, .imm_int = w->warp });
-    first = plus(w, first, scaled(w, open_if(w, step / ADDS, any), ADDS));
+    reg d[ADDS], here[ADDS];
     for (int q = 0; q < ADDS; q++) {
         affine which = affine_offset(first, q);
         d[q] = write_index(w, place_add(w, &p[q], which, tail), low);
@@ -286,7 +288,30 @@ static void write_search(scatter *w, kvar range, kvar block) {
         write_add(w, p[q], d[q], range, block);
         close(w, 1);
     }
-    close(w, loops + 1);
+}
+
+/* Every group looks at all the indices, its threads at as many at once. */
+static void write_search(scatter *w, kvar range, kvar block) {
+    int loops = 2;
+    if (w->group > w->warp) open(w, "w", w->group / w->warp, PAR_LOCAL, 0), loops++;
+    affine lane = affine_var(w->o->a, open(w, "l", w->warp, PAR_LOCAL, 0));
+    int64_t step = (int64_t)CHUNKS * w->warp;
+    bool tail = w->n_adds % step != 0;
+    affine first = scaled(w, open(w, "u", parts(w->n_adds, step), PAR_SERIAL, 0), step), low = scaled(w, range, w->range);
+    reg any[CHUNKS];
+    for (int q = 0; q < CHUNKS; q++) {
+        affine which = affine_offset(plus(w, first, lane), q * w->warp);
+        gpu_places p;
+        any[q] = write_inside(w, write_index(w, place_add(w, &p, which, tail), low), which, tail);
+    }
+    for (int q = 0; q < CHUNKS; q++)
+        any[q] = kernel_push(w->o, (kins){ .op = K_GSUM, .alu = OP_min, .dtype = TN_I32, .a = any[q], .imm_int = w->warp });
+    for (int q = 0; q < CHUNKS; q++) {
+        affine turn = scaled(w, open_if(w, w->warp / ADDS, any[q]), ADDS);
+        write_chunk(w, affine_offset(plus(w, first, turn), q * w->warp), low, tail, range, block);
+        close(w, 1);
+    }
+    close(w, loops);
 }
 
 static void write_owned(scatter *w) {
@@ -497,7 +522,9 @@ static bool choose_private(scatter *w) {
 kernel *kopt_gpu_scatter(const kernel *k, int n_outer, const target *t) {
     scatter w = { .k = k, .t = t, .n_outer = n_outer, .warp = t->group < WARP ? t->group : WARP };
     int64_t outer = 1;
-    if (k->vars.n > 20 || !find_nests(&w, 1 + n_outer, k->ins.n - n_outer) || !find_index(&w) || !find_places(&w)) return NULL;
+    if (k->vars.n > 20 || w.warp < ADDS || !find_nests(&w, 1 + n_outer, k->ins.n - n_outer) || !find_index(&w) ||
+        !find_places(&w))
+        return NULL;
     for (int i = 1; i <= n_outer; i++) outer *= at(&w, i)->hi - at(&w, i)->lo;
     bool private = choose_private(&w);
     if (!private) choose_owned(&w, outer);
