@@ -201,7 +201,10 @@ void clike_value(clike *e, tn_dtype t, double f, int64_t i) {
 }
 
 /* A register of several lanes is an array for GPUs, and what uses it stands in a loop over them. */
-static void print_reg(clike *e, reg r) { str_addf(e->out, e->l->gpu && e->k->ins.at[r].lanes > 1 ? "v%u[l]" : "v%u", r); }
+static void print_reg(clike *e, reg r) {
+    bool array = e->l->gpu && e->k->ins.at[r].lanes > 1;
+    str_addf(e->out, array && e->lane ? "v%u[%d]" : array ? "v%u[l]" : "v%u", r, e->lane - 1);
+}
 
 void clike_operand(clike *e, reg r, int lanes) {
     const kins *in = &e->k->ins.at[r];
@@ -218,15 +221,17 @@ static int width(const clike *e, const kins *in) { return e->l->gpu ? 1 : in->la
 
 /* Of each lane in turn, for GPUs. */
 static void print_lanes(clike *e, const kins *in) {
-    if (e->l->gpu && in->lanes > 1) str_addf(e->out, "LANES(%d) ", in->lanes);
+    if (e->l->gpu && in->lanes > 1 && !e->lane) str_addf(e->out, "LANES(%d) ", in->lanes);
 }
 
 /* "f32x8 v5 = ", or for GPUs "f32x1 v5[8]; LANES(8) v5[l] = ". */
 static void print_result(clike *e, const kins *in, reg r) {
     tn_dtype t = kernel_reg_dtype((tn_dtype)in->dtype);
     clike_need(e, t, width(e, in));
-    str_addf(e->out, "%sx%d v%u", clike_reg_type(t), width(e, in), r);
-    if (e->l->gpu && in->lanes > 1) {
+    if (e->lane <= 1) str_addf(e->out, "%sx%d v%u", clike_reg_type(t), width(e, in), r);
+    if (e->lane > 1) {
+        print_reg(e, r);
+    } else if (e->l->gpu && in->lanes > 1) {
         str_addf(e->out, "[%d]; ", in->lanes);
         print_lanes(e, in);
         print_reg(e, r);
@@ -296,7 +301,24 @@ static void print_rounded(clike *e, const kins *in, reg r) {
     str_addf(e->out, "; KEEP_%d(v%u)", bytes, r);
 }
 
-static void print_lane(clike *e, reg r, int lane) { str_addf(e->out, e->k->ins.at[r].lanes > 1 ? "v%u[%d]" : "v%u", r, lane); }
+static void print_lane(clike *e, reg r, int lane) {
+    const kins *in = &e->k->ins.at[r];
+    bool part = in->op == K_LANES && in->lanes == 1 && e->k->ins.at[in->a].lanes > 1;
+    if (part) r = in->a, lane = (int)in->imm_int;
+    str_addf(e->out, part || in->lanes > 1 ? "v%u[%d]" : "v%u", r, lane);
+}
+
+/* A lane that only products take, which name it themselves. */
+static bool is_named(const clike *e, reg r) {
+    const kins *in = &e->k->ins.at[r];
+    if (!e->l->gpu || in->op != K_LANES || in->lanes > 1 || e->k->ins.at[in->a].lanes == 1) return false;
+    for (reg i = r + 1; i < (reg)e->k->ins.n; i++) {
+        const kins *user = &e->k->ins.at[i];
+        bool product = user->op == K_UPD && user->alu == OP_dot && dtype_is_float((tn_dtype)user->dtype) && !user->parts;
+        if ((user->a == r || user->b == r || user->c == r || user->dyn == r) && !product) return false;
+    }
+    return true;
+}
 
 /* Nothing is contracted unless it is written so. There are many of them: a statement a lane compiles faster than a loop.
  * Products that follow each other with one vector go there and back over its lanes, every second one first: the arithmetic of a
@@ -510,6 +532,7 @@ static int contraction_unroll(const clike *e, reg loop) {
 static int serial_unroll(const clike *e, reg loop) {
     int role = e->k->vars.at[e->k->ins.at[loop].var].role.unroll, depth = 0;
     if (role > 1) return role;
+    if (e->k->cluster) return 1; /* their bodies are long enough */
     for (reg r = loop; r < (reg)e->k->ins.n; r++) {
         kop op = (kop)e->k->ins.at[r].op;
         depth += (op == K_LOOP) - (op == K_END);
@@ -692,7 +715,21 @@ static void print_loop(clike *e, const kins *in, reg r) {
     open_block(e, true);
 }
 
+static void print_instruction(clike *e, reg r);
+
+/* A few lanes are a statement each, which compiles faster than a loop. */
 void clike_instruction(clike *e, reg r) {
+    const kins *in = &e->k->ins.at[r];
+    if (is_named(e, r)) return;
+    bool apart = e->l->gpu && in->lanes > 1 && in->lanes <= 4 && (in->op == K_CONST || in->op == K_ACC || in->op == K_ALU);
+    for (int l = 0; l < (apart ? in->lanes : 1); l++) {
+        e->lane = apart ? l + 1 : 0;
+        print_instruction(e, r);
+    }
+    e->lane = 0;
+}
+
+static void print_instruction(clike *e, reg r) {
     const kins *in = &e->k->ins.at[r];
     tn_dtype t = (tn_dtype)in->dtype;
     if (inside_dealt(in)) {

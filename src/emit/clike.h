@@ -49,6 +49,7 @@ typedef struct clike {
     reg vector; /* of the last product in lanes, */
     bool back;  /* which went over them from the last to the first */
     int indent;
+    int lane; /* that the statement is for, plus 1; 0: for all of them, in a loop */
 } clike;
 
 static inline clike clike_make(const clike_language *l, str *out) {

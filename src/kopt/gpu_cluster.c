@@ -340,38 +340,40 @@ static void keep(writer *p, const contraction *c, const reg *from, reg *to) {
     if (at > p->o->bufs.at[p->kept].elems) p->o->bufs.at[p->kept].elems = at;
 }
 
-/* What the thread adds up of its rows and columns. */
-static void write_sums(writer *p, spot *s, const reg *early, reg *sums) {
-    const contraction *c = s->c;
-    int w = weights_of(p->k, 1, c), x = c->load[1 - w];
-    kvar step = p->k->ins.at[c->inner].var;
-    kins acc = p->k->ins.at[c->acc], update = p->k->ins.at[c->update];
-    acc.lanes = update.lanes = (uint8_t)p->s.lanes;
-    for (int i = 0; i < p->s.rows; i++) sums[i] = kernel_push(p->o, acc);
-    bool *along = ARENA_ARRAY(p->k->a, bool, p->k->ins.n);
-    along[x] = true;
-    for (int64_t at = 0; at < c->depth / p->s.parts; at += STEPS)
-        for (int i = 0; i < p->s.rows; i++) {
-            gpu_places place = { .along = step, .lanes = STEPS, .varies = along };
-            s->copy = affine_offset(times(p, p->block, p->s.rows), i);
-            gpu_put(&place, step, step_at(p, c, at));
-            reg four = put(p, x, s, place);
-            for (int e = 0; e < STEPS; e++) {
-                reg one = kernel_push(p->o, (kins){ .op = K_LANES, .dtype = TN_F32, .a = four, .imm_int = e });
-                update.a = (int)p->k->ins.at[c->update].a == x ? one : early[at + e];
-                update.b = (int)p->k->ins.at[c->update].b == x ? one : early[at + e];
-                update.c = sums[i];
-                kernel_push(p->o, update);
-            }
-        }
-}
-
 static kins partial(const writer *p, const contraction *c, kop op, affine part, affine copy) {
     kins in = { .op = (uint8_t)op, .dtype = TN_F32, .src = TN_F32, .buf = (uint16_t)p->partial };
     affine row = sum(p, affine_scale(p->o->a, part, rows_of(&p->s)), copy);
     in.idx = sum(p, affine_scale(p->o->a, row, columns_of(&p->s, c)), times(p, p->column, p->s.lanes));
     in.lanes = (uint8_t)p->s.lanes, in.lane_stride = 1;
     return in;
+}
+
+/* What the thread adds up of its rows and columns: one row at a time, so that the text of a layer is short. */
+static void write_sums(writer *p, spot *s, const reg *early) {
+    const contraction *c = s->c;
+    int w = weights_of(p->k, 1, c), x = c->load[1 - w];
+    kvar step = p->k->ins.at[c->inner].var, turn = open(p, "r", p->s.rows, PAR_SERIAL);
+    kins acc = p->k->ins.at[c->acc], update = p->k->ins.at[c->update];
+    acc.lanes = update.lanes = (uint8_t)p->s.lanes;
+    s->copy = sum(p, times(p, p->block, p->s.rows), affine_var(p->o->a, turn));
+    update.c = kernel_push(p->o, acc);
+    bool *along = ARENA_ARRAY(p->k->a, bool, p->k->ins.n);
+    along[x] = true;
+    for (int64_t at = 0; at < c->depth / p->s.parts; at += STEPS) {
+        gpu_places place = { .along = step, .lanes = STEPS, .varies = along };
+        gpu_put(&place, step, step_at(p, c, at));
+        reg four = put(p, x, s, place);
+        for (int e = 0; e < STEPS; e++) {
+            reg one = kernel_push(p->o, (kins){ .op = K_LANES, .dtype = TN_F32, .a = four, .imm_int = e });
+            update.a = (int)p->k->ins.at[c->update].a == x ? one : early[at + e];
+            update.b = (int)p->k->ins.at[c->update].b == x ? one : early[at + e];
+            kernel_push(p->o, update);
+        }
+    }
+    kins store = partial(p, c, K_STORE, affine_var(p->o->a, p->part), s->copy);
+    store.a = update.c;
+    kernel_push(p->o, store);
+    kernel_push(p->o, (kins){ .op = K_END });
 }
 
 /* The parts of one row's sum, halves first. */
@@ -398,18 +400,19 @@ static reg add_parts(writer *p, const spot *s) {
 /* What is done with the sums, and where they go. */
 static void write_results(writer *p, spot *s, const reg *early) {
     const contraction *c = s->c;
-    int at_once = p->s.parts * p->s.blocks, rows = rows_of(&p->s);
+    int at_once = p->s.parts * p->s.blocks, rows = rows_of(&p->s), turns = (rows + at_once - 1) / at_once;
     int64_t steps = c->depth / p->s.parts;
-    for (int first = 0; first < rows; first += at_once) {
-        s->copy = affine_offset(sum(p, times(p, p->part, p->s.blocks), affine_var(p->o->a, p->block)), first);
-        s->may_end = first + at_once > rows;
-        s->copier->to[c->acc] = add_parts(p, s);
-        for (int i = c->loop + 1; i < c->end; i++) {
-            if (i == c->acc || (i >= c->inner && i <= c->last)) continue;
-            s->copier->to[i] = early[steps + i - c->loop] ? early[steps + i - c->loop] : put(p, i, s, columns(p, s));
-        }
+    kvar turn = open(p, "t", turns, PAR_SERIAL);
+    s->copy = sum(p, times(p, p->part, p->s.blocks), affine_var(p->o->a, p->block));
+    s->copy = sum(p, s->copy, times(p, turn, at_once));
+    s->may_end = rows % at_once != 0;
+    s->copier->to[c->acc] = add_parts(p, s);
+    for (int i = c->loop + 1; i < c->end; i++) {
+        if (i == c->acc || (i >= c->inner && i <= c->last)) continue;
+        s->copier->to[i] = early[steps + i - c->loop] ? early[steps + i - c->loop] : put(p, i, s, columns(p, s));
     }
     s->may_end = false;
+    kernel_push(p->o, (kins){ .op = K_END });
 }
 
 typedef struct follower { /* the contraction that comes next, for which memory is asked early; c NULL: none */
@@ -423,13 +426,7 @@ typedef struct follower { /* the contraction that comes next, for which memory i
 static void write_contraction(writer *p, const contraction *c, kvar loop, affine turn, const reg *early, const follower *next,
                               bool meet) {
     spot s = spot_of(p, c, loop, turn);
-    reg sums[MAX_TILE_ROWS];
-    write_sums(p, &s, early, sums);
-    for (int i = 0; i < p->s.rows; i++) {
-        kins store = partial(p, c, K_STORE, affine_var(p->o->a, p->part), affine_offset(times(p, p->block, p->s.rows), i));
-        store.a = sums[i];
-        kernel_push(p->o, store);
-    }
+    write_sums(p, &s, early);
     p->ahead = NULL;
     if (next->c) {
         spot n = spot_of(p, next->c, next->loop, next->turn);
