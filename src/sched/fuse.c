@@ -8,7 +8,7 @@
  * 3 also recomputation and kernels with several results. */
 #include "sched/sched.h"
 
-enum { FEW_ROWS = 8, SMALL_WORK = 1 << 15, WIDE_ROW = 1024 };
+enum { SMALL_PART = 16, FEW_ROWS = 8, SMALL_WORK = 1 << 15, WIDE_ROW = 1024 };
 
 static bool decide(sched *s, val v, val user, bool fused, const char *reason) {
     VEC_PUSH(s->a, &s->p->decisions, (why){ v, user, fused, reason });
@@ -118,24 +118,47 @@ static bool try_inside(sched *s, val v, int gi) {
     return decide(s, v, root, true, "computed where it is used, never stored");
 }
 
-/* Views, and at level 3 values that cost no more to compute than to load: one operand in memory, little arithmetic. */
-static bool cheap_everywhere(const sched *s, val v) {
+/* A row or a column, say, beside a matrix: no trip through memory to speak of. Looks through views. */
+static bool is_small(const sched *s, val v, int64_t elems) {
+    for (;; v = graph_get(s->g, v)->in[0]) {
+        if (graph_elems(s->g, v) <= elems / SMALL_PART) return true;
+        if (!op_is_move((op_code)graph_get(s->g, v)->op)) return false;
+    }
+}
+
+static bool in_memory_anyway(const sched *s, val v) {
+    const node *n = graph_get(s->g, v);
+    bool two_users = n->first_use && s->g->uses.at[n->first_use - 1].next;
+    return s->place[v] == PLACE_LEAF || s->place[v] == PLACE_ROOT || two_users;
+}
+
+/* Views, and at level 3 values that cost no more to compute than to load: one operand in memory, little arithmetic. A small
+ * operand more is let pass where the large one is in memory anyway and no contraction, which reads its operands many times,
+ * is among the users: what is normalised by the columns of a batch. */
+static bool cheap_everywhere(const sched *s, val v, const int_list *groups) {
     const node *n = graph_get(s->g, v);
     if (op_is_move((op_code)n->op)) return true;
     if (s->opts.fusion < 3) return false;
     if (!(op_is_elementwise((op_code)n->op) || n->op == OP_cast) || (n->op != OP_cast && op_get((op_code)n->op)->flops > 2))
         return false;
     int loads = 0;
+    bool dots = false, small = false, anyway = true;
+    for (int i = 0; i < groups->n; i++) dots |= s->groups.at[groups->at[i]].n_dots > 0;
     for (int i = 0; i < n->n_in; i++) {
         if (s->place[n->in[i]] == PLACE_EVERYWHERE) continue;
+        if (!dots && is_small(s, n->in[i], graph_elems(s->g, v))) {
+            small = true;
+            continue;
+        }
         loads++;
+        anyway = in_memory_anyway(s, n->in[i]);
         if (dtype_size((tn_dtype)graph_get(s->g, n->in[i])->dtype) > dtype_size((tn_dtype)n->dtype) * 4) return false;
     }
-    return loads <= 1;
+    return loads <= 1 && (anyway || !small);
 }
 
 static bool try_everywhere(sched *s, val v, const int_list *groups) {
-    if (!cheap_everywhere(s, v)) return false;
+    if (!cheap_everywhere(s, v, groups)) return false;
     s->place[v] = PLACE_EVERYWHERE;
     for (int i = 0; i < groups->n; i++) {
         analysis an;
