@@ -441,8 +441,7 @@ static void scatter_piece(clike *e, const kins *in, int lane, int n) {
     str_add(e->out, " = q; }");
 }
 
-/* In fast memory one element is read and added to in any case, and written where it is to be: a thread that waits for a branch,
- * too, takes three times as long. */
+/* In fast memory an element is read and added to in any case, and written where it is to be: there is no branch round it. */
 static void scatter_fast(clike *e, const kins *in) {
     kins at = *in;
     str_addf(e->out, "{ const bool in = (uint32_t)v%u < %lldU", in->dyn, (long long)in->dyn_n);
