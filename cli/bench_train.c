@@ -92,6 +92,43 @@ static void measure(suite *s, const network *net, int64_t batch, uint64_t seed) 
     suite_run(s, &k, 1);
 }
 
+enum { SUBMITTED = 1000 /* steps of a submit */, CHAIN = 17 /* operations of a step; each kernel negates and adds */ };
+
+static void run_steps(void *ud, int64_t times) {
+    bench_case *k = ud;
+    cli_need(k->c, tn_run_n(k->session, times, NULL, 0, 1));
+}
+
+/* What a launch costs that the device makes by itself: a chain of kernels that do next to nothing, many steps a
+ * submit. */
+static void measure_launches(suite *s) {
+    static const char name[] = "short kernels, 1000 steps a submit";
+    if (!s->device || !suite_wants(s, name)) return;
+    bench_case k = case_new(s, "launches", name, NULL);
+    float counter[256] = { 0 }, after[256];
+    tn_tensor x = tn_state(k.graph, "x", TN_F32, TN_DIMS(256), counter), y = x;
+    for (int i = 0; i < CHAIN; i++) y = i % 2 ? tn_neg(y) : tn_add_scalar(y, 1); /* x + 1 in the end */
+    tn_assign(x, y);
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.mode = TN_MODE_LOOP, o.device = s->device, o.fusion = 0;
+    cli_need(s->c, tn_compile(k.graph, &o, &k.program));
+    cli_need(s->c, tn_session_new(k.program, &k.session));
+    cli_need(s->c, tn_run_n(k.session, SUBMITTED, NULL, 0, 1));
+    cli_need(s->c, tn_session_get(k.session, "x", after, sizeof after));
+    for (int i = 0; i < 256; i++)
+        if (after[i] != SUBMITTED) cli_fail(s->c, "%s: element %d is %g after %d steps", name, i, (double)after[i], SUBMITTED);
+    stats_case timed = { run_steps, .ud = &k, .label = name, .least = SUBMITTED };
+    stats_measure(&timed, 1, s->seconds, NULL);
+    tn_program_stats facts;
+    tn_program_get_stats(k.program, &facts);
+    k.row.mode = cli_mode_name(TN_MODE_LOOP), k.row.kernels = facts.kernels;
+    row_time(&k.row, &timed.result, 0, (rate){ 0 });
+    suite_add(s, k.row);
+    tn_session_free(k.session);
+    tn_program_free(k.program);
+    tn_graph_free(k.graph);
+}
+
 static const char *line_of(const bench_row *r, char *buffer, size_t n) {
     snprintf(buffer, n, "%s, %s, batch %d", r->name, r->variant, (int)r->batch);
     return buffer;
@@ -107,6 +144,7 @@ int bench_train(cli *c) {
         if (!n) measure(&s, &networks[i], networks[i].batch, s.seed);
         for (int b = 0; b < n; b++) measure(&s, &networks[i], batch[b], s.seed);
     }
+    measure_launches(&s);
     suite_report(&s);
     rows_plot(c, "One training step", "threads", "microseconds (median)", s.rows, s.n_rows, line_of, x_of, y_of);
     suite_end(&s);
