@@ -321,14 +321,13 @@ static bool is_named(const clike *e, reg r) {
 }
 
 /* Nothing is contracted unless it is written so. There are many of them: a statement a lane compiles faster than a loop.
- * Products that follow each other with one vector go there and back over its lanes, every second one first: the arithmetic of a
- * GPU keeps an operand from one instruction to the next, and its registers lie in two banks, even and odd, each of which gives
- * one number an instruction. */
+ * Products that follow each other with one vector go there and back over its lanes: the arithmetic of a GPU keeps an operand
+ * from one instruction to the next. */
 static void print_fma(clike *e, const kins *in) {
     if (in->b == e->vector) e->back = !e->back;
     e->vector = in->b;
     for (int i = 0, n = in->lanes; i < n; i++) {
-        int m = e->back ? n - 1 - i : i, l = 2 * m % n + 2 * m / n;
+        int l = e->back ? n - 1 - i : i;
         str_add(e->out, i ? " " : "");
         print_lane(e, in->c, l);
         str_addf(e->out, " = %s(", e->l->fma[in->dtype == TN_F64]);

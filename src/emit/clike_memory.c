@@ -185,7 +185,7 @@ static void load_piece(clike *e, const kins *in, reg r, int lane, int n) {
     int size = (int)dtype_size(t);
     const char *type = piece_type(e, t, n);
     str_addf(e->out, " { const %s q = ", type);
-    if (in->par && e->l->ahead && t == TN_F32)
+    if (in->par == 1 && e->l->ahead && t == TN_F32)
         print_ahead(e, in, type, lane);
     else
         print_place(e, in, type, lane);
@@ -201,31 +201,90 @@ static void load_piece(clike *e, const kins *in, reg r, int lane, int n) {
     str_add(e->out, " }");
 }
 
-static void load_array(clike *e, const kins *in, reg r) {
-    tn_dtype stored = (tn_dtype)in->src, t = (tn_dtype)in->dtype;
+/* Whether all threads of a group find the same: nothing in it is a thread's own. */
+static bool is_uniform(const clike *e, affine x) {
+    for (int i = 0; i < x.n; i++)
+        for (int k = 1; k < e->k->ins.n; k++) {
+            const kins *in = &e->k->ins.at[k];
+            if (in->op == K_LOOP && in->var == x.t[i].var && in->par != PAR_SERIAL && in->par != PAR_GROUPS) return false;
+        }
+    return true;
+}
+
+/* An early load under a condition that is the group's. */
+static bool wants_branch(const clike *e, const kins *in) {
+    bool wants = e->l->barrier32 && in->op == K_LOAD && in->par == 2 && in->lanes > 1;
+    for (int m = 0; m < in->n_mask && wants; m++) wants = !in->mask_lane[m] && is_uniform(e, in->mask[m].e);
+    return wants;
+}
+
+/* Both loads stand in one branch. */
+static bool same_branch(const clike *e, const kins *x, const kins *y) {
+    bool same = wants_branch(e, x) && wants_branch(e, y) && x->n_mask == y->n_mask;
+    for (int m = 0; m < x->n_mask && same; m++)
+        same = affine_equal(x->mask[m].e, y->mask[m].e) && x->mask[m].lo == y->mask[m].lo && x->mask[m].hi == y->mask[m].hi;
+    return same;
+}
+
+static void print_fill(clike *e, const kins *in, reg r, int lane, int n) {
+    for (int i = 0; i < n; i++) {
+        str_addf(e->out, " v%u[%d] = ", r, lane + i);
+        clike_value(e, (tn_dtype)in->dtype, in->imm, in->src == TN_BOOL ? -(in->imm_int != 0) : in->imm_int);
+        str_add(e->out, ";");
+    }
+}
+
+static void load_lanes(clike *e, const kins *in, reg r, int lane, int n) {
+    if (n > 1) {
+        load_piece(e, in, r, lane, n);
+        return;
+    }
+    str_addf(e->out, " v%u[%d] = ", r, lane);
+    open_convert(e, (tn_dtype)in->src, 1);
+    print_element(e, in, lane);
+    str_add(e->out, ");");
+}
+
+/* Early loads in a row under one condition are one branch, which leaves open what they give where it does not hold. Threads
+ * meet in it, so that it stays a branch: where ptxas makes conditions of the single loads, or numbers to fill in, it moves them
+ * down to what needs them, and memory has a third of the time. */
+static void load_in_branch(clike *e, const kins *in, reg r) {
+    bool first = !same_branch(e, in - 1, in), last = !same_branch(e, in, in + 1);
     int n = piece_of(e, in);
-    clike_need(e, t, 1);
-    str_addf(e->out, "%sx1 v%u[%d];", clike_reg_type(t), r, in->lanes);
+    for (int i = 0; first && (i == 0 || same_branch(e, in, in + i)); i++) {
+        str_addf(e->out, "%sx1 v%u[%d]; ", clike_reg_type((tn_dtype)in[i].dtype), r + (reg)i, in[i].lanes);
+    }
+    if (first) {
+        str_add(e->out, "if (");
+        print_condition(e, in, 0);
+        str_add(e->out, ") {");
+    }
+    for (int lane = 0; lane < in->lanes; lane += n) load_lanes(e, in, r, lane, n);
+    if (last) str_addf(e->out, " %s }", e->l->barrier32);
+    str_add(e->out, "\n");
+}
+
+static void load_array(clike *e, const kins *in, reg r) {
+    int n = piece_of(e, in);
+    clike_need(e, (tn_dtype)in->dtype, 1);
+    if (wants_branch(e, in)) {
+        load_in_branch(e, in, r);
+        return;
+    }
+    str_addf(e->out, "%sx1 v%u[%d];", clike_reg_type((tn_dtype)in->dtype), r, in->lanes);
     for (int lane = 0; lane < in->lanes; lane += n) {
         if (in->n_mask) {
             str_add(e->out, " if (");
             print_condition(e, in, lane);
             str_add(e->out, ")");
         }
-        if (n > 1) {
-            load_piece(e, in, r, lane, n);
-        } else {
-            str_addf(e->out, " v%u[%d] = ", r, lane);
-            open_convert(e, stored, 1);
-            print_element(e, in, lane);
-            str_add(e->out, ");");
-        }
-        if (in->n_mask) str_add(e->out, " else {");
-        for (int i = 0; i < n && in->n_mask; i++) {
-            str_addf(e->out, " v%u[%d] = ", r, lane + i);
-            clike_value(e, t, in->imm, stored == TN_BOOL ? -(in->imm_int != 0) : in->imm_int);
-            str_add(e->out, i + 1 < n ? ";" : "; }");
-        }
+        if (in->n_mask && n == 1) str_add(e->out, " {");
+        load_lanes(e, in, r, lane, n);
+        if (in->n_mask && n == 1) str_add(e->out, " }");
+        if (!in->n_mask) continue;
+        str_add(e->out, " else {");
+        print_fill(e, in, r, lane, n);
+        str_add(e->out, " }");
     }
     str_add(e->out, "\n");
 }
@@ -310,7 +369,7 @@ void clike_load(clike *e, const kins *in, reg r) {
             print_condition(e, in, 0);
             str_add(e->out, ") ? ");
         }
-        if (in->par && e->l->ahead && stored == TN_F32) {
+        if (in->par == 1 && e->l->ahead && stored == TN_F32) {
             print_ahead(e, in, "float", 0);
         } else {
             print_loaded(e, in, 0);

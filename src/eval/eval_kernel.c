@@ -115,7 +115,9 @@ static void run_load(machine *m, int r, const kins *in) {
     int64_t at = place_at(m, in);
     for (int l = 0; l < in->lanes; l++) {
         if (!masks_hold(m, in, l)) {
-            if (is_float(in->dtype))
+            if (in->par == 2) /* nobody may use it */
+                m->regs[r][l] = is_float(in->dtype) ? (cell){ .f = NAN } : (cell){ .i = 0x5a5a };
+            else if (is_float(in->dtype))
                 m->regs[r][l].f = in->imm;
             else
                 m->regs[r][l].i = in->src == TN_BOOL ? -(in->imm_int != 0) : in->imm_int;

@@ -213,8 +213,12 @@ static reg load_operand(writer *w, int x, const where *at, const moment *when, a
     if (t->s.b.tail) gpu_bound(&p, last, end, lane);
     if (when->trips) gpu_bound(&p, when->at, when->trips, 0);
     if (n_idle) gpu_bound(&p, idle, 1, 0);
-    for (int i = 1; i < t->upd; i++)
-        if (s->needed[i]) gpu_copy(&w->c, i, &p);
+    for (int i = 1; i < t->upd; i++) {
+        if (!s->needed[i]) continue;
+        reg r = gpu_copy(&w->c, i, &p);
+        kins *in = &w->o->ins.at[r];
+        if (when->trips && in->op == K_LOAD && in->n_mask == 1) in->par = 2; /* behind the last block nobody reads it */
+    }
     const kins *operand = tiler_at(t, s->operand);
     bool plain = operand->op == K_LOAD && operand->n_mask == 0;
     return t->s.b.tail && !plain ? zero_behind(w, w->c.to[s->operand], last, lane, end) : w->c.to[s->operand];

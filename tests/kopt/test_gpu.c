@@ -170,6 +170,7 @@ static void test_problems(void **state) {
         { "kernel @k(b0 out f32[8]) tiled {\n barrier\n}", "threads meet in a kernel that has none" },
         { "kernel @k(b0 in f32[8]) tiled groups 1 of 4 {\n %1 = load b0[0]  f32\n %2 = group %1, %1 argmax on f32  i64\n}",
           "index %1 is f32" },
+        { "kernel @k(b0 in f32[8]) tiled groups 1 of 4 {\n %1 = load b0[0] early  f32\n}", "early without a mask" },
         { "kernel @k() tiled groups 3 of 4 cluster 2 {\n}", "3 groups in clusters of 2" },
         { "kernel @k(b0 cluster f32[8]) tiled groups 2 of 4 {\n}", "b0 is of a cluster, and there is none" },
         { "kernel @k() tiled groups 2 of 4 {\n barrier cluster\n}", "groups meet that do not run together" },
@@ -381,7 +382,7 @@ static graph *product(arena *a, rng *r, int64_t m, int64_t k, int64_t n, bool ha
 }
 
 typedef struct tile_kind { /* what a tiled kernel makes use of */
-    bool tiled, wide, doubled, parts;
+    bool tiled, wide, doubled, early, parts;
 } tile_kind;
 
 static tile_kind kind_of(const kernel *k) {
@@ -393,6 +394,7 @@ static tile_kind kind_of(const kernel *k) {
         depth += (in->op == K_LOOP) - (in->op == K_END);
         barriers += in->op == K_BARRIER;
         serial += in->op == K_BARRIER && i > 1 && k->ins.at[i - 1].op == K_STORE;
+        t.early |= in->op == K_LOAD && in->par == 2;
         t.wide |= in->op == K_LOAD && in->lanes >= 2 && k->bufs.at[in->buf].kind == KB_IN && kernel_aligned(k, in, in->lanes);
     }
     t.tiled = n >= 2, t.parts = n == 3, t.doubled = n >= 2 && barriers - t.parts == 2 && serial - t.parts == 2;
@@ -406,7 +408,7 @@ static void test_tiles(void **state) {
                                         { 64, 144, 192 }, { 16, 200, 16 }, { 8, 512, 12 },  { 60, 76, 68 } };
     uint64_t seed = (uint64_t)now_seconds() ^ 0x9e3779b9u;
     rng r = rng_make(seed);
-    int tiled = 0, all = 0, wide = 0, doubled = 0, parts = 0;
+    int tiled = 0, all = 0, wide = 0, doubled = 0, early = 0, parts = 0;
     for (size_t i = 0; i < COUNT_OF(sizes) * 4; i++) {
         arena a;
         guard gd;
@@ -424,15 +426,15 @@ static void test_tiles(void **state) {
         if (!plan_texts_agree(p, &a, text, sizeof text)) fail_msg("case %zu: %s", i, text);
         for (int k = 0; k < p->kernels.n; k++) {
             tile_kind t = kind_of(p->kernels.at[k].k);
-            tiled += t.tiled, wide += t.wide, doubled += t.doubled, parts += t.parts;
+            tiled += t.tiled, wide += t.wide, doubled += t.doubled, early += t.early, parts += t.parts;
         }
         all += 1;
         arena_fini(&a);
     }
-    printf("%d contractions, %d in tiles, %d with wide loads, %d with two blocks, %d with partial tiles\n", all, tiled, wide,
-           doubled, parts);
+    printf("%d contractions, %d in tiles, %d with wide loads, %d with two blocks, %d with early loads, %d with partial tiles\n",
+           all, tiled, wide, doubled, early, parts);
     assert_true(tiled >= all / 2);
-    assert_true(wide > 2 && doubled > 2 && parts > 2);
+    assert_true(wide > 2 && doubled > 2 && early > 2 && parts > 2);
 }
 
 /* Elementwise work that reads across what it writes, or sums over rows. */
