@@ -170,17 +170,21 @@ void drive_session_free(tn_session *s) {
     mem_free(m, s, sizeof *s);
 }
 
-/* Bytes of input or output i that a run of so many steps reads or writes. */
-static size_t io_bytes(const tn_session *s, int i, int64_t steps) {
+/* Steps of input or output i that a run of so many reads or writes, each at a place of its own; and from step to step. */
+static int64_t io_steps(const tn_session *s, int i, int64_t steps) {
     int64_t length = s->ring[s->p->n_io + i];
-    if (steps == 1 || !s->ring[i]) return (size_t)s->p->io[i].bytes;
-    return (size_t)s->p->io[i].bytes * (size_t)(length < steps ? length : steps);
+    return steps == 1 || !s->ring[i] ? 1 : length < steps ? length : steps;
+}
+static size_t io_stride(const tn_session *s, int i) {
+    size_t bytes = (size_t)s->p->io[i].bytes;
+    return bytes < KERNEL_WIDE_BYTES ? bytes : (bytes + 15) / 16 * 16;
 }
 
 /* Room for a ring on the device. */
 static tn_status make_room(tn_session *s, int i, int64_t steps) {
     tn_program *p = s->p;
-    size_t need = io_bytes(s, i, steps);
+    int64_t n = io_steps(s, i, steps);
+    size_t need = n > 1 ? (size_t)n * io_stride(s, i) : (size_t)p->io[i].bytes;
     buffer *b;
     if (need > s->io_room[i]) {
         tn_status code = p->dev->api->alloc(p->dev, need, &b, &s->err);
@@ -191,7 +195,7 @@ static tn_status make_room(tn_session *s, int i, int64_t steps) {
     }
     int64_t length = s->ring[p->n_io + i];
     bool moves = steps > 1 && length > 1;
-    if (p->dev->api->ring) p->dev->api->ring(s->list, SLOT_IO + i, moves ? (size_t)s->ring[i] : 0, moves ? length : 1);
+    if (p->dev->api->ring) p->dev->api->ring(s->list, SLOT_IO + i, moves ? io_stride(s, i) : 0, moves ? length : 1);
     return TN_OK;
 }
 
@@ -205,29 +209,40 @@ static int64_t steps_at_once(const tn_session *s, int64_t steps, int64_t *out_fe
     int64_t bytes = 0;
     *out_fed = 1;
     for (int i = 0; i < p->n_io; i++) {
-        int64_t length = s->ring[p->n_io + i] < steps ? s->ring[p->n_io + i] : steps;
-        if (p->io[i].is_output || !s->ring[i] || length < 2) continue;
+        int64_t n = io_steps(s, i, steps);
+        if (p->io[i].is_output || n < 2) continue;
         bytes += p->io[i].bytes;
-        if (*out_fed < length) *out_fed = length;
+        if (*out_fed < n) *out_fed = n;
     }
     if (!api->send || !api->start || bytes <= FED_BYTES / *out_fed) return steps;
     return bytes < FED_BYTES ? (FED_BYTES + bytes - 1) / bytes : 1;
 }
 
+typedef enum way { UP, UP_BESIDE, DOWN } way;
+/* Steps from .. to - 1 of input or output i: at once, unless there is room between them on the device. */
+static tn_status transfer(tn_session *s, int i, int64_t from, int64_t to, way w) {
+    const device_api *api = s->p->dev->api;
+    device *d = s->p->dev;
+    size_t one = (size_t)s->p->io[i].bytes, stride = io_stride(s, i);
+    int64_t n = stride == one ? to - from : 1;
+    tn_status code = TN_OK;
+    for (int64_t k = from; k < to && !code; k += n) {
+        size_t at = stride * (size_t)k, size = one * (size_t)n;
+        char *host = (char *)s->bound[i] + one * (size_t)k;
+        code = w == DOWN        ? api->download(d, s->io_buf[i], at, host, size, &s->err)
+               : w == UP_BESIDE ? api->send(d, s->io_buf[i], at, host, size, &s->err)
+                                : api->upload(d, s->io_buf[i], at, host, size, &s->err);
+    }
+    return code;
+}
+
 /* The inputs of steps first .. end - 1 of a run of so many; with the first step all that do not move, too. Nothing that runs
  * reads them: each step of a ring has memory of its own. */
 static tn_status feed(tn_session *s, int64_t first, int64_t end, int64_t steps) {
-    const tn_program *p = s->p;
-    const device_api *api = p->dev->api;
     tn_status code = TN_OK;
-    for (int i = 0; i < p->n_io && !code; i++) {
-        bool moves = steps > 1 && s->ring[i] && s->ring[p->n_io + i] > 1;
-        if (p->io[i].is_output || (first && !moves)) continue;
-        size_t one = (size_t)p->io[i].bytes, all = io_bytes(s, i, steps), from = moves ? one * (size_t)first : 0,
-               to = moves ? one * (size_t)end : all;
-        if (to > all) to = all;
-        const char *data = s->bound[i];
-        if (from < to) code = (first ? api->send : api->upload)(p->dev, s->io_buf[i], from, data + from, to - from, &s->err);
+    for (int i = 0; i < s->p->n_io && !code; i++) {
+        int64_t have = io_steps(s, i, steps), to = end < have ? end : have;
+        if (!s->p->io[i].is_output && first < to) code = transfer(s, i, first, to, first ? UP_BESIDE : UP);
     }
     return code;
 }
@@ -252,7 +267,7 @@ static tn_status run_remote(tn_session *s, int64_t steps) {
         ticket ? api->wait(p->dev, ticket, code ? &late : e) : TN_OK; /* what was submitted before an error, too */
     if (!code) code = waited;
     for (int i = 0; i < p->n_io && !code; i++)
-        if (p->io[i].is_output) code = api->download(p->dev, s->io_buf[i], 0, s->bound[i], io_bytes(s, i, steps), e);
+        if (p->io[i].is_output) code = transfer(s, i, 0, io_steps(s, i, steps), DOWN);
     return code;
 }
 

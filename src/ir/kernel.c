@@ -79,8 +79,14 @@ static bool is_multiple(const kernel *k, affine x, int64_t n) {
     return true;
 }
 
+/* Whether every step of a ring of it begins at a multiple of n elements. */
+static bool steps_aligned(const kbuf *b, int n) {
+    return kbuf_is_local(b) || b->elems % n == 0 || b->elems >= KERNEL_WIDE_BYTES / (int64_t)dtype_size((tn_dtype)b->dtype);
+}
+
 bool kernel_aligned(const kernel *k, const kins *in, int n) {
     if (n == 1) return true;
+    if (!steps_aligned(&k->bufs.at[in->buf], n)) return false;
     if (in->lane_stride != 1 || in->lanes % n || !is_multiple(k, in->idx, n)) return false;
     if (in->dyn && (k->ins.at[in->dyn].lanes > 1 || in->dyn_stride % n)) return false;
     for (int m = 0; m < in->n_mask; m++) {

@@ -200,6 +200,9 @@ bool affine_equal(affine x, affine y);
 int kernel_nest(const kernel *k, reg r);
 int64_t kernel_nest_size(const kernel *k, reg r); /* iterations of all of it */
 
+/* On GPUs inputs and outputs begin at multiples of 16 bytes in every step of a ring when they have so many bytes; smaller ones
+ * may lie one directly behind the other. */
+enum { KERNEL_WIDE_BYTES = 64 << 10 };
 /* Whether the lanes of a LOAD or STORE, in pieces of n, lie side by side at multiples of n, each piece wholly masked or not at
  * all. */
 bool kernel_aligned(const kernel *k, const kins *in, int n);

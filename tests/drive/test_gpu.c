@@ -193,6 +193,42 @@ static void test_large_rings(void **state) {
     tn_ctx_free(ctx);
 }
 
+/* Steps of a ring whose bytes are no whole vectors, of which kernels could take the most part in vectors. */
+static void test_odd_rings(void **state) {
+    (void)state;
+    enum { MOST = 40003, RING = 5 };
+    static const int64_t sizes[] = { 4095, 16383, MOST };
+    tn_ctx *ctx = gpu_ctx();
+    float *x = malloc(RING * MOST * sizeof *x), *y = malloc(RING * MOST * sizeof *y), *z = malloc(RING * MOST * sizeof *z);
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        int64_t n = sizes[i], m = n / 4 * 4;
+        tn_graph *g = tn_graph_new(ctx, "odd");
+        tn_tensor in = tn_input(g, "x", TN_F32, TN_DIMS(n));
+        tn_output(tn_relu(tn_slice(in, (int64_t[]){ 0 }, (int64_t[]){ m }, NULL, 1)), "y");
+        tn_output(tn_add_scalar(in, 1), "z");
+        tn_compile_opts o = on_gpu(TN_MODE_LOOP);
+        tn_program *p;
+        tn_session *s;
+        OK(ctx, tn_compile(g, &o, &p));
+        OK(ctx, tn_session_new(p, &s));
+        for (int64_t k = 0; k < RING * n; k++) x[k] = (float)(k * k % 1013 - 500);
+        OK(ctx, tn_session_bind_trace(s, tn_session_slot(s, "y"), y, RING));
+        OK(ctx, tn_session_bind_trace(s, tn_session_slot(s, "z"), z, RING));
+        OK(ctx, tn_run_n(s, RING, TN_BIND({ "x", x }), RING));
+        for (int64_t step = 0; step < RING; step++)
+            for (int64_t k = 0; k < n; k++) {
+                float v = x[step * n + k];
+                if (k < m) assert_true(y[step * m + k] == (v > 0 ? v : 0));
+                assert_true(z[step * n + k] == v + 1);
+            }
+        tn_session_free(s);
+        tn_program_free(p);
+        tn_graph_free(g);
+    }
+    free(x), free(y), free(z);
+    tn_ctx_free(ctx);
+}
+
 /* Compiled in one context, found on disk by the next, built again when the file is damaged. */
 static void test_cache(void **state) {
     (void)state;
@@ -303,7 +339,8 @@ static void test_errors(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_rings),       cmocka_unit_test(test_many_steps),
-                                        cmocka_unit_test(test_large_rings), cmocka_unit_test(test_cache),
-                                        cmocka_unit_test(test_threads),     cmocka_unit_test(test_errors) };
+                                        cmocka_unit_test(test_large_rings), cmocka_unit_test(test_odd_rings),
+                                        cmocka_unit_test(test_cache),       cmocka_unit_test(test_threads),
+                                        cmocka_unit_test(test_errors) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
