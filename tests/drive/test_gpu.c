@@ -196,8 +196,8 @@ static void test_large_rings(void **state) {
 /* Steps of a ring whose bytes are no whole vectors, of which kernels could take the most part in vectors. */
 static void test_odd_rings(void **state) {
     (void)state;
-    enum { MOST = 40003, RING = 5 };
-    static const int64_t sizes[] = { 4095, 16383, MOST };
+    enum { MOST = 300003, RING = 5 };
+    static const int64_t sizes[] = { 4095, 16386, MOST };
     tn_ctx *ctx = gpu_ctx();
     float *x = malloc(RING * MOST * sizeof *x), *y = malloc(RING * MOST * sizeof *y), *z = malloc(RING * MOST * sizeof *z);
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
