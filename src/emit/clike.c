@@ -530,15 +530,15 @@ static int contraction_unroll(const clike *e, reg loop) {
  */
 static int serial_unroll(const clike *e, reg loop) {
     int role = e->k->vars.at[e->k->ins.at[loop].var].role.unroll, depth = 0;
-    if (role > 1) return role;
-    if (e->k->cluster) return 1; /* their bodies are long enough */
+    bool meet = false, memory = false; /* in fast memory, where a language has no shuffles: many barriers */
     for (reg r = loop; r < (reg)e->k->ins.n; r++) {
         kop op = (kop)e->k->ins.at[r].op;
         depth += (op == K_LOOP) - (op == K_END);
-        if (op == K_BARRIER) return 1;
+        meet |= op == K_BARRIER, memory |= op == K_GSUM && !e->l->shuffle;
         if (depth == 0) break;
     }
-    return 0;
+    if (role > 1 && !memory) return role;
+    return e->k->cluster || meet || memory; /* bodies of clusters are long enough */
 }
 
 static void print_zip(clike *e, const kins *in, reg r) {
