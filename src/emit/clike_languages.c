@@ -1,0 +1,152 @@
+/* clike_languages.c - what C, OpenCL C and CUDA C say differently: a row for each, and the definitions that programs start
+ * with. Everything else of the three is printed by clike.c and clike_memory.c. */
+#include "emit/clike.h"
+
+#define GPU_TYPES                                                                                                              \
+    "typedef unsigned char uint8_t; typedef signed char int8_t; typedef unsigned short uint16_t; typedef int int32_t;\n"       \
+    "typedef unsigned int uint32_t;\n#define PRAGMA(x) _Pragma(#x)\n#define UNROLL(n) PRAGMA(unroll n)\n"                      \
+    "#define LANES(n) UNROLL(n) for (int l = 0; l < n; l++)\n"
+
+const clike_language clike_c = {
+    .name = "c", .index = "int64_t", .index_end = "L", .unsigned_index = "uint64_t", .unsigned_end = "ULL", .wide_end = "LL"
+};
+
+const clike_language clike_opencl = {
+    .name = "opencl",
+    .gpu = true,
+    .index = "int",
+    .index_end = "",
+    .unsigned_index = "uint",
+    .unsigned_end = "u",
+    .wide_end = "L",
+    .head =
+        GPU_TYPES "typedef long int64_t; typedef ulong uint64_t;\n#pragma OPENCL FP_CONTRACT OFF\n#define INL static inline\n"
+                  "#define BITS_f32x1(x) as_int(x)\n#define FROM_f32x1(x) as_float(x)\n",
+    .head_f64 = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n#define BITS_f64x1(x) as_long(x)\n"
+                "#define FROM_f64x1(x) as_double(x)\n",
+    .fma = { "fma", "fma" },
+    .math_end = "",
+    .barrier = "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
+    .thread = "get_local_id(0)",
+    .group = "get_group_id(0)",
+    .kernel = "__kernel %s__attribute__((reqd_work_group_size(%s, 1, 1))) void %s(",
+    .global = "__global ",
+    .shared = "__local ",
+    .restricted = "restrict",
+    .offsets = true,
+    .shared_space = "__local ",
+    .long2 = "long2",
+    .aligned = "__attribute__((aligned(16)))",
+};
+
+/* Loads that stay where they are written. */
+#define AHEAD                                                                                                                  \
+    "INL float load_ahead(const float *p) {\n"                                                                                 \
+    "    float x; asm volatile(\"ld.global.f32 %0, [%1];\" : \"=f\"(x) : \"l\"(p)); return x; }\n"                             \
+    "INL float2 load_ahead(const float2 *p) {\n"                                                                               \
+    "    float2 x; asm volatile(\"ld.global.v2.f32 {%0,%1}, [%2];\" : \"=f\"(x.x), \"=f\"(x.y) : \"l\"(p)); return x; }\n"     \
+    "INL float4 load_ahead(const float4 *p) {\n"                                                                               \
+    "    float4 x; asm volatile(\"ld.global.v4.f32 {%0,%1,%2,%3}, [%4];\"\n"                                                   \
+    "        : \"=f\"(x.x), \"=f\"(x.y), \"=f\"(x.z), \"=f\"(x.w) : \"l\"(p)); return x; }\n"
+
+/* What GPUs since sm_80 have instructions for. */
+#define EXTREME(name, sign)                                                                                                    \
+    "INL float " #name "_nan(float x, float y) {\n"                                                                            \
+    "#if __CUDA_ARCH__ >= 800\n"                                                                                               \
+    "    float r; asm(\"" #name ".NaN.f32 %0, %1, %2;\" : \"=f\"(r) : \"f\"(x), \"f\"(y)); return r;\n"                        \
+    "#else\n"                                                                                                                  \
+    "    return y " sign " x || x != x ? x : y;\n"                                                                             \
+    "#endif\n}\n"
+#define SM80                                                                                                                   \
+    EXTREME(max, "<")                                                                                                          \
+    EXTREME(min, ">")                                                                                                          \
+    "INL uint32_t round_bf16(uint32_t u) {\n"                                                                                  \
+    "    return (u & 0x7fffffffu) > 0x7f800000u ? u >> 16 | 0x40u : (u + 0x7fffu + (u >> 16 & 1u)) >> 16; }\n"                 \
+    "INL uint32_t pack_bf16(float low, float high) {\n"                                                                        \
+    "#if __CUDA_ARCH__ >= 800\n"                                                                                               \
+    "    uint32_t r; asm(\"cvt.rn.bf16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(high), \"f\"(low)); return r;\n"                \
+    "#else\n"                                                                                                                  \
+    "    return round_bf16(__float_as_uint(low)) | round_bf16(__float_as_uint(high)) << 16;\n"                                 \
+    "#endif\n}\n"                                                                                                              \
+    "INL int32_t least32(int32_t x) {\n"                                                                                       \
+    "#if __CUDA_ARCH__ >= 800\n"                                                                                               \
+    "    return __reduce_min_sync(0xffffffffu, x);\n"                                                                          \
+    "#else\n"                                                                                                                  \
+    "    for (int h = 16; h > 0; h /= 2) { int32_t y = __shfl_xor_sync(0xffffffffu, x, h); x = y < x ? y : x; }\n"             \
+    "    return x;\n"                                                                                                          \
+    "#endif\n}\n"
+
+/* Clusters: all groups meet; p of another group. A group's copy of a buffer that is being filled: who sends to it counts the
+ * bytes there. The one who waits for the next bytes arms it again; who is late still finds the phase that it waits for, for the
+ * next one needs what it sends. */
+#define SEND(type, suffix, value, operands)                                                                                    \
+    "INL void send(" type " *p, " type " x, uint64_t *full, uint32_t q) {\n"                                                   \
+    "    asm volatile(\"st.async.shared::cluster.mbarrier::complete_tx::bytes." suffix " [%0], " value ", [%1];\"\n"           \
+    "        :: \"r\"(far(p, q)), \"r\"(far(full, q)), " operands " : \"memory\"); }\n"
+#define SM90                                                                                                                   \
+    "#if __CUDA_ARCH__ >= 900\n"                                                                                               \
+    "INL void cluster_barrier() {\n"                                                                                           \
+    "    asm volatile(\"barrier.cluster.arrive.release.aligned;\\nbarrier.cluster.wait.acquire.aligned;\" ::: \"memory\"); "   \
+    "}\n"                                                                                                                      \
+    "template <class T> INL T *copy_at(T *p, uint32_t q) {\n"                                                                  \
+    "    uint64_t r; asm(\"mapa.u64 %0, %1, %2;\" : \"=l\"(r) : \"l\"(p), \"r\"(q)); return (T *)r; }\n"                       \
+    "INL uint32_t near(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }\n"                                     \
+    "INL uint32_t far(const void *p, uint32_t q) {\n"                                                                          \
+    "    uint32_t r; asm(\"mapa.shared::cluster.u32 %0, %1, %2;\" : \"=r\"(r) : \"r\"(near(p)), \"r\"(q)); return r; "         \
+    "}\n" SEND("float", "f32", "%2", "\"f\"(x)") SEND("float2", "v2.f32", "{%2,%3}", "\"f\"(x.x), \"f\"(x.y)")                 \
+        SEND("float4", "v4.f32", "{%2,%3,%4,%5}",                                                                              \
+             "\"f\"(x.x), \"f\"(x.y), \"f\"(x.z), \"f\"(x.w)") "INL void expect(uint64_t *full, uint32_t n) {\n"               \
+                                                               "    asm volatile(\"mbarrier.arrive.expect_tx.shared::cta.b64 " \
+                                                               "_, [%0], %1;\"\n"                                              \
+                                                               "        :: \"r\"(near(full)), \"r\"(n) : \"memory\"); }\n"     \
+                                                               "INL void begin_full(uint64_t *full, uint32_t n) {\n"           \
+                                                               "    asm volatile(\"mbarrier.init.shared::cta.b64 [%0], "       \
+                                                               "1;\\nfence.mbarrier_init.release.cluster;\"\n"                 \
+                                                               "        :: \"r\"(near(full)) : \"memory\");\n"                 \
+                                                               "    expect(full, n); }\n"                                      \
+                                                               "INL void wait_full(uint64_t *full, uint32_t phase) {\n"        \
+                                                               "    asm volatile(\"{ .reg .pred p;\\nagain:\\n\"\n"            \
+                                                               "        "                                                      \
+                                                               "\"mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 "   \
+                                                               "p, [%0], %1;\\n\"\n"                                           \
+                                                               "        \"@p bra done;\\nbra again;\\ndone: }\" :: "           \
+                                                               "\"r\"(near(full)), \"r\"(phase) : \"memory\"); }\n"            \
+                                                               "#define WAIT_FULL(b, n) wait_full(&full##b, phase##b); if "    \
+                                                               "(tid == 0) expect(&full##b, n); phase##b ^= 1;\n"              \
+                                                               "#endif\n"
+
+const clike_language clike_cuda = {
+    .name = "cuda",
+    .gpu = true,
+    .index = "int",
+    .index_end = "",
+    .unsigned_index = "unsigned",
+    .unsigned_end = "u",
+    .wide_end = "LL",
+    .head = GPU_TYPES "typedef long long int64_t; typedef unsigned long long uint64_t;\n"
+                      "#define INL static __device__ __forceinline__\n"
+                      "#define BITS_f32x1(x) __float_as_int(x)\n#define FROM_f32x1(x) __int_as_float(x)\n" AHEAD SM80 SM90,
+    .head_f64 = "#define BITS_f64x1(x) __double_as_longlong(x)\n#define FROM_f64x1(x) __longlong_as_double(x)\n",
+    .fma = { "__fmaf_rn", "__fma_rn" },
+    .math_end = "f",
+    .barrier = "__syncthreads();",
+    .barrier32 = "__syncwarp();",
+    .thread = "threadIdx.x",
+    .group = "blockIdx.x",
+    .kernel = "extern \"C\" __global__ void %s__launch_bounds__(%s) %s(",
+    .together = "__cluster_dims__(%d, 1, 1) ",
+    .cluster_barrier = "cluster_barrier();",
+    .copy_at = "copy_at",
+    .resident = 512,
+    .global = "",
+    .shared = "__shared__ ",
+    .restricted = "__restrict__",
+    .ahead = "load_ahead",
+    .extreme = { "max_nan", "min_nan" },
+    .pack_bf16 = "pack_bf16",
+    .shuffle = "__shfl_xor_sync(0xffffffffu, %s, h)",
+    .least32 = "least32(%s)",
+    .shared_space = "",
+    .long2 = "longlong2",
+    .aligned = "__align__(16)",
+};
