@@ -47,7 +47,7 @@ static bool turn_and_stage(kernel *k, const target *t) {
     kvar_info *vars = arena_copy(k->a, k->vars.at, sizeof *vars * (size_t)k->vars.n);
     kins *list = arena_copy(k->a, k->ins.at, sizeof *list * (size_t)k->ins.n);
     if (kopt_choose_turned(k, t)) {
-        kopt_pack(k, t);
+        kopt_words(k, t);
         if (kopt_stage(k, t)) return true;
     }
     *k = before;
@@ -66,7 +66,7 @@ static void choose_and_stage(kernel *k, const target *t) {
     }
     int way = t->choice ? t->choice->way : WAY_MODEL;
     kopt_choose(k, t);
-    kopt_pack(k, t);
+    kopt_words(k, t);
     if (way == WAY_PLACE || (way == WAY_MODEL && kopt_stage_fixed(k, t))) return;
     if (way != WAY_STAGE && kopt_stream(k, t)) return;
     kopt_stage(k, t);

@@ -23,8 +23,8 @@ void kopt_choose(kernel *k, const target *t);
 /* The same for an inner product (both operands lie along the contraction) with lanes along a row of the result instead; for
  * kopt_stage, which turns the operand. Returns whether that is possible. */
 bool kopt_choose_turned(kernel *k, const target *t);
-/* pack.c: contractions of narrow numbers by words. Returns whether the kernel is one. */
-bool kopt_pack(kernel *k, const target *t);
+/* words.c: contractions of narrow numbers by words. Returns whether the kernel is one. */
+bool kopt_words(kernel *k, const target *t);
 /* stage.c: a contraction whose right operand does not fit the cache, or lies the wrong way, is done in stretches, each with a
  * copy of its part of it. Returns whether it is. */
 bool kopt_stage(kernel *k, const target *t);

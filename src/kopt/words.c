@@ -1,5 +1,5 @@
-/* pack.c - words: a contraction of narrow numbers takes two or four neighbours of its innermost loop at once (kernel.h). In and
- * out: scalar form with roles, lanes along a row of the result.
+/* words.c - words: a contraction of narrow numbers takes two or four neighbours of its innermost loop at once (kernel.h). In
+ * and out: scalar form with roles, lanes along a row of the result.
  *
  * Applies where an update in the innermost loop of a contraction multiplies two bf16, or two bytes, as they are loaded; where
  * the operand without the lanes lies along that loop, so that a word of it is a word of memory; and where the loop comes out
@@ -87,7 +87,7 @@ static void pack_load(const packer *p, reg r, int parts) {
     in->parts = (uint8_t)parts, in->part_stride = step;
 }
 
-bool kopt_pack(kernel *k, const target *t) {
+bool kopt_words(kernel *k, const target *t) {
     packer p = { .k = k };
     if (t->parts == 0 || !find_update(&p) || !find_operands(&p)) return false;
     int parts = choose_parts(&p, t);
