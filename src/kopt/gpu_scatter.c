@@ -102,7 +102,8 @@ static bool find_places(scatter *w) {
         if (affine_coef(add(w)->idx, column(w, c)->var) < 1) return false;
     }
     for (int i = 0; i < w->base_loops; i++) elems *= at(w, w->base + i)->hi;
-    if (w->places < 1 || w->n_adds < 1 || elems != w->places * w->n_columns || spread != elems - 1) return false;
+    if (w->places < 1 || w->n_adds < 1 || w->n_columns < 1 || elems != w->places * w->n_columns || spread != elems - 1)
+        return false;
     if (store->idx.base != add(w)->idx.base || affine_coef(add(w)->idx, at(w, w->adds)->var)) return false;
     for (int i = 1; i <= w->n_outer; i++)
         if (affine_coef(store->idx, at(w, i)->var) != affine_coef(add(w)->idx, at(w, i)->var)) return false;
@@ -526,6 +527,7 @@ kernel *kopt_gpu_scatter(const kernel *k, int n_outer, const target *t) {
         !find_places(&w))
         return NULL;
     for (int i = 1; i <= n_outer; i++) outer *= at(&w, i)->hi - at(&w, i)->lo;
+    if (outer < 1) return NULL;
     bool private = choose_private(&w);
     if (!private) choose_owned(&w, outer);
     w.o = gpu_kernel(k, w.group);
