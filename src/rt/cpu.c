@@ -9,6 +9,7 @@
 #include "rt/aligned.h"
 #include "rt/cache.h"
 #include "rt/cc.h"
+#include "rt/copying.h"
 #include "rt/cpuinfo.h"
 #include "rt/jit.h"
 #include "rt/pool.h"
@@ -182,19 +183,15 @@ static void *cpu_map(device *base, buffer *b) {
     return b->block.data;
 }
 
-static tn_status check_range(const char *what, size_t have, size_t offset, size_t size, err *e) {
-    if (offset <= have && size <= have - offset) return TN_OK;
-    return err_set(e, TN_ERR_INVAL, "%s of %zu bytes at offset %zu leaves a buffer of %zu bytes", what, size, offset, have);
-}
 static tn_status cpu_upload(device *base, buffer *b, size_t offset, const void *src, size_t size, err *e) {
     (void)base;
-    tn_status st = check_range("upload", b->size, offset, size, e);
+    tn_status st = copying_check("upload", b->size, offset, src, size, e);
     if (st == TN_OK && size) memcpy(b->block.data + offset, src, size);
     return st;
 }
 static tn_status cpu_download(device *base, const buffer *b, size_t offset, void *dst, size_t size, err *e) {
     (void)base;
-    tn_status st = check_range("download", b->size, offset, size, e);
+    tn_status st = copying_check("download", b->size, offset, dst, size, e);
     if (st == TN_OK && size) memcpy(dst, b->block.data + offset, size);
     return st;
 }

@@ -7,7 +7,7 @@
  * caller. */
 #include "rt/cuda_device.h"
 
-#include "rt/gpulist.h"
+#include "rt/copying.h"
 #include "rt/pool.h"
 
 /* One thread copies some 10 GB/s, the bus of an H200 50: of 256 MB in pieces of 4 MB one thread brought up 10.4 GB/s, 2 17.3, 4
@@ -124,8 +124,8 @@ static int fetch(cuda *d, char *to, cu_pointer from, size_t size) {
 
 /* ---- entry points ---- */
 
-static tn_status begin(cuda *d, const char *what, const buffer *b, size_t offset, size_t size, err *e) {
-    tn_status st = gpu_check_range(what, b->size, offset, size, e);
+static tn_status begin(cuda *d, const char *what, const buffer *b, size_t offset, const void *host, size_t size, err *e) {
+    tn_status st = copying_check(what, b->size, offset, host, size, e);
     if (st || size == 0 || (st = enter(d, e))) return st;
     pthread_mutex_lock(&d->copies.lock);
     return TN_OK;
@@ -138,18 +138,18 @@ static tn_status end(cuda *d, const char *what, int rc, err *e) {
 
 tn_status cuda_upload(device *base, buffer *b, size_t offset, const void *src, size_t size, err *e) {
     cuda *d = (cuda *)base;
-    tn_status st = begin(d, "upload", b, offset, size, e);
+    tn_status st = begin(d, "upload", b, offset, src, size, e);
     return st || size == 0 ? st : end(d, "an upload", bring(d, b->at + offset, src, size, d->stream), e);
 }
 
 tn_status cuda_send(device *base, buffer *b, size_t offset, const void *src, size_t size, err *e) {
     cuda *d = (cuda *)base;
-    tn_status st = begin(d, "upload", b, offset, size, e);
+    tn_status st = begin(d, "upload", b, offset, src, size, e);
     return st || size == 0 ? st : end(d, "an upload", bring(d, b->at + offset, src, size, d->copies.stream), e);
 }
 
 tn_status cuda_download(device *base, const buffer *b, size_t offset, void *dst, size_t size, err *e) {
     cuda *d = (cuda *)base;
-    tn_status st = begin(d, "download", b, offset, size, e);
+    tn_status st = begin(d, "download", b, offset, dst, size, e);
     return st || size == 0 ? st : end(d, "a download", fetch(d, dst, b->at + offset, size), e);
 }

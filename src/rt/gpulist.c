@@ -240,8 +240,3 @@ void gpu_order_free(const gpu_list *l, gpu_order *o) {
     mem_free(l->mem, o->before, (size_t)o->cap * sizeof *o->before);
     *o = (gpu_order){ 0 };
 }
-
-tn_status gpu_check_range(const char *what, size_t have, size_t offset, size_t size, err *e) {
-    if (offset <= have && size <= have - offset) return TN_OK;
-    return err_set(e, TN_ERR_INVAL, "%s of %zu bytes at offset %zu leaves a buffer of %zu bytes", what, size, offset, have);
-}

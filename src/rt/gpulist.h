@@ -67,7 +67,4 @@ typedef struct gpu_order {
 tn_status gpu_list_order(const gpu_list *l, int steps, gpu_order *out, err *e);
 void gpu_order_free(const gpu_list *l, gpu_order *o);
 
-/* offset .. offset + size within a buffer of `have` bytes. */
-tn_status gpu_check_range(const char *what, size_t have, size_t offset, size_t size, err *e);
-
 #endif

@@ -3,6 +3,7 @@
  * Buffers have a size but no memory: uploads vanish, downloads are zeros. Any source builds, any entry is found. What a real
  * device would refuse for its form (ranges, slots, unsealed or unbound lists) is refused here too. */
 #include "rt/null.h"
+#include "rt/copying.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -89,14 +90,10 @@ static void *null_map(device *base, buffer *b) {
     (void)base, (void)b;
     return NULL;
 }
-static tn_status check_range(const char *what, size_t have, size_t offset, size_t size, err *e) {
-    if (offset <= have && size <= have - offset) return TN_OK;
-    return err_set(e, TN_ERR_INVAL, "%s of %zu bytes at offset %zu leaves a buffer of %zu bytes", what, size, offset, have);
-}
 static tn_status null_upload(device *base, buffer *b, size_t offset, const void *src, size_t size, err *e) {
     null *d = (null *)base;
     (void)src;
-    tn_status st = check_range("upload", b->size, offset, size, e);
+    tn_status st = copying_check("upload", b->size, offset, src, size, e);
     if (st) return st;
     ADD(d, uploads, 1);
     ADD(d, upload_bytes, size);
@@ -104,7 +101,7 @@ static tn_status null_upload(device *base, buffer *b, size_t offset, const void 
 }
 static tn_status null_download(device *base, const buffer *b, size_t offset, void *dst, size_t size, err *e) {
     null *d = (null *)base;
-    tn_status st = check_range("download", b->size, offset, size, e);
+    tn_status st = copying_check("download", b->size, offset, dst, size, e);
     if (st) return st;
     if (size) memset(dst, 0, size);
     ADD(d, downloads, 1);

@@ -6,6 +6,7 @@
  * owns context and queues. */
 #include "rt/device.h"
 #include "rt/cache.h"
+#include "rt/copying.h"
 #include "rt/gpulist.h"
 #include "rt/opencl_api.h"
 
@@ -261,7 +262,7 @@ static void *opencl_map(device *base, buffer *b) {
 
 static tn_status opencl_upload(device *base, buffer *b, size_t offset, const void *src, size_t size, err *e) {
     opencl *d = (opencl *)base;
-    tn_status st = gpu_check_range("upload", b->size, offset, size, e);
+    tn_status st = copying_check("upload", b->size, offset, src, size, e);
     if (st || size == 0) return st;
     int32_t rc = d->cl.clEnqueueWriteBuffer(d->queue, b->object, 1, offset, size, src, 0, NULL, NULL);
     return rc ? fail(e, "clEnqueueWriteBuffer", rc) : TN_OK;
@@ -269,14 +270,14 @@ static tn_status opencl_upload(device *base, buffer *b, size_t offset, const voi
 /* The host waits for it; kernels do not. */
 static tn_status opencl_send(device *base, buffer *b, size_t offset, const void *src, size_t size, err *e) {
     opencl *d = (opencl *)base;
-    tn_status st = gpu_check_range("upload", b->size, offset, size, e);
+    tn_status st = copying_check("upload", b->size, offset, src, size, e);
     if (st || size == 0) return st;
     int32_t rc = d->cl.clEnqueueWriteBuffer(d->copies, b->object, 1, offset, size, src, 1, &b->zeroed, NULL);
     return rc ? fail(e, "clEnqueueWriteBuffer", rc) : TN_OK;
 }
 static tn_status opencl_download(device *base, const buffer *b, size_t offset, void *dst, size_t size, err *e) {
     opencl *d = (opencl *)base;
-    tn_status st = gpu_check_range("download", b->size, offset, size, e);
+    tn_status st = copying_check("download", b->size, offset, dst, size, e);
     if (st || size == 0) return st;
     int32_t rc = d->cl.clEnqueueReadBuffer(d->queue, b->object, 1, offset, size, dst, 0, NULL, NULL);
     return rc ? fail(e, "clEnqueueReadBuffer", rc) : TN_OK;

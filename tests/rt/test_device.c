@@ -7,6 +7,7 @@
 #include "rt/null.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
 
 static unsigned seed = 12345;
 static unsigned next_random(void) { return seed = seed * 1664525u + 1013904223u; }
@@ -86,6 +87,34 @@ static void check_memory(const device_api *api) {
         api->free(f.d, b);
     }
     api->free(f.d, NULL);
+    close_device(&f);
+}
+
+/* Bytes that are no longer there are an error, not a crash, and the device goes on. */
+static void check_freed(const device_api *api) {
+    fixture f;
+    err e = { 0 };
+    buffer *b;
+    size_t n = 5u << 20, hole = 4u << 20;
+    open_device(&f, api, 1);
+    assert_int_equal(api->alloc(f.d, n, &b, &e), TN_OK);
+    unsigned char *in = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *out = malloc(n);
+    assert_true(in != MAP_FAILED);
+    memset(in, 7, n);
+    assert_int_equal(api->upload(f.d, b, 0, in, n, &e), TN_OK);
+    assert_int_equal(munmap(in + hole, n - hole), 0);
+    assert_int_equal(api->upload(f.d, b, 0, in, n, &e), TN_ERR_INVAL);
+    assert_non_null(strstr(e.text, "no memory of the process"));
+    assert_int_equal(api->download(f.d, b, 0, in, n, &e), TN_ERR_INVAL);
+    if (api->send) assert_int_equal(api->send(f.d, b, 0, in, n, &e), TN_ERR_INVAL);
+    assert_int_equal(in[0] + in[hole - 1], 14);
+    memset(in, 9, hole);
+    assert_int_equal(api->upload(f.d, b, 0, in, hole, &e), TN_OK);
+    assert_int_equal(api->download(f.d, b, 0, out, n, &e), TN_OK);
+    for (size_t k = 0; k < n && f.keeps; k++) assert_int_equal(out[k], k < hole ? 9 : 7);
+    munmap(in, hole);
+    free(out);
+    api->free(f.d, b);
     close_device(&f);
 }
 
@@ -373,6 +402,7 @@ static void on_every_device(void (*check)(const device_api *)) {
 }
 static void test_caps(void **state) { (void)state, on_every_device(check_caps); }
 static void test_memory(void **state) { (void)state, on_every_device(check_memory); }
+static void test_freed(void **state) { (void)state, on_every_device(check_freed); }
 static void test_lists(void **state) { (void)state, on_every_device(check_lists); }
 static void test_send(void **state) { (void)state, on_every_device(check_send); }
 static void test_shared(void **state) { (void)state, on_every_device(check_shared); }
@@ -427,9 +457,9 @@ static void test_null_counts(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_caps),       cmocka_unit_test(test_memory),
-                                        cmocka_unit_test(test_lists),      cmocka_unit_test(test_send),
-                                        cmocka_unit_test(test_shared),     cmocka_unit_test(test_out_of_memory),
-                                        cmocka_unit_test(test_null_counts) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_caps),          cmocka_unit_test(test_memory),
+                                        cmocka_unit_test(test_freed),         cmocka_unit_test(test_lists),
+                                        cmocka_unit_test(test_send),          cmocka_unit_test(test_shared),
+                                        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_null_counts) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
