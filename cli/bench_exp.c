@@ -88,13 +88,21 @@ static int want_product(cli *c, bench_case *k, tn_session *s, expected *want) {
     const float *x = k->data[0], *w = k->data[1];
     int64_t n = size_of(k);
     expect_output(want, "y", n * n);
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t l = 0; l < n; l++)
-            for (int64_t j = 0; j < n; j++) {
-                double p = (double)x[i * n + l] * (double)w[l * n + j];
-                want->want[j * n + i] += p;
-                want->bound[j * n + i] += fabs(p) * eps * ((double)n + 2);
-            }
+    double *left = case_array(n * n), *y = case_array(n * n);
+    float *right = buffer_new((size_t)(n * n) * sizeof(float));
+    for (int sizes = 0; sizes < 2; sizes++) { /* the product, then that of the absolute values */
+        for (int64_t i = 0; i < n * n; i++) {
+            left[i] = sizes ? fabs((double)x[i]) : (double)x[i];
+            right[i] = sizes ? fabsf(w[i]) : w[i];
+            y[i] = 0;
+        }
+        product_double(left, right, n, n, n, y);
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t j = 0; j < n; j++)
+                *(sizes ? &want->bound[j * n + i] : &want->want[j * n + i]) =
+                    y[i * n + j] * (sizes ? eps * ((double)n + 2) : 1);
+    }
+    free(left), free(y), buffer_free(right);
     return 1;
 }
 static void build_map(bench_case *k) {
