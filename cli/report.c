@@ -214,6 +214,9 @@ void row_json(json *j, const bench_row *r) {
     json_end(j);
 }
 
+/* RFC 4180: what holds a comma stands in quotes. No name holds quotes itself. */
+static void print_csv_text(FILE *f, const char *text) { fprintf(f, strchr(text, ',') ? "\"%s\"" : "%s", text); }
+
 void rows_csv(cli *c, const char *path, const bench_row *rows, int n) {
     FILE *f = fopen(path, "w");
     if (!f) cli_fail(c, "cannot write %s: %s", path, strerror(errno));
@@ -226,7 +229,7 @@ void rows_csv(cli *c, const char *path, const bench_row *rows, int n) {
             if (i) fputc(',', f);
             if (!present(&rows[r], k)) continue;
             if (k->kind == 't')
-                fputs(text_of(&rows[r], k), f);
+                print_csv_text(f, text_of(&rows[r], k));
             else if (k->kind == 'i')
                 fprintf(f, "%lld", (long long)int_of(&rows[r], k));
             else

@@ -40,7 +40,7 @@ for r in rows:
     for k in ("peak_ratio", "best_ratio", "bandwidth_ratio", "roof_ratio"):
         assert r.get(k, 1) > 0, r
 table = list(csv.DictReader(open(sys.argv[2])))
-assert len(table) == len(rows) and all(t["best_us"] or "median_us" not in r for t, r in zip(table, rows))
+assert len(table) == len(rows) and not any(None in t for t in table) and all(t["best_us"] or "median_us" not in r for t, r in zip(table, rows))
 PY
     [ "$(head -c 4 "$dir/plot.svg" 2>/dev/null)" = "<svg" ] || fail "bench $*: no plot"
     rm -f "$dir/rows.csv" "$dir/plot.svg"
@@ -71,6 +71,7 @@ spoiled "element" rows --sizes 19 --cases copy
 bench "$checked,case,batch,gflops,peak_ratio" train --batch 2 --threads 1
 spoiled "element" train --batch 2 --threads 1 --cases digits
 bench "$checked,case,kernels,budget_us,budget_ratio" compile --cases kernel --threads 1
+bench "$checked,case,kernels,budget_us,budget_ratio" compile --cases depth --threads 1 # a name with a comma
 spoiled "off by" compile --cases kernel --threads 1
 bench "work,case" memory --largest 0 --sizes 64 --threads 1,2
 spoiled "wrong result" memory --largest 0 --sizes 64 --cases access
