@@ -616,7 +616,8 @@ static tn_status cuda_submit(list *l, int64_t steps, uint64_t *out_ticket, err *
     cuda *d = l->dev;
     tn_status st = gpu_list_ready(&l->l, e);
     if (st || (st = enter(d, e))) return st;
-    int rc, noted = cuda_watch_begin(d, "run", 0, d->stream);
+    int rc;
+    int64_t noted = cuda_watch_begin(d, "run", 0, d->stream);
     st = run_steps(l, steps, e);
     cuda_watch_end(d, noted, d->stream);
     pthread_mutex_lock(&d->lock);

@@ -85,7 +85,7 @@ static int bring(cuda *d, cu_pointer to, const char *from, size_t size, cu_objec
     for (size_t at = 0, n; at < size && !rc; at += n) {
         n = piece_of(size, at);
         if ((rc = take_piece(d, &i, &piece))) break;
-        int noted = cuda_watch_begin(d, "fill", n, NULL);
+        int64_t noted = cuda_watch_begin(d, "fill", n, NULL);
         copy_bytes(d, piece, from + at, n);
         cuda_watch_end(d, noted, NULL);
         noted = cuda_watch_begin(d, "upload", n, stream);
@@ -100,7 +100,7 @@ static int bring(cuda *d, cu_pointer to, const char *from, size_t size, cu_objec
 static int ask_for(cuda *d, cu_pointer from, size_t n, int *out_i, char **out) {
     int rc = take_piece(d, out_i, out);
     if (rc) return rc;
-    int noted = cuda_watch_begin(d, "download", n, d->stream);
+    int64_t noted = cuda_watch_begin(d, "download", n, d->stream);
     rc = d->cu.cuMemcpyDtoHAsync(*out, from, n, d->stream);
     cuda_watch_end(d, noted, d->stream);
     return rc ? rc : d->cu.cuEventRecord(d->copies.moved[*out_i], d->stream);

@@ -7,6 +7,7 @@
 #include "rt/device.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 enum { PENDING = 32 /* submits that may be under way */, PIECES = 4 /* of copies under way */, PIECE_BYTES = 4 << 20 };
 
@@ -23,9 +24,12 @@ typedef struct cuda_copies {
 
 /* What is written down for device_api.watch. */
 typedef struct cuda_watch {
-    pthread_mutex_t lock; /* of n and cap */
+    atomic_bool on;       /* the same as cap > 0, to be looked at without the lock */
+    pthread_mutex_t lock; /* of what follows, while it is on */
+    bool taken;           /* somebody watches, or is about to */
     device_work *at;      /* the caller's */
     int n, cap, room;     /* cap: 0 = nothing is written down */
+    int64_t first;        /* number of at[0] among all pieces of work ever written down */
     cu_object *events;    /* [2 room + 1] begin and end of each; the last: at `zero` of the host's clock */
     bool *device;         /* [room] it has events */
     double zero;
@@ -81,8 +85,8 @@ void cuda_copies_close(cuda *d);
 int cuda_copies_wait(cuda *d); /* copies beside kernels run behind what was queued so far */
 
 /* Round a piece of work, on a stream or (NULL) of the host; begin returns what end takes. */
-int cuda_watch_begin(cuda *d, const char *what, size_t bytes, cu_object stream);
-void cuda_watch_end(cuda *d, int i, cu_object stream);
+int64_t cuda_watch_begin(cuda *d, const char *what, size_t bytes, cu_object stream);
+void cuda_watch_end(cuda *d, int64_t id, cu_object stream);
 
 /* As in device_api. */
 tn_status cuda_watch_work(device *base, device_work *at, int cap, int *out_n, err *e);

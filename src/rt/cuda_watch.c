@@ -4,26 +4,54 @@
 
 enum { TRIES = 5 };
 
-int cuda_watch_begin(cuda *d, const char *what, size_t bytes, cu_object stream) {
+int64_t cuda_watch_begin(cuda *d, const char *what, size_t bytes, cu_object stream) {
     cuda_watch *w = &d->watch;
+    int64_t id = -1;
+    if (!atomic_load_explicit(&w->on, memory_order_relaxed)) return id; /* no lock in the way of a run that nobody watches */
     pthread_mutex_lock(&w->lock);
-    int i = w->n < w->cap ? w->n++ : -1;
-    if (i >= 0) w->at[i] = (device_work){ .what = what, .bytes = bytes, .begin = now_seconds() };
+    if (w->n < w->cap) {
+        int i = w->n++;
+        double now = now_seconds();
+        w->at[i] = (device_work){ .what = what, .bytes = bytes, .begin = now, .end = now };
+        if (stream) d->cu.cuEventRecord(w->events[2 * i], stream);
+        id = w->first + i;
+    }
     pthread_mutex_unlock(&w->lock);
-    if (i >= 0 && stream) d->cu.cuEventRecord(w->events[2 * i], stream);
-    return i;
+    return id;
 }
 
-void cuda_watch_end(cuda *d, int i, cu_object stream) {
+/* Another thread may have ended the watch since the begin, and a third begun one. */
+void cuda_watch_end(cuda *d, int64_t id, cu_object stream) {
     cuda_watch *w = &d->watch;
-    if (i < 0) return;
-    w->at[i].end = now_seconds();
-    w->device[i] = stream != NULL;
-    if (stream) d->cu.cuEventRecord(w->events[2 * i + 1], stream);
+    if (id < 0) return;
+    pthread_mutex_lock(&w->lock);
+    int64_t i = id - w->first;
+    if (i >= 0 && i < w->n && atomic_load_explicit(&w->on, memory_order_relaxed)) {
+        w->at[i].end = now_seconds();
+        w->device[i] = stream != NULL;
+        if (stream) d->cu.cuEventRecord(w->events[2 * i + 1], stream);
+    }
+    pthread_mutex_unlock(&w->lock);
 }
 
 /* ---- with the context current ---- */
 
+static bool claim(cuda_watch *w) {
+    pthread_mutex_lock(&w->lock);
+    bool mine = !w->taken;
+    w->taken = true;
+    pthread_mutex_unlock(&w->lock);
+    return mine;
+}
+
+static void stop(cuda_watch *w) {
+    pthread_mutex_lock(&w->lock);
+    atomic_store_explicit(&w->on, false, memory_order_relaxed);
+    w->cap = 0;
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* After stop: no thread touches the arrays. */
 static void end(cuda *d) {
     cuda_watch *w = &d->watch;
     size_t n = (size_t)w->room;
@@ -31,8 +59,12 @@ static void end(cuda *d) {
         if (w->events[i]) d->cu.cuEventDestroy(w->events[i]);
     mem_free(d->mem, w->events, (2 * n + 1) * sizeof *w->events);
     mem_free(d->mem, w->device, n * sizeof *w->device);
+    pthread_mutex_lock(&w->lock);
     w->events = NULL, w->device = NULL, w->at = NULL;
-    w->n = w->cap = w->room = 0;
+    w->first += w->n;
+    w->n = w->room = 0;
+    w->taken = false;
+    pthread_mutex_unlock(&w->lock);
 }
 
 /* An event of a stream that is done with everything happens when it is asked for: half way between two looks at the clock. */
@@ -65,6 +97,7 @@ static int start(cuda *d, device_work *at, int cap) {
     if (rc) return rc;
     pthread_mutex_lock(&w->lock);
     w->at = at, w->n = 0, w->cap = cap;
+    atomic_store_explicit(&w->on, true, memory_order_relaxed);
     pthread_mutex_unlock(&w->lock);
     return CUDA_SUCCESS;
 }
@@ -87,15 +120,20 @@ static int finish(cuda *d) {
 tn_status cuda_watch_work(device *base, device_work *at, int cap, int *out_n, err *e) {
     cuda *d = (cuda *)base;
     int rc = CUDA_SUCCESS;
-    if (at && d->watch.events) return err_set(e, TN_ERR_INVAL, "the device is watched already");
     tn_status st = enter(d, e);
     if (st) return st;
-    if (at)
+    if (at && !claim(&d->watch)) {
+        leave(d);
+        return err_set(e, TN_ERR_INVAL, "the device is watched already");
+    }
+    if (at) {
         rc = start(d, at, cap);
-    else if (d->watch.events)
-        rc = finish(d);
+    } else {
+        stop(&d->watch);
+        if (d->watch.events) rc = finish(d);
+    }
     if (out_n) *out_n = d->watch.n;
-    if (!at || rc) end(d);
+    if (!at || rc) stop(&d->watch), end(d);
     leave(d);
     return rc ? fail(d, e, "watching copies and submits", rc) : TN_OK;
 }
