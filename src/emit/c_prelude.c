@@ -289,7 +289,19 @@ static void multiply_add(const elem *e, int lanes, str *out) {
     if (bytes <= 64) str_add(out, "#endif\n");
 }
 
+/* What the language has for the function, or NULL. */
+static const char *own_text(const clike_language *l, const char *word) {
+    for (size_t i = 0; i < COUNT_OF(l->own); i++)
+        if (l->own[i].word && !strcmp(l->own[i].word, word)) return l->own[i].text;
+    return NULL;
+}
+
 static void f32_function(const function_row *f, int lanes, const clike_language *l, str *out) {
+    const char *own = own_text(l, f->word);
+    if (own) {
+        str_addf(out, "INL %c32x1 %s_f32x1(%c32x1 x) { %s }\n", f->sig[0], f->word, f->sig[1], own);
+        return;
+    }
     if (l->gpu) { /* their compilers contract nothing, and have a function instead */
         if (!strcmp(f->word, "FMA"))
             str_addf(out, "INL f32x1 FMA_f32x1(f32x1 x, f32x1 y, f32x1 z) { return %s(x, y, z); }\n", l->fma[0]);

@@ -681,7 +681,11 @@ static void print_instruction(clike *e, reg r) {
         break;
     case K_WRAP:
         print_result(e, in, r);
-        if (in->src == TN_F16 || in->src == TN_BF16) {
+        if (in->src == TN_BF16 && e->l->pack_bf16) { /* in the upper half of the word it is the f32 */
+            str_addf(e->out, "FROM_f32x1((int32_t)%s(0.0f, ", e->l->pack_bf16);
+            print_reg(e, in->a);
+            str_add(e->out, "))");
+        } else if (in->src == TN_F16 || in->src == TN_BF16) {
             const char *w = in->src == TN_F16 ? "HALF" : "BF16";
             e->needs.half = true;
             str_addf(e->out, "FROM_%s_f32x%d(TO_%s_f32x%d(", w, width(e, in), w, width(e, in));

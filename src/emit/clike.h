@@ -25,9 +25,12 @@ typedef struct clike_language {
     const char *ahead;      /* function that loads an f32 where the text says, not later; NULL: there is none */
     const char *extreme[2]; /* functions: larger and smaller of two f32, NaN if either is; NULL: the op's own expression */
     const char *pack_bf16;  /* function: two f32 rounded to bf16, as a word; NULL: one by one */
-    const char *shuffle;    /* printf, value: that of the thread of 32 whose number differs by bit h; NULL: there is none */
-    const char *least32;    /* printf, value: the smallest i32 of each 32 threads; NULL: by shuffles */
-    bool offsets;           /* a buffer comes as a base and its distance in bytes */
+    struct {                /* functions of functions.def for which it has something better: the body, of x */
+        const char *word, *text;
+    } own[4];
+    const char *shuffle; /* printf, value: that of the thread of 32 whose number differs by bit h; NULL: there is none */
+    const char *least32; /* printf, value: the smallest i32 of each 32 threads; NULL: by shuffles */
+    bool offsets;        /* a buffer comes as a base and its distance in bytes */
     const char *shared_space, *long2; /* in the type of a pointer to a group's memory; two i64 */
     const char *aligned;              /* of an array: at 16 bytes */
 } clike_language;
