@@ -9,6 +9,7 @@
 enum { SLIDING = 8 }; /* unrolled rows of a contraction lane by lane (depthwise convolution) */
 enum { MAX_MR = 14, MAX_NV = 8, MAX_UNROLL = 8 };
 enum { FEW_ROWS = 8 };
+#define READ_AGAIN 1.1  /* what it costs them to be more than one tile, where what has the lanes comes from afar */
 enum { MAX_LONE = 16 }; /* vectors of a tile of one row: the matrix is read in long pieces, and the more the longer */
 enum { SHORT_ROW = 512, JOINED = 4 }; /* elements of a row; rows worked on at once */
 enum { PAR_MIN_WORK = 60000 };        /* flops plus bytes below which a second thread costs more than it brings */
@@ -263,11 +264,11 @@ static void tile_contraction(chooser *c, kvar vec) {
     c->most_nv = m > 1 ? MAX_NV : MAX_LONE;
     int64_t share = (nvec + c->t->threads - 1) / c->t->threads; /* each thread needs a tile */
     if (m == 1 && is_worth_sharing(c) && share < c->most_nv) c->most_nv = share;
-    int least = is_from_afar(c, vec) && m <= FEW_ROWS ? (int)m : 1; /* then one tile has all rows, and reads it once */
+    bool once = is_from_afar(c, vec) && m <= FEW_ROWS;
     for (int nv = 1; nv <= c->most_nv && nv <= nvec && !each; nv++)
         for (int mr = 1; mr <= MAX_MR && mr <= m; mr++) {
-            if (!tile_fits(c, mr, nv) || mr < least) continue;
-            double cost = shape_cost(m, nvec, mr, nv);
+            if (!tile_fits(c, mr, nv)) continue;
+            double cost = shape_cost(m, nvec, mr, nv) * (once && mr < m ? READ_AGAIN : 1);
             if (cost < best * 0.999) best = cost, best_mr = mr, best_nv = nv;
         }
     const kchoice *asked = c->t->choice;
