@@ -76,10 +76,20 @@ static void fill_row(filler *f, const char *from, int64_t columns) {
     f->to += all;
 }
 
+/* Whole rows of 16 bytes or a few times that, as they lie. */
+static void fill_rows(filler *f, const char *from, const kstep *s) {
+    int64_t step = s->step * (int64_t)f->size, bytes = f->x->width * (int64_t)f->size;
+    for (int64_t k = 0; k < s->extent; k++, from += step)
+        for (int64_t i = 0; i < bytes; i += 16, f->to += 16) memcpy(f->to, from + i, 16);
+}
+
 static void fill_panel(filler *f, int i, const char *from, int64_t columns) { /* depth loops from i on */
     const kstep *s = &f->x->loops[i];
+    bool whole = columns == f->x->width && f->x->column.step == 1 && !f->x->parts && columns * (int64_t)f->size % 16 == 0;
     if (i == f->x->n_outer + f->x->n_depth)
         fill_row(f, from, columns);
+    else if (whole && i == f->x->n_outer + f->x->n_depth - 1)
+        fill_rows(f, from, s);
     else
         for (int64_t k = 0; k < s->extent; k++) fill_panel(f, i + 1, from + k * s->step * (int64_t)f->size, columns);
 }

@@ -139,6 +139,8 @@ static inline bool kopt_is_pure(const kins *in) {
     return in->op == K_CONST || in->op == K_INDEX || in->op == K_ALU || in->op == K_CAST || in->op == K_WRAP ||
            in->op == K_RANDOM;
 }
+/* A fixed operand that is read in panels only: an empty local buffer stands for it. */
+void kopt_drop_unread(kernel *k, int buf);
 /* Removes values that nothing uses. */
 void kopt_sweep(kernel *k);
 /* Removes instructions marked K_NIL and renumbers registers. */

@@ -658,8 +658,7 @@ static kbuf sums_buffer(const stager *t) {
         kbuf){ .dtype = acc->dtype, .kind = KB_LOCAL, .node = acc->node, .elems = t->inner_rows * t->tiles, .plan_buf = -1 };
 }
 
-/* A fixed operand that is read in panels only: an empty local stands for it. */
-static void drop_unread(kernel *k, int buf) {
+void kopt_drop_unread(kernel *k, int buf) {
     for (int i = 1; i < k->ins.n; i++)
         if (k->ins.at[i].op == K_LOAD && k->ins.at[i].buf == buf) return;
     k->bufs.at[buf].kind = KB_LOCAL, k->bufs.at[buf].fixed = false;
@@ -681,7 +680,7 @@ static bool stage(kernel *k, const target *machine, bool only_fixed) {
     k->ins.at = t.out.ins.at, k->ins.n = t.out.ins.n, k->ins.cap = t.out.ins.cap;
     for (int i = t.n_out; i < t.rows.n; i++) k->vars.at[t.rows.at[i]].row = false; /* local memory is indexed by them */
     kopt_sweep(k);
-    if (t.fixed) drop_unread(k, k->bufs.at[t.panel].panels_of);
+    if (t.fixed) kopt_drop_unread(k, k->bufs.at[t.panel].panels_of);
     return true;
 }
 

@@ -1,0 +1,106 @@
+/* test_gpu_columns.c - a vector times a matrix, and sums of columns, by groups of a GPU, through the interpreter against the
+ * reference evaluator: a matrix that no run changes lies in panels of a group's columns, which changes no bit. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "kopt/kopt.h"
+#include "support/plan_run.h"
+
+typedef struct shape {
+    tn_dtype t;
+    int64_t k, n;
+    bool sum;    /* of the columns, without a vector */
+    bool window; /* the matrix is a part of a larger one */
+    int panels;  /* whether the matrix is worth them */
+} shape;
+
+static char *hex_of(const unsigned char *x, size_t n) {
+    char *out = malloc(2 * n + 1);
+    for (size_t i = 0; i < n; i++) snprintf(out + 2 * i, 3, "%02x", x[i]);
+    return out;
+}
+
+static graph *build(arena *a, const shape *s, const char *w) { /* w: hexadecimal; NULL: an input */
+    const char *t = tn_dtype_name(s->t);
+    int64_t more = s->window ? 3 : 0, k = s->k + more, n = s->n + more;
+    str text;
+    str_init(&text, a);
+    str_addf(&text, "graph @g(x %s[1,%lld], %sw %s[%lld,%lld]%s%s%s) {\n", t, (long long)s->k, w ? "state " : "", t,
+             (long long)k, (long long)n, w ? " = x\"" : "", w ? w : "", w ? "\"" : "");
+    str_addf(&text, " %%1 = slice w start=[%d,%d] step=[1,1] %s[%lld,%lld]\n", (int)more, (int)more / 3, t, (long long)s->k,
+             (long long)s->n);
+    if (s->sum)
+        str_addf(&text, " %%2 = mul %%1, %%1 %s[%lld,%lld]\n %%3 = sum %%2 axes=[0] %s[1,%lld]\n", t, (long long)s->k,
+                 (long long)s->n, t, (long long)s->n);
+    else
+        str_addf(&text, " %%3 = dot x, %%1 contract=[1]x[0] %s[1,%lld]\n", t, (long long)s->n);
+    str_addf(&text, " return %%3 as \"y\"\n}");
+    return graph_parse(a, text.s, text.n, "columns");
+}
+
+/* The result, and whether the plan has panels. */
+static const void *result(arena *a, const shape *s, graph *g, const sample *in, bool *out_panels) {
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    target t = target_common_gpu();
+    o.fusion = 3, o.check = 1;
+    plan *p = pipeline_run(g, a, &o, &t);
+    eval_memory *m = eval_memory_make(p, a);
+    char why_not[4096];
+    if (!plan_texts_agree(p, a, why_not, sizeof why_not))
+        fail_msg("%lld x %lld: %s", (long long)s->k, (long long)s->n, why_not);
+    for (int i = 0; i < g->inputs.n; i++) {
+        int to = plan_io(p, graph_get(g, g->inputs.at[i])->name, false);
+        if (to >= 0) memcpy(m->io[to], in->data[i], in->bytes[i]);
+    }
+    *out_panels = false;
+    for (int b = 0; b < p->bufs.n; b++) *out_panels |= p->bufs.at[b].panels != NULL;
+    eval_plan(p, m, a);
+    return m->io[plan_io(p, "y", true)];
+}
+
+static void check(const shape *s, uint64_t seed) {
+    arena a;
+    guard gd;
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("%lld x %lld: %s", (long long)s->k, (long long)s->n, gd.err.text);
+    graph *g = build(&a, s, NULL);
+    reference r = reference_make(g, &a, seed);
+    char *hex = hex_of(r.in.data[1], r.in.bytes[1]);
+    graph *fixed = build(&a, s, hex);
+    free(hex);
+    plan_config c = { .seed = seed, .fusion = 3, .t = target_common_gpu() };
+    if (!plan_config_agrees(g, &r, &c) || !plan_config_agrees(fixed, NULL, &c))
+        fail_msg("seed %llu, %s %lld x %lld: %s", (unsigned long long)seed, tn_dtype_name(s->t), (long long)s->k,
+                 (long long)s->n, c.text);
+    bool panels[2];
+    const void *y = result(&a, s, g, &r.in, &panels[0]), *z = result(&a, s, fixed, &r.in, &panels[1]);
+    assert_false(panels[0]);
+    if (panels[1] != s->panels) fail_msg("%lld x %lld: panels %d", (long long)s->k, (long long)s->n, panels[1]);
+    if (memcmp(y, z, (size_t)s->n * dtype_size(s->t)) != 0)
+        fail_msg("seed %llu, %s %lld x %lld: a fixed matrix gives other bits", (unsigned long long)seed, tn_dtype_name(s->t),
+                 (long long)s->k, (long long)s->n);
+    arena_fini(&a);
+}
+
+static void test_columns(void **state) {
+    (void)state;
+    static const shape shapes[] = {
+        { TN_F32, 600, 64, false, false, 1 },   { TN_F32, 600, 66, false, true, 1 }, { TN_F32, 300, 61, false, false, 1 },
+        { TN_F32, 1031, 40, false, false, 1 },  { TN_F32, 515, 129, true, true, 1 }, { TN_F64, 520, 256, false, false, 1 },
+        { TN_BF16, 700, 56, false, false, 1 },  { TN_I32, 301, 53, true, false, 1 }, { TN_F32, 40, 8, false, false, 0 },
+        { TN_F32, 512, 1030, false, false, 1 },
+    };
+    uint64_t seed = (uint64_t)now_seconds() ^ 0x2545f491u;
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) check(&shapes[i], seed + i);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_columns) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
