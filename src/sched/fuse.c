@@ -174,6 +174,31 @@ static bool try_everywhere(sched *s, val v, const int_list *groups) {
     return true;
 }
 
+/* The contraction that v is computed from element by element, and nothing else is; or 0. */
+static val contraction_of(const sched *s, val v) {
+    const node *n = graph_get(s->g, v);
+    if (!op_is_elementwise((op_code)n->op) && n->op != OP_cast) return 0;
+    for (int i = 0; i < n->n_in; i++) {
+        const node *x = graph_get(s->g, n->in[i]);
+        bool alone = x->first_use && !s->g->uses.at[x->first_use - 1].next && !graph_is_output(s->g, n->in[i]);
+        if (x->op == OP_dot && alone && !s->forced[n->in[i]] &&
+            dtype_size((tn_dtype)n->dtype) <= dtype_size((tn_dtype)x->dtype))
+            return n->in[i];
+    }
+    return 0;
+}
+
+/* v has joined group gi, whose loops its contraction cannot have: then v is better done with the contraction's result, one of
+ * which is stored either way. */
+static bool try_with_contraction(sched *s, val v, int gi, int n_splits) {
+    val dot = contraction_of(s, v), root = s->groups.at[gi].roots.at[0];
+    int n_decisions = s->p->decisions.n - 1; /* without that v has joined */
+    if (!dot || try_inside(s, dot, gi)) return true;
+    s->place[v] = PLACE_NONE, s->group_of[v] = -1;
+    s->groups.at[gi].splits.n = n_splits, s->p->decisions.n = n_decisions;
+    return decide(s, v, root, false, "done with the result of its contraction: one of them is stored either way");
+}
+
 static void place_value(sched *s, val v) {
     const node *n = graph_get(s->g, v);
     int_list groups = { 0 };
@@ -181,7 +206,13 @@ static void place_value(sched *s, val v) {
     reading_groups(s, v, &groups);
     bool own_kernel = s->forced[v] || graph_is_output(s->g, v) || n->op == OP_scatter_add || n->op == OP_concat;
     if (!own_kernel && groups.n == 0) return; /* nothing reads it */
-    if (!own_kernel && groups.n == 1 && (op_is_move((op_code)n->op) || is_compute(n)) && try_inside(s, v, groups.at[0])) return;
+    if (!own_kernel && groups.n == 1 && (op_is_move((op_code)n->op) || is_compute(n))) {
+        int n_splits = s->groups.at[groups.at[0]].splits.n;
+        if (try_inside(s, v, groups.at[0])) {
+            if (try_with_contraction(s, v, groups.at[0], n_splits)) return;
+            own_kernel = true;
+        }
+    }
     if (!own_kernel && try_everywhere(s, v, &groups)) return;
     if (groups.n > 1 && !own_kernel) decide(s, v, 0, false, "several kernels use it");
     if (graph_is_output(s->g, v)) decide(s, v, 0, false, "an output of the graph");

@@ -62,7 +62,43 @@ ARENA_TEST(test_files) {
     printf("%d graphs, %d plans\n", files, runs);
 }
 
+/* What follows a contraction element by element is done with its result where the loops that read it go over it several times,
+ * and so could not have the contraction; a reader that could has both. */
+ARENA_TEST(test_after_contraction) {
+    static const struct {
+        const char *text;
+        int kernels;
+        op_code first;
+    } graphs[] = {
+        { "graph @g(x f32[40,32], w f32[32,48], b f32[40,48]) {\n %1 = dot x, w contract=[1]x[0] f32[40,48]\n"
+          " %2 = add %1, b f32[40,48]\n %3 = reduce_max %2 axes=[1] f32[40,1]\n %4 = expand %3 f32[40,48]\n"
+          " %5 = sub %2, %4 f32[40,48]\n return %5 as \"y\"\n}",
+          2, OP_add },
+        { "graph @g(x f32[40,32], w f32[32,48], b f32[40,48]) {\n %1 = dot x, w contract=[1]x[0] f32[40,48]\n"
+          " %2 = add %1, b f32[40,48]\n %3 = reduce_max %2 axes=[1] f32[40,1]\n return %3 as \"y\"\n}",
+          1, OP_reduce_max },
+        /* narrower than the contraction: not wider */
+        { "graph @g(x bf16[40,32], w bf16[32,48]) {\n %1 = dot x, w contract=[1]x[0] bf16[40,48]\n"
+          " %2 = cast %1 f32[40,48]\n %3 = reduce_max %2 axes=[1] f32[40,1]\n %4 = expand %3 f32[40,48]\n"
+          " %5 = sub %2, %4 f32[40,48]\n return %5 as \"y\"\n}",
+          2, OP_dot },
+    };
+    for (size_t i = 0; i < COUNT_OF(graphs); i++) {
+        graph *g = graph_parse(a, graphs[i].text, strlen(graphs[i].text), "after");
+        for (uint64_t seed = 0; seed < 4; seed++) {
+            plan_config c = { .seed = seed, .fusion = 3, .t = plan_target(seed) };
+            if (!plan_config_agrees(g, NULL, &c)) fail_msg("graph %zu: %s", i, c.text);
+        }
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        target t = plan_target(0);
+        o.fusion = 3;
+        plan *p = pipeline_run(g, a, &o, &t);
+        assert_int_equal(p->kernels.n, graphs[i].kernels);
+        assert_int_equal(graph_get(p->g, p->kernels.at[0].root)->op, graphs[i].first);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_files) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_files), cmocka_unit_test(test_after_contraction) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
