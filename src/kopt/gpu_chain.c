@@ -540,7 +540,7 @@ static pkernel join(const chooser *ch, chain *c) {
     for (int i = 0; i < c->n; i++) join_link(&w, i, ch->room - c->local);
     for (int i = 0; i < c->shared; i++) kernel_push(w.o, (kins){ .op = K_END });
     count(&w);
-    gpu_chain_roll(p, w.o, c->shared);
+    gpu_chain_roll(p, w.o, c->shared, c->clustered);
     for (int b = w.args.n; b < w.o->bufs.n; b++) VEC_PUSH(p->a, &w.args, (parg){ w.o->bufs.at[b].plan_buf });
     return finish(&w);
 }

@@ -19,7 +19,7 @@ double gpu_chain_inside(const kernel *k, int shared, int64_t all_rows, int rows,
 double gpu_chain_clustered(const kernel *k, int shared, int64_t all_rows, const target *t, contraction *out);
 
 /* gpu_roll.c: layers of a chain that repeat become a loop. New buffers come last; kbuf.plan_buf says what they are in the plan.
- */
-void gpu_chain_roll(plan *p, kernel *k, int n_rows);
+ * copies: the first layer's row may be copied for that. */
+void gpu_chain_roll(plan *p, kernel *k, int n_rows, bool copies);
 
 #endif

@@ -2,6 +2,9 @@
  * weights lie, at constant distances, are written once. The text of a chain, and what it costs to compile, then depend on the
  * layers that differ, not on how many there are.
  *
+ * Where rows are a cluster's, the first layer reads a copy of its row, and so is one of the loop's: its threads would have
+ * waited for memory at each row of theirs.
+ *
  * In: the kernel of a chain in scalar form. Out: the same with such loops, and the same results bit by bit. The bound of a
  * ReLU, where not all layers have one, comes from a table: max with -inf changes nothing. */
 #include "kopt/gpu_chain.h"
@@ -15,16 +18,22 @@ typedef struct layer {
     contraction c;
     int bound; /* instruction: a constant, whose max or min with what the layer has computed is the next one; or 0 */
 } layer;
+typedef struct run { /* layers [first, first + period * times) */
+    int first, period, times;
+    int bound[MAX_PERIOD]; /* the first layer at that place with a bound, or -1 */
+} run;
 typedef struct roller {
     plan *p;
     kernel *k;
     VEC(kins) old;
     VEC(layer) layers;
+    VEC(run) runs;
 } roller;
-typedef struct run { /* layers [first, first + period * times) */
-    int first, period, times;
-    int bound[MAX_PERIOD]; /* the first layer at that place with a bound, or -1 */
-} run;
+typedef struct copied { /* the row of the first layer: how it is loaded, how it is loaded of a copy, and along what */
+    kins from, to;
+    kvar step;
+    int load; /* of the two of a sum */
+} copied;
 
 /* Instructions of a layer are numbered without the bound and from 1 on, so that layers with and without one compare; the value
  * after it has the number of the one before. */
@@ -177,9 +186,66 @@ static void write_run(roller *w, const run *r) {
     kernel_push(w->k, (kins){ .op = K_END });
 }
 
-void gpu_chain_roll(plan *p, kernel *k, int n_rows) {
+/* ---- the first layer ---- */
+
+static bool touches(const roller *w, int from, int to, int buf) {
+    for (int i = from; i < to; i++) {
+        const kins *in = &w->old.at[i];
+        if ((in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER) && in->buf == buf) return true;
+    }
+    return false;
+}
+
+/* The first layer reads its row where the kernel's caller has put it, later ones where a layer has: it is one of them when the
+ * row is copied there first. Then its load is as theirs, *out as it was, and true; the copy is still to be written. */
+static bool read_as_later(roller *w, copied *out) {
+    layer *x = w->layers.at;
+    for (int period = 1; period <= MAX_PERIOD && period < w->layers.n; period++)
+        for (int l = 0; l < 2; l++) {
+            const layer *y = &w->layers.at[period];
+            kins *own = &w->old.at[x->c.load[l]];
+            const kins *later = &w->old.at[y->c.load[l]];
+            if (w->k->bufs.at[own->buf].kind != KB_IN || w->k->bufs.at[later->buf].kind != KB_LOCAL) continue;
+            if (touches(w, 1, x->c.end, later->buf) || affine_coef(own->idx, w->old.at[x->c.loop].var)) continue;
+            *out = (copied){ *own, *own, w->old.at[x->c.inner].var, l };
+            out->to.buf = later->buf, out->to.src = later->src, out->to.idx = affine_const(later->idx.base);
+            for (int i = 0; i < later->idx.n; i++) {
+                affine term =
+                    affine_scale(w->k->a, affine_var(w->k->a, var_in(w, y, x, later->idx.t[i].var)), later->idx.t[i].coef);
+                out->to.idx = affine_add(w->k->a, out->to.idx, term);
+            }
+            *own = out->to;
+            if (own->dtype == later->dtype && same(w, x, y)) return true;
+            *own = out->from;
+        }
+    return false;
+}
+
+static void write_copy(roller *w, const copied *x) {
+    int64_t n = w->k->vars.at[x->step].extent;
+    kvar v = kernel_var(w->k, "x", n, false, false);
+    affine at = affine_var(w->k->a, v);
+    kins load = x->from, store = { .op = K_STORE, .dtype = x->to.src, .buf = x->to.buf };
+    load.idx = affine_set_var(w->k->a, load.idx, x->step, at), store.idx = affine_set_var(w->k->a, x->to.idx, x->step, at);
+    kernel_push(w->k, (kins){ .op = K_LOOP, .var = v, .hi = n, .step = 1 });
+    store.a = kernel_push(w->k, load);
+    kernel_push(w->k, store);
+    kernel_push(w->k, (kins){ .op = K_END });
+}
+
+static void find_runs(roller *w) {
+    w->runs.n = 0;
+    for (int i = 0; i < w->layers.n; i++) {
+        run r = longest(w, i);
+        if (saved(&r) < WORTH) continue;
+        VEC_PUSH(w->k->a, &w->runs, r);
+        i += r.period * r.times - 1;
+    }
+}
+
+void gpu_chain_roll(plan *p, kernel *k, int n_rows, bool copies) {
     roller w = { .p = p, .k = k };
-    VEC(run) runs = { 0 };
+    copied row = { .step = -1 };
     for (int i = 1 + n_rows; i < k->ins.n - n_rows; i++) {
         layer x = { .bound = 0 };
         if (k->ins.at[i].op != K_LOOP) continue;
@@ -188,20 +254,21 @@ void gpu_chain_roll(plan *p, kernel *k, int n_rows) {
     }
     w.old.at = k->ins.at, w.old.n = k->ins.n;
     for (int i = 0; i < w.layers.n; i++) find_bound(&w, &w.layers.at[i]);
-    for (int i = 0; i < w.layers.n; i++) {
-        run r = longest(&w, i);
-        if (saved(&r) < WORTH) continue;
-        VEC_PUSH(k->a, &runs, r);
-        i += r.period * r.times - 1;
+    copies = copies && read_as_later(&w, &row);
+    find_runs(&w);
+    if (copies && (!w.runs.n || w.runs.at[0].first > 0)) {
+        w.old.at[w.layers.at[0].c.load[row.load]] = row.from, copies = false;
+        find_runs(&w);
     }
-    if (!runs.n) return;
+    if (!w.runs.n) return;
     reg *to = ARENA_ARRAY(k->a, reg, k->ins.n);
     k->ins.at = NULL, k->ins.n = k->ins.cap = 0;
     VEC_PUSH(k->a, &k->ins, (kins){ 0 });
     for (int i = 1, n = 0; i < w.old.n; i++) {
         kins in = w.old.at[i];
-        if (n < runs.n && i == w.layers.at[runs.at[n].first].c.loop) {
-            const run *r = &runs.at[n++];
+        if (n < w.runs.n && i == w.layers.at[w.runs.at[n].first].c.loop) {
+            const run *r = &w.runs.at[n++];
+            if (copies && n == 1) write_copy(&w, &row);
             write_run(&w, r);
             i = w.layers.at[r->first + r->period * r->times - 1].c.end;
             continue;

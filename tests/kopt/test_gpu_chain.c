@@ -61,7 +61,8 @@ static val softmax(graph *g, val x) {
 }
 
 typedef struct facts { /* of a plan */
-    int kernels, chains, rows, ahead, parts, states, loops /* of layers */, ins, clusters;
+    int kernels, chains, rows, ahead, parts, states, loops /* of layers */, ins, clusters,
+        waits /* for what a layer has stored in a cluster */;
 } facts;
 
 static facts facts_of(const plan *p, arena *a) {
@@ -76,6 +77,7 @@ static facts facts_of(const plan *p, arena *a) {
         f.ahead += strstr(text.s, " ahead") != NULL;
         f.ins += k->ins.n;
         f.clusters += k->cluster > 0;
+        for (int j = 1; j < k->ins.n; j++) f.waits += k->ins.at[j].op == K_BARRIER && k->ins.at[j].par == 2;
         for (int j = 1; j < k->ins.n; j++) f.loops += k->ins.at[j].op == K_LOOP && k->vars.at[k->ins.at[j].var].name[0] == 'l';
         for (int j = 1; j < k->ins.n; j++) f.parts += k->ins.at[j].op == K_GSUM && k->ins.at[j].imm_int > 1;
     }
@@ -341,6 +343,28 @@ static void test_clusters(void **st) {
     assert_true(sum.clusters > n / 4 && sum.loops > 0);
 }
 
+/* An even number of layers of one width is one loop of two, the first and the last among them. */
+static void test_all_layers(void **st) {
+    (void)st;
+    uint64_t seed = fresh_seed();
+    for (int depth = 12; depth <= 20; depth += 4)
+        IN_ARENA({
+            graph *g = graph_make(&a, "layers");
+            val x = input(g, "x", TN_F32, 2, (int64_t[]){ 20, 64 });
+            for (int l = 0; l < depth; l++) {
+                x = linear(g, &a, x, 64, l, STATES);
+                if (l % 3 == 1) x = graph_binary(g, OP_max, x, graph_splat_like(g, x, 0));
+            }
+            graph_output(g, "out", softmax(g, x));
+            target t = small_gpu(64, 1024);
+            t.cluster = 4, t.clusters = 8;
+            facts f = agree(g, &a, t, seed + (uint64_t)depth, "all layers");
+            assert_int_equal(f.clusters, 1);
+            assert_int_equal(f.loops, 1);
+            assert_int_equal(f.waits, 2);
+        });
+}
+
 /* No shape of clusters fits a first layer of 40 inputs and the others: it stays apart, and they are not one group's. */
 static void test_one_shape(void **st) {
     (void)st;
@@ -387,7 +411,7 @@ int main(void) {
         cmocka_unit_test(test_networks), cmocka_unit_test(test_many_states),     cmocka_unit_test(test_rows),
         cmocka_unit_test(test_all_rows), cmocka_unit_test(test_weight_gradient), cmocka_unit_test(test_states),
         cmocka_unit_test(test_layers),   cmocka_unit_test(test_clusters),        cmocka_unit_test(test_one_shape),
-        cmocka_unit_test(test_large)
+        cmocka_unit_test(test_large),    cmocka_unit_test(test_all_layers)
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
