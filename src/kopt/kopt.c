@@ -45,11 +45,10 @@ void kopt_sweep(kernel *k) {
 static bool turn_and_stage(kernel *k, const target *t) {
     kernel before = *k;
     kvar_info *vars = arena_copy(k->a, k->vars.at, sizeof *vars * (size_t)k->vars.n);
+    if (!kopt_choose_turned(k, t)) return false; /* and has changed nothing */
     kins *list = arena_copy(k->a, k->ins.at, sizeof *list * (size_t)k->ins.n);
-    if (kopt_choose_turned(k, t)) {
-        kopt_words(k, t);
-        if (kopt_stage(k, t)) return true;
-    }
+    kopt_words(k, t);
+    if (kopt_stage(k, t)) return true;
     *k = before;
     k->vars.at = vars, k->vars.cap = k->vars.n;
     k->ins.at = list, k->ins.cap = k->ins.n;

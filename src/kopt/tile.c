@@ -23,7 +23,7 @@ typedef struct partial { /* partial accumulators of one ACC over the copies of a
 } partial;
 
 typedef VEC(reg) reg_list;
-enum { USUAL_INS = 128 };
+enum { MOST_ROOM = 128 }; /* for instructions of the tiled form, until there are more */
 
 typedef struct tiler {
     const kernel *k;
@@ -644,8 +644,10 @@ kernel *kopt_tile(const kernel *k) {
     t.fixed = ARENA_ARRAY(k->a, int64_t, nv);
     t.span = ARENA_ARRAY(k->a, kspan, nv);
     t.reach = ARENA_ARRAY(k->a, kspan, nv);
+    int room = n;
+    for (kvar v = 0; v < k->vars.n && room < MOST_ROOM; v++) room *= k->vars.at[v].role.unroll;
     VEC_PUSH(k->a, &t.regs, 0);
-    VEC_RESERVE(o->a, &o->ins, USUAL_INS);
+    VEC_RESERVE(o->a, &o->ins, room < MOST_ROOM ? room : MOST_ROOM);
     for (int i = 0; i < n; i++) t.part[i].var = -1;
     for (kvar v = 0; v < k->vars.n; v++) {
         VEC_PUSH(o->a, &o->vars, k->vars.at[v]);

@@ -54,14 +54,12 @@ static void widen_half_scatters(graph *g) {
     }
 }
 
-static graph *prepare(const graph *src, arena *a) {
-    graph *g = graph_clone(src, a, false, NULL);
+static void prepare(graph *g) {
     widen_half_scatters(g);
     own_outputs(g);
     own_concat_parts(g);
     own_tables(g);
     graph_compact(g);
-    return g;
 }
 
 static void refuse(const graph *g) {
@@ -263,9 +261,9 @@ static void count_unfused(plan *p) {
     }
 }
 
-plan *sched_plan(const graph *src, arena *a, const sched_opts *opts) {
-    refuse(src);
-    graph *g = prepare(src, a);
+plan *sched_plan(graph *g, arena *a, const sched_opts *opts) {
+    refuse(g);
+    prepare(g);
     bool *forced = ARENA_ARRAY(a, bool, g->nodes.n);
     arena scratch;
     arena_child(&scratch, a);

@@ -1,7 +1,8 @@
 /* sched.h - graph to plan: which values are kept in memory, which ops share a kernel, and each kernel's loops in scalar form.
  *
- * In: a compacted graph without regions and symbolic dims. Out: a plan whose buffers have no place yet (mem/) and whose kernels
- * are in scalar form (kopt/ tiles them). The plan's arena owns everything. */
+ * In: a compacted graph without regions and symbolic dims, which becomes the plan's: copies are added where memory wants them.
+ * Out: a plan whose buffers have no place yet (mem/) and whose kernels are in scalar form (kopt/ tiles them). The plan's arena
+ * owns everything. */
 #ifndef TN_SCHED_SCHED_H
 #define TN_SCHED_SCHED_H
 
@@ -13,7 +14,7 @@ typedef struct sched_opts {
     bool rows_only;      /* the machine shares out rows alone: what is inside of one is done by few threads (GPU) */
 } sched_opts;
 
-plan *sched_plan(const graph *g, arena *a, const sched_opts *o);
+plan *sched_plan(graph *g, arena *a, const sched_opts *o);
 
 /* ---- inside sched/ ---- */
 
