@@ -460,5 +460,5 @@ void sel_scatter(selector *s, const kins *in) {
 
 void sel_prefetch(selector *s, const kins *in) {
     xmem m = element(s, in, in->idx, (int64_t)dtype_size((tn_dtype)in->dtype));
-    x86_add(s->f, (xop){ .op = P_PREFETCH, .has_mem = true, .mem = m });
+    x86_add(s->f, (xop){ .op = P_PREFETCH, .has_mem = true, .mem = m, .imm = in->par });
 }

@@ -83,8 +83,8 @@ static void find_deps(tiler *t) {
                 t->dep[in->b] |= t->dep[in->c];
                 t->dep[in->c] |= t->dep[in->b];
             }
-            t->dep[i] = d & open;
-            if (in->op == K_UPD) /* which tiled reduction splits this accumulator */
+            t->dep[i] = in->op == K_PREFETCH ? 0 : d & open; /* once for all copies */
+            if (in->op == K_UPD)                             /* which tiled reduction splits this accumulator */
                 for (int s = t->acc_depth[in->c]; s < stack.n; s++)
                     if (has_role(k, stack.at[s])) t->part[in->c].var = stack.at[s];
         }

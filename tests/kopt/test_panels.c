@@ -10,7 +10,8 @@
 
 #include <cmocka.h>
 
-#include "support/support.h"
+#include "kopt/kopt.h"
+#include "support/plan_run.h"
 
 typedef enum source { INPUT, CONSTANT, STATE } source;
 typedef struct shape {
@@ -144,7 +145,83 @@ static void test_read_once(void **state) {
     tn_program_free(p), tn_graph_free(g), tn_ctx_free(ctx);
 }
 
+typedef struct walk { /* through a tiled kernel, counting lines of its largest operand */
+    const kernel *k;
+    int buf;
+    int64_t at[64], n_lines, n_late, n_fetches;
+    bool *seen; /* [elems / 16] */
+} walk;
+
+static void touch(walk *w, const kins *in, int lanes) {
+    int64_t e = in->idx.base, line;
+    for (int t = 0; t < in->idx.n; t++) e += in->idx.t[t].coef * w->at[in->idx.t[t].var];
+    for (int l = 0; l < lanes; l++) {
+        line = (e + l * in->lane_stride) / 16;
+        if (line < 0 || line > w->k->bufs.at[w->buf].elems / 16 || w->seen[line]) continue;
+        w->seen[line] = true;
+        w->n_lines++, w->n_late += in->op == K_LOAD;
+    }
+}
+
+static void walk_block(walk *w, int from, int to) {
+    for (int i = from; i < to; i++) {
+        const kins *in = &w->k->ins.at[i];
+        if (in->op == K_LOOP) {
+            int end = kopt_loop_end(w->k, i);
+            for (int64_t v = in->lo; v < in->hi; v += in->step) w->at[in->var] = v, walk_block(w, i + 1, end);
+            i = end;
+        } else if ((in->op == K_LOAD || in->op == K_PREFETCH) && in->buf == w->buf) {
+            w->n_fetches += in->op == K_PREFETCH;
+            touch(w, in, in->op == K_LOAD ? in->lanes : 1);
+        }
+    }
+}
+
+/* Few rows fetch what they need next while they work; a single tile, many rows, and what the caches hold do not. */
+static void check_fetches(const char *text, int64_t l2_bytes, bool fetches) {
+    arena a;
+    guard gd;
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    graph *g = graph_parse(&a, text, strlen(text), "test");
+    reference r = reference_make(g, &a, 5);
+    for (int wide = 0; wide < 2; wide++) {
+        char why_not[512];
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        target t = { .vector_bytes = wide ? 64 : 32, .n_vector_regs = wide ? 32 : 16, .threads = 1, .l1_bytes = 8 << 10 };
+        t.l2_bytes = l2_bytes, o.fusion = 3, o.check = 1;
+        plan *p = pipeline_run(g, &a, &o, &t);
+        const kernel *k = p->kernels.at[p->kernels.n - 1].k;
+        walk w = { .k = k };
+        for (int b = 1; b < k->bufs.n; b++)
+            if (k->bufs.at[b].kind == KB_IN && (k->bufs.at[b].elems > k->bufs.at[w.buf].elems)) w.buf = b;
+        w.seen = ARENA_ARRAY(&a, bool, k->bufs.at[w.buf].elems / 16 + 1);
+        walk_block(&w, 1, k->ins.n);
+        if (fetches ? w.n_late > w.n_lines / 4 : w.n_fetches > 0)
+            fail_msg("%d of %d lines come late, %d fetches:\n%s", (int)w.n_late, (int)w.n_lines, (int)w.n_fetches, text);
+        if (!plan_agrees(p, &r, &a, why_not, sizeof why_not) || !plan_texts_agree(p, &a, why_not, sizeof why_not))
+            fail_msg("%s", why_not);
+    }
+    arena_fini(&a);
+}
+
+#define PRODUCT(m, w) /* m rows; [k, n] = [300, 410] */                                                                        \
+    "graph @g(x f32[" #m ",300], " w ") {\n  %1 = dot x, w contract=[1]x[0] f32[" #m ",410]\n"                                 \
+    "  %2 = max %1, 0.0\n  return %2 as \"y\"\n}\n"
+
+static void test_fetches_ahead(void **state) {
+    (void)state;
+    check_fetches(PRODUCT(31, "w f32[300,410]"), 32 << 10, true);
+    check_fetches(PRODUCT(31, "state w f32[300,410] = rand(1)"), 32 << 10, true);
+    check_fetches(PRODUCT(90, "state w f32[300,410] = rand(1)"), 32 << 10, true);
+    check_fetches(PRODUCT(31, "w f32[300,410]"), 1 << 20, false);
+    check_fetches(PRODUCT(31, "state w f32[300,410] = rand(1)"), 1 << 20, false);
+    check_fetches(PRODUCT(700, "state w f32[300,410] = rand(1)"), 32 << 10, false);
+    check_fetches(PRODUCT(700, "w f32[300,410]"), 32 << 10, false);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_bits), cmocka_unit_test(test_read_once) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_bits), cmocka_unit_test(test_read_once),
+                                        cmocka_unit_test(test_fetches_ahead) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
