@@ -9,11 +9,13 @@
 
 enum { LOCAL_BYTES = 96 << 10 }; /* stack of a kernel: well inside a second-level cache and any thread's stack */
 
-static void run_passes(graph *g, arena *a, const tn_compile_opts *opts) {
+static void run_passes(graph *g, arena *a, const tn_compile_opts *opts, const target *t) {
     if (!opts->no_passes)
         pass_run_all(g, a, opts->check != 0);
     else /* not an optimisation: the scheduler knows no fold */
         pass_run(g, pass_find("fold_lower"), a, opts->check != 0);
+    if (!opts->no_passes && opts->fusion >= 2 && t->kind == TARGET_GPU)
+        pass_run(g, pass_find("dot_split"), a, opts->check != 0);
 }
 
 static void check_kernels(const plan *p, const char *stage) {
@@ -95,7 +97,7 @@ static int64_t local_bytes(const target *t) { /* a group also combines sums ther
 
 plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, const target *t) {
     graph *g = graph_clone(src, a, src->a != a, NULL);
-    run_passes(g, a, opts);
+    run_passes(g, a, opts, t);
     plan *p = sched_plan(
         g, a, &(sched_opts){ .fusion = opts->fusion, .local_bytes = local_bytes(t), .rows_only = t->kind == TARGET_GPU });
     if (opts->check) check_kernels(p, "lowering");

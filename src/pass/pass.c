@@ -112,12 +112,15 @@ static bool is_lowering(const pass_info *p) {
     return p->run == pass_conv_grad || p->run == pass_fold_lower || p->run == pass_reduce_split || p->run == pass_scatter_split;
 }
 
+/* A matter of the machine, not of the graph: the pipeline runs it. */
+static bool is_for_machine(const pass_info *p) { return p->run == pass_dot_split; }
+
 void pass_run_all(graph *g, arena *scratch, bool check) {
     graph_compact(g);
     for (int round = 0; round < MAX_ROUNDS; round++) {
         const char *last = NULL;
         for (size_t i = 0; i < COUNT_OF(table) && !(last && is_lowering(&table[i])); i++)
-            if (pass_run(g, &table[i], scratch, check)) last = table[i].name;
+            if (!is_for_machine(&table[i]) && pass_run(g, &table[i], scratch, check)) last = table[i].name;
         if (!last) return;
         if (check && round == MAX_ROUNDS - 1)
             guard_fail(g->a->gd, TN_ERR_INTERNAL, "passes do not settle after %d rounds; %s changed the graph last", MAX_ROUNDS,

@@ -260,6 +260,43 @@ static void test_cache(void **state) {
     remove_tree(dir);
 }
 
+/* A long contraction with few results is two launches, of parts and of their sums, and the sum is that of the parts. */
+static void test_long_contraction(void **state) {
+    (void)state;
+    enum { M = 48, N = 321, K = 2304 };
+    tn_ctx *ctx = gpu_ctx();
+    tn_graph *g = tn_graph_new(ctx, "long");
+    tn_tensor a = tn_input(g, "a", TN_F32, TN_DIMS(M, K)), b = tn_input(g, "b", TN_F32, TN_DIMS(K, N));
+    tn_output(tn_relu(tn_matmul(a, b)), "y");
+    tn_compile_opts o = on_gpu(TN_MODE_COMPILED);
+    tn_program *p;
+    tn_session *s;
+    tn_program_stats stats;
+    OK(ctx, tn_compile(g, &o, &p));
+    tn_program_get_stats(p, &stats);
+    assert_int_equal(stats.kernels, 2);
+    OK(ctx, tn_session_new(p, &s));
+    float *x = malloc(sizeof(float) * M * K), *w = malloc(sizeof(float) * K * N), *y = malloc(sizeof(float) * M * N);
+    rng r = { 5 };
+    fill_random(&r, TN_F32, x, M * K, -1, 1), fill_random(&r, TN_F32, w, K * N, -1, 1);
+    OK(ctx, tn_run(s, TN_BIND({ "a", x }, { "b", w }, { "y", y })));
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N; j++) {
+            double sum = 0, size = 0;
+            for (int k = 0; k < K; k++) {
+                double q = (double)x[i * K + k] * (double)w[k * N + j];
+                sum += q, size += q < 0 ? -q : q;
+            }
+            double error = (double)y[i * N + j] - (sum > 0 ? sum : 0);
+            if (!(error < 1e-5 * size && error > -1e-5 * size)) fail_msg("%d, %d: %g, not %g", i, j, (double)y[i * N + j], sum);
+        }
+    tn_session_free(s);
+    tn_program_free(p);
+    tn_graph_free(g);
+    free(x), free(w), free(y);
+    tn_ctx_free(ctx);
+}
+
 typedef struct user {
     tn_program *p;
     int index, wrong;
@@ -341,6 +378,6 @@ int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_rings),       cmocka_unit_test(test_many_steps),
                                         cmocka_unit_test(test_large_rings), cmocka_unit_test(test_odd_rings),
                                         cmocka_unit_test(test_cache),       cmocka_unit_test(test_threads),
-                                        cmocka_unit_test(test_errors) };
+                                        cmocka_unit_test(test_errors),      cmocka_unit_test(test_long_contraction) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
