@@ -164,9 +164,11 @@ static tn_status submit(measure *m, int way, err *e) {
 }
 
 tn_status measure_time(measure *m, int way, double *out_seconds, err *e) {
+    tn_status st = TN_OK;
+    if (m->repeats == 1 && !m->in_place) st = submit(m, way, e); /* each way has constants of its own: they come near first */
     if (m->in_place) reset(m);
     double start = now_seconds();
-    tn_status st = submit(m, way, e);
+    if (!st) st = submit(m, way, e);
     *out_seconds = (now_seconds() - start) / m->repeats;
     return st;
 }
