@@ -13,6 +13,8 @@ enum { FEW_ROWS = 8 };
 enum { MAX_LONE = 16 }; /* vectors of a tile of one row: the matrix is read in long pieces, and the more the longer */
 enum { SHORT_ROW = 512, JOINED = 4 }; /* elements of a row; rows worked on at once */
 enum { PAR_MIN_WORK = 60000 };        /* flops plus bytes below which a second thread costs more than it brings */
+#define ALL_READ 2.0  /* rows whose work takes as long as reading the operand with the lanes: see shared_balance */
+#define ELSEWHERE 0.1 /* what it costs that this is in the caches of other cores, of all work */
 
 typedef struct ref { /* one memory access */
     const kins *in;
@@ -242,6 +244,23 @@ static bool is_worth_sharing(const chooser *c) {
     return c->t->threads > 1 && c->k->flops + c->k->bytes_read + c->k->bytes_written >= PAR_MIN_WORK;
 }
 
+/* How evenly threads share a contraction in tiles of mr x nv, along the loop that is best for that. Those that share its rows
+ * all read the operand with the lanes, which takes as long as some rows: the more threads there are, the fewer rows each has.
+ * And columns of a parameter that one thread reads and updates stay in that core's caches: where few rows are read at a time,
+ * as in the forward pass, they are shared out by columns anyway. */
+static double shared_balance(const chooser *c, kvar vec, kvar row, int mr, int nv) {
+    const int threads = c->t->threads;
+    double best = 0;
+    for (kvar v = 0; v < c->k->vars.n; v++) {
+        if (!(c->dot_open >> v & 1) || !c->k->vars.at[v].row) continue;
+        int64_t extent = c->k->vars.at[v].extent, step = v == vec ? nv * c->lanes : v == row ? mr : 1;
+        double balance = kopt_balance(extent / step, (double)(extent % step) / (double)step, threads);
+        if (v == row) balance /= 1 + ELSEWHERE + (threads - 1) * ALL_READ / (double)extent;
+        if (balance > best) best = balance;
+    }
+    return best > 0 ? best : 1;
+}
+
 /* The operand with the lanes is fixed and larger than the caches of a core. */
 static bool is_from_afar(const chooser *c, kvar vec) {
     const kins *a = operand_load(c, c->dot->a), *b = operand_load(c, c->dot->b);
@@ -250,7 +269,8 @@ static bool is_from_afar(const chooser *c, kvar vec) {
     return x->fixed && x->elems * (int64_t)dtype_size((tn_dtype)x->dtype) > c->t->l2_bytes;
 }
 
-static void tile_contraction(chooser *c, kvar vec) {
+/* shared: with tiles that come out even for threads, too. */
+static void tile_contraction(chooser *c, kvar vec, bool shared) {
     kernel *k = c->k;
     int64_t extent = k->vars.at[vec].extent, nvec = (extent + c->lanes - 1) / c->lanes;
     kvar row = partner(c, vec, true);
@@ -269,6 +289,7 @@ static void tile_contraction(chooser *c, kvar vec) {
         for (int mr = 1; mr <= MAX_MR && mr <= m; mr++) {
             if (!tile_fits(c, mr, nv)) continue;
             double cost = shape_cost(m, nvec, mr, nv) * (once && mr < m ? READ_AGAIN : 1);
+            if (shared) cost /= shared_balance(c, vec, row, mr, nv);
             if (cost < best * 0.999) best = cost, best_mr = mr, best_nv = nv;
         }
     const kchoice *asked = c->t->choice;
@@ -388,7 +409,7 @@ static void choose_roles(chooser *c) {
     if (c->lanes == 1) return;
     if (row >= 0 && row_score >= inner_score) {
         if (is_inside_dot(c, row))
-            tile_contraction(c, row);
+            tile_contraction(c, row, is_worth_sharing(c));
         else
             tile_plain(c, row);
         return;
@@ -400,7 +421,7 @@ static void choose_roles(chooser *c) {
         else if (k->vars.at[inner[n]].reduce)
             tile_inner_product(c, inner[n]);
         else
-            tile_contraction(c, inner[n]);
+            tile_contraction(c, inner[n], is_worth_sharing(c));
     }
     join_rows(c, inner);
 }
@@ -458,7 +479,7 @@ bool kopt_choose_turned(kernel *k, const target *t) {
     survey(&c);
     kvar row = c.lanes > 1 ? turned_row(&c) : -1;
     if (row < 0) return false;
-    tile_contraction(&c, row);
+    tile_contraction(&c, row, false);
     choose_parallel(&c);
     return true;
 }
@@ -479,7 +500,7 @@ int kopt_tiles(kernel *k, const target *t, kchoice *out, int cap) {
     survey(&c);
     kvar row = c.lanes > 1 ? turned_row(&c) : -1;
     if (row >= 0)
-        tile_contraction(&c, row);
+        tile_contraction(&c, row, false);
     else
         choose_roles(&c);
     for (int nv = 1; nv <= c.most_nv && c.tile_m; nv++)
