@@ -112,13 +112,19 @@ static int64_t tile_bytes(const kernel *k) {
     return bytes;
 }
 
-/* Its threads have a long part of a row each, and nothing else that many registers would be good for. */
-static bool holds_rows(const kernel *k) {
-    bool holds = false;
-    for (int b = 0; b < k->bufs.n; b++) holds |= k->bufs.at[b].kind == KB_LOCAL && k->bufs.at[b].elems > 16;
-    for (int i = 1; i < k->ins.n; i++)
-        if (k->ins.at[i].op == K_UPD && k->ins.at[i].alu == OP_dot) return false;
-    return holds;
+/* Its threads have a long part of a row each (gpu_hold.c), and nothing else that many registers would be good for: how often
+ * as many threads as of other kernels there shall be room for. Parts that are only read are in registers as they were loaded or
+ * as what they were widened to, and what else is loaded comes on top. */
+static double rows_at_once(const kernel *k) {
+    bool holds = false, own = false;
+    for (int b = 0; b < k->bufs.n; b++) own |= k->bufs.at[b].kind == KB_LOCAL && k->bufs.at[b].elems > 16;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_UPD && in->alu == OP_dot) return 1;
+        holds |= in->op == K_LOOP && in->par == PAR_SERIAL && in[1].op == K_LOOP && in[1].par == PAR_LOCAL && in->hi > 1 &&
+                 k->vars.at[in->var].role.unroll == in->hi;
+    }
+    return own ? 2 : holds ? 1.5 : 1;
 }
 
 /* Threads that a processor shall have room for. A tile of 8 x 8 with all that is under way wants 170 registers: with 128 a
@@ -127,7 +133,7 @@ static int resident_threads(const clike *e, const kernel *k) {
     int64_t bytes = tile_bytes(k);
     if (bytes > 4 * 80) return e->l->resident / 2;
     if (bytes > 4 * 48) return e->l->resident * 3 / 4;
-    return holds_rows(k) ? 2 * e->l->resident : e->l->resident;
+    return (int)(rows_at_once(k) * e->l->resident);
 }
 
 static bool is_waited_for(const kernel *k, int b) { /* until it is full */

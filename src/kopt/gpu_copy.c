@@ -73,14 +73,17 @@ bool gpu_is_plain(const kernel *k, const kins *in) {
 }
 
 int gpu_widest(const kernel *k) {
-    int size = 0;
+    enum { FIRST_CACHE = 32 << 10 };
+    int size[2] = { 0 }; /* of what moves with the innermost loop alone, and comes from the first cache; of the rest */
     kvar inner = -1;
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         if (in->op == K_LOOP) inner = in->var;
         if ((in->op != K_LOAD && in->op != K_STORE) || kbuf_is_local(&k->bufs.at[in->buf])) continue;
         int bytes = (int)dtype_size((tn_dtype)k->bufs.at[in->buf].dtype);
-        if (inner >= 0 && bytes > size && gpu_uses(in, inner)) size = bytes;
+        int *most = &size[in->idx.n > 1 || k->bufs.at[in->buf].elems * bytes > FIRST_CACHE];
+        if (inner >= 0 && bytes > *most && gpu_uses(in, inner)) *most = bytes;
     }
-    return size == 0 ? 4 : size < 2 ? 2 : size;
+    int widest = size[1] ? size[1] : size[0];
+    return widest == 0 ? 4 : widest < 2 ? 2 : widest;
 }

@@ -37,7 +37,8 @@ bool *gpu_varying(const kernel *k, const bool *among, kvar v);
 /* Whether a LOAD or STORE of the scalar kernel with so many lanes along v, starting at multiples of them, goes through memory
  * in one aligned piece, or does not move along v. */
 bool gpu_aligned(const kernel *k, const kins *in, kvar v, int lanes);
-/* Bytes of the largest element of memory that innermost loops move along, 2 at least; local memory does not count. */
+/* Bytes of the largest element of memory that innermost loops move along, 2 at least; local memory does not count, nor what is
+ * small and the same for all rows, if there is something else. */
 int gpu_widest(const kernel *k);
 /* An instruction of elementwise work: no loops, no sums, no memory of its own. */
 bool gpu_is_plain(const kernel *k, const kins *in);
