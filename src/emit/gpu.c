@@ -124,7 +124,7 @@ static double rows_at_once(const kernel *k) {
         holds |= in->op == K_LOOP && in->par == PAR_SERIAL && in[1].op == K_LOOP && in[1].par == PAR_LOCAL && in->hi > 1 &&
                  k->vars.at[in->var].role.unroll == in->hi;
     }
-    return own ? 2 : holds ? 1.5 : 1;
+    return own || (holds && k->cluster) ? 2 : holds ? 1.5 : 1;
 }
 
 /* Threads that a processor shall have room for. A tile of 8 x 8 with all that is under way wants 170 registers: with 128 a

@@ -155,7 +155,7 @@ kernel *kopt_gpu(kernel *k, const target *t) {
                       kopt_gpu_start_cost(rows, t);
         if (cost < best) best = cost, best_group = group;
     }
-    int held = best_group ? kopt_gpu_hold_group(k, n, t) : 0;
+    int cluster = 1, held = best_group ? kopt_gpu_hold_group(k, n, t, &cluster) : 0;
     if (held) best_group = held;
     kernel *forms[] = { kopt_gpu_place(k, n, t, &best), kopt_gpu_cluster(k, n, t, &best), kopt_gpu_tile(k, n, t, &best),
                         kopt_gpu_column(k, n, t, &best) },
@@ -163,7 +163,7 @@ kernel *kopt_gpu(kernel *k, const target *t) {
     for (size_t i = 0; i < COUNT_OF(forms); i++) /* each is there only if it costs less than those before */
         if (forms[i]) form = forms[i];
     if (!form) form = kopt_gpu_turn(k, n, t);
-    if (!form && best_group) form = kopt_gpu_rows(k, n, best_group, t);
+    if (!form && best_group) form = kopt_gpu_rows(k, n, best_group, cluster);
     if (!form) form = kopt_gpu_map(k, n, t);
     return finished(form ? form : flat(k, n, t));
 }

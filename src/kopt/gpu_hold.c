@@ -7,7 +7,11 @@
  * elements of its own. */
 #include "kopt/gpu_copy.h"
 
-enum { MAX_TURNS = 8 /* iterations of a thread */, SHARE = 32 /* elements of it, where a row has many */ };
+enum {
+    MAX_TURNS = 8 /* iterations of a thread */,
+    SHARE = 32 /* elements of it, where a row has many */,
+    LONG_GROUP = 256 /* threads, of a cluster */
+};
 
 /* Iterations of each thread of the nest at `head`, if it is one to take; else 0. */
 static int turns_of(const kernel *k, int head) {
@@ -44,7 +48,7 @@ static bool meets(const kernel *k, const int *own) {
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         if ((in->op == K_LOAD || in->op == K_SCATTER) && k->bufs.at[in->buf].kind != KB_IN &&
-            k->bufs.at[in->buf].kind != KB_LOCAL && !own[in->buf])
+            k->bufs.at[in->buf].kind != KB_LOCAL && k->bufs.at[in->buf].kind != KB_CLUSTER && !own[in->buf])
             return true;
     }
     return false;
@@ -66,7 +70,7 @@ void kopt_gpu_hold(kernel *k) {
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         gpu_places p = { .n = 0 };
-        if (in->op == K_BARRIER && !meet) continue;
+        if (in->op == K_BARRIER && in->par == 0 && !meet) continue;
         if (nest[i + 1] == i && i + 1 < k->ins.n) {
             int turns = turns_of(k, i);
             kvar turn = kernel_var(o, "s", turns, false, false), thread = kernel_var(o, "t", k->group, false, false);
@@ -92,7 +96,20 @@ void kopt_gpu_hold(kernel *k) {
     k->ins = o->ins, k->vars = o->vars, k->bufs = o->bufs;
 }
 
-int kopt_gpu_hold_group(const kernel *k, int n_rows, const target *t) {
+/* Rows of n elements that are too long for the registers of one group are shared out among the groups of a cluster, the
+ * smallest that hold them: several of other rows on a processor load while others compute. Returns the threads of one, or 0. */
+static int cluster_group(const kernel *k, int n_rows, int64_t n, int lanes, const target *t, int *cluster) {
+    int group = t->group < LONG_GROUP ? t->group : LONG_GROUP, most = t->group_most > t->group ? t->group_most : t->group;
+    if (n <= (int64_t)most * SHARE) return 0;
+    while (*cluster < t->cluster && n > (int64_t)*cluster * group * SHARE) *cluster *= 2;
+    while (group < most && n > (int64_t)*cluster * group * SHARE) group *= 2;
+    int64_t step = (int64_t)*cluster * group * lanes;
+    if (*cluster > 1 && n % step == 0 && n / step <= MAX_TURNS && kopt_gpu_rows_split(k, n_rows, group)) return group;
+    *cluster = 1;
+    return 0;
+}
+
+int kopt_gpu_hold_group(const kernel *k, int n_rows, const target *t, int *cluster) {
     int from = 1 + n_rows, to = k->ins.n - n_rows, nests = 0, lanes = 16 / gpu_widest(k);
     int64_t n = 0, rows = 1;
     for (int i = 0; i < n_rows; i++) rows *= k->ins.at[1 + i].hi;
@@ -107,6 +124,8 @@ int kopt_gpu_hold_group(const kernel *k, int n_rows, const target *t) {
     }
     if (nests < 2 || n % lanes) return 0;
     int64_t vectors = n / lanes;
+    int shared = cluster_group(k, n_rows, n, lanes, t, cluster);
+    if (shared) return shared;
     int group = 32, most = t->group_most > t->group ? t->group_most : t->group;
     while (group < most && group * SHARE < n) group *= 2;
     while (group < t->group && group * 2 <= vectors && rows * group < t->grid) group *= 2;

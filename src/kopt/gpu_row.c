@@ -2,7 +2,10 @@
  *
  * In: a scalar kernel whose rows are its outermost loops. Out: a new kernel. What stands between the nests is computed by every
  * thread for itself; what a nest writes and another reads is separated by a barrier; a sum over a dealt loop is a thread's own
- * sum over its share, then combined in a fixed order. */
+ * sum over its share, then combined in a fixed order.
+ *
+ * A long row is a cluster's: each of its groups has a part of the elements in every nest, and of the local buffers; what the
+ * groups have summed goes to all of them, and each adds it up in the same order. */
 #include "kopt/gpu_row.h"
 
 typedef enum deal_kind {
@@ -118,11 +121,23 @@ void gpu_row_place(const row_writer *w, kins *in) {
     for (int m = 0; m < in->n_mask; m++) in->mask[m].e = affine_set_var(w->o->a, in->mask[m].e, w->row, w->row_is);
 }
 
+/* The elements of a group of a cluster. */
+static void place_part(const row_writer *w, kins *in) {
+    const kernel *o = w->o;
+    int64_t n = o->vars.at[w->own].extent;
+    affine own = affine_var(o->a, w->own), all = affine_add(o->a, affine_scale(o->a, affine_var(o->a, w->member), n), own);
+    bool local = (in->op == K_LOAD || in->op == K_STORE) && kbuf_is_local(&o->bufs.at[in->buf]);
+    in->idx = affine_set_var(o->a, in->idx, w->split, local ? own : all);
+    if (in->n_mask) in->mask = arena_copy(o->a, in->mask, sizeof(kmask) * (size_t)in->n_mask);
+    for (int m = 0; m < in->n_mask; m++) in->mask[m].e = affine_set_var(o->a, in->mask[m].e, w->split, all);
+}
+
 static reg copy(row_writer *w, int i, kpar par) {
     kins in = w->k->ins.at[i];
     in.a = w->to[in.a], in.b = w->to[in.b], in.c = w->to[in.c], in.dyn = w->to[in.dyn];
     if (in.op == K_LOOP) in.par = (uint8_t)par;
     gpu_row_place(w, &in);
+    if (w->cluster > 1 && w->split >= 0) place_part(w, &in);
     return w->to[i] = kernel_push(w->o, in);
 }
 
@@ -130,12 +145,49 @@ static void copy_all(row_writer *w, int from, int to) {
     for (int i = from; i < to; i++) copy(w, i, PAR_SERIAL);
 }
 
-static void by_one_thread(row_writer *w, int i) {
+static void open_one(row_writer *w) {
     if (w->one < 0) w->one = kernel_var(w->o, "one", 1, false, false);
-    gpu_row_touch(w, i, i + 1);
     kernel_push(w->o, (kins){ .op = K_LOOP, .var = w->one, .hi = 1, .step = 1, .par = PAR_LOCAL });
-    copy(w, i, PAR_SERIAL);
+}
+
+/* The thread is of the first group of a cluster. */
+static void by_one_thread(row_writer *w, int i) {
+    gpu_row_touch(w, i, i + 1);
+    open_one(w);
+    kins *in = &w->o->ins.at[copy(w, i, PAR_SERIAL)];
+    if (w->cluster > 1) {
+        kmask *mask = ARENA_ARRAY(w->o->a, kmask, in->n_mask + 1);
+        for (int m = 0; m < in->n_mask; m++) mask[m] = in->mask[m];
+        mask[in->n_mask++] = (kmask){ affine_var(w->o->a, w->member), 0, 1 };
+        in->mask = mask, in->mask_lane = ARENA_ARRAY(w->o->a, int64_t, in->n_mask);
+    }
     kernel_push(w->o, (kins){ .op = K_END });
+}
+
+/* What the groups of a cluster have, in r, becomes one value: halves first. Each sum has memory of its own, so that nobody
+ * writes what another still reads. */
+static reg combine_groups(row_writer *w, reg r, uint8_t op) {
+    kernel *o = w->o;
+    int part = kernel_buf(o, (kbuf){ .dtype = TN_F32, .kind = KB_CLUSTER, .elems = w->cluster, .plan_buf = -1 });
+    reg parts[KERNEL_MOST_CLUSTER];
+    kins memory = { .op = K_STORE, .dtype = TN_F32, .src = TN_F32, .buf = (uint16_t)part, .par = 1, .a = r };
+    memory.idx = affine_var(o->a, w->member);
+    open_one(w);
+    kernel_push(o, memory);
+    kernel_push(o, (kins){ .op = K_END });
+    kernel_push(o, (kins){ .op = K_BARRIER, .par = 2, .buf = (uint16_t)part });
+    memory.op = K_LOAD, memory.par = 0, memory.a = 0;
+    for (int g = 0; g < w->cluster; g++) {
+        memory.idx = affine_const(g);
+        parts[g] = kernel_push(o, memory);
+    }
+    kins both = { .op = K_ALU, .alu = op, .dtype = TN_F32, .src = TN_F32, .node = o->ins.at[r].node };
+    for (int n = w->cluster / 2; n > 0; n /= 2)
+        for (int g = 0; g < n; g++) {
+            both.a = parts[g], both.b = parts[g + n];
+            parts[g] = kernel_push(o, both);
+        }
+    return parts[0];
 }
 
 /* What the threads accumulated in the nest [from, to) becomes one value. Made outside, so the nest holds no other accumulators
@@ -149,6 +201,7 @@ static void combine(row_writer *w, int from, int to) {
         if (in->op == K_UPD) {
             kins sum = { .op = K_GSUM, .alu = acc->alu, .dtype = acc->dtype, .a = w->to[in->c], .node = acc->node };
             w->to[in->c] = kernel_push(w->o, sum);
+            if (w->cluster > 1) w->to[in->c] = combine_groups(w, w->to[in->c], acc->alu);
         } else {
             kins arg = { .op = K_GARG,
                          .alu = in->alu,
@@ -185,6 +238,16 @@ static void write_serial(row_writer *w, int i, int end) {
     for (int b = 0; b < w->k->bufs.n; b++) w->wrote[b] |= wrote[b], w->read[b] |= read[b];
 }
 
+/* The nest is one loop. */
+static void write_part(row_writer *w, int i, int end) {
+    kins loop = w->k->ins.at[i];
+    loop.hi /= w->cluster, loop.par = PAR_LOCAL;
+    w->split = loop.var, w->own = loop.var = kernel_var(w->o, "p", loop.hi, false, false);
+    kernel_push(w->o, loop);
+    copy_all(w, i + 1, end + 1);
+    w->split = -1;
+}
+
 static void write_nest(row_writer *w, int i, int end) {
     dealing d = choose(w->k, i, w->group);
     if (d.kind == DEAL_BODY) {
@@ -192,8 +255,12 @@ static void write_nest(row_writer *w, int i, int end) {
         return;
     }
     gpu_row_touch(w, i, end);
-    for (int n = 0; n < d.n; n++) copy(w, i + n, PAR_LOCAL);
-    copy_all(w, i + d.n, end + 1);
+    if (w->cluster > 1) {
+        write_part(w, i, end);
+    } else {
+        for (int n = 0; n < d.n; n++) copy(w, i + n, PAR_LOCAL);
+        copy_all(w, i + d.n, end + 1);
+    }
     if (d.kind == DEAL_SUM) combine(w, i, end);
 }
 
@@ -213,22 +280,55 @@ void gpu_row_range(row_writer *w, int from, int to) {
     }
 }
 
-kernel *kopt_gpu_rows(const kernel *k, int n_rows, int group, const target *t) {
+/* Whether a cluster can share out rows: nests are single loops over the same n elements, each at places of its own in what the
+ * kernel writes; what is summed is f32. */
+bool kopt_gpu_rows_split(const kernel *k, int n_rows, int group) {
+    int from = 1 + n_rows, to = k->ins.n - n_rows;
+    for (int i = from; i < to; i++) {
+        const kins *head = &k->ins.at[i];
+        bool store = head->op == K_STORE || head->op == K_SCATTER, load = head->op == K_LOAD;
+        if (head->op == K_SCATTER || ((load || store) && kbuf_is_local(&k->bufs.at[head->buf]))) return false;
+        if (load && k->bufs.at[head->buf].kind != KB_IN) return false;
+        if (head->op != K_LOOP) continue;
+        dealing d = choose(k, i, group);
+        if ((d.kind != DEAL_PARALLEL && d.kind != DEAL_SUM) || d.n != 1) return false;
+        affine own = affine_var(k->a, head->var);
+        for (i++; k->ins.at[i].op != K_END; i++) {
+            const kins *in = &k->ins.at[i];
+            bool memory = in->op == K_LOAD || in->op == K_STORE, local = memory && kbuf_is_local(&k->bufs.at[in->buf]);
+            if (in->op == K_LOOP || in->op == K_ARGUPD || in->op == K_SCATTER) return false;
+            if (in->op == K_UPD && in->dtype != TN_F32) return false;
+            if (local && (in->dyn || in->n_mask || !affine_equal(in->idx, own))) return false;
+            if (in->op == K_LOAD && !local && k->bufs.at[in->buf].kind != KB_IN) return false;
+        }
+    }
+    return true;
+}
+
+kernel *kopt_gpu_rows(const kernel *k, int n_rows, int group, int cluster) {
     kernel *o = kernel_make(k->a, k->name);
-    (void)t;
-    o->vars.at = k->vars.at, o->vars.n = k->vars.n, o->vars.cap = k->vars.cap;
-    o->bufs.at = k->bufs.at, o->bufs.n = k->bufs.n, o->bufs.cap = k->bufs.cap;
+    o->vars.at = k->vars.at, o->vars.n = k->vars.n, o->vars.cap = k->vars.n; /* grow into memory of their own */
+    o->bufs.at = arena_copy(k->a, k->bufs.at, sizeof(kbuf) * (size_t)k->bufs.n), o->bufs.n = o->bufs.cap = k->bufs.n;
     o->flops = k->flops, o->bytes_read = k->bytes_read, o->bytes_written = k->bytes_written;
     o->group = group, o->groups = 1, o->tiled = true;
-    for (int b = 0; b < o->bufs.n; b++)
-        if (o->bufs.at[b].kind == KB_LOCAL) o->bufs.at[b].kind = KB_GROUP;
+    for (int b = 0; b < o->bufs.n; b++) {
+        if (o->bufs.at[b].kind != KB_LOCAL) continue;
+        o->bufs.at[b].kind = KB_GROUP;
+        if (cluster > 1) o->bufs.at[b].elems /= cluster;
+    }
     row_writer w = { .k = k, .o = o, .to = ARENA_ARRAY(k->a, reg, k->ins.n), .group = group, .one = -1 };
     w.wrote = ARENA_ARRAY(k->a, bool, k->bufs.n + 1), w.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
+    w.split = -1;
     for (int i = 1; i <= n_rows; i++) {
         o->groups *= k->ins.at[i].hi - k->ins.at[i].lo;
         copy(&w, i, PAR_GROUPS);
     }
+    if (cluster > 1) {
+        o->cluster = w.cluster = cluster, o->groups *= cluster;
+        w.member = kernel_var(o, "m", cluster, false, false);
+        kernel_push(o, (kins){ .op = K_LOOP, .var = w.member, .hi = cluster, .step = 1, .par = PAR_GROUPS });
+    }
     gpu_row_range(&w, 1 + n_rows, k->ins.n - n_rows);
-    for (int i = 0; i < n_rows; i++) kernel_push(o, (kins){ .op = K_END });
+    for (int i = 0; i < n_rows + (cluster > 1); i++) kernel_push(o, (kins){ .op = K_END });
     return o;
 }

@@ -15,6 +15,10 @@ typedef struct row_writer {
     int n_rows; /* of a group, when it has several at once; else 0: */
     kvar row;   /* this variable is row_is, and copy is which of them it is */
     affine row_is, copy;
+    int cluster; /* groups that share out the elements of a row; up to 1: one has all of it. Else: */
+    kvar member; /* which of them it is; */
+    kvar split;  /* of the nest at hand: its variable, whose values of this group are counted by */
+    kvar own;    /* this one */
 } row_writer;
 
 /* A barrier, where instructions [from, to) touch memory that other threads may have touched. */

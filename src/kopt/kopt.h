@@ -94,8 +94,10 @@ void kopt_gpu_chain(plan *p, const target *t);
 /* gpu.c: the form of a GPU (kernel.h) instead: order, collapse, one of the forms below, hoist. */
 kernel *kopt_gpu(kernel *k, const target *t);
 /* gpu_row.c: each iteration of the outermost loops (the first n_rows of them; 0 = the whole kernel) is done by a group: nests
- * are dealt to its threads, long sums are combined, local buffers are shared. Returns a kernel of its own. */
-kernel *kopt_gpu_rows(const kernel *k, int n_rows, int group, const target *t);
+ * are dealt to its threads, long sums are combined, local buffers are shared. With `cluster` above 1 by so many groups, where
+ * kopt_gpu_rows_split says that they can share out the elements of a row. Returns a kernel of its own. */
+kernel *kopt_gpu_rows(const kernel *k, int n_rows, int group, int cluster);
+bool kopt_gpu_rows_split(const kernel *k, int n_rows, int group);
 /* gpu_place.c: the same, each thread having its place in the contractions of a row, when that costs less than *out_cost; else
  * NULL. */
 kernel *kopt_gpu_place(const kernel *k, int n_rows, const target *t, double *out_cost);
@@ -108,8 +110,9 @@ void kopt_gpu_wide(kernel *k);
 /* gpu_hold.c: what the threads of a group load and compute of a row stays in their registers from nest to nest. GPU form in and
  * out, after gpu_wide.c. */
 void kopt_gpu_hold(kernel *k);
-/* Threads of a group for which that goes, when scalar kernel k is rows of elementwise work and sums; else 0. */
-int kopt_gpu_hold_group(const kernel *k, int n_rows, const target *t);
+/* Threads of a group for which that goes, when scalar kernel k is rows of elementwise work and sums; else 0. *cluster: groups
+ * that a row is too long for one of, up to 1: it is not. */
+int kopt_gpu_hold_group(const kernel *k, int n_rows, const target *t, int *cluster);
 /* gpu_map.c: an elementwise kernel in vectors of 16 bytes; NULL where that does not go or pay. */
 kernel *kopt_gpu_map(const kernel *k, int n_outer, const target *t);
 /* gpu_turn.c: an elementwise kernel that reads across what it writes, through fast memory; NULL where it does not or is small.

@@ -161,6 +161,48 @@ static void test_clusters(void **state) {
     }
 }
 
+/* Softmax and a norm with long rows are a cluster's, each thread with its part of a row in registers. */
+static void test_clustered_rows(void **state) {
+    (void)state;
+    static const struct {
+        tn_dtype t;
+        int64_t n;
+    } cases[] = { { TN_BF16, 65536 }, { TN_BF16, 131072 }, { TN_F32, 65536 }, { TN_F32, 262144 }, { TN_F16, 49152 } };
+    need_nvrtc();
+    for (size_t i = 0; i < 2 * COUNT_OF(cases); i++) {
+        arena a;
+        guard gd;
+        str text;
+        char *log;
+        unsigned char *image;
+        size_t size;
+        err e = { 0 };
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("case %zu: %s", i, gd.err.text);
+        graph *g = graph_make(&a, "rows");
+        int64_t dims[] = { 300, cases[i / 2].n };
+        val x = graph_add(g, &(spec){ .op = OP_input, .dtype = cases[i / 2].t, .name = "x", .rank = 2, .dims = dims });
+        val top = graph_reduce(g, i % 2 ? OP_sum : OP_reduce_max, x, 2);
+        val d = graph_binary(g, OP_sub, x, graph_expand(g, top, dims)), y = i % 2 ? d : graph_unary(g, OP_exp, d);
+        val sum = graph_reduce(g, OP_sum, i % 2 ? graph_binary(g, OP_mul, d, d) : y, 2);
+        graph_output(g, "y", graph_binary(g, OP_div, y, graph_expand(g, sum, dims)));
+        target t = target_common_gpu();
+        t.cluster = 8, t.clusters = 15, t.grid = 132 << 10;
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        o.fusion = 3, o.check = 1;
+        plan *p = pipeline_run(g, &a, &o, &t);
+        assert_int_equal(p->kernels.n, 1);
+        assert_true(p->kernels.at[0].k->cluster > 1);
+        str_init(&text, &a);
+        emit_gpu(p, GPU_CUDA, &text);
+        if (nvrtc_compile(the_nvrtc, text.s, 90, &image, &size, &log, &e)) fail_msg("%s", e.text);
+        if (!strstr(log, " 0 bytes spill stores")) fail_msg("case %zu: %s", i, log);
+        mem_strfree(mem_libc(), log);
+        mem_free(mem_libc(), image, size);
+        arena_fini(&a);
+    }
+}
+
 /* Layers by clusters keep their tiles, and the weights of the layer to come, in registers. */
 static void test_clustered_layers(void **state) {
     (void)state;
@@ -238,8 +280,9 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_refused),          cmocka_unit_test(test_networks),
-                                        cmocka_unit_test(test_read_back),        cmocka_unit_test(test_clusters),
-                                        cmocka_unit_test(test_clustered_layers), cmocka_unit_test(test_random_graphs) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_refused),        cmocka_unit_test(test_networks),
+                                        cmocka_unit_test(test_read_back),      cmocka_unit_test(test_clusters),
+                                        cmocka_unit_test(test_clustered_rows), cmocka_unit_test(test_clustered_layers),
+                                        cmocka_unit_test(test_random_graphs) };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }
