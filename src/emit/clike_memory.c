@@ -547,5 +547,5 @@ void clike_scatter(clike *e, const kins *in) {
 void clike_prefetch(clike *e, const kins *in) {
     str_add(e->out, "__builtin_prefetch(&");
     print_element(e, in, 0);
-    str_add(e->out, in->par ? ", 0, 2);\n" : ");\n");
+    str_add(e->out, in->par == 2 ? ", 1);\n" : in->par ? ", 0, 2);\n" : ");\n");
 }

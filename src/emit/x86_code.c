@@ -603,7 +603,7 @@ static void put_op(coder *c, const xop *o) {
         put_narrow_store(c, o);
         break;
     case P_PREFETCH:
-        x86_put(c->s, o->imm ? X86_PREFETCHT1 : X86_PREFETCHT0, 0, 0, 0, address(c, &o->mem), 0);
+        x86_put(c->s, o->imm == 2 ? X86_PREFETCHW : o->imm ? X86_PREFETCHT1 : X86_PREFETCHT0, 0, 0, 0, address(c, &o->mem), 0);
         break;
     case P_LLOAD:
         put_lane_load(c, o);

@@ -377,7 +377,7 @@ static void instruction_text(reader *p) {
     } else if (accept(p, "prefetch")) {
         in.op = K_PREFETCH;
         place_text(p, &in);
-        in.par = accept(p, "second");
+        in.par = accept(p, "second") ? 1 : accept(p, "written") ? 2 : 0;
     } else if (accept(p, "scatter")) {
         in.op = K_SCATTER;
         place_text(p, &in);

@@ -99,7 +99,7 @@ static void print_ins(const kernel *k, reg r, str *out) {
     case K_PREFETCH:
         str_add(out, "prefetch ");
         print_place(k, in, out);
-        if (in->par) str_add(out, " second");
+        if (in->par) str_add(out, in->par == 2 ? " written" : " second");
         break;
     case K_SCATTER:
         str_add(out, "scatter ");

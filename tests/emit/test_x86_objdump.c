@@ -49,6 +49,7 @@ static bool memory_only(x86_id id) {
     case X86_LOCKINC:
     case X86_PREFETCHT0:
     case X86_PREFETCHT1:
+    case X86_PREFETCHW:
     case X86_MOVNTPS:
     case X86_MOVSS:
     case X86_MOVSS_ST:

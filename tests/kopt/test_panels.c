@@ -145,7 +145,7 @@ static void test_read_once(void **state) {
     tn_program_free(p), tn_graph_free(g), tn_ctx_free(ctx);
 }
 
-typedef struct walk { /* through a tiled kernel, counting lines of its largest operand */
+typedef struct walk { /* through a tiled kernel, counting lines of its largest buffer */
     const kernel *k;
     int buf;
     int64_t at[64], n_lines, n_late, n_fetches;
@@ -159,7 +159,7 @@ static void touch(walk *w, const kins *in, int lanes) {
         line = (e + l * in->lane_stride) / 16;
         if (line < 0 || line > w->k->bufs.at[w->buf].elems / 16 || w->seen[line]) continue;
         w->seen[line] = true;
-        w->n_lines++, w->n_late += in->op == K_LOAD;
+        w->n_lines++, w->n_late += in->op != K_PREFETCH;
     }
 }
 
@@ -170,9 +170,9 @@ static void walk_block(walk *w, int from, int to) {
             int end = kopt_loop_end(w->k, i);
             for (int64_t v = in->lo; v < in->hi; v += in->step) w->at[in->var] = v, walk_block(w, i + 1, end);
             i = end;
-        } else if ((in->op == K_LOAD || in->op == K_PREFETCH) && in->buf == w->buf) {
+        } else if ((in->op == K_LOAD || in->op == K_STORE || in->op == K_PREFETCH) && in->buf == w->buf) {
             w->n_fetches += in->op == K_PREFETCH;
-            touch(w, in, in->op == K_LOAD ? in->lanes : 1);
+            touch(w, in, in->op == K_PREFETCH ? 1 : in->lanes);
         }
     }
 }
@@ -194,7 +194,7 @@ static void check_fetches(const char *text, int64_t l2_bytes, bool fetches) {
         const kernel *k = p->kernels.at[p->kernels.n - 1].k;
         walk w = { .k = k };
         for (int b = 1; b < k->bufs.n; b++)
-            if (k->bufs.at[b].kind == KB_IN && (k->bufs.at[b].elems > k->bufs.at[w.buf].elems)) w.buf = b;
+            if (k->bufs.at[b].kind != KB_LOCAL && k->bufs.at[b].elems > k->bufs.at[w.buf].elems) w.buf = b;
         w.seen = ARENA_ARRAY(&a, bool, k->bufs.at[w.buf].elems / 16 + 1);
         walk_block(&w, 1, k->ins.n);
         if (fetches ? w.n_late > w.n_lines / 4 : w.n_fetches > 0)
@@ -205,6 +205,10 @@ static void check_fetches(const char *text, int64_t l2_bytes, bool fetches) {
     arena_fini(&a);
 }
 
+/* Few terms a sum: [k, m] x [k, n]. */
+#define OUTER(k)                                                                                                               \
+    "graph @g(x f32[" #k ",290], w f32[" #k ",410]) {\n  %1 = dot x, w contract=[0]x[0] f32[290,410]\n"                        \
+    "  %2 = max %1, 0.0\n  return %2 as \"y\"\n}\n"
 #define PRODUCT(m, w) /* m rows; [k, n] = [300, 410] */                                                                        \
     "graph @g(x f32[" #m ",300], " w ") {\n  %1 = dot x, w contract=[1]x[0] f32[" #m ",410]\n"                                 \
     "  %2 = max %1, 0.0\n  return %2 as \"y\"\n}\n"
@@ -218,6 +222,8 @@ static void test_fetches_ahead(void **state) {
     check_fetches(PRODUCT(31, "state w f32[300,410] = rand(1)"), 1 << 20, false);
     check_fetches(PRODUCT(700, "state w f32[300,410] = rand(1)"), 32 << 10, false);
     check_fetches(PRODUCT(700, "w f32[300,410]"), 32 << 10, false);
+    check_fetches(OUTER(7), 32 << 10, true);
+    check_fetches(OUTER(7), 1 << 20, false);
 }
 
 int main(void) {
