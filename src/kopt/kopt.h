@@ -68,6 +68,15 @@ static inline double kopt_balance(int64_t whole, double rest, int threads) {
     return ((double)whole + rest) / (longest * threads);
 }
 
+enum { KOPT_LINE_BYTES = 64 }; /* of the caches */
+
+/* Of lines so far apart, a cache holds so many: lines a power of two apart share few places there. */
+static inline int64_t kopt_places(int64_t cache_bytes, int64_t apart_bytes) {
+    int64_t lines = apart_bytes / KOPT_LINE_BYTES, n = cache_bytes / KOPT_LINE_BYTES;
+    for (; lines && lines % 2 == 0; lines /= 2) n /= 2;
+    return lines ? n : INT64_MAX;
+}
+
 /* Lanes that loads are turned by (rows of a square in registers become its columns): 8 of 4 bytes, 4 of 8 bytes, or what the
  * vectors in use allow. */
 static inline int kopt_turn_lanes(tn_dtype t, int lanes) {

@@ -36,7 +36,6 @@ enum {
     FAR_COPIES = 8,        /* times the second-level cache: nearer, the copy does not wait long */
     LEAST_AHEAD = 16,      /* steps of the loop in which they do it */
     AHEAD_BYTES = 384,     /* of a row of a panel that is copied: long pieces of memory come faster */
-    LINE_BYTES = 64,       /* of the caches */
     LEAST_ROWS = 8,        /* of a stretch */
     LEAST_STEPS = 32,      /* of a stretch that is cut to be fetched ahead */
     LEAST_NEAR = 48,       /* steps of a stretch that is cut for the first level */
@@ -230,13 +229,6 @@ static int64_t apart(const stager *t, const kins *load) {
     return least;
 }
 
-/* Of lines so far apart, a cache holds so many: lines a power of two apart share few places there. */
-static int64_t places(int64_t cache_bytes, int64_t apart_bytes) {
-    int64_t lines = apart_bytes / LINE_BYTES, n = cache_bytes / LINE_BYTES;
-    for (; lines && lines % 2 == 0; lines /= 2) n /= 2;
-    return lines ? n : INT64_MAX;
-}
-
 /* In place, the operand's columns of one tile lie far apart in memory: worth a copy when they do not all stay in the
  * first-level cache anyway. */
 static bool pays(const stager *t) {
@@ -290,7 +282,7 @@ static int64_t choose_tiles(const stager *t, int64_t most) {
 static int64_t near_limit(const stager *t) {
     const kins *upd = ins(t, t->upd), *x = ins(t, (int)(upd->a == t->panel_load ? upd->b : upd->a));
     if (x->op != K_LOAD || affine_coef(x->idx, t->m) != 1 || apart(t, x) == INT64_MAX) return INT64_MAX;
-    int64_t limit = places(t->machine->l1_bytes, apart(t, x) * (int64_t)dtype_size((tn_dtype)x->src));
+    int64_t limit = kopt_places(t->machine->l1_bytes, apart(t, x) * (int64_t)dtype_size((tn_dtype)x->src));
     return limit >= LEAST_NEAR ? limit : INT64_MAX;
 }
 
@@ -299,7 +291,7 @@ static int64_t near_limit(const stager *t) {
 static int64_t ahead_limit(const stager *t) {
     const kins *b = ins(t, (int)t->panel_load);
     int64_t size = (int64_t)dtype_size((tn_dtype)b->src), near = t->machine->l1_bytes * 3 / 4 / (t->tiles * width_of(t) * size),
-            far = places(t->machine->l2_bytes, apart(t, b) * size) * 3 / 4;
+            far = kopt_places(t->machine->l2_bytes, apart(t, b) * size) * 3 / 4;
     if (far < LEAST_STEPS) far = LEAST_STEPS;
     return near < far ? near : far;
 }
@@ -314,7 +306,7 @@ static bool fetches_ahead(const stager *t) {
         return false;
     if (t->fixed) return tiles <= MOST_AHEAD_FIXED;
     return tiles <= MOST_AHEAD && !b->parts && affine_coef(b->idx, t->n) == 1 && apart(t, b) < INT64_MAX &&
-           places(t->machine->l2_bytes, apart(t, b) * (int64_t)dtype_size((tn_dtype)b->src)) >= LEAST_STEPS;
+           kopt_places(t->machine->l2_bytes, apart(t, b) * (int64_t)dtype_size((tn_dtype)b->src)) >= LEAST_STEPS;
 }
 
 static void choose_stretches(stager *t) {
@@ -602,7 +594,7 @@ static void fetch_ahead(stager *t, const stretch *x, const kvar *at) {
     const kins *b = ins(t, (int)t->panel_load);
     tn_dtype type = t->fixed ? operand_dtype(t) : (tn_dtype)b->src;
     int64_t steps = depth_from(t, t->level + 1) * (t->whole ? t->piece : x->length),
-            line = LINE_BYTES / (int64_t)dtype_size(type), row = t->tiles * width_of(t),
+            line = KOPT_LINE_BYTES / (int64_t)dtype_size(type), row = t->tiles * width_of(t),
             all = t->fixed ? steps * width_of(t) : row + line - 1, each = share(all, t->inner_rows), once = each * tile_rows(t);
     affine place = t->fixed ? panel_place(t, at, -1) : apply(t, b->idx);
     place = affine_set_var(a, place, t->n, affine_const(0));

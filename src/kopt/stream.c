@@ -7,12 +7,20 @@
  * m. Each piece goes on from the sums of the one before: every bit is that of one loop. */
 #include "kopt/kopt.h"
 
-enum { MOST_VECTORS = 8, MOST_ROWS = 64, MAX_SUMS = 256 << 10 /* bytes on the stack */ };
+enum {
+    MOST_VECTORS = 8,
+    MANY_ROWS = 16, /* of the matrix, side by side .. */
+    LESS_ROWS = 8,  /* .. or for one vector, or where more do not find places in the first cache */
+    MOST_ROWS = 64,
+    GAP_LINES = 5,       /* between the sums of two vectors then: no tile is as wide */
+    MAX_SUMS = 256 << 10 /* bytes on the stack */
+};
 
 typedef struct streamer {
     kernel *k;
     kvar m, n, depth;                    /* m: -1 for one vector */
     int64_t rows;                        /* of the matrix, read side by side */
+    int64_t apart;                       /* elements from one vector's sums to the next one's */
     int row, acc, contraction, end, upd; /* instructions */
     int sums;
     kernel out; /* only its instructions */
@@ -60,15 +68,19 @@ static bool recognise(streamer *s, const target *t) {
         affine_coef(vectors->idx, s->n) || (s->m >= 0 && affine_coef(matrix->idx, s->m)))
         return false;
     int64_t depth = extent_of(s, s->depth), width = extent_of(s, s->n), m = extent_of(s, s->m),
-            bytes = depth * width * (int64_t)dtype_size((tn_dtype)matrix->src) * (matrix->parts ? matrix->parts : 1);
+            elem = (int64_t)dtype_size((tn_dtype)matrix->src) * (matrix->parts ? matrix->parts : 1),
+            bytes = depth * width * elem, sum = (int64_t)dtype_size((tn_dtype)ins(s, s->acc)->dtype);
     const kchoice *asked = t->choice;
     if (m == 1 && width <= (int64_t)s->k->vars.at[s->n].role.unroll * s->k->vars.at[s->n].role.lanes)
         return false; /* is so in place */
-    s->rows = m == 1 ? 8 : 16;
+    /* Rows a power of two apart drive each other out of the first cache, and so do sums that lie like them. */
+    bool crowded = m > 1 && kopt_places(t->l1_bytes, affine_coef(matrix->idx, s->depth) * elem) < MANY_ROWS;
+    s->rows = m == 1 || crowded ? LESS_ROWS : MANY_ROWS;
+    s->apart = width + (crowded ? GAP_LINES * KOPT_LINE_BYTES / sum : 0);
     if (asked && asked->rows >= 4 && asked->rows <= MOST_ROWS) s->rows = asked->rows;
     return m <= MOST_VECTORS && depth >= 4 * s->rows && affine_coef(matrix->idx, s->depth) >= width &&
            ((asked && asked->way == WAY_STREAM) || bytes > (m == 1 ? t->l1_bytes : t->l2_bytes)) &&
-           m * width * (int64_t)dtype_size((tn_dtype)ins(s, s->acc)->dtype) <= MAX_SUMS;
+           m * s->apart * sum <= MAX_SUMS;
 }
 
 /* ---- writing ---- */
@@ -103,7 +115,7 @@ static void close_rows(streamer *s) {
 static kins access_sum(const streamer *s, kop op) {
     const kins *acc = ins(s, s->acc);
     affine place = affine_var(s->k->a, s->n);
-    if (s->m >= 0) place = affine_add(s->k->a, place, affine_scale(s->k->a, affine_var(s->k->a, s->m), extent_of(s, s->n)));
+    if (s->m >= 0) place = affine_add(s->k->a, place, affine_scale(s->k->a, affine_var(s->k->a, s->m), s->apart));
     return (kins){
         .op = (uint8_t)op, .dtype = acc->dtype, .src = acc->dtype, .buf = (uint16_t)s->sums, .idx = place, .node = acc->node
     };
@@ -150,7 +162,7 @@ bool kopt_stream(kernel *k, const target *t) {
     if (k->vars.n > 60 || !recognise(&s, t)) return false;
     int64_t depth = extent_of(&s, s.depth), rest = depth % s.rows;
     kbuf sums = { .dtype = ins(&s, s.acc)->dtype, .kind = KB_LOCAL, .node = ins(&s, s.acc)->node, .plan_buf = -1 };
-    sums.elems = extent_of(&s, s.n) * extent_of(&s, s.m);
+    sums.elems = s.apart * extent_of(&s, s.m);
     s.sums = kernel_buf(k, sums);
     s.map = ARENA_ARRAY(k->a, reg, k->ins.n);
     s.out = (kernel){ .a = k->a };
