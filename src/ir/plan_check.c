@@ -172,20 +172,34 @@ static void check_arg(checker *c, int launch, const pkernel *pk, int arg) {
     if (write) l->writer = launch, l->n_writers++;
 }
 
-/* A state that a kernel both reads and writes: each element is read at its own place, before it is written. */
+static int lanes_of(const kins *in) { return in->lanes > 1 ? in->lanes : 1; }
+
+/* Whether lane l of a load reads what `store`, which stands below it, writes in one of its lanes. */
+static bool stores_lane(const kins *load, int l, const kins *store) {
+    if (store->dyn || load->idx.n != store->idx.n) return false;
+    if (!affine_equal(load->idx, affine_offset(store->idx, load->idx.base - store->idx.base))) return false;
+    int64_t apart = load->idx.base - store->idx.base + l * load->lane_stride;
+    if (apart == 0) return true;
+    return store->lane_stride && apart % store->lane_stride == 0 && apart / store->lane_stride > 0 &&
+           apart / store->lane_stride < lanes_of(store);
+}
+
+/* A state that a kernel both reads and writes: each element is read at its own place, before it is written. The lanes of what
+ * reads and writes may differ: a block of a matrix may be read along its rows and written along its columns. */
 static void check_state_in_place(checker *c, int launch, const pkernel *pk, int arg) {
     const kernel *k = pk->k;
-    VEC(const kins *) stores = { 0 };
+    VEC(int) stores = { 0 };
     for (int i = 1; i < k->ins.n; i++)
-        if (k->ins.at[i].op == K_STORE && k->ins.at[i].buf == arg) VEC_PUSH(c->p->a, &stores, &k->ins.at[i]);
+        if (k->ins.at[i].op == K_STORE && k->ins.at[i].buf == arg) VEC_PUSH(c->p->a, &stores, i);
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         if (in->op != K_LOAD || in->buf != arg) continue;
         bool own = !in->dyn; /* masked lanes read nothing */
-        bool found = false;
-        for (int s = 0; s < stores.n; s++)
-            found = found || (affine_equal(stores.at[s]->idx, in->idx) && stores.at[s]->lanes == in->lanes);
-        if (!own || !found)
+        for (int l = 0; own && l < lanes_of(in); l++) {
+            own = false;
+            for (int s = 0; s < stores.n && !own; s++) own = stores.at[s] > i && stores_lane(in, l, &k->ins.at[stores.at[s]]);
+        }
+        if (!own)
             problem(c, "launch %d (%s) updates state b%d in place but reads it elsewhere", launch, k->name, pk->args[arg].buf);
     }
 }
