@@ -154,6 +154,7 @@ typedef struct krole {
     int lanes;  /* >= 1, power of two; at most one variable of a nest has lanes > 1 */
 } krole;
 
+enum { MAX_LOOPS = 64 }; /* variables of a kernel in the scalar form: sets of them are words */
 typedef struct kvar_info {
     char name[12];
     int64_t extent;

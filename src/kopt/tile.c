@@ -634,7 +634,8 @@ kernel *kopt_tile(const kernel *k) {
     kernel *o = kernel_make(k->a, k->name);
     tiler t = { .k = k, .o = o };
     int n = k->ins.n, nv = k->vars.n + 1;
-    if (k->vars.n > 64) guard_fail(k->a->gd, TN_ERR_UNSUPPORTED, "kernel %s has %d loops; the limit is 64", k->name, k->vars.n);
+    if (k->vars.n > MAX_LOOPS)
+        guard_fail(k->a->gd, TN_ERR_UNSUPPORTED, "kernel %s has %d loops; the limit is %d", k->name, k->vars.n, MAX_LOOPS);
     t.dep = ARENA_ARRAY(k->a, uint64_t, n);
     t.inst = ARENA_ARRAY(k->a, int, n);
     t.part = ARENA_ARRAY(k->a, partial, n);

@@ -354,6 +354,7 @@ bool group_analyse(sched *s, int gi, arena *a, analysis *an) {
             gr->row_axes |= 1u << an->var_of.at[v].axis;
             an->rows *= an->k->vars.at[v].extent;
         }
+    an->loops = an->k->vars.n;
     gr->n_dots = an->n_dots, gr->n_reduces = an->n_reduces, gr->work = an->work;
     return true;
 }

@@ -8,7 +8,7 @@
  * 3 also recomputation and kernels with several results. */
 #include "sched/sched.h"
 
-enum { SMALL_PART = 16, FEW_ROWS = 8, SMALL_WORK = 1 << 15, WIDE_ROW = 1024 };
+enum { SMALL_PART = 16, FEW_ROWS = 8, SMALL_WORK = 1 << 15, WIDE_ROW = 1024, MANY_LOOPS = 48 };
 
 static bool decide(sched *s, val v, val user, bool fused, const char *reason) {
     VEC_PUSH(s->a, &s->p->decisions, (why){ v, user, fused, reason });
@@ -71,6 +71,8 @@ static const char *cost_objection(const sched *s, const node *n, const analysis 
     if (after->n_dots && !dot_rows_ok(s, after)) return "the contraction would lose its rows";
     if (after->rows < before->rows && after->rows < FEW_ROWS && after->work > SMALL_WORK)
         return "too few rows would be left to share out";
+    if (after->loops > MANY_LOOPS && after->loops > before->loops) /* such as the norm of all gradients; lowering adds some */
+        return "the kernel has many loops already";
     int64_t sums = op_get((op_code)n->op)->cls == CL_REDUCE;
     for (int i = 0; i < n->rank && sums; i++) sums *= n->dims[i];
     if (s->opts.rows_only && after->rows < FEW_ROWS && sums >= FEW_ROWS && after->work > SMALL_WORK)

@@ -717,6 +717,18 @@ static void lower_rows(lower *w) {
     close_loops(w, n_rows, 0);
 }
 
+/* Where to cut a kernel with too many loops: at a value of whole rows if there is one, since chains of row ops pass through
+ * those alone. */
+static val middle_of(const lower *w) {
+    const item_kind kinds[] = { ITEM_LOCAL, ITEM_SCALAR };
+    for (size_t k = 0; k < COUNT_OF(kinds); k++)
+        for (int i = 0; i < w->items.n; i++) {
+            const item *it = &w->items.at[(w->items.n / 2 + i) % w->items.n];
+            if (it->kind == kinds[k]) return it->v;
+        }
+    return 0;
+}
+
 kernel *lower_group(sched *s, int gi, parg **out_args, val *out_blame) {
     lower w = { .s = s, .gr = &s->groups.at[gi], .gi = gi, .g = s->g, .a = s->a };
     val root = w.gr->roots.at[w.gr->roots.n - 1];
@@ -731,6 +743,7 @@ kernel *lower_group(sched *s, int gi, parg **out_args, val *out_blame) {
     } else {
         choose_items(&w);
         if (!w.blame) lower_rows(&w);
+        if (!w.blame && w.k->vars.n > MAX_LOOPS) w.blame = middle_of(&w);
     }
     if (w.blame) {
         *out_blame = w.blame;

@@ -78,13 +78,14 @@ typedef struct visit { /* where an inside value is read: its index in terms of l
 typedef struct analysis {
     kernel *k; /* owner of the loop variables; variables of root axes come first */
     VEC(visit) visits;
-    split_list var_of; /* which (node, axis) a variable belongs to, by variable */
-    bool alive[64];    /* by root variable: still a row */
+    split_list var_of;     /* which (node, axis) a variable belongs to, by variable */
+    bool alive[MAX_LOOPS]; /* by root variable: still a row */
     int n_root_vars;
     VEC(uint64_t) joint; /* sets of root variables that are rows together or not at all */
     int n_dots, n_reduces;
-    int64_t work;       /* elements computed inside */
-    int64_t rows;       /* product of the row extents */
+    int64_t work; /* elements computed inside */
+    int64_t rows; /* product of the row extents */
+    int loops;
     const char *reason; /* why not, when analysis failed */
     val blame;          /* and the value that should be in memory instead */
 } analysis;
