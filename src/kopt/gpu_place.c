@@ -302,6 +302,13 @@ static void mask(placer *p, kins *in, affine e, int64_t lo, int64_t hi) {
     in->n_mask++;
 }
 
+/* Read where the contraction's result is written over it: by the thread that writes alone. */
+static bool is_written_over(const placer *p, const contraction *c, const kins *in) {
+    for (int i = c->loop + 1; i < c->end; i++)
+        if (p->k->ins.at[i].op == K_STORE && p->k->ins.at[i].buf == in->buf) return true;
+    return false;
+}
+
 static reg copy(placer *p, int i, const spot *s, const reg *to) {
     kins in = p->k->ins.at[i];
     const kernel *k = p->k;
@@ -323,7 +330,8 @@ static reg copy(placer *p, int i, const spot *s, const reg *to) {
     for (int m = 0; m < in.n_mask; m++) in.mask[m].e = affine_set_var(a, in.mask[m].e, j, s->column);
     if (in.op == K_LOAD && s->pads && (moves || in.n_mask)) mask(p, &in, s->column, 0, s->c->n);
     if (in.op == K_LOAD && s->tails && steps) mask(p, &in, s->step, 0, s->c->depth);
-    if (in.op == K_STORE && p->parts > 1) mask(p, &in, affine_var(a, p->part), 0, 1);
+    if (p->parts > 1 && (in.op == K_STORE || (in.op == K_LOAD && !s->read && is_written_over(p, s->c, &in))))
+        mask(p, &in, affine_var(a, p->part), 0, 1);
     if (in.op == K_STORE && s->pads) mask(p, &in, s->column, 0, s->c->n);
     if (in.op == K_LOAD && p->k->bufs.at[in.buf].kind == KB_IN && s->ahead) in.par = 1;
     return kernel_push(p->o, in);

@@ -42,6 +42,9 @@ if [ -e "$icd" ]; then
         echo "$icd" >oclgrind.icd
         export OCL_ICD_VENDORS=$BUILD_DIR/oclgrind.icd OCLGRIND_DATA_RACES=1 OCLGRIND_BUILD_OPTIONS=-cl-opt-disable OCLGRIND_MAX_ERRORS=1000
         suite oclgrind "$seeds" 7 || exit 1
+        for f in "$SOURCE_DIR"/tests/sched/*.tn; do
+            ./tenon run "$f" --device opencl --no-cache --quiet >>devices.oclgrind.log 2>&1 || fail "run $f: $(tail -5 devices.oclgrind.log)"
+        done
         ! grep -iE 'data race|invalid (read|write)|divergence' devices.oclgrind.log || fail "races or wrong addresses"
         TENON_DEVICE=opencl tests/drive_test_ops 'test_moves' >devices.ops.log 2>&1 || fail "ops: $(tail -20 devices.ops.log)"
         ! grep -iE 'data race|invalid (read|write)|divergence' devices.ops.log || fail "races or wrong addresses"
