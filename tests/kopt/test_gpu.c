@@ -19,18 +19,21 @@
 static bool fails(graph *g, void *ud) { return !plan_config_agrees(g, NULL, ud); }
 
 static target gpu_target(uint64_t seed) {
-    static const int groups[] = { 8, 32, 64, 16 };
+    static const int groups[] = { 8, 32, 64, 16, 256 }, clusters[] = { 0, 8, 2, 0, 4 }, buffers[] = { 0, 16, 256 };
     static const int64_t grids[] = { 64, 1 << 17, 512 };
     return (target){ .kind = TARGET_GPU,
                      .vector_bytes = 16,
-                     .n_vector_regs = 32,
+                     .n_vector_regs = seed % 7 < 3 ? 32 : 64,
                      .threads = 1,
                      .l1_bytes = 32 << 10,
                      .l2_bytes = 1 << 20,
-                     .group = groups[seed % 4],
-                     .group_most = seed % 5 < 2 ? 0 : groups[seed % 4] * (seed % 5 == 2 ? 1 : 4),
-                     .group_bytes = seed % 3 ? 32 << 10 : 3 << 10,
-                     .grid = grids[seed / 4 % 3] };
+                     .group = groups[seed % 5],
+                     .group_most = seed % 6 < 2 ? 0 : groups[seed % 5] * (seed % 6 == 2 ? 1 : 4),
+                     .group_bytes = seed % 3 ? 48 << 10 : 3 << 10,
+                     .grid = grids[seed / 4 % 3],
+                     .buffers = buffers[seed / 7 % 3],
+                     .cluster = clusters[seed / 3 % 5],
+                     .clusters = (int)(seed / 11 % 3) * 8 };
 }
 
 static void run_seed(uint64_t seed, int *bad, int *runs, int *differentiated) {

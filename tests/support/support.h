@@ -99,9 +99,12 @@ typedef struct randgraph_opts {
  * sample_make. */
 graph *randgraph(arena *a, uint64_t seed, const randgraph_opts *opts);
 
+/* randnet.c: a network of a few layers, most with a training step (counted in *differentiated), as users write them. */
+graph *randnet(arena *a, uint64_t seed, int *differentiated);
+
 /* randcase.c: the graph of a seed for the bulk tests: of every 16, two are contractions large enough for panels in local memory
- * and for threads; every second one gets the gradients of its float outputs by its float inputs as further outputs, where it
- * has any (counted in *differentiated). */
+ * and for threads, two are networks; every second one of the others gets the gradients of its float outputs by its float inputs
+ * as further outputs, where it has any (counted in *differentiated). */
 graph *randcase(arena *a, uint64_t seed, int *differentiated);
 
 /* ---- reduction ---- */
