@@ -42,6 +42,7 @@ typedef struct cli_given { /* one option of the command line, in order */
 struct cli {
     const cli_command *command;
     bool json, quiet, verbose, progress, color_out, color_err;
+    int log_level; /* tn_log_level: what of the library's log is shown */
     cli_given *given;
     int n_given;
     char **args;
@@ -80,12 +81,15 @@ void cli_note(const cli *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void cli_usage(const cli *c, const char *fmt, ...) PRINTF_LIKE(2, 3) NORETURN;
 void cli_fail(const cli *c, const char *fmt, ...) PRINTF_LIKE(2, 3) NORETURN;
 void cli_need(cli *c, tn_status s); /* ends the program with the context's error text unless s is TN_OK */
+void cli_log_level(cli *c);         /* from --quiet, --verbose, else TENON_LOG */
 tn_ctx *cli_ctx(cli *c);
 /* Terminal escapes, empty where colour is off. */
 const char *cli_bold(const cli *c), *cli_plain(const cli *c);
 
 void *cli_alloc(size_t n); /* zeroed, 64-byte aligned, never NULL; free with free() */
 char *cli_format(const char *fmt, ...) PRINTF_LIKE(1, 2);
+FILE *cli_create(const cli *c, const char *path);
+void cli_close(const cli *c, FILE *f, const char *path);            /* ends the program unless all that was written is there */
 char *cli_read_file(const cli *c, const char *path, size_t *out_n); /* "-" = stdin; ends with a zero byte */
 
 /* progress.c: one line on stderr, rewritten in place; silent unless stderr is a terminal (or --progress is given) and not

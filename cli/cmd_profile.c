@@ -2,7 +2,6 @@
 #include "bench.h"
 #include "cli.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -148,8 +147,7 @@ static void write_trace(const cli *c, const tn_profile *p, const tn_program_stat
     tn_profile_summary s;
     tn_profiled_kernel k;
     tn_profile_get_summary(p, &s);
-    FILE *f = fopen(path, "w");
-    if (!f) cli_fail(c, "cannot write %s: %s", path, strerror(errno));
+    FILE *f = cli_create(c, path);
     double compile = compiled->compile_seconds * 1e6, build = compiled->build_seconds * 1e6;
     json j = json_begin(f, "profile");
     json_text(&j, "displayTimeUnit", "ns");
@@ -175,7 +173,7 @@ static void write_trace(const cli *c, const tn_profile *p, const tn_program_stat
     write_spans(&j, spans, n_spans, compile + s.run_us + (s.kernels ? k.end_us : 0));
     json_end(&j);
     json_finish(&j);
-    if (fclose(f)) cli_fail(c, "cannot write %s: %s", path, strerror(errno));
+    cli_close(c, f, path);
     cli_note(c, "trace written to %s: open it in chrome://tracing or ui.perfetto.dev", path);
 }
 

@@ -1,7 +1,6 @@
 /* cmd_text.c - the subcommands that compile a graph and print one stage of it: emit, explain, opcodes. */
 #include "cli.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,8 +25,7 @@ static int emit(cli *c) {
     tn_graph *g = model_open(c, c->args[0], (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX));
     const char *stage = !strcmp(target, "c") ? "standalone" : !strcmp(target, "c-kernels") ? "c" : target;
     char *text = stage_text(c, g, &o, stage);
-    FILE *f = file ? fopen(file, "w") : stdout;
-    if (!f) cli_fail(c, "cannot write %s: %s", file, strerror(errno));
+    FILE *f = file ? cli_create(c, file) : stdout;
     if (c->json && !file) {
         json j = json_begin(stdout, "emit");
         json_text(&j, "target", target);
@@ -35,7 +33,7 @@ static int emit(cli *c) {
         json_finish(&j);
     } else
         fputs(text, f);
-    if (file && fclose(f)) cli_fail(c, "cannot write %s: %s", file, strerror(errno));
+    if (file) cli_close(c, f, file);
     tn_string_free(c->ctx, text);
     tn_graph_free(g);
     return CLI_OK;

@@ -59,7 +59,9 @@ static void print_help(const cli *c) {
            "Data goes to stdout, everything else to stderr. NO_COLOR turns colours off; TENON_CACHE_DIR, TENON_CACHE_BYTES and "
            "TENON_CC\n"
            "choose the kernel cache and the C compiler; TENON_CPU how programs become code (x86: machine code, the default; "
-           "c);\nTENON_NAME_CODE=1 tells gdb and perf the names of kernels.\n\n"
+           "c);\nTENON_NAME_CODE=1 tells gdb and perf the names of kernels; TENON_LOG=error, warning, info or debug how much "
+           "of the "
+           "library's log is shown\n(--quiet and --verbose go before it).\n\n"
            "try:  tenon run @softmax:2x5\n"
            "      tenon explain @mlp:8x64\n"
            "      tenon bench modes --depths 64 --sizes 16,64\n\n"
@@ -120,6 +122,7 @@ static int run_command(cli *c, const cli_command *k, int argc, char **argv) {
     c->json = cli_flag(c, "json");
     c->quiet = cli_flag(c, "quiet");
     c->verbose = cli_flag(c, "verbose");
+    cli_log_level(c);
     c->progress = cli_flag(c, "progress") || isatty(STDERR_FILENO);
     if (c->n_args < k->min_args) cli_usage(c, "an argument is missing: %s", k->args);
     if (k->max_args >= 0 && c->n_args > k->max_args) cli_usage(c, "one argument too many: %s", c->args[k->max_args]);

@@ -49,12 +49,22 @@ void cli_need(cli *c, tn_status s) {
     if (s != TN_OK) cli_fail(c, "%s: %s", tn_status_name(s), tn_ctx_error(c->ctx));
 }
 
+static const char *const log_names[] = { "error", "warning", "info", "debug" };
+void cli_log_level(cli *c) {
+    const char *given = getenv("TENON_LOG");
+    c->log_level = c->quiet ? TN_LOG_ERROR : c->verbose ? TN_LOG_DEBUG : TN_LOG_WARN;
+    if (!given || !given[0] || c->quiet || c->verbose) return;
+    for (int i = 0; i < (int)COUNT_OF(log_names); i++)
+        if (!strcmp(given, log_names[i])) {
+            c->log_level = i;
+            return;
+        }
+    cli_usage(c, "TENON_LOG: there is no level %s (error, warning, info, debug)", given);
+}
+
 static void log_line(void *ud, tn_log_level level, const char *text) {
     const cli *c = ud;
-    static const char *const names[] = { "error", "warning", "info", "debug" };
-    if (c->quiet && level > TN_LOG_ERROR) return;
-    if (level > TN_LOG_WARN && !c->verbose) return;
-    fprintf(stderr, "tenon: %s: %s\n", names[level], text);
+    if ((int)level <= c->log_level) fprintf(stderr, "tenon: %s: %s\n", log_names[level], text);
 }
 
 tn_ctx *cli_ctx(cli *c) {
@@ -192,6 +202,17 @@ char *cli_format(const char *fmt, ...) {
     if (n >= 0) return s;
     fprintf(stderr, "tenon: error: out of memory\n");
     exit(CLI_FAILED);
+}
+
+FILE *cli_create(const cli *c, const char *path) {
+    FILE *f = fopen(path, "w");
+    if (!f) cli_fail(c, "cannot write %s: %s", path, strerror(errno));
+    return f;
+}
+
+void cli_close(const cli *c, FILE *f, const char *path) {
+    bool lost = ferror(f); /* earlier, when a full buffer was written: closing would not say so */
+    if (fclose(f) || lost) cli_fail(c, "cannot write %s: %s", path, strerror(errno));
 }
 
 char *cli_read_file(const cli *c, const char *path, size_t *out_n) {

@@ -2,7 +2,6 @@
  * plot. */
 #include "bench.h"
 
-#include <errno.h>
 #include <math.h>
 #include <string.h>
 
@@ -110,8 +109,7 @@ static void draw_line(FILE *f, const plot_line *l, const axis *ax, const axis *a
 
 void plot_svg(cli *c, const char *path, const char *title, const char *x_label, const char *y_label, const plot_line *lines,
               int n) {
-    FILE *f = fopen(path, "w");
-    if (!f) cli_fail(c, "cannot write %s: %s", path, strerror(errno));
+    FILE *f = cli_create(c, path);
     axis ax = fit(lines, n, false, LEFT, WIDTH - RIGHT), ay = fit(lines, n, true, HEIGHT - BOTTOM, TOP);
     fprintf(f,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" "
@@ -129,6 +127,6 @@ void plot_svg(cli *c, const char *path, const char *title, const char *x_label, 
     text_at(f, 20, (TOP + HEIGHT - BOTTOM) / 2.0, "middle", turn, y_label);
     for (int i = 0; i < n; i++) draw_line(f, &lines[i], &ax, &ay, i);
     fputs("</svg>\n", f);
-    if (fclose(f)) cli_fail(c, "cannot write %s: %s", path, strerror(errno));
+    cli_close(c, f, path);
     cli_note(c, "plot written to %s", path);
 }

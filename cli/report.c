@@ -1,7 +1,6 @@
 /* report.c - rows of a benchmark as JSON, as a table and as CSV. */
 #include "bench.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -218,8 +217,7 @@ void row_json(json *j, const bench_row *r) {
 static void print_csv_text(FILE *f, const char *text) { fprintf(f, strchr(text, ',') ? "\"%s\"" : "%s", text); }
 
 void rows_csv(cli *c, const char *path, const bench_row *rows, int n) {
-    FILE *f = fopen(path, "w");
-    if (!f) cli_fail(c, "cannot write %s: %s", path, strerror(errno));
+    FILE *f = cli_create(c, path);
     for (size_t i = 0; i < COUNT_OF(columns); i++) fprintf(f, "%s%s", i ? "," : "", columns[i].name);
     for (int i = 0; i < MAX_RIVALS && rival_names[i]; i++) fprintf(f, ",%s_us", rival_names[i]);
     fputc('\n', f);
@@ -241,7 +239,7 @@ void rows_csv(cli *c, const char *path, const bench_row *rows, int n) {
         }
         fputc('\n', f);
     }
-    if (fclose(f)) cli_fail(c, "cannot write %s: %s", path, strerror(errno));
+    cli_close(c, f, path);
     cli_note(c, "%d rows written to %s", n, path);
 }
 

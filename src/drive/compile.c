@@ -245,6 +245,15 @@ target drive_target(const device_caps *c, const ktuning *choices) {
                      .tuning_seed = tuning_seed(c) };
 }
 
+static void tell(const tn_program *p, const graph *g) {
+    const tn_program_stats *s = &p->stats;
+    char text[256];
+    if (!p->ctx->log || !p->plan) return;
+    snprintf(text, sizeof text, "@%.64s for %s: %d kernels (%d different) in %.0f us, code %s", g->name, p->opts.device,
+             s->kernels, s->distinct_kernels, s->compile_seconds * 1e6, s->cache_hits ? "from the cache" : "made");
+    p->ctx->log(p->ctx->log_ud, TN_LOG_DEBUG, text);
+}
+
 tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, const ktuning *choices,
                               tn_program **out, err *e) {
     double start = now_seconds();
@@ -267,6 +276,7 @@ tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn
         return status;
     }
     p->stats.compile_seconds = now_seconds() - start;
+    tell(p, g);
     *out = p;
     return TN_OK;
 }

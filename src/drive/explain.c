@@ -79,6 +79,23 @@ static void json_launch(const tn_program *prog, int i, str *out) {
     str_add(out, "],");
 }
 
+/* ---- what is written over what, and what nothing reads ---- */
+
+/* The value in whose place kernel buffer b is written, or 0. */
+static val overwritten(const plan *p, const pkernel *pk, int b) {
+    const kbuf *kb = &pk->k->bufs.at[b];
+    if (kbuf_is_local(kb) || kb->kind != KB_INOUT || pk->args[b].buf < 0) return 0;
+    val old = p->bufs.at[pk->args[b].buf].node;
+    return old != kb->node ? old : 0;
+}
+
+static bool nothing_reads(const plan *p, int input) {
+    val v = p->g->inputs.at[input];
+    bool assigned = false;
+    for (int i = 0; i < p->g->outputs.n; i++) assigned |= p->g->outputs.at[i].state == v;
+    return !assigned && graph_n_uses(p->g, v) == 0;
+}
+
 void explain_print(const tn_program *prog, str *out) {
     const plan *p = prog->plan;
     const tn_program_stats *s = &prog->stats;
@@ -90,6 +107,12 @@ void explain_print(const tn_program *prog, str *out) {
     str_addf(out, " (each op on its own: read %.1f, written %.1f)\n", kib(p->unfused_read), kib(p->unfused_written));
     str_addf(out, "temporaries: %.1f KiB planned, lower bound %.1f KiB; states %.1f KiB; constants %.1f KiB\n",
              kib(s->arena_bytes), kib(s->arena_bound), kib(s->state_bytes), kib((uint64_t)p->const_bytes));
+    for (int i = 0; i < p->g->inputs.n; i++) {
+        const node *n = graph_get(p->g, p->g->inputs.at[i]);
+        if (nothing_reads(p, i))
+            str_addf(out, "no result depends on %s %s %s\n", op_get((op_code)n->op)->name, n->name,
+                     graph_shape_text(p->g, out->a, p->g->inputs.at[i]));
+    }
     str_addf(out, "arithmetic: %.3f Mflop a run, %.2f flop a byte\n\n", (double)s->flops * 1e-6,
              (double)s->flops / (double)(s->bytes_read + s->bytes_written + 1));
     for (int i = 0; i < p->kernels.n; i++) {
@@ -101,6 +124,14 @@ void explain_print(const tn_program *prog, str *out) {
         for (int j = 0; j < pk->n_fused; j++)
             str_addf(out, "%s %s", j ? "," : "", op_get((op_code)graph_get(p->g, pk->fused[j])->op)->name);
         str_add(out, "\n");
+        for (int b = 0; b < pk->k->bufs.n; b++) {
+            if (!overwritten(p, pk, b)) continue;
+            str_add(out, "   in place: ");
+            print_value(p, pk->k->bufs.at[b].node, out);
+            str_add(out, " over ");
+            print_value(p, overwritten(p, pk, b), out);
+            str_add(out, "\n");
+        }
         if (pk->k->group) print_launch(prog, i, out);
         str_add(out, "   tile");
         for (int v = 0; v < pk->k->vars.n; v++)
@@ -143,8 +174,18 @@ void explain_json(const tn_program *prog, str *out) {
         for (int j = 0; j < pk->n_fused; j++)
             str_addf(out, "%s{\"id\":%u,\"op\":\"%s\"}", j ? "," : "", pk->fused[j],
                      op_get((op_code)graph_get(p->g, pk->fused[j])->op)->name);
+        str_add(out, "],\"in_place\":[");
+        for (int b = 0, n = 0; b < pk->k->bufs.n; b++)
+            if (overwritten(p, pk, b))
+                str_addf(out, "%s{\"value\":%u,\"over\":%u}", n++ ? "," : "", pk->k->bufs.at[b].node, overwritten(p, pk, b));
         str_add(out, "]}");
     }
+    str_add(out, "],\"unused\":[");
+    for (int i = 0, n = 0; i < p->g->inputs.n; i++)
+        if (nothing_reads(p, i)) {
+            if (n++) str_add(out, ",");
+            str_json(out, graph_get(p->g, p->g->inputs.at[i])->name);
+        }
     str_add(out, "],\"decisions\":[");
     for (int i = 0; i < p->decisions.n; i++) {
         const why *w = &p->decisions.at[i];

@@ -287,10 +287,37 @@ if command -v script >/dev/null; then
     grep -q "$esc\[1m" "$dir/tty" && fail "colour in spite of NO_COLOR"
 fi
 
+# What is done in place and what is for nothing.
+cat >"$dir/place.tn" <<'end'
+graph @place(x f32[64,64], unused f32[3]) {
+  %1 = dot x, x
+  %2 = max %1, 0.0
+  %3 = dot %2, x
+  return %3 as "y"
+}
+end
+expect 0 explain "$dir/place.tn" --fusion 0
+out_has "no result depends on input unused f32\[3\]" "explain"
+out_has "in place: %5 max f32\[64,64\] over %3 dot f32\[64,64\]" "explain"
+expect 0 explain "$dir/place.tn" --fusion 0 --json
+is_json explain
+out_has '"in_place":\[{"value":5,"over":3}\]' "explain --json"
+out_has '"unused":\["unused"\]' "explain --json"
+
+# How much of the log is shown.
+TENON_LOG=debug expect 0 run @softmax:2x5
+err_has "^tenon: debug: @softmax for cpu: 1 kernels" "TENON_LOG=debug"
+TENON_LOG=debug expect 0 run @softmax:2x5 --quiet
+grep -q debug "$dir/err" && fail "a log in spite of --quiet"
+TENON_LOG=loud expect 2 run @softmax:2x5
+err_has "there is no level loud (error, warning, info, debug)" "TENON_LOG=loud"
+
 # A full disk is an error, not silence.
 if [ -w /dev/full ]; then
     "$tenon" ops >/dev/full 2>/dev/null
     [ $? = 1 ] || fail "a full disk goes unnoticed"
+    expect 1 emit @mlp:8x64 --output=/dev/full # larger than a buffer: closing alone does not tell
+    err_has "cannot write /dev/full" "emit to a full disk"
 fi
 
 echo "count: $checks runs of the program checked"
