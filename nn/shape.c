@@ -31,18 +31,21 @@ static tn_tensor part(tn_tensor x, int axis, int64_t start, int64_t count) {
     return tn_slice(x, from, s.dim, NULL, s.rank);
 }
 
-/* Sums over twice as long a stretch in each of log2(n) steps. */
-tn_tensor tn_nn_cumsum(tn_tensor x, int axis) {
+/* Over twice as long a stretch in each of log2(n) steps. */
+static tn_tensor cumulated(tn_tensor x, const char *name, int axis, bool product) {
     int a = 0;
-    if (!nn_axis(x, "tn_nn_cumsum", axis, &a)) return (tn_tensor){ x.graph, 0 };
+    if (!nn_axis(x, name, axis, &a)) return (tn_tensor){ x.graph, 0 };
     tn_shape s = tn_tensor_shape(x);
     int64_t before[TN_MAX_RANK] = { 0 }, after[TN_MAX_RANK] = { 0 };
     for (int64_t k = 1; k < s.dim[a]; k *= 2) {
         before[a] = k;
-        x = tn_add(x, tn_pad(part(x, a, 0, s.dim[a] - k), before, after, s.rank, 0));
+        tn_tensor moved = tn_pad(part(x, a, 0, s.dim[a] - k), before, after, s.rank, product);
+        x = product ? tn_mul(x, moved) : tn_add(x, moved);
     }
     return x;
 }
+tn_tensor tn_nn_cumsum(tn_tensor x, int axis) { return cumulated(x, "tn_nn_cumsum", axis, false); }
+tn_tensor tn_nn_cumprod(tn_tensor x, int axis) { return cumulated(x, "tn_nn_cumprod", axis, true); }
 
 /* ---- joining and splitting ------------------------------------------------------------------------------------------- */
 

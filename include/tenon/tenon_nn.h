@@ -121,6 +121,7 @@ TN_API tn_tensor tn_nn_std(tn_tensor x, const int64_t *axes, int n_axes, int cor
 TN_API tn_tensor tn_nn_norm(tn_tensor x, const int64_t *axes, int n_axes,
                             int keep);                /* sqrt(sum(x^2)); its gradient at 0 is NaN */
 TN_API tn_tensor tn_nn_cumsum(tn_tensor x, int axis); /* element i: sum of 0..i along axis */
+TN_API tn_tensor tn_nn_cumprod(tn_tensor x, int axis);
 
 TN_API tn_tensor tn_nn_stack(const tn_tensor *xs, int n, int axis); /* along a new axis */
 TN_API tn_tensor tn_nn_vstack(const tn_tensor *xs, int n);          /* NumPy: along axis 0, vectors as rows */
@@ -198,6 +199,7 @@ TN_API void tn_nn_adam(tn_tensor loss, tn_nn_adam_opts opts);
 #define tn_nn_roll(x, ...) (tn_nn_roll)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_pad(x, ...) (tn_nn_pad)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_cumsum(x, ...) (tn_nn_cumsum)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_cumprod(x, ...) (tn_nn_cumprod)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_sgd(loss, ...) (tn_nn_sgd)(tn_at(loss, TN_HERE), __VA_ARGS__)
 #define tn_nn_adam(loss, ...) (tn_nn_adam)(tn_at(loss, TN_HERE), __VA_ARGS__)
 #endif

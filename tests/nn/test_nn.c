@@ -699,19 +699,21 @@ static void test_statistics(void **state) {
                       tn_nn_norm(x, TN_INTS(1), 0),
                       tn_nn_var(x, TN_ALL_AXES, 1, 0),
                       tn_nn_cumsum(x, 1),
-                      tn_nn_cumsum(x, 0) };
+                      tn_nn_cumsum(x, 0),
+                      tn_nn_cumprod(x, -1) };
     expect_ok(e);
-    double want[7][15] = { 0 }, *v = e->in[0].f, mean_all = 0;
+    double want[8][15] = { 0 }, *v = e->in[0].f, mean_all = 0;
     for (int i = 0; i < 15; i++) mean_all += v[i] / 15;
     for (int i = 0; i < 15; i++) want[4][0] += (v[i] - mean_all) * (v[i] - mean_all) / 14;
     for (int r = 0; r < 3; r++) {
-        double mean = 0, sq = 0, norm = 0, run = 0;
+        double mean = 0, sq = 0, norm = 0, run = 0, product = 1;
         for (int i = 0; i < 5; i++) mean += v[r * 5 + i] / 5;
         for (int i = 0; i < 5; i++) {
             double a = v[r * 5 + i];
             sq += (a - mean) * (a - mean);
             norm += a * a;
             want[5][r * 5 + i] = run += a;
+            want[7][r * 5 + i] = product *= a;
             want[6][r * 5 + i] = a + (r ? want[6][(r - 1) * 5 + i] : 0);
         }
         want[0][r] = sq / 5;
@@ -719,7 +721,7 @@ static void test_statistics(void **state) {
         want[2][r] = sqrt(sq / 4);
         want[3][r] = sqrt(norm);
     }
-    for (int k = 0; k < 7; k++) {
+    for (int k = 0; k < 8; k++) {
         expect_values(e, "statistic", y[k], want[k]);
         expect_gradients(e, "statistic", y[k]);
     }
