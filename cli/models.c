@@ -133,6 +133,11 @@ static void build_conv(tn_graph *g, const int64_t *size, uint64_t seed) {
     tn_output(tn_relu(tn_nn_conv2d(x, (tn_nn_conv_opts){ .out_channels = size[4], .kernel = { 3 }, .padding = { 1 } }, "conv")),
               "y");
 }
+static void build_conv1d(tn_graph *g, const int64_t *size, uint64_t seed) {
+    (void)seed;
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(size[0], size[1], size[2]));
+    tn_output(tn_nn_conv1d(x, (tn_nn_conv_opts){ .out_channels = size[3], .kernel = { size[4] } }, "conv"), "y");
+}
 static void build_maxpool(tn_graph *g, const int64_t *size, uint64_t seed) {
     (void)seed;
     tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(size[0], size[1], size[2], size[3]));
@@ -205,6 +210,10 @@ static const builtin builtins[] = {
       5,
       { 4, 8, 8, 8, 16 },
       build_conv },
+    { { "conv1d", "1x4096x1x1x32", "batch x length x channels x output channels x taps: a signal and its filters" },
+      5,
+      { 1, 4096, 1, 1, 32 },
+      build_conv1d },
     { { "maxpool", "4x8x8x8", "batch x height x width x channels: 2 x 2 max pool" }, 4, { 4, 8, 8, 8 }, build_maxpool },
     { { "attention", "2x16x32", "batch x positions x features: causal attention" }, 3, { 2, 16, 32 }, build_attention },
     { { "cnn", "32", "batch: the digits network (conv 16, conv 32, max pool, linear 64, linear 10, softmax)" },
