@@ -1,5 +1,6 @@
 /* cmd_text.c - the subcommands that compile a graph and print one stage of it: emit, explain, opcodes. */
 #include "cli.h"
+#include "tenon/tenon_io.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,8 @@ static int emit(cli *c) {
     if (!known) cli_usage(c, "there is no target %s (c, c-kernels, x86, opencl, cuda, graph, plan, kernels)", target);
     tn_compile_opts o = cli_compile_opts(c);
     tn_graph *g = model_open(c, c->args[0], (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX));
+    const char *state = cli_text(c, "state", NULL);
+    if (state) cli_need(c, tn_io_load_graph(c->ctx, g, state));
     const char *stage = !strcmp(target, "c") ? "standalone" : !strcmp(target, "c-kernels") ? "c" : target;
     char *text = stage_text(c, g, &o, stage);
     FILE *f = file ? cli_create(c, file) : stdout;
@@ -44,6 +47,7 @@ static const cli_option emit_options[] = {
       "c (default): a C file of its own; c-kernels: what the library compiles; x86: machine code; opencl, cuda: a program for "
       "GPUs; or an earlier stage: graph, plan, kernels" },
     { "output", 'o', "FILE", "write there instead of stdout" },
+    { "state", 0, "FILE", "with the parameters of a .safetensors file as the initial ones" },
     { "seed", 's', "N", "of builtin models (default 1)" },
     CLI_COMPILE_OPTIONS,
     { NULL, 0, NULL, NULL },

@@ -53,19 +53,20 @@ done:
 }
 
 /* Does the file have the state, with its dtype and shape? */
-static tn_status check_state(tn_ctx *ctx, const char *path, const tn_io_tensors *file, const tn_io_tensor *want) {
+static tn_status check_state(tn_ctx *ctx, const char *path, const tn_io_tensors *file, const tn_io_tensor *want,
+                             const char *whose) {
     const tn_io_tensor *have = tn_io_tensors_find(file, want->name);
     if (!have)
-        return io_fail(ctx, TN_ERR_INVAL, "%s: state \"%s\" of the session is not in the file, which has %d tensors", path,
-                       want->name, tn_io_tensors_count(file));
+        return io_fail(ctx, TN_ERR_INVAL, "%s: state \"%s\" of the %s is not in the file, which has %d tensors", path,
+                       want->name, whose, tn_io_tensors_count(file));
     bool same = have->dtype == want->dtype && have->shape.rank == want->shape.rank;
     for (int i = 0; same && i < want->shape.rank; i++) same = have->shape.dim[i] == want->shape.dim[i];
     if (same) return TN_OK;
     char has[320], needs[320];
     shape_text(&have->shape, have->dtype, has);
     shape_text(&want->shape, want->dtype, needs);
-    return io_fail(ctx, have->dtype != want->dtype ? TN_ERR_DTYPE : TN_ERR_SHAPE, "%s: \"%s\" is %s, the session needs %s",
-                   path, want->name, has, needs);
+    return io_fail(ctx, have->dtype != want->dtype ? TN_ERR_DTYPE : TN_ERR_SHAPE, "%s: \"%s\" is %s, the %s needs %s", path,
+                   want->name, has, whose, needs);
 }
 
 tn_status tn_io_load_state(tn_ctx *ctx, tn_session *s, const char *path) {
@@ -79,7 +80,7 @@ tn_status tn_io_load_state(tn_ctx *ctx, tn_session *s, const char *path) {
     if ((st = describe(s, n, list, &total))) goto done;
     if ((st = tn_io_safetensors_load(ctx, path, &file))) goto done;
     for (int i = 0; i < n; i++)
-        if ((st = check_state(ctx, path, file, &list[i]))) goto done;
+        if ((st = check_state(ctx, path, file, &list[i], "session"))) goto done;
     for (int i = 0; i < n; i++) {
         const tn_io_tensor *have = tn_io_tensors_find(file, list[i].name);
         size_t bytes = 0;
@@ -89,5 +90,22 @@ tn_status tn_io_load_state(tn_ctx *ctx, tn_session *s, const char *path) {
 done:
     tn_io_tensors_free(file);
     tn_io_free(ctx, list);
+    return st;
+}
+
+tn_status tn_io_load_graph(tn_ctx *ctx, tn_graph *g, const char *path) {
+    if (!ctx || !g || !path) return io_fail(ctx, TN_ERR_INVAL, "tn_io_load_graph: an argument is NULL");
+    tn_io_tensors *file = NULL;
+    tn_status st = tn_io_safetensors_load(ctx, path, &file);
+    int n = tn_graph_n_states(g);
+    for (int set = 0; set < 2 && !st; set++) /* nothing is set unless everything fits */
+        for (int i = 0; i < n && !st; i++) {
+            tn_tensor x = tn_graph_state(g, i);
+            tn_io_tensor want = { .name = tn_tensor_name(x), .dtype = tn_tensor_dtype(x), .shape = tn_tensor_shape(x) };
+            st = !x.id  ? TN_ERR_INVAL
+                 : !set ? check_state(ctx, path, file, &want, "graph")
+                        : tn_tensor_write(x, tn_io_tensors_find(file, want.name)->data, tn_tensor_bytes(x));
+        }
+    tn_io_tensors_free(file);
     return st;
 }

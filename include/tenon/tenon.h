@@ -196,7 +196,8 @@ TN_API const char *tn_tensor_name(tn_tensor x); /* of an input or state; the lab
 TN_API size_t tn_tensor_bytes(tn_tensor x);
 /* Immediate mode: value of any tensor, row-major, `bytes` = tn_tensor_bytes(x). */
 TN_API TN_CHECK tn_status tn_tensor_read(tn_tensor x, void *data, size_t bytes);
-/* Immediate mode: value of an input or a state tensor, before what depends on it is built. */
+/* Immediate mode: value of an input or a state tensor, before what depends on it is built. In other graphs: the initial value
+ * of a state, for programs that are compiled afterwards. */
 TN_API TN_CHECK tn_status tn_tensor_write(tn_tensor x, const void *data, size_t bytes);
 
 /* Sources. */
@@ -204,6 +205,8 @@ TN_API tn_tensor tn_input(tn_graph *g, const char *name, tn_dtype t, tn_shape sh
 /* State: lives in the session from run to run (parameters, optimiser moments, counters). `init` (row-major, copied) may be NULL
  * = zeros. */
 TN_API tn_tensor tn_state(tn_graph *g, const char *name, tn_dtype t, tn_shape shape, const void *init);
+TN_API int tn_graph_n_states(const tn_graph *g);     /* parameters among them, in the order they were made */
+TN_API tn_tensor tn_graph_state(tn_graph *g, int i); /* poisoned when there is none */
 /* Parameter: a state that optimisers train (see tenon_nn.h). The graph lists its parameters in the order they were made. */
 TN_API tn_tensor tn_param(tn_graph *g, const char *name, tn_dtype t, tn_shape shape, const void *init);
 TN_API int tn_graph_n_params(const tn_graph *g);

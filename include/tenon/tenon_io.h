@@ -66,6 +66,9 @@ TN_API TN_CHECK tn_status tn_io_save_state(tn_ctx *ctx, tn_session *s, const cha
 /* Every state of the session must be in the file with its dtype and shape; what else is in the file is ignored, so an inference
  * program loads the parameters out of what a training program saved. Nothing is set unless everything fits. */
 TN_API TN_CHECK tn_status tn_io_load_state(tn_ctx *ctx, tn_session *s, const char *path);
+/* The same before compiling: every state of the graph takes its initial value from the file. What is compiled afterwards has
+ * them, also when it is printed as C (tn_program_text, stage "standalone"). */
+TN_API TN_CHECK tn_status tn_io_load_graph(tn_ctx *ctx, tn_graph *g, const char *path);
 
 /* ---- npy: one array ------------------------------------------------------------------------------------------------------ */
 

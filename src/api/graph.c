@@ -223,6 +223,21 @@ void tn_graph_set_seed(tn_graph *g, uint64_t seed) {
     if (g) g->seed = seed;
 }
 uint64_t tn_graph_seed(const tn_graph *g) { return g ? g->seed : 0; }
+static int find_state(const tn_graph *g, int i, val *out) { /* how many there are up to number i */
+    int n = 0;
+    for (int k = 0; k < g->ir->inputs.n; k++)
+        if (graph_get(g->ir, g->ir->inputs.at[k])->op == OP_state && n++ == i) *out = g->ir->inputs.at[k];
+    return n;
+}
+int tn_graph_n_states(const tn_graph *g) {
+    val none = 0;
+    return g && g->ir ? find_state(g, -1, &none) : 0;
+}
+tn_tensor tn_graph_state(tn_graph *g, int i) {
+    val v = 0;
+    if (g && !g->err.code && i >= 0) find_state(g, i, &v);
+    return (tn_tensor){ g, v };
+}
 int tn_graph_n_params(const tn_graph *g) { return g ? g->params.n : 0; }
 tn_tensor tn_graph_param(tn_graph *g, int i) {
     bool there = g && !g->err.code && i >= 0 && i < g->params.n;

@@ -304,6 +304,19 @@ is_json explain
 out_has '"in_place":\[{"value":5,"over":3}\]' "explain --json"
 out_has '"unused":\["unused"\]' "explain --json"
 
+expect 0 verify @conv1d:2x37x3x5x4
+
+# Parameters of a file in an emitted program.
+expect 0 run @mlp:2x8 --save-state "$dir/mlp.safetensors"
+expect 0 emit @mlp:2x8
+cp "$dir/out" "$dir/one.c"
+expect 0 emit @mlp:2x8 --seed 2
+cmp -s "$dir/out" "$dir/one.c" && fail "emit --seed changes nothing"
+expect 0 emit @mlp:2x8 --seed 2 --state "$dir/mlp.safetensors"
+cmp -s "$dir/out" "$dir/one.c" || fail "emit --state has other parameters than the file"
+expect 1 emit @mlp:4x8 --state "$dir/mlp.safetensors"
+err_has "of the graph is not in the file" "emit --state of another network"
+
 # How much of the log is shown.
 TENON_LOG=debug expect 0 run @softmax:2x5
 err_has "^tenon: debug: @softmax for cpu: 1 kernels" "TENON_LOG=debug"

@@ -75,6 +75,38 @@ static void test_resume(void **state) {
     tn_ctx_free(ctx);
 }
 
+/* Initial values of a graph from a file: a program that is compiled afterwards goes on from there; a file that does not fit
+ * leaves the graph as it was. */
+static void test_graph(void **state) {
+    (void)state;
+    tn_ctx *ctx = tn_ctx_new(NULL);
+    made a = make(ctx, true, TN_DIMS(2, 3), TN_I64), other = make(ctx, true, TN_DIMS(2, 3), TN_I32);
+    for (int i = 0; i < 5; i++) step(ctx, a.s, i);
+    if (tn_io_save_state(ctx, a.s, in_dir("graph.safetensors"))) fail_msg("%s", tn_ctx_error(ctx));
+    tn_graph *g = make_graph(ctx, true, TN_DIMS(2, 3), TN_I64);
+    assert_int_equal(tn_graph_n_states(g), 3);
+    assert_string_equal(tn_tensor_name(tn_graph_state(g, 1)), "n");
+    assert_int_equal(tn_graph_state(g, 3).id, 0);
+    if (tn_io_load_graph(ctx, g, in_dir("graph.safetensors"))) fail_msg("%s", tn_ctx_error(ctx));
+    made b = { .g = g };
+    if (tn_compile(b.g, NULL, &b.p) || tn_session_new(b.p, &b.s)) fail_msg("%s", tn_ctx_error(ctx));
+    for (int i = 5; i < 9; i++) {
+        float want = step(ctx, a.s, i), got = step(ctx, b.s, i);
+        assert_memory_equal(&got, &want, sizeof want);
+    }
+    char *before, *after;
+    assert_int_equal(tn_graph_print(other.g, &before), TN_OK);
+    assert_int_equal(tn_io_load_graph(ctx, other.g, in_dir("graph.safetensors")), TN_ERR_DTYPE);
+    assert_non_null(strstr(tn_ctx_error(ctx), "\"n\" is i64[], the graph needs i32[]"));
+    assert_int_equal(tn_graph_print(other.g, &after), TN_OK);
+    assert_string_equal(before, after);
+    assert_int_equal(tn_io_load_graph(ctx, other.g, in_dir("nowhere.safetensors")), TN_ERR_IO);
+    assert_int_equal(tn_io_load_graph(ctx, NULL, "x"), TN_ERR_INVAL);
+    tn_string_free(ctx, before), tn_string_free(ctx, after);
+    unmake(&a), unmake(&b), unmake(&other);
+    tn_ctx_free(ctx);
+}
+
 /* A file that does not fit is refused with both sides named, and no state changes: not even those that would have fitted. */
 static void test_misfits(void **state) {
     (void)state;
@@ -111,6 +143,7 @@ static int setup(void **state) { return (void)state, test_dir_make(), 0; }
 static int teardown(void **state) { return (void)state, test_dir_remove(), 0; }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_resume), cmocka_unit_test(test_misfits) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_resume), cmocka_unit_test(test_graph),
+                                        cmocka_unit_test(test_misfits) };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
