@@ -97,11 +97,12 @@ static bool whole_store(const kernel *k,
     return r > 1 && store(k, r) && store(k, r - 1) && at(k, r)->buf == at(k, r - 1)->buf &&
            !affine_equal(at(k, r)->idx, at(k, r - 1)->idx);
 }
-static bool used_twice(const kernel *k,
-                       reg r) { /* an op whose second operand could be mistaken for the instruction before it */
-    return at(k, r)->op == K_ALU && op_get((op_code)at(k, r)->alu)->arity == 2 && at(k, r)->b != r - 1 &&
-           at(k, r)->a != r - 1 && at(k, r - 1)->op == K_LOAD && at(k, r - 1)->lanes == at(k, r)->lanes &&
-           at(k, r - 1)->dtype == at(k, r)->src &&
+/* An op whose second operand could be mistaken for the instruction before it. Not a maximum: of a row's maximum, that of
+ * another element changes nothing. */
+static bool used_twice(const kernel *k, reg r) {
+    return at(k, r)->op == K_ALU && op_get((op_code)at(k, r)->alu)->arity == 2 && at(k, r)->alu != OP_max &&
+           at(k, r)->b != r - 1 && at(k, r)->a != r - 1 && at(k, r - 1)->op == K_LOAD &&
+           at(k, r - 1)->lanes == at(k, r)->lanes && at(k, r - 1)->dtype == at(k, r)->src &&
            (at(k, at(k, r)->b)->op != K_LOAD || at(k, at(k, r)->b)->buf != at(k, r - 1)->buf);
 }
 
