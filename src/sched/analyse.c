@@ -5,7 +5,7 @@
  * reshape that cuts a loop in two adds a split to the group and the walk starts again. Nothing is written to the plan. */
 #include "sched/sched.h"
 
-enum { MAX_SPLITS = 12, MAX_VISITS = 4096, FEW_READS = 64 };
+enum { MAX_SPLITS = 12, MAX_VISITS = 1024, FEW_READS = 64 };
 
 typedef struct walk {
     sched *s;
@@ -237,15 +237,18 @@ static bool walk_value(walk *w, val v, const affine *idx, bool under_dot, bool m
         if (s->place[v] == PLACE_ALIAS) return fail(w, v, "a result of the kernel is read in another shape");
         return walk_root_read(w, v, idx);
     }
-    for (int i = 0; i < w->an->visits.n; i++) {
-        visit *x = &w->an->visits.at[i];
+    int *bucket = &w->an->bucket[v % VISIT_BUCKETS];
+    for (int i = *bucket; i; i = w->an->visits.at[i - 1].next) {
+        const visit *x = &w->an->visits.at[i - 1];
         if (x->v != v || x->under_dot != under_dot) continue;
         bool same = true;
         for (int d = 0; d < n->rank && same; d++) same = affine_equal(x->idx[d], idx[d]);
         if (same) return true;
     }
     if (w->an->visits.n > MAX_VISITS) return fail(w, v, "the kernel would be too large");
-    VEC_PUSH(s->a, &w->an->visits, (visit){ v, arena_copy(s->a, idx, sizeof *idx * (size_t)(n->rank + 1)), under_dot });
+    VEC_PUSH(s->a, &w->an->visits,
+             (visit){ v, arena_copy(s->a, idx, sizeof *idx * (size_t)(n->rank + 1)), under_dot, *bucket });
+    *bucket = w->an->visits.n;
     op_class cls = op_get((op_code)n->op)->cls;
     switch (cls) {
     case CL_MOVE:

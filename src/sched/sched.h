@@ -74,12 +74,15 @@ typedef struct visit { /* where an inside value is read: its index in terms of l
     val v;
     const affine *idx;
     bool under_dot;
+    int next; /* the one before of its bucket: number + 1, 0 = none */
 } visit;
+enum { VISIT_BUCKETS = 256 };
 typedef struct analysis {
     kernel *k; /* owner of the loop variables; variables of root axes come first */
     VEC(visit) visits;
-    split_list var_of;     /* which (node, axis) a variable belongs to, by variable */
-    bool alive[MAX_LOOPS]; /* by root variable: still a row */
+    int bucket[VISIT_BUCKETS]; /* last visit of the values that are equal modulo this: number + 1, 0 = none */
+    split_list var_of;         /* which (node, axis) a variable belongs to, by variable */
+    bool alive[MAX_LOOPS];     /* by root variable: still a row */
     int n_root_vars;
     VEC(uint64_t) joint; /* sets of root variables that are rows together or not at all */
     int n_dots, n_reduces;

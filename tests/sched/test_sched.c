@@ -98,7 +98,24 @@ ARENA_TEST(test_after_contraction) {
     }
 }
 
+/* Thousands of elementwise ops in a row, as a loop written out gives them: several kernels, since deciding what joins one takes
+ * the square of its size (as one kernel, 6000 ops took half a minute). */
+ARENA_TEST(test_long_chain) {
+    enum { OPS = 3000 };
+    graph *g = graph_make(a, "chain");
+    val x = graph_add(g, &(spec){ .op = OP_input, .dtype = TN_F32, .name = "x", .rank = 1, .dims = (int64_t[]){ 3 } }), v = x;
+    for (int i = 0; i < OPS; i++) v = i % 3 ? graph_unary(g, OP_sin, v) : graph_binary(g, OP_add, v, x);
+    graph_output(g, "y", v);
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    target t = plan_target(0);
+    const plan *p = pipeline_run(g, a, &o, &t);
+    assert_true(p->kernels.n >= OPS / 1100 && p->kernels.n <= 8);
+    plan_config c = { .seed = 1, .fusion = 3, .t = t };
+    if (!plan_config_agrees(g, NULL, &c)) fail_msg("%s", c.text);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_files), cmocka_unit_test(test_after_contraction) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_files), cmocka_unit_test(test_long_chain),
+                                        cmocka_unit_test(test_after_contraction) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
