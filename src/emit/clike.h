@@ -28,6 +28,7 @@ typedef struct clike_language {
     struct {                /* functions of functions.def for which it has something better: the body, of x */
         const char *word, *text;
     } own[4];
+    const char *apart;   /* function: an f32 as it is, in a register that others need not lie beside; NULL: there is none */
     const char *shuffle; /* printf, value: that of the thread of 32 whose number differs by bit h; NULL: there is none */
     const char *least32; /* printf, value: the smallest i32 of each 32 threads; NULL: by shuffles */
     bool offsets;        /* a buffer comes as a base and its distance in bytes */

@@ -28,7 +28,35 @@ static bool is_small(const clike *e, const kins *in) {
     return e->l->gpu && in->op == K_SCATTER && e->k->ins.at[in->dyn].dtype == TN_I32 && reach < INT32_MAX / 2;
 }
 
+/* Of an element of fast memory: what an unrolled loop and constants add to the address that the others make. Said apart, it
+ * becomes part of the load; nvcc else adds some of them up again for each. */
+static affine unrolled_part(const clike *e, const kins *in, affine *out_rest) {
+    affine near = affine_const(in->idx.base);
+    *out_rest = affine_const(0);
+    for (int i = 0; i < in->idx.n; i++) {
+        kterm t = in->idx.t[i];
+        affine *x = e->k->vars.at[t.var].role.unroll > 1 ? &near : out_rest;
+        *x = affine_add(e->k->a, *x, affine_scale(e->k->a, affine_var(e->k->a, t.var), t.coef));
+    }
+    return near;
+}
+
+static bool print_near(clike *e, const kins *in, int lane) {
+    affine rest, near;
+    if (!e->l->gpu || e->k->bufs.at[in->buf].kind != KB_GROUP || in->dyn) return false;
+    near = unrolled_part(e, in, &rest);
+    near.base += lane * in->lane_stride;
+    if (rest.n == 0 || (near.n == 0 && near.base == 0)) return false;
+    str_addf(e->out, "(&b%d[", in->buf);
+    clike_affine(e, rest, 0);
+    str_add(e->out, "])[");
+    clike_affine(e, near, 0);
+    str_add(e->out, "]");
+    return true;
+}
+
 static void print_element(clike *e, const kins *in, int lane) { /* b[..] of one lane */
+    if (print_near(e, in, lane)) return;
     bool copied = is_copied(e, in) && !in->par;
     if (copied) str_addf(e->out, "*%s(&", e->l->copy_at);
     str_addf(e->out, "b%d[", in->buf);
@@ -309,7 +337,10 @@ static void store_piece(clike *e, const kins *in, int lane, int n) {
         }
         if (size < 4) str_addf(e->out, " %s(uint32_t)(uint%d_t)", i % per_word ? "| " : "", 8 * size);
         str_add(e->out, size < 4 ? "(" : " ");
+        bool apart = e->l->apart && t == TN_F32 && n == 4 && e->k->ins.at[in->a].op == K_ACC;
+        if (apart) str_addf(e->out, "%s(", e->l->apart);
         print_stored(e, in, 1, lane + i);
+        if (apart) str_add(e->out, ")");
         if (size < 4) str_addf(e->out, ") << %d", i % per_word * size * 8);
         if (i % per_word == per_word - 1) str_add(e->out, ";");
     }
