@@ -33,7 +33,7 @@ enum {
     MAX_TILES = 4,         /* of a panel */
     MOST_AHEAD = 16,       /* tiles of rows that fetch what is copied next .. */
     MOST_AHEAD_FIXED = 64, /* .. or the next of a stream */
-    FAR_COPIES = 8,        /* times the second-level cache: nearer, the copy does not wait long */
+    FAR_COPIES = 2,        /* times the second-level cache: nearer, the copy does not wait long */
     LEAST_AHEAD = 16,      /* steps of the loop in which they do it */
     AHEAD_BYTES = 384,     /* of a row of a panel that is copied: long pieces of memory come faster */
     LEAST_ROWS = 8,        /* of a stretch */
