@@ -286,12 +286,13 @@ static int64_t near_limit(const stager *t) {
     return limit >= LEAST_NEAR ? limit : INT64_MAX;
 }
 
-/* What is copied while the next stretch is fetched goes from the first level to the first level; of its lines, both stretches
- * must find their places in the second. */
-static int64_t ahead_limit(const stager *t) {
+/* Steps of a stretch while the next one is fetched: so many that its panel stays in the first level or, with many rows, which
+ * would write their sums too often, that both share the second. Of the lines of what is copied, both must find places there. */
+static int64_t ahead_limit(const stager *t, int64_t limit) {
     const kins *b = ins(t, (int)t->panel_load);
-    int64_t size = (int64_t)dtype_size((tn_dtype)b->src), near = t->machine->l1_bytes * 3 / 4 / (t->tiles * width_of(t) * size),
-            far = kopt_places(t->machine->l2_bytes, apart(t, b) * size) * 3 / 4;
+    int64_t size = operand_size(t), near = t->machine->l1_bytes * 3 / 4 / (t->tiles * width_of(t) * size);
+    if (t->fixed) return rows_from(t, t->n_out) / tile_rows(t) <= MOST_AHEAD ? near : limit / 2;
+    int64_t far = kopt_places(t->machine->l2_bytes, apart(t, b) * size) * 3 / 4;
     if (far < LEAST_STEPS) far = LEAST_STEPS;
     return near < far ? near : far;
 }
@@ -319,7 +320,7 @@ static void choose_stretches(stager *t) {
     if (asked && asked->tiles && asked->tiles <= MOST_ASKED && asked->tiles <= full_tiles(t)) t->tiles = asked->tiles;
     int64_t limit = stretch_limit(t, t->tiles), near = near_limit(t);
     if (few_rows(t) && !(asked && asked->tiles)) t->tiles = 1;
-    if (t->ahead) limit = t->fixed ? limit / 2 /* the next one is there, too */ : ahead_limit(t);
+    if (t->ahead) limit = ahead_limit(t, limit);
     if (few_rows(t)) limit = t->machine->l1_bytes / 2 / (t->tiles * width_of(t) * operand_size(t));
     if (limit < LEAST_ROWS) limit = LEAST_ROWS;
     if (near < limit) limit = near;
