@@ -269,8 +269,7 @@ static bool is_from_afar(const chooser *c, kvar vec) {
     return x->fixed && x->elems * (int64_t)dtype_size((tn_dtype)x->dtype) > c->t->l2_bytes;
 }
 
-/* shared: with tiles that come out even for threads, too. */
-static void tile_contraction(chooser *c, kvar vec, bool shared) {
+static void tile_contraction(chooser *c, kvar vec) {
     kernel *k = c->k;
     int64_t extent = k->vars.at[vec].extent, nvec = (extent + c->lanes - 1) / c->lanes;
     kvar row = partner(c, vec, true);
@@ -278,12 +277,13 @@ static void tile_contraction(chooser *c, kvar vec, bool shared) {
     int best_mr = 1, best_nv = 1;
     double best = 1e300;
     const kins *a = operand_load(c, c->dot->a), *b = operand_load(c, c->dot->b);
-    bool each = a && b && affine_coef(a->idx, vec) && affine_coef(b->idx, vec); /* lane by lane: neighbours share loads */
+    bool shared = is_worth_sharing(c),
+         each = a && b && affine_coef(a->idx, vec) && affine_coef(b->idx, vec); /* lane by lane: neighbours share loads */
     if (each) best_mr = sliding_rows(m);
     c->tile_m = m, c->tile_nvec = nvec, c->tile_each = each, c->tile_split = is_split(c, a, b);
     c->most_nv = m > 1 ? MAX_NV : MAX_LONE;
     int64_t share = (nvec + c->t->threads - 1) / c->t->threads; /* each thread needs a tile */
-    if (m == 1 && is_worth_sharing(c) && share < c->most_nv) c->most_nv = share;
+    if (m == 1 && shared && share < c->most_nv) c->most_nv = share;
     bool once = is_from_afar(c, vec) && m <= FEW_ROWS;
     for (int nv = 1; nv <= c->most_nv && nv <= nvec && !each; nv++)
         for (int mr = 1; mr <= MAX_MR && mr <= m; mr++) {
@@ -409,7 +409,7 @@ static void choose_roles(chooser *c) {
     if (c->lanes == 1) return;
     if (row >= 0 && row_score >= inner_score) {
         if (is_inside_dot(c, row))
-            tile_contraction(c, row, is_worth_sharing(c));
+            tile_contraction(c, row);
         else
             tile_plain(c, row);
         return;
@@ -421,7 +421,7 @@ static void choose_roles(chooser *c) {
         else if (k->vars.at[inner[n]].reduce)
             tile_inner_product(c, inner[n]);
         else
-            tile_contraction(c, inner[n], is_worth_sharing(c));
+            tile_contraction(c, inner[n]);
     }
     join_rows(c, inner);
 }
@@ -479,7 +479,7 @@ bool kopt_choose_turned(kernel *k, const target *t) {
     survey(&c);
     kvar row = c.lanes > 1 ? turned_row(&c) : -1;
     if (row < 0) return false;
-    tile_contraction(&c, row, false);
+    tile_contraction(&c, row);
     choose_parallel(&c);
     return true;
 }
@@ -500,7 +500,7 @@ int kopt_tiles(kernel *k, const target *t, kchoice *out, int cap) {
     survey(&c);
     kvar row = c.lanes > 1 ? turned_row(&c) : -1;
     if (row >= 0)
-        tile_contraction(&c, row, false);
+        tile_contraction(&c, row);
     else
         choose_roles(&c);
     for (int nv = 1; nv <= c.most_nv && c.tile_m; nv++)

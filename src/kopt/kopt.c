@@ -41,7 +41,7 @@ void kopt_sweep(kernel *k) {
 }
 
 /* Tiles with a turned panel are faster than sums along the lanes, where enough rows share it. Both take the terms of a sum in
- * different orders: which it is, the model alone says. */
+ * different orders: which it is, the model alone says, as for one thread. */
 static bool turn_and_stage(kernel *k, const target *t) {
     kernel before = *k;
     kvar_info *vars = arena_copy(k->a, k->vars.at, sizeof *vars * (size_t)k->vars.n);
@@ -57,10 +57,13 @@ static bool turn_and_stage(kernel *k, const target *t) {
 
 static void choose_and_stage(kernel *k, const target *t) {
     target model = *t;
-    model.choice = NULL;
-    kernel *trial = t->choice ? kernel_clone(k, k->a) : k;
+    bool other = t->choice || t->threads > 1;
+    model.choice = NULL, model.threads = 1;
+    kernel *trial = other ? kernel_clone(k, k->a) : k;
     if (turn_and_stage(trial, &model)) {
-        if (t->choice && !turn_and_stage(k, t)) *k = *trial;
+        if (!other || turn_and_stage(k, t)) return;
+        model.threads = t->threads;
+        if (!turn_and_stage(k, &model)) *k = *trial;
         return;
     }
     int way = t->choice ? t->choice->way : WAY_MODEL;

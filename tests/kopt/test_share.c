@@ -48,9 +48,12 @@ static const char update[] = "graph @update(x f32[64,784], dy f32[64,512], w f32
                              "  %1 = dot x, dy contract=[0]x[0] f32[784,512]\n  %2 = sub w, %1 f32[784,512]\n"
                              "  return %2 as \"y\"\n}\n";
 
+static const char across[] = "graph @across(dy f32[64,512], w f32[512,512]) {\n"
+                             "  %1 = dot dy, w contract=[1]x[1] f32[64,512]\n  return %1 as \"y\"\n}\n";
+
 static void test_even(void **state) {
     (void)state;
-    static const char *const texts[] = { layer, update };
+    static const char *const texts[] = { layer, update, across };
     static const int threads[] = { 2, 4, 8, 16 };
     arena a;
     guard gd;
