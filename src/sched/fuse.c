@@ -8,7 +8,7 @@
  * 3 also recomputation and kernels with several results. */
 #include "sched/sched.h"
 
-enum { SMALL_PART = 16, FEW_ROWS = 8, SMALL_WORK = 1 << 15, WIDE_ROW = 1024, MANY_LOOPS = 48 };
+enum { SMALL_PART = 16, FEW_ROWS = 8, SMALL_WORK = 1 << 15, WIDE_ROW = 1024, MANY_LOOPS = 48, LINE_BYTES = 64 };
 
 static bool decide(sched *s, val v, val user, bool fused, const char *reason) {
     VEC_PUSH(s->a, &s->p->decisions, (why){ v, user, fused, reason });
@@ -201,6 +201,22 @@ static bool try_with_contraction(sched *s, val v, int gi, int n_splits) {
     return decide(s, v, root, false, "done with the result of its contraction: one of them is stored either way");
 }
 
+/* An output that is the result of elementwise ops in another shape: their kernel has the loops of the value, among which its
+ * sums have rows (groups of channels). Where what lies side by side there is less than a line of a cache, the loops of the
+ * output are better: they go along memory. */
+static bool is_output_view(const sched *s, val v) {
+    const node *n = graph_get(s->g, v), *x = graph_get(s->g, n->in[0]);
+    int times = 0;
+    for (int i = 0; i < s->g->outputs.n; i++) {
+        const output *o = &s->g->outputs.at[i];
+        if (o->state && (o->v == v || o->v == n->in[0])) return false;
+        times += o->v == v || o->v == n->in[0];
+    }
+    bool alone = x->first_use && !s->g->uses.at[x->first_use - 1].next;
+    return times == 1 && alone && op_is_elementwise((op_code)x->op) && !s->forced[v] && x->rank > 0 &&
+           x->dims[x->rank - 1] * (int64_t)dtype_size((tn_dtype)x->dtype) >= LINE_BYTES;
+}
+
 static void place_value(sched *s, val v) {
     const node *n = graph_get(s->g, v);
     int_list groups = { 0 };
@@ -229,7 +245,7 @@ static void place_value(sched *s, val v) {
         }
         return;
     }
-    if (n->op == OP_reshape && !graph_is_output(s->g, v)) { /* the same bytes under another name */
+    if (n->op == OP_reshape && (!graph_is_output(s->g, v) || is_output_view(s, v))) { /* the same bytes under another name */
         s->place[v] = PLACE_ALIAS;
         if (s->place[n->in[0]] == PLACE_NONE) s->forced[n->in[0]] = true;
         if (s->place[n->in[0]] != PLACE_EVERYWHERE) return;

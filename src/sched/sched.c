@@ -115,7 +115,12 @@ static void make_buffers(sched *s) {
         }
     }
     for (int i = 0; i < g->outputs.n; i++)
-        if (g->outputs.at[i].name) add_io(s, g->outputs.at[i].name, true, g->outputs.at[i].v);
+        if (g->outputs.at[i].name) {
+            val v = g->outputs.at[i].v;
+            add_io(s, g->outputs.at[i].name, true, v);
+            for (; s->place[v] == PLACE_ALIAS; v = graph_get(g, v)->in[0])
+                s->buf_of[graph_get(g, v)->in[0]] = s->buf_of[v]; /* see is_output_view */
+        }
     for (val v = 1; v < (val)g->nodes.n; v++) {
         const node *n = graph_get(g, v);
         if (s->buf_of[v] >= 0) continue;

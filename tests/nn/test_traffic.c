@@ -33,7 +33,7 @@ static const work works[] = {
     { "softmax", softmax, { 1, 2 }, { 1, 1 } },       { "log-softmax", log_softmax, { 1, 2 }, { 1, 1 } },
     { "layer norm", layer_norm, { 1, 2 }, { 1, 1 } }, { "RMS norm", rms_norm, { 1, 2 }, { 1, 1 } },
     { "batch norm", batch_norm, { 3, 4 }, { 1, 1 } }, { "cross-entropy", cross_entropy, { 1, 1 }, { 0, 1 } },
-    { "group norm", group_norm, { 1, 3 }, { 1, 2 } },
+    { "group norm", group_norm, { 1, 2 }, { 1, 1 } },
 };
 
 static void count(tn_ctx *ctx, const work *w, int backward, int threads) {
