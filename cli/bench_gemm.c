@@ -72,29 +72,46 @@ static int expect(cli *c, bench_case *k, tn_session *s, expected *want) {
     return 1;
 }
 
-static void *copied(const void *data, int64_t n, tn_dtype t) {
-    void *x = buffer_new((size_t)n * tn_dtype_size(t));
-    memcpy(x, data, (size_t)n * tn_dtype_size(t));
+/* A copy of a matrix, or its transpose. */
+static void *copied(const void *data, int64_t rows, int64_t columns, tn_dtype t, bool turned) {
+    size_t size = tn_dtype_size(t);
+    char *x = buffer_new((size_t)(rows * columns) * size);
+    const char *from = data;
+    if (!turned) memcpy(x, data, (size_t)(rows * columns) * size);
+    for (int64_t i = 0; i < rows && turned; i++)
+        for (int64_t j = 0; j < columns; j++)
+            memcpy(x + (size_t)(j * rows + i) * size, from + (size_t)(i * columns + j) * size, size);
     return x;
 }
 
-static bench_case make_case(suite *s, const operands *o, bool constant) {
+/* x or w as the program gets it: an input, or a constant; turned: given as its transpose. */
+static tn_tensor operand(bench_case *k, const char *name, const void *data, int64_t rows, int64_t columns, tn_dtype t,
+                         bool turned, bool constant) {
+    tn_shape shape = turned ? TN_DIMS(columns, rows) : TN_DIMS(rows, columns);
+    void *lies = copied(data, rows, columns, t, turned);
+    tn_tensor x = constant ? tn_const(k->graph, t, shape, lies) : tn_input(k->graph, name, t, shape);
+    if (constant)
+        buffer_free(lies);
+    else
+        case_input(k, name, lies);
+    return turned ? tn_transpose(x, 0, 1) : x;
+}
+
+typedef struct gemm_form { /* how operands are given: as they are, or as their transposes */
+    bool x_turned, w_turned;
+} gemm_form;
+
+static bench_case make_case(suite *s, const operands *o, gemm_form f, bool constant) {
     const gemm_shape *p = &o->s;
     const char *name = suite_text(s, "%lldx%lldx%lld", (long long)p->m, (long long)p->n, (long long)p->k);
-    bench_case k = case_new(s, "gemm", name, constant ? "constant" : "input");
+    const char *variant = constant ? "constant" : "input";
+    if (f.x_turned || f.w_turned) variant = suite_text(s, "%s %c%c", variant, f.x_turned ? 't' : 'n', f.w_turned ? 't' : 'n');
+    bench_case k = case_new(s, "gemm", name, variant);
     tn_dtype sum = o->of_w == TN_I8 ? TN_I32 : TN_F32;
-    tn_tensor x = tn_input(k.graph, "x", o->of_x, TN_DIMS(p->m, p->k));
-    case_input(&k, "x", copied(o->dx, p->m * p->k, o->of_x));
-    tn_tensor w, b;
-    if (constant) {
-        w = tn_const(k.graph, o->of_w, TN_DIMS(p->k, p->n), o->dw);
-        b = tn_const(k.graph, TN_F32, TN_DIMS(p->n), o->b);
-    } else {
-        w = tn_input(k.graph, "w", o->of_w, TN_DIMS(p->k, p->n));
-        b = tn_input(k.graph, "b", TN_F32, TN_DIMS(p->n));
-        case_input(&k, "w", copied(o->dw, p->k * p->n, o->of_w));
-        case_input(&k, "b", copied(o->b, p->n, TN_F32));
-    }
+    tn_tensor x = operand(&k, "x", o->dx, p->m, p->k, o->of_x, f.x_turned, false);
+    tn_tensor w = operand(&k, "w", o->dw, p->k, p->n, o->of_w, f.w_turned, constant);
+    tn_tensor b = constant ? tn_const(k.graph, TN_F32, TN_DIMS(p->n), o->b) : tn_input(k.graph, "b", TN_F32, TN_DIMS(p->n));
+    if (!constant) case_input(&k, "b", copied(o->b, 1, p->n, TN_F32, false));
     tn_tensor y = o->of_w == TN_F32 ? tn_matmul(x, w) : tn_matmul(tn_cast(x, sum), tn_cast(w, sum));
     if (sum == TN_I32) y = tn_mul_scalar(tn_cast(y, TN_F32), o->scale);
     tn_output(tn_relu(tn_add(y, b)), "y");
@@ -108,16 +125,33 @@ static bench_case make_case(suite *s, const operands *o, bool constant) {
     k.row.batch = p->m;
     k.expect = expect;
     k.ud = o;
-    if (o->of_w != TN_F32) return k;
+    if (o->of_w != TN_F32 || f.x_turned || f.w_turned) return k; /* rivals are asked for plain f32 */
     k.rival = cli_format("gemm m=%lld n=%lld k=%lld constant=%d", (long long)p->m, (long long)p->n, (long long)p->k, constant);
     return k;
+}
+
+enum { MAX_FORMS = 4 };
+/* nn,nt,tn,tt: of x and of w. */
+static int forms_of(cli *c, gemm_form *out) {
+    const char *list = cli_text(c, "trans", "nn");
+    int n = 0;
+    for (const char *at = list;; at += 3) {
+        bool ok = (at[0] == 'n' || at[0] == 't') && (at[1] == 'n' || at[1] == 't') && (!at[2] || at[2] == ',') && n < MAX_FORMS;
+        if (!ok) cli_usage(c, "--trans is a list of nn, nt, tn and tt (of x and of w), not %s", list);
+        out[n++] = (gemm_form){ at[0] == 't', at[1] == 't' };
+        if (!at[2]) return n;
+    }
 }
 
 static void measure(suite *s, gemm_shape p, uint64_t seed, tn_dtype t) {
     if (!suite_wants(s, suite_text(s, "%lldx%lldx%lld", (long long)p.m, (long long)p.n, (long long)p.k))) return;
     operands o = operands_new(p, seed, t);
-    bench_case cases[2] = { make_case(s, &o, false), make_case(s, &o, true) };
-    suite_run(s, cases, 2);
+    gemm_form forms[MAX_FORMS];
+    bench_case cases[2 * MAX_FORMS];
+    int n = 0, n_forms = forms_of(s->c, forms);
+    for (int i = 0; i < n_forms; i++)
+        for (int constant = 0; constant < 2; constant++) cases[n++] = make_case(s, &o, forms[i], constant);
+    suite_run(s, cases, n);
     operands_free(&o);
 }
 

@@ -101,6 +101,12 @@ PY
 "$tenon" bench ulp --functions exp --samples 5000 --plant-error --seconds 0.005 -q >"$dir/out" 2>"$dir/err"
 [ $? = 1 ] && grep -q "further" "$dir/err" || fail "bench ulp: a spoiled result is not noticed"
 
+# Operands as their transposes: checked like the others; a list that is none is wrong usage.
+"$tenon" bench gemm --sizes 13 --trans nt,tn,tt --threads 1 --json -q --seconds 0.002 >"$dir/out" || fail "bench gemm --trans"
+[ "$(grep -oE '"variant": "(input|constant) (nt|tn|tt)"' "$dir/out" | sort -u | wc -l)" = 6 ] || fail "bench gemm --trans has not six variants"
+"$tenon" bench gemm --sizes 13 --trans nt,x >/dev/null 2>&1
+[ $? = 2 ] || fail "bench gemm --trans nt,x"
+
 # Nothing is allocated inside the timed runs of compiled graphs.
 "$tenon" bench gemm --sizes 16 --threads 1 --json -q --seconds 0.005 >"$dir/out"
 python3 -c 'import json, sys; sys.exit(any(r["mallocs"] for r in json.load(open(sys.argv[1]))["rows"]))' "$dir/out" || fail "allocations in timed runs"
