@@ -8,6 +8,8 @@
 #include "kopt/gpu_copy.h"
 #include "kopt/gpu_tile.h"
 
+enum { LONG = 16 /* steps whose code is written out */ };
+
 typedef struct digit { /* of a number whose bits are a thread's and a chunk's */
     int lo, bits;
     kvar var;
@@ -177,7 +179,8 @@ static reg zero_behind(writer *w, reg v, affine e, int64_t lane, int64_t n) {
 typedef struct where { /* in a block */
     affine row, dim[TN_MAX_RANK + 2];
 } where;
-typedef struct moment { /* the innermost loop around a block: its iteration, and how many there are when it may not exist */
+
+typedef struct moment { /* the innermost loop around a block: its iteration; and how many there are, for loads that are early */
     affine at;
     int64_t trips;
 } moment;
@@ -217,7 +220,7 @@ static reg load_operand(writer *w, int x, const where *at, const moment *when, a
         if (!s->needed[i]) continue;
         reg r = gpu_copy(&w->c, i, &p);
         kins *in = &w->o->ins.at[r];
-        if (when->trips && in->op == K_LOAD && in->n_mask == 1) in->par = 2; /* behind the last block nobody reads it */
+        if (when->trips && in->op == K_LOAD && in->n_mask == 1) in->par = 2;
     }
     const kins *operand = tiler_at(t, s->operand);
     bool plain = operand->op == K_LOAD && operand->n_mask == 0;
@@ -294,21 +297,23 @@ static affine vector_at(const writer *w, int x, int g) {
     return affine_offset(affine_scale(w->o->a, w->thread[x], t->side[x].lanes), (int64_t)g * t->side[x].lanes * t->s.n[x]);
 }
 
-/* What a thread multiplies: one step of the contraction after the other, all of its tile. */
-static void write_products(writer *w, const sums *acc, affine half) {
+typedef struct parts { /* of one step: what a thread reads of both operands, in vectors */
+    reg of[2][MAX_SIDE];
+} parts;
+
+static int64_t own_steps(const tiler *t) { return t->s.b.steps / t->s.z; } /* of a block */
+
+/* `step` counts the thread's own. */
+static parts load_step(writer *w, affine step, affine half) {
     const tiler *t = w->w;
     uint8_t type = tiler_at(t, t->acc)->dtype;
-    reg part[2][MAX_SIDE];
-    int64_t steps = t->s.b.steps / t->s.z;
-    int vectors = t->s.t[1] / t->side[1].lanes;
-    kvar k = open(w, "k", steps, PAR_SERIAL);
-    w->o->vars.at[k].role.unroll = steps <= 16 ? (int)steps : 8;
-    affine step = plus_var(w, affine_scale(w->o->a, w->z, steps), k, 1);
+    parts p;
     for (int x = 0; x < 2; x++) {
         const side *s = &t->side[x];
-        affine first = plus(w, affine_scale(w->o->a, step, s->pitch), half, t->s.b.steps * s->pitch);
+        affine at = plus(w, step, w->z, own_steps(t)),
+               first = plus(w, affine_scale(w->o->a, at, s->pitch), half, t->s.b.steps * s->pitch);
         for (int g = 0; g < t->s.t[x] / s->lanes; g++)
-            part[x][g] = kernel_push(w->o, (kins){ .op = K_LOAD,
+            p.of[x][g] = kernel_push(w->o, (kins){ .op = K_LOAD,
                                                    .dtype = type,
                                                    .src = type,
                                                    .buf = (uint16_t)s->buf,
@@ -316,9 +321,16 @@ static void write_products(writer *w, const sums *acc, affine half) {
                                                    .lanes = (uint8_t)s->lanes,
                                                    .lane_stride = s->lanes > 1 });
     }
+    return p;
+}
+
+static void multiply_step(writer *w, const sums *acc, const parts *p) {
+    const tiler *t = w->w;
+    uint8_t type = tiler_at(t, t->acc)->dtype;
+    int vectors = t->s.t[1] / t->side[1].lanes;
     for (int i = 0; i < t->s.t[0]; i++) {
         int lanes = t->side[0].lanes;
-        reg a = part[0][i / lanes];
+        reg a = p->of[0][i / lanes];
         if (lanes > 1) a = kernel_push(w->o, (kins){ .op = K_LANES, .dtype = type, .a = a, .imm_int = i % lanes });
         for (int g = 0; g < vectors; g++) { /* there and back: two products in a row share an operand */
             int j = i % 2 ? vectors - 1 - g : g;
@@ -326,12 +338,27 @@ static void write_products(writer *w, const sums *acc, affine half) {
                                       .alu = OP_dot,
                                       .dtype = type,
                                       .a = a,
-                                      .b = part[1][j],
+                                      .b = p->of[1][j],
                                       .c = acc->at[i][j],
                                       .lanes = (uint8_t)t->side[1].lanes });
         }
     }
+}
+
+/* What a thread multiplies: its steps [from, to) of the contraction, one after the other, all of its tile. */
+static void write_steps(writer *w, const sums *acc, affine half, int64_t from, int64_t to, int unroll) {
+    if (from == to) return;
+    kvar k = kernel_var(w->o, "k", to, false, false);
+    kernel_push(w->o, (kins){ .op = K_LOOP, .var = k, .lo = from, .hi = to, .step = 1, .par = PAR_SERIAL });
+    w->o->vars.at[k].role.unroll = unroll;
+    parts p = load_step(w, affine_var(w->o->a, k), half);
+    multiply_step(w, acc, &p);
     close(w, 1);
+}
+
+static void write_products(writer *w, const sums *acc, affine half) {
+    int64_t steps = own_steps(w->w);
+    write_steps(w, acc, half, 0, steps, steps <= LONG ? (int)steps : 8);
 }
 
 static void meet(writer *w) { kernel_push(w->o, (kins){ .op = K_BARRIER }); }
@@ -340,7 +367,7 @@ static void meet(writer *w) { kernel_push(w->o, (kins){ .op = K_BARRIER }); }
 static void write_single(writer *w, const sums *acc) {
     const tiler *t = w->w;
     bool loop = t->s.b.whole < t->n_loops;
-    moment when = { affine_const(0), 0 };
+    moment when = { .trips = 0 };
     if (loop) when.at = affine_var(w->o->a, open(w, "s", t->s.b.trips, PAR_SERIAL));
     staged s[2];
     for (int x = 0; x < 2; x++) {
@@ -356,26 +383,43 @@ static void write_single(writer *w, const sums *acc) {
     close(w, loop);
 }
 
-/* Two blocks: loop s, loop h = 0 .. 2: block 2s + h is multiplied in half h while the next one comes. */
+/* Two blocks: loop s, loop h = 0 .. 2: block 2s + h is multiplied in half h while the next one comes. The loop begins some
+ * steps late, so that threads do not meet where it begins again: what the last step multiplies was read before they meet, and
+ * the first steps of the next block are read while it is multiplied. */
 static void write_doubled(writer *w, const sums *acc, bool again) {
     const tiler *t = w->w;
-    int64_t trips = t->s.b.trips;
-    moment when = { affine_const(0), 0 };
+    int64_t trips = t->s.b.trips, steps = own_steps(t), late = steps < 8 ? 1 : 2;
+    moment when = { .trips = 0 };
     staged s[2];
     for (int x = 0; x < 2; x++) load_block(w, x, &when, &s[x]);
     for (int x = 0; x < 2; x++) store_block(w, x, &s[x], affine_const(0));
     meet(w);
-    kvar pair = open(w, "s", trips / 2, PAR_SERIAL), h = open(w, "h", 2, PAR_SERIAL);
-    affine half = affine_var(w->o->a, h), other = affine_offset(affine_scale(w->o->a, half, -1), 1);
-    when.at = affine_offset(plus_var(w, half, pair, 2), 1), when.trips = trips % 2 ? 0 : trips;
-    for (int x = 0; x < 2; x++) load_block(w, x, &when, &s[x]);
-    write_products(w, acc, half);
-    for (int x = 0; x < 2; x++) store_block(w, x, &s[x], other);
-    meet(w);
-    close(w, 2);
-    if (trips % 2 == 0) return;
-    write_products(w, acc, affine_const(0));
-    if (again) meet(w);
+    write_steps(w, acc, affine_const(0), 0, late, (int)late);
+    if (trips > 2) {
+        kvar pair = open(w, "s", (trips - 1) / 2, PAR_SERIAL), h = open(w, "h", 2, PAR_SERIAL);
+        affine half = affine_var(w->o->a, h), other = affine_offset(affine_scale(w->o->a, half, -1), 1);
+        /* there always is a next block: the condition makes a branch of the loads, behind which ptxas does not put them off */
+        moment next = { affine_offset(plus_var(w, half, pair, 2), 1), trips };
+        for (int x = 0; x < 2; x++) load_block(w, x, &next, &s[x]);
+        write_steps(w, acc, half, late, steps - 1, steps <= LONG ? (int)(steps - 1 - late) : 8);
+        parts p = load_step(w, affine_const(steps - 1), half);
+        for (int x = 0; x < 2; x++) store_block(w, x, &s[x], other);
+        meet(w);
+        multiply_step(w, acc, &p);
+        write_steps(w, acc, other, 0, late, (int)late);
+        close(w, 2);
+    }
+    if (trips % 2 == 0) { /* these steps are few: short code */
+        when.at = affine_const(trips - 1);
+        for (int x = 0; x < 2; x++) load_block(w, x, &when, &s[x]);
+        write_steps(w, acc, affine_const(0), late, steps, 2);
+        for (int x = 0; x < 2; x++) store_block(w, x, &s[x], affine_const(1));
+        meet(w);
+        write_steps(w, acc, affine_const(1), 0, steps, 2);
+    } else {
+        write_steps(w, acc, affine_const(0), late, steps, 2);
+        if (again) meet(w);
+    }
 }
 
 /* ---- the results ---- */
