@@ -31,6 +31,7 @@ typedef struct clike_language {
     const char *apart;   /* function: an f32 as it is, in a register that others need not lie beside; NULL: there is none */
     const char *shuffle; /* printf, value: that of the thread of 32 whose number differs by bit h; NULL: there is none */
     const char *least32; /* printf, value: the smallest i32 of each 32 threads; NULL: by shuffles */
+    const char *fetch;   /* printf, kernel, argument: the byte that follows comes into the second cache; NULL: nothing does */
     bool offsets;        /* a buffer comes as a base and its distance in bytes */
     const char *shared_space, *long2; /* in the type of a pointer to a group's memory; two i64 */
     const char *aligned;              /* of an array: at 16 bytes */
@@ -52,6 +53,7 @@ typedef struct clike {
     bool meets_index;
     reg vector; /* of the last product in lanes, */
     bool back;  /* which went over them from the last to the first */
+    int id;     /* in the name of the kernel */
     int indent;
     int lane; /* that the statement is for, plus 1; 0: for all of them, in a loop */
 } clike;

@@ -575,7 +575,30 @@ void clike_scatter(clike *e, const kins *in) {
     str_add(e->out, " }\n");
 }
 
+/* By the argument's number: a compiler that sees its pointer go to where it cannot look takes the memory for changed, and loads
+ * once more what threads hold. */
+static void fetch_line(clike *e, const kins *in) {
+    const kbuf *kb = &e->k->bufs.at[in->buf];
+    int argument = 0;
+    if (!e->l->fetch) {
+        str_add(e->out, "(void)0;\n");
+        return;
+    }
+    for (int b = 0; b < in->buf; b++) argument += !kbuf_is_local(&e->k->bufs.at[b]);
+    str_add(e->out, "if (");
+    clike_affine(e, in->idx, 0);
+    str_addf(e->out, " < %lld%s) ", (long long)kb->elems, e->index_end);
+    str_addf(e->out, e->l->fetch, e->id, argument);
+    str_add(e->out, "((int64_t)(");
+    clike_affine(e, in->idx, 0);
+    str_addf(e->out, ") * %d));\n", (int)dtype_size((tn_dtype)kb->dtype));
+}
+
 void clike_prefetch(clike *e, const kins *in) {
+    if (e->l->gpu) {
+        fetch_line(e, in);
+        return;
+    }
     str_add(e->out, "__builtin_prefetch(&");
     print_element(e, in, 0);
     str_add(e->out, in->par == 2 ? ", 1);\n" : in->par ? ", 0, 2);\n" : ");\n");

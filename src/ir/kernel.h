@@ -70,7 +70,7 @@ typedef enum kop {
     K_GSUM, /* GPU form: a of all threads of the group combined by op, halves first; every thread gets it. Meets as K_BARRIER.
                imm_int > 0: of each so many neighbours alone; they all come here, but memory is not put in order */
     K_GARG, /* GPU form: index of the best of the threads' (value a, index b), lowest index first; op as K_ARGUPD. Meets, too */
-    K_PREFETCH, /* CPU: buf[idx], which may lie beyond the end, will be read soon (par 1: it comes into the second cache, not
+    K_PREFETCH, /* buf[idx], which may lie beyond the end, will be read soon (par 1: it comes into the second cache, not
                    the first; par 2: will be written). Changes nothing but the time */
 } kop;
 

@@ -295,8 +295,8 @@ static void check_ins(checker *c, reg r) {
         check_memory_operands(c, r, in);
         break;
     case K_PREFETCH:
-        if (c->k->group || in->buf >= c->k->bufs.n || c->k->bufs.at[in->buf].kind != (in->par == 2 ? KB_OUT : KB_IN) ||
-            c->k->bufs.at[in->buf].dtype != in->dtype)
+        if ((c->k->group && in->par != 1) || in->buf >= c->k->bufs.n ||
+            c->k->bufs.at[in->buf].kind != (in->par == 2 ? KB_OUT : KB_IN) || c->k->bufs.at[in->buf].dtype != in->dtype)
             problem(c, r, "nothing to fetch in b%d", in->buf);
         break;
     case K_ALU:

@@ -157,13 +157,15 @@ kernel *kopt_gpu(kernel *k, const target *t) {
     }
     int cluster = 1, held = best_group ? kopt_gpu_hold_group(k, n, t, &cluster) : 0;
     if (held) best_group = held;
+    /* Much earlier than when the groups at work are done is worse than not at all, a little earlier does no harm. */
+    int64_t ahead = held ? t->grid * 3 / 4 / (held * cluster) : 0;
     kernel *forms[] = { kopt_gpu_place(k, n, t, &best), kopt_gpu_cluster(k, n, t, &best), kopt_gpu_tile(k, n, t, &best),
                         kopt_gpu_column(k, n, t, &best) },
            *form = NULL;
     for (size_t i = 0; i < COUNT_OF(forms); i++) /* each is there only if it costs less than those before */
         if (forms[i]) form = forms[i];
     if (!form) form = kopt_gpu_turn(k, n, t);
-    if (!form && best_group) form = kopt_gpu_rows(k, n, best_group, cluster);
+    if (!form && best_group) form = kopt_gpu_rows(k, n, best_group, cluster, ahead);
     if (!form) form = kopt_gpu_map(k, n, t);
     return finished(form ? form : flat(k, n, t));
 }

@@ -96,11 +96,27 @@ void kopt_gpu_hold(kernel *k) {
     k->ins = o->ins, k->vars = o->vars, k->bufs = o->bufs;
 }
 
-/* Rows of n elements that are too long for the registers of one group are shared out among the groups of a cluster, the
- * smallest that hold them: several of other rows on a processor load while others compute. Returns the threads of one, or 0. */
+/* What all rows share, such as the weights of a norm. */
+static bool has_common(const kernel *k, int n_rows) {
+    kvar loop = -1;
+    for (int i = 1 + n_rows; i < k->ins.n - n_rows; i++) {
+        const kins *in = &k->ins.at[i];
+        bool rows = false;
+        if (in->op == K_LOOP) loop = in->var;
+        if (in->op != K_LOAD || kbuf_is_local(&k->bufs.at[in->buf])) continue;
+        for (int r = 0; r < n_rows; r++) rows |= affine_coef(in->idx, k->ins.at[1 + r].var) != 0;
+        if (!rows && loop >= 0 && gpu_uses(in, loop)) return true;
+    }
+    return false;
+}
+
+/* Rows of n elements that are too long for the registers of one group, or need the largest one, are shared out among the groups
+ * of a cluster, the smallest that hold them: several of other rows on a processor load while others compute. With what rows
+ * share a large group is as fast. Returns the threads of one, or 0. */
 static int cluster_group(const kernel *k, int n_rows, int64_t n, int lanes, const target *t, int *cluster) {
     int group = t->group < LONG_GROUP ? t->group : LONG_GROUP, most = t->group_most > t->group ? t->group_most : t->group;
-    if (n <= (int64_t)most * SHARE) return 0;
+    int64_t large = (int64_t)most * SHARE;
+    if (n <= large / 2 || (n <= large && has_common(k, n_rows))) return 0;
     while (*cluster < t->cluster && n > (int64_t)*cluster * group * SHARE) *cluster *= 2;
     while (group < most && n > (int64_t)*cluster * group * SHARE) group *= 2;
     int64_t step = (int64_t)*cluster * group * lanes;

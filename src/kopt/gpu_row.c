@@ -280,6 +280,43 @@ void gpu_row_range(row_writer *w, int from, int to) {
     }
 }
 
+/* The lines of a load's elements that the group has, `ahead` rows later, are fetched by a thread each. */
+static void fetch_lines(row_writer *w, const kins *load, const kins *loop, kvar row, int64_t ahead) {
+    enum { LINE = 128, MOST = 64 << 10 }; /* of larger parts the second cache does not keep so many */
+    kernel *o = w->o;
+    int64_t size = (int64_t)dtype_size((tn_dtype)load->src), part = loop->hi / (w->cluster > 1 ? w->cluster : 1);
+    if (part * size > MOST) return;
+    kvar line = kernel_var(o, "f", (part * size + LINE - 1) / LINE, false, false);
+    kins fetch = { .op = K_PREFETCH, .dtype = load->src, .src = load->src, .lanes = 1, .par = 1, .buf = load->buf };
+    affine first = affine_scale(o->a, affine_var(o->a, line), LINE / size);
+    if (w->cluster > 1) first = affine_add(o->a, first, affine_scale(o->a, affine_var(o->a, w->member), part));
+    fetch.idx = affine_set_var(o->a, load->idx, loop->var, first);
+    fetch.idx = affine_set_var(o->a, fetch.idx, row, affine_offset(affine_var(o->a, row), ahead));
+    fetch.node = load->node;
+    kernel_push(o, (kins){ .op = K_LOOP, .var = line, .hi = o->vars.at[line].extent, .step = 1, .par = PAR_LOCAL });
+    kernel_push(o, fetch);
+    kernel_push(o, (kins){ .op = K_END });
+}
+
+/* A group loads its row, then it computes, and memory would wait for it meanwhile: so it has the row fetched that a group will
+ * begin with when those at work are done. What all rows share is there anyway. */
+static void fetch_later_row(row_writer *w, int n_rows, int64_t ahead) {
+    const kernel *k = w->k;
+    kvar row = k->ins.at[1].var;
+    bool *fetched = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
+    const kins *loop = NULL;
+    if (n_rows != 1 || ahead < 1 || k->ins.at[1].hi < 2 * ahead) return;
+    for (int i = 1 + n_rows; i < k->ins.n - n_rows; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP) loop = in;
+        if (in->op != K_LOAD || !loop || in->dyn || in->n_mask || k->bufs.at[in->buf].kind != KB_IN || fetched[in->buf])
+            continue;
+        if (affine_coef(in->idx, row) < 1 || affine_coef(in->idx, loop->var) != 1) continue;
+        fetched[in->buf] = true;
+        fetch_lines(w, in, loop, row, ahead);
+    }
+}
+
 /* Whether a cluster can share out rows: nests are single loops over the same n elements, each at places of its own in what the
  * kernel writes; what is summed is f32. */
 bool kopt_gpu_rows_split(const kernel *k, int n_rows, int group) {
@@ -305,7 +342,7 @@ bool kopt_gpu_rows_split(const kernel *k, int n_rows, int group) {
     return true;
 }
 
-kernel *kopt_gpu_rows(const kernel *k, int n_rows, int group, int cluster) {
+kernel *kopt_gpu_rows(const kernel *k, int n_rows, int group, int cluster, int64_t ahead) {
     kernel *o = kernel_make(k->a, k->name);
     o->vars.at = k->vars.at, o->vars.n = k->vars.n, o->vars.cap = k->vars.n; /* grow into memory of their own */
     o->bufs.at = arena_copy(k->a, k->bufs.at, sizeof(kbuf) * (size_t)k->bufs.n), o->bufs.n = o->bufs.cap = k->bufs.n;
@@ -328,6 +365,7 @@ kernel *kopt_gpu_rows(const kernel *k, int n_rows, int group, int cluster) {
         w.member = kernel_var(o, "m", cluster, false, false);
         kernel_push(o, (kins){ .op = K_LOOP, .var = w.member, .hi = cluster, .step = 1, .par = PAR_GROUPS });
     }
+    fetch_later_row(&w, n_rows, ahead);
     gpu_row_range(&w, 1 + n_rows, k->ins.n - n_rows);
     for (int i = 0; i < n_rows + (cluster > 1); i++) kernel_push(o, (kins){ .op = K_END });
     return o;

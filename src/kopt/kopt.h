@@ -104,8 +104,9 @@ void kopt_gpu_chain(plan *p, const target *t);
 kernel *kopt_gpu(kernel *k, const target *t);
 /* gpu_row.c: each iteration of the outermost loops (the first n_rows of them; 0 = the whole kernel) is done by a group: nests
  * are dealt to its threads, long sums are combined, local buffers are shared. With `cluster` above 1 by so many groups, where
- * kopt_gpu_rows_split says that they can share out the elements of a row. Returns a kernel of its own. */
-kernel *kopt_gpu_rows(const kernel *k, int n_rows, int group, int cluster);
+ * kopt_gpu_rows_split says that they can share out the elements of a row. The row that comes so many later is fetched into the
+ * second cache; 0: none is. Returns a kernel of its own. */
+kernel *kopt_gpu_rows(const kernel *k, int n_rows, int group, int cluster, int64_t ahead);
 bool kopt_gpu_rows_split(const kernel *k, int n_rows, int group);
 /* gpu_place.c: the same, each thread having its place in the contractions of a row, when that costs less than *out_cost; else
  * NULL. */

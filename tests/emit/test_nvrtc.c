@@ -168,6 +168,7 @@ static void test_clustered_rows(void **state) {
         tn_dtype t;
         int64_t n;
     } cases[] = { { TN_BF16, 65536 }, { TN_BF16, 131072 }, { TN_F32, 65536 }, { TN_F32, 262144 }, { TN_F16, 49152 } };
+    int fetched = 0;
     need_nvrtc();
     for (size_t i = 0; i < 2 * COUNT_OF(cases); i++) {
         arena a;
@@ -197,10 +198,12 @@ static void test_clustered_rows(void **state) {
         emit_gpu(p, GPU_CUDA, &text);
         if (nvrtc_compile(the_nvrtc, text.s, 90, &image, &size, &log, &e)) fail_msg("%s", e.text);
         if (!strstr(log, " 0 bytes spill stores")) fail_msg("case %zu: %s", i, log);
+        fetched += strstr(text.s, "prefetch.global.L2") != NULL; /* but where the parts are large */
         mem_strfree(mem_libc(), log);
         mem_free(mem_libc(), image, size);
         arena_fini(&a);
     }
+    assert_int_equal(fetched, 8);
 }
 
 /* Layers by clusters keep their tiles, and the weights of the layer to come, in registers. */

@@ -513,7 +513,7 @@ static void test_rows(void **state) {
     static const tn_dtype types[] = { TN_F32, TN_BF16, TN_F16, TN_F64 };
     uint64_t seed = (uint64_t)now_seconds() ^ 0x9e3779b9u;
     rng r = rng_make(seed);
-    int held = 0, long_rows = 0, clusters = 0;
+    int held = 0, long_rows = 0, clusters = 0, fetches = 0;
     for (int i = 0; i < 90; i++) {
         arena a;
         guard gd;
@@ -539,12 +539,13 @@ static void test_rows(void **state) {
         assert_false(own && shared);
         for (int j = 1; j < k->ins.n && own; j++)
             assert_true(k->ins.at[j].op != K_BARRIER || (k->cluster && k->ins.at[j].par == 2));
+        for (int j = 1; j < k->ins.n; j++) fetches += k->ins.at[j].op == K_PREFETCH;
         held += own, long_rows += k->group > c.t.group, clusters += k->cluster > 0;
         arena_fini(&a);
     }
     printf("90 of rows, %d with a value's part of a row in registers, %d with long rows in larger groups, %d by clusters\n",
            held, long_rows, clusters);
-    assert_true(held > 5 && long_rows > 0 && clusters > 2);
+    assert_true(held > 5 && long_rows > 0 && clusters > 2 && fetches > 5);
 }
 
 /* x[before.., places, after..] with `adds` values added, an index in ten out of range. */
