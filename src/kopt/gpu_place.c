@@ -197,13 +197,22 @@ static bool find_some(const kernel *k, int n_rows, int i, int end, layers *out) 
     return true;
 }
 
+/* Instructions that are masked by which iteration of loop v it is: loads of later iterations could not be told. */
+static bool is_masked_by(const kernel *k, int from, int to, kvar v) {
+    for (int i = from; i < to; i++)
+        for (int m = 0; m < k->ins.at[i].n_mask; m++)
+            if (affine_coef(k->ins.at[i].mask[m].e, v)) return true;
+    return false;
+}
+
 void gpu_place_layers(const kernel *k, int n_rows, layers *out) {
     for (int i = 1 + n_rows; i < k->ins.n - n_rows; i++) {
         const kins *in = &k->ins.at[i];
         if (in->op != K_LOOP) continue;
         section s = { .loop = i, .end = kopt_loop_end(k, i), .first = out->c.n, .var = -1, .times = 1 };
         bool found = find_some(k, n_rows, i, s.end + 1, out);
-        if (!found && in->lo == 0 && in->hi > 0 && (found = find_some(k, n_rows, i + 1, s.end, out)))
+        if (!found && in->lo == 0 && in->hi > 0 && !is_masked_by(k, i + 1, s.end, in->var) &&
+            (found = find_some(k, n_rows, i + 1, s.end, out)))
             s.var = in->var, s.times = in->hi;
         s.n = out->c.n - s.first;
         if (found && s.n)
