@@ -282,10 +282,12 @@ void gpu_row_range(row_writer *w, int from, int to) {
 
 /* The lines of a load's elements that the group has, `ahead` rows later, are fetched by a thread each. */
 static void fetch_lines(row_writer *w, const kins *load, const kins *loop, kvar row, int64_t ahead) {
-    enum { LINE = 128, MOST = 64 << 10 }; /* of larger parts the second cache does not keep so many */
+    /* Of larger parts the second cache does not keep so many; and so many warps have their lines under way at once that memory
+     * has nothing to wait for: with fetching, softmax of 32768 x 1024 f32 was at 0.82 of a copy, 0.96 without. */
+    enum { LINE = 128, MOST = 64 << 10, MOST_OF_WARP = 2 << 10 };
     kernel *o = w->o;
     int64_t size = (int64_t)dtype_size((tn_dtype)load->src), part = loop->hi / (w->cluster > 1 ? w->cluster : 1);
-    if (part * size > MOST) return;
+    if (part * size > (w->group * (w->cluster > 1 ? w->cluster : 1) > 32 ? MOST : MOST_OF_WARP)) return;
     kvar line = kernel_var(o, "f", (part * size + LINE - 1) / LINE, false, false);
     kins fetch = { .op = K_PREFETCH, .dtype = load->src, .src = load->src, .lanes = 1, .par = 1, .buf = load->buf };
     affine first = affine_scale(o->a, affine_var(o->a, line), LINE / size);
