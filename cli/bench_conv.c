@@ -13,19 +13,20 @@ typedef struct layer {
     const char *name;
     int64_t n, h, w, in, out, kernel, stride, groups; /* padding kernel / 2 */
     bool backward;
+    int winograd; /* 0, or the size of tiles */
 } layer;
 
 static const layer layers[] = {
-    { "3x3 56x56x64", 1, 56, 56, 64, 64, 3, 1, 1, true },
-    { "3x3 28x28x128", 1, 28, 28, 128, 128, 3, 1, 1, true },
-    { "3x3 14x14x256", 1, 14, 14, 256, 256, 3, 1, 1, true },
-    { "3x3 7x7x512", 1, 7, 7, 512, 512, 3, 1, 1, true },
-    { "1x1 56x56x64-256", 1, 56, 56, 64, 256, 1, 1, 1, false },
-    { "1x1 14x14x1024-256", 1, 14, 14, 1024, 256, 1, 1, 1, false },
-    { "3x3/2 56x56x128", 1, 56, 56, 128, 128, 3, 2, 1, false },
-    { "depthwise 3x3 56x56x144", 1, 56, 56, 144, 144, 3, 1, 144, false },
-    { "depthwise 3x3 14x14x576", 1, 14, 14, 576, 576, 3, 1, 576, false },
-    { "depthwise 5x5 28x28x120", 1, 28, 28, 120, 120, 5, 1, 120, false },
+    { "3x3 56x56x64", 1, 56, 56, 64, 64, 3, 1, 1, true, 0 },
+    { "3x3 28x28x128", 1, 28, 28, 128, 128, 3, 1, 1, true, 0 },
+    { "3x3 14x14x256", 1, 14, 14, 256, 256, 3, 1, 1, true, 0 },
+    { "3x3 7x7x512", 1, 7, 7, 512, 512, 3, 1, 1, true, 0 },
+    { "1x1 56x56x64-256", 1, 56, 56, 64, 256, 1, 1, 1, false, 0 },
+    { "1x1 14x14x1024-256", 1, 14, 14, 1024, 256, 1, 1, 1, false, 0 },
+    { "3x3/2 56x56x128", 1, 56, 56, 128, 128, 3, 2, 1, false, 0 },
+    { "depthwise 3x3 56x56x144", 1, 56, 56, 144, 144, 3, 1, 144, false, 0 },
+    { "depthwise 3x3 14x14x576", 1, 14, 14, 576, 576, 3, 1, 576, false, 0 },
+    { "depthwise 5x5 28x28x120", 1, 28, 28, 120, 120, 5, 1, 120, false, 0 },
 };
 
 static int64_t out_size(const layer *l, int64_t in) { return (in + l->kernel / 2 * 2 - l->kernel) / l->stride + 1; }
@@ -78,13 +79,21 @@ static void tap_backward(void *ud, int64_t x, int64_t w, int64_t y, int64_t n) {
     t->dx->want[x] += sum;
     t->dx->bound[x] += size;
 }
-/* The sums of absolute values become what so many roundings may change. */
-static void finish(expected *e, int64_t additions) {
-    for (int64_t i = 0; i < e->n; i++) e->bound[i] = e->bound[i] * ((double)additions + 2) * (FLT_EPSILON / 2) + 1e-30;
+/* The sums of absolute values become what so many roundings may change. Winograd's way rounds what a whole tile has in common,
+ * and its transforms cancel. */
+static void finish(const layer *l, expected *e, int64_t additions) {
+    double top = 0;
+    for (int64_t i = 0; i < e->n; i++) {
+        e->bound[i] = e->bound[i] * ((double)additions + 2) * (FLT_EPSILON / 2) + 1e-30;
+        top = fmax(top, e->bound[i]);
+    }
+    for (int64_t i = 0; i < e->n && l->winograd; i++) e->bound[i] = top * l->winograd * l->winograd;
 }
 
-static float *weights(cli *c, tn_session *s, int64_t n) {
+enum { WEIGHTS = SUITE_MAX_PORTS - 1 }; /* place in a case's data of weights that its graph has in another form */
+static float *weights(cli *c, const bench_case *k, tn_session *s, int64_t n) {
     float *w = cli_alloc((size_t)n * sizeof(float));
+    if (k->data[WEIGHTS]) return memcpy(w, k->data[WEIGHTS], (size_t)n * sizeof(float));
     cli_need(c, tn_session_get(s, "conv/w", w, (size_t)n * sizeof(float)));
     return w;
 }
@@ -94,7 +103,7 @@ static int64_t count_y(const layer *l) { return l->n * out_size(l, l->h) * out_s
 
 static int expect_forward(cli *c, bench_case *k, tn_session *s, expected *want) {
     const layer *l = k->ud;
-    float *w = weights(c, s, count_w(l)), *b = cli_alloc((size_t)l->out * sizeof(float));
+    float *w = weights(c, k, s, count_w(l)), *b = cli_alloc((size_t)l->out * sizeof(float));
     cli_need(c, tn_session_get(s, "conv/b", b, (size_t)l->out * sizeof(float)));
     expect_output(&want[0], "y", count_y(l));
     for (int64_t i = 0; i < want[0].n; i++) {
@@ -103,26 +112,53 @@ static int expect_forward(cli *c, bench_case *k, tn_session *s, expected *want) 
     }
     tapped t = { .x = k->data[0], .w = w, .y = &want[0] };
     for_taps(l, tap_forward, &t);
-    finish(&want[0], l->kernel * l->kernel * l->in / l->groups + 1);
+    finish(l, &want[0], l->kernel * l->kernel * l->in / l->groups + 1);
     free(w);
     free(b);
     return 1;
 }
 static int expect_backward(cli *c, bench_case *k, tn_session *s, expected *want) {
     const layer *l = k->ud;
-    float *w = weights(c, s, count_w(l));
+    float *w = weights(c, k, s, count_w(l));
     expect_output(&want[0], "dx", count_x(l));
     expect_output(&want[1], "dw", count_w(l));
     tapped t = { .x = k->data[0], .w = w, .dy = k->data[1], .dx = &want[0], .dw = &want[1] };
     for_taps(l, tap_backward, &t);
-    finish(&want[0], l->kernel * l->kernel * l->out / l->groups);
-    finish(&want[1], l->n * out_size(l, l->h) * out_size(l, l->w));
+    finish(l, &want[0], l->kernel * l->kernel * l->out / l->groups);
+    finish(l, &want[1], l->n * out_size(l, l->h) * out_size(l, l->w));
     free(w);
     return 2;
 }
 
+/* Weights for Winograd's way, made once: as in inference. */
+static tn_tensor transformed(suite *s, bench_case *k, const layer *l, uint64_t *seed) {
+    cli *c = s->c;
+    float *w = case_floats(count_w(l), 1 / sqrt((double)(9 * l->in)), seed);
+    int64_t points = (l->winograd + 2) * (l->winograd + 2), n = points * l->in * l->out;
+    float *u = cli_alloc((size_t)n * sizeof(float));
+    tn_graph *g = tn_graph_new(cli_ctx(c), "weights");
+    tn_output(tn_nn_winograd_weights(tn_input(g, "w", TN_F32, TN_DIMS(3, 3, l->in, l->out)), l->winograd), "u");
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    tn_program *p;
+    tn_session *once;
+    cli_need(c, tn_compile(g, &o, &p));
+    cli_need(c, tn_session_new(p, &once));
+    cli_need(c, tn_session_bind(once, tn_session_slot(once, "w"), w));
+    cli_need(c, tn_session_bind(once, tn_session_slot(once, "u"), u));
+    cli_need(c, tn_session_run(once));
+    tn_session_free(once);
+    tn_program_free(p);
+    tn_graph_free(g);
+    tn_tensor kept = tn_param(k->graph, "conv/u", TN_F32, TN_DIMS(points, l->in, l->out), u);
+    free(u);
+    k->data[WEIGHTS] = w;
+    return kept;
+}
+
 static bench_case make_case(suite *s, const layer *l, bool backward, uint64_t seed) {
-    bench_case k = case_new(s, "conv", l->name, backward ? "backward" : "forward");
+    static const char *const names[2][5] = { { "forward", NULL, "forward, winograd 2", NULL, "forward, winograd 4" },
+                                             { "backward", NULL, "backward, winograd 2", NULL, "backward, winograd 4" } };
+    bench_case k = case_new(s, "conv", l->name, names[backward][l->winograd]);
     tn_graph_set_seed(k.graph, seed);
     int64_t oh = out_size(l, l->h), ow = out_size(l, l->w);
     tn_tensor x = tn_input(k.graph, "x", TN_F32, TN_DIMS(l->n, l->h, l->w, l->in));
@@ -132,7 +168,9 @@ static bench_case make_case(suite *s, const layer *l, bool backward, uint64_t se
                           .stride = { l->stride },
                           .padding = { l->kernel / 2 },
                           .groups = l->groups,
-                          .no_bias = backward };
+                          .no_bias = backward,
+                          .winograd = l->winograd };
+    if (l->winograd && !backward) o.transformed = transformed(s, &k, l, &seed);
     tn_tensor y = tn_nn_conv2d(x, o, "conv");
     k.flops = 2.0 * (double)count_y(l) * (double)(l->kernel * l->kernel * l->in / l->groups) * (backward ? 2 : 1);
     if (backward) {
@@ -160,9 +198,15 @@ static bench_case make_case(suite *s, const layer *l, bool backward, uint64_t se
 
 static void measure(suite *s, const layer *l, uint64_t seed) {
     if (!suite_wants(s, l->name)) return;
-    bench_case cases[2] = { make_case(s, l, false, seed) };
-    if (l->backward) cases[1] = make_case(s, l, true, seed);
-    suite_run(s, cases, l->backward ? 2 : 1);
+    bench_case cases[6];
+    layer ways[3] = { *l, *l, *l };
+    int n = 0;
+    for (int i = 0; i < (l->backward ? 3 : 1); i++) {
+        ways[i].winograd = 2 * i;
+        cases[n++] = make_case(s, &ways[i], false, seed);
+        if (l->backward) cases[n++] = make_case(s, &ways[i], true, seed);
+    }
+    suite_run(s, cases, n);
 }
 
 static const char *line_of(const bench_row *r, char *buffer, size_t n) {
@@ -187,7 +231,8 @@ int bench_conv(cli *c) {
                             3,
                             1,
                             1,
-                            true },
+                            true,
+                            0 },
                   deep = { suite_text(&s, "depthwise 3x3 %lldx%lldx8", (long long)sizes[i], (long long)sizes[i]),
                            1,
                            sizes[i],
@@ -197,7 +242,8 @@ int bench_conv(cli *c) {
                            3,
                            1,
                            8,
-                           false };
+                           false,
+                           0 };
             measure(&s, &plain, s.seed);
             measure(&s, &deep, s.seed);
         }

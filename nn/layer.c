@@ -111,6 +111,26 @@ static tn_tensor conv_contract(tn_tensor v, tn_tensor w, int n, int64_t groups, 
     return tn_reshape(y, s);
 }
 
+/* ws, bound: of the plain weights. */
+static tn_tensor winograd(tn_tensor x, const tn_nn_conv_opts *o, const windows *w, tn_shape ws, double bound, const char *name,
+                          const char *fn) {
+    tn_dtype t = tn_tensor_dtype(x);
+    bool fits = w->n == 2 && o->groups <= 1 && (t == TN_F32 || t == TN_F64) && (o->winograd == 2 || o->winograd == 4);
+    for (int i = 0; i < w->n; i++) fits = fits && w->size[i] == 3 && w->stride[i] == 1 && w->dilation[i] == 1;
+    if (!fits)
+        return nn_fail(x.graph, TN_ERR_INVAL,
+                       "%s: winograd is 2 or 4, for f32 or f64 images, kernel 3 x 3, stride and dilation 1, one group", fn);
+    tn_tensor u = o->transformed, b = { 0 };
+    if (!u.graph) u = tn_nn_winograd_weights(nn_param(x.graph, t, name, "w", ws, NN_UNIFORM, bound), o->winograd);
+    tn_shape us = tn_tensor_shape(u);
+    int64_t points = (o->winograd + 2) * (o->winograd + 2);
+    if (us.rank >= 0 && (us.rank != 3 || us.dim[0] != points || us.dim[1] != ws.dim[2] || us.dim[2] != ws.dim[3]))
+        return nn_fail(x.graph, TN_ERR_SHAPE, "%s: expected transformed weights [%lld,%lld,%lld]", fn, (long long)points,
+                       (long long)ws.dim[2], (long long)ws.dim[3]);
+    if (!o->no_bias) b = nn_param(x.graph, t, name, "b", TN_DIMS(ws.dim[3]), NN_UNIFORM, bound);
+    return nn_winograd(x, u, b, o->winograd, w->padding);
+}
+
 static tn_tensor conv(tn_tensor x, const tn_nn_conv_opts *o, const char *name, int n, const char *fn) {
     tn_shape s, ws = { .rank = n + 2 };
     tn_tensor poison = { x.graph, 0 };
@@ -132,6 +152,7 @@ static tn_tensor conv(tn_tensor x, const tn_nn_conv_opts *o, const char *name, i
     ws.dim[n + 1] = out;
     double bound = fan > 0 ? 1 / sqrt(fan) : 0;
     tn_dtype t = tn_tensor_dtype(x);
+    if (o->winograd) return winograd(x, o, &w, ws, bound, name, fn);
     tn_tensor weights = nn_param(x.graph, t, name, "w", ws, NN_UNIFORM, bound);
     if (groups > 1) {
         s.dim[n + 1] = groups;

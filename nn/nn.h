@@ -24,6 +24,9 @@ tn_tensor nn_counter(tn_graph *g, const char *name, const char *suffix);
 /* 64 bits that tell names apart (FNV-1a). */
 uint64_t nn_hash(const char *name);
 
+/* winograd.c: x f[N,H,W,C], u as tn_nn_winograd_weights makes it for tiles of m x m; a bias without a graph: none. */
+tn_tensor nn_winograd(tn_tensor x, tn_tensor u, tn_tensor bias, int m, const int64_t *padding);
+
 /* One value as a tensor of x's dtype that broadcasts. */
 tn_tensor nn_scalar(tn_tensor x, double value);
 

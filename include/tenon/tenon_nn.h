@@ -33,12 +33,21 @@ typedef struct {
     int64_t kernel[3], stride[3], padding[3], dilation[3];
     int64_t groups; /* 0 = 1; divides both channel counts */
     int no_bias;
+    /* 2 or 4, for tn_nn_conv2d with kernel 3, stride and dilation 1, one group, f32 or f64: Winograd's way, in tiles of so many
+     * results squared, which takes 2.25 or 4 times fewer multiplications. It rounds otherwise: on random data 2 has about the
+     * error of the plain sum, 4 ten times that. 0 = the plain sum. */
+    int winograd;
+    tn_tensor transformed; /* winograd: use these, from tn_nn_winograd_weights, instead of the parameter "<name>/w" */
 } tn_nn_conv_opts;
 /* f[N,..image..,C] -> f[N,..positions..,out_channels]. w f[..kernel..,C/groups,out_channels], b f[out_channels]; both start
  * uniform in +-1/sqrt(C/groups * kernel size). */
 TN_API tn_tensor tn_nn_conv1d(tn_tensor x /* f[N,W,C] */, tn_nn_conv_opts opts, const char *name);
 TN_API tn_tensor tn_nn_conv2d(tn_tensor x /* f[N,H,W,C] */, tn_nn_conv_opts opts, const char *name);
 TN_API tn_tensor tn_nn_conv3d(tn_tensor x /* f[N,D,H,W,C] */, tn_nn_conv_opts opts, const char *name);
+
+/* The weights of a convolution for .winograd = m (2 or 4): f[(m+2)^2,C,O]. Made once and kept, they need not be made in each
+ * run. */
+TN_API tn_tensor tn_nn_winograd_weights(tn_tensor w /* f[3,3,C,O] */, int m);
 
 typedef struct {
     int64_t kernel[3], stride[3], padding[3], dilation[3]; /* as above, but stride 0 = the kernel's size */
@@ -174,6 +183,7 @@ TN_API void tn_nn_adam(tn_tensor loss, tn_nn_adam_opts opts);
 #define tn_nn_conv1d(x, ...) (tn_nn_conv1d)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_conv2d(x, ...) (tn_nn_conv2d)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_conv3d(x, ...) (tn_nn_conv3d)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_winograd_weights(w, ...) (tn_nn_winograd_weights)(tn_at(w, TN_HERE), __VA_ARGS__)
 #define tn_nn_max_pool(x, ...) (tn_nn_max_pool)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_avg_pool(x, ...) (tn_nn_avg_pool)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_embedding(x, ...) (tn_nn_embedding)(tn_at(x, TN_HERE), __VA_ARGS__)

@@ -334,6 +334,16 @@ static void test_conv(void **state) {
         { 2, { 0, 3, 3, 1 }, { .out_channels = 2, .kernel = { 2 } }, { 2, 2 }, { 1, 1 }, { 0, 0 }, { 1, 1 } },
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) check_conv(*state, &cases[i]);
+    static const int64_t images[][4] = { { 2, 4, 5, 3 }, { 1, 3, 3, 1 }, { 1, 8, 6, 2 }, { 0, 4, 4, 2 }, { 1, 1, 2, 3 } };
+    for (int i = 0; i < 5 * 4; i++) { /* Winograd's way: tiles of 2 and 4, with padding and without */
+        int64_t pad = i & 1 || images[i / 4][1] < 3, h = i & 2 ? 2 * pad : pad;
+        conv_case c = { .n = 2, .k = { 3, 3 }, .s = { 1, 1 }, .p = { h, pad }, .l = { 1, 1 } };
+        c.opts = (tn_nn_conv_opts){
+            .out_channels = 2, .kernel = { 3 }, .padding = { h, pad ? pad : -1 }, .winograd = i & 2 ? 4 : 2
+        };
+        memcpy(c.dims, images[i / 4], sizeof images[0]);
+        check_conv(*state, &c);
+    }
 }
 
 static void check_pool(env *e, int n, const int64_t *dims, tn_nn_pool_opts opts, geometry r, bool max) {
@@ -843,6 +853,19 @@ static void test_errors(void **state) {
     env *e = *state;
     EXPECT_ERROR(e, TN_ERR_INVAL, "3 input", tn_nn_conv2d(x, (tn_nn_conv_opts){ .out_channels = 4, .groups = 2 }, "c"));
     EXPECT_ERROR(e, TN_ERR_SHAPE, "rank", tn_nn_conv1d(x, (tn_nn_conv_opts){ .out_channels = 4 }, "c"));
+    EXPECT_ERROR(e, TN_ERR_INVAL, "winograd",
+                 tn_nn_conv2d(x, (tn_nn_conv_opts){ .out_channels = 4, .kernel = { 3 }, .winograd = 3 }, "c"));
+    EXPECT_ERROR(e, TN_ERR_INVAL, "winograd",
+                 tn_nn_conv2d(x, (tn_nn_conv_opts){ .out_channels = 4, .kernel = { 3, 1 }, .winograd = 2 }, "c"));
+    EXPECT_ERROR(
+        e, TN_ERR_SHAPE, "[16,3,4]",
+        tn_nn_conv2d(x,
+                     (tn_nn_conv_opts){ .out_channels = 4, .kernel = { 3 }, .padding = { 1 }, .winograd = 2, .transformed = x },
+                     "c"));
+    EXPECT_ERROR(e, TN_ERR_SHAPE, "smaller",
+                 tn_nn_conv2d(tn_input(e->g, "z", TN_F32, TN_DIMS(1, 2, 3, 1)),
+                              (tn_nn_conv_opts){ .out_channels = 4, .kernel = { 3 }, .winograd = 2 }, "c"));
+    EXPECT_ERROR(e, TN_ERR_SHAPE, "[3,3,C,O]", tn_nn_winograd_weights(x, 2));
     EXPECT_ERROR(e, TN_ERR_SHAPE, "", tn_nn_max_pool(x, (tn_nn_pool_opts){ .kernel = { 5 } }));
     EXPECT_ERROR(e, TN_ERR_INVAL, "stride -1", tn_nn_max_pool(x, (tn_nn_pool_opts){ .kernel = { 2 }, .stride = { -1 } }));
     EXPECT_ERROR(e, TN_ERR_DTYPE, "tn_nn_linear", tn_nn_linear(i, 3, "fc"));

@@ -1,0 +1,148 @@
+/* winograd.c - convolution with 3x3 weights through Winograd's minimal filtering (Lavin and Gray, CVPR 2016): tiles of m x m
+ * results, m = 2 or 4, from t x t inputs, t = m + 2. Input and weights are transformed to t^2 points, at each of which channels
+ * are contracted, and a transform of those is the result: t^2 multiply-adds a tile and pair of channels instead of 9 m^2.
+ *
+ * In: images [N,H,W,C] and weights [3,3,C,O]. Out: compositions of builders; in the gradient, which is made of their adjoints,
+ * the same contractions stand. The transforms are sums of slices: one kernel each way. */
+#include "nn.h"
+
+enum { MAX_T = 6, MAX_PARTS = MAX_T * MAX_T };
+
+/* Transforms along one axis: of the input (BT, t x t), of the weights (G, t x 3), of the result (AT, m x t). In BT and G rows
+ * 2k - 1 and 2k differ in the sign of their odd columns, in AT columns 2k - 1 and 2k in that of odd rows: sums that two of them
+ * have in common are made once. */
+typedef struct transforms {
+    double bt[MAX_T][MAX_T], g[MAX_T][3], at[4][MAX_T];
+} transforms;
+static const transforms of_2 = {
+    .bt = { { 1, 0, -1 }, { 0, 1, 1 }, { 0, -1, 1 }, { 0, 1, 0, -1 } },
+    .g = { { 1 }, { 0.5, 0.5, 0.5 }, { 0.5, -0.5, 0.5 }, { 0, 0, 1 } },
+    .at = { { 1, 1, 1 }, { 0, 1, -1, -1 } },
+};
+static const transforms of_4 = {
+    .bt = { { 4, 0, -5, 0, 1 },
+            { 0, -4, -4, 1, 1 },
+            { 0, 4, -4, -1, 1 },
+            { 0, -2, -1, 2, 1 },
+            { 0, 2, -1, -2, 1 },
+            { 0, 4, 0, -5, 0, 1 } },
+    .g = { { 1 / 4.0 },
+           { -1 / 6.0, -1 / 6.0, -1 / 6.0 },
+           { -1 / 6.0, 1 / 6.0, -1 / 6.0 },
+           { 1 / 24.0, 1 / 12.0, 1 / 6.0 },
+           { 1 / 24.0, -1 / 12.0, 1 / 6.0 },
+           { 0, 0, 1 } },
+    .at = { { 1, 1, 1, 1, 1 }, { 0, 1, -1, 2, -2 }, { 0, 1, 1, 4, 4 }, { 0, 1, -1, 8, -8, 1 } },
+};
+static const transforms *transforms_of(int m) { return m == 2 ? &of_2 : &of_4; }
+
+/* sum + k * x; a sum without terms has no graph. */
+static tn_tensor plus(tn_tensor sum, double k, tn_tensor x) {
+    double size = k < 0 ? -k : k;
+    if (k == 0) return sum;
+    tn_tensor term = size == 1 ? x : tn_mul_scalar(x, size);
+    if (!sum.graph) return k < 0 ? tn_neg(term) : term;
+    return k < 0 ? tn_sub(sum, term) : tn_add(sum, term);
+}
+
+/* The terms of every second column from `first` on, the last of them with a positive sign, which is the *out_sign. */
+static tn_tensor half_row(const double *row, const tn_tensor *x, int n, int first, double *out_sign) {
+    tn_tensor sum = { 0 };
+    *out_sign = 1;
+    for (int i = first; i < n; i += 2)
+        if (row[i] != 0) *out_sign = row[i] < 0 ? -1 : 1;
+    int last = first + (n - 1 - first) / 2 * 2; /* positive terms first: no negation */
+    for (int i = last; i >= first; i -= 2) sum = plus(sum, row[i] * *out_sign, x[i]);
+    return sum;
+}
+
+/* A row of BT or G times x. */
+static tn_tensor row_times(const double *row, const tn_tensor *x, int n) {
+    double even_sign, odd_sign;
+    tn_tensor even = half_row(row, x, n, 0, &even_sign), odd = half_row(row, x, n, 1, &odd_sign);
+    if (!even.graph) return odd_sign < 0 ? tn_neg(odd) : odd;
+    if (!odd.graph) return even_sign < 0 ? tn_neg(even) : even;
+    if (even_sign < 0 && odd_sign > 0) return tn_sub(odd, even);
+    return plus(even_sign < 0 ? tn_neg(even) : even, odd_sign, odd);
+}
+
+/* A row of AT times x. */
+static tn_tensor row_times_pairs(const double *row, const tn_tensor *x, int n) {
+    tn_tensor sum = plus((tn_tensor){ 0 }, row[0], x[0]);
+    for (int i = 1; i + 1 < n; i += 2)
+        sum = plus(sum, row[i], row[i] == row[i + 1] ? tn_add(x[i], x[i + 1]) : tn_sub(x[i], x[i + 1]));
+    return plus(sum, row[n - 1], x[n - 1]);
+}
+
+typedef tn_tensor (*row_fn)(const double *row, const tn_tensor *x, int n);
+
+/* out[rows][rows] = M x M^T for x[n][n], M in rows of `width`. */
+static void transform(const double *m, int width, int rows, int n, row_fn times, const tn_tensor *x, tn_tensor *out) {
+    tn_tensor half[MAX_PARTS], column[MAX_T];
+    for (int j = 0; j < n; j++) {
+        for (int i = 0; i < n; i++) column[i] = x[i * n + j];
+        for (int i = 0; i < rows; i++) half[i * n + j] = times(m + i * width, column, n);
+    }
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < rows; j++) out[i * rows + j] = times(m + j * width, half + i * n, n);
+}
+
+/* x[start .. start + count) in each axis. */
+static tn_tensor part_of(tn_tensor x, tn_shape start, tn_shape count) {
+    int64_t stop[TN_MAX_RANK];
+    for (int i = 0; i < start.rank; i++) stop[i] = start.dim[i] + count.dim[i];
+    return tn_slice(x, start.dim, stop, NULL, start.rank);
+}
+
+tn_tensor tn_nn_winograd_weights(tn_tensor w, int m) {
+    tn_shape s;
+    if (!nn_check(w, "tn_nn_winograd_weights", 4, &s)) return (tn_tensor){ w.graph, 0 };
+    if (s.rank != 4 || s.dim[0] != 3 || s.dim[1] != 3 || (m != 2 && m != 4))
+        return nn_fail(w.graph, TN_ERR_SHAPE,
+                       "tn_nn_winograd_weights: expected weights [3,3,C,O] and tiles of 2 or 4, got rank %d and %d", s.rank, m);
+    int t = m + 2;
+    tn_tensor x[9], u[MAX_PARTS];
+    for (int i = 0; i < 9; i++)
+        x[i] = tn_reshape(part_of(w, TN_DIMS(i / 3, i % 3, 0, 0), TN_DIMS(1, 1, s.dim[2], s.dim[3])),
+                          TN_DIMS(1, s.dim[2], s.dim[3]));
+    transform(&transforms_of(m)->g[0][0], 3, t, 3, row_times, x, u);
+    return tn_concat(u, t * t, 0);
+}
+
+/* y[a][b] f[N,TH,1,TW,1,O] -> f[N,TH*m,TW*m,O]: result (a, b) of all tiles -> the image. */
+static tn_tensor interleaved(const tn_tensor *y, int m, tn_shape image) {
+    tn_tensor row[4];
+    for (int a = 0; a < m; a++) row[a] = tn_concat(y + a * m, m, 4);
+    return tn_reshape(tn_concat(row, m, 2), image);
+}
+
+tn_tensor nn_winograd(tn_tensor x, tn_tensor u, tn_tensor bias, int m, const int64_t *padding) {
+    tn_shape s = tn_tensor_shape(x), us = tn_tensor_shape(u);
+    tn_tensor poison = { x.graph, 0 };
+    if (s.rank < 0 || us.rank < 0) return poison;
+    int64_t n = s.dim[0], c = s.dim[3], o = us.dim[2], high = s.dim[1] + 2 * padding[0] - 2,
+            wide = s.dim[2] + 2 * padding[1] - 2;
+    if (high < 1 || wide < 1) return nn_fail(x.graph, TN_ERR_SHAPE, "tn_nn_conv2d: the image is smaller than the kernel");
+    int64_t th = (high + m - 1) / m, tw = (wide + m - 1) / m, points = n * th * tw;
+    int t = m + 2;
+    /* element (i, j) of all tiles is a slice of the image in squares of m x m */
+    tn_tensor d[MAX_PARTS], v[MAX_PARTS], y[16];
+    const int64_t before[4] = { 0, padding[0], padding[1] },
+                  after[4] = { 0, (th + 1) * m - s.dim[1] - padding[0], (tw + 1) * m - s.dim[2] - padding[1] };
+    x = tn_reshape(tn_pad(x, before, after, 4, 0), TN_DIMS(n, th + 1, m, tw + 1, m, c));
+    for (int i = 0; i < t * t; i++) {
+        int64_t r = i / t, q = i % t;
+        d[i] = part_of(x, TN_DIMS(0, r / m, r % m, q / m, q % m, 0), TN_DIMS(n, th, 1, tw, 1, c));
+        d[i] = tn_reshape(d[i], TN_DIMS(1, n, th, tw, c));
+    }
+    transform(&transforms_of(m)->bt[0][0], MAX_T, t, t, row_times, d, v);
+    const int64_t first = 0, channel_v = 2, channel_u = 1;
+    v[0] = tn_reshape(tn_concat(v, t * t, 0), TN_DIMS(t * t, points, c));
+    tn_tensor z = tn_dot(v[0], u, &first, &first, 1, &channel_v, &channel_u, 1); /* [t^2, points, O] */
+    for (int i = 0; i < t * t; i++)
+        d[i] = tn_reshape(part_of(z, TN_DIMS(i, 0, 0), TN_DIMS(1, points, o)), TN_DIMS(n, th, 1, tw, 1, o));
+    transform(&transforms_of(m)->at[0][0], MAX_T, m, t, row_times_pairs, d, y);
+    for (int i = 0; i < m * m && bias.graph; i++) y[i] = tn_add(y[i], bias);
+    x = interleaved(y, m, TN_DIMS(n, th * m, tw * m, o));
+    return high % m || wide % m ? part_of(x, TN_DIMS(0, 0, 0, 0), TN_DIMS(n, high, wide, o)) : x;
+}
