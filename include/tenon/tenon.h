@@ -17,6 +17,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What the macros below are made of: a value, and the address and the length of a list. A list lives as long as the call that
+ * it is an argument of. */
+#ifdef __cplusplus
+#include <initializer_list>
+#define TN_VALUE_(type, ...) (type{ __VA_ARGS__ })
+#define TN_LIST_(type, ...) (std::initializer_list<type>{ __VA_ARGS__ }).begin()
+#define TN_COUNT_(type, ...) ((int)(std::initializer_list<type>{ __VA_ARGS__ }).size())
+#else
+#define TN_VALUE_(type, ...) ((type){ __VA_ARGS__ })
+#define TN_LIST_(type, ...) ((const type[]){ __VA_ARGS__ })
+#define TN_COUNT_(type, ...) ((int)(sizeof((type[]){ __VA_ARGS__ }) / sizeof(type)))
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -152,9 +165,9 @@ typedef struct {
 } tn_shape;
 /* TN_DIMS(32, 784) is a tn_shape; TN_SCALAR is the shape of rank 0. TN_INTS(1, 2) is the pair (pointer, count) of a list
  * argument. */
-#define TN_DIMS(...) ((tn_shape){ (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), { __VA_ARGS__ } })
-#define TN_SCALAR ((tn_shape){ 0, { 0 } })
-#define TN_INTS(...) ((const int64_t[]){ __VA_ARGS__ }), (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t))
+#define TN_DIMS(...) TN_VALUE_(tn_shape, TN_COUNT_(int64_t, __VA_ARGS__), { __VA_ARGS__ })
+#define TN_SCALAR TN_VALUE_(tn_shape, 0, { 0 })
+#define TN_INTS(...) TN_LIST_(int64_t, __VA_ARGS__), TN_COUNT_(int64_t, __VA_ARGS__)
 #define TN_ALL_AXES NULL, -1 /* for reductions: every axis */
 
 TN_API tn_graph *tn_graph_new(tn_ctx *ctx, const char *name); /* NULL when out of memory */
@@ -298,7 +311,7 @@ typedef struct {
     const char *device; /* "cpu" (default), "cuda", "opencl", "null", or "auto": where a run should take least, by a model; the
                            text "explain" says why */
 } tn_compile_opts;
-#define TN_COMPILE_DEFAULTS ((tn_compile_opts){ sizeof(tn_compile_opts), TN_MODE_COMPILED, -1, 0, 0, 0, 0, "cpu" })
+#define TN_COMPILE_DEFAULTS TN_VALUE_(tn_compile_opts, sizeof(tn_compile_opts), TN_MODE_COMPILED, -1, 0, 0, 0, 0, "cpu")
 
 typedef struct tn_program tn_program;
 typedef struct tn_session tn_session;
@@ -377,7 +390,7 @@ typedef struct {
     const char *name;
     void *data; /* row-major. Inputs are read from and outputs written to here during the run; they must not overlap */
 } tn_binding;
-#define TN_BIND(...) ((const tn_binding[]){ __VA_ARGS__ }), (int)(sizeof((tn_binding[]){ __VA_ARGS__ }) / sizeof(tn_binding))
+#define TN_BIND(...) TN_LIST_(tn_binding, __VA_ARGS__), TN_COUNT_(tn_binding, __VA_ARGS__)
 
 /* Runs the program once. Every input must be bound, every output may be. Names are looked up here; for the tightest loop
  * resolve them once with tn_session_slot and use tn_session_bind and tn_session_run: those allocate nothing, lock nothing and

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs into a staging directory, then uses the result as outsiders do: find_package(Tenon), pkg-config, and the static
-# library in a host whose own functions have the names of functions inside Tenon.
+# library in a host whose own functions have the names of functions inside Tenon, and a C++ program.
 set -eu
 [ -z "$SANITIZE" ] || { echo "skipped: sanitizer builds are not installed"; exit 77; }
 work=$(mktemp -d)
@@ -35,7 +35,15 @@ if command -v pkg-config >/dev/null; then
 else
     echo "note: no pkg-config here, that part was left out"
 fi
+for cxx in g++ clang++; do # the macros of the headers are C++ too, not only the declarations
+    command -v $cxx >/dev/null || { echo "note: no $cxx here, that part was left out"; continue; }
+    for std in c++11 c++20; do
+        $cxx -std=$std -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -I"$root/include" "$user/user.cpp" -L"$libdir" -ltenon \
+            -Wl,-rpath,"$libdir" -o "$work/cpp" || fail "$cxx -std=$std"
+        [ "$("$work/cpp")" = "17.4964 1.0000 5.4366 22.1672" ] || fail "program built with $cxx -std=$std: $("$work/cpp")"
+    done
+done
 if [ -x "$root/bin/tenon" ]; then
     "$root/bin/tenon" --help >/dev/null || fail "installed program does not run"
 fi
-echo "count: 3 ways to link an installed libtenon"
+echo "count: 3 ways to link an installed libtenon, and from C++"
