@@ -45,25 +45,24 @@ static tn_tensor plus(tn_tensor sum, double k, tn_tensor x) {
     return k < 0 ? tn_sub(sum, term) : tn_add(sum, term);
 }
 
-/* The terms of every second column from `first` on, the last of them with a positive sign, which is the *out_sign. */
-static tn_tensor half_row(const double *row, const tn_tensor *x, int n, int first, double *out_sign) {
+/* The terms of every step-th column from `first` on, positive ones first: no negation. sign -1 turns all of them. */
+static tn_tensor row_part(const double *row, const tn_tensor *x, int n, int first, int step, int sign) {
     tn_tensor sum = { 0 };
-    *out_sign = 1;
-    for (int i = first; i < n; i += 2)
-        if (row[i] != 0) *out_sign = row[i] < 0 ? -1 : 1;
-    int last = first + (n - 1 - first) / 2 * 2; /* positive terms first: no negation */
-    for (int i = last; i >= first; i -= 2) sum = plus(sum, row[i] * *out_sign, x[i]);
+    for (int turn = 1; turn >= -1; turn -= 2)
+        for (int i = first; i < n; i += step)
+            if (row[i] * turn * sign > 0) sum = plus(sum, row[i] * sign, x[i]);
     return sum;
 }
 
-/* A row of BT or G times x. */
+/* A row of BT or G times x: odd columns with the sign that the last of them has in both of two rows. */
 static tn_tensor row_times(const double *row, const tn_tensor *x, int n) {
-    double even_sign, odd_sign;
-    tn_tensor even = half_row(row, x, n, 0, &even_sign), odd = half_row(row, x, n, 1, &odd_sign);
-    if (!even.graph) return odd_sign < 0 ? tn_neg(odd) : odd;
-    if (!odd.graph) return even_sign < 0 ? tn_neg(even) : even;
-    if (even_sign < 0 && odd_sign > 0) return tn_sub(odd, even);
-    return plus(even_sign < 0 ? tn_neg(even) : even, odd_sign, odd);
+    int sign[2] = { 0, 0 };
+    for (int i = 0; i < n; i++)
+        if (row[i] != 0) sign[i % 2] = row[i] < 0 ? -1 : 1;
+    if (!sign[0] || !sign[1]) return row_part(row, x, n, 0, 1, 1);
+    tn_tensor even = row_part(row, x, n, 0, 2, sign[0]), odd = row_part(row, x, n, 1, 2, sign[1]);
+    if (sign[0] < 0 && sign[1] > 0) return tn_sub(odd, even);
+    return plus(sign[0] < 0 ? tn_neg(even) : even, sign[1], odd);
 }
 
 /* A row of AT times x. */

@@ -9,6 +9,7 @@
 #include "sched/sched.h"
 
 enum { SMALL_PART = 16, FEW_ROWS = 8, SMALL_WORK = 1 << 15, WIDE_ROW = 1024, MANY_LOOPS = 48, LINE_BYTES = 64 };
+enum { MANY_STEPS = 1 << 12, MOST_PARTS = 64 };
 
 static bool decide(sched *s, val v, val user, bool fused, const char *reason) {
     VEC_PUSH(s->a, &s->p->decisions, (why){ v, user, fused, reason });
@@ -201,9 +202,10 @@ static bool try_with_contraction(sched *s, val v, int gi, int n_splits) {
     return decide(s, v, root, false, "done with the result of its contraction: one of them is stored either way");
 }
 
-/* An output that is the result of elementwise ops in another shape: their kernel has the loops of the value, among which its
- * sums have rows (groups of channels). Where what lies side by side there is less than a line of a cache, the loops of the
- * output are better: they go along memory. */
+/* An output that is a concat, or the result of elementwise ops, in another shape. The parts of a concat have kernels of their
+ * own either way. The kernel of elementwise ops has the loops of the value, among which its sums have rows (groups of
+ * channels). Where what lies side by side there is less than a line of a cache, the loops of the output are better: they go
+ * along memory. */
 static bool is_output_view(const sched *s, val v) {
     const node *n = graph_get(s->g, v), *x = graph_get(s->g, n->in[0]);
     int times = 0;
@@ -213,8 +215,80 @@ static bool is_output_view(const sched *s, val v) {
         times += o->v == v || o->v == n->in[0];
     }
     bool alone = x->first_use && !s->g->uses.at[x->first_use - 1].next;
+    if (times == 1 && alone && x->op == OP_concat && !s->forced[v]) return true;
     return times == 1 && alone && op_is_elementwise((op_code)x->op) && !s->forced[v] && x->rank > 0 &&
            x->dims[x->rank - 1] * (int64_t)dtype_size((tn_dtype)x->dtype) >= LINE_BYTES;
+}
+
+/* ---- parts of a concat: each is written where it belongs, by kernels of one part or several ---- */
+
+static void list_parts(sched *s, val concat, const int64_t *at, val_list *out) {
+    const node *n = graph_get(s->g, concat);
+    int axis = (int)n->attr[0];
+    int64_t *next = arena_copy(s->a, at, TN_MAX_RANK * sizeof *at);
+    for (int i = 0; i < n->n_in; i++) {
+        val x = n->in[i];
+        const node *part = graph_get(s->g, x);
+        if (part->op == OP_concat) {
+            s->place[x] = PLACE_JOINED;
+            list_parts(s, x, next, out);
+        } else {
+            s->part_at[x] = arena_copy(s->a, next, TN_MAX_RANK * sizeof *next);
+            VEC_PUSH(s->a, out, x);
+        }
+        next[axis] += part->dims[axis];
+    }
+}
+
+typedef struct kinship { /* which parts need the same values */
+    int *part;           /* [nodes] that was found to need it first: number + 1 */
+    int steps;           /* left to go */
+} kinship;
+/* Marks what v is made of, element by element, as needed by part `me`. Returns the first other part that needs some of it, or
+ * -1.
+ */
+static int find_kin(const sched *s, kinship *f, val v, int me) {
+    const node *n = graph_get(s->g, v);
+    if (f->part[v] || f->steps <= 0 || (n->op == OP_const && n->splat)) return f->part[v] - 1 == me ? -1 : f->part[v] - 1;
+    f->part[v] = me + 1;
+    f->steps--;
+    if (!(op_is_elementwise((op_code)n->op) || n->op == OP_cast || op_is_move((op_code)n->op))) return -1;
+    int kin = -1;
+    for (int i = 0; i < n->n_in; i++) {
+        int k = find_kin(s, f, n->in[i], me);
+        if (kin < 0) kin = k;
+    }
+    return kin;
+}
+
+/* Parts of equal shape that are made from the same values element by element become results of one kernel at level 3: what they
+ * have in common is computed once, and what they read is loaded once. */
+static void place_parts(sched *s, val concat) {
+    int64_t zero[TN_MAX_RANK] = { 0 };
+    val_list parts = { 0 };
+    list_parts(s, concat, zero, &parts);
+    kinship f = { .part = ARENA_ARRAY(s->scratch, int, s->g->nodes.n), .steps = MANY_STEPS };
+    int *group_of = ARENA_ARRAY(s->scratch, int, parts.n);
+    for (int i = 0; i < parts.n; i++) {
+        val x = parts.at[i];
+        int kin = s->opts.fusion < 3 ? -1 : find_kin(s, &f, x, i), gi = kin < 0 ? -1 : group_of[kin];
+        bool joins =
+            gi >= 0 && graph_same_shape(s->g, x, s->groups.at[gi].roots.at[0]) && s->groups.at[gi].roots.n < MOST_PARTS;
+        if (joins) {
+            val_list *roots = &s->groups.at[gi].roots;
+            VEC_PUSH(s->a, roots, x);
+            for (int j = roots->n - 1; j > 0 && roots->at[j] < roots->at[j - 1]; j--) {
+                val t = roots->at[j];
+                roots->at[j] = roots->at[j - 1], roots->at[j - 1] = t;
+            }
+            s->place[x] = PLACE_ROOT, s->group_of[x] = gi;
+            decide(s, x, concat, true, "parts of one array that are made from the same values: one kernel");
+        } else {
+            gi = new_group(s, x);
+            s->groups.at[gi].dest = concat;
+        }
+        group_of[i] = gi;
+    }
 }
 
 static void place_value(sched *s, val v) {
@@ -234,15 +308,9 @@ static void place_value(sched *s, val v) {
     if (!own_kernel && try_everywhere(s, v, &groups)) return;
     if (groups.n > 1 && !own_kernel) decide(s, v, 0, false, "several kernels use it");
     if (graph_is_output(s->g, v)) decide(s, v, 0, false, "an output of the graph");
-    if (n->op == OP_concat) { /* each operand is a kernel that writes its slice; operands are identities made by sched_plan */
+    if (n->op == OP_concat) {
         s->place[v] = PLACE_ROOT;
-        int64_t at = 0;
-        for (int i = 0; i < n->n_in; i++) {
-            int gi = new_group(s, n->in[i]);
-            group *gr = &s->groups.at[gi];
-            gr->dest = v, gr->dest_axis = (int)n->attr[0], gr->dest_offset = at;
-            at += graph_get(s->g, n->in[i])->dims[n->attr[0]];
-        }
+        place_parts(s, v);
         return;
     }
     if (n->op == OP_reshape && (!graph_is_output(s->g, v) || is_output_view(s, v))) { /* the same bytes under another name */
@@ -281,6 +349,15 @@ static int maker(const sched *s, val v) {
     return graph_get(s->g, v)->op == OP_concat ? -2 : s->group_of[v];
 }
 
+static bool reaches(const sched *s, const int_list *reads, int from, int to, bool *seen);
+static bool part_reaches(const sched *s, const int_list *reads, val concat, int to, bool *seen) {
+    const node *n = graph_get(s->g, concat);
+    for (int i = 0; i < n->n_in; i++)
+        if (s->place[n->in[i]] == PLACE_JOINED ? part_reaches(s, reads, n->in[i], to, seen)
+                                               : reaches(s, reads, s->group_of[n->in[i]], to, seen))
+            return true;
+    return false;
+}
 static bool reaches(const sched *s, const int_list *reads, int from, int to,
                     bool *seen) { /* does `from` (transitively) read `to`? */
     if (from == to) return true;
@@ -290,9 +367,7 @@ static bool reaches(const sched *s, const int_list *reads, int from, int to,
         val v = (val)reads[from].at[i];
         int m = maker(s, v);
         if (m >= 0 && reaches(s, reads, m, to, seen)) return true;
-        if (m == -2)
-            for (int j = 0; j < graph_get(s->g, v)->n_in; j++)
-                if (reaches(s, reads, s->group_of[graph_get(s->g, v)->in[j]], to, seen)) return true;
+        if (m == -2 && part_reaches(s, reads, v, to, seen)) return true;
     }
     return false;
 }

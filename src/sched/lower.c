@@ -612,7 +612,7 @@ static void store_root(lower *w, item *it, const affine *idx, reg r) {
     val target = it->v;
     if (gr->dest) {
         target = gr->dest;
-        at[gr->dest_axis] = affine_offset(at[gr->dest_axis], gr->dest_offset);
+        for (int i = 0; i < n->rank; i++) at[i] = affine_offset(at[i], w->s->part_at[it->v][i]);
     }
     int buf = kernel_arg(w, w->s->buf_of[target], true);
     kernel_push(w->k, (kins){ .op = K_STORE,

@@ -22,11 +22,16 @@ static void own_outputs(graph *g) {
     }
 }
 
+/* Every part of a concat gets a value of its own, too, but for concats that nothing else needs: their parts are the larger
+ * one's. */
 static void own_concat_parts(graph *g) {
     int n_nodes = g->nodes.n;
     for (val v = 1; v < (val)n_nodes; v++)
-        for (int i = 0; graph_get(g, v)->op == OP_concat && i < graph_get(g, v)->n_in; i++)
-            graph_set_in(g, v, i, graph_unary(g, OP_stop_gradient, graph_get(g, v)->in[i]));
+        for (int i = 0; graph_get(g, v)->op == OP_concat && i < graph_get(g, v)->n_in; i++) {
+            val x = graph_get(g, v)->in[i];
+            if (graph_get(g, x)->op == OP_concat && graph_n_uses(g, x) == 1 && !graph_is_output(g, x)) continue;
+            graph_set_in(g, v, i, graph_unary(g, OP_stop_gradient, x));
+        }
 }
 
 /* A gather reads its table at computed places, so a constant that has no memory gets some. */
@@ -148,11 +153,8 @@ static void visit_value(order *o, int gi, val v, bool *seen) {
     if (seen[v]) return;
     seen[v] = true;
     const node *n = graph_get(s->g, v);
-    if (s->place[v] == PLACE_ROOT && s->group_of[v] != gi) {
-        if (n->op == OP_concat)
-            for (int i = 0; i < n->n_in; i++) visit_group(o, s->group_of[n->in[i]]);
-        else
-            visit_group(o, s->group_of[v]);
+    if (s->place[v] == PLACE_ROOT && s->group_of[v] != gi && n->op != OP_concat) { /* a concat is made by its parts' groups */
+        visit_group(o, s->group_of[v]);
         return;
     }
     for (int i = 0; i < n->n_in; i++) visit_value(o, gi, n->in[i], seen);
@@ -278,6 +280,7 @@ plan *sched_plan(graph *g, arena *a, const sched_opts *opts) {
         s.p->a = a, s.p->g = g, s.p->fusion = opts->fusion;
         s.place = ARENA_ARRAY(a, uint8_t, g->nodes.n);
         s.group_of = ARENA_ARRAY(a, int, g->nodes.n);
+        s.part_at = ARENA_ARRAY(a, int64_t *, g->nodes.n);
         s.buf_of = ARENA_ARRAY(a, int32_t, g->nodes.n);
         sched_fuse(&s);
         make_buffers(&s);

@@ -34,22 +34,22 @@ typedef struct group {
     int n_dots, n_reduces;
     int64_t work; /* elements computed inside, roughly */
     bool dead;    /* merged into another */
-    val dest;     /* a part of this concat is written, at dest_offset along dest_axis, instead of a buffer of its own */
-    int dest_axis;
-    int64_t dest_offset;
+    val dest;     /* roots are parts of this concat and written there (sched.part_at) instead of buffers of their own */
 } group;
 
-enum { PLACE_NONE, PLACE_LEAF, PLACE_ROOT, PLACE_INSIDE, PLACE_EVERYWHERE, PLACE_ALIAS };
+/* PLACE_JOINED: a concat whose parts are parts of a larger one. */
+enum { PLACE_NONE, PLACE_LEAF, PLACE_ROOT, PLACE_INSIDE, PLACE_EVERYWHERE, PLACE_ALIAS, PLACE_JOINED };
 typedef struct sched {
     plan *p;
     graph *g;
     arena *a;
     arena *scratch; /* of the analyses that decide about one value */
     sched_opts opts;
-    uint8_t *place;  /* [nodes] PLACE_* */
-    int *group_of;   /* [nodes] PLACE_ROOT, PLACE_INSIDE: index into groups, else -1 */
-    bool *forced;    /* [nodes] must be kept in memory */
-    int32_t *buf_of; /* [nodes] plan buffer of what lives in memory, or -1 */
+    uint8_t *place;    /* [nodes] PLACE_* */
+    int *group_of;     /* [nodes] PLACE_ROOT, PLACE_INSIDE: index into groups, else -1 */
+    bool *forced;      /* [nodes] must be kept in memory */
+    int64_t **part_at; /* [nodes] of a part of a concat: where it begins there, by axis; else NULL */
+    int32_t *buf_of;   /* [nodes] plan buffer of what lives in memory, or -1 */
     VEC(group) groups;
 } sched;
 /* Whether v is computed inside group gi rather than loaded. */

@@ -100,6 +100,45 @@ ARENA_TEST(test_after_contraction) {
 
 /* Thousands of elementwise ops in a row, as a loop written out gives them: several kernels, since deciding what joins one takes
  * the square of its size (as one kernel, 6000 ops took half a minute). */
+/* Parts of a concat that are made from the same values are results of one kernel, also where concats stand in concats and the
+ * whole has another shape; parts that have nothing in common are not, nor those of another shape. */
+ARENA_TEST(test_concat_parts) {
+    static const struct {
+        const char *text;
+        int kernels;
+    } graphs[] = {
+        { "graph @g(x f32[3,5,16], y f32[3,5,16]) {\n %1 = exp x\n %2 = add %1, y\n %3 = sub %1, y\n"
+          " %4 = concat %2, %3 axis=0\n return %4 as \"z\"\n}",
+          1 },
+        { "graph @g(x f32[3,1,5,1,16], y f32[3,1,5,1,16]) {\n %1 = exp x\n %2 = add %1, y\n %3 = sub %1, y\n %4 = mul %2, y\n"
+          " %5 = mul %3, y\n %6 = concat %2, %3 axis=3\n %7 = concat %4, %5 axis=3\n %8 = concat %6, %7 axis=1\n"
+          " %9 = reshape %8 f32[6,10,16]\n return %9 as \"z\"\n}",
+          1 },
+        { "graph @g(x f32[3,5,16], y f32[3,5,16]) {\n %1 = exp x\n %2 = cos y\n %3 = concat %1, %2 axis=0\n return %3 as "
+          "\"z\"\n}",
+          2 },
+        { "graph @g(x f32[3,5,16]) {\n %1 = exp x\n %2 = slice %1 start=[0,0,0] step=[1,1,1] f32[2,5,16]\n"
+          " %3 = concat %1, %2 axis=0\n return %3 as \"z\"\n}",
+          3 },
+        /* the smaller concat is a result, too */
+        { "graph @g(x f32[3,5,16], y f32[3,5,16]) {\n %1 = exp x\n %2 = add %1, y\n %3 = sub %1, y\n %4 = concat %2, %3 "
+          "axis=1\n"
+          " %5 = concat %4, %4 axis=0\n return %4 as \"w\", %5 as \"z\"\n}",
+          2 },
+    };
+    for (size_t i = 0; i < COUNT_OF(graphs); i++) {
+        graph *g = graph_parse(a, graphs[i].text, strlen(graphs[i].text), "parts");
+        for (uint64_t seed = 0; seed < 8; seed++) {
+            plan_config c = { .seed = seed, .fusion = (int)(seed % 4), .no_passes = seed > 4, .t = plan_target(seed) };
+            if (!plan_config_agrees(g, NULL, &c)) fail_msg("graph %zu: %s", i, c.text);
+        }
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        target t = plan_target(0);
+        o.fusion = 3;
+        assert_int_equal(pipeline_run(g, a, &o, &t)->kernels.n, graphs[i].kernels);
+    }
+}
+
 ARENA_TEST(test_long_chain) {
     enum { OPS = 3000 };
     graph *g = graph_make(a, "chain");
@@ -116,6 +155,6 @@ ARENA_TEST(test_long_chain) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_files), cmocka_unit_test(test_long_chain),
-                                        cmocka_unit_test(test_after_contraction) };
+                                        cmocka_unit_test(test_after_contraction), cmocka_unit_test(test_concat_parts) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
