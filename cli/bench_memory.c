@@ -1,5 +1,6 @@
 /* bench_memory.c - `tenon bench memory`: bandwidth and latency by footprint, the cache sizes that the latencies show, access
  * patterns and layouts, transposition and permutation, the cost of starting threads together and of a barrier. */
+#include "edges.h"
 #include "patterns.h"
 #include "suite.h"
 
@@ -46,30 +47,18 @@ static void measure_bandwidth(suite *s, int64_t bytes, int threads) {
 
 /* ---- latency, and the caches it shows ------------------------------------------------------------------------------------ */
 
-enum { STEPS_OF_DOUBLING = 8, MAX_POINTS = 256, LATENCY_PASSES = 3 };
-
-typedef struct curve {
-    int n;
-    double bytes[MAX_POINTS], ns[MAX_POINTS];
-    double passes[MAX_POINTS][LATENCY_PASSES]; /* each at another time and in other pages; ns is the quietest, smoothed */
-} curve;
-
 static int ascending(const void *x, const void *y) {
     double a = *(const double *)x, b = *(const double *)y;
     return (a > b) - (a < b);
 }
-static double rank_of(double *x, int n, int at) {
-    qsort(x, (size_t)n, sizeof *x, ascending);
-    return x[at];
-}
-
 /* Nanoseconds a load at quiet moments: neighbours on the same processor come and go within microseconds. Not at the best one:
  * some clocks of virtual machines jump. */
 static double quiet_ns(probe *p, double seconds) {
     double at[64], until = cli_seconds() + seconds;
     int n = 0;
     while (n < 20 || (n < (int)COUNT_OF(at) && cli_seconds() < until)) at[n++] = probe_clock(p, 1);
-    return rank_of(at, n, n / 8) / probe_work(p) * 1e9;
+    qsort(at, (size_t)n, sizeof *at, ascending);
+    return at[n / 8] / probe_work(p) * 1e9;
 }
 
 static void measure_latency(suite *s, curve *k, double bytes) {
@@ -98,51 +87,16 @@ static void measure_again(suite *s, curve *k, int pass) {
     }
 }
 
-/* Latencies never fall as footprints grow: neighbours that say so share their mean (isotonic regression). */
-static void smooth(curve *k) {
-    double middle[MAX_POINTS], sum[MAX_POINTS];
-    int width[MAX_POINTS], n = 0;
-    for (int i = 0; i < k->n; i++) middle[i] = rank_of(k->passes[i], LATENCY_PASSES, 0);
-    for (int i = 0; i < k->n; i++) {
-        double near[] = { middle[i > 0 ? i - 1 : 0], middle[i], middle[i + 1 < k->n ? i + 1 : i] };
-        sum[n] = log(rank_of(near, 3, 1)), width[n++] = 1;
-        for (; n > 1 && sum[n - 2] / width[n - 2] > sum[n - 1] / width[n - 1]; n--)
-            sum[n - 2] += sum[n - 1], width[n - 2] += width[n - 1];
-    }
-    for (int g = 0, i = 0; g < n; g++)
-        for (int w = 0; w < width[g]; w++) k->ns[i++] = exp(sum[g] / width[g]);
-}
-
-/* The next place from `from` on where the latency climbs from one plateau to the next: the footprint at half the way up, which
- * is the cache's size whether its lines are well spread (then the step is sharp) or not. Returns the point where the next
- * plateau begins, or n. */
-static int find_edge(const curve *k, int from, double *out_bytes) {
-    double flat = k->ns[from];
-    int up = from;
-    while (up < k->n && k->ns[up] <= 1.3 * flat) up++;
-    if (up >= k->n) return k->n;
-    int end = up; /* the next plateau: an octave that adds less than a fifth or so */
-    while (end + STEPS_OF_DOUBLING < k->n && k->ns[end + STEPS_OF_DOUBLING] > 1.22 * k->ns[end]) end++;
-    double half = (flat + k->ns[end]) / 2;
-    int at = up;
-    while (at > from + 1 && k->ns[at - 1] > half) at--;
-    while (at < end && k->ns[at] <= half) at++;
-    double part = (half - k->ns[at - 1]) / fmax(k->ns[at] - k->ns[at - 1], 1e-9);
-    part = part < 0 ? 0 : part > 1 ? 1 : part;
-    *out_bytes = k->bytes[at - 1] * pow(k->bytes[at] / k->bytes[at - 1], part);
-    return end;
-}
-
 static void find_caches(suite *s, curve *k) {
     static const char *const names[] = { "L1 data", "L2", "L3" };
     tn_device_info info;
     if (tn_device_get_info(cli_ctx(s->c), 0, &info)) return;
     int64_t told[] = { info.l1_bytes, info.l2_bytes, info.l3_bytes };
     int from = 0;
-    smooth(k);
+    curve_smooth(k);
     for (size_t i = 0; i < COUNT_OF(names) && from < k->n; i++) {
         double bytes = 0;
-        from = find_edge(k, from, &bytes);
+        from = curve_edge(k, from, &bytes);
         if (!(bytes > 0)) return;
         bench_row r = row_empty();
         r.work = "cache";
@@ -293,9 +247,9 @@ static void measure_curves(suite *s, int64_t largest) {
         for (int t = 0; t < s->n_threads; t++) measure_bandwidth(s, bytes, (int)s->threads[t]);
     }
     if (!suite_wants(s, "latency")) return;
-    for (double bytes = 8192; bytes <= (double)largest && k.n < MAX_POINTS; bytes *= pow(2, 1.0 / STEPS_OF_DOUBLING))
+    for (double bytes = 8192; bytes <= (double)largest && k.n < EDGES_MAX_POINTS; bytes *= pow(2, 1.0 / EDGES_DOUBLING))
         measure_latency(s, &k, floor(bytes / 512) * 512);
-    for (int pass = 1; pass < LATENCY_PASSES; pass++) measure_again(s, &k, pass);
+    for (int pass = 1; pass < EDGES_PASSES; pass++) measure_again(s, &k, pass);
     find_caches(s, &k);
 }
 
