@@ -157,6 +157,12 @@ typedef struct model {
 } model;
 const model *model_table(int *out_n);
 tn_graph *model_open(cli *c, const char *spec, uint64_t seed);
+/* The same work with operands that lie otherwise: as given, transposed, with sizes padded to multiples of a block. Texts live
+ * as long as the program. Returns how many there are, at most cap and at least one. */
+typedef struct model_layout {
+    const char *name, *spec;
+} model_layout;
+int model_layouts(cli *c, const char *spec, model_layout *out, int cap);
 /* The random network of the `modes` benchmark: `depth` nodes of Linear and ReLU ending in softmax. out_linear counts the Linear
  * layers. */
 tn_tensor model_digits(tn_tensor x);                  /* the digits network: f32[N,8,8,1] to f32[N,10] scores */

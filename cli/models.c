@@ -111,6 +111,25 @@ static void build_matmul(tn_graph *g, const int64_t *size, uint64_t seed) {
     tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(size[0], size[2]));
     tn_output(tn_relu(linear(x, size[1], 1, "linear", &seed)), "y");
 }
+/* Both operands given in every run, as they are or (n, t) as their transposes. */
+static void build_product(tn_graph *g, const int64_t *size, bool x_turned, bool w_turned) {
+    int64_t m = size[0], n = size[1], k = size[2];
+    tn_tensor x = tn_input(g, "x", TN_F32, x_turned ? TN_DIMS(k, m) : TN_DIMS(m, k)),
+              w = tn_input(g, "w", TN_F32, w_turned ? TN_DIMS(n, k) : TN_DIMS(k, n));
+    tn_output(tn_matmul(x_turned ? tn_transpose(x, 0, 1) : x, w_turned ? tn_transpose(w, 0, 1) : w), "y");
+}
+static void build_product_nn(tn_graph *g, const int64_t *size, uint64_t seed) {
+    (void)seed;
+    build_product(g, size, false, false);
+}
+static void build_product_nt(tn_graph *g, const int64_t *size, uint64_t seed) {
+    (void)seed;
+    build_product(g, size, false, true);
+}
+static void build_product_tn(tn_graph *g, const int64_t *size, uint64_t seed) {
+    (void)seed;
+    build_product(g, size, true, false);
+}
 static void build_linear_softmax(tn_graph *g, const int64_t *size, uint64_t seed) {
     tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(size[0], size[2]));
     tn_output(softmax(tn_relu(linear(x, size[1], 1, "linear", &seed))), "y");
@@ -202,6 +221,9 @@ static const builtin builtins[] = {
       NULL },
     { { "linear", "64x64x64", "m x n x k: x w + b" }, 3, { 64, 64, 64 }, build_linear },
     { { "matmul", "64x64x64", "m x n x k: relu(x w + b)" }, 3, { 64, 64, 64 }, build_matmul },
+    { { "product", "64x64x64", "m x n x k: x w, both given in every run" }, 3, { 64, 64, 64 }, build_product_nn },
+    { { "product_nt", "64x64x64", "the same, w given as its transpose" }, 3, { 64, 64, 64 }, build_product_nt },
+    { { "product_tn", "64x64x64", "the same, x given as its transpose" }, 3, { 64, 64, 64 }, build_product_tn },
     { { "linear_softmax", "64x64x64", "m x n x k: softmax(relu(x w + b))" }, 3, { 64, 64, 64 }, build_linear_softmax },
     { { "relu", "64x64", "rows x columns" }, 2, { 64, 64 }, build_relu },
     { { "softmax", "64x64", "rows x columns, over rows" }, 2, { 64, 64 }, build_softmax },
@@ -253,16 +275,69 @@ static int parse_sizes(cli *c, const char *spec, const char *text, const builtin
     return n;
 }
 
-static tn_graph *build_model(cli *c, const char *spec, uint64_t seed) {
+static const builtin *find_builtin(cli *c, const char *spec, int64_t size[MAX_SIZES]) {
     size_t len = strcspn(spec + 1, ":");
     const builtin *b = NULL;
     for (size_t i = 0; i < COUNT_OF(builtins) && !b; i++) {
         if (strlen(builtins[i].about.name) == len && !memcmp(builtins[i].about.name, spec + 1, len)) b = &builtins[i];
     }
     if (!b) cli_usage(c, "there is no model %s (`tenon help models`)", spec);
-    int64_t size[MAX_SIZES];
-    memcpy(size, b->defaults, sizeof size);
+    memcpy(size, b->defaults, sizeof b->defaults);
     parse_sizes(c, spec, spec[1 + len] ? spec + 2 + len : "", b, size);
+    return b;
+}
+
+/* Which sizes of a model may be padded, and what else it is called where operands lie otherwise. */
+typedef struct laid_out {
+    const char *name;
+    bool padded[MAX_SIZES];
+    model_layout turned[2];
+} laid_out;
+static const laid_out layouts[] = {
+    { "product", { true, true, true }, { { "w transposed", "product_nt" }, { "x transposed", "product_tn" } } },
+    { "linear", { true, true, true }, { { NULL, NULL } } },
+    { "matmul", { true, true, true }, { { NULL, NULL } } },
+    { "conv1d", { false, true, false, true, false }, { { NULL, NULL } } },
+};
+
+static char *spec_of(const char *name, const int64_t *size, int n) {
+    char *spec = cli_format("@%s:", name);
+    for (int i = 0; i < n; i++) {
+        char *more = cli_format("%s%s%lld", spec, i ? "x" : "", (long long)size[i]);
+        free(spec);
+        spec = more;
+    }
+    return spec;
+}
+
+int model_layouts(cli *c, const char *spec, model_layout *out, int cap) {
+    static const int64_t blocks[] = { 8, 16, 32, 64, 128 };
+    int n = 0;
+    int64_t size[MAX_SIZES], last[MAX_SIZES];
+    out[n++] = (model_layout){ "as given", spec };
+    if (spec[0] != '@') return n;
+    const builtin *b = find_builtin(c, spec, size);
+    memcpy(last, size, sizeof last);
+    for (size_t l = 0; l < COUNT_OF(layouts); l++) {
+        if (strcmp(layouts[l].name, b->about.name)) continue;
+        for (int i = 0; i < 2 && layouts[l].turned[i].name && n < cap; i++)
+            out[n++] = (model_layout){ layouts[l].turned[i].name, spec_of(layouts[l].turned[i].spec, size, b->n_sizes) };
+        for (size_t block = 0; block < COUNT_OF(blocks) && n < cap; block++) {
+            int64_t more[MAX_SIZES];
+            for (int i = 0; i < MAX_SIZES; i++)
+                more[i] = layouts[l].padded[i] ? (size[i] + blocks[block] - 1) / blocks[block] * blocks[block] : size[i];
+            if (!memcmp(more, last, sizeof more)) continue;
+            memcpy(last, more, sizeof last);
+            out[n++] = (model_layout){ cli_format("padded to multiples of %lld", (long long)blocks[block]),
+                                       spec_of(b->about.name, more, b->n_sizes) };
+        }
+    }
+    return n;
+}
+
+static tn_graph *build_model(cli *c, const char *spec, uint64_t seed) {
+    int64_t size[MAX_SIZES];
+    const builtin *b = find_builtin(c, spec, size);
     if (!b->build) {
         if (size[0] < 2) cli_usage(c, "%s: a network has at least 2 nodes", spec);
         return model_mlp(c, size[0], size[1], size[2] ? size[2] : size[1], seed, NULL, NULL);

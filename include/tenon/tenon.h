@@ -360,7 +360,13 @@ typedef struct {
     int changed;                /* 1 = one of them is faster */
     double before_us, after_us; /* of one launch on its own, as the model has it and as it is now; 0 = not measured */
     const char *choice;
+    double flops; /* of one launch */
 } tn_tuned_kernel;
+typedef struct {
+    const char *choice, *form; /* what was asked for, and what the kernel is like then; live as long as the report */
+    double us;                 /* of one launch, the best of some */
+    int model, taken;          /* 1 = as the model has it; 1 = as the kernel is now */
+} tn_tuned_way;
 typedef struct {
     int kernels, changed;       /* different kernels; those that became faster */
     int kept;                   /* 1 = choices were kept: in the context, and in the database where there is one */
@@ -369,12 +375,14 @@ typedef struct {
 } tn_tuning_summary;
 typedef struct tn_tuning tn_tuning; /* a report */
 
-/* Needs the device "cpu" and a mode other than immediate. opts and tune NULL = defaults. Use it while the machine does nothing
- * else. TN_ERR_INTERNAL when two choices disagree in any bit. */
+/* Not in immediate mode, nor for the devices "auto" and "null". opts and tune NULL = defaults. Use it while the machine does
+ * nothing else. TN_ERR_INTERNAL when two choices disagree in any bit. */
 TN_API TN_CHECK tn_status tn_tune(tn_graph *g, const tn_compile_opts *opts, const tn_tune_opts *tune, tn_tuning **out_report);
 TN_API void tn_tuning_free(tn_tuning *t); /* NULL is fine */
 TN_API void tn_tuning_get_summary(const tn_tuning *t, tn_tuning_summary *out);
 TN_API TN_CHECK tn_status tn_tuning_kernel(const tn_tuning *t, int i, tn_tuned_kernel *out); /* i: 0 to kernels - 1 */
+/* Everything that was measured of a kernel, the fastest first: 0 to its candidates, for the model's is one more. */
+TN_API TN_CHECK tn_status tn_tuning_way(const tn_tuning *t, int which, int i, tn_tuned_way *out);
 
 /* ---- running ------------------------------------------------------------------------------------------------------------- */
 

@@ -41,6 +41,23 @@ tn_status tn_tuning_kernel(const tn_tuning *t, int i, tn_tuned_kernel *out) {
                               .changed = k->changed,
                               .choice = k->text,
                               .before_us = k->measured ? k->before * 1e6 : 0,
-                              .after_us = k->measured ? k->after * 1e6 : 0 };
+                              .after_us = k->measured ? k->after * 1e6 : 0,
+                              .flops = k->flops };
+    return TN_OK;
+}
+
+tn_status tn_tuning_way(const tn_tuning *t, int which, int i, tn_tuned_way *out) {
+    static const kchoice model;
+    if (!t) return TN_ERR_INVAL;
+    int n = which >= 0 && which < t->n ? t->kernels[which].ways.n : 0;
+    err e;
+    if (i < 0 || i >= n || !out) {
+        err_set(&e, TN_ERR_INVAL, "tn_tuning_way: way %d of %d of kernel %d, out at %p", i, n, which, (void *)out);
+        return ctx_report(t->ctx, &e);
+    }
+    const tuned_kernel *k = &t->kernels[which];
+    const tuned_way *w = &k->ways.at[i];
+    *out = (tn_tuned_way){ w->text, w->form, w->seconds * 1e6, !memcmp(&w->choice, &model, sizeof model),
+                           !memcmp(&w->choice, &k->choice, sizeof k->choice) };
     return TN_OK;
 }

@@ -146,12 +146,19 @@ struct tn_profile {
 /* tune.c: opts and tune are checked. Errors in ctx->err. */
 tn_status drive_tune(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, const tn_tune_opts *tune, tn_tuning **out);
 void drive_tuning_free(tn_tuning *t);
+typedef struct tuned_way { /* what was measured */
+    kchoice choice;
+    const char *text, *form; /* the choice; the kernel it makes */
+    double seconds;          /* of a launch */
+} tuned_way;
 typedef struct tuned_kernel {
     const char *name, *text;          /* text: the choice */
     int kernel, launches, candidates; /* kernel: the first with this code, of the plan */
     uint64_t key;
     kchoice choice;
     double share, before, after; /* seconds of all launches in a run, roughly; of one */
+    double flops;                /* of one */
+    VEC(tuned_way) ways;         /* the model's among them; in the end the fastest first */
     bool measured, changed;
 } tuned_kernel;
 struct tn_tuning {

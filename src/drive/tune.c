@@ -4,6 +4,7 @@
  * In: a graph and a time. Out: a report, and entries for the database. Compile-half work (candidates, code) happens under the
  * report's guard, everything else is run half. A kernel's budget is its share of the time of a run. */
 #include "drive/measure.h"
+#include "drive/tuner.h"
 #include "kopt/kopt.h"
 #include "mem/mem.h"
 #include "rt/cache.h"
@@ -24,22 +25,10 @@ enum {
 #define SAMPLE_SECONDS 50e-6 /* a sample is several launches of a short kernel */
 #define CLEARLY_SLOWER 1.10  /* dropped after a few rounds */
 #define SLOWER 1.04          /* dropped after more */
-#define GAIN 0.98            /* taken below this share of the model's time */
-
-typedef struct tuner {
-    tn_ctx *ctx;
-    tn_tuning *t;
-    const tn_tune_opts *opts;
-    tn_program *p; /* as the model has it */
-    tn_session *s;
-    double start, seconds;
-    bool stopped;
-    err *e;
-} tuner;
 
 static double left(const tuner *u) { return u->start + u->seconds - now_seconds(); }
 
-static bool go_on(tuner *u, const char *what) {
+bool tuner_go_on(tuner *u, const char *what) {
     double done = (now_seconds() - u->start) / u->seconds;
     if (u->opts->progress && !u->stopped) u->stopped = u->opts->progress(u->opts->progress_ud, done < 1 ? done : 1, what) != 0;
     return !u->stopped && left(u) > 0;
@@ -109,6 +98,36 @@ static tn_status ways_open(ways *w, tuner *u, const tuned_kernel *k) {
     return err_set(u->e, w->gd.err.code, "%s", w->gd.err.text);
 }
 
+/* ---- the report ---- */
+
+static bool same_choice(const kchoice *x, const kchoice *y) { return !memcmp(x, y, sizeof *x); }
+
+static void add_way(tuner *u, tuned_kernel *k, const kchoice *c, const kernel *made, double seconds) {
+    arena *a = &u->t->arena;
+    tuned_way way = { *c, kopt_choice_text(*c, a), kopt_form_text(made, a), seconds };
+    for (int i = 0; i < k->ways.n; i++) {
+        tuned_way *w = &k->ways.at[i];
+        if (!same_choice(&w->choice, c)) continue;
+        if (seconds < w->seconds) w->seconds = seconds;
+        return;
+    }
+    VEC_PUSH(a, &k->ways, way);
+}
+
+tn_status tuner_remember(tuner *u, tuned_kernel *k, const kchoice *c, const kernel *made, double seconds) {
+    tn_tuning *t = u->t;
+    if (GUARD_TRY(&t->gd)) {
+        add_way(u, k, c, made, seconds);
+        return TN_OK;
+    }
+    return err_set(u->e, t->gd.err.code, "%s", t->gd.err.text);
+}
+
+static int by_time(const void *x, const void *y) {
+    double a = ((const tuned_way *)x)->seconds, b = ((const tuned_way *)y)->seconds;
+    return (a > b) - (a < b);
+}
+
 /* ---- one kernel ---- */
 
 typedef struct race {
@@ -138,7 +157,7 @@ static tn_status check_all(tuner *u, measure *m, const tuned_kernel *k, const wa
 }
 
 /* All ways in turns until the time is over; *out is the fastest. */
-static tn_status run_race(tuner *u, measure *m, const tuned_kernel *k, double until, int *out) {
+static tn_status run_race(tuner *u, measure *m, tuned_kernel *k, const ways *w, double until, int *out) {
     race r = { .n = m->n };
     tn_status st = TN_OK;
     *out = 0;
@@ -153,10 +172,11 @@ static tn_status run_race(tuner *u, measure *m, const tuned_kernel *k, double un
             if (!st && t < r.best[i]) r.best[i] = t;
         }
         if (round >= 2) drop_slow(&r, round < 8 ? CLEARLY_SLOWER : SLOWER);
-        if (alive == 1 || (round >= 2 && now_seconds() > until) || !go_on(u, k->name)) break;
+        if (alive == 1 || (round >= 2 && now_seconds() > until) || !tuner_go_on(u, k->name)) break;
     }
     for (int i = 1; i < m->n; i++)
         if (r.best[i] < r.best[*out]) *out = i;
+    for (int i = 0; i < m->n && !st; i++) st = tuner_remember(u, k, &w->choice[i], w->plan.kernels.at[i].k, r.best[i]);
     return st;
 }
 
@@ -209,7 +229,7 @@ static tn_status duel(tuner *u, tuned_kernel *k, double until) {
     if (!st) {
         double gain = median(ratio, n);
         k->before = least(model, n), k->after = least(other, n); /* what nobody disturbed */
-        k->changed = gain < GAIN && k->after < GAIN * k->before;
+        k->changed = gain < TUNER_GAIN && k->after < TUNER_GAIN * k->before;
         if (!k->changed) k->after = k->before;
     }
     measure_close(&m);
@@ -221,7 +241,7 @@ static tn_status duel(tuner *u, tuned_kernel *k, double until) {
 static tn_status tune_kernel(tuner *u, tuned_kernel *k, double budget) {
     double from = now_seconds();
     tn_status st = TN_OK;
-    for (int level = 0; level < LEVELS && !st && go_on(u, k->name); level++) {
+    for (int level = 0; level < LEVELS && !st && tuner_go_on(u, k->name); level++) {
         ways w = { .n = 1, .choice = { k->choice } };
         measure m = { 0 };
         int best = 0;
@@ -230,8 +250,8 @@ static tn_status tune_kernel(tuner *u, tuned_kernel *k, double budget) {
         st = ways_open(&w, u, k);
         if (!st && w.n > 1) st = measure_open(&m, u->s, k->kernel, &w.plan, &w.code, w.parallel, w.n, repeats_for(u, k), u->e);
         if (!st && w.n > 1) st = check_all(u, &m, k, &w);
-        if (!st && w.n > 1) st = run_race(u, &m, k, until, &best);
-        if (!st && w.n > 1) k->candidates += w.n - 1, k->measured = true;
+        if (!st && w.n > 1) st = run_race(u, &m, k, &w, until, &best);
+        if (!st && w.n > 1) k->measured = true;
         k->choice = w.choice[best];
         measure_close(&m);
         arena_fini(&w.a);
@@ -258,10 +278,13 @@ static tn_status estimate(tuner *u, tuned_kernel *k) {
         if (!st && t < k->before) k->before = t;
     }
     k->share = k->before * k->launches;
+    if (!st) st = tuner_remember(u, k, &w.choice[0], w.plan.kernels.at[0].k, k->before);
     measure_close(&m);
     arena_fini(&w.a);
     return st;
 }
+
+static bool on_device(const tuner *u) { return u->s->io_buf != NULL; }
 
 static void list_kernels(tuner *u) {
     const plan *p = u->p->plan;
@@ -274,6 +297,7 @@ static void list_kernels(tuner *u) {
             at[i] = t->n;
             t->kernels[t->n++] = (tuned_kernel){ .name = arena_strdup(&t->arena, pk->k->name),
                                                  .kernel = i,
+                                                 .flops = (double)pk->k->flops,
                                                  .key = kernel_hash(pk->scalar, u->p->target.tuning_seed) };
         }
         t->kernels[at[pk->code]].launches++;
@@ -290,9 +314,10 @@ static tn_status tune_kernels(tuner *u, tuned_kernel **order) {
     tn_tuning *t = u->t;
     tn_status st = TN_OK;
     double total = 0;
+    if (on_device(u)) st = tuner_device_estimate(u);
     for (int i = 0; i < t->n && !st; i++) {
         order[i] = &t->kernels[i];
-        if (go_on(u, t->kernels[i].name)) st = estimate(u, &t->kernels[i]);
+        if (tuner_go_on(u, t->kernels[i].name) && !on_device(u)) st = estimate(u, &t->kernels[i]);
         total += t->kernels[i].share;
     }
     if (st) return st;
@@ -301,15 +326,16 @@ static tn_status tune_kernels(tuner *u, tuned_kernel **order) {
         double part = total > 0 ? order[i]->share / total : 1;
         double budget = (left(u) - 0.05 * u->seconds) * part;
         total -= order[i]->share;
-        if (order[i]->share > 0 && budget > 20 * order[i]->before && go_on(u, order[i]->name))
-            st = tune_kernel(u, order[i], budget);
+        if (order[i]->share > 0 && budget > 20 * order[i]->before && tuner_go_on(u, order[i]->name))
+            st = on_device(u) ? tuner_device_kernel(u, order[i], budget) : tune_kernel(u, order[i], budget);
     }
     return st;
 }
 
 /* ---- the whole program, both ways ---- */
 
-static tn_status bind_inputs(tuner *u, tn_session *s, void **inputs) {
+tn_status tuner_bind(tuner *u, tn_session *s) {
+    void **inputs = u->inputs;
     for (int i = 0; i < s->p->n_io; i++) {
         const pio *io = &s->p->io[i];
         if (io->is_output) continue;
@@ -319,7 +345,7 @@ static tn_status bind_inputs(tuner *u, tn_session *s, void **inputs) {
             measure_fill(inputs[i], (tn_dtype)io->dtype, io->bytes / (int64_t)dtype_size((tn_dtype)io->dtype), (uint64_t)i);
         }
         s->bound[i] = inputs[i];
-        s->p->dev->api->bind_host(s->list, SLOT_IO + i, inputs[i]);
+        if (!s->io_buf) s->p->dev->api->bind_host(s->list, SLOT_IO + i, inputs[i]);
     }
     return TN_OK;
 }
@@ -331,19 +357,35 @@ static tn_status run_session(tuner *u, tn_session *s, double *out_seconds) {
     return st ? err_set(u->e, st, "%s", s->err.text) : TN_OK;
 }
 
-static bool same_results(const tn_session *x, const tn_session *y) {
+/* A state, brought to the host. */
+static tn_status state_of(const tuner *u, const tn_session *s, const pbuf *b, void *to) {
+    return s->p->dev->api->download(s->p->dev, s->state, (size_t)b->offset, to, (size_t)b->bytes, u->e);
+}
+
+static tn_status same_states(const tuner *u, const tn_session *x, const tn_session *y, const pbuf *b, bool *out_same) {
+    void *a = mem_alloc(u->ctx->mem, (size_t)b->bytes), *c = mem_alloc(u->ctx->mem, (size_t)b->bytes);
+    tn_status st = a && c ? TN_OK : err_set(u->e, TN_ERR_NOMEM, "out of memory: %lld bytes of state", (long long)b->bytes);
+    if (!st) st = state_of(u, x, b, a);
+    if (!st) st = state_of(u, y, b, c);
+    if (!st) *out_same &= measure_same(a, c, (tn_dtype)b->dtype, b->elems);
+    mem_free(u->ctx->mem, a, (size_t)b->bytes);
+    mem_free(u->ctx->mem, c, (size_t)b->bytes);
+    return st;
+}
+
+tn_status tuner_same(const tuner *u, const tn_session *x, const tn_session *y, bool *out_same) {
     const tn_program *p = x->p;
-    bool same = true;
+    tn_status st = TN_OK;
+    *out_same = true;
     for (int i = 0; i < p->n_io; i++) {
         int64_t n = p->io[i].bytes / (int64_t)dtype_size((tn_dtype)p->io[i].dtype);
-        if (p->io[i].is_output) same &= measure_same(x->bound[i], y->bound[i], (tn_dtype)p->io[i].dtype, n);
+        if (p->io[i].is_output) *out_same &= measure_same(x->bound[i], y->bound[i], (tn_dtype)p->io[i].dtype, n);
     }
-    const char *a = p->dev->api->map(p->dev, x->state), *b = p->dev->api->map(p->dev, y->state);
-    for (int i = 0; i < p->n_states; i++) {
+    for (int i = 0; i < p->n_states && !st; i++) {
         const pbuf *s = &p->plan->bufs.at[p->states[i].buf];
-        if (s->bytes) same &= measure_same(a + s->offset, b + s->offset, (tn_dtype)s->dtype, s->elems);
+        if (s->bytes) st = same_states(u, x, y, s, out_same);
     }
-    return same;
+    return st;
 }
 
 /* Runs in turns; false in *out_better when the choices cost more together than they brought alone. */
@@ -351,9 +393,11 @@ static tn_status compare(tuner *u, tn_session *x, tn_session *y, bool *out_bette
     enum { ROUNDS = 101 };
     double a[ROUNDS], b[ROUNDS], ratio[ROUNDS];
     int n = 0;
+    bool same = true;
     tn_status st = run_session(u, x, &a[0]);
     if (!st) st = run_session(u, y, &b[0]);
-    if (!st && !same_results(x, y))
+    if (!st) st = tuner_same(u, x, y, &same);
+    if (!st && !same)
         st = err_set(u->e, TN_ERR_INTERNAL, "@%s computes other bits with the choices that tuning found", u->p->plan->g->name);
     double until = now_seconds() + 0.05 * u->seconds;
     for (; n < ROUNDS && !st && (n < 3 || now_seconds() < until); n++) {
@@ -363,18 +407,18 @@ static tn_status compare(tuner *u, tn_session *x, tn_session *y, bool *out_bette
     }
     if (st) return st;
     u->t->summary.before_us = median(a, n) * 1e6, u->t->summary.after_us = median(b, n) * 1e6;
-    *out_better = median(ratio, n) < 1 / GAIN;
+    *out_better = median(ratio, n) < 1 / TUNER_GAIN;
     return TN_OK;
 }
 
-static tn_status compare_programs(tuner *u, const graph *g, const tuning *found, void **inputs, bool *out_better) {
+static tn_status compare_programs(tuner *u, const graph *g, const tuning *found, bool *out_better) {
     tn_program *p = NULL;
     tn_session *x = NULL, *y = NULL; /* both fresh: measuring kernels left random numbers in the states */
     tn_status st = drive_compile_tuned(u->ctx, u->p->dev, g, &u->p->opts, &found->table, &p, u->e);
     if (!st) st = drive_session_new(u->p, &x, u->e);
     if (!st) st = drive_session_new(p, &y, u->e);
-    if (!st) st = bind_inputs(u, x, inputs);
-    if (!st) st = bind_inputs(u, y, inputs);
+    if (!st) st = tuner_bind(u, x);
+    if (!st) st = tuner_bind(u, y);
     if (!st) st = compare(u, x, y, out_better);
     drive_session_free(x);
     drive_session_free(y);
@@ -408,14 +452,14 @@ static tn_status keep(tuner *u, const tuning_entry *add, int n) {
     return d ? tuning_store(ctx->mem, d, add, n, u->e) : TN_OK;
 }
 
-static tn_status finish(tuner *u, const graph *g, void **inputs) {
+static tn_status finish(tuner *u, const graph *g) {
     int n;
     bool better = true;
     tuning *found = NULL;
     tuning_entry *add = entries_of(u->t, &n);
     tn_status st = add ? tuning_with(u->ctx->mem, NULL, add, n, &found, u->e)
                        : err_set(u->e, TN_ERR_NOMEM, "out of memory: the tuning database");
-    if (!st) st = compare_programs(u, g, found, inputs, &better);
+    if (!st) st = compare_programs(u, g, found, &better);
     for (int i = 0; i < u->t->n && !st; i++) u->t->summary.changed += u->t->kernels[i].changed;
     if (!st && better && n && !u->opts->dry_run) st = keep(u, add, n);
     tuning_free(found);
@@ -438,8 +482,12 @@ static tn_status begin(tuner *u, tuned_kernel ***out_order) {
 static tn_status write_texts(tuner *u) {
     tn_tuning *t = u->t;
     if (GUARD_TRY(&t->gd)) {
-        for (int i = 0; i < t->n; i++)
-            t->kernels[i].text = t->kernels[i].measured ? kopt_choice_text(t->kernels[i].choice, &t->arena) : "not measured";
+        for (int i = 0; i < t->n; i++) {
+            tuned_kernel *k = &t->kernels[i];
+            k->text = k->measured ? kopt_choice_text(k->choice, &t->arena) : "not measured";
+            if (k->ways.n > 1) qsort(k->ways.at, (size_t)k->ways.n, sizeof *k->ways.at, by_time);
+            k->candidates = k->ways.n > 1 ? k->ways.n - 1 : 0;
+        }
         return TN_OK;
     }
     return err_set(u->e, t->gd.err.code, "%s", t->gd.err.text);
@@ -448,17 +496,17 @@ static tn_status write_texts(tuner *u) {
 static tn_status search(tuner *u, const graph *g) {
     tuned_kernel **order;
     size_t size = (size_t)u->p->n_io * sizeof(void *);
-    void **inputs = mem_alloc(u->ctx->mem, size);
-    if (!inputs) return err_set(u->e, TN_ERR_NOMEM, "out of memory: inputs to measure with");
+    u->inputs = mem_alloc(u->ctx->mem, size);
+    if (!u->inputs) return err_set(u->e, TN_ERR_NOMEM, "out of memory: inputs to measure with");
     tn_status st = begin(u, &order);
     if (!st) st = drive_session_new(u->p, &u->s, u->e);
-    if (!st) st = bind_inputs(u, u->s, inputs);
+    if (!st) st = tuner_bind(u, u->s);
     if (!st) st = tune_kernels(u, order);
-    if (!st) st = finish(u, g, inputs);
+    if (!st) st = finish(u, g);
     if (!st) st = write_texts(u);
     drive_session_free(u->s);
-    for (int i = 0; i < u->p->n_io; i++) mem_free(u->ctx->mem, inputs[i], (size_t)u->p->io[i].bytes);
-    mem_free(u->ctx->mem, inputs, size);
+    for (int i = 0; i < u->p->n_io; i++) mem_free(u->ctx->mem, u->inputs[i], (size_t)u->p->io[i].bytes);
+    mem_free(u->ctx->mem, u->inputs, size);
     return st;
 }
 
@@ -472,9 +520,12 @@ tn_status drive_tune(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, c
     tn_compile_opts o;
     device *dev;
     tn_status st = drive_resolve(ctx, opts, &o);
-    if (!st && (o.mode == TN_MODE_IMMEDIATE || strcmp(o.device, "cpu") != 0))
-        st = err_set(&ctx->err, TN_ERR_UNSUPPORTED,
-                     "tn_tune: device \"%.64s\", mode %d; only compiled programs on \"cpu\" are tuned", o.device, (int)o.mode);
+    if (!st && (o.mode == TN_MODE_IMMEDIATE || !strcmp(o.device, "auto") || !strcmp(o.device, "null")))
+        st = err_set(
+            &ctx->err, TN_ERR_UNSUPPORTED,
+            "tn_tune: device \"%.64s\", mode %d; only programs that are compiled for \"cpu\", \"cuda\" or \"opencl\" are "
+            "tuned",
+            o.device, (int)o.mode);
     if (!st) st = ctx_device(ctx, o.device, o.threads, &dev, &ctx->err);
     if (st) return st;
     tn_tuning *t = mem_alloc(ctx->mem, sizeof *t);
@@ -484,6 +535,7 @@ tn_status drive_tune(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, c
     t->ctx = ctx;
     arena_init(&t->arena, ctx->mem, &t->gd);
     st = drive_compile_tuned(ctx, dev, g, &o, NULL, &u.p, u.e);
+    u.start = now_seconds();
     if (!st) st = search(&u, g);
     drive_program_free(u.p);
     t->summary.kernels = t->n, t->summary.seconds = now_seconds() - u.start;

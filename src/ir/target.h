@@ -8,14 +8,20 @@
 
 /* How a kernel is cut where its results do not depend on it, so that what is fastest can be found by measuring. 0 = as the
  * model of kopt/ says, and so is every part that does not fit the kernel or the machine. */
-typedef enum kway { WAY_MODEL, WAY_PLACE, WAY_STAGE, WAY_STREAM } kway; /* operands in place, in panels, row by row */
+typedef enum kway { /* operands in place, in panels, row by row; GPU: in tiles of such a shape */
+                    WAY_MODEL,
+                    WAY_PLACE,
+                    WAY_STAGE,
+                    WAY_STREAM,
+                    WAY_TILES
+} kway;
 typedef struct kchoice {
-    uint8_t mr, nv; /* contractions with lanes along a row: rows and vectors of the register tile */
+    uint8_t mr, nv; /* contractions with lanes along a row: rows and vectors of the register tile; GPU: of a thread's */
     uint8_t way;    /* of the right operand: kway */
     uint8_t tiles;  /* in a panel */
-    uint8_t par;    /* 1 = not split over threads; 2 + i = along the i-th loop that can be */
-    uint8_t unroll; /* of maps */
-    uint16_t rows;  /* of a stretch */
+    uint8_t par;    /* 1 = not split over threads; 2 + i = along the i-th loop that can be; GPU: threads along the rows .. */
+    uint8_t unroll; /* of maps; GPU: .. and the columns of a group's tile */
+    uint16_t rows;  /* of a stretch; GPU: steps that fast memory holds */
 } kchoice;
 typedef struct ktuned {
     uint64_t key; /* kernel_hash of the scalar form, from target.tuning_seed */

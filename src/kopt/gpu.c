@@ -136,13 +136,20 @@ static kernel *finished(kernel *k) {
     return k;
 }
 
-kernel *kopt_gpu(kernel *k, const target *t) {
+/* Returns how many outer loops there are. */
+static int prepare(kernel *k) {
     kopt_order(k);
     kopt_collapse(k);
     drop_copies(k);
     if (k->vars.n > MANY_VARS) share_variables(k);
     k->par_var = -1;
-    int n = outer_loops(k), best_group = 0;
+    return outer_loops(k);
+}
+
+int kopt_gpu_choices(kernel *k, const target *t, kchoice *out, int cap) { return kopt_gpu_tiles(k, prepare(k), t, out, cap); }
+
+kernel *kopt_gpu(kernel *k, const target *t) {
+    int n = prepare(k), best_group = 0;
     kernel *scatter = kopt_gpu_scatter(k, n, t);
     if (scatter) return finished(scatter);
     double rows = trips(k, n);

@@ -171,41 +171,107 @@ static bool complete_shape(const tiler *w, shape *s, int64_t size) {
     return !s->b.powers || most <= MAX_CHUNKS;
 }
 
-/* Of equals the last one, which has more columns: rows of memory are wider. But no more than 8 of a thread: on an H200 16 rows
- * of 8 columns were 5 % faster than 8 of 16, for the registers of products lie better in their banks. */
-static void choose_shape(tiler *w) {
-    int64_t size = (int64_t)dtype_size((tn_dtype)tiler_at(w, w->acc)->dtype);
-    int least = w->t->group < 64 ? w->t->group : 64;
-    w->s.cost = INFINITY;
+static int64_t size_of(const tiler *w) { return (int64_t)dtype_size((tn_dtype)tiler_at(w, w->acc)->dtype); }
+
+static bool is_possible(const tiler *w, shape *s) {
+    int threads = s->n[0] * s->n[1] * s->z, least = w->t->group < 64 ? w->t->group : 64;
+    return s->t[0] * s->t[1] <= MAX_TILE && threads >= least && threads <= w->t->group && complete_shape(w, s, size_of(w));
+}
+
+/* Every shape that goes, with its cost. */
+static void each_shape(tiler *w, void (*see)(tiler *w, const shape *s, void *ud), void *ud) {
     for (int64_t steps = 8; steps <= 256; steps *= 2) {
         block b = block_of(w, steps);
         for (int tile = 0; tile < 25; tile++)
             for (int place = 0; place < 6 * 6 * 5; place++) {
                 shape s = { .t = { 1 << tile % 5, 1 << tile / 5 }, .b = b };
                 s.n[0] = 1 << place % 6, s.n[1] = 1 << place / 6 % 6, s.z = 1 << place / 36;
-                int threads = s.n[0] * s.n[1] * s.z;
-                if (s.t[0] * s.t[1] > MAX_TILE || threads < least || threads > w->t->group || !complete_shape(w, &s, size))
-                    continue;
-                s.cost = cost_of(w, &s, (double)size);
-                if (s.cost < w->s.cost || (s.cost == w->s.cost && s.t[1] <= 8)) w->s = s;
+                if (!is_possible(w, &s)) continue;
+                s.cost = cost_of(w, &s, (double)size_of(w));
+                see(w, &s, ud);
             }
     }
+}
+
+/* Of equals the last one, which has more columns: rows of memory are wider. But no more than 8 of a thread: on an H200 16 rows
+ * of 8 columns were 5 % faster than 8 of 16, for the registers of products lie better in their banks. */
+static void keep_cheapest(tiler *w, const shape *s, void *ud) {
+    (void)ud;
+    if (s->cost < w->s.cost || (s->cost == w->s.cost && s->t[1] <= 8)) w->s = *s;
+}
+
+/* The shape that was asked for, when it goes; the order of a sum depends on how many threads share it, and on the steps that
+ * they do between them: these are the model's. The cost stays the model's, too, so that no other form of kernel is taken. */
+static void heed(tiler *w) {
+    const kchoice *c = w->t->choice;
+    if (!c || c->way != WAY_TILES || !is_power(c->mr) || !is_power(c->nv) || !is_power(c->par) || !is_power(c->unroll) ||
+        !is_power(c->rows) || c->mr > MAX_SIDE || c->nv > MAX_SIDE)
+        return;
+    shape s = { .t = { c->mr, c->nv }, .n = { c->par, c->unroll }, .z = w->s.z, .b = block_of(w, c->rows), .cost = w->s.cost };
+    if ((s.z == 1 || s.b.steps == w->s.b.steps) && is_possible(w, &s)) w->s = s;
+}
+
+static bool begin(tiler *w, bool *needed[2]) {
+    const kernel *k = w->k;
+    if (w->n_outer < 2 || k->vars.n > 36 || !find_parts(w)) return false;
+    for (int x = 0; x < 2; x++) needed[x] = ARENA_ARRAY(k->a, bool, k->ins.n);
+    mark_needed(w, tiler_at(w, w->upd)->a, needed[0]);
+    mark_needed(w, tiler_at(w, w->upd)->b, needed[1]);
+    if (needed[0][w->acc] || needed[1][w->acc] || !choose_variables(w, needed)) return false;
+    for (int i = 1; i <= w->n_outer + w->n_loops; i++)
+        if (tiler_at(w, i <= w->n_outer ? i : w->loops + i - w->n_outer - 1)->hi < 1) return false;
+    w->s.cost = INFINITY;
+    each_shape(w, keep_cheapest, NULL);
+    return true;
+}
+
+/* The cheapest shapes, one for each tile of a thread and number of steps, in order of their cost. */
+typedef struct shapes {
+    shape *at;
+    int n, cap;
+} shapes;
+
+static void keep_several(tiler *w, const shape *s, void *ud) {
+    shapes *all = ud;
+    int at = 0, old = 0;
+    if (s->z != w->s.z || (s->z > 1 && s->b.steps != w->s.b.steps)) return;
+    while (old < all->n && (all->at[old].t[0] != s->t[0] || all->at[old].t[1] != s->t[1] || all->at[old].b.steps != s->b.steps))
+        old++;
+    while (at < all->n && all->at[at].cost <= s->cost) at++;
+    if (at > old || at == all->cap) return;
+    if (old == all->n) all->n += all->n < all->cap;
+    for (int i = old < all->cap ? old : all->cap - 1; i > at; i--) all->at[i] = all->at[i - 1];
+    all->at[at] = *s;
+}
+
+int kopt_gpu_tiles(const kernel *k, int n_outer, const target *t, kchoice *out, int cap) {
+    tiler w = { .k = k, .t = t, .n_outer = n_outer };
+    bool *needed[2];
+    if (!begin(&w, needed)) return 0;
+    shapes all = { .at = ARENA_ARRAY(k->a, shape, cap + 1), .cap = cap };
+    each_shape(&w, keep_several, &all);
+    for (int i = 0; i < all.n; i++) {
+        const shape *s = &all.at[i];
+        int64_t steps = 8;
+        while (block_of(&w, steps).steps != s->b.steps) steps *= 2;
+        out[i] = (kchoice){ .way = WAY_TILES,
+                            .mr = (uint8_t)s->t[0],
+                            .nv = (uint8_t)s->t[1],
+                            .par = (uint8_t)s->n[0],
+                            .unroll = (uint8_t)s->n[1],
+                            .rows = (uint16_t)steps };
+    }
+    return all.n;
 }
 
 kernel *kopt_gpu_tile(const kernel *k, int n_outer, const target *t, double *out_cost) {
     tiler w = { .k = k, .t = t, .n_outer = n_outer };
     bool *needed[2];
-    if (n_outer < 2 || k->vars.n > 36 || !find_parts(&w)) return NULL;
-    for (int x = 0; x < 2; x++) needed[x] = ARENA_ARRAY(k->a, bool, k->ins.n);
-    mark_needed(&w, tiler_at(&w, w.upd)->a, needed[0]);
-    mark_needed(&w, tiler_at(&w, w.upd)->b, needed[1]);
-    if (needed[0][w.acc] || needed[1][w.acc] || !choose_variables(&w, needed)) return NULL;
-    for (int i = 1; i <= n_outer + w.n_loops; i++)
-        if (tiler_at(&w, i <= n_outer ? i : w.loops + i - n_outer - 1)->hi < 1) return NULL;
-    choose_shape(&w);
+    if (!begin(&w, needed)) return NULL;
     if (!(w.s.cost < *out_cost)) return NULL;
     *out_cost = w.s.cost;
-    int size = (int)dtype_size((tn_dtype)tiler_at(&w, w.acc)->dtype), most = 16 / size;
+    heed(&w);
+    int most = 16 / (int)size_of(&w);
     for (int x = 0; x < 2; x++) {
         side *s = &w.side[x];
         int64_t rows = (int64_t)w.s.t[x] * w.s.n[x];

@@ -96,12 +96,15 @@ kernel *kopt_run(kernel *k, const target *t); /* all of them, or kopt_gpu; t->ch
 int kopt_candidates(const kernel *scalar, const target *t, kchoice base, arena *a, kchoice *out, int cap);
 /* In words: "tile 6 x 4, in panels of 2 tiles, 256 rows a stretch". */
 const char *kopt_choice_text(kchoice c, arena *a);
+/* What a kernel is like that was made: "i0 6 x 1, j1 2 x 8 of 540; copies of 24.0 KiB". */
+const char *kopt_form_text(const kernel *k, arena *a);
 
 /* gpu_chain.c: consecutive kernels of a plan for a GPU become one where rows need the same rows only, and where that is faster.
  * Before kopt_run. */
 void kopt_gpu_chain(plan *p, const target *t);
 /* gpu.c: the form of a GPU (kernel.h) instead: order, collapse, one of the forms below, hoist. */
 kernel *kopt_gpu(kernel *k, const target *t);
+int kopt_gpu_choices(kernel *k, const target *t, kchoice *out, int cap); /* as kopt_gpu_tiles; spoils the kernel */
 /* gpu_row.c: each iteration of the outermost loops (the first n_rows of them; 0 = the whole kernel) is done by a group: nests
  * are dealt to its threads, long sums are combined, local buffers are shared. With `cluster` above 1 by so many groups, where
  * kopt_gpu_rows_split says that they can share out the elements of a row. The row that comes so many later is fetched into the
@@ -115,6 +118,9 @@ kernel *kopt_gpu_place(const kernel *k, int n_rows, const target *t, double *out
 kernel *kopt_gpu_cluster(const kernel *k, int n_rows, const target *t, double *out_cost);
 /* gpu_tile.c: a contraction in tiles of fast memory and registers, when that costs less than *out_cost; else NULL. */
 kernel *kopt_gpu_tile(const kernel *k, int n_outer, const target *t, double *out_cost);
+/* Shapes that such tiles could have, all with the same order of sums, the cheapest first; at most cap. 0 where there are none.
+ */
+int kopt_gpu_tiles(const kernel *k, int n_outer, const target *t, kchoice *out, int cap);
 /* gpu_wide.c: nests dealt to the threads of a group that are long enough go through memory in vectors. GPU form in and out. */
 void kopt_gpu_wide(kernel *k);
 /* gpu_hold.c: what the threads of a group load and compute of a row stays in their registers from nest to nest. GPU form in and

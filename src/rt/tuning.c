@@ -83,7 +83,7 @@ static bool read_number(const char **at, const char *end, int base, uint64_t mos
 }
 
 static bool read_line(const char *s, const char *end, tuning_entry *out) {
-    static const uint64_t most[N_FIELDS] = { 255, 255, WAY_STREAM, 255, 65535, 255, 255, INT64_MAX, INT64_MAX };
+    static const uint64_t most[N_FIELDS] = { 255, 255, WAY_TILES, 255, 65535, 255, 255, INT64_MAX, INT64_MAX };
     uint64_t v[N_FIELDS];
     *out = (tuning_entry){ 0 };
     if (!read_number(&s, end, 16, UINT64_MAX, &out->key)) return false;

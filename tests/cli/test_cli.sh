@@ -88,6 +88,15 @@ help nothing
 LIST
 
 # Tuning: a table, what is kept, who uses it, and forgetting it.
+expect 0 tune @product:40x54x32 --sweep --dry-run --threads 1 --seconds 0.7 --csv "$dir/sweep.csv"
+for word in "as given" "w transposed" "x transposed" "padded to multiples of 64" "tile [0-9]* x" model fastest "of peak"; do
+    out_has "$word" "tune --sweep"
+done
+[ "$(wc -l <"$dir/sweep.csv")" -gt 20 ] || fail "tune --csv: hardly a line"
+expect 0 tune @conv1d:1x500x1x3x8 --sweep --dry-run --threads 1 --seconds 0.3 --json
+is_json "tune --sweep"
+out_has '"model": true' "tune --sweep --json"
+out_has '"peak_ratio"' "tune --sweep --json"
 expect 0 tune @matmul:64x256x128 --seconds 0.3 --threads 1 --progress
 out_has "^kernel " tune
 out_has "whole run" tune

@@ -64,6 +64,58 @@ static tn_tuning *tune(tn_ctx *ctx, tn_graph *g, bool dry, void *stop) {
     return t;
 }
 
+/* All that was measured: in order of time, each choice once, one of them the model's and one the kernel's. */
+static void check_ways(const tn_tuning *t, int which, const tn_tuned_kernel *k) {
+    tn_tuned_way w, before;
+    int models = 0, taken = 0;
+    for (int i = 0; i <= k->candidates; i++) {
+        assert_int_equal(tn_tuning_way(t, which, i, &w), TN_OK);
+        assert_true(w.us > 0 && w.choice && w.form);
+        if (i) assert_true(w.us >= before.us && strcmp(w.choice, before.choice));
+        models += w.model, taken += w.taken;
+        before = w;
+    }
+    assert_int_equal(models, 1);
+    assert_int_equal(taken, 1);
+    assert_int_equal(tn_tuning_way(t, which, k->candidates + 1, &w), TN_ERR_INVAL);
+    assert_int_equal(tn_tuning_way(t, which, -1, &w), TN_ERR_INVAL);
+    assert_int_equal(tn_tuning_way(t, which, 0, NULL), TN_ERR_INVAL);
+}
+
+/* A device with memory of its own: tiles of a product, measured as whole programs; with states, which go on from run to run. */
+static void test_on_a_device(void **state) {
+    (void)state;
+    tn_ctx *ctx = test_ctx();
+    tn_graph *g = tn_graph_new(ctx, "product");
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(64, 32)), w = tn_input(g, "w", TN_F32, TN_DIMS(32, 64));
+    tn_tensor n = tn_state(g, "n", TN_F32, TN_DIMS(64, 64), NULL), y = tn_matmul(x, w);
+    tn_assign(n, tn_add(n, y));
+    tn_output(y, "y");
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.device = "opencl";
+    tn_tune_opts opts = { .struct_size = sizeof opts, .seconds = 2 };
+    tn_tuning *t = NULL;
+    tn_status st = tn_tune(g, &o, &opts, &t);
+    if (st == TN_ERR_DEVICE || st == TN_ERR_UNSUPPORTED) {
+        printf("no OpenCL here: %s\n", tn_ctx_error(ctx));
+        tn_graph_free(g), tn_ctx_free(ctx);
+        skip();
+    }
+    if (st) fail_msg("%s", tn_ctx_error(ctx));
+    tn_tuning_summary s;
+    tn_tuning_get_summary(t, &s);
+    int most = 0;
+    for (int i = 0; i < s.kernels; i++) {
+        tn_tuned_kernel k;
+        assert_int_equal(tn_tuning_kernel(t, i, &k), TN_OK);
+        check_ways(t, i, &k);
+        most = k.candidates > most ? k.candidates : most;
+    }
+    assert_true(most > 0);
+    tn_tuning_free(t), tn_graph_free(g), tn_ctx_free(ctx);
+    printf("count: %d tiles measured on an OpenCL device\n", most);
+}
+
 static void test_from_end_to_end(void **state) {
     (void)state;
     static float p[3][ROWS * COLUMNS], total[3][ROWS * COLUMNS];
@@ -98,6 +150,7 @@ static void test_from_end_to_end(void **state) {
         assert_true(k.after_us <= k.before_us);
         measured += k.candidates > 0, changed += k.changed;
         if (!k.changed) assert_true(k.after_us == k.before_us);
+        check_ways(t, i, &k);
     }
     assert_true(measured > 0);
     assert_int_equal(changed, s.changed);
@@ -227,6 +280,7 @@ static void test_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_from_end_to_end), cmocka_unit_test(test_in_memory),
-                                        cmocka_unit_test(test_wrong_calls), cmocka_unit_test(test_memory) };
+                                        cmocka_unit_test(test_on_a_device), cmocka_unit_test(test_wrong_calls),
+                                        cmocka_unit_test(test_memory) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,113 @@
+/* tune_device.c - the search of tune.c for devices with memory of their own: each choice for a kernel is a program like the
+ * model's with that one kernel changed, whose results must have the model's bits, and whose kernels the device times.
+ *
+ * In: a tuner whose session has its inputs. Out: what was measured, in the report; the choice of a kernel, where one is faster
+ * twice. */
+#include "drive/tuner.h"
+#include "kopt/kopt.h"
+#include "rt/tuning.h"
+
+enum { MOST_WAYS = 40 };
+#define PROFILE_SECONDS 4e-3
+
+static tn_status time_session(tuner *u, tn_session *s, int which, double *out_seconds) {
+    tn_profile *p;
+    tn_status st = drive_profile(s, PROFILE_SECONDS, &p);
+    if (st) return err_set(u->e, st, "%s", s->err.text);
+    *out_seconds = p->kernels[which].best;
+    drive_profile_free(p);
+    return TN_OK;
+}
+
+static tn_status run_once(tuner *u, tn_session *s) {
+    tn_status st = tuner_bind(u, s);
+    if (!st && (st = drive_session_run(s, 1))) err_set(u->e, st, "%s", s->err.text);
+    return st;
+}
+
+/* One run of the model's program, then one of the other: both from the first state. */
+static tn_status check(tuner *u, const tuned_kernel *k, tn_session *s, const kchoice *c) {
+    tn_session *model = NULL;
+    bool same = true;
+    tn_status st = drive_session_new(u->p, &model, u->e);
+    if (!st) st = run_once(u, model);
+    if (!st) st = run_once(u, s);
+    if (!st) st = tuner_same(u, model, s, &same);
+    drive_session_free(model);
+    if (!st && !same)
+        st = err_set(u->e, TN_ERR_INTERNAL, "kernel %s computes other bits with choice %d x %d, %d x %d, %d", k->name, c->mr,
+                     c->nv, c->par, c->unroll, c->rows);
+    return st;
+}
+
+static tn_status measure_way(tuner *u, tuned_kernel *k, const kchoice *c, double *out_seconds) {
+    tuning_entry entry = { .key = k->key, .choice = *c };
+    tuning *table = NULL;
+    tn_program *p = NULL;
+    tn_session *s = NULL;
+    tn_status st = tuning_with(u->ctx->mem, NULL, &entry, 1, &table, u->e);
+    if (!st) st = drive_compile_tuned(u->ctx, u->p->dev, u->p->graph, &u->p->opts, &table->table, &p, u->e);
+    if (!st) st = drive_session_new(p, &s, u->e);
+    if (!st) st = check(u, k, s, c);
+    if (!st) st = time_session(u, s, k->kernel, out_seconds);
+    if (!st) st = tuner_remember(u, k, c, p->plan->kernels.at[k->kernel].k, *out_seconds);
+    drive_session_free(s);
+    drive_program_free(p);
+    tuning_free(table);
+    return st;
+}
+
+typedef struct choices {
+    arena a;
+    guard gd;
+    kchoice at[MOST_WAYS];
+    int n;
+} choices;
+
+static tn_status list_choices(tuner *u, const tuned_kernel *k, choices *all) {
+    arena_init(&all->a, u->ctx->mem, &all->gd);
+    if (GUARD_TRY(&all->gd)) {
+        all->n = kopt_candidates(u->p->plan->kernels.at[k->kernel].scalar, &u->p->target, (kchoice){ 0 }, &all->a, all->at,
+                                 MOST_WAYS);
+        return TN_OK;
+    }
+    return err_set(u->e, all->gd.err.code, "%s", all->gd.err.text);
+}
+
+tn_status tuner_device_estimate(tuner *u) {
+    tn_profile *p = NULL;
+    tn_status st = run_once(u, u->s);
+    if (!st && (st = drive_profile(u->s, PROFILE_SECONDS, &p))) err_set(u->e, st, "%s", u->s->err.text);
+    for (int i = 0; i < u->t->n && !st; i++) {
+        tuned_kernel *k = &u->t->kernels[i];
+        k->before = p->kernels[k->kernel].best;
+        k->share = k->before * k->launches;
+        st = tuner_remember(u, k, &(kchoice){ 0 }, u->p->plan->kernels.at[k->kernel].k, k->before);
+    }
+    drive_profile_free(p);
+    return st;
+}
+
+/* The model's choice is measured before and after the others: what is taken must be faster than both, twice. */
+tn_status tuner_device_kernel(tuner *u, tuned_kernel *k, double budget) {
+    choices all = { .n = 0 };
+    kchoice model = { 0 };
+    double until = now_seconds() + budget, best = 0, again = 0;
+    tn_status st = list_choices(u, k, &all);
+    if (!st && all.n) st = measure_way(u, k, &model, &best);
+    k->before = best;
+    for (int i = 0; i < all.n && !st && now_seconds() < until && tuner_go_on(u, k->name); i++) {
+        double t;
+        st = measure_way(u, k, &all.at[i], &t);
+        k->measured = true;
+        if (!st && t < best) best = t, k->choice = all.at[i];
+    }
+    if (!st && best < TUNER_GAIN * k->before) st = measure_way(u, k, &model, &again);
+    if (!st && again > 0 && again < k->before) k->before = again;
+    if (!st && again > 0) st = measure_way(u, k, &k->choice, &again);
+    k->changed = !st && again > 0 && best < TUNER_GAIN * k->before && again < TUNER_GAIN * k->before;
+    k->after = !k->measured ? 0 : k->changed ? best : k->before;
+    if (!k->changed) k->choice = model;
+    arena_fini(&all.a);
+    return st;
+}

@@ -1,0 +1,34 @@
+/* tuner.h - what the files of tuning share: the job at hand, and how what was measured is kept. Run half: statuses, texts in
+ * the caller's err. */
+#ifndef TN_DRIVE_TUNER_H
+#define TN_DRIVE_TUNER_H
+
+#include "drive/drive.h"
+
+#define TUNER_GAIN 0.98 /* a choice is taken below this share of the model's time */
+
+typedef struct tuner {
+    tn_ctx *ctx;
+    tn_tuning *t;
+    const tn_tune_opts *opts;
+    tn_program *p; /* as the model has it */
+    tn_session *s;
+    void **inputs; /* [p->n_io] */
+    double start, seconds;
+    bool stopped;
+    err *e;
+} tuner;
+
+bool tuner_go_on(tuner *u, const char *what);
+/* The session's inputs become the tuner's random numbers, made on first use. */
+tn_status tuner_bind(tuner *u, tn_session *s);
+/* Outputs and states of two sessions, bit by bit. */
+tn_status tuner_same(const tuner *u, const tn_session *x, const tn_session *y, bool *out_same);
+/* A way to do a kernel, the kernel it makes and its time join the report; the least time of equal choices stays. */
+tn_status tuner_remember(tuner *u, tuned_kernel *k, const kchoice *c, const kernel *made, double seconds);
+
+/* tune_device.c: devices with memory of their own. Choices are whole programs there, whose kernels the device itself times. */
+tn_status tuner_device_estimate(tuner *u);
+tn_status tuner_device_kernel(tuner *u, tuned_kernel *k, double budget);
+
+#endif

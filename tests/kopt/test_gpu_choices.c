@@ -1,0 +1,109 @@
+/* test_gpu_choices.c - whatever tiles tuning tries for a contraction on a GPU, the bits are the same: every candidate and
+ * choices of random numbers, for products as they are and transposed, batched ones, convolutions and long sums with few results
+ * (which several threads share), run thread by thread by the interpreter. Choices that fit are really used. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "kopt/kopt.h"
+#include "support/plan_run.h"
+
+enum { MOST = 40 };
+
+static const char *const graphs[] = {
+    "graph @product(x f32[131,70], w f32[70,100]) {\n %1 = dot x, w f32[131,100]\n %2 = max %1, 0.0 f32[131,100]\n return %2 "
+    "as "
+    "\"y\"\n}",
+    "graph @turned(x f32[64,70], w f32[33,64]) {\n %1 = dot x, w contract=[0]x[1] f32[70,33]\n return %1 as \"y\"\n}",
+    "graph @batched(x f64[2,65,40], w f64[2,40,72]) {\n %1 = dot x, w batch=[0]x[0] contract=[2]x[1] f64[2,65,72]\n"
+    " return %1 as \"y\"\n}",
+    "graph @taps(x f32[2,130,16], w f32[3,16,64]) {\n %1 = window x (axis=1 size=3) f32[2,128,16,3]\n"
+    " %2 = dot %1, w contract=[3,2]x[0,1] f32[2,128,64]\n return %2 as \"y\"\n}",
+    "graph @shared(x f32[16,640], w f32[640,16]) {\n %1 = dot x, w f32[16,16]\n return %1 as \"y\"\n}",
+};
+
+static target machine(int64_t grid) {
+    target t = target_common_gpu();
+    t.grid = grid;
+    t.tuning_seed = 7;
+    return t;
+}
+
+static eval_memory *run(const plan *p, const reference *r, arena *a) {
+    eval_memory *m = eval_memory_make(p, a);
+    for (int i = 0; i < r->g->inputs.n; i++)
+        memcpy(m->io[plan_io(p, graph_get(r->g, r->g->inputs.at[i])->name, false)], r->in.data[i], r->in.bytes[i]);
+    eval_plan(p, m, a);
+    return m;
+}
+
+static plan *compile(const graph *g, arena *a, target t, const ktuned *choice) {
+    ktuning table = { choice, 1 };
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.fusion = 3, o.check = 1;
+    if (choice) t.tuning = &table;
+    return pipeline_run(g, a, &o, &t);
+}
+
+/* How many of the choices make another kernel than the model's. */
+static int try_all(const reference *r, arena *a, target t, const kchoice *all, int n) {
+    plan *model = compile(r->g, a, t, NULL);
+    assert_int_equal(model->kernels.n, 1);
+    const kernel *scalar = model->kernels.at[0].scalar;
+    const eval_memory *want = run(model, r, a);
+    int out = plan_io(model, "y", true), others = 0;
+    for (int i = 0; i < n; i++) {
+        ktuned e = { kernel_hash(scalar, t.tuning_seed), all[i] };
+        plan *p = compile(r->g, a, t, &e);
+        const eval_memory *got = run(p, r, a);
+        if (memcmp(want->io[out], got->io[out], (size_t)model->io.at[out].bytes))
+            fail_msg("@%s, grid %d: other bits with %s", r->g->name, (int)t.grid, kopt_choice_text(all[i], a));
+        others += !kernel_equal(p->kernels.at[0].k, model->kernels.at[0].k);
+    }
+    return others;
+}
+
+static void test_same_bits(void **state) {
+    (void)state;
+    int tried = 0, random = 0;
+    rng r = rng_make(5);
+    for (size_t i = 0; i < COUNT_OF(graphs); i++)
+        for (int big = 0; big < 2; big++) {
+            arena a;
+            guard gd;
+            arena_init(&a, mem_libc(), &gd);
+            if (!GUARD_TRY(&gd)) fail_msg("graph %d: %s", (int)i, gd.err.text);
+            target t = machine(big ? 128 << 10 : 2048);
+            graph *g = graph_parse(&a, graphs[i], strlen(graphs[i]), "t");
+            reference ref = reference_make(g, &a, i);
+            plan *model = compile(g, &a, t, NULL);
+            kchoice all[MOST];
+            int n = kopt_candidates(model->kernels.at[0].scalar, &t, (kchoice){ 0 }, &a, all, MOST);
+            if (n > 10) n = 10;
+            assert_int_equal(try_all(&ref, &a, t, all, n), n);
+            tried += n;
+            for (int k = 0; k < 6; k++) { /* mostly such as fit */
+                int p = (int)rng_below(&r, 6);
+                all[k] = (kchoice){ .way = WAY_TILES,
+                                    .mr = (uint8_t)(1 << rng_below(&r, k == 2 ? 8 : 4)),
+                                    .nv = (uint8_t)(1 << rng_below(&r, 4)),
+                                    .par = (uint8_t)(k ? 1 << p : 255),
+                                    .unroll = (uint8_t)(1 << (6 - p)),
+                                    .rows = (uint16_t)(k == 1 ? 65535 : 8 << rng_below(&r, 4)) };
+            }
+            random += try_all(&ref, &a, t, all, 6);
+            arena_fini(&a);
+        }
+    printf("count: tiles of contractions on GPUs: %d candidates and %d other choices with the model's bits\n", tried, random);
+    assert_true(tried >= 30 && random >= 5);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_bits) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
