@@ -72,6 +72,16 @@ static double deviation(const node *n, bool float_operands, const tn_dtype *t, c
     return worst;
 }
 
+/* What the ends do not show: operands whose reach holds a turning point or a pole of the op. */
+static double within_reach(op_code op, const double *v, const double *e) {
+    if (op == OP_sin || op == OP_cos) return fmin(2, e[0]);
+    if (op == OP_tan) { /* a pole between the ends: another branch on each side */
+        double pole = 0.5 * 3.14159265358979323846;
+        return floor((v[0] - e[0]) / pole * 0.5 + 0.5) != floor((v[0] + e[0]) / pole * 0.5 + 0.5) ? INFINITY : 0;
+    }
+    return op == OP_div && e[1] >= fabs(v[1]) && e[1] > 0 ? INFINITY : 0;
+}
+
 /* A quotient within reach of a whole number lets the remainder jump by the divisor. */
 static double mod_jump(const double *v, const double *e, double unit) {
     double q = v[0] / v[1], reach = (fabs(q) + 1) * 8 * unit + (e[0] + fabs(q) * e[1]) / fabs(v[1]);
@@ -99,7 +109,7 @@ static void bound_elementwise(bounds *b, const node *n, int64_t count, eval_valu
             else if (info->cls == CL_CMP && float_operands)
                 d = fabs(v[0] - v[1]) <= e[0] + e[1] ? 1 : 0;
             else
-                d = deviation(n, float_operands, t, v, e);
+                d = fmax(deviation(n, float_operands, t, v, e), float_operands ? within_reach(n->op, v, e) : 0);
         }
         if (n->op == OP_mod && value.f)
             d += mod_jump(v, e, unit_inside(n->dtype)) + (fabs(v[0]) + fabs(v[1])) * 4 * unit_inside(n->dtype);

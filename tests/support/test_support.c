@@ -258,6 +258,35 @@ ARENA_TEST(bounds_follow_the_taken_branch) {
     }
 }
 
+/* sin, cos and tan turn between the ends of what an operand may be, 1 / x has its pole there: in a linear network with a last
+ * sine (random graph 70700815) the ends of the sine's operand were a period apart. */
+ARENA_TEST(bounds_hold_between_the_ends) {
+    static const op_code ops[] = { OP_sin, OP_cos, OP_tan, OP_div };
+    const double x[2] = { 0x1.8p+23, 0.7 }; /* their sum has an error of about a unit, its difference of none */
+    graph *g = graph_make(a, "t");
+    val in[2], y[COUNT_OF(ops)];
+    for (int i = 0; i < 2; i++) {
+        spec s = { .op = OP_input, .dtype = TN_F32, .name = i ? "b" : "a" };
+        in[i] = graph_add(g, &s);
+    }
+    val sum = graph_binary(g, OP_add, in[0], in[1]), rest = graph_binary(g, OP_sub, sum, in[0]);
+    for (size_t k = 0; k < COUNT_OF(ops); k++)
+        y[k] = ops[k] == OP_div ? graph_binary(g, ops[k], in[1], rest) : graph_unary(g, ops[k], sum);
+    eval_value values[2] = { { .f = (double[]){ x[0] } }, { .f = (double[]){ x[1] } } };
+    eval_value *v = eval_graph(g, a, values);
+    double **bound = bound_graph(g, a, v);
+    for (size_t k = 0; k < COUNT_OF(ops); k++) {
+        val from = ops[k] == OP_div ? rest : sum;
+        double reach = bound[from][0];
+        assert_true(reach > 0.5 && reach < 16);
+        for (int i = 0; i <= 1000; i++) {
+            double at = v[from].f[0] + reach * (i / 500.0 - 1),
+                   is = ops[k] == OP_div ? x[1] / at : eval_element_float(ops[k], at, 0, 0);
+            assert_true(fabs(is - v[y[k]].f[0]) <= bound[y[k]][0]);
+        }
+    }
+}
+
 ARENA_TEST(compare_tells_where) {
     graph *g = graph_make(a, "t");
     float x[6] = { 1, 2, 3, 4, 5, NAN }, y[6] = { 1, 2, 3, 4, 5, NAN };
@@ -327,6 +356,7 @@ int main(void) {
         cmocka_unit_test(bounds_hold_for_rounded_evaluation),
         cmocka_unit_test(wrong_rewrites_are_found),
         cmocka_unit_test(bounds_follow_the_taken_branch),
+        cmocka_unit_test(bounds_hold_between_the_ends),
         cmocka_unit_test(planted_errors_are_found),
         cmocka_unit_test(reduction_shrinks),
     };
