@@ -93,6 +93,28 @@ static tn_tensor part_of(tn_tensor x, tn_shape start, tn_shape count) {
     return tn_slice(x, start.dim, stop, NULL, start.rank);
 }
 
+/* f[n,n,..] -> the n^2 of f[1,1,..]: rows first, so that in the gradient rows are put together from their elements. */
+static void pieces(tn_tensor x, int n, tn_tensor *out) {
+    tn_shape start = tn_tensor_shape(x), count = start;
+    for (int i = 0; i < start.rank; i++) start.dim[i] = 0;
+    for (int i = 0; i < n; i++) {
+        tn_shape row = start, element = start, one = count;
+        row.dim[0] = i, one.dim[0] = 1;
+        tn_tensor r = part_of(x, row, one);
+        one.dim[1] = 1;
+        for (int j = 0; j < n; j++) {
+            element.dim[1] = j;
+            out[i * n + j] = part_of(r, element, one);
+        }
+    }
+}
+/* Back. */
+static tn_tensor joined(const tn_tensor *x, int n) {
+    tn_tensor row[MAX_T];
+    for (int i = 0; i < n; i++) row[i] = tn_concat(x + i * n, n, 1);
+    return tn_concat(row, n, 0);
+}
+
 tn_tensor tn_nn_winograd_weights(tn_tensor w, int m) {
     tn_shape s;
     if (!nn_check(w, "tn_nn_winograd_weights", 4, &s)) return (tn_tensor){ w.graph, 0 };
@@ -101,11 +123,9 @@ tn_tensor tn_nn_winograd_weights(tn_tensor w, int m) {
                        "tn_nn_winograd_weights: expected weights [3,3,C,O] and tiles of 2 or 4, got rank %d and %d", s.rank, m);
     int t = m + 2;
     tn_tensor x[9], u[MAX_PARTS];
-    for (int i = 0; i < 9; i++)
-        x[i] = tn_reshape(part_of(w, TN_DIMS(i / 3, i % 3, 0, 0), TN_DIMS(1, 1, s.dim[2], s.dim[3])),
-                          TN_DIMS(1, s.dim[2], s.dim[3]));
+    pieces(w, 3, x);
     transform(&transforms_of(m)->g[0][0], 3, t, 3, row_times, x, u);
-    return tn_concat(u, t * t, 0);
+    return tn_reshape(joined(u, t), TN_DIMS(t * t, s.dim[2], s.dim[3]));
 }
 
 /* y[a][b] f[N,TH,1,TW,1,O] -> f[N,TH*m,TW*m,O]: result (a, b) of all tiles -> the image. */
@@ -124,19 +144,15 @@ tn_tensor nn_winograd(tn_tensor x, tn_tensor u, tn_tensor bias, int m, const int
     if (high < 1 || wide < 1) return nn_fail(x.graph, TN_ERR_SHAPE, "tn_nn_conv2d: the image is smaller than the kernel");
     int64_t th = (high + m - 1) / m, tw = (wide + m - 1) / m, points = n * th * tw;
     int t = m + 2;
-    /* element (i, j) of all tiles is a slice of the image in squares of m x m */
     tn_tensor d[MAX_PARTS], v[MAX_PARTS], y[16];
     const int64_t before[4] = { 0, padding[0], padding[1] },
-                  after[4] = { 0, (th + 1) * m - s.dim[1] - padding[0], (tw + 1) * m - s.dim[2] - padding[1] };
-    x = tn_reshape(tn_pad(x, before, after, 4, 0), TN_DIMS(n, th + 1, m, tw + 1, m, c));
-    for (int i = 0; i < t * t; i++) {
-        int64_t r = i / t, q = i % t;
-        d[i] = part_of(x, TN_DIMS(0, r / m, r % m, q / m, q % m, 0), TN_DIMS(n, th, 1, tw, 1, c));
-        d[i] = tn_reshape(d[i], TN_DIMS(1, n, th, tw, c));
-    }
+                  after[4] = { 0, th * m + 2 - s.dim[1] - padding[0], tw * m + 2 - s.dim[2] - padding[1] }, axes[2] = { 1, 2 },
+                  size[2] = { t, t }, stride[2] = { m, m }, points_first[6] = { 4, 5, 0, 1, 2, 3 };
+    x = tn_window(tn_pad(x, before, after, 4, 0), axes, size, stride, NULL, 2);
+    pieces(tn_permute(x, points_first, 6), t, d); /* f[1,1,N,TH,TW,C]: element (i, j) of all tiles */
     transform(&transforms_of(m)->bt[0][0], MAX_T, t, t, row_times, d, v);
     const int64_t first = 0, channel_v = 2, channel_u = 1;
-    v[0] = tn_reshape(tn_concat(v, t * t, 0), TN_DIMS(t * t, points, c));
+    v[0] = tn_reshape(joined(v, t), TN_DIMS(t * t, points, c));
     tn_tensor z = tn_dot(v[0], u, &first, &first, 1, &channel_v, &channel_u, 1); /* [t^2, points, O] */
     for (int i = 0; i < t * t; i++)
         d[i] = tn_reshape(part_of(z, TN_DIMS(i, 0, 0), TN_DIMS(1, points, o)), TN_DIMS(n, th, 1, tw, 1, o));

@@ -1,5 +1,6 @@
-/* concat_slice.c - concat and slice undo each other.
- * In: any graph. Out: fewer concats and slices over them. All rules are exact: elements are only picked and placed. */
+/* concat_slice.c - concat and slice undo each other; pads that are added side by side are a concat; what follows a concat
+ * element by element is done with its parts. In: any graph. Out: fewer concats and slices over them, and no padding that is
+ * only added. Exact, since elements are only picked and placed, but for the sign of a zero that was added to a pad's. */
 #include "pass/rewrite.h"
 
 /* slice(concat(x0, x1, ..)) that lies inside one operand -> slice of that operand. */
@@ -85,11 +86,67 @@ static val concat_parts(graph *g, const node *n, arena *scratch) {
     return n_parts == 1 ? part[0] : graph_concat(g, part, n_parts, axis);
 }
 
+/* Whether n pads with zeros. */
+static bool is_zero_pad(const node *n) { return n->op == OP_pad && n->imm == 0; }
+
+/* pad(x) + pad(y), where x ends at what y begins with along one axis and they are alike along the others -> pad(concat(x, y)).
+ */
+static val sum_of_pads(graph *g, const node *n) {
+    node p = *graph_get(g, n->in[0]), q = *graph_get(g, n->in[1]);
+    if (!is_zero_pad(&p) || !is_zero_pad(&q) || graph_n_uses(g, n->in[0]) != 1 || graph_n_uses(g, n->in[1]) != 1) return 0;
+    int axis = -1, rank = n->rank;
+    for (int i = 0; i < rank; i++) {
+        if (p.attr[i] == q.attr[i] && p.attr[rank + i] == q.attr[rank + i]) continue;
+        if (axis >= 0) return 0;
+        axis = i;
+    }
+    if (axis < 0) return 0;
+    node first = p.attr[axis] < q.attr[axis] ? p : q, second = p.attr[axis] < q.attr[axis] ? q : p;
+    int64_t before[TN_MAX_RANK], after[TN_MAX_RANK];
+    memcpy(before, first.attr, (size_t)rank * sizeof *before);
+    memcpy(after, second.attr + rank, (size_t)rank * sizeof *after);
+    if (n->dims[axis] - first.attr[rank + axis] != second.attr[axis]) return 0;
+    val both = graph_concat(g, (val[]){ first.in[0], second.in[0] }, 2, axis);
+    return graph_pad(g, both, before, after, 0);
+}
+
+/* f(concat(x, y), splat, expand(z)) -> concat(f(x, ..), f(y, ..)) where z has one element along the axis, or the operand is a
+ * concat of equal parts. */
+static val elementwise_of_concat(graph *g, const node *n, arena *scratch) {
+    int of = -1, axis = 0;
+    for (int i = 0; i < n->n_in && of < 0; i++)
+        if (graph_get(g, n->in[i])->op == OP_concat) of = i;
+    if (of < 0 || graph_n_uses(g, n->in[of]) != 1) return 0;
+    const node c = *graph_get(g, n->in[of]);
+    axis = (int)c.attr[0];
+    for (int i = 0; i < n->n_in; i++) {
+        const node *x = graph_get(g, n->in[i]);
+        bool even = x->op == OP_expand && graph_get(g, x->in[0])->dims[axis] == 1;
+        bool alike = x->op == OP_concat && x->attr[0] == axis && x->n_in == c.n_in && graph_n_uses(g, n->in[i]) == 1;
+        for (int k = 0; k < c.n_in && alike; k++)
+            alike = graph_get(g, x->in[k])->dims[axis] == graph_get(g, c.in[k])->dims[axis];
+        if (!(i == of || is_splat(g, n->in[i]) || even || alike)) return 0;
+    }
+    val *part = ARENA_ARRAY(scratch, val, c.n_in), in[3];
+    for (int k = 0; k < c.n_in; k++) {
+        node shape = *graph_get(g, c.in[k]);
+        for (int i = 0; i < n->n_in; i++) {
+            node x = *graph_get(g, n->in[i]);
+            in[i] = x.op == OP_concat       ? x.in[k]
+                    : is_splat(g, n->in[i]) ? splat_resize(g, n->in[i], shape.rank, shape.dims)
+                                            : graph_expand(g, x.in[0], shape.dims);
+        }
+        part[k] = remake(g, n, in, shape.rank, shape.dims);
+    }
+    return graph_concat(g, part, c.n_in, axis);
+}
+
 static val rewrite(graph *g, val v, arena *scratch) {
     node n = *graph_get(g, v);
     if (n.op == OP_slice) return slice_of_concat(g, &n);
     if (n.op == OP_concat) return concat_parts(g, &n, scratch);
-    return 0;
+    val sum = n.op == OP_add ? sum_of_pads(g, &n) : 0;
+    return sum ? sum : op_is_elementwise(n.op) ? elementwise_of_concat(g, &n, scratch) : 0;
 }
 
 bool pass_concat_slice(graph *g, arena *scratch) { return rewrite_each(g, scratch, rewrite); }

@@ -4,11 +4,13 @@
  * K offsets, out[h] is the sum over k of x[p, k] where p * stride + k * dilation = h:
  *
  * - stride >= K, dilation 1: no two windows overlap. Pad K to stride, put it beside p, merge the two, cut or pad to H.
+ * - stride > 1, dilation 1: the K offsets are blocks of `stride`, of which no two overlap: block q moves q positions, the
+ * blocks are added, and each position's sum lies beside it. No zeros are put between.
  * - few offsets: K shifted copies of x[:, k], spread by the stride and padded to H, are added.
  * - many offsets: the same shift for all k at once. Rows of H + dilation elements, read as rows of H, move right by dilation
  *   from row to row; then one sum over k.
  *
- * Exact up to the order of additions, which is ascending k in all three, and to a zero's sign. f16 and bf16 add in f32. */
+ * Exact up to the order of additions, which is ascending k in all of them, and to a zero's sign. f16 and bf16 add in f32. */
 #include "pass/rewrite.h"
 
 enum { FEW = 16 };
@@ -84,6 +86,19 @@ static val fold_apart(graph *g, val x, const fold_axis *f) {
     return fit_axis(g, x, f->at, f->h);
 }
 
+static val fold_blocks(graph *g, val x, const fold_axis *f) {
+    int last = graph_get(g, x)->rank - 1;
+    int64_t blocks = (f->k + f->stride - 1) / f->stride;
+    val total = 0;
+    x = pad_axis(g, x, last, 0, blocks * f->stride - f->k);
+    for (int64_t q = 0; q < blocks; q++) {
+        val part = move_last_after(g, slice_axis(g, x, last, q * f->stride, f->stride), f->at);
+        part = pad_axis(g, part, f->at, q, blocks - 1 - q);
+        total = total ? graph_binary(g, OP_add, total, part) : part;
+    }
+    return fit_axis(g, regroup(g, total, f->at, 2, (int64_t[]){ (f->p + blocks - 1) * f->stride }, 1), f->at, f->h);
+}
+
 static val fold_few(graph *g, val x, const fold_axis *f) {
     val total = 0;
     int last = graph_get(g, x)->rank - 1;
@@ -130,7 +145,11 @@ static val lower(graph *g, val v, arena *scratch) {
         bool is_apart = f.stride >= f.k && (f.dilation == 1 || f.k == 1);
         bool is_few =
             f.k <= FEW || graph_get(g, x)->rank == TN_MAX_RANK; /* fold_many spreads strides before it drops the offsets */
-        x = is_apart ? fold_apart(g, x, &f) : is_few ? fold_few(g, x, &f) : fold_many(g, x, &f);
+        bool is_blocks = f.stride > 1 && f.dilation == 1 && f.k <= FEW * f.stride;
+        x = is_apart    ? fold_apart(g, x, &f)
+            : is_blocks ? fold_blocks(g, x, &f)
+            : is_few    ? fold_few(g, x, &f)
+                        : fold_many(g, x, &f);
     }
     return graph_cast(g, x, n.dtype);
 }

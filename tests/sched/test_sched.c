@@ -62,6 +62,25 @@ ARENA_TEST(test_files) {
     printf("%d graphs, %d plans\n", files, runs);
 }
 
+/* A convolution by Winograd's way: a transform, the contractions, the way back with what follows; where the image is no whole
+ * number of tiles, its cut as well. Backward: the same for both gradients, which share the transform of what comes from behind;
+ * the overlapping tiles of the image's gradient are added by a kernel, and its border is cut by one. */
+ARENA_TEST(test_winograd) {
+    static const struct {
+        const char *name;
+        int kernels;
+    } files[] = { { "net_winograd.tn", 3 }, { "net_winograd_odd.tn", 4 }, { "net_winograd_backward.tn", 9 } };
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        size_t n;
+        const char *path = arena_printf(a, "%s/sched/%s", TESTS_DIR, files[i].name), *text = read_text(a, path, &n);
+        graph *g = graph_parse(a, text, n, path);
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        target t = plan_target(0);
+        o.fusion = 3;
+        assert_int_equal(pipeline_run(g, a, &o, &t)->kernels.n, files[i].kernels);
+    }
+}
+
 /* What follows a contraction element by element is done with its result where the loops that read it go over it several times,
  * and so could not have the contraction; a reader that could has both. */
 ARENA_TEST(test_after_contraction) {
@@ -155,6 +174,7 @@ ARENA_TEST(test_long_chain) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_files), cmocka_unit_test(test_long_chain),
-                                        cmocka_unit_test(test_after_contraction), cmocka_unit_test(test_concat_parts) };
+                                        cmocka_unit_test(test_after_contraction), cmocka_unit_test(test_concat_parts),
+                                        cmocka_unit_test(test_winograd) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
