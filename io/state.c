@@ -95,6 +95,7 @@ done:
 
 tn_status tn_io_load_graph(tn_ctx *ctx, tn_graph *g, const char *path) {
     if (!ctx || !g || !path) return io_fail(ctx, TN_ERR_INVAL, "tn_io_load_graph: an argument is NULL");
+    if (tn_graph_status(g)) return tn_graph_check(g); /* the builders' first error, in words */
     tn_io_tensors *file = NULL;
     tn_status st = tn_io_safetensors_load(ctx, path, &file);
     int n = tn_graph_n_states(g);
@@ -102,9 +103,8 @@ tn_status tn_io_load_graph(tn_ctx *ctx, tn_graph *g, const char *path) {
         for (int i = 0; i < n && !st; i++) {
             tn_tensor x = tn_graph_state(g, i);
             tn_io_tensor want = { .name = tn_tensor_name(x), .dtype = tn_tensor_dtype(x), .shape = tn_tensor_shape(x) };
-            st = !x.id  ? TN_ERR_INVAL
-                 : !set ? check_state(ctx, path, file, &want, "graph")
-                        : tn_tensor_write(x, tn_io_tensors_find(file, want.name)->data, tn_tensor_bytes(x));
+            st = !set ? check_state(ctx, path, file, &want, "graph")
+                      : tn_tensor_write(x, tn_io_tensors_find(file, want.name)->data, tn_tensor_bytes(x));
         }
     tn_io_tensors_free(file);
     return st;

@@ -8,7 +8,7 @@ static const int64_t last_axis = -1;
 static tn_tensor picked(tn_tensor x, tn_tensor labels, const char *fn) {
     tn_shape s, l = tn_tensor_shape(labels);
     tn_tensor poison = { x.graph, 0 };
-    if (l.rank < 0 || !nn_check(x, fn, 1, &s)) return poison;
+    if (!nn_given(x.graph, labels, fn) || !nn_check(x, fn, 1, &s)) return poison;
     tn_dtype t = tn_tensor_dtype(labels);
     if (t != TN_I32 && t != TN_I64)
         return nn_fail(x.graph, TN_ERR_DTYPE, "%s: expected labels of i32 or i64, got %s", fn, tn_dtype_name(t));

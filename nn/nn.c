@@ -18,9 +18,16 @@ tn_tensor nn_fail(tn_graph *g, tn_status code, const char *fmt, ...) {
     return tn_graph_fail(g, code, text);
 }
 
+bool nn_given(tn_graph *g, tn_tensor x, const char *fn) {
+    if (tn_tensor_shape(x).rank >= 0) return true;
+    nn_fail(g, TN_ERR_INVAL, "%s: an operand is not a tensor of %s (id %u)", fn, x.graph ? "its graph" : "any graph",
+            (unsigned)x.id);
+    return false;
+}
+
 bool nn_check(tn_tensor x, const char *fn, int min_rank, tn_shape *out_shape) {
     *out_shape = tn_tensor_shape(x);
-    if (out_shape->rank < 0) return false;
+    if (!nn_given(x.graph, x, fn)) return false;
     tn_dtype t = tn_tensor_dtype(x);
     bool is_float = t == TN_F32 || t == TN_F64 || t == TN_F16 || t == TN_BF16;
     if (!is_float) nn_fail(x.graph, TN_ERR_DTYPE, "%s: expected a float tensor, got %s", fn, tn_dtype_name(t));
@@ -31,14 +38,17 @@ bool nn_check(tn_tensor x, const char *fn, int min_rank, tn_shape *out_shape) {
 
 bool nn_axis(tn_tensor x, const char *fn, int axis, int *out_axis) {
     int rank = tn_tensor_shape(x).rank;
-    if (rank < 0) return false;
+    if (!nn_given(x.graph, x, fn)) return false;
     *out_axis = axis < 0 ? axis + rank : axis;
     if (*out_axis >= 0 && *out_axis < rank) return true;
     nn_fail(x.graph, TN_ERR_SHAPE, "%s: axis %d of a tensor of rank %d", fn, axis, rank);
     return false;
 }
 
-tn_tensor nn_scalar(tn_tensor x, double value) { return tn_full(x.graph, tn_tensor_dtype(x), TN_SCALAR, value); }
+tn_tensor nn_scalar(tn_tensor x, double value) {
+    if (!nn_given(x.graph, x, "a layer")) return (tn_tensor){ x.graph, 0 };
+    return tn_full(x.graph, tn_tensor_dtype(x), TN_SCALAR, value);
+}
 
 uint64_t nn_hash(const char *name) {
     uint64_t h = 0xcbf29ce484222325u;

@@ -9,7 +9,9 @@
 /* Records an error in g and returns the poisoned tensor. Texts are cut at 500 characters. */
 tn_tensor nn_fail(tn_graph *g, tn_status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* x is a float tensor of rank min_rank or more; else records an error in the name of `fn`. False also for a poisoned x. */
+/* x is a tensor of its graph; else g has an error in the name of `fn`, or had one before. */
+bool nn_given(tn_graph *g, tn_tensor x, const char *fn);
+/* x is a float tensor of rank min_rank or more; else records an error in the name of `fn`. */
 bool nn_check(tn_tensor x, const char *fn, int min_rank, tn_shape *out_shape);
 /* axis counted from the end when negative; false and an error when the tensor has no such axis. */
 bool nn_axis(tn_tensor x, const char *fn, int axis, int *out_axis);

@@ -53,16 +53,21 @@ tn_tensor tn_nn_cumprod(tn_tensor x, int axis) { return cumulated(x, "tn_nn_cump
 enum { CHUNK = 64 };
 typedef tn_shape (*fit_fn)(tn_shape s, int axis);
 
-static tn_tensor join_fitted(const tn_tensor *xs, int n, int axis, fit_fn fit) {
-    tn_tensor done = { 0 }, parts[CHUNK + 1];
+static tn_graph *graph_of(const tn_tensor *xs, int n) {
+    tn_graph *g = NULL;
+    for (int i = 0; xs && i < n && !g; i++) g = xs[i].graph;
+    return g;
+}
+static tn_tensor join_fitted(const tn_tensor *xs, int n, int axis, fit_fn fit, const char *fn) {
+    tn_tensor done = { graph_of(xs, n), 0 }, parts[CHUNK + 1];
     for (int at = 0; at < n;) {
         int k = 0;
         if (at) parts[k++] = done;
         for (; at < n && k <= CHUNK; at++) {
             tn_shape s = tn_tensor_shape(xs[at]);
-            if (s.rank < 0) return xs[at];
+            if (!nn_given(done.graph, xs[at], fn)) return (tn_tensor){ done.graph, 0 };
             if (s.rank == TN_MAX_RANK && fit(s, axis).rank > TN_MAX_RANK)
-                return nn_fail(xs[at].graph, TN_ERR_SHAPE, "tn_nn_stack: rank %d", s.rank);
+                return nn_fail(xs[at].graph, TN_ERR_SHAPE, "%s: rank %d", fn, s.rank);
             parts[k++] = tn_reshape(xs[at], fit(s, axis));
         }
         done = tn_concat(parts, k, axis);
@@ -91,22 +96,29 @@ static tn_tensor none(void) { return (tn_tensor){ 0 }; }
 tn_tensor tn_nn_stack(const tn_tensor *xs, int n, int axis) {
     if (!xs || n < 1) return none();
     int rank = tn_tensor_shape(xs[0]).rank, a = axis < 0 ? axis + rank + 1 : axis;
-    if (rank < 0) return xs[0];
+    if (!nn_given(graph_of(xs, n), xs[0], "tn_nn_stack")) return (tn_tensor){ graph_of(xs, n), 0 };
     if (a < 0 || a > rank) return nn_fail(xs[0].graph, TN_ERR_SHAPE, "tn_nn_stack: axis %d for tensors of rank %d", axis, rank);
     for (int i = 1; i < n; i++)
         if (tn_tensor_shape(xs[i]).rank >= 0 && tn_tensor_shape(xs[i]).rank != rank)
             return nn_fail(xs[0].graph, TN_ERR_SHAPE, "tn_nn_stack: operand %d has rank %d, operand 0 rank %d", i,
                            tn_tensor_shape(xs[i]).rank, rank);
-    return join_fitted(xs, n, a, fit_new_axis);
+    return join_fitted(xs, n, a, fit_new_axis, "tn_nn_stack");
 }
-tn_tensor tn_nn_vstack(const tn_tensor *xs, int n) { return xs && n > 0 ? join_fitted(xs, n, 0, fit_rows) : none(); }
+tn_tensor tn_nn_vstack(const tn_tensor *xs, int n) {
+    return xs && n > 0 ? join_fitted(xs, n, 0, fit_rows, "tn_nn_vstack") : none();
+}
 tn_tensor tn_nn_hstack(const tn_tensor *xs, int n) {
     if (!xs || n < 1) return none();
-    return join_fitted(xs, n, tn_tensor_shape(xs[0]).rank >= 2 ? 1 : 0, fit_vectors);
+    return join_fitted(xs, n, tn_tensor_shape(xs[0]).rank >= 2 ? 1 : 0, fit_vectors, "tn_nn_hstack");
 }
 
 void tn_nn_split(tn_tensor x, int axis, const int64_t *sizes, int n, tn_tensor *out) {
     int a = 0;
+    if (n > 0 && (!sizes || !out)) {
+        nn_fail(x.graph, TN_ERR_INVAL, "tn_nn_split: %s is NULL for %d parts", sizes ? "out" : "sizes", n);
+        for (int i = 0; out && i < n; i++) out[i] = (tn_tensor){ x.graph, 0 };
+        return;
+    }
     bool fits = nn_axis(x, "tn_nn_split", axis, &a);
     int64_t at = 0, size = fits ? tn_tensor_shape(x).dim[a] : 0;
     for (int i = 0; fits && i < n; i++) {
@@ -142,8 +154,9 @@ static tn_tensor repeated(tn_tensor x, int axis, int64_t reps, bool each, const 
 
 tn_tensor tn_nn_tile(tn_tensor x, const int64_t *reps, int n_axes) {
     tn_shape s = tn_tensor_shape(x);
-    if (s.rank < 0) return x;
+    if (!nn_given(x.graph, x, "tn_nn_tile")) return (tn_tensor){ x.graph, 0 };
     if (n_axes != s.rank) return nn_fail(x.graph, TN_ERR_SHAPE, "tn_nn_tile: %d numbers for rank %d", n_axes, s.rank);
+    if (n_axes && !reps) return nn_fail(x.graph, TN_ERR_INVAL, "tn_nn_tile: reps is NULL");
     for (int i = 0; i < s.rank; i++) x = repeated(x, i, reps[i], false, "tn_nn_tile");
     return x;
 }
@@ -168,6 +181,8 @@ tn_tensor tn_nn_pad(tn_tensor x, int axis, int64_t before, int64_t after, tn_nn_
     if (!nn_axis(x, "tn_nn_pad", axis, &a)) return (tn_tensor){ x.graph, 0 };
     tn_shape s = tn_tensor_shape(x);
     int64_t d = s.dim[a], most = mode == TN_NN_PAD_EDGE ? INT64_MAX - d : mode == TN_NN_PAD_WRAP ? d : d - 1, ax = a;
+    if (mode != TN_NN_PAD_EDGE && mode != TN_NN_PAD_REFLECT && mode != TN_NN_PAD_WRAP)
+        return nn_fail(x.graph, TN_ERR_INVAL, "tn_nn_pad: there is no mode %d", (int)mode);
     if (d == 0 || before < 0 || after < 0 || before > most || after > most)
         return nn_fail(x.graph, TN_ERR_SHAPE, "tn_nn_pad: axis of size %lld padded by %lld and %lld", (long long)d,
                        (long long)before, (long long)after);

@@ -17,10 +17,13 @@ static inline tn_graph *tn_graph_at_(tn_graph *g, const char *where) {
     return g;
 }
 
-/* These take arrays: the graph is found in the first tensor of one. */
+/* A list of tensors: each marks its graph. */
+static inline const tn_tensor *tn_list_at_(const tn_tensor *xs, int n, const char *where) {
+    for (int i = 0; xs && i < n; i++) tn_graph_at(xs[i].graph, where);
+    return xs;
+}
 static inline tn_tensor tn_concat_at_(const char *where, const tn_tensor *xs, int n, int axis) {
-    if (xs && n > 0) tn_graph_at(xs[0].graph, where);
-    return tn_concat(xs, n, axis);
+    return tn_concat(tn_list_at_(xs, n, where), n, axis);
 }
 
 #ifndef TN_BUILDING
@@ -35,6 +38,7 @@ static inline tn_tensor tn_concat_at_(const char *where, const tn_tensor *xs, in
 #define tn_random_uniform(x, ...) (tn_random_uniform)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_random_normal(x, ...) (tn_random_normal)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_random_bernoulli(x, ...) (tn_random_bernoulli)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_label(x, ...) (tn_label)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_output(x, ...) (tn_output)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_assign(x, ...) (tn_assign)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_cast(x, ...) (tn_cast)(tn_at(x, TN_HERE), __VA_ARGS__)

@@ -178,6 +178,19 @@ TN_API void tn_nn_adam(tn_tensor loss, tn_nn_adam_opts opts);
 
 /* The macros below let error texts name the caller's file and line, as those of tenon.h do. */
 #if !defined(TN_NO_LOCATIONS) && !defined(TN_BUILDING)
+static inline tn_tensor tn_nn_stack_at_(const char *where, const tn_tensor *xs, int n, int axis) {
+    return tn_nn_stack(tn_list_at_(xs, n, where), n, axis);
+}
+static inline tn_tensor tn_nn_vstack_at_(const char *where, const tn_tensor *xs, int n) {
+    return tn_nn_vstack(tn_list_at_(xs, n, where), n);
+}
+static inline tn_tensor tn_nn_hstack_at_(const char *where, const tn_tensor *xs, int n) {
+    return tn_nn_hstack(tn_list_at_(xs, n, where), n);
+}
+#define tn_nn_stack(...) tn_nn_stack_at_(TN_HERE, __VA_ARGS__)
+#define tn_nn_vstack(...) tn_nn_vstack_at_(TN_HERE, __VA_ARGS__)
+#define tn_nn_hstack(...) tn_nn_hstack_at_(TN_HERE, __VA_ARGS__)
+#define tn_nn_counter(g, ...) (tn_nn_counter)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)
 #define tn_nn_linear(x, ...) (tn_nn_linear)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_linear_no_bias(x, ...) (tn_nn_linear_no_bias)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_conv1d(x, ...) (tn_nn_conv1d)(tn_at(x, TN_HERE), __VA_ARGS__)
@@ -193,6 +206,23 @@ TN_API void tn_nn_adam(tn_tensor loss, tn_nn_adam_opts opts);
 #define tn_nn_group_norm(x, ...) (tn_nn_group_norm)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_batch_norm(x, ...) (tn_nn_batch_norm)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_attention(x, ...) (tn_nn_attention)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_gelu(x) (tn_nn_gelu)(tn_at(x, TN_HERE))
+#define tn_nn_gelu_tanh(x) (tn_nn_gelu_tanh)(tn_at(x, TN_HERE))
+#define tn_nn_silu(x) (tn_nn_silu)(tn_at(x, TN_HERE))
+#define tn_nn_selu(x) (tn_nn_selu)(tn_at(x, TN_HERE))
+#define tn_nn_relu6(x) (tn_nn_relu6)(tn_at(x, TN_HERE))
+#define tn_nn_softplus(x) (tn_nn_softplus)(tn_at(x, TN_HERE))
+#define tn_nn_log_sigmoid(x) (tn_nn_log_sigmoid)(tn_at(x, TN_HERE))
+#define tn_nn_softsign(x) (tn_nn_softsign)(tn_at(x, TN_HERE))
+#define tn_nn_mish(x) (tn_nn_mish)(tn_at(x, TN_HERE))
+#define tn_nn_hard_tanh(x) (tn_nn_hard_tanh)(tn_at(x, TN_HERE))
+#define tn_nn_hard_sigmoid(x) (tn_nn_hard_sigmoid)(tn_at(x, TN_HERE))
+#define tn_nn_hard_swish(x) (tn_nn_hard_swish)(tn_at(x, TN_HERE))
+#define tn_nn_elu(x, ...) (tn_nn_elu)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_leaky_relu(x, ...) (tn_nn_leaky_relu)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_var(x, ...) (tn_nn_var)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_std(x, ...) (tn_nn_std)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_norm(x, ...) (tn_nn_norm)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_softmax(x, ...) (tn_nn_softmax)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_log_softmax(x, ...) (tn_nn_log_softmax)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_logsumexp(x, ...) (tn_nn_logsumexp)(tn_at(x, TN_HERE), __VA_ARGS__)

@@ -16,6 +16,7 @@ static uint64_t check_axes(graph *g, const int64_t *axes, int n, int rank) {
     if (n == -1 && !axes) return ((uint64_t)1 << rank) - 1;
     if (n < 0) FAIL(g, TN_ERR_INVAL, "the number of axes is %d", n);
     if (n && !axes) FAIL(g, TN_ERR_INVAL, "axes is NULL for %d axes", n);
+    if (n > TN_MAX_RANK) FAIL(g, TN_ERR_INVAL, "%d axes are given for rank %d", n, rank);
     uint64_t mask = 0;
     for (int i = 0; i < n; i++) {
         uint64_t bit = (uint64_t)1 << check_axis(g, axes[i], rank);

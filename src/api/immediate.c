@@ -18,14 +18,13 @@ static tn_status check_access(tn_tensor x, const char *name, const void *data, s
     if (!data && need) return err_set(&g->ctx->err, TN_ERR_INVAL, "%s: data is NULL", name);
     return TN_OK;
 }
-static tn_status not_immediate(const tn_graph *g, const char *name) {
-    return err_set(&g->ctx->err, TN_ERR_INVAL, "%s: @%s is not an immediate graph", name, g->ir->name);
-}
 tn_status tn_tensor_read(tn_tensor x, void *data, size_t bytes) {
     tn_status code = check_access(x, "tn_tensor_read", data, bytes);
     if (code) return code;
     tn_graph *g = x.graph;
-    if (!g->immediate) return not_immediate(g, "tn_tensor_read");
+    if (!g->immediate)
+        return err_set(&g->ctx->err, TN_ERR_INVAL, "tn_tensor_read: @%s is not an immediate graph: bind an output of a run",
+                       g->ir->name);
     if (x.id >= (uint32_t)g->values.n || !g->values.at[x.id].buf)
         return err_set(&g->ctx->err, TN_ERR_UNSUPPORTED, "tn_tensor_read: the tensor has no value yet");
     return g->dev->api->download(g->dev, g->values.at[x.id].buf, 0, data, bytes, &g->ctx->err);
@@ -49,7 +48,11 @@ tn_status tn_tensor_write(tn_tensor x, const void *data, size_t bytes) {
     tn_graph *g = x.graph;
     op_code op = graph_get(g->ir, x.id)->op;
     if (!g->immediate) {
-        if (op != OP_state) return not_immediate(g, "tn_tensor_write");
+        if (op != OP_state)
+            return err_set(&g->ctx->err, TN_ERR_INVAL,
+                           "tn_tensor_write: @%s is not an immediate graph: only a state has a value before a run, not the "
+                           "result of %s",
+                           g->ir->name, op_get(op)->name);
         if (bytes == 0 || !api_try(g->arena.gd, set_initial, &(initial){ g->ir, x.id, data, bytes })) return TN_OK;
         return api_report(g->ctx, &g->arena.gd->err);
     }

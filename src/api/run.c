@@ -139,6 +139,7 @@ static void make_text(void *arg) {
 }
 
 tn_status tn_program_text(const tn_program *p, const char *stage, char **out_text) {
+    if (out_text) *out_text = NULL;
     if (!p) return TN_ERR_INVAL;
     if (!stage || !out_text) return program_fail(p, TN_ERR_INVAL, "tn_program_text: stage or out_text is NULL");
     guard gd;

@@ -151,6 +151,8 @@ static void bad_reductions(void) {
     BAD(TN_ERR_INVAL, tn_sum(w.a, NULL, 1, 0), "NULL");
     BAD(TN_ERR_INVAL, tn_sum(w.a, NULL, -2, 0), "-2");
     BAD(TN_ERR_INVAL, tn_prod(w.a, TN_INTS(0, 0), 1), "twice");
+    BAD(TN_ERR_INVAL, tn_prod(w.a, L(0), 1000, 1), "1000 axes", "rank 2"); /* and the list is not read */
+    BAD(TN_ERR_INVAL, tn_label(w.a, NULL), "tn_label(a f32[2,3])", "NULL");
     BAD(TN_ERR_SHAPE, tn_reduce_max(w.s, TN_INTS(0), 1), "s f32[]", "axis 0", "rank 0");
     BAD(TN_ERR_SHAPE, tn_reduce_min(w.a, TN_INTS(INT64_MIN), 1), "axis");
     BAD(TN_ERR_DTYPE, tn_sum(w.b, TN_ALL_AXES, 0), "bool[2,3]");

@@ -369,7 +369,9 @@ static void test_null(void **state) {
     EXPECT(ctx, TN_ERR_INVAL, tn_session_new(r.p, NULL), "tn_session_new", "NULL");
     EXPECT(ctx, TN_ERR_INVAL, tn_program_text(r.p, NULL, &text), "tn_program_text", "NULL");
     EXPECT(ctx, TN_ERR_INVAL, tn_program_text(r.p, "c", NULL), "tn_program_text", "NULL");
+    text = (char *)(uintptr_t)&r;
     EXPECT(ctx, TN_ERR_INVAL, tn_program_text(r.p, "poem", &text), "tn_program_text", "\"poem\"", "stages are graph");
+    assert_null(text);
     assert_int_equal(tn_program_text(NULL, "c", &text), TN_ERR_INVAL);
     assert_int_equal(tn_program_slot(NULL, 0, NULL, NULL, NULL, NULL), TN_ERR_INVAL);
     assert_int_equal(tn_program_n_slots(NULL) + tn_session_n_states(NULL), 0);

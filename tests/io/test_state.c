@@ -102,6 +102,12 @@ static void test_graph(void **state) {
     assert_string_equal(before, after);
     assert_int_equal(tn_io_load_graph(ctx, other.g, in_dir("nowhere.safetensors")), TN_ERR_IO);
     assert_int_equal(tn_io_load_graph(ctx, NULL, "x"), TN_ERR_INVAL);
+    tn_graph *wrong = make_graph(ctx, true, TN_DIMS(2, 3), TN_I64); /* its own first error, whatever the file has */
+    tn_sum(tn_graph_state(wrong, 0), TN_INTS(7), 0);
+    assert_int_equal(tn_ctx_fail(ctx, TN_ERR_IO, "an older error"), TN_ERR_IO);
+    assert_int_equal(tn_io_load_graph(ctx, wrong, in_dir("graph.safetensors")), TN_ERR_SHAPE);
+    assert_non_null(strstr(tn_ctx_error(ctx), "axis 7"));
+    tn_graph_free(wrong);
     tn_string_free(ctx, before), tn_string_free(ctx, after);
     unmake(&a), unmake(&b), unmake(&other);
     tn_ctx_free(ctx);
