@@ -132,15 +132,30 @@ static void run_graph(void *ud, int64_t times) {
     for (int64_t i = 0; i < times; i++) cli_need(r->c, tn_session_run(r->session));
 }
 
-/* i32[n,n] transposed by a compiled graph of one thread. */
-static void make_transpose(run *r, const pattern_data *d) {
-    r->graph = tn_graph_new(cli_ctx(r->c), "transpose");
-    tn_output(tn_transpose(tn_input(r->graph, "a", TN_I32, TN_DIMS(d->n, d->n)), 0, 1), "b");
+/* Sums of states, which the plan has put where it likes; they get the pattern's numbers. */
+static void build_streams(tn_graph *g, const pattern_data *d) {
+    tn_tensor sum = { 0 };
+    for (int64_t k = 0; k < pattern_streams; k++) {
+        char *name = cli_format("a%d", (int)k);
+        tn_tensor x = tn_state(g, name, TN_I32, TN_DIMS(d->n), d->a + k * d->pitch);
+        free(name);
+        sum = k ? tn_add(sum, x) : x;
+    }
+    tn_output(sum, "b");
+}
+
+/* i32[n,n] transposed, or the streams, by a compiled graph of one thread. */
+static void make_graph(run *r, const pattern_data *d, bool streams) {
+    r->graph = tn_graph_new(cli_ctx(r->c), streams ? "streams" : "transpose");
+    if (streams)
+        build_streams(r->graph, d);
+    else
+        tn_output(tn_transpose(tn_input(r->graph, "a", TN_I32, TN_DIMS(d->n, d->n)), 0, 1), "b");
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     o.threads = 1;
     cli_need(r->c, tn_compile(r->graph, &o, &r->program));
     cli_need(r->c, tn_session_new(r->program, &r->session));
-    cli_need(r->c, tn_session_bind(r->session, tn_session_slot(r->session, "a"), d->a));
+    if (!streams) cli_need(r->c, tn_session_bind(r->session, tn_session_slot(r->session, "a"), d->a));
     cli_need(r->c, tn_session_bind(r->session, tn_session_slot(r->session, "b"), d->b));
 }
 
@@ -166,9 +181,10 @@ static void measure_patterns(suite *s, const char *work, int64_t n) {
         used++;
     }
     if (!used) return;
-    if (!strcmp(work, "transpose")) {
+    bool streams = !strcmp(work, "streams");
+    if (streams || !strcmp(work, "transpose")) {
         runs[used] = (run){ .p = runs[0].p, .d = pattern_data_new(runs[0].p, n, s->seed), .c = s->c };
-        make_transpose(&runs[used], &runs[used].d);
+        make_graph(&runs[used], &runs[used].d, streams);
         name[used] = "compiled graph";
         at[used] = (stats_case){ .run = run_graph, .ud = &runs[used], .label = "compiled graph" };
         used++;
@@ -269,6 +285,7 @@ int bench_memory(cli *c) {
         measure_patterns(&s, "access", power);
         measure_patterns(&s, "records", power);
         measure_patterns(&s, "permute", power);
+        measure_patterns(&s, "streams", power);
     }
     for (int t = 0; t < s.n_threads; t++) measure_threads(&s, (int)s.threads[t]);
     suite_report(&s);

@@ -80,18 +80,28 @@ LOOP all_fields_of_arrays(pattern_data *d) {
     }
 }
 
+/* Many arrays, one after the other in memory, read side by side. */
+enum { STREAMS = pattern_streams };
+LOOP add_streams(pattern_data *d) {
+    const int32_t *a = d->a;
+    int64_t p = d->pitch;
+    for (int64_t i = 0; i < d->n; i++)
+        d->b[i] = a[i] + a[p + i] + a[2 * p + i] + a[3 * p + i] + a[4 * p + i] + a[5 * p + i] + a[6 * p + i] + a[7 * p + i] +
+                  a[8 * p + i] + a[9 * p + i] + a[10 * p + i] + a[11 * p + i];
+}
+
 /* ---- transposition and permutation --------------------------------------------------------------------------------------- */
 
 LOOP transpose_naive(pattern_data *d) {
     for (int64_t i = 0; i < d->n; i++)
-        for (int64_t j = 0; j < d->n; j++) d->b[j * d->n + i] = d->a[i * d->n + j];
+        for (int64_t j = 0; j < d->n; j++) d->b[j * d->pitch + i] = d->a[i * d->pitch + j];
 }
 LOOP transpose_blocked(pattern_data *d) {
     enum { BLOCK = 16 };
     for (int64_t i0 = 0; i0 < d->n; i0 += BLOCK)
         for (int64_t j0 = 0; j0 < d->n; j0 += BLOCK)
             for (int64_t i = i0; i < i0 + BLOCK && i < d->n; i++)
-                for (int64_t j = j0; j < j0 + BLOCK && j < d->n; j++) d->b[j * d->n + i] = d->a[i * d->n + j];
+                for (int64_t j = j0; j < j0 + BLOCK && j < d->n; j++) d->b[j * d->pitch + i] = d->a[i * d->pitch + j];
 }
 /* The permuted array is read four times: through the index each time, or moved once and then read in order. */
 enum { READS = 4 };
@@ -166,7 +176,15 @@ static bool right_all_arrays(const pattern_data *d) {
 }
 bool pattern_is_transposed(const pattern_data *d) {
     for (int64_t i = 0; i < d->n * d->n; i++)
-        if (d->b[i] != d->a[i % d->n * d->n + i / d->n]) return false;
+        if (d->b[i / d->n * d->pitch + i % d->n] != d->a[i % d->n * d->pitch + i / d->n]) return false;
+    return true;
+}
+static bool right_streams(const pattern_data *d) {
+    for (int64_t i = 0; i < d->n; i++) {
+        int32_t sum = 0;
+        for (int64_t k = 0; k < STREAMS; k++) sum += d->a[k * d->pitch + i];
+        if (d->b[i] != sum) return false;
+    }
     return true;
 }
 static bool right_permuted(const pattern_data *d) {
@@ -198,6 +216,10 @@ static const pattern table[] = {
     { "records", "all fields, struct of arrays", all_fields_of_arrays, right_all_arrays, 12, 0 },
     { "transpose", "row by row", transpose_naive, pattern_is_transposed, 2, 0 },
     { "transpose", "16 x 16 blocks", transpose_blocked, pattern_is_transposed, 2, 0 },
+    { "transpose", "row by row, padded rows", transpose_naive, pattern_is_transposed, 2, 16 },
+    { "transpose", "16 x 16 blocks, padded rows", transpose_blocked, pattern_is_transposed, 2, 16 },
+    { "streams", "12 arrays", add_streams, right_streams, STREAMS + 1, 0 },
+    { "streams", "12 arrays, padded by 4 lines", add_streams, right_streams, STREAMS + 1, 64 },
     { "permute", "read through the index", read_through_index, right_permuted, READS, 0 },
     { "permute", "move once, then read", move_then_read, right_permuted, READS + 2, 0 },
     { "permute", "permuted rows of 64", read_permuted_rows, right_rows, READS, 0 },
@@ -211,7 +233,8 @@ const pattern *pattern_table(int *out_n) {
 pattern_data pattern_data_new(const pattern *p, int64_t n, uint64_t seed) {
     bool square = !strcmp(p->work, "matrix") || !strcmp(p->work, "transpose"), records = !strcmp(p->work, "records");
     pattern_data d = { .n = n, .pitch = n + p->padding };
-    size_t count = (size_t)(square ? n * d.pitch : records ? n * FIELDS : n);
+    bool streams = !strcmp(p->work, "streams");
+    size_t count = (size_t)(square ? n * d.pitch : records ? n * FIELDS : streams ? STREAMS * d.pitch : n);
     d.a = buffer_new(count * sizeof(int32_t));
     d.b = buffer_new(count * sizeof(int32_t));
     d.index = buffer_new((size_t)n * sizeof(int32_t));

@@ -9,6 +9,7 @@ typedef struct pattern_data {
     int32_t *a, *b, *index;
     int32_t sum; /* the result, or it is in b */
 } pattern_data;
+enum { pattern_streams = 12 }; /* arrays of work "streams" */
 typedef struct pattern {
     const char *work, *name; /* of work "matrix" and "transpose": n x n */
     void (*run)(pattern_data *d);

@@ -96,6 +96,33 @@ static bool nothing_reads(const plan *p, int input) {
     return !assigned && graph_n_uses(p->g, v) == 0;
 }
 
+/* The largest power of two that divides offset, at most a page. */
+static int64_t alignment(int64_t offset) {
+    int64_t a = PLAN_PAGE;
+    while (offset % a) a /= 2;
+    return a;
+}
+
+static bool has_place(const pbuf *b) { return b->slot < SLOT_IO && b->bytes > 0 && b->kind != PB_STATES; }
+
+static void print_places(const plan *p, str *out) {
+    static const char *const slots[] = { "temporaries", "states", "constants" };
+    for (int slot = SLOT_TEMP; slot <= SLOT_CONST; slot++) {
+        bool any = false;
+        for (int i = 0; i < p->bufs.n; i++) {
+            const pbuf *b = &p->bufs.at[i];
+            if (b->slot != slot || !has_place(b)) continue;
+            if (!any) str_addf(out, "\nplaces of %s (bytes, alignment, first line in its page):\n", slots[slot]);
+            any = true;
+            str_addf(out, "   b%-4d at %-10lld %12lld %6lld %4lld  ", i, (long long)b->offset, (long long)b->bytes,
+                     (long long)alignment(b->offset), (long long)(b->offset % PLAN_PAGE / KOPT_LINE_BYTES));
+            if (b->node) print_value(p, b->node, out);
+            if (b->panels) str_addf(out, ", in panels of %lld", (long long)b->panels->width);
+            str_add(out, "\n");
+        }
+    }
+}
+
 void explain_print(const tn_program *prog, str *out) {
     const plan *p = prog->plan;
     const tn_program_stats *s = &prog->stats;
@@ -143,6 +170,7 @@ void explain_print(const tn_program *prog, str *out) {
         str_add(out, "\n");
         print_reasons(p, pk, out);
     }
+    print_places(p, out);
 }
 
 void explain_json(const tn_program *prog, str *out) {
@@ -186,6 +214,14 @@ void explain_json(const tn_program *prog, str *out) {
             if (n++) str_add(out, ",");
             str_json(out, graph_get(p->g, p->g->inputs.at[i])->name);
         }
+    str_add(out, "],\"buffers\":[");
+    for (int i = 0, n = 0; i < p->bufs.n; i++) {
+        const pbuf *b = &p->bufs.at[i];
+        if (has_place(b))
+            str_addf(out, "%s{\"buffer\":%d,\"slot\":%d,\"value\":%u,\"offset\":%lld,\"bytes\":%lld,\"alignment\":%lld}",
+                     n++ ? "," : "", i, b->slot, b->node, (long long)b->offset, (long long)b->bytes,
+                     (long long)alignment(b->offset));
+    }
     str_add(out, "],\"decisions\":[");
     for (int i = 0; i < p->decisions.n; i++) {
         const why *w = &p->decisions.at[i];

@@ -9,7 +9,15 @@
 #include "ir/kernel.h"
 
 enum { SLOT_TEMP, SLOT_STATE, SLOT_CONST, SLOT_RING, SLOT_IO }; /* SLOT_IO + k: the k-th input or output in plan.io order */
-enum { PLAN_ALIGN = 256 };
+enum { PLAN_ALIGN = 256, PLAN_PAGE = 4096 };
+
+/* What a buffer takes in its arena: up to the next aligned place. Arrays of whole pages would all begin at the same place of a
+ * page, and lines so far apart share the few places that a cache has for them: they get a place more, so that neighbours begin
+ * 4 lines later. */
+static inline int64_t plan_room(int64_t bytes) {
+    int64_t room = (bytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN;
+    return room + (room && room % PLAN_PAGE == 0 ? PLAN_ALIGN : 0);
+}
 
 typedef enum pbuf_kind {
     PB_TEMP,

@@ -34,7 +34,7 @@ int32_t plan_panels(plan *p, int32_t of, const kpanels *x) {
     b.bytes = b.elems * (int64_t)dtype_size((tn_dtype)b.dtype);
     if (b.kind == PB_STATE) { /* constants get their places when it is known which of them are used */
         b.offset = p->state_bytes;
-        p->state_bytes += (b.bytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN;
+        p->state_bytes += plan_room(b.bytes);
     }
     VEC_PUSH(p->a, &p->bufs, b);
     return p->bufs.n - 1;

@@ -3,8 +3,6 @@
  * In and out: mem.h. */
 #include "mem/mem.h"
 
-static int64_t rounded(int64_t bytes) { return (bytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN; }
-
 static void find_lifetimes(plan *p) {
     for (int b = 0; b < p->bufs.n; b++) p->bufs.at[b].first = p->bufs.at[b].last = -1;
     for (int i = 0; i < p->kernels.n; i++)
@@ -23,7 +21,7 @@ static void find_bound(plan *p) {
         int64_t sum = 0;
         for (int b = 0; b < p->bufs.n; b++)
             if (is_live(&p->bufs.at[b]) && p->bufs.at[b].first <= i && i <= p->bufs.at[b].last)
-                sum += rounded(p->bufs.at[b].bytes);
+                sum += plan_room(p->bufs.at[b].bytes);
         if (sum > p->temp_bound) p->temp_bound = sum;
     }
 }
@@ -36,14 +34,14 @@ static void place(plan *p, int32_t *placed, int n, int32_t b, int apart) {
         for (int i = 0; i < n; i++) {
             const pbuf *y = &p->bufs.at[placed[i]];
             bool in_time = x->first <= y->last + apart && y->first <= x->last + apart;
-            bool in_space = x->offset < y->offset + rounded(y->bytes) && y->offset < x->offset + rounded(x->bytes);
+            bool in_space = x->offset < y->offset + plan_room(y->bytes) && y->offset < x->offset + plan_room(x->bytes);
             if (!in_time || !in_space) continue;
-            x->offset = y->offset + rounded(y->bytes);
+            x->offset = y->offset + plan_room(y->bytes);
             moved = true;
         }
     }
     placed[n] = b;
-    if (x->offset + rounded(x->bytes) > p->temp_bytes) p->temp_bytes = x->offset + rounded(x->bytes);
+    if (x->offset + plan_room(x->bytes) > p->temp_bytes) p->temp_bytes = x->offset + plan_room(x->bytes);
 }
 
 void mem_constants(plan *p) {
@@ -54,7 +52,7 @@ void mem_constants(plan *p) {
         if (b->kind != PB_CONST) continue;
         if (b->first < 0) b->bytes = b->elems = 0;
         b->offset = p->const_bytes;
-        p->const_bytes += rounded(b->bytes);
+        p->const_bytes += plan_room(b->bytes);
     }
 }
 
@@ -62,7 +60,7 @@ void mem_constants(plan *p) {
 static int distance(const plan *p, int64_t roomy) {
     int64_t all = 0;
     for (int b = 0; b < p->bufs.n; b++)
-        if (is_live(&p->bufs.at[b])) all += rounded(p->bufs.at[b].bytes);
+        if (is_live(&p->bufs.at[b])) all += plan_room(p->bufs.at[b].bytes);
     return all <= roomy ? p->kernels.n : 0;
 }
 

@@ -92,7 +92,7 @@ static int32_t add_buf(sched *s, pbuf_kind kind, val v, int slot, int64_t *fill)
     b.bytes = b.elems * (int64_t)dtype_size((tn_dtype)n->dtype);
     if (fill) {
         b.offset = *fill;
-        *fill += (b.bytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN;
+        *fill += plan_room(b.bytes);
     }
     VEC_PUSH(s->a, &s->p->bufs, b);
     s->buf_of[v] = s->p->bufs.n - 1;

@@ -46,6 +46,21 @@ out_has "@mlp" "help models"
 expect 0 --version
 out_has "^tenon [0-9]" --version
 
+# Arrays of whole pages begin at different lines of a page.
+cat >"$dir/pages.tn" <<'TN'
+graph @pages(state a f32[1024], state b f32[1024], state c f32[2048], x f32[1024]) {
+  %1 = add a, b
+  %2 = add %1, x
+  return %2 as "y", %2 -> a
+}
+TN
+expect 0 explain "$dir/pages.tn"
+for place in "at 0 .* 4096 *0 .*(a)" "at 4352 .* 256 *4 .*(b)" "at 8704 .* 512 *8 .*(c)"; do
+    out_has "$place" "explain: places of states"
+done
+expect 0 explain "$dir/pages.tn" --json
+out_has '"offset":8704,"bytes":8192,"alignment":512' "explain --json: places"
+
 # Wrong usage: code 2, nothing on stdout.
 while read -r line; do
     # shellcheck disable=SC2086
