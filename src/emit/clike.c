@@ -1,8 +1,9 @@
 /* clike.c - instructions as statements of the languages that look like C: one statement an instruction.
  *
- * In: kernels in the second form, and the row of a language (clike_languages.c). Out: the bodies of functions, and the
- * vocabulary they are written in. c.c and gpu.c write what stands around them. Vectors, tiles and unrolling are explicit, so a
- * compiler is asked for no more than register allocation and scheduling. No identifier comes from the user's graph. */
+ * In: kernels in the second form, and the row of a language (clike_languages.c). Out: the bodies of functions, and
+ * what they need of the vocabulary (clike_vocabulary.c). c.c and gpu.c write what stands around them. Vectors, tiles and
+ * unrolling are explicit, so a compiler is asked for no more than register allocation and scheduling. No identifier comes from
+ * the user's graph. */
 #include "emit/clike.h"
 #include "emit/functions.h"
 
@@ -112,7 +113,7 @@ static void print_lane_index(clike *e, const kins *in) {
         str_addf(e->out, " + l * %lld%s", (long long)in->lane_stride, e->index_end);
 }
 
-static void use_op(clike *e, op_code op, tn_dtype src, int lanes) {
+void clike_use_op(clike *e, op_code op, tn_dtype src, int lanes) {
     src = kernel_reg_dtype(src);
     e->needs.ops[op] = true;
     for (int i = 0; i < e->ops.n; i++)
@@ -121,7 +122,7 @@ static void use_op(clike *e, op_code op, tn_dtype src, int lanes) {
 }
 
 /* Integers go through functions, which wrap around. */
-static const char *infix(op_code op, tn_dtype t) {
+const char *clike_infix(op_code op, tn_dtype t) {
     if (!dtype_is_float(t)) return NULL;
     return op == OP_add ? " + " : op == OP_sub ? " - " : op == OP_mul ? " * " : NULL;
 }
@@ -133,9 +134,9 @@ static bool is_plain_const(const clike *e, reg r) {
 
 static void print_alu_value(clike *e, op_code op, tn_dtype src, int lanes, const reg *r, int n) {
     clike_need(e, src, lanes);
-    if (infix(op, src)) {
+    if (clike_infix(op, src)) {
         clike_operand(e, r[0], lanes);
-        str_add(e->out, infix(op, src));
+        str_add(e->out, clike_infix(op, src));
         clike_operand(e, r[1], lanes);
         return;
     }
@@ -149,7 +150,7 @@ static void print_alu_value(clike *e, op_code op, tn_dtype src, int lanes, const
         str_add(e->out, ")");
         return;
     }
-    use_op(e, op, src, lanes);
+    clike_use_op(e, op, src, lanes);
     str_addf(e->out, "op_%s_%sx%d(", op_get(op)->name, clike_reg_type(src), lanes);
     for (int i = 0; i < n; i++) {
         if (i) str_add(e->out, ", ");
@@ -222,7 +223,7 @@ static void print_update(clike *e, const kins *in) {
         return;
     }
     if (in->alu == OP_dot && !dtype_is_float(t)) {
-        use_op(e, OP_add, t, lanes);
+        clike_use_op(e, OP_add, t, lanes);
         str_addf(e->out, " = op_add_%sx%d(", clike_reg_type(t), lanes);
         print_reg(e, in->c);
         str_add(e->out, ", ");
@@ -237,7 +238,7 @@ static void print_update(clike *e, const kins *in) {
         print_reg(e, in->c), str_add(e->out, ");\n");
         return;
     }
-    if (infix((op_code)in->alu, t) && in->alu != OP_sub) {
+    if (clike_infix((op_code)in->alu, t) && in->alu != OP_sub) {
         str_add(e->out, in->alu == OP_add ? " += " : " *= ");
         clike_operand(e, in->a, in->lanes);
         print_rounded(e, in, in->c);
@@ -364,8 +365,8 @@ static void print_hsum(clike *e, const kins *in, reg r) {
     const char *type = clike_reg_type(t);
     clike_need(e, t, 1);
     if (!e->l->gpu) clike_need(e, t, lanes);
-    const char *sign = infix((op_code)in->alu, t);
-    if (!sign) use_op(e, (op_code)in->alu, t, 1);
+    const char *sign = clike_infix((op_code)in->alu, t);
+    if (!sign) clike_use_op(e, (op_code)in->alu, t, 1);
     str_addf(e->out, "%sx1 v%u; { %sx1 h[%d]; for (int l = 0; l < %d; l++) h[l] = v%u[l];", type, r, type, lanes, lanes, in->a);
     for (int half = lanes / 2; half >= 1; half /= 2) {
         if (sign)
@@ -466,92 +467,6 @@ static void print_dealt(clike *e, const kins *in, reg r) {
     open_block(e, true);
 }
 
-/* x = x combined with y */
-static void print_combined(clike *e, const kins *in, const char *x, const char *y) {
-    tn_dtype t = (tn_dtype)in->dtype;
-    const char *sign = infix((op_code)in->alu, t);
-    if (!sign) use_op(e, (op_code)in->alu, t, 1);
-    if (sign)
-        str_addf(e->out, "%s = %s%s%s;", x, x, sign, y);
-    else
-        str_addf(e->out, "%s = op_%s_%sx1(%s, %s);", x, op_get((op_code)in->alu)->name, clike_reg_type(t), x, y);
-}
-
-static const char *barrier(const clike *e) { return e->l->barrier32 && e->k->group == 32 ? e->l->barrier32 : "BARRIER"; }
-
-/* Each so many neighbours combine their values, halves first. */
-static void print_neighbours(clike *e, const kins *in, reg r) {
-    tn_dtype t = (tn_dtype)in->dtype;
-    const char *type = clike_reg_type(t), *v = arena_printf(e->out->a, "v%u", r),
-               *met = arena_printf(e->out->a, "met_%s", type);
-    int n = (int)in->imm_int;
-    clike_need(e, t, 1);
-    str_addf(e->out, "%sx1 %s = ", type, v);
-    if (e->l->least32 && n == 32 && t == TN_I32 && in->alu == OP_min) {
-        str_addf(e->out, e->l->least32, arena_printf(e->out->a, "v%u", in->a));
-        str_add(e->out, ";\n");
-        return;
-    }
-    str_addf(e->out, "v%u;", in->a);
-    if (e->l->shuffle && n <= 32) {
-        for (int half = n / 2; half > 0; half /= 2) {
-            str_addf(e->out, " { const int h = %d; ", half);
-            print_combined(e, in, v, arena_printf(e->out->a, e->l->shuffle, v));
-            str_add(e->out, " }");
-        }
-        str_add(e->out, "\n");
-        return;
-    }
-    e->meets[t] = true;
-    str_addf(e->out, " %s[tid] = %s; BARRIER for (int h = %d; h > 0; h /= 2) { if (tid %% %d < h) ", met, v, n / 2, n);
-    print_combined(e, in, arena_printf(e->out->a, "%s[tid]", met), arena_printf(e->out->a, "%s[tid + h]", met));
-    str_addf(e->out, " BARRIER } %s = %s[tid - tid %% %d]; BARRIER\n", v, met, n);
-}
-
-/* All threads of a group combine their values: within 32 by shuffles where the language has them, else halves first in memory.
- */
-static void print_meeting_value(clike *e, const kins *in, reg r) {
-    tn_dtype t = (tn_dtype)in->dtype;
-    const char *type = clike_reg_type(t), *v = arena_printf(e->out->a, "v%u", r),
-               *met = arena_printf(e->out->a, "met_%s", type);
-    int warps = e->k->group / 32;
-    clike_need(e, t, 1);
-    str_addf(e->out, "%sx1 %s = v%u; ", type, v, in->a);
-    if (!e->l->shuffle || warps == 0) {
-        e->meets[t] = true;
-        str_addf(e->out, "%s[tid] = %s; BARRIER for (int h = %d; h > 0; h /= 2) { if (tid < h) ", met, v, e->k->group / 2);
-        print_combined(e, in, arena_printf(e->out->a, "%s[tid]", met), arena_printf(e->out->a, "%s[tid + h]", met));
-        str_addf(e->out, " BARRIER } %s = %s[0]; BARRIER\n", v, met);
-        return;
-    }
-    const char *other = arena_printf(e->out->a, e->l->shuffle, v);
-    str_add(e->out, "for (int h = 16; h > 0; h /= 2) ");
-    print_combined(e, in, v, other);
-    if (warps > 1) {
-        e->meets[t] = true;
-        str_addf(e->out, " if (tid %% 32 == 0) %s[tid / 32] = %s; BARRIER %s = %s[tid %% %d]; for (int h = %d; h > 0; h /= 2) ",
-                 met, v, v, met, warps, warps / 2);
-        print_combined(e, in, v, other);
-    }
-    str_addf(e->out, " %s\n", barrier(e));
-}
-
-/* Of equals the lowest index; the first NaN beats everything; -1 is none at all. */
-static void print_meeting_index(clike *e, const kins *in, reg r) {
-    tn_dtype t = (tn_dtype)in->src;
-    const char *type = clike_reg_type(t), *m = arena_printf(e->out->a, "met_%s", type);
-    clike_need(e, t, 1), clike_need(e, TN_I64, 1);
-    e->meets[t] = e->meets_index = true;
-    str_addf(e->out, "i64x1 v%u; %s[tid] = v%u; met_index[tid] = v%u; BARRIER for (int h = %d; h > 0; h /= 2) { if (tid < h) {",
-             r, m, in->a, in->b, e->k->group / 2);
-    str_addf(e->out, " %sx1 x = %s[tid], y = %s[tid + h]; i64x1 i = met_index[tid], j = met_index[tid + h];", type, m, m);
-    str_addf(e->out,
-             " if (j >= 0 && (i < 0 || (x != x || y != y ? y != y && (x == x || j < i) : y %c x || (y == x && j < i)))) {"
-             " %s[tid] = y; met_index[tid] = j; }",
-             in->alu == OP_argmax ? '>' : '<', m);
-    str_addf(e->out, " } BARRIER } v%u = met_index[0]; BARRIER\n", r);
-}
-
 static void print_loop(clike *e, const kins *in, reg r) {
     if (in->par >= PAR_GRID) {
         print_dealt(e, in, r);
@@ -617,16 +532,16 @@ static void print_instruction(clike *e, reg r) {
         if (in->par == 2)
             str_addf(e->out, "WAIT_FULL(%d, %lld)\n", in->buf, (long long)e->k->bufs.at[in->buf].elems * 4);
         else
-            str_addf(e->out, "%s\n", in->par ? e->l->cluster_barrier : barrier(e));
+            str_addf(e->out, "%s\n", in->par ? e->l->cluster_barrier : clike_barrier(e));
         return;
     case K_GSUM:
         if (in->imm_int)
-            print_neighbours(e, in, r);
+            clike_group_part(e, in, r);
         else
-            print_meeting_value(e, in, r);
+            clike_group_value(e, in, r);
         return;
     case K_GARG:
-        print_meeting_index(e, in, r);
+        clike_group_index(e, in, r);
         return;
     case K_LANES:
         print_part(e, in, r);
@@ -701,100 +616,4 @@ static void print_instruction(clike *e, reg r) {
         guard_fail(e->out->a->gd, TN_ERR_INTERNAL, "kernel %s: op code %d has no C form", e->k->name, in->op);
     }
     str_add(e->out, ";\n");
-}
-
-/* ---- vocabulary ---- */
-
-/* Words of an op's expression get the type they work on: SEL( becomes SEL_f32x8(. */
-static void print_expr(str *out, const char *expr, const char *suffix) {
-    for (const char *p = expr; *p;) {
-        if (*p >= 'A' && *p <= 'Z') {
-            const char *q = p;
-            while ((*q >= 'A' && *q <= 'Z') || (*q >= '0' && *q <= '9')) q++;
-            str_addn(out, p, (size_t)(q - p));
-            if (*q == '(') str_addf(out, "_%s", suffix);
-            p = q;
-        } else {
-            str_addn(out, p++, 1);
-        }
-    }
-}
-
-static void print_op_function(const clike_language *l, const used_op *u, str *out) {
-    const op_info *info = op_get((op_code)u->op);
-    const char *type = clike_reg_type((tn_dtype)u->src);
-    const char *result = info->cls == CL_CMP || info->cls == CL_LOG ? "i32" : type;
-    str_addf(out, "INL %sx%d op_%s_%sx%d(", result, u->lanes, info->name, type, u->lanes);
-    for (int i = 0; i < info->arity; i++)
-        str_addf(out, "%s%sx%d %c", i ? ", " : "", u->op == OP_select && i == 0 ? "i32" : type, u->lanes, "xyz"[i]);
-    str_add(out, ") { return ");
-    const char *extreme = u->src != TN_F32 || u->lanes > 1 ? NULL
-                          : u->op == OP_max                ? l->extreme[0]
-                          : u->op == OP_min                ? l->extreme[1]
-                                                           : NULL;
-    if (extreme) {
-        str_addf(out, "%s(x, y); }\n", extreme);
-        return;
-    }
-    bool wraps =
-        !dtype_is_float((tn_dtype)u->src) && (u->op == OP_add || u->op == OP_sub || u->op == OP_mul || u->op == OP_neg);
-    if (wraps) {
-        const char *w = arena_printf(out->a, "(u%sx%d)", type + 1, u->lanes);
-        const char *sign = u->op == OP_add ? "+" : u->op == OP_mul ? "*" : "-";
-        if (info->arity == 1)
-            str_addf(out, "(%sx%d)(%s%sx); }\n", type, u->lanes, sign, w);
-        else
-            str_addf(out, "(%sx%d)(%sx %s %sy); }\n", type, u->lanes, w, sign, w);
-        return;
-    }
-    print_expr(out, info->expr, arena_printf(out->a, "%sx%d", type, u->lanes));
-    str_add(out, "; }\n");
-}
-
-/* Casts and wraps for the lane counts in use. */
-static void print_conversions(const clike *e, str *out) {
-    const prelude_needs *n = &e->needs;
-    const char *wide = e->l->wide_end;
-    const struct {
-        const char *name, *reg, *lo, *hi, *below;
-    } ints[] = { { "i8", "i32", "-128", "127", "128.0" },
-                 { "u8", "i32", "0", "255", "256.0" },
-                 { "i32", "i32", "(-2147483647 - 1)", "2147483647", "2147483648.0" },
-                 { "i64", "i64", arena_printf(out->a, "(-9223372036854775807%s - 1)", wide),
-                   arena_printf(out->a, "9223372036854775807%s", wide), "9223372036854775808.0" } };
-    for (int l = 1; l <= 64; l *= 2) {
-        if (!n->lanes[l]) continue;
-        str_addf(out,
-                 "INL i32x%d wrap_i8_x%d(i32x%d x) { return (x << 24) >> 24; }\nINL i32x%d wrap_u8_x%d(i32x%d x) { return x & "
-                 "255; }\n",
-                 l, l, l, l, l, l);
-        for (int f = 0; f < (n->f64 ? 2 : 1); f++)
-            for (size_t i = 0; i < COUNT_OF(ints); i++) {
-                const char *ft = f ? "f64" : "f32", *it = ints[i].reg;
-                if (!strcmp(it, "i64") && !n->i64) continue;
-                const char *conv = l == 1 ? arena_printf(out->a, "(%sx1)x", it)
-                                          : arena_printf(out->a, "__builtin_convertvector(x, %sx%d)", it, l);
-                str_addf(out,
-                         "INL %sx%d to_%s_%sx%d(%sx%d x) { i32x%d low = LT_%sx%d(x, K_%sx%d(%s)), high = LE_%sx%d(K_%sx%d(%s), "
-                         "x), nan = NE_%sx%d(x, x);",
-                         it, l, ints[i].name, ft, l, ft, l, l, ft, l, ft, l, ints[i].lo, ft, l, ft, l, ints[i].below, ft, l);
-                str_addf(out, " x = SEL_%sx%d(low | high | nan, K_%sx%d(0), x);", ft, l, ft, l);
-                str_addf(out, " %sx%d r = %s; r = SEL_%sx%d(low, K_%sx%d(%s), r); return SEL_%sx%d(high, K_%sx%d(%s), r); }\n",
-                         it, l, conv, it, l, it, l, ints[i].lo, it, l, it, l, ints[i].hi);
-            }
-    }
-}
-
-static const char address_text[] = "INL int64_t at_clamped(int64_t i, int64_t n) { return i < 0 ? 0 : i >= n ? n - 1 : i; }\n"
-                                   "INL int64_t at_raw(int64_t i, int64_t n) { (void)n; return i; }\n";
-
-void clike_program(clike *e, str *out) {
-    str vocabulary;
-    str_init(&vocabulary, out->a);
-    emit_prelude(&e->needs, e->l, &vocabulary);
-    print_conversions(e, &vocabulary);
-    str_add(&vocabulary, address_text);
-    for (int i = 0; i < e->ops.n; i++) print_op_function(e->l, &e->ops.at[i], &vocabulary);
-    emit_pruned(&vocabulary, e->out, out);
-    str_addn(out, e->out->s, e->out->n);
 }

@@ -68,7 +68,7 @@ static inline clike clike_make(const clike_language *l, str *out) {
 }
 /* Instruction r of e->k as a line or more. */
 void clike_instruction(clike *e, reg r);
-/* The vocabulary that the text in e->out needs, then that text. */
+/* clike_vocabulary.c: the vocabulary that the text in e->out needs, then that text. */
 void clike_program(clike *e, str *out);
 const char *clike_memory_type(tn_dtype t);
 
@@ -79,6 +79,14 @@ void clike_line(clike *e);
 void clike_affine(clike *e, affine x, int64_t extra);
 void clike_value(clike *e, tn_dtype t, double f, int64_t i);
 void clike_operand(clike *e, reg r, int lanes);
+void clike_use_op(clike *e, op_code op, tn_dtype src, int lanes); /* op_..() will be there */
+/* What stands between operands where the op is an operator; NULL: it is a function. */
+const char *clike_infix(op_code op, tn_dtype t);
+/* clike_group.c: all threads of a group meet; `of` neighbours, or all, combine values; the index of the best value */
+const char *clike_barrier(const clike *e);
+void clike_group_part(clike *e, const kins *in, reg r);
+void clike_group_value(clike *e, const kins *in, reg r);
+void clike_group_index(clike *e, const kins *in, reg r);
 /* clike_memory.c */
 bool clike_feeds_contraction(const clike *e, reg r);
 void clike_load(clike *e, const kins *in, reg r);
