@@ -116,8 +116,8 @@ static void narrow_rows(walk *w, val u, const affine *idx) {
         }
         if (axes != 1 || !whole) an->alive[v] = false;
     }
-    for (int i = 0; i < an->visits.n; i++) { /* read at two places: at most the axes where both agree are rows */
-        const visit *x = &an->visits.at[i];
+    for (int i = an->bucket[u % VISIT_BUCKETS]; i; i = an->visits.at[i - 1].next) {
+        const visit *x = &an->visits.at[i - 1]; /* read at two places: at most the axes where both agree are rows */
         for (int d = 0; x->v == u && d < n->rank; d++)
             if (!affine_equal(x->idx[d], idx[d])) kill_rows(an, x->idx[d]), kill_rows(an, idx[d]);
     }
@@ -328,6 +328,7 @@ bool group_analyse(sched *s, int gi, arena *a, analysis *an) {
     group *gr = &s->groups.at[gi];
     arena *keep = s->a;
     s->a = a;
+    gr->known = false;
     bool ok = walk_all(s, gr, &(walk){ .s = s, .gr = gr, .gi = gi, .an = an, .keep = keep });
     s->a = keep;
     if (!ok) return false;
@@ -359,5 +360,6 @@ bool group_analyse(sched *s, int gi, arena *a, analysis *an) {
         }
     an->loops = an->k->vars.n;
     gr->n_dots = an->n_dots, gr->n_reduces = an->n_reduces, gr->work = an->work;
+    gr->rows = an->rows, gr->loops = an->loops, gr->known = true;
     return true;
 }

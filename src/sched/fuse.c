@@ -67,7 +67,7 @@ static bool dot_rows_ok(const sched *s, const analysis *an) {
     return true;
 }
 
-static const char *cost_objection(const sched *s, const node *n, const analysis *before, const analysis *after) {
+static const char *cost_objection(const sched *s, const node *n, const group *before, const analysis *after) {
     if (after->n_dots > 1) return "one contraction a kernel: each gets its own tiles";
     if (after->n_dots && !dot_rows_ok(s, after)) return "the contraction would lose its rows";
     if (after->rows < before->rows && after->rows < FEW_ROWS && after->work > SMALL_WORK)
@@ -104,9 +104,9 @@ static bool try_inside(sched *s, val v, int gi) {
     const char *no = level_objection(s, v);
     if (no) return decide(s, v, root, false, no);
     if (graph_get(s->g, root)->op == OP_scatter_add) return decide(s, v, root, false, "scatter_add reads memory");
-    analysis before, after;
-    int n_splits = gr->splits.n;
-    if (!group_analyse(s, gi, s->scratch, &before)) return decide(s, v, root, false, before.reason);
+    analysis after;
+    if (!gr->known && !group_analyse(s, gi, s->scratch, &after)) return decide(s, v, root, false, after.reason);
+    group before = *gr;
     s->place[v] = PLACE_INSIDE;
     s->group_of[v] = gi;
     no = group_analyse(s, gi, s->scratch, &after) ? cost_objection(s, n, &before, &after) : after.reason;
@@ -115,7 +115,7 @@ static bool try_inside(sched *s, val v, int gi) {
     if (no) {
         s->place[v] = PLACE_NONE;
         s->group_of[v] = -1;
-        gr->splits.n = n_splits;
+        *gr = before;
         return decide(s, v, root, false, no);
     }
     return decide(s, v, root, true, "computed where it is used, never stored");
@@ -171,6 +171,7 @@ static bool try_everywhere(sched *s, val v, const int_list *groups) {
         if (!scatter && group_analyse(s, groups->at[i], s->scratch, &an)) continue;
         gr->splits.n = n_splits;
         s->place[v] = PLACE_NONE;
+        for (int k = 0; k <= i; k++) s->groups.at[groups->at[k]].known = false;
         return false;
     }
     decide(s, v, 0, true, "computed again in each kernel that uses it: cheaper than a trip through memory");
@@ -198,7 +199,7 @@ static bool try_with_contraction(sched *s, val v, int gi, int n_splits) {
     int n_decisions = s->p->decisions.n - 1; /* without that v has joined */
     if (!dot || try_inside(s, dot, gi)) return true;
     s->place[v] = PLACE_NONE, s->group_of[v] = -1;
-    s->groups.at[gi].splits.n = n_splits, s->p->decisions.n = n_decisions;
+    s->groups.at[gi].splits.n = n_splits, s->groups.at[gi].known = false, s->p->decisions.n = n_decisions;
     return decide(s, v, root, false, "done with the result of its contraction: one of them is stored either way");
 }
 

@@ -53,9 +53,10 @@ static item *find_item(lower *w, val v) {
 }
 
 static const affine *first_index(const lower *w, val v) {
-    for (int i = 0; i < w->an.visits.n; i++)
-        if (w->an.visits.at[i].v == v) return w->an.visits.at[i].idx;
-    return NULL;
+    const affine *first = NULL;
+    for (int i = w->an.bucket[v % VISIT_BUCKETS]; i; i = w->an.visits.at[i - 1].next) /* from the last one back */
+        if (w->an.visits.at[i - 1].v == v) first = w->an.visits.at[i - 1].idx;
+    return first;
 }
 
 /* Axis of an inside value that runs along a row (all its loop variables are rows). */
@@ -139,8 +140,8 @@ static val frontier(const lower *w, val v) {
 static bool is_keepable(const lower *w, val v) {
     const affine *first = first_index(w, v);
     if (!first) return false;
-    for (int i = 0; i < w->an.visits.n; i++) {
-        const visit *x = &w->an.visits.at[i];
+    for (int i = w->an.bucket[v % VISIT_BUCKETS]; i; i = w->an.visits.at[i - 1].next) {
+        const visit *x = &w->an.visits.at[i - 1];
         for (int d = 0; x->v == v && d < graph_get(w->g, v)->rank; d++) {
             if (axis_is_row(w, v, d) && !affine_equal(x->idx[d], first[d])) return false;
             for (int t = 0; t < x->idx[d].n && !axis_is_row(w, v, d); t++)

@@ -33,8 +33,11 @@ typedef struct group {
     split_list splits;
     int n_dots, n_reduces;
     int64_t work; /* elements computed inside, roughly */
-    bool dead;    /* merged into another */
-    val dest;     /* roots are parts of this concat and written there (sched.part_at) instead of buffers of their own */
+    int64_t rows; /* of the last analysis that went well .. */
+    int loops;
+    bool known; /* .. which was of the group as it is */
+    bool dead;  /* merged into another */
+    val dest;   /* roots are parts of this concat and written there (sched.part_at) instead of buffers of their own */
 } group;
 
 /* PLACE_JOINED: a concat whose parts are parts of a larger one. */
