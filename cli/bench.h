@@ -164,5 +164,6 @@ int bench_memory(cli *c);
 int bench_device_memory(cli *c);
 int bench_exp(cli *c, const char *which);
 int bench_ulp(cli *c);
+int bench_sum(cli *c);
 
 #endif

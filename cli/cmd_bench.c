@@ -30,8 +30,10 @@ static int run(cli *c) {
     if (!strcmp(what, "compile")) return bench_compile(c);
     if (!strcmp(what, "memory")) return strcmp(cli_text(c, "device", "cpu"), "cpu") ? bench_device_memory(c) : bench_memory(c);
     if (!strcmp(what, "ulp")) return bench_ulp(c);
+    if (!strcmp(what, "sum")) return bench_sum(c);
     if (!strcmp(what, "machine")) return machine(c);
-    cli_usage(c, "there is no benchmark %s (modes, ladder, gemm, conv, rows, train, compile, memory, exp, ulp, machine)", what);
+    cli_usage(c, "there is no benchmark %s (modes, ladder, gemm, conv, rows, train, compile, memory, exp, ulp, sum, machine)",
+              what);
 }
 
 static const cli_option options[] = {
@@ -41,7 +43,7 @@ static const cli_option options[] = {
     { "batch", 'b', "LIST", "modes: rows of the input, or `size` (default): as many as the width; train: images a step" },
     { "modes", 'm', "LIST", "modes: naive,immediate,graph,compiled,loop (default all)" },
     { "fusion", 'f', "LIST", "modes: fusion levels of `compiled` (default 1,2,3); ladder and others: of the compiled graph" },
-    { "device", 'd', "NAME", "modes, ladder, gemm, conv, rows, train, memory: cpu (default), cuda or opencl" },
+    { "device", 'd', "NAME", "modes, ladder, gemm, conv, rows, train, memory, sum: cpu (default), cuda or opencl" },
     { "dtype", 0, "NAME", "gemm: f32 (default), bf16, or i8: u8 times i8" },
     { "trans", 0, "LIST", "gemm: nn (default), nt, tn, tt: whether x and w are given as their transposes" },
     { "bins", 0, "N", "ladder histogram: how many (default 64)" },
@@ -66,7 +68,7 @@ static const cli_option options[] = {
 const cli_command command_bench = {
     "bench",
     "WHAT [WORK]",
-    "measure: modes, ladder, gemm, conv, rows, train, compile, memory, exp, ulp, machine",
+    "measure: modes, ladder, gemm, conv, rows, train, compile, memory, exp, ulp, sum, machine",
     "modes     random networks of Linear and ReLU layers ending in softmax, run in every mode:\n"
     "          naive (each op compiled again every time), immediate (each op by itself), graph (queued at once),\n"
     "          compiled (fused, at fusion levels 1, 2, 3) and loop (many steps in one call). With --device cuda or\n"
@@ -86,6 +88,8 @@ const cli_command command_bench = {
     "exp       WORK = write-vs-move or dot-sum-dot: two experiments on where results are written and what is never stored.\n"
     "ulp       the elementwise functions of f32: largest error in units of the last place over a sample of all arguments, or\n"
     "          all of them, its place, and the time of 32768 values in the cache, against a copy.\n"
+    "sum       0.1 so many times, random and alternating numbers, by plain loops and graphs that round in different ways: the\n"
+    "          error against the exact sum, its bound, and the time.\n"
     "machine   the ceilings: multiply-add rate and copy bandwidth, measured now.\n\n"
     "The variants take turns (A B C A B C ...), and so do the ceilings, so that a drifting clock hits all alike; each is "
     "warmed\n"

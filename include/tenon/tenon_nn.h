@@ -107,6 +107,16 @@ TN_API tn_tensor tn_nn_log_softmax(tn_tensor x, int axis);
 /* log(sum(exp(x))) along axis, without overflow. keep != 0 leaves the axis with size 1. */
 TN_API tn_tensor tn_nn_logsumexp(tn_tensor x, int axis, int keep);
 
+/* How a sum is rounded. tn_sum (PLAIN) adds in an order of its own, the same for any number of threads. */
+typedef enum {
+    TN_NN_SUM_PLAIN,
+    TN_NN_SUM_F64,        /* in f64, rounded once */
+    TN_NN_SUM_PAIRWISE,   /* ((a + b) + (c + d)) + ..: an error of log2(n) roundings */
+    TN_NN_SUM_COMPENSATED /* what every addition rounds off is summed beside: about one rounding */
+} tn_nn_sum_policy;
+/* tn_sum by another way; integers are exact anyway. f16 and bf16 are summed as f32. */
+TN_API tn_tensor tn_nn_sum(tn_tensor x, const int64_t *axes, int n_axes, int keep, tn_nn_sum_policy policy);
+
 /* ---- losses: scalars f[], means over all rows or elements ------------------------------------------------------------ */
 
 /* Mean of -log softmax(logits)[label]. Labels are i32 or i64 in 0..C-1; one out of range counts as if it named the row's
@@ -227,6 +237,7 @@ static inline tn_tensor tn_nn_hstack_at_(const char *where, const tn_tensor *xs,
 #define tn_nn_log_softmax(x, ...) (tn_nn_log_softmax)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_logsumexp(x, ...) (tn_nn_logsumexp)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_cross_entropy(x, ...) (tn_nn_cross_entropy)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_sum(x, ...) (tn_nn_sum)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_nll(x, ...) (tn_nn_nll)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_mse(x, ...) (tn_nn_mse)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_l1(x, ...) (tn_nn_l1)(tn_at(x, TN_HERE), __VA_ARGS__)

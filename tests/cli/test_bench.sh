@@ -98,6 +98,17 @@ assert [r["case"] for r in rows] == ["exp", "pow", "mod"], rows
 for r in rows:
     assert r["inputs"] == 5000 and 0 < r["max_ulp"] <= r["ulp_bound"] and r["us_per_million"] > 0 and r["gbs"] > 0 and r["worst"], r
 PY
+"$tenon" bench sum --sizes 5001 --threads 1 --seconds 0.005 --json -q >"$dir/out" 2>"$dir/err" || { fail "bench sum"; cat "$dir/err"; }
+python3 - "$dir/out" <<'PY' || fail "bench sum: the report"
+import json, sys
+rows = json.load(open(sys.argv[1]))["rows"]
+assert len(rows) == 24, len(rows)
+error = {(r["work"], r["case"]): r["max_abs_err"] for r in rows}
+assert all(0 <= r["max_abs_err"] <= r["err_bound"] and r["median_us"] > 0 for r in rows)
+assert error["0.1", "graph, compensated"] < error["0.1", "C, one after the other"] / 100
+PY
+"$tenon" bench sum --sizes 5001 --threads 1 --plant-error --seconds 0.005 -q >"$dir/out" 2>"$dir/err"
+[ $? = 1 ] && grep -q "is allowed" "$dir/err" || fail "bench sum: a spoiled result is not noticed"
 "$tenon" bench ulp --functions exp --samples 5000 --plant-error --seconds 0.005 -q >"$dir/out" 2>"$dir/err"
 [ $? = 1 ] && grep -q "further" "$dir/err" || fail "bench ulp: a spoiled result is not noticed"
 
