@@ -1,6 +1,6 @@
 /* test_oom.c - fails the k-th allocation, for every k, while a small network is built, compiled, run, saved and loaded in every
- * mode, and while an immediate graph computes and differentiates: nothing crashes, nothing leaks, the status is TN_ERR_NOMEM
- * with a text, and the same work succeeds right afterwards with the same bits.
+ * mode, while an immediate graph computes and differentiates, and while programs are looked at: nothing crashes, nothing leaks,
+ * the status is TN_ERR_NOMEM with a text, and the same work succeeds right afterwards with the same bits.
  *
  * One context serves many failures, so that the compiler runs once a kernel; a second loop makes a context for each failure
  * and finds the kernels on disk.
@@ -8,6 +8,7 @@
  * Labels: slow */
 #include "tenon/tenon.h"
 #include "tenon/tenon_io.h"
+#include "tenon/tenon_ir.h"
 #include "tenon/tenon_nn.h"
 
 #include <setjmp.h>
@@ -59,7 +60,7 @@ static void *count_realloc(void *ud, void *ptr, size_t old_size, size_t new_size
 typedef struct fixture {
     counter c;
     tn_ctx *ctx;
-    char dir[64], cache[80], file[80];
+    char dir[64], cache[80], file[80], deep[80];
 } fixture;
 static fixture fix;
 
@@ -75,6 +76,7 @@ static int setup(void **state) {
     if (!mkdtemp(fix.dir)) return 1;
     snprintf(fix.cache, sizeof fix.cache, "%s/cache", fix.dir);
     snprintf(fix.file, sizeof fix.file, "%s/state", fix.dir);
+    snprintf(fix.deep, sizeof fix.deep, "%s/deep", fix.dir);
     return !(fix.ctx = new_ctx(&fix.c));
 }
 static void empty_dir(const char *path) {
@@ -97,7 +99,8 @@ static int teardown(void **state) {
 
 typedef struct story {
     tn_mode mode; /* of the network */
-    bool graph;   /* an immediate graph instead */
+    bool graph;   /* an immediate graph instead, */
+    bool tools;   /* or what else there is to do with graphs and programs */
     float out[4];
 } story;
 
@@ -165,7 +168,76 @@ static tn_status immediate_graph(tn_ctx *ctx, story *st) {
     return code;
 }
 
-static tn_status tell(tn_ctx *ctx, story *st) { return st->graph ? immediate_graph(ctx, st) : train(ctx, st); }
+/* ---- layers of many kinds, parameters from a file, passes, the evaluator, every text, tuning, a profile ---- */
+
+static void deep_network(tn_graph *g) {
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(2, 12, 3)), parts[2];
+    tn_tensor h = tn_nn_conv1d(x, (tn_nn_conv_opts){ .out_channels = 4, .kernel = { 3 }, .padding = { 1 } }, "conv");
+    h = tn_nn_max_pool(tn_nn_gelu(h), (tn_nn_pool_opts){ .kernel = { 2 } });
+    h = tn_nn_batch_norm(tn_nn_layer_norm(h, 0, "norm"), (tn_nn_batch_norm_opts){ 0 }, "batch");
+    tn_nn_split(tn_nn_attention(h, h, h, 1), 1, (const int64_t[]){ 2, 4 }, 2, parts);
+    h = tn_nn_dropout(tn_concat(parts, 2, 1), 0.25, tn_nn_counter(g, "count"), "drop");
+    h = tn_nn_cumprod(tn_nn_cumsum(tn_nn_stack((const tn_tensor[]){ h, tn_nn_roll(h, 1, 1) }, 2, 0), 1), 2);
+    tn_nn_sgd(tn_nn_huber(tn_nn_tile(h, (const int64_t[]){ 1, 1, 2, 1 }, 4), tn_nn_repeat(h, 2, 2), 1),
+              (tn_nn_sgd_opts){ .momentum = 0.9 });
+    tn_output(tn_nn_logsumexp(tn_nn_pad(h, 1, 1, 1, TN_NN_PAD_WRAP), 1, 0), "y");
+}
+
+static tn_status evaluated(tn_graph *g, const float *x, story *st) {
+    tn_ir_eval *e = NULL;
+    tn_ir_value last;
+    tn_status code = tn_ir_run_passes(g, "all", 1);
+    if (!code) code = tn_ir_evaluate(g, TN_BIND({ "x", (void *)(uintptr_t)x }), &e);
+    if (!code) code = tn_ir_get_value(g, tn_ir_n_values(g) - 1, &last);
+    const double *values = code ? NULL : tn_ir_eval_values(e, last.tensor, NULL);
+    if (!code && !values) code = tn_ctx_status(tn_graph_ctx(g));
+    if (!code) st->out[0] = (float)values[0];
+    tn_ir_eval_free(e);
+    return code;
+}
+
+static tn_status texts(tn_ctx *ctx, const tn_program *p) {
+    static const char *const stages[] = { "graph",  "plan", "kernels",    "c",       "x86",
+                                          "opencl", "cuda", "standalone", "explain", "explain.json" };
+    tn_status code = TN_OK;
+    for (size_t i = 0; i < sizeof stages / sizeof *stages && !code; i++) {
+        char *text;
+        code = tn_program_text(p, stages[i], &text);
+        tn_string_free(ctx, text);
+    }
+    return code;
+}
+
+static tn_status use_tools(tn_ctx *ctx, story *st) {
+    float x[72], y[2 * 2 * 6 * 4];
+    tn_program *p = NULL;
+    tn_session *s = NULL;
+    tn_profile *profile = NULL;
+    for (int i = 0; i < 72; i++) x[i] = (float)(i % 7) / 7;
+    tn_graph *g = tn_graph_new(ctx, "deep");
+    if (!g) return tn_ctx_status(ctx);
+    deep_network(g);
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.threads = 1, o.check = 1;
+    tn_status code = access(fix.deep, F_OK) ? TN_OK : tn_io_load_graph(ctx, g, fix.deep);
+    if (!code) code = tn_compile(g, &o, &p);
+    if (!code) code = tn_session_new(p, &s);
+    if (!code && access(fix.deep, F_OK)) code = tn_io_save_state(ctx, s, fix.deep);
+    if (!code) code = tn_run(s, TN_BIND({ "x", x }, { "y", y }));
+    st->out[1] = y[0], st->out[2] = y[5];
+    if (!code) code = tn_session_profile(s, 0, &profile);
+    if (!code) code = texts(ctx, p);
+    if (!code) code = evaluated(g, x, st);
+    tn_profile_free(profile);
+    tn_session_free(s);
+    tn_program_free(p);
+    tn_graph_free(g);
+    return code;
+}
+
+static tn_status tell(tn_ctx *ctx, story *st) {
+    return st->tools ? use_tools(ctx, st) : st->graph ? immediate_graph(ctx, st) : train(ctx, st);
+}
 
 /* ---- the loops ---- */
 
@@ -181,14 +253,14 @@ static void fail_each(story want) {
     /* What a device keeps for later programs exists after the second: the first image has pages of its own (rt/jit.c). */
     for (int i = 0; i < 2; i++) assert_int_equal(tell(fix.ctx, &want), TN_OK);
     size_t live = c->live, first = c->calls;
-    story again = { .mode = want.mode, .graph = want.graph };
+    story again = { .mode = want.mode, .graph = want.graph, .tools = want.tools };
     assert_int_equal(tell(fix.ctx, &again), TN_OK);
     assert_memory_equal(again.out, want.out, sizeof want.out);
     assert_int_equal(c->live, live);
     size_t n = c->calls - first, step = n / MOST + 1;
     for (int for_ever = 0; for_ever < 2; for_ever++)
         for (size_t k = 1 + (size_t)for_ever % step; k <= n; k += step) {
-            story st = { .mode = want.mode, .graph = want.graph };
+            story st = { .mode = want.mode, .graph = want.graph, .tools = want.tools };
             c->refuse_at = c->calls + k, c->for_ever = for_ever;
             tn_status code = tell(fix.ctx, &st);
             c->refuse_at = 0;
@@ -218,6 +290,10 @@ static void test_compiled(void **state) {
 static void test_loop(void **state) {
     (void)state;
     fail_each((story){ .mode = TN_MODE_LOOP });
+}
+static void test_tools(void **state) {
+    (void)state;
+    fail_each((story){ .tools = true });
 }
 static void test_immediate_graph(void **state) {
     (void)state;
@@ -258,9 +334,10 @@ static void test_new_context(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_compiled),  cmocka_unit_test(test_loop),
-                                        cmocka_unit_test(test_graph),     cmocka_unit_test(test_immediate_graph),
-                                        cmocka_unit_test(test_immediate), cmocka_unit_test(test_new_context) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_compiled),   cmocka_unit_test(test_loop),
+                                        cmocka_unit_test(test_graph),      cmocka_unit_test(test_immediate_graph),
+                                        cmocka_unit_test(test_immediate),  cmocka_unit_test(test_tools),
+                                        cmocka_unit_test(test_new_context) };
     int failed = cmocka_run_group_tests(tests, setup, teardown);
     printf("count: %ld allocations failed while building, compiling, running, training, saving and loading\n", n_refused);
     return failed;
