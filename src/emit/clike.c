@@ -586,6 +586,12 @@ static void print_instruction(clike *e, reg r) {
     case K_ALU: {
         reg ops[3] = { in->a, in->b, in->c };
         print_result(e, in, r);
+        if (in->alu == OP_exp && in->par && e->l->coarse_exp) {
+            str_addf(e->out, "%s(", e->l->coarse_exp);
+            print_reg(e, in->a);
+            str_add(e->out, ")");
+            break;
+        }
         print_alu_value(e, (op_code)in->alu, (tn_dtype)in->src, width(e, in), ops, op_get((op_code)in->alu)->arity);
         print_rounded(e, in, r);
         break;

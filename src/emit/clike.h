@@ -28,11 +28,12 @@ typedef struct clike_language {
     struct {                /* functions of functions.def for which it has something better: the body, of x */
         const char *word, *text;
     } own[4];
-    const char *apart;   /* function: an f32 as it is, in a register that others need not lie beside; NULL: there is none */
-    const char *shuffle; /* printf, value: that of the thread of 32 whose number differs by bit h; NULL: there is none */
-    const char *least32; /* printf, value: the smallest i32 of each 32 threads; NULL: by shuffles */
-    const char *fetch;   /* printf, kernel, argument: the byte that follows comes into the second cache; NULL: nothing does */
-    bool offsets;        /* a buffer comes as a base and its distance in bytes */
+    const char *coarse_exp; /* function: exp where it is coarse; NULL: as elsewhere */
+    const char *apart;      /* function: an f32 as it is, in a register that others need not lie beside; NULL: there is none */
+    const char *shuffle;    /* printf, value: that of the thread of 32 whose number differs by bit h; NULL: there is none */
+    const char *least32;    /* printf, value: the smallest i32 of each 32 threads; NULL: by shuffles */
+    const char *fetch; /* printf, kernel, argument: the byte that follows comes into the second cache; NULL: nothing does */
+    bool offsets;      /* a buffer comes as a base and its distance in bytes */
     const char *shared_space, *long2; /* in the type of a pointer to a group's memory; two i64 */
     const char *aligned;              /* of an array: at 16 bytes */
 } clike_language;

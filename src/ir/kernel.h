@@ -52,7 +52,7 @@ typedef enum kop {
     K_LOAD,  /* buf[idx (+ dyn * dyn_stride)]; masked lanes give imm */
     K_STORE, /* buf[idx] = a; GPU form: only where all masks hold; with par past the caches, where the buffer begins with a line
               */
-    K_ALU,   /* elementwise op of ops.def over a, b, c */
+    K_ALU,   /* elementwise op of ops.def over a, b, c; par 1: coarse, for a result of f16 or bf16 */
     K_CAST,  /* a (of src dtype) converted to dtype by the cast rule */
     K_WRAP,  /* a rounded or wrapped to the storage dtype `src` and back (i8, u8, f16, bf16) */
     K_RANDOM, /* uniform of (counter a, stream imm_int, element idx) */
@@ -88,8 +88,8 @@ typedef struct kins {
     uint8_t alu;   /* op_code for ALU, UPD, ARGUPD, HSUM */
     uint8_t dtype; /* of the register; of memory for STORE and SCATTER */
     uint8_t src;   /* CAST, WRAP: the other dtype; LOAD: dtype in memory */
-    uint8_t par;   /* LOOP: kpar; ZIP, BARRIER; LOAD: 1 = for later, under way while threads meet, 2 = so, too, and no value is
-                      used where a mask does not hold; STORE: 1 = past the caches, in a cluster's buffer: counted */
+    uint8_t par; /* LOOP: kpar; ALU, ZIP, BARRIER; LOAD: 1 = for later, under way while threads meet, 2 = so, too, and no value
+                    is used where a mask does not hold; STORE: 1 = past the caches, in a cluster's buffer: counted */
     uint8_t lanes; /* 1 in scalar form */
     uint8_t parts; /* LOAD, UPD by OP_dot: of the 32-bit words, see below; 0 = there are none */
     uint16_t buf;  /* LOAD, STORE, SCATTER: index into kernel.bufs */

@@ -229,6 +229,8 @@ static void check_alu(checker *c, reg r, const kins *in) {
                 dtype_name((tn_dtype)in->dtype));
     for (int i = 0; i < op->arity; i++)
         check_operand(c, r, operand[i], in->alu == OP_select && i == 0 ? TN_I32 : (tn_dtype)in->src, in->lanes, "operand");
+    if (in->par && (in->par > 1 || in->dtype != TN_F32 || op->cls != CL_FLT || op->ulp <= 0.5))
+        problem(c, r, "coarse %s of %s is the same", op->name, dtype_name((tn_dtype)in->dtype));
 }
 
 static void check_update(checker *c, reg r, const kins *in) {

@@ -277,6 +277,7 @@ static void alu_text(reader *p, kins *in, bool *out_src) {
     }
     *out_src = accept(p, "on");
     if (*out_src) in->src = (uint8_t)dtype_word(p, NULL);
+    in->par = accept(p, "coarse");
 }
 
 static void computed_text(reader *p, kins *in) { /* what stands behind "%n =" */

@@ -112,6 +112,7 @@ static void print_ins(const kernel *k, reg r, str *out) {
         for (int i = 0; i < op_get((op_code)in->alu)->arity; i++)
             str_addf(out, "%s %%%u", i ? "," : "", i == 0 ? in->a : i == 1 ? in->b : in->c);
         if (in->src != in->dtype) str_addf(out, " on %s", dtype_name((tn_dtype)in->src));
+        if (in->par) str_add(out, " coarse");
         break;
     case K_CAST:
         str_addf(out, "cast %%%u from %s", in->a, dtype_name((tn_dtype)in->src));

@@ -481,6 +481,12 @@ static reg lower_gather(lower *w, val v, const affine *idx, kmask_list *masks) {
     return r;
 }
 
+/* Functions with an error of their own need no more of f32 than their results keep. */
+static bool is_coarse(const node *n) {
+    return (n->dtype == TN_F16 || n->dtype == TN_BF16) && op_get((op_code)n->op)->cls == CL_FLT &&
+           op_get((op_code)n->op)->ulp > 0.5;
+}
+
 static reg lower_elementwise(lower *w, val v, const affine *idx, kmask_list *masks) {
     const node *n = graph_get(w->g, v);
     reg r[3] = { 0 };
@@ -492,6 +498,7 @@ static reg lower_elementwise(lower *w, val v, const affine *idx, kmask_list *mas
                 .alu = n->op,
                 .dtype = (uint8_t)kernel_reg_dtype((tn_dtype)n->dtype),
                 .src = (uint8_t)kernel_reg_dtype(src),
+                .par = is_coarse(n),
                 .a = r[0],
                 .b = r[1],
                 .c = r[2],

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include <cmocka.h>
+#include <math.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -297,6 +298,50 @@ static void test_long_contraction(void **state) {
     tn_ctx_free(ctx);
 }
 
+/* exp of all numbers of f16 and bf16, whose kernels may take a faster function: near the value, by the rounding of the dtype
+ * and what docs/ir.md gives to a coarse function; before it is rounded, by that alone, where it is fused. */
+static void test_coarse(void **state) {
+    (void)state;
+    enum { N = 1 << 16 };
+    static const struct {
+        tn_dtype t;
+        double rounding, smallest, largest;
+    } dtypes[] = { { TN_F16, 0x1p-11, 0x1p-25, 65519.99 }, { TN_BF16, 0x1p-8, 0x1p-126, 0x1.ff0p127 } };
+    uint16_t *x = malloc(sizeof *x * N), *y = malloc(sizeof *y * N);
+    float *z = malloc(sizeof *z * N);
+    for (int i = 0; i < N; i++) x[i] = (uint16_t)i;
+    for (size_t d = 0; d < COUNT_OF(dtypes); d++) {
+        tn_ctx *ctx = gpu_ctx();
+        tn_graph *g = tn_graph_new(ctx, "coarse");
+        tn_tensor e = tn_exp(tn_input(g, "x", dtypes[d].t, TN_DIMS(N)));
+        tn_output(e, "y"), tn_output(tn_cast(e, TN_F32), "z");
+        tn_compile_opts o = on_gpu(TN_MODE_COMPILED);
+        tn_program *p;
+        tn_session *s;
+        OK(ctx, tn_compile(g, &o, &p));
+        OK(ctx, tn_session_new(p, &s));
+        OK(ctx, tn_run(s, TN_BIND({ "x", x }, { "y", y }, { "z", z })));
+        double worst = 0;
+        for (int i = 0; i < N; i++) {
+            double want = exp(dtype_load(dtypes[d].t, x, i)), got = dtype_load(dtypes[d].t, y, i), wide = (double)z[i];
+            if (isnan(want) || want > dtypes[d].largest) {
+                if (isnan(want) ? !isnan(got) || !isnan(wide) : !isinf(got)) fail_msg("exp of %04x: %g", i, got);
+                continue;
+            }
+            double bound = want * (dtypes[d].rounding + 0x1p-16) + dtypes[d].smallest;
+            if (!(fabs(got - want) <= bound)) fail_msg("exp of %04x: %g, not %g", i, got, want);
+            if (!(fabs(wide - want) <= bound)) fail_msg("exp of %04x as f32: %g, not %g", i, wide, want);
+            if (want > 0x1p-126) worst = fmax(worst, fabs(wide - want) / want);
+        }
+        printf("exp of %s: off by 2^%.1f\n", tn_dtype_name(dtypes[d].t), log2(worst));
+        tn_session_free(s);
+        tn_program_free(p);
+        tn_graph_free(g);
+        tn_ctx_free(ctx);
+    }
+    free(x), free(y), free(z);
+}
+
 typedef struct user {
     tn_program *p;
     int index, wrong;
@@ -378,6 +423,7 @@ int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_rings),       cmocka_unit_test(test_many_steps),
                                         cmocka_unit_test(test_large_rings), cmocka_unit_test(test_odd_rings),
                                         cmocka_unit_test(test_cache),       cmocka_unit_test(test_threads),
-                                        cmocka_unit_test(test_errors),      cmocka_unit_test(test_long_contraction) };
+                                        cmocka_unit_test(test_errors),      cmocka_unit_test(test_long_contraction),
+                                        cmocka_unit_test(test_coarse) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -172,9 +172,36 @@ ARENA_TEST(test_long_chain) {
     if (!plan_config_agrees(g, NULL, &c)) fail_msg("%s", c.text);
 }
 
+/* A function is coarse by the dtype of its result, alone or fused: so what it gives does not depend on what is fused. */
+ARENA_TEST(test_coarse) {
+    const char *text = "graph @g(x bf16[8,64], y f32[8,64], z f16[64]) {\n %1 = exp x bf16[8,64]\n %2 = cast %1 f32[8,64]\n"
+                       " %3 = exp y f32[8,64]\n %4 = add %2, %3 f32[8,64]\n %5 = cast %4 bf16[8,64]\n %6 = log z f16[64]\n"
+                       " %7 = sqrt %6 f16[64]\n return %5 as \"a\", %7 as \"b\"\n}";
+    graph *g = graph_parse(a, text, strlen(text), "coarse");
+    target targets[] = { plan_target(0), target_common_gpu() };
+    for (size_t t = 0; t < COUNT_OF(targets); t++)
+        for (int fusion = 0; fusion < 4; fusion++) {
+            tn_compile_opts o = TN_COMPILE_DEFAULTS;
+            bool seen[3] = { false };
+            o.fusion = fusion;
+            const plan *p = pipeline_run(g, a, &o, &targets[t]);
+            for (int i = 0; i < p->kernels.n; i++)
+                for (int j = 1; j < p->kernels.at[i].k->ins.n; j++) {
+                    const kins *in = &p->kernels.at[i].k->ins.at[j];
+                    if (in->op != K_ALU) continue;
+                    tn_dtype of = (tn_dtype)graph_get(p->g, in->node)->dtype;
+                    bool function = in->alu == OP_exp || in->alu == OP_log;
+                    assert_int_equal(in->par, function && of != TN_F32);
+                    seen[of == TN_F32 ? 0 : of == TN_F16 ? 1 : 2] |= function;
+                }
+            assert_true(seen[0] && seen[1] && seen[2]);
+        }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_files), cmocka_unit_test(test_long_chain),
-                                        cmocka_unit_test(test_after_contraction), cmocka_unit_test(test_concat_parts),
-                                        cmocka_unit_test(test_winograd) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_files),        cmocka_unit_test(test_long_chain), cmocka_unit_test(test_after_contraction),
+        cmocka_unit_test(test_concat_parts), cmocka_unit_test(test_winograd),   cmocka_unit_test(test_coarse)
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
