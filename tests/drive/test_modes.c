@@ -119,41 +119,36 @@ done:
 
 static bool fails(graph *g, void *ud) { return !agrees(g, ud); }
 
-static int env_int(const char *name, int otherwise) {
-    const char *s = getenv(name);
-    return s ? atoi(s) : otherwise;
-}
-
 static void test_random_graphs(void **state) {
     (void)state;
     const char *cpu = getenv("TENON_CPU");
     bool slow = cpu && !strcmp(cpu, "c");
-    int seeds = (env_int("TENON_FUZZ_SEEDS", 200) + (slow ? 19 : 0)) / (slow ? 20 : 1), first = env_int("TENON_FUZZ_FIRST", 1),
-        bad = 0, runs = 0, differentiated = 0;
+    uint64_t first, seeds = (fuzz_seeds(200, &first) + (slow ? 19 : 0)) / (slow ? 20 : 1);
+    int bad = 0, runs = 0, differentiated = 0;
     tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU"), .compiler = getenv("TENON_CC") };
     tn_ctx *ctx = tn_ctx_new(&cfg);
     assert_non_null(ctx);
-    for (int seed = first; seed < first + seeds; seed++) {
+    for (uint64_t seed = first; seed < first + seeds; seed++) {
         arena a;
         guard gd;
         arena_init(&a, mem_libc(), &gd);
-        if (!GUARD_TRY(&gd)) fail_msg("seed %d: %s", seed, gd.err.text);
-        graph *g = randcase(&a, (uint64_t)seed, &differentiated);
+        if (!GUARD_TRY(&gd)) fail_msg("seed %llu: %s", (unsigned long long)seed, gd.err.text);
+        graph *g = randcase(&a, seed, &differentiated);
         for (size_t c = 0; c < COUNT_OF(configs); c++) {
-            run r = { .ctx = ctx, .c = configs[c], .seed = (uint64_t)seed };
+            run r = { .ctx = ctx, .c = configs[c], .seed = seed };
             runs++;
             if (agrees(g, &r)) continue;
             bad++;
-            fprintf(stderr, "seed %d, mode %d, fusion %d, threads %d, no_passes %d: %s\n", seed, r.c.mode, r.c.fusion,
-                    r.c.threads, r.c.no_passes, r.text);
+            fprintf(stderr, "seed %llu, mode %d, fusion %d, threads %d, no_passes %d: %s\n", (unsigned long long)seed, r.c.mode,
+                    r.c.fusion, r.c.threads, r.c.no_passes, r.text);
             if (!getenv("TENON_FUZZ_NO_REDUCE")) reduce_and_print(g, &a, fails, &r);
             fprintf(stderr, "  after reduction: %s\n", r.text);
         }
         arena_fini(&a);
     }
     tn_ctx_free(ctx);
-    printf("count: %d random graphs (%d with gradients) compiled to %s, %d runs in %zu configurations, %d failed\n", seeds,
-           differentiated,
+    printf("count: %llu random graphs (%d with gradients) compiled to %s, %d runs in %zu configurations, %d failed\n",
+           (unsigned long long)seeds, differentiated,
            slow  ? "C"
            : cpu ? cpu
                  : "machine code",

@@ -262,23 +262,18 @@ static void shrink(arena *a, void *ud) {
     reduce_and_print(randgraph(a, j->seed, NULL), a, fails_too, j);
 }
 
-static long number_from_env(const char *name, long otherwise) {
-    const char *s = getenv(name);
-    return s && *s ? strtol(s, NULL, 10) : otherwise;
-}
-
 static void test_random(void **state) {
     (void)state;
-    long n = number_from_env("TENON_FUZZ_SEEDS", 1000), first = number_from_env("TENON_FUZZ_FIRST", 1);
+    uint64_t first, n = fuzz_seeds(1000, &first);
     int n_failed = 0;
-    for (long i = first; i < first + n && n_failed < 3; i++) {
-        job j = { .seed = (uint64_t)i, .with_grad = i % 3 == 0 };
+    for (uint64_t i = first; i < first + n && n_failed < 3; i++) {
+        job j = { .seed = i, .with_grad = i % 3 == 0 };
         if (run_one(&j) == TN_OK) continue;
-        print_error("seed %ld%s: %s\n", i, j.with_grad ? " with gradients" : "", j.err.text);
+        print_error("seed %llu%s: %s\n", (unsigned long long)i, j.with_grad ? " with gradients" : "", j.err.text);
         with_arena(shrink, &j, NULL);
         n_failed++;
     }
-    print_message("%ld random graphs through random passes\n", n);
+    print_message("%llu random graphs through random passes\n", (unsigned long long)n);
     assert_int_equal(n_failed, 0);
 }
 
