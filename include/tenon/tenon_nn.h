@@ -35,7 +35,7 @@ typedef struct {
     int no_bias;
     /* 2 or 4, for tn_nn_conv2d with kernel 3, stride and dilation 1, one group, f32 or f64: Winograd's way, in tiles of so many
      * results squared, which takes 2.25 or 4 times fewer multiplications. It rounds otherwise: on random data 2 has about the
-     * error of the plain sum, 4 ten times that. 0 = the plain sum. */
+     * error of the plain sum, 4 five to ten times that. 0 = the plain sum. */
     int winograd;
     tn_tensor transformed; /* winograd: use these, from tn_nn_winograd_weights, instead of the parameter "<name>/w" */
 } tn_nn_conv_opts;

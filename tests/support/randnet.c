@@ -1,6 +1,6 @@
 /* randnet.c - random networks: layers as users stack them (linear, activations, norms, attention, convolution and pooling,
- * embeddings, residuals), with some widths that repeat, and for most of them a training step: loss, gradients, an optimiser's
- * update of all states. What the passes, fusion, chains of kernels and in-place updates were made for, in small. */
+ * rotations, embeddings, residuals), with some widths that repeat, and for most of them a training step: loss, gradients, an
+ * optimiser's update of all states. What the passes, fusion, chains of kernels and in-place updates were made for, in small. */
 #include "grad/grad.h"
 #include "support/support.h"
 
@@ -122,13 +122,53 @@ static val convolution(net *n, val x) {
     return linear(n, graph_reshape(g, x, 2, (int64_t[]){ n->rows, all }), n->width);
 }
 
+static val half_of(net *n, val x, int axis, int64_t which) {
+    const node *v = graph_get(n->g, x);
+    int64_t start[TN_MAX_RANK] = { 0 }, step[TN_MAX_RANK], count[TN_MAX_RANK];
+    for (int i = 0; i < v->rank; i++) step[i] = 1, count[i] = v->dims[i];
+    start[axis] = which, count[axis] = 1;
+    return graph_slice(n->g, x, start, count, step);
+}
+/* Two pieces turned by an angle for each of their columns. */
+static void turn(net *n, val *x, val *y, val angle) {
+    graph *g = n->g;
+    val a = *x, b = *y, c = like(n, graph_unary(g, OP_cos, angle), a), s = like(n, graph_unary(g, OP_sin, angle), a);
+    *x = graph_binary(g, OP_sub, graph_binary(g, OP_mul, a, c), graph_binary(g, OP_mul, b, s));
+    *y = graph_binary(g, OP_add, graph_binary(g, OP_mul, a, s), graph_binary(g, OP_mul, b, c));
+}
+/* Halves or quarters of each row, or every second or fourth of its elements, are turned and put together again: as positions
+ * are told to attention, and as transforms of tiles or signals go. */
+static val rotation(net *n, val x) {
+    graph *g = n->g;
+    bool twice = rng_chance(&n->r, 0.5), apart = rng_chance(&n->r, 0.5);
+    int64_t parts = twice ? 4 : 2, each = (n->width + parts - 1) / parts, wide = parts * each;
+    int first = apart ? 2 : 1, second = twice ? first + 1 : first; /* axes of the pieces: before their columns, or after them */
+    int64_t dims[5] = { n->rows, 0, 0, 0, 0 };
+    dims[first] = 2, dims[second] = 2, dims[apart ? 1 : second + 1] = each;
+    x = graph_reshape(g, wide == n->width ? x : linear(n, x, wide), twice ? 4 : 3, dims);
+    val piece[4], angle = weight(n, 1, &each);
+    for (int i = 0; i < parts; i++) {
+        piece[i] = half_of(n, x, first, twice ? i / 2 : i);
+        if (twice) piece[i] = half_of(n, piece[i], second, i % 2);
+    }
+    if (apart) angle = graph_reshape(g, angle, twice ? 3 : 2, (int64_t[]){ each, 1, 1 });
+    for (int i = 0; i < parts; i += 2) turn(n, &piece[i], &piece[i + 1], angle);
+    for (int i = 0; i < 2 && twice; i++) turn(n, &piece[i], &piece[i + 2], angle);
+    for (int i = 0; i < parts && twice; i += 2) piece[i / 2] = graph_concat(g, piece + i, 2, second);
+    x = graph_concat(g, piece, 2, first);
+    if (rng_chance(&n->r, 0.5)) x = activation(n, x);
+    x = graph_reshape(g, x, 2, (int64_t[]){ n->rows, wide });
+    return wide == n->width ? x : linear(n, x, n->width);
+}
+
 static val layer(net *n, val x, int64_t kind) {
-    val y = kind < 4   ? activation(n, linear(n, x, n->width))
-            : kind < 6 ? norm(n, x)
-            : kind < 7 ? attention(n, x)
-            : kind < 8 ? convolution(n, x)
-            : kind < 9 ? linear(n, activation(n, linear(n, x, rng_between(&n->r, 1, 24))), n->width)
-                       : softmax(n, x);
+    val y = kind < 4    ? activation(n, linear(n, x, n->width))
+            : kind < 6  ? norm(n, x)
+            : kind < 7  ? attention(n, x)
+            : kind < 8  ? convolution(n, x)
+            : kind < 9  ? linear(n, activation(n, linear(n, x, rng_between(&n->r, 1, 24))), n->width)
+            : kind < 10 ? softmax(n, x)
+                        : rotation(n, x);
     return rng_chance(&n->r, 0.3) ? graph_binary(n->g, OP_add, x, y) : y;
 }
 
@@ -213,10 +253,10 @@ graph *randnet(arena *a, uint64_t seed, int *differentiated) {
     n.rows = rows[rng_below(&n.r, COUNT_OF(rows))], n.width = widths[rng_below(&n.r, COUNT_OF(widths))];
     bool trains = rng_chance(&n.r, 0.6), alike = rng_chance(&n.r, 0.4);
     n.inputs = !trains && rng_chance(&n.r, 0.5), n.narrow = rng_chance(&n.r, 0.15);
-    int64_t layers = rng_between(&n.r, 1, n.width > 33 ? 4 : 7), kind = rng_below(&n.r, 10);
+    int64_t layers = rng_between(&n.r, 1, n.width > 33 ? 4 : 7), kind = rng_below(&n.r, 11);
     val y = first(&n);
     for (int64_t i = 0; i < layers; i++) {
-        if (!alike) kind = rng_below(&n.r, 10);
+        if (!alike) kind = rng_below(&n.r, 11);
         y = layer(&n, y, kind);
     }
     if (trains) {
