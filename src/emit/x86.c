@@ -65,6 +65,7 @@ static bool put_version(image *im, xfn *f, int i, int label, int near, const cha
     x86_select(f);
     if (!f->unsupported) {
         x86_fuse(f);
+        x86_weave(f);
         x86_alloc(f);
         x86_align(&im->s, 32);
         size_t from = im->s.n;

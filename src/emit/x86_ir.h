@@ -1,7 +1,8 @@
 /* x86_ir.h - one kernel on its way to machine code: operations over virtual registers, and the addresses and loops they need.
  *
- * x86_select.c writes it (x86_sse.c: what SSE2 lacks, by what it has), x86_fuse.c contracts and folds, x86_alloc.c gives
- * registers, x86_code.c encodes. Everything lives in the caller's arena for the time of one kernel.
+ * x86_select.c writes it (x86_sse.c: what SSE2 lacks, by what it has), x86_fuse.c contracts and folds, x86_weave.c puts the
+ * same work on neighbouring vectors side by side, x86_alloc.c gives registers, x86_code.c encodes. Everything lives in the
+ * caller's arena for the time of one kernel.
  *
  * Vector registers (vreg) hold one chunk of a kernel register: `lanes` of it, or one. They are written once, except those that
  * are marked as mutable: accumulators and values that a branch decides. General registers (greg) are never computed by
@@ -199,6 +200,7 @@ bool x86_lower(xfn *f, const xop *op, vreg *out);
 
 /* x86_fuse.c */
 void x86_fuse(xfn *f);
+void x86_weave(xfn *f);
 bool x86_commutes(int op);
 /* x86_alloc.c */
 void x86_alloc(xfn *f);

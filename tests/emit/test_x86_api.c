@@ -92,6 +92,30 @@ static void test_texts(void **state) {
     }
 }
 
+/* exp of the vectors of an unrolled loop goes in step: each of its instructions stands beside the same one for the next vector.
+ */
+static void test_woven(void **state) {
+    (void)state;
+    if (!has_machine_code()) skip();
+    tn_ctx *ctx = context("x86", NULL);
+    tn_graph *g = parse(ctx, "graph @e(x f32[4096]) {\n  %1 = exp x f32[4096]\n  return %1 as \"y\"\n}\n");
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    tn_program *p = NULL;
+    char *text = NULL;
+    o.threads = 1;
+    if (tn_compile(g, &o, &p)) fail_msg("%s", tn_ctx_error(ctx));
+    assert_int_equal(tn_program_text(p, "x86", &text), TN_OK);
+    const char *first = strstr(text, "minps "), *next = first ? strstr(first + 1, "minps ") : NULL;
+    assert_non_null(next);
+    int lines = 0;
+    for (const char *at = first; at < next; at++) lines += *at == '\n';
+    assert_in_range(lines, 1, 3); /* with a constant fetched in between; else all of exp is */
+    tn_string_free(ctx, text);
+    tn_program_free(p);
+    tn_graph_free(g);
+    tn_ctx_free(ctx);
+}
+
 /* An element more than 2 GiB into a buffer has no machine form: the program takes the way through C, and the log says so. */
 static void test_fallback(void **state) {
     (void)state;
@@ -204,7 +228,8 @@ static void test_compile_time(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_choice),      cmocka_unit_test(test_texts),
-                                        cmocka_unit_test(test_fallback),    cmocka_unit_test(test_steps),
-                                        cmocka_unit_test(test_mixed_masks), cmocka_unit_test(test_compile_time) };
+                                        cmocka_unit_test(test_fallback),    cmocka_unit_test(test_woven),
+                                        cmocka_unit_test(test_steps),       cmocka_unit_test(test_mixed_masks),
+                                        cmocka_unit_test(test_compile_time) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
