@@ -31,8 +31,10 @@ static int run(cli *c) {
     if (!strcmp(what, "memory")) return strcmp(cli_text(c, "device", "cpu"), "cpu") ? bench_device_memory(c) : bench_memory(c);
     if (!strcmp(what, "ulp")) return bench_ulp(c);
     if (!strcmp(what, "sum")) return bench_sum(c);
+    if (!strcmp(what, "ir")) return bench_ir(c);
     if (!strcmp(what, "machine")) return machine(c);
-    cli_usage(c, "there is no benchmark %s (modes, ladder, gemm, conv, rows, train, compile, memory, exp, ulp, sum, machine)",
+    cli_usage(c,
+              "there is no benchmark %s (modes, ladder, gemm, conv, rows, train, compile, memory, exp, ulp, sum, ir, machine)",
               what);
 }
 
@@ -68,7 +70,7 @@ static const cli_option options[] = {
 const cli_command command_bench = {
     "bench",
     "WHAT [WORK]",
-    "measure: modes, ladder, gemm, conv, rows, train, compile, memory, exp, ulp, sum, machine",
+    "measure: modes, ladder, gemm, conv, rows, train, compile, memory, exp, ulp, sum, ir, machine",
     "modes     random networks of Linear and ReLU layers ending in softmax, run in every mode:\n"
     "          naive (each op compiled again every time), immediate (each op by itself), graph (queued at once),\n"
     "          compiled (fused, at fusion levels 1, 2, 3) and loop (many steps in one call). With --device cuda or\n"
@@ -90,6 +92,7 @@ const cli_command command_bench = {
     "          all of them, its place, and the time of 32768 values in the cache, against a copy.\n"
     "sum       0.1 so many times, random and alternating numbers, by plain loops and graphs that round in different ways: the\n"
     "          error against the exact sum, its bound, and the time.\n"
+    "ir        random graphs built, printed, parsed back, checked and walked: values a second.\n"
     "machine   the ceilings: multiply-add rate and copy bandwidth, measured now.\n\n"
     "The variants take turns (A B C A B C ...), and so do the ceilings, so that a drifting clock hits all alike; each is "
     "warmed\n"

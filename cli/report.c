@@ -43,6 +43,7 @@ bench_row row_empty(void) {
                         .err_bound = -1,
                         .ulp_bound = -1,
                         .us_per_million = -1,
+                        .per_second = -1,
                         .budget_us = -1,
                         .budget_ratio = -1,
                         .samples = -1 };
@@ -160,6 +161,7 @@ static const column columns[] = {
     COLUMN(inputs, 10, 'i'),
     COLUMN(worst, 14, 't'),
     COLUMN(us_per_million, 14, 'n'),
+    COLUMN(per_second, 11, 'n'),
 };
 
 static const char *text_of(const bench_row *r, const column *k) {

@@ -109,6 +109,15 @@ assert error["0.1", "graph, compensated"] < error["0.1", "C, one after the other
 PY
 "$tenon" bench sum --sizes 5001 --threads 1 --plant-error --seconds 0.005 -q >"$dir/out" 2>"$dir/err"
 [ $? = 1 ] && grep -q "is allowed" "$dir/err" || fail "bench sum: a spoiled result is not noticed"
+"$tenon" bench ir --sizes 3000 --seconds 0.005 --json -q >"$dir/out" 2>"$dir/err" || { fail "bench ir"; cat "$dir/err"; }
+python3 - "$dir/out" <<'PY' || fail "bench ir: the report"
+import json, sys
+rows = json.load(open(sys.argv[1]))["rows"]
+assert [r["case"] for r in rows] == ["build", "print", "parse", "check", "walk"], rows
+assert all(r["size"] > 3000 and r["per_second"] > 0 for r in rows)
+PY
+"$tenon" bench ir --sizes 3000 --seconds 0.005 --plant-error -q >"$dir/out" 2>"$dir/err"
+[ $? = 1 ] && grep -q "reads back" "$dir/err" || fail "bench ir: a spoiled text is not noticed"
 "$tenon" bench ulp --functions exp --samples 5000 --plant-error --seconds 0.005 -q >"$dir/out" 2>"$dir/err"
 [ $? = 1 ] && grep -q "further" "$dir/err" || fail "bench ulp: a spoiled result is not noticed"
 
