@@ -162,6 +162,10 @@ static void build_maxpool(tn_graph *g, const int64_t *size, uint64_t seed) {
     tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(size[0], size[1], size[2], size[3]));
     tn_output(tn_nn_max_pool(x, (tn_nn_pool_opts){ .kernel = { 2 } }), "y");
 }
+static void build_fractional_pool(tn_graph *g, const int64_t *size, uint64_t seed) {
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(size[0], size[1], size[1], size[2]));
+    tn_output(tn_nn_fractional_max_pool(x, (tn_nn_fractional_pool_opts){ .out = { size[3], size[3] }, .seed = seed }), "y");
+}
 static void build_attention(tn_graph *g, const int64_t *size, uint64_t seed) {
     (void)seed;
     tn_shape shape = TN_DIMS(size[0], size[1], size[2]);
@@ -237,6 +241,10 @@ static const builtin builtins[] = {
       { 1, 4096, 1, 1, 32 },
       build_conv1d },
     { { "maxpool", "4x8x8x8", "batch x height x width x channels: 2 x 2 max pool" }, 4, { 4, 8, 8, 8 }, build_maxpool },
+    { { "fractional_pool", "4x25x8x17", "batch x height and width x channels x positions: fractional max pool" },
+      4,
+      { 4, 25, 8, 17 },
+      build_fractional_pool },
     { { "attention", "2x16x32", "batch x positions x features: causal attention" }, 3, { 2, 16, 32 }, build_attention },
     { { "cnn", "32", "batch: the digits network (conv 16, conv 32, max pool, linear 64, linear 10, softmax)" },
       1,

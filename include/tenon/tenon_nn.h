@@ -57,6 +57,17 @@ TN_API tn_tensor tn_nn_max_pool(tn_tensor x, tn_nn_pool_opts opts);
 /* The mean of the whole window: padding counts as zeros. */
 TN_API tn_tensor tn_nn_avg_pool(tn_tensor x, tn_nn_pool_opts opts);
 
+typedef struct {
+    int64_t out[3];           /* positions along each axis of the image */
+    uint64_t seed;            /* of pseudo-random borders, which differ from seed to seed */
+    const int64_t *border[3]; /* or the borders of an axis, out + 1 of them, rising: position i has border[i] .. border[i+1] */
+    int overlapping;          /* 1 = each window has its end border, too */
+} tn_nn_fractional_pool_opts;
+/* Max pooling by factors that are no whole numbers (Graham, Fractional Max-Pooling, 2014): windows of a and a + 1 elements in
+ * pseudo-random turn, ceil(a (i + u)) with a = size / out and u from the seed. A program has one choice of windows; training
+ * with several takes a program for each. */
+TN_API tn_tensor tn_nn_fractional_max_pool(tn_tensor x /* f[N,..image..,C] */, tn_nn_fractional_pool_opts opts);
+
 /* i32 or i64[..] -> f32[..,dim]: rows of the table "<name>/w" f32[n_rows,dim], which starts standard normal. */
 TN_API tn_tensor tn_nn_embedding(tn_tensor index, int64_t n_rows, int64_t dim, const char *name);
 
@@ -209,6 +220,7 @@ static inline tn_tensor tn_nn_hstack_at_(const char *where, const tn_tensor *xs,
 #define tn_nn_winograd_weights(w, ...) (tn_nn_winograd_weights)(tn_at(w, TN_HERE), __VA_ARGS__)
 #define tn_nn_max_pool(x, ...) (tn_nn_max_pool)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_avg_pool(x, ...) (tn_nn_avg_pool)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_fractional_max_pool(x, ...) (tn_nn_fractional_max_pool)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_embedding(x, ...) (tn_nn_embedding)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_dropout(x, ...) (tn_nn_dropout)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_layer_norm(x, ...) (tn_nn_layer_norm)(tn_at(x, TN_HERE), __VA_ARGS__)

@@ -329,6 +329,7 @@ out_has '"in_place":\[{"value":5,"over":3}\]' "explain --json"
 out_has '"unused":\["unused"\]' "explain --json"
 
 expect 0 verify @conv1d:2x37x3x5x4
+expect 0 verify @fractional_pool:2x13x3x9
 
 # Parameters of a file in an emitted program.
 expect 0 run @mlp:2x8 --save-state "$dir/mlp.safetensors"

@@ -9,6 +9,7 @@
 
 #include "support/support.h"
 
+#include "tenon/tenon_ir.h"
 #include "tenon/tenon_nn.h"
 
 #include "drive/objects.h"
@@ -383,6 +384,75 @@ static void test_pool(void **state) {
                    geometry_of(1, one + 1, k3, s1, none, s2), max);
         check_pool(*state, 3, three, (tn_nn_pool_opts){ .kernel = { 2 }, .stride = { 1 } },
                    geometry_of(3, three + 1, k, s1, none, s1), max);
+    }
+}
+
+/* Borders as given, or such as the seed gives: rising, from 0 to the size, steps of floor and ceil(size / out). */
+static void check_fractional(env *e, int64_t h, int64_t w, tn_nn_fractional_pool_opts opts) {
+    open_graph(e);
+    enum { N = 2, C = 3 };
+    tn_tensor x = random_input(e, TN_DIMS(N, h, w, C), -2, 2), y = tn_nn_fractional_max_pool(x, opts);
+    expect_ok(e);
+    expect_shape(y, TN_DIMS(N, opts.out[0], opts.out[1], C));
+    const double *v = e->in[0].f, *got = evaluate(e, &e->a)[y.id].f;
+    int64_t size[2] = { h, w }, border[2][16];
+    for (int k = 0; k < 2; k++) { /* found from what a ramp along the axis gives, where they are not given */
+        tn_graph *g = tn_graph_new(e->ctx, "ramp");
+        tn_shape s = TN_DIMS(1, h, w, 1);
+        float values[256];
+        for (int64_t i = 0; i < h * w; i++) values[i] = (float)(k ? i % w : i / w);
+        tn_nn_fractional_pool_opts apart = opts;
+        apart.overlapping = 0;
+        tn_tensor ends = tn_nn_fractional_max_pool(tn_const(g, TN_F32, s, values), apart);
+        tn_ir_eval *ev;
+        int64_t n;
+        assert_int_equal(tn_ir_evaluate(g, NULL, 0, &ev), TN_OK);
+        const double *last = tn_ir_eval_values(ev, ends, &n);
+        border[k][0] = 0;
+        for (int64_t i = 0; i < opts.out[k]; i++) {
+            border[k][i + 1] = (int64_t)last[k ? i : i * opts.out[1]] + 1;
+            int64_t step = border[k][i + 1] - border[k][i];
+            if (opts.border[k])
+                assert_int_equal(border[k][i + 1], opts.border[k][i + 1]);
+            else
+                assert_true(step == size[k] / opts.out[k] || step == (size[k] + opts.out[k] - 1) / opts.out[k]);
+        }
+        assert_int_equal(border[k][opts.out[k]], size[k]);
+        tn_ir_eval_free(ev), tn_graph_free(g);
+    }
+    for (int64_t at = 0; at < N * opts.out[0] * opts.out[1] * C; at++) {
+        int64_t c = at % C, j = at / C % opts.out[1], i = at / C / opts.out[1] % opts.out[0],
+                b = at / C / opts.out[1] / opts.out[0];
+        double best = -INFINITY;
+        for (int64_t p = border[0][i]; p < border[0][i + 1] + opts.overlapping && p < h; p++)
+            for (int64_t q = border[1][j]; q < border[1][j + 1] + opts.overlapping && q < w; q++)
+                best = fmax(best, v[((b * h + p) * w + q) * C + c]);
+        assert_true(got[at] == best);
+    }
+    expect_gradients(e, "fractional_max_pool", y);
+}
+
+static void test_fractional_pool(void **state) {
+    static const int64_t rows[] = { 0, 1, 4, 6, 7 };
+    for (uint64_t seed = 0; seed < 6; seed++)
+        for (int overlapping = 0; overlapping < 2; overlapping++) {
+            check_fractional(*state, 10, 7,
+                             (tn_nn_fractional_pool_opts){ .out = { 7, 5 }, .seed = seed, .overlapping = overlapping });
+            check_fractional(*state, 9, 5,
+                             (tn_nn_fractional_pool_opts){ .out = { 3, 5 }, .seed = seed, .overlapping = overlapping });
+        }
+    check_fractional(*state, 7, 6, (tn_nn_fractional_pool_opts){ .out = { 4, 4 }, .border = { rows }, .seed = 3 });
+    env *e = *state;
+    for (int way = 0; way < 5; way++) {
+        static const int64_t falling[] = { 0, 3, 3, 7 }, far[] = { 0, 3, 5, 8 };
+        open_graph(e);
+        tn_tensor x = random_input(e, way ? TN_DIMS(1, 7, 7, 2) : TN_DIMS(7, 7), 0, 1);
+        tn_nn_fractional_pool_opts o = { .out = { 3, way == 1 ? 8 : 3 } };
+        if (way == 2) o.out[0] = 0;
+        if (way >= 3) o.border[1] = way == 3 ? falling : far;
+        assert_int_equal(tn_nn_fractional_max_pool(x, o).id, 0);
+        assert_int_equal(tn_graph_status(e->g), TN_ERR_SHAPE);
+        assert_non_null(strstr(tn_ctx_error(e->ctx), "fractional"));
     }
 }
 
@@ -902,12 +972,12 @@ static void test_errors(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),         cmocka_unit_test(test_conv),          cmocka_unit_test(test_pool),
-        cmocka_unit_test(test_embedding),      cmocka_unit_test(test_dropout),       cmocka_unit_test(test_norms),
-        cmocka_unit_test(test_batch_norm),     cmocka_unit_test(test_attention),     cmocka_unit_test(test_activations),
-        cmocka_unit_test(test_softmax),        cmocka_unit_test(test_cross_entropy), cmocka_unit_test(test_losses),
-        cmocka_unit_test(test_statistics),     cmocka_unit_test(test_joins),         cmocka_unit_test(test_moves),
-        cmocka_unit_test(test_initial_values), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_linear),          cmocka_unit_test(test_conv),           cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_fractional_pool), cmocka_unit_test(test_embedding),      cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_norms),           cmocka_unit_test(test_batch_norm),     cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_activations),     cmocka_unit_test(test_softmax),        cmocka_unit_test(test_cross_entropy),
+        cmocka_unit_test(test_losses),          cmocka_unit_test(test_statistics),     cmocka_unit_test(test_joins),
+        cmocka_unit_test(test_moves),           cmocka_unit_test(test_initial_values), cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
