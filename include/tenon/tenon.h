@@ -336,9 +336,9 @@ typedef struct {
 } tn_program_stats;
 TN_API void tn_program_get_stats(const tn_program *p, tn_program_stats *out);
 
-/* Texts of the stages, for people and tools: "graph" (as compiled), "plan", "kernels", "c", "x86" (a listing of
- * machine code), "opencl" and "cuda" (programs for GPUs), "standalone" (a C file that needs
- * no library; its head has a program that calls it), "explain", "explain.json". Free with tn_string_free. */
+/* Texts of the stages, for people and tools: "graph" (as compiled), "plan", "deps" (what each launch comes after, by data or
+ * control), "kernels", "c", "x86" (a listing of machine code), "opencl" and "cuda" (programs for GPUs), "standalone" (a C file
+ * that needs no library; its head has a program that calls it), "explain", "explain.json". Free with tn_string_free. */
 TN_API TN_CHECK tn_status tn_program_text(const tn_program *p, const char *stage, char **out_text);
 
 /* ---- tuning -------------------------------------------------------------------------------------------------------------- */

@@ -130,6 +130,8 @@ static void make_text(void *arg) {
         }
     else if (!strcmp(j->stage, "plan") && p->plan)
         plan_print(p->plan, &j->out);
+    else if (!strcmp(j->stage, "deps") && p->plan)
+        plan_print_deps(p->plan, &j->out);
     else if (!strcmp(j->stage, "explain") && p->plan)
         explain_print(p, &j->out);
     else if (!strcmp(j->stage, "explain.json") && p->plan)

@@ -100,6 +100,7 @@ int32_t plan_panels(plan *p, int32_t of, const kpanels *x);
 void pbuf_fill(const pbuf *b, const void *value, void *out);
 
 void plan_print(const plan *p, str *out);      /* plan_text.c */
+void plan_print_deps(const plan *p, str *out); /* plan_deps.c: what each launch must come after, and why */
 int plan_check_races(const plan *p, str *out); /* plan_race.c: barriers; called by plan_check */
 int plan_check(const plan *p, str *out);       /* plan_check.c: offsets, liveness, aliases, races; number of problems */
 

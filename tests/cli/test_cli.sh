@@ -61,6 +61,21 @@ done
 expect 0 explain "$dir/pages.tn" --json
 out_has '"offset":8704,"bytes":8192,"alignment":512' "explain --json: places"
 
+# Why launches stand in their order: by data, and by what is written after it was read.
+cat >"$dir/step.tn" <<'TN'
+graph @step(x f32[64,64], state w f32[64,64]) {
+  %1 = dot x, w f32[64,64]
+  %2 = mul %1, 0.5 f32[64,64]
+  %3 = dot %2, x f32[64,64]
+  %4 = sub w, %3 f32[64,64]
+  return %1 as "y", %4 -> w
+}
+TN
+expect 0 emit --target=deps "$dir/step.tn" --threads 1
+out_has "^  0 dot[^ ]*$" "emit --target=deps"
+out_has "^  1 .* after data 0 (%[0-9]*)" "emit --target=deps"
+out_has "control 0 (%2 is read before)" "emit --target=deps"
+
 # Wrong usage: code 2, nothing on stdout.
 while read -r line; do
     # shellcheck disable=SC2086
