@@ -2,10 +2,9 @@
  *
  * In: a graph that graph_check accepts and the values of its inputs and states. Out: one array a node, in the caller's arena.
  * Floats are doubles, rounded to their dtype only where a value is written down (const, pad, iota, cast, random); integers and
- * bool are int64, wrapped to their dtype after every op. Elementwise ops are the expr column of ops.def, compiled as C once
- * over double and once over int64_t. Everything else goes through explicit coordinates, one element at a time: this file is the
- * definition that faster code is compared to, so it never shares work, reorders sums or skips elements.
- * Built with -fwrapv (see CMakeLists.txt): overflow of int64_t wraps. */
+ * bool are int64, wrapped to their dtype after every op. Elementwise ops are in eval_element.c. Everything else goes through
+ * explicit coordinates, one element at a time: this file is the definition that faster code is compared to, so it never shares
+ * work, reorders sums or skips elements. Built with -fwrapv (see CMakeLists.txt): overflow of int64_t wraps. */
 #include "eval/eval.h"
 
 #include <math.h>
@@ -69,128 +68,7 @@ static void set_number(tn_dtype t, eval_value to, int64_t i, double v) {
         to.i[i] = dtype_cast_to_int(t, v);
 }
 
-/* ---- elementwise: the expr column of ops.def ---- */
-
-/* The sign of the divisor, as in NumPy: a zero result takes it too. */
-static double mod_double(double x, double y) {
-    double r = fmod(x, y);
-    if (r == 0) return copysign(0.0, y);
-    return (r < 0) != (y < 0) ? r + y : r;
-}
-static int64_t div_int(int64_t x, int64_t y) {
-    if (y == 0) return 0;
-    return y == -1 ? -x : x / y; /* INT64_MIN / -1 traps on x86 */
-}
-static int64_t mod_int(int64_t x, int64_t y) {
-    if (y == 0 || y == -1) return 0;
-    int64_t r = x % y;
-    return r != 0 && (r < 0) != (y < 0) ? r + y : r;
-}
-
-#define SEL(m, a, b) ((m) != 0 ? (a) : (b))
-#define LT(a, b) ((a) < (b))
-#define LE(a, b) ((a) <= (b))
-#define EQ(a, b) ((a) == (b))
-#define NE(a, b) ((a) != (b))
-#define NOT(m) (!(m))
-#define UNARY(name, cls, expr, ...) ROW_##cls(name, expr)
-#define BINARY(name, cls, expr, ...) ROW_##cls(name, expr)
-#define TERNARY(name, cls, expr, ...) ROW_##cls(name, expr)
-#define OP(...)
-#define ROW(name, expr)                                                                                                        \
-    case OP_##name:                                                                                                            \
-        return (expr);
-
-/* Float operands, float result. */
-#define K(v) ((double)(v))
-#define DIV(a, b) ((a) / (b))
-#define MOD(a, b) mod_double(a, b)
-#define ABS(a) fabs(a)
-#define FLOOR(a) floor(a)
-#define CEIL(a) ceil(a)
-#define RINT(a) rint(a)
-#define SQRT(a) sqrt(a)
-#define EXP(a) exp(a)
-#define LOG(a) log(a)
-#define LOG1P(a) log1p(a)
-#define EXPM1(a) expm1(a)
-#define SIN(a) sin(a)
-#define COS(a) cos(a)
-#define TAN(a) tan(a)
-#define ASIN(a) asin(a)
-#define ACOS(a) acos(a)
-#define ATAN(a) atan(a)
-#define SINH(a) sinh(a)
-#define COSH(a) cosh(a)
-#define TANH(a) tanh(a)
-#define ASINH(a) asinh(a)
-#define ACOSH(a) acosh(a)
-#define ATANH(a) atanh(a)
-#define ERF(a) erf(a)
-#define POW(a, b) pow(a, b)
-#define ROW_FLT(name, expr) ROW(name, expr)
-#define ROW_NUM(name, expr) ROW(name, expr)
-#define ROW_ANY(name, expr) ROW(name, expr)
-#define ROW_BIT(name, expr)
-#define ROW_LOG(name, expr)
-#define ROW_CMP(name, expr)
-double eval_element_float(op_code op, double x, double y, double z) {
-    switch (op) {
-#include "ir/ops.def"
-    default:
-        return NAN;
-    }
-}
-#undef ROW_FLT
-#undef ROW_NUM
-#undef ROW_ANY
-#undef ROW_CMP
-
-/* Float operands, bool result. */
-#define UNARY(name, cls, expr, ...) ROW_##cls(name, expr)
-#define BINARY(name, cls, expr, ...) ROW_##cls(name, expr)
-#define TERNARY(name, cls, expr, ...) ROW_##cls(name, expr)
-#define OP(...)
-#define ROW_FLT(name, expr)
-#define ROW_NUM(name, expr)
-#define ROW_ANY(name, expr)
-#define ROW_CMP(name, expr) ROW(name, expr)
-int64_t eval_element_compare(op_code op, double x, double y) {
-    switch (op) {
-#include "ir/ops.def"
-    default:
-        return 0;
-    }
-}
-#undef ROW_NUM
-#undef ROW_ANY
-#undef ROW_BIT
-#undef ROW_LOG
-#undef K
-#undef DIV
-#undef MOD
-#undef ABS
-
-/* Integer or bool operands and result; the caller wraps. */
-#define UNARY(name, cls, expr, ...) ROW_##cls(name, expr)
-#define BINARY(name, cls, expr, ...) ROW_##cls(name, expr)
-#define TERNARY(name, cls, expr, ...) ROW_##cls(name, expr)
-#define OP(...)
-#define K(v) ((int64_t)(v))
-#define DIV(a, b) div_int(a, b)
-#define MOD(a, b) mod_int(a, b)
-#define ABS(a) ((a) < 0 ? -(a) : (a))
-#define ROW_NUM(name, expr) ROW(name, expr)
-#define ROW_ANY(name, expr) ROW(name, expr)
-#define ROW_BIT(name, expr) ROW(name, expr)
-#define ROW_LOG(name, expr) ROW(name, expr)
-int64_t eval_element_int(op_code op, int64_t x, int64_t y, int64_t z) {
-    switch (op) {
-#include "ir/ops.def"
-    default:
-        return 0;
-    }
-}
+/* ---- elementwise ---- */
 
 static void eval_elementwise(const env *e, const node *n, int64_t count, eval_value out) {
     eval_value x = e->values[n->in[0]];

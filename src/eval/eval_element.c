@@ -1,0 +1,129 @@
+/* eval_element.c - the reference meaning of the elementwise ops: the expr column of ops.def, compiled as C once over double and
+ * once over int64_t.
+ *
+ * In: one element of each operand. Out: one of the result; the caller wraps integers to their dtype.
+ * Built with -fwrapv (see CMakeLists.txt): overflow of int64_t wraps. */
+#include "eval/eval.h"
+
+#include <math.h>
+
+/* The sign of the divisor, as in NumPy: a zero result takes it too. */
+static double mod_double(double x, double y) {
+    double r = fmod(x, y);
+    if (r == 0) return copysign(0.0, y);
+    return (r < 0) != (y < 0) ? r + y : r;
+}
+static int64_t div_int(int64_t x, int64_t y) {
+    if (y == 0) return 0;
+    return y == -1 ? -x : x / y; /* INT64_MIN / -1 traps on x86 */
+}
+static int64_t mod_int(int64_t x, int64_t y) {
+    if (y == 0 || y == -1) return 0;
+    int64_t r = x % y;
+    return r != 0 && (r < 0) != (y < 0) ? r + y : r;
+}
+
+#define SEL(m, a, b) ((m) != 0 ? (a) : (b))
+#define LT(a, b) ((a) < (b))
+#define LE(a, b) ((a) <= (b))
+#define EQ(a, b) ((a) == (b))
+#define NE(a, b) ((a) != (b))
+#define NOT(m) (!(m))
+#define UNARY(name, cls, expr, ...) ROW_##cls(name, expr)
+#define BINARY(name, cls, expr, ...) ROW_##cls(name, expr)
+#define TERNARY(name, cls, expr, ...) ROW_##cls(name, expr)
+#define OP(...)
+#define ROW(name, expr)                                                                                                        \
+    case OP_##name:                                                                                                            \
+        return (expr);
+
+/* Float operands, float result. */
+#define K(v) ((double)(v))
+#define DIV(a, b) ((a) / (b))
+#define MOD(a, b) mod_double(a, b)
+#define ABS(a) fabs(a)
+#define FLOOR(a) floor(a)
+#define CEIL(a) ceil(a)
+#define RINT(a) rint(a)
+#define SQRT(a) sqrt(a)
+#define EXP(a) exp(a)
+#define LOG(a) log(a)
+#define LOG1P(a) log1p(a)
+#define EXPM1(a) expm1(a)
+#define SIN(a) sin(a)
+#define COS(a) cos(a)
+#define TAN(a) tan(a)
+#define ASIN(a) asin(a)
+#define ACOS(a) acos(a)
+#define ATAN(a) atan(a)
+#define SINH(a) sinh(a)
+#define COSH(a) cosh(a)
+#define TANH(a) tanh(a)
+#define ASINH(a) asinh(a)
+#define ACOSH(a) acosh(a)
+#define ATANH(a) atanh(a)
+#define ERF(a) erf(a)
+#define POW(a, b) pow(a, b)
+#define ROW_FLT(name, expr) ROW(name, expr)
+#define ROW_NUM(name, expr) ROW(name, expr)
+#define ROW_ANY(name, expr) ROW(name, expr)
+#define ROW_BIT(name, expr)
+#define ROW_LOG(name, expr)
+#define ROW_CMP(name, expr)
+double eval_element_float(op_code op, double x, double y, double z) {
+    switch (op) {
+#include "ir/ops.def"
+    default:
+        return NAN;
+    }
+}
+#undef ROW_FLT
+#undef ROW_NUM
+#undef ROW_ANY
+#undef ROW_CMP
+
+/* Float operands, bool result. */
+#define UNARY(name, cls, expr, ...) ROW_##cls(name, expr)
+#define BINARY(name, cls, expr, ...) ROW_##cls(name, expr)
+#define TERNARY(name, cls, expr, ...) ROW_##cls(name, expr)
+#define OP(...)
+#define ROW_FLT(name, expr)
+#define ROW_NUM(name, expr)
+#define ROW_ANY(name, expr)
+#define ROW_CMP(name, expr) ROW(name, expr)
+int64_t eval_element_compare(op_code op, double x, double y) {
+    switch (op) {
+#include "ir/ops.def"
+    default:
+        return 0;
+    }
+}
+#undef ROW_NUM
+#undef ROW_ANY
+#undef ROW_BIT
+#undef ROW_LOG
+#undef K
+#undef DIV
+#undef MOD
+#undef ABS
+
+/* Integer or bool operands and result; the caller wraps. */
+#define UNARY(name, cls, expr, ...) ROW_##cls(name, expr)
+#define BINARY(name, cls, expr, ...) ROW_##cls(name, expr)
+#define TERNARY(name, cls, expr, ...) ROW_##cls(name, expr)
+#define OP(...)
+#define K(v) ((int64_t)(v))
+#define DIV(a, b) div_int(a, b)
+#define MOD(a, b) mod_int(a, b)
+#define ABS(a) ((a) < 0 ? -(a) : (a))
+#define ROW_NUM(name, expr) ROW(name, expr)
+#define ROW_ANY(name, expr) ROW(name, expr)
+#define ROW_BIT(name, expr) ROW(name, expr)
+#define ROW_LOG(name, expr) ROW(name, expr)
+int64_t eval_element_int(op_code op, int64_t x, int64_t y, int64_t z) {
+    switch (op) {
+#include "ir/ops.def"
+    default:
+        return 0;
+    }
+}
