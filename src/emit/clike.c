@@ -214,6 +214,10 @@ static void print_update(clike *e, const kins *in) {
     }
     print_lanes(e, in);
     print_reg(e, in->c);
+    if (in->alu == OP_NIL) {
+        str_add(e->out, " = "), clike_operand(e, in->a, in->lanes), str_add(e->out, ";\n");
+        return;
+    }
     if (in->parts) {
         clike_need(e, TN_F32, lanes), clike_need(e, TN_I32, lanes);
         str_addf(e->out, " = DOT_%s_x%d(", t == TN_F32 ? "bf16" : in->parts == 2 ? "i16" : "i8", lanes);
@@ -501,7 +505,8 @@ static void print_instruction(clike *e, reg r);
 void clike_instruction(clike *e, reg r) {
     const kins *in = &e->k->ins.at[r];
     if (is_named(e, r)) return;
-    bool apart = e->l->gpu && in->lanes > 1 && in->lanes <= 4 && (in->op == K_CONST || in->op == K_ACC || in->op == K_ALU);
+    bool apart = e->l->gpu && in->lanes > 1 && in->lanes <= 4 &&
+                 (in->op == K_CONST || in->op == K_ACC || in->op == K_ALU || (in->op == K_UPD && in->alu == OP_NIL));
     for (int l = 0; l < (apart ? in->lanes : 1); l++) {
         e->lane = apart ? l + 1 : 0;
         print_instruction(e, r);

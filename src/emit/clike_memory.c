@@ -337,7 +337,7 @@ static void store_piece(clike *e, const kins *in, int lane, int n) {
         }
         if (size < 4) str_addf(e->out, " %s(uint32_t)(uint%d_t)", i % per_word ? "| " : "", 8 * size);
         str_add(e->out, size < 4 ? "(" : " ");
-        bool apart = e->l->apart && t == TN_F32 && n == 4 && e->k->ins.at[in->a].op == K_ACC;
+        bool apart = e->l->apart && t == TN_F32 && n == 4 && e->k->ins.at[in->a].op == K_ACC && e->k->ins.at[in->a].alu;
         if (apart) str_addf(e->out, "%s(", e->l->apart);
         print_stored(e, in, 1, lane + i);
         if (apart) str_add(e->out, ")");

@@ -106,7 +106,8 @@ static void print_arrays(clike *e) {
 static int64_t tile_bytes(const kernel *k) {
     int64_t bytes = 0;
     for (int i = 1; i < k->ins.n; i++)
-        if (k->ins.at[i].op == K_ACC) bytes += k->ins.at[i].lanes * (int64_t)dtype_size((tn_dtype)k->ins.at[i].dtype);
+        if (k->ins.at[i].op == K_ACC && k->ins.at[i].alu)
+            bytes += k->ins.at[i].lanes * (int64_t)dtype_size((tn_dtype)k->ins.at[i].dtype);
     for (int b = 0; b < k->bufs.n; b++)
         if (k->bufs.at[b].kind == KB_LOCAL) bytes += k->bufs.at[b].elems * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype);
     return bytes;

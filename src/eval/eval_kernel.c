@@ -231,7 +231,9 @@ static void run_update(machine *m, const kins *in) {
             continue;
         }
         cell x = lane_of(m, in->a, l);
-        if (in->alu != OP_dot)
+        if (in->alu == OP_NIL)
+            acc[l] = x;
+        else if (in->alu != OP_dot)
             acc[l] = alu((op_code)in->alu, in->dtype, in->dtype, acc[l], x, x);
         else if (in->dtype == TN_F64)
             acc[l].f = fma(x.f, lane_of(m, in->b, l).f, acc[l].f);

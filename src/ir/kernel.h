@@ -57,7 +57,8 @@ typedef enum kop {
     K_WRAP,  /* a rounded or wrapped to the storage dtype `src` and back (i8, u8, f16, bf16) */
     K_RANDOM, /* uniform of (counter a, stream imm_int, element idx) */
     K_ACC,    /* mutable register starting at imm / imm_int */
-    K_UPD,    /* acc = acc (+ * max min by op) a; op OP_dot: acc += a * b, or so for all parts of two words */
+    K_UPD,    /* acc = acc (+ * max min by op) a; op OP_dot: acc += a * b, or so for all parts of two words; OP_NIL (GPU form):
+                 acc = a, which an iteration leaves to the next one */
     K_ARGUPD, /* acc (best value) and acc2 (its index, i64) from a at index idx along the reduced axis; op OP_argmax or
                  OP_argmin */
     K_HSUM,   /* a with all lanes combined by op (1 lane result) */
@@ -219,6 +220,7 @@ uint64_t kernel_hash(const kernel *k, uint64_t seed); /* of what kernel_equal co
 /* kernel_text.c, kernel_parse.c: prints the list of op codes; parses it back. The text leaves out which graph values the
  * instructions compute, and the counts of flops and bytes. Jumps with TN_ERR_PARSE: "file:line:col: message". */
 void kernel_print(const kernel *k, str *out);
+const char *kernel_update_name(uint8_t op); /* of K_UPD and K_ACC */
 kernel *kernel_parse(arena *a, const char *text, size_t n, const char *file);
 
 /* kernel_check.c: every problem, one a line. Registers defined before use, dtypes, loops closed, indices within buffers for all

@@ -171,6 +171,8 @@ static bool is_identity(op_code op, const kins *acc) {
     case OP_argmax:
     case OP_argmin:
         return true; /* the index -1 says that there is no best yet */
+    case OP_NIL:
+        return true; /* what it starts at is not read */
     default:
         return false;
     }
@@ -242,8 +244,8 @@ static void check_update(checker *c, reg r, const kins *in) {
                       (in->dtype != TN_F32 && in->dtype != TN_I32)))
         problem(c, r, "an update of %s by words of %d parts", dtype_name((tn_dtype)in->dtype), in->parts);
     if (in->c && ins(c, in->c)->op == K_ACC && (in->alu == OP_dot ? OP_add : in->alu) != ins(c, in->c)->alu)
-        problem(c, r, "accumulator %%%u is of %s, updated by %s", in->c, op_get((op_code)ins(c, in->c)->alu)->name,
-                op_get((op_code)in->alu)->name);
+        problem(c, r, "accumulator %%%u is of %s, updated by %s", in->c, kernel_update_name(ins(c, in->c)->alu),
+                kernel_update_name(in->alu));
 }
 
 /* All threads of a group come here equally often: the loops around are run by all of them, or give each one its place. */
@@ -319,6 +321,7 @@ static void check_ins(checker *c, reg r) {
         if (dtype_is_float(t)) problem(c, r, "an index of dtype %s", dtype_name(t));
         break;
     case K_ACC:
+        if (in->alu == OP_NIL && !c->k->group) problem(c, r, "a register that is set, not for a GPU");
         if (!is_identity((op_code)in->alu, in))
             problem(c, r, "does not start at the identity of %s", in->alu < N_OPS ? op_get((op_code)in->alu)->name : "?");
         break;

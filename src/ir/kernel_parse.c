@@ -122,11 +122,11 @@ static tn_dtype dtype_word(reader *p, int *out_lanes) { /* f32, or f32x8 where l
     return t;
 }
 
-static op_code op_word(reader *p) {
+static op_code op_word(reader *p, bool may_set) {
     char name[32];
     word(p, name, sizeof name, "an op");
     op_code op = !strcmp(name, "fma") ? OP_dot : op_find(name);
-    if (op == OP_NIL) fail(p, "an op");
+    if (op == OP_NIL && !(may_set && !strcmp(name, "set"))) fail(p, "an op");
     return op;
 }
 
@@ -252,7 +252,7 @@ static void update_text(reader *p, kins *in) {
     in->op = K_UPD;
     in->c = register_word(p);
     if (accept(p, ",")) in->op = K_ARGUPD, in->b = register_word(p);
-    in->alu = (uint8_t)op_word(p);
+    in->alu = (uint8_t)op_word(p, in->op == K_UPD);
     in->a = register_word(p);
     if (in->op == K_ARGUPD) {
         expect(p, "at");
@@ -267,7 +267,7 @@ static void update_text(reader *p, kins *in) {
 
 static void alu_text(reader *p, kins *in, bool *out_src) {
     in->op = K_ALU;
-    in->alu = (uint8_t)op_word(p);
+    in->alu = (uint8_t)op_word(p, false);
     int n = op_get((op_code)in->alu)->arity;
     reg *operand[3] = { &in->a, &in->b, &in->c };
     if (!op_is_elementwise((op_code)in->alu)) fail(p, "an elementwise op");
@@ -285,7 +285,7 @@ static void computed_text(reader *p, kins *in) { /* what stands behind "%n =" */
     if (accept(p, "const")) {
         in->op = K_CONST, imm = true, src = false;
     } else if (accept(p, "acc")) {
-        in->op = K_ACC, in->alu = (uint8_t)op_word(p), imm = true, src = false;
+        in->op = K_ACC, in->alu = (uint8_t)op_word(p, true), imm = true, src = false;
     } else if (accept(p, "index")) {
         in->op = K_INDEX, in->idx = affine_text(p), in->lane_stride = step_text(p), src = false;
     } else if (accept(p, "load")) {
@@ -307,7 +307,7 @@ static void computed_text(reader *p, kins *in) { /* what stands behind "%n =" */
         expect(p, "at");
         in->idx = affine_text(p), in->lane_stride = step_text(p);
     } else if (accept(p, "across")) {
-        in->op = K_HSUM, in->a = register_word(p), in->alu = (uint8_t)op_word(p), src = false;
+        in->op = K_HSUM, in->a = register_word(p), in->alu = (uint8_t)op_word(p, false), src = false;
         expect(p, "of");
         in->imm_int = integer(p);
         expect(p, "lanes");
@@ -323,7 +323,7 @@ static void computed_text(reader *p, kins *in) { /* what stands behind "%n =" */
         in->op = K_GSUM, in->a = register_word(p);
         src = false;
         if (accept(p, ",")) in->op = K_GARG, in->b = register_word(p);
-        in->alu = (uint8_t)op_word(p);
+        in->alu = (uint8_t)op_word(p, false);
         if (in->op == K_GARG) {
             expect(p, "on");
             in->src = (uint8_t)dtype_word(p, NULL), src = true;

@@ -51,6 +51,8 @@ static void print_masks(const kernel *k, const kins *in, str *out) {
     }
 }
 
+const char *kernel_update_name(uint8_t op) { return op == OP_dot ? "fma" : op == OP_NIL ? "set" : op_get((op_code)op)->name; }
+
 static void print_ins(const kernel *k, reg r, str *out) {
     static const char *const pars[] = { "", " parallel", " last-thread", " grid", " groups", " local" };
     const kins *in = &k->ins.at[r];
@@ -69,7 +71,7 @@ static void print_ins(const kernel *k, reg r, str *out) {
     case K_CONST:
     case K_ACC:
         str_add(out, in->op == K_CONST ? "const " : "acc ");
-        if (in->op == K_ACC) str_addf(out, "%s ", op_get((op_code)in->alu)->name);
+        if (in->op == K_ACC) str_addf(out, "%s ", kernel_update_name(in->alu));
         print_imm(in, out);
         break;
     case K_INDEX:
@@ -126,7 +128,7 @@ static void print_ins(const kernel *k, reg r, str *out) {
         print_step(in, out);
         break;
     case K_UPD:
-        str_addf(out, "update %%%u %s %%%u", in->c, in->alu == OP_dot ? "fma" : op_get((op_code)in->alu)->name, in->a);
+        str_addf(out, "update %%%u %s %%%u", in->c, kernel_update_name(in->alu), in->a);
         if (in->alu == OP_dot) str_addf(out, ", %%%u", in->b);
         if (in->parts) str_addf(out, " parts %d", in->parts);
         break;

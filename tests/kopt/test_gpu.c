@@ -183,6 +183,13 @@ static void test_problems(void **state) {
           "coarse neg of f32 is the same" },
         { "kernel @k(b0 in f64[8]) tiled groups 1 of 4 {\n %1 = load b0[0]  f64\n %2 = exp %1 coarse  f64\n}",
           "coarse exp of f64 is the same" },
+        { "kernel @k() tiled {\n %1 = acc set 0  f32\n}", "a register that is set, not for a GPU" },
+        { "kernel @k() tiled groups 1 of 4 {\n %1 = acc add 0  f32\n %2 = const 1  f32\n update %1 set %2  f32\n}",
+          "accumulator %1 is of add, updated by set" },
+        { "kernel @k() tiled groups 1 of 4 {\n %1 = acc set 0  f32\n %2 = const 1  f32\n update %1 add %2  f32\n}",
+          "accumulator %1 is of set, updated by add" },
+        { "kernel @k() tiled groups 1 of 4 {\n %1 = acc set 0  f32\n %2 = const 1  i32\n update %1 set %2  f32\n}",
+          "operand %2 is i32" },
         { "kernel @k() tiled groups 3 of 4 cluster 2 {\n}", "3 groups in clusters of 2" },
         { "kernel @k(b0 cluster f32[8]) tiled groups 2 of 4 {\n}", "b0 is of a cluster, and there is none" },
         { "kernel @k() tiled groups 2 of 4 {\n barrier cluster\n}", "groups meet that do not run together" },
@@ -227,6 +234,47 @@ static void test_problems(void **state) {
         if (!strstr(out.s, bad[i].problem)) fail_msg("%s: not in: %s", bad[i].problem, out.s);
         arena_fini(&a);
     }
+}
+
+/* Each thread loads a number for the next iteration: y is x. Without the update in the loop it is not. */
+static void test_carried(void **state) {
+    (void)state;
+    static const char text[] = "kernel @k(b0 in f32[16], b1 out f32[16]) tiled groups 1 of 4 {\n"
+                               "  var t = 4\n"
+                               "  var s = 3\n"
+                               "  loop t = 0 .. 4 step 1 local\n"
+                               "    %2 = acc set 0.0  f32\n"
+                               "    %3 = load b0[t]  f32\n"
+                               "    update %2 set %3  f32\n"
+                               "    loop s = 0 .. 3 step 1\n"
+                               "      store b1[t + 4*s], %2  f32\n"
+                               "      %7 = load b0[t + 4*s + 4]  f32\n"
+                               "      update %2 set %7  f32\n"
+                               "    end\n"
+                               "    store b1[t + 12], %2  f32\n"
+                               "  end\n"
+                               "}\n";
+    enum { UPDATE = 8 };
+    arena a;
+    guard gd;
+    str out;
+    float x[16], y[16] = { 0 };
+    rng r = rng_make((uint64_t)(now_seconds() * 1e6));
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    str_init(&out, &a);
+    kernel *k = kernel_parse(&a, text, sizeof text - 1, "t"), *other = kernel_clone(k, &a);
+    if (kernel_check(k, &out)) fail_msg("%s", out.s);
+    kernel_print(k, &out);
+    assert_string_equal(out.s, text);
+    for (int i = 0; i < 16; i++) x[i] = (float)rng_between(&r, 1, 1000) + (float)(i * 1000);
+    unsigned char *base[] = { (unsigned char *)x, (unsigned char *)y, NULL, NULL };
+    eval_kernel(k, base, &a);
+    assert_memory_equal(x, y, sizeof x);
+    other->ins.at[UPDATE].a = 3;
+    eval_kernel(other, base, &a);
+    assert_memory_not_equal(x, y, sizeof x);
+    arena_fini(&a);
 }
 
 /* Groups of a cluster turn their rows round: what one writes, the other reads. */
@@ -394,7 +442,7 @@ static graph *product(arena *a, rng *r, int64_t m, int64_t k, int64_t n, bool ha
 }
 
 typedef struct tile_kind { /* what a tiled kernel makes use of */
-    bool tiled, wide, doubled, early, parts;
+    bool tiled, wide, doubled, early, carried, parts;
 } tile_kind;
 
 static tile_kind kind_of(const kernel *k) {
@@ -407,6 +455,7 @@ static tile_kind kind_of(const kernel *k) {
         barriers += in->op == K_BARRIER;
         serial += in->op == K_BARRIER && i > 1 && k->ins.at[i - 1].op == K_STORE;
         t.early |= in->op == K_LOAD && in->par == 2;
+        t.carried |= in->op == K_ACC && in->alu == OP_NIL;
         t.wide |= in->op == K_LOAD && in->lanes >= 2 && k->bufs.at[in->buf].kind == KB_IN && kernel_aligned(k, in, in->lanes);
     }
     t.tiled = n >= 2, t.parts = n == 3, t.doubled = n >= 2 && barriers - t.parts == 2 && serial - t.parts == 2;
@@ -420,7 +469,7 @@ static void test_tiles(void **state) {
                                         { 64, 144, 192 }, { 16, 200, 16 }, { 8, 512, 12 },  { 60, 76, 68 } };
     uint64_t seed = (uint64_t)now_seconds() ^ 0x9e3779b9u;
     rng r = rng_make(seed);
-    int tiled = 0, all = 0, wide = 0, doubled = 0, early = 0, parts = 0;
+    int tiled = 0, all = 0, wide = 0, doubled = 0, early = 0, carried = 0, parts = 0;
     for (size_t i = 0; i < COUNT_OF(sizes) * 4; i++) {
         arena a;
         guard gd;
@@ -438,15 +487,16 @@ static void test_tiles(void **state) {
         if (!plan_texts_agree(p, &a, text, sizeof text)) fail_msg("case %zu: %s", i, text);
         for (int k = 0; k < p->kernels.n; k++) {
             tile_kind t = kind_of(p->kernels.at[k].k);
-            tiled += t.tiled, wide += t.wide, doubled += t.doubled, early += t.early, parts += t.parts;
+            tiled += t.tiled, wide += t.wide, doubled += t.doubled, early += t.early, carried += t.carried, parts += t.parts;
         }
         all += 1;
         arena_fini(&a);
     }
-    printf("%d contractions, %d in tiles, %d with wide loads, %d with two blocks, %d with early loads, %d with partial tiles\n",
-           all, tiled, wide, doubled, early, parts);
+    printf("%d contractions, %d in tiles, %d with wide loads, %d with two blocks, %d with early loads, %d that carry loads on, "
+           "%d with partial tiles\n",
+           all, tiled, wide, doubled, early, carried, parts);
     assert_true(tiled >= all / 2);
-    assert_true(wide > 2 && doubled > 2 && early > 2 && parts > 2);
+    assert_true(wide > 2 && doubled > 2 && early > 0 && carried > 2 && parts > 2);
 }
 
 /* Elementwise work that reads across what it writes, or sums over rows. */
@@ -617,11 +667,12 @@ static void test_scatter(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_problems),   cmocka_unit_test(test_clusters),
-                                        cmocka_unit_test(test_never_full), cmocka_unit_test(test_accesses),
-                                        cmocka_unit_test(test_parting),    cmocka_unit_test(test_reduced),
-                                        cmocka_unit_test(test_texts),      cmocka_unit_test(test_tiles),
-                                        cmocka_unit_test(test_across),     cmocka_unit_test(test_rows),
-                                        cmocka_unit_test(test_scatter),    cmocka_unit_test(test_random_graphs) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_problems),     cmocka_unit_test(test_clusters),
+                                        cmocka_unit_test(test_carried),      cmocka_unit_test(test_never_full),
+                                        cmocka_unit_test(test_accesses),     cmocka_unit_test(test_parting),
+                                        cmocka_unit_test(test_reduced),      cmocka_unit_test(test_texts),
+                                        cmocka_unit_test(test_tiles),        cmocka_unit_test(test_across),
+                                        cmocka_unit_test(test_rows),         cmocka_unit_test(test_scatter),
+                                        cmocka_unit_test(test_random_graphs) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
