@@ -522,7 +522,9 @@ static void print_instruction(clike *e, reg r) {
         return;
     }
     if (in->op == K_END) {
-        if (!e->braces.at[--e->braces.n]) return;
+        bool braces = e->braces.at[--e->braces.n];
+        while (e->bases.n && e->bases.at[e->bases.n - 1].depth > e->braces.n) e->bases.n--;
+        if (!braces) return;
         e->indent--;
     }
     clike_line(e);

@@ -42,6 +42,10 @@ extern const clike_language clike_c, clike_opencl, clike_cuda;
 typedef struct used_op { /* elementwise op instantiated for a type and lane count */
     uint8_t op, src, lanes;
 } used_op;
+typedef struct named_base { /* the address of load `first` less its constant, p<first> in the text */
+    reg first;
+    int depth; /* open loops where it was named: visible until those are fewer */
+} named_base;
 typedef struct clike {
     const clike_language *l;
     const kernel *k; /* being printed */
@@ -50,6 +54,7 @@ typedef struct clike {
     prelude_needs needs;
     VEC(used_op) ops;
     VEC(bool) braces;        /* of the open loops: whether they have a block of their own */
+    VEC(named_base) bases;   /* of loads ahead; those that are visible */
     bool meets[TN_N_DTYPES]; /* of this kernel: its threads combine values of these types */
     bool meets_index;
     reg vector; /* of the last product in lanes, */

@@ -147,7 +147,7 @@ static void print_kernel(clike *e, const kernel *k, int id) {
     str body, *out = e->out;
     bool small = fits_32_bits(k);
     str_init(&body, out->a);
-    e->k = k, e->id = id, e->indent = 1, e->meets_index = false, e->vector = 0, e->back = false;
+    e->k = k, e->id = id, e->indent = 1, e->meets_index = false, e->vector = 0, e->back = false, e->bases.n = 0;
     memset(e->meets, 0, sizeof e->meets);
     e->index = small ? e->l->index : "int64_t", e->index_end = small ? "" : e->l->wide_end;
     e->unsigned_index = small ? e->l->unsigned_index : "uint64_t";
