@@ -150,21 +150,23 @@ static void measure(suite *s, const compiled *work, int which) {
 static const char *line_of(const bench_row *r, char *buffer, size_t n) {
     (void)buffer;
     (void)n;
-    return r->name;
+    return r->variant ? r->variant : r->name;
 }
-static double x_of(const bench_row *r) { return (double)r->threads; }
+static double x_of(const bench_row *r) { return (double)(r->variant ? r->size : r->threads); }
 static double y_of(const bench_row *r) { return r->median_us; }
 
 int bench_compile(cli *c) {
     suite s = suite_begin(c, "bench compile");
     if (c->ctx) tn_ctx_free(c->ctx);
     c->ctx = NULL;
-    int n = cli_text(c, "threads", NULL) ? s.n_threads : 1; /* compiling does not depend on it */
+    int n = s.device ? 0 : cli_text(c, "threads", NULL) ? s.n_threads : 1; /* compiling does not depend on it */
+    if (s.device) bench_device_compile(&s);
     for (int t = 0; t < n; t++) {
         for (size_t i = 0; i < COUNT_OF(works); i++) measure(&s, &works[i], t);
     }
     suite_report(&s);
-    rows_plot(c, "From the first builder to ready", "threads", "microseconds (median)", s.rows, s.n_rows, line_of, x_of, y_of);
+    rows_plot(c, s.device ? "From a graph to a program" : "From the first builder to ready", s.device ? "size" : "threads",
+              "microseconds (median)", s.rows, s.n_rows, line_of, x_of, y_of);
     suite_end(&s);
     return CLI_OK;
 }

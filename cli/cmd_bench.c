@@ -41,11 +41,12 @@ static int run(cli *c) {
 static const cli_option options[] = {
     { "depths", 0, "LIST", "modes: nodes of the network (default 64)" },
     { "sizes", 's', "LIST",
-      "widths or matrix sizes: 16,64 or 4-256*2 (defaults: modes 4-256*2, ladder 64-1024*2, the others their own shapes)" },
+      "widths or matrix sizes: 16,64 or 4-256*2 (defaults: modes 4-256*2, ladder 64-1024*2, compile 16,64,256, the others "
+      "their own)" },
     { "batch", 'b', "LIST", "modes: rows of the input, or `size` (default): as many as the width; train: images a step" },
     { "modes", 'm', "LIST", "modes: naive,immediate,graph,compiled,loop (default all)" },
     { "fusion", 'f', "LIST", "modes: fusion levels of `compiled` (default 1,2,3); ladder and others: of the compiled graph" },
-    { "device", 'd', "NAME", "modes, ladder, gemm, conv, rows, train, memory, sum: cpu (default), cuda or opencl" },
+    { "device", 'd', "NAME", "modes, ladder, gemm, conv, rows, train, compile, memory, sum: cpu (default), cuda or opencl" },
     { "dtype", 0, "NAME", "gemm: f32 (default), bf16, or i8: u8 times i8" },
     { "trans", 0, "LIST", "gemm: nn (default), nt, tn, tt: whether x and w are given as their transposes" },
     { "bins", 0, "N", "ladder histogram: how many (default 64)" },
@@ -83,7 +84,8 @@ const cli_command command_bench = {
     "conv      convolutions of well-known networks, forward and backward.\n"
     "rows      layer norm, softmax, a chain of ten ops, transpose, copy, against the copy bandwidth at that footprint.\n"
     "train     one training step of an MLP (SGD) and of the digits network (Adam), in loop mode.\n"
-    "compile   from the first builder to ready, without a cache on disk.\n"
+    "compile   from the first builder to ready, without a cache on disk. With --device: networks of depth 64 to a program of\n"
+    "          an open device, the first of the process, without the cache, from the disk.\n"
     "memory    bandwidth and latency by footprint, the caches they show, access patterns, layouts, powers of two,\n"
     "          threads and barriers. With --device: the same of its levels, banks of fast memory, atomics, launches, and "
     "transfers.\n"

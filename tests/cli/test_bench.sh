@@ -86,6 +86,10 @@ if "$tenon" devices --json | python3 -c 'import json, sys; sys.exit(not any(d["n
     spoiled "wrong result" memory --device opencl --largest 0 --cases latency
     bench "work,rung,device,size,err_bound" ladder sum --device opencl --sizes 65
     spoiled "rung" ladder histogram --device opencl --sizes 65
+    mkdir "$dir/tmp"
+    TMPDIR=$dir/tmp bench "work,case,variant,device,size,compile_us,budget_us,budget_ratio" compile --device opencl --sizes 4
+    rmdir "$dir/tmp" || fail "bench compile leaves its cache"
+    spoiled "off by" compile --device opencl --sizes 4
 fi
 
 # Exactness of functions: no plot, and sizes of its own.
