@@ -1,11 +1,9 @@
 /* reduce_split.c - a reduction of many elements to few results becomes two: partial results of fixed chunks, then those.
  *
  * In: sum, prod, reduce_max, reduce_min of at least 2^16 elements to fewer than 64. Out: a reduction with enough results to
- * share among threads, and a small one. The chunks follow from the shape alone, so the result does not depend on the number of
- * threads. [order] for sum and prod, whose error becomes smaller; max and min are exact. Partial sums of f16 and bf16 stay in
- * f32. */
-#include <math.h>
-
+ * share among threads, and a small one; where no chunk divides, what is left behind the last whole one is reduced by itself.
+ * The chunks follow from the shape alone, so the result does not depend on the number of threads. [order] for sum and prod,
+ * whose error becomes smaller; max and min are exact. Partial sums of f16 and bf16 stay in f32. */
 #include "pass/rewrite.h"
 
 enum { CHUNK = 4096, MIN_PARTS = 16, MAX_PARTS = 1024 };
@@ -27,17 +25,6 @@ static int64_t find_run(const node *x, uint64_t axes, int *out_first, int *out_e
     return best;
 }
 
-/* What may be added to the elements without changing the result; false when the pad's double cannot say it. */
-static bool identity_of(op_code op, tn_dtype t, double *out) {
-    double low = t == TN_I8 ? -128 : t == TN_I32 ? -0x1p31 : 0, high = t == TN_I8 ? 127 : t == TN_I32 ? 0x1p31 - 1 : 255;
-    bool is_float = dtype_is_float(t);
-    *out = op == OP_sum          ? 0
-           : op == OP_prod       ? 1
-           : op == OP_reduce_max ? (is_float ? -INFINITY : low)
-                                 : (is_float ? INFINITY : high);
-    return op == OP_sum || op == OP_prod || is_float || t == TN_I8 || t == TN_I32 || t == TN_U8;
-}
-
 /* Elements of one chunk: a divisor of size near the wanted one when there is any. */
 static int64_t choose_chunk(int64_t size, int64_t parts) {
     int64_t wanted = (size + parts - 1) / parts;
@@ -48,22 +35,29 @@ static int64_t choose_chunk(int64_t size, int64_t parts) {
     return wanted;
 }
 
-/* x with axes [first, end) as one axis, padded to parts * chunk, as two axes. */
-static val cut(graph *g, val v, int first, int end, int64_t size, int64_t chunk, double identity) {
+/* x with axes [first, end) as one axis (chunk 0), or as two: parts, chunk. */
+static val cut(graph *g, val v, int first, int end, int64_t size, int64_t chunk) {
     node x = *graph_get(g, v);
-    int64_t dims[TN_MAX_RANK + 1], before[TN_MAX_RANK] = { 0 }, after[TN_MAX_RANK] = { 0 }, parts = (size + chunk - 1) / chunk;
+    int64_t dims[TN_MAX_RANK + 1];
     int rank = 0;
     for (int i = 0; i < first; i++) dims[rank++] = x.dims[i];
-    dims[rank++] = size;
+    dims[rank++] = chunk ? size / chunk : size;
+    if (chunk) dims[rank++] = chunk;
     for (int i = end; i < x.rank; i++) dims[rank++] = x.dims[i];
-    if (parts * chunk != size) {
-        after[first] = parts * chunk - size;
-        v = graph_pad(g, graph_reshape(g, v, rank, dims), before, after, identity);
-    }
-    memmove(dims + first + 2, dims + first + 1, (size_t)(rank - first - 1) * sizeof *dims);
-    dims[first] = parts;
-    dims[first + 1] = chunk;
-    return graph_reshape(g, v, rank + 1, dims);
+    return graph_reshape(g, v, rank, dims);
+}
+
+/* Elements [from, from + count) of an axis. */
+static val part(graph *g, val v, int axis, int64_t from, int64_t count) {
+    node x = *graph_get(g, v);
+    int64_t start[TN_MAX_RANK] = { 0 }, counts[TN_MAX_RANK];
+    for (int i = 0; i < x.rank; i++) counts[i] = x.dims[i];
+    start[axis] = from, counts[axis] = count;
+    return graph_slice(g, v, start, counts, NULL);
+}
+
+static op_code joins(op_code op) {
+    return op == OP_sum ? OP_add : op == OP_prod ? OP_mul : op == OP_reduce_max ? OP_max : OP_min;
 }
 
 static val split(graph *g, val v, arena *scratch) {
@@ -71,22 +65,31 @@ static val split(graph *g, val v, arena *scratch) {
     node n = *graph_get(g, v);
     if (op_get(n.op)->cls != CL_REDUCE || !splits_large_reduce(g, n.in[0], (uint64_t)n.attr[0])) return 0;
     node x = *graph_get(g, n.in[0]);
-    uint64_t axes = (uint64_t)n.attr[0], inner = 0;
+    uint64_t axes = (uint64_t)n.attr[0], others = 0, inner = 0;
     int first = 0, end = 0;
-    double identity;
     int64_t size = find_run(&x, axes, &first, &end), total = 1;
     for (int i = 0; i < x.rank; i++) total *= mask_has(axes, i) ? x.dims[i] : 1;
     int64_t parts = total / CHUNK < MIN_PARTS ? MIN_PARTS : total / CHUNK > MAX_PARTS ? MAX_PARTS : total / CHUNK;
-    int64_t chunk = choose_chunk(size, parts < size ? parts : size);
-    bool can_pad = identity_of(n.op, n.dtype, &identity);
-    if (chunk >= size || (size % chunk != 0 && !can_pad) || x.rank - (end - first) + 2 > TN_MAX_RANK) return 0;
+    int64_t chunk = choose_chunk(size, parts < size ? parts : size), whole = size / chunk * chunk;
+    if (chunk >= size || x.rank - (end - first) + 2 > TN_MAX_RANK) return 0;
 
     bool is_half = (n.dtype == TN_F16 || n.dtype == TN_BF16) && (n.op == OP_sum || n.op == OP_prod);
-    val c = cut(g, is_half ? graph_cast(g, n.in[0], TN_F32) : n.in[0], first, end, size, chunk, identity);
-    for (int i = 0; i < x.rank; i++) /* axes of c: before the run, parts, chunk, after the run */
-        if (mask_has(axes, i) && (i < first || i >= end)) inner |= UINT64_C(1) << (i < first ? i : i - end + first + 2);
-    val partial = graph_reduce(g, n.op, c, inner | UINT64_C(1) << (first + 1));
+    val in = is_half ? graph_cast(g, n.in[0], TN_F32) : n.in[0], flat = 0;
+    if (whole < size) flat = cut(g, in, first, end, size, 0);
+    val parted =
+        flat ? cut(g, part(g, flat, first, 0, whole), first, first + 1, whole, chunk) : cut(g, in, first, end, size, chunk);
+    for (int i = 0; i < x.rank; i++) { /* axes before the run, the run, after it; in `inner` the run is two: parts, chunk */
+        if (!mask_has(axes, i) || (i >= first && i < end)) continue;
+        others |= UINT64_C(1) << (i < first ? i : i - end + first + 1);
+        inner |= UINT64_C(1) << (i < first ? i : i - end + first + 2);
+    }
+    val partial = graph_reduce(g, n.op, parted, inner | UINT64_C(1) << (first + 1));
     val r = graph_reduce(g, n.op, partial, UINT64_C(1) << first);
+    if (flat) { /* masks in the chunks would cost more than what is left by itself */
+        val rest = graph_reduce(g, n.op, part(g, flat, first, whole, size - whole), others | UINT64_C(1) << first);
+        node shape = *graph_get(g, rest);
+        r = graph_binary(g, joins(n.op), graph_reshape(g, r, shape.rank, shape.dims), rest);
+    }
     return graph_reshape(g, graph_cast(g, r, n.dtype), n.rank, n.dims);
 }
 
