@@ -31,6 +31,16 @@ if command -v pkg-config >/dev/null; then
     # shellcheck disable=SC2046
     "$CC" -std=c11 "$user/host.c" $(pkg-config --cflags --libs tenon) -Wl,-rpath,"$libdir" -o "$work/pc" || fail "pkg-config build"
     "$work/pc" || fail "program built with pkg-config: $?"
+    # As distributions configure it: folders that are absolute, or deeper than lib.
+    for lib in /opt/t/lib64 lib/x86_64-linux-gnu; do
+        cmake -S "$SOURCE_DIR" -B "$work/pc-build" -DTENON_TESTS=OFF -DCMAKE_C_COMPILER="$CC" -DCMAKE_INSTALL_PREFIX=/opt/t \
+            -DCMAKE_INSTALL_LIBDIR=$lib >"$work/pc.log" 2>&1 || fail "configure with libraries in $lib: $(tail -5 "$work/pc.log")"
+        at=$work/moved/opt/t/${lib#/opt/t/}
+        mkdir -p "$at/pkgconfig" && cp "$work/pc-build/tenon.pc" "$at/pkgconfig/"
+        got=$(PKG_CONFIG_PATH=$at/pkgconfig pkg-config --variable=libdir tenon) && [ "$(realpath -m "$got")" = "$at" ] || fail "libdir of $lib: $got"
+        got=$(PKG_CONFIG_PATH=$at/pkgconfig pkg-config --variable=includedir tenon) && [ "$(realpath -m "$got")" = "$work/moved/opt/t/include" ] ||
+            fail "includedir of $lib: $got"
+    done
     [ "$(pkg-config --modversion tenon)" = "$("$work/pc" | sed 's/libtenon \([^,]*\),.*/\1/')" ] || fail "tenon.pc and the library disagree about the version"
 else
     echo "note: no pkg-config here, that part was left out"
