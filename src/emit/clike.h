@@ -23,6 +23,7 @@ typedef struct clike_language {
     int resident; /* threads that a processor shall have room for, so that one has no more registers; 0: as it comes */
     const char *global, *shared, *restricted; /* of memory that is everybody's, a group's, has no other name */
     const char *ahead;      /* function that loads an f32 where the text says, not later; NULL: there is none */
+    const char *anew;       /* printf, a word: the compiler shall not know what is in it; NULL: there is nothing */
     const char *extreme[2]; /* functions: larger and smaller of two f32, NaN if either is; NULL: the op's own expression */
     const char *pack_bf16;  /* function: two f32 rounded to bf16, as a word; NULL: one by one */
     struct {                /* functions of functions.def for which it has something better: the body, of x */

@@ -147,6 +147,7 @@ const clike_language clike_cuda = {
     .shared = "__shared__ ",
     .restricted = "__restrict__",
     .ahead = "load_ahead",
+    .anew = "asm volatile(\"\" : \"+r\"(%s));",
     .apart = "apart",
     .extreme = { "max_nan", "min_nan" },
     .pack_bf16 = "pack_bf16",

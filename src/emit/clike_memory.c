@@ -250,12 +250,17 @@ static void load_piece(clike *e, const kins *in, reg r, int lane, int n) {
     tn_dtype t = (tn_dtype)in->src;
     int size = (int)dtype_size(t);
     const char *type = piece_type(e, t, n);
-    str_addf(e->out, " { const %s q = ", type);
+    bool anew = in->par == 3 && e->l->anew && size < 4;
+    str_addf(e->out, " { %s%s q = ", anew ? "" : "const ", type);
     if (is_ahead(e, in))
         print_ahead(e, in, type, lane);
     else
         print_place(e, in, type, lane);
     str_add(e->out, ";");
+    for (int i = 0; i < n * size / 4 && anew; i++) {
+        str_add(e->out, " ");
+        str_addf(e->out, e->l->anew, arena_printf(e->out->a, "q%s", part(type, i)));
+    }
     for (int i = 0; i < n; i++) {
         str_addf(e->out, " v%u[%d] = ", r, lane + i);
         open_convert(e, t, 1);

@@ -42,8 +42,9 @@ static bool loads_ahead(const kernel *k) {
         const kins *in = &k->ins.at[i];
         if (in->op == K_LOOP) serial += open[depth++] = in->par == PAR_SERIAL;
         if (in->op == K_END) serial -= open[--depth];
-        if (in->op == K_LOAD && in->par && serial) return false;
-        any |= in->op == K_LOAD && in->par;
+        bool ahead = in->op == K_LOAD && (in->par == 1 || in->par == 2);
+        if (ahead && serial) return false;
+        any |= ahead;
     }
     return any;
 }
@@ -117,15 +118,16 @@ static int64_t tile_bytes(const kernel *k) {
  * as many threads as of other kernels there shall be room for. Parts that are only read are in registers as they were loaded or
  * as what they were widened to, and what else is loaded comes on top. */
 static double rows_at_once(const kernel *k) {
-    bool holds = false, own = false;
+    bool holds = false, own = false, anew = false;
     for (int b = 0; b < k->bufs.n; b++) own |= k->bufs.at[b].kind == KB_LOCAL && k->bufs.at[b].elems > 16;
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         if (in->op == K_UPD && in->alu == OP_dot) return 1;
+        anew |= in->op == K_LOAD && in->par == 3;
         holds |= in->op == K_LOOP && in->par == PAR_SERIAL && in[1].op == K_LOOP && in[1].par == PAR_LOCAL && in->hi > 1 &&
                  k->vars.at[in->var].role.unroll == in->hi;
     }
-    return own || (holds && k->cluster) ? 2 : holds ? 1.5 : 1;
+    return own || anew || (holds && k->cluster) ? 2 : holds ? 1.5 : 1;
 }
 
 /* Threads that a processor shall have room for. A tile of 8 x 8 with all that is under way wants 170 registers: with 128 a

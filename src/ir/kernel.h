@@ -90,7 +90,8 @@ typedef struct kins {
     uint8_t dtype; /* of the register; of memory for STORE and SCATTER */
     uint8_t src;   /* CAST, WRAP: the other dtype; LOAD: dtype in memory */
     uint8_t par; /* LOOP: kpar; ALU, ZIP, BARRIER; LOAD: 1 = for later, under way while threads meet, 2 = so, too, and no value
-                    is used where a mask does not hold; STORE: 1 = past the caches, in a cluster's buffer: counted */
+                    is used where a mask does not hold, 3 = nothing is kept that came of the element before; STORE: 1 = past the
+                    caches, in a cluster's buffer: counted */
     uint8_t lanes; /* 1 in scalar form */
     uint8_t parts; /* LOAD, UPD by OP_dot: of the 32-bit words, see below; 0 = there are none */
     uint16_t buf;  /* LOAD, STORE, SCATTER: index into kernel.bufs */

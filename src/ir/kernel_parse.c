@@ -340,6 +340,7 @@ static void computed_text(reader *p, kins *in) { /* what stands behind "%n =" */
     if (imm) imm_text(p, in);
     if (in->op == K_LOAD && accept(p, "ahead")) in->par = 1;
     if (in->op == K_LOAD && accept(p, "early")) in->par = 2;
+    if (in->op == K_LOAD && accept(p, "anew")) in->par = 3;
     int lanes;
     in->dtype = (uint8_t)dtype_word(p, &lanes);
     in->lanes = (uint8_t)lanes;

@@ -89,7 +89,7 @@ static void print_ins(const kernel *k, reg r, str *out) {
             str_add(out, " else ");
             print_imm(in, out);
         }
-        if (in->par) str_add(out, in->par == 2 ? " early" : " ahead");
+        if (in->par) str_add(out, in->par == 3 ? " anew" : in->par == 2 ? " early" : " ahead");
         break;
     case K_STORE:
         str_add(out, "store ");

@@ -164,8 +164,9 @@ kernel *kopt_gpu(kernel *k, const target *t) {
     }
     int cluster = 1, held = best_group ? kopt_gpu_hold_group(k, n, t, &cluster) : 0;
     if (held) best_group = held;
-    /* Much earlier than when the groups at work are done is worse than not at all, a little earlier does no harm. */
-    int64_t ahead = held ? t->grid * 3 / 4 / (held * cluster) : 0;
+    /* Much earlier than when the groups at work are done is worse than not at all, a little earlier does no harm: as many rows
+     * later as half of what may be at work. */
+    int64_t ahead = held ? t->grid / 2 / (held * cluster) : 0;
     kernel *forms[] = { kopt_gpu_place(k, n, t, &best), kopt_gpu_cluster(k, n, t, &best), kopt_gpu_tile(k, n, t, &best),
                         kopt_gpu_column(k, n, t, &best) },
            *form = NULL;

@@ -9,7 +9,8 @@
 
 enum {
     MAX_TURNS = 8 /* iterations of a thread */,
-    SHARE = 32 /* elements of it, where a row has many */,
+    SHARE = 32 /* elements of it, where a row has many, */,
+    PACKED_SHARE = 64 /* two of them in a register */,
     LONG_GROUP = 256 /* threads, of a cluster */
 };
 
@@ -54,6 +55,14 @@ static bool meets(const kernel *k, const int *own) {
     return false;
 }
 
+/* A thread's long part of a row is held as it lies in memory, two numbers of 16 bits in a register: each nest after the first
+ * widens it, and computes what it needs of it, anew. */
+static bool is_packed(const kernel *k, const kins *load, int turns) {
+    const kbuf *b = &k->bufs.at[load->buf];
+    return load->op == K_LOAD && b->kind == KB_IN && dtype_size((tn_dtype)b->dtype) == 2 && load->lanes * turns > SHARE &&
+           !load->n_mask && !load->dyn;
+}
+
 void kopt_gpu_hold(kernel *k) {
     int *nest = ARENA_ARRAY(k->a, int, k->ins.n + 1), nests = 0; /* [ins] the loop around, of those to take */
     for (int i = 1; i < k->ins.n; i++) {
@@ -67,6 +76,7 @@ void kopt_gpu_hold(kernel *k) {
     bool meet = meets(k, own);
     kernel *o = gpu_kernel(k, k->group);
     gpu_copier c = { k, o, ARENA_ARRAY(k->a, reg, k->ins.n) };
+    bool *loaded = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         gpu_places p = { .n = 0 };
@@ -83,7 +93,10 @@ void kopt_gpu_hold(kernel *k) {
                 bool memory = k->ins.at[i].op == K_LOAD || k->ins.at[i].op == K_STORE;
                 gpu_places mine = { .n = 0 };
                 gpu_put(&mine, in->var, affine_var(k->a, turn));
-                gpu_copy(&c, i, memory && own[k->ins.at[i].buf] ? &mine : &p);
+                reg r = gpu_copy(&c, i, memory && own[k->ins.at[i].buf] ? &mine : &p);
+                if (!is_packed(k, &k->ins.at[i], turns)) continue;
+                if (loaded[k->ins.at[i].buf]) o->ins.at[r].par = 3;
+                loaded[k->ins.at[i].buf] = true;
             }
             kernel_push(o, (kins){ .op = K_END });
             kernel_push(o, (kins){ .op = K_END });
@@ -125,6 +138,28 @@ static int cluster_group(const kernel *k, int n_rows, int64_t n, int lanes, cons
     return 0;
 }
 
+/* Rows of numbers of 16 bits, of which a thread can hold twice as many where what is computed anew in each nest is little, and
+ * nothing else is held: groups are half as large, and two on a processor, of which one loads while the other computes. Returns
+ * the threads of one, or 0. */
+static int packed_group(const kernel *k, int n_rows, int64_t n, int lanes, const target *t) {
+    enum { LITTLE = 16, COARSE = 3 /* times cheaper */ };
+    int64_t group = t->group_most / 2, flops = 0;
+    int *nest = ARENA_ARRAY(k->a, int, k->bufs.n + 1), held = 0; /* [bufs] the first to load it; -1: of those that are held */
+    if (lanes != 8 || group < t->group || n <= group * SHARE || n > group * PACKED_SHARE || n % (group * lanes)) return 0;
+    for (int i = 1 + n_rows, nests = 0; i < k->ins.n - n_rows; i++) {
+        const kins *in = &k->ins.at[i];
+        nests += in->op == K_LOOP;
+        if (in->op == K_ALU && nests > 1) flops += op_get((op_code)in->alu)->flops / (in->par ? COARSE : 1);
+        if (in->op != K_LOAD && in->op != K_STORE) continue;
+        int *first = &nest[in->buf];
+        bool again = *first > 0 && *first != nests;
+        if (again) held++;
+        if (again && kbuf_is_local(&k->bufs.at[in->buf])) return 0;
+        *first = again ? -1 : *first ? *first : nests;
+    }
+    return held <= 1 && flops <= LITTLE ? (int)group : 0;
+}
+
 int kopt_gpu_hold_group(const kernel *k, int n_rows, const target *t, int *cluster) {
     int from = 1 + n_rows, to = k->ins.n - n_rows, nests = 0, lanes = 16 / gpu_widest(k);
     int64_t n = 0, rows = 1;
@@ -140,6 +175,8 @@ int kopt_gpu_hold_group(const kernel *k, int n_rows, const target *t, int *clust
     }
     if (nests < 2 || n % lanes) return 0;
     int64_t vectors = n / lanes;
+    int packed = packed_group(k, n_rows, n, lanes, t);
+    if (packed) return packed;
     int shared = cluster_group(k, n_rows, n, lanes, t, cluster);
     if (shared) return shared;
     int group = 32, most = t->group_most > t->group ? t->group_most : t->group;

@@ -161,13 +161,15 @@ static void test_clusters(void **state) {
     }
 }
 
-/* Softmax and a norm with long rows are a cluster's, each thread with its part of a row in registers. */
+/* Softmax and a norm with long rows are a cluster's, each thread with its part of a row in registers; or a group's, two numbers
+ * in each. */
 static void test_clustered_rows(void **state) {
     (void)state;
     static const struct {
         tn_dtype t;
         int64_t n;
-    } cases[] = { { TN_BF16, 65536 }, { TN_BF16, 131072 }, { TN_F32, 65536 }, { TN_F32, 262144 }, { TN_F16, 49152 } };
+    } cases[] = { { TN_BF16, 65536 }, { TN_BF16, 131072 }, { TN_F32, 65536 }, { TN_F32, 262144 },
+                  { TN_F16, 49152 },  { TN_BF16, 32768 },  { TN_F16, 24576 } };
     int fetched = 0;
     need_nvrtc();
     for (size_t i = 0; i < 2 * COUNT_OF(cases); i++) {
@@ -193,17 +195,19 @@ static void test_clustered_rows(void **state) {
         o.fusion = 3, o.check = 1;
         plan *p = pipeline_run(g, &a, &o, &t);
         assert_int_equal(p->kernels.n, 1);
-        assert_true(p->kernels.at[0].k->cluster > 1);
+        bool packed = cases[i / 2].n <= 32768;
+        assert_true(packed ? p->kernels.at[0].k->group == 512 : p->kernels.at[0].k->cluster > 1);
         str_init(&text, &a);
         emit_gpu(p, GPU_CUDA, &text);
         if (nvrtc_compile(the_nvrtc, text.s, 90, &image, &size, &log, &e)) fail_msg("%s", e.text);
         if (!strstr(log, " 0 bytes spill stores")) fail_msg("case %zu: %s", i, log);
+        assert_int_equal(strstr(text.s, "asm volatile(\"\" : \"+r\"") != NULL, packed);
         fetched += strstr(text.s, "prefetch.global.L2") != NULL; /* but where the parts are large */
         mem_strfree(mem_libc(), log);
         mem_free(mem_libc(), image, size);
         arena_fini(&a);
     }
-    assert_int_equal(fetched, 8);
+    assert_int_equal(fetched, 12);
 }
 
 /* Layers by clusters keep their tiles, and the weights of the layer to come, in registers. */

@@ -190,6 +190,7 @@ static void test_problems(void **state) {
           "accumulator %1 is of set, updated by add" },
         { "kernel @k() tiled groups 1 of 4 {\n %1 = acc set 0  f32\n %2 = const 1  i32\n update %1 set %2  f32\n}",
           "operand %2 is i32" },
+        { "kernel @k(b0 in f32[8]) tiled {\n %1 = load b0[0] anew  f32\n}", "anew, not for a GPU" },
         { "kernel @k() tiled groups 3 of 4 cluster 2 {\n}", "3 groups in clusters of 2" },
         { "kernel @k(b0 cluster f32[8]) tiled groups 2 of 4 {\n}", "b0 is of a cluster, and there is none" },
         { "kernel @k() tiled groups 2 of 4 {\n barrier cluster\n}", "groups meet that do not run together" },
@@ -565,14 +566,14 @@ static graph *rows_of(arena *a, tn_dtype t, int64_t rows, int64_t n, bool norm) 
 }
 
 /* Rows that are whole vectors of all threads stay in registers: nothing of them is in the memory of the group, and threads meet
- * for the sums alone. Long ones are a cluster's. */
+ * for the sums alone. Long ones are a cluster's, or held two numbers of 16 bits in a register. */
 static void test_rows(void **state) {
     (void)state;
     static const int64_t sizes[] = { 2048, 1024, 512, 4096, 8192, 384, 256, 100, 33, 1, 0, 4096, 6144 };
     static const tn_dtype types[] = { TN_F32, TN_BF16, TN_F16, TN_F64 };
     uint64_t seed = (uint64_t)now_seconds() ^ 0x9e3779b9u;
     rng r = rng_make(seed);
-    int held = 0, long_rows = 0, clusters = 0, fetches = 0;
+    int held = 0, long_rows = 0, clusters = 0, fetches = 0, packed = 0;
     for (int i = 0; i < 90; i++) {
         arena a;
         guard gd;
@@ -583,8 +584,10 @@ static void test_rows(void **state) {
         c.t.group_bytes = i % 3 ? 48 << 10 : 3 << 10; /* no room for long rows: computed again */
         bool too_long = i % 9 == 4;                   /* for a group */
         if (too_long) c.t.group_most = 64;
+        bool twice = i % 9 == 7; /* as long as groups have for themselves */
+        if (twice) c.t.group_most = 256, c.t.group_bytes = 3 << 10, c.t.grid = 512;
         c.t.cluster = too_long || i % 7 > 3 ? 2 << i % 3 : 0, c.t.clusters = 15;
-        int64_t n = too_long ? 8192 : sizes[rng_below(&r, COUNT_OF(sizes))];
+        int64_t n = too_long ? 8192 : twice ? 6144 + i % 2 * 2048 : sizes[rng_below(&r, COUNT_OF(sizes))];
         graph *g = rows_of(&a, types[i % 4], 1 + rng_below(&r, 20), n, i / 4 % 2);
         if (!plan_config_agrees(g, NULL, &c)) fail_msg("seed %llu, case %d: %s", (unsigned long long)seed, i, c.text);
         tn_compile_opts o = TN_COMPILE_DEFAULTS;
@@ -599,11 +602,17 @@ static void test_rows(void **state) {
         for (int j = 1; j < k->ins.n && own; j++)
             assert_true(k->ins.at[j].op != K_BARRIER || (k->cluster && k->ins.at[j].par == 2));
         for (int j = 1; j < k->ins.n; j++) fetches += k->ins.at[j].op == K_PREFETCH;
+        bool anew = false;
+        for (int j = 1; j < k->ins.n; j++) anew |= k->ins.at[j].op == K_LOAD && k->ins.at[j].par == 3;
+        assert_true(!anew || dtype_size(types[i % 4]) == 2);
+        packed += anew;
         held += own, long_rows += k->group > c.t.group, clusters += k->cluster > 0;
         arena_fini(&a);
     }
-    printf("90 of rows, %d with a value's part of a row in registers, %d with long rows in larger groups, %d by clusters\n",
-           held, long_rows, clusters);
+    printf(
+        "90 of rows, %d with a value's part of a row in registers, %d with long rows in larger groups, %d by clusters, %d with "
+        "two numbers in a register\n",
+        held, long_rows, clusters, packed);
     assert_true(held > 5 && long_rows > 0 && clusters > 2 && fetches > 5);
 }
 
