@@ -37,15 +37,24 @@ static bool continues(const graph *g, val x, val y, int axis) {
     return step_a == step_b && a->attr[axis] + a->dims[axis] * step_a == b->attr[axis];
 }
 
+enum { FEW = 36 /* parts: a tile of 4 of Winograd's */ };
+
+/* A concat among the operands of n whose own come up: not one of many that is needed elsewhere or again, for concats of concats
+ * would get as many operands as elements. */
+static bool is_nested(const graph *g, const node *n, int i) {
+    const node *x = graph_get(g, n->in[i]);
+    return x->op == OP_concat && x->attr[0] == n->attr[0] && (n->n_in * x->n_in <= FEW || graph_n_uses(g, n->in[i]) == 1);
+}
+
 /* Operands of concats along the same axis come up, empty ones go, adjacent slices of one value join. Returns their number. */
 static int collect_parts(graph *g, const node *n, int axis, val *out, bool *out_changed) {
     int n_out = 0;
     for (int i = 0; i < n->n_in; i++) {
         const node *x = graph_get(g, n->in[i]);
-        bool is_nested = x->op == OP_concat && x->attr[0] == axis;
-        const val *part = is_nested ? x->in : &n->in[i];
-        int n_parts = is_nested ? x->n_in : 1;
-        *out_changed |= is_nested;
+        bool nested = is_nested(g, n, i);
+        const val *part = nested ? x->in : &n->in[i];
+        int n_parts = nested ? x->n_in : 1;
+        *out_changed |= nested;
         for (int k = 0; k < n_parts; k++) {
             if (graph_get(g, part[k])->dims[axis] == 0)
                 *out_changed = true;
@@ -77,7 +86,7 @@ static int join_slices(graph *g, int axis, val *part, int n, bool *out_changed) 
 static val concat_parts(graph *g, const node *n, arena *scratch) {
     int axis = (int)n->attr[0], room = 0;
     bool changed = n->n_in == 1;
-    for (int i = 0; i < n->n_in; i++) room += graph_get(g, n->in[i])->op == OP_concat ? graph_get(g, n->in[i])->n_in : 1;
+    for (int i = 0; i < n->n_in; i++) room += is_nested(g, n, i) ? graph_get(g, n->in[i])->n_in : 1;
     val *part = ARENA_ARRAY(scratch, val, room + 1);
     int n_parts = collect_parts(g, n, axis, part, &changed);
     if (n_parts == 0) return zeros(g, n->dtype, n->rank, n->dims);
@@ -111,13 +120,15 @@ static val sum_of_pads(graph *g, const node *n) {
 }
 
 /* f(concat(x, y), splat, expand(z)) -> concat(f(x, ..), f(y, ..)) where z has one element along the axis, or the operand is a
- * concat of equal parts. */
+ * concat of equal parts. Of few parts: a chain of ops over a concat of concats of concats would become as many as its elements.
+ */
 static val elementwise_of_concat(graph *g, const node *n, arena *scratch) {
     int of = -1, axis = 0;
     for (int i = 0; i < n->n_in && of < 0; i++)
         if (graph_get(g, n->in[i])->op == OP_concat) of = i;
     if (of < 0 || graph_n_uses(g, n->in[of]) != 1) return 0;
     const node c = *graph_get(g, n->in[of]);
+    if (c.n_in > FEW) return 0;
     axis = (int)c.attr[0];
     for (int i = 0; i < n->n_in; i++) {
         const node *x = graph_get(g, n->in[i]);
