@@ -387,5 +387,8 @@ double probe_clock(void *ud, int64_t times) {
 }
 
 stats_case probe_case(probe *p, const char *label) {
-    return (stats_case){ .clock = probe_clock, .ud = p, .label = label, .companion = true };
+    /* On a machine that is busy a thread may wait for milliseconds for a processor: what its few first operations took says
+     * nothing of how many a sample needs. */
+    int64_t least = is_arithmetic(p->kind) ? 200 : 1;
+    return (stats_case){ .clock = probe_clock, .ud = p, .label = label, .companion = true, .least = least };
 }
