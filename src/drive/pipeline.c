@@ -56,10 +56,9 @@ static kernel *share_code(const kernel *own, const kernel *code, arena *a) {
     return k;
 }
 
-/* What was measured to be fastest for a scalar kernel; NULL when nothing was. */
-static const kchoice *measured(const kernel *scalar, const target *t) {
-    if (!t->tuning || !t->tuning->n) return NULL;
-    uint64_t key = kernel_hash(scalar, t->tuning_seed);
+/* What was measured to be fastest for a scalar kernel, by its hash; NULL when nothing was. */
+static const kchoice *measured(uint64_t key, const target *t) {
+    if (!t->tuning) return NULL;
     int lo = 0, hi = t->tuning->n;
     while (lo < hi) {
         int mid = lo + (hi - lo) / 2;
@@ -71,18 +70,36 @@ static const kchoice *measured(const kernel *scalar, const target *t) {
     return lo < t->tuning->n && t->tuning->at[lo].key == key ? &t->tuning->at[lo].choice : NULL;
 }
 
+/* Scalar kernels by their hashes, in a table of open addresses with more places than kernels. */
+typedef struct known_kernel {
+    uint64_t key;
+    int at; /* of the first of its code, + 1; 0 = a free place */
+} known_kernel;
+
+/* The place of kernel k among those known, or the free one where it belongs. */
+static known_kernel *find_equal(const plan *p, const kernel *k, uint64_t key, known_kernel *table, uint64_t mask) {
+    uint64_t i = key & mask;
+    while (table[i].at && (table[i].key != key || !kernel_equal(p->kernels.at[table[i].at - 1].scalar, k))) i = (i + 1) & mask;
+    return &table[i];
+}
+
 /* Equal kernels, such as those of repeated layers, are optimised once. */
 static void optimise(plan *p, const target *t) {
+    uint64_t mask = 1;
+    while (mask < 2 * (uint64_t)p->kernels.n) mask = 2 * mask + 1;
+    known_kernel *table = ARENA_ARRAY(p->a, known_kernel, mask + 1);
     for (int i = 0; i < p->kernels.n; i++) {
         pkernel *pk = &p->kernels.at[i];
         int n_bufs = pk->k->bufs.n;
-        for (pk->code = 0; pk->code < i; pk->code++)
-            if (p->kernels.at[pk->code].code == pk->code && kernel_equal(p->kernels.at[pk->code].scalar, pk->k)) break;
+        uint64_t key = kernel_hash(pk->k, t->tuning_seed);
+        known_kernel *known = find_equal(p, pk->k, key, table, mask);
+        if (!known->at) *known = (known_kernel){ key, i + 1 };
+        pk->code = known->at - 1;
         if (pk->code < i) {
             pk->k = share_code(pk->k, p->kernels.at[pk->code].k, p->a);
         } else {
             pk->scalar = kernel_clone(pk->k, p->a); /* kopt_run changes its kernel in place */
-            const kchoice *choice = measured(pk->scalar, t);
+            const kchoice *choice = measured(key, t);
             target own = *t;
             if (choice) own.choice = pk->choice = arena_copy(p->a, choice, sizeof *choice);
             pk->k = kopt_run(pk->k, &own);

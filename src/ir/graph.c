@@ -28,22 +28,21 @@ static void use_add(graph *g, val v, val user, int32_t slot) {
     g->uses.at[r - 1] = (use){ .user = user, .slot = slot, .next = n->first_use };
     if (n->first_use) g->uses.at[n->first_use - 1].prev = r;
     n->first_use = r;
+    graph_get(g, user)->in_use[slot] = r;
 }
+/* A value may be an operand many thousand times: its list is not searched. */
 static void use_drop(graph *g, val v, val user, int32_t slot) {
-    if (!v) return;
-    node *n = graph_get(g, v);
-    for (uint32_t r = n->first_use; r; r = g->uses.at[r - 1].next) {
-        use *u = &g->uses.at[r - 1];
-        if (u->user != user || u->slot != slot) continue;
-        if (u->prev)
-            g->uses.at[u->prev - 1].next = u->next;
-        else
-            n->first_use = u->next;
-        if (u->next) g->uses.at[u->next - 1].prev = u->prev;
-        *u = (use){ .next = g->free_use };
-        g->free_use = r;
-        return;
-    }
+    uint32_t r = graph_get(g, user)->in_use[slot];
+    if (!r) return;
+    use *u = &g->uses.at[r - 1];
+    if (u->prev)
+        g->uses.at[u->prev - 1].next = u->next;
+    else
+        graph_get(g, v)->first_use = u->next;
+    if (u->next) g->uses.at[u->next - 1].prev = u->prev;
+    *u = (use){ .next = g->free_use };
+    g->free_use = r;
+    graph_get(g, user)->in_use[slot] = 0;
 }
 
 /* ---- adding ---- */
@@ -131,6 +130,7 @@ val graph_add(graph *g, const spec *s) {
         .where = g->here,
     };
     n.in = arena_copy(g->a, s->in, (size_t)s->n_in * sizeof *s->in);
+    n.in_use = ARENA_ARRAY(g->a, uint32_t, s->n_in);
     n.dims = arena_copy(g->a, dims, (size_t)rank * sizeof *dims);
     n.attr = arena_copy(g->a, s->attr, (size_t)s->n_attr * sizeof *s->attr);
     if (s->name && s->name[0]) n.name = arena_strdup(g->a, s->name);
@@ -156,13 +156,23 @@ bool graph_same_shape(const graph *g, val x, val y) {
     const node *a = graph_get(g, x), *b = graph_get(g, y);
     return a->rank == b->rank && (!a->rank || !memcmp(a->dims, b->dims, a->rank * sizeof *a->dims));
 }
-int graph_n_uses(const graph *g, val v) {
+/* Outputs and results of its region that read v. */
+static int n_sinks(const graph *g, val v) {
     int n = 0;
-    for (uint32_t r = graph_get(g, v)->first_use; r; r = g->uses.at[r - 1].next) n++;
     for (int i = 0; i < g->outputs.n; i++) n += g->outputs.at[i].v == v;
     const region *b = &g->regions.at[graph_get(g, v)->region];
     for (int i = 0; i < b->n_results; i++) n += b->results[i] == v;
     return n;
+}
+int graph_n_uses(const graph *g, val v) {
+    int n = n_sinks(g, v);
+    for (uint32_t r = graph_get(g, v)->first_use; r; r = g->uses.at[r - 1].next) n++;
+    return n;
+}
+bool graph_used_once(const graph *g, val v) {
+    uint32_t r = graph_get(g, v)->first_use;
+    if (r && g->uses.at[r - 1].next) return false;
+    return (r != 0) + n_sinks(g, v) == 1;
 }
 bool graph_is_output(const graph *g, val v) {
     for (int i = 0; i < g->outputs.n; i++)

@@ -69,6 +69,7 @@ typedef struct node {
     uint16_t region; /* 0 = the graph itself */
     int32_t n_in;
     val *in;             /* [n_in]; change through graph_set_in only */
+    uint32_t *in_use;    /* [n_in] the operand's record in its value's use list, + 1; 0 = none */
     const int64_t *dims; /* [rank]; a negative dim -k is symbol k-1 of the graph */
     const int64_t *attr; /* [n_attr], see ops.def */
     double imm;          /* const splat (floats), pad value */
@@ -190,7 +191,8 @@ val graph_iota(graph *g, tn_dtype t, int rank, const int64_t *dims, int axis);
 /* Facts. */
 int64_t graph_elems(const graph *g, val v); /* product of dims, symbols at their upper end; fits int64 (checked by graph_add) */
 bool graph_same_shape(const graph *g, val x, val y);
-int graph_n_uses(const graph *g, val v); /* operand slots, outputs and region results that read v */
+int graph_n_uses(const graph *g, val v);     /* operand slots, outputs and region results that read v */
+bool graph_used_once(const graph *g, val v); /* the same = 1, without counting all of them */
 bool graph_is_output(const graph *g, val v);
 bool graph_splat_value(const graph *g, val v, double *out);                           /* true for a const splat */
 const char *graph_shape_text(const graph *g, arena *a, val v);                        /* "f32[8,128]" */

@@ -141,6 +141,8 @@ static int check_use_list(checker *c, val v, uint8_t *seen) {
         if (!exists(g, u->user) || !graph_get(g, u->user)->in || u->slot < 0 || u->slot >= graph_get(g, u->user)->n_in ||
             graph_get(g, u->user)->in[u->slot] != v)
             problem(c, v, "its use list says operand %d of %%%u, which is not so", u->slot, u->user);
+        else if (!graph_get(g, u->user)->in_use || graph_get(g, u->user)->in_use[u->slot] != r)
+            problem(c, v, "operand %d of %%%u does not know its use record %u", u->slot, u->user, r);
         prev = r;
         n++;
     }

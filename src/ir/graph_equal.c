@@ -11,6 +11,7 @@ static const char *copy_text(arena *a, const char *s) { return s ? arena_strdup(
 static node copy_node(const graph *g, arena *a, val v, bool copy_data, const node *last_from, const node *last_to) {
     node n = *graph_get(g, v);
     n.in = arena_copy(a, n.in, (size_t)n.n_in * sizeof *n.in);
+    n.in_use = arena_copy(a, n.in_use, (size_t)n.n_in * sizeof *n.in_use);
     n.dims = arena_copy(a, n.dims, n.rank * sizeof *n.dims);
     n.attr = arena_copy(a, n.attr, n.n_attr * sizeof *n.attr);
     n.name = copy_text(a, n.name);

@@ -43,7 +43,7 @@ enum { FEW = 36 /* parts: a tile of 4 of Winograd's */ };
  * would get as many operands as elements. */
 static bool is_nested(const graph *g, const node *n, int i) {
     const node *x = graph_get(g, n->in[i]);
-    return x->op == OP_concat && x->attr[0] == n->attr[0] && (n->n_in * x->n_in <= FEW || graph_n_uses(g, n->in[i]) == 1);
+    return x->op == OP_concat && x->attr[0] == n->attr[0] && (n->n_in * x->n_in <= FEW || graph_used_once(g, n->in[i]));
 }
 
 /* Operands of concats along the same axis come up, empty ones go, adjacent slices of one value join. Returns their number. */
@@ -102,7 +102,7 @@ static bool is_zero_pad(const node *n) { return n->op == OP_pad && n->imm == 0; 
  */
 static val sum_of_pads(graph *g, const node *n) {
     node p = *graph_get(g, n->in[0]), q = *graph_get(g, n->in[1]);
-    if (!is_zero_pad(&p) || !is_zero_pad(&q) || graph_n_uses(g, n->in[0]) != 1 || graph_n_uses(g, n->in[1]) != 1) return 0;
+    if (!is_zero_pad(&p) || !is_zero_pad(&q) || !graph_used_once(g, n->in[0]) || !graph_used_once(g, n->in[1])) return 0;
     int axis = -1, rank = n->rank;
     for (int i = 0; i < rank; i++) {
         if (p.attr[i] == q.attr[i] && p.attr[rank + i] == q.attr[rank + i]) continue;
@@ -126,14 +126,14 @@ static val elementwise_of_concat(graph *g, const node *n, arena *scratch) {
     int of = -1, axis = 0;
     for (int i = 0; i < n->n_in && of < 0; i++)
         if (graph_get(g, n->in[i])->op == OP_concat) of = i;
-    if (of < 0 || graph_n_uses(g, n->in[of]) != 1) return 0;
+    if (of < 0 || !graph_used_once(g, n->in[of])) return 0;
     const node c = *graph_get(g, n->in[of]);
     if (c.n_in > FEW) return 0;
     axis = (int)c.attr[0];
     for (int i = 0; i < n->n_in; i++) {
         const node *x = graph_get(g, n->in[i]);
         bool even = x->op == OP_expand && graph_get(g, x->in[0])->dims[axis] == 1;
-        bool alike = x->op == OP_concat && x->attr[0] == axis && x->n_in == c.n_in && graph_n_uses(g, n->in[i]) == 1;
+        bool alike = x->op == OP_concat && x->attr[0] == axis && x->n_in == c.n_in && graph_used_once(g, n->in[i]);
         for (int k = 0; k < c.n_in && alike; k++)
             alike = graph_get(g, x->in[k])->dims[axis] == graph_get(g, c.in[k])->dims[axis];
         if (!(i == of || is_splat(g, n->in[i]) || even || alike)) return 0;

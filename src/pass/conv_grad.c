@@ -44,7 +44,7 @@ static bool find_dot(const graph *g, val v, match *m) {
     int rank = graph_get(g, v)->rank, map[TN_MAX_RANK];
     for (;;) {
         const node *n = graph_get(g, v);
-        if (graph_n_uses(g, v) != 1) return false;
+        if (!graph_used_once(g, v)) return false;
         if (n->op == OP_dot) {
             m->dot = *n;
             return true;

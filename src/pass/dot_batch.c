@@ -59,7 +59,7 @@ static val unbatch(graph *g, const node *d) {
 /* sum over batch axes of dot(a, b) -> dot that contracts them too, other axes summed as before. */
 static val contract_summed(graph *g, const node *n) {
     node d = *graph_get(g, n->in[0]);
-    if (d.op != OP_dot || graph_n_uses(g, n->in[0]) != 1) return 0;
+    if (d.op != OP_dot || !graph_used_once(g, n->in[0])) return 0;
     lists l = lists_of(&d);
     uint64_t axes = (uint64_t)n->attr[0], left = 0;
     int n_old = l.nb, rank = 0;

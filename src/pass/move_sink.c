@@ -93,7 +93,7 @@ static val raise_slice(graph *g, const node *n, val v, arena *scratch) {
     node f = *graph_get(g, n->in[0]);
     bool is_reduce = op_get(f.op)->cls == CL_REDUCE;
     if (!(f.op == OP_dot || is_reduce || op_is_elementwise(f.op))) return 0;
-    if (graph_elems(g, v) >= graph_elems(g, n->in[0]) || graph_n_uses(g, n->in[0]) != 1) return 0;
+    if (graph_elems(g, v) >= graph_elems(g, n->in[0]) || !graph_used_once(g, n->in[0])) return 0;
     if (f.op == OP_dot) return slice_dot(g, n, &f);
     if (is_reduce) return slice_reduce(g, n, &f);
     val *in = ARENA_ARRAY(scratch, val, f.n_in);

@@ -12,7 +12,7 @@ static bool is_inverse(const node *p, const node *q) {
 /* permute(f(permute(x), y)) -> f(x, permute(y)) for inverse permutes, when fewer are left than there were. */
 static val cancel(graph *g, const node *p, arena *scratch) {
     node f = *graph_get(g, p->in[0]);
-    if (!op_is_elementwise(f.op) || graph_n_uses(g, p->in[0]) != 1) return 0;
+    if (!op_is_elementwise(f.op) || !graph_used_once(g, p->in[0])) return 0;
     int n_gone = 0, n_new = 0;
     for (int i = 0; i < f.n_in; i++) {
         const node *q = graph_get(g, f.in[i]);
@@ -83,7 +83,7 @@ static val absorb_operand(graph *g, const node *n, int side) {
 /* permute(dot(a, b)) -> dot(b, a), or dot(a, b) with its batch axes in another order, when that is the order asked for. */
 static val absorb_result(graph *g, const node *p) {
     node n = *graph_get(g, p->in[0]);
-    if (n.op != OP_dot || graph_n_uses(g, p->in[0]) != 1) return 0;
+    if (n.op != OP_dot || !graph_used_once(g, p->in[0])) return 0;
     dot_axes d = dot_of(&n);
     int64_t free[TN_MAX_RANK], batch[2][TN_MAX_RANK];
     int n_a = free_axes(&d, 0, graph_get(g, n.in[0])->rank, free), n_b = n.rank - d.nb - n_a;

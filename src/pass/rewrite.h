@@ -16,7 +16,7 @@ typedef val (*rewrite_fn)(graph *g, val v, arena *scratch);
 
 /* Applies rules in topological order to every node, also to those they add, and redirects uses. New nodes get the place and,
  * when they stand for a labelled node, its label. Nodes that nothing reads any more let go of their operands, so that
- * graph_n_uses counts readers that will be left. Returns whether anything changed. */
+ * graph_n_uses and graph_used_once count readers that will be left. Returns whether anything changed. */
 bool rewrite_each(graph *g, arena *scratch, rewrite_fn rule);
 
 bool is_static(const graph *g, val v); /* no symbolic dims */

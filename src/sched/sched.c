@@ -29,7 +29,7 @@ static void own_concat_parts(graph *g) {
     for (val v = 1; v < (val)n_nodes; v++)
         for (int i = 0; graph_get(g, v)->op == OP_concat && i < graph_get(g, v)->n_in; i++) {
             val x = graph_get(g, v)->in[i];
-            if (graph_get(g, x)->op == OP_concat && graph_n_uses(g, x) == 1 && !graph_is_output(g, x)) continue;
+            if (graph_get(g, x)->op == OP_concat && graph_used_once(g, x) && !graph_is_output(g, x)) continue;
             graph_set_in(g, v, i, graph_unary(g, OP_stop_gradient, x));
         }
 }

@@ -84,6 +84,17 @@ static void random_step(arena *a, graph *g, uint64_t *s) {
 static void guarded_step(fixture *f, graph *g, uint64_t *s) {
     if (GUARD_TRY(&f->gd)) random_step(&f->a, g, s);
 }
+/* Also of a graph that is not in order, which graph_check refuses. */
+static void assert_uses(const graph *g) {
+    for (val v = 1; v < (val)g->nodes.n; v++) {
+        const node *n = graph_get(g, v);
+        assert_int_equal(graph_used_once(g, v), graph_n_uses(g, v) == 1);
+        for (int k = 0; k < n->n_in; k++) {
+            const use *u = &g->uses.at[n->in_use[k] - 1];
+            assert_true(u->user == v && u->slot == k);
+        }
+    }
+}
 static void test_rewriting(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 60; seed++) {
@@ -106,6 +117,8 @@ static void test_rewriting(void **state) {
             for (int step = 0; step < 20; step++) guarded_step(&f, g, &s);
             if (!GUARD_TRY(&f.gd)) fail_msg("%s", f.gd.err.text);
             graph *before = graph_clone(g, &f.a, true, NULL);
+            assert_uses(g);
+            assert_uses(before);
             graph_compact(g);
             assert_sound(&f.a, g);
             const char *why;
@@ -374,6 +387,7 @@ static const int64_t *attrs(int n, int64_t a, int64_t b, int64_t c, int64_t d) {
     B(g->uses.at[NODE(9)->first_use - 1].prev = 3, "links back to 3, not to 0")                                                \
     B(g->uses.at[NODE(9)->first_use - 1].slot = 7, "its use list says operand 7 of")                                           \
     B(g->uses.at[NODE(9)->first_use - 1].user = 4000, "of %4000, which is not so")                                             \
+    B(NODE(9)->in_use[0]++, "does not know its use record")                                                                    \
     B(g->uses.at[g->uses.at[NODE(9)->first_use - 1].next - 1].next = NODE(9)->first_use, "which is in a list already")
 
 static void check_one(int which, const char *expected) {

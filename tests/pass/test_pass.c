@@ -447,10 +447,41 @@ static void test_deep(void **state) {
     assert_true(guarded(check_deep, NULL));
 }
 
+/* ---- a value that is an operand very often ------------------------------------------------------------------------------- */
+
+enum { MANY = 20000 };
+
+/* concat(a, b) 20,000 times in one concat, and a half of it: what looks at each operand must not look at all of them each time.
+ */
+static void check_many(arena *a, const char *arg) {
+    (void)arg;
+    graph *before = graph_make(a, "many");
+    int64_t dims[2] = { 2, 3 };
+    val x = graph_add(before, &(spec){ .op = OP_input, .dtype = TN_F32, .rank = 2, .dims = dims, .name = "x" });
+    val y = graph_add(before, &(spec){ .op = OP_input, .dtype = TN_F32, .rank = 2, .dims = dims, .name = "y" });
+    val both = graph_concat(before, (val[]){ x, graph_unary(before, OP_exp, y) }, 2, 0);
+    val *parts = ARENA_ARRAY(a, val, MANY);
+    for (int i = 0; i < MANY; i++) parts[i] = both;
+    val all = graph_concat(before, parts, MANY, 0);
+    graph_output(before, "all", all);
+    graph_output(before, "half", graph_slice(before, all, (int64_t[]){ 4, 0 }, (int64_t[]){ MANY / 2, 3 }, NULL));
+    graph_compact(before);
+    graph *g = graph_clone(before, a, false, NULL);
+    pass_run_all(g, a, true);
+    check c = { .exact = true };
+    const char *differs = compare_values(before, g, a, 5, &c);
+    if (differs) guard_fail(a->gd, TN_ERR_VERIFY, "%s", differs);
+}
+
+static void test_many(void **state) {
+    (void)state;
+    assert_true(guarded(check_many, NULL));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mirror), cmocka_unit_test(test_files), cmocka_unit_test(test_conv),
-        cmocka_unit_test(test_fold),   cmocka_unit_test(test_deep),
+        cmocka_unit_test(test_fold),   cmocka_unit_test(test_deep),  cmocka_unit_test(test_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
