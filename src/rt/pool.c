@@ -25,12 +25,15 @@ enum { MARK_WIPED = 0, MARK_ALIVE, MARK_BUSY }; /* values of the page that fork 
  * this very processor when another program has its own (measured: a training step beside a busy program takes half as long as
  * with 4000). */
 enum { JOIN_SPINS = 512, CROWDED_SPINS = 100 };
+enum { CPU_WORDS = 128 }; /* of a mask with room for 8192 processors: the kernel refuses one smaller than its own */
+enum { WORD_BITS = 8 * sizeof(unsigned long) };
 
 typedef struct worker {
     _Alignas(LINE) _Atomic uint32_t done; /* number of the last region this worker has left */
     pool *pool;
     pthread_t thread;
     int tid;
+    int off; /* the processor that it may not use, or -1; the caller's, under `owner` */
 } worker;
 
 struct pool {
@@ -43,6 +46,8 @@ struct pool {
     _Alignas(LINE) mem mem;
     int nt;
     int join_spins;
+    bool roomy;                    /* a processor for each thread */
+    unsigned long cpus[CPU_WORDS]; /* that the process might use when the pool was opened */
     double spin_seconds;
     _Atomic int *mark; /* on its own page; MARK_WIPED in a child of fork; unused with one thread */
     size_t mark_size;
@@ -122,6 +127,7 @@ static tn_status start_workers(pool *p, err *e) {
         worker *w = &p->workers[made];
         w->pool = p;
         w->tid = made;
+        w->off = -1;
         atomic_store(&w->done, 0);
         rc = pthread_create(&w->thread, NULL, worker_main, w);
         if (rc) continue;
@@ -162,6 +168,30 @@ static tn_status revive(pool *p, err *e) {
     return st;
 }
 
+/* A worker that keeps the caller waiting may itself be waiting for the caller's processor: beside a busy program the system
+ * wakes it there as readily as elsewhere, and sees no reason to part them (measured: products by two threads then take as long
+ * as by one, run after run). So it is kept off that processor. */
+static void keep_off(pool *p, worker *w) {
+    int cpu = p->roomy ? sched_getcpu() : -1;
+    if (cpu < 0 || cpu >= (int)(CPU_WORDS * WORD_BITS) || cpu == w->off) return;
+    unsigned long mask[CPU_WORDS];
+    memcpy(mask, p->cpus, sizeof mask);
+    mask[cpu / (int)WORD_BITS] &= ~(1ul << cpu % (int)WORD_BITS);
+    pthread_setaffinity_np(w->thread, sizeof mask, (const cpu_set_t *)(const void *)mask);
+    w->off = cpu; /* where that failed, too: once is enough */
+}
+
+static void join(pool *p, worker *w, uint32_t gen) {
+    for (int i = 0; atomic_load_explicit(&w->done, memory_order_acquire) != gen; i++) {
+        if (i < p->join_spins) {
+            cpu_pause();
+            continue;
+        }
+        if (i == p->join_spins) keep_off(p, w);
+        sched_yield(); /* the worker may be waiting for this very processor */
+    }
+}
+
 tn_status pool_run(pool *p, pool_fn fn, void *ud, err *e) {
     if (p->nt == 1) {
         fn(ud, 0);
@@ -178,29 +208,27 @@ tn_status pool_run(pool *p, pool_fn fn, void *ud, err *e) {
     atomic_store(&p->gen, gen);
     if (atomic_load(&p->sleepers)) futex_wake(&p->gen, INT_MAX);
     fn(ud, 0);
-    for (int t = 1; t < p->nt; t++)
-        for (int i = 0; atomic_load_explicit(&p->workers[t].done, memory_order_acquire) != gen; i++) {
-            if (i < p->join_spins)
-                cpu_pause();
-            else
-                sched_yield(); /* the worker may be waiting for this very processor */
-        }
+    for (int t = 1; t < p->nt; t++) join(p, &p->workers[t], gen);
     disown(p);
     return TN_OK;
 }
 
 /* ---- life ---- */
 
-int pool_cpus(void) {
-    unsigned long mask[128]; /* room for 8192 processors: the kernel refuses a mask smaller than its own */
-    memset(mask, 0, sizeof mask);
-    if (sched_getaffinity(0, sizeof mask, (cpu_set_t *)(void *)mask) != 0) {
-        long n = sysconf(_SC_NPROCESSORS_ONLN);
-        return n < 1 ? 1 : n > POOL_MAX_THREADS ? POOL_MAX_THREADS : (int)n;
-    }
+/* The processors of the affinity mask and how many they are; 0 where the system does not say. */
+static int read_cpus(unsigned long *mask) {
+    memset(mask, 0, CPU_WORDS * sizeof *mask);
+    if (sched_getaffinity(0, CPU_WORDS * sizeof *mask, (cpu_set_t *)(void *)mask) != 0) return 0;
     int n = 0;
-    for (size_t i = 0; i < COUNT_OF(mask); i++) n += __builtin_popcountl(mask[i]);
-    return n < 1 ? 1 : n;
+    for (size_t i = 0; i < CPU_WORDS; i++) n += __builtin_popcountl(mask[i]);
+    return n;
+}
+
+int pool_cpus(void) {
+    unsigned long mask[CPU_WORDS];
+    int known = read_cpus(mask);
+    long n = known ? known : sysconf(_SC_NPROCESSORS_ONLN);
+    return n < 1 ? 1 : !known && n > POOL_MAX_THREADS ? POOL_MAX_THREADS : (int)n;
 }
 
 tn_status pool_open(mem m, int threads, pool **out, err *e) {
@@ -228,6 +256,7 @@ tn_status pool_open(mem m, int threads, pool **out, err *e) {
     p->sync = (int64_t *)(void *)crew.data;
     p->workers = (worker *)(void *)(crew.data + sync_size);
     p->join_spins = nt <= cpus ? JOIN_SPINS : CROWDED_SPINS;
+    p->roomy = read_cpus(p->cpus) >= nt;
     p->spin_seconds = nt <= cpus ? POOL_SPIN_SECONDS : POOL_SPIN_SECONDS / 20;
     if (nt == 1) { /* no threads, and nothing for a fork to lose */
         *out = p;

@@ -4,6 +4,9 @@
  * when the last has left it. Waking a spinning team is one store; only a sleeping one costs a system call (and, in a virtual
  * machine, some 50 us), so a step that follows within POOL_SPIN_SECONDS of the last finds everybody awake.
  *
+ * Where there is a processor for each thread, a worker that keeps the caller waiting is kept off the caller's processor: it may
+ * use the others of those that the process might use when the pool was opened.
+ *
  * Threads: pool_run may be called from many threads; regions are run one after another. It must not be called from inside a
  * region. Workers block all signals, so handlers of the host run on the host's threads.
  *

@@ -5,8 +5,10 @@
 #include "rt/pool.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef struct team {
     pool *p;
@@ -114,6 +116,53 @@ static void test_sleepers_sleep(void **state) {
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
     double used = (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
     assert_true(used < 0.05); /* spinning would use 0.2 s */
+    pool_close(t.p);
+}
+
+/* The worker works longer, so that the caller waits. */
+typedef struct meeting {
+    pid_t who; /* the worker */
+    int at[2]; /* where each thread was */
+} meeting;
+static void work_there(void *ud, int tid) {
+    meeting *m = ud;
+    if (tid) m->who = gettid();
+    for (double until = now_seconds() + (tid ? 600e-6 : 200e-6); now_seconds() < until;) {
+    }
+    m->at[tid] = sched_getcpu();
+}
+static void stay(pid_t thread, int cpu) {
+    cpu_set_t only;
+    CPU_ZERO(&only);
+    CPU_SET(cpu, &only);
+    assert_int_equal(sched_setaffinity(thread, sizeof only, &only), 0);
+}
+/* A worker that shares the caller's processor, while another has room: once it has kept the caller waiting, it leaves. */
+static void test_off_the_callers_processor(void **state) {
+    (void)state;
+    counted memory = { 0 };
+    team t;
+    err e = { 0 };
+    cpu_set_t all;
+    meeting m = { 0 };
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    if (CPU_COUNT(&all) < 2) skip();
+    open_team(&t, &memory, 2);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &all)) continue;
+        stay(0, cpu);
+        assert_int_equal(pool_run(t.p, work_there, &m, &e), TN_OK);
+    }
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &all)) continue;
+        stay(0, cpu);
+        stay(m.who, cpu);
+        m.at[1] = cpu;
+        for (int i = 0; i < 50 && m.at[1] == cpu; i++) assert_int_equal(pool_run(t.p, work_there, &m, &e), TN_OK);
+        assert_int_equal(m.at[0], cpu);
+        assert_int_not_equal(m.at[1], cpu);
+    }
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
     pool_close(t.p);
 }
 
@@ -247,12 +296,9 @@ static void test_print_latency(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_regions),
-                                        cmocka_unit_test(test_sleep_and_wake),
-                                        cmocka_unit_test(test_sleepers_sleep),
-                                        cmocka_unit_test(test_many_callers),
-                                        cmocka_unit_test(test_open_and_close_at_once),
-                                        cmocka_unit_test(test_fork),
-                                        cmocka_unit_test(test_print_latency) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_regions),        cmocka_unit_test(test_sleep_and_wake),
+                                        cmocka_unit_test(test_sleepers_sleep), cmocka_unit_test(test_off_the_callers_processor),
+                                        cmocka_unit_test(test_many_callers),   cmocka_unit_test(test_open_and_close_at_once),
+                                        cmocka_unit_test(test_fork),           cmocka_unit_test(test_print_latency) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
