@@ -520,12 +520,12 @@ tn_status drive_tune(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, c
     tn_compile_opts o;
     device *dev;
     tn_status st = drive_resolve(ctx, opts, &o);
-    if (!st && (o.mode == TN_MODE_IMMEDIATE || !strcmp(o.device, "auto") || !strcmp(o.device, "null")))
-        st = err_set(
-            &ctx->err, TN_ERR_UNSUPPORTED,
-            "tn_tune: device \"%.64s\", mode %d; only programs that are compiled for \"cpu\", \"cuda\" or \"opencl\" are "
-            "tuned",
-            o.device, (int)o.mode);
+    if (!st && o.mode == TN_MODE_IMMEDIATE)
+        st = err_set(&ctx->err, TN_ERR_UNSUPPORTED,
+                     "tn_tune: mode immediate, whose kernels are compiled one by one; tune mode graph, compiled or loop");
+    if (!st && (!strcmp(o.device, "auto") || !strcmp(o.device, "null")))
+        st = err_set(&ctx->err, TN_ERR_UNSUPPORTED,
+                     "tn_tune: device \"%.64s\"; programs for \"cpu\", \"cuda\" and \"opencl\" are tuned", o.device);
     if (!st) st = ctx_device(ctx, o.device, o.threads, &dev, &ctx->err);
     if (st) return st;
     tn_tuning *t = mem_alloc(ctx->mem, sizeof *t);
