@@ -502,6 +502,7 @@ static tn_status search(tuner *u, const graph *g) {
     if (!st) st = drive_session_new(u->p, &u->s, u->e);
     if (!st) st = tuner_bind(u, u->s);
     if (!st) st = tune_kernels(u, order);
+    drive_session_free(u->first);
     if (!st) st = finish(u, g);
     if (!st) st = write_texts(u);
     drive_session_free(u->s);

@@ -25,33 +25,47 @@ static tn_status run_once(tuner *u, tn_session *s) {
     return st;
 }
 
-/* One run of the model's program, then one of the other: both from the first state. */
+/* The first run of the model's program, which is kept for all choices. */
+static tn_status run_first(tuner *u) {
+    if (u->first) return TN_OK;
+    tn_status st = drive_session_new(u->p, &u->first, u->e);
+    return st ? st : run_once(u, u->first);
+}
+
+/* One run of each program, both from the first state. */
 static tn_status check(tuner *u, const tuned_kernel *k, tn_session *s, const kchoice *c) {
-    tn_session *model = NULL;
     bool same = true;
-    tn_status st = drive_session_new(u->p, &model, u->e);
-    if (!st) st = run_once(u, model);
+    tn_status st = run_first(u);
     if (!st) st = run_once(u, s);
-    if (!st) st = tuner_same(u, model, s, &same);
-    drive_session_free(model);
+    if (!st) st = tuner_same(u, u->first, s, &same);
     if (!st && !same)
         st = err_set(u->e, TN_ERR_INTERNAL, "kernel %s computes other bits with choice %d x %d, %d x %d, %d", k->name, c->mr,
                      c->nv, c->par, c->unroll, c->rows);
     return st;
 }
 
-static tn_status measure_way(tuner *u, tuned_kernel *k, const kchoice *c, double *out_seconds) {
-    tuning_entry entry = { .key = k->key, .choice = *c };
-    tuning *table = NULL;
-    tn_program *p = NULL;
+/* In a session of its own, as memory is when the program starts. */
+static tn_status measure_program(tuner *u, tuned_kernel *k, const kchoice *c, tn_program *p, double *out_seconds) {
     tn_session *s = NULL;
-    tn_status st = tuning_with(u->ctx->mem, NULL, &entry, 1, &table, u->e);
-    if (!st) st = drive_compile_tuned(u->ctx, u->p->dev, u->p->graph, &u->p->opts, &table->table, &p, u->e);
-    if (!st) st = drive_session_new(p, &s, u->e);
+    tn_status st = drive_session_new(p, &s, u->e);
     if (!st) st = check(u, k, s, c);
     if (!st) st = time_session(u, s, k->kernel, out_seconds);
     if (!st) st = tuner_remember(u, k, c, p->plan->kernels.at[k->kernel].k, *out_seconds);
     drive_session_free(s);
+    return st;
+}
+
+static tn_status measure_model(tuner *u, tuned_kernel *k, double *out_seconds) {
+    return measure_program(u, k, &(kchoice){ 0 }, u->p, out_seconds);
+}
+
+static tn_status measure_way(tuner *u, tuned_kernel *k, const kchoice *c, double *out_seconds) {
+    tuning_entry entry = { .key = k->key, .choice = *c };
+    tuning *table = NULL;
+    tn_program *p = NULL;
+    tn_status st = tuning_with(u->ctx->mem, NULL, &entry, 1, &table, u->e);
+    if (!st) st = drive_compile_tuned(u->ctx, u->p->dev, u->p->graph, &u->p->opts, &table->table, &p, u->e);
+    if (!st) st = measure_program(u, k, c, p, out_seconds);
     drive_program_free(p);
     tuning_free(table);
     return st;
@@ -91,10 +105,9 @@ tn_status tuner_device_estimate(tuner *u) {
 /* The model's choice is measured before and after the others: what is taken must be faster than both, twice. */
 tn_status tuner_device_kernel(tuner *u, tuned_kernel *k, double budget) {
     choices all = { .n = 0 };
-    kchoice model = { 0 };
     double until = now_seconds() + budget, best = 0, again = 0;
     tn_status st = list_choices(u, k, &all);
-    if (!st && all.n) st = measure_way(u, k, &model, &best);
+    if (!st && all.n) st = measure_model(u, k, &best);
     k->before = best;
     for (int i = 0; i < all.n && !st && now_seconds() < until && tuner_go_on(u, k->name); i++) {
         double t;
@@ -102,12 +115,12 @@ tn_status tuner_device_kernel(tuner *u, tuned_kernel *k, double budget) {
         k->measured = true;
         if (!st && t < best) best = t, k->choice = all.at[i];
     }
-    if (!st && best < TUNER_GAIN * k->before) st = measure_way(u, k, &model, &again);
+    if (!st && best < TUNER_GAIN * k->before) st = measure_model(u, k, &again);
     if (!st && again > 0 && again < k->before) k->before = again;
     if (!st && again > 0) st = measure_way(u, k, &k->choice, &again);
     k->changed = !st && again > 0 && best < TUNER_GAIN * k->before && again < TUNER_GAIN * k->before;
     k->after = !k->measured ? 0 : k->changed ? best : k->before;
-    if (!k->changed) k->choice = model;
+    if (!k->changed) k->choice = (kchoice){ 0 };
     arena_fini(&all.a);
     return st;
 }

@@ -13,7 +13,8 @@ typedef struct tuner {
     const tn_tune_opts *opts;
     tn_program *p; /* as the model has it */
     tn_session *s;
-    void **inputs; /* [p->n_io] */
+    tn_session *first; /* another, of one run from the first state: what other choices are compared with. NULL until needed */
+    void **inputs;     /* [p->n_io] */
     double start, seconds;
     bool stopped;
     err *e;
