@@ -97,15 +97,20 @@ tn_status tn_io_load_graph(tn_ctx *ctx, tn_graph *g, const char *path) {
     if (!ctx || !g || !path) return io_fail(ctx, TN_ERR_INVAL, "tn_io_load_graph: an argument is NULL");
     if (tn_graph_status(g)) return tn_graph_check(g); /* the builders' first error, in words */
     tn_io_tensors *file = NULL;
-    tn_status st = tn_io_safetensors_load(ctx, path, &file);
     int n = tn_graph_n_states(g);
-    for (int set = 0; set < 2 && !st; set++) /* nothing is set unless everything fits */
-        for (int i = 0; i < n && !st; i++) {
-            tn_tensor x = tn_graph_state(g, i);
-            tn_io_tensor want = { .name = tn_tensor_name(x), .dtype = tn_tensor_dtype(x), .shape = tn_tensor_shape(x) };
-            st = !set ? check_state(ctx, path, file, &want, "graph")
-                      : tn_tensor_write(x, tn_io_tensors_find(file, want.name)->data, tn_tensor_bytes(x));
-        }
+    tn_status st = TN_ERR_NOMEM;
+    const void **values = io_alloc(ctx, (size_t)n * sizeof *values);
+    if (!values) goto done;
+    if ((st = tn_io_safetensors_load(ctx, path, &file))) goto done;
+    for (int i = 0; i < n; i++) { /* nothing is set unless everything fits */
+        tn_tensor x = tn_graph_state(g, i);
+        tn_io_tensor want = { .name = tn_tensor_name(x), .dtype = tn_tensor_dtype(x), .shape = tn_tensor_shape(x) };
+        if ((st = check_state(ctx, path, file, &want, "graph"))) goto done;
+        values[i] = tn_io_tensors_find(file, want.name)->data;
+    }
+    st = tn_graph_write_states(g, values);
+done:
     tn_io_tensors_free(file);
+    tn_io_free(ctx, values);
     return st;
 }

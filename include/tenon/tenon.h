@@ -212,6 +212,9 @@ TN_API TN_CHECK tn_status tn_tensor_read(tn_tensor x, void *data, size_t bytes);
 /* Immediate mode: value of an input or a state tensor, before what depends on it is built. In other graphs: the initial value
  * of a state, for programs that are compiled afterwards. */
 TN_API TN_CHECK tn_status tn_tensor_write(tn_tensor x, const void *data, size_t bytes);
+/* The same of all states at once: values[i] for tn_graph_state(g, i), as many bytes as it has. All are set, or, where memory
+ * runs out, none. */
+TN_API TN_CHECK tn_status tn_graph_write_states(tn_graph *g, const void *const *values);
 
 /* Sources. */
 TN_API tn_tensor tn_input(tn_graph *g, const char *name, tn_dtype t, tn_shape shape); /* bound by name in every run */

@@ -8,9 +8,9 @@
  *
  * Errors.  TN_ERR_IO what the system refused; TN_ERR_PARSE a malformed file, with its offset or line; TN_ERR_UNSUPPORTED a
  * right file that says something Tenon has no word for; TN_ERR_SHAPE, TN_ERR_DTYPE a file that does not fit the session;
- * TN_ERR_INVAL, TN_ERR_NOMEM. The text is in tn_ctx_error. On an error nothing is returned and no file and no session is
- * changed. Memory.  From the context's allocator; what a function gives out is freed as its comment says. Threads. As the
- * context and the session: one thread at a time.
+ * TN_ERR_INVAL, TN_ERR_NOMEM. The text is in tn_ctx_error. On an error nothing is returned and no file, no session and
+ * no graph is changed. Memory.  From the context's allocator; what a function gives out is freed as its comment says. Threads.
+ * As the context and the session: one thread at a time.
  *
  * Limits: TN_IO_MAX_HEADER bytes of a safetensors header, TN_IO_MAX_TENSORS tensors and as many metadata entries,
  * TN_IO_MAX_NAME bytes of a name or metadata key, TN_MAX_RANK axes, TN_IO_MAX_NPY_HEADER bytes of an npy header,

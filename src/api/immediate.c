@@ -30,16 +30,32 @@ tn_status tn_tensor_read(tn_tensor x, void *data, size_t bytes) {
     return g->dev->api->download(g->dev, g->values.at[x.id].buf, 0, data, bytes, &g->ctx->err);
 }
 
-typedef struct initial {
+/* Initial values of n states. */
+typedef struct initials {
     graph *g;
-    val v;
-    const void *data;
-    size_t bytes;
-} initial;
-static void set_initial(void *arg) {
-    const initial *i = arg;
-    const void *copy = arena_copy(i->g->a, i->data, i->bytes); /* may jump: the node keeps its value then */
-    i->g->nodes.at[i->v].data = copy;
+    int n;
+    const val *states;
+    const void *const *values;
+} initials;
+static void set_initials(void *arg) {
+    const initials *in = arg;
+    graph *g = in->g;
+    const void **copies = ARENA_ARRAY(g->a, const void *, in->n);
+    for (int i = 0; i < in->n; i++) { /* may jump: the nodes keep their values then */
+        size_t bytes = (size_t)graph_elems(g, in->states[i]) * dtype_size((tn_dtype)graph_get(g, in->states[i])->dtype);
+        copies[i] = bytes ? arena_copy(g->a, in->values[i], bytes) : NULL;
+    }
+    for (int i = 0; i < in->n; i++)
+        if (copies[i]) graph_get(g, in->states[i])->data = copies[i];
+}
+
+static tn_status upload_value(tn_graph *g, val v, const void *data, size_t bytes) {
+    if (!g->dev || v >= (val)g->values.n)
+        return err_set(&g->ctx->err, TN_ERR_UNSUPPORTED, "tn_tensor_write: immediate graphs cannot run on this device");
+    tn_status code = TN_OK;
+    node_value *at = &g->values.at[v];
+    if (!at->buf && (code = g->dev->api->alloc(g->dev, bytes, &at->buf, &g->ctx->err))) return code;
+    return g->dev->api->upload(g->dev, at->buf, 0, data, bytes, &g->ctx->err);
 }
 
 tn_status tn_tensor_write(tn_tensor x, const void *data, size_t bytes) {
@@ -53,15 +69,40 @@ tn_status tn_tensor_write(tn_tensor x, const void *data, size_t bytes) {
                            "tn_tensor_write: @%s is not an immediate graph: only a state has a value before a run, not the "
                            "result of %s",
                            g->ir->name, op_get(op)->name);
-        if (bytes == 0 || !api_try(g->arena.gd, set_initial, &(initial){ g->ir, x.id, data, bytes })) return TN_OK;
+        if (!api_try(g->arena.gd, set_initials, &(initials){ g->ir, 1, &x.id, &data })) return TN_OK;
         return api_report(g->ctx, &g->arena.gd->err);
     }
     if (op != OP_input && op != OP_state)
         return err_set(&g->ctx->err, TN_ERR_INVAL, "tn_tensor_write: the tensor is the result of %s, not an input or a state",
                        op_get(op)->name);
-    if (!g->dev || x.id >= (uint32_t)g->values.n)
-        return err_set(&g->ctx->err, TN_ERR_UNSUPPORTED, "tn_tensor_write: immediate graphs cannot run on this device");
-    node_value *v = &g->values.at[x.id];
-    if (!v->buf && (code = g->dev->api->alloc(g->dev, bytes, &v->buf, &g->ctx->err))) return code;
-    return g->dev->api->upload(g->dev, v->buf, 0, data, bytes, &g->ctx->err);
+    return upload_value(g, x.id, data, bytes);
+}
+
+static tn_status write_states(tn_graph *g, int n, val *states, const void *const *values) {
+    for (int i = 0; i < n; i++) states[i] = tn_graph_state(g, i).id;
+    for (int i = 0; i < n; i++) {
+        tn_tensor x = { g, states[i] };
+        tn_status code = check_access(x, "tn_graph_write_states", values[i], tn_tensor_bytes(x));
+        if (code) return code;
+    }
+    if (!g->immediate)
+        return api_try(g->arena.gd, set_initials, &(initials){ g->ir, n, states, values })
+                   ? api_report(g->ctx, &g->arena.gd->err)
+                   : TN_OK;
+    tn_status code = TN_OK; /* they have memory on the device already */
+    for (int i = 0; i < n && !code; i++)
+        code = upload_value(g, states[i], values[i], tn_tensor_bytes((tn_tensor){ g, states[i] }));
+    return code;
+}
+
+tn_status tn_graph_write_states(tn_graph *g, const void *const *values) {
+    if (!g) return TN_ERR_INVAL;
+    if (g->err.code) return api_report(g->ctx, &g->err);
+    if (!values) return err_set(&g->ctx->err, TN_ERR_INVAL, "tn_graph_write_states: values is NULL");
+    int n = tn_graph_n_states(g);
+    val *states = mem_alloc(g->ctx->mem, (size_t)n * sizeof *states);
+    if (!states) return err_set(&g->ctx->err, TN_ERR_NOMEM, "out of memory: %d states", n);
+    tn_status code = write_states(g, n, states, values);
+    mem_free(g->ctx->mem, states, (size_t)n * sizeof *states);
+    return code;
 }

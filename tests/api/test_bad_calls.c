@@ -310,6 +310,7 @@ static void test_nothing_given(void **state) {
     assert_int_equal(tn_tensor_dtype(none), TN_N_DTYPES);
     assert_null(tn_tensor_name(none));
     assert_int_equal(tn_tensor_read(none, NULL, 0), TN_ERR_INVAL);
+    assert_int_equal(tn_graph_write_states(NULL, NULL), TN_ERR_INVAL);
     assert_int_equal(tn_ctx_status(NULL), TN_ERR_INVAL);
     assert_non_null(tn_ctx_error(NULL));
     assert_null(tn_graph_fail(NULL, TN_ERR_INVAL, "x").graph);

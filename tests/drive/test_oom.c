@@ -333,11 +333,61 @@ static void test_new_context(void **state) {
     assert_true(n_failed > 10 * n_ok);
 }
 
+/* ---- initial values from a file: all of them or none ---- */
+
+enum { N_STATES = 5, STATE = 3000 };
+static tn_graph *graph_of_states(tn_ctx *ctx, const float *init, char **out_text) {
+    tn_graph *g = tn_graph_new(ctx, "states");
+    for (int i = 0; i < N_STATES; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "s%d", i);
+        tn_state(g, name, TN_F32, TN_DIMS(STATE), i % 2 ? init : NULL); /* some begin as zeros */
+    }
+    if (tn_graph_print(g, out_text)) fail_msg("%s", tn_ctx_error(ctx));
+    return g;
+}
+
+static void save_states(tn_ctx *ctx) {
+    static float data[N_STATES][STATE];
+    tn_io_tensor list[N_STATES];
+    char name[N_STATES][8];
+    for (int i = 0; i < N_STATES; i++) {
+        for (int k = 0; k < STATE; k++) data[i][k] = (float)(i + k) / 4;
+        snprintf(name[i], sizeof name[i], "s%d", i);
+        list[i] = (tn_io_tensor){ name[i], TN_F32, TN_DIMS(STATE), data[i] };
+    }
+    if (tn_io_safetensors_save(ctx, fix.file, list, N_STATES)) fail_msg("%s", tn_ctx_error(ctx));
+}
+
+static void test_load_graph(void **state) {
+    (void)state;
+    static float init[STATE] = { 7 };
+    counter *c = &fix.c;
+    size_t live = c->live;
+    save_states(fix.ctx);
+    for (int for_ever = 0; for_ever < 2; for_ever++)
+        for (size_t k = 1;; k++) {
+            char *before, *after;
+            tn_graph *g = graph_of_states(fix.ctx, init, &before);
+            c->refuse_at = c->calls + k, c->for_ever = for_ever;
+            tn_status code = tn_io_load_graph(fix.ctx, g, fix.file);
+            bool through = c->calls < c->refuse_at;
+            c->refuse_at = 0;
+            if (!through) check_failed(fix.ctx, code, k, k);
+            assert_int_equal(tn_graph_print(g, &after), TN_OK);
+            if (!strcmp(before, after) != !through) fail_msg("allocation %zu refused: some states are set", k);
+            tn_string_free(fix.ctx, before), tn_string_free(fix.ctx, after);
+            tn_graph_free(g);
+            assert_int_equal(c->live, live);
+            if (through) break;
+        }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_compiled),   cmocka_unit_test(test_loop),
-                                        cmocka_unit_test(test_graph),      cmocka_unit_test(test_immediate_graph),
-                                        cmocka_unit_test(test_immediate),  cmocka_unit_test(test_tools),
-                                        cmocka_unit_test(test_new_context) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_compiled),    cmocka_unit_test(test_loop),
+                                        cmocka_unit_test(test_graph),       cmocka_unit_test(test_immediate_graph),
+                                        cmocka_unit_test(test_immediate),   cmocka_unit_test(test_tools),
+                                        cmocka_unit_test(test_new_context), cmocka_unit_test(test_load_graph) };
     int failed = cmocka_run_group_tests(tests, setup, teardown);
     printf("count: %ld allocations failed while building, compiling, running, training, saving and loading\n", n_refused);
     return failed;

@@ -108,6 +108,17 @@ static void test_graph(void **state) {
     assert_int_equal(tn_io_load_graph(ctx, wrong, in_dir("graph.safetensors")), TN_ERR_SHAPE);
     assert_non_null(strstr(tn_ctx_error(ctx), "axis 7"));
     tn_graph_free(wrong);
+    tn_graph *now = tn_graph_immediate(ctx, "now"); /* values of the file at once, also of the array of zero size */
+    tn_tensor n = tn_state(now, "n", TN_I64, TN_SCALAR, NULL);
+    tn_state(now, "empty", TN_F16, TN_DIMS(0, 4), NULL);
+    int64_t count = 0;
+    if (tn_io_load_graph(ctx, now, in_dir("graph.safetensors"))) fail_msg("%s", tn_ctx_error(ctx));
+    assert_int_equal(tn_tensor_read(n, &count, sizeof count), TN_OK);
+    assert_int_equal(count, 5);
+    tn_graph_free(now);
+    assert_int_equal(tn_graph_write_states(g, NULL), TN_ERR_INVAL);
+    assert_int_equal(tn_graph_write_states(g, (const void *[]){ &count, NULL, NULL }), TN_ERR_INVAL);
+    assert_non_null(strstr(tn_ctx_error(ctx), "data is NULL"));
     tn_string_free(ctx, before), tn_string_free(ctx, after);
     unmake(&a), unmake(&b), unmake(&other);
     tn_ctx_free(ctx);
