@@ -406,6 +406,7 @@ void emit_prelude(const prelude_needs *asked, const clike_language *l, str *out)
     find_functions(needs);
     if (l->gpu) {
         str_add(out, l->head);
+        if (l->head_more) str_add(out, l->head_more);
         if (needs->f64) str_add(out, l->head_f64);
         str_addf(out, "#define BARRIER %s\n", l->barrier);
         name_math(needs, l, out);

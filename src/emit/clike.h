@@ -12,12 +12,12 @@ typedef struct clike_language {
     const char *unsigned_index, *unsigned_end; /* the same without sign */
     const char *wide_end;                      /* end of 64-bit literals */
     /* The rest is for GPUs only. */
-    const char *head, *head_f64;          /* definitions that a program starts with */
-    const char *fma[2];                   /* of f32, f64 */
-    const char *math_end;                 /* what the names of functions of f32 end in */
-    const char *barrier, *thread, *group; /* all threads of a group meet; the thread's number in it; the group's number */
-    const char *barrier32;                /* the same for groups of 32; NULL: nothing of its own */
-    const char *kernel;                   /* printf: `together`, threads of a group, name */
+    const char *head, *head_more, *head_f64; /* definitions that a program starts with; NULL: there are no more */
+    const char *fma[2];                      /* of f32, f64 */
+    const char *math_end;                    /* what the names of functions of f32 end in */
+    const char *barrier, *thread, *group;    /* all threads of a group meet; the thread's number in it; the group's number */
+    const char *barrier32;                   /* the same for groups of 32; NULL: nothing of its own */
+    const char *kernel;                      /* printf: `together`, threads of a group, name */
     const char *together; /* printf, groups of a cluster: says that they run together; NULL: there are no clusters; */
     const char *cluster_barrier, *copy_at; /* they meet; function, place and q: the same in the copy of group q */
     int resident; /* threads that a processor shall have room for, so that one has no more registers; 0: as it comes */
