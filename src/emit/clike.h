@@ -96,6 +96,8 @@ void clike_group_value(clike *e, const kins *in, reg r);
 void clike_group_index(clike *e, const kins *in, reg r);
 /* clike_memory.c */
 bool clike_feeds_contraction(const clike *e, reg r);
+/* What the load gives is stored as it is in the thread's own memory, and not used besides: the store moves it, as words. */
+bool clike_is_kept(const clike *e, const kins *load);
 void clike_load(clike *e, const kins *in, reg r);
 void clike_store(clike *e, const kins *in);
 void clike_scatter(clike *e, const kins *in);

@@ -94,9 +94,9 @@ static void print_arrays(clike *e) {
     for (int b = 0; b < k->bufs.n; b++) {
         const kbuf *kb = &k->bufs.at[b];
         if (!kbuf_is_local(kb) || kb->elems < 1) continue;
-        bool group = kb->kind >= KB_GROUP;
+        bool group = kb->kind >= KB_GROUP, in_words = group || dtype_size((tn_dtype)kb->dtype) == 2;
         str_addf(e->out, "    %s%s b%d[%lld]%s%s;\n", group ? e->l->shared : "", clike_memory_type((tn_dtype)kb->dtype), b,
-                 (long long)kb->elems, group ? " " : "", group ? e->l->aligned : "");
+                 (long long)kb->elems, in_words ? " " : "", in_words ? e->l->aligned : "");
     }
     for (size_t i = 0; i < COUNT_OF(met); i++)
         if (e->meets[met[i].t]) str_addf(e->out, "    %s%s met_%s[%d];\n", e->l->shared, met[i].type, met[i].name, k->group);

@@ -202,7 +202,8 @@ static void check_memory_operands(checker *c, reg r, const kins *in) {
     if (b->kind == KB_CLUSTER && in->op == K_SCATTER) problem(c, r, "adds to each copy of b%d", in->buf);
     for (int m = 0; m < in->n_mask; m++) check_affine(c, r, in->mask[m].e);
     if (in->op == K_LOAD && in->par == 3 && !c->k->group) problem(c, r, "anew, not for a GPU");
-    if (in->op == K_LOAD && in->par && (in->par > 3 || b->kind != KB_IN))
+    bool anew = in->par == 3 && b->kind == KB_LOCAL;
+    if (in->op == K_LOAD && in->par && !anew && (in->par > 3 || b->kind != KB_IN))
         problem(c, r, "ahead of what b%d is yet to hold", in->buf);
     if (in->op == K_LOAD && in->par == 2 && !in->n_mask) problem(c, r, "early without a mask");
     bool counted = b->kind == KB_CLUSTER && b->dtype == TN_F32;

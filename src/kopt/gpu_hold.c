@@ -55,57 +55,140 @@ static bool meets(const kernel *k, const int *own) {
     return false;
 }
 
-/* A thread's long part of a row is held as it lies in memory, two numbers of 16 bits in a register: each nest after the first
- * widens it, and computes what it needs of it, anew. */
+/* A thread's long part of a row is held as it lies in memory, two numbers of 16 bits in a register. All of it is on its way
+ * before the first of it is used, in a nest of its own: compilers put off part of the loads of a nest that computes, too, and
+ * memory has less to do. Each nest after the first widens it, and computes what it needs of it, anew. */
 static bool is_packed(const kernel *k, const kins *load, int turns) {
     const kbuf *b = &k->bufs.at[load->buf];
     return load->op == K_LOAD && b->kind == KB_IN && dtype_size((tn_dtype)b->dtype) == 2 && load->lanes * turns > SHARE &&
            !load->n_mask && !load->dyn;
 }
 
+typedef struct holder {
+    const kernel *k;
+    gpu_copier c;
+    int *nest;  /* [ins] the loop around, of those to take */
+    int *own;   /* [bufs] elements of a thread */
+    int *held;  /* [bufs] the local buffer with a thread's part of it, if that is packed; else 0, which is no such buffer */
+    bool *read; /* [bufs] it has been read there */
+    int fetch, fetch_end; /* instructions that fetch a later row, which wait until this one is on its way; none: the same */
+} holder;
+
+/* Loads of one place a thread in several nests. */
+static bool is_again(const holder *h, int load) {
+    const kernel *k = h->k;
+    const kins *in = &k->ins.at[load];
+    bool again = false;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *other = &k->ins.at[i];
+        if (other->op != K_LOAD || other->buf != in->buf || h->nest[i] == h->nest[load]) continue;
+        if (!h->nest[i] || other->lanes != in->lanes) return false;
+        affine same =
+            affine_set_var(k->a, other->idx, k->ins.at[h->nest[i]].var, affine_var(k->a, k->ins.at[h->nest[load]].var));
+        if (!affine_equal(same, in->idx)) return false;
+        again = true;
+    }
+    return again;
+}
+
+/* The loop of a nest, dealt: `turn` after `turn` of each thread. Returns what its variable becomes. */
+static affine open_turns(holder *h, int turns, kvar *turn) {
+    kernel *o = h->c.o;
+    kvar thread;
+    *turn = kernel_var(o, "s", turns, false, false), thread = kernel_var(o, "t", h->k->group, false, false);
+    o->vars.at[*turn].role.unroll = turns;
+    kernel_push(o, (kins){ .op = K_LOOP, .var = *turn, .hi = turns, .step = 1 });
+    kernel_push(o, (kins){ .op = K_LOOP, .var = thread, .hi = h->k->group, .step = 1, .par = PAR_LOCAL });
+    return affine_add(o->a, affine_scale(o->a, affine_var(o->a, *turn), h->k->group), affine_var(o->a, thread));
+}
+
+static void close_turns(kernel *o) {
+    kernel_push(o, (kins){ .op = K_END });
+    kernel_push(o, (kins){ .op = K_END });
+}
+
+static bool is_held(const holder *h, int load) {
+    const kins *in = &h->k->ins.at[load];
+    return h->nest[load] && is_packed(h->k, in, turns_of(h->k, h->nest[load])) && is_again(h, load);
+}
+
+/* What the nest is the first to load of rows that are held packed. Returns whether there is anything. */
+static bool load_packed(holder *h, int head, int turns) {
+    kernel *o = h->c.o;
+    bool any = false;
+    for (int i = head + 1; h->nest[i] == head; i++) {
+        const kins *in = &h->k->ins.at[i];
+        kvar turn;
+        if (!is_held(h, i) || h->held[in->buf]) continue;
+        any = true;
+        kbuf part = { .dtype = in->src, .kind = KB_LOCAL, .elems = turns * in->lanes, .plan_buf = -1 };
+        int buf = h->held[in->buf] = kernel_buf(o, part);
+        gpu_places p = { .n = 0 };
+        gpu_put(&p, h->k->ins.at[head].var, open_turns(h, turns, &turn));
+        kins store = { .op = K_STORE, .dtype = in->src, .buf = (uint16_t)buf, .lanes = in->lanes, .lane_stride = 1 };
+        store.a = gpu_copy(&h->c, i, &p), store.node = in->node;
+        store.idx = affine_scale(o->a, affine_var(o->a, turn), in->lanes);
+        o->ins.at[store.a].par = 1;
+        kernel_push(o, store);
+        close_turns(o);
+    }
+    return any;
+}
+
+static void hold_nest(holder *h, int head) {
+    const kernel *k = h->k;
+    kernel *o = h->c.o;
+    int turns = turns_of(k, head);
+    kvar turn, var = k->ins.at[head].var;
+    gpu_places p = { .n = 0 }, mine = { .n = 0 };
+    if (load_packed(h, head, turns))
+        for (; h->fetch < h->fetch_end; h->fetch++) gpu_copy(&h->c, h->fetch, &mine);
+    gpu_put(&p, var, open_turns(h, turns, &turn));
+    gpu_put(&mine, var, affine_var(k->a, turn));
+    for (int i = head + 1; h->nest[i] == head; i++) {
+        const kins *in = &k->ins.at[i];
+        bool memory = in->op == K_LOAD || in->op == K_STORE;
+        reg r = gpu_copy(&h->c, i, memory && h->own[in->buf] ? &mine : &p);
+        if (in->op != K_LOAD || !h->held[in->buf]) continue;
+        kins *load = &o->ins.at[r];
+        load->idx = affine_scale(o->a, affine_var(o->a, turn), in->lanes), load->par = h->read[in->buf] ? 3 : 0;
+        load->buf = (uint16_t)h->held[in->buf], h->read[in->buf] = true;
+    }
+    close_turns(o);
+}
+
 void kopt_gpu_hold(kernel *k) {
-    int *nest = ARENA_ARRAY(k->a, int, k->ins.n + 1), nests = 0; /* [ins] the loop around, of those to take */
+    holder h = { .k = k, .nest = ARENA_ARRAY(k->a, int, k->ins.n + 1) };
+    int nests = 0;
     for (int i = 1; i < k->ins.n; i++) {
         if (k->ins.at[i].op != K_LOOP || k->ins.at[i].par != PAR_LOCAL) continue;
         int end = kopt_loop_end(k, i), head = turns_of(k, i) ? i : 0;
-        for (int j = i + 1; j < end; j++) nest[j] = head;
+        for (int j = i + 1; j < end; j++) h.nest[j] = head;
         nests += head > 0, i = end;
     }
     if (nests < 2 || k->vars.n > 50) return;
-    int *own = find_own(k, nest);
-    bool meet = meets(k, own);
+    h.own = find_own(k, h.nest), h.held = ARENA_ARRAY(k->a, int, k->bufs.n + 1);
+    h.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
+    bool meet = meets(k, h.own);
     kernel *o = gpu_kernel(k, k->group);
-    gpu_copier c = { k, o, ARENA_ARRAY(k->a, reg, k->ins.n) };
-    bool *loaded = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
+    const gpu_places none = { .n = 0 };
+    bool packed = false;
+    for (int i = 1; i < k->ins.n; i++) packed |= is_held(&h, i);
+    h.c = (gpu_copier){ k, o, ARENA_ARRAY(k->a, reg, k->ins.n) };
     for (int i = 1; i < k->ins.n; i++) {
-        const kins *in = &k->ins.at[i];
-        gpu_places p = { .n = 0 };
-        if (in->op == K_BARRIER && in->par == 0 && !meet) continue;
-        if (nest[i + 1] == i && i + 1 < k->ins.n) {
-            int turns = turns_of(k, i);
-            kvar turn = kernel_var(o, "s", turns, false, false), thread = kernel_var(o, "t", k->group, false, false);
-            o->vars.at[turn].role.unroll = turns;
-            kernel_push(o, (kins){ .op = K_LOOP, .var = turn, .hi = turns, .step = 1 });
-            kernel_push(o, (kins){ .op = K_LOOP, .var = thread, .hi = k->group, .step = 1, .par = PAR_LOCAL });
-            affine first = affine_scale(k->a, affine_var(k->a, turn), k->group);
-            gpu_put(&p, in->var, affine_add(k->a, first, affine_var(k->a, thread)));
-            for (i++; nest[i]; i++) {
-                bool memory = k->ins.at[i].op == K_LOAD || k->ins.at[i].op == K_STORE;
-                gpu_places mine = { .n = 0 };
-                gpu_put(&mine, in->var, affine_var(k->a, turn));
-                reg r = gpu_copy(&c, i, memory && own[k->ins.at[i].buf] ? &mine : &p);
-                if (!is_packed(k, &k->ins.at[i], turns)) continue;
-                if (loaded[k->ins.at[i].buf]) o->ins.at[r].par = 3;
-                loaded[k->ins.at[i].buf] = true;
-            }
-            kernel_push(o, (kins){ .op = K_END });
-            kernel_push(o, (kins){ .op = K_END });
-            continue;
+        if (k->ins.at[i].op == K_BARRIER && k->ins.at[i].par == 0 && !meet) continue;
+        if (packed && k->ins.at[i].op == K_LOOP && k->ins.at[i + 1].op == K_PREFETCH) {
+            if (h.fetch == h.fetch_end) h.fetch = i;
+            i = kopt_loop_end(k, i), h.fetch_end = i + 1;
+        } else if (i + 1 == k->ins.n || h.nest[i + 1] != i) {
+            gpu_copy(&h.c, i, &none);
+        } else {
+            hold_nest(&h, i);
+            i = kopt_loop_end(k, i);
         }
-        gpu_copy(&c, i, &p);
     }
     for (int b = 0; b < k->bufs.n; b++)
-        if (own[b]) o->bufs.at[b].kind = KB_LOCAL, o->bufs.at[b].elems = own[b];
+        if (h.own[b]) o->bufs.at[b].kind = KB_LOCAL, o->bufs.at[b].elems = h.own[b];
     k->ins = o->ins, k->vars = o->vars, k->bufs = o->bufs;
 }
 

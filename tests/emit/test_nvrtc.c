@@ -202,7 +202,8 @@ static void test_clustered_rows(void **state) {
         if (nvrtc_compile(the_nvrtc, text.s, 90, &image, &size, &log, &e)) fail_msg("%s", e.text);
         if (!strstr(log, " 0 bytes spill stores")) fail_msg("case %zu: %s", i, log);
         assert_int_equal(strstr(text.s, "asm volatile(\"\" : \"+r\"") != NULL, packed);
-        fetched += strstr(text.s, "prefetch.global.L2") != NULL; /* but where the parts are large */
+        assert_int_equal(strstr(text.s, "= load_ahead((const uint4 *)") != NULL, packed); /* before anything is computed */
+        fetched += strstr(text.s, "prefetch.global.L2") != NULL;                          /* but where the parts are large */
         mem_strfree(mem_libc(), log);
         mem_free(mem_libc(), image, size);
         arena_fini(&a);

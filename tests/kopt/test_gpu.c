@@ -604,7 +604,18 @@ static void test_rows(void **state) {
         for (int j = 1; j < k->ins.n; j++) fetches += k->ins.at[j].op == K_PREFETCH;
         bool anew = false;
         for (int j = 1; j < k->ins.n; j++) anew |= k->ins.at[j].op == K_LOAD && k->ins.at[j].par == 3;
+        int ahead = 0; /* all of a packed row is under way first, then the next row */
+        for (int j = 1; j < k->ins.n && anew; j++) {
+            const kins *in = &k->ins.at[j];
+            assert_true(in->op != K_PREFETCH || ahead);
+            if (in->op != K_LOAD) continue;
+            assert_true(in->par != 3 || k->bufs.at[in->buf].kind == KB_LOCAL);
+            if (in->par != 1) continue;
+            assert_true(in[1].op == K_STORE && in[2].op == K_END && k->bufs.at[in[1].buf].kind == KB_LOCAL);
+            ahead++;
+        }
         assert_true(!anew || dtype_size(types[i % 4]) == 2);
+        assert_int_equal(ahead, anew);
         packed += anew;
         held += own, long_rows += k->group > c.t.group, clusters += k->cluster > 0;
         arena_fini(&a);
