@@ -18,6 +18,11 @@
 
 enum { N_SAMPLES = 10, MAX_IN = 8 };
 
+/* Of cmocka's own, any two numbers are equal when one of them is NaN. */
+static void assert_near(double got, double want, double tolerance) {
+    if (!(fabs(got - want) <= tolerance)) fail_msg("%.17g; expected %.17g", got, want);
+}
+
 typedef struct check {
     arena a;
     guard gd;
@@ -519,15 +524,35 @@ static void check_ties(check *c) {
     val x = input(c, DIMS(5), 0, 1), y = input(c, DIMS(5), 0, 1);
     for (int i = 0; i < 5; i++) c->in[0].f[i] = (double[]){ 2, 1, 2, 0, 2 }[i], c->in[1].f[i] = (double[]){ 2, 0, 3, 0, 1 }[i];
     eval_value d = gradient(c, total(g, graph_reduce(g, OP_reduce_max, x, 1)), x);
-    for (int i = 0; i < 5; i++) assert_float_equal(d.f[i], ((double[]){ 1 / 3., 0, 1 / 3., 0, 1 / 3. }[i]), 1e-15);
+    for (int i = 0; i < 5; i++) assert_near(d.f[i], ((double[]){ 1 / 3., 0, 1 / 3., 0, 1 / 3. }[i]), 1e-15);
     d = gradient(c, total(g, graph_binary(g, OP_max, x, y)), x);
-    for (int i = 0; i < 5; i++) assert_float_equal(d.f[i], ((double[]){ 0.5, 1, 0, 0.5, 1 }[i]), 0);
+    for (int i = 0; i < 5; i++) assert_near(d.f[i], ((double[]){ 0.5, 1, 0, 0.5, 1 }[i]), 0);
     d = gradient(c, total(g, graph_binary(g, OP_min, x, y)), y);
-    for (int i = 0; i < 5; i++) assert_float_equal(d.f[i], ((double[]){ 0.5, 1, 0, 0.5, 1 }[i]), 0);
+    for (int i = 0; i < 5; i++) assert_near(d.f[i], ((double[]){ 0.5, 1, 0, 0.5, 1 }[i]), 0);
 }
 static void test_ties(void **state) {
     (void)state;
     with_graph(check_ties);
+}
+
+/* x^y at x = 0, where 0 * infinity stood in the rule: x^0 is 1 everywhere, 0^y is 0 for y > 0. */
+static void check_power(check *c) {
+    graph *g = c->g;
+    val x = input(c, DIMS(4), 0, 1), y = input(c, DIMS(4), 0, 1);
+    for (int i = 0; i < 4; i++) c->in[0].f[i] = (double[]){ 0, 0, 0, 2 }[i], c->in[1].f[i] = (double[]){ 0, 1, 3, 0 }[i];
+    val loss = total(g, graph_binary(g, OP_pow, x, y));
+    eval_value d = gradient(c, loss, x);
+    for (int i = 0; i < 4; i++) assert_near(d.f[i], ((double[]){ 0, 1, 0, 0 }[i]), 0);
+    d = gradient(c, loss, y);
+    for (int i = 1; i < 4; i++) assert_near(d.f[i], ((double[]){ 0, 0, 0, log(2) }[i]), 1e-15);
+    val line = total(g, graph_binary(g, OP_pow, x, graph_splat_like(g, x, 1))), slope;
+    grad_build(g, line, &x, 1, &slope);
+    d = gradient(c, total(g, slope), x); /* of x^1, twice */
+    for (int i = 0; i < 4; i++) assert_near(d.f[i], 0, 0);
+}
+static void test_power(void **state) {
+    (void)state;
+    with_graph(check_power);
 }
 
 /* Int and bool results, and ops that are constant almost everywhere, end the path without an error. */
@@ -548,11 +573,11 @@ static void check_no_flow(check *c) {
     grad_build(g, loss, xs, 4, dx);
     eval_value *v = eval_graph(g, &c->a, c->in);
     for (int i = 0; i < 4; i++) {
-        assert_float_equal(v[dx[0]].f[i], 0, 0);
-        assert_float_equal(v[dx[1]].f[i], 2 * c->in[1].f[i], 1e-14);
+        assert_near(v[dx[0]].f[i], 0, 0);
+        assert_near(v[dx[1]].f[i], 2 * c->in[1].f[i], 1e-14);
     }
     assert_true(graph_same_shape(g, dx[2], unused));
-    assert_float_equal(v[dx[3]].f[0], 1, 0);
+    assert_near(v[dx[3]].f[0], 1, 0);
 }
 static void test_no_flow(void **state) {
     (void)state;
@@ -568,8 +593,8 @@ static void check_middle(check *c) {
     eval_value *v = eval_graph(g, &c->a, c->in);
     for (int i = 0; i < 3; i++) {
         double a = c->in[0].f[i];
-        assert_float_equal(v[dx[0]].f[i], a, 1e-14);
-        assert_float_equal(v[dx[1]].f[i], 3 * a * a, 1e-13);
+        assert_near(v[dx[0]].f[i], a, 1e-14);
+        assert_near(v[dx[1]].f[i], 3 * a * a, 1e-13);
     }
 }
 static void test_middle(void **state) {
@@ -593,7 +618,7 @@ static void check_cast(check *c) {
             grad_build(g, loss, &x, 1, &dx);
             assert_int_equal(graph_get(g, dx)->dtype, TN_F64);
             eval_value *v = eval_graph(g, &c->a, c->in);
-            for (int64_t i = 0; i < graph_elems(g, x); i++) assert_float_equal(v[dx].f[i], 2 * c->in[k].f[i], types[t].eps * 8);
+            for (int64_t i = 0; i < graph_elems(g, x); i++) assert_near(v[dx].f[i], 2 * c->in[k].f[i], types[t].eps * 8);
         }
 }
 static void test_cast(void **state) {
@@ -712,10 +737,10 @@ static void test_nograd_rows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_elementwise),   cmocka_unit_test(test_structural), cmocka_unit_test(test_ties),
-        cmocka_unit_test(test_no_flow),       cmocka_unit_test(test_middle),     cmocka_unit_test(test_cast),
-        cmocka_unit_test(test_deterministic), cmocka_unit_test(test_control),    cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_nograd_rows),
+        cmocka_unit_test(test_elementwise), cmocka_unit_test(test_structural),    cmocka_unit_test(test_ties),
+        cmocka_unit_test(test_power),       cmocka_unit_test(test_no_flow),       cmocka_unit_test(test_middle),
+        cmocka_unit_test(test_cast),        cmocka_unit_test(test_deterministic), cmocka_unit_test(test_control),
+        cmocka_unit_test(test_arguments),   cmocka_unit_test(test_nograd_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
