@@ -116,7 +116,9 @@ static void test_same_bits(void **state) {
         { TN_F32, 2, 9, 70, 65, false, true },      { TN_F32, 1, 14, 40, 130, false, true },
         { TN_F32, 1, 1, 513, 257, false, false },   { TN_F32, 1, 0, 64, 64, false, false },
         { TN_F32, 1, 1, 1030, 600, false, false },  { TN_F32, 3, 1, 299, 400, false, false },
-        { TN_BF16, 1, 1, 777, 300, false, false },
+        { TN_BF16, 1, 1, 777, 300, false, false },  { TN_F32, 1, 1, 900, 100, true, false },
+        { TN_F32, 1, 1, 130, 70, false, false },    { TN_F32, 1, 1, 256, 31, false, false },
+        { TN_F64, 1, 1, 201, 150, false, false },   { TN_I32, 1, 1, 170, 90, false, false },
     };
     tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
     tn_ctx *ctx = tn_ctx_new(&cfg);
@@ -226,8 +228,52 @@ static void test_fetches_ahead(void **state) {
     check_fetches(OUTER(7), 1 << 20, false);
 }
 
+/* Different places, more than a page apart, from which a step of the innermost loop of a lone row's product reads weights. */
+static int count_streams(int columns, int vector_bytes, int registers) {
+    arena a;
+    guard gd;
+    char why_not[512];
+    int64_t seen[64];
+    int n = 0, loop = 0;
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    const char *text = arena_printf(&a,
+                                    "graph @g(x f32[1,600], state w f32[600,%d] = rand(1)) {\n"
+                                    "  %%1 = dot x, w contract=[1]x[0] f32[1,%d]\n  return %%1 as \"y\"\n}\n",
+                                    columns, columns);
+    graph *g = graph_parse(&a, text, strlen(text), "test");
+    reference r = reference_make(g, &a, 5);
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    target t = { .vector_bytes = vector_bytes, .n_vector_regs = registers, .threads = 1, .l1_bytes = 32 << 10 };
+    t.l2_bytes = 64 << 10, o.fusion = 3, o.check = 1;
+    plan *p = pipeline_run(g, &a, &o, &t);
+    const kernel *k = p->kernels.at[p->kernels.n - 1].k;
+    for (int i = 1; i < k->ins.n && k->ins.at[i].op != K_END; i++) { /* the first of the innermost loops */
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP) loop = i, n = 0;
+        if (in->op != K_LOAD || in->lanes < 2 || !loop) continue;
+        bool known = false;
+        for (int j = 0; j < n; j++) known |= llabs(in->idx.base - seen[j]) < 1024;
+        if (!known) seen[n++] = in->idx.base;
+    }
+    if (!plan_agrees(p, &r, &a, why_not, sizeof why_not) || !plan_texts_agree(p, &a, why_not, sizeof why_not))
+        fail_msg("%s", why_not);
+    arena_fini(&a);
+    return n;
+}
+
+/* A lone row reads several panels at once, where there are several. */
+static void test_streams(void **state) {
+    (void)state;
+    assert_int_equal(count_streams(1120, 32, 16), 7);
+    assert_int_equal(count_streams(1000, 64, 32), 1); /* whole lines */
+    assert_int_equal(count_streams(128, 32, 16), 4);
+    assert_int_equal(count_streams(64, 32, 16), 1); /* as it lies */
+    assert_int_equal(count_streams(40, 32, 16), 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_bits), cmocka_unit_test(test_read_once),
-                                        cmocka_unit_test(test_fetches_ahead) };
+                                        cmocka_unit_test(test_fetches_ahead), cmocka_unit_test(test_streams) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
