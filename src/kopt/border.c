@@ -70,10 +70,8 @@ static void cut_for_mask(kcuts *c, const kmask *m, kvar v, const kspan *spans, i
     cut_border(c, to, hi, step, !exact);
 }
 
-void kopt_border_cuts(const kernel *k, int loop, int end, const kspan *open, kcuts *out) {
+void kopt_border_cuts(const kernel *k, int loop, int end, int64_t step, const kspan *open, kcuts *out) {
     const kins *in = &k->ins.at[loop];
-    krole role = k->vars.at[in->var].role;
-    int64_t step = (int64_t)role.unroll * role.lanes;
     *out = (kcuts){ 0 };
     if (in->hi <= in->lo || end - loop > MOST_BODY || (step > 1 && k->vars.at[in->var].reduce)) return;
     bool any = false;
@@ -88,4 +86,42 @@ void kopt_border_cuts(const kernel *k, int loop, int end, const kspan *open, kcu
     }
     if (out->n) add_cut(out, in->lo), add_cut(out, in->hi);
     if (out->full) out->n = 0;
+}
+
+int kopt_border_main(const kcuts *c) {
+    int most = 0;
+    for (int i = 0; i + 1 < c->n; i++)
+        if (c->at[i + 1] - c->at[i] > c->at[most + 1] - c->at[most]) most = i;
+    return most;
+}
+
+bool kopt_border_shared(const kcuts *c, int64_t step) {
+    int main = kopt_border_main(c);
+    for (int i = 0; i + 1 < c->n; i++)
+        if (i != main && c->at[i + 1] - c->at[i] > step) return false;
+    return c->n > 0;
+}
+
+/* Steps of loop v that are pieces of one thread, where threads share it. */
+static int64_t steps_apart(const kernel *k, kvar v, int64_t step) {
+    bool any = false;
+    int loop = 0;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP && in->var == v) loop = i;
+        for (int m = 0; in->op == K_LOAD && m < in->n_mask; m++) any |= affine_coef(in->mask[m].e, v) != 0;
+    }
+    if (!any || !loop) return 0;
+    kspan *spans = ARENA_ARRAY(k->a, kspan, k->vars.n);
+    for (kvar x = 0; x < k->vars.n; x++) spans[x] = (kspan){ 0, k->vars.at[x].extent - 1 };
+    kcuts cuts;
+    kopt_border_cuts(k, loop, kopt_loop_end(k, loop), step, spans, &cuts);
+    int main = kopt_border_main(&cuts);
+    if (!kopt_border_shared(&cuts, step)) return 0;
+    return (k->vars.at[v].extent - (cuts.at[main + 1] - cuts.at[main])) / step;
+}
+
+double kopt_loop_balance(const kernel *k, kvar v, int64_t step, int threads) {
+    int64_t extent = k->vars.at[v].extent, apart = steps_apart(k, v, step);
+    return kopt_balance(extent / step - apart, (double)apart + (double)(extent % step) / (double)step, threads);
 }

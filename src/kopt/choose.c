@@ -254,9 +254,8 @@ static double shared_balance(const chooser *c, kvar vec, kvar row, int mr, int n
     double best = 0;
     for (kvar v = 0; v < c->k->vars.n; v++) {
         if (!(c->dot_open >> v & 1) || !c->k->vars.at[v].row) continue;
-        int64_t extent = c->k->vars.at[v].extent, step = v == vec ? nv * c->lanes : v == row ? mr : 1;
-        double balance = kopt_balance(extent / step, (double)(extent % step) / (double)step, threads);
-        if (v == row) balance /= 1 + ELSEWHERE + (threads - 1) * ALL_READ / (double)extent;
+        double balance = kopt_loop_balance(c->k, v, v == vec ? nv * c->lanes : v == row ? mr : 1, threads);
+        if (v == row) balance /= 1 + ELSEWHERE + (threads - 1) * ALL_READ / (double)c->k->vars.at[v].extent;
         if (balance > best) best = balance;
     }
     return best > 0 ? best : 1;
@@ -442,7 +441,7 @@ static void choose_parallel(chooser *c) {
         if (!k->vars.at[k->ins.at[i].var].row) break;
         const kvar_info *v = &k->vars.at[k->ins.at[i].var];
         int64_t step = (int64_t)v->role.unroll * v->role.lanes;
-        double balance = kopt_balance(v->extent / step, (double)(v->extent % step) / (double)step, c->t->threads);
+        double balance = kopt_loop_balance(k, k->ins.at[i].var, step, c->t->threads);
         if (v->extent > step && asked == 2 + nth++) {
             k->par_var = k->ins.at[i].var;
             return;
@@ -457,7 +456,7 @@ static kvar turned_row(const chooser *c) {
     if (!c->dot) return -1;
     const kins *a = operand_load(c, c->dot->a), *b = operand_load(c, c->dot->b);
     bool along = false;
-    if (!a || !b || a->n_mask || b->n_mask || a->dyn || b->dyn) return -1;
+    if (!a || !b || a->dyn || b->dyn) return -1;
     for (kvar v = 0; v < c->k->vars.n; v++)
         along |=
             c->k->vars.at[v].reduce && (c->dot_open >> v & 1) && affine_coef(a->idx, v) == 1 && affine_coef(b->idx, v) == 1;
@@ -469,6 +468,7 @@ static kvar turned_row(const chooser *c) {
         if (in->op == K_ACC) break;
     }
     if (row < 0 || c->k->vars.at[row].extent < c->lanes || !affine_coef(a->idx, row) == !affine_coef(b->idx, row)) return -1;
+    if ((affine_coef(a->idx, row) ? a : b)->n_mask) return -1; /* which is copied */
     for (int i = 1; i < c->k->ins.n; i++)
         if (c->k->ins.at[i].op == K_STORE && affine_coef(c->k->ins.at[i].idx, row) != 1) return -1;
     return row;

@@ -45,9 +45,14 @@ typedef struct kcuts { /* where pieces of a loop end, ascending */
 } kcuts;
 /* 1: the mask holds for all lanes; -1: for none; 0: it depends. spans: [vars]. */
 int kopt_mask_known(const kmask *m, int64_t lane_stride, int lanes, const kspan *spans);
-/* Where to cut the loop at instruction `loop` so that masks inside are known; spans: of the variables of open loops, with
- * their copies. */
-void kopt_border_cuts(const kernel *k, int loop, int end, const kspan *open, kcuts *out);
+/* Where to cut the loop at instruction `loop`, which goes in such steps, so that masks inside are known; open: of the variables
+ * of open loops, with their copies. */
+void kopt_border_cuts(const kernel *k, int loop, int end, int64_t step, const kspan *open, kcuts *out);
+int kopt_border_main(const kcuts *c); /* the longest piece */
+/* Whether threads may share that piece: the others, which are one thread's, are a step each. */
+bool kopt_border_shared(const kcuts *c, int64_t step);
+/* How evenly threads would share loop v in such steps (kopt_balance). */
+double kopt_loop_balance(const kernel *k, kvar v, int64_t step, int threads);
 /* tile.c: writes the tiled form; the scalar kernel stays as it is. */
 kernel *kopt_tile(const kernel *k);
 /* contract.c: in the tiled form, sums of products become multiply-adds. */

@@ -430,7 +430,7 @@ static double balance_of(const stager *t, kvar v, bool inside) {
         return kopt_balance(
             all / t->tiles,
             ((double)(all % t->tiles) + (double)(extent_of(t, t->n) % width) / (double)width) / (double)t->tiles, threads);
-    double balance = kopt_balance(extent_of(t, v) / step, (double)(extent_of(t, v) % step) / (double)step, threads);
+    double balance = kopt_loop_balance(t->k, v, step, threads);
     double copied = t->fixed || !inside ? 0 : affine_coef(ins(t, (int)t->panel_load)->idx, t->n) == 1 ? COPY_ROWS : TURN_ROWS;
     return balance / (1 + (threads - 1) * copied / (double)t->inner_rows);
 }

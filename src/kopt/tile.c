@@ -606,12 +606,10 @@ static void tile_loop(tiler *t, int loop, int end, kvar major) {
         return;
     }
     if (major < 0 && role.unroll > 1 && role.lanes == 1) major = in->var;
-    if (in->par == PAR_SERIAL) kopt_border_cuts(t->k, loop, end, t->reach, &cuts);
-    int main = 0;
-    for (int i = 0; i + 1 < cuts.n; i++)
-        if (cuts.at[i + 1] - cuts.at[i] > cuts.at[main + 1] - cuts.at[main]) main = i;
-    for (int i = 0; i + 1 < cuts.n && t->k->par_var == in->var; i++) /* the others are one thread's */
-        if (i != main && cuts.at[i + 1] - cuts.at[i] > (int64_t)role.unroll * role.lanes) cuts.n = main = 0;
+    int64_t step = (int64_t)role.unroll * role.lanes;
+    if (in->par == PAR_SERIAL) kopt_border_cuts(t->k, loop, end, step, t->reach, &cuts);
+    int main = kopt_border_main(&cuts);
+    if (t->k->par_var == in->var && !kopt_border_shared(&cuts, step)) cuts.n = main = 0;
     if (cuts.n == 0) cuts = (kcuts){ .n = 2, .at = { in->lo, in->hi } };
     for (int i = 0; i + 1 < cuts.n; i++) tile_piece(t, loop, end, major, cuts.at[i], cuts.at[i + 1], i == main);
 }
