@@ -174,10 +174,10 @@ static int piece_of(const clike *e, const kins *in) {
 
 bool clike_is_kept(const clike *e, const kins *load) {
     const kins *store = load + 1, *last = &e->k->ins.at[e->k->ins.n - 1];
-    return e->k->group && store < last && load->op == K_LOAD && load->par == 1 && dtype_size((tn_dtype)load->src) == 2 &&
-           !load->n_mask && !load->dyn && store->op == K_STORE && &e->k->ins.at[store->a] == load && store[1].op == K_END &&
-           e->k->bufs.at[store->buf].kind == KB_LOCAL && store->dtype == load->src && !store->n_mask &&
-           piece_of(e, load) == 8 && piece_of(e, store) == 8;
+    return e->k->group && store < last && load->op == K_LOAD && load->lanes == 8 && load->par == 1 &&
+           dtype_size((tn_dtype)load->src) == 2 && !load->n_mask && !load->dyn && store->op == K_STORE &&
+           &e->k->ins.at[store->a] == load && store[1].op == K_END && e->k->bufs.at[store->buf].kind == KB_LOCAL &&
+           store->dtype == load->src && !store->n_mask && piece_of(e, load) == 8 && piece_of(e, store) == 8;
 }
 
 /* The type of n elements of memory, and what its parts are called. */
@@ -208,9 +208,7 @@ static void print_place(clike *e, const kins *in, const char *type, int lane) {
     print_element(e, in, lane);
 }
 
-static bool is_ahead(const clike *e, const kins *in) {
-    return in->par == 1 && e->l->ahead && (in->src == TN_F32 || clike_is_kept(e, in));
-}
+static bool is_ahead(const clike *e, const kins *in) { return in->par == 1 && e->l->ahead && in->src == TN_F32; }
 
 static bool same_base(const kins *x, const kins *y) {
     affine a = x->idx, b = y->idx;
@@ -231,7 +229,7 @@ static bool moves(const clike *e, const kins *in) {
  * them. Elsewhere ptxas makes other code where it has one, and a network of 64 x 64 took 11.3 us on an H200, not 11.1. */
 static void name_base(clike *e, reg r) {
     const kins *in = &e->k->ins.at[r];
-    if (!is_ahead(e, in) || in->src != TN_F32 || !moves(e, in)) return;
+    if (!is_ahead(e, in) || !moves(e, in)) return;
     for (int i = 0; i < e->bases.n; i++)
         if (same_base(&e->k->ins.at[e->bases.at[i].first], in)) return;
     kins from = *in;
@@ -409,17 +407,23 @@ static void store_piece(clike *e, const kins *in, int lane, int n) {
     str_add(e->out, " = x; }\n");
 }
 
+/* What the unrolled loops round it add to the place is added last: then it is a constant of the instruction, and loads follow
+ * each other without a sum between them. */
 static void keep(clike *e, const kins *load, const kins *store) {
-    for (int lane = 0; lane < load->lanes; lane += 8) {
-        if (lane) clike_line(e);
-        print_place(e, store, "uint4", lane);
-        str_add(e->out, " = ");
-        if (is_ahead(e, load))
-            print_ahead(e, load, "uint4", lane);
-        else
-            print_place(e, load, "uint4", lane);
-        str_add(e->out, ";\n");
+    affine turns = affine_const(0);
+    kins first = *load;
+    for (int i = 0; i < load->idx.n; i++) {
+        kvar v = load->idx.t[i].var;
+        if (e->k->vars.at[v].role.unroll < 2) continue;
+        turns = affine_add(e->out->a, turns, affine_scale(e->out->a, affine_var(e->out->a, v), load->idx.t[i].coef));
+        first.idx = affine_set_var(e->out->a, first.idx, v, affine_const(0));
     }
+    print_place(e, store, "uint4", 0);
+    str_addf(e->out, " = %s((%sconst uint4 *)(&", e->l->ahead ? e->l->ahead : "*", e->l->global);
+    print_element(e, &first, 0);
+    str_add(e->out, " + ");
+    clike_affine(e, turns, 0);
+    str_add(e->out, "));\n");
 }
 
 static void store_array(clike *e, const kins *in) {
