@@ -564,6 +564,7 @@ static void print_instruction(clike *e, reg r) {
         print_index(e, in, r);
         return;
     case K_LOAD:
+        e->vector = 0, e->back = false; /* products of what is loaded next begin anew */
         clike_load(e, in, r);
         return;
     case K_STORE:

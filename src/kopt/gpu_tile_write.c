@@ -303,24 +303,29 @@ typedef struct parts { /* of one step: what a thread reads of both operands, in 
 
 static int64_t own_steps(const tiler *t) { return t->s.b.steps / t->s.z; } /* of a block */
 
-/* `step` counts the thread's own. */
-static parts load_step(writer *w, affine step, affine half) {
+/* Vector g of what operand x has in a step; `step` counts the thread's own. */
+static reg load_vector(writer *w, int x, int g, affine step, affine half) {
     const tiler *t = w->w;
+    const side *s = &t->side[x];
     uint8_t type = tiler_at(t, t->acc)->dtype;
+    affine at = plus(w, step, w->z, own_steps(t)),
+           first = plus(w, affine_scale(w->o->a, at, s->pitch), half, t->s.b.steps * s->pitch);
+    return kernel_push(w->o, (kins){ .op = K_LOAD,
+                                     .dtype = type,
+                                     .src = type,
+                                     .buf = (uint16_t)s->buf,
+                                     .idx = plus(w, first, vector_at(w, x, g), 1),
+                                     .lanes = (uint8_t)s->lanes,
+                                     .lane_stride = s->lanes > 1 });
+}
+
+/* All that a step multiplies; the first vectors are `first`, where that is not NULL. */
+static parts load_step(writer *w, affine step, affine half, const reg *first) {
+    const tiler *t = w->w;
     parts p;
-    for (int x = 0; x < 2; x++) {
-        const side *s = &t->side[x];
-        affine at = plus(w, step, w->z, own_steps(t)),
-               first = plus(w, affine_scale(w->o->a, at, s->pitch), half, t->s.b.steps * s->pitch);
-        for (int g = 0; g < t->s.t[x] / s->lanes; g++)
-            p.of[x][g] = kernel_push(w->o, (kins){ .op = K_LOAD,
-                                                   .dtype = type,
-                                                   .src = type,
-                                                   .buf = (uint16_t)s->buf,
-                                                   .idx = plus(w, first, vector_at(w, x, g), 1),
-                                                   .lanes = (uint8_t)s->lanes,
-                                                   .lane_stride = s->lanes > 1 });
-    }
+    for (int x = 0; x < 2; x++)
+        for (int g = 0; g < t->s.t[x] / t->side[x].lanes; g++)
+            p.of[x][g] = first && g == 0 ? first[x] : load_vector(w, x, g, step, half);
     return p;
 }
 
@@ -351,7 +356,7 @@ static void write_steps(writer *w, const sums *acc, affine half, int64_t from, i
     kvar k = kernel_var(w->o, "k", to, false, false);
     kernel_push(w->o, (kins){ .op = K_LOOP, .var = k, .lo = from, .hi = to, .step = 1, .par = PAR_SERIAL });
     w->o->vars.at[k].role.unroll = unroll;
-    parts p = load_step(w, affine_var(w->o->a, k), half);
+    parts p = load_step(w, affine_var(w->o->a, k), half, NULL);
     multiply_step(w, acc, &p);
     close(w, 1);
 }
@@ -385,45 +390,6 @@ static void write_single(writer *w, const sums *acc) {
     close(w, loop);
 }
 
-/* Two blocks: loop s, loop h = 0 .. 2: block 2s + h is multiplied in half h while the next one comes. The loop begins some
- * steps late, so that threads do not meet where it begins again: what the last step multiplies was read before they meet, and
- * the first steps of the next block are read while it is multiplied. */
-static void write_late(writer *w, const sums *acc, bool again) {
-    const tiler *t = w->w;
-    int64_t trips = t->s.b.trips, steps = own_steps(t), late = steps < 8 ? 1 : 2;
-    moment when = { .trips = 0 };
-    staged s[2];
-    for (int x = 0; x < 2; x++) load_block(w, x, &when, &s[x]);
-    for (int x = 0; x < 2; x++) store_block(w, x, &s[x], affine_const(0));
-    meet(w);
-    write_steps(w, acc, affine_const(0), 0, late, (int)late);
-    if (trips > 2) {
-        kvar pair = open(w, "s", (trips - 1) / 2, PAR_SERIAL), h = open(w, "h", 2, PAR_SERIAL);
-        affine half = affine_var(w->o->a, h), other = affine_offset(affine_scale(w->o->a, half, -1), 1);
-        /* there always is a next block: the condition makes a branch of the loads, behind which ptxas does not put them off */
-        moment next = { affine_offset(plus_var(w, half, pair, 2), 1), trips };
-        for (int x = 0; x < 2; x++) load_block(w, x, &next, &s[x]);
-        write_steps(w, acc, half, late, steps - 1, steps <= LONG ? (int)(steps - 1 - late) : 8);
-        parts p = load_step(w, affine_const(steps - 1), half);
-        for (int x = 0; x < 2; x++) store_block(w, x, &s[x], other);
-        meet(w);
-        multiply_step(w, acc, &p);
-        write_steps(w, acc, other, 0, late, (int)late);
-        close(w, 2);
-    }
-    if (trips % 2 == 0) { /* these steps are few: short code */
-        when.at = affine_const(trips - 1);
-        for (int x = 0; x < 2; x++) load_block(w, x, &when, &s[x]);
-        write_steps(w, acc, affine_const(0), late, steps, 2);
-        for (int x = 0; x < 2; x++) store_block(w, x, &s[x], affine_const(1));
-        meet(w);
-        write_steps(w, acc, affine_const(1), 0, steps, 2);
-    } else {
-        write_steps(w, acc, affine_const(0), late, steps, 2);
-        if (again) meet(w);
-    }
-}
-
 /* ---- what is under way from one step, and one iteration, to the next ---- */
 
 /* Whether a load of a block may be under way from one iteration to the next: where it would compute with what it loads, it
@@ -450,9 +416,81 @@ static void make_carried(writer *w, const reg *v, int n, reg *out) {
     memcpy(out, to, sizeof *to * (size_t)n);
 }
 
+/* The first block, and the second one into registers that carry it, where they may. */
+static void load_first(writer *w, moment *when, staged *s, staged *ahead, bool *carried) {
+    for (int x = 0; x < 2; x++) load_block(w, x, when, &s[x]);
+    when->at = affine_const(1);
+    for (int x = 0; x < 2; x++) {
+        carried[x] = may_be_carried(w->w, x);
+        if (carried[x]) load_block(w, x, when, &ahead[x]);
+        if (carried[x] && w->w->s.b.trips > 2) make_carried(w, ahead[x].v, ahead[x].n, ahead[x].v);
+    }
+}
+
+/* The block behind the next one, into the registers that carried this one. */
+static void load_ahead(writer *w, const moment *when, staged *s, const staged *ahead, const bool *carried) {
+    for (int x = 0; x < 2; x++)
+        if (carried[x]) load_block(w, x, when, &s[x]);
+    for (int x = 0; x < 2; x++)
+        if (carried[x]) carry(w, s[x].v, s[x].n, ahead[x].v);
+}
+
+/* Two blocks: loop s, loop h = 0 .. 2: block 2s + h is multiplied in half h while the next one comes, which is loaded when the
+ * one before has been stored. The loop begins some steps late, so that threads do not meet where it begins again; of what its
+ * first step multiplies, registers carry the first vectors to it: with them it begins while the others are read. */
+static void write_late(writer *w, const sums *acc, bool again) {
+    const tiler *t = w->w;
+    int64_t trips = t->s.b.trips, steps = own_steps(t), late = steps < 8 ? 1 : 3;
+    int unroll = steps <= LONG ? (int)steps : 8;
+    affine begin = affine_const(late), zero = affine_const(0), one = affine_const(1);
+    moment when = { .trips = 0 };
+    staged s[2], ahead[2];
+    bool carried[2];
+    load_first(w, &when, s, ahead, carried);
+    for (int x = 0; x < 2; x++) store_block(w, x, &s[x], zero);
+    meet(w);
+    write_steps(w, acc, zero, 0, late, (int)late);
+    if (trips > 2) {
+        reg first[2];
+        for (int x = 0; x < 2; x++) first[x] = load_vector(w, x, 0, begin, zero);
+        for (int x = 0; x < 2; x++) make_carried(w, &first[x], 1, &first[x]);
+        kvar pair = open(w, "s", (trips - 1) / 2, PAR_SERIAL), h = open(w, "h", 2, PAR_SERIAL);
+        affine half = affine_var(w->o->a, h), other = affine_offset(affine_scale(w->o->a, half, -1), 1);
+        moment next = { affine_offset(plus_var(w, half, pair, 2), 1), trips },
+               second = { affine_offset(next.at, 1), trips % 2 ? trips : 0 }; /* all of an even number are there */
+        for (int x = 0; x < 2; x++)
+            if (!carried[x]) load_block(w, x, &next, &ahead[x]);
+        parts p = load_step(w, begin, half, first);
+        multiply_step(w, acc, &p);
+        write_steps(w, acc, half, late + 1, steps, unroll);
+        for (int x = 0; x < 2; x++) store_block(w, x, &ahead[x], other);
+        meet(w);
+        load_ahead(w, &second, s, ahead, carried);
+        write_steps(w, acc, other, 0, late - 1, (int)late);
+        p = load_step(w, affine_const(late - 1), other, NULL);
+        reg v[2];
+        for (int x = 0; x < 2; x++) v[x] = load_vector(w, x, 0, begin, other);
+        multiply_step(w, acc, &p);
+        for (int x = 0; x < 2; x++) carry(w, &v[x], 1, &first[x]);
+        close(w, 2);
+    }
+    if (trips % 2 == 0) { /* these steps are few: short code */
+        when.at = affine_const(trips - 1);
+        for (int x = 0; x < 2; x++)
+            if (!carried[x]) load_block(w, x, &when, &ahead[x]);
+        write_steps(w, acc, zero, late, steps, 2);
+        for (int x = 0; x < 2; x++) store_block(w, x, &ahead[x], one);
+        meet(w);
+        write_steps(w, acc, one, 0, steps, 2);
+    } else {
+        write_steps(w, acc, zero, late, steps, 2);
+        if (again) meet(w);
+    }
+}
+
 /* Reads a step into registers that hold the one before, which is multiplied. */
 static void multiply_ahead(writer *w, const sums *acc, const parts *p, affine step, affine half) {
-    parts next = load_step(w, step, half);
+    parts next = load_step(w, step, half, NULL);
     multiply_step(w, acc, p);
     for (int x = 0; x < 2; x++) carry(w, next.of[x], w->w->s.t[x] / w->w->side[x].lanes, p->of[x]);
 }
@@ -479,16 +517,10 @@ static void write_carried(writer *w, const sums *acc, bool again) {
     staged s[2], ahead[2];
     bool carried[2];
     int unroll = trips > FEW ? 2 : unroll_of(steps); /* of the last blocks: short code where they are few of many */
-    for (int x = 0; x < 2; x++) load_block(w, x, &when, &s[x]);
-    when.at = one;
-    for (int x = 0; x < 2; x++) {
-        carried[x] = may_be_carried(t, x);
-        if (carried[x]) load_block(w, x, &when, &ahead[x]);
-        if (carried[x] && trips > 2) make_carried(w, ahead[x].v, ahead[x].n, ahead[x].v);
-    }
+    load_first(w, &when, s, ahead, carried);
     for (int x = 0; x < 2; x++) store_block(w, x, &s[x], zero);
     meet(w);
-    parts p = load_step(w, first, zero);
+    parts p = load_step(w, first, zero, NULL);
     for (int x = 0; x < 2; x++) make_carried(w, p.of[x], t->s.t[x] / t->side[x].lanes, p.of[x]);
     if (trips > 2) {
         kvar pair = open(w, "s", (trips - 1) / 2, PAR_SERIAL), h = open(w, "h", 2, PAR_SERIAL);
@@ -500,11 +532,8 @@ static void write_carried(writer *w, const sums *acc, bool again) {
         write_ahead(w, acc, &p, half, unroll_of(steps));
         for (int x = 0; x < 2; x++) store_block(w, x, &ahead[x], other);
         meet(w);
-        parts q = load_step(w, first, other);
-        for (int x = 0; x < 2; x++)
-            if (carried[x]) load_block(w, x, &second, &s[x]);
-        for (int x = 0; x < 2; x++)
-            if (carried[x]) carry(w, s[x].v, s[x].n, ahead[x].v);
+        parts q = load_step(w, first, other, NULL);
+        load_ahead(w, &second, s, ahead, carried);
         multiply_step(w, acc, &p);
         for (int x = 0; x < 2; x++) carry(w, q.of[x], t->s.t[x] / t->side[x].lanes, p.of[x]);
         close(w, 2);

@@ -103,7 +103,38 @@ static void test_same_bits(void **state) {
     assert_true(tried >= 30 && random >= 5);
 }
 
+/* Tiles of 128 sums a thread, of one block to six, the last one whole or not; operands as they are are loaded two blocks ahead,
+ * those that are cast one. */
+static void test_large_tiles(void **state) {
+    (void)state;
+    static const int steps[] = { 8, 13, 16, 24, 30, 32, 40, 48, 16 * 3, 16 * 5 };
+    static const char *const forms[] = {
+        "graph @large(x f32[70,%d], w f32[%d,136]) {\n %%1 = dot x, w f32[70,136]\n return %%1 as \"y\"\n}",
+        "graph @cast(x bf16[70,%d], w f32[%d,136]) {\n %%1 = cast x f32[70,%d]\n"
+        " %%2 = dot %%1, w f32[70,136]\n return %%2 as \"y\"\n}"
+    };
+    static const kchoice all[] = { { .way = WAY_TILES, .mr = 16, .nv = 8, .par = 4, .unroll = 16, .rows = 8 },
+                                   { .way = WAY_TILES, .mr = 8, .nv = 16, .par = 8, .unroll = 8, .rows = 8 },
+                                   { .way = WAY_TILES, .mr = 16, .nv = 8, .par = 4, .unroll = 16, .rows = 16 } };
+    int others = 0;
+    for (size_t i = 0; i < COUNT_OF(steps) * COUNT_OF(forms); i++) {
+        arena a;
+        guard gd;
+        char text[300];
+        int n = steps[i / COUNT_OF(forms)];
+        snprintf(text, sizeof text, forms[i % COUNT_OF(forms)], n, n, n);
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("%s: %s", text, gd.err.text);
+        graph *g = graph_parse(&a, text, strlen(text), "t");
+        reference ref = reference_make(g, &a, i);
+        others += try_all(&ref, &a, machine(1024), all, COUNT_OF(all));
+        arena_fini(&a);
+    }
+    printf("count: %d large tiles with the model's bits\n", others);
+    assert_true(others >= 40);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_bits) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_bits), cmocka_unit_test(test_large_tiles) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
