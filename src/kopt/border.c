@@ -64,7 +64,10 @@ static void cut_for_mask(kcuts *c, const kmask *m, kvar v, const kspan *spans, i
     if (b > hi - 1) b = hi - 1;
     if (a > b || (a == lo && b == hi - 1)) return;
     int64_t from = lo + ceil_div(a - lo, step) * step, to = b == hi - 1 ? hi : lo + floor_div(b + 1 - lo, step) * step;
-    if (from >= to) return;
+    if (from >= to) { /* no tile is free of the border: each on its own knows its masks */
+        cut_border(c, lo, hi, step, true);
+        return;
+    }
     bool exact = rest.lo == rest.hi && step == 1; /* then it holds nowhere else */
     cut_border(c, lo, from, step, !exact);
     cut_border(c, to, hi, step, !exact);

@@ -6,7 +6,6 @@
  * latency) over the whole shape, tails included, within the register budget MR * NV + NV + 1 (measured: larger tiles spill). */
 #include "kopt/kopt.h"
 
-enum { SLIDING = 8 }; /* unrolled rows of a contraction lane by lane (depthwise convolution) */
 enum { MAX_MR = 14, MAX_NV = 8, MAX_UNROLL = 8 };
 enum { FEW_ROWS = 8 };
 #define READ_AGAIN 1.1  /* what it costs them to be more than one tile, where what has the lanes comes from afar */
@@ -194,13 +193,13 @@ static const kins *operand_load(const chooser *c, reg r) {
 }
 
 /* Windows whose taps are the innermost loop share loads along this row; -1: there are none. */
-static kvar sliding_row(const chooser *c, const kins *x, const kins *weight) {
+static kvar sliding_row(const chooser *c, const kins *x, const kins *weight, kvar vec) {
     const kins *in = c->dot;
     while (in->op != K_LOOP) in--;
-    bool inside = false;
+    bool inside = false, each = affine_coef(weight->idx, vec) && affine_coef(x->idx, vec);
     for (kvar v = 0; v < c->k->vars.n; v++)
         inside |= c->k->vars.at[v].row && affine_coef(weight->idx, v) && affine_coef(x->idx, v);
-    return inside || !c->k->vars.at[in->var].reduce ? -1 : kopt_slides_along(c->k, x, weight, in->var);
+    return (inside && !each) || !c->k->vars.at[in->var].reduce ? -1 : kopt_slides_along(c->k, x, weight, in->var);
 }
 
 /* Unrolled partner of the vector loop: a loop that the vector operand does not depend on, so that its loads are used again. */
@@ -211,7 +210,7 @@ static kvar partner(const chooser *c, kvar vec, bool want_row) {
         const kins *t = a;
         a = b, b = t;
     }
-    kvar best = sliding_row(c, a, b);
+    kvar best = sliding_row(c, a, b, vec);
     int64_t best_extent = 1;
     if (best >= 0) return best;
     for (kvar v = 0; v < c->k->vars.n; v++) {
@@ -233,12 +232,6 @@ static bool tile_fits(const chooser *c, int mr, int nv) {
     int loaded = c->tile_split ? 2 * nv + 2 : mr == 1 ? 1 : nv; /* used once, an operand comes straight from memory */
     return mr >= 1 && nv >= 1 && mr <= MAX_MR && nv <= c->most_nv && mr <= c->tile_m && nv <= c->tile_nvec &&
            mr * nv + loaded + 1 <= c->t->n_vector_regs;
-}
-
-static int sliding_rows(int64_t m) { /* tiles of one size where that is possible */
-    for (int mr = SLIDING; mr > SLIDING / 2; mr--)
-        if (m % mr == 0) return mr;
-    return m < SLIDING ? (int)m : SLIDING;
 }
 
 static bool is_worth_sharing(const chooser *c) {
@@ -279,7 +272,7 @@ static void tile_contraction(chooser *c, kvar vec) {
     const kins *a = operand_load(c, c->dot->a), *b = operand_load(c, c->dot->b);
     bool shared = is_worth_sharing(c),
          each = a && b && affine_coef(a->idx, vec) && affine_coef(b->idx, vec); /* lane by lane: neighbours share loads */
-    if (each) best_mr = sliding_rows(m);
+    if (each) best_mr = kopt_sliding_rows(m);
     c->tile_m = m, c->tile_nvec = nvec, c->tile_each = each, c->tile_split = is_split(c, a, b);
     c->most_nv = m > 1 ? MAX_NV : MAX_LONE;
     int64_t share = (nvec + c->t->threads - 1) / c->t->threads; /* each thread needs a tile */
@@ -507,7 +500,8 @@ int kopt_tiles(kernel *k, const target *t, kchoice *out, int cap) {
     for (int nv = 1; nv <= c.most_nv && c.tile_m; nv++)
         for (int mr = 1; mr <= MAX_MR; mr++) {
             if (!tile_fits(&c, mr, nv)) continue;
-            double cost = c.tile_each ? mr > SLIDING ? mr : SLIDING - mr + nv : shape_cost(c.tile_m, c.tile_nvec, mr, nv);
+            double cost =
+                c.tile_each ? mr > KOPT_SLIDING ? mr : KOPT_SLIDING - mr + nv : shape_cost(c.tile_m, c.tile_nvec, mr, nv);
             if (cost < best) best = cost;
             int at = n < cap ? n++ : n;
             for (; at > 0 && costs[at - 1] > cost; at--)

@@ -12,7 +12,8 @@ void kopt_order(kernel *k);
  * share what they load. */
 void kopt_slide(kernel *k, const target *t);
 /* The row along which the windows that a short contraction loop w walks through overlap, or -1. */
-enum { KOPT_MOST_TAPS = 5 };
+enum { KOPT_MOST_TAPS = 5, KOPT_SLIDING = 8 /* unrolled rows of a contraction lane by lane */ };
+int kopt_sliding_rows(int64_t m); /* of m */
 kvar kopt_slides_along(const kernel *k, const kins *x, const kins *weight, kvar w);
 /* collapse.c: two perfectly nested loops that walk memory as one become one. */
 void kopt_collapse(kernel *k);

@@ -6,7 +6,7 @@
  * Changes the order of summation, the same way wherever the kernel runs. */
 #include "kopt/kopt.h"
 
-enum { LEAST_ROWS = 4 }; /* that share what a window loads */
+enum { LEAST_ROWS = 4, ENOUGH_ROWS = 7 }; /* that share what a window loads */
 
 static int64_t apart(const kins *load, kvar v) { /* 0: stands still */
     int64_t c = load->op == K_LOAD ? affine_coef(load->idx, v) : 0;
@@ -48,18 +48,31 @@ void kopt_order(kernel *k) {
     }
 }
 
+/* How far windows next to each other along v are apart, in taps of w; 0: they share none. */
+static double taps_apart(const kernel *k, const kins *x, kvar w, kvar v) {
+    int64_t along = affine_coef(x->idx, w), next = affine_coef(x->idx, v);
+    if (along <= 0 || next <= 0 || (along % next && next % along) || next >= along * k->vars.at[w].extent) return 0;
+    return (double)next / (double)along;
+}
+
 kvar kopt_slides_along(const kernel *k, const kins *x, const kins *weight, kvar w) {
-    int64_t along = affine_coef(x->idx, w);
     kvar best = -1;
+    double best_apart = 0;
     if (x->op != K_LOAD || weight->op != K_LOAD || x->dyn || weight->dyn || weight->n_mask) return -1;
-    if (along <= 0 || k->vars.at[w].extent < 2 || k->vars.at[w].extent > KOPT_MOST_TAPS) return -1;
+    if (k->vars.at[w].extent < 2 || k->vars.at[w].extent > KOPT_MOST_TAPS) return -1;
     for (kvar v = 0; v < k->vars.n; v++) {
-        int64_t next = affine_coef(x->idx, v);
-        if (!k->vars.at[v].row || affine_coef(weight->idx, v) || next <= 0 || along % next || k->vars.at[v].extent < LEAST_ROWS)
-            continue;
-        if (best < 0 || next < affine_coef(x->idx, best)) best = v;
+        double d = taps_apart(k, x, w, v);
+        if (!k->vars.at[v].row || affine_coef(weight->idx, v) || d == 0 || k->vars.at[v].extent < LEAST_ROWS) continue;
+        if (d < 1) d = 1 / d; /* the nearest to one tap */
+        if (best < 0 || d < best_apart) best = v, best_apart = d;
     }
     return best;
+}
+
+int kopt_sliding_rows(int64_t m) { /* tiles of one size where that is possible */
+    for (int mr = KOPT_SLIDING; mr > KOPT_SLIDING / 2; mr--)
+        if (m % mr == 0) return mr;
+    return m < KOPT_SLIDING ? (int)m : KOPT_SLIDING;
 }
 
 static int64_t columns_of(const kernel *k, const kins *x, const kins *weight) {
@@ -67,6 +80,49 @@ static int64_t columns_of(const kernel *k, const kins *x, const kins *weight) {
     for (kvar v = 0; v < k->vars.n; v++)
         if (k->vars.at[v].row && affine_coef(weight->idx, v) && !affine_coef(x->idx, v)) n *= k->vars.at[v].extent;
     return n;
+}
+
+/* The row along which both operands lie in memory: windows are made lane by lane (depthwise convolution). */
+static kvar lanes_along(const kernel *k, const kins *x, const kins *weight) {
+    for (kvar v = 0; v < k->vars.n; v++)
+        if (k->vars.at[v].row && affine_coef(x->idx, v) == 1 && affine_coef(weight->idx, v) == 1) return v;
+    return -1;
+}
+
+/* Of n loops from i on, the one over the taps of windows lane by lane that becomes the innermost; -1: none. The farther apart
+ * its elements are, the better: then a tile has a few columns of many rows, of which each is read from its beginning to its
+ * end, so that it is fetched ahead, and comes into the first cache once for the tile. */
+static int farthest_taps(const kernel *k, int i, int n, const kins *x, const kins *weight) {
+    int at = -1;
+    int64_t rows = 0;
+    for (int j = i; j < i + n; j++) {
+        kvar v = kopt_slides_along(k, x, weight, k->ins.at[j].var);
+        if (v < 0 || (at >= 0 && (rows >= ENOUGH_ROWS || k->vars.at[v].extent <= rows))) continue;
+        at = j, rows = k->vars.at[v].extent;
+    }
+    return at;
+}
+
+/* A tile of windows lane by lane whose neighbour does not find what they share in the first cache any more: all neighbours with
+ * the same lanes first. Loops of rows may change places. */
+static void keep_columns(kernel *k, int nest, kvar taps, const kins *x, const kins *weight, const target *t) {
+    kvar row = kopt_slides_along(k, x, weight, taps), lanes = lanes_along(k, x, weight);
+    int at = nest;
+    while (at > 1 && !(k->ins.at[at].op == K_LOOP && k->ins.at[at].var == lanes)) at--;
+    kins *inner = &k->ins.at[at], *outer = inner - 1;
+    if (at < 2 || outer->op != K_LOOP || !k->vars.at[outer->var].row || outer->var == row || outer->par || inner->par) return;
+    if (kopt_loop_end(k, at - 1) != kopt_loop_end(k, at) + 1) return;
+    int64_t size = (int64_t)dtype_size((tn_dtype)x->src), columns = 1, n = kopt_sliding_rows(k->vars.at[row].extent),
+            apart = affine_coef(x->idx, row);
+    int64_t read = (n - 1) * apart / affine_coef(x->idx, taps) + k->vars.at[taps].extent;
+    for (kvar v = 0; v < k->vars.n; v++)
+        if (k->vars.at[v].reduce && v != taps && affine_coef(x->idx, v)) columns *= k->vars.at[v].extent;
+    int64_t all_lanes = (read * columns + n) * k->vars.at[lanes].extent * size,
+            all_columns = (read * affine_coef(x->idx, outer->var) / k->vars.at[lanes].extent + n) *
+                          k->vars.at[outer->var].extent * KOPT_LINE_BYTES;
+    if (4 * all_lanes <= 3 * t->l1_bytes || all_columns > t->l1_bytes) return;
+    kins swap = *inner;
+    *inner = *outer, *outer = swap;
 }
 
 void kopt_slide(kernel *k, const target *t) {
@@ -79,8 +135,11 @@ void kopt_slide(kernel *k, const target *t) {
         const kins *x = &k->ins.at[k->ins.at[upd].a], *weight = &k->ins.at[k->ins.at[upd].b];
         int64_t columns = columns_of(k, x, weight),
                 lanes = t->vector_bytes / (int64_t)dtype_size((tn_dtype)k->ins.at[upd].dtype);
+        bool each = columns == 1 && lanes_along(k, x, weight) >= 0;
         for (int j = i; j < i + n && columns > 1 && columns <= lanes; j++)
             if (kopt_slides_along(k, x, weight, k->ins.at[j].var) >= 0) at = j; /* the innermost */
+        if (each) at = farthest_taps(k, i, n, x, weight);
+        if (each && at >= 0) keep_columns(k, i, k->ins.at[at].var, x, weight, t);
         for (; at >= 0 && at < i + n - 1; at++) {
             kins swap = k->ins.at[at];
             k->ins.at[at] = k->ins.at[at + 1], k->ins.at[at + 1] = swap;

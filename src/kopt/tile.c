@@ -540,8 +540,7 @@ static const kins *window_update(const tiler *t, int loop, int end, kvar major) 
     }
     if (!upd || (int)upd->a <= loop || (int)upd->b <= loop || t->part[upd->c].var >= 0) return NULL;
     const kins *x = &t->k->ins.at[upd->a], *weight = &t->k->ins.at[upd->b];
-    int64_t along = affine_coef(x->idx, in->var), next = affine_coef(x->idx, major);
-    if (affine_coef(weight->idx, major) || weight->n_mask || along <= 0 || next <= 0 || along % next) return NULL;
+    if (kopt_slides_along(t->k, x, weight, in->var) != major) return NULL;
     return upd;
 }
 

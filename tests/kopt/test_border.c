@@ -171,7 +171,79 @@ static void test_no_masks(void **state) {
         for (int threads = 1; threads < 4; threads++) expect_no_masks(texts[i], threads);
 }
 
+static plan *depthwise_plan(arena *a, int size, int channels, int taps, int stride, int threads) {
+    char text[1024];
+    int out = (size - 1) / stride + 1, border = taps / 2, padded = size + 2 * border;
+    int n = snprintf(text, sizeof text,
+                     "graph @depthwise(x f32[1,%d,%d,%d], w f32[%d,%d,%d]) {\n"
+                     "  %%1 = pad x before=[0,%d,%d,0] after=[0,%d,%d,0] value=0.0 f32[1,%d,%d,%d]\n"
+                     "  %%2 = window %%1 (axis=1 size=%d stride=%d) (axis=2 size=%d stride=%d)\n"
+                     "  %%3 = dot %%2, w batch=[3]x[2] contract=[4,5]x[0,1] f32[%d,1,%d,%d]\n"
+                     "  %%4 = permute %%3 perm=[1,2,3,0]\n  return %%4 as \"y\"\n}\n",
+                     size, size, channels, taps, taps, channels, border, border, border, border, padded, padded, channels, taps,
+                     stride, taps, stride, channels, out, out);
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    target t = plan_target(1);
+    t.threads = threads, t.vector_bytes = 32, t.l1_bytes = 32 << 10, o.fusion = 3;
+    plan *p = pipeline_run(graph_parse(a, text, (size_t)n, "test"), a, &o, &t);
+    assert_int_equal(p->kernels.n, 1);
+    return p;
+}
+
+static int count_ins(const kernel *k, kop op) {
+    int n = 0;
+    for (int i = 1; i < k->ins.n; i++) n += k->ins.at[i].op == op;
+    return n;
+}
+
+/* A depthwise convolution is one kernel, no load of it is masked, and neighbours share what they load. */
+static void test_depthwise(void **state) {
+    (void)state;
+    static const struct {
+        int size, channels, taps, stride;
+        double loads; /* for a multiply-add */
+    } cases[] = {
+        { 28, 24, 5, 1, 0.5 }, { 14, 24, 3, 1, 0.6 }, { 56, 24, 3, 1, 0.6 }, { 28, 24, 3, 2, 0.9 }, { 28, 24, 5, 2, 0.8 }
+    };
+    for (size_t c = 0; c < COUNT_OF(cases); c++)
+        for (int threads = 1; threads < 4; threads++) {
+            arena a;
+            guard gd;
+            arena_init(&a, mem_libc(), &gd);
+            if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+            const kernel *k =
+                depthwise_plan(&a, cases[c].size, cases[c].channels, cases[c].taps, cases[c].stride, threads)->kernels.at[0].k;
+            for (int i = 1; i < k->ins.n; i++)
+                if (k->ins.at[i].n_mask) fail_msg("case %d, %d threads: a load is masked", (int)c, threads);
+            int loads = count_ins(k, K_LOAD), adds = count_ins(k, K_UPD);
+            if (loads > cases[c].loads * adds) fail_msg("case %d: %d loads for %d multiply-adds", (int)c, loads, adds);
+            arena_fini(&a);
+        }
+}
+
+/* The first cache has the columns that neighbouring tiles share: for all channels, or where those are many, for a vector of
+ * them. */
+static void test_columns(void **state) {
+    (void)state;
+    arena a;
+    guard gd;
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    for (int many = 0; many < 2; many++) {
+        const kernel *k = depthwise_plan(&a, 14, many ? 576 : 24, 3, 1, 1)->kernels.at[0].k;
+        kvar inside = -1;
+        for (int i = 2; i < k->ins.n; i++) { /* the loop inside of which sums begin or columns lie side by side */
+            const kins *in = &k->ins.at[i];
+            if (in->op == K_LOOP && !k->vars.at[in->var].reduce && in->hi - in->lo > in->step) inside = in->var;
+        }
+        assert_true(inside >= 0);
+        assert_int_equal(k->vars.at[inside].role.lanes > 1, !many);
+    }
+    arena_fini(&a);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_random), cmocka_unit_test(test_no_masks) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_random), cmocka_unit_test(test_no_masks),
+                                        cmocka_unit_test(test_depthwise), cmocka_unit_test(test_columns) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
