@@ -41,9 +41,10 @@ static void check(tn_ctx *ctx, tn_dtype t, const int64_t *dims, const int *perm,
 
 static void test_permutations(void **state) {
     (void)state;
-    static const int64_t shapes[][3] = { { 1, 64, 48 }, { 3, 33, 70 }, { 2, 8, 200 }, { 20, 16, 9 }, { 1, 300, 130 } };
+    static const int64_t shapes[][3] = { { 1, 64, 48 }, { 3, 33, 70 },   { 2, 8, 200 },
+                                         { 20, 16, 9 }, { 1, 300, 130 }, { 1, 520, 64 } };
     static const int perms[][3] = { { 0, 2, 1 }, { 2, 1, 0 }, { 1, 0, 2 }, { 2, 0, 1 } };
-    static const tn_dtype dtypes[] = { TN_F32, TN_F64, TN_I64, TN_U8, TN_I32 };
+    static const tn_dtype dtypes[] = { TN_F32, TN_F64, TN_I64, TN_U8, TN_I32, TN_BF16, TN_F16, TN_I8 };
     tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
     tn_ctx *ctx = tn_ctx_new(&cfg);
     int n = 0;
