@@ -49,12 +49,12 @@ static bool check(worker *k, const float *x, const float *y, const float *h) {
         for (int c = 0; c < 5; c++) {
             double v = 0;
             for (int i = 0; i < COLUMNS; i++) v += (double)x[r * COLUMNS + i] * k->w[i * 5 + c];
-            if (fabs(v - h[r * 5 + c]) > 1e-4)
+            if (!(fabs(v - h[r * 5 + c]) <= 1e-4))
                 return snprintf(k->wrong, sizeof k->wrong, "h[%d,%d] is %g, expected %g", r, c, (double)h[r * 5 + c], v), false;
             sum[c] += exp(-fabs(v));
         }
     for (int c = 0; c < 5; c++)
-        if (fabs(sum[c] - y[c]) > 1e-3)
+        if (!(fabs(sum[c] - y[c]) <= 1e-3))
             return snprintf(k->wrong, sizeof k->wrong, "y[%d] is %g, expected %g", c, (double)y[c], sum[c]), false;
     return true;
 }
