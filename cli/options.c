@@ -71,6 +71,9 @@ tn_ctx *cli_ctx(cli *c) {
     if (c->ctx) return c->ctx;
     tn_config cfg = { .struct_size = sizeof cfg };
     tn_config_from_env(&cfg);
+    const char *bytes = getenv("TENON_CACHE_BYTES"); /* what is no size is the default to the library, which cannot complain */
+    if (bytes && bytes[0] && strcmp(bytes, "0") != 0 && !cfg.cache_bytes)
+        cli_usage(c, "TENON_CACHE_BYTES: '%s' is no size such as 64M", bytes);
     cfg.log = log_line;
     cfg.log_ud = c;
     c->ctx = tn_ctx_new(&cfg);

@@ -362,6 +362,9 @@ TENON_LOG=debug expect 0 run @softmax:2x5
 err_has "^tenon: debug: @softmax for cpu: 1 kernels" "TENON_LOG=debug"
 TENON_LOG=debug expect 0 run @softmax:2x5 --quiet
 grep -q debug "$dir/err" && fail "a log in spite of --quiet"
+TENON_CACHE_BYTES=64MB expect 2 run @softmax:2x5
+err_has "'64MB' is no size such as 64M" "TENON_CACHE_BYTES=64MB"
+TENON_CACHE_BYTES=64M expect 0 run @softmax:2x5
 TENON_LOG=loud expect 2 run @softmax:2x5
 err_has "there is no level loud (error, warning, info, debug)" "TENON_LOG=loud"
 
