@@ -26,8 +26,8 @@ struct module {
 };
 
 struct list {
+    gpu_list l; /* kernels: functions; at: device addresses */
     cuda *dev;
-    gpu_list l;         /* kernels: functions; at: device addresses */
     cu_object graph[3]; /* instances of one step, of UNROLL steps and of a loop, for l.version == built */
     cu_pointer counter; /* of the loop: turns left, step; behind it a step of each slot that moves */
     uint64_t built;
@@ -350,22 +350,15 @@ static void cuda_discard(list *l) {
         drop_graphs(l);
         leave(d);
     }
-    gpu_list_fini(&l->l);
-    mem_free(d->mem, l, sizeof *l);
+    gpu_list_free(&l->l, sizeof *l);
 }
 
 static tn_status cuda_record(device *base, int n_slots, list **out, err *e) {
     cuda *d = (cuda *)base;
-    *out = NULL;
-    list *l = mem_alloc(d->mem, sizeof *l);
-    if (!l) return err_set(e, TN_ERR_NOMEM, "out of memory for a list");
+    list *l = *out = gpu_list_new(d->mem, sizeof *l, n_slots, e);
+    if (!l) return e->code;
     l->dev = d;
-    tn_status st = gpu_list_init(&l->l, d->mem, n_slots, e);
-    if (st)
-        mem_free(d->mem, l, sizeof *l);
-    else
-        *out = l;
-    return st;
+    return TN_OK;
 }
 
 static tn_status cuda_launch(list *l, const device_launch *what, err *e) {

@@ -1,20 +1,31 @@
 /* gpulist.c - implementation of gpulist.h. */
 #include "rt/gpulist.h"
 
-tn_status gpu_list_init(gpu_list *l, mem m, int n_slots, err *e) {
-    if (n_slots < 0) return err_set(e, TN_ERR_INVAL, "a list of %d slots", n_slots);
-    *l = (gpu_list){ .mem = m, .n_slots = n_slots, .n_unbound = n_slots, .version = 1 };
-    l->slots = mem_alloc(m, (size_t)n_slots * sizeof *l->slots);
-    if (!l->slots) return err_set(e, TN_ERR_NOMEM, "out of memory for a list of %d slots", n_slots);
-    for (int i = 0; i < n_slots; i++) l->slots[i].length = 1;
-    return TN_OK;
+static void *no_list(int n_slots, err *e) {
+    err_set(e, TN_ERR_NOMEM, "out of memory for a list of %d slots", n_slots);
+    return NULL;
 }
 
-void gpu_list_fini(gpu_list *l) {
+void *gpu_list_new(mem m, size_t size, int n_slots, err *e) {
+    if (n_slots < 0) return err_set(e, TN_ERR_INVAL, "a list of %d slots", n_slots), NULL;
+    gpu_list *l = mem_alloc(m, size);
+    if (!l) return no_list(n_slots, e);
+    *l = (gpu_list){ .mem = m, .n_slots = n_slots, .n_unbound = n_slots, .version = 1 };
+    l->slots = mem_alloc(m, (size_t)n_slots * sizeof *l->slots);
+    if (!l->slots) {
+        mem_free(m, l, size);
+        return no_list(n_slots, e);
+    }
+    for (int i = 0; i < n_slots; i++) l->slots[i].length = 1;
+    return l;
+}
+
+void gpu_list_free(gpu_list *l, size_t size) {
     for (int i = 0; i < l->n_nodes; i++)
         mem_free(l->mem, l->nodes[i].args, (size_t)l->nodes[i].n_args * sizeof *l->nodes[i].args);
     mem_free(l->mem, l->nodes, (size_t)l->cap * sizeof *l->nodes);
     mem_free(l->mem, l->slots, (size_t)l->n_slots * sizeof *l->slots);
+    mem_free(l->mem, l, size);
 }
 
 static tn_status grow(gpu_list *l, err *e) {

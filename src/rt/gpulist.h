@@ -23,7 +23,7 @@ typedef struct gpu_node { /* a launch, or a copy when `kernel` is NULL */
     uint64_t version; /* of the bindings that its arguments were last set for; the device's to use */
 } gpu_node;
 
-typedef struct gpu_list {
+typedef struct gpu_list { /* the first member of a device's list */
     mem mem;
     gpu_slot *slots; /* [n_slots] */
     int n_slots, n_unbound;
@@ -34,8 +34,10 @@ typedef struct gpu_list {
     bool sealed;
 } gpu_list;
 
-tn_status gpu_list_init(gpu_list *l, mem m, int n_slots, err *e);
-void gpu_list_fini(gpu_list *l); /* kernels are the device's */
+/* A device's list of so many bytes, zeros but for the gpu_list at its begin; NULL with e set. Kernels in it are the device's.
+ */
+void *gpu_list_new(mem m, size_t size, int n_slots, err *e);
+void gpu_list_free(gpu_list *l, size_t size);
 /* The launch as a node without a kernel. most_threads: of a group. */
 tn_status gpu_list_launch(gpu_list *l, const device_launch *what, int most_threads, gpu_node **out, err *e);
 tn_status gpu_list_copy(gpu_list *l, device_arg to, device_arg from, size_t size, err *e);

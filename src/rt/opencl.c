@@ -52,8 +52,8 @@ struct module {
 };
 
 struct list {
-    opencl *dev;
     gpu_list l; /* handles: memory objects, kernel objects */
+    opencl *dev;
 };
 
 /* ---- errors ---- */
@@ -396,22 +396,15 @@ static void opencl_discard(list *l) {
     opencl *d = l->dev;
     for (int i = 0; i < l->l.n_nodes; i++)
         if (l->l.nodes[i].kernel) d->cl.clReleaseKernel(l->l.nodes[i].kernel);
-    gpu_list_fini(&l->l);
-    mem_free(d->mem, l, sizeof *l);
+    gpu_list_free(&l->l, sizeof *l);
 }
 
 static tn_status opencl_record(device *base, int n_slots, list **out, err *e) {
     opencl *d = (opencl *)base;
-    *out = NULL;
-    list *l = mem_alloc(d->mem, sizeof *l);
-    if (!l) return err_set(e, TN_ERR_NOMEM, "out of memory for a list");
+    list *l = *out = gpu_list_new(d->mem, sizeof *l, n_slots, e);
+    if (!l) return e->code;
     l->dev = d;
-    tn_status st = gpu_list_init(&l->l, d->mem, n_slots, e);
-    if (st)
-        mem_free(d->mem, l, sizeof *l);
-    else
-        *out = l;
-    return st;
+    return TN_OK;
 }
 
 static tn_status opencl_launch(list *l, const device_launch *what, err *e) {

@@ -10,9 +10,10 @@ static int random_below(int n) { return (int)((seed = seed * 1664525u + 10139042
 enum { SLOTS = 3, BYTES = 64, MOST = 24 };
 static char memory[SLOTS][BYTES];
 
-static void make_list(gpu_list *l, mem m, int nodes, bool ring) {
+static gpu_list *make_list(mem m, int nodes, bool ring) {
     err e;
-    assert_int_equal(gpu_list_init(l, m, SLOTS, &e), TN_OK);
+    gpu_list *l = gpu_list_new(m, sizeof *l, SLOTS, &e);
+    assert_non_null(l);
     for (int i = 0; i < nodes; i++) {
         device_arg args[3];
         gpu_node *n;
@@ -26,6 +27,7 @@ static void make_list(gpu_list *l, mem m, int nodes, bool ring) {
     assert_int_equal(gpu_list_seal(l, &e), TN_OK);
     for (int s = 0; s < SLOTS; s++) gpu_list_bind(l, s, memory[s == 2 ? 1 : s], s == 2 ? 16 : 0); /* two slots overlap */
     if (ring) gpu_list_ring(l, 0, 16, 2);
+    return l;
 }
 
 static bool touch(const gpu_list *l, int late, int early) { /* a byte that both touch and one writes */
@@ -80,11 +82,10 @@ static void test_order(void **state) {
     int free_orders = 0;
     for (int round = 0; round < 300; round++) {
         counted memory_of = { 0 };
-        gpu_list l;
-        make_list(&l, counted_mem(&memory_of), 1 + random_below(MOST), round % 3 == 0);
-        free_orders += check_order(&l, 1);
-        free_orders += check_order(&l, 3);
-        gpu_list_fini(&l);
+        gpu_list *l = make_list(counted_mem(&memory_of), 1 + random_below(MOST), round % 3 == 0);
+        free_orders += check_order(l, 1);
+        free_orders += check_order(l, 3);
+        gpu_list_free(l, sizeof *l);
         assert_int_equal(memory_of.alive, 0);
     }
     assert_true(free_orders > 60 && free_orders < 600);
@@ -93,63 +94,63 @@ static void test_order(void **state) {
 static void test_long_lists(void **state) {
     (void)state;
     counted memory_of = { 0 };
-    gpu_list l;
+    gpu_list *l;
     gpu_order o;
     err e;
-    make_list(&l, counted_mem(&memory_of), 700, false);
-    assert_int_equal(gpu_list_order(&l, 2, &o, &e), TN_OK);
+    l = make_list(counted_mem(&memory_of), 700, false);
+    assert_int_equal(gpu_list_order(l, 2, &o, &e), TN_OK);
     for (int k = 1; k < 1400; k++) assert_true(o.first[k + 1] - o.first[k] == 1 && o.before[o.first[k]] == k - 1);
-    gpu_order_free(&l, &o);
-    gpu_list_fini(&l);
+    gpu_order_free(l, &o);
+    gpu_list_free(l, sizeof *l);
     assert_int_equal(memory_of.alive, 0);
 }
 
 static void test_out_of_memory(void **state) {
     (void)state;
     counted memory_of = { 0 };
-    gpu_list l;
+    gpu_list *l;
     gpu_order o;
     err e;
-    make_list(&l, counted_mem(&memory_of), MOST, false);
+    l = make_list(counted_mem(&memory_of), MOST, false);
     int64_t alive = memory_of.alive, failed = 0;
     for (;; failed++) {
         memory_of.calls = 0, memory_of.fail_at = failed + 1;
-        tn_status st = gpu_list_order(&l, 3, &o, &e);
+        tn_status st = gpu_list_order(l, 3, &o, &e);
         memory_of.fail_at = 0;
         if (st == TN_OK) break;
         assert_int_equal(st, TN_ERR_NOMEM);
         assert_int_equal(memory_of.alive, alive);
     }
     assert_true(failed >= 3);
-    gpu_order_free(&l, &o);
-    gpu_list_fini(&l);
+    gpu_order_free(l, &o);
+    gpu_list_free(l, sizeof *l);
     assert_int_equal(memory_of.alive, 0);
 }
 
 /* Where the steps of slots lie that move, one behind the other, and what does not fit them. */
 static void test_loop(void **state) {
     (void)state;
-    gpu_list l;
+    gpu_list *l;
     gpu_node *n;
     err e;
     device_arg args[2] = { { 0, 8, 16, false }, { 2, 0, 300, true } };
     device_launch what = { .entry = memory, .group = 32, .groups = 1, .args = args, .n_args = 2 };
-    assert_int_equal(gpu_list_init(&l, mem_libc(), SLOTS, &e), TN_OK);
-    assert_int_equal(gpu_list_launch(&l, &what, 64, &n, &e), TN_OK);
-    assert_false(gpu_list_moves(&l));
-    assert_int_equal(gpu_loop_place(&l, SLOTS), 256);
-    gpu_list_ring(&l, 0, 24, 5), gpu_list_ring(&l, 1, 0, 5), gpu_list_ring(&l, 2, 300, 2);
-    assert_true(gpu_slot_moves(&l.slots[0]) && !gpu_slot_moves(&l.slots[1]) && gpu_slot_moves(&l.slots[2]));
-    assert_true(!gpu_slot_written(&l, 0) && !gpu_slot_written(&l, 1) && gpu_slot_written(&l, 2));
-    assert_int_equal(gpu_loop_place(&l, 0), 256);
-    assert_int_equal(gpu_loop_place(&l, 2), 512);
-    assert_int_equal(gpu_loop_place(&l, SLOTS), 1024);
-    assert_true(gpu_loop_fits(&l));
-    gpu_list_ring(&l, 0, 23, 5);
-    assert_false(gpu_loop_fits(&l));
-    gpu_list_ring(&l, 0, 24, 5), gpu_list_ring(&l, 2, 299, 2);
-    assert_false(gpu_loop_fits(&l));
-    gpu_list_fini(&l);
+    assert_non_null(l = gpu_list_new(mem_libc(), sizeof *l, SLOTS, &e));
+    assert_int_equal(gpu_list_launch(l, &what, 64, &n, &e), TN_OK);
+    assert_false(gpu_list_moves(l));
+    assert_int_equal(gpu_loop_place(l, SLOTS), 256);
+    gpu_list_ring(l, 0, 24, 5), gpu_list_ring(l, 1, 0, 5), gpu_list_ring(l, 2, 300, 2);
+    assert_true(gpu_slot_moves(&l->slots[0]) && !gpu_slot_moves(&l->slots[1]) && gpu_slot_moves(&l->slots[2]));
+    assert_true(!gpu_slot_written(l, 0) && !gpu_slot_written(l, 1) && gpu_slot_written(l, 2));
+    assert_int_equal(gpu_loop_place(l, 0), 256);
+    assert_int_equal(gpu_loop_place(l, 2), 512);
+    assert_int_equal(gpu_loop_place(l, SLOTS), 1024);
+    assert_true(gpu_loop_fits(l));
+    gpu_list_ring(l, 0, 23, 5);
+    assert_false(gpu_loop_fits(l));
+    gpu_list_ring(l, 0, 24, 5), gpu_list_ring(l, 2, 299, 2);
+    assert_false(gpu_loop_fits(l));
+    gpu_list_free(l, sizeof *l);
 }
 
 int main(void) {
