@@ -158,6 +158,39 @@ ARENA_TEST(test_concat_parts) {
     }
 }
 
+/* A padded image that a contraction goes across, position by position 1 KiB apart, has a line more behind each position; one
+ * whose positions are not so far apart, or that is read along them, has not. */
+ARENA_TEST(test_far_positions) {
+    static const struct {
+        int channels, out;
+        bool along;
+        int64_t elems;
+    } cases[] = { { 256, 72, false, 64 * 272 }, { 240, 72, false, 64 * 240 }, { 256, 72, true, 64 * 256 } };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        int c = cases[i].channels, n = cases[i].out;
+        const char *text =
+            arena_printf(a,
+                         "graph @g(x f32[1,6,6,%d], w f32[%s%d]) {\n"
+                         " %%1 = pad x before=[0,1,1,0] after=[0,1,1,0] value=0.5 f32[1,8,8,%d]\n"
+                         " %%2 = window %%1 (axis=1 size=3 stride=1) (axis=2 size=3 stride=1) f32[1,6,6,%d,3,3]\n"
+                         " %%3 = dot %%2, w %s\n return %%3 as \"y\"\n}",
+                         c, cases[i].along ? arena_printf(a, "3,3,%d,", c) : "1,6,6,", n, c, c,
+                         cases[i].along ? "contract=[4,5,3]x[0,1,2]" : "contract=[0,1,2]x[0,1,2]");
+        graph *g = graph_parse(a, text, strlen(text), "far");
+        plan_config config = { .seed = i, .fusion = 3, .t = plan_target(i) };
+        if (!plan_config_agrees(g, NULL, &config)) fail_msg("case %zu: %s", i, config.text);
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        target t = plan_target(0);
+        o.fusion = 3;
+        plan *p = pipeline_run(g, a, &o, &t);
+        assert_int_equal(p->kernels.n, 2);
+        int64_t largest = 0;
+        for (int b = 0; b < p->bufs.n; b++)
+            if (p->bufs.at[b].kind == PB_TEMP && p->bufs.at[b].bytes > largest) largest = p->bufs.at[b].bytes;
+        assert_int_equal(largest, cases[i].elems * 4);
+    }
+}
+
 ARENA_TEST(test_long_chain) {
     enum { OPS = 3000 };
     graph *g = graph_make(a, "chain");
@@ -201,7 +234,8 @@ ARENA_TEST(test_coarse) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_files),        cmocka_unit_test(test_long_chain), cmocka_unit_test(test_after_contraction),
-        cmocka_unit_test(test_concat_parts), cmocka_unit_test(test_winograd),   cmocka_unit_test(test_coarse)
+        cmocka_unit_test(test_concat_parts), cmocka_unit_test(test_winograd),   cmocka_unit_test(test_coarse),
+        cmocka_unit_test(test_far_positions)
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
