@@ -28,8 +28,28 @@ void clike_line(clike *e) {
 
 /* ---- indices ---- */
 
+/* The last two terms count one number: a loop that steps over as many as the one inside it has, as blocks by two. */
+static bool counts_on(const clike *e, affine x) {
+    if (!e->l->gpu || x.n < 2 || x.t[x.n - 1].coef != x.t[x.n - 2].coef || x.t[x.n - 1].coef < 2) return false;
+    for (int i = 1; i < e->k->ins.n; i++) {
+        const kins *in = &e->k->ins.at[i];
+        if (in->op == K_LOOP && in->var == x.t[x.n - 2].var)
+            return in->par == PAR_SERIAL && in->step > 1 && in->step == e->k->vars.at[x.t[x.n - 1].var].extent;
+    }
+    return false;
+}
+
+/* Such a number is made once, with what of the constant belongs to it: said so, compilers share it between addresses. */
 void clike_affine(clike *e, affine x, int64_t extra) {
     bool any = false;
+    if (counts_on(e, x)) {
+        int64_t coef = x.t[x.n - 1].coef, base = x.base + extra;
+        kvar v[2] = { x.t[x.n - 2].var, x.t[x.n - 1].var };
+        x.n -= 2, x.base = base % coef, extra = 0;
+        clike_affine(e, x, 0);
+        str_addf(e->out, " + (i%d + i%d + %lld) * %lld%s", v[0], v[1], (long long)(base / coef), (long long)coef, e->index_end);
+        return;
+    }
     for (int i = 0; i < x.n; i++) {
         kterm t = x.t[i];
         if (t.coef == 1)

@@ -38,6 +38,12 @@ static kvar open(writer *w, const char *name, int64_t n, kpar par) {
     kernel_push(w->o, (kins){ .op = K_LOOP, .var = v, .hi = n, .step = 1, .par = (uint8_t)par });
     return v;
 }
+/* Two iterations at a time, of n. */
+static kvar open_pairs(writer *w, int64_t n) {
+    kvar v = open(w, "s", n / 2 * 2, PAR_SERIAL);
+    w->o->ins.at[w->o->ins.n - 1].step = 2;
+    return v;
+}
 static void close(writer *w, int n) {
     for (int i = 0; i < n; i++) kernel_push(w->o, (kins){ .op = K_END });
 }
@@ -435,9 +441,9 @@ static void load_ahead(writer *w, const moment *when, staged *s, const staged *a
         if (carried[x]) carry(w, s[x].v, s[x].n, ahead[x].v);
 }
 
-/* Two blocks: loop s, loop h = 0 .. 2: block 2s + h is multiplied in half h while the next one comes, which is loaded when the
- * one before has been stored. The loop begins some steps late, so that threads do not meet where it begins again; of what its
- * first step multiplies, registers carry the first vectors to it: with them it begins while the others are read. */
+/* Two blocks: loop s by two, loop h = 0 .. 2: block s + h is multiplied in half h while the next one comes, which is loaded
+ * when the one before has been stored. The loop begins some steps late, so that threads do not meet where it begins again; of
+ * what its first step multiplies, registers carry the first vectors to it: with them it begins while the others are read. */
 static void write_late(writer *w, const sums *acc, bool again) {
     const tiler *t = w->w;
     int64_t trips = t->s.b.trips, steps = own_steps(t), late = steps < 8 ? 1 : 3;
@@ -454,9 +460,9 @@ static void write_late(writer *w, const sums *acc, bool again) {
         reg first[2];
         for (int x = 0; x < 2; x++) first[x] = load_vector(w, x, 0, begin, zero);
         for (int x = 0; x < 2; x++) make_carried(w, &first[x], 1, &first[x]);
-        kvar pair = open(w, "s", (trips - 1) / 2, PAR_SERIAL), h = open(w, "h", 2, PAR_SERIAL);
+        kvar pair = open_pairs(w, trips - 1), h = open(w, "h", 2, PAR_SERIAL);
         affine half = affine_var(w->o->a, h), other = affine_offset(affine_scale(w->o->a, half, -1), 1);
-        moment next = { affine_offset(plus_var(w, half, pair, 2), 1), trips },
+        moment next = { affine_offset(plus_var(w, half, pair, 1), 1), trips },
                second = { affine_offset(next.at, 1), trips % 2 ? trips : 0 }; /* all of an even number are there */
         for (int x = 0; x < 2; x++)
             if (!carried[x]) load_block(w, x, &next, &ahead[x]);
@@ -555,7 +561,7 @@ static void write_carried(writer *w, const sums *acc, bool again) {
 }
 
 /* With 8 x 16 sums a thread's registers are all in use, and what is carried comes to lie in the wrong banks: on an H200 2048
- * cubed took 351 us so, and 338 as above; with 8 x 8 sums 1024 cubed takes 52.1 us so, and 53.2 as above. */
+ * cubed took 351 us so, and 330 as above; with 8 x 8 sums 1024 cubed takes 52.1 us so, and 53.2 as above. */
 static void write_doubled(writer *w, const sums *acc, bool again) {
     if (w->w->s.t[0] * w->w->s.t[1] > CARRYING)
         write_late(w, acc, again);
