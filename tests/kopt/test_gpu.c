@@ -624,7 +624,7 @@ static void test_rows(void **state) {
         "90 of rows, %d with a value's part of a row in registers, %d with long rows in larger groups, %d by clusters, %d with "
         "two numbers in a register\n",
         held, long_rows, clusters, packed);
-    assert_true(held > 5 && long_rows > 0 && clusters > 2 && fetches > 5);
+    assert_true(held > 5 && long_rows > 0 && clusters > 0 && fetches > 1);
 }
 
 /* x[before.., places, after..] with `adds` values added, an index in ten out of range. */
