@@ -27,6 +27,8 @@ static const layer layers[] = {
     { "depthwise 3x3 56x56x144", 1, 56, 56, 144, 144, 3, 1, 144, false, 0 },
     { "depthwise 3x3 14x14x576", 1, 14, 14, 576, 576, 3, 1, 576, false, 0 },
     { "depthwise 5x5 28x28x120", 1, 28, 28, 120, 120, 5, 1, 120, false, 0 },
+    { "depthwise 3x3/2 56x56x144", 1, 56, 56, 144, 144, 3, 2, 144, false, 0 },
+    { "depthwise 5x5/2 28x28x120", 1, 28, 28, 120, 120, 5, 2, 120, false, 0 },
 };
 
 static int64_t out_size(const layer *l, int64_t in) { return (in + l->kernel / 2 * 2 - l->kernel) / l->stride + 1; }
