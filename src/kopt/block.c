@@ -2,9 +2,9 @@
  * memory pages and cache lines of a block are used whole before the next. In and out: scalar form with roles.
  *
  * Squares go straight to their places, although rows of the result that lie a power of two apart share few places in the
- * caches. Turned into local memory and written from there in runs of 512 bytes, 2048 x 512 f32 took half the time on a Zen 3
- * while all of it stayed in the third level (188 against 397 us), but twice the time where 8 MB of something else passed in
- * between, as in a program (749 to 1027 against 406 to 465 us). */
+ * caches. Turned into local memory and written from there in runs of 512 bytes, 2048 x 512 f32 took less time on a Zen 3 while
+ * all of it stayed in the third level (183 to 293 against 395 to 397 us, the machine being shared), but up to twice the time
+ * where 8 MB of something else passed in between, as in a program (486 to 1027 against 406 to 465 us). */
 #include "kopt/kopt.h"
 
 enum { BLOCK = 256 }; /* elements in a run of the result; as many pages are read at a time, which a second-level TLB holds */
