@@ -122,7 +122,7 @@ static bool fails(graph *g, void *ud) { return !agrees(g, ud); }
 static void test_random_graphs(void **state) {
     (void)state;
     const char *cpu = getenv("TENON_CPU");
-    bool slow = cpu && !strcmp(cpu, "c");
+    bool slow = fuzz_by_c();
     uint64_t first, seeds = (fuzz_seeds(200, &first) + (slow ? 19 : 0)) / (slow ? 20 : 1);
     int bad = 0, runs = 0, differentiated = 0;
     tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU"), .compiler = getenv("TENON_CC") };

@@ -58,8 +58,7 @@ static tn_tuning *tune(tn_ctx *ctx, tn_graph *g, bool dry, void *stop) {
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     o.threads = 1;
     tn_tuning *t;
-    const char *cpu = getenv("TENON_CPU"); /* the C compiler takes a tenth of a second for each candidate */
-    tn_tune_opts opts = { sizeof opts, cpu && *cpu == 'c' ? 8 : 1, dry, count_calls, stop };
+    tn_tune_opts opts = { sizeof opts, fuzz_by_c() ? 8 : 1, dry, count_calls, stop };
     if (tn_tune(g, &o, &opts, &t)) fail_msg("%s", tn_ctx_error(ctx));
     return t;
 }
@@ -250,7 +249,7 @@ static void *refuse(void *ud, void *ptr, size_t old_size, size_t new_size) {
 
 static void test_memory(void **state) {
     (void)state;
-    if (getenv("TENON_CPU") && getenv("TENON_CPU")[0] == 'c') skip(); /* hundreds of runs of the C compiler */
+    if (fuzz_by_c()) skip(); /* hundreds of runs of the C compiler */
     refusal f = { 0 };
     tn_config cfg = test_config();
     cfg.realloc = refuse, cfg.realloc_ud = &f;

@@ -75,8 +75,9 @@ static void test_rows(void **state) {
     tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
     tn_ctx *ctx = tn_ctx_new(&cfg);
     int n = 0;
+    size_t by = fuzz_by_c() ? 3 : 1; /* a third of the pairs, in which each number is */
     for (size_t i = 0; i < COUNT_OF(rows); i++)
-        for (size_t j = 0; j < COUNT_OF(cols); j++)
+        for (size_t j = i % by; j < COUNT_OF(cols); j += by)
             for (int w = 0; w < N_WORKS; w++, n++) check(ctx, (work)w, rows[i], cols[j], (i + j) % 2 == 1 && rows[i] > 1);
     tn_ctx_free(ctx);
     printf("count: %d matrices\n", n);

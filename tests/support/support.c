@@ -54,6 +54,11 @@ uint64_t fuzz_seeds(uint64_t n_default, uint64_t *out_first) {
     return n ? strtoull(n, NULL, 10) : n_default;
 }
 
+bool fuzz_by_c(void) {
+    const char *cpu = getenv("TENON_CPU");
+    return cpu && !strcmp(cpu, "c");
+}
+
 static int64_t random_int(rng *r, int64_t lo, int64_t hi) {
     int64_t v = rng_between(r, lo, hi);
     return v != 0 || lo == hi ? v : hi > 0 ? hi : lo;

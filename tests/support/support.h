@@ -56,6 +56,9 @@ bool rng_chance(rng *r, double p);
  * environment replace the defaults; a test that uses this has the label `random` in its head comment. */
 uint64_t fuzz_seeds(uint64_t n_default, uint64_t *out_first);
 
+/* Whether TENON_CPU asks for code by the C compiler: a tenth of a second each time, so such tests do less. */
+bool fuzz_by_c(void);
+
 /* n finite, non-zero elements of [lo, hi] (whole numbers for integers; bool: both values). */
 void fill_random(rng *r, tn_dtype t, void *data, int64_t n, double lo, double hi);
 
