@@ -170,10 +170,11 @@ static kvar best_of(const chooser *c, uint64_t candidates, int nest, double *out
 /* Time of one step along the contraction for an mr x nv tile: two FMAs a cycle. A core that two programs share gives each of
  * them three instructions a cycle, one of its own more than the FMAs need: what three do not cover counts half. Four cycles of
  * latency: eight accumulators fill them nearly (measured on Zen 3, 3x3 convolutions 56x56x64, 28x28x128 and 14x14x256: 4 x 2
- * has 97 to 99 % of the peak, 4 x 3 98 %, 5 x 2 97 %). */
+ * has 97 to 99 % of the peak, 4 x 3 98 %, 5 x 2 97 %), fewer do not (7x7x512: 7 x 1 74 %, 4 x 3 95 %). */
 double kopt_tile_cost(int mr, int nv) {
-    double fma = mr * nv / 2.0, all = (mr * nv + mr + nv) / 3.0, cost = fma > all ? fma : (fma + all) / 2;
-    return cost > 4.2 ? cost : 4.2;
+    double fma = mr * nv / 2.0, all = (mr * nv + mr + nv) / 3.0, cost = fma > all ? fma : (fma + all) / 2,
+           least = mr * nv < 8 ? 5 : 4.2;
+    return cost > least ? cost : least;
 }
 
 static double shape_cost(int64_t m, int64_t nvec, int mr, int nv) {
