@@ -6,6 +6,8 @@
  * Threads.  *Compatible* objects may be used by one thread at a time: tn_ctx, tn_graph, tn_session.
  *           *Safe* objects may be used by many at once: tn_program (immutable once compiled).
  *           So each thread may make and run sessions of its own of one shared program, while another builds and compiles.
+ *           Of the library's own workers, one that keeps a caller waiting is kept off the caller's processor; the affinity of
+ *           other threads is never changed.
  * Errors.   Builders are sticky: the first error is kept in the graph, the returned tensor is poisoned, later builders pass the
  *           poison on, and tn_compile reports it. Every other fallible function returns a tn_status; tn_ctx_error has the text.
  *           The text of a context belongs to the thread that last made a graph, compiled or made the context itself: programs

@@ -100,7 +100,7 @@ static void space_positions(graph *g) {
 }
 
 static void prepare(graph *g, const sched_opts *opts) {
-    if (!opts->rows_only) space_positions(g); /* a CPU */
+    if (!opts->rows_only) space_positions(g); /* GPUs read tiles of it from fast memory, where they have a pitch of their own */
     widen_half_scatters(g);
     own_outputs(g);
     own_concat_parts(g);
