@@ -175,7 +175,7 @@ static double size_of_row(const bench_row *r) { return (double)r->size; }
 static double gflops_of_row(const bench_row *r) { return r->gflops; }
 
 int bench_ladder(cli *c, const char *work) {
-    const char *device = cli_text(c, "device", "cpu");
+    const char *device = cli_device(c);
     if (strcmp(device, "cpu")) return bench_device_ladder(c, work, device);
     int n_rungs;
     const ladder_rung *rungs = ladder_rungs(work, &n_rungs);

@@ -15,7 +15,7 @@ typedef struct kind {
     probe_kind probe;
 } kind;
 static const kind kinds[] = {
-    { "read", PROBE_READ }, { "write", PROBE_WRITE }, { "write past caches", PROBE_STREAM }, { "copy", PROBE_COPY }
+    { "read", PROBE_READ }, { "write", PROBE_WRITE }, { "non-temporal write", PROBE_STREAM }, { "copy", PROBE_COPY }
 };
 
 static void measure_bandwidth(suite *s, int64_t bytes, int threads) {
@@ -262,7 +262,8 @@ static void measure_curves(suite *s, int64_t largest) {
     for (int64_t bytes = 4096; bytes <= largest; bytes *= 2) {
         for (int t = 0; t < s->n_threads; t++) measure_bandwidth(s, bytes, (int)s->threads[t]);
     }
-    if (!suite_wants(s, "latency")) return;
+    bool latency = suite_wants(s, "latency"), cache = suite_wants(s, "cache");
+    if (!latency && !cache) return;
     for (double bytes = 8192; bytes <= (double)largest && k.n < EDGES_MAX_POINTS; bytes *= pow(2, 1.0 / EDGES_DOUBLING))
         measure_latency(s, &k, floor(bytes / 512) * 512);
     for (int pass = 1; pass < EDGES_PASSES; pass++) measure_again(s, &k, pass);

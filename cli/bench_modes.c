@@ -297,7 +297,7 @@ static int measure_network(cli *c, const plan *p, int64_t depth, int64_t size, i
 }
 
 static plan read_plan(cli *c) {
-    plan p = { .device = cli_text(c, "device", "cpu") };
+    plan p = { .device = cli_device(c) };
     p.n_depths = cli_ints(c, "depths", "64", p.depths, MAX_LIST, 2, 100000);
     p.n_sizes = cli_ints(c, "sizes", "4-256*2", p.sizes, MAX_LIST, 1, 16384);
     const char *batch = cli_text(c, "batch", "size");

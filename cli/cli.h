@@ -66,6 +66,7 @@ int cli_ints(const cli *c, const char *name, const char *fallback, int64_t *out,
 int cli_words(const cli *c, const char *text, char **out, int cap);
 tn_mode cli_mode(const cli *c, const char *word);
 const char *cli_mode_name(tn_mode m);
+const char *cli_device(const cli *c); /* --device: the name of one that Tenon knows, or "auto"; "cpu" when not given */
 tn_compile_opts cli_compile_opts(const cli *c); /* --mode --fusion --threads --no-cache --no-passes --check --device */
 #define CLI_COMPILE_OPTIONS { "mode", 'm', "MODE", "immediate, graph, compiled (default) or loop" }, CLI_LEVEL_OPTIONS
 #define CLI_LEVEL_OPTIONS                                                                                                      \
@@ -106,6 +107,9 @@ void progress_step(progress *p, int64_t done, const char *what); /* what: the pi
 void progress_end(progress *p);
 double cli_seconds(void);
 
+/* Names and messages: control characters, but for line ends and tabs, and what is no UTF-8 as \\xHH. */
+void cli_show(FILE *f, const char *text);
+
 /* json.c: a writer that knows where commas go. Keys are NULL inside arrays. Numbers that JSON lacks (inf, nan) are written as
  * strings. */
 typedef struct json {
@@ -134,6 +138,7 @@ typedef struct value {
     void *data;
 } value;
 value value_new(tn_dtype t, tn_shape shape);
+value value_of(cli *c, const tn_ir_value *v); /* of that type; ends the program where a size is not known */
 void value_free(value *v);
 /* "2x3xf32:1,2,3,4,5,6", "2x3xf32:0.5" (repeated), "f32:1" (rank 0) or "@file.npy". */
 value value_parse(cli *c, const char *name, const char *text);

@@ -28,7 +28,7 @@ static int run(cli *c) {
     if (!strcmp(what, "rows")) return bench_rows(c);
     if (!strcmp(what, "train")) return bench_train(c);
     if (!strcmp(what, "compile")) return bench_compile(c);
-    if (!strcmp(what, "memory")) return strcmp(cli_text(c, "device", "cpu"), "cpu") ? bench_device_memory(c) : bench_memory(c);
+    if (!strcmp(what, "memory")) return strcmp(cli_device(c), "cpu") ? bench_device_memory(c) : bench_memory(c);
     if (!strcmp(what, "ulp")) return bench_ulp(c);
     if (!strcmp(what, "sum")) return bench_sum(c);
     if (!strcmp(what, "ir")) return bench_ir(c);

@@ -31,6 +31,20 @@ static int list_passes(cli *c) {
     return CLI_OK;
 }
 
+/* Names that are wrong are wrong usage; the library would refuse them as any wrong argument. */
+static const char *pass_list(cli *c) {
+    const char *text = cli_text(c, "passes", "all");
+    for (const char *s = text; *s; s += strcspn(s, ","), s += *s == ',') {
+        size_t n = strcspn(s, ",");
+        bool known = n == 3 && !strncmp(s, "all", 3);
+        tn_ir_pass p;
+        for (int i = 0; i < tn_ir_n_passes() && !known; i++)
+            known = !tn_ir_get_pass(i, &p) && strlen(p.name) == n && !strncmp(p.name, s, n);
+        if (!known) cli_usage(c, "there is no pass %.*s (tenon opt --list has them)", (int)n, s);
+    }
+    return text;
+}
+
 typedef struct sample { /* random values of the inputs, and every output in double */
     int n_in, n_out;
     value *in;
@@ -47,7 +61,7 @@ static sample draw_inputs(cli *c, tn_graph *g, uint64_t seed) {
         tn_ir_value v;
         cli_need(c, tn_ir_get_value(g, i, &v));
         if (strcmp(v.op, "input")) continue;
-        s.in[s.n_in] = value_new(v.dtype, v.shape);
+        s.in[s.n_in] = value_of(c, &v);
         value_random(&s.in[s.n_in], &seed);
         s.bindings[s.n_in] = (tn_binding){ cli_format("%s", v.name), s.in[s.n_in].data };
         s.n_in++;
@@ -105,6 +119,7 @@ static bool verify(cli *c, sample *s, double **before, const int64_t *count, tn_
 static int run(cli *c) {
     if (cli_flag(c, "list")) return list_passes(c);
     if (!c->n_args) cli_usage(c, "an argument is missing: GRAPH");
+    const char *passes = pass_list(c);
     uint64_t seed = (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX);
     tn_graph *g = model_open(c, c->args[0], seed);
     int n_before = tn_ir_n_values(g);
@@ -116,7 +131,7 @@ static int run(cli *c) {
         s = draw_inputs(c, g, seed);
         evaluate(c, g, &s, &values, &count);
     }
-    cli_need(c, tn_ir_run_passes(g, cli_text(c, "passes", "all"), cli_flag(c, "check")));
+    cli_need(c, tn_ir_run_passes(g, passes, cli_flag(c, "check")));
     if (values) ok = verify(c, &s, values, count, g);
     char *text;
     cli_need(c, tn_graph_print(g, &text));

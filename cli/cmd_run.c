@@ -64,7 +64,9 @@ static void print_text(cli *c, const ports *io, const bool *print) {
     for (int i = 0; i < io->n; i++) {
         if (!print[i]) continue;
         char *shape = shape_text(io->value[i].dtype, io->value[i].shape);
-        printf("%s%s%s %s\n", cli_bold(c), io->name[i], cli_plain(c), shape);
+        fputs(cli_bold(c), stdout);
+        cli_show(stdout, io->name[i]);
+        printf("%s %s\n", cli_plain(c), shape);
         value_print(stdout, &io->value[i], limit);
         free(shape);
     }

@@ -34,8 +34,10 @@ static int emit(cli *c) {
         json_text(&j, "target", target);
         json_text(&j, "text", text);
         json_finish(&j);
-    } else
+    } else if (file)
         fputs(text, f);
+    else
+        cli_show(stdout, text);
     if (file) cli_close(c, f, file);
     tn_string_free(c->ctx, text);
     tn_graph_free(g);
@@ -60,6 +62,7 @@ const cli_command command_emit = {
     "The C text is one file that needs nothing but a C compiler; the comment at its head holds a program that calls it.\n\n"
     "examples:\n"
     "  tenon emit @mlp --target=c --threads=1 > mlp.c && cc -O2 -c mlp.c\n"
+    "  tenon emit @mlp --target=cuda > mlp.cu && nvcc -fmad=false -arch=sm_80 -cubin mlp.cu\n"
     "  tenon emit net.tn --target=plan --fusion=1",
     1,
     1,
@@ -73,7 +76,7 @@ static int explain(cli *c) {
     tn_compile_opts o = cli_compile_opts(c);
     tn_graph *g = model_open(c, c->args[0], (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX));
     char *text = stage_text(c, g, &o, c->json ? "explain.json" : "explain");
-    fputs(text, stdout);
+    cli_show(stdout, text);
     size_t n = strlen(text);
     if (n && text[n - 1] != '\n') putchar('\n');
     tn_string_free(c->ctx, text);

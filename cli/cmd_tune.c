@@ -230,7 +230,7 @@ static int threads_of(cli *c, tn_graph *g) {
 
 static int sweep(cli *c) {
     model_layout layouts[MAX_LAYOUTS];
-    sweeper w = { .c = c, .device = strcmp(cli_text(c, "device", "cpu"), "cpu") != 0 };
+    sweeper w = { .c = c, .device = strcmp(cli_device(c), "cpu") != 0 };
     w.n = model_layouts(c, c->args[0], layouts, MAX_LAYOUTS);
     double seconds = cli_number(c, "seconds", 10, 0.01, 1e6) / w.n;
     if (!w.device) {

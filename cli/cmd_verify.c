@@ -21,6 +21,9 @@ typedef struct checked { /* result of one mode */
     tn_ir_difference difference;
     char *shape;
     double max_abs, max_ratio; /* over all nodes: largest difference, largest share of the bound used */
+    node_data *nodes;          /* [n], with their values: compared with those of the first mode */
+    int n, other_bits;         /* other_bits: nodes whose bits are not those of the first mode */
+    double apart;              /* largest difference from the first mode */
 } checked;
 
 static char *output_name(uint32_t id) { return cli_format("value.%u", id); }
@@ -30,7 +33,11 @@ static node_data *list_nodes(cli *c, tn_graph *g, int *out_n) {
     node_data *nodes = cli_alloc(sizeof(node_data) * ((size_t)n + 1));
     for (int i = 0; i < n; i++) {
         cli_need(c, tn_ir_get_value(g, i, &nodes[i].v));
-        nodes[i].data = value_new(nodes[i].v.dtype, nodes[i].v.shape);
+        if (!strcmp(nodes[i].v.op, "if") || !strcmp(nodes[i].v.op, "while"))
+            cli_fail(c, "op %s (%%%u)%s%s: verify compares computed values, and programs with control flow do not run yet",
+                     nodes[i].v.op, nodes[i].v.tensor.id, nodes[i].v.where ? " at " : "",
+                     nodes[i].v.where ? nodes[i].v.where : "");
+        nodes[i].data = value_of(c, &nodes[i].v);
         nodes[i].source = nodes[i].v.n_operands == 0;
     }
     *out_n = n;
@@ -78,7 +85,7 @@ static void compare_node(cli *c, tn_graph *g, node_data *nodes, int n, int i, ch
     free(operands);
     r->values++;
     if (d.max_abs > r->max_abs) r->max_abs = d.max_abs;
-    if (d.ok && d.bound > 0) r->max_ratio = fmax(r->max_ratio, fabs(d.got - d.want) / d.bound);
+    if (d.ok && d.bound > 0 && isfinite(d.got)) r->max_ratio = fmax(r->max_ratio, fabs(d.got - d.want) / d.bound);
     if (d.ok || r->bad++) return;
     r->first = nodes[i].v;
     r->difference = d;
@@ -145,8 +152,8 @@ static checked check_mode(cli *c, const char *mode, uint64_t seed) {
         compare_node(c, g, nodes, n, i, &r);
     }
     progress_end(&bar);
-    for (int i = 0; i < n; i++) value_free(&nodes[i].data);
-    free(nodes);
+    r.nodes = nodes;
+    r.n = n;
     r.first.operands = NULL;
     if (r.bad) { /* the names belong to the graph, which goes now */
         r.first.name = r.first.name ? cli_format("%s", r.first.name) : NULL;
@@ -154,6 +161,27 @@ static checked check_mode(cli *c, const char *mode, uint64_t seed) {
     }
     tn_graph_free(g);
     return r;
+}
+
+/* How far the same graph's values in two modes are apart: each is within its bound, but their bits may differ. */
+static void compare_modes(checked *r, const checked *first) {
+    for (int i = 0; i < r->n; i++) {
+        const value *x = &r->nodes[i].data, *y = &first->nodes[i].data;
+        if (r->nodes[i].source || memcmp(x->data, y->data, x->bytes) == 0) continue;
+        r->other_bits++;
+        for (int64_t k = 0; k < x->n; k++) {
+            double d = fabs(tn_ir_load(x->dtype, x->data, k) - tn_ir_load(y->dtype, y->data, k));
+            if (d > r->apart) r->apart = d;
+        }
+    }
+}
+
+static void report_modes(const checked *r, const checked *first) {
+    if (r->other_bits)
+        printf("%-10s %d of %d values have other bits than in %s, by at most %.3g\n", "", r->other_bits, r->values, first->mode,
+               r->apart);
+    else
+        printf("%-10s bit for bit as in %s\n", "", first->mode);
 }
 
 static void report_json(const cli *c, const checked *r, int n, bool ok) {
@@ -168,6 +196,8 @@ static void report_json(const cli *c, const checked *r, int n, bool ok) {
         json_int(&j, "bad", r[i].bad);
         json_number(&j, "max_abs_err", r[i].max_abs);
         json_number(&j, "max_bound_share", r[i].max_ratio);
+        json_int(&j, "other_bits", r[i].other_bits); /* than in the first mode */
+        json_number(&j, "max_apart", r[i].apart);
         if (r[i].bad) {
             json_object(&j, "first");
             json_int(&j, "value", r[i].first.tensor.id);
@@ -193,9 +223,12 @@ static void report_text(const checked *r) {
                r->values, r->max_abs, r->max_ratio * 100);
         return;
     }
-    printf("%-10s %d of %d values differ; the first is %s %%%u%s%s%s%s%s %s\n", r->mode, r->bad, r->values, r->first.op,
-           r->first.tensor.id, r->first.name ? " (" : "", r->first.name ? r->first.name : "", r->first.name ? ")" : "",
-           r->first.where ? " at " : "", r->first.where ? r->first.where : "", r->shape);
+    char *line =
+        cli_format("%-10s %d of %d values differ; the first is %s %%%u%s%s%s%s%s %s\n", r->mode, r->bad, r->values, r->first.op,
+                   r->first.tensor.id, r->first.name ? " (" : "", r->first.name ? r->first.name : "", r->first.name ? ")" : "",
+                   r->first.where ? " at " : "", r->first.where ? r->first.where : "", r->shape);
+    cli_show(stdout, line);
+    free(line);
     printf("%-10s element %lld is %.9g, from its operands it should be %.17g; the bound is %.3g\n", "",
            (long long)r->difference.index, r->difference.got, r->difference.want, r->difference.bound);
 }
@@ -210,10 +243,14 @@ static int run(cli *c) {
     for (int i = 0; i < n; i++) {
         r[i] = check_mode(c, modes[i], seed);
         ok = ok && !r[i].bad;
+        if (i) compare_modes(&r[i], &r[0]);
         if (!c->json) report_text(&r[i]);
+        if (!c->json && i) report_modes(&r[i], &r[0]);
     }
     if (c->json) report_json(c, r, n, ok);
     for (int i = 0; i < n; i++) {
+        for (int k = 0; k < r[i].n; k++) value_free(&r[i].nodes[k].data);
+        free(r[i].nodes);
         free(r[i].shape);
         free(modes[i]);
         if (r[i].bad) free((char *)r[i].first.name), free((char *)r[i].first.where);
@@ -237,6 +274,7 @@ const cli_command command_verify = {
     "The\n"
     "bound is the op's own: its ULPs in the op table, n * eps * sum |a||b| for contractions and sums, nothing for what must be "
     "exact.\n"
+    "The second mode and those after it are compared with the first, too: bit for bit, or how far they are apart.\n"
     "Exit code 1 when a value misses its bound.\n\n"
     "examples:\n"
     "  tenon verify @cnn:8\n"

@@ -1,27 +1,46 @@
-/* json.c - writes JSON to a stream. Top-level keys and rows get a line each, so that the text diffs and reads well. */
+/* json.c - writes JSON to a stream, and text from outside so that neither JSON nor a terminal takes harm. Top-level keys and
+ * rows get a line each, so that the text diffs and reads well. */
 #include "cli.h"
 
 #include <math.h>
 #include <string.h>
 #include <stdlib.h>
 
+/* Bytes of the character at s, in UTF-8; 0: it is none, or a control character. */
+static size_t character(const char *s) {
+    const unsigned char *p = (const unsigned char *)s;
+    if (p[0] < 0x80) return p[0] >= 0x20 && p[0] != 0x7f;
+    size_t n = p[0] >= 0xc2 && p[0] < 0xe0 ? 2 : (p[0] & 0xf0) == 0xe0 ? 3 : p[0] >= 0xf0 && p[0] < 0xf5 ? 4 : 0;
+    for (size_t k = 1; k < n; k++)
+        if ((p[k] & 0xc0) != 0x80) return 0;
+    bool control = p[0] == 0xc2 && p[1] < 0xa0, surrogate = p[0] == 0xed && p[1] > 0x9f;
+    bool overlong = (p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xf0 && p[1] < 0x90), beyond = p[0] == 0xf4 && p[1] > 0x8f;
+    return control || surrogate || overlong || beyond ? 0 : n;
+}
+
+/* Text from outside: as it is, but what is no character is escaped, for JSON or for people. */
+static void write_text(FILE *f, const char *s, bool as_json) {
+    for (size_t n; *s; s += n ? n : 1) {
+        unsigned char ch = (unsigned char)*s;
+        n = character(s);
+        if (as_json && (ch == '"' || ch == '\\'))
+            fprintf(f, "\\%c", ch);
+        else if (n)
+            fwrite(s, 1, n, f);
+        else if (ch == '\n' || ch == '\t')
+            fputs(!as_json ? (char[]){ (char)ch, 0 } : ch == '\n' ? "\\n" : "\\t", f);
+        else if (as_json)
+            fprintf(f, "\\u%04x", ch < 0x80 ? ch : 0xfffdu);
+        else
+            fprintf(f, "\\x%02x", ch);
+    }
+}
 static void quoted(FILE *f, const char *s) {
     fputc('"', f);
-    for (; *s; s++) {
-        unsigned char ch = (unsigned char)*s;
-        if (ch == '"' || ch == '\\')
-            fprintf(f, "\\%c", ch);
-        else if (ch == '\n')
-            fputs("\\n", f);
-        else if (ch == '\t')
-            fputs("\\t", f);
-        else if (ch < 0x20 || ch == 0x7f)
-            fprintf(f, "\\u%04x", ch);
-        else
-            fputc(ch, f);
-    }
+    write_text(f, s, true);
     fputc('"', f);
 }
+void cli_show(FILE *f, const char *text) { write_text(f, text, false); }
 
 static void item(json *j, const char *key) {
     bool more = j->more[j->depth];

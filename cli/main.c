@@ -126,14 +126,7 @@ static int run_command(cli *c, const cli_command *k, int argc, char **argv) {
     c->progress = cli_flag(c, "progress") || isatty(STDERR_FILENO);
     if (c->n_args < k->min_args) cli_usage(c, "an argument is missing: %s", k->args);
     if (k->max_args >= 0 && c->n_args > k->max_args) cli_usage(c, "one argument too many: %s", c->args[k->max_args]);
-    int code = k->run(c);
-    tn_ctx_free(c->ctx);
-    free(c->given);
-    if (fflush(stdout) || ferror(stdout)) {
-        perror("tenon: stdout");
-        return CLI_FAILED;
-    }
-    return code;
+    return k->run(c);
 }
 
 static int help_command(cli *c, int argc, char **argv) {
@@ -151,18 +144,27 @@ static int help_command(cli *c, int argc, char **argv) {
     return CLI_OK;
 }
 
-int main(int argc, char **argv) {
-    const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
-    bool color = !(no_color && no_color[0]) && !(term && !strcmp(term, "dumb"));
-    cli c = { .color_out = color && isatty(STDOUT_FILENO), .color_err = color && isatty(STDERR_FILENO) };
-    if (argc < 2) cli_usage(&c, "a command is missing");
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) return help_command(&c, 1, argv);
-    if (!strcmp(argv[1], "help")) return help_command(&c, argc - 1, argv + 1);
+static int run_words(cli *c, int argc, char **argv) {
+    if (argc < 2) cli_usage(c, "a command is missing");
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) return help_command(c, 1, argv);
+    if (!strcmp(argv[1], "help")) return help_command(c, argc - 1, argv + 1);
     if (!strcmp(argv[1], "--version")) {
         printf("tenon %s\n", tn_version());
         return CLI_OK;
     }
     const cli_command *k = find_command(argv[1]);
-    if (!k) cli_usage(&c, "there is no command %s", argv[1]);
-    return run_command(&c, k, argc - 1, argv + 1);
+    if (!k) cli_usage(c, "there is no command %s", argv[1]);
+    return run_command(c, k, argc - 1, argv + 1);
+}
+
+int main(int argc, char **argv) {
+    const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
+    bool color = !(no_color && no_color[0]) && !(term && !strcmp(term, "dumb"));
+    cli c = { .color_out = color && isatty(STDOUT_FILENO), .color_err = color && isatty(STDERR_FILENO) };
+    int code = run_words(&c, argc, argv);
+    tn_ctx_free(c.ctx);
+    free(c.given);
+    if (!fflush(stdout) && !ferror(stdout)) return code;
+    perror("tenon: stdout");
+    return CLI_FAILED;
 }

@@ -14,7 +14,9 @@ static void message(const cli *c, const char *kind, const char *color, const cha
     fflush(stdout);
     fprintf(stderr, "tenon%s%s: %s%s%s", c->command ? " " : "", c->command ? c->command->name : "", c->color_err ? color : "",
             kind, c->color_err ? "\033[0m" : "");
-    vfprintf(stderr, fmt, ap);
+    char *text = NULL;
+    if (vasprintf(&text, fmt, ap) >= 0) cli_show(stderr, text);
+    free(text);
     fputc('\n', stderr);
 }
 
@@ -64,7 +66,10 @@ void cli_log_level(cli *c) {
 
 static void log_line(void *ud, tn_log_level level, const char *text) {
     const cli *c = ud;
-    if ((int)level <= c->log_level) fprintf(stderr, "tenon: %s: %s\n", log_names[level], text);
+    if ((int)level > c->log_level) return;
+    char *line = cli_format("tenon: %s: %s\n", log_names[level], text);
+    cli_show(stderr, line);
+    free(line);
 }
 
 tn_ctx *cli_ctx(cli *c) {
@@ -174,6 +179,19 @@ tn_mode cli_mode(const cli *c, const char *word) {
     cli_usage(c, "there is no mode %s (immediate, graph, compiled, loop)", word);
 }
 
+const char *cli_device(const cli *c) {
+    const char *word = cli_text(c, "device", "cpu");
+    char known[256] = "";
+    size_t used = 0;
+    for (int i = 0; i < tn_device_count(); i++) {
+        if (!strcmp(tn_device_name(i), word)) return word;
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s, ", tn_device_name(i));
+        if (used >= sizeof known) used = sizeof known - 1;
+    }
+    if (!strcmp(word, "auto")) return word;
+    cli_usage(c, "there is no device %s (%sauto)", word, known);
+}
+
 tn_compile_opts cli_compile_opts(const cli *c) {
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     o.mode = cli_mode(c, cli_text(c, "mode", "compiled"));
@@ -182,7 +200,7 @@ tn_compile_opts cli_compile_opts(const cli *c) {
     o.no_cache = cli_flag(c, "no-cache");
     o.no_passes = cli_flag(c, "no-passes");
     o.check = cli_flag(c, "check");
-    o.device = cli_text(c, "device", "cpu");
+    o.device = cli_device(c);
     return o;
 }
 
@@ -222,12 +240,14 @@ char *cli_read_file(const cli *c, const char *path, size_t *out_n) {
     bool standard = !strcmp(path, "-");
     FILE *f = standard ? stdin : fopen(path, "rb");
     if (!f) cli_fail(c, "cannot open %s: %s", path, strerror(errno));
+    enum { MOST = 256 << 20 }; /* a device may never end */
     size_t n = 0, cap = 1 << 16;
     char *text = malloc(cap);
     while (text) {
         size_t got = fread(text + n, 1, cap - n - 1, f);
         n += got;
         if (!got) break;
+        if (n > MOST) cli_fail(c, "%s has more than %d bytes; large arrays belong into safetensors (--state)", path, MOST);
         if (cap - n < 2) {
             char *more = realloc(text, cap *= 2);
             if (!more) free(text);

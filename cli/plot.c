@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { WIDTH = 980, HEIGHT = 520, LEFT = 80, RIGHT = 330, TOP = 50, BOTTOM = 60 };
+enum { WIDTH = 980, HEIGHT = 520, LEFT = 80, RIGHT = 330, TOP = 50, BOTTOM = 60, CHAR_WIDTH = 7 /* of font size 12 */ };
 
 /* Okabe and Ito's palette: told apart with colour-blind eyes too. */
 static const char *const colors[] = { "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8a8a00" };
@@ -69,7 +69,7 @@ static void grid(FILE *f, const axis *a) {
 
 /* The abscissas themselves: sizes and depths are few, and rarely 1, 2, 5. */
 static void ticks(FILE *f, const axis *a, const plot_line *lines, int n) {
-    double last = -INFINITY;
+    double last = -INFINITY, right = -INFINITY; /* where the last label ends */
     for (;;) {
         double next = INFINITY;
         for (int i = 0; i < n; i++) {
@@ -79,12 +79,13 @@ static void ticks(FILE *f, const axis *a, const plot_line *lines, int n) {
         }
         if (!isfinite(next)) return;
         double at = place(a, next);
-        bool room = !isfinite(last) || at - place(a, last) > 24;
         last = next;
         fprintf(f, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\" stroke=\"#ddd\"/>\n", at, at, TOP, HEIGHT - BOTTOM);
         char label[32];
-        snprintf(label, sizeof label, "%g", next);
-        if (room) text_at(f, at, HEIGHT - BOTTOM + 18, "middle", "", label);
+        double half = CHAR_WIDTH * snprintf(label, sizeof label, "%.10g", next) / 2.0;
+        if (at - half < right + CHAR_WIDTH) continue;
+        text_at(f, at, HEIGHT - BOTTOM + 18, "middle", "", label);
+        right = at + half;
     }
 }
 

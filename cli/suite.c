@@ -19,7 +19,7 @@ suite suite_begin(cli *c, const char *command) {
     for (int i = 0; i < s.n_threads; i++) {
         if (!s.threads[i]) s.threads[i] = s.m.cores;
     }
-    const char *device = cli_text(c, "device", "cpu");
+    const char *device = cli_device(c);
     if (strcmp(device, "cpu")) {
         s.m.device = s.device = device;
         s.n_threads = 1, s.threads[0] = 1;
@@ -36,11 +36,33 @@ rivals *suite_rivals(suite *s, int which) {
     return s->rivals[which];
 }
 
-bool suite_wants(const suite *s, const char *name) {
-    for (int i = 0; i < s->n_filter; i++) {
-        if (strstr(name, s->filter[i])) return true;
+/* Each name once. */
+static void pass_over(suite *s, const char *name) {
+    char *old = s->passed_over;
+    size_t n = strlen(name);
+    for (const char *at = old; at && (at = strstr(at, name)); at++) {
+        if ((at == old || at[-1] == ' ') && (at[n] == ',' || !at[n])) return;
     }
-    return !s->n_filter;
+    s->passed_over = cli_format("%s%s%s", old ? old : "", old ? ", " : "", name);
+    free(old);
+}
+
+bool suite_wants(suite *s, const char *name) {
+    bool wanted = !s->n_filter;
+    for (int i = 0; i < s->n_filter; i++) {
+        if (!strstr(name, s->filter[i])) continue;
+        wanted = s->met[i] = true;
+    }
+    if (!wanted) pass_over(s, name);
+    return wanted;
+}
+
+/* A word that no name has is wrong usage. What the other words asked for has been reported. */
+static void check_filter(const suite *s) {
+    for (int i = 0; i < s->n_filter; i++)
+        if (!s->met[i])
+            cli_usage(s->c, "no case of %s has '%s' in its name; others than what was measured: %s", s->command, s->filter[i],
+                      s->passed_over ? s->passed_over : "none");
 }
 
 void suite_add(suite *s, bench_row row) {
@@ -68,7 +90,10 @@ const char *suite_text(suite *s, const char *fmt, ...) {
     return s->texts[s->n_texts++] = cli_format("%s", text);
 }
 
-void suite_report(suite *s) { rows_report(s->c, s->command, &s->m, s->rivals[0], s->rows, s->n_rows); }
+void suite_report(suite *s) {
+    if (s->n_rows || !s->n_filter) rows_report(s->c, s->command, &s->m, s->rivals[0], s->rows, s->n_rows);
+    check_filter(s);
+}
 
 void suite_end(suite *s) {
     for (int i = 0; i < s->n_threads; i++) rivals_close(s->rivals[i]);
@@ -76,6 +101,7 @@ void suite_end(suite *s) {
     for (int i = 0; i < s->n_texts; i++) free(s->texts[i]);
     free(s->texts);
     free(s->rows);
+    free(s->passed_over);
 }
 
 /* ---- cases --------------------------------------------------------------------------------------------------------------- */

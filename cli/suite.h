@@ -55,7 +55,9 @@ typedef struct suite {
     double seconds;
     uint64_t seed;
     char *filter[32];
+    bool met[32]; /* that word was part of a name */
     int n_filter;
+    char *passed_over; /* names without any of the words, in one list; NULL = none */
     bench_row *rows;
     int n_rows, cap;
     char **texts; /* of suite_text */
@@ -88,8 +90,8 @@ void bench_transfers(suite *s, int64_t bytes);
 suite suite_begin(cli *c, const char *command);
 /* A text that lives as long as the suite, for names in rows. */
 const char *suite_text(suite *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
-rivals *suite_rivals(suite *s, int which);          /* for threads[which], started at the first call; NULL unless --rivals */
-bool suite_wants(const suite *s, const char *name); /* --cases: some word of it is part of the name */
+rivals *suite_rivals(suite *s, int which);    /* for threads[which], started at the first call; NULL unless --rivals */
+bool suite_wants(suite *s, const char *name); /* --cases: some word of it is part of the name */
 bench_case case_new(suite *s, const char *work, const char *name, const char *variant); /* with an empty graph */
 void case_input(bench_case *k, const char *name, void *data);
 float *case_floats(int64_t n, double scale, uint64_t *seed); /* uniform in +-scale; a buffer */

@@ -48,6 +48,14 @@ value value_new(tn_dtype t, tn_shape shape) {
     return (value){ .dtype = t, .shape = shape, .n = n, .bytes = bytes, .data = cli_alloc(bytes) };
 }
 
+value value_of(cli *c, const tn_ir_value *v) {
+    for (int i = 0; i < v->shape.rank; i++)
+        if (v->shape.dim[i] < 0)
+            cli_fail(c, "%s %%%u%s%s has a symbolic dim: this command needs graphs whose sizes are all known", v->op,
+                     v->tensor.id, v->name ? " " : "", v->name ? v->name : "");
+    return value_new(v->dtype, v->shape);
+}
+
 void value_free(value *v) {
     free(v->data);
     v->data = NULL;

@@ -89,8 +89,9 @@ int main(int argc, char **argv) {
         int repeat = m == 0 ? 1 : 50; /* naive compiles every op again */
         s = session(h, modes[m], m == 0, &q);
         check(tn_io_load_state(ctx, s, "digits.safetensors"));
-        tn_binding io[] = { { "images", x[TRAIN] }, { "scores", scores } };
-        check(tn_run(s, io, 2));
+        check(tn_session_bind(s, tn_session_slot(s, "images"), x[TRAIN]));
+        check(tn_session_bind(s, tn_session_slot(s, "scores"), scores));
+        check(tn_session_run(s));
         double t = seconds();
         for (int i = 0; i < repeat && m < 4; i++) check(tn_session_run(s));
         if (m == 4) check(tn_run_n(s, repeat, NULL, 0, 0));

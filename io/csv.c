@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 
 typedef struct table {
     io_reader r;
@@ -23,11 +24,11 @@ static tn_status csv_error(const table *t, int64_t column, const char *what, con
 }
 
 /* The grammar of a number, so that strtod's hexadecimal and "nan(...)" forms stay out: [+-] digits [. digits] [e digits], inf,
- * nan. */
+ * nan in any case. */
 static bool is_number(const char *p) {
     int digits = 0;
     if (*p == '+' || *p == '-') p++;
-    if (!strcmp(p, "inf") || !strcmp(p, "nan")) return true;
+    if (!strcasecmp(p, "inf") || !strcasecmp(p, "nan")) return true; /* NaN, Inf: as other programs write them */
     for (; *p >= '0' && *p <= '9'; p++) digits++;
     if (*p == '.')
         for (p++; *p >= '0' && *p <= '9'; p++) digits++;
@@ -39,6 +40,18 @@ static bool is_number(const char *p) {
         while (*p >= '0' && *p <= '9') p++;
     }
     return *p == 0;
+}
+
+/* A whole number without point and exponent, exactly. */
+static bool read_whole(const char *p, int64_t *out) {
+    bool negative = *p == '-';
+    int64_t v = 0;
+    for (p += *p == '-' || *p == '+'; *p >= '0' && *p <= '9'; p++)
+        if (__builtin_mul_overflow(v, (int64_t)10, &v) ||
+            __builtin_add_overflow(v, (int64_t)(negative ? '0' - *p : *p - '0'), &v))
+            return false;
+    *out = v;
+    return !*p;
 }
 
 /* Stores one field as element i. */
@@ -54,10 +67,13 @@ static tn_status store(table *t, int64_t column, const char *field, int64_t i) {
         memcpy(t->data + i * 8, &v, 8);
         return TN_OK;
     }
-    double limit =
-        t->dtype == TN_I32 ? 2147483648.0 : 9007199254740992.0; /* beyond 2^53 a double cannot say which number it was */
-    if (!(v >= -limit && v < limit) || v != floor(v)) return csv_error(t, column, "not a whole number in range", field);
-    int64_t whole = (int64_t)v;
+    int64_t whole;
+    if (!read_whole(field, &whole)) { /* 1e3 and 2.0 are whole numbers; beyond 2^53 a double cannot say which */
+        if (!(v > -0x1p53 && v < 0x1p53) || v != floor(v)) return csv_error(t, column, "not a whole number in range", field);
+        whole = (int64_t)v;
+    }
+    if (t->dtype == TN_I32 && (whole < INT32_MIN || whole > INT32_MAX))
+        return csv_error(t, column, "not a whole number in range", field);
     int32_t narrow = (int32_t)whole;
     if (t->dtype == TN_I32)
         memcpy(t->data + i * 4, &narrow, 4);
@@ -160,7 +176,7 @@ tn_status tn_io_csv_load(tn_ctx *ctx, const char *path, tn_dtype dtype, int skip
     uint8_t *bytes = NULL;
     size_t n;
     *out_data = NULL;
-    tn_status s = io_read_all(ctx, path, &bytes, &n);
+    tn_status s = io_read_all(ctx, path, TN_IO_MAX_CSV, &bytes, &n);
     if (!s) s = tn_io_csv_parse(ctx, bytes, n, path, dtype, skip_lines, out_shape, out_data);
     tn_io_free(ctx, bytes);
     return s;

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,18 +20,22 @@ typedef struct head { /* right before what io_alloc gives out */
     size_t size;
 } head;
 
-void *io_alloc(tn_ctx *ctx, size_t size) {
+void *io_room(tn_ctx *ctx, size_t size) {
     size_t total = size + sizeof(head) + ALIGN;
     char *block = total < size ? NULL : tn_ctx_realloc(ctx, NULL, 0, total);
     if (!block) {
         (void)io_fail(ctx, TN_ERR_NOMEM, "out of memory: %zu bytes for an array", size);
         return NULL;
     }
-    memset(block, 0, total);
     char *data = block + sizeof(head);
     data += (ALIGN - (uintptr_t)data % ALIGN) % ALIGN;
     memcpy(data - sizeof(head), &(head){ block, total }, sizeof(head));
     return data;
+}
+
+void *io_alloc(tn_ctx *ctx, size_t size) {
+    void *data = io_room(ctx, size);
+    return data ? memset(data, 0, size) : NULL;
 }
 
 void tn_io_free(tn_ctx *ctx, void *data) {
@@ -137,11 +142,16 @@ void io_close(io_file *f) {
     f->fd = -1;
 }
 
-tn_status io_read_all(tn_ctx *ctx, const char *path, uint8_t **out, size_t *out_size) {
+tn_status io_read_all(tn_ctx *ctx, const char *path, uint64_t limit, uint8_t **out, size_t *out_size) {
     io_file f = { .fd = -1 };
     uint8_t *bytes = NULL;
     tn_status s = io_open(ctx, path, &f);
     if (s) goto done;
+    if (f.size > limit) {
+        s = io_fail(ctx, TN_ERR_UNSUPPORTED, "%s: %llu bytes, more than the limit of %llu", path, (unsigned long long)f.size,
+                    (unsigned long long)limit);
+        goto done;
+    }
     s = TN_ERR_NOMEM;
     if (!(bytes = io_alloc(ctx, (size_t)f.size + 1))) goto done;
     s = io_read_at(ctx, &f, path, 0, bytes, (size_t)f.size);
@@ -153,6 +163,32 @@ done:
     tn_io_free(ctx, bytes);
     io_close(&f);
     return s;
+}
+
+tn_status io_map(tn_ctx *ctx, const char *path, io_mapping *out) {
+    io_file f = { .fd = -1 };
+    *out = (io_mapping){ 0 };
+    tn_status s = io_open(ctx, path, &f);
+    if (s || f.size == 0) goto done;
+    void *at = mmap(NULL, (size_t)f.size, PROT_READ, MAP_PRIVATE, f.fd, 0);
+    if (at == MAP_FAILED)
+        s = io_fail_errno(ctx, "cannot map", path);
+    else
+        *out = (io_mapping){ at, (size_t)f.size };
+done:
+    io_close(&f);
+    return s;
+}
+
+void io_unmap(io_mapping *m) {
+    if (m->bytes) munmap((void *)(uintptr_t)m->bytes, m->size);
+    *m = (io_mapping){ 0 };
+}
+
+void io_forget(const uint8_t *at, size_t n) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = ((uintptr_t)at + page - 1) / page * page,
+              to = ((uintptr_t)at + n) / page * page;
+    if (from < to) (void)madvise((void *)from, to - from, MADV_DONTNEED);
 }
 
 /* ---- writing ---- */

@@ -13,6 +13,7 @@
 
 /* Zeroed, 64-byte aligned, freed by tn_io_free. NULL after recording TN_ERR_NOMEM. */
 void *io_alloc(tn_ctx *ctx, size_t size);
+void *io_room(tn_ctx *ctx, size_t size); /* the same, not zeroed */
 tn_status io_fail(tn_ctx *ctx, tn_status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 tn_status io_fail_errno(tn_ctx *ctx, const char *what, const char *path); /* TN_ERR_IO with errno's text */
 
@@ -51,8 +52,17 @@ typedef struct io_file {
 tn_status io_open(tn_ctx *ctx, const char *path, io_file *out); /* regular files only */
 tn_status io_read_at(tn_ctx *ctx, const io_file *f, const char *path, uint64_t offset, void *dst, size_t n);
 void io_close(io_file *f);
-/* A whole file; *out is freed with tn_io_free and has one zero byte after its end. */
-tn_status io_read_all(tn_ctx *ctx, const char *path, uint8_t **out, size_t *out_size);
+/* A file as it lies in the page cache: nothing is read before it is looked at. io_unmap: of a mapping, or all zeros. */
+typedef struct io_mapping {
+    const uint8_t *bytes; /* NULL: the file is empty */
+    size_t size;
+} io_mapping;
+tn_status io_map(tn_ctx *ctx, const char *path, io_mapping *out);
+void io_unmap(io_mapping *m);
+/* These bytes of a mapping need not stay in the process: they come back when they are looked at. */
+void io_forget(const uint8_t *at, size_t n);
+/* A whole file of at most `limit` bytes; *out is freed with tn_io_free and has one zero byte after its end. */
+tn_status io_read_all(tn_ctx *ctx, const char *path, uint64_t limit, uint8_t **out, size_t *out_size);
 
 /* ---- writing ---- */
 

@@ -133,44 +133,83 @@ static bool order_matters(const tn_shape *shape) {
     return longer > 1;
 }
 
+/* The header; leaves r at the elements. total: bytes of the whole file, of which r has the first. */
+static tn_status read_header(io_reader *r, uint64_t total, npy_header *h, size_t *out_size) {
+    size_t n_header = 0;
+    tn_status s;
+    if ((s = read_front(r, &n_header))) return s;
+    io_reader text = { .base = r->base + r->pos, .len = n_header, .ctx = r->ctx, .name = r->name, .origin = r->pos };
+    if ((s = read_dict(&text, h))) return s;
+    r->pos += n_header;
+    if (!io_array_bytes(h->dtype, &h->shape, out_size)) return io_parse_error(r, "the sizes multiply beyond 63 bits");
+    if (*out_size != total - r->pos)
+        return io_parse_error(r, "dtype and shape need %zu bytes, the file has %llu (%s)", *out_size,
+                              (unsigned long long)(total - r->pos),
+                              *out_size > total - r->pos ? "truncated?" : "more than one array?");
+    if (h->fortran && order_matters(&h->shape))
+        return io_fail(r->ctx, TN_ERR_UNSUPPORTED, "%s: the array is in Fortran order; save it with numpy.ascontiguousarray(x)",
+                       r->name);
+    return TN_OK;
+}
+
+/* Gives the array out, or frees it. */
+static tn_status finish(const io_reader *r, const npy_header *h, void *data, size_t size, tn_dtype *out_dtype,
+                        tn_shape *out_shape, void **out_data) {
+    tn_status s = h->dtype == TN_BOOL ? io_check_bool(r->ctx, r->name, "array", data, size) : TN_OK;
+    if (s) {
+        tn_io_free(r->ctx, data);
+        return s;
+    }
+    *out_dtype = h->dtype;
+    *out_shape = h->shape;
+    *out_data = data;
+    return TN_OK;
+}
+
 tn_status tn_io_npy_parse(tn_ctx *ctx, const void *bytes, size_t n_bytes, const char *name, tn_dtype *out_dtype,
                           tn_shape *out_shape, void **out_data) {
     if (!ctx || !bytes || !out_dtype || !out_shape || !out_data)
         return io_fail(ctx, TN_ERR_INVAL, "tn_io_npy_parse: an argument is NULL");
     io_reader r = { .base = bytes, .len = n_bytes, .ctx = ctx, .name = name ? name : "npy" };
     npy_header h = { 0 };
-    size_t n_header = 0, size;
-    tn_status s;
+    size_t size;
     *out_data = NULL;
-    if ((s = read_front(&r, &n_header))) return s;
-    io_reader text = { .base = r.base + r.pos, .len = n_header, .ctx = ctx, .name = r.name, .origin = r.pos };
-    if ((s = read_dict(&text, &h))) return s;
-    r.pos += n_header;
-    if (!io_array_bytes(h.dtype, &h.shape, &size)) return io_parse_error(&r, "the sizes multiply beyond 63 bits");
-    if (size != r.len - r.pos)
-        return io_parse_error(&r, "dtype and shape need %zu bytes, the file has %zu (%s)", size, r.len - r.pos,
-                              size > r.len - r.pos ? "truncated?" : "more than one array?");
-    if (h.fortran && order_matters(&h.shape))
-        return io_fail(ctx, TN_ERR_UNSUPPORTED, "%s: the array is in Fortran order; save it with numpy.ascontiguousarray(x)",
-                       r.name);
-    if (h.dtype == TN_BOOL && (s = io_check_bool(ctx, r.name, "array", r.base + r.pos, size))) return s;
+    tn_status s = read_header(&r, n_bytes, &h, &size);
+    if (s) return s;
     void *data = io_alloc(ctx, size);
     if (!data) return TN_ERR_NOMEM;
     io_get(&r, data, size);
-    *out_dtype = h.dtype;
-    *out_shape = h.shape;
-    *out_data = data;
-    return TN_OK;
+    return finish(&r, &h, data, size, out_dtype, out_shape, out_data);
 }
 
+/* The header is judged before memory is taken for the elements: the file may be longer than any memory. */
 tn_status tn_io_npy_load(tn_ctx *ctx, const char *path, tn_dtype *out_dtype, tn_shape *out_shape, void **out_data) {
-    if (!ctx || !out_data) return io_fail(ctx, TN_ERR_INVAL, "tn_io_npy_load: an argument is NULL");
-    uint8_t *bytes = NULL;
-    size_t n;
+    if (!ctx || !out_dtype || !out_shape || !out_data) return io_fail(ctx, TN_ERR_INVAL, "tn_io_npy_load: an argument is NULL");
+    enum { FRONT = 12 + TN_IO_MAX_NPY_HEADER };
+    io_file f = { .fd = -1 };
+    npy_header h = { 0 };
+    uint8_t *front = NULL;
+    void *data = NULL;
+    size_t size;
     *out_data = NULL;
-    tn_status s = io_read_all(ctx, path, &bytes, &n);
-    if (!s) s = tn_io_npy_parse(ctx, bytes, n, path, out_dtype, out_shape, out_data);
-    tn_io_free(ctx, bytes);
+    tn_status s = io_open(ctx, path, &f);
+    if (s) goto done;
+    io_reader r = { .len = f.size < FRONT ? (size_t)f.size : FRONT, .ctx = ctx, .name = path };
+    s = TN_ERR_NOMEM;
+    if (!(r.base = front = io_alloc(ctx, FRONT))) goto done;
+    s = io_read_at(ctx, &f, path, 0, front, r.len);
+    if (!s) s = read_header(&r, f.size, &h, &size);
+    if (s) goto done;
+    s = TN_ERR_NOMEM;
+    if (!(data = io_alloc(ctx, size))) goto done;
+    s = io_read_at(ctx, &f, path, r.pos, data, size);
+    if (s)
+        tn_io_free(ctx, data);
+    else
+        s = finish(&r, &h, data, size, out_dtype, out_shape, out_data);
+done:
+    tn_io_free(ctx, front);
+    io_close(&f);
     return s;
 }
 

@@ -1,43 +1,38 @@
 /* safetensors.c - loading and saving safetensors files: 8 bytes of header length, a JSON header, the arrays.
  *
- * In: a path or bytes, or arrays. Out: a tn_io_tensors that owns copies, or a file written atomically. Each loaded array starts
- * at a multiple of 64 bytes, whatever the file's own alignment. */
+ * In: a path or bytes, or arrays. Out: a tn_io_tensors that owns a mapping of the file, or copies; or a file written
+ * atomically. Each array that is given out starts at a multiple of 64 bytes: one that does not in the file is copied when it is
+ * asked for. What was checked of the contents is copied, too, for others may write to the file. */
 #include "safetensors.h"
 
 #include <stdio.h>
 
+enum { ARRAY_ALIGN = 64, WORTH_ALIGNING = 4096 /* bytes of a file's arrays: a header is padded with up to 63 for them */ };
+
 struct tn_io_tensors {
     tn_ctx *ctx;
     st_header header;
-    tn_io_tensor *tensors; /* [header.n] */
-    uint8_t *data;
+    tn_io_tensor *tensors; /* [header.n]; data: NULL where nobody has asked for it yet */
+    void **own;            /* [header.n] copies, or NULL */
+    io_mapping map;        /* all zeros: every array is a copy */
+    const uint8_t *arrays; /* in the mapping */
 };
 
-/* Where a file's bytes come from: memory, or a file that is read piece by piece. */
+/* A whole file in memory. */
 typedef struct source {
     tn_ctx *ctx;
     const char *name;
-    const uint8_t *bytes; /* NULL: from the file */
-    io_file file;
-    uint64_t size;
+    const uint8_t *bytes;
+    size_t size;
 } source;
-
-static tn_status source_read(const source *src, uint64_t offset, void *dst, size_t n) {
-    if (!src->bytes) return io_read_at(src->ctx, &src->file, src->name, offset, dst, n);
-    if (n) memcpy(dst, src->bytes + offset, n);
-    return TN_OK;
-}
 
 /* Length of the header, checked against the limit and the size of the file. */
 static tn_status read_length(const source *src, uint64_t *out) {
-    uint8_t b[8];
     if (src->size < 8)
         return io_fail(src->ctx, TN_ERR_PARSE, "%s: %llu bytes are too few for a safetensors file", src->name,
                        (unsigned long long)src->size);
-    tn_status s = source_read(src, 0, b, 8);
-    if (s) return s;
     uint64_t n = 0;
-    for (int i = 7; i >= 0; i--) n = n << 8 | b[i];
+    for (int i = 7; i >= 0; i--) n = n << 8 | src->bytes[i];
     if (n > TN_IO_MAX_HEADER)
         return io_fail(src->ctx, TN_ERR_PARSE,
                        "%s: offset 0: the header's length is %llu, more than the limit of %d (not a safetensors file?)",
@@ -52,39 +47,46 @@ static tn_status read_length(const source *src, uint64_t *out) {
 
 static tn_status read_header(const source *src, uint64_t n, st_header *out) {
     *out = (st_header){ 0 };
-    uint8_t *text = io_alloc(src->ctx, (size_t)n + 1);
+    uint8_t *text = io_alloc(src->ctx, (size_t)n + 1); /* it is read more than once, and must stay the same */
     if (!text) return TN_ERR_NOMEM;
-    tn_status s = source_read(src, 8, text, (size_t)n);
+    if (n) memcpy(text, src->bytes + 8, (size_t)n);
     io_reader r = { .base = text, .len = (size_t)n, .ctx = src->ctx, .name = src->name, .origin = 8 };
-    if (!s) s = st_header_parse(&r, src->size - 8 - n, out);
+    tn_status s = st_header_parse(&r, src->size - 8 - n, out);
     tn_io_free(src->ctx, text);
     return s;
 }
 
-/* Copies every array to its own aligned place. */
-static tn_status read_arrays(const source *src, uint64_t data_at, tn_io_tensors *t) {
-    const st_header *h = &t->header;
-    size_t total = 0;
-    for (int i = 0; i < h->n; i++) { /* cannot overflow: at most the file's size and 64 bytes an entry */
-        t->tensors[i] =
-            (tn_io_tensor){ .name = h->entries[i].name, .dtype = h->entries[i].dtype, .shape = h->entries[i].shape };
-        total += (size_t)(h->entries[i].end - h->entries[i].begin + 63) / 64 * 64;
-    }
-    if (!(t->data = io_alloc(src->ctx, total))) return TN_ERR_NOMEM;
-    size_t at = 0;
-    for (int i = 0; i < h->n; i++) {
-        const st_entry *e = &h->entries[i];
-        size_t n = (size_t)(e->end - e->begin);
-        tn_status s = source_read(src, data_at + e->begin, t->data + at, n);
-        if (!s && e->dtype == TN_BOOL) s = io_check_bool(src->ctx, src->name, e->name, t->data + at, n);
-        if (s) return s;
-        t->tensors[i].data = t->data + at;
-        at += (n + 63) / 64 * 64;
+static bool copy_array(tn_io_tensors *t, int i) {
+    const st_entry *e = &t->header.entries[i];
+    size_t n = (size_t)(e->end - e->begin);
+    if (!(t->own[i] = io_room(t->ctx, n))) return false;
+    if (n) memcpy(t->own[i], t->arrays + e->begin, n);
+    if (t->map.bytes) io_forget(t->arrays + e->begin, n);
+    t->tensors[i].data = t->own[i];
+    return true;
+}
+
+/* mapped: arrays stay where they are, as far as possible. */
+static tn_status place_arrays(const source *src, tn_io_tensors *t, bool mapped) {
+    for (int i = 0; i < t->header.n; i++) {
+        const st_entry *e = &t->header.entries[i];
+        const uint8_t *at = t->arrays + e->begin;
+        t->tensors[i] = (tn_io_tensor){ .name = e->name, .dtype = e->dtype, .shape = e->shape };
+        if (!mapped || e->dtype == TN_BOOL || e->begin == e->end) {
+            if (!copy_array(t, i)) return TN_ERR_NOMEM;
+            tn_status s = e->dtype == TN_BOOL
+                              ? io_check_bool(src->ctx, src->name, e->name, t->own[i], (size_t)(e->end - e->begin))
+                              : TN_OK;
+            if (s) return s;
+        } else if ((uintptr_t)at % ARRAY_ALIGN == 0) {
+            t->tensors[i].data = at;
+        }
     }
     return TN_OK;
 }
 
-static tn_status load(const source *src, tn_io_tensors **out) {
+/* map: of src, taken over in any case; NULL: src goes away. */
+static tn_status load(const source *src, io_mapping *map, tn_io_tensors **out) {
     uint64_t n = 0;
     tn_status s = TN_ERR_NOMEM;
     tn_io_tensors *t = io_alloc(src->ctx, sizeof *t);
@@ -94,58 +96,71 @@ static tn_status load(const source *src, tn_io_tensors **out) {
     if ((s = read_header(src, n, &t->header))) goto done;
     s = TN_ERR_NOMEM;
     if (!(t->tensors = io_alloc(src->ctx, (size_t)t->header.n * sizeof *t->tensors))) goto done;
-    if ((s = read_arrays(src, 8 + n, t))) goto done;
+    if (!(t->own = io_alloc(src->ctx, (size_t)t->header.n * sizeof *t->own))) goto done;
+    t->arrays = src->bytes + 8 + n;
+    if ((s = place_arrays(src, t, map != NULL))) goto done;
+    if (map) t->map = *map, *map = (io_mapping){ 0 };
     *out = t;
     t = NULL;
 done:
     tn_io_tensors_free(t);
+    if (map) io_unmap(map);
     return s;
 }
 
 tn_status tn_io_safetensors_load(tn_ctx *ctx, const char *path, tn_io_tensors **out_tensors) {
     if (!ctx || !out_tensors) return io_fail(ctx, TN_ERR_INVAL, "tn_io_safetensors_load: an argument is NULL");
     *out_tensors = NULL;
-    source src = { .ctx = ctx, .name = path };
-    tn_status s = io_open(ctx, path, &src.file);
-    if (s) return s;
-    src.size = src.file.size;
-    s = load(&src, out_tensors);
-    io_close(&src.file);
-    return s;
+    io_mapping map;
+    tn_status s = io_map(ctx, path, &map);
+    return s ? s : load(&(source){ ctx, path, map.bytes, map.size }, &map, out_tensors);
 }
 
 tn_status tn_io_safetensors_parse(tn_ctx *ctx, const void *bytes, size_t n_bytes, const char *name,
                                   tn_io_tensors **out_tensors) {
     if (!ctx || !out_tensors || !bytes) return io_fail(ctx, TN_ERR_INVAL, "tn_io_safetensors_parse: an argument is NULL");
     *out_tensors = NULL;
-    return load(&(source){ .ctx = ctx, .name = name ? name : "safetensors", .bytes = bytes, .size = n_bytes }, out_tensors);
+    return load(&(source){ ctx, name ? name : "safetensors", bytes, n_bytes }, NULL, out_tensors);
 }
 
 void tn_io_tensors_free(tn_io_tensors *t) {
     if (!t) return;
+    for (int i = 0; t->own && i < t->header.n; i++) tn_io_free(t->ctx, t->own[i]);
     st_header_free(t->ctx, &t->header);
     tn_io_free(t->ctx, t->tensors);
-    tn_io_free(t->ctx, t->data);
+    tn_io_free(t->ctx, t->own);
+    io_unmap(&t->map);
     tn_io_free(t->ctx, t);
 }
 
 int tn_io_tensors_count(const tn_io_tensors *t) { return t ? t->header.n : 0; }
 const tn_io_tensor *tn_io_tensors_get(const tn_io_tensors *t, int i) {
-    return t && i >= 0 && i < t->header.n ? &t->tensors[i] : NULL;
+    if (!t || i < 0 || i >= t->header.n) return NULL;
+    bool there = t->tensors[i].data || copy_array((tn_io_tensors *)(uintptr_t)t, i); /* seen from outside nothing changes */
+    return there ? &t->tensors[i] : NULL;
 }
-const tn_io_tensor *tn_io_tensors_find(const tn_io_tensors *t, const char *name) {
-    if (!t || !name) return NULL;
+static int index_of(const tn_io_tensors *t, const char *name) { /* -1: there is none */
     int low = 0, high = t->header.n;
     while (low < high) {
-        int middle = low + (high - low) / 2;
-        int order = strcmp(name, t->tensors[t->header.by_name[middle]].name);
-        if (order == 0) return &t->tensors[t->header.by_name[middle]];
+        int middle = low + (high - low) / 2, i = t->header.by_name[middle];
+        int order = strcmp(name, t->header.entries[i].name);
+        if (order == 0) return i;
         if (order < 0)
             high = middle;
         else
             low = middle + 1;
     }
-    return NULL;
+    return -1;
+}
+const tn_io_tensor *tn_io_tensors_find(const tn_io_tensors *t, const char *name) {
+    return t && name ? tn_io_tensors_get(t, index_of(t, name)) : NULL;
+}
+bool st_find(const tn_io_tensors *t, const char *name, tn_io_tensor *out) {
+    int i = index_of(t, name);
+    if (i < 0) return false;
+    *out = t->tensors[i];
+    if (!out->data) out->data = t->arrays + t->header.entries[i].begin;
+    return true;
 }
 const char *tn_io_tensors_metadata(const tn_io_tensors *t, const char *key) {
     for (int i = 0; t && key && i < t->header.n_metadata; i++)
@@ -200,7 +215,8 @@ static size_t put_header(char *to, const tn_io_tensor *tensors, const int *order
         offset += bytes;
     }
     put(to, &at, "}");
-    while (at % 8) put(to, &at, " ");
+    int64_t align = offset < WORTH_ALIGNING ? 8 : ARRAY_ALIGN;
+    while ((8 + at) % (size_t)align) put(to, &at, " ");
     return at;
 }
 
@@ -209,12 +225,21 @@ static bool by_name(const void *ud, int a, int b) {
     return strcmp(t[a].name, t[b].name) < 0;
 }
 
-/* Wide elements first, so that every array is aligned to its elements in the file; otherwise the order given. */
-static void order_by_width(const tn_io_tensor *tensors, int n, int *order) {
+static bool is_lines(const tn_io_tensor *t) {
+    size_t bytes = 0;
+    (void)io_array_bytes(t->dtype, &t->shape, &bytes);
+    return bytes % ARRAY_ALIGN == 0;
+}
+
+/* First the arrays that leave the place behind them aligned for all others, then wide elements before narrow ones, so that
+ * every array is aligned to its elements in the file; otherwise the order given. */
+static void order_for_alignment(const tn_io_tensor *tensors, int n, int *order) {
     int k = 0;
+    for (int i = 0; i < n; i++)
+        if (is_lines(&tensors[i])) order[k++] = i;
     for (size_t size = 8; size >= 1; size /= 2)
         for (int i = 0; i < n; i++)
-            if (tn_dtype_size(tensors[i].dtype) == size) order[k++] = i;
+            if (tn_dtype_size(tensors[i].dtype) == size && !is_lines(&tensors[i])) order[k++] = i;
 }
 
 static tn_status check_tensors(tn_ctx *ctx, const char *path, const tn_io_tensor *tensors, int n, int *order) {
@@ -264,7 +289,7 @@ tn_status tn_io_safetensors_save(tn_ctx *ctx, const char *path, const tn_io_tens
     int *order = io_alloc(ctx, (size_t)n * sizeof *order);
     if (!order) goto done;
     if ((s = check_tensors(ctx, path, tensors, n, order))) goto done;
-    order_by_width(tensors, n, order);
+    order_for_alignment(tensors, n, order);
     n_header = put_header(NULL, tensors, order, n);
     if (n_header > TN_IO_MAX_HEADER) {
         s = io_fail(ctx, TN_ERR_INVAL, "%s: the names need a header of more than %d bytes", path, TN_IO_MAX_HEADER);

@@ -32,6 +32,9 @@ typedef struct st_header {
 tn_status st_header_parse(io_reader *r, uint64_t n_data, st_header *out);
 void st_header_free(tn_ctx *ctx, st_header *h);
 
+/* As tn_io_tensors_find, but nothing is copied: the data may begin at any address. False: there is none. */
+bool st_find(const tn_io_tensors *t, const char *name, tn_io_tensor *out);
+
 /* "F32" for TN_F32; NULL for an unknown dtype. */
 const char *st_dtype_name(tn_dtype t);
 /* Sorts order[0..n) so that less(ud, order[i], order[i + 1]) or neither is less. In place, no memory, O(n log n). */

@@ -1,8 +1,8 @@
 /* state.c - the states of a session in a safetensors file: how a training run is kept and taken up again.
  *
  * In: a session and a path. Out: a file written atomically, or a session whose states were all set (or, on any error, none of
- * them). Own memory is one copy of the states, freed before return. */
-#include "io.h"
+ * them). Loading copies from the mapped file; saving has one copy of the states, freed before return. */
+#include "safetensors.h"
 
 #include <stdio.h>
 
@@ -52,20 +52,21 @@ done:
     return st;
 }
 
-/* Does the file have the state, with its dtype and shape? */
+/* Does the file have the state, with its dtype and shape? *out_data: in the file, until that is freed. */
 static tn_status check_state(tn_ctx *ctx, const char *path, const tn_io_tensors *file, const tn_io_tensor *want,
-                             const char *whose) {
-    const tn_io_tensor *have = tn_io_tensors_find(file, want->name);
-    if (!have)
+                             const char *whose, const void **out_data) {
+    tn_io_tensor have;
+    if (!st_find(file, want->name, &have))
         return io_fail(ctx, TN_ERR_INVAL, "%s: state \"%s\" of the %s is not in the file, which has %d tensors", path,
                        want->name, whose, tn_io_tensors_count(file));
-    bool same = have->dtype == want->dtype && have->shape.rank == want->shape.rank;
-    for (int i = 0; same && i < want->shape.rank; i++) same = have->shape.dim[i] == want->shape.dim[i];
+    bool same = have.dtype == want->dtype && have.shape.rank == want->shape.rank;
+    for (int i = 0; same && i < want->shape.rank; i++) same = have.shape.dim[i] == want->shape.dim[i];
+    *out_data = have.data;
     if (same) return TN_OK;
     char has[320], needs[320];
-    shape_text(&have->shape, have->dtype, has);
+    shape_text(&have.shape, have.dtype, has);
     shape_text(&want->shape, want->dtype, needs);
-    return io_fail(ctx, have->dtype != want->dtype ? TN_ERR_DTYPE : TN_ERR_SHAPE, "%s: \"%s\" is %s, the %s needs %s", path,
+    return io_fail(ctx, have.dtype != want->dtype ? TN_ERR_DTYPE : TN_ERR_SHAPE, "%s: \"%s\" is %s, the %s needs %s", path,
                    want->name, has, whose, needs);
 }
 
@@ -80,12 +81,12 @@ tn_status tn_io_load_state(tn_ctx *ctx, tn_session *s, const char *path) {
     if ((st = describe(s, n, list, &total))) goto done;
     if ((st = tn_io_safetensors_load(ctx, path, &file))) goto done;
     for (int i = 0; i < n; i++)
-        if ((st = check_state(ctx, path, file, &list[i], "session"))) goto done;
+        if ((st = check_state(ctx, path, file, &list[i], "session", &list[i].data))) goto done;
     for (int i = 0; i < n; i++) {
-        const tn_io_tensor *have = tn_io_tensors_find(file, list[i].name);
         size_t bytes = 0;
-        (void)io_array_bytes(have->dtype, &have->shape, &bytes);
-        if ((st = tn_session_set(s, have->name, have->data, bytes))) goto done; /* cannot fail: name and size were checked */
+        (void)io_array_bytes(list[i].dtype, &list[i].shape, &bytes);
+        if ((st = tn_session_set(s, list[i].name, list[i].data, bytes)))
+            goto done; /* cannot fail: name and size were checked */
     }
 done:
     tn_io_tensors_free(file);
@@ -105,8 +106,7 @@ tn_status tn_io_load_graph(tn_ctx *ctx, tn_graph *g, const char *path) {
     for (int i = 0; i < n; i++) { /* nothing is set unless everything fits */
         tn_tensor x = tn_graph_state(g, i);
         tn_io_tensor want = { .name = tn_tensor_name(x), .dtype = tn_tensor_dtype(x), .shape = tn_tensor_shape(x) };
-        if ((st = check_state(ctx, path, file, &want, "graph"))) goto done;
-        values[i] = tn_io_tensors_find(file, want.name)->data;
+        if ((st = check_state(ctx, path, file, &want, "graph", &values[i]))) goto done;
     }
     st = tn_graph_write_states(g, values);
 done:

@@ -4,7 +4,11 @@
 
 #include <math.h>
 
-static tn_tensor clip(tn_tensor x, double lo, double hi) { return tn_min(tn_max(x, nn_scalar(x, lo)), nn_scalar(x, hi)); }
+/* Selections, not tn_max and tn_min, which would share the gradient where x is lo or hi: it is 0 there. NaN stays NaN. */
+static tn_tensor clip(tn_tensor x, double lo, double hi) {
+    tn_tensor from = nn_scalar(x, lo), to = nn_scalar(x, hi), y = tn_select(tn_le(x, from), from, x);
+    return tn_select(tn_le(to, y), to, y);
+}
 
 tn_tensor tn_nn_gelu(tn_tensor x) {
     return tn_mul(tn_mul_scalar(x, 0.5), tn_add_scalar(tn_erf(tn_mul_scalar(x, 0.7071067811865476)), 1));
@@ -17,10 +21,11 @@ tn_tensor tn_nn_gelu_tanh(tn_tensor x) {
 
 tn_tensor tn_nn_silu(tn_tensor x) { return tn_mul(x, tn_sigmoid(x)); }
 
-/* The exponential sees min(x, 0) only: the branch that is not taken must not overflow, or its gradient 0 * inf would be NaN. */
+/* The exponential sees x where x <= 0 only: the branch that is not taken must not overflow, or its gradient 0 * inf would be
+ * NaN. At 0 the derivative is that of the exponential: alpha. */
 tn_tensor tn_nn_elu(tn_tensor x, double alpha) {
-    tn_tensor zero = nn_scalar(x, 0);
-    return tn_select(tn_lt(zero, x), x, tn_mul_scalar(tn_expm1(tn_min(x, zero)), alpha));
+    tn_tensor zero = nn_scalar(x, 0), above = tn_lt(zero, x);
+    return tn_select(above, x, tn_mul_scalar(tn_expm1(tn_select(above, zero, x)), alpha));
 }
 
 tn_tensor tn_nn_selu(tn_tensor x) { return tn_mul_scalar(tn_nn_elu(x, 1.6732632423543772), 1.0507009873554805); }
@@ -28,7 +33,7 @@ tn_tensor tn_nn_leaky_relu(tn_tensor x, double slope) {
     return tn_select(tn_lt(nn_scalar(x, 0), x), x, tn_mul_scalar(x, slope));
 }
 tn_tensor tn_nn_relu6(tn_tensor x) { return clip(x, 0, 6); }
-tn_tensor tn_nn_softplus(tn_tensor x) { return tn_add(tn_relu(x), tn_log1p(tn_exp(tn_neg(tn_abs(x))))); }
+tn_tensor tn_nn_softplus(tn_tensor x) { return tn_softplus(x); }
 tn_tensor tn_nn_log_sigmoid(tn_tensor x) { return tn_neg(tn_nn_softplus(tn_neg(x))); }
 tn_tensor tn_nn_softsign(tn_tensor x) { return tn_div(x, tn_add_scalar(tn_abs(x), 1)); }
 tn_tensor tn_nn_mish(tn_tensor x) { return tn_mul(x, tn_tanh(tn_nn_softplus(x))); }

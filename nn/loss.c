@@ -56,6 +56,8 @@ tn_tensor tn_nn_kl_div(tn_tensor log_q, tn_tensor p) {
     return mean(tn_sum(term, &last_axis, 1, 0));
 }
 
+/* Each softplus is accurate where its weight is not 0, so the loss of a sure and right answer is not rounded away. */
 tn_tensor tn_nn_bce_with_logits(tn_tensor x, tn_tensor t) {
-    return mean(tn_add(tn_sub(tn_relu(x), tn_mul(x, t)), tn_log1p(tn_exp(tn_neg(tn_abs(x))))));
+    tn_tensor not_t = tn_sub(nn_scalar(t, 1), t);
+    return mean(tn_add(tn_mul(t, tn_softplus(tn_neg(x))), tn_mul(not_t, tn_softplus(x))));
 }

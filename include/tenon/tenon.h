@@ -8,8 +8,9 @@
  *           So each thread may make and run sessions of its own of one shared program, while another builds and compiles.
  *           Of the library's own workers, one that keeps a caller waiting is kept off the caller's processor; the affinity of
  *           other threads is never changed.
- * Errors.   Builders are sticky: the first error is kept in the graph, the returned tensor is poisoned, later builders pass the
- *           poison on, and tn_compile reports it. Every other fallible function returns a tn_status; tn_ctx_error has the text.
+ * Errors.   Builders are sticky: the first error is kept in the graph, the returned tensor and those of all later builders are
+ *           poisoned, and tn_compile reports it. Later calls whose operands are there are still checked: tn_graph_check reports
+ *           all mistakes at once. Every other fallible function returns a tn_status; tn_ctx_error has the text.
  *           The text of a context belongs to the thread that last made a graph, compiled or made the context itself: programs
  *           and sessions used on other threads leave it alone, and tn_session_error has the text of a session's last error.
  * Memory.   All memory of a context and of what is made from it comes from tn_config.realloc. */
@@ -88,11 +89,15 @@ typedef struct {
     void *realloc_ud;
     void (*log)(void *ud, tn_log_level level, const char *text); /* NULL = silent; called from any thread */
     void *log_ud;
-    const char *cache_dir;    /* directory of the on-disk kernel cache, created with mode 0700; NULL = no disk cache */
+    /* Directory of the on-disk kernel cache, created with mode 0700; NULL = no disk cache. One that is full, cannot be written
+     * or is not the user's alone is done without, and the log says so. */
+    const char *cache_dir;
     const char *cache_subdir; /* appended to cache_dir after a slash; NULL = nothing */
     uint64_t cache_bytes;     /* bound of the disk cache; 0 = 256 MiB */
     uint64_t cache_memory;    /* bound of the kernels kept in memory; 0 = 64 MiB of code */
-    const char *compiler; /* C compiler of generated code, a path or a name looked up in PATH at the first build; NULL = "cc" */
+    /* C compiler of generated code, a path or a name looked up in PATH at the first build; NULL = "cc". One that takes longer
+     * than 300 seconds is stopped, with its children: TN_ERR_BUILD. */
+    const char *compiler;
     /* How programs for the device "cpu" become code: "x86" = straight to machine code for this processor (any x86-64; elsewhere
      * as "c"); "avx512bf16", "avx512vnni", "avx512", "avx2", "sse2" = the same for that instruction set; "c" = through the C
      * compiler, "c-avx2" and so on = for that instruction set. NULL = "x86". What is unknown or impossible here is an error of
@@ -149,6 +154,7 @@ typedef struct {
     int64_t l1_bytes, l2_bytes, l3_bytes; /* data caches; 0 = unknown */
 } tn_device_info;
 TN_API int tn_device_count(void);
+TN_API const char *tn_device_name(int i); /* "cpu"; of all that Tenon knows, here or not; NULL when there is no such i */
 /* Opens device i to ask it, and closes it again. TN_ERR_DEVICE when it is not there: tn_ctx_error says what is missing; out has
  * its name. */
 TN_API TN_CHECK tn_status tn_device_get_info(tn_ctx *ctx, int i, tn_device_info *out);
@@ -174,7 +180,9 @@ typedef struct {
 
 TN_API tn_graph *tn_graph_new(tn_ctx *ctx, const char *name); /* NULL when out of memory */
 /* A graph in which every builder computes its result before it returns (immediate mode): tn_tensor_read works at once, inputs
- * are given with tn_tensor_write before first use, and the recorded graph can still be differentiated and compiled. */
+ * are given with tn_tensor_write before first use, and the recorded graph can still be differentiated and compiled. Inputs and
+ * states alone change, by tn_tensor_write and tn_assign; every other tensor, a reshape or a slice too, keeps the value it had
+ * when its builder returned. */
 TN_API tn_graph *tn_graph_immediate(tn_ctx *ctx, const char *name);
 /* The same on a device ("cpu", "cuda", "opencl"; NULL = "cpu"). On GPUs values stay on the device: builders queue and do not
  * wait; tn_tensor_read does. A device that is not there is the graph's error at the first value. */
@@ -193,9 +201,11 @@ TN_API uint64_t tn_graph_seed(const tn_graph *g);
 /* The text form (docs/ir.md). The string is malloc-ed by the context: free it with tn_string_free. A graph with a sticky error
  * has none: its status is returned. */
 TN_API TN_CHECK tn_status tn_graph_print(const tn_graph *g, char **out_text);
-/* Parses the text of one graph; `file` names it in messages. NULL on error (see tn_ctx_error). */
+/* Parses the text of one graph; `file` names it in messages. NULL on error: tn_ctx_error has every mistake in the text (the
+ * first 20), each with line, column and the line itself. */
 TN_API tn_graph *tn_graph_parse(tn_ctx *ctx, const char *text, size_t n_text, const char *file);
-/* Reports every problem of the graph (op, shapes, place), one a line, as the context's error text. */
+/* Reports every mistake of its builders, or every problem of the graph itself (op, shapes, place), one a line, as the context's
+ * error text. */
 TN_API TN_CHECK tn_status tn_graph_check(const tn_graph *g);
 TN_API void tn_string_free(tn_ctx *ctx, char *text);
 
@@ -223,7 +233,7 @@ TN_API tn_tensor tn_input(tn_graph *g, const char *name, tn_dtype t, tn_shape sh
 /* State: lives in the session from run to run (parameters, optimiser moments, counters). `init` (row-major, copied) may be NULL
  * = zeros. */
 TN_API tn_tensor tn_state(tn_graph *g, const char *name, tn_dtype t, tn_shape shape, const void *init);
-TN_API int tn_graph_n_states(const tn_graph *g);     /* parameters among them, in the order they were made */
+TN_API int tn_graph_n_states(const tn_graph *g);     /* parameters among them, in the order they were made; 0 after an error */
 TN_API tn_tensor tn_graph_state(tn_graph *g, int i); /* poisoned when there is none */
 /* Parameter: a state that optimisers train (see tenon_nn.h). The graph lists its parameters in the order they were made. */
 TN_API tn_tensor tn_param(tn_graph *g, const char *name, tn_dtype t, tn_shape shape, const void *init);
@@ -252,8 +262,6 @@ TN_API tn_tensor tn_cast(tn_tensor x, tn_dtype t);
 /* The scalar takes x's dtype, and must be a value of it: 0.5 is an error for integers. (So for tn_full and tn_pad.) */
 TN_API tn_tensor tn_add_scalar(tn_tensor x, double s);
 TN_API tn_tensor tn_mul_scalar(tn_tensor x, double s);
-TN_API tn_tensor tn_relu(tn_tensor x);    /* max(x, 0) */
-TN_API tn_tensor tn_sigmoid(tn_tensor x); /* 1 / (1 + exp(-x)) */
 
 /* Reductions over `axes` (negative counts from the end; TN_ALL_AXES = all). keep != 0 leaves the axes with size 1. */
 TN_API tn_tensor tn_sum(tn_tensor x, const int64_t *axes, int n_axes, int keep);
@@ -292,12 +300,19 @@ TN_API tn_tensor tn_gather(tn_tensor x, tn_tensor index, int axis);
 TN_API tn_tensor tn_scatter_add(tn_tensor base, tn_tensor index, tn_tensor updates, int axis);
 
 /* Gradients of the scalar `loss` with respect to xs[0..n): new tensors of the same graph, written to out. Can be applied again
- * to its own results. An op without a derivative on the way is an error that names it (and, as with builders, stays with the
- * graph). */
+ * to its own results. What is constant almost everywhere has the derivative 0: comparisons and casts of them, rounding, sign,
+ * casts to integers. An op without a derivative on the way is an error that names it (and, as with builders, stays with the
+ * graph): control flow, and a position (tn_argmax, tn_argmin) that is cast to float; as an index it chooses whose gradient
+ * flows. */
 TN_API TN_CHECK tn_status tn_grad(tn_tensor loss /* f[] */, const tn_tensor *xs, int n, tn_tensor *out);
 
 /* ---- compiling ----------------------------------------------------------------------------------------------------------- */
 
+/* The modes compute the same graph and agree within rounding, not in every bit: fusion and graph passes may add in another
+ * order, and round a product and the sum that it goes into once instead of twice. Each value, computed from the operands of its
+ * run, is within a bound of its op in double precision: for elementwise ops by the units of src/ir/ops.def, for sums and
+ * contractions in proportion to the number of terms and the sum of their absolute values (tn_ir_compare, `tenon verify`). A
+ * program gives the same bits in every run and, on the CPU, for any number of threads. */
 typedef enum {
     TN_MODE_IMMEDIATE, /* one program and one run per op; with .no_cache each is compiled again every time ("naive") */
     TN_MODE_GRAPH,     /* the whole graph, one kernel per op, queued at once */
@@ -307,12 +322,12 @@ typedef enum {
 
 typedef struct {
     size_t struct_size;
-    tn_mode mode;       /* use TN_COMPILE_DEFAULTS to start from */
-    int fusion;         /* 0..3; -1 = the mode's own: 0 for immediate and graph, 3 for compiled and loop */
-    int threads;        /* CPU threads; 0 = as many as the process may use */
-    int no_cache;       /* compile every kernel again, for measuring */
-    int no_passes;      /* skip graph passes, for measuring and tests */
-    int check;          /* verify every artefact between stages (slow) */
+    tn_mode mode;  /* use TN_COMPILE_DEFAULTS to start from */
+    int fusion;    /* 0..3; -1 = the mode's own: 0 for immediate and graph, 3 for compiled and loop */
+    int threads;   /* CPU threads; 0 = as many as the process may use (affinity mask, quota of its control groups) and start */
+    int no_cache;  /* compile every kernel again, for measuring */
+    int no_passes; /* skip graph passes, for measuring and tests */
+    int check;     /* verify every artefact between stages (slow) */
     const char *device; /* "cpu" (default), "cuda", "opencl", "null", or "auto": where a run should take least, by a model; the
                            text "explain" says why */
 } tn_compile_opts;
@@ -391,6 +406,8 @@ TN_API TN_CHECK tn_status tn_tuning_way(const tn_tuning *t, int which, int i, tn
 
 /* ---- running ------------------------------------------------------------------------------------------------------------- */
 
+/* States that no run changes, such as the parameters of a program without training, are held once: sessions read those of
+ * their program, until one sets such a state. */
 TN_API TN_CHECK tn_status tn_session_new(tn_program *p, tn_session **out_session);
 TN_API void tn_session_free(tn_session *s);
 /* Text of the session's last error. On the context's thread (see the head of this file) tn_ctx_error has it too. Valid until
@@ -399,25 +416,30 @@ TN_API const char *tn_session_error(const tn_session *s);
 /* The program's figures; in immediate mode those of the last run (its ops are compiled when they are first met). */
 TN_API void tn_session_get_stats(const tn_session *s, tn_program_stats *out);
 
+/* Where a run reads and writes. What a call of tn_run or tn_run_n binds is for that call alone. What tn_session_bind binds
+ * stays until it is bound elsewhere or unbound, and every run uses it, but for the slots that the call itself binds. So no run
+ * touches memory that an earlier call of tn_run or tn_run_n was given. Every input must be bound; an output that is not bound
+ * is dropped. An output must not overlap an input or another output: TN_ERR_INVAL, as for a name that a call binds twice. */
 typedef struct {
     const char *name;
-    void *data; /* row-major. Inputs are read from and outputs written to here during the run; they must not overlap */
+    void *data; /* row-major. Inputs are read from and outputs written to here during the run */
 } tn_binding;
 #define TN_BIND(...) TN_LIST_(tn_binding, __VA_ARGS__), TN_COUNT_(tn_binding, __VA_ARGS__)
 
-/* Runs the program once. Every input must be bound, every output may be. Names are looked up here; for the tightest loop
- * resolve them once with tn_session_slot and use tn_session_bind and tn_session_run: those allocate nothing, lock nothing and
- * make no system call on the CPU. */
+/* Runs the program once. Names are looked up here; for the tightest loop resolve them once with tn_session_slot and use
+ * tn_session_bind and tn_session_run: those allocate nothing, lock nothing and make no system call on the CPU. */
 TN_API TN_CHECK tn_status tn_run(tn_session *s, const tn_binding *bindings, int n);
 
 /* Index of a named input or output, or -1. */
 TN_API int tn_session_slot(const tn_session *s, const char *name);
-TN_API TN_CHECK tn_status tn_session_bind(tn_session *s, int slot, void *data);
-TN_API TN_CHECK tn_status tn_session_run(tn_session *s);
+TN_API TN_CHECK tn_status tn_session_bind(tn_session *s, int slot, void *data); /* data NULL = unbind */
+TN_API TN_CHECK tn_status tn_session_run(tn_session *s);                        /* with what tn_session_bind bound */
 
-/* Runs n steps in one call: step i reads input k from ring[k] + (i % n_ring) * bytes of the input. Outputs hold the last step's
- * values, or, when bound with tn_session_bind_trace, step i writes its own at data + i * bytes. */
+/* Runs n steps in one call: step i reads input k from ring[k] + (i % n_ring) * bytes of the input. Inputs bound by
+ * tn_session_bind alone are the same in every step. Outputs hold the last step's values, or, when bound with
+ * tn_session_bind_trace, step i writes its own at data + i * bytes. */
 TN_API TN_CHECK tn_status tn_run_n(tn_session *s, int64_t n_steps, const tn_binding *rings, int n_rings, int64_t n_ring);
+/* As tn_session_bind; room for n_steps steps. A run of one step writes at data. */
 TN_API TN_CHECK tn_status tn_session_bind_trace(tn_session *s, int slot, void *data, int64_t n_steps);
 
 /* tn_run_n, and when what of it happened, where devices with memory of their own tell it (CUDA; elsewhere: TN_ERR_UNSUPPORTED):
@@ -435,6 +457,8 @@ TN_API int tn_session_n_states(const tn_session *s);
 TN_API TN_CHECK tn_status tn_session_state(const tn_session *s, int i, const char **out_name, tn_dtype *out_dtype,
                                            tn_shape *out_shape);
 TN_API TN_CHECK tn_status tn_session_get(tn_session *s, const char *state, void *data, size_t bytes);
+/* Other sessions keep their values. The first time that a session sets a state which no run changes, it takes memory for all
+ * such states. */
 TN_API TN_CHECK tn_status tn_session_set(tn_session *s, const char *state, const void *data, size_t bytes);
 /* Copies every state of `from` that `to` has under the same name, shape and dtype; the number copied is written to out_n (may
  * be NULL). */
@@ -467,9 +491,9 @@ typedef struct {
 } tn_profile_summary;
 typedef struct tn_profile tn_profile;
 
-/* Measures for so many seconds, at least five rounds. Inputs must be bound; states move on with every run. A kernel that takes
- * less than a microsecond is measured with the clock's own time (CPU: about 0.05 us, fork and join of threads included; GPU:
- * about 1 us). Not in mode immediate: TN_ERR_UNSUPPORTED. The profile must not outlive the program. */
+/* Measures for so many seconds, at least five rounds. Inputs must be bound by tn_session_bind; states move on with every run. A
+ * kernel that takes less than a microsecond is measured with the clock's own time (CPU: about 0.05 us, fork and join of threads
+ * included; GPU: about 1 us). Not in mode immediate: TN_ERR_UNSUPPORTED. The profile must not outlive the program. */
 TN_API TN_CHECK tn_status tn_session_profile(tn_session *s, double seconds, tn_profile **out_profile);
 TN_API void tn_profile_free(tn_profile *p); /* NULL is fine */
 TN_API void tn_profile_get_summary(const tn_profile *p, tn_profile_summary *out);

@@ -1,7 +1,8 @@
 /* tenon_io.h - arrays in files: safetensors, npy, CSV, and the state of a session.
  *
  * Files are untrusted: a header is checked as a whole (sizes, dtypes, shapes, overlaps, gaps, duplicate names, bool bytes)
- * before its data is read, and no file makes a function here use memory beyond a small multiple of the file's size. Writing is
+ * before its data is read, and no file makes a function here use memory beyond a small multiple of the file's size. Files of
+ * arrays are mapped, not read: see tn_io_safetensors_load. Writing is
  * atomic: the new file stands under a temporary name beside the old one, is flushed to disk, then renamed over it; a crash at
  * any moment leaves the old or the new file, complete. (A path that names a device or a pipe, such as /dev/stdout, is written
  * to directly.)
@@ -14,7 +15,7 @@
  *
  * Limits: TN_IO_MAX_HEADER bytes of a safetensors header, TN_IO_MAX_TENSORS tensors and as many metadata entries,
  * TN_IO_MAX_NAME bytes of a name or metadata key, TN_MAX_RANK axes, TN_IO_MAX_NPY_HEADER bytes of an npy header,
- * TN_IO_MAX_FIELD bytes of a CSV number, TN_IO_MAX_COLUMNS CSV columns. */
+ * TN_IO_MAX_FIELD bytes of a CSV number, TN_IO_MAX_COLUMNS CSV columns, TN_IO_MAX_CSV bytes of a CSV file. */
 #ifndef TENON_IO_H
 #define TENON_IO_H
 
@@ -30,6 +31,7 @@ extern "C" {
 #define TN_IO_MAX_NPY_HEADER 65536
 #define TN_IO_MAX_FIELD 120
 #define TN_IO_MAX_COLUMNS 65536
+#define TN_IO_MAX_CSV 4294967296
 
 /* Frees an array that a function of this header gave out. NULL is fine. */
 TN_API void tn_io_free(tn_ctx *ctx, void *data);
@@ -45,6 +47,10 @@ typedef struct {
 
 typedef struct tn_io_tensors tn_io_tensors; /* a loaded file; owns everything it gives out */
 
+/* Maps the file: loading takes no longer for large arrays than for small ones, and an array comes from the disk when it is
+ * looked at, into memory that all processes share. Until tn_io_tensors_free the file must not become shorter (the process would
+ * get SIGBUS), and what is written into it may be seen; a new file renamed over it, as tn_io_safetensors_save does, changes
+ * nothing. */
 TN_API TN_CHECK tn_status tn_io_safetensors_load(tn_ctx *ctx, const char *path, tn_io_tensors **out_tensors);
 /* The same from a file in memory, which is copied; `name` stands for the path in messages. */
 TN_API TN_CHECK tn_status tn_io_safetensors_parse(tn_ctx *ctx, const void *bytes, size_t n_bytes, const char *name,
@@ -54,6 +60,8 @@ TN_API TN_CHECK tn_status tn_io_safetensors_save(tn_ctx *ctx, const char *path, 
 
 TN_API void tn_io_tensors_free(tn_io_tensors *t); /* before its context; NULL is fine */
 TN_API int tn_io_tensors_count(const tn_io_tensors *t);
+/* An array that does not start at a multiple of 64 bytes of the mapped file is copied when it is asked for first: NULL also
+ * when there is no memory for that. */
 TN_API const tn_io_tensor *tn_io_tensors_get(const tn_io_tensors *t,
                                              int i); /* in the order of the file's header; NULL out of range */
 TN_API const tn_io_tensor *tn_io_tensors_find(const tn_io_tensors *t, const char *name); /* NULL when there is none */
@@ -82,7 +90,8 @@ TN_API TN_CHECK tn_status tn_io_npy_save(tn_ctx *ctx, const char *path, tn_dtype
 /* ---- CSV: a table of numbers --------------------------------------------------------------------------------------------- */
 
 /* Rows of equally many comma-separated numbers after skip_lines lines of heading; dtype is TN_F32, TN_F64, TN_I32 or TN_I64
- * (whole numbers in range only). *out_shape is rows, columns. Free *out_data with tn_io_free. */
+ * (whole numbers in range only; those with a point or an exponent below 2^53). *out_shape is rows, columns. Free *out_data with
+ * tn_io_free. */
 TN_API TN_CHECK tn_status tn_io_csv_load(tn_ctx *ctx, const char *path, tn_dtype dtype, int skip_lines, tn_shape *out_shape,
                                          void **out_data);
 TN_API TN_CHECK tn_status tn_io_csv_parse(tn_ctx *ctx, const void *bytes, size_t n_bytes, const char *name, tn_dtype dtype,

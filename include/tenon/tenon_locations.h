@@ -44,8 +44,6 @@ static inline tn_tensor tn_concat_at_(const char *where, const tn_tensor *xs, in
 #define tn_cast(x, ...) (tn_cast)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_add_scalar(x, ...) (tn_add_scalar)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_mul_scalar(x, ...) (tn_mul_scalar)(tn_at(x, TN_HERE), __VA_ARGS__)
-#define tn_relu(x) (tn_relu)(tn_at(x, TN_HERE))
-#define tn_sigmoid(x) (tn_sigmoid)(tn_at(x, TN_HERE))
 #define tn_sum(x, ...) (tn_sum)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_prod(x, ...) (tn_prod)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_reduce_max(x, ...) (tn_reduce_max)(tn_at(x, TN_HERE), __VA_ARGS__)

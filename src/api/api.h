@@ -20,6 +20,7 @@ typedef struct call {
     int n_in;
     const tn_tensor *more; /* further operands, or NULL */
     int n_more;
+    bool same; /* the result is the operand itself, not its value */
 } call;
 /* in: ids of all operands. args: the builder's own arguments (and results). Returns the result's id (0 for builders without
  * one). Jumps on errors. */
@@ -29,6 +30,10 @@ typedef val (*build_fn)(graph *g, const val *in, void *args);
  * new nodes of an immediate graph. */
 tn_tensor api_build(tn_graph *g, const call *c, build_fn fn, void *args);
 
+/* What a builder of graph g gives out for node v. Immediate mode: an input or state that was there before changes its value
+ * later, so that what is its value now must be a node of its own. Jumps. */
+val api_result(const tn_graph *g, val v);
+
 /* Jumps unless v is exactly a value of t (always, for floats): a scalar written in C must not change silently on its way into
  * an integer tensor. */
 void api_check_value(graph *g, tn_dtype t, double v);
@@ -37,6 +42,12 @@ void api_check_value(graph *g, tn_dtype t, double v);
 tn_status api_fail(tn_graph *g, const call *c, tn_status code, const char *fmt, ...) PRINTF_LIKE(4, 5);
 /* The context's last error becomes e. Returns e->code. */
 tn_status api_report(tn_ctx *ctx, const err *e);
+
+/* Of a session (run.c, bind.c). session_done takes what a call of src/drive returned, with its text in s->err. Both report in
+ * the context and return the code. session_ready: the bindings that stay are in force, every input has one, none overlap. */
+tn_status session_done(tn_session *s, tn_status code);
+tn_status session_fail(const tn_session *s, tn_status code, const char *fmt, ...) PRINTF_LIKE(3, 4);
+tn_status session_ready(tn_session *s, const char *fn);
 
 /* Called after a builder appended nodes to an immediate graph: the one place where they are computed. */
 tn_status api_built(tn_graph *g);

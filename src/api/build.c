@@ -98,7 +98,7 @@ static val build_elementwise(graph *g, const val *in, void *args) {
 }
 
 static tn_tensor elementwise(const char *name, op_code op, const tn_tensor *in, int n) {
-    return api_build(NULL, &(call){ name, in, n, NULL, 0 }, build_elementwise, &op);
+    return api_build(NULL, &(call){ .name = name, .in = in, .n_in = n }, build_elementwise, &op);
 }
 #define UNARY(name, ...)                                                                                                       \
     tn_tensor tn_##name(tn_tensor x) { return elementwise("tn_" #name, OP_##name, (tn_tensor[]){ x }, 1); }
@@ -112,41 +112,23 @@ static tn_tensor elementwise(const char *name, op_code op, const tn_tensor *in, 
 #include "ir/ops.def"
 
 static val build_cast(graph *g, const val *in, void *args) { return graph_cast(g, in[0], check_dtype(g, *(tn_dtype *)args)); }
-tn_tensor tn_cast(tn_tensor x, tn_dtype t) { return api_build(NULL, &(call){ "tn_cast", &x, 1, NULL, 0 }, build_cast, &t); }
+tn_tensor tn_cast(tn_tensor x, tn_dtype t) {
+    return api_build(NULL, &(call){ .name = "tn_cast", .in = &x, .n_in = 1 }, build_cast, &t);
+}
 
 static val build_add_scalar(graph *g, const val *in, void *args) {
     return graph_binary(g, OP_add, in[0], scalar_like(g, in[0], *(double *)args));
 }
 tn_tensor tn_add_scalar(tn_tensor x, double s) {
-    return api_build(NULL, &(call){ "tn_add_scalar", &x, 1, NULL, 0 }, build_add_scalar, &s);
+    return api_build(NULL, &(call){ .name = "tn_add_scalar", .in = &x, .n_in = 1 }, build_add_scalar, &s);
 }
 
 static val build_mul_scalar(graph *g, const val *in, void *args) {
     return graph_binary(g, OP_mul, in[0], scalar_like(g, in[0], *(double *)args));
 }
 tn_tensor tn_mul_scalar(tn_tensor x, double s) {
-    return api_build(NULL, &(call){ "tn_mul_scalar", &x, 1, NULL, 0 }, build_mul_scalar, &s);
+    return api_build(NULL, &(call){ .name = "tn_mul_scalar", .in = &x, .n_in = 1 }, build_mul_scalar, &s);
 }
-
-static val build_relu(graph *g, const val *in, void *args) {
-    (void)args;
-    return graph_binary(g, OP_max, in[0], graph_splat_like(g, in[0], 0));
-}
-tn_tensor tn_relu(tn_tensor x) { return api_build(NULL, &(call){ "tn_relu", &x, 1, NULL, 0 }, build_relu, NULL); }
-
-/* 1 / (1 + exp(-x)), with -x held where exp stays finite: otherwise the gradient, a product of O and exp(-x), would be 0 * inf.
- * At the bound the result is below what the dtype's arithmetic near 1 can see (f32: 1.8e-35). */
-static val build_sigmoid(graph *g, const val *in, void *args) {
-    (void)args;
-    val x = in[0];
-    static const double bound[TN_N_DTYPES] = { [TN_F32] = 80, [TN_F64] = 700, [TN_F16] = 11, [TN_BF16] = 80 };
-    if (!dtype_is_float(dtype_of(g, x)))
-        FAIL(g, TN_ERR_DTYPE, "the operand must be a float, is %s", dtype_name(dtype_of(g, x)));
-    val minus = graph_binary(g, OP_min, graph_unary(g, OP_neg, x), graph_splat_like(g, x, bound[dtype_of(g, x)]));
-    val one = graph_splat_like(g, x, 1);
-    return graph_binary(g, OP_div, one, graph_binary(g, OP_add, one, graph_unary(g, OP_exp, minus)));
-}
-tn_tensor tn_sigmoid(tn_tensor x) { return api_build(NULL, &(call){ "tn_sigmoid", &x, 1, NULL, 0 }, build_sigmoid, NULL); }
 
 /* ---- sources ---- */
 
@@ -173,15 +155,22 @@ static const void *copy_data(graph *g, tn_dtype t, int64_t n, const void *data) 
     for (int64_t i = 0; t == TN_BOOL && i < n; i++) copy[i] = copy[i] != 0;
     return copy;
 }
-/* Inputs, states and outputs are found by name: inputs and states share their names with nobody of their kind or the other. */
+/* Inputs, states and outputs are found by name: no two of them have the same one, but for a state and an output. */
+static void NORETURN fail_taken(graph *g, const char *name, const char *by, const char *where) {
+    FAIL(g, TN_ERR_INVAL, "the name \"%s\" is taken by %s%s%.256s", name, by, where ? " at " : "", where ? where : "");
+}
+static void check_free(graph *g, const char *name, bool input, bool state, bool sink) {
+    int i = graph_find_input(g, name), o = sink ? graph_find_output(g, name) : -1;
+    const node *x = i < 0 ? NULL : graph_get(g, g->inputs.at[i]);
+    if (x && (x->op == OP_input ? input : state)) fail_taken(g, name, x->op == OP_input ? "an input" : "a state", x->where);
+    if (o >= 0) fail_taken(g, name, "an output", g->outputs.at[o].where);
+}
 static val build_named(graph *g, const val *in, void *args) {
     (void)in;
     const source_args *a = args;
     check_name(g, a->name);
     int64_t n = check_elems(g, check_dtype(g, a->t), &a->shape);
-    for (int i = 0; i < g->inputs.n; i++)
-        if (strcmp(graph_get(g, g->inputs.at[i])->name, a->name) == 0)
-            FAIL(g, TN_ERR_INVAL, "the name \"%s\" is taken by another input or state", a->name);
+    check_free(g, a->name, true, true, a->op == OP_input);
     spec s = { .op = a->op, .dtype = a->t, .rank = a->shape.rank, .dims = a->shape.dim, .name = a->name };
     if (a->data) s.data = copy_data(g, a->t, n, a->data);
     val v = graph_add(g, &s);
@@ -296,15 +285,15 @@ static val build_bernoulli(graph *g, const val *in, void *args) {
     return graph_binary(g, OP_lt, u, graph_splat_like(g, u, a->p));
 }
 tn_tensor tn_random_uniform(tn_tensor counter, int64_t stream, tn_shape shape) {
-    return api_build(NULL, &(call){ "tn_random_uniform", &counter, 1, NULL, 0 }, build_uniform,
+    return api_build(NULL, &(call){ .name = "tn_random_uniform", .in = &counter, .n_in = 1 }, build_uniform,
                      &(random_args){ stream, shape, 0 });
 }
 tn_tensor tn_random_normal(tn_tensor counter, int64_t stream, tn_shape shape) {
-    return api_build(NULL, &(call){ "tn_random_normal", &counter, 1, NULL, 0 }, build_normal,
+    return api_build(NULL, &(call){ .name = "tn_random_normal", .in = &counter, .n_in = 1 }, build_normal,
                      &(random_args){ stream, shape, 0 });
 }
 tn_tensor tn_random_bernoulli(tn_tensor counter, int64_t stream, tn_shape shape, double p) {
-    return api_build(NULL, &(call){ "tn_random_bernoulli", &counter, 1, NULL, 0 }, build_bernoulli,
+    return api_build(NULL, &(call){ .name = "tn_random_bernoulli", .in = &counter, .n_in = 1 }, build_bernoulli,
                      &(random_args){ stream, shape, p });
 }
 
@@ -318,22 +307,19 @@ static val build_label(graph *g, const val *in, void *args) {
     return in[0];
 }
 tn_tensor tn_label(tn_tensor x, const char *name) {
-    return api_build(NULL, &(call){ "tn_label", &x, 1, NULL, 0 }, build_label, &name);
+    return api_build(NULL, &(call){ .name = "tn_label", .in = &x, .n_in = 1, .same = true }, build_label, &name);
 }
 
 static val build_output(graph *g, const val *in, void *args) {
     const char *name = *(const char **)args;
     check_name(g, name);
-    for (int i = 0; i < g->outputs.n; i++)
-        if (g->outputs.at[i].name && strcmp(g->outputs.at[i].name, name) == 0)
-            FAIL(g, TN_ERR_INVAL, "there is an output \"%s\" already", name);
-    for (int i = 0; i < g->inputs.n; i++)
-        if (graph_get(g, g->inputs.at[i])->op == OP_input && strcmp(graph_get(g, g->inputs.at[i])->name, name) == 0)
-            FAIL(g, TN_ERR_INVAL, "the name \"%s\" is taken by an input", name);
+    check_free(g, name, true, false, true);
     graph_output(g, name, in[0]);
     return in[0];
 }
-void tn_output(tn_tensor x, const char *name) { api_build(NULL, &(call){ "tn_output", &x, 1, NULL, 0 }, build_output, &name); }
+void tn_output(tn_tensor x, const char *name) {
+    api_build(NULL, &(call){ .name = "tn_output", .in = &x, .n_in = 1, .same = true }, build_output, &name);
+}
 
 static val build_assign(graph *g, const val *in, void *args) {
     (void)args;
@@ -341,13 +327,13 @@ static val build_assign(graph *g, const val *in, void *args) {
         FAIL(g, TN_ERR_INVAL, "the first operand is the result of %s, must be a state", op_get(graph_get(g, in[0])->op)->name);
     check_equal_dtypes(g, in[0], in[1]);
     if (!graph_same_shape(g, in[0], in[1])) FAIL(g, TN_ERR_SHAPE, "the shapes differ: a state keeps its shape");
-    for (int i = 0; i < g->outputs.n; i++)
-        if (g->outputs.at[i].state == in[0]) FAIL(g, TN_ERR_INVAL, "the state has been assigned already");
+    if (graph_is_assigned(g, in[0])) FAIL(g, TN_ERR_INVAL, "the state has been assigned already");
     graph_assign(g, in[0], in[1]);
     return in[0];
 }
 void tn_assign(tn_tensor state, tn_tensor value) {
-    api_build(NULL, &(call){ "tn_assign", (tn_tensor[]){ state, value }, 2, NULL, 0 }, build_assign, NULL);
+    api_build(NULL, &(call){ .name = "tn_assign", .in = (tn_tensor[]){ state, value }, .n_in = 2, .same = true }, build_assign,
+              NULL);
 }
 
 /* ---- gradients ---- */
@@ -369,6 +355,7 @@ static val build_grad(graph *g, const val *in, void *args) {
     if (a->n && !a->out) FAIL(g, TN_ERR_INVAL, "out is NULL");
     val *out = ARENA_ARRAY(g->a, val, a->n);
     grad_build(g, in[0], in + 1, a->n, out);
+    for (int i = 0; i < a->n; i++) out[i] = api_result(a->out[i].graph, out[i]);
     for (int i = 0; i < a->n; i++) a->out[i].id = out[i];
     return in[0];
 }
@@ -376,7 +363,7 @@ tn_status tn_grad(tn_tensor loss, const tn_tensor *xs, int n, tn_tensor *out) {
     tn_graph *g = loss.graph;
     for (int i = 0; out && i < n; i++) out[i] = (tn_tensor){ g, 0 };
     if (!g) return TN_ERR_INVAL;
-    call c = { "tn_grad", &loss, 1, xs, n };
+    call c = { .name = "tn_grad", .in = &loss, .n_in = 1, .more = xs, .n_more = n, .same = true };
     if (n < 0 || (n && !xs)) {
         c.n_more = 0;
         return api_fail(g, &c, TN_ERR_INVAL, n < 0 ? "n is %d" : "xs is NULL for %d tensors", n);

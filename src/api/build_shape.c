@@ -5,7 +5,7 @@
 #include "api/api.h"
 
 #define FAIL(g, ...) guard_fail((g)->a->gd, __VA_ARGS__)
-#define ONE(text, x) (&(call){ text, &(x), 1, NULL, 0 })
+#define ONE(text, x) (&(call){ .name = text, .in = &(x), .n_in = 1 })
 
 static int check_axis(graph *g, int64_t axis, int rank) {
     int64_t a = axis < 0 ? axis + rank : axis;
@@ -275,7 +275,7 @@ static val build_concat(graph *g, const val *in, void *args) {
 }
 tn_tensor tn_concat(const tn_tensor *xs, int n, int axis) {
     if (!xs || n < 1) return (tn_tensor){ NULL, 0 }; /* no graph to tell */
-    return api_build(NULL, &(call){ "tn_concat", xs, n, NULL, 0 }, build_concat, &(concat_args){ n, axis });
+    return api_build(NULL, &(call){ .name = "tn_concat", .in = xs, .n_in = n }, build_concat, &(concat_args){ n, axis });
 }
 
 /* ---- contraction ---- */
@@ -321,7 +321,7 @@ static val build_dot(graph *g, const val *in, void *args) {
 tn_tensor tn_dot(tn_tensor a, tn_tensor b, const int64_t *batch_a, const int64_t *batch_b, int n_batch,
                  const int64_t *contract_a, const int64_t *contract_b, int n_contract) {
     dot_args d = { batch_a, batch_b, contract_a, contract_b, n_batch, n_contract };
-    return api_build(NULL, &(call){ "tn_dot", (tn_tensor[]){ a, b }, 2, NULL, 0 }, build_dot, &d);
+    return api_build(NULL, &(call){ .name = "tn_dot", .in = (tn_tensor[]){ a, b }, .n_in = 2 }, build_dot, &d);
 }
 
 /* The leading axes of both, broadcast. */
@@ -382,7 +382,7 @@ static val build_matmul(graph *g, const val *in, void *args) {
     return drop_axes(g, r, drop);
 }
 tn_tensor tn_matmul(tn_tensor a, tn_tensor b) {
-    return api_build(NULL, &(call){ "tn_matmul", (tn_tensor[]){ a, b }, 2, NULL, 0 }, build_matmul, NULL);
+    return api_build(NULL, &(call){ .name = "tn_matmul", .in = (tn_tensor[]){ a, b }, .n_in = 2 }, build_matmul, NULL);
 }
 
 /* ---- gather and scatter ---- */
@@ -401,7 +401,7 @@ static val build_gather(graph *g, const val *in, void *args) {
     return graph_gather(g, in[0], in[1], axis);
 }
 tn_tensor tn_gather(tn_tensor x, tn_tensor index, int axis) {
-    return api_build(NULL, &(call){ "tn_gather", (tn_tensor[]){ x, index }, 2, NULL, 0 }, build_gather, &axis);
+    return api_build(NULL, &(call){ .name = "tn_gather", .in = (tn_tensor[]){ x, index }, .n_in = 2 }, build_gather, &axis);
 }
 static val build_scatter_add(graph *g, const val *in, void *args) {
     check_index(g, in[1]);
@@ -409,6 +409,6 @@ static val build_scatter_add(graph *g, const val *in, void *args) {
     return graph_scatter_add(g, in[0], in[1], in[2], check_axis(g, *(int *)args, graph_get(g, in[0])->rank), 0);
 }
 tn_tensor tn_scatter_add(tn_tensor base, tn_tensor index, tn_tensor updates, int axis) {
-    return api_build(NULL, &(call){ "tn_scatter_add", (tn_tensor[]){ base, index, updates }, 3, NULL, 0 }, build_scatter_add,
-                     &axis);
+    return api_build(NULL, &(call){ .name = "tn_scatter_add", .in = (tn_tensor[]){ base, index, updates }, .n_in = 3 },
+                     build_scatter_add, &axis);
 }

@@ -7,6 +7,12 @@ int tn_device_count(void) {
     return n;
 }
 
+const char *tn_device_name(int i) {
+    int n;
+    const device_api *const *table = device_table(&n);
+    return i < 0 || i >= n ? NULL : table[i]->name;
+}
+
 tn_status tn_device_get_info(tn_ctx *ctx, int i, tn_device_info *out) {
     if (!ctx) return TN_ERR_INVAL;
     err e = { 0 };

@@ -61,15 +61,30 @@ static void line_add_call(line *l, const tn_graph *g, const call *c) {
     line_addf(l, "): ");
 }
 
+enum { MAX_LATER = 19 };
+/* A further error: a line after those before, or, where there is no room, nothing. */
+static void add_later(tn_graph *g, const err *e) {
+    err *all = &g->later;
+    size_t used = all->code ? strlen(all->text) : 0, n = strlen(e->text);
+    if (g->n_later++ >= MAX_LATER || used + n + 2 > sizeof all->text) return;
+    if (used) all->text[used++] = '\n';
+    memcpy(all->text + used, e->text, n + 1);
+    all->code = g->err.code;
+}
+
 tn_status api_fail(tn_graph *g, const call *c, tn_status code, const char *fmt, ...) {
-    if (g->err.code) return g->err.code;
-    line l = { g->err.text, 0, sizeof g->err.text };
+    err e = { .code = code };
+    line l = { e.text, 0, sizeof e.text };
     line_add_call(&l, g, c);
     va_list ap;
     va_start(ap, fmt);
     line_vaddf(&l, fmt, ap);
     va_end(ap);
-    g->err.code = code;
+    if (g->err.code) {
+        add_later(g, &e);
+        return g->err.code;
+    }
+    g->err = e;
     return api_report(g->ctx, &g->err);
 }
 
@@ -105,6 +120,13 @@ typedef struct building {
     val out;
 } building;
 
+val api_result(const tn_graph *g, val v) {
+    if (!g->immediate || v >= (val)g->values.n) return v;
+    const node *n = graph_get(g->ir, v);
+    if (n->op != OP_input && n->op != OP_state) return v;
+    return graph_add(g->ir, &(spec){ .op = OP_reshape, .in = &v, .n_in = 1, .rank = n->rank, .dims = n->dims });
+}
+
 static void build_guarded(void *arg) {
     building *b = arg;
     enum { SMALL = 8 };
@@ -114,6 +136,7 @@ static void build_guarded(void *arg) {
     for (int i = 0; i < b->c->n_in; i++) in[i] = b->c->in[i].id;
     for (int i = 0; i < b->c->n_more; i++) in[b->c->n_in + i] = b->c->more[i].id;
     b->out = b->fn(b->g->ir, in, b->args);
+    if (!b->c->same) b->out = api_result(b->g, b->out);
 }
 
 static bool check_operand(tn_graph *g, const call *c, tn_tensor x, int index) {
@@ -127,11 +150,24 @@ static bool check_operand(tn_graph *g, const call *c, tn_tensor x, int index) {
     return false;
 }
 
+/* Whether the first error is one of arguments: then builders whose operands are there are still checked, for tn_graph_check. */
+static bool is_mistake(const tn_graph *g) {
+    tn_status code = g->err.code;
+    return !g->immediate && (code == TN_ERR_INVAL || code == TN_ERR_SHAPE || code == TN_ERR_DTYPE);
+}
+static bool any_poisoned(const tn_graph *g, const call *c) {
+    bool found = false;
+    for (int i = 0; i < c->n_in; i++) found |= c->in[i].graph == g && !c->in[i].id;
+    for (int i = 0; i < c->n_more; i++) found |= c->more[i].graph == g && !c->more[i].id;
+    return found;
+}
+
 tn_tensor api_build(tn_graph *g, const call *c, build_fn fn, void *args) {
     for (int i = 0; !g && i < c->n_in; i++) g = c->in[i].graph;
     for (int i = 0; !g && i < c->n_more; i++) g = c->more[i].graph;
     tn_tensor poison = { g, 0 };
-    if (!g || g->err.code) return poison;
+    if (!g || (g->err.code && !is_mistake(g))) return poison;
+    if (g->err.code && any_poisoned(g, c)) return poison;
     for (int i = 0; i < c->n_in; i++)
         if (!check_operand(g, c, c->in[i], i)) return poison;
     for (int i = 0; i < c->n_more; i++)
@@ -141,6 +177,7 @@ tn_tensor api_build(tn_graph *g, const call *c, build_fn fn, void *args) {
         api_fail(g, c, g->gd.err.code, "%s", without_prefix(c, g->gd.err.text));
         return poison;
     }
+    if (g->err.code) return poison; /* it was called to be checked */
     if (g->immediate && api_built(g)) {
         err e = g->ctx->err; /* a copy: api_fail writes there */
         api_fail(g, c, e.code, "%s", e.text);
@@ -231,14 +268,14 @@ static int find_state(const tn_graph *g, int i, val *out) { /* how many there ar
 }
 int tn_graph_n_states(const tn_graph *g) {
     val none = 0;
-    return g && g->ir ? find_state(g, -1, &none) : 0;
+    return g && !g->err.code ? find_state(g, -1, &none) : 0;
 }
 tn_tensor tn_graph_state(tn_graph *g, int i) {
     val v = 0;
     if (g && !g->err.code && i >= 0) find_state(g, i, &v);
     return (tn_tensor){ g, v };
 }
-int tn_graph_n_params(const tn_graph *g) { return g ? g->params.n : 0; }
+int tn_graph_n_params(const tn_graph *g) { return g && !g->err.code ? g->params.n : 0; }
 tn_tensor tn_graph_param(tn_graph *g, int i) {
     bool there = g && !g->err.code && i >= 0 && i < g->params.n;
     return (tn_tensor){ g, there ? g->params.at[i] : 0 };
@@ -281,7 +318,7 @@ tn_status tn_graph_print(const tn_graph *g, char **out_text) {
 
 tn_status tn_graph_check(const tn_graph *g) {
     if (!g) return TN_ERR_INVAL;
-    if (g->err.code) return api_report(g->ctx, &g->err);
+    if (g->err.code) return err_set(&g->ctx->err, g->err.code, "%s%s%s", g->err.text, g->later.code ? "\n" : "", g->later.text);
     listing l = { .ir = g->ir };
     arena_init(&l.scratch, g->ctx->mem, g->arena.gd);
     tn_status code = api_try(g->arena.gd, check_guarded, &l);

@@ -49,13 +49,22 @@ static void set_initials(void *arg) {
         if (copies[i]) graph_get(g, in->states[i])->data = copies[i];
 }
 
-static tn_status upload_value(tn_graph *g, val v, const void *data, size_t bytes) {
-    if (!g->dev || v >= (val)g->values.n)
-        return err_set(&g->ctx->err, TN_ERR_UNSUPPORTED, "tn_tensor_write: immediate graphs cannot run on this device");
+/* Of an immediate graph: all n get their values, or, where memory runs out, none. room[n]. */
+static tn_status upload_values(tn_graph *g, int n, const val *v, const void *const *data, buffer **room) {
     tn_status code = TN_OK;
-    node_value *at = &g->values.at[v];
-    if (!at->buf && (code = g->dev->api->alloc(g->dev, bytes, &at->buf, &g->ctx->err))) return code;
-    return g->dev->api->upload(g->dev, at->buf, 0, data, bytes, &g->ctx->err);
+    int ready = 0;
+    for (int i = 0; i < n; i++)
+        if (!g->dev || v[i] >= (val)g->values.n)
+            return err_set(&g->ctx->err, TN_ERR_UNSUPPORTED, "tn_tensor_write: immediate graphs cannot run on this device");
+    for (; ready < n && !code; ready++) code = immediate_room(g, v[ready], &room[ready]);
+    for (int i = 0; code && i < ready; i++)
+        if (room[i]) g->dev->api->free(g->dev, room[i]);
+    if (code) return code;
+    for (int i = 0; i < n; i++) immediate_renew(g, v[i], room[i]);
+    for (int i = 0; i < n && !code; i++)
+        code = g->dev->api->upload(g->dev, g->values.at[v[i]].buf, 0, data[i], tn_tensor_bytes((tn_tensor){ g, v[i] }),
+                                   &g->ctx->err);
+    return code;
 }
 
 tn_status tn_tensor_write(tn_tensor x, const void *data, size_t bytes) {
@@ -75,7 +84,8 @@ tn_status tn_tensor_write(tn_tensor x, const void *data, size_t bytes) {
     if (op != OP_input && op != OP_state)
         return err_set(&g->ctx->err, TN_ERR_INVAL, "tn_tensor_write: the tensor is the result of %s, not an input or a state",
                        op_get(op)->name);
-    return upload_value(g, x.id, data, bytes);
+    buffer *room;
+    return upload_values(g, 1, &x.id, &data, &room);
 }
 
 static tn_status write_states(tn_graph *g, int n, val *states, const void *const *values) {
@@ -89,9 +99,10 @@ static tn_status write_states(tn_graph *g, int n, val *states, const void *const
         return api_try(g->arena.gd, set_initials, &(initials){ g->ir, n, states, values })
                    ? api_report(g->ctx, &g->arena.gd->err)
                    : TN_OK;
-    tn_status code = TN_OK; /* they have memory on the device already */
-    for (int i = 0; i < n && !code; i++)
-        code = upload_value(g, states[i], values[i], tn_tensor_bytes((tn_tensor){ g, states[i] }));
+    buffer **room = mem_alloc(g->ctx->mem, (size_t)n * sizeof *room);
+    if (!room) return err_set(&g->ctx->err, TN_ERR_NOMEM, "out of memory: %d states", n);
+    tn_status code = upload_values(g, n, states, values, room);
+    mem_free(g->ctx->mem, room, (size_t)n * sizeof *room);
     return code;
 }
 

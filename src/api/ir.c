@@ -186,6 +186,9 @@ static void evaluate_guarded(void *arg) {
         if (!e->bindings[i].name || !find_source(ir, e->bindings[i].name))
             guard_fail(&e->gd, TN_ERR_INVAL, "the graph has no input \"%s\"",
                        e->bindings[i].name ? e->bindings[i].name : "(null)");
+        for (int j = 0; j < i; j++)
+            if (!strcmp(e->bindings[i].name, e->bindings[j].name))
+                guard_fail(&e->gd, TN_ERR_INVAL, "\"%s\" is bound twice", e->bindings[i].name);
     }
     e->values = eval_graph(ir, &e->arena, in);
 }

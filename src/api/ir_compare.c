@@ -186,7 +186,8 @@ static void compare_guarded(void *arg) {
     double *bound = bounds(c, want, count), worst = -1;
     *c->out = (tn_ir_difference){ .ok = 1, .index = -1 };
     for (int64_t i = 0; i < count; i++) {
-        double g = number(got, i), w = number(want, i), d = fabs(g - w), bad = badness(g, w, bound[i], t);
+        double g = number(got, i), w = number(want, i), bad = badness(g, w, bound[i], t);
+        double d = bad == 0 ? (g == w || !isfinite(g) ? 0 : fabs(g - w)) : fabs(g - w); /* both overflow, or are NaN: alike */
         if (d > c->out->max_abs) c->out->max_abs = d;
         if (bad <= worst) continue;
         worst = bad;

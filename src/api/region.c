@@ -7,35 +7,20 @@
 
 #include "rt/pool.h"
 
-#include <sched.h>
-
-typedef struct meeting {
-    int64_t *sync;
-    int threads, barriers;
-} meeting;
-
-/* The barrier that generated kernels have: each thread counts its own arrivals and waits for the others' counts. */
-static void meet(void *ud, int tid) {
-    const meeting *m = ud;
-    for (int b = 0; b < m->barriers; b++) {
-        int64_t *own = &m->sync[tid * POOL_SYNC_STRIDE], mine = *own + 1;
-        __atomic_store_n(own, mine, __ATOMIC_RELEASE);
-        for (int t = 0; t < m->threads; t++) {
-            for (int spins = 0; __atomic_load_n(&m->sync[t * POOL_SYNC_STRIDE], __ATOMIC_ACQUIRE) < mine; spins++) {
-                if (spins > 10000) sched_yield();
-            }
+static void meet(void *ud, pool_turn *turn) {
+    const int *barriers = ud;
+    for (int b = 0; b <= *barriers; b++)
+        while (pool_next(turn, b == *barriers) >= 0) {
         }
-    }
 }
 
 static tn_status measure(mem host, int threads, int64_t times, int barriers, double *out_seconds, err *e) {
     pool *p = NULL;
     tn_status s = pool_open(host, threads, &p, e);
     if (s) return s;
-    meeting m = { pool_sync(p), pool_threads(p), barriers };
-    for (int i = 0; i < 10 && !s; i++) s = pool_run(p, meet, &m, e); /* everybody is awake */
+    for (int i = 0; i < 10 && !s; i++) s = pool_run(p, meet, &barriers, e); /* everybody is awake */
     double start = now_seconds();
-    for (int64_t i = 0; i < times && !s; i++) s = pool_run(p, meet, &m, e);
+    for (int64_t i = 0; i < times && !s; i++) s = pool_run(p, meet, &barriers, e);
     *out_seconds = now_seconds() - start;
     pool_close(p);
     return s;

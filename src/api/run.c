@@ -18,10 +18,9 @@ static tn_status PRINTF_LIKE(3, 4) program_fail(const tn_program *p, tn_status c
     return ctx_report(p->ctx, &e);
 }
 
-/* What a call of src/drive returned, with its text in s->err. */
-static tn_status session_done(tn_session *s, tn_status code) { return code ? ctx_report(s->p->ctx, &s->err) : TN_OK; }
+tn_status session_done(tn_session *s, tn_status code) { return code ? ctx_report(s->p->ctx, &s->err) : TN_OK; }
 
-static tn_status PRINTF_LIKE(3, 4) session_fail(const tn_session *s, tn_status code, const char *fmt, ...) {
+tn_status session_fail(const tn_session *s, tn_status code, const char *fmt, ...) {
     tn_session *writable = (tn_session *)(uintptr_t)s; /* asking is const, being told off is not */
     va_list ap;
     va_start(ap, fmt);
@@ -37,6 +36,9 @@ tn_status tn_compile(tn_graph *g, const tn_compile_opts *opts, tn_program **out_
     if (!out_program) return err_set(&g->ctx->err, TN_ERR_INVAL, "tn_compile: out_program is NULL");
     *out_program = NULL;
     ctx_enter(g->ctx);
+    if (g->err.code && g->n_later)
+        return err_set(&g->ctx->err, g->err.code, "%s\n(and %d more errors: tn_graph_check lists them)", g->err.text,
+                       g->n_later);
     if (g->err.code) return api_report(g->ctx, &g->err);
     if (g->ir->outputs.n == 0)
         return err_set(&g->ctx->err, TN_ERR_INVAL, "tn_compile: graph @%s has no outputs: use tn_output or tn_assign",
@@ -101,7 +103,8 @@ static void text_standalone(text_job *j, const tn_program *p) {
     bool copies = false;
     plain.no_panels = true;
     for (int i = 0; i < p->plan->bufs.n; i++) copies |= p->plan->bufs.at[i].kind == PB_STATE && p->plan->bufs.at[i].panels;
-    emit_c_standalone(copies ? pipeline_run(p->graph, j->a, &p->opts, &plain) : p->plan, &p->target, p->plan->g->name, &j->out);
+    emit_c_standalone(copies ? pipeline_run(drive_with_values(p, p->graph, j->a), j->a, &p->opts, &plain) : p->plan, &p->target,
+                      p->plan->g->name, &j->out);
 }
 
 static void make_text(void *arg) {
@@ -111,7 +114,7 @@ static void make_text(void *arg) {
     str_init(&j->out, j->a);
     j->known = true;
     if (!strcmp(j->stage, "graph"))
-        graph_print(graph_of(p), &j->out);
+        graph_print(drive_with_values(p, graph_of(p), j->a), &j->out);
     else if (!strcmp(j->stage, "opencl") && p->plan)
         text_gpu(j, p, GPU_OPENCL);
     else if (!strcmp(j->stage, "cuda") && p->plan)
@@ -185,130 +188,6 @@ void tn_session_get_stats(const tn_session *s, tn_program_stats *out) {
     if (s && s->imm) immediate_get_stats(s->imm, out);
 }
 
-int tn_session_slot(const tn_session *s, const char *name) {
-    if (!s || !name) return -1;
-    for (int i = 0; i < s->p->n_io; i++)
-        if (!strcmp(s->p->io[i].name, name)) return i;
-    return -1;
-}
-
-static tn_status bind(tn_session *s, int slot, void *data) {
-    s->bound[slot] = data ? data : s->spare[slot];
-    if (s->list && !s->io_buf && s->bound[slot]) s->p->dev->api->bind_host(s->list, SLOT_IO + slot, s->bound[slot]);
-    return TN_OK;
-}
-
-static tn_status slot_error(const tn_session *s, const char *fn, int slot) {
-    return session_fail(s, TN_ERR_INVAL, "%s: slot %d of %d", fn, slot, s->p->n_io);
-}
-
-tn_status tn_session_bind(tn_session *s, int slot, void *data) {
-    if (!s) return TN_ERR_INVAL;
-    if (slot < 0 || slot >= s->p->n_io) return slot_error(s, "tn_session_bind", slot);
-    s->trace[slot] = 0;
-    return bind(s, slot, data);
-}
-
-tn_status tn_session_bind_trace(tn_session *s, int slot, void *data, int64_t n_steps) {
-    if (!s) return TN_ERR_INVAL;
-    if (slot < 0 || slot >= s->p->n_io) return slot_error(s, "tn_session_bind_trace", slot);
-    if (!s->p->io[slot].is_output)
-        return session_fail(s, TN_ERR_INVAL, "tn_session_bind_trace: slot %d is the input \"%s\"; a trace is of an output",
-                            slot, s->p->io[slot].name);
-    if (n_steps < 1 || !data)
-        return session_fail(s, TN_ERR_INVAL, "tn_session_bind_trace: %lld steps at %p", (long long)n_steps, data);
-    s->trace[slot] = n_steps;
-    return bind(s, slot, data);
-}
-
-static tn_status unbound(const tn_session *s, const char *fn) {
-    for (int i = 0; i < s->p->n_io; i++)
-        if (!s->bound[i] && s->p->io[i].bytes)
-            return session_fail(s, TN_ERR_INVAL, "%s: input \"%s\" (%lld bytes) is not bound", fn, s->p->io[i].name,
-                                (long long)s->p->io[i].bytes);
-    return TN_OK;
-}
-
-tn_status tn_session_run(tn_session *s) {
-    if (!s) return TN_ERR_INVAL;
-    tn_status code = unbound(s, "tn_session_run");
-    return code ? code : session_done(s, drive_session_run(s, 1));
-}
-
-static tn_status check_list(const tn_session *s, const char *fn, const tn_binding *b, int n) {
-    if (n < 0 || (n && !b)) return session_fail(s, TN_ERR_INVAL, "%s: a list of %d bindings at %p", fn, n, (const void *)b);
-    return TN_OK;
-}
-
-static tn_status bind_all(tn_session *s, const char *fn, const tn_binding *b, int n) {
-    tn_status code = check_list(s, fn, b, n);
-    if (code) return code;
-    for (int i = 0; i < n; i++) {
-        int slot = b[i].name ? tn_session_slot(s, b[i].name) : -1;
-        if (slot < 0)
-            return session_fail(s, TN_ERR_INVAL, "%s: no input or output is named \"%s\"", fn,
-                                b[i].name ? b[i].name : "(null)");
-        if (!b[i].data && s->p->io[slot].bytes)
-            return session_fail(s, TN_ERR_INVAL, "%s: data of \"%s\" is NULL", fn, b[i].name);
-        s->trace[slot] = 0;
-        bind(s, slot, b[i].data);
-    }
-    return TN_OK;
-}
-
-tn_status tn_run(tn_session *s, const tn_binding *b, int n) {
-    if (!s) return TN_ERR_INVAL;
-    tn_status code = bind_all(s, "tn_run", b, n);
-    return code ? code : tn_session_run(s);
-}
-
-/* Devices and modes without a loop of their own: the same steps, one by one. */
-static tn_status run_steps(tn_session *s, int64_t n_steps) {
-    tn_status code = TN_OK;
-    int n_io = s->p->n_io;
-    for (int64_t step = 0; step < n_steps && !code; step++) {
-        for (int i = 0; i < n_io; i++)
-            if (s->ring[i]) bind(s, i, (char *)s->bound[i] + s->ring[i] * (step % s->ring[n_io + i]));
-        code = drive_session_run(s, 1);
-        for (int i = 0; i < n_io; i++)
-            if (s->ring[i]) bind(s, i, (char *)s->bound[i] - s->ring[i] * (step % s->ring[n_io + i]));
-    }
-    return code;
-}
-
-tn_status tn_run_n(tn_session *s, int64_t n_steps, const tn_binding *rings, int n_rings, int64_t n_ring) {
-    if (!s) return TN_ERR_INVAL;
-    tn_status code = check_list(s, "tn_run_n", rings, n_rings);
-    if (code) return code;
-    if (n_steps < 0) return session_fail(s, TN_ERR_INVAL, "tn_run_n: %lld steps", (long long)n_steps);
-    if (n_rings && n_ring < 1) return session_fail(s, TN_ERR_INVAL, "tn_run_n: a ring of %lld batches", (long long)n_ring);
-    int n_io = s->p->n_io;
-    for (int i = 0; i < n_io; i++) {
-        s->ring[i] = s->trace[i] ? s->p->io[i].bytes : 0;
-        s->ring[n_io + i] = s->trace[i] ? s->trace[i] : 1;
-        if (s->trace[i] && s->trace[i] < n_steps)
-            return session_fail(s, TN_ERR_INVAL, "tn_run_n: %lld steps, but the trace of \"%s\" has room for %lld",
-                                (long long)n_steps, s->p->io[i].name, (long long)s->trace[i]);
-    }
-    for (int i = 0; i < n_rings; i++) {
-        int slot = rings[i].name ? tn_session_slot(s, rings[i].name) : -1;
-        if (slot < 0)
-            return session_fail(s, TN_ERR_INVAL, "tn_run_n: no input or output is named \"%s\"",
-                                rings[i].name ? rings[i].name : "(null)");
-        if (!rings[i].data && s->p->io[slot].bytes)
-            return session_fail(s, TN_ERR_INVAL, "tn_run_n: data of \"%s\" is NULL", rings[i].name);
-        bool is_output = s->p->io[slot].is_output; /* one bound here holds the last step */
-        bind(s, slot, rings[i].data);
-        s->trace[slot] = 0;
-        s->ring[slot] = is_output ? 0 : s->p->io[slot].bytes;
-        s->ring[n_io + slot] = is_output ? 1 : n_ring;
-    }
-    code = unbound(s, "tn_session_run");
-    if (code || n_steps == 0) return code;
-    bool own_loop = !s->imm && (!s->io_buf || s->p->dev->api->ring) && s->p->opts.mode != TN_MODE_GRAPH;
-    return session_done(s, own_loop ? drive_session_run(s, n_steps) : run_steps(s, n_steps));
-}
-
 static tn_status run_watched(tn_session *s, int64_t n_steps, const tn_binding *rings, int n_rings, int64_t n_ring,
                              device_work *work, int cap, tn_span *out, int *out_n) {
     device *d = s->p->dev;
@@ -351,7 +230,7 @@ tn_status tn_session_profile(tn_session *s, double seconds, tn_profile **out_pro
     *out_profile = NULL;
     if (!(seconds >= 0 && seconds <= 1e6))
         return session_fail(s, TN_ERR_INVAL, "tn_session_profile: %g seconds; 0 to 1e6 are possible", seconds);
-    tn_status code = unbound(s, "tn_session_profile");
+    tn_status code = session_ready(s, "tn_session_profile");
     return code ? code : session_done(s, drive_profile(s, seconds, out_profile));
 }
 
@@ -418,9 +297,7 @@ tn_status tn_session_get(tn_session *s, const char *state, void *data, size_t by
     tn_status code = state_place(s, "tn_session_get", state, data, bytes, &i);
     if (code || bytes == 0) return code;
     if (s->imm) return session_done(s, immediate_session_get(s, s->p->states[i].node, data));
-    return session_done(s,
-                        s->p->dev->api->download(s->p->dev, s->state, (size_t)s->p->plan->bufs.at[s->p->states[i].buf].offset,
-                                                 data, bytes, &s->err));
+    return session_done(s, drive_session_get(s, i, data));
 }
 
 tn_status tn_session_set(tn_session *s, const char *state, const void *data, size_t bytes) {

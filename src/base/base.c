@@ -164,6 +164,24 @@ void *arena_reserve(arena *a, void *at, int *cap, int bigger, size_t size) {
     return p;
 }
 
+/* Runs of twice the length in each round, to and fro between the array and its copy. */
+void merge_sort(arena *a, void *at, int n, size_t size, bool (*less)(const void *x, const void *y, const void *ud),
+                const void *ud) {
+    char *from = at, *to = arena_array(a, (size_t)n, size);
+    for (size_t run = 1, all = (size_t)n; run < all; run *= 2) {
+        for (size_t first = 0; first < all; first += 2 * run) {
+            size_t i = first, mid = all - first > run ? first + run : all, j = mid, end = all - mid > run ? mid + run : all;
+            for (size_t k = first; k < end; k++) {
+                bool second = i == mid || (j < end && less(from + j * size, from + i * size, ud));
+                memcpy(to + k * size, from + (second ? j++ : i++) * size, size);
+            }
+        }
+        char *t = from;
+        from = to, to = t;
+    }
+    if (n && from != at) memcpy(at, from, (size_t)n * size);
+}
+
 /* ---- strings ---- */
 
 void str_init(str *b, arena *a) {
@@ -201,17 +219,29 @@ void str_addf(str *b, const char *fmt, ...) {
     va_end(again);
     b->n += n;
 }
+size_t utf8_length(const char *s) {
+    const unsigned char *p = (const unsigned char *)s;
+    if (p[0] < 0x80) return p[0] >= 0x20 && p[0] != 0x7f;
+    size_t n = p[0] >= 0xc2 && p[0] < 0xe0 ? 2 : (p[0] & 0xf0) == 0xe0 ? 3 : p[0] >= 0xf0 && p[0] < 0xf5 ? 4 : 0;
+    for (size_t k = 1; k < n; k++)
+        if ((p[k] & 0xc0) != 0x80) return 0;
+    bool control = p[0] == 0xc2 && p[1] < 0xa0, surrogate = p[0] == 0xed && p[1] > 0x9f;
+    bool overlong = (p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xf0 && p[1] < 0x90), beyond = p[0] == 0xf4 && p[1] > 0x8f;
+    return control || surrogate || overlong || beyond ? 0 : n;
+}
 void str_json(str *b, const char *text) {
     str_add(b, "\"");
-    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+    for (const char *p = text; *p;) {
+        size_t n = utf8_length(p);
         if (*p == '"' || *p == '\\')
             str_addf(b, "\\%c", *p);
         else if (*p == '\n')
             str_add(b, "\\n");
-        else if (*p < 0x20)
-            str_addf(b, "\\u%04x", *p);
+        else if (n)
+            str_addn(b, p, n);
         else
-            str_addn(b, (const char *)p, 1);
+            str_addf(b, "\\u%04x", (unsigned char)*p < 0x80 ? (unsigned)*p : 0xfffd);
+        p += n ? n : 1;
     }
     str_add(b, "\"");
 }

@@ -35,13 +35,13 @@ void mem_strfree(mem m, char *s);
 /* An error: a code and a text. The run half fills one and returns its code; the guard of the compile half holds one. */
 typedef struct err {
     tn_status code;
-    char text[2048];
+    char text[3072];
 } err;
 tn_status err_set(err *e, tn_status code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 tn_status err_vset(err *e, tn_status code, const char *fmt, va_list ap);
 
-/* The guard: where the compile half jumps to. Use GUARD_TRY in src/api and in tests only.
- *     guard gd; if (GUARD_TRY(&gd)) { ... compile half ... } else { ... gd.err ... } */
+/* The guard: where the compile half jumps to. Use GUARD_TRY in src/api and in tests; the parser has one of its own, to go on
+ * after an error. guard gd; if (GUARD_TRY(&gd)) { ... compile half ... } else { ... gd.err ... } */
 typedef struct guard {
     jmp_buf env;
     err err;
@@ -88,6 +88,10 @@ void *arena_grow(arena *a, void *at, int *cap, size_t size);
 #define VEC_RESERVE(a, v, n) ((v)->at = arena_reserve((a), (v)->at, &(v)->cap, (n), sizeof *(v)->at))
 void *arena_reserve(arena *a, void *at, int *cap, int n, size_t size);
 
+/* Sorts n entries of `size` bytes; those of which neither is less stay in their order. */
+void merge_sort(arena *a, void *at, int n, size_t size, bool (*less)(const void *x, const void *y, const void *ud),
+                const void *ud);
+
 /* String builder in an arena; `s` is always terminated. */
 typedef struct str {
     arena *a;
@@ -98,7 +102,9 @@ void str_init(str *b, arena *a);
 void str_add(str *b, const char *text);
 void str_addn(str *b, const char *text, size_t n);
 void str_addf(str *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
-void str_json(str *b, const char *text); /* quoted and escaped */
+void str_json(str *b, const char *text); /* quoted and escaped; bytes that are no UTF-8 become U+FFFD */
+/* Bytes of the character at s (terminated), in UTF-8; 0: it is none, or a control character. */
+size_t utf8_length(const char *s);
 /* Numbers in texts have a decimal point, whatever the host's locale makes of snprintf and strtod. number_read takes
  * texts of up to 1099 characters; *rest (may be NULL) is where the number ends. */
 void number_write(char *out, size_t size, int digits, double v); /* %.*g */

@@ -62,14 +62,14 @@ static double kernel_us(const kernel *k, const device_caps *c, double near) {
 /* Microseconds of a run of the plan, and those of them that go to transfers. */
 static double run_us(const plan *p, const device_caps *c, bool loop, double *out_transfer) {
     const device_rates *r = &c->rates;
-    int64_t all = p->temp_bytes + p->state_bytes + p->const_bytes;
+    double all = (double)p->temp_bytes + (double)p->state_bytes + (double)p->shared_bytes + (double)p->const_bytes;
     double submit = r->submit_us / (loop ? LOOP_STEPS : 1), us = submit;
     *out_transfer = 0;
     for (int i = 0; i < p->io.n; i++) {
-        all += p->io.at[i].bytes;
+        all += (double)p->io.at[i].bytes;
         if (r->link > 0) *out_transfer += submit + (double)p->io.at[i].bytes / r->link;
     }
-    double near = all <= c->l2_bytes ? r->near : r->bytes;
+    double near = all <= (double)c->l2_bytes ? r->near : r->bytes;
     for (int i = 0; i < p->kernels.n; i++) us += kernel_us(p->kernels.at[i].k, c, near);
     return us + *out_transfer;
 }

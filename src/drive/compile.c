@@ -30,7 +30,7 @@ static void count(tn_program *p) {
     }
     s->arena_bytes = (uint64_t)p->plan->temp_bytes;
     s->arena_bound = (uint64_t)p->plan->temp_bound;
-    s->state_bytes = (uint64_t)p->plan->state_bytes;
+    s->state_bytes = (uint64_t)(p->plan->state_bytes + p->plan->shared_bytes);
 }
 
 /* The scheduler says the same of the other modes. */
@@ -57,7 +57,7 @@ static void list_slots(tn_program *p) {
         const node *n = graph_get(g, g->inputs.at[i]);
         int64_t bytes = graph_elems(g, g->inputs.at[i]) * (int64_t)dtype_size((tn_dtype)n->dtype);
         if (n->op == OP_state)
-            states[p->n_states++] = (pstate){ n->name, g->inputs.at[i], -1 };
+            states[p->n_states++] = (pstate){ n->name, g->inputs.at[i], -1, n->data != NULL };
         else
             io[p->n_io++] = (pio){ n->name, false, g->inputs.at[i], n->dtype, -1, bytes };
     }
@@ -118,15 +118,28 @@ void drive_emit(const tn_program *p, const plan *what, arena *a, drive_code *out
     out->source = text.s, out->n_source = text.n;
 }
 
+/* Copies what nodes hold, but for states that no run changes: drive_keep_values finds those a place. */
+static void own_values(graph *g) {
+    for (val v = 1; v < (val)g->nodes.n; v++) {
+        node *n = graph_get(g, v);
+        if (n->data && (n->op != OP_state || graph_is_assigned(g, v)))
+            n->data = arena_copy(g->a, n->data, drive_value_bytes(g, v));
+    }
+}
+
+static void keep_values(job *j) { drive_keep_values(j->p); }
+
 static void compile_half(job *j) {
     tn_program *p = j->p;
     drive_code code;
-    p->graph = graph_clone(j->g, &p->arena, true, NULL);
+    bool by_node = p->opts.mode == TN_MODE_IMMEDIATE;
+    p->graph = graph_clone(j->g, &p->arena, by_node, NULL);
     graph_compact(p->graph);
-    if (p->opts.mode == TN_MODE_IMMEDIATE) {
+    if (by_node) {
         list_slots(p);
         return;
     }
+    own_values(p->graph);
     p->plan = pipeline_run(p->graph, &p->arena, &p->opts, &p->target);
     drive_emit(p, p->plan, &p->arena, &code);
     p->image = code.image, p->source = code.source, p->n_source = code.n_source, p->code = code.name;
@@ -136,9 +149,9 @@ static void compile_half(job *j) {
     count(p);
 }
 
-static tn_status guarded(job *j) {
+static tn_status guarded(job *j, void (*what)(job *j)) {
     if (GUARD_TRY(&j->p->gd)) {
-        compile_half(j);
+        what(j);
         return TN_OK;
     }
     err_set(j->e, j->p->gd.err.code, "%s", j->p->gd.err.text);
@@ -182,12 +195,26 @@ tn_status drive_upload(const tn_program *p, buffer *to, const pbuf *b, const voi
     return status;
 }
 
+/* The value of state i, which is a constant here. */
+static tn_status upload_state(const tn_program *p, buffer *to, const pbuf *b, int i, err *e) {
+    size_t size = drive_value_bytes(p->plan->g, b->node);
+    void *value = mem_alloc(p->ctx->mem, size);
+    if (!value) return err_set(e, TN_ERR_NOMEM, "out of memory: %zu bytes of a state", size);
+    tn_status status = drive_get_state(p, p->shared, i, value, e);
+    if (!status) status = drive_upload(p, to, b, value, e);
+    mem_free(p->ctx->mem, value, size);
+    return status;
+}
+
 tn_status drive_constants(const tn_program *p, const plan *what, buffer **out, err *e) {
     tn_status status = p->dev->api->alloc(p->dev, (size_t)what->const_bytes, out, e);
     for (int i = 0; i < what->bufs.n && !status; i++) {
         const pbuf *b = &what->bufs.at[i];
         const void *value = graph_get(what->g, b->node)->data;
-        if (b->kind == PB_CONST && b->bytes && value) status = drive_upload(p, *out, b, value, e);
+        if (b->kind != PB_CONST || !b->bytes) continue;
+        if (value) status = drive_upload(p, *out, b, value, e);
+        for (int k = 0; !value && p->shared && k < p->n_states; k++)
+            if (p->states[k].node == b->node && p->states[k].given) status = upload_state(p, *out, b, k, e);
     }
     return status;
 }
@@ -266,10 +293,13 @@ tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn
     p->target = drive_target(&caps, choices);
     p->stats.threads = caps.threads;
     arena_init(&p->arena, ctx->mem, &p->gd);
-    tn_status status = guarded(&(job){ p, g, e });
+    job j = { p, g, e };
+    tn_status status = guarded(&j, compile_half);
     if (!status && opts->mode != TN_MODE_IMMEDIATE) {
         status = build(p, e);
         if (!status) status = drive_constants(p, p->plan, &p->consts, e);
+        if (!status) status = drive_share_states(p, e);
+        if (!status) status = guarded(&j, keep_values);
     }
     if (status) {
         drive_program_free(p);
@@ -297,6 +327,7 @@ tn_status drive_compile(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts
 void drive_program_free(tn_program *p) {
     if (!p) return;
     if (p->consts) p->dev->api->free(p->dev, p->consts);
+    if (p->shared) p->dev->api->free(p->dev, p->shared);
     if (p->module) p->dev->api->drop(p->dev, p->module);
     arena_fini(&p->arena);
     mem_free(p->ctx->mem, p, sizeof *p);

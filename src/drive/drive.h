@@ -27,7 +27,8 @@ struct tn_program {
     void **kernel_entry; /* [plan.kernels.n] */
     bool parallel;       /* any kernel is split over threads */
     buffer *consts;
-    const pio *io; /* inputs, then outputs: the slots of tenon.h */
+    buffer *shared; /* SLOT_SHARED of its sessions; NULL: these states have no initial values, and each session takes its own */
+    const pio *io;  /* inputs, then outputs: the slots of tenon.h */
     int n_io;
     const pstate *states; /* buf: index into plan.bufs; -1 in immediate programs */
     int n_states;
@@ -38,9 +39,13 @@ struct tn_program {
 struct tn_session {
     tn_program *p;
     buffer *temp, *state;
+    buffer *shared;        /* the program's until this session sets one of these states: then a copy of its own */
     list *list;            /* everything a run does */
     int64_t *ring;         /* SLOT_RING: see emit/c.c */
-    void **bound;          /* [n_io] host pointers; NULL = an input that is not bound yet */
+    void **bound;          /* [n_io] host pointers of the next run; NULL = an input that is not bound */
+    void **kept;           /* [n_io] those that tn_session_bind gave, or NULL; a call of tn_run hides them for its run */
+    uint8_t *io_flags;     /* [n_io] of src/api/bind.c */
+    bool of_call;          /* bound has what a call of tn_run bound, not kept */
     void **spare;          /* [n_io] memory of outputs that nobody bound, and an address for inputs without bytes */
     buffer **io_buf;       /* [n_io] device memory, on devices that cannot use host pointers; else NULL */
     size_t *io_room;       /* [n_io] its bytes: more than one batch of a ring */
@@ -90,8 +95,22 @@ tn_status drive_upload(const tn_program *p, buffer *to, const pbuf *b, const voi
 tn_status drive_constants(const tn_program *p, const plan *what, buffer **out, err *e);
 tn_status drive_session_new(tn_program *p, tn_session **out, err *e);
 void drive_session_free(tn_session *s);
-tn_status drive_session_run(tn_session *s, int64_t steps);            /* err in s->err */
+tn_status drive_session_run(tn_session *s, int64_t steps); /* err in s->err */
+/* states.c: state i of a program, or of a session. */
+bool drive_is_shared(const tn_program *p, int i); /* no run changes it */
+tn_status drive_session_get(tn_session *s, int i, void *out);
 tn_status drive_session_set(tn_session *s, int i, const void *value); /* state i, and its copies in other orders */
+/* The same in memory of the slot that the state lies in. */
+tn_status drive_get_state(const tn_program *p, const buffer *from, int i, void *out, err *e);
+tn_status drive_set_state(const tn_program *p, buffer *to, int i, const void *value, err *e);
+tn_status drive_share_states(tn_program *p, err *e); /* makes p->shared, when any of them has an initial value */
+/* From now on initial values in the program's graphs are those in p->shared; NULL where they are packed there. Jumps. */
+void drive_keep_values(tn_program *p);
+/* A copy of one of the program's graphs that has all initial values, in a. Jumps. */
+const graph *drive_with_values(const tn_program *p, const graph *g, arena *a);
+size_t drive_value_bytes(const graph *g, val v);
+/* Refuses what the device has no room for. io: bytes of inputs and outputs. */
+tn_status drive_check_room(const tn_program *p, size_t temp, size_t state, size_t io, err *e);
 /* A list of what a run does, with the session's memory bound: every kernel a launch of its own, or what the program has
  * instead. On errors *out may be a list, too; err in s->err. */
 tn_status drive_session_record(tn_session *s, bool kernels, list **out);
@@ -124,6 +143,10 @@ tn_status immediate_session_run(tn_session *s);
 /* Computes what was built since the last call in an immediate graph: nodes in order, then state updates. Opens the device when
  * needed. */
 tn_status immediate_graph_update(tn_graph *g);
+/* Before the value of an input or state changes. immediate_room makes a buffer for the new one where the old one has none or
+ * stays with tensors that share it, else *out is NULL; errors in the context. immediate_renew puts it in place. */
+tn_status immediate_room(tn_graph *g, val v, buffer **out);
+void immediate_renew(tn_graph *g, val v, buffer *room);
 
 /* explain.c */
 void explain_print(const tn_program *p, str *out);

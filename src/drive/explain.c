@@ -4,20 +4,48 @@
 #include "emit/emit.h"
 #include "kopt/kopt.h"
 
+/* Gradients are there already: what stops them is a copy, most of which the scheduler put in. */
+static const char *op_name(const plan *p, val v) {
+    op_code op = (op_code)graph_get(p->g, v)->op;
+    return op == OP_stop_gradient ? "copy" : op_get(op)->name;
+}
+
 static void print_value(const plan *p, val v, str *out) {
     const node *n = graph_get(p->g, v);
-    str_addf(out, "%%%u %s %s", v, op_get((op_code)n->op)->name, graph_shape_text(p->g, out->a, v));
+    str_addf(out, "%%%u %s %s", v, op_name(p, v), graph_shape_text(p->g, out->a, v));
     if (n->name) str_addf(out, " (%s)", n->name);
 }
 
 static double kib(uint64_t bytes) { return (double)bytes / 1024; }
 
-static void print_reasons(const plan *p, const pkernel *pk, str *out) {
-    for (int i = 0; i < p->decisions.n; i++) {
-        const why *w = &p->decisions.at[i];
-        bool mine = false;
-        for (int j = 0; j < pk->n_fused; j++) mine |= pk->fused[j] == w->producer;
-        if (!mine) continue;
+/* Decisions by the value that they are about: the first of each value, the next of each decision; number + 1, 0 = none. */
+typedef struct reasons {
+    int *first, *next; /* [nodes], [decisions] */
+} reasons;
+
+static reasons list_reasons(const plan *p, arena *a) {
+    reasons r = { ARENA_ARRAY(a, int, p->g->nodes.n), ARENA_ARRAY(a, int, p->decisions.n) };
+    for (int i = p->decisions.n - 1; i >= 0; i--) {
+        int *first = &r.first[p->decisions.at[i].producer];
+        r.next[i] = *first;
+        *first = i + 1;
+    }
+    return r;
+}
+
+static bool is_earlier(const void *x, const void *y, const void *ud) {
+    (void)ud;
+    return *(const int *)x < *(const int *)y;
+}
+
+static void print_reasons(const plan *p, const reasons *r, const pkernel *pk, str *out) {
+    VEC(int) mine = { 0 };
+    for (int j = 0; j < pk->n_fused; j++)
+        for (int i = r->first[pk->fused[j]]; i; i = r->next[i - 1]) VEC_PUSH(out->a, &mine, i - 1);
+    merge_sort(out->a, mine.at, mine.n, sizeof *mine.at, is_earlier, NULL);
+    for (int i = 0; i < mine.n; i++) {
+        const why *w = &p->decisions.at[mine.at[i]];
+        if (i && mine.at[i] == mine.at[i - 1]) continue;
         str_addf(out, "      %s ", w->fused ? "+" : "-");
         print_value(p, w->producer, out);
         str_addf(out, ": %s", w->reason);
@@ -91,9 +119,7 @@ static val overwritten(const plan *p, const pkernel *pk, int b) {
 
 static bool nothing_reads(const plan *p, int input) {
     val v = p->g->inputs.at[input];
-    bool assigned = false;
-    for (int i = 0; i < p->g->outputs.n; i++) assigned |= p->g->outputs.at[i].state == v;
-    return !assigned && graph_n_uses(p->g, v) == 0;
+    return !graph_is_assigned(p->g, v) && !graph_is_read(p->g, v);
 }
 
 /* The largest power of two that divides offset, at most a page. */
@@ -106,7 +132,7 @@ static int64_t alignment(int64_t offset) {
 static bool has_place(const pbuf *b) { return b->slot < SLOT_IO && b->bytes > 0 && b->kind != PB_STATES; }
 
 static void print_places(const plan *p, str *out) {
-    static const char *const slots[] = { "temporaries", "states", "constants" };
+    static const char *const slots[] = { "temporaries", "states", "states that no run changes", "constants" };
     for (int slot = SLOT_TEMP; slot <= SLOT_CONST; slot++) {
         bool any = false;
         for (int i = 0; i < p->bufs.n; i++) {
@@ -126,8 +152,9 @@ static void print_places(const plan *p, str *out) {
 void explain_print(const tn_program *prog, str *out) {
     const plan *p = prog->plan;
     const tn_program_stats *s = &prog->stats;
-    str_addf(out, "graph @%s: %d kernels (%d different), fusion level %d, %d threads\n", p->g->name, s->kernels,
-             s->distinct_kernels, p->fusion, s->threads);
+    reasons r = list_reasons(p, out->a);
+    str_addf(out, "graph @%s: %d kernel%s (%d different), fusion level %d, %d thread%s\n", p->g->name, s->kernels,
+             s->kernels == 1 ? "" : "s", s->distinct_kernels, p->fusion, s->threads, s->threads == 1 ? "" : "s");
     if (prog->why[0]) str_addf(out, "device: %s\n", prog->why);
     str_addf(out, "memory traffic at kernel borders: read %.1f KiB, written %.1f KiB a run", kib(s->bytes_read),
              kib(s->bytes_written));
@@ -148,8 +175,7 @@ void explain_print(const tn_program *prog, str *out) {
                  pk->code != i ? arena_printf(out->a, " (code of kernel %d)", pk->code) : "", kib(pk->k->bytes_read),
                  kib(pk->k->bytes_written), (double)pk->k->flops * 1e-6, pk->k->par_var >= 0 ? ", split over threads" : "");
         str_add(out, "   computes");
-        for (int j = 0; j < pk->n_fused; j++)
-            str_addf(out, "%s %s", j ? "," : "", op_get((op_code)graph_get(p->g, pk->fused[j])->op)->name);
+        for (int j = 0; j < pk->n_fused; j++) str_addf(out, "%s %s", j ? "," : "", op_name(p, pk->fused[j]));
         str_add(out, "\n");
         for (int b = 0; b < pk->k->bufs.n; b++) {
             if (!overwritten(p, pk, b)) continue;
@@ -168,7 +194,7 @@ void explain_print(const tn_program *prog, str *out) {
         const kchoice *choice = p->kernels.at[pk->code].choice;
         if (choice) str_addf(out, "\n   measured by tuning: %s", kopt_choice_text(*choice, out->a));
         str_add(out, "\n");
-        print_reasons(p, pk, out);
+        print_reasons(p, &r, pk, out);
     }
     print_places(p, out);
 }
@@ -200,8 +226,7 @@ void explain_json(const tn_program *prog, str *out) {
         if (pk->k->group) json_launch(prog, i, out);
         str_add(out, "\"values\":[");
         for (int j = 0; j < pk->n_fused; j++)
-            str_addf(out, "%s{\"id\":%u,\"op\":\"%s\"}", j ? "," : "", pk->fused[j],
-                     op_get((op_code)graph_get(p->g, pk->fused[j])->op)->name);
+            str_addf(out, "%s{\"id\":%u,\"op\":\"%s\"}", j ? "," : "", pk->fused[j], op_name(p, pk->fused[j]));
         str_add(out, "],\"in_place\":[");
         for (int b = 0, n = 0; b < pk->k->bufs.n; b++)
             if (overwritten(p, pk, b))

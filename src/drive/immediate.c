@@ -429,13 +429,29 @@ static tn_status copy_value(tn_graph *g, val from, val to) {
     return code;
 }
 
+static bool may_change(const graph *g, val v) { return graph_get(g, v)->op == OP_input || graph_get(g, v)->op == OP_state; }
+
+tn_status immediate_room(tn_graph *g, val v, buffer **out) {
+    const node_value *x = &g->values.at[v];
+    *out = NULL;
+    return x->buf && !x->heir ? TN_OK : g->dev->api->alloc(g->dev, bytes_of(g->ir, v), out, &g->ctx->err);
+}
+void immediate_renew(tn_graph *g, val v, buffer *room) {
+    node_value *x = &g->values.at[v];
+    if (!room) return;
+    if (x->heir) g->values.at[x->heir].shared = false; /* owns the old one from now on */
+    *x = (node_value){ .buf = room };
+}
+
 static tn_status make_value(tn_graph *g, val v) {
     const node *n = graph_get(g->ir, v);
     node_value *x = &g->values.at[v];
     err *e = &g->ctx->err;
     if (n->op == OP_input) return TN_OK; /* tn_tensor_write gives it */
     if (n->op == OP_reshape && g->values.at[n->in[0]].buf) {
-        *x = (node_value){ g->values.at[n->in[0]].buf, true };
+        node_value *of = &g->values.at[n->in[0]];
+        *x = (node_value){ .buf = of->buf, .shared = true };
+        if (!of->shared && !of->heir && may_change(g->ir, n->in[0])) of->heir = v;
         return TN_OK;
     }
     tn_status code = g->dev->api->alloc(g->dev, bytes_of(g->ir, v), &x->buf, e);
@@ -470,7 +486,11 @@ tn_status immediate_graph_update(tn_graph *g) {
     }
     for (; g->n_assigned < g->ir->outputs.n && !code; g->n_assigned++) {
         const output *o = &g->ir->outputs.at[g->n_assigned];
-        if (!o->state || !bytes_of(g->ir, o->v)) continue;
+        if (!is_update(o) || !bytes_of(g->ir, o->v)) continue;
+        buffer *room;
+        code = immediate_room(g, o->state, &room);
+        if (code) break;
+        immediate_renew(g, o->state, room);
         code = copy_value(g, o->v, o->state);
     }
     return code;

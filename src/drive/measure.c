@@ -121,6 +121,7 @@ static tn_status record(measure *m, int way, bool parallel, err *e) {
     if (code) return code;
     api->bind(m->lists[way], SLOT_TEMP, s->temp, 0);
     api->bind(m->lists[way], SLOT_STATE, s->state, 0);
+    api->bind(m->lists[way], SLOT_SHARED, s->shared, 0);
     api->bind(m->lists[way], SLOT_CONST, m->consts, 0);
     api->bind_host(m->lists[way], SLOT_RING, s->ring);
     for (int i = 0; i < p->n_io; i++) api->bind_host(m->lists[way], SLOT_IO + i, s->bound[i]);

@@ -38,7 +38,7 @@ static tn_status find_api(const char *name, const device_api **out, err *e) {
         }
         if (used < sizeof known) used += (size_t)snprintf(known + used, sizeof known - used, " %s", table[i]->name);
     }
-    return err_set(e, TN_ERR_DEVICE, "there is no device \"%.64s\"; there are:%s", name, known);
+    return err_set(e, TN_ERR_INVAL, "there is no device \"%.64s\"; there are:%s", name, known);
 }
 
 static tn_status open_cache(tn_ctx *ctx, err *e) {

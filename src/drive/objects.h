@@ -49,10 +49,12 @@ void ctx_close_devices(tn_ctx *ctx); /* and the cache */
 void ctx_enter(tn_ctx *ctx);
 tn_status ctx_report(tn_ctx *ctx, const err *e);
 
-/* Value of one node of an immediate graph. A node that needs no memory of its own (a reshape) shares its operand's buffer. */
+/* Value of one node of an immediate graph. A node that needs no memory of its own (a reshape) shares its operand's buffer.
+ * Inputs and states alone change their values: see immediate_renew. */
 typedef struct node_value {
     buffer *buf; /* NULL = not computed (an input before tn_tensor_write) */
     bool shared; /* another entry owns buf */
+    val heir;    /* of an input or state: the first entry that shares its buffer, or 0 */
 } node_value;
 
 struct tn_graph {
@@ -61,6 +63,8 @@ struct tn_graph {
     guard gd;    /* arena.gd while a call is in progress: set by GUARD_TRY in src/api (or by drive, for its own calls) */
     graph *ir;
     err err;         /* sticky: the first error of the builders */
+    err later;       /* text: further ones, for tn_graph_check; code as err.code when there are any */
+    int n_later;     /* how many there were, also of those that found no room */
     uint64_t seed;   /* of the initial values of parameters */
     VEC(val) params; /* states made by tn_param, in order */
 

@@ -12,25 +12,17 @@ static tn_status take(tn_session *s, size_t n, size_t size, void *out) {
     return TN_OK;
 }
 
-tn_status drive_session_set(tn_session *s, int i, const void *value) {
-    const plan *p = s->p->plan;
-    int32_t own = p->states.at[i].buf;
-    tn_status code = drive_upload(s->p, s->state, &p->bufs.at[own], value, &s->err);
-    for (int b = 0; b < p->bufs.n && !code; b++)
-        if (p->bufs.at[b].kind == PB_STATE && p->bufs.at[b].panels && p->bufs.at[b].node == p->bufs.at[own].node)
-            code = drive_upload(s->p, s->state, &p->bufs.at[b], value, &s->err);
-    return code;
-}
-
 static tn_status init_state(tn_session *s) {
     const plan *p = s->p->plan;
     tn_status code = TN_OK;
     for (int i = 0; i < p->states.n && !code; i++) {
         const void *value = graph_get(p->g, p->states.at[i].node)->data;
-        if (value) code = drive_session_set(s, i, value);
+        if (value && !drive_is_shared(s->p, i)) code = drive_set_state(s->p, s->state, i, value, &s->err);
     }
     return code;
 }
+
+/* ---- recording ---- */
 
 static tn_status launch_kernel(tn_session *s, list *l, int i) {
     const tn_program *p = s->p;
@@ -66,6 +58,7 @@ tn_status drive_session_record(tn_session *s, bool kernels, list **out) {
     if (code) return code;
     api->bind(l, SLOT_TEMP, s->temp, 0);
     api->bind(l, SLOT_STATE, s->state, 0);
+    api->bind(l, SLOT_SHARED, s->shared, 0);
     api->bind(l, SLOT_CONST, p->consts, 0);
     if (s->io_buf)
         api->bind(l, SLOT_RING, s->temp, 0);
@@ -85,6 +78,8 @@ static tn_status take_slots(tn_session *s, bool bare) {
     device_caps caps;
     p->dev->api->get_caps(p->dev, &caps);
     tn_status code = take(s, n, sizeof *s->bound, &s->bound);
+    if (!code) code = take(s, n, sizeof *s->kept, &s->kept);
+    if (!code) code = take(s, n, sizeof *s->io_flags, &s->io_flags);
     if (!code) code = take(s, n, sizeof *s->spare, &s->spare);
     if (!code) code = take(s, n, sizeof *s->trace, &s->trace);
     if (!code) code = take(s, 2 * n + 1, sizeof *s->ring, &s->ring);
@@ -103,20 +98,36 @@ static tn_status take_slots(tn_session *s, bool bare) {
     return code;
 }
 
-/* All that a session will take, before it takes any. */
-static tn_status check_room(tn_session *s, bool bare) {
-    const tn_program *p = s->p;
-    size_t room, total, io = 0;
-    if (!p->dev->api->room || p->opts.mode == TN_MODE_IMMEDIATE) return TN_OK;
-    for (int i = 0; i < p->n_io && !bare; i++) io += (size_t)p->io[i].bytes;
-    size_t temp = (size_t)p->plan->temp_bytes, state = (size_t)p->plan->state_bytes, need = temp + state + io;
+tn_status drive_check_room(const tn_program *p, size_t temp, size_t state, size_t io, err *e) {
+    size_t room, total, need = temp + state + io;
+    if (!p->dev->api->room) return TN_OK;
     p->dev->api->room(p->dev, &room, &total);
     if (need <= room) return TN_OK;
     return err_set(
-        &s->err, TN_ERR_NOMEM,
+        e, TN_ERR_NOMEM,
         "memory of %zu bytes is needed (temporaries %zu, states %zu, inputs and outputs %zu); the device %s has %zu, "
         "of which %zu are free: use smaller batches, or another device",
         need, temp, state, io, p->dev->api->name, total, room);
+}
+
+/* All that a session will take, before it takes any. */
+static tn_status check_room(tn_session *s, bool bare) {
+    const tn_program *p = s->p;
+    size_t io = 0;
+    if (p->opts.mode == TN_MODE_IMMEDIATE) return TN_OK;
+    for (int i = 0; i < p->n_io && !bare; i++) io += (size_t)p->io[i].bytes;
+    int64_t state = p->plan->state_bytes + (p->shared ? 0 : p->plan->shared_bytes);
+    return drive_check_room(p, (size_t)p->plan->temp_bytes, (size_t)state, io, &s->err);
+}
+
+static tn_status take_arenas(tn_session *s) {
+    const tn_program *p = s->p;
+    const device_api *api = p->dev->api;
+    tn_status code = api->alloc(p->dev, (size_t)p->plan->temp_bytes, &s->temp, &s->err);
+    if (!code) code = api->alloc(p->dev, (size_t)p->plan->state_bytes, &s->state, &s->err);
+    s->shared = p->shared;
+    if (!code && !s->shared) code = api->alloc(p->dev, (size_t)p->plan->shared_bytes, &s->shared, &s->err);
+    return code;
 }
 
 static tn_status session_new(tn_program *p, bool bare, tn_session **out, err *e) {
@@ -127,8 +138,7 @@ static tn_status session_new(tn_program *p, bool bare, tn_session **out, err *e)
     if (!code) code = take_slots(s, bare);
     if (!code && p->opts.mode == TN_MODE_IMMEDIATE) code = immediate_session(s);
     if (!code && p->opts.mode != TN_MODE_IMMEDIATE) {
-        code = p->dev->api->alloc(p->dev, (size_t)p->plan->temp_bytes, &s->temp, &s->err);
-        if (!code) code = p->dev->api->alloc(p->dev, (size_t)p->plan->state_bytes, &s->state, &s->err);
+        code = take_arenas(s);
         if (!code) code = drive_session_record(s, p->opts.mode == TN_MODE_GRAPH, &s->list);
         if (!code) code = init_state(s);
     }
@@ -158,12 +168,15 @@ void drive_session_free(tn_session *s) {
     if (s->list) p->dev->api->discard(s->list);
     if (s->temp) p->dev->api->free(p->dev, s->temp);
     if (s->state) p->dev->api->free(p->dev, s->state);
+    if (s->shared && s->shared != p->shared) p->dev->api->free(p->dev, s->shared);
     for (size_t i = 0; s->spare && i < n; i++) mem_free(m, s->spare[i], (size_t)p->io[i].bytes);
     for (size_t i = 0; s->io_buf && i < n; i++)
         if (s->io_buf[i]) p->dev->api->free(p->dev, s->io_buf[i]);
     mem_free(m, s->io_buf, n * sizeof *s->io_buf);
     mem_free(m, s->io_room, n * sizeof *s->io_room);
     mem_free(m, s->bound, n * sizeof *s->bound);
+    mem_free(m, s->kept, n * sizeof *s->kept);
+    mem_free(m, s->io_flags, n * sizeof *s->io_flags);
     mem_free(m, s->spare, n * sizeof *s->spare);
     mem_free(m, s->trace, n * sizeof *s->trace);
     mem_free(m, s->ring, (2 * n + 1) * sizeof *s->ring);

@@ -381,9 +381,9 @@ tn_status tuner_same(const tuner *u, const tn_session *x, const tn_session *y, b
         int64_t n = p->io[i].bytes / (int64_t)dtype_size((tn_dtype)p->io[i].dtype);
         if (p->io[i].is_output) *out_same &= measure_same(x->bound[i], y->bound[i], (tn_dtype)p->io[i].dtype, n);
     }
-    for (int i = 0; i < p->n_states && !st; i++) {
+    for (int i = 0; i < p->n_states && !st; i++) { /* no run changes those of SLOT_SHARED */
         const pbuf *s = &p->plan->bufs.at[p->states[i].buf];
-        if (s->bytes) st = same_states(u, x, y, s, out_same);
+        if (s->bytes && s->slot == SLOT_STATE) st = same_states(u, x, y, s, out_same);
     }
     return st;
 }

@@ -197,7 +197,7 @@ static void print_interface(const aot *t) {
     const plan *p = t->p;
     str *out = t->out;
     const char *n = t->name;
-    int64_t state = (p->state_bytes + ARENA_ALIGN) / ARENA_ALIGN * ARENA_ALIGN,
+    int64_t state = (p->state_bytes + p->shared_bytes + ARENA_ALIGN) / ARENA_ALIGN * ARENA_ALIGN,
             temp = (p->temp_bytes + ARENA_ALIGN) / ARENA_ALIGN * ARENA_ALIGN;
     str_addf(out, "#ifndef %s_DECLARED\n#define %s_DECLARED\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n", n, n);
     str_addf(out, "struct %s_ctx {\n    unsigned char state[%lld], temp[%lld];\n} __attribute__((aligned(%d)));\n", n,
@@ -212,6 +212,11 @@ static void print_interface(const aot *t) {
 
 /* ---- functions ---- */
 
+/* In ctx.state: states that runs change, then the others. */
+static long long state_place(const aot *t, const pbuf *b) {
+    return (long long)(b->offset + (b->slot == SLOT_SHARED ? t->p->state_bytes : 0));
+}
+
 static void print_state_table(const aot *t) {
     str_addf(t->out, "const struct %s_state %s_state_table[%d] = {\n", t->name, t->name, t->p->states.n + 1);
     for (int i = 0; i < t->p->states.n; i++) {
@@ -219,7 +224,7 @@ static void print_state_table(const aot *t) {
         const pbuf *pb = &t->p->bufs.at[s->buf];
         str_add(t->out, "    { ");
         print_string(t->out, s->name);
-        str_addf(t->out, ", \"%s\", %lld, %lld },\n", dtype_name((tn_dtype)pb->dtype), (long long)pb->offset,
+        str_addf(t->out, ", \"%s\", %lld, %lld },\n", dtype_name((tn_dtype)pb->dtype), state_place(t, pb),
                  (long long)pb->elems * (long long)dtype_size((tn_dtype)pb->dtype));
     }
     str_add(t->out, "    { 0, 0, 0, 0 }\n};\n");
@@ -231,8 +236,7 @@ static void print_init(const aot *t) {
     for (int b = 0; b < t->p->bufs.n; b++) {
         const pbuf *pb = &t->p->bufs.at[b];
         if (pb->kind == PB_STATE && !t->zero[b])
-            str_addf(t->out, "    __builtin_memcpy(ctx->state + %lld, data_%d, sizeof data_%d);\n", (long long)pb->offset, b,
-                     b);
+            str_addf(t->out, "    __builtin_memcpy(ctx->state + %lld, data_%d, sizeof data_%d);\n", state_place(t, pb), b, b);
     }
     str_add(t->out, "}\n");
 }
@@ -245,7 +249,7 @@ static void print_place(const aot *t, int buf) {
         return;
     case PB_STATE:
     case PB_STATES:
-        str_addf(t->out, "ctx->state + %lld", (long long)pb->offset);
+        str_addf(t->out, "ctx->state + %lld", state_place(t, pb));
         return;
     case PB_CONST:
         str_addf(t->out, "data_%d", buf);

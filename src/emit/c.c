@@ -49,21 +49,18 @@ static void print_call(const plan *p, int i, str *out) {
 
 void emit_c(const plan *p, const target *t, str *out) {
     emit_c_kernels(p, t, out);
-    str_add(out, "typedef struct { int32_t tid, nt; int64_t *sync; void (*yield)(void); } tn_par;\n"
-                 "#if defined(__x86_64__)\n#define PAUSE() __builtin_ia32_pause()\n#else\n#define PAUSE() ((void)0)\n#endif\n"
-                 "INL void barrier(const tn_par *par) {\n"
-                 "    int64_t mine = __atomic_add_fetch(&par->sync[par->tid * 8], 1, __ATOMIC_ACQ_REL);\n"
-                 "    for (int t = 0; t < par->nt; t++)\n"
-                 "        for (int64_t spins = 1; __atomic_load_n(&par->sync[t * 8], __ATOMIC_ACQUIRE) < mine; spins++) {\n"
-                 "            PAUSE();\n"
-                 "            if (spins % 512 == 0) par->yield(); /* the other thread does not run: give it this processor */\n"
-                 "        }\n}\n");
+    str_add(out,
+            "typedef struct tn_par {\n    int64_t nt;\n    int32_t (*next)(const struct tn_par *, int64_t left);\n} tn_par;\n"
+            "/* Shares of the work between two barriers, until there are no more. */\n"
+            "#define SHARES(left) for (int64_t tid = par->nt > 1 ? par->next(par, left) : 0; tid >= 0; \\\n"
+            "                          tid = par->nt > 1 ? par->next(par, left) : -1)\n");
     int n_slots = SLOT_IO + p->io.n;
     for (int i = 0; i < p->kernels.n; i++) {
-        str_addf(out, "void tn_kernel_%d(char *const *s, const tn_par *par, int64_t steps) {\n    (void)steps;\n    ", i);
-        if (p->kernels.at[i].k->par_var < 0) str_add(out, "if (par->tid == 0) ");
+        str_addf(out, "void tn_kernel_%d(char *const *s, const tn_par *par, int64_t steps) {\n    (void)steps;\n    SHARES(1) ",
+                 i);
+        if (p->kernels.at[i].k->par_var < 0) str_add(out, "if (tid == 0) ");
         print_call(p, i, out);
-        str_add(out, "par->tid, par->nt);\n}\n");
+        str_add(out, "tid, par->nt);\n}\n");
     }
     /* The ring: [0] its length, [1 + k] bytes that input or output k advances a step, [1 + n + k] the length of k's own ring */
     str_addf(out,
@@ -74,12 +71,15 @@ void emit_c(const plan *p, const target *t, str *out) {
              n_slots);
     str_addf(out, "        if (steps > 1) for (int i = 0; i < %d; i++) s[%d + i] += ring[i] * (step %% ring[%d + i]);\n",
              p->io.n, SLOT_IO, p->io.n);
-    for (int i = 0; i < p->kernels.n; i++) {
-        bool par = p->kernels.at[i].k->par_var >= 0;
-        if (p->kernels.at[i].barrier) str_add(out, "        if (par->nt > 1) barrier(par);\n");
-        str_add(out, par ? "        " : "        if (par->tid == 0) ");
-        print_call(p, i, out);
-        str_add(out, "par->tid, par->nt);\n");
+    for (int i = 0; i < p->kernels.n;) {
+        int end = plan_region_end(p, i);
+        str_addf(out, "        SHARES(%s) {\n", end < p->kernels.n ? "2" : "steps - step");
+        for (; i < end; i++) {
+            str_add(out, p->kernels.at[i].k->par_var >= 0 ? "            " : "            if (tid == 0) ");
+            print_call(p, i, out);
+            str_add(out, "tid, par->nt);\n");
+        }
+        str_add(out, "        }\n");
     }
-    str_add(out, "        if (par->nt > 1 && step + 1 < steps) barrier(par);\n    }\n}\n");
+    str_add(out, "    }\n}\n");
 }

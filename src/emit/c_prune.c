@@ -56,9 +56,9 @@ static size_t chunk_end(const char *s, size_t i) {
     return i;
 }
 
-static bool has_macro(const char *s, chunk c) { /* an #if that defines macros is kept: they are few */
+static bool has_others(const char *s, chunk c) { /* an #if that defines more than functions is kept: they are few */
     for (size_t i = c.from; i < c.to; i = line_end(s, i))
-        if (!strncmp(s + i, "#define", 7)) return true;
+        if (!strncmp(s + i, "#define", 7) || !strncmp(s + i, "#include", 8) || !strncmp(s + i, "typedef", 7)) return true;
     return false;
 }
 
@@ -82,7 +82,7 @@ void emit_pruned(const str *definitions, const str *code, str *out) {
     for (size_t i = 0; s[i];) {
         size_t end = chunk_end(s, i);
         bool function = !strncmp(s + i, "INL", 3) || !strncmp(s + i, "static", 6) || !strncmp(s + i, "#if", 3);
-        VEC_PUSH(a, &chunks, (chunk){ i, end, !function || has_macro(s, (chunk){ i, end, false }) });
+        VEC_PUSH(a, &chunks, (chunk){ i, end, !function || has_others(s, (chunk){ i, end, false }) });
         i = end;
     }
     names set = { .cap = 1024 };

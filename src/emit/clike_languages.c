@@ -2,9 +2,11 @@
  * with. Everything else of the three is printed by clike.c and clike_memory.c. */
 #include "emit/clike.h"
 
-#define GPU_TYPES                                                                                                              \
+#define SMALL_TYPES                                                                                                            \
     "typedef unsigned char uint8_t; typedef signed char int8_t; typedef unsigned short uint16_t; typedef int int32_t;\n"       \
-    "typedef unsigned int uint32_t;\n#define PRAGMA(x) _Pragma(#x)\n#define UNROLL(n) PRAGMA(unroll n)\n"                      \
+    "typedef unsigned int uint32_t;\n"
+#define LOOPS                                                                                                                  \
+    "#define PRAGMA(x) _Pragma(#x)\n#define UNROLL(n) PRAGMA(unroll n)\n"                                                      \
     "#define LANES(n) UNROLL(n) for (int l = 0; l < n; l++)\n"
 
 const clike_language clike_c = {
@@ -19,9 +21,9 @@ const clike_language clike_opencl = {
     .unsigned_index = "uint",
     .unsigned_end = "u",
     .wide_end = "L",
-    .head =
-        GPU_TYPES "typedef long int64_t; typedef ulong uint64_t;\n#pragma OPENCL FP_CONTRACT OFF\n#define INL static inline\n"
-                  "#define BITS_f32x1(x) as_int(x)\n#define FROM_f32x1(x) as_float(x)\n",
+    .head = SMALL_TYPES LOOPS "typedef long int64_t; typedef ulong uint64_t;\n#pragma OPENCL FP_CONTRACT OFF\n"
+                              "#define INL static inline\n"
+                              "#define BITS_f32x1(x) as_int(x)\n#define FROM_f32x1(x) as_float(x)\n",
     .head_f64 = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n#define BITS_f64x1(x) as_long(x)\n"
                 "#define FROM_f64x1(x) as_double(x)\n",
     .fma = { "fma", "fma" },
@@ -38,6 +40,11 @@ const clike_language clike_opencl = {
     .long2 = "long2",
     .aligned = "__attribute__((aligned(16)))",
 };
+
+/* nvcc has read the system's <stdint.h> before the text begins; NVRTC has no headers. */
+#define CUDA_TYPES                                                                                                             \
+    "#ifdef __CUDACC_RTC__\n" SMALL_TYPES "typedef long long int64_t; typedef unsigned long long uint64_t;\n"                  \
+    "#else\n#include <stdint.h>\n#pragma nv_diag_suppress 177\n#endif\n" LOOPS
 
 /* Loads that stay where they are written. */
 #define AHEAD                                                                                                                  \
@@ -136,9 +143,8 @@ const clike_language clike_cuda = {
     .unsigned_index = "unsigned",
     .unsigned_end = "u",
     .wide_end = "LL",
-    .head = GPU_TYPES "typedef long long int64_t; typedef unsigned long long uint64_t;\n"
-                      "#define INL static __device__ __forceinline__\n"
-                      "#define BITS_f32x1(x) __float_as_int(x)\n#define FROM_f32x1(x) __int_as_float(x)\n" AHEAD APART COARSE,
+    .head = CUDA_TYPES "#define INL static __device__ __forceinline__\n"
+                       "#define BITS_f32x1(x) __float_as_int(x)\n#define FROM_f32x1(x) __int_as_float(x)\n" AHEAD APART COARSE,
     .head_more = SM80 SM90,
     .head_f64 = "#define BITS_f64x1(x) __double_as_longlong(x)\n#define FROM_f64x1(x) __longlong_as_double(x)\n",
     .fma = { "__fmaf_rn", "__fma_rn" },

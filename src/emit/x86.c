@@ -14,7 +14,6 @@ typedef struct image {
     machine_code *out;
     x86_names imports;
     int *label;                                                                  /* [kernels] */
-    int barrier;                                                                 /* label */
     int n_args;                                                                  /* room for buffers of one kernel */
     int32_t f_slots, f_tid, f_nt, f_par, f_steps, f_step, f_slot, f_copy, frame; /* places in the frame of tn_main */
 } image;
@@ -107,9 +106,8 @@ static void prologue(image *im) {
     mov_mr(s, RSP, im->f_slot, RDI);
     mov_mr(s, RSP, im->f_par, RSI);
     mov_mr(s, RSP, im->f_steps, RDX);
-    x86_put(s, X86_MOVSXD, 0, RAX, 0, x86_m(RSI, 0), 0);
-    mov_mr(s, RSP, im->f_tid, RAX);
-    x86_put(s, X86_MOVSXD, 0, RAX, 0, x86_m(RSI, 4), 0);
+    x86_put(s, X86_MOVI, 0, 0, 0, x86_m(RSP, im->f_tid), 0);
+    mov_rm(s, RAX, RSI, 0); /* par->nt */
     mov_mr(s, RSP, im->f_nt, RAX);
 }
 
@@ -120,7 +118,7 @@ static void epilogue(image *im) {
     x86_put(s, X86_RET, 0, 0, 0, x86_r(0), 0);
 }
 
-static void put_launch(image *im, int i) { /* by this thread */
+static void put_launch(image *im, int i) { /* of the share in f_tid */
     const pkernel *pk = &im->p->kernels.at[i];
     x86_asm *s = &im->s;
     mov_rm(s, RCX, RSP, im->f_slots);
@@ -149,52 +147,34 @@ static int skip_unless_first(image *im) {
     return skip;
 }
 
-static void call_barrier(image *im) {
-    int skip = x86_label(&im->s);
-    x86_put(&im->s, X86_CMPI, 0, 0, 0, x86_m(RSP, im->f_nt), 1);
-    x86_jump(&im->s, X86_JLE, skip);
-    mov_rm(&im->s, RDI, RSP, im->f_par);
-    x86_jump(&im->s, X86_CALL, im->barrier);
-    x86_bind(&im->s, skip);
-}
-
-/* barrier(par in rdi): see the text in c.c */
-static void put_barrier(image *im) {
+/* Launches [i, end) lie between two barriers: for each share that par->next gives out; see c.c. */
+static void put_region(image *im, int i, int end, bool one_of_steps) {
     x86_asm *s = &im->s;
-    enum { PAR = RBX, GOAL = R12, COUNTER = R13, LEFT = R14, SPINS = R15 }; /* they outlive the call of yield */
-    int thread = x86_label(s), wait = x86_label(s), next = x86_label(s);
-    x86_align(s, 16);
-    size_t from = s->n;
-    x86_bind(s, im->barrier);
-    x86_put(s, X86_PUSH, 0, RBP, 0, x86_r(0), 0);
-    x86_put(s, X86_MOV, 0, RBP, 0, x86_r(RSP), 0);
-    x86_put(s, X86_MOV, 0, PAR, 0, x86_r(RDI), 0);
-    x86_put(s, X86_MOVSXD, 0, RAX, 0, x86_m(PAR, 0), 0);
-    x86_put(s, X86_IMULI, 0, RAX, 0, x86_r(RAX), 64);
-    mov_rm(s, COUNTER, PAR, 8);
-    x86_put(s, X86_ADD, 0, RAX, 0, x86_r(COUNTER), 0);
-    x86_put(s, X86_LOCKINC, 0, 0, 0, x86_m(RAX, 0), 0);
-    mov_rm(s, GOAL, RAX, 0); /* only this thread writes it */
-    x86_put(s, X86_MOVSXD, 0, LEFT, 0, x86_m(PAR, 4), 0);
-    x86_bind(s, thread);
-    x86_put(s, X86_XOR32, 0, SPINS, 0, x86_r(SPINS), 0);
-    x86_bind(s, wait);
-    mov_rm(s, RAX, COUNTER, 0);
-    x86_put(s, X86_CMP, 0, RAX, 0, x86_r(GOAL), 0);
-    x86_jump(s, X86_JGE, next);
-    x86_put(s, X86_PAUSE, 0, 0, 0, x86_r(0), 0);
-    x86_put(s, X86_INC, 0, 0, 0, x86_r(SPINS), 0);
-    x86_put(s, X86_TESTI32, 0, 0, 0, x86_r(SPINS), 511);
-    x86_jump(s, X86_JNE, wait);
-    x86_put(s, X86_CALLM, 0, 0, 0, x86_m(PAR, 16), 0); /* par->yield */
-    x86_jump(s, X86_JMP, wait);
+    int next = x86_label(s), body = x86_label(s), done = x86_label(s);
+    x86_put(s, X86_CMPI, 0, 0, 0, x86_m(RSP, im->f_nt), 1);
+    x86_jump(s, X86_JLE, body);
     x86_bind(s, next);
-    x86_put(s, X86_ADDI, 0, 0, 0, x86_r(COUNTER), 64);
-    x86_put(s, X86_DEC, 0, 0, 0, x86_r(LEFT), 0);
-    x86_jump(s, X86_JNE, thread);
-    x86_put(s, X86_LEAVE, 0, 0, 0, x86_r(0), 0);
-    x86_put(s, X86_RET, 0, 0, 0, x86_r(0), 0);
-    add_function(im, "barrier", from);
+    mov_rm(s, RDI, RSP, im->f_par);
+    if (one_of_steps && end == im->p->kernels.n) {
+        mov_rm(s, RSI, RSP, im->f_steps);
+        x86_put(s, X86_SUB, 0, RSI, 0, x86_m(RSP, im->f_step), 0);
+    } else {
+        x86_put(s, X86_MOVI, 0, 0, 0, x86_r(RSI), one_of_steps ? 2 : 1);
+    }
+    x86_put(s, X86_CALLM, 0, 0, 0, x86_m(RDI, 8), 0); /* par->next */
+    x86_put(s, X86_MOVSXD, 0, RAX, 0, x86_r(RAX), 0);
+    mov_mr(s, RSP, im->f_tid, RAX);
+    x86_put(s, X86_CMPI, 0, 0, 0, x86_r(RAX), 0);
+    x86_jump(s, X86_JL, done);
+    x86_bind(s, body);
+    for (; i < end; i++) {
+        int skip = im->p->kernels.at[i].k->par_var < 0 ? skip_unless_first(im) : -1;
+        put_launch(im, i);
+        if (skip >= 0) x86_bind(s, skip);
+    }
+    x86_put(s, X86_CMPI, 0, 0, 0, x86_m(RSP, im->f_nt), 2);
+    x86_jump(s, X86_JGE, next);
+    x86_bind(s, done);
 }
 
 /* With several steps the slots are copied, and inputs and outputs advance in their rings. */
@@ -235,20 +215,12 @@ static void put_main(image *im) {
     x86_jump(s, X86_JLE, done);
     x86_bind(s, top);
     put_ring(im);
-    for (int i = 0; i < p->kernels.n; i++) {
-        bool par = p->kernels.at[i].k->par_var >= 0;
-        if (p->kernels.at[i].barrier) call_barrier(im);
-        int skip = par ? -1 : skip_unless_first(im);
-        put_launch(im, i);
-        if (skip >= 0) x86_bind(s, skip);
-    }
+    for (int i = 0, end; i < p->kernels.n; i = end) put_region(im, i, end = plan_region_end(p, i), true);
     mov_rm(s, RAX, RSP, im->f_step);
     x86_put(s, X86_ADDI, 0, 0, 0, x86_r(RAX), 1);
     mov_mr(s, RSP, im->f_step, RAX);
     x86_put(s, X86_CMP, 0, RAX, 0, x86_m(RSP, im->f_steps), 0);
-    x86_jump(s, X86_JGE, done);
-    call_barrier(im);
-    x86_jump(s, X86_JMP, top);
+    x86_jump(s, X86_JL, top);
     x86_bind(s, done);
     epilogue(im);
     add_function(im, "tn_main", from);
@@ -258,9 +230,7 @@ static void put_entry(image *im, int i) {
     x86_align(&im->s, 16);
     size_t from = im->s.n;
     prologue(im);
-    int skip = im->p->kernels.at[i].k->par_var < 0 ? skip_unless_first(im) : -1;
-    put_launch(im, i);
-    if (skip >= 0) x86_bind(&im->s, skip);
+    put_region(im, i, i + 1, false);
     epilogue(im);
     add_function(im, arena_printf(im->a, "tn_kernel_%d", i), from);
 }
@@ -304,7 +274,6 @@ bool emit_x86(const plan *p, x86_level level, arena *a, machine_code *out, str *
     x86_asm_init(&im.s, a, listing != NULL);
     im.s.legacy = level == X86_SSE;
     im.label = ARENA_ARRAY(a, int, p->kernels.n + 1);
-    im.barrier = x86_label(&im.s);
     for (int i = 0; i < p->kernels.n; i++) {
         im.label[i] = x86_label(&im.s);
         if (p->kernels.at[i].k->bufs.n > im.n_args) im.n_args = p->kernels.at[i].k->bufs.n;
@@ -312,7 +281,6 @@ bool emit_x86(const plan *p, x86_level level, arena *a, machine_code *out, str *
     lay_out(&im);
     for (int i = 0; i < p->kernels.n; i++)
         if (p->kernels.at[i].code == i && !put_kernel(&im, &f, i, out_why)) return false;
-    put_barrier(&im);
     put_main(&im);
     for (int i = 0; i < p->kernels.n; i++) put_entry(&im, i);
     im.s.n_cells = im.imports.names.n;

@@ -84,7 +84,6 @@ static unsigned char *modrm(x86_asm *s, unsigned char *at, int reg, const x86_op
 static unsigned char *put_legacy(x86_asm *s, unsigned char *at, const x86_ins *i, int reg, const x86_opnd *rm, int tail,
                                  uint32_t op) {
     static const unsigned char prefixes[] = { 0, 0x66, 0xF3, 0xF2 };
-    if (i->form == G_LOCKM) at = byte(at, 0xF0);
     if (i->pp) at = byte(at, prefixes[i->pp]);
     unsigned b = rm->is_mem ? bit(rm->m.base, 3) : bit(rm->r, 3), x = rm->is_mem ? bit(rm->m.index, 3) : 0;
     unsigned rex = (unsigned)i->w << 3 | bit(reg, 3) << 2 | x << 1 | b;
@@ -133,7 +132,7 @@ void x86_put(x86_asm *s, x86_id id, int vl, int reg, int vvvv, x86_opnd rm, int3
         if (reg > 7) at = byte(at, 0x41);
         at = byte(at, i->op + ((unsigned)reg & 7));
     } else if (i->form >= G_RM) {
-        if (i->form == G_MI || i->form == G_MI4 || i->form == G_M || i->form == G_LOCKM) reg = i->ext;
+        if (i->form == G_MI || i->form == G_MI4 || i->form == G_M) reg = i->ext;
         at = put_legacy(s, at, i, reg, &rm, n_imm, n_imm == 1 ? 0x83 : i->op);
     } else if (s->legacy) {
         if (i->form == F_VMI) rm = x86_r(reg), reg = i->ext;
@@ -217,8 +216,20 @@ void x86_align(x86_asm *s, size_t to) {
 
 /* ---- pool ---- */
 
+/* As many lists as entries, so that each is short. */
+static void grow_pool_hash(x86_asm *s) {
+    s->n_pool_hash = s->n_pool_hash ? 2 * s->n_pool_hash : 256;
+    s->pool_hash = ARENA_ARRAY(s->a, int, s->n_pool_hash);
+    for (int e = 0; e < s->pool_key.n; e++) {
+        int *first = &s->pool_hash[s->pool_key.at[e] & (s->n_pool_hash - 1)];
+        s->pool_next.at[e] = *first;
+        *first = e + 1;
+    }
+}
+
 int32_t x86_pool(x86_asm *s, const void *bytes, size_t n) {
-    uint64_t h = hash_bytes(bytes, n, n) & 255;
+    if ((uint32_t)s->pool_key.n >= s->n_pool_hash) grow_pool_hash(s);
+    uint32_t key = (uint32_t)hash_bytes(bytes, n, n), h = key & (s->n_pool_hash - 1);
     for (int e = s->pool_hash[h]; e; e = s->pool_next.at[e - 1]) {
         uint32_t at = s->pool_index.at[e - 1];
         if (at % n == 0 && at + n <= (uint32_t)s->pool.n && !memcmp(s->pool.at + at, bytes, n)) return (int32_t)at;
@@ -227,6 +238,7 @@ int32_t x86_pool(x86_asm *s, const void *bytes, size_t n) {
     int32_t at = s->pool.n;
     for (size_t i = 0; i < n; i++) VEC_PUSH(s->a, &s->pool, ((const unsigned char *)bytes)[i]);
     VEC_PUSH(s->a, &s->pool_index, (uint32_t)at);
+    VEC_PUSH(s->a, &s->pool_key, key);
     VEC_PUSH(s->a, &s->pool_next, s->pool_hash[h]);
     s->pool_hash[h] = s->pool_index.n;
     return at;
@@ -330,7 +342,6 @@ void x86_print(const x86_asm *s, const x86_record *r, str *out) {
     case G_MI:
     case G_MI4:
     case G_M:
-    case G_LOCKM:
         print_rm(s, r, mv, out);
         break;
     case G_O:

@@ -31,9 +31,8 @@ typedef enum x86_form {
     G_MI,  /* rm, imm8 or imm32 */
     G_MI4, /* rm, imm32 */
     G_M,   /* rm */
-    G_LOCKM,
-    G_O, /* register in the opcode */
-    G_J, /* a label */
+    G_O,   /* register in the opcode */
+    G_J,   /* a label */
     G_RAW
 } x86_form;
 
@@ -93,7 +92,9 @@ typedef struct x86_asm {
     VEC(x86_fixup) fixups;
     VEC(unsigned char) pool;
     VEC(uint32_t) pool_index; /* offsets of the entries, for finding them again */
-    int pool_hash[256];       /* 1 + entry */
+    VEC(uint32_t) pool_key;   /* their hashes */
+    int *pool_hash;           /* [n_pool_hash, a power of two] 1 + entry */
+    uint32_t n_pool_hash;
     VEC(int) pool_next;
     int n_cells; /* 8-byte cells behind the pool, filled in by the loader */
     bool

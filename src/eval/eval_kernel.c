@@ -525,6 +525,7 @@ eval_memory *eval_memory_make(const plan *p, arena *a) {
     eval_memory *m = ARENA_NEW(a, eval_memory);
     m->temp = poisoned(a, p->temp_bytes);
     m->state = arena_alloc(a, (size_t)p->state_bytes + 1);
+    m->shared = arena_alloc(a, (size_t)p->shared_bytes + 1);
     m->consts = poisoned(a, p->const_bytes);
     m->io = ARENA_ARRAY(a, void *, p->io.n + 1);
     for (int i = 0; i < p->io.n; i++) m->io[i] = poisoned(a, p->io.at[i].bytes);
@@ -532,7 +533,7 @@ eval_memory *eval_memory_make(const plan *p, arena *a) {
         const pbuf *b = &p->bufs.at[i];
         const void *data = graph_get(p->g, b->node)->data;
         if (!data || !b->bytes) continue;
-        if (b->kind == PB_STATE) pbuf_fill(b, data, m->state + b->offset);
+        if (b->kind == PB_STATE) pbuf_fill(b, data, (b->slot == SLOT_SHARED ? m->shared : m->state) + b->offset);
         if (b->kind == PB_CONST) pbuf_fill(b, data, m->consts + b->offset);
     }
     return m;
@@ -549,6 +550,9 @@ static unsigned char *base_of(const plan *p, const eval_memory *m, const pkernel
         break;
     case SLOT_STATE:
         slot = m->state, size = p->state_bytes;
+        break;
+    case SLOT_SHARED:
+        slot = m->shared, size = p->shared_bytes;
         break;
     case SLOT_CONST:
         slot = m->consts, size = p->const_bytes;

@@ -11,7 +11,7 @@
 enum { EVAL_POISON = 0xCB }; /* what memory holds that nobody has written */
 
 typedef struct eval_memory { /* one block a slot */
-    unsigned char *temp, *state, *consts;
+    unsigned char *temp, *state, *shared, *consts;
     void **io; /* [plan.io.n] of exactly the size of each input and output */
 } eval_memory;
 

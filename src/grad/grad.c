@@ -5,12 +5,15 @@
  * A value is active when it is float and depends on one of xs through operands that carry a gradient. Walking the nodes
  * backwards from the loss, each active node with an adjoint hands one contribution to each active operand; contributions are
  * added in the order of the walk, so the result does not depend on anything but the graph. Values of int and bool type carry no
- * gradient, and that is not an error: a comparison or a float-to-int cast simply ends the path. */
+ * gradient: a comparison, a rounding or a cast to integers is constant almost everywhere, so its derivative is 0. A position
+ * (argmax, argmin) has no derivative that anyone could mean: casting it, or what is computed from it in integers, back to float
+ * is an error; using it as an index or in a comparison is not. */
 #include "grad/grad.h"
 
 typedef struct ctx {
     graph *g;
     uint8_t *active; /* [nodes before grad_build] */
+    val *position;   /* [same] the argmax or argmin of an active value that an integer is computed from, or 0 */
     val *adj;        /* [same] adjoint so far, 0 = none */
 } ctx;
 
@@ -58,6 +61,7 @@ static val rule_select(rule *r) {
 #define COS(a) UN(OP_cos, a)
 #define SINH(a) UN(OP_sinh, a)
 #define COSH(a) UN(OP_cosh, a)
+#define SIGMOID(a) UN(OP_sigmoid, a)
 #define ADD(a, b) BIN(OP_add, a, b)
 #define SUB(a, b) BIN(OP_sub, a, b)
 #define MUL(a, b) BIN(OP_mul, a, b)
@@ -360,11 +364,26 @@ static val grad_operand(graph *g, const node *n, val o, int slot, val G) {
 
 /* ---- the walk -------------------------------------------------------------------------------------------------------- */
 
+/* Of an integer node, or of the cast of one to float. An index only chooses: what it chooses has no position from it. */
+static val position_of(const ctx *c, val v) {
+    const node *n = graph_get(c->g, v);
+    op_class cls = op_get(n->op)->cls;
+    if (cls == CL_ARG) return c->active[n->in[0]] ? v : 0;
+    if (n->dtype == TN_BOOL || (dtype_is_float(n->dtype) && cls != CL_CAST)) return 0;
+    for (int i = 0; i < n->n_in; i++) {
+        bool index = i == 1 && (cls == CL_GATHER || cls == CL_SCATTER);
+        if (!index && c->position[n->in[i]]) return c->position[n->in[i]];
+    }
+    return 0;
+}
+
 static void mark_active(ctx *c, val loss, const val *xs, int n) {
     for (int i = 0; i < n; i++)
         if (xs[i] <= loss) c->active[xs[i]] = 1;
     for (val v = 1; v <= loss; v++) {
         const node *nd = graph_get(c->g, v);
+        c->position[v] = position_of(c, v);
+        if (c->position[v] && dtype_is_float(nd->dtype)) c->active[v] = 1; /* so that visit meets it */
         /* if and while pass their operands to regions: they count as active whatever their own dtype is. */
         if (nd->region != 0 || (!dtype_is_float(nd->dtype) && op_get(nd->op)->cls != CL_CTRL)) continue;
         for (int i = 0; i < nd->n_in && !c->active[v]; i++)
@@ -384,6 +403,7 @@ static void visit(ctx *c, val v) {
     graph *g = c->g;
     const node n = *graph_get(g, v);
     check_static(g, v);
+    if (c->position[v]) no_gradient(g, c->position[v]);
     g->here = n.where; /* errors in a rule and the new nodes point to the op that they come from */
     for (int slot = 0; slot < n.n_in; slot++) {
         val x = n.in[slot];
@@ -413,6 +433,7 @@ void grad_build(graph *g, val loss, const val *xs, int n, val *out) {
     const char *here = g->here;
     ctx c = { .g = g };
     c.active = ARENA_ARRAY(g->a, uint8_t, loss + 1);
+    c.position = ARENA_ARRAY(g->a, val, loss + 1);
     c.adj = ARENA_ARRAY(g->a, val, loss + 1);
     mark_active(&c, loss, xs, n);
     if (c.active[loss]) c.adj[loss] = graph_splat_like(g, loss, 1.0);

@@ -159,7 +159,7 @@ bool graph_same_shape(const graph *g, val x, val y) {
 /* Outputs and results of its region that read v. */
 static int n_sinks(const graph *g, val v) {
     int n = 0;
-    for (int i = 0; i < g->outputs.n; i++) n += g->outputs.at[i].v == v;
+    for (int i = graph_get(g, v)->first_out; i; i = g->outputs.at[i - 1].next) n++;
     const region *b = &g->regions.at[graph_get(g, v)->region];
     for (int i = 0; i < b->n_results; i++) n += b->results[i] == v;
     return n;
@@ -174,11 +174,9 @@ bool graph_used_once(const graph *g, val v) {
     if (r && g->uses.at[r - 1].next) return false;
     return (r != 0) + n_sinks(g, v) == 1;
 }
-bool graph_is_output(const graph *g, val v) {
-    for (int i = 0; i < g->outputs.n; i++)
-        if (g->outputs.at[i].v == v) return true;
-    return false;
-}
+bool graph_is_read(const graph *g, val v) { return graph_get(g, v)->first_use != 0 || n_sinks(g, v) > 0; }
+bool graph_is_output(const graph *g, val v) { return graph_get(g, v)->first_out != 0; }
+bool graph_is_assigned(const graph *g, val state) { return graph_get(g, state)->update != 0; }
 bool graph_splat_value(const graph *g, val v, double *out) {
     const node *n = graph_get(g, v);
     if (n->op != OP_const || !n->splat) return false;
@@ -221,11 +219,30 @@ void graph_replace(graph *g, val old, val v) {
         n->first_use = first;
         graph_get(g, old)->first_use = 0;
     }
-    for (int i = 0; i < g->outputs.n; i++)
-        if (g->outputs.at[i].v == old) g->outputs.at[i].v = v;
+    for (int i; (i = graph_get(g, old)->first_out);) graph_set_output(g, i - 1, v);
     region *b = &g->regions.at[graph_get(g, old)->region];
     for (int i = 0; i < b->n_results; i++)
         if (b->results[i] == old) b->results[i] = v;
+}
+/* Output i reads its v, and assigns its state. */
+static void link_output(graph *g, int i) {
+    output *o = &g->outputs.at[i];
+    node *n = graph_get(g, o->v);
+    o->next = n->first_out;
+    n->first_out = i + 1;
+    if (o->state) graph_get(g, o->state)->update = i + 1;
+}
+void graph_sink(graph *g, const char *name, val v, val state) {
+    VEC_PUSH(g->a, &g->outputs, (output){ .name = name, .v = v, .state = state, .where = g->here });
+    link_output(g, g->outputs.n - 1);
+}
+void graph_set_output(graph *g, int i, val v) {
+    output *o = &g->outputs.at[i];
+    int32_t *at = &graph_get(g, o->v)->first_out;
+    while (*at && *at != i + 1) at = &g->outputs.at[*at - 1].next;
+    if (*at) *at = o->next;
+    o->v = v;
+    link_output(g, i);
 }
 static void check_sink(graph *g, val v, const char *what) {
     check_id(g, v, what);
@@ -234,7 +251,7 @@ static void check_sink(graph *g, val v, const char *what) {
 void graph_output(graph *g, const char *name, val v) {
     check_sink(g, v, "output");
     if (!name || !name[0]) guard_fail(g->a->gd, TN_ERR_INVAL, "an output needs a name");
-    VEC_PUSH(g->a, &g->outputs, (output){ .name = arena_strdup(g->a, name), .v = v });
+    graph_sink(g, arena_strdup(g->a, name), v, 0);
 }
 void graph_assign(graph *g, val state, val v) {
     check_sink(g, state, "assign");
@@ -242,10 +259,9 @@ void graph_assign(graph *g, val state, val v) {
     if (graph_get(g, state)->op != OP_state)
         guard_fail(g->a->gd, TN_ERR_INVAL, "assign: expected a state, got %s", op_get((op_code)graph_get(g, state)->op)->name);
     check_same_type(g, state, v, "assign");
-    for (int i = 0; i < g->outputs.n; i++)
-        if (g->outputs.at[i].state == state)
-            guard_fail(g->a->gd, TN_ERR_INVAL, "assign: state %s is assigned twice", graph_get(g, state)->name);
-    VEC_PUSH(g->a, &g->outputs, (output){ .v = v, .state = state });
+    if (graph_is_assigned(g, state))
+        guard_fail(g->a->gd, TN_ERR_INVAL, "assign: state %s is assigned twice", graph_get(g, state)->name);
+    graph_sink(g, NULL, v, state);
 }
 
 /* ---- order ---- */
@@ -376,7 +392,8 @@ static void move_nodes(graph *g, const val *order, int n, val *map, int n_old) {
 static void rebuild_uses(graph *g) {
     g->uses.n = 0;
     g->free_use = 0;
-    for (int i = 1; i < g->nodes.n; i++) g->nodes.at[i].first_use = 0;
+    for (int i = 0; i < g->nodes.n; i++) g->nodes.at[i].first_use = 0, g->nodes.at[i].first_out = g->nodes.at[i].update = 0;
+    for (int i = g->outputs.n - 1; i >= 0; i--) link_output(g, i);
     for (int i = g->nodes.n - 1; i >= 1; i--) /* from the back: lists are in order of users */
         for (int k = g->nodes.at[i].n_in - 1; k >= 0; k--) use_add(g, g->nodes.at[i].in[k], (val)i, k);
 }

@@ -78,6 +78,8 @@ typedef struct node {
     const char *name;    /* inputs and states: required; others: label or NULL */
     const char *where;   /* "file:line" of the builder's call, or NULL */
     uint32_t first_use;  /* head of the use list: use record + 1, 0 = none */
+    int32_t first_out;   /* head of the list of outputs that read it: index into graph.outputs + 1, 0 = none */
+    int32_t update;      /* of a state: the output that assigns it, index into graph.outputs + 1, 0 = none */
 } node;
 
 typedef struct use { /* one operand slot of one node */
@@ -89,7 +91,9 @@ typedef struct use { /* one operand slot of one node */
 typedef struct output {
     const char *name; /* NULL for a pure state update */
     val v;
-    val state; /* the state that takes the value at the end of a run, or 0 */
+    val state;         /* the state that takes the value at the end of a run, or 0 */
+    const char *where; /* as node.where */
+    int32_t next;      /* of the outputs that read v: index + 1, 0 = end */
 } output;
 
 typedef struct symbol { /* symbolic dim with its range */
@@ -105,6 +109,12 @@ typedef struct region { /* body of a CTRL op: nodes with node.region = its index
     int n_results;
 } region;
 
+typedef struct name_table { /* of open addresses: index into the list + 1 */
+    int32_t *at;
+    uint64_t mask;
+    int n; /* entries of the list that are in it */
+} name_table;
+
 typedef struct graph {
     arena *a; /* owner of everything below */
     const char *name;
@@ -118,6 +128,7 @@ typedef struct graph {
     const char *here;    /* place of the builder call in progress, for node.where */
     node *spare;         /* [spare_cap] what nodes.at was before the last move of graph_compact, for the next one */
     int spare_cap;
+    name_table input_names, output_names;
     VEC(uint32_t) work; /* scratch of graph_compact, kept so that compacting again and again does not grow the arena */
 } graph;
 
@@ -193,17 +204,26 @@ int64_t graph_elems(const graph *g, val v); /* product of dims, symbols at their
 bool graph_same_shape(const graph *g, val x, val y);
 int graph_n_uses(const graph *g, val v);     /* operand slots, outputs and region results that read v */
 bool graph_used_once(const graph *g, val v); /* the same = 1, without counting all of them */
+bool graph_is_read(const graph *g, val v);   /* the same > 0 */
 bool graph_is_output(const graph *g, val v);
+bool graph_is_assigned(const graph *g, val state);                                    /* an output gives it a new value */
 bool graph_splat_value(const graph *g, val v, double *out);                           /* true for a const splat */
 const char *graph_shape_text(const graph *g, arena *a, val v);                        /* "f32[8,128]" */
 const char *graph_dims_text(const graph *g, arena *a, int rank, const int64_t *dims); /* "[8,128]" */
 
-/* Changing. Use lists stay right through these; nothing else writes node.in or outputs. */
+/* graph_names.c: index into graph.inputs or graph.outputs of what has the name, or -1. */
+int graph_find_input(graph *g, const char *name); /* inputs and states */
+int graph_find_output(graph *g, const char *name);
+
+/* Changing. Use lists stay right through these; nothing else writes node.in or outputs. (graph_compact makes the lists again.)
+ */
 void graph_set_in(graph *g, val user, int slot, val v);
 void graph_replace(graph *g, val old, val v); /* every use of old, outputs and region results included, becomes v (same shape
                                                  and dtype); v must not depend on old */
 void graph_output(graph *g, const char *name, val v);
 void graph_assign(graph *g, val state, val v);
+void graph_sink(graph *g, const char *name, val v, val state); /* either, or both at once; the name is not copied */
+void graph_set_output(graph *g, int i, val v);                 /* output i reads v from now on */
 
 /* Fills out (room for nodes.n) with ids in a stable topological order, region bodies before their op; only_live leaves out what
  * no output needs, except inputs. Returns their number. Never fails: a use that closes a cycle (a broken graph) is passed over.

@@ -243,6 +243,31 @@ static void check_outputs(checker *c) {
     }
     check_names(c, names, n, "output");
 }
+/* Runs find inputs and outputs by name in one list; the name of a state may be that of an output. */
+static void check_slots(checker *c) {
+    const graph *g = c->g;
+    name_at *in = ARENA_ARRAY(c->out->a, name_at, g->inputs.n);
+    int n = 0;
+    for (int i = 0; i < g->inputs.n; i++) {
+        const node *x = exists(g, g->inputs.at[i]) ? graph_get(g, g->inputs.at[i]) : NULL;
+        if (x && x->op == OP_input && x->name) in[n++] = (name_at){ x->name, i };
+    }
+    qsort(in, (size_t)n, sizeof *in, name_compare);
+    for (int i = 0; i < g->outputs.n; i++) {
+        const output *o = &g->outputs.at[i];
+        int lo = 0, hi = n;
+        while (o->name && lo < hi) {
+            int mid = lo + (hi - lo) / 2;
+            if (strcmp(in[mid].name, o->name) < 0)
+                lo = mid + 1;
+            else
+                hi = mid;
+        }
+        if (!o->name || lo == n || strcmp(in[lo].name, o->name)) continue;
+        const char *at = o->where ? " at " : "";
+        problem(c, g->inputs.at[in[lo].at], "output %d%s%.256s has the same name", i, at, o->where ? o->where : "");
+    }
+}
 static void check_symbols(checker *c) {
     const graph *g = c->g;
     name_at *names = ARENA_ARRAY(c->out->a, name_at, g->symbols.n);
@@ -294,6 +319,7 @@ int graph_check(const graph *g, str *out) {
     }
     check_inputs(&c);
     check_outputs(&c);
+    check_slots(&c);
     check_uses(&c);
     return c.n;
 }

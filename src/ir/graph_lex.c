@@ -27,6 +27,8 @@ void lex_fail_at(parser *p, const token *t, const char *fmt, ...) {
                caret);
 }
 
+void lex_give_up(parser *p) { guard_fail(p->a->gd, TN_ERR_PARSE, "%s", ""); }
+
 /* ---- lexer ---- */
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -187,6 +189,49 @@ const char *lex_name(parser *p, const token *t) {
     return s;
 }
 
+/* ---- after an error ---- */
+
+/* "%name =", return, region or } at the start of a line. */
+static bool begins_statement(const parser *p, size_t at) {
+    parser ahead = *p;
+    ahead.pos = at;
+    skip_blank(&ahead);
+    const char *s = p->text + ahead.pos;
+    size_t left = p->n - ahead.pos;
+    if (left && *s == '}') return true;
+    if (left >= 6 && (!memcmp(s, "return", 6) || !memcmp(s, "region", 6))) return true;
+    if (!left || *s != '%') return false;
+    ahead.pos += 1 + ident_length(p, ahead.pos + 1, true);
+    return lex_before_equals(&ahead);
+}
+
+void lex_skip_rest(parser *p, const token *from, bool item) {
+    bool at_line = p->t.kind == T_LINE && p->pos == p->t.at + 1;
+    size_t k = from->at, least = at_line ? p->t.at : p->pos;
+    int depth = 0;
+    char last = 0;
+    p->line = from->line, p->line_at = from->line_at;
+    for (; k < p->n; k++) {
+        char c = p->text[k];
+        if (c == '"')
+            for (k++; k < p->n && p->text[k] != '"' && p->text[k] != '\n'; k++) k += p->text[k] == '\\' && k + 1 < p->n;
+        if (c == ';')
+            while (k < p->n && p->text[k] != '\n') k++;
+        if (k < p->n && p->text[k] == '\n') c = '\n';
+        if (item && depth <= 0 && k > from->at && (c == ',' || c == ')' || c == '\n')) break;
+        depth += (c == '[' || c == '(') - (c == ']' || c == ')');
+        if (c != '\n') {
+            if (c != ' ' && c != '\t' && c != '\r' && c != ';') last = c;
+            continue;
+        }
+        p->line++, p->line_at = k + 1;
+        if (!item && k >= least && ((depth <= 0 && last != ',') || begins_statement(p, k + 1))) break;
+    }
+    p->pos = item || k >= p->n ? (k < p->n ? k : p->n) : k + 1;
+    p->t = (token){ .kind = T_LINE, .at = p->pos, .line = p->line, .line_at = p->line_at };
+    if (item) lex_next(p);
+}
+
 /* ---- names ---- */
 
 static entry *name_slot(entry *at, size_t cap, char kind, const char *s, size_t n) {
@@ -317,7 +362,7 @@ static int64_t elems_of(parser *p, const type_text *t) {
 /* Value of a const or an initial state: [..], x"..", rand(seed) or one literal. It is skipped first and read when its type is
  * known. */
 lexer_state lex_save(const parser *p) { return (lexer_state){ p->pos, p->line_at, p->line, p->t }; }
-static void lexer_restore(parser *p, const lexer_state *s) {
+void lex_restore(parser *p, const lexer_state *s) {
     p->pos = s->pos, p->line_at = s->line_at, p->line = s->line;
     p->t = s->t;
 }
@@ -396,7 +441,7 @@ static void *read_rand(parser *p, const type_text *type, int64_t elems) {
 }
 void lex_read_value(parser *p, const lexer_state *value, const type_text *type, bool array, spec *s) {
     lexer_state here = lex_save(p);
-    lexer_restore(p, value);
+    lex_restore(p, value);
     if (lex_is_literal(p)) {
         uint64_t e = 0;
         store_literal(p, &p->t, type->dtype, &e, 0);
@@ -418,5 +463,5 @@ void lex_read_value(parser *p, const lexer_state *value, const type_text *type, 
         else
             s->data = p->t.kind == T_HEX ? read_hex(p, type, elems) : read_rand(p, type, elems);
     }
-    lexer_restore(p, &here);
+    lex_restore(p, &here);
 }

@@ -35,10 +35,18 @@ typedef struct token {
 typedef struct entry { /* of the table of names */
     const char *s;
     size_t n;
-    char kind; /* '%' value, 'i' input, '@' region, 's' symbol, 'o' output, 'a' assigned state */
-    uint32_t id;
+    char kind;   /* '%' value, 'i' input, '@' region, 's' symbol, 'o' output, 'a' assigned state */
+    uint32_t id; /* 0: what the name stands for has an error */
     int line;
 } entry;
+
+/* Value of a const or an initial state: [..], x"..", rand(seed) or one literal. It is skipped first and read when its type is
+ * known. */
+typedef struct lexer_state {
+    size_t pos, line_at;
+    int line;
+    token t;
+} lexer_state;
 
 typedef struct parser {
     arena *a;
@@ -57,6 +65,16 @@ typedef struct parser {
     size_t filled;   /* bytes so far from rand and single values */
     const char *where;
     int where_line;
+    /* Errors: see graph_parse. */
+    str errors;
+    int n_errors, n_hidden;
+    VEC(bool) broken;   /* regions with an error in them */
+    bool structure;     /* what is being parsed: without it nothing that follows makes sense */
+    bool closing, done; /* a return has been seen; the text's end */
+    token start;        /* of the statement or item */
+    token defining;     /* its name, or T_END */
+    bool ended;         /* the statement's last line has been passed; what follows is at .. */
+    lexer_state after;
 } parser;
 
 typedef struct type_text {
@@ -67,18 +85,11 @@ typedef struct type_text {
     int64_t dims[TN_MAX_RANK];
 } type_text;
 
-/* Value of a const or an initial state: [..], x"..", rand(seed) or one literal. It is skipped first and read when its type is
- * known. */
-typedef struct lexer_state {
-    size_t pos, line_at;
-    int line;
-    token t;
-} lexer_state;
-
 void lex_fail_at(parser *p, const token *t, const char *fmt, ...) PRINTF_LIKE(3, 4) NORETURN;
 #define FAIL(p, ...) lex_fail_at(p, &(p)->t, __VA_ARGS__)
 /* Tokens in messages are cut: names can be long. */
 #define SHOW(t) (int)((t)->n > 40 ? 40 : (t)->n), p->text + (t)->at
+void lex_give_up(parser *p) NORETURN;                        /* what is used here has been complained of already */
 void lex_unexpected(parser *p, const char *wanted) NORETURN; /* "expected wanted, got <the token>" */
 
 void lex_next(parser *p);
@@ -90,6 +101,10 @@ void lex_expect(parser *p, char c, const char *wanted);
 void lex_skip_lines(parser *p);
 bool lex_take_comma(parser *p); /* with the line ends after it */
 lexer_state lex_save(const parser *p);
+void lex_restore(parser *p, const lexer_state *s);
+/* Goes to what follows the statement or item that begins at `from`, past brackets that are open and strings: to the start of a
+ * line, or, in a list of items, to the comma or bracket after it. */
+void lex_skip_rest(parser *p, const token *from, bool item);
 
 const char *lex_name(parser *p, const token *t); /* copied, terminated */
 entry *names_find(parser *p, char kind, const char *s, size_t n);

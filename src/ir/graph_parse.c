@@ -1,6 +1,9 @@
 /* graph_parse.c - text to graph (docs/ir.md has the grammar). In: {text, n}, any bytes. Out: a graph in the arena given whose
- * every node passed graph_infer, or a jump with TN_ERR_PARSE and "file:line:col: message", the line and a caret. One pass, no
- * recursion. */
+ * every node passed graph_infer, or a jump with TN_ERR_PARSE and, for every error, "file:line:col: message", the line and a
+ * caret. One pass, no recursion.
+ *
+ * After an error parsing goes on behind the statement. The name that it would have defined stands for 0, and statements that
+ * use such a name are passed over in silence: each mistake is reported once. */
 #include "ir/graph_lex.h"
 
 /* ---- adding nodes ---- */
@@ -68,6 +71,7 @@ static bool take_operand(parser *p, operand *out) {
     entry *e = names_find(p, p->t.kind == T_VALUE ? '%' : 'i', p->t.s, p->t.ns);
     if (!e && p->t.kind == T_VALUE) FAIL(p, "value %.*s is not defined before this line", SHOW(&p->t));
     if (!e) FAIL(p, "there is no input or state named %.*s", SHOW(&p->t));
+    if (!e->id) lex_give_up(p);
     out->v = e->id;
     if (graph_get(p->g, out->v)->region != p->region)
         FAIL(p,
@@ -142,6 +146,8 @@ static void end_line(parser *p) {
         lex_skip_lines(p);
     else if (p->t.kind != T_END && !lex_is(p, '}'))
         lex_unexpected(p, "the end of the line");
+    p->after = lex_save(p);
+    p->ended = true;
 }
 
 /* ---- attributes of each op ---- */
@@ -207,6 +213,7 @@ static void put_region(parser *p, statement *s, const char *key) {
     entry *e = names_find(p, '@', a->value.s, a->value.ns);
     if (!e) lex_fail_at(p, &a->value, "region %.*s is not defined before this line", SHOW(&a->value));
     if ((int)e->id == p->region) lex_fail_at(p, &a->value, "region %.*s cannot be inside itself", SHOW(&a->value));
+    if (p->broken.at[e->id]) lex_give_up(p);
     if (p->taken.at[e->id]) lex_fail_at(p, &a->value, "region %.*s belongs to another op already", SHOW(&a->value));
     p->taken.at[e->id] = true;
     int depth = p->depth.at[e->id] + 1;
@@ -369,6 +376,7 @@ static op_code take_op(parser *p) {
 }
 static void parse_statement(parser *p) {
     statement st = { .name = p->t }, *s = &st;
+    p->defining = p->t;
     lex_next(p);
     lex_expect(p, '=', "=");
     s->op_at = p->t;
@@ -431,6 +439,7 @@ static void parse_input(parser *p) {
     if (t.kind != T_IDENT && t.kind != T_STRING) lex_unexpected(p, "the name of an input");
     if (t.kind == T_IDENT && text_is_reserved(t.s, t.ns))
         FAIL(p, "%.*s is a reserved word; as a name it stands in quotes", SHOW(&t));
+    p->defining = t;
     lex_next(p);
     lex_type(p, &type);
     if (lex_is(p, '=')) {
@@ -444,11 +453,13 @@ static void parse_input(parser *p) {
     s.dtype = type.dtype, s.rank = type.rank, s.dims = type.dims;
     names_add(p, 'i', &t, t.s, t.ns, add_node(p, &t, &s, NULL), "input");
 }
+static void try_item(parser *p);
 static void parse_param(parser *p, int index) {
     type_text type;
     token t = p->t;
     if (t.kind != T_VALUE) lex_unexpected(p, "a parameter such as %x f32[2,3]");
     if (index == TEXT_MAX_PARAMS) FAIL(p, "more than %d parameters", TEXT_MAX_PARAMS);
+    p->defining = t;
     lex_next(p);
     lex_type(p, &type);
     int64_t at = index;
@@ -457,15 +468,19 @@ static void parse_param(parser *p, int index) {
     };
     names_add(p, '%', &t, t.s, t.ns, add_node(p, &t, &s, NULL), "value");
 }
+static void parse_item(parser *p) {
+    if (p->region)
+        parse_param(p, p->g->regions.at[p->region].n_params);
+    else
+        parse_input(p);
+}
 /* ( item, item ) {, where an item is an input or, in a region, a parameter */
 static void parse_signature(parser *p) {
+    p->structure = true;
     lex_expect(p, '(', "(");
     lex_skip_lines(p);
-    for (int i = 0; !lex_is(p, ')'); i++) {
-        if (p->region)
-            parse_param(p, i);
-        else
-            parse_input(p);
+    while (!lex_is(p, ')')) {
+        try_item(p);
         if (lex_take_comma(p)) continue;
         lex_skip_lines(p);
         break;
@@ -473,6 +488,7 @@ static void parse_signature(parser *p) {
     lex_expect(p, ')', ", or )");
     lex_skip_lines(p);
     lex_expect(p, '{', "{");
+    p->structure = false;
     lex_skip_lines(p);
 }
 static void parse_output(parser *p, int index) {
@@ -509,22 +525,33 @@ static void parse_output(parser *p, int index) {
         names_add(p, 'a', &target, target.s, target.ns, o.state, "the new value of state");
     }
     if (!o.name && !o.state) o.name = arena_printf(p->a, "out%d", index);
+    entry *taken = o.name ? names_find(p, 'i', o.name, strlen(o.name)) : NULL;
+    if (taken && taken->id && graph_get(p->g, taken->id)->op == OP_input)
+        lex_fail_at(p, &name, "output %.40s has the name of the input in line %d: runs find both by it", o.name, taken->line);
+    p->g->here = place(p, &t);
     if (o.name) names_add(p, 'o', &name, o.name, strlen(o.name), o.v, "output");
-    VEC_PUSH(p->a, &p->g->outputs, o);
+    graph_sink(p->g, o.name, o.v, o.state);
 }
 static void parse_return(parser *p) {
+    p->closing = true;
     lex_next(p);
-    if (p->t.kind == T_LINE || lex_is(p, '}')) {
-        end_line(p);
-    } else {
+    if (p->t.kind != T_LINE && !lex_is(p, '}')) {
         int i = 0;
         do parse_output(p, i++);
         while (lex_take_comma(p));
-        end_line(p);
     }
+    end_line(p);
+}
+static void parse_closing(parser *p) {
+    p->structure = true;
     lex_expect(p, '}', "} after return");
+    p->structure = p->closing = false;
+    p->done = !p->region;
+    p->region = 0;
+    if (!p->done) end_line(p);
 }
 static void parse_region_start(parser *p) {
+    p->structure = true;
     if (p->region) FAIL(p, "a region inside a region: define it before this one");
     lex_next(p);
     token t = p->t;
@@ -533,39 +560,101 @@ static void parse_region_start(parser *p) {
     p->region = graph_region(p->g, lex_name(p, &t));
     VEC_PUSH(p->a, &p->depth, 0);
     VEC_PUSH(p->a, &p->taken, false);
+    VEC_PUSH(p->a, &p->broken, false);
     names_add(p, '@', &t, t.s, t.ns, (uint32_t)p->region, "region");
     parse_signature(p);
 }
 
+/* ---- the whole, and going on after errors ---- */
+
+enum { MAX_ERRORS = 20 };
+static void note_error(parser *p, const char *text) {
+    if (!*text || (p->structure && p->n_errors)) return; /* of the second kind one is enough: it may be due to another */
+    if (p->errors.n + strlen(text) + 64 < sizeof(err){ 0 }.text)
+        str_addf(&p->errors, "%s%s", p->errors.n ? "\n" : "", text);
+    else
+        p->n_hidden++;
+    p->n_errors++;
+}
+/* False after an error in fn, which is noted. Others than those of the text go on to the caller's guard. */
+static bool attempt(parser *p, void (*fn)(parser *p)) {
+    guard *outer = p->a->gd, inner;
+    p->a->gd = &inner;
+    p->defining.kind = T_END;
+    p->ended = false;
+    if (GUARD_TRY(&inner)) {
+        fn(p);
+        p->a->gd = outer;
+        return true;
+    }
+    p->a->gd = outer;
+    if (inner.err.code != TN_ERR_PARSE) guard_fail(outer, inner.err.code, "%s", inner.err.text);
+    note_error(p, inner.err.text);
+    const token *t = &p->defining;
+    char kind = t->kind == T_VALUE ? '%' : 'i';
+    if (t->kind != T_END && !names_find(p, kind, t->s, t->ns)) names_add(p, kind, t, t->s, t->ns, 0, "value");
+    p->broken.at[p->region] = true;
+    return false;
+}
+static void try_item(parser *p) {
+    token start = p->t;
+    p->structure = false;
+    if (!attempt(p, parse_item)) lex_skip_rest(p, &start, true);
+    p->structure = true;
+}
+
+static void parse_line(parser *p) {
+    lex_skip_lines(p);
+    p->start = p->t;
+    if (p->closing) {
+        parse_closing(p);
+    } else if (p->t.kind == T_VALUE) {
+        parse_statement(p);
+    } else if (lex_is_word(p, "region")) {
+        parse_region_start(p);
+    } else if (lex_is_word(p, "return")) {
+        parse_return(p);
+    } else {
+        p->structure = p->t.kind == T_END || lex_is(p, '}');
+        lex_unexpected(p, "%name = op ..., a region or return");
+    }
+}
+static void parse_header(parser *p) {
+    p->structure = true;
+    lex_next(p);
+    lex_skip_lines(p);
+    if (!lex_is_word(p, "graph")) lex_unexpected(p, "graph @name(...) {");
+    lex_next(p);
+    if (p->t.kind != T_AT) lex_unexpected(p, "@ and the graph's name");
+    p->g = graph_make(p->a, lex_name(p, &p->t));
+    lex_next(p);
+    parse_symbols(p);
+    parse_signature(p);
+}
+static void parse_end(parser *p) {
+    lex_skip_lines(p);
+    if (p->t.kind != T_END) lex_unexpected(p, "the end of the text");
+}
+
 graph *graph_parse(arena *a, const char *text, size_t n, const char *file) {
     parser p = { .a = a, .text = text, .n = n, .file = file ? file : "text", .line = 1 };
+    str_init(&p.errors, a);
     VEC_PUSH(a, &p.depth, 0);
     VEC_PUSH(a, &p.taken, false);
-    lex_next(&p);
-    lex_skip_lines(&p);
-    if (!lex_is_word(&p, "graph")) lex_unexpected(&p, "graph @name(...) {");
-    lex_next(&p);
-    if (p.t.kind != T_AT) lex_unexpected(&p, "@ and the graph's name");
-    p.g = graph_make(a, lex_name(&p, &p.t));
-    lex_next(&p);
-    parse_symbols(&p);
-    parse_signature(&p);
-    for (bool open = true; open;) {
-        if (p.t.kind == T_VALUE) {
-            parse_statement(&p);
-        } else if (lex_is_word(&p, "region")) {
-            parse_region_start(&p);
-        } else if (lex_is_word(&p, "return")) {
-            parse_return(&p);
-            open = p.region != 0;
-            p.region = 0;
-            if (open) end_line(&p);
-        } else {
-            lex_unexpected(&p, "%name = op ..., a region or return");
-        }
+    VEC_PUSH(a, &p.broken, false);
+    bool going = attempt(&p, parse_header);
+    while (going && !p.done && p.n_errors < MAX_ERRORS) {
+        p.start = p.t;
+        if (attempt(&p, parse_line)) continue;
+        going = !p.structure;
+        if (p.ended)
+            lex_restore(&p, &p.after);
+        else if (going)
+            lex_skip_rest(&p, &p.start, false);
     }
-    lex_skip_lines(&p);
-    if (p.t.kind != T_END) lex_unexpected(&p, "the end of the text");
+    if (p.done) attempt(&p, parse_end);
+    if (p.n_hidden || p.n_errors == MAX_ERRORS) str_add(&p.errors, "\nthere may be more errors: these are the first");
+    if (p.n_errors) guard_fail(a->gd, TN_ERR_PARSE, "%s", p.errors.s);
     p.g->here = NULL;
     return p.g;
 }

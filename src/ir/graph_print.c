@@ -51,13 +51,15 @@ bool text_is_ident(char c) { return text_is_ident_start(c) || (c >= '0' && c <= 
 
 static void quoted(str *out, const char *s) {
     str_add(out, "\"");
-    for (const unsigned char *c = (const unsigned char *)s; *c; c++) {
+    for (const char *c = s; *c;) {
+        size_t n = utf8_length(c);
         if (*c == '"' || *c == '\\')
             str_addf(out, "\\%c", *c);
-        else if (*c < 0x20 || *c == 0x7f)
-            str_addf(out, "\\x%02x", *c);
+        else if (n)
+            str_addn(out, c, n);
         else
-            str_addn(out, (const char *)c, 1);
+            str_addf(out, "\\x%02x", (unsigned char)*c);
+        c += n ? n : 1;
     }
     str_add(out, "\"");
 }

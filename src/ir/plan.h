@@ -1,14 +1,15 @@
 /* plan.h - what runs, in which order, where everything lives: kernels in launch order over buffers.
  *
  * In: sched/ decides kernels and makes buffers; mem/ gives buffers their place. Out: emit/ writes code, drive/ records
- * launches. Slots are the base pointers of a run (device.h): temporaries, states and constants are three arenas; every input
- * and every output has its own. */
+ * launches. Slots are the base pointers of a run (device.h): temporaries, states that runs change, states that none changes
+ * (sessions share them) and constants are four arenas; every input and every output has its own. */
 #ifndef TN_IR_PLAN_H
 #define TN_IR_PLAN_H
 
 #include "ir/kernel.h"
 
-enum { SLOT_TEMP, SLOT_STATE, SLOT_CONST, SLOT_RING, SLOT_IO }; /* SLOT_IO + k: the k-th input or output in plan.io order */
+/* SLOT_IO + k: the k-th input or output in plan.io order */
+enum { SLOT_TEMP, SLOT_STATE, SLOT_SHARED, SLOT_CONST, SLOT_RING, SLOT_IO };
 enum { PLAN_ALIGN = 256, PLAN_PAGE = 4096 };
 
 /* What a buffer takes in its arena: up to the next aligned place. Arrays of whole pages would all begin at the same place of a
@@ -39,6 +40,8 @@ typedef struct pbuf {
     int32_t inplace_of;    /* PB_TEMP: shares the place of this earlier buffer, or -1 */
     int32_t io;            /* PB_INPUT, PB_OUTPUT: index into plan.io */
     const kpanels *panels; /* PB_CONST, PB_STATE: a second copy of the value, in this order; NULL: as the value lies */
+    int32_t next_panels;   /* PB_CONST, PB_STATE: the next copy of the value in panels, or 0; see plan_panels */
+    int32_t packed;        /* PB_STATE that no kernel reads as it lies: held in this copy alone (and bytes is 0), or 0 */
 } pbuf;
 
 typedef struct parg { /* kernel.bufs[i] of a launch: which plan buffer */
@@ -70,6 +73,7 @@ typedef struct pstate {
     const char *name;
     val node;
     int32_t buf;
+    bool given; /* it has an initial value */
 } pstate;
 
 typedef struct why { /* one decision of the scheduler, for explain */
@@ -89,15 +93,24 @@ typedef struct plan {
     int fusion;
     int threads;                    /* that a run has, unless it has one: what pkernel.barrier is right for */
     int64_t temp_bytes, temp_bound; /* planned size of the temporary arena; lower bound */
-    int64_t state_bytes, const_bytes;
+    int64_t state_bytes, shared_bytes, const_bytes;
     uint64_t unfused_read, unfused_written; /* traffic if every op were its own kernel */
 } plan;
 
-/* plan_panels.c: the buffer that holds the value of constant or state `of` in panels: made when there is none yet. Returns its
- * index. */
+/* plan_panels.c: the buffer that holds the value of constant or state `of` in panels: made when there is none yet, and listed
+ * behind `of` (pbuf.next_panels). Returns its index. */
 int32_t plan_panels(plan *p, int32_t of, const kpanels *x);
 /* Writes the bytes that a buffer holds when its value is this one. */
 void pbuf_fill(const pbuf *b, const void *value, void *out);
+/* Whether a value of so many elements can be had back from its panels: each element is there, and once; and how. */
+bool kpanels_whole(const kpanels *x, int64_t elems);
+void pbuf_unpack(const pbuf *b, const void *bytes, void *out);
+
+/* Launches from i on up to the next barrier: where they end. */
+static inline int plan_region_end(const plan *p, int i) {
+    for (i++; i < p->kernels.n && !p->kernels.at[i].barrier;) i++;
+    return i;
+}
 
 void plan_print(const plan *p, str *out);      /* plan_text.c */
 void plan_print_deps(const plan *p, str *out); /* plan_deps.c: what each launch must come after, and why */

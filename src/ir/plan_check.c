@@ -38,6 +38,7 @@ static void problem(checker *c, const char *fmt, ...) {
 static int64_t slot_size(const plan *p, int slot) {
     if (slot == SLOT_TEMP) return p->temp_bytes;
     if (slot == SLOT_STATE) return p->state_bytes;
+    if (slot == SLOT_SHARED) return p->shared_bytes;
     if (slot == SLOT_CONST) return p->const_bytes;
     return slot >= SLOT_IO && slot - SLOT_IO < p->io.n ? p->io.at[slot - SLOT_IO].bytes : -1;
 }
@@ -46,8 +47,9 @@ static bool is_used(const checker *c, int b) { return c->life[b].first >= 0 && c
 
 static void check_place(checker *c, int b) {
     const pbuf *x = &c->p->bufs.at[b];
-    static const int slots[] = { SLOT_TEMP, SLOT_STATE, SLOT_CONST, SLOT_IO, SLOT_IO, SLOT_STATE };
-    int want = slots[x->kind] + (x->kind == PB_INPUT || x->kind == PB_OUTPUT ? x->io : 0);
+    static const int slots[] = { SLOT_TEMP, SLOT_STATE, SLOT_CONST, SLOT_IO, SLOT_IO, SLOT_SHARED };
+    bool stays = x->kind == PB_STATE && !graph_is_assigned(c->p->g, x->node);
+    int want = stays ? SLOT_SHARED : slots[x->kind] + (x->kind == PB_INPUT || x->kind == PB_OUTPUT ? x->io : 0);
     if (x->slot != want) problem(c, "b%d lies in slot %d, expected %d", b, x->slot, want);
     if (x->offset % PLAN_ALIGN)
         problem(c, "b%d is at offset %lld, which is not a multiple of %d", b, (long long)x->offset, PLAN_ALIGN);
@@ -148,6 +150,7 @@ static void check_arg(checker *c, int launch, const pkernel *pk, int arg) {
     const pbuf *pb = &c->p->bufs.at[b];
     life *l = &c->life[b];
     bool write = writes(pk->k, arg);
+    if (pb->packed) problem(c, "launch %d (%s) reads b%d, which is held in panels only", launch, pk->k->name, b);
     if (kb->elems > pb->elems || dtype_size((tn_dtype)kb->dtype) != dtype_size((tn_dtype)pb->dtype))
         problem(c, "launch %d (%s) sees b%d as %s[%lld], it is %s[%lld]", launch, pk->k->name, b,
                 dtype_name((tn_dtype)kb->dtype), (long long)kb->elems, dtype_name((tn_dtype)pb->dtype), (long long)pb->elems);
@@ -219,8 +222,7 @@ static void check_results(checker *c) {
     }
     for (int i = 0; i < p->states.n; i++) {
         const pstate *s = &p->states.at[i];
-        bool assigned = false;
-        for (int o = 0; o < p->g->outputs.n; o++) assigned = assigned || p->g->outputs.at[o].state == s->node;
+        bool assigned = graph_is_assigned(p->g, s->node);
         const life *l = &c->life[s->buf];
         if (p->bufs.at[s->buf].elems == 0) continue;
         if (!assigned && l->n_writers)

@@ -22,22 +22,36 @@ static bool same_panels(const kpanels *x, const kpanels *y) {
 }
 
 int32_t plan_panels(plan *p, int32_t of, const kpanels *x) {
-    const pbuf *value = &p->bufs.at[of];
-    for (int32_t i = 0; i < p->bufs.n; i++) {
-        const pbuf *b = &p->bufs.at[i];
-        if (b->panels && b->kind == value->kind && b->node == value->node && same_panels(b->panels, x)) return i;
-    }
-    pbuf b = *value;
+    for (int32_t i = p->bufs.at[of].next_panels; i; i = p->bufs.at[i].next_panels)
+        if (same_panels(p->bufs.at[i].panels, x)) return i;
+    pbuf b = p->bufs.at[of];
     b.panels = x;
     if (x->parts) b.dtype = TN_I32;
     b.elems = kpanels_elems(x);
     b.bytes = b.elems * (int64_t)dtype_size((tn_dtype)b.dtype);
     if (b.kind == PB_STATE) { /* constants get their places when it is known which of them are used */
-        b.offset = p->state_bytes;
-        p->state_bytes += plan_room(b.bytes);
+        b.offset = p->shared_bytes;
+        p->shared_bytes += plan_room(b.bytes);
     }
-    VEC_PUSH(p->a, &p->bufs, b);
-    return p->bufs.n - 1;
+    VEC_PUSH(p->a, &p->bufs, b); /* it comes before the copies that there were */
+    return p->bufs.at[of].next_panels = p->bufs.n - 1;
+}
+
+/* Loops, columns and parts, in any order, count through the value without gaps. */
+bool kpanels_whole(const kpanels *x, int64_t elems) {
+    kstep steps[PANEL_LOOPS + 2] = { x->column, { x->parts, x->part_stride } };
+    int n = 1 + (x->parts > 0);
+    int64_t next = 1;
+    for (int i = 0; i < x->n_outer + x->n_depth; i++) steps[n++] = x->loops[i];
+    if (x->base != 0 || (x->parts && dtype_size((tn_dtype)x->dtype) * x->parts > sizeof(uint32_t))) return false;
+    for (int found = 0, left = n; left > 0; left--) { /* each time the one with the next step */
+        for (found = 0; found < left; found++)
+            if (steps[found].extent == 1 || steps[found].step == next) break;
+        if (found == left) return false;
+        next *= steps[found].extent;
+        steps[found] = steps[left - 1];
+    }
+    return next == elems;
 }
 
 /* ---- bytes ---- */
@@ -45,34 +59,43 @@ int32_t plan_panels(plan *p, int32_t of, const kpanels *x) {
 typedef struct filler {
     const kpanels *x;
     size_t size; /* of an element of the value */
-    char *to;
+    char *to;    /* in the panels */
+    bool back;   /* from the panels to the value */
 } filler;
 
 /* See read_word in eval_kernel.c. */
-static void fill_word(const filler *f, const char *from, char *to) {
+static void fill_word(const filler *f, char *from, char *to) {
     uint32_t word = 0;
+    if (f->back) memcpy(&word, to, sizeof word);
     for (int p = 0, bits = 32 / f->x->parts; p < f->x->parts; p++) {
-        const char *at = from + p * f->x->part_stride * (int64_t)f->size;
-        uint16_t part;
-        if (f->size == 2)
+        char *at = from + p * f->x->part_stride * (int64_t)f->size;
+        uint16_t part = (uint16_t)(word >> (p * bits));
+        uint8_t low = (uint8_t)part;
+        if (f->back)
+            memcpy(at, f->size == 1 ? (const void *)&low : &part, f->size);
+        else if (f->size == 2)
             memcpy(&part, at, sizeof part);
         else
             part = (uint16_t)dtype_load_int((tn_dtype)f->x->dtype, at, 0);
-        word |= (uint32_t)(bits == 8 ? part & 0xff : part) << (p * bits);
+        if (!f->back) word |= (uint32_t)(bits == 8 ? part & 0xff : part) << (p * bits);
     }
-    memcpy(to, &word, sizeof word);
+    if (!f->back) memcpy(to, &word, sizeof word);
 }
 
-static void fill_row(filler *f, const char *from, int64_t columns) {
+static void copy(const filler *f, char *value, char *panel, size_t bytes) {
+    memcpy(f->back ? value : panel, f->back ? panel : value, bytes);
+}
+
+static void fill_row(filler *f, char *from, int64_t columns) {
     int64_t step = f->x->column.step * (int64_t)f->size;
     size_t size = f->x->parts ? sizeof(uint32_t) : f->size, filled = (size_t)columns * size, all = (size_t)f->x->width * size;
     if (f->x->parts)
         for (int64_t i = 0; i < columns; i++) fill_word(f, from + i * step, f->to + (size_t)i * size);
     else if (f->x->column.step == 1)
-        memcpy(f->to, from, filled);
+        copy(f, from, f->to, filled);
     else
-        for (int64_t i = 0; i < columns; i++) memcpy(f->to + (size_t)i * f->size, from + i * step, f->size);
-    memset(f->to + filled, 0, all - filled);
+        for (int64_t i = 0; i < columns; i++) copy(f, from + i * step, f->to + (size_t)i * f->size, f->size);
+    if (!f->back) memset(f->to + filled, 0, all - filled);
     f->to += all;
 }
 
@@ -83,18 +106,18 @@ static void fill_rows(filler *f, const char *from, const kstep *s) {
         for (int64_t i = 0; i < bytes; i += 16, f->to += 16) memcpy(f->to, from + i, 16);
 }
 
-static void fill_panel(filler *f, int i, const char *from, int64_t columns) { /* depth loops from i on */
+static void fill_panel(filler *f, int i, char *from, int64_t columns) { /* depth loops from i on */
     const kstep *s = &f->x->loops[i];
     bool whole = columns == f->x->width && f->x->column.step == 1 && !f->x->parts && columns * (int64_t)f->size % 16 == 0;
     if (i == f->x->n_outer + f->x->n_depth)
         fill_row(f, from, columns);
-    else if (whole && i == f->x->n_outer + f->x->n_depth - 1)
+    else if (whole && !f->back && i == f->x->n_outer + f->x->n_depth - 1)
         fill_rows(f, from, s);
     else
         for (int64_t k = 0; k < s->extent; k++) fill_panel(f, i + 1, from + k * s->step * (int64_t)f->size, columns);
 }
 
-static void fill_panels(filler *f, int i, const char *from) { /* outer loops from i on */
+static void fill_panels(filler *f, int i, char *from) { /* outer loops from i on */
     const kpanels *x = f->x;
     if (i < x->n_outer) {
         for (int64_t k = 0; k < x->loops[i].extent; k++) fill_panels(f, i + 1, from + k * x->loops[i].step * (int64_t)f->size);
@@ -108,8 +131,14 @@ static void fill_panels(filler *f, int i, const char *from) { /* outer loops fro
 
 void pbuf_fill(const pbuf *b, const void *value, void *out) {
     size_t size = dtype_size((tn_dtype)(b->panels ? b->panels->dtype : b->dtype));
-    if (!b->panels)
+    if (!b->panels) {
         memcpy(out, value, (size_t)b->bytes);
-    else
-        fill_panels(&(filler){ b->panels, size, out }, 0, (const char *)value + b->panels->base * (int64_t)size);
+        return;
+    }
+    char *from = (char *)(uintptr_t)value; /* which is read alone */
+    fill_panels(&(filler){ b->panels, size, out, false }, 0, from + b->panels->base * (int64_t)size);
+}
+
+void pbuf_unpack(const pbuf *b, const void *bytes, void *out) { /* the panels are read alone */
+    fill_panels(&(filler){ b->panels, dtype_size((tn_dtype)b->panels->dtype), (char *)(uintptr_t)bytes, true }, 0, out);
 }

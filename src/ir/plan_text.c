@@ -13,6 +13,7 @@ void plan_print(const plan *p, str *out) {
         if (b->kind == PB_TEMP) str_addf(out, " live=%d..%d", b->first, b->last);
         if (b->inplace_of >= 0) str_addf(out, " inplace=b%d", b->inplace_of);
         if (b->panels) str_addf(out, " panels=%lld", (long long)b->panels->width);
+        if (b->packed) str_addf(out, " packed=b%d", b->packed);
         str_addf(out, b->node ? " ; %%%u\n" : "\n", b->node);
     }
     for (int i = 0; i < p->kernels.n; i++) {

@@ -87,23 +87,7 @@ static const access *find(const link *l, int32_t buf) {
     return NULL;
 }
 
-/* States can only be one buffer where none that changes lies between them. */
-static bool states_adjoin(const plan *p) {
-    int64_t lo = INT64_MAX, hi = 0;
-    for (int changing = 0; changing < 2; changing++)
-        for (int s = 0; s < p->states.n; s++) {
-            const pbuf *b = &p->bufs.at[p->states.at[s].buf];
-            bool changes = false;
-            for (int i = 0; i < p->g->outputs.n; i++) changes |= p->states.at[s].node == p->g->outputs.at[i].state;
-            if (changes != (changing == 1)) continue;
-            if (changing && b->offset < hi && lo < b->offset + b->bytes) return false;
-            if (!changing && b->offset < lo) lo = b->offset;
-            if (!changing && b->offset + b->bytes > hi) hi = b->offset + b->bytes;
-        }
-    return true;
-}
-
-static void note(const plan *p, link *l, bool adjoin, const pkernel *pk, int shared, const kins *in) {
+static void note(const plan *p, link *l, const pkernel *pk, int shared, const kins *in) {
     int32_t buf = pk->args[in->buf].buf;
     const kbuf *b = &pk->k->bufs.at[in->buf];
     int64_t stride;
@@ -113,20 +97,20 @@ static void note(const plan *p, link *l, bool adjoin, const pkernel *pk, int sha
     if (x == l->at + l->n) {
         l->n++;
         *x = (access){ .buf = buf, .apart = true, .stride = stride, .elems = b->elems, .dtype = b->dtype };
-        x->state = b->fixed && p->bufs.at[buf].kind == PB_STATE && adjoin;
+        x->state = b->fixed && p->bufs.at[buf].kind == PB_STATE;
     }
     x->apart &= apart && stride == x->stride;
     x->reads |= in->op != K_STORE;
     x->writes |= in->op != K_LOAD;
 }
 
-static const link *link_make(const plan *p, const pkernel *pk, int shared, bool adjoin, const target *t) {
+static const link *link_make(const plan *p, const pkernel *pk, int shared, const target *t) {
     link l = { .at = ARENA_ARRAY(p->a, access, pk->k->bufs.n + 1) };
     const kernel *k = pk->k;
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         if (in->op != K_LOAD && in->op != K_STORE && in->op != K_SCATTER) continue;
-        if (pk->args[in->buf].buf >= 0) note(p, &l, adjoin, pk, shared, in);
+        if (pk->args[in->buf].buf >= 0) note(p, &l, pk, shared, in);
     }
     int64_t inner = 1;
     for (int i = shared; i < shared_loops(k); i++) inner *= extent(k, i);
@@ -157,7 +141,6 @@ typedef struct chooser {
     int64_t room;              /* fast memory of a group */
     const link **links;        /* [kernels x (MAX_SHARED + 1)], made when they are needed */
     int *first_use, *last_use; /* [plan bufs] kernels */
-    bool adjoin;               /* the states that no run changes can be one buffer */
     double *shapes;            /* [GPU_CLUSTER_SHAPES] what the contractions of a chain take by clusters */
     VEC(pkernel) out;
 } chooser;
@@ -220,7 +203,7 @@ static void decide(plan *p, val from, val to, bool fused, const char *reason) {
 
 static const link *link_of(chooser *w, int i, int shared) {
     const link **l = &w->links[i * (MAX_SHARED + 1) + shared];
-    if (!*l) *l = link_make(w->p, &w->p->kernels.at[i], shared, w->adjoin, w->t);
+    if (!*l) *l = link_make(w->p, &w->p->kernels.at[i], shared, w->t);
     return *l;
 }
 
@@ -383,7 +366,7 @@ static void join_states(joiner *w, tn_dtype t) {
         n++;
     }
     if (n < 2) return;
-    pbuf all = { .kind = PB_STATES, .dtype = (uint8_t)t, .slot = SLOT_STATE, .offset = lo, .inplace_of = -1, .io = -1 };
+    pbuf all = { .kind = PB_STATES, .dtype = (uint8_t)t, .slot = SLOT_SHARED, .offset = lo, .inplace_of = -1, .io = -1 };
     all.elems = (hi - lo) / size, all.bytes = hi - lo;
     VEC_PUSH(p->a, &p->bufs, all);
     w->states[t].offset = lo;
@@ -559,7 +542,7 @@ static void find_uses(chooser *w) {
 }
 
 void kopt_gpu_chain(plan *p, const target *t) {
-    chooser w = { .p = p, .t = t, .room = t->group_bytes - 16 * t->group, .adjoin = states_adjoin(p) };
+    chooser w = { .p = p, .t = t, .room = t->group_bytes - 16 * t->group };
     w.links = ARENA_ARRAY(p->a, const link *, p->kernels.n *(MAX_SHARED + 1) + 1);
     w.shapes = ARENA_ARRAY(p->a, double, GPU_CLUSTER_SHAPES);
     find_uses(&w);

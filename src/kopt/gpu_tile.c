@@ -40,13 +40,14 @@ static bool find_parts(tiler *w) {
     return true;
 }
 
-/* Instructions that register r is computed from, itself among them. */
+/* Instructions that register r is computed from, itself among them. Operands stand before what uses them. */
 static void mark_needed(const tiler *w, reg r, bool *needed) {
-    if (r == 0 || needed[r]) return;
-    const kins *in = tiler_at(w, (int)r);
     needed[r] = true;
-    mark_needed(w, in->a, needed), mark_needed(w, in->b, needed), mark_needed(w, in->c, needed),
-        mark_needed(w, in->dyn, needed);
+    for (; r > 0; r--) {
+        const kins *in = tiler_at(w, (int)r);
+        if (needed[r]) needed[in->a] = needed[in->b] = needed[in->c] = needed[in->dyn] = true;
+    }
+    needed[0] = false;
 }
 
 static bool side_uses(const tiler *w, const bool *needed, kvar v) {

@@ -3,19 +3,106 @@
  *
  * In: tiled kernels, buffers with their places. Out: pkernel.barrier, right for runs with exactly `threads` threads or one. */
 #include "mem/mem.h"
+#include "mem/tree.h"
 
-typedef struct access { /* bytes of one slot that a kernel reads or writes, by thread */
-    int slot;
-    int64_t lo, hi;
-    bool write, owned;    /* owned: thread t touches only [bound[t], bound[t + 1]) of it */
-    const int64_t *bound; /* [1 .. threads - 1]; the ends are lo and hi */
+/* Who touches some bytes: nobody, the one thread that a partition among the threads gives each byte to, or any thread. */
+typedef int32_t owner; /* NOBODY, ANYBODY, or a partition: index into span.cuts + 1 */
+enum { NOBODY = 0, ANYBODY = -1 };
+
+typedef struct access { /* of a kernel: a whole buffer, of whose bytes thread t touches its own */
+    int32_t buf;
+    bool write;
+    owner by;
 } access;
 
-typedef struct span { /* the accesses since the last meeting */
+typedef struct touched {
+    owner read, written;
+} touched;
+
+typedef struct stretch { /* of the memory of a run */
+    uint32_t meeting;    /* what is said below is since this meeting; else nobody touched it */
+    touched all, some;   /* of its bytes */
+} stretch;
+
+typedef struct span { /* the accesses since the last meeting, by a tree over what buffers begin and end at (tree.h) */
     plan *p;
     int threads;
-    VEC(access) at;
+    int32_t size;
+    int32_t *first, *last; /* [bufs] places of the tree; last < first: no bytes */
+    stretch *stretches;    /* [2 size] */
+    uint32_t meeting;
+    VEC(const int64_t *) cuts; /* partitions: thread t has bytes [cut[t], cut[t + 1]) of a slot; [1 .. threads - 1] */
+    int32_t *by_hash;          /* a table of open addresses: index into cuts + 1 */
+    uint64_t mask;
+    int64_t *cut; /* of the access in question */
 } span;
+
+/* ---- places ---- */
+
+typedef struct edge { /* where a buffer begins or ends */
+    int slot;
+    int64_t at;
+} edge;
+
+static bool comes_before(edge x, edge y) { return x.slot != y.slot ? x.slot < y.slot : x.at < y.at; }
+static bool edge_less(const void *x, const void *y, const void *ud) {
+    (void)ud;
+    return comes_before(*(const edge *)x, *(const edge *)y);
+}
+
+static int32_t find_edge(const edge *list, int n, edge x) {
+    int lo = 0, hi = n;
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        if (comes_before(list[mid], x))
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static void find_places(span *g) {
+    const plan *p = g->p;
+    int n = 0, n_different = 0;
+    edge *list = ARENA_ARRAY(p->a, edge, 2 * (int64_t)p->bufs.n);
+    for (int b = 0; b < p->bufs.n; b++) {
+        const pbuf *x = &p->bufs.at[b];
+        list[n++] = (edge){ x->slot, x->offset }, list[n++] = (edge){ x->slot, x->offset + x->bytes };
+    }
+    merge_sort(p->a, list, n, sizeof *list, edge_less, NULL);
+    for (int i = 0; i < n; i++)
+        if (i == 0 || comes_before(list[i - 1], list[i])) list[n_different++] = list[i];
+    g->first = ARENA_ARRAY(p->a, int32_t, p->bufs.n), g->last = ARENA_ARRAY(p->a, int32_t, p->bufs.n);
+    for (int b = 0; b < p->bufs.n; b++) {
+        const pbuf *x = &p->bufs.at[b];
+        g->first[b] = find_edge(list, n_different, (edge){ x->slot, x->offset });
+        g->last[b] = find_edge(list, n_different, (edge){ x->slot, x->offset + x->bytes }) - 1;
+    }
+    g->size = tree_size(n_different);
+    g->stretches = ARENA_ARRAY(p->a, stretch, 2 * (int64_t)g->size);
+}
+
+/* ---- owners ---- */
+
+/* The partition of g->cut, a new one or a known one. */
+static owner partition(span *g) {
+    size_t bytes = (size_t)(g->threads - 1) * sizeof *g->cut;
+    uint64_t i = hash_bytes(g->cut + 1, bytes, 0) & g->mask;
+    for (; g->by_hash[i]; i = (i + 1) & g->mask)
+        if (!memcmp(g->cuts.at[g->by_hash[i] - 1] + 1, g->cut + 1, bytes)) return g->by_hash[i];
+    VEC_PUSH(g->p->a, &g->cuts, arena_copy(g->p->a, g->cut, bytes + sizeof *g->cut));
+    g->by_hash[i] = g->cuts.n;
+    if ((uint64_t)g->cuts.n * 2 <= g->mask) return g->cuts.n;
+    g->mask = 2 * g->mask + 1; /* twice the room, and all in it again */
+    g->by_hash = ARENA_ARRAY(g->p->a, int32_t, g->mask + 1);
+    for (int c = 0; c < g->cuts.n; c++) {
+        for (i = hash_bytes(g->cuts.at[c] + 1, bytes, 0) & g->mask; g->by_hash[i]; i = (i + 1) & g->mask) {
+        }
+        g->by_hash[i] = c + 1;
+    }
+    return g->cuts.n;
+}
 
 static const kins *loop_of(const kernel *k, reg r, kvar v) {
     int depth = 0;
@@ -47,72 +134,100 @@ static void range_inside(const kernel *k, reg r, int64_t *out_lo, int64_t *out_h
     *out_hi = hi + (across > 0 ? across : 0);
 }
 
-static access access_of(span *g, const pkernel *pk, reg r) {
+static owner owner_of(span *g, const pkernel *pk, reg r) {
     const kernel *k = pk->k;
     const kins *in = &k->ins.at[r];
     const pbuf *b = &g->p->bufs.at[pk->args[in->buf].buf];
-    access x = { .slot = b->slot, .lo = b->offset, .hi = b->offset + b->bytes, .write = in->op != K_LOAD };
-    int64_t *bound = ARENA_ARRAY(g->p->a, int64_t, g->threads + 1), size = (int64_t)dtype_size((tn_dtype)b->dtype);
-    x.bound = bound;
+    int64_t size = (int64_t)dtype_size((tn_dtype)b->dtype);
     if (k->par_var < 0) { /* thread 0 does all of it */
-        x.owned = true;
-        for (int t = 1; t < g->threads; t++) bound[t] = INT64_MAX;
-        return x;
+        for (int t = 1; t < g->threads; t++) g->cut[t] = INT64_MAX;
+        return partition(g);
     }
     const kins *loop = loop_of(k, r, k->par_var);
     int64_t coef = affine_coef(in->idx, k->par_var), lo, hi;
-    if (!loop || !loop->par || in->dyn || coef <= 0) return x;
+    bool own;
+    if (!loop || !loop->par || in->dyn || coef <= 0) return ANYBODY;
     range_inside(k, r, &lo, &hi);
     int64_t extent = k->vars.at[k->par_var].extent, step = loop->step, steps = (loop->hi - loop->lo) / step;
     if (loop->par == PAR_LAST) { /* the rest, after the last whole step: the last thread's */
         step = 0;
         for (reg i = 1; i < (reg)k->ins.n; i++)
             if (k->ins.at[i].op == K_LOOP && k->ins.at[i].par == PAR_THREADS) step = k->ins.at[i].step;
-        if (step == 0 || loop->lo % step) return x;
+        if (step == 0 || loop->lo % step) return ANYBODY;
         steps = loop->lo / step;
-        x.owned = lo >= 0 && hi < coef * (extent - loop->lo);
+        own = lo >= 0 && hi < coef * (extent - loop->lo);
     } else {
-        x.owned = loop->lo == 0 && lo >= 0 && hi < coef * step;
+        own = loop->lo == 0 && lo >= 0 && hi < coef * step;
     }
-    for (int t = 1; t < g->threads; t++) bound[t] = b->offset + coef * size * step * (steps * t / g->threads);
-    return x;
+    for (int t = 1; t < g->threads; t++) g->cut[t] = b->offset + coef * size * step * (steps * t / g->threads);
+    return own ? partition(g) : ANYBODY;
 }
 
-static bool same_owners(const span *g, const access *x, const access *y) {
-    for (int t = 1; t < g->threads; t++)
-        if (x->bound[t] != y->bound[t]) return false;
-    return x->owned && y->owned;
+/* ---- meetings ---- */
+
+static bool is_other(owner who, owner by) { return who != NOBODY && (who != by || by == ANYBODY); }
+static bool meets_other(touched before, const access *x) {
+    return is_other(before.written, x->by) || (x->write && is_other(before.read, x->by));
 }
 
 static bool conflicts(const span *g, const access *x) {
-    for (int i = 0; i < g->at.n; i++) {
-        const access *y = &g->at.at[i];
-        if (x->slot != y->slot || x->lo >= y->hi || y->lo >= x->hi || (!x->write && !y->write)) continue;
-        if (!same_owners(g, x, y)) return true;
+    tree_range r;
+    bool found = false;
+    if (g->last[x->buf] < g->first[x->buf]) return false;
+    tree_nodes(g->size, g->first[x->buf], g->last[x->buf], &r);
+    for (int i = 0; i < r.n_path && !found; i++) {
+        const stretch *n = &g->stretches[r.path[i]];
+        found = n->meeting == g->meeting && meets_other(n->all, x);
     }
-    return false;
+    for (int i = 0; i < r.n_whole && !found; i++) {
+        const stretch *n = &g->stretches[r.whole[i]];
+        found = n->meeting == g->meeting && meets_other(n->some, x);
+    }
+    return found;
+}
+
+static void touch(touched *t, const access *x) {
+    owner *o = x->write ? &t->written : &t->read;
+    *o = *o == NOBODY || *o == x->by ? x->by : ANYBODY;
+}
+
+static stretch *stretch_at(span *g, int32_t i) {
+    if (g->stretches[i].meeting != g->meeting) g->stretches[i] = (stretch){ .meeting = g->meeting };
+    return &g->stretches[i];
+}
+
+static void note(span *g, const access *x) {
+    tree_range r;
+    if (g->last[x->buf] < g->first[x->buf]) return;
+    tree_nodes(g->size, g->first[x->buf], g->last[x->buf], &r);
+    for (int i = 0; i < r.n_path; i++) touch(&stretch_at(g, r.path[i])->some, x);
+    for (int i = 0; i < r.n_whole; i++) touch(&stretch_at(g, r.whole[i])->some, x), touch(&stretch_at(g, r.whole[i])->all, x);
+}
+
+static void meet_before(span *g, pkernel *pk) {
+    VEC(access) own = { 0 };
+    for (reg r = 1; r < (reg)pk->k->ins.n; r++) {
+        const kins *in = &pk->k->ins.at[r];
+        if (in->op != K_LOAD && in->op != K_STORE && in->op != K_SCATTER) continue;
+        if (pk->args[in->buf].buf < 0) continue;
+        access x = { .buf = pk->args[in->buf].buf, .write = in->op != K_LOAD, .by = owner_of(g, pk, r) };
+        bool known = false;
+        for (int j = 0; j < own.n && !known; j++)
+            known = own.at[j].buf == x.buf && own.at[j].write == x.write && own.at[j].by == x.by;
+        if (known) continue;
+        VEC_PUSH(g->p->a, &own, x);
+        pk->barrier |= conflicts(g, &x);
+    }
+    if (pk->barrier) g->meeting++;
+    for (int j = 0; j < own.n; j++) note(g, &own.at[j]);
 }
 
 void mem_barriers(plan *p, int threads) {
-    span g = { .p = p, .threads = threads };
-    for (int i = 0; i < p->kernels.n; i++) {
-        pkernel *pk = &p->kernels.at[i];
-        VEC(access) own = { 0 };
-        pk->barrier = false;
-        for (reg r = 1; r < (reg)pk->k->ins.n; r++) {
-            const kins *in = &pk->k->ins.at[r];
-            if (in->op != K_LOAD && in->op != K_STORE && in->op != K_SCATTER) continue;
-            if (pk->args[in->buf].buf < 0) continue;
-            access x = access_of(&g, pk, r);
-            bool known = false;
-            for (int j = 0; j < own.n && !known; j++)
-                known = own.at[j].slot == x.slot && own.at[j].lo == x.lo && own.at[j].hi == x.hi &&
-                        own.at[j].write == x.write && own.at[j].owned == x.owned && same_owners(&g, &own.at[j], &x);
-            if (known) continue;
-            VEC_PUSH(p->a, &own, x);
-            pk->barrier |= threads > 1 && conflicts(&g, &x);
-        }
-        if (pk->barrier) g.at.n = 0;
-        for (int j = 0; j < own.n; j++) VEC_PUSH(p->a, &g.at, own.at[j]);
-    }
+    for (int i = 0; i < p->kernels.n; i++) p->kernels.at[i].barrier = false;
+    if (threads < 2) return;
+    span g = { .p = p, .threads = threads, .meeting = 1, .mask = 63 };
+    g.by_hash = ARENA_ARRAY(p->a, int32_t, g.mask + 1);
+    g.cut = ARENA_ARRAY(p->a, int64_t, threads);
+    find_places(&g);
+    for (int i = 0; i < p->kernels.n; i++) meet_before(&g, &p->kernels.at[i]);
 }

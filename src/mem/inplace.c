@@ -2,8 +2,23 @@
  *
  * Legal when the old contents have no later reader and, within the kernel, every element is read, at the same index and in the
  * same nest, before it is written: all reads of the old buffer stand before the first write of the new one and use exactly its
- * index. In and out: mem.h. */
+ * index. In and out: mem.h.
+ *
+ * What uses a buffer is listed once and kept right: a buffer that takes the place of another hands its uses over. */
 #include "mem/mem.h"
+
+typedef VEC(int) int_list;
+typedef struct use_range {
+    int first_write, last_write, last_read; /* kernels, or -1 */
+    int_list kernels;                       /* that use it; one may stand there twice */
+} use_range;
+
+typedef struct places {
+    plan *p;
+    use_range *range;  /* [bufs] */
+    int32_t *of_value; /* [nodes] the temporary or output that holds a value at first, or -1 */
+    int32_t *of_state; /* [nodes] the buffer of a state, or -1 */
+} places;
 
 static int arg_of(const pkernel *pk, int32_t buf) {
     for (int b = 0; b < pk->k->bufs.n; b++)
@@ -47,34 +62,54 @@ static void merge_args(pkernel *pk, int from, int to) {
     pk->args[from].buf = -1;
 }
 
-typedef struct use_range {
-    int first_write, last_write, last_read;
-} use_range;
-
-static use_range range_of(const plan *p, int32_t buf) {
-    use_range r = { -1, -1, -1 };
-    for (int i = 0; i < p->kernels.n; i++) {
-        int b = arg_of(&p->kernels.at[i], buf);
-        if (b < 0) continue;
-        kbuf_kind kind = (kbuf_kind)p->kernels.at[i].k->bufs.at[b].kind;
-        if (kind != KB_IN) r.last_write = i;
-        if (kind != KB_IN && r.first_write < 0) r.first_write = i;
-        if (kind != KB_OUT) r.last_read = i;
-    }
-    return r;
+/* Kernel i uses what it has as kind; kernels are noted in launch order. */
+static void note_use(places *w, int32_t buf, kbuf_kind kind, int i) {
+    use_range *r = &w->range[buf];
+    if (kind != KB_IN) r->last_write = i;
+    if (kind != KB_IN && r->first_write < 0) r->first_write = i;
+    if (kind != KB_OUT) r->last_read = i;
+    VEC_PUSH(w->p->a, &r->kernels, i);
 }
 
-static void rebind(plan *p, int32_t from, int32_t to) {
+static places list_uses(plan *p) {
+    places w = { .p = p,
+                 .range = ARENA_ARRAY(p->a, use_range, p->bufs.n),
+                 .of_value = ARENA_ARRAY(p->a, int32_t, p->g->nodes.n),
+                 .of_state = ARENA_ARRAY(p->a, int32_t, p->g->nodes.n) };
+    for (int v = 0; v < p->g->nodes.n; v++) w.of_value[v] = w.of_state[v] = -1;
+    for (int32_t b = p->bufs.n - 1; b >= 0; b--) {
+        const pbuf *x = &p->bufs.at[b];
+        w.range[b] = (use_range){ .first_write = -1, .last_write = -1, .last_read = -1 };
+        if (x->kind == PB_TEMP || x->kind == PB_OUTPUT) w.of_value[x->node] = b;
+    }
+    for (int s = 0; s < p->states.n; s++) w.of_state[p->states.at[s].node] = p->states.at[s].buf;
     for (int i = 0; i < p->kernels.n; i++) {
-        pkernel *pk = &p->kernels.at[i];
+        const pkernel *pk = &p->kernels.at[i];
+        for (int b = 0; b < pk->k->bufs.n; b++)
+            if (pk->args[b].buf >= 0) note_use(&w, pk->args[b].buf, (kbuf_kind)pk->k->bufs.at[b].kind, i);
+    }
+    return w;
+}
+
+/* What uses `from` uses `to` instead, which nothing uses between the two. */
+static void rebind(places *w, int32_t from, int32_t to) {
+    use_range *x = &w->range[from], *y = &w->range[to];
+    for (int i = 0; i < x->kernels.n; i++) {
+        pkernel *pk = &w->p->kernels.at[x->kernels.at[i]];
         int b = arg_of(pk, from), other = arg_of(pk, to);
         if (b < 0) continue;
         pk->args[b].buf = to;
         if (other >= 0) merge_args(pk, other, b);
+        VEC_PUSH(w->p->a, &y->kernels, x->kernels.at[i]);
     }
+    if (y->first_write < 0) y->first_write = x->first_write;
+    if (x->last_write > y->last_write) y->last_write = x->last_write;
+    if (x->last_read > y->last_read) y->last_read = x->last_read;
+    *x = (use_range){ .first_write = -1, .last_write = -1, .last_read = -1 };
 }
 
-static void add_copy(plan *p, int32_t from, int32_t to) {
+static void add_copy(places *w, int32_t from, int32_t to) {
+    plan *p = w->p;
     const pbuf *src = &p->bufs.at[from];
     kernel *k = kernel_make(p->a, arena_printf(p->a, "copy_%u", src->node));
     pkernel pk = { .k = k, .args = ARENA_ARRAY(p->a, parg, 2), .code = p->kernels.n, .root = src->node };
@@ -92,55 +127,56 @@ static void add_copy(plan *p, int32_t from, int32_t to) {
     kernel_push(k, (kins){ .op = K_END });
     k->bytes_read = k->bytes_written = (uint64_t)src->bytes;
     VEC_PUSH(p->a, &p->kernels, pk);
-}
-
-static int32_t buffer_of_output(const plan *p, val v) {
-    for (int i = 0; i < p->bufs.n; i++)
-        if (p->bufs.at[i].node == v && (p->bufs.at[i].kind == PB_TEMP || p->bufs.at[i].kind == PB_OUTPUT)) return i;
-    return -1;
+    note_use(w, from, KB_IN, p->kernels.n - 1);
+    note_use(w, to, KB_OUT, p->kernels.n - 1);
 }
 
 /* A new state value goes straight into the state when nothing reads the old one afterwards. */
-static bool update_directly(plan *p, int32_t state, int32_t value) {
-    use_range s = range_of(p, state), v = range_of(p, value);
+static bool update_directly(places *w, int32_t state, int32_t value) {
+    plan *p = w->p;
+    use_range s = w->range[state], v = w->range[value];
     if (p->bufs.at[value].kind != PB_TEMP || v.first_write < 0 || v.first_write != v.last_write) return false;
     if (s.last_write >= 0 || s.last_read > v.first_write) return false;
     pkernel *writer = &p->kernels.at[v.first_write];
     int from = arg_of(writer, state), to = arg_of(writer, value);
     if (from >= 0 && !same_index_only(writer->k, from, to)) return false;
-    rebind(p, value, state);
+    rebind(w, value, state);
     p->bufs.at[value].bytes = 0; /* nothing lives there any more */
     p->bufs.at[value].elems = 0;
     return true;
 }
 
+/* Result o of kernel i takes the place of an operand that is used up. */
+static void write_over(places *w, int i, int o) {
+    plan *p = w->p;
+    pkernel *pk = &p->kernels.at[i];
+    int32_t ob = pk->args[o].buf;
+    if (w->range[ob].first_write != i || w->range[ob].last_write != i) return;
+    for (int b = 0; b < pk->k->bufs.n; b++) {
+        int32_t ib = pk->args[b].buf;
+        if (ib < 0 || ib == ob || pk->k->bufs.at[b].kind != KB_IN || p->bufs.at[ib].kind != PB_TEMP) continue;
+        if (p->bufs.at[ib].bytes != p->bufs.at[ob].bytes || w->range[ib].last_read != i || !same_index_only(pk->k, b, o))
+            continue;
+        p->bufs.at[ob].inplace_of = ib;
+        rebind(w, ob, ib);
+        return;
+    }
+}
+
 void mem_inplace(plan *p) {
+    places w = list_uses(p);
     for (int i = 0; i < p->g->outputs.n; i++) {
         const output *o = &p->g->outputs.at[i];
         if (!o->state) continue;
-        int32_t state = -1, value = buffer_of_output(p, o->v);
-        for (int j = 0; j < p->states.n; j++)
-            if (p->states.at[j].node == o->state) state = p->states.at[j].buf;
-        if (!update_directly(p, state, value)) add_copy(p, value, state);
+        int32_t state = w.of_state[o->state], value = w.of_value[o->v];
+        if (!update_directly(&w, state, value)) add_copy(&w, value, state);
     }
     for (int i = 0; i < p->kernels.n; i++) {
-        pkernel *pk = &p->kernels.at[i];
+        const pkernel *pk = &p->kernels.at[i];
         for (int o = 0; o < pk->k->bufs.n; o++) {
             int32_t ob = pk->args[o].buf;
-            if (ob < 0 || pk->k->bufs.at[o].kind != KB_OUT || p->bufs.at[ob].kind != PB_TEMP || p->bufs.at[ob].bytes == 0)
-                continue;
-            if (range_of(p, ob).first_write != i || range_of(p, ob).last_write != i) continue;
-            for (int b = 0; b < pk->k->bufs.n; b++) {
-                int32_t ib = pk->args[b].buf;
-                if (ib < 0 || ib == ob || pk->k->bufs.at[b].kind != KB_IN || p->bufs.at[ib].kind != PB_TEMP) continue;
-                if (p->bufs.at[ib].bytes != p->bufs.at[ob].bytes || range_of(p, ib).last_read != i ||
-                    !same_index_only(pk->k, b, o))
-                    continue;
-                p->bufs.at[ob].inplace_of = ib;
-                rebind(p, ob, ib);
-                merge_args(pk, b == arg_of(pk, ib) ? o : b, arg_of(pk, ib));
-                break;
-            }
+            if (ob >= 0 && pk->k->bufs.at[o].kind == KB_OUT && p->bufs.at[ob].kind == PB_TEMP && p->bufs.at[ob].bytes > 0)
+                write_over(&w, i, o);
         }
     }
 }

@@ -52,6 +52,8 @@ static val unary_rules(graph *g, const node *n) {
         return a->op == OP_floor || a->op == OP_ceil || a->op == OP_round ? x : 0; /* whole numbers stay */
     case OP_sign:
         return a->op == OP_sign ? x : 0;
+    case OP_relu: /* one form for both, which differ in their gradients alone. [zero] */
+        return graph_binary(g, OP_max, x, graph_splat_like(g, x, 0));
     case OP_not:
         if (a->op == OP_not) return a->in[0];
         if (a->op == OP_eq) return graph_binary(g, OP_ne, a->in[0], a->in[1]);
@@ -198,6 +200,12 @@ static val select_rules(graph *g, const node *n) {
     if (is_op(g, c, OP_not)) return graph_select(g, get(g, c)->in[0], y, x);
     if (n->dtype == TN_BOOL && splat_is(g, x, 1) && splat_is(g, y, 0)) return c;
     if (n->dtype == TN_BOOL && splat_is(g, x, 0) && splat_is(g, y, 1)) return graph_unary(g, OP_not, c);
+    /* x <= k ? k : x is max(x, k), and k <= x ? k : x is min(x, k): of NaN, too */
+    const node *le = get(g, c);
+    if (le->op == OP_le && is_splat(g, x) && le->in[0] == y && splat_same(g, le->in[1], x))
+        return graph_binary(g, OP_max, y, x);
+    if (le->op == OP_le && is_splat(g, x) && le->in[1] == y && splat_same(g, le->in[0], x))
+        return graph_binary(g, OP_min, y, x);
     /* select(c, select(c, a, b), y) -> select(c, a, y), and the same on the other side */
     if (is_op(g, x, OP_select) && get(g, x)->in[0] == c) return graph_select(g, c, get(g, x)->in[1], y);
     if (is_op(g, y, OP_select) && get(g, y)->in[0] == c) return graph_select(g, c, x, get(g, y)->in[2]);

@@ -77,7 +77,7 @@ bool pass_cse(graph *g, arena *scratch) {
         while (slot[h] && !node_same(g, slot[h], v)) h = (h + 1) & mask;
         if (!slot[h]) {
             slot[h] = v;
-        } else if (graph_n_uses(g, v) > 0) {
+        } else if (graph_is_read(g, v)) {
             graph_replace(g, v, slot[h]);
             changed = true;
         }

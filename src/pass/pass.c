@@ -46,6 +46,19 @@ static int64_t check_use_list(const graph *g, val v, const int64_t *first_slot, 
     return count;
 }
 
+/* Outputs and the lists of those that read a value must tell the same story. */
+static bool check_outputs(const graph *g, str *out) {
+    int n = 0;
+    for (int v = 0; v < g->nodes.n; v++)
+        for (int i = g->nodes.at[v].first_out; i; i = g->outputs.at[i - 1].next)
+            if (i > g->outputs.n || g->outputs.at[i - 1].v != (val)v || ++n > g->outputs.n) {
+                str_addf(out, "%%%d: stale list of outputs\n", v);
+                return false;
+            }
+    if (n != g->outputs.n) str_addf(out, "%d outputs, of which values list %d\n", g->outputs.n, n);
+    return n == g->outputs.n;
+}
+
 /* Use lists and operands must tell the same story. Returns false with a text in out. */
 static bool check_uses(const graph *g, arena *scratch, str *out) {
     int64_t *first_slot = ARENA_ARRAY(scratch, int64_t, g->nodes.n + 1);
@@ -98,7 +111,7 @@ bool pass_run(graph *g, const pass_info *p, arena *scratch, bool check) {
     bool changed = p->run(g, scratch);
     str problems;
     str_init(&problems, scratch);
-    if (check && !(check_uses(g, scratch, &problems) && check_acyclic(g, scratch, &problems)))
+    if (check && !(check_uses(g, scratch, &problems) && check_outputs(g, &problems) && check_acyclic(g, scratch, &problems)))
         guard_fail(g->a->gd, TN_ERR_INTERNAL, "pass %s left wrong uses:\n%s", p->name, problems.s);
     if (changed) graph_compact(g);
     if (check && graph_check(g, &problems) != 0)

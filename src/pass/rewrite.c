@@ -75,14 +75,12 @@ bool unit_reshape(const node *x, const node *y, int map[TN_MAX_RANK]) {
     return i == x->rank;
 }
 
-static bool is_read(const graph *g, val v) { return graph_get(g, v)->first_use != 0 || graph_is_output(g, v); }
-
 /* Sources and control flow are never rewritten, nodes nobody reads not worth it. */
 static bool is_candidate(const graph *g, val v) {
     const node *n = graph_get(g, v);
     op_class cls = op_get(n->op)->cls;
     if (n->region != 0 || cls == CL_NIL || cls == CL_CTRL || n->op == OP_input || n->op == OP_state) return false;
-    if (!is_read(g, v) || !is_static(g, v)) return false;
+    if (!graph_is_read(g, v) || !is_static(g, v)) return false;
     for (int i = 0; i < n->n_in; i++)
         if (!is_static(g, n->in[i])) return false;
     return true;
@@ -99,7 +97,7 @@ static void bury(graph *g, arena *scratch, val v, val grave) {
             val x = graph_get(g, dead)->in[i];
             graph_set_in(g, dead, i, grave);
             const node *n = graph_get(g, x);
-            if (x != grave && n->n_in > 0 && n->region == 0 && !is_read(g, x)) VEC_PUSH(scratch, &stack, x);
+            if (x != grave && n->n_in > 0 && n->region == 0 && !graph_is_read(g, x)) VEC_PUSH(scratch, &stack, x);
         }
     }
 }

@@ -47,8 +47,7 @@ static void memfd_path(int fd, const code *owner, char *out, size_t size) {
     snprintf(out + n, size - (size_t)n, "/%d", fd);
 }
 
-static tn_status load_image(const code *owner, const unsigned char *image, size_t size, void **out, err *e) {
-    *out = NULL;
+static tn_status load_from_memory(const code *owner, const unsigned char *image, size_t size, void **out, err *e) {
     int fd = memfd_create("tenon-kernel", MFD_CLOEXEC);
     if (fd < 0) return err_set(e, TN_ERR_DEVICE, "cannot make an anonymous file for a kernel: %s", strerror(errno));
     tn_status st = TN_OK;
@@ -65,6 +64,32 @@ static tn_status load_image(const code *owner, const unsigned char *image, size_
     }
     close(fd); /* the mapping keeps the file */
     return st;
+}
+
+/* Where no /proc is mounted: a file in a private directory, for as long as dlopen takes. */
+static tn_status load_from_file(const code *owner, const unsigned char *image, size_t size, void **out, err *e) {
+    char dir[PATH_BYTES], path[PATH_BYTES + 32];
+    int next = 0;
+    tn_status st = TN_OK;
+    while (!*out && file_private_dir(NULL, &next, dir)) {
+        snprintf(path, sizeof path, "%s/%llx.so", dir, (unsigned long long)(uintptr_t)owner);
+        int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        bool written = fd >= 0 && file_write_all(fd, image, size);
+        if (!written) st = err_set(e, TN_ERR_DEVICE, "cannot write a kernel to %s: %s", dir, strerror(errno));
+        if (fd >= 0) close(fd);
+        if (written && !(*out = dlopen(path, RTLD_NOW | RTLD_LOCAL))) {
+            const char *why = dlerror();
+            st = err_set(e, TN_ERR_DEVICE, "cannot load a kernel from %s: %s", dir, why ? why : "no reason given");
+        }
+        file_remove_flat(AT_FDCWD, dir);
+    }
+    return *out ? TN_OK : st ? st : err_set(e, TN_ERR_DEVICE, "cannot load a kernel: no /proc, and no directory to write to");
+}
+
+static tn_status load_image(const code *owner, const unsigned char *image, size_t size, void **out, err *e) {
+    *out = NULL;
+    tn_status st = load_from_memory(owner, image, size, out, e);
+    return st && access("/proc/self/fd", X_OK) ? load_from_file(owner, image, size, out, e) : st;
 }
 
 /* From disk, else built and stored. No lock is held, so the results go to `m`, not to `owner`, which may be in the table. */

@@ -4,7 +4,8 @@
  * stays loaded while anybody holds it, and afterwards for as long as the memory bound allows, least recently used out first.
  *
  * Loading: the verified bytes are copied to a memfd, an anonymous file that no other process can open by name, and dlopen loads
- * that. So what was checked is what runs, a directory mounted noexec is no hindrance and a killed process leaves nothing.
+ * that. So what was checked is what runs, a directory mounted noexec is no hindrance and a killed process leaves nothing. Where
+ * there is no /proc to name such a file by, a file in a private directory stands in for the time of dlopen.
  *
  * Threads: safe. The build function runs without a lock; others who want the same key wait for it. */
 #ifndef TN_RT_CACHE_H

@@ -186,15 +186,6 @@ static tn_status judge(const cc *c, const outcome *o, err *e) {
 
 /* ---- the private directory ---- */
 
-static bool make_private_dir(const char *tmp, char path[PATH_BYTES]) {
-    const char *const places[] = { tmp, "/tmp", "/var/tmp", "/dev/shm" };
-    for (size_t i = tmp ? 0 : 1; i < COUNT_OF(places); i++) {
-        int n = snprintf(path, PATH_BYTES, "%s/" FILE_TEMP_PREFIX "XXXXXX", places[i]);
-        if (n < PATH_BYTES && mkdtemp(path)) return true;
-    }
-    return false;
-}
-
 static tn_status write_source(const char *path, const char *source, size_t n, err *e) {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     bool ok = fd >= 0 && file_write_all(fd, source, n);
@@ -234,14 +225,9 @@ static char *arg(const char *s) {
     return u.out;
 }
 
-tn_status cc_compile(const cc *c, const char *tmp, const char *source, size_t n_source, unsigned char **out_image,
-                     size_t *out_size, err *e) {
-    char dir[PATH_BYTES], in[PATH_BYTES + 8], out[PATH_BYTES + 8];
-    *out_image = NULL;
-    *out_size = 0;
-    if (!make_private_dir(tmp, dir))
-        return err_set(e, TN_ERR_IO, "cannot make a directory for the C compiler in %s%s/tmp, /var/tmp or /dev/shm: %s",
-                       tmp ? tmp : "", tmp ? ", " : "", strerror(errno));
+static tn_status compile_in(const cc *c, const char *dir, const char *source, size_t n_source, unsigned char **out_image,
+                            size_t *out_size, err *e) {
+    char in[PATH_BYTES + 8], out[PATH_BYTES + 8];
     snprintf(in, sizeof in, "%s/k.c", dir);
     snprintf(out, sizeof out, "%s/k.so", dir);
     char *argv[MAX_ARGS];
@@ -258,8 +244,26 @@ tn_status cc_compile(const cc *c, const char *tmp, const char *source, size_t n_
     if (st == TN_OK) st = run_program(c, argv, dir, &o, e);
     if (st == TN_OK) st = judge(c, &o, e);
     if (st == TN_OK) st = read_image(c, out, &o, out_image, out_size, e);
-    file_remove_flat(AT_FDCWD, dir);
     return st;
+}
+
+/* A place that cannot be written or is full is no reason to fail while there are others. */
+tn_status cc_compile(const cc *c, const char *tmp, const char *source, size_t n_source, unsigned char **out_image,
+                     size_t *out_size, err *e) {
+    char dir[PATH_BYTES];
+    tn_status st = TN_OK;
+    int next = 0;
+    *out_image = NULL;
+    *out_size = 0;
+    while (file_private_dir(tmp, &next, dir)) {
+        st = compile_in(c, dir, source, n_source, out_image, out_size, e);
+        bool elsewhere = st == TN_ERR_IO || (st == TN_ERR_BUILD && file_disk_is_full(dir));
+        file_remove_flat(AT_FDCWD, dir);
+        if (!elsewhere) return st;
+    }
+    if (st) return st; /* of the last place */
+    return err_set(e, TN_ERR_IO, "cannot make a directory for the C compiler in %s%s/tmp, /var/tmp or /dev/shm: %s",
+                   tmp ? tmp : "", tmp ? ", " : "", strerror(errno));
 }
 
 /* ---- which compiler ---- */

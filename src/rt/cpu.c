@@ -16,7 +16,6 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sched.h>
 #include <stdio.h>
 #include <sys/mman.h>
 
@@ -58,7 +57,6 @@ struct list {
     op *ops;     /* [cap] */
     int n_ops, cap;
     bool sealed;
-    int64_t serial_sync[POOL_SYNC_STRIDE]; /* of launches that run on the caller alone */
 };
 
 /* ---- open ---- */
@@ -342,19 +340,21 @@ static void cpu_bind(list *l, int slot, buffer *b, size_t offset) { cpu_bind_hos
 
 /* ---- running ---- */
 
-typedef struct region {
+typedef struct launch {
     const list *list;
     cpu_entry entry;
     int64_t steps;
-    int64_t *sync;
-    int nt;
-} region;
-static void yield(void) { sched_yield(); }
+} launch;
+typedef struct member { /* one of the threads at it */
+    cpu_par par;
+    pool_turn *turn;
+} member;
+static int32_t next_share(const cpu_par *par, int64_t left) { return pool_next(((const member *)par)->turn, left <= 1); }
 
-static void enter(void *ud, int tid) {
-    const region *r = ud;
-    cpu_par par = { tid, r->nt, r->sync, yield };
-    r->entry(r->list->slot, &par, r->steps);
+static void enter(void *ud, pool_turn *turn) {
+    const launch *l = ud;
+    member m = { { turn->nt, next_share }, turn };
+    l->entry(l->list->slot, &m.par, l->steps);
 }
 
 static tn_status run_op(list *l, const op *o, int64_t steps, err *e) {
@@ -362,14 +362,11 @@ static tn_status run_op(list *l, const op *o, int64_t steps, err *e) {
         if (o->size) memmove(l->slot[o->dst] + o->dst_offset, l->slot[o->src] + o->src_offset, o->size);
         return TN_OK;
     }
-    if (!o->parallel) {
-        cpu_par par = { 0, 1, l->serial_sync, yield };
-        o->entry(l->slot, &par, steps);
-        return TN_OK;
-    }
-    pool *p = l->dev->pool;
-    region r = { l, o->entry, steps, pool_sync(p), pool_threads(p) };
-    return pool_run(p, enter, &r, e);
+    launch what = { l, o->entry, steps };
+    if (o->parallel) return pool_run(l->dev->pool, enter, &what, e);
+    pool_turn alone = pool_alone();
+    enter(&what, &alone);
+    return TN_OK;
 }
 
 static tn_status check_ready(const list *l, err *e) {

@@ -49,22 +49,27 @@ typedef struct share {
     const char *from;
     size_t size, each;
 } share;
-static void copy_share(void *ud, int tid) {
+static void copy_shares(void *ud, pool_turn *turn) {
     const share *s = ud;
-    size_t at = s->each * (size_t)tid;
-    if (at < s->size) memcpy(s->to + at, s->from + at, s->size - at < s->each ? s->size - at : s->each);
+    for (int i; (i = pool_next(turn, true)) >= 0;) {
+        size_t at = s->each * (size_t)i;
+        if (at < s->size) memcpy(s->to + at, s->from + at, s->size - at < s->each ? s->size - at : s->each);
+    }
 }
 
 /* Without a team for want of memory it only takes longer. */
 static void copy_bytes(cuda *d, void *to, const void *from, size_t size) {
     cuda_copies *c = &d->copies;
-    int cpus = size < 2 * SHARE_BYTES ? 1 : pool_cpus();
+    bool large = size >= 2 * SHARE_BYTES;
     err e;
-    if (cpus > 1 && !c->team && pool_open(d->mem, cpus < MAX_TEAM ? cpus : MAX_TEAM, &c->team, &e)) c->team = NULL;
-    if (cpus > 1 && c->team) {
+    if (large && !c->team) {
+        int cpus = pool_cpus();
+        if (pool_open(d->mem, cpus < MAX_TEAM ? cpus : MAX_TEAM, &c->team, &e)) c->team = NULL;
+    }
+    if (large && c->team) {
         size_t n = (size_t)pool_threads(c->team), each = (size / n + 64) / 64 * 64;
         share s = { to, from, size, each < SHARE_BYTES ? SHARE_BYTES : each };
-        if (pool_run(c->team, copy_share, &s, &e) == TN_OK) return;
+        if (pool_run(c->team, copy_shares, &s, &e) == TN_OK) return;
     }
     memcpy(to, from, size);
 }

@@ -175,12 +175,11 @@ const device_api *const *device_table(int *out_n); /* rt/devices.c */
 
 /* What generated CPU code sees (the C emitter prints the same declarations into its text):
  *     void entry(char *const *slot, const tn_par *par, int64_t steps)
- * sync is nt counters, 64 bytes apart, zero at first and only ever growing: a barrier adds 1 to one's own and waits for the
- * others. */
+ * The work between two barriers has nt shares. With nt > 1 a thread asks next for the number of a share and does it, again and
+ * again until that is negative, and goes on behind the barrier: rt/pool.h says more. left: 1 in the last such region. */
 typedef struct cpu_par {
-    int32_t tid, nt;
-    int64_t *sync;
-    void (*yield)(void); /* called by a thread that has waited long: the processor may be needed by the one it waits for */
+    int64_t nt;
+    int32_t (*next)(const struct cpu_par *par, int64_t left);
 } cpu_par;
 typedef void (*cpu_entry)(char *const *slot, const cpu_par *par, int64_t steps);
 

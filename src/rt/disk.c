@@ -57,9 +57,9 @@ static bool is_kernel_name(const char *name) {
 static bool is_temp_name(const char *name) { return strncmp(name, FILE_TEMP_PREFIX, strlen(FILE_TEMP_PREFIX)) == 0; }
 
 static void say(const disk *d, const char *what, const char *why) {
-    char text[PATH_BYTES + 256];
+    char text[PATH_BYTES + 300];
     if (!d->log) return;
-    snprintf(text, sizeof text, "kernel cache %s: %s: %s", d->dir, what, why);
+    snprintf(text, sizeof text, "kernel cache %.2800s: %.100s: %.300s", d->dir, what, why);
     d->log(d->log_ud, TN_LOG_WARN, text);
 }
 
@@ -77,7 +77,7 @@ static void make_dirs(char *path) {
     }
 }
 
-/* Code is loaded from here: nobody else may be able to put files in. */
+/* Code is loaded from here: nobody else may be able to put files in, or to change one. */
 static const char *distrust(int fd) {
     struct stat s;
     if (fstat(fd, &s)) return strerror(errno);
@@ -265,8 +265,9 @@ bool disk_load(disk *d, const cache_key *k, unsigned char **out_image, size_t *o
     file_head h;
     const char *wrong = "a symbolic link";
     if (fd >= 0) {
-        tn_status st = file_read_all(d->mem, fd, MAX_FILE, &data, &size, &e);
-        wrong = st ? e.text : judge(data, size, k, &h);
+        wrong = distrust(fd);
+        tn_status st = wrong ? TN_OK : file_read_all(d->mem, fd, MAX_FILE, &data, &size, &e);
+        if (!wrong) wrong = st ? e.text : judge(data, size, k, &h);
         if (!wrong) futimens(fd, NULL); /* the last use; a read-only directory keeps the old one */
         close(fd);
         if (st == TN_ERR_NOMEM) return false; /* no fault of the file */
@@ -378,10 +379,11 @@ bool disk_read(disk *d, const char *name, size_t limit, unsigned char **out, siz
     *out = NULL, *out_size = 0;
     int fd = openat(d->fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return false;
-    tn_status st = file_read_all(d->mem, fd, limit, out, out_size, &e);
+    const char *wrong = distrust(fd);
+    if (!wrong && file_read_all(d->mem, fd, limit, out, out_size, &e)) wrong = e.text;
     close(fd);
-    if (st) say(d, name, e.text);
-    return st == TN_OK;
+    if (wrong) say(d, name, wrong);
+    return !wrong;
 }
 
 /* A descriptor of the directory that holds its lock, which goes when it is closed; -1. One who does not come to an end in ten

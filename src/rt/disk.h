@@ -2,7 +2,8 @@
  *
  * A file is named by the 128-bit hash of its key and holds a header, the whole key and the image. It is written under a
  * temporary name, synced and renamed, so that a reader finds the old file, the new file or none, whatever happens to the
- * writer. A file is believed only when its size, its content hash and its key are right; any other is removed and built again.
+ * writer. A file is believed only when it belongs to the user, nobody else may write to it, and its size, its content hash and
+ * its key are right; any other is removed and built again.
  * Several processes may share the directory: they replace each other's files with equal ones.
  *
  * The disk is a convenience: nothing here fails for the caller. What does not work is logged once and done without.

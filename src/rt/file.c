@@ -4,7 +4,10 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 bool file_write_all(int fd, const void *data, size_t n) {
@@ -42,6 +45,23 @@ tn_status file_read_all(mem m, int fd, size_t limit, unsigned char **out_data, s
     *out_data = data;
     *out_size = size;
     return TN_OK;
+}
+
+bool file_private_dir(const char *first, int *next, char path[PATH_BYTES]) {
+    const char *const places[] = { first, "/tmp", "/var/tmp", "/dev/shm" };
+    while (*next < (int)COUNT_OF(places)) {
+        const char *place = places[(*next)++];
+        int n = place ? snprintf(path, PATH_BYTES, "%s/" FILE_TEMP_PREFIX "XXXXXX", place) : PATH_BYTES;
+        if (n < PATH_BYTES && mkdtemp(path)) return true;
+    }
+    return false;
+}
+
+bool file_disk_is_full(const char *dir) {
+    enum { LITTLE = 16 << 20 };
+    struct statvfs s;
+    if (statvfs(dir, &s)) return false;
+    return (s.f_blocks && s.f_bavail < LITTLE / (s.f_frsize ? s.f_frsize : 1)) || (s.f_files && !s.f_favail);
 }
 
 void file_remove_flat(int parent_fd, const char *dir) {

@@ -12,6 +12,10 @@ enum { PATH_BYTES = 3072 };
 bool file_write_all(int fd, const void *data, size_t n);
 /* Reads a regular file of at most `limit` bytes into memory of m: free it with mem_free(m, data, size). */
 tn_status file_read_all(mem m, int fd, size_t limit, unsigned char **out_data, size_t *out_size, err *e);
+/* Makes a private directory (mode 0700): in `first` (NULL = nowhere), else in /tmp, /var/tmp or /dev/shm, from place *next on
+ * (0 at first), which moves past it. False, with the reason in errno, when no place is left. */
+bool file_private_dir(const char *first, int *next, char path[PATH_BYTES]);
+bool file_disk_is_full(const char *dir); /* next to no room is left there */
 /* Removes a directory and the files in it; what cannot be removed stays. */
 void file_remove_flat(int parent_fd, const char *dir);
 

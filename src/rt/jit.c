@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { REGION_MIN = 1 << 20, REGION_MAX = 16 << 20, BLOCK_ALIGN = 64, NAME_MAX_ = 96 };
@@ -18,9 +19,12 @@ typedef struct block { /* of a region, in the order of offsets; together they co
 } block;
 
 typedef struct region {
-    unsigned char *write, *run; /* two mappings of the same pages */
+    unsigned char *run; /* an anonymous file, mapped to be run */
+    int fd;             /* the file, to be written */
+    dev_t dev;          /* .. while the number still stands for it: a host may close what it does not know */
+    ino_t ino;
     size_t size;
-    bool foreign; /* of the parent of a fork */
+    bool foreign; /* of the parent of a fork, or its file is gone */
     block *blocks;
     struct region *next;
 } region;
@@ -60,10 +64,15 @@ tn_status jit_open(mem m, bool name_code, jit **out, err *e) {
     j->mem = m;
     j->next_size = REGION_MIN;
     j->name_code = name_code;
-    j->single = name_code; /* perf reads the names of anonymous pages only, and those mapped twice are a file's */
+    j->single = name_code; /* perf reads the names of anonymous pages only, and a region's are a file's */
     pthread_mutex_init(&j->lock, NULL);
     *out = j;
     return TN_OK;
+}
+
+static bool is_there(const region *r) {
+    struct stat s;
+    return fstat(r->fd, &s) == 0 && s.st_dev == r->dev && s.st_ino == r->ino;
 }
 
 static void free_regions(jit *j) {
@@ -73,7 +82,7 @@ static void free_regions(jit *j) {
             after = b->next;
             mem_free(j->mem, b, sizeof *b);
         }
-        munmap(r->write, r->size);
+        if (is_there(r)) close(r->fd);
         munmap(r->run, r->size);
         mem_free(j->mem, r, sizeof *r);
     }
@@ -90,23 +99,20 @@ void jit_close(jit *j) {
 
 /* ---- regions; called with the lock held ---- */
 
-/* Two mappings of one anonymous file. False when the system does not allow it. */
-static bool map_twice(region *r) {
-    int fd = memfd_create("tenon-code", MFD_CLOEXEC);
-    if (fd < 0) return false;
-    void *w = MAP_FAILED, *x = MAP_FAILED;
-    if (ftruncate(fd, (off_t)r->size) == 0) {
-        w = mmap(NULL, r->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        x = mmap(NULL, r->size, PROT_READ | PROT_EXEC, MAP_SHARED, fd, 0);
+/* False when the system does not allow it. */
+static bool map_region(region *r) {
+    struct stat s;
+    r->fd = memfd_create("tenon-code", MFD_CLOEXEC);
+    if (r->fd < 0) return false;
+    void *x = MAP_FAILED;
+    if (ftruncate(r->fd, (off_t)r->size) == 0 && fstat(r->fd, &s) == 0)
+        x = mmap(NULL, r->size, PROT_READ | PROT_EXEC, MAP_SHARED, r->fd, 0);
+    if (x == MAP_FAILED) {
+        close(r->fd);
+        return false;
     }
-    close(fd);
-    if (w != MAP_FAILED && x != MAP_FAILED) {
-        r->write = w, r->run = x;
-        return true;
-    }
-    if (w != MAP_FAILED) munmap(w, r->size);
-    if (x != MAP_FAILED) munmap(x, r->size);
-    return false;
+    r->run = x, r->dev = s.st_dev, r->ino = s.st_ino;
+    return true;
 }
 
 /* The page that tells of a fork. Without one, pages are not shared. */
@@ -123,15 +129,15 @@ static bool watch_forks(jit *j) {
     return true;
 }
 
-/* A new region at the head of the list. Where the system does not map pages twice, none is made and j->single is set. False for
- * want of memory. */
+/* A new region at the head of the list. Where the system does not let files of memory run, none is made and j->single is set.
+ * False for want of memory. */
 static bool add_region(jit *j, size_t at_least) {
     region *r = mem_alloc(j->mem, sizeof *r);
     block *b = mem_alloc(j->mem, sizeof *b);
     bool mapped = false;
     if (r && b) {
         for (r->size = j->next_size; r->size < at_least;) r->size *= 2;
-        mapped = watch_forks(j) && map_twice(r);
+        mapped = watch_forks(j) && map_region(r);
         j->single |= !mapped;
     }
     if (!mapped) {
@@ -185,7 +191,7 @@ static void notice_fork(jit *j) {
     *j->alive = 1;
 }
 
-/* A place in a region, or none (c->region stays NULL) where pages cannot be mapped twice. False for want of memory. */
+/* A place in a region, or none (c->region stays NULL) where there are no regions. False for want of memory. */
 static bool find_place(jit *j, jit_code *c) {
     size_t size = (c->size + BLOCK_ALIGN - 1) & ~(size_t)(BLOCK_ALIGN - 1);
     if (!j->loaded && !j->regions) { /* a region costs more than pages of its own: many a process loads one image */
@@ -195,7 +201,7 @@ static bool find_place(jit *j, jit_code *c) {
     for (int attempt = 0; attempt < 2 && !j->single; attempt++) {
         for (region *r = j->regions; r; r = r->next) {
             block *b = free_block(r, size);
-            if (!b) continue;
+            if (!b || (r->foreign = !is_there(r))) continue;
             if (!take_block(j, b, size)) return false;
             c->region = r, c->block = b;
             return true;
@@ -267,8 +273,19 @@ static void code_free(jit *j, jit_code *c) {
     mem_free(j->mem, c, sizeof *c);
 }
 
-static tn_status load_shared(const device_image *image, jit_code *c, err *e) {
-    tn_status st = link_image(image, c->region->write + c->block->offset, e);
+/* Through the file: no address of code is ever writable. */
+static tn_status load_shared(jit *j, const device_image *image, jit_code *c, err *e) {
+    unsigned char *linked = image->n_imports ? mem_alloc(j->mem, c->size) : NULL;
+    if (image->n_imports && !linked) return err_set(e, TN_ERR_NOMEM, "out of memory for machine code");
+    const unsigned char *bytes = linked ? linked : image->bytes;
+    tn_status st = linked ? link_image(image, linked, e) : TN_OK;
+    for (size_t done = 0; !st && done < c->size;) {
+        ssize_t n = pwrite(c->region->fd, bytes + done, c->size - done, (off_t)(c->block->offset + done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) st = err_set(e, TN_ERR_NOMEM, "no memory for %zu bytes of machine code: %s", c->size, strerror(errno));
+        if (n > 0) done += (size_t)n;
+    }
+    mem_free(j->mem, linked, c->size);
     c->at = c->region->run + c->block->offset;
     return st;
 }
@@ -298,7 +315,7 @@ tn_status jit_load(jit *j, const device_image *image, jit_code **out, err *e) {
     bool room = find_place(j, c);
     pthread_mutex_unlock(&j->lock);
     tn_status st = !room       ? err_set(e, TN_ERR_NOMEM, "out of memory for machine code")
-                   : c->region ? load_shared(image, c, e)
+                   : c->region ? load_shared(j, image, c, e)
                                : load_single(image, c, e);
     if (!st && !copy_entries(j, image, c)) st = err_set(e, TN_ERR_NOMEM, "out of memory for machine code");
     if (st) {

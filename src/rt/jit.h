@@ -1,10 +1,10 @@
 /* jit.h - memory for machine code: images come in, modules with entries go out.
  *
- * Memory is never writable and executable through one address: where the system allows it, the same pages are mapped twice (an
- * anonymous file), written through one mapping and run through the other, in big regions shared by many modules, so that a load
- * makes no system call most of the time. Elsewhere each module has pages of its own, which turn from writable to executable; so
- * has the first one everywhere, for many a process loads no other, and so have all whose names are told (perf wants it).
- * After fork() the child starts regions of its own: it never writes to pages that it shares with its parent.
+ * Code is never at a writable address: where the system allows it, it is written to an anonymous file that is mapped to be run,
+ * in big regions shared by many modules; a load is two system calls. Elsewhere each module has pages of its own, which turn
+ * from writable to executable; so has the first one everywhere, for many a process loads no other, and so have all whose names
+ * are told (perf wants it). After fork() the child starts regions of its own: it never writes to pages that it shares with its
+ * parent.
  *
  * Threads: safe. */
 #ifndef TN_RT_JIT_H

@@ -1,11 +1,16 @@
 /* pool.c - implementation of pool.h.
  *
- * The caller publishes a region by bumping `gen`; worker t answers by storing that number in its own `done`. Each variable has
- * one writer and a cache line pair of its own. Sleep is the Dekker pattern: a worker announces itself in `sleepers` and then
- * asks the kernel to sleep only if gen is still old; the caller stores gen and then looks at `sleepers`. Both are sequentially
- * consistent, so one of the two sees the other. */
+ * The caller publishes a run by adding 2 to `gen`; worker t enters by changing its own `at` to that number + 1, and leaves by
+ * changing it to the number. What has not entered when the caller is done is written off: the caller changes `at` itself, and
+ * only one of the two succeeds. Sleep is the Dekker pattern: a worker announces itself in `sleepers` and then asks the kernel
+ * to sleep only if gen is still old; the caller stores gen and then looks at `sleepers`. Both are sequentially consistent, so
+ * one of the two sees the other.
+ *
+ * A share's `state` is 2r while nobody has it in region r, 2r + 1 while somebody does it, and 2r + 2 when it is done. Regions
+ * are numbered from the pool's start on, so a thread that comes late can take nothing of what is over. */
 #include "rt/pool.h"
 #include "rt/aligned.h"
+#include "rt/quota.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -28,8 +33,16 @@ enum { JOIN_SPINS = 512, CROWDED_SPINS = 100 };
 enum { CPU_WORDS = 128 }; /* of a mask with room for 8192 processors: the kernel refuses one smaller than its own */
 enum { WORD_BITS = 8 * sizeof(unsigned long) };
 
+/* Pauses, some microseconds, that a share is left to its own thread; times that it did not come until it is kept off. */
+enum { GRACE_SPINS = 64, KEEP_OFF_AFTER = 16 };
+
+typedef struct share {
+    _Alignas(LINE) _Atomic int64_t state;
+    _Atomic int missed; /* regions whose share its own thread did not come for, since it last came */
+} share;
+
 typedef struct worker {
-    _Alignas(LINE) _Atomic uint32_t done; /* number of the last region this worker has left */
+    _Alignas(LINE) _Atomic uint32_t at; /* the last run it has left, or was written off in; + 1: the run it is in */
     pool *pool;
     pthread_t thread;
     int tid;
@@ -37,9 +50,10 @@ typedef struct worker {
 } worker;
 
 struct pool {
-    _Alignas(LINE) _Atomic uint32_t gen; /* number of the current region; futex word of the sleepers */
-    pool_fn fn;                          /* of that region; published by gen */
+    _Alignas(LINE) _Atomic uint32_t gen; /* number of the current run, even; futex word of the sleepers */
+    pool_fn fn;                          /* of that run; published by gen */
     void *ud;
+    int64_t region; /* its first */
     bool stop;
     _Alignas(LINE) _Atomic uint32_t sleepers;
     _Alignas(LINE) _Atomic uint32_t owner; /* 0 free, 1 a caller is inside, 2 and others sleep on it */
@@ -51,9 +65,9 @@ struct pool {
     double spin_seconds;
     _Atomic int *mark; /* on its own page; MARK_WIPED in a child of fork; unused with one thread */
     size_t mark_size;
-    aligned self, crew; /* crew: the sync counters, then the workers */
-    int64_t *sync;
-    worker *workers; /* [nt]; 0 is the caller's and unused */
+    aligned self, crew; /* crew: the shares, then the workers */
+    share *shares;      /* [nt] */
+    worker *workers;    /* [nt]; 0 is the caller's and unused */
 };
 
 static inline void cpu_pause(void) {
@@ -76,7 +90,7 @@ static void futex_wake(_Atomic uint32_t *word, int n) {
 
 /* ---- workers ---- */
 
-static uint32_t wait_for_region(pool *p, uint32_t seen) {
+static uint32_t wait_for_run(pool *p, uint32_t seen) {
     double until = 0;
     for (unsigned i = 1;; i++) {
         uint32_t gen = atomic_load_explicit(&p->gen, memory_order_acquire);
@@ -97,28 +111,30 @@ static uint32_t wait_for_region(pool *p, uint32_t seen) {
 static void *worker_main(void *arg) {
     worker *w = arg;
     pool *p = w->pool;
-    for (uint32_t gen = 0;;) {
-        gen = wait_for_region(p, gen);
+    for (;;) {
+        uint32_t left = atomic_load(&w->at), gen = wait_for_run(p, left);
+        if (!atomic_compare_exchange_strong(&w->at, &left, gen + 1)) continue; /* too late */
         if (p->stop) return NULL;
-        p->fn(p->ud, w->tid);
-        atomic_store_explicit(&w->done, gen, memory_order_release);
+        pool_turn t = { p, w->tid, p->nt, -1, p->region };
+        p->fn(p->ud, &t);
+        atomic_store_explicit(&w->at, gen, memory_order_release);
     }
 }
 
 static void stop_workers(pool *p, int n) {
     p->stop = true;
-    atomic_fetch_add(&p->gen, 1);
+    atomic_fetch_add(&p->gen, 2);
     futex_wake(&p->gen, INT_MAX);
     for (int t = 1; t < n; t++) pthread_join(p->workers[t].thread, NULL);
     p->stop = false;
 }
 
-/* Everything a region leaves behind goes back to its first state, then the threads start. */
-static tn_status start_workers(pool *p, err *e) {
+/* Everything a run leaves behind goes back to its first state, then the threads start. any: fewer will do. */
+static tn_status start_workers(pool *p, bool any, err *e) {
     atomic_store(&p->gen, 0);
     atomic_store(&p->sleepers, 0);
     atomic_store(&p->owner, 0);
-    memset(p->sync, 0, (size_t)p->nt * POOL_SYNC_STRIDE * sizeof *p->sync);
+    memset((void *)p->shares, 0, (size_t)p->nt * sizeof *p->shares);
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old); /* threads inherit the mask */
@@ -128,7 +144,7 @@ static tn_status start_workers(pool *p, err *e) {
         w->pool = p;
         w->tid = made;
         w->off = -1;
-        atomic_store(&w->done, 0);
+        atomic_store(&w->at, 0);
         rc = pthread_create(&w->thread, NULL, worker_main, w);
         if (rc) continue;
         char name[24];
@@ -136,12 +152,13 @@ static tn_status start_workers(pool *p, err *e) {
         pthread_setname_np(w->thread, name);
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (rc == 0) return TN_OK;
+    if (any) p->nt = made;
+    if (made == p->nt) return TN_OK;
     stop_workers(p, made);
     return err_set(e, TN_ERR_DEVICE, "cannot start thread %d of %d: %s", made + 1, p->nt, strerror(rc));
 }
 
-/* ---- one region at a time ---- */
+/* ---- one run at a time ---- */
 
 static void own(pool *p) {
     for (int i = 0; i < 8 * p->join_spins; i++) { /* runs take longer than meetings, and waking up takes longest */
@@ -163,7 +180,7 @@ static tn_status revive(pool *p, err *e) {
         if (mark == MARK_ALIVE) return TN_OK;
         sched_yield();
     }
-    tn_status st = start_workers(p, e);
+    tn_status st = start_workers(p, false, e);
     atomic_store(p->mark, st ? MARK_WIPED : MARK_ALIVE);
     return st;
 }
@@ -181,8 +198,15 @@ static void keep_off(pool *p, worker *w) {
     w->off = cpu; /* where that failed, too: once is enough */
 }
 
+/* A worker that has not entered is written off; one that has is about to leave, when it runs. */
 static void join(pool *p, worker *w, uint32_t gen) {
-    for (int i = 0; atomic_load_explicit(&w->done, memory_order_acquire) != gen; i++) {
+    for (int i = 0;; i++) {
+        uint32_t at = atomic_load_explicit(&w->at, memory_order_acquire);
+        if (at == gen) return;
+        if (at != gen + 1) {
+            keep_off(p, w);
+            if (atomic_compare_exchange_strong(&w->at, &at, gen)) return;
+        }
         if (i < p->join_spins) {
             cpu_pause();
             continue;
@@ -194,7 +218,8 @@ static void join(pool *p, worker *w, uint32_t gen) {
 
 tn_status pool_run(pool *p, pool_fn fn, void *ud, err *e) {
     if (p->nt == 1) {
-        fn(ud, 0);
+        pool_turn alone = pool_alone();
+        fn(ud, &alone);
         return TN_OK;
     }
     if (atomic_load_explicit(p->mark, memory_order_acquire) != MARK_ALIVE) {
@@ -204,13 +229,63 @@ tn_status pool_run(pool *p, pool_fn fn, void *ud, err *e) {
     own(p);
     p->fn = fn;
     p->ud = ud;
-    uint32_t gen = atomic_load_explicit(&p->gen, memory_order_relaxed) + 1;
+    p->region = atomic_load_explicit(&p->shares[0].state, memory_order_relaxed) / 2;
+    pool_turn turn = { p, 0, p->nt, -1, p->region };
+    uint32_t gen = atomic_load_explicit(&p->gen, memory_order_relaxed) + 2;
     atomic_store(&p->gen, gen);
     if (atomic_load(&p->sleepers)) futex_wake(&p->gen, INT_MAX);
-    fn(ud, 0);
+    fn(ud, &turn);
     for (int t = 1; t < p->nt; t++) join(p, &p->workers[t], gen);
     disown(p);
     return TN_OK;
+}
+
+/* ---- shares ---- */
+
+static bool claim(pool_turn *t, int i) {
+    int64_t nobody = 2 * t->region;
+    if (!atomic_compare_exchange_strong(&t->pool->shares[i].state, &nobody, nobody + 1)) return false;
+    t->share = i;
+    return true;
+}
+
+/* False: share i is now this thread's. True: it is over, or, where this thread may leave, a thread that comes has it or will.
+ */
+static bool wait_for_share(pool_turn *t, int i, bool leave) {
+    pool *p = t->pool;
+    share *s = &p->shares[i];
+    for (int spins = 1;; spins++) {
+        int64_t ahead = atomic_load_explicit(&s->state, memory_order_acquire) - 2 * t->region;
+        if (ahead >= 2 || (ahead == 1 && leave)) return true;
+        if (ahead == 0) {
+            int missed = atomic_load_explicit(&s->missed, memory_order_relaxed);
+            if ((missed || spins > GRACE_SPINS) && claim(t, i)) {
+                atomic_store_explicit(&s->missed, missed < INT_MAX ? missed + 1 : missed, memory_order_relaxed);
+                if (i && !t->me && missed == KEEP_OFF_AFTER) keep_off(p, &p->workers[i]);
+                return false;
+            }
+            if (!missed && leave) return true;
+        }
+        cpu_pause();
+        if (spins % p->join_spins == 0) sched_yield(); /* who has the share may be waiting for this very processor */
+    }
+}
+
+int pool_next(pool_turn *t, bool last) {
+    if (t->nt == 1) return t->share = -1 - t->share; /* 0, then -1 */
+    share *own = &t->pool->shares[t->me];
+    if (t->share >= 0) {
+        atomic_store_explicit(&t->pool->shares[t->share].state, 2 * t->region + 2, memory_order_release);
+        t->share = -1;
+    } else {
+        if (atomic_load_explicit(&own->missed, memory_order_relaxed))
+            atomic_store_explicit(&own->missed, 0, memory_order_relaxed);
+        if (claim(t, t->me)) return t->me;
+    }
+    for (int i = t->me + 1; i <= t->me + t->nt; i++)
+        if (!wait_for_share(t, i < t->nt ? i : i - t->nt, last && t->me)) return t->share;
+    t->region++;
+    return -1;
 }
 
 /* ---- life ---- */
@@ -226,7 +301,8 @@ static int read_cpus(unsigned long *mask) {
 
 int pool_cpus(void) {
     unsigned long mask[CPU_WORDS];
-    int known = read_cpus(mask);
+    int known = read_cpus(mask), quota = quota_cpus("");
+    if (quota && quota < known) return quota;
     long n = known ? known : sysconf(_SC_NPROCESSORS_ONLN);
     return n < 1 ? 1 : !known && n > POOL_MAX_THREADS ? POOL_MAX_THREADS : (int)n;
 }
@@ -238,8 +314,7 @@ tn_status pool_open(mem m, int threads, pool **out, err *e) {
                        POOL_MAX_THREADS);
     int cpus = threads == 1 ? 1 : pool_cpus(), nt = threads ? threads : cpus > POOL_MAX_THREADS ? POOL_MAX_THREADS : cpus;
     aligned self, crew = { 0 };
-    size_t sync_size = ((size_t)nt * POOL_SYNC_STRIDE * sizeof(int64_t) + LINE - 1) & ~(size_t)(LINE - 1);
-    size_t crew_size = sync_size + (size_t)nt * sizeof(worker);
+    size_t crew_size = (size_t)nt * (sizeof(share) + sizeof(worker));
     if (!aligned_get(m, sizeof(pool), LINE, &self)) return err_set(e, TN_ERR_NOMEM, "out of memory for the thread pool");
     pool *p = memset(self.data, 0, sizeof *p);
     tn_status st = TN_OK;
@@ -253,8 +328,8 @@ tn_status pool_open(mem m, int threads, pool **out, err *e) {
     p->nt = nt;
     p->self = self;
     p->crew = crew;
-    p->sync = (int64_t *)(void *)crew.data;
-    p->workers = (worker *)(void *)(crew.data + sync_size);
+    p->shares = (share *)(void *)crew.data;
+    p->workers = (worker *)(void *)(p->shares + nt);
     p->join_spins = nt <= cpus ? JOIN_SPINS : CROWDED_SPINS;
     p->roomy = read_cpus(p->cpus) >= nt;
     p->spin_seconds = nt <= cpus ? POOL_SPIN_SECONDS : POOL_SPIN_SECONDS / 20;
@@ -269,7 +344,7 @@ tn_status pool_open(mem m, int threads, pool **out, err *e) {
         goto done;
     }
     madvise((void *)p->mark, p->mark_size, MADV_WIPEONFORK); /* kernels before 4.14: a child must not use the pool */
-    if ((st = start_workers(p, e))) goto done;
+    if ((st = start_workers(p, threads == 0, e))) goto done;
     atomic_store(p->mark, MARK_ALIVE);
     *out = p;
 done:
@@ -292,4 +367,3 @@ void pool_close(pool *p) {
 }
 
 int pool_threads(const pool *p) { return p->nt; }
-int64_t *pool_sync(pool *p) { return p->sync; }

@@ -11,15 +11,27 @@ enum { MAX_SPLITS = 12, MAX_VISITS = 1024 };
  * in each load. */
 enum { FEW_READS = 64, MANY_READS = 300, SMALL_BORDER = 32 };
 
+typedef struct pending { /* of a value, not walked yet */
+    val v;
+    const affine *idx;
+    bool under_dot, masked;
+    int64_t dot_work; /* multiply-adds of the innermost contraction around it */
+} pending;
 typedef struct walk {
     sched *s;
     group *gr;
     int gi;
     analysis *an;
-    arena *keep;      /* of the splits, which outlive the analysis */
-    bool again;       /* a split was added */
-    int64_t dot_work; /* multiply-adds of the innermost contraction that is being walked */
+    arena *keep;       /* of the splits, which outlive the analysis */
+    bool again;        /* a split was added */
+    VEC(pending) todo; /* the next one last */
 } walk;
+
+/* Work of tensors too large to be computed is as much as can be counted. */
+static int64_t times(int64_t a, int64_t b) { return size_mul(a, b, &a) ? a : INT64_MAX; }
+static void add_work(analysis *an, int64_t n) {
+    if (!size_add(an->work, n, &an->work)) an->work = INT64_MAX;
+}
 
 affine group_axis_vars(sched *s, group *gr, kernel *k, split_list *var_of, val owner, int axis, int64_t extent,
                        const char *name, bool row, bool reduce) {
@@ -133,7 +145,11 @@ static bool is_own_root(const walk *w, val v) {
     return w->s->place[v] == PLACE_ROOT && w->s->group_of[v] == w->gi;
 }
 
-static bool walk_value(walk *w, val v, const affine *idx, bool under_dot, bool masked);
+/* Values are walked from the top of a stack: operands are put there from the last one to the first. */
+static bool walk_later(walk *w, pending x) {
+    VEC_PUSH(w->s->a, &w->todo, x);
+    return true;
+}
 
 static const affine *anchor_operand_index(walk *w, val v, const affine *idx) {
     const node *n = graph_get(w->s->g, v), *x = graph_get(w->s->g, n->in[0]);
@@ -145,12 +161,12 @@ static const affine *anchor_operand_index(walk *w, val v, const affine *idx) {
     return in;
 }
 
-static bool walk_reduce(walk *w, val v, const affine *idx) {
+static bool walk_reduce(walk *w, val v, const affine *idx, int64_t dot_work) {
     const node *n = graph_get(w->s->g, v);
     w->an->n_reduces++;
-    w->an->work += graph_elems(w->s->g, n->in[0]);
+    add_work(w->an, graph_elems(w->s->g, n->in[0]));
     narrow_rows(w, v, idx);
-    return walk_value(w, n->in[0], anchor_operand_index(w, v, idx), false, false);
+    return walk_later(w, (pending){ .v = n->in[0], .idx = anchor_operand_index(w, v, idx), .dot_work = dot_work });
 }
 
 /* Splits a dot's index into those of its operands; contraction axes get the variables in kv. */
@@ -181,52 +197,50 @@ static bool walk_dot(walk *w, val v, const affine *idx) {
     int64_t depth = 1;
     for (int i = 0; i < nc; i++) {
         kv[i] = group_axis_vars(w->s, w->gr, w->an->k, &w->an->var_of, v, TN_MAX_RANK + i, x->dims[ca[i]], "k", false, true);
-        depth *= x->dims[ca[i]];
+        depth = times(depth, x->dims[ca[i]]);
     }
-    int64_t work = depth * graph_elems(w->s->g, v), outer = w->dot_work;
+    int64_t work = times(depth, graph_elems(w->s->g, v));
     w->an->n_dots++;
-    w->an->work += work;
+    add_work(w->an, work);
     narrow_rows(w, v, idx);
     dot_operand_index(w->s->g, v, idx, kv, ia, ib);
-    w->dot_work = work;
-    bool ok = walk_value(w, n->in[0], ia, true, false) && walk_value(w, n->in[1], ib, true, false);
-    w->dot_work = outer; /* this one may be an operand of another */
-    return ok;
+    return walk_later(w, (pending){ n->in[1], ib, true, false, work }) &&
+           walk_later(w, (pending){ n->in[0], ia, true, false, work });
 }
 
 /* Whether the contraction around view v, which has a border, reads what is inside of it. */
-static bool sees_through(const walk *w, val v) {
+static bool sees_through(const walk *w, val v, int64_t dot_work) {
     const graph *g = w->s->g;
     int64_t all = graph_elems(g, v), inside = graph_elems(g, graph_get(g, v)->in[0]);
-    if (w->dot_work / FEW_READS <= all) return true;
-    return !w->s->opts.rows_only && w->dot_work / MANY_READS <= all && all - inside <= inside / SMALL_BORDER;
+    if (dot_work / FEW_READS <= all) return true;
+    return !w->s->opts.rows_only && dot_work / MANY_READS <= all && all - inside <= inside / SMALL_BORDER;
 }
 
-static bool walk_move(walk *w, val v, const affine *idx, bool under_dot, bool masked) {
-    const node *n = graph_get(w->s->g, v);
+static bool walk_move(walk *w, pending x) {
+    const node *n = graph_get(w->s->g, x.v);
     val u = n->in[0];
     if (n->op == OP_reshape && !sched_inside(w->s, w->gi, u) && !is_own_root(w, u))
         return true; /* memory is flat: any index will do */
     affine *in = ARENA_ARRAY(w->s->a, affine, TN_MAX_RANK);
     kmask_list masks = { 0 };
     view_fail f = { 0 };
-    if (!view_operand(w->an->k, w->s->g, v, idx, in, &masks, &f)) {
+    if (!view_operand(w->an->k, w->s->g, x.v, x.idx, in, &masks, &f)) {
         if (add_split(w, f)) return false;
         return fail(w, u, "the reshape between does not keep loops in order");
     }
-    if (masks.n && under_dot && !sees_through(w, v)) /* else kopt keeps the checks at the border */
-        return fail(w, v,
+    if (masks.n && x.under_dot && !sees_through(w, x.v, x.dot_work)) /* else kopt keeps the checks at the border */
+        return fail(w, x.v,
                     "a contraction that reads its operands often does so without bounds checks: the border is made in memory");
-    return walk_value(w, u, in, under_dot, masked || masks.n);
+    return walk_later(w, (pending){ u, in, x.under_dot, x.masked || masks.n, x.dot_work });
 }
 
-static bool walk_gather(walk *w, val v, const affine *idx, bool masked) {
-    const node *n = graph_get(w->s->g, v), *index = graph_get(w->s->g, n->in[1]);
+static bool walk_gather(walk *w, pending x) {
+    const node *n = graph_get(w->s->g, x.v), *index = graph_get(w->s->g, n->in[1]);
     if (sched_inside(w->s, w->gi, n->in[0]) || is_own_root(w, n->in[0]))
         return fail(w, n->in[0], "gather reads its table at computed places: it must be in memory");
     affine *in = ARENA_ARRAY(w->s->a, affine, TN_MAX_RANK);
-    for (int i = 0; i < index->rank; i++) in[i] = idx[n->attr[0] + i];
-    return walk_value(w, n->in[1], in, false, masked);
+    for (int i = 0; i < index->rank; i++) in[i] = x.idx[n->attr[0] + i];
+    return walk_later(w, (pending){ n->in[1], in, false, x.masked, x.dot_work });
 }
 
 /* A root read back by another root: only at its own row. All roots have the first one's rows. */
@@ -240,8 +254,10 @@ static bool walk_root_read(walk *w, val v, const affine *idx) {
     return true;
 }
 
-static bool walk_value(walk *w, val v, const affine *idx, bool under_dot, bool masked) {
+static bool walk_value(walk *w, pending at) {
     sched *s = w->s;
+    const val v = at.v;
+    const affine *idx = at.idx;
     const node *n = graph_get(s->g, v);
     if (!sched_inside(s, w->gi, v)) {
         if (!is_own_root(w, v)) return true;
@@ -251,46 +267,44 @@ static bool walk_value(walk *w, val v, const affine *idx, bool under_dot, bool m
     int *bucket = &w->an->bucket[v % VISIT_BUCKETS];
     for (int i = *bucket; i; i = w->an->visits.at[i - 1].next) {
         const visit *x = &w->an->visits.at[i - 1];
-        if (x->v != v || x->under_dot != under_dot) continue;
+        if (x->v != v || x->under_dot != at.under_dot) continue;
         bool same = true;
         for (int d = 0; d < n->rank && same; d++) same = affine_equal(x->idx[d], idx[d]);
         if (same) return true;
     }
     if (w->an->visits.n > MAX_VISITS) return fail(w, v, "the kernel would be too large");
     VEC_PUSH(s->a, &w->an->visits,
-             (visit){ v, arena_copy(s->a, idx, sizeof *idx * (size_t)(n->rank + 1)), under_dot, *bucket });
+             (visit){ v, arena_copy(s->a, idx, sizeof *idx * (size_t)(n->rank + 1)), at.under_dot, *bucket });
     *bucket = w->an->visits.n;
     op_class cls = op_get((op_code)n->op)->cls;
     switch (cls) {
     case CL_MOVE:
-        return walk_move(w, v, idx, under_dot, masked);
+        return walk_move(w, at);
     case CL_REDUCE:
     case CL_ARG:
-        if (under_dot) return fail(w, v, "a contraction would repeat the reduction for every tile");
-        if (masked) return fail(w, v, "a border lies between");
-        return walk_reduce(w, v, idx);
+        if (at.under_dot) return fail(w, v, "a contraction would repeat the reduction for every tile");
+        if (at.masked) return fail(w, v, "a border lies between");
+        return walk_reduce(w, v, idx, at.dot_work);
     case CL_DOT:
-        if (under_dot) return fail(w, v, "a contraction's operand is read many times: it is kept in memory");
-        if (masked) return fail(w, v, "a border lies between");
+        if (at.under_dot) return fail(w, v, "a contraction's operand is read many times: it is kept in memory");
+        if (at.masked) return fail(w, v, "a border lies between");
         return walk_dot(w, v, idx);
     case CL_GATHER:
-        if (under_dot) return fail(w, v, "a contraction would repeat the gather for every tile");
-        return walk_gather(w, v, idx, masked);
+        if (at.under_dot) return fail(w, v, "a contraction would repeat the gather for every tile");
+        return walk_gather(w, at);
     case CL_SOURCE:
         return true;
     case CL_RANDOM:
-        return walk_value(w, n->in[0], idx, under_dot, masked);
-    case CL_CAST:
-        w->an->work += graph_elems(s->g, v);
-        return walk_value(w, n->in[0], idx, under_dot, masked);
-    default:
         break;
+    case CL_CAST:
+        add_work(w->an, graph_elems(s->g, v));
+        break;
+    default:
+        if (!op_is_elementwise((op_code)n->op)) return fail(w, v, "an op of this class is its own kernel");
+        if (at.under_dot) return fail(w, v, "a contraction would repeat the work for every tile");
+        add_work(w->an, graph_elems(s->g, v));
     }
-    if (!op_is_elementwise((op_code)n->op)) return fail(w, v, "an op of this class is its own kernel");
-    if (under_dot) return fail(w, v, "a contraction would repeat the work for every tile");
-    w->an->work += graph_elems(s->g, v);
-    for (int i = 0; i < n->n_in; i++)
-        if (!walk_value(w, n->in[i], idx, under_dot, masked)) return false;
+    for (int i = n->n_in - 1; i >= 0; i--) walk_later(w, (pending){ n->in[i], idx, at.under_dot, at.masked, at.dot_work });
     return true;
 }
 
@@ -306,11 +320,14 @@ static bool walk_root(walk *w, int r) {
     } else {
         narrow_rows(w, root, idx);
     }
-    w->an->work += graph_elems(w->s->g, root);
+    add_work(w->an, graph_elems(w->s->g, root));
     uint8_t place = w->s->place[root];
     int of = w->s->group_of[root];
     w->s->place[root] = PLACE_INSIDE, w->s->group_of[root] = w->gi;
-    bool ok = walk_value(w, root, idx, false, false);
+    bool ok = true;
+    w->todo.n = 0;
+    walk_later(w, (pending){ .v = root, .idx = idx });
+    while (ok && w->todo.n) ok = walk_value(w, w->todo.at[--w->todo.n]);
     w->s->place[root] = place, w->s->group_of[root] = of;
     return ok;
 }

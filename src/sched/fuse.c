@@ -11,7 +11,7 @@
 enum { SMALL_PART = 16, FEW_ROWS = 8, SMALL_WORK = 1 << 15, WIDE_ROW = 1024, MANY_LOOPS = 48, LINE_BYTES = 64 };
 enum { MANY_STEPS = 1 << 12, MOST_PARTS = 64 };
 
-static bool decide(sched *s, val v, val user, bool fused, const char *reason) {
+bool sched_decide(sched *s, val v, val user, bool fused, const char *reason) {
     VEC_PUSH(s->a, &s->p->decisions, (why){ v, user, fused, reason });
     return fused;
 }
@@ -25,19 +25,24 @@ static int new_group(sched *s, val root) {
     return s->groups.n - 1;
 }
 
-/* Groups that read v, looking through users that are computed everywhere. */
-typedef VEC(int) int_list;
-static void reading_groups(const sched *s, val v, int_list *out) {
-    for (uint32_t u = graph_get(s->g, v)->first_use; u; u = s->g->uses.at[u - 1].next) {
-        val user = s->g->uses.at[u - 1].user;
-        if (s->place[user] == PLACE_EVERYWHERE || s->place[user] == PLACE_ALIAS) {
-            reading_groups(s, user, out);
+/* Lists in s->readers the groups that read v, looking through users that are computed everywhere. */
+static void reading_groups(sched *s, val v) {
+    VEC(uint32_t) open = { 0 }; /* the uses to look at next: of v, of a user of v, of a user of that one .. */
+    arena_reset(s->scratch);
+    VEC_PUSH(s->scratch, &open, graph_get(s->g, v)->first_use);
+    while (open.n) {
+        uint32_t u = open.at[open.n - 1];
+        if (!u) {
+            open.n--;
             continue;
         }
-        int gi = s->group_of[user];
-        bool known = gi < 0;
-        for (int i = 0; i < out->n && !known; i++) known = out->at[i] == gi;
-        if (!known) VEC_PUSH(s->a, out, gi);
+        val user = s->g->uses.at[u - 1].user;
+        open.at[open.n - 1] = s->g->uses.at[u - 1].next;
+        if (s->place[user] == PLACE_EVERYWHERE || s->place[user] == PLACE_ALIAS) {
+            if (sched_mark(&s->values, user)) VEC_PUSH(s->scratch, &open, graph_get(s->g, user)->first_use);
+        } else if (s->group_of[user] >= 0 && sched_mark(&s->of_groups, (uint32_t)s->group_of[user])) {
+            VEC_PUSH(s->a, &s->readers, s->group_of[user]);
+        }
     }
 }
 
@@ -102,13 +107,15 @@ static bool try_inside(sched *s, val v, int gi) {
     group *gr = &s->groups.at[gi];
     val root = gr->roots.at[0];
     const char *no = level_objection(s, v);
-    if (no) return decide(s, v, root, false, no);
-    if (graph_get(s->g, root)->op == OP_scatter_add) return decide(s, v, root, false, "scatter_add reads memory");
+    if (no) return sched_decide(s, v, root, false, no);
+    if (graph_get(s->g, root)->op == OP_scatter_add) return sched_decide(s, v, root, false, "scatter_add reads memory");
     analysis after;
-    if (!gr->known && !group_analyse(s, gi, s->scratch, &after)) return decide(s, v, root, false, after.reason);
+    arena_reset(s->scratch);
+    if (!gr->known && !group_analyse(s, gi, s->scratch, &after)) return sched_decide(s, v, root, false, after.reason);
     group before = *gr;
     s->place[v] = PLACE_INSIDE;
     s->group_of[v] = gi;
+    arena_reset(s->scratch);
     no = group_analyse(s, gi, s->scratch, &after) ? cost_objection(s, n, &before, &after) : after.reason;
     if (!no && s->opts.fusion == 1 && after.rows < before.rows && !op_is_move((op_code)n->op))
         no = "fusion level 1 keeps whole kernels elementwise";
@@ -116,9 +123,9 @@ static bool try_inside(sched *s, val v, int gi) {
         s->place[v] = PLACE_NONE;
         s->group_of[v] = -1;
         *gr = before;
-        return decide(s, v, root, false, no);
+        return sched_decide(s, v, root, false, no);
     }
-    return decide(s, v, root, true, "computed where it is used, never stored");
+    return sched_decide(s, v, root, true, "computed where it is used, never stored");
 }
 
 /* A row or a column, say, beside a matrix: no trip through memory to speak of. Looks through views. */
@@ -168,13 +175,14 @@ static bool try_everywhere(sched *s, val v, const int_list *groups) {
         group *gr = &s->groups.at[groups->at[i]];
         int n_splits = gr->splits.n;
         bool scatter = graph_get(s->g, gr->roots.at[0])->op == OP_scatter_add;
+        arena_reset(s->scratch);
         if (!scatter && group_analyse(s, groups->at[i], s->scratch, &an)) continue;
         gr->splits.n = n_splits;
         s->place[v] = PLACE_NONE;
         for (int k = 0; k <= i; k++) s->groups.at[groups->at[k]].known = false;
         return false;
     }
-    decide(s, v, 0, true, "computed again in each kernel that uses it: cheaper than a trip through memory");
+    sched_decide(s, v, 0, true, "computed again in each kernel that uses it: cheaper than a trip through memory");
     return true;
 }
 
@@ -200,7 +208,7 @@ static bool try_with_contraction(sched *s, val v, int gi, int n_splits) {
     if (!dot || try_inside(s, dot, gi)) return true;
     s->place[v] = PLACE_NONE, s->group_of[v] = -1;
     s->groups.at[gi].splits.n = n_splits, s->groups.at[gi].known = false, s->p->decisions.n = n_decisions;
-    return decide(s, v, root, false, "done with the result of its contraction: one of them is stored either way");
+    return sched_decide(s, v, root, false, "done with the result of its contraction: one of them is stored either way");
 }
 
 /* An output that is a concat, or the result of elementwise ops, in another shape. The parts of a concat have kernels of their
@@ -210,10 +218,10 @@ static bool try_with_contraction(sched *s, val v, int gi, int n_splits) {
 static bool is_output_view(const sched *s, val v) {
     const node *n = graph_get(s->g, v), *x = graph_get(s->g, n->in[0]);
     int times = 0;
-    for (int i = 0; i < s->g->outputs.n; i++) {
-        const output *o = &s->g->outputs.at[i];
-        if (o->state && (o->v == v || o->v == n->in[0])) return false;
-        times += o->v == v || o->v == n->in[0];
+    for (const node *y = n;; y = x) { /* the outputs of v, then those of its operand */
+        for (int i = y->first_out; i; i = s->g->outputs.at[i - 1].next, times++)
+            if (s->g->outputs.at[i - 1].state) return false;
+        if (y == x) break;
     }
     bool alone = x->first_use && !s->g->uses.at[x->first_use - 1].next;
     if (times == 1 && alone && x->op == OP_concat && !s->forced[v]) return true;
@@ -223,41 +231,60 @@ static bool is_output_view(const sched *s, val v) {
 
 /* ---- parts of a concat: each is written where it belongs, by kernels of one part or several ---- */
 
-static void list_parts(sched *s, val concat, const int64_t *at, val_list *out) {
-    const node *n = graph_get(s->g, concat);
-    int axis = (int)n->attr[0];
-    int64_t *next = arena_copy(s->a, at, TN_MAX_RANK * sizeof *at);
-    for (int i = 0; i < n->n_in; i++) {
-        val x = n->in[i];
-        const node *part = graph_get(s->g, x);
-        if (part->op == OP_concat) {
+typedef struct open_concat { /* its parts are being listed */
+    val v;
+    int next;                /* part */
+    int64_t at[TN_MAX_RANK]; /* where that begins */
+} open_concat;
+
+static void list_parts(sched *s, val concat, val_list *out) {
+    VEC(open_concat) open = { 0 };
+    VEC_PUSH(s->scratch, &open, (open_concat){ .v = concat });
+    while (open.n) {
+        open_concat *o = &open.at[open.n - 1], inner = { 0 };
+        const node *n = graph_get(s->g, o->v);
+        if (o->next == n->n_in) {
+            open.n--;
+            continue;
+        }
+        val x = n->in[o->next++];
+        memcpy(inner.at, o->at, sizeof inner.at);
+        o->at[n->attr[0]] += graph_get(s->g, x)->dims[n->attr[0]];
+        if (graph_get(s->g, x)->op == OP_concat) {
             s->place[x] = PLACE_JOINED;
-            list_parts(s, x, next, out);
+            inner.v = x;
+            VEC_PUSH(s->scratch, &open, inner);
         } else {
-            s->part_at[x] = arena_copy(s->a, next, TN_MAX_RANK * sizeof *next);
+            s->part_at[x] = arena_copy(s->a, inner.at, sizeof inner.at);
             VEC_PUSH(s->a, out, x);
         }
-        next[axis] += part->dims[axis];
     }
 }
 
-typedef struct kinship { /* which parts need the same values */
-    int *part;           /* [nodes] that was found to need it first: number + 1 */
+typedef struct kinship { /* which parts need the same values: */
+    int *part;           /* [nodes] the one that was found to need a value first, if the value is marked */
     int steps;           /* left to go */
 } kinship;
 /* Marks what v is made of, element by element, as needed by part `me`. Returns the first other part that needs some of it, or
  * -1.
  */
-static int find_kin(const sched *s, kinship *f, val v, int me) {
-    const node *n = graph_get(s->g, v);
-    if (f->part[v] || f->steps <= 0 || (n->op == OP_const && n->splat)) return f->part[v] - 1 == me ? -1 : f->part[v] - 1;
-    f->part[v] = me + 1;
-    f->steps--;
-    if (!(op_is_elementwise((op_code)n->op) || n->op == OP_cast || op_is_move((op_code)n->op))) return -1;
+static int find_kin(sched *s, kinship *f, val v, int me) {
+    val_list todo = { 0 }; /* the next one last */
     int kin = -1;
-    for (int i = 0; i < n->n_in; i++) {
-        int k = find_kin(s, f, n->in[i], me);
-        if (kin < 0) kin = k;
+    VEC_PUSH(s->scratch, &todo, v);
+    while (todo.n) {
+        val x = todo.at[--todo.n];
+        const node *n = graph_get(s->g, x);
+        if (sched_marked(&s->values, x)) {
+            if (kin < 0 && f->part[x] != me) kin = f->part[x];
+            continue;
+        }
+        if (f->steps <= 0 || (n->op == OP_const && n->splat)) continue;
+        sched_mark(&s->values, x);
+        f->part[x] = me;
+        f->steps--;
+        if (!(op_is_elementwise((op_code)n->op) || n->op == OP_cast || op_is_move((op_code)n->op))) continue;
+        for (int i = n->n_in - 1; i >= 0; i--) VEC_PUSH(s->scratch, &todo, n->in[i]);
     }
     return kin;
 }
@@ -265,10 +292,10 @@ static int find_kin(const sched *s, kinship *f, val v, int me) {
 /* Parts of equal shape that are made from the same values element by element become results of one kernel at level 3: what they
  * have in common is computed once, and what they read is loaded once. */
 static void place_parts(sched *s, val concat) {
-    int64_t zero[TN_MAX_RANK] = { 0 };
     val_list parts = { 0 };
-    list_parts(s, concat, zero, &parts);
-    kinship f = { .part = ARENA_ARRAY(s->scratch, int, s->g->nodes.n), .steps = MANY_STEPS };
+    list_parts(s, concat, &parts);
+    kinship f = { .part = s->part_of, .steps = MANY_STEPS };
+    sched_unmark(&s->values);
     int *group_of = ARENA_ARRAY(s->scratch, int, parts.n);
     for (int i = 0; i < parts.n; i++) {
         val x = parts.at[i];
@@ -283,7 +310,7 @@ static void place_parts(sched *s, val concat) {
                 roots->at[j] = roots->at[j - 1], roots->at[j - 1] = t;
             }
             s->place[x] = PLACE_ROOT, s->group_of[x] = gi;
-            decide(s, x, concat, true, "parts of one array that are made from the same values: one kernel");
+            sched_decide(s, x, concat, true, "parts of one array that are made from the same values: one kernel");
         } else {
             gi = new_group(s, x);
             s->groups.at[gi].dest = concat;
@@ -294,9 +321,10 @@ static void place_parts(sched *s, val concat) {
 
 static void place_value(sched *s, val v) {
     const node *n = graph_get(s->g, v);
-    int_list groups = { 0 };
-    arena_reset(s->scratch);
-    reading_groups(s, v, &groups);
+    s->readers.n = 0;
+    sched_unmark(&s->values), sched_unmark(&s->of_groups);
+    reading_groups(s, v);
+    const int_list groups = s->readers;
     bool own_kernel = s->forced[v] || graph_is_output(s->g, v) || n->op == OP_scatter_add || n->op == OP_concat;
     if (!own_kernel && groups.n == 0) return; /* nothing reads it */
     if (!own_kernel && groups.n == 1 && (op_is_move((op_code)n->op) || is_compute(n))) {
@@ -307,8 +335,8 @@ static void place_value(sched *s, val v) {
         }
     }
     if (!own_kernel && try_everywhere(s, v, &groups)) return;
-    if (groups.n > 1 && !own_kernel) decide(s, v, 0, false, "several kernels use it");
-    if (graph_is_output(s->g, v)) decide(s, v, 0, false, "an output of the graph");
+    if (groups.n > 1 && !own_kernel) sched_decide(s, v, 0, false, "several kernels use it");
+    if (graph_is_output(s->g, v)) sched_decide(s, v, 0, false, "an output of the graph");
     if (n->op == OP_concat) {
         s->place[v] = PLACE_ROOT;
         place_parts(s, v);
@@ -320,129 +348,6 @@ static void place_value(sched *s, val v) {
         if (s->place[n->in[0]] != PLACE_EVERYWHERE) return;
     }
     new_group(s, v);
-}
-
-/* ---- kernels with several results (level 3) ---- */
-
-static void group_reads(const sched *s, int gi, val v, bool *seen, int_list *out) {
-    if (seen[v]) return;
-    seen[v] = true;
-    bool root = s->place[v] == PLACE_ROOT && s->group_of[v] == gi;
-    if (!root && !sched_inside(s, gi, v)) {
-        while (s->place[v] == PLACE_ALIAS) v = graph_get(s->g, v)->in[0];
-        VEC_PUSH(s->a, out, (int)v);
-        return;
-    }
-    const node *n = graph_get(s->g, v);
-    for (int i = 0; i < n->n_in; i++) group_reads(s, gi, n->in[i], seen, out);
-}
-
-static int_list reads_of(const sched *s, int gi) {
-    int_list out = { 0 };
-    bool *seen = ARENA_ARRAY(s->a, bool, s->g->nodes.n);
-    for (int r = 0; r < s->groups.at[gi].roots.n; r++) group_reads(s, gi, s->groups.at[gi].roots.at[r], seen, &out);
-    return out;
-}
-
-/* Group that makes memory value v, or -1. A concat is made by many: -2. */
-static int maker(const sched *s, val v) {
-    if (s->place[v] != PLACE_ROOT) return -1;
-    return graph_get(s->g, v)->op == OP_concat ? -2 : s->group_of[v];
-}
-
-static bool reaches(const sched *s, const int_list *reads, int from, int to, bool *seen);
-static bool part_reaches(const sched *s, const int_list *reads, val concat, int to, bool *seen) {
-    const node *n = graph_get(s->g, concat);
-    for (int i = 0; i < n->n_in; i++)
-        if (s->place[n->in[i]] == PLACE_JOINED ? part_reaches(s, reads, n->in[i], to, seen)
-                                               : reaches(s, reads, s->group_of[n->in[i]], to, seen))
-            return true;
-    return false;
-}
-static bool reaches(const sched *s, const int_list *reads, int from, int to,
-                    bool *seen) { /* does `from` (transitively) read `to`? */
-    if (from == to) return true;
-    if (seen[from]) return false;
-    seen[from] = true;
-    for (int i = 0; i < reads[from].n; i++) {
-        val v = (val)reads[from].at[i];
-        int m = maker(s, v);
-        if (m >= 0 && reaches(s, reads, m, to, seen)) return true;
-        if (m == -2 && part_reaches(s, reads, v, to, seen)) return true;
-    }
-    return false;
-}
-
-static bool path_around(const sched *s, const int_list *reads, int from, int to) { /* from -> other -> to */
-    for (int i = 0; i < reads[from].n; i++) {
-        int m = maker(s, (val)reads[from].at[i]);
-        if (m == to || m == -1) continue;
-        bool *seen = ARENA_ARRAY(s->a, bool, s->groups.n);
-        if (m >= 0 && reaches(s, reads, m, to, seen)) return true;
-        if (m == -2) return true; /* conservative */
-    }
-    return false;
-}
-
-static bool mergeable(const sched *s, int x, int y) {
-    const group *a = &s->groups.at[x], *b = &s->groups.at[y];
-    if (a->dead || b->dead || a->dest || b->dest || a->n_dots || b->n_dots || a->n_reduces || b->n_reduces) return false;
-    val ra = a->roots.at[0], rb = b->roots.at[0];
-    if (graph_get(s->g, ra)->op == OP_scatter_add || graph_get(s->g, rb)->op == OP_scatter_add) return false;
-    return graph_same_shape(s->g, ra, rb) && a->roots.n + b->roots.n <= 8 && a->splits.n == 0 && b->splits.n == 0;
-}
-
-static bool share(const sched *s, const int_list *reads, int x, int y) {
-    for (int i = 0; i < reads[x].n; i++) {
-        val v = (val)reads[x].at[i];
-        if (maker(s, v) == y) return true;
-        for (int j = 0; j < reads[y].n; j++)
-            if ((val)reads[y].at[j] == v && graph_same_shape(s->g, v, s->groups.at[x].roots.at[0])) return true;
-    }
-    return false;
-}
-
-static bool try_merge(sched *s, int_list *reads, int x, int y) { /* y into x */
-    group *a = &s->groups.at[x], *b = &s->groups.at[y];
-    val_list before = a->roots, both = { 0 };
-    for (int i = 0; i < a->roots.n; i++) VEC_PUSH(s->a, &both, a->roots.at[i]);
-    for (int i = 0; i < b->roots.n; i++) VEC_PUSH(s->a, &both, b->roots.at[i]);
-    a->roots = both;
-    for (int i = 1; i < a->roots.n; i++)
-        for (int j = i; j > 0 && a->roots.at[j] < a->roots.at[j - 1]; j--) {
-            val t = a->roots.at[j];
-            a->roots.at[j] = a->roots.at[j - 1], a->roots.at[j - 1] = t;
-        }
-    int_list moved = { 0 };
-    for (val v = 1; v < (val)s->g->nodes.n; v++)
-        if (s->group_of[v] == y) {
-            s->group_of[v] = x;
-            VEC_PUSH(s->a, &moved, (int)v);
-        }
-    analysis an;
-    arena_reset(s->scratch);
-    if (group_analyse(s, x, s->scratch, &an) && an.rows == graph_elems(s->g, a->roots.at[0])) {
-        b->dead = true;
-        reads[x] = reads_of(s, x);
-        decide(s, b->roots.at[b->roots.n - 1], a->roots.at[0], true,
-               "same loops and shared operands: one kernel with several results");
-        return true;
-    }
-    for (int i = 0; i < moved.n; i++) s->group_of[moved.at[i]] = y;
-    a->roots = before;
-    return false;
-}
-
-static void merge_groups(sched *s) {
-    int n = s->groups.n;
-    int_list *reads = ARENA_ARRAY(s->a, int_list, n);
-    for (int i = 0; i < n; i++) reads[i] = reads_of(s, i);
-    for (int x = 0; x < n; x++)
-        for (int y = x + 1; y < n && !s->groups.at[x].dead; y++) {
-            if (!mergeable(s, x, y) || !share(s, reads, x, y)) continue;
-            if (path_around(s, reads, x, y) || path_around(s, reads, y, x)) continue;
-            try_merge(s, reads, x, y);
-        }
 }
 
 void sched_fuse(sched *s) {
@@ -461,5 +366,5 @@ void sched_fuse(sched *s) {
         arena_reset(s->scratch);
         group_analyse(s, i, s->scratch, &an);
     }
-    if (s->opts.fusion >= 3) merge_groups(s);
+    if (s->opts.fusion >= 3) sched_merge(s);
 }

@@ -1,15 +1,10 @@
 /* sched.c - the scheduler's own conductor: prepares the graph, fuses, orders kernels, makes buffers, lowers every group.
  *
- * When a group turns out not to be lowerable, the value to blame is kept in memory and fusing starts again: at most one try a
- * value. */
+ * When groups turn out not to be lowerable, the values to blame, one of each, are kept in memory and fusing starts again: at
+ * most one try a value, and a few for any number of groups that are alike. */
 #include "sched/sched.h"
 
 /* ---- preparation: small rewrites of the scheduler's own copy of the graph ---- */
-
-static void set_output(graph *g, int i, val v) { /* through the use lists' owner: outputs are not operand slots */
-    output *o = &g->outputs.at[i];
-    o->v = v;
-}
 
 /* Every output gets a value of its own that a kernel computes: an identity where it is an input, a constant or named twice. */
 static void own_outputs(graph *g) {
@@ -17,8 +12,8 @@ static void own_outputs(graph *g) {
         val v = g->outputs.at[i].v;
         const node *n = graph_get(g, v);
         bool again = op_get((op_code)n->op)->cls == CL_SOURCE;
-        for (int j = 0; j < i && !again; j++) again = g->outputs.at[j].v == v;
-        if (again) set_output(g, i, graph_unary(g, OP_stop_gradient, v));
+        for (int j = n->first_out; j && !again; j = g->outputs.at[j - 1].next) again = j - 1 < i;
+        if (again) graph_set_output(g, i, graph_unary(g, OP_stop_gradient, v));
     }
 }
 
@@ -156,8 +151,10 @@ static void make_buffers(sched *s) {
         if (graph_get(g, v)->op == OP_input) {
             add_io(s, graph_get(g, v)->name, false, v);
         } else {
-            int32_t b = add_buf(s, PB_STATE, v, SLOT_STATE, &p->state_bytes);
-            VEC_PUSH(s->a, &p->states, (pstate){ graph_get(g, v)->name, v, b });
+            bool changes = graph_is_assigned(g, v);
+            int32_t b =
+                add_buf(s, PB_STATE, v, changes ? SLOT_STATE : SLOT_SHARED, changes ? &p->state_bytes : &p->shared_bytes);
+            VEC_PUSH(s->a, &p->states, (pstate){ graph_get(g, v)->name, v, b, graph_get(g, v)->data != NULL });
         }
     }
     for (int i = 0; i < g->outputs.n; i++)
@@ -181,53 +178,69 @@ static void make_buffers(sched *s) {
 
 /* ---- order ---- */
 
+typedef struct open_group {
+    int gi;
+    int_list needs; /* groups that come before it */
+    int next;       /* of those */
+} open_group;
+
 typedef struct order {
     sched *s;
-    VEC(int) out;
-    uint8_t *state; /* 0 new, 1 open, 2 done */
+    int_list out;
+    bool *seen; /* [groups] */
+    VEC(open_group) open;
+    val_list stack; /* of the walk inside of a group */
 } order;
 
-static void visit_group(order *o, int gi);
-
-static void visit_value(order *o, int gi, val v, bool *seen) {
+/* Opens a group: lists those that it needs, in order of a walk from its roots to the leaves. */
+static void open_new(order *o, int gi) {
     sched *s = o->s;
-    if (seen[v]) return;
-    seen[v] = true;
-    const node *n = graph_get(s->g, v);
-    if (s->place[v] == PLACE_ROOT && s->group_of[v] != gi && n->op != OP_concat) { /* a concat is made by its parts' groups */
-        visit_group(o, s->group_of[v]);
-        return;
+    open_group x = { .gi = gi };
+    if (o->seen[gi]) return;
+    o->seen[gi] = true;
+    sched_unmark(&s->values);
+    for (int r = s->groups.at[gi].roots.n - 1; r >= 0; r--) VEC_PUSH(s->a, &o->stack, s->groups.at[gi].roots.at[r]);
+    while (o->stack.n) {
+        val v = o->stack.at[--o->stack.n];
+        const node *n = graph_get(s->g, v);
+        if (!sched_mark(&s->values, v)) continue;
+        if (s->place[v] == PLACE_ROOT && s->group_of[v] != gi && n->op != OP_concat) /* its parts' groups make a concat */
+            VEC_PUSH(s->a, &x.needs, s->group_of[v]);
+        else
+            for (int i = n->n_in - 1; i >= 0; i--) VEC_PUSH(s->a, &o->stack, n->in[i]);
     }
-    for (int i = 0; i < n->n_in; i++) visit_value(o, gi, n->in[i], seen);
+    VEC_PUSH(s->a, &o->open, x);
 }
 
-/* Depth-first from the operands; recursion is as deep as the chain of kernels, so the stack is an explicit limit of the graph's
- * size. */
+/* Depth-first from the operands. */
 static void visit_group(order *o, int gi) {
-    if (o->state[gi]) return;
-    o->state[gi] = 1;
-    bool *seen = ARENA_ARRAY(o->s->a, bool, o->s->g->nodes.n);
-    for (int r = 0; r < o->s->groups.at[gi].roots.n; r++) visit_value(o, gi, o->s->groups.at[gi].roots.at[r], seen);
-    o->state[gi] = 2;
-    VEC_PUSH(o->s->a, &o->out, gi);
+    open_new(o, gi);
+    while (o->open.n) {
+        open_group *x = &o->open.at[o->open.n - 1];
+        if (x->next < x->needs.n) {
+            open_new(o, x->needs.at[x->next++]);
+        } else {
+            VEC_PUSH(o->s->a, &o->out, x->gi);
+            o->open.n--;
+        }
+    }
 }
 
 static bool updates_state(const sched *s, int gi) {
     for (int r = 0; r < s->groups.at[gi].roots.n; r++)
-        for (int i = 0; i < s->g->outputs.n; i++)
-            if (s->g->outputs.at[i].state && s->g->outputs.at[i].v == s->groups.at[gi].roots.at[r]) return true;
+        for (int i = graph_get(s->g, s->groups.at[gi].roots.at[r])->first_out; i; i = s->g->outputs.at[i - 1].next)
+            if (s->g->outputs.at[i - 1].state) return true;
     return false;
 }
 
 /* ---- lowering ---- */
 
-static void list_fused(sched *s, int gi, pkernel *pk) {
-    VEC(val) inside = { 0 };
-    for (val v = 1; v < (val)s->g->nodes.n; v++)
-        if (s->group_of[v] == gi && s->place[v] == PLACE_INSIDE) VEC_PUSH(s->a, &inside, v);
-    for (int r = 0; r < s->groups.at[gi].roots.n; r++) VEC_PUSH(s->a, &inside, s->groups.at[gi].roots.at[r]);
-    pk->fused = inside.at;
-    pk->n_fused = inside.n;
+static void list_fused(sched *s, const members *m, int gi, pkernel *pk) {
+    const val_list *roots = &s->groups.at[gi].roots;
+    pk->fused = ARENA_ARRAY(s->a, val, m->first[gi + 1] - m->first[gi] + roots->n);
+    for (int i = m->first[gi]; i < m->first[gi + 1]; i++)
+        if (s->place[m->at[i]] == PLACE_INSIDE) pk->fused[pk->n_fused++] = m->at[i];
+    for (int r = 0; r < roots->n; r++) pk->fused[pk->n_fused++] = roots->at[r];
 }
 
 static void count_traffic(pkernel *pk) {
@@ -245,8 +258,9 @@ static void count_traffic(pkernel *pk) {
             if ((in->op != K_LOAD && in->op != K_STORE && in->op != K_SCATTER) || in->buf != b) continue;
             trips = 1;
             for (int t = 0; t < depth; t++)
-                if (affine_coef(in->idx, (kvar)loops[t]) || in->dyn) trips *= k->vars.at[loops[t]].extent;
-            touched += trips;
+                if ((affine_coef(in->idx, (kvar)loops[t]) || in->dyn) && !size_mul(trips, k->vars.at[loops[t]].extent, &trips))
+                    trips = kb->elems;
+            if (!size_add(touched, trips, &touched)) touched = kb->elems;
         }
         if (touched > kb->elems) touched = kb->elems;
         uint64_t bytes = (uint64_t)touched * dtype_size((tn_dtype)kb->dtype);
@@ -268,11 +282,13 @@ static void count_flops(kernel *k) {
         if (in->op == K_ARGUPD) flops += trips[depth];
         if (in->op == K_RANDOM) flops += trips[depth] * 40;
     }
-    k->flops = (uint64_t)flops;
+    k->flops = flops < 0x1p63 ? (uint64_t)flops : INT64_MAX; /* of what nobody can compute */
 }
 
 static bool lower_all(sched *s) {
-    order o = { .s = s, .state = ARENA_ARRAY(s->a, uint8_t, s->groups.n) };
+    order o = { .s = s, .seen = ARENA_ARRAY(s->a, bool, s->groups.n) };
+    members inside = sched_members(s);
+    val_list blamed = { 0 };
     for (int late = 0; late < 2; late++) /* kernels that end in a state update come last: others may still read the old value */
         for (int gi = 0; gi < s->groups.n; gi++)
             if (!s->groups.at[gi].dead && updates_state(s, gi) == (late == 1)) visit_group(&o, gi);
@@ -283,16 +299,17 @@ static bool lower_all(sched *s) {
         if (!pk.k) {
             if (s->forced[blame])
                 guard_fail(s->a->gd, TN_ERR_INTERNAL, "%%%u cannot be scheduled; please report the graph", blame);
-            s->forced[blame] = true;
-            return false;
+            VEC_PUSH(s->a, &blamed, blame);
         }
+        if (blamed.n) continue;
         pk.root = s->groups.at[o.out.at[i]].roots.at[s->groups.at[o.out.at[i]].roots.n - 1];
-        list_fused(s, o.out.at[i], &pk);
+        list_fused(s, &inside, o.out.at[i], &pk);
         count_traffic(&pk);
         count_flops(pk.k);
         VEC_PUSH(s->a, &s->p->kernels, pk);
     }
-    return true;
+    for (int i = 0; i < blamed.n; i++) s->forced[blamed.at[i]] = true;
+    return blamed.n == 0;
 }
 
 static void count_unfused(plan *p) {
@@ -323,6 +340,9 @@ plan *sched_plan(graph *g, arena *a, const sched_opts *opts) {
         s.group_of = ARENA_ARRAY(a, int, g->nodes.n);
         s.part_at = ARENA_ARRAY(a, int64_t *, g->nodes.n);
         s.buf_of = ARENA_ARRAY(a, int32_t, g->nodes.n);
+        s.values.at = ARENA_ARRAY(a, uint32_t, g->nodes.n), s.of_groups.at = ARENA_ARRAY(a, uint32_t, g->nodes.n);
+        s.part_of = ARENA_ARRAY(a, int, g->nodes.n), s.count = ARENA_ARRAY(a, int, g->nodes.n);
+        s.values.now = s.of_groups.now = 1;
         sched_fuse(&s);
         make_buffers(&s);
         if (!lower_all(&s)) continue;

@@ -25,6 +25,13 @@ typedef struct split { /* the loop over `axis` of `node` becomes two: extent / i
 } split;
 typedef VEC(split) split_list;
 typedef VEC(val) val_list;
+typedef VEC(int) int_list;
+
+/* A set of values or groups that is emptied at once: walks go over a few of many. */
+typedef struct marks {
+    uint32_t *at; /* [most] in the set when equal to `now` */
+    uint32_t now;
+} marks;
 
 /* A group becomes one kernel: roots are written to memory, everything else inside is computed on the way. */
 typedef struct group {
@@ -54,7 +61,18 @@ typedef struct sched {
     int64_t **part_at; /* [nodes] of a part of a concat: where it begins there, by axis; else NULL */
     int32_t *buf_of;   /* [nodes] plan buffer of what lives in memory, or -1 */
     VEC(group) groups;
+    marks values, of_groups; /* of the walk that is going on */
+    int_list readers;        /* of the value that is being placed: groups */
+    int *part_of;            /* [nodes] see kinship in fuse.c */
+    int *count;              /* [nodes] all 0 between uses */
 } sched;
+static inline bool sched_marked(const marks *m, uint32_t i) { return m->at[i] == m->now; }
+static inline bool sched_mark(marks *m, uint32_t i) { /* whether it is new */
+    bool fresh = m->at[i] != m->now;
+    m->at[i] = m->now;
+    return fresh;
+}
+static inline void sched_unmark(marks *m) { m->now++; } /* fewer walks than 2^32 in one plan */
 /* Whether v is computed inside group gi rather than loaded. */
 static inline bool sched_inside(const sched *s, int gi, val v) {
     return s->place[v] == PLACE_EVERYWHERE || (s->place[v] == PLACE_INSIDE && s->group_of[v] == gi);
@@ -107,6 +125,18 @@ affine group_axis_vars(sched *s, group *gr, kernel *k, split_list *var_of, val o
 
 /* fuse.c: fills place, group_of, groups. */
 void sched_fuse(sched *s);
+bool sched_decide(sched *s, val v, val user, bool fused, const char *reason); /* notes it for explain; returns fused */
+
+/* merge.c: kernels with several results. */
+void sched_merge(sched *s);
+/* The values of every group, ascending: those of group i are at[first[i]] .. at[first[i + 1] - 1]. Inside or root. */
+typedef struct members {
+    int *first; /* [groups + 1] */
+    val *at;
+} members;
+members sched_members(const sched *s);
+/* Values in memory that group gi reads, once each unless under several names, in order of a walk from its roots. */
+void sched_reads(sched *s, int gi, val_list *out);
 
 /* lower.c: the kernel of a group in scalar form and its arguments. Returns NULL with *out_blame = the value to keep in memory
  * when the group cannot be lowered after all. */

@@ -252,7 +252,10 @@ static void bad_sinks(void) {
     BAD(TN_ERR_INVAL, VOID(tn_output(w.a, NULL)), "tn_output(a f32[2,3])", "NULL");
     BAD(TN_ERR_INVAL, VOID(tn_output(w.a, "")), "empty");
     BAD(TN_ERR_INVAL, VOID((tn_output(w.a, "y"), tn_output(w.v, "y"))), "v f32[4]", "\"y\"");
-    BAD(TN_ERR_INVAL, VOID(tn_output(w.a, "v")), "\"v\"", "input");
+    BAD(TN_ERR_INVAL, VOID(tn_output(w.a, "v")), "\"v\" is taken by an input at ", "test_bad_calls.c:");
+    BAD(TN_ERR_INVAL, VOID((tn_output(w.a, "y"), tn_input(w.g, "y", TN_F32, TN_SCALAR))), "\"y\" is taken by an output at ");
+    BAD(TN_ERR_INVAL, tn_state(w.g, "v", TN_F32, TN_SCALAR, NULL), "\"v\" is taken by an input at ");
+    BAD(TN_ERR_INVAL, tn_input(w.g, "st", TN_F32, TN_SCALAR), "\"st\" is taken by a state at ");
     BAD(TN_ERR_INVAL, VOID(tn_assign(w.a, w.a)), "input", "state");
     BAD(TN_ERR_SHAPE, VOID(tn_assign(w.st, w.v)), "tn_assign(st f32[2,3], v f32[4])");
     BAD(TN_ERR_DTYPE, VOID(tn_assign(w.st, w.n)), "f32 and f64");
@@ -280,6 +283,42 @@ static void test_bad_calls(void **state) {
     print_message("%d bad calls\n", n_bad);
     assert_true(n_bad >= 150);
     tn_ctx_free(bad_ctx);
+}
+
+/* The first error stays; tn_graph_check has them all, each once, and none that is only a consequence. */
+static void test_all_mistakes(void **state) {
+    (void)state;
+    tn_ctx *ctx = test_ctx();
+    tn_graph *g = tn_graph_new(ctx, "g");
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(2, 3)), i = tn_input(g, "i", TN_I32, TN_DIMS(2, 3));
+    tn_param(g, "p", TN_F32, TN_SCALAR, NULL);
+    assert_true(tn_graph_n_params(g) == 1 && tn_graph_n_states(g) == 1);
+    tn_tensor bad = tn_add(x, i), next = tn_exp(tn_reshape(bad, TN_DIMS(7)));
+    (void)tn_reshape(x, TN_DIMS(7));
+    tn_output(next, "y");
+    tn_output(x, "x");
+    tn_tensor late = tn_input(g, "x", TN_F32, TN_DIMS(-1));
+    assert_int_equal(late.id, 0);
+    (void)tn_matmul(late, x);
+    assert_true(tn_graph_n_params(g) == 0 && tn_graph_n_states(g) == 0); /* what is counted can be asked for */
+    assert_int_equal(tn_graph_param(g, 0).id, 0);
+    assert_int_equal(tn_graph_status(g), TN_ERR_DTYPE);
+    assert_non_null(strstr(tn_ctx_error(ctx), "tn_add(x f32[2,3], i i32[2,3])"));
+    tn_program *p;
+    assert_int_equal(tn_compile(g, NULL, &p), TN_ERR_DTYPE);
+    assert_non_null(strstr(tn_ctx_error(ctx), "tn_add("));
+    assert_non_null(strstr(tn_ctx_error(ctx), "and 3 more errors"));
+    assert_int_equal(tn_graph_check(g), TN_ERR_DTYPE);
+    const char *at = tn_ctx_error(ctx), *const want[] = { "tn_add(", "tn_reshape(x f32[2,3]): 6 elements",
+                                                          "tn_output(x f32[2,3]): the name", "tn_input(): dim 0" };
+    for (size_t k = 0; k < 4; k++)
+        if (!(at = strstr(at, want[k]))) fail_msg("%s is not, or too early, in\n%s", want[k], tn_ctx_error(ctx));
+    assert_null(strchr(at, '\n'));
+    for (int k = 0; k < 300; k++) (void)tn_reshape(x, TN_DIMS(7 + k));
+    assert_int_equal(tn_graph_check(g), TN_ERR_DTYPE);
+    assert_true(strlen(tn_ctx_error(ctx)) < 3072);
+    tn_graph_free(g);
+    tn_ctx_free(ctx);
 }
 
 /* No graph to tell: poison comes back, nothing else happens. */
@@ -317,6 +356,7 @@ static void test_nothing_given(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_bad_calls), cmocka_unit_test(test_nothing_given) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_bad_calls), cmocka_unit_test(test_all_mistakes),
+                                        cmocka_unit_test(test_nothing_given) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,7 +56,7 @@ static void test_devices(void **state) {
     assert_ptr_equal(a, c);
     assert_ptr_not_equal(a, b);
     assert_int_equal(ctx->n_devices, 2);
-    assert_int_equal(ctx_device(ctx, "abacus", 0, &c, &e), TN_ERR_DEVICE);
+    assert_int_equal(ctx_device(ctx, "abacus", 0, &c, &e), TN_ERR_INVAL);
     assert_string_equal(e.text, "there is no device \"abacus\"; there are: cpu cuda opencl null");
     assert_int_equal(ctx_device(ctx, "null", -1, &c, &e), TN_ERR_INVAL);
     tn_ctx_free(ctx);

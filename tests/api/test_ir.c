@@ -73,6 +73,8 @@ static void passes_rewrite_and_keep_parameters(void **state) {
     tn_ir_eval_free(e);
     assert_int_equal(tn_ir_evaluate(g, NULL, 0, &e), TN_ERR_INVAL); /* x is missing */
     assert_int_equal(tn_ir_evaluate(g, TN_BIND({ "x", data }, { "z", data }), &e), TN_ERR_INVAL);
+    assert_int_equal(tn_ir_evaluate(g, TN_BIND({ "x", data }, { "x", data }), &e), TN_ERR_INVAL);
+    assert_non_null(strstr(tn_ctx_error(ctx), "\"x\" is bound twice"));
     tn_graph_free(g);
     tn_ctx_free(ctx);
 }

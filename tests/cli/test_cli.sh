@@ -46,12 +46,37 @@ out_has "@mlp" "help models"
 expect 0 --version
 out_has "^tenon [0-9]" --version
 
+# What is no name of anything is wrong usage, whatever it should name; what a command cannot do names the place.
+expect 2 run @softmax --device abacus
+err_has "there is no device abacus (cpu, cuda, opencl, null, auto)" "an unknown device"
+expect 2 bench modes --device abacus
+expect 2 opt @softmax --passes fold,abacus
+err_has "there is no pass abacus" "an unknown pass"
+expect 0 opt @softmax --passes fold,cse
+expect 2 bench rows --cases abacus
+err_has "'abacus' in its name" "no such case"
+err_has "layer norm" "no such case"
+printf 'graph @g<n 1..8>(x f32[n,4]) {\n %%1 = neg x f32[n,4]\n return %%1 as "y"\n}\n' >"$dir/dim.tn"
+for k in verify "opt --verify"; do
+    expect 1 $k "$dir/dim.tn"
+    err_has "input %1 x has a symbolic dim" "$k of a symbolic dim"
+done
+printf 'graph @g(c bool[], x f32[4]) {\n region @r(%%1 f32[4]) {\n %%2 = neg %%1 f32[4]\n return %%2\n }\n region @s(%%3 f32[4]) {\n %%4 = exp %%3 f32[4]\n return %%4\n }\n %%5 = if c, x then=@r else=@s f32[4]\n return %%5 as "y"\n}\n' >"$dir/if.tn"
+expect 1 verify "$dir/if.tn"
+err_has "if.tn:10: verify compares" "verify of control flow"
+printf 'graph @g(x f32[4]) {\n %%1 = abs x f32[4]\n %%2 = add %%1, 1e20 f32[4]\n %%3 = mul %%2, 1e30 f32[4]\n return %%3 as "y"\n}\n' >"$dir/overflow.tn"
+expect 0 verify "$dir/overflow.tn"
+if grep -q "difference inf\|inf %" "$dir/out"; then fail "verify: overflows that agree are a difference"; fi
+expect 0 explain @softmax --threads 1
+out_has ": 1 kernel (1 different), fusion level 3, 1 thread$" "explain of one kernel"
+
 # Arrays of whole pages begin at different lines of a page.
 cat >"$dir/pages.tn" <<'TN'
 graph @pages(state a f32[1024], state b f32[1024], state c f32[2048], x f32[1024]) {
   %1 = add a, b
   %2 = add %1, x
-  return %2 as "y", %2 -> a
+  %3 = neg c
+  return %2 as "y", %2 -> a, %1 -> b, %3 -> c
 }
 TN
 expect 0 explain "$dir/pages.tn"
@@ -164,7 +189,7 @@ printf 'graph @x(a f32[2]) {\n  %%1 = nonsense a\n  return %%1\n}\n' >"$dir/bad.
 expect 1 run "$dir/bad.tn" && err_has "bad.tn:2:" "a malformed graph"
 expect 1 ops no_such_op
 expect 1 tune @relu:3x3 --mode=immediate && err_has "tn_tune" "tuning of immediate mode"
-expect 1 opt @relu:2x2 --passes no_such_pass && err_has no_such_pass "an unknown pass"
+expect 2 opt @relu:2x2 --passes no_such_pass && err_has no_such_pass "an unknown pass"
 expect 1 run @relu:2x2 --input x=@"$dir/nothing.npy"
 TENON_CPU=c TENON_CC=/nonexistent/cc TENON_CACHE_DIR=$dir/empty expect 1 run @relu:2x2 && err_has "/nonexistent/cc" "an absent compiler"
 TENON_CPU=vax TENON_CACHE_DIR=$dir/empty expect 1 run @relu:2x2 && err_has "there are: x86" "an unknown code generator"
@@ -345,6 +370,12 @@ out_has '"unused":\["unused"\]' "explain --json"
 
 expect 0 verify @conv1d:2x37x3x5x4
 expect 0 verify @fractional_pool:2x13x3x9
+expect 0 verify @softmax:3x4 --modes immediate,graph
+out_has "bit for bit as in immediate" "verify"
+expect 0 verify @attention:2x8x8
+out_has "bit for bit as in immediate\|of 21 values have other bits than in immediate, by at most [0-9]" "verify"
+expect 0 verify @attention:2x8x8 --json
+out_has '"other_bits": [0-9]*, "max_apart": ' "verify --json"
 
 # Parameters of a file in an emitted program.
 expect 0 run @mlp:2x8 --save-state "$dir/mlp.safetensors"

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -33,6 +34,13 @@ ssize_t write(int fd, const void *data, size_t n) {
         }
     }
     return syscall(SYS_write, fd, data, n);
+}
+
+static const char *little_for; /* file systems at paths with this in them have next to no room */
+int statvfs(const char *path, struct statvfs *out) {
+    *out = (struct statvfs){ .f_frsize = 4096, .f_blocks = 1 << 20, .f_bavail = 1 << 19 };
+    if (little_for && strstr(path, little_for)) out->f_bavail = 1;
+    return 0;
 }
 
 /* ---- fixture ---- */
@@ -265,6 +273,26 @@ static void test_disk_full(void **state) {
     stop(&f);
 }
 
+/* No room for the compiler's input in the cache's directory, or for what it makes of it: it gets another. */
+static void test_compiler_without_room(void **state) {
+    (void)state;
+    fixture f;
+    names(&f);
+    start_in(&f, f.cache, NULL);
+    full_for = f.cache;
+    works(f.ctx, 4);
+    full_for = NULL;
+    assert_non_null(strstr(f.log, "No space left"));
+    tn_ctx_free(f.ctx);
+    write_text(f.cc, "#!/bin/sh\ncase $TMPDIR in */cache/*) echo No space left >&2; exit 1;; esac\nexec cc \"$@\"\n", 0700);
+    start_in(&f, f.cache, f.cc);
+    EXPECT(f.ctx, TN_ERR_BUILD, try_compile(f.ctx, 3), "No space left"); /* there is room: it failed for another reason */
+    little_for = f.cache;
+    works(f.ctx, 3);
+    little_for = NULL;
+    stop(&f);
+}
+
 /* ---- sessions ---- */
 
 typedef struct running {
@@ -333,6 +361,84 @@ static void check_bindings(tn_mode mode) {
 static void test_bindings(void **state) {
     (void)state;
     for (tn_mode mode = TN_MODE_IMMEDIATE; mode <= TN_MODE_LOOP; mode++) check_bindings(mode);
+}
+
+/* What a call binds is for that call; what tn_session_bind binds stays until it is unbound. */
+static void check_layers(tn_mode mode) {
+    running r;
+    run_start(&r, mode);
+    tn_ctx *ctx = r.f.ctx;
+    tn_session *s = r.s;
+    float *x = malloc(12), *y = malloc(12), kept_x[3] = { 10, 20, 30 }, kept_y[6] = { 0 }, trace[12] = { 0 };
+    memcpy(x, (float[]){ 1, 2, 3 }, 12);
+    int slot_x = tn_session_slot(s, "x"), slot_y = tn_session_slot(s, "y");
+    assert_int_equal(tn_run(s, TN_BIND({ "x", x }, { "y", y })), TN_OK);
+    assert_true(y[0] == 3 && y[2] == 9);
+    assert_int_equal(tn_run(s, TN_BIND({ "x", x })), TN_OK); /* without y: it is dropped */
+    assert_true(y[0] == 3 && y[2] == 9);
+    EXPECT(ctx, TN_ERR_INVAL, tn_run(s, NULL, 0), "tn_run: input \"x\"", "not bound");
+    EXPECT(ctx, TN_ERR_INVAL, tn_session_run(s), "tn_session_run: input \"x\"", "not bound");
+    assert_int_equal(tn_run_n(s, 2, TN_BIND({ "x", x }, { "y", y }), 1), TN_OK);
+    assert_true(y[0] == 2 + 1 + 3 && y[2] == 6 + 3 + 3);
+    EXPECT(ctx, TN_ERR_INVAL, tn_run_n(s, 2, NULL, 0, 0), "tn_run_n: input \"x\"", "not bound");
+    free(y);
+    assert_int_equal(tn_run(s, TN_BIND({ "x", x })), TN_OK);
+    assert_int_equal(tn_run_n(s, 2, TN_BIND({ "x", x }), 1), TN_OK);
+    /* seven runs so far: w is 8, 9, 10 */
+    assert_int_equal(tn_session_bind(s, slot_x, kept_x), TN_OK);
+    assert_int_equal(tn_session_bind(s, slot_y, kept_y), TN_OK);
+    assert_int_equal(tn_session_run(s), TN_OK);
+    assert_true(kept_y[0] == 20 + 8 && kept_y[2] == 60 + 10);
+    assert_int_equal(tn_run(s, TN_BIND({ "x", x })), TN_OK); /* y where it stays, x of this call */
+    assert_true(kept_y[0] == 2 + 9 && kept_y[2] == 6 + 11);
+    free(x);
+    assert_int_equal(tn_session_run(s), TN_OK);
+    assert_true(kept_y[0] == 20 + 10 && kept_y[2] == 60 + 12);
+    assert_int_equal(tn_session_bind_trace(s, slot_y, trace, 4), TN_OK);
+    assert_int_equal(tn_run_n(s, 2, TN_BIND({ "y", kept_y }), 1), TN_OK); /* this call's y is no trace, the next one's is */
+    assert_true(kept_y[0] == 20 + 12 && trace[0] == 0);
+    assert_int_equal(tn_run_n(s, 2, NULL, 0, 0), TN_OK);
+    assert_true(trace[0] == 20 + 13 && trace[3] == 20 + 14 && trace[6] == 0);
+    assert_int_equal(tn_session_bind(s, slot_y, NULL), TN_OK);
+    assert_int_equal(tn_session_run(s), TN_OK);
+    assert_true(trace[0] == 20 + 13 && kept_y[0] == 20 + 12);
+    assert_int_equal(tn_session_bind(s, slot_x, NULL), TN_OK);
+    EXPECT(ctx, TN_ERR_INVAL, tn_session_run(s), "input \"x\"", "not bound");
+    run_stop(&r);
+}
+static void test_layers(void **state) {
+    (void)state;
+    for (tn_mode mode = TN_MODE_IMMEDIATE; mode <= TN_MODE_LOOP; mode++) check_layers(mode);
+}
+
+/* A name twice, and outputs over inputs or each other. */
+static void test_overlaps(void **state) {
+    (void)state;
+    running r;
+    run_start(&r, TN_MODE_COMPILED);
+    tn_ctx *ctx = r.f.ctx;
+    tn_session *s = r.s;
+    float m[16] = { 1, 2, 3 };
+    int slot_x = tn_session_slot(s, "x"), slot_y = tn_session_slot(s, "y");
+    EXPECT(ctx, TN_ERR_INVAL, tn_run(s, TN_BIND({ "x", m }, { "y", m + 3 }, { "x", m })), "tn_run: \"x\" is bound twice");
+    EXPECT(ctx, TN_ERR_INVAL, tn_run(s, TN_BIND({ "x", m }, { "y", m })), "input \"x\" and output \"y\" overlap");
+    EXPECT(ctx, TN_ERR_INVAL, tn_run(s, TN_BIND({ "x", m }, { "y", m })), "input \"x\" and output \"y\" overlap");
+    EXPECT(ctx, TN_ERR_INVAL, tn_run(s, TN_BIND({ "x", m + 2 }, { "y", m })), "overlap");
+    EXPECT(ctx, TN_ERR_INVAL, tn_run(s, TN_BIND({ "x", m }, { "y", m + 2 })), "overlap");
+    assert_int_equal(tn_run(s, TN_BIND({ "x", m }, { "y", m + 3 })), TN_OK);
+    assert_true(m[3] == 3 && m[5] == 9);
+    EXPECT(ctx, TN_ERR_INVAL, tn_run_n(s, 2, TN_BIND({ "x", m }, { "y", m + 3 }), 2), "tn_run_n: ", "overlap");
+    assert_int_equal(tn_run_n(s, 2, TN_BIND({ "x", m }, { "y", m + 3 }), 1), TN_OK);
+    assert_int_equal(tn_run_n(s, 1, TN_BIND({ "x", m }, { "y", m + 3 }), 2), TN_OK); /* the second batch is not read */
+    assert_int_equal(tn_session_bind(s, slot_x, m + 8), TN_OK);
+    assert_int_equal(tn_session_bind_trace(s, slot_y, m, 3), TN_OK);
+    assert_int_equal(tn_run_n(s, 2, NULL, 0, 0), TN_OK);
+    EXPECT(ctx, TN_ERR_INVAL, tn_run_n(s, 3, NULL, 0, 0), "overlap");
+    assert_int_equal(tn_session_bind(s, slot_y, m + 9), TN_OK);
+    EXPECT(ctx, TN_ERR_INVAL, tn_session_run(s), "tn_session_run: ", "input \"x\" and output \"y\" overlap");
+    assert_int_equal(tn_session_bind(s, slot_x, m + 5), TN_OK); /* where both are is looked at when they are used */
+    assert_int_equal(tn_session_run(s), TN_OK);
+    run_stop(&r);
 }
 
 static void test_states(void **state) {
@@ -443,7 +549,7 @@ static void test_options(void **state) {
     EXPECT(f.ctx, TN_ERR_INVAL, tn_compile(g, WITH(threads, 1025), &p), "1025 threads", "1024");
     EXPECT(f.ctx, TN_ERR_INVAL, tn_compile(g, WITH(struct_size, 0), &p), "struct_size is 0", "TN_COMPILE_DEFAULTS");
     EXPECT(f.ctx, TN_ERR_INVAL, tn_compile(g, WITH(struct_size, 4096), &p), "struct_size is 4096");
-    EXPECT(f.ctx, TN_ERR_DEVICE, tn_compile(g, WITH(device, "abacus"), &p), "no device \"abacus\"", "cpu");
+    EXPECT(f.ctx, TN_ERR_INVAL, tn_compile(g, WITH(device, "abacus"), &p), "no device \"abacus\"", "cpu");
     assert_null(p);
     tn_graph_free(g);
     works(f.ctx, 2);
@@ -517,6 +623,21 @@ static void test_huge(void **state) {
         tn_program_free(p);
         tn_graph_free(g);
     }
+    /* sizes whose work and traffic no number of 64 bits counts */
+    static const char text[] = "graph @work(a f32[1073741824,1073741824], b f32[1073741824,1073741824], i i64[1073741824]) {\n"
+                               "  %1 = dot a, b f32[1073741824,1073741824]\n  %2 = sum %1 axes=[0,1] f32[1,1]\n"
+                               "  %3 = gather %1, i axis=0 f32[1073741824,1073741824]\n  return %2 as \"y\", %3 as \"z\"\n}\n";
+    static const char *const devices[] = { "cpu", "null", "auto" };
+    for (int i = 0; i < 6; i++) {
+        tn_session *s = NULL;
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        o.device = devices[i % 3], o.fusion = i < 3 ? 3 : 0, o.check = 1;
+        assert_non_null(g = tn_graph_parse(f.ctx, text, sizeof text - 1, "work.tn"));
+        if (tn_compile(g, &o, &p)) fail_msg("%s: %s", o.device, tn_ctx_error(f.ctx));
+        EXPECT(f.ctx, TN_ERR_NOMEM, tn_session_new(p, &s), "out of memory");
+        tn_program_free(p);
+        tn_graph_free(g);
+    }
     works(f.ctx, 2);
     stop(&f);
 }
@@ -555,7 +676,10 @@ int main(void) {
         cmocka_unit_test(test_compiler_output),
         cmocka_unit_test(test_cache_unusable),
         cmocka_unit_test(test_disk_full),
+        cmocka_unit_test(test_compiler_without_room),
         cmocka_unit_test(test_bindings),
+        cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_overlaps),
         cmocka_unit_test(test_states),
         cmocka_unit_test(test_null),
         cmocka_unit_test(test_parameter_files),

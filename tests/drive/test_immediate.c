@@ -142,6 +142,51 @@ static void test_states(void **state) {
     check_states(1);
 }
 
+/* Every tensor keeps the value it had when its builder returned, whatever becomes of the states it came from. */
+static void holds(tn_tensor x, float a, float b, const char *what) {
+    float got[2] = { 0 };
+    assert_int_equal(tn_tensor_bytes(x), sizeof got);
+    if (tn_tensor_read(x, got, sizeof got)) fail_msg("%s: %s", what, tn_ctx_error(ctx));
+    if (got[0] != a || got[1] != b) fail_msg("%s, %s: %g %g, not %g %g", on, what, got[0], got[1], a, b);
+}
+enum { VIEWS = 14 };
+static void view_all(tn_tensor w, tn_tensor x, tn_tensor *out) {
+    int64_t zero[2] = { 0 }, one[2] = { 1, 2 };
+    tn_tensor dw[2];
+    out[0] = tn_reshape(w, TN_DIMS(2)), out[1] = tn_reshape(w, TN_DIMS(1, 2)), out[2] = tn_reshape(out[0], TN_DIMS(2, 1));
+    out[3] = tn_expand(w, TN_DIMS(1, 2)), out[4] = tn_slice(w, zero, one, NULL, 2), out[5] = tn_pad(w, zero, zero, 2, 0);
+    out[6] = tn_permute(w, TN_INTS(0, 1)), out[7] = tn_flip(w, NULL, 0), out[8] = tn_cast(w, TN_F32);
+    out[9] = tn_concat(&w, 1, 0), out[10] = tn_sum(w, NULL, 0, 1), out[11] = tn_transpose(w, 0, 1);
+    assert_int_equal(tn_grad(tn_sum(tn_mul(w, x), TN_ALL_AXES, 0), (tn_tensor[]){ w, x }, 2, dw), TN_OK);
+    out[12] = dw[1], out[13] = tn_neg(tn_neg(w));
+}
+static void test_values_stay(void **state) {
+    (void)state;
+    float w0[2] = { 1, 2 }, x0[2] = { 3, 4 }, w1[2] = { 50, 60 };
+    tn_graph *g = tn_graph_immediate_on(ctx, "stay", on);
+    tn_tensor w = tn_state(g, "w", TN_F32, TN_DIMS(1, 2), w0), x = tn_input(g, "x", TN_F32, TN_DIMS(1, 2)), at[3][VIEWS];
+    tn_tensor v = tn_state(g, "v", TN_F32, TN_DIMS(1, 2), NULL);
+    assert_int_equal(tn_tensor_write(x, x0, sizeof x0), TN_OK);
+    view_all(w, x, at[0]);
+    tn_tensor of_input = tn_reshape(x, TN_DIMS(2)), label = tn_label(w, "the state itself");
+    assert_int_equal(tn_tensor_write(x, w1, sizeof w1), TN_OK);
+    holds(of_input, 3, 4, "a view of an input"), holds(x, 50, 60, "the input");
+    tn_assign(w, tn_add_scalar(w, 10));
+    view_all(w, x, at[1]);
+    assert_int_equal(tn_tensor_write(w, w1, sizeof w1), TN_OK);
+    view_all(w, x, at[2]);
+    assert_int_equal(tn_graph_write_states(g, (const void *[]){ x0, w0 }), TN_OK);
+    for (int i = 0; i < VIEWS; i++) {
+        char what[32];
+        snprintf(what, sizeof what, "view %d", i);
+        holds(at[0][i], 1, 2, what), holds(at[1][i], 11, 12, what), holds(at[2][i], 50, 60, what);
+    }
+    holds(w, 3, 4, "the state"), holds(label, 3, 4, "its label"), holds(v, 1, 2, "another state");
+    tn_assign(v, v); /* to itself */
+    holds(v, 1, 2, "another state");
+    tn_graph_free(g);
+}
+
 /* A network of the host's own making trains: parameters stay where they are computed. */
 static void test_training(void **state) {
     (void)state;
@@ -183,6 +228,7 @@ int main(void) {
         cmocka_unit_test(test_operand_without_value),
         cmocka_unit_test(test_backward_and_compiled_agree),
         cmocka_unit_test(test_states),
+        cmocka_unit_test(test_values_stay),
         cmocka_unit_test(test_training),
         cmocka_unit_test(test_missing_device),
     };

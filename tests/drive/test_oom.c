@@ -225,6 +225,7 @@ static tn_status use_tools(tn_ctx *ctx, story *st) {
     if (!code && access(fix.deep, F_OK)) code = tn_io_save_state(ctx, s, fix.deep);
     if (!code) code = tn_run(s, TN_BIND({ "x", x }, { "y", y }));
     st->out[1] = y[0], st->out[2] = y[5];
+    if (!code) code = tn_session_bind(s, tn_session_slot(s, "x"), x);
     if (!code) code = tn_session_profile(s, 0, &profile);
     if (!code) code = texts(ctx, p);
     if (!code) code = evaluated(g, x, st);

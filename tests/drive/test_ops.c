@@ -132,7 +132,8 @@ static void complain(const cases *c, const char *config, int k, const char *text
 
 /* The sign of an exact zero, where an op of one operand makes it. */
 static bool zero_signs_agree(const node *n, const void *got, eval_value want, int64_t count) {
-    if (!want.f || n->n_in != 1 || !(op_is_elementwise((op_code)n->op) || n->op == OP_cast || op_is_move((op_code)n->op)))
+    if (!want.f || n->n_in != 1 || n->op == OP_relu /* as max: either zero */ ||
+        !(op_is_elementwise((op_code)n->op) || n->op == OP_cast || op_is_move((op_code)n->op)))
         return true;
     for (int64_t i = 0; i < count; i++)
         if (want.f[i] == 0 && signbit(dtype_load((tn_dtype)n->dtype, got, i)) != signbit(want.f[i])) return false;

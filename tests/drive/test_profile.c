@@ -71,6 +71,9 @@ static void profile_on(tn_ctx *ctx, const char *device, tn_mode mode, int fusion
     assert_non_null(strstr(tn_session_error(s), "\"x\" (140 bytes) is not bound"));
     assert_null(report);
     assert_int_equal(tn_run(s, TN_BIND({ "x", x }, { "w", w }, { "y", want })), TN_OK);
+    assert_int_equal(tn_session_profile(s, 0, &report), TN_ERR_INVAL); /* those were of that call */
+    assert_int_equal(tn_session_bind(s, tn_session_slot(s, "x"), x), TN_OK);
+    assert_int_equal(tn_session_bind(s, tn_session_slot(s, "w"), w), TN_OK);
     assert_int_equal(tn_session_bind(s, tn_session_slot(s, "y"), y), TN_OK);
     memset(y, 0xff, sizeof y);
     assert_int_equal(tn_session_profile(s, -1, &report), TN_ERR_INVAL);
@@ -123,7 +126,9 @@ static void test_refused(void **state) {
     float x[35] = { 0 }, w[21] = { 0 };
     assert_int_equal(tn_compile(g, &o, &p), TN_OK);
     assert_int_equal(tn_session_new(p, &s), TN_OK);
-    assert_int_equal(tn_run(s, TN_BIND({ "x", x }, { "w", w })), TN_OK);
+    assert_int_equal(tn_session_bind(s, tn_session_slot(s, "x"), x), TN_OK);
+    assert_int_equal(tn_session_bind(s, tn_session_slot(s, "w"), w), TN_OK);
+    assert_int_equal(tn_session_run(s), TN_OK);
     assert_int_equal(tn_session_profile(s, 0, &report), TN_ERR_UNSUPPORTED);
     assert_non_null(strstr(tn_ctx_error(ctx), "mode graph instead"));
     assert_null(report);
@@ -171,7 +176,9 @@ static void test_out_of_memory(void **state) {
     float x[35] = { 0 }, w[21] = { 0 };
     assert_int_equal(tn_compile(g, NULL, &p), TN_OK);
     assert_int_equal(tn_session_new(p, &s), TN_OK);
-    assert_int_equal(tn_run(s, TN_BIND({ "x", x }, { "w", w })), TN_OK);
+    assert_int_equal(tn_session_bind(s, tn_session_slot(s, "x"), x), TN_OK);
+    assert_int_equal(tn_session_bind(s, tn_session_slot(s, "w"), w), TN_OK);
+    assert_int_equal(tn_session_run(s), TN_OK);
     int64_t failed = 0;
     for (;; failed++) {
         tn_profile *report;

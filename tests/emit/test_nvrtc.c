@@ -1,5 +1,6 @@
 /* test_nvrtc.c - CUDA C compiles: every kernel of networks, of a training step and of random graphs with gradients goes through
- * NVRTC for sm_80 and sm_90, without a GPU, and keeps its values in registers. Skipped where there is no NVRTC.
+ * NVRTC for sm_80 and sm_90, without a GPU, and keeps its values in registers; the program's text of each network goes through
+ * nvcc too. What there is no compiler for is skipped.
  *
  * Labels: slow random
  * TENON_FUZZ_SEEDS (default 1000): a hundredth of it random graphs, a fifth of a second each. */
@@ -19,7 +20,7 @@
 #include "support/support.h"
 
 static nvrtc *the_nvrtc;
-static int n_kernels, n_programs, n_spills;
+static int n_kernels, n_programs, n_spills, n_nvcc;
 
 static void need_nvrtc(void) {
     err e = { 0 };
@@ -248,22 +249,63 @@ static void test_clustered_layers(void **state) {
     arena_fini(&a);
 }
 
-/* The program's own networks, through its command line. */
+/* Networks and graphs of all dtypes: whole rows and products, training steps, scatters, random numbers, f64. */
+static const char *const networks[] = { "@mlp",
+                                        "@mlp:64x64",
+                                        "@cnn",
+                                        "@digits-train:32",
+                                        "@attention",
+                                        "@softmax:100x1000",
+                                        TESTS_DIR "/sched/scatter_half.tn",
+                                        TESTS_DIR "/sched/inplace_types.tn",
+                                        TESTS_DIR "/sched/masks.tn",
+                                        TESTS_DIR "/sched/gather_constant.tn",
+                                        TESTS_DIR "/sched/net_winograd_backward.tn",
+                                        TESTS_DIR "/emit/halves.tn" };
+
+/* What the program prints of it. */
+static const char *text_of_network(const char *model) {
+    static char text[1 << 20];
+    char command[1024];
+    snprintf(command, sizeof command, "%s/tenon emit %s --target=cuda --quiet", BUILD_DIR, model);
+    FILE *f = popen(command, "r");
+    assert_non_null(f);
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    text[n] = 0;
+    if (pclose(f)) fail_msg("%s", command);
+    return text;
+}
+
 static void test_networks(void **state) {
     (void)state;
-    static const char *const models[] = { "@mlp", "@mlp:64x64", "@cnn", "@digits-train:32", "@attention", "@softmax:100x1000" };
     need_nvrtc();
-    for (size_t i = 0; i < COUNT_OF(models); i++) {
-        char command[1024];
-        snprintf(command, sizeof command, "%s/tenon emit %s --target=cuda --quiet", BUILD_DIR, models[i]);
-        FILE *f = popen(command, "r");
-        assert_non_null(f);
-        static char text[1 << 20];
-        size_t n = fread(text, 1, sizeof text - 1, f);
-        text[n] = 0;
-        assert_int_equal(pclose(f), 0);
-        compile(text, models[i]);
+    for (size_t i = 0; i < COUNT_OF(networks); i++) compile(text_of_network(networks[i]), networks[i]);
+}
+
+/* nvcc has the system's headers, and warns. */
+static void test_nvcc(void **state) {
+    (void)state;
+    static const char find[] = "nvcc=$(command -v nvcc || ls /usr/local/cuda*/bin/nvcc 2>/dev/null | head -1); [ \"$nvcc\" ]";
+    char dir[] = "/tmp/tenon-test-XXXXXX", path[64], command[1024];
+    if (system(find)) {
+        printf("skipped: no nvcc here\n");
+        skip();
     }
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/x.cu", dir);
+    for (size_t i = 0; i < COUNT_OF(networks); i++, n_nvcc++) {
+        FILE *f = fopen(path, "w");
+        assert_non_null(f);
+        fputs(text_of_network(networks[i]), f);
+        assert_int_equal(fclose(f), 0);
+        snprintf(command, sizeof command,
+                 "%s && cd %s && $nvcc -fmad=false -Werror all-warnings -gencode arch=compute_80,code=sm_80 -gencode "
+                 "arch=compute_90,code=sm_90 -fatbin -o x.fatbin x.cu",
+                 find, dir);
+        if (system(command)) fail_msg("nvcc refuses the text of %s, %s", networks[i], path);
+    }
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    assert_int_equal(system(command), 0);
 }
 
 static void test_refused(void **state) {
@@ -282,15 +324,16 @@ static void test_refused(void **state) {
 static int teardown(void **state) {
     (void)state;
     nvrtc_close(the_nvrtc);
-    printf("count: CUDA C: %d kernels of random graphs, %d programs compiled for sm_80 and sm_90, %d spills\n", n_kernels,
-           n_programs, n_spills);
+    printf("count: CUDA C: %d kernels of random graphs, %d programs compiled for sm_80 and sm_90, %d spills; %d by nvcc\n",
+           n_kernels, n_programs, n_spills, n_nvcc);
     return n_spills ? -1 : 0;
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_refused),        cmocka_unit_test(test_networks),
-                                        cmocka_unit_test(test_read_back),      cmocka_unit_test(test_clusters),
-                                        cmocka_unit_test(test_clustered_rows), cmocka_unit_test(test_clustered_layers),
-                                        cmocka_unit_test(test_random_graphs) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_refused),          cmocka_unit_test(test_networks),     cmocka_unit_test(test_nvcc),
+        cmocka_unit_test(test_read_back),        cmocka_unit_test(test_clusters),     cmocka_unit_test(test_clustered_rows),
+        cmocka_unit_test(test_clustered_layers), cmocka_unit_test(test_random_graphs)
+    };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }

@@ -46,7 +46,6 @@ static bool memory_only(x86_id id) {
     case X86_MOVHPS:
     case X86_MOVHPS_ST:
     case X86_LEA:
-    case X86_LOCKINC:
     case X86_PREFETCHT0:
     case X86_PREFETCHT1:
     case X86_PREFETCHW:

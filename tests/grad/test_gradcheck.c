@@ -549,13 +549,17 @@ static void check_power(check *c) {
     grad_build(g, line, &x, 1, &slope);
     d = gradient(c, total(g, slope), x); /* of x^1, twice */
     for (int i = 0; i < 4; i++) assert_near(d.f[i], 0, 0);
+    grad_build(g, loss, &x, 1, &slope);
+    d = gradient(c, total(g, slope), x); /* of x^0, x^1, x^3 and 2^0, twice */
+    for (int i = 0; i < 4; i++) assert_near(d.f[i], 0, 0);
 }
 static void test_power(void **state) {
     (void)state;
     with_graph(check_power);
 }
 
-/* Int and bool results, and ops that are constant almost everywhere, end the path without an error. */
+/* Int and bool results, and ops that are constant almost everywhere, end the path without an error; so do positions that choose
+ * or are compared. */
 static void check_no_flow(check *c) {
     graph *g = c->g;
     val x = input(c, DIMS(4), -3, 3), y = input(c, DIMS(4), -3, 3);
@@ -563,7 +567,8 @@ static void check_no_flow(check *c) {
     zeros[0] = graph_unary(g, OP_stop_gradient, squared(c, x));
     zeros[1] = graph_cast(g, graph_binary(g, OP_lt, x, y), TN_F64);
     zeros[2] = graph_cast(g, graph_cast(g, x, TN_I32), TN_F64);
-    zeros[3] = graph_cast(g, graph_expand(g, graph_arg(g, OP_argmax, x, 0), LIST(4)), TN_F64);
+    val at = graph_expand(g, graph_arg(g, OP_argmax, x, 0), LIST(4));
+    zeros[3] = graph_cast(g, graph_binary(g, OP_eq, at, graph_splat_like(g, at, 2)), TN_F64);
     zeros[4] = graph_select(g, graph_unary(g, OP_not, graph_binary(g, OP_le, x, y)), graph_unary(g, OP_floor, x),
                             graph_unary(g, OP_sign, x));
     val sum = squared(c, y), xs[4] = { x, y, unused, 0 }, dx[4];
@@ -697,6 +702,28 @@ static void test_control(void **state) {
     with_graph(check_control);
 }
 
+/* A position as a number of the loss is an error that names it; as an index it chooses whose gradient flows. */
+static void check_positions(check *c) {
+    graph *g = c->g;
+    val x = input(c, DIMS(3), 0, 1);
+    for (int i = 0; i < 3; i++) c->in[0].f[i] = (double[]){ 1, 5, 2 }[i];
+    g->here = "model.c:18";
+    val at = graph_arg(g, OP_argmax, x, 0);
+    g->here = NULL;
+    val number = graph_cast(g, graph_binary(g, OP_add, at, graph_splat_like(g, at, 1)), TN_F64);
+    assert_int_equal(failure(c, total(g, graph_binary(g, OP_mul, number, graph_slice(g, x, LIST(0), LIST(1), LIST(1)))), &x, 1),
+                     TN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(c->gd.err.text, "through argmax %"));
+    assert_non_null(strstr(c->gd.err.text, "at model.c:18"));
+    assert_int_equal(failure(c, total(g, graph_unary(g, OP_stop_gradient, number)), &x, 1), TN_OK);
+    eval_value d = gradient(c, total(g, graph_gather(g, x, at, 0)), x);
+    for (int i = 0; i < 3; i++) assert_near(d.f[i], i == 1, 0);
+}
+static void test_positions(void **state) {
+    (void)state;
+    with_graph(check_positions);
+}
+
 static void check_arguments(check *c) {
     graph *g = c->g;
     val x = input(c, DIMS(3), 0, 1), k = input_int(c, TN_I32, 0, NULL, 0, 1);
@@ -740,7 +767,7 @@ int main(void) {
         cmocka_unit_test(test_elementwise), cmocka_unit_test(test_structural),    cmocka_unit_test(test_ties),
         cmocka_unit_test(test_power),       cmocka_unit_test(test_no_flow),       cmocka_unit_test(test_middle),
         cmocka_unit_test(test_cast),        cmocka_unit_test(test_deterministic), cmocka_unit_test(test_control),
-        cmocka_unit_test(test_arguments),   cmocka_unit_test(test_nograd_rows),
+        cmocka_unit_test(test_arguments),   cmocka_unit_test(test_nograd_rows),   cmocka_unit_test(test_positions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,6 +26,20 @@ cmake --build "$work/user" >"$work/build.log" 2>&1 || fail "external project: $(
 readelf -d "$work/user/shared" | grep -q 'NEEDED.*libtenon\.so\.0' || fail "the shared program does not need libtenon.so.0"
 readelf -d "$work/user/static" | grep -q 'libtenon' && fail "the static program needs libtenon.so"
 
+# In a plugin: its own function alone is to be seen, with the flag that the tutorial names.
+cat >"$work/plugin.c" <<'END'
+#include <tenon/tenon.h>
+const char *plugin_version(void);
+const char *plugin_version(void) { return tn_version(); }
+END
+plugin() { "$CC" -shared -fPIC -I"$root/include" "$work/plugin.c" "$libdir/libtenon.a" -lm -lpthread -ldl "$@" -o "$work/plugin.so"; }
+seen() { nm -D --defined-only "$work/plugin.so" | grep -cE ' T (tn_|plugin_)' || true; }
+grep -q -e '-Wl,--exclude-libs,libtenon.a' "$SOURCE_DIR/docs/tutorial.md" || fail "the tutorial does not name the flag for plugins"
+plugin || fail "a plugin with libtenon.a"
+[ "$(seen)" -gt 1 ] || fail "the flag for plugins is not needed any more: change the tutorial"
+plugin -Wl,--exclude-libs,libtenon.a || fail "a plugin with libtenon.a and the flag"
+[ "$(seen)" = 1 ] || fail "a plugin shows $(seen) functions, not one: $(nm -D --defined-only "$work/plugin.so" | head)"
+
 if command -v pkg-config >/dev/null; then
     export PKG_CONFIG_PATH=$libdir/pkgconfig
     # shellcheck disable=SC2046

@@ -1,8 +1,10 @@
 /* test_csv.c - tables of numbers: exact values, every dtype, malformed text and the place of each fault, mutations. */
 #include "io_test.h"
 
+#include <fcntl.h>
 #include <locale.h>
 #include <math.h>
+#include <unistd.h>
 
 static tn_status parse(tn_ctx *ctx, const char *text, tn_dtype dtype, int skip, tn_shape *shape, void **data) {
     size_t n = strlen(text);
@@ -32,6 +34,14 @@ static void test_values(void **state) {
     tn_io_free(ctx, data);
     assert_int_equal(parse(ctx, "-9007199254740992\n1e3\n", TN_I64, 0, &shape, &data), TN_OK);
     assert_memory_equal(data, ((const int64_t[]){ -9007199254740992, 1000 }), 16);
+    tn_io_free(ctx, data);
+    assert_int_equal(parse(ctx, "9007199254740993,-9223372036854775808\n9223372036854775807,+0\n", TN_I64, 0, &shape, &data),
+                     TN_OK);
+    assert_memory_equal(data, ((const int64_t[]){ 9007199254740993, INT64_MIN, INT64_MAX, 0 }), 32);
+    tn_io_free(ctx, data);
+    assert_int_equal(parse(ctx, "NaN,NAN,-Inf,INF\n", TN_F32, 0, &shape, &data), TN_OK);
+    const float *odd = data;
+    assert_true(isnan(odd[0]) && isnan(odd[1]) && odd[2] == -INFINITY && odd[3] == INFINITY);
     tn_io_free(ctx, data);
     assert_int_equal(parse(ctx, "1.00000017881393432617187499\nnan\n", TN_F32, 0, &shape, &data),
                      TN_OK); /* by way of double: one step higher */
@@ -100,7 +110,12 @@ static void test_malformed(void **state) {
         { "1.5\n", TN_I32, 0, "not a whole number in range" },
         { "2147483648\n", TN_I32, 0, "not a whole number in range" },
         { "nan\n", TN_I32, 0, "not a whole number in range" },
-        { "9007199254740993\n", TN_I64, 0, "not a whole number in range" },
+        { "NaN\n", TN_I64, 0, "not a whole number in range: NaN" },
+        { "-2147483649\n", TN_I32, 0, "not a whole number in range" },
+        { "9223372036854775808\n", TN_I64, 0, "not a whole number in range" },
+        { "-9223372036854775809\n", TN_I64, 0, "not a whole number in range" },
+        { "9007199254740993.0\n", TN_I64, 0, "not a whole number in range" },
+        { "9e15,1e17\n", TN_I64, 0, "line 1, column 2: not a whole number in range" },
         { "1,2", TN_F32, 1, "no more lines than the heading" },
         { "00000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000"
           "000000000001\n",
@@ -121,6 +136,11 @@ static void test_malformed(void **state) {
     }
     assert_fails(ctx, parse(ctx, "1", TN_BOOL, 0, &shape, &data), TN_ERR_DTYPE, "not bool", "dtype");
     assert_fails(ctx, parse(ctx, "1", TN_F32, -1, &shape, &data), TN_ERR_INVAL, "negative", "skip");
+    int fd = open(in_dir("long.csv"), O_WRONLY | O_CREAT, 0600); /* a file of holes: read, it would fill the memory */
+    assert_int_equal(ftruncate(fd, (off_t)1 << 40), 0);
+    close(fd);
+    assert_fails(ctx, tn_io_csv_load(ctx, in_dir("long.csv"), TN_F32, 0, &shape, &data), TN_ERR_UNSUPPORTED,
+                 "1099511627776 bytes, more than the limit of 4294967296", "long");
     printf("count: %d malformed CSV tables, each with its message\n", n_bad);
     tn_ctx_free(ctx);
 }

@@ -1,6 +1,8 @@
 /* test_npy.c - npy round trips, files as NumPy writes them, malformed headers and the message of each, mutations. */
 #include "io_test.h"
 
+#include <unistd.h>
+
 static size_t make_npy(uint8_t *to, const char *header, const void *data, size_t n_data) {
     size_t n = strlen(header);
     memcpy(to, "\x93NUMPY\x01\x00", 8);
@@ -163,8 +165,26 @@ static void test_malformed(void **state) {
                      bad[i].header);
         assert_non_null(strstr(tn_ctx_error(ctx), "bad.npy"));
         assert_null(data);
+        FILE *f = fopen(in_dir("bad.npy"), "wb"); /* the same from a file */
+        assert_true(f && fwrite(file, 1, n, f) == n && fclose(f) == 0);
+        assert_fails(ctx, tn_io_npy_load(ctx, in_dir("bad.npy"), &dtype, &shape, &data), bad[i].status, bad[i].message,
+                     bad[i].header);
+        assert_null(data);
         assert_int_equal(c.live, live);
     }
+    /* a file of holes: read before it is judged, it would fill the memory */
+    size_t n_long = make_npy(file, bad[n_bad - 1].header, NULL, 0);
+    FILE *holes = fopen(in_dir("bad.npy"), "wb");
+    assert_true(holes && fwrite(file, 1, n_long, holes) == n_long && fclose(holes) == 0);
+    assert_int_equal(truncate(in_dir("bad.npy"), (off_t)1 << 40), 0);
+    assert_fails(ctx, tn_io_npy_load(ctx, in_dir("bad.npy"), &dtype, &shape, &data), TN_ERR_PARSE,
+                 "text after the header's end", "holes");
+    n_long = make_npy(file, H("'<f4'", "False", "(2,)"), NULL, 8);
+    holes = fopen(in_dir("bad.npy"), "wb");
+    assert_true(holes && fwrite(file, 1, n_long, holes) == n_long && fclose(holes) == 0);
+    assert_int_equal(truncate(in_dir("bad.npy"), (off_t)1 << 40), 0);
+    assert_fails(ctx, tn_io_npy_load(ctx, in_dir("bad.npy"), &dtype, &shape, &data), TN_ERR_PARSE, "more than one array?",
+                 "holes");
     static const struct {
         const char *bytes;
         size_t n;

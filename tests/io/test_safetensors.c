@@ -358,10 +358,12 @@ static void test_allocations(void **state) {
     size_t n = sample_file(good);
     const float w[2] = { 1, 2 };
     int failed = 0;
+    write_bytes(in_dir("good.safetensors"), good, n);
     for (long k = 0;; k++) {
         tn_io_tensors *t = NULL;
         c.requests = 0, c.fail_at = k;
         tn_status s = tn_io_safetensors_parse(ctx, good, n, "m", &t);
+        if (!s) tn_io_tensors_free(t), t = NULL, s = tn_io_safetensors_load(ctx, in_dir("good.safetensors"), &t);
         if (!s) s = tn_io_safetensors_save(ctx, in_dir("k.safetensors"), (tn_io_tensor[]){ { "w", TN_F32, TN_DIMS(2), w } }, 1);
         c.fail_at = -1;
         tn_io_tensors_free(t);
@@ -397,6 +399,88 @@ static void test_many(void **state) {
     tn_ctx_free(ctx);
 }
 
+/* ---- mapped files ---- */
+
+/* In a file of more than a few arrays those that can be used where they lie are: behind a header of whole lines come the arrays
+ * of whole lines. */
+static void test_aligned(void **state) {
+    (void)state;
+    counting c;
+    tn_ctx *ctx = counting_ctx(&c);
+    static float w[3][2048];
+    for (int i = 0; i < 3 * 2048; i++) w[i / 2048][i % 2048] = (float)i;
+    const double d[3] = { 1, 2, 3 };
+    const tn_io_tensor list[] = { { "odd", TN_F64, TN_DIMS(3), d },
+                                  { "a", TN_F32, TN_DIMS(2048), w[0] },
+                                  { "bias", TN_F32, TN_DIMS(7), w[1] },
+                                  { "b", TN_BF16, TN_DIMS(96), w[1] },
+                                  { "c", TN_F32, TN_DIMS(16, 16), w[2] } };
+    tn_io_tensors *t;
+    assert_int_equal(tn_io_safetensors_save(ctx, in_dir("aligned"), list, 5), TN_OK);
+    assert_int_equal(tn_io_safetensors_load(ctx, in_dir("aligned"), &t), TN_OK);
+    size_t live = c.live;
+    for (int i = 1; i < 5; i++) {
+        const tn_io_tensor *x = tn_io_tensors_find(t, list[i].name);
+        assert_memory_equal(x->data, list[i].data, bytes_of(x));
+        if (i != 2) assert_int_equal(c.live, live);
+        live = c.live;
+    }
+    assert_memory_equal(tn_io_tensors_find(t, "odd")->data, d, sizeof d);
+    tn_io_tensors_free(t);
+    tn_ctx_free(ctx);
+}
+
+static size_t resident(void) {
+    long pages = 0, all = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%ld %ld", &all, &pages), 2);
+    fclose(f);
+    return (size_t)pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+enum { BIG = 16 << 20 /* floats */ };
+
+/* Loading takes no memory for the arrays; asking for one that is not aligned takes as much as it has, once. */
+static void test_mapped(void **state) {
+    (void)state;
+    counting c;
+    tn_ctx *ctx = counting_ctx(&c);
+    float *w = malloc(BIG * sizeof *w);
+    for (int i = 0; w && i < BIG; i++) w[i] = (float)i;
+    for (int aligned = 0; aligned < 2; aligned++) {
+        tn_io_tensors *t;
+        tn_io_tensor list[] = { { "a", TN_F32, TN_DIMS(1), w }, { "w", TN_F32, TN_DIMS(aligned ? BIG : BIG - 1), w } };
+        assert_int_equal(tn_io_safetensors_save(ctx, in_dir("big"), list, 2), TN_OK); /* those of whole lines come first */
+        size_t live = c.live, before = resident();
+        assert_int_equal(tn_io_safetensors_load(ctx, in_dir("big"), &t), TN_OK);
+        assert_in_range(c.live - live, 1, 4096);
+        assert_in_range(resident() - before + (1 << 20), 0, 2 << 20);
+        if (!aligned) {
+            c.requests = 0, c.fail_at = 0;
+            assert_null(tn_io_tensors_find(t, "w"));
+            c.fail_at = -1;
+            assert_int_equal(tn_ctx_status(ctx), TN_ERR_NOMEM);
+        }
+        const tn_io_tensor *x = tn_io_tensors_find(t, "w");
+        assert_non_null(x);
+        assert_int_equal((uintptr_t)x->data % 64, 0);
+        if (aligned) assert_in_range(c.live - live, 1, 4096);
+        size_t asked = c.live;
+        assert_memory_equal(x->data, w, bytes_of(x));
+        assert_in_range(resident() - before + (1 << 20), 0, (BIG + (1 << 20)) * sizeof *w); /* once */
+        assert_int_equal(tn_io_safetensors_save(ctx, in_dir("big"), &(tn_io_tensor){ "w", TN_F32, TN_DIMS(1), w + 7 }, 1),
+                         TN_OK); /* another file */
+        assert_ptr_equal(tn_io_tensors_find(t, "w")->data, x->data);
+        assert_memory_equal(x->data, w, bytes_of(x));
+        assert_int_equal(c.live, asked);
+        tn_io_tensors_free(t);
+        assert_int_equal(c.live, live);
+    }
+    free(w);
+    tn_ctx_free(ctx);
+}
+
 static int setup(void **state) { return (void)state, test_dir_make(), 0; }
 static int teardown(void **state) { return (void)state, test_dir_remove(), 0; }
 
@@ -404,7 +488,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_layout),         cmocka_unit_test(test_foreign),
         cmocka_unit_test(test_malformed),   cmocka_unit_test(test_malformed_file), cmocka_unit_test(test_mutations),
-        cmocka_unit_test(test_allocations), cmocka_unit_test(test_many),
+        cmocka_unit_test(test_allocations), cmocka_unit_test(test_many),           cmocka_unit_test(test_mapped),
+        cmocka_unit_test(test_aligned),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -19,7 +19,8 @@ static const char *const ir_texts[] = {
     "%16\n"
     "%18 = atan %17\n%19 = sinh %18\n%20 = cosh %19\n%21 = tanh %20\n%22 = asinh %21\n%23 = acosh %22\n%24 = atanh %23\n%25 = "
     "erf %24\n"
-    "%26 = not b\n%27 = stop_gradient %25 label=\"the end\"\n"
+    "%28 = relu %25\n%29 = sigmoid %28\n%30 = softplus %29\n"
+    "%26 = not b\n%27 = stop_gradient %30 label=\"the end\"\n"
     "return %27 as \"y\", %26 as \"n\", %3 as \"s\"\n}",
     "graph @binary(x f64[2,3], y f64[2,3], i u8[2,3], j u8[2,3]) {\n"
     "%1 = add x, y\n%2 = sub %1, y\n%3 = mul %2, 2.5\n%4 = div 1, %3\n%5 = pow %4, y\n%6 = mod %5, -0.0\n%7 = max %6, inf\n%8 "
@@ -85,7 +86,7 @@ static const char *const ir_texts[] = {
     "  region @body(%ba i64[], %bx f32[4]) {\n    %t = gt %ba, 5\n    %r = if %t, %bx then=@inner else=@same f32[4]\n    %n = "
     "add %ba, 1\n    return %n, %r\n  }\n"
     "  %3 = while %2, %1 cond=@cond body=@body i64[]\n  %4 = proj %3 index=1 f32[4]\n  return %3 as \"count\", %4 as "
-    "\"x\"\n}\n",
+    "\"x2\"\n}\n",
     "; nothing at all\n\ngraph @\"an empty one\"() {\n  return\n}\n; the end",
     "graph @onlystate(state w f32[]) {\n  %1 = add w, 1.0\n  return %1 as \"w\" -> w\n}",
 };

@@ -439,6 +439,8 @@ static void test_every_problem(void **state) {
     assert_non_null(strstr(text, "expected 1 attribute values, got 0"));
     assert_non_null(strstr(text, "both named s"));
     assert_non_null(strstr(text, "record 500"));
+    g->outputs.at[0].name = "x";
+    assert_non_null(strstr(problems(&f.a, g, &n), "input %1 (x) at v.tn:1: output 0 at v.tn:"));
     assert_true(n >= 5);
     teardown(&f);
 }

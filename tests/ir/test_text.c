@@ -203,6 +203,9 @@ static const bad bads[] = {
     { G("return x as y"), 2, 13, "the output's name in quotes" },
     { G("return x as \"\""), 2, 13, "an output needs a name" },
     { G("return x as \"a\", y as \"a\""), 2, 23, "output a is defined twice" },
+    { G("return i as \"x\""), 2, 13, "output x has the name of the input in line 1" },
+    { "graph @g(a f32[2], out1 f32[2]) {\n  return a, a\n}", 2, 14, "output out1 has the name of the input in line 1" },
+    { "graph @g(a f32[2],\n  state a f32[2]) {", 2, 9, "input a is defined twice; the first is in line 1" },
     { G("return 1.0"), 2, 8, "expected a value, got a number" },
     { G("return x -> y"), 2, 13, "expected a state" },
     { G("return x -> w"), 2, 8, "state w is f32[2] and cannot take f32[2,3]" },
@@ -238,6 +241,59 @@ static void test_errors(void **state) {
         assert_int_equal(last[strlen(last) - 1], '^');
         arena_fini(&a);
     }
+}
+
+/* Every mistake of a text once, in order, each with its place; what only follows from one is not reported. */
+static void expect_errors(const char *text, int n, const char *const *want) {
+    arena a;
+    err e;
+    arena_init(&a, mem_libc(), NULL);
+    if (try_parse(&a, text, strlen(text), &e)) fail_msg("parsed: %s", text);
+    const char *at = e.text;
+    int found = 0;
+    for (; (at = strstr(at, "t.tn:")); found++, at++)
+        if (found >= n || strncmp(at, want[found], strlen(want[found]))) fail_msg("error %d of\n%s", found + 1, e.text);
+    if (found != n) fail_msg("%d errors, not %d:\n%s", found, n, e.text);
+    arena_fini(&a);
+}
+#define EXPECT_ERRORS(text, ...)                                                                                               \
+    expect_errors((text), (int)COUNT_OF(((const char *const[]){ __VA_ARGS__ })), (const char *const[]){ __VA_ARGS__ })
+static void test_all_errors(void **state) {
+    (void)state;
+    EXPECT_ERRORS(G("%1 = neg z\n%2 = exp %1\n%3 = add %2, i\n%4 = sum x\n%5 = negg x\n%6 = neg x\nreturn %1, %7\n"),
+                  "t.tn:2:10: there is no input or state named z", "t.tn:5:6: sum needs axes",
+                  "t.tn:6:6: there is no op named");
+    EXPECT_ERRORS("graph @g(a f33[2], b f32[2], c f32[N],\n  state d f32[2] = [1], e f32[2]) {\n%1 = add a, c\n%2 = add b, d\n"
+                  "%3 = add b, e\n%4 = add b, f\nreturn %1, %2, %3\n}",
+                  "t.tn:1:12: expected a type such as", "t.tn:1:36: symbolic dim N", "t.tn:2:20: expected 2 values",
+                  "t.tn:6:13: there is no input or state named f");
+    EXPECT_ERRORS(G("%1 = const [1, 2,\n 3 4,\n 5] f32[5]\n%2 = neg %1\n%3 = neg \"x\n%4 = add x,\n z\n%5 = neg"
+                    " \"\\q\"\n%@ = neg x\nfoo = neg x\n%6 = neg y\nreturn %6"),
+                  "t.tn:3:4: expected , or ]", "t.tn:6:10: this string does not end",
+                  "t.tn:8:2: there is no input or state named z", "t.tn:9:11: unknown escape",
+                  "t.tn:10:1: expected a name after %", "t.tn:11:1: expected %name = op");
+    EXPECT_ERRORS(G("region @r(%a f32[2], b) {\n%1 = neg %c\nreturn %1\n}\nregion @s(%p f32[2]) {\nreturn %p\n}\n"
+                    "%k = neg q\n%2 = if %k, w then=@r else=@s f32[2]\n%3 = neg %2\nreturn %3, w as \"x\"\n"),
+                  "t.tn:2:22: expected a parameter", "t.tn:3:10: value %c is not defined",
+                  "t.tn:9:10: there is no input or state");
+    EXPECT_ERRORS(G("%1 = neg z\nreturn %1\n}\nmore"), "t.tn:2:10: there is no input",
+                  "t.tn:5:1: expected the end of the text");
+    /* the first twenty, and no more than a text holds */
+    char many[4000] = "graph @g(x f32[2]) {\n", line[4000];
+    for (int i = 0; i < 30; i++) sprintf(many + strlen(many), "%%%d = neg z%d\n", i, i);
+    arena a;
+    err e;
+    arena_init(&a, mem_libc(), NULL);
+    assert_null(try_parse(&a, many, strlen(many), &e));
+    assert_non_null(strstr(e.text, "t.tn:21:"));
+    assert_null(strstr(e.text, "t.tn:22:"));
+    assert_non_null(strstr(e.text, "there may be more errors"));
+    strcpy(many, "graph @g(x f32[2]) {\n");
+    memset(line, 'z', 90), line[90] = 0;
+    for (int i = 0; i < 19; i++) sprintf(many + strlen(many), "%%%d = neg %s%d\n", i, line, i);
+    assert_null(try_parse(&a, many, strlen(many), &e));
+    assert_true(strlen(e.text) < sizeof e.text);
+    arena_fini(&a);
 }
 
 /* ---- hostile ---- */
@@ -336,7 +392,8 @@ static void test_no_memory(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_canonical), cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_truncated),  cmocka_unit_test(test_mutated),   cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_all_errors), cmocka_unit_test(test_truncated), cmocka_unit_test(test_mutated),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

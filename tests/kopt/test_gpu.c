@@ -89,12 +89,12 @@ static void test_reduced(void **state) {
         "\"y\"\n}",
         /* what is copied before numbers are added to it is copied by other threads */
         "graph @g(x i64[8], y f32[1,4,1,16], z f32[1,8,1,16]) {\n %1 = scatter_add y, x, z axis=1 f32[1,4,1,16]\n"
-        " return %1 as \"y\"\n}",
+        " return %1 as \"out\"\n}",
         /* a loop of contractions in which a mask follows the loop's variable */
         "graph @g(s i32[5,3], x f32[1,8,2,1], y i32[5,3], z f32[1,15], b f32[5,15], a f32[5,3]) {\n"
         " %1 = fold x (axis=0 size=2 stride=2 dilation=2) (axis=1 size=1 stride=2 dilation=2) f32[3,15]\n"
         " %2 = reshape z f32[15]\n %3 = dot a, b contract=[0]x[0] f32[3,15]\n %4 = add %1, %3 f32[3,15]\n"
-        " return y as \"w\", %4 as \"y\", %2 as \"z\"\n}",
+        " return y as \"w\", %4 as \"p\", %2 as \"q\"\n}",
     };
     for (size_t i = 0; i < COUNT_OF(graphs); i++)
         for (uint64_t seed = 0; seed < 12; seed++) {

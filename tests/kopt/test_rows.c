@@ -90,7 +90,7 @@ static void test_prefetch(void **state) {
     static const char text[] = "graph @norm(x f32[37,270], y bf16[37,270]) {\n  %1 = cast y f32[37,270]\n  %2 = mul x, %1\n"
                                "  %3 = sum %2 axes=[1] f32[37,1]\n  %4 = expand %3 f32[37,270]\n  %5 = sub x, %4\n"
                                "  %6 = exp %5\n  %7 = sum %6 axes=[1] f32[37,1]\n  %8 = expand %7 f32[37,270]\n"
-                               "  %9 = div %6, %8\n  return %9 as \"y\"\n}\n";
+                               "  %9 = div %6, %8\n  return %9 as \"z\"\n}\n";
     arena a;
     guard gd;
     arena_init(&a, mem_libc(), &gd);

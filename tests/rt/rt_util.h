@@ -72,7 +72,9 @@ static inline int count_files(const char *dir, const char *ending) {
 }
 
 /* What generated code starts with. */
-#define KERNEL_HEAD "typedef struct { int tid, nt; long *sync; } par;\n"
+#define KERNEL_HEAD                                                                                                            \
+    "typedef struct par { long nt; int (*next)(const struct par *, long); } par;\n"                                            \
+    "#define SHARES for (int tid; (tid = p->next(p, 1)) >= 0;)\n"
 /* k(slot, par, steps): slot 0 [i32] = value */
 static inline char *kernel_text(char *out, size_t size, int value) {
     snprintf(out, size,

@@ -411,6 +411,12 @@ static void test_broken_files(void **state) {
     unlink(path);
     assert_int_equal(mkfifo(path, 0600), 0);
     expect_rebuilt(1);
+    chmod(path, 0666);
+    expect_rebuilt(1);
+    if (geteuid() == 0) { /* right in all, but not ours */
+        assert_int_equal(chown(path, 12345, 12345), 0);
+        expect_rebuilt(1);
+    }
     assert_int_equal(check_all_files(), 2);
 }
 /* An intact file whose image does not load. */

@@ -120,6 +120,25 @@ static void test_time_out(void **state) {
     /* the compiler's own children hold its output open: the whole group must go */
     expect(TN_ERR_BUILD, "longer than 0.3 seconds", script("slow", FAKE("sleep 60 & echo began; sleep 60")), 0.3, "");
     expect(TN_ERR_BUILD, "longer than 0.3 seconds", script("mute", FAKE("exec >&- 2>&-; sleep 60")), 0.3, "");
+    char path[160], line[64] = "";
+    snprintf(path, sizeof path, "%s/child", dir);
+    char *text = NULL; /* the compiler's child is gone with it: no process, or a dead one that nobody waited for */
+    assert_true(asprintf(&text, FAKE("sleep 60 & echo $! > %s; sleep 60"), path) > 0);
+    expect(TN_ERR_BUILD, "longer than 0.3 seconds", script("parent", text), 0.3, "");
+    free(text);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    assert_non_null(fgets(line, sizeof line, f));
+    fclose(f);
+    snprintf(path, sizeof path, "/proc/%d/stat", atoi(line));
+    for (int tries = 0; tries < 100; tries++, usleep(10000)) {
+        char stat[256] = "";
+        if (!(f = fopen(path, "r"))) break;
+        bool dead = !fgets(stat, sizeof stat, f) || strstr(stat, ") Z");
+        fclose(f);
+        if (dead) break;
+        if (tries == 99) fail_msg("a child of the compiler lives: %s", stat);
+    }
     assert_true(now_seconds() - start < 20);
 }
 /* The source is data: nothing in it, in the environment or in a name reaches a shell. */

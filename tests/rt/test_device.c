@@ -122,11 +122,10 @@ static void check_freed(const device_api *api) {
 static const char *const cpu_kernels =
     KERNEL_HEAD "void add(char *const *slot, const par *p, long steps) {\n"
                 "    const int *a = (const int *)slot[0]; int *out = (int *)slot[1];\n"
-                "    for (int i = p->tid; i < 1000; i += p->nt) out[i] = a[i] + (int)steps; }\n"
+                "    SHARES for (int i = tid; i < 1000; i += (int)p->nt) out[i] = a[i] + (int)steps; }\n"
                 "void twice(char *const *slot, const par *p, long steps) {\n"
                 "    int *out = (int *)slot[1]; (void)steps;\n"
-                "    p->sync[p->tid * 8]++;\n"
-                "    for (int i = p->tid; i < 1000; i += p->nt) out[i] *= 2; }\n";
+                "    SHARES for (int i = tid; i < 1000; i += (int)p->nt) out[i] *= 2; }\n";
 
 /* GPUs run the list so many times instead; what they add is 1. */
 static const char *const opencl_kernels =

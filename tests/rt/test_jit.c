@@ -6,8 +6,10 @@
 
 #include "rt/jit.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 typedef int (*int_fn)(void);
@@ -38,12 +40,12 @@ static bool here(void) {
 #endif
 }
 
-/* Mappings that are writable and executable. */
+/* Mappings that are writable and executable, and those of a file of code that are writable. */
 static int writable_code(void) {
     char line[512];
     int n = 0;
     FILE *f = fopen("/proc/self/maps", "r");
-    while (f && fgets(line, sizeof line, f)) n += strstr(line, " rwx") != NULL;
+    while (f && fgets(line, sizeof line, f)) n += strstr(line, " rwx") || (strstr(line, "tenon-code") && strstr(line, " rw"));
     if (f) fclose(f);
     return n;
 }
@@ -164,6 +166,38 @@ static void test_fork(void **state) {
     jit_drop(j, before);
     jit_drop(j, after);
     jit_close(j);
+}
+
+/* A host may close files that it does not know, and open its own in their place: nothing is written there. */
+static void test_file_gone(void **state) {
+    (void)state;
+    err e = { 0 };
+    jit *j;
+    jit_code *c[4];
+    struct stat s;
+    if (!here()) skip();
+    assert_int_equal(jit_open(mem_libc(), false, &j, &e), TN_OK);
+    for (int i = 0; i < 2; i++) assert_int_equal(load_value(j, i, 64, &c[i], &e), TN_OK); /* the second in a region */
+    int mine[64];
+    char path[] = "/tmp/tenon-jit-XXXXXX";
+    int file = mkstemp(path);
+    unlink(path);
+    for (int fd = 3; fd < 64; fd++) {
+        char link[64], name[64] = "";
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        mine[fd] = readlink(link, name, sizeof name - 1) > 0 && strstr(name, "tenon-code") && dup2(file, fd) == fd;
+    }
+    for (int i = 2; i < 4; i++) assert_int_equal(load_value(j, i, 64, &c[i], &e), TN_OK);
+    for (int i = 0; i < 4; i++) assert_int_equal(call(c[i]), i);
+    assert_int_equal(fstat(file, &s), 0);
+    assert_int_equal(s.st_size, 0);
+    for (int i = 0; i < 4; i++) jit_drop(j, c[i]);
+    jit_close(j);
+    int n = 0;
+    for (int fd = 3; fd < 64; fd++)
+        if (mine[fd]) assert_int_equal(fcntl(fd, F_GETFD) < 0, 0), n++, close(fd);
+    assert_int_equal(n, 1);
+    close(file);
 }
 
 static void *load_often(void *ud) {
@@ -310,7 +344,8 @@ static void test_unwind(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_load_and_drop), cmocka_unit_test(test_imports),
                                         cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_fork),
-                                        cmocka_unit_test(test_names),         cmocka_unit_test(test_debugger_list),
-                                        cmocka_unit_test(test_unwind),        cmocka_unit_test(test_threads) };
+                                        cmocka_unit_test(test_file_gone),     cmocka_unit_test(test_names),
+                                        cmocka_unit_test(test_debugger_list), cmocka_unit_test(test_unwind),
+                                        cmocka_unit_test(test_threads) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,14 @@
-/* The pool: everybody enters every region exactly once, before pool_run returns; asleep, awake, crowded, shared and after fork.
- * Labels: threads */
+/* The pool: every share of every region is done exactly once, before pool_run returns; asleep, awake, crowded, shared and after
+ * fork. Labels: threads */
 #include "rt_util.h"
 
 #include "rt/pool.h"
 
 #include <pthread.h>
 #include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -13,32 +16,23 @@
 typedef struct team {
     pool *p;
     int nt;
-    long plain[64]; /* [tid] written by its thread only, read by the caller after the join */
-    long turn;      /* written by the caller before a region, read inside it */
+    long plain[64]; /* [share] written by the thread that has it, read by the caller after the run */
+    long turn;      /* written by the caller before a run, read inside it */
     int wrong;
 } team;
 
-static void count_entry(void *ud, int tid) {
+static void count_shares(void *ud, pool_turn *turn) {
     team *t = ud;
-    t->plain[tid] += t->turn;
+    for (int i; (i = pool_next(turn, true)) >= 0;) t->plain[i] += t->turn;
 }
-/* A barrier as generated code has it: everybody adds 1 to its own counter and waits for the others. */
-static void barrier(team *t, int tid) {
-    int64_t *sync = pool_sync(t->p);
-    int64_t mine = __atomic_load_n(&sync[tid * POOL_SYNC_STRIDE], __ATOMIC_RELAXED) + 1;
-    __atomic_store_n(&sync[tid * POOL_SYNC_STRIDE], mine, __ATOMIC_RELEASE);
-    for (int i = 0; i < t->nt; i++)
-        for (int spin = 0; __atomic_load_n(&sync[i * POOL_SYNC_STRIDE], __ATOMIC_ACQUIRE) < mine; spin++)
-            if (spin > 1000) sched_yield();
-}
-static void two_phases(void *ud, int tid) {
+static void two_regions(void *ud, pool_turn *turn) {
     team *t = ud;
-    t->plain[tid] = tid + t->turn;
-    barrier(t, tid);
-    long sum = 0, want = 0;
-    for (int i = 0; i < t->nt; i++) sum += t->plain[i], want += i + t->turn;
-    if (sum != want) __atomic_fetch_add(&t->wrong, 1, __ATOMIC_RELAXED);
-    barrier(t, tid);
+    for (int i; (i = pool_next(turn, false)) >= 0;) t->plain[i] = i + t->turn;
+    while (pool_next(turn, true) >= 0) {
+        long sum = 0, want = 0;
+        for (int i = 0; i < t->nt; i++) sum += t->plain[i], want += i + t->turn;
+        if (sum != want) __atomic_fetch_add(&t->wrong, 1, __ATOMIC_RELAXED);
+    }
 }
 
 static void open_team(team *t, counted *memory, int threads) {
@@ -47,7 +41,6 @@ static void open_team(team *t, counted *memory, int threads) {
     assert_int_equal(pool_open(counted_mem(memory), threads, &t->p, &e), TN_OK);
     t->nt = pool_threads(t->p);
     assert_int_equal(t->nt, threads ? threads : pool_cpus());
-    assert_int_equal((uintptr_t)pool_sync(t->p) % 64, 0);
 }
 
 static void test_regions(void **state) {
@@ -61,12 +54,12 @@ static void test_regions(void **state) {
         int rounds = threads <= 2 ? 3000 : 300;
         for (int i = 1; i <= rounds; i++) {
             t.turn = i;
-            assert_int_equal(pool_run(t.p, count_entry, &t, &e), TN_OK);
+            assert_int_equal(pool_run(t.p, count_shares, &t, &e), TN_OK);
             for (int k = 0; k < t.nt; k++) assert_int_equal(t.plain[k], (long)i * (i + 1) / 2);
         }
         for (int i = 0; i < rounds / 10; i++) {
             t.turn = i;
-            assert_int_equal(pool_run(t.p, two_phases, &t, &e), TN_OK);
+            assert_int_equal(pool_run(t.p, two_regions, &t, &e), TN_OK);
         }
         assert_int_equal(t.wrong, 0);
         assert_int_equal(memory.calls, calls);
@@ -93,7 +86,7 @@ static void test_sleep_and_wake(void **state) {
             while (now_seconds() < until) {
             }
         want += t.turn = i;
-        assert_int_equal(pool_run(t.p, count_entry, &t, &e), TN_OK);
+        assert_int_equal(pool_run(t.p, count_shares, &t, &e), TN_OK);
         for (int k = 0; k < t.nt; k++) assert_int_equal(t.plain[k], want);
     }
     sleep_us(5000); /* closing wakes the sleepers */
@@ -108,7 +101,7 @@ static void test_sleepers_sleep(void **state) {
     team t;
     err e = { 0 };
     open_team(&t, &memory, 3);
-    assert_int_equal(pool_run(t.p, count_entry, &t, &e), TN_OK);
+    assert_int_equal(pool_run(t.p, count_shares, &t, &e), TN_OK);
     sleep_us(20000);
     struct timespec a, b;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
@@ -124,8 +117,9 @@ typedef struct meeting {
     pid_t who; /* the worker */
     int at[2]; /* where each thread was */
 } meeting;
-static void work_there(void *ud, int tid) {
+static void work_there(void *ud, pool_turn *turn) {
     meeting *m = ud;
+    int tid = turn->me;
     if (tid) m->who = gettid();
     for (double until = now_seconds() + (tid ? 600e-6 : 200e-6); now_seconds() < until;) {
     }
@@ -166,20 +160,47 @@ static void test_off_the_callers_processor(void **state) {
     pool_close(t.p);
 }
 
+/* Workers that do not run: they enter, but take no share before the caller is behind the last region. */
+enum { REGIONS = 500 };
+static void absent_workers(void *ud, pool_turn *turn) {
+    team *t = ud;
+    while (turn->me && !__atomic_load_n(&t->turn, __ATOMIC_ACQUIRE)) sched_yield();
+    for (int r = 1; r <= REGIONS; r++)
+        for (int i; (i = pool_next(turn, r == REGIONS)) >= 0;) t->plain[i]++;
+    if (!turn->me) __atomic_store_n(&t->turn, 1, __ATOMIC_RELEASE);
+}
+static void test_absent_workers(void **state) {
+    (void)state;
+    counted memory = { 0 };
+    team t;
+    err e = { 0 };
+    open_team(&t, &memory, 4);
+    for (int run = 1; run <= 20; run++) {
+        t.turn = 0;
+        assert_int_equal(pool_run(t.p, absent_workers, &t, &e), TN_OK);
+        for (int k = 0; k < t.nt; k++) assert_int_equal(t.plain[k], run * REGIONS);
+        assert_int_equal(pool_run(t.p, two_regions, &t, &e), TN_OK); /* the next run has all of them again */
+        for (int k = 0; k < t.nt; k++) assert_int_equal(t.plain[k], k + 1);
+        for (int k = 0; k < t.nt; k++) t.plain[k] = (long)run * REGIONS;
+    }
+    assert_int_equal(t.wrong, 0);
+    pool_close(t.p);
+}
+
 typedef struct client {
     team *t;
     long mine[64];
     int runs, wrong;
 } client;
-static void client_entry(void *ud, int tid) {
+static void client_shares(void *ud, pool_turn *turn) {
     client *c = ud;
-    c->mine[tid]++;
+    for (int i; (i = pool_next(turn, true)) >= 0;) c->mine[i]++;
 }
 static void *client_main(void *arg) {
     client *c = arg;
     err e = { 0 };
     for (int i = 1; i <= c->runs; i++) {
-        if (pool_run(c->t->p, client_entry, c, &e)) c->wrong++;
+        if (pool_run(c->t->p, client_shares, c, &e)) c->wrong++;
         for (int k = 0; k < c->t->nt; k++) c->wrong += c->mine[k] != i;
     }
     return NULL;
@@ -225,6 +246,9 @@ static void test_open_and_close_at_once(void **state) {
 #if __has_feature(thread_sanitizer)
 #define NO_FORK 1
 #endif
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__ 1
+#endif
 #endif
 
 static int run_in_child(team *t) {
@@ -232,10 +256,10 @@ static int run_in_child(team *t) {
     memset(t->plain, 0, sizeof t->plain);
     for (int i = 1; i <= 100; i++) {
         t->turn = 1;
-        if (pool_run(t->p, count_entry, t, &e)) return 1;
+        if (pool_run(t->p, count_shares, t, &e)) return 1;
         for (int k = 0; k < t->nt; k++)
             if (t->plain[k] != i) return 2;
-        if (pool_run(t->p, two_phases, t, &e) || t->wrong) return 3;
+        if (pool_run(t->p, two_regions, t, &e) || t->wrong) return 3;
         memset(t->plain, 0, sizeof t->plain);
         for (int k = 0; k < t->nt; k++) t->plain[k] = i;
     }
@@ -254,7 +278,7 @@ static void test_fork(void **state) {
     err e = { 0 };
     open_team(&t, &memory, 3);
     for (int round = 0; round < 4; round++) {
-        assert_int_equal(pool_run(t.p, count_entry, &t, &e), TN_OK);
+        assert_int_equal(pool_run(t.p, count_shares, &t, &e), TN_OK);
         if (round & 1) sleep_us(2000);
         pid_t child = fork();
         assert_true(child >= 0);
@@ -268,8 +292,39 @@ static void test_fork(void **state) {
         assert_int_equal(waitpid(child, &status, 0), child);
         assert_int_equal(status, 0);
     }
-    assert_int_equal(pool_run(t.p, count_entry, &t, &e), TN_OK);
+    assert_int_equal(pool_run(t.p, count_shares, &t, &e), TN_OK);
     pool_close(t.p);
+#endif
+}
+
+/* The first test: later ones leave stacks of threads behind that need no more memory. Where no thread can be started, as many
+ * as possible is one; so many as are named is an error. */
+static void test_no_more_threads(void **state) {
+    (void)state;
+#if defined(NO_FORK) || defined(__SANITIZE_ADDRESS__)
+    skip(); /* sanitizers need address space of their own */
+#else
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        alarm(20);
+        counted memory = { 0 };
+        team t = { 0 };
+        err e = { 0 };
+        char now[64] = "";
+        FILE *f = fopen("/proc/self/statm", "r");
+        if (!f || !fgets(now, sizeof now, f)) _exit(1);
+        rlim_t pages = strtoull(now, NULL, 10);
+        if (setrlimit(RLIMIT_AS, &(struct rlimit){ (pages << 12) + (1 << 20), RLIM_INFINITY })) _exit(2);
+        if (pool_open(counted_mem(&memory), 2, &t.p, &e) != TN_ERR_DEVICE || memory.alive) _exit(3);
+        if (pool_open(counted_mem(&memory), 0, &t.p, &e) != TN_OK) _exit(4);
+        if (pool_threads(t.p) != 1 || pool_run(t.p, count_shares, &t, &e)) _exit(5);
+        pool_close(t.p);
+        _exit(memory.alive ? 6 : 0);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
 #endif
 }
 
@@ -287,7 +342,7 @@ static void test_print_latency(void **state) {
     static double took[501];
     for (size_t i = 0; i < COUNT_OF(took); i++) {
         double a = now_seconds();
-        for (int k = 0; k < 10; k++) assert_int_equal(pool_run(t.p, count_entry, &t, &e), TN_OK);
+        for (int k = 0; k < 10; k++) assert_int_equal(pool_run(t.p, count_shares, &t, &e), TN_OK);
         took[i] = (now_seconds() - a) / 10;
     }
     qsort(took, COUNT_OF(took), sizeof took[0], by_value);
@@ -296,9 +351,15 @@ static void test_print_latency(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_regions),        cmocka_unit_test(test_sleep_and_wake),
-                                        cmocka_unit_test(test_sleepers_sleep), cmocka_unit_test(test_off_the_callers_processor),
-                                        cmocka_unit_test(test_many_callers),   cmocka_unit_test(test_open_and_close_at_once),
-                                        cmocka_unit_test(test_fork),           cmocka_unit_test(test_print_latency) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_no_more_threads),
+                                        cmocka_unit_test(test_regions),
+                                        cmocka_unit_test(test_sleep_and_wake),
+                                        cmocka_unit_test(test_sleepers_sleep),
+                                        cmocka_unit_test(test_off_the_callers_processor),
+                                        cmocka_unit_test(test_absent_workers),
+                                        cmocka_unit_test(test_many_callers),
+                                        cmocka_unit_test(test_open_and_close_at_once),
+                                        cmocka_unit_test(test_fork),
+                                        cmocka_unit_test(test_print_latency) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,7 +39,7 @@ void free(void *ptr) { heap_calls++, __libc_free(ptr); }
 static const char *const kernels =
     KERNEL_HEAD "void add(char *const *slot, const par *p, long steps) {\n"
                 "    const float *a = (const float *)slot[0]; float *out = (float *)slot[1];\n"
-                "    for (int i = p->tid; i < 500; i += p->nt) out[i] = a[i] + (float)steps; }\n";
+                "    SHARES for (int i = tid; i < 500; i += (int)p->nt) out[i] = a[i] + (float)steps; }\n";
 
 typedef struct fixture {
     counted memory;

@@ -1,0 +1,186 @@
+/* bind.c - where a run reads its inputs and writes its outputs, and the runs themselves.
+ *
+ * In: names or slots, pointers of the host. Out: s->bound, in step with the session's list. Two layers: what tn_session_bind
+ * bound (s->kept, s->trace) stays; what a call of tn_run or tn_run_n binds lies above it and is gone with the call. Names are
+ * looked up here and nowhere later. tn_session_bind and tn_session_run allocate nothing, lock nothing, make no system call. */
+#include "api/api.h"
+#include "drive/drive.h"
+
+enum { MOVED = 1 /* since overlaps were looked for */, NAMED = 2 /* by the call in progress */ };
+
+int tn_session_slot(const tn_session *s, const char *name) {
+    if (!s || !name) return -1;
+    for (int i = 0; i < s->p->n_io; i++)
+        if (!strcmp(s->p->io[i].name, name)) return i;
+    return -1;
+}
+
+/* ---- the layers ---- */
+
+static void place(tn_session *s, int slot, void *data) {
+    void *at = data ? data : s->spare[slot];
+    if (at == s->bound[slot]) return;
+    s->bound[slot] = at;
+    s->io_flags[slot] |= MOVED;
+    if (s->list && !s->io_buf && at) s->p->dev->api->bind_host(s->list, SLOT_IO + slot, at);
+}
+
+/* Takes away what the last call of tn_run or tn_run_n bound. */
+static void use_kept(tn_session *s) {
+    if (!s->of_call) return;
+    for (int i = 0; i < s->p->n_io; i++) place(s, i, s->kept[i]);
+    s->of_call = false;
+}
+
+static tn_status keep(tn_session *s, int slot, void *data, int64_t n_steps) {
+    use_kept(s);
+    s->kept[slot] = data;
+    s->trace[slot] = n_steps;
+    place(s, slot, data);
+    return TN_OK;
+}
+
+static tn_status slot_error(const tn_session *s, const char *fn, int slot) {
+    return session_fail(s, TN_ERR_INVAL, "%s: slot %d of %d", fn, slot, s->p->n_io);
+}
+
+tn_status tn_session_bind(tn_session *s, int slot, void *data) {
+    if (!s) return TN_ERR_INVAL;
+    if (slot < 0 || slot >= s->p->n_io) return slot_error(s, "tn_session_bind", slot);
+    return keep(s, slot, data, 0);
+}
+
+tn_status tn_session_bind_trace(tn_session *s, int slot, void *data, int64_t n_steps) {
+    if (!s) return TN_ERR_INVAL;
+    if (slot < 0 || slot >= s->p->n_io) return slot_error(s, "tn_session_bind_trace", slot);
+    if (!s->p->io[slot].is_output)
+        return session_fail(s, TN_ERR_INVAL, "tn_session_bind_trace: slot %d is the input \"%s\"; a trace is of an output",
+                            slot, s->p->io[slot].name);
+    if (n_steps < 1 || !data)
+        return session_fail(s, TN_ERR_INVAL, "tn_session_bind_trace: %lld steps at %p", (long long)n_steps, data);
+    return keep(s, slot, data, n_steps);
+}
+
+/* The bindings of one call, above those that stay. */
+static tn_status bind_call(tn_session *s, const char *fn, const tn_binding *b, int n) {
+    if (n < 0 || (n && !b)) return session_fail(s, TN_ERR_INVAL, "%s: a list of %d bindings at %p", fn, n, (const void *)b);
+    int n_io = s->p->n_io;
+    s->of_call = true;
+    for (int i = 0; i < n_io; i++) s->io_flags[i] &= (uint8_t)~NAMED;
+    for (int i = 0; i < n; i++) {
+        int slot = b[i].name ? tn_session_slot(s, b[i].name) : -1;
+        if (slot < 0)
+            return session_fail(s, TN_ERR_INVAL, "%s: no input or output is named \"%s\"", fn,
+                                b[i].name ? b[i].name : "(null)");
+        if (!b[i].data && s->p->io[slot].bytes)
+            return session_fail(s, TN_ERR_INVAL, "%s: data of \"%s\" is NULL", fn, b[i].name);
+        if (s->io_flags[slot] & NAMED) return session_fail(s, TN_ERR_INVAL, "%s: \"%s\" is bound twice", fn, b[i].name);
+        s->io_flags[slot] |= NAMED;
+        place(s, slot, b[i].data);
+    }
+    for (int i = 0; i < n_io; i++)
+        if (!(s->io_flags[i] & NAMED)) place(s, i, s->kept[i]);
+    return TN_OK;
+}
+
+/* ---- what is looked at before a run ---- */
+
+/* Bytes that so many steps touch from s->bound[i] on; s->ring has been set unless it is one step. */
+static size_t extent(const tn_session *s, int i, int64_t steps) {
+    size_t bytes = (size_t)s->p->io[i].bytes, all;
+    if (steps == 1 || !s->ring[i]) return bytes;
+    int64_t length = s->ring[s->p->n_io + i];
+    return __builtin_mul_overflow(bytes, (size_t)(length < steps ? length : steps), &all) ? SIZE_MAX / 2 : all;
+}
+
+static bool overlap(const tn_session *s, int i, int j, int64_t steps) {
+    if (!s->p->io[i].is_output && !s->p->io[j].is_output) return false; /* both are only read */
+    uintptr_t a = (uintptr_t)s->bound[i], b = (uintptr_t)s->bound[j];
+    return s->bound[i] && s->bound[j] && (a < b ? b - a < extent(s, i, steps) : a - b < extent(s, j, steps)) &&
+           s->p->io[i].bytes && s->p->io[j].bytes;
+}
+
+static tn_status check_overlaps(tn_session *s, const char *fn, int64_t steps) {
+    const tn_program *p = s->p;
+    for (int i = 0; i < p->n_io; i++) {
+        if (!(s->io_flags[i] & MOVED) && (steps == 1 || !s->ring[i])) continue; /* as when it was last looked at */
+        for (int j = 0; j < p->n_io; j++)
+            if (i != j && overlap(s, i, j, steps)) {
+                const pio *x = &p->io[i < j ? i : j], *y = &p->io[i < j ? j : i];
+                return session_fail(s, TN_ERR_INVAL, "%s: %s \"%s\" and output \"%s\" overlap in memory", fn,
+                                    x->is_output ? "output" : "input", x->name, y->name);
+            }
+    }
+    for (int i = 0; i < p->n_io; i++) s->io_flags[i] &= (uint8_t)~MOVED;
+    return TN_OK;
+}
+
+static tn_status check_bound(tn_session *s, const char *fn, int64_t steps) {
+    for (int i = 0; i < s->p->n_io; i++)
+        if (!s->bound[i] && s->p->io[i].bytes)
+            return session_fail(s, TN_ERR_INVAL, "%s: input \"%s\" (%lld bytes) is not bound", fn, s->p->io[i].name,
+                                (long long)s->p->io[i].bytes);
+    return check_overlaps(s, fn, steps);
+}
+
+tn_status session_ready(tn_session *s, const char *fn) {
+    use_kept(s);
+    return check_bound(s, fn, 1);
+}
+
+/* ---- runs ---- */
+
+tn_status tn_session_run(tn_session *s) {
+    if (!s) return TN_ERR_INVAL;
+    tn_status code = session_ready(s, "tn_session_run");
+    return code ? code : session_done(s, drive_session_run(s, 1));
+}
+
+tn_status tn_run(tn_session *s, const tn_binding *b, int n) {
+    if (!s) return TN_ERR_INVAL;
+    tn_status code = bind_call(s, "tn_run", b, n);
+    if (!code) code = check_bound(s, "tn_run", 1);
+    return code ? code : session_done(s, drive_session_run(s, 1));
+}
+
+/* How inputs and outputs move from step to step: those of the call as rings, outputs bound to a trace along it. */
+static tn_status set_rings(tn_session *s, int64_t n_steps, int64_t n_ring) {
+    int n_io = s->p->n_io;
+    for (int i = 0; i < n_io; i++) {
+        const pio *io = &s->p->io[i];
+        bool named = s->io_flags[i] & NAMED; /* an output bound by the call holds the last step */
+        int64_t length = named ? (io->is_output ? 0 : n_ring) : s->trace[i];
+        if (!named && length && length < n_steps)
+            return session_fail(s, TN_ERR_INVAL, "tn_run_n: %lld steps, but the trace of \"%s\" has room for %lld",
+                                (long long)n_steps, io->name, (long long)length);
+        s->ring[i] = length ? io->bytes : 0;
+        s->ring[n_io + i] = length ? length : 1;
+    }
+    return TN_OK;
+}
+
+/* Devices and modes without a loop of their own: the same steps, one by one. */
+static tn_status run_steps(tn_session *s, int64_t n_steps) {
+    tn_status code = TN_OK;
+    int n_io = s->p->n_io;
+    for (int64_t step = 0; step < n_steps && !code; step++) {
+        for (int i = 0; i < n_io; i++)
+            if (s->ring[i]) place(s, i, (char *)s->bound[i] + s->ring[i] * (step % s->ring[n_io + i]));
+        code = drive_session_run(s, 1);
+        for (int i = 0; i < n_io; i++)
+            if (s->ring[i]) place(s, i, (char *)s->bound[i] - s->ring[i] * (step % s->ring[n_io + i]));
+    }
+    return code;
+}
+
+tn_status tn_run_n(tn_session *s, int64_t n_steps, const tn_binding *rings, int n_rings, int64_t n_ring) {
+    if (!s) return TN_ERR_INVAL;
+    if (n_steps < 0) return session_fail(s, TN_ERR_INVAL, "tn_run_n: %lld steps", (long long)n_steps);
+    if (n_rings && n_ring < 1) return session_fail(s, TN_ERR_INVAL, "tn_run_n: a ring of %lld batches", (long long)n_ring);
+    tn_status code = bind_call(s, "tn_run_n", rings, n_rings);
+    if (!code) code = set_rings(s, n_steps, n_ring);
+    if (!code) code = check_bound(s, "tn_run_n", n_steps);
+    if (code || n_steps == 0) return code;
+    bool own_loop = !s->imm && (!s->io_buf || s->p->dev->api->ring) && s->p->opts.mode != TN_MODE_GRAPH;
+    return session_done(s, own_loop ? drive_session_run(s, n_steps) : run_steps(s, n_steps));
+}

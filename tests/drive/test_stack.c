@@ -1,0 +1,292 @@
+/* test_stack.c - 64 KiB of stack are enough to build, differentiate, compile and run graphs of any size and depth.
+ *
+ * Each case runs in a process of its own, on a thread whose stack ends at memory that nothing may touch, more than any
+ * frame could step over: a case that needs more dies, and the test names it. What a case took is read off the stack, which is
+ * filled with a pattern before. The thread's own data, which the C library keeps at the top of its stack, count, too.
+ *
+ * Labels: slow */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "drive/drive.h"
+#include "emit/emit.h"
+#include "support/support.h"
+#include "tenon/tenon_nn.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Sanitizers put zones around each local array and keep compilers from sharing a place among locals: frames get several times
+ * as large. The bound of such builds says only that depth does not matter. */
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#endif
+#ifdef SANITIZED
+enum { STACK_BYTES = 512 << 10, LARGE = 4 };
+#else
+enum { STACK_BYTES = 64 << 10, LARGE = 1 }; /* LARGE: how many times smaller the largest graphs are */
+#endif
+enum { MOST_NAME = 64, PATTERN = 0x5c, GUARD_BYTES = 4 << 20 };
+#define LIST(...) ((const int64_t[]){ __VA_ARGS__ })
+
+/* ---- graphs ---- */
+
+static tn_tensor input(tn_graph *g, const char *name, tn_shape shape) { return tn_input(g, name, TN_F32, shape); }
+
+static void chain(tn_graph *g) { /* and its gradient */
+    tn_tensor p = tn_param(g, "p", TN_F32, TN_DIMS(8), NULL), x = p;
+    for (int i = 0; i < 20000 / LARGE; i++) x = i % 2 ? tn_tanh(x) : tn_mul(x, p);
+    tn_nn_sgd(tn_mean(x, TN_ALL_AXES, 0), (tn_nn_sgd_opts){ 0 });
+}
+static void adds(tn_graph *g) {
+    tn_tensor x = input(g, "x", TN_DIMS(2)), y = x;
+    for (int i = 0; i < 500000 / LARGE; i++) y = tn_add(y, x);
+    tn_output(y, "y");
+}
+static void concats(tn_graph *g) { /* each is cut in two and put together again, another way */
+    tn_tensor x = input(g, "x", TN_DIMS(4));
+    for (int i = 0; i < 60000 / LARGE; i++) {
+        tn_tensor part[2] = { tn_slice(x, LIST(1 + i % 2), LIST(4), NULL, 1), tn_slice(x, LIST(0), LIST(1 + i % 2), NULL, 1) };
+        x = tn_concat(part, 2, 0);
+    }
+    tn_output(x, "y");
+}
+static void nested_concats(tn_graph *g) { /* each is a part of the next one */
+    tn_tensor x = input(g, "x", TN_DIMS(1)), y = x;
+    for (int i = 0; i < 20000 / LARGE; i++) y = tn_concat((tn_tensor[]){ i % 2 ? tn_exp(x) : x, y }, 2, 0);
+    tn_output(y, "y");
+}
+static void casts(tn_graph *g) { /* and views */
+    tn_tensor x = input(g, "x", TN_DIMS(4, 6));
+    for (int i = 0; i < 5000 / LARGE; i++) {
+        x = tn_transpose(tn_cast(tn_cast(x, TN_F16), TN_F32), 0, 1);
+        x = tn_reshape(tn_slice(tn_pad(tn_sin(x), LIST(0, 1), LIST(1, 0), 2, 1), LIST(1, 1), LIST(7, 5), NULL, 2),
+                       TN_DIMS(4, 6));
+    }
+    tn_output(x, "y");
+}
+static void lookups(tn_graph *g) { /* the index of each is what the one before found */
+    tn_tensor table = tn_input(g, "table", TN_I32, TN_DIMS(64)), x = tn_input(g, "x", TN_I32, TN_DIMS(8));
+    for (int i = 0; i < 20000 / LARGE; i++) x = tn_gather(table, x, 0);
+    tn_output(x, "y");
+}
+static void sums(tn_graph *g) { /* of sums, of all that there is so far */
+    tn_tensor x = input(g, "x", TN_DIMS(4, 4));
+    for (int i = 0; i < 5000 / LARGE; i++) x = tn_add(x, tn_sum(x, TN_INTS(1), 1));
+    tn_output(x, "y");
+}
+
+/* ---- what is done with them ---- */
+
+typedef enum way { COMPILED, EACH_OP, LOOP, CHECKED, PLAIN, GPU, TEXT, ONE_BY_ONE, WAYS } way;
+static const char *const way_names[WAYS] = {
+    "compiled",          "graph",           "loop",     "compiled with checks", "little fused, no passes",
+    "planned for a GPU", "print and parse", "immediate"
+};
+typedef struct work {
+    const char *name;
+    void (*build)(tn_graph *g);
+    int ways;
+} work;
+static const work works[] = {
+    { "chain with gradient", chain, 1 << COMPILED | 1 << EACH_OP | 1 << GPU | 1 << TEXT | 1 << ONE_BY_ONE },
+    { "adds", adds, 1 << COMPILED | 1 << PLAIN | 1 << TEXT },
+    { "concat and slice", concats, 1 << COMPILED | 1 << TEXT | 1 << GPU },
+    { "nested concats", nested_concats, 1 << COMPILED | 1 << PLAIN },
+    { "casts and views", casts, 1 << COMPILED | 1 << CHECKED | 1 << GPU },
+    { "gathers", lookups, 1 << COMPILED | 1 << GPU },
+    { "sums of sums", sums, 1 << COMPILED | 1 << PLAIN | 1 << GPU },
+};
+
+typedef struct job {
+    const work *w;
+    way how;
+    size_t used; /* bytes of the stack */
+    bool ok;
+    char text[256]; /* else: why not */
+} job;
+
+static void failed(job *j, const char *text) { snprintf(j->text, sizeof j->text, "%.200s", text); }
+
+static void *bytes_for(size_t n) { return calloc(n + 1, 1); }
+
+static void run(job *j, tn_ctx *ctx, tn_program *p, bool loop) {
+    tn_session *s;
+    void *data[16] = { 0 };
+    int n = tn_program_n_slots(p);
+    if (tn_session_new(p, &s)) {
+        failed(j, tn_ctx_error(ctx));
+        return;
+    }
+    tn_status st = TN_OK;
+    for (int i = 0; i < n && i < (int)COUNT_OF(data) && !st; i++) {
+        size_t bytes = (size_t)p->io[i].bytes;
+        st = tn_session_bind(s, i, data[i] = bytes_for(bytes));
+    }
+    for (int i = 0; i < 2 && !st; i++) st = loop ? tn_run_n(s, 3, NULL, 0, 0) : tn_session_run(s);
+    j->ok = !st;
+    if (st) failed(j, tn_session_error(s));
+    tn_session_free(s);
+    for (size_t i = 0; i < COUNT_OF(data); i++) free(data[i]);
+}
+
+static void compile_and_run(job *j, tn_ctx *ctx, tn_graph *g) {
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    tn_program *p;
+    o.threads = 2;
+    if (j->how == EACH_OP) o.mode = TN_MODE_GRAPH;
+    if (j->how == LOOP) o.mode = TN_MODE_LOOP;
+    if (j->how == PLAIN) o.fusion = 1, o.no_passes = 1;
+    o.check = j->how == CHECKED;
+    if (tn_compile(g, &o, &p)) {
+        failed(j, tn_ctx_error(ctx));
+        return;
+    }
+    run(j, ctx, p, j->how == LOOP);
+    tn_program_free(p);
+}
+
+static void plan_for_gpu(job *j, tn_ctx *ctx, const tn_graph *g) {
+    arena a;
+    guard gd;
+    target t = { .kind = TARGET_GPU,
+                 .vector_bytes = 16,
+                 .n_vector_regs = 64,
+                 .threads = 1,
+                 .l1_bytes = 32 << 10,
+                 .l2_bytes = 50 << 20,
+                 .group = 256,
+                 .group_most = 1024,
+                 .group_bytes = 48 << 10,
+                 .grid = 1 << 17,
+                 .buffers = 256,
+                 .cluster = 8,
+                 .clusters = 16 };
+    arena_init(&a, ctx->mem, &gd);
+    j->ok = GUARD_TRY(&gd);
+    if (j->ok) {
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        str text;
+        o.fusion = 3;
+        plan *p = pipeline_run(g->ir, &a, &o, &t);
+        str_init(&text, &a);
+        emit_gpu(p, GPU_CUDA, &text);
+    } else {
+        failed(j, gd.err.text);
+    }
+    arena_fini(&a);
+}
+
+static void print_and_parse(job *j, tn_ctx *ctx, tn_graph *g) {
+    char *text;
+    if (tn_graph_print(g, &text)) {
+        failed(j, tn_ctx_error(ctx));
+        return;
+    }
+    tn_graph *again = tn_graph_parse(ctx, text, strlen(text), "text");
+    j->ok = again && !tn_graph_status(again) && !tn_graph_check(again);
+    if (!j->ok) failed(j, tn_ctx_error(ctx));
+    tn_string_free(ctx, text);
+    tn_graph_free(again);
+}
+
+/* Operations run as they are built, then the graph as it is in the mode of that name. */
+static void one_by_one(job *j, tn_ctx *ctx, tn_graph *g) {
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    tn_program *p;
+    o.mode = TN_MODE_IMMEDIATE, o.threads = 2;
+    if (tn_compile(g, &o, &p)) {
+        failed(j, tn_ctx_error(ctx));
+        return;
+    }
+    run(j, ctx, p, false);
+    tn_program_free(p);
+}
+
+static void *on_small_stack(void *ud) {
+    job *j = ud;
+    tn_config cfg = test_config();
+    cfg.cache_dir = NULL;
+    tn_ctx *ctx = tn_ctx_new(&cfg);
+    tn_graph *g = tn_graph_new(ctx, "g");
+    j->w->build(g);
+    if (tn_graph_status(g))
+        failed(j, tn_ctx_error(ctx));
+    else if (j->how == GPU)
+        plan_for_gpu(j, ctx, g);
+    else if (j->how == TEXT)
+        print_and_parse(j, ctx, g);
+    else if (j->how == ONE_BY_ONE)
+        one_by_one(j, ctx, g);
+    else
+        compile_and_run(j, ctx, g);
+    tn_graph_free(g);
+    tn_ctx_free(ctx);
+    return NULL;
+}
+
+/* In a process of its own. */
+static void run_job(job *j) {
+    unsigned char *m = mmap(NULL, GUARD_BYTES + STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *stack = m + GUARD_BYTES;
+    pthread_attr_t attr;
+    pthread_t t;
+    if (m == MAP_FAILED || mprotect(m, GUARD_BYTES, PROT_NONE) || pthread_attr_init(&attr)) _exit(2);
+    memset(stack, PATTERN, STACK_BYTES);
+    if (pthread_attr_setstack(&attr, stack, STACK_BYTES) || pthread_create(&t, &attr, on_small_stack, j)) _exit(2);
+    if (pthread_join(t, NULL)) _exit(2);
+    size_t left = 0;
+    while (left < STACK_BYTES && stack[left] == PATTERN) left++;
+    j->used = STACK_BYTES - left;
+    _exit(0);
+}
+
+static void test_small_stack(void **state) {
+    (void)state;
+    const char *only = getenv("TENON_STACK");
+    job *j = mmap(NULL, sizeof *j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    size_t most = 0;
+    int n = 0, n_failed = 0;
+    char most_at[2 * MOST_NAME] = "";
+    assert_ptr_not_equal(j, MAP_FAILED);
+    for (size_t i = 0; i < COUNT_OF(works); i++)
+        for (int how = 0; how < WAYS; how++) {
+            int status = 0;
+            if (!(works[i].ways >> how & 1) || (only && strcmp(only, works[i].name) != 0)) continue;
+            *j = (job){ .w = &works[i], .how = (way)how };
+            fflush(NULL);
+            pid_t child = fork();
+            if (child == 0) run_job(j);
+            assert_int_equal(waitpid(child, &status, 0), child);
+            n++;
+            if (only) printf("%s, %s: %zu bytes\n", j->w->name, way_names[how], j->used);
+            if (j->used > most) most = j->used, snprintf(most_at, sizeof most_at, "%s, %s", j->w->name, way_names[how]);
+            if (status == 0 && j->ok) continue;
+            n_failed++;
+            if (WIFSIGNALED(status))
+                snprintf(j->text, sizeof j->text, "signal %d: the stack of %d bytes is too small", WTERMSIG(status),
+                         STACK_BYTES);
+            printf("%s, %s: %s\n", j->w->name, way_names[how], j->text);
+        }
+    printf("count: stack: %d graphs and ways to run them; %zu bytes at most (%s)\n", n, most, most_at);
+    munmap(j, sizeof *j);
+    assert_int_equal(n_failed, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_small_stack) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
