@@ -65,9 +65,9 @@ static void print_conversions(const clike *e, str *out) {
     for (int l = 1; l <= 64; l *= 2) {
         if (!n->lanes[l]) continue;
         str_addf(out,
-                 "INL i32x%d wrap_i8_x%d(i32x%d x) { return (x << 24) >> 24; }\nINL i32x%d wrap_u8_x%d(i32x%d x) { return x & "
-                 "255; }\n",
-                 l, l, l, l, l, l);
+                 "INL i32x%d wrap_i8_x%d(i32x%d x) { return (i32x%d)((u32x%d)x << 24) >> 24; }\n"
+                 "INL i32x%d wrap_u8_x%d(i32x%d x) { return x & 255; }\n",
+                 l, l, l, l, l, l, l, l);
         for (int f = 0; f < (n->f64 ? 2 : 1); f++)
             for (size_t i = 0; i < COUNT_OF(ints); i++) {
                 const char *ft = f ? "f64" : "f32", *it = ints[i].reg;
