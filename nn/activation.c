@@ -14,8 +14,11 @@ tn_tensor tn_nn_gelu(tn_tensor x) {
     return tn_mul(tn_mul_scalar(x, 0.5), tn_add_scalar(tn_erf(tn_mul_scalar(x, 0.7071067811865476)), 1));
 }
 
+/* tanh is +-1 long before x * x is 100, and its slope 0: beyond, the square must not overflow, or the gradient 0 * inf would be
+ * NaN. */
 tn_tensor tn_nn_gelu_tanh(tn_tensor x) {
-    tn_tensor cubic = tn_mul(x, tn_add_scalar(tn_mul_scalar(tn_mul(x, x), 0.044715), 1));
+    tn_tensor square = tn_min(tn_mul(x, x), nn_scalar(x, 100));
+    tn_tensor cubic = tn_mul(x, tn_add_scalar(tn_mul_scalar(square, 0.044715), 1));
     return tn_mul(tn_mul_scalar(x, 0.5), tn_add_scalar(tn_tanh(tn_mul_scalar(cubic, 0.7978845608028654)), 1));
 }
 
@@ -63,14 +66,19 @@ tn_tensor tn_nn_log_softmax(tn_tensor x, int axis) {
     return tn_sub(d, tn_log(tn_sum(tn_exp(d), &a, 1, 1)));
 }
 
+static double largest(tn_dtype t) {
+    return t == TN_F64 ? 0x1.fffffffffffffp1023 : t == TN_F32 ? 0x1.fffffep127 : t == TN_F16 ? 65504 : 0x1.fep127;
+}
+
 tn_tensor tn_nn_logsumexp(tn_tensor x, int axis, int keep) {
     tn_shape s;
     int at = 0;
     if (!nn_check(x, "tn_nn_logsumexp", 1, &s) || !nn_axis(x, "tn_nn_logsumexp", axis, &at)) return (tn_tensor){ x.graph, 0 };
     int64_t a = at;
-    /* An infinite maximum must not be subtracted from itself: exp(-inf) and exp(inf) are right as they are. */
-    tn_tensor m = tn_stop_gradient(tn_reduce_max(x, &a, 1, 1));
-    m = tn_select(tn_lt(tn_abs(m), nn_scalar(x, INFINITY)), m, nn_scalar(x, 0));
+    /* An infinite maximum must not be subtracted from itself, which would be NaN. With the largest number in its place exp
+     * gives infinity for it, and 0 for what is finite, as it should; below all -inf it gives 0. */
+    tn_tensor m = tn_stop_gradient(tn_reduce_max(x, &a, 1, 1)), most = nn_scalar(x, largest(tn_tensor_dtype(x)));
+    m = tn_max(tn_min(m, most), tn_neg(most));
     tn_tensor y = tn_add(tn_log(tn_sum(tn_exp(tn_sub(x, m)), &a, 1, 1)), m);
     if (keep) return y;
     for (int i = at; i + 1 < s.rank; i++) s.dim[i] = s.dim[i + 1];
