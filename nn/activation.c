@@ -57,13 +57,14 @@ static tn_tensor shifted(tn_tensor x, const char *fn, int axis, int64_t *out_axi
 tn_tensor tn_nn_softmax(tn_tensor x, int axis) {
     int64_t a = 0;
     tn_tensor e = tn_exp(shifted(x, "tn_nn_softmax", axis, &a));
-    return tn_mul(e, tn_div(nn_scalar(x, 1), tn_sum(e, &a, 1, 1))); /* one division a row, not one an element */
+    tn_tensor sum = nn_row_sum(e, a, 1);
+    return tn_mul(e, tn_cast(tn_div(nn_scalar(sum, 1), sum), tn_tensor_dtype(x))); /* one division a row, not one an element */
 }
 
 tn_tensor tn_nn_log_softmax(tn_tensor x, int axis) {
     int64_t a = 0;
     tn_tensor d = shifted(x, "tn_nn_log_softmax", axis, &a);
-    return tn_sub(d, tn_log(tn_sum(tn_exp(d), &a, 1, 1)));
+    return tn_sub(d, tn_cast(tn_log(nn_row_sum(tn_exp(d), a, 1)), tn_tensor_dtype(x)));
 }
 
 static double largest(tn_dtype t) {
@@ -79,7 +80,7 @@ tn_tensor tn_nn_logsumexp(tn_tensor x, int axis, int keep) {
      * gives infinity for it, and 0 for what is finite, as it should; below all -inf it gives 0. */
     tn_tensor m = tn_stop_gradient(tn_reduce_max(x, &a, 1, 1)), most = nn_scalar(x, largest(tn_tensor_dtype(x)));
     m = tn_max(tn_min(m, most), tn_neg(most));
-    tn_tensor y = tn_add(tn_log(tn_sum(tn_exp(tn_sub(x, m)), &a, 1, 1)), m);
+    tn_tensor y = tn_add(tn_cast(tn_log(nn_row_sum(tn_exp(tn_sub(x, m)), a, 1)), tn_tensor_dtype(x)), m);
     if (keep) return y;
     for (int i = at; i + 1 < s.rank; i++) s.dim[i] = s.dim[i + 1];
     s.rank--;

@@ -27,7 +27,7 @@ tn_tensor tn_nn_cross_entropy(tn_tensor logits, tn_tensor labels) {
     if (!nn_check(logits, "tn_nn_cross_entropy", 1, &s)) return (tn_tensor){ logits.graph, 0 };
     tn_tensor d = tn_sub(logits, tn_stop_gradient(tn_reduce_max(logits, &last_axis, 1, 1)));
     tn_tensor own = picked(d, labels, "tn_nn_cross_entropy");
-    return mean(tn_sub(tn_log(tn_sum(tn_exp(d), &last_axis, 1, 0)), own));
+    return mean(tn_sub(tn_cast(tn_log(nn_row_sum(tn_exp(d), last_axis, 0)), tn_tensor_dtype(d)), own));
 }
 
 tn_tensor tn_nn_nll(tn_tensor log_p, tn_tensor labels) { return mean(tn_neg(picked(log_p, labels, "tn_nn_nll"))); }

@@ -50,6 +50,11 @@ tn_tensor nn_scalar(tn_tensor x, double value) {
     return tn_full(x.graph, tn_tensor_dtype(x), TN_SCALAR, value);
 }
 
+tn_tensor nn_row_sum(tn_tensor x, int64_t axis, int keep) {
+    tn_dtype t = tn_tensor_dtype(x);
+    return tn_sum(t == TN_F16 || t == TN_BF16 ? tn_cast(x, TN_F32) : x, &axis, 1, keep);
+}
+
 uint64_t nn_hash(const char *name) {
     uint64_t h = 0xcbf29ce484222325u;
     for (; *name; name++) h = (h ^ (unsigned char)*name) * 0x100000001b3u;

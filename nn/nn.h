@@ -31,5 +31,7 @@ tn_tensor nn_winograd(tn_tensor x, tn_tensor u, tn_tensor bias, int m, const int
 
 /* One value as a tensor of x's dtype that broadcasts. */
 tn_tensor nn_scalar(tn_tensor x, double value);
+/* The sum along axis; of halves as f32: 65,505 ones would be infinite. */
+tn_tensor nn_row_sum(tn_tensor x, int64_t axis, int keep);
 
 #endif

@@ -342,9 +342,46 @@ static void test_rows_with_infinities(void **state) {
     assert_int_equal(bad, 0);
 }
 
+static void expect_within(double got, double want, double error) {
+    if (!(fabs(got - want) <= error)) fail_msg("%.9g, not %.9g", got, want);
+}
+
+/* A row of more elements than the largest f16. */
+static void test_rows_of_many(void **state) {
+    (void)state;
+    enum { MANY = 131072 };
+    static uint16_t x[MANY], y[MANY], d[MANY];
+    for (tn_dtype t = TN_F16; t <= TN_BF16; t++) {
+        tn_ctx *ctx = test_ctx();
+        tn_graph *g = tn_graph_new(ctx, "many");
+        tn_tensor row = tn_input(g, "x", t, TN_DIMS(1, MANY)), slope, label = tn_full(g, TN_I32, TN_DIMS(1), 5);
+        tn_tensor loss = tn_nn_cross_entropy(row, label);
+        if (tn_grad(loss, &row, 1, &slope)) fail_msg("%s", tn_ctx_error(ctx));
+        tn_output(loss, "loss"), tn_output(slope, "d"), tn_output(tn_nn_softmax(row, 1), "y");
+        tn_output(tn_nn_logsumexp(row, 1, 0), "lse"), tn_output(tn_nn_log_softmax(row, 1), "log");
+        tn_program *p;
+        tn_session *s;
+        static uint16_t loss_bits, lse, logs[MANY];
+        if (tn_compile(g, NULL, &p) || tn_session_new(p, &s) ||
+            tn_run(s, TN_BIND({ "x", x }, { "loss", &loss_bits }, { "d", d }, { "y", y }, { "lse", &lse }, { "log", logs })))
+            fail_msg("%s", tn_ctx_error(ctx));
+        double want = log(MANY), ulp = 16 * eps_of(t) / 2;
+        expect_within(dtype_load(t, &loss_bits, 0), want, ulp);
+        expect_within(dtype_load(t, &lse, 0), want, ulp);
+        expect_within(dtype_load(t, logs, MANY - 1), -want, ulp);
+        expect_within(dtype_load(t, y, MANY - 1), 1.0 / MANY, 0x1p-24);
+        expect_within(dtype_load(t, d, MANY - 1), 1.0 / MANY, 0x1p-24);
+        expect_within(dtype_load(t, d, 5), -1, eps_of(t));
+        tn_session_free(s);
+        tn_program_free(p);
+        tn_graph_free(g);
+        tn_ctx_free(ctx);
+    }
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_functions), cmocka_unit_test(test_functions_of_f32),
-                                        cmocka_unit_test(test_rows_with_infinities) };
+                                        cmocka_unit_test(test_rows_with_infinities), cmocka_unit_test(test_rows_of_many) };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
