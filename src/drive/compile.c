@@ -98,6 +98,7 @@ static bool machine(const tn_program *p, const plan *what, arena *a, drive_code 
                                   symbols(a, code.imports.at, code.imports.n),
                                   code.imports.n };
     out->name = arena_strdup(a, caps.code);
+    out->scratch = (size_t)code.scratch * (size_t)p->target.threads;
     return true;
 }
 
@@ -112,7 +113,7 @@ void drive_emit(const tn_program *p, const plan *what, arena *a, drive_code *out
         emit_gpu(what, !strcmp(caps.code, "cuda") ? GPU_CUDA : GPU_OPENCL, &text);
         out->name = arena_strdup(a, caps.code);
     } else {
-        emit_c(what, &p->target, &text);
+        out->scratch = (size_t)emit_c(what, &p->target, &text) * (size_t)p->target.threads;
         out->name = "c";
     }
     out->source = text.s, out->n_source = text.n;
@@ -143,6 +144,7 @@ static void compile_half(job *j) {
     p->plan = pipeline_run(p->graph, &p->arena, &p->opts, &p->target);
     drive_emit(p, p->plan, &p->arena, &code);
     p->image = code.image, p->source = code.source, p->n_source = code.n_source, p->code = code.name;
+    p->scratch = code.scratch;
     p->kernel_entry = ARENA_ARRAY(&p->arena, void *, p->plan->kernels.n + 1);
     p->io = p->plan->io.at, p->n_io = p->plan->io.n;
     p->states = p->plan->states.at, p->n_states = p->plan->states.n;

@@ -26,6 +26,7 @@ struct tn_program {
     void *main_entry;
     void **kernel_entry; /* [plan.kernels.n] */
     bool parallel;       /* any kernel is split over threads */
+    size_t scratch;      /* bytes in SLOT_SCRATCH, of all threads */
     buffer *consts;
     buffer *shared; /* SLOT_SHARED of its sessions; NULL: these states have no initial values, and each session takes its own */
     const pio *io;  /* inputs, then outputs: the slots of tenon.h */
@@ -38,7 +39,7 @@ struct tn_program {
 
 struct tn_session {
     tn_program *p;
-    buffer *temp, *state;
+    buffer *temp, *state, *scratch;
     buffer *shared;        /* the program's until this session sets one of these states: then a copy of its own */
     list *list;            /* everything a run does */
     int64_t *ring;         /* SLOT_RING: see emit/c.c */
@@ -63,6 +64,7 @@ typedef struct drive_code {
     device_image *image;
     const char *source, *name; /* name: as tn_program.code */
     size_t n_source;
+    size_t scratch; /* bytes in SLOT_SCRATCH, of all threads */
 } drive_code;
 void drive_emit(const tn_program *p, const plan *what, arena *a, drive_code *out);
 

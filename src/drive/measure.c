@@ -123,6 +123,7 @@ static tn_status record(measure *m, int way, bool parallel, err *e) {
     api->bind(m->lists[way], SLOT_STATE, s->state, 0);
     api->bind(m->lists[way], SLOT_SHARED, s->shared, 0);
     api->bind(m->lists[way], SLOT_CONST, m->consts, 0);
+    api->bind(m->lists[way], SLOT_SCRATCH, m->scratch, 0);
     api->bind_host(m->lists[way], SLOT_RING, s->ring);
     for (int i = 0; i < p->n_io; i++) api->bind_host(m->lists[way], SLOT_IO + i, s->bound[i]);
     return TN_OK;
@@ -137,6 +138,7 @@ tn_status measure_open(measure *m, tn_session *s, int which, const plan *what, c
     if (!m->lists) return err_set(e, TN_ERR_NOMEM, "out of memory: %d ways to do a kernel", n);
     tn_status st = find_pieces(m, which, e);
     if (!st) st = drive_constants(s->p, what, &m->consts, e);
+    if (!st) st = api->alloc(dev, code->scratch, &m->scratch, e);
     if (!st && code->image) st = api->load(dev, code->image, &m->module, e);
     if (!st && !code->image) st = api->build(dev, code->source, code->n_source, true, &m->module, NULL, e);
     for (int i = 0; i < n && !st; i++) st = record(m, i, parallel[i], e);
@@ -154,6 +156,7 @@ void measure_close(measure *m) {
     mem_free(p->ctx->mem, m->pieces, (size_t)m->room * sizeof *m->pieces);
     if (m->module) p->dev->api->drop(p->dev, m->module);
     if (m->consts) p->dev->api->free(p->dev, m->consts);
+    if (m->scratch) p->dev->api->free(p->dev, m->scratch);
     *m = (measure){ 0 };
 }
 

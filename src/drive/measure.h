@@ -22,7 +22,7 @@ typedef struct measure {
     tn_session *s;
     int n; /* ways */
     module *module;
-    buffer *consts;
+    buffer *consts, *scratch;
     list **lists; /* [n] each way, `repeats` times */
     int repeats;
     piece *pieces;

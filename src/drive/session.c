@@ -60,6 +60,7 @@ tn_status drive_session_record(tn_session *s, bool kernels, list **out) {
     api->bind(l, SLOT_STATE, s->state, 0);
     api->bind(l, SLOT_SHARED, s->shared, 0);
     api->bind(l, SLOT_CONST, p->consts, 0);
+    api->bind(l, SLOT_SCRATCH, s->scratch, 0);
     if (s->io_buf)
         api->bind(l, SLOT_RING, s->temp, 0);
     else
@@ -125,6 +126,7 @@ static tn_status take_arenas(tn_session *s) {
     const device_api *api = p->dev->api;
     tn_status code = api->alloc(p->dev, (size_t)p->plan->temp_bytes, &s->temp, &s->err);
     if (!code) code = api->alloc(p->dev, (size_t)p->plan->state_bytes, &s->state, &s->err);
+    if (!code) code = api->alloc(p->dev, p->scratch, &s->scratch, &s->err);
     s->shared = p->shared;
     if (!code && !s->shared) code = api->alloc(p->dev, (size_t)p->plan->shared_bytes, &s->shared, &s->err);
     return code;
@@ -168,6 +170,7 @@ void drive_session_free(tn_session *s) {
     if (s->list) p->dev->api->discard(s->list);
     if (s->temp) p->dev->api->free(p->dev, s->temp);
     if (s->state) p->dev->api->free(p->dev, s->state);
+    if (s->scratch) p->dev->api->free(p->dev, s->scratch);
     if (s->shared && s->shared != p->shared) p->dev->api->free(p->dev, s->shared);
     for (size_t i = 0; s->spare && i < n; i++) mem_free(m, s->spare[i], (size_t)p->io[i].bytes);
     for (size_t i = 0; s->io_buf && i < n; i++)

@@ -193,12 +193,15 @@ static void print_head(const aot *t) {
                  " * this file; -Wno-psabi silences the note. */\n");
 }
 
+/* Behind them are the arrays of a kernel. */
+static int64_t temp_bytes(const plan *p) { return (p->temp_bytes + ARENA_ALIGN) / ARENA_ALIGN * ARENA_ALIGN; }
+
 static void print_interface(const aot *t) {
     const plan *p = t->p;
     str *out = t->out;
     const char *n = t->name;
     int64_t state = (p->state_bytes + p->shared_bytes + ARENA_ALIGN) / ARENA_ALIGN * ARENA_ALIGN,
-            temp = (p->temp_bytes + ARENA_ALIGN) / ARENA_ALIGN * ARENA_ALIGN;
+            temp = temp_bytes(p) + emit_c_most_scratch(p);
     str_addf(out, "#ifndef %s_DECLARED\n#define %s_DECLARED\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n", n, n);
     str_addf(out, "struct %s_ctx {\n    unsigned char state[%lld], temp[%lld];\n} __attribute__((aligned(%d)));\n", n,
              (long long)state, (long long)temp, ARENA_ALIGN);
@@ -274,6 +277,7 @@ static void print_run(const aot *t) {
             print_place(t, pk->args[b].buf);
             str_add(t->out, "), ");
         }
+        if (emit_c_scratch(pk->k)) str_addf(t->out, "(char *)ctx->temp + %lld, ", (long long)temp_bytes(t->p));
         str_add(t->out, "0, 1);\n");
     }
     str_add(t->out, "}\n");

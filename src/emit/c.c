@@ -5,6 +5,37 @@
 
 /* ---- kernels and entries ---- */
 
+enum { STACK_BYTES = 4096, ARRAY_ALIGN = 64 };
+
+static int64_t array_bytes(const kbuf *b) {
+    int64_t n = (b->elems > 0 ? b->elems : 1) * (int64_t)dtype_size((tn_dtype)b->dtype);
+    return (n + ARRAY_ALIGN - 1) / ARRAY_ALIGN * ARRAY_ALIGN;
+}
+
+int64_t emit_c_scratch(const kernel *k) {
+    int64_t bytes = 0;
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].kind == KB_LOCAL) bytes += array_bytes(&k->bufs.at[b]);
+    return bytes > STACK_BYTES ? bytes : 0;
+}
+
+static void print_arrays(clike *e, const kernel *k) {
+    int64_t at = 0, scratch = emit_c_scratch(k);
+    for (int b = 0; b < k->bufs.n; b++) {
+        const kbuf *kb = &k->bufs.at[b];
+        const char *type = clike_memory_type((tn_dtype)kb->dtype);
+        if (kb->kind != KB_LOCAL) continue;
+        if (scratch)
+            str_addf(e->out,
+                     "    %s *const restrict b%d = (%s *)__builtin_assume_aligned(scratch + %lldL, %d);\n    (void)b%d;\n",
+                     type, b, type, (long long)at, ARRAY_ALIGN, b);
+        else
+            str_addf(e->out, "    %s b%d[%lld] __attribute__((aligned(%d), unused));\n", type, b,
+                     (long long)(kb->elems > 0 ? kb->elems : 1), ARRAY_ALIGN);
+        at += array_bytes(kb);
+    }
+}
+
 static void print_kernel(clike *e, const kernel *k, int id) {
     e->k = k;
     str_addf(e->out, "static __attribute__((noinline, unused)) void kernel_%d(", id);
@@ -13,15 +44,20 @@ static void print_kernel(clike *e, const kernel *k, int id) {
         if (kb->kind == KB_LOCAL) continue;
         str_addf(e->out, "%s%s *restrict b%d, ", kb->kind == KB_IN ? "const " : "", clike_memory_type((tn_dtype)kb->dtype), b);
     }
-    str_add(e->out, "int64_t tid, int64_t nt) {\n    (void)tid, (void)nt;\n");
-    for (int b = 0; b < k->bufs.n; b++)
-        if (k->bufs.at[b].kind == KB_LOCAL)
-            str_addf(e->out, "    %s b%d[%lld] __attribute__((aligned(64), unused));\n",
-                     clike_memory_type((tn_dtype)k->bufs.at[b].dtype), b,
-                     (long long)(k->bufs.at[b].elems > 0 ? k->bufs.at[b].elems : 1));
+    str_addf(e->out, "%sint64_t tid, int64_t nt) {\n    (void)tid, (void)nt;\n", emit_c_scratch(k) ? "char *scratch, " : "");
+    print_arrays(e, k);
     e->indent = 1;
     for (reg r = 1; r < (reg)k->ins.n; r++) clike_instruction(e, r);
     str_add(e->out, "}\n");
+}
+
+int64_t emit_c_most_scratch(const plan *p) {
+    int64_t most = 0;
+    for (int i = 0; i < p->kernels.n; i++) {
+        int64_t bytes = emit_c_scratch(p->kernels.at[i].k);
+        if (bytes > most) most = bytes;
+    }
+    return most;
 }
 
 void emit_c_kernels(const plan *p, const target *t, str *out) {
@@ -45,28 +81,33 @@ static void print_call(const plan *p, int i, str *out) {
         str_addf(out, "(%s%s *)(s[%d] + %lldL), ", kb->kind == KB_IN ? "const " : "", clike_memory_type((tn_dtype)kb->dtype),
                  pb->slot, (long long)pb->offset);
     }
+    if (emit_c_scratch(pk->k)) str_add(out, "scratch, ");
 }
 
-void emit_c(const plan *p, const target *t, str *out) {
+int64_t emit_c(const plan *p, const target *t, str *out) {
+    int64_t arrays = emit_c_most_scratch(p), scratch = plan_room(arrays + 8 * (SLOT_IO + p->io.n)); /* slots of a step */
     emit_c_kernels(p, t, out);
-    str_add(out,
-            "typedef struct tn_par {\n    int64_t nt;\n    int32_t (*next)(const struct tn_par *, int64_t left);\n} tn_par;\n"
-            "/* Shares of the work between two barriers, until there are no more. */\n"
-            "#define SHARES(left) for (int64_t tid = par->nt > 1 ? par->next(par, left) : 0; tid >= 0; \\\n"
-            "                          tid = par->nt > 1 ? par->next(par, left) : -1)\n");
+    str_add(out, "typedef struct tn_par {\n    int64_t nt;\n    int32_t (*next)(const struct tn_par *, int64_t left);\n    "
+                 "int64_t me;\n} tn_par;\n"
+                 "/* Shares of the work between two barriers, until there are no more. */\n"
+                 "#define SHARES(left) for (int64_t tid = par->nt > 1 ? par->next(par, left) : 0; tid >= 0; \\\n"
+                 "                          tid = par->nt > 1 ? par->next(par, left) : -1)\n");
     int n_slots = SLOT_IO + p->io.n;
     for (int i = 0; i < p->kernels.n; i++) {
-        str_addf(out, "void tn_kernel_%d(char *const *s, const tn_par *par, int64_t steps) {\n    (void)steps;\n    SHARES(1) ",
-                 i);
+        str_addf(out, "void tn_kernel_%d(char *const *s, const tn_par *par, int64_t steps) {\n    (void)steps;\n", i);
+        if (emit_c_scratch(p->kernels.at[i].k))
+            str_addf(out, "    char *scratch = s[%d] + par->me * %lldL;\n", SLOT_SCRATCH, (long long)scratch);
+        str_add(out, "    SHARES(1) ");
         if (p->kernels.at[i].k->par_var < 0) str_add(out, "if (tid == 0) ");
         print_call(p, i, out);
         str_add(out, "tid, par->nt);\n}\n");
     }
     /* The ring: [0] its length, [1 + k] bytes that input or output k advances a step, [1 + n + k] the length of k's own ring */
     str_addf(out,
-             "void tn_main(char *const *slot, const tn_par *par, int64_t steps) {\n    const int64_t *ring = (const int64_t "
-             "*)slot[%d];\n    char *s[%d];\n",
-             SLOT_RING, n_slots);
+             "void tn_main(char *const *slot, const tn_par *par, int64_t steps) {\n"
+             "    const int64_t *ring = (const int64_t *)slot[%d];\n"
+             "    char *scratch = slot[%d] + par->me * %lldL, **s = (char **)(scratch + %lldL);\n",
+             SLOT_RING, SLOT_SCRATCH, (long long)scratch, (long long)arrays);
     str_addf(out, "    for (int64_t step = 0; step < steps; step++) {\n        for (int i = 0; i < %d; i++) s[i] = slot[i];\n",
              n_slots);
     str_addf(out, "        if (steps > 1) for (int i = 0; i < %d; i++) s[%d + i] += ring[i] * (step %% ring[%d + i]);\n",
@@ -82,4 +123,5 @@ void emit_c(const plan *p, const target *t, str *out) {
         str_add(out, "        }\n");
     }
     str_add(out, "    }\n}\n");
+    return scratch;
 }

@@ -8,8 +8,9 @@
 
 /* c.c: one translation unit for the whole plan in C with GNU vector extensions: no headers, no library but libm. Kernels with
  * the same code (pkernel.code) are written once. Entries (signature: rt/device.h): tn_main         every kernel in order,
- * `steps` times, inputs taken from the ring described in SLOT_RING tn_kernel_<i>   kernel i alone */
-void emit_c(const plan *p, const target *t, str *out);
+ * `steps` times, inputs taken from the ring described in SLOT_RING tn_kernel_<i>   kernel i alone. Returns the bytes of
+ * scratch memory (SLOT_SCRATCH) of each thread. */
+int64_t emit_c(const plan *p, const target *t, str *out);
 
 /* aot.c: the same as a file of its own with a function of plain pointers, see its head: what `tenon emit --target=c` prints.
  * `name` starts the names of its functions, in so far as it can stand in C.  */
@@ -31,6 +32,7 @@ typedef struct machine_name {
 typedef struct machine_code {
     unsigned char *bytes;
     size_t n_bytes, n_text;               /* of the image; of the code at its start */
+    int64_t scratch;                      /* bytes in SLOT_SCRATCH of each thread */
     VEC(machine_name) functions, imports; /* functions: the entries of emit_c, and kernels by their own names */
 } machine_code;
 /* False when some kernel has an instruction without a machine form: out_why then names both. Memory: a.
@@ -45,8 +47,11 @@ bool emit_x86_level(const char *isa, x86_level *out);
 typedef enum gpu_language { GPU_OPENCL, GPU_CUDA } gpu_language;
 void emit_gpu(const plan *p, gpu_language language, str *out);
 
-/* c.c, shared by both. */
+/* c.c, shared by both. Arrays of kernels that are too large for the stack are in memory that the caller hands over, as the
+ * argument before tid of those that have any: emit_c_scratch bytes, or 0. */
 void emit_c_kernels(const plan *p, const target *t, str *out);
+int64_t emit_c_scratch(const kernel *k);
+int64_t emit_c_most_scratch(const plan *p); /* of its kernels */
 
 /* c_prelude.c: vector types and functions for the register types and lane counts in use. */
 typedef struct prelude_needs {

@@ -1,7 +1,8 @@
 /* x86.c - a plan as one image of x86-64 machine code. In: tiled kernels. Out: code, its entries, and what it imports.
  *
  * Kernels take (buffers, tid, nt); the entries have the signature of rt/device.h and the meaning that emit_c gives them. The
- * entries keep all they need in their frame, for kernels change every register. */
+ * entries keep all they need in their frame, for kernels change every register; what grows with the plan is in the thread's
+ * scratch memory: the addresses of a kernel's buffers, the slots of a step, and the kernel's frame, when that is large. */
 #include "emit/x86_ir.h"
 
 enum { USUAL_OPS = 512 }; /* of a kernel */
@@ -13,9 +14,10 @@ typedef struct image {
     arena scratch; /* of one kernel */
     machine_code *out;
     x86_names imports;
-    int *label;                                                                  /* [kernels] */
-    int n_args;                                                                  /* room for buffers of one kernel */
-    int32_t f_slots, f_tid, f_nt, f_par, f_steps, f_step, f_slot, f_copy, frame; /* places in the frame of tn_main */
+    int *label;                                                                     /* [kernels] */
+    int32_t f_slots, f_tid, f_nt, f_par, f_steps, f_step, f_slot, f_scratch, frame; /* places in the frame of tn_main */
+    int32_t s_copy, s_frame; /* in scratch memory, behind the addresses of buffers: slots of a step; frames of kernels */
+    int64_t most;            /* bytes of the largest of these */
 } image;
 
 bool emit_x86_level(const char *isa, x86_level *out) {
@@ -55,6 +57,7 @@ static bool put_version(image *im, xfn *f, int i, int label, int near, const cha
                 .vb = old.vb,
                 .n_vregs_phys = old.n_vregs_phys,
                 .near = near,
+                .frame_at = im->s_frame,
                 .imports = &im->imports };
 #define AGAIN(array) f->array.at = old.array.at, f->array.cap = old.array.cap
     AGAIN(ops), AGAIN(seq), AGAIN(v), AGAIN(g), AGAIN(loops), AGAIN(open), AGAIN(consts), AGAIN(dyns), AGAIN(lloads),
@@ -70,6 +73,7 @@ static bool put_version(image *im, xfn *f, int i, int label, int near, const cha
         size_t from = im->s.n;
         x86_bind(&im->s, label);
         x86_code(f);
+        if (f->in_scratch > im->most) im->most = f->in_scratch;
         add_function(im, arena_printf(im->a, "kernel_%d_%s", i, k->name ? k->name : ""), from);
     }
     if (f->unsupported) {
@@ -109,6 +113,9 @@ static void prologue(image *im) {
     x86_put(s, X86_MOVI, 0, 0, 0, x86_m(RSP, im->f_tid), 0);
     mov_rm(s, RAX, RSI, 0); /* par->nt */
     mov_mr(s, RSP, im->f_nt, RAX);
+    x86_put(s, X86_IMULI, 0, RAX, 0, x86_m(RSI, 16), (int32_t)im->out->scratch); /* par->me */
+    x86_put(s, X86_ADD, 0, RAX, 0, x86_m(RDI, 8 * SLOT_SCRATCH), 0);
+    mov_mr(s, RSP, im->f_scratch, RAX);
 }
 
 static void epilogue(image *im) {
@@ -122,6 +129,7 @@ static void put_launch(image *im, int i) { /* of the share in f_tid */
     const pkernel *pk = &im->p->kernels.at[i];
     x86_asm *s = &im->s;
     mov_rm(s, RCX, RSP, im->f_slots);
+    mov_rm(s, RDI, RSP, im->f_scratch);
     for (int b = 0; b < pk->k->bufs.n; b++) {
         if (pk->k->bufs.at[b].kind == KB_LOCAL) continue;
         const pbuf *pb = &im->p->bufs.at[pk->args[b].buf];
@@ -132,9 +140,8 @@ static void put_launch(image *im, int i) { /* of the share in f_tid */
         } else if (pb->offset) {
             x86_put(s, X86_ADDI, 0, 0, 0, x86_r(RAX), (int32_t)pb->offset);
         }
-        mov_mr(s, RSP, 8 * b, RAX);
+        mov_mr(s, RDI, 8 * b, RAX);
     }
-    x86_put(s, X86_MOV, 0, RDI, 0, x86_r(RSP), 0);
     mov_rm(s, RSI, RSP, im->f_tid);
     mov_rm(s, RDX, RSP, im->f_nt);
     x86_jump(s, X86_CALL, im->label[pk->code]);
@@ -185,9 +192,10 @@ static void put_ring(image *im) {
     x86_put(s, X86_CMPI, 0, 0, 0, x86_m(RSP, im->f_steps), 1);
     x86_jump(s, X86_JLE, one);
     mov_rm(s, RCX, RSP, im->f_slot);
+    mov_rm(s, RDI, RSP, im->f_scratch);
     for (int i = 0; i < SLOT_IO + p->io.n; i++) {
         mov_rm(s, RAX, RCX, 8 * i);
-        mov_mr(s, RSP, im->f_copy + 8 * i, RAX);
+        mov_mr(s, RDI, im->s_copy + 8 * i, RAX);
     }
     mov_rm(s, RCX, RCX, 8 * SLOT_RING);
     for (int i = 0; i < p->io.n; i++) {
@@ -195,10 +203,10 @@ static void put_ring(image *im) {
         x86_put(s, X86_CQO, 0, 0, 0, x86_r(0), 0);
         x86_put(s, X86_IDIV, 0, 0, 0, x86_m(RCX, 8 * (p->io.n + i)), 0);
         x86_put(s, X86_IMUL, 0, RDX, 0, x86_m(RCX, 8 * i), 0);
-        x86_put(s, X86_ADD, 0, RDX, 0, x86_m(RSP, im->f_copy + 8 * (SLOT_IO + i)), 0);
-        mov_mr(s, RSP, im->f_copy + 8 * (SLOT_IO + i), RDX);
+        x86_put(s, X86_ADD, 0, RDX, 0, x86_m(RDI, im->s_copy + 8 * (SLOT_IO + i)), 0);
+        mov_mr(s, RDI, im->s_copy + 8 * (SLOT_IO + i), RDX);
     }
-    x86_put(s, X86_LEA, 0, RAX, 0, x86_m(RSP, im->f_copy), 0);
+    x86_put(s, X86_LEA, 0, RAX, 0, x86_m(RDI, im->s_copy), 0);
     mov_mr(s, RSP, im->f_slots, RAX);
     x86_bind(s, one);
 }
@@ -238,11 +246,15 @@ static void put_entry(image *im, int i) {
 /* ---- the image ---- */
 
 static void lay_out(image *im) {
-    int32_t at = 8 * (im->n_args + 1);
-    int32_t *const places[] = { &im->f_slots, &im->f_tid, &im->f_nt, &im->f_par, &im->f_steps, &im->f_step, &im->f_slot };
-    for (size_t i = 0; i < COUNT_OF(places); i++, at += 8) *places[i] = at;
-    im->f_copy = at;
-    im->frame = (at + 8 * (SLOT_IO + im->p->io.n) + 63) & ~63;
+    int32_t *const places[] = { &im->f_slots, &im->f_tid,  &im->f_nt,   &im->f_par,
+                                &im->f_steps, &im->f_step, &im->f_slot, &im->f_scratch };
+    int n_args = 0;
+    for (size_t i = 0; i < COUNT_OF(places); i++) *places[i] = 8 * (int32_t)i;
+    im->frame = 8 * (int32_t)COUNT_OF(places);
+    for (int i = 0; i < im->p->kernels.n; i++)
+        if (im->p->kernels.at[i].k->bufs.n > n_args) n_args = im->p->kernels.at[i].k->bufs.n;
+    im->s_copy = 8 * n_args;
+    im->s_frame = (im->s_copy + 8 * (SLOT_IO + im->p->io.n) + 63) & ~63;
 }
 
 static void print_listing(image *im, str *out) {
@@ -274,13 +286,11 @@ bool emit_x86(const plan *p, x86_level level, arena *a, machine_code *out, str *
     x86_asm_init(&im.s, a, listing != NULL);
     im.s.legacy = level == X86_SSE;
     im.label = ARENA_ARRAY(a, int, p->kernels.n + 1);
-    for (int i = 0; i < p->kernels.n; i++) {
-        im.label[i] = x86_label(&im.s);
-        if (p->kernels.at[i].k->bufs.n > im.n_args) im.n_args = p->kernels.at[i].k->bufs.n;
-    }
+    for (int i = 0; i < p->kernels.n; i++) im.label[i] = x86_label(&im.s);
     lay_out(&im);
     for (int i = 0; i < p->kernels.n; i++)
         if (p->kernels.at[i].code == i && !put_kernel(&im, &f, i, out_why)) return false;
+    out->scratch = plan_room(im.s_frame + im.most);
     put_main(&im);
     for (int i = 0; i < p->kernels.n; i++) put_entry(&im, i);
     im.s.n_cells = im.imports.names.n;

@@ -1,11 +1,15 @@
 /* x86_code.c - operations with registers to machine code. In: xfn after x86_alloc. Out: a function at the end of f->s:
  *     void kernel(char *const *buffer (rdi), int64_t tid (rsi), int64_t nt (rdx))
- * It may change every register but rsp and rbp. rax, rcx and rdx are scratch for addresses. */
+ * It may change every register but rsp and rbp. rax, rcx and rdx are scratch for addresses.
+ *
+ * A small frame is on the stack. A larger one is in the thread's scratch memory, at a fixed distance behind the addresses of
+ * the buffers, and rbp is its base: callers' stacks may be small. */
 #include "emit/x86_ir.h"
 
 typedef struct coder {
     xfn *f;
     x86_asm *s;
+    int base;      /* of the frame: rsp or rbp */
     int ends[256]; /* labels of the open P_IFs */
     int n_ends;
 } coder;
@@ -15,13 +19,13 @@ static int32_t small(coder *c, int64_t v) {
     return (int32_t)v;
 }
 
-static x86_opnd home(const xfn *f, vreg r) { /* of a spilled value */
-    const xvreg *v = &f->v.at[r];
-    return v->remat ? x86_m(X86_POOL, v->slot) : x86_m(RSP, v->slot);
+static x86_opnd home(const coder *c, vreg r) { /* of a spilled value */
+    const xvreg *v = &c->f->v.at[r];
+    return v->remat ? x86_m(X86_POOL, v->slot) : x86_m(c->base, v->slot);
 }
 static x86_opnd rm_of(coder *c, vreg r) {
     int p = c->f->v.at[r].phys;
-    return p >= 0 ? x86_r(p) : home(c->f, r);
+    return p >= 0 ? x86_r(p) : home(c, r);
 }
 static int reg_of(coder *c, vreg r) {
     int p = c->f->v.at[r].phys;
@@ -35,9 +39,9 @@ static int greg_of(coder *c, greg r, int into) {
     const xgreg *g = &c->f->g.at[r];
     if (g->phys >= 0) return g->phys;
     if (g->kind == G_LOCAL)
-        x86_put(c->s, X86_LEA, 0, into, 0, x86_m(RSP, small(c, g->at)), 0);
+        x86_put(c->s, X86_LEA, 0, into, 0, x86_m(c->base, small(c, g->at)), 0);
     else
-        x86_put(c->s, X86_MOV, 0, into, 0, x86_m(RSP, g->slot), 0);
+        x86_put(c->s, X86_MOV, 0, into, 0, x86_m(c->base, g->slot), 0);
     return into;
 }
 
@@ -46,7 +50,7 @@ static x86_opnd address(coder *c, const xmem *m) {
     const xgreg *b = &c->f->g.at[m->base];
     int64_t disp = m->disp;
     if (b->kind == G_LOCAL) {
-        o.m.base = RSP;
+        o.m.base = (int8_t)c->base;
         disp += b->at;
     } else {
         o.m.base = (int8_t)greg_of(c, m->base, RAX);
@@ -89,7 +93,7 @@ static void clamp(coder *c, int r, int other, int64_t n) {
 static void set_greg(coder *c, greg r, int from) { /* from a register */
     const xgreg *g = &c->f->g.at[r];
     if (g->phys < 0)
-        x86_put(c->s, X86_MOV_ST, 0, from, 0, x86_m(RSP, g->slot), 0);
+        x86_put(c->s, X86_MOV_ST, 0, from, 0, x86_m(c->base, g->slot), 0);
     else if (g->phys != from)
         x86_put(c->s, X86_MOV, 0, g->phys, 0, x86_r(from), 0);
 }
@@ -97,14 +101,14 @@ static void set_greg(coder *c, greg r, int from) { /* from a register */
 static void start_par(coder *c, xloop *l) {
     x86_asm *s = c->s;
     for (int part = 0; part < 2; part++) {
-        x86_put(s, X86_MOV, 0, RAX, 0, x86_m(RSP, X_TID), 0);
+        x86_put(s, X86_MOV, 0, RAX, 0, x86_m(c->base, X_TID), 0);
         if (part) x86_put(s, X86_ADDI, 0, 0, 0, x86_r(RAX), 1);
         imul(c, RAX, l->trips);
         x86_put(s, X86_CQO, 0, 0, 0, x86_r(0), 0);
-        x86_put(s, X86_IDIV, 0, 0, 0, x86_m(RSP, X_NT), 0);
-        if (!part) x86_put(s, X86_MOV_ST, 0, RAX, 0, x86_m(RSP, l->par_slot), 0);
+        x86_put(s, X86_IDIV, 0, 0, 0, x86_m(c->base, X_NT), 0);
+        if (!part) x86_put(s, X86_MOV_ST, 0, RAX, 0, x86_m(c->base, l->par_slot), 0);
     }
-    x86_put(s, X86_SUB, 0, RAX, 0, x86_m(RSP, l->par_slot), 0);
+    x86_put(s, X86_SUB, 0, RAX, 0, x86_m(c->base, l->par_slot), 0);
     x86_put(s, X86_CMPI, 0, 0, 0, x86_r(RAX), 0);
     x86_jump(s, X86_JLE, l->end_label);
     set_greg(c, l->count, RAX);
@@ -118,13 +122,13 @@ static void start_loop(coder *c, xloop *l) {
     } else if (f->g.at[l->count].phys >= 0) {
         x86_put(c->s, X86_MOVI32, 0, 0, 0, x86_r(f->g.at[l->count].phys), small(c, l->trips));
     } else {
-        x86_put(c->s, X86_MOVI, 0, 0, 0, x86_m(RSP, f->g.at[l->count].slot), small(c, l->trips));
+        x86_put(c->s, X86_MOVI, 0, 0, 0, x86_m(c->base, f->g.at[l->count].slot), small(c, l->trips));
     }
     for (int i = 0; i < l->ivs.n; i++) {
         const xgreg *g = &f->g.at[l->ivs.at[i]];
         if (g->end < 0) continue;
         if (l->par) {
-            x86_put(c->s, X86_MOV, 0, RCX, 0, x86_m(RSP, l->par_slot), 0);
+            x86_put(c->s, X86_MOV, 0, RCX, 0, x86_m(c->base, l->par_slot), 0);
             imul(c, RCX, g->coef);
             if (g->parent) x86_put(c->s, X86_ADD, 0, RCX, 0, x86_r(greg_of(c, g->parent, RAX)), 0);
             set_greg(c, l->ivs.at[i], RCX);
@@ -133,14 +137,14 @@ static void start_loop(coder *c, xloop *l) {
         } else if (g->phys >= 0) {
             x86_movabs(c->s, g->phys, 0);
         } else {
-            x86_put(c->s, X86_MOVI, 0, 0, 0, x86_m(RSP, g->slot), 0);
+            x86_put(c->s, X86_MOVI, 0, 0, 0, x86_m(c->base, g->slot), 0);
         }
     }
     if (f->loops.at[0].trips) x86_align(c->s, 16);
     x86_bind(c->s, l->label);
 }
 
-static x86_opnd greg_place(const xgreg *g) { return g->phys >= 0 ? x86_r(g->phys) : x86_m(RSP, g->slot); }
+static x86_opnd greg_place(const coder *c, const xgreg *g) { return g->phys >= 0 ? x86_r(g->phys) : x86_m(c->base, g->slot); }
 
 static void end_loop(coder *c, const xloop *l) {
     xfn *f = c->f;
@@ -148,14 +152,14 @@ static void end_loop(coder *c, const xloop *l) {
         const xgreg *g = &f->g.at[l->ivs.at[i]];
         if (g->end < 0) continue;
         if (g->coef >= INT32_MIN && g->coef <= INT32_MAX) {
-            x86_put(c->s, X86_ADDI, 0, 0, 0, greg_place(g), (int32_t)g->coef);
+            x86_put(c->s, X86_ADDI, 0, 0, 0, greg_place(c, g), (int32_t)g->coef);
         } else {
             x86_put(c->s, X86_MOV, 0, RAX, 0, x86_m(X86_POOL, x86_pool(c->s, &g->coef, 8)), 0);
-            x86_put(c->s, X86_ADD, 0, RAX, 0, greg_place(g), 0);
+            x86_put(c->s, X86_ADD, 0, RAX, 0, greg_place(c, g), 0);
             set_greg(c, l->ivs.at[i], RAX);
         }
     }
-    x86_put(c->s, X86_DEC, 0, 0, 0, greg_place(&f->g.at[l->count]), 0);
+    x86_put(c->s, X86_DEC, 0, 0, 0, greg_place(c, &f->g.at[l->count]), 0);
     x86_jump(c->s, X86_JNE, l->label);
     x86_bind(c->s, l->end_label);
 }
@@ -169,9 +173,9 @@ static void open_if(coder *c, const xop *o) {
     }
     c->ends[c->n_ends++] = end;
     if (o->op == P_IFLAST) {
-        x86_put(s, X86_MOV, 0, RAX, 0, x86_m(RSP, X_TID), 0);
+        x86_put(s, X86_MOV, 0, RAX, 0, x86_m(c->base, X_TID), 0);
         x86_put(s, X86_ADDI, 0, 0, 0, x86_r(RAX), 1);
-        x86_put(s, X86_CMP, 0, RAX, 0, x86_m(RSP, X_NT), 0);
+        x86_put(s, X86_CMP, 0, RAX, 0, x86_m(c->base, X_NT), 0);
         x86_jump(s, X86_JNE, end);
         return;
     }
@@ -189,11 +193,11 @@ static void open_if(coder *c, const xop *o) {
 
 static void spill_to(coder *c, vreg r, int vl, int32_t at) {
     if (!r) return;
-    x86_put(c->s, X86_MOVUPS_ST, vl, reg_of(c, r), 0, x86_m(RSP, at), 0);
+    x86_put(c->s, X86_MOVUPS_ST, vl, reg_of(c, r), 0, x86_m(c->base, at), 0);
 }
 static void fetch(coder *c, const xop *o) {
     int d = reg_of(c, o->dst);
-    x86_put(c->s, X86_MOVUPS, c->f->v.at[o->dst].vl, d, 0, x86_m(RSP, 128), 0);
+    x86_put(c->s, X86_MOVUPS, c->f->v.at[o->dst].vl, d, 0, x86_m(c->base, 128), 0);
 }
 
 /* rdx = the mask's bits */
@@ -214,9 +218,9 @@ static void save_registers(coder *c, const xop *o, bool back) {
     int64_t gsave = f->save_at + (int64_t)f->n_vregs_phys * f->vb;
     for (int p = 0; p < f->n_vregs_phys; p++)
         if (o->live >> p & 1)
-            x86_put(c->s, back ? X86_MOVUPS : X86_MOVUPS_ST, full, p, 0, x86_m(RSP, (int32_t)(f->save_at + p * f->vb)), 0);
+            x86_put(c->s, back ? X86_MOVUPS : X86_MOVUPS_ST, full, p, 0, x86_m(c->base, (int32_t)(f->save_at + p * f->vb)), 0);
     for (int p = RSI; p <= R11; p++)
-        if (o->glive >> p & 1) x86_put(c->s, back ? X86_MOV : X86_MOV_ST, 0, p, 0, x86_m(RSP, (int32_t)(gsave + p * 8)), 0);
+        if (o->glive >> p & 1) x86_put(c->s, back ? X86_MOV : X86_MOV_ST, 0, p, 0, x86_m(c->base, (int32_t)(gsave + p * 8)), 0);
 }
 
 static void put_call(coder *c, const xop *o) {
@@ -227,7 +231,7 @@ static void put_call(coder *c, const xop *o) {
         mask_bits(c, o->c, o->lanes);
         x86_put(s, X86_TESTI32, 0, 0, 0, x86_r(RDX), (int32_t)((1u << o->lanes) - 1));
         x86_jump(s, X86_JE, none);
-        x86_put(s, X86_MOV32_ST, 0, RDX, 0, x86_m(RSP, MASK), 0);
+        x86_put(s, X86_MOV32_ST, 0, RDX, 0, x86_m(c->base, MASK), 0);
     }
     save_registers(c, o, false);
     spill_to(c, o->a, o->vl, 0);
@@ -236,13 +240,13 @@ static void put_call(coder *c, const xop *o) {
     for (int l = 0; l < o->lanes; l++) {
         int skip = x86_label(s);
         if (o->c) {
-            x86_put(s, X86_TESTI32, 0, 0, 0, x86_m(RSP, MASK), 1 << l);
+            x86_put(s, X86_TESTI32, 0, 0, 0, x86_m(c->base, MASK), 1 << l);
             x86_jump(s, X86_JE, skip);
         }
-        x86_put(s, size == 4 ? X86_MOVSS : X86_MOVSD, 0, 0, 0, x86_m(RSP, l * size), 0);
-        if (o->b) x86_put(s, size == 4 ? X86_MOVSS : X86_MOVSD, 0, 1, 0, x86_m(RSP, 64 + l * size), 0);
+        x86_put(s, size == 4 ? X86_MOVSS : X86_MOVSD, 0, 0, 0, x86_m(c->base, l * size), 0);
+        if (o->b) x86_put(s, size == 4 ? X86_MOVSS : X86_MOVSD, 0, 1, 0, x86_m(c->base, 64 + l * size), 0);
         x86_put(s, X86_CALLM, 0, 0, 0, x86_m(X86_CELL, o->imm), 0);
-        x86_put(s, size == 4 ? X86_MOVSS_ST : X86_MOVSD_ST, 0, 0, 0, x86_m(RSP, 128 + l * size), 0);
+        x86_put(s, size == 4 ? X86_MOVSS_ST : X86_MOVSD_ST, 0, 0, 0, x86_m(c->base, 128 + l * size), 0);
         x86_bind(s, skip);
     }
     save_registers(c, o, true);
@@ -286,7 +290,7 @@ static void put_lane_op(coder *c, const xop *o) {
     for (int l = 0; l < o->lanes; l++) {
         bool div = o->imm >= L_DIV32, wide = o->imm == L_DIV64 || o->imm == L_MOD64;
         int size = wide ? 8 : 4;
-        x86_opnd a = x86_m(RSP, l * size), b = x86_m(RSP, 64 + l * size), r = x86_m(RSP, 128 + l * size);
+        x86_opnd a = x86_m(c->base, l * size), b = x86_m(c->base, 64 + l * size), r = x86_m(c->base, 128 + l * size);
         if (div) {
             x86_put(s, wide ? X86_MOV : X86_MOVSXD, 0, RAX, 0, a, 0);
             x86_put(s, wide ? X86_MOV : X86_MOVSXD, 0, RCX, 0, b, 0);
@@ -294,13 +298,13 @@ static void put_lane_op(coder *c, const xop *o) {
             put_divide(c, mod);
             x86_put(s, wide ? X86_MOV_ST : X86_MOV32_ST, 0, mod ? RDX : RAX, 0, r, 0);
         } else if (o->imm == L_F32_I64 || o->imm == L_F64_I64) {
-            a = x86_m(RSP, l * (o->imm == L_F32_I64 ? 4 : 8)), r = x86_m(RSP, 128 + l * 8);
+            a = x86_m(c->base, l * (o->imm == L_F32_I64 ? 4 : 8)), r = x86_m(c->base, 128 + l * 8);
             x86_put(s, o->imm == L_F32_I64 ? X86_CVTTSS2SI : X86_CVTTSD2SI, 0, RAX, 0, a, 0);
             x86_put(s, X86_MOV_ST, 0, RAX, 0, r, 0);
         } else {
             bool f32 = o->imm == L_I64_F32;
             int d = reg_of(c, o->dst); /* its old value is in memory by now */
-            a = x86_m(RSP, l * 8), r = x86_m(RSP, 128 + l * (f32 ? 4 : 8));
+            a = x86_m(c->base, l * 8), r = x86_m(c->base, 128 + l * (f32 ? 4 : 8));
             x86_put(s, X86_PXOR, 0, d, d, x86_r(d), 0);
             x86_put(s, f32 ? X86_CVTSI2SS : X86_CVTSI2SD, 0, d, d, a, 0);
             x86_put(s, f32 ? X86_MOVSS_ST : X86_MOVSD_ST, 0, d, 0, r, 0);
@@ -318,7 +322,7 @@ static void put_lane_load(coder *c, const xop *o) {
         mask_bits(c, o->a, o->lanes);
         int d = reg_of(c, o->dst);
         x86_put(s, X86_PXOR, o->vl, d, d, x86_r(d), 0);
-        x86_put(s, X86_MOVUPS_ST, o->vl, d, 0, x86_m(RSP, 128), 0);
+        x86_put(s, X86_MOVUPS_ST, o->vl, d, 0, x86_m(c->base, 128), 0);
     }
     for (int i = 0; i < o->lanes; i++) {
         int skip = 0;
@@ -330,7 +334,7 @@ static void put_lane_load(coder *c, const xop *o) {
         xmem m = o->mem;
         m.disp += i * l->stride;
         if (o->b) {
-            x86_put(s, l->dyn_wide ? X86_MOV : X86_MOVSXD, 0, RCX, 0, x86_m(RSP, i * (l->dyn_wide ? 8 : 4)), 0);
+            x86_put(s, l->dyn_wide ? X86_MOV : X86_MOVSXD, 0, RCX, 0, x86_m(c->base, i * (l->dyn_wide ? 8 : 4)), 0);
             clamp(c, RCX, RAX, l->n);
             imul(c, RCX, l->dyn_stride);
         }
@@ -341,7 +345,7 @@ static void put_lane_load(coder *c, const xop *o) {
                     : l->bytes == 4 ? X86_MOV32
                                     : X86_MOV;
         x86_put(s, id, 0, RAX, 0, at, 0);
-        x86_put(s, word == 8 ? X86_MOV_ST : X86_MOV32_ST, 0, RAX, 0, x86_m(RSP, 128 + i * word), 0);
+        x86_put(s, word == 8 ? X86_MOV_ST : X86_MOV32_ST, 0, RAX, 0, x86_m(c->base, 128 + i * word), 0);
         if (o->a) x86_bind(s, skip);
     }
     fetch(c, o);
@@ -352,7 +356,7 @@ static void put_lane_load(coder *c, const xop *o) {
 static void put_move(coder *c, const xop *o) {
     const xvreg *v = &c->f->v.at[o->dst];
     if (v->spilled) {
-        x86_put(c->s, X86_MOVUPS_ST, v->vl, reg_of(c, o->a), 0, x86_m(RSP, v->slot), 0);
+        x86_put(c->s, X86_MOVUPS_ST, v->vl, reg_of(c, o->a), 0, x86_m(c->base, v->slot), 0);
         return;
     }
     int d = reg_of(c, o->dst);
@@ -634,15 +638,22 @@ static void put_choice(const xfn *f) {
 }
 
 void x86_code(xfn *f) {
-    coder c = { .f = f, .s = f->s };
+    bool on_stack = f->frame <= X_STACK;
+    coder c = { .f = f, .s = f->s, .base = on_stack ? RSP : RBP };
     x86_asm *s = f->s;
     if (f->near >= 0) put_choice(f);
     x86_put(s, X86_PUSH, 0, RBP, 0, x86_r(0), 0);
-    x86_put(s, X86_MOV, 0, RBP, 0, x86_r(RSP), 0);
-    x86_put(s, X86_SUBI, 0, 0, 0, x86_r(RSP), small(&c, (f->frame + 63) & ~(int64_t)63));
-    x86_put(s, X86_ANDI, 0, 0, 0, x86_r(RSP), -64);
-    x86_put(s, X86_MOV_ST, 0, RSI, 0, x86_m(RSP, X_TID), 0);
-    x86_put(s, X86_MOV_ST, 0, RDX, 0, x86_m(RSP, X_NT), 0);
+    f->frame = (f->frame + 63) & ~(int64_t)63;
+    if (on_stack) {
+        x86_put(s, X86_MOV, 0, RBP, 0, x86_r(RSP), 0);
+        x86_put(s, X86_SUBI, 0, 0, 0, x86_r(RSP), (int32_t)f->frame);
+        x86_put(s, X86_ANDI, 0, 0, 0, x86_r(RSP), -64);
+    } else {
+        x86_put(s, X86_LEA, 0, RBP, 0, x86_m(RDI, f->frame_at), 0);
+        f->in_scratch = f->frame;
+    }
+    x86_put(s, X86_MOV_ST, 0, RSI, 0, x86_m(c.base, X_TID), 0);
+    x86_put(s, X86_MOV_ST, 0, RDX, 0, x86_m(c.base, X_NT), 0);
     x86_put(s, X86_MOV, 0, RAX, 0, x86_r(RDI), 0);
     for (int i = 1; i < f->g.n; i++) {
         const xgreg *g = &f->g.at[i];
@@ -654,6 +665,9 @@ void x86_code(xfn *f) {
     for (int i = 0; i < f->n_order; i++) put_op(&c, &f->ops.at[f->order[i]]);
     if (f->near >= 0) x86_put(s, X86_SFENCE, 0, 0, 0, x86_r(0), 0); /* what is past the caches is in no order */
     if (f->level != X86_SSE) x86_put(s, X86_VZEROUPPER, 0, 0, 0, x86_r(0), 0);
-    x86_put(s, X86_LEAVE, 0, 0, 0, x86_r(0), 0);
+    if (on_stack)
+        x86_put(s, X86_LEAVE, 0, 0, 0, x86_r(0), 0);
+    else
+        x86_put(s, X86_POP, 0, RBP, 0, x86_r(0), 0);
     x86_put(s, X86_RET, 0, 0, 0, x86_r(0), 0);
 }

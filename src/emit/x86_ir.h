@@ -153,14 +153,17 @@ typedef struct xfn {
     VEC(int32_t) scopes;
     const char *unsupported; /* why this kernel has no machine code; the rest is then rubbish */
     reg unsupported_at;
-    int64_t frame;   /* bytes used so far */
-    int64_t save_at; /* of the registers around calls */
+    int64_t frame;      /* bytes used so far */
+    int32_t frame_at;   /* of a frame in scratch memory: its distance from the buffers' addresses */
+    int64_t in_scratch; /* bytes of it that the code uses: 0 when the frame is on the stack */
+    int64_t save_at;    /* of the registers around calls */
     bool calls;
     int near; /* label of the kernel that keeps results in the caches, for buffers that begin within a line; -1: this is it */
     x86_names *imports;
 } xfn;
 
 enum { X_SCRATCH = 256 }; /* bytes at the bottom of the frame for work lane by lane: two operands and a result */
+enum { X_STACK = 4096 };  /* bytes of a frame that may be on the stack */
 enum { X_TID = X_SCRATCH, X_NT = X_SCRATCH + 8, X_FRAME = X_SCRATCH + 64 };
 
 /* x86_select.c */

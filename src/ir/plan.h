@@ -2,14 +2,15 @@
  *
  * In: sched/ decides kernels and makes buffers; mem/ gives buffers their place. Out: emit/ writes code, drive/ records
  * launches. Slots are the base pointers of a run (device.h): temporaries, states that runs change, states that none changes
- * (sessions share them) and constants are four arenas; every input and every output has its own. */
+ * (sessions share them) and constants are four arenas; every input and every output has its own. SLOT_SCRATCH: what threads of
+ * the CPU keep beside these while they run a kernel, one after the other; how much is known when there is code. */
 #ifndef TN_IR_PLAN_H
 #define TN_IR_PLAN_H
 
 #include "ir/kernel.h"
 
 /* SLOT_IO + k: the k-th input or output in plan.io order */
-enum { SLOT_TEMP, SLOT_STATE, SLOT_SHARED, SLOT_CONST, SLOT_RING, SLOT_IO };
+enum { SLOT_TEMP, SLOT_STATE, SLOT_SHARED, SLOT_CONST, SLOT_SCRATCH, SLOT_RING, SLOT_IO };
 enum { PLAN_ALIGN = 256, PLAN_PAGE = 4096 };
 
 /* What a buffer takes in its arena: up to the next aligned place. Arrays of whole pages would all begin at the same place of a

@@ -353,7 +353,7 @@ static int32_t next_share(const cpu_par *par, int64_t left) { return pool_next((
 
 static void enter(void *ud, pool_turn *turn) {
     const launch *l = ud;
-    member m = { { turn->nt, next_share }, turn };
+    member m = { { turn->nt, next_share, turn->me }, turn };
     l->entry(l->list->slot, &m.par, l->steps);
 }
 

@@ -176,10 +176,12 @@ const device_api *const *device_table(int *out_n); /* rt/devices.c */
 /* What generated CPU code sees (the C emitter prints the same declarations into its text):
  *     void entry(char *const *slot, const tn_par *par, int64_t steps)
  * The work between two barriers has nt shares. With nt > 1 a thread asks next for the number of a share and does it, again and
- * again until that is negative, and goes on behind the barrier: rt/pool.h says more. left: 1 in the last such region. */
+ * again until that is negative, and goes on behind the barrier: rt/pool.h says more. left: 1 in the last such region. me: the
+ * thread, one of nt: its part of memory that each thread has for itself. */
 typedef struct cpu_par {
     int64_t nt;
     int32_t (*next)(const struct cpu_par *par, int64_t left);
+    int64_t me;
 } cpu_par;
 typedef void (*cpu_entry)(char *const *slot, const cpu_par *par, int64_t steps);
 

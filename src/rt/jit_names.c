@@ -48,28 +48,38 @@ static void put_cie(unsigned char **p) {
 
 static const unsigned char frame_start[] = { 0x55, 0x48, 0x8b, 0xec };                          /* push rbp; mov rbp, rsp */
 static const unsigned char frame_end[] = { 0xc9, 0xc3 };                                        /* leave; ret */
+static const unsigned char other_start[] = { 0x55, 0x48, 0x8d };                                /* push rbp; lea rbp, ... */
+static const unsigned char other_end[] = { 0x5d, 0xc3 };                                        /* pop rbp; ret */
 static const unsigned char pushes[] = { 0x53, 0x41, 0x54, 0x41, 0x55, 0x41, 0x56, 0x41, 0x57 }; /* rbx, r12 to r15 */
 
-static bool has_frame(const device_image *image, const device_symbol *s) {
+static bool is_between(const device_image *image, const device_symbol *s, const unsigned char *start, size_t n_start,
+                       const unsigned char *end, size_t n_end) {
     const unsigned char *f = image->bytes + s->offset;
-    return s->size > 24 && !memcmp(f, frame_start, sizeof frame_start) &&
-           !memcmp(f + s->size - sizeof frame_end, frame_end, sizeof frame_end);
+    return s->size > 24 && !memcmp(f, start, n_start) && !memcmp(f + s->size - n_end, end, n_end);
+}
+static bool frame_on_stack(const device_image *image, const device_symbol *s) {
+    return is_between(image, s, frame_start, sizeof frame_start, frame_end, sizeof frame_end);
+}
+static bool has_frame(const device_image *image, const device_symbol *s) {
+    return frame_on_stack(image, s) || is_between(image, s, other_start, sizeof other_start, other_end, sizeof other_end);
 }
 
-/* CFA = rbp + 16 between the start and the return. Entries keep what belongs to their callers. */
+/* CFA = rbp + 16 between the start and the return, or, where rbp is the base of a frame elsewhere, rsp + 16. Entries keep what
+ * belongs to their callers. */
 static void put_fde(unsigned char **p, const unsigned char *cie, const device_image *image, const device_symbol *s,
                     const unsigned char *at) {
     unsigned char *start = *p;
-    static const unsigned char entry[] = { 0, 0x41, 0x0e, 16, 0x86, 2, 0x43, 0x0d, 6 }, end[] = { 0x0c, 7, 8 };
+    static const unsigned char entry[] = { 0, 0x41, 0x0e, 16, 0x86, 2 }, base[] = { 0x43, 0x0d, 6 }, end[] = { 0x0c, 7, 8 };
     static const unsigned char kept[] = { 0x40 | sizeof pushes, 0x83, 3, 0x8c, 4, 0x8d, 5, 0x8e, 6, 0x8f, 7 };
     uintptr_t from = (uintptr_t)(at + s->offset);
     uint64_t size = s->size;
-    uint32_t done = sizeof frame_start;
+    uint32_t done = 1;
     put32(p, FDE_BYTES - 4);
     put32(p, (uint32_t)(*p - cie));
     put(p, &from, sizeof from);
     put(p, &size, sizeof size);
     put(p, entry, sizeof entry);
+    if (frame_on_stack(image, s)) put(p, base, sizeof base), done = sizeof frame_start;
     if (!memcmp(image->bytes + s->offset + done, pushes, sizeof pushes)) put(p, kept, sizeof kept), done += sizeof pushes;
     *(*p)++ = 0x04; /* advance by 4 bytes' worth */
     put32(p, (uint32_t)size - 1 - done);

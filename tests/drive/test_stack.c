@@ -89,13 +89,136 @@ static void sums(tn_graph *g) { /* of sums, of all that there is so far */
     tn_output(x, "y");
 }
 
+static void many_slots(tn_graph *g) {
+    for (int i = 0; i < 6000 / LARGE; i++) {
+        char name[MOST_NAME];
+        snprintf(name, sizeof name, "x%d", i);
+        tn_tensor y = tn_exp(input(g, name, TN_DIMS(4)));
+        name[0] = 'y';
+        tn_output(y, name);
+    }
+}
+static void many_parts(tn_graph *g) { /* of one kernel */
+    enum { N = 6000 / LARGE };
+    static tn_tensor part[N];
+    for (int i = 0; i < N; i++) {
+        char name[MOST_NAME];
+        snprintf(name, sizeof name, "%d", i);
+        part[i] = input(g, name, TN_DIMS(4));
+    }
+    tn_output(tn_concat(part, N, 0), "y");
+}
+
+/* ---- networks, of sizes at which kernels keep large tables of their own ---- */
+
+static tn_tensor labels(tn_graph *g, tn_shape shape) { return tn_input(g, "labels", TN_I32, shape); }
+static tn_tensor conv(tn_tensor x, int64_t out, const char *name) {
+    return tn_relu(tn_nn_conv2d(x, (tn_nn_conv_opts){ .out_channels = out, .kernel = { 3, 3 }, .padding = { 1, 1 } }, name));
+}
+static tn_tensor pool(tn_tensor x) { return tn_nn_max_pool(x, (tn_nn_pool_opts){ .kernel = { 2, 2 } }); }
+static tn_tensor up(tn_tensor x, tn_tensor beside) {
+    return tn_concat((tn_tensor[]){ tn_nn_repeat(tn_nn_repeat(x, 2, 1), 2, 2), beside }, 2, 3);
+}
+static tn_tensor unet_of(tn_tensor x) {
+    tn_tensor a = conv(x, 32, "a"), b = conv(pool(a), 64, "b"), c = conv(pool(b), 128, "c");
+    tn_tensor d = conv(up(c, b), 64, "d"), e = conv(up(d, a), 32, "e");
+    return tn_nn_conv2d(e, (tn_nn_conv_opts){ .out_channels = 4, .kernel = { 1, 1 } }, "last");
+}
+static void unet(tn_graph *g) { tn_output(unet_of(input(g, "x", TN_DIMS(1, 64, 64, 16))), "y"); }
+static void unet_adam(tn_graph *g) {
+    tn_tensor y = unet_of(input(g, "x", TN_DIMS(1, 32, 32, 16)));
+    tn_nn_adam(tn_nn_cross_entropy(y, labels(g, TN_DIMS(1, 32, 32))), (tn_nn_adam_opts){ 0 });
+}
+static void conv_sgd(tn_graph *g) {
+    tn_tensor x = pool(conv(conv(input(g, "x", TN_DIMS(8, 16, 16, 8)), 32, "a"), 64, "b"));
+    x = tn_nn_linear(tn_reshape(tn_nn_batch_norm(x, (tn_nn_batch_norm_opts){ 0 }, "norm"), TN_DIMS(8, 4096)), 10, "last");
+    tn_nn_sgd(tn_nn_cross_entropy(x, labels(g, TN_DIMS(8))), (tn_nn_sgd_opts){ 0 });
+}
+static tn_tensor heads(tn_tensor x, int64_t out, const char *name) { /* [T, C] to [heads, T, C / heads] */
+    return tn_transpose(tn_reshape(tn_nn_linear(x, out, name), TN_DIMS(64, 4, out / 4)), 0, 1);
+}
+static void transformer_adam(tn_graph *g) {
+    enum { T = 64, C = 128, LAYERS = 2 };
+    tn_tensor x = tn_nn_embedding(tn_input(g, "x", TN_I32, TN_DIMS(T)), 500, C, "words");
+    for (int i = 0; i < LAYERS; i++) {
+        char name[8][MOST_NAME];
+        for (int k = 0; k < 8; k++) snprintf(name[k], sizeof name[k], "%d-%d", i, k);
+        tn_tensor n = tn_nn_layer_norm(x, 0, name[0]);
+        tn_tensor a = tn_nn_attention(heads(n, C, name[1]), heads(n, C, name[2]), heads(n, C, name[3]), 1);
+        x = tn_add(x, tn_nn_linear(tn_reshape(tn_transpose(a, 0, 1), TN_DIMS(T, C)), C, name[4]));
+        n = tn_nn_layer_norm(x, 0, name[5]);
+        x = tn_add(x, tn_nn_linear(tn_nn_gelu(tn_nn_linear(n, 4 * C, name[6])), C, name[7]));
+    }
+    tn_nn_adam(tn_nn_cross_entropy(tn_nn_linear(x, 500, "last"), labels(g, TN_DIMS(T))), (tn_nn_adam_opts){ 0 });
+}
+static void lstm_adam(tn_graph *g) {
+    enum { B = 16, H = 64, STEPS = 8 };
+    tn_tensor xs = input(g, "x", TN_DIMS(STEPS, B, H)), h = tn_full(g, TN_F32, TN_DIMS(B, H), 0), c = h;
+    tn_tensor w = tn_param(g, "w", TN_F32, TN_DIMS(2 * H, 4 * H), NULL);
+    for (int t = 0; t < STEPS; t++) {
+        tn_tensor x = tn_reshape(tn_slice(xs, LIST(t, 0, 0), LIST(t + 1, B, H), NULL, 3), TN_DIMS(B, H)), gate[4];
+        tn_tensor z = tn_matmul(tn_concat((tn_tensor[]){ x, h }, 2, 1), w);
+        for (int k = 0; k < 4; k++) gate[k] = tn_slice(z, LIST(0, k * H), LIST(B, (k + 1) * H), NULL, 2);
+        c = tn_add(tn_mul(tn_sigmoid(gate[0]), c), tn_mul(tn_sigmoid(gate[1]), tn_tanh(gate[2])));
+        h = tn_mul(tn_sigmoid(gate[3]), tn_tanh(c));
+    }
+    tn_nn_adam(tn_mean(tn_mul(h, h), TN_ALL_AXES, 0), (tn_nn_adam_opts){ 0 });
+}
+static void mlp_adam(tn_graph *g) {
+    tn_tensor x = tn_relu(tn_nn_linear(input(g, "x", TN_DIMS(128, 784)), 512, "a"));
+    x = tn_nn_linear(tn_relu(tn_nn_linear(x, 512, "b")), 10, "c");
+    tn_nn_adam(tn_nn_cross_entropy(x, labels(g, TN_DIMS(128))), (tn_nn_adam_opts){ 0 });
+}
+static void products(tn_graph *g) { /* panels are made in each run; sums of one row; rows that do not fit a cache */
+    tn_tensor x = input(g, "x", TN_DIMS(700, 1000)), w = input(g, "w", TN_DIMS(1000, 900)),
+              one = input(g, "one", TN_DIMS(1, 1000));
+    tn_output(tn_matmul(x, w), "xw");
+    tn_output(tn_matmul(tn_transpose(w, 0, 1), tn_transpose(x, 0, 1)), "wx");
+    tn_output(tn_matmul(one, tn_exp(w)), "row");
+    tn_output(tn_nn_softmax(tn_reshape(x, TN_DIMS(10, 70000)), 1), "soft");
+    tn_output(tn_nn_layer_norm(tn_transpose(x, 0, 1), 0, "norm"), "columns");
+}
+
 /* ---- what is done with them ---- */
 
-typedef enum way { COMPILED, EACH_OP, LOOP, CHECKED, PLAIN, GPU, TEXT, ONE_BY_ONE, WAYS } way;
-static const char *const way_names[WAYS] = {
-    "compiled",          "graph",           "loop",     "compiled with checks", "little fused, no passes",
-    "planned for a GPU", "print and parse", "immediate"
+typedef enum way {
+    COMPILED,
+    ONE_THREAD,
+    EACH_OP,
+    LOOP,
+    ONE_BY_ONE,
+    LEVEL_0,
+    LEVEL_1,
+    LEVEL_2,
+    CHECKED,
+    PLAIN,
+    THROUGH_C,
+    GPU,
+    TEXT,
+    WAYS
+} way;
+static const struct {
+    const char *name;
+    tn_mode mode;
+    int fusion, threads; /* 0: 2 */
+    bool no_passes, check;
+    const char *cpu;
+} ways[WAYS] = {
+    [COMPILED] = { "compiled", TN_MODE_COMPILED, .fusion = 3 },
+    [ONE_THREAD] = { "compiled, one thread", TN_MODE_COMPILED, .fusion = 3, .threads = 1 },
+    [EACH_OP] = { "graph", TN_MODE_GRAPH, .fusion = -1 },
+    [LOOP] = { "loop", TN_MODE_LOOP, .fusion = -1 },
+    [ONE_BY_ONE] = { "immediate", TN_MODE_IMMEDIATE, .fusion = -1 },
+    [LEVEL_0] = { "not fused", TN_MODE_COMPILED, .fusion = 0 },
+    [LEVEL_1] = { "little fused", TN_MODE_COMPILED, .fusion = 1 },
+    [LEVEL_2] = { "fused", TN_MODE_COMPILED, .fusion = 2 },
+    [CHECKED] = { "compiled with checks", TN_MODE_COMPILED, .fusion = 3, .check = true },
+    [PLAIN] = { "little fused, no passes", TN_MODE_COMPILED, .fusion = 1, .no_passes = true },
+    [THROUGH_C] = { "compiled through C", TN_MODE_COMPILED, .fusion = 3, .cpu = "c" },
+    [GPU] = { "planned for a GPU" },
+    [TEXT] = { "print and parse" },
 };
+enum { NETWORK = (1 << CHECKED) - 1, WITH_C = NETWORK | 1 << THROUGH_C };
 typedef struct work {
     const char *name;
     void (*build)(tn_graph *g);
@@ -109,6 +232,15 @@ static const work works[] = {
     { "casts and views", casts, 1 << COMPILED | 1 << CHECKED | 1 << GPU },
     { "gathers", lookups, 1 << COMPILED | 1 << GPU },
     { "sums of sums", sums, 1 << COMPILED | 1 << PLAIN | 1 << GPU },
+    { "many slots", many_slots, 1 << COMPILED | 1 << LOOP | 1 << ONE_BY_ONE },
+    { "many parts", many_parts, 1 << COMPILED | 1 << LEVEL_0 },
+    { "U-Net", unet, NETWORK },
+    { "U-Net, Adam", unet_adam, WITH_C | 1 << GPU },
+    { "convolutions, SGD", conv_sgd, NETWORK },
+    { "transformer, Adam", transformer_adam, NETWORK | 1 << GPU },
+    { "LSTM, Adam", lstm_adam, NETWORK },
+    { "perceptron, Adam", mlp_adam, NETWORK },
+    { "products", products, WITH_C },
 };
 
 typedef struct job {
@@ -125,14 +257,14 @@ static void *bytes_for(size_t n) { return calloc(n + 1, 1); }
 
 static void run(job *j, tn_ctx *ctx, tn_program *p, bool loop) {
     tn_session *s;
-    void *data[16] = { 0 };
     int n = tn_program_n_slots(p);
+    void **data = bytes_for((size_t)n * sizeof *data);
     if (tn_session_new(p, &s)) {
         failed(j, tn_ctx_error(ctx));
         return;
     }
     tn_status st = TN_OK;
-    for (int i = 0; i < n && i < (int)COUNT_OF(data) && !st; i++) {
+    for (int i = 0; i < n && !st; i++) {
         size_t bytes = (size_t)p->io[i].bytes;
         st = tn_session_bind(s, i, data[i] = bytes_for(bytes));
     }
@@ -140,17 +272,15 @@ static void run(job *j, tn_ctx *ctx, tn_program *p, bool loop) {
     j->ok = !st;
     if (st) failed(j, tn_session_error(s));
     tn_session_free(s);
-    for (size_t i = 0; i < COUNT_OF(data); i++) free(data[i]);
+    for (int i = 0; i < n; i++) free(data[i]);
+    free(data);
 }
 
 static void compile_and_run(job *j, tn_ctx *ctx, tn_graph *g) {
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     tn_program *p;
-    o.threads = 2;
-    if (j->how == EACH_OP) o.mode = TN_MODE_GRAPH;
-    if (j->how == LOOP) o.mode = TN_MODE_LOOP;
-    if (j->how == PLAIN) o.fusion = 1, o.no_passes = 1;
-    o.check = j->how == CHECKED;
+    o.mode = ways[j->how].mode, o.fusion = ways[j->how].fusion, o.threads = ways[j->how].threads ? 1 : 2;
+    o.no_passes = ways[j->how].no_passes, o.check = ways[j->how].check;
     if (tn_compile(g, &o, &p)) {
         failed(j, tn_ctx_error(ctx));
         return;
@@ -203,23 +333,11 @@ static void print_and_parse(job *j, tn_ctx *ctx, tn_graph *g) {
     tn_graph_free(again);
 }
 
-/* Operations run as they are built, then the graph as it is in the mode of that name. */
-static void one_by_one(job *j, tn_ctx *ctx, tn_graph *g) {
-    tn_compile_opts o = TN_COMPILE_DEFAULTS;
-    tn_program *p;
-    o.mode = TN_MODE_IMMEDIATE, o.threads = 2;
-    if (tn_compile(g, &o, &p)) {
-        failed(j, tn_ctx_error(ctx));
-        return;
-    }
-    run(j, ctx, p, false);
-    tn_program_free(p);
-}
-
 static void *on_small_stack(void *ud) {
     job *j = ud;
     tn_config cfg = test_config();
     cfg.cache_dir = NULL;
+    if (ways[j->how].cpu) cfg.cpu = ways[j->how].cpu;
     tn_ctx *ctx = tn_ctx_new(&cfg);
     tn_graph *g = tn_graph_new(ctx, "g");
     j->w->build(g);
@@ -229,8 +347,6 @@ static void *on_small_stack(void *ud) {
         plan_for_gpu(j, ctx, g);
     else if (j->how == TEXT)
         print_and_parse(j, ctx, g);
-    else if (j->how == ONE_BY_ONE)
-        one_by_one(j, ctx, g);
     else
         compile_and_run(j, ctx, g);
     tn_graph_free(g);
@@ -272,14 +388,14 @@ static void test_small_stack(void **state) {
             if (child == 0) run_job(j);
             assert_int_equal(waitpid(child, &status, 0), child);
             n++;
-            if (only) printf("%s, %s: %zu bytes\n", j->w->name, way_names[how], j->used);
-            if (j->used > most) most = j->used, snprintf(most_at, sizeof most_at, "%s, %s", j->w->name, way_names[how]);
+            if (only) printf("%s, %s: %zu bytes\n", j->w->name, ways[how].name, j->used);
+            if (j->used > most) most = j->used, snprintf(most_at, sizeof most_at, "%s, %s", j->w->name, ways[how].name);
             if (status == 0 && j->ok) continue;
             n_failed++;
             if (WIFSIGNALED(status))
                 snprintf(j->text, sizeof j->text, "signal %d: the stack of %d bytes is too small", WTERMSIG(status),
                          STACK_BYTES);
-            printf("%s, %s: %s\n", j->w->name, way_names[how], j->text);
+            printf("%s, %s: %s\n", j->w->name, ways[how].name, j->text);
         }
     printf("count: stack: %d graphs and ways to run them; %zu bytes at most (%s)\n", n, most, most_at);
     munmap(j, sizeof *j);
