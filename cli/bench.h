@@ -96,6 +96,7 @@ void rivals_close(rivals *r);
 /* A row of a result; fields that do not apply are negative and left out. */
 typedef struct bench_row {
     const char *work, *rung, *mode, *device;
+    const char *cache;          /* of kernels: "on", or "off": compiled again inside the timer */
     const char *name, *variant; /* keys "case" and "variant" */
     const char *worst;          /* the argument with the largest error */
     int64_t inputs, fusion, depth, size, batch, threads, footprint, told_bytes, kernels, bytes_read, bytes_written;
@@ -116,25 +117,54 @@ void row_json(json *j, const bench_row *r);
 /* max_abs_err and max_ulp of got (f32[n]) against want; false when a value is not finite. */
 bool row_error(bench_row *r, const float *got, const double *want, int64_t n);
 void rows_csv(cli *c, const char *path, const bench_row *rows, int n);
-/* The whole answer: JSON on stdout, or a table; then --csv. */
-void rows_report(cli *c, const char *command, const ceiling *m, const rivals *rival, const bench_row *rows, int n);
-/* --svg (or --plot): one line for each distinct text `line_of` gives, over x_of, of y_of (a NULL line or y <= 0: no point), and
- * beside it one of the fastest rival. */
-void rows_plot(cli *c, const char *title, const char *x_label, const char *y_label, const bench_row *rows, int n,
-               const char *(*line_of)(const bench_row *r, char *buffer, size_t n_buffer), double (*x_of)(const bench_row *r),
-               double (*y_of)(const bench_row *r));
-
-/* product.c: y f64[m,n] += x f64[m,k] w f32[k,n]. */
-void product_double(const double *x, const float *w, int64_t m, int64_t n, int64_t k, double *y);
-
-/* plot.c: a log-log line plot as SVG. */
+/* The whole answer: JSON on stdout, or a table; then --csv. note: how to read the rows, or NULL. */
+void rows_report(cli *c, const char *command, const char *note, const ceiling *m, const rivals *rival, const bench_row *rows,
+                 int n);
+/* plot.c: log-log line plots as SVG, in panels below each other. */
+enum { PLOT_PANELS = 2, PLOT_MARKS = 8 };
 typedef struct plot_line {
     const char *label;
     const double *x, *y;
     int n;
 } plot_line;
-void plot_svg(cli *c, const char *path, const char *title, const char *x_label, const char *y_label, const plot_line *lines,
-              int n);
+typedef struct plot_mark { /* a vertical line at x bytes; x <= 0: none */
+    const char *label;
+    double x;
+    bool told; /* reported by the system, not measured */
+} plot_mark;
+typedef struct plot_panel {
+    const char *y_label;
+    const plot_line *line;
+    int n;
+} plot_panel;
+typedef struct plot {
+    const char *title, *note, *x_label; /* note: a line of small print below the title, or NULL */
+    bool bytes;                         /* of the abscissa: powers of two, in KiB and MiB */
+    plot_panel panel[PLOT_PANELS];
+    const plot_mark *mark;
+    int n_panels, n_marks;
+} plot;
+void plot_svg(cli *c, const char *path, const plot *p);
+
+/* --svg (or --plot): in each panel one line for each distinct text `line_of` gives, over x_of, of y_of (a NULL line or y <= 0:
+ * no point), and beside it one of the fastest rival. The second panel may have no line_of. */
+typedef struct chart_panel {
+    const char *y_label;
+    const char *(*line_of)(const bench_row *r, char *buffer, size_t n_buffer);
+    double (*y_of)(const bench_row *r);
+} chart_panel;
+typedef struct chart {
+    const char *title, *note, *x_label;
+    bool bytes;
+    double (*x_of)(const bench_row *r);
+    chart_panel panel[PLOT_PANELS];
+    plot_mark mark[PLOT_MARKS];
+    int n_marks;
+} chart;
+void rows_plot(cli *c, const chart *k, const bench_row *rows, int n);
+
+/* product.c: y f64[m,n] += x f64[m,k] w f32[k,n]. */
+void product_double(const double *x, const float *w, int64_t m, int64_t n, int64_t k, double *y);
 
 /* ladder.c: the hand-written rungs. All matrices are row-major f32 and distinct; y may be x only where a rung works in place.
  */

@@ -165,8 +165,12 @@ int bench_compile(cli *c) {
         for (size_t i = 0; i < COUNT_OF(works); i++) measure(&s, &works[i], t);
     }
     suite_report(&s);
-    rows_plot(c, s.device ? "From a graph to a program" : "From the first builder to ready", s.device ? "size" : "threads",
-              "microseconds (median)", s.rows, s.n_rows, line_of, x_of, y_of);
+    rows_plot(c,
+              &(chart){ .title = s.device ? "From a graph to a program" : "From the first builder to ready",
+                        .x_label = s.device ? "size" : "threads",
+                        .x_of = x_of,
+                        .panel = { { "microseconds (median)", line_of, y_of } } },
+              s.rows, s.n_rows);
     suite_end(&s);
     return CLI_OK;
 }

@@ -253,8 +253,12 @@ int bench_conv(cli *c) {
         for (size_t i = 0; i < COUNT_OF(layers); i++) measure(&s, &layers[i], s.seed + i);
     }
     suite_report(&s);
-    rows_plot(c, "3x3 convolutions of ResNet, batch 1", "height and width", "nominal GFLOP/s (median)", s.rows, s.n_rows,
-              line_of, x_of, y_of);
+    rows_plot(c,
+              &(chart){ .title = "3x3 convolutions of ResNet, batch 1",
+                        .x_label = "height and width",
+                        .x_of = x_of,
+                        .panel = { { "nominal GFLOP/s (median)", line_of, y_of } } },
+              s.rows, s.n_rows);
     suite_end(&s);
     return CLI_OK;
 }

@@ -231,8 +231,13 @@ int bench_device_ladder(cli *c, const char *work, const char *device) {
     bench_row *rows = cli_alloc(sizeof(bench_row) * MAX_SIZES * MAX_RUNGS);
     for (int s = 0; s < n_sizes; s++) n += measure_size(c, l, device, sizes[s], rows + n, seed + (uint64_t)s);
     char *command = cli_format("bench ladder %s", work), *title = cli_format("Ladder: %s on %s", work, device);
-    rows_report(c, command, &m, NULL, rows, n);
-    rows_plot(c, title, "size n (matrices n x n)", "microseconds (median)", rows, n, line_of, size_of_row, median_of_row);
+    rows_report(c, command, NULL, &m, NULL, rows, n);
+    rows_plot(c,
+              &(chart){ .title = title,
+                        .x_label = "size n (matrices n x n)",
+                        .x_of = size_of_row,
+                        .panel = { { "microseconds (median)", line_of, median_of_row } } },
+              rows, n);
     free(title), free(command), free(rows);
     return CLI_OK;
 }

@@ -209,7 +209,9 @@ static void measure(probe_device *d, const device_probe *p) {
     run_kernels(&r, 1);
     check(&r);
     stats_case at = { .clock = clock_kernels, .ud = &r, .label = p->name };
-    stats_measure(&at, 1, s->seconds / 3, NULL);
+    char label[96];
+    snprintf(label, sizeof label, "%s, %s over %lld bytes", p->work, p->name, (long long)bytes);
+    suite_measure(s, label, &at, 1, s->seconds / 3);
     check(&r);
     bench_row row = row_empty();
     row.work = p->work, row.name = p->name, row.device = s->device;
@@ -236,12 +238,17 @@ static void measure_footprint(probe_device *d, int64_t bytes) {
     measure(d, &(device_probe){ "latency", "pointer chase", "chase", n, 1, STEPS, 1, .steps = STEPS, .ring = true });
 }
 
-static const char *line_of(const bench_row *r, char *buffer, size_t n) {
+static const char *bandwidth_line(const bench_row *r, char *buffer, size_t n) {
     (void)buffer, (void)n;
     return strcmp(r->work, "bandwidth") ? NULL : r->name;
 }
+static const char *latency_line(const bench_row *r, char *buffer, size_t n) {
+    (void)buffer, (void)n;
+    return strcmp(r->work, "latency") ? NULL : r->name;
+}
 static double x_of(const bench_row *r) { return (double)r->footprint; }
-static double y_of(const bench_row *r) { return r->gbs; }
+static double gbs_of(const bench_row *r) { return r->gbs; }
+static double ns_of(const bench_row *r) { return r->latency_ns; }
 
 int bench_device_memory(cli *c) {
     suite s = suite_begin(c, "bench memory");
@@ -274,7 +281,14 @@ int bench_device_memory(cli *c) {
             &(device_probe){ "atomics", "fast memory, one a group", "add_fast", FAST_WORDS, groups, 16, 1, .steps = 16 * all });
     if (suite_wants(&s, "transfer")) bench_transfers(&s, 4 * n);
     suite_report(&s);
-    rows_plot(c, "Bandwidth by footprint", "bytes", "GB/s (median)", s.rows, s.n_rows, line_of, x_of, y_of);
+    rows_plot(c,
+              &(chart){ .title = "Bandwidth and latency by footprint",
+                        .x_label = "footprint",
+                        .bytes = true,
+                        .x_of = x_of,
+                        .panel = { { "GB/s (median)", bandwidth_line, gbs_of },
+                                   { "nanoseconds a load (median)", latency_line, ns_of } } },
+              s.rows, s.n_rows);
     free(d.source);
     suite_end(&s);
     return CLI_OK;

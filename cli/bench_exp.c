@@ -278,7 +278,12 @@ int bench_exp(cli *c, const char *which) {
             measure(&s, which, dot_sum_dot, COUNT_OF(dot_sum_dot), "dot-sum-dot", sizes[i]);
     }
     suite_report(&s);
-    rows_plot(c, command, "n (matrices n x n)", "microseconds (median, one thread)", s.rows, s.n_rows, line_of, x_of, y_of);
+    rows_plot(c,
+              &(chart){ .title = command,
+                        .x_label = "n (matrices n x n)",
+                        .x_of = x_of,
+                        .panel = { { "microseconds (median, one thread)", line_of, y_of } } },
+              s.rows, s.n_rows);
     suite_end(&s);
     free(command);
     return CLI_OK;

@@ -177,7 +177,12 @@ int bench_gemm(cli *c) {
         if (s.device) measure(&s, (gemm_shape){ 4096, 4096, 4096 }, s.seed + COUNT_OF(shapes), t);
     }
     suite_report(&s);
-    rows_plot(c, "relu(x w + b), n x n matrices", "n", "GFLOP/s (median)", s.rows, s.n_rows, line_of, x_of, y_of);
+    rows_plot(c,
+              &(chart){ .title = "relu(x w + b), n x n matrices",
+                        .x_label = "n",
+                        .x_of = x_of,
+                        .panel = { { "GFLOP/s (median)", line_of, y_of } } },
+              s.rows, s.n_rows);
     suite_end(&s);
     return CLI_OK;
 }

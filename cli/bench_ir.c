@@ -123,7 +123,9 @@ static void measure(suite *s, int64_t n) {
                         { .clock = clock_parse, .ud = &x, .label = "parse" },
                         { .run = run_check, .ud = &x, .label = "check" },
                         { .run = run_walk, .ud = &x, .label = "walk" } };
-    stats_measure(at, COUNT_OF(at), s->seconds, NULL);
+    char label[64];
+    snprintf(label, sizeof label, "graph of %lld ops", (long long)n);
+    suite_measure(s, label, at, COUNT_OF(at), s->seconds);
     int64_t values = tn_ir_n_values(x.graph);
     for (size_t i = 0; i < COUNT_OF(at); i++) {
         bench_row r = row_empty();

@@ -189,9 +189,14 @@ int bench_ladder(cli *c, const char *work) {
     for (int s = 0; s < n_sizes; s++)
         measure_size(c, work, rungs, n_rungs, sizes[s], &m, rows + s * n_rungs, seed + (uint64_t)s);
     char *command = cli_format("bench ladder %s", work);
-    rows_report(c, command, &m, NULL, rows, n_rungs * n_sizes);
+    rows_report(c, command, NULL, &m, NULL, rows, n_rungs * n_sizes);
     char *title = cli_format("Ladder: %s, from naive to generated", work);
-    rows_plot(c, title, "size n (matrices n x n)", "GFLOP/s", rows, n_rungs * n_sizes, line_of, size_of_row, gflops_of_row);
+    rows_plot(c,
+              &(chart){ .title = title,
+                        .x_label = "size n (matrices n x n)",
+                        .x_of = size_of_row,
+                        .panel = { { "GFLOP/s", line_of, gflops_of_row } } },
+              rows, n_rungs * n_sizes);
     free(title);
     free(command);
     free(rows);

@@ -24,14 +24,17 @@ static void measure_bandwidth(suite *s, int64_t bytes, int threads) {
     const kind *used[COUNT_OF(kinds)];
     int n = 0;
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
-        if (!suite_wants(s, kinds[i].name)) continue;
+        if (!suite_wants(s, "bandwidth") && !suite_wants(s, kinds[i].name)) continue;
         p[n] = probe_new(kinds[i].probe, threads, (size_t)bytes);
         at[n] = probe_case(p[n], kinds[i].name);
         at[n].companion = false;
         used[n++] = &kinds[i];
     }
     if (!n) return;
-    stats_measure(at, n, s->seconds / 3, NULL);
+    char label[96];
+    snprintf(label, sizeof label, "bandwidth over %lld KiB, %d thread%s", (long long)bytes >> 10, threads,
+             threads > 1 ? "s" : "");
+    suite_measure(s, label, at, n, s->seconds / 3);
     for (int i = 0; i < n; i++) {
         bench_row r = row_empty();
         r.work = "bandwidth";
@@ -79,28 +82,37 @@ static void measure_latency(suite *s, curve *k, double bytes) {
     probe_free(p);
 }
 
-static void measure_again(suite *s, curve *k, int pass) {
+static void measure_again(suite *s, curve *k, int pass, progress *bar) {
     for (int i = 0; i < k->n; i++) {
+        progress_step(bar, pass * k->n + i, "once more");
         probe *p = probe_new(PROBE_CHASE, 1, (size_t)k->bytes[i]);
         k->passes[i][pass] = quiet_ns(p, s->seconds / 24);
         probe_free(p);
     }
 }
 
+enum { LEVELS = 3 };
+static const char *const level_names[LEVELS] = { "L1 data", "L2", "L3" };
+
+/* What the system says; 0 where it says nothing. */
+static void told_caches(suite *s, int64_t *out) {
+    tn_device_info info = { 0 };
+    if (tn_device_get_info(cli_ctx(s->c), 0, &info)) info = (tn_device_info){ 0 };
+    out[0] = info.l1_bytes, out[1] = info.l2_bytes, out[2] = info.l3_bytes;
+}
+
 static void find_caches(suite *s, curve *k) {
-    static const char *const names[] = { "L1 data", "L2", "L3" };
-    tn_device_info info;
-    if (tn_device_get_info(cli_ctx(s->c), 0, &info)) return;
-    int64_t told[] = { info.l1_bytes, info.l2_bytes, info.l3_bytes };
+    int64_t told[LEVELS];
     int from = 0;
+    told_caches(s, told);
     curve_smooth(k);
-    for (size_t i = 0; i < COUNT_OF(names) && from < k->n; i++) {
+    for (int i = 0; i < LEVELS && from < k->n; i++) {
         double bytes = 0;
         from = curve_edge(k, from, &bytes);
         if (!(bytes > 0)) return;
         bench_row r = row_empty();
         r.work = "cache";
-        r.name = names[i];
+        r.name = level_names[i];
         r.variant = "found from the curve";
         r.footprint = (int64_t)bytes;
         r.told_bytes = told[i];
@@ -193,7 +205,9 @@ static void measure_patterns(suite *s, const char *work, int64_t n) {
         at[i].run(&runs[i], 1);
         check_pattern(s, &runs[i], name[i]);
     }
-    stats_measure(at, used, s->seconds / 3, NULL);
+    char label[64];
+    snprintf(label, sizeof label, "%s, %lld", work, (long long)n);
+    suite_measure(s, label, at, used, s->seconds / 3);
     for (int i = 0; i < used; i++) {
         bool square = !strcmp(work, "matrix") || !strcmp(work, "transpose");
         double touched = runs[i].p->touched * (double)n * (square ? (double)n : 1);
@@ -234,7 +248,7 @@ static void measure_threads(suite *s, int threads) {
     stats_case at[] = { { .clock = clock_team, .ud = &teams[0], .label = "fork/join" },
                         { .clock = clock_team, .ud = &teams[1], .label = "barrier" } };
     if (threads < 2 || !suite_wants(s, "threads")) return;
-    stats_measure(at, 2, s->seconds, NULL);
+    suite_measure(s, "threads", at, 2, s->seconds);
     for (int i = 0; i < 2; i++) {
         stats per = at[i].result;
         double n = i ? BARRIERS : 1;
@@ -249,13 +263,36 @@ static void measure_threads(suite *s, int threads) {
     }
 }
 
-static const char *line_of(const bench_row *r, char *buffer, size_t n) {
+static const char *bandwidth_line(const bench_row *r, char *buffer, size_t n) {
     if (strcmp(r->work, "bandwidth")) return NULL;
     snprintf(buffer, n, "%s, %d thread%s", r->name, (int)r->threads, r->threads > 1 ? "s" : "");
     return buffer;
 }
+static const char *latency_line(const bench_row *r, char *buffer, size_t n) {
+    (void)buffer, (void)n;
+    return strcmp(r->work, "latency") ? NULL : r->name;
+}
 static double x_of(const bench_row *r) { return (double)r->footprint; }
-static double y_of(const bench_row *r) { return r->gbs; }
+static double gbs_of(const bench_row *r) { return r->gbs; }
+static double ns_of(const bench_row *r) { return r->latency_ns; }
+
+/* The curves, and at each level of the caches two marks: where the curve bends, and what the system says. */
+static void plot_curves(suite *s) {
+    chart k = { .title = "Bandwidth and latency by footprint",
+                .x_label = "footprint",
+                .bytes = true,
+                .x_of = x_of,
+                .panel = { { "GB/s (median)", bandwidth_line, gbs_of },
+                           { "nanoseconds a load (median)", latency_line, ns_of } } };
+    int64_t told[LEVELS];
+    told_caches(s, told);
+    for (int i = 0; i < LEVELS; i++) k.mark[k.n_marks++] = (plot_mark){ level_names[i], (double)told[i], true };
+    for (int i = 0; i < s->n_rows; i++)
+        if (!strcmp(s->rows[i].work, "cache")) k.mark[k.n_marks++] = (plot_mark){ s->rows[i].name, x_of(&s->rows[i]), false };
+    rows_plot(s->c, &k, s->rows, s->n_rows);
+}
+
+static double latency_point(int i) { return 8192 * exp2((double)i / EDGES_DOUBLING); }
 
 static void measure_curves(suite *s, int64_t largest) {
     curve k = { 0 };
@@ -264,9 +301,15 @@ static void measure_curves(suite *s, int64_t largest) {
     }
     bool latency = suite_wants(s, "latency"), cache = suite_wants(s, "cache");
     if (!latency && !cache) return;
-    for (double bytes = 8192; bytes <= (double)largest && k.n < EDGES_MAX_POINTS; bytes *= pow(2, 1.0 / EDGES_DOUBLING))
-        measure_latency(s, &k, floor(bytes / 512) * 512);
-    for (int pass = 1; pass < EDGES_PASSES; pass++) measure_again(s, &k, pass);
+    int points = 0;
+    while (points < EDGES_MAX_POINTS && latency_point(points) <= (double)largest) points++;
+    progress bar = progress_begin(s->c, "latency by footprint", (int64_t)points * EDGES_PASSES);
+    for (int i = 0; i < points; i++) {
+        progress_step(&bar, i, "pointer chase");
+        measure_latency(s, &k, floor(latency_point(i) / 512) * 512);
+    }
+    for (int pass = 1; pass < EDGES_PASSES; pass++) measure_again(s, &k, pass, &bar);
+    progress_end(&bar);
     find_caches(s, &k);
 }
 
@@ -290,7 +333,7 @@ int bench_memory(cli *c) {
     }
     for (int t = 0; t < s.n_threads; t++) measure_threads(&s, (int)s.threads[t]);
     suite_report(&s);
-    rows_plot(c, "Bandwidth by footprint", "bytes", "GB/s (median)", s.rows, s.n_rows, line_of, x_of, y_of);
+    plot_curves(&s);
     suite_end(&s);
     return CLI_OK;
 }

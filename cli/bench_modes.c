@@ -365,11 +365,14 @@ int bench_modes(cli *c) {
         }
     }
     n += add_crossovers(&p, rows, n);
-    rows_report(c, "bench modes", &m, rival, rows, n);
+    rows_report(c, "bench modes", NULL, &m, rival, rows, n);
     bool by_depth = p.n_sizes == 1 && p.n_depths > 1;
-    rows_plot(c, "Random Linear/ReLU networks ending in softmax, by mode",
-              by_depth ? "depth (nodes)" : "size (width of a layer)", "microseconds a run (median)", rows, n, line_of,
-              by_depth ? depth_of_row : size_of_row, median_of_row);
+    rows_plot(c,
+              &(chart){ .title = "Random Linear/ReLU networks ending in softmax, by mode",
+                        .x_label = by_depth ? "depth (nodes)" : "size (width of a layer)",
+                        .x_of = by_depth ? depth_of_row : size_of_row,
+                        .panel = { { "microseconds a run (median)", line_of, median_of_row } } },
+              rows, n);
     free(rows);
     rivals_close(rival);
     for (int i = 0; i < p.n_modes; i++) free(p.modes[i]);

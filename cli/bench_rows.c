@@ -193,7 +193,13 @@ int bench_rows(cli *c) {
             measure(&s, device_sizes[i][0], device_sizes[i][1], s.seed + 100 * i);
     }
     suite_report(&s);
-    rows_plot(c, "Row and elementwise work", "bytes read and written", "GB/s (median)", s.rows, s.n_rows, line_of, x_of, y_of);
+    rows_plot(c,
+              &(chart){ .title = "Row and elementwise work",
+                        .x_label = "bytes read and written",
+                        .bytes = true,
+                        .x_of = x_of,
+                        .panel = { { "GB/s (median)", line_of, y_of } } },
+              s.rows, s.n_rows);
     suite_end(&s);
     return CLI_OK;
 }

@@ -135,7 +135,9 @@ static void measure(suite *s, const char *numbers, const float *x, const exact_s
     size_t bytes = (size_t)n * sizeof *x < 1 << 16 ? 1 << 16 : (size_t)n * sizeof *x;
     probe *read = s->device ? NULL : probe_new(PROBE_READ, threads, bytes < 256 << 20 ? bytes : 256 << 20);
     if (read) at[used] = probe_case(read, "read");
-    stats_measure(at, used + (read != NULL), s->seconds, NULL);
+    char label[96];
+    snprintf(label, sizeof label, "sum of %lld, %s, %d thread%s", (long long)n, numbers, threads, threads > 1 ? "s" : "");
+    suite_measure(s, label, at, used + (read != NULL), s->seconds);
     rate best = { 0, 0 };
     if (read) best = stats_rate(&at[used].result, probe_work(read));
     for (int i = 0; i < used; i++) {

@@ -118,7 +118,7 @@ static void measure_launches(suite *s) {
     for (int i = 0; i < 256; i++)
         if (after[i] != SUBMITTED) cli_fail(s->c, "%s: element %d is %g after %d steps", name, i, (double)after[i], SUBMITTED);
     stats_case timed = { run_steps, .ud = &k, .label = name, .least = SUBMITTED };
-    stats_measure(&timed, 1, s->seconds, NULL);
+    suite_measure(s, name, &timed, 1, s->seconds);
     tn_program_stats facts;
     tn_program_get_stats(k.program, &facts);
     k.row.mode = cli_mode_name(TN_MODE_LOOP), k.row.kernels = facts.kernels;
@@ -146,7 +146,12 @@ int bench_train(cli *c) {
     }
     measure_launches(&s);
     suite_report(&s);
-    rows_plot(c, "One training step", "threads", "microseconds (median)", s.rows, s.n_rows, line_of, x_of, y_of);
+    rows_plot(c,
+              &(chart){ .title = "One training step",
+                        .x_label = "threads",
+                        .x_of = x_of,
+                        .panel = { { "microseconds (median)", line_of, y_of } } },
+              s.rows, s.n_rows);
     suite_end(&s);
     return CLI_OK;
 }

@@ -164,7 +164,7 @@ void bench_transfers(suite *s, int64_t bytes) {
                         { .run = steps_fed, .ud = &k, .label = "steps fed" } };
     upload(&k, 1), download(&k, 1), steps_fed(&k, 1);
     check(&k);
-    stats_measure(at, COUNT_OF(at), s->seconds, NULL);
+    suite_measure(s, "transfers", at, COUNT_OF(at), s->seconds);
     steps_fed(&k, 1);
     check(&k);
 

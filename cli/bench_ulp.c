@@ -272,7 +272,7 @@ int bench_ulp(cli *c) {
         bad += !(rows[i].max_ulp <= rows[i].ulp_bound);
     }
     measure_times(c, subjects, rows, n, seconds, seed);
-    rows_report(c, "bench ulp", &m, NULL, rows, n);
+    rows_report(c, "bench ulp", NULL, &m, NULL, rows, n);
     for (int i = 0; i < n; i++) {
         free((void *)(uintptr_t)rows[i].worst);
         tn_program_free(subjects[i].program);

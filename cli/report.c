@@ -120,6 +120,7 @@ static const column columns[] = {
     COLUMN(variant, 14, 't'),
     COLUMN(rung, 26, 't'),
     COLUMN(mode, 10, 't'),
+    COLUMN(cache, 5, 't'),
     COLUMN(device, 6, 't'),
     COLUMN(fusion, 6, 'i'),
     COLUMN(depth, 5, 'i'),
@@ -291,11 +292,13 @@ static void print_table(const cli *c, const bench_row *rows, int n) {
     }
 }
 
-void rows_report(cli *c, const char *command, const ceiling *m, const rivals *rival, const bench_row *rows, int n) {
+void rows_report(cli *c, const char *command, const char *note, const ceiling *m, const rivals *rival, const bench_row *rows,
+                 int n) {
     if (c->json) {
         json j = json_begin(stdout, command);
         ceiling_json(&j, m);
         json_text(&j, "mallocs_counted", mallocs_method());
+        if (note) json_text(&j, "note", note);
         rivals_json(&j, rival);
         json_array(&j, "rows");
         for (int i = 0; i < n; i++) row_json(&j, &rows[i]);
@@ -304,14 +307,15 @@ void rows_report(cli *c, const char *command, const ceiling *m, const rivals *ri
     } else {
         ceiling_print(stdout, m);
         rivals_print(stdout, rival);
+        if (note) printf("%s\n", note);
         print_table(c, rows, n);
     }
     const char *csv = cli_text(c, "csv", NULL);
     if (csv) rows_csv(c, csv, rows, n);
 }
 
-enum { MAX_LINES = 24 };
-typedef struct plotted { /* lines so far, with room for `room` points each */
+enum { MAX_LINES = 32 };
+typedef struct plotted { /* lines of a panel so far, with room for `room` points each */
     plot_line line[MAX_LINES];
     double *x, *y;
     int n, room;
@@ -348,25 +352,41 @@ static bench_row of_rival(const bench_row *r) {
     return fast;
 }
 
-void rows_plot(cli *c, const char *title, const char *x_label, const char *y_label, const bench_row *rows, int n,
-               const char *(*line_of)(const bench_row *r, char *buffer, size_t n_buffer), double (*x_of)(const bench_row *r),
-               double (*y_of)(const bench_row *r)) {
-    const char *svg = cli_text(c, "svg", cli_text(c, "plot", NULL));
-    if (!svg || !n) return;
+static void plot_rows(plotted *p, const chart *k, const chart_panel *panel, const bench_row *rows, int n) {
     size_t room = sizeof(double) * (size_t)n * MAX_LINES;
-    plotted p = { .x = cli_alloc(room), .y = cli_alloc(room), .room = n };
+    *p = (plotted){ .x = cli_alloc(room), .y = cli_alloc(room), .room = n };
     for (int i = 0; i < n; i++) {
         char buffer[96], rival[128];
-        const char *name = line_of(&rows[i], buffer, sizeof buffer);
-        if (!name || !(y_of(&rows[i]) > 0)) continue;
-        add_point(&p, name, x_of(&rows[i]), y_of(&rows[i]));
+        const char *name = panel->line_of(&rows[i], buffer, sizeof buffer);
+        double x = k->x_of(&rows[i]), y = panel->y_of(&rows[i]);
+        if (!name || !(y > 0)) continue;
+        add_point(p, name, x, y);
         if (!(rows[i].rival_ratio > 0)) continue;
         bench_row fast = of_rival(&rows[i]);
         snprintf(rival, sizeof rival, "%s: fastest rival", name);
-        if (!has_point(&p, x_of(&fast), y_of(&fast))) add_point(&p, rival, x_of(&fast), y_of(&fast)); /* once for all modes */
+        if (!has_point(p, k->x_of(&fast), panel->y_of(&fast)))
+            add_point(p, rival, k->x_of(&fast), panel->y_of(&fast)); /* once for all modes */
     }
-    plot_svg(c, svg, title, x_label, y_label, p.line, p.n);
-    for (int k = 0; k < p.n; k++) free((char *)p.line[k].label);
-    free(p.x);
-    free(p.y);
+}
+
+void rows_plot(cli *c, const chart *k, const bench_row *rows, int n) {
+    const char *svg = cli_text(c, "svg", cli_text(c, "plot", NULL));
+    if (!svg || !n) return;
+    plotted *panels = cli_alloc(sizeof *panels * PLOT_PANELS);
+    plot p = {
+        .title = k->title, .note = k->note, .x_label = k->x_label, .bytes = k->bytes, .mark = k->mark, .n_marks = k->n_marks
+    };
+    for (int i = 0; i < PLOT_PANELS && k->panel[i].line_of; i++) {
+        plot_rows(&panels[i], k, &k->panel[i], rows, n);
+        if (!panels[i].n && i) continue; /* --cases left nothing for it */
+        if (p.n_panels && !p.panel[0].n) p.n_panels = 0;
+        p.panel[p.n_panels++] = (plot_panel){ k->panel[i].y_label, panels[i].line, panels[i].n };
+    }
+    plot_svg(c, svg, &p);
+    for (int i = 0; i < PLOT_PANELS; i++) {
+        for (int l = 0; l < panels[i].n; l++) free((char *)panels[i].line[l].label);
+        free(panels[i].x);
+        free(panels[i].y);
+    }
+    free(panels);
 }

@@ -77,8 +77,14 @@ void suite_add(suite *s, bench_row row) {
     s->rows[s->n_rows++] = row;
 }
 
+void suite_measure(suite *s, const char *label, stats_case *cases, int n, double seconds) {
+    progress bar = progress_begin(s->c, label, n);
+    stats_measure(cases, n, seconds, &bar);
+    progress_end(&bar);
+}
+
 const char *suite_text(suite *s, const char *fmt, ...) {
-    char text[128];
+    char text[256];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
@@ -91,7 +97,7 @@ const char *suite_text(suite *s, const char *fmt, ...) {
 }
 
 void suite_report(suite *s) {
-    if (s->n_rows || !s->n_filter) rows_report(s->c, s->command, &s->m, s->rivals[0], s->rows, s->n_rows);
+    if (s->n_rows || !s->n_filter) rows_report(s->c, s->command, s->note, &s->m, s->rivals[0], s->rows, s->n_rows);
     check_filter(s);
 }
 
@@ -445,6 +451,7 @@ static void fill_row(bench_row *r, const bench_case *k, const turns *t, int i, i
     if (k->program) tn_program_get_stats(k->program, &facts);
     rate peak = ceiling_rate(t, t->fma_at), bandwidth = ceiling_rate(t, t->bandwidth_at[i]);
     r->threads = k->plain ? 1 : threads;
+    if (k->device) r->device = k->plain ? "cpu" : k->device;
     if (!k->plain) {
         r->mode = cli_mode_name(k->mode);
         r->kernels = facts.kernels;

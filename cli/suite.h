@@ -4,7 +4,7 @@
 
 #include "bench.h"
 
-enum { SUITE_MAX_CASES = 12, SUITE_MAX_PORTS = 8, SUITE_MAX_THREADS = 4 };
+enum { SUITE_MAX_CASES = 16, SUITE_MAX_PORTS = 8, SUITE_MAX_THREADS = 4 };
 
 /* What an output, or a state after one run, must be: |got - want| <= bound for every element. */
 typedef struct expected {
@@ -49,6 +49,7 @@ typedef struct suite {
     cli *c;
     const char *device; /* NULL: the CPU */
     const char *command;
+    const char *note; /* how to read the rows, or NULL */
     ceiling m;
     int64_t threads[SUITE_MAX_THREADS];
     int n_threads;
@@ -97,6 +98,8 @@ void case_input(bench_case *k, const char *name, void *data);
 float *case_floats(int64_t n, double scale, uint64_t *seed); /* uniform in +-scale; a buffer */
 /* Measures the cases in turns, for each number of threads, and frees them. */
 void suite_run(suite *s, bench_case *cases, int n);
+/* stats_measure for cases that are no graphs, with a line of progress. */
+void suite_measure(suite *s, const char *label, stats_case *cases, int n, double seconds);
 void suite_add(suite *s, bench_row row);
 /* Prints, writes --csv; rows stay valid until suite_end. */
 void suite_report(suite *s);

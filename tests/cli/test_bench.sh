@@ -75,6 +75,25 @@ bench "$checked,case,kernels,budget_us,budget_ratio" compile --cases depth --thr
 spoiled "off by" compile --cases kernel --threads 1
 bench "work,case" memory --largest 0 --sizes 64 --threads 1,2
 spoiled "wrong result" memory --largest 0 --sizes 64 --cases access
+
+# The plot of memory: bandwidth and latency below each other, and the levels of the caches as vertical lines with their names.
+runs=$((runs + 1))
+"$tenon" bench memory --largest 1 --cases bandwidth,latency,cache --threads 1 --seconds 0.02 --json -q --svg "$dir/plot.svg" >"$dir/out" 2>"$dir/err" || { fail "bench memory --svg"; cat "$dir/err"; }
+python3 - "$dir/out" "$dir/plot.svg" <<'PY' || fail "bench memory: the plot"
+import json, re, sys
+rows, plot = json.load(open(sys.argv[1]))["rows"], open(sys.argv[2]).read()
+assert ">GB/s (median)<" in plot and ">nanoseconds a load (median)<" in plot and ">pointer chase<" in plot
+points = [len(p.split()) for p in re.findall(r'points="([^"]*)"', plot)]
+assert sum(r["work"] == "latency" for r in rows) in points, points
+marks = re.findall(r'class="mark"', plot)
+caches = [r for r in rows if r["work"] == "cache"]
+words = re.findall(r">((?:L1 data|L2|L3) [0-9.]+ [KM]iB)<", plot)
+assert len(words) == len(marks) >= len(caches), (words, caches)
+assert not caches or "found by Tenon" in plot
+assert marks, "no mark"
+ticks = re.findall(r">([0-9]+ [KM]iB)</text>", plot)
+assert "64 KiB" in ticks and len(set(ticks)) >= 3, ticks
+PY
 bench "$checked,case,variant,size" exp write-vs-move --sizes 17 --threads 1
 bench "$checked,case,variant,size" exp dot-sum-dot --sizes 17 --threads 1
 spoiled "element" exp dot-sum-dot --sizes 17 --threads 1
