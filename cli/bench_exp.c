@@ -3,8 +3,10 @@
  *
  * write-vs-move: a result is wanted transposed. Write it where it belongs, with long strides ("odd write"), or write it row by
  * row and move it afterwards? Once for an elementwise result, once for a product.
- * dot-sum-dot: h = x w1, s = sum of h over its rows, y = s w2. Each step by itself with its result in memory; with h moved
- * (transposed) before it is summed; h never stored; and, because sums may be exchanged, the sum first. */
+ * dot-sum-dot: h = x w1, s = sum of h over its rows, y = s w2. Each step by itself with its result in memory; with one
+ * movement: h transposed before it is summed, so that each sum runs along a row; with two: w2 transposed, too, before the
+ * second product, so that each of its sums runs along a row; h never stored; and, because sums may be exchanged, the sum first.
+ * On a device the graphs run there; the plain loops stay on the host, and the rows say so. */
 #include "suite.h"
 
 #include <float.h>
@@ -119,7 +121,7 @@ static void build_product(bench_case *k) {
  */
 
 static void times_w2(const bench_case *k, const float *s, float *out) { product_row(s, k->data[2], size_of(k), out); }
-/* data[3] is scratch f32[2 n + 1, n]: h, its transpose, s. */
+/* data[3] is scratch f32[3 n + 2, n]: h, its transpose, s, and the transpose of w2. */
 static void three_steps(const bench_case *k, float *out) {
     int64_t n = size_of(k);
     float *h = k->data[3], *s = h + 2 * n * n;
@@ -129,7 +131,11 @@ static void three_steps(const bench_case *k, float *out) {
         for (int64_t j = 0; j < n; j++) s[j] += h[i * n + j];
     times_w2(k, s, out);
 }
-static void with_movement(const bench_case *k, float *out) {
+static float eight_parts(const float *part) {
+    return part[0] + part[1] + part[2] + part[3] + part[4] + part[5] + part[6] + part[7];
+}
+/* s: h moved, then summed along its rows. */
+static float *sum_moved(const bench_case *k) {
     int64_t n = size_of(k);
     float *h = k->data[3], *moved = h + n * n, *s = h + 2 * n * n;
     for (int64_t i = 0; i < n; i++) product_row((const float *)k->data[0] + i * n, k->data[1], n, h + i * n);
@@ -137,9 +143,21 @@ static void with_movement(const bench_case *k, float *out) {
     for (int64_t j = 0; j < n; j++) {
         float part[8] = { 0 };
         for (int64_t i = 0; i < n; i++) part[i & 7] += moved[j * n + i];
-        s[j] = part[0] + part[1] + part[2] + part[3] + part[4] + part[5] + part[6] + part[7];
+        s[j] = eight_parts(part);
     }
-    times_w2(k, s, out);
+    return s;
+}
+static void one_movement(const bench_case *k, float *out) { times_w2(k, sum_moved(k), out); }
+static void two_movements(const bench_case *k, float *out) {
+    int64_t n = size_of(k);
+    const float *s = sum_moved(k);
+    float *moved = (float *)k->data[3] + 2 * n * n + n;
+    move_transposed(k->data[2], moved, n);
+    for (int64_t j = 0; j < n; j++) {
+        float part[8] = { 0 };
+        for (int64_t i = 0; i < n; i++) part[i & 7] += s[i] * moved[j * n + i];
+        out[j] = eight_parts(part);
+    }
 }
 static void nothing_stored(const bench_case *k, float *out) {
     int64_t n = size_of(k);
@@ -177,21 +195,22 @@ static int want_dots(cli *c, bench_case *k, tn_session *unused, expected *want) 
     free(t);
     return 1;
 }
-static void build_dots(bench_case *k, bool moved, bool sum_before) {
+static void build_dots(bench_case *k, int movements, bool sum_before) {
     tn_shape square = TN_DIMS(size_of(k), size_of(k));
     tn_tensor x = tn_input(k->graph, "x", TN_F32, square), w1 = tn_input(k->graph, "w1", TN_F32, square),
               w2 = tn_input(k->graph, "w2", TN_F32, square), s;
     if (sum_before)
         s = tn_matmul(tn_sum(x, TN_INTS(0), 0), w1);
-    else if (moved)
+    else if (movements)
         s = tn_sum(tn_transpose(tn_matmul(x, w1), 0, 1), TN_INTS(1), 0);
     else
         s = tn_sum(tn_matmul(x, w1), TN_INTS(0), 0);
-    tn_output(tn_matmul(s, w2), "y");
+    tn_output(movements > 1 ? tn_matmul(tn_transpose(w2, 0, 1), s) : tn_matmul(s, w2), "y");
 }
-static void build_steps(bench_case *k) { build_dots(k, false, false); }
-static void build_moved(bench_case *k) { build_dots(k, true, false); }
-static void build_sum_first(bench_case *k) { build_dots(k, false, true); }
+static void build_steps(bench_case *k) { build_dots(k, 0, false); }
+static void build_moved(bench_case *k) { build_dots(k, 1, false); }
+static void build_moved_twice(bench_case *k) { build_dots(k, 2, false); }
+static void build_sum_first(bench_case *k) { build_dots(k, 0, true); }
 
 /* ---- the tables ---------------------------------------------------------------------------------------------------------- */
 
@@ -215,11 +234,13 @@ static const way write_vs_move[] = {
 };
 static const way dot_sum_dot[] = {
     { "dot-sum-dot", "C, three steps", three_steps, NULL, want_dots, { "x", "w1", "w2" }, 3, 1 },
-    { "dot-sum-dot", "C, with movement", with_movement, NULL, want_dots, { "x", "w1", "w2" }, 3, 1 },
+    { "dot-sum-dot", "C, one movement", one_movement, NULL, want_dots, { "x", "w1", "w2" }, 3, 1 },
+    { "dot-sum-dot", "C, two movements", two_movements, NULL, want_dots, { "x", "w1", "w2" }, 3, 1 },
     { "dot-sum-dot", "C, nothing stored", nothing_stored, NULL, want_dots, { "x", "w1", "w2" }, 3, 1 },
     { "dot-sum-dot", "C, sum first", sum_first, NULL, want_dots, { "x", "w1", "w2" }, 3, 1 },
     { "dot-sum-dot", "graph", NULL, build_steps, want_dots, { "x", "w1", "w2" }, 0, 1 },
-    { "dot-sum-dot", "graph with movement", NULL, build_moved, want_dots, { "x", "w1", "w2" }, 0, 1 },
+    { "dot-sum-dot", "graph, one movement", NULL, build_moved, want_dots, { "x", "w1", "w2" }, 0, 1 },
+    { "dot-sum-dot", "graph, two movements", NULL, build_moved_twice, want_dots, { "x", "w1", "w2" }, 0, 1 },
     { "dot-sum-dot", "graph, sum first", NULL, build_sum_first, want_dots, { "x", "w1", "w2" }, 0, 1 },
 };
 
@@ -254,10 +275,9 @@ static void measure(suite *s, const char *command, const way *ways, size_t n_way
 }
 
 static const char *line_of(const bench_row *r, char *buffer, size_t n) {
-    if (r->fusion < 0)
-        snprintf(buffer, n, "%s: %s", r->name, r->variant);
-    else
-        snprintf(buffer, n, "%s: %s, fusion %d", r->name, r->variant, (int)r->fusion);
+    int used = r->fusion < 0 ? snprintf(buffer, n, "%s: %s", r->name, r->variant)
+                             : snprintf(buffer, n, "%s: %s, fusion %d", r->name, r->variant, (int)r->fusion);
+    if (r->device) snprintf(buffer + used, n - (size_t)used, ", %s", r->device);
     return r->threads == 1 ? buffer : NULL;
 }
 static double x_of(const bench_row *r) { return (double)r->size; }
@@ -268,6 +288,12 @@ int bench_exp(cli *c, const char *which) {
     if (!move && strcmp(which, "dot-sum-dot")) cli_usage(c, "there is no experiment %s (write-vs-move, dot-sum-dot)", which);
     char *command = cli_format("bench exp %s", which);
     suite s = suite_begin(c, command);
+    s.note = s.device
+                 ? suite_text(&s,
+                              "rows of device cpu: plain C loops of one thread on the host; rows of device %s: graphs there, "
+                              "a step in a call of many, without transfers",
+                              s.device)
+                 : "variants named C: plain loops of one thread; graphs: compiled at the fusion level given";
     int64_t sizes[16];
     int n = cli_ints(c, "sizes", "64,256,1024", sizes, COUNT_OF(sizes), 1, 4096);
     for (int i = 0; i < n; i++) {
@@ -278,12 +304,14 @@ int bench_exp(cli *c, const char *which) {
             measure(&s, which, dot_sum_dot, COUNT_OF(dot_sum_dot), "dot-sum-dot", sizes[i]);
     }
     suite_report(&s);
-    rows_plot(c,
-              &(chart){ .title = command,
-                        .x_label = "n (matrices n x n)",
-                        .x_of = x_of,
-                        .panel = { { "microseconds (median, one thread)", line_of, y_of } } },
-              s.rows, s.n_rows);
+    rows_plot(
+        c,
+        &(chart){ .title = command,
+                  .note = s.note,
+                  .x_label = "n (matrices n x n)",
+                  .x_of = x_of,
+                  .panel = { { s.device ? "microseconds (median)" : "microseconds (median, one thread)", line_of, y_of } } },
+        s.rows, s.n_rows);
     suite_end(&s);
     free(command);
     return CLI_OK;

@@ -96,6 +96,9 @@ assert "64 KiB" in ticks and len(set(ticks)) >= 3, ticks
 PY
 bench "$checked,case,variant,size" exp write-vs-move --sizes 17 --threads 1
 bench "$checked,case,variant,size" exp dot-sum-dot --sizes 17 --threads 1
+for way in "C, three steps" "C, one movement" "C, two movements" "graph" "graph, one movement" "graph, two movements"; do
+    grep -q "\"variant\": \"$way\"" "$dir/out" || fail "bench exp dot-sum-dot has no '$way'"
+done
 spoiled "element" exp dot-sum-dot --sizes 17 --threads 1
 
 # Devices, where there is one.
@@ -103,6 +106,14 @@ if "$tenon" devices --json | python3 -c 'import json, sys; sys.exit(not any(d["n
     bench "work,case,device,footprint" memory --device opencl --largest 0 --cases bandwidth,latency,access,atomics,meetings
     spoiled "wrong result" memory --device opencl --largest 0 --cases access
     spoiled "wrong result" memory --device opencl --largest 0 --cases latency
+    bench "$checked,variant,device" exp dot-sum-dot --device opencl --sizes 17
+    python3 - "$dir/out" <<'PY' || fail "bench exp --device: where the rows were measured"
+import json, sys
+report = json.load(open(sys.argv[1]))
+assert "plain C loops of one thread on the host" in report["note"] and "device opencl" in report["note"], report["note"]
+assert all(r["device"] == ("cpu" if r["variant"].startswith("C,") else "opencl") for r in report["rows"])
+assert {r["device"] for r in report["rows"]} == {"cpu", "opencl"}
+PY
     bench "work,rung,device,size,err_bound" ladder sum --device opencl --sizes 65
     spoiled "rung" ladder histogram --device opencl --sizes 65
     mkdir "$dir/tmp"
