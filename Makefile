@@ -57,10 +57,10 @@ BENCH = $(TENON) bench
 bench: release
 	@mkdir -p $(BENCH_OUT)
 	$(BENCH) machine
-	$(BENCH) modes --sizes 16,64,256,1024 --modes graph,compiled,loop --threads 1 $(RIVALS) --csv $(BENCH_OUT)/modes1.csv --svg $(BENCH_OUT)/modes1.svg
-	$(BENCH) modes --sizes 16,64,256,1024 --modes graph,compiled,loop --batch 1 --threads 1 $(RIVALS) --csv $(BENCH_OUT)/batch1.csv --svg $(BENCH_OUT)/batch1.svg
-	$(BENCH) modes --sizes 16,64,256,1024 --modes graph,compiled,loop $(RIVALS) --csv $(BENCH_OUT)/modes.csv --svg $(BENCH_OUT)/modes.svg
-	$(BENCH) modes --sizes 16,64,256,1024 --modes graph,compiled,loop --batch 1 $(RIVALS) --csv $(BENCH_OUT)/batch.csv --svg $(BENCH_OUT)/batch.svg
+	$(BENCH) modes --sizes 16,64,256,1024 --modes graph,compiled,loop --cache on --fusion 1,2,3 --threads 1 $(RIVALS) --csv $(BENCH_OUT)/modes1.csv --svg $(BENCH_OUT)/modes1.svg
+	$(BENCH) modes --sizes 16,64,256,1024 --modes graph,compiled,loop --cache on --fusion 1,2,3 --batch 1 --threads 1 $(RIVALS) --csv $(BENCH_OUT)/batch1.csv --svg $(BENCH_OUT)/batch1.svg
+	$(BENCH) modes --sizes 16,64,256,1024 --modes graph,compiled,loop --cache on --fusion 1,2,3 $(RIVALS) --csv $(BENCH_OUT)/modes.csv --svg $(BENCH_OUT)/modes.svg
+	$(BENCH) modes --sizes 16,64,256,1024 --modes graph,compiled,loop --cache on --fusion 1,2,3 --batch 1 $(RIVALS) --csv $(BENCH_OUT)/batch.csv --svg $(BENCH_OUT)/batch.svg
 	$(BENCH) modes --sizes 16,256 --csv $(BENCH_OUT)/naive.csv
 	for k in gemm conv rows; do $(BENCH) $$k $(KERNEL_RIVALS) --csv $(BENCH_OUT)/$$k.csv --svg $(BENCH_OUT)/$$k.svg || exit 1; done
 	for t in bf16 i8; do $(BENCH) gemm --dtype $$t --csv $(BENCH_OUT)/gemm_$$t.csv --svg $(BENCH_OUT)/gemm_$$t.svg || exit 1; done

@@ -1,22 +1,31 @@
-/* bench_modes.c - `tenon bench modes`: one random network, run in every mode, timed in turns, outputs compared element by
- * element.
+/* bench_modes.c - `tenon bench modes`: one random network, run in every mode, with the kernel cache and without it, timed in
+ * turns, outputs compared element by element.
  *
- * Equal work inside every timer: the input is bound, the network runs, the output is there. `naive` alone compiles inside its
- * timer, because that is what it is. Compilation and the transfer of parameters are measured apart. With another device than
- * the CPU every variant runs on both, and rows "crossover" have the size from which the device stays faster. */
+ * Equal work inside every timer: the input is bound, the network runs, the output is there. With the cache a variant is
+ * compiled before its timer starts; compilation and the transfer of parameters are measured apart. Without it a variant
+ * compiles every kernel inside its timer: once a run, or in loop mode once a call of many steps. `naive` is immediate mode
+ * without the cache. With another device than the CPU every variant runs on both, and rows "crossover" have the size from which
+ * the device stays faster. */
 #include "bench.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_LIST = 16, MAX_VARIANTS = 32, MAX_ROWS = 4096, LOOP_STEPS = 64 };
+enum {
+    MAX_LIST = 16,
+    MAX_VARIANTS = 40, /* four modes, of which two have four fusion levels, with and without the cache, on two devices */
+    MAX_ROWS = 4096,
+    LOOP_STEPS = 100 /* of a call that compiles; fewer where they take more than LOOP_SECONDS */
+};
+static const double LOOP_SECONDS = 2;
 
-typedef struct variant { /* one mode at one fusion level */
+typedef struct variant { /* one mode at one fusion level, with the kernel cache or without */
     cli *c;
     const char *mode;
     tn_compile_opts opts;
-    char *label;
+    char *label, *when; /* when: it is compiled */
+    int64_t steps;      /* of a call */
     tn_graph *graph;
     tn_program *program;
     tn_session *session;
@@ -28,6 +37,9 @@ typedef struct plan { /* what the command line asks for */
     int64_t depths[MAX_LIST], sizes[MAX_LIST], batches[MAX_LIST], fusions[MAX_LIST];
     int n_depths, n_sizes, n_batches, n_fusions, n_modes, threads;
     char *modes[MAX_LIST];
+    bool cache[2]; /* off, on */
+    char **when;   /* texts of the rows */
+    int n_when;
     const char *device;
     double seconds;
     uint64_t seed;
@@ -46,28 +58,35 @@ static void run_session(void *ud, int64_t times) {
     variant *v = ud;
     for (int64_t i = 0; i < times; i++) need(v, tn_session_run(v->session));
 }
-/* Every kernel is compiled again for every run. */
-static void run_naive(void *ud, int64_t times) {
+static bool is_loop(const variant *v) { return v->opts.mode == TN_MODE_LOOP; }
+
+/* All steps in one call; each reads x and writes y, as a run does. */
+static void run_steps(variant *v, tn_session *s, int64_t steps) {
+    tn_binding ring = { "x", v->x };
+    need(v, tn_run_n(s, steps, &ring, 1, 1));
+}
+static void run_loop(void *ud, int64_t times) {
     variant *v = ud;
-    for (int64_t i = 0; i < times; i++) {
+    run_steps(v, v->session, times);
+}
+/* Every kernel is compiled again: for every run, or for all `times` steps of a call. */
+static void run_anew(void *ud, int64_t times) {
+    variant *v = ud;
+    for (int64_t i = 0; i < times; i += is_loop(v) ? times : 1) {
         tn_program *p;
         tn_session *s;
         need(v, tn_compile(v->graph, &v->opts, &p));
         need(v, tn_session_new(p, &s));
         bind(v, s);
-        need(v, tn_session_run(s));
+        if (is_loop(v))
+            run_steps(v, s, times);
+        else
+            need(v, tn_session_run(s));
         tn_session_free(s);
         tn_program_free(p);
     }
 }
 enum { DEVICE_STEPS = 128 /* of a call: many, so that they may overlap and the transfers round them hardly count */ };
-
-/* All steps in one call; each reads x and writes y, as a run does. */
-static void run_loop(void *ud, int64_t times) {
-    variant *v = ud;
-    tn_binding ring = { "x", v->x };
-    need(v, tn_run_n(v->session, times, &ring, 1, 1));
-}
 
 /* Seconds to hand every parameter of the session over once more, and the input: what a device with memory of its own would wait
  * for. */
@@ -108,25 +127,57 @@ static void make_ready(variant *v, const float *x, int64_t count) {
     v->compile_us = (cli_seconds() - start) * 1e6;
     need(v, tn_session_new(v->program, &v->session));
     bind(v, v->session);
+    v->steps = 1;
+    if (is_loop(v) && v->opts.no_cache) {
+        start = cli_seconds();
+        run_loop(v, 1);
+        double fit = LOOP_SECONDS / (cli_seconds() - start + 1e-9);
+        v->steps = fit < 1 ? 1 : fit < LOOP_STEPS ? (int64_t)fit : LOOP_STEPS;
+    }
+    v->when = !v->opts.no_cache ? cli_format("compiled before")
+              : is_loop(v)      ? cli_format("compiled in each call of %lld", (long long)v->steps)
+                                : cli_format("compiled in each run");
     v->transfer_us = transfer_seconds(v, (size_t)count * sizeof(float)) * 1e6;
+}
+
+static bool has_fusion(const char *mode) { return !strcmp(mode, "compiled") || !strcmp(mode, "loop"); }
+
+static variant make_variant(cli *c, const plan *p, const char *mode, int fusion, bool cache, const char *device) {
+    variant v = { .c = c, .mode = mode, .opts = TN_COMPILE_DEFAULTS };
+    v.opts.mode = cli_mode(c, mode);
+    v.opts.fusion = fusion;
+    v.opts.no_cache = !cache;
+    v.opts.threads = p->threads;
+    v.opts.device = device;
+    if (v.opts.mode == TN_MODE_IMMEDIATE && !cache) v.mode = "naive";
+    char level[16] = "";
+    if (has_fusion(mode)) snprintf(level, sizeof level, ", fusion %d", fusion);
+    v.label = cli_format("%s%s%s, %s", v.mode, level, cache || !strcmp(v.mode, "naive") ? "" : ", no cache", device);
+    return v;
+}
+
+/* "naive" is one that "immediate" may have brought already. */
+static int add_variant(variant *out, int n, variant v) {
+    for (int i = 0; i < n; i++) {
+        if (strcmp(out[i].label, v.label)) continue;
+        free(v.label);
+        return n;
+    }
+    out[n] = v;
+    return n + 1;
 }
 
 static int add_variants(cli *c, const plan *p, const char *device, variant *out) {
     int n = 0;
     for (int i = 0; i < p->n_modes; i++) {
         const char *mode = p->modes[i];
-        bool naive = !strcmp(mode, "naive"), compiled = !strcmp(mode, "compiled");
-        for (int f = 0; f < (compiled ? p->n_fusions : 1); f++) {
-            if (n == MAX_VARIANTS / 2) cli_usage(c, "more than %d variants", MAX_VARIANTS / 2);
-            variant *v = &out[n++];
-            *v = (variant){ .c = c, .mode = mode, .opts = TN_COMPILE_DEFAULTS };
-            v->opts.mode = naive ? TN_MODE_IMMEDIATE : cli_mode(c, mode);
-            v->opts.fusion = compiled ? (int)p->fusions[f] : !strcmp(mode, "loop") ? 3 : 0;
-            v->opts.no_cache = naive;
-            v->opts.threads = p->threads;
-            v->opts.device = device;
-            v->label =
-                compiled ? cli_format("compiled, fusion %d, %s", v->opts.fusion, device) : cli_format("%s, %s", mode, device);
+        bool naive = !strcmp(mode, "naive");
+        for (int cache = 0; cache < 2; cache++) {
+            if (naive ? cache : !p->cache[cache]) continue;
+            for (int f = 0; f < (has_fusion(mode) ? p->n_fusions : 1); f++) {
+                int fusion = has_fusion(mode) ? (int)p->fusions[f] : 0;
+                n = add_variant(out, n, make_variant(c, p, naive ? "immediate" : mode, fusion, cache, device));
+            }
         }
     }
     return n;
@@ -201,6 +252,7 @@ static void fill_row(bench_row *r, const variant *v, const char *device, const s
     r->work = "mlp";
     r->mode = v->mode;
     r->device = device;
+    r->cache = v->opts.no_cache ? "off" : "on";
     r->fusion = v->opts.fusion;
     r->threads = facts.threads;
     r->compile_us = v->compile_us;
@@ -212,8 +264,22 @@ static void fill_row(bench_row *r, const variant *v, const char *device, const s
     row_time(r, s, flops, peak);
 }
 
+/* A text that lives as long as the rows; frees the one given. */
+static const char *keep_text(plan *p, char *text) {
+    for (int i = 0; i < p->n_when; i++) {
+        if (strcmp(p->when[i], text)) continue;
+        free(text);
+        return p->when[i];
+    }
+    char **more = cli_alloc(sizeof(char *) * (size_t)(p->n_when + 1));
+    if (p->n_when) memcpy(more, p->when, sizeof(char *) * (size_t)p->n_when);
+    free(p->when);
+    p->when = more;
+    return p->when[p->n_when++] = text;
+}
+
 /* All variants of one network. Returns the number of rows written. */
-static int measure_network(cli *c, const plan *p, int64_t depth, int64_t size, int64_t batch, const ceiling *m, rivals *rival,
+static int measure_network(cli *c, plan *p, int64_t depth, int64_t size, int64_t batch, const ceiling *m, rivals *rival,
                            bench_row *rows) {
     variant v[MAX_VARIANTS];
     stats_case cases[MAX_VARIANTS + 1 + MAX_RIVALS];
@@ -246,19 +312,16 @@ static int measure_network(cli *c, const plan *p, int64_t depth, int64_t size, i
         v[i].graph = g;
         make_ready(&v[i], x, count);
         if (!want) want = own = network_double(&v[i], layers, x, size, batch);
-        bool naive = !strcmp(v[i].mode, "naive");
-        cases[i] = (stats_case){ naive                        ? run_naive
-                                 : !strcmp(v[i].mode, "loop") ? run_loop
-                                                              : run_session,
-                                 .ud = &v[i], .label = v[i].label };
-        if (!strcmp(v[i].mode, "loop") && strcmp(v[i].opts.device, "cpu")) cases[i].least = DEVICE_STEPS;
+        bool anew = v[i].opts.no_cache;
+        cases[i] = (stats_case){ anew ? run_anew : is_loop(&v[i]) ? run_loop : run_session, .ud = &v[i], .label = v[i].label };
+        if (is_loop(&v[i])) cases[i].least = anew ? v[i].steps : strcmp(v[i].opts.device, "cpu") ? DEVICE_STEPS : 0;
         rows[i] = row_empty();
         rows[i].depth = depth;
         rows[i].size = size;
         rows[i].batch = batch;
         memset(v[i].y, 0xff, (size_t)count * sizeof(float)); /* NaN: a run that writes nothing is seen */
-        cases[i].slow = naive;
-        if (naive) continue; /* its timed runs are checked, and are few */
+        cases[i].slow = anew;
+        if (anew) continue; /* its timed runs are checked, and are few */
         cases[i].run(&v[i], 1);
         compare(&v[i], &rows[i], want, n_want, bound);
     }
@@ -277,6 +340,7 @@ static int measure_network(cli *c, const plan *p, int64_t depth, int64_t size, i
     probe_free(fma);
     for (int i = 0; i < n; i++) {
         compare(&v[i], &rows[i], want, n_want, bound); /* the timed runs' result */
+        rows[i].variant = keep_text(p, v[i].when);
         fill_row(&rows[i], &v[i], strcmp(p->device, "cpu") ? v[i].opts.device : NULL, &cases[i].result,
                  network_flops(size, batch, linears, relus), strcmp(v[i].opts.device, "cpu") ? (rate){ 0 } : peak);
         row_rivals(&rows[i], &cases[n + 1], which, n_rivals);
@@ -296,6 +360,18 @@ static int measure_network(cli *c, const plan *p, int64_t depth, int64_t size, i
     return n;
 }
 
+static void read_cache(cli *c, plan *p) {
+    const char *list = cli_text(c, "cache", "on,off");
+    char *words[MAX_LIST];
+    int n = cli_words(c, list, words, MAX_LIST);
+    for (int i = 0; i < n; i++) {
+        bool on = !strcmp(words[i], "on");
+        if (!on && strcmp(words[i], "off")) cli_usage(c, "--cache: '%s' is not on or off", words[i]);
+        p->cache[on] = true;
+        free(words[i]);
+    }
+}
+
 static plan read_plan(cli *c) {
     plan p = { .device = cli_device(c) };
     p.n_depths = cli_ints(c, "depths", "64", p.depths, MAX_LIST, 2, 100000);
@@ -305,7 +381,8 @@ static plan read_plan(cli *c) {
         p.n_batches = 1, p.batches[0] = 0;
     else
         p.n_batches = cli_ints(c, "batch", NULL, p.batches, MAX_LIST, 1, 1 << 20);
-    p.n_fusions = cli_ints(c, "fusion", "1,2,3", p.fusions, MAX_LIST, 0, 3);
+    p.n_fusions = cli_ints(c, "fusion", "0,3", p.fusions, MAX_LIST, 0, 3);
+    read_cache(c, &p);
     p.n_modes = cli_words(c, cli_text(c, "modes", "naive,immediate,graph,compiled,loop"), p.modes, MAX_LIST);
     for (int i = 0; i < p.n_modes; i++) {
         if (strcmp(p.modes[i], "naive")) cli_mode(c, p.modes[i]); /* names are right before anything long starts */
@@ -318,7 +395,8 @@ static plan read_plan(cli *c) {
 
 /* One line a variant over sizes, or over depths where several depths share one size. */
 static const char *line_of(const bench_row *r, char *buffer, size_t n) {
-    int used = snprintf(buffer, n, strcmp(r->mode, "compiled") ? "%s" : "%s, fusion %d", r->mode, (int)r->fusion);
+    int used = snprintf(buffer, n, has_fusion(r->mode) ? "%s, fusion %d" : "%s", r->mode, (int)r->fusion);
+    if (!strcmp(r->cache, "off") && strcmp(r->mode, "naive")) used += snprintf(buffer + used, n - (size_t)used, ", no cache");
     if (r->device) snprintf(buffer + used, n - (size_t)used, ", %s", r->device);
     return buffer;
 }
@@ -338,7 +416,8 @@ static int add_crossovers(const plan *p, bench_row *rows, int n) {
                 *out = row_empty();
                 for (int s = p->n_sizes - 1; s >= 0; s--) {
                     const bench_row *r = &rows[((d * p->n_sizes + s) * p->n_batches + b) * n_variants + v];
-                    out->mode = r->mode, out->fusion = r->fusion, out->depth = r->depth, out->device = r->device;
+                    out->mode = r->mode, out->cache = r->cache, out->fusion = r->fusion, out->depth = r->depth,
+                    out->device = r->device;
                     if (r->median_us >= r[half].median_us) break;
                     out->size = r->size, out->batch = r->batch;
                 }
@@ -348,6 +427,9 @@ static int add_crossovers(const plan *p, bench_row *rows, int n) {
 }
 
 int bench_modes(cli *c) {
+    static const char note[] =
+        "cache off (no cache, naive): every kernel is compiled again inside the timer, in each run, or in "
+        "each call of many steps of loop mode";
     plan p = read_plan(c);
     cli_note(c, "measuring the machine");
     ceiling m = ceiling_measure(p.threads);
@@ -365,10 +447,11 @@ int bench_modes(cli *c) {
         }
     }
     n += add_crossovers(&p, rows, n);
-    rows_report(c, "bench modes", NULL, &m, rival, rows, n);
+    rows_report(c, "bench modes", note, &m, rival, rows, n);
     bool by_depth = p.n_sizes == 1 && p.n_depths > 1;
     rows_plot(c,
               &(chart){ .title = "Random Linear/ReLU networks ending in softmax, by mode",
+                        .note = note,
                         .x_label = by_depth ? "depth (nodes)" : "size (width of a layer)",
                         .x_of = by_depth ? depth_of_row : size_of_row,
                         .panel = { { "microseconds a run (median)", line_of, median_of_row } } },
@@ -376,5 +459,7 @@ int bench_modes(cli *c) {
     free(rows);
     rivals_close(rival);
     for (int i = 0; i < p.n_modes; i++) free(p.modes[i]);
+    for (int i = 0; i < p.n_when; i++) free(p.when[i]);
+    free(p.when);
     return CLI_OK;
 }

@@ -44,9 +44,14 @@ static const cli_option options[] = {
       "widths or matrix sizes: 16,64 or 4-256*2 (defaults: modes 4-256*2, ladder 64-1024*2, compile 16,64,256, the others "
       "their own)" },
     { "batch", 'b', "LIST", "modes: rows of the input, or `size` (default): as many as the width; train: images a step" },
-    { "modes", 'm', "LIST", "modes: naive,immediate,graph,compiled,loop (default all)" },
-    { "fusion", 'f', "LIST", "modes: fusion levels of `compiled` (default 1,2,3); ladder and others: of the compiled graph" },
-    { "device", 'd', "NAME", "modes, ladder, gemm, conv, rows, train, compile, memory, sum: cpu (default), cuda or opencl" },
+    { "modes", 'm', "LIST", "modes: naive (immediate with the cache off),immediate,graph,compiled,loop (default all)" },
+    { "fusion", 'f', "LIST",
+      "modes: fusion levels of compiled and loop (default 0,3); ladder and others: of the compiled graph" },
+    { "cache", 0, "LIST",
+      "modes: on: compiled before the timer; off: every kernel compiled again inside it, in each run or call (default "
+      "on,off)" },
+    { "device", 'd', "NAME",
+      "modes, ladder, gemm, conv, rows, train, compile, memory, exp, sum: cpu (default), cuda or opencl" },
     { "dtype", 0, "NAME", "gemm: f32 (default), bf16, or i8: u8 times i8" },
     { "trans", 0, "LIST", "gemm: nn (default), nt, tn, tt: whether x and w are given as their transposes" },
     { "bins", 0, "N", "ladder histogram: how many (default 64)" },
@@ -74,8 +79,12 @@ const cli_command command_bench = {
     "measure: modes, ladder, gemm, conv, rows, train, compile, memory, exp, ulp, sum, ir, machine",
     "modes     random networks of Linear and ReLU layers ending in softmax, run in every mode:\n"
     "          naive (each op compiled again every time), immediate (each op by itself), graph (queued at once),\n"
-    "          compiled (fused, at fusion levels 1, 2, 3) and loop (many steps in one call). With --device cuda or\n"
-    "          opencl each runs there and on the CPU; rows `crossover` have the size from which the device stays faster.\n"
+    "          compiled and loop (many steps in one call) at the fusion levels of --fusion; and the same with the kernel "
+    "cache\n"
+    "          off: then all kernels are compiled again in each run, or in each call of 100 steps of loop mode (fewer where "
+    "they\n"
+    "          take more than 2 s), inside the timer. With --device cuda or opencl each runs there and on the CPU; rows\n"
+    "          `crossover` have the size from which the device stays faster.\n"
     "ladder    WORK = matmul, relu, softmax or fused: from the naive loop to generated code, GFLOP/s a rung. With --device\n"
     "          from the naive kernel, and of sum, transpose and histogram, too.\n"
     "gemm      relu(x w + b), cubes and thin shapes, the weights an input or a constant. With --dtype of narrow numbers, "
@@ -89,7 +98,9 @@ const cli_command command_bench = {
     "memory    bandwidth and latency by footprint, the caches they show, access patterns, layouts, powers of two,\n"
     "          threads and barriers. With --device: the same of its levels, banks of fast memory, atomics, launches, and "
     "transfers.\n"
-    "exp       WORK = write-vs-move or dot-sum-dot: two experiments on where results are written and what is never stored.\n"
+    "exp       WORK = write-vs-move or dot-sum-dot: two experiments on where results are written and what is never stored. "
+    "With\n"
+    "          --device the graphs run there; the plain C loops stay on the host (column device).\n"
     "ulp       the elementwise functions of f32: largest error in units of the last place over a sample of all arguments, or\n"
     "          all of them, its place, and the time of 32768 values in the cache, against a copy.\n"
     "sum       0.1 so many times, random and alternating numbers, by plain loops and graphs that round in different ways: the\n"
@@ -104,11 +115,13 @@ const cli_command command_bench = {
     "err_bound\n"
     "ends the program with code 1. compile_us and transfer_us (parameters and input handed over once) are not part of the "
     "times;\n"
-    "only naive compiles inside. peak_ratio is against the multiply-add rate of the same rounds with as many threads; "
+    "only rows with cache `off` compile inside. peak_ratio is against the multiply-add rate of the same rounds with as many "
+    "threads; "
     "best_ratio\n"
     "compares the best of both; mallocs counts every allocation of the process in one timed run. docs/bench.md says more.\n\n"
     "examples:\n"
     "  tenon bench modes --depths 64 --sizes 16,64,256\n"
+    "  tenon bench modes --fusion 0-3 --cache on --modes compiled,loop\n"
     "  tenon bench modes --depths 4-128*2 --sizes 256 --batch 1 --modes graph,compiled,loop\n"
     "  tenon bench ladder matmul --sizes 256,1024 --svg ladder.svg\n"
     "  tenon bench gemm --threads 1 --rivals --csv gemm.csv\n"

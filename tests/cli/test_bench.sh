@@ -58,7 +58,35 @@ spoiled() {
 time="median_us,p10_us,p90_us,best_us,mallocs,threads,work"
 checked="$time,max_abs_err,max_ulp,err_bound"
 bench "$checked,mode,gflops,peak_gflops,peak_ratio,best_ratio,kernels" modes --depths 4 --sizes 5 --modes graph,compiled,loop
-spoiled "element" modes --depths 4 --sizes 5 --modes compiled
+spoiled "element" modes --depths 4 --sizes 5 --modes compiled --cache on
+spoiled "loop, fusion 3, no cache, cpu" modes --depths 4 --sizes 5 --modes loop --cache off --fusion 3
+
+# Every mode with the kernel cache and without it, compiled and loop at each fusion level, which is applied.
+runs=$((runs + 1))
+"$tenon" bench modes --depths 6 --sizes 8 --fusion 0-3 --json -q --seconds 0.005 --csv "$dir/rows.csv" --svg "$dir/plot.svg" >"$dir/out" 2>"$dir/err" ||
+    { fail "bench modes"; cat "$dir/err"; }
+python3 - "$dir/out" "$dir/rows.csv" "$dir/plot.svg" <<'PY' || fail "bench modes: the variants"
+import csv, json, sys
+report, plot = json.load(open(sys.argv[1])), open(sys.argv[3]).read()
+rows = {(r["mode"], r["cache"], r["fusion"]): r for r in report["rows"]}
+want = {("naive", "off", 0), ("immediate", "on", 0), ("graph", "on", 0), ("graph", "off", 0)}
+want |= {(m, c, f) for m in ("compiled", "loop") for c in ("on", "off") for f in range(4)}
+assert set(rows) == want and len(report["rows"]) == len(want), sorted(set(rows) ^ want)
+assert "compiled again inside the timer" in report["note"] and report["note"] in plot
+for (mode, cache, fusion), r in rows.items():
+    when = "before" if cache == "on" else "in each call of 100" if mode == "loop" else "in each run"
+    assert r["variant"] == "compiled " + when, r
+    label = mode + (f", fusion {fusion}" if mode in ("compiled", "loop") else "") + (", no cache" if cache == "off" and mode != "naive" else "")
+    assert f">{label}</text>" in plot, label
+for mode in ("compiled", "loop"):
+    kernels = [rows[mode, "on", f]["kernels"] for f in range(4)]
+    assert kernels == sorted(kernels, reverse=True) and kernels[0] > kernels[3], (mode, kernels)
+assert all(rows[m, "off", 3]["best_us"] > rows[m, "on", 3]["best_us"] for m in ("compiled", "loop"))
+assert {t["cache"] for t in csv.DictReader(open(sys.argv[2]))} == {"on", "off"}
+PY
+[ "$("$tenon" bench modes --depths 4 --sizes 5 --cache on --json -q --seconds 0.002 | grep -c '"cache": "off"')" = 1 ] || fail "bench modes --cache on: more than naive is without the cache"
+"$tenon" bench modes --cache maybe >/dev/null 2>"$dir/err"
+[ $? = 2 ] && grep -q "'maybe' is not on or off" "$dir/err" || fail "bench modes --cache maybe"
 bench "$checked,rung,gflops,peak_gflops,peak_ratio,best_ratio" ladder matmul --sizes 9
 spoiled "rung" ladder matmul --sizes 9
 bench "$checked,case,variant,mode,compile_us,kernels,gflops,peak_gflops,peak_ratio,best_ratio,roof_ratio" gemm --sizes 1,7,65
