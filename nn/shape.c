@@ -13,11 +13,18 @@ tn_tensor tn_nn_var(tn_tensor x, const int64_t *axes, int n_axes, int correction
         n *= (double)s.dim[n_axes < 0 ? i : axes[i] < 0 ? axes[i] + s.rank : axes[i]];
     return tn_mul_scalar(v, n / (n - correction));
 }
+/* The square root of a sum of squares. At 0 the derivative of the root is infinite and that of the squares is 0: their product
+ * would be NaN. It is 0 here, as in PyTorch. */
+static tn_tensor root(tn_tensor s) {
+    if (!s.id) return s;
+    tn_tensor zero = nn_scalar(s, 0), none = tn_eq(s, zero);
+    return tn_select(none, zero, tn_sqrt(tn_select(none, nn_scalar(s, 1), s)));
+}
 tn_tensor tn_nn_std(tn_tensor x, const int64_t *axes, int n_axes, int correction, int keep) {
-    return tn_sqrt(tn_nn_var(x, axes, n_axes, correction, keep));
+    return root(tn_nn_var(x, axes, n_axes, correction, keep));
 }
 tn_tensor tn_nn_norm(tn_tensor x, const int64_t *axes, int n_axes, int keep) {
-    return tn_sqrt(tn_sum(tn_mul(x, x), axes, n_axes, keep));
+    return root(tn_sum(tn_mul(x, x), axes, n_axes, keep));
 }
 
 /* count elements of axis from start. */

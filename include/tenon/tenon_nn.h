@@ -52,7 +52,8 @@ TN_API tn_tensor tn_nn_winograd_weights(tn_tensor w /* f[3,3,C,O] */, int m);
 typedef struct {
     int64_t kernel[3], stride[3], padding[3], dilation[3]; /* as above, but stride 0 = the kernel's size */
 } tn_nn_pool_opts;
-/* Over the axes between the first (batch) and the last (channels): 1 to 3 of them. Padding never wins a maximum. */
+/* Over the axes between the first (batch) and the last (channels): 1 to 3 of them. Padding never wins a maximum. Equal largest
+ * elements of a window share its gradient. */
 TN_API tn_tensor tn_nn_max_pool(tn_tensor x, tn_nn_pool_opts opts);
 /* The mean of the whole window: padding counts as zeros. */
 TN_API tn_tensor tn_nn_avg_pool(tn_tensor x, tn_nn_pool_opts opts);
@@ -97,6 +98,9 @@ TN_API tn_tensor tn_nn_attention(tn_tensor q /* f[..,T,d] */, tn_tensor k /* f[.
                                  int causal);
 
 /* ---- activations --------------------------------------------------------------------------------------------------------- */
+/* Where the two sides of an activation or a loss have different derivatives, the gradient is the one that PyTorch has: 0 for
+ * relu at 0 and at the ends of hard_tanh, relu6 and hard_sigmoid, alpha for elu at 0, slope for leaky_relu at 0, 0 for l1 at 0.
+ */
 
 TN_API tn_tensor tn_nn_gelu(tn_tensor x);              /* x/2 (1 + erf(x / sqrt 2)) */
 TN_API tn_tensor tn_nn_gelu_tanh(tn_tensor x);         /* the tanh approximation */
@@ -147,9 +151,9 @@ TN_API tn_tensor tn_nn_bce_with_logits(tn_tensor x, tn_tensor t);
 
 /* Sum of squared distances from the mean over (n - correction): 0 = population, 1 = sample variance. */
 TN_API tn_tensor tn_nn_var(tn_tensor x, const int64_t *axes, int n_axes, int correction, int keep);
+/* The root of tn_nn_var, and sqrt(sum(x^2)). Gradients are 0 where the result is 0. */
 TN_API tn_tensor tn_nn_std(tn_tensor x, const int64_t *axes, int n_axes, int correction, int keep);
-TN_API tn_tensor tn_nn_norm(tn_tensor x, const int64_t *axes, int n_axes,
-                            int keep);                /* sqrt(sum(x^2)); its gradient at 0 is NaN */
+TN_API tn_tensor tn_nn_norm(tn_tensor x, const int64_t *axes, int n_axes, int keep);
 TN_API tn_tensor tn_nn_cumsum(tn_tensor x, int axis); /* element i: sum of 0..i along axis */
 TN_API tn_tensor tn_nn_cumprod(tn_tensor x, int axis);
 

@@ -661,57 +661,6 @@ static void test_activations(void **state) {
     }
 }
 
-/* Derivatives where the two sides differ: first ones as PyTorch 2 has them, second ones of the branch that the value is in. */
-static tn_tensor elu_one(tn_tensor x) { return tn_nn_elu(x, 1); }
-static tn_tensor l1_to_zero(tn_tensor x) { return tn_nn_l1(x, tn_mul_scalar(tn_stop_gradient(x), 0)); }
-static tn_tensor huber_to_zero(tn_tensor x) { return tn_nn_huber(x, tn_mul_scalar(tn_stop_gradient(x), 0), 1); }
-static tn_tensor bce_of_quarter(tn_tensor x) {
-    return tn_nn_bce_with_logits(x, tn_add_scalar(tn_mul_scalar(tn_stop_gradient(x), 0), 0.25));
-}
-static tn_tensor max_with_zero(tn_tensor x) { return tn_max(x, tn_mul_scalar(tn_stop_gradient(x), 0)); }
-static void test_kinks(void **state) {
-    env *e = *state;
-    static const struct {
-        const char *name;
-        tn_tensor (*build)(tn_tensor);
-        double x, first, second;
-    } kinks[] = { { "relu", (tn_relu), 0, 0, 0 },
-                  { "abs", (tn_abs), 0, 0, 0 },
-                  { "elu", elu_one, 0, 1, 1 },
-                  { "elu 0.7", elu, 0, 0.7, 0.7 },
-                  { "selu", tn_nn_selu, 0, 1.7580993408473766, 1.7580993408473766 },
-                  { "leaky_relu", leaky, 0, 0.1, 0 },
-                  { "relu6", tn_nn_relu6, 0, 0, 0 },
-                  { "relu6", tn_nn_relu6, 6, 0, 0 },
-                  { "silu", tn_nn_silu, 0, 0.5, 0.5 },
-                  { "gelu", tn_nn_gelu, 0, 0.5, 0.79788456080286541 },
-                  { "softplus", tn_nn_softplus, 0, 0.5, 0.25 },
-                  { "log_sigmoid", tn_nn_log_sigmoid, 0, 0.5, -0.25 },
-                  { "softsign", tn_nn_softsign, 0, 1, 0 },
-                  { "mish", tn_nn_mish, 0, 0.6, 0.64 },
-                  { "hard_tanh", tn_nn_hard_tanh, -1, 0, 0 },
-                  { "hard_tanh", tn_nn_hard_tanh, 1, 0, 0 },
-                  { "hard_sigmoid", tn_nn_hard_sigmoid, -3, 0, 0 },
-                  { "hard_sigmoid", tn_nn_hard_sigmoid, 3, 0, 0 },
-                  { "hard_swish", tn_nn_hard_swish, -3, 0, 0 },
-                  { "hard_swish", tn_nn_hard_swish, 0, 0.5, 1 / 3. },
-                  { "hard_swish", tn_nn_hard_swish, 3, 1, 0 },
-                  { "l1", l1_to_zero, 0, 0, 0 },
-                  { "huber", huber_to_zero, 0, 0, 1 },
-                  { "huber", huber_to_zero, 1, 1, 1 },
-                  { "bce", bce_of_quarter, 0, 0.25, 0.25 },
-                  { "max", max_with_zero, 0, 0.5, 0 } };
-    for (size_t k = 0; k < COUNT_OF(kinks); k++) {
-        open_graph(e);
-        tn_tensor x = random_input(e, TN_DIMS(1), 0, 1), d, dd;
-        e->in[0].f[0] = kinks[k].x;
-        assert_int_equal(tn_grad(tn_sum(kinks[k].build(x), TN_ALL_AXES, 0), &x, 1, &d), TN_OK);
-        expect_values(e, kinks[k].name, d, &kinks[k].first);
-        assert_int_equal(tn_grad(tn_sum(d, TN_ALL_AXES, 0), &x, 1, &dd), TN_OK);
-        expect_values(e, kinks[k].name, dd, &kinks[k].second);
-    }
-}
-
 static void test_softmax(void **state) {
     env *e = *state;
     for (int axis = 0; axis < 3; axis++) {
@@ -1023,13 +972,12 @@ static void test_errors(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),          cmocka_unit_test(test_conv),       cmocka_unit_test(test_pool),
-        cmocka_unit_test(test_fractional_pool), cmocka_unit_test(test_embedding),  cmocka_unit_test(test_dropout),
-        cmocka_unit_test(test_norms),           cmocka_unit_test(test_batch_norm), cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_activations),     cmocka_unit_test(test_kinks),      cmocka_unit_test(test_softmax),
-        cmocka_unit_test(test_cross_entropy),   cmocka_unit_test(test_losses),     cmocka_unit_test(test_statistics),
-        cmocka_unit_test(test_joins),           cmocka_unit_test(test_moves),      cmocka_unit_test(test_initial_values),
-        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_linear),          cmocka_unit_test(test_conv),           cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_fractional_pool), cmocka_unit_test(test_embedding),      cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_norms),           cmocka_unit_test(test_batch_norm),     cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_activations),     cmocka_unit_test(test_softmax),        cmocka_unit_test(test_cross_entropy),
+        cmocka_unit_test(test_losses),          cmocka_unit_test(test_statistics),     cmocka_unit_test(test_joins),
+        cmocka_unit_test(test_moves),           cmocka_unit_test(test_initial_values), cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

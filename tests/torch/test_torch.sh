@@ -1,6 +1,7 @@
 #!/bin/bash
-# PyTorch as a second opinion: gradients and 50 training steps of the digits network, where torch and numpy are installed
-# (Debian: python3-torch). Nothing else needs them, so that their absence only skips this test.
+# PyTorch as a second opinion: values and gradients at kinks, gradients and 50 training steps of the digits network, where torch
+# and numpy are installed (Debian: python3-torch; or first in PATH, a virtual environment that has them). Nothing else needs
+# them, so that their absence only skips this test.
 set -eu
 python=
 for p in python3 /usr/bin/python3; do
@@ -10,6 +11,7 @@ for p in python3 /usr/bin/python3; do
     fi
 done
 [ -n "$python" ] || { echo "skipped: neither python3 nor /usr/bin/python3 can import torch and numpy"; exit 77; }
+"$python" "$SOURCE_DIR/tests/torch/kinks.py" "$SOURCE_DIR/tests/nn/kinks.def"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export TENON_CACHE_DIR=$work/cache
