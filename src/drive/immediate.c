@@ -249,14 +249,21 @@ static bool needs_staging(const tn_session *s, int i) {
     return s->own_buf || graph_get(g, o->v)->op == OP_state;
 }
 
+static tn_status take_own(tn_session *s, val v) {
+    size_t bytes = bytes_of(s->p->graph, v);
+    if (!(s->own[v] = mem_alloc(s->p->ctx->mem, bytes)))
+        return err_set(&s->err, TN_ERR_NOMEM, "out of memory: %zu bytes for %%%u", bytes, v);
+    return TN_OK;
+}
+
 static tn_status make_place(tn_session *s, val v) {
     const graph *g = s->p->graph;
     const device_api *api = s->p->dev->api;
     size_t bytes = bytes_of(g, v);
     const node *n = graph_get(g, v);
     if (!s->own_buf) {
-        if (!(s->own[v] = mem_alloc(s->p->ctx->mem, bytes)))
-            return err_set(&s->err, TN_ERR_NOMEM, "out of memory: %zu bytes for %%%u", bytes, v);
+        tn_status code = take_own(s, v);
+        if (code) return code;
         if (n->data) memcpy(s->own[v], n->data, bytes);
     } else {
         tn_status code = api->alloc(s->p->dev, bytes, &s->own_buf[v], &s->err);
@@ -265,6 +272,27 @@ static tn_status make_place(tn_session *s, val v) {
     }
     s->at[v] = (node_place){ s->own[v], s->own_buf ? s->own_buf[v] : NULL };
     return TN_OK;
+}
+
+static bool has_place(const tn_session *s, val v) { return s->own[v] || (s->own_buf && s->own_buf[v]); }
+
+/* Constants, and states that no run changes, are the program's, for all its sessions, until one sets such a state. */
+static tn_status make_places(tn_session *s) {
+    const graph *g = s->p->graph;
+    tn_status code = TN_OK;
+    for (int i = 0; i < g->outputs.n && !code; i++) {
+        const output *o = &g->outputs.at[i];
+        if (is_update(o) && !has_place(s, o->state)) code = make_place(s, o->state);
+    }
+    for (val v = 1; v < (val)g->nodes.n && !code; v++) {
+        const node *n = graph_get(g, v);
+        if (!needs_value(g, v) || n->op == OP_input || has_place(s, v)) continue;
+        if (n->data && !s->own_buf)
+            s->at[v].host = (void *)(uintptr_t)n->data; /* which is read alone */
+        else
+            code = make_place(s, v);
+    }
+    return code;
 }
 
 tn_status immediate_session(tn_session *s) {
@@ -285,8 +313,7 @@ tn_status immediate_session(tn_session *s) {
         if (needs_staging(s, i) && !(s->staged[i] = mem_alloc(m, bytes_of(g, v))))
             return err_set(&s->err, TN_ERR_NOMEM, "out of memory: %zu bytes for %%%u", bytes_of(g, v), v);
     }
-    for (val v = 1; v < (val)n && !code; v++)
-        if (needs_value(g, v) && graph_get(g, v)->op != OP_input) code = make_place(s, v);
+    code = make_places(s);
     for (int k = 0; k < p->n_io && !code && s->own_buf; k++)
         if (!p->io[k].is_output) s->at[p->io[k].node] = (node_place){ NULL, s->io_buf[k] };
     return code;
@@ -334,7 +361,10 @@ tn_status immediate_session_get(tn_session *s, val v, void *to) {
 tn_status immediate_session_set(tn_session *s, val v, const void *from) {
     size_t bytes = bytes_of(s->p->graph, v);
     if (s->own_buf) return s->p->dev->api->upload(s->p->dev, s->at[v].buf, 0, from, bytes, &s->err);
-    memcpy(s->at[v].host, from, bytes);
+    tn_status code = s->own[v] ? TN_OK : take_own(s, v);
+    if (code) return code;
+    s->at[v].host = s->own[v];
+    memcpy(s->own[v], from, bytes);
     return TN_OK;
 }
 

@@ -15,9 +15,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "drive/drive.h"
 #include "support/support.h"
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define SANITIZED 1 /* shadow memory is resident, too */
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#ifndef SANITIZED
+#define SANITIZED 0
+#endif
 
 enum { N = 1024, ROWS = 4, THREADS = 4 };
 static const double WEIGHTS = 3.0 * N * N * sizeof(float);
@@ -86,9 +99,9 @@ static void at_most(const char *what, double copies) {
     if (bytes > most) fail_msg("%s: %.0f bytes are held, expected at most %.0f (weights %.0f)", what, bytes, most, WEIGHTS);
 }
 
-static void once(form f, const float *w, const char *what) {
+static void once(form f, tn_mode mode, const float *w, const char *what) {
     tn_ctx *ctx = counted_ctx();
-    tn_program *p = compiled(ctx, f, w, TN_MODE_COMPILED);
+    tn_program *p = compiled(ctx, f, w, mode);
     at_most(what, 1.1);
     tn_session *one = session(p);
     at_most(what, 1.1);
@@ -103,14 +116,83 @@ static void once(form f, const float *w, const char *what) {
 static void test_plain_weights_once(void **state) {
     (void)state;
     float *w = weights();
-    once(ROWWISE, w, "weights as they lie");
+    once(ROWWISE, TN_MODE_COMPILED, w, "weights as they lie");
     free(w);
 }
 
 static void test_packed_weights_once(void **state) {
     (void)state;
     float *w = weights();
-    once(PRODUCTS, w, "weights in panels");
+    once(PRODUCTS, TN_MODE_COMPILED, w, "weights in panels");
+    free(w);
+}
+
+/* What the system counts, in a process of its own: 256 MiB of weights, and one, two and four sessions that have run. */
+enum { RESIDENT_N = 4096, RESIDENT_LAYERS = 4 };
+static double resident(void) {
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (!f || fscanf(f, "%*s %ld", &pages) != 1) pages = 0;
+    if (f) fclose(f);
+    return (double)pages * (double)sysconf(_SC_PAGESIZE);
+}
+
+static tn_program *large_program(tn_ctx *ctx, form f) {
+    size_t count = (size_t)RESIDENT_N * RESIDENT_N;
+    float *w = malloc(count * sizeof *w);
+    for (size_t i = 0; i < count; i++) w[i] = (float)(i % 17) / 17 - 0.5f;
+    tn_graph *g = tn_graph_new(ctx, "large");
+    tn_tensor x = tn_input(g, "x", TN_F32, f == ROWWISE ? TN_DIMS(RESIDENT_N) : TN_DIMS(ROWS, RESIDENT_N));
+    for (int i = 0; i < RESIDENT_LAYERS; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "w%d", i);
+        tn_tensor p = tn_state(g, name, TN_F32, TN_DIMS(RESIDENT_N, RESIDENT_N), w);
+        x = f == ROWWISE ? tn_mean(tn_mul(p, x), TN_INTS(1), 0) : tn_matmul(x, p);
+    }
+    tn_output(x, "y");
+    tn_program *p;
+    tn_compile_opts opts = TN_COMPILE_DEFAULTS;
+    opts.threads = 1;
+    free(w);
+    if (tn_compile(g, &opts, &p)) fail_msg("%s", tn_ctx_error(ctx));
+    tn_graph_free(g);
+    return p;
+}
+
+static int measure_resident(form f, const char *what) {
+    static float x[ROWS * RESIDENT_N], y[ROWS * RESIDENT_N];
+    const double MIB = 1 << 20, weights_bytes = (double)RESIDENT_LAYERS * RESIDENT_N * RESIDENT_N * sizeof(float);
+    double first = resident(), at[5] = { 0 };
+    tn_ctx *ctx = tn_ctx_new(NULL);
+    tn_program *p = large_program(ctx, f);
+    for (int n = 1; n <= 4; n++) {
+        if (tn_run(session(p), TN_BIND({ "x", x }, { "y", y }))) return 1;
+        at[n] = resident() - first;
+    }
+    printf("%s, %.0f MiB: resident with 1, 2, 4 sessions %.1f, %.1f, %.1f MiB\n", what, weights_bytes / MIB, at[1] / MIB,
+           at[2] / MIB, at[4] / MIB);
+    fflush(stdout);
+    return at[1] > 1.1 * weights_bytes || at[4] - at[1] > 3 * MIB; /* 64 KiB of activations, 64 of outputs, the lists */
+}
+
+static void test_resident(void **state) {
+    (void)state;
+    if (SANITIZED || resident() <= 0) skip();
+    for (form f = ROWWISE; f <= PRODUCTS; f++) {
+        int status;
+        fflush(stdout);
+        pid_t child = fork();
+        if (!child) _exit(measure_resident(f, f == ROWWISE ? "weights as they lie" : "weights in panels"));
+        assert_int_equal(waitpid(child, &status, 0), child);
+        if (!WIFEXITED(status) || WEXITSTATUS(status))
+            fail_msg("more is resident than the weights once and a tenth, and sessions");
+    }
+}
+
+static void test_immediate_weights_once(void **state) {
+    (void)state;
+    float *w = weights();
+    once(PRODUCTS, TN_MODE_IMMEDIATE, w, "weights of immediate mode");
     free(w);
 }
 
@@ -289,6 +371,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain_weights_once),
         cmocka_unit_test(test_packed_weights_once),
+        cmocka_unit_test(test_immediate_weights_once),
+        cmocka_unit_test(test_resident),
         cmocka_unit_test(test_no_initial_values),
         cmocka_unit_test(test_own_values),
         cmocka_unit_test(test_text),
