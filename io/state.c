@@ -77,19 +77,16 @@ tn_status tn_io_load_state(tn_ctx *ctx, tn_session *s, const char *path) {
     tn_io_tensors *file = NULL;
     tn_status st = TN_ERR_NOMEM;
     tn_io_tensor *list = io_alloc(ctx, (size_t)n * sizeof *list);
-    if (!list) goto done;
+    const void **values = list ? io_alloc(ctx, (size_t)n * sizeof *values) : NULL;
+    if (!values) goto done;
     if ((st = describe(s, n, list, &total))) goto done;
     if ((st = tn_io_safetensors_load(ctx, path, &file))) goto done;
-    for (int i = 0; i < n; i++)
-        if ((st = check_state(ctx, path, file, &list[i], "session", &list[i].data))) goto done;
-    for (int i = 0; i < n; i++) {
-        size_t bytes = 0;
-        (void)io_array_bytes(list[i].dtype, &list[i].shape, &bytes);
-        if ((st = tn_session_set(s, list[i].name, list[i].data, bytes)))
-            goto done; /* cannot fail: name and size were checked */
-    }
+    for (int i = 0; i < n; i++) /* nothing is set unless everything fits */
+        if ((st = check_state(ctx, path, file, &list[i], "session", &values[i]))) goto done;
+    st = tn_session_set_states(s, values);
 done:
     tn_io_tensors_free(file);
+    tn_io_free(ctx, values);
     tn_io_free(ctx, list);
     return st;
 }

@@ -458,8 +458,11 @@ TN_API TN_CHECK tn_status tn_session_state(const tn_session *s, int i, const cha
                                            tn_shape *out_shape);
 TN_API TN_CHECK tn_status tn_session_get(tn_session *s, const char *state, void *data, size_t bytes);
 /* Other sessions keep their values. The first time that a session sets a state which no run changes, it takes memory for all
- * such states. */
+ * such states (in immediate mode on the CPU: for that state). */
 TN_API TN_CHECK tn_status tn_session_set(tn_session *s, const char *state, const void *data, size_t bytes);
+/* All states at once: values[i] for state i of tn_session_state, as many bytes as it has (NULL where that is none). All are
+ * set, or, where memory runs out, none. */
+TN_API TN_CHECK tn_status tn_session_set_states(tn_session *s, const void *const *values);
 /* Copies every state of `from` that `to` has under the same name, shape and dtype; the number copied is written to out_n (may
  * be NULL). */
 TN_API TN_CHECK tn_status tn_session_copy_state(tn_session *to, const tn_session *from, int *out_n);

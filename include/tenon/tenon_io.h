@@ -75,7 +75,10 @@ TN_API TN_CHECK tn_status tn_io_save_state(tn_ctx *ctx, tn_session *s, const cha
  * program loads the parameters out of what a training program saved. Nothing is set unless everything fits. */
 TN_API TN_CHECK tn_status tn_io_load_state(tn_ctx *ctx, tn_session *s, const char *path);
 /* The same before compiling: every state of the graph takes its initial value from the file. What is compiled afterwards has
- * them, also when it is printed as C (tn_program_text, stage "standalone"). */
+ * them, also when it is printed as C (tn_program_text, stage "standalone"). The values are copied out of the mapped file: a
+ * graph may outlive the file, and what others write to the file must not change it. Free the graph after compiling, and the
+ * program has the only copy; where even the peak counts, compile without initial values and give them to a session with
+ * tn_io_load_state, which reads the mapped file directly. */
 TN_API TN_CHECK tn_status tn_io_load_graph(tn_ctx *ctx, tn_graph *g, const char *path);
 
 /* ---- npy: one array ------------------------------------------------------------------------------------------------------ */

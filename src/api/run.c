@@ -281,11 +281,12 @@ static int find_state(const tn_session *s, const char *name) {
     return -1;
 }
 
+static size_t state_bytes(const tn_session *s, int i) { return drive_value_bytes(graph_of(s->p), s->p->states[i].node); }
+
 static tn_status state_place(tn_session *s, const char *fn, const char *name, const void *data, size_t bytes, int *out) {
     *out = find_state(s, name);
     if (*out < 0) return session_fail(s, TN_ERR_INVAL, "%s: no state is named \"%s\"", fn, name ? name : "(null)");
-    val v = s->p->states[*out].node;
-    size_t need = (size_t)graph_elems(graph_of(s->p), v) * dtype_size((tn_dtype)graph_get(graph_of(s->p), v)->dtype);
+    size_t need = state_bytes(s, *out);
     if (bytes != need) return session_fail(s, TN_ERR_SHAPE, "%s: %zu bytes given, state \"%s\" has %zu", fn, bytes, name, need);
     if (!data && need) return session_fail(s, TN_ERR_INVAL, "%s: data is NULL", fn);
     return TN_OK;
@@ -307,6 +308,15 @@ tn_status tn_session_set(tn_session *s, const char *state, const void *data, siz
     if (code || bytes == 0) return code;
     if (s->imm) return session_done(s, immediate_session_set(s, s->p->states[i].node, data));
     return session_done(s, drive_session_set(s, i, data));
+}
+
+tn_status tn_session_set_states(tn_session *s, const void *const *values) {
+    if (!s) return TN_ERR_INVAL;
+    if (!values) return session_fail(s, TN_ERR_INVAL, "tn_session_set_states: values is NULL");
+    for (int i = 0; i < s->p->n_states; i++)
+        if (!values[i] && state_bytes(s, i))
+            return session_fail(s, TN_ERR_INVAL, "tn_session_set_states: the value of state \"%s\" is NULL", s->p->states[i].name);
+    return session_done(s, s->imm ? immediate_session_set_all(s, values) : drive_session_set_all(s, values));
 }
 
 tn_status tn_session_copy_state(tn_session *to, const tn_session *from, int *out_n) {

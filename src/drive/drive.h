@@ -102,7 +102,9 @@ tn_status drive_session_run(tn_session *s, int64_t steps); /* err in s->err */
 bool drive_is_shared(const tn_program *p, int i); /* no run changes it */
 tn_status drive_session_get(tn_session *s, int i, void *out);
 tn_status drive_session_set(tn_session *s, int i, const void *value); /* state i, and its copies in other orders */
-/* The same in memory of the slot that the state lies in. */
+/* All of them; values[i] may be NULL where a state has no bytes. Where memory runs out none is set. */
+tn_status drive_session_set_all(tn_session *s, const void *const *values);
+/* One state in memory of the slot that the state lies in. */
 tn_status drive_get_state(const tn_program *p, const buffer *from, int i, void *out, err *e);
 tn_status drive_set_state(const tn_program *p, buffer *to, int i, const void *value, err *e);
 tn_status drive_share_states(tn_program *p, err *e); /* makes p->shared, when any of them has an initial value */
@@ -140,6 +142,7 @@ tn_status immediate_session(tn_session *s); /* the rest of a session of an immed
 void immediate_session_free(tn_session *s);
 tn_status immediate_session_get(tn_session *s, val v, void *to);
 tn_status immediate_session_set(tn_session *s, val v, const void *from);
+tn_status immediate_session_set_all(tn_session *s, const void *const *values);
 tn_status immediate_session_run(tn_session *s);
 
 /* Computes what was built since the last call in an immediate graph: nodes in order, then state updates. Opens the device when

@@ -368,6 +368,25 @@ tn_status immediate_session_set(tn_session *s, val v, const void *from) {
     return TN_OK;
 }
 
+tn_status immediate_session_set_all(tn_session *s, const void *const *values) {
+    const tn_program *p = s->p;
+    tn_status code = TN_OK;
+    int ready = 0;
+    for (; ready < p->n_states && !code && !s->own_buf; ready++) {
+        val v = p->states[ready].node;
+        if (values[ready] && !s->own[v]) code = take_own(s, v);
+    }
+    for (int i = 0; i < ready && code; i++) { /* none is set: what was taken here goes */
+        val v = p->states[i].node;
+        if (!s->own[v] || s->at[v].host == s->own[v]) continue;
+        mem_free(p->ctx->mem, s->own[v], bytes_of(p->graph, v));
+        s->own[v] = NULL;
+    }
+    for (int i = 0; i < p->n_states && !code; i++)
+        if (values[i]) code = immediate_session_set(s, p->states[i].node, values[i]);
+    return code;
+}
+
 static tn_status take_inputs(tn_session *s) {
     const tn_program *p = s->p;
     tn_status code = TN_OK;

@@ -32,8 +32,8 @@ static tn_status copy_buffer(tn_session *s, buffer *to, const buffer *from, size
     return code;
 }
 
-/* From now on the session has states of its own, where it had the program's. */
-static tn_status own_shared(tn_session *s) {
+/* From now on the session has states of its own, where it had the program's: with the same values, or with none yet. */
+static tn_status own_shared(tn_session *s, bool same) {
     const tn_program *p = s->p;
     const device_api *api = p->dev->api;
     size_t size = (size_t)p->plan->shared_bytes;
@@ -42,7 +42,7 @@ static tn_status own_shared(tn_session *s) {
     tn_status code = drive_check_room(p, 0, size, 0, &s->err);
     if (!code) code = api->alloc(p->dev, size, &own, &s->err);
     if (code) return code;
-    if ((code = copy_buffer(s, own, p->shared, size))) {
+    if (same && (code = copy_buffer(s, own, p->shared, size))) {
         api->free(p->dev, own);
         return code;
     }
@@ -51,10 +51,23 @@ static tn_status own_shared(tn_session *s) {
     return TN_OK;
 }
 
+static tn_status put_state(tn_session *s, int i, const void *value) {
+    return drive_set_state(s->p, drive_is_shared(s->p, i) ? s->shared : s->state, i, value, &s->err);
+}
+
 tn_status drive_session_set(tn_session *s, int i, const void *value) {
-    bool shared = drive_is_shared(s->p, i);
-    tn_status code = shared ? own_shared(s) : TN_OK;
-    return code ? code : drive_set_state(s->p, shared ? s->shared : s->state, i, value, &s->err);
+    tn_status code = drive_is_shared(s->p, i) ? own_shared(s, true) : TN_OK;
+    return code ? code : put_state(s, i, value);
+}
+
+tn_status drive_session_set_all(tn_session *s, const void *const *values) {
+    tn_status code = TN_OK;
+    for (int i = 0; i < s->p->n_states && !code; i++)
+        if (drive_is_shared(s->p, i)) code = own_shared(s, false);
+    /* From here on no memory is taken: panels are a processor's, and are made where they lie. */
+    for (int i = 0; i < s->p->n_states && !code; i++)
+        if (values[i]) code = put_state(s, i, values[i]);
+    return code;
 }
 
 tn_status drive_get_state(const tn_program *p, const buffer *from, int i, void *out, err *e) {

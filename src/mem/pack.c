@@ -158,8 +158,9 @@ static int32_t whole_copy(const plan *p, const pbuf *b) {
     return i;
 }
 
-/* What kernels read in panels only is held in panels only. Where a kernel sees several states as one buffer, all stay where
- * they are. */
+/* What kernels read in panels only is held in panels only. Where a kernel sees several states as one buffer (PB_STATES), it has
+ * their distances in its code, so all stay where they are. Nothing is lost by that: such kernels are a GPU's
+ * (kopt/gpu_chain.c), and panels a processor's (kopt/stage.c). */
 static void pack_shared(plan *p) {
     for (int i = 0; i < p->bufs.n; i++)
         if (p->bufs.at[i].kind == PB_STATES) return;

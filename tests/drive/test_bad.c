@@ -454,6 +454,8 @@ static void test_states(void **state) {
     EXPECT(ctx, TN_ERR_INVAL, tn_session_set(r.s, "x", w, sizeof w), "tn_session_set", "\"x\"");
     EXPECT(ctx, TN_ERR_SHAPE, tn_session_set(r.s, "w", w, 16), "tn_session_set", "16 bytes given");
     EXPECT(ctx, TN_ERR_INVAL, tn_session_set(r.s, "w", NULL, 12), "tn_session_set", "NULL");
+    EXPECT(ctx, TN_ERR_INVAL, tn_session_set_states(r.s, NULL), "tn_session_set_states", "values is NULL");
+    EXPECT(ctx, TN_ERR_INVAL, tn_session_set_states(r.s, (const void *[]){ NULL }), "tn_session_set_states", "\"w\" is NULL");
     EXPECT(ctx, TN_ERR_INVAL, tn_session_state(r.s, 1, NULL, NULL, NULL), "tn_session_state", "1 of 1");
     EXPECT(ctx, TN_ERR_INVAL, tn_session_state(r.s, -1, NULL, NULL, NULL), "tn_session_state", "-1 of 1");
     run_stop(&r);
@@ -490,6 +492,7 @@ static void test_null(void **state) {
     assert_int_equal(tn_session_state(NULL, 0, NULL, NULL, NULL), TN_ERR_INVAL);
     assert_int_equal(tn_session_get(NULL, "w", NULL, 0), TN_ERR_INVAL);
     assert_int_equal(tn_session_set(NULL, "w", NULL, 0), TN_ERR_INVAL);
+    assert_int_equal(tn_session_set_states(NULL, NULL), TN_ERR_INVAL);
     assert_int_equal(tn_session_copy_state(NULL, r.s, NULL), TN_ERR_INVAL);
     assert_int_equal(tn_session_copy_state(r.s, NULL, NULL), TN_ERR_INVAL);
     tn_program_get_stats(NULL, &st);

@@ -384,11 +384,76 @@ static void test_load_graph(void **state) {
         }
 }
 
+/* ---- the same of a session, whose first own value of a shared state takes memory ---- */
+
+enum { WIDE = 48, VALUES = 2 + 2 * WIDE * WIDE };
+
+/* "count" changes in runs and comes first; "w" (which a product reads in panels) and "v" are the program's until they are set.
+ */
+static tn_graph *graph_with_weights(tn_ctx *ctx, const float *w) {
+    tn_graph *g = tn_graph_new(ctx, "weights");
+    tn_tensor count = tn_state(g, "count", TN_F32, TN_DIMS(2), NULL), x = tn_input(g, "x", TN_F32, TN_DIMS(4, WIDE));
+    tn_tensor y = tn_matmul(x, tn_state(g, "w", TN_F32, TN_DIMS(WIDE, WIDE), w));
+    tn_output(tn_add(tn_sum(y, TN_ALL_AXES, 0), tn_sum(tn_state(g, "v", TN_F32, TN_DIMS(WIDE, WIDE), w), TN_ALL_AXES, 0)), "y");
+    tn_assign(count, tn_add_scalar(count, 1));
+    return g;
+}
+
+static void all_states(tn_session *s, float *out) {
+    assert_int_equal(tn_session_get(s, "count", out, 2 * sizeof *out), TN_OK);
+    assert_int_equal(tn_session_get(s, "w", out + 2, WIDE * WIDE * sizeof *out), TN_OK);
+    assert_int_equal(tn_session_get(s, "v", out + 2 + WIDE * WIDE, WIDE * WIDE * sizeof *out), TN_OK);
+}
+
+static void load_into_session(tn_mode mode, const float *w, const float *want) {
+    static float before[VALUES], after[VALUES];
+    counter *c = &fix.c;
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.mode = mode, o.threads = 1;
+    tn_program *p;
+    tn_graph *g = graph_with_weights(fix.ctx, w);
+    if (tn_compile(g, &o, &p)) fail_msg("%s", tn_ctx_error(fix.ctx));
+    for (int for_ever = 0; for_ever < 2; for_ever++)
+        for (size_t k = 1, live = c->live;; k++) {
+            tn_session *s;
+            if (tn_session_new(p, &s)) fail_msg("%s", tn_ctx_error(fix.ctx));
+            all_states(s, before);
+            c->refuse_at = c->calls + k, c->for_ever = for_ever;
+            tn_status code = tn_io_load_state(fix.ctx, s, fix.file);
+            bool through = c->calls < c->refuse_at;
+            c->refuse_at = 0;
+            if (!through) check_failed(fix.ctx, code, k, k);
+            all_states(s, after);
+            if (memcmp(after, through ? want : before, sizeof after) != 0)
+                fail_msg("%s: allocation %zu refused: some states are set",
+                         mode == TN_MODE_IMMEDIATE ? "immediate" : "compiled", k);
+            tn_session_free(s);
+            assert_int_equal(c->live, live);
+            if (through) break;
+        }
+    tn_program_free(p);
+    tn_graph_free(g);
+}
+
+static void test_load_state(void **state) {
+    (void)state;
+    static float w[WIDE * WIDE], want[VALUES];
+    for (int i = 0; i < WIDE * WIDE; i++) w[i] = (float)(i % 13) - 6;
+    for (int i = 0; i < VALUES; i++) want[i] = (float)(i % 7) + 1;
+    tn_io_tensor list[] = { { "count", TN_F32, TN_DIMS(2), want },
+                            { "w", TN_F32, TN_DIMS(WIDE, WIDE), want + 2 },
+                            { "v", TN_F32, TN_DIMS(WIDE, WIDE), want + 2 + WIDE * WIDE } };
+    if (tn_io_safetensors_save(fix.ctx, fix.file, list, 3)) fail_msg("%s", tn_ctx_error(fix.ctx));
+    load_into_session(TN_MODE_COMPILED, w, want);
+    load_into_session(TN_MODE_IMMEDIATE, w, want);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_compiled),    cmocka_unit_test(test_loop),
                                         cmocka_unit_test(test_graph),       cmocka_unit_test(test_immediate_graph),
                                         cmocka_unit_test(test_immediate),   cmocka_unit_test(test_tools),
-                                        cmocka_unit_test(test_new_context), cmocka_unit_test(test_load_graph) };
+                                        cmocka_unit_test(test_new_context), cmocka_unit_test(test_load_graph),
+                                        cmocka_unit_test(test_load_state) };
     int failed = cmocka_run_group_tests(tests, setup, teardown);
     printf("count: %ld allocations failed while building, compiling, running, training, saving and loading\n", n_refused);
     return failed;
