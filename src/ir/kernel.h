@@ -162,6 +162,8 @@ typedef struct kvar_info {
     int64_t extent;
     bool row;    /* shared outer loop of the whole kernel: iterations are independent */
     bool reduce; /* iterations are combined by accumulators, or one needs what the one before wrote */
+    bool block;  /* a row whose iterations are blocks of rows: each loop directly inside takes the rows of the block through its
+                    part of the work, and is tiled by itself */
     krole role;
 } kvar_info;
 

@@ -425,6 +425,7 @@ static void var_text(reader *p) {
     v.extent = integer(p);
     v.row = accept(p, "row");
     v.reduce = accept(p, "reduce");
+    v.block = accept(p, "block");
     if (accept(p, "lanes")) v.role.lanes = (int)integer_below(p, 2, 65, "2 to 64 lanes");
     if (accept(p, "unroll")) v.role.unroll = (int)integer_below(p, 2, 1025, "2 to 1024 copies");
     if (p->k->vars.n == MAX_VARS) fail(p, "fewer variables");

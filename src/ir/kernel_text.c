@@ -167,7 +167,8 @@ static void print_ins(const kernel *k, reg r, str *out) {
 }
 
 static void print_var(const kvar_info *v, str *out) {
-    str_addf(out, "  var %s = %lld%s%s", v->name, (long long)v->extent, v->row ? " row" : "", v->reduce ? " reduce" : "");
+    str_addf(out, "  var %s = %lld%s%s%s", v->name, (long long)v->extent, v->row ? " row" : "", v->reduce ? " reduce" : "",
+             v->block ? " block" : "");
     if (v->role.lanes > 1) str_addf(out, " lanes %d", v->role.lanes);
     if (v->role.unroll > 1) str_addf(out, " unroll %d", v->role.unroll);
     str_add(out, "\n");

@@ -1,0 +1,73 @@
+/* row_join.h - consecutive kernels of a plan become one, where each row of a later one needs that row alone of what the earlier
+ * ones made: the loops over rows are shared, and what nothing else reads is local. Which kernels is the choice of
+ * gpu_chain.c (groups of a GPU) and row_block.c (blocks of rows in the caches of a processor).
+ *
+ * In: a plan with kernels in scalar form, after the choice of what is done in place. Everything lives in the plan's arena. */
+#ifndef TN_KOPT_ROW_JOIN_H
+#define TN_KOPT_ROW_JOIN_H
+
+#include "ir/plan.h"
+
+enum {
+    ROW_MOST_SHARED = 3 /* loops over rows */,
+    ROW_MOST_LINKS = 160 /* kernels of a chain */,
+    ROW_MOST_ARGS = 240 /* buffers of a chain */
+};
+
+typedef struct row_access { /* all that a kernel does with one plan buffer */
+    int32_t buf;
+    bool reads, writes, apart; /* apart: row r touches only its own `stride` elements, from r * stride on */
+    bool state;                /* part of the buffer of all states, which no run changes */
+    int64_t stride, elems;
+    uint8_t dtype;
+} row_access;
+
+typedef struct row_link { /* a kernel, with so many loops over rows shared */
+    row_access *at;
+    int n;
+    int64_t local; /* bytes of its own local buffers */
+} row_link;
+
+typedef struct row_chain { /* kernels [first, first + n) of the plan */
+    plan *p;
+    int first, n, shared;
+    const row_link **links; /* [n] */
+    row_access *all;        /* [n_all] everything they touch */
+    int n_all, ins, args;   /* args: of all, those that need a buffer of their own */
+    int64_t local;          /* bytes of their own local buffers */
+} row_chain;
+
+typedef struct row_uses { /* [plan bufs] kernels */
+    int *first, *last;
+} row_uses;
+
+/* Loops over rows that could be shared; the extent of the i-th; iterations of the first `shared`. */
+int row_shared_loops(const kernel *k);
+int64_t row_extent(const kernel *k, int i);
+int64_t row_count(const kernel *k, int shared);
+bool row_same(const kernel *x, const kernel *y, int shared); /* both have these loops, of equal extents */
+
+row_link row_link_make(const plan *p, const pkernel *pk, int shared);
+row_uses row_find_uses(const plan *p);
+
+row_chain row_chain_make(plan *p, int first, int shared);
+/* Why the kernel cannot follow, with so much room for local buffers and so many buffers at most; NULL: it can. */
+const char *row_objection(const row_chain *c, const row_link *l, const kernel *k, int64_t room, int most_args);
+void row_append(row_chain *c, const row_link *l, const kernel *k);
+/* Only the chain sees what access a of c.all is to, and each row its own part. */
+bool row_is_private(const row_chain *c, const row_uses *uses, const row_access *x);
+
+typedef struct row_form {
+    int64_t room;        /* bytes of local buffers between the kernels */
+    int64_t block;       /* the innermost shared loop goes in blocks of so many rows; 0: row by row */
+    bool states;         /* states that no run changes become one buffer of each dtype */
+    const uint8_t *kind; /* [n] local buffers are used again by kernels of the same kind only; NULL: by all */
+    const char *reason;  /* of the decisions */
+} row_form;
+/* The kernel and its arguments; private buffers that became local leave the plan. New buffers of the plan come last in the
+ * kernel. */
+pkernel row_join(row_chain *c, const row_uses *uses, const row_form *form);
+
+void row_decide(plan *p, val from, val to, bool fused, const char *reason);
+
+#endif
