@@ -129,6 +129,7 @@ static void make_ready(variant *v, const float *x, int64_t count) {
     bind(v, v->session);
     v->steps = 1;
     if (is_loop(v) && v->opts.no_cache) {
+        run_loop(v, 1); /* a device's first run takes longer than those after it */
         start = cli_seconds();
         run_loop(v, 1);
         double fit = LOOP_SECONDS / (cli_seconds() - start + 1e-9);

@@ -54,7 +54,7 @@ fi
 suite opencl 1 8
 ./tenon explain @softmax:2x5 --device opencl | grep -q 'reads .*threads touch .* sectors' || fail "explain says nothing of memory"
 ./tenon explain @softmax:2x5 --device opencl --json | grep -q '"accesses":\[{"value"' || fail "explain --json says nothing of memory"
-./tenon bench modes --device opencl --depths 2 --sizes 4 --modes graph --seconds 0.01 --json --quiet >devices.modes.log 2>&1 &&
+./tenon bench modes --device opencl --depths 2 --sizes 4 --modes graph --cache on --seconds 0.01 --json --quiet >devices.modes.log 2>&1 &&
     grep -q '"work": "crossover"' devices.modes.log || fail "bench modes: $(tail -5 devices.modes.log)"
 for work in matmul relu softmax fused sum transpose histogram; do
     ./tenon bench ladder $work --device opencl --sizes 37 --seconds 0.002 --json --quiet >devices.ladder.log 2>&1 ||
