@@ -315,7 +315,8 @@ tn_status tn_session_set_states(tn_session *s, const void *const *values) {
     if (!values) return session_fail(s, TN_ERR_INVAL, "tn_session_set_states: values is NULL");
     for (int i = 0; i < s->p->n_states; i++)
         if (!values[i] && state_bytes(s, i))
-            return session_fail(s, TN_ERR_INVAL, "tn_session_set_states: the value of state \"%s\" is NULL", s->p->states[i].name);
+            return session_fail(s, TN_ERR_INVAL, "tn_session_set_states: the value of state \"%s\" is NULL",
+                                s->p->states[i].name);
     return session_done(s, s->imm ? immediate_session_set_all(s, values) : drive_session_set_all(s, values));
 }
 
