@@ -171,7 +171,10 @@ static int measure_size(cli *c, const device_ladder *l, const char *device, int6
     entry *e = cli_alloc(sizeof(entry) * MAX_RUNGS);
     stats_case *cases = cli_alloc(sizeof(stats_case) * (MAX_RUNGS + 1));
     int m = 0;
+    char *label = cli_format("%s %lld", l->work, (long long)n);
+    progress bar = progress_begin(c, label, l->n);
     for (int i = 0; i < l->n; i++) {
+        progress_step(&bar, i, "compiling and checking");
         if (l->rungs[i].cuda && !cuda) continue;
         e[m] = (entry){ .c = c, .rung = &l->rungs[i], .p = &p, .y = buffer_new((size_t)p.n_out * 4) };
         if (l->rungs[i].steps[0].entry)
@@ -185,8 +188,6 @@ static int measure_size(cli *c, const device_ladder *l, const char *device, int6
         check(&e[m], &rows[m]);
         m++;
     }
-    char *label = cli_format("%s %lld", l->work, (long long)n);
-    progress bar = progress_begin(c, label, m);
     device_copy *copy = bytes_of(&p) > 0 ? device_copy_new(c, device, bytes_of(&p)) : NULL;
     if (copy) cases[m] = device_copy_case(copy);
     stats_measure(cases, m + !!copy, cli_number(c, "seconds", 0.3, 0.001, 3600), &bar);

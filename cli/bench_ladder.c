@@ -108,7 +108,10 @@ static void measure_size(cli *c, const char *work, const ladder_rung *rungs, int
     entry *e = cli_alloc(sizeof(entry) * MAX_RUNGS);
     stats_case *cases = cli_alloc(sizeof(stats_case) * (MAX_RUNGS + 2));
     const char *wanted = "";
+    char *label = cli_format("%s %lld", work, (long long)size);
+    progress bar = progress_begin(c, label, n);
     for (int i = 0; i < n; i++) {
+        progress_step(&bar, i, "checking"); /* the naive rung takes seconds */
         e[i] = (entry){ .rung = &rungs[i], .work = reference_work(work, rungs[i].name), .c = c };
         e[i].p = (ladder_problem){ size, size, size, d.x, d.w, d.b, buffer_new(count * 4), d.scratch };
         memcpy(e[i].p.y, d.x, count * 4); /* the operand of the in-place rungs; the others overwrite it */
@@ -119,8 +122,6 @@ static void measure_size(cli *c, const char *work, const ladder_rung *rungs, int
         if (strcmp(wanted, e[i].work)) ladder_reference(wanted = e[i].work, &e[i].p, want, bound);
         check(c, &e[i], &rows[i], want, bound);
     }
-    char *label = cli_format("%s %lld", work, (long long)size);
-    progress bar = progress_begin(c, label, n);
     int counts[] = { 1, threads }, n_peaks = threads > 1 ? 2 : 1;
     probe *fma[2];
     rate peaks[2];
