@@ -149,6 +149,36 @@ static void test_kinks(void **state) {
     printf("count: %d rows of kinks.def\n", (int)COUNT_OF(kinks));
 }
 
+/* Every activation and loss of the header has a row. */
+static char *text_of(const char *path) {
+    static char text[2][1 << 16];
+    static int used;
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    assert_in_range(used, 0, 1);
+    size_t n = fread(text[used], 1, sizeof text[0] - 1, f);
+    assert_in_range(n, 1, sizeof text[0] - 2);
+    fclose(f);
+    return text[used++];
+}
+
+static void test_all_are_there(void **state) {
+    (void)state;
+    static const char builder[] = "TN_API tn_tensor tn_nn_";
+    char *rows = text_of(TESTS_DIR "/nn/kinks.def"), *header = text_of(TESTS_DIR "/../include/tenon/tenon_nn.h");
+    char *from = strstr(header, "/* ---- activations"), *to = strstr(header, "/* ---- statistics");
+    int n = 0;
+    assert_true(from && to && from < to);
+    *to = 0;
+    while ((from = strstr(from, builder))) {
+        char call[64];
+        snprintf(call, sizeof call, " tn_nn_%.*s(", (int)strcspn(from + sizeof builder - 1, "("), from + sizeof builder - 1);
+        if (!strstr(rows, call) && strcmp(call, " tn_nn_sum(") != 0) fail_msg("kinks.def has no row of%s..)", call);
+        from += sizeof builder, n++;
+    }
+    assert_in_range(n, 24, 100);
+}
+
 static int setup(void **state) {
     *state = test_ctx();
     return 0;
@@ -159,6 +189,6 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_kinks) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_kinks), cmocka_unit_test(test_all_are_there) };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
