@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-enum { TABLE = 1 << 10, MAX_OPERANDS = 64 };
+enum { TABLE = 1 << 10 };
 
 typedef struct op_entry {
     hash128 key;
@@ -64,12 +64,17 @@ void immediate_get_stats(const immediate *im, tn_program_stats *out) { *out = im
 /* ---- keys ---- */
 
 typedef struct key_words {
-    int64_t w[4 * TN_MAX_RANK + 6 + MAX_OPERANDS * (TN_MAX_RANK + 3)];
+    int64_t w[128];
     size_t n;
 } key_words;
 
 static void add_word(key_words *k, int64_t w) {
-    if (k->n < COUNT_OF(k->w)) k->w[k->n++] = w;
+    if (k->n == COUNT_OF(k->w)) {
+        hash128 h = hash_bytes128(k->w, sizeof k->w);
+        memcpy(k->w, &h, sizeof h);
+        k->n = sizeof h / sizeof *k->w;
+    }
+    k->w[k->n++] = w;
 }
 
 static bool is_splat(const graph *g, val v) { return graph_get(g, v)->op == OP_const && graph_get(g, v)->splat; }

@@ -47,6 +47,27 @@ static void test_values_appear_at_once(void **state) {
     tn_graph_free(g);
 }
 
+/* Two joins of many parts that differ in the last ones only are two programs. */
+static void test_many_operands(void **state) {
+    (void)state;
+    enum { N = 700 };
+    tn_graph *g = tn_graph_immediate_on(ctx, "many", on);
+    const float one[] = { 1 }, three[] = { 2, 3, 4 };
+    tn_tensor part[N], x = tn_state(g, "x", TN_F32, TN_DIMS(1), one), y = tn_state(g, "y", TN_F32, TN_DIMS(3), three);
+    for (int i = 0; i < N; i++) part[i] = x;
+    for (int k = 1; k <= 2; k++) {
+        float got[N + 2];
+        part[N - 1] = part[N - 2] = x, part[N - k] = y;
+        tn_tensor all = tn_concat(part, N, 0);
+        if (tn_tensor_read(all, got, sizeof got)) fail_msg("%s", tn_ctx_error(ctx));
+        for (int i = 0; i < N + 2; i++) {
+            int at = i - (N - k);
+            assert_true(got[i] == (at >= 0 && at < 3 ? three[at] : 1));
+        }
+    }
+    tn_graph_free(g);
+}
+
 static void test_operand_without_value(void **state) {
     (void)state;
     tn_graph *g = tn_graph_immediate_on(ctx, "early", on);
@@ -225,6 +246,7 @@ int main(void) {
     ctx = tn_ctx_new(&cfg);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values_appear_at_once),
+        cmocka_unit_test(test_many_operands),
         cmocka_unit_test(test_operand_without_value),
         cmocka_unit_test(test_backward_and_compiled_agree),
         cmocka_unit_test(test_states),
