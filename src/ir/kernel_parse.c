@@ -189,22 +189,22 @@ static void place_text(reader *p, kins *in) {
 }
 
 static void masks_text(reader *p, kins *in) {
-    kmask masks[MAX_MASKS];
-    int64_t lanes[MAX_MASKS];
+    VEC(kmask) masks = { 0 };
+    VEC(int64_t) lanes = { 0 };
     if (accept(p, "where")) {
         do {
-            if (in->n_mask == MAX_MASKS) fail(p, "fewer masks");
-            kmask *m = &masks[in->n_mask];
-            m->lo = integer(p);
+            kmask m;
+            if (masks.n == MAX_MASKS) fail(p, "fewer masks");
+            m.lo = integer(p);
             expect(p, "<=");
-            m->e = affine_text(p);
-            lanes[in->n_mask++] = step_text(p);
+            m.e = affine_text(p);
+            VEC_PUSH(p->a, &lanes, step_text(p));
             expect(p, "<");
-            m->hi = integer(p);
+            m.hi = integer(p);
+            VEC_PUSH(p->a, &masks, m);
         } while (accept(p, ","));
     }
-    in->mask = in->n_mask ? arena_copy(p->a, masks, sizeof *masks * (size_t)in->n_mask) : NULL;
-    in->mask_lane = in->n_mask ? arena_copy(p->a, lanes, sizeof *lanes * (size_t)in->n_mask) : NULL;
+    in->mask = masks.at, in->mask_lane = lanes.at, in->n_mask = masks.n;
 }
 
 static void load_text(reader *p, kins *in, bool *out_from) {

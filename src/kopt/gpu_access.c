@@ -4,7 +4,11 @@
  * of a nest, with all other variables at their beginning and buffers that begin at a sector. */
 #include "kopt/kopt.h"
 
-enum { TOGETHER = 32 /* threads that run in step */, SECTOR = 32 /* bytes that memory moves at least */ };
+enum {
+    TOGETHER = 32 /* threads that run in step */,
+    LANES = 16 /* of each, at most */,
+    SECTOR = 32 /* bytes that memory moves at least */
+};
 
 typedef struct counter {
     const kernel *k;
@@ -37,16 +41,16 @@ static int add_new(int64_t *set, int n, int64_t x) {
     return n + 1;
 }
 
-static gpu_access measure(const counter *c, const kins *in) {
+static gpu_access measure(const counter *c, const kins *in, int64_t *elements, int64_t *sectors) {
     const kbuf *b = &c->k->bufs.at[in->buf];
-    int64_t size = (int64_t)dtype_size((tn_dtype)b->dtype), elements[TOGETHER * 16], sectors[TOGETHER * 16];
+    int64_t size = (int64_t)dtype_size((tn_dtype)b->dtype);
     int n_elements = 0, n_sectors = 0;
     int64_t threads = c->head ? kernel_nest_size(c->k, (reg)c->head) : 1;
     if (threads > c->k->group) threads = c->k->group;
     if (threads > TOGETHER) threads = TOGETHER;
     for (int64_t t = 0; t < threads; t++) {
         int64_t first = element(c, in, t);
-        for (int lane = 0; lane < in->lanes && lane < 16; lane++) {
+        for (int lane = 0; lane < in->lanes && lane < LANES; lane++) {
             int64_t e = first + lane * in->lane_stride, byte = e * size;
             n_elements = add_new(elements, n_elements, e);
             n_sectors = add_new(sectors, n_sectors, byte >= 0 ? byte / SECTOR : -1 - (-1 - byte) / SECTOR);
@@ -68,6 +72,7 @@ static bool same(const gpu_access *x, const gpu_access *y) {
 int kopt_gpu_accesses(const kernel *k, arena *a, gpu_access **out) {
     gpu_access *list = ARENA_ARRAY(a, gpu_access, k->ins.n + 1);
     int *open = ARENA_ARRAY(a, int, k->ins.n + 1), n = 0, depth = 0;
+    int64_t *sets = ARENA_ARRAY(a, int64_t, 2 * TOGETHER * LANES);
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         if (in->op == K_LOOP) open[depth++] = i;
@@ -79,7 +84,7 @@ int kopt_gpu_accesses(const kernel *k, arena *a, gpu_access **out) {
             bool inner = d > 0 && open[d - 1] == open[d] - 1 && k->ins.at[open[d - 1]].par == par;
             if ((par == PAR_LOCAL || par == PAR_GRID) && !inner) c.head = open[d], c.n_loops = kernel_nest(k, (reg)open[d]);
         }
-        gpu_access x = measure(&c, in);
+        gpu_access x = measure(&c, in, sets, sets + TOGETHER * LANES);
         int j = 0;
         while (j < n && !same(&list[j], &x)) j++;
         if (j == n) list[n++] = x;

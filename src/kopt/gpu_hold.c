@@ -140,15 +140,15 @@ static void hold_nest(holder *h, int head) {
     kernel *o = h->c.o;
     int turns = turns_of(k, head);
     kvar turn, var = k->ins.at[head].var;
-    gpu_places p = { .n = 0 }, mine = { .n = 0 };
+    gpu_places *p = ARENA_ARRAY(k->a, gpu_places, 2), *mine = p + 1;
     if (load_packed(h, head, turns))
-        for (; h->fetch < h->fetch_end; h->fetch++) gpu_copy(&h->c, h->fetch, &mine);
-    gpu_put(&p, var, open_turns(h, turns, &turn));
-    gpu_put(&mine, var, affine_var(k->a, turn));
+        for (; h->fetch < h->fetch_end; h->fetch++) gpu_copy(&h->c, h->fetch, mine);
+    gpu_put(p, var, open_turns(h, turns, &turn));
+    gpu_put(mine, var, affine_var(k->a, turn));
     for (int i = head + 1; h->nest[i] == head; i++) {
         const kins *in = &k->ins.at[i];
         bool memory = in->op == K_LOAD || in->op == K_STORE;
-        reg r = gpu_copy(&h->c, i, memory && h->own[in->buf] ? &mine : &p);
+        reg r = gpu_copy(&h->c, i, memory && h->own[in->buf] ? mine : p);
         if (in->op != K_LOAD || !h->held[in->buf]) continue;
         kins *load = &o->ins.at[r];
         load->idx = affine_scale(o->a, affine_var(o->a, turn), in->lanes), load->par = h->read[in->buf] ? 3 : 0;

@@ -277,7 +277,7 @@ static void write_add(scatter *w, gpu_places p, reg d, kvar range, kvar block) {
 
 /* A chunk in which one is of the range: all threads look at its indices in turn. */
 static void write_chunk(scatter *w, affine first, affine low, bool tail, kvar range, kvar block) {
-    gpu_places p[ADDS];
+    gpu_places *p = ARENA_ARRAY(w->o->a, gpu_places, ADDS);
     reg d[ADDS], here[ADDS];
     for (int q = 0; q < ADDS; q++) {
         affine which = affine_offset(first, q);

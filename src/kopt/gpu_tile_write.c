@@ -382,7 +382,7 @@ static void write_single(writer *w, const sums *acc) {
     bool loop = t->s.b.whole < t->n_loops;
     moment when = { .trips = 0 };
     if (loop) when.at = affine_var(w->o->a, open(w, "s", t->s.b.trips, PAR_SERIAL));
-    staged s[2];
+    staged *s = ARENA_ARRAY(w->o->a, staged, 2);
     for (int x = 0; x < 2; x++) {
         if (t->s.b.powers)
             load_block(w, x, &when, &s[x]);
@@ -450,7 +450,7 @@ static void write_late(writer *w, const sums *acc, bool again) {
     int unroll = steps <= LONG ? (int)steps : 8;
     affine begin = affine_const(late), zero = affine_const(0), one = affine_const(1);
     moment when = { .trips = 0 };
-    staged s[2], ahead[2];
+    staged *s = ARENA_ARRAY(w->o->a, staged, 2), *ahead = ARENA_ARRAY(w->o->a, staged, 2);
     bool carried[2];
     load_first(w, &when, s, ahead, carried);
     for (int x = 0; x < 2; x++) store_block(w, x, &s[x], zero);
@@ -520,7 +520,7 @@ static void write_carried(writer *w, const sums *acc, bool again) {
     int64_t trips = t->s.b.trips, steps = own_steps(t);
     affine first = affine_const(0), zero = affine_const(0), one = affine_const(1);
     moment when = { .trips = 0 };
-    staged s[2], ahead[2];
+    staged *s = ARENA_ARRAY(w->o->a, staged, 2), *ahead = ARENA_ARRAY(w->o->a, staged, 2);
     bool carried[2];
     int unroll = trips > FEW ? 2 : unroll_of(steps); /* of the last blocks: short code where they are few of many */
     load_first(w, &when, s, ahead, carried);

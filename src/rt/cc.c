@@ -225,45 +225,51 @@ static char *arg(const char *s) {
     return u.out;
 }
 
-static tn_status compile_in(const cc *c, const char *dir, const char *source, size_t n_source, unsigned char **out_image,
+typedef struct places { /* too much for small stacks */
+    char dir[PATH_BYTES], in[PATH_BYTES + 8], out[PATH_BYTES + 8];
+    outcome o;
+} places;
+
+static tn_status compile_in(const cc *c, places *p, const char *source, size_t n_source, unsigned char **out_image,
                             size_t *out_size, err *e) {
-    char in[PATH_BYTES + 8], out[PATH_BYTES + 8];
-    snprintf(in, sizeof in, "%s/k.c", dir);
-    snprintf(out, sizeof out, "%s/k.so", dir);
+    snprintf(p->in, sizeof p->in, "%s/k.c", p->dir);
+    snprintf(p->out, sizeof p->out, "%s/k.so", p->dir);
     char *argv[MAX_ARGS];
     int n = 0;
     argv[n++] = c->program;
     for (int i = 0; c->flags[i]; i++) argv[n++] = arg(c->flags[i]);
     if (*c->arch) argv[n++] = arg(c->arch);
-    const char *const rest[] = { "-x", "c", "-o", out, in, "-lm" };
+    const char *const rest[] = { "-x", "c", "-o", p->out, p->in, "-lm" };
     for (size_t i = 0; i < COUNT_OF(rest); i++) argv[n++] = arg(rest[i]);
     argv[n] = NULL;
 
-    outcome o;
-    tn_status st = write_source(in, source, n_source, e);
-    if (st == TN_OK) st = run_program(c, argv, dir, &o, e);
-    if (st == TN_OK) st = judge(c, &o, e);
-    if (st == TN_OK) st = read_image(c, out, &o, out_image, out_size, e);
+    tn_status st = write_source(p->in, source, n_source, e);
+    if (st == TN_OK) st = run_program(c, argv, p->dir, &p->o, e);
+    if (st == TN_OK) st = judge(c, &p->o, e);
+    if (st == TN_OK) st = read_image(c, p->out, &p->o, out_image, out_size, e);
     return st;
 }
 
 /* A place that cannot be written or is full is no reason to fail while there are others. */
 tn_status cc_compile(const cc *c, const char *tmp, const char *source, size_t n_source, unsigned char **out_image,
                      size_t *out_size, err *e) {
-    char dir[PATH_BYTES];
+    places *p = mem_alloc(c->mem, sizeof *p);
     tn_status st = TN_OK;
     int next = 0;
+    bool tried = false, elsewhere = true;
     *out_image = NULL;
     *out_size = 0;
-    while (file_private_dir(tmp, &next, dir)) {
-        st = compile_in(c, dir, source, n_source, out_image, out_size, e);
-        bool elsewhere = st == TN_ERR_IO || (st == TN_ERR_BUILD && file_disk_is_full(dir));
-        file_remove_flat(AT_FDCWD, dir);
-        if (!elsewhere) return st;
+    if (!p) return err_set(e, TN_ERR_NOMEM, "out of memory to run the C compiler");
+    while (elsewhere && file_private_dir(tmp, &next, p->dir)) {
+        st = compile_in(c, p, source, n_source, out_image, out_size, e);
+        tried = true, elsewhere = st == TN_ERR_IO || (st == TN_ERR_BUILD && file_disk_is_full(p->dir));
+        file_remove_flat(AT_FDCWD, p->dir);
     }
-    if (st) return st; /* of the last place */
-    return err_set(e, TN_ERR_IO, "cannot make a directory for the C compiler in %s%s/tmp, /var/tmp or /dev/shm: %s",
-                   tmp ? tmp : "", tmp ? ", " : "", strerror(errno));
+    if (!tried)
+        st = err_set(e, TN_ERR_IO, "cannot make a directory for the C compiler in %s%s/tmp, /var/tmp or /dev/shm: %s",
+                     tmp ? tmp : "", tmp ? ", " : "", strerror(errno));
+    mem_free(c->mem, p, sizeof *p);
+    return st; /* of the last place */
 }
 
 /* ---- which compiler ---- */

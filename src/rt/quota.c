@@ -67,21 +67,36 @@ static bool has_word(const char *list, const char *word) {
     return false;
 }
 
+/* A line of /proc/self/cgroup, number:controllers:path, without its end. */
+static int read_line(const char *root, char *line, int least) {
+    char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
+    if (!group) return least;
+    *group++ = 0;
+    if (!*++controllers) return read_levels(root, "", group, true, least);
+    return has_word(controllers, "cpu") ? read_levels(root, "/cpu", group, false, least) : least;
+}
+
 int quota_cpus(const char *root) {
-    char path[PATH_BYTES], text[8192];
+    char text[PATH_BYTES]; /* the lines are read by and by: stacks may be small */
     int least = 0;
-    if ((size_t)snprintf(path, sizeof path, "%s/proc/self/cgroup", root) >= sizeof path) return 0;
-    if (!read_text(path, text, sizeof text)) return 0;
-    for (char *line = text, *next; *line; line = next) { /* number:controllers:path */
-        next = line + strcspn(line, "\n");
-        if (*next) *next++ = 0;
-        char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
-        if (!group) continue;
-        *group++ = 0;
-        if (!*++controllers)
-            least = read_levels(root, "", group, true, least);
-        else if (has_word(controllers, "cpu"))
-            least = read_levels(root, "/cpu", group, false, least);
+    if ((size_t)snprintf(text, sizeof text, "%s/proc/self/cgroup", root) >= sizeof text) return 0;
+    int fd = open(text, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    size_t n = 0;
+    for (ssize_t got = 1; got > 0;) {
+        got = read(fd, text + n, sizeof text - 1 - n);
+        n += got > 0 ? (size_t)got : 0;
+        text[n] = 0;
+        char *line = text;
+        for (char *end; (end = strchr(line, '\n')); line = end + 1) {
+            *end = 0;
+            least = read_line(root, line, least);
+        }
+        if (got <= 0 && *line) least = read_line(root, line, least);
+        if (line == text && n + 1 == sizeof text) line = text + n; /* longer than any path that can be opened */
+        n = (size_t)(text + n - line);
+        memmove(text, line, n);
     }
+    close(fd);
     return least;
 }
