@@ -127,7 +127,7 @@ plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, cons
     if (opts->check) check_kernels(p, "lowering");
     mem_inplace(p);
     if (opts->check) check_kernels(p, "the choice of what is done in place");
-    if (t->kind == TARGET_GPU && opts->fusion >= 3) kopt_gpu_chain(p, t);
+    if (opts->fusion >= 3) (t->kind == TARGET_GPU ? kopt_gpu_chain : kopt_row_blocks)(p, t);
     if (opts->check) check_kernels(p, "chaining");
     optimise(p, t);
     if (opts->check) check_kernels(p, "tiling");

@@ -279,6 +279,8 @@ static void check_lanes(checker *c, reg r, const kins *in) {
         problem(c, r, "interleaves pieces of %lld of %d lanes", (long long)in->imm_int, in->lanes);
 }
 
+static bool may_fetch(kbuf_kind kind, bool to_write) { return to_write ? kind == KB_OUT : kind == KB_IN || kind == KB_LOCAL; }
+
 static void check_ins(checker *c, reg r) {
     const kins *in = ins(c, r);
     tn_dtype t = (tn_dtype)in->dtype;
@@ -302,7 +304,7 @@ static void check_ins(checker *c, reg r) {
         break;
     case K_PREFETCH:
         if ((c->k->group && in->par != 1) || in->buf >= c->k->bufs.n ||
-            c->k->bufs.at[in->buf].kind != (in->par == 2 ? KB_OUT : KB_IN) || c->k->bufs.at[in->buf].dtype != in->dtype)
+            !may_fetch((kbuf_kind)c->k->bufs.at[in->buf].kind, in->par == 2) || c->k->bufs.at[in->buf].dtype != in->dtype)
             problem(c, r, "nothing to fetch in b%d", in->buf);
         break;
     case K_ALU:

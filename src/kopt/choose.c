@@ -235,9 +235,10 @@ static bool tile_fits(const chooser *c, int mr, int nv) {
            mr * nv + loaded + 1 <= c->t->n_vector_regs;
 }
 
-static bool is_worth_sharing(const chooser *c) {
-    return c->t->threads > 1 && c->k->flops + c->k->bytes_read + c->k->bytes_written >= PAR_MIN_WORK;
+bool kopt_is_worth_sharing(const kernel *k, const target *t) {
+    return t->threads > 1 && k->flops + k->bytes_read + k->bytes_written >= PAR_MIN_WORK;
 }
+static bool is_worth_sharing(const chooser *c) { return kopt_is_worth_sharing(c->k, c->t); }
 
 /* How evenly threads share a contraction in tiles of mr x nv, along the loop that is best for that. Those that share its rows
  * all read the operand with the lanes, which takes as long as some rows: the more threads there are, the fewer rows each has.

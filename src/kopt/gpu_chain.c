@@ -53,8 +53,8 @@ static const link *link_of(chooser *w, int i, int shared) {
 
 /* Only groups that run together see what they write and read again: it is local. */
 static bool is_private(const chooser *w, const row_chain *c) {
-    for (int i = 0; i < c->n_all; i++)
-        if (c->all[i].reads && c->all[i].writes && !row_is_private(c, &w->uses, &c->all[i])) return false;
+    for (int i = 0; i < c->all.n; i++)
+        if (c->all.at[i].reads && c->all.at[i].writes && !row_is_private(c, &w->uses, &c->all.at[i])) return false;
     return true;
 }
 
@@ -108,7 +108,7 @@ static double grow(chooser *w, int first, int shared, chain *out, const char **o
         }
     }
     *out = (chain){ row_chain_make(p, first, shared), best_clustered };
-    for (int i = 0; i < best_n; i++) row_append(&out->row, c.links[i], p->kernels.at[first + i].k);
+    for (int i = 0; i < best_n; i++) row_append(&out->row, c.links.at[i], p->kernels.at[first + i].k);
     if (best_n < c.n && !*out_end) *out_end = "a group takes longer for its rows of this than a launch of its own";
     return best;
 }
@@ -120,8 +120,8 @@ static pkernel join(chooser *w, chain *c) {
     uint8_t *is_layer = ARENA_ARRAY(p->a, uint8_t, row->n);
     for (int i = 0; i < row->n; i++) is_layer[i] = c->clustered && link_of(w, row->first + i, row->shared)->layer.n;
     form.kind = is_layer;
-    form.reason = "a row of the next needs that row alone: one launch, rows stay in fast memory";
     pkernel pk = row_join(row, &w->uses, &form);
+    row_commit(row, &w->uses, &pk, "a row of the next needs that row alone: one launch, rows stay in fast memory");
     int n = pk.k->bufs.n;
     gpu_chain_roll(p, pk.k, row->shared, c->clustered);
     parg *args = ARENA_ARRAY(p->a, parg, pk.k->bufs.n + 1);

@@ -74,15 +74,52 @@ static void choose_and_stage(kernel *k, const target *t) {
     kopt_stage(k, t);
 }
 
-kernel *kopt_run(kernel *k, const target *t) {
-    if (t->kind == TARGET_GPU) return kopt_gpu(k, t);
+static void put_in_order(kernel *k, const target *t) {
     kopt_order(k);
     kopt_slide(k, t);
     kopt_collapse(k);
     kopt_hoist(k);
+}
+
+kernel *kopt_tile_nest(kernel *k, const target *t) {
+    put_in_order(k, t);
     choose_and_stage(k, t);
     kopt_block(k);
-    kernel *o = kopt_tile(k);
+    return kopt_tile(k);
+}
+
+/* Of each sum, the loops that its terms run over, their extents or their roles. */
+static uint64_t hash_sums(const kernel *k, uint64_t h, bool roles) {
+    int open[MAX_LOOPS + 1], depth = 0;
+    uint8_t parts = 0;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP && depth <= MAX_LOOPS) open[depth] = i;
+        depth += in->op == K_LOOP ? 1 : in->op == K_END ? -1 : 0;
+        if (in->op != K_UPD && in->op != K_ARGUPD) continue;
+        if (in->parts > parts) parts = in->parts;
+        for (int d = 0; d < depth && d <= MAX_LOOPS; d++) {
+            const kvar_info *v = &k->vars.at[k->ins.at[open[d]].var];
+            int64_t words[] = { in->alu, roles ? v->role.unroll : v->extent, roles ? v->role.lanes : 1 };
+            bool counts = roles ? v->role.unroll > 1 || v->role.lanes > 1 : true;
+            if (open[d] > (int)in->c && v->reduce && counts) h = hash_bytes(words, sizeof words, h);
+        }
+    }
+    return hash_bytes(&parts, sizeof parts, h);
+}
+
+uint64_t kopt_sums_order(kernel *k, const target *t) {
+    target alone = *t;
+    alone.threads = 1, alone.choice = NULL;
+    put_in_order(k, t);
+    uint64_t h = hash_sums(k, 0, false);
+    choose_and_stage(k, &alone);
+    return hash_sums(k, h, true);
+}
+
+kernel *kopt_run(kernel *k, const target *t) {
+    if (t->kind == TARGET_GPU) return kopt_gpu(k, t);
+    kernel *o = kopt_has_blocks(k) ? kopt_tile_blocks(k, t) : kopt_tile_nest(k, t);
     kopt_contract(o);
     kopt_prefetch(o, t);
     kopt_past(o, t);

@@ -26,6 +26,7 @@ void kopt_choose(kernel *k, const target *t);
 bool kopt_choose_turned(kernel *k, const target *t);
 /* words.c: contractions of narrow numbers by words. Returns whether the kernel is one. */
 bool kopt_words(kernel *k, const target *t);
+bool kopt_is_worth_sharing(const kernel *k, const target *t); /* among threads */
 /* stage.c: a contraction whose right operand does not fit the cache, or lies the wrong way, is done in stretches, each with a
  * copy of its part of it. Returns whether it is. */
 bool kopt_stage(kernel *k, const target *t);
@@ -94,6 +95,20 @@ static inline int kopt_turn_lanes(tn_dtype t, int lanes) {
 void kopt_prefetch(kernel *k, const target *t);
 /* past.c: in the tiled form, results that are larger than the caches are written past them. */
 void kopt_past(kernel *k, const target *t);
+
+/* row_block.c: consecutive kernels of a plan for a CPU become one that goes by blocks of rows, where what lies between them
+ * then stays in the caches and nothing takes longer. Before kopt_run. */
+void kopt_row_blocks(plan *p, const target *t);
+/* row_tile.c: whether the kernel goes by blocks of rows; its n-th nest as a kernel of its own, NULL when there are fewer; the
+ * tiled form. */
+bool kopt_has_blocks(const kernel *k);
+kernel *kopt_block_nest(const kernel *k, int n);
+kernel *kopt_tile_blocks(const kernel *k, const target *t);
+/* From the scalar form to the tiled one but for what looks at the whole of a kernel (contract.c, prefetch.c, past.c). */
+kernel *kopt_tile_nest(kernel *k, const target *t);
+/* In which order the sums of a scalar kernel take their terms: two that compute the same values and have the same here give the
+ * same bits. Spoils the kernel. */
+uint64_t kopt_sums_order(kernel *k, const target *t);
 
 kernel *kopt_run(kernel *k, const target *t); /* all of them, or kopt_gpu; t->choice is heeded as far as possible */
 

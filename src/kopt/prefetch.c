@@ -52,8 +52,9 @@ static int list_streams(const kernel *k, const rows *r, int *out) {
     int n = 0;
     for (int i = r->child[0] + 1; k->ins.at[i].op != K_END; i++) {
         const kins *in = &k->ins.at[i];
-        if (in->op != K_LOAD || in->n_mask || in->dyn || k->bufs.at[in->buf].kind != KB_IN || affine_coef(in->idx, row) <= 0 ||
-            affine_coef(in->idx, first->var) != 1)
+        uint8_t kind = k->bufs.at[in->buf].kind; /* local: rows of a block, which may have left the first cache since */
+        if (in->op != K_LOAD || in->n_mask || in->dyn || (kind != KB_IN && kind != KB_LOCAL) ||
+            affine_coef(in->idx, row) <= 0 || affine_coef(in->idx, first->var) != 1)
             continue;
         bool known = n == MOST_STREAMS;
         for (int s = 0; s < n && !known; s++) {

@@ -103,16 +103,11 @@ row_uses row_find_uses(const plan *p) {
 
 /* ---- which kernels ---- */
 
-row_chain row_chain_make(plan *p, int first, int shared) {
-    row_chain c = { .p = p, .first = first, .shared = shared };
-    c.links = ARENA_ARRAY(p->a, const row_link *, ROW_MOST_LINKS);
-    c.all = ARENA_ARRAY(p->a, row_access, MAX_ALL);
-    return c;
-}
+row_chain row_chain_make(plan *p, int first, int shared) { return (row_chain){ .p = p, .first = first, .shared = shared }; }
 
 static int find_all(const row_chain *c, int32_t buf) {
-    for (int i = 0; i < c->n_all; i++)
-        if (c->all[i].buf == buf) return i;
+    for (int i = 0; i < c->all.n; i++)
+        if (c->all.at[i].buf == buf) return i;
     return -1;
 }
 
@@ -121,13 +116,13 @@ const char *row_objection(const row_chain *c, const row_link *l, const kernel *k
     if (c->n == ROW_MOST_LINKS || c->ins + k->ins.n > MAX_INS) return "the chain is long enough";
     if (c->local + l->local > room) return "too little fast memory";
     int args = c->args + 1;
-    if (c->n_all + l->n > MAX_ALL) return "the chain is long enough";
+    if (c->all.n + l->n > MAX_ALL) return "the chain is long enough";
     for (int i = 0; i < l->n; i++) {
         const row_access *x = &l->at[i];
         int a = find_all(c, x->buf);
         args += a < 0 && !x->state;
         if (a < 0) continue;
-        const row_access *y = &c->all[a];
+        const row_access *y = &c->all.at[a];
         if (!x->writes && !y->writes) continue;
         if (p->bufs.at[x->buf].kind == PB_STATE) return "a state that is updated there is also read";
         if (!x->apart || !y->apart || x->stride != y->stride) return "its rows need other rows of what was made before";
@@ -140,15 +135,16 @@ void row_append(row_chain *c, const row_link *l, const kernel *k) {
     for (int i = 0; i < l->n; i++) {
         int a = find_all(c, l->at[i].buf);
         if (a < 0) {
-            c->all[c->n_all++] = l->at[i];
+            VEC_PUSH(c->p->a, &c->all, l->at[i]);
             c->args += !l->at[i].state;
             continue;
         }
-        row_access *y = &c->all[a];
+        row_access *y = &c->all.at[a];
         y->apart &= l->at[i].apart && l->at[i].stride == y->stride;
         y->reads |= l->at[i].reads, y->writes |= l->at[i].writes;
     }
-    c->links[c->n++] = l;
+    VEC_PUSH(c->p->a, &c->links, l);
+    c->n++;
     c->ins += k->ins.n;
     c->local += l->local;
 }
@@ -188,8 +184,12 @@ static affine moved(const joiner *w, affine x, const affine *to) {
     return y;
 }
 
-static affine without_rows(const joiner *w, affine x) {
-    for (int i = 0; i < w->c->shared; i++) x = affine_set_var(w->o->a, x, w->rows[i], affine_const(0));
+/* The place in what a row, or a block of them, has of a buffer. Where no rows are shared, the block is one row of everything.
+ */
+static affine in_block(const joiner *w, affine x, int buf) {
+    arena *a = w->o->a;
+    for (int i = 0; i < w->c->shared; i++) x = affine_set_var(a, x, w->rows[i], affine_const(0));
+    if (w->c->shared == 0 && w->form->block) x = affine_add(a, x, affine_scale(a, w->row, w->o->bufs.at[buf].elems));
     return x;
 }
 
@@ -214,8 +214,8 @@ static int local_buffer(joiner *w, kbuf b, int first, int last) {
 static int last_link(const joiner *w, int32_t buf) {
     int last = 0;
     for (int i = 0; i < w->c->n; i++)
-        for (int j = 0; j < w->c->links[i]->n; j++)
-            if (w->c->links[i]->at[j].buf == buf) last = i;
+        for (int j = 0; j < w->c->links.at[i]->n; j++)
+            if (w->c->links.at[i]->at[j].buf == buf) last = i;
     return last;
 }
 
@@ -232,8 +232,8 @@ static void join_states(joiner *w, tn_dtype t) {
     int64_t lo = INT64_MAX, hi = 0, size = (int64_t)dtype_size(t);
     int n = 0;
     w->states[t].buf = -1;
-    for (int i = 0; i < w->c->n_all && w->form->states; i++) {
-        const row_access *x = &w->c->all[i];
+    for (int i = 0; i < w->c->all.n && w->form->states; i++) {
+        const row_access *x = &w->c->all.at[i];
         const pbuf *b = &p->bufs.at[x->buf];
         if (!x->state || x->dtype != t || b->bytes == 0) continue;
         if (b->offset < lo) lo = b->offset;
@@ -264,7 +264,7 @@ static int joined_buffer(joiner *w, int link_no, const pkernel *pk, int b, int64
         own.kind = KB_LOCAL, own.elems = 0;
         return local_buffer(w, own, link_no, link_no);
     }
-    const row_access *x = &w->c->all[a];
+    const row_access *x = &w->c->all.at[a];
     if (w->arg_of[buf] >= 0) return w->arg_of[buf];
     if (x->state && w->states[x->dtype].buf >= 0) return w->arg_of[buf] = w->states[x->dtype].buf;
     int64_t elems = x->stride * (w->form->block ? w->form->block : 1), bytes = elems * (int64_t)dtype_size((tn_dtype)x->dtype);
@@ -336,7 +336,7 @@ static void join_link(joiner *w, int link_no, const int *buf) {
             bool plan_local = from >= 0 && w->o->bufs.at[buf[in.buf]].kind == KB_LOCAL;
             in.buf = (uint16_t)buf[in.buf];
             in.idx.base += place_in_states(w, from, in.buf);
-            if (plan_local) in.idx = without_rows(w, in.idx);
+            if (plan_local) in.idx = in_block(w, in.idx, in.buf);
         }
         if (in.n_mask) in.mask = arena_copy(w->o->a, in.mask, sizeof(kmask) * (size_t)in.n_mask);
         for (int m = 0; m < in.n_mask; m++) in.mask[m].e = moved(w, in.mask[m].e, to);
@@ -358,9 +358,8 @@ static void open_loop(joiner *w, kvar v, int64_t lo, int64_t hi) {
 }
 
 /* Blocks [from, to) of so many rows: link by link, each in a loop over the rows of the block. */
-static void join_blocks(joiner *w, const int *const *bufs, int64_t from, int64_t to, int64_t rows) {
-    kvar block = w->rows[w->c->shared - 1];
-    affine first = affine_scale(w->o->a, affine_var(w->o->a, block), w->form->block);
+static void join_blocks(joiner *w, const int *const *bufs, kvar block, int64_t from, int64_t to, int64_t rows) {
+    affine first = affine_scale(w->o->a, affine_var(w->o->a, block), w->c->shared ? w->form->block : 0);
     if (from == to || rows == 0) return;
     open_loop(w, block, from, to);
     for (int i = 0; i < w->c->n; i++) {
@@ -373,26 +372,32 @@ static void join_blocks(joiner *w, const int *const *bufs, int64_t from, int64_t
     kernel_push(w->o, (kins){ .op = K_END });
 }
 
+static kvar open_rows(joiner *w) { /* returns the last, which stays closed where it goes in blocks; -1: none is shared */
+    const kernel *k = link_kernel(w, 0)->k;
+    for (int i = 0; i < w->c->shared; i++) {
+        int64_t n = row_extent(k, i), block = i == w->c->shared - 1 ? w->form->block : 0;
+        w->rows[i] = kernel_var(w->o, block ? "rb" : "r", block ? (n + block - 1) / block : n, true, false);
+        if (!block) open_loop(w, w->rows[i], 0, n);
+    }
+    return w->c->shared ? w->rows[w->c->shared - 1] : -1;
+}
+
 static void write_links(joiner *w) {
     const row_chain *c = w->c;
     const int **bufs = ARENA_ARRAY(w->o->a, const int *, c->n);
-    int last = c->shared - 1;
-    for (int i = 0; i < c->shared; i++) {
-        int64_t n = row_extent(link_kernel(w, 0)->k, i), block = i == last ? w->form->block : 0;
-        w->rows[i] = kernel_var(w->o, block ? "rb" : "r", block ? (n + block - 1) / block : n, true, false);
-        w->o->vars.at[w->rows[i]].block = block > 0;
-        if (!block) open_loop(w, w->rows[i], 0, n);
-    }
+    int64_t block = w->form->block, rows = c->shared ? row_extent(link_kernel(w, 0)->k, c->shared - 1) : 1;
+    kvar last = open_rows(w);
     for (int i = 0; i < c->n; i++) bufs[i] = link_buffers(w, i);
-    if (w->form->block) {
-        int64_t rows = row_extent(link_kernel(w, 0)->k, last), full = rows / w->form->block;
-        join_blocks(w, bufs, 0, full, w->form->block);
-        join_blocks(w, bufs, full, full + 1, rows % w->form->block);
+    if (block) {
+        if (last < 0) last = kernel_var(w->o, "rb", 1, true, false);
+        w->o->vars.at[last].block = true;
+        join_blocks(w, bufs, last, 0, rows / block, block);
+        join_blocks(w, bufs, last, rows / block, rows / block + 1, rows % block);
     } else {
-        if (c->shared) w->row = affine_var(w->o->a, w->rows[last]);
+        if (last >= 0) w->row = affine_var(w->o->a, last);
         for (int i = 0; i < c->n; i++) join_link(w, i, bufs[i]);
     }
-    for (int i = w->form->block ? 1 : 0; i < c->shared; i++) kernel_push(w->o, (kins){ .op = K_END });
+    for (int i = block ? 1 : 0; i < c->shared; i++) kernel_push(w->o, (kins){ .op = K_END });
 }
 
 /* Traffic at the border, without what is local now. */
@@ -401,8 +406,8 @@ static void count(joiner *w) {
     for (int i = 0; i < c->n; i++) {
         const kernel *k = link_kernel(w, i)->k;
         uint64_t less_read = 0, less_written = 0;
-        for (int j = 0; j < c->links[i]->n; j++) {
-            const row_access *x = &c->links[i]->at[j];
+        for (int j = 0; j < c->links.at[i]->n; j++) {
+            const row_access *x = &c->links.at[i]->at[j];
             uint64_t bytes = (uint64_t)c->p->bufs.at[x->buf].bytes;
             if (w->o->bufs.at[w->arg_of[x->buf]].kind != KB_LOCAL) continue;
             less_read += x->reads ? bytes : 0, less_written += x->writes ? bytes : 0;
@@ -413,23 +418,26 @@ static void count(joiner *w) {
     }
 }
 
-/* Local buffers leave the plan. */
 static pkernel finish(const joiner *w) {
     const row_chain *c = w->c;
-    plan *p = c->p;
     pkernel to = { .k = w->o, .args = w->args.at, .root = link_kernel(w, c->n - 1)->root };
     VEC(val) fused = { 0 };
-    for (int i = 0; i < c->n; i++) {
-        const pkernel *pk = link_kernel(w, i);
-        for (int j = 0; j < pk->n_fused; j++) VEC_PUSH(p->a, &fused, pk->fused[j]);
-        if (i) row_decide(p, pk[-1].root, pk->root, true, w->form->reason);
-    }
-    for (int a = 0; a < c->n_all; a++) {
-        pbuf *b = &p->bufs.at[c->all[a].buf];
-        if (w->o->bufs.at[w->arg_of[c->all[a].buf]].kind == KB_LOCAL) b->bytes = 0, b->elems = 0;
-    }
+    for (int i = 0; i < c->n; i++)
+        for (int j = 0; j < link_kernel(w, i)->n_fused; j++) VEC_PUSH(c->p->a, &fused, link_kernel(w, i)->fused[j]);
     to.fused = fused.at, to.n_fused = fused.n;
     return to;
+}
+
+void row_commit(const row_chain *c, const row_uses *uses, const pkernel *pk, const char *reason) {
+    plan *p = c->p;
+    for (int i = c->first + 1; i < c->first + c->n; i++)
+        row_decide(p, p->kernels.at[i - 1].root, p->kernels.at[i].root, true, reason);
+    for (int a = 0; a < c->all.n; a++) {
+        bool bound = false;
+        for (int b = 0; b < pk->k->bufs.n && !bound; b++) bound = pk->args[b].buf == c->all.at[a].buf;
+        if (bound || !row_is_private(c, uses, &c->all.at[a])) continue;
+        p->bufs.at[c->all.at[a].buf].bytes = 0, p->bufs.at[c->all.at[a].buf].elems = 0;
+    }
 }
 
 pkernel row_join(row_chain *c, const row_uses *uses, const row_form *form) {

@@ -31,10 +31,10 @@ typedef struct row_link { /* a kernel, with so many loops over rows shared */
 typedef struct row_chain { /* kernels [first, first + n) of the plan */
     plan *p;
     int first, n, shared;
-    const row_link **links; /* [n] */
-    row_access *all;        /* [n_all] everything they touch */
-    int n_all, ins, args;   /* args: of all, those that need a buffer of their own */
-    int64_t local;          /* bytes of their own local buffers */
+    VEC(const row_link *) links; /* [n] */
+    VEC(row_access) all;         /* everything they touch */
+    int ins, args;               /* args: of all, those that need a buffer of their own */
+    int64_t local;               /* bytes of their own local buffers */
 } row_chain;
 
 typedef struct row_uses { /* [plan bufs] kernels */
@@ -54,7 +54,7 @@ row_chain row_chain_make(plan *p, int first, int shared);
 /* Why the kernel cannot follow, with so much room for local buffers and so many buffers at most; NULL: it can. */
 const char *row_objection(const row_chain *c, const row_link *l, const kernel *k, int64_t room, int most_args);
 void row_append(row_chain *c, const row_link *l, const kernel *k);
-/* Only the chain sees what access a of c.all is to, and each row its own part. */
+/* Only the chain sees access x is to, and each row its own part. */
 bool row_is_private(const row_chain *c, const row_uses *uses, const row_access *x);
 
 typedef struct row_form {
@@ -62,11 +62,11 @@ typedef struct row_form {
     int64_t block;       /* the innermost shared loop goes in blocks of so many rows; 0: row by row */
     bool states;         /* states that no run changes become one buffer of each dtype */
     const uint8_t *kind; /* [n] local buffers are used again by kernels of the same kind only; NULL: by all */
-    const char *reason;  /* of the decisions */
 } row_form;
-/* The kernel and its arguments; private buffers that became local leave the plan. New buffers of the plan come last in the
- * kernel. */
+/* The kernel and its arguments. */
 pkernel row_join(row_chain *c, const row_uses *uses, const row_form *form);
+/* It takes the place of the chain's kernels: private buffers that became local leave the plan, and explain hears why. */
+void row_commit(const row_chain *c, const row_uses *uses, const pkernel *pk, const char *reason);
 
 void row_decide(plan *p, val from, val to, bool fused, const char *reason);
 

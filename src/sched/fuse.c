@@ -5,7 +5,8 @@
  * below agree; a view or another value that costs no more to compute than to load may be computed in several kernels. What is
  * left becomes the root of a kernel of its own. Convexity holds by construction: a value inside a kernel has no user outside
  * it. Levels: 0 views only; 1 elementwise onto the op before it (linear + bias + ReLU); 2 everything that needs no extra work;
- * 3 also recomputation and kernels with several results. */
+ * 3 also recomputation, kernels with several results and, later, kernels joined row by row (kopt/row_block.c,
+ * kopt/gpu_chain.c). */
 #include "sched/sched.h"
 
 enum { SMALL_PART = 16, FEW_ROWS = 8, SMALL_WORK = 1 << 15, WIDE_ROW = 1024, MANY_LOOPS = 48, LINE_BYTES = 64 };

@@ -1,0 +1,291 @@
+/* row_tile.c - kernels that go by blocks of rows (kvar_info.block): each loop directly inside is taken out as a kernel of its
+ * own, for the rows of one block, is tiled as any other kernel is, and comes back to its place.
+ *
+ * In: scalar form, as row_join.c writes it: loops over rows, the loop over blocks, perhaps a second one for the last rows, and
+ * in these nothing but nests, whose outermost loop runs over the rows of the block. Out: tiled form. Loops that stay around a
+ * nest are variables without a loop in the kernel of its own. */
+#include "kopt/kopt.h"
+
+typedef struct part { /* a nest as a kernel of its own */
+    kernel *k;
+    kvar *of; /* [n_vars] variables of the whole kernel */
+    int n_vars, n_bufs;
+} part;
+
+bool kopt_has_blocks(const kernel *k) {
+    for (kvar v = 0; v < k->vars.n; v++)
+        if (k->vars.at[v].block) return true;
+    return false;
+}
+
+/* ---- taking out ---- */
+
+static affine renamed(arena *a, affine x, const kvar *to) {
+    affine y = affine_const(x.base);
+    for (int i = 0; i < x.n; i++) y = affine_add(a, y, affine_scale(a, affine_var(a, to[x.t[i].var]), x.t[i].coef));
+    return y;
+}
+
+/* Instruction i with the variables and registers of another kernel. */
+static kins moved(arena *a, const kins *from, const kvar *to, const reg *at) {
+    kins in = *from;
+    in.a = at[in.a], in.b = at[in.b], in.c = at[in.c], in.dyn = at[in.dyn];
+    if (in.op == K_LOOP) in.var = to[in.var];
+    in.idx = renamed(a, in.idx, to);
+    if (in.n_mask) in.mask = arena_copy(a, in.mask, sizeof(kmask) * (size_t)in.n_mask);
+    for (int m = 0; m < in.n_mask; m++) in.mask[m].e = renamed(a, in.mask[m].e, to);
+    return in;
+}
+
+static void mark(bool *used, affine x) {
+    for (int i = 0; i < x.n; i++) used[x.t[i].var] = true;
+}
+
+/* The variables that the nest names, in their order; those of its own loops keep what they are. */
+static kvar *take_vars(const kernel *k, int loop, int end, part *p) {
+    bool *used = ARENA_ARRAY(k->a, bool, k->vars.n), *own = ARENA_ARRAY(k->a, bool, k->vars.n);
+    kvar *to = ARENA_ARRAY(k->a, kvar, k->vars.n);
+    for (int i = loop; i < end; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP) used[in->var] = own[in->var] = true;
+        mark(used, in->idx);
+        for (int m = 0; m < in->n_mask; m++) mark(used, in->mask[m].e);
+    }
+    p->of = ARENA_ARRAY(k->a, kvar, k->vars.n);
+    for (kvar v = 0; v < k->vars.n; v++) {
+        if (!used[v]) continue;
+        kvar_info x = k->vars.at[v];
+        if (!own[v]) x.row = x.reduce = x.block = false;
+        to[v] = p->k->vars.n, p->of[p->n_vars++] = v;
+        VEC_PUSH(k->a, &p->k->vars, x);
+    }
+    return to;
+}
+
+/* Perfectly nested outer loops are rows. */
+static void mark_rows(kernel *k) {
+    for (int i = 1, end = k->ins.n - 1; k->ins.at[i].op == K_LOOP && kopt_loop_end(k, i) == end; i++, end--) {
+        kvar_info *v = &k->vars.at[k->ins.at[i].var];
+        if (v->reduce) return;
+        v->row = true;
+    }
+}
+
+static bool is_memory(const kins *in) { return in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER; }
+
+/* What the nest does with each buffer. A local one is its own when the rows of the block do not tell its elements apart: then
+ * rows number its copies. */
+static void take_bufs(part *p, kvar row) {
+    kernel *k = p->k;
+    for (int b = 0; b < k->bufs.n; b++) {
+        kbuf *x = &k->bufs.at[b];
+        bool reads = false, writes = false, rows = x->kind != KB_LOCAL;
+        for (int i = 1; i < k->ins.n; i++) {
+            const kins *in = &k->ins.at[i];
+            if (!is_memory(in) || in->buf != b) continue;
+            reads |= in->op != K_STORE, writes |= in->op != K_LOAD;
+            rows |= affine_coef(in->idx, row) != 0;
+        }
+        x->fixed = x->fixed && !writes;
+        if (!reads && !writes) {
+            x->kind = KB_LOCAL, x->fixed = false, x->elems = 0;
+        } else if (rows) {
+            x->kind = reads && writes ? KB_INOUT : writes ? KB_OUT : KB_IN;
+        } else {
+            for (int i = 1; i < k->ins.n; i++)
+                if (is_memory(&k->ins.at[i]) && k->ins.at[i].buf == b)
+                    for (kvar v = 0; v < k->vars.n; v++)
+                        if (k->vars.at[v].row && !affine_coef(k->ins.at[i].idx, v))
+                            k->ins.at[i].idx =
+                                affine_add(k->a, k->ins.at[i].idx, affine_scale(k->a, affine_var(k->a, v), x->elems));
+        }
+    }
+}
+
+/* Traffic as if everything but its own local buffers were far away, for all blocks: what the kernel had when it was one. */
+static void take_counts(part *p, const kernel *whole, int64_t blocks) {
+    p->k->flops = whole->flops;
+    for (int b = 0; b < p->k->bufs.n; b++) {
+        const kbuf *x = &p->k->bufs.at[b];
+        bool between = whole->bufs.at[b].kind == KB_LOCAL;
+        uint64_t bytes = (uint64_t)(x->elems * (between ? blocks : 1)) * dtype_size((tn_dtype)x->dtype);
+        if (x->kind == KB_LOCAL) continue;
+        if (x->kind != KB_OUT) p->k->bytes_read += bytes;
+        if (x->kind != KB_IN) p->k->bytes_written += bytes;
+    }
+}
+
+/* The loop over the rows of a block of one goes. */
+static void drop_lone_row(kernel *k) {
+    kvar row = k->ins.at[1].var;
+    if (k->vars.at[row].extent != 1) return;
+    k->vars.at[row].row = false;
+    for (int i = 1; i < k->ins.n; i++) {
+        kins *in = &k->ins.at[i];
+        in->idx = affine_set_var(k->a, in->idx, row, affine_const(0));
+        for (int m = 0; m < in->n_mask; m++) in->mask[m].e = affine_set_var(k->a, in->mask[m].e, row, affine_const(0));
+    }
+    k->ins.at[1].op = k->ins.at[k->ins.n - 1].op = K_NIL;
+    kopt_compact(k);
+}
+
+static int64_t count_blocks(const kernel *k) {
+    int64_t n = 1;
+    for (int i = 1; i < k->ins.n && k->ins.at[i].op == K_LOOP; i++) {
+        n *= k->vars.at[k->ins.at[i].var].extent;
+        if (k->vars.at[k->ins.at[i].var].block) break;
+    }
+    return n;
+}
+
+static part take(const kernel *k, int loop) {
+    int end = kopt_loop_end(k, loop) + 1;
+    part p = { .k = kernel_make(k->a, k->name), .n_bufs = k->bufs.n };
+    reg *at = ARENA_ARRAY(k->a, reg, k->ins.n);
+    kvar *to = take_vars(k, loop, end, &p);
+    for (int b = 0; b < k->bufs.n; b++) VEC_PUSH(k->a, &p.k->bufs, k->bufs.at[b]);
+    for (int i = loop; i < end; i++) at[i] = kernel_push(p.k, moved(k->a, &k->ins.at[i], to, at));
+    mark_rows(p.k);
+    take_bufs(&p, to[k->ins.at[loop].var]);
+    take_counts(&p, k, count_blocks(k));
+    drop_lone_row(p.k);
+    return p;
+}
+
+kernel *kopt_block_nest(const kernel *k, int n) {
+    bool in_block = false;
+    for (int i = 1; i < k->ins.n; i++) {
+        if (k->ins.at[i].op == K_END) in_block = false;
+        if (k->ins.at[i].op != K_LOOP) continue;
+        if (in_block && n-- == 0) return take(k, i).k;
+        if (in_block)
+            i = kopt_loop_end(k, i);
+        else
+            in_block = k->vars.at[k->ins.at[i].var].block;
+    }
+    return NULL;
+}
+
+/* ---- putting back ---- */
+
+typedef struct blocks {
+    const kernel *k;
+    kernel *o;
+    const target *t;
+    bool *unread;  /* [bufs of k] some nest reads its panels instead */
+    kchoice *like; /* [nests] the tile of the first block loop's nest */
+    int n_nests;
+} blocks;
+
+/* Local buffers of the nest's own grow with the rows that are worked on at once; new ones come last. */
+static const int *put_bufs(blocks *w, const part *p, const kernel *x) {
+    int *to = ARENA_ARRAY(w->o->a, int, x->bufs.n + 1);
+    for (int b = 0; b < x->bufs.n; b++) {
+        to[b] = b < p->n_bufs ? b : kernel_buf(w->o, x->bufs.at[b]);
+        if (b >= p->n_bufs) continue;
+        kbuf *own = &w->o->bufs.at[b];
+        if (own->kind == KB_LOCAL && x->bufs.at[b].kind == KB_LOCAL && x->bufs.at[b].elems > own->elems)
+            own->elems = x->bufs.at[b].elems;
+        w->unread[b] |= p->k->bufs.at[b].kind == KB_LOCAL && p->k->bufs.at[b].elems == 0 && own->kind == KB_IN;
+    }
+    return to;
+}
+
+static const kvar *put_vars(blocks *w, const part *p, const kernel *x) {
+    kvar *to = ARENA_ARRAY(w->o->a, kvar, x->vars.n);
+    bool *own = ARENA_ARRAY(w->o->a, bool, x->vars.n);
+    for (int i = 1; i < x->ins.n; i++)
+        if (x->ins.at[i].op == K_LOOP) own[x->ins.at[i].var] = true;
+    for (kvar v = 0; v < x->vars.n; v++) {
+        kvar_info info = x->vars.at[v];
+        to[v] = v < p->n_vars ? p->of[v] : kernel_var(w->o, info.name, info.extent, info.row, info.reduce);
+        if (own[v]) w->o->vars.at[to[v]] = info;
+    }
+    return to;
+}
+
+/* A nest of the last rows takes panels that are as wide as those of the others: one copy of the operand serves both. */
+static kchoice tile_like(const part *p, const kernel *x) {
+    kchoice c = { 0 };
+    int lanes = 1;
+    for (kvar v = 0; v < x->vars.n; v++)
+        if (x->vars.at[v].role.lanes > lanes) lanes = x->vars.at[v].role.lanes;
+    for (int b = p->n_bufs; b < x->bufs.n; b++)
+        if (x->bufs.at[b].panels) c.nv = (uint8_t)(x->bufs.at[b].panels->width / lanes);
+    for (int i = 1; i < x->ins.n && c.nv; i++)
+        if (x->ins.at[i].op == K_LOOP && x->vars.at[x->ins.at[i].var].row && x->vars.at[x->ins.at[i].var].role.lanes == 1 &&
+            x->vars.at[x->ins.at[i].var].role.unroll > c.mr)
+            c.mr = (uint8_t)x->vars.at[x->ins.at[i].var].role.unroll;
+    return c;
+}
+
+static void put_nest(blocks *w, int loop, int n, bool last) {
+    part p = take(w->k, loop);
+    target own = *w->t;
+    int64_t rows = w->k->vars.at[w->k->ins.at[loop].var].extent;
+    own.threads = 1;
+    if (last && w->like[n].nv && !own.choice) {
+        if (w->like[n].mr > rows) w->like[n].mr = (uint8_t)rows;
+        own.choice = &w->like[n];
+    }
+    kernel *x = kopt_tile_nest(p.k, &own);
+    if (!last) w->like[n] = tile_like(&p, x);
+    const kvar *to = put_vars(w, &p, x);
+    const int *buf = put_bufs(w, &p, x);
+    reg *at = ARENA_ARRAY(w->o->a, reg, x->ins.n);
+    for (int i = 1; i < x->ins.n; i++) {
+        kins in = moved(w->o->a, &x->ins.at[i], to, at);
+        if (is_memory(&in) || in.op == K_PREFETCH) in.buf = (uint16_t)buf[in.buf];
+        at[i] = kernel_push(w->o, in);
+    }
+}
+
+/* Threads share the outermost loop that they share most evenly. */
+static kvar choose_parallel(const kernel *k, const target *t) {
+    kvar best = -1;
+    double most = 0;
+    int asked = t->choice ? t->choice->par : 0, nth = 0;
+    if (t->threads < 2 || asked == 1 || (!asked && !kopt_is_worth_sharing(k, t))) return -1;
+    for (int i = 1; k->ins.at[i].op == K_LOOP; i++) {
+        const kvar v = k->ins.at[i].var;
+        int64_t whole = k->ins.at[i].hi, extent = k->vars.at[v].extent;
+        double balance = kopt_balance(whole, (double)(extent - whole), t->threads);
+        if (whole > 1 && asked == 2 + nth++) return v;
+        if (whole > 1 && balance > most + 0.05) most = balance, best = v;
+        if (k->vars.at[v].block) break;
+    }
+    return best;
+}
+
+static void put_loop(blocks *w, int i) {
+    kins in = w->k->ins.at[i];
+    if (in.var == w->o->par_var) in.par = in.lo == 0 ? PAR_THREADS : PAR_LAST;
+    kernel_push(w->o, in);
+}
+
+kernel *kopt_tile_blocks(const kernel *k, const target *t) {
+    blocks w = { .k = k, .t = t, .o = kernel_make(k->a, k->name) };
+    kernel *o = w.o;
+    int n = 0;
+    w.unread = ARENA_ARRAY(k->a, bool, k->bufs.n + 1), w.like = ARENA_ARRAY(k->a, kchoice, k->ins.n);
+    for (kvar v = 0; v < k->vars.n; v++) VEC_PUSH(o->a, &o->vars, k->vars.at[v]);
+    for (int b = 0; b < k->bufs.n; b++) VEC_PUSH(o->a, &o->bufs, k->bufs.at[b]);
+    o->flops = k->flops, o->bytes_read = k->bytes_read, o->bytes_written = k->bytes_written;
+    o->tiled = true, o->par_var = choose_parallel(k, t);
+    for (int i = 1, in_block = 0; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP && in_block) {
+            put_nest(&w, i, n++, in_block == 2);
+            i = kopt_loop_end(k, i);
+        } else if (in->op == K_LOOP) {
+            put_loop(&w, i);
+            if (k->vars.at[in->var].block) in_block = in->lo ? 2 : 1, n = 0;
+        } else { /* an end */
+            kernel_push(o, *in);
+            in_block = 0;
+        }
+    }
+    for (int b = 0; b < k->bufs.n; b++)
+        if (w.unread[b]) kopt_drop_unread(o, b);
+    return o;
+}
