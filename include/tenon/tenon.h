@@ -104,6 +104,13 @@ typedef struct {
      * the first compilation. */
     const char *cpu;
     int name_code; /* 1 = debuggers and profilers are told the names of kernels that went straight to machine code */
+    /* Who runs the pieces of a run on the CPU; NULL = the library's own threads. Called by the thread that runs a session, with
+     * n = tn_compile_opts.threads; it calls piece(arg, i) for each i of 0 .. n - 1 and returns when all these calls have
+     * returned. On which threads, in which order and how many at a time is its choice, and changes no bit of a result: work is
+     * claimed by whoever comes, and a piece may wait for one that has begun, so a piece, once begun, must not have to wait for
+     * another on the same thread. Called from as many threads at once as sessions run. Such a context starts no threads. */
+    void (*parallel_for)(void *ud, int n, void (*piece)(void *arg, int i), void *arg);
+    void *parallel_ud;
 } tn_config;
 
 /* Fills cfg from TENON_CACHE_DIR (else XDG_CACHE_HOME/tenon, else HOME/.cache/tenon), TENON_CACHE_BYTES, TENON_CC, TENON_CPU

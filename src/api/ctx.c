@@ -87,6 +87,8 @@ tn_ctx *tn_ctx_new(const tn_config *given) {
     if (cfg.cache_dir && *cfg.cache_dir) ctx->cache_dir = join_path(m, cfg.cache_dir, cfg.cache_subdir);
     if (cfg.cpu && *cfg.cpu) ctx->cpu = mem_strdup(m, cfg.cpu);
     ctx->name_code = cfg.name_code != 0;
+    ctx->parallel_for = cfg.parallel_for;
+    ctx->parallel_ud = cfg.parallel_ud;
     if (!ctx->compiler || (cfg.cpu && *cfg.cpu && !ctx->cpu) || (cfg.cache_dir && *cfg.cache_dir && !ctx->cache_dir)) {
         tn_ctx_free(ctx);
         return NULL;

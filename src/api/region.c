@@ -7,21 +7,27 @@
 
 #include "rt/pool.h"
 
-static void meet(void *ud, pool_turn *turn) {
-    const int *barriers = ud;
-    for (int b = 0; b <= *barriers; b++)
-        while (pool_next(turn, b == *barriers) >= 0) {
+static void meet(const void *ud, int64_t barriers, pool_turn *turn) {
+    (void)ud;
+    for (int64_t b = 0; b <= barriers; b++) {
+        int share;
+        while ((share = pool_next(turn, b == barriers)) >= 0) {
         }
+        if (share == POOL_LEAVE) return;
+    }
 }
 
 static tn_status measure(mem host, int threads, int64_t times, int barriers, double *out_seconds, err *e) {
     pool *p = NULL;
-    tn_status s = pool_open(host, threads, &p, e);
-    if (s) return s;
-    for (int i = 0; i < 10 && !s; i++) s = pool_run(p, meet, &barriers, e); /* everybody is awake */
+    team *t = NULL;
+    tn_status s = pool_open(host, NULL, &p, e);
+    if (!s) s = pool_want(p, threads, &threads, e);
+    if (!s) s = team_open(p, threads, &t, e);
+    for (int i = 0; i < 10 && !s; i++) s = team_run(t, meet, NULL, barriers, e); /* everybody is awake */
     double start = now_seconds();
-    for (int64_t i = 0; i < times && !s; i++) s = pool_run(p, meet, &barriers, e);
+    for (int64_t i = 0; i < times && !s; i++) s = team_run(t, meet, NULL, barriers, e);
     *out_seconds = now_seconds() - start;
+    team_close(t);
     pool_close(p);
     return s;
 }

@@ -1,9 +1,11 @@
 /* objects.c - devices of a context, opened when first asked for.
  *
- * In: a device's name and thread count. Out: the open device, owned by the context, with the context's kernel cache behind it.
+ * In: a device's name and thread count. Out: the open device, owned by the context, with the context's kernel cache and threads
+ * behind it.
  * The run half: statuses, no jumps. */
 #include "drive/objects.h"
 #include "rt/cache.h"
+#include "rt/pool.h"
 #include "rt/tuning.h"
 
 #include <pthread.h>
@@ -54,6 +56,12 @@ static tn_status open_cache(tn_ctx *ctx, err *e) {
     return st;
 }
 
+static tn_status open_shared(tn_ctx *ctx, err *e) {
+    tn_status st = open_cache(ctx, e);
+    if (!st && !ctx->pool) st = pool_open(ctx->mem, &(executor){ ctx->parallel_for, ctx->parallel_ud }, &ctx->pool, e);
+    return st;
+}
+
 tn_status ctx_device(tn_ctx *ctx, const char *name, int threads, device **out, err *e) {
     const device_api *api = NULL;
     tn_status st = find_api(name, &api, e);
@@ -64,7 +72,7 @@ tn_status ctx_device(tn_ctx *ctx, const char *name, int threads, device **out, e
         if ((*out)->api == api && ctx->devices[i].threads == threads) return TN_OK;
     }
     *out = NULL;
-    if ((st = open_cache(ctx, e))) return st;
+    if ((st = open_shared(ctx, e))) return st;
 
     device_opts o = { .mem = ctx->mem,
                       .threads = threads,
@@ -72,6 +80,7 @@ tn_status ctx_device(tn_ctx *ctx, const char *name, int threads, device **out, e
                       .cpu = ctx->cpu,
                       .name_code = ctx->name_code,
                       .cache = ctx->cache,
+                      .pool = ctx->pool,
                       .log = ctx->log,
                       .log_ud = ctx->log_ud };
     device *dev = NULL;
@@ -91,8 +100,9 @@ tn_status ctx_device(tn_ctx *ctx, const char *name, int threads, device **out, e
 void ctx_close_devices(tn_ctx *ctx) {
     for (int i = 0; i < ctx->n_devices; i++) ctx->devices[i].dev->api->close(ctx->devices[i].dev);
     mem_free(ctx->mem, ctx->devices, (size_t)ctx->n_devices * sizeof *ctx->devices);
+    pool_close(ctx->pool);
     cache_close(ctx->cache);
     tuning_free(atomic_load(&ctx->tuning));
     atomic_store(&ctx->tuning, NULL);
-    ctx->devices = NULL, ctx->n_devices = 0, ctx->cache = NULL;
+    ctx->devices = NULL, ctx->n_devices = 0, ctx->cache = NULL, ctx->pool = NULL;
 }

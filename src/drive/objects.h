@@ -12,6 +12,7 @@
 
 struct cache;  /* rt/cache.h */
 struct tuning; /* rt/tuning.h */
+struct pool;   /* rt/pool.h */
 
 typedef struct open_device {
     device *dev;
@@ -26,6 +27,8 @@ struct tn_ctx {
     char *compiler;  /* never NULL */
     char *cpu;       /* tn_config.cpu; NULL = the default */
     bool name_code;
+    void (*parallel_for)(void *ud, int n, void (*piece)(void *arg, int i), void *arg); /* NULL: the library's threads */
+    void *parallel_ud;
     uint64_t cache_bytes;   /* defaults filled in: never 0 */
     uint64_t cache_memory;  /* never 0 */
     err err;                /* the last error; err.text is never garbage. Written by the thread `home` only */
@@ -33,6 +36,7 @@ struct tn_ctx {
 
     /* Opened when first needed by ctx_device. tn_ctx_free closes them. */
     struct cache *cache;
+    struct pool *pool;               /* of all devices */
     _Atomic(struct tuning *) tuning; /* what was measured before, by any process; may be NULL */
     open_device *devices;            /* [n_devices] */
     int n_devices;

@@ -89,12 +89,14 @@ int64_t emit_c(const plan *p, const target *t, str *out) {
     emit_c_kernels(p, t, out);
     str_add(out, "typedef struct tn_par {\n    int64_t nt;\n    int32_t (*next)(const struct tn_par *, int64_t left);\n    "
                  "int64_t me;\n} tn_par;\n"
-                 "/* Shares of the work between two barriers, until there are no more. */\n"
-                 "#define SHARES(left) for (int64_t tid = par->nt > 1 ? par->next(par, left) : 0; tid >= 0; \\\n"
+                 "/* Shares of the work between two barriers, until there are no more; below -1 this thread is to return. */\n"
+                 "#define SHARES(left) for (tid = par->nt > 1 ? par->next(par, left) : 0; tid >= 0; \\\n"
                  "                          tid = par->nt > 1 ? par->next(par, left) : -1)\n");
     int n_slots = SLOT_IO + p->io.n;
     for (int i = 0; i < p->kernels.n; i++) {
-        str_addf(out, "void tn_kernel_%d(char *const *s, const tn_par *par, int64_t steps) {\n    (void)steps;\n", i);
+        str_addf(out,
+                 "void tn_kernel_%d(char *const *s, const tn_par *par, int64_t steps) {\n    int64_t tid;\n    (void)steps;\n",
+                 i);
         if (emit_c_scratch(p->kernels.at[i].k))
             str_addf(out, "    char *scratch = s[%d] + par->me * %lldL;\n", SLOT_SCRATCH, (long long)scratch);
         str_add(out, "    SHARES(1) ");
@@ -106,7 +108,8 @@ int64_t emit_c(const plan *p, const target *t, str *out) {
     str_addf(out,
              "void tn_main(char *const *slot, const tn_par *par, int64_t steps) {\n"
              "    const int64_t *ring = (const int64_t *)slot[%d];\n"
-             "    char *scratch = slot[%d] + par->me * %lldL, **s = (char **)(scratch + %lldL);\n",
+             "    char *scratch = slot[%d] + par->me * %lldL, **s = (char **)(scratch + %lldL);\n"
+             "    int64_t tid = 0;\n    (void)tid;\n",
              SLOT_RING, SLOT_SCRATCH, (long long)scratch, (long long)arrays);
     str_addf(out, "    for (int64_t step = 0; step < steps; step++) {\n        for (int i = 0; i < %d; i++) s[i] = slot[i];\n",
              n_slots);
@@ -120,7 +123,7 @@ int64_t emit_c(const plan *p, const target *t, str *out) {
             print_call(p, i, out);
             str_add(out, "tid, par->nt);\n");
         }
-        str_add(out, "        }\n");
+        str_add(out, "        }\n        if (tid < -1) return;\n");
     }
     str_add(out, "    }\n}\n");
     return scratch;

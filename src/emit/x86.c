@@ -154,8 +154,9 @@ static int skip_unless_first(image *im) {
     return skip;
 }
 
-/* Launches [i, end) lie between two barriers: for each share that par->next gives out; see c.c. */
-static void put_region(image *im, int i, int end, bool one_of_steps) {
+/* Launches [i, end) lie between two barriers: for each share that par->next gives out; see c.c. leave: where to go when it says
+ * that this thread is to return, -1 = behind the region. */
+static void put_region(image *im, int i, int end, bool one_of_steps, int leave) {
     x86_asm *s = &im->s;
     int next = x86_label(s), body = x86_label(s), done = x86_label(s);
     x86_put(s, X86_CMPI, 0, 0, 0, x86_m(RSP, im->f_nt), 1);
@@ -182,6 +183,9 @@ static void put_region(image *im, int i, int end, bool one_of_steps) {
     x86_put(s, X86_CMPI, 0, 0, 0, x86_m(RSP, im->f_nt), 2);
     x86_jump(s, X86_JGE, next);
     x86_bind(s, done);
+    if (leave < 0) return;
+    x86_put(s, X86_CMPI, 0, 0, 0, x86_m(RSP, im->f_tid), -1);
+    x86_jump(s, X86_JL, leave);
 }
 
 /* With several steps the slots are copied, and inputs and outputs advance in their rings. */
@@ -223,7 +227,7 @@ static void put_main(image *im) {
     x86_jump(s, X86_JLE, done);
     x86_bind(s, top);
     put_ring(im);
-    for (int i = 0, end; i < p->kernels.n; i = end) put_region(im, i, end = plan_region_end(p, i), true);
+    for (int i = 0, end; i < p->kernels.n; i = end) put_region(im, i, end = plan_region_end(p, i), true, done);
     mov_rm(s, RAX, RSP, im->f_step);
     x86_put(s, X86_ADDI, 0, 0, 0, x86_r(RAX), 1);
     mov_mr(s, RSP, im->f_step, RAX);
@@ -238,7 +242,7 @@ static void put_entry(image *im, int i) {
     x86_align(&im->s, 16);
     size_t from = im->s.n;
     prologue(im);
-    put_region(im, i, i + 1, false);
+    put_region(im, i, i + 1, false, -1);
     epilogue(im);
     add_function(im, arena_printf(im->a, "tn_kernel_%d", i), from);
 }

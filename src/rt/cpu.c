@@ -3,7 +3,7 @@
  *
  * A buffer is host memory, a module a loaded shared object, an entry a function. A list is a flat array of operations over a
  * table of slot addresses; submit walks it and returns when it is done, so a ticket is complete as soon as it exists. The
- * device owns its pool and, when the context gave none, a small cache of its own.
+ * device owns a pool and a small cache when the context gave none.
  * fork(): the child may go on using the device (its pool starts new threads) when no thread was inside it at that moment. */
 #include "rt/device.h"
 #include "rt/aligned.h"
@@ -30,6 +30,7 @@ typedef struct cpu {
     bool own_cache; /* nothing is kept: every build is a fresh one */
     jit *jit;
     pool *pool;
+    bool own_pool;
     device_caps caps;
     _Atomic uint64_t ticket;
     pthread_mutex_t lock; /* of what follows: the compiler is looked at when the first kernel is built */
@@ -43,7 +44,8 @@ struct buffer {
 };
 
 typedef struct op {
-    cpu_entry entry; /* NULL = a copy */
+    cpu_entry entry;   /* NULL = a copy */
+    char *const *slot; /* of the list */
     bool parallel;
     int dst, src; /* slots of a copy */
     size_t dst_offset, src_offset, size;
@@ -55,6 +57,7 @@ struct list {
     char **slot; /* [n_slots] */
     bool *bound; /* [n_slots] */
     op *ops;     /* [cap] */
+    team *team;  /* NULL: no operation is parallel */
     int n_ops, cap;
     bool sealed;
 };
@@ -64,7 +67,7 @@ struct list {
 static void cpu_close(device *base) {
     cpu *d = (cpu *)base;
     if (!d) return;
-    pool_close(d->pool);
+    if (d->own_pool) pool_close(d->pool);
     cc_close(d->cc);
     jit_close(d->jit);
     if (d->own_cache) cache_close(d->cache);
@@ -127,13 +130,19 @@ static tn_status cpu_open(const device_opts *opts, device **out, err *e) {
     cpuinfo_fill(&d->caps);
     if (st == TN_OK) st = choose_code(d, opts->cpu, e);
     if (st == TN_OK) st = jit_open(d->mem, opts->name_code, &d->jit, e);
-    if (st == TN_OK) st = pool_open(d->mem, opts->threads, &d->pool, e);
+    d->pool = opts->pool;
+    if (st == TN_OK && !d->pool) {
+        st = pool_open(d->mem, NULL, &d->pool, e);
+        d->own_pool = st == TN_OK;
+    }
+    int threads = 0;
+    if (st == TN_OK) st = pool_want(d->pool, opts->threads, &threads, e);
     if (st) {
         cpu_close(&d->base);
         return st;
     }
     d->caps.host_memory = true;
-    d->caps.threads = pool_threads(d->pool);
+    d->caps.threads = threads;
     d->caps.rates = (device_rates){ .flops = 5e3 * d->caps.vector_bytes / 4,
                                     .bytes = 10e3,
                                     .near = 50e3,
@@ -275,6 +284,7 @@ static tn_status cpu_find(device *base, module *m, const char *entry, void **out
 static void cpu_discard(list *l) {
     if (!l) return;
     mem m = l->dev->mem;
+    team_close(l->team);
     mem_free(m, l->slot, (size_t)l->n_slots * sizeof *l->slot);
     mem_free(m, l->bound, (size_t)l->n_slots * sizeof *l->bound);
     mem_free(m, l->ops, (size_t)l->cap * sizeof *l->ops);
@@ -314,7 +324,11 @@ static tn_status add_op(list *l, const op *o, err *e) {
 }
 static tn_status cpu_launch(list *l, const device_launch *what, err *e) {
     if (!what->entry) return err_set(e, TN_ERR_INVAL, "a launch without an entry");
-    op o = { .parallel = what->parallel && pool_threads(l->dev->pool) > 1 };
+    op o = { .slot = l->slot, .parallel = what->parallel && l->dev->caps.threads > 1 };
+    if (o.parallel && !l->team) {
+        tn_status st = team_open(l->dev->pool, l->dev->caps.threads, &l->team, e);
+        if (st) return st;
+    }
     memcpy(&o.entry, &what->entry, sizeof what->entry); /* POSIX's way from dlsym to a function pointer */
     return add_op(l, &o, e);
 }
@@ -340,21 +354,16 @@ static void cpu_bind(list *l, int slot, buffer *b, size_t offset) { cpu_bind_hos
 
 /* ---- running ---- */
 
-typedef struct launch {
-    const list *list;
-    cpu_entry entry;
-    int64_t steps;
-} launch;
 typedef struct member { /* one of the threads at it */
     cpu_par par;
     pool_turn *turn;
 } member;
 static int32_t next_share(const cpu_par *par, int64_t left) { return pool_next(((const member *)par)->turn, left <= 1); }
 
-static void enter(void *ud, pool_turn *turn) {
-    const launch *l = ud;
+static void enter(const void *ud, int64_t steps, pool_turn *turn) {
+    const op *o = ud;
     member m = { { turn->nt, next_share, turn->me }, turn };
-    l->entry(l->list->slot, &m.par, l->steps);
+    o->entry(o->slot, &m.par, steps);
 }
 
 static tn_status run_op(list *l, const op *o, int64_t steps, err *e) {
@@ -362,10 +371,9 @@ static tn_status run_op(list *l, const op *o, int64_t steps, err *e) {
         if (o->size) memmove(l->slot[o->dst] + o->dst_offset, l->slot[o->src] + o->src_offset, o->size);
         return TN_OK;
     }
-    launch what = { l, o->entry, steps };
-    if (o->parallel) return pool_run(l->dev->pool, enter, &what, e);
+    if (o->parallel) return team_run(l->team, enter, o, steps, e);
     pool_turn alone = pool_alone();
-    enter(&what, &alone);
+    enter(o, steps, &alone);
     return TN_OK;
 }
 

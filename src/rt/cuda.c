@@ -164,6 +164,7 @@ static tn_status cuda_open(const device_opts *opts, device **out, err *e) {
     d->base.api = &device_cuda;
     d->mem = opts->mem;
     d->cache = opts->cache;
+    d->copies.pool = opts->pool;
     pthread_mutex_init(&d->lock, NULL);
     pthread_mutex_init(&d->copies.lock, NULL);
     pthread_mutex_init(&d->watch.lock, NULL);

@@ -31,7 +31,8 @@ void cuda_copies_close(cuda *d) {
         if (c->moved[i]) d->cu.cuEventDestroy(c->moved[i]);
     if (c->order) d->cu.cuEventDestroy(c->order);
     if (c->stream) d->cu.cuStreamDestroy(c->stream);
-    pool_close(c->team);
+    team_close(c->team);
+    if (c->own_pool) pool_close(c->pool);
 }
 
 int cuda_copies_wait(cuda *d) {
@@ -44,17 +45,25 @@ int cuda_copies_wait(cuda *d) {
 
 /* ---- with the ring's lock held and the context current ---- */
 
-typedef struct share {
-    char *to;
-    const char *from;
-    size_t size, each;
-} share;
-static void copy_shares(void *ud, pool_turn *turn) {
-    const share *s = ud;
+static void copy_shares(const void *ud, int64_t number, pool_turn *turn) {
+    const cuda_shares *s = ud;
+    (void)number;
     for (int i; (i = pool_next(turn, true)) >= 0;) {
         size_t at = s->each * (size_t)i;
         if (at < s->size) memcpy(s->to + at, s->from + at, s->size - at < s->each ? s->size - at : s->each);
     }
+}
+
+static tn_status open_team(cuda *d, err *e) {
+    cuda_copies *c = &d->copies;
+    int cpus = pool_cpus(), threads;
+    tn_status st = TN_OK;
+    if (!c->pool) {
+        st = pool_open(d->mem, NULL, &c->pool, e);
+        c->own_pool = st == TN_OK;
+    }
+    if (!st) st = pool_want(c->pool, cpus < MAX_TEAM ? cpus : MAX_TEAM, &threads, e);
+    return st ? st : team_open(c->pool, threads, &c->team, e);
 }
 
 /* Without a team for want of memory it only takes longer. */
@@ -62,14 +71,10 @@ static void copy_bytes(cuda *d, void *to, const void *from, size_t size) {
     cuda_copies *c = &d->copies;
     bool large = size >= 2 * SHARE_BYTES;
     err e;
-    if (large && !c->team) {
-        int cpus = pool_cpus();
-        if (pool_open(d->mem, cpus < MAX_TEAM ? cpus : MAX_TEAM, &c->team, &e)) c->team = NULL;
-    }
-    if (large && c->team) {
-        size_t n = (size_t)pool_threads(c->team), each = (size / n + 64) / 64 * 64;
-        share s = { to, from, size, each < SHARE_BYTES ? SHARE_BYTES : each };
-        if (pool_run(c->team, copy_shares, &s, &e) == TN_OK) return;
+    if (large && (c->team || open_team(d, &e) == TN_OK)) {
+        size_t n = (size_t)team_threads(c->team), each = (size / n + 64) / 64 * 64;
+        c->shares = (cuda_shares){ to, from, size, each < SHARE_BYTES ? SHARE_BYTES : each };
+        if (team_run(c->team, copy_shares, &c->shares, 0, &e) == TN_OK) return;
     }
     memcpy(to, from, size);
 }

@@ -11,6 +11,13 @@
 
 enum { PENDING = 32 /* submits that may be under way */, PIECES = 4 /* of copies under way */, PIECE_BYTES = 4 << 20 };
 
+/* A copy that several threads share out. */
+typedef struct cuda_shares {
+    char *to;
+    const char *from;
+    size_t size, each;
+} cuda_shares;
+
 /* Pinned memory that copies go through, piece by piece: the host fills one piece while others are under way. */
 typedef struct cuda_copies {
     pthread_mutex_t lock;    /* of what follows; taken before the device's */
@@ -19,7 +26,10 @@ typedef struct cuda_copies {
     void *pieces;            /* [PIECES][PIECE_BYTES] */
     cu_object moved[PIECES]; /* an event: the piece may be used again */
     uint64_t next;           /* piece next % PIECES is the one that was used longest ago */
-    struct pool *team;       /* threads that fill and empty pieces; NULL: not needed so far */
+    struct pool *pool;       /* the context's, or, when there is none, its own */
+    bool own_pool;
+    struct team *team; /* threads that fill and empty pieces; NULL: not needed so far */
+    cuda_shares shares;
 } cuda_copies;
 
 /* What is written down for device_api.watch. */

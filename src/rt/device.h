@@ -35,6 +35,7 @@ typedef struct device_opts {
     const char *cpu;      /* CPU: code generator as in tn_config.cpu; NULL = the default */
     bool name_code;       /* CPU: debuggers and profilers are told the names of loaded machine code */
     struct cache *cache;  /* kernel cache shared by all devices of a context; NULL = none */
+    struct pool *pool;    /* threads shared by all devices of a context; NULL = the device's own */
     void (*log)(void *ud, tn_log_level level, const char *text);
     void *log_ud;
 } device_opts;
@@ -152,8 +153,7 @@ typedef struct device_api {
     void (*discard)(list *l);
 
     /* Refused unless the list is sealed and every slot is bound. On the CPU submit runs the list before it returns, allocates
-     * nothing, takes no lock and makes no system call unless pool threads went to sleep, lost their processors or serve another
-     * caller. */
+     * nothing, takes no lock and makes no system call unless pool threads went to sleep or lost their processors. */
     tn_status (*submit)(list *l, int64_t steps, uint64_t *out_ticket,
                         err *e); /* steps: passed to the entries (loop mode), usually 1 */
     tn_status (*wait)(device *d, uint64_t ticket, err *e);
@@ -176,8 +176,8 @@ const device_api *const *device_table(int *out_n); /* rt/devices.c */
 /* What generated CPU code sees (the C emitter prints the same declarations into its text):
  *     void entry(char *const *slot, const tn_par *par, int64_t steps)
  * The work between two barriers has nt shares. With nt > 1 a thread asks next for the number of a share and does it, again and
- * again until that is negative, and goes on behind the barrier: rt/pool.h says more. left: 1 in the last such region. me: the
- * thread, one of nt: its part of memory that each thread has for itself. */
+ * again until that is negative. Then it goes on behind the barrier, or, below -1, returns: rt/pool.h says more. left: 1 in the
+ * last such region. me: the thread, one of nt: its part of memory that each thread has for itself. */
 typedef struct cpu_par {
     int64_t nt;
     int32_t (*next)(const struct cpu_par *par, int64_t left);

@@ -1,4 +1,4 @@
-/* The pool: every share of every region is done exactly once, before pool_run returns; asleep, awake, crowded, shared and after
+/* The pool: every share of every region is done exactly once, before team_run returns; asleep, awake, crowded, shared and after
  * fork. Labels: threads */
 #include "rt_util.h"
 
@@ -13,22 +13,29 @@
 #include <time.h>
 #include <unistd.h>
 
-typedef struct team {
+typedef struct sums {
     pool *p;
+    team *team;
     int nt;
     long plain[64]; /* [share] written by the thread that has it, read by the caller after the run */
     long turn;      /* written by the caller before a run, read inside it */
     int wrong;
-    int here; /* threads that have come */
-} team;
+    int here;          /* threads that have come */
+    struct sums *self; /* its address is what the team gets */
+} sums;
+static sums *of(const void *ud) { return *(sums *const *)ud; }
 
-static void count_shares(void *ud, pool_turn *turn) {
-    team *t = ud;
+static void count_shares(const void *ud, int64_t number, pool_turn *turn) {
+    sums *t = of(ud);
+    (void)number;
     for (int i; (i = pool_next(turn, true)) >= 0;) t->plain[i] += t->turn;
 }
-static void two_regions(void *ud, pool_turn *turn) {
-    team *t = ud;
-    for (int i; (i = pool_next(turn, false)) >= 0;) t->plain[i] = i + t->turn;
+static void two_regions(const void *ud, int64_t number, pool_turn *turn) {
+    sums *t = of(ud);
+    int i;
+    (void)number;
+    while ((i = pool_next(turn, false)) >= 0) t->plain[i] = i + t->turn;
+    if (i == POOL_LEAVE) return;
     while (pool_next(turn, true) >= 0) {
         long sum = 0, want = 0;
         for (int i = 0; i < t->nt; i++) sum += t->plain[i], want += i + t->turn;
@@ -36,35 +43,46 @@ static void two_regions(void *ud, pool_turn *turn) {
     }
 }
 
-static void open_team(team *t, counted *memory, int threads) {
+static void open_on(sums *t, counted *memory, int threads, const executor *host) {
     err e = { 0 };
     memset(t, 0, sizeof *t);
-    assert_int_equal(pool_open(counted_mem(memory), threads, &t->p, &e), TN_OK);
-    t->nt = pool_threads(t->p);
+    t->self = t;
+    assert_int_equal(pool_open(counted_mem(memory), host, &t->p, &e), TN_OK);
+    assert_int_equal(pool_want(t->p, threads, &t->nt, &e), TN_OK);
     assert_int_equal(t->nt, threads ? threads : pool_cpus());
+    assert_int_equal(team_open(t->p, t->nt, &t->team, &e), TN_OK);
+}
+static void open_sums(sums *t, counted *memory, int threads) { open_on(t, memory, threads, NULL); }
+static void close_sums(sums *t) {
+    team_close(t->team);
+    pool_close(t->p);
+}
+static tn_status run(sums *t, pool_fn fn) {
+    err e = { 0 };
+    return team_run(t->team, fn, &t->self, 0, &e);
 }
 
 static void test_regions(void **state) {
     (void)state;
     for (int threads = 0; threads <= 4; threads++) {
         counted memory = { 0 };
-        team t;
+        sums t;
         err e = { 0 };
-        open_team(&t, &memory, threads);
+        open_sums(&t, &memory, threads);
         int64_t calls = memory.calls;
         int rounds = threads <= 2 ? 3000 : 300;
         for (int i = 1; i <= rounds; i++) {
             t.turn = i;
-            assert_int_equal(pool_run(t.p, count_shares, &t, &e), TN_OK);
+            assert_int_equal(run(&t, count_shares), TN_OK);
             for (int k = 0; k < t.nt; k++) assert_int_equal(t.plain[k], (long)i * (i + 1) / 2);
         }
         for (int i = 0; i < rounds / 10; i++) {
             t.turn = i;
-            assert_int_equal(pool_run(t.p, two_regions, &t, &e), TN_OK);
+            assert_int_equal(run(&t, two_regions), TN_OK);
         }
         assert_int_equal(t.wrong, 0);
         assert_int_equal(memory.calls, calls);
-        pool_close(t.p);
+        close_sums(&t);
         assert_int_equal(memory.alive, 0);
     }
 }
@@ -75,9 +93,9 @@ static void sleep_us(long us) { nanosleep(&(struct timespec){ 0, us * 1000 }, NU
 static void test_sleep_and_wake(void **state) {
     (void)state;
     counted memory = { 0 };
-    team t;
+    sums t;
     err e = { 0 };
-    open_team(&t, &memory, 3);
+    open_sums(&t, &memory, 3);
     long want = 0;
     for (int i = 0; i < 300; i++) {
         double until = now_seconds() + (double)(i % 60) * 5e-6;
@@ -87,11 +105,11 @@ static void test_sleep_and_wake(void **state) {
             while (now_seconds() < until) {
             }
         want += t.turn = i;
-        assert_int_equal(pool_run(t.p, count_shares, &t, &e), TN_OK);
+        assert_int_equal(run(&t, count_shares), TN_OK);
         for (int k = 0; k < t.nt; k++) assert_int_equal(t.plain[k], want);
     }
     sleep_us(5000); /* closing wakes the sleepers */
-    pool_close(t.p);
+    close_sums(&t);
     assert_int_equal(memory.alive, 0);
 }
 
@@ -99,10 +117,10 @@ static void test_sleep_and_wake(void **state) {
 static void test_sleepers_sleep(void **state) {
     (void)state;
     counted memory = { 0 };
-    team t;
+    sums t;
     err e = { 0 };
-    open_team(&t, &memory, 3);
-    assert_int_equal(pool_run(t.p, count_shares, &t, &e), TN_OK);
+    open_sums(&t, &memory, 3);
+    assert_int_equal(run(&t, count_shares), TN_OK);
     sleep_us(20000);
     struct timespec a, b;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
@@ -110,21 +128,23 @@ static void test_sleepers_sleep(void **state) {
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
     double used = (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
     assert_true(used < 0.05); /* spinning would use 0.2 s */
-    pool_close(t.p);
+    close_sums(&t);
 }
 
 /* The worker works longer, so that the caller waits. */
 typedef struct meeting {
     pid_t who; /* the worker */
-    int at[2]; /* where each thread was */
+    struct meeting *self;
 } meeting;
-static void work_there(void *ud, pool_turn *turn) {
-    meeting *m = ud;
+static void work_there(const void *ud, int64_t number, pool_turn *turn) {
+    meeting *m = *(meeting *const *)ud;
     int tid = turn->me;
-    if (tid) m->who = gettid();
-    for (double until = now_seconds() + (tid ? 600e-6 : 200e-6); now_seconds() < until;) {
+    (void)number;
+    while (pool_next(turn, true) >= 0) {
+        if (tid) m->who = gettid();
+        for (double until = now_seconds() + (tid ? 600e-6 : 200e-6); now_seconds() < until;) {
+        }
     }
-    m->at[tid] = sched_getcpu();
 }
 static void stay(pid_t thread, int cpu) {
     cpu_set_t only;
@@ -132,113 +152,252 @@ static void stay(pid_t thread, int cpu) {
     CPU_SET(cpu, &only);
     assert_int_equal(sched_setaffinity(thread, sizeof only, &only), 0);
 }
+static bool may_use(pid_t thread, int cpu) {
+    cpu_set_t set;
+    assert_int_equal(sched_getaffinity(thread, sizeof set, &set), 0);
+    return CPU_ISSET(cpu, &set);
+}
+/* The caller runs there until the worker may not. */
+static void run_there(sums *t, meeting *m, int cpu) {
+    err e = { 0 };
+    stay(0, cpu);
+    for (double until = now_seconds() + 20; (!m->who || may_use(m->who, cpu)) && now_seconds() < until;)
+        assert_int_equal(team_run(t->team, work_there, &m->self, 0, &e), TN_OK);
+    assert_false(may_use(m->who, cpu));
+}
 /* A worker that shares the caller's processor, while another has room: once it has kept the caller waiting, it leaves. */
 static void test_off_the_callers_processor(void **state) {
     (void)state;
     counted memory = { 0 };
-    team t;
-    err e = { 0 };
+    sums t;
     cpu_set_t all;
-    meeting m = { 0 };
+    meeting m = { .self = &m };
     assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
     if (CPU_COUNT(&all) < 2) skip();
-    open_team(&t, &memory, 2);
+    open_sums(&t, &memory, 2);
+    int last = 0;
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &all)) last = cpu;
+    run_there(&t, &m, last);
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         if (!CPU_ISSET(cpu, &all)) continue;
-        stay(0, cpu); /* often: a caller that is interrupted waits for nobody, and the pool moves a worker once a processor */
-        for (int i = 0; i < 20; i++) assert_int_equal(pool_run(t.p, work_there, &m, &e), TN_OK);
-    }
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (!CPU_ISSET(cpu, &all)) continue;
-        stay(0, cpu);
         stay(m.who, cpu);
-        m.at[1] = cpu;
-        for (int i = 0; i < 50 && m.at[1] == cpu; i++) assert_int_equal(pool_run(t.p, work_there, &m, &e), TN_OK);
-        assert_int_equal(m.at[0], cpu);
-        assert_int_not_equal(m.at[1], cpu);
+        run_there(&t, &m, cpu);
     }
     assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
-    pool_close(t.p);
+    close_sums(&t);
+}
+
+/* A worker that does not run while it holds a share is kept out of this run and of later ones for ten times as long, and comes
+ * back. */
+typedef struct sleeper {
+    struct sleeper *self;
+    int worker[2]; /* shares of the worker: of all; after it slept in this run */
+    bool sleeps;
+} sleeper;
+static void sleep_inside(const void *ud, int64_t regions, pool_turn *turn) {
+    sleeper *z = *(sleeper *const *)ud;
+    bool slept = false;
+    for (int64_t r = 1; r <= regions; r++) {
+        int i;
+        while ((i = pool_next(turn, r == regions)) >= 0) {
+            for (double until = now_seconds() + 20e-6; now_seconds() < until;) {
+            }
+            if (!turn->me) continue;
+            z->worker[0]++, z->worker[1] += slept;
+            if (z->sleeps && !slept) slept = true, sleep_us(50000);
+        }
+        if (i == POOL_LEAVE) return;
+    }
+}
+static void test_kept_out(void **state) {
+    (void)state;
+    counted memory = { 0 };
+    sums t;
+    err e = { 0 };
+    open_sums(&t, &memory, 2);
+    sleeper z = { .self = &z, .sleeps = true };
+    for (double until = now_seconds() + 20; !z.worker[0] && now_seconds() < until;)
+        assert_int_equal(team_run(t.team, sleep_inside, &z.self, 50, &e), TN_OK);
+    assert_int_not_equal(z.worker[0], 0);
+    assert_true(z.worker[1] <= 2); /* it may have the next share before the caller knows */
+    z.sleeps = false, z.worker[0] = 0;
+    for (double until = now_seconds() + 0.01; now_seconds() < until;)
+        assert_int_equal(team_run(t.team, sleep_inside, &z.self, 50, &e), TN_OK);
+    assert_int_equal(z.worker[0], 0);
+    for (double until = now_seconds() + 20; !z.worker[0] && now_seconds() < until;)
+        assert_int_equal(team_run(t.team, sleep_inside, &z.self, 50, &e), TN_OK);
+    assert_int_not_equal(z.worker[0], 0);
+    close_sums(&t);
 }
 
 /* Workers that do not run: they enter, but take no share before the caller is behind the last region. */
 enum { REGIONS = 500 };
-static void absent_workers(void *ud, pool_turn *turn) {
-    team *t = ud;
+static void absent_workers(const void *ud, int64_t number, pool_turn *turn) {
+    sums *t = of(ud);
+    (void)number;
     while (turn->me && !__atomic_load_n(&t->turn, __ATOMIC_ACQUIRE)) sched_yield();
-    for (int r = 1; r <= REGIONS; r++)
-        for (int i; (i = pool_next(turn, r == REGIONS)) >= 0;) t->plain[i]++;
+    for (int r = 1; r <= REGIONS; r++) {
+        int i;
+        while ((i = pool_next(turn, r == REGIONS)) >= 0) t->plain[i]++;
+        if (i == POOL_LEAVE) return;
+    }
     if (!turn->me) __atomic_store_n(&t->turn, 1, __ATOMIC_RELEASE);
 }
 static void test_absent_workers(void **state) {
     (void)state;
     counted memory = { 0 };
-    team t;
+    sums t;
     err e = { 0 };
-    open_team(&t, &memory, 4);
-    for (int run = 1; run <= 20; run++) {
-        t.turn = 0;
-        assert_int_equal(pool_run(t.p, absent_workers, &t, &e), TN_OK);
-        for (int k = 0; k < t.nt; k++) assert_int_equal(t.plain[k], run * REGIONS);
-        assert_int_equal(pool_run(t.p, two_regions, &t, &e), TN_OK); /* the next run has all of them again */
+    open_sums(&t, &memory, 4);
+    for (int i = 1; i <= 20; i++) {
+        __atomic_store_n(&t.turn, 0, __ATOMIC_RELAXED);
+        assert_int_equal(run(&t, absent_workers), TN_OK);
+        for (int k = 0; k < t.nt; k++) assert_int_equal(t.plain[k], i * REGIONS);
+        assert_int_equal(run(&t, two_regions), TN_OK); /* the next run has all of them again */
         for (int k = 0; k < t.nt; k++) assert_int_equal(t.plain[k], k + 1);
-        for (int k = 0; k < t.nt; k++) t.plain[k] = (long)run * REGIONS;
+        for (int k = 0; k < t.nt; k++) t.plain[k] = (long)i * REGIONS;
     }
     assert_int_equal(t.wrong, 0);
-    pool_close(t.p);
+    close_sums(&t);
 }
 
 typedef struct client {
-    team *t;
+    team *team;
+    struct client *self;
     long mine[64];
-    int runs, wrong;
+    int runs, regions, wrong;
 } client;
-static void client_shares(void *ud, pool_turn *turn) {
-    client *c = ud;
-    for (int i; (i = pool_next(turn, true)) >= 0;) c->mine[i]++;
+static void client_shares(const void *ud, int64_t regions, pool_turn *turn) {
+    client *c = *(client *const *)ud;
+    for (int64_t r = 1; r <= regions; r++) {
+        int i;
+        while ((i = pool_next(turn, r == regions)) >= 0) c->mine[i]++;
+        if (i == POOL_LEAVE) return;
+    }
 }
 static void *client_main(void *arg) {
     client *c = arg;
     err e = { 0 };
     for (int i = 1; i <= c->runs; i++) {
-        if (pool_run(c->t->p, client_shares, c, &e)) c->wrong++;
-        for (int k = 0; k < c->t->nt; k++) c->wrong += c->mine[k] != i;
+        if (team_run(c->team, client_shares, &c->self, c->regions, &e)) c->wrong++;
+        for (int k = 0; k < team_threads(c->team); k++) c->wrong += c->mine[k] != (long)i * c->regions;
     }
     return NULL;
 }
+/* More callers than threads, than the pool keeps a list of, and with fewer threads than others. */
 static void test_many_callers(void **state) {
     (void)state;
+    enum { CLIENTS = 20 };
     counted memory = { 0 };
-    team t;
-    open_team(&t, &memory, 2);
-    client clients[4];
-    pthread_t threads[4];
-    for (int i = 0; i < 4; i++) {
-        clients[i] = (client){ .t = &t, .runs = 500 };
-        assert_int_equal(pthread_create(&threads[i], NULL, client_main, &clients[i]), 0);
+    sums t;
+    err e = { 0 };
+    for (int nt = 2; nt <= 5; nt += 3) {
+        open_sums(&t, &memory, nt);
+        static client clients[CLIENTS];
+        pthread_t threads[CLIENTS];
+        for (int i = 0; i < CLIENTS; i++) {
+            client *c = &clients[i];
+            *c = (client){ .self = c, .runs = 150, .regions = 1 + i % 4 * 10 };
+            assert_int_equal(team_open(t.p, i % 3 ? nt : 2, &c->team, &e), TN_OK);
+            assert_int_equal(pthread_create(&threads[i], NULL, client_main, c), 0);
+        }
+        for (int i = 0; i < CLIENTS; i++) {
+            pthread_join(threads[i], NULL);
+            assert_int_equal(clients[i].wrong, 0);
+            team_close(clients[i].team);
+        }
+        close_sums(&t);
+        assert_int_equal(memory.alive, 0);
     }
-    for (int i = 0; i < 4; i++) {
-        pthread_join(threads[i], NULL);
-        assert_int_equal(clients[i].wrong, 0);
+}
+
+/* ---- executors of the host ---- */
+
+static void serial(void *ud, int n, void (*piece)(void *arg, int i), void *arg) {
+    (void)ud;
+    for (int i = 0; i < n; i++) piece(arg, i);
+}
+static void backwards(void *ud, int n, void (*piece)(void *arg, int i), void *arg) {
+    (void)ud;
+    for (int i = n; i-- > 0;) piece(arg, i);
+}
+typedef struct job {
+    void (*piece)(void *arg, int i);
+    void *arg;
+    int i;
+    bool late;
+} job;
+static void *job_main(void *arg) {
+    const job *j = arg;
+    if (j->late) sleep_us(300);
+    j->piece(j->arg, j->i);
+    return NULL;
+}
+/* ud: not NULL = every second piece begins late. */
+static void threads_each(void *ud, int n, void (*piece)(void *arg, int i), void *arg) {
+    job jobs[8];
+    pthread_t threads[8];
+    for (int i = 0; i < n; i++) {
+        jobs[i] = (job){ piece, arg, n - 1 - i, ud && i % 2 };
+        assert_int_equal(pthread_create(&threads[i], NULL, job_main, &jobs[i]), 0);
     }
-    pool_close(t.p);
+    for (int i = 0; i < n; i++) pthread_join(threads[i], NULL);
+}
+/* What a host must not do: the run is right all the same. */
+static void forgetful(void *ud, int n, void (*piece)(void *arg, int i), void *arg) {
+    (void)ud;
+    piece(arg, n - 1);
+}
+static void test_executors(void **state) {
+    (void)state;
+    char late[] = "late";
+    const executor hosts[] = {
+        { serial, NULL }, { backwards, NULL }, { threads_each, NULL }, { threads_each, late }, { forgetful, NULL }
+    };
+    for (size_t h = 0; h < COUNT_OF(hosts); h++) {
+        counted memory = { 0 };
+        sums t;
+        open_on(&t, &memory, 4, &hosts[h]);
+        for (int i = 1; i <= 40; i++) {
+            t.turn = i;
+            assert_int_equal(run(&t, count_shares), TN_OK);
+            for (int k = 0; k < t.nt; k++) assert_int_equal(t.plain[k], (long)i * (i + 1) / 2);
+        }
+        for (int i = 0; i < 40; i++) {
+            t.turn = i;
+            assert_int_equal(run(&t, two_regions), TN_OK);
+        }
+        assert_int_equal(t.wrong, 0);
+        close_sums(&t);
+        assert_int_equal(memory.alive, 0);
+    }
 }
 
 static void test_open_and_close_at_once(void **state) {
     (void)state;
     for (int i = 0; i < 50; i++) {
         counted memory = { 0 };
-        team t;
-        open_team(&t, &memory, 1 + i % 4);
-        pool_close(t.p);
+        sums t;
+        open_sums(&t, &memory, 1 + i % 4);
+        close_sums(&t);
         assert_int_equal(memory.alive, 0);
     }
     err e = { 0 };
     pool *p;
-    assert_int_equal(pool_open(mem_libc(), -1, &p, &e), TN_ERR_INVAL);
-    assert_int_equal(pool_open(mem_libc(), POOL_MAX_THREADS + 1, &p, &e), TN_ERR_INVAL);
-    assert_null(p);
+    int threads;
+    assert_int_equal(pool_open(mem_libc(), NULL, &p, &e), TN_OK);
+    assert_int_equal(pool_want(p, -1, &threads, &e), TN_ERR_INVAL);
+    assert_int_equal(pool_want(p, POOL_MAX_THREADS + 1, &threads, &e), TN_ERR_INVAL);
+    for (int n = 1; n <= 4; n++) { /* it grows, and smaller wishes are met */
+        assert_int_equal(pool_want(p, n, &threads, &e), TN_OK);
+        assert_int_equal(threads, n);
+    }
+    assert_int_equal(pool_want(p, 2, &threads, &e), TN_OK);
+    assert_int_equal(threads, 2);
+    pool_close(p);
     pool_close(NULL);
+    team_close(NULL);
 }
 
 #if defined(__SANITIZE_THREAD__)
@@ -252,27 +411,26 @@ static void test_open_and_close_at_once(void **state) {
 #endif
 #endif
 
-static int run_in_child(team *t) {
-    err e = { 0 };
+static int run_in_child(sums *t) {
     memset(t->plain, 0, sizeof t->plain);
     for (int i = 1; i <= 100; i++) {
         t->turn = 1;
-        if (pool_run(t->p, count_shares, t, &e)) return 1;
+        if (run(t, count_shares)) return 1;
         for (int k = 0; k < t->nt; k++)
             if (t->plain[k] != i) return 2;
-        if (pool_run(t->p, two_regions, t, &e) || t->wrong) return 3;
+        if (run(t, two_regions) || t->wrong) return 3;
         memset(t->plain, 0, sizeof t->plain);
         for (int k = 0; k < t->nt; k++) t->plain[k] = i;
     }
-    pool_close(t->p);
+    close_sums(t);
     return 0;
 }
 /* Returns when every thread of the pool has come. */
-static void everybody(void *ud, pool_turn *turn) {
-    team *t = ud;
+static void everybody(const void *ud, int64_t number, pool_turn *turn) {
+    sums *t = of(ud);
     __atomic_fetch_add(&t->here, 1, __ATOMIC_RELAXED);
     while (__atomic_load_n(&t->here, __ATOMIC_RELAXED) < t->nt) sched_yield();
-    count_shares(ud, turn);
+    count_shares(ud, number, turn);
 }
 /* Both processes go on with the pool, whether or not the child uses it. The workers have started before the first fork: while
  * the address sanitizer starts a thread it holds locks of its own, which a child would find held for ever. */
@@ -283,27 +441,27 @@ static void test_fork(void **state) {
     skip();
 #else
     counted memory = { 0 };
-    team t;
+    sums t;
     err e = { 0 };
-    open_team(&t, &memory, 3);
-    assert_int_equal(pool_run(t.p, everybody, &t, &e), TN_OK);
+    open_sums(&t, &memory, 3);
+    assert_int_equal(run(&t, everybody), TN_OK);
     for (int round = 0; round < 4; round++) {
-        assert_int_equal(pool_run(t.p, count_shares, &t, &e), TN_OK);
+        assert_int_equal(run(&t, count_shares), TN_OK);
         if (round & 1) sleep_us(2000);
         pid_t child = fork();
         assert_true(child >= 0);
         if (child == 0) {
             alarm(20);
             int rc = round < 2 ? run_in_child(&t) : 0;
-            if (round >= 2) pool_close(t.p);
+            if (round >= 2) close_sums(&t);
             _exit(memory.alive == 0 ? rc : 9);
         }
         int status;
         assert_int_equal(waitpid(child, &status, 0), child);
         assert_int_equal(status, 0);
     }
-    assert_int_equal(pool_run(t.p, count_shares, &t, &e), TN_OK);
-    pool_close(t.p);
+    assert_int_equal(run(&t, count_shares), TN_OK);
+    close_sums(&t);
 #endif
 }
 
@@ -319,17 +477,18 @@ static void test_no_more_threads(void **state) {
     if (child == 0) {
         alarm(20);
         counted memory = { 0 };
-        team t = { 0 };
+        sums t = { .self = &t };
         err e = { 0 };
         char now[64] = "";
         FILE *f = fopen("/proc/self/statm", "r");
         if (!f || !fgets(now, sizeof now, f)) _exit(1);
         rlim_t pages = strtoull(now, NULL, 10);
         if (setrlimit(RLIMIT_AS, &(struct rlimit){ (pages << 12) + (1 << 20), RLIM_INFINITY })) _exit(2);
-        if (pool_open(counted_mem(&memory), 2, &t.p, &e) != TN_ERR_DEVICE || memory.alive) _exit(3);
-        if (pool_open(counted_mem(&memory), 0, &t.p, &e) != TN_OK) _exit(4);
-        if (pool_threads(t.p) != 1 || pool_run(t.p, count_shares, &t, &e)) _exit(5);
-        pool_close(t.p);
+        if (pool_open(counted_mem(&memory), NULL, &t.p, &e)) _exit(3);
+        if (pool_want(t.p, 2, &t.nt, &e) != TN_ERR_DEVICE) _exit(7);
+        if (pool_want(t.p, 0, &t.nt, &e) || t.nt != 1) _exit(4);
+        if (team_open(t.p, 1, &t.team, &e) || run(&t, count_shares)) _exit(5);
+        close_sums(&t);
         _exit(memory.alive ? 6 : 0);
     }
     int status;
@@ -346,18 +505,18 @@ static int by_value(const void *a, const void *b) {
 static void test_print_latency(void **state) {
     (void)state;
     counted memory = { 0 };
-    team t;
+    sums t;
     err e = { 0 };
-    open_team(&t, &memory, 2);
+    open_sums(&t, &memory, 2);
     static double took[501];
     for (size_t i = 0; i < COUNT_OF(took); i++) {
         double a = now_seconds();
-        for (int k = 0; k < 10; k++) assert_int_equal(pool_run(t.p, count_shares, &t, &e), TN_OK);
+        for (int k = 0; k < 10; k++) assert_int_equal(run(&t, count_shares), TN_OK);
         took[i] = (now_seconds() - a) / 10;
     }
     qsort(took, COUNT_OF(took), sizeof took[0], by_value);
     print_message("fork/join of 2 threads, us: p10 %.3f p50 %.3f p90 %.3f\n", 1e6 * took[50], 1e6 * took[250], 1e6 * took[450]);
-    pool_close(t.p);
+    close_sums(&t);
 }
 
 int main(void) {
@@ -366,8 +525,10 @@ int main(void) {
                                         cmocka_unit_test(test_sleep_and_wake),
                                         cmocka_unit_test(test_sleepers_sleep),
                                         cmocka_unit_test(test_off_the_callers_processor),
+                                        cmocka_unit_test(test_kept_out),
                                         cmocka_unit_test(test_absent_workers),
                                         cmocka_unit_test(test_many_callers),
+                                        cmocka_unit_test(test_executors),
                                         cmocka_unit_test(test_open_and_close_at_once),
                                         cmocka_unit_test(test_fork),
                                         cmocka_unit_test(test_print_latency) };

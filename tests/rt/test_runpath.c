@@ -2,7 +2,7 @@
  *
  * Allocation is counted twice: at the memory callback and at malloc itself, which this program replaces. System calls are
  * forbidden by a seccomp filter in a child, which the kernel kills at the first one. A parallel region may wake sleeping
- * threads and yield to preempted ones; nothing else. */
+ * threads, yield to preempted ones, ask how long they ran and keep them off its processor; nothing else. */
 #include "rt_util.h"
 
 #include "rt/device.h"
@@ -122,15 +122,17 @@ static void test_allocates_nothing(void **state) {
 #endif
 
 #if defined(THIS_ARCH) && !defined(SANITIZED)
-/* From now on this thread may only leave, and, with `waking`, wake and yield. */
+/* From now on this thread may only leave, and, with `waking`, wake, yield, and ask how long a thread that it waits for ran. */
 static bool forbid_syscalls(bool waking) {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, THIS_ARCH, 0, 4),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, THIS_ARCH, 0, 6),
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_exit_group, 3, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, waking ? __NR_futex : __NR_exit_group, 2, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, waking ? __NR_sched_yield : __NR_exit_group, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_exit_group, 5, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, waking ? __NR_futex : __NR_exit_group, 4, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, waking ? __NR_sched_yield : __NR_exit_group, 3, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, waking ? __NR_clock_gettime : __NR_exit_group, 2, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, waking ? __NR_sched_setaffinity : __NR_exit_group, 1, 0),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
