@@ -44,17 +44,20 @@ enum { RUNS = 16 }; /* that workers help in; further callers work alone */
 enum { GRACE_SPINS = 64, KEEP_OFF_AFTER = 16 };
 enum { NEAR = 16 }; /* a thread less than 8 regions behind is one that comes */
 /* What others lost by a thread that did not run, in seconds: from where on it counts (less is what every system does now and
- * then); how many times as long the worker is kept out; and the longest of that. */
+ * then); how many times as long the worker is kept out, or twice as long as the last time where it lost it again soon; and the
+ * longest of that. */
 #define LOST_LEAST 200e-6
 #define OUT_TIMES 10
 #define OUT_MOST 1.0
 /* How long a worker that no run wants sleeps before it looks again. */
 #define NAP_LEAST 1e-3
 #define NAP_MOST 16e-3
+#define NAP_PULLED 20e-6 /* of a caller, so that the worker whose share it waits for gets its processor */
 
 typedef struct worker {
     _Alignas(LINE) _Atomic(team *) seat; /* that it is in, or about to enter */
     _Atomic int64_t until;               /* kept out so long, by now_seconds() in ns; 0 = not */
+    _Atomic int64_t length, back;        /* of the last time that it was kept out, and its end */
     pool *pool;
     pthread_t thread;
     clockid_t clock; /* of its processor time */
@@ -190,7 +193,10 @@ static void *worker_main(void *arg) {
             nap(p, left);
             continue;
         }
-        if (until) atomic_store_explicit(&w->until, 0, memory_order_relaxed);
+        if (until) {
+            atomic_store_explicit(&w->back, until, memory_order_relaxed);
+            atomic_store_explicit(&w->until, 0, memory_order_relaxed);
+        }
         uint32_t gen = atomic_load(&p->gen);
         int me;
         bool other;
@@ -270,17 +276,42 @@ static tn_status revive(pool *p, err *e) {
     return rc ? TN_ERR_DEVICE : TN_OK;
 }
 
+/* The worker may use the processors of the pool, but for `off`, or no other than `only`; -1: none such. */
+static void place_worker(const pool *p, worker *w, int off, int only) {
+    unsigned long mask[CPU_WORDS] = { 0 };
+    if (only < 0) memcpy(mask, p->cpus, sizeof mask);
+    if (off >= 0) mask[off / (int)WORD_BITS] &= ~(1ul << off % (int)WORD_BITS);
+    if (only >= 0) mask[only / (int)WORD_BITS] |= 1ul << only % (int)WORD_BITS;
+    pthread_setaffinity_np(w->thread, sizeof mask, (const cpu_set_t *)(const void *)mask);
+}
+static int this_cpu(const pool *p) { /* one that workers may use, or -1 */
+    int cpu = sched_getcpu();
+    return cpu >= 0 && cpu < (int)(CPU_WORDS * WORD_BITS) && p->cpus[cpu / (int)WORD_BITS] >> cpu % (int)WORD_BITS & 1 ? cpu
+                                                                                                                       : -1;
+}
+
 /* A worker that keeps the caller waiting may itself be waiting for the caller's processor: beside a busy program the system
  * wakes it there as readily as elsewhere, and sees no reason to part them (measured: products by two threads then take as long
  * as by one, run after run). So it is kept off that processor. */
 static void keep_off(pool *p, worker *w) {
-    int cpu = atomic_load_explicit(&p->roomy, memory_order_relaxed) ? sched_getcpu() : -1;
-    if (cpu < 0 || cpu >= (int)(CPU_WORDS * WORD_BITS) || cpu == atomic_load_explicit(&w->off, memory_order_relaxed)) return;
-    unsigned long mask[CPU_WORDS];
-    memcpy(mask, p->cpus, sizeof mask);
-    mask[cpu / (int)WORD_BITS] &= ~(1ul << cpu % (int)WORD_BITS);
-    pthread_setaffinity_np(w->thread, sizeof mask, (const cpu_set_t *)(const void *)mask);
+    int cpu = atomic_load_explicit(&p->roomy, memory_order_relaxed) ? this_cpu(p) : -1;
+    if (cpu < 0 || cpu == atomic_load_explicit(&w->off, memory_order_relaxed)) return;
+    place_worker(p, w, cpu, -1);
     atomic_store_explicit(&w->off, cpu, memory_order_relaxed); /* where that failed, too: once is enough */
+}
+
+/* A worker that holds a share and has lost its processor to another program would be back in some milliseconds. The caller has
+ * nothing else to do: so the worker ends its share here. */
+static bool pull(const pool *p, worker *w) {
+    int cpu = this_cpu(p);
+    if (cpu >= 0) place_worker(p, w, -1, cpu);
+    return cpu >= 0;
+}
+static void let_go(pool *p, worker *w) {
+    bool roomy = atomic_load_explicit(&p->roomy, memory_order_relaxed);
+    int cpu = roomy ? this_cpu(p) : -1;
+    place_worker(p, w, cpu, -1);
+    atomic_store_explicit(&w->off, cpu, memory_order_relaxed);
 }
 
 /* ---- runs ---- */
@@ -372,8 +403,15 @@ static double watch_lost(const watch *w) {
     return seconds_used(CLOCK_THREAD_CPUTIME_ID) - w->mine - (seconds_used(w->clock) - w->used);
 }
 static void keep_out(worker *w, double lost) {
-    double until = now_seconds() + fmin(OUT_TIMES * lost, OUT_MOST);
-    atomic_store_explicit(&w->until, (int64_t)(1e9 * until), memory_order_relaxed);
+    int64_t now = (int64_t)(1e9 * now_seconds()), length = (int64_t)(1e9 * fmin(OUT_TIMES * lost, OUT_MOST));
+    int64_t until = atomic_load_explicit(&w->until, memory_order_relaxed);
+    if (now >= until) { /* else it is out already, and still does not run */
+        int64_t last = atomic_load_explicit(&w->length, memory_order_relaxed);
+        if (now - atomic_load_explicit(&w->back, memory_order_relaxed) < last && length < 2 * last) length = 2 * last;
+        if (length > (int64_t)(1e9 * OUT_MOST)) length = (int64_t)(1e9 * OUT_MOST);
+        atomic_store_explicit(&w->length, length, memory_order_relaxed);
+    }
+    if (now + length > until) atomic_store_explicit(&w->until, now + length, memory_order_relaxed);
 }
 
 typedef enum { MINE, OVER, LEAVE } waited;
@@ -386,6 +424,7 @@ static waited wait_for_share(pool_turn *t, int i, bool leave) {
     share *s = &m->shares[i];
     unsigned join_spins = atomic_load_explicit(&p->join_spins, memory_order_relaxed);
     watch w = { 0 };
+    bool pulled = false;
     unsigned yields = 0;
     for (unsigned spins = 1;; spins++) {
         int64_t ahead = atomic_load_explicit(&s->state, memory_order_acquire) - 2 * t->region;
@@ -402,6 +441,7 @@ static waited wait_for_share(pool_turn *t, int i, bool leave) {
         }
         cpu_pause();
         if (spins % join_spins) continue;
+        if (pulled) nap(p, NAP_PULLED);
         sched_yield(); /* who has the share may be waiting for this very processor */
         if (ahead != 1 || p->host.parallel_for) continue;
         if (!w.on) {
@@ -409,8 +449,9 @@ static waited wait_for_share(pool_turn *t, int i, bool leave) {
             if (t->stays && w.who) keep_off(p, w.who);
             continue;
         }
-        double lost = ++yields % 16 ? 0 : watch_lost(&w);
+        double lost = ++yields % 8 ? 0 : watch_lost(&w);
         if (lost > LOST_LEAST && w.who) keep_out(w.who, lost);
+        if (lost > LOST_LEAST && w.who && t->stays && !pulled) pulled = pull(p, w.who);
         if (lost > LOST_LEAST && !w.who && t->worker) {
             keep_out(t->worker, lost);
             return LEAVE;
@@ -418,6 +459,7 @@ static waited wait_for_share(pool_turn *t, int i, bool leave) {
     }
     double lost = w.on && w.who ? watch_lost(&w) : 0;
     if (lost > LOST_LEAST) keep_out(w.who, lost);
+    if (pulled) let_go(p, w.who);
     return OVER;
 }
 
