@@ -2,8 +2,7 @@
  *
  * Allocation is counted twice: at the memory callback and at malloc itself, which this program replaces. System calls are
  * forbidden by a seccomp filter in a child, which the kernel kills at the first one. A parallel region may wake sleeping
- * threads, yield to preempted ones, ask how long they ran and move them to another processor; nothing
- * else. */
+ * threads, yield to preempted ones, ask how long they ran and move them; nothing else. */
 #include "rt_util.h"
 
 #include "rt/device.h"
