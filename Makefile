@@ -64,7 +64,7 @@ bench: release
 	$(BENCH) modes --sizes 16,256 --csv $(BENCH_OUT)/naive.csv
 	for k in gemm conv rows; do $(BENCH) $$k $(KERNEL_RIVALS) --csv $(BENCH_OUT)/$$k.csv --svg $(BENCH_OUT)/$$k.svg || exit 1; done
 	for t in bf16 i8; do $(BENCH) gemm --dtype $$t --csv $(BENCH_OUT)/gemm_$$t.csv --svg $(BENCH_OUT)/gemm_$$t.svg || exit 1; done
-	for k in train compile; do $(BENCH) $$k $(RIVALS) --csv $(BENCH_OUT)/$$k.csv --svg $(BENCH_OUT)/$$k.svg || exit 1; done
+	for k in train compile contention; do $(BENCH) $$k $(RIVALS) --csv $(BENCH_OUT)/$$k.csv --svg $(BENCH_OUT)/$$k.svg || exit 1; done
 	for k in matmul relu softmax fused; do $(BENCH) ladder $$k --csv $(BENCH_OUT)/ladder_$$k.csv --svg $(BENCH_OUT)/ladder_$$k.svg || exit 1; done
 	for k in write-vs-move dot-sum-dot; do $(BENCH) exp $$k --csv $(BENCH_OUT)/$$k.csv --svg $(BENCH_OUT)/$$k.svg || exit 1; done
 	$(BENCH) ulp --csv $(BENCH_OUT)/ulp.csv

@@ -102,7 +102,8 @@ typedef struct bench_row {
     int64_t inputs, fusion, depth, size, batch, threads, footprint, told_bytes, kernels, bytes_read, bytes_written;
     double median_us, p10_us, p90_us, best_us, compile_us, transfer_us, mallocs, gflops, peak_gflops, peak_ratio, best_ratio,
         gbs, bandwidth_gbs, bandwidth_ratio, best_bandwidth_ratio, roof_ratio, best_roof_ratio, latency_ns, told_ratio,
-        max_abs_err, max_ulp, err_bound, ulp_bound, us_per_million, per_second, budget_us, budget_ratio;
+        max_abs_err, max_ulp, err_bound, ulp_bound, us_per_million, per_second, budget_us, budget_ratio, one_thread_ratio,
+        quiet_ratio, one_session_ratio;
     double rival_us[MAX_RIVALS], rival_best_us[MAX_RIVALS], rival_ratio, rival_best_ratio; /* of rival_names */
     int samples;
 } bench_row;
@@ -190,6 +191,7 @@ int bench_conv(cli *c);
 int bench_rows(cli *c);
 int bench_train(cli *c);
 int bench_compile(cli *c);
+int bench_contention(cli *c);
 int bench_memory(cli *c);
 int bench_device_memory(cli *c);
 int bench_exp(cli *c, const char *which);

@@ -28,20 +28,24 @@ static int run(cli *c) {
     if (!strcmp(what, "rows")) return bench_rows(c);
     if (!strcmp(what, "train")) return bench_train(c);
     if (!strcmp(what, "compile")) return bench_compile(c);
+    if (!strcmp(what, "contention")) return bench_contention(c);
     if (!strcmp(what, "memory")) return strcmp(cli_device(c), "cpu") ? bench_device_memory(c) : bench_memory(c);
     if (!strcmp(what, "ulp")) return bench_ulp(c);
     if (!strcmp(what, "sum")) return bench_sum(c);
     if (!strcmp(what, "ir")) return bench_ir(c);
     if (!strcmp(what, "machine")) return machine(c);
-    cli_usage(c,
-              "there is no benchmark %s (modes, ladder, gemm, conv, rows, train, compile, memory, exp, ulp, sum, ir, machine)",
-              what);
+    cli_usage(
+        c,
+        "there is no benchmark %s (modes, ladder, gemm, conv, rows, train, compile, contention, memory, exp, ulp, sum, ir, "
+        "machine)",
+        what);
 }
 
 static const cli_option options[] = {
     { "depths", 0, "LIST", "modes: nodes of the network (default 64)" },
     { "sizes", 's', "LIST",
-      "widths or matrix sizes: 16,64 or 4-256*2 (defaults: modes 4-256*2, ladder 64-1024*2, compile 16,64,256, the others "
+      "widths or matrix sizes: 16,64 or 4-256*2 (defaults: modes 4-256*2, ladder 64-1024*2, compile 16,64,256, contention "
+      "64,256, the others "
       "their own)" },
     { "batch", 'b', "LIST", "modes: rows of the input, or `size` (default): as many as the width; train: images a step" },
     { "modes", 'm', "LIST", "modes: naive (immediate with the cache off),immediate,graph,compiled,loop (default all)" },
@@ -56,9 +60,10 @@ static const cli_option options[] = {
     { "trans", 0, "LIST", "gemm: nn (default), nt, tn, tt: whether x and w are given as their transposes" },
     { "bins", 0, "N", "ladder histogram: how many (default 64)" },
     { "threads", 't', "LIST", "CPU threads; 0 = all (default: modes 0, ladder 1; the others 1 and all, one after the other)" },
-    { "cases", 0, "LIST", "gemm, conv, rows, train, compile, memory: only cases whose name has one of these words in it" },
+    { "cases", 0, "LIST",
+      "gemm, conv, rows, train, compile, contention, memory: only cases whose name has one of these words in it" },
     { "rivals", 0, NULL, "time other programs in the same rounds (bench/rivals/setup installs them)" },
-    { "rivals-only", 0, "LIST", "of ort, openvino, jax, torch, torch_compile, onednn, openblas" },
+    { "rivals-only", 0, "LIST", "of ort, openvino, jax, torch, torch_compile, onednn, openblas, openmp" },
     { "rivals-dir", 0, "DIR", "where their programs are (default bench/rivals)" },
     { "seconds", 0, "S", "time for each row (default 0.3); at least two runs are made" },
     { "seed", 0, "N", "of weights and inputs (default 1)" },
@@ -76,7 +81,7 @@ static const cli_option options[] = {
 const cli_command command_bench = {
     "bench",
     "WHAT [WORK]",
-    "measure: modes, ladder, gemm, conv, rows, train, compile, memory, exp, ulp, sum, ir, machine",
+    "measure: modes, ladder, gemm, conv, rows, train, compile, contention, memory, exp, ulp, sum, ir, machine",
     "modes     random networks of Linear and ReLU layers ending in softmax, run in every mode:\n"
     "          naive (each op compiled again every time), immediate (each op by itself), graph (queued at once),\n"
     "          compiled and loop (many steps in one call) at the fusion levels of --fusion; and the same with the kernel "
@@ -95,6 +100,9 @@ const cli_command command_bench = {
     "train     one training step of an MLP (SGD) and of the digits network (Adam), in loop mode.\n"
     "compile   from the first builder to ready, without a cache on disk. With --device: networks of depth 64 to a program of\n"
     "          an open device, the first of the process, without the cache, from the disk.\n"
+    "contention  networks with one thread and with all: alone, beside a program that keeps a processor busy, and as 2 and 4\n"
+    "          sessions at a time; with the time over one thread's, over the quiet one, and the throughput over one "
+    "session's.\n"
     "memory    bandwidth and latency by footprint, the caches they show, access patterns, layouts, powers of two,\n"
     "          threads and barriers. With --device: the same of its levels, banks of fast memory, atomics, launches, and "
     "transfers.\n"

@@ -46,6 +46,9 @@ bench_row row_empty(void) {
                         .per_second = -1,
                         .budget_us = -1,
                         .budget_ratio = -1,
+                        .one_thread_ratio = -1,
+                        .quiet_ratio = -1,
+                        .one_session_ratio = -1,
                         .samples = -1 };
 }
 
@@ -134,6 +137,9 @@ static const column columns[] = {
     COLUMN(p10_us, 11, 'n'),
     COLUMN(p90_us, 11, 'n'),
     COLUMN(best_us, 11, 'n'),
+    COLUMN(one_thread_ratio, 16, 'n'),
+    COLUMN(quiet_ratio, 11, 'n'),
+    COLUMN(one_session_ratio, 17, 'n'),
     COLUMN(budget_us, 9, 'n'),
     COLUMN(budget_ratio, 12, 'n'),
     COLUMN(compile_us, 11, 'n'),

@@ -17,9 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-const char *const rival_names[MAX_RIVALS + 1] = {
-    "ort", "openvino", "jax", "torch", "torch_compile", "onednn", "openblas", NULL
-};
+const char *const rival_names[MAX_RIVALS + 1] = { "ort",    "openvino", "jax",    "torch", "torch_compile",
+                                                  "onednn", "openblas", "openmp", NULL };
 
 enum { LINE = 4096, MAX_WORKS = 64, START_SECONDS = 120, WORK_SECONDS = 600 };
 

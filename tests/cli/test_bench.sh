@@ -101,6 +101,15 @@ spoiled "element" train --batch 2 --threads 1 --cases digits
 bench "$checked,case,kernels,budget_us,budget_ratio" compile --cases kernel --threads 1
 bench "$checked,case,kernels,budget_us,budget_ratio" compile --cases depth --threads 1 # a name with a comma
 spoiled "off by" compile --cases kernel --threads 1
+bench "$checked,case,variant,size,batch" contention --sizes 17
+python3 - "$dir/out" <<'PY2' || fail "bench contention: the report"
+import json, sys
+rows = json.load(open(sys.argv[1]))["rows"]
+assert [r["variant"] for r in rows] == ["quiet"] * 2 + ["one busy program"] * 2 + ["2 sessions", "4 sessions"], rows
+assert all(("one_session_ratio" if "sessions" in r["variant"] else "one_thread_ratio") in r for r in rows), rows
+assert all(("quiet_ratio" in r) == (r["variant"] == "one busy program") for r in rows), rows
+PY2
+spoiled "double precision" contention --sizes 17
 bench "work,case" memory --largest 0 --sizes 64 --threads 1,2
 spoiled "wrong result" memory --largest 0 --sizes 64 --cases access
 
@@ -225,11 +234,17 @@ for r in report["rows"]:
     assert list(r["rivals"]) == ["ort"] and 900 < r["rivals"]["ort"] < 1100 and r["rival_ratio"] > 1, r
 assert all(abs(float(t["ort_us"]) - 1000) < 100 and not t["jax_us"] for t in csv.DictReader(open(sys.argv[2])))
 PY
+"$tenon" bench contention --sizes 8 --seconds 0.005 --rivals --rivals-only ort --rivals-dir "$dir/rivals" --json -q >"$dir/out2" || fail "contention with rivals"
+python3 - "$dir/out2" <<'PY' || fail "rivals beside other work"
+import json, sys
+rows = json.load(open(sys.argv[1]))["rows"]
+assert [list(r.get("rivals", [])) for r in rows] == [[], ["ort"], [], ["ort"], [], []], rows
+PY
 grep -q "openblas failed while it was timed" "$dir/err" || fail "a death is not reported"
 grep -q "jax does not do" "$dir/err" || fail "a refusal is not reported"
 "$tenon" bench gemm --sizes 8 --threads 1 --seconds 0.005 --rivals --rivals-dir "$dir/nowhere" --json >"$dir/out" 2>"$dir/err" || fail "no rivals at all"
-python3 -c 'import json, sys; r = json.load(open(sys.argv[1])); sys.exit(len(r["rivals_absent"]) != 7 or r["rivals"] != {})' "$dir/out" || fail "absent rivals are not named"
-runs=$((runs + 3))
+python3 -c 'import json, sys; r = json.load(open(sys.argv[1])); sys.exit(len(r["rivals_absent"]) != 8 or r["rivals"] != {})' "$dir/out" || fail "absent rivals are not named"
+runs=$((runs + 4))
 pgrep -P $$ >/dev/null && fail "processes are left over"
 
 echo "count: $runs benchmarks run"
