@@ -41,7 +41,7 @@ enum { RUNS = 16 }; /* that workers help in; further callers work alone */
 
 /* Pauses, some microseconds, that a share is left to its own thread; every so many times that it does not come it is kept off.
  */
-enum { GRACE_SPINS = 64, KEEP_OFF_AFTER = 16 };
+enum { GRACE_SPINS = 64, KEEP_OFF_EVERY = 16 };
 enum { NEAR = 16 }; /* a thread less than 8 regions behind is one that comes */
 /* What others lost by a thread that did not run, in seconds: from where on it counts (less is what every system does now and
  * then); how many times as long the worker is kept out, or twice as long as the last time where it lost it again soon; and the
@@ -414,66 +414,91 @@ static void keep_out(worker *w, double lost) {
     if (now + length > until) atomic_store_explicit(&w->until, now + length, memory_order_relaxed);
 }
 
-typedef enum { MINE, OVER, LEAVE } waited;
+/* The thread of share i has not come. */
+static __attribute__((noinline)) void has_missed(const pool_turn *t, int i) {
+    pool *p = t->team->pool;
+    if (i && t->stays && !p->host.parallel_for) keep_off(p, p->workers[i]);
+}
 
-/* MINE: share i is now this thread's. OVER: it is done, or, where this thread need not stay, a thread that comes has it or
- * will. LEAVE: the caller has it and does not run; without this worker there is a processor for it. */
-static waited wait_for_share(pool_turn *t, int i, bool leave) {
+typedef enum { MINE, OVER, LEAVE, WAIT } waited;
+
+/* What a thread that waits for share i finds. */
+static inline waited look_at_share(pool_turn *t, int i, bool leave, bool graced) {
+    share *s = &t->team->shares[i];
+    int64_t ahead = atomic_load_explicit(&s->state, memory_order_acquire) - 2 * t->region;
+    if (ahead >= 2 || (ahead == 1 && leave)) return OVER;
+    if (ahead == 1) return WAIT;
+    int missed = atomic_load_explicit(&s->missed, memory_order_relaxed);
+    if (!missed && leave) return OVER;
+    if ((!missed && !graced) || !claim(t, i)) return WAIT;
+    atomic_store_explicit(&s->missed, missed < INT_MAX ? missed + 1 : missed, memory_order_relaxed);
+    if (missed % KEEP_OFF_EVERY == 0) has_missed(t, i);
+    return MINE;
+}
+
+/* After some ten microseconds: a thread that has the share may not run. */
+static __attribute__((noinline)) waited wait_long(pool_turn *t, int i, bool leave) {
     team *m = t->team;
     pool *p = m->pool;
-    share *s = &m->shares[i];
-    unsigned join_spins = atomic_load_explicit(&p->join_spins, memory_order_relaxed);
+    unsigned join_spins = atomic_load_explicit(&p->join_spins, memory_order_relaxed), yields = 0;
     watch w = { 0 };
     bool pulled = false;
-    unsigned yields = 0;
-    for (unsigned spins = 1;; spins++) {
-        int64_t ahead = atomic_load_explicit(&s->state, memory_order_acquire) - 2 * t->region;
-        if (ahead >= 2 || (ahead == 1 && leave)) break;
-        if (ahead == 0) {
-            int missed = atomic_load_explicit(&s->missed, memory_order_relaxed);
-            if ((missed || spins > GRACE_SPINS) && claim(t, i)) {
-                atomic_store_explicit(&s->missed, missed < INT_MAX ? missed + 1 : missed, memory_order_relaxed);
-                if (i && t->stays && missed % KEEP_OFF_AFTER == KEEP_OFF_AFTER - 1 && !p->host.parallel_for)
-                    keep_off(p, p->workers[i]);
-                return MINE;
-            }
-            if (!missed && leave) return OVER;
-        }
+    waited found = WAIT;
+    for (unsigned spins = 0; found == WAIT; spins++) {
         cpu_pause();
-        if (spins % join_spins) continue;
-        if (pulled) nap(p, NAP_PULLED);
-        sched_yield(); /* who has the share may be waiting for this very processor */
-        if (ahead != 1 || p->host.parallel_for) continue;
-        if (!w.on) {
-            watch_begin(&w, m, s);
-            if (t->stays && w.who) keep_off(p, w.who);
-            continue;
+        if (spins % join_spins == 0) {
+            bool held = atomic_load_explicit(&m->shares[i].state, memory_order_relaxed) == 2 * t->region + 1;
+            if (pulled) nap(p, NAP_PULLED);
+            sched_yield(); /* who has the share may be waiting for this very processor */
+            if (p->host.parallel_for) {
+                /* whose threads run is the host's business */
+            } else if (!w.on && held) {
+                watch_begin(&w, m, &m->shares[i]);
+                if (t->stays && w.who) keep_off(p, w.who);
+            } else if (w.on && ++yields % 8 == 0) {
+                double lost = watch_lost(&w);
+                if (lost > LOST_LEAST && w.who) keep_out(w.who, lost);
+                if (lost > LOST_LEAST && w.who && t->stays && !pulled) pulled = pull(p, w.who);
+                if (lost > LOST_LEAST && !w.who && t->worker) {
+                    keep_out(t->worker, lost);
+                    return LEAVE;
+                }
+            }
         }
-        double lost = ++yields % 8 ? 0 : watch_lost(&w);
-        if (lost > LOST_LEAST && w.who) keep_out(w.who, lost);
-        if (lost > LOST_LEAST && w.who && t->stays && !pulled) pulled = pull(p, w.who);
-        if (lost > LOST_LEAST && !w.who && t->worker) {
-            keep_out(t->worker, lost);
-            return LEAVE;
-        }
+        found = look_at_share(t, i, leave, true);
     }
     double lost = w.on && w.who ? watch_lost(&w) : 0;
     if (lost > LOST_LEAST) keep_out(w.who, lost);
     if (pulled) let_go(p, w.who);
-    return OVER;
+    return found;
 }
 
-/* Whether a worker is to go on in the run it is in. */
-static bool goes_on(pool_turn *t) {
+/* MINE: share i is now this thread's. OVER: it is done, or, where this thread need not stay, a thread that comes has it or
+ * will. LEAVE: the caller has it and does not run; without this worker there is a processor for it. */
+static inline waited wait_for_share(pool_turn *t, int i, bool leave) {
+    waited found = look_at_share(t, i, leave, false);
+    if (found != WAIT) return found;
+    int join_spins = (int)atomic_load_explicit(&t->team->pool->join_spins, memory_order_relaxed);
+    for (int spins = 1; spins < join_spins; spins++) {
+        cpu_pause();
+        if ((found = look_at_share(t, i, leave, spins > GRACE_SPINS)) != WAIT) return found;
+    }
+    return wait_long(t, i, leave);
+}
+
+/* Whether a worker is to go on in the run it is in: runs have begun or ended. */
+static __attribute__((noinline)) bool still_wanted(pool_turn *t, uint32_t gen) {
     const pool *p = t->team->pool;
-    if (atomic_load_explicit(&t->worker->until, memory_order_relaxed)) return false;
-    uint32_t gen = atomic_load_explicit(&p->gen, memory_order_relaxed);
-    if (gen == t->gen) return true;
     int me;
     bool other;
     t->gen = gen;
     int place = choose(p, t->worker->tid, NULL, &me, &other);
     return place >= 0 && atomic_load_explicit(&p->runs[place], memory_order_relaxed) == t->team;
+}
+static inline bool goes_on(pool_turn *t) {
+    if (atomic_load_explicit(&t->worker->until, memory_order_relaxed)) return false;
+    uint32_t gen = atomic_load_explicit(&t->team->pool->gen, memory_order_relaxed);
+    return gen == t->gen || still_wanted(t, gen);
 }
 
 int pool_next(pool_turn *t, bool last) {
@@ -494,14 +519,11 @@ int pool_next(pool_turn *t, bool last) {
             atomic_load_explicit(&own->state, memory_order_relaxed) <= 2 * t->region + NEAR) /* it is not far behind */
             atomic_store_explicit(&own->missed, 0, memory_order_relaxed);
     }
-    for (int i = t->me + 1; i <= t->me + t->nt; i++) switch (wait_for_share(t, i < t->nt ? i : i - t->nt, last && !t->stays)) {
-        case MINE:
-            return t->share;
-        case LEAVE:
-            return t->share = POOL_LEAVE;
-        case OVER:
-            break;
-        }
+    for (int i = t->me + 1; i <= t->me + t->nt; i++) {
+        waited found = wait_for_share(t, i < t->nt ? i : i - t->nt, last && !t->stays);
+        if (found == MINE) return t->share;
+        if (found == LEAVE) return t->share = POOL_LEAVE;
+    }
     t->region++;
     return -1;
 }
