@@ -6,8 +6,10 @@
  * Threads.  *Compatible* objects may be used by one thread at a time: tn_ctx, tn_graph, tn_session.
  *           *Safe* objects may be used by many at once: tn_program (immutable once compiled).
  *           So each thread may make and run sessions of its own of one shared program, while another builds and compiles.
- *           Of the library's own workers, one that keeps a caller waiting is kept off the caller's processor; the affinity of
- *           other threads is never changed.
+ *           A context has one pool of threads for all of its sessions. Runs at the same time share it out; with as many of them
+ *           as threads each is done by its caller alone. A host that has threads of its own gives tn_config.parallel_for.
+ *           Of the library's own workers, one that keeps a caller waiting is kept off the caller's processor, or ends its part
+ *           there; the affinity of other threads is never changed.
  * Errors.   Builders are sticky: the first error is kept in the graph, the returned tensor and those of all later builders are
  *           poisoned, and tn_compile reports it. Later calls whose operands are there are still checked: tn_graph_check reports
  *           all mistakes at once. Every other fallible function returns a tn_status; tn_ctx_error has the text.
@@ -329,12 +331,12 @@ typedef enum {
 
 typedef struct {
     size_t struct_size;
-    tn_mode mode;  /* use TN_COMPILE_DEFAULTS to start from */
-    int fusion;    /* 0..3; -1 = the mode's own: 0 for immediate and graph, 3 for compiled and loop */
-    int threads;   /* CPU threads; 0 = as many as the process may use (affinity mask, quota of its control groups) and start */
-    int no_cache;  /* compile every kernel again, for measuring */
-    int no_passes; /* skip graph passes, for measuring and tests */
-    int check;     /* verify every artefact between stages (slow) */
+    tn_mode mode;       /* use TN_COMPILE_DEFAULTS to start from */
+    int fusion;         /* 0..3; -1 = the mode's own: 0 for immediate and graph, 3 for compiled and loop */
+    int threads;        /* of the CPU, at most; 0 = as many as the process may use (affinity mask, control groups) and start */
+    int no_cache;       /* compile every kernel again, for measuring */
+    int no_passes;      /* skip graph passes, for measuring and tests */
+    int check;          /* verify every artefact between stages (slow) */
     const char *device; /* "cpu" (default), "cuda", "opencl", "null", or "auto": where a run should take least, by a model; the
                            text "explain" says why */
 } tn_compile_opts;

@@ -39,8 +39,8 @@ enum { CPU_WORDS = 128 }; /* of a mask with room for 8192 processors: the kernel
 enum { WORD_BITS = 8 * sizeof(unsigned long) };
 enum { RUNS = 16 }; /* that workers help in; further callers work alone */
 
-/* Pauses, some microseconds, that a share is left to its own thread; every so many times that it does not come it is kept off.
- */
+/* Pauses, some microseconds, that a share is left to its own thread. The first and every 16th time that it does not come it is
+ * kept off the caller's processor. */
 enum { GRACE_SPINS = 64, KEEP_OFF_EVERY = 16 };
 enum { NEAR = 16 }; /* a thread less than 8 regions behind is one that comes */
 /* What others lost by a thread that did not run, in seconds: from where on it counts (less is what every system does now and
