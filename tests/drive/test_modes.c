@@ -3,7 +3,9 @@
  *
  * Labels: slow random
  * TENON_FUZZ_SEEDS (default 200) graphs; where code is made by the C compiler (TENON_CPU=c), six times a graph and once per op
- * in immediate mode, a twentieth of them. TENON_CC names the compiler. A failure is reduced and printed as a .tn text. */
+ * in immediate mode, a twentieth of them. TENON_CC names the compiler. A failure is reduced and printed as a .tn text.
+ * TENON_FUZZ_JOIN=n: n short graphs are one program, which runs in one of the compiled configurations in turn: for devices
+ * whose compilers take a tenth of a second a program and as much a kernel. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,6 +28,8 @@ static const config configs[] = {
     { TN_MODE_COMPILED, 2, 1, 1 },  { TN_MODE_COMPILED, 3, 2, 0 }, { TN_MODE_LOOP, 3, 1, 0 },
 };
 
+static const size_t joined_configs[] = { 4, 5, 2, 4, 5, 3, 4, 5 };
+
 typedef struct run {
     tn_ctx *ctx;
     config c;
@@ -33,6 +37,12 @@ typedef struct run {
     char text[1024];
     bool verbose;
 } run;
+
+/* TENON_FUZZ_JOIN, or 0 */
+static int joined(void) {
+    const char *join = getenv("TENON_FUZZ_JOIN");
+    return join ? atoi(join) : 0;
+}
 
 static int value_input(const graph *g, val v) {
     for (int i = 0; i < g->inputs.n; i++)
@@ -58,7 +68,7 @@ static bool agrees(graph *g, run *r) {
     double **bound = bound_graph(g, &a, want);
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     o.mode = r->c.mode, o.fusion = r->c.fusion, o.threads = r->c.threads, o.no_passes = r->c.no_passes, o.check = 1;
-    o.device = test_device();
+    o.device = test_device(), o.no_cache = joined() > 0;
     if (!test_device_is_cpu()) o.threads = 0;
     if (drive_compile(r->ctx, g, &o, &p) || tn_session_new(p, &s)) {
         snprintf(r->text, sizeof r->text, "%s", tn_ctx_error(r->ctx));
@@ -128,13 +138,16 @@ static void test_random_graphs(void **state) {
     tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU"), .compiler = getenv("TENON_CC") };
     tn_ctx *ctx = tn_ctx_new(&cfg);
     assert_non_null(ctx);
-    for (uint64_t seed = first; seed < first + seeds; seed++) {
+    uint64_t many = joined() ? (uint64_t)joined() : 1, programs = 0;
+    for (uint64_t seed = first; seed < first + seeds; seed += many, programs++) {
         arena a;
         guard gd;
         arena_init(&a, mem_libc(), &gd);
         if (!GUARD_TRY(&gd)) fail_msg("seed %llu: %s", (unsigned long long)seed, gd.err.text);
-        graph *g = randcase(&a, seed, &differentiated);
+        if (many > first + seeds - seed) many = first + seeds - seed;
+        graph *g = joined() ? randcases(&a, seed, (int)many, &differentiated) : randcase(&a, seed, &differentiated);
         for (size_t c = 0; c < COUNT_OF(configs); c++) {
+            if (joined() && c != joined_configs[programs % COUNT_OF(joined_configs)]) continue;
             run r = { .ctx = ctx, .c = configs[c], .seed = seed };
             runs++;
             if (agrees(g, &r)) continue;

@@ -72,12 +72,57 @@ static bool try_differentiate(graph *d, arena *a) {
     return ok;
 }
 
-graph *randcase(arena *a, uint64_t seed, int *differentiated) {
-    if (seed % 16 == 0 || seed % 16 == 15) return randnet(a, seed, differentiated);
-    graph *g = seed % 16 == 3 || seed % 16 == 6 ? contraction_of(a, seed) : randgraph(a, seed, NULL);
+/* Of every second seed with gradients, where there are any. */
+static graph *with_gradients(graph *g, arena *a, uint64_t seed, int *differentiated) {
     if (seed % 2 == 0) return g;
     graph *d = graph_clone(g, a, false, NULL);
     if (!try_differentiate(d, a)) return g;
     *differentiated += 1;
     return d;
+}
+
+graph *randcase(arena *a, uint64_t seed, int *differentiated) {
+    if (seed % 16 == 0 || seed % 16 == 15) return randnet(a, seed, differentiated);
+    graph *g = seed % 16 == 3 || seed % 16 == 6 ? contraction_of(a, seed) : randgraph(a, seed, NULL);
+    return with_gradients(g, a, seed, differentiated);
+}
+
+/* ---- many in one ---- */
+
+/* Appends g to c: names and regions of its own. */
+static void append(graph *c, const graph *g, int number, arena *a) {
+    val *order = ARENA_ARRAY(a, val, g->nodes.n), *map = ARENA_ARRAY(a, val, g->nodes.n);
+    int *regions = ARENA_ARRAY(a, int, g->regions.n);
+    for (int r = 1; r < g->regions.n; r++) regions[r] = graph_region(c, g->regions.at[r].name);
+    int n = graph_order(g, a, false, order);
+    for (int i = 0; i < n; i++) {
+        spec s = graph_spec(g, order[i]);
+        val *in = ARENA_ARRAY(a, val, s.n_in);
+        int64_t *attr = ARENA_ARRAY(a, int64_t, s.n_attr);
+        for (int k = 0; k < s.n_in; k++) in[k] = map[s.in[k]];
+        for (int k = 0; k < s.n_attr; k++) attr[k] = s.attr[k];
+        if (op_get(s.op)->cls == CL_CTRL)
+            for (int k = 0; k < s.n_attr; k++) {
+                const region *body = &g->regions.at[s.attr[k]];
+                attr[k] = regions[s.attr[k]];
+                for (int r = 0; r < body->n_results; r++) graph_region_result(c, (int)attr[k], map[body->results[r]]);
+            }
+        if (s.name) s.name = arena_printf(a, "%s of %d", s.name, number);
+        s.in = in, s.attr = attr, s.region = regions[s.region];
+        map[order[i]] = graph_add(c, &s);
+    }
+    for (int i = 0; i < g->outputs.n; i++) {
+        const output *o = &g->outputs.at[i];
+        graph_sink(c, o->name ? arena_printf(a, "%s of %d", o->name, number) : NULL, map[o->v], o->state ? map[o->state] : 0);
+    }
+}
+
+graph *randcases(arena *a, uint64_t first, int n, int *differentiated) {
+    graph *c = graph_make(a, "randcases");
+    for (int i = 0; i < n; i++) {
+        uint64_t seed = first + (uint64_t)i;
+        append(c, with_gradients(randgraph(a, seed, &(randgraph_opts){ .max_steps = 7 }), a, seed, differentiated), i, a);
+    }
+    graph_compact(c);
+    return c;
 }

@@ -109,6 +109,9 @@ graph *randnet(arena *a, uint64_t seed, int *differentiated);
  * and for threads, two are networks; every second one of the others gets the gradients of its float outputs by its float inputs
  * as further outputs, where it has any (counted in *differentiated). */
 graph *randcase(arena *a, uint64_t seed, int *differentiated);
+/* n short random graphs of seeds from `first` on as one graph, in which they share nothing; every second one with gradients.
+ * For devices whose compilers take long. */
+graph *randcases(arena *a, uint64_t first, int n, int *differentiated);
 
 /* ---- reduction ---- */
 

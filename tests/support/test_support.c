@@ -93,6 +93,42 @@ ARENA_TEST(graphs_depend_on_the_seed_alone) {
     }
 }
 
+/* In many graphs that are one each gives what it gives alone. */
+ARENA_TEST(joined_graphs_stay_as_they_are) {
+    enum { N = 40 };
+    int differentiated = 0, compared = 0;
+    graph *all = randcases(a, 100, N, &differentiated);
+    str problems;
+    str_init(&problems, a);
+    assert_int_equal(graph_check(all, &problems), 0);
+    assert_in_range(differentiated, 1, N / 2);
+    sample in = sample_make(all, a, 1);
+    eval_value *whole = eval_graph(all, a, in.values);
+    for (int i = 0; i < N; i += 2) { /* those without gradients */
+        graph *g = randgraph(a, 100 + (uint64_t)i, &(randgraph_opts){ .max_steps = 7 });
+        eval_value *values = ARENA_ARRAY(a, eval_value, g->inputs.n);
+        char text[512];
+        for (int k = 0; k < g->inputs.n; k++) {
+            int at = graph_find_input(all, arena_printf(a, "%s of %d", graph_get(g, g->inputs.at[k])->name, i));
+            assert_in_range(at, 0, all->inputs.n - 1);
+            values[k] = in.values[at];
+        }
+        eval_value *alone = eval_graph(g, a, values);
+        for (int k = 0; k < g->outputs.n; k++) {
+            const output *o = &g->outputs.at[k];
+            if (!o->name) continue;
+            int at = graph_find_output(all, arena_printf(a, "%s of %d", o->name, i));
+            assert_in_range(at, 0, all->outputs.n - 1);
+            char *typed = arena_alloc(a, (size_t)graph_elems(g, o->v) * dtype_size((tn_dtype)graph_get(g, o->v)->dtype) + 1);
+            eval_store(g, o->v, alone[o->v], typed);
+            if (compare(all, all->outputs.at[at].v, typed, whole[all->outputs.at[at].v], NULL, 1, text, sizeof text) >= 0)
+                fail_msg("%s of %d: %s", o->name, i, text);
+            compared++;
+        }
+    }
+    assert_in_range(compared, N / 2, 100 * N);
+}
+
 ARENA_TEST(options_restrict_dtypes) {
     randgraph_opts o = { .dtypes = 1u << TN_F32, .no_states = true, .no_random = true, .no_zero_size = true };
     for (uint64_t seed = 0; seed < 60; seed++) {
@@ -350,6 +386,7 @@ int main(void) {
         cmocka_unit_test(filled_values_are_finite_and_not_zero),
         cmocka_unit_test(compare_tells_where),
         cmocka_unit_test(graphs_depend_on_the_seed_alone),
+        cmocka_unit_test(joined_graphs_stay_as_they_are),
         cmocka_unit_test(options_restrict_dtypes),
         cmocka_unit_test(every_op_appears),
         cmocka_unit_test(graphs_are_valid_and_finite),
