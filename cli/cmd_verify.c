@@ -44,11 +44,17 @@ static node_data *list_nodes(cli *c, tn_graph *g, int *out_n) {
     return nodes;
 }
 
+/* Values are listed by their ids. */
 static int find_node(const node_data *nodes, int n, uint32_t id) {
-    for (int i = 0; i < n; i++) {
-        if (nodes[i].v.tensor.id == id) return i;
+    int lo = 0, hi = n;
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        if (nodes[mid].v.tensor.id < id)
+            lo = mid + 1;
+        else
+            hi = mid;
     }
-    return -1;
+    return lo < n && nodes[lo].v.tensor.id == id ? lo : -1;
 }
 
 /* Inputs random from the seed, the same in every mode; states by their initial values; constants from the evaluator. */
@@ -114,7 +120,7 @@ static void run_with_outputs(cli *c, node_data *nodes, int n, const tn_compile_o
     ports io = ports_new(c, p);
     ports_poison(&io);
     for (int i = 0; i < n; i++) {
-        int k = strcmp(nodes[i].v.op, "input") ? -1 : ports_find(&io, nodes[i].v.name);
+        int k = strcmp(nodes[i].v.op, "input") ? -1 : tn_session_slot(s, nodes[i].v.name);
         if (k >= 0) memcpy(io.value[k].data, nodes[i].data.data, nodes[i].data.bytes);
     }
     ports_bind(c, s, &io);
@@ -122,7 +128,7 @@ static void run_with_outputs(cli *c, node_data *nodes, int n, const tn_compile_o
     for (int i = 0; i < n; i++) {
         if (!out[i]) continue;
         char *name = output_name(nodes[i].v.tensor.id);
-        int k = ports_find(&io, name);
+        int k = tn_session_slot(s, name);
         if (k < 0) cli_fail(c, "the program has no output %s", name);
         memcpy(nodes[i].data.data, io.value[k].data, io.value[k].bytes);
         free(name);

@@ -20,11 +20,7 @@ ports ports_new(cli *c, const tn_program *p) {
 }
 
 void ports_bind(cli *c, tn_session *s, const ports *io) {
-    for (int i = 0; i < io->n; i++) {
-        int slot = tn_session_slot(s, io->name[i]);
-        if (slot < 0) cli_fail(c, "the session has no slot %s", io->name[i]);
-        cli_need(c, tn_session_bind(s, slot, io->value[i].data));
-    }
+    for (int i = 0; i < io->n; i++) cli_need(c, tn_session_bind(s, i, io->value[i].data));
 }
 
 void ports_poison(const ports *io) {

@@ -10,8 +10,16 @@ enum { MOVED = 1 /* since overlaps were looked for */, NAMED = 2 /* by the call 
 
 int tn_session_slot(const tn_session *s, const char *name) {
     if (!s || !name) return -1;
-    for (int i = 0; i < s->p->n_io; i++)
-        if (!strcmp(s->p->io[i].name, name)) return i;
+    const tn_program *p = s->p;
+    int lo = 0, hi = p->n_io;
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2, order = strcmp(p->io[p->io_by_name[mid]].name, name);
+        if (order == 0) return p->io_by_name[mid];
+        if (order < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
     return -1;
 }
 
@@ -93,23 +101,40 @@ static size_t extent(const tn_session *s, int i, int64_t steps) {
     return __builtin_mul_overflow(bytes, (size_t)(length < steps ? length : steps), &all) ? SIZE_MAX / 2 : all;
 }
 
-static bool overlap(const tn_session *s, int i, int j, int64_t steps) {
-    if (!s->p->io[i].is_output && !s->p->io[j].is_output) return false; /* both are only read */
-    uintptr_t a = (uintptr_t)s->bound[i], b = (uintptr_t)s->bound[j];
-    return s->bound[i] && s->bound[j] && (a < b ? b - a < extent(s, i, steps) : a - b < extent(s, j, steps)) &&
-           s->p->io[i].bytes && s->p->io[j].bytes;
+/* Slots by address. It is a sort that has little to do when they lie as they did before, and needs no memory. */
+static void sort_slots(tn_session *s) {
+    int n = s->p->n_io, gap = 1;
+    while (gap < n / 3) gap = 3 * gap + 1;
+    for (; gap > 0; gap /= 3)
+        for (int i = gap; i < n; i++) {
+            int slot = s->by_address[i], j = i;
+            for (; j >= gap && (uintptr_t)s->bound[s->by_address[j - gap]] > (uintptr_t)s->bound[slot]; j -= gap)
+                s->by_address[j] = s->by_address[j - gap];
+            s->by_address[j] = slot;
+        }
 }
 
+/* Inputs may overlap, for they are only read; nothing else may. */
 static tn_status check_overlaps(tn_session *s, const char *fn, int64_t steps) {
     const tn_program *p = s->p;
+    bool moved = false;
+    for (int i = 0; i < p->n_io; i++) moved |= (s->io_flags[i] & MOVED) || (steps > 1 && s->ring[i]);
+    if (!moved) return TN_OK; /* as when it was last looked at */
+    sort_slots(s);
+    int far[2] = { -1, -1 }; /* of inputs, outputs: which goes furthest */
+    uintptr_t end[2] = { 0, 0 };
     for (int i = 0; i < p->n_io; i++) {
-        if (!(s->io_flags[i] & MOVED) && (steps == 1 || !s->ring[i])) continue; /* as when it was last looked at */
-        for (int j = 0; j < p->n_io; j++)
-            if (i != j && overlap(s, i, j, steps)) {
-                const pio *x = &p->io[i < j ? i : j], *y = &p->io[i < j ? j : i];
-                return session_fail(s, TN_ERR_INVAL, "%s: %s \"%s\" and output \"%s\" overlap in memory", fn,
-                                    x->is_output ? "output" : "input", x->name, y->name);
-            }
+        int slot = s->by_address[i], is_output = p->io[slot].is_output;
+        uintptr_t at = (uintptr_t)s->bound[slot];
+        if (!at || !p->io[slot].bytes) continue;
+        int other = at < end[1] ? far[1] : is_output && at < end[0] ? far[0] : -1;
+        if (other >= 0) {
+            const pio *x = &p->io[slot < other ? slot : other], *y = &p->io[slot < other ? other : slot];
+            return session_fail(s, TN_ERR_INVAL, "%s: %s \"%s\" and output \"%s\" overlap in memory", fn,
+                                x->is_output ? "output" : "input", x->name, y->name);
+        }
+        size_t bytes = extent(s, slot, steps);
+        if (at + bytes > end[is_output]) end[is_output] = at + bytes, far[is_output] = slot;
     }
     for (int i = 0; i < p->n_io; i++) s->io_flags[i] &= (uint8_t)~MOVED;
     return TN_OK;

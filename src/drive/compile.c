@@ -130,6 +130,17 @@ static void own_values(graph *g) {
 
 static void keep_values(job *j) { drive_keep_values(j->p); }
 
+static bool is_named_before(const void *x, const void *y, const void *io) {
+    return strcmp(((const pio *)io)[*(const int *)x].name, ((const pio *)io)[*(const int *)y].name) < 0;
+}
+
+static void sort_names(tn_program *p) {
+    int *order = ARENA_ARRAY(&p->arena, int, p->n_io + 1);
+    for (int i = 0; i < p->n_io; i++) order[i] = i;
+    merge_sort(&p->arena, order, p->n_io, sizeof *order, is_named_before, p->io);
+    p->io_by_name = order;
+}
+
 static void compile_half(job *j) {
     tn_program *p = j->p;
     drive_code code;
@@ -138,6 +149,7 @@ static void compile_half(job *j) {
     graph_compact(p->graph);
     if (by_node) {
         list_slots(p);
+        sort_names(p);
         return;
     }
     own_values(p->graph);
@@ -147,6 +159,7 @@ static void compile_half(job *j) {
     p->scratch = code.scratch;
     p->kernel_entry = ARENA_ARRAY(&p->arena, void *, p->plan->kernels.n + 1);
     p->io = p->plan->io.at, p->n_io = p->plan->io.n;
+    sort_names(p);
     p->states = p->plan->states.at, p->n_states = p->plan->states.n;
     count(p);
 }

@@ -31,7 +31,8 @@ struct tn_program {
     buffer *shared; /* SLOT_SHARED of its sessions; NULL: these states have no initial values, and each session takes its own */
     const pio *io;  /* inputs, then outputs: the slots of tenon.h */
     int n_io;
-    const pstate *states; /* buf: index into plan.bufs; -1 in immediate programs */
+    const int *io_by_name; /* [n_io] slots in the order of their names */
+    const pstate *states;  /* buf: index into plan.bufs; -1 in immediate programs */
     int n_states;
     char why[WHY_BYTES]; /* of the device, when it was chosen here; else empty */
     tn_program_stats stats;
@@ -46,6 +47,7 @@ struct tn_session {
     void **bound;          /* [n_io] host pointers of the next run; NULL = an input that is not bound */
     void **kept;           /* [n_io] those that tn_session_bind gave, or NULL; a call of tn_run hides them for its run */
     uint8_t *io_flags;     /* [n_io] of src/api/bind.c */
+    int *by_address;       /* [n_io] slots, likewise */
     bool of_call;          /* bound has what a call of tn_run bound, not kept */
     void **spare;          /* [n_io] memory of outputs that nobody bound, and an address for inputs without bytes */
     buffer **io_buf;       /* [n_io] device memory, on devices that cannot use host pointers; else NULL */

@@ -81,6 +81,8 @@ static tn_status take_slots(tn_session *s, bool bare) {
     tn_status code = take(s, n, sizeof *s->bound, &s->bound);
     if (!code) code = take(s, n, sizeof *s->kept, &s->kept);
     if (!code) code = take(s, n, sizeof *s->io_flags, &s->io_flags);
+    if (!code) code = take(s, n, sizeof *s->by_address, &s->by_address);
+    for (size_t i = 0; i < n && !code; i++) s->by_address[i] = (int)i;
     if (!code) code = take(s, n, sizeof *s->spare, &s->spare);
     if (!code) code = take(s, n, sizeof *s->trace, &s->trace);
     if (!code) code = take(s, 2 * n + 1, sizeof *s->ring, &s->ring);
@@ -180,6 +182,7 @@ void drive_session_free(tn_session *s) {
     mem_free(m, s->bound, n * sizeof *s->bound);
     mem_free(m, s->kept, n * sizeof *s->kept);
     mem_free(m, s->io_flags, n * sizeof *s->io_flags);
+    mem_free(m, s->by_address, n * sizeof *s->by_address);
     mem_free(m, s->spare, n * sizeof *s->spare);
     mem_free(m, s->trace, n * sizeof *s->trace);
     mem_free(m, s->ring, (2 * n + 1) * sizeof *s->ring);

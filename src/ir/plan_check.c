@@ -69,17 +69,99 @@ static bool both_stay(const checker *c, int x, int y) { /* states, also seen as 
     return states && c->life[x].n_writers == 0 && c->life[y].n_writers == 0;
 }
 
-static void check_overlaps(checker *c) {
-    for (int i = 0; i < c->p->bufs.n; i++)
-        for (int j = 0; j < i; j++) {
-            const pbuf *x = &c->p->bufs.at[i], *y = &c->p->bufs.at[j];
-            if (x->slot != y->slot || x->bytes == 0 || y->bytes == 0) continue;
-            if (x->kind == PB_TEMP && (!is_used(c, i) || !is_used(c, j))) continue;
-            if (x->offset >= y->offset + y->bytes || y->offset >= x->offset + x->bytes) continue;
-            bool at_once = x->kind != PB_TEMP || (c->life[i].first <= c->life[j].last && c->life[j].first <= c->life[i].last);
-            if (at_once && !both_stay(c, i, j) && !shares_place(c, i, j) && !shares_place(c, j, i))
-                problem(c, "b%d and b%d live at once and overlap", j, i);
+/* Buffers by the place where they begin: `end` is where each ends as long as it lives, else -1, in a tree of largest ends. */
+typedef struct places {
+    const plan *p;
+    int *order, *rank; /* [n] buffers by slot and offset; [bufs] its inverse */
+    int64_t *end;      /* [2 * leaves] */
+    int n, leaves;
+} places;
+
+static void set_end(places *x, int b, int64_t end) {
+    int i = x->leaves + x->rank[b];
+    x->end[i] = end;
+    while (i /= 2) x->end[i] = x->end[2 * i] > x->end[2 * i + 1] ? x->end[2 * i] : x->end[2 * i + 1];
+}
+
+/* The first of [from, to) that ends behind `at`, or -1. */
+static int next_beyond(const places *x, int from, int to, int64_t at) {
+    for (int i = x->leaves + from; from < to; i++) {
+        if (x->end[i] > at) {
+            while (i < x->leaves) i = x->end[2 * i] > at ? 2 * i : 2 * i + 1;
+            return i - x->leaves < to ? i - x->leaves : -1;
         }
+        while (i & 1)
+            if (!(i /= 2)) return -1;
+    }
+    return -1;
+}
+
+static bool is_before(const void *x, const void *y, const void *ud) {
+    const pbuf *a = &((const plan *)ud)->bufs.at[*(const int *)x], *b = &((const plan *)ud)->bufs.at[*(const int *)y];
+    return a->slot != b->slot ? a->slot < b->slot : a->offset < b->offset;
+}
+
+/* How many places lie in slots before this one, or in it and begin before `at`. */
+static int count_before(const places *x, int slot, int64_t at) {
+    int lo = 0, hi = x->n;
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        const pbuf *y = &x->p->bufs.at[x->order[mid]];
+        if (y->slot < slot || (y->slot == slot && y->offset < at))
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static void begin_life(checker *c, places *x, int b) {
+    const pbuf *own = &c->p->bufs.at[b];
+    int r = count_before(x, own->slot, INT64_MIN), to = count_before(x, own->slot, own->offset + own->bytes);
+    for (; (r = next_beyond(x, r, to, own->offset)) >= 0; r++) {
+        int o = x->order[r], first = o < b ? o : b;
+        if (!both_stay(c, b, o) && !shares_place(c, b, o) && !shares_place(c, o, b))
+            problem(c, "b%d and b%d live at once and overlap", first, o + b - first);
+    }
+    set_end(x, b, own->offset + own->bytes);
+}
+
+static bool begins_first(const void *x, const void *y, const void *ud) {
+    return ((const life *)ud)[*(const int *)x].first < ((const life *)ud)[*(const int *)y].first;
+}
+static bool ends_first(const void *x, const void *y, const void *ud) {
+    return ((const life *)ud)[*(const int *)x].last < ((const life *)ud)[*(const int *)y].last;
+}
+
+/* Goes through the launches: who begins to live meets those that do. Only temporaries end. */
+static void check_overlaps(checker *c) {
+    const plan *p = c->p;
+    places x = { .p = p, .leaves = 1 };
+    VEC(int) temps = { 0 }, others = { 0 };
+    for (int i = 0; i < p->bufs.n; i++) {
+        if (p->bufs.at[i].bytes == 0) continue;
+        if (p->bufs.at[i].kind != PB_TEMP)
+            VEC_PUSH(p->a, &others, i);
+        else if (is_used(c, i))
+            VEC_PUSH(p->a, &temps, i);
+    }
+    x.n = temps.n + others.n;
+    while (x.leaves < x.n) x.leaves *= 2;
+    x.order = ARENA_ARRAY(p->a, int, x.n + 1), x.rank = ARENA_ARRAY(p->a, int, p->bufs.n + 1);
+    x.end = ARENA_ARRAY(p->a, int64_t, 2 * x.leaves);
+    for (int i = 0; i < 2 * x.leaves; i++) x.end[i] = -1;
+    for (int i = 0; i < x.n; i++) x.order[i] = i < others.n ? others.at[i] : temps.at[i - others.n];
+    merge_sort(p->a, x.order, x.n, sizeof *x.order, is_before, p);
+    for (int i = 0; i < x.n; i++) x.rank[x.order[i]] = i;
+    int *ending = ARENA_ARRAY(p->a, int, temps.n + 1), done = 0;
+    for (int i = 0; i < temps.n; i++) ending[i] = temps.at[i];
+    merge_sort(p->a, temps.at, temps.n, sizeof *temps.at, begins_first, c->life);
+    merge_sort(p->a, ending, temps.n, sizeof *ending, ends_first, c->life);
+    for (int i = 0; i < others.n; i++) begin_life(c, &x, others.at[i]);
+    for (int i = 0; i < temps.n; i++) {
+        while (c->life[ending[done]].last < c->life[temps.at[i]].first) set_end(&x, ending[done++], -1);
+        begin_life(c, &x, temps.at[i]);
+    }
 }
 
 /* ---- launches ---- */

@@ -20,6 +20,7 @@ typedef struct race {
     const pbuf *b;
     bool record;
     int64_t found;
+    VEC(uint8_t *) marked; /* of footprints, since the last barrier */
 } race;
 
 static int thread_of(const race *c, const visit_at *v) {
@@ -40,6 +41,7 @@ static void visit(const visit_at *v, void *ud) {
     for (int64_t g = from / GRAIN; g <= (from + size - 1) / GRAIN && g < f->n; g++) {
         uint8_t *mine = c->in->op == K_LOAD ? &f->read[g] : &f->wrote[g];
         if (c->record) {
+            if (*mine == NOBODY) VEC_PUSH(c->p->a, &c->marked, mine);
             *mine = *mine == NOBODY || *mine == me ? (uint8_t)me : ANY;
             continue;
         }
@@ -88,10 +90,7 @@ int plan_check_races(const plan *p, str *out) {
     }
     for (int i = 0; i < p->kernels.n; i++) {
         if (p->kernels.at[i].barrier)
-            for (int s = 0; s < n_slots; s++) {
-                memset(c.slots[s].wrote, NOBODY, (size_t)c.slots[s].n);
-                memset(c.slots[s].read, NOBODY, (size_t)c.slots[s].n);
-            }
+            while (c.marked.n) *c.marked.at[--c.marked.n] = NOBODY;
         else
             follow(&c, i, false, out, &n);
         follow(&c, i, true, out, &n);
