@@ -486,15 +486,6 @@ static void sel_loop(selector *s, reg from, reg to) { /* K_LOOP at from, its K_E
     for (int64_t t = trips / unroll * unroll; t < trips; t++) fixed_iteration(s, in, in->lo + t * in->step, from + 1, to);
 }
 
-static reg loop_end(const kernel *k, reg i) {
-    int depth = 0;
-    for (; i < (reg)k->ins.n; i++) {
-        depth += k->ins.at[i].op == K_LOOP;
-        if (k->ins.at[i].op == K_END && --depth == 0) return i;
-    }
-    return (reg)k->ins.n;
-}
-
 static void sel_const(selector *s, reg r) {
     const kins *in = &s->k->ins.at[r];
     xtype t = xt((tn_dtype)in->dtype);
@@ -565,7 +556,7 @@ static void sel_one(selector *s, reg r) {
 static void sel_range(selector *s, reg from, reg to) {
     for (reg r = from; r < to && !s->f->unsupported; r++) {
         if (s->k->ins.at[r].op == K_LOOP) {
-            reg end = loop_end(s->k, r);
+            reg end = (reg)kernel_loop_end(s->k, (int)r);
             sel_loop(s, r, end);
             r = end;
         } else {

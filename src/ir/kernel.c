@@ -182,3 +182,12 @@ bool affine_equal(affine x, affine y) {
         if (x.t[i].var != y.t[i].var || x.t[i].coef != y.t[i].coef) return false;
     return true;
 }
+
+int kernel_loop_end(const kernel *k, int i) {
+    int depth = 0;
+    for (; i < k->ins.n; i++) {
+        depth += k->ins.at[i].op == K_LOOP;
+        if (k->ins.at[i].op == K_END && --depth == 0) return i;
+    }
+    guard_fail(k->a->gd, TN_ERR_INTERNAL, "kernel %s: a loop is not closed", k->name);
+}

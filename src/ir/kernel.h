@@ -192,6 +192,14 @@ kernel *kernel_clone(const kernel *k, arena *a); /* one that can be changed in p
 /* The dtype registers use for a stored dtype: f16/bf16 -> f32, i8/u8/bool -> i32. */
 tn_dtype kernel_reg_dtype(tn_dtype t);
 
+/* The K_END that closes the K_LOOP at instruction i. */
+int kernel_loop_end(const kernel *k, int i);
+/* Computes a value from its operands and loop variables alone: no memory, no accumulator. */
+static inline bool kernel_is_pure(const kins *in) {
+    return in->op == K_CONST || in->op == K_INDEX || in->op == K_ALU || in->op == K_CAST || in->op == K_WRAP ||
+           in->op == K_RANDOM;
+}
+
 /* Affine arithmetic; results in arena a. */
 affine affine_const(int64_t c);
 affine affine_var(arena *a, kvar v);

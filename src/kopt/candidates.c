@@ -21,8 +21,8 @@ static void list_tiles(lister *l) {
     kchoice tiles[MOST_TILES];
     kopt_order(k);
     kopt_slide(k, l->t);
-    kopt_collapse(k);
-    kopt_hoist(k);
+    loop_fuse_loops(k);
+    loop_hoist(k);
     int n = kopt_tiles(k, l->t, tiles, MOST_TILES);
     for (int i = 0; i < n; i++) {
         kchoice c = l->base;

@@ -105,7 +105,7 @@ static bool dyn_depends(const chooser *c, const kins *in, kvar v) { /* the dynam
 /* The row along which a load that lies the wrong way for lanes along v is contiguous: squares of it can be turned in registers.
  * Only in kernels of rows and nothing else. */
 static kvar turned_along(const chooser *c, const kins *in, kvar v) {
-    int lanes = kopt_turn_lanes((tn_dtype)in->dtype, c->lanes);
+    int lanes = loop_turn_lanes((tn_dtype)in->dtype, c->lanes);
     if (c->n_nests || in->op != K_LOAD || in->n_mask || in->dyn || affine_coef(in->idx, v) < 2 || !lanes) return -1;
     for (kvar u = 0; u < c->k->vars.n; u++)
         if (u != v && c->k->vars.at[u].row && affine_coef(in->idx, u) == 1 && c->k->vars.at[u].extent >= lanes &&
@@ -200,7 +200,7 @@ static kvar sliding_row(const chooser *c, const kins *x, const kins *weight, kva
     bool inside = false, each = affine_coef(weight->idx, vec) && affine_coef(x->idx, vec);
     for (kvar v = 0; v < c->k->vars.n; v++)
         inside |= c->k->vars.at[v].row && affine_coef(weight->idx, v) && affine_coef(x->idx, v);
-    return (inside && !each) || !c->k->vars.at[in->var].reduce ? -1 : kopt_slides_along(c->k, x, weight, in->var);
+    return (inside && !each) || !c->k->vars.at[in->var].reduce ? -1 : loop_slides_along(c->k, x, weight, in->var);
 }
 
 /* Unrolled partner of the vector loop: a loop that the vector operand does not depend on, so that its loads are used again. */
@@ -249,7 +249,7 @@ static double shared_balance(const chooser *c, kvar vec, kvar row, int mr, int n
     double best = 0;
     for (kvar v = 0; v < c->k->vars.n; v++) {
         if (!(c->dot_open >> v & 1) || !c->k->vars.at[v].row) continue;
-        double balance = kopt_loop_balance(c->k, v, v == vec ? nv * c->lanes : v == row ? mr : 1, threads);
+        double balance = loop_balance_of(c->k, v, v == vec ? nv * c->lanes : v == row ? mr : 1, threads);
         if (v == row) balance /= 1 + ELSEWHERE + (threads - 1) * ALL_READ / (double)c->k->vars.at[v].extent;
         if (balance > best) best = balance;
     }
@@ -274,7 +274,7 @@ static void tile_contraction(chooser *c, kvar vec) {
     const kins *a = operand_load(c, c->dot->a), *b = operand_load(c, c->dot->b);
     bool shared = is_worth_sharing(c),
          each = a && b && affine_coef(a->idx, vec) && affine_coef(b->idx, vec); /* lane by lane: neighbours share loads */
-    if (each) best_mr = kopt_sliding_rows(m);
+    if (each) best_mr = loop_sliding_rows(m);
     c->tile_m = m, c->tile_nvec = nvec, c->tile_each = each, c->tile_split = is_split(c, a, b);
     c->most_nv = m > 1 ? MAX_NV : MAX_LONE;
     int64_t share = (nvec + c->t->threads - 1) / c->t->threads; /* each thread needs a tile */
@@ -339,7 +339,7 @@ static bool tile_turned(chooser *c, kvar vec) {
         const kins *in = c->refs.at[i].in;
         kvar u = turned_along(c, in, vec);
         if (u < 0) continue;
-        int lanes = kopt_turn_lanes((tn_dtype)in->dtype, c->lanes);
+        int lanes = loop_turn_lanes((tn_dtype)in->dtype, c->lanes);
         int squares = c->t->n_vector_regs >= 32 && k->vars.at[vec].extent >= 2 * lanes ? 2 : 1; /* whole lines of the result */
         k->vars.at[vec].role = (krole){ squares, lanes };
         k->vars.at[u].role = (krole){ k->vars.at[u].extent >= 2 * lanes ? 2 * lanes : lanes, 1 }; /* a whole cache line */
@@ -436,7 +436,7 @@ static void choose_parallel(chooser *c) {
         if (!k->vars.at[k->ins.at[i].var].row) break;
         const kvar_info *v = &k->vars.at[k->ins.at[i].var];
         int64_t step = (int64_t)v->role.unroll * v->role.lanes;
-        double balance = kopt_loop_balance(k, k->ins.at[i].var, step, c->t->threads);
+        double balance = loop_balance_of(k, k->ins.at[i].var, step, c->t->threads);
         if (v->extent > step && asked == 2 + nth++) {
             k->par_var = k->ins.at[i].var;
             return;
@@ -503,7 +503,7 @@ int kopt_tiles(kernel *k, const target *t, kchoice *out, int cap) {
         for (int mr = 1; mr <= MAX_MR; mr++) {
             if (!tile_fits(&c, mr, nv)) continue;
             double cost =
-                c.tile_each ? mr > KOPT_SLIDING ? mr : KOPT_SLIDING - mr + nv : shape_cost(c.tile_m, c.tile_nvec, mr, nv);
+                c.tile_each ? mr > LOOP_SLIDING ? mr : LOOP_SLIDING - mr + nv : shape_cost(c.tile_m, c.tile_nvec, mr, nv);
             if (cost < best) best = cost;
             int at = n < cap ? n++ : n;
             for (; at > 0 && costs[at - 1] > cost; at--)

@@ -8,11 +8,7 @@
 
 #include <math.h>
 
-enum {
-    MAX_PRIVATE = 16 /* elements of a thread's own arrays */,
-    LINE = 32 /* neighbouring threads, and elements that memory gives them at once */,
-    MANY_VARS = 40
-};
+enum { MAX_PRIVATE = 16 /* elements of a thread's own arrays */, MANY_VARS = 40 };
 
 /* Every group works on one row at a time: the copies of local memory that tiling would make for several rows are not needed. */
 static void drop_copies(kernel *k) {
@@ -59,7 +55,7 @@ static void share_variables(kernel *k) {
 static int outer_loops(const kernel *k) {
     int n = 0;
     while (k->ins.at[1 + n].op == K_LOOP && !k->vars.at[k->ins.at[1 + n].var].reduce &&
-           kopt_loop_end(k, 1 + n) == k->ins.n - 1 - n)
+           kernel_loop_end(k, 1 + n) == k->ins.n - 1 - n)
         n++;
     return n;
 }
@@ -68,32 +64,6 @@ static double trips(const kernel *k, int n) {
     double p = 1;
     for (int i = 0; i < n; i++) p *= (double)(k->ins.at[1 + i].hi - k->ins.at[1 + i].lo);
     return p;
-}
-
-/* Of a load or store whose elements lie so far apart from thread to thread: by the lines that it goes through. */
-static double access_cost(int64_t apart) {
-    int64_t lines = apart < 0 ? -apart : apart;
-    return 4 + 2.0 * (double)(lines < 1 ? 0 : lines < LINE ? lines - 1 : LINE - 1);
-}
-
-double kopt_gpu_serial_cost(const kernel *k, int from, int to, kvar fast) {
-    double sum = 0, times[64] = { 1 };
-    int depth = 0;
-    for (int i = from; i < to; i++) {
-        const kins *in = &k->ins.at[i];
-        if (in->op == K_LOOP) {
-            if (depth < 63) times[depth + 1] = times[depth] * (double)(in->hi - in->lo), depth++;
-        } else if (in->op == K_END) {
-            depth -= depth > 0;
-        } else if (in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER) {
-            sum += times[depth] * access_cost(fast >= 0 ? affine_coef(in->idx, fast) : 0);
-        } else if (in->op == K_ALU) {
-            sum += times[depth] * op_get((op_code)in->alu)->flops;
-        } else if (in->op != K_CONST) {
-            sum += times[depth] * (in->op == K_RANDOM ? 40 : 1);
-        }
-    }
-    return sum;
 }
 
 static int64_t private_elems(const kernel *k) {
@@ -131,15 +101,15 @@ static kernel *flat(kernel *k, int n_outer, const target *t) {
 static kernel *finished(kernel *k) {
     kopt_gpu_wide(k);
     kopt_gpu_hold(k);
-    kopt_hoist(k);
-    kopt_sweep(k);
+    loop_hoist(k);
+    loop_sweep(k);
     return k;
 }
 
 /* Returns how many outer loops there are. */
 static int prepare(kernel *k) {
     kopt_order(k);
-    kopt_collapse(k);
+    loop_fuse_loops(k);
     drop_copies(k);
     if (k->vars.n > MANY_VARS) share_variables(k);
     k->par_var = -1;

@@ -24,7 +24,7 @@ static double wait_ns(const kernel *k, int from, int to, double threads) {
     double sum = 0;
     for (int i = from; i < to; i++) {
         if (k->ins.at[i].op != K_LOOP) continue;
-        int end = kopt_loop_end(k, i), j = i;
+        int end = kernel_loop_end(k, i), j = i;
         double n = 1;
         bool reads = false;
         for (; k->ins.at[j].op == K_LOOP; j++) n *= (double)(k->ins.at[j].hi - k->ins.at[j].lo);

@@ -43,8 +43,8 @@ static bool find_parts(column *w) {
             return false;
     }
     if (!w->n_acc || i >= w->to) return false;
-    w->loops = i, w->end = kopt_loop_end(w->k, i);
-    while (at(w, i)->op == K_LOOP && w->k->vars.at[at(w, i)->var].reduce && kopt_loop_end(w->k, i) == w->end - w->n_loops)
+    w->loops = i, w->end = kernel_loop_end(w->k, i);
+    while (at(w, i)->op == K_LOOP && w->k->vars.at[at(w, i)->var].reduce && kernel_loop_end(w->k, i) == w->end - w->n_loops)
         i++, w->n_loops++;
     bool along = false;
     for (; i < w->end - w->n_loops + 1; i++) {
@@ -278,7 +278,7 @@ static kernel *write(column *w) {
     kernel_push(o, (kins){ .op = K_BARRIER });
     write_columns(w, o, first);
     for (int i = 0; i < w->n_outer + 2; i++) kernel_push(o, (kins){ .op = K_END });
-    if (w->panels) kopt_drop_unread(o, at(w, w->panels)->buf);
+    if (w->panels) loop_drop_unread(o, at(w, w->panels)->buf);
     return o;
 }
 

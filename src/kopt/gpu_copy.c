@@ -69,7 +69,7 @@ kernel *gpu_kernel(const kernel *k, int group) {
 
 bool gpu_is_plain(const kernel *k, const kins *in) {
     bool memory = in->op == K_LOAD || in->op == K_STORE;
-    return memory ? !kbuf_is_local(&k->bufs.at[in->buf]) : kopt_is_pure(in);
+    return memory ? !kbuf_is_local(&k->bufs.at[in->buf]) : kernel_is_pure(in);
 }
 
 int gpu_widest(const kernel *k) {

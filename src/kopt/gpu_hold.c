@@ -18,7 +18,7 @@ enum {
 static int turns_of(const kernel *k, int head) {
     const kins *in = &k->ins.at[head];
     if (in->op != K_LOOP || in->par != PAR_LOCAL || in->lo != 0 || in->hi % k->group || in->hi > MAX_TURNS * k->group) return 0;
-    int end = kopt_loop_end(k, head);
+    int end = kernel_loop_end(k, head);
     for (int i = head + 1; i < end; i++)
         if (k->ins.at[i].op == K_LOOP || (in[i - head].op == K_LOAD && in[i - head].par)) return 0;
     return (int)(in->hi / k->group);
@@ -162,7 +162,7 @@ void kopt_gpu_hold(kernel *k) {
     int nests = 0;
     for (int i = 1; i < k->ins.n; i++) {
         if (k->ins.at[i].op != K_LOOP || k->ins.at[i].par != PAR_LOCAL) continue;
-        int end = kopt_loop_end(k, i), head = turns_of(k, i) ? i : 0;
+        int end = kernel_loop_end(k, i), head = turns_of(k, i) ? i : 0;
         for (int j = i + 1; j < end; j++) h.nest[j] = head;
         nests += head > 0, i = end;
     }
@@ -179,12 +179,12 @@ void kopt_gpu_hold(kernel *k) {
         if (k->ins.at[i].op == K_BARRIER && k->ins.at[i].par == 0 && !meet) continue;
         if (packed && k->ins.at[i].op == K_LOOP && k->ins.at[i + 1].op == K_PREFETCH) {
             if (h.fetch == h.fetch_end) h.fetch = i;
-            i = kopt_loop_end(k, i), h.fetch_end = i + 1;
+            i = kernel_loop_end(k, i), h.fetch_end = i + 1;
         } else if (i + 1 == k->ins.n || h.nest[i + 1] != i) {
             gpu_copy(&h.c, i, &none);
         } else {
             hold_nest(&h, i);
-            i = kopt_loop_end(k, i);
+            i = kernel_loop_end(k, i);
         }
     }
     for (int b = 0; b < k->bufs.n; b++)
@@ -249,7 +249,7 @@ int kopt_gpu_hold_group(const kernel *k, int n_rows, const target *t, int *clust
     for (int i = 0; i < n_rows; i++) rows *= k->ins.at[1 + i].hi;
     for (int i = from; i < to; i++) {
         if (k->ins.at[i].op != K_LOOP) continue;
-        int end = kopt_loop_end(k, i);
+        int end = kernel_loop_end(k, i);
         if (k->ins.at[i].lo != 0 || (nests++ && k->ins.at[i].hi != n)) return 0;
         n = k->ins.at[i].hi;
         for (int j = i + 1; j < end; j++)

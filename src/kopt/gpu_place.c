@@ -36,7 +36,7 @@ static bool inside(const kins *in, int from) { /* its operands come from there *
 
 static bool find_sum(const kernel *k, contraction *c) {
     const kins *in = &k->ins.at[c->inner];
-    c->last = kopt_loop_end(k, c->inner);
+    c->last = kernel_loop_end(k, c->inner);
     if (c->last != c->inner + 4 || !k->vars.at[in->var].reduce || in->lo != 0 || in->hi < 1) return false;
     c->load[0] = c->inner + 1, c->load[1] = c->inner + 2, c->update = c->inner + 3;
     const kins *x = in + 1, *y = in + 2, *upd = in + 3;
@@ -70,7 +70,7 @@ static void find_distances(const kernel *k, contraction *c) {
 bool gpu_place_find(const kernel *k, int n_rows, int i, contraction *out) {
     const kins *loop = &k->ins.at[i];
     if (loop->op != K_LOOP || k->vars.at[loop->var].reduce || loop->lo != 0 || loop->hi < 1) return false;
-    contraction c = { .loop = i, .end = kopt_loop_end(k, i), .n = loop->hi };
+    contraction c = { .loop = i, .end = kernel_loop_end(k, i), .n = loop->hi };
     bool stores = false;
     for (int j = i + 1; j < c.end; j++) {
         const kins *in = &k->ins.at[j];
@@ -209,7 +209,7 @@ void gpu_place_layers(const kernel *k, int n_rows, layers *out) {
     for (int i = 1 + n_rows; i < k->ins.n - n_rows; i++) {
         const kins *in = &k->ins.at[i];
         if (in->op != K_LOOP) continue;
-        section s = { .loop = i, .end = kopt_loop_end(k, i), .first = out->c.n, .var = -1, .times = 1 };
+        section s = { .loop = i, .end = kernel_loop_end(k, i), .first = out->c.n, .var = -1, .times = 1 };
         bool found = find_some(k, n_rows, i, s.end + 1, out);
         if (!found && in->lo == 0 && in->hi > 0 && !is_masked_by(k, i + 1, s.end, in->var) &&
             (found = find_some(k, n_rows, i + 1, s.end, out)))

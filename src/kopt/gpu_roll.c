@@ -250,7 +250,7 @@ void gpu_chain_roll(plan *p, kernel *k, int n_rows, bool copies) {
         layer x = { .bound = 0 };
         if (k->ins.at[i].op != K_LOOP) continue;
         if (gpu_place_find(k, n_rows, i, &x.c)) VEC_PUSH(k->a, &w.layers, x);
-        i = kopt_loop_end(k, i);
+        i = kernel_loop_end(k, i);
     }
     w.old.at = k->ins.at, w.old.n = k->ins.n;
     for (int i = 0; i < w.layers.n; i++) find_bound(&w, &w.layers.at[i]);

@@ -23,9 +23,9 @@ typedef struct dealing {
 enum { MEETING = 12 /* cost of a step of combining */ };
 
 static int nest_depth(const kernel *k, int i) { /* perfectly nested loops from i on, all reducing or none */
-    int n = 1, end = kopt_loop_end(k, i);
+    int n = 1, end = kernel_loop_end(k, i);
     while (k->ins.at[i + n].op == K_LOOP && k->vars.at[k->ins.at[i + n].var].reduce == k->vars.at[k->ins.at[i].var].reduce &&
-           kopt_loop_end(k, i + n) == end - n)
+           kernel_loop_end(k, i + n) == end - n)
         n++;
     return n;
 }
@@ -50,7 +50,7 @@ static double log2_of(int group) {
 
 /* How the nest at i is dealt to the threads of a group, at the least cost. */
 static dealing choose(const kernel *k, int i, int group) {
-    int end = kopt_loop_end(k, i), n = nest_depth(k, i);
+    int end = kernel_loop_end(k, i), n = nest_depth(k, i);
     double steps = (double)(k->ins.at[i].hi - k->ins.at[i].lo);
     bool sums = k->vars.at[k->ins.at[i].var].reduce, writes = has(k, i, end, K_STORE) || has(k, i, end, K_SCATTER);
     kvar fast = k->ins.at[i + n - 1].var;
@@ -74,7 +74,7 @@ double kopt_gpu_rows_cost(const kernel *k, int from, int to, int group) {
             continue;
         }
         sum += choose(k, i, group).cost;
-        i = kopt_loop_end(k, i);
+        i = kernel_loop_end(k, i);
     }
     return sum;
 }
@@ -268,7 +268,7 @@ void gpu_row_range(row_writer *w, int from, int to) {
     for (int i = from; i < to; i++) {
         const kins *in = &w->k->ins.at[i];
         if (in->op == K_LOOP) {
-            int end = kopt_loop_end(w->k, i);
+            int end = kernel_loop_end(w->k, i);
             write_nest(w, i, end);
             i = end;
         } else if (in->op == K_STORE || in->op == K_SCATTER) {

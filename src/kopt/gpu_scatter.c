@@ -49,9 +49,9 @@ static int64_t parts(int64_t n, int64_t of) { return (n + of - 1) / of; }
 
 /* A perfect nest of loops from i on, none or all of which reduce: how many. */
 static int nest(const scatter *w, int i, bool reduce) {
-    int n = 0, end = at(w, i)->op == K_LOOP ? kopt_loop_end(w->k, i) : i;
+    int n = 0, end = at(w, i)->op == K_LOOP ? kernel_loop_end(w->k, i) : i;
     while (at(w, i + n)->op == K_LOOP && w->k->vars.at[at(w, i + n)->var].reduce == reduce && at(w, i + n)->lo == 0 &&
-           kopt_loop_end(w->k, i + n) == end - n)
+           kernel_loop_end(w->k, i + n) == end - n)
         n++;
     return n;
 }
@@ -60,9 +60,9 @@ static bool find_nests(scatter *w, int from, int to) {
     const kernel *k = w->k;
     w->base = from, w->base_loops = nest(w, from, false);
     if (!w->base_loops) return false;
-    w->base_end = kopt_loop_end(k, from), w->adds = w->base_end + 1;
+    w->base_end = kernel_loop_end(k, from), w->adds = w->base_end + 1;
     if (w->adds >= to || nest(w, w->adds, true) != 1) return false;
-    w->end = kopt_loop_end(k, w->adds), w->columns = nest(w, w->adds + 1, false);
+    w->end = kernel_loop_end(k, w->adds), w->columns = nest(w, w->adds + 1, false);
     w->first = w->adds + 1 + w->columns, w->at = w->end - w->columns - 1;
     if (w->end + 1 != to || add(w)->op != K_SCATTER || add(w)->n_mask) return false;
     for (int i = w->first; i < w->at; i++)

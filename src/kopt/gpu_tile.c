@@ -21,8 +21,9 @@ static bool find_parts(tiler *w) {
         if (tiler_at(w, i)->op == K_ACC) w->acc = i;
     }
     if (!w->acc || i >= last) return false;
-    w->loops = i, w->end = kopt_loop_end(k, i);
-    for (; tiler_at(w, i)->op == K_LOOP && k->vars.at[tiler_at(w, i)->var].reduce && kopt_loop_end(k, i) == w->end - w->n_loops;
+    w->loops = i, w->end = kernel_loop_end(k, i);
+    for (;
+         tiler_at(w, i)->op == K_LOOP && k->vars.at[tiler_at(w, i)->var].reduce && kernel_loop_end(k, i) == w->end - w->n_loops;
          i++)
         w->n_loops++;
     for (; i < w->end - w->n_loops + 1; i++) {

@@ -40,7 +40,7 @@ static bool goes_wide(const kernel *k, const nest *n) {
 
 static nest nest_at(const kernel *k, int head, int lanes) {
     nest n = { .lanes = lanes, .head = head, .inner = head + kernel_nest(k, (reg)head) - 1 };
-    n.end = kopt_loop_end(k, n.inner);
+    n.end = kernel_loop_end(k, n.inner);
     return n;
 }
 

@@ -1,45 +1,6 @@
 /* kopt.c - the order of the steps, and what they share. */
 #include "kopt/kopt.h"
 
-int kopt_loop_end(const kernel *k, int i) {
-    int depth = 0;
-    for (; i < k->ins.n; i++) {
-        depth += k->ins.at[i].op == K_LOOP;
-        if (k->ins.at[i].op == K_END && --depth == 0) return i;
-    }
-    guard_fail(k->a->gd, TN_ERR_INTERNAL, "kernel %s: a loop is not closed", k->name);
-}
-
-void kopt_compact(kernel *k) {
-    reg *to = ARENA_ARRAY(k->a, reg, k->ins.n);
-    int n = 1;
-    for (int i = 1; i < k->ins.n; i++)
-        if (k->ins.at[i].op != K_NIL) to[i] = (reg)n++;
-    n = 1;
-    for (int i = 1; i < k->ins.n; i++) {
-        kins in = k->ins.at[i];
-        if (in.op == K_NIL) continue;
-        in.a = to[in.a], in.b = to[in.b], in.c = to[in.c], in.dyn = to[in.dyn];
-        k->ins.at[n++] = in;
-    }
-    k->ins.n = n;
-}
-
-/* Values that nothing uses. */
-void kopt_sweep(kernel *k) {
-    bool *used = ARENA_ARRAY(k->a, bool, k->ins.n);
-    for (int i = k->ins.n - 1; i > 0; i--) {
-        const kins *in = &k->ins.at[i];
-        bool pure = in->op == K_CONST || in->op == K_INDEX || in->op == K_LOAD || in->op == K_ALU || in->op == K_CAST ||
-                    in->op == K_WRAP || in->op == K_RANDOM;
-        if (pure && !used[i])
-            k->ins.at[i].op = K_NIL;
-        else
-            used[in->a] = used[in->b] = used[in->c] = used[in->dyn] = true;
-    }
-    kopt_compact(k);
-}
-
 /* Tiles with a turned panel are faster than sums along the lanes, where enough rows share it. Both take the terms of a sum in
  * different orders: which it is, the model alone says, as for one thread. */
 static bool turn_and_stage(kernel *k, const target *t) {
@@ -77,15 +38,15 @@ static void choose_and_stage(kernel *k, const target *t) {
 static void put_in_order(kernel *k, const target *t) {
     kopt_order(k);
     kopt_slide(k, t);
-    kopt_collapse(k);
-    kopt_hoist(k);
+    loop_fuse_loops(k);
+    loop_hoist(k);
 }
 
 kernel *kopt_tile_nest(kernel *k, const target *t) {
     put_in_order(k, t);
     choose_and_stage(k, t);
     kopt_block(k);
-    return kopt_tile(k);
+    return loop_tile(k);
 }
 
 /* Of each sum, the loops that its terms run over, their extents or their roles. */
@@ -120,8 +81,8 @@ uint64_t kopt_sums_order(kernel *k, const target *t) {
 kernel *kopt_run(kernel *k, const target *t) {
     if (t->kind == TARGET_GPU) return kopt_gpu(k, t);
     kernel *o = kopt_has_blocks(k) ? kopt_tile_blocks(k, t) : kopt_tile_nest(k, t);
-    kopt_contract(o);
-    kopt_prefetch(o, t);
-    kopt_past(o, t);
+    loop_multiply_add(o);
+    loop_prefetch(o, t);
+    loop_nontemporal(o, t);
     return o;
 }

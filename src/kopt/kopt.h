@@ -4,21 +4,13 @@
 #define TN_KOPT_KOPT_H
 
 #include "ir/plan.h"
-#include "ir/target.h"
+#include "loop/loop.h"
 
 /* order.c: contraction loops in the order in which their operands lie in memory. */
 void kopt_order(kernel *k);
 /* Then, where a result has no more columns than one vector: the taps of a window become the innermost loop, so that neighbours
  * share what they load. */
 void kopt_slide(kernel *k, const target *t);
-/* The row along which the windows that a short contraction loop w walks through overlap, or -1. */
-enum { KOPT_MOST_TAPS = 5, KOPT_SLIDING = 8 /* unrolled rows of a contraction lane by lane */ };
-int kopt_sliding_rows(int64_t m); /* of m */
-kvar kopt_slides_along(const kernel *k, const kins *x, const kins *weight, kvar w);
-/* collapse.c: two perfectly nested loops that walk memory as one become one. */
-void kopt_collapse(kernel *k);
-/* hoist.c: what does not depend on a loop moves out of it. */
-void kopt_hoist(kernel *k);
 /* choose.c: the register tile: which variable runs along vector lanes, which are unrolled, which is split over threads. */
 void kopt_choose(kernel *k, const target *t);
 /* The same for an inner product (both operands lie along the contraction) with lanes along a row of the result instead; for
@@ -35,66 +27,12 @@ bool kopt_stage_fixed(kernel *k, const target *t); /* only where the right opera
 bool kopt_stream(kernel *k, const target *t);
 /* block.c: kernels that turn what they read do so block by block. */
 void kopt_block(kernel *k);
-/* border.c: [lo, hi] are the values of a loop variable. */
-typedef struct kspan {
-    int64_t lo, hi;
-} kspan;
-enum { MAX_CUTS = 16 };
-typedef struct kcuts { /* where pieces of a loop end, ascending */
-    int n;
-    int64_t at[MAX_CUTS];
-    bool full;
-} kcuts;
-/* 1: the mask holds for all lanes; -1: for none; 0: it depends. spans: [vars]. */
-int kopt_mask_known(const kmask *m, int64_t lane_stride, int lanes, const kspan *spans);
-/* Where to cut the loop at instruction `loop`, which goes in such steps, so that masks inside are known; open: of the variables
- * of open loops, with their copies. */
-void kopt_border_cuts(const kernel *k, int loop, int end, int64_t step, const kspan *open, kcuts *out);
-int kopt_border_main(const kcuts *c); /* the longest piece */
-/* Whether threads may share that piece: the others, which are one thread's, are a step each. */
-bool kopt_border_shared(const kcuts *c, int64_t step);
-/* How evenly threads would share loop v in such steps (kopt_balance). */
-double kopt_loop_balance(const kernel *k, kvar v, int64_t step, int threads);
-/* tile.c: writes the tiled form; the scalar kernel stays as it is. */
-kernel *kopt_tile(const kernel *k);
-/* contract.c: in the tiled form, sums of products become multiply-adds. */
-void kopt_contract(kernel *k);
-
 /* The same for a kernel that the steps before left, with every register tile that the model could have taken: the cheapest of
  * them, in order of its cost; at most cap. Spoils the kernel. 0 where none is tiled. */
 int kopt_tiles(kernel *k, const target *t, kchoice *out, int cap);
 
 /* Cycles of one step along a contraction for a register tile of mr x nv accumulators. */
 double kopt_tile_cost(int mr, int nv);
-
-/* How evenly threads share a loop: 1 = all of them work all the time. `whole` steps are dealt out, the rest (a part of a step
- * that may be larger than one) is the last thread's. */
-static inline double kopt_balance(int64_t whole, double rest, int threads) {
-    int64_t last = whole - whole * (threads - 1) / threads;
-    double longest = (double)last + rest;
-    return ((double)whole + rest) / (longest * threads);
-}
-
-enum { KOPT_LINE_BYTES = 64 }; /* of the caches */
-
-/* Of lines so far apart, a cache holds so many: lines a power of two apart share few places there. */
-static inline int64_t kopt_places(int64_t cache_bytes, int64_t apart_bytes) {
-    int64_t lines = apart_bytes / KOPT_LINE_BYTES, n = cache_bytes / KOPT_LINE_BYTES;
-    for (; lines && lines % 2 == 0; lines /= 2) n /= 2;
-    return lines ? n : INT64_MAX;
-}
-
-/* Lanes that loads are turned by (rows of a square in registers become its columns): 8 of 4 bytes, 4 of 8 bytes, or what the
- * vectors in use allow. */
-static inline int kopt_turn_lanes(tn_dtype t, int lanes) {
-    int most = dtype_size(t) == 8 ? 4 : 8;
-    return lanes < most ? (lanes < 4 ? 0 : lanes) : most;
-}
-
-/* prefetch.c: in the tiled form, rows from afar are fetched while the rows before them are worked on. */
-void kopt_prefetch(kernel *k, const target *t);
-/* past.c: in the tiled form, results that are larger than the caches are written past them. */
-void kopt_past(kernel *k, const target *t);
 
 /* row_block.c: consecutive kernels of a plan for a CPU become one that goes by blocks of rows, where what lies between them
  * then stays in the caches and nothing takes longer. Before kopt_run. */
@@ -163,7 +101,8 @@ kernel *kopt_gpu_scatter(const kernel *k, int n_outer, const target *t);
 static inline double kopt_gpu_start_cost(double groups, const target *t) { return groups * 20 * 1024 / (double)t->grid; }
 /* What a thread of such a group does for one iteration, in instructions, roughly. */
 double kopt_gpu_rows_cost(const kernel *k, int from, int to, int group);
-/* One thread doing instructions [from, to): loads that lie apart along `fast` (neighbouring threads; -1: none) cost more. */
+/* gpu_cost.c: one thread doing instructions [from, to): loads that lie apart along `fast` (neighbouring threads; -1: none) cost
+ * more. */
 double kopt_gpu_serial_cost(const kernel *k, int from, int to, kvar fast);
 
 /* gpu_access.c: what neighbouring threads touch together. The different ones of a kernel, in a; returns how many. */
@@ -173,19 +112,5 @@ typedef struct gpu_access {
     int threads, bytes, sectors; /* so many threads touch so many different bytes, in so many sectors of 32 */
 } gpu_access;
 int kopt_gpu_accesses(const kernel *k, arena *a, gpu_access **out);
-
-/* Computes a value from its operands and loop variables alone: no memory, no accumulator. */
-static inline bool kopt_is_pure(const kins *in) {
-    return in->op == K_CONST || in->op == K_INDEX || in->op == K_ALU || in->op == K_CAST || in->op == K_WRAP ||
-           in->op == K_RANDOM;
-}
-/* A fixed operand that is read in panels only: an empty local buffer stands for it. */
-void kopt_drop_unread(kernel *k, int buf);
-/* Removes values that nothing uses. */
-void kopt_sweep(kernel *k);
-/* Removes instructions marked K_NIL and renumbers registers. */
-void kopt_compact(kernel *k);
-/* The K_END that closes the K_LOOP at instruction i. */
-int kopt_loop_end(const kernel *k, int i);
 
 #endif

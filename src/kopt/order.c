@@ -6,7 +6,7 @@
  * Changes the order of summation, the same way wherever the kernel runs. */
 #include "kopt/kopt.h"
 
-enum { LEAST_ROWS = 4, ENOUGH_ROWS = 7 }; /* that share what a window loads */
+enum { ENOUGH_ROWS = 7 }; /* that share what a window loads */
 
 static int64_t apart(const kins *load, kvar v) { /* 0: stands still */
     int64_t c = load->op == K_LOAD ? affine_coef(load->idx, v) : 0;
@@ -22,7 +22,7 @@ static int64_t distance(const kins *a, const kins *b, kvar v) { /* of the operan
 static int nest_at(const kernel *k, int i) {
     int n = 0;
     for (int end = k->ins.n; k->ins.at[i + n].op == K_LOOP && k->vars.at[k->ins.at[i + n].var].reduce; n++) {
-        int e = kopt_loop_end(k, i + n);
+        int e = kernel_loop_end(k, i + n);
         if (n && e != end - 1) break;
         end = e;
     }
@@ -48,33 +48,6 @@ void kopt_order(kernel *k) {
     }
 }
 
-/* How far windows next to each other along v are apart, in taps of w; 0: they share none. */
-static double taps_apart(const kernel *k, const kins *x, kvar w, kvar v) {
-    int64_t along = affine_coef(x->idx, w), next = affine_coef(x->idx, v);
-    if (along <= 0 || next <= 0 || (along % next && next % along) || next >= along * k->vars.at[w].extent) return 0;
-    return (double)next / (double)along;
-}
-
-kvar kopt_slides_along(const kernel *k, const kins *x, const kins *weight, kvar w) {
-    kvar best = -1;
-    double best_apart = 0;
-    if (x->op != K_LOAD || weight->op != K_LOAD || x->dyn || weight->dyn || weight->n_mask) return -1;
-    if (k->vars.at[w].extent < 2 || k->vars.at[w].extent > KOPT_MOST_TAPS) return -1;
-    for (kvar v = 0; v < k->vars.n; v++) {
-        double d = taps_apart(k, x, w, v);
-        if (!k->vars.at[v].row || affine_coef(weight->idx, v) || d == 0 || k->vars.at[v].extent < LEAST_ROWS) continue;
-        if (d < 1) d = 1 / d; /* the nearest to one tap */
-        if (best < 0 || d < best_apart) best = v, best_apart = d;
-    }
-    return best;
-}
-
-int kopt_sliding_rows(int64_t m) { /* tiles of one size where that is possible */
-    for (int mr = KOPT_SLIDING; mr > KOPT_SLIDING / 2; mr--)
-        if (m % mr == 0) return mr;
-    return m < KOPT_SLIDING ? (int)m : KOPT_SLIDING;
-}
-
 static int64_t columns_of(const kernel *k, const kins *x, const kins *weight) {
     int64_t n = 1;
     for (kvar v = 0; v < k->vars.n; v++)
@@ -96,7 +69,7 @@ static int farthest_taps(const kernel *k, int i, int n, const kins *x, const kin
     int at = -1;
     int64_t rows = 0;
     for (int j = i; j < i + n; j++) {
-        kvar v = kopt_slides_along(k, x, weight, k->ins.at[j].var);
+        kvar v = loop_slides_along(k, x, weight, k->ins.at[j].var);
         if (v < 0 || (at >= 0 && (rows >= ENOUGH_ROWS || k->vars.at[v].extent <= rows))) continue;
         at = j, rows = k->vars.at[v].extent;
     }
@@ -106,20 +79,20 @@ static int farthest_taps(const kernel *k, int i, int n, const kins *x, const kin
 /* A tile of windows lane by lane whose neighbour does not find what they share in the first cache any more: all neighbours with
  * the same lanes first. Loops of rows may change places. */
 static void keep_columns(kernel *k, int nest, kvar taps, const kins *x, const kins *weight, const target *t) {
-    kvar row = kopt_slides_along(k, x, weight, taps), lanes = lanes_along(k, x, weight);
+    kvar row = loop_slides_along(k, x, weight, taps), lanes = lanes_along(k, x, weight);
     int at = nest;
     while (at > 1 && !(k->ins.at[at].op == K_LOOP && k->ins.at[at].var == lanes)) at--;
     kins *inner = &k->ins.at[at], *outer = inner - 1;
     if (at < 2 || outer->op != K_LOOP || !k->vars.at[outer->var].row || outer->var == row || outer->par || inner->par) return;
-    if (kopt_loop_end(k, at - 1) != kopt_loop_end(k, at) + 1) return;
-    int64_t size = (int64_t)dtype_size((tn_dtype)x->src), columns = 1, n = kopt_sliding_rows(k->vars.at[row].extent),
+    if (kernel_loop_end(k, at - 1) != kernel_loop_end(k, at) + 1) return;
+    int64_t size = (int64_t)dtype_size((tn_dtype)x->src), columns = 1, n = loop_sliding_rows(k->vars.at[row].extent),
             apart = affine_coef(x->idx, row);
     int64_t read = (n - 1) * apart / affine_coef(x->idx, taps) + k->vars.at[taps].extent;
     for (kvar v = 0; v < k->vars.n; v++)
         if (k->vars.at[v].reduce && v != taps && affine_coef(x->idx, v)) columns *= k->vars.at[v].extent;
     int64_t all_lanes = (read * columns + n) * k->vars.at[lanes].extent * size,
             all_columns = (read * affine_coef(x->idx, outer->var) / k->vars.at[lanes].extent + n) *
-                          k->vars.at[outer->var].extent * KOPT_LINE_BYTES;
+                          k->vars.at[outer->var].extent * LOOP_LINE_BYTES;
     if (4 * all_lanes <= 3 * t->l1_bytes || all_columns > t->l1_bytes) return;
     kins swap = *inner;
     *inner = *outer, *outer = swap;
@@ -137,7 +110,7 @@ void kopt_slide(kernel *k, const target *t) {
                 lanes = t->vector_bytes / (int64_t)dtype_size((tn_dtype)k->ins.at[upd].dtype);
         bool each = columns == 1 && lanes_along(k, x, weight) >= 0;
         for (int j = i; j < i + n && columns > 1 && columns <= lanes; j++)
-            if (kopt_slides_along(k, x, weight, k->ins.at[j].var) >= 0) at = j; /* the innermost */
+            if (loop_slides_along(k, x, weight, k->ins.at[j].var) >= 0) at = j; /* the innermost */
         if (each) at = farthest_taps(k, i, n, x, weight);
         if (each && at >= 0) keep_columns(k, i, k->ins.at[at].var, x, weight, t);
         for (; at >= 0 && at < i + n - 1; at++) {

@@ -96,8 +96,8 @@ static facts find_facts(const chooser *w, const row_chain *c) {
 /* How evenly threads share blocks of so many rows, or the loops around these. */
 static double balance_of(const facts *f, int64_t rows, const target *t) {
     int threads = f->shared ? t->threads : 1;
-    double by_blocks = kopt_balance(f->rows / rows, (double)(f->rows % rows) / (double)rows, threads),
-           by_outer = kopt_balance(f->outer, 0, threads);
+    double by_blocks = loop_balance(f->rows / rows, (double)(f->rows % rows) / (double)rows, threads),
+           by_outer = loop_balance(f->outer, 0, threads);
     return by_blocks > by_outer ? by_blocks : by_outer;
 }
 

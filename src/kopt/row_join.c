@@ -10,7 +10,7 @@ enum { MAX_ALL = 640 /* plan buffers that a chain touches */, MAX_INS = 8000 };
 int row_shared_loops(const kernel *k) {
     int n = 0;
     while (n < ROW_MOST_SHARED && k->ins.at[1 + n].op == K_LOOP && k->vars.at[k->ins.at[1 + n].var].row &&
-           kopt_loop_end(k, 1 + n) == k->ins.n - 1 - n)
+           kernel_loop_end(k, 1 + n) == k->ins.n - 1 - n)
         n++;
     return n;
 }

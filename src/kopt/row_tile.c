@@ -64,7 +64,7 @@ static kvar *take_vars(const kernel *k, int loop, int end, part *p) {
 
 /* Perfectly nested outer loops are rows. */
 static void mark_rows(kernel *k) {
-    for (int i = 1, end = k->ins.n - 1; k->ins.at[i].op == K_LOOP && kopt_loop_end(k, i) == end; i++, end--) {
+    for (int i = 1, end = k->ins.n - 1; k->ins.at[i].op == K_LOOP && kernel_loop_end(k, i) == end; i++, end--) {
         kvar_info *v = &k->vars.at[k->ins.at[i].var];
         if (v->reduce) return;
         v->row = true;
@@ -126,7 +126,7 @@ static void drop_lone_row(kernel *k) {
         for (int m = 0; m < in->n_mask; m++) in->mask[m].e = affine_set_var(k->a, in->mask[m].e, row, affine_const(0));
     }
     k->ins.at[1].op = k->ins.at[k->ins.n - 1].op = K_NIL;
-    kopt_compact(k);
+    loop_compact(k);
 }
 
 static int64_t count_blocks(const kernel *k) {
@@ -139,7 +139,7 @@ static int64_t count_blocks(const kernel *k) {
 }
 
 static part take(const kernel *k, int loop) {
-    int end = kopt_loop_end(k, loop) + 1;
+    int end = kernel_loop_end(k, loop) + 1;
     part p = { .k = kernel_make(k->a, k->name), .n_bufs = k->bufs.n };
     reg *at = ARENA_ARRAY(k->a, reg, k->ins.n);
     kvar *to = take_vars(k, loop, end, &p);
@@ -159,7 +159,7 @@ kernel *kopt_block_nest(const kernel *k, int n) {
         if (k->ins.at[i].op != K_LOOP) continue;
         if (in_block && n-- == 0) return take(k, i).k;
         if (in_block)
-            i = kopt_loop_end(k, i);
+            i = kernel_loop_end(k, i);
         else
             in_block = k->vars.at[k->ins.at[i].var].block;
     }
@@ -249,7 +249,7 @@ static kvar choose_parallel(const kernel *k, const target *t) {
     for (int i = 1; k->ins.at[i].op == K_LOOP; i++) {
         const kvar v = k->ins.at[i].var;
         int64_t whole = k->ins.at[i].hi, extent = k->vars.at[v].extent;
-        double balance = kopt_balance(whole, (double)(extent - whole), t->threads);
+        double balance = loop_balance(whole, (double)(extent - whole), t->threads);
         if (whole > 1 && asked == 2 + nth++) return v;
         if (whole > 1 && balance > most + 0.05) most = balance, best = v;
         if (k->vars.at[v].block) break;
@@ -276,7 +276,7 @@ kernel *kopt_tile_blocks(const kernel *k, const target *t) {
         const kins *in = &k->ins.at[i];
         if (in->op == K_LOOP && in_block) {
             put_nest(&w, i, n++, in_block == 2);
-            i = kopt_loop_end(k, i);
+            i = kernel_loop_end(k, i);
         } else if (in->op == K_LOOP) {
             put_loop(&w, i);
             if (k->vars.at[in->var].block) in_block = in->lo ? 2 : 1, n = 0;
@@ -286,6 +286,6 @@ kernel *kopt_tile_blocks(const kernel *k, const target *t) {
         }
     }
     for (int b = 0; b < k->bufs.n; b++)
-        if (w.unread[b]) kopt_drop_unread(o, b);
+        if (w.unread[b]) loop_drop_unread(o, b);
     return o;
 }

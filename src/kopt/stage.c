@@ -132,7 +132,7 @@ static bool find_contraction(stager *t) {
         t->upd = i;
     }
     if (!t->upd || !t->contraction) return false;
-    t->end = kopt_loop_end(t->k, t->contraction);
+    t->end = kernel_loop_end(t->k, t->contraction);
     return t->upd < t->end;
 }
 
@@ -288,7 +288,7 @@ static int64_t choose_tiles(const stager *t, int64_t most) {
 static int64_t near_limit(const stager *t) {
     const kins *upd = ins(t, t->upd), *x = ins(t, (int)(upd->a == t->panel_load ? upd->b : upd->a));
     if (x->op != K_LOAD || affine_coef(x->idx, t->m) != 1 || apart(t, x) == INT64_MAX) return INT64_MAX;
-    int64_t limit = kopt_places(t->machine->l1_bytes, apart(t, x) * (int64_t)dtype_size((tn_dtype)x->src));
+    int64_t limit = loop_places(t->machine->l1_bytes, apart(t, x) * (int64_t)dtype_size((tn_dtype)x->src));
     return limit >= LEAST_NEAR ? limit : INT64_MAX;
 }
 
@@ -298,7 +298,7 @@ static int64_t ahead_limit(const stager *t, int64_t limit) {
     const kins *b = ins(t, (int)t->panel_load);
     int64_t size = operand_size(t), near = t->machine->l1_bytes * 3 / 4 / (t->tiles * width_of(t) * size);
     if (t->fixed) return rows_from(t, t->n_out) / tile_rows(t) <= MOST_AHEAD ? near : limit / 2;
-    int64_t far = kopt_places(t->machine->l2_bytes, apart(t, b) * size) * 3 / 4;
+    int64_t far = loop_places(t->machine->l2_bytes, apart(t, b) * size) * 3 / 4;
     if (far < LEAST_STEPS) far = LEAST_STEPS;
     return near < far ? near : far;
 }
@@ -313,7 +313,7 @@ static bool fetches_ahead(const stager *t) {
         return false;
     if (t->fixed) return tiles <= MOST_AHEAD_FIXED;
     return tiles <= MOST_AHEAD && !b->parts && affine_coef(b->idx, t->n) == 1 && apart(t, b) < INT64_MAX &&
-           kopt_places(t->machine->l2_bytes, apart(t, b) * (int64_t)dtype_size((tn_dtype)b->src)) >= LEAST_STEPS;
+           loop_places(t->machine->l2_bytes, apart(t, b) * (int64_t)dtype_size((tn_dtype)b->src)) >= LEAST_STEPS;
 }
 
 static void choose_stretches(stager *t) {
@@ -384,7 +384,7 @@ static void choose_streams(stager *t) {
     krole *role = &t->k->vars.at[t->n].role;
     int64_t most = role->unroll / STREAM_VECTORS, asked = t->machine->choice ? t->machine->choice->tiles : 0, best = 1;
     t->tiles = 1, t->whole = true, t->piece = extent_of(t, t->depth.at[0]), t->inner_rows = 1;
-    if (most < 2 || t->machine->vector_bytes >= KOPT_LINE_BYTES) return;
+    if (most < 2 || t->machine->vector_bytes >= LOOP_LINE_BYTES) return;
     double least = lone_steps(t, most, false);
     for (int64_t n = most; n > 1; n--) {
         double steps = lone_steps(t, n, true);
@@ -427,10 +427,10 @@ static double balance_of(const stager *t, kvar v, bool inside) {
     int threads = t->machine->threads;
     int64_t width = width_of(t), all = full_tiles(t), step = role_of(t, v).unroll;
     if (v == t->nb)
-        return kopt_balance(
+        return loop_balance(
             all / t->tiles,
             ((double)(all % t->tiles) + (double)(extent_of(t, t->n) % width) / (double)width) / (double)t->tiles, threads);
-    double balance = kopt_loop_balance(t->k, v, step, threads);
+    double balance = loop_balance_of(t->k, v, step, threads);
     double copied = t->fixed || !inside ? 0 : affine_coef(ins(t, (int)t->panel_load)->idx, t->n) == 1 ? COPY_ROWS : TURN_ROWS;
     return balance / (1 + (threads - 1) * copied / (double)t->inner_rows);
 }
@@ -523,7 +523,7 @@ static void set_stretch(stager *t, const stretch *x, kvar inside) {
 /* A copy that turns goes square by square through registers: lanes along the columns, loads along the contraction loop that
  * lies along memory. Returns a loop for the columns, or -1 where there is no such loop. */
 static kvar turn_in_squares(stager *t, const kins *load, const kvar *at) {
-    int lanes = kopt_turn_lanes((tn_dtype)load->dtype, role_of(t, t->n).lanes);
+    int lanes = loop_turn_lanes((tn_dtype)load->dtype, role_of(t, t->n).lanes);
     for (int i = t->level; i < t->depth.n && lanes; i++) {
         if (affine_coef(load->idx, t->depth.at[i]) != 1 || extent_of(t, at[i]) < lanes) continue;
         kvar column = kernel_var(t->k, "c", t->columns, false, false);
@@ -638,7 +638,7 @@ static void fetch_ahead(stager *t, const stretch *x, const kvar *at) {
     const kins *b = ins(t, (int)t->panel_load);
     tn_dtype type = t->fixed ? operand_dtype(t) : (tn_dtype)b->src;
     int64_t steps = depth_from(t, t->level + 1) * (t->whole ? t->piece : x->length),
-            line = KOPT_LINE_BYTES / (int64_t)dtype_size(type), row = t->tiles * width_of(t),
+            line = LOOP_LINE_BYTES / (int64_t)dtype_size(type), row = t->tiles * width_of(t),
             all = t->fixed ? steps * width_of(t) : row + line - 1, each = share(all, t->inner_rows), once = each * tile_rows(t);
     affine place = t->fixed ? panel_place(t, at, -1) : apply(t, b->idx);
     place = affine_set_var(a, place, t->n, affine_const(0));
@@ -778,13 +778,6 @@ static kbuf sums_buffer(const stager *t) {
         kbuf){ .dtype = acc->dtype, .kind = KB_LOCAL, .node = acc->node, .elems = t->inner_rows * t->tiles, .plan_buf = -1 };
 }
 
-void kopt_drop_unread(kernel *k, int buf) {
-    for (int i = 1; i < k->ins.n; i++)
-        if (k->ins.at[i].op == K_LOAD && k->ins.at[i].buf == buf) return;
-    k->bufs.at[buf].kind = KB_LOCAL, k->bufs.at[buf].fixed = false;
-    k->bufs.at[buf].elems = 0;
-}
-
 static bool stage(kernel *k, const target *machine, bool only_fixed) {
     stager t = { .k = k, .machine = machine, .only_fixed = only_fixed };
     if (k->vars.n > 30 || !recognise(&t) || !choose(&t)) return false;
@@ -800,8 +793,8 @@ static bool stage(kernel *k, const target *machine, bool only_fixed) {
     write_nest(&t);
     k->ins.at = t.out.ins.at, k->ins.n = t.out.ins.n, k->ins.cap = t.out.ins.cap;
     for (int i = t.n_out; i < t.rows.n; i++) k->vars.at[t.rows.at[i]].row = false; /* local memory is indexed by them */
-    kopt_sweep(k);
-    if (t.fixed) kopt_drop_unread(k, k->bufs.at[t.panel].panels_of);
+    loop_sweep(k);
+    if (t.fixed) loop_drop_unread(k, k->bufs.at[t.panel].panels_of);
     return true;
 }
 

@@ -56,7 +56,7 @@ static bool find_contraction(streamer *s) {
     }
     if (!s->upd) return false;
     s->depth = ins(s, s->contraction)->var;
-    s->end = kopt_loop_end(s->k, s->contraction);
+    s->end = kernel_loop_end(s->k, s->contraction);
     return s->upd < s->end;
 }
 
@@ -76,9 +76,9 @@ static bool recognise(streamer *s, const target *t) {
     /* Rows a power of two apart drive each other out of the first cache, and so do sums that lie like them. (Where it has 12
      * places for lines 4 KB apart, 16 rows are still better than 8: 4 and 16 cores of a Xeon, 8x1024x1024: by an eighth and a
      * twelfth.) */
-    bool crowded = m > 1 && kopt_places(t->l1_bytes, affine_coef(matrix->idx, s->depth) * elem) <= LESS_ROWS;
+    bool crowded = m > 1 && loop_places(t->l1_bytes, affine_coef(matrix->idx, s->depth) * elem) <= LESS_ROWS;
     s->rows = m == 1 || crowded ? LESS_ROWS : MANY_ROWS;
-    s->apart = width + (crowded ? GAP_LINES * KOPT_LINE_BYTES / sum : 0);
+    s->apart = width + (crowded ? GAP_LINES * LOOP_LINE_BYTES / sum : 0);
     if (asked && asked->rows >= 4 && asked->rows <= MOST_ROWS) s->rows = asked->rows;
     return m <= MOST_VECTORS && depth >= 4 * s->rows && affine_coef(matrix->idx, s->depth) >= width &&
            ((asked && asked->way == WAY_STREAM) || bytes > (m == 1 ? t->l1_bytes : t->l2_bytes)) &&
@@ -184,6 +184,6 @@ bool kopt_stream(kernel *k, const target *t) {
     else
         k->vars.at[s.n].role.unroll = t->choice && t->choice->nv ? k->vars.at[s.n].role.unroll : 2;
     if (k->par_var >= 0) k->par_var = s.n;
-    kopt_sweep(k);
+    loop_sweep(k);
     return true;
 }

@@ -37,12 +37,12 @@ static bool find_update(packer *p) {
     if (!p->upd) return false;
     for (p->loop = p->upd; ins(p, p->loop)->op != K_LOOP; p->loop--)
         if (ins(p, p->loop)->op == K_END || p->loop == 1) return false;
-    p->end = kopt_loop_end(p->k, p->loop);
+    p->end = kernel_loop_end(p->k, p->loop);
     p->depth = ins(p, p->loop)->var;
     for (int i = p->loop + 1; i < p->end; i++)
         if (ins(p, i)->op != K_LOAD && ins(p, i)->op != K_CAST && i != p->upd) return false;
     const kvar_info *v = &p->k->vars.at[p->depth];
-    return v->reduce && v->role.lanes == 1 && v->role.unroll == 1 && v->extent > KOPT_MOST_TAPS;
+    return v->reduce && v->role.lanes == 1 && v->role.unroll == 1 && v->extent > LOOP_MOST_TAPS;
 }
 
 static bool masked_along(const kins *load, kvar v) {
@@ -99,6 +99,6 @@ bool kopt_words(kernel *k, const target *t) {
     upd->parts = (uint8_t)parts;
     k->vars.at[p.depth].extent /= parts;
     ins(&p, p.loop)->hi /= parts;
-    kopt_sweep(k);
+    loop_sweep(k);
     return true;
 }

@@ -169,7 +169,7 @@ static void walk_block(walk *w, int from, int to) {
     for (int i = from; i < to; i++) {
         const kins *in = &w->k->ins.at[i];
         if (in->op == K_LOOP) {
-            int end = kopt_loop_end(w->k, i);
+            int end = kernel_loop_end(w->k, i);
             for (int64_t v = in->lo; v < in->hi; v += in->step) w->at[in->var] = v, walk_block(w, i + 1, end);
             i = end;
         } else if ((in->op == K_LOAD || in->op == K_STORE || in->op == K_PREFETCH) && in->buf == w->buf) {

@@ -67,7 +67,7 @@ static void test_even(void **state) {
             const kernel *k = p->kernels.at[0].k;
             const kins *loop = dealt_loop(k);
             if (!loop) fail_msg("graph %d: one thread of %d does all of it", (int)i, threads[n]);
-            double balance = kopt_balance((loop->hi - loop->lo) / loop->step, 0, threads[n]);
+            double balance = loop_balance((loop->hi - loop->lo) / loop->step, 0, threads[n]);
             if (balance < 0.95) fail_msg("graph %d: %d threads are busy for %g of the time", (int)i, threads[n], balance);
             if (dealt_stride(k) >= 512) fail_msg("graph %d: %d threads share out rows", (int)i, threads[n]);
         }

@@ -3,7 +3,7 @@
  *
  * Only pure instructions move, and loads only from buffers the kernel never writes. Nothing moves out of a loop that may run
  * zero times. */
-#include "kopt/kopt.h"
+#include "loop/loop.h"
 
 typedef struct hoist {
     kernel *k;
@@ -20,7 +20,7 @@ static uint64_t affine_vars(affine x) {
 }
 
 static bool can_move(const kernel *k, const kins *in) {
-    return in->op == K_LOAD ? k->bufs.at[in->buf].kind == KB_IN : kopt_is_pure(in);
+    return in->op == K_LOAD ? k->bufs.at[in->buf].kind == KB_IN : kernel_is_pure(in);
 }
 
 /* Loops that are dealt to the threads of a GPU together stay a perfect nest: nothing moves in between. */
@@ -76,7 +76,7 @@ static void copy_one(hoist *h, int i) {
     VEC_PUSH(h->k->a, &h->out, in);
 }
 
-void kopt_hoist(kernel *k) {
+void loop_hoist(kernel *k) {
     if (k->vars.n > 64) return;
     hoist h = { .k = k,
                 .deps = ARENA_ARRAY(k->a, uint64_t, k->ins.n),
@@ -86,7 +86,7 @@ void kopt_hoist(kernel *k) {
     VEC_PUSH(k->a, &h.out, (kins){ 0 });
     for (int i = 1; i < k->ins.n; i++) {
         if (k->ins.at[i].op == K_LOOP)
-            for (int j = i + 1, end = kopt_loop_end(k, i); j < end; j++)
+            for (int j = i + 1, end = kernel_loop_end(k, i); j < end; j++)
                 if (h.target[j] == i) copy_one(&h, j);
         if (!h.target[i]) copy_one(&h, i);
     }

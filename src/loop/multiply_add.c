@@ -1,8 +1,8 @@
-/* contract.c - a sum of products adds each with one rounding, by multiply-adds: half as many additions where those are what a
- * row takes (a variance, a mean square). In and out: tiled form.
+/* multiply_add.c - a sum of products adds each with one rounding, by multiply-adds: half as many additions where those are what
+ * a row takes (a variance, a mean square). In and out: tiled form.
  *
  * Which sums are done so does not depend on the tile, nor do the bits of a result. */
-#include "kopt/kopt.h"
+#include "loop/loop.h"
 
 /* The product that an update adds; NULL when it adds something else. */
 static const kins *product_of(const kernel *k, const kins *upd) {
@@ -13,7 +13,7 @@ static const kins *product_of(const kernel *k, const kins *upd) {
     return k->ins.at[m->a].op != K_ACC && k->ins.at[m->b].op != K_ACC ? m : NULL;
 }
 
-void kopt_contract(kernel *k) {
+void loop_multiply_add(kernel *k) {
     bool any = false;
     for (int i = 1; i < k->ins.n; i++) {
         kins *upd = &k->ins.at[i];
@@ -22,5 +22,5 @@ void kopt_contract(kernel *k) {
         upd->alu = OP_dot, upd->a = m->a, upd->b = m->b;
         any = true;
     }
-    if (any) kopt_sweep(k);
+    if (any) loop_sweep(k);
 }

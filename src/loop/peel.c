@@ -1,9 +1,9 @@
-/* border.c - where the masks of loads hold: a loop is cut into pieces so that inside most of them every mask is known, and the
+/* peel.c - where the masks of loads hold: a loop is cut into pieces so that inside most of them every mask is known, and the
  * tiled form has masked loads at the border only, or none.
  *
  * In: the scalar form with roles, and ranges of the variables of open loops. Out: the ends of the pieces. A mask is known when
  * interval arithmetic over the ranges decides it; nothing is ever read that a mask forbids. */
-#include "kopt/kopt.h"
+#include "loop/loop.h"
 
 enum { MOST_SINGLE = 4, MOST_BODY = 160 };
 
@@ -22,7 +22,7 @@ static kspan span_of(affine x, const kspan *spans, kvar without) {
     return r;
 }
 
-int kopt_mask_known(const kmask *m, int64_t lane_stride, int lanes, const kspan *spans) {
+int loop_mask_known(const kmask *m, int64_t lane_stride, int lanes, const kspan *spans) {
     kspan r = span_of(m->e, spans, -1);
     int64_t across = lane_stride * (lanes - 1);
     r.lo += across < 0 ? across : 0;
@@ -73,7 +73,7 @@ static void cut_for_mask(kcuts *c, const kmask *m, kvar v, const kspan *spans, i
     cut_border(c, to, hi, step, !exact);
 }
 
-void kopt_border_cuts(const kernel *k, int loop, int end, int64_t step, const kspan *open, kcuts *out) {
+void loop_peel_cuts(const kernel *k, int loop, int end, int64_t step, const kspan *open, kcuts *out) {
     const kins *in = &k->ins.at[loop];
     *out = (kcuts){ 0 };
     if (in->hi <= in->lo || end - loop > MOST_BODY || (step > 1 && k->vars.at[in->var].reduce)) return;
@@ -91,15 +91,15 @@ void kopt_border_cuts(const kernel *k, int loop, int end, int64_t step, const ks
     if (out->full) out->n = 0;
 }
 
-int kopt_border_main(const kcuts *c) {
+int loop_peel_main(const kcuts *c) {
     int most = 0;
     for (int i = 0; i + 1 < c->n; i++)
         if (c->at[i + 1] - c->at[i] > c->at[most + 1] - c->at[most]) most = i;
     return most;
 }
 
-bool kopt_border_shared(const kcuts *c, int64_t step) {
-    int main = kopt_border_main(c);
+bool loop_peel_shared(const kcuts *c, int64_t step) {
+    int main = loop_peel_main(c);
     for (int i = 0; i + 1 < c->n; i++)
         if (i != main && c->at[i + 1] - c->at[i] > step) return false;
     return c->n > 0;
@@ -118,13 +118,13 @@ static int64_t steps_apart(const kernel *k, kvar v, int64_t step) {
     kspan *spans = ARENA_ARRAY(k->a, kspan, k->vars.n);
     for (kvar x = 0; x < k->vars.n; x++) spans[x] = (kspan){ 0, k->vars.at[x].extent - 1 };
     kcuts cuts;
-    kopt_border_cuts(k, loop, kopt_loop_end(k, loop), step, spans, &cuts);
-    int main = kopt_border_main(&cuts);
-    if (!kopt_border_shared(&cuts, step)) return 0;
+    loop_peel_cuts(k, loop, kernel_loop_end(k, loop), step, spans, &cuts);
+    int main = loop_peel_main(&cuts);
+    if (!loop_peel_shared(&cuts, step)) return 0;
     return (k->vars.at[v].extent - (cuts.at[main + 1] - cuts.at[main])) / step;
 }
 
-double kopt_loop_balance(const kernel *k, kvar v, int64_t step, int threads) {
+double loop_balance_of(const kernel *k, kvar v, int64_t step, int threads) {
     int64_t extent = k->vars.at[v].extent, apart = steps_apart(k, v, step);
-    return kopt_balance(extent / step - apart, (double)apart + (double)(extent % step) / (double)step, threads);
+    return loop_balance(extent / step - apart, (double)apart + (double)(extent % step) / (double)step, threads);
 }

@@ -4,7 +4,7 @@
  * In: scalar form with roles. Out: a new kernel. A copy is (offset, lanes); a tail of 7 at 8 lanes is the copies 4, 2, 1.
  * Accumulators of a tiled reduction get one partial sum a copy, combined pairwise after the loop: the order does not depend on
  * the thread count. */
-#include "kopt/kopt.h"
+#include "loop/loop.h"
 
 enum { MAX_COPIES = 32 };
 typedef struct copy {
@@ -220,7 +220,7 @@ static affine place_index(const tiler *t, affine x, const where *w, bool local, 
 static bool settle_masks(const tiler *t, kins *in) {
     int n = 0;
     for (int m = 0; m < in->n_mask; m++) {
-        int known = kopt_mask_known(&in->mask[m], in->mask_lane[m], in->lanes, t->span);
+        int known = loop_mask_known(&in->mask[m], in->mask_lane[m], in->lanes, t->span);
         if (known < 0) return false;
         if (known > 0) continue;
         in->mask[n] = in->mask[m], in->mask_lane[n++] = in->mask_lane[m];
@@ -301,7 +301,7 @@ typedef struct turned {
 static bool find_turn(const tiler *t, const kins *s, uint64_t set, const where *w, turned_load *out) {
     if (s->op != K_LOAD || s->n_mask || s->dyn || t->k->bufs.at[s->buf].kind == KB_LOCAL) return false;
     *out = (turned_load){ .along = -1, .lanes = lanes_at(t, set, w) };
-    if (out->lanes != kopt_turn_lanes((tn_dtype)s->dtype, out->lanes)) return false;
+    if (out->lanes != loop_turn_lanes((tn_dtype)s->dtype, out->lanes)) return false;
     for (kvar v = 0; v < t->k->vars.n; v++) {
         if (!(set >> v & 1)) continue;
         if (t->k->vars.at[v].role.lanes > 1)
@@ -528,7 +528,7 @@ typedef VEC(tap) tap_list;
  * common. */
 static const kins *window_update(const tiler *t, int loop, int end, kvar major) {
     const kins *in = &t->k->ins.at[loop], *upd = NULL;
-    if (major < 0 || in->par != PAR_SERIAL || in->hi - in->lo > KOPT_MOST_TAPS || in->hi - in->lo < 2 ||
+    if (major < 0 || in->par != PAR_SERIAL || in->hi - in->lo > LOOP_MOST_TAPS || in->hi - in->lo < 2 ||
         has_role(t->k, in->var))
         return NULL;
     for (int i = loop + 1; i < end; i++) {
@@ -540,7 +540,7 @@ static const kins *window_update(const tiler *t, int loop, int end, kvar major) 
     }
     if (!upd || (int)upd->a <= loop || (int)upd->b <= loop || t->part[upd->c].var >= 0) return NULL;
     const kins *x = &t->k->ins.at[upd->a], *weight = &t->k->ins.at[upd->b];
-    if (kopt_slides_along(t->k, x, weight, in->var) != major) return NULL;
+    if (loop_slides_along(t->k, x, weight, in->var) != major) return NULL;
     return upd;
 }
 
@@ -606,9 +606,9 @@ static void tile_loop(tiler *t, int loop, int end, kvar major) {
     }
     if (major < 0 && role.unroll > 1 && role.lanes == 1) major = in->var;
     int64_t step = (int64_t)role.unroll * role.lanes;
-    if (in->par == PAR_SERIAL) kopt_border_cuts(t->k, loop, end, step, t->reach, &cuts);
-    int main = kopt_border_main(&cuts);
-    if (t->k->par_var == in->var && !kopt_border_shared(&cuts, step)) cuts.n = main = 0;
+    if (in->par == PAR_SERIAL) loop_peel_cuts(t->k, loop, end, step, t->reach, &cuts);
+    int main = loop_peel_main(&cuts);
+    if (t->k->par_var == in->var && !loop_peel_shared(&cuts, step)) cuts.n = main = 0;
     if (cuts.n == 0) cuts = (kcuts){ .n = 2, .at = { in->lo, in->hi } };
     for (int i = 0; i + 1 < cuts.n; i++) tile_piece(t, loop, end, major, cuts.at[i], cuts.at[i + 1], i == main);
 }
@@ -618,7 +618,7 @@ static void tile_block(tiler *t, int from, int to, kvar major) {
     for (int i = from; i < to; i++) {
         if (t->k->ins.at[i].op != K_LOOP) continue;
         emit_segment(t, segment, i, major);
-        int end = kopt_loop_end(t->k, i);
+        int end = kernel_loop_end(t->k, i);
         tile_loop(t, i, end, major);
         finish_accumulators(t, from, i, end);
         i = end;
@@ -627,7 +627,7 @@ static void tile_block(tiler *t, int from, int to, kvar major) {
     emit_segment(t, segment, to, major);
 }
 
-kernel *kopt_tile(const kernel *k) {
+kernel *loop_tile(const kernel *k) {
     kernel *o = kernel_make(k->a, k->name);
     tiler t = { .k = k, .o = o };
     int n = k->ins.n, nv = k->vars.n + 1;

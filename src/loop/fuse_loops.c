@@ -1,6 +1,6 @@
-/* collapse.c - two perfectly nested loops that every index walks as one (coefficient of the outer = extent of the inner times
+/* fuse_loops.c - two perfectly nested loops that every index walks as one (coefficient of the outer = extent of the inner times
  * coefficient of the inner) become one: longer vectors, fewer tails. In and out: scalar form. */
-#include "kopt/kopt.h"
+#include "loop/loop.h"
 
 static bool walks_as_one(const kernel *k, affine x, kvar outer, kvar inner) {
     return affine_coef(x, outer) == k->vars.at[inner].extent * affine_coef(x, inner);
@@ -13,7 +13,7 @@ static bool is_local(const kernel *k, const kins *in) {
 static bool can_merge(const kernel *k, int loop, kvar outer, kvar inner) {
     const kvar_info *a = &k->vars.at[outer], *b = &k->vars.at[inner];
     if (a->row != b->row || a->reduce != b->reduce) return false;
-    int end = kopt_loop_end(k, loop);
+    int end = kernel_loop_end(k, loop);
     for (int i = loop; i < end; i++) {
         const kins *in = &k->ins.at[i];
         bool only_numbers_copies = is_local(k, in) && a->row; /* that is all row terms of local memory do */
@@ -27,13 +27,13 @@ static bool can_merge(const kernel *k, int loop, kvar outer, kvar inner) {
 
 static affine drop_var(arena *a, affine x, kvar v) { return affine_set_var(a, x, v, affine_const(0)); }
 
-void kopt_collapse(kernel *k) {
+void loop_fuse_loops(kernel *k) {
     for (bool changed = true; changed;) {
         changed = false;
         for (int i = 1; i + 1 < k->ins.n && !changed; i++) {
             if (k->ins.at[i].op != K_LOOP || k->ins.at[i + 1].op != K_LOOP) continue;
-            int end = kopt_loop_end(k, i);
-            if (k->ins.at[end - 1].op != K_END || kopt_loop_end(k, i + 1) != end - 1) continue;
+            int end = kernel_loop_end(k, i);
+            if (k->ins.at[end - 1].op != K_END || kernel_loop_end(k, i + 1) != end - 1) continue;
             kvar outer = k->ins.at[i].var, inner = k->ins.at[i + 1].var;
             if (!can_merge(k, i, outer, inner)) continue;
             for (int j = i; j < end; j++) {
@@ -44,7 +44,7 @@ void kopt_collapse(kernel *k) {
             k->vars.at[inner].extent *= k->vars.at[outer].extent;
             k->ins.at[i + 1].hi = k->vars.at[inner].extent;
             k->ins.at[i].op = K_NIL, k->ins.at[end].op = K_NIL;
-            kopt_compact(k);
+            loop_compact(k);
             changed = true;
         }
     }

@@ -1,8 +1,8 @@
-/* past.c - results that are larger than the caches are written past them: what they hold stays, and lines that are written
- * whole are not read first. In and out: tiled form.
+/* nontemporal.c - results that are larger than the caches are written past them: what they hold stays, and lines that are
+ * written whole are not read first. In and out: tiled form.
  *
  * Applies to results of which a kernel writes each element once, and whole lines at a time. */
-#include "kopt/kopt.h"
+#include "loop/loop.h"
 
 enum { LINE_BYTES = 64 };
 
@@ -51,7 +51,7 @@ static bool goes_past(const kernel *k, int i, const target *t) {
            written_nearby(k, i, line) == line;
 }
 
-void kopt_past(kernel *k, const target *t) {
+void loop_nontemporal(kernel *k, const target *t) {
     uint64_t l2 = (uint64_t)t->l2_bytes;
     if (k->bytes_read + k->bytes_written <= 24 * l2) return; /* about what the last cache keeps for a core */
     for (int i = 1; i < k->ins.n; i++) {

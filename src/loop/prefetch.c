@@ -7,7 +7,7 @@
  * Results of short contractions are fetched before their sums are made: lines that are written in part are read first, one
  * after the other as the stores leave the core, which takes longer than the sums (the gradient of the weights of a convolution
  * 3x3 7x7x512, 49 terms: a tenth). */
-#include "kopt/kopt.h"
+#include "loop/loop.h"
 
 enum { LINE_BYTES = 64, MOST_STREAMS = 4, MOST_LINES = 8, MOST_RESULTS = 32, MOST_TERMS = 512 };
 
@@ -17,13 +17,13 @@ typedef struct rows { /* a row loop and the loops directly in it */
 } rows;
 
 static bool find_rows(const kernel *k, int i, rows *out) {
-    *out = (rows){ .loop = i, .end = kopt_loop_end(k, i) };
+    *out = (rows){ .loop = i, .end = kernel_loop_end(k, i) };
     if (!k->vars.at[k->ins.at[i].var].row) return false;
     for (int j = i + 1; j < out->end; j++) {
         if (k->ins.at[j].op != K_LOOP) continue;
         if (out->n == (int)COUNT_OF(out->child)) return false;
         out->child[out->n++] = j;
-        int end = kopt_loop_end(k, j);
+        int end = kernel_loop_end(k, j);
         for (j++; j < end; j++)
             if (k->ins.at[j].op == K_LOOP) return false;
     }
@@ -138,7 +138,7 @@ static void fetch_results(kernel *k, const target *t) {
     for (int i = 1; i < k->ins.n; i++) {
         kins fetches[MOST_RESULTS];
         if (k->ins.at[i].op != K_LOOP || !k->vars.at[k->ins.at[i].var].reduce) continue;
-        int end = kopt_loop_end(k, i);
+        int end = kernel_loop_end(k, i);
         if (!is_contraction(k, i, end)) continue;
         int n = list_results(k, end, t, fetches);
         if (n) insert(k, i, fetches, n);
@@ -146,7 +146,7 @@ static void fetch_results(kernel *k, const target *t) {
     }
 }
 
-void kopt_prefetch(kernel *k, const target *t) {
+void loop_prefetch(kernel *k, const target *t) {
     fetch_results(k, t);
     if (k->bytes_read + k->bytes_written <= (uint64_t)t->l1_bytes) return;
     for (int i = 1; i < k->ins.n; i++) {

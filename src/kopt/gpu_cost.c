@@ -1,0 +1,30 @@
+/* gpu_cost.c - what one thread does for one iteration, in instructions, roughly. */
+#include "kopt/kopt.h"
+
+enum { LINE = 32 /* neighbouring threads, and elements that memory gives them at once */ };
+
+/* Of a load or store whose elements lie so far apart from thread to thread: by the lines that it goes through. */
+static double access_cost(int64_t apart) {
+    int64_t lines = apart < 0 ? -apart : apart;
+    return 4 + 2.0 * (double)(lines < 1 ? 0 : lines < LINE ? lines - 1 : LINE - 1);
+}
+
+double kopt_gpu_serial_cost(const kernel *k, int from, int to, kvar fast) {
+    double sum = 0, times[64] = { 1 };
+    int depth = 0;
+    for (int i = from; i < to; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP) {
+            if (depth < 63) times[depth + 1] = times[depth] * (double)(in->hi - in->lo), depth++;
+        } else if (in->op == K_END) {
+            depth -= depth > 0;
+        } else if (in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER) {
+            sum += times[depth] * access_cost(fast >= 0 ? affine_coef(in->idx, fast) : 0);
+        } else if (in->op == K_ALU) {
+            sum += times[depth] * op_get((op_code)in->alu)->flops;
+        } else if (in->op != K_CONST) {
+            sum += times[depth] * (in->op == K_RANDOM ? 40 : 1);
+        }
+    }
+    return sum;
+}

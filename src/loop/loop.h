@@ -1,0 +1,94 @@
+/* loop.h - steps of a schedule: kernel to kernel, one file a step.
+ *
+ * A step changes how a kernel runs, never what it computes. *Exact* steps change no bit; order-changing ones combine the terms
+ * of a sum in another order, the same one on every machine with as wide vectors. Steps up to tile.c work on the scalar form;
+ * tile.c writes the tiled form, and those behind it work on that (ir/kernel.h). All memory comes from the kernel's arena. */
+#ifndef TN_LOOP_LOOP_H
+#define TN_LOOP_LOOP_H
+
+#include "ir/kernel.h"
+#include "ir/target.h"
+
+/* edit.c: removes instructions marked K_NIL and renumbers registers. */
+void loop_compact(kernel *k);
+/* Dead code elimination: removes values that nothing uses. */
+void loop_sweep(kernel *k);
+/* A buffer that no load reads any more becomes an empty local one. */
+void loop_drop_unread(kernel *k, int buf);
+
+/* ---- scalar form ---- */
+
+/* hoist.c: loop-invariant code motion. Exact. */
+void loop_hoist(kernel *k);
+/* fuse_loops.c: two perfectly nested loops that walk memory as one become one (loop coalescing), wherever there are such.
+ * Exact.
+ */
+void loop_fuse_loops(kernel *k);
+
+/* window.c: the row along which the windows that a short contraction loop w walks through overlap, or -1. */
+enum { LOOP_MOST_TAPS = 5, LOOP_SLIDING = 8 /* unrolled rows of a contraction lane by lane */ };
+kvar loop_slides_along(const kernel *k, const kins *x, const kins *weight, kvar w);
+int loop_sliding_rows(int64_t m); /* of m */
+
+/* ---- from the scalar to the tiled form ---- */
+
+/* peel.c: loops are cut into pieces in which masks of loads are known. [lo, hi] are the values of a loop variable. */
+typedef struct kspan {
+    int64_t lo, hi;
+} kspan;
+enum { MAX_CUTS = 16 };
+typedef struct kcuts { /* where pieces of a loop end, ascending */
+    int n;
+    int64_t at[MAX_CUTS];
+    bool full;
+} kcuts;
+/* 1: the mask holds for all lanes; -1: for none; 0: it depends. spans: [vars]. */
+int loop_mask_known(const kmask *m, int64_t lane_stride, int lanes, const kspan *spans);
+/* Where to cut the loop at instruction `loop`, which goes in such steps, so that masks inside are known; open: of the variables
+ * of open loops, with their copies. */
+void loop_peel_cuts(const kernel *k, int loop, int end, int64_t step, const kspan *open, kcuts *out);
+int loop_peel_main(const kcuts *c); /* the longest piece */
+/* Whether threads may share that piece: the others, which are one thread's, are a step each. */
+bool loop_peel_shared(const kcuts *c, int64_t step);
+/* How evenly threads would share loop v in such steps (loop_balance). */
+double loop_balance_of(const kernel *k, kvar v, int64_t step, int threads);
+
+/* tile.c: vectorize and unroll-and-jam: writes the tiled form by the roles of the loop variables; the scalar kernel stays as it
+ * is. Exact, except that a vectorized or unrolled reduction has a partial sum for each copy. */
+kernel *loop_tile(const kernel *k);
+/* Lanes that loads are transposed by (rows of a square in registers become its columns): 8 of 4 bytes, 4 of 8 bytes, or what
+ * the vectors in use allow. */
+static inline int loop_turn_lanes(tn_dtype t, int lanes) {
+    int most = dtype_size(t) == 8 ? 4 : 8;
+    return lanes < most ? (lanes < 4 ? 0 : lanes) : most;
+}
+
+/* ---- tiled form ---- */
+
+/* multiply_add.c: sums of products become multiply-adds. Changes the rounding of each product. */
+void loop_multiply_add(kernel *k);
+/* prefetch.c: rows from afar are fetched while the rows before them are worked on. Exact. */
+void loop_prefetch(kernel *k, const target *t);
+/* nontemporal.c: results that are larger than the caches are written past them. Exact. */
+void loop_nontemporal(kernel *k, const target *t);
+
+/* ---- facts that steps and choices share ---- */
+
+/* How evenly threads share a loop: 1 = all of them work all the time. `whole` steps are dealt out, the rest (a part of a step
+ * that may be larger than one) is the last thread's. */
+static inline double loop_balance(int64_t whole, double rest, int threads) {
+    int64_t last = whole - whole * (threads - 1) / threads;
+    double longest = (double)last + rest;
+    return ((double)whole + rest) / (longest * threads);
+}
+
+enum { LOOP_LINE_BYTES = 64 }; /* of the caches */
+
+/* Of lines so far apart, a cache holds so many: lines a power of two apart share few places there. */
+static inline int64_t loop_places(int64_t cache_bytes, int64_t apart_bytes) {
+    int64_t lines = apart_bytes / LOOP_LINE_BYTES, n = cache_bytes / LOOP_LINE_BYTES;
+    for (; lines && lines % 2 == 0; lines /= 2) n /= 2;
+    return lines ? n : INT64_MAX;
+}
+
+#endif
