@@ -19,11 +19,12 @@ static void add(lister *l, kchoice c) { VEC_PUSH(l->a, &l->all, c); }
 static void list_tiles(lister *l) {
     kernel *k = kernel_clone(l->scalar, l->a);
     kchoice tiles[MOST_TILES];
-    kopt_order(k);
-    kopt_slide(k, l->t);
-    loop_fuse_loops(k);
+    recipe r = recipe_make(k, l->t);
+    recipe_order(&r);
+    recipe_slide(&r);
+    recipe_fuse_loops(&r);
     loop_hoist(k);
-    int n = kopt_tiles(k, l->t, tiles, MOST_TILES);
+    int n = recipe_register_tiles(&r, tiles, MOST_TILES);
     for (int i = 0; i < n; i++) {
         kchoice c = l->base;
         c.mr = tiles[i].mr, c.nv = tiles[i].nv;

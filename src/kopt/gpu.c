@@ -107,19 +107,22 @@ static kernel *finished(kernel *k) {
 }
 
 /* Returns how many outer loops there are. */
-static int prepare(kernel *k) {
-    kopt_order(k);
-    loop_fuse_loops(k);
+static int prepare(kernel *k, const target *t) {
+    recipe r = recipe_make(k, t);
+    recipe_order(&r);
+    recipe_fuse_loops(&r);
     drop_copies(k);
     if (k->vars.n > MANY_VARS) share_variables(k);
     k->par_var = -1;
     return outer_loops(k);
 }
 
-int kopt_gpu_choices(kernel *k, const target *t, kchoice *out, int cap) { return kopt_gpu_tiles(k, prepare(k), t, out, cap); }
+int kopt_gpu_choices(kernel *k, const target *t, kchoice *out, int cap) {
+    return kopt_gpu_tiles(k, prepare(k, t), t, out, cap);
+}
 
 kernel *kopt_gpu(kernel *k, const target *t) {
-    int n = prepare(k), best_group = 0;
+    int n = prepare(k, t), best_group = 0;
     kernel *scatter = kopt_gpu_scatter(k, n, t);
     if (scatter) return finished(scatter);
     double rows = trips(k, n);

@@ -1,38 +1,11 @@
-/* kopt.h - kernel to kernel: from the scalar form that sched/ writes to the tiled form that emit/ reads. One file a step, in
- * this order. */
+/* kopt.h - kernel to kernel: from the scalar form that sched/ writes to the form that emit/ reads: by recipes and schedules for
+ * processors (recipe/recipe.h), by the forms below for GPUs. */
 #ifndef TN_KOPT_KOPT_H
 #define TN_KOPT_KOPT_H
 
 #include "ir/plan.h"
 #include "loop/loop.h"
-
-/* order.c: contraction loops in the order in which their operands lie in memory. */
-void kopt_order(kernel *k);
-/* Then, where a result has no more columns than one vector: the taps of a window become the innermost loop, so that neighbours
- * share what they load. */
-void kopt_slide(kernel *k, const target *t);
-/* choose.c: the register tile: which variable runs along vector lanes, which are unrolled, which is split over threads. */
-void kopt_choose(kernel *k, const target *t);
-/* The same for an inner product (both operands lie along the contraction) with lanes along a row of the result instead; for
- * kopt_stage, which turns the operand. Returns whether that is possible. */
-bool kopt_choose_turned(kernel *k, const target *t);
-/* words.c: contractions of narrow numbers by words. Returns whether the kernel is one. */
-bool kopt_words(kernel *k, const target *t);
-bool kopt_is_worth_sharing(const kernel *k, const target *t); /* among threads */
-/* stage.c: a contraction whose right operand does not fit the cache, or lies the wrong way, is done in stretches, each with a
- * copy of its part of it. Returns whether it is. */
-bool kopt_stage(kernel *k, const target *t);
-bool kopt_stage_fixed(kernel *k, const target *t); /* only where the right operand is fixed, so that nothing is copied */
-/* stream.c: few vectors times a matrix read the matrix row by row. Returns whether the kernel is of that kind. */
-bool kopt_stream(kernel *k, const target *t);
-/* block.c: kernels that turn what they read do so block by block. */
-void kopt_block(kernel *k);
-/* The same for a kernel that the steps before left, with every register tile that the model could have taken: the cheapest of
- * them, in order of its cost; at most cap. Spoils the kernel. 0 where none is tiled. */
-int kopt_tiles(kernel *k, const target *t, kchoice *out, int cap);
-
-/* Cycles of one step along a contraction for a register tile of mr x nv accumulators. */
-double kopt_tile_cost(int mr, int nv);
+#include "recipe/recipe.h"
 
 /* row_block.c: consecutive kernels of a plan for a CPU become one that goes by blocks of rows, where what lies between them
  * then stays in the caches and nothing takes longer. Before kopt_run. */
@@ -42,12 +15,6 @@ void kopt_row_blocks(plan *p, const target *t);
 bool kopt_has_blocks(const kernel *k);
 kernel *kopt_block_nest(const kernel *k, int n);
 kernel *kopt_tile_blocks(const kernel *k, const target *t);
-/* From the scalar form to the tiled one but for what looks at the whole of a kernel (contract.c, prefetch.c, past.c). */
-kernel *kopt_tile_nest(kernel *k, const target *t);
-/* In which order the sums of a scalar kernel take their terms: two that compute the same values and have the same here give the
- * same bits. Spoils the kernel. */
-uint64_t kopt_sums_order(kernel *k, const target *t);
-
 kernel *kopt_run(kernel *k, const target *t); /* all of them, or kopt_gpu; t->choice is heeded as far as possible */
 
 /* candidates.c: choices that differ from base in one part and make other code of the scalar kernel than base and than each

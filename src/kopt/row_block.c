@@ -89,7 +89,7 @@ static facts find_facts(const chooser *w, const row_chain *c) {
         }
         f.common += most;
     }
-    f.shared = kopt_is_worth_sharing(&all, w->t);
+    f.shared = recipe_is_worth_sharing(&all, w->t);
     return f;
 }
 
@@ -137,7 +137,7 @@ static const char *cost_objection(const facts *f, int64_t rows, const target *t)
 
 static uint64_t sums_order(chooser *w, kernel *k) {
     uint64_t key = kernel_hash(k, 1), at = key % MOST_KNOWN;
-    if (w->sums[at].key != key) w->sums[at].key = key, w->sums[at].order = kopt_sums_order(k, w->t);
+    if (w->sums[at].key != key) w->sums[at].key = key, w->sums[at].order = recipe_sums_order(k, w->t);
     return w->sums[at].order;
 }
 

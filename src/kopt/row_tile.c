@@ -228,7 +228,7 @@ static void put_nest(blocks *w, int loop, int n, bool last) {
         if (w->like[n].mr > rows) w->like[n].mr = (uint8_t)rows;
         own.choice = &w->like[n];
     }
-    kernel *x = kopt_tile_nest(p.k, &own);
+    kernel *x = recipe_tile_nest(p.k, &own);
     if (!last) w->like[n] = tile_like(&p, x);
     const kvar *to = put_vars(w, &p, x);
     const int *buf = put_bufs(w, &p, x);
@@ -245,7 +245,7 @@ static kvar choose_parallel(const kernel *k, const target *t) {
     kvar best = -1;
     double most = 0;
     int asked = t->choice ? t->choice->par : 0, nth = 0;
-    if (t->threads < 2 || asked == 1 || (!asked && !kopt_is_worth_sharing(k, t))) return -1;
+    if (t->threads < 2 || asked == 1 || (!asked && !recipe_is_worth_sharing(k, t))) return -1;
     for (int i = 1; k->ins.at[i].op == K_LOOP; i++) {
         const kvar v = k->ins.at[i].var;
         int64_t whole = k->ins.at[i].hi, extent = k->vars.at[v].extent;

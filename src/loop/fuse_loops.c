@@ -1,5 +1,6 @@
 /* fuse_loops.c - two perfectly nested loops that every index walks as one (coefficient of the outer = extent of the inner times
  * coefficient of the inner) become one: longer vectors, fewer tails. In and out: scalar form. */
+#include "loop/schedule.h"
 #include "loop/loop.h"
 
 static bool walks_as_one(const kernel *k, affine x, kvar outer, kvar inner) {
@@ -10,42 +11,46 @@ static bool is_local(const kernel *k, const kins *in) {
     return (in->op == K_LOAD || in->op == K_STORE) && k->bufs.at[in->buf].kind == KB_LOCAL;
 }
 
-static bool can_merge(const kernel *k, int loop, kvar outer, kvar inner) {
+static bool can_merge(const kernel *k, int loop, kvar outer, kvar inner, str *why) {
     const kvar_info *a = &k->vars.at[outer], *b = &k->vars.at[inner];
-    if (a->row != b->row || a->reduce != b->reduce) return false;
+    if (a->row != b->row || a->reduce != b->reduce)
+        return step_refuse(why, "%s and %s are not of one kind (independent, or of a contraction)", a->name, b->name);
     int end = kernel_loop_end(k, loop);
     for (int i = loop; i < end; i++) {
         const kins *in = &k->ins.at[i];
         bool only_numbers_copies = is_local(k, in) && a->row; /* that is all row terms of local memory do */
-        if (!only_numbers_copies && !walks_as_one(k, in->idx, outer, inner)) return false;
-        if (in->op == K_ARGUPD && (affine_coef(in->idx, outer) || affine_coef(in->idx, inner))) return false;
+        if (!only_numbers_copies && !walks_as_one(k, in->idx, outer, inner))
+            return step_refuse(why, "instruction %%%d does not walk through memory along %s and %s as one", i, a->name,
+                               b->name);
+        if (in->op == K_ARGUPD && (affine_coef(in->idx, outer) || affine_coef(in->idx, inner)))
+            return step_refuse(why, "instruction %%%d finds an index along them", i);
         for (int m = 0; m < in->n_mask; m++)
-            if (!walks_as_one(k, in->mask[m].e, outer, inner)) return false;
+            if (!walks_as_one(k, in->mask[m].e, outer, inner))
+                return step_refuse(why, "a bounds check of instruction %%%d knows %s or %s alone", i, a->name, b->name);
     }
     return true;
 }
 
 static affine drop_var(arena *a, affine x, kvar v) { return affine_set_var(a, x, v, affine_const(0)); }
 
-void loop_fuse_loops(kernel *k) {
-    for (bool changed = true; changed;) {
-        changed = false;
-        for (int i = 1; i + 1 < k->ins.n && !changed; i++) {
-            if (k->ins.at[i].op != K_LOOP || k->ins.at[i + 1].op != K_LOOP) continue;
-            int end = kernel_loop_end(k, i);
-            if (k->ins.at[end - 1].op != K_END || kernel_loop_end(k, i + 1) != end - 1) continue;
-            kvar outer = k->ins.at[i].var, inner = k->ins.at[i + 1].var;
-            if (!can_merge(k, i, outer, inner)) continue;
-            for (int j = i; j < end; j++) {
-                kins *in = &k->ins.at[j];
-                in->idx = drop_var(k->a, in->idx, outer);
-                for (int m = 0; m < in->n_mask; m++) in->mask[m].e = drop_var(k->a, in->mask[m].e, outer);
-            }
-            k->vars.at[inner].extent *= k->vars.at[outer].extent;
-            k->ins.at[i + 1].hi = k->vars.at[inner].extent;
-            k->ins.at[i].op = K_NIL, k->ins.at[end].op = K_NIL;
-            loop_compact(k);
-            changed = true;
-        }
+bool step_fuse_loops(kernel **kk, const loop_step *s, str *why) {
+    kernel *k = *kk;
+    kvar outer = step_loop(k, s, 0, why), inner = outer < 0 ? -1 : step_loop(k, s, 1, why);
+    if (inner < 0) return false;
+    int i = step_find_loop(k, outer), at = step_find_loop(k, inner);
+    if (!i || !at) return step_refuse(why, "a loop stands at several places");
+    int end = kernel_loop_end(k, i);
+    if (at != i + 1 || k->ins.at[end - 1].op != K_END || kernel_loop_end(k, at) != end - 1)
+        return step_refuse(why, "%s is not directly in %s", s->arg[1].word, s->arg[0].word);
+    if (!can_merge(k, i, outer, inner, why)) return false;
+    for (int j = i; j < end; j++) {
+        kins *in = &k->ins.at[j];
+        in->idx = drop_var(k->a, in->idx, outer);
+        for (int m = 0; m < in->n_mask; m++) in->mask[m].e = drop_var(k->a, in->mask[m].e, outer);
     }
+    k->vars.at[inner].extent *= k->vars.at[outer].extent;
+    k->ins.at[i + 1].hi = k->vars.at[inner].extent;
+    k->ins.at[i].op = K_NIL, k->ins.at[end].op = K_NIL;
+    loop_compact(k);
+    return true;
 }

@@ -3,6 +3,7 @@
  *
  * Only pure instructions move, and loads only from buffers the kernel never writes. Nothing moves out of a loop that may run
  * zero times. */
+#include "loop/schedule.h"
 #include "loop/loop.h"
 
 typedef struct hoist {
@@ -91,4 +92,11 @@ void loop_hoist(kernel *k) {
         if (!h.target[i]) copy_one(&h, i);
     }
     k->ins.at = h.out.at, k->ins.n = h.out.n, k->ins.cap = h.out.cap;
+}
+
+bool step_hoist(kernel **k, const loop_step *s, str *why) {
+    (void)s;
+    if ((*k)->vars.n > 64) return step_refuse(why, "the kernel has %d loops; the limit is 64", (*k)->vars.n);
+    loop_hoist(*k);
+    return true;
 }

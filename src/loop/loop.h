@@ -63,15 +63,6 @@ static inline int loop_turn_lanes(tn_dtype t, int lanes) {
     return lanes < most ? (lanes < 4 ? 0 : lanes) : most;
 }
 
-/* ---- tiled form ---- */
-
-/* multiply_add.c: sums of products become multiply-adds. Changes the rounding of each product. */
-void loop_multiply_add(kernel *k);
-/* prefetch.c: rows from afar are fetched while the rows before them are worked on. Exact. */
-void loop_prefetch(kernel *k, const target *t);
-/* nontemporal.c: results that are larger than the caches are written past them. Exact. */
-void loop_nontemporal(kernel *k, const target *t);
-
 /* ---- facts that steps and choices share ---- */
 
 /* How evenly threads share a loop: 1 = all of them work all the time. `whole` steps are dealt out, the rest (a part of a step

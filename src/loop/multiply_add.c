@@ -2,6 +2,7 @@
  * a row takes (a variance, a mean square). In and out: tiled form.
  *
  * Which sums are done so does not depend on the tile, nor do the bits of a result. */
+#include "loop/schedule.h"
 #include "loop/loop.h"
 
 /* The product that an update adds; NULL when it adds something else. */
@@ -13,7 +14,9 @@ static const kins *product_of(const kernel *k, const kins *upd) {
     return k->ins.at[m->a].op != K_ACC && k->ins.at[m->b].op != K_ACC ? m : NULL;
 }
 
-void loop_multiply_add(kernel *k) {
+bool step_multiply_add(kernel **kk, const loop_step *s, str *why) {
+    kernel *k = *kk;
+    (void)s, (void)why;
     bool any = false;
     for (int i = 1; i < k->ins.n; i++) {
         kins *upd = &k->ins.at[i];
@@ -23,4 +26,5 @@ void loop_multiply_add(kernel *k) {
         any = true;
     }
     if (any) loop_sweep(k);
+    return true;
 }

@@ -2,7 +2,7 @@
  * written whole are not read first. In and out: tiled form.
  *
  * Applies to results of which a kernel writes each element once, and whole lines at a time. */
-#include "loop/loop.h"
+#include "loop/schedule.h"
 
 enum { LINE_BYTES = 64 };
 
@@ -43,21 +43,26 @@ static int64_t written_nearby(const kernel *k, int i, int64_t elems) {
     return n;
 }
 
-static bool goes_past(const kernel *k, int i, const target *t) {
+static bool goes_past(const kernel *k, int i, int64_t vector_bytes) {
     const kins *in = &k->ins.at[i];
     int64_t size = (int64_t)size_of(k, in), line = LINE_BYTES / size;
-    return size >= 4 && in->lane_stride == 1 && in->lanes * size >= 16 && in->lanes * size <= t->vector_bytes && !in->n_mask &&
+    return size >= 4 && in->lane_stride == 1 && in->lanes * size >= 16 && in->lanes * size <= vector_bytes && !in->n_mask &&
            in->idx.base >= 0 && in->idx.base % in->lanes == 0 && moves_in_steps(k, i, line) &&
            written_nearby(k, i, line) == line;
 }
 
-void loop_nontemporal(kernel *k, const target *t) {
-    uint64_t l2 = (uint64_t)t->l2_bytes;
-    if (k->bytes_read + k->bytes_written <= 24 * l2) return; /* about what the last cache keeps for a core */
+bool step_nontemporal(kernel **kk, const loop_step *s, str *why) {
+    kernel *k = *kk;
+    int buf = step_buf(k, s, 0, why);
+    bool any = false;
+    if (buf < 0) return false;
+    if (k->bufs.at[buf].kind != KB_OUT || adds_to(k, buf))
+        return step_refuse(why, "b%d is no result that is written once", buf);
     for (int i = 1; i < k->ins.n; i++) {
         kins *in = &k->ins.at[i];
-        if (in->op != K_STORE || k->bufs.at[in->buf].kind != KB_OUT) continue;
-        bool large = size_of(k, in) * (uint64_t)k->bufs.at[in->buf].elems > 8 * l2;
-        in->par = large && !adds_to(k, in->buf) && goes_past(k, i, t);
+        if (in->op != K_STORE || in->buf != buf) continue;
+        in->par = goes_past(k, i, s->arg[1].n);
+        any = any || in->par;
     }
+    return any || step_refuse(why, "b%d is not written in whole lines", buf);
 }

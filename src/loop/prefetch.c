@@ -1,15 +1,14 @@
 /* prefetch.c - what comes from afar is fetched while there is something else to do. In and out: tiled form.
  *
  * Rows that are read several times come once, and while the later loops work on a row, memory waits: they fetch what the first
- * loop of the next row will read. Applies to a row loop around several loops, in kernels whose operands do not stay in the
- * first cache: from the second one, too, a row takes as long to come as the arithmetic of a norm.
+ * loop of the next row will read. Applies to a row loop around several loops.
  *
  * Results of short contractions are fetched before their sums are made: lines that are written in part are read first, one
  * after the other as the stores leave the core, which takes longer than the sums (the gradient of the weights of a convolution
  * 3x3 7x7x512, 49 terms: a tenth). */
-#include "loop/loop.h"
+#include "loop/schedule.h"
 
-enum { LINE_BYTES = 64, MOST_STREAMS = 4, MOST_LINES = 8, MOST_RESULTS = 32, MOST_TERMS = 512 };
+enum { LINE_BYTES = 64, MOST_STREAMS = 4, MOST_LINES = 8, MOST_RESULTS = 32 };
 
 typedef struct rows { /* a row loop and the loops directly in it */
     int loop, end;
@@ -98,23 +97,19 @@ static void insert(kernel *k, int at, const kins *in, int n) {
 
 /* ---- results ---- */
 
-static uint64_t bytes_of(const kbuf *b) { return (uint64_t)b->elems * dtype_size((tn_dtype)b->dtype); }
-
 static bool is_contraction(const kernel *k, int loop, int end) {
     for (int i = loop + 1; i < end; i++)
         if (k->ins.at[i].op == K_UPD && k->ins.at[i].alu == OP_dot) return true;
     return false;
 }
 
-/* Lines that the straight line of code behind the loop writes. */
-static int list_results(const kernel *k, int end, const target *t, kins *out) {
+/* Lines of buffer `buf` that the straight line of code behind the loop writes. */
+static int list_results(const kernel *k, int end, int buf, kins *out) {
     int n = 0;
     for (int i = end + 1; i < k->ins.n && k->ins.at[i].op != K_LOOP && k->ins.at[i].op != K_END; i++) {
         const kins *in = &k->ins.at[i];
-        const kbuf *b = &k->bufs.at[in->buf];
         int64_t size = (int64_t)dtype_size((tn_dtype)in->dtype);
-        if (in->op != K_STORE || b->kind != KB_OUT || in->lane_stride != 1 || in->n_mask || in->dyn) continue;
-        if (bytes_of(b) <= (uint64_t)t->l2_bytes || k->flops > 2 * MOST_TERMS * (uint64_t)b->elems) continue;
+        if (in->op != K_STORE || in->buf != buf || in->lane_stride != 1 || in->n_mask || in->dyn) continue;
         bool known = n == MOST_RESULTS;
         for (int r = 0; r < n && !known; r++) {
             int64_t apart = in->idx.base - out[r].idx.base;
@@ -134,21 +129,27 @@ static int list_results(const kernel *k, int end, const target *t, kins *out) {
     return n;
 }
 
-static void fetch_results(kernel *k, const target *t) {
+bool step_prefetch_results(kernel **kk, const loop_step *s, str *why) {
+    kernel *k = *kk;
+    int buf = step_buf(k, s, 0, why), any = 0;
+    if (buf < 0) return false;
+    if (k->bufs.at[buf].kind != KB_OUT) return step_refuse(why, "b%d is no result", buf);
     for (int i = 1; i < k->ins.n; i++) {
         kins fetches[MOST_RESULTS];
         if (k->ins.at[i].op != K_LOOP || !k->vars.at[k->ins.at[i].var].reduce) continue;
         int end = kernel_loop_end(k, i);
         if (!is_contraction(k, i, end)) continue;
-        int n = list_results(k, end, t, fetches);
+        int n = list_results(k, end, buf, fetches);
         if (n) insert(k, i, fetches, n);
-        i = end + n;
+        i = end + n, any += n;
     }
+    return any || step_refuse(why, "b%d is not written in vectors behind the loop of a contraction", buf);
 }
 
-void loop_prefetch(kernel *k, const target *t) {
-    fetch_results(k, t);
-    if (k->bytes_read + k->bytes_written <= (uint64_t)t->l1_bytes) return;
+bool step_prefetch_rows(kernel **kk, const loop_step *st, str *why) {
+    kernel *k = *kk;
+    int any = 0;
+    (void)st;
     for (int i = 1; i < k->ins.n; i++) {
         rows r;
         int streams[MOST_STREAMS], n = 0;
@@ -158,6 +159,7 @@ void loop_prefetch(kernel *k, const target *t) {
         for (int s = 0, n_streams = list_streams(k, &r, streams); s < n_streams; s++)
             list_fetches(k, &r, loop, &k->ins.at[streams[s]], fetches, &n);
         if (n) insert(k, loop + 1, fetches, n);
-        i = r.end + n;
+        i = r.end + n, any += n;
     }
+    return any || step_refuse(why, "no loop over rows has several loops in it, the first of which reads memory");
 }

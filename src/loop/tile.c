@@ -5,6 +5,7 @@
  * Accumulators of a tiled reduction get one partial sum a copy, combined pairwise after the loop: the order does not depend on
  * the thread count. */
 #include "loop/loop.h"
+#include "loop/schedule.h"
 
 enum { MAX_COPIES = 32 };
 typedef struct copy {
@@ -674,4 +675,10 @@ kernel *loop_tile(const kernel *k) {
                 o->bufs.at[b].elems *= (int64_t)k->vars.at[v].role.unroll * k->vars.at[v].role.lanes;
     }
     return o;
+}
+
+bool step_tile(kernel **k, const loop_step *s, str *why) {
+    (void)s, (void)why;
+    *k = loop_tile(*k);
+    return true;
 }

@@ -1,10 +1,10 @@
-/* choose.c - the register tile of a kernel: which loop runs along vector lanes, which loops are unrolled and by how much, which
- * is split over threads. In and out: scalar form; fills kvar_info.role and kernel.par_var.
+/* register_tile.c - the register tile of a kernel: which loop runs along vector lanes, which loops are unrolled and by how
+ * much, which is split over threads. In: scalar form. Out: the steps vectorize and unroll_jam; recipe.threads.
  *
  * Vectors: the loop along which most memory is contiguous, weighted by how often each access runs: one row loop for the whole
  * kernel, or one inner loop for each nest. Contractions: the MR x NR tile with the least estimated time (FMA issue, loads,
  * latency) over the whole shape, tails included, within the register budget MR * NV + NV + 1 (measured: larger tiles spill). */
-#include "kopt/kopt.h"
+#include "recipe/recipe.h"
 
 enum { MAX_MR = 14, MAX_NV = 8, MAX_UNROLL = 8 };
 enum { FEW_ROWS = 8 };
@@ -23,8 +23,10 @@ typedef struct ref { /* one memory access */
 } ref;
 
 typedef struct chooser {
-    kernel *k;
+    recipe *r;
+    const kernel *k;
     const target *t;
+    krole role[MAX_LOOPS]; /* by variable: what was chosen so far */
     int lanes;
     VEC(ref) refs;
     int n_nests;
@@ -44,7 +46,7 @@ static uint64_t vars_of(affine x) {
 }
 
 static void survey(chooser *c) {
-    kernel *k = c->k;
+    const kernel *k = c->k;
     uint64_t open = 0;
     kvar stack[64];
     double times[65] = { 1 };
@@ -171,7 +173,7 @@ static kvar best_of(const chooser *c, uint64_t candidates, int nest, double *out
  * them three instructions a cycle, one of its own more than the FMAs need: what three do not cover counts half. Four cycles of
  * latency: eight accumulators fill them nearly (measured on Zen 3, 3x3 convolutions 56x56x64, 28x28x128 and 14x14x256: 4 x 2
  * has 97 to 99 % of the peak, 4 x 3 98 %, 5 x 2 97 %), fewer do not (7x7x512: 7 x 1 74 %, 4 x 3 95 %). */
-double kopt_tile_cost(int mr, int nv) {
+double recipe_tile_cost(int mr, int nv) {
     double fma = mr * nv / 2.0, all = (mr * nv + mr + nv) / 3.0, cost = fma > all ? fma : (fma + all) / 2,
            least = mr * nv < 8 ? 5 : 4.2;
     return cost > least ? cost : least;
@@ -180,10 +182,10 @@ double kopt_tile_cost(int mr, int nv) {
 static double shape_cost(int64_t m, int64_t nvec, int mr, int nv) {
     double full_m = (double)(m / mr), full_n = (double)(nvec / nv);
     int rest_m = (int)(m % mr), rest_n = (int)(nvec % nv);
-    double t = full_m * full_n * kopt_tile_cost(mr, nv);
-    if (rest_m) t += full_n * kopt_tile_cost(rest_m, nv);
-    if (rest_n) t += full_m * kopt_tile_cost(mr, rest_n);
-    if (rest_m && rest_n) t += kopt_tile_cost(rest_m, rest_n);
+    double t = full_m * full_n * recipe_tile_cost(mr, nv);
+    if (rest_m) t += full_n * recipe_tile_cost(rest_m, nv);
+    if (rest_n) t += full_m * recipe_tile_cost(mr, rest_n);
+    if (rest_m && rest_n) t += recipe_tile_cost(rest_m, rest_n);
     return t;
 }
 
@@ -235,10 +237,10 @@ static bool tile_fits(const chooser *c, int mr, int nv) {
            mr * nv + loaded + 1 <= c->t->n_vector_regs;
 }
 
-bool kopt_is_worth_sharing(const kernel *k, const target *t) {
+bool recipe_is_worth_sharing(const kernel *k, const target *t) {
     return t->threads > 1 && k->flops + k->bytes_read + k->bytes_written >= PAR_MIN_WORK;
 }
-static bool is_worth_sharing(const chooser *c) { return kopt_is_worth_sharing(c->k, c->t); }
+static bool is_worth_sharing(const chooser *c) { return recipe_is_worth_sharing(c->k, c->t); }
 
 /* How evenly threads share a contraction in tiles of mr x nv, along the loop that is best for that. Those that share its rows
  * all read the operand with the lanes, which takes as long as some rows: the more threads there are, the fewer rows each has.
@@ -265,7 +267,7 @@ static bool is_from_afar(const chooser *c, kvar vec) {
 }
 
 static void tile_contraction(chooser *c, kvar vec) {
-    kernel *k = c->k;
+    const kernel *k = c->k;
     int64_t extent = k->vars.at[vec].extent, nvec = (extent + c->lanes - 1) / c->lanes;
     kvar row = partner(c, vec, true);
     int64_t m = row >= 0 ? k->vars.at[row].extent : 1;
@@ -289,30 +291,30 @@ static void tile_contraction(chooser *c, kvar vec) {
         }
     const kchoice *asked = c->t->choice;
     if (asked && tile_fits(c, asked->mr, asked->nv)) best_mr = asked->mr, best_nv = asked->nv;
-    k->vars.at[vec].role = (krole){ best_nv, c->lanes };
-    if (row >= 0) k->vars.at[row].role = (krole){ best_mr, 1 };
+    c->role[vec] = (krole){ best_nv, c->lanes };
+    if (row >= 0) c->role[row] = (krole){ best_mr, 1 };
 }
 
 /* Vectors along the contraction: several sums at once, for independent chains and reuse of loads. */
 static void tile_inner_product(chooser *c, kvar vec) {
-    kernel *k = c->k;
+    const kernel *k = c->k;
     const kins *a = operand_load(c, c->dot->a), *b = operand_load(c, c->dot->b);
     int budget = 4;
     for (int side = 0; side < 2 && a && b; side++) {
         kvar best = -1;
         for (kvar v = 0; v < k->vars.n; v++) {
             const kvar_info *i = &k->vars.at[v];
-            if (!i->row || !(c->dot_open >> v & 1) || i->extent < 2 || i->role.unroll > 1) continue;
+            if (!i->row || !(c->dot_open >> v & 1) || i->extent < 2 || c->role[v].unroll > 1) continue;
             if (affine_coef((side ? a : b)->idx, v) && !affine_coef((side ? b : a)->idx, v)) best = v;
         }
         if (best < 0) continue;
         int u = side ? 2 : 4;
         if (u > budget) u = budget;
         if (k->vars.at[best].extent < u) u = (int)k->vars.at[best].extent;
-        k->vars.at[best].role.unroll = u;
+        c->role[best].unroll = u;
         budget = budget / u > 0 ? 8 / u : 1;
     }
-    k->vars.at[vec].role = (krole){ k->vars.at[vec].extent >= 2 * c->lanes && budget > 1 ? 2 : 1, c->lanes };
+    c->role[vec] = (krole){ k->vars.at[vec].extent >= 2 * c->lanes && budget > 1 ? 2 : 1, c->lanes };
 }
 
 /* ---- the rest ---- */
@@ -334,22 +336,22 @@ static int alu_weight(const chooser *c, uint64_t var) {
 }
 
 static bool tile_turned(chooser *c, kvar vec) {
-    kernel *k = c->k;
+    const kernel *k = c->k;
     for (int i = 0; i < c->refs.n; i++) {
         const kins *in = c->refs.at[i].in;
         kvar u = turned_along(c, in, vec);
         if (u < 0) continue;
         int lanes = loop_turn_lanes((tn_dtype)in->dtype, c->lanes);
         int squares = c->t->n_vector_regs >= 32 && k->vars.at[vec].extent >= 2 * lanes ? 2 : 1; /* whole lines of the result */
-        k->vars.at[vec].role = (krole){ squares, lanes };
-        k->vars.at[u].role = (krole){ k->vars.at[u].extent >= 2 * lanes ? 2 * lanes : lanes, 1 }; /* a whole cache line */
+        c->role[vec] = (krole){ squares, lanes };
+        c->role[u] = (krole){ k->vars.at[u].extent >= 2 * lanes ? 2 * lanes : lanes, 1 }; /* a whole cache line */
         return true;
     }
     return false;
 }
 
 static void tile_plain(chooser *c, kvar vec) {
-    kernel *k = c->k;
+    const kernel *k = c->k;
     if (tile_turned(c, vec)) return;
     int64_t steps = k->vars.at[vec].extent / c->lanes;
     int weight = alu_weight(c, 1ull << vec);
@@ -358,7 +360,7 @@ static void tile_plain(chooser *c, kvar vec) {
     const kchoice *asked = c->t->choice; /* not of sums: the order of their terms would change */
     if (asked && asked->unroll && asked->unroll <= MAX_UNROLL && asked->unroll <= steps && !k->vars.at[vec].reduce)
         unroll = asked->unroll;
-    k->vars.at[vec].role = (krole){ unroll, c->lanes };
+    c->role[vec] = (krole){ unroll, c->lanes };
 }
 
 static bool is_inside_dot(const chooser *c, kvar v) { return c->dot && (c->dot_open >> v & 1); }
@@ -366,7 +368,7 @@ static bool is_inside_dot(const chooser *c, kvar v) { return c->dot && (c->dot_o
 /* Short rows that are summed along: a row waits at the end of each of its sums, so several are worked on at once, with fewer
  * partial sums each. The order of a sum depends on the shape alone. */
 static void join_rows(chooser *c, const kvar *inner) {
-    kernel *k = c->k;
+    const kernel *k = c->k;
     kvar row = -1;
     bool sums = false;
     for (int i = 1; i < k->ins.n; i++) {
@@ -382,9 +384,9 @@ static void join_rows(chooser *c, const kvar *inner) {
     if (k->bytes_read + k->bytes_written > 8 * (uint64_t)c->t->l2_bytes)
         return; /* from afar, one row after the other is faster */
     bool join = k->vars.at[row].extent >= 2 * JOINED * (int64_t)c->t->threads;
-    if (join) k->vars.at[row].role.unroll = JOINED;
+    if (join) c->role[row].unroll = JOINED;
     for (int n = 0; n < c->n_nests; n++) {
-        krole *r = &k->vars.at[inner[n]].role;
+        krole *r = &c->role[inner[n]];
         if (k->vars.at[inner[n]].reduce)
             r->unroll = r->unroll < 2 ? 1 : 2;
         else if (join)
@@ -393,7 +395,7 @@ static void join_rows(chooser *c, const kvar *inner) {
 }
 
 static void choose_roles(chooser *c) {
-    kernel *k = c->k;
+    const kernel *k = c->k;
     double row_score, inner_score = 0;
     kvar row = best_of(c, c->row_vars, -1, &row_score), inner[64];
     for (int n = 0; n < c->n_nests; n++) {
@@ -423,12 +425,12 @@ static void choose_roles(chooser *c) {
 
 /* ---- threads ---- */
 
-static void choose_parallel(chooser *c) {
-    kernel *k = c->k;
-    k->par_var = -1;
+static kvar choose_parallel(const chooser *c) {
+    const kernel *k = c->k;
+    kvar par = -1;
     int asked = c->t->choice ? c->t->choice->par : 0, nth = 0;
-    if (c->t->threads < 2 || asked == 1) return;
-    if (!asked && !is_worth_sharing(c)) return;
+    if (c->t->threads < 2 || asked == 1) return -1;
+    if (!asked && !is_worth_sharing(c)) return -1;
     double best = 0;
     for (int i = 1; i < k->ins.n && k->ins.at[i].op != K_STORE && k->ins.at[i].op != K_ACC;
          i++) { /* rows, and what was hoisted between them */
@@ -437,12 +439,10 @@ static void choose_parallel(chooser *c) {
         const kvar_info *v = &k->vars.at[k->ins.at[i].var];
         int64_t step = (int64_t)v->role.unroll * v->role.lanes;
         double balance = loop_balance_of(k, k->ins.at[i].var, step, c->t->threads);
-        if (v->extent > step && asked == 2 + nth++) {
-            k->par_var = k->ins.at[i].var;
-            return;
-        }
-        if (v->extent > step && balance > best + 0.05) best = balance, k->par_var = k->ins.at[i].var;
+        if (v->extent > step && asked == 2 + nth++) return k->ins.at[i].var;
+        if (v->extent > step && balance > best + 0.05) best = balance, par = k->ins.at[i].var;
     }
+    return par;
 }
 
 /* The row of the result that lies along memory and that only one operand depends on, where both operands lie along a
@@ -469,31 +469,45 @@ static kvar turned_row(const chooser *c) {
     return row;
 }
 
-bool kopt_choose_turned(kernel *k, const target *t) {
-    if (k->vars.n > 64) return false;
-    chooser c = { .k = k, .t = t };
+/* For the steps: what was chosen goes to the kernel. */
+static void tile(chooser *c) {
+    for (kvar v = 0; v < c->k->vars.n; v++) {
+        const char *name = c->k->vars.at[v].name;
+        if (c->role[v].lanes > 1) recipe_do(c->r, "vectorize %s %d", name, c->role[v].lanes);
+        if (c->role[v].unroll > 1) recipe_do(c->r, "unroll_jam %s %d", name, c->role[v].unroll);
+    }
+    c->r->threads = choose_parallel(c);
+}
+
+static chooser make(recipe *r) {
+    chooser c = { .r = r, .k = r->k, .t = r->t };
+    for (kvar v = 0; v < r->k->vars.n; v++) c.role[v] = r->k->vars.at[v].role;
     survey(&c);
+    return c;
+}
+
+bool recipe_register_tile_turned(recipe *r) {
+    if (r->k->vars.n > MAX_LOOPS) return false;
+    chooser c = make(r);
     kvar row = c.lanes > 1 ? turned_row(&c) : -1;
     if (row < 0) return false;
     tile_contraction(&c, row);
-    choose_parallel(&c);
+    tile(&c);
     return true;
 }
 
-void kopt_choose(kernel *k, const target *t) {
-    if (k->vars.n > 64) return;
-    chooser c = { .k = k, .t = t };
-    survey(&c);
+void recipe_register_tile(recipe *r) {
+    if (r->k->vars.n > MAX_LOOPS) return;
+    chooser c = make(r);
     choose_roles(&c);
-    choose_parallel(&c);
+    tile(&c);
 }
 
-int kopt_tiles(kernel *k, const target *t, kchoice *out, int cap) {
-    if (k->vars.n > 64) return 0;
-    chooser c = { .k = k, .t = t };
+int recipe_register_tiles(recipe *r, kchoice *out, int cap) {
+    if (r->k->vars.n > MAX_LOOPS) return 0;
+    chooser c = make(r);
     double best = 1e300, costs[MAX_MR * MAX_LONE];
     int n = 0;
-    survey(&c);
     kvar row = c.lanes > 1 ? turned_row(&c) : -1;
     if (row >= 0)
         tile_contraction(&c, row);

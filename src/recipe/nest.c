@@ -1,10 +1,12 @@
-/* order.c - the order of a contraction's loops: the loop along which the operands lie closest together becomes the innermost,
+/* nest.c - the order of a contraction's loops: the loop along which the operands lie closest together becomes the innermost,
  * so that it walks through memory and may be joined with the next one. Windows of results with few columns are an exception: a
  * tile of one vector a row has a load for each multiply-add, and loads are what it waits for; neighbours that walk through the
  * taps together share them (tile.c). In and out: scalar form.
  *
  * Changes the order of summation, the same way wherever the kernel runs. */
-#include "kopt/kopt.h"
+#include "recipe/recipe.h"
+
+#include <stdio.h>
 
 enum { ENOUGH_ROWS = 7 }; /* that share what a window loads */
 
@@ -29,22 +31,46 @@ static int nest_at(const kernel *k, int i) {
     return n;
 }
 
-void kopt_order(kernel *k) {
+/* The n loops from instruction i on come in the order of `now`, if that is another one. */
+static void put_in_order(recipe *r, int i, int n, const kvar *now) {
+    char names[256] = "";
+    size_t at = 0;
+    bool same = true;
+    for (int x = 0; x < n; x++) same = same && r->k->ins.at[i + x].var == now[x];
+    for (int x = 0; x < n && !same; x++)
+        at += (size_t)snprintf(names + at, sizeof names - at, " %s", r->k->vars.at[now[x]].name);
+    if (!same) recipe_do(r, "reorder%s", names);
+}
+
+enum { MOST_NESTED = 12 }; /* contraction loops; also the most that one step takes */
+
+void recipe_order(recipe *r) {
+    const kernel *k = r->k;
     for (int i = 1; i < k->ins.n; i++) {
         int n = nest_at(k, i), upd = 0;
-        if (n < 2) continue;
+        kvar now[MOST_NESTED];
+        if (n < 2 || n > MOST_NESTED) continue;
         for (int j = i + n; k->ins.at[j].op != K_LOOP && k->ins.at[j].op != K_END; j++)
             if (k->ins.at[j].op == K_UPD && k->ins.at[j].alu == OP_dot) upd = j;
         if (!upd) continue;
         const kins *a = &k->ins.at[k->ins.at[upd].a], *b = &k->ins.at[k->ins.at[upd].b];
-        for (int x = i + 1; x < i + n; x++) /* insertion sort: farthest apart first */
-            for (int y = x; y > i; y--) {
-                kins *outer = &k->ins.at[y - 1], *inner = &k->ins.at[y];
-                if (distance(a, b, outer->var) >= distance(a, b, inner->var)) break;
-                kins swap = *outer;
-                *outer = *inner, *inner = swap;
-            }
+        for (int x = 0; x < n; x++) { /* insertion sort: farthest apart first */
+            kvar v = k->ins.at[i + x].var;
+            int y = x;
+            for (; y > 0 && distance(a, b, now[y - 1]) < distance(a, b, v); y--) now[y] = now[y - 1];
+            now[y] = v;
+        }
+        put_in_order(r, i, n, now);
         i += n - 1;
+    }
+}
+
+void recipe_fuse_loops(recipe *r) {
+    for (int i = 1; i + 1 < r->k->ins.n; i++) {
+        const kins *in = &r->k->ins.at[i];
+        if (in[0].op != K_LOOP || in[1].op != K_LOOP) continue;
+        const char *outer = r->k->vars.at[in[0].var].name, *inner = r->k->vars.at[in[1].var].name;
+        if (recipe_try(r, "fuse_loops %s %s", outer, inner)) i = 0; /* what it is now may go on */
     }
 }
 
@@ -78,11 +104,13 @@ static int farthest_taps(const kernel *k, int i, int n, const kins *x, const kin
 
 /* A tile of windows lane by lane whose neighbour does not find what they share in the first cache any more: all neighbours with
  * the same lanes first. Loops of rows may change places. */
-static void keep_columns(kernel *k, int nest, kvar taps, const kins *x, const kins *weight, const target *t) {
+static void keep_columns(recipe *r, int nest, kvar taps, const kins *x, const kins *weight) {
+    const kernel *k = r->k;
+    const target *t = r->t;
     kvar row = loop_slides_along(k, x, weight, taps), lanes = lanes_along(k, x, weight);
     int at = nest;
     while (at > 1 && !(k->ins.at[at].op == K_LOOP && k->ins.at[at].var == lanes)) at--;
-    kins *inner = &k->ins.at[at], *outer = inner - 1;
+    const kins *inner = &k->ins.at[at], *outer = inner - 1;
     if (at < 2 || outer->op != K_LOOP || !k->vars.at[outer->var].row || outer->var == row || outer->par || inner->par) return;
     if (kernel_loop_end(k, at - 1) != kernel_loop_end(k, at) + 1) return;
     int64_t size = (int64_t)dtype_size((tn_dtype)x->src), columns = 1, n = loop_sliding_rows(k->vars.at[row].extent),
@@ -94,11 +122,12 @@ static void keep_columns(kernel *k, int nest, kvar taps, const kins *x, const ki
             all_columns = (read * affine_coef(x->idx, outer->var) / k->vars.at[lanes].extent + n) *
                           k->vars.at[outer->var].extent * LOOP_LINE_BYTES;
     if (4 * all_lanes <= 3 * t->l1_bytes || all_columns > t->l1_bytes) return;
-    kins swap = *inner;
-    *inner = *outer, *outer = swap;
+    put_in_order(r, at - 1, 2, (const kvar[]){ inner->var, outer->var });
 }
 
-void kopt_slide(kernel *k, const target *t) {
+void recipe_slide(recipe *r) {
+    const kernel *k = r->k;
+    const target *t = r->t;
     for (int i = 1; i < k->ins.n; i++) {
         int n = nest_at(k, i), upd = 0, at = -1;
         if (n < 2) continue;
@@ -112,10 +141,12 @@ void kopt_slide(kernel *k, const target *t) {
         for (int j = i; j < i + n && columns > 1 && columns <= lanes; j++)
             if (loop_slides_along(k, x, weight, k->ins.at[j].var) >= 0) at = j; /* the innermost */
         if (each) at = farthest_taps(k, i, n, x, weight);
-        if (each && at >= 0) keep_columns(k, i, k->ins.at[at].var, x, weight, t);
-        for (; at >= 0 && at < i + n - 1; at++) {
-            kins swap = k->ins.at[at];
-            k->ins.at[at] = k->ins.at[at + 1], k->ins.at[at + 1] = swap;
+        if (each && at >= 0) keep_columns(r, i, k->ins.at[at].var, x, weight);
+        if (at >= 0 && n <= MOST_NESTED) {
+            kvar now[MOST_NESTED];
+            for (int j = 0; j < n; j++) now[j] = k->ins.at[i + j + (i + j >= at && j < n - 1)].var;
+            now[n - 1] = k->ins.at[at].var;
+            put_in_order(r, i, n, now);
         }
         i += n - 1;
     }

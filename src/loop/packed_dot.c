@@ -1,12 +1,13 @@
-/* words.c - words: a contraction of narrow numbers takes two or four neighbours of its innermost loop at once (kernel.h). In
- * and out: scalar form with roles, lanes along a row of the result.
+/* packed_dot.c - packed operands: a contraction of narrow numbers takes two or four neighbours of its innermost loop at once
+ * (kernel.h). In and out: scalar form with roles, lanes along a row of the result.
  *
  * Applies where an update in the innermost loop of a contraction multiplies two bf16, or two bytes, as they are loaded; where
  * the operand without the lanes lies along that loop, so that a word of it is a word of memory; and where the loop comes out
  * even. The other operand may lie in any way: its words are put together from its rows, by the loads in place, or once by the
- * copy in panels (stage.c, plan_panels.c). This depends on the graph and on what the processor has, not on how the kernel is
+ * copy in panels (pack.c, plan_panels.c). This depends on the graph and on what the processor has, not on how the kernel is
  * cut: the sum of two bf16 products goes on from the second of them, and every way to cut the kernel has to do the same. */
-#include "kopt/kopt.h"
+#include "loop/schedule.h"
+#include "loop/loop.h"
 
 typedef struct packer {
     kernel *k;
@@ -68,14 +69,18 @@ static bool find_operands(packer *p) {
 
 static bool is_byte(uint8_t t) { return t == TN_I8 || t == TN_U8; }
 
-/* Numbers of a word, or 0. */
-static int choose_parts(const packer *p, const target *t) {
+/* Whether so many numbers make a word. */
+static bool makes_words(const packer *p, int64_t parts, str *why) {
     uint8_t x = ins(p, (int)p->row)->src, y = ins(p, (int)p->column)->src, sum = ins(p, p->upd)->dtype;
     int64_t n = p->k->vars.at[p->depth].extent;
-    if (x == TN_BF16 && y == TN_BF16 && sum == TN_F32) return t->parts >= 2 && n % 2 == 0 ? 2 : 0;
-    if (!is_byte(x) || !is_byte(y) || sum != TN_I32) return 0;
-    if (t->parts >= 4 && x != y && n % 4 == 0) return 4; /* one with a sign, one without */
-    return t->parts >= 2 && n % 2 == 0 ? 2 : 0;
+    bool bf16 = x == TN_BF16 && y == TN_BF16 && sum == TN_F32, bytes = is_byte(x) && is_byte(y) && sum == TN_I32;
+    if (!(parts == 2 && (bf16 || bytes)) && !(parts == 4 && bytes && x != y)) /* one with a sign, one without */
+        return step_refuse(why,
+                           "%lld products of %s and %s added to %s: there are two of bf16 to f32, two of i8 or u8 to i32, "
+                           "and four of u8 and i8 to i32",
+                           (long long)parts, dtype_name((tn_dtype)x), dtype_name((tn_dtype)y), dtype_name((tn_dtype)sum));
+    if (n % parts) return step_refuse(why, "%lld terms do not come out in packs of %lld", (long long)n, (long long)parts);
+    return true;
 }
 
 static void pack_load(const packer *p, reg r, int parts) {
@@ -87,11 +92,15 @@ static void pack_load(const packer *p, reg r, int parts) {
     in->parts = (uint8_t)parts, in->part_stride = step;
 }
 
-bool kopt_words(kernel *k, const target *t) {
+bool step_packed_dot(kernel **kk, const loop_step *s, str *why) {
+    kernel *k = *kk;
     packer p = { .k = k };
-    if (t->parts == 0 || !find_update(&p) || !find_operands(&p)) return false;
-    int parts = choose_parts(&p, t);
-    if (!parts) return false;
+    if (!find_update(&p)) return step_refuse(why, "the kernel is not one contraction that multiplies what it loads");
+    if (!find_operands(&p))
+        return step_refuse(
+            why, "no operand without lanes lies along the innermost contraction loop, or a bounds check is in the way");
+    if (!makes_words(&p, s->arg[0].n, why)) return false;
+    int parts = (int)s->arg[0].n;
     pack_load(&p, p.row, parts), pack_load(&p, p.column, parts);
     kins *upd = ins(&p, p.upd);
     bool turned = parts == 4 && ins(&p, (int)p.row)->src == TN_I8; /* the one without a sign first */

@@ -1,0 +1,135 @@
+/* contraction.c - implementation of contraction.h. */
+#include "loop/contraction.h"
+
+enum { MOST_DEPTH = 5 };
+
+int contraction_tile_rows(const contraction *c) { return c->m >= 0 ? contraction_role(c, c->m).unroll : 1; }
+int64_t contraction_tile_columns(const contraction *c) {
+    return (int64_t)contraction_role(c, c->n).unroll * contraction_role(c, c->n).lanes;
+}
+int64_t contraction_rows_from(const contraction *c, int first) {
+    int64_t n = 1;
+    for (int i = first; i < c->rows.n; i++) n *= contraction_extent(c, c->rows.at[i]);
+    return n;
+}
+int64_t contraction_depth_from(const contraction *c, int first) {
+    int64_t n = 1;
+    for (int i = first; i < c->depth.n; i++) n *= contraction_extent(c, c->depth.at[i]);
+    return n;
+}
+int64_t contraction_full_tiles(const contraction *c) { return contraction_extent(c, c->n) / contraction_tile_columns(c); }
+tn_dtype contraction_dtype(const contraction *c) {
+    const kins *load = contraction_ins(c, (int)c->load);
+    return load->parts ? TN_I32 : (tn_dtype)load->src;
+}
+int64_t contraction_elem_size(const contraction *c) { return (int64_t)dtype_size(contraction_dtype(c)); }
+int64_t contraction_sum_size(const contraction *c) { return (int64_t)dtype_size((tn_dtype)contraction_ins(c, c->acc)->dtype); }
+
+static bool find_rows(contraction *t) {
+    int i = 1;
+    t->m = t->n = -1;
+    for (; i < t->k->ins.n && contraction_ins(t, i)->op != K_ACC; i++) { /* rows, and what was hoisted between them */
+        if (contraction_ins(t, i)->op == K_STORE || contraction_ins(t, i)->op == K_SCATTER ||
+            contraction_ins(t, i)->op == K_END)
+            return false;
+        if (contraction_ins(t, i)->op != K_LOOP) continue;
+        kvar v = contraction_ins(t, i)->var;
+        if (!t->k->vars.at[v].row || t->n >= 0) return false; /* n is the innermost */
+        if (contraction_role(t, v).lanes > 1) {
+            t->n = v;
+            continue;
+        }
+        if (contraction_role(t, v).unroll > 1) t->m = v;
+        VEC_PUSH(t->k->a, &t->rows, v);
+    }
+    t->acc = i;
+    return i < t->k->ins.n && t->n >= 0;
+}
+
+static bool find_contraction(contraction *t) {
+    for (int i = t->acc + 1; i < t->k->ins.n; i++) {
+        const kins *in = contraction_ins(t, i);
+        if (in->op == K_LOOP && t->k->vars.at[in->var].reduce) {
+            if (t->upd) return false;
+            if (!t->first) t->first = i;
+            VEC_PUSH(t->k->a, &t->depth, in->var);
+        }
+        if (in->op == K_ACC || in->op == K_ARGUPD) return false;
+        if (in->op != K_UPD) continue;
+        if (in->alu != OP_dot || t->upd || (int)in->c != t->acc) return false;
+        t->upd = i;
+    }
+    if (!t->upd || !t->first) return false;
+    t->end = kernel_loop_end(t->k, t->first);
+    return t->upd < t->end;
+}
+
+/* The operand that runs along n and not along m. */
+static void find_panel(contraction *t) {
+    reg side[2] = { contraction_ins(t, t->upd)->a, contraction_ins(t, t->upd)->b };
+    for (int x = 0; x < 2; x++) {
+        const kins *in = contraction_ins(t, (int)side[x]);
+        if (in->op == K_LOAD && affine_coef(in->idx, t->n) && !affine_coef(in->idx, t->m) && !in->n_mask && !in->dyn &&
+            t->k->bufs.at[in->buf].kind == KB_IN)
+            t->load = side[x];
+    }
+}
+
+bool contraction_find(kernel *k, contraction *out) {
+    *out = (contraction){ .k = k };
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].kind == KB_LOCAL && k->bufs.at[b].elems > 0) return false;
+    if (!find_rows(out) || !find_contraction(out) || out->depth.n > MOST_DEPTH) return false;
+    find_panel(out);
+    return true;
+}
+
+static bool add_loop(const contraction *t, kpanels *x, kvar v) {
+    if (x->n_outer + x->n_depth == PANEL_LOOPS) return false;
+    x->loops[x->n_outer + x->n_depth] =
+        (kstep){ contraction_extent(t, v), affine_coef(contraction_ins(t, (int)t->load)->idx, v) };
+    return true;
+}
+
+/* Panels with all contraction loops inside, one after the other for the rows that the operand depends on. */
+static bool list_loops(const contraction *t, kpanels *x) {
+    const kins *b = contraction_ins(t, (int)t->load);
+    int n = 1; /* loops that the index knows */
+    *x = (kpanels){ b->idx.base, contraction_tile_columns(t),
+                    .column = { contraction_extent(t, t->n), affine_coef(b->idx, t->n) } };
+    x->dtype = b->src, x->parts = b->parts, x->part_stride = b->part_stride;
+    for (int i = 0; i < t->rows.n; i++) {
+        if (!affine_coef(b->idx, t->rows.at[i])) continue;
+        if (!add_loop(t, x, t->rows.at[i])) return false;
+        x->n_outer++, n++;
+    }
+    for (int i = 0; i < t->depth.n; i++, x->n_depth++) {
+        if (!add_loop(t, x, t->depth.at[i])) return false;
+        n += affine_coef(b->idx, t->depth.at[i]) != 0;
+    }
+    return n == b->idx.n;
+}
+
+bool contraction_layout(const contraction *c, kpanels *out) {
+    const kbuf *own = &c->k->bufs.at[contraction_ins(c, (int)c->load)->buf];
+    if (!own->fixed || !list_loops(c, out)) return false;
+    /* Not where windows overlap, or many a panel is short. */
+    return kpanels_elems(out) * (out->parts ? out->parts : 1) <= 2 * own->elems;
+}
+
+const kins *contraction_matrix(const contraction *c) {
+    kvar m = c->rows.n ? c->rows.at[0] : -1;
+    if (c->rows.n > 1 || c->depth.n != 1) return NULL;
+    for (int i = c->acc + 1; i < c->k->ins.n; i++) { /* no other loop, and no scatter */
+        const kins *in = contraction_ins(c, i);
+        if ((in->op == K_LOOP && i != c->first) || in->op == K_SCATTER) return NULL;
+    }
+    const kins *a = contraction_ins(c, (int)contraction_ins(c, c->upd)->a),
+               *b = contraction_ins(c, (int)contraction_ins(c, c->upd)->b);
+    const kins *matrix = affine_coef(a->idx, c->n) ? a : b, *vectors = matrix == a ? b : a;
+    if (a->op != K_LOAD || b->op != K_LOAD || matrix->n_mask || matrix->dyn || affine_coef(matrix->idx, c->n) != 1 ||
+        affine_coef(vectors->idx, c->n) || (m >= 0 && affine_coef(matrix->idx, m)) ||
+        affine_coef(matrix->idx, c->depth.at[0]) < contraction_extent(c, c->n))
+        return NULL;
+    return matrix;
+}

@@ -1,0 +1,42 @@
+/* contraction.h - recognises a contraction whose lanes run along a row of the result: what pack.c, accumulate.c and the recipes
+ * for them ask. In: scalar form with roles. */
+#ifndef TN_LOOP_CONTRACTION_H
+#define TN_LOOP_CONTRACTION_H
+
+#include "ir/kernel.h"
+
+/* Rows (.., m, n), an accumulator, contraction loops, an epilogue; n runs along the lanes, m is unrolled. */
+typedef struct contraction {
+    kernel *k;
+    VEC(kvar) rows;           /* row loops but n, outermost first */
+    VEC(kvar) depth;          /* contraction loops, outermost first */
+    kvar m, n;                /* m: -1 where no row is unrolled */
+    int acc, first, end, upd; /* instructions: accumulator, first contraction loop and its end, update */
+    reg load;                 /* of the operand that runs along n and not along m; 0: there is none to pack */
+} contraction;
+
+bool contraction_find(kernel *k, contraction *out);
+
+/* Whether it is a matrix, contiguous along n, times one vector or several (one row loop beside n): its load; NULL: it is not.
+ */
+const kins *contraction_matrix(const contraction *c);
+
+static inline const kins *contraction_ins(const contraction *c, int i) { return &c->k->ins.at[i]; }
+static inline int64_t contraction_extent(const contraction *c, kvar v) { return c->k->vars.at[v].extent; }
+static inline krole contraction_role(const contraction *c, kvar v) { return c->k->vars.at[v].role; }
+/* Rows, and columns, of the register tile. */
+int contraction_tile_rows(const contraction *c);
+int64_t contraction_tile_columns(const contraction *c);
+/* Iterations of the row loops, or contraction loops, from the i-th on. */
+int64_t contraction_rows_from(const contraction *c, int i);
+int64_t contraction_depth_from(const contraction *c, int i);
+int64_t contraction_full_tiles(const contraction *c); /* along n */
+/* Of the operand's elements as they lie in a panel, and of the sums. */
+tn_dtype contraction_dtype(const contraction *c);
+int64_t contraction_elem_size(const contraction *c);
+int64_t contraction_sum_size(const contraction *c);
+/* How a constant operand is laid out in panels before any run: all contraction loops inside, one panel after the other for the
+ * rows that the operand depends on. False where the operand is not constant or cannot be. */
+bool contraction_layout(const contraction *c, kpanels *out);
+
+#endif

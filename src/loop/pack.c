@@ -1,0 +1,494 @@
+/* pack.c - packing and cache blocking: a large contraction is done in K blocks; for each, the part of the operand with the
+ * lanes that it needs (a panel) is copied into local memory, where the register tile reads it as one sequential stream. In and
+ * out: scalar form with roles.
+ *
+ * Applies to kernels of the form: rows (.., m, n), accumulator, contraction loops, epilogue, where n runs along the lanes and m
+ * is unrolled. The nest becomes
+ *
+ *     outer rows                     those that the panel depends on, or whose sums together do not fit
+ *       panels                       a few tiles of n each
+ *         sums = 0                   one for each inner row and column
+ *         K blocks                   outer contraction loops, pieces of one of them
+ *           panel = operand          this K block, the panel's columns
+ *           inner rows, tiles of the panel: sums += product over the K block
+ *         inner rows, tiles of the panel: epilogue of the sums
+ *
+ * without sums where one K block is enough. An operand whose columns do not lie side by side is transposed by the copy. A
+ * constant operand (kbuf.fixed) is laid out in panels before any run: nothing is copied. With `ahead` the tiles of rows fetch
+ * the next K block, each its share, while they work. Each K block goes on from the sums of the one before: every bit is that of
+ * one loop. */
+#include "loop/contraction.h"
+#include "loop/loop.h"
+#include "loop/schedule.h"
+
+enum { MOST_LOCAL = 1 << 20 /* bytes of sums, and of a panel */, MOST_LOOPS = 30 };
+
+typedef struct subst {
+    kvar v;
+    affine value;
+} subst;
+
+typedef struct packer {
+    contraction c;
+    /* the arguments */
+    int n_out;     /* the first rows stay outside */
+    kvar cut;      /* the outermost inner row in pieces: the loop over them, or -1 */
+    int64_t tiles; /* of n, in a panel */
+    kvar nb, nt;   /* panel; tile in it */
+    bool whole;    /* all of the contraction at once: no sums wait */
+    int level;     /* K blocks are pieces of depth.at[level] */
+    int64_t piece, inner_rows;
+    bool ahead;         /* the next K block is fetched */
+    int panel, sums;    /* local buffers; panel: or a constant operand's */
+    kpanels *fixed;     /* its layout; NULL: panels are copied */
+    affine fixed_row;   /* place in it by depth and outer loops */
+    int64_t fixed_tile; /* elements of a panel of it */
+    /* being written */
+    int64_t tiles_now;        /* of this panel */
+    int64_t columns;          /* of each of them */
+    affine column, tile;      /* what n stands for; which tile that is in */
+    kernel out;               /* only its instructions */
+    reg *map;                 /* [k->ins.n] */
+    VEC(subst) substs, outer; /* of the part being written; of all parts */
+} packer;
+
+static affine add_scaled(const packer *t, affine x, kvar v, int64_t *scale) { /* *scale: for the loop around this one */
+    arena *a = t->c.k->a;
+    x = affine_add(a, x, affine_scale(a, affine_var(a, v), *scale));
+    *scale *= contraction_extent(&t->c, v);
+    return x;
+}
+
+/* Where in its panels an element of a constant operand lies. */
+static void place_constant(packer *t, const kpanels *x) {
+    const kins *b = contraction_ins(&t->c, (int)t->c.load);
+    int64_t scale = x->width;
+    t->fixed_row = affine_const(0);
+    for (int i = t->c.depth.n - 1; i >= 0; i--) t->fixed_row = add_scaled(t, t->fixed_row, t->c.depth.at[i], &scale);
+    t->fixed_tile = scale;
+    scale *= (x->column.extent + x->width - 1) / x->width;
+    for (int i = t->c.rows.n - 1; i >= 0; i--)
+        if (affine_coef(b->idx, t->c.rows.at[i])) t->fixed_row = add_scaled(t, t->fixed_row, t->c.rows.at[i], &scale);
+    t->fixed = arena_copy(t->c.k->a, x, sizeof *x);
+}
+
+/* ---- writing ---- */
+
+static affine apply(const packer *t, affine x) {
+    for (int i = 0; i < t->substs.n; i++) x = affine_set_var(t->c.k->a, x, t->substs.at[i].v, t->substs.at[i].value);
+    return x;
+}
+
+static void reset_substs(packer *t) {
+    t->substs.n = 0;
+    for (int i = 0; i < t->outer.n; i++) VEC_PUSH(t->c.k->a, &t->substs, t->outer.at[i]);
+    VEC_PUSH(t->c.k->a, &t->substs, (subst){ t->c.n, t->column });
+}
+
+static void open_part(packer *t, kvar v, int64_t lo, int64_t hi) {
+    kernel_push(&t->out, (kins){ .op = K_LOOP, .var = v, .lo = lo, .hi = hi, .step = 1 });
+}
+static void open_loop(packer *t, kvar v) { open_part(t, v, 0, contraction_extent(&t->c, v)); }
+static void open_tiles(packer *t) { open_part(t, t->nt, 0, t->tiles_now); }
+static void close_loops(packer *t, int n) {
+    for (int i = 0; i < n; i++) kernel_push(&t->out, (kins){ .op = K_END });
+}
+
+static kins translated(const packer *t, int i) {
+    kins in = *contraction_ins(&t->c, i);
+    in.a = t->map[in.a], in.b = t->map[in.b], in.c = t->map[in.c], in.dyn = t->map[in.dyn];
+    in.idx = apply(t, in.idx);
+    if (in.n_mask) {
+        in.mask = arena_copy(t->c.k->a, in.mask, sizeof(kmask) * (size_t)in.n_mask);
+        for (int m = 0; m < in.n_mask; m++) in.mask[m].e = apply(t, in.mask[m].e);
+    }
+    return in;
+}
+
+/* One stretch: values of the contraction loops that it fixes, and a piece of depth.at[level]. */
+typedef struct stretch {
+    kvar *outer;  /* [level] loops that stand for the first contraction loops */
+    affine first; /* of the piece */
+    int64_t length;
+    kvar inside; /* runs over the piece */
+} stretch;
+
+/* Where an element of the panel lies: row of the panel x columns. `at` runs over the contraction loops from level on; copied:
+ * over columns instead of n, or -1. */
+static affine panel_place(packer *t, const kvar *at, kvar copied) {
+    arena *a = t->c.k->a;
+    affine row = affine_const(0);
+    int64_t scale = 1;
+    if (t->fixed) {
+        affine column = affine_add(a, affine_scale(a, t->tile, t->fixed_tile), affine_var(a, t->c.n));
+        return affine_add(a, apply(t, t->fixed_row), column);
+    }
+    for (int i = t->c.depth.n - 1; i >= t->level; i--) {
+        row = affine_add(a, row, affine_scale(a, affine_var(a, at[i]), scale));
+        scale *= contraction_extent(&t->c, at[i]);
+    }
+    int64_t elems = t->c.k->bufs.at[t->panel].elems;
+    row = affine_add(a, row, affine_scale(a, affine_var(a, t->nt), elems / t->tiles));
+    if (copied >= 0) return affine_add(a, affine_scale(a, row, contraction_tile_columns(&t->c)), affine_var(a, copied));
+    return affine_add(a, row, affine_scale(a, affine_var(a, t->c.n), elems)); /* a copy for each column */
+}
+
+static void set_stretch(packer *t, const stretch *x, kvar inside) {
+    reset_substs(t);
+    if (t->whole) return;
+    for (int i = 0; i < t->level; i++)
+        VEC_PUSH(t->c.k->a, &t->substs, (subst){ t->c.depth.at[i], affine_var(t->c.k->a, x->outer[i]) });
+    VEC_PUSH(t->c.k->a, &t->substs,
+             (subst){ t->c.depth.at[t->level], affine_add(t->c.k->a, x->first, affine_var(t->c.k->a, inside)) });
+}
+
+/* A copy that turns goes square by square through registers: lanes along the columns, loads along the contraction loop that
+ * lies along memory. Returns a loop for the columns, or -1 where there is no such loop. */
+static kvar turn_in_squares(packer *t, const kins *load, const kvar *at) {
+    int lanes = loop_turn_lanes((tn_dtype)load->dtype, contraction_role(&t->c, t->c.n).lanes);
+    for (int i = t->level; i < t->c.depth.n && lanes; i++) {
+        if (affine_coef(load->idx, t->c.depth.at[i]) != 1 || contraction_extent(&t->c, at[i]) < lanes) continue;
+        kvar column = kernel_var(t->c.k, "c", t->columns, false, false);
+        t->c.k->vars.at[column].role = (krole){ 1, lanes };
+        t->c.k->vars.at[at[i]].role =
+            (krole){ contraction_extent(&t->c, at[i]) >= 2 * lanes ? 2 * lanes : lanes, 1 }; /* a cache line */
+        return column;
+    }
+    return -1;
+}
+
+static void copy_panel(packer *t, const stretch *x) {
+    kernel *k = t->c.k;
+    if (t->fixed) return;
+    kins load = *contraction_ins(&t->c, (int)t->c.load);
+    kvar at[8], column = -1;
+    bool turned = affine_coef(load.idx, t->c.n) != 1;
+    for (int i = t->level; i < t->c.depth.n; i++) {
+        int64_t length = i == t->level && !t->whole ? x->length : contraction_extent(&t->c, t->c.depth.at[i]);
+        at[i] = kernel_var(k, "p", length, false, false);
+    }
+    if (turned) column = turn_in_squares(t, &load, at);
+    if (turned) open_tiles(t);
+    if (column >= 0) open_loop(t, column);
+    for (int i = t->level; i < t->c.depth.n; i++) open_loop(t, at[i]);
+    if (!turned) open_tiles(t);
+    set_stretch(t, x, at[t->level]);
+    for (int i = t->whole ? t->level : t->level + 1; i < t->c.depth.n; i++)
+        VEC_PUSH(k->a, &t->substs, (subst){ t->c.depth.at[i], affine_var(k->a, at[i]) });
+    load.idx = apply(t, load.idx);
+    if (column >= 0) load.idx = affine_set_var(k->a, load.idx, t->c.n, affine_var(k->a, column));
+    reg r = kernel_push(&t->out, load);
+    kernel_push(&t->out, (kins){ .op = K_STORE,
+                                 .dtype = (uint8_t)contraction_dtype(&t->c),
+                                 .buf = (uint16_t)t->panel,
+                                 .idx = panel_place(t, at, column),
+                                 .a = r,
+                                 .node = load.node });
+    close_loops(t, t->c.depth.n - t->level + 1 + (column >= 0));
+}
+
+static kins access_sums(packer *t, kop op) { /* one sum for every inner row, tile and column */
+    arena *a = t->c.k->a;
+    affine row = affine_var(a, t->nt);
+    int64_t scale = t->tiles;
+    for (int i = t->c.rows.n - 1; i >= t->n_out; i--) {
+        row = affine_add(a, row, affine_scale(a, affine_var(a, t->c.rows.at[i]), scale));
+        scale *= contraction_extent(&t->c, t->c.rows.at[i]);
+    }
+    affine place = affine_add(a, row, affine_scale(a, affine_var(a, t->c.n), scale)); /* a copy for each column */
+    const kins *acc = contraction_ins(&t->c, t->c.acc);
+    return (kins){
+        .op = (uint8_t)op, .dtype = acc->dtype, .src = acc->dtype, .buf = (uint16_t)t->sums, .idx = place, .node = acc->node
+    };
+}
+
+/* A stretch goes on from the sum where the one before stopped: the order of summation, and so every bit, is that of one loop.
+ */
+static void take_sum(packer *t) {
+    const kins *acc = contraction_ins(&t->c, t->c.acc);
+    kins add = { .op = K_UPD, .alu = OP_add, .dtype = acc->dtype, .src = acc->dtype, .c = t->map[t->c.acc], .node = acc->node };
+    add.a = kernel_push(&t->out, access_sums(t, K_LOAD));
+    kernel_push(&t->out, add);
+}
+
+static void store_sum(packer *t) {
+    kins store = access_sums(t, K_STORE);
+    store.a = t->map[t->c.acc];
+    kernel_push(&t->out, store);
+}
+
+static void clear_sums(packer *t) {
+    int n = 0;
+    for (int i = t->n_out; i < t->c.rows.n; i++, n++) open_loop(t, t->c.rows.at[i]);
+    open_tiles(t), n++;
+    const kins *acc = contraction_ins(&t->c, t->c.acc);
+    kins zero = { .op = K_CONST, .dtype = acc->dtype, .imm = acc->imm, .imm_int = acc->imm_int, .node = acc->node };
+    kins store = access_sums(t, K_STORE);
+    store.a = kernel_push(&t->out, zero);
+    kernel_push(&t->out, store);
+    close_loops(t, n);
+}
+
+typedef enum part { WHOLE, SUM, FINISH } part; /* everything; up to the sums of a stretch; from the sums on */
+
+static bool keeps_loop(const packer *t, part what, int i) {
+    kvar v = contraction_ins(&t->c, i)->var;
+    for (int r = 0; r < t->n_out; r++)
+        if (t->c.rows.at[r] == v) return false;
+    if (what == FINISH && i >= t->c.first && i <= t->c.end) return false;
+    if (what == SUM && i > t->c.end) return false;
+    for (int d = 0; d < t->level; d++)
+        if (t->c.depth.at[d] == v) return false;
+    return true;
+}
+
+static affine flat(const packer *t, const kvar *at, int from, int to, int64_t scale) { /* the loops as one, scaled */
+    arena *a = t->c.k->a;
+    affine x = affine_const(0);
+    for (int i = to - 1; i >= from; i--) {
+        x = affine_add(a, x, affine_scale(a, affine_var(a, at[i]), scale));
+        scale *= contraction_extent(&t->c, at[i]);
+    }
+    return x;
+}
+
+static int64_t share(int64_t n, int64_t parts) { return (n + parts - 1) / parts; }
+
+/* In each step along the contraction, a tile of rows fetches its share of the next stretch: of a stream that goes on behind
+ * this one; or of the row that will be copied, once more for each tile of the panel. */
+static void fetch_ahead(packer *t, const stretch *x, const kvar *at) {
+    arena *a = t->c.k->a;
+    const kins *b = contraction_ins(&t->c, (int)t->c.load);
+    tn_dtype type = t->fixed ? contraction_dtype(&t->c) : (tn_dtype)b->src;
+    int64_t steps = contraction_depth_from(&t->c, t->level + 1) * (t->whole ? t->piece : x->length),
+            line = LOOP_LINE_BYTES / (int64_t)dtype_size(type), row = t->tiles * contraction_tile_columns(&t->c),
+            all = t->fixed ? steps * contraction_tile_columns(&t->c) : row + line - 1, each = share(all, t->inner_rows),
+            once = each * contraction_tile_rows(&t->c);
+    affine place = t->fixed ? panel_place(t, at, -1) : apply(t, b->idx);
+    place = affine_set_var(a, place, t->c.n, affine_const(0));
+    if (t->fixed) {
+        for (int i = t->level; i < t->c.depth.n; i++) place = affine_set_var(a, place, at[i], affine_const(0));
+        once = share(once, steps);
+        place = affine_add(a, affine_offset(place, t->whole ? t->tiles * all : all), flat(t, at, t->level, t->c.depth.n, once));
+    } else {
+        place = affine_set_var(a, place, t->nt, affine_const(0));
+        place = affine_offset(place, t->whole ? row : x->length * affine_coef(b->idx, t->c.depth.at[t->level]));
+    }
+    place = affine_add(a, place, flat(t, t->c.rows.at, t->n_out, t->c.rows.n, each));
+    kins fetch = { .op = K_PREFETCH, .dtype = (uint8_t)type, .src = (uint8_t)type, .lanes = 1, .par = 1, .node = b->node };
+    fetch.buf = t->fixed ? (uint16_t)t->panel : b->buf;
+    for (int64_t i = 0; i < once; i += line) {
+        fetch.idx = affine_offset(place, i);
+        kernel_push(&t->out, fetch);
+    }
+}
+
+/* The kernel's own instructions once more, for the inner rows: what is needed of them (unused ones are removed at the end). */
+static void replay(packer *t, part what, const stretch *x) {
+    bool kept[64];
+    int depth = 0;
+    kvar at[8];
+    set_stretch(t, x, x->inside);
+    for (int i = t->level; i < t->c.depth.n; i++) at[i] = i == t->level && !t->whole ? x->inside : t->c.depth.at[i];
+    for (int i = 1; i < t->c.k->ins.n; i++) {
+        kins in = translated(t, i);
+        if (in.op == K_LOOP) {
+            bool keep = kept[depth++] = keeps_loop(t, what, i);
+            if (!keep) continue;
+            if (what == SUM && in.var == t->c.depth.at[t->level]) in.var = x->inside;
+            in.hi = contraction_extent(&t->c, in.var);
+            if (in.var == t->c.n) in.var = t->nt, in.hi = t->tiles_now;
+        } else if (in.op == K_END) {
+            bool keep = kept[--depth];
+            if (keep) kernel_push(&t->out, in);
+            if (i == t->c.end && what == SUM) store_sum(t);
+            if (i == t->c.end && what == FINISH) t->map[t->c.acc] = kernel_push(&t->out, access_sums(t, K_LOAD));
+            continue;
+        } else if ((what == SUM && i > t->c.end) || (what == FINISH && (i == t->c.acc || (i > t->c.first && i < t->c.end)))) {
+            continue;
+        }
+        if (i == (int)t->c.load) {
+            in.buf = (uint16_t)t->panel, in.idx = panel_place(t, at, -1);
+            in.src = (uint8_t)contraction_dtype(&t->c), in.parts = 0, in.part_stride = 0;
+        }
+        t->map[i] = kernel_push(&t->out, in);
+        if (i == t->c.acc && what == SUM) take_sum(t);
+        bool innermost = in.op == K_LOOP && contraction_ins(&t->c, i)->var == t->c.depth.at[t->c.depth.n - 1];
+        if (t->ahead && innermost && what != FINISH) fetch_ahead(t, x, at);
+    }
+}
+
+static void do_piece(packer *t, stretch *x) {
+    x->inside = kernel_var(t->c.k, "k", x->length, false, true);
+    copy_panel(t, x);
+    replay(t, SUM, x);
+}
+
+static void do_stretches(packer *t) {
+    arena *a = t->c.k->a;
+    int64_t extent = contraction_extent(&t->c, t->c.depth.at[t->level]), pieces = extent / t->piece, rest = extent % t->piece;
+    kvar outer[8];
+    stretch x = { .outer = outer, .length = t->piece, .first = affine_const(0) };
+    clear_sums(t);
+    for (int i = 0; i < t->level; i++)
+        open_loop(t, outer[i] = kernel_var(t->c.k, "ks", contraction_extent(&t->c, t->c.depth.at[i]), false, false));
+    kvar piece = kernel_var(t->c.k, "kb", pieces, false, false);
+    open_loop(t, piece);
+    x.first = affine_scale(a, affine_var(a, piece), t->piece);
+    do_piece(t, &x);
+    close_loops(t, 1);
+    if (rest) {
+        x.first = affine_const(extent - rest), x.length = rest;
+        do_piece(t, &x);
+    }
+    close_loops(t, t->level);
+    x.inside = t->c.depth.at[t->level];
+    replay(t, FINISH, &x);
+}
+
+static void write_panel(packer *t) {
+    if (t->whole) {
+        stretch x = { .first = affine_const(0), .length = t->piece, .inside = t->c.depth.at[0] };
+        copy_panel(t, &x);
+        replay(t, WHOLE, &x);
+    } else {
+        do_stretches(t);
+    }
+}
+
+/* Panels [from, to) of some tiles, `columns` wide each, the first of them `skipped` tiles behind the start. */
+static void write_panels(packer *t, int64_t from, int64_t to, int64_t skipped, int64_t tiles, int64_t columns) {
+    arena *a = t->c.k->a;
+    int64_t width = contraction_tile_columns(&t->c);
+    if (from == to) return;
+    t->tiles_now = tiles;
+    t->columns = columns;
+    t->tile = affine_add(a, affine_scale(a, affine_var(a, t->nb), t->tiles), affine_var(a, t->nt));
+    t->tile = affine_offset(t->tile, skipped);
+    t->column = affine_add(a, affine_scale(a, t->tile, width), affine_var(a, t->c.n));
+    open_part(t, t->nb, from, to);
+    open_part(t, t->c.n, 0, columns);
+    write_panel(t);
+    close_loops(t, 2);
+}
+
+static void write_nest(packer *t) {
+    int n = 0;
+    int64_t width = contraction_tile_columns(&t->c), panels = contraction_full_tiles(&t->c) / t->tiles,
+            rest = contraction_full_tiles(&t->c) % t->tiles, tail = contraction_extent(&t->c, t->c.n) % width;
+    for (int i = 0; i < t->n_out; i++, n++) open_loop(t, t->c.rows.at[i]);
+    if (t->cut >= 0) open_loop(t, t->cut), n++;
+    write_panels(t, 0, panels, 0, t->tiles, width);
+    if (rest) write_panels(t, panels, panels + 1, 0, rest, width);
+    if (tail) write_panels(t, panels, panels + 1, rest, 1, tail);
+    close_loops(t, n);
+}
+
+static kbuf panel_buffer(const packer *t) {
+    const kins *load = contraction_ins(&t->c, (int)t->c.load);
+    kbuf b = { .dtype = (uint8_t)contraction_dtype(&t->c), .kind = KB_LOCAL, .node = load->node, .plan_buf = -1 };
+    b.elems = t->piece * contraction_depth_from(&t->c, t->level + 1) * t->tiles; /* of one column a tile */
+    if (!t->fixed) return b;
+    b.kind = KB_IN, b.fixed = true;
+    b.panels = t->fixed, b.panels_of = load->buf;
+    b.elems = kpanels_elems(t->fixed);
+    return b;
+}
+
+static kbuf sums_buffer(const packer *t) {
+    const kins *acc = contraction_ins(&t->c, t->c.acc);
+    return (
+        kbuf){ .dtype = acc->dtype, .kind = KB_LOCAL, .node = acc->node, .elems = t->inner_rows * t->tiles, .plan_buf = -1 };
+}
+
+/* ---- the step ---- */
+
+/* The arguments, and whether they suit the kernel. */
+static bool read_args(packer *t, const loop_step *s, str *why) {
+    contraction *c = &t->c;
+    const kins *b = contraction_ins(c, (int)c->load);
+    kvar v = step_loop(c->k, s, 1, why);
+    int buf = step_buf(c->k, s, 0, why), needed = 0;
+    if (v < 0 || buf < 0) return false;
+    t->level = -1;
+    for (int i = 0; i < c->depth.n; i++)
+        if (c->depth.at[i] == v) t->level = i;
+    if (buf != b->buf) return step_refuse(why, "b%d is not the operand that runs along the lanes: that is b%d", buf, b->buf);
+    if (t->level < 0) return step_refuse(why, "%s is no contraction loop", s->arg[1].word);
+    for (int i = 0; i < c->rows.n; i++)
+        if (affine_coef(b->idx, c->rows.at[i])) needed = i + 1;
+    t->piece = s->arg[2].n, t->whole = step_flag(s, "whole"), t->ahead = step_flag(s, "ahead");
+    t->tiles = step_option(s, "tiles", 1), t->n_out = (int)step_option(s, "outer", needed);
+    if (t->whole && (t->level != 0 || t->piece != contraction_extent(c, v)))
+        return step_refuse(why, "the whole contraction is all %lld iterations of its first loop",
+                           (long long)contraction_extent(c, c->depth.at[0]));
+    if (t->piece < 1 || t->piece > contraction_extent(c, v))
+        return step_refuse(why, "K blocks of %lld of the %lld iterations of %s", (long long)t->piece,
+                           (long long)contraction_extent(c, v), s->arg[1].word);
+    if (t->tiles < 1 || t->tiles > 64) return step_refuse(why, "%lld tiles in a panel: expected 1 to 64", (long long)t->tiles);
+    if (t->n_out < needed || t->n_out > c->rows.n)
+        return step_refuse(why, "%d outer rows: the panel depends on %d of %d", t->n_out, needed, c->rows.n);
+    return true;
+}
+
+/* Pieces of the outermost inner row, so that fewer sums wait. */
+static bool cut_rows(packer *t, int64_t piece, str *why) {
+    kernel *k = t->c.k;
+    t->cut = -1;
+    if (piece == 0) return true;
+    if (t->n_out == t->c.rows.n) return step_refuse(why, "there is no inner row to cut");
+    kvar v = t->c.rows.at[t->n_out];
+    if (piece < 1 || k->vars.at[v].extent % piece)
+        return step_refuse(why, "%lld rows do not come out in pieces of %lld", (long long)k->vars.at[v].extent,
+                           (long long)piece);
+    t->cut = kernel_var(k, "rb", k->vars.at[v].extent / piece, true, false);
+    k->vars.at[v].extent = piece;
+    affine first = affine_scale(k->a, affine_var(k->a, t->cut), piece);
+    VEC_PUSH(k->a, &t->outer, (subst){ v, affine_add(k->a, first, affine_var(k->a, v)) });
+    return true;
+}
+
+static bool fits(packer *t, int64_t rows, str *why) {
+    const contraction *c = &t->c;
+    int64_t tile = t->tiles * contraction_tile_columns(c), panel, sums;
+    bool ok = size_mul(tile * contraction_elem_size(c), contraction_depth_from(c, t->level + 1), &panel) &&
+              size_mul(panel, t->piece, &panel) && size_mul(tile * contraction_sum_size(c), rows, &sums);
+    if (!ok || (!t->fixed && panel > MOST_LOCAL)) return step_refuse(why, "a panel has more than %d KiB", MOST_LOCAL >> 10);
+    if (!t->whole && sums > MOST_LOCAL) return step_refuse(why, "the sums have more than %d KiB", MOST_LOCAL >> 10);
+    return true;
+}
+
+bool step_pack(kernel **kk, const loop_step *s, str *why) {
+    kernel *k = *kk;
+    packer t = { 0 };
+    kpanels layout;
+    if (k->vars.n > MOST_LOOPS) return step_refuse(why, "the kernel has %d loops; the limit is %d", k->vars.n, MOST_LOOPS);
+    if (!contraction_find(k, &t.c) || !t.c.load)
+        return step_refuse(why, "the kernel is no contraction with lanes along a row of the result");
+    if (!read_args(&t, s, why)) return false;
+    if (step_flag(s, "constant")) {
+        if (!contraction_layout(&t.c, &layout))
+            return step_refuse(why, "%s does not stay as it is from run to run", s->arg[0].word);
+        place_constant(&t, &layout);
+    } else if (t.c.m < 0) {
+        return step_refuse(why, "no row is unrolled: the copy would be used once");
+    }
+    int64_t cut = step_option(s, "rows", 0), rows = contraction_rows_from(&t.c, t.n_out);
+    if (cut > 0 && t.n_out < t.c.rows.n) rows = rows / contraction_extent(&t.c, t.c.rows.at[t.n_out]) * cut;
+    if (!fits(&t, rows, why) || !cut_rows(&t, cut, why)) return false;
+    t.inner_rows = contraction_rows_from(&t.c, t.n_out);
+    t.panel = kernel_buf(k, panel_buffer(&t));
+    if (!t.whole) t.sums = kernel_buf(k, sums_buffer(&t));
+    t.nb = kernel_var(k, "nb", contraction_full_tiles(&t.c) / t.tiles + 1, true, false);
+    t.nt = kernel_var(k, "nt", t.tiles, false, false);
+    if (step_flag(s, "streams")) k->vars.at[t.nt].role = (krole){ (int)t.tiles, 1 };
+    t.map = ARENA_ARRAY(k->a, reg, k->ins.n);
+    t.out = (kernel){ .a = k->a };
+    VEC_PUSH(k->a, &t.out.ins, (kins){ 0 });
+    write_nest(&t);
+    k->ins.at = t.out.ins.at, k->ins.n = t.out.ins.n, k->ins.cap = t.out.ins.cap;
+    for (int i = t.n_out; i < t.c.rows.n; i++) k->vars.at[t.c.rows.at[i]].row = false; /* local memory is indexed by them */
+    loop_sweep(k);
+    if (t.fixed) loop_drop_unread(k, k->bufs.at[t.panel].panels_of);
+    return true;
+}

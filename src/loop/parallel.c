@@ -1,0 +1,55 @@
+/* parallel.c - iterations of a loop are split over threads, in whole tiles; what does not fill one is the last thread's. In and
+ * out: scalar form. */
+#include "loop/schedule.h"
+
+/* Each thread has local memory of its own and runs what stands outside of the loop like all others. What an iteration leaves
+ * there, only the same iteration may read: all loads of such a buffer are inside of the loop, too, at places that move as those
+ * of the stores do. Returns such a buffer for which that is not so, or -1. */
+static int crosses(const kernel *k, kvar v) {
+    int depth = 0, around = 0; /* of the loop over v, where one is open */
+    for (int b = 0; b < k->bufs.n; b++) {
+        bool inside = false, outside = false, mixed = false;
+        int64_t coef = 0;
+        if (k->bufs.at[b].kind != KB_LOCAL) continue;
+        for (int i = 1; i < k->ins.n; i++) {
+            const kins *in = &k->ins.at[i];
+            if (in->op == K_LOOP) around = ++depth && !around && in->var == v ? depth : around;
+            if (in->op == K_END && depth-- == around) around = 0;
+            if ((in->op != K_STORE && in->op != K_LOAD) || in->buf != b) continue;
+            if (around) {
+                mixed = mixed || (inside && affine_coef(in->idx, v) != coef);
+                coef = affine_coef(in->idx, v);
+                inside = true;
+            } else if (in->op == K_LOAD) {
+                outside = true;
+            }
+        }
+        if (inside && (outside || mixed)) return b;
+    }
+    return -1;
+}
+
+bool step_parallel(kernel **kk, const loop_step *s, str *why) {
+    kernel *k = *kk;
+    kvar v = step_loop(k, s, 0, why);
+    if (v < 0) return false;
+    const char *name = s->arg[0].word;
+    if (k->par_var >= 0) return step_refuse(why, "loop %s is split over threads already", k->vars.at[k->par_var].name);
+    if (k->vars.at[v].reduce) return step_refuse(why, "iterations of %s are added up: they need each other", name);
+    int local = crosses(k, v);
+    if (local >= 0) return step_refuse(why, "what iterations of %s leave in b%d is read outside of them", name, local);
+    bool any = false;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        any = any || (in->op == K_LOOP && in->var == v);
+        if (in->op != K_STORE && in->op != K_SCATTER) continue;
+        if (k->bufs.at[in->buf].kind == KB_LOCAL) continue;
+        if (!affine_coef(in->idx, v) && !in->dyn)
+            return step_refuse(why, "iterations of %s write the same elements of b%d", name, in->buf);
+    }
+    if (!any) return step_refuse(why, "no loop runs over %s", name);
+    k->par_var = v;
+    for (int i = 1; i < k->ins.n; i++) /* the columns that do not fill a panel have a loop of their own, behind */
+        if (k->ins.at[i].op == K_LOOP && k->ins.at[i].var == v && k->ins.at[i].lo > 0) k->ins.at[i].par = PAR_LAST;
+    return true;
+}

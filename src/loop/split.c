@@ -1,0 +1,44 @@
+/* split.c - strip mining: a loop of independent iterations becomes pieces, and the loop over the pieces the outermost one: what
+ * a piece touches is used whole before the next. In and out: scalar form. */
+#include "loop/schedule.h"
+
+bool step_split(kernel **kk, const loop_step *s, str *why) {
+    kernel *k = *kk;
+    kvar v = step_loop(k, s, 0, why);
+    int64_t piece = s->arg[1].n;
+    if (v < 0) return false;
+    const char *name = s->arg[0].word;
+    int64_t extent = k->vars.at[v].extent;
+    if (!k->vars.at[v].row) return step_refuse(why, "loop %s is not one of independent iterations", name);
+    if (k->vars.n >= MAX_LOOPS) return step_refuse(why, "the kernel has %d loops; the limit is %d", k->vars.n, MAX_LOOPS);
+    if (piece < 1 || extent % piece) /* a last, shorter piece would be a loop of its own */
+        return step_refuse(why, "%lld iterations of %s do not come out in pieces of %lld", (long long)extent, name,
+                           (long long)piece);
+    for (int i = 1; i < k->ins.n; i = k->ins.at[i].op == K_LOOP ? kernel_loop_end(k, i) + 1 : i + 1)
+        if (k->ins.at[i].op != K_LOOP && !kernel_is_pure(&k->ins.at[i]))
+            return step_refuse(why, "instruction %%%d stands outside of all loops", i);
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP && in->var == v && (in->lo != 0 || in->hi != extent || in->step != 1 || in->par))
+            return step_refuse(why, "loop %s is cut or dealt out already", name);
+        if ((in->op == K_LOAD || in->op == K_STORE) && k->bufs.at[in->buf].kind == KB_LOCAL)
+            return step_refuse(why, "b%d waits in local memory from one loop to another", in->buf);
+    }
+    kvar b = kernel_var(k, "vb", extent / piece, true, false);
+    k->vars.at[v].extent = piece;
+    affine value = affine_add(k->a, affine_scale(k->a, affine_var(k->a, b), piece), affine_var(k->a, v));
+    kernel out = { .a = k->a };
+    VEC_PUSH(k->a, &out.ins, (kins){ 0 });
+    kernel_push(&out, (kins){ .op = K_LOOP, .var = b, .hi = k->vars.at[b].extent, .step = 1 });
+    for (int i = 1; i < k->ins.n; i++) {
+        kins in = k->ins.at[i];
+        in.a += in.a > 0, in.b += in.b > 0, in.c += in.c > 0, in.dyn += in.dyn > 0; /* one instruction in front */
+        if (in.op == K_LOOP && in.var == v) in.hi = piece;
+        in.idx = affine_set_var(k->a, in.idx, v, value);
+        for (int m = 0; m < in.n_mask; m++) in.mask[m].e = affine_set_var(k->a, in.mask[m].e, v, value);
+        kernel_push(&out, in);
+    }
+    kernel_push(&out, (kins){ .op = K_END });
+    k->ins.at = out.ins.at, k->ins.n = out.ins.n, k->ins.cap = out.ins.cap;
+    return true;
+}

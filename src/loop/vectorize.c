@@ -1,0 +1,44 @@
+/* vectorize.c - iterations of a loop run in the lanes of a vector; tile.c writes them out. In and out: scalar form.
+ *
+ * A vectorized reduction has a partial sum a lane, so the terms of its sum come in another order; other loops keep every bit.
+ */
+#include "loop/schedule.h"
+
+enum { MOST_LANES = 64 };
+
+bool loop_keeps_order(const kernel *k, kvar v, str *why) {
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_ARGUPD && affine_coef(in->idx, v))
+            return !step_refuse(why, "loop %s finds the index of a best value one by one", k->vars.at[v].name);
+        if (in->op == K_SCATTER && k->vars.at[v].reduce)
+            return !step_refuse(why, "loop %s adds to places that may meet", k->vars.at[v].name);
+    }
+    return false;
+}
+
+/* Loops around or inside of the loop of v. */
+static bool is_nested(const kernel *k, kvar v, kvar u) {
+    for (int i = 1; i < k->ins.n; i++) {
+        if (k->ins.at[i].op != K_LOOP || (k->ins.at[i].var != v && k->ins.at[i].var != u)) continue;
+        for (int j = i + 1, end = kernel_loop_end(k, i); j < end; j++)
+            if (k->ins.at[j].op == K_LOOP && k->ins.at[j].var != k->ins.at[i].var &&
+                (k->ins.at[j].var == v || k->ins.at[j].var == u))
+                return true;
+    }
+    return false;
+}
+
+bool step_vectorize(kernel **kk, const loop_step *s, str *why) {
+    kernel *k = *kk;
+    kvar v = step_loop(k, s, 0, why);
+    int64_t lanes = s->arg[1].n;
+    if (v < 0 || loop_keeps_order(k, v, why)) return false;
+    if (lanes < 1 || lanes > MOST_LANES || (lanes & (lanes - 1)))
+        return step_refuse(why, "%lld lanes: expected a power of two up to %d", (long long)lanes, MOST_LANES);
+    for (kvar u = 0; u < k->vars.n; u++)
+        if (u != v && lanes > 1 && k->vars.at[u].role.lanes > 1 && is_nested(k, v, u))
+            return step_refuse(why, "loop %s of the same nest is vectorized already", k->vars.at[u].name);
+    k->vars.at[v].role.lanes = (int)lanes;
+    return true;
+}

@@ -1,0 +1,340 @@
+/* cache_block.c - cache blocking of a contraction: whether the operand with the lanes is packed into panels (src/loop/pack.c),
+ * of how many tiles and how much of the contraction, and which loop threads share then. In: scalar form with a register tile.
+ *
+ * Packing pays where many rows use the operand and its columns of one tile lie far apart in memory. A panel stays in the
+ * second-level cache and is read as a stream; the rows come from further away, once a panel, and stay in the first level for
+ * all of its tiles (measured at 1024 x 1024 x 1024: rows that are read for every tile cost ten percent, sums three, panels in
+ * the first-level cache do not pay for either).
+ *
+ * Few rows take about as long for a piece of the contraction as the next one takes to come from memory: their tiles fetch it,
+ * each its share, while they work (measured at 32 x 4096 x 4096 on one core: a quarter faster with a copied operand, a fifth
+ * with a constant one).
+ *
+ * A constant operand is laid out in panels before any run: nothing is copied, and few rows are enough, or one, which reads some
+ * narrow panels at once, each a stream that nothing interrupts. */
+#include "loop/contraction.h"
+#include "recipe/recipe.h"
+
+#include <stdio.h>
+
+enum {
+    MIN_TILES = 3,         /* tiles of rows that share a panel */
+    MIN_TURNED = 8,        /* rows that share one whose columns are turned */
+    COPY_ROWS = 2,         /* so many rows of a contraction take as long as copying its panel .. */
+    TURN_ROWS = 6,         /* .. or turning it */
+    MAX_TILES = 4,         /* of a panel */
+    MOST_AHEAD = 16,       /* tiles of rows that fetch what is copied next .. */
+    MOST_AHEAD_FIXED = 64, /* .. or the next of a stream */
+    FAR_COPIES = 2,        /* times the second-level cache: nearer, the copy does not wait long */
+    LEAST_AHEAD = 16,      /* steps of the loop in which they do it */
+    AHEAD_BYTES = 384,     /* of a row of a panel that is copied: long pieces of memory come faster */
+    STREAM_VECTORS = 2,    /* side by side in a panel for one row */
+    LEAST_PAIRS = 4,       /* of vectors at once, or the sums wait for themselves */
+    LEAST_ROWS = 8,        /* of a stretch */
+    LEAST_STEPS = 32,      /* of a stretch that is cut to be fetched ahead */
+    LEAST_NEAR = 48,       /* steps of a stretch that is cut for the first level */
+    MOST_ASKED = 16,       /* the same, when measuring */
+    MAX_LOCAL = 256 << 10  /* bytes of sums, and of a panel: they live on the stack */
+};
+
+#define STREAM_COST 0.3 /* of one stream from afar, beside many */
+
+typedef struct blocker {
+    recipe *r;
+    contraction c;
+    bool fixed;     /* the operand is constant .. */
+    kpanels layout; /* .. and lies so in panels */
+    int n_out;      /* the first rows stay outside */
+    int64_t cut;    /* the outermost inner row in pieces of so many; 0: it is whole */
+    int64_t tiles;  /* of n, in a panel */
+    bool whole;     /* all of the contraction at once: no sums wait in memory */
+    int level;      /* pieces are of depth.at[level] */
+    int64_t piece, inner_rows;
+    bool streams; /* the tiles of a panel are worked on at once */
+    bool ahead;   /* the next piece is fetched */
+    kvar nb, rb;  /* the loops over panels and pieces of rows that packing made, or -1 */
+} blocker;
+
+static void find_layout(blocker *t) { t->fixed = !t->r->t->no_panels && contraction_layout(&t->c, &t->layout); }
+
+static int64_t sums_limit(const blocker *t) { /* sums that fit */
+    int64_t bytes = t->r->t->l2_bytes / 2 < MAX_LOCAL ? t->r->t->l2_bytes / 2 : MAX_LOCAL;
+    return bytes / contraction_sum_size(&t->c);
+}
+
+static bool shares_enough(const blocker *t) {
+    return t->fixed || contraction_rows_from(&t->c, t->n_out) / contraction_tile_rows(&t->c) >= MIN_TILES;
+}
+
+/* Elements between steps along the contraction, where they are closest together. */
+static int64_t apart(const blocker *t, const kins *load) {
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < t->c.depth.n; i++) {
+        int64_t c = affine_coef(load->idx, t->c.depth.at[i]);
+        if (c < 0) c = -c;
+        if (c && c < least) least = c;
+    }
+    return least;
+}
+
+/* In place, the operand's columns of one tile lie far apart in memory: worth a copy when they do not all stay in the
+ * first-level cache anyway. */
+static bool pays(const blocker *t) {
+    const kchoice *asked = t->r->t->choice;
+    const kins *b = contraction_ins(&t->c, (int)t->c.load);
+    int64_t row = apart(t, b);
+    if (affine_coef(b->idx, t->c.n) != 1) return contraction_rows_from(&t->c, t->n_out) >= MIN_TURNED;
+    if (asked && asked->way == WAY_STAGE) return true;
+    if (b->parts) return shares_enough(t); /* in place, each tile of rows would make the words again */
+    if (row == INT64_MAX || row <= contraction_tile_columns(&t->c)) return false; /* one panel as it lies */
+    return contraction_depth_from(&t->c, 0) * row * contraction_elem_size(&t->c) > t->r->t->l1_bytes / 2 && shares_enough(t);
+}
+
+/* Rows of a panel of some tiles: what leaves most of the second-level cache to sums and operands that pass through. */
+static int64_t stretch_limit(const blocker *t, int64_t tiles) {
+    int64_t bytes = t->r->t->l2_bytes * 3 / 8, least = t->r->t->l1_bytes * 7 / 8;
+    if (bytes > MAX_LOCAL) bytes = MAX_LOCAL;
+    int64_t rows =
+        (bytes > least ? bytes : least) / (tiles * contraction_tile_columns(&t->c) * contraction_elem_size(&t->c)) / 8 * 8;
+    return rows < LEAST_ROWS ? LEAST_ROWS : rows;
+}
+
+/* The piece of an extent: a divisor near the limit, or else the limit with a shorter last piece. */
+static int64_t divide(int64_t extent, int64_t limit) {
+    if (extent <= limit) return extent;
+    for (int64_t p = limit; p > limit / 2; p--)
+        if (extent % p == 0) return p;
+    int64_t pieces = (extent + limit - 1) / limit;
+    return (extent + pieces - 1) / pieces;
+}
+
+/* Too few to wait for a panel that comes from memory: each of them reads it in the first-level cache, behind the first. */
+static bool few_rows(const blocker *t) {
+    return t->fixed && contraction_rows_from(&t->c, t->n_out) / contraction_tile_rows(&t->c) < MIN_TILES;
+}
+
+/* More tiles read the rows less often; panels should come out even, for each thread, too. */
+static int64_t choose_tiles(const blocker *t, int64_t most) {
+    int64_t all = contraction_full_tiles(&t->c), best = 1, threads = t->r->threads >= 0 && t->n_out == 0 ? t->r->t->threads : 1;
+    double best_cost = 1e300;
+    for (int64_t tiles = 1; tiles <= most && tiles <= all; tiles++) {
+        int64_t panels = all / tiles, share = (panels + threads - 1) / threads;
+        double longest = (double)(share * tiles * threads) / (double)all;
+        double cost = (1 + 0.08 / (double)tiles) * (longest > 1 ? longest : 1) + (all % tiles ? 0.02 : 0);
+        if (cost < best_cost) best_cost = cost, best = tiles;
+    }
+    return best;
+}
+
+/* The other operand may lie so that each step along the contraction needs another line of the cache, of which a tile of rows
+ * takes a part: steps after which the tiles that follow still find the rest of the lines in the first level. */
+static int64_t near_limit(const blocker *t) {
+    const kins *upd = contraction_ins(&t->c, t->c.upd),
+               *x = contraction_ins(&t->c, (int)(upd->a == t->c.load ? upd->b : upd->a));
+    if (x->op != K_LOAD || affine_coef(x->idx, t->c.m) != 1 || apart(t, x) == INT64_MAX) return INT64_MAX;
+    int64_t limit = loop_places(t->r->t->l1_bytes, apart(t, x) * (int64_t)dtype_size((tn_dtype)x->src));
+    return limit >= LEAST_NEAR ? limit : INT64_MAX;
+}
+
+/* Steps of a stretch while the next one is fetched: so many that its panel stays in the first level or, with many rows, which
+ * would write their sums too often, that both share the second. Of the lines of what is copied, both must find places there. */
+static int64_t ahead_limit(const blocker *t, int64_t limit) {
+    const kins *b = contraction_ins(&t->c, (int)t->c.load);
+    int64_t size = contraction_elem_size(&t->c),
+            near = t->r->t->l1_bytes * 3 / 4 / (t->tiles * contraction_tile_columns(&t->c) * size);
+    if (t->fixed) return contraction_rows_from(&t->c, t->n_out) / contraction_tile_rows(&t->c) <= MOST_AHEAD ? near : limit / 2;
+    int64_t far = loop_places(t->r->t->l2_bytes, apart(t, b) * size) * 3 / 4;
+    if (far < LEAST_STEPS) far = LEAST_STEPS;
+    return near < far ? near : far;
+}
+
+static bool fetches_ahead(const blocker *t) {
+    const kins *b = contraction_ins(&t->c, (int)t->c.load);
+    int64_t bytes = t->fixed ? kpanels_elems(&t->layout) * contraction_elem_size(&t->c)
+                             : t->c.k->bufs.at[b->buf].elems * (int64_t)dtype_size((tn_dtype)b->src);
+    int64_t tiles = contraction_rows_from(&t->c, t->n_out) / contraction_tile_rows(&t->c);
+    if (bytes <= t->r->t->l2_bytes * (t->fixed ? 1 : FAR_COPIES) ||
+        contraction_extent(&t->c, t->c.depth.at[t->c.depth.n - 1]) < LEAST_AHEAD || tiles < 2)
+        return false;
+    if (t->fixed) return tiles <= MOST_AHEAD_FIXED;
+    return tiles <= MOST_AHEAD && !b->parts && affine_coef(b->idx, t->c.n) == 1 && apart(t, b) < INT64_MAX &&
+           loop_places(t->r->t->l2_bytes, apart(t, b) * (int64_t)dtype_size((tn_dtype)b->src)) >= LEAST_STEPS;
+}
+
+static void choose_stretches(blocker *t) {
+    int64_t depth = contraction_depth_from(&t->c, 0), most = 2,
+            long_row = AHEAD_BYTES / (contraction_tile_columns(&t->c) * contraction_elem_size(&t->c));
+    t->ahead = fetches_ahead(t);
+    while (most < MAX_TILES && depth <= stretch_limit(t, most + 1)) most++;
+    if (t->ahead) most = t->fixed ? 1 : long_row > 2 ? long_row : 2;
+    t->tiles = choose_tiles(t, most);
+    const kchoice *asked = t->r->t->choice;
+    if (asked && asked->tiles && asked->tiles <= MOST_ASKED && asked->tiles <= contraction_full_tiles(&t->c))
+        t->tiles = asked->tiles;
+    int64_t limit = stretch_limit(t, t->tiles), near = near_limit(t);
+    if (few_rows(t) && !(asked && asked->tiles)) t->tiles = 1;
+    if (t->ahead) limit = ahead_limit(t, limit);
+    if (few_rows(t))
+        limit = t->r->t->l1_bytes / 2 / (t->tiles * contraction_tile_columns(&t->c) * contraction_elem_size(&t->c));
+    if (limit < LEAST_ROWS) limit = LEAST_ROWS;
+    if (near < limit) limit = near;
+    if (asked && asked->rows >= 8 &&
+        asked->rows * t->tiles * contraction_tile_columns(&t->c) * contraction_elem_size(&t->c) <= MAX_LOCAL)
+        limit = asked->rows;
+    t->whole = depth <= limit || (t->fixed && contraction_rows_from(&t->c, t->n_out) <= contraction_tile_rows(&t->c));
+    if (t->whole) {
+        t->level = 0, t->piece = contraction_extent(&t->c, t->c.depth.at[0]);
+        return;
+    }
+    t->level = t->c.depth.n - 1;
+    while (t->level > 0 && contraction_depth_from(&t->c, t->level) <= limit) t->level--;
+    t->piece = divide(contraction_extent(&t->c, t->c.depth.at[t->level]), limit / contraction_depth_from(&t->c, t->level + 1));
+}
+
+static int64_t divisor(int64_t extent, int64_t limit) { /* the largest up to the limit */
+    for (int64_t p = limit; p > 1; p--)
+        if (extent % p == 0) return p;
+    return 1;
+}
+
+/* Rows whose sums fit stay inside; the outermost of them is cut where it divides evenly. Returns whether it can be done. */
+static bool choose_inner_rows(blocker *t) {
+    int64_t limit = sums_limit(t) / (contraction_tile_columns(&t->c) * t->tiles);
+    if (contraction_rows_from(&t->c, t->n_out) <= limit) return true;
+    for (; t->n_out < t->c.rows.n && contraction_rows_from(&t->c, t->n_out) > limit; t->n_out++) {
+        kvar v = t->c.rows.at[t->n_out];
+        int64_t rest = contraction_rows_from(&t->c, t->n_out + 1), piece = divisor(contraction_extent(&t->c, v), limit / rest);
+        if (piece * rest < MIN_TILES * contraction_tile_rows(&t->c) || piece < contraction_role(&t->c, v).unroll || piece == 1)
+            continue;
+        t->cut = piece;
+        return (t->fixed || piece * rest / contraction_tile_rows(&t->c) >= MIN_TILES);
+    }
+    return t->n_out < t->c.rows.n && shares_enough(t);
+}
+
+/* Steps of the longest share of one row, in pairs of vectors, n of them at once; in streams, the last columns are a panel of
+ * their own. Few at once wait for their sums; from afar they also come slower. */
+static double lone_steps(const blocker *t, int64_t n, bool streams) {
+    int64_t pair = (int64_t)contraction_role(&t->c, t->c.n).lanes * STREAM_VECTORS,
+            panels = contraction_extent(&t->c, t->c.n) / (n * pair), rest = contraction_extent(&t->c, t->c.n) % (n * pair),
+            threads = t->r->threads >= 0 && t->n_out == 0 ? t->r->t->threads : 1;
+    int64_t steps = (panels + threads - 1) / threads * (n < LEAST_PAIRS ? LEAST_PAIRS : n);
+    if (rest) steps += rest < LEAST_PAIRS * pair ? LEAST_PAIRS : (rest + pair - 1) / pair;
+    if (streams && rest > pair && rest % pair) steps += LEAST_PAIRS;
+    bool near = kpanels_elems(&t->layout) * contraction_elem_size(&t->c) <= t->r->t->l2_bytes;
+    return (double)steps * (near ? 1 : 1 + STREAM_COST / (double)(streams ? n : 1));
+}
+
+/* One row: its tile is as many panels side by side as it has pairs of vectors. Each comes as a stream of its own, and
+ * processors fetch several at a time ahead, of one no more than the rest of a page (measured on one core at 1 x 4096 x 4096,
+ * memory read at 34 GB/s: one stream 23 GB/s whatever is fetched ahead by instructions, seven 32). Not where a vector is a
+ * line: one core of a Xeon with such vectors reads one stream a tenth faster than eight. */
+static void choose_streams(blocker *t) {
+    int64_t most = contraction_role(&t->c, t->c.n).unroll / STREAM_VECTORS,
+            asked = t->r->t->choice ? t->r->t->choice->tiles : 0, best = 1;
+    t->tiles = 1, t->whole = true, t->piece = contraction_extent(&t->c, t->c.depth.at[0]);
+    if (most < 2 || t->r->t->vector_bytes >= LOOP_LINE_BYTES) return;
+    double least = lone_steps(t, most, false);
+    for (int64_t n = most; n > 1; n--) {
+        double steps = lone_steps(t, n, true);
+        if (steps < least) least = steps, best = n;
+    }
+    if (asked && asked <= most) best = asked;
+    if (best == 1) return;
+    recipe_do(t->r, "unroll_jam %s %d", t->c.k->vars.at[t->c.n].name, STREAM_VECTORS);
+    find_layout(t);
+    t->tiles = best, t->streams = true;
+}
+
+static bool choose(blocker *t, bool only_constant) {
+    const kins *b = contraction_ins(&t->c, (int)t->c.load);
+    for (int i = 0; i < t->c.rows.n; i++)
+        if (affine_coef(b->idx, t->c.rows.at[i])) t->n_out = i + 1; /* a panel for each of them */
+    find_layout(t);
+    if (only_constant && !t->fixed) return false;
+    if (t->c.m < 0 ? t->n_out < t->c.rows.n || !t->fixed : t->n_out == t->c.rows.n) return false;
+    if (!pays(t)) return false;
+    if (t->c.m < 0) {
+        choose_streams(t);
+        return true;
+    }
+    choose_stretches(t);
+    int n_out = t->n_out;
+    if (!t->whole && !choose_inner_rows(t)) { /* one panel of everything, for all rows, where it fits */
+        t->n_out = n_out, t->cut = 0;
+        t->whole = true, t->level = 0, t->piece = contraction_extent(&t->c, t->c.depth.at[0]);
+        if (contraction_depth_from(&t->c, 0) * contraction_tile_columns(&t->c) * t->tiles * contraction_elem_size(&t->c) >
+            MAX_LOCAL)
+            t->tiles = 1;
+        if (!t->fixed &&
+            contraction_depth_from(&t->c, 0) * contraction_tile_columns(&t->c) * contraction_elem_size(&t->c) > MAX_LOCAL)
+            return false;
+    }
+    return true;
+}
+
+/* How evenly threads share loop v; each copies the panels of its own, and all of them all panels where v is inside. */
+static double balance_of(const blocker *t, kvar v, bool inside) {
+    int threads = t->r->t->threads;
+    int64_t width = contraction_tile_columns(&t->c), all = contraction_full_tiles(&t->c),
+            step = contraction_role(&t->c, v).unroll;
+    if (v == t->nb)
+        return loop_balance(all / t->tiles,
+                            ((double)(all % t->tiles) + (double)(contraction_extent(&t->c, t->c.n) % width) / (double)width) /
+                                (double)t->tiles,
+                            threads);
+    double balance = loop_balance_of(t->c.k, v, step, threads);
+    double copied = t->fixed || !inside                                                     ? 0
+                    : affine_coef(contraction_ins(&t->c, (int)t->c.load)->idx, t->c.n) == 1 ? COPY_ROWS
+                                                                                            : TURN_ROWS;
+    return balance / (1 + (threads - 1) * copied / (double)t->inner_rows);
+}
+
+/* The outermost loop that splits evenly. */
+static kvar choose_parallel(const blocker *t) {
+    double best = 0;
+    int asked = t->r->t->choice ? t->r->t->choice->par : 0, nth = 0;
+    kvar par = -1;
+    for (int i = 0; i < t->c.rows.n + 2; i++) {
+        int row = i - (i > t->n_out) - (i > t->n_out + 1);
+        kvar v = i == t->n_out ? t->rb : i == t->n_out + 1 ? t->nb : t->c.rows.at[row];
+        if (v < 0 || (v == t->nb ? contraction_full_tiles(&t->c) <= t->tiles
+                                 : contraction_extent(&t->c, v) <= contraction_role(&t->c, v).unroll))
+            continue;
+        if (asked == 2 + nth++) return v;
+        double balance = balance_of(t, v, i > t->n_out + 1);
+        if (balance > best + 0.05) best = balance, par = v;
+    }
+    return par;
+}
+
+bool recipe_pack(recipe *r, bool only_constant) {
+    blocker t = { .r = r, .nb = -1, .rb = -1 };
+    if (r->k->vars.n > 30 || !contraction_find(r->k, &t.c) || !t.c.load || !choose(&t, only_constant)) return false;
+    kernel *k = r->k;
+    const kins *b = contraction_ins(&t.c, (int)t.c.load);
+    char more[128];
+    snprintf(more, sizeof more, "%s%s%s%s", t.whole ? " whole" : "", t.fixed ? " constant" : "", t.streams ? " streams" : "",
+             t.ahead ? " ahead" : "");
+    char rows[32] = "";
+    if (t.cut) snprintf(rows, sizeof rows, " rows=%lld", (long long)t.cut);
+    kvar level = t.c.depth.at[t.level];
+    kvar threads = r->threads;
+    if (threads >= 0) { /* with the loops that packing will make */
+        contraction after = t.c;
+        after.k = kernel_clone(k, k->a);
+        if (t.cut) {
+            kvar v = t.c.rows.at[t.n_out];
+            t.rb = kernel_var(after.k, "rb", k->vars.at[v].extent / t.cut, true, false);
+            after.k->vars.at[v].extent = t.cut;
+        }
+        t.nb = kernel_var(after.k, "nb", contraction_full_tiles(&t.c) / t.tiles + 1, true, false);
+        t.c = after;
+        t.inner_rows = contraction_rows_from(&t.c, t.n_out);
+        threads = choose_parallel(&t);
+    }
+    recipe_do(r, "pack b%d %s %lld tiles=%lld outer=%d%s%s", b->buf, k->vars.at[level].name, (long long)t.piece,
+              (long long)t.tiles, t.n_out, rows, more);
+    r->threads = threads;
+    return true;
+}

@@ -1,0 +1,68 @@
+/* recipe.h - from the shape of a kernel and the machine to its schedule: what runs along lanes, what is unrolled, what is
+ * copied into panels, what is split over threads. One file a kind of decision; cpu.c is the order of them.
+ *
+ * A recipe does each step to the kernel as soon as it has decided on it, so that the next decision sees what the kernel has
+ * become; the list of steps is the schedule. In: scalar form. All memory comes from the kernel's arena. */
+#ifndef TN_RECIPE_RECIPE_H
+#define TN_RECIPE_RECIPE_H
+
+#include "ir/target.h"
+#include "loop/loop.h"
+#include "loop/schedule.h"
+
+typedef struct recipe {
+    kernel *k;
+    const target *t; /* t->choice is heeded as far as possible */
+    schedule *s;     /* what was done */
+    kvar threads;    /* the loop that threads will share, or -1 */
+} recipe;
+
+recipe recipe_make(kernel *k, const target *t);
+/* Does a step, given as text. recipe_try: returns false where it is refused; recipe_do: that is an error of the recipe, and
+ * jumps with TN_ERR_INTERNAL. */
+void recipe_do(recipe *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
+bool recipe_try(recipe *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
+/* nest.c: contraction loops in the order in which their operands lie in memory. */
+void recipe_order(recipe *r);
+/* Then, where a result has no more columns than one vector: the taps of a window become the innermost loop, so that neighbours
+ * share what they load. */
+void recipe_slide(recipe *r);
+/* All pairs of nested loops that walk memory as one become one. */
+void recipe_fuse_loops(recipe *r);
+
+/* register_tile.c: which variable runs along vector lanes, which are unrolled, which is split over threads. */
+void recipe_register_tile(recipe *r);
+/* The same for an inner product (both operands lie along the contraction) with lanes along a row of the result instead; for
+ * recipe_pack, which transposes the operand. Returns whether that is possible. */
+bool recipe_register_tile_turned(recipe *r);
+bool recipe_is_worth_sharing(const kernel *k, const target *t); /* among threads */
+/* Every register tile that the model could have taken for a kernel that the steps before left: the cheapest of them, in order
+ * of its cost; at most cap. Spoils the kernel. 0 where none is tiled. */
+int recipe_register_tiles(recipe *r, kchoice *out, int cap);
+/* Cycles of one step along a contraction for a register tile of mr x nv accumulators. */
+double recipe_tile_cost(int mr, int nv);
+
+/* cache_block.c: whether the operand with the lanes is packed into panels, and how; only_constant: only where it is laid out
+ * before any run, so that nothing is copied. Returns whether it was. */
+bool recipe_pack(recipe *r, bool only_constant);
+/* gemv.c: few vectors times a matrix read the matrix row by row. Returns whether the kernel is of that kind. */
+bool recipe_gemv(recipe *r);
+/* transpose.c: kernels that transpose what they read do so block by block. */
+void recipe_transpose(recipe *r);
+
+/* memory.c: what is fetched ahead; what is written past the caches. */
+void recipe_prefetch(recipe *r);
+void recipe_nontemporal(recipe *r);
+
+/* cpu.c: the schedule of a kernel for the processor, and the kernel that it makes. *out may be NULL. */
+kernel *recipe_cpu(kernel *k, const target *t, const schedule **out);
+/* Its two halves, for kernels whose nests are tiled one by one: up to the step tile, and what looks at the whole of a kernel.
+ */
+kernel *recipe_tile_nest(kernel *k, const target *t);
+kernel *recipe_finish(kernel *k, const target *t);
+/* In which order the sums of a scalar kernel take their terms: two that compute the same values and have the same here give the
+ * same bits. Spoils the kernel. */
+uint64_t recipe_sums_order(kernel *k, const target *t);
+
+#endif
