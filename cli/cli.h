@@ -47,7 +47,8 @@ struct cli {
     int n_given;
     char **args;
     int n_args;
-    tn_ctx *ctx; /* made by cli_ctx on first use */
+    char *schedule; /* the text of --schedule's file, or NULL */
+    tn_ctx *ctx;    /* made by cli_ctx on first use */
 };
 
 extern const cli_command command_run, command_opt, command_emit, command_explain, command_bench, command_ops, command_opcodes,
@@ -68,7 +69,10 @@ tn_mode cli_mode(const cli *c, const char *word);
 const char *cli_mode_name(tn_mode m);
 const char *cli_device(const cli *c); /* --device: the name of one that Tenon knows, or "auto"; "cpu" when not given */
 tn_compile_opts cli_compile_opts(const cli *c); /* --mode --fusion --threads --no-cache --no-passes --check --device */
-#define CLI_COMPILE_OPTIONS { "mode", 'm', "MODE", "immediate, graph, compiled (default) or loop" }, CLI_LEVEL_OPTIONS
+#define CLI_COMPILE_OPTIONS                                                                                                    \
+    { "mode", 'm', "MODE", "immediate, graph, compiled (default) or loop" },                                                   \
+        { "schedule", 0, "FILE", "kernels that it names run as its steps say (emit --target=schedule prints some)" },          \
+        CLI_LEVEL_OPTIONS
 #define CLI_LEVEL_OPTIONS                                                                                                      \
     { "fusion", 'f', "LEVEL", "0 none, 1 pairs, 2 elementwise and reductions, 3 by cost; default: the mode's own" },           \
         { "threads", 't', "N", "CPU threads; 0 (default) = as many as the process may use" },                                  \

@@ -18,10 +18,13 @@ static char *stage_text(cli *c, tn_graph *g, const tn_compile_opts *o, const cha
 
 static int emit(cli *c) {
     const char *target = cli_text(c, "target", "c"), *file = cli_text(c, "output", NULL);
-    static const char *const stages[] = { "c", "c-kernels", "x86", "opencl", "cuda", "graph", "plan", "deps", "kernels" };
+    static const char *const stages[] = { "c",    "c-kernels", "x86",    "opencl",   "cuda",   "graph",
+                                          "plan", "deps",      "scalar", "schedule", "kernels" };
     bool known = false;
     for (size_t i = 0; i < COUNT_OF(stages); i++) known = known || !strcmp(stages[i], target);
-    if (!known) cli_usage(c, "there is no target %s (c, c-kernels, x86, opencl, cuda, graph, plan, deps, kernels)", target);
+    if (!known)
+        cli_usage(c, "there is no target %s (c, c-kernels, x86, opencl, cuda, graph, plan, deps, scalar, schedule, kernels)",
+                  target);
     tn_compile_opts o = cli_compile_opts(c);
     tn_graph *g = model_open(c, c->args[0], (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX));
     const char *state = cli_text(c, "state", NULL);
@@ -47,7 +50,7 @@ static int emit(cli *c) {
 static const cli_option emit_options[] = {
     { "target", 0, "WHAT",
       "c (default): a C file of its own; c-kernels: what the library compiles; x86: machine code; opencl, cuda: a program for "
-      "GPUs; or an earlier stage: graph, plan, deps, kernels" },
+      "GPUs; or an earlier stage: graph, plan, deps, scalar (kernels before their schedules), schedule, kernels" },
     { "output", 'o', "FILE", "write there instead of stdout" },
     { "state", 0, "FILE", "with the parameters of a .safetensors file as the initial ones" },
     { "seed", 's', "N", "of builtin models (default 1)" },

@@ -126,6 +126,8 @@ static int run_command(cli *c, const cli_command *k, int argc, char **argv) {
     c->progress = cli_flag(c, "progress") || isatty(STDERR_FILENO);
     if (c->n_args < k->min_args) cli_usage(c, "an argument is missing: %s", k->args);
     if (k->max_args >= 0 && c->n_args > k->max_args) cli_usage(c, "one argument too many: %s", c->args[k->max_args]);
+    const char *schedule = cli_text(c, "schedule", NULL);
+    if (schedule) c->schedule = cli_read_file(c, schedule, &(size_t){ 0 });
     return k->run(c);
 }
 
@@ -164,6 +166,7 @@ int main(int argc, char **argv) {
     int code = run_words(&c, argc, argv);
     tn_ctx_free(c.ctx);
     free(c.given);
+    free(c.schedule);
     if (!fflush(stdout) && !ferror(stdout)) return code;
     perror("tenon: stdout");
     return CLI_FAILED;

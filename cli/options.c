@@ -201,6 +201,7 @@ tn_compile_opts cli_compile_opts(const cli *c) {
     o.no_passes = cli_flag(c, "no-passes");
     o.check = cli_flag(c, "check");
     o.device = cli_device(c);
+    o.schedule = c->schedule;
     return o;
 }
 

@@ -339,8 +339,12 @@ typedef struct {
     int check;          /* verify every artefact between stages (slow) */
     const char *device; /* "cpu" (default), "cuda", "opencl", "null", or "auto": where a run should take least, by a model; the
                            text "explain" says why */
+    const char
+        *schedule; /* how kernels run, by name: "schedule @dot_3 { hoist; vectorize j1 16; tile }", as
+                      tn_program_text(p, "schedule") has it; kernels that it does not name have the model's. Of kernels of
+                      the CPU. NULL (default): all have. TN_ERR_INVAL where a step is not possible: the message says why */
 } tn_compile_opts;
-#define TN_COMPILE_DEFAULTS TN_VALUE_(tn_compile_opts, sizeof(tn_compile_opts), TN_MODE_COMPILED, -1, 0, 0, 0, 0, "cpu")
+#define TN_COMPILE_DEFAULTS TN_VALUE_(tn_compile_opts, sizeof(tn_compile_opts), TN_MODE_COMPILED, -1, 0, 0, 0, 0, "cpu", NULL)
 
 typedef struct tn_program tn_program;
 typedef struct tn_session tn_session;
@@ -366,8 +370,9 @@ typedef struct {
 TN_API void tn_program_get_stats(const tn_program *p, tn_program_stats *out);
 
 /* Texts of the stages, for people and tools: "graph" (as compiled), "plan", "deps" (what each launch comes after, by data or
- * control), "kernels", "c", "x86" (a listing of machine code), "opencl" and "cuda" (programs for GPUs), "standalone" (a C file
- * that needs no library; its head has a program that calls it), "explain", "explain.json". Free with tn_string_free. */
+ * control), "scalar" (kernels as they are before their schedules), "schedule", "kernels", "c", "x86" (a listing of machine
+ * code), "opencl" and "cuda" (programs for GPUs), "standalone" (a C file that needs no library; its head has a program that
+ * calls it), "explain", "explain.json". Free with tn_string_free. */
 TN_API TN_CHECK tn_status tn_program_text(const tn_program *p, const char *stage, char **out_text);
 
 /* ---- tuning -------------------------------------------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
 #include "api/api.h"
 #include "drive/drive.h"
 #include "emit/emit.h"
+#include "loop/schedule.h"
 
 #include <stdio.h>
 
@@ -103,7 +104,9 @@ static void text_standalone(text_job *j, const tn_program *p) {
     bool copies = false;
     plain.no_panels = true;
     for (int i = 0; i < p->plan->bufs.n; i++) copies |= p->plan->bufs.at[i].kind == PB_STATE && p->plan->bufs.at[i].panels;
-    emit_c_standalone(copies ? pipeline_run(drive_with_values(p, p->graph, j->a), j->a, &p->opts, &plain) : p->plan, &p->target,
+    tn_compile_opts opts = p->opts;
+    opts.schedule = NULL; /* which may ask for them */
+    emit_c_standalone(copies ? pipeline_run(drive_with_values(p, p->graph, j->a), j->a, &opts, &plain) : p->plan, &p->target,
                       p->plan->g->name, &j->out);
 }
 
@@ -131,6 +134,14 @@ static void make_text(void *arg) {
         for (int i = 0; i < p->plan->kernels.n; i++) {
             if (p->plan->kernels.at[i].code == i) kernel_print(p->plan->kernels.at[i].k, &j->out);
         }
+    else if (!strcmp(j->stage, "scalar") && p->plan)
+        for (int i = 0; i < p->plan->kernels.n; i++) {
+            if (p->plan->kernels.at[i].code == i) kernel_print(p->plan->kernels.at[i].scalar, &j->out);
+        }
+    else if (!strcmp(j->stage, "schedule") && p->plan && cpu)
+        for (int i = 0; i < p->plan->kernels.n; i++) {
+            if (p->plan->kernels.at[i].schedule) schedule_print(p->plan->kernels.at[i].schedule, &j->out);
+        }
     else if (!strcmp(j->stage, "plan") && p->plan)
         plan_print(p->plan, &j->out);
     else if (!strcmp(j->stage, "deps") && p->plan)
@@ -156,7 +167,8 @@ tn_status tn_program_text(const tn_program *p, const char *stage, char **out_tex
         ctx_report(p->ctx, &gd.err);
     else if (!j.known)
         code = program_fail(p, TN_ERR_INVAL,
-                            "tn_program_text: no stage \"%s\" in this program; stages are graph, plan, kernels, c, x86, "
+                            "tn_program_text: no stage \"%s\" in this program; stages are graph, plan, deps, scalar, schedule, "
+                            "kernels, c, x86, "
                             "standalone, opencl, cuda, explain, explain.json",
                             stage);
     else if (!(*out_text = mem_strdup(p->ctx->mem, j.out.s)))

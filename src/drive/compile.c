@@ -247,6 +247,8 @@ tn_status drive_resolve(tn_ctx *ctx, const tn_compile_opts *opts, tn_compile_opt
         return err_set(&ctx->err, TN_ERR_INVAL, "unknown mode %d", (int)out->mode);
     if (out->fusion < -1 || out->fusion > 3)
         return err_set(&ctx->err, TN_ERR_INVAL, "fusion level %d; levels are 0 to 3, and -1 for the mode's own", out->fusion);
+    if (out->schedule && out->mode == TN_MODE_IMMEDIATE)
+        return err_set(&ctx->err, TN_ERR_UNSUPPORTED, "tn_compile_opts.schedule: in immediate mode kernels have no names yet");
     if (out->threads < 0 || out->threads > 1024)
         return err_set(&ctx->err, TN_ERR_INVAL, "%d threads; 0 (all) to 1024 are possible", out->threads);
     if (out->fusion < 0) out->fusion = out->mode == TN_MODE_COMPILED || out->mode == TN_MODE_LOOP ? 3 : 0;
@@ -310,6 +312,7 @@ tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn
     arena_init(&p->arena, ctx->mem, &p->gd);
     job j = { p, g, e };
     tn_status status = guarded(&j, compile_half);
+    p->opts.schedule = NULL; /* the caller's, too */
     if (!status && opts->mode != TN_MODE_IMMEDIATE) {
         status = build(p, e);
         if (!status) status = drive_constants(p, p->plan, &p->consts, e);

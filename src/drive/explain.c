@@ -149,6 +149,25 @@ static void print_places(const plan *p, str *out) {
     }
 }
 
+static void print_schedule(const schedule *s, str *out) {
+    if (!s) return;
+    for (int i = 0; i < s->steps.n; i++) {
+        str_add(out, i ? "; " : "   schedule: ");
+        step_print(&s->steps.at[i], out);
+    }
+    str_add(out, "\n");
+}
+
+static void json_schedule(const schedule *s, str *out) {
+    str_add(out, "\"schedule\":[");
+    for (int i = 0; i < s->steps.n; i++) {
+        str_add(out, i ? ",\"" : "\"");
+        step_print(&s->steps.at[i], out);
+        str_add(out, "\"");
+    }
+    str_add(out, "],");
+}
+
 void explain_print(const tn_program *prog, str *out) {
     const plan *p = prog->plan;
     const tn_program_stats *s = &prog->stats;
@@ -194,6 +213,7 @@ void explain_print(const tn_program *prog, str *out) {
         const kchoice *choice = p->kernels.at[pk->code].choice;
         if (choice) str_addf(out, "\n   measured by tuning: %s", kopt_choice_text(*choice, out->a));
         str_add(out, "\n");
+        print_schedule(p->kernels.at[pk->code].schedule, out);
         print_reasons(p, &r, pk, out);
     }
     print_places(p, out);
@@ -224,6 +244,7 @@ void explain_json(const tn_program *prog, str *out) {
         const kchoice *choice = p->kernels.at[pk->code].choice;
         if (choice) str_addf(out, "\"tuned\":\"%s\",", kopt_choice_text(*choice, out->a));
         if (pk->k->group) json_launch(prog, i, out);
+        if (p->kernels.at[pk->code].schedule) json_schedule(p->kernels.at[pk->code].schedule, out);
         str_add(out, "\"values\":[");
         for (int j = 0; j < pk->n_fused; j++)
             str_addf(out, "%s{\"id\":%u,\"op\":\"%s\"}", j ? "," : "", pk->fused[j], op_name(p, pk->fused[j]));

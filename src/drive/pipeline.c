@@ -102,10 +102,30 @@ static void optimise(plan *p, const target *t) {
             const kchoice *choice = measured(key, t);
             target own = *t;
             if (choice) own.choice = pk->choice = arena_copy(p->a, choice, sizeof *choice);
-            pk->k = kopt_run(pk->k, &own);
+            pk->k = kopt_run(pk->k, &own, &pk->schedule);
         }
         pipeline_args(p, pk, n_bufs);
     }
+}
+
+/* The schedules that were given by hand: each must be a kernel's. */
+static const schedule_list *given_schedules(plan *p, const tn_compile_opts *opts, const target *t) {
+    if (!opts->schedule) return NULL;
+    if (t->kind == TARGET_GPU)
+        guard_fail(p->a->gd, TN_ERR_UNSUPPORTED, "tn_compile_opts.schedule: kernels of GPUs have no schedules yet");
+    schedule_list *given = ARENA_NEW(p->a, schedule_list);
+    schedule_parse(p->a, opts->schedule, strlen(opts->schedule), "schedule", given);
+    for (int s = 0; s < given->at.n; s++) {
+        bool known = false;
+        str names;
+        str_init(&names, p->a);
+        for (int i = 0; i < p->kernels.n && i < 32; i++) str_addf(&names, " %s", p->kernels.at[i].k->name);
+        for (int i = 0; i < p->kernels.n; i++) known = known || !strcmp(p->kernels.at[i].k->name, given->at.at[s].name);
+        if (!known)
+            guard_fail(p->a->gd, TN_ERR_INVAL, "schedule @%s: the program has no kernel of that name; its kernels are%s%s",
+                       given->at.at[s].name, names.s, p->kernels.n > 32 ? " .." : "");
+    }
+    return given;
 }
 
 static int64_t local_bytes(const target *t) { /* a group also combines sums there */
@@ -129,7 +149,9 @@ plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, cons
     if (opts->check) check_kernels(p, "the choice of what is done in place");
     if (opts->fusion >= 3) (t->kind == TARGET_GPU ? kopt_gpu_chain : kopt_row_blocks)(p, t);
     if (opts->check) check_kernels(p, "chaining");
-    optimise(p, t);
+    target own = *t;
+    own.schedules = given_schedules(p, opts, t);
+    optimise(p, &own);
     if (opts->check) check_kernels(p, "tiling");
     mem_pack(p, t->kind == TARGET_GPU ? t->l2_bytes : 0, opts->mode == TN_MODE_LOOP && !has_updates(p->g));
     p->threads = t->threads;

@@ -75,7 +75,7 @@ static void make_ways(ways *w) {
         target own = *t;
         pkernel pk = *w->pk;
         own.choice = &w->choice[i];
-        pk.k = kopt_run(kernel_clone(scalar, &w->a), &own);
+        pk.k = kopt_run(kernel_clone(scalar, &w->a), &own, NULL);
         pk.args = ARENA_ARRAY(&w->a, parg, scalar->bufs.n + 1);
         for (int b = 0; b < scalar->bufs.n; b++)
             pk.args[b].buf = scalar->bufs.at[b].fixed ? scalar->bufs.at[b].plan_buf : w->pk->args[b].buf;

@@ -56,9 +56,10 @@ typedef struct pkernel {
     int code;     /* index of the first kernel with the same code (itself when it is the first) */
     val *fused;   /* graph values computed inside */
     int n_fused;
-    val root;                     /* the value it is named after */
-    const kernel *scalar;         /* where code is its own index: as it was before tiling */
-    const struct kchoice *choice; /* the same: what was measured to be fastest and heeded; NULL = the model chose */
+    val root;                        /* the value it is named after */
+    const kernel *scalar;            /* where code is its own index: as it was before tiling */
+    const struct schedule *schedule; /* the same: the steps from `scalar` to k; NULL for GPUs */
+    const struct kchoice *choice;    /* the same: what was measured to be fastest and heeded; NULL = the model chose */
 } pkernel;
 
 typedef struct pio {

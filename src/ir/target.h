@@ -39,19 +39,20 @@ typedef struct target {
     int threads; /* CPU: threads a run may use; GPU: 1 */
     int64_t l1_bytes, l2_bytes;
     target_kind kind;
-    int group;             /* GPU: most threads of a group, a power of two */
-    int group_most;        /* GPU: the same for what has few registers and long rows; 0: group */
-    int64_t group_bytes;   /* GPU: fast memory of a group */
-    int64_t grid;          /* GPU: threads that keep the machine busy */
-    int buffers;           /* GPU: that a kernel may have; 0: few enough anyway */
-    int cluster;           /* GPU: groups that can run together, a power of two; 0: none */
-    int clusters;          /* GPU: of 8 groups that run at a time */
-    const ktuning *tuning; /* choices that were measured; NULL = none */
-    uint64_t tuning_seed;  /* whatever else they depend on: machine, code generator */
-    const kchoice *choice; /* of the kernel at hand; NULL = the model's */
-    int parts;             /* CPU: of words of narrow numbers that are multiplied at once (kernel.h), at most: 0, 2 or 4 */
-    bool bf16_sums;        /* CPU: one instruction adds the products of a word of two bf16 */
-    bool no_panels;        /* CPU: fixed operands are read as they lie in memory */
+    int group;                             /* GPU: most threads of a group, a power of two */
+    int group_most;                        /* GPU: the same for what has few registers and long rows; 0: group */
+    int64_t group_bytes;                   /* GPU: fast memory of a group */
+    int64_t grid;                          /* GPU: threads that keep the machine busy */
+    int buffers;                           /* GPU: that a kernel may have; 0: few enough anyway */
+    int cluster;                           /* GPU: groups that can run together, a power of two; 0: none */
+    int clusters;                          /* GPU: of 8 groups that run at a time */
+    const ktuning *tuning;                 /* choices that were measured; NULL = none */
+    uint64_t tuning_seed;                  /* whatever else they depend on: machine, code generator */
+    const kchoice *choice;                 /* of the kernel at hand; NULL = the model's */
+    const struct schedule_list *schedules; /* given by hand, by kernel; NULL = none */
+    int parts;      /* CPU: of words of narrow numbers that are multiplied at once (kernel.h), at most: 0, 2 or 4 */
+    bool bf16_sums; /* CPU: one instruction adds the products of a word of two bf16 */
+    bool no_panels; /* CPU: fixed operands are read as they lie in memory */
 } target;
 
 /* A GPU as most are: what code for one is shown and checked with where there is none. */

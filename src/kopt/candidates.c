@@ -57,7 +57,7 @@ static void list_gpu(lister *l) {
 static kernel *made_by(const lister *l, const kchoice *c) {
     target t = *l->t;
     t.choice = c;
-    return kopt_run(kernel_clone(l->scalar, l->a), &t);
+    return kopt_run(kernel_clone(l->scalar, l->a), &t, NULL);
 }
 
 int kopt_candidates(const kernel *scalar, const target *t, kchoice base, arena *a, kchoice *out, int cap) {

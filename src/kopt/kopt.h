@@ -15,7 +15,9 @@ void kopt_row_blocks(plan *p, const target *t);
 bool kopt_has_blocks(const kernel *k);
 kernel *kopt_block_nest(const kernel *k, int n);
 kernel *kopt_tile_blocks(const kernel *k, const target *t);
-kernel *kopt_run(kernel *k, const target *t); /* all of them, or kopt_gpu; t->choice is heeded as far as possible */
+/* The kernel in its target's form: by t->schedules where the kernel has one there, else by recipes, or kopt_gpu; t->choice is
+ * heeded as far as possible. *out (may be NULL): the schedule, NULL for GPUs. */
+kernel *kopt_run(kernel *k, const target *t, const schedule **out);
 
 /* candidates.c: choices that differ from base in one part and make other code of the scalar kernel than base and than each
  * other, those that the model holds for better first. Returns how many there are, at most cap. */

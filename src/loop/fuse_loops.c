@@ -38,7 +38,7 @@ bool step_fuse_loops(kernel **kk, const loop_step *s, str *why) {
     kvar outer = step_loop(k, s, 0, why), inner = outer < 0 ? -1 : step_loop(k, s, 1, why);
     if (inner < 0) return false;
     int i = step_find_loop(k, outer), at = step_find_loop(k, inner);
-    if (!i || !at) return step_refuse(why, "a loop stands at several places");
+    if (!i || !at) return step_refuse(why, "%s is not one loop: it runs nowhere, or at several places", s->arg[i ? 1 : 0].word);
     int end = kernel_loop_end(k, i);
     if (at != i + 1 || k->ins.at[end - 1].op != K_END || kernel_loop_end(k, at) != end - 1)
         return step_refuse(why, "%s is not directly in %s", s->arg[1].word, s->arg[0].word);

@@ -428,6 +428,9 @@ static bool read_args(packer *t, const loop_step *s, str *why) {
     if (t->tiles < 1 || t->tiles > 64) return step_refuse(why, "%lld tiles in a panel: expected 1 to 64", (long long)t->tiles);
     if (t->n_out < needed || t->n_out > c->rows.n)
         return step_refuse(why, "%d outer rows: the panel depends on %d of %d", t->n_out, needed, c->rows.n);
+    for (int i = 0; i < t->n_out; i++)
+        if (c->rows.at[i] == c->m)
+            return step_refuse(why, "row %s is unrolled: it cannot stay outside", c->k->vars.at[c->m].name);
     return true;
 }
 

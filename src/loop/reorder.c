@@ -12,7 +12,7 @@ bool step_reorder(kernel **kk, const loop_step *s, str *why) {
         order[i] = step_loop(k, s, i, why);
         if (order[i] < 0) return false;
         int at = step_find_loop(k, order[i]);
-        if (!at) return step_refuse(why, "loop %s stands at several places", s->arg[i].word);
+        if (!at) return step_refuse(why, "%s is not one loop: it runs nowhere, or at several places", s->arg[i].word);
         for (int j = 0; j < i; j++)
             if (order[j] == order[i]) return step_refuse(why, "loop %s is named twice", s->arg[i].word);
         first = i == 0 || at < first ? at : first;
@@ -20,11 +20,14 @@ bool step_reorder(kernel **kk, const loop_step *s, str *why) {
     const kvar_info *one = &k->vars.at[order[0]];
     for (int i = 0; i < s->n; i++) {
         const kins *in = &k->ins.at[first + i];
-        const kvar_info *v = &k->vars.at[order[i]];
         bool named = false;
         for (int j = 0; j < s->n && in->op == K_LOOP; j++) named = named || in->var == order[j];
         if (!named || kernel_loop_end(k, first + i) != kernel_loop_end(k, first) - i)
             return step_refuse(why, "the loops are not directly nested in each other");
+    }
+    for (int i = 0; i < s->n; i++) {
+        const kins *in = &k->ins.at[first + i];
+        const kvar_info *v = &k->vars.at[order[i]];
         if (in->par || in->a || in->lo != 0 || in->step != 1)
             return step_refuse(why, "loop %s is dealt out or cut already", k->vars.at[in->var].name);
         if (v->row != one->row || v->reduce != one->reduce || (!v->row && !v->reduce))

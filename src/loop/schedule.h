@@ -62,6 +62,10 @@ void schedule_print(const schedule *s, str *out);
  * that is not possible. */
 bool step_apply(kernel **k, const loop_step *s, str *why);
 
+/* The kernel that all steps make. Jumps with TN_ERR_INVAL where one is refused, or where the last leaves a kernel that is not
+ * tiled or not sound. *out (may be NULL): s. */
+kernel *schedule_apply(kernel *k, const schedule *s, const schedule **out);
+
 /* ---- for the files of the steps ---- */
 
 /* The argument's loop variable; -1, with the reason, where the kernel has none of that name. */
@@ -77,6 +81,8 @@ bool step_refuse(str *why, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 /* vectorize.c: whether iterations of loop v must run one after the other; *why says so. */
 bool loop_keeps_order(const kernel *k, kvar v, str *why);
+/* The same: whether the sum over reduction v has parts along another loop of it already; tile.c knows parts along one. */
+bool loop_splits_sum(const kernel *k, kvar v, str *why);
 
 #define STEP(name, args, order, text) bool step_##name(kernel **k, const loop_step *s, str *why);
 #include "loop/steps.def"

@@ -10,7 +10,7 @@ bool step_unroll_jam(kernel **kk, const loop_step *s, str *why) {
     kernel *k = *kk;
     kvar v = step_loop(k, s, 0, why);
     int64_t n = s->arg[1].n;
-    if (v < 0 || (n > 1 && loop_keeps_order(k, v, why))) return false;
+    if (v < 0 || (n > 1 && (loop_keeps_order(k, v, why) || loop_splits_sum(k, v, why)))) return false;
     if (n < 1 || n > MOST_COPIES) return step_refuse(why, "%lld copies: expected 1 to %d", (long long)n, MOST_COPIES);
     k->vars.at[v].role.unroll = (int)n;
     return true;

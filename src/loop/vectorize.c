@@ -14,6 +14,15 @@ bool loop_keeps_order(const kernel *k, kvar v, str *why) {
         if (in->op == K_SCATTER && k->vars.at[v].reduce)
             return !step_refuse(why, "loop %s adds to places that may meet", k->vars.at[v].name);
     }
+    int depth = 0, around = 0; /* of the loop over v, where one is open */
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP) around = ++depth && !around && in->var == v ? depth : around;
+        if (in->op == K_END && depth-- == around) around = 0;
+        bool local = in->op == K_STORE && k->bufs.at[in->buf].kind == KB_LOCAL;
+        if (around && local && !affine_coef(in->idx, v))
+            return !step_refuse(why, "iterations of %s use b%d in turn", k->vars.at[v].name, in->buf);
+    }
     return false;
 }
 
@@ -29,6 +38,28 @@ static bool is_nested(const kernel *k, kvar v, kvar u) {
     return false;
 }
 
+bool loop_splits_sum(const kernel *k, kvar v, str *why) {
+    for (kvar u = 0; u < k->vars.n && k->vars.at[v].reduce; u++) {
+        const kvar_info *x = &k->vars.at[u];
+        if (u != v && x->reduce && (x->role.lanes > 1 || x->role.unroll > 1) && is_nested(k, v, u))
+            return !step_refuse(why, "the sum over %s and %s is in parts along %s already", k->vars.at[v].name, x->name,
+                                x->name);
+    }
+    int around = 0, depth = 0; /* of the loop over v, where one is open */
+    bool *inside = ARENA_ARRAY(k->a, bool, k->ins.n);
+    for (int round = 0; round < 2 && k->vars.at[v].reduce; round++)
+        for (int i = 1; i < k->ins.n; i++) {
+            const kins *in = &k->ins.at[i];
+            if (in->op == K_LOOP) around = ++depth && !around && in->var == v ? depth : around;
+            if (in->op == K_END && depth-- == around) around = 0;
+            if (in->op != K_UPD) continue;
+            if (around) inside[in->c] = true;
+            if (round && !around && inside[in->c])
+                return !step_refuse(why, "sum %%%u goes on outside of %s", in->c, k->vars.at[v].name);
+        }
+    return false;
+}
+
 bool step_vectorize(kernel **kk, const loop_step *s, str *why) {
     kernel *k = *kk;
     kvar v = step_loop(k, s, 0, why);
@@ -36,6 +67,7 @@ bool step_vectorize(kernel **kk, const loop_step *s, str *why) {
     if (v < 0 || loop_keeps_order(k, v, why)) return false;
     if (lanes < 1 || lanes > MOST_LANES || (lanes & (lanes - 1)))
         return step_refuse(why, "%lld lanes: expected a power of two up to %d", (long long)lanes, MOST_LANES);
+    if (lanes > 1 && loop_splits_sum(k, v, why)) return false;
     for (kvar u = 0; u < k->vars.n; u++)
         if (u != v && lanes > 1 && k->vars.at[u].role.lanes > 1 && is_nested(k, v, u))
             return step_refuse(why, "loop %s of the same nest is vectorized already", k->vars.at[u].name);
