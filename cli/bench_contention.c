@@ -231,7 +231,12 @@ int bench_contention(cli *c) {
     for (int i = 0; i < n; i++) measure_network(&s, sizes[i], busy);
     end_busy(busy);
     suite_report(&s);
-    rows_plot(c, "Networks beside other work", "width", "microseconds (median)", s.rows, s.n_rows, line_of, x_of, y_of);
+    rows_plot(c,
+              &(chart){ .title = "Networks beside other work",
+                        .x_label = "width",
+                        .x_of = x_of,
+                        .panel = { { "microseconds (median)", line_of, y_of } } },
+              s.rows, s.n_rows);
     suite_end(&s);
     return CLI_OK;
 }
