@@ -70,6 +70,7 @@ typedef struct share {
     _Alignas(LINE) _Atomic int64_t state;
     _Atomic int missed;       /* regions whose share its own thread did not come for, since it last came */
     _Atomic(worker *) holder; /* NULL: the caller */
+    _Atomic(worker *) guest;  /* the worker that has this number in the team */
 } share;
 
 struct team {
@@ -79,7 +80,8 @@ struct team {
     _Atomic int64_t number, region; /* region: the first */
     _Atomic clockid_t clock;        /* of the caller's processor time */
     pool *pool;
-    int nt, place; /* place: in runs, where it was last */
+    int nt, place;  /* place: in runs, where it was last */
+    uint32_t forks; /* of the pool, at the last run */
     aligned self;
     share shares[]; /* [nt] */
 };
@@ -93,7 +95,8 @@ struct pool {
     _Alignas(LINE) _Atomic int nt; /* threads, a caller among them */
     _Atomic unsigned join_spins;
     _Atomic double spin_seconds;
-    _Atomic bool roomy; /* a processor for each thread */
+    _Atomic bool roomy;     /* a processor for each thread */
+    _Atomic uint32_t forks; /* how often it was taken over by a child */
     executor host;
     mem mem;
     _Atomic int *mark; /* on its own page; MARK_WIPED in a child of fork */
@@ -148,6 +151,17 @@ static team *take_seat(worker *w, int place, int me) {
     return NULL;
 }
 
+/* A number in the team that no other worker in it has, most often the one that is wished for; 0 = none is left. */
+static int take_number(worker *w, team *t, int wish) {
+    for (int i = 0; i < t->nt - 1; i++) {
+        int me = 1 + (wish - 1 + i) % (t->nt - 1);
+        worker *nobody = NULL;
+        if (atomic_load_explicit(&t->shares[me].guest, memory_order_relaxed)) continue;
+        if (atomic_compare_exchange_strong(&t->shares[me].guest, &nobody, w)) return me;
+    }
+    return 0;
+}
+
 typedef struct visit { /* what a worker did last */
     team *team;
     uint32_t seq;
@@ -159,13 +173,15 @@ static bool help(worker *w, team *t, int me, uint32_t gen, visit *v) {
     pool_fn fn = atomic_load_explicit(&t->fn, memory_order_relaxed);
     const void *ud = atomic_load_explicit(&t->ud, memory_order_relaxed);
     int64_t number = atomic_load_explicit(&t->number, memory_order_relaxed);
-    pool_turn turn = { t, me, t->nt, -1, false, atomic_load_explicit(&t->region, memory_order_relaxed), w, gen };
-    atomic_thread_fence(memory_order_acquire);
-    if (seq & 1 || seq != atomic_load_explicit(&t->seq, memory_order_relaxed)) return false;
     if (me >= t->nt || (v->team == t && v->seq == seq)) return false;
-    fn(ud, number, &turn);
-    if (turn.share != POOL_LEAVE) *v = (visit){ t, seq };
-    return true;
+    pool_turn turn = { t,  take_number(w, t, me), t->nt, -1, false, atomic_load_explicit(&t->region, memory_order_relaxed), w,
+                       gen };
+    atomic_thread_fence(memory_order_acquire);
+    bool whole = turn.me && !(seq & 1) && seq == atomic_load_explicit(&t->seq, memory_order_relaxed);
+    if (whole) fn(ud, number, &turn);
+    if (turn.me) atomic_store_explicit(&t->shares[turn.me].guest, NULL, memory_order_release);
+    if (whole && turn.share != POOL_LEAVE) *v = (visit){ t, seq };
+    return whole;
 }
 
 /* Some pauses long; whether gen is still that. */
@@ -258,6 +274,7 @@ static tn_status revive(pool *p, err *e) {
         sched_yield();
     }
     int n = atomic_load(&p->nt), rc = 0;
+    atomic_fetch_add(&p->forks, 1);
     atomic_store(&p->sleepers, 0);
     for (int i = 0; i < RUNS; i++) atomic_store(&p->on[i], 0);
     for (int t = 1; t < n; t++) {
@@ -349,6 +366,9 @@ tn_status team_run(team *t, pool_fn fn, const void *ud, int64_t number, err *e) 
         tn_status st = revive(p, e);
         if (st) return st;
     }
+    uint32_t forks = atomic_load_explicit(&p->forks, memory_order_relaxed);
+    for (int i = 1; t->forks != forks && i < t->nt; i++) atomic_store(&t->shares[i].guest, NULL); /* they are the parent's */
+    t->forks = forks;
     clockid_t clock;
     if (pthread_getcpuclockid(pthread_self(), &clock)) clock = -1; /* no system call */
     int64_t region = atomic_load_explicit(&t->shares[0].state, memory_order_relaxed) / 2;

@@ -38,7 +38,7 @@ typedef struct pool pool;
 typedef struct team team;
 typedef struct pool_turn { /* of one thread in one run */
     team *team;
-    int me, nt; /* the thread, and the number of shares */
+    int me, nt; /* the thread, whose number no other in the run has; the number of shares */
     int share;  /* that it holds, or -1 */
     bool stays; /* to the end of the last region */
     int64_t region;
