@@ -284,6 +284,7 @@ target drive_target(const device_caps *c, const ktuning *choices) {
                      .parts = c->parts,
                      .cluster = c->cluster,
                      .clusters = c->clusters,
+                     .apart = c->apart,
                      .bf16_sums = c->bf16_sums,
                      .tuning = choices,
                      .tuning_seed = tuning_seed(c) };

@@ -152,6 +152,7 @@ plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, cons
     target own = *t;
     own.schedules = given_schedules(p, opts, t);
     optimise(p, &own);
+    if (t->kind == TARGET_GPU && opts->fusion >= 3) kopt_gpu_beside(p, t);
     if (opts->check) check_kernels(p, "tiling");
     mem_pack(p, t->kind == TARGET_GPU ? t->l2_bytes : 0, opts->mode == TN_MODE_LOOP && !has_updates(p->g));
     p->threads = t->threads;

@@ -293,6 +293,7 @@ static void list_kernels(tuner *u) {
     t->kernels = ARENA_ARRAY(&t->arena, tuned_kernel, p->kernels.n + 1);
     for (int i = 0; i < p->kernels.n; i++) {
         const pkernel *pk = &p->kernels.at[i];
+        if (!p->kernels.at[pk->code].scalar) continue; /* of several, each of which has a form */
         if (pk->code == i) {
             at[i] = t->n;
             t->kernels[t->n++] = (tuned_kernel){ .name = arena_strdup(&t->arena, pk->k->name),

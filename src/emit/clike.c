@@ -467,11 +467,19 @@ static bool inside_dealt(const kins *in) {
 
 static void print_dealt(clike *e, const kins *in, reg r) {
     const char *end = e->index_end, *id = in->par == PAR_GRID ? "thread" : in->par == PAR_GROUPS ? "group" : "tid";
+    int64_t first, groups = kernel_nest_groups(e->k, r, &first);
     int64_t size = kernel_nest_size(e->k, r), rest = 1,
-            all = in->par == PAR_GRID     ? e->k->groups * e->k->group
-                  : in->par == PAR_GROUPS ? e->k->groups
+            all = in->par == PAR_GRID     ? groups * e->k->group
+                  : in->par == PAR_GROUPS ? groups
                                           : e->k->group;
-    if (size > all)
+    if (first)
+        id = arena_printf(e->out->a, "(%s - %lld%s)", id, (long long)(in->par == PAR_GRID ? first * e->k->group : first), end);
+    if (in->dyn_n && size > all)
+        str_addf(e->out, "for (%s n%u = %s < %lld%s ? %s : %lld%s; n%u >= 0 && n%u < %lld%s; n%u += %lld%s) {", e->index, r, id,
+                 (long long)all, end, id, (long long)size, end, r, r, (long long)size, end, r, (long long)all, end);
+    else if (in->dyn_n)
+        str_addf(e->out, "if (%s >= 0 && %s < %lld%s) { const %s n%u = %s;", id, id, (long long)size, end, e->index, r, id);
+    else if (size > all)
         str_addf(e->out, "for (%s n%u = %s; n%u < %lld%s; n%u += %lld%s) {", e->index, r, id, r, (long long)size, end, r,
                  (long long)all, end);
     else if (size < all)

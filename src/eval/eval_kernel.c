@@ -358,13 +358,15 @@ static void match_loops(machine *m) {
 static bool deal(machine *m, int head, bool first) {
     const kins *in = &m->k->ins.at[head];
     int n = kernel_nest(m->k, (reg)head);
-    int64_t id = in->par == PAR_GROUPS  ? m->gid
+    int64_t from, groups = kernel_nest_groups(m->k, (reg)head, &from), gid = m->gid - from;
+    int64_t id = in->par == PAR_GROUPS  ? gid
                  : in->par == PAR_LOCAL ? m->tid
-                                        : m->gid * m->k->group + m->tid,
-            all = in->par == PAR_GROUPS  ? m->k->groups
+                                        : gid * m->k->group + m->tid,
+            all = in->par == PAR_GROUPS  ? groups
                   : in->par == PAR_LOCAL ? m->k->group
-                                         : m->k->groups * m->k->group,
+                                         : groups * m->k->group,
             rest = first ? id : m->turn[head] + all;
+    if (gid < 0 || gid >= groups) return false;
     if (rest >= kernel_nest_size(m->k, (reg)head)) return false;
     m->turn[head] = rest;
     for (int i = n - 1; i >= 0; i--) {

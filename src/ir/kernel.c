@@ -28,6 +28,16 @@ kvar kernel_var(kernel *k, const char *name, int64_t extent, bool row, bool redu
     return k->vars.n - 1;
 }
 
+kvar kernel_var_like(kernel *k, const kvar_info *v) {
+    char name[sizeof v->name];
+    int n = 0;
+    for (; n < 4 && v->name[n] && (v->name[n] < '0' || v->name[n] > '9'); n++) name[n] = v->name[n];
+    name[n] = 0;
+    kvar own = kernel_var(k, name, v->extent, v->row, v->reduce);
+    k->vars.at[own].block = v->block, k->vars.at[own].role = v->role;
+    return own;
+}
+
 reg kernel_push(kernel *k, kins in) {
     if (in.lanes == 0) in.lanes = 1;
     VEC_PUSH(k->a, &k->ins, in);
@@ -64,6 +74,12 @@ int64_t kernel_nest_size(const kernel *k, reg r) {
         size *= in->hi <= in->lo ? 0 : (in->hi - in->lo + in->step - 1) / in->step;
     }
     return size;
+}
+
+int64_t kernel_nest_groups(const kernel *k, reg r, int64_t *out_first) {
+    const kins *in = &k->ins.at[r];
+    *out_first = in->dyn_n ? in->imm_int : 0;
+    return in->dyn_n ? in->dyn_n : k->groups;
 }
 
 /* Whether x is a multiple of n in every iteration. */

@@ -45,7 +45,8 @@ typedef struct kmask { /* lo <= e < hi */
 
 typedef enum kop {
     K_NIL,
-    K_LOOP,  /* var over [lo, hi) step, by whom: kpar; a (GPU form): not at all where it is 0 */
+    K_LOOP,  /* var over [lo, hi) step, by whom: kpar; a (GPU form): not at all where it is 0. The first loop of an outermost
+                nest of a grid or of groups, with dyn_n: dealt to that many groups from imm_int on alone, not to all */
     K_END,   /* of the innermost open loop */
     K_CONST, /* imm / imm_int in all lanes */
     K_INDEX, /* value of the affine idx, in dtype; lanes along `lane_coef` */
@@ -186,7 +187,8 @@ enum { KERNEL_MOST_CLUSTER = 16 };
 
 kernel *kernel_make(arena *a, const char *name);
 kvar kernel_var(kernel *k, const char *name, int64_t extent, bool row, bool reduce);
-reg kernel_push(kernel *k, kins in); /* appends, returns its register */
+kvar kernel_var_like(kernel *k, const kvar_info *v); /* the same under a name of its own */
+reg kernel_push(kernel *k, kins in);                 /* appends, returns its register */
 int kernel_buf(kernel *k, kbuf b);
 kernel *kernel_clone(const kernel *k, arena *a); /* one that can be changed in place while k stays as it is */
 /* The dtype registers use for a stored dtype: f16/bf16 -> f32, i8/u8/bool -> i32. */
@@ -213,6 +215,8 @@ bool affine_equal(affine x, affine y);
 /* Loops of the parallel nest that starts at K_LOOP r; 1 for a serial loop. */
 int kernel_nest(const kernel *k, reg r);
 int64_t kernel_nest_size(const kernel *k, reg r); /* iterations of all of it */
+/* The groups that the nest at K_LOOP r, a grid's or of groups, is dealt to: how many, from which on. */
+int64_t kernel_nest_groups(const kernel *k, reg r, int64_t *out_first);
 
 /* On GPUs inputs and outputs begin at multiples of 16 bytes in every step of a ring when they have so many bytes; smaller ones
  * may lie one directly behind the other. */

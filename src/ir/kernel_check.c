@@ -66,8 +66,13 @@ static void check_dealt_loop(checker *c, reg r, int depth, const int *open) {
         if (in->par == PAR_LOCAL && ins(c, (reg)open[i])->par == PAR_GRID)
             problem(c, r, "a loop of a group in one of the grid");
     }
-    if (!inner && in->par == PAR_GROUPS && kernel_nest_size(c->k, r) != c->k->groups)
-        problem(c, r, "%lld iterations for %lld groups", (long long)kernel_nest_size(c->k, r), (long long)c->k->groups);
+    int64_t first, groups = kernel_nest_groups(c->k, r, &first);
+    if (!inner && in->par == PAR_GROUPS && kernel_nest_size(c->k, r) != groups)
+        problem(c, r, "%lld iterations for %lld groups", (long long)kernel_nest_size(c->k, r), (long long)groups);
+    if (in->dyn_n &&
+        (inner || depth || in->par == PAR_LOCAL || c->k->cluster || groups < 1 || first < 0 || first > c->k->groups - groups))
+        problem(c, r, "dealt to groups [%lld, %lld) of %lld", (long long)first, (long long)(first + groups),
+                (long long)c->k->groups);
     if (!inner) return;
     int end = (int)r, nested = 0;
     for (; end < c->k->ins.n; end++) {
@@ -524,11 +529,13 @@ static void check_races(checker *c, int b) {
 
 /* ---- races between groups ---- */
 
+enum { NEST_BITS = 32 }; /* of an iteration's number */
+
 typedef struct group_owner { /* which group touched each element; in a grid, which of its iterations */
     const kernel *k;
     const kins *first, *in; /* of the dealt nest; the access */
     int n;
-    int64_t *of, elems;
+    int64_t *of, elems, base; /* base: ids of nests for other groups are others */
     bool store, clash;
 } group_owner;
 
@@ -539,8 +546,8 @@ static void visit_group(const visit_at *v, void *ud) {
     for (int64_t d = 0; d < (o->in->dyn ? o->in->dyn_n : 1); d++) {
         int64_t at = v->at + d * o->in->dyn_stride;
         if (at < 0 || at >= o->elems) continue;
-        if (o->of[at] && o->of[at] != id + 1) o->clash = true;
-        if (o->store) o->of[at] = id + 1;
+        if (o->of[at] && o->of[at] != o->base + id + 1) o->clash = true;
+        if (o->store) o->of[at] = o->base + id + 1;
     }
 }
 
@@ -563,7 +570,7 @@ static void check_group_races(checker *c, int b) {
                 continue;
             }
             o.first = ins(c, (reg)c->open[0]), o.n = kernel_nest(c->k, (reg)c->open[0]), o.in = in, o.store = store,
-            o.clash = false;
+            o.clash = false, kernel_nest_groups(c->k, (reg)c->open[0], &o.base), o.base <<= NEST_BITS;
             for (int i = 0; i < o.n; i++)
                 o.clash |= o.first[i].hi - o.first[i].lo > 1 && affine_coef(in->idx, o.first[i].var) == 0;
             if (!o.clash) kernel_walk(c->k, r, c->open, n_open, visit_group, &o);

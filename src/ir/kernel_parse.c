@@ -245,6 +245,11 @@ static void loop_text(reader *p, kins *in) {
     static const char *const pars[] = { "parallel", "last-thread", "grid", "groups", "local" };
     for (uint8_t i = 0; i < COUNT_OF(pars) && !in->par; i++)
         if (accept(p, pars[i])) in->par = (uint8_t)(i + 1);
+    if (in->par >= PAR_GRID && accept(p, "of")) {
+        in->dyn_n = integer_below(p, 1, INT64_MAX, "a number of groups");
+        expect(p, "from");
+        in->imm_int = integer_below(p, 0, INT64_MAX, "the first group");
+    }
     if (accept(p, "if")) in->a = register_word(p);
 }
 

@@ -63,6 +63,7 @@ static void print_ins(const kernel *k, reg r, str *out) {
     case K_LOOP:
         str_addf(out, "loop %s = %lld .. %lld step %lld%s", k->vars.at[in->var].name, (long long)in->lo, (long long)in->hi,
                  (long long)in->step, pars[in->par <= PAR_LOCAL ? in->par : 0]);
+        if (in->dyn_n) str_addf(out, " of %lld from %lld", (long long)in->dyn_n, (long long)in->imm_int);
         if (in->a) str_addf(out, " if %%%u", in->a);
         break;
     case K_END:

@@ -46,6 +46,7 @@ typedef struct target {
     int buffers;                           /* GPU: that a kernel may have; 0: few enough anyway */
     int cluster;                           /* GPU: groups that can run together, a power of two; 0: none */
     int clusters;                          /* GPU: of 8 groups that run at a time */
+    bool apart;                            /* GPU: threads of a group may meet where other groups do not come */
     const ktuning *tuning;                 /* choices that were measured; NULL = none */
     uint64_t tuning_seed;                  /* whatever else they depend on: machine, code generator */
     const kchoice *choice;                 /* of the kernel at hand; NULL = the model's */
@@ -67,7 +68,8 @@ static inline target target_common_gpu(void) {
                      .group_most = 1024,
                      .group_bytes = 48 << 10,
                      .grid = 128 << 10,
-                     .buffers = 256 };
+                     .buffers = 256,
+                     .apart = true };
 }
 
 #endif

@@ -30,6 +30,8 @@ const char *kopt_form_text(const kernel *k, arena *a);
 /* gpu_chain.c: consecutive kernels of a plan for a GPU become one where rows need the same rows only, and where that is faster.
  * Before kopt_run. */
 void kopt_gpu_chain(plan *p, const target *t);
+/* gpu_beside.c: kernels of a plan, in the form of a GPU, that do not need each other become one launch. After kopt_run. */
+void kopt_gpu_beside(plan *p, const target *t);
 /* gpu.c: the form of a GPU (kernel.h) instead: order, collapse, one of the forms below, hoist. */
 kernel *kopt_gpu(kernel *k, const target *t);
 int kopt_gpu_choices(kernel *k, const target *t, kchoice *out, int cap); /* as kopt_gpu_tiles; spoils the kernel */

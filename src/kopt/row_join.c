@@ -279,18 +279,16 @@ static int joined_buffer(joiner *w, int link_no, const pkernel *pk, int b, int64
 /* What the variables of a link stand for. */
 static void join_vars(joiner *w, const kernel *k, affine *to) {
     for (kvar v = 0; v < k->vars.n; v++) {
-        char name[12];
-        int n = 0, shared = -1;
+        int shared = -1;
         for (int i = 0; i < w->c->shared; i++)
             if (k->ins.at[1 + i].var == v) shared = i;
         if (shared >= 0) {
             to[v] = shared == w->c->shared - 1 ? w->row : affine_var(w->o->a, w->rows[shared]);
             continue;
         }
-        for (; n < 4 && (k->vars.at[v].name[n] < '0' || k->vars.at[v].name[n] > '9') && k->vars.at[v].name[n]; n++)
-            name[n] = k->vars.at[v].name[n];
-        name[n] = 0;
-        to[v] = affine_var(w->o->a, kernel_var(w->o, name, k->vars.at[v].extent, false, k->vars.at[v].reduce));
+        kvar_info like = k->vars.at[v];
+        like.row = false, like.role = (krole){ 1, 1 };
+        to[v] = affine_var(w->o->a, kernel_var_like(w->o, &like));
     }
 }
 

@@ -198,8 +198,10 @@ static const kvar *put_vars(blocks *w, const part *p, const kernel *x) {
         if (x->ins.at[i].op == K_LOOP) own[x->ins.at[i].var] = true;
     for (kvar v = 0; v < x->vars.n; v++) {
         kvar_info info = x->vars.at[v];
-        to[v] = v < p->n_vars ? p->of[v] : kernel_var(w->o, info.name, info.extent, info.row, info.reduce);
-        if (own[v]) w->o->vars.at[to[v]] = info;
+        to[v] = v < p->n_vars ? p->of[v] : kernel_var_like(w->o, &info);
+        if (!own[v]) continue;
+        memcpy(info.name, w->o->vars.at[to[v]].name, sizeof info.name);
+        w->o->vars.at[to[v]] = info;
     }
     return to;
 }

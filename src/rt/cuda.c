@@ -104,6 +104,7 @@ static void fill_caps(cuda *d) {
                         .grid = (int64_t)(units ? units : 1) * 1024,
                         .buffers = MAX_ARGS,
                         .cluster = d->arch >= 90 ? 8 : 0,
+                        .apart = true,
                         .clusters = units > 16 ? units / 8 - 1
                                                : 1, /* a unit of some of the parts that they may not span is left over */
                         .threads = 1,

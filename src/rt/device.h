@@ -70,6 +70,7 @@ typedef struct device_caps {
     int64_t grid;                         /* threads that keep the device busy */
     int buffers;                          /* that a launch may have */
     int cluster, clusters;                /* groups that can run together, 0: none; clusters of 8 that run at a time */
+    bool apart; /* threads of a group may meet where other groups do not come: PoCL 3.1 writes elsewhere then */
     device_rates rates;
     uint64_t id; /* part of every cache key: what code built for this device depends on */
 } device_caps;

@@ -123,6 +123,32 @@ static void test_read_back(void **state) {
     assert_true(read_back > 5 && others > 5);
 }
 
+/* Kernels that do not need each other, each with groups of its own: products, whose threads meet, and updates. */
+static void test_beside(void **state) {
+    (void)state;
+    static const char *const text =
+        "graph @g(x f32[512,256], a f32[256,512], b f32[256,512], g f32[5000], h f32[70], state v f32[5000],"
+        " state w f32[70]) {\n %1 = dot x, a f32[512,512]\n %2 = dot x, b f32[512,512]\n"
+        " %3 = sub v, g f32[5000]\n %4 = sub w, h f32[70]\n"
+        " return %1 as \"y\", %2 as \"z\", %3 -> v, %4 -> w\n}";
+    arena a;
+    guard gd;
+    str out;
+    need_nvrtc();
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    target gpu = target_common_gpu();
+    o.check = 1, o.fusion = 3;
+    plan *p = pipeline_run(graph_parse(&a, text, strlen(text), "beside"), &a, &o, &gpu);
+    str_init(&out, &a);
+    emit_gpu(p, GPU_CUDA, &out);
+    assert_true(p->kernels.n < 4);
+    assert_non_null(strstr(out.s, "(group - "));
+    compile(out.s, "beside");
+    arena_fini(&a);
+}
+
 /* Groups that run together: since sm_90, in CUDA C alone. */
 static void test_clusters(void **state) {
     (void)state;
@@ -330,10 +356,10 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused),          cmocka_unit_test(test_networks),     cmocka_unit_test(test_nvcc),
-        cmocka_unit_test(test_read_back),        cmocka_unit_test(test_clusters),     cmocka_unit_test(test_clustered_rows),
-        cmocka_unit_test(test_clustered_layers), cmocka_unit_test(test_random_graphs)
-    };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_refused),        cmocka_unit_test(test_networks),
+                                        cmocka_unit_test(test_nvcc),           cmocka_unit_test(test_read_back),
+                                        cmocka_unit_test(test_beside),         cmocka_unit_test(test_clusters),
+                                        cmocka_unit_test(test_clustered_rows), cmocka_unit_test(test_clustered_layers),
+                                        cmocka_unit_test(test_random_graphs) };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }

@@ -164,6 +164,7 @@ ARENA_TEST(test_values) {
                           .fusion = 3,
                           .t = round % 2 ? plan_target(seed >> 20) : machine(1 + round % 3) };
         joined += has_block(plan_of(&own, g, 3, &c.t));
+        if (!plan_texts_agree(plan_of(&own, g, 3, &c.t), &own, c.text, sizeof c.text)) fail_msg("%s", c.text);
         if (!plan_config_agrees(g, NULL, &c)) fail_msg("%s %d x %d x %d: %s", kinds[what], (int)m, (int)n, (int)k, c.text);
         arena_fini(&own);
     }

@@ -1,0 +1,253 @@
+/* gpu_beside.c - kernels for a GPU that do not need each other become one launch, whose groups they share out: each has groups
+ * of its own (kernel.h: K_LOOP), which run beside those of the others. Two products of one operand, or what an optimiser does
+ * to all parameters, keep the machine busy then, and start once.
+ *
+ * In: a plan with kernels in the form of a GPU, before buffers have their places. Out: fewer of them. A kernel comes earlier
+ * than those between, if it touches nothing that they write, nor writes what they touch. Which ones: of one kind (all
+ * elementwise, or groups of as many threads with about as much fast memory), and none that keeps the machine busy alone. */
+#include "kopt/kopt.h"
+
+enum { AHEAD = 64 /* kernels, to look through */, MOST_BESIDE = 64, MOST_INS = 8000, FEW_ARGS = 60 };
+
+typedef struct kind { /* of a kernel */
+    bool joins, maps; /* maps: nothing but loops of the grid, for groups of any size */
+    bool lone;        /* one group, which does it all */
+    int64_t fast;     /* bytes of its groups' memory */
+} kind;
+
+typedef struct beside {
+    plan *p;
+    const target *t;
+    kind *kinds;         /* [kernels] */
+    bool *taken;         /* [kernels] */
+    int *written, *read; /* [plan bufs] by what stands before the kernel in question: number of the search, */
+    int search;          /* which is this */
+    int *set, n;         /* what becomes one launch .. */
+    int group;           /* .. and threads of its groups; 0: any number */
+    int *now;            /* [kernels] where they stand in out, or -1 */
+    VEC(pkernel) out;
+} beside;
+
+/* ---- which ---- */
+
+static bool is_dealt(const kins *in) { return in->op == K_LOOP && (in->par == PAR_GRID || in->par == PAR_GROUPS); }
+
+static bool meets(const kins *in) { return in->op == K_BARRIER || in->op == K_GSUM || in->op == K_GARG; }
+
+/* All that it does stands in nests that are dealt to groups or threads; values before them are any thread's. Or one group does
+ * it. */
+static kind kind_of(const kernel *k, const target *t) {
+    kind x = { .joins = k->group > 0 && k->cluster == 0 && k->groups > 0 && k->groups * k->group <= t->grid, .maps = true };
+    bool dealt = true;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        bool value = kernel_is_pure(in) || (in->op == K_LOAD && k->bufs.at[in->buf].kind == KB_IN);
+        int end = is_dealt(in) ? kernel_loop_end(k, i) : i;
+        dealt = dealt && (value || is_dealt(in));
+        for (; i <= end; i++) {
+            in = &k->ins.at[i];
+            x.maps = x.maps && !meets(in) && (in->op != K_LOOP || in->par < PAR_GROUPS);
+            x.joins = x.joins && (t->apart || !meets(in));
+        }
+        i = end;
+    }
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].kind >= KB_GROUP)
+            x.fast += k->bufs.at[b].elems * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype), x.maps = false;
+    x.lone = !dealt && k->groups == 1, x.maps = x.maps && dealt;
+    x.joins = x.joins && (dealt || x.lone);
+    return x;
+}
+
+static void pass_by(beside *w, const pkernel *pk) {
+    for (int b = 0; b < pk->k->bufs.n; b++) {
+        int32_t buf = pk->args[b].buf;
+        if (buf < 0) continue;
+        if (pk->k->bufs.at[b].kind != KB_OUT) w->read[buf] = w->search;
+        if (pk->k->bufs.at[b].kind != KB_IN) w->written[buf] = w->search;
+    }
+}
+
+/* Nothing that was passed by minds if it comes first. */
+static bool can_come(const beside *w, const pkernel *pk) {
+    for (int b = 0; b < pk->k->bufs.n; b++) {
+        int32_t buf = pk->args[b].buf;
+        if (buf < 0) continue;
+        if (w->written[buf] == w->search || (pk->k->bufs.at[b].kind != KB_IN && w->read[buf] == w->search)) return false;
+    }
+    return true;
+}
+
+static int bound(const pkernel *pk) {
+    int n = 0;
+    for (int b = 0; b < pk->k->bufs.n; b++) n += pk->args[b].buf >= 0;
+    return n;
+}
+
+static bool fits(const beside *w, int first, int i, int args, int ins) {
+    const kind *x = &w->kinds[first], *y = &w->kinds[i];
+    const kernel *k = w->p->kernels.at[i].k;
+    int most = w->t->buffers ? w->t->buffers : FEW_ARGS;
+    if (!y->joins || args + bound(&w->p->kernels.at[i]) > most || ins + k->ins.n > MOST_INS) return false;
+    if (!y->maps && w->group && w->group != k->group) return false;
+    if (x->maps != y->maps) return x->lone || y->lone;
+    return x->maps || x->lone || y->lone || (x->fast <= 2 * y->fast && y->fast <= 2 * x->fast);
+}
+
+static void find_set(beside *w, int first) {
+    plan *p = w->p;
+    int args = bound(&p->kernels.at[first]), ins = p->kernels.at[first].k->ins.n;
+    w->n = 0, w->set[w->n++] = first, w->search++;
+    w->group = w->kinds[first].maps ? 0 : p->kernels.at[first].k->group;
+    if (!w->kinds[first].joins) return;
+    pass_by(w, &p->kernels.at[first]);
+    for (int i = first + 1; i < p->kernels.n && i <= first + AHEAD && w->n < MOST_BESIDE; i++) {
+        const pkernel *pk = &p->kernels.at[i];
+        if (w->taken[i]) continue;
+        if (fits(w, first, i, args, ins) && can_come(w, pk)) {
+            w->set[w->n++] = i, w->taken[i] = true;
+            args += bound(pk), ins += pk->k->ins.n;
+            if (!w->kinds[i].maps) w->group = pk->k->group;
+        }
+        pass_by(w, pk);
+    }
+}
+
+/* ---- writing ---- */
+
+typedef struct joint {
+    kernel *o;
+    VEC(parg) args;
+    bool *lent; /* [bufs of o] to the kernel at hand */
+} joint;
+
+/* Memory of groups and threads serves one kernel as well as another. */
+static int lend(joint *w, kbuf b) {
+    for (int i = 0; i < w->o->bufs.n; i++) {
+        const kbuf *o = &w->o->bufs.at[i];
+        if (w->lent[i] || o->kind != b.kind || o->dtype != b.dtype || o->elems != b.elems) continue;
+        w->lent[i] = true;
+        return i;
+    }
+    VEC_PUSH(w->o->a, &w->args, (parg){ -1 });
+    w->lent[w->o->bufs.n] = true;
+    return kernel_buf(w->o, b);
+}
+
+static int bind(joint *w, kbuf b, int32_t buf) {
+    if (buf < 0) return lend(w, b);
+    for (int i = 0; i < w->o->bufs.n; i++)
+        if (w->args.at[i].buf == buf && w->o->bufs.at[i].dtype == b.dtype && w->o->bufs.at[i].elems == b.elems) return i;
+    VEC_PUSH(w->o->a, &w->args, (parg){ buf });
+    return kernel_buf(w->o, b);
+}
+
+static affine moved(arena *a, affine x, kvar by) {
+    kterm *t = ARENA_ARRAY(a, kterm, x.n);
+    for (int i = 0; i < x.n; i++) t[i] = (kterm){ x.t[i].var + by, x.t[i].coef };
+    return (affine){ x.base, x.n, t };
+}
+
+static void add_kernel(joint *w, const pkernel *pk, int64_t groups, bool lone) {
+    const kernel *k = pk->k;
+    arena *a = w->o->a;
+    kvar by = w->o->vars.n;
+    reg from = (reg)w->o->ins.n - 1;
+    int *buf = ARENA_ARRAY(a, int, k->bufs.n + 1), depth = 0;
+    memset(w->lent, 0, sizeof *w->lent * (size_t)w->o->bufs.n);
+    for (kvar v = 0; v < k->vars.n; v++) kernel_var_like(w->o, &k->vars.at[v]);
+    for (int b = 0; b < k->bufs.n; b++) buf[b] = bind(w, k->bufs.at[b], pk->args[b].buf);
+    if (lone) {
+        kvar one = kernel_var(w->o, "g", 1, false, false);
+        kins loop = { .op = K_LOOP, .var = one, .hi = 1, .step = 1, .par = PAR_GROUPS, .dyn_n = 1, .imm_int = w->o->groups };
+        from = kernel_push(w->o, loop), depth = 1;
+    }
+    for (int i = 1; i < k->ins.n; i++) {
+        kins in = k->ins.at[i];
+        bool memory = in.op == K_LOAD || in.op == K_STORE || in.op == K_SCATTER || in.op == K_PREFETCH ||
+                      (in.op == K_BARRIER && in.par == 2);
+        in.a += in.a ? from : 0, in.b += in.b ? from : 0, in.c += in.c ? from : 0, in.dyn += in.dyn ? from : 0;
+        if (in.op == K_LOOP) in.var += by;
+        if (in.op == K_LOOP && depth++ == 0) in.dyn_n = groups, in.imm_int = w->o->groups;
+        if (in.op == K_END) depth--;
+        if (memory) in.buf = (uint16_t)buf[in.buf];
+        in.idx = moved(a, in.idx, by);
+        if (in.n_mask) in.mask = arena_copy(a, in.mask, sizeof(kmask) * (size_t)in.n_mask);
+        for (int m = 0; m < in.n_mask; m++) in.mask[m].e = moved(a, in.mask[m].e, by);
+        kernel_push(w->o, in);
+    }
+    if (lone) kernel_push(w->o, (kins){ .op = K_END });
+    w->o->groups += groups;
+    w->o->flops += k->flops, w->o->bytes_read += k->bytes_read, w->o->bytes_written += k->bytes_written;
+}
+
+static pkernel join(const beside *w) {
+    plan *p = w->p;
+    const pkernel *last = &p->kernels.at[w->set[w->n - 1]];
+    joint j = { .o = kernel_make(p->a, arena_printf(p->a, "%s_beside", last->k->name)) };
+    pkernel to = { .k = j.o, .root = last->root };
+    VEC(val) fused = { 0 };
+    int n_bufs = 1;
+    j.o->tiled = true, j.o->groups = 0, j.o->group = w->group;
+    for (int i = 0; i < w->n; i++) {
+        const kernel *k = p->kernels.at[w->set[i]].k;
+        if (!w->group && k->group > j.o->group) j.o->group = k->group;
+        n_bufs += k->bufs.n;
+    }
+    j.lent = ARENA_ARRAY(p->a, bool, n_bufs);
+    for (int i = 0; i < w->n; i++) {
+        const pkernel *pk = &p->kernels.at[w->set[i]];
+        add_kernel(&j, pk, (pk->k->groups * pk->k->group + j.o->group - 1) / j.o->group, w->kinds[w->set[i]].lone);
+        for (int f = 0; f < pk->n_fused; f++) VEC_PUSH(p->a, &fused, pk->fused[f]);
+        if (i)
+            VEC_PUSH(p->a, &p->decisions,
+                     (why){ p->kernels.at[w->set[i - 1]].root, pk->root, true,
+                            "neither needs the other: one launch, of which each has groups of its own" });
+    }
+    to.args = j.args.at, to.fused = fused.at, to.n_fused = fused.n;
+    return to;
+}
+
+/* Which code each has now: the first of its like that is still alone, or an equal launch of several. */
+static void find_codes(beside *w) {
+    plan *p = w->p;
+    int *owner = ARENA_ARRAY(p->a, int, p->kernels.n + 1);
+    for (int i = 0; i < p->kernels.n; i++) owner[i] = -1;
+    for (int i = 0; i < p->kernels.n; i++) {
+        if (w->now[i] < 0) continue;
+        const pkernel *was = &p->kernels.at[i];
+        pkernel *pk = &w->out.at[w->now[i]];
+        if (owner[was->code] < 0) {
+            owner[was->code] = w->now[i];
+            pk->scalar = p->kernels.at[was->code].scalar, pk->choice = p->kernels.at[was->code].choice;
+        }
+        pk->code = owner[was->code];
+    }
+    for (int i = 0, known[MOST_BESIDE], n = 0; i < w->out.n; i++) {
+        pkernel *pk = &w->out.at[i];
+        if (pk->code >= 0) continue;
+        pk->code = i;
+        for (int j = 0; j < n && pk->code == i; j++)
+            if (kernel_equal(w->out.at[known[j]].k, pk->k)) pk->code = known[j];
+        if (pk->code == i && n < MOST_BESIDE) known[n++] = i;
+    }
+}
+
+void kopt_gpu_beside(plan *p, const target *t) {
+    beside w = { .p = p, .t = t };
+    w.kinds = ARENA_ARRAY(p->a, kind, p->kernels.n + 1), w.taken = ARENA_ARRAY(p->a, bool, p->kernels.n + 1);
+    w.written = ARENA_ARRAY(p->a, int, p->bufs.n + 1), w.read = ARENA_ARRAY(p->a, int, p->bufs.n + 1);
+    w.set = ARENA_ARRAY(p->a, int, MOST_BESIDE), w.now = ARENA_ARRAY(p->a, int, p->kernels.n + 1);
+    for (int i = 0; i < p->kernels.n; i++) w.kinds[i] = kind_of(p->kernels.at[i].k, t);
+    for (int i = 0; i < p->kernels.n; i++) {
+        w.now[i] = -1;
+        if (w.taken[i]) continue;
+        find_set(&w, i);
+        if (w.n == 1) w.now[i] = w.out.n;
+        pkernel pk = w.n > 1 ? join(&w) : p->kernels.at[i];
+        if (w.n > 1) pk.code = -1;
+        VEC_PUSH(p->a, &w.out, pk);
+    }
+    find_codes(&w);
+    p->kernels.at = w.out.at, p->kernels.n = w.out.n, p->kernels.cap = w.out.cap;
+}

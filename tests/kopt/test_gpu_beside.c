@@ -1,0 +1,173 @@
+/* test_gpu_beside.c - kernels for a GPU that do not need each other are one launch: how many there are, values by the
+ * interpreter, thread by thread, against the reference evaluator; what must not be joined is not; and the checks find groups
+ * that are dealt wrongly.
+ *
+ * Labels: random */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "kopt/kopt.h"
+#include "support/plan_run.h"
+
+/* Groups of up to 128; large enough for nothing here to fill it. */
+static target machine(bool apart) {
+    return (target){ .kind = TARGET_GPU,
+                     .vector_bytes = 16,
+                     .n_vector_regs = 32,
+                     .threads = 1,
+                     .l1_bytes = 32 << 10,
+                     .l2_bytes = 1 << 20,
+                     .group = 128,
+                     .group_bytes = 32 << 10,
+                     .grid = 64 << 10,
+                     .apart = apart };
+}
+
+static graph *products(arena *a, int64_t m, int64_t n, int64_t k, bool needs) {
+    str s;
+    str_init(&s, a);
+    str_addf(&s, "graph @two(x f32[%lld,%lld], a f32[%lld,%lld], b f32[%lld,%lld]) {\n", (long long)m, (long long)k,
+             (long long)k, (long long)n, (long long)(needs ? n : k), (long long)n);
+    str_addf(&s, " %%1 = dot x, a f32[%lld,%lld]\n %%2 = dot %s, b f32[%lld,%lld]\n return %%1 as \"y\", %%2 as \"z\"\n}",
+             (long long)m, (long long)n, needs ? "%1" : "x", (long long)m, (long long)n);
+    return graph_parse(a, s.s, s.n, "two");
+}
+
+/* What an optimiser does to its parameters, of all sizes. */
+static graph *updates(arena *a, const int64_t *sizes, int n) {
+    str s;
+    str_init(&s, a);
+    str_add(&s, "graph @updates(");
+    for (int i = 0; i < n; i++)
+        str_addf(&s, "%sg%d f32[%lld], state w%d f32[%lld]", i ? ", " : "", i, (long long)sizes[i], i, (long long)sizes[i]);
+    str_add(&s, ") {\n");
+    for (int i = 0; i < n; i++) {
+        str_addf(&s, " %%%d = mul g%d, 0.125 f32[%lld]\n", 2 * i + 1, i, (long long)sizes[i]);
+        str_addf(&s, " %%%d = sub w%d, %%%d f32[%lld]\n", 2 * i + 2, i, 2 * i + 1, (long long)sizes[i]);
+    }
+    str_add(&s, " return");
+    for (int i = 0; i < n; i++) str_addf(&s, "%s %%%d -> w%d", i ? "," : "", 2 * i + 2, i);
+    str_add(&s, "\n}");
+    return graph_parse(a, s.s, s.n, "updates");
+}
+
+static plan *plan_of(arena *a, graph *g, int fusion, bool apart) {
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    target t = machine(apart);
+    o.fusion = fusion, o.check = 1;
+    return pipeline_run(g, a, &o, &t);
+}
+
+static int n_joined(const plan *p) {
+    int n = 0;
+    for (int i = 0; i < p->kernels.n; i++) n += strstr(p->kernels.at[i].k->name, "_beside") != NULL;
+    return n;
+}
+
+static void check(arena *a, graph *g, const char *what) {
+    char text[4096];
+    for (uint64_t seed = 0; seed < 2; seed++) {
+        plan_config c = { .seed = seed, .fusion = 3, .t = machine(true) };
+        if (!plan_config_agrees(g, NULL, &c)) fail_msg("%s: %s", what, c.text);
+    }
+    if (!plan_texts_agree(plan_of(a, g, 3, true), a, text, sizeof text)) fail_msg("%s: %s", what, text);
+}
+
+ARENA_TEST(test_products) {
+    static const int64_t sizes[][3] = { { 32, 48, 64 },  { 64, 64, 64 },   { 33, 17, 40 }, { 1, 50, 30 },
+                                        { 70, 130, 24 }, { 128, 128, 64 }, { 96, 192, 40 } };
+    int joined = 0;
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        graph *g = products(a, sizes[i][0], sizes[i][1], sizes[i][2], false);
+        plan *p = plan_of(a, g, 3, true);
+        assert_int_equal(p->kernels.n, 1);
+        assert_int_equal(plan_of(a, g, 2, true)->kernels.n, 2);
+        joined += n_joined(p);
+        check(a, g, "two products");
+        assert_int_equal(n_joined(plan_of(a, products(a, sizes[i][0], sizes[i][1], sizes[i][2], true), 3, true)), 0);
+    }
+    assert_true(joined >= 2); /* the others are a chain row by row */
+}
+
+/* All parameters in one launch, the small ones beside the large. */
+ARENA_TEST(test_updates) {
+    static const int64_t sizes[] = { 1, 7, 128, 1000, 4096, 33, 5000, 2, 129, 640 };
+    for (int apart = 0; apart < 2; apart++) {
+        graph *g = updates(a, sizes, COUNT_OF(sizes));
+        plan *p = plan_of(a, g, 3, apart), *two = plan_of(a, g, 2, apart);
+        assert_int_equal(p->kernels.n, apart ? 1 : 2); /* of a few small ones gpu_chain.c made one group's work, which meets */
+        assert_int_equal(two->kernels.n, COUNT_OF(sizes));
+        assert_int_equal(n_joined(two), 0);
+        bool said = false;
+        for (int i = 0; i < p->decisions.n; i++) said |= !!strstr(p->decisions.at[i].reason, "each has groups of its own");
+        assert_true(said);
+        check(a, g, "updates");
+    }
+}
+
+/* Random graphs: whatever is joined computes the same. */
+ARENA_TEST(test_random) {
+    int joined = 0;
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        arena own;
+        int differentiated;
+        arena_init(&own, mem_libc(), a->gd);
+        graph *g = randcase(&own, seed, &differentiated);
+        plan_config c = { .seed = seed, .fusion = 3, .t = machine(true) };
+        joined += n_joined(plan_of(&own, g, 3, true));
+        if (!plan_config_agrees(g, NULL, &c)) fail_msg("seed %d: %s", (int)seed, c.text);
+        arena_fini(&own);
+    }
+    printf("%d launches of several kernels\n", joined);
+    assert_true(joined > 5);
+}
+
+/* Defects that the check must find: groups of one kernel dealt to another, to groups that are not there, or too few of them. */
+ARENA_TEST(test_planted) {
+    static const int64_t sizes[] = { 500, 300, 700 };
+    plan *p = plan_of(a, updates(a, sizes, COUNT_OF(sizes)), 3, true);
+    graph *g = products(a, 64, 64, 64, false);
+    plan *q = plan_of(a, g, 3, true);
+    int found = 0, planted = 0;
+    for (int which = 0; which < 2; which++) {
+        const kernel *k = (which ? q : p)->kernels.at[0].k;
+        for (int i = 1; i < k->ins.n; i++) {
+            if (k->ins.at[i].op != K_LOOP || !k->ins.at[i].dyn_n) continue;
+            for (int defect = 0; defect < 3; defect++) {
+                kernel *bad = kernel_clone(k, a);
+                str out;
+                str_init(&out, a);
+                if (defect == 0) bad->ins.at[i].imm_int = -1;
+                if (defect == 1) bad->ins.at[i].imm_int = k->groups;
+                if (defect == 2) bad->ins.at[i].dyn_n = k->groups + 1;
+                planted++, found += kernel_check(bad, &out) > 0;
+            }
+            kernel *bad = kernel_clone(k, a); /* two kernels write one buffer */
+            str out;
+            str_init(&out, a);
+            int last = -1;
+            for (int j = 1; j < bad->ins.n; j++) {
+                kins *in = &bad->ins.at[j];
+                if (in->op != K_STORE || kbuf_is_local(&bad->bufs.at[in->buf])) continue;
+                if (last >= 0 && in->buf != last && bad->bufs.at[last].elems >= bad->bufs.at[in->buf].elems)
+                    in->buf = (uint16_t)last;
+                if (last < 0) last = in->buf;
+            }
+            planted++, found += kernel_check(bad, &out) > 0;
+        }
+    }
+    assert_true(planted > 8);
+    assert_int_equal(found, planted);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_products), cmocka_unit_test(test_updates),
+                                        cmocka_unit_test(test_random), cmocka_unit_test(test_planted) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
