@@ -33,6 +33,8 @@ static const char *const sanitizers =
 
 static bool has_clang(void) { return system("command -v clang >/dev/null 2>&1") == 0; }
 
+static size_t n_compilers(void) { return has_clang() ? COUNT_OF(compilers) : 2; }
+
 static int setup(void **state) {
     (void)state;
     const char *tmp = getenv("TMPDIR");
@@ -224,7 +226,7 @@ static void check_steps(arena *a, const graph *const *g, int n, uint64_t seed, i
 }
 
 static void check_step(arena *a, const graph *g, uint64_t seed, int fusion, bool exact) {
-    check_steps(a, &g, 1, seed, fusion, exact, compilers, has_clang() ? COUNT_OF(compilers) : 2);
+    check_steps(a, &g, 1, seed, fusion, exact, compilers, n_compilers());
 }
 
 static void check_graph(arena *a, tn_graph *g, bool exact) {
@@ -257,9 +259,17 @@ ARENA_TEST(test_convolutions) {
     tn_graph_free(g);
 }
 
+static graph *named_graph(arena *a, uint64_t seed, const randgraph_opts *o) {
+    graph *g = randgraph(a, seed, o);
+    g->name = arena_printf(a, "g%llu", (unsigned long long)seed);
+    return g;
+}
+
 ARENA_TEST(test_random_graphs) {
     uint64_t first, n = (fuzz_seeds(400, &first) + 199) / 200; /* the C compilers run four times a graph */
-    for (uint64_t seed = first; seed < first + n; seed++) check_step(a, randgraph(a, seed, NULL), seed, (int)(seed % 4), false);
+    const graph **g = ARENA_ARRAY(a, const graph *, (int)n);
+    for (uint64_t i = 0; i < n; i++) g[i] = named_graph(a, first + i, NULL);
+    check_steps(a, g, (int)n, first, (int)(first % 4), false, compilers, n_compilers());
 }
 
 /* Random graphs, every second one of integers only. */
@@ -267,11 +277,7 @@ ARENA_TEST(test_random_graphs_are_defined_c) {
     uint64_t first, n = (fuzz_seeds(1600, &first) + 63) / 64;
     const graph **g = ARENA_ARRAY(a, const graph *, (int)n);
     randgraph_opts whole = { .dtypes = 1u << TN_I8 | 1u << TN_U8 | 1u << TN_I32 | 1u << TN_I64 | 1u << TN_BOOL };
-    for (uint64_t i = 0; i < n; i++) {
-        graph *r = randgraph(a, first + i, i % 2 ? &whole : NULL);
-        r->name = arena_printf(a, "g%llu", (unsigned long long)(first + i));
-        g[i] = r;
-    }
+    for (uint64_t i = 0; i < n; i++) g[i] = named_graph(a, first + i, i % 2 ? &whole : NULL);
     check_steps(a, g, (int)n, first, 0, false, &sanitizers, 1);
     print_message("count: %llu random graphs as C under the sanitizers\n", (unsigned long long)n);
 }
@@ -415,12 +421,16 @@ ARENA_TEST(test_names) {
     check_graph(a, g, false);
     tn_graph_free(g);
     const char *const graphs[] = { "int", "7up", "_x", name };
+    tn_graph *all[COUNT_OF(graphs)];
+    const graph *ir[COUNT_OF(graphs)];
     for (size_t i = 0; i < COUNT_OF(graphs); i++) {
-        g = tn_graph_new(ctx, graphs[i]);
-        tn_output(tn_neg(tn_input(g, "x", TN_F32, TN_DIMS(3))), "y");
-        check_graph(a, g, false);
-        tn_graph_free(g);
+        all[i] = tn_graph_new(ctx, graphs[i]);
+        tn_output(tn_neg(tn_input(all[i], "x", TN_F32, TN_DIMS(3))), "y");
+        if (tn_graph_status(all[i])) fail_msg("%s", tn_ctx_error(ctx));
+        ir[i] = all[i]->ir;
     }
+    check_steps(a, ir, COUNT_OF(graphs), 11, 3, false, compilers, n_compilers());
+    for (size_t i = 0; i < COUNT_OF(graphs); i++) tn_graph_free(all[i]);
 }
 
 /* ---- several steps against a session ---- */
@@ -468,7 +478,7 @@ ARENA_TEST(test_training_steps) {
     }
     assert_int_equal(fclose(f), 0);
     write_main(&s, 1, STEPS);
-    for (size_t c = 0; c < (has_clang() ? COUNT_OF(compilers) : 2); c++) {
+    for (size_t c = 0; c < n_compilers(); c++) {
         run_main(a, &s, 1, compilers[c], STEPS);
         expect_near("loss", TN_F32, s.out, (const char *)want, sizeof want);
         const char *at = s.out + sizeof want;
