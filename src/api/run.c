@@ -137,7 +137,8 @@ static void make_text(void *arg) {
         }
     else if (!strcmp(j->stage, "scalar") && p->plan)
         for (int i = 0; i < p->plan->kernels.n; i++) {
-            if (p->plan->kernels.at[i].code == i) kernel_print(p->plan->kernels.at[i].scalar, &j->out);
+            const pkernel *pk = &p->plan->kernels.at[i]; /* kernels beside each other on a GPU have one form */
+            if (pk->code == i) kernel_print(pk->scalar ? pk->scalar : pk->k, &j->out);
         }
     else if (!strcmp(j->stage, "schedule") && p->plan && cpu)
         for (int i = 0; i < p->plan->kernels.n; i++) {

@@ -61,6 +61,14 @@ export POCL_EXTRA_BUILD_FLAGS=-cl-opt-disable # half the time; by the text and t
 suite opencl $((25 * seeds)) 2000 8
 ./tenon explain @softmax:2x5 --device opencl | grep -q 'reads .*threads touch .* sectors' || fail "explain says nothing of memory"
 ./tenon explain @softmax:2x5 --device opencl --json | grep -q '"accesses":\[{"value"' || fail "explain --json says nothing of memory"
+# updates of two parameters are one launch, whose kernels have no scalar form together; its text, and its values
+printf '%s\n' 'graph @u(g f32[1000], h f32[70], state v f32[1000], state w f32[70]) {' '%1 = sub v, g f32[1000]' '%2 = sub w, h f32[70]' \
+    'return %1 -> v, %2 -> w' '}' >devices.beside.tn
+for what in kernels scalar; do
+    ./tenon emit devices.beside.tn --device opencl --target=$what >devices.beside.log 2>&1 || fail "emit $what: $(tail -5 devices.beside.log)"
+    grep -q 'grid of [0-9]* from [1-9]' devices.beside.log || fail "$what: not one launch: $(cat devices.beside.log)"
+done
+verify beside devices.beside.tn --modes compiled
 ./tenon bench modes --device opencl --depths 2 --sizes 4 --modes graph --cache on --seconds 0.01 --json --quiet >devices.modes.log 2>&1 &&
     grep -q '"work": "crossover"' devices.modes.log || fail "bench modes: $(tail -5 devices.modes.log)"
 for work in matmul relu softmax fused sum transpose histogram; do
