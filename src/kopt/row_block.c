@@ -87,7 +87,7 @@ static facts find_facts(const chooser *w, const row_chain *c) {
             if (bytes > most) most = bytes;
             f.copied |= bytes && may_copy(k, &k->ins.at[j], bytes, w->t);
         }
-        f.common += most;
+        f.common = most > INT64_MAX - f.common ? INT64_MAX : f.common + most;
     }
     f.shared = recipe_is_worth_sharing(&all, w->t);
     return f;
