@@ -27,6 +27,7 @@ typedef struct chooser {
     plan *p;
     const target *t;
     row_uses uses;
+    arena scratch; /* for one attempt */
     VEC(pkernel) out;
     struct {
         uint64_t key, order;
@@ -143,8 +144,10 @@ static uint64_t sums_order(chooser *w, kernel *k) {
 
 /* Each nest of the joined kernel against the kernel that it was. Returns the first part whose sums would come out otherwise, or
  * n. */
-static int same_sums(chooser *w, const row_chain *c, const kernel *joined) {
-    arena *a = w->p->a;
+static int same_sums(chooser *w, const row_chain *c, const kernel *k) {
+    arena *a = &w->scratch;
+    arena_reset(a);
+    const kernel *joined = kernel_clone(k, a);
     for (int i = 0; i < c->n; i++) {
         const kernel *alone = w->p->kernels.at[c->first + i].k;
         uint64_t h = sums_order(w, kernel_clone(alone, a));
@@ -221,6 +224,7 @@ static int try_join(chooser *w, int first, int shared, const char **reason) {
 
 void kopt_row_blocks(plan *p, const target *t) {
     chooser w = { .p = p, .t = t, .uses = row_find_uses(p) };
+    arena_child(&w.scratch, p->a);
     for (int i = 0; i < p->kernels.n;) {
         const kernel *k = p->kernels.at[i].k;
         const char *reason = NULL;

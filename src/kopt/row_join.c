@@ -89,7 +89,9 @@ row_link row_link_make(const plan *p, const pkernel *pk, int shared) {
 }
 
 row_uses row_find_uses(const plan *p) {
-    row_uses u = { ARENA_ARRAY(p->a, int, p->bufs.n + 1), ARENA_ARRAY(p->a, int, p->bufs.n + 1) };
+    row_uses u = { ARENA_ARRAY(p->a, int, p->bufs.n + 1), ARENA_ARRAY(p->a, int, p->bufs.n + 1),
+                   ARENA_ARRAY(p->a, int, p->bufs.n + 1) };
+    for (int b = 0; b < p->bufs.n; b++) u.arg_of[b] = -1;
     for (int b = 0; b < p->bufs.n; b++) u.first[b] = u.last[b] = -1;
     for (int i = 0; i < p->kernels.n; i++)
         for (int a = 0; a < p->kernels.at[i].k->bufs.n; a++) {
@@ -442,14 +444,18 @@ pkernel row_join(row_chain *c, const row_uses *uses, const row_form *form) {
     plan *p = c->p;
     const pkernel *last = &p->kernels.at[c->first + c->n - 1];
     joiner w = { .c = c, .uses = uses, .form = form };
-    int n_bufs = TN_N_DTYPES, n_before = p->bufs.n;
+    int n_bufs = TN_N_DTYPES;
     w.o = kernel_make(p->a, arena_printf(p->a, "%s_chain", last->k->name));
-    w.arg_of = ARENA_ARRAY(p->a, int, n_before + 1);
-    for (int i = 0; i < n_before; i++) w.arg_of[i] = -1;
+    w.arg_of = uses->arg_of;
     for (int i = 0; i < c->n; i++) n_bufs += p->kernels.at[c->first + i].k->bufs.n;
     w.last = ARENA_ARRAY(p->a, int, n_bufs), w.kind = ARENA_ARRAY(p->a, uint8_t, n_bufs);
     for (int t = 0; t < TN_N_DTYPES; t++) join_states(&w, (tn_dtype)t);
     write_links(&w);
     count(&w);
+    for (int i = 0; i < c->n; i++) /* those of a plan are many: each join takes back its own */
+        for (int b = 0; b < link_kernel(&w, i)->k->bufs.n; b++) {
+            int32_t buf = link_kernel(&w, i)->args[b].buf;
+            if (buf >= 0) w.arg_of[buf] = -1;
+        }
     return finish(&w);
 }

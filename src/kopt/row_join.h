@@ -39,6 +39,7 @@ typedef struct row_chain { /* kernels [first, first + n) of the plan */
 
 typedef struct row_uses { /* [plan bufs] kernels */
     int *first, *last;
+    int *arg_of; /* scratch of row_join: all -1 */
 } row_uses;
 
 /* Loops over rows that could be shared; the extent of the i-th; iterations of the first `shared`. */
