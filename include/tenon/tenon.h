@@ -339,10 +339,10 @@ typedef struct {
     int check;          /* verify every artefact between stages (slow) */
     const char *device; /* "cpu" (default), "cuda", "opencl", "null", or "auto": where a run should take least, by a model; the
                            text "explain" says why */
-    const char
-        *schedule; /* how kernels run, by name: "schedule @dot_3 { hoist; vectorize j1 16; tile }", as
-                      tn_program_text(p, "schedule") has it; kernels that it does not name have the model's. Of kernels of
-                      the CPU. NULL (default): all have. TN_ERR_INVAL where a step is not possible: the message says why */
+    /* How kernels of the CPU run, by name: "schedule @dot_3 { hoist; vectorize i1 16; tile }", as tn_program_text(p,
+     * "schedule") has it. Kernels that it does not name run as the recipes say; NULL (default): all do. TN_ERR_INVAL where a
+     * step is not possible: the message says which, and why. The text is not needed after tn_compile. */
+    const char *schedule;
 } tn_compile_opts;
 #define TN_COMPILE_DEFAULTS TN_VALUE_(tn_compile_opts, sizeof(tn_compile_opts), TN_MODE_COMPILED, -1, 0, 0, 0, 0, "cpu", NULL)
 

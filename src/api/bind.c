@@ -6,7 +6,7 @@
 #include "api/api.h"
 #include "drive/drive.h"
 
-enum { MOVED = 1 /* since overlaps were looked for */, NAMED = 2 /* by the call in progress */ };
+enum { MOVED = SESSION_MOVED, NAMED = 2 /* by the call in progress */ };
 
 int tn_session_slot(const tn_session *s, const char *name) {
     if (!s || !name) return -1;
@@ -25,18 +25,10 @@ int tn_session_slot(const tn_session *s, const char *name) {
 
 /* ---- the layers ---- */
 
-static void place(tn_session *s, int slot, void *data) {
-    void *at = data ? data : s->spare[slot];
-    if (at == s->bound[slot]) return;
-    s->bound[slot] = at;
-    s->io_flags[slot] |= MOVED;
-    if (s->list && !s->io_buf && at) s->p->dev->api->bind_host(s->list, SLOT_IO + slot, at);
-}
-
 /* Takes away what the last call of tn_run or tn_run_n bound. */
 static void use_kept(tn_session *s) {
     if (!s->of_call) return;
-    for (int i = 0; i < s->p->n_io; i++) place(s, i, s->kept[i]);
+    for (int i = 0; i < s->p->n_io; i++) drive_session_place(s, i, s->kept[i]);
     s->of_call = false;
 }
 
@@ -44,7 +36,7 @@ static tn_status keep(tn_session *s, int slot, void *data, int64_t n_steps) {
     use_kept(s);
     s->kept[slot] = data;
     s->trace[slot] = n_steps;
-    place(s, slot, data);
+    drive_session_place(s, slot, data);
     return TN_OK;
 }
 
@@ -84,10 +76,10 @@ static tn_status bind_call(tn_session *s, const char *fn, const tn_binding *b, i
             return session_fail(s, TN_ERR_INVAL, "%s: data of \"%s\" is NULL", fn, b[i].name);
         if (s->io_flags[slot] & NAMED) return session_fail(s, TN_ERR_INVAL, "%s: \"%s\" is bound twice", fn, b[i].name);
         s->io_flags[slot] |= NAMED;
-        place(s, slot, b[i].data);
+        drive_session_place(s, slot, b[i].data);
     }
     for (int i = 0; i < n_io; i++)
-        if (!(s->io_flags[i] & NAMED)) place(s, i, s->kept[i]);
+        if (!(s->io_flags[i] & NAMED)) drive_session_place(s, i, s->kept[i]);
     return TN_OK;
 }
 
@@ -190,10 +182,10 @@ static tn_status run_steps(tn_session *s, int64_t n_steps) {
     int n_io = s->p->n_io;
     for (int64_t step = 0; step < n_steps && !code; step++) {
         for (int i = 0; i < n_io; i++)
-            if (s->ring[i]) place(s, i, (char *)s->bound[i] + s->ring[i] * (step % s->ring[n_io + i]));
+            if (s->ring[i]) drive_session_place(s, i, (char *)s->bound[i] + s->ring[i] * (step % s->ring[n_io + i]));
         code = drive_session_run(s, 1);
         for (int i = 0; i < n_io; i++)
-            if (s->ring[i]) place(s, i, (char *)s->bound[i] - s->ring[i] * (step % s->ring[n_io + i]));
+            if (s->ring[i]) drive_session_place(s, i, (char *)s->bound[i] - s->ring[i] * (step % s->ring[n_io + i]));
     }
     return code;
 }

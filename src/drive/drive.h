@@ -124,6 +124,9 @@ tn_status drive_session_record(tn_session *s, bool kernels, list **out);
 /* For immediate mode on devices with memory of their own: a session without any for inputs and outputs, which are bound to
  * buffers; a run is queued behind what was queued before. err in s->err. */
 tn_status drive_session_bare(tn_program *p, tn_session **out, err *e);
+/* The slot is at data of the host from now on, NULL: at memory that is nobody's; SESSION_MOVED in s->io_flags says so. */
+enum { SESSION_MOVED = 1 };
+void drive_session_place(tn_session *s, int slot, void *data);
 void drive_session_bind(tn_session *s, int slot, buffer *b);
 tn_status drive_session_queue(tn_session *s);
 

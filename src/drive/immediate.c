@@ -191,10 +191,11 @@ static node_place place_of(const places *p, val v) {
     return (node_place){ p->g->dev->api->map(p->g->dev, b), b };
 }
 
-static tn_status bind_place(immediate *im, tn_session *s, int slot, node_place x) {
-    if (!im->queues) return tn_session_bind(s, slot, x.host);
-    drive_session_bind(s, slot, x.buf);
-    return TN_OK;
+static void bind_place(const immediate *im, tn_session *s, int slot, node_place x) {
+    if (im->queues)
+        drive_session_bind(s, slot, x.buf);
+    else
+        drive_session_place(s, slot, x.host);
 }
 
 static tn_status run_op(immediate *im, const graph *g, val v, const places *at) {
@@ -203,13 +204,13 @@ static tn_status run_op(immediate *im, const graph *g, val v, const places *at) 
     if (code) return code;
     const node *n = graph_get(g, v);
     int slot = 0;
-    for (int j = 0; j < n->n_in && !code; j++) {
+    for (int j = 0; j < n->n_in; j++) {
         bool again = is_splat(g, n->in[j]);
         for (int i = 0; i < j && !again; i++) again = n->in[i] == n->in[j];
-        if (!again) code = bind_place(im, e->s, slot++, place_of(at, n->in[j]));
+        if (!again) bind_place(im, e->s, slot++, place_of(at, n->in[j]));
     }
-    if (!code) code = bind_place(im, e->s, slot, place_of(at, v));
-    if (!code) code = im->queues ? drive_session_queue(e->s) : drive_session_run(e->s, 1);
+    bind_place(im, e->s, slot, place_of(at, v));
+    code = im->queues ? drive_session_queue(e->s) : drive_session_run(e->s, 1);
     if (code) err_set(im->err, code, "%s", e->s->err.text);
     im->stats.kernels++;
     im->stats.bytes_read += e->p->stats.bytes_read, im->stats.bytes_written += e->p->stats.bytes_written,

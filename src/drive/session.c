@@ -157,6 +157,13 @@ static tn_status session_new(tn_program *p, bool bare, tn_session **out, err *e)
 tn_status drive_session_new(tn_program *p, tn_session **out, err *e) { return session_new(p, false, out, e); }
 tn_status drive_session_bare(tn_program *p, tn_session **out, err *e) { return session_new(p, true, out, e); }
 
+void drive_session_place(tn_session *s, int slot, void *data) {
+    void *at = data ? data : s->spare[slot];
+    if (at == s->bound[slot]) return;
+    s->bound[slot] = at;
+    s->io_flags[slot] |= SESSION_MOVED;
+    if (s->list && !s->io_buf && at) s->p->dev->api->bind_host(s->list, SLOT_IO + slot, at);
+}
 void drive_session_bind(tn_session *s, int slot, buffer *b) { s->p->dev->api->bind(s->list, SLOT_IO + slot, b, 0); }
 tn_status drive_session_queue(tn_session *s) {
     uint64_t ticket;

@@ -20,6 +20,7 @@ typedef struct tuner {
     err *e;
 } tuner;
 
+double tuner_left(const tuner *u); /* seconds */
 bool tuner_go_on(tuner *u, const char *what);
 /* The session's inputs become the tuner's random numbers, made on first use. */
 tn_status tuner_bind(tuner *u, tn_session *s);

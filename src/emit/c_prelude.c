@@ -149,26 +149,6 @@ static const char random_vectors[] =
     "        rn u = __builtin_convertvector((c0 & 0xffffffff) >> 8, rn);\n"
     "        *(rfu *)(out + l) = __builtin_convertvector(u, rf) * 0x1p-24f;\n    }\n}\n";
 
-/* ---- printing ---- */
-
-void emit_float(str *out, tn_dtype t, double v) {
-    const char *end = t == TN_F32 ? "f" : "", *sign = signbit(v) ? "-" : "";
-    if (t == TN_F32) v = (double)(float)v;
-    v = fabs(v);
-    if (isnan(v)) {
-        str_addf(out, "%s__builtin_nan%s(\"\")", sign, end);
-    } else if (isinf(v)) {
-        str_addf(out, "%s__builtin_inf%s()", sign, end);
-    } else if (v < 1e6 && v == floor(v)) {
-        str_addf(out, "%s%d.0%s", sign, (int)v, end);
-    } else { /* a whole hexadecimal significand: no decimal point, which printf takes from the locale */
-        int exponent;
-        uint64_t digits = (uint64_t)ldexp(frexp(v, &exponent), 53);
-        for (exponent -= 53; digits % 2 == 0; exponent++) digits /= 2;
-        str_addf(out, "%s0x%llxp%d%s", sign, (unsigned long long)digits, exponent, end);
-    }
-}
-
 typedef struct elem {
     const char *name, *c, *mask, *abs, *big;
     bool is_float;

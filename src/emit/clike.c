@@ -9,98 +9,6 @@
 
 #include <math.h>
 
-const char *clike_reg_type(tn_dtype t) { return t == TN_F32 ? "f32" : t == TN_F64 ? "f64" : t == TN_I64 ? "i64" : "i32"; }
-const char *clike_memory_type(tn_dtype t) {
-    static const char *const names[TN_N_DTYPES] = { "float",   "double",  "uint16_t", "uint16_t", "int8_t",
-                                                    "int32_t", "int64_t", "uint8_t",  "uint8_t" };
-    return names[t];
-}
-
-void clike_need(clike *e, tn_dtype t, int lanes) {
-    e->needs.lanes[lanes] = true;
-    e->needs.f64 |= t == TN_F64;
-    e->needs.i64 |= t == TN_I64 || t == TN_F64;
-}
-
-void clike_line(clike *e) {
-    for (int i = 0; i < e->indent; i++) str_add(e->out, "    ");
-}
-
-/* ---- indices ---- */
-
-/* The last two terms count one number: a loop that steps over as many as the one inside it has, as blocks by two. */
-static bool counts_on(const clike *e, affine x) {
-    if (!e->l->gpu || x.n < 2 || x.t[x.n - 1].coef != x.t[x.n - 2].coef || x.t[x.n - 1].coef < 2) return false;
-    for (int i = 1; i < e->k->ins.n; i++) {
-        const kins *in = &e->k->ins.at[i];
-        if (in->op == K_LOOP && in->var == x.t[x.n - 2].var)
-            return in->par == PAR_SERIAL && in->step > 1 && in->step == e->k->vars.at[x.t[x.n - 1].var].extent;
-    }
-    return false;
-}
-
-/* Such a number is made once, with what of the constant belongs to it: said so, compilers share it between addresses. */
-void clike_affine(clike *e, affine x, int64_t extra) {
-    bool any = false;
-    if (counts_on(e, x)) {
-        int64_t coef = x.t[x.n - 1].coef, base = x.base + extra;
-        kvar v[2] = { x.t[x.n - 2].var, x.t[x.n - 1].var };
-        x.n -= 2, x.base = base % coef, extra = 0;
-        clike_affine(e, x, 0);
-        str_addf(e->out, " + (i%d + i%d + %lld) * %lld%s", v[0], v[1], (long long)(base / coef), (long long)coef, e->index_end);
-        return;
-    }
-    for (int i = 0; i < x.n; i++) {
-        kterm t = x.t[i];
-        if (t.coef == 1)
-            str_addf(e->out, "%si%d", any ? " + " : "", t.var);
-        else
-            str_addf(e->out, "%si%d * %lld%s", any ? " + " : "", t.var, (long long)t.coef, e->index_end);
-        any = true;
-    }
-    int64_t base = x.base + extra;
-    if (!any)
-        str_addf(e->out, "%lld%s", (long long)base, e->index_end);
-    else if (base)
-        str_addf(e->out, " %c %lld%s", base < 0 ? '-' : '+', (long long)(base < 0 ? -base : base), e->index_end);
-}
-
-static void print_not_finite(clike *e, tn_dtype t, double f) {
-    if (t == TN_F64)
-        str_addf(e->out, "FROM_f64x1(0x%s%s)",
-                 isnan(f) ? "7ff8000000000000"
-                 : f > 0  ? "7ff0000000000000"
-                          : "fff0000000000000",
-                 e->l->wide_end);
-    else
-        str_addf(e->out, "FROM_f32x1(0x%s)", isnan(f) ? "7fc00000" : f > 0 ? "7f800000" : "ff800000");
-}
-
-void clike_value(clike *e, tn_dtype t, double f, int64_t i) {
-    if (t == TN_I64)
-        str_addf(e->out, i == INT64_MIN ? "(%lld%s - 1)" : "%lld%s", (long long)(i == INT64_MIN ? i + 1 : i), e->l->wide_end);
-    else if (t == TN_I32)
-        str_addf(e->out, i == INT32_MIN ? "(-2147483647 - 1)" : "%lld", (long long)i);
-    else if (e->l->gpu && !isfinite(f)) /* these languages have no word for it that all compilers know */
-        print_not_finite(e, t, f);
-    else
-        emit_float(e->out, t == TN_F64 ? TN_F64 : TN_F32, f);
-}
-
-/* A register of several lanes is an array for GPUs, and what uses it stands in a loop over them. */
-static void print_reg(clike *e, reg r) {
-    bool array = e->l->gpu && e->k->ins.at[r].lanes > 1;
-    str_addf(e->out, array && e->lane ? "v%u[%d]" : array ? "v%u[l]" : "v%u", r, e->lane - 1);
-}
-
-void clike_operand(clike *e, reg r, int lanes) {
-    const kins *in = &e->k->ins.at[r];
-    if (in->lanes == lanes || e->l->gpu)
-        print_reg(e, r);
-    else
-        str_addf(e->out, "K_%sx%d(v%u)", clike_reg_type(kernel_reg_dtype((tn_dtype)in->dtype)), lanes, r);
-}
-
 /* ---- arithmetic ---- */
 
 /* Lanes that an expression works on. */
@@ -117,11 +25,11 @@ static void print_result(clike *e, const kins *in, reg r) {
     clike_need(e, t, width(e, in));
     if (e->lane <= 1) str_addf(e->out, "%sx%d v%u", clike_reg_type(t), width(e, in), r);
     if (e->lane > 1) {
-        print_reg(e, r);
+        clike_register(e, r);
     } else if (e->l->gpu && in->lanes > 1) {
         str_addf(e->out, "[%d]; ", in->lanes);
         print_lanes(e, in);
-        print_reg(e, r);
+        clike_register(e, r);
     }
     str_add(e->out, " = ");
 }
@@ -131,20 +39,6 @@ static void print_lane_index(clike *e, const kins *in) {
     clike_affine(e, in->idx, 0);
     if (e->l->gpu && in->lanes > 1 && in->lane_stride)
         str_addf(e->out, " + l * %lld%s", (long long)in->lane_stride, e->index_end);
-}
-
-void clike_use_op(clike *e, op_code op, tn_dtype src, int lanes) {
-    src = kernel_reg_dtype(src);
-    e->needs.ops[op] = true;
-    for (int i = 0; i < e->ops.n; i++)
-        if (e->ops.at[i].op == op && e->ops.at[i].src == src && e->ops.at[i].lanes == lanes) return;
-    VEC_PUSH(e->out->a, &e->ops, (used_op){ (uint8_t)op, (uint8_t)src, (uint8_t)lanes });
-}
-
-/* Integers go through functions, which wrap around. */
-const char *clike_infix(op_code op, tn_dtype t) {
-    if (!dtype_is_float(t)) return NULL;
-    return op == OP_add ? " + " : op == OP_sub ? " - " : op == OP_mul ? " * " : NULL;
 }
 
 static bool is_plain_const(const clike *e, reg r) {
@@ -233,7 +127,7 @@ static void print_update(clike *e, const kins *in) {
         return;
     }
     print_lanes(e, in);
-    print_reg(e, in->c);
+    clike_register(e, in->c);
     if (in->alu == OP_NIL) {
         str_add(e->out, " = "), clike_operand(e, in->a, in->lanes), str_add(e->out, ";\n");
         return;
@@ -243,13 +137,13 @@ static void print_update(clike *e, const kins *in) {
         str_addf(e->out, " = DOT_%s_x%d(", t == TN_F32 ? "bf16" : in->parts == 2 ? "i16" : "i8", lanes);
         clike_operand(e, in->a, in->lanes), str_add(e->out, ", ");
         clike_operand(e, in->b, in->lanes), str_add(e->out, ", ");
-        print_reg(e, in->c), str_add(e->out, ");\n");
+        clike_register(e, in->c), str_add(e->out, ");\n");
         return;
     }
     if (in->alu == OP_dot && !dtype_is_float(t)) {
         clike_use_op(e, OP_add, t, lanes);
         str_addf(e->out, " = op_add_%sx%d(", clike_reg_type(t), lanes);
-        print_reg(e, in->c);
+        clike_register(e, in->c);
         str_add(e->out, ", ");
         print_alu_value(e, OP_mul, t, lanes, (const reg[]){ in->a, in->b }, 2);
         str_add(e->out, ");\n");
@@ -259,7 +153,7 @@ static void print_update(clike *e, const kins *in) {
         str_addf(e->out, " = MAC_%sx%d(", clike_reg_type(t), lanes);
         clike_operand(e, in->a, in->lanes), str_add(e->out, ", ");
         clike_operand(e, in->b, in->lanes), str_add(e->out, ", ");
-        print_reg(e, in->c), str_add(e->out, ");\n");
+        clike_register(e, in->c), str_add(e->out, ");\n");
         return;
     }
     if (clike_infix((op_code)in->alu, t) && in->alu != OP_sub) {
@@ -624,7 +518,7 @@ static void print_instruction(clike *e, reg r) {
         print_result(e, in, r);
         if (in->alu == OP_exp && in->par && e->l->coarse_exp) {
             str_addf(e->out, "%s(", e->l->coarse_exp);
-            print_reg(e, in->a);
+            clike_register(e, in->a);
             str_add(e->out, ")");
             break;
         }
@@ -640,17 +534,17 @@ static void print_instruction(clike *e, reg r) {
         print_result(e, in, r);
         if (in->src == TN_BF16 && e->l->pack_bf16) { /* in the upper half of the word it is the f32 */
             str_addf(e->out, "FROM_f32x1((int32_t)%s(0.0f, ", e->l->pack_bf16);
-            print_reg(e, in->a);
+            clike_register(e, in->a);
             str_add(e->out, "))");
         } else if (in->src == TN_F16 || in->src == TN_BF16) {
             const char *w = in->src == TN_F16 ? "HALF" : "BF16";
             e->needs.half = true;
             str_addf(e->out, "FROM_%s_f32x%d(TO_%s_f32x%d(", w, width(e, in), w, width(e, in));
-            print_reg(e, in->a);
+            clike_register(e, in->a);
             str_add(e->out, "))");
         } else {
             str_addf(e->out, "wrap_%s_x%d(", dtype_name((tn_dtype)in->src), width(e, in));
-            print_reg(e, in->a);
+            clike_register(e, in->a);
             str_add(e->out, ")");
         }
         break;

@@ -83,7 +83,9 @@ const char *clike_memory_type(tn_dtype t);
 const char *clike_reg_type(tn_dtype t);
 void clike_need(clike *e, tn_dtype t, int lanes);
 void clike_line(clike *e);
+/* clike_text.c: the words that statements are made of. */
 void clike_affine(clike *e, affine x, int64_t extra);
+void clike_register(clike *e, reg r); /* of several lanes for GPUs: an array, in a loop over them */
 void clike_value(clike *e, tn_dtype t, double f, int64_t i);
 void clike_operand(clike *e, reg r, int lanes);
 void clike_use_op(clike *e, op_code op, tn_dtype src, int lanes); /* op_..() will be there */

@@ -12,11 +12,6 @@
 enum { SMALL_PART = 16, FEW_ROWS = 8, SMALL_WORK = 1 << 15, WIDE_ROW = 1024, MANY_LOOPS = 48, LINE_BYTES = 64 };
 enum { MANY_STEPS = 1 << 12, MOST_PARTS = 64 };
 
-bool sched_decide(sched *s, val v, val user, bool fused, const char *reason) {
-    VEC_PUSH(s->a, &s->p->decisions, (why){ v, user, fused, reason });
-    return fused;
-}
-
 static int new_group(sched *s, val root) {
     VEC_PUSH(s->a, &s->groups, (group){ 0 });
     group *gr = &s->groups.at[s->groups.n - 1];

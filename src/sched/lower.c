@@ -8,35 +8,6 @@
 
 /* ---- facts ---- */
 
-static bool var_is_row(const lower *w, kvar v) { return v < w->an.n_root_vars && w->an.alive[v]; }
-
-item *lower_find_item(lower *w, val v) {
-    for (int i = 0; i < w->items.n; i++)
-        if (w->items.at[i].v == v) return &w->items.at[i];
-    return NULL;
-}
-
-static const affine *first_index(const lower *w, val v) {
-    const affine *first = NULL;
-    for (int i = w->an.bucket[v % VISIT_BUCKETS]; i; i = w->an.visits.at[i - 1].next) /* from the last one back */
-        if (w->an.visits.at[i - 1].v == v) first = w->an.visits.at[i - 1].idx;
-    return first;
-}
-
-/* Axis of an inside value that runs along a row (all its loop variables are rows). */
-bool lower_axis_is_row(const lower *w, val v, int axis) {
-    const affine *idx = first_index(w, v);
-    if (!idx) return false;
-    affine x = idx[axis];
-    if (x.n == 0 || x.base) return false;
-    int64_t extent = 1;
-    for (int i = 0; i < x.n; i++) {
-        if (!var_is_row(w, x.t[i].var)) return false;
-        extent *= w->an.k->vars.at[x.t[i].var].extent;
-    }
-    return extent == graph_get(w->g, v)->dims[axis];
-}
-
 static bool all_axes_row(const lower *w, val v) {
     const node *n = graph_get(w->g, v);
     for (int i = 0; i < n->rank; i++)
@@ -47,13 +18,6 @@ static bool all_axes_row(const lower *w, val v) {
 static bool is_anchor(const lower *w, val v) {
     op_class c = op_get((op_code)graph_get(w->g, v)->op)->cls;
     return c == CL_REDUCE || c == CL_ARG || c == CL_DOT;
-}
-
-bool lower_has(const lower *w, val v) {
-    if (sched_inside(w->s, w->gi, v)) return true;
-    for (int i = 0; i < w->gr->roots.n; i++)
-        if (w->gr->roots.at[i] == v) return true;
-    return false;
 }
 
 static int n_inside_users(const lower *w, val v, val *one) {
@@ -102,14 +66,14 @@ static val frontier(const lower *w, val v) {
 
 /* v can be kept: every reader wants the same row of it, and names the rest of its place without the rows' variables. */
 static bool is_keepable(const lower *w, val v) {
-    const affine *first = first_index(w, v);
+    const affine *first = lower_first_index(w, v);
     if (!first) return false;
     for (int i = w->an.bucket[v % VISIT_BUCKETS]; i; i = w->an.visits.at[i - 1].next) {
         const visit *x = &w->an.visits.at[i - 1];
         for (int d = 0; x->v == v && d < graph_get(w->g, v)->rank; d++) {
             if (lower_axis_is_row(w, v, d) && !affine_equal(x->idx[d], first[d])) return false;
             for (int t = 0; t < x->idx[d].n && !lower_axis_is_row(w, v, d); t++)
-                if (var_is_row(w, x->idx[d].t[t].var)) return false;
+                if (lower_var_is_row(w, x->idx[d].t[t].var)) return false;
         }
     }
     return true;
@@ -213,7 +177,7 @@ static void choose_items(lower *w) {
 /* Natural index of an item: rows, and fresh loops over its other axes. */
 static void item_index(lower *w, val v, affine *idx) {
     const node *n = graph_get(w->g, v);
-    const affine *at = first_index(w, v);
+    const affine *at = lower_first_index(w, v);
     for (int i = 0; i < n->rank; i++)
         idx[i] = lower_axis_is_row(w, v, i)
                      ? at[i]
@@ -243,7 +207,7 @@ static void lower_item(lower *w, item *it) {
     affine idx[TN_MAX_RANK];
     kmask_list none = { 0 };
     if (it->kind == ITEM_SCALAR) {
-        const affine *at = first_index(w, it->v);
+        const affine *at = lower_first_index(w, it->v);
         reg r = lower_inside(w, it->v, at);
         lower_find_item(w, it->v)->r = r;
         return;

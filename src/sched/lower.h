@@ -57,7 +57,10 @@ typedef struct lower {
 } lower;
 
 /* lower.c */
+/* lower_item.c */
 item *lower_find_item(lower *w, val v);
+bool lower_var_is_row(const lower *w, kvar v);
+const affine *lower_first_index(const lower *w, val v);  /* of its axes, where it is used first; NULL: nowhere */
 bool lower_has(const lower *w, val v);                   /* computed inside, or a root */
 bool lower_axis_is_row(const lower *w, val v, int axis); /* of an inside value: all its loop variables are rows */
 
