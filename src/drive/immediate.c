@@ -85,7 +85,7 @@ static hash128 key_of(const graph *g, val v) {
     const node *n = graph_get(g, v);
     int64_t bits;
     memcpy(&bits, &n->imm, sizeof bits);
-    add_word(&k, n->op | n->dtype << 8 | n->rank << 16 | n->n_in << 24);
+    add_word(&k, n->op | n->dtype << 8 | n->rank << 16 | (int64_t)n->n_in << 24);
     add_word(&k, bits);
     for (int i = 0; i < n->rank; i++) add_word(&k, n->dims[i]);
     for (int i = 0; i < n->n_attr; i++) add_word(&k, n->attr[i]);
