@@ -52,5 +52,14 @@ import json, sys
 steps = json.load(sys.stdin)["kernels"][0]["schedule"]
 sys.exit("tile" not in steps)' || fail "no schedule in the JSON of explain"
 
+# The schedules of docs/schedules.md are possible.
+told=0
+while read -r steps; do
+    echo "schedule @dot_3 { $steps }" >"$work/s"
+    "$tenon" emit @product:1024x1024x1024 --target=kernels --schedule "$work/s" >"$work/out" 2>&1 || fail "docs/schedules.md: $(cat "$work/out")"
+    told=$((told + 1))
+done < <(sed -nE 's/^\| `([^`]+)` \| [0-9].*/\1/p' "$SOURCE_DIR/docs/schedules.md")
+[ $told -ge 6 ] || fail "docs/schedules.md has $told schedules; expected 6"
+
 [ $failed = 0 ] && echo "count: $same schedules fed back give the same kernels"
 exit $failed
