@@ -20,10 +20,6 @@ void loop_drop_unread(kernel *k, int buf);
 
 /* hoist.c: loop-invariant code motion. Exact. */
 void loop_hoist(kernel *k);
-/* fuse_loops.c: two perfectly nested loops that walk memory as one become one (loop coalescing), wherever there are such.
- * Exact.
- */
-void loop_fuse_loops(kernel *k);
 
 /* window.c: the row along which the windows that a short contraction loop w walks through overlap, or -1. */
 enum { LOOP_MOST_TAPS = 5, LOOP_SLIDING = 8 /* unrolled rows of a contraction lane by lane */ };

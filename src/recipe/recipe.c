@@ -12,34 +12,35 @@ recipe recipe_make(kernel *k, const target *t) {
 
 enum { MOST_TEXT = 256 };
 
-static bool do_step(recipe *r, const char *text, str *why) {
-    loop_step s = step_parse(r->k->a, text);
-    if (!step_apply(&r->k, &s, why)) return false;
+typedef struct attempt {
+    char text[MOST_TEXT]; /* of the step */
+    str why;              /* it is refused */
+} attempt;
+
+static bool do_step(recipe *r, attempt *x, const char *fmt, va_list ap) {
+    vsnprintf(x->text, sizeof x->text, fmt, ap);
+    str_init(&x->why, r->k->a);
+    loop_step s = step_parse(r->k->a, x->text);
+    if (!step_apply(&r->k, &s, &x->why)) return false;
     VEC_PUSH(r->k->a, &r->s->steps, s);
     return true;
 }
 
 bool recipe_try(recipe *r, const char *fmt, ...) {
-    str why;
-    str_init(&why, r->k->a);
-    char text[MOST_TEXT];
+    attempt x;
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    bool done = do_step(r, &x, fmt, ap);
     va_end(ap);
-    bool done = do_step(r, text, &why);
     return done;
 }
 
 void recipe_do(recipe *r, const char *fmt, ...) {
-    str why;
-    str_init(&why, r->k->a);
-    char text[MOST_TEXT];
+    attempt x;
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    bool done = do_step(r, &x, fmt, ap);
     va_end(ap);
-    bool done = do_step(r, text, &why);
     if (done) return;
-    guard_fail(r->k->a->gd, TN_ERR_INTERNAL, "kernel %s: the recipe's step \"%s\" is refused: %s", r->k->name, text, why.s);
+    guard_fail(r->k->a->gd, TN_ERR_INTERNAL, "kernel %s: the recipe's step \"%s\" is refused: %s", r->k->name, x.text, x.why.s);
 }

@@ -61,5 +61,10 @@ while read -r steps; do
 done < <(sed -nE 's/^\| `([^`]+)` \| [0-9].*/\1/p' "$SOURCE_DIR/docs/schedules.md")
 [ $told -ge 6 ] || fail "docs/schedules.md has $told schedules; expected 6"
 
+# A kernel without a schedule is not passed over in silence, and the text still reads back.
+"$tenon" emit @linear_softmax --threads 1 --target=schedule >"$work/s" || fail "no schedule of @linear_softmax"
+grep -q '^# @.* goes by blocks of rows' "$work/s" || fail "nothing about a kernel by blocks of rows: $(cat "$work/s")"
+"$tenon" emit @linear_softmax --threads 1 --target=kernels --schedule "$work/s" >"$work/out" 2>&1 || fail "$(cat "$work/out")"
+
 [ $failed = 0 ] && echo "count: $same schedules fed back give the same kernels"
 exit $failed
