@@ -1,7 +1,7 @@
 /* c.c - a plan as one C translation unit with GNU vector extensions: functions and entries round the statements of clike.c.
  *
  * In: tiled kernels. Out: text; gcc -O2 or clang -O1 suffice for it. */
-#include "emit/clike.h"
+#include "emit/clike/clike.h"
 
 /* ---- kernels and entries ---- */
 

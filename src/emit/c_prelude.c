@@ -3,7 +3,7 @@
  * Everything is written once as a template over the lane count (@ stands for it) and the element type, and printed for the lane
  * counts in use. Functions of one lane are plain scalars, so that the same expressions serve both. Names: WORD_<type>x<lanes>,
  * such as SEL_f32x8. Functions of f32 are those of functions.def; of f64 they call libm lane by lane. */
-#include "emit/clike.h"
+#include "emit/clike/clike.h"
 #include "emit/functions.h"
 
 #include <math.h>

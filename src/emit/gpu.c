@@ -1,7 +1,7 @@
 /* gpu.c - a plan as one program of OpenCL C or CUDA C without headers: kernels round the statements of clike.c.
  *
  * In: kernels in the form of a GPU. Out: text. Element numbers have 32 bits where all of a kernel's fit. */
-#include "emit/clike.h"
+#include "emit/clike/clike.h"
 
 /* Largest magnitude that the index takes in any iteration, from above. */
 static int64_t reach(const kernel *k, affine x) {

@@ -12,7 +12,7 @@
 
 #include <unistd.h>
 
-#include "emit/x86_asm.h"
+#include "emit/x86/asm.h"
 #include "support/support.h"
 
 enum { REPEATS = 40, MAX_LINES = 40000 };

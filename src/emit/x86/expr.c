@@ -1,7 +1,7 @@
-/* x86_expr.c - the text of an expression (vocabulary: ir/ops.def, emit/functions.def) read and turned into primitives as it is
+/* expr.c - the text of an expression (vocabulary: ir/ops.def, emit/functions.def) read and turned into primitives as it is
  * read. In: text, and values for x, y, z. Out: the value. */
 #include "emit/functions.h"
-#include "emit/x86_ir.h"
+#include "emit/x86/ir.h"
 
 typedef struct reader {
     xfn *f;

@@ -1,10 +1,10 @@
-/* x86_weave.c - the same work on neighbouring vectors, instruction by instruction instead of one vector after the other.
+/* interleave.c - the same work on neighbouring vectors, instruction by instruction instead of one vector after the other.
  *
- * In and out: xfn.order after x86_fuse. A function such as exp is a chain of some fifty cycles; a processor works on several of
- * them at once as far as it looks ahead, which is two or three where instructions that wait fill its schedulers. So long runs
- * of the same operations, one for each vector of an unrolled loop, are dealt out in turns, as many as have registers. Each
- * value is computed as before; only the order of independent operations is another. */
-#include "emit/x86_ir.h"
+ * In and out: xfn.order after x86_peephole. A function such as exp is a chain of some fifty cycles; a processor works on
+ * several of them at once as far as it looks ahead, which is two or three where instructions that wait fill its schedulers. So
+ * long runs of the same operations, one for each vector of an unrolled loop, are dealt out in turns, as many as have registers.
+ * Each value is computed as before; only the order of independent operations is another. */
+#include "emit/x86/ir.h"
 
 enum { LEAST_RUN = 8, MOST_WOVEN = 4, KEPT = 2 /* registers for what lives across */ };
 
@@ -61,7 +61,7 @@ static int most_alive(weaver *w, int i, int n) {
     return most;
 }
 
-void x86_weave(xfn *f) {
+void x86_interleave(xfn *f) {
     weaver w = { .f = f, .seen = ARENA_ARRAY(f->a, int32_t, f->v.n), .out = ARENA_ARRAY(f->a, int32_t, f->n_order + 1) };
     for (int i = 0; i < f->n_order;) {
         int n = run_end(&w, i) - i, runs = 1;

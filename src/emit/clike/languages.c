@@ -1,6 +1,6 @@
-/* clike_languages.c - what C, OpenCL C and CUDA C say differently: a row for each, and the definitions that programs start
- * with. Everything else of the three is printed by clike.c and clike_memory.c. */
-#include "emit/clike.h"
+/* languages.c - what C, OpenCL C and CUDA C say differently: a row for each, and the definitions that programs start
+ * with. Everything else of the three is printed by clike.c and memory.c. */
+#include "emit/clike/clike.h"
 
 #define SMALL_TYPES                                                                                                            \
     "typedef unsigned char uint8_t; typedef signed char int8_t; typedef unsigned short uint16_t; typedef int int32_t;\n"       \

@@ -1,7 +1,7 @@
-/* x86_sse.c - what a processor with SSE2 only lacks, by what it has: blends, roundings, 64-bit comparisons, widening moves,
- * products of 32-bit integers, broadcasts. In: an operation. Out: operations with a legacy form, and the value. Results are the
- * same in every bit as those of the instruction. */
-#include "emit/x86_select.h"
+/* legalize_sse.c - what a processor with SSE2 only lacks, by what it has: blends, roundings, 64-bit comparisons, widening
+ * moves, products of 32-bit integers, broadcasts. In: an operation. Out: operations with a legacy form, and the value. Results
+ * are the same in every bit as those of the instruction. */
+#include "emit/x86/select.h"
 
 static vreg two(xfn *f, x86_id id, vreg a, vreg b) { return x86_value(f, (xop){ .op = (uint16_t)id, .a = a, .b = b }); }
 static vreg with(xfn *f, x86_id id, vreg a, int imm) { return x86_value(f, (xop){ .op = (uint16_t)id, .a = a, .imm = imm }); }

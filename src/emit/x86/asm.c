@@ -1,10 +1,10 @@
-/* x86_asm.c - implementation of x86_asm.h. In: rows of x86_ins.def with operands. Out: bytes in the arena. */
-#include "emit/x86_asm.h"
+/* asm.c - implementation of asm.h. In: rows of ins.def with operands. Out: bytes in the arena. */
+#include "emit/x86/asm.h"
 
 const x86_ins x86_table[X86_N_INS] = {
     { 0 },
 #define INS(id, name, ename, form, map, pp, w, ew, op, ext, rv, mv) { name, ename, form, map, pp, w, ew, op, ext, rv, mv },
-#include "emit/x86_ins.def"
+#include "emit/x86/ins.def"
 };
 
 bool x86_has_legacy(x86_id id) {

@@ -1,10 +1,10 @@
-/* x86_code.c - operations with registers to machine code. In: xfn after x86_alloc. Out: a function at the end of f->s:
+/* code.c - operations with registers to machine code. In: xfn after x86_alloc. Out: a function at the end of f->s:
  *     void kernel(char *const *buffer (rdi), int64_t tid (rsi), int64_t nt (rdx))
  * It may change every register but rsp and rbp. rax, rcx and rdx are scratch for addresses.
  *
  * A small frame is on the stack. A larger one is in the thread's scratch memory, at a fixed distance behind the addresses of
  * the buffers, and rbp is its base: callers' stacks may be small. */
-#include "emit/x86_ir.h"
+#include "emit/x86/ir.h"
 
 typedef struct coder {
     xfn *f;

@@ -1,10 +1,10 @@
 /* clike.c - instructions as statements of the languages that look like C: one statement an instruction.
  *
- * In: kernels in the second form, and the row of a language (clike_languages.c). Out: the bodies of functions, and
- * what they need of the vocabulary (clike_vocabulary.c). c.c and gpu.c write what stands around them. Vectors, tiles and
+ * In: kernels in the second form, and the row of a language (languages.c). Out: the bodies of functions, and
+ * what they need of the vocabulary (vocabulary.c). c.c and gpu.c write what stands around them. Vectors, tiles and
  * unrolling are explicit, so a compiler is asked for no more than register allocation and scheduling. No identifier comes from
  * the user's graph. */
-#include "emit/clike.h"
+#include "emit/clike/clike.h"
 #include "emit/functions.h"
 
 #include <math.h>

@@ -1,9 +1,9 @@
-/* clike_vocabulary.c - the functions that the statements of clike.c call: an op of the table for a type and a number of lanes,
+/* vocabulary.c - the functions that the statements of clike.c call: an op of the table for a type and a number of lanes,
  * conversions, clamped addresses.
  *
  * In: what the statements need, counted while they were written. Out: a program's text, the vocabulary first, without what
  * nothing calls. */
-#include "emit/clike.h"
+#include "emit/clike/clike.h"
 
 /* Words of an op's expression get the type they work on: SEL( becomes SEL_f32x8(. */
 static void print_expr(str *out, const char *expr, const char *suffix) {

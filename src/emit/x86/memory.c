@@ -1,6 +1,6 @@
-/* x86_memory.c - loads, stores and scatters of a kernel as operations: neighbouring and strided lanes, masks, dynamic indices,
+/* memory.c - loads, stores and scatters of a kernel as operations: neighbouring and strided lanes, masks, dynamic indices,
  * narrow and half types. In: a kernel instruction and the selector's table of values. Out: operations. */
-#include "emit/x86_select.h"
+#include "emit/x86/select.h"
 
 static xmem element(selector *s, const kins *in, affine x, int64_t size) {
     greg base = x86_base_of(s->f, in->buf, s->local);

@@ -1,11 +1,11 @@
-/* x86_alloc.c - registers by linear scan. In: xfn.order. Out: for each vector and general register its machine register, or the
+/* alloc.c - registers by linear scan. In: xfn.order. Out: for each vector and general register its machine register, or the
  * place in the frame (or, for constants, in the pool) where it lives instead.
  *
  * An interval runs from the definition to the last use; what enters a loop from outside lives to the loop's end. When registers
  * run out, the value with the fewest uses for its length, weighted by loop depth, gives its own up for its whole life:
  * instructions read it in memory where they can, elsewhere a copy that lives for one operation is put in, and the scan starts
  * again. */
-#include "emit/x86_ir.h"
+#include "emit/x86/ir.h"
 
 enum { MAX_ROUNDS = 12 };
 

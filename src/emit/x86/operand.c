@@ -1,5 +1,5 @@
-/* x86_operand.c - kernel registers as chunks of vector registers. */
-#include "emit/x86_select.h"
+/* operand.c - kernel registers as chunks of vector registers. */
+#include "emit/x86/select.h"
 
 int sel_chunk(const selector *s, int lanes) { return lanes < s->vec ? lanes : s->vec; }
 

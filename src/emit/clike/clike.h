@@ -75,7 +75,7 @@ static inline clike clike_make(const clike_language *l, str *out) {
 }
 /* Instruction r of e->k as a line or more. */
 void clike_instruction(clike *e, reg r);
-/* clike_vocabulary.c: the vocabulary that the text in e->out needs, then that text. */
+/* vocabulary.c: the vocabulary that the text in e->out needs, then that text. */
 void clike_program(clike *e, str *out);
 const char *clike_memory_type(tn_dtype t);
 
@@ -83,7 +83,7 @@ const char *clike_memory_type(tn_dtype t);
 const char *clike_reg_type(tn_dtype t);
 void clike_need(clike *e, tn_dtype t, int lanes);
 void clike_line(clike *e);
-/* clike_text.c: the words that statements are made of. */
+/* text.c: the words that statements are made of. */
 void clike_affine(clike *e, affine x, int64_t extra);
 void clike_register(clike *e, reg r); /* of several lanes for GPUs: an array, in a loop over them */
 void clike_value(clike *e, tn_dtype t, double f, int64_t i);
@@ -91,12 +91,12 @@ void clike_operand(clike *e, reg r, int lanes);
 void clike_use_op(clike *e, op_code op, tn_dtype src, int lanes); /* op_..() will be there */
 /* What stands between operands where the op is an operator; NULL: it is a function. */
 const char *clike_infix(op_code op, tn_dtype t);
-/* clike_group.c: all threads of a group meet; `of` neighbours, or all, combine values; the index of the best value */
+/* group.c: all threads of a group meet; `of` neighbours, or all, combine values; the index of the best value */
 const char *clike_barrier(const clike *e);
 void clike_group_part(clike *e, const kins *in, reg r);
 void clike_group_value(clike *e, const kins *in, reg r);
 void clike_group_index(clike *e, const kins *in, reg r);
-/* clike_memory.c */
+/* memory.c */
 bool clike_feeds_contraction(const clike *e, reg r);
 /* What the load gives is stored as it is in the thread's own memory, and not used besides: the store moves it, as words. */
 bool clike_is_kept(const clike *e, const kins *load);

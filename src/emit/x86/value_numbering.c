@@ -1,6 +1,6 @@
-/* x86_values.c - operations, numbered so that none is written twice in a scope; constants, addresses and dynamic indices, each
- * made as far out in the loop nest as it can be. In: requests of the selector. Out: the lists of xfn. */
-#include "emit/x86_select.h"
+/* value_numbering.c - operations, numbered so that none is written twice in a scope; constants, addresses and dynamic indices,
+ * each made as far out in the loop nest as it can be. In: requests of the selector. Out: the lists of xfn. */
+#include "emit/x86/select.h"
 
 void x86_unsupported(xfn *f, const char *what) {
     if (!f->unsupported) f->unsupported = what;

@@ -1,7 +1,7 @@
-/* x86_ir.h - one kernel on its way to machine code: operations over virtual registers, and the addresses and loops they need.
+/* ir.h - one kernel on its way to machine code: operations over virtual registers, and the addresses and loops they need.
  *
- * x86_select.c writes it (x86_sse.c: what SSE2 lacks, by what it has), x86_fuse.c contracts and folds, x86_weave.c puts the
- * same work on neighbouring vectors side by side, x86_alloc.c gives registers, x86_code.c encodes. Everything lives in the
+ * select.c writes it (legalize_sse.c: what SSE2 lacks, by what it has), peephole.c contracts and folds, interleave.c puts the
+ * same work on neighbouring vectors side by side, alloc.c gives registers, code.c encodes. Everything lives in the
  * caller's arena for the time of one kernel.
  *
  * Vector registers (vreg) hold one chunk of a kernel register: `lanes` of it, or one. They are written once, except those that
@@ -11,7 +11,7 @@
 #define TN_EMIT_X86_IR_H
 
 #include "emit/emit.h"
-#include "emit/x86_asm.h"
+#include "emit/x86/asm.h"
 
 typedef uint32_t vreg; /* 0 = nil */
 typedef int32_t greg;  /* 0 = nil */
@@ -78,7 +78,7 @@ typedef struct xvreg {
     uint8_t vl;
     bool is_mutable, full; /* full: every lane of the widest vector holds the value */
     int32_t loop;
-    /* x86_alloc.c */
+    /* alloc.c */
     int32_t start, end;
     float weight;
     int8_t phys;  /* or -1 */
@@ -166,7 +166,7 @@ enum { X_SCRATCH = 256 }; /* bytes at the bottom of the frame for work lane by l
 enum { X_STACK = 4096 };  /* bytes of a frame that may be on the stack */
 enum { X_TID = X_SCRATCH, X_NT = X_SCRATCH + 8, X_FRAME = X_SCRATCH + 64 };
 
-/* x86_select.c */
+/* select.c */
 void x86_select(xfn *f);
 int x86_vl(xtype t, int lanes);
 xop *x86_add(xfn *f, xop op); /* appends; fills loop, block */
@@ -177,7 +177,7 @@ vreg x86_const(xfn *f, xtype t, double fv, int64_t iv);
 int x86_import(xfn *f, const char *name);
 void x86_unsupported(xfn *f, const char *what);
 
-/* x86_prim.c: the primitives of the vocabulary over one chunk of `lanes` */
+/* lane_ops.c: the primitives of the vocabulary over one chunk of `lanes` */
 typedef struct xval {
     vreg r;
     xtype t; /* a mask is XI32, or XM64 */
@@ -194,20 +194,20 @@ xval x86_low(xfn *f, xval a, int at, int lanes); /* `lanes` of a chunk from lane
 vreg x86_broadcast(xfn *f, xval a);
 xval x86_half_nan(xfn *f, xval x, int lanes); /* every NaN becomes the quiet one of its sign: what f16 keeps */
 
-/* x86_expr.c: the text of an expression over values of type t. */
+/* expr.c: the text of an expression over values of type t. */
 xval x86_expr(xfn *f, const char *text, xtype t, const xval *xyz, int lanes);
 xval x86_word(xfn *f, const char *name, xtype t, const xval *args, int n, int lanes);
 
-/* x86_sse.c: whether the operation has no form on a processor with SSE2 only; then *out is its value by others. */
+/* legalize_sse.c: whether the operation has no form on a processor with SSE2 only; then *out is its value by others. */
 bool x86_lower(xfn *f, const xop *op, vreg *out);
 
-/* x86_fuse.c */
-void x86_fuse(xfn *f);
-void x86_weave(xfn *f);
+/* peephole.c */
+void x86_peephole(xfn *f);
+void x86_interleave(xfn *f);
 bool x86_commutes(int op);
-/* x86_alloc.c */
+/* alloc.c */
 void x86_alloc(xfn *f);
-/* x86_code.c: appends the function to f->s. */
+/* code.c: appends the function to f->s. */
 void x86_code(xfn *f);
 
 #endif

@@ -1,9 +1,9 @@
-/* x86_fuse.c - the final order of operations, without dead ones; multiply-adds; loads that become operands.
+/* peephole.c - the final order of operations, without dead ones; multiply-adds; loads that become operands.
  *
  * In: the lists of x86_select. Out: xfn.order. Within one instruction of the kernel (the polynomials of exp, tanh and erf) a
  * product all of whose uses are sums or differences is contracted into them: what gcc does with the text of clike.c, which
  * keeps products of different instructions apart, so that both back ends agree bit for bit. */
-#include "emit/x86_ir.h"
+#include "emit/x86/ir.h"
 
 typedef struct fuser {
     xfn *f;
@@ -215,7 +215,7 @@ static void compact(xfn *f) {
     f->n_order = n;
 }
 
-void x86_fuse(xfn *f) {
+void x86_peephole(xfn *f) {
     fuser u = { .f = f, .uses = ARENA_ARRAY(f->a, int, f->v.n) };
     order_all(f);
     drop_dead(f, u.uses);

@@ -3,7 +3,7 @@
  * Kernels take (buffers, tid, nt); the entries have the signature of rt/device.h and the meaning that emit_c gives them. The
  * entries keep all they need in their frame, for kernels change every register; what grows with the plan is in the thread's
  * scratch memory: the addresses of a kernel's buffers, the slots of a step, and the kernel's frame, when that is large. */
-#include "emit/x86_ir.h"
+#include "emit/x86/ir.h"
 
 enum { USUAL_OPS = 512 }; /* of a kernel */
 
@@ -66,8 +66,8 @@ static bool put_version(image *im, xfn *f, int i, int label, int near, const cha
 #undef AGAIN
     x86_select(f);
     if (!f->unsupported) {
-        x86_fuse(f);
-        x86_weave(f);
+        x86_peephole(f);
+        x86_interleave(f);
         x86_alloc(f);
         x86_align(&im->s, 32);
         size_t from = im->s.n;

@@ -1,6 +1,6 @@
-/* x86_select.c - kernel instructions to operations over virtual registers: what c.c writes as text, in the same order of
+/* select.c - kernel instructions to operations over virtual registers: what c.c writes as text, in the same order of
  * operations. In: a tiled kernel. Out: the lists of xfn. What has no form here is noted in xfn.unsupported. */
-#include "emit/x86_select.h"
+#include "emit/x86/select.h"
 
 #include <math.h>
 

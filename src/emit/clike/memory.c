@@ -1,8 +1,8 @@
-/* clike_memory.c - loads and stores as statements of the languages that look like C.
+/* memory.c - loads and stores as statements of the languages that look like C.
  *
  * In: LOAD, STORE and SCATTER instructions. Out: text. For GPUs neighbouring lanes go through memory together, up to 16 bytes
  * at once, where kernel_aligned proves that they may. */
-#include "emit/clike.h"
+#include "emit/clike/clike.h"
 
 static bool is_copied(const clike *e, const kins *in) { /* to every group of a cluster */
     return in->op == K_STORE && e->k->bufs.at[in->buf].kind == KB_CLUSTER;

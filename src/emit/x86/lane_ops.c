@@ -1,8 +1,8 @@
-/* x86_prim.c - the primitives that expressions are made of, as operations over one chunk of lanes.
+/* lane_ops.c - the primitives that expressions are made of, as operations over one chunk of lanes.
  *
  * In: values (vreg and type). Out: a new value. Values are numbered: the same operation on the same registers is written once
  * in a scope. All operations act on whole registers: lanes above the chunk's hold rubbish that nobody reads. */
-#include "emit/x86_ir.h"
+#include "emit/x86/ir.h"
 
 int x86_vl(xtype t, int lanes) {
     int bytes = lanes * (t == XF32 || t == XI32 ? 4 : 8);

@@ -1,8 +1,8 @@
-/* x86_select.h - what the files that turn kernel instructions into operations share. */
+/* select.h - what the files that turn kernel instructions into operations share. */
 #ifndef TN_EMIT_X86_SELECT_H
 #define TN_EMIT_X86_SELECT_H
 
-#include "emit/x86_ir.h"
+#include "emit/x86/ir.h"
 
 enum { MAX_CHUNKS = 16 };
 
@@ -27,7 +27,7 @@ static inline xtype xt(tn_dtype t) {
 }
 static inline bool is_wide(xtype t) { return t == XF64 || t == XI64 || t == XM64; }
 
-/* x86_values.c */
+/* value_numbering.c */
 int32_t x86_innermost(const xfn *f); /* open loop that is one, or 0 */
 int32_t x86_loop_above(const xfn *f, int32_t l);
 void x86_open_scope(xfn *f);
@@ -46,12 +46,12 @@ greg x86_base_of(xfn *f, int buf, const int64_t *local);
 xmem x86_address(xfn *f, greg base, affine x, int64_t scale); /* base + scale * x; a value when base is 0 */
 greg x86_dynamic(xfn *f, vreg v, xdyn d);                     /* the register that holds d, made where v is known */
 
-/* x86_select.c */
+/* select.c */
 int sel_chunk(const selector *s, int lanes);
 kval sel_shaped(const selector *s, xtype t, int lanes);
 xval sel_operand(selector *s, reg r, int lanes, int i);
 
-/* x86_memory.c */
+/* memory.c */
 void sel_load(selector *s, reg r);
 void sel_store(selector *s, const kins *in);
 void sel_scatter(selector *s, const kins *in);

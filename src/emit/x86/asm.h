@@ -1,5 +1,5 @@
-/* x86_asm.h - an assembler for x86-64 over a growing buffer in an arena: legacy, VEX and EVEX encodings of the rows of
- * x86_ins.def, labels, and a pool of constants behind the code.
+/* asm.h - an assembler for x86-64 over a growing buffer in an arena: legacy, VEX and EVEX encodings of the rows of
+ * ins.def, labels, and a pool of constants behind the code.
  *
  * Operands are numbers: general registers 0..15 (rax rcx rdx rbx rsp rbp rsi rdi r8..), vector registers 0..31, mask registers
  * 0..7. The caller passes only operands that the instruction has; vector registers above 15 and 512 bits take the EVEX form. */
@@ -11,7 +11,7 @@
 typedef enum x86_id {
     X86_NONE,
 #define INS(id, ...) X86_##id,
-#include "emit/x86_ins.def"
+#include "emit/x86/ins.def"
     X86_N_INS
 } x86_id;
 

@@ -1,8 +1,8 @@
-/* clike_group.c - what the threads of a group do together, in the languages of GPUs: barriers, values that they combine, the
+/* group.c - what the threads of a group do together, in the languages of GPUs: barriers, values that they combine, the
  * place of the best one.
  *
  * In: instructions whose threads meet. Out: statements, and in the clike which types' memory the kernel needs for them. */
-#include "emit/clike.h"
+#include "emit/clike/clike.h"
 
 /* x = x combined with y */
 static void print_combined(clike *e, const kins *in, const char *x, const char *y) {

@@ -1,5 +1,5 @@
-/* clike_text.c - the words that statements are made of: types, indices, numbers, registers, signs. */
-#include "emit/clike.h"
+/* text.c - the words that statements are made of: types, indices, numbers, registers, signs. */
+#include "emit/clike/clike.h"
 #include "emit/emit.h"
 
 #include <math.h>
