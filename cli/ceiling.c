@@ -2,7 +2,7 @@
  *
  * These are the best of a few short samples at the start, for the head of a report. What a row is compared with is measured
  * again in the row's own rounds (probe.c). */
-#include "bench.h"
+#include "measure.h"
 
 #include <sched.h>
 #include <stdlib.h>

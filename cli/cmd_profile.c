@@ -1,5 +1,5 @@
 /* cmd_profile.c - `tenon profile`: where the time of a run goes, kernel by kernel, against what the machine can do. */
-#include "bench.h"
+#include "measure.h"
 #include "cli.h"
 
 #include <stdlib.h>

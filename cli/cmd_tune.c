@@ -1,5 +1,5 @@
 /* cmd_tune.c - `tenon tune`: measures how the kernels of a graph are best cut on this machine, and keeps it. */
-#include "bench.h"
+#include "measure.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  *
  * Symbols of the program come before those of shared libraries, so every malloc of libtenon passes here. Under sanitizers,
  * which have their own allocator, and on other C libraries nothing is counted, and mallocs_method says so. */
-#include "bench.h"
+#include "measure.h"
 
 #include <errno.h>
 #include <stdatomic.h>

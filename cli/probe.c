@@ -6,7 +6,7 @@
  *
  * The multiply-adds are instructions in inline assembly on x86 (so that the compiler can neither remove nor rearrange them), on
  * 20 or 12 independent accumulators: more than latency times rate of any current core. */
-#include "bench.h"
+#include "measure.h"
 
 #include <pthread.h>
 #include <sched.h>

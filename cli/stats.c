@@ -1,6 +1,6 @@
 /* stats.c - interleaved timing. A sample is one clock reading around enough runs to last 2 ms; the median of samples is quoted.
  */
-#include "bench.h"
+#include "measure.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -30,6 +30,8 @@ catches src/pass/a.c ../ir/graph.h
 catches src/ir/a.c nn/layers.h
 catches src/drive/a.c nowhere/base.h
 catches cli/a.c drive/objects.h
+catches bench/a.c drive/objects.h
+catches cli/a.c bench/bench.h
 catches io/a.c base/base.h
 catches nn/a.c ir/graph.h
 catches examples/a.c base/base.h

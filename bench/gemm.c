@@ -1,4 +1,4 @@
-/* bench_gemm.c - `tenon bench gemm`: relu(x w + b) for cubes and thin matrices, with the weights as an input of every run and
+/* gemm.c - `tenon bench gemm`: relu(x w + b) for cubes and thin matrices, with the weights as an input of every run and
  * as a constant of the graph (which may be packed once). Checked in double, element by element. Narrow numbers (--dtype) are
  * widened in the graph: bf16 to f32; u8 (x) and i8 (w) to i32, whose sums are scaled. */
 #include "suite.h"

@@ -1,4 +1,4 @@
-/* bench_modes.c - `tenon bench modes`: one random network, run in every mode, with the kernel cache and without it, timed in
+/* modes.c - `tenon bench modes`: one random network, run in every mode, with the kernel cache and without it, timed in
  * turns, outputs compared element by element.
  *
  * Equal work inside every timer: the input is bound, the network runs, the output is there. With the cache a variant is

@@ -1,4 +1,4 @@
-/* bench_ladder.c - `tenon bench ladder WORK`: the same work from the naive loop to generated code, every rung checked and timed
+/* ladder.c - `tenon bench ladder WORK`: the same work from the naive loop to generated code, every rung checked and timed
  * in turns. */
 #include "bench.h"
 #include <math.h>

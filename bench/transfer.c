@@ -1,4 +1,4 @@
-/* bench_transfer.c - `tenon bench memory --device NAME`: bytes between host and device. Whole calls from and to plain memory of
+/* transfer.c - `tenon bench memory --device NAME`: bytes between host and device. Whole calls from and to plain memory of
  * the host, what the device moves at a time of them, and inputs that go up while earlier steps run. */
 #include "suite.h"
 

@@ -1,4 +1,4 @@
-/* bench_train.c - `tenon bench train`: one training step (loss, gradients, update) of two networks, in loop mode. Loss and
+/* train.c - `tenon bench train`: one training step (loss, gradients, update) of two networks, in loop mode. Loss and
  * every parameter and moment after one step are checked against the reference evaluator. */
 #include "suite.h"
 #include "tenon/tenon_nn.h"

@@ -1,4 +1,4 @@
-/* bench_contention.c - `tenon bench contention`: networks with one thread and with all, alone, beside a program that keeps a
+/* contention.c - `tenon bench contention`: networks with one thread and with all, alone, beside a program that keeps a
  * processor busy, and as several sessions at a time.
  *
  * The busy program is a child of this one that loops, and is stopped (SIGSTOP) but for the samples that want it. A sample lasts

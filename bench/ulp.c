@@ -1,4 +1,4 @@
-/* bench_ulp.c - `tenon bench ulp`: how exact the elementwise functions of f32 are, over a sample of all bit patterns or all of
+/* ulp.c - `tenon bench ulp`: how exact the elementwise functions of f32 are, over a sample of all bit patterns or all of
  * them, and how fast. Exact values are the C library's in double precision, whose own error does not show here. */
 #include "bench.h"
 

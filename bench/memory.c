@@ -1,4 +1,4 @@
-/* bench_memory.c - `tenon bench memory`: bandwidth and latency by footprint, the cache sizes that the latencies show, access
+/* memory.c - `tenon bench memory`: bandwidth and latency by footprint, the cache sizes that the latencies show, access
  * patterns and layouts, transposition and permutation, the cost of starting threads together and of a barrier. */
 #include "edges.h"
 #include "patterns.h"

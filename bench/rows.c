@@ -1,4 +1,4 @@
-/* bench_rows.c - `tenon bench rows`: work that is bound by memory, against a copy of as many bytes: layer norm, softmax, a
+/* rows.c - `tenon bench rows`: work that is bound by memory, against a copy of as many bytes: layer norm, softmax, a
  * chain of ten elementwise ops, transpose, copy; at footprints from the first cache to main memory; on devices also in bf16. */
 #include "suite.h"
 #include "tenon/tenon_nn.h"

@@ -1,4 +1,4 @@
-/* bench_sum.c - `tenon bench sum`: a long sum of f32 by different ways of rounding, as plain C loops and as graphs: the error
+/* sum.c - `tenon bench sum`: a long sum of f32 by different ways of rounding, as plain C loops and as graphs: the error
  * against the exact sum, and the time. The numbers: 0.1 so many times; random ones; ones that alternate in sign and nearly
  * cancel. */
 #include "suite.h"

@@ -1,4 +1,4 @@
-/* bench_ir.c - `tenon bench ir`: how fast graphs are made, printed, parsed back, checked and walked: values a second. The
+/* ir.c - `tenon bench ir`: how fast graphs are made, printed, parsed back, checked and walked: values a second. The
  * graphs are random: ops of one to three operands over earlier values of f32[16,16], some with a literal, some that move.
  * Checked: the parsed graph prints the same text and has as many values. */
 #include "suite.h"

@@ -1,4 +1,4 @@
-/* cmd_bench.c - `tenon bench`: which benchmark, and the options of all of them. */
+/* bench.c - `tenon bench`: which benchmark, and the options of all of them. */
 #include "bench.h"
 
 #include <string.h>

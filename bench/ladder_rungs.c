@@ -1,4 +1,5 @@
-/* ladder.c - the hand-written rungs from the naive loop to the best that plain loops give; the last rung is Tenon's own code.
+/* ladder_rungs.c - the hand-written rungs from the naive loop to the best that plain loops give; the last rung is Tenon's own
+ * code.
  *
  * In: a ladder_problem. Out: p->y. Each rung changes one thing against the one before, so that the table shows what it was
  * worth. Rungs up to "local" are compiled for the baseline and not vectorised; "optimised" ones are compiled for the widest

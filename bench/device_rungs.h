@@ -1,8 +1,8 @@
-/* device_ladder.h - the ladders of GPUs: rungs by hand as texts for both languages, and how each is launched. */
+/* device_rungs.h - the ladders of GPUs: rungs by hand as texts for both languages, and how each is launched. */
 #ifndef TENON_CLI_DEVICE_LADDER_H
 #define TENON_CLI_DEVICE_LADDER_H
 
-#include "cli.h"
+#include "cli/cli.h"
 
 /* Macros with which one text is CUDA C or OpenCL C: KERNEL(name) has five buffers, AT(type, k) is one of them, and groups of
  * 256 threads; T, G, GROUPS, FAST, MEET, ADD, FMA, ... */

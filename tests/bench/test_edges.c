@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "../cli/edges.c" /* the program is no library; this part of it is pure */
+#include "../bench/edges.c" /* the program is no library; this part of it is pure */
 
 static void between(double x, double least, double most) {
     if (x < least || x > most) fail_msg("%g is not between %g and %g", x, least, most);

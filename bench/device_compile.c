@@ -1,4 +1,4 @@
-/* bench_device_compile.c - `tenon bench compile --device`: networks of depth 64 from a graph with its weights to a program of
+/* device_compile.c - `tenon bench compile --device`: networks of depth 64 from a graph with its weights to a program of
  * an open device. Rows of each size: `first` in this process, which also loads the device's compiler (of the first size alone);
  * `cold`, without a cache on disk, neither Tenon's nor the driver's; `disk`, from Tenon's. compile_us is what of a compilation
  * the device's compiler took, or the cache. The cache is a folder of its own, which goes at the end. The program from the cache

@@ -1,4 +1,4 @@
-/* bench_compile.c - `tenon bench compile`: from the first call of a builder to a session that is ready to run, cold: a new
+/* compile.c - `tenon bench compile`: from the first call of a builder to a session that is ready to run, cold: a new
  * context each time, without a cache on disk; beside it what it may take. Each result is run once and checked against the
  * reference evaluator. */
 #include "suite.h"

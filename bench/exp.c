@@ -1,4 +1,4 @@
-/* bench_exp.c - `tenon bench exp write-vs-move|dot-sum-dot`: two experiments, as plain C loops and as graphs at every fusion
+/* exp.c - `tenon bench exp write-vs-move|dot-sum-dot`: two experiments, as plain C loops and as graphs at every fusion
  * level.
  *
  * write-vs-move: a result is wanted transposed. Write it where it belongs, with long strides ("odd write"), or write it row by

@@ -82,9 +82,9 @@ device_copy *device_copy_new(cli *c, const char *device, double bytes);
 void device_copy_free(device_copy *p);
 stats_case device_copy_case(device_copy *p); /* a companion */
 
-/* bench_device_compile.c: rows of compiling for s->device. */
+/* device_compile.c: rows of compiling for s->device. */
 void bench_device_compile(suite *s);
-/* bench_transfer.c: rows of transfers between host and s->device, `bytes` at a time. */
+/* transfer.c: rows of transfers between host and s->device, `bytes` at a time. */
 void bench_transfers(suite *s, int64_t bytes);
 
 /* Reads --threads, --seconds, --seed, --cases, --rivals and measures the machine. */

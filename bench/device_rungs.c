@@ -1,8 +1,8 @@
-/* device_ladder.c - the rungs of the ladders on GPUs: kernels written by hand, one text for CUDA C and OpenCL C.
+/* device_rungs.c - the rungs of the ladders on GPUs: kernels written by hand, one text for CUDA C and OpenCL C.
  *
  * A source is a head with the sizes, the dialect, then the rungs of one work. Every kernel has the same buffers: X, W, B, Y and
  * the scratch S; what it computes is right for all sizes. Launches have groups of 256 threads. */
-#include "device_ladder.h"
+#include "device_rungs.h"
 
 #include <string.h>
 

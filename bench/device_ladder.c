@@ -1,8 +1,8 @@
-/* bench_device_ladder.c - `tenon bench ladder WORK --device cuda|opencl`: the same work from the naive kernel to generated code
+/* device_ladder.c - `tenon bench ladder WORK --device cuda|opencl`: the same work from the naive kernel to generated code
  * on a GPU, every rung checked against double and timed in turns.
  *
  * All operands are on the device; times are of repetitions in one submit, less what a submit with one takes. */
-#include "device_ladder.h"
+#include "device_rungs.h"
 #include "suite.h"
 #include "tenon/tenon_ir.h"
 

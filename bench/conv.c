@@ -1,4 +1,4 @@
-/* bench_conv.c - `tenon bench conv`: layers of well-known networks, batch 1, forward and (for the first four) backward: the
+/* conv.c - `tenon bench conv`: layers of well-known networks, batch 1, forward and (for the first four) backward: the
  * gradients of input and weights. Checked in double by the plain loop nest. The arithmetic is counted as usual: every tap,
  * padded ones too. */
 #include "suite.h"

@@ -1,9 +1,9 @@
-/* bench_device_memory.c - `tenon bench memory --device cuda|opencl`: what each level of a GPU's memory gives. Bandwidth and
+/* device_memory.c - `tenon bench memory --device cuda|opencl`: what each level of a GPU's memory gives. Bandwidth and
  * latency by footprint, fast memory and its banks, access patterns over main memory, atomics, meetings of threads, launches.
  *
  * Kernels written by hand, one text for both languages; each leaves something that the host can compute too. Times are of
  * repetitions in one submit, less what a submit with one takes. */
-#include "device_ladder.h"
+#include "device_rungs.h"
 #include "suite.h"
 #include "tenon/tenon_ir.h"
 
