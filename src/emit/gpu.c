@@ -42,7 +42,7 @@ static bool loads_ahead(const kernel *k) {
         const kins *in = &k->ins.at[i];
         if (in->op == K_LOOP) serial += open[depth++] = in->par == PAR_SERIAL;
         if (in->op == K_END) serial -= open[--depth];
-        bool ahead = in->op == K_LOAD && (in->par == 1 || in->par == 2);
+        bool ahead = in->op == K_LOAD && (in->mode == LOAD_HOISTED || in->mode == LOAD_UNMASKED);
         if (ahead && serial) return false;
         any |= ahead;
     }
@@ -123,7 +123,7 @@ static double rows_at_once(const kernel *k) {
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         if (in->op == K_UPD && in->alu == OP_dot) return 1;
-        anew |= in->op == K_LOAD && in->par == 3;
+        anew |= in->op == K_LOAD && in->mode == LOAD_REMATERIALISED;
         holds |= in->op == K_LOOP && in->par == PAR_SERIAL && in[1].op == K_LOOP && in[1].par == PAR_LOCAL && in->hi > 1 &&
                  k->vars.at[in->var].role.unroll == in->hi;
     }
@@ -141,7 +141,7 @@ static int resident_threads(const clike *e, const kernel *k) {
 
 static bool is_waited_for(const kernel *k, int b) { /* until it is full */
     for (int i = 1; i < k->ins.n; i++)
-        if (k->ins.at[i].op == K_BARRIER && k->ins.at[i].par == 2 && k->ins.at[i].buf == b) return true;
+        if (k->ins.at[i].op == K_BARRIER && k->ins.at[i].mode == BARRIER_MBARRIER && k->ins.at[i].buf == b) return true;
     return false;
 }
 

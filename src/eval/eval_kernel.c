@@ -115,7 +115,7 @@ static void run_load(machine *m, int r, const kins *in) {
     int64_t at = place_at(m, in);
     for (int l = 0; l < in->lanes; l++) {
         if (!masks_hold(m, in, l)) {
-            if (in->par == 2) /* nobody may use it */
+            if (in->mode == LOAD_UNMASKED) /* nobody may use it */
                 m->regs[r][l] = is_float(in->dtype) ? (cell){ .f = NAN } : (cell){ .i = 0x5a5a };
             else if (is_float(in->dtype))
                 m->regs[r][l].f = in->imm;
@@ -141,7 +141,7 @@ static void run_store(machine *m, int r, const kins *in) {
     int64_t at = place_at(m, in);
     for (int l = 0; l < in->lanes; l++)
         if (masks_hold(m, in, l)) {
-            if (in->par && m->k->bufs.at[in->buf].kind == KB_CLUSTER) m->counted[in->buf]++;
+            if (in->mode == STORE_COUNTED) m->counted[in->buf]++;
             write_cell(&m->k->bufs.at[in->buf], m->base[in->buf], checked(m, r, in, at + l * in->lane_stride),
                        lane_of(m, in->a, l));
         }
@@ -264,8 +264,8 @@ static void run_arg_update(machine *m, const kins *in) {
 
 static void run_hsum(machine *m, int r, const kins *in) {
     cell h[64];
-    memcpy(h, m->regs[in->a], sizeof *h * (size_t)in->imm_int);
-    for (int half = (int)in->imm_int / 2; half >= 1; half /= 2)
+    memcpy(h, m->regs[in->a], sizeof *h * (size_t)in->combined);
+    for (int half = (int)in->combined / 2; half >= 1; half /= 2)
         for (int l = 0; l < half; l++) h[l] = alu((op_code)in->alu, in->dtype, in->dtype, h[l], h[l + half], h[l]);
     m->regs[r][0] = h[0];
 }
@@ -320,8 +320,7 @@ static void run_ins(machine *m, int r) {
             *out = wrap((tn_dtype)in->src, lane_of(m, in->a, l));
             break;
         case K_RANDOM:
-            out->f =
-                (double)random_uniform_at(lane_of(m, in->a, l).i, in->imm_int, affine_at(m, in->idx) + l * in->lane_stride);
+            out->f = (double)random_uniform_at(lane_of(m, in->a, l).i, in->stream, affine_at(m, in->idx) + l * in->lane_stride);
             break;
         case K_ZIP: {
             bool of_b;
@@ -330,7 +329,7 @@ static void run_ins(machine *m, int r) {
             break;
         }
         case K_LANES:
-            *out = m->regs[in->a][in->imm_int + l];
+            *out = m->regs[in->a][in->first_lane + l];
             break;
         default:
             guard_fail(m->a->gd, TN_ERR_INTERNAL, "kernel %s, instruction %%%d: op code %d cannot run", m->k->name, r, in->op);
@@ -422,7 +421,7 @@ static void meet(machine *m, const machine *threads, int n, int r) {
     cell *x = ARENA_ARRAY(m->a, cell, n), *y = ARENA_ARRAY(m->a, cell, n);
     if (in->op == K_BARRIER) return;
     for (int t = 0; t < n; t++) x[t] = threads[t].regs[in->a][0], y[t] = threads[t].regs[in->b][0];
-    int wide = in->op == K_GSUM && in->imm_int ? (int)in->imm_int : n; /* so many combine theirs */
+    int wide = in->op == K_GSUM && in->neighbours ? (int)in->neighbours : n; /* so many combine theirs */
     for (int half = wide / 2; half >= 1; half /= 2)
         for (int t = 0; t + half < n; t++) {
             if (t % wide >= half) continue;
@@ -442,7 +441,7 @@ static void run_group(machine *threads, int n) {
         int at = threads[0].at;
         for (int i = 0; i < n; i++)
             if (threads[i].at != at) fail_at(&threads[0], at, "only some threads come here:", i, n);
-        if (at == k->ins.n || (k->ins.at[at].op == K_BARRIER && k->ins.at[at].par)) return;
+        if (at == k->ins.n || (k->ins.at[at].op == K_BARRIER && k->ins.at[at].mode)) return;
         meet(&threads[0], threads, n, at);
         for (int i = 0; i < n; i++) threads[i].at++;
     }
@@ -457,7 +456,7 @@ static void run_cluster(machine *threads, int groups, int n) {
         for (int g = 0; g < groups; g++)
             if (threads[(int64_t)g * n].at != at) fail_at(&threads[0], at, "only some groups come here:", g, groups);
         const kins *in = &k->ins.at[at < k->ins.n ? at : 0];
-        if (in->op == K_BARRIER && in->par == 2) {
+        if (in->op == K_BARRIER && in->mode == BARRIER_MBARRIER) {
             int64_t *counted = &threads[0].counted[in->buf], all = k->bufs.at[in->buf].elems;
             if (*counted != all) fail_at(&threads[0], at, "elements written that are waited for:", *counted, all);
             *counted = 0;

@@ -78,8 +78,8 @@ int64_t kernel_nest_size(const kernel *k, reg r) {
 
 int64_t kernel_nest_groups(const kernel *k, reg r, int64_t *out_first) {
     const kins *in = &k->ins.at[r];
-    *out_first = in->dyn_n ? in->imm_int : 0;
-    return in->dyn_n ? in->dyn_n : k->groups;
+    *out_first = in->n_groups ? in->first_group : 0;
+    return in->n_groups ? in->n_groups : k->groups;
 }
 
 /* Whether x is a multiple of n in every iteration. */
@@ -114,11 +114,11 @@ bool kernel_aligned(const kernel *k, const kins *in, int n) {
 }
 
 int kernel_zip_lane(const kins *zip, int l, bool *of_b) {
-    int piece = (int)zip->imm_int, chunk = 16 / (int)dtype_size((tn_dtype)zip->dtype);
+    int piece = (int)zip->piece, chunk = 16 / (int)dtype_size((tn_dtype)zip->dtype);
     if (chunk < 2 * piece) chunk = 2 * piece;
     int in_chunk = l % chunk, pair = in_chunk / (2 * piece);
     *of_b = in_chunk / piece % 2;
-    return l - in_chunk + (zip->par ? chunk / 2 : 0) + pair * piece + in_chunk % piece;
+    return l - in_chunk + (zip->mode == ZIP_HIGH ? chunk / 2 : 0) + pair * piece + in_chunk % piece;
 }
 
 tn_dtype kernel_reg_dtype(tn_dtype t) {

@@ -45,35 +45,33 @@ typedef struct kmask { /* lo <= e < hi */
 
 typedef enum kop {
     K_NIL,
-    K_LOOP,  /* var over [lo, hi) step, by whom: kpar; a (GPU form): not at all where it is 0. The first loop of an outermost
-                nest of a grid or of groups, with dyn_n: dealt to that many groups from imm_int on alone, not to all */
-    K_END,   /* of the innermost open loop */
-    K_CONST, /* imm / imm_int in all lanes */
-    K_INDEX, /* value of the affine idx, in dtype; lanes along `lane_coef` */
-    K_LOAD,  /* buf[idx (+ dyn * dyn_stride)]; masked lanes give imm */
-    K_STORE, /* buf[idx] = a; GPU form: only where all masks hold; with par past the caches, where the buffer begins with a line
-              */
-    K_ALU,   /* elementwise op of ops.def over a, b, c; par 1: coarse, for a result of f16 or bf16 */
-    K_CAST,  /* a (of src dtype) converted to dtype by the cast rule */
-    K_WRAP,  /* a rounded or wrapped to the storage dtype `src` and back (i8, u8, f16, bf16) */
-    K_RANDOM, /* uniform of (counter a, stream imm_int, element idx) */
+    K_LOOP,   /* var over [lo, hi) step, by whom: kpar; a (GPU form): not at all where it is 0. The first loop of an outermost
+                 nest of a grid or of groups, with n_groups: dealt to that many groups from first_group on alone, not to all */
+    K_END,    /* of the innermost open loop */
+    K_CONST,  /* imm / imm_int in all lanes */
+    K_INDEX,  /* value of the affine idx, in dtype; lanes along `lane_coef` */
+    K_LOAD,   /* buf[idx (+ dyn * dyn_stride)]; masked lanes give imm */
+    K_STORE,  /* buf[idx] = a; GPU form: only where all masks hold; how: kstore */
+    K_ALU,    /* elementwise op of ops.def over a, b, c; how precise: kalu */
+    K_CAST,   /* a (of src dtype) converted to dtype by the cast rule */
+    K_WRAP,   /* a rounded or wrapped to the storage dtype `src` and back (i8, u8, f16, bf16) */
+    K_RANDOM, /* uniform of (counter a, stream, element idx) */
     K_ACC,    /* mutable register starting at imm / imm_int */
     K_UPD,    /* acc = acc (+ * max min by op) a; op OP_dot: acc += a * b, or so for all parts of two words; OP_NIL (GPU form):
                  acc = a, which an iteration leaves to the next one */
     K_ARGUPD, /* acc (best value) and acc2 (its index, i64) from a at index idx along the reduced axis; op OP_argmax or
                  OP_argmin */
-    K_HSUM,   /* a with all lanes combined by op (1 lane result) */
-    K_LANES,  /* lanes [imm_int, imm_int + lanes) of a */
-    K_ZIP,    /* a and b interleaved in pieces of imm_int lanes: of each chunk (two pieces, 16 bytes at least) the low half of a
-                 and    of b, with par the high half */
+    K_HSUM,   /* a with all its `combined` lanes combined by op (1 lane result) */
+    K_LANES,  /* lanes [first_lane, first_lane + lanes) of a */
+    K_ZIP, /* a and b interleaved in pieces of `piece` lanes: of each chunk (two pieces, 16 bytes at least) the low or the high
+              half (kzip) of a and of b */
     K_SCATTER, /* if 0 <= dyn < dyn_n: buf[idx + dyn * dyn_stride] += a; GPU form: and where all masks hold */
-    K_BARRIER, /* GPU form: all threads of the group (par 1: of the cluster) meet; what they wrote before, all of them see. par
-                  2: the group goes on when its copy of buf is full: each element by one counted store since the last time */
+    K_BARRIER, /* GPU form: threads meet, whose: kbarrier */
     K_GSUM, /* GPU form: a of all threads of the group combined by op, halves first; every thread gets it. Meets as K_BARRIER.
-               imm_int > 0: of each so many neighbours alone; they all come here, but memory is not put in order */
+               neighbours > 0: of each so many neighbours alone; they all come here, but memory is not put in order */
     K_GARG, /* GPU form: index of the best of the threads' (value a, index b), lowest index first; op as K_ARGUPD. Meets, too */
-    K_PREFETCH, /* buf[idx], which may lie beyond the end, will be read soon (par 1: it comes into the second cache, not
-                   the first; par 2: will be written). Changes nothing but the time */
+    K_PREFETCH, /* buf[idx], which may lie beyond the end, will be used soon, for what: kprefetch. Changes nothing but the
+                   time */
 } kop;
 
 typedef enum kpar { /* who runs the iterations of a loop */
@@ -84,21 +82,53 @@ typedef enum kpar { /* who runs the iterations of a loop */
                     PAR_GROUPS,  /* GPU: each iteration is one group's; outermost, and as many as there are groups */
                     PAR_LOCAL    /* GPU: dealt to the threads of the group */
 } kpar;
+typedef enum kload { /* when a LOAD is done */
+                     LOAD_PLAIN,
+                     LOAD_HOISTED,       /* for later: under way while threads meet */
+                     LOAD_UNMASKED,      /* so, too, and no value is used where a mask does not hold */
+                     LOAD_REMATERIALISED /* nothing is kept in registers that came of the element before */
+} kload;
+typedef enum kstore {
+    STORE_PLAIN,
+    STORE_NONTEMPORAL, /* CPU: past the caches, where the buffer begins with a line */
+    STORE_COUNTED      /* GPU: to all copies of a cluster's buffer, each of which counts it (st.async with mbarrier) */
+} kstore;
+typedef enum kbarrier {                  /* who meets; what they wrote before, all of them see */
+                        BARRIER_BLOCK,   /* all threads of the group */
+                        BARRIER_CLUSTER, /* of the cluster */
+                        BARRIER_MBARRIER /* the group goes on when its copy of buf is full: each element by one counted store
+                                            since the last time */
+} kbarrier;
+typedef enum kprefetch { /* where to */
+                         PREFETCH_L1,
+                         PREFETCH_L2,
+                         PREFETCH_WRITE /* into the first cache, to be written */
+} kprefetch;
+typedef enum kzip { ZIP_LOW, ZIP_HIGH } kzip;
+typedef enum kalu {
+    ALU_PLAIN,
+    ALU_APPROXIMATE /* the result is a number of f16 or bf16: so exact a function is enough */
+} kalu;
 
 typedef struct kins {
     uint8_t op;    /* kop */
     uint8_t alu;   /* op_code for ALU, UPD, ARGUPD, HSUM */
     uint8_t dtype; /* of the register; of memory for STORE and SCATTER */
     uint8_t src;   /* CAST, WRAP: the other dtype; LOAD: dtype in memory */
-    uint8_t par; /* LOOP: kpar; ALU, ZIP, BARRIER; LOAD: 1 = for later, under way while threads meet, 2 = so, too, and no value
-                    is used where a mask does not hold, 3 = nothing is kept that came of the element before; STORE: 1 = past the
-                    caches, in a cluster's buffer: counted */
+    union {
+        uint8_t par;  /* LOOP: kpar */
+        uint8_t mode; /* LOAD: kload; STORE: kstore; BARRIER: kbarrier; PREFETCH: kprefetch; ZIP: kzip; ALU: kalu */
+    };
     uint8_t lanes; /* 1 in scalar form */
     uint8_t parts; /* LOAD, UPD by OP_dot: of the 32-bit words, see below; 0 = there are none */
-    uint16_t buf;  /* LOAD, STORE, SCATTER: index into kernel.bufs */
+    uint16_t buf;  /* LOAD, STORE, SCATTER, PREFETCH, BARRIER: index into kernel.bufs */
     reg a, b, c;   /* operands; UPD: c = accumulator; ARGUPD: b = index accumulator, c = value accumulator */
     reg dyn;       /* LOAD, SCATTER: register with the dynamic index */
-    int64_t dyn_stride, dyn_n;
+    int64_t dyn_stride;
+    union {
+        int64_t dyn_n;    /* LOAD, SCATTER: range of dyn */
+        int64_t n_groups; /* LOOP */
+    };
     affine idx;          /* element index, or INDEX/RANDOM's value */
     int64_t lane_stride; /* change of idx from lane to lane (LOAD, STORE, INDEX, RANDOM, ARGUPD, SCATTER) */
     int64_t part_stride; /* LOAD: from part to part */
@@ -108,7 +138,15 @@ typedef struct kins {
     kvar var;             /* LOOP */
     int64_t lo, hi, step; /* LOOP */
     double imm;
-    int64_t imm_int;
+    union {
+        int64_t imm_int;     /* CONST, ACC, LOAD of integers */
+        int64_t first_group; /* LOOP */
+        int64_t stream;      /* RANDOM */
+        int64_t combined;    /* HSUM: lanes of a */
+        int64_t first_lane;  /* LANES */
+        int64_t piece;       /* ZIP: lanes */
+        int64_t neighbours;  /* GSUM: threads, or 0 */
+    };
     val node; /* graph value this computes, for explain and debugging; 0 = none */
 } kins;
 

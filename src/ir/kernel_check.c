@@ -69,7 +69,7 @@ static void check_dealt_loop(checker *c, reg r, int depth, const int *open) {
     int64_t first, groups = kernel_nest_groups(c->k, r, &first);
     if (!inner && in->par == PAR_GROUPS && kernel_nest_size(c->k, r) != groups)
         problem(c, r, "%lld iterations for %lld groups", (long long)kernel_nest_size(c->k, r), (long long)groups);
-    if (in->dyn_n &&
+    if (in->n_groups &&
         (inner || depth || in->par == PAR_LOCAL || c->k->cluster || groups < 1 || first < 0 || first > c->k->groups - groups))
         problem(c, r, "dealt to groups [%lld, %lld) of %lld", (long long)first, (long long)(first + groups),
                 (long long)c->k->groups);
@@ -206,14 +206,16 @@ static void check_memory_operands(checker *c, reg r, const kins *in) {
         problem(c, r, "%s is not what %s is loaded as", dtype_name((tn_dtype)in->dtype), dtype_name((tn_dtype)in->src));
     if (b->kind == KB_CLUSTER && in->op == K_SCATTER) problem(c, r, "adds to each copy of b%d", in->buf);
     for (int m = 0; m < in->n_mask; m++) check_affine(c, r, in->mask[m].e);
-    if (in->op == K_LOAD && in->par == 3 && !c->k->group) problem(c, r, "anew, not for a GPU");
-    bool anew = in->par == 3 && b->kind == KB_LOCAL;
-    if (in->op == K_LOAD && in->par && !anew && (in->par > 3 || b->kind != KB_IN))
+    if (in->op == K_LOAD && in->mode == LOAD_REMATERIALISED && !c->k->group) problem(c, r, "anew, not for a GPU");
+    bool anew = in->mode == LOAD_REMATERIALISED && b->kind == KB_LOCAL;
+    if (in->op == K_LOAD && in->mode && !anew && (in->mode > LOAD_REMATERIALISED || b->kind != KB_IN))
         problem(c, r, "ahead of what b%d is yet to hold", in->buf);
-    if (in->op == K_LOAD && in->par == 2 && !in->n_mask) problem(c, r, "early without a mask");
-    bool counted = b->kind == KB_CLUSTER && b->dtype == TN_F32;
-    if (in->op == K_STORE && in->par && !counted && (in->par > 1 || c->k->group || b->kind != KB_OUT || in->lane_stride != 1))
+    if (in->op == K_LOAD && in->mode == LOAD_UNMASKED && !in->n_mask) problem(c, r, "early without a mask");
+    if (in->op == K_STORE && in->mode == STORE_NONTEMPORAL && (c->k->group || b->kind != KB_OUT || in->lane_stride != 1))
         problem(c, r, "past the caches, what has to be in them or is in pieces");
+    if (in->op == K_STORE &&
+        (in->mode > STORE_COUNTED || (in->mode == STORE_COUNTED && (b->kind != KB_CLUSTER || b->dtype != TN_F32))))
+        problem(c, r, "counts what goes to b%d, which is no f32 memory of a cluster", in->buf);
     if (in->n_mask && !in->mask_lane) problem(c, r, "masks without lane strides");
     if (in->n_mask && in->op != K_LOAD && !c->k->group) problem(c, r, "a masked store");
     if (in->dyn) {
@@ -238,7 +240,7 @@ static void check_alu(checker *c, reg r, const kins *in) {
                 dtype_name((tn_dtype)in->dtype));
     for (int i = 0; i < op->arity; i++)
         check_operand(c, r, operand[i], in->alu == OP_select && i == 0 ? TN_I32 : (tn_dtype)in->src, in->lanes, "operand");
-    if (in->par && (in->par > 1 || in->dtype != TN_F32 || op->cls != CL_FLT || op->ulp <= 0.5))
+    if (in->mode && (in->mode > ALU_APPROXIMATE || in->dtype != TN_F32 || op->cls != CL_FLT || op->ulp <= 0.5))
         problem(c, r, "coarse %s of %s is the same", op->name, dtype_name((tn_dtype)in->dtype));
 }
 
@@ -272,16 +274,18 @@ static void check_lanes(checker *c, reg r, const kins *in) {
     int max = c->k->tiled ? 64 : 1;
     if (in->lanes < 1 || in->lanes > max || (in->lanes & (in->lanes - 1))) problem(c, r, "%d lanes", in->lanes);
     if (in->op == K_HSUM) {
-        if (in->imm_int < 2 || in->imm_int > 64 || !is_visible(c, r, in->a) || ins(c, in->a)->lanes != in->imm_int)
-            problem(c, r, "combines %lld lanes of %%%u", (long long)in->imm_int, in->a);
+        if (in->combined < 2 || in->combined > 64 || !is_visible(c, r, in->a) || ins(c, in->a)->lanes != in->combined)
+            problem(c, r, "combines %lld lanes of %%%u", (long long)in->combined, in->a);
         if (in->lanes != 1) problem(c, r, "the result has one lane, not %d", in->lanes);
     }
-    if (in->op == K_LANES && (!is_visible(c, r, in->a) || in->imm_int < 0 || in->imm_int + in->lanes > ins(c, in->a)->lanes))
+    if (in->op == K_LANES &&
+        (!is_visible(c, r, in->a) || in->first_lane < 0 || in->first_lane + in->lanes > ins(c, in->a)->lanes))
         problem(c, r, "takes lanes that %%%u does not have", in->a);
-    if (in->op == K_ZIP && (in->imm_int < 1 || (in->imm_int & (in->imm_int - 1)) || 2 * in->imm_int > in->lanes ||
-                            in->par > 1 || in->lanes * (int)dtype_size((tn_dtype)in->dtype) < 16 || !is_visible(c, r, in->a) ||
-                            !is_visible(c, r, in->b) || ins(c, in->a)->lanes != in->lanes || ins(c, in->b)->lanes != in->lanes))
-        problem(c, r, "interleaves pieces of %lld of %d lanes", (long long)in->imm_int, in->lanes);
+    if (in->op == K_ZIP &&
+        (in->piece < 1 || (in->piece & (in->piece - 1)) || 2 * in->piece > in->lanes || in->mode > ZIP_HIGH ||
+         in->lanes * (int)dtype_size((tn_dtype)in->dtype) < 16 || !is_visible(c, r, in->a) || !is_visible(c, r, in->b) ||
+         ins(c, in->a)->lanes != in->lanes || ins(c, in->b)->lanes != in->lanes))
+        problem(c, r, "interleaves pieces of %lld of %d lanes", (long long)in->piece, in->lanes);
 }
 
 static bool may_fetch(kbuf_kind kind, bool to_write) { return to_write ? kind == KB_OUT : kind == KB_IN || kind == KB_LOCAL; }
@@ -308,8 +312,9 @@ static void check_ins(checker *c, reg r) {
         check_memory_operands(c, r, in);
         break;
     case K_PREFETCH:
-        if ((c->k->group && in->par != 1) || in->buf >= c->k->bufs.n ||
-            !may_fetch((kbuf_kind)c->k->bufs.at[in->buf].kind, in->par == 2) || c->k->bufs.at[in->buf].dtype != in->dtype)
+        if ((c->k->group && in->mode != PREFETCH_L2) || in->mode > PREFETCH_WRITE || in->buf >= c->k->bufs.n ||
+            !may_fetch((kbuf_kind)c->k->bufs.at[in->buf].kind, in->mode == PREFETCH_WRITE) ||
+            c->k->bufs.at[in->buf].dtype != in->dtype)
             problem(c, r, "nothing to fetch in b%d", in->buf);
         break;
     case K_ALU:
@@ -344,19 +349,20 @@ static void check_ins(checker *c, reg r) {
         if (in->lane_stride) problem(c, r, "the reduced axis runs along the lanes");
         break;
     case K_HSUM:
-        check_operand(c, r, in->a, t, (int)in->imm_int, "operand");
+        check_operand(c, r, in->a, t, (int)in->combined, "operand");
         break;
     case K_BARRIER:
         check_meeting(c, r);
-        if (in->par > (c->k->cluster ? 2 : 0)) problem(c, r, "groups meet that do not run together");
-        if (in->par == 2 && (in->buf >= c->k->bufs.n || c->k->bufs.at[in->buf].kind != KB_CLUSTER))
+        if (in->mode > (c->k->cluster ? BARRIER_MBARRIER : BARRIER_BLOCK))
+            problem(c, r, "groups meet that do not run together");
+        if (in->mode == BARRIER_MBARRIER && (in->buf >= c->k->bufs.n || c->k->bufs.at[in->buf].kind != KB_CLUSTER))
             problem(c, r, "b%d is of no cluster", in->buf);
         break;
     case K_GSUM:
         check_meeting(c, r);
         check_operand(c, r, in->a, t, 1, "operand");
-        if (in->imm_int < 0 || in->imm_int > c->k->group || (in->imm_int & (in->imm_int - 1)))
-            problem(c, r, "combines %lld of %d threads", (long long)in->imm_int, c->k->group);
+        if (in->neighbours < 0 || in->neighbours > c->k->group || (in->neighbours & (in->neighbours - 1)))
+            problem(c, r, "combines %lld of %d threads", (long long)in->neighbours, c->k->group);
         break;
     case K_GARG:
         check_meeting(c, r);
@@ -594,10 +600,10 @@ static void cluster_problem(checker *c, reg r, touched *t, const char *what) {
 
 static void cluster_meets(const checker *c, const kins *in, touched *t) {
     for (int b = 0; b < c->k->bufs.n; b++) {
-        if (in->par == 0 && t->read[b]) t->over[b] = true;
-        if (in->par == 1) t->wrote[b] = t->read[b] = false;
-        if (in->par == 2 && t->cover[b] == in->buf + 1) t->read[b] = false;
-        if (in->par == 2 && b == in->buf) t->counted[b] = false;
+        if (in->mode == BARRIER_BLOCK && t->read[b]) t->over[b] = true;
+        if (in->mode == BARRIER_CLUSTER) t->wrote[b] = t->read[b] = false;
+        if (in->mode == BARRIER_MBARRIER && t->cover[b] == in->buf + 1) t->read[b] = false;
+        if (in->mode == BARRIER_MBARRIER && b == in->buf) t->counted[b] = false;
     }
 }
 
@@ -629,8 +635,8 @@ static void check_cluster_range(checker *c, reg from, reg to, touched *t) {
             if (in->op == K_LOAD)
                 t->read[in->buf] = true, t->over[in->buf] = false, t->cover[in->buf] = 0;
             else
-                *(in->par ? &t->counted[in->buf] : &t->wrote[in->buf]) = true;
-            for (int b = 0; b < c->k->bufs.n && in->op == K_STORE && in->par; b++)
+                *(in->mode == STORE_COUNTED ? &t->counted[in->buf] : &t->wrote[in->buf]) = true;
+            for (int b = 0; b < c->k->bufs.n && in->op == K_STORE && in->mode == STORE_COUNTED; b++)
                 if (t->over[b] && t->read[b]) t->cover[b] = in->buf + 1;
         }
     }

@@ -14,7 +14,7 @@ static bool same_masks(const kins *x, const kins *y) {
 }
 
 static bool same_ins(const kins *x, const kins *y) {
-    return x->op == y->op && x->alu == y->alu && x->dtype == y->dtype && x->src == y->src && x->par == y->par &&
+    return x->op == y->op && x->alu == y->alu && x->dtype == y->dtype && x->src == y->src && x->mode == y->mode &&
            x->lanes == y->lanes && x->parts == y->parts && x->part_stride == y->part_stride && x->buf == y->buf &&
            x->a == y->a && x->b == y->b && x->c == y->c && x->dyn == y->dyn && x->dyn_stride == y->dyn_stride &&
            x->dyn_n == y->dyn_n && affine_equal(x->idx, y->idx) && x->lane_stride == y->lane_stride && same_masks(x, y) &&
@@ -53,7 +53,7 @@ static uint64_t hash_affine(affine x, uint64_t h) {
 }
 
 static uint64_t hash_ins(const kins *x, uint64_t h) {
-    int64_t words[] = { x->op, x->alu, x->dtype, x->src,        x->par,   x->lanes,       x->buf,        x->a,
+    int64_t words[] = { x->op, x->alu, x->dtype, x->src,        x->mode,  x->lanes,       x->buf,        x->a,
                         x->b,  x->c,   x->dyn,   x->dyn_stride, x->dyn_n, x->lane_stride, x->n_mask,     x->var,
                         x->lo, x->hi,  x->step,  x->imm_int,    x->idx.n, x->parts,       x->part_stride };
     h = hash_bytes(words, sizeof words, h);

@@ -246,9 +246,9 @@ static void loop_text(reader *p, kins *in) {
     for (uint8_t i = 0; i < COUNT_OF(pars) && !in->par; i++)
         if (accept(p, pars[i])) in->par = (uint8_t)(i + 1);
     if (in->par >= PAR_GRID && accept(p, "of")) {
-        in->dyn_n = integer_below(p, 1, INT64_MAX, "a number of groups");
+        in->n_groups = integer_below(p, 1, INT64_MAX, "a number of groups");
         expect(p, "from");
-        in->imm_int = integer_below(p, 0, INT64_MAX, "the first group");
+        in->first_group = integer_below(p, 0, INT64_MAX, "the first group");
     }
     if (accept(p, "if")) in->a = register_word(p);
 }
@@ -282,7 +282,7 @@ static void alu_text(reader *p, kins *in, bool *out_src) {
     }
     *out_src = accept(p, "on");
     if (*out_src) in->src = (uint8_t)dtype_word(p, NULL);
-    in->par = accept(p, "coarse");
+    if (accept(p, "coarse")) in->mode = ALU_APPROXIMATE;
 }
 
 static void computed_text(reader *p, kins *in) { /* what stands behind "%n =" */
@@ -308,22 +308,22 @@ static void computed_text(reader *p, kins *in) { /* what stands behind "%n =" */
     } else if (accept(p, "random")) {
         in->op = K_RANDOM, in->a = register_word(p), src = false;
         expect(p, "stream");
-        in->imm_int = integer(p);
+        in->stream = integer(p);
         expect(p, "at");
         in->idx = affine_text(p), in->lane_stride = step_text(p);
     } else if (accept(p, "across")) {
         in->op = K_HSUM, in->a = register_word(p), in->alu = (uint8_t)op_word(p, false), src = false;
         expect(p, "of");
-        in->imm_int = integer(p);
+        in->combined = integer(p);
         expect(p, "lanes");
     } else if (accept(p, "zip")) {
         in->op = K_ZIP, in->a = register_word(p), src = false;
         expect(p, ",");
         in->b = register_word(p);
         expect(p, "pieces"), expect(p, "of");
-        in->imm_int = integer(p);
-        in->par = !accept(p, "low");
-        if (in->par) expect(p, "high");
+        in->piece = integer(p);
+        in->mode = accept(p, "low") ? ZIP_LOW : ZIP_HIGH;
+        if (in->mode == ZIP_HIGH) expect(p, "high");
     } else if (accept(p, "group")) {
         in->op = K_GSUM, in->a = register_word(p);
         src = false;
@@ -333,19 +333,19 @@ static void computed_text(reader *p, kins *in) { /* what stands behind "%n =" */
             expect(p, "on");
             in->src = (uint8_t)dtype_word(p, NULL), src = true;
         } else if (accept(p, "of")) {
-            in->imm_int = integer_below(p, 1, 1025, "a number of threads");
+            in->neighbours = integer_below(p, 1, 1025, "a number of threads");
         }
     } else if (accept(p, "lanes")) {
         in->op = K_LANES, in->a = register_word(p), src = false;
         expect(p, "from");
-        in->imm_int = integer(p);
+        in->first_lane = integer(p);
     } else {
         alu_text(p, in, &src);
     }
     if (imm) imm_text(p, in);
-    if (in->op == K_LOAD && accept(p, "ahead")) in->par = 1;
-    if (in->op == K_LOAD && accept(p, "early")) in->par = 2;
-    if (in->op == K_LOAD && accept(p, "anew")) in->par = 3;
+    if (in->op == K_LOAD && accept(p, "ahead")) in->mode = LOAD_HOISTED;
+    if (in->op == K_LOAD && accept(p, "early")) in->mode = LOAD_UNMASKED;
+    if (in->op == K_LOAD && accept(p, "anew")) in->mode = LOAD_REMATERIALISED;
     int lanes;
     in->dtype = (uint8_t)dtype_word(p, &lanes);
     in->lanes = (uint8_t)lanes;
@@ -369,10 +369,10 @@ static void instruction_text(reader *p) {
         in.op = K_END, typed = false;
     } else if (accept(p, "barrier")) {
         in.op = K_BARRIER, typed = false;
-        in.par = accept(p, "cluster");
-        if (!in.par && buffer_follows(p)) {
+        in.mode = accept(p, "cluster") ? BARRIER_CLUSTER : BARRIER_BLOCK;
+        if (!in.mode && buffer_follows(p)) {
             buffer_letter(p);
-            in.par = 2, in.buf = (uint16_t)integer_below(p, 0, p->k->bufs.n, "a buffer of the kernel");
+            in.mode = BARRIER_MBARRIER, in.buf = (uint16_t)integer_below(p, 0, p->k->bufs.n, "a buffer of the kernel");
         }
     } else if (accept(p, "store")) {
         in.op = K_STORE;
@@ -380,11 +380,11 @@ static void instruction_text(reader *p) {
         expect(p, ",");
         in.a = register_word(p);
         masks_text(p, &in);
-        in.par = accept(p, "past") || accept(p, "counted");
+        in.mode = accept(p, "past") ? STORE_NONTEMPORAL : accept(p, "counted") ? STORE_COUNTED : STORE_PLAIN;
     } else if (accept(p, "prefetch")) {
         in.op = K_PREFETCH;
         place_text(p, &in);
-        in.par = accept(p, "second") ? 1 : accept(p, "written") ? 2 : 0;
+        in.mode = accept(p, "second") ? PREFETCH_L2 : accept(p, "written") ? PREFETCH_WRITE : PREFETCH_L1;
     } else if (accept(p, "scatter")) {
         in.op = K_SCATTER;
         place_text(p, &in);

@@ -63,7 +63,7 @@ static void print_ins(const kernel *k, reg r, str *out) {
     case K_LOOP:
         str_addf(out, "loop %s = %lld .. %lld step %lld%s", k->vars.at[in->var].name, (long long)in->lo, (long long)in->hi,
                  (long long)in->step, pars[in->par <= PAR_LOCAL ? in->par : 0]);
-        if (in->dyn_n) str_addf(out, " of %lld from %lld", (long long)in->dyn_n, (long long)in->imm_int);
+        if (in->n_groups) str_addf(out, " of %lld from %lld", (long long)in->n_groups, (long long)in->first_group);
         if (in->a) str_addf(out, " if %%%u", in->a);
         break;
     case K_END:
@@ -90,19 +90,19 @@ static void print_ins(const kernel *k, reg r, str *out) {
             str_add(out, " else ");
             print_imm(in, out);
         }
-        if (in->par) str_add(out, in->par == 3 ? " anew" : in->par == 2 ? " early" : " ahead");
+        if (in->mode) str_add(out, in->mode == LOAD_REMATERIALISED ? " anew" : in->mode == LOAD_UNMASKED ? " early" : " ahead");
         break;
     case K_STORE:
         str_add(out, "store ");
         print_place(k, in, out);
         str_addf(out, ", %%%u", in->a);
         print_masks(k, in, out);
-        if (in->par) str_add(out, k->bufs.at[in->buf].kind == KB_CLUSTER ? " counted" : " past");
+        if (in->mode) str_add(out, in->mode == STORE_COUNTED ? " counted" : " past");
         break;
     case K_PREFETCH:
         str_add(out, "prefetch ");
         print_place(k, in, out);
-        if (in->par) str_add(out, in->par == 2 ? " written" : " second");
+        if (in->mode) str_add(out, in->mode == PREFETCH_WRITE ? " written" : " second");
         break;
     case K_SCATTER:
         str_add(out, "scatter ");
@@ -115,7 +115,7 @@ static void print_ins(const kernel *k, reg r, str *out) {
         for (int i = 0; i < op_get((op_code)in->alu)->arity; i++)
             str_addf(out, "%s %%%u", i ? "," : "", i == 0 ? in->a : i == 1 ? in->b : in->c);
         if (in->src != in->dtype) str_addf(out, " on %s", dtype_name((tn_dtype)in->src));
-        if (in->par) str_add(out, " coarse");
+        if (in->mode == ALU_APPROXIMATE) str_add(out, " coarse");
         break;
     case K_CAST:
         str_addf(out, "cast %%%u from %s", in->a, dtype_name((tn_dtype)in->src));
@@ -124,7 +124,7 @@ static void print_ins(const kernel *k, reg r, str *out) {
         str_addf(out, "wrap %%%u to %s", in->a, dtype_name((tn_dtype)in->src));
         break;
     case K_RANDOM:
-        str_addf(out, "random %%%u stream %lld at ", in->a, (long long)in->imm_int);
+        str_addf(out, "random %%%u stream %lld at ", in->a, (long long)in->stream);
         print_affine(k, in->idx, out);
         print_step(in, out);
         break;
@@ -138,21 +138,22 @@ static void print_ins(const kernel *k, reg r, str *out) {
         print_affine(k, in->idx, out);
         break;
     case K_HSUM:
-        str_addf(out, "across %%%u %s of %lld lanes", in->a, op_get((op_code)in->alu)->name, (long long)in->imm_int);
+        str_addf(out, "across %%%u %s of %lld lanes", in->a, op_get((op_code)in->alu)->name, (long long)in->combined);
         break;
     case K_ZIP:
-        str_addf(out, "zip %%%u, %%%u pieces of %lld %s", in->a, in->b, (long long)in->imm_int, in->par ? "high" : "low");
+        str_addf(out, "zip %%%u, %%%u pieces of %lld %s", in->a, in->b, (long long)in->piece,
+                 in->mode == ZIP_HIGH ? "high" : "low");
         break;
     case K_LANES:
-        str_addf(out, "lanes %%%u from %lld", in->a, (long long)in->imm_int);
+        str_addf(out, "lanes %%%u from %lld", in->a, (long long)in->first_lane);
         break;
     case K_BARRIER:
-        str_add(out, in->par == 1 ? "barrier cluster" : "barrier");
-        if (in->par == 2) str_addf(out, " b%d", in->buf);
+        str_add(out, in->mode == BARRIER_CLUSTER ? "barrier cluster" : "barrier");
+        if (in->mode == BARRIER_MBARRIER) str_addf(out, " b%d", in->buf);
         break;
     case K_GSUM:
         str_addf(out, "group %%%u %s", in->a, op_get((op_code)in->alu)->name);
-        if (in->imm_int) str_addf(out, " of %lld", (long long)in->imm_int);
+        if (in->neighbours) str_addf(out, " of %lld", (long long)in->neighbours);
         break;
     case K_GARG:
         str_addf(out, "group %%%u, %%%u %s on %s", in->a, in->b, op_get((op_code)in->alu)->name, dtype_name((tn_dtype)in->src));

@@ -159,16 +159,18 @@ static void add_kernel(joint *w, const pkernel *pk, int64_t groups, bool lone) {
     for (int b = 0; b < k->bufs.n; b++) buf[b] = bind(w, k->bufs.at[b], pk->args[b].buf);
     if (lone) {
         kvar one = kernel_var(w->o, "g", 1, false, false);
-        kins loop = { .op = K_LOOP, .var = one, .hi = 1, .step = 1, .par = PAR_GROUPS, .dyn_n = 1, .imm_int = w->o->groups };
+        kins loop = {
+            .op = K_LOOP, .var = one, .hi = 1, .step = 1, .par = PAR_GROUPS, .n_groups = 1, .first_group = w->o->groups
+        };
         from = kernel_push(w->o, loop), depth = 1;
     }
     for (int i = 1; i < k->ins.n; i++) {
         kins in = k->ins.at[i];
         bool memory = in.op == K_LOAD || in.op == K_STORE || in.op == K_SCATTER || in.op == K_PREFETCH ||
-                      (in.op == K_BARRIER && in.par == 2);
+                      (in.op == K_BARRIER && in.mode == BARRIER_MBARRIER);
         in.a += in.a ? from : 0, in.b += in.b ? from : 0, in.c += in.c ? from : 0, in.dyn += in.dyn ? from : 0;
         if (in.op == K_LOOP) in.var += by;
-        if (in.op == K_LOOP && depth++ == 0) in.dyn_n = groups, in.imm_int = w->o->groups;
+        if (in.op == K_LOOP && depth++ == 0) in.n_groups = groups, in.first_group = w->o->groups;
         if (in.op == K_END) depth--;
         if (memory) in.buf = (uint16_t)buf[in.buf];
         in.idx = moved(a, in.idx, by);

@@ -215,7 +215,7 @@ static kvar open(writer *p, const char *name, int64_t n, kpar par) {
 }
 
 static void cluster_meets(writer *p) {
-    kernel_push(p->o, (kins){ .op = K_BARRIER, .par = 1 });
+    kernel_push(p->o, (kins){ .op = K_BARRIER, .mode = BARRIER_CLUSTER });
     memset(p->w.wrote, 0, sizeof(bool) * (size_t)p->k->bufs.n);
     memset(p->w.read, 0, sizeof(bool) * (size_t)p->k->bufs.n);
 }
@@ -248,7 +248,7 @@ static reg put(writer *p, int i, const spot *s, gpu_places at) {
     reg r = gpu_copy(s->copier, i, &at);
     kins *out = &p->o->ins.at[r];
     if (memory && !global) out->idx = sum(p, out->idx, affine_scale(p->o->a, s->copy, p->k->bufs.at[in->buf].elems));
-    if (in->op == K_STORE && !global && in->buf == s->fills) out->par = 1;
+    if (in->op == K_STORE && !global && in->buf == s->fills) out->mode = STORE_COUNTED;
     int64_t stride = s->loop >= 0 ? affine_coef(in->idx, s->loop) : 0;
     if (memory && s->dyn && stride) out->dyn = s->dyn, out->dyn_stride = stride, out->dyn_n = s->dyn_n;
     return r;
@@ -320,7 +320,7 @@ static reg *load_early(writer *p, const spot *s) {
     for (int i = c->loop + 1; i < c->end; i++)
         if (is_early(p, c, i)) to[steps + i - c->loop] = put(p, i, s, columns(p, s));
     for (int64_t i = 0; i < steps + c->end - c->loop; i++)
-        if (to[i]) p->o->ins.at[to[i]].par = 1;
+        if (to[i]) p->o->ins.at[to[i]].mode = LOAD_HOISTED;
     return to;
 }
 
@@ -364,7 +364,7 @@ static void write_sums(writer *p, spot *s, const reg *early) {
         gpu_put(&place, step, step_at(p, c, at));
         reg four = put(p, x, s, place);
         for (int e = 0; e < STEPS; e++) {
-            reg one = kernel_push(p->o, (kins){ .op = K_LANES, .dtype = TN_F32, .a = four, .imm_int = e });
+            reg one = kernel_push(p->o, (kins){ .op = K_LANES, .dtype = TN_F32, .a = four, .first_lane = e });
             update.a = (int)p->k->ins.at[c->update].a == x ? one : early[at + e];
             update.b = (int)p->k->ins.at[c->update].b == x ? one : early[at + e];
             kernel_push(p->o, update);
@@ -438,7 +438,7 @@ static void write_contraction(writer *p, const contraction *c, kvar loop, affine
     kernel_push(p->o, (kins){ .op = K_BARRIER });
     write_results(p, &s, early);
     if (meet && s.fills >= 0)
-        kernel_push(p->o, (kins){ .op = K_BARRIER, .par = 2, .buf = (uint16_t)s.fills });
+        kernel_push(p->o, (kins){ .op = K_BARRIER, .mode = BARRIER_MBARRIER, .buf = (uint16_t)s.fills });
     else if (meet)
         cluster_meets(p);
 }

@@ -20,7 +20,7 @@ static int turns_of(const kernel *k, int head) {
     if (in->op != K_LOOP || in->par != PAR_LOCAL || in->lo != 0 || in->hi % k->group || in->hi > MAX_TURNS * k->group) return 0;
     int end = kernel_loop_end(k, head);
     for (int i = head + 1; i < end; i++)
-        if (k->ins.at[i].op == K_LOOP || (in[i - head].op == K_LOAD && in[i - head].par)) return 0;
+        if (k->ins.at[i].op == K_LOOP || (in[i - head].op == K_LOAD && in[i - head].mode)) return 0;
     return (int)(in->hi / k->group);
 }
 
@@ -128,7 +128,7 @@ static bool load_packed(holder *h, int head, int turns) {
         kins store = { .op = K_STORE, .dtype = in->src, .buf = (uint16_t)buf, .lanes = in->lanes, .lane_stride = 1 };
         store.a = gpu_copy(&h->c, i, &p), store.node = in->node;
         store.idx = affine_scale(o->a, affine_var(o->a, turn), in->lanes);
-        o->ins.at[store.a].par = 1;
+        o->ins.at[store.a].mode = LOAD_HOISTED;
         kernel_push(o, store);
         close_turns(o);
     }
@@ -151,7 +151,8 @@ static void hold_nest(holder *h, int head) {
         reg r = gpu_copy(&h->c, i, memory && h->own[in->buf] ? mine : p);
         if (in->op != K_LOAD || !h->held[in->buf]) continue;
         kins *load = &o->ins.at[r];
-        load->idx = affine_scale(o->a, affine_var(o->a, turn), in->lanes), load->par = h->read[in->buf] ? 3 : 0;
+        load->idx = affine_scale(o->a, affine_var(o->a, turn), in->lanes),
+        load->mode = h->read[in->buf] ? LOAD_REMATERIALISED : LOAD_PLAIN;
         load->buf = (uint16_t)h->held[in->buf], h->read[in->buf] = true;
     }
     close_turns(o);
@@ -176,7 +177,7 @@ void kopt_gpu_hold(kernel *k) {
     for (int i = 1; i < k->ins.n; i++) packed |= is_held(&h, i);
     h.c = (gpu_copier){ k, o, ARENA_ARRAY(k->a, reg, k->ins.n) };
     for (int i = 1; i < k->ins.n; i++) {
-        if (k->ins.at[i].op == K_BARRIER && k->ins.at[i].par == 0 && !meet) continue;
+        if (k->ins.at[i].op == K_BARRIER && k->ins.at[i].mode == BARRIER_BLOCK && !meet) continue;
         if (packed && k->ins.at[i].op == K_LOOP && k->ins.at[i + 1].op == K_PREFETCH) {
             if (h.fetch == h.fetch_end) h.fetch = i;
             i = kernel_loop_end(k, i), h.fetch_end = i + 1;
@@ -232,7 +233,7 @@ static int packed_group(const kernel *k, int n_rows, int64_t n, int lanes, const
     for (int i = 1 + n_rows, nests = 0; i < k->ins.n - n_rows; i++) {
         const kins *in = &k->ins.at[i];
         nests += in->op == K_LOOP;
-        if (in->op == K_ALU && nests > 1) flops += op_get((op_code)in->alu)->flops / (in->par ? COARSE : 1);
+        if (in->op == K_ALU && nests > 1) flops += op_get((op_code)in->alu)->flops / (in->mode == ALU_APPROXIMATE ? COARSE : 1);
         if (in->op != K_LOAD && in->op != K_STORE) continue;
         int *first = &nest[in->buf];
         bool again = *first > 0 && *first != nests;

@@ -342,7 +342,7 @@ static reg copy(placer *p, int i, const spot *s, const reg *to) {
     if (p->parts > 1 && (in.op == K_STORE || (in.op == K_LOAD && !s->read && is_written_over(p, s->c, &in))))
         mask(p, &in, affine_var(a, p->part), 0, 1);
     if (in.op == K_STORE && s->pads) mask(p, &in, s->column, 0, s->c->n);
-    if (in.op == K_LOAD && p->k->bufs.at[in.buf].kind == KB_IN && s->ahead) in.par = 1;
+    if (in.op == K_LOAD && p->k->bufs.at[in.buf].kind == KB_IN && s->ahead) in.mode = LOAD_HOISTED;
     return kernel_push(p->o, in);
 }
 
@@ -508,7 +508,7 @@ static reg add_up(placer *p, const contraction *c, const reg *sums, int n) {
         }
     if (p->parts == 1) return r[0];
     return kernel_push(
-        p->o, (kins){ .op = K_GSUM, .alu = OP_add, .dtype = acc.dtype, .a = r[0], .imm_int = p->parts, .node = acc.node });
+        p->o, (kins){ .op = K_GSUM, .alu = OP_add, .dtype = acc.dtype, .a = r[0], .neighbours = p->parts, .node = acc.node });
 }
 
 /* What the iteration after those under way needs, for what this contraction has used up; at the end the last one's again, which

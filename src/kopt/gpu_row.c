@@ -170,13 +170,13 @@ static reg combine_groups(row_writer *w, reg r, uint8_t op) {
     kernel *o = w->o;
     int part = kernel_buf(o, (kbuf){ .dtype = TN_F32, .kind = KB_CLUSTER, .elems = w->cluster, .plan_buf = -1 });
     reg parts[KERNEL_MOST_CLUSTER];
-    kins memory = { .op = K_STORE, .dtype = TN_F32, .src = TN_F32, .buf = (uint16_t)part, .par = 1, .a = r };
+    kins memory = { .op = K_STORE, .dtype = TN_F32, .src = TN_F32, .buf = (uint16_t)part, .mode = STORE_COUNTED, .a = r };
     memory.idx = affine_var(o->a, w->member);
     open_one(w);
     kernel_push(o, memory);
     kernel_push(o, (kins){ .op = K_END });
-    kernel_push(o, (kins){ .op = K_BARRIER, .par = 2, .buf = (uint16_t)part });
-    memory.op = K_LOAD, memory.par = 0, memory.a = 0;
+    kernel_push(o, (kins){ .op = K_BARRIER, .mode = BARRIER_MBARRIER, .buf = (uint16_t)part });
+    memory.op = K_LOAD, memory.mode = LOAD_PLAIN, memory.a = 0;
     for (int g = 0; g < w->cluster; g++) {
         memory.idx = affine_const(g);
         parts[g] = kernel_push(o, memory);
@@ -290,7 +290,7 @@ static void fetch_lines(row_writer *w, const kins *load, const kins *loop, kvar 
     int64_t size = (int64_t)dtype_size((tn_dtype)load->src), part = loop->hi / (w->cluster > 1 ? w->cluster : 1);
     if (part * size > (w->group * (w->cluster > 1 ? w->cluster : 1) > 32 ? MOST : MOST_OF_WARP)) return;
     kvar line = kernel_var(o, "f", (part * size + LINE - 1) / LINE, false, false);
-    kins fetch = { .op = K_PREFETCH, .dtype = load->src, .src = load->src, .lanes = 1, .par = 1, .buf = load->buf };
+    kins fetch = { .op = K_PREFETCH, .dtype = load->src, .src = load->src, .lanes = 1, .mode = PREFETCH_L2, .buf = load->buf };
     affine first = affine_scale(o->a, affine_var(o->a, line), LINE / size);
     if (w->cluster > 1) first = affine_add(o->a, first, affine_scale(o->a, affine_var(o->a, w->member), part));
     fetch.idx = affine_set_var(o->a, load->idx, loop->var, first);

@@ -306,7 +306,7 @@ static void write_search(scatter *w, kvar range, kvar block) {
         any[q] = write_inside(w, write_index(w, place_add(w, &p, which, tail), low), which, tail);
     }
     for (int q = 0; q < CHUNKS; q++)
-        any[q] = kernel_push(w->o, (kins){ .op = K_GSUM, .alu = OP_min, .dtype = TN_I32, .a = any[q], .imm_int = w->warp });
+        any[q] = kernel_push(w->o, (kins){ .op = K_GSUM, .alu = OP_min, .dtype = TN_I32, .a = any[q], .neighbours = w->warp });
     for (int q = 0; q < CHUNKS; q++) {
         affine turn = scaled(w, open_if(w, w->warp / ADDS, any[q]), ADDS);
         write_chunk(w, affine_offset(plus(w, first, turn), q * w->warp), low, tail, range, block);
@@ -466,7 +466,7 @@ static void write_sums(scatter *w, int fast, kvar warp, kvar lane, affine low) {
                                           .idx = own_sum(w, local, &p, affine_offset(affine_var(a, lane), part * w->warp)) });
         sum = part ? compute(w, OP_add, (tn_dtype)dtype, (tn_dtype)dtype, sum, x) : x;
     }
-    sum = kernel_push(w->o, (kins){ .op = K_GSUM, .alu = OP_add, .dtype = dtype, .a = sum, .imm_int = w->warp });
+    sum = kernel_push(w->o, (kins){ .op = K_GSUM, .alu = OP_add, .dtype = dtype, .a = sum, .neighbours = w->warp });
     if (w->places != w->ranges * w->range) gpu_bound(&p, place, w->places, 0);
     reg base = write_base(w, p, place, false);
     kins in = *at(w, w->base_end - w->base_loops);

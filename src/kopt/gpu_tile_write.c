@@ -226,7 +226,7 @@ static reg load_operand(writer *w, int x, const where *at, const moment *when, a
         if (!s->needed[i]) continue;
         reg r = gpu_copy(&w->c, i, &p);
         kins *in = &w->o->ins.at[r];
-        if (when->trips && in->op == K_LOAD && in->n_mask == 1) in->par = 2;
+        if (when->trips && in->op == K_LOAD && in->n_mask == 1) in->mode = LOAD_UNMASKED;
     }
     const kins *operand = tiler_at(t, s->operand);
     bool plain = operand->op == K_LOAD && operand->n_mask == 0;
@@ -342,7 +342,7 @@ static void multiply_step(writer *w, const sums *acc, const parts *p) {
     for (int i = 0; i < t->s.t[0]; i++) {
         int lanes = t->side[0].lanes;
         reg a = p->of[0][i / lanes];
-        if (lanes > 1) a = kernel_push(w->o, (kins){ .op = K_LANES, .dtype = type, .a = a, .imm_int = i % lanes });
+        if (lanes > 1) a = kernel_push(w->o, (kins){ .op = K_LANES, .dtype = type, .a = a, .first_lane = i % lanes });
         for (int g = 0; g < vectors; g++) { /* there and back: two products in a row share an operand */
             int j = i % 2 ? vectors - 1 - g : g;
             kernel_push(w->o, (kins){ .op = K_UPD,

@@ -64,7 +64,7 @@ static void write_update(gpu_copier *c, int i, int lanes) {
                                       .lanes = (uint8_t)lanes,
                                       .node = in.node });
     reg sum =
-        kernel_push(c->o, (kins){ .op = K_HSUM, .alu = op, .dtype = in.dtype, .a = a, .imm_int = lanes, .node = in.node });
+        kernel_push(c->o, (kins){ .op = K_HSUM, .alu = op, .dtype = in.dtype, .a = a, .combined = lanes, .node = in.node });
     in.alu = op, in.a = sum, in.b = 0, in.c = c->to[in.c];
     c->to[i] = kernel_push(c->o, in);
 }

@@ -61,8 +61,8 @@ bool step_nontemporal(kernel **kk, const loop_step *s, str *why) {
     for (int i = 1; i < k->ins.n; i++) {
         kins *in = &k->ins.at[i];
         if (in->op != K_STORE || in->buf != buf) continue;
-        in->par = goes_past(k, i, s->arg[1].n);
-        any = any || in->par;
+        in->mode = goes_past(k, i, s->arg[1].n) ? STORE_NONTEMPORAL : STORE_PLAIN;
+        any = any || in->mode == STORE_NONTEMPORAL;
     }
     return any || step_refuse(why, "b%d is not written in whole lines", buf);
 }

@@ -275,7 +275,9 @@ static void fetch_ahead(packer *t, const stretch *x, const kvar *at) {
         place = affine_offset(place, t->whole ? row : x->length * affine_coef(b->idx, t->c.depth.at[t->level]));
     }
     place = affine_add(a, place, flat(t, t->c.rows.at, t->n_out, t->c.rows.n, each));
-    kins fetch = { .op = K_PREFETCH, .dtype = (uint8_t)type, .src = (uint8_t)type, .lanes = 1, .par = 1, .node = b->node };
+    kins fetch = {
+        .op = K_PREFETCH, .dtype = (uint8_t)type, .src = (uint8_t)type, .lanes = 1, .mode = PREFETCH_L2, .node = b->node
+    };
     fetch.buf = t->fixed ? (uint16_t)t->panel : b->buf;
     for (int64_t i = 0; i < once; i += line) {
         fetch.idx = affine_offset(place, i);

@@ -121,7 +121,7 @@ static int list_results(const kernel *k, int end, int buf, kins *out) {
                            .dtype = in->dtype,
                            .src = in->dtype,
                            .lanes = 1,
-                           .par = 2,
+                           .mode = PREFETCH_WRITE,
                            .buf = in->buf,
                            .idx = in->idx,
                            .node = in->node };

@@ -324,15 +324,16 @@ static void turn_square(tiler *t, reg *r, int lanes, const kins *load) {
         for (int b = 0; b < lanes; b += 2 * piece)
             for (int k = 0; k < piece; k++)
                 for (int high = 0; high < 2; high++)
-                    next[across ? b + k + high * piece : b + 2 * k + high] = kernel_push(t->o, (kins){ .op = K_ZIP,
-                                                                                                       .dtype = load->dtype,
-                                                                                                       .src = load->dtype,
-                                                                                                       .lanes = (uint8_t)lanes,
-                                                                                                       .a = r[b + k],
-                                                                                                       .b = r[b + k + piece],
-                                                                                                       .imm_int = piece,
-                                                                                                       .par = (uint8_t)high,
-                                                                                                       .node = load->node });
+                    next[across ? b + k + high * piece : b + 2 * k + high] =
+                        kernel_push(t->o, (kins){ .op = K_ZIP,
+                                                  .dtype = load->dtype,
+                                                  .src = load->dtype,
+                                                  .lanes = (uint8_t)lanes,
+                                                  .a = r[b + k],
+                                                  .b = r[b + k + piece],
+                                                  .piece = piece,
+                                                  .mode = high ? ZIP_HIGH : ZIP_LOW,
+                                                  .node = load->node });
         memcpy(r, next, sizeof *r * (size_t)lanes);
     }
 }
@@ -439,7 +440,7 @@ static reg combine_partials(tiler *t, const kins *acc, const partial *p, const r
                                                  .dtype = acc->dtype,
                                                  .lanes = 1,
                                                  .a = level[0],
-                                                 .imm_int = lanes,
+                                                 .combined = lanes,
                                                  .node = acc->node });
         sums[n_sums++] = level[0];
     }

@@ -303,7 +303,7 @@ static reg finish_elementwise(lower *w, const task *t) {
                 .alu = n->op,
                 .dtype = (uint8_t)kernel_reg_dtype((tn_dtype)n->dtype),
                 .src = (uint8_t)kernel_reg_dtype(src),
-                .par = is_coarse(n),
+                .mode = is_coarse(n) ? ALU_APPROXIMATE : ALU_PLAIN,
                 .a = t->r[0],
                 .b = t->r[1],
                 .c = t->r[2],
@@ -376,7 +376,7 @@ static reg finish(lower *w, const task *t) {
         return kernel_push(w->k, (kins){ .op = K_RANDOM,
                                          .dtype = TN_F32,
                                          .a = t->r[0],
-                                         .imm_int = n->attr[0],
+                                         .stream = n->attr[0],
                                          .idx = view_flat(w->a, w->g, t->of.v, t->of.idx),
                                          .node = t->of.v });
     case CL_MOVE:

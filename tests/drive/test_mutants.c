@@ -59,7 +59,7 @@ static const kins *at(const kernel *k, reg r) { return &k->ins.at[r]; }
 static bool is_alu(const kernel *k, reg r, op_code op) { return at(k, r)->op == K_ALU && at(k, r)->alu == op; }
 
 static bool long_loop(const kernel *k, reg r) {
-    return at(k, r)->op == K_LOOP && at(k, r)->par != 2 && at(k, r)->hi - at(k, r)->lo > at(k, r)->step;
+    return at(k, r)->op == K_LOOP && at(k, r)->par != PAR_LAST && at(k, r)->hi - at(k, r)->lo > at(k, r)->step;
 }
 static bool store(const kernel *k, reg r) { return at(k, r)->op == K_STORE; }
 static bool store_along(const kernel *k, reg r) { return at(k, r)->op == K_STORE && at(k, r)->idx.n > 0; }
@@ -90,7 +90,7 @@ static bool wrapped(const kernel *k, reg r) { /* and not only stored: a store wr
     return at(k, r)->op == K_WRAP && !only_stored;
 }
 static bool int_cast(const kernel *k, reg r) { return at(k, r)->op == K_CAST && at(k, r)->src == TN_I8; }
-static bool parallel_loop(const kernel *k, reg r) { return at(k, r)->op == K_LOOP && at(k, r)->par == 1; }
+static bool parallel_loop(const kernel *k, reg r) { return at(k, r)->op == K_LOOP && at(k, r)->par == PAR_THREADS; }
 static bool loop_end(const kernel *k, reg r) { return at(k, r)->op == K_END; }
 static bool whole_store(const kernel *k,
                         reg r) { /* the second of two stores that stand next to each other in one unrolled body */
@@ -158,8 +158,8 @@ DEFECT(update_dropped) AT(fma_update, drop(in))
 DEFECT(update_of_one_operand) AT(fma_update, in->b = in->a)
 DEFECT(argmin_for_argmax) AT(arg_update, in->alu = OP_argmin)
 DEFECT(arg_index_off_by_one) AT(arg_update, in->idx = affine_offset(in->idx, 1))
-DEFECT(half_the_lanes) AT(across, in->imm_int /= 2)
-DEFECT(another_random_stream) AT(random_ins, in->imm_int++)
+DEFECT(half_the_lanes) AT(across, in->combined /= 2)
+DEFECT(another_random_stream) AT(random_ins, in->stream++)
 DEFECT(wrap_dropped) AT(wrapped, *in = (kins){ .op = K_ALU, .alu = OP_stop_gradient, .dtype = in->dtype, .src = in->dtype, .lanes = in->lanes, .a = in->a })
 DEFECT(cast_from_another_dtype) AT(int_cast, in->src = TN_F32)
 DEFECT(gather_stride) AT(dynamic_load, in->dyn_stride += 1)
@@ -168,7 +168,7 @@ DEFECT(scatter_dropped) AT(scatter, drop(in))
 DEFECT(scatter_stores) AT(scatter, in->op = K_STORE; in->dyn = 0)
 DEFECT(output_read) AT(load_along, k->bufs.at[in->buf].kind = KB_OUT)
 DEFECT(input_written) AT(store, k->bufs.at[in->buf].kind = KB_IN)
-DEFECT(serial_store_of_parallel_kernel) AT(parallel_loop, in->par = 0)
+DEFECT(serial_store_of_parallel_kernel) AT(parallel_loop, in->par = PAR_SERIAL)
     /* clang-format on */
 
     DEFECT(threads_share_elements) { /* the parallel variable no longer moves the store */

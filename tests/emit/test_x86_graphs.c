@@ -66,7 +66,7 @@ static void count_forms(const plan *p) {
         for (int b = 0; b < k->bufs.n; b++) n_panels += k->bufs.at[b].kind == KB_LOCAL;
         for (int j = 1; j < k->ins.n; j++) {
             n_ahead += k->ins.at[j].op == K_PREFETCH;
-            n_past += k->ins.at[j].op == K_STORE && k->ins.at[j].par;
+            n_past += k->ins.at[j].op == K_STORE && k->ins.at[j].mode == STORE_NONTEMPORAL;
         }
     }
 }

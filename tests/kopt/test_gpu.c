@@ -455,7 +455,7 @@ static tile_kind kind_of(const kernel *k) {
         depth += (in->op == K_LOOP) - (in->op == K_END);
         barriers += in->op == K_BARRIER;
         serial += in->op == K_BARRIER && i > 1 && k->ins.at[i - 1].op == K_STORE;
-        t.early |= in->op == K_LOAD && in->par == 2;
+        t.early |= in->op == K_LOAD && in->mode == LOAD_UNMASKED;
         t.carried |= in->op == K_ACC && in->alu == OP_NIL;
         t.wide |= in->op == K_LOAD && in->lanes >= 2 && k->bufs.at[in->buf].kind == KB_IN && kernel_aligned(k, in, in->lanes);
     }
@@ -600,17 +600,17 @@ static void test_rows(void **state) {
                 shared |= k->bufs.at[b].kind == KB_GROUP && k->bufs.at[b].elems > 0;
         assert_false(own && shared);
         for (int j = 1; j < k->ins.n && own; j++)
-            assert_true(k->ins.at[j].op != K_BARRIER || (k->cluster && k->ins.at[j].par == 2));
+            assert_true(k->ins.at[j].op != K_BARRIER || (k->cluster && k->ins.at[j].mode == BARRIER_MBARRIER));
         for (int j = 1; j < k->ins.n; j++) fetches += k->ins.at[j].op == K_PREFETCH;
         bool anew = false;
-        for (int j = 1; j < k->ins.n; j++) anew |= k->ins.at[j].op == K_LOAD && k->ins.at[j].par == 3;
+        for (int j = 1; j < k->ins.n; j++) anew |= k->ins.at[j].op == K_LOAD && k->ins.at[j].mode == LOAD_REMATERIALISED;
         int ahead = 0; /* all of a packed row is under way first, then the next row */
         for (int j = 1; j < k->ins.n && anew; j++) {
             const kins *in = &k->ins.at[j];
             assert_true(in->op != K_PREFETCH || ahead);
             if (in->op != K_LOAD) continue;
-            assert_true(in->par != 3 || k->bufs.at[in->buf].kind == KB_LOCAL);
-            if (in->par != 1) continue;
+            assert_true(in->mode != LOAD_REMATERIALISED || k->bufs.at[in->buf].kind == KB_LOCAL);
+            if (in->mode != LOAD_HOISTED) continue;
             assert_true(in[1].op == K_STORE && in[2].op == K_END && k->bufs.at[in[1].buf].kind == KB_LOCAL);
             ahead++;
         }

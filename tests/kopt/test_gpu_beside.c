@@ -143,8 +143,8 @@ ARENA_TEST(test_planted) {
                 kernel *bad = kernel_clone(k, a);
                 str out;
                 str_init(&out, a);
-                if (defect == 0) bad->ins.at[i].imm_int = -1;
-                if (defect == 1) bad->ins.at[i].imm_int = k->groups;
+                if (defect == 0) bad->ins.at[i].first_group = -1;
+                if (defect == 1) bad->ins.at[i].first_group = k->groups;
                 if (defect == 2) bad->ins.at[i].dyn_n = k->groups + 1;
                 planted++, found += kernel_check(bad, &out) > 0;
             }

@@ -77,9 +77,9 @@ static facts facts_of(const plan *p, arena *a) {
         f.ahead += strstr(text.s, " ahead") != NULL;
         f.ins += k->ins.n;
         f.clusters += k->cluster > 0;
-        for (int j = 1; j < k->ins.n; j++) f.waits += k->ins.at[j].op == K_BARRIER && k->ins.at[j].par == 2;
+        for (int j = 1; j < k->ins.n; j++) f.waits += k->ins.at[j].op == K_BARRIER && k->ins.at[j].mode == BARRIER_MBARRIER;
         for (int j = 1; j < k->ins.n; j++) f.loops += k->ins.at[j].op == K_LOOP && k->vars.at[k->ins.at[j].var].name[0] == 'l';
-        for (int j = 1; j < k->ins.n; j++) f.parts += k->ins.at[j].op == K_GSUM && k->ins.at[j].imm_int > 1;
+        for (int j = 1; j < k->ins.n; j++) f.parts += k->ins.at[j].op == K_GSUM && k->ins.at[j].neighbours > 1;
     }
     for (int b = 0; b < p->bufs.n; b++) f.states += p->bufs.at[b].kind == PB_STATES;
     return f;

@@ -29,7 +29,7 @@ static void check_form(const char *text, bool past) {
         for (int k = 0; k < p->kernels.n; k++)
             for (int i = 1; i < p->kernels.at[k].k->ins.n; i++) {
                 const kins *in = &p->kernels.at[k].k->ins.at[i];
-                n += in->op == K_STORE && in->par;
+                n += in->op == K_STORE && in->mode == STORE_NONTEMPORAL;
             }
         if (past != (n > 0)) fail_msg("seed %d: %d stores go past the caches in\n%s", (int)seed, n, text);
         if (!plan_agrees(p, &r, &a, why_not, sizeof why_not) || !plan_texts_agree(p, &a, why_not, sizeof why_not))

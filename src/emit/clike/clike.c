@@ -85,7 +85,7 @@ static void print_rounded(clike *e, const kins *in, reg r) {
 static void print_lane(clike *e, reg r, int lane) {
     const kins *in = &e->k->ins.at[r];
     bool part = in->op == K_LANES && in->lanes == 1 && e->k->ins.at[in->a].lanes > 1;
-    if (part) r = in->a, lane = (int)in->imm_int;
+    if (part) r = in->a, lane = (int)in->first_lane;
     str_addf(e->out, part || in->lanes > 1 ? "v%u[%d]" : "v%u", r, lane);
 }
 
@@ -256,13 +256,13 @@ static void print_random(clike *e, const kins *in, reg r) {
     e->needs.random = true;
     if (e->l->gpu) {
         print_result(e, in, r);
-        str_addf(e->out, "random_at(v%u, %lld%s, ", in->a, (long long)in->imm_int, e->l->wide_end);
+        str_addf(e->out, "random_at(v%u, %lld%s, ", in->a, (long long)in->stream, e->l->wide_end);
         print_lane_index(e, in);
         str_add(e->out, ");\n");
         return;
     }
     if (in->lanes >= 4) {
-        str_addf(e->out, "f32x%d v%u; random_lanes(v%u, %lld%s, ", in->lanes, r, in->a, (long long)in->imm_int, e->l->wide_end);
+        str_addf(e->out, "f32x%d v%u; random_lanes(v%u, %lld%s, ", in->lanes, r, in->a, (long long)in->stream, e->l->wide_end);
         clike_affine(e, in->idx, 0);
         str_addf(e->out, ", %lld, %d, (float *)&v%u);\n", (long long)in->lane_stride, in->lanes, r);
         return;
@@ -270,7 +270,7 @@ static void print_random(clike *e, const kins *in, reg r) {
     str_addf(e->out, "f32x%d v%u = ", in->lanes, r);
     if (in->lanes > 1) str_add(e->out, "{ ");
     for (int l = 0; l < in->lanes; l++) {
-        str_addf(e->out, "%srandom_at(v%u, %lld%s, ", l ? ", " : "", in->a, (long long)in->imm_int, e->l->wide_end);
+        str_addf(e->out, "%srandom_at(v%u, %lld%s, ", l ? ", " : "", in->a, (long long)in->stream, e->l->wide_end);
         clike_affine(e, in->idx, l * in->lane_stride);
         str_add(e->out, ")");
     }
@@ -279,7 +279,7 @@ static void print_random(clike *e, const kins *in, reg r) {
 
 static void print_hsum(clike *e, const kins *in, reg r) {
     tn_dtype t = (tn_dtype)in->dtype;
-    int lanes = (int)in->imm_int;
+    int lanes = (int)in->combined;
     const char *type = clike_reg_type(t);
     clike_need(e, t, 1);
     if (!e->l->gpu) clike_need(e, t, lanes);
@@ -342,9 +342,9 @@ static void print_part(clike *e, const kins *in, reg r) {
     if (in->lanes > 1 && !e->l->gpu) guard_fail(e->out->a->gd, TN_ERR_INTERNAL, "kernel %s: lanes of lanes in C", e->k->name);
     print_result(e, in, r);
     if (in->lanes > 1)
-        str_addf(e->out, "v%u[l + %lld];\n", in->a, (long long)in->imm_int);
+        str_addf(e->out, "v%u[l + %lld];\n", in->a, (long long)in->first_lane);
     else if (e->k->ins.at[in->a].lanes > 1)
-        str_addf(e->out, "v%u[%lld];\n", in->a, (long long)in->imm_int);
+        str_addf(e->out, "v%u[%lld];\n", in->a, (long long)in->first_lane);
     else
         str_addf(e->out, "v%u;\n", in->a);
 }
@@ -458,13 +458,13 @@ static void print_instruction(clike *e, reg r) {
         str_add(e->out, "}\n");
         return;
     case K_BARRIER:
-        if (in->par == 2)
+        if (in->mode == BARRIER_MBARRIER)
             str_addf(e->out, "WAIT_FULL(%d, %lld)\n", in->buf, (long long)e->k->bufs.at[in->buf].elems * 4);
         else
-            str_addf(e->out, "%s\n", in->par ? e->l->cluster_barrier : clike_barrier(e));
+            str_addf(e->out, "%s\n", in->mode == BARRIER_CLUSTER ? e->l->cluster_barrier : clike_barrier(e));
         return;
     case K_GSUM:
-        if (in->imm_int)
+        if (in->neighbours)
             clike_group_part(e, in, r);
         else
             clike_group_value(e, in, r);
@@ -516,7 +516,7 @@ static void print_instruction(clike *e, reg r) {
     case K_ALU: {
         reg ops[3] = { in->a, in->b, in->c };
         print_result(e, in, r);
-        if (in->alu == OP_exp && in->par && e->l->coarse_exp) {
+        if (in->alu == OP_exp && in->mode == ALU_APPROXIMATE && e->l->coarse_exp) {
             str_addf(e->out, "%s(", e->l->coarse_exp);
             clike_register(e, in->a);
             str_add(e->out, ")");

@@ -22,7 +22,7 @@ void clike_group_part(clike *e, const kins *in, reg r) {
     tn_dtype t = (tn_dtype)in->dtype;
     const char *type = clike_reg_type(t), *v = arena_printf(e->out->a, "v%u", r),
                *met = arena_printf(e->out->a, "met_%s", type);
-    int n = (int)in->imm_int;
+    int n = (int)in->neighbours;
     clike_need(e, t, 1);
     str_addf(e->out, "%sx1 %s = ", type, v);
     if (e->l->least32 && n == 32 && t == TN_I32 && in->alu == OP_min) {

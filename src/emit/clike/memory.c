@@ -7,7 +7,7 @@
 static bool is_copied(const clike *e, const kins *in) { /* to every group of a cluster */
     return in->op == K_STORE && e->k->bufs.at[in->buf].kind == KB_CLUSTER;
 }
-static bool is_counted(const clike *e, const kins *in) { return is_copied(e, in) && in->par; }
+static bool is_counted(const clike *e, const kins *in) { return is_copied(e, in) && in->mode == STORE_COUNTED; }
 
 /* `type` is that of the elements that x holds, which go to lane's place and the next ones. */
 static void print_element(clike *e, const kins *in, int lane);
@@ -57,7 +57,7 @@ static bool print_near(clike *e, const kins *in, int lane) {
 
 static void print_element(clike *e, const kins *in, int lane) { /* b[..] of one lane */
     if (print_near(e, in, lane)) return;
-    bool copied = is_copied(e, in) && !in->par;
+    bool copied = is_copied(e, in) && !is_counted(e, in);
     if (copied) str_addf(e->out, "*%s(&", e->l->copy_at);
     str_addf(e->out, "b%d[", in->buf);
     clike_affine(e, in->idx, lane * in->lane_stride);
@@ -174,7 +174,7 @@ static int piece_of(const clike *e, const kins *in) {
 
 bool clike_is_kept(const clike *e, const kins *load) {
     const kins *store = load + 1, *last = &e->k->ins.at[e->k->ins.n - 1];
-    return e->k->group && store < last && load->op == K_LOAD && load->lanes == 8 && load->par == 1 &&
+    return e->k->group && store < last && load->op == K_LOAD && load->lanes == 8 && load->mode == LOAD_HOISTED &&
            dtype_size((tn_dtype)load->src) == 2 && !load->n_mask && !load->dyn && store->op == K_STORE &&
            &e->k->ins.at[store->a] == load && store[1].op == K_END && e->k->bufs.at[store->buf].kind == KB_LOCAL &&
            store->dtype == load->src && !store->n_mask && piece_of(e, load) == 8 && piece_of(e, store) == 8;
@@ -208,7 +208,7 @@ static void print_place(clike *e, const kins *in, const char *type, int lane) {
     print_element(e, in, lane);
 }
 
-static bool is_ahead(const clike *e, const kins *in) { return in->par == 1 && e->l->ahead && in->src == TN_F32; }
+static bool is_ahead(const clike *e, const kins *in) { return in->mode == LOAD_HOISTED && e->l->ahead && in->src == TN_F32; }
 
 static bool same_base(const kins *x, const kins *y) {
     affine a = x->idx, b = y->idx;
@@ -259,7 +259,7 @@ static void load_piece(clike *e, const kins *in, reg r, int lane, int n) {
     tn_dtype t = (tn_dtype)in->src;
     int size = (int)dtype_size(t);
     const char *type = piece_type(e, t, n);
-    bool anew = in->par == 3 && e->l->anew && size < 4;
+    bool anew = in->mode == LOAD_REMATERIALISED && e->l->anew && size < 4;
     str_addf(e->out, " { %s%s q = ", anew ? "" : "const ", type);
     if (is_ahead(e, in))
         print_ahead(e, in, type, lane);
@@ -293,7 +293,7 @@ static bool is_uniform(const clike *e, affine x) {
 
 /* An early load under a condition that is the group's. */
 static bool wants_branch(const clike *e, const kins *in) {
-    bool wants = e->l->barrier32 && in->op == K_LOAD && in->par == 2 && in->lanes > 1;
+    bool wants = e->l->barrier32 && in->op == K_LOAD && in->mode == LOAD_UNMASKED && in->lanes > 1;
     for (int m = 0; m < in->n_mask && wants; m++) wants = !in->mask_lane[m] && is_uniform(e, in->mask[m].e);
     return wants;
 }
@@ -677,5 +677,5 @@ void clike_prefetch(clike *e, const kins *in) {
     }
     str_add(e->out, "__builtin_prefetch(&");
     print_element(e, in, 0);
-    str_add(e->out, in->par == 2 ? ", 1);\n" : in->par ? ", 0, 2);\n" : ");\n");
+    str_add(e->out, in->mode == PREFETCH_WRITE ? ", 1);\n" : in->mode == PREFETCH_L2 ? ", 0, 2);\n" : ");\n");
 }

@@ -607,7 +607,11 @@ static void put_op(coder *c, const xop *o) {
         put_narrow_store(c, o);
         break;
     case P_PREFETCH:
-        x86_put(c->s, o->imm == 2 ? X86_PREFETCHW : o->imm ? X86_PREFETCHT1 : X86_PREFETCHT0, 0, 0, 0, address(c, &o->mem), 0);
+        x86_put(c->s,
+                o->imm == PREFETCH_WRITE ? X86_PREFETCHW
+                : o->imm == PREFETCH_L2  ? X86_PREFETCHT1
+                                         : X86_PREFETCHT0,
+                0, 0, 0, address(c, &o->mem), 0);
         break;
     case P_LLOAD:
         put_lane_load(c, o);
@@ -629,7 +633,7 @@ static void put_choice(const xfn *f) {
     for (int b = 0; b < k->bufs.n; b++) {
         bool past = false;
         for (int i = 1; i < k->ins.n && !past; i++)
-            past = k->ins.at[i].op == K_STORE && k->ins.at[i].par && k->ins.at[i].buf == b;
+            past = k->ins.at[i].op == K_STORE && k->ins.at[i].mode == STORE_NONTEMPORAL && k->ins.at[i].buf == b;
         if (!past) continue;
         x86_put(f->s, X86_MOV, 0, RAX, 0, x86_m(RDI, b * 8), 0);
         x86_put(f->s, X86_TESTI32, 0, 0, 0, x86_r(RAX), 63);

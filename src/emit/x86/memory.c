@@ -415,7 +415,7 @@ void sel_store(selector *s, const kins *in) {
         xmem at = m;
         at.disp += c * cl * in->lane_stride * size;
         if (in->lanes == 1 || in->lane_stride == 1) {
-            store_chunk(f, t, x, cl, at, in->par && f->near >= 0);
+            store_chunk(f, t, x, cl, at, in->mode == STORE_NONTEMPORAL && f->near >= 0);
             continue;
         }
         x = to_stored(f, t, x, cl);
@@ -460,5 +460,5 @@ void sel_scatter(selector *s, const kins *in) {
 
 void sel_prefetch(selector *s, const kins *in) {
     xmem m = element(s, in, in->idx, (int64_t)dtype_size((tn_dtype)in->dtype));
-    x86_add(s->f, (xop){ .op = P_PREFETCH, .has_mem = true, .mem = m, .imm = in->par });
+    x86_add(s->f, (xop){ .op = P_PREFETCH, .has_mem = true, .mem = m, .imm = in->mode });
 }

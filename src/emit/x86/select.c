@@ -235,7 +235,7 @@ static void sel_hsum(selector *s, reg r) {
     xfn *f = s->f;
     const kval *v = &s->at[in->a];
     xval part[MAX_CHUNKS];
-    int lanes = (int)in->imm_int, n = lanes / v->cl, cl = v->cl;
+    int lanes = (int)in->combined, n = lanes / v->cl, cl = v->cl;
     if (v->lanes != lanes) x86_unsupported(f, "a sum of some of the lanes");
     for (int i = 0; i < v->n; i++) {
         part[i] = (xval){ v->r[i], (xtype)v->t };
@@ -256,7 +256,7 @@ static void sel_hsum(selector *s, reg r) {
 static void sel_lanes(selector *s, reg r) {
     const kins *in = &s->k->ins.at[r];
     const kval *v = &s->at[in->a];
-    int first = (int)in->imm_int;
+    int first = (int)in->first_lane;
     kval out = sel_shaped(s, (xtype)v->t, in->lanes);
     for (int c = 0; c < out.n; c++) {
         int at = first + c * out.cl;
@@ -271,7 +271,7 @@ static void sel_lanes(selector *s, reg r) {
 static void sel_zip(selector *s, reg r) {
     const kins *in = &s->k->ins.at[r];
     const kval *a = &s->at[in->a], *b = &s->at[in->b];
-    int size = (int)dtype_size((tn_dtype)in->dtype), piece = (int)in->imm_int * size, high = in->par;
+    int size = (int)dtype_size((tn_dtype)in->dtype), piece = (int)in->piece * size, high = in->mode;
     kval out = sel_shaped(s, (xtype)a->t, in->lanes);
     if (a->t == XM64 || a->t != b->t || a->n != out.n || b->n != out.n || piece > 16 ||
         (piece == 16 && in->lanes * size != 32) || out.cl * size < 16) {
@@ -354,7 +354,7 @@ static void sel_random(selector *s, reg r) {
                 i = x86_bin(f, '+', (xval){ x86_broadcast(f, one), XI64 }, steps, part);
             }
             xval k = in->lanes > 1 ? (xval){ x86_broadcast(f, counter), XI64 } : counter;
-            word[p] = x86_convert(f, philox(f, i, k, in->imm_int, part), XI32, part);
+            word[p] = x86_convert(f, philox(f, i, k, in->stream, part), XI32, part);
         }
         if (out.cl > part)
             word[0].r = x86_value(f, (xop){ .op = f->vb == 64   ? X86_INSERTF64X4

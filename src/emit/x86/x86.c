@@ -86,7 +86,7 @@ static bool put_version(image *im, xfn *f, int i, int label, int near, const cha
 static bool put_kernel(image *im, xfn *f, int i, const char **out_why) {
     const kernel *k = im->p->kernels.at[i].k;
     bool past = false;
-    for (int j = 1; j < k->ins.n && !past; j++) past = k->ins.at[j].op == K_STORE && k->ins.at[j].par;
+    for (int j = 1; j < k->ins.n && !past; j++) past = k->ins.at[j].op == K_STORE && k->ins.at[j].mode == STORE_NONTEMPORAL;
     if (!past) return put_version(im, f, i, im->label[i], -1, out_why);
     int near = x86_label(&im->s);
     return put_version(im, f, i, near, -1, out_why) && put_version(im, f, i, im->label[i], near, out_why);
