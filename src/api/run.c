@@ -143,10 +143,7 @@ static void make_text(void *arg) {
     else if (!strcmp(j->stage, "schedule") && p->plan && cpu)
         for (int i = 0; i < p->plan->kernels.n; i++) {
             const pkernel *pk = &p->plan->kernels.at[i];
-            if (pk->schedule)
-                schedule_print(pk->schedule, &j->out);
-            else if (pk->code == i) /* a comment of the text, which reads back */
-                str_addf(&j->out, "# @%s goes by blocks of rows: its parts have no schedule of their own yet\n", pk->k->name);
+            if (pk->schedule) schedule_print(pk->schedule, &j->out);
         }
     else if (!strcmp(j->stage, "plan") && p->plan)
         plan_print(p->plan, &j->out);

@@ -10,11 +10,6 @@
 /* row_block.c: consecutive kernels of a plan for a CPU become one that goes by blocks of rows, where what lies between them
  * then stays in the caches and nothing takes longer. Before kopt_run. */
 void kopt_row_blocks(plan *p, const target *t);
-/* row_tile.c: whether the kernel goes by blocks of rows; its n-th nest as a kernel of its own, NULL when there are fewer; the
- * tiled form. */
-bool kopt_has_blocks(const kernel *k);
-kernel *kopt_block_nest(const kernel *k, int n);
-kernel *kopt_tile_blocks(const kernel *k, const target *t);
 /* The kernel in its target's form: by t->schedules where the kernel has one there, else by recipes, or kopt_gpu; t->choice is
  * heeded as far as possible. *out (may be NULL): the schedule, NULL for GPUs. */
 kernel *kopt_run(kernel *k, const target *t, const schedule **out);

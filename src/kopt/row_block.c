@@ -1,6 +1,6 @@
 /* row_block.c - a contraction and what follows it row by row (softmax, norms, losses, the next contraction) become one kernel
  * for a CPU: block by block of rows, each part is done for the whole block before the next part starts, and what lies between
- * stays in the first caches and is never stored. row_join.c writes the kernel, row_tile.c tiles its parts as if they were
+ * stays in the first caches and is never stored. row_join.c writes the kernel, recipe/nests.c tiles its parts as if they were
  * alone.
  *
  * In: a plan with kernels in scalar form, after the choice of what is done in place. Out: the plan with fewer kernels. What
@@ -152,7 +152,7 @@ static int same_sums(chooser *w, const row_chain *c, const kernel *k) {
         const kernel *alone = w->p->kernels.at[c->first + i].k;
         uint64_t h = sums_order(w, kernel_clone(alone, a));
         for (int n = i; n < 2 * c->n; n += c->n) {
-            kernel *nest = kopt_block_nest(joined, n);
+            kernel *nest = loop_nest(joined, n);
             if (nest && sums_order(w, nest) != h) return i;
         }
     }

@@ -59,6 +59,18 @@ static inline int loop_turn_lanes(tn_dtype t, int lanes) {
     return lanes < most ? (lanes < 4 ? 0 : lanes) : most;
 }
 
+/* nests.c: whether the kernel goes by blocks of rows; its nests in order, from a knest of zeros on; the n-th as a kernel of its
+ * own, NULL where there are fewer; the kernel with all of them tiled ([nests]). */
+typedef struct knest {
+    int loop, n;       /* instruction; which of its loop over blocks */
+    int all;           /* so many were there, with this one */
+    bool inside, rest; /* rest: of the last rows, which do not fill a block */
+} knest;
+bool loop_has_blocks(const kernel *k);
+bool loop_next_nest(const kernel *k, knest *x);
+kernel *loop_nest(const kernel *k, int n);
+kernel *loop_put_nests(const kernel *k, kernel *const *tiled);
+
 /* ---- facts that steps and choices share ---- */
 
 /* How evenly threads share a loop: 1 = all of them work all the time. `whole` steps are dealt out, the rest (a part of a step

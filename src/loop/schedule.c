@@ -21,6 +21,7 @@ const step_info *step_get(step_op op) { return &rows[op < STEP_COUNT ? op : STEP
 typedef struct reader {
     arena *a;
     const char *file, *text, *at, *end;
+    bool nested; /* in the step nests */
 } reader;
 
 NORETURN static void fail_at(const reader *r, const char *place, const char *fmt, ...) PRINTF_LIKE(3, 4);
@@ -113,6 +114,27 @@ static bool fits(const loop_step *s, const char *pattern) {
     return true;
 }
 
+static void read_steps(reader *r, schedule *out);
+
+/* { steps } .. } of the step nests. */
+static void read_nests(reader *r, loop_step *s) {
+    VEC(schedule) all = { 0 };
+    if (r->nested) fail_at(r, r->at, "nests in a nest");
+    r->nested = true;
+    skip_blanks(r, true);
+    if (r->at == r->end || *r->at != '{') fail_at(r, r->at, "expected { and the steps of each nest in braces");
+    r->at++;
+    for (;;) {
+        skip_blanks(r, true);
+        if (r->at < r->end && *r->at == '}') break;
+        VEC_PUSH(r->a, &all, (schedule){ 0 });
+        read_steps(r, &all.at[all.n - 1]);
+    }
+    r->at++;
+    r->nested = false;
+    s->nest = all.at, s->n_nests = all.n;
+}
+
 static loop_step read_step(reader *r) {
     const char *from = r->at, *name = word(r, "a step");
     step_arg args[STEP_MOST_ARGS];
@@ -127,7 +149,7 @@ static loop_step read_step(reader *r) {
     }
     for (;;) {
         skip_blanks(r, false);
-        if (r->at == r->end || *r->at == '\n' || *r->at == ';' || *r->at == '}') break;
+        if (r->at == r->end || *r->at == '\n' || *r->at == ';' || *r->at == '}' || *r->at == '{') break;
         if (s.n == STEP_MOST_ARGS) fail_at(r, r->at, "%s: more than %d arguments", name, STEP_MOST_ARGS);
         args[s.n++] = read_arg(r);
     }
@@ -138,11 +160,15 @@ static loop_step read_step(reader *r) {
         fail_at(r, from, "\"%s\": expected %s %s", got.s, name, *rows[s.op].args ? rows[s.op].args : "and no argument");
     }
     s.arg = arena_copy(r->a, args, sizeof *args * (size_t)s.n);
+    if (s.op == STEP_nests)
+        read_nests(r, &s);
+    else if (r->at < r->end && *r->at == '{')
+        fail_at(r, r->at, "%s has no steps inside", name);
     return s;
 }
 
 loop_step step_parse(arena *a, const char *text) {
-    reader r = { a, "step", text, text, text + strlen(text) };
+    reader r = { .a = a, .file = "step", .text = text, .at = text, .end = text + strlen(text) };
     skip_blanks(&r, true);
     loop_step s = read_step(&r);
     skip_blanks(&r, true);
@@ -150,13 +176,8 @@ loop_step step_parse(arena *a, const char *text) {
     return s;
 }
 
-static void read_schedule(reader *r, schedule *out) {
-    const char *from = r->at;
-    if (strcmp(word(r, "schedule @kernel { steps }"), "schedule") != 0) fail_at(r, from, "expected schedule @kernel { steps }");
-    skip_blanks(r, false);
-    if (r->at == r->end || *r->at != '@') fail_at(r, r->at, "expected @ and the name of a kernel");
-    r->at++;
-    out->name = word(r, "the name of a kernel");
+/* { steps } */
+static void read_steps(reader *r, schedule *out) {
     skip_blanks(r, true);
     if (r->at == r->end || *r->at != '{') fail_at(r, r->at, "expected {");
     r->at++;
@@ -170,8 +191,18 @@ static void read_schedule(reader *r, schedule *out) {
     r->at++;
 }
 
+static void read_schedule(reader *r, schedule *out) {
+    const char *from = r->at;
+    if (strcmp(word(r, "schedule @kernel { steps }"), "schedule") != 0) fail_at(r, from, "expected schedule @kernel { steps }");
+    skip_blanks(r, false);
+    if (r->at == r->end || *r->at != '@') fail_at(r, r->at, "expected @ and the name of a kernel");
+    r->at++;
+    out->name = word(r, "the name of a kernel");
+    read_steps(r, out);
+}
+
 void schedule_parse(arena *a, const char *text, size_t n, const char *file, schedule_list *out) {
-    reader r = { a, file, text, text, text + n };
+    reader r = { .a = a, .file = file, .text = text, .at = text, .end = text + n };
     *out = (schedule_list){ 0 };
     for (;;) {
         skip_blanks(&r, true);
@@ -192,6 +223,15 @@ const schedule *schedule_find(const schedule_list *list, const char *name) {
 
 /* ---- schedule to text ---- */
 
+static void print_nest(const schedule *s, str *out) {
+    str_add(out, "{ ");
+    for (int i = 0; i < s->steps.n; i++) {
+        step_print(&s->steps.at[i], out);
+        str_add(out, i + 1 < s->steps.n ? "; " : " ");
+    }
+    str_add(out, "}");
+}
+
 void step_print(const loop_step *s, str *out) {
     str_add(out, rows[s->op].name);
     for (int i = 0; i < s->n; i++) {
@@ -203,13 +243,30 @@ void step_print(const loop_step *s, str *out) {
         else
             str_addf(out, " %s", x->word);
     }
+    for (int i = 0; i < s->n_nests; i++) {
+        str_add(out, i ? " " : " { ");
+        print_nest(&s->nest[i], out);
+        if (i + 1 == s->n_nests) str_add(out, " }");
+    }
+}
+
+/* A nest a line. */
+static void print_nests(const loop_step *s, str *out) {
+    str_add(out, "nests {\n");
+    for (int i = 0; i < s->n_nests; i++) {
+        str_add(out, "    ");
+        print_nest(&s->nest[i], out);
+        str_add(out, "\n");
+    }
+    str_add(out, "  }");
 }
 
 void schedule_print(const schedule *s, str *out) {
     str_addf(out, "schedule @%s {\n", s->name);
     for (int i = 0; i < s->steps.n; i++) {
+        const loop_step *x = &s->steps.at[i];
         str_add(out, "  ");
-        step_print(&s->steps.at[i], out);
+        (x->n_nests ? print_nests : step_print)(x, out);
         str_add(out, "\n");
     }
     str_add(out, "}\n");

@@ -10,7 +10,18 @@
  *     }
  *
  * Steps stand on lines of their own or between semicolons; # begins a comment. steps.def lists them. A step that is not
- * possible is refused with a reason, and leaves the kernel as it is. */
+ * possible is refused with a reason, and leaves the kernel as it is.
+ *
+ * A kernel that goes by blocks of rows has a list of steps for each nest in a block:
+ *
+ *     schedule @chain {
+ *       parallel rb0
+ *       nests {
+ *         { hoist; vectorize i2 16; unroll_jam r1 8; tile }
+ *         { hoist; vectorize r6 16; tile }
+ *       }
+ *       multiply_add
+ *     } */
 #ifndef TN_LOOP_SCHEDULE_H
 #define TN_LOOP_SCHEDULE_H
 
@@ -39,11 +50,12 @@ typedef struct step_arg {
 enum { STEP_MOST_ARGS = 16 };
 typedef struct loop_step {
     uint8_t op; /* step_op */
-    int n;
-    const step_arg *arg; /* [n] */
+    int n, n_nests;
+    const step_arg *arg;         /* [n] */
+    const struct schedule *nest; /* nests: [n_nests], their steps */
 } loop_step;
 typedef struct schedule {
-    const char *name; /* of its kernel */
+    const char *name; /* of its kernel; NULL: of a nest */
     VEC(loop_step) steps;
 } schedule;
 
@@ -62,6 +74,9 @@ void schedule_print(const schedule *s, str *out);
  * that is not possible. */
 bool step_apply(kernel **k, const loop_step *s, str *why);
 
+/* All steps. Returns false, with the reason in *why and *k in any state, where one is refused, or where the last leaves a
+ * kernel that is not tiled or not sound. */
+bool schedule_try(kernel **k, const schedule *s, str *why);
 /* The kernel that all steps make. Jumps with TN_ERR_INVAL where one is refused, or where the last leaves a kernel that is not
  * tiled or not sound. *out (may be NULL): s. */
 kernel *schedule_apply(kernel *k, const schedule *s, const schedule **out);

@@ -12,9 +12,10 @@
 
 typedef struct recipe {
     kernel *k;
-    const target *t; /* t->choice is heeded as far as possible */
-    schedule *s;     /* what was done */
-    kvar threads;    /* the loop that threads will share, or -1 */
+    const target *t;   /* t->choice is heeded as far as possible */
+    schedule *s;       /* what was done */
+    kvar threads;      /* the loop that threads will share, or -1 */
+    int rows, vectors; /* of a contraction's register tile, where they are given and fit; 0: the cheapest */
 } recipe;
 
 recipe recipe_make(kernel *k, const target *t);
@@ -57,10 +58,9 @@ void recipe_nontemporal(recipe *r);
 
 /* cpu.c: the schedule of a kernel for the processor, and the kernel that it makes. *out may be NULL. */
 kernel *recipe_cpu(kernel *k, const target *t, const schedule **out);
-/* Its two halves, for kernels whose nests are tiled one by one: up to the step tile, and what looks at the whole of a kernel.
- */
-kernel *recipe_tile_nest(kernel *k, const target *t);
-kernel *recipe_finish(kernel *k, const target *t);
+/* tile_nest.c: the steps up to tile. nests.c: the same for a kernel that goes by blocks of rows. */
+void recipe_tile_nest(recipe *r);
+void recipe_nests(recipe *r);
 /* In which order the sums of a scalar kernel take their terms: two that compute the same values and have the same here give the
  * same bits. Spoils the kernel. */
 uint64_t recipe_sums_order(kernel *k, const target *t);

@@ -291,6 +291,7 @@ static void tile_contraction(chooser *c, kvar vec) {
         }
     const kchoice *asked = c->t->choice;
     if (asked && tile_fits(c, asked->mr, asked->nv)) best_mr = asked->mr, best_nv = asked->nv;
+    if (tile_fits(c, c->r->rows, c->r->vectors)) best_mr = c->r->rows, best_nv = c->r->vectors;
     c->role[vec] = (krole){ best_nv, c->lanes };
     if (row >= 0) c->role[row] = (krole){ best_mr, 1 };
 }

@@ -10,10 +10,10 @@ export TENON_CACHE_DIR=$work/cache
 
 fail() { echo "test_schedules: $*"; failed=1; }
 models="matmul:64 matmul:300x200x1000 matmul:8x512x512 matmul:1x2048x1024 product_nt:200x300x500 product_tn:300x200x100 mlp:8x64 cnn
-    digits-train:16 classifier-train:32 softmax:64x1000 layernorm:64x256 conv:2x28x28x32x32 conv1d maxpool"
+    digits-train:16 classifier-train:32 linear_softmax:64x64x64 attention softmax:64x1000 layernorm:64x256 conv:2x28x28x32x32 conv1d maxpool"
 for model in $models; do
     for threads in 1 2; do
-        for fusion in 1 2; do
+        for fusion in 1 2 3; do
             options="--threads=$threads --fusion=$fusion"
             # shellcheck disable=SC2086
             {
@@ -61,10 +61,13 @@ while read -r steps; do
 done < <(sed -nE 's/^\| `([^`]+)` \| [0-9].*/\1/p' "$SOURCE_DIR/docs/schedules.md")
 [ $told -ge 6 ] || fail "docs/schedules.md has $told schedules; expected 6"
 
-# A kernel without a schedule is not passed over in silence, and the text still reads back.
+# A kernel that goes by blocks of rows has steps for each of its nests.
 "$tenon" emit @linear_softmax --threads 1 --target=schedule >"$work/s" || fail "no schedule of @linear_softmax"
-grep -q '^# @.* goes by blocks of rows' "$work/s" || fail "nothing about a kernel by blocks of rows: $(cat "$work/s")"
-"$tenon" emit @linear_softmax --threads 1 --target=kernels --schedule "$work/s" >"$work/out" 2>&1 || fail "$(cat "$work/out")"
+grep -q '^  nests {$' "$work/s" || fail "no nests: $(cat "$work/s")"
+sed -i 's/unroll_jam r1 [0-9]*/unroll_jam r1 2/' "$work/s"
+"$tenon" run @linear_softmax --threads 1 >"$work/old" 2>/dev/null || fail "no run by blocks"
+"$tenon" run @linear_softmax --threads 1 --schedule "$work/s" >"$work/new" 2>"$work/out" || fail "no run with other nests: $(cat "$work/out")"
+cmp -s "$work/old" "$work/new" || fail "other tiles of a nest give other values"
 
 [ $failed = 0 ] && echo "count: $same schedules fed back give the same kernels"
 exit $failed

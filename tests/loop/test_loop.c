@@ -10,6 +10,7 @@
  * compute what the first one does: bit for bit where all steps are exact. TENON_BLESS=1 rewrites the expected kernels; the
  * values are still compared. */
 #include "eval/eval_kernel.h"
+#include "loop/loop.h"
 #include "loop/schedule.h"
 #include "support/support.h"
 
@@ -97,6 +98,13 @@ static const char *line_after(const char *text, const char *key, char *out, size
     return at + strcspn(at, "\n");
 }
 
+static bool is_exact(const loop_step *s) {
+    bool exact = step_get((step_op)s->op)->order == STEP_EXACT;
+    for (int n = 0; n < s->n_nests; n++)
+        for (int i = 0; i < s->nest[n].steps.n; i++) exact = exact && is_exact(&s->nest[n].steps.at[i]);
+    return exact;
+}
+
 static void test_one(arena *a, void *ud) {
     const file *f = ud;
     size_t n;
@@ -119,7 +127,7 @@ static void test_one(arena *a, void *ud) {
     for (int i = 0; i < s->steps.n && done; i++) {
         kernel *was = kernel_clone(k, a);
         const loop_step *x = &s->steps.at[i];
-        exact = exact && step_get((step_op)x->op)->order == STEP_EXACT;
+        exact = exact && is_exact(x);
         done = step_apply(&k, x, &why);
         if (!done && !refused) guard_fail(a->gd, TN_ERR_INVAL, "%s: step %d is refused: %s", f->path, i + 1, why.s);
         if (!done && i + 1 < s->steps.n)
@@ -197,10 +205,37 @@ static void test_files(void **state) {
 
 /* ---- random schedules ---- */
 
+static const char *random_step(const kernel *k, rng *r, arena *a);
+
+/* Steps of each nest; few are sound in all of them, so most nests are tiled as they are. */
+static const char *random_nests(const kernel *k, rng *r, arena *a) {
+    str s;
+    str_init(&s, a);
+    str_add(&s, "nests {");
+    for (int n = 0;; n++) {
+        const kernel *nest = loop_nest(k, n);
+        if (!nest) break;
+        kernel *now = kernel_clone(nest, a);
+        str why;
+        str_init(&why, a);
+        str_add(&s, " {");
+        for (int i = 0; i < 4; i++) {
+            const char *line = random_step(now, r, a);
+            loop_step x = step_parse(a, line);
+            if (x.op != STEP_tile && x.op != STEP_parallel && step_apply(&now, &x, &why)) str_addf(&s, " %s;", line);
+        }
+        str_add(&s, " tile }");
+    }
+    str_add(&s, " }");
+    return s.s;
+}
+
 /* A step with arguments that may suit the kernel. */
 static const char *random_step(const kernel *k, rng *r, arena *a) {
     static const int sizes[] = { 1, 2, 3, 4, 5, 8, 16 };
-    int op = (int)rng_between(r, 1, STEP_COUNT - 1), size = sizes[rng_below(r, COUNT_OF(sizes))];
+    bool blocks = !k->tiled && loop_has_blocks(k);
+    int op = blocks && rng_chance(r, 0.5) ? STEP_nests : (int)rng_between(r, 1, STEP_COUNT - 1),
+        size = sizes[rng_below(r, COUNT_OF(sizes))];
     const char *v = k->vars.at[rng_below(r, k->vars.n)].name, *u = k->vars.at[rng_below(r, k->vars.n)].name;
     int b = (int)rng_below(r, k->bufs.n);
     const char *name = step_get((step_op)op)->name;
@@ -221,6 +256,8 @@ static const char *random_step(const kernel *k, rng *r, arena *a) {
                             (int)rng_below(r, 2), rng_chance(r, 0.5) ? 0 : size, rng_chance(r, 0.3) ? " whole" : "",
                             rng_chance(r, 0.3) ? " constant" : "", rng_chance(r, 0.3) ? " streams" : "",
                             rng_chance(r, 0.3) ? " ahead" : "");
+    case STEP_nests:
+        return blocks ? random_nests(k, r, a) : "nests { }";
     case STEP_parallel:
         return arena_printf(a, "%s %s", name, v);
     case STEP_prefetch_results:
@@ -256,7 +293,7 @@ static void try_random(arena *a, void *ud) {
         loop_step s = step_parse(a, line);
         if (s.op == STEP_tile && i < 8) continue;
         if (!step_apply(&k, &s, &why)) continue;
-        exact = exact && step_get((step_op)s.op)->order == STEP_EXACT;
+        exact = exact && is_exact(&s);
         str_addf(&done, "%s; ", line);
         x->applied++;
     }
@@ -322,6 +359,11 @@ static void test_bad_texts(void **state) {
         { "schedule @k { vectorize i 99999999999999999999 }", "t:1:27: a number beyond 64 bits" },
         { "schedule @k { vectorize i 8x }", "expected a number" },
         { "schedule @k { vectorize thisnameislongerthanany 8 }", "is longer than any name" },
+        { "schedule @k { nests }", "t:1:21: expected { and the steps of each nest" },
+        { "schedule @k { nests { tile } }", "t:1:23: expected {" },
+        { "schedule @k { nests { { nests { } } } }", "nests in a nest" },
+        { "schedule @k { nests { { tile }", "t:1:31: expected {" },
+        { "schedule @k { tile { } }", "tile has no steps inside" },
         { "schedule @k { tile } schedule @k { tile }", "t:1:22: a second schedule for @k" },
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -339,6 +381,13 @@ ARENA_TEST(test_text) {
                                "  pack b1 k2 256 tiles=2 outer=0 whole constant\n"
                                "  tile\n"
                                "}\n"
+                               "schedule @blocks {\n"
+                               "  nests {\n"
+                               "    { vectorize i1 16; tile }\n"
+                               "    { tile }\n"
+                               "  }\n"
+                               "  multiply_add\n"
+                               "}\n"
                                "schedule @other {\n"
                                "}\n";
     schedule_list list;
@@ -349,7 +398,7 @@ ARENA_TEST(test_text) {
     assert_string_equal(out.s, text);
     static const char dense[] =
         "# a comment\nschedule @k{reorder k4 k5 k3;vectorize i1 16 # lanes\npack b1 k2 256 tiles=2 outer=0 "
-        "whole constant;;tile}schedule @other{}";
+        "whole constant;;tile}schedule @blocks{nests{{vectorize i1 16;tile}{tile}}multiply_add}schedule @other{}";
     str again;
     str_init(&again, a);
     schedule_parse(a, dense, sizeof dense - 1, "t", &list);

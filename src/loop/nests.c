@@ -1,10 +1,10 @@
-/* row_tile.c - kernels that go by blocks of rows (kvar_info.block): each loop directly inside is taken out as a kernel of its
- * own, for the rows of one block, is tiled as any other kernel is, and comes back to its place.
+/* nests.c - kernels that go by blocks of rows (kvar_info.block): each loop directly inside, a nest, is taken out as a kernel of
+ * its own, for the rows of one block, is tiled as any other kernel is, and comes back to its place (step nests).
  *
- * In: scalar form, as row_join.c writes it: loops over rows, the loop over blocks, perhaps a second one for the last rows, and
- * in these nothing but nests, whose outermost loop runs over the rows of the block. Out: tiled form. Loops that stay around a
- * nest are variables without a loop in the kernel of its own. */
-#include "kopt/kopt.h"
+ * In: scalar form, as kopt/row_join.c writes it: loops over rows, the loop over blocks, perhaps a second one for the last rows,
+ * and in these nothing but nests, whose outermost loop runs over the rows of the block. Out: tiled form. Loops that stay around
+ * a nest are variables without a loop in the kernel of its own. */
+#include "loop/loop.h"
 
 typedef struct part { /* a nest as a kernel of its own */
     kernel *k;
@@ -12,7 +12,7 @@ typedef struct part { /* a nest as a kernel of its own */
     int n_vars, n_bufs;
 } part;
 
-bool kopt_has_blocks(const kernel *k) {
+bool loop_has_blocks(const kernel *k) {
     for (kvar v = 0; v < k->vars.n; v++)
         if (k->vars.at[v].block) return true;
     return false;
@@ -152,17 +152,23 @@ static part take(const kernel *k, int loop) {
     return p;
 }
 
-kernel *kopt_block_nest(const kernel *k, int n) {
-    bool in_block = false;
-    for (int i = 1; i < k->ins.n; i++) {
-        if (k->ins.at[i].op == K_END) in_block = false;
-        if (k->ins.at[i].op != K_LOOP) continue;
-        if (in_block && n-- == 0) return take(k, i).k;
-        if (in_block)
-            i = kernel_loop_end(k, i);
-        else
-            in_block = k->vars.at[k->ins.at[i].var].block;
+bool loop_next_nest(const kernel *k, knest *x) {
+    for (int i = x->loop ? kernel_loop_end(k, x->loop) + 1 : 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_END) x->inside = false;
+        if (in->op != K_LOOP) continue;
+        if (x->inside) {
+            x->loop = i, x->all++, x->n++;
+            return true;
+        }
+        x->inside = k->vars.at[in->var].block, x->rest = in->lo > 0, x->n = -1;
     }
+    return false;
+}
+
+kernel *loop_nest(const kernel *k, int n) {
+    for (knest x = { 0 }; loop_next_nest(k, &x);)
+        if (n-- == 0) return take(k, x.loop).k;
     return NULL;
 }
 
@@ -171,10 +177,7 @@ kernel *kopt_block_nest(const kernel *k, int n) {
 typedef struct blocks {
     const kernel *k;
     kernel *o;
-    const target *t;
-    bool *unread;  /* [bufs of k] some nest reads its panels instead */
-    kchoice *like; /* [nests] the tile of the first block loop's nest */
-    int n_nests;
+    bool *unread; /* [bufs of k] some nest reads its panels instead */
 } blocks;
 
 /* Local buffers of the nest's own grow with the rows that are worked on at once; new ones come last. */
@@ -206,32 +209,8 @@ static const kvar *put_vars(blocks *w, const part *p, const kernel *x) {
     return to;
 }
 
-/* A nest of the last rows takes panels that are as wide as those of the others: one copy of the operand serves both. */
-static kchoice tile_like(const part *p, const kernel *x) {
-    kchoice c = { 0 };
-    int lanes = 1;
-    for (kvar v = 0; v < x->vars.n; v++)
-        if (x->vars.at[v].role.lanes > lanes) lanes = x->vars.at[v].role.lanes;
-    for (int b = p->n_bufs; b < x->bufs.n; b++)
-        if (x->bufs.at[b].panels) c.nv = (uint8_t)(x->bufs.at[b].panels->width / lanes);
-    for (int i = 1; i < x->ins.n && c.nv; i++)
-        if (x->ins.at[i].op == K_LOOP && x->vars.at[x->ins.at[i].var].row && x->vars.at[x->ins.at[i].var].role.lanes == 1 &&
-            x->vars.at[x->ins.at[i].var].role.unroll > c.mr)
-            c.mr = (uint8_t)x->vars.at[x->ins.at[i].var].role.unroll;
-    return c;
-}
-
-static void put_nest(blocks *w, int loop, int n, bool last) {
+static void put_nest(blocks *w, int loop, const kernel *x) {
     part p = take(w->k, loop);
-    target own = *w->t;
-    int64_t rows = w->k->vars.at[w->k->ins.at[loop].var].extent;
-    own.threads = 1;
-    if (last && w->like[n].nv && !own.choice) {
-        if (w->like[n].mr > rows) w->like[n].mr = (uint8_t)rows;
-        own.choice = &w->like[n];
-    }
-    kernel *x = recipe_tile_nest(p.k, &own);
-    if (!last) w->like[n] = tile_like(&p, x);
     const kvar *to = put_vars(w, &p, x);
     const int *buf = put_bufs(w, &p, x);
     reg *at = ARENA_ARRAY(w->o->a, reg, x->ins.n);
@@ -242,49 +221,31 @@ static void put_nest(blocks *w, int loop, int n, bool last) {
     }
 }
 
-/* Threads share the outermost loop that they share most evenly. */
-static kvar choose_parallel(const kernel *k, const target *t) {
-    kvar best = -1;
-    double most = 0;
-    int asked = t->choice ? t->choice->par : 0, nth = 0;
-    if (t->threads < 2 || asked == 1 || (!asked && !recipe_is_worth_sharing(k, t))) return -1;
-    for (int i = 1; k->ins.at[i].op == K_LOOP; i++) {
-        const kvar v = k->ins.at[i].var;
-        int64_t whole = k->ins.at[i].hi, extent = k->vars.at[v].extent;
-        double balance = loop_balance(whole, (double)(extent - whole), t->threads);
-        if (whole > 1 && asked == 2 + nth++) return v;
-        if (whole > 1 && balance > most + 0.05) most = balance, best = v;
-        if (k->vars.at[v].block) break;
-    }
-    return best;
-}
-
 static void put_loop(blocks *w, int i) {
     kins in = w->k->ins.at[i];
     if (in.var == w->o->par_var) in.par = in.lo == 0 ? PAR_THREADS : PAR_LAST;
     kernel_push(w->o, in);
 }
 
-kernel *kopt_tile_blocks(const kernel *k, const target *t) {
-    blocks w = { .k = k, .t = t, .o = kernel_make(k->a, k->name) };
+kernel *loop_put_nests(const kernel *k, kernel *const *tiled) {
+    blocks w = { .k = k, .o = kernel_make(k->a, k->name) };
     kernel *o = w.o;
-    int n = 0;
-    w.unread = ARENA_ARRAY(k->a, bool, k->bufs.n + 1), w.like = ARENA_ARRAY(k->a, kchoice, k->ins.n);
+    knest next = { 0 };
+    w.unread = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
     for (kvar v = 0; v < k->vars.n; v++) VEC_PUSH(o->a, &o->vars, k->vars.at[v]);
     for (int b = 0; b < k->bufs.n; b++) VEC_PUSH(o->a, &o->bufs, k->bufs.at[b]);
     o->flops = k->flops, o->bytes_read = k->bytes_read, o->bytes_written = k->bytes_written;
-    o->tiled = true, o->par_var = choose_parallel(k, t);
-    for (int i = 1, in_block = 0; i < k->ins.n; i++) {
-        const kins *in = &k->ins.at[i];
-        if (in->op == K_LOOP && in_block) {
-            put_nest(&w, i, n++, in_block == 2);
+    o->tiled = true, o->par_var = k->par_var;
+    bool more = loop_next_nest(k, &next);
+    for (int i = 1; i < k->ins.n; i++) {
+        if (more && i == next.loop) {
+            put_nest(&w, i, *tiled++);
             i = kernel_loop_end(k, i);
-        } else if (in->op == K_LOOP) {
+            more = loop_next_nest(k, &next);
+        } else if (k->ins.at[i].op == K_LOOP) {
             put_loop(&w, i);
-            if (k->vars.at[in->var].block) in_block = in->lo ? 2 : 1, n = 0;
         } else { /* an end */
-            kernel_push(o, *in);
-            in_block = 0;
+            kernel_push(o, k->ins.at[i]);
         }
     }
     for (int b = 0; b < k->bufs.n; b++)
