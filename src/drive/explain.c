@@ -4,15 +4,9 @@
 #include "emit/emit.h"
 #include "kopt/kopt.h"
 
-/* Gradients are there already: what stops them is a copy, most of which the scheduler put in. */
-static const char *op_name(const plan *p, val v) {
-    op_code op = (op_code)graph_get(p->g, v)->op;
-    return op == OP_stop_gradient ? "copy" : op_get(op)->name;
-}
-
 static void print_value(const plan *p, val v, str *out) {
     const node *n = graph_get(p->g, v);
-    str_addf(out, "%%%u %s %s", v, op_name(p, v), graph_shape_text(p->g, out->a, v));
+    str_addf(out, "%%%u %s %s", v, plan_op_name((op_code)graph_get(p->g, v)->op), graph_shape_text(p->g, out->a, v));
     if (n->name) str_addf(out, " (%s)", n->name);
 }
 
@@ -194,7 +188,8 @@ void explain_print(const tn_program *prog, str *out) {
                  pk->code != i ? arena_printf(out->a, " (code of kernel %d)", pk->code) : "", kib(pk->k->bytes_read),
                  kib(pk->k->bytes_written), (double)pk->k->flops * 1e-6, pk->k->par_var >= 0 ? ", split over threads" : "");
         str_add(out, "   computes");
-        for (int j = 0; j < pk->n_fused; j++) str_addf(out, "%s %s", j ? "," : "", op_name(p, pk->fused[j]));
+        for (int j = 0; j < pk->n_fused; j++)
+            str_addf(out, "%s %s", j ? "," : "", plan_op_name((op_code)graph_get(p->g, pk->fused[j])->op));
         str_add(out, "\n");
         for (int b = 0; b < pk->k->bufs.n; b++) {
             if (!overwritten(p, pk, b)) continue;
@@ -247,7 +242,8 @@ void explain_json(const tn_program *prog, str *out) {
         if (p->kernels.at[pk->code].schedule) json_schedule(p->kernels.at[pk->code].schedule, out);
         str_add(out, "\"values\":[");
         for (int j = 0; j < pk->n_fused; j++)
-            str_addf(out, "%s{\"id\":%u,\"op\":\"%s\"}", j ? "," : "", pk->fused[j], op_name(p, pk->fused[j]));
+            str_addf(out, "%s{\"id\":%u,\"op\":\"%s\"}", j ? "," : "", pk->fused[j],
+                     plan_op_name((op_code)graph_get(p->g, pk->fused[j])->op));
         str_add(out, "],\"in_place\":[");
         for (int b = 0, n = 0; b < pk->k->bufs.n; b++)
             if (overwritten(p, pk, b))

@@ -114,6 +114,9 @@ static inline int plan_region_end(const plan *p, int i) {
     return i;
 }
 
+/* An op in names of kernels and in reports. Plans compute no gradients any more: what stops them is a copy. */
+static inline const char *plan_op_name(op_code op) { return op == OP_stop_gradient ? "copy" : op_get(op)->name; }
+
 void plan_print(const plan *p, str *out);      /* plan_text.c */
 void plan_print_deps(const plan *p, str *out); /* plan_deps.c: what each launch must come after, and why */
 int plan_check_races(const plan *p, str *out); /* plan_race.c: barriers; called by plan_check */

@@ -328,7 +328,7 @@ static kernel *keep_kernel(const kernel *k, arena *a) {
 }
 
 static void lower_body(lower *w, val root) {
-    w->k = kernel_make(w->a, arena_printf(w->a, "%s_%u", op_get((op_code)graph_get(w->g, root)->op)->name, root));
+    w->k = kernel_make(w->a, arena_printf(w->a, "%s_%u", plan_op_name((op_code)graph_get(w->g, root)->op), root));
     if (graph_get(w->g, root)->op == OP_scatter_add) {
         lower_scatter(w);
     } else {

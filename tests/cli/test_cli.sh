@@ -67,6 +67,13 @@ err_has "if.tn:10: verify compares" "verify of control flow"
 printf 'graph @g(x f32[4]) {\n %%1 = abs x f32[4]\n %%2 = add %%1, 1e20 f32[4]\n %%3 = mul %%2, 1e30 f32[4]\n return %%3 as "y"\n}\n' >"$dir/overflow.tn"
 expect 0 verify "$dir/overflow.tn"
 if grep -q "difference inf\|inf %" "$dir/out"; then fail "verify: overflows that agree are a difference"; fi
+printf 'graph @g(a f32[4,3], b f32[4,2]) {\n %%1 = exp a f32[4,3]\n %%2 = exp b f32[4,2]\n %%3 = concat %%1, %%2 axis=1 f32[4,5]\n return %%3 as "y"\n}\n' >"$dir/concat.tn"
+for form in "" --json; do # parts of a concat are copies, not an op that nobody wrote
+    # shellcheck disable=SC2086
+    expect 0 explain "$dir/concat.tn" $form
+    grep -q copy_ "$dir/out" || fail "explain $form: no kernel is named after its copy"
+    if grep -q stop_gradient "$dir/out"; then fail "explain $form: a part of a concat is stop_gradient"; fi
+done
 expect 0 explain @softmax --threads 1
 out_has ": 1 kernel (1 different), fusion level 3, 1 thread$" "explain of one kernel"
 
