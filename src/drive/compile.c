@@ -281,6 +281,7 @@ target drive_target(const device_caps *c, const ktuning *choices) {
                      .group_bytes = c->group_bytes,
                      .grid = c->grid,
                      .buffers = c->buffers,
+                     .machine = c->machine,
                      .parts = c->parts,
                      .cluster = c->cluster,
                      .clusters = c->clusters,

@@ -3,6 +3,7 @@
 #include "drive/drive.h"
 #include "emit/emit.h"
 #include "kopt/kopt.h"
+#include "machine/machine.h"
 
 static void print_value(const plan *p, val v, str *out) {
     const node *n = graph_get(p->g, v);
@@ -135,7 +136,7 @@ static void print_places(const plan *p, str *out) {
             if (!any) str_addf(out, "\nplaces of %s (bytes, alignment, first line in its page):\n", slots[slot]);
             any = true;
             str_addf(out, "   b%-4d at %-10lld %12lld %6lld %4lld  ", i, (long long)b->offset, (long long)b->bytes,
-                     (long long)alignment(b->offset), (long long)(b->offset % PLAN_PAGE / LOOP_LINE_BYTES));
+                     (long long)alignment(b->offset), (long long)(b->offset % PLAN_PAGE / MACHINE_LINE_BYTES));
             if (b->node) print_value(p, b->node, out);
             if (b->panels) str_addf(out, ", in panels of %lld", (long long)b->panels->width);
             str_add(out, "\n");

@@ -1,5 +1,5 @@
-/* target.h - facts about the machine that code is made for: a plain struct, filled by rt/ (or by hand in tests), read by kopt/
- * and emit/. */
+/* target.h - facts about the machine that code is made for: a plain struct, filled by rt/ (or by hand in tests), read by
+ * machine/, recipe/, kopt/ and emit/. */
 #ifndef TN_IR_TARGET_H
 #define TN_IR_TARGET_H
 
@@ -47,6 +47,7 @@ typedef struct target {
     int cluster;                           /* GPU: groups that can run together, a power of two; 0: none */
     int clusters;                          /* GPU: of 8 groups that run at a time */
     bool apart;                            /* GPU: threads of a group may meet where other groups do not come */
+    const struct machine *machine;         /* what its row of machine/ says; NULL = as most are */
     const ktuning *tuning;                 /* choices that were measured; NULL = none */
     uint64_t tuning_seed;                  /* whatever else they depend on: machine, code generator */
     const kchoice *choice;                 /* of the kernel at hand; NULL = the model's */

@@ -7,7 +7,7 @@
 #define TN_LOOP_LOOP_H
 
 #include "ir/kernel.h"
-#include "ir/target.h"
+#include "machine/machine.h"
 
 /* edit.c: removes instructions marked K_NIL and renumbers registers. */
 void loop_compact(kernel *k);
@@ -81,11 +81,9 @@ static inline double loop_balance(int64_t whole, double rest, int threads) {
     return ((double)whole + rest) / (longest * threads);
 }
 
-enum { LOOP_LINE_BYTES = 64 }; /* of the caches */
-
 /* Of lines so far apart, a cache holds so many: lines a power of two apart share few places there. */
 static inline int64_t loop_places(int64_t cache_bytes, int64_t apart_bytes) {
-    int64_t lines = apart_bytes / LOOP_LINE_BYTES, n = cache_bytes / LOOP_LINE_BYTES;
+    int64_t lines = apart_bytes / MACHINE_LINE_BYTES, n = cache_bytes / MACHINE_LINE_BYTES;
     for (; lines && lines % 2 == 0; lines /= 2) n /= 2;
     return lines ? n : INT64_MAX;
 }

@@ -3,8 +3,7 @@
  *
  * Applies to results of which a kernel writes each element once, and whole lines at a time. */
 #include "loop/schedule.h"
-
-enum { LINE_BYTES = 64 };
+#include "machine/machine.h"
 
 static uint64_t size_of(const kernel *k, const kins *store) { return dtype_size((tn_dtype)k->bufs.at[store->buf].dtype); }
 
@@ -45,7 +44,7 @@ static int64_t written_nearby(const kernel *k, int i, int64_t elems) {
 
 static bool goes_past(const kernel *k, int i, int64_t vector_bytes) {
     const kins *in = &k->ins.at[i];
-    int64_t size = (int64_t)size_of(k, in), line = LINE_BYTES / size;
+    int64_t size = (int64_t)size_of(k, in), line = MACHINE_LINE_BYTES / size;
     return size >= 4 && in->lane_stride == 1 && in->lanes * size >= 16 && in->lanes * size <= vector_bytes && !in->n_mask &&
            in->idx.base >= 0 && in->idx.base % in->lanes == 0 && moves_in_steps(k, i, line) &&
            written_nearby(k, i, line) == line;

@@ -261,7 +261,7 @@ static void fetch_ahead(packer *t, const stretch *x, const kvar *at) {
     const kins *b = contraction_ins(&t->c, (int)t->c.load);
     tn_dtype type = t->fixed ? contraction_dtype(&t->c) : (tn_dtype)b->src;
     int64_t steps = contraction_depth_from(&t->c, t->level + 1) * (t->whole ? t->piece : x->length),
-            line = LOOP_LINE_BYTES / (int64_t)dtype_size(type), row = t->tiles * contraction_tile_columns(&t->c),
+            line = MACHINE_LINE_BYTES / (int64_t)dtype_size(type), row = t->tiles * contraction_tile_columns(&t->c),
             all = t->fixed ? steps * contraction_tile_columns(&t->c) : row + line - 1, each = share(all, t->inner_rows),
             once = each * contraction_tile_rows(&t->c);
     affine place = t->fixed ? panel_place(t, at, -1) : apply(t, b->idx);

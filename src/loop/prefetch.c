@@ -7,8 +7,9 @@
  * after the other as the stores leave the core, which takes longer than the sums (the gradient of the weights of a convolution
  * 3x3 7x7x512, 49 terms: a tenth). */
 #include "loop/schedule.h"
+#include "machine/machine.h"
 
-enum { LINE_BYTES = 64, MOST_STREAMS = 4, MOST_LINES = 8, MOST_RESULTS = 32 };
+enum { MOST_STREAMS = 4, MOST_LINES = 8, MOST_RESULTS = 32 };
 
 typedef struct rows { /* a row loop and the loops directly in it */
     int loop, end;
@@ -73,7 +74,7 @@ static void list_fetches(const kernel *k, const rows *r, int loop, const kins *l
     int64_t size = (int64_t)dtype_size((tn_dtype)load->src), bytes = k->ins.at[loop].step * size;
     affine next = affine_offset(load->idx, affine_coef(load->idx, row) * k->ins.at[r->loop].step);
     next = affine_set_var(k->a, next, from, affine_var(k->a, to));
-    for (int64_t b = 0; b < bytes && *n < MOST_STREAMS * MOST_LINES; b += LINE_BYTES)
+    for (int64_t b = 0; b < bytes && *n < MOST_STREAMS * MOST_LINES; b += MACHINE_LINE_BYTES)
         out[(*n)++] = (kins){ .op = K_PREFETCH,
                               .dtype = load->src,
                               .src = load->src,
@@ -113,7 +114,7 @@ static int list_results(const kernel *k, int end, int buf, kins *out) {
         bool known = n == MOST_RESULTS;
         for (int r = 0; r < n && !known; r++) {
             int64_t apart = in->idx.base - out[r].idx.base;
-            known = out[r].buf == in->buf && apart >= 0 && apart * size < LINE_BYTES &&
+            known = out[r].buf == in->buf && apart >= 0 && apart * size < MACHINE_LINE_BYTES &&
                     affine_equal(affine_offset(out[r].idx, apart), in->idx);
         }
         if (known) continue;

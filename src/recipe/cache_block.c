@@ -233,7 +233,7 @@ static void choose_streams(blocker *t) {
     int64_t most = contraction_role(&t->c, t->c.n).unroll / STREAM_VECTORS,
             asked = t->r->t->choice ? t->r->t->choice->tiles : 0, best = 1;
     t->tiles = 1, t->whole = true, t->piece = contraction_extent(&t->c, t->c.depth.at[0]);
-    if (most < 2 || t->r->t->vector_bytes >= LOOP_LINE_BYTES) return;
+    if (most < 2 || t->r->t->vector_bytes >= MACHINE_LINE_BYTES) return;
     double least = lone_steps(t, most, false);
     for (int64_t n = most; n > 1; n--) {
         double steps = lone_steps(t, n, true);

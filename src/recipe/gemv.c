@@ -30,7 +30,8 @@ bool recipe_gemv(recipe *r) {
      * places for lines 4 KB apart, 16 rows are still better than 8: 4 and 16 cores of a Xeon, 8x1024x1024: by an eighth and a
      * twelfth.) */
     bool crowded = m > 1 && loop_places(t->l1_bytes, affine_coef(matrix->idx, v) * elem) <= LESS_ROWS;
-    int64_t rows = m == 1 || crowded ? LESS_ROWS : MANY_ROWS, apart = width + (crowded ? GAP_LINES * LOOP_LINE_BYTES / sum : 0);
+    int64_t rows = m == 1 || crowded ? LESS_ROWS : MANY_ROWS,
+            apart = width + (crowded ? GAP_LINES * MACHINE_LINE_BYTES / sum : 0);
     if (asked && asked->rows >= 4 && asked->rows <= MOST_ROWS) rows = asked->rows;
     if (m > MOST_VECTORS || depth < 4 * rows || m * apart * sum > MAX_SUMS) return false;
     if (!(asked && asked->way == WAY_STREAM) && bytes <= (m == 1 ? t->l1_bytes : t->l2_bytes)) return false;

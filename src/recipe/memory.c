@@ -20,9 +20,9 @@ void recipe_prefetch(recipe *r) {
 
 void recipe_nontemporal(recipe *r) {
     const kernel *k = r->k;
-    uint64_t l2 = (uint64_t)r->t->l2_bytes;
-    if (k->bytes_read + k->bytes_written <= 24 * l2) return; /* about what the last cache keeps for a core */
+    uint64_t last = (uint64_t)machine_last_bytes(r->t);
+    if (k->bytes_read + k->bytes_written <= last) return;
     for (int b = 0; b < k->bufs.n; b++)
-        if (k->bufs.at[b].kind == KB_OUT && bytes_of(&k->bufs.at[b]) > 8 * l2)
+        if (k->bufs.at[b].kind == KB_OUT && bytes_of(&k->bufs.at[b]) > last / 3)
             recipe_try(r, "nontemporal b%d %d", b, r->t->vector_bytes);
 }

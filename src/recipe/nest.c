@@ -120,7 +120,7 @@ static void keep_columns(recipe *r, int nest, kvar taps, const kins *x, const ki
         if (k->vars.at[v].reduce && v != taps && affine_coef(x->idx, v)) columns *= k->vars.at[v].extent;
     int64_t all_lanes = (read * columns + n) * k->vars.at[lanes].extent * size,
             all_columns = (read * affine_coef(x->idx, outer->var) / k->vars.at[lanes].extent + n) *
-                          k->vars.at[outer->var].extent * LOOP_LINE_BYTES;
+                          k->vars.at[outer->var].extent * MACHINE_LINE_BYTES;
     if (4 * all_lanes <= 3 * t->l1_bytes || all_columns > t->l1_bytes) return;
     put_in_order(r, at - 1, 2, (const kvar[]){ inner->var, outer->var });
 }

@@ -9,6 +9,7 @@
 #include "ir/target.h"
 #include "loop/loop.h"
 #include "loop/schedule.h"
+#include "machine/machine.h"
 
 typedef struct recipe {
     kernel *k;
@@ -42,7 +43,7 @@ bool recipe_is_worth_sharing(const kernel *k, const target *t); /* among threads
  * of its cost; at most cap. Spoils the kernel. 0 where none is tiled. */
 int recipe_register_tiles(recipe *r, kchoice *out, int cap);
 /* Cycles of one step along a contraction for a register tile of mr x nv accumulators. */
-double recipe_tile_cost(int mr, int nv);
+double recipe_tile_cost(const machine *m, int mr, int nv);
 
 /* cache_block.c: whether the operand with the lanes is packed into panels, and how; only_constant: only where it is laid out
  * before any run, so that nothing is copied. Returns whether it was. */

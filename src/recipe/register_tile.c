@@ -11,9 +11,6 @@ enum { FEW_ROWS = 8 };
 #define READ_AGAIN 1.1  /* what it costs them to be more than one tile, where what has the lanes comes from afar */
 enum { MAX_LONE = 16 }; /* vectors of a tile of one row: the matrix is read in long pieces, and the more the longer */
 enum { SHORT_ROW = 512, JOINED = 4 }; /* elements of a row; rows worked on at once */
-enum { PAR_MIN_WORK = 60000 };        /* flops plus bytes below which a second thread costs more than it brings */
-#define ALL_READ 2.0  /* rows whose work takes as long as reading the operand with the lanes: see shared_balance */
-#define ELSEWHERE 0.1 /* what it costs that this is in the caches of other cores, of all work */
 
 typedef struct ref { /* one memory access */
     const kins *in;
@@ -169,23 +166,24 @@ static kvar best_of(const chooser *c, uint64_t candidates, int nest, double *out
 
 /* ---- contraction tiles ---- */
 
-/* Time of one step along the contraction for an mr x nv tile: two FMAs a cycle. A core that two programs share gives each of
- * them three instructions a cycle, one of its own more than the FMAs need: what three do not cover counts half. Four cycles of
- * latency: eight accumulators fill them nearly (measured on Zen 3, 3x3 convolutions 56x56x64, 28x28x128 and 14x14x256: 4 x 2
- * has 97 to 99 % of the peak, 4 x 3 98 %, 5 x 2 97 %), fewer do not (7x7x512: 7 x 1 74 %, 4 x 3 95 %). */
-double recipe_tile_cost(int mr, int nv) {
-    double fma = mr * nv / 2.0, all = (mr * nv + mr + nv) / 3.0, cost = fma > all ? fma : (fma + all) / 2,
-           least = mr * nv < 8 ? 5 : 4.2;
+/* Time of one step along the contraction for an mr x nv tile: FMAs (two a cycle). A core that two programs share gives each of
+ * them fewer instructions (three a cycle), one of its own more than the FMAs need: what these do not cover counts half. Four
+ * cycles of latency: as many accumulators as are on the way, eight, fill them nearly (measured on Zen 3, 3x3 convolutions
+ * 56x56x64, 28x28x128 and 14x14x256: 4 x 2 has 97 to 99 % of the peak, 4 x 3 98 %, 5 x 2 97 %), fewer do not (7x7x512: 7 x 1 74
+ * %, 4 x 3 95 %). */
+double recipe_tile_cost(const machine *m, int mr, int nv) {
+    double fma = mr * nv / m->fma_pipes, all = (mr * nv + mr + nv) / m->issue_shared, cost = fma > all ? fma : (fma + all) / 2,
+           least = m->fma_cycles * (mr * nv < m->fma_cycles * m->fma_pipes ? 1.25 : 1.05);
     return cost > least ? cost : least;
 }
 
-static double shape_cost(int64_t m, int64_t nvec, int mr, int nv) {
+static double shape_cost(const machine *x, int64_t m, int64_t nvec, int mr, int nv) {
     double full_m = (double)(m / mr), full_n = (double)(nvec / nv);
     int rest_m = (int)(m % mr), rest_n = (int)(nvec % nv);
-    double t = full_m * full_n * recipe_tile_cost(mr, nv);
-    if (rest_m) t += full_n * recipe_tile_cost(rest_m, nv);
-    if (rest_n) t += full_m * recipe_tile_cost(mr, rest_n);
-    if (rest_m && rest_n) t += recipe_tile_cost(rest_m, rest_n);
+    double t = full_m * full_n * recipe_tile_cost(x, mr, nv);
+    if (rest_m) t += full_n * recipe_tile_cost(x, rest_m, nv);
+    if (rest_n) t += full_m * recipe_tile_cost(x, mr, rest_n);
+    if (rest_m && rest_n) t += recipe_tile_cost(x, rest_m, rest_n);
     return t;
 }
 
@@ -238,7 +236,7 @@ static bool tile_fits(const chooser *c, int mr, int nv) {
 }
 
 bool recipe_is_worth_sharing(const kernel *k, const target *t) {
-    return t->threads > 1 && k->flops + k->bytes_read + k->bytes_written >= PAR_MIN_WORK;
+    return t->threads > 1 && (double)(k->flops + k->bytes_read + k->bytes_written) >= machine_row_of(t)->share_work;
 }
 static bool is_worth_sharing(const chooser *c) { return recipe_is_worth_sharing(c->k, c->t); }
 
@@ -248,11 +246,12 @@ static bool is_worth_sharing(const chooser *c) { return recipe_is_worth_sharing(
  * as in the forward pass, they are shared out by columns anyway. */
 static double shared_balance(const chooser *c, kvar vec, kvar row, int mr, int nv) {
     const int threads = c->t->threads;
+    const machine *x = machine_row_of(c->t);
     double best = 0;
     for (kvar v = 0; v < c->k->vars.n; v++) {
         if (!(c->dot_open >> v & 1) || !c->k->vars.at[v].row) continue;
         double balance = loop_balance_of(c->k, v, v == vec ? nv * c->lanes : v == row ? mr : 1, threads);
-        if (v == row) balance /= 1 + ELSEWHERE + (threads - 1) * ALL_READ / (double)c->k->vars.at[v].extent;
+        if (v == row) balance /= 1 + x->remote_cost + (threads - 1) * x->remote_rows / (double)c->k->vars.at[v].extent;
         if (balance > best) best = balance;
     }
     return best > 0 ? best : 1;
@@ -285,7 +284,7 @@ static void tile_contraction(chooser *c, kvar vec) {
     for (int nv = 1; nv <= c->most_nv && nv <= nvec && !each; nv++)
         for (int mr = 1; mr <= MAX_MR && mr <= m; mr++) {
             if (!tile_fits(c, mr, nv)) continue;
-            double cost = shape_cost(m, nvec, mr, nv) * (once && mr < m ? READ_AGAIN : 1);
+            double cost = shape_cost(machine_row_of(c->t), m, nvec, mr, nv) * (once && mr < m ? READ_AGAIN : 1);
             if (shared) cost /= shared_balance(c, vec, row, mr, nv);
             if (cost < best * 0.999) best = cost, best_mr = mr, best_nv = nv;
         }
@@ -517,8 +516,8 @@ int recipe_register_tiles(recipe *r, kchoice *out, int cap) {
     for (int nv = 1; nv <= c.most_nv && c.tile_m; nv++)
         for (int mr = 1; mr <= MAX_MR; mr++) {
             if (!tile_fits(&c, mr, nv)) continue;
-            double cost =
-                c.tile_each ? mr > LOOP_SLIDING ? mr : LOOP_SLIDING - mr + nv : shape_cost(c.tile_m, c.tile_nvec, mr, nv);
+            double cost = c.tile_each ? mr > LOOP_SLIDING ? mr : LOOP_SLIDING - mr + nv
+                                      : shape_cost(machine_row_of(c.t), c.tile_m, c.tile_nvec, mr, nv);
             if (cost < best) best = cost;
             int at = n < cap ? n++ : n;
             for (; at > 0 && costs[at - 1] > cost; at--)

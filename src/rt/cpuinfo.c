@@ -1,4 +1,5 @@
 /* cpuinfo.c - implementation of cpuinfo.h: cpuid and sysfs, with common values where they say nothing. */
+#include "machine/machine.h"
 #include "rt/cpuinfo.h"
 
 #include <fcntl.h>
@@ -60,6 +61,16 @@ static void fill_isa(device_caps *c) {
     c->vector_bytes = avx512 ? 64 : avx2 ? 32 : 16;
     c->n_vector_regs = avx512 ? 32 : 16;
 }
+/* Maker, family and instruction set: "AuthenticAMD 26 avx512bf16". */
+static void fill_machine(device_caps *c) {
+    unsigned a, text[4] = { 0 }, family = 0, x, y, z;
+    char identity[48];
+    __cpuid(0, a, text[0], text[2], text[1]);
+    __cpuid(1, family, x, y, z);
+    unsigned base = family >> 8 & 15, more = base == 15 ? family >> 20 & 255 : 0;
+    snprintf(identity, sizeof identity, "%.12s %u %s", (const char *)text, base + more, c->isa);
+    c->machine = machine_find(identity, false);
+}
 /* Data caches from cpuid: Intel's leaf 4, which AMD has under another number. */
 static void fill_caches_by_cpuid(device_caps *c) {
     unsigned a, b, x, d, leaf = 4;
@@ -80,6 +91,7 @@ static void fill_caches_by_cpuid(device_caps *c) {
 #include <sys/utsname.h>
 
 static void fill_caches_by_cpuid(device_caps *c) { (void)c; }
+static void fill_machine(device_caps *c) { c->machine = machine_find(c->isa, false); }
 
 static uint64_t identify(char *brand, size_t size) {
     struct utsname u;
@@ -151,6 +163,7 @@ static void fill_caches_quickly(device_caps *c) {
 void cpuinfo_fill(device_caps *caps) {
     snprintf(caps->name, sizeof caps->name, "cpu");
     fill_isa(caps);
+    fill_machine(caps);
     fill_caches_quickly(caps);
 }
 

@@ -4,7 +4,7 @@
 
 #include "rt/device.h"
 
-/* What compiling needs, in no time: name, isa, vector_bytes, n_vector_regs, l1_bytes, l2_bytes. */
+/* What compiling needs, in no time: name, isa, vector_bytes, n_vector_regs, l1_bytes, l2_bytes, machine. */
 void cpuinfo_fill(device_caps *caps);
 /* The rest: detail (processor and isa), l3_bytes, id. Under a hypervisor this takes hundreds of microseconds, for each cpuid is
  * a trap. */

@@ -5,6 +5,7 @@
  * submit: a graph with a node that repeats its body (cuda_loop.h); with older drivers replays of a graph of several steps, or
  * single launches where something moves from step to step. A ticket is an event behind its submit. Copies are cuda_copy.c's.
  * The device owns context and streams. Calls may come from any thread: each makes the context current for itself. */
+#include "machine/machine.h"
 #include "rt/cuda_device.h"
 #include "rt/cache.h"
 #include "rt/cuda_loop.h"
@@ -116,6 +117,7 @@ static void fill_caps(cuda *d) {
     c->rates = rates_of(d, units ? units : 1);
     snprintf(c->name, sizeof c->name, "cuda");
     snprintf(c->isa, sizeof c->isa, "sm_%d", d->arch);
+    c->machine = machine_find(c->isa, true);
     snprintf(c->code, sizeof c->code, "cuda");
     snprintf(c->detail, sizeof c->detail, "%s, sm_%d, %d multiprocessors, driver for CUDA %d.%d", name, d->arch, units,
              driver / 1000, driver % 1000 / 10);

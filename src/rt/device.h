@@ -72,7 +72,8 @@ typedef struct device_caps {
     int cluster, clusters;                /* groups that can run together, 0: none; clusters of 8 that run at a time */
     bool apart; /* threads of a group may meet where other groups do not come: PoCL 3.1 writes elsewhere then */
     device_rates rates;
-    uint64_t id; /* part of every cache key: what code built for this device depends on */
+    const struct machine *machine; /* its row of machine/machine.def */
+    uint64_t id;                   /* part of every cache key: what code built for this device depends on */
 } device_caps;
 
 /* What an argument of a kernel is: bytes from what is bound to a slot. Launches that touch the same bytes, one of them writing,

@@ -4,6 +4,7 @@
  * it; a list holds a kernel object for each launch, whose arguments stay set until a slot is bound anew or moves on with a
  * ring. A ticket is an event behind the launches of its submit. Programs are kept as binaries in the kernel cache. The device
  * owns context and queues. */
+#include "machine/machine.h"
 #include "rt/device.h"
 #include "rt/cache.h"
 #include "rt/copying.h"
@@ -161,6 +162,7 @@ static void fill_caps(opencl *d, cl_object platform) {
     c->rates = rates_of(d, units ? units : 1);
     snprintf(c->name, sizeof c->name, "opencl");
     snprintf(c->isa, sizeof c->isa, "opencl");
+    c->machine = machine_find(c->isa, true);
     snprintf(c->code, sizeof c->code, "opencl");
     snprintf(c->detail, sizeof c->detail, "%.110s, %.80s, driver %.40s", name, version, driver);
     if (device_number(d, CL_DEVICE_SINGLE_FP_CONFIG) & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT)

@@ -7,9 +7,10 @@
  * it. Levels: 0 views only; 1 elementwise onto the op before it (linear + bias + ReLU); 2 everything that needs no extra work;
  * 3 also recomputation, kernels with several results and, later, kernels joined row by row (kopt/row_block.c,
  * kopt/gpu_chain.c). */
+#include "machine/machine.h"
 #include "sched/sched.h"
 
-enum { SMALL_PART = 16, FEW_ROWS = 8, SMALL_WORK = 1 << 15, WIDE_ROW = 1024, MANY_LOOPS = 48, LINE_BYTES = 64 };
+enum { SMALL_PART = 16, FEW_ROWS = 8, SMALL_WORK = 1 << 15, WIDE_ROW = 1024, MANY_LOOPS = 48 };
 enum { MANY_STEPS = 1 << 12, MOST_PARTS = 64 };
 
 static int new_group(sched *s, val root) {
@@ -222,7 +223,7 @@ static bool is_output_view(const sched *s, val v) {
     bool alone = x->first_use && !s->g->uses.at[x->first_use - 1].next;
     if (times == 1 && alone && x->op == OP_concat && !s->forced[v]) return true;
     return times == 1 && alone && op_is_elementwise((op_code)x->op) && !s->forced[v] && x->rank > 0 &&
-           x->dims[x->rank - 1] * (int64_t)dtype_size((tn_dtype)x->dtype) >= LINE_BYTES;
+           x->dims[x->rank - 1] * (int64_t)dtype_size((tn_dtype)x->dtype) >= MACHINE_LINE_BYTES;
 }
 
 /* ---- parts of a concat: each is written where it belongs, by kernels of one part or several ---- */

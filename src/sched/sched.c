@@ -2,6 +2,7 @@
  *
  * When groups turn out not to be lowerable, the values to blame, one of each, are kept in memory and fusing starts again: at
  * most one try a value, and a few for any number of groups that are alike. */
+#include "machine/machine.h"
 #include "sched/sched.h"
 
 /* ---- preparation: small rewrites of the scheduler's own copy of the graph ---- */
@@ -54,7 +55,7 @@ static void widen_half_scatters(graph *g) {
     }
 }
 
-enum { LINE_BYTES = 64, FAR_BYTES = 1024, MANY_POSITIONS = 32, MANY_USES = 300 };
+enum { FAR_BYTES = 1024, MANY_POSITIONS = 32, MANY_USES = 300 };
 
 /* The contraction goes through many positions of operand x, and not along its last axis, which it needs often. */
 static bool goes_across(const graph *g, val dot, val x, int last, int64_t elems) {
@@ -89,7 +90,7 @@ static void space_positions(graph *g) {
         }
         if (!across || graph_is_output(g, v)) continue;
         for (int i = 0; i < n.rank; i++) one[i] = 1, after[i] = n.attr[n.rank + i];
-        after[last] = LINE_BYTES / size;
+        after[last] = MACHINE_LINE_BYTES / size;
         graph_replace(g, v, graph_slice(g, graph_pad(g, n.in[0], n.attr, after, n.imm), zero, n.dims, one));
     }
 }

@@ -289,7 +289,9 @@ static void test_used(void **state) {
 /* Seven sums wait for each other: 3x3 7x7x512 runs at 74 % of a Zen 3's peak in tiles of 7 x 1, at 95 % in tiles of 4 x 3. */
 static void test_few_sums_wait(void **state) {
     (void)state;
-    double seven = recipe_tile_cost(7, 1) / 7, eight = recipe_tile_cost(4, 2) / 8, twelve = recipe_tile_cost(4, 3) / 12;
+    double seven = recipe_tile_cost(machine_find("", false), 7, 1) / 7,
+           eight = recipe_tile_cost(machine_find("", false), 4, 2) / 8,
+           twelve = recipe_tile_cost(machine_find("", false), 4, 3) / 12;
     assert_true(seven > 1.2 * twelve && seven > 1.2 * eight);
     assert_true(eight < 1.1 * twelve);
 }

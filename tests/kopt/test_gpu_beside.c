@@ -16,7 +16,7 @@
 #include "support/plan_run.h"
 
 /* Groups of up to 128; large enough for nothing here to fill it. */
-static target machine(bool apart) {
+static target a_target(bool apart) {
     return (target){ .kind = TARGET_GPU,
                      .vector_bytes = 16,
                      .n_vector_regs = 32,
@@ -59,7 +59,7 @@ static graph *updates(arena *a, const int64_t *sizes, int n) {
 
 static plan *plan_of(arena *a, graph *g, int fusion, bool apart) {
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
-    target t = machine(apart);
+    target t = a_target(apart);
     o.fusion = fusion, o.check = 1;
     return pipeline_run(g, a, &o, &t);
 }
@@ -73,7 +73,7 @@ static int n_joined(const plan *p) {
 static void check(arena *a, graph *g, const char *what) {
     char text[4096];
     for (uint64_t seed = 0; seed < 2; seed++) {
-        plan_config c = { .seed = seed, .fusion = 3, .t = machine(true) };
+        plan_config c = { .seed = seed, .fusion = 3, .t = a_target(true) };
         if (!plan_config_agrees(g, NULL, &c)) fail_msg("%s: %s", what, c.text);
     }
     if (!plan_texts_agree(plan_of(a, g, 3, true), a, text, sizeof text)) fail_msg("%s: %s", what, text);
@@ -119,7 +119,7 @@ ARENA_TEST(test_random) {
         int differentiated;
         arena_init(&own, mem_libc(), a->gd);
         graph *g = randcase(&own, seed, &differentiated);
-        plan_config c = { .seed = seed, .fusion = 3, .t = machine(true) };
+        plan_config c = { .seed = seed, .fusion = 3, .t = a_target(true) };
         joined += n_joined(plan_of(&own, g, 3, true));
         if (!plan_config_agrees(g, NULL, &c)) fail_msg("seed %d: %s", (int)seed, c.text);
         arena_fini(&own);

@@ -27,7 +27,7 @@ static const char *const graphs[] = {
     "graph @shared(x f32[16,640], w f32[640,16]) {\n %1 = dot x, w f32[16,16]\n return %1 as \"y\"\n}",
 };
 
-static target machine(int64_t grid) {
+static target a_target(int64_t grid) {
     target t = target_common_gpu();
     t.grid = grid;
     t.tuning_seed = 7;
@@ -78,7 +78,7 @@ static void test_same_bits(void **state) {
             guard gd;
             arena_init(&a, mem_libc(), &gd);
             if (!GUARD_TRY(&gd)) fail_msg("graph %d: %s", (int)i, gd.err.text);
-            target t = machine(big ? 128 << 10 : 2048);
+            target t = a_target(big ? 128 << 10 : 2048);
             graph *g = graph_parse(&a, graphs[i], strlen(graphs[i]), "t");
             reference ref = reference_make(g, &a, i);
             plan *model = compile(g, &a, t, NULL);
@@ -127,7 +127,7 @@ static void test_large_tiles(void **state) {
         if (!GUARD_TRY(&gd)) fail_msg("%s: %s", text, gd.err.text);
         graph *g = graph_parse(&a, text, strlen(text), "t");
         reference ref = reference_make(g, &a, i);
-        others += try_all(&ref, &a, machine(1024), all, COUNT_OF(all));
+        others += try_all(&ref, &a, a_target(1024), all, COUNT_OF(all));
         arena_fini(&a);
     }
     printf("count: %d large tiles with the model's bits\n", others);

@@ -68,7 +68,7 @@ static graph *make(arena *a, kind what, int64_t m, int64_t n, int64_t k) {
     return g;
 }
 
-static target machine(int threads) {
+static target a_target(int threads) {
     return (target){ .vector_bytes = 32, .n_vector_regs = 16, .threads = threads, .l1_bytes = 32 << 10, .l2_bytes = 1 << 20 };
 }
 
@@ -105,7 +105,7 @@ ARENA_TEST(test_counts) {
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         graph *g = make(a, cases[i].what, cases[i].m, cases[i].n, cases[i].k);
-        target t = machine(cases[i].threads);
+        target t = a_target(cases[i].threads);
         plan *two = plan_of(a, g, 2, &t), *three = plan_of(a, g, 3, &t);
         if (two->kernels.n != cases[i].two || three->kernels.n != cases[i].three)
             fail_msg("%s %d x %d x %d: %d kernels at level 2, %d at level 3", kinds[cases[i].what], (int)cases[i].m,
@@ -131,7 +131,7 @@ ARENA_TEST(test_reasons) {
         { FREE, 1024, 256, 256, 1, "would copy an operand again" },
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        target t = machine(cases[i].threads);
+        target t = a_target(cases[i].threads);
         plan *p = plan_of(a, make(a, cases[i].what, cases[i].m, cases[i].n, cases[i].k), 3, &t);
         assert_false(has_block(p));
         if (!says(p, false, cases[i].reason)) fail_msg("nothing says: %s", cases[i].reason);
@@ -139,7 +139,7 @@ ARENA_TEST(test_reasons) {
     static const char *const kept = "graph @g(x f32[32,8], w f32[8,16]) {\n %1 = dot x, w f32[32,16]\n"
                                     " %2 = reduce_max %1 axes=[1] f32[32,1]\n %3 = expand %2 f32[32,16]\n"
                                     " %4 = sub %1, %3 f32[32,16]\n return %4 as \"y\", %1 as \"z\"\n}";
-    target t = machine(1);
+    target t = a_target(1);
     plan *p = plan_of(a, graph_parse(a, kept, strlen(kept), "kept"), 3, &t);
     assert_false(has_block(p));
     assert_true(says(p, false, "what lies between them is needed elsewhere, too"));
@@ -162,7 +162,7 @@ ARENA_TEST(test_values) {
         graph *g = make(&own, what, m, n, k);
         plan_config c = { .seed = (uint64_t)round,
                           .fusion = 3,
-                          .t = round % 2 ? plan_target(seed >> 20) : machine(1 + round % 3) };
+                          .t = round % 2 ? plan_target(seed >> 20) : a_target(1 + round % 3) };
         joined += has_block(plan_of(&own, g, 3, &c.t));
         if (!plan_texts_agree(plan_of(&own, g, 3, &c.t), &own, c.text, sizeof c.text)) fail_msg("%s", c.text);
         if (!plan_config_agrees(g, NULL, &c)) fail_msg("%s %d x %d x %d: %s", kinds[what], (int)m, (int)n, (int)k, c.text);

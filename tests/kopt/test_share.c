@@ -13,7 +13,7 @@
 #include "kopt/kopt.h"
 #include "support/plan_run.h"
 
-static target machine(int vector_bytes, int threads) {
+static target a_target(int vector_bytes, int threads) {
     return (target){ .vector_bytes = vector_bytes,
                      .n_vector_regs = vector_bytes == 64 ? 32 : 16,
                      .threads = threads,
@@ -61,7 +61,7 @@ static void test_even(void **state) {
     if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
     for (size_t i = 0; i < COUNT_OF(texts); i++)
         for (size_t n = 0; n < COUNT_OF(threads); n++) {
-            target t = machine(64, threads[n]);
+            target t = a_target(64, threads[n]);
             plan *p = make(texts[i], &t, &a);
             assert_int_equal(p->kernels.n, 1);
             const kernel *k = p->kernels.at[0].k;
@@ -96,7 +96,7 @@ static void test_bits(void **state) {
                 krole role = { 0 };
                 for (int threads = 1; threads <= 16; threads += threads < 4 ? 1 : 4, plans++) {
                     char why_not[512];
-                    target t = machine(vector, threads);
+                    target t = a_target(vector, threads);
                     plan *p = make(text, &t, &a);
                     if (!plan_agrees(p, &r, &a, why_not, sizeof why_not))
                         fail_msg("%lldx%lldx%lld, %d threads: %s", m, n, k, threads, why_not);

@@ -1,0 +1,67 @@
+/* machine.c - implementation of machine.h: the rows of machine.def, and what a target changes of one. */
+#include "machine/machine.h"
+
+#include "base/base.h"
+
+/* What all processors have alike, as far as it was measured. share_work .. remote_cost: two to four cores of Zen 3 and Zen 4.
+ */
+#define CPU_COMMON                                                                                                             \
+    .issue_shared = 3, .last_per_l2 = 24, .submit_ns = 100, .share_work = 60000, .remote_rows = 2, .remote_cost = 0.1
+
+#define MACHINE(id, text, ...) { .name = #id, .title = text, __VA_ARGS__ },
+static const machine rows[] = {
+#include "machine/machine.def"
+};
+#undef MACHINE
+
+const machine *machine_rows(int *out_n) {
+    *out_n = COUNT_OF(rows);
+    return rows;
+}
+
+const machine *machine_row(const char *name) {
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        if (!strcmp(rows[i].name, name)) return &rows[i];
+    return NULL;
+}
+
+const machine *machine_find(const char *identity, bool gpu) {
+    const machine *common = NULL;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        const machine *m = &rows[i];
+        if (m->gpu != gpu) continue;
+        if (!m->match) common = m;
+        if (m->match && !strncmp(identity, m->match, strlen(m->match))) return m;
+    }
+    return common;
+}
+
+const machine *machine_row_of(const target *t) { return t->machine ? t->machine : machine_find("", t->kind == TARGET_GPU); }
+
+int64_t machine_last_bytes(const target *t) { return (int64_t)machine_row_of(t)->last_per_l2 * t->l2_bytes; }
+
+static machine of_gpu(machine m, const target *t) {
+    if (t->l2_bytes) m.level[LEVEL_L2].bytes = t->l2_bytes;
+    if (t->group_bytes) m.shared_bytes = m.shared_bytes > t->group_bytes ? m.shared_bytes : t->group_bytes;
+    if (t->grid >= 1024) {
+        double units = (double)t->grid / 1024, scale = units / m.cores;
+        for (int l = 0; l < MACHINE_LEVELS; l++) m.level[l].all *= scale;
+        m.cores = (int)units;
+    }
+    return m;
+}
+
+machine machine_of(const target *t) {
+    machine m = *machine_row_of(t);
+    if (t->kind == TARGET_GPU) return of_gpu(m, t);
+    if (t->threads > 0) m.cores = t->threads;
+    if (t->vector_bytes) { /* of what the row has, as much as code may use */
+        m.vector_bytes = t->vector_bytes;
+        if (!m.match && t->vector_bytes > m.pipe_bytes) m.pipe_bytes = m.load_bytes = m.store_bytes = t->vector_bytes;
+    }
+    if (t->n_vector_regs) m.vector_regs = t->n_vector_regs;
+    if (t->l1_bytes) m.level[LEVEL_L1].bytes = t->l1_bytes;
+    if (t->l2_bytes) m.level[LEVEL_L2].bytes = t->l2_bytes;
+    if (!m.level[LEVEL_L3].bytes) m.level[LEVEL_L3].bytes = (int64_t)m.last_per_l2 * m.level[LEVEL_L2].bytes;
+    return m;
+}
