@@ -223,7 +223,8 @@ static cell add_parts(const kins *in, cell acc, int64_t a, int64_t b) {
     return acc;
 }
 
-static void run_update(machine *m, const kins *in) {
+static void run_update(machine *m, int r, const kins *in) {
+    (void)r;
     cell *acc = m->regs[in->c];
     for (int l = 0; l < in->lanes; l++) {
         if (in->parts) {
@@ -246,7 +247,8 @@ static void run_update(machine *m, const kins *in) {
 }
 
 /* The first best wins; a NaN wins over everything and the first NaN stays. */
-static void run_arg_update(machine *m, const kins *in) {
+static void run_arg_update(machine *m, int r, const kins *in) {
+    (void)r;
     cell *best = m->regs[in->c], *index = m->regs[in->b];
     bool most = in->alu == OP_argmax;
     for (int l = 0; l < in->lanes; l++) {
@@ -262,7 +264,7 @@ static void run_arg_update(machine *m, const kins *in) {
     }
 }
 
-static void run_hsum(machine *m, int r, const kins *in) {
+static void run_across(machine *m, int r, const kins *in) {
     cell h[64];
     memcpy(h, m->regs[in->a], sizeof *h * (size_t)in->combined);
     for (int half = (int)in->combined / 2; half >= 1; half /= 2)
@@ -270,72 +272,61 @@ static void run_hsum(machine *m, int r, const kins *in) {
     m->regs[r][0] = h[0];
 }
 
-static void run_ins(machine *m, int r) {
-    const kins *in = &m->k->ins.at[r];
-    switch (in->op) {
-    case K_LOAD:
-        run_load(m, r, in);
-        return;
-    case K_STORE:
-        run_store(m, r, in);
-        return;
-    case K_SCATTER:
-        run_scatter(m, r, in);
-        return;
-    case K_PREFETCH:
-        return;
-    case K_UPD:
-        run_update(m, in);
-        return;
-    case K_ARGUPD:
-        run_arg_update(m, in);
-        return;
-    case K_HSUM:
-        run_hsum(m, r, in);
-        return;
-    default:
-        break;
-    }
+static void run_const(machine *m, int r, const kins *in) {
+    cell x = is_float(in->dtype) ? (cell){ .f = in->imm } : (cell){ .i = in->imm_int };
+    for (int l = 0; l < in->lanes; l++) m->regs[r][l] = fit(in->dtype, x);
+}
+
+static void run_index(machine *m, int r, const kins *in) {
+    for (int l = 0; l < in->lanes; l++)
+        m->regs[r][l] = fit(in->dtype, (cell){ .i = affine_at(m, in->idx) + l * in->lane_stride });
+}
+
+static void run_alu(machine *m, int r, const kins *in) {
+    for (int l = 0; l < in->lanes; l++)
+        m->regs[r][l] =
+            alu((op_code)in->alu, in->src, in->dtype, lane_of(m, in->a, l), lane_of(m, in->b, l), lane_of(m, in->c, l));
+}
+
+static void run_cast(machine *m, int r, const kins *in) {
+    for (int l = 0; l < in->lanes; l++) m->regs[r][l] = cast((tn_dtype)in->dtype, (tn_dtype)in->src, lane_of(m, in->a, l));
+}
+
+static void run_wrap(machine *m, int r, const kins *in) {
+    for (int l = 0; l < in->lanes; l++) m->regs[r][l] = wrap((tn_dtype)in->src, lane_of(m, in->a, l));
+}
+
+static void run_random(machine *m, int r, const kins *in) {
     for (int l = 0; l < in->lanes; l++) {
-        cell *out = &m->regs[r][l];
-        switch (in->op) {
-        case K_CONST:
-        case K_ACC:
-            if (is_float(in->dtype))
-                out->f = in->imm;
-            else
-                out->i = in->imm_int;
-            *out = fit(in->dtype, *out);
-            break;
-        case K_INDEX:
-            *out = fit(in->dtype, (cell){ .i = affine_at(m, in->idx) + l * in->lane_stride });
-            break;
-        case K_ALU:
-            *out = alu((op_code)in->alu, in->src, in->dtype, lane_of(m, in->a, l), lane_of(m, in->b, l), lane_of(m, in->c, l));
-            break;
-        case K_CAST:
-            *out = cast((tn_dtype)in->dtype, (tn_dtype)in->src, lane_of(m, in->a, l));
-            break;
-        case K_WRAP:
-            *out = wrap((tn_dtype)in->src, lane_of(m, in->a, l));
-            break;
-        case K_RANDOM:
-            out->f = (double)random_uniform_at(lane_of(m, in->a, l).i, in->stream, affine_at(m, in->idx) + l * in->lane_stride);
-            break;
-        case K_ZIP: {
-            bool of_b;
-            int from = kernel_zip_lane(in, l, &of_b);
-            *out = m->regs[of_b ? in->b : in->a][from];
-            break;
-        }
-        case K_LANES:
-            *out = m->regs[in->a][in->first_lane + l];
-            break;
-        default:
-            guard_fail(m->a->gd, TN_ERR_INTERNAL, "kernel %s, instruction %%%d: op code %d cannot run", m->k->name, r, in->op);
-        }
+        int64_t at = affine_at(m, in->idx) + l * in->lane_stride;
+        m->regs[r][l].f = (double)random_uniform_at(lane_of(m, in->a, l).i, in->stream, at);
     }
 }
+
+static void run_zip(machine *m, int r, const kins *in) {
+    for (int l = 0; l < in->lanes; l++) {
+        bool of_b;
+        int from = kernel_zip_lane(in, l, &of_b);
+        m->regs[r][l] = m->regs[of_b ? in->b : in->a][from];
+    }
+}
+
+static void run_lanes(machine *m, int r, const kins *in) {
+    for (int l = 0; l < in->lanes; l++) m->regs[r][l] = m->regs[in->a][in->first_lane + l];
+}
+
+static void run_nothing(machine *m, int r, const kins *in) { (void)m, (void)r, (void)in; }
+
+static void run_flow(machine *m, int r, const kins *in) { /* run_on and meet do these */
+    guard_fail(m->a->gd, TN_ERR_INTERNAL, "kernel %s, instruction %%%d: op code %d cannot run", m->k->name, r, in->op);
+}
+
+typedef void (*run_fn)(machine *m, int r, const kins *in);
+static const run_fn run_row[N_KOPS] = {
+    [K_NIL] = run_flow,
+#define KERNEL_INS(op, text, flags, uses, check, eval) [K_##op] = run_##eval,
+#include "ir/kernel.def"
+};
 
 /* ---- kernels and plans ---- */
 
@@ -376,15 +367,13 @@ static bool deal(machine *m, int head, bool first) {
     return true;
 }
 
-static bool meets(const kins *in) { return in->op == K_BARRIER || in->op == K_GSUM || in->op == K_GARG; }
-
 /* From m->at to the next meeting of the group's threads or the end. */
 static void run_on(machine *m) {
     const kernel *k = m->k;
     for (; m->at < k->ins.n; m->at++) {
         int i = m->at;
         const kins *in = &k->ins.at[i];
-        if (meets(in)) return;
+        if (kernel_meets(in)) return;
         if (in->op == K_LOOP && in->par >= PAR_GRID) {
             m->at = deal(m, i, true) ? i + kernel_nest(k, (reg)i) - 1 : m->end[i];
         } else if (in->op == K_END && k->ins.at[m->end[i]].par >= PAR_GRID) {
@@ -399,7 +388,7 @@ static void run_on(machine *m) {
             m->var[loop->var] += loop->step;
             if (m->var[loop->var] < loop->hi && loop->par != PAR_LAST) m->at = m->end[i];
         } else {
-            run_ins(m, i);
+            run_row[in->op < N_KOPS ? in->op : K_NIL](m, i, in);
         }
     }
 }

@@ -1,6 +1,26 @@
 /* kernel.c - construction of kernels and arithmetic on affine indices. In and out: kernel.h. The kernel's arena owns all. */
 #include "ir/kernel.h"
 
+enum { MAKES = KOP_MAKES, TYPED = KOP_TYPED, PURE = KOP_PURE, MEMORY = KOP_MEMORY, MEETS = KOP_MEETS, PAIR = KOP_PAIR };
+#define USES(...)                                                                                                              \
+    { __VA_ARGS__ }
+#define USE(field, type, lanes)                                                                                                \
+    { offsetof(kins, field), USE_##type, USE_##lanes }
+#define NOTHING                                                                                                                \
+    {                                                                                                                          \
+        { 0 }                                                                                                                  \
+    }
+static const kop_info kop_table[N_KOPS] = {
+    [K_NIL] = { .text = "" },
+#define KERNEL_INS(op, text, flags, uses, check, eval) [K_##op] = { text, flags, uses },
+#include "ir/kernel.def"
+};
+#undef USES
+#undef USE
+#undef NOTHING
+
+const kop_info *kop_get(uint8_t op) { return &kop_table[op < N_KOPS ? op : K_NIL]; }
+
 kernel *kernel_make(arena *a, const char *name) {
     kernel *k = ARENA_NEW(a, kernel);
     k->a = a;

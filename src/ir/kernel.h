@@ -43,36 +43,27 @@ typedef struct kmask { /* lo <= e < hi */
     int64_t lo, hi;
 } kmask;
 
-typedef enum kop {
-    K_NIL,
-    K_LOOP,   /* var over [lo, hi) step, by whom: kpar; a (GPU form): not at all where it is 0. The first loop of an outermost
-                 nest of a grid or of groups, with n_groups: dealt to that many groups from first_group on alone, not to all */
-    K_END,    /* of the innermost open loop */
-    K_CONST,  /* imm / imm_int in all lanes */
-    K_INDEX,  /* value of the affine idx, in dtype; lanes along `lane_coef` */
-    K_LOAD,   /* buf[idx (+ dyn * dyn_stride)]; masked lanes give imm */
-    K_STORE,  /* buf[idx] = a; GPU form: only where all masks hold; how: kstore */
-    K_ALU,    /* elementwise op of ops.def over a, b, c; how precise: kalu */
-    K_CAST,   /* a (of src dtype) converted to dtype by the cast rule */
-    K_WRAP,   /* a rounded or wrapped to the storage dtype `src` and back (i8, u8, f16, bf16) */
-    K_RANDOM, /* uniform of (counter a, stream, element idx) */
-    K_ACC,    /* mutable register starting at imm / imm_int */
-    K_UPD,    /* acc = acc (+ * max min by op) a; op OP_dot: acc += a * b, or so for all parts of two words; OP_NIL (GPU form):
-                 acc = a, which an iteration leaves to the next one */
-    K_ARGUPD, /* acc (best value) and acc2 (its index, i64) from a at index idx along the reduced axis; op OP_argmax or
-                 OP_argmin */
-    K_HSUM,   /* a with all its `combined` lanes combined by op (1 lane result) */
-    K_LANES,  /* lanes [first_lane, first_lane + lanes) of a */
-    K_ZIP, /* a and b interleaved in pieces of `piece` lanes: of each chunk (two pieces, 16 bytes at least) the low or the high
-              half (kzip) of a and of b */
-    K_SCATTER, /* if 0 <= dyn < dyn_n: buf[idx + dyn * dyn_stride] += a; GPU form: and where all masks hold */
-    K_BARRIER, /* GPU form: threads meet, whose: kbarrier */
-    K_GSUM, /* GPU form: a of all threads of the group combined by op, halves first; every thread gets it. Meets as K_BARRIER.
-               neighbours > 0: of each so many neighbours alone; they all come here, but memory is not put in order */
-    K_GARG, /* GPU form: index of the best of the threads' (value a, index b), lowest index first; op as K_ARGUPD. Meets, too */
-    K_PREFETCH, /* buf[idx], which may lie beyond the end, will be used soon, for what: kprefetch. Changes nothing but the
-                   time */
+typedef enum kop { /* rows of kernel.def, where each is described */
+                   K_NIL,
+#define KERNEL_INS(op, text, flags, uses, check, eval) K_##op,
+#include "ir/kernel.def"
+                   N_KOPS
 } kop;
+
+enum { KOP_MAKES = 1, KOP_TYPED = 2, KOP_PURE = 4, KOP_MEMORY = 8, KOP_MEETS = 16, KOP_PAIR = 32 };
+typedef enum kuse_type { USE_NONE, USE_DTYPE, USE_SRC, USE_I64 } kuse_type;
+typedef enum kuse_lanes { USE_LANES, USE_ONE, USE_ANY } kuse_lanes;
+typedef struct kuse { /* a register that an instruction needs */
+    size_t at;        /* offset of the reg in kins */
+    kuse_type type;
+    kuse_lanes lanes;
+} kuse;
+typedef struct kop_info {
+    const char *text;
+    unsigned flags; /* KOP_ */
+    kuse uses[2];
+} kop_info;
+const kop_info *kop_get(uint8_t op); /* of K_NIL for what is none */
 
 typedef enum kpar { /* who runs the iterations of a loop */
                     PAR_SERIAL,
@@ -234,11 +225,11 @@ tn_dtype kernel_reg_dtype(tn_dtype t);
 
 /* The K_END that closes the K_LOOP at instruction i. */
 int kernel_loop_end(const kernel *k, int i);
+static inline bool kernel_makes(const kins *in) { return kop_get(in->op)->flags & KOP_MAKES; }
 /* Computes a value from its operands and loop variables alone: no memory, no accumulator. */
-static inline bool kernel_is_pure(const kins *in) {
-    return in->op == K_CONST || in->op == K_INDEX || in->op == K_ALU || in->op == K_CAST || in->op == K_WRAP ||
-           in->op == K_RANDOM;
-}
+static inline bool kernel_is_pure(const kins *in) { return kop_get(in->op)->flags & KOP_PURE; }
+/* Threads of a group wait for each other there. */
+static inline bool kernel_meets(const kins *in) { return kop_get(in->op)->flags & KOP_MEETS; }
 
 /* Affine arithmetic; results in arena a. */
 affine affine_const(int64_t c);

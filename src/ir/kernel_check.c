@@ -32,27 +32,6 @@ static void problem(checker *c, reg r, const char *fmt, ...) {
 
 static const kins *ins(const checker *c, reg r) { return &c->k->ins.at[r]; }
 
-static bool makes_register(const kins *in) {
-    switch (in->op) {
-    case K_CONST:
-    case K_INDEX:
-    case K_LOAD:
-    case K_ALU:
-    case K_CAST:
-    case K_WRAP:
-    case K_RANDOM:
-    case K_ACC:
-    case K_HSUM:
-    case K_LANES:
-    case K_ZIP:
-    case K_GSUM:
-    case K_GARG:
-        return true;
-    default:
-        return false;
-    }
-}
-
 /* ---- structure ---- */
 
 /* Nests dealt as one are perfect; the grid's and the groups' are outermost. */
@@ -99,6 +78,7 @@ static void check_loop(checker *c, reg r, int depth, const int *open) {
     if (in->par > (c->k->group ? PAR_LOCAL : PAR_LAST) || (c->k->group && in->par && in->par < PAR_GRID))
         problem(c, r, "par %d", in->par);
     if (in->par >= PAR_GRID) check_dealt_loop(c, r, depth, open);
+    if (in->par < PAR_GRID && in->n_groups) problem(c, r, "dealt to %lld groups, and it is not", (long long)in->n_groups);
     if (in->par && in->par <= PAR_LAST && in->var != c->k->par_var)
         problem(c, r, "parallel loop over another variable than the kernel's");
     if (in->par == PAR_LAST && in->hi != in->lo + 1) problem(c, r, "the last thread's loop must run once");
@@ -115,7 +95,7 @@ static bool check_structure(checker *c) {
         } else if (in->op == K_END && depth-- == 0) {
             problem(c, r, "no loop to end");
             return false;
-        } else if (in->op == K_NIL || in->op > K_PREFETCH) {
+        } else if (in->op == K_NIL || in->op >= N_KOPS) {
             problem(c, r, "op code %d", in->op);
         }
     }
@@ -126,7 +106,7 @@ static bool check_structure(checker *c) {
 /* ---- instructions ---- */
 
 static bool is_visible(checker *c, reg user, reg r) { /* made before, in a loop that is still open */
-    if (r >= user || !makes_register(ins(c, r))) return false;
+    if (r >= user || !kernel_makes(ins(c, r))) return false;
     return c->home[r] == 0 || !c->closed[c->home[r]];
 }
 
@@ -151,7 +131,7 @@ static void check_affine(checker *c, reg r, affine x) {
     }
 }
 
-static void check_acc(checker *c, reg r, reg acc, tn_dtype t, int lanes) {
+static void check_accumulator(checker *c, reg r, reg acc, tn_dtype t, int lanes) {
     if (acc == 0 || !is_visible(c, r, acc) || ins(c, acc)->op != K_ACC) {
         problem(c, r, "%%%u is not an accumulator in scope", acc);
         return;
@@ -185,46 +165,65 @@ static bool is_identity(op_code op, const kins *acc) {
 
 static bool is_reg_dtype(uint8_t t) { return t == TN_F32 || t == TN_F64 || t == TN_I32 || t == TN_I64; }
 
-static void check_memory_operands(checker *c, reg r, const kins *in) {
+static const kbuf *check_buffer(checker *c, reg r, const kins *in, uint8_t stored) {
     if (in->buf >= c->k->bufs.n) {
         problem(c, r, "buffer %d does not exist", in->buf);
-        return;
+        return NULL;
     }
     const kbuf *b = &c->k->bufs.at[in->buf];
-    uint8_t stored = in->op == K_LOAD ? in->src : in->dtype;
     if (stored != b->dtype)
         problem(c, r, "buffer b%d holds %s, accessed as %s", in->buf, dtype_name((tn_dtype)b->dtype),
                 dtype_name((tn_dtype)stored));
-    if (in->op == K_LOAD && b->kind == KB_OUT) problem(c, r, "reads b%d, which is declared as written only", in->buf);
-    if (in->op != K_LOAD && b->kind == KB_IN) problem(c, r, "writes b%d, which is declared as read only", in->buf);
-    if (in->op == K_LOAD && in->parts) {
-        bool bytes = in->src == TN_I8 || in->src == TN_U8;
-        if (c->k->group || in->dyn || in->dtype != TN_I32 || !(in->src == TN_BF16 || bytes) ||
-            !(in->parts == 2 || (in->parts == 4 && bytes)))
-            problem(c, r, "no words of %d %s", in->parts, dtype_name((tn_dtype)in->src));
-    } else if (in->op == K_LOAD && in->dtype != kernel_reg_dtype((tn_dtype)in->src))
-        problem(c, r, "%s is not what %s is loaded as", dtype_name((tn_dtype)in->dtype), dtype_name((tn_dtype)in->src));
-    if (b->kind == KB_CLUSTER && in->op == K_SCATTER) problem(c, r, "adds to each copy of b%d", in->buf);
     for (int m = 0; m < in->n_mask; m++) check_affine(c, r, in->mask[m].e);
-    if (in->op == K_LOAD && in->mode == LOAD_REMATERIALISED && !c->k->group) problem(c, r, "anew, not for a GPU");
-    bool anew = in->mode == LOAD_REMATERIALISED && b->kind == KB_LOCAL;
-    if (in->op == K_LOAD && in->mode && !anew && (in->mode > LOAD_REMATERIALISED || b->kind != KB_IN))
-        problem(c, r, "ahead of what b%d is yet to hold", in->buf);
-    if (in->op == K_LOAD && in->mode == LOAD_UNMASKED && !in->n_mask) problem(c, r, "early without a mask");
-    if (in->op == K_STORE && in->mode == STORE_NONTEMPORAL && (c->k->group || b->kind != KB_OUT || in->lane_stride != 1))
-        problem(c, r, "past the caches, what has to be in them or is in pieces");
-    if (in->op == K_STORE &&
-        (in->mode > STORE_COUNTED || (in->mode == STORE_COUNTED && (b->kind != KB_CLUSTER || b->dtype != TN_F32))))
-        problem(c, r, "counts what goes to b%d, which is no f32 memory of a cluster", in->buf);
     if (in->n_mask && !in->mask_lane) problem(c, r, "masks without lane strides");
     if (in->n_mask && in->op != K_LOAD && !c->k->group) problem(c, r, "a masked store");
-    if (in->dyn) {
-        tn_dtype t = (tn_dtype)ins(c, in->dyn)->dtype;
-        check_operand(c, r, in->dyn, t, in->op == K_SCATTER ? 1 : in->lanes, "index");
-        if (t != TN_I32 && t != TN_I64) problem(c, r, "index of dtype %s", dtype_name(t));
-    }
-    if (in->op == K_SCATTER && !in->dyn) problem(c, r, "scatter without an index");
-    if (in->op != K_LOAD) check_operand(c, r, in->a, kernel_reg_dtype((tn_dtype)in->dtype), in->lanes, "value");
+    if (in->op != K_LOAD && b->kind == KB_IN) problem(c, r, "writes b%d, which is declared as read only", in->buf);
+    if (!in->dyn) return b;
+    tn_dtype t = (tn_dtype)ins(c, in->dyn)->dtype;
+    check_operand(c, r, in->dyn, t, in->op == K_SCATTER ? 1 : in->lanes, "index");
+    if (t != TN_I32 && t != TN_I64) problem(c, r, "index of dtype %s", dtype_name(t));
+    return b;
+}
+
+static void check_load(checker *c, reg r, const kins *in) {
+    const kbuf *b = check_buffer(c, r, in, in->src);
+    bool bytes = in->src == TN_I8 || in->src == TN_U8;
+    if (!b) return;
+    if (b->kind == KB_OUT) problem(c, r, "reads b%d, which is declared as written only", in->buf);
+    if (in->parts && (c->k->group || in->dyn || in->dtype != TN_I32 || !(in->src == TN_BF16 || bytes) ||
+                      !(in->parts == 2 || (in->parts == 4 && bytes))))
+        problem(c, r, "no words of %d %s", in->parts, dtype_name((tn_dtype)in->src));
+    if (!in->parts && in->dtype != kernel_reg_dtype((tn_dtype)in->src))
+        problem(c, r, "%s is not what %s is loaded as", dtype_name((tn_dtype)in->dtype), dtype_name((tn_dtype)in->src));
+    if (in->mode == LOAD_REMATERIALISED && !c->k->group) problem(c, r, "anew, not for a GPU");
+    bool anew = in->mode == LOAD_REMATERIALISED && b->kind == KB_LOCAL;
+    if (in->mode && !anew && (in->mode > LOAD_REMATERIALISED || b->kind != KB_IN))
+        problem(c, r, "ahead of what b%d is yet to hold", in->buf);
+    if (in->mode == LOAD_UNMASKED && !in->n_mask) problem(c, r, "early without a mask");
+}
+
+static void check_store(checker *c, reg r, const kins *in) {
+    const kbuf *b = check_buffer(c, r, in, in->dtype);
+    if (!b) return;
+    if (in->mode == STORE_NONTEMPORAL && (c->k->group || b->kind != KB_OUT || in->lane_stride != 1))
+        problem(c, r, "past the caches, what has to be in them or is in pieces");
+    if (in->mode > STORE_COUNTED || (in->mode == STORE_COUNTED && (b->kind != KB_CLUSTER || b->dtype != TN_F32)))
+        problem(c, r, "counts what goes to b%d, which is no f32 memory of a cluster", in->buf);
+}
+
+static void check_scatter(checker *c, reg r, const kins *in) {
+    const kbuf *b = check_buffer(c, r, in, in->dtype);
+    if (b && b->kind == KB_CLUSTER) problem(c, r, "adds to each copy of b%d", in->buf);
+    if (!in->dyn) problem(c, r, "scatter without an index");
+}
+
+static bool may_fetch(kbuf_kind kind, bool to_write) { return to_write ? kind == KB_OUT : kind == KB_IN || kind == KB_LOCAL; }
+
+static void check_prefetch(checker *c, reg r, const kins *in) {
+    if ((c->k->group && in->mode != PREFETCH_L2) || in->mode > PREFETCH_WRITE || in->buf >= c->k->bufs.n ||
+        !may_fetch((kbuf_kind)c->k->bufs.at[in->buf].kind, in->mode == PREFETCH_WRITE) ||
+        c->k->bufs.at[in->buf].dtype != in->dtype)
+        problem(c, r, "nothing to fetch in b%d", in->buf);
 }
 
 static void check_alu(checker *c, reg r, const kins *in) {
@@ -246,9 +245,10 @@ static void check_alu(checker *c, reg r, const kins *in) {
 
 static void check_update(checker *c, reg r, const kins *in) {
     tn_dtype t = in->parts ? TN_I32 : (tn_dtype)in->dtype;
-    check_acc(c, r, in->c, (tn_dtype)in->dtype, in->lanes);
+    check_accumulator(c, r, in->c, (tn_dtype)in->dtype, in->lanes);
     check_operand(c, r, in->a, t, in->lanes, "operand");
     if (in->alu == OP_dot) check_operand(c, r, in->b, t, in->lanes, "operand");
+    if (in->alu != OP_dot && in->b) problem(c, r, "an update by %s takes no %%%u", kernel_update_name(in->alu), in->b);
     if (in->parts && (c->k->group || in->alu != OP_dot || (in->parts != 2 && (in->parts != 4 || in->dtype != TN_I32)) ||
                       (in->dtype != TN_F32 && in->dtype != TN_I32)))
         problem(c, r, "an update of %s by words of %d parts", dtype_name((tn_dtype)in->dtype), in->parts);
@@ -270,116 +270,102 @@ static void check_meeting(checker *c, reg r) {
     }
 }
 
-static void check_lanes(checker *c, reg r, const kins *in) {
-    int max = c->k->tiled ? 64 : 1;
-    if (in->lanes < 1 || in->lanes > max || (in->lanes & (in->lanes - 1))) problem(c, r, "%d lanes", in->lanes);
-    if (in->op == K_HSUM) {
-        if (in->combined < 2 || in->combined > 64 || !is_visible(c, r, in->a) || ins(c, in->a)->lanes != in->combined)
-            problem(c, r, "combines %lld lanes of %%%u", (long long)in->combined, in->a);
-        if (in->lanes != 1) problem(c, r, "the result has one lane, not %d", in->lanes);
-    }
-    if (in->op == K_LANES &&
-        (!is_visible(c, r, in->a) || in->first_lane < 0 || in->first_lane + in->lanes > ins(c, in->a)->lanes))
-        problem(c, r, "takes lanes that %%%u does not have", in->a);
-    if (in->op == K_ZIP &&
-        (in->piece < 1 || (in->piece & (in->piece - 1)) || 2 * in->piece > in->lanes || in->mode > ZIP_HIGH ||
-         in->lanes * (int)dtype_size((tn_dtype)in->dtype) < 16 || !is_visible(c, r, in->a) || !is_visible(c, r, in->b) ||
-         ins(c, in->a)->lanes != in->lanes || ins(c, in->b)->lanes != in->lanes))
-        problem(c, r, "interleaves pieces of %lld of %d lanes", (long long)in->piece, in->lanes);
+static bool has_lanes(checker *c, reg r, reg x, int64_t lanes) { return is_visible(c, r, x) && ins(c, x)->lanes == lanes; }
+
+static void check_across(checker *c, reg r, const kins *in) {
+    if (in->combined < 2 || in->combined > 64 || !has_lanes(c, r, in->a, in->combined))
+        problem(c, r, "combines %lld lanes of %%%u", (long long)in->combined, in->a);
+    if (in->lanes != 1) problem(c, r, "the result has one lane, not %d", in->lanes);
 }
 
-static bool may_fetch(kbuf_kind kind, bool to_write) { return to_write ? kind == KB_OUT : kind == KB_IN || kind == KB_LOCAL; }
+static void check_lanes(checker *c, reg r, const kins *in) {
+    if (!is_visible(c, r, in->a) || in->first_lane < 0 || in->first_lane + in->lanes > ins(c, in->a)->lanes)
+        problem(c, r, "takes lanes that %%%u does not have", in->a);
+}
+
+static void check_zip(checker *c, reg r, const kins *in) {
+    int64_t piece = in->piece;
+    if (piece < 1 || (piece & (piece - 1)) || 2 * piece > in->lanes || in->mode > ZIP_HIGH ||
+        in->lanes * (int)dtype_size((tn_dtype)in->dtype) < 16 || !has_lanes(c, r, in->a, in->lanes) ||
+        !has_lanes(c, r, in->b, in->lanes))
+        problem(c, r, "interleaves pieces of %lld of %d lanes", (long long)piece, in->lanes);
+}
+
+static void check_wrap(checker *c, reg r, const kins *in) {
+    if (kernel_reg_dtype((tn_dtype)in->src) != (tn_dtype)in->dtype || in->src == in->dtype)
+        problem(c, r, "%s does not wrap to %s", dtype_name((tn_dtype)in->dtype), dtype_name((tn_dtype)in->src));
+}
+
+static void check_index(checker *c, reg r, const kins *in) {
+    if (dtype_is_float((tn_dtype)in->dtype)) problem(c, r, "an index of dtype %s", dtype_name((tn_dtype)in->dtype));
+}
+
+static void check_acc(checker *c, reg r, const kins *in) {
+    if (in->alu == OP_NIL && !c->k->group) problem(c, r, "a register that is set, not for a GPU");
+    if (!is_identity((op_code)in->alu, in))
+        problem(c, r, "does not start at the identity of %s", in->alu < N_OPS ? op_get((op_code)in->alu)->name : "?");
+}
+
+static void check_arg_update(checker *c, reg r, const kins *in) {
+    check_accumulator(c, r, in->c, (tn_dtype)in->dtype, in->lanes);
+    check_accumulator(c, r, in->b, TN_I64, in->lanes);
+    if (in->lane_stride) problem(c, r, "the reduced axis runs along the lanes");
+}
+
+static void check_barrier(checker *c, reg r, const kins *in) {
+    if (in->mode > (c->k->cluster ? BARRIER_MBARRIER : BARRIER_BLOCK)) problem(c, r, "groups meet that do not run together");
+    if (in->mode == BARRIER_MBARRIER && (in->buf >= c->k->bufs.n || c->k->bufs.at[in->buf].kind != KB_CLUSTER))
+        problem(c, r, "b%d is of no cluster", in->buf);
+}
+
+static void check_group_sum(checker *c, reg r, const kins *in) {
+    if (in->neighbours < 0 || in->neighbours > c->k->group || (in->neighbours & (in->neighbours - 1)))
+        problem(c, r, "combines %lld of %d threads", (long long)in->neighbours, c->k->group);
+}
+
+static void check_group_arg(checker *c, reg r, const kins *in) {
+    if (in->dtype != TN_I64) problem(c, r, "an index of dtype %s", dtype_name((tn_dtype)in->dtype));
+    if (!is_reg_dtype(in->src)) problem(c, r, "values of dtype %s", dtype_name((tn_dtype)in->src));
+}
+
+static void check_nothing(checker *c, reg r, const kins *in) { (void)c, (void)r, (void)in; }
+
+typedef void (*check_fn)(checker *c, reg r, const kins *in);
+static const check_fn check_row[N_KOPS] = {
+    [K_NIL] = check_nothing,
+#define KERNEL_INS(op, text, flags, uses, check, eval) [K_##op] = check_##check,
+#include "ir/kernel.def"
+};
+
+/* The registers that the row says it needs. */
+static void check_uses(checker *c, reg r, const kins *in) {
+    const kop_info *op = kop_get(in->op);
+    for (size_t i = 0; i < COUNT_OF(op->uses) && op->uses[i].type != USE_NONE; i++) {
+        const kuse *u = &op->uses[i];
+        reg x = *(const reg *)(const void *)((const char *)in + u->at);
+        tn_dtype t = u->type == USE_I64 ? TN_I64 : kernel_reg_dtype((tn_dtype)(u->type == USE_SRC ? in->src : in->dtype));
+        check_operand(c, r, x, t, u->lanes == USE_ANY ? ins(c, x)->lanes : u->lanes == USE_ONE ? 1 : in->lanes, "operand");
+    }
+}
 
 static void check_ins(checker *c, reg r) {
     const kins *in = ins(c, r);
-    tn_dtype t = (tn_dtype)in->dtype;
+    int most = c->k->tiled ? 64 : 1;
     if (in->dtype >= TN_N_DTYPES || in->src >= TN_N_DTYPES) {
         problem(c, r, "dtype %d, %d", in->dtype, in->src);
         return;
     }
-    check_lanes(c, r, in);
+    if (in->lanes < 1 || in->lanes > most || (in->lanes & (in->lanes - 1))) problem(c, r, "%d lanes", in->lanes);
     if (in->a >= (reg)c->k->ins.n || in->b >= (reg)c->k->ins.n || in->c >= (reg)c->k->ins.n || in->dyn >= (reg)c->k->ins.n) {
         problem(c, r, "operand out of range");
         return;
     }
     check_affine(c, r, in->idx);
-    if (makes_register(in) && in->op != K_CAST && !is_reg_dtype(in->dtype))
-        problem(c, r, "%s is no dtype of registers", dtype_name(t));
-    switch (in->op) {
-    case K_LOAD:
-    case K_STORE:
-    case K_SCATTER:
-        check_memory_operands(c, r, in);
-        break;
-    case K_PREFETCH:
-        if ((c->k->group && in->mode != PREFETCH_L2) || in->mode > PREFETCH_WRITE || in->buf >= c->k->bufs.n ||
-            !may_fetch((kbuf_kind)c->k->bufs.at[in->buf].kind, in->mode == PREFETCH_WRITE) ||
-            c->k->bufs.at[in->buf].dtype != in->dtype)
-            problem(c, r, "nothing to fetch in b%d", in->buf);
-        break;
-    case K_ALU:
-        check_alu(c, r, in);
-        break;
-    case K_CAST:
-        check_operand(c, r, in->a, kernel_reg_dtype((tn_dtype)in->src), in->lanes, "operand");
-        break;
-    case K_WRAP:
-        check_operand(c, r, in->a, t, in->lanes, "operand");
-        if (kernel_reg_dtype((tn_dtype)in->src) != t || in->src == in->dtype)
-            problem(c, r, "%s does not wrap to %s", dtype_name(t), dtype_name((tn_dtype)in->src));
-        break;
-    case K_RANDOM:
-        check_operand(c, r, in->a, TN_I64, 1, "counter");
-        break;
-    case K_INDEX:
-        if (dtype_is_float(t)) problem(c, r, "an index of dtype %s", dtype_name(t));
-        break;
-    case K_ACC:
-        if (in->alu == OP_NIL && !c->k->group) problem(c, r, "a register that is set, not for a GPU");
-        if (!is_identity((op_code)in->alu, in))
-            problem(c, r, "does not start at the identity of %s", in->alu < N_OPS ? op_get((op_code)in->alu)->name : "?");
-        break;
-    case K_UPD:
-        check_update(c, r, in);
-        break;
-    case K_ARGUPD:
-        check_acc(c, r, in->c, t, in->lanes);
-        check_acc(c, r, in->b, TN_I64, in->lanes);
-        check_operand(c, r, in->a, t, in->lanes, "operand");
-        if (in->lane_stride) problem(c, r, "the reduced axis runs along the lanes");
-        break;
-    case K_HSUM:
-        check_operand(c, r, in->a, t, (int)in->combined, "operand");
-        break;
-    case K_BARRIER:
-        check_meeting(c, r);
-        if (in->mode > (c->k->cluster ? BARRIER_MBARRIER : BARRIER_BLOCK))
-            problem(c, r, "groups meet that do not run together");
-        if (in->mode == BARRIER_MBARRIER && (in->buf >= c->k->bufs.n || c->k->bufs.at[in->buf].kind != KB_CLUSTER))
-            problem(c, r, "b%d is of no cluster", in->buf);
-        break;
-    case K_GSUM:
-        check_meeting(c, r);
-        check_operand(c, r, in->a, t, 1, "operand");
-        if (in->neighbours < 0 || in->neighbours > c->k->group || (in->neighbours & (in->neighbours - 1)))
-            problem(c, r, "combines %lld of %d threads", (long long)in->neighbours, c->k->group);
-        break;
-    case K_GARG:
-        check_meeting(c, r);
-        check_operand(c, r, in->a, (tn_dtype)in->src, 1, "value");
-        check_operand(c, r, in->b, TN_I64, 1, "index");
-        if (t != TN_I64) problem(c, r, "an index of dtype %s", dtype_name(t));
-        break;
-    case K_LANES:
-        check_operand(c, r, in->a, t, ins(c, in->a)->lanes, "operand");
-        break;
-    case K_ZIP:
-        check_operand(c, r, in->a, t, in->lanes, "operand");
-        check_operand(c, r, in->b, t, in->lanes, "operand");
-        break;
-    default:
-        break;
-    }
+    if (kernel_makes(in) && in->op != K_CAST && !is_reg_dtype(in->dtype))
+        problem(c, r, "%s is no dtype of registers", dtype_name((tn_dtype)in->dtype));
+    if (kernel_meets(in)) check_meeting(c, r);
+    check_row[in->op](c, r, in);
+    check_uses(c, r, in);
 }
 
 static void check_instructions(checker *c) {

@@ -1,7 +1,9 @@
-/* kernel_parse.c - reads the text of kernel_text.c back (docs/ir.md). In: any bytes. Out: a kernel in the arena whose text is
- * the same; whether it means anything is kernel_check's business. Jumps with TN_ERR_PARSE and a place. */
-#include "ir/kernel.h"
+/* kernel_parse.c - reads the text of kernel_text.c back (docs/ir.md), instructions by the texts of kernel.def. In: any bytes.
+ * Out: a kernel in the arena whose text is the same; whether it means anything is kernel_check's business. Jumps with
+ * TN_ERR_PARSE and a place. */
+#include "ir/kernel_text.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { MAX_VARS = 4096, MAX_MASKS = 256 };
@@ -40,11 +42,6 @@ static bool accept(reader *p, const char *what) { /* a word, or signs */
 
 static void expect(reader *p, const char *what) {
     if (!accept(p, what)) fail(p, what);
-}
-
-static bool buffer_follows(reader *p) { /* and no word that begins like one */
-    skip_blanks(p);
-    return p->end - p->at > 1 && p->at[0] == 'b' && p->at[1] >= '0' && p->at[1] <= '9';
 }
 
 static void buffer_letter(reader *p) { /* the b of b0 */
@@ -172,9 +169,13 @@ static int64_t step_text(reader *p) { return accept(p, "step") ? integer(p) : 0;
 
 /* ---- instructions ---- */
 
-static void place_text(reader *p, kins *in) {
+static uint16_t buffer_word(reader *p) {
     buffer_letter(p);
-    in->buf = (uint16_t)integer_below(p, 0, p->k->bufs.n, "a buffer of the kernel");
+    return (uint16_t)integer_below(p, 0, p->k->bufs.n, "a buffer of the kernel");
+}
+
+static void place_text(reader *p, kins *in) {
+    in->buf = buffer_word(p);
     expect(p, "[");
     in->idx = affine_text(p);
     if (accept(p, "+")) {
@@ -207,19 +208,6 @@ static void masks_text(reader *p, kins *in) {
     in->mask = masks.at, in->mask_lane = lanes.at, in->n_mask = masks.n;
 }
 
-static void load_text(reader *p, kins *in, bool *out_from) {
-    place_text(p, in);
-    if (accept(p, "parts")) {
-        in->parts = (uint8_t)integer_below(p, 2, 5, "2 to 4 parts");
-        expect(p, "apart");
-        in->part_stride = integer(p);
-    }
-    *out_from = accept(p, "from");
-    if (*out_from) in->src = (uint8_t)dtype_word(p, NULL);
-    masks_text(p, in);
-    if (in->n_mask) expect(p, "else");
-}
-
 /* The number of a const, acc or masked load: its dtype stands behind it, so both readings are kept. */
 static void imm_text(reader *p, kins *in) {
     const char *from = p->at;
@@ -233,45 +221,7 @@ static void imm_text(reader *p, kins *in) {
     p->at = to;
 }
 
-static void loop_text(reader *p, kins *in) {
-    in->op = K_LOOP;
-    in->var = var_word(p);
-    expect(p, "=");
-    in->lo = integer(p);
-    expect(p, "..");
-    in->hi = integer(p);
-    expect(p, "step");
-    in->step = integer_below(p, 1, INT64_MAX, "a step of at least 1");
-    static const char *const pars[] = { "parallel", "last-thread", "grid", "groups", "local" };
-    for (uint8_t i = 0; i < COUNT_OF(pars) && !in->par; i++)
-        if (accept(p, pars[i])) in->par = (uint8_t)(i + 1);
-    if (in->par >= PAR_GRID && accept(p, "of")) {
-        in->n_groups = integer_below(p, 1, INT64_MAX, "a number of groups");
-        expect(p, "from");
-        in->first_group = integer_below(p, 0, INT64_MAX, "the first group");
-    }
-    if (accept(p, "if")) in->a = register_word(p);
-}
-
-static void update_text(reader *p, kins *in) {
-    in->op = K_UPD;
-    in->c = register_word(p);
-    if (accept(p, ",")) in->op = K_ARGUPD, in->b = register_word(p);
-    in->alu = (uint8_t)op_word(p, in->op == K_UPD);
-    in->a = register_word(p);
-    if (in->op == K_ARGUPD) {
-        expect(p, "at");
-        in->idx = affine_text(p);
-        in->lane_stride = step_text(p);
-    } else if (in->alu == OP_dot) {
-        expect(p, ",");
-        in->b = register_word(p);
-        if (accept(p, "parts")) in->parts = (uint8_t)integer_below(p, 2, 5, "2 to 4 parts");
-    }
-}
-
-static void alu_text(reader *p, kins *in, bool *out_src) {
-    in->op = K_ALU;
+static void alu_text(reader *p, kins *in) {
     in->alu = (uint8_t)op_word(p, false);
     int n = op_get((op_code)in->alu)->arity;
     reg *operand[3] = { &in->a, &in->b, &in->c };
@@ -280,126 +230,128 @@ static void alu_text(reader *p, kins *in, bool *out_src) {
         if (i) expect(p, ",");
         *operand[i] = register_word(p);
     }
-    *out_src = accept(p, "on");
-    if (*out_src) in->src = (uint8_t)dtype_word(p, NULL);
-    if (accept(p, "coarse")) in->mode = ALU_APPROXIMATE;
 }
 
-static void computed_text(reader *p, kins *in) { /* what stands behind "%n =" */
-    bool src = true, imm = false;
-    if (accept(p, "const")) {
-        in->op = K_CONST, imm = true, src = false;
-    } else if (accept(p, "acc")) {
-        in->op = K_ACC, in->alu = (uint8_t)op_word(p, true), imm = true, src = false;
-    } else if (accept(p, "index")) {
-        in->op = K_INDEX, in->idx = affine_text(p), in->lane_stride = step_text(p), src = false;
-    } else if (accept(p, "load")) {
-        in->op = K_LOAD;
-        load_text(p, in, &src);
-        imm = in->n_mask > 0;
-    } else if (accept(p, "cast")) {
-        in->op = K_CAST, in->a = register_word(p);
-        expect(p, "from");
+static void field_text(reader *p, kins *in, const kfield *f) {
+    void *at = (char *)in + f->at;
+    switch (f->kind) {
+    case FIELD_REGISTER:
+        *(reg *)at = register_word(p);
+        break;
+    case FIELD_VARIABLE:
+        in->var = var_word(p);
+        break;
+    case FIELD_WHOLE:
+        *(int64_t *)at = f->hi == INT64_MAX && f->lo == INT64_MIN ? integer(p) : integer_below(p, f->lo, f->hi, f->what);
+        break;
+    case FIELD_PARTS:
+        in->parts = (uint8_t)integer_below(p, 2, 5, "2 to 4 parts");
+        break;
+    case FIELD_IMM:
+        imm_text(p, in);
+        break;
+    case FIELD_DTYPE:
         in->src = (uint8_t)dtype_word(p, NULL);
-    } else if (accept(p, "wrap")) {
-        in->op = K_WRAP, in->a = register_word(p);
-        expect(p, "to");
-        in->src = (uint8_t)dtype_word(p, NULL);
-    } else if (accept(p, "random")) {
-        in->op = K_RANDOM, in->a = register_word(p), src = false;
-        expect(p, "stream");
-        in->stream = integer(p);
-        expect(p, "at");
-        in->idx = affine_text(p), in->lane_stride = step_text(p);
-    } else if (accept(p, "across")) {
-        in->op = K_HSUM, in->a = register_word(p), in->alu = (uint8_t)op_word(p, false), src = false;
-        expect(p, "of");
-        in->combined = integer(p);
-        expect(p, "lanes");
-    } else if (accept(p, "zip")) {
-        in->op = K_ZIP, in->a = register_word(p), src = false;
-        expect(p, ",");
-        in->b = register_word(p);
-        expect(p, "pieces"), expect(p, "of");
-        in->piece = integer(p);
-        in->mode = accept(p, "low") ? ZIP_LOW : ZIP_HIGH;
-        if (in->mode == ZIP_HIGH) expect(p, "high");
-    } else if (accept(p, "group")) {
-        in->op = K_GSUM, in->a = register_word(p);
-        src = false;
-        if (accept(p, ",")) in->op = K_GARG, in->b = register_word(p);
-        in->alu = (uint8_t)op_word(p, false);
-        if (in->op == K_GARG) {
-            expect(p, "on");
-            in->src = (uint8_t)dtype_word(p, NULL), src = true;
-        } else if (accept(p, "of")) {
-            in->neighbours = integer_below(p, 1, 1025, "a number of threads");
-        }
-    } else if (accept(p, "lanes")) {
-        in->op = K_LANES, in->a = register_word(p), src = false;
-        expect(p, "from");
-        in->first_lane = integer(p);
-    } else {
-        alu_text(p, in, &src);
+        break;
+    case FIELD_OP:
+    case FIELD_UPDATE:
+        in->alu = (uint8_t)op_word(p, f->kind == FIELD_UPDATE);
+        break;
+    case FIELD_ALU:
+        alu_text(p, in);
+        break;
+    case FIELD_AFFINE:
+        in->idx = affine_text(p);
+        break;
+    case FIELD_STEP:
+        in->lane_stride = step_text(p);
+        break;
+    case FIELD_PLACE:
+        place_text(p, in);
+        break;
+    case FIELD_MASKS:
+        masks_text(p, in);
+        break;
+    case FIELD_BUFFER:
+        in->buf = buffer_word(p);
+        break;
     }
-    if (imm) imm_text(p, in);
-    if (in->op == K_LOAD && accept(p, "ahead")) in->mode = LOAD_HOISTED;
-    if (in->op == K_LOAD && accept(p, "early")) in->mode = LOAD_UNMASKED;
-    if (in->op == K_LOAD && accept(p, "anew")) in->mode = LOAD_REMATERIALISED;
-    int lanes;
-    in->dtype = (uint8_t)dtype_word(p, &lanes);
-    in->lanes = (uint8_t)lanes;
-    if (!src) in->src = in->op == K_LOAD || in->op == K_ALU ? in->dtype : 0;
-    if (imm && dtype_is_float((tn_dtype)in->dtype)) in->imm_int = 0;
-    if (imm && !dtype_is_float((tn_dtype)in->dtype)) in->imm = 0;
+}
+
+static void mode_text(reader *p, kins *in, const ktoken *modes) {
+    char word[32], all[sizeof modes->text + 16] = "";
+    const char *first = kmode_word(modes, 0, word, sizeof word);
+    bool needed = first && *first;
+    for (uint8_t i = 0; kmode_word(modes, i, word, sizeof word); i++) {
+        if (*word && accept(p, word)) {
+            in->mode = i;
+            return;
+        }
+        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? " or " : "", word);
+    }
+    if (needed) fail(p, all);
+}
+
+/* What a text of kernel.def says; *out_src_is_dtype: a [.. $src] was left out. */
+static void template_text(reader *p, kins *in, const char *text, bool *out_src_is_dtype) {
+    for (ktoken t = ktoken_at(text); t.kind != TOKEN_END; t = ktoken_at(t.next)) {
+        if (t.kind == TOKEN_WORD) expect(p, t.text);
+        if (t.kind == TOKEN_FIELD) field_text(p, in, t.field);
+        if (t.kind == TOKEN_MODE) mode_text(p, in, &t);
+        if (t.kind != TOKEN_OPEN) continue;
+        const kfield *f = kfield_first(t.next);
+        const char *from = p->at;
+        int said = kfield_implied(in, f);
+        if (said < 0) {
+            said = accept(p, ktoken_at(t.next).text);
+            p->at = from;
+        }
+        if (said) continue;
+        if (f->kind == FIELD_DTYPE) *out_src_is_dtype = true;
+        while (t.kind != TOKEN_CLOSE) t = ktoken_at(t.next);
+    }
+}
+
+static bool pair_follows(const reader *p) { /* two registers with a comma between */
+    reader q = *p;
+    if (!accept(&q, "%")) return false;
+    while (q.at < q.end && *q.at >= '0' && *q.at <= '9') q.at++;
+    return accept(&q, ",");
+}
+
+/* The row that the text begins with, one that makes a register or not. */
+static kop row_text(reader *p, bool makes) {
+    for (int op = K_NIL + 1; op < N_KOPS; op++) {
+        const kop_info *row = kop_get((uint8_t)op);
+        ktoken first = ktoken_at(row->text);
+        const char *from = p->at;
+        if (!(row->flags & KOP_MAKES) == makes || first.kind != TOKEN_WORD || !accept(p, first.text)) continue;
+        if (op + 1 < N_KOPS && (kop_get((uint8_t)(op + 1))->flags & KOP_PAIR) && pair_follows(p)) op++;
+        p->at = from;
+        return (kop)op;
+    }
+    if (!makes) fail(p, "an instruction");
+    return K_ALU;
 }
 
 static void instruction_text(reader *p) {
     kins in = { .lanes = 1 };
-    bool typed = true;
-    if (accept(p, "%")) {
+    bool makes = accept(p, "%"), src_is_dtype = false;
+    if (makes) {
         integer_below(p, p->k->ins.n, (int64_t)p->k->ins.n + 1, "the number of the instruction");
         expect(p, "=");
-        computed_text(p, &in);
-        typed = false;
-    } else if (accept(p, "loop")) {
-        loop_text(p, &in);
-        typed = false;
-    } else if (accept(p, "end")) {
-        in.op = K_END, typed = false;
-    } else if (accept(p, "barrier")) {
-        in.op = K_BARRIER, typed = false;
-        in.mode = accept(p, "cluster") ? BARRIER_CLUSTER : BARRIER_BLOCK;
-        if (!in.mode && buffer_follows(p)) {
-            buffer_letter(p);
-            in.mode = BARRIER_MBARRIER, in.buf = (uint16_t)integer_below(p, 0, p->k->bufs.n, "a buffer of the kernel");
-        }
-    } else if (accept(p, "store")) {
-        in.op = K_STORE;
-        place_text(p, &in);
-        expect(p, ",");
-        in.a = register_word(p);
-        masks_text(p, &in);
-        in.mode = accept(p, "past") ? STORE_NONTEMPORAL : accept(p, "counted") ? STORE_COUNTED : STORE_PLAIN;
-    } else if (accept(p, "prefetch")) {
-        in.op = K_PREFETCH;
-        place_text(p, &in);
-        in.mode = accept(p, "second") ? PREFETCH_L2 : accept(p, "written") ? PREFETCH_WRITE : PREFETCH_L1;
-    } else if (accept(p, "scatter")) {
-        in.op = K_SCATTER;
-        place_text(p, &in);
-        expect(p, "+=");
-        in.a = register_word(p);
-        masks_text(p, &in);
-    } else {
-        expect(p, "update");
-        update_text(p, &in);
     }
-    if (typed) {
+    in.op = (uint8_t)row_text(p, makes);
+    template_text(p, &in, kop_get(in.op)->text, &src_is_dtype);
+    if (kop_get(in.op)->flags & KOP_TYPED) {
         int lanes;
         in.dtype = (uint8_t)dtype_word(p, &lanes);
         in.lanes = (uint8_t)lanes;
     }
+    if (src_is_dtype) in.src = in.dtype;
+    bool has_imm = in.op == K_CONST || in.op == K_ACC || in.op == K_LOAD;
+    if (has_imm && dtype_is_float((tn_dtype)in.dtype)) in.imm_int = 0;
+    if (has_imm && !dtype_is_float((tn_dtype)in.dtype)) in.imm = 0;
     kernel_push(p->k, in);
 }
 

@@ -1,6 +1,6 @@
-/* kernel_text.c - prints kernels as lists of op codes (docs/ir.md): one instruction a line, loops indented. kernel_parse.c
- * reads them back. */
-#include "ir/kernel.h"
+/* kernel_text.c - prints kernels as lists of instructions (docs/ir.md), one a line, loops indented, by the texts of kernel.def.
+ * kernel_parse.c reads them back. */
+#include "ir/kernel_text.h"
 
 static void print_affine(const kernel *k, affine x, str *out) {
     bool any = false;
@@ -30,11 +30,6 @@ static void print_place(const kernel *k, const kins *in, str *out) {
     print_step(in, out);
 }
 
-static void print_type(const kins *in, str *out) {
-    str_add(out, dtype_name((tn_dtype)in->dtype));
-    if (in->lanes > 1) str_addf(out, "x%d", in->lanes);
-}
-
 static void print_imm(const kins *in, str *out) {
     if (dtype_is_float((tn_dtype)in->dtype))
         str_double(out, in->imm);
@@ -53,117 +48,158 @@ static void print_masks(const kernel *k, const kins *in, str *out) {
 
 const char *kernel_update_name(uint8_t op) { return op == OP_dot ? "fma" : op == OP_NIL ? "set" : op_get((op_code)op)->name; }
 
-static void print_ins(const kernel *k, reg r, str *out) {
-    static const char *const pars[] = { "", " parallel", " last-thread", " grid", " groups", " local" };
-    const kins *in = &k->ins.at[r];
-    bool makes = in->op != K_LOOP && in->op != K_END && in->op != K_STORE && in->op != K_UPD && in->op != K_ARGUPD &&
-                 in->op != K_SCATTER && in->op != K_BARRIER && in->op != K_PREFETCH;
-    if (makes) str_addf(out, "%%%u = ", r);
-    switch (in->op) {
-    case K_LOOP:
-        str_addf(out, "loop %s = %lld .. %lld step %lld%s", k->vars.at[in->var].name, (long long)in->lo, (long long)in->hi,
-                 (long long)in->step, pars[in->par <= PAR_LOCAL ? in->par : 0]);
-        if (in->n_groups) str_addf(out, " of %lld from %lld", (long long)in->n_groups, (long long)in->first_group);
-        if (in->a) str_addf(out, " if %%%u", in->a);
+static void print_alu(const kins *in, str *out) {
+    str_add(out, op_get((op_code)in->alu)->name);
+    for (int i = 0; i < op_get((op_code)in->alu)->arity; i++)
+        str_addf(out, "%s %%%u", i ? "," : "", i == 0 ? in->a : i == 1 ? in->b : in->c);
+}
+
+/* ---- the texts of kernel.def ---- */
+
+static const kfield fields[] = {
+#define KERNEL_FIELD(name, kind, member, lo, hi, what) { #name, FIELD_##kind, offsetof(kins, member), lo, hi, what },
+#include "ir/kernel.def"
+};
+
+static const kfield *find_field(const char *name, size_t n) {
+    for (size_t i = 0; i < COUNT_OF(fields); i++)
+        if (strlen(fields[i].name) == n && !memcmp(fields[i].name, name, n)) return &fields[i];
+    return NULL;
+}
+
+static bool is_name(char c) { return (c >= 'a' && c <= 'z') || c == '_'; }
+
+ktoken ktoken_at(const char *at) {
+    ktoken t = { .kind = TOKEN_WORD };
+    size_t n = 0;
+    while (*at == ' ') at++;
+    if (!*at) return (ktoken){ .kind = TOKEN_END, .next = at };
+    if (*at == '[') return (ktoken){ .kind = TOKEN_OPEN, .next = at + 1 };
+    if (*at == ']') return (ktoken){ .kind = TOKEN_CLOSE, .next = at + 1 };
+    if (*at == '$' || *at == '<') t.kind = *at++ == '$' ? TOKEN_FIELD : TOKEN_MODE;
+    const char *from = at;
+    if (t.kind == TOKEN_FIELD)
+        while (is_name(*at)) at++;
+    else if (t.kind == TOKEN_MODE)
+        while (*at && *at != '>') at++;
+    else
+        do at++;
+        while (*at && *at != ' ' && *at != ',' && *at != ']' && from[0] != ',');
+    n = (size_t)(at - from);
+    if (n >= sizeof t.text) n = sizeof t.text - 1;
+    memcpy(t.text, from, n);
+    t.next = at + (t.kind == TOKEN_MODE && *at);
+    if (t.kind == TOKEN_FIELD) t.field = find_field(from, n);
+    return t;
+}
+
+const char *kmode_word(const ktoken *modes, int n, char *out, size_t size) {
+    const char *at = modes->text;
+    for (; n > 0; n--) {
+        at = strchr(at, '|');
+        if (!at) return NULL;
+        at++;
+    }
+    size_t length = strcspn(at, "|");
+    if (length >= size) return NULL;
+    memcpy(out, at, length);
+    out[length] = 0;
+    return out;
+}
+
+const kfield *kfield_first(const char *open) {
+    for (ktoken t = ktoken_at(open); t.kind != TOKEN_END && t.kind != TOKEN_CLOSE; t = ktoken_at(t.next))
+        if (t.kind == TOKEN_FIELD) return t.field;
+    return NULL;
+}
+
+int kfield_implied(const kins *in, const kfield *f) {
+    if (f->kind == FIELD_IMM) return in->n_mask > 0;
+    if (f->kind == FIELD_BUFFER) return in->mode == BARRIER_MBARRIER;
+    return f->at == offsetof(kins, b) ? in->alu == OP_dot : -1;
+}
+
+static int64_t whole(const kins *in, const kfield *f) { return *(const int64_t *)(const void *)((const char *)in + f->at); }
+static reg reg_of(const kins *in, const kfield *f) { return *(const reg *)(const void *)((const char *)in + f->at); }
+
+static bool is_said(const kins *in, const kfield *f) {
+    int implied = kfield_implied(in, f);
+    if (implied >= 0) return implied;
+    if (f->kind == FIELD_REGISTER) return reg_of(in, f) != 0;
+    return f->kind == FIELD_WHOLE ? whole(in, f) != 0 : f->kind == FIELD_PARTS ? in->parts != 0 : in->src != in->dtype;
+}
+
+static void print_field(const kernel *k, const kins *in, const kfield *f, str *out) {
+    if (f->kind != FIELD_STEP && f->kind != FIELD_MASKS && out->s[out->n - 1] != ' ') str_add(out, " ");
+    switch (f->kind) {
+    case FIELD_REGISTER:
+        str_addf(out, "%%%u", reg_of(in, f));
         break;
-    case K_END:
-        str_add(out, "end");
+    case FIELD_VARIABLE:
+        str_add(out, k->vars.at[in->var].name);
         break;
-    case K_CONST:
-    case K_ACC:
-        str_add(out, in->op == K_CONST ? "const " : "acc ");
-        if (in->op == K_ACC) str_addf(out, "%s ", kernel_update_name(in->alu));
+    case FIELD_WHOLE:
+        str_addf(out, "%lld", (long long)whole(in, f));
+        break;
+    case FIELD_PARTS:
+        str_addf(out, "%d", in->parts);
+        break;
+    case FIELD_IMM:
         print_imm(in, out);
         break;
-    case K_INDEX:
-        str_add(out, "index ");
-        print_affine(k, in->idx, out);
-        print_step(in, out);
+    case FIELD_DTYPE:
+        str_add(out, dtype_name((tn_dtype)in->src));
         break;
-    case K_LOAD:
-        str_add(out, "load ");
-        print_place(k, in, out);
-        if (in->parts) str_addf(out, " parts %d apart %lld", in->parts, (long long)in->part_stride);
-        if (in->src != in->dtype) str_addf(out, " from %s", dtype_name((tn_dtype)in->src));
-        print_masks(k, in, out);
-        if (in->n_mask) {
-            str_add(out, " else ");
-            print_imm(in, out);
-        }
-        if (in->mode) str_add(out, in->mode == LOAD_REMATERIALISED ? " anew" : in->mode == LOAD_UNMASKED ? " early" : " ahead");
-        break;
-    case K_STORE:
-        str_add(out, "store ");
-        print_place(k, in, out);
-        str_addf(out, ", %%%u", in->a);
-        print_masks(k, in, out);
-        if (in->mode) str_add(out, in->mode == STORE_COUNTED ? " counted" : " past");
-        break;
-    case K_PREFETCH:
-        str_add(out, "prefetch ");
-        print_place(k, in, out);
-        if (in->mode) str_add(out, in->mode == PREFETCH_WRITE ? " written" : " second");
-        break;
-    case K_SCATTER:
-        str_add(out, "scatter ");
-        print_place(k, in, out);
-        str_addf(out, " += %%%u", in->a);
-        print_masks(k, in, out);
-        break;
-    case K_ALU:
+    case FIELD_OP:
         str_add(out, op_get((op_code)in->alu)->name);
-        for (int i = 0; i < op_get((op_code)in->alu)->arity; i++)
-            str_addf(out, "%s %%%u", i ? "," : "", i == 0 ? in->a : i == 1 ? in->b : in->c);
-        if (in->src != in->dtype) str_addf(out, " on %s", dtype_name((tn_dtype)in->src));
-        if (in->mode == ALU_APPROXIMATE) str_add(out, " coarse");
         break;
-    case K_CAST:
-        str_addf(out, "cast %%%u from %s", in->a, dtype_name((tn_dtype)in->src));
+    case FIELD_UPDATE:
+        str_add(out, kernel_update_name(in->alu));
         break;
-    case K_WRAP:
-        str_addf(out, "wrap %%%u to %s", in->a, dtype_name((tn_dtype)in->src));
+    case FIELD_ALU:
+        print_alu(in, out);
         break;
-    case K_RANDOM:
-        str_addf(out, "random %%%u stream %lld at ", in->a, (long long)in->stream);
+    case FIELD_AFFINE:
         print_affine(k, in->idx, out);
+        break;
+    case FIELD_STEP:
         print_step(in, out);
         break;
-    case K_UPD:
-        str_addf(out, "update %%%u %s %%%u", in->c, kernel_update_name(in->alu), in->a);
-        if (in->alu == OP_dot) str_addf(out, ", %%%u", in->b);
-        if (in->parts) str_addf(out, " parts %d", in->parts);
+    case FIELD_PLACE:
+        print_place(k, in, out);
         break;
-    case K_ARGUPD:
-        str_addf(out, "update %%%u, %%%u %s %%%u at ", in->c, in->b, op_get((op_code)in->alu)->name, in->a);
-        print_affine(k, in->idx, out);
+    case FIELD_MASKS:
+        print_masks(k, in, out);
         break;
-    case K_HSUM:
-        str_addf(out, "across %%%u %s of %lld lanes", in->a, op_get((op_code)in->alu)->name, (long long)in->combined);
+    case FIELD_BUFFER:
+        str_addf(out, "b%d", in->buf);
         break;
-    case K_ZIP:
-        str_addf(out, "zip %%%u, %%%u pieces of %lld %s", in->a, in->b, (long long)in->piece,
-                 in->mode == ZIP_HIGH ? "high" : "low");
-        break;
-    case K_LANES:
-        str_addf(out, "lanes %%%u from %lld", in->a, (long long)in->first_lane);
-        break;
-    case K_BARRIER:
-        str_add(out, in->mode == BARRIER_CLUSTER ? "barrier cluster" : "barrier");
-        if (in->mode == BARRIER_MBARRIER) str_addf(out, " b%d", in->buf);
-        break;
-    case K_GSUM:
-        str_addf(out, "group %%%u %s", in->a, op_get((op_code)in->alu)->name);
-        if (in->neighbours) str_addf(out, " of %lld", (long long)in->neighbours);
-        break;
-    case K_GARG:
-        str_addf(out, "group %%%u, %%%u %s on %s", in->a, in->b, op_get((op_code)in->alu)->name, dtype_name((tn_dtype)in->src));
-        break;
-    default:
-        str_addf(out, "op%d", in->op);
     }
-    if (in->op != K_LOOP && in->op != K_END && in->op != K_BARRIER) {
-        str_add(out, "  ");
-        print_type(in, out);
+}
+
+static const char *past_group(const char *at) {
+    ktoken t = ktoken_at(at);
+    while (t.kind != TOKEN_CLOSE && t.kind != TOKEN_END) t = ktoken_at(t.next);
+    return t.next;
+}
+
+static void print_ins(const kernel *k, reg r, str *out) {
+    const kins *in = &k->ins.at[r];
+    const kop_info *op = kop_get(in->op);
+    char word[32];
+    if (op->flags & KOP_MAKES) str_addf(out, "%%%u = ", r);
+    for (ktoken t = ktoken_at(op->text); t.kind != TOKEN_END; t = ktoken_at(t.next)) {
+        const char *mode = t.kind == TOKEN_MODE ? kmode_word(&t, in->mode, word, sizeof word) : NULL;
+        if (t.kind == TOKEN_FIELD) print_field(k, in, t.field, out);
+        if (t.kind == TOKEN_OPEN && !is_said(in, kfield_first(t.next))) t.next = past_group(t.next);
+        if (t.kind == TOKEN_WORD || (mode && *mode)) {
+            bool joined = out->s[out->n - 1] == ' ' || t.text[0] == ',';
+            str_addf(out, "%s%s", joined ? "" : " ", mode ? mode : t.text);
+        }
+    }
+    if (op->flags & KOP_TYPED) {
+        str_addf(out, "  %s", dtype_name((tn_dtype)in->dtype));
+        if (in->lanes > 1) str_addf(out, "x%d", in->lanes);
     }
     str_add(out, "\n");
 }

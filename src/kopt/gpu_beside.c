@@ -32,8 +32,6 @@ typedef struct beside {
 
 static bool is_dealt(const kins *in) { return in->op == K_LOOP && (in->par == PAR_GRID || in->par == PAR_GROUPS); }
 
-static bool meets(const kins *in) { return in->op == K_BARRIER || in->op == K_GSUM || in->op == K_GARG; }
-
 /* All that it does stands in nests that are dealt to groups or threads; values before them are any thread's. Or one group does
  * it. */
 static kind kind_of(const kernel *k, const target *t) {
@@ -46,8 +44,8 @@ static kind kind_of(const kernel *k, const target *t) {
         dealt = dealt && (value || is_dealt(in));
         for (; i <= end; i++) {
             in = &k->ins.at[i];
-            x.maps = x.maps && !meets(in) && (in->op != K_LOOP || in->par < PAR_GROUPS);
-            x.joins = x.joins && (t->apart || !meets(in));
+            x.maps = x.maps && !kernel_meets(in) && (in->op != K_LOOP || in->par < PAR_GROUPS);
+            x.joins = x.joins && (t->apart || !kernel_meets(in));
         }
         i = end;
     }

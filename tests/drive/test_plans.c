@@ -69,7 +69,7 @@ static void test_bad_texts(void **state) {
     } bad[] = {
         { "", "t:1:1: expected kernel" },
         { "kernel @k(b0 in f32[4], b2 out f32[4]) scalar {}", "t:1:26: expected the next buffer's number" },
-        { "kernel @k() scalar { end ", "t:1:26: expected update" },
+        { "kernel @k() scalar { end ", "t:1:26: expected an instruction" },
         { "kernel @k(b0 in f32[4]) scalar {\n  %1 = load b1[0]  f32\n}", "t:2:14: expected a buffer of the kernel" },
         { "kernel @k(b0 in f32[4]) scalar {\n  %1 = load b0[i0]  f32\n}", "t:2:16: expected a loop variable" },
         { "kernel @k() scalar {\n  %1 = add %1, %1  f32\n}", "t:2:13: expected a register above" },

@@ -212,7 +212,7 @@ static void test_problems(void **state) {
         { CLUSTERS
           " loop s = 0 .. 3 step 1\n"
           " loop i = 0 .. 4 step 1 local\n %5 = load b0[8*g + 4*m + i]  f32\n store b2[4*m + i], %5 counted  f32\n end\n"
-          " barrier b2\n"
+          " barrier mbarrier b2\n"
           " loop i = 0 .. 4 step 1 local\n %10 = load b2[-4*m - i + 7]  f32\n store b1[8*g + 4*m + i], %10  f32\n end\n"
           " barrier\n end\n end\n end\n}",
           "b2 is written before the cluster has met" },
@@ -222,7 +222,7 @@ static void test_problems(void **state) {
           " loop i = 0 .. 4 step 1 local\n %9 = load b2[-4*m - i + 7]  f32\n store b1[8*g + 4*m + i], %9  f32\n end\n"
           " end\n end\n}",
           "b2 is read before the cluster has met" },
-        { CLUSTERS " barrier b1\n end\n end\n}", "b1 is of no cluster" },
+        { CLUSTERS " barrier mbarrier b1\n end\n end\n}", "b1 is of no cluster" },
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         arena a;
@@ -327,7 +327,7 @@ static void test_clusters(void **state) {
         "          %5 = load b0[8*g + 4*m + i]  f32\n"
         "          store b2[4*m + i], %5 counted  f32\n"
         "        end\n"
-        "        barrier b2\n"
+        "        barrier mbarrier b2\n"
         "        loop i = 0 .. 4 step 1 local\n"
         "          %10 = load b2[-4*m - i + 7]  f32\n"
         "          store b1[8*g + 4*m + i], %10  f32\n"
@@ -337,7 +337,7 @@ static void test_clusters(void **state) {
         "          %15 = load b0[8*g + 4*m + i]  f32\n"
         "          store b3[4*m + i], %15 counted  f32\n"
         "        end\n"
-        "        barrier b3\n"
+        "        barrier mbarrier b3\n"
         "      end\n    end\n  end\n}\n");
 }
 
@@ -346,7 +346,7 @@ static void test_never_full(void **state) {
     (void)state;
     static const char text[] =
         CLUSTERS " loop i = 0 .. 4 step 1 local\n %4 = load b0[8*g + 4*m + i]  f32\n"
-                 " store b2[4*m + i], %4 where 0 <= i < 3 counted  f32\n end\n barrier b2\n end\n end\n}";
+                 " store b2[4*m + i], %4 where 0 <= i < 3 counted  f32\n end\n barrier mbarrier b2\n end\n end\n}";
     arena a;
     guard gd;
     float x[16] = { 0 }, y[16];
