@@ -195,18 +195,18 @@ static void check_load(checker *c, reg r, const kins *in) {
         problem(c, r, "no words of %d %s", in->parts, dtype_name((tn_dtype)in->src));
     if (!in->parts && in->dtype != kernel_reg_dtype((tn_dtype)in->src))
         problem(c, r, "%s is not what %s is loaded as", dtype_name((tn_dtype)in->dtype), dtype_name((tn_dtype)in->src));
-    if (in->mode == LOAD_REMATERIALISED && !c->k->group) problem(c, r, "anew, not for a GPU");
-    bool anew = in->mode == LOAD_REMATERIALISED && b->kind == KB_LOCAL;
-    if (in->mode && !anew && (in->mode > LOAD_REMATERIALISED || b->kind != KB_IN))
-        problem(c, r, "ahead of what b%d is yet to hold", in->buf);
-    if (in->mode == LOAD_UNMASKED && !in->n_mask) problem(c, r, "early without a mask");
+    if (in->mode == LOAD_REMATERIALISED && !c->k->group) problem(c, r, "rematerialised, not for a GPU");
+    bool again = in->mode == LOAD_REMATERIALISED && b->kind == KB_LOCAL;
+    if (in->mode && !again && (in->mode > LOAD_REMATERIALISED || b->kind != KB_IN))
+        problem(c, r, "hoisted above what b%d is yet to hold", in->buf);
+    if (in->mode == LOAD_UNMASKED && !in->n_mask) problem(c, r, "unmasked, and there is no mask");
 }
 
 static void check_store(checker *c, reg r, const kins *in) {
     const kbuf *b = check_buffer(c, r, in, in->dtype);
     if (!b) return;
     if (in->mode == STORE_NONTEMPORAL && (c->k->group || b->kind != KB_OUT || in->lane_stride != 1))
-        problem(c, r, "past the caches, what has to be in them or is in pieces");
+        problem(c, r, "a non-temporal store of what has to be in the caches or is in pieces");
     if (in->mode > STORE_COUNTED || (in->mode == STORE_COUNTED && (b->kind != KB_CLUSTER || b->dtype != TN_F32)))
         problem(c, r, "counts what goes to b%d, which is no f32 memory of a cluster", in->buf);
 }
@@ -240,7 +240,7 @@ static void check_alu(checker *c, reg r, const kins *in) {
     for (int i = 0; i < op->arity; i++)
         check_operand(c, r, operand[i], in->alu == OP_select && i == 0 ? TN_I32 : (tn_dtype)in->src, in->lanes, "operand");
     if (in->mode && (in->mode > ALU_APPROXIMATE || in->dtype != TN_F32 || op->cls != CL_FLT || op->ulp <= 0.5))
-        problem(c, r, "coarse %s of %s is the same", op->name, dtype_name((tn_dtype)in->dtype));
+        problem(c, r, "approximate %s of %s is the same", op->name, dtype_name((tn_dtype)in->dtype));
 }
 
 static void check_update(checker *c, reg r, const kins *in) {

@@ -241,7 +241,7 @@ static const struct {
     { K_GARG, 8,
       GPU(" %3 = index i  i64\n %4 = group %2, %3 argmax on f32  i64\n %5 = cast %4 from i64  f32\n store b1[i], %5  f32\n"),
       largest_at },
-    { K_PREFETCH, 8, CPU("8", " prefetch b0[64] second  f32\n %2 = load b0[0] step 1  f32x8\n store b1[0] step 1, %2  f32x8\n"),
+    { K_PREFETCH, 8, CPU("8", " prefetch b0[64] l2  f32\n %2 = load b0[0] step 1  f32x8\n store b1[0] step 1, %2  f32x8\n"),
       same },
 };
 

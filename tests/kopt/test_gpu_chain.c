@@ -74,7 +74,7 @@ static facts facts_of(const plan *p, arena *a) {
         kernel_print(k, &text);
         f.chains += strstr(k->name, "_chain") != NULL;
         for (int v = 0; v < k->vars.n; v++) f.rows += k->vars.at[v].name[0] == 'g';
-        f.ahead += strstr(text.s, " ahead") != NULL;
+        f.ahead += strstr(text.s, " hoisted") != NULL;
         f.ins += k->ins.n;
         f.clusters += k->cluster > 0;
         for (int j = 1; j < k->ins.n; j++) f.waits += k->ins.at[j].op == K_BARRIER && k->ins.at[j].mode == BARRIER_MBARRIER;
