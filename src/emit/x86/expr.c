@@ -158,3 +158,8 @@ xval x86_expr(xfn *f, const char *text, xtype t, const xval *xyz, int lanes) {
     x86_unsupported(f, "an expression's end");
     return (xval){ x86_const(f, t, 0, 0), t };
 }
+
+xval x86_half_nan(xfn *f, xval x, int lanes) {
+    const xval args[3] = { x };
+    return x86_expr(f, "SEL(NE(x,x),FROM(BITS(x)&I(0x80000000)|I(0x7fc00000)),x)", XF32, args, lanes);
+}

@@ -168,14 +168,19 @@ enum { X_TID = X_SCRATCH, X_NT = X_SCRATCH + 8, X_FRAME = X_SCRATCH + 64 };
 
 /* select.c */
 void x86_select(xfn *f);
-int x86_vl(xtype t, int lanes);
-xop *x86_add(xfn *f, xop op); /* appends; fills loop, block */
+
+/* value_numbering.c */
+int x86_vl(xtype t, int lanes); /* width of the register that holds them: 0, 1, 2 of 16, 32, 64 bytes */
+xop *x86_add(xfn *f, xop op);   /* appends; fills loop, block */
 vreg x86_new(xfn *f, int vl);
-vreg x86_value(xfn *f, xop op); /* numbers values: the same operation twice gives the same register */
+vreg x86_numbered(xfn *f, xop op); /* the same operation twice gives the same register */
 vreg x86_const_bits(xfn *f, xtype t, uint64_t bits);
 vreg x86_const(xfn *f, xtype t, double fv, int64_t iv);
 int x86_import(xfn *f, const char *name);
 void x86_unsupported(xfn *f, const char *what);
+
+/* legalize_sse.c: the value of an operation, numbered; where the processor has SSE2 only, by operations that it has. */
+vreg x86_value(xfn *f, xop op);
 
 /* lane_ops.c: the primitives of the vocabulary over one chunk of `lanes` */
 typedef struct xval {
@@ -192,14 +197,11 @@ xval x86_convert(xfn *f, xval a, xtype to, int lanes); /* float to integer trunc
 xval x86_call(xfn *f, const char *name, xval a, xval b, xval mask, int lanes);
 xval x86_low(xfn *f, xval a, int at, int lanes); /* `lanes` of a chunk from lane `at`, a multiple of lanes */
 vreg x86_broadcast(xfn *f, xval a);
-xval x86_half_nan(xfn *f, xval x, int lanes); /* every NaN becomes the quiet one of its sign: what f16 keeps */
+xval x86_word(xfn *f, const char *name, xtype t, const xval *args, int n, int lanes);
 
 /* expr.c: the text of an expression over values of type t. */
 xval x86_expr(xfn *f, const char *text, xtype t, const xval *xyz, int lanes);
-xval x86_word(xfn *f, const char *name, xtype t, const xval *args, int n, int lanes);
-
-/* legalize_sse.c: whether the operation has no form on a processor with SSE2 only; then *out is its value by others. */
-bool x86_lower(xfn *f, const xop *op, vreg *out);
+xval x86_half_nan(xfn *f, xval x, int lanes); /* every NaN becomes the quiet one of its sign: what f16 keeps */
 
 /* peephole.c */
 void x86_peephole(xfn *f);

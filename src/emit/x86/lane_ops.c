@@ -4,11 +4,6 @@
  * in a scope. All operations act on whole registers: lanes above the chunk's hold rubbish that nobody reads. */
 #include "emit/x86/ir.h"
 
-int x86_vl(xtype t, int lanes) {
-    int bytes = lanes * (t == XF32 || t == XI32 ? 4 : 8);
-    return bytes <= 16 ? 0 : bytes <= 32 ? 1 : 2;
-}
-
 static bool wide(xtype t) { return t == XF64 || t == XI64 || t == XM64; }
 static bool is_float(xtype t) { return t == XF32 || t == XF64; }
 
@@ -193,11 +188,6 @@ vreg x86_broadcast(xfn *f, xval a) {
     vreg r = x86_value(f, (xop){ .op = (uint16_t)id, .vl = (uint8_t)vl, .a = a.r });
     f->v.at[r].full = true;
     return r;
-}
-
-xval x86_half_nan(xfn *f, xval x, int lanes) {
-    const xval args[3] = { x };
-    return x86_expr(f, "SEL(NE(x,x),FROM(BITS(x)&I(0x80000000)|I(0x7fc00000)),x)", XF32, args, lanes);
 }
 
 /* ---- integer division ---- */

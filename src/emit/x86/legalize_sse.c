@@ -3,8 +3,14 @@
  * are the same in every bit as those of the instruction. */
 #include "emit/x86/select.h"
 
-static vreg two(xfn *f, x86_id id, vreg a, vreg b) { return x86_value(f, (xop){ .op = (uint16_t)id, .a = a, .b = b }); }
-static vreg with(xfn *f, x86_id id, vreg a, int imm) { return x86_value(f, (xop){ .op = (uint16_t)id, .a = a, .imm = imm }); }
+static vreg two(xfn *f, x86_id id, vreg a, vreg b) { return x86_numbered(f, (xop){ .op = (uint16_t)id, .a = a, .b = b }); }
+static vreg with(xfn *f, x86_id id, vreg a, int imm) {
+    return x86_numbered(f, (xop){ .op = (uint16_t)id, .a = a, .imm = imm });
+}
+
+static vreg less(xfn *f, x86_id cmp, vreg a, vreg b) {
+    return x86_numbered(f, (xop){ .op = (uint16_t)cmp, .a = a, .b = b, .imm = 1 });
+}
 
 /* c ? b : a, bit by bit: masks are all ones or all zeros */
 static vreg blend(xfn *f, vreg a, vreg b, vreg c) { return two(f, X86_POR, two(f, X86_PAND, c, b), two(f, X86_PANDN, c, a)); }
@@ -27,18 +33,18 @@ static vreg greater64(xfn *f, vreg a, vreg b) {
 }
 
 /* To nearest even, up or down: the text of c_prelude.c. */
-static vreg rounded(xfn *f, vreg v, int how, xtype t) {
-    int n = t == XF32 ? 4 : 2;
-    xval x = { v, t }, big = x86_const_val(f, t, t == XF32 ? 0x1p23 : 0x1p52, 0), zero = x86_const_val(f, t, 0, 0);
-    xval mask = { x86_const_bits(f, t, t == XF32 ? 0x7fffffffu : 0x7fffffffffffffffu), t };
-    xval sign = x86_bin(f, '~', mask, x, n), a = x86_bin(f, '&', x, mask, n);
-    xval near = x86_bin(f, '|', x86_bin(f, '-', x86_bin(f, '+', a, big, n), big, n), sign, n);
-    xval r = x86_sel(f, x86_bin(f, '<', a, big, n), near, x, n);
-    if (how == 8) return r.r;
-    xval off = how == 9 ? x86_bin(f, '<', x, r, n) : x86_bin(f, '<', r, x, n);
-    xval step = x86_sel(f, off, x86_const_val(f, t, 1, 0), zero, n);
-    r = x86_bin(f, '&', x86_bin(f, how == 9 ? '-' : '+', r, step, n), mask, n);
-    return x86_bin(f, '|', r, sign, n).r;
+static vreg rounded(xfn *f, vreg x, int how, xtype t) {
+    bool s = t == XF32;
+    x86_id add = s ? X86_ADDPS : X86_ADDPD, sub = s ? X86_SUBPS : X86_SUBPD, cmp = s ? X86_CMPPS : X86_CMPPD;
+    vreg big = x86_const(f, t, s ? 0x1p23 : 0x1p52, 0), zero = x86_const(f, t, 0, 0);
+    vreg mask = x86_const_bits(f, t, s ? 0x7fffffffu : 0x7fffffffffffffffu);
+    vreg sign = two(f, X86_PANDN, mask, x), a = two(f, X86_PAND, x, mask);
+    vreg near = two(f, X86_POR, two(f, sub, two(f, add, a, big), big), sign);
+    vreg r = blend(f, x, near, less(f, cmp, a, big));
+    if (how == 8) return r;
+    vreg off = how == 9 ? less(f, cmp, x, r) : less(f, cmp, r, x);
+    vreg step = blend(f, zero, x86_const(f, t, 1, 0), off);
+    return two(f, X86_POR, two(f, X86_PAND, two(f, how == 9 ? sub : add, r, step), mask), sign);
 }
 
 /* 1 or 2 bytes to 4. */
@@ -49,7 +55,8 @@ static vreg widened(xfn *f, vreg a, int bytes, bool sign) {
     return sign ? with(f, X86_PSRAD, a, 32 - 8 * bytes) : a;
 }
 
-bool x86_lower(xfn *f, const xop *op, vreg *out) {
+/* Whether the operation has no legacy form; then *out is its value by others. */
+static bool legalized(xfn *f, const xop *op, vreg *out) {
     vreg a = op->a, b = op->b;
     if (op->op >= X86_N_INS || op->has_mem || x86_has_legacy((x86_id)op->op)) return false;
     switch (op->op) {
@@ -91,4 +98,9 @@ bool x86_lower(xfn *f, const xop *op, vreg *out) {
         x86_unsupported(f, x86_table[op->op].name);
         return false;
     }
+}
+
+vreg x86_value(xfn *f, xop op) {
+    vreg other;
+    return f->level == X86_SSE && legalized(f, &op, &other) ? other : x86_numbered(f, op);
 }

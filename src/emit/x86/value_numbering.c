@@ -44,9 +44,12 @@ static uint32_t hash_op(const xop *o) {
     return (h ^ h >> 15 ^ o->vl) & 255;
 }
 
-vreg x86_value(xfn *f, xop op) {
-    vreg lowered;
-    if (f->level == X86_SSE && x86_lower(f, &op, &lowered)) return lowered;
+int x86_vl(xtype t, int lanes) {
+    int bytes = lanes * (t == XF32 || t == XI32 ? 4 : 8);
+    return bytes <= 16 ? 0 : bytes <= 32 ? 1 : 2;
+}
+
+vreg x86_numbered(xfn *f, xop op) {
     bool fixed = !(f->v.at[op.a].is_mutable || f->v.at[op.b].is_mutable || f->v.at[op.c].is_mutable);
     uint32_t h = hash_op(&op);
     for (int32_t e = fixed ? f->bucket[h] : 0; e; e = f->numbered_next.at[e - 1]) {
