@@ -43,13 +43,10 @@ tn_status api_fail(tn_graph *g, const call *c, tn_status code, const char *fmt, 
 /* The context's last error becomes e. Returns e->code. */
 tn_status api_report(tn_ctx *ctx, const err *e);
 
-/* Of a session (run.c, bind.c). session_done takes what a call of src/drive returned, with its text in s->err. Both report in
+/* Of a session (bind.c). session_done takes what a call of src/drive returned, with its text in s->err. Both report in
  * the context and return the code. session_ready: the bindings that stay are in force, every input has one, none overlap. */
 tn_status session_done(tn_session *s, tn_status code);
 tn_status session_fail(const tn_session *s, tn_status code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 tn_status session_ready(tn_session *s, const char *fn);
-
-/* Called after a builder appended nodes to an immediate graph: the one place where they are computed. */
-tn_status api_built(tn_graph *g);
 
 #endif

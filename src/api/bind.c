@@ -8,6 +8,21 @@
 
 enum { MOVED = SESSION_MOVED, NAMED = 2 /* by the call in progress */ };
 
+/* ---- errors ---- */
+
+tn_status session_done(tn_session *s, tn_status code) { return code ? ctx_report(s->p->ctx, &s->err) : TN_OK; }
+
+tn_status session_fail(const tn_session *s, tn_status code, const char *fmt, ...) {
+    tn_session *writable = (tn_session *)(uintptr_t)s; /* a question leaves a session as it is, but for its last error */
+    va_list ap;
+    va_start(ap, fmt);
+    err_vset(&writable->err, code, fmt, ap);
+    va_end(ap);
+    return session_done(writable, code);
+}
+
+/* ---- slots ---- */
+
 int tn_session_slot(const tn_session *s, const char *name) {
     if (!s || !name) return -1;
     const tn_program *p = s->p;

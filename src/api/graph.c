@@ -178,7 +178,7 @@ tn_tensor api_build(tn_graph *g, const call *c, build_fn fn, void *args) {
         return poison;
     }
     if (g->err.code) return poison; /* it was called to be checked */
-    if (g->immediate && api_built(g)) {
+    if (g->immediate && immediate_graph_update(g)) {
         err e = g->ctx->err; /* a copy: api_fail writes there */
         api_fail(g, c, e.code, "%s", e.text);
         return poison;

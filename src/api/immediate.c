@@ -5,8 +5,6 @@
 #include "api/api.h"
 #include "drive/drive.h"
 
-tn_status api_built(tn_graph *g) { return immediate_graph_update(g); }
-
 static tn_status check_access(tn_tensor x, const char *name, const void *data, size_t bytes) {
     if (!x.graph) return TN_ERR_INVAL;
     tn_graph *g = x.graph;

@@ -19,17 +19,6 @@ static tn_status PRINTF_LIKE(3, 4) program_fail(const tn_program *p, tn_status c
     return ctx_report(p->ctx, &e);
 }
 
-tn_status session_done(tn_session *s, tn_status code) { return code ? ctx_report(s->p->ctx, &s->err) : TN_OK; }
-
-tn_status session_fail(const tn_session *s, tn_status code, const char *fmt, ...) {
-    tn_session *writable = (tn_session *)(uintptr_t)s; /* asking is const, being told off is not */
-    va_list ap;
-    va_start(ap, fmt);
-    err_vset(&writable->err, code, fmt, ap);
-    va_end(ap);
-    return session_done(writable, code);
-}
-
 /* ---- programs ---- */
 
 tn_status tn_compile(tn_graph *g, const tn_compile_opts *opts, tn_program **out_program) {
