@@ -166,6 +166,7 @@ typedef struct kpanels {
     kstep loops[PANEL_LOOPS]; /* outer, then depth */
 } kpanels;
 int64_t kpanels_elems(const kpanels *x);
+bool kpanels_equal(const kpanels *x, const kpanels *y);
 
 typedef struct kbuf { /* a piece of memory the kernel touches */
     uint8_t dtype;

@@ -15,7 +15,7 @@ static bool same_steps(const kstep *x, const kstep *y, int n) {
     return true;
 }
 
-static bool same_panels(const kpanels *x, const kpanels *y) {
+bool kpanels_equal(const kpanels *x, const kpanels *y) {
     return x->dtype == y->dtype && x->parts == y->parts && x->part_stride == y->part_stride && x->base == y->base &&
            x->width == y->width && x->n_outer == y->n_outer && x->n_depth == y->n_depth &&
            same_steps(&x->column, &y->column, 1) && same_steps(x->loops, y->loops, x->n_outer + x->n_depth);
@@ -23,7 +23,7 @@ static bool same_panels(const kpanels *x, const kpanels *y) {
 
 int32_t plan_panels(plan *p, int32_t of, const kpanels *x) {
     for (int32_t i = p->bufs.at[of].next_panels; i; i = p->bufs.at[i].next_panels)
-        if (same_panels(p->bufs.at[i].panels, x)) return i;
+        if (kpanels_equal(p->bufs.at[i].panels, x)) return i;
     pbuf b = p->bufs.at[of];
     b.panels = x;
     if (x->parts) b.dtype = TN_I32;

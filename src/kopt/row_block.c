@@ -11,10 +11,11 @@
 #include "kopt/row_join.h"
 
 enum {
-    ROOM = 96 << 10, /* bytes between the parts: stack */
-    FEW_ROWS = 32,   /* of a block: so many even where they do not fit the first cache .. */
-    MANY_ROWS = 64,  /* .. and so many where what all blocks read comes from behind the second */
-    MOST_LINKS = 4,  /* parts: equal layers behind them can share the code */
+    ROOM = 96 << 10,       /* bytes between the parts: stack */
+    WIDE_ROOM = 256 << 20, /* the same, where blocks share operands that are packed once: rows are as long as the operand */
+    FEW_ROWS = 32,         /* of a block: so many even where they do not fit the first cache .. */
+    MANY_ROWS = 64,        /* .. and so many where what all blocks read comes from behind the second */
+    MOST_LINKS = 4,        /* parts: equal layers behind them can share the code */
     MOST_KNOWN = 256,
     GRAIN = 8, /* rows of most tiles divide that */
 };
@@ -39,8 +40,10 @@ typedef struct facts {   /* of a chain */
     int64_t row_bytes;   /* what lies between the parts, of a row */
     int64_t common;      /* bytes that each block reads again */
     int64_t room;        /* bytes for that */
-    bool copied;         /* some of it may be copied for each block */
+    bool copied;         /* some of it may be packed .. */
+    bool once;           /* .. which is done once for all blocks of a thread, and pays */
     bool shared;         /* among threads */
+    int contractions;
 } facts;
 
 static bool has_contraction(const kernel *k) {
@@ -81,6 +84,7 @@ static facts find_facts(const chooser *w, const row_chain *c) {
     for (int i = 0; i < c->n; i++) {
         const kernel *k = w->p->kernels.at[c->first + i].k;
         int64_t most = 0;
+        f.contractions += has_contraction(k);
         all.flops += k->flops, all.bytes_read += k->bytes_read, all.bytes_written += k->bytes_written;
         for (int j = 1; j < k->ins.n; j++) {
             if (k->ins.at[j].op != K_LOAD) continue;
@@ -91,6 +95,9 @@ static facts find_facts(const chooser *w, const row_chain *c) {
         f.common = most > INT64_MAX - f.common ? INT64_MAX : f.common + most;
     }
     f.shared = recipe_is_worth_sharing(&all, w->t);
+    int64_t threads = f.shared && f.outer < w->t->threads ? w->t->threads : 1;
+    f.once = f.copied && f.rows / threads >= MANY_ROWS;
+    if (f.once) f.room = WIDE_ROOM - c->local;
     return f;
 }
 
@@ -102,12 +109,19 @@ static double balance_of(const facts *f, int64_t rows, const target *t) {
     return by_blocks > by_outer ? by_blocks : by_outer;
 }
 
+/* What lies between goes through the second cache, where a panel stays, too. */
+static int64_t second_cache_rows(const facts *f, const target *t) {
+    int64_t n = t->l2_bytes / 2 / f->row_bytes / GRAIN * GRAIN;
+    return n < FEW_ROWS ? FEW_ROWS : n > MANY_ROWS ? MANY_ROWS : n;
+}
+
 /* Rows of a block, or 0: near the most that stay in the first cache, and such that threads share the blocks evenly, tiles come
  * out whole, and the last block, which may be shorter, is no stump. */
 static int64_t choose_rows(const facts *f, const target *t) {
     int64_t threads = f->shared ? t->threads : 1, room = f->room / f->row_bytes, near = t->l1_bytes / 2 / f->row_bytes,
             most = near > FEW_ROWS ? near : FEW_ROWS, best = 0;
     double least = 1e300;
+    if (f->once) most = second_cache_rows(f, t);
     if (f->rows <= 2 * most * (f->outer == 1 ? threads : 1)) most *= 2; /* one block is better than two */
     if (most > room) most = room;
     if (most > f->rows) most = f->rows;
@@ -127,7 +141,7 @@ static const char *cost_objection(const facts *f, int64_t rows, const target *t)
     int64_t blocks = (f->rows + rows - 1) / rows, threads = f->shared ? t->threads : 1;
     if (balance_of(f, rows, t) < EVENLY) return "threads could not share its few rows evenly";
     int64_t each = f->outer > 1 ? blocks : (blocks + threads - 1) / threads; /* blocks of a thread that read the same */
-    if (rows >= MANY_ROWS) return NULL;
+    if (rows >= MANY_ROWS || f->once) return NULL;
     if (f->common > t->l2_bytes / 2 && (each > 1 || threads > 1))
         return "each block of rows would read again what does not fit the second cache";
     if (f->copied && each > 1) return "each block of rows would copy an operand again";
@@ -187,7 +201,7 @@ static row_chain grow(const chooser *w, int first, int shared, int most, const c
 }
 
 /* The longest chain of so many kernels at most that may and should be one; its blocks' rows in *rows. */
-static row_chain choose(const chooser *w, int first, int shared, int most, int64_t *rows, const char **reason) {
+static row_chain choose(const chooser *w, int first, int shared, int most, int64_t *rows, int64_t *room, const char **reason) {
     for (;;) {
         const char *end, *no = NULL;
         row_chain c = grow(w, first, shared, most, &end);
@@ -196,7 +210,9 @@ static row_chain choose(const chooser *w, int first, int shared, int most, int64
             return c;
         }
         facts f = find_facts(w, &c);
+        *room = f.room;
         if (f.row_bytes == 0) no = "what lies between them is needed elsewhere, too";
+        if (!no && !has_contraction(w->p->kernels.at[first].k) && f.contractions < 2) no = "only one contraction follows it";
         if (!no) *rows = choose_rows(&f, w->t), no = cost_objection(&f, *rows, w->t);
         if (!no) return c;
         *reason = no, most = c.n - 1;
@@ -207,9 +223,10 @@ static row_chain choose(const chooser *w, int first, int shared, int most, int64
 static int try_join(chooser *w, int first, int shared, const char **reason) {
     for (int most = MOST_LINKS; most > 1;) {
         int64_t rows = 0;
-        row_chain c = choose(w, first, shared, most, &rows, reason);
+        int64_t room = 0;
+        row_chain c = choose(w, first, shared, most, &rows, &room, reason);
         if (c.n < 2) return 0;
-        row_form form = { .room = ROOM - c.local, .block = rows };
+        row_form form = { .room = room, .block = rows };
         pkernel pk = row_join(&c, &w->uses, &form);
         most = same_sums(w, &c, pk.k);
         if (most == c.n) {
@@ -222,6 +239,20 @@ static int try_join(chooser *w, int first, int shared, const char **reason) {
     return 0;
 }
 
+/* Elementwise work on what the next kernel, a contraction, then reads. */
+static bool feeds_contraction(const plan *p, int i) {
+    const pkernel *next = &p->kernels.at[i + 1];
+    for (int j = 1; j < p->kernels.at[i].k->ins.n; j++)
+        if (p->kernels.at[i].k->ins.at[j].op == K_UPD || p->kernels.at[i].k->ins.at[j].op == K_SCATTER) return false;
+    if (!has_contraction(next->k)) return false;
+    for (int b = 0; b < next->k->bufs.n; b++)
+        for (int a = 0; a < p->kernels.at[i].k->bufs.n; a++)
+            if (next->args[b].buf >= 0 && next->args[b].buf == p->kernels.at[i].args[a].buf &&
+                p->kernels.at[i].k->bufs.at[a].kind != KB_IN)
+                return true;
+    return false;
+}
+
 void kopt_row_blocks(plan *p, const target *t) {
     chooser w = { .p = p, .t = t, .uses = row_find_uses(p) };
     arena_child(&w.scratch, p->a);
@@ -229,7 +260,7 @@ void kopt_row_blocks(plan *p, const target *t) {
         const kernel *k = p->kernels.at[i].k;
         const char *reason = NULL;
         int n = 0;
-        bool starts = i + 1 < p->kernels.n && has_contraction(k);
+        bool starts = i + 1 < p->kernels.n && (has_contraction(k) || feeds_contraction(p, i));
         for (int shared = starts ? row_shared_loops(k) : 0; shared > 0 && !n; shared--) n = try_join(&w, i, shared, &reason);
         if (starts && !n && row_shared_loops(p->kernels.at[i + 1].k) == 0) n = try_join(&w, i, 0, &reason); /* of one row */
         if (!n && reason) row_decide(p, p->kernels.at[i].root, p->kernels.at[i + 1].root, false, reason);

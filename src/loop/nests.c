@@ -5,11 +5,13 @@
  * and in these nothing but nests, whose outermost loop runs over the rows of the block. Out: tiled form. Loops that stay around
  * a nest are variables without a loop in the kernel of its own. */
 #include "loop/loop.h"
+#include "loop/nest_pack.h"
 
 typedef struct part { /* a nest as a kernel of its own */
     kernel *k;
     kvar *of; /* [n_vars] variables of the whole kernel */
     int n_vars, n_bufs;
+    nest_operands alike; /* what all blocks read alike, fixed in k */
 } part;
 
 bool loop_has_blocks(const kernel *k) {
@@ -148,6 +150,8 @@ static part take(const kernel *k, int loop) {
     mark_rows(p.k);
     take_bufs(&p, to[k->ins.at[loop].var]);
     take_counts(&p, k, count_blocks(k));
+    nest_pack_find(k, loop, end, &p.alike);
+    nest_pack_fix(p.k, p.of, p.n_vars, &p.alike);
     drop_lone_row(p.k);
     return p;
 }
@@ -177,14 +181,21 @@ kernel *loop_nest(const kernel *k, int n) {
 typedef struct blocks {
     const kernel *k;
     kernel *o;
-    bool *unread; /* [bufs of k] some nest reads its panels instead */
+    bool *unread;            /* [bufs of k] some nest reads its panels instead */
+    nest_panels_list panels; /* filled before the blocks */
 } blocks;
+
+static int put_new_buf(blocks *w, const part *p, const kernel *x, int b) {
+    for (int i = 0; i < p->alike.n && x->bufs.at[b].panels; i++)
+        if (p->alike.at[i].buf == x->bufs.at[b].panels_of) return nest_pack_panels(w->o, &w->panels, &p->alike.at[i], x, b);
+    return kernel_buf(w->o, x->bufs.at[b]);
+}
 
 /* Local buffers of the nest's own grow with the rows that are worked on at once; new ones come last. */
 static const int *put_bufs(blocks *w, const part *p, const kernel *x) {
     int *to = ARENA_ARRAY(w->o->a, int, x->bufs.n + 1);
     for (int b = 0; b < x->bufs.n; b++) {
-        to[b] = b < p->n_bufs ? b : kernel_buf(w->o, x->bufs.at[b]);
+        to[b] = b < p->n_bufs ? b : put_new_buf(w, p, x, b);
         if (b >= p->n_bufs) continue;
         kbuf *own = &w->o->bufs.at[b];
         if (own->kind == KB_LOCAL && x->bufs.at[b].kind == KB_LOCAL && x->bufs.at[b].elems > own->elems)
@@ -211,6 +222,7 @@ static const kvar *put_vars(blocks *w, const part *p, const kernel *x) {
 
 static void put_nest(blocks *w, int loop, const kernel *x) {
     part p = take(w->k, loop);
+    if (p.alike.n) x = nest_pack_unfix(x, p.of, p.n_vars, &p.alike);
     const kvar *to = put_vars(w, &p, x);
     const int *buf = put_bufs(w, &p, x);
     reg *at = ARENA_ARRAY(w->o->a, reg, x->ins.n);
@@ -248,6 +260,7 @@ kernel *loop_put_nests(const kernel *k, kernel *const *tiled) {
             kernel_push(o, k->ins.at[i]);
         }
     }
+    nest_pack_fill(o, &w.panels);
     for (int b = 0; b < k->bufs.n; b++)
         if (w.unread[b]) loop_drop_unread(o, b);
     return o;

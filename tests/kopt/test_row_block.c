@@ -98,10 +98,11 @@ ARENA_TEST(test_counts) {
         int64_t m, n, k;
         int threads, two, three;
     } cases[] = {
-        { SOFTMAX, 16, 16, 16, 1, 2, 1 },    { SOFTMAX, 32, 64, 128, 1, 2, 1 },  { SOFTMAX, 256, 256, 256, 1, 2, 1 },
-        { SOFTMAX, 256, 256, 256, 2, 2, 1 }, { SOFTMAX, 997, 96, 64, 1, 2, 1 },  { SOFTMAX, 1, 64, 64, 1, 2, 1 },
-        { NORM, 100, 64, 64, 1, 2, 1 },      { LOSS, 64, 10, 64, 1, 2, 1 },      { MLP, 64, 64, 64, 1, 3, 1 },
-        { MLP, 64, 64, 64, 2, 3, 1 },        { ATTENTION, 64, 64, 16, 1, 3, 1 }, { FREE, 32, 32, 32, 1, 2, 1 },
+        { SOFTMAX, 16, 16, 16, 1, 2, 1 },     { SOFTMAX, 32, 64, 128, 1, 2, 1 },  { SOFTMAX, 256, 256, 256, 1, 2, 1 },
+        { SOFTMAX, 256, 256, 256, 2, 2, 1 },  { SOFTMAX, 997, 96, 64, 1, 2, 1 },  { SOFTMAX, 1, 64, 64, 1, 2, 1 },
+        { NORM, 100, 64, 64, 1, 2, 1 },       { LOSS, 64, 10, 64, 1, 2, 1 },      { MLP, 64, 64, 64, 1, 3, 1 },
+        { MLP, 64, 64, 64, 2, 3, 1 },         { ATTENTION, 64, 64, 16, 1, 3, 1 }, { FREE, 32, 32, 32, 1, 2, 1 },
+        { ATTENTION, 256, 300, 64, 2, 3, 1 }, { FREE, 1024, 256, 256, 1, 2, 1 },
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         graph *g = make(a, cases[i].what, cases[i].m, cases[i].n, cases[i].k);
@@ -117,6 +118,25 @@ ARENA_TEST(test_counts) {
     }
 }
 
+/* An operand that all blocks read alike is packed before the loop over blocks, and the copy is what they read. */
+ARENA_TEST(test_packs_once) {
+    target t = a_target(1);
+    plan *p = plan_of(a, make(a, ATTENTION, 256, 300, 64), 3, &t);
+    const kernel *k = p->kernels.at[0].k;
+    int packed = -1, before = 0, inside = 0;
+    bool block = false;
+    assert_int_equal(p->kernels.n, 1);
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        block |= in->op == K_LOOP && k->vars.at[in->var].block;
+        if (in->op == K_STORE && !block) packed = in->buf, before++;
+        inside += in->op == K_LOAD && block && in->buf == packed;
+    }
+    assert_true(before > 0 && inside > 0);
+    assert_int_equal(k->bufs.at[packed].kind, KB_LOCAL);
+    assert_true(k->bufs.at[packed].elems >= 300 * 64 && k->bufs.at[packed].elems < 400 * 64);
+}
+
 /* Where it would take longer, it is not done, and explain says why. */
 ARENA_TEST(test_reasons) {
     static const struct {
@@ -128,7 +148,7 @@ ARENA_TEST(test_reasons) {
         { SOFTMAX, 8, 40000, 8, 1, "does not fit the first caches" },
         { SOFTMAX, 1024, 1024, 1024, 1, "would read again what does not fit the second cache" },
         { SOFTMAX, 3, 256, 256, 2, "threads could not share its few rows evenly" },
-        { FREE, 1024, 256, 256, 1, "would copy an operand again" },
+        { FREE, 60, 1024, 64, 1, "would copy an operand again" },
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         target t = a_target(cases[i].threads);
@@ -227,6 +247,7 @@ ARENA_TEST(test_bits) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_counts), cmocka_unit_test(test_reasons),
-                                        cmocka_unit_test(test_values), cmocka_unit_test(test_bits) };
+                                        cmocka_unit_test(test_packs_once), cmocka_unit_test(test_values),
+                                        cmocka_unit_test(test_bits) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
