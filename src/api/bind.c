@@ -4,7 +4,7 @@
  * bound (s->kept, s->trace) stays; what a call of tn_run or tn_run_n binds lies above it and is gone with the call. Names are
  * looked up here and nowhere later. tn_session_bind and tn_session_run allocate nothing, lock nothing, make no system call. */
 #include "api/api.h"
-#include "drive/drive.h"
+#include "run/run.h"
 
 enum { MOVED = SESSION_MOVED, NAMED = 2 /* by the call in progress */ };
 
@@ -43,7 +43,7 @@ int tn_session_slot(const tn_session *s, const char *name) {
 /* Takes away what the last call of tn_run or tn_run_n bound. */
 static void use_kept(tn_session *s) {
     if (!s->of_call) return;
-    for (int i = 0; i < s->p->n_io; i++) drive_session_place(s, i, s->kept[i]);
+    for (int i = 0; i < s->p->n_io; i++) session_place(s, i, s->kept[i]);
     s->of_call = false;
 }
 
@@ -51,7 +51,7 @@ static tn_status keep(tn_session *s, int slot, void *data, int64_t n_steps) {
     use_kept(s);
     s->kept[slot] = data;
     s->trace[slot] = n_steps;
-    drive_session_place(s, slot, data);
+    session_place(s, slot, data);
     return TN_OK;
 }
 
@@ -91,10 +91,10 @@ static tn_status bind_call(tn_session *s, const char *fn, const tn_binding *b, i
             return session_fail(s, TN_ERR_INVAL, "%s: data of \"%s\" is NULL", fn, b[i].name);
         if (s->io_flags[slot] & NAMED) return session_fail(s, TN_ERR_INVAL, "%s: \"%s\" is bound twice", fn, b[i].name);
         s->io_flags[slot] |= NAMED;
-        drive_session_place(s, slot, b[i].data);
+        session_place(s, slot, b[i].data);
     }
     for (int i = 0; i < n_io; i++)
-        if (!(s->io_flags[i] & NAMED)) drive_session_place(s, i, s->kept[i]);
+        if (!(s->io_flags[i] & NAMED)) session_place(s, i, s->kept[i]);
     return TN_OK;
 }
 
@@ -165,14 +165,14 @@ tn_status session_ready(tn_session *s, const char *fn) {
 tn_status tn_session_run(tn_session *s) {
     if (!s) return TN_ERR_INVAL;
     tn_status code = session_ready(s, "tn_session_run");
-    return code ? code : session_done(s, drive_session_run(s, 1));
+    return code ? code : session_done(s, session_run(s, 1));
 }
 
 tn_status tn_run(tn_session *s, const tn_binding *b, int n) {
     if (!s) return TN_ERR_INVAL;
     tn_status code = bind_call(s, "tn_run", b, n);
     if (!code) code = check_bound(s, "tn_run", 1);
-    return code ? code : session_done(s, drive_session_run(s, 1));
+    return code ? code : session_done(s, session_run(s, 1));
 }
 
 /* How inputs and outputs move from step to step: those of the call as rings, outputs bound to a trace along it. */
@@ -197,10 +197,10 @@ static tn_status run_steps(tn_session *s, int64_t n_steps) {
     int n_io = s->p->n_io;
     for (int64_t step = 0; step < n_steps && !code; step++) {
         for (int i = 0; i < n_io; i++)
-            if (s->ring[i]) drive_session_place(s, i, (char *)s->bound[i] + s->ring[i] * (step % s->ring[n_io + i]));
-        code = drive_session_run(s, 1);
+            if (s->ring[i]) session_place(s, i, (char *)s->bound[i] + s->ring[i] * (step % s->ring[n_io + i]));
+        code = session_run(s, 1);
         for (int i = 0; i < n_io; i++)
-            if (s->ring[i]) drive_session_place(s, i, (char *)s->bound[i] - s->ring[i] * (step % s->ring[n_io + i]));
+            if (s->ring[i]) session_place(s, i, (char *)s->bound[i] - s->ring[i] * (step % s->ring[n_io + i]));
     }
     return code;
 }
@@ -214,5 +214,5 @@ tn_status tn_run_n(tn_session *s, int64_t n_steps, const tn_binding *rings, int 
     if (!code) code = check_bound(s, "tn_run_n", n_steps);
     if (code || n_steps == 0) return code;
     bool own_loop = !s->imm && (!s->io_buf || s->p->dev->api->ring) && s->p->opts.mode != TN_MODE_GRAPH;
-    return session_done(s, own_loop ? drive_session_run(s, n_steps) : run_steps(s, n_steps));
+    return session_done(s, own_loop ? session_run(s, n_steps) : run_steps(s, n_steps));
 }

@@ -3,7 +3,7 @@
  * In: calls from outside, with any arguments. Out: nodes in g->ir, or the graph's sticky error. A graph owns one arena with
  * everything in it, and the buffers of immediate mode; scratch of one call is in an arena of that call. */
 #include "api/api.h"
-#include "drive/drive.h"
+#include "run/run.h"
 
 #include <stdio.h>
 

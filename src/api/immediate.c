@@ -3,7 +3,7 @@
  * In: tensors of a graph opened with tn_graph_immediate. Out: their bytes. The computing itself is src/drive's; buffers belong
  * to the graph's device and are freed with the graph. */
 #include "api/api.h"
-#include "drive/drive.h"
+#include "run/run.h"
 
 static tn_status check_access(tn_tensor x, const char *name, const void *data, size_t bytes) {
     if (!x.graph) return TN_ERR_INVAL;

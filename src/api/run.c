@@ -2,7 +2,7 @@
  *
  * In: pointers from the host. Out: statuses, texts in the context. Names are looked up here and nowhere later. */
 #include "api/api.h"
-#include "drive/drive.h"
+#include "run/run.h"
 #include "emit/emit.h"
 #include "loop/schedule.h"
 
@@ -176,10 +176,10 @@ tn_status tn_session_new(tn_program *p, tn_session **out) {
     if (!out) return program_fail(p, TN_ERR_INVAL, "tn_session_new: out_session is NULL");
     *out = NULL;
     err e;
-    tn_status code = drive_session_new(p, out, &e);
+    tn_status code = session_new(p, out, &e);
     return code ? ctx_report(p->ctx, &e) : TN_OK;
 }
-void tn_session_free(tn_session *s) { drive_session_free(s); }
+void tn_session_free(tn_session *s) { session_free(s); }
 
 const char *tn_session_error(const tn_session *s) {
     if (!s) return "no session";
@@ -235,10 +235,10 @@ tn_status tn_session_profile(tn_session *s, double seconds, tn_profile **out_pro
     if (!(seconds >= 0 && seconds <= 1e6))
         return session_fail(s, TN_ERR_INVAL, "tn_session_profile: %g seconds; 0 to 1e6 are possible", seconds);
     tn_status code = session_ready(s, "tn_session_profile");
-    return code ? code : session_done(s, drive_profile(s, seconds, out_profile));
+    return code ? code : session_done(s, profile_session(s, seconds, out_profile));
 }
 
-void tn_profile_free(tn_profile *p) { drive_profile_free(p); }
+void tn_profile_free(tn_profile *p) { profile_free(p); }
 
 void tn_profile_get_summary(const tn_profile *p, tn_profile_summary *out) {
     if (out) *out = p ? p->summary : (tn_profile_summary){ 0 };
@@ -302,7 +302,7 @@ tn_status tn_session_get(tn_session *s, const char *state, void *data, size_t by
     tn_status code = state_place(s, "tn_session_get", state, data, bytes, &i);
     if (code || bytes == 0) return code;
     if (s->imm) return session_done(s, immediate_session_get(s, s->p->states[i].node, data));
-    return session_done(s, drive_session_get(s, i, data));
+    return session_done(s, session_get(s, i, data));
 }
 
 tn_status tn_session_set(tn_session *s, const char *state, const void *data, size_t bytes) {
@@ -311,7 +311,7 @@ tn_status tn_session_set(tn_session *s, const char *state, const void *data, siz
     tn_status code = state_place(s, "tn_session_set", state, data, bytes, &i);
     if (code || bytes == 0) return code;
     if (s->imm) return session_done(s, immediate_session_set(s, s->p->states[i].node, data));
-    return session_done(s, drive_session_set(s, i, data));
+    return session_done(s, session_set(s, i, data));
 }
 
 tn_status tn_session_set_states(tn_session *s, const void *const *values) {
@@ -321,7 +321,7 @@ tn_status tn_session_set_states(tn_session *s, const void *const *values) {
         if (!values[i] && state_bytes(s, i))
             return session_fail(s, TN_ERR_INVAL, "tn_session_set_states: the value of state \"%s\" is NULL",
                                 s->p->states[i].name);
-    return session_done(s, s->imm ? immediate_session_set_all(s, values) : drive_session_set_all(s, values));
+    return session_done(s, s->imm ? immediate_session_set_all(s, values) : session_set_all(s, values));
 }
 
 tn_status tn_session_copy_state(tn_session *to, const tn_session *from, int *out_n) {

@@ -1,6 +1,6 @@
 /* tune.c - public entry points of tuning: argument checks, then src/drive does the work. */
 #include "api/api.h"
-#include "drive/drive.h"
+#include "run/run.h"
 
 tn_status tn_tune(tn_graph *g, const tn_compile_opts *opts, const tn_tune_opts *tune, tn_tuning **out_report) {
     if (!g) return TN_ERR_INVAL;
@@ -18,10 +18,10 @@ tn_status tn_tune(tn_graph *g, const tn_compile_opts *opts, const tn_tune_opts *
     if (tune) memcpy(&t, tune, tune->struct_size);
     if (!(t.seconds >= 0 && t.seconds <= 1e6))
         return err_set(&ctx->err, TN_ERR_INVAL, "tn_tune: %g seconds; 0 (the default) to 1e6 are possible", t.seconds);
-    return drive_tune(ctx, g->ir, opts, &t, out_report);
+    return tune_graph(ctx, g->ir, opts, &t, out_report);
 }
 
-void tn_tuning_free(tn_tuning *t) { drive_tuning_free(t); }
+void tn_tuning_free(tn_tuning *t) { tune_free(t); }
 
 void tn_tuning_get_summary(const tn_tuning *t, tn_tuning_summary *out) {
     if (out) *out = t ? t->summary : (tn_tuning_summary){ 0 };

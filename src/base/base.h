@@ -1,8 +1,8 @@
 /* base.h - what everything stands on: host memory, the guard, arenas, growable arrays, strings, hashes.
  *
  * The compile half (ir .. emit, drive) allocates from arenas only and reports errors by jumping to the one guard that src/api
- * set: no function in between owns anything that the arenas do not. The run half (rt, io) never jumps: it returns tn_status.
- * Threads: nothing here is shared; every object is used by one thread at a time. */
+ * set: no function in between owns anything that the arenas do not. The run half (rt, run, io) never jumps: it returns
+ * tn_status. Threads: nothing here is shared; every object is used by one thread at a time. */
 #ifndef TN_BASE_H
 #define TN_BASE_H
 

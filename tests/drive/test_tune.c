@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "drive/drive.h"
+#include "run/run.h"
 #include "rt/tuning.h"
 #include "support/support.h"
 #include "tenon/tenon_nn.h"

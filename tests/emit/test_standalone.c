@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "drive/drive.h"
+#include "run/run.h"
 #include "support/support.h"
 #include "tenon/tenon_nn.h"
 

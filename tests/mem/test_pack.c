@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "drive/drive.h"
+#include "run/run.h"
 #include "mem/mem.h"
 #include "support/support.h"
 

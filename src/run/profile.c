@@ -2,7 +2,7 @@
  *
  * In: a session with its inputs bound. Out: times of each kernel. Every round is a run like any other, so states move on. Run
  * half. */
-#include "drive/drive.h"
+#include "run/run.h"
 
 #include <stdlib.h>
 
@@ -29,7 +29,7 @@ static tn_status open(profiler *p) {
     p->samples = mem_alloc(m, (n + 1) * MAX_ROUNDS * sizeof *p->samples);
     if (!p->out->kernels || !p->spans || !p->samples)
         return err_set(&p->s->err, TN_ERR_NOMEM, "out of memory: a profile of %zu kernels", n);
-    return drive_session_record(p->s, true, &p->list);
+    return session_record(p->s, true, &p->list);
 }
 
 static void close(profiler *p) {
@@ -44,7 +44,7 @@ static tn_status round_of(profiler *p, int round) {
     const device_api *api = p->s->p->dev->api;
     int n = p->out->n;
     double start = now_seconds();
-    tn_status code = drive_session_run(p->s, 1); /* on devices with memory of their own it also brings the inputs there */
+    tn_status code = session_run(p->s, 1); /* on devices with memory of their own it also brings the inputs there */
     p->samples[(size_t)n * MAX_ROUNDS + (size_t)round] = now_seconds() - start;
     if (!code) code = api->profile(p->list, p->spans, n, &p->s->err);
     for (int i = 0; i < n && !code; i++)
@@ -68,7 +68,7 @@ static void summarise(profiler *p, int rounds) {
     s->run_us = sort_and_median(p->samples + (size_t)p->out->n * MAX_ROUNDS, rounds) * 1e6;
 }
 
-tn_status drive_profile(tn_session *s, double seconds, tn_profile **out) {
+tn_status profile_session(tn_session *s, double seconds, tn_profile **out) {
     tn_program *prog = s->p;
     if (s->imm)
         return err_set(&s->err, TN_ERR_UNSUPPORTED,
@@ -85,13 +85,13 @@ tn_status drive_profile(tn_session *s, double seconds, tn_profile **out) {
     if (!code) summarise(&p, rounds);
     close(&p);
     if (code)
-        drive_profile_free(p.out);
+        profile_free(p.out);
     else
         *out = p.out;
     return code;
 }
 
-void drive_profile_free(tn_profile *p) {
+void profile_free(tn_profile *p) {
     if (!p) return;
     mem_free(p->ctx->mem, p->kernels, (size_t)p->n * sizeof *p->kernels);
     mem_free(p->ctx->mem, p, sizeof *p);

@@ -3,7 +3,7 @@
  *
  * In: a tuner whose session has its inputs. Out: what was measured, in the report; the choice of a kernel, where one is faster
  * twice. */
-#include "drive/tuner.h"
+#include "run/tuner.h"
 #include "kopt/kopt.h"
 #include "rt/tuning.h"
 
@@ -12,23 +12,23 @@ enum { MOST_WAYS = 40 };
 
 static tn_status time_session(tuner *u, tn_session *s, int which, double *out_seconds) {
     tn_profile *p;
-    tn_status st = drive_profile(s, PROFILE_SECONDS, &p);
+    tn_status st = profile_session(s, PROFILE_SECONDS, &p);
     if (st) return err_set(u->e, st, "%s", s->err.text);
     *out_seconds = p->kernels[which].best;
-    drive_profile_free(p);
+    profile_free(p);
     return TN_OK;
 }
 
 static tn_status run_once(tuner *u, tn_session *s) {
     tn_status st = tuner_bind(u, s);
-    if (!st && (st = drive_session_run(s, 1))) err_set(u->e, st, "%s", s->err.text);
+    if (!st && (st = session_run(s, 1))) err_set(u->e, st, "%s", s->err.text);
     return st;
 }
 
 /* The first run of the model's program, which is kept for all choices. */
 static tn_status run_first(tuner *u) {
     if (u->first) return TN_OK;
-    tn_status st = drive_session_new(u->p, &u->first, u->e);
+    tn_status st = session_new(u->p, &u->first, u->e);
     return st ? st : run_once(u, u->first);
 }
 
@@ -47,11 +47,11 @@ static tn_status check(tuner *u, const tuned_kernel *k, tn_session *s, const kch
 /* In a session of its own, as memory is when the program starts. */
 static tn_status measure_program(tuner *u, tuned_kernel *k, const kchoice *c, tn_program *p, double *out_seconds) {
     tn_session *s = NULL;
-    tn_status st = drive_session_new(p, &s, u->e);
+    tn_status st = session_new(p, &s, u->e);
     if (!st) st = check(u, k, s, c);
     if (!st) st = time_session(u, s, k->kernel, out_seconds);
     if (!st) st = tuner_remember(u, k, c, p->plan->kernels.at[k->kernel].k, *out_seconds);
-    drive_session_free(s);
+    session_free(s);
     return st;
 }
 
@@ -91,14 +91,14 @@ static tn_status list_choices(tuner *u, const tuned_kernel *k, choices *all) {
 tn_status tuner_device_estimate(tuner *u) {
     tn_profile *p = NULL;
     tn_status st = run_once(u, u->s);
-    if (!st && (st = drive_profile(u->s, PROFILE_SECONDS, &p))) err_set(u->e, st, "%s", u->s->err.text);
+    if (!st && (st = profile_session(u->s, PROFILE_SECONDS, &p))) err_set(u->e, st, "%s", u->s->err.text);
     for (int i = 0; i < u->t->n && !st; i++) {
         tuned_kernel *k = &u->t->kernels[i];
         k->before = p->kernels[k->kernel].best;
         k->share = k->before * k->launches;
         st = tuner_remember(u, k, &(kchoice){ 0 }, u->p->plan->kernels.at[k->kernel].k, k->before);
     }
-    drive_profile_free(p);
+    profile_free(p);
     return st;
 }
 

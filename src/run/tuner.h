@@ -1,9 +1,9 @@
 /* tuner.h - what the files of tuning share: the job at hand, and how what was measured is kept. Run half: statuses, texts in
  * the caller's err. */
-#ifndef TN_DRIVE_TUNER_H
-#define TN_DRIVE_TUNER_H
+#ifndef TN_RUN_TUNER_H
+#define TN_RUN_TUNER_H
 
-#include "drive/drive.h"
+#include "run/run.h"
 
 #define TUNER_GAIN 0.98 /* a choice is taken below this share of the model's time */
 

@@ -3,8 +3,8 @@
  *
  * In: a graph and a time. Out: a report, and entries for the database. Compile-half work (candidates, code) happens under the
  * report's guard, everything else is run half. A kernel's budget is its share of the time of a run. */
-#include "drive/measure.h"
-#include "drive/tuner.h"
+#include "run/measure.h"
+#include "run/tuner.h"
 #include "kopt/kopt.h"
 #include "mem/mem.h"
 #include "rt/cache.h"
@@ -306,7 +306,7 @@ static tn_status tune_kernels(tuner *u, tuned_kernel **order) {
 
 static tn_status run_session(tuner *u, tn_session *s, double *out_seconds) {
     double from = now_seconds();
-    tn_status st = drive_session_run(s, 1);
+    tn_status st = session_run(s, 1);
     *out_seconds = now_seconds() - from;
     return st ? err_set(u->e, st, "%s", s->err.text) : TN_OK;
 }
@@ -338,13 +338,13 @@ static tn_status compare_programs(tuner *u, const graph *g, const tuning *found,
     tn_program *p = NULL;
     tn_session *x = NULL, *y = NULL; /* both fresh: measuring kernels left random numbers in the states */
     tn_status st = drive_compile_tuned(u->ctx, u->p->dev, g, &u->p->opts, &found->table, &p, u->e);
-    if (!st) st = drive_session_new(u->p, &x, u->e);
-    if (!st) st = drive_session_new(p, &y, u->e);
+    if (!st) st = session_new(u->p, &x, u->e);
+    if (!st) st = session_new(p, &y, u->e);
     if (!st) st = tuner_bind(u, x);
     if (!st) st = tuner_bind(u, y);
     if (!st) st = compare(u, x, y, out_better);
-    drive_session_free(x);
-    drive_session_free(y);
+    session_free(x);
+    session_free(y);
     drive_program_free(p);
     return st;
 }
@@ -422,25 +422,25 @@ static tn_status search(tuner *u, const graph *g) {
     u->inputs = mem_alloc(u->ctx->mem, size);
     if (!u->inputs) return err_set(u->e, TN_ERR_NOMEM, "out of memory: inputs to measure with");
     tn_status st = begin(u, &order);
-    if (!st) st = drive_session_new(u->p, &u->s, u->e);
+    if (!st) st = session_new(u->p, &u->s, u->e);
     if (!st) st = tuner_bind(u, u->s);
     if (!st) st = tune_kernels(u, order);
-    drive_session_free(u->first);
+    session_free(u->first);
     if (!st) st = finish(u, g);
     if (!st) st = write_texts(u);
-    drive_session_free(u->s);
+    session_free(u->s);
     for (int i = 0; i < u->p->n_io; i++) mem_free(u->ctx->mem, u->inputs[i], (size_t)u->p->io[i].bytes);
     mem_free(u->ctx->mem, u->inputs, size);
     return st;
 }
 
-void drive_tuning_free(tn_tuning *t) {
+void tune_free(tn_tuning *t) {
     if (!t) return;
     arena_fini(&t->arena);
     mem_free(t->ctx->mem, t, sizeof *t);
 }
 
-tn_status drive_tune(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, const tn_tune_opts *tune, tn_tuning **out) {
+tn_status tune_graph(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, const tn_tune_opts *tune, tn_tuning **out) {
     tn_compile_opts o;
     device *dev;
     tn_status st = drive_resolve(ctx, opts, &o);
@@ -464,7 +464,7 @@ tn_status drive_tune(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, c
     drive_program_free(u.p);
     t->summary.kernels = t->n, t->summary.seconds = now_seconds() - u.start;
     if (st)
-        drive_tuning_free(t);
+        tune_free(t);
     else
         *out = t;
     return st;

@@ -1,5 +1,5 @@
 /* measure.c - implementation of measure.h. */
-#include "drive/measure.h"
+#include "run/measure.h"
 
 #include <stdio.h>
 

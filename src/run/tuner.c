@@ -1,6 +1,6 @@
 /* tuner.c - implementation of tuner.h: what the searches for processors and devices share. */
-#include "drive/tuner.h"
-#include "drive/measure.h"
+#include "run/tuner.h"
+#include "run/measure.h"
 #include "kopt/kopt.h"
 
 double tuner_left(const tuner *u) { return u->start + u->seconds - now_seconds(); }

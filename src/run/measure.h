@@ -1,9 +1,9 @@
 /* measure.h - several ways to do one kernel of a program, run on the memory of a session: timed in turns, and compared bit by
  * bit. Run half: statuses, texts in the caller's err. One thread at a time. */
-#ifndef TN_DRIVE_MEASURE_H
-#define TN_DRIVE_MEASURE_H
+#ifndef TN_RUN_MEASURE_H
+#define TN_RUN_MEASURE_H
 
-#include "drive/drive.h"
+#include "run/run.h"
 
 /* Random numbers for a typed array: floats within [-1, 1), integers from 0 to 7, both of bool. */
 void measure_fill(void *data, tn_dtype t, int64_t n, uint64_t seed);

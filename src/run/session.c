@@ -1,9 +1,9 @@
-/* session.c - a program with its state and the list that runs it. Run half: every function returns a status, text in the
+/* session.c - a program with its state and the list that runs it. Every function returns a status, text in the
  * session's err.
  *
  * In: a program. A run of a compiled program on the CPU is one submit of a sealed list: no allocation, no lock, no system call.
  */
-#include "drive/drive.h"
+#include "run/run.h"
 
 static tn_status take(tn_session *s, size_t n, size_t size, void *out) {
     void *p = mem_alloc(s->p->ctx->mem, n * size);
@@ -43,7 +43,7 @@ static tn_status launch_kernel(tn_session *s, list *l, int i) {
     return code;
 }
 
-tn_status drive_session_record(tn_session *s, bool kernels, list **out) {
+tn_status session_record(tn_session *s, bool kernels, list **out) {
     tn_program *p = s->p;
     const device_api *api = p->dev->api;
     err *e = &s->err;
@@ -101,18 +101,6 @@ static tn_status take_slots(tn_session *s, bool bare) {
     return code;
 }
 
-tn_status drive_check_room(const tn_program *p, size_t temp, size_t state, size_t io, err *e) {
-    size_t room, total, need = temp + state + io;
-    if (!p->dev->api->room) return TN_OK;
-    p->dev->api->room(p->dev, &room, &total);
-    if (need <= room) return TN_OK;
-    return err_set(
-        e, TN_ERR_NOMEM,
-        "memory of %zu bytes is needed (temporaries %zu, states %zu, inputs and outputs %zu); the device %s has %zu, "
-        "of which %zu are free: use smaller batches, or another device",
-        need, temp, state, io, p->dev->api->name, total, room);
-}
-
 /* All that a session will take, before it takes any. */
 static tn_status check_room(tn_session *s, bool bare) {
     const tn_program *p = s->p;
@@ -134,48 +122,11 @@ static tn_status take_arenas(tn_session *s) {
     return code;
 }
 
-static tn_status session_new(tn_program *p, bool bare, tn_session **out, err *e) {
-    tn_session *s = mem_alloc(p->ctx->mem, sizeof *s);
-    if (!s) return err_set(e, TN_ERR_NOMEM, "out of memory: a session");
-    s->p = p;
-    tn_status code = check_room(s, bare);
-    if (!code) code = take_slots(s, bare);
-    if (!code && p->opts.mode == TN_MODE_IMMEDIATE) code = immediate_session(s);
-    if (!code && p->opts.mode != TN_MODE_IMMEDIATE) {
-        code = take_arenas(s);
-        if (!code) code = drive_session_record(s, p->opts.mode == TN_MODE_GRAPH, &s->list);
-        if (!code) code = init_state(s);
-    }
-    if (code) {
-        err_set(e, code, "%s", s->err.text);
-        drive_session_free(s);
-        return code;
-    }
-    *out = s;
-    return TN_OK;
-}
-tn_status drive_session_new(tn_program *p, tn_session **out, err *e) { return session_new(p, false, out, e); }
-tn_status drive_session_bare(tn_program *p, tn_session **out, err *e) { return session_new(p, true, out, e); }
-
-void drive_session_place(tn_session *s, int slot, void *data) {
-    void *at = data ? data : s->spare[slot];
-    if (at == s->bound[slot]) return;
-    s->bound[slot] = at;
-    s->io_flags[slot] |= SESSION_MOVED;
-    if (s->list && !s->io_buf && at) s->p->dev->api->bind_host(s->list, SLOT_IO + slot, at);
-}
-void drive_session_bind(tn_session *s, int slot, buffer *b) { s->p->dev->api->bind(s->list, SLOT_IO + slot, b, 0); }
-tn_status drive_session_queue(tn_session *s) {
-    uint64_t ticket;
-    return s->p->dev->api->submit(s->list, 1, &ticket, &s->err);
-}
-
-void drive_session_free(tn_session *s) {
+void session_close(tn_session *s) {
     if (!s) return;
     tn_program *p = s->p;
     mem m = p->ctx->mem;
     size_t n = (size_t)p->n_io;
-    immediate_session_free(s);
     if (s->list) p->dev->api->discard(s->list);
     if (s->temp) p->dev->api->free(p->dev, s->temp);
     if (s->state) p->dev->api->free(p->dev, s->state);
@@ -194,6 +145,50 @@ void drive_session_free(tn_session *s) {
     mem_free(m, s->trace, n * sizeof *s->trace);
     mem_free(m, s->ring, (2 * n + 1) * sizeof *s->ring);
     mem_free(m, s, sizeof *s);
+}
+
+tn_status session_shell(tn_program *p, bool bare, tn_session **out, err *e) {
+    tn_session *s = mem_alloc(p->ctx->mem, sizeof *s);
+    if (!s) return err_set(e, TN_ERR_NOMEM, "out of memory: a session");
+    s->p = p;
+    tn_status code = check_room(s, bare);
+    if (!code) code = take_slots(s, bare);
+    if (code) {
+        err_set(e, code, "%s", s->err.text);
+        session_close(s);
+        return code;
+    }
+    *out = s;
+    return TN_OK;
+}
+
+tn_status session_open(tn_program *p, bool bare, tn_session **out, err *e) {
+    tn_session *s;
+    tn_status code = session_shell(p, bare, &s, e);
+    if (code) return code;
+    code = take_arenas(s);
+    if (!code) code = session_record(s, p->opts.mode == TN_MODE_GRAPH, &s->list);
+    if (!code) code = init_state(s);
+    if (code) {
+        err_set(e, code, "%s", s->err.text);
+        session_close(s);
+        return code;
+    }
+    *out = s;
+    return TN_OK;
+}
+
+void session_place(tn_session *s, int slot, void *data) {
+    void *at = data ? data : s->spare[slot];
+    if (at == s->bound[slot]) return;
+    s->bound[slot] = at;
+    s->io_flags[slot] |= SESSION_MOVED;
+    if (s->list && !s->io_buf && at) s->p->dev->api->bind_host(s->list, SLOT_IO + slot, at);
+}
+void session_bind(tn_session *s, int slot, buffer *b) { s->p->dev->api->bind(s->list, SLOT_IO + slot, b, 0); }
+tn_status session_queue(tn_session *s) {
+    uint64_t ticket;
+    return s->p->dev->api->submit(s->list, 1, &ticket, &s->err);
 }
 
 /* Steps of input or output i that a run of so many reads or writes, each at a place of its own; and from step to step. */
@@ -297,8 +292,7 @@ static tn_status run_remote(tn_session *s, int64_t steps) {
     return code;
 }
 
-tn_status drive_session_run(tn_session *s, int64_t steps) {
-    if (s->imm) return immediate_session_run(s);
+tn_status session_submit(tn_session *s, int64_t steps) {
     if (s->io_buf) return run_remote(s, steps);
     tn_program *p = s->p;
     uint64_t ticket;

@@ -1,0 +1,197 @@
+/* immediate_session.c - sessions of programs compiled for immediate mode: every node in turn.
+ *
+ * In: a session's inputs. Out: values of all nodes, each in memory of its own; then the new values of states. */
+#include "run/immediate.h"
+
+static bool needs_value(const graph *g, val v) {
+    const node *n = graph_get(g, v);
+    return op_get((op_code)n->op)->cls != CL_CTRL && !is_splat(g, v);
+}
+
+/* The value of state update i goes into its state by changing places with it: no later reader, nobody else's place. */
+static bool changes_places(const tn_session *s, int i) {
+    const graph *g = s->p->graph;
+    const output *o = &g->outputs.at[i];
+    if (!s->own_buf || !o->state || op_get((op_code)graph_get(g, o->v)->op)->cls == CL_SOURCE) return false;
+    for (int j = 0; j < g->outputs.n; j++)
+        if (j != i && g->outputs.at[j].state && g->outputs.at[j].v == o->v) return false;
+    return true;
+}
+
+/* A state that becomes another state's value changes with it at once; a device's memory is copied by way of the host. */
+static bool needs_staging(const tn_session *s, int i) {
+    const graph *g = s->p->graph;
+    const output *o = &g->outputs.at[i];
+    if (!is_update(o) || changes_places(s, i)) return false;
+    return s->own_buf || graph_get(g, o->v)->op == OP_state;
+}
+
+static tn_status take_own(tn_session *s, val v) {
+    size_t bytes = drive_value_bytes(s->p->graph, v);
+    if (!(s->own[v] = mem_alloc(s->p->ctx->mem, bytes)))
+        return err_set(&s->err, TN_ERR_NOMEM, "out of memory: %zu bytes for %%%u", bytes, v);
+    return TN_OK;
+}
+
+static tn_status make_place(tn_session *s, val v) {
+    const graph *g = s->p->graph;
+    const device_api *api = s->p->dev->api;
+    size_t bytes = drive_value_bytes(g, v);
+    const node *n = graph_get(g, v);
+    if (!s->own_buf) {
+        tn_status code = take_own(s, v);
+        if (code) return code;
+        if (n->data) memcpy(s->own[v], n->data, bytes);
+    } else {
+        tn_status code = api->alloc(s->p->dev, bytes, &s->own_buf[v], &s->err);
+        if (!code && n->data) code = api->upload(s->p->dev, s->own_buf[v], 0, n->data, bytes, &s->err);
+        if (code) return code;
+    }
+    s->at[v] = (node_place){ s->own[v], s->own_buf ? s->own_buf[v] : NULL };
+    return TN_OK;
+}
+
+static bool has_place(const tn_session *s, val v) { return s->own[v] || (s->own_buf && s->own_buf[v]); }
+
+/* Constants, and states that no run changes, are the program's, for all its sessions, until one sets such a state. */
+static tn_status make_places(tn_session *s) {
+    const graph *g = s->p->graph;
+    tn_status code = TN_OK;
+    for (int i = 0; i < g->outputs.n && !code; i++) {
+        const output *o = &g->outputs.at[i];
+        if (is_update(o) && !has_place(s, o->state)) code = make_place(s, o->state);
+    }
+    for (val v = 1; v < (val)g->nodes.n && !code; v++) {
+        const node *n = graph_get(g, v);
+        if (!needs_value(g, v) || n->op == OP_input || has_place(s, v)) continue;
+        if (n->data && !s->own_buf)
+            s->at[v].host = (void *)(uintptr_t)n->data; /* which is read alone */
+        else
+            code = make_place(s, v);
+    }
+    return code;
+}
+
+tn_status immediate_session(tn_session *s) {
+    const tn_program *p = s->p;
+    const graph *g = p->graph;
+    mem m = p->ctx->mem;
+    tn_status code = immediate_new(p->ctx, p->dev, &p->opts, &s->imm, &s->err);
+    if (code) return code;
+    size_t n = (size_t)g->nodes.n;
+    s->at = mem_alloc(m, n * sizeof *s->at);
+    s->own = mem_alloc(m, n * sizeof *s->own);
+    if (s->imm->queues) s->own_buf = mem_alloc(m, n * sizeof *s->own_buf);
+    s->staged = mem_alloc(m, (size_t)g->outputs.n * sizeof *s->staged);
+    if (!s->at || !s->own || !s->staged || (s->imm->queues && !s->own_buf))
+        return err_set(&s->err, TN_ERR_NOMEM, "out of memory: a session");
+    for (int i = 0; i < g->outputs.n; i++) {
+        val v = g->outputs.at[i].v;
+        if (needs_staging(s, i) && !(s->staged[i] = mem_alloc(m, drive_value_bytes(g, v))))
+            return err_set(&s->err, TN_ERR_NOMEM, "out of memory: %zu bytes for %%%u", drive_value_bytes(g, v), v);
+    }
+    code = make_places(s);
+    for (int k = 0; k < p->n_io && !code && s->own_buf; k++)
+        if (!p->io[k].is_output) s->at[p->io[k].node] = (node_place){ NULL, s->io_buf[k] };
+    return code;
+}
+
+void immediate_session_free(tn_session *s) {
+    if (!s->imm && !s->at) return;
+    const graph *g = s->p->graph;
+    mem m = s->p->ctx->mem;
+    size_t n = (size_t)g->nodes.n;
+    immediate_free(s->imm); /* first: what it queued may use the buffers */
+    s->imm = NULL;
+    for (val v = 1; s->own && v < (val)n; v++) mem_free(m, s->own[v], drive_value_bytes(g, v));
+    for (val v = 1; s->own_buf && v < (val)n; v++)
+        if (s->own_buf[v]) s->p->dev->api->free(s->p->dev, s->own_buf[v]);
+    for (int i = 0; s->staged && i < g->outputs.n; i++) mem_free(m, s->staged[i], drive_value_bytes(g, g->outputs.at[i].v));
+    mem_free(m, s->staged, (size_t)g->outputs.n * sizeof *s->staged);
+    mem_free(m, s->at, n * sizeof *s->at);
+    mem_free(m, s->own, n * sizeof *s->own);
+    mem_free(m, s->own_buf, n * sizeof *s->own_buf);
+}
+
+tn_status immediate_session_get(tn_session *s, val v, void *to) {
+    const graph *g = s->p->graph;
+    size_t bytes = drive_value_bytes(g, v);
+    if (is_splat(g, v))
+        immediate_fill_splat(g, v, to);
+    else if (s->own_buf)
+        return s->p->dev->api->download(s->p->dev, s->at[v].buf, 0, to, bytes, &s->err);
+    else
+        memcpy(to, s->at[v].host, bytes);
+    return TN_OK;
+}
+
+tn_status immediate_session_set(tn_session *s, val v, const void *from) {
+    size_t bytes = drive_value_bytes(s->p->graph, v);
+    if (s->own_buf) return s->p->dev->api->upload(s->p->dev, s->at[v].buf, 0, from, bytes, &s->err);
+    tn_status code = s->own[v] ? TN_OK : take_own(s, v);
+    if (code) return code;
+    s->at[v].host = s->own[v];
+    memcpy(s->own[v], from, bytes);
+    return TN_OK;
+}
+
+tn_status immediate_session_set_all(tn_session *s, const void *const *values) {
+    const tn_program *p = s->p;
+    tn_status code = TN_OK;
+    int ready = 0;
+    for (; ready < p->n_states && !code && !s->own_buf; ready++) {
+        val v = p->states[ready].node;
+        if (values[ready] && !s->own[v]) code = take_own(s, v);
+    }
+    for (int i = 0; i < ready && code; i++) { /* none is set: what was taken here goes */
+        val v = p->states[i].node;
+        if (!s->own[v] || s->at[v].host == s->own[v]) continue;
+        mem_free(p->ctx->mem, s->own[v], drive_value_bytes(p->graph, v));
+        s->own[v] = NULL;
+    }
+    for (int i = 0; i < p->n_states && !code; i++)
+        if (values[i]) code = immediate_session_set(s, p->states[i].node, values[i]);
+    return code;
+}
+
+static tn_status take_inputs(tn_session *s) {
+    const tn_program *p = s->p;
+    tn_status code = TN_OK;
+    for (int k = 0; k < p->n_io && !code; k++) {
+        if (p->io[k].is_output) continue;
+        if (s->own_buf)
+            code = p->dev->api->upload(p->dev, s->io_buf[k], 0, s->bound[k], (size_t)p->io[k].bytes, &s->err);
+        else
+            s->at[p->io[k].node].host = s->bound[k];
+    }
+    return code;
+}
+
+static tn_status update_state(tn_session *s, int i) {
+    const output *o = &s->p->graph->outputs.at[i];
+    if (!is_update(o)) return TN_OK;
+    if (s->staged[i]) return immediate_session_set(s, o->state, s->staged[i]);
+    if (!s->own_buf) return immediate_session_get(s, o->v, s->at[o->state].host);
+    buffer *old = s->own_buf[o->state];
+    s->own_buf[o->state] = s->at[o->state].buf = s->own_buf[o->v];
+    s->own_buf[o->v] = s->at[o->v].buf = old;
+    return TN_OK;
+}
+
+tn_status immediate_session_run(tn_session *s) {
+    const graph *g = s->p->graph;
+    tn_status code = take_inputs(s);
+    tn_program_stats *st = &s->imm->stats; /* figures of this run */
+    st->kernels = 0, st->bytes_read = st->bytes_written = st->flops = 0;
+    for (val v = 1; v < (val)g->nodes.n && !code; v++) {
+        op_class c = op_get((op_code)graph_get(g, v)->op)->cls;
+        if (c == CL_SOURCE && graph_get(g, v)->op != OP_iota) continue;
+        code = immediate_run(s->imm, g, v, s->at);
+    }
+    for (int k = 0; k < s->p->n_io && !code; k++) /* before the states change: outputs see the old ones */
+        if (s->p->io[k].is_output && s->bound[k]) code = immediate_session_get(s, s->p->io[k].node, s->bound[k]);
+    for (int i = 0; i < g->outputs.n && !code; i++)
+        if (s->staged[i]) code = immediate_session_get(s, g->outputs.at[i].v, s->staged[i]);
+    for (int i = 0; i < g->outputs.n && !code; i++) code = update_state(s, i);
+    return code;
+}
