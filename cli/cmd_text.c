@@ -8,7 +8,15 @@
 static char *stage_text(cli *c, tn_graph *g, const tn_compile_opts *o, const char *stage) {
     tn_program *p;
     char *text;
-    cli_need(c, tn_compile(g, o, &p));
+    tn_compile_opts text_only = *o;
+    tn_status st = tn_compile(g, o, &p);
+    bool gpu = !strcmp(o->device, "cuda") || !strcmp(o->device, "opencl");
+    if (st == TN_ERR_DEVICE && gpu) { /* nothing is run: a text does not need the device */
+        fprintf(stderr, "tenon: no device %s here: the text is for a GPU as most are\n", o->device);
+        text_only.device = !strcmp(o->device, "cuda") ? "null-cuda" : "null-opencl";
+        st = tn_compile(g, &text_only, &p);
+    }
+    cli_need(c, st);
     cli_need(c, tn_program_text(p, stage, &text));
     tn_program_free(p);
     return text;

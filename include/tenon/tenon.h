@@ -331,15 +331,16 @@ typedef enum {
 
 typedef struct {
     size_t struct_size;
-    tn_mode mode;       /* use TN_COMPILE_DEFAULTS to start from */
-    int fusion;         /* 0..3; -1 = the mode's own: 0 for immediate and graph, 3 for compiled and loop */
-    int threads;        /* of the CPU, at most; 0 = as many as the process may use (affinity mask, control groups) and start */
-    int no_cache;       /* compile every kernel again, for measuring */
-    int no_passes;      /* skip graph passes, for measuring and tests */
-    int check;          /* verify every artefact between stages (slow) */
-    const char *device; /* "cpu" (default), "cuda", "opencl", "null", or "auto": where a run should take least, by a model; the
-                           text "explain" says why */
-    /* How kernels of the CPU run, by name: "schedule @dot_3 { hoist; vectorize i1 16; tile }", as tn_program_text(p,
+    tn_mode mode;  /* use TN_COMPILE_DEFAULTS to start from */
+    int fusion;    /* 0..3; -1 = the mode's own: 0 for immediate and graph, 3 for compiled and loop */
+    int threads;   /* of the CPU, at most; 0 = as many as the process may use (affinity mask, control groups) and start */
+    int no_cache;  /* compile every kernel again, for measuring */
+    int no_passes; /* skip graph passes, for measuring and tests */
+    int check;     /* verify every artefact between stages (slow) */
+    const char
+        *device; /* "cpu" (default), "cuda", "opencl", "null", or "auto": where a run should take least, by a model; the
+                    text "explain" says why. "null-cuda", "null-opencl": texts for a GPU as most are, where there is none */
+    /* How kernels run, by name: "schedule @dot_3 { hoist; vectorize i1 16; tile }", as tn_program_text(p,
      * "schedule") has it. Kernels that it does not name run as the recipes say; NULL (default): all do. TN_ERR_INVAL where a
      * step is not possible: the message says which, and why. The text is not needed after tn_compile. */
     const char *schedule;

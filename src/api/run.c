@@ -129,10 +129,13 @@ static void make_text(void *arg) {
             const pkernel *pk = &p->plan->kernels.at[i]; /* kernels beside each other on a GPU have one form */
             if (pk->code == i) kernel_print(pk->scalar ? pk->scalar : pk->k, &j->out);
         }
-    else if (!strcmp(j->stage, "schedule") && p->plan && cpu)
-        for (int i = 0; i < p->plan->kernels.n; i++) {
-            const pkernel *pk = &p->plan->kernels.at[i];
-            if (pk->schedule) schedule_print(pk->schedule, &j->out);
+    else if (!strcmp(j->stage, "schedule") && p->plan)
+        for (int i = 0; i < p->plan->schedules.n; i++) {
+            const pschedule *x = &p->plan->schedules.at[i];
+            if (x->s)
+                schedule_print(x->s, &j->out);
+            else /* a comment of the text, which reads back */
+                str_addf(&j->out, "# @%s has a form that is no list of steps yet\n", x->name);
         }
     else if (!strcmp(j->stage, "plan") && p->plan)
         plan_print(p->plan, &j->out);

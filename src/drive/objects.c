@@ -33,13 +33,9 @@ static tn_status find_api(const char *name, const device_api **out, err *e) {
     size_t used = 0;
     int n;
     const device_api *const *table = device_table(&n);
-    for (int i = 0; i < n; i++) {
-        if (strcmp(table[i]->name, name) == 0) {
-            *out = table[i];
-            return TN_OK;
-        }
-        if (used < sizeof known) used += (size_t)snprintf(known + used, sizeof known - used, " %s", table[i]->name);
-    }
+    if ((*out = device_find(name))) return TN_OK;
+    for (int i = 0; i < n && used < sizeof known; i++)
+        used += (size_t)snprintf(known + used, sizeof known - used, " %s", table[i]->name);
     return err_set(e, TN_ERR_INVAL, "there is no device \"%.64s\"; there are:%s", name, known);
 }
 

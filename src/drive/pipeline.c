@@ -102,17 +102,18 @@ static void optimise(plan *p, const target *t) {
             const kchoice *choice = measured(key, t);
             target own = *t;
             if (choice) own.choice = pk->choice = arena_copy(p->a, choice, sizeof *choice);
+            pschedule of = { .name = pk->k->name };
             pk->k = kopt_run(pk->k, &own, &pk->schedule);
+            of.s = pk->schedule;
+            VEC_PUSH(p->a, &p->schedules, of);
         }
         pipeline_args(p, pk, n_bufs);
     }
 }
 
 /* The schedules that were given by hand: each must be a kernel's. */
-static const schedule_list *given_schedules(plan *p, const tn_compile_opts *opts, const target *t) {
+static const schedule_list *given_schedules(plan *p, const tn_compile_opts *opts) {
     if (!opts->schedule) return NULL;
-    if (t->kind == TARGET_GPU)
-        guard_fail(p->a->gd, TN_ERR_UNSUPPORTED, "tn_compile_opts.schedule: kernels of GPUs have no schedules yet");
     schedule_list *given = ARENA_NEW(p->a, schedule_list);
     schedule_parse(p->a, opts->schedule, strlen(opts->schedule), "schedule", given);
     for (int s = 0; s < given->at.n; s++) {
@@ -150,7 +151,7 @@ plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, cons
     if (opts->fusion >= 3) (t->kind == TARGET_GPU ? kopt_gpu_chain : kopt_row_blocks)(p, t);
     if (opts->check) check_kernels(p, "chaining");
     target own = *t;
-    own.schedules = given_schedules(p, opts, t);
+    own.schedules = given_schedules(p, opts);
     optimise(p, &own);
     if (t->kind == TARGET_GPU && opts->fusion >= 3) kopt_gpu_beside(p, t);
     if (opts->check) check_kernels(p, "tiling");

@@ -543,6 +543,12 @@ static void visit_group(const visit_at *v, void *ud) {
     }
 }
 
+static bool is_masked_by(const kins *in, kvar v) {
+    for (int m = 0; m < in->n_mask; m++)
+        if (affine_coef(in->mask[m].e, v)) return true;
+    return false;
+}
+
 static void check_group_races(checker *c, int b) {
     group_owner o = { .k = c->k, .elems = c->k->bufs.at[b].elems };
     reg nest = 0;
@@ -564,7 +570,8 @@ static void check_group_races(checker *c, int b) {
             o.first = ins(c, (reg)c->open[0]), o.n = kernel_nest(c->k, (reg)c->open[0]), o.in = in, o.store = store,
             o.clash = false, kernel_nest_groups(c->k, (reg)c->open[0], &o.base), o.base <<= NEST_BITS;
             for (int i = 0; i < o.n; i++)
-                o.clash |= o.first[i].hi - o.first[i].lo > 1 && affine_coef(in->idx, o.first[i].var) == 0;
+                o.clash |= o.first[i].hi - o.first[i].lo > 1 && affine_coef(in->idx, o.first[i].var) == 0 &&
+                           !is_masked_by(in, o.first[i].var); /* those that it leaves out are not walked to */
             if (!o.clash) kernel_walk(c->k, r, c->open, n_open, visit_group, &o);
             if (o.clash) problem(c, r, "two groups meet in b%d", b);
         }

@@ -58,9 +58,14 @@ typedef struct pkernel {
     int n_fused;
     val root;                        /* the value it is named after */
     const kernel *scalar;            /* where code is its own index: as it was before tiling */
-    const struct schedule *schedule; /* the same: the steps from `scalar` to k; NULL for GPUs */
+    const struct schedule *schedule; /* the same: the steps from `scalar` to k; NULL: it has none yet, or is several kernels */
     const struct kchoice *choice;    /* the same: what was measured to be fastest and heeded; NULL = the model chose */
 } pkernel;
+
+typedef struct pschedule { /* of a kernel as sched/ made it, which may have become part of a launch */
+    const char *name;
+    const struct schedule *s; /* NULL: it has none yet */
+} pschedule;
 
 typedef struct pio {
     const char *name;
@@ -89,6 +94,7 @@ typedef struct plan {
     graph *g; /* the graph as scheduled */
     VEC(pbuf) bufs;
     VEC(pkernel) kernels;
+    VEC(pschedule) schedules; /* of all code, in the order of the kernels */
     VEC(pio) io;
     VEC(pstate) states;
     VEC(why) decisions;

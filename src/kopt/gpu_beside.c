@@ -219,7 +219,8 @@ static void find_codes(beside *w) {
         pkernel *pk = &w->out.at[w->now[i]];
         if (owner[was->code] < 0) {
             owner[was->code] = w->now[i];
-            pk->scalar = p->kernels.at[was->code].scalar, pk->choice = p->kernels.at[was->code].choice;
+            const pkernel *first = &p->kernels.at[was->code];
+            pk->scalar = first->scalar, pk->schedule = first->schedule, pk->choice = first->choice;
         }
         pk->code = owner[was->code];
     }

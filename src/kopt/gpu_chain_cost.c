@@ -1,6 +1,7 @@
 /* gpu_chain_cost.c - implementation of gpu_chain.h: the larger of what arithmetic, memory and waiting take. */
 #include "kopt/gpu_chain.h"
 #include "kopt/gpu_cluster.h"
+#include "loop/bind_rows.h"
 
 #include <math.h>
 
@@ -51,7 +52,7 @@ double gpu_chain_inside(const kernel *k, int shared, int64_t all_rows, int rows,
     if (from < to && gpu_place_find(k, shared, from, &c) && c.end == to - 1)
         return gpu_place_least_cost(&c, (double)all_rows, rows, t);
     double n = units(t), groups = (double)all_rows / rows, turns = groups / n < 1 ? 1 : groups / n;
-    double work = kopt_gpu_rows_cost(k, from, to, t->group) * GPU_UNIT_NS * rows;
+    double work = loop_rows_cost(k, from, to, t->group) * GPU_UNIT_NS * rows;
     double common = gpu_place_common_bytes(k, shared, from, to),
            bytes = larger(turns * common / BYTES_ONE, groups * common / (BYTES_ALL * n));
     return MEET_NS + wait_ns(k, from, to, t->group) * rows + larger(turns * work, bytes);
@@ -67,5 +68,5 @@ double gpu_chain_clustered(const kernel *k, int shared, int64_t all_rows, const 
     for (int i = from; i < to; i++)
         if (k->ins.at[i].op == K_SCATTER) return INFINITY;
     double rows = larger(1, (double)all_rows / (8 * t->clusters));
-    return MEET_NS + FETCH_NS + rows * kopt_gpu_rows_cost(k, from, to, t->group) * GPU_UNIT_NS;
+    return MEET_NS + FETCH_NS + rows * loop_rows_cost(k, from, to, t->group) * GPU_UNIT_NS;
 }

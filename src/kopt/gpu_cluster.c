@@ -7,8 +7,8 @@
  * own, when that costs less than the other forms; only where the target has clusters. */
 #include "kopt/gpu_cluster.h"
 
-#include "kopt/gpu_copy.h"
-#include "kopt/gpu_row.h"
+#include "loop/gpu_copy.h"
+#include "loop/bind_rows.h"
 
 #include <math.h>
 
@@ -151,7 +151,7 @@ static double rest_cost(const writer *p, int group) {
     int from = 2;
     for (int i = 0; i <= p->l.sections.n; i++) {
         int to = i < p->l.sections.n ? p->l.sections.at[i].loop : p->k->ins.n - 1;
-        if (from < to) sum += kopt_gpu_rows_cost(p->k, from, to, group) * GPU_UNIT_NS * rows_of_group(p);
+        if (from < to) sum += loop_rows_cost(p->k, from, to, group) * GPU_UNIT_NS * rows_of_group(p);
         if (i < p->l.sections.n) from = p->l.sections.at[i].end + 1;
     }
     return sum;

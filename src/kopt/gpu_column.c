@@ -7,7 +7,9 @@
  * Where a group has so few columns that what it reads of a row is no whole line of memory, and the value is fixed, it is laid
  * out in panels of those columns: lines are read whole, by one group. On an H200 36 products of a vector and a matrix of
  * 1024 x 1024 took 60 us before that, at 2.5 TB/s, and 36 after, at 4.2. */
-#include "kopt/gpu_copy.h"
+#include "kopt/kopt.h"
+#include "loop/bind_rows.h"
+#include "loop/gpu_copy.h"
 
 enum {
     MAX_SUMS = 4,
@@ -137,12 +139,11 @@ static double choose_shape(column *w) {
     for (w->parts = 1; w->parts * 2 * w->across <= group && w->parts < rows;) w->parts *= 2;
     double groups = others * (double)((n + w->wide - 1) / w->wide), threads = (double)(w->parts * w->across),
            waves = groups * threads / (double)w->t->grid,
-           thread =
-               steps / (double)w->parts * kopt_gpu_serial_cost(w->k, w->loops + w->n_loops, w->end - w->n_loops + 1, w->v) +
-               w->n_acc * (2 * (double)w->parts + 12) + 12;
+           thread = steps / (double)w->parts * loop_thread_cost(w->k, w->loops + w->n_loops, w->end - w->n_loops + 1, w->v) +
+                    w->n_acc * (2 * (double)w->parts + 12) + 12;
     w->groups = (int64_t)groups;
     choose_panels(w);
-    return (waves < 1 ? 1 : waves) * thread * (w->lanes > 1 ? 0.6 * w->lanes : 1) + kopt_gpu_start_cost(groups, w->t);
+    return (waves < 1 ? 1 : waves) * thread * (w->lanes > 1 ? 0.6 * w->lanes : 1) + recipe_start_cost(groups, w->t);
 }
 
 static kvar open(kernel *o, const char *name, int64_t n, kpar par) {

@@ -6,7 +6,7 @@
  * In: a scalar kernel whose rows are its outermost loops, with contractions among what it does for a row. Out: a kernel of its
  * own, when that costs less than the other forms. */
 #include "kopt/gpu_place.h"
-#include "kopt/gpu_row.h"
+#include "loop/bind_rows.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -228,10 +228,10 @@ static double rest_cost(const placer *p, int group) {
     double sum = 0;
     int from = 1 + p->n_rows;
     for (int i = 0; i < p->l.sections.n; i++) {
-        sum += kopt_gpu_rows_cost(p->k, from, p->l.sections.at[i].loop, group);
+        sum += loop_rows_cost(p->k, from, p->l.sections.at[i].loop, group);
         from = p->l.sections.at[i].end + 1;
     }
-    return sum + kopt_gpu_rows_cost(p->k, from, p->k->ins.n - p->n_rows, group);
+    return sum + loop_rows_cost(p->k, from, p->k->ins.n - p->n_rows, group);
 }
 
 static int64_t shared_bytes(const kernel *k) {

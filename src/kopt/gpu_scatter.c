@@ -7,7 +7,8 @@
  *   indices, a lane each, and goes through those of its range in their order, which is the scalar kernel's.
  * - private: with few places and columns every thread takes its share of the adds, neighbours side by side, into sums of its
  * own in fast memory. Those are combined halves first. */
-#include "kopt/gpu_copy.h"
+#include "kopt/kopt.h"
+#include "loop/gpu_copy.h"
 
 enum {
     WARP = 32,

@@ -6,7 +6,7 @@
  * behind the end of the contraction counts as zero.
  *
  * This file finds the parts of the kernel and chooses the shape of the tiles; gpu_tile_write.c writes them. */
-#include "kopt/gpu_copy.h"
+#include "loop/gpu_copy.h"
 #include "kopt/gpu_tile.h"
 
 #include <math.h>
@@ -157,7 +157,7 @@ static double cost_of(const tiler *w, const shape *s, double size) {
            each = fmax(work, from_memory) + copies + (at_once < 2 ? 350 : 250) + wait / at_once;
     if (s->z > 1 && groups >= 2 * cores) return INFINITY; /* for results that are too few for all processors */
     double behind = at_once * bm * bn * size / 32 + (s->z > 1 ? 300 + at_once * bm * bn * size * s->z / 64 : 0);
-    return (fill * (ceil(all / (double)s->b.steps) * each + behind) + 1200) / 6 + kopt_gpu_start_cost(groups, w->t);
+    return (fill * (ceil(all / (double)s->b.steps) * each + behind) + 1200) / 6 + recipe_start_cost(groups, w->t);
 }
 
 static bool complete_shape(const tiler *w, shape *s, int64_t size) {

@@ -5,7 +5,7 @@
  * all sums of them, and one nest serves all. With two blocks in fast memory, registers take the operands of the next block
  * while this one is multiplied, and a barrier a block is enough. Several threads along the contraction leave partial tiles in
  * fast memory, which are summed in order. */
-#include "kopt/gpu_copy.h"
+#include "loop/gpu_copy.h"
 #include "kopt/gpu_tile.h"
 
 enum { LONG = 16 /* steps whose code is written out */, FEW = 8 /* blocks */, CARRYING = 64 /* sums */ };

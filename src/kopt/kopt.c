@@ -3,8 +3,8 @@
 
 kernel *kopt_run(kernel *k, const target *t, const schedule **out) {
     if (out) *out = NULL;
-    if (t->kind == TARGET_GPU) return kopt_gpu(k, t);
     const schedule *given = schedule_find(t->schedules, k->name);
-    if (given) return schedule_apply(k, given, out);
+    if (given) return schedule_apply(k, given, t, out);
+    if (t->kind == TARGET_GPU) return kopt_gpu(k, t, out);
     return recipe_cpu(k, t, out);
 }

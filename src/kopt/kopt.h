@@ -28,14 +28,8 @@ void kopt_gpu_chain(plan *p, const target *t);
 /* gpu_beside.c: kernels of a plan, in the form of a GPU, that do not need each other become one launch. After kopt_run. */
 void kopt_gpu_beside(plan *p, const target *t);
 /* gpu.c: the form of a GPU (kernel.h) instead: order, collapse, one of the forms below, hoist. */
-kernel *kopt_gpu(kernel *k, const target *t);
+kernel *kopt_gpu(kernel *k, const target *t, const schedule **out);
 int kopt_gpu_choices(kernel *k, const target *t, kchoice *out, int cap); /* as kopt_gpu_tiles; spoils the kernel */
-/* gpu_row.c: each iteration of the outermost loops (the first n_rows of them; 0 = the whole kernel) is done by a group: nests
- * are dealt to its threads, long sums are combined, local buffers are shared. With `cluster` above 1 by so many groups, where
- * kopt_gpu_rows_split says that they can share out the elements of a row. The row that comes so many later is fetched into the
- * second cache; 0: none is. Returns a kernel of its own. */
-kernel *kopt_gpu_rows(const kernel *k, int n_rows, int group, int cluster, int64_t ahead);
-bool kopt_gpu_rows_split(const kernel *k, int n_rows, int group);
 /* gpu_place.c: the same, each thread having its place in the contractions of a row, when that costs less than *out_cost; else
  * NULL. */
 kernel *kopt_gpu_place(const kernel *k, int n_rows, const target *t, double *out_cost);
@@ -46,31 +40,10 @@ kernel *kopt_gpu_tile(const kernel *k, int n_outer, const target *t, double *out
 /* Shapes that such tiles could have, all with the same order of sums, the cheapest first; at most cap. 0 where there are none.
  */
 int kopt_gpu_tiles(const kernel *k, int n_outer, const target *t, kchoice *out, int cap);
-/* gpu_wide.c: nests dealt to the threads of a group that are long enough go through memory in vectors. GPU form in and out. */
-void kopt_gpu_wide(kernel *k);
-/* gpu_hold.c: what the threads of a group load and compute of a row stays in their registers from nest to nest. GPU form in and
- * out, after gpu_wide.c. */
-void kopt_gpu_hold(kernel *k);
-/* Threads of a group for which that goes, when scalar kernel k is rows of elementwise work and sums; else 0. *cluster: groups
- * that a row is too long for one of, up to 1: it is not. */
-int kopt_gpu_hold_group(const kernel *k, int n_rows, const target *t, int *cluster);
-/* gpu_map.c: an elementwise kernel in vectors of 16 bytes; NULL where that does not go or pay. */
-kernel *kopt_gpu_map(const kernel *k, int n_outer, const target *t);
-/* gpu_turn.c: an elementwise kernel that reads across what it writes, through fast memory; NULL where it does not or is small.
- */
-kernel *kopt_gpu_turn(const kernel *k, int n_outer, const target *t);
 /* gpu_column.c: sums of columns, when that costs less than *out_cost; else NULL. */
 kernel *kopt_gpu_column(const kernel *k, int n_outer, const target *t, double *out_cost);
 /* gpu_scatter.c: a scatter-add; NULL where the kernel is something else. */
 kernel *kopt_gpu_scatter(const kernel *k, int n_outer, const target *t);
-/* Starting groups costs time, too, on a machine for `grid` threads. */
-static inline double kopt_gpu_start_cost(double groups, const target *t) { return groups * 20 * 1024 / (double)t->grid; }
-/* What a thread of such a group does for one iteration, in instructions, roughly. */
-double kopt_gpu_rows_cost(const kernel *k, int from, int to, int group);
-/* gpu_cost.c: one thread doing instructions [from, to): loads that lie apart along `fast` (neighbouring threads; -1: none) cost
- * more. */
-double kopt_gpu_serial_cost(const kernel *k, int from, int to, kvar fast);
-
 /* gpu_access.c: what neighbouring threads touch together. The different ones of a kernel, in a; returns how many. */
 typedef struct gpu_access {
     int buf; /* of the kernel */

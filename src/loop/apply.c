@@ -2,6 +2,8 @@
 #include "loop/loop.h"
 #include "loop/schedule.h"
 
+static bool is_for_gpus(const loop_step *s) { return s->op > STEP_nontemporal; }
+
 /* All steps until one is refused; *why has a reason then, with the step. */
 static bool apply_all(kernel **k, const schedule *s, str *why) {
     str reason;
@@ -14,7 +16,9 @@ static bool apply_all(kernel **k, const schedule *s, str *why) {
         str_addf(why, "\": %s", reason.s);
         return false;
     }
-    return (*k)->tiled || step_refuse(why, "there is no step \"tile\", which writes the vectors");
+    return (*k)->tiled ||
+           step_refuse(why, "there is no step \"tile\", which writes the vectors, nor one that binds loops to the "
+                            "threads of a GPU, such as \"bind_grid 256\"");
 }
 
 bool step_nests(kernel **k, const loop_step *s, str *why) {
@@ -28,6 +32,8 @@ bool step_nests(kernel **k, const loop_step *s, str *why) {
     if (all.all != s->n_nests) return step_refuse(why, "the kernel has %d nests; steps of %d are given", all.all, s->n_nests);
     for (int i = 0; i < s->n_nests; i++) {
         tiled[i] = loop_nest(*k, i);
+        for (int j = 0; j < s->nest[i].steps.n; j++)
+            if (is_for_gpus(&s->nest[i].steps.at[j])) return step_refuse(why, "nest %d: step %d is for GPUs", i + 1, j + 1);
         if (!apply_all(&tiled[i], &s->nest[i], &reason)) return step_refuse(why, "nest %d: %s", i + 1, reason.s);
         if (tiled[i]->par_var >= 0)
             return step_refuse(why, "nest %d: threads share loops around the nests; the step parallel stands before nests",
@@ -37,22 +43,34 @@ bool step_nests(kernel **k, const loop_step *s, str *why) {
     return true;
 }
 
+static bool takes_form(const kernel *k, step_op op, str *why) {
+    int forms = step_get(op)->forms, form = k->group ? FORM_BLOCKS : k->tiled ? FORM_TILED : FORM_SCALAR;
+    if (forms & form) return true;
+    if (form == FORM_BLOCKS)
+        return step_refuse(why, "the loops are bound to threads of a GPU already: %s",
+                           forms & FORM_SCALAR ? "this step comes before that" : "this step is for processors");
+    if (form == FORM_TILED)
+        return step_refuse(why, "the kernel is tiled already: %s",
+                           forms & FORM_SCALAR ? "this step comes before tile" : "this step is for GPUs");
+    return step_refuse(why, forms & FORM_TILED
+                                ? "the kernel is not tiled yet: this step comes after tile"
+                                : "the loops are not bound to threads yet: this step comes after a step that does");
+}
+
 bool step_apply(kernel **k, const loop_step *s, str *why) {
     static bool (*const apply[STEP_COUNT])(kernel **, const loop_step *, str *) = {
-#define STEP(name, args, order, text) [STEP_##name] = step_##name,
+#define STEP(name, args, order, form, text) [STEP_##name] = step_##name,
 #include "loop/steps.def"
 #undef STEP
     };
     if (!apply[s->op]) return step_refuse(why, "there is no such step");
-    if ((*k)->group) return step_refuse(why, "the kernel has the form of a GPU already");
-    if ((*k)->tiled && s->op <= STEP_tile) return step_refuse(why, "the kernel is tiled already: this step comes before tile");
-    if (!(*k)->tiled && s->op > STEP_tile) return step_refuse(why, "the kernel is not tiled yet: this step comes after tile");
+    if (!takes_form(*k, (step_op)s->op, why)) return false;
     bool blocks = !(*k)->tiled && loop_has_blocks(*k);
     if (blocks && s->op != STEP_parallel && s->op != STEP_nests)
         return step_refuse(why, "the kernel goes by blocks of rows: only parallel and nests come before it is tiled");
     if (!blocks && s->op == STEP_nests) return step_refuse(why, "the kernel does not go by blocks of rows");
     bool moves = s->op == STEP_reorder || s->op == STEP_fuse_loops || s->op == STEP_split || s->op == STEP_pack ||
-                 s->op == STEP_accumulate;
+                 s->op == STEP_accumulate || is_for_gpus(s);
     if (moves && (*k)->par_var >= 0)
         return step_refuse(why, "threads share the loops already: this step comes before parallel");
     return apply[s->op](k, s, why);
@@ -66,10 +84,29 @@ bool schedule_try(kernel **k, const schedule *s, str *why) {
     return true;
 }
 
-kernel *schedule_apply(kernel *k, const schedule *s, const schedule **out) {
+/* What the kernel needs and the target has not; NULL: nothing. */
+static const char *lacks(const kernel *k, const target *t) {
+    int64_t bytes = 0;
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].kind >= KB_GROUP) bytes += k->bufs.at[b].elems * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype);
+    int most = t->group_most > t->group ? t->group_most : t->group;
+    if (k->group > most) return arena_printf(k->a, "%d threads a thread block; the device has at most %d", k->group, most);
+    if (bytes > t->group_bytes)
+        return arena_printf(k->a, "%lld bytes of shared memory a thread block; the device has %lld", (long long)bytes,
+                            (long long)t->group_bytes);
+    if (k->cluster > (t->cluster > 1 ? t->cluster : 1))
+        return arena_printf(k->a, "clusters of %d thread blocks; the device has %d", k->cluster, t->cluster);
+    return NULL;
+}
+
+kernel *schedule_apply(kernel *k, const schedule *s, const target *t, const schedule **out) {
     str why;
     str_init(&why, k->a);
     if (!schedule_try(&k, s, &why)) guard_fail(k->a->gd, TN_ERR_INVAL, "schedule @%s: %s", s->name, why.s);
+    const char *more = t->kind == TARGET_GPU ? lacks(k, t) : NULL;
+    if (more) guard_fail(k->a->gd, TN_ERR_INVAL, "schedule @%s: the kernel has %s", s->name, more);
+    if ((t->kind == TARGET_GPU) != (k->group > 0))
+        guard_fail(k->a->gd, TN_ERR_INVAL, "schedule @%s: its steps are for %s", s->name, k->group ? "GPUs" : "processors");
     if (out) *out = s;
     return k;
 }

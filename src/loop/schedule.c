@@ -6,10 +6,13 @@
 #include <stdio.h>
 
 static const step_info rows[STEP_COUNT] = {
-    [STEP_NONE] = { "none", "", "", STEP_EXACT },
+    [STEP_NONE] = { "none", "", "", STEP_EXACT, 0 },
 #define EXACT STEP_EXACT
 #define ORDER STEP_ORDER
-#define STEP(name, args, order, text) [STEP_##name] = { #name, args, text, order },
+#define SCALAR FORM_SCALAR
+#define TILED FORM_TILED
+#define BLOCKS FORM_BLOCKS
+#define STEP(name, args, order, form, text) [STEP_##name] = { #name, args, text, order, form },
 #include "loop/steps.def"
 #undef STEP
 };

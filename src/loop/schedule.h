@@ -26,18 +26,25 @@
 #define TN_LOOP_SCHEDULE_H
 
 #include "ir/kernel.h"
+#include "ir/target.h"
 
 typedef enum step_op {
     STEP_NONE,
-#define STEP(name, args, order, text) STEP_##name,
+#define STEP(name, args, order, form, text) STEP_##name,
 #include "loop/steps.def"
 #undef STEP
     STEP_COUNT
 } step_op;
 typedef enum step_order { STEP_EXACT, STEP_ORDER } step_order;
+typedef enum step_form {
+    FORM_SCALAR = 1,
+    FORM_TILED = 2,
+    FORM_BLOCKS = 4
+} step_form; /* of a kernel; a step may take several */
 typedef struct step_info {
     const char *name, *args, *text;
     step_order order;
+    int forms;
 } step_info;
 const step_info *step_get(step_op op);
 
@@ -78,8 +85,8 @@ bool step_apply(kernel **k, const loop_step *s, str *why);
  * kernel that is not tiled or not sound. */
 bool schedule_try(kernel **k, const schedule *s, str *why);
 /* The kernel that all steps make. Jumps with TN_ERR_INVAL where one is refused, or where the last leaves a kernel that is not
- * tiled or not sound. *out (may be NULL): s. */
-kernel *schedule_apply(kernel *k, const schedule *s, const schedule **out);
+ * in the target's form, needs more than the target has, or is not sound. *out (may be NULL): s. */
+kernel *schedule_apply(kernel *k, const schedule *s, const target *t, const schedule **out);
 
 /* ---- for the files of the steps ---- */
 
@@ -99,7 +106,7 @@ bool loop_keeps_order(const kernel *k, kvar v, str *why);
 /* The same: whether the sum over reduction v has parts along another loop of it already; tile.c knows parts along one. */
 bool loop_splits_sum(const kernel *k, kvar v, str *why);
 
-#define STEP(name, args, order, text) bool step_##name(kernel **k, const loop_step *s, str *why);
+#define STEP(name, args, order, form, text) bool step_##name(kernel **k, const loop_step *s, str *why);
 #include "loop/steps.def"
 #undef STEP
 

@@ -17,13 +17,16 @@ bool step_split(kernel **kk, const loop_step *s, str *why) {
     for (int i = 1; i < k->ins.n; i = k->ins.at[i].op == K_LOOP ? kernel_loop_end(k, i) + 1 : i + 1)
         if (k->ins.at[i].op != K_LOOP && !kernel_is_pure(&k->ins.at[i]))
             return step_refuse(why, "instruction %%%d stands outside of all loops", i);
+    bool found = false;
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
+        found |= in->op == K_LOOP && in->var == v;
         if (in->op == K_LOOP && in->var == v && (in->lo != 0 || in->hi != extent || in->step != 1 || in->par))
             return step_refuse(why, "loop %s is cut or dealt out already", name);
         if ((in->op == K_LOAD || in->op == K_STORE) && k->bufs.at[in->buf].kind == KB_LOCAL)
             return step_refuse(why, "b%d waits in local memory from one loop to another", in->buf);
     }
+    if (!found) return step_refuse(why, "loop %s is part of another one", name);
     kvar b = kernel_var(k, "vb", extent / piece, true, false);
     k->vars.at[v].extent = piece;
     affine value = affine_add(k->a, affine_scale(k->a, affine_var(k->a, b), piece), affine_var(k->a, v));

@@ -53,6 +53,21 @@ bool recipe_gemv(recipe *r);
 /* transpose.c: kernels that transpose what they read do so block by block. */
 void recipe_transpose(recipe *r);
 
+/* The same on GPUs, through shared memory. Returns false where nothing is transposed or too little. */
+bool recipe_transpose_tile(recipe *r);
+
+/* map.c: an iteration of the outer loops, or a vector of them, is a thread's of a GPU. */
+void recipe_map(recipe *r);
+/* row.c: threads of a block such that each keeps its share of a row in registers, when scalar kernel k is rows of elementwise
+ * work and sums; else 0. *cluster: thread blocks that a row is too long for one of, up to 1: it is not. */
+int recipe_row_threads(const kernel *k, int n_rows, const target *t, int *cluster);
+enum {
+    RECIPE_CACHED_TURNS = 8, /* most iterations of a thread in a nest whose elements stay in registers .. */
+    RECIPE_CACHED_SHARE = 32 /* .. and elements of it, where a row has many */
+};
+/* Starting thread blocks costs time, too, on a machine for `grid` threads: in instructions of a thread. */
+static inline double recipe_start_cost(double blocks, const target *t) { return blocks * 20 * 1024 / (double)t->grid; }
+
 /* memory.c: what is fetched ahead; what is written past the caches. */
 void recipe_prefetch(recipe *r);
 void recipe_nontemporal(recipe *r);

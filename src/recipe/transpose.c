@@ -6,6 +6,7 @@
  * caches. Transposed into local memory and written from there in runs of 512 bytes, 2048 x 512 f32 took less time on a Zen 3
  * while all of it stayed in the third level (183 to 293 against 395 to 397 us, the machine being shared), but up to twice the
  * time where 8 MB of something else passed in between, as in a program (486 to 1027 against 406 to 465 us). */
+#include "loop/gpu_copy.h"
 #include "recipe/recipe.h"
 
 enum { BLOCK = 256 }; /* elements in a run of the result; as many pages are read at a time, which a second-level TLB holds */
@@ -38,4 +39,46 @@ void recipe_transpose(recipe *r) {
     if (extent <= BLOCK || piece < 2 * lanes) return;
     recipe_do(r, "split %s %lld", k->vars.at[v].name, (long long)piece);
     if (r->threads >= 0) r->threads = r->k->vars.n - 1; /* the loop over the pieces */
+}
+
+/* ---- GPUs ---- */
+
+enum { MOST_THREADS = 256, LEAST_EXTENT = 16, LEAST_ELEMS = 1 << 12 };
+
+/* Lanes of 16 bytes on both sides, or 1. */
+static int lanes_of(const kernel *k) {
+    int size = 4;
+    str why;
+    str_init(&why, k->a);
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if ((in->op == K_LOAD || in->op == K_STORE) && dtype_size((tn_dtype)k->bufs.at[in->buf].dtype) > 4) size = 8;
+    }
+    return gpu_turned_lanes(k, 16 / size, &why) ? 16 / size : 1;
+}
+
+/* Squares of 16 threads with a vector each on a side, or of 32 with one element. */
+bool recipe_transpose_tile(recipe *r) {
+    enum { MOST_VARS = 50 };
+    const kernel *k = r->k;
+    const target *t = r->t;
+    int group = t->group < MOST_THREADS ? t->group : MOST_THREADS, turned[GPU_MOST_TURNED], n_outer = gpu_outer_loops(k);
+    int64_t elems = 1, bytes = 0;
+    kvar u, v;
+    str why;
+    str_init(&why, k->a);
+    int n = k->vars.n > MOST_VARS ? 0 : gpu_turned_loads(k, &u, turned, &why);
+    if (!n) return false;
+    int lanes = lanes_of(k), side = lanes > 1 ? 16 * lanes : 32, across = side / lanes;
+    v = k->ins.at[n_outer].var;
+    if (group < 2 * across || k->vars.at[u].extent < LEAST_EXTENT || k->vars.at[v].extent < LEAST_EXTENT) return false;
+    for (int i = 1; i <= n_outer; i++) elems *= k->ins.at[i].hi;
+    for (int i = 0; i < n; i++) bytes += (int64_t)side * (side + 1) * (int64_t)dtype_size((tn_dtype)k->ins.at[turned[i]].dtype);
+    if (elems < LEAST_ELEMS || bytes > t->group_bytes) return false;
+    const char *across_name = k->vars.at[u].name, *along = k->vars.at[v].name;
+    if (lanes > 1)
+        recipe_do(r, "transpose_tile %s %s %d lanes=%d threads=%d", across_name, along, side, lanes, group);
+    else
+        recipe_do(r, "transpose_tile %s %s %d threads=%d", across_name, along, side, group);
+    return true;
 }

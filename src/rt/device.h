@@ -172,8 +172,10 @@ struct device {
     const device_api *api;
 };
 
-extern const device_api device_cpu, device_cuda, device_opencl, device_null;
+extern const device_api device_cpu, device_cuda, device_opencl, device_null, device_null_cuda, device_null_opencl;
 const device_api *const *device_table(int *out_n); /* rt/devices.c */
+/* Those, and the ones without hardware that no list has: null-cuda, null-opencl. NULL: there is none of that name. */
+const device_api *device_find(const char *name);
 
 /* What generated CPU code sees (the C emitter prints the same declarations into its text):
  *     void entry(char *const *slot, const tn_par *par, int64_t steps)

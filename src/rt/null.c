@@ -1,8 +1,10 @@
 /* null.c - the device null: it accepts everything, does nothing and counts. The skeleton of a device.
  *
  * Buffers have a size but no memory: uploads vanish, downloads are zeros. Any source builds, any entry is found. What a real
- * device would refuse for its form (ranges, slots, unsealed or unbound lists) is refused here too. */
+ * device would refuse for its form (ranges, slots, unsealed or unbound lists) is refused here too. null-cuda and null-opencl
+ * are the same for programs of GPUs, where there is none. */
 #include "rt/null.h"
+#include "ir/target.h"
 #include "rt/copying.h"
 
 #include <stdatomic.h>
@@ -37,15 +39,19 @@ struct list {
     bool sealed;
 };
 
-static tn_status null_open(const device_opts *opts, device **out, err *e) {
+static tn_status open_as(const device_api *api, const device_opts *opts, device **out, err *e) {
     null *d = mem_alloc(opts->mem, sizeof *d);
     *out = d ? &d->base : NULL;
     if (!d) return err_set(e, TN_ERR_NOMEM, "out of memory for the device null");
-    d->base.api = &device_null;
+    d->base.api = api;
     d->mem = opts->mem;
     d->threads = opts->threads > 0 ? opts->threads : 1;
     return TN_OK;
 }
+static tn_status null_open(const device_opts *o, device **out, err *e) { return open_as(&device_null, o, out, e); }
+static tn_status cuda_open(const device_opts *o, device **out, err *e) { return open_as(&device_null_cuda, o, out, e); }
+static tn_status opencl_open(const device_opts *o, device **out, err *e) { return open_as(&device_null_opencl, o, out, e); }
+
 static void null_close(device *base) {
     null *d = (null *)base;
     if (d) mem_free(d->mem, d, sizeof *d);
@@ -61,6 +67,22 @@ static void null_get_caps(const device *base, device_caps *out) {
     snprintf(out->detail, sizeof out->detail, "does nothing, counts everything");
     snprintf(out->isa, sizeof out->isa, "generic");
 }
+
+/* Of a GPU as most are, for programs that are to be read and not to be run. */
+static void gpu_caps(const device *base, device_caps *out, const char *language, bool apart) {
+    target t = target_common_gpu();
+    null_get_caps(base, out);
+    out->gpu = true, out->apart = apart;
+    out->threads = t.threads, out->vector_bytes = t.vector_bytes, out->n_vector_regs = t.n_vector_regs;
+    out->l1_bytes = t.l1_bytes, out->l2_bytes = t.l2_bytes;
+    out->group = t.group, out->group_most = t.group_most, out->group_bytes = t.group_bytes;
+    out->grid = t.grid, out->buffers = t.buffers;
+    snprintf(out->name, sizeof out->name, "null-%s", language);
+    snprintf(out->code, sizeof out->code, "%s", language);
+}
+static void cuda_caps(const device *base, device_caps *out) { gpu_caps(base, out, "cuda", true); }
+static void opencl_caps(const device *base, device_caps *out) { gpu_caps(base, out, "opencl", false); }
+
 void null_get_counts(const device *base, null_counts *out) {
     const null *d = (const null *)base;
     uint64_t plain[COUNT_OF(d->counts.at)];
@@ -223,27 +245,15 @@ static tn_status null_profile(list *l, device_span *out, int n, err *e) { /* a r
     return null_submit(l, 1, &ticket, e);
 }
 
-const device_api device_null = {
-    .name = "null",
-    .open = null_open,
-    .close = null_close,
-    .get_caps = null_get_caps,
-    .alloc = null_alloc,
-    .free = null_free,
-    .map = null_map,
-    .upload = null_upload,
-    .download = null_download,
-    .build = null_build,
-    .drop = null_drop,
-    .find = null_find,
-    .record = null_record,
-    .launch = null_launch,
-    .copy = null_copy,
-    .seal = null_seal,
-    .bind = null_bind,
-    .bind_host = null_bind_host,
-    .discard = null_discard,
-    .submit = null_submit,
-    .wait = null_wait,
-    .profile = null_profile,
-};
+#define NULL_DEVICE(title, opens, caps)                                                                                        \
+    {                                                                                                                          \
+        .name = title, .open = opens, .close = null_close, .get_caps = caps, .alloc = null_alloc, .free = null_free,           \
+        .map = null_map, .upload = null_upload, .download = null_download, .build = null_build, .drop = null_drop,             \
+        .find = null_find, .record = null_record, .launch = null_launch, .copy = null_copy, .seal = null_seal,                 \
+        .bind = null_bind, .bind_host = null_bind_host, .discard = null_discard, .submit = null_submit, .wait = null_wait,     \
+        .profile = null_profile,                                                                                               \
+    }
+
+const device_api device_null = NULL_DEVICE("null", null_open, null_get_caps),
+                 device_null_cuda = NULL_DEVICE("null-cuda", cuda_open, cuda_caps),
+                 device_null_opencl = NULL_DEVICE("null-opencl", opencl_open, opencl_caps);

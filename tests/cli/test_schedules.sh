@@ -27,9 +27,25 @@ for model in $models; do
     done
 done
 
+# The same for GPUs; without one the text is for a GPU as most are.
+for model in matmul:300x200x1000 matmul:1x2048x1024 linear_softmax:64x64x64 mlp:8x64 cnn digits-train:16 softmax:64x1000 layernorm:64x256 conv1d \
+    fractional_pool attention relu:1000x1000; do
+    for options in "--device cuda --fusion 2" "--device cuda --fusion 3" "--device opencl --fusion 3"; do
+        language=${options#--device } language=${language%% *}
+        # shellcheck disable=SC2086
+        {
+            "$tenon" emit "@$model" $options --target=schedule >"$work/s" 2>/dev/null || fail "no schedule of @$model"
+            "$tenon" emit "@$model" $options --target="$language" >"$work/old" 2>/dev/null || fail "no program of @$model"
+            "$tenon" emit "@$model" $options --target="$language" --schedule "$work/s" >"$work/new" 2>"$work/out"
+        }
+        if cmp -s "$work/old" "$work/new"; then same=$((same + 1)); else fail "@$model $options: another program: $(head -1 "$work/out")"; fi
+    done
+done
+
 refuses() { # refuses TEXT MESSAGE
     printf '%s' "$1" >"$work/s"
-    out=$("$tenon" run @product:20x30x40 --schedule "$work/s" 2>&1) && fail "\"$1\" is taken"
+    # shellcheck disable=SC2086
+    out=$("$tenon" ${3:-run} @product:20x30x40 --schedule "$work/s" 2>&1) && fail "\"$1\" is taken"
     grep -qF -- "$2" <<<"$out" || fail "\"$1\": expected \"$2\", got: $out"
 }
 refuses 'schedule @dot_3 { vectorise i1 8 }' 'schedule:1:19: there is no step "vectorise"; the steps are reorder,'
@@ -38,6 +54,13 @@ refuses 'schedule @dot_3 { hoist; vectorize j1 8; tile }' 'step 2, "vectorize j1
 refuses 'schedule @dot_3 { hoist }' 'there is no step "tile"'
 refuses 'schedule @dot_3 { parallel k2; tile }' 'iterations of k2 are added up'
 refuses 'schedule @dot_3 { tile; hoist }' 'this step comes before tile'
+refuses 'schedule @dot_3 { bind_grid 256 }' 'its steps are for GPUs'
+cuda="emit --device cuda --target=cuda"
+refuses 'schedule @dot_3 { hoist }' 'nor one that binds loops to the threads of a GPU' "$cuda"
+refuses 'schedule @dot_3 { tile }' 'its steps are for processors' "$cuda"
+refuses 'schedule @dot_3 { bind_grid 100 }' '100 threads: expected a power of two up to 1024' "$cuda"
+refuses 'schedule @dot_3 { bind_grid 256; vectorize_nests 4 }' 'no nest of a thread block' "$cuda"
+refuses 'schedule @dot_3 { bind_grid 256; tile }' 'the loops are bound to threads of a GPU already' "$cuda"
 "$tenon" run @product --mode immediate --schedule "$work/s" >"$work/out" 2>&1 && fail "immediate mode takes a schedule"
 "$tenon" run @product --schedule "$work/none" >"$work/out" 2>&1 && fail "a file that is not there is taken"
 

@@ -264,6 +264,16 @@ static const char *random_step(const kernel *k, rng *r, arena *a) {
         return arena_printf(a, "%s b%d", name, b);
     case STEP_nontemporal:
         return arena_printf(a, "%s b%d 64", name, b);
+    case STEP_bind_grid:
+        return arena_printf(a, "%s %d", name, size);
+    case STEP_bind_rows:
+        return arena_printf(a, "%s %d cluster=%d prefetch=%d", name, size, 1 << rng_below(r, 3), (int)rng_below(r, 3));
+    case STEP_transpose_tile:
+        return arena_printf(a, "%s %s %s %d lanes=%d threads=%d", name, v, u, size, 1 << rng_below(r, 3), 8 * size);
+    case STEP_vectorize_nests:
+        return arena_printf(a, "%s %d", name, size);
+    case STEP_register_cache:
+        return arena_printf(a, "%s %d packed=%d", name, size, 2 * size);
     default:
         return name;
     }

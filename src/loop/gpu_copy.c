@@ -1,5 +1,5 @@
 /* gpu_copy.c - see gpu_copy.h. All memory is of the scalar kernel's arena. */
-#include "kopt/gpu_copy.h"
+#include "loop/gpu_copy.h"
 
 static affine moved(const gpu_copier *c, const gpu_places *p, affine x) {
     for (int i = 0; i < p->n; i++) x = affine_set_var(c->o->a, x, p->var[i], p->value[i]);
@@ -86,4 +86,46 @@ int gpu_widest(const kernel *k) {
     }
     int widest = size[1] ? size[1] : size[0];
     return widest == 0 ? 4 : widest < 2 ? 2 : widest;
+}
+
+int gpu_outer_loops(const kernel *k) {
+    int n = 0;
+    while (1 + n < k->ins.n && k->ins.at[1 + n].op == K_LOOP && !k->vars.at[k->ins.at[1 + n].var].reduce &&
+           kernel_loop_end(k, 1 + n) == k->ins.n - 1 - n)
+        n++;
+    return n;
+}
+
+bool gpu_can_bind(const kernel *k, kvar but, int64_t threads, str *why) {
+    if (threads > GPU_MOST_THREADS || !gpu_is_power(threads))
+        return step_refuse(why, "%lld threads: expected a power of two up to %d", (long long)threads, GPU_MOST_THREADS);
+    for (kvar v = 0; v < k->vars.n; v++)
+        if (v != but && (k->vars.at[v].role.lanes > 1 || k->vars.at[v].role.unroll > 1))
+            return step_refuse(why, "loop %s is vectorized or unrolled, which this step does not write", k->vars.at[v].name);
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP && (in->step != 1 || in->par))
+            return step_refuse(why, "loop %s is cut or bound already", k->vars.at[in->var].name);
+    }
+    return true;
+}
+
+static bool is_by_rows(const kernel *k, const kins *in) {
+    if ((in->op != K_LOAD && in->op != K_STORE) || k->bufs.at[in->buf].kind != KB_LOCAL) return false;
+    for (int x = 0; x < in->idx.n; x++)
+        if (k->vars.at[in->idx.t[x].var].row) return true;
+    return false;
+}
+
+kernel *gpu_compacted(kernel *k) {
+    bool any = false;
+    for (int i = 1; i < k->ins.n; i++) any |= is_by_rows(k, &k->ins.at[i]);
+    if (!any) return k;
+    k = kernel_clone(k, k->a);
+    for (int i = 1; i < k->ins.n; i++) {
+        if (!is_by_rows(k, &k->ins.at[i])) continue;
+        for (kvar v = 0; v < k->vars.n; v++)
+            if (k->vars.at[v].row) k->ins.at[i].idx = affine_set_var(k->a, k->ins.at[i].idx, v, affine_const(0));
+    }
+    return k;
 }

@@ -1,23 +1,18 @@
-/* gpu_hold.c - rows stay in registers: where each thread of a group works on the same few vectors of a row in every nest, its
+/* register_cache.c - register caching: where each thread of a block works on the same few vectors of a row in every nest, its
  * share of the row is written out, so that what one nest loads or computes the next ones still have, and local buffers become
  * the threads' own.
  *
- * In and out: a kernel in the form of a GPU whose nests gpu_wide.c has made vectors of, changed in place. A nest is taken when
- * it is one loop that deals each thread the same few iterations; a buffer when all that touch it are such nests, each thread at
- * elements of its own. */
-#include "kopt/gpu_copy.h"
+ * In and out: the form of a GPU, behind vectorize_nests. A nest is taken when it is one loop of which each thread has the same
+ * few iterations; a buffer when all that touch it are such nests, each thread at elements of its own. */
+#include "loop/gpu_copy.h"
 
-enum {
-    MAX_TURNS = 8 /* iterations of a thread */,
-    SHARE = 32 /* elements of it, where a row has many, */,
-    PACKED_SHARE = 64 /* two of them in a register */,
-    LONG_GROUP = 256 /* threads, of a cluster */
-};
+enum { MOST_TURNS = 64, MOST_VARS = 50 };
 
 /* Iterations of each thread of the nest at `head`, if it is one to take; else 0. */
-static int turns_of(const kernel *k, int head) {
+static int turns_of(const kernel *k, int head, int most) {
     const kins *in = &k->ins.at[head];
-    if (in->op != K_LOOP || in->par != PAR_LOCAL || in->lo != 0 || in->hi % k->group || in->hi > MAX_TURNS * k->group) return 0;
+    if (in->op != K_LOOP || in->par != PAR_LOCAL || in->lo != 0 || in->hi % k->group || in->hi > (int64_t)most * k->group)
+        return 0;
     int end = kernel_loop_end(k, head);
     for (int i = head + 1; i < end; i++)
         if (k->ins.at[i].op == K_LOOP || (in[i - head].op == K_LOAD && in[i - head].mode)) return 0;
@@ -55,17 +50,19 @@ static bool meets(const kernel *k, const int *own) {
     return false;
 }
 
-/* A thread's long part of a row is held as it lies in memory, two numbers of 16 bits in a register. All of it is on its way
+/* A thread's long part of a row is kept as it lies in memory, two numbers of 16 bits in a register. All of it is on its way
  * before the first of it is used, in a nest of its own: compilers put off part of the loads of a nest that computes, too, and
  * memory has less to do. Each nest after the first widens it, and computes what it needs of it, anew. */
-static bool is_packed(const kernel *k, const kins *load, int turns) {
+static bool is_packed(const kernel *k, const kins *load, int turns, int64_t long_part) {
     const kbuf *b = &k->bufs.at[load->buf];
-    return load->op == K_LOAD && b->kind == KB_IN && dtype_size((tn_dtype)b->dtype) == 2 && load->lanes * turns > SHARE &&
+    return load->op == K_LOAD && b->kind == KB_IN && dtype_size((tn_dtype)b->dtype) == 2 && load->lanes * turns > long_part &&
            !load->n_mask && !load->dyn;
 }
 
 typedef struct holder {
     const kernel *k;
+    int most;          /* iterations of a thread */
+    int64_t long_part; /* elements of a thread, more of which are packed */
     gpu_copier c;
     int *nest;  /* [ins] the loop around, of those to take */
     int *own;   /* [bufs] elements of a thread */
@@ -109,7 +106,7 @@ static void close_turns(kernel *o) {
 
 static bool is_held(const holder *h, int load) {
     const kins *in = &h->k->ins.at[load];
-    return h->nest[load] && is_packed(h->k, in, turns_of(h->k, h->nest[load])) && is_again(h, load);
+    return h->nest[load] && is_packed(h->k, in, turns_of(h->k, h->nest[load], h->most), h->long_part) && is_again(h, load);
 }
 
 /* What the nest is the first to load of rows that are held packed. Returns whether there is anything. */
@@ -138,7 +135,7 @@ static bool load_packed(holder *h, int head, int turns) {
 static void hold_nest(holder *h, int head) {
     const kernel *k = h->k;
     kernel *o = h->c.o;
-    int turns = turns_of(k, head);
+    int turns = turns_of(k, head, h->most);
     kvar turn, var = k->ins.at[head].var;
     gpu_places *p = ARENA_ARRAY(k->a, gpu_places, 2), *mine = p + 1;
     if (load_packed(h, head, turns))
@@ -158,113 +155,57 @@ static void hold_nest(holder *h, int head) {
     close_turns(o);
 }
 
-void kopt_gpu_hold(kernel *k) {
-    holder h = { .k = k, .nest = ARENA_ARRAY(k->a, int, k->ins.n + 1) };
+/* The nests to take; returns how many. */
+static int find_nests(holder *h) {
+    const kernel *k = h->k;
     int nests = 0;
+    h->nest = ARENA_ARRAY(k->a, int, k->ins.n + 1);
     for (int i = 1; i < k->ins.n; i++) {
         if (k->ins.at[i].op != K_LOOP || k->ins.at[i].par != PAR_LOCAL) continue;
-        int end = kernel_loop_end(k, i), head = turns_of(k, i) ? i : 0;
-        for (int j = i + 1; j < end; j++) h.nest[j] = head;
+        int end = kernel_loop_end(k, i), head = turns_of(k, i, h->most) ? i : 0;
+        for (int j = i + 1; j < end; j++) h->nest[j] = head;
         nests += head > 0, i = end;
     }
-    if (nests < 2 || k->vars.n > 50) return;
-    h.own = find_own(k, h.nest), h.held = ARENA_ARRAY(k->a, int, k->bufs.n + 1);
-    h.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
-    bool meet = meets(k, h.own);
-    kernel *o = gpu_kernel(k, k->group);
+    return nests;
+}
+
+/* All of the kernel, with those nests written out; `meet`: barriers stay. */
+static void write_kernel(holder *h, bool meet) {
+    const kernel *k = h->k;
     const gpu_places none = { .n = 0 };
     bool packed = false;
-    for (int i = 1; i < k->ins.n; i++) packed |= is_held(&h, i);
-    h.c = (gpu_copier){ k, o, ARENA_ARRAY(k->a, reg, k->ins.n) };
+    for (int i = 1; i < k->ins.n; i++) packed |= is_held(h, i);
     for (int i = 1; i < k->ins.n; i++) {
         if (k->ins.at[i].op == K_BARRIER && k->ins.at[i].mode == BARRIER_BLOCK && !meet) continue;
         if (packed && k->ins.at[i].op == K_LOOP && k->ins.at[i + 1].op == K_PREFETCH) {
-            if (h.fetch == h.fetch_end) h.fetch = i;
-            i = kernel_loop_end(k, i), h.fetch_end = i + 1;
-        } else if (i + 1 == k->ins.n || h.nest[i + 1] != i) {
-            gpu_copy(&h.c, i, &none);
+            if (h->fetch == h->fetch_end) h->fetch = i;
+            i = kernel_loop_end(k, i), h->fetch_end = i + 1;
+        } else if (i + 1 == k->ins.n || h->nest[i + 1] != i) {
+            gpu_copy(&h->c, i, &none);
         } else {
-            hold_nest(&h, i);
+            hold_nest(h, i);
             i = kernel_loop_end(k, i);
         }
     }
+}
+
+bool step_register_cache(kernel **kk, const loop_step *s, str *why) {
+    kernel *k = *kk;
+    int64_t most = s->arg[0].n;
+    if (most < 1 || most > MOST_TURNS)
+        return step_refuse(why, "%lld iterations of a thread: expected 1 to %d", (long long)most, MOST_TURNS);
+    holder h = { .k = k, .most = (int)most, .long_part = step_option(s, "packed", INT32_MAX) };
+    if (k->vars.n > MOST_VARS) return step_refuse(why, "the kernel has %d loops; the limit is %d", k->vars.n, MOST_VARS);
+    if (find_nests(&h) < 2)
+        return step_refuse(why, "fewer than two nests have each thread at the same elements, %lld iterations at most",
+                           (long long)most);
+    h.own = find_own(k, h.nest), h.held = ARENA_ARRAY(k->a, int, k->bufs.n + 1);
+    h.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
+    kernel *o = gpu_kernel(k, k->group);
+    h.c = (gpu_copier){ k, o, ARENA_ARRAY(k->a, reg, k->ins.n) };
+    write_kernel(&h, meets(k, h.own));
     for (int b = 0; b < k->bufs.n; b++)
         if (h.own[b]) o->bufs.at[b].kind = KB_LOCAL, o->bufs.at[b].elems = h.own[b];
     k->ins = o->ins, k->vars = o->vars, k->bufs = o->bufs;
-}
-
-/* What all rows share, such as the weights of a norm. */
-static bool has_common(const kernel *k, int n_rows) {
-    kvar loop = -1;
-    for (int i = 1 + n_rows; i < k->ins.n - n_rows; i++) {
-        const kins *in = &k->ins.at[i];
-        bool rows = false;
-        if (in->op == K_LOOP) loop = in->var;
-        if (in->op != K_LOAD || kbuf_is_local(&k->bufs.at[in->buf])) continue;
-        for (int r = 0; r < n_rows; r++) rows |= affine_coef(in->idx, k->ins.at[1 + r].var) != 0;
-        if (!rows && loop >= 0 && gpu_uses(in, loop)) return true;
-    }
-    return false;
-}
-
-/* Rows of n elements that are too long for the registers of one group, or need the largest one, are shared out among the groups
- * of a cluster, the smallest that hold them: several of other rows on a processor load while others compute. With what rows
- * share a large group is as fast. Returns the threads of one, or 0. */
-static int cluster_group(const kernel *k, int n_rows, int64_t n, int lanes, const target *t, int *cluster) {
-    int group = t->group < LONG_GROUP ? t->group : LONG_GROUP, most = t->group_most > t->group ? t->group_most : t->group;
-    int64_t large = (int64_t)most * SHARE;
-    if (n <= large / 2 || (n <= large && has_common(k, n_rows))) return 0;
-    while (*cluster < t->cluster && n > (int64_t)*cluster * group * SHARE) *cluster *= 2;
-    while (group < most && n > (int64_t)*cluster * group * SHARE) group *= 2;
-    int64_t step = (int64_t)*cluster * group * lanes;
-    if (*cluster > 1 && n % step == 0 && n / step <= MAX_TURNS && kopt_gpu_rows_split(k, n_rows, group)) return group;
-    *cluster = 1;
-    return 0;
-}
-
-/* Rows of numbers of 16 bits, of which a thread can hold twice as many where what is computed anew in each nest is little, and
- * nothing else is held: groups are half as large, and two on a processor, of which one loads while the other computes. Returns
- * the threads of one, or 0. */
-static int packed_group(const kernel *k, int n_rows, int64_t n, int lanes, const target *t) {
-    enum { LITTLE = 16, COARSE = 3 /* times cheaper */ };
-    int64_t group = t->group_most / 2, flops = 0;
-    int *nest = ARENA_ARRAY(k->a, int, k->bufs.n + 1), held = 0; /* [bufs] the first to load it; -1: of those that are held */
-    if (lanes != 8 || group < t->group || n <= group * SHARE || n > group * PACKED_SHARE || n % (group * lanes)) return 0;
-    for (int i = 1 + n_rows, nests = 0; i < k->ins.n - n_rows; i++) {
-        const kins *in = &k->ins.at[i];
-        nests += in->op == K_LOOP;
-        if (in->op == K_ALU && nests > 1) flops += op_get((op_code)in->alu)->flops / (in->mode == ALU_APPROXIMATE ? COARSE : 1);
-        if (in->op != K_LOAD && in->op != K_STORE) continue;
-        int *first = &nest[in->buf];
-        bool again = *first > 0 && *first != nests;
-        if (again) held++;
-        if (again && kbuf_is_local(&k->bufs.at[in->buf])) return 0;
-        *first = again ? -1 : *first ? *first : nests;
-    }
-    return held <= 1 && flops <= LITTLE ? (int)group : 0;
-}
-
-int kopt_gpu_hold_group(const kernel *k, int n_rows, const target *t, int *cluster) {
-    int from = 1 + n_rows, to = k->ins.n - n_rows, nests = 0, lanes = 16 / gpu_widest(k);
-    int64_t n = 0, rows = 1;
-    for (int i = 0; i < n_rows; i++) rows *= k->ins.at[1 + i].hi;
-    for (int i = from; i < to; i++) {
-        if (k->ins.at[i].op != K_LOOP) continue;
-        int end = kernel_loop_end(k, i);
-        if (k->ins.at[i].lo != 0 || (nests++ && k->ins.at[i].hi != n)) return 0;
-        n = k->ins.at[i].hi;
-        for (int j = i + 1; j < end; j++)
-            if (k->ins.at[j].op == K_LOOP) return 0;
-        i = end;
-    }
-    if (nests < 2 || n % lanes) return 0;
-    int64_t vectors = n / lanes;
-    int packed = packed_group(k, n_rows, n, lanes, t);
-    if (packed) return packed;
-    int shared = cluster_group(k, n_rows, n, lanes, t, cluster);
-    if (shared) return shared;
-    int group = 32, most = t->group_most > t->group ? t->group_most : t->group;
-    while (group < most && group * SHARE < n) group *= 2;
-    while (group < t->group && group * 2 <= vectors && rows * group < t->grid) group *= 2;
-    return vectors % group || vectors / group > MAX_TURNS ? 0 : group;
+    return true;
 }

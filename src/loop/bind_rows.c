@@ -1,12 +1,18 @@
-/* gpu_row.c - a group of threads for each row: nests of the row are dealt to its threads.
+/* bind_rows.c - binds rows to the thread blocks of a GPU: each iteration of the outer loops is a block's, and nests of the row
+ * are shared out among its threads.
  *
- * In: a scalar kernel whose rows are its outermost loops. Out: a new kernel. What stands between the nests is computed by every
- * thread for itself; what a nest writes and another reads is separated by a barrier; a sum over a dealt loop is a thread's own
- * sum over its share, then combined in a fixed order.
+ * In: scalar form. Out: the form of a GPU. What stands between the nests is computed by every thread for itself; what a nest
+ * writes and another reads is separated by a barrier; a sum over a shared loop is a thread's own sum over its share, then
+ * combined in a fixed order. A kernel without outer loops is one row.
  *
- * A long row is a cluster's: each of its groups has a part of the elements in every nest, and of the local buffers; what the
- * groups have summed goes to all of them, and each adds it up in the same order. */
-#include "kopt/gpu_row.h"
+ * A long row is a cluster's: each of its blocks has a part of the elements in every nest, and of the local buffers; what the
+ * blocks have summed goes to all of them, and each adds it up in the same order.
+ *
+ * How each nest is shared out this step finds by itself, as the cheapest by a count of instructions: chains of kernels have
+ * hundreds of nests, whose loops share their names, so that a step for each of them could not say which it means. */
+#include "loop/bind_rows.h"
+
+#include "loop/gpu_copy.h"
 
 typedef enum deal_kind {
     DEAL_NONE, /* every thread does all of it */
@@ -54,23 +60,23 @@ static dealing choose(const kernel *k, int i, int group) {
     double steps = (double)(k->ins.at[i].hi - k->ins.at[i].lo);
     bool sums = k->vars.at[k->ins.at[i].var].reduce, writes = has(k, i, end, K_STORE) || has(k, i, end, K_SCATTER);
     kvar fast = k->ins.at[i + n - 1].var;
-    dealing best = { .kind = DEAL_BODY, .n = 1, .cost = steps * (kopt_gpu_rows_cost(k, i + 1, end, group) + 2) };
+    dealing best = { .kind = DEAL_BODY, .n = 1, .cost = steps * (loop_rows_cost(k, i + 1, end, group) + 2) };
     if (!sums) {
-        double cost = rounds(k, i, n, group) * (kopt_gpu_serial_cost(k, i + n, end - n + 1, fast) + 4);
+        double cost = rounds(k, i, n, group) * (loop_thread_cost(k, i + n, end - n + 1, fast) + 4);
         if (cost <= best.cost || !has(k, i + n, end, K_LOOP)) best = (dealing){ DEAL_PARALLEL, n, cost };
         return best;
     }
     if (writes) return best;
-    double share = rounds(k, i, n, group) * (kopt_gpu_serial_cost(k, i + n, end - n + 1, fast) + 4) + MEETING * log2_of(group);
-    double alone = kopt_gpu_serial_cost(k, i, end, -1);
+    double share = rounds(k, i, n, group) * (loop_thread_cost(k, i + n, end - n + 1, fast) + 4) + MEETING * log2_of(group);
+    double alone = loop_thread_cost(k, i, end, -1);
     return share < alone ? (dealing){ DEAL_SUM, n, share } : (dealing){ DEAL_NONE, 0, alone };
 }
 
-double kopt_gpu_rows_cost(const kernel *k, int from, int to, int group) {
+double loop_rows_cost(const kernel *k, int from, int to, int group) {
     double sum = 0;
     for (int i = from; i < to; i++) {
         if (k->ins.at[i].op != K_LOOP) {
-            sum += kopt_gpu_serial_cost(k, i, i + 1, -1);
+            sum += loop_thread_cost(k, i, i + 1, -1);
             continue;
         }
         sum += choose(k, i, group).cost;
@@ -154,8 +160,9 @@ static void open_one(row_writer *w) {
 static void by_one_thread(row_writer *w, int i) {
     gpu_row_touch(w, i, i + 1);
     open_one(w);
-    kins *in = &w->o->ins.at[copy(w, i, PAR_SERIAL)];
+    reg r = copy(w, i, PAR_SERIAL); /* which may move the list */
     if (w->cluster > 1) {
+        kins *in = &w->o->ins.at[r];
         kmask *mask = ARENA_ARRAY(w->o->a, kmask, in->n_mask + 1);
         for (int m = 0; m < in->n_mask; m++) mask[m] = in->mask[m];
         mask[in->n_mask++] = (kmask){ affine_var(w->o->a, w->member), 0, 1 };
@@ -322,7 +329,7 @@ static void fetch_later_row(row_writer *w, int n_rows, int64_t ahead) {
 
 /* Whether a cluster can share out rows: nests are single loops over the same n elements, each at places of its own in what the
  * kernel writes; what is summed is f32. */
-bool kopt_gpu_rows_split(const kernel *k, int n_rows, int group) {
+bool loop_rows_split(const kernel *k, int n_rows, int group) {
     int from = 1 + n_rows, to = k->ins.n - n_rows;
     for (int i = from; i < to; i++) {
         const kins *head = &k->ins.at[i];
@@ -345,17 +352,18 @@ bool kopt_gpu_rows_split(const kernel *k, int n_rows, int group) {
     return true;
 }
 
-kernel *kopt_gpu_rows(const kernel *k, int n_rows, int group, int cluster, int64_t ahead) {
-    kernel *o = kernel_make(k->a, k->name);
-    o->vars.at = k->vars.at, o->vars.n = k->vars.n, o->vars.cap = k->vars.n; /* grow into memory of their own */
+static void share_buffers(kernel *o, const kernel *k, int cluster) {
     o->bufs.at = arena_copy(k->a, k->bufs.at, sizeof(kbuf) * (size_t)k->bufs.n), o->bufs.n = o->bufs.cap = k->bufs.n;
-    o->flops = k->flops, o->bytes_read = k->bytes_read, o->bytes_written = k->bytes_written;
-    o->group = group, o->groups = 1, o->tiled = true;
     for (int b = 0; b < o->bufs.n; b++) {
         if (o->bufs.at[b].kind != KB_LOCAL) continue;
         o->bufs.at[b].kind = KB_GROUP;
         if (cluster > 1) o->bufs.at[b].elems /= cluster;
     }
+}
+
+static kernel *write_rows(const kernel *k, int n_rows, int group, int cluster, int64_t ahead) {
+    kernel *o = gpu_kernel(k, group);
+    share_buffers(o, k, cluster);
     row_writer w = { .k = k, .o = o, .to = ARENA_ARRAY(k->a, reg, k->ins.n), .group = group, .one = -1 };
     w.wrote = ARENA_ARRAY(k->a, bool, k->bufs.n + 1), w.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
     w.split = -1;
@@ -372,4 +380,35 @@ kernel *kopt_gpu_rows(const kernel *k, int n_rows, int group, int cluster, int64
     gpu_row_range(&w, 1 + n_rows, k->ins.n - n_rows);
     for (int i = 0; i < n_rows + (cluster > 1); i++) kernel_push(o, (kins){ .op = K_END });
     return o;
+}
+
+/* Whether all nests come out in as many parts as a cluster has blocks. */
+static bool comes_out(const kernel *k, int n_rows, int64_t cluster, str *why) {
+    for (int i = 1 + n_rows; i < k->ins.n - n_rows; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP && (in->lo != 0 || in->hi % cluster))
+            return step_refuse(why, "%lld iterations of %s do not come out in %lld parts", (long long)in->hi,
+                               k->vars.at[in->var].name, (long long)cluster);
+    }
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].kind == KB_LOCAL && k->bufs.at[b].elems % cluster)
+            return step_refuse(why, "%lld elements of b%d do not come out in %lld parts", (long long)k->bufs.at[b].elems, b,
+                               (long long)cluster);
+    return true;
+}
+
+bool step_bind_rows(kernel **kk, const loop_step *s, str *why) {
+    const kernel *k = gpu_compacted(*kk);
+    int64_t threads = s->arg[0].n, cluster = step_option(s, "cluster", 1), ahead = step_option(s, "prefetch", 0);
+    int n_rows = gpu_outer_loops(k);
+    if (!gpu_can_bind(k, -1, threads, why)) return false;
+    if (cluster < 1 || cluster > KERNEL_MOST_CLUSTER || !gpu_is_power(cluster))
+        return step_refuse(why, "clusters of %lld thread blocks: expected a power of two up to %d", (long long)cluster,
+                           KERNEL_MOST_CLUSTER);
+    if (cluster > 1 && !loop_rows_split(k, n_rows, (int)threads))
+        return step_refuse(why, "a cluster cannot share out the rows: not all nests are single loops over places of their own, "
+                                "with sums of f32");
+    if (cluster > 1 && !comes_out(k, n_rows, cluster, why)) return false;
+    *kk = write_rows(k, n_rows, (int)threads, (int)cluster, ahead);
+    return true;
 }

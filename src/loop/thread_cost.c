@@ -1,5 +1,6 @@
-/* gpu_cost.c - what one thread does for one iteration, in instructions, roughly. */
-#include "kopt/kopt.h"
+/* thread_cost.c - what one thread of a GPU does for one iteration, in instructions, roughly: how nests are shared out follows
+ * from it (bind_rows.c), and recipes compare forms by it. */
+#include "loop/bind_rows.h"
 
 enum { LINE = 32 /* neighbouring threads, and elements that memory gives them at once */ };
 
@@ -9,7 +10,7 @@ static double access_cost(int64_t apart) {
     return 4 + 2.0 * (double)(lines < 1 ? 0 : lines < LINE ? lines - 1 : LINE - 1);
 }
 
-double kopt_gpu_serial_cost(const kernel *k, int from, int to, kvar fast) {
+double loop_thread_cost(const kernel *k, int from, int to, kvar fast) {
     double sum = 0, times[64] = { 1 };
     int depth = 0;
     for (int i = from; i < to; i++) {

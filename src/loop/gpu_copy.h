@@ -1,9 +1,10 @@
-/* gpu_copy.h - instructions of a scalar kernel written once more into another one, at other places and in lanes: what the forms
- * for GPUs share. */
-#ifndef TN_KOPT_GPU_COPY_H
-#define TN_KOPT_GPU_COPY_H
+/* gpu_copy.h - what the steps for GPUs share: instructions of a scalar kernel written once more into another one, at other
+ * places and in lanes; and what a scalar kernel must be like to be bound to threads. */
+#ifndef TN_LOOP_GPU_COPY_H
+#define TN_LOOP_GPU_COPY_H
 
-#include "kopt/kopt.h"
+#include "loop/loop.h"
+#include "loop/schedule.h"
 
 typedef struct gpu_copier {
     const kernel *k;
@@ -44,5 +45,25 @@ int gpu_widest(const kernel *k);
 bool gpu_is_plain(const kernel *k, const kins *in);
 /* A new kernel with the scalar one's variables and buffers, for groups of so many threads; number of groups 1. */
 kernel *gpu_kernel(const kernel *k, int group);
+
+/* Perfectly nested loops of independent iterations from the first instruction on that hold the whole kernel. */
+int gpu_outer_loops(const kernel *k);
+/* Storage compaction: threads work on one row at a time, so that what waits in local memory between the nests of a row needs
+ * room for one row, not for each of those that tiling would unroll. The kernel itself where nothing waits so. */
+kernel *gpu_compacted(kernel *k);
+/* Whether a step can bind a scalar kernel to threads: no loop is cut, none but `but` (-1: none at all) is vectorized or
+ * unrolled, and `threads` are a thread block. */
+bool gpu_can_bind(const kernel *k, kvar but, int64_t threads, str *why);
+enum { GPU_MOST_THREADS = 1024 /* of a thread block */ };
+static inline bool gpu_is_power(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
+
+/* bind_grid.c: whether bind_grid can take vectors of so many elements along the innermost outer loop. */
+bool gpu_grid_lanes(const kernel *k, int64_t lanes, str *why);
+/* transpose_tile.c: the loads that lie along another outer loop than the innermost one, at most GPU_MOST_TURNED; all along *u.
+ * 0: there are none, or what else the kernel has does not suit, as *why says. */
+enum { GPU_MOST_TURNED = 4 };
+int gpu_turned_loads(const kernel *k, kvar *u, int at[GPU_MOST_TURNED], str *why);
+/* Whether all of its memory can be read and written in vectors of so many elements. */
+bool gpu_turned_lanes(const kernel *k, int64_t lanes, str *why);
 
 #endif

@@ -1,8 +1,9 @@
-/* gpu_row.h - the writer of what a group of threads does for a row, for the forms that groups come in. */
-#ifndef TN_KOPT_GPU_ROW_H
-#define TN_KOPT_GPU_ROW_H
+/* bind_rows.h - the writer of what a thread block does for a row, for the steps that bind rows to thread blocks; and what that
+ * costs. */
+#ifndef TN_LOOP_BIND_ROWS_H
+#define TN_LOOP_BIND_ROWS_H
 
-#include "kopt/kopt.h"
+#include "ir/kernel.h"
 
 typedef struct row_writer {
     const kernel *k; /* scalar */
@@ -27,5 +28,13 @@ void gpu_row_touch(row_writer *w, int from, int to);
 void gpu_row_range(row_writer *w, int from, int to);
 /* An instruction of k for a group of several rows: which one it is about. */
 void gpu_row_place(const row_writer *w, kins *in);
+
+/* Whether `cluster` thread blocks of so many threads can share out rows, the first n_rows loops. */
+bool loop_rows_split(const kernel *k, int n_rows, int threads);
+/* What a thread of such a block does for instructions [from, to), in instructions, roughly. */
+double loop_rows_cost(const kernel *k, int from, int to, int threads);
+/* thread_cost.c: one thread doing instructions [from, to): loads that lie apart along `fast` (neighbouring threads; -1: none)
+ * cost more. */
+double loop_thread_cost(const kernel *k, int from, int to, kvar fast);
 
 #endif

@@ -1,9 +1,11 @@
-/* gpu_wide.c - vectors for the nests of row kernels: where a nest dealt to the threads of a group has several iterations a
- * thread, each takes neighbouring elements at once.
+/* vectorize_nests.c - vectors for the nests of rows: where a nest bound to the threads of a block has several iterations a
+ * thread, each thread takes neighbouring elements at once.
  *
- * In and out: a kernel in the form of a GPU, changed in place. A nest is taken when all of its memory accesses that move with
- * the innermost loop are aligned vectors. What accumulates takes the sum over the lanes, halves first. */
-#include "kopt/gpu_copy.h"
+ * In and out: the form of a GPU. A nest is taken when all of its memory accesses that move with the innermost loop are aligned
+ * vectors; the step is refused when none is. What accumulates takes the sum over the lanes, halves first. */
+#include "loop/gpu_copy.h"
+
+enum { MOST_LANES = 8, MOST_VARS = 60 };
 
 typedef struct nest {
     int head, inner, end; /* instructions: the first and the last of its loops, the end of the last */
@@ -16,7 +18,7 @@ static bool adds_up(const kins *in) {
 }
 
 /* Whether the body can be done in vectors along the innermost loop. */
-static bool goes_wide(const kernel *k, const nest *n) {
+static bool can_vectorize(const kernel *k, const nest *n) {
     const kins *loop = &k->ins.at[n->inner];
     const bool *varies = gpu_varying(k, NULL, loop->var);
     int accesses = 0;
@@ -90,16 +92,19 @@ static void write_nest(gpu_copier *c, const nest *n) {
     }
 }
 
-void kopt_gpu_wide(kernel *k) {
+bool step_vectorize_nests(kernel **kk, const loop_step *s, str *why) {
+    kernel *k = *kk;
+    int64_t lanes = s->arg[0].n;
+    if (lanes < 2 || lanes > MOST_LANES || !gpu_is_power(lanes))
+        return step_refuse(why, "%lld elements: expected a power of two from 2 to %d", (long long)lanes, MOST_LANES);
     kernel *o = gpu_kernel(k, k->group);
     gpu_copier c = { k, o, ARENA_ARRAY(k->a, reg, k->ins.n) };
     const gpu_places none = { .n = 0 };
     bool any = false;
-    int lanes = 16 / gpu_widest(k); /* the same for all: then a thread has the same elements in all of them */
     for (int i = 1; i < k->ins.n; i++) {
-        if (o->vars.n < 60 && is_head(k, i)) {
-            nest n = nest_at(k, i, lanes);
-            if (goes_wide(k, &n)) {
+        if (o->vars.n < MOST_VARS && is_head(k, i)) {
+            nest n = nest_at(k, i, (int)lanes); /* the same lanes in all: then a thread has the same elements in all of them */
+            if (can_vectorize(k, &n)) {
                 write_nest(&c, &n);
                 i = n.end - 1;
                 any = true;
@@ -108,5 +113,7 @@ void kopt_gpu_wide(kernel *k) {
         }
         gpu_copy(&c, i, &none);
     }
-    if (any) k->ins = o->ins, k->vars = o->vars;
+    if (!any) return step_refuse(why, "no nest of a thread block can be read and written in vectors of %lld", (long long)lanes);
+    k->ins = o->ins, k->vars = o->vars;
+    return true;
 }

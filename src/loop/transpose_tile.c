@@ -1,0 +1,207 @@
+/* transpose_tile.c - elementwise kernels that read across what they write (transposes, permutes): through shared memory, so
+ * that neighbouring threads of a GPU are neighbours in memory on both sides.
+ *
+ * In: scalar form, whose outer loops hold elementwise work only, some loads of which lie along another loop than the innermost
+ * one. Out: the form of a GPU. A thread block has a square of both loops: first the loads along their own loop, then, after a
+ * barrier, everything along the innermost one. Reading, barrier and writing are one step, because which load stands before the
+ * barrier follows from the two loops alone. */
+#include "loop/gpu_copy.h"
+
+enum {
+    MOST_LANES = 8,
+    MOST_VARS = 50,
+    LEAST_SIDE = 2,
+    MOST_SIDE = 256,
+    MOST_CHUNKS = 64 /* pieces of a square that one thread writes out */
+};
+
+typedef struct turner {
+    const kernel *k;
+    int n_outer, from, to;
+    kvar u, v; /* the loop that turned loads lie along; the innermost */
+    int turned[GPU_MOST_TURNED], n_turned, buf[GPU_MOST_TURNED];
+    int lanes;
+    int64_t side, pitch; /* of the square */
+    int across, down;    /* threads */
+} turner;
+
+/* The loop, other than the innermost, along which the load lies; -1: none. */
+static kvar lies_along(const kernel *k, int n_outer, const kins *in) {
+    for (int i = 1; i < n_outer; i++)
+        if (affine_coef(in->idx, k->ins.at[i].var) == 1) return k->ins.at[i].var;
+    return -1;
+}
+
+int gpu_turned_loads(const kernel *k, kvar *u, int at[GPU_MOST_TURNED], str *why) {
+    int n_outer = gpu_outer_loops(k), n = 0;
+    *u = -1;
+    if (n_outer < 2) return step_refuse(why, "there are not two loops of independent iterations that hold the whole kernel");
+    kvar v = k->ins.at[n_outer].var;
+    for (int i = 1 + n_outer; i < k->ins.n - n_outer; i++) {
+        const kins *in = &k->ins.at[i];
+        if (!gpu_is_plain(k, in)) return step_refuse(why, "instruction %%%d is no elementwise work", i);
+        int64_t apart = affine_coef(in->idx, v);
+        if (in->op == K_STORE && apart != 1)
+            return step_refuse(why, "b%d is not written along %s", in->buf, k->vars.at[v].name);
+        if (in->op != K_LOAD || apart == 0 || apart == 1) continue;
+        kvar along = lies_along(k, n_outer, in);
+        if (along < 0 || (*u >= 0 && along != *u) || in->dyn || n == GPU_MOST_TURNED)
+            return step_refuse(why, "load %%%d does not lie along one loop, the same for all that lie across", i);
+        if (k->bufs.at[in->buf].kind != KB_IN) return step_refuse(why, "another thread may write what %%%d reads", i);
+        *u = along, at[n++] = i;
+    }
+    if (!n) step_refuse(why, "no load lies across what is written");
+    return n;
+}
+
+bool gpu_turned_lanes(const kernel *k, int64_t lanes, str *why) {
+    kvar u, v = k->ins.at[gpu_outer_loops(k)].var;
+    int turned[GPU_MOST_TURNED], n = gpu_turned_loads(k, &u, turned, why), next = 0;
+    if (!n) return false;
+    if (k->vars.at[u].extent % lanes || k->vars.at[v].extent % lanes)
+        return step_refuse(why, "the loops do not come out in vectors of %lld", (long long)lanes);
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_RANDOM) return step_refuse(why, "random numbers are not made in vectors here");
+        if (in->op != K_LOAD && in->op != K_STORE) continue;
+        bool across = next < n && turned[next] == i;
+        next += across;
+        if (in->dyn || !gpu_aligned(k, in, across ? u : v, (int)lanes))
+            return step_refuse(why, "b%d cannot be accessed in aligned vectors of %lld", in->buf, (long long)lanes);
+    }
+    return true;
+}
+
+static kvar open(kernel *o, const char *name, int64_t n, kpar par) {
+    kvar v = kernel_var(o, name, n, false, false);
+    kernel_push(o, (kins){ .op = K_LOOP, .var = v, .hi = n, .step = 1, .par = (uint8_t)par });
+    return v;
+}
+
+/* Where chunk c of a thread is: `fast` counts along neighbours, `slow` across. */
+typedef struct spot {
+    affine fast, slow;
+} spot;
+static spot spot_of(const turner *w, arena *a, kvar y, kvar x, int c) {
+    return (spot){ affine_scale(a, affine_var(a, x), w->lanes), affine_offset(affine_var(a, y), (int64_t)c * w->down) };
+}
+
+static gpu_places places_at(const turner *w, arena *a, affine u0, affine v0, affine u, affine v, kvar along) {
+    gpu_places p = { .along = along, .lanes = w->lanes };
+    u = affine_add(a, u0, u), v = affine_add(a, v0, v);
+    gpu_put(&p, w->u, u), gpu_put(&p, w->v, v);
+    if (w->k->vars.at[w->u].extent % w->side) gpu_bound(&p, u, w->k->vars.at[w->u].extent, along == w->u);
+    if (w->k->vars.at[w->v].extent % w->side) gpu_bound(&p, v, w->k->vars.at[w->v].extent, along == w->v);
+    return p;
+}
+
+/* The turned loads, along u, to fast memory: element (u, v) of the square is at u * pitch + v. */
+static void write_loads(turner *w, kernel *o, affine u0, affine v0, kvar y, kvar x) {
+    arena *a = o->a;
+    gpu_copier c = { w->k, o, ARENA_ARRAY(a, reg, w->k->ins.n) };
+    bool *varies = gpu_varying(w->k, NULL, w->u);
+    for (int n = 0; n < w->side / w->down; n++)
+        for (int i = 0; i < w->n_turned; i++) {
+            spot s = spot_of(w, a, y, x, n);
+            gpu_places p = places_at(w, a, u0, v0, s.fast, s.slow, w->u);
+            p.varies = varies;
+            reg r = gpu_copy(&c, w->turned[i], &p);
+            kernel_push(o, (kins){ .op = K_STORE,
+                                   .dtype = o->ins.at[r].dtype,
+                                   .buf = (uint16_t)w->buf[i],
+                                   .idx = affine_add(a, affine_scale(a, s.fast, w->pitch), s.slow),
+                                   .a = r,
+                                   .lanes = (uint8_t)w->lanes,
+                                   .lane_stride = w->lanes > 1 ? w->pitch : 0 });
+        }
+}
+
+static void write_rest(turner *w, kernel *o, affine u0, affine v0, kvar y, kvar x) {
+    arena *a = o->a;
+    bool *varies = gpu_varying(w->k, NULL, w->v);
+    for (int n = 0; n < w->side / w->down; n++) {
+        gpu_copier c = { w->k, o, ARENA_ARRAY(a, reg, w->k->ins.n) };
+        spot s = spot_of(w, a, y, x, n);
+        gpu_places p = places_at(w, a, u0, v0, s.slow, s.fast, w->v);
+        p.varies = varies;
+        for (int i = w->from; i < w->to; i++) {
+            int turned = 0;
+            while (turned < w->n_turned && w->turned[turned] != i) turned++;
+            if (turned == w->n_turned) {
+                gpu_copy(&c, i, &p);
+                continue;
+            }
+            uint8_t type = w->k->ins.at[i].dtype;
+            c.to[i] = kernel_push(o, (kins){ .op = K_LOAD,
+                                             .dtype = type,
+                                             .src = type,
+                                             .buf = (uint16_t)w->buf[turned],
+                                             .idx = affine_add(a, affine_scale(a, s.slow, w->pitch), s.fast),
+                                             .lanes = (uint8_t)w->lanes,
+                                             .lane_stride = w->lanes > 1 });
+        }
+    }
+}
+
+/* Loops over the squares, and over the threads of one; returns how many are open. */
+static int open_squares(turner *w, kernel *o, affine first[2], kvar thread[2]) {
+    int opened = 4;
+    for (int i = 1; i <= w->n_outer; i++) {
+        kins in = w->k->ins.at[i];
+        if (in.var == w->u || in.var == w->v) continue;
+        in.par = PAR_GROUPS;
+        o->groups *= in.hi;
+        kernel_push(o, in);
+        opened++;
+    }
+    for (int x = 0; x < 2; x++) {
+        int64_t n = (w->k->vars.at[x ? w->v : w->u].extent + w->side - 1) / w->side;
+        first[x] = affine_scale(o->a, affine_var(o->a, open(o, "g", n, PAR_GROUPS)), w->side);
+        o->groups *= n;
+    }
+    thread[0] = open(o, "y", w->down, PAR_LOCAL), thread[1] = open(o, "x", w->across, PAR_LOCAL);
+    return opened;
+}
+
+static kernel *write_squares(turner *w) {
+    const kernel *k = w->k;
+    kernel *o = gpu_kernel(k, w->across * w->down);
+    affine first[2];
+    kvar thread[2];
+    for (int i = 0; i < w->n_turned; i++) {
+        uint8_t type = k->ins.at[w->turned[i]].dtype;
+        w->buf[i] = kernel_buf(o, (kbuf){ .dtype = type, .kind = KB_GROUP, .elems = w->side * w->pitch, .plan_buf = -1 });
+    }
+    int opened = open_squares(w, o, first, thread);
+    write_loads(w, o, first[0], first[1], thread[0], thread[1]);
+    kernel_push(o, (kins){ .op = K_BARRIER });
+    write_rest(w, o, first[0], first[1], thread[0], thread[1]);
+    for (int i = 0; i < opened; i++) kernel_push(o, (kins){ .op = K_END });
+    return o;
+}
+
+bool step_transpose_tile(kernel **kk, const loop_step *s, str *why) {
+    const kernel *k = *kk;
+    int64_t side = s->arg[2].n, lanes = step_option(s, "lanes", 1), threads = step_option(s, "threads", 256);
+    turner w = { .k = k, .n_outer = gpu_outer_loops(k), .u = step_loop(k, s, 0, why), .v = step_loop(k, s, 1, why) };
+    kvar along;
+    if (w.u < 0 || w.v < 0 || !gpu_can_bind(k, -1, threads, why)) return false;
+    if (k->vars.n > MOST_VARS) return step_refuse(why, "the kernel has %d loops; the limit is %d", k->vars.n, MOST_VARS);
+    if (!(w.n_turned = gpu_turned_loads(k, &along, w.turned, why))) return false;
+    if (along != w.u || k->ins.at[w.n_outer].var != w.v)
+        return step_refuse(why, "what is read lies along %s, what is written along %s", k->vars.at[along].name,
+                           k->vars.at[k->ins.at[w.n_outer].var].name);
+    if (side < LEAST_SIDE || side > MOST_SIDE || !gpu_is_power(side))
+        return step_refuse(why, "a tile of %lld: expected a power of two from %d to %d", (long long)side, LEAST_SIDE,
+                           MOST_SIDE);
+    if (!gpu_is_power(lanes) || lanes > MOST_LANES)
+        return step_refuse(why, "vectors of %lld: expected a power of two up to %d", (long long)lanes, MOST_LANES);
+    if (lanes > 1 && !gpu_turned_lanes(k, lanes, why)) return false;
+    w.from = 1 + w.n_outer, w.to = k->ins.n - w.n_outer, w.lanes = (int)lanes, w.side = side, w.pitch = side + 1;
+    w.across = (int)(side / lanes), w.down = w.across ? (int)(threads / w.across) : 0;
+    if (w.across < 1 || w.down < 1 || side % w.down || side / w.down > MOST_CHUNKS)
+        return step_refuse(why, "%lld threads do not share out a tile of %lld x %lld in vectors of %lld", (long long)threads,
+                           (long long)side, (long long)side, (long long)lanes);
+    *kk = write_squares(&w);
+    return true;
+}

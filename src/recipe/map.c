@@ -1,0 +1,43 @@
+/* map.c - elementwise kernels on GPUs, and all others of which an iteration of the outer loops is a thread's: how many threads
+ * a block has, and whether each takes a vector of 16 bytes. In: scalar form. */
+#include "loop/gpu_copy.h"
+#include "recipe/recipe.h"
+
+enum { MOST_THREADS = 256, LEAST_THREADS = 32 };
+
+/* Lanes along v that make what moves with it vectors of at most 16 bytes. */
+static int lanes_along(const kernel *k, int from, int to, kvar v) {
+    int size = 2;
+    const bool *varies = gpu_varying(k, NULL, v);
+    for (int i = from; i < to; i++) {
+        const kins *in = &k->ins.at[i];
+        int bytes = in->op == K_LOAD || in->op == K_STORE ? (int)dtype_size((tn_dtype)k->bufs.at[in->buf].dtype) : 1;
+        if (bytes > size && varies[i]) size = bytes;
+    }
+    return 16 / size;
+}
+
+/* Enough vectors for all threads of the machine. */
+static bool vectorize(recipe *r, int n_outer) {
+    const kernel *k = r->k;
+    kvar v = k->ins.at[n_outer].var;
+    int lanes = lanes_along(k, 1 + n_outer, k->ins.n - n_outer, v);
+    int64_t all = k->vars.at[v].extent / lanes;
+    str why;
+    str_init(&why, k->a);
+    for (int i = 1; i < n_outer; i++) all *= k->ins.at[i].hi;
+    if (all < r->t->grid / 8 || !gpu_grid_lanes(k, lanes, &why)) return false;
+    recipe_do(r, "vectorize %s %d", k->vars.at[v].name, lanes);
+    return true;
+}
+
+void recipe_map(recipe *r) {
+    const target *t = r->t;
+    int n_outer = gpu_outer_loops(r->k), threads = t->group < MOST_THREADS ? t->group : MOST_THREADS;
+    double iterations = 1;
+    for (int i = 1; i <= n_outer; i++) iterations *= (double)(r->k->ins.at[i].hi - r->k->ins.at[i].lo);
+    int64_t n = (int64_t)iterations;
+    if (!vectorize(r, n_outer))
+        while (threads > LEAST_THREADS && n / threads < t->grid / MOST_THREADS) threads /= 2;
+    recipe_do(r, "bind_grid %d", threads);
+}

@@ -1,0 +1,88 @@
+/* row.c - rows of elementwise work and sums (softmax, norms, losses) on GPUs: how many threads a row has, such that each keeps
+ * its share of it in registers from nest to nest (src/loop/register_cache.c), and how many thread blocks, where it is too long
+ * for one. In: scalar form, whose rows are its outer loops. */
+#include "loop/bind_rows.h"
+#include "loop/gpu_copy.h"
+#include "recipe/recipe.h"
+
+enum {
+    PACKED_SHARE = 64 /* elements of a thread, two of them in a register */,
+    LONG_GROUP = 256 /* threads, of a cluster */
+};
+
+/* What all rows share, such as the weights of a norm. */
+static bool has_common(const kernel *k, int n_rows) {
+    kvar loop = -1;
+    for (int i = 1 + n_rows; i < k->ins.n - n_rows; i++) {
+        const kins *in = &k->ins.at[i];
+        bool rows = false;
+        if (in->op == K_LOOP) loop = in->var;
+        if (in->op != K_LOAD || kbuf_is_local(&k->bufs.at[in->buf])) continue;
+        for (int r = 0; r < n_rows; r++) rows |= affine_coef(in->idx, k->ins.at[1 + r].var) != 0;
+        if (!rows && loop >= 0 && gpu_uses(in, loop)) return true;
+    }
+    return false;
+}
+
+/* Rows of n elements that are too long for the registers of one group, or need the largest one, are shared out among the groups
+ * of a cluster, the smallest that hold them: several of other rows on a processor load while others compute. With what rows
+ * share a large group is as fast. Returns the threads of one, or 0. */
+static int cluster_group(const kernel *k, int n_rows, int64_t n, int lanes, const target *t, int *cluster) {
+    int group = t->group < LONG_GROUP ? t->group : LONG_GROUP, most = t->group_most > t->group ? t->group_most : t->group;
+    int64_t large = (int64_t)most * RECIPE_CACHED_SHARE;
+    if (n <= large / 2 || (n <= large && has_common(k, n_rows))) return 0;
+    while (*cluster < t->cluster && n > (int64_t)*cluster * group * RECIPE_CACHED_SHARE) *cluster *= 2;
+    while (group < most && n > (int64_t)*cluster * group * RECIPE_CACHED_SHARE) group *= 2;
+    int64_t step = (int64_t)*cluster * group * lanes;
+    if (*cluster > 1 && n % step == 0 && n / step <= RECIPE_CACHED_TURNS && loop_rows_split(k, n_rows, group)) return group;
+    *cluster = 1;
+    return 0;
+}
+
+/* Rows of numbers of 16 bits, of which a thread can hold twice as many where what is computed anew in each nest is little, and
+ * nothing else is held: groups are half as large, and two on a processor, of which one loads while the other computes. Returns
+ * the threads of one, or 0. */
+static int packed_group(const kernel *k, int n_rows, int64_t n, int lanes, const target *t) {
+    enum { LITTLE = 16, COARSE = 3 /* times cheaper */ };
+    int64_t group = t->group_most / 2, flops = 0;
+    int *nest = ARENA_ARRAY(k->a, int, k->bufs.n + 1), held = 0; /* [bufs] the first to load it; -1: of those that are held */
+    if (lanes != 8 || group < t->group || n <= group * RECIPE_CACHED_SHARE || n > group * PACKED_SHARE || n % (group * lanes))
+        return 0;
+    for (int i = 1 + n_rows, nests = 0; i < k->ins.n - n_rows; i++) {
+        const kins *in = &k->ins.at[i];
+        nests += in->op == K_LOOP;
+        if (in->op == K_ALU && nests > 1) flops += op_get((op_code)in->alu)->flops / (in->mode == ALU_APPROXIMATE ? COARSE : 1);
+        if (in->op != K_LOAD && in->op != K_STORE) continue;
+        int *first = &nest[in->buf];
+        bool again = *first > 0 && *first != nests;
+        if (again) held++;
+        if (again && kbuf_is_local(&k->bufs.at[in->buf])) return 0;
+        *first = again ? -1 : *first ? *first : nests;
+    }
+    return held <= 1 && flops <= LITTLE ? (int)group : 0;
+}
+
+int recipe_row_threads(const kernel *k, int n_rows, const target *t, int *cluster) {
+    int from = 1 + n_rows, to = k->ins.n - n_rows, nests = 0, lanes = 16 / gpu_widest(k);
+    int64_t n = 0, rows = 1;
+    for (int i = 0; i < n_rows; i++) rows *= k->ins.at[1 + i].hi;
+    for (int i = from; i < to; i++) {
+        if (k->ins.at[i].op != K_LOOP) continue;
+        int end = kernel_loop_end(k, i);
+        if (k->ins.at[i].lo != 0 || (nests++ && k->ins.at[i].hi != n)) return 0;
+        n = k->ins.at[i].hi;
+        for (int j = i + 1; j < end; j++)
+            if (k->ins.at[j].op == K_LOOP) return 0;
+        i = end;
+    }
+    if (nests < 2 || n % lanes) return 0;
+    int64_t vectors = n / lanes;
+    int packed = packed_group(k, n_rows, n, lanes, t);
+    if (packed) return packed;
+    int shared = cluster_group(k, n_rows, n, lanes, t, cluster);
+    if (shared) return shared;
+    int group = 32, most = t->group_most > t->group ? t->group_most : t->group;
+    while (group < most && group * RECIPE_CACHED_SHARE < n) group *= 2;
+    while (group < t->group && group * 2 <= vectors && rows * group < t->grid) group *= 2;
+    return vectors % group || vectors / group > RECIPE_CACHED_TURNS ? 0 : group;
+}
