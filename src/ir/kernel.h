@@ -151,8 +151,8 @@ typedef enum kbuf_kind {
 } kbuf_kind;
 /* A matrix laid out for its reader: panels of `width` columns, one after the other,
  *     [outer loops] [panels] [depth loops] [width]
- * with zeros where the last panel has fewer columns. Steps are those of the value as it lies in memory otherwise. Elements are
- * those of the value, or words of them (i32), as a LOAD with parts makes them. */
+ * The last panel has the columns that are left; padded: `width` columns, too, zeros behind them. Steps are those of the value
+ * as it lies in memory otherwise. Elements are those of the value, or words of them (i32), as a LOAD with parts makes them. */
 enum { PANEL_LOOPS = 12 };
 typedef struct kstep {
     int64_t extent, step; /* in elements */
@@ -162,11 +162,14 @@ typedef struct kpanels {
     kstep column;
     int32_t n_outer, n_depth;
     uint8_t dtype, parts; /* of the value; of words, or 0 */
+    bool padded;
     int64_t part_stride;
     kstep loops[PANEL_LOOPS]; /* outer, then depth */
 } kpanels;
 int64_t kpanels_elems(const kpanels *x);
 bool kpanels_equal(const kpanels *x, const kpanels *y);
+/* "64 columns 512 step 1 depth 784 step 512", as kernels and plans print it behind "panels". */
+void kpanels_print(const kpanels *x, str *out);
 
 typedef struct kbuf { /* a piece of memory the kernel touches */
     uint8_t dtype;

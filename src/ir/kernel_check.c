@@ -649,8 +649,27 @@ static void check_cluster(checker *c) {
         if (t.wrote[b] || t.counted[b]) problem(c, 0, "a group may end before another has written its copy of b%d", b);
 }
 
+/* What lies in panels no kernel writes, and has the elements that its layout has. */
+static void check_panels(checker *c, int b) {
+    const kbuf *buf = &c->k->bufs.at[b];
+    const kpanels *x = buf->panels;
+    int64_t n = x->column.extent;
+    bool ok = !x->padded || size_add(n, x->width - 1, &n);
+    if (x->padded) n = n / x->width * x->width;
+    for (int i = 0; i < x->n_outer + x->n_depth; i++) ok = ok && size_mul(n, x->loops[i].extent, &n);
+    if (!ok || n != buf->elems) problem(c, 0, "b%d has %lld elements, its panels have others", b, (long long)buf->elems);
+    if (buf->kind != KB_IN || !buf->fixed) problem(c, 0, "b%d lies in panels, and runs may change it", b);
+    if (buf->dtype != (x->parts ? TN_I32 : x->dtype) || x->parts * dtype_size((tn_dtype)x->dtype) > sizeof(uint32_t))
+        problem(c, 0, "b%d of %s has panels of %d x %s", b, dtype_name((tn_dtype)buf->dtype), x->parts,
+                dtype_name((tn_dtype)x->dtype));
+    if (buf->panels_of < 0 || buf->panels_of >= c->k->bufs.n)
+        problem(c, 0, "b%d has the value of b%d, which there is not", b, buf->panels_of);
+}
+
 int kernel_check(const kernel *k, str *out) {
     checker c = { .k = k, .out = out };
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].panels) check_panels(&c, b);
     c.home = ARENA_ARRAY(k->a, int, k->ins.n), c.parent = ARENA_ARRAY(k->a, int, k->ins.n);
     c.closed = ARENA_ARRAY(k->a, bool, k->ins.n), c.open = ARENA_ARRAY(k->a, int, k->ins.n);
     if (!check_structure(&c)) return c.n;

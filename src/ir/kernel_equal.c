@@ -35,6 +35,8 @@ bool kernel_equal(const kernel *x, const kernel *y) {
     for (int i = 0; i < x->bufs.n; i++) {
         const kbuf *a = &x->bufs.at[i], *b = &y->bufs.at[i];
         if (a->dtype != b->dtype || a->kind != b->kind || a->fixed != b->fixed || a->elems != b->elems) return false;
+        if (!a->panels != !b->panels) return false;
+        if (a->panels && (a->panels_of != b->panels_of || !kpanels_equal(a->panels, b->panels))) return false;
     }
     for (int i = 0; i < x->vars.n; i++)
         if (!same_var(&x->vars.at[i], &y->vars.at[i])) return false;

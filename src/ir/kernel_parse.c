@@ -357,6 +357,43 @@ static void instruction_text(reader *p) {
 
 /* ---- header ---- */
 
+static kstep step_of(reader *p) {
+    kstep s = { .extent = integer_below(p, 1, INT64_MAX, "an extent of at least 1") };
+    expect(p, "step");
+    s.step = integer(p);
+    return s;
+}
+
+/* What stands behind "panels": kpanels_print in kernel_text.c. */
+static void panels_text(reader *p, kbuf *b) {
+    b->panels_of = p->k->bufs.n;
+    if (accept(p, "of")) {
+        buffer_letter(p);
+        b->panels_of = (int32_t)integer_below(p, 0, p->k->bufs.n, "a buffer before this one");
+    }
+    kpanels x = { .width = integer_below(p, 1, INT64_MAX, "columns of a panel"), .dtype = b->dtype };
+    expect(p, "columns");
+    x.column = step_of(p);
+    for (bool depth = false;;) {
+        bool outer = !depth && accept(p, "outer");
+        if (!outer && !accept(p, "depth")) break;
+        if (x.n_outer + x.n_depth == PANEL_LOOPS) fail(p, "fewer loops of panels");
+        depth = !outer;
+        x.loops[x.n_outer + x.n_depth] = step_of(p);
+        x.n_outer += outer, x.n_depth += depth;
+    }
+    if (accept(p, "base")) x.base = integer(p);
+    if (accept(p, "parts")) {
+        x.parts = (uint8_t)integer_below(p, 2, 5, "2 to 4 parts");
+        expect(p, "apart");
+        x.part_stride = integer(p);
+        expect(p, "from");
+        x.dtype = (uint8_t)dtype_word(p, NULL);
+    }
+    x.padded = accept(p, "padded");
+    b->panels = arena_copy(p->a, &x, sizeof x);
+}
+
 static void buffer_text(reader *p) {
     static const char *const modes[] = { "in", "out", "inout", "local", "group", "cluster", "fixed" };
     enum { FIXED = 6 };
@@ -372,6 +409,7 @@ static void buffer_text(reader *p) {
     expect(p, "[");
     b.elems = integer_below(p, 0, INT64_MAX, "a length");
     expect(p, "]");
+    if (b.fixed && accept(p, "panels")) panels_text(p, &b);
     kernel_buf(p->k, b);
 }
 

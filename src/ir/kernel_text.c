@@ -212,12 +212,34 @@ static void print_var(const kvar_info *v, str *out) {
     str_add(out, "\n");
 }
 
-void kernel_print(const kernel *k, str *out) {
+void kpanels_print(const kpanels *x, str *out) {
+    str_addf(out, "%lld columns %lld step %lld", (long long)x->width, (long long)x->column.extent, (long long)x->column.step);
+    for (int i = 0; i < x->n_outer + x->n_depth; i++)
+        str_addf(out, " %s %lld step %lld", i < x->n_outer ? "outer" : "depth", (long long)x->loops[i].extent,
+                 (long long)x->loops[i].step);
+    if (x->base) str_addf(out, " base %lld", (long long)x->base);
+    if (x->parts)
+        str_addf(out, " parts %d apart %lld from %s", x->parts, (long long)x->part_stride, dtype_name((tn_dtype)x->dtype));
+    if (x->padded) str_add(out, " padded");
+}
+
+static void print_buf(const kernel *k, int b, str *out) {
     static const char *const modes[] = { "in", "out", "inout", "local", "group", "cluster" };
+    const kbuf *x = &k->bufs.at[b];
+    str_addf(out, "b%d %s %s[%lld]", b, x->fixed ? "fixed" : modes[x->kind], dtype_name((tn_dtype)x->dtype),
+             (long long)x->elems);
+    if (!x->panels) return;
+    str_add(out, " panels ");
+    if (x->panels_of != b) str_addf(out, "of b%d ", x->panels_of);
+    kpanels_print(x->panels, out);
+}
+
+void kernel_print(const kernel *k, str *out) {
     str_addf(out, "kernel @%s(", k->name);
-    for (int b = 0; b < k->bufs.n; b++)
-        str_addf(out, "%sb%d %s %s[%lld]", b ? ", " : "", b, k->bufs.at[b].fixed ? "fixed" : modes[k->bufs.at[b].kind],
-                 dtype_name((tn_dtype)k->bufs.at[b].dtype), (long long)k->bufs.at[b].elems);
+    for (int b = 0; b < k->bufs.n; b++) {
+        if (b) str_add(out, ", ");
+        print_buf(k, b, out);
+    }
     str_addf(out, ") %s", k->tiled ? "tiled" : "scalar");
     if (k->par_var >= 0) str_addf(out, " parallel %s", k->vars.at[k->par_var].name);
     if (k->group) str_addf(out, " groups %lld of %d", (long long)k->groups, k->group);

@@ -4,7 +4,7 @@
 #include "ir/plan.h"
 
 int64_t kpanels_elems(const kpanels *x) {
-    int64_t n = (x->column.extent + x->width - 1) / x->width * x->width;
+    int64_t n = x->padded ? (x->column.extent + x->width - 1) / x->width * x->width : x->column.extent;
     for (int i = 0; i < x->n_outer + x->n_depth; i++) n *= x->loops[i].extent;
     return n;
 }
@@ -17,7 +17,7 @@ static bool same_steps(const kstep *x, const kstep *y, int n) {
 
 bool kpanels_equal(const kpanels *x, const kpanels *y) {
     return x->dtype == y->dtype && x->parts == y->parts && x->part_stride == y->part_stride && x->base == y->base &&
-           x->width == y->width && x->n_outer == y->n_outer && x->n_depth == y->n_depth &&
+           x->width == y->width && x->padded == y->padded && x->n_outer == y->n_outer && x->n_depth == y->n_depth &&
            same_steps(&x->column, &y->column, 1) && same_steps(x->loops, y->loops, x->n_outer + x->n_depth);
 }
 
@@ -58,9 +58,10 @@ bool kpanels_whole(const kpanels *x, int64_t elems) {
 
 typedef struct filler {
     const kpanels *x;
-    size_t size; /* of an element of the value */
-    char *to;    /* in the panels */
-    bool back;   /* from the panels to the value */
+    size_t size;   /* of an element of the value */
+    char *to;      /* in the panels */
+    int64_t width; /* of the panel that is being filled */
+    bool back;     /* from the panels to the value */
 } filler;
 
 /* See read_word in eval_kernel.c. */
@@ -88,7 +89,7 @@ static void copy(const filler *f, char *value, char *panel, size_t bytes) {
 
 static void fill_row(filler *f, char *from, int64_t columns) {
     int64_t step = f->x->column.step * (int64_t)f->size;
-    size_t size = f->x->parts ? sizeof(uint32_t) : f->size, filled = (size_t)columns * size, all = (size_t)f->x->width * size;
+    size_t size = f->x->parts ? sizeof(uint32_t) : f->size, filled = (size_t)columns * size, all = (size_t)f->width * size;
     if (f->x->parts)
         for (int64_t i = 0; i < columns; i++) fill_word(f, from + i * step, f->to + (size_t)i * size);
     else if (f->x->column.step == 1)
@@ -124,8 +125,9 @@ static void fill_panels(filler *f, int i, char *from) { /* outer loops from i on
         return;
     }
     for (int64_t c = 0; c < x->column.extent; c += x->width) {
-        int64_t left = x->column.extent - c;
-        fill_panel(f, i, from + c * x->column.step * (int64_t)f->size, left < x->width ? left : x->width);
+        int64_t left = x->column.extent - c, columns = left < x->width ? left : x->width;
+        f->width = x->padded ? x->width : columns;
+        fill_panel(f, i, from + c * x->column.step * (int64_t)f->size, columns);
     }
 }
 
@@ -136,9 +138,9 @@ void pbuf_fill(const pbuf *b, const void *value, void *out) {
         return;
     }
     char *from = (char *)(uintptr_t)value; /* which is read alone */
-    fill_panels(&(filler){ b->panels, size, out, false }, 0, from + b->panels->base * (int64_t)size);
+    fill_panels(&(filler){ b->panels, size, out, 0, false }, 0, from + b->panels->base * (int64_t)size);
 }
 
 void pbuf_unpack(const pbuf *b, const void *bytes, void *out) { /* the panels are read alone */
-    fill_panels(&(filler){ b->panels, dtype_size((tn_dtype)b->panels->dtype), (char *)(uintptr_t)bytes, true }, 0, out);
+    fill_panels(&(filler){ b->panels, dtype_size((tn_dtype)b->panels->dtype), (char *)(uintptr_t)bytes, 0, true }, 0, out);
 }

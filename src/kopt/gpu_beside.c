@@ -137,6 +137,7 @@ static int bind(joint *w, kbuf b, int32_t buf) {
     for (int i = 0; i < w->o->bufs.n; i++)
         if (w->args.at[i].buf == buf && w->o->bufs.at[i].dtype == b.dtype && w->o->bufs.at[i].elems == b.elems) return i;
     VEC_PUSH(w->o->a, &w->args, (parg){ buf });
+    if (b.panels) b.panels_of = w->o->bufs.n;
     return kernel_buf(w->o, b);
 }
 

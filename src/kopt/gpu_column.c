@@ -95,7 +95,8 @@ static void choose_panels(column *w) {
 
 static void make_panels(column *w, kernel *o) {
     const kins *in = at(w, w->panels);
-    kpanels x = { .base = in->idx.base, .width = w->wide, .column = { w->k->vars.at[w->v].extent, 1 }, .dtype = in->src };
+    int64_t columns = w->k->vars.at[w->v].extent; /* threads behind the last one read on in their row */
+    kpanels x = { in->idx.base, w->wide, .column = { columns, 1 }, .dtype = in->src, .padded = columns % w->wide != 0 };
     for (; x.n_depth < w->n_loops; x.n_depth++) {
         const kins *loop = at(w, w->loops + x.n_depth);
         x.loops[x.n_depth] = (kstep){ loop->hi, affine_coef(in->idx, loop->var) };
@@ -279,7 +280,7 @@ static kernel *write(column *w) {
     kernel_push(o, (kins){ .op = K_BARRIER });
     write_columns(w, o, first);
     for (int i = 0; i < w->n_outer + 2; i++) kernel_push(o, (kins){ .op = K_END });
-    if (w->panels) loop_drop_unread(o, at(w, w->panels)->buf);
+    if (w->panels) loop_take_place(o, w->panel_buf);
     return o;
 }
 

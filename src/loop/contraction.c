@@ -112,7 +112,7 @@ static bool list_loops(const contraction *t, kpanels *x) {
 
 bool contraction_layout(const contraction *c, kpanels *out) {
     const kbuf *own = &c->k->bufs.at[contraction_ins(c, (int)c->load)->buf];
-    if (!own->fixed || !list_loops(c, out)) return false;
+    if (!own->fixed || own->panels || !list_loops(c, out)) return false;
     /* Not where windows overlap, or many a panel is short. */
     return kpanels_elems(out) * (out->parts ? out->parts : 1) <= 2 * own->elems;
 }

@@ -28,9 +28,24 @@ void loop_sweep(kernel *k) {
     loop_compact(k);
 }
 
-void loop_drop_unread(kernel *k, int buf) {
+static bool has_buffer(const kins *in) {
+    return in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER || in->op == K_PREFETCH ||
+           (in->op == K_BARRIER && in->mode == BARRIER_MBARRIER);
+}
+
+void loop_take_place(kernel *k, int b) {
+    int of = k->bufs.at[b].panels_of;
     for (int i = 1; i < k->ins.n; i++)
-        if (k->ins.at[i].op == K_LOAD && k->ins.at[i].buf == buf) return;
-    k->bufs.at[buf].kind = KB_LOCAL, k->bufs.at[buf].fixed = false;
-    k->bufs.at[buf].elems = 0;
+        if (has_buffer(&k->ins.at[i]) && k->ins.at[i].buf == of) return;
+    for (int i = 1; i < k->ins.n; i++) {
+        kins *in = &k->ins.at[i];
+        if (!has_buffer(in)) continue;
+        if (in->buf == b)
+            in->buf = (uint16_t)of;
+        else if (in->buf > b)
+            in->buf--;
+    }
+    k->bufs.at[of] = k->bufs.at[b];
+    k->bufs.n--;
+    for (int i = b; i < k->bufs.n; i++) k->bufs.at[i] = k->bufs.at[i + 1];
 }

@@ -13,8 +13,8 @@
 void loop_compact(kernel *k);
 /* Dead code elimination: removes values that nothing uses. */
 void loop_sweep(kernel *k);
-/* A buffer that no load reads any more becomes an empty local one. */
-void loop_drop_unread(kernel *k, int buf);
+/* Buffer b, a value in panels, takes the place of the buffer with the value as it lies, where nothing reads that any more. */
+void loop_take_place(kernel *k, int b);
 
 /* ---- scalar form ---- */
 

@@ -85,7 +85,7 @@ const kernel *nest_pack_unfix(const kernel *tiled, const kvar *of, int n_vars, c
     for (int i = 1; i < k->ins.n; i++) {
         kins *in = &k->ins.at[i];
         const nest_operand *o = operand_of(x, in);
-        if (o) in->idx = affine_add(k->a, in->idx, in_nest(k, of, n_vars, o->outer));
+        if (o && !k->bufs.at[in->buf].panels) in->idx = affine_add(k->a, in->idx, in_nest(k, of, n_vars, o->outer));
     }
     return k;
 }
@@ -151,13 +151,14 @@ static void fill_panels(filler *f, int64_t from, int64_t to, int64_t columns) {
     panel = kernel_var(k, "nb", to, false, false), column = kernel_var(k, "c", columns, false, false);
     affine place = affine_var(k->a, column), from_place = affine_add(k->a, f->outer, affine_const(x->base));
     from_place = add_term(k, add_term(k, from_place, column, x->column.step), panel, x->column.step * x->width);
-    int64_t scale = x->width, panels = (x->column.extent + x->width - 1) / x->width;
+    int64_t scale = columns, rows = 1;
     for (int i = n - 1; i >= 0; i--) {
-        if (i == x->n_outer - 1) place = add_term(k, place, panel, scale), scale *= panels;
+        if (i == x->n_outer - 1) scale = rows * x->column.extent;
         place = add_term(k, place, loop[i], scale), scale *= x->loops[i].extent;
+        if (i >= x->n_outer) rows *= x->loops[i].extent;
         from_place = add_term(k, from_place, loop[i], x->loops[i].step);
     }
-    if (x->n_outer == 0) place = add_term(k, place, panel, scale);
+    place = add_term(k, place, panel, rows * x->width);
     give_roles(f, column, loop);
     bool turned = x->column.step != 1;
     for (int i = 0; i < x->n_outer; i++) open(k, loop[i], 0, x->loops[i].extent);

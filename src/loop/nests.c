@@ -181,26 +181,30 @@ kernel *loop_nest(const kernel *k, int n) {
 typedef struct blocks {
     const kernel *k;
     kernel *o;
-    bool *unread;            /* [bufs of k] some nest reads its panels instead */
     nest_panels_list panels; /* filled before the blocks */
 } blocks;
 
-static int put_new_buf(blocks *w, const part *p, const kernel *x, int b) {
-    for (int i = 0; i < p->alike.n && x->bufs.at[b].panels; i++)
-        if (p->alike.at[i].buf == x->bufs.at[b].panels_of) return nest_pack_panels(w->o, &w->panels, &p->alike.at[i], x, b);
-    return kernel_buf(w->o, x->bufs.at[b]);
+/* A value in panels: nests that read it in the same order share a buffer. */
+static int put_panels(blocks *w, const part *p, const kernel *x, int b) {
+    const kbuf *own = &x->bufs.at[b];
+    for (int i = 0; i < p->alike.n; i++)
+        if (p->alike.at[i].buf == own->panels_of) return nest_pack_panels(w->o, &w->panels, &p->alike.at[i], x, b);
+    for (int i = w->k->bufs.n; i < w->o->bufs.n; i++) {
+        const kbuf *y = &w->o->bufs.at[i];
+        if (y->panels && y->panels_of == own->panels_of && kpanels_equal(y->panels, own->panels)) return i;
+    }
+    return kernel_buf(w->o, *own);
 }
 
 /* Local buffers of the nest's own grow with the rows that are worked on at once; new ones come last. */
 static const int *put_bufs(blocks *w, const part *p, const kernel *x) {
     int *to = ARENA_ARRAY(w->o->a, int, x->bufs.n + 1);
     for (int b = 0; b < x->bufs.n; b++) {
-        to[b] = b < p->n_bufs ? b : put_new_buf(w, p, x, b);
-        if (b >= p->n_bufs) continue;
+        const kbuf *from = &x->bufs.at[b];
+        to[b] = from->panels ? put_panels(w, p, x, b) : b < p->n_bufs ? b : kernel_buf(w->o, *from);
+        if (b >= p->n_bufs || from->panels) continue;
         kbuf *own = &w->o->bufs.at[b];
-        if (own->kind == KB_LOCAL && x->bufs.at[b].kind == KB_LOCAL && x->bufs.at[b].elems > own->elems)
-            own->elems = x->bufs.at[b].elems;
-        w->unread[b] |= p->k->bufs.at[b].kind == KB_LOCAL && p->k->bufs.at[b].elems == 0 && own->kind == KB_IN;
+        if (own->kind == KB_LOCAL && from->kind == KB_LOCAL && from->elems > own->elems) own->elems = from->elems;
     }
     return to;
 }
@@ -243,7 +247,6 @@ kernel *loop_put_nests(const kernel *k, kernel *const *tiled) {
     blocks w = { .k = k, .o = kernel_make(k->a, k->name) };
     kernel *o = w.o;
     knest next = { 0 };
-    w.unread = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
     for (kvar v = 0; v < k->vars.n; v++) VEC_PUSH(o->a, &o->vars, k->vars.at[v]);
     for (int b = 0; b < k->bufs.n; b++) VEC_PUSH(o->a, &o->bufs, k->bufs.at[b]);
     o->flops = k->flops, o->bytes_read = k->bytes_read, o->bytes_written = k->bytes_written;
@@ -261,7 +264,7 @@ kernel *loop_put_nests(const kernel *k, kernel *const *tiled) {
         }
     }
     nest_pack_fill(o, &w.panels);
-    for (int b = 0; b < k->bufs.n; b++)
-        if (w.unread[b]) loop_drop_unread(o, b);
+    for (int b = o->bufs.n - 1; b >= k->bufs.n; b--)
+        if (o->bufs.at[b].panels) loop_take_place(o, b);
     return o;
 }

@@ -41,12 +41,14 @@ typedef struct packer {
     bool ahead;         /* the next K block is fetched */
     int panel, sums;    /* local buffers; panel: or a constant operand's */
     kpanels *fixed;     /* its layout; NULL: panels are copied */
-    affine fixed_row;   /* place in it by depth and outer loops */
+    affine full_row;    /* place in it by depth and outer loops */
+    affine tail_row;    /* the same in the last panel, which has the columns that are left */
     int64_t fixed_tile; /* elements of a panel of it */
     /* being written */
     int64_t tiles_now;        /* of this panel */
     int64_t columns;          /* of each of them */
     affine column, tile;      /* what n stands for; which tile that is in */
+    affine fixed_row;         /* full_row or tail_row */
     kernel out;               /* only its instructions */
     reg *map;                 /* [k->ins.n] */
     VEC(subst) substs, outer; /* of the part being written; of all parts */
@@ -59,16 +61,23 @@ static affine add_scaled(const packer *t, affine x, kvar v, int64_t *scale) { /*
     return x;
 }
 
-/* Where in its panels an element of a constant operand lies. */
-static void place_constant(packer *t, const kpanels *x) {
+/* Where a row of a constant operand lies in a panel of so many columns. */
+static affine row_place(packer *t, const kpanels *x, int64_t columns) {
     const kins *b = contraction_ins(&t->c, (int)t->c.load);
-    int64_t scale = x->width;
-    t->fixed_row = affine_const(0);
-    for (int i = t->c.depth.n - 1; i >= 0; i--) t->fixed_row = add_scaled(t, t->fixed_row, t->c.depth.at[i], &scale);
-    t->fixed_tile = scale;
-    scale *= (x->column.extent + x->width - 1) / x->width;
+    int64_t scale = columns;
+    affine row = affine_const(0);
+    for (int i = t->c.depth.n - 1; i >= 0; i--) row = add_scaled(t, row, t->c.depth.at[i], &scale);
+    scale = scale / columns * x->column.extent;
     for (int i = t->c.rows.n - 1; i >= 0; i--)
-        if (affine_coef(b->idx, t->c.rows.at[i])) t->fixed_row = add_scaled(t, t->fixed_row, t->c.rows.at[i], &scale);
+        if (affine_coef(b->idx, t->c.rows.at[i])) row = add_scaled(t, row, t->c.rows.at[i], &scale);
+    return row;
+}
+
+static void place_constant(packer *t, const kpanels *x) {
+    int64_t tail = x->column.extent % x->width;
+    t->full_row = row_place(t, x, x->width);
+    if (tail) t->tail_row = row_place(t, x, tail);
+    t->fixed_tile = contraction_depth_from(&t->c, 0) * x->width;
     t->fixed = arena_copy(t->c.k->a, x, sizeof *x);
 }
 
@@ -262,7 +271,7 @@ static void fetch_ahead(packer *t, const stretch *x, const kvar *at) {
     tn_dtype type = t->fixed ? contraction_dtype(&t->c) : (tn_dtype)b->src;
     int64_t steps = contraction_depth_from(&t->c, t->level + 1) * (t->whole ? t->piece : x->length),
             line = MACHINE_LINE_BYTES / (int64_t)dtype_size(type), row = t->tiles * contraction_tile_columns(&t->c),
-            all = t->fixed ? steps * contraction_tile_columns(&t->c) : row + line - 1, each = share(all, t->inner_rows),
+            all = t->fixed ? steps * t->columns : row + line - 1, each = share(all, t->inner_rows),
             once = each * contraction_tile_rows(&t->c);
     affine place = t->fixed ? panel_place(t, at, -1) : apply(t, b->idx);
     place = affine_set_var(a, place, t->c.n, affine_const(0));
@@ -365,6 +374,7 @@ static void write_panels(packer *t, int64_t from, int64_t to, int64_t skipped, i
     if (from == to) return;
     t->tiles_now = tiles;
     t->columns = columns;
+    t->fixed_row = columns == width ? t->full_row : t->tail_row;
     t->tile = affine_add(a, affine_scale(a, affine_var(a, t->nb), t->tiles), affine_var(a, t->nt));
     t->tile = affine_offset(t->tile, skipped);
     t->column = affine_add(a, affine_scale(a, t->tile, width), affine_var(a, t->c.n));
@@ -392,7 +402,7 @@ static kbuf panel_buffer(const packer *t) {
     b.elems = t->piece * contraction_depth_from(&t->c, t->level + 1) * t->tiles; /* of one column a tile */
     if (!t->fixed) return b;
     b.kind = KB_IN, b.fixed = true;
-    b.panels = t->fixed, b.panels_of = load->buf;
+    b.panels = t->fixed, b.panels_of = load->buf, b.node = t->c.k->bufs.at[load->buf].node;
     b.elems = kpanels_elems(t->fixed);
     return b;
 }
@@ -494,6 +504,6 @@ bool step_pack(kernel **kk, const loop_step *s, str *why) {
     k->ins.at = t.out.ins.at, k->ins.n = t.out.ins.n, k->ins.cap = t.out.ins.cap;
     for (int i = t.n_out; i < t.c.rows.n; i++) k->vars.at[t.c.rows.at[i]].row = false; /* local memory is indexed by them */
     loop_sweep(k);
-    if (t.fixed) loop_drop_unread(k, k->bufs.at[t.panel].panels_of);
+    if (t.fixed) loop_take_place(k, t.panel);
     return true;
 }

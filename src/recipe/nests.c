@@ -9,14 +9,13 @@ typedef struct nests {
     krole *like;     /* by nest of the loop over blocks: the register tile, rows and vectors */
 } nests;
 
-/* A nest of the last rows takes panels that are as wide as those of the others: one copy of the operand serves both. n_bufs:
- * buffers that the nest had before it was tiled. */
-static krole tile_like(const kernel *x, int n_bufs) {
+/* A nest of the last rows takes panels that are as wide as those of the others: one copy of the operand serves both. */
+static krole tile_like(const kernel *x) {
     krole tile = { 0 };
     int lanes = 1;
     for (kvar v = 0; v < x->vars.n; v++)
         if (x->vars.at[v].role.lanes > lanes) lanes = x->vars.at[v].role.lanes;
-    for (int b = n_bufs; b < x->bufs.n; b++)
+    for (int b = 0; b < x->bufs.n; b++)
         if (x->bufs.at[b].panels) tile.lanes = (int)(x->bufs.at[b].panels->width / lanes);
     for (int i = 1; i < x->ins.n && tile.lanes; i++) {
         const kvar_info *v = x->ins.at[i].op == K_LOOP ? &x->vars.at[x->ins.at[i].var] : NULL;
@@ -33,9 +32,8 @@ static void tile_nest(nests *w, const knest *at) {
     recipe r = recipe_make(loop_nest(k, n), &own);
     krole *like = &w->like[at->n];
     if (at->rest && like->lanes) r.rows = like->unroll < rows ? like->unroll : rows, r.vectors = like->lanes;
-    int n_bufs = r.k->bufs.n;
     recipe_tile_nest(&r);
-    if (!at->rest) *like = tile_like(r.k, n_bufs);
+    if (!at->rest) *like = tile_like(r.k);
     w->tiled[n] = r.k, w->steps[n] = *r.s;
     w->steps[n].name = NULL;
 }

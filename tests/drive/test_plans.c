@@ -76,6 +76,10 @@ static void test_bad_texts(void **state) {
         { "kernel @k() scalar {\n  %1 = const 1  f32x65\n}", "t:2:23: expected 2 to 64 lanes" },
         { "kernel @k() scalar {\n  %1 = const 99999999999999999999  i64\n}", "t:2:33: expected a number of 64 bits" },
         { "kernel @k() scalar { } x", "t:1:24: expected the end of the text" },
+        { "kernel @k(b0 in f32[8] panels 4 columns 8 step 1) tiled { }", "t:1:24: expected ," },
+        { "kernel @k(b0 fixed f32[8] panels 0 columns 8 step 1) tiled { }", "t:1:34: expected columns of a panel" },
+        { "kernel @k(b0 fixed f32[8] panels of b0 4 columns 8 step 1) tiled { }", "t:1:38: expected a buffer before this one" },
+        { "kernel @k(b0 fixed f32[8] panels 4 columns 8) tiled { }", "t:1:45: expected step" },
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         arena a;
@@ -88,6 +92,34 @@ static void test_bad_texts(void **state) {
         assert_string_equal(gd.err.text, bad[i].message);
         assert_int_equal(gd.err.code, TN_ERR_PARSE);
         arena_fini(&a);
+    }
+}
+
+/* What a layout says of its buffer must be so. */
+ARENA_TEST(test_bad_panels) {
+    static const struct {
+        const char *buffer, *problem;
+    } cases[] = {
+        { "f32[16] panels 4 columns 8 step 1 depth 2 step 8", NULL },
+        { "f32[20] panels 4 columns 10 step 1 depth 2 step 10", NULL },
+        { "f32[24] panels 4 columns 10 step 1 depth 2 step 10 padded", NULL },
+        { "i32[8] panels 4 columns 8 step 1 depth 1 step 16 parts 2 apart 8 from bf16", NULL },
+        { "f32[16] panels 4 columns 8 step 1 depth 3 step 8", "its panels have others" },
+        { "f32[20] panels 4 columns 10 step 1 depth 2 step 10 padded", "its panels have others" },
+        { "f32[16] panels 4 columns 4611686018427387904 step 1 depth 4611686018427387904 step 1", "its panels have others" },
+        { "f32[8] panels 4 columns 8 step 1 parts 2 apart 8 from bf16", "panels of 2 x bf16" },
+        { "i32[8] panels 4 columns 8 step 1 parts 4 apart 8 from bf16", "panels of 4 x bf16" },
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        str problems, again;
+        str_init(&problems, a), str_init(&again, a);
+        const char *text = arena_printf(a, "kernel @k(b0 fixed %s) tiled {\n}\n", cases[i].buffer);
+        kernel *k = kernel_parse(a, text, strlen(text), "t");
+        kernel_print(k, &again);
+        assert_string_equal(again.s, text);
+        kernel_check(k, &problems);
+        if (cases[i].problem ? !strstr(problems.s, cases[i].problem) : problems.n > 0)
+            fail_msg("%s\n%s", cases[i].buffer, problems.s);
     }
 }
 
@@ -126,7 +158,7 @@ static void test_random_graphs(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_bad_texts), cmocka_unit_test(test_texts),
-                                        cmocka_unit_test(test_random_graphs) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_bad_texts), cmocka_unit_test(test_bad_panels),
+                                        cmocka_unit_test(test_texts), cmocka_unit_test(test_random_graphs) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
