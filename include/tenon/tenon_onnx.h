@@ -1,0 +1,124 @@
+/* tenon_onnx.h - ONNX models as graphs.
+ *
+ * Files are untrusted: every length is checked, nothing recurses on what a file says, and a model takes no more memory than
+ * TN_ONNX_MEMORY plus four times its file (and what the graph itself takes). Weights are not copied before they are in the
+ * graph: files are mapped.
+ *
+ * What is read: operator sets 7 to 17 of ai.onnx (docs/onnx.md lists the ops), and the older forms of ops that models of set 6
+ * and before share with them; weights in the file or beside it (external data: relative paths, no "..", no symbolic links);
+ * local functions; If, Loop and Scan whose conditions and counts are known at import; sequences and optionals whose lengths
+ * are. What cannot be done is refused, all of it at once: tn_ctx_error lists op, node and reason.
+ *
+ * Sizes.   A graph has no unknown sizes. Named dims of inputs ("batch") are given by tn_onnx_opts.dims. What follows from known
+ *          sizes and constants (Shape, Gather, Concat, Range ...) is computed at import. Where a size depends on the value of
+ * an input, tn_onnx_opts.values gives it: the input becomes a constant. Types.   int16 and uint16 are held as i32, uint32 and
+ * uint64 as i64 (the latter with the same 64 bits), and ops on them give the results of their own types. Strings, complex
+ * numbers and types of fewer than 8 bits are refused. Indices. An index that is out of range at run time is clamped to the
+ * nearest row (tn_gather), or skipped (scatters).
+ *
+ * Errors.  TN_ERR_PARSE a malformed file; TN_ERR_UNSUPPORTED a right file that says what Tenon cannot do; TN_ERR_IO;
+ * TN_ERR_INVAL wrong options; TN_ERR_NOMEM. On an error nothing is returned. Threads. As the context: one at a time. */
+#ifndef TENON_ONNX_H
+#define TENON_ONNX_H
+
+#include "tenon/tenon.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TN_ONNX_MAX_BYTES 2147483647 /* of the model's own file (protobuf has no more); external data may be larger */
+#define TN_ONNX_MAX_NODES 262144     /* of a graph, and of all subgraphs as they are imported, every turn of a loop counted */
+#define TN_ONNX_MAX_NAME 1024        /* bytes of a name */
+#define TN_ONNX_MAX_DEPTH 8          /* of subgraphs and functions within each other */
+#define TN_ONNX_MAX_FOLD 4096        /* elements of operands and results that are computed at import */
+#define TN_ONNX_MEMORY 67108864      /* bytes, beside four times the file */
+
+/* ---- a model in memory --------------------------------------------------------------------------------------------------- */
+
+typedef struct tn_onnx_model tn_onnx_model;
+
+/* Maps and checks a file. Until tn_onnx_model_free it must not become shorter (the process would get SIGBUS). */
+TN_API TN_CHECK tn_status tn_onnx_open(tn_ctx *ctx, const char *path, tn_onnx_model **out_model);
+/* The same from bytes, which stay the caller's and must outlive the model; `name` stands for the path in messages, and external
+ * data is looked for in `folder` (NULL = refused). */
+TN_API TN_CHECK tn_status tn_onnx_parse(tn_ctx *ctx, const void *bytes, size_t n_bytes, const char *name, const char *folder,
+                                        tn_onnx_model **out_model);
+TN_API void tn_onnx_model_free(tn_onnx_model *m); /* before its context; NULL is fine */
+
+typedef enum { TN_ONNX_TENSOR, TN_ONNX_SEQUENCE, TN_ONNX_OPTIONAL, TN_ONNX_OTHER } tn_onnx_kind;
+typedef struct {
+    const char *name;
+    tn_onnx_kind kind;
+    const char *type;                /* of elements, in ONNX's words: "float", "uint16", "string" */
+    tn_dtype dtype;                  /* they are held as; TN_N_DTYPES when they cannot be */
+    int rank;                        /* -1 = not said */
+    int64_t dim[TN_MAX_RANK];        /* -1 = not known */
+    const char *symbol[TN_MAX_RANK]; /* the name of an unknown dim, or NULL */
+} tn_onnx_port;
+/* Inputs without initial values, and outputs, in the model's order. */
+TN_API int tn_onnx_n_inputs(const tn_onnx_model *m);
+TN_API int tn_onnx_n_outputs(const tn_onnx_model *m);
+TN_API TN_CHECK tn_status tn_onnx_input(const tn_onnx_model *m, int i, tn_onnx_port *out_port);
+TN_API TN_CHECK tn_status tn_onnx_output(const tn_onnx_model *m, int i, tn_onnx_port *out_port);
+/* The nodes of the main graph. */
+TN_API int tn_onnx_n_nodes(const tn_onnx_model *m);
+TN_API const char *tn_onnx_node_op(const tn_onnx_model *m, int i); /* "Conv", "com.microsoft.Gelu"; NULL out of range */
+
+/* ---- to graphs ----------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *name;
+    int64_t size;
+} tn_onnx_dim;
+typedef struct {
+    const char *name; /* of an input; "x[2]" is element 2 of a sequence, "x" the value of an optional */
+    tn_dtype dtype;
+    tn_shape shape;
+    const void *data; /* row-major */
+} tn_onnx_value;
+typedef struct {
+    size_t struct_size;      /* sizeof(tn_onnx_opts) */
+    const tn_onnx_dim *dims; /* sizes of named dims */
+    int n_dims;
+    /* Values of inputs. Where a size depends on one of them, it is a constant of the graph; the others stay inputs, and only
+     * give their shapes, where the model does not say them. */
+    const tn_onnx_value *values;
+    int n_values;
+    int constant_inputs; /* 1 = all inputs with values become constants */
+    int parameters;      /* 1 = floating-point initializers of rank 1 and more are parameters (tn_param), which can be trained
+                            and set in sessions; 0 = constants */
+    int immediate;       /* 1 = a graph in immediate mode (tn_graph_immediate): every input needs its value, sizes may depend
+                            on any of them */
+} tn_onnx_opts;
+#define TN_ONNX_DEFAULTS TN_VALUE_(tn_onnx_opts, sizeof(tn_onnx_opts), NULL, 0, NULL, 0, 0, 0, 0)
+
+/* Free the graph with tn_graph_free; it does not refer to the model. Inputs and outputs have the model's names; those of a
+ * sequence are "x[0]", "x[1]" ... opts NULL = TN_ONNX_DEFAULTS. */
+TN_API TN_CHECK tn_status tn_onnx_import(tn_onnx_model *m, const tn_onnx_opts *opts, tn_graph **out_graph);
+/* tn_onnx_open, tn_onnx_import and tn_onnx_model_free. */
+TN_API TN_CHECK tn_status tn_onnx_load(tn_ctx *ctx, const char *path, const tn_onnx_opts *opts, tn_graph **out_graph);
+
+/* What the last import of the model could not do: node i of all. Texts live until the next import. TN_ERR_INVAL: no such i. */
+typedef struct {
+    const char *op, *node, *reason;
+} tn_onnx_refusal;
+TN_API int tn_onnx_n_refused(const tn_onnx_model *m);
+TN_API TN_CHECK tn_status tn_onnx_refused(const tn_onnx_model *m, int i, tn_onnx_refusal *out_refusal);
+/* 1 when the last import made a constant of input i (of tn_onnx_input). */
+TN_API int tn_onnx_input_is_constant(const tn_onnx_model *m, int i);
+
+/* ---- arrays in files ----------------------------------------------------------------------------------------------------- */
+
+/* A file of one TensorProto, or, for kind TN_ONNX_SEQUENCE and TN_ONNX_OPTIONAL, of one SequenceProto or OptionalProto of
+ * tensors: what backend tests keep their inputs and outputs in. */
+typedef struct tn_onnx_arrays tn_onnx_arrays;
+TN_API TN_CHECK tn_status tn_onnx_arrays_load(tn_ctx *ctx, const char *path, tn_onnx_kind kind, tn_onnx_arrays **out_arrays);
+TN_API void tn_onnx_arrays_free(tn_onnx_arrays *a);       /* NULL is fine */
+TN_API int tn_onnx_arrays_count(const tn_onnx_arrays *a); /* an optional without a value: 0 */
+TN_API TN_CHECK tn_status tn_onnx_array(const tn_onnx_arrays *a, int i, tn_onnx_value *out_value);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,141 @@
+/* import.h - what the ops of an import share: values, calls, the table of ops, and helpers that read operands and attributes.
+ *
+ * A value is a tensor of the graph, or an array that is known at import ("host"), which becomes a constant of the graph when a
+ * tensor is asked for. A handler reads its operands and attributes and puts its results. What it cannot do it refuses: that
+ * jumps to the importer, which notes op, node and reason, and goes on with the next node. Attributes that a handler does not
+ * ask for are refused afterwards: what is not understood is not ignored. */
+#ifndef ONNX_IMPORT_H
+#define ONNX_IMPORT_H
+
+#include "onnx.h"
+#include "tenon/tenon_nn.h"
+
+typedef struct onnx_val onnx_val;
+struct onnx_val {
+    tn_onnx_kind kind;
+    int elem;
+    tn_shape shape;
+    int64_t n;        /* elements */
+    tn_tensor t;      /* id 0: not in the graph (yet) */
+    const void *data; /* row-major, as Tenon holds the type; not aligned; NULL: not known */
+    uint64_t deps;    /* inputs of the model that the value depends on: bit i of tn_onnx_input(i), 63 for all after it */
+    bool refused;     /* what it comes from was */
+    onnx_val **items; /* of a sequence, or the value of an optional */
+    int n_items;
+};
+
+typedef struct onnx_scope onnx_scope;
+typedef struct onnx_noted onnx_noted;
+typedef struct onnx_import {
+    tn_onnx_model *m;
+    onnx_env *env;
+    tn_onnx_opts opts;
+    tn_graph *g;
+    onnx_scope *scope;
+    const onnx_opset *opsets;
+    int n_opsets, depth, done; /* done: nodes */
+    const char *path;          /* of the subgraph, for messages: "loop/" */
+    onnx_noted *noted, **last;
+    int n_noted;
+    uint64_t needs;     /* inputs whose values sizes depend on */
+    uint64_t constants; /* inputs that are constants */
+    bool stopped;       /* the graph itself has an error */
+} onnx_import;
+
+typedef struct onnx_row onnx_row;
+typedef struct onnx_call {
+    onnx_import *im;
+    const onnx_node *node;
+    const onnx_row *row;
+    int opset;
+    tn_graph *g;  /* where tensors go: the graph, or one that is evaluated at once */
+    bool folding; /* the latter */
+    onnx_val **in, **out;
+    int n_in, n_out;
+    uint64_t asked; /* attributes that the handler asked for */
+} onnx_call;
+
+typedef enum {
+    ROW_HOST = 1,  /* results need no graph where the operands are known */
+    ROW_MOVE = 2,  /* values go through unchanged: any type */
+    ROW_ORDER = 4, /* right for types held in a wider one (not for uint64) */
+    ROW_WRAP = 8,  /* the same, after the result is brought back into the type's range; also for uint64 */
+    ROW_KEEP = 16, /* never computed at import: work that is not linear in its operands */
+    ROW_LISTS = 32 /* takes sequences and optionals */
+} onnx_row_flags;
+
+struct onnx_row {
+    const char *name, *domain;
+    int min_in, max_in; /* max -1: any number */
+    unsigned flags;
+    void (*run)(onnx_call *c);
+    tn_tensor (*unary)(tn_tensor);
+    tn_tensor (*binary)(tn_tensor, tn_tensor);
+};
+const onnx_row *onnx_find_row(const char *domain, const char *op);
+void onnx_op_unary(onnx_call *c);
+void onnx_op_binary(onnx_call *c);
+
+void ONNX_NORETURN onnx_refuse(onnx_call *c, const char *fmt, ...) ONNX_PRINTF(2, 3);
+void ONNX_NORETURN onnx_refuse_graph(onnx_call *c); /* for what c->g says */
+
+/* ---- operands ---- */
+
+bool onnx_has(const onnx_call *c, int i); /* operand i is given */
+onnx_val *onnx_in(onnx_call *c, int i);   /* refuses where it is not */
+tn_tensor onnx_t(onnx_call *c, int i);    /* as a tensor of c->g */
+tn_tensor onnx_val_tensor(onnx_call *c, onnx_val *v);
+tn_shape onnx_shape(onnx_call *c, int i);
+int onnx_rank(onnx_call *c, int i);
+int onnx_elem(onnx_call *c, int i);
+bool onnx_is_float(int elem);
+/* Known values; refuses, and notes which inputs would have to be given. */
+const void *onnx_known(onnx_call *c, int i, const char *what);
+int64_t *onnx_known_ints(onnx_call *c, int i, const char *what, int *out_n); /* any integer type */
+int64_t onnx_known_int(onnx_call *c, int i, const char *what);               /* one element */
+double *onnx_known_floats(onnx_call *c, int i, const char *what, int *out_n);
+double onnx_load(tn_dtype t, const void *data, int64_t i); /* as tn_ir_load, of arrays that need not be aligned */
+
+/* ---- attributes ---- */
+
+const onnx_attr *onnx_attr_find(onnx_call *c, const char *name); /* NULL when not given */
+int64_t onnx_attr_int(onnx_call *c, const char *name, int64_t fallback);
+double onnx_attr_float(onnx_call *c, const char *name, double fallback);
+bool onnx_attr_is(onnx_call *c, const char *name, const char *fallback, const char *word); /* a string */
+const int64_t *onnx_attr_ints(onnx_call *c, const char *name, int *out_n);                 /* NULL when not given */
+int64_t onnx_attr_need_int(onnx_call *c, const char *name);
+int onnx_axis(onnx_call *c, int64_t axis, int rank); /* 0 .. rank-1; negative counts from the end */
+/* The attribute, or (opset since and later) the operand i of the same meaning. NULL: neither. */
+const int64_t *onnx_ints_of(onnx_call *c, const char *name, int i, int *out_n);
+
+/* ---- results ---- */
+
+/* elem ELEM_NONE: that of the first operand, if it is held in t's dtype. */
+void onnx_put(onnx_call *c, int k, tn_tensor t, int elem);
+void onnx_put_known(onnx_call *c, int k, int elem, tn_shape shape, const void *data); /* data in the arena */
+void onnx_put_ints(onnx_call *c, int k, const int64_t *v, int n);                     /* i64[n]; n -1: a scalar */
+void onnx_put_val(onnx_call *c, int k, onnx_val *v);
+bool onnx_wants(const onnx_call *c, int k); /* result k has a name */
+onnx_val *onnx_val_new(onnx_import *im, tn_onnx_kind kind, int elem);
+onnx_val *onnx_val_of(onnx_call *c, tn_tensor t, int elem); /* for items of sequences */
+
+/* ---- small graphs ---- */
+
+tn_tensor onnx_scalar(tn_tensor like, double value); /* of that dtype, rank 0 */
+tn_tensor onnx_ints_const(onnx_call *c, const int64_t *v, int n);
+tn_tensor onnx_reshape_to(tn_tensor x, const int64_t *dims, int rank);
+tn_shape onnx_dims(const int64_t *dims, int rank);
+int64_t onnx_count_of(tn_shape s);
+tn_tensor onnx_wrap(tn_tensor x, int elem);                 /* a held value back into the range of its type */
+tn_tensor onnx_not_negative(tn_tensor index, int64_t size); /* index + size where it is negative */
+tn_tensor onnx_accurate(tn_tensor x); /* halves as f32, for what takes several roundings; others as they are */
+
+/* ---- subgraphs ---- */
+
+/* Imports a graph attribute's nodes in a scope of its own: in[i] are its inputs. The results go to out (as many as it has
+ * outputs, which must be n_out). */
+void onnx_inline(onnx_call *c, const onnx_attr *body, onnx_val **in, int n_in, onnx_val **out, int n_out, const char *where);
+int onnx_body_outputs(onnx_call *c, const onnx_attr *body);
+void onnx_call_function(onnx_call *c, const onnx_function *fn);
+
+#endif
