@@ -47,12 +47,14 @@ struct cli {
     int n_given;
     char **args;
     int n_args;
-    char *schedule; /* the text of --schedule's file, or NULL */
-    tn_ctx *ctx;    /* made by cli_ctx on first use */
+    char *schedule;   /* the text of --schedule's file, or NULL */
+    char **constants; /* inputs of the last ONNX model that are constants of its graph */
+    int n_constants;
+    tn_ctx *ctx; /* made by cli_ctx on first use */
 };
 
 extern const cli_command command_run, command_opt, command_emit, command_explain, command_bench, command_ops, command_opcodes,
-    command_cache, command_devices, command_verify, command_tune, command_profile;
+    command_cache, command_devices, command_verify, command_tune, command_profile, command_onnx_test;
 
 /* Options of the command line. The typed readers end the program with a usage error when the text is no such value. */
 bool cli_flag(const cli *c, const char *name);
@@ -77,6 +79,7 @@ tn_compile_opts cli_compile_opts(const cli *c); /* --mode --fusion --threads --n
     { "fusion", 'f', "LEVEL", "0 none, 1 pairs, 2 elementwise and reductions, 3 by cost; default: the mode's own" },           \
         { "threads", 't', "N", "CPU threads; 0 (default) = as many as the process may use" },                                  \
         { "device", 'd', "NAME", "cpu (default), cuda, opencl, null, or auto: the fastest by a model" },                       \
+        { "dim", 0, "NAME=SIZE", "the size of a named dim of an ONNX model (repeatable)" },                                    \
         { "no-cache", 0, NULL, "compile every kernel again" }, { "no-passes", 0, NULL, "skip the graph passes" }, {            \
         "check", 0, NULL, "verify every artefact between the stages (slow)"                                                    \
     }
@@ -160,7 +163,7 @@ uint64_t random_next(uint64_t *state);
 double random_unit(uint64_t *state); /* [0, 1) */
 double random_gauss(uint64_t *state);
 
-/* models.c: a graph from a .tn file, "-" or "@name:sizes". */
+/* models.c: a graph from a .tn or .onnx file, "-" or "@name:sizes". */
 typedef struct model {
     const char *name, *sizes, *doc;
 } model;

@@ -6,9 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
-static const cli_command *const commands[] = { &command_run,    &command_opt,     &command_emit,  &command_explain,
-                                               &command_verify, &command_profile, &command_tune,  &command_bench,
-                                               &command_ops,    &command_opcodes, &command_cache, &command_devices };
+static const cli_command *const commands[] = { &command_run,      &command_opt,     &command_emit,  &command_explain,
+                                               &command_verify,   &command_profile, &command_tune,  &command_bench,
+                                               &command_ops,      &command_opcodes, &command_cache, &command_devices,
+                                               &command_onnx_test };
 
 static const cli_option common_options[] = {
     { "help", 'h', NULL, "show this text" },
@@ -55,7 +56,7 @@ static void print_help(const cli *c) {
            cli_plain(c), tn_version());
     for (size_t i = 0; i < COUNT_OF(commands); i++) printf("  %-10s %s\n", commands[i]->name, commands[i]->summary);
     printf("  %-10s %s\n", "help", "this text; `tenon help COMMAND`, `tenon help models`");
-    printf("\nA graph is a .tn file, - for stdin, or a builtin model such as @mlp:64x256 (`tenon help models`).\n"
+    printf("\nA graph is a .tn or .onnx file, - for stdin, or a builtin model such as @mlp:64x256 (`tenon help models`).\n"
            "Data goes to stdout, everything else to stderr. NO_COLOR turns colours off; TENON_CACHE_DIR, TENON_CACHE_BYTES and "
            "TENON_CC\n"
            "choose the kernel cache and the C compiler; TENON_CPU how programs become code (x86: machine code, the default; "

@@ -1,5 +1,6 @@
 /* models.c - graphs by name: files, stdin and the builtin models. Parameters are states with seeded random values. */
 #include "cli.h"
+#include "tenon/tenon_onnx.h"
 #include "tenon/tenon_nn.h"
 
 #include <math.h>
@@ -357,6 +358,64 @@ static tn_graph *build_model(cli *c, const char *spec, uint64_t seed) {
     return g;
 }
 
+/* ---- ONNX files ---- */
+
+static bool is_onnx(const char *spec) {
+    size_t n = strlen(spec);
+    return n > 5 && !strcmp(spec + n - 5, ".onnx");
+}
+
+/* --dim batch=8, as often as wanted. */
+static int read_dims(cli *c, tn_onnx_dim *out, int cap) {
+    int at = 0, n = 0;
+    for (const char *text; (text = cli_next(c, "dim", &at)); n++) {
+        const char *eq = strchr(text, '=');
+        char *end = NULL;
+        int64_t size = eq ? strtoll(eq + 1, &end, 10) : -1;
+        if (!eq || end == eq + 1 || *end || size < 0) cli_usage(c, "--dim %s: expected NAME=SIZE", text);
+        if (n == cap) cli_usage(c, "more than %d --dim", cap);
+        out[n] = (tn_onnx_dim){ cli_format("%.*s", (int)(eq - text), text), size };
+    }
+    return n;
+}
+/* --input NAME=...: where sizes depend on it, it becomes a constant, which c->constants names. */
+static int read_values(cli *c, value *data, tn_onnx_value *out, int cap) {
+    int at = 0, n = 0;
+    for (const char *text; (text = cli_next(c, "input", &at)); n++) {
+        const char *eq = strchr(text, '=');
+        if (!eq) cli_usage(c, "--input %s: expected NAME=2x3xf32:1,2,... or NAME=@file.npy", text);
+        if (n == cap) cli_usage(c, "more than %d --input", cap);
+        char *name = cli_format("%.*s", (int)(eq - text), text);
+        data[n] = value_parse(c, name, eq + 1);
+        out[n] = (tn_onnx_value){ name, data[n].dtype, data[n].shape, data[n].data };
+    }
+    return n;
+}
+static tn_graph *open_onnx(cli *c, const char *path) {
+    enum { MOST = 256 };
+    tn_onnx_dim *dims = cli_alloc(sizeof *dims * MOST);
+    value *data = cli_alloc(sizeof *data * MOST);
+    tn_onnx_value *values = cli_alloc(sizeof *values * MOST);
+    tn_onnx_opts o = TN_ONNX_DEFAULTS;
+    tn_onnx_model *m;
+    tn_onnx_port p;
+    tn_graph *g = NULL;
+    o.dims = dims, o.n_dims = read_dims(c, dims, MOST);
+    o.values = values, o.n_values = read_values(c, data, values, MOST);
+    cli_need(c, tn_onnx_open(cli_ctx(c), path, &m));
+    cli_need(c, tn_onnx_import(m, &o, &g));
+    c->constants = cli_alloc(sizeof *c->constants * ((size_t)tn_onnx_n_inputs(m) + 1));
+    c->n_constants = 0;
+    for (int i = 0; i < tn_onnx_n_inputs(m); i++)
+        if (tn_onnx_input_is_constant(m, i) && !tn_onnx_input(m, i, &p))
+            c->constants[c->n_constants++] = cli_format("%s", p.name);
+    tn_onnx_model_free(m);
+    for (int i = 0; i < o.n_values; i++) value_free(&data[i]), free((char *)(uintptr_t)values[i].name);
+    for (int i = 0; i < o.n_dims; i++) free((char *)(uintptr_t)dims[i].name);
+    free(dims), free(data), free(values);
+    return g;
+}
+
 tn_graph *model_open(cli *c, const char *spec, uint64_t seed) {
     static char *standard; /* stdin is read once, for all who open "-" */
     static size_t n_standard;
@@ -367,6 +426,8 @@ tn_graph *model_open(cli *c, const char *spec, uint64_t seed) {
     else if (!strcmp(spec, "-")) {
         if (!standard) standard = cli_read_file(c, spec, &n_standard);
         g = tn_graph_parse(ctx, standard, n_standard, "stdin");
+    } else if (is_onnx(spec)) {
+        g = open_onnx(c, spec);
     } else {
         size_t n;
         char *text = cli_read_file(c, spec, &n);

@@ -36,12 +36,23 @@ int ports_find(const ports *io, const char *name) {
     return -1;
 }
 
-/* --input NAME=SPEC into the slot it names. */
+/* An input that an ONNX model's import made a constant of: its value is in the graph. */
+static bool is_constant(const cli *c, const char *name) {
+    for (int i = 0; i < c->n_constants; i++)
+        if (!strcmp(c->constants[i], name)) return true;
+    return false;
+}
+
+/* --input NAME=SPEC into the slot it names; -1: it is in the graph. */
 static int fill_given(cli *c, const ports *io, const char *text) {
     const char *eq = strchr(text, '=');
     if (!eq) cli_usage(c, "--input %s: expected NAME=2x3xf32:1,2,... or NAME=@file.npy", text);
     char *name = cli_format("%.*s", (int)(eq - text), text);
     int k = ports_find(io, name);
+    if (k < 0 && is_constant(c, name)) {
+        free(name);
+        return -1;
+    }
     if (k < 0 || io->kind[k] != 'i') cli_usage(c, "--input %s: the graph has no such input", name);
     value v = value_parse(c, name, eq + 1);
     char *given = shape_text(v.dtype, v.shape), *want = shape_text(io->value[k].dtype, io->value[k].shape);
@@ -57,7 +68,10 @@ static int fill_given(cli *c, const ports *io, const char *text) {
 void ports_fill(cli *c, const ports *io, uint64_t seed) {
     bool *done = cli_alloc((size_t)io->n + 1);
     int at = 0;
-    for (const char *text; (text = cli_next(c, "input", &at));) done[fill_given(c, io, text)] = true;
+    for (const char *text; (text = cli_next(c, "input", &at));) {
+        int k = fill_given(c, io, text);
+        if (k >= 0) done[k] = true;
+    }
     for (int i = 0; i < io->n; i++) {
         if (io->kind[i] != 'i' || done[i]) continue;
         char *shape = shape_text(io->value[i].dtype, io->value[i].shape);
