@@ -34,10 +34,11 @@ static int run(cli *c) {
     if (!strcmp(what, "sum")) return bench_sum(c);
     if (!strcmp(what, "ir")) return bench_ir(c);
     if (!strcmp(what, "machine")) return machine(c);
+    if (!strcmp(what, "model")) return bench_model(c);
     cli_usage(
         c,
         "there is no benchmark %s (modes, ladder, gemm, conv, rows, train, compile, contention, memory, exp, ulp, sum, ir, "
-        "machine)",
+        "machine, model)",
         what);
 }
 
@@ -69,7 +70,7 @@ static const cli_option options[] = {
     { "seed", 0, "N", "of weights and inputs (default 1)" },
     { "functions", 0, "LIST", "ulp: exp,log,... (default: all)" },
     { "all", 0, NULL, "ulp: all 2^32 arguments of functions of one" },
-    { "samples", 0, "N", "ulp: so many arguments, or pairs of them (default 1048576)" },
+    { "samples", 0, "N", "ulp: so many arguments, or pairs of them (default 1048576); model: kernels of random graphs" },
     { "largest", 0, "MIB", "memory: the largest footprint (default 256; 0: 16 KiB)" },
     { "csv", 0, "FILE", "write the rows as CSV too" },
     { "svg", 0, "FILE", "write a log-log plot too (--plot is the same)" },
@@ -81,7 +82,7 @@ static const cli_option options[] = {
 const cli_command command_bench = {
     "bench",
     "WHAT [WORK]",
-    "measure: modes, ladder, gemm, conv, rows, train, compile, contention, memory, exp, ulp, sum, ir, machine",
+    "measure: modes, ladder, gemm, conv, rows, train, compile, contention, memory, exp, ulp, sum, ir, machine, model",
     "modes     random networks of Linear and ReLU layers ending in softmax, run in every mode:\n"
     "          naive (each op compiled again every time), immediate (each op by itself), graph (queued at once),\n"
     "          compiled and loop (many steps in one call) at the fusion levels of --fusion; and the same with the kernel "
@@ -114,6 +115,7 @@ const cli_command command_bench = {
     "sum       0.1 so many times, random and alternating numbers, by plain loops and graphs that round in different ways: the\n"
     "          error against the exact sum, its bound, and the time.\n"
     "ir        random graphs built, printed, parsed back, checked and walked: values a second.\n"
+    "model     the cost model against measured kernels of models and of --samples random graphs (default 200).\n"
     "machine   the ceilings: multiply-add rate and copy bandwidth, measured now.\n\n"
     "The variants take turns (A B C A B C ...), and so do the ceilings, so that a drifting clock hits all alike; each is "
     "warmed\n"

@@ -124,5 +124,6 @@ int bench_exp(cli *c, const char *which);
 int bench_ulp(cli *c);
 int bench_sum(cli *c);
 int bench_ir(cli *c);
+int bench_model(cli *c);
 
 #endif

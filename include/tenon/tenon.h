@@ -500,7 +500,11 @@ typedef struct {
     uint64_t bytes_written;
     uint64_t flops;
     double median_us, best_us;
-    double begin_us, end_us; /* in the last round, from the begin of its first kernel */
+    double begin_us, end_us;     /* in the last round, from the begin of its first kernel */
+    double predicted_us;         /* what the cost model says of a kernel that runs again and again in its program .. */
+    const char *predicted_bound; /* .. and what keeps it so long: "arithmetic", "memory" ... */
+    double
+        level_bytes[4]; /* that it moves by the model: registers and first cache, .. and second, .. and last, .. and memory */
 } tn_profiled_kernel;
 typedef struct {
     int kernels, rounds;

@@ -263,7 +263,10 @@ tn_status tn_profile_kernel(const tn_profile *p, int i, tn_profiled_kernel *out)
                                  .median_us = t->median * 1e6,
                                  .best_us = t->best * 1e6,
                                  .begin_us = t->begin * 1e6,
-                                 .end_us = t->end * 1e6 };
+                                 .end_us = t->end * 1e6,
+                                 .predicted_us = t->predicted.ns * 1e-3,
+                                 .predicted_bound = cost_bound_text(&t->predicted, p->p->target.kind == TARGET_GPU) };
+    for (int l = 0; l < MACHINE_LEVELS; l++) out->level_bytes[l] = t->predicted.bytes[l];
     return TN_OK;
 }
 

@@ -78,7 +78,7 @@ static device_symbol *symbols(arena *a, const machine_name *names, int n) {
 }
 
 /* Straight to machine code, where device and code generator can. What they cannot takes the way through C. */
-static bool machine(const tn_program *p, const plan *what, arena *a, drive_code *out) {
+static bool as_machine_code(const tn_program *p, const plan *what, arena *a, drive_code *out) {
     machine_code code;
     x86_level level;
     const char *reason;
@@ -105,7 +105,7 @@ static bool machine(const tn_program *p, const plan *what, arena *a, drive_code 
 void drive_emit(const tn_program *p, const plan *what, arena *a, drive_code *out) {
     str text;
     *out = (drive_code){ 0 };
-    if (p->target.kind == TARGET_CPU && machine(p, what, a, out)) return;
+    if (p->target.kind == TARGET_CPU && as_machine_code(p, what, a, out)) return;
     str_init(&text, a);
     if (p->target.kind == TARGET_GPU) {
         device_caps caps;

@@ -5,6 +5,7 @@
 #include "drive/objects.h"
 #include "ir/plan.h"
 #include "ir/target.h"
+#include "machine/cost.h"
 
 enum { WHY_BYTES = 640 };
 
@@ -94,5 +95,8 @@ tn_status drive_constants(const tn_program *p, const plan *what, buffer **out, e
 /* explain.c */
 void explain_print(const tn_program *p, str *out);
 void explain_json(const tn_program *p, str *out);
+
+/* costs.c: what the cost model says of each launch. out: [plan.kernels.n] */
+tn_status drive_costs(const tn_program *p, cost *out, err *e);
 
 #endif

@@ -13,6 +13,7 @@ typedef struct profiler {
     tn_profile *out;
     list *list;
     device_span *spans; /* [n] of the last round */
+    cost *costs;        /* [n] */
     double *samples;    /* [n + 1][MAX_ROUNDS] seconds; the last row: whole runs */
 } profiler;
 
@@ -26,10 +27,12 @@ static tn_status open(profiler *p) {
     size_t n = (size_t)p->out->n;
     p->out->kernels = mem_alloc(m, n * sizeof *p->out->kernels);
     p->spans = mem_alloc(m, n * sizeof *p->spans);
+    p->costs = mem_alloc(m, n * sizeof *p->costs);
     p->samples = mem_alloc(m, (n + 1) * MAX_ROUNDS * sizeof *p->samples);
-    if (!p->out->kernels || !p->spans || !p->samples)
+    if (!p->out->kernels || !p->spans || !p->costs || !p->samples)
         return err_set(&p->s->err, TN_ERR_NOMEM, "out of memory: a profile of %zu kernels", n);
-    return session_record(p->s, true, &p->list);
+    tn_status st = drive_costs(p->s->p, p->costs, &p->s->err);
+    return st ? st : session_record(p->s, true, &p->list);
 }
 
 static void close(profiler *p) {
@@ -37,6 +40,7 @@ static void close(profiler *p) {
     size_t n = (size_t)p->out->n;
     if (p->list) p->s->p->dev->api->discard(p->list);
     mem_free(m, p->spans, n * sizeof *p->spans);
+    mem_free(m, p->costs, n * sizeof *p->costs);
     mem_free(m, p->samples, (n + 1) * MAX_ROUNDS * sizeof *p->samples);
 }
 
@@ -62,7 +66,7 @@ static void summarise(profiler *p, int rounds) {
     *s = (tn_profile_summary){ .kernels = p->out->n, .rounds = rounds };
     for (int i = 0; i < p->out->n; i++) {
         double *x = p->samples + (size_t)i * MAX_ROUNDS, median = sort_and_median(x, rounds);
-        p->out->kernels[i] = (kernel_times){ median, x[0], p->spans[i].begin, p->spans[i].end };
+        p->out->kernels[i] = (kernel_times){ median, x[0], p->spans[i].begin, p->spans[i].end, p->costs[i] };
         s->kernels_us += median * 1e6;
     }
     s->run_us = sort_and_median(p->samples + (size_t)p->out->n * MAX_ROUNDS, rounds) * 1e6;

@@ -88,6 +88,7 @@ tn_status profile_session(tn_session *s, double seconds, tn_profile **out);
 void profile_free(tn_profile *p);
 typedef struct kernel_times {
     double median, best, begin, end; /* seconds; begin and end: in the last round */
+    cost predicted;
 } kernel_times;
 struct tn_profile {
     tn_ctx *ctx;

@@ -189,6 +189,26 @@ assert all(r["size"] > 3000 and r["per_second"] > 0 for r in rows)
 PY
 "$tenon" bench ir --sizes 3000 --seconds 0.005 --plant-error -q >"$dir/out" 2>"$dir/err"
 [ $? = 1 ] && grep -q "reads back" "$dir/err" || fail "bench ir: a spoiled text is not noticed"
+"$tenon" bench model --threads 1 --samples 12 --cases matmul --seconds 0.005 --json -q >"$dir/out" 2>"$dir/err" || { fail "bench model"; cat "$dir/err"; }
+"$tenon" bench model --threads 1 --samples 12 --cases random --seconds 0.005 --json -q >"$dir/random" 2>"$dir/err" || { fail "bench model"; cat "$dir/err"; }
+python3 - "$dir/out" "$dir/random" <<'PY' || fail "bench model: the report"
+import json, sys
+models, random = (json.load(open(f)) for f in sys.argv[1:])
+assert {"@matmul:64", "@matmul:1024"} <= {r["graph"] for r in models["rows"]} and len(random["rows"]) == 12
+for report in models, random:
+    rows, said = report["rows"], report["all"]
+    assert all(r["predicted_us"] > 0 and r["best_us"] > 0 and r["threads"] == 1 and r["bound"] for r in rows)
+    assert all(r["l1_bytes"] > 0 and r["l1_bytes"] * 100 > r["l2_bytes"] >= 0 <= r["memory_bytes"] for r in rows)
+    def ranks(key):
+        order = sorted(r[key] for r in rows)
+        return [order.index(r[key]) + (order.count(r[key]) - 1) / 2 for r in rows]
+    x, y = ranks("predicted_us"), ranks("best_us")
+    mean = (len(rows) - 1) / 2
+    dot = lambda a, b: sum((p - mean) * (q - mean) for p, q in zip(a, b))
+    assert abs(said["rank_correlation"] - dot(x, y) / (dot(x, x) * dot(y, y)) ** .5) < 1e-6
+    errors = sorted(abs(r["predicted_us"] / r["best_us"] - 1) for r in rows)
+    assert said["kernels"] == len(rows) and errors[(len(rows) - 1) // 2] - 1e-6 <= said["median_error"] <= errors[len(rows) // 2] + 1e-6
+PY
 "$tenon" bench ulp --functions exp --samples 5000 --plant-error --seconds 0.005 -q >"$dir/out" 2>"$dir/err"
 [ $? = 1 ] && grep -q "further" "$dir/err" || fail "bench ulp: a spoiled result is not noticed"
 

@@ -233,9 +233,9 @@ static const work works[] = {
     { "one by one", one_by_one, 4096, IMMEDIATE },
 };
 
-typedef struct cost {
+typedef struct effort {
     double bytes, seconds;
-} cost;
+} effort;
 
 static target gpu_target(void) {
     return (target){ .kind = TARGET_GPU,
@@ -284,7 +284,7 @@ static void compile(tn_ctx *ctx, tn_graph *g, int way, int fusion) {
     tn_program_free(p);
 }
 
-static cost measure(pool *p, const work *w, int way, int fusion, int n) {
+static effort measure(pool *p, const work *w, int way, int fusion, int n) {
     p->used = p->asked = 0;
     tn_config cfg = test_config();
     cfg.realloc = pool_realloc, cfg.realloc_ud = p, cfg.cache_dir = NULL;
@@ -297,7 +297,7 @@ static cost measure(pool *p, const work *w, int way, int fusion, int n) {
         plan_for_gpu(p, g, fusion);
     else if (way != IMMEDIATE)
         compile(ctx, g, way, fusion);
-    cost c = { (double)p->asked, cpu_seconds() - start };
+    effort c = { (double)p->asked, cpu_seconds() - start };
     tn_graph_free(g);
     tn_ctx_free(ctx);
     return c;
@@ -329,7 +329,7 @@ static void check_work(pool *p, const work *w, int way, int fusion, worst *most)
     for (int tries = 0; tries < RETRIES && (tries == 0 || e > TIME_EXPONENT); tries++) {
         for (int i = 0; i < SIZES; i++)
             for (int run = 0; run < RUNS; run++) {
-                cost c = measure(p, w, way, fusion, n << i);
+                effort c = measure(p, w, way, fusion, n << i);
                 bytes[i] = c.bytes;
                 if (c.seconds < seconds[i]) seconds[i] = c.seconds;
             }
@@ -374,7 +374,7 @@ static void test_deep(void **state) {
     static const work deep = { "chain", chain, 16384, CPU };
     assert_non_null(p.at);
     measure(&p, &deep, CPU, 3, deep.n);
-    cost c = measure(&p, &deep, CPU, 3, deep.n);
+    effort c = measure(&p, &deep, CPU, 3, deep.n);
     printf("count: growth: %d layers built and compiled in %.2f s of processor time with %.0f MB\n", deep.n, c.seconds,
            c.bytes / 1e6);
     assert_true(c.bytes < 40e3 * deep.n);

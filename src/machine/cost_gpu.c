@@ -1,0 +1,142 @@
+/* cost_gpu.c - implementation of cost.h for GPUs: a kernel in its GPU form is the text of one thread; blocks of threads share a
+ * multiprocessor. In: what one thread issues, what a block touches, what the grid touches. */
+#include "machine/cost.h"
+#include "machine/footprint.h"
+
+#include <math.h>
+
+static double larger(double x, double y) { return x > y ? x : y; }
+static double smaller(double x, double y) { return x < y ? x : y; }
+
+typedef struct gpu_work { /* of one thread, in all */
+    double instructions, fma, special, shared_bytes, waits_ns, barriers;
+} gpu_work;
+
+/* Trips of a loop that is bound to threads or blocks: of the first of a nest, for its iterations are dealt out as one. */
+static double dealt(const kernel *k, int loop, double among) {
+    if (loop > 1 && k->ins.at[loop - 1].op == K_LOOP && k->ins.at[loop - 1].par == k->ins.at[loop].par) return 1;
+    return ceil((double)kernel_nest_size(k, (reg)loop) / larger(1, among));
+}
+
+/* What trips a thread has of each loop, or (block) all threads of a block together. */
+static void set_trips(const kernel *k, footprint *f, bool block) {
+    for (int l = 1; l < f->loops.n; l++) {
+        fp_loop *x = &f->loops.at[l];
+        const kins *in = &k->ins.at[x->ins];
+        int64_t first, groups = in->par == PAR_GRID || in->par == PAR_GROUPS ? kernel_nest_groups(k, (reg)x->ins, &first) : 1;
+        if (in->par == PAR_LOCAL && !block) x->trips = dealt(k, x->ins, k->group);
+        if (in->par == PAR_GROUPS) x->trips = block ? 1 : dealt(k, x->ins, (double)groups);
+        if (in->par == PAR_GRID && !block) x->trips = dealt(k, x->ins, (double)groups * k->group);
+        x->runs = x->trips * f->loops.at[x->parent].runs;
+    }
+}
+
+static bool is_special(op_code op) { return op_get(op)->flops >= 4; }
+
+static void add_thread(const kernel *k, const machine *m, const footprint *f, gpu_work *w) {
+    double reads[2] = { 0, 0 }; /* whether the loop at hand waits for memory */
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        const fp_loop *x = &f->loops.at[f->loop_of[i]];
+        double runs = x->runs, lanes = in->lanes;
+        bool memory = in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER;
+        if (in->op == K_LOOP) reads[0] = reads[1] = 0;
+        if (memory) {
+            uint8_t kind = k->bufs.at[in->buf].kind;
+            double size = (double)dtype_size((tn_dtype)k->bufs.at[in->buf].dtype), n = ceil(lanes * size / 16);
+            if (kind == KB_LOCAL) continue; /* registers */
+            bool shared = kind == KB_GROUP || kind == KB_CLUSTER;
+            w->instructions += runs * n;
+            if (shared) w->shared_bytes += runs * larger(4, lanes * size);
+            if (in->op == K_LOAD && !reads[shared] && in->mode != LOAD_HOISTED) {
+                w->waits_ns += (shared ? m->shared_ns : m->level[LEVEL_L2].ns) * larger(1, runs / 8); /* eight on the way */
+                reads[shared] = 1;
+            }
+            if (in->op == K_SCATTER) w->waits_ns += runs * lanes * m->level[LEVEL_L2].ns / 8;
+        } else if (in->op == K_ALU) {
+            w->instructions += runs * lanes * op_get((op_code)in->alu)->flops;
+            if (is_special((op_code)in->alu)) w->special += runs * lanes;
+        } else if (in->op == K_UPD || in->op == K_ARGUPD) {
+            w->instructions += runs * k->ins.at[in->c].lanes, w->fma += runs * k->ins.at[in->c].lanes;
+        } else if (in->op == K_BARRIER) {
+            w->barriers += runs;
+        } else if (in->op == K_GSUM || in->op == K_GARG) {
+            double n = in->neighbours ? (double)in->neighbours : k->group;
+            w->instructions += runs * 2 * log2(larger(2, smaller(n, m->warp)));
+            w->waits_ns += runs * log2(larger(2, n)) * 8 * m->alu_cycles / m->ghz;
+            if (n > m->warp) w->barriers += runs * 2;
+        } else if (in->op == K_RANDOM) {
+            w->instructions += runs * lanes * 60;
+        } else if (in->op != K_CONST && in->op != K_LOOP && in->op != K_ACC) {
+            w->instructions += runs;
+        }
+    }
+}
+
+static double shared_of(const kernel *k) {
+    double sum = 0;
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].kind == KB_GROUP || k->bufs.at[b].kind == KB_CLUSTER)
+            sum += (double)(k->bufs.at[b].elems * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype));
+    return sum;
+}
+
+/* Registers of a thread: its sums, what it loads ahead, and addresses. */
+static double registers_of(const kernel *k) {
+    double n = 28;
+    for (int i = 1; i < k->ins.n; i++)
+        if (k->ins.at[i].op == K_ACC || (k->ins.at[i].op == K_LOAD && k->ins.at[i].mode == LOAD_HOISTED))
+            n += k->ins.at[i].lanes;
+    return smaller(n, 255);
+}
+
+static double resident(const kernel *k, const machine *m) {
+    double n = smaller(m->blocks, floor((double)m->threads / k->group)), shared = shared_of(k);
+    if (shared > 0) n = smaller(n, floor((double)m->shared_bytes / shared));
+    n = smaller(n, floor((double)m->registers / (registers_of(k) * k->group)));
+    return larger(n, 1);
+}
+
+static void add_bytes(const kernel *k, const machine *m, const footprint *block, const double *distance, cost *out) {
+    for (int i = 0; i < block->at.n; i++) {
+        const fp_access *x = &block->at.at[i];
+        bool grid = false;
+        if (k->bufs.at[x->buf].kind >= KB_LOCAL || x->prefetch) continue;
+        for (int l = x->loop; l > 0; l = block->loops.at[l].parent) grid |= k->ins.at[block->loops.at[l].ins].par == PAR_GRID;
+        out->bytes[LEVEL_L2] += fp_bytes(block, x, 0, false) * (grid ? 1 : (double)k->groups);
+    }
+    double all = (double)(k->bytes_read + k->bytes_written), l2 = (double)m->level[LEVEL_L2].bytes;
+    for (int b = 0; b < k->bufs.n; b++) {
+        const kbuf *x = &k->bufs.at[b];
+        double bytes = (double)(x->elems * (int64_t)dtype_size((tn_dtype)x->dtype));
+        if (kbuf_is_local(x)) continue;
+        if ((distance ? distance[b] : all) > l2) out->bytes[LEVEL_MEMORY] += smaller(bytes, all);
+    }
+    if (out->bytes[LEVEL_MEMORY] > out->bytes[LEVEL_L2]) out->bytes[LEVEL_L2] = out->bytes[LEVEL_MEMORY];
+}
+
+cost cost_gpu_kernel(const kernel *k, const machine *m, const double *distance, arena *a) {
+    cost out = { .start_ns = m->start_ns };
+    footprint thread, block;
+    gpu_work w = { 0 };
+    fp_make(k, a, 1, 32, &thread);
+    fp_make(k, a, 1, 32, &block);
+    set_trips(k, &thread, false), set_trips(k, &block, true);
+    add_thread(k, m, &thread, &w);
+    add_bytes(k, m, &block, distance, &out);
+    double groups = (double)k->groups, each = ceil(groups / m->cores), threads = each * k->group, held = resident(k, m);
+    double waves = ceil(groups / (m->cores * held)), busy = smaller(groups, m->cores);
+    double cycles = larger(threads * w.instructions / m->warp / m->issue, threads * w.fma / m->fma_pipes);
+    cycles = larger(cycles, threads * w.special / m->special);
+    cycles = larger(cycles, threads * w.shared_bytes / m->shared_rate);
+    out.issue_ns = cycles / m->ghz;
+    double alone = w.instructions * m->alu_cycles / 2 / m->ghz + w.waits_ns + w.barriers * m->barrier_ns; /* two at a time */
+    out.latency_ns = larger(0, waves * alone - out.issue_ns);
+    const machine_cache *l2 = &m->level[LEVEL_L2], *memory = &m->level[LEVEL_MEMORY];
+    out.bytes[LEVEL_L1] = w.shared_bytes * k->group * groups;
+    out.level_ns[LEVEL_L2] = out.bytes[LEVEL_L2] / smaller(l2->all, busy * l2->read);
+    out.level_ns[LEVEL_MEMORY] = out.bytes[LEVEL_MEMORY] / smaller(memory->all, busy * memory->read);
+    out.memory_ns = larger(out.level_ns[LEVEL_L2], out.level_ns[LEVEL_MEMORY]);
+    out.ns = out.start_ns + larger(out.issue_ns + out.latency_ns, out.memory_ns);
+    return out;
+}
