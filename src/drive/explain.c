@@ -144,6 +144,31 @@ static void print_places(const plan *p, str *out) {
     }
 }
 
+/* ---- what the cost model says ---- */
+
+static void print_cost(const tn_program *prog, const cost *c, str *out) {
+    bool gpu = prog->target.kind == TARGET_GPU;
+    str_addf(out, "   predicted %.3g us, bound by %s; moves %.1f KiB from %s, %.1f from %s,", c->ns * 1e-3,
+             cost_bound_text(c, gpu), c->bytes[LEVEL_L1] / 1024, gpu ? "shared memory" : "the first cache",
+             c->bytes[LEVEL_L2] / 1024, gpu ? "L2" : "the second");
+    if (!gpu) str_addf(out, " %.1f from the last,", c->bytes[LEVEL_L3] / 1024);
+    str_addf(out, " %.1f from memory\n", c->bytes[LEVEL_MEMORY] / 1024);
+}
+
+static void json_cost(const tn_program *prog, const cost *c, str *out) {
+    str_addf(out, "\"predicted_us\":%.6g,\"predicted_bound\":\"%s\",", c->ns * 1e-3,
+             cost_bound_text(c, prog->target.kind == TARGET_GPU));
+    str_addf(out, "\"level_bytes\":{\"l1\":%.0f,\"l2\":%.0f,\"l3\":%.0f,\"memory\":%.0f},", c->bytes[LEVEL_L1],
+             c->bytes[LEVEL_L2], c->bytes[LEVEL_L3], c->bytes[LEVEL_MEMORY]);
+}
+
+static cost *list_costs(const tn_program *prog, arena *a) {
+    machine m = machine_of(&prog->target);
+    cost *c = ARENA_ARRAY(a, cost, prog->plan->kernels.n + 1);
+    cost_plan(prog->plan, &m, a, c);
+    return c;
+}
+
 static void print_schedule(const schedule *s, str *out) {
     if (!s) return;
     for (int i = 0; i < s->steps.n; i++) {
@@ -167,6 +192,7 @@ void explain_print(const tn_program *prog, str *out) {
     const plan *p = prog->plan;
     const tn_program_stats *s = &prog->stats;
     reasons r = list_reasons(p, out->a);
+    const cost *costs = list_costs(prog, out->a);
     str_addf(out, "graph @%s: %d kernel%s (%d different), fusion level %d, %d thread%s\n", p->g->name, s->kernels,
              s->kernels == 1 ? "" : "s", s->distinct_kernels, p->fusion, s->threads, s->threads == 1 ? "" : "s");
     if (prog->why[0]) str_addf(out, "device: %s\n", prog->why);
@@ -201,6 +227,7 @@ void explain_print(const tn_program *prog, str *out) {
             str_add(out, "\n");
         }
         if (pk->k->group) print_launch(prog, i, out);
+        print_cost(prog, &costs[i], out);
         str_add(out, "   tile");
         for (int v = 0; v < pk->k->vars.n; v++)
             if (pk->k->vars.at[v].role.unroll > 1 || pk->k->vars.at[v].role.lanes > 1)
@@ -218,6 +245,7 @@ void explain_print(const tn_program *prog, str *out) {
 void explain_json(const tn_program *prog, str *out) {
     const plan *p = prog->plan;
     const tn_program_stats *s = &prog->stats;
+    const cost *costs = list_costs(prog, out->a);
     str_add(out, "{\"schema\":1,\"graph\":");
     str_json(out, p->g->name);
     str_add(out, ",\"device\":");
@@ -240,6 +268,7 @@ void explain_json(const tn_program *prog, str *out) {
         const kchoice *choice = p->kernels.at[pk->code].choice;
         if (choice) str_addf(out, "\"tuned\":\"%s\",", kopt_choice_text(*choice, out->a));
         if (pk->k->group) json_launch(prog, i, out);
+        json_cost(prog, &costs[i], out);
         if (p->kernels.at[pk->code].schedule) json_schedule(p->kernels.at[pk->code].schedule, out);
         str_add(out, "\"values\":[");
         for (int j = 0; j < pk->n_fused; j++)

@@ -76,6 +76,7 @@ for form in "" --json; do # parts of a concat are copies, not an op that nobody 
 done
 expect 0 explain @softmax --threads 1
 out_has ": 1 kernel (1 different), fusion level 3, 1 thread$" "explain of one kernel"
+out_has "predicted [0-9.e-]* us, bound by .*; moves [0-9.]* KiB from the first cache, .* from memory$" "explain: the cost model"
 
 # Arrays of whole pages begin at different lines of a page.
 cat >"$dir/pages.tn" <<'TN'
@@ -374,6 +375,7 @@ out_has "in place: %5 max f32\[64,64\] over %3 dot f32\[64,64\]" "explain"
 expect 0 explain "$dir/place.tn" --fusion 0 --json
 is_json explain
 out_has '"in_place":\[{"value":5,"over":3}\]' "explain --json"
+out_has '"predicted_us":[0-9.e-]*,"predicted_bound":"[a-z ]*","level_bytes":{"l1":[0-9]*,"l2":[0-9]*,"l3":[0-9]*,"memory":[0-9]*}' "explain --json: the cost model"
 out_has '"unused":\["unused"\]' "explain --json"
 
 expect 0 verify @conv1d:2x37x3x5x4
