@@ -44,6 +44,8 @@ target drive_target(const device_caps *c, const ktuning *choices) {
                      .grid = c->grid,
                      .buffers = c->buffers,
                      .machine = c->machine,
+                     .ghz = c->ghz,
+                     .memory_rate = c->memory_rate,
                      .parts = c->parts,
                      .cluster = c->cluster,
                      .clusters = c->clusters,

@@ -46,6 +46,7 @@ typedef struct target {
     int buffers;                           /* GPU: that a kernel may have; 0: few enough anyway */
     int cluster;                           /* GPU: groups that can run together, a power of two; 0: none */
     int clusters;                          /* GPU: of 8 groups that run at a time */
+    double ghz, memory_rate;               /* GPU: what it tells of its clock, and of memory, bytes a nanosecond; 0: nothing */
     bool apart;                            /* GPU: threads of a group may meet where other groups do not come */
     const struct machine *machine;         /* what its row of machine/ says; NULL = as most are */
     const ktuning *tuning;                 /* choices that were measured; NULL = none */

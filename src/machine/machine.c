@@ -38,9 +38,15 @@ const machine *machine_find(const char *identity, bool gpu) {
 
 const machine *machine_row_of(const target *t) { return t->machine ? t->machine : machine_find("", t->kind == TARGET_GPU); }
 
+static double larger(double x, double y) { return x > y ? x : y; }
+
 int64_t machine_last_bytes(const target *t) { return (int64_t)machine_row_of(t)->last_per_l2 * t->l2_bytes; }
 
+/* Measured figures go before what a device tells of itself. */
 static machine of_gpu(machine m, const target *t) {
+    if (t->ghz > 0 && !m.measured) m.ghz = t->ghz;
+    if (t->memory_rate > 0 && !m.measured)
+        m.level[LEVEL_MEMORY].all = t->memory_rate * m.cores / larger(1, (double)t->grid / 1024);
     if (t->l2_bytes) m.level[LEVEL_L2].bytes = t->l2_bytes;
     if (t->group_bytes) m.shared_bytes = m.shared_bytes > t->group_bytes ? m.shared_bytes : t->group_bytes;
     if (t->grid >= 1024) {

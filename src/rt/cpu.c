@@ -143,11 +143,6 @@ static tn_status cpu_open(const device_opts *opts, device **out, err *e) {
     }
     d->caps.host_memory = true;
     d->caps.threads = threads;
-    d->caps.rates = (device_rates){ .flops = 5e3 * d->caps.vector_bytes / 4,
-                                    .bytes = 10e3,
-                                    .near = 50e3,
-                                    .launch_us = 0.2,
-                                    /* in one region */ .submit_us = 0.1 };
     *out = &d->base;
     return TN_OK;
 }

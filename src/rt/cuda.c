@@ -77,17 +77,10 @@ static int attribute(const cuda *d, int what) {
     return d->cu.cuDeviceGetAttribute(&v, what, d->device) ? 0 : v;
 }
 
-static device_rates rates_of(const cuda *d, int units) {
-    double clock = attribute(d, CU_CLOCK_KHZ) * 1e-3, memory = attribute(d, CU_MEMORY_CLOCK_KHZ) * 1e-3,
-           bits = attribute(d, CU_MEMORY_BUS_BITS), lanes = d->arch >= 86 ? 128 : 64;
-    if (clock <= 0) clock = 1000;
-    if (memory <= 0 || bits <= 0) memory = 1000, bits = 256;
-    return (device_rates){ .flops = 0.6 * units * lanes * 2 * clock,
-                           .bytes = 0.85 * 2 * memory * bits / 8,
-                           .link = 8e3, /* from memory that is not pinned */
-                           .launch_us = 1.1,
-                           .submit_us = 10,
-                           .meet_us = 0.05 };
+/* Nine tenths of what clock and bus could do: no kernel reaches more. */
+static double memory_rate(const cuda *d) {
+    double mhz = attribute(d, CU_MEMORY_CLOCK_KHZ) * 1e-3, bits = attribute(d, CU_MEMORY_BUS_BITS);
+    return 0.9 * 2 * mhz * bits / 8 * 1e-3;
 }
 
 static void fill_caps(cuda *d) {
@@ -114,7 +107,7 @@ static void fill_caps(cuda *d) {
                         .l1_bytes = 32 << 10,
                         .l2_bytes = l2 > (64 << 10) ? l2 : 64 << 10 };
     c->l3_bytes = c->l2_bytes;
-    c->rates = rates_of(d, units ? units : 1);
+    c->ghz = attribute(d, CU_CLOCK_KHZ) * 1e-6, c->memory_rate = memory_rate(d);
     snprintf(c->name, sizeof c->name, "cuda");
     snprintf(c->isa, sizeof c->isa, "sm_%d", d->arch);
     c->machine = machine_find(c->isa, true);

@@ -40,17 +40,6 @@ typedef struct device_opts {
     void *log_ud;
 } device_opts;
 
-/* What programs reach, roughly, told by kind and clocks: what "auto" chooses by. A microsecond each. */
-typedef struct device_rates {
-    double flops;     /* f32, of all units; CPU: of one thread; 0 = the device computes on the processor, too */
-    double bytes;     /* of memory; CPU: of one thread */
-    double near;      /* CPU: bytes of a thread's own caches */
-    double link;      /* bytes between host and device; 0 = there is one memory */
-    double launch_us; /* a kernel of a list; CPU: threads start and meet */
-    double submit_us; /* a list from submit to wait; a transfer besides its bytes */
-    double meet_us;   /* GPU: the threads of a group meet, and memory comes */
-} device_rates;
-
 typedef struct device_caps {
     char name[64];    /* "cpu" */
     char detail[256]; /* "AMD EPYC, avx2, 2 threads" */
@@ -70,9 +59,9 @@ typedef struct device_caps {
     int64_t grid;                         /* threads that keep the device busy */
     int buffers;                          /* that a launch may have */
     int cluster, clusters;                /* groups that can run together, 0: none; clusters of 8 that run at a time */
-    bool apart; /* threads of a group may meet where other groups do not come: PoCL 3.1 writes elsewhere then */
-    device_rates rates;
-    const struct machine *machine; /* its row of machine/machine.def */
+    bool apart;              /* threads of a group may meet where other groups do not come: PoCL 3.1 writes elsewhere then */
+    double ghz, memory_rate; /* as in ir/target.h */
+    const struct machine *machine; /* its row of machine/machine.def; NULL: it computes on the processor, too */
     uint64_t id;                   /* part of every cache key: what code built for this device depends on */
 } device_caps;
 

@@ -126,18 +126,6 @@ static int power_below(uint64_t n, int most) {
     return p;
 }
 
-/* Clocks of the memory are not told. */
-static device_rates rates_of(const opencl *d, uint64_t units) {
-    double clock = (double)device_number(d, CL_DEVICE_MAX_CLOCK_FREQUENCY);
-    if (!(device_number(d, CL_DEVICE_TYPE) & (CL_DEVICE_TYPE_GPU | CL_DEVICE_TYPE_ACCELERATOR))) return (device_rates){ 0 };
-    return (device_rates){ .flops = 0.5 * (double)units * 64 * 2 * (clock > 0 ? clock : 1000),
-                           .bytes = 200e3,
-                           .link = 6e3,
-                           .launch_us = 5,
-                           .submit_us = 30,
-                           .meet_us = 0.1 };
-}
-
 static void fill_caps(opencl *d, cl_object platform) {
     char name[160], driver[80], version[128] = "";
     device_text(d, CL_DEVICE_NAME, name, sizeof name);
@@ -159,10 +147,11 @@ static void fill_caps(opencl *d, cl_object platform) {
                         .l1_bytes = 32 << 10,
                         .l2_bytes = cached > (64 << 10) ? (int64_t)cached : 64 << 10 };
     c->l3_bytes = c->l2_bytes;
-    c->rates = rates_of(d, units ? units : 1);
+    c->ghz = (double)device_number(d, CL_DEVICE_MAX_CLOCK_FREQUENCY) * 1e-3;
     snprintf(c->name, sizeof c->name, "opencl");
     snprintf(c->isa, sizeof c->isa, "opencl");
-    c->machine = machine_find(c->isa, true);
+    if (device_number(d, CL_DEVICE_TYPE) & (CL_DEVICE_TYPE_GPU | CL_DEVICE_TYPE_ACCELERATOR))
+        c->machine = machine_find(c->isa, true);
     snprintf(c->code, sizeof c->code, "opencl");
     snprintf(c->detail, sizeof c->detail, "%.110s, %.80s, driver %.40s", name, version, driver);
     if (device_number(d, CL_DEVICE_SINGLE_FP_CONFIG) & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT)
