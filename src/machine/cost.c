@@ -24,6 +24,7 @@ typedef struct work {                         /* of an iteration of a loop's own
     double products, adds, others, divisions; /* cycles of a unit */
     double loads, stores;                     /* cycles of a port */
     double instructions;
+    double stalls;      /* cycles in which nothing else is done */
     double chain, path; /* cycles: of the longest accumulator; of all instructions, one waiting for the other */
 } work;
 
@@ -36,6 +37,9 @@ typedef struct coster {
     double *ready;  /* [ins] cycles after which a register is there */
     double *chain;  /* [ins] of an accumulator, in the loop at hand */
     double *inside; /* [loops] instructions of an iteration with all loops in it */
+    double *cycles; /* [loops] that units take for it; with what inner loops wait */
+    int *last_in;   /* [ins] the loop whose chain[] it is, plus 1 */
+    bool *fixed;    /* [ins] computed from constants: once */
 } coster;
 
 static double larger(double x, double y) { return x > y ? x : y; }
@@ -50,7 +54,8 @@ static double slots(const machine *m, double bytes, double unit) {
 
 static void add_arithmetic(coster *c, work *w, const kins *in, op_cost o, double lanes) {
     double bytes = lanes * (double)dtype_size((tn_dtype)in->dtype), n = slots(c->m, bytes, c->m->pipe_bytes);
-    w->products += o.products * n, w->adds += o.adds * n, w->others += o.others * n, w->divisions += o.divisions * n;
+    w->products += o.products * n, w->adds += o.adds * n, w->others += o.others * n;
+    w->divisions += o.divisions * larger(0.5, bytes / c->m->pipe_bytes); /* a narrow one takes less */
     w->instructions += (o.products + o.adds + o.others + o.divisions) * pieces(c->m, bytes);
 }
 
@@ -63,13 +68,41 @@ static op_cost cost_of(const coster *c, const kins *in) {
 
 static bool is_narrow(const kins *in) { return in->src != in->dtype && dtype_size((tn_dtype)in->src) < 4; }
 
+static int64_t common_divisor(int64_t a, int64_t b) {
+    while (b) {
+        int64_t rest = a % b;
+        a = b, b = rest;
+    }
+    return a < 0 ? -a : a;
+}
+
+/* How often an access of so many bytes lies across the end of a line, which takes a port twice: buffers begin with one. */
+static double across_lines(const coster *c, const kins *in, int r, double bytes) {
+    int64_t size = (int64_t)dtype_size((tn_dtype)c->k->bufs.at[in->buf].dtype),
+            g = common_divisor(MACHINE_LINE_BYTES, in->idx.base * size);
+    for (int l = c->f.loop_of[r]; l > 0; l = c->f.loops.at[l].parent)
+        g = common_divisor(g, affine_coef(in->idx, c->f.loops.at[l].var) * c->f.loops.at[l].step * size);
+    double each = smaller(bytes, c->m->vector_bytes), starts = (double)(MACHINE_LINE_BYTES / g), over = 0;
+    for (int64_t at = 0; at < MACHINE_LINE_BYTES; at += g) over += (double)at + each > MACHINE_LINE_BYTES;
+    return over / starts * pieces(c->m, bytes);
+}
+
+static bool masks_lanes(const kins *in) {
+    for (int i = 0; i < in->n_mask; i++)
+        if (in->mask_lane[i] && in->lanes > 1) return true;
+    return false;
+}
+
 static void add_load(coster *c, work *w, const kins *in, int r) {
     double size = (double)dtype_size((tn_dtype)in->src) * (in->parts ? in->parts : 1), lanes = in->lanes, n;
     bool near = in->lane_stride == 1 || lanes == 1 || (in->parts && in->lane_stride == in->parts), same = in->lane_stride == 0;
     if (in->dyn && c->k->ins.at[in->dyn].lanes > 1) near = same = false;
-    if (near || same) {
+    if (masks_lanes(
+            in)) { /* each lane that its mask allows to memory, and all of them from there: not before they are written */
+        w->loads += lanes + 1, w->stores += lanes + 1, w->instructions += 5 * lanes, w->stalls += c->m->forward_cycles;
+    } else if (near || same) {
         double bytes = same ? size : lanes * size;
-        n = slots(c->m, bytes, c->m->load_bytes);
+        n = slots(c->m, bytes, c->m->load_bytes) + across_lines(c, in, r, bytes);
         w->loads += n, w->instructions += c->uses[r] > 1 ? pieces(c->m, bytes) : 0; /* used once: part of what uses it */
     } else {                                                                        /* lane by lane, put together */
         n = lanes;
@@ -80,10 +113,11 @@ static void add_load(coster *c, work *w, const kins *in, int r) {
     if (in->dyn) w->others += 2, w->instructions += 3;
 }
 
-static void add_store(coster *c, work *w, const kins *in) {
+static void add_store(coster *c, work *w, const kins *in, int r) {
     double size = (double)dtype_size((tn_dtype)in->dtype), lanes = in->lanes;
     if (in->lane_stride == 1 || lanes == 1) {
-        w->stores += slots(c->m, lanes * size, c->m->store_bytes), w->instructions += pieces(c->m, lanes * size);
+        w->stores += slots(c->m, lanes * size, c->m->store_bytes) + across_lines(c, in, r, lanes * size);
+        w->instructions += pieces(c->m, lanes * size);
     } else {
         w->stores += lanes, w->others += lanes, w->instructions += 2 * lanes;
     }
@@ -100,7 +134,7 @@ static void add_instruction(coster *c, work *w, int r) {
         break;
     case K_STORE:
     case K_SCATTER:
-        add_store(c, w, in);
+        add_store(c, w, in, r);
         break;
     case K_PREFETCH:
         w->loads += 1, w->instructions += 1;
@@ -117,8 +151,10 @@ static void add_instruction(coster *c, work *w, int r) {
         break;
     case K_CAST:
     case K_INDEX:
-    case K_ZIP:
         add_arithmetic(c, w, in, one, in->lanes);
+        break;
+    case K_ZIP: /* shuffles: as many units as multiply */
+        add_arithmetic(c, w, in, (op_cost){ 1, 0, 0, 0 }, in->lanes);
         break;
     case K_LANES:
         if (in->first_lane) add_arithmetic(c, w, in, one, in->lanes);
@@ -169,70 +205,79 @@ static double latency(const coster *c, const kins *in) {
     }
 }
 
-static void add_latency(coster *c, work *w, int r, int loop) {
-    const kins *in = &c->k->ins.at[r];
-    double start = 0;
-    const reg from[] = { in->a, in->op == K_ARGUPD ? 0 : in->b, in->op == K_UPD || in->op == K_ARGUPD ? 0 : in->c, in->dyn };
-    for (int i = 0; i < 4; i++)
-        if (from[i]) start = larger(start, c->ready[from[i]]);
-    double takes = latency(c, in);
-    if (in->op == K_UPD || in->op == K_ARGUPD) {
-        reg acc = in->c;
-        if ((int)acc <= c->f.loops.at[loop].ins) { /* goes on from iteration to iteration */
-            c->chain[acc] += takes;
-            w->chain = larger(w->chain, c->chain[acc]);
+/* When the register of instruction r is there after an iteration of loop l began, which what comes from outside does not delay.
+ */
+static double time_of(const coster *c, int l, reg r) { return (int)r > c->f.loops.at[l].ins ? c->ready[r] : 0; }
+
+static void find_path(coster *c, int l) {
+    const fp_loop *x = &c->f.loops.at[l];
+    work *w = &c->of[l];
+    for (int i = x->ins + 1; i < x->end; i++) {
+        const kins *in = &c->k->ins.at[i];
+        bool adds = in->op == K_UPD || in->op == K_ARGUPD;
+        double start = larger(time_of(c, l, in->a), time_of(c, l, in->dyn)), takes = c->fixed[i] ? 0 : latency(c, in);
+        if (in->op != K_ARGUPD) start = larger(start, time_of(c, l, in->b));
+        start = larger(start, time_of(c, l, in->c));
+        c->ready[i] = start + takes, c->chain[i] = 0;
+        if (adds && (int)in->c > x->ins) c->ready[in->c] = c->ready[i];
+        if (adds && (int)in->c <= x->ins && c->f.loop_of[i] == l) { /* goes on from iteration to iteration */
+            c->chain[in->c] = c->last_in[in->c] == l + 1 ? c->chain[in->c] + takes : takes;
+            c->last_in[in->c] = l + 1;
+            w->chain = larger(w->chain, c->chain[in->c]);
         }
-        c->ready[acc] = larger(c->ready[acc], start) + takes;
-        start = c->ready[acc], takes = 0;
-    }
-    c->ready[r] = start + takes;
-    w->path = larger(w->path, c->ready[r]);
-}
-
-static void survey(coster *c, arena *a) {
-    const kernel *k = c->k;
-    int n = k->ins.n + 1, n_loops = c->f.loops.n;
-    c->of = ARENA_ARRAY(a, work, n_loops), c->inside = ARENA_ARRAY(a, double, n_loops);
-    c->uses = ARENA_ARRAY(a, int, n), c->ready = ARENA_ARRAY(a, double, n), c->chain = ARENA_ARRAY(a, double, n);
-    for (int i = 1; i < k->ins.n; i++) {
-        const kins *in = &k->ins.at[i];
-        c->uses[in->a]++, c->uses[in->b]++, c->uses[in->c]++;
-    }
-    for (int i = 1; i < k->ins.n; i++) {
-        int l = c->f.loop_of[i];
-        add_instruction(c, &c->of[l], i);
-        add_latency(c, &c->of[l], i, l);
-    }
-    for (int l = n_loops - 1; l >= 0; l--) {
-        if (l) c->of[l].instructions += 3; /* count, places, branch */
-        c->inside[l] += c->of[l].instructions;
-        if (l) c->inside[c->f.loops.at[l].parent] += c->inside[l] * c->f.loops.at[l].trips;
+        w->path = larger(w->path, c->ready[i]);
     }
 }
-
-/* ---- time ---- */
 
 static double issue_cycles(const machine *m, const work *w) {
     double t = larger(w->products / m->fma_pipes, w->adds / m->fma_pipes); /* as many units add, others or the same */
     t = larger(t, (w->products + w->adds + w->others + w->divisions) / m->alu_pipes);
     t = larger(t, w->divisions * m->divide_cycles);
     t = larger(t, larger(w->loads / m->load_pipes, w->stores / m->store_pipes));
-    return larger(t, w->instructions / m->issue);
+    return larger(t, w->instructions / m->issue) + w->stalls;
 }
 
-static bool is_innermost(const coster *c, int l) { return l + 1 >= c->f.loops.n || c->f.loops.at[l + 1].parent != l; }
-
-/* Cycles that instructions of loop l wait for each other, in all, besides those that they are issued in. As many iterations are
- * on the way as the core has room for. */
-static double waiting_cycles(const coster *c, int l, double issue) {
+/* Cycles that an iteration of loop l takes longer than its units do, for instructions wait for each other. As many iterations
+ * are on the way as the core has room for. */
+static double waiting_cycles(const coster *c, int l) {
     const work *w = &c->of[l];
-    const fp_loop *x = &c->f.loops.at[l];
-    double room = smaller(1, c->inside[l] / c->m->window), t = w->path * room;
-    if (is_innermost(c, l) && l)
-        return x->runs * larger(0, larger(w->chain, t) - issue) +
-               (x->trips > 48 ? x->runs / x->trips * c->m->branch_cycles : 0);
-    return x->runs * t; /* what is between loops comes behind them */
+    double room = smaller(1, c->inside[l] / c->m->window);
+    return larger(0, larger(w->chain, w->path * room) - c->cycles[l]);
 }
+
+static bool is_fixed(const coster *c, const kins *in) {
+    if (!kernel_is_pure(in) || in->idx.n || in->op == K_RANDOM) return false;
+    return (!in->a || c->fixed[in->a]) && (!in->b || c->fixed[in->b]) && (!in->c || c->fixed[in->c]);
+}
+
+static void survey(coster *c, arena *a) {
+    const kernel *k = c->k;
+    int n = k->ins.n + 1, n_loops = c->f.loops.n;
+    c->of = ARENA_ARRAY(a, work, n_loops), c->inside = ARENA_ARRAY(a, double, n_loops),
+    c->cycles = ARENA_ARRAY(a, double, n_loops);
+    c->uses = ARENA_ARRAY(a, int, n), c->ready = ARENA_ARRAY(a, double, n), c->chain = ARENA_ARRAY(a, double, n),
+    c->fixed = ARENA_ARRAY(a, bool, n), c->last_in = ARENA_ARRAY(a, int, n);
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        c->uses[in->a]++, c->uses[in->b]++, c->uses[in->c]++;
+    }
+    for (int i = 1; i < k->ins.n; i++) {
+        c->fixed[i] = is_fixed(c, &k->ins.at[i]);
+        if (!c->fixed[i]) add_instruction(c, &c->of[c->f.loop_of[i]], i);
+    }
+    for (int l = 0; l < n_loops; l++) find_path(c, l);
+    for (int l = n_loops - 1; l >= 0; l--) {
+        const fp_loop *x = &c->f.loops.at[l];
+        if (l) c->of[l].instructions += 3; /* count, places, branch */
+        c->inside[l] += c->of[l].instructions;
+        c->cycles[l] += issue_cycles(c->m, &c->of[l]);
+        if (!l) continue;
+        c->inside[x->parent] += c->inside[l] * x->trips;
+        c->cycles[x->parent] += (c->cycles[l] + waiting_cycles(c, l)) * x->trips;
+    }
+}
+
+/* ---- time ---- */
 
 static double rate_of(const machine *m, double one, double all, int threads) {
     (void)m;
@@ -272,6 +317,8 @@ static double register_bytes(const coster *c) { /* loads and stores of one threa
     return sum;
 }
 
+enum { LONG_LOOP = 48 /* trips, of which the last is not foreseen */ };
+
 static void sum_up(coster *c, int threads, arena *a, cost *out) {
     const machine *m = c->m;
     double *memory = ARENA_ARRAY(a, double, c->f.loops.n), share[MACHINE_LEVELS] = { 0 };
@@ -283,8 +330,9 @@ static void sum_up(coster *c, int threads, arena *a, cost *out) {
     }
     out->bytes[LEVEL_L1] = register_bytes(c) * threads;
     for (int l = 0; l < c->f.loops.n; l++) {
-        double issue = issue_cycles(m, &c->of[l]), waits = waiting_cycles(c, l, issue) / m->ghz,
-               all = issue * c->f.loops.at[l].runs / m->ghz;
+        const fp_loop *x = &c->f.loops.at[l];
+        double all = issue_cycles(m, &c->of[l]) * x->runs / m->ghz, waits = waiting_cycles(c, l) * x->runs / m->ghz;
+        if (x->trips > LONG_LOOP) waits += x->runs / x->trips * m->branch_cycles / m->ghz;
         out->issue_ns += all, out->latency_ns += waits, out->memory_ns += memory[l];
         out->ns += larger(all + waits, memory[l]);
     }

@@ -90,6 +90,14 @@ static double registers_of(const kernel *k) {
     return smaller(n, 255);
 }
 
+/* Instructions of a thread that do not wait for each other: of as many sums, or of two in other code. */
+static double independent(const kernel *k) {
+    double sums = 0;
+    for (int i = 1; i < k->ins.n; i++)
+        if (k->ins.at[i].op == K_ACC) sums += k->ins.at[i].lanes;
+    return larger(2, sums);
+}
+
 static double resident(const kernel *k, const machine *m) {
     double n = smaller(m->blocks, floor((double)m->threads / k->group)), shared = shared_of(k);
     if (shared > 0) n = smaller(n, floor((double)m->shared_bytes / shared));
@@ -97,13 +105,35 @@ static double resident(const kernel *k, const machine *m) {
     return larger(n, 1);
 }
 
-static void add_bytes(const kernel *k, const machine *m, const footprint *block, const double *distance, cost *out) {
+typedef enum reach { REACH_BLOCK, REACH_ALIKE, REACH_GRID } reach; /* what a block touches: its own; what all do; some of it */
+
+static reach reach_of(const kernel *k, const footprint *f, const fp_access *x) {
+    reach r = REACH_ALIKE;
+    for (int l = x->loop; l > 0; l = f->loops.at[l].parent) {
+        const kins *loop = &k->ins.at[f->loops.at[l].ins];
+        if (loop->par == PAR_GRID) return REACH_GRID;
+        if (loop->par == PAR_GROUPS && affine_coef(k->ins.at[x->ins].idx, loop->var)) r = REACH_BLOCK;
+    }
+    return k->ins.at[x->ins].dyn ? REACH_BLOCK : r;
+}
+
+/* From L2: what each block brings into the first cache, where the blocks beside it have their part; what all of them read alike
+ * comes once a multiprocessor. From memory: what L2 has not kept since it was last used. */
+static void add_bytes(const kernel *k, const machine *m, footprint *block, double held, const double *distance, arena *a,
+                      cost *out) {
+    double *new = ARENA_ARRAY(a, double, k->bufs.n + 1), alike = 0; /* nothing is in the first cache when a block begins */
+    for (int b = 0; b < k->bufs.n; b++) new[b] = 1e18;
+    for (int i = 0; i < block->at.n; i++)
+        if (reach_of(k, block, &block->at.at[i]) == REACH_ALIKE) alike += fp_bytes(block, &block->at.at[i], 0, false);
+    fp_traffic(block, (double)m->level[LEVEL_L1].bytes / held + alike, LEVEL_L2, new);
     for (int i = 0; i < block->at.n; i++) {
         const fp_access *x = &block->at.at[i];
-        bool grid = false;
-        if (k->bufs.at[x->buf].kind >= KB_LOCAL || x->prefetch) continue;
-        for (int l = x->loop; l > 0; l = block->loops.at[l].parent) grid |= k->ins.at[block->loops.at[l].ins].par == PAR_GRID;
-        out->bytes[LEVEL_L2] += fp_bytes(block, x, 0, false) * (grid ? 1 : (double)k->groups);
+        if (kbuf_is_local(&k->bufs.at[x->buf]) || x->prefetch) continue;
+        reach r = reach_of(k, block, x);
+        double times = r == REACH_GRID                ? 1
+                       : r == REACH_BLOCK || x->store ? (double)k->groups
+                                                      : smaller((double)k->groups, m->cores);
+        out->bytes[LEVEL_L2] += x->bytes[LEVEL_L2] * times;
     }
     double all = (double)(k->bytes_read + k->bytes_written), l2 = (double)m->level[LEVEL_L2].bytes;
     for (int b = 0; b < k->bufs.n; b++) {
@@ -123,14 +153,15 @@ cost cost_gpu_kernel(const kernel *k, const machine *m, const double *distance, 
     fp_make(k, a, 1, 32, &block);
     set_trips(k, &thread, false), set_trips(k, &block, true);
     add_thread(k, m, &thread, &w);
-    add_bytes(k, m, &block, distance, &out);
     double groups = (double)k->groups, each = ceil(groups / m->cores), threads = each * k->group, held = resident(k, m);
     double waves = ceil(groups / (m->cores * held)), busy = smaller(groups, m->cores);
+    add_bytes(k, m, &block, held, distance, a, &out);
     double cycles = larger(threads * w.instructions / m->warp / m->issue, threads * w.fma / m->fma_pipes);
     cycles = larger(cycles, threads * w.special / m->special);
     cycles = larger(cycles, threads * w.shared_bytes / m->shared_rate);
     out.issue_ns = cycles / m->ghz;
-    double alone = w.instructions * m->alu_cycles / 2 / m->ghz + w.waits_ns + w.barriers * m->barrier_ns; /* two at a time */
+    double alone =
+        w.instructions * larger(1, m->alu_cycles / independent(k)) / m->ghz + w.waits_ns + w.barriers * m->barrier_ns;
     out.latency_ns = larger(0, waves * alone - out.issue_ns);
     const machine_cache *l2 = &m->level[LEVEL_L2], *memory = &m->level[LEVEL_MEMORY];
     out.bytes[LEVEL_L1] = w.shared_bytes * k->group * groups;

@@ -39,6 +39,7 @@ typedef struct machine {
     double divide_cycles;          /* CPU: that a division of pipe_bytes keeps the divider busy */
     double special;                /* GPU: lanes of exp2, 1/x, rsqrt */
     double window;                 /* CPU: vector instructions that wait for their turn at a time */
+    double forward_cycles;         /* CPU: until a load has what several narrower stores have just written */
     double branch_cycles;          /* CPU: of a loop that ends other than predicted */
 
     machine_cache level[MACHINE_LEVELS];

@@ -113,6 +113,8 @@ static double least_ns(const kernel *k, const machine *m) {
     return fma / (m->fma_pipes * m->pipe_bytes) / m->ghz / (k->par_var >= 0 ? m->cores : 1);
 }
 
+static int n_gpu;
+
 static bool writes_past(const kernel *k) {
     for (int i = 1; i < k->ins.n; i++)
         if (k->ins.at[i].op == K_STORE && k->ins.at[i].mode == STORE_NONTEMPORAL) return true;
@@ -137,6 +139,11 @@ static void plans(fixture *f, uint64_t seed, int *out_kernels) {
         const kernel *k = p->kernels.at[i].k;
         assert_true(isfinite(c[i].ns) && c[i].ns >= c[i].start_ns && c[i].start_ns > 0);
         if (!k->group) assert_true(c[i].ns >= 0.99 * least_ns(k, &m));
+        if (k->group) { /* two flops for each multiply-add of all multiprocessors */
+            assert_true(c[i].ns >= 0.9 * (double)k->flops / (2 * m.fma_pipes * m.cores * m.ghz));
+            assert_true(c[i].bytes[LEVEL_MEMORY] <= 1.01 * c[i].bytes[LEVEL_L2] + 1);
+            n_gpu++;
+        }
         assert_true(other[i].ns >= c[i].ns * 0.999);
         for (int l = 0; l < MACHINE_LEVELS; l++) assert_true(isfinite(c[i].bytes[l]) && c[i].bytes[l] >= 0);
         if (!k->group && !writes_past(k)) /* what comes from farther away passes the nearer levels */
@@ -171,7 +178,7 @@ static void one_plan(fixture *f) { plans(f, plan_seed, &n_kernels); }
 static void random_plans_are_possible(void **state) {
     (void)state;
     for (plan_seed = 1; plan_seed <= 300; plan_seed++) in_arena(one_plan);
-    assert_true(n_kernels > 300);
+    assert_true(n_kernels > 300 && n_gpu > 30);
     printf("count: %d kernels of 300 random graphs priced\n", n_kernels);
 }
 
