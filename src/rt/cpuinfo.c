@@ -61,14 +61,13 @@ static void fill_isa(device_caps *c) {
     c->vector_bytes = avx512 ? 64 : avx2 ? 32 : 16;
     c->n_vector_regs = avx512 ? 32 : 16;
 }
-/* Maker, family and instruction set: "AuthenticAMD 26 avx512bf16". */
+/* Maker, family and instruction set: "AuthenticAMD 26 avx512bf16". Of what the C runtime asked when the process started; a
+ * family with AVX-512 that it does not know is a later one than those that it does. */
 static void fill_machine(device_caps *c) {
-    unsigned a, text[4] = { 0 }, family = 0, x, y, z;
     char identity[48];
-    __cpuid(0, a, text[0], text[2], text[1]);
-    __cpuid(1, family, x, y, z);
-    unsigned base = family >> 8 & 15, more = base == 15 ? family >> 20 & 255 : 0;
-    snprintf(identity, sizeof identity, "%.12s %u %s", (const char *)text, base + more, c->isa);
+    bool amd = __builtin_cpu_is("amd"), intel = __builtin_cpu_is("intel");
+    int family = intel ? 6 : __builtin_cpu_is("amdfam19h") ? 25 : c->vector_bytes == 64 ? 26 : 23;
+    snprintf(identity, sizeof identity, "%s %d %s", amd ? "AuthenticAMD" : intel ? "GenuineIntel" : "", family, c->isa);
     c->machine = machine_find(identity, false);
 }
 /* Data caches from cpuid: Intel's leaf 4, which AMD has under another number. */
