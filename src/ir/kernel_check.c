@@ -373,7 +373,8 @@ static void check_instructions(checker *c) {
     for (reg r = 1; r < (reg)c->k->ins.n; r++) {
         const kins *in = ins(c, r);
         if (in->op == K_LOOP) {
-            if (in->a && (!c->k->group || in->par)) problem(c, r, "a condition of a loop that is dealt, or not for a GPU");
+            if (in->a && in->par) problem(c, r, "a condition of a loop that is dealt");
+            if (in->a && !c->k->group && ins(c, in->a)->op != K_ALU) problem(c, r, "a condition that is no comparison");
             if (in->a) check_operand(c, r, in->a, TN_I32, 1, "condition");
             c->parent[r] = depth ? c->open[depth - 1] : 0;
             c->open[depth++] = (int)r;

@@ -1,4 +1,4 @@
-/* edit.c - what the steps share: removing instructions. In and out: any form. */
+/* edit.c - what the steps share: removing and inserting instructions. In and out: any form. */
 #include "loop/loop.h"
 
 void loop_compact(kernel *k) {
@@ -14,6 +14,18 @@ void loop_compact(kernel *k) {
         k->ins.at[n++] = in;
     }
     k->ins.n = n;
+}
+
+void loop_insert(kernel *k, int at, const kins *in, int n) {
+    kernel out = { .a = k->a };
+    for (int i = 0; i < k->ins.n; i++) {
+        kins x = k->ins.at[i];
+        x.a += (int)x.a >= at ? (reg)n : 0, x.b += (int)x.b >= at ? (reg)n : 0;
+        x.c += (int)x.c >= at ? (reg)n : 0, x.dyn += (int)x.dyn >= at ? (reg)n : 0;
+        for (int j = 0; i == at && j < n; j++) VEC_PUSH(k->a, &out.ins, in[j]);
+        VEC_PUSH(k->a, &out.ins, x);
+    }
+    k->ins.at = out.ins.at, k->ins.n = out.ins.n, k->ins.cap = out.ins.cap;
 }
 
 void loop_sweep(kernel *k) {

@@ -11,6 +11,8 @@
 
 /* edit.c: removes instructions marked K_NIL and renumbers registers. */
 void loop_compact(kernel *k);
+/* Puts n instructions before instruction `at`; their operands are registers of the kernel as it becomes. */
+void loop_insert(kernel *k, int at, const kins *in, int n);
 /* Dead code elimination: removes values that nothing uses. */
 void loop_sweep(kernel *k);
 /* Buffer b, a value in panels, takes the place of the buffer with the value as it lies, where nothing reads that any more. */

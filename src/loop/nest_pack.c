@@ -203,8 +203,8 @@ static kernel *fill(kernel *o, const nest_panels *p, kvar *of) {
     return loop_tile(f.k);
 }
 
-/* Appends them to the instructions of `out`, which become those of o. */
-static void add_nests(kernel *o, kernel *out, const nest_panels *p) {
+/* Appends them to the instructions of `out`, which will stand in o from instruction `first` on. */
+static void add_nests(kernel *o, kernel *out, const nest_panels *p, int first) {
     kvar *to = ARENA_ARRAY(o->a, kvar, o->vars.n + 4 * PANEL_LOOPS);
     kernel *k = fill(o, p, to);
     reg *at = ARENA_ARRAY(o->a, reg, k->ins.n);
@@ -215,7 +215,7 @@ static void add_nests(kernel *o, kernel *out, const nest_panels *p) {
         if (in.op == K_LOOP) in.var = to[in.var];
         in.idx = renamed(o->a, in.idx, to);
         if (in.op == K_LOAD || in.op == K_STORE) in.buf = (uint16_t)(in.buf ? p->local : p->buf);
-        at[i] = kernel_push(out, in);
+        at[i] = kernel_push(out, in) + (reg)first;
     }
 }
 
@@ -224,14 +224,6 @@ void nest_pack_fill(kernel *o, const nest_panels_list *all) {
     int first = 1;
     if (all->n == 0) return;
     while (o->ins.at[first].op != K_LOOP || !o->vars.at[o->ins.at[first].var].block) first++;
-    for (int i = 0; i < first; i++) VEC_PUSH(o->a, &out.ins, o->ins.at[i]);
-    for (int i = 0; i < all->n; i++) add_nests(o, &out, &all->at[i]);
-    reg more = (reg)(out.ins.n - first);
-    for (int i = first; i < o->ins.n; i++) {
-        kins in = o->ins.at[i];
-        in.a += in.a >= (reg)first ? more : 0, in.b += in.b >= (reg)first ? more : 0;
-        in.c += in.c >= (reg)first ? more : 0, in.dyn += in.dyn >= (reg)first ? more : 0;
-        VEC_PUSH(o->a, &out.ins, in);
-    }
-    o->ins.at = out.ins.at, o->ins.n = out.ins.n, o->ins.cap = out.ins.cap;
+    for (int i = 0; i < all->n; i++) add_nests(o, &out, &all->at[i], first);
+    loop_insert(o, first, out.ins.at, out.ins.n);
 }

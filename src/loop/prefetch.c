@@ -6,6 +6,7 @@
  * Results of short contractions are fetched before their sums are made: lines that are written in part are read first, one
  * after the other as the stores leave the core, which takes longer than the sums (the gradient of the weights of a convolution
  * 3x3 7x7x512, 49 terms: a tenth). */
+#include "loop/loop.h"
 #include "loop/schedule.h"
 #include "machine/machine.h"
 
@@ -84,18 +85,6 @@ static void list_fetches(const kernel *k, const rows *r, int loop, const kins *l
                               .node = load->node };
 }
 
-static void insert(kernel *k, int at, const kins *in, int n) {
-    kernel out = { .a = k->a };
-    for (int i = 0; i < k->ins.n; i++) {
-        kins x = k->ins.at[i];
-        x.a += (int)x.a >= at ? (reg)n : 0, x.b += (int)x.b >= at ? (reg)n : 0;
-        x.c += (int)x.c >= at ? (reg)n : 0, x.dyn += (int)x.dyn >= at ? (reg)n : 0;
-        for (int j = 0; i == at && j < n; j++) VEC_PUSH(k->a, &out.ins, in[j]);
-        VEC_PUSH(k->a, &out.ins, x);
-    }
-    k->ins.at = out.ins.at, k->ins.n = out.ins.n, k->ins.cap = out.ins.cap;
-}
-
 /* ---- results ---- */
 
 static bool is_contraction(const kernel *k, int loop, int end) {
@@ -141,7 +130,7 @@ bool step_prefetch_results(kernel **kk, const loop_step *s, str *why) {
         int end = kernel_loop_end(k, i);
         if (!is_contraction(k, i, end)) continue;
         int n = list_results(k, end, buf, fetches);
-        if (n) insert(k, i, fetches, n);
+        if (n) loop_insert(k, i, fetches, n);
         i = end + n, any += n;
     }
     return any || step_refuse(why, "b%d is not written in vectors behind the loop of a contraction", buf);
@@ -159,7 +148,7 @@ bool step_prefetch_rows(kernel **kk, const loop_step *st, str *why) {
         int loop = longest_after_first(k, &r);
         for (int s = 0, n_streams = list_streams(k, &r, streams); s < n_streams; s++)
             list_fetches(k, &r, loop, &k->ins.at[streams[s]], fetches, &n);
-        if (n) insert(k, loop + 1, fetches, n);
+        if (n) loop_insert(k, loop + 1, fetches, n);
         i = r.end + n, any += n;
     }
     return any || step_refuse(why, "no loop over rows has several loops in it, the first of which reads memory");

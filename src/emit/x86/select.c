@@ -421,6 +421,20 @@ static void fixed_iteration(selector *s, const kins *in, int64_t at, reg from, r
     s->f->open.n--;
 }
 
+static void sel_loop(selector *s, reg from, reg to);
+
+/* Skipped unless its condition, a comparison, gave -1. */
+static void sel_loop_if(selector *s, reg from, reg to) {
+    xfn *f = s->f;
+    vreg cond = sel_operand(s, s->k->ins.at[from].a, 1, 0).r;
+    greg at = x86_dynamic(f, cond, (xdyn){ .n = 1, .stride = 1 });
+    VEC_PUSH(f->keep, &f->bounds, 1);
+    x86_add(f, (xop){ .op = P_IF, .has_mem = true, .mem = { .base = at, .disp = 1 }, .extra = f->bounds.n - 1 });
+    x86_open_scope(f);
+    sel_loop(s, from, to);
+    x86_close_ifs(f, 1);
+}
+
 static void sel_loop(selector *s, reg from, reg to) { /* K_LOOP at from, its K_END at to */
     const kins *in = &s->k->ins.at[from];
     xfn *f = s->f;
@@ -528,7 +542,7 @@ static void sel_range(selector *s, reg from, reg to) {
     for (reg r = from; r < to && !s->f->unsupported; r++) {
         if (s->k->ins.at[r].op == K_LOOP) {
             reg end = (reg)kernel_loop_end(s->k, (int)r);
-            sel_loop(s, r, end);
+            (s->k->ins.at[r].a ? sel_loop_if : sel_loop)(s, r, end);
             r = end;
         } else {
             sel_one(s, r);
