@@ -29,6 +29,16 @@ static int crosses(const kernel *k, kvar v) {
     return -1;
 }
 
+/* Whether a loop over blocks of rows is around one over v. */
+static bool is_in_block(const kernel *k, kvar v) {
+    for (int i = 1; i < k->ins.n; i++) {
+        if (k->ins.at[i].op != K_LOOP || !k->vars.at[k->ins.at[i].var].block) continue;
+        for (int end = kernel_loop_end(k, i++); i < end; i++)
+            if (k->ins.at[i].op == K_LOOP && k->ins.at[i].var == v) return true;
+    }
+    return false;
+}
+
 bool step_parallel(kernel **kk, const loop_step *s, str *why) {
     kernel *k = *kk;
     kvar v = step_loop(k, s, 0, why);
@@ -49,6 +59,7 @@ bool step_parallel(kernel **kk, const loop_step *s, str *why) {
             return step_refuse(why, "iterations of %s write the same elements of b%d", name, in->buf);
     }
     if (!any) return step_refuse(why, "no loop runs over %s", name);
+    if (is_in_block(k, v)) return step_refuse(why, "%s runs inside a block of rows: threads share whole blocks", name);
     k->par_var = v;
     for (int i = 1; i < k->ins.n; i++) /* the columns that do not fill a panel have a loop of their own, behind */
         if (k->ins.at[i].op == K_LOOP && k->ins.at[i].var == v && k->ins.at[i].lo > 0) k->ins.at[i].par = PAR_LAST;

@@ -1,15 +1,18 @@
 /* skip_masked.c - the sums of a tile that a mask throws away altogether are not made: the contraction loop of the tile has a
  * condition. In and out: tiled form.
  *
- * Applies where all that a loop makes are sums, each used by selects alone whose condition compares indices: keys that come
- * after a query (causal attention), a band, a triangle. Over the lanes and rows of a tile the difference of the two indices has
- * a least value, which is affine in the loops around: if even that does not satisfy the comparison, no sum is used. Exact: what
- * the selects give instead of the sums does not depend on them. */
+ * Applies where all that a loop makes are sums, each used, perhaps scaled, by selects alone whose condition compares indices:
+ * keys that come after a query (causal attention), a band, a triangle. Over the lanes and rows of a tile the difference of the
+ * two indices has a least value, which is affine in the loops around: if even that does not satisfy the comparison, no sum is
+ * used. Exact: what the selects give instead of the sums does not depend on them. */
 #include "ir/kernel_walk.h"
 #include "loop/loop.h"
 #include "loop/schedule.h"
 
-enum { LEAST_UPDATES = 64 /* of a loop: fewer are as fast as the question */ };
+enum {
+    LEAST_UPDATES = 64, /* of a loop: fewer are as fast as the question */
+    MOST_BETWEEN = 4    /* operations between a sum and its select, such as a scale */
+};
 
 typedef struct bound { /* some sum is used only where this is at most 0 */
     affine e;
@@ -72,14 +75,16 @@ static bool widen(bound *b, affine e) {
 
 static bool uses(const kins *in, reg r) { return in->a == r || in->b == r || in->c == r || in->dyn == r; }
 
-/* Whether all uses of the sum behind the loop are selects, each of which widens the bound. */
-static bool is_selected(const kernel *k, reg sum, int end, bound *b) {
+/* Whether all uses of value r behind the loop are selects, each of which widens the bound, or pure work on it that such selects
+ * use. */
+static bool is_selected(const kernel *k, reg r, int end, int depth, bound *b) {
     for (int i = end + 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         affine e;
-        if (!uses(in, sum)) continue;
-        if (in->op != K_ALU || in->alu != OP_select || in->a == sum || (in->b == sum) == (in->c == sum)) return false;
-        if (!can_hold(k, in->a, in->c == sum, &e) || !widen(b, e)) return false;
+        if (!uses(in, r)) continue;
+        bool select = in->op == K_ALU && in->alu == OP_select && in->a != r && (in->b == r) != (in->c == r);
+        if (select && can_hold(k, in->a, in->c == r, &e) && widen(b, e)) continue;
+        if (!kernel_is_pure(in) || depth == 0 || !is_selected(k, (reg)i, i, depth - 1, b)) return false;
     }
     return true;
 }
@@ -106,7 +111,7 @@ static bool find_bound(const kernel *k, int loop, int end, bound *out) {
         if (harmless) continue;
         if (in->op != K_UPD || (int)in->c > loop) return false;
         updates++;
-        if (!is_selected(k, in->c, end, out)) return false;
+        if (!is_selected(k, in->c, end, MOST_BETWEEN, out)) return false;
     }
     return updates && updates * trips >= LEAST_UPDATES && is_open(k, loop, out->e);
 }

@@ -8,7 +8,7 @@ kernel *recipe_cpu(kernel *k, const target *t, const schedule **out) {
     else
         recipe_tile_nest(&r);
     recipe_do(&r, "multiply_add");
-    recipe_try(&r, "skip_masked");
+    recipe_sparse(&r);
     recipe_prefetch(&r);
     recipe_nontemporal(&r);
     if (out) *out = r.s;

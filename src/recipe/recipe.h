@@ -68,6 +68,9 @@ enum {
 /* Starting thread blocks costs time, too, on a machine for `grid` threads: in instructions of a thread. */
 static inline double recipe_start_cost(double blocks, const target *t) { return blocks * 20 * 1024 / (double)t->grid; }
 
+/* sparse.c: what a mask makes needless. */
+void recipe_sparse(recipe *r);
+
 /* memory.c: what is fetched ahead; what is written past the caches. */
 void recipe_prefetch(recipe *r);
 void recipe_nontemporal(recipe *r);

@@ -1,0 +1,224 @@
+/* test_attention.c - attention, written out in many ways, as one kernel of a CPU: which spellings are, values by the
+ * interpreter against the reference evaluator, machine code bit for bit against level 2, memory linear in the positions, and
+ * operands that are not finite where a mask throws their products away.
+ *
+ * Labels: random */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "api/api.h"
+#include "support/plan_run.h"
+
+typedef enum scale { ON_Q, ON_K, ON_SCORES, NO_SCALE } scale;
+typedef enum mask { SELECT, ADD, MUL, INPUT, NO_MASK } mask;
+typedef enum norm { DIV, RECIPROCAL, AFTER } norm;
+typedef struct spelling {
+    const char *name;
+    scale scale;
+    mask mask;
+    norm norm;
+    bool no_max, v_turned, k_turned;
+    tn_dtype type; /* 0: f32 */
+    int kernels;   /* at level 3 */
+} spelling;
+static const spelling spellings[] = {
+    { "plain", ON_Q, SELECT, DIV, .kernels = 1 },
+    { "scale on k", ON_K, SELECT, DIV, .kernels = 2 },
+    { "scale on scores", ON_SCORES, SELECT, DIV, .kernels = 1 },
+    { "no scale", NO_SCALE, SELECT, DIV, .kernels = 1 },
+    { "mask added", ON_Q, ADD, DIV, .kernels = 1 },
+    { "mask multiplied", ON_Q, MUL, DIV, .kernels = 1 },
+    { "mask an input", ON_Q, INPUT, DIV, .kernels = 1 },
+    { "no mask", ON_Q, NO_MASK, DIV, .kernels = 1 },
+    { "reciprocal", ON_Q, SELECT, RECIPROCAL, .kernels = 1 },
+    { "divided after", ON_SCORES, SELECT, AFTER, .kernels = 1 },
+    { "no maximum", ON_Q, SELECT, DIV, .no_max = true, .kernels = 1 },
+    { "v turned", ON_Q, SELECT, DIV, .v_turned = true, .kernels = 1 },
+    { "k turned", ON_Q, SELECT, DIV, .k_turned = true, .kernels = 1 },
+    { "bf16", ON_Q, SELECT, DIV, .type = TN_BF16, .kernels = 1 },
+    { "f16", ON_SCORES, SELECT, DIV, .type = TN_F16, .kernels = 1 },
+};
+
+static val input(graph *g, const char *name, tn_dtype t, int rank, const int64_t *dims) {
+    return graph_add(g, &(spec){ .op = OP_input, .dtype = (uint8_t)t, .name = name, .rank = rank, .dims = dims });
+}
+static val operand(graph *g, const char *name, const spelling *s, int64_t b, int64_t m, int64_t n) {
+    int64_t dims[] = { b, m, n };
+    if (!s->type) return input(g, name, TN_F32, 3, dims);
+    return graph_cast(g, input(g, name, s->type, 3, dims), TN_F32);
+}
+static val row(graph *g, op_code op, val x) { return graph_reduce(g, op, x, 1ull << 2); }
+static val wide(graph *g, val x, int64_t b, int64_t m, int64_t n) { return graph_broadcast(g, x, 3, (int64_t[]){ b, m, n }); }
+
+static val causal(graph *g, const spelling *s, val x, int64_t b, int64_t m, int64_t n) {
+    int64_t dims[] = { b, m, n }, flat[] = { m, n };
+    if (s->mask == NO_MASK) return x;
+    if (s->mask == INPUT) {
+        val in = input(g, "m", TN_F32, 2, flat);
+        return graph_binary(g, OP_add, x, graph_broadcast(g, in, 3, dims));
+    }
+    val i = graph_iota(g, TN_I32, 3, dims, 1), j = graph_iota(g, TN_I32, 3, dims, 2);
+    val past = graph_binary(g, OP_le, j, i);
+    if (s->mask == MUL) return graph_binary(g, OP_mul, x, graph_cast(g, past, TN_F32));
+    if (s->mask == ADD)
+        return graph_binary(g, OP_add, x, graph_select(g, past, graph_splat_like(g, x, 0), graph_splat_like(g, x, -INFINITY)));
+    return graph_select(g, past, x, graph_splat_like(g, x, -INFINITY));
+}
+
+static graph *make(arena *a, const spelling *s, int64_t b, int64_t m, int64_t n, int64_t d) {
+    graph *g = graph_make(a, "attention");
+    val q = operand(g, "q", s, b, m, d), k = s->k_turned ? operand(g, "k", s, b, d, n) : operand(g, "k", s, b, n, d),
+        v = s->v_turned ? operand(g, "v", s, b, d, n) : operand(g, "v", s, b, n, d);
+    if (s->scale == ON_Q) q = graph_binary(g, OP_mul, q, graph_splat_like(g, q, 0.25));
+    if (s->scale == ON_K) k = graph_binary(g, OP_mul, k, graph_splat_like(g, k, 0.25));
+    int64_t batch[] = { 0 }, last[] = { 2 }, middle[] = { 1 };
+    val x = graph_dot(g, q, k, batch, batch, 1, last, s->k_turned ? middle : last, 1);
+    if (s->scale == ON_SCORES) x = graph_binary(g, OP_mul, x, graph_splat_like(g, x, 0.25));
+    x = causal(g, s, x, b, m, n);
+    if (!s->no_max) x = graph_binary(g, OP_sub, x, wide(g, row(g, OP_reduce_max, x), b, m, n));
+    x = graph_unary(g, OP_exp, x);
+    val sum = row(g, OP_sum, x);
+    if (s->norm == DIV) x = graph_binary(g, OP_div, x, wide(g, sum, b, m, n));
+    if (s->norm == RECIPROCAL)
+        x = graph_binary(g, OP_mul, x, wide(g, graph_binary(g, OP_div, graph_splat_like(g, sum, 1), sum), b, m, n));
+    val y = graph_dot(g, x, v, batch, batch, 1, last, s->v_turned ? last : middle, 1);
+    if (s->norm == AFTER) y = graph_binary(g, OP_div, y, wide(g, sum, b, m, d));
+    graph_output(g, "y", y);
+    return g;
+}
+
+static target a_target(int threads) {
+    return (target){ .vector_bytes = 32, .n_vector_regs = 16, .threads = threads, .l1_bytes = 32 << 10, .l2_bytes = 1 << 20 };
+}
+static plan *plan_of(arena *a, graph *g, int fusion, const target *t) {
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.fusion = fusion, o.check = 1;
+    return pipeline_run(g, a, &o, t);
+}
+
+ARENA_TEST(test_spellings) {
+    int one = 0;
+    for (size_t i = 0; i < COUNT_OF(spellings); i++) {
+        target t = a_target(1);
+        plan *p = plan_of(a, make(a, &spellings[i], 2, 256, 256, 64), 3, &t);
+        if (p->kernels.n != spellings[i].kernels) fail_msg("%s: %d kernels", spellings[i].name, p->kernels.n);
+        one += p->kernels.n == 1;
+    }
+    printf("%d of %d spellings are one kernel\n", one, (int)COUNT_OF(spellings));
+    assert_true(one + 1 == (int)COUNT_OF(spellings));
+}
+
+static int64_t pick(uint64_t *seed, int64_t most) {
+    *seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
+    return 1 + (int64_t)((*seed >> 33) % (uint64_t)most);
+}
+
+/* Sizes of all kinds against the evaluator, in its bounds: a position, odd sizes, queries and keys that differ. */
+ARENA_TEST(test_values) {
+    static const int64_t fixed[][3] = { { 1, 1, 1 }, { 17, 17, 33 }, { 1, 100, 64 }, { 130, 96, 8 }, { 96, 130, 16 } };
+    uint64_t seed = 3;
+    for (int round = 0; round < 60; round++) {
+        const spelling *s = &spellings[(size_t)round % COUNT_OF(spellings)];
+        int64_t m = pick(&seed, 100), n = pick(&seed, 100), d = pick(&seed, 30);
+        if (round < (int)COUNT_OF(fixed)) m = fixed[round][0], n = fixed[round][1], d = fixed[round][2];
+        arena own;
+        arena_init(&own, mem_libc(), a->gd);
+        graph *g = make(&own, s, 1 + round % 2, m, n, d);
+        plan_config c = { .seed = (uint64_t)round, .fusion = 3, .t = a_target(1 + round % 3) };
+        if (!plan_config_agrees(g, NULL, &c)) fail_msg("%s %d x %d x %d: %s", s->name, (int)m, (int)n, (int)d, c.text);
+        arena_fini(&own);
+    }
+}
+
+/* ---- machine code ---- */
+
+static void run(tn_ctx *ctx, graph *g, const sample *in, int fusion, int threads, void *out) {
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    tn_program *p;
+    tn_session *s;
+    o.fusion = fusion, o.threads = threads;
+    if (drive_compile(ctx, g, &o, &p) || tn_session_new(p, &s)) fail_msg("%s", tn_ctx_error(ctx));
+    for (int i = 0; i < p->n_io; i++) {
+        void *where = out;
+        for (int k = 0; k < g->inputs.n && !p->io[i].is_output; k++)
+            if (!strcmp(graph_get(g, g->inputs.at[k])->name, p->io[i].name)) where = in->data[k];
+        if (tn_session_bind(s, i, where)) fail_msg("%s", tn_ctx_error(ctx));
+    }
+    if (tn_session_run(s)) fail_msg("%s", tn_ctx_error(ctx));
+    tn_session_free(s);
+    tn_program_free(p);
+}
+
+/* Equal numbers, or both are none: what a NaN's other bits are depends on the order of operands. */
+static bool same(const float *x, const float *y, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (!(isnan(x[i]) && isnan(y[i])) && memcmp(&x[i], &y[i], sizeof *x)) return false;
+    return true;
+}
+
+/* Level 3 with one thread and two, and level 2: every bit. Some inputs are not finite, also where the mask throws away. */
+ARENA_TEST(test_bits) {
+    static const int64_t sizes[][3] = {
+        { 1000, 1000, 33 }, { 256, 256, 64 }, { 320, 192, 128 }, { 17, 17, 1 }, { 128, 1000, 16 }
+    };
+    int rounds = fuzz_by_c() ? 4 : 3 * (int)COUNT_OF(spellings), odd = 0;
+    for (int round = 0; round < rounds; round++) {
+        const spelling *s = &spellings[(size_t)round % COUNT_OF(spellings)];
+        const int64_t *size = sizes[(size_t)round % COUNT_OF(sizes)];
+        tn_ctx *ctx = test_ctx();
+        arena own;
+        arena_init(&own, mem_libc(), a->gd);
+        graph *g = make(&own, s, 2, size[0], size[1], size[2]);
+        sample in = sample_make(g, &own, (uint64_t)round);
+        int64_t n = 2 * size[0] * size[2], v = graph_elems(g, g->inputs.at[2]);
+        if (!s->type && round % 2) { /* of the last key and query */
+            ((float *)in.data[2])[v - 1] = round % 4 == 1 ? INFINITY : NAN;
+            ((float *)in.data[0])[n / 2] = round % 3 ? INFINITY : NAN;
+        }
+        float *want = arena_alloc(&own, (size_t)n * 4), *got = arena_alloc(&own, (size_t)n * 4);
+        run(ctx, g, &in, 2, 1, want);
+        for (int64_t i = 0; i < n; i++) odd += !isfinite(want[i]);
+        for (int threads = 1; threads < 3; threads++) {
+            run(ctx, g, &in, 3, threads, got);
+            if (!same(want, got, n)) fail_msg("%s, %d threads: other bits than at level 2 (round %d)", s->name, threads, round);
+        }
+        tn_ctx_free(ctx);
+        arena_fini(&own);
+    }
+    printf("%d values are not finite\n", odd);
+    assert_true(odd > 100);
+}
+
+/* Buffers of the plan and of the kernel's threads, from 1k to 16k positions: no more than linear. */
+ARENA_TEST(test_memory) {
+    double first = 0, last = 0;
+    target t = a_target(1);
+    for (int64_t n = 1024; n <= 16384; n *= 2) {
+        plan *p = plan_of(a, make(a, &spellings[0], 1, n, n, 64), 3, &t);
+        double bytes = (double)p->temp_bytes;
+        assert_int_equal(p->kernels.n, 1);
+        for (int b = 0; b < p->kernels.at[0].k->bufs.n; b++) {
+            const kbuf *x = &p->kernels.at[0].k->bufs.at[b];
+            if (x->kind == KB_LOCAL) bytes += (double)x->elems * (double)dtype_size((tn_dtype)x->dtype);
+        }
+        if (n == 1024) first = bytes;
+        last = bytes;
+        printf("%d positions: %.0f KiB\n", (int)n, bytes / 1024);
+    }
+    double exponent = log(last / first) / log(16);
+    printf("exponent %.2f\n", exponent);
+    assert_true(exponent > 0.5 && exponent < 1.05);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_spellings), cmocka_unit_test(test_values),
+                                        cmocka_unit_test(test_bits), cmocka_unit_test(test_memory) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
