@@ -1,6 +1,7 @@
 #!/bin/bash
 # A new elementwise op is one row of src/ir/ops.def: a scratch copy of the tree gets the row of `cube`, is built, and has the op in
-# `tenon ops`, in the graph language, in compiled and graph mode, in the generated C header, with its gradient and its test.
+# `tenon ops`, in the graph language, in compiled and graph mode, in the generated C header, with its gradient and its test. A new
+# step of schedules is the file and the row that docs/schedules.md shows, and a test folder: the same build has it in --schedule.
 # Labels: slow
 set -eu
 row='UNARY (cube, NUM, x * x * x, 2, 1.5, -2.0, 2.0, MUL(G, MUL(K(3), MUL(X, X))), "x to the third power")'
@@ -28,10 +29,42 @@ awk -v row="$row" 'FNR == NR { if (/^UNARY \(/) last = FNR; next } { print } FNR
 [ "$(diff -r "$work/a" "$work/b" | grep -c '^[<>]')" = 1 ] || fail "the change is not one line: $(diff -r "$work/a" "$work/b")"
 (cd "$work" && git --no-pager diff --no-index --stat a b) || true # differences are exit code 1
 
+# The step: its file and row as the documentation shows them.
+shown() { sed -n '/^## Add a step/,$p' "$SOURCE_DIR/docs/schedules.md" | sed -n 's/^       //p'; }
+shown | sed '/^STEP(/,$d' >"$work/b/src/loop/unit_loops.c"
+shown | grep '^STEP(unit_loops' >>"$work/b/src/loop/steps.def"
+mkdir "$work/b/tests/loop/unit_loops"
+cat >"$work/b/tests/loop/unit_loops/one.k" <<'K'
+# run: unit_loops
+kernel @abs_3(b0 in f32[20], b1 out f32[20]) scalar {
+  var i0 = 1 row
+  var i1 = 20 row
+  loop i0 = 0 .. 1 step 1
+    loop i1 = 0 .. 20 step 1
+      %3 = load b0[20*i0 + i1]  f32
+      %4 = abs %3  f32
+      store b1[20*i0 + i1], %4  f32
+    end
+  end
+}
+# expect
+kernel @abs_3(b0 in f32[20], b1 out f32[20]) scalar {
+  var i0 = 1 row
+  var i1 = 20 row
+  loop i1 = 0 .. 20 step 1
+    %2 = load b0[i1]  f32
+    %3 = abs %2  f32
+    store b1[i1], %3  f32
+  end
+}
+K
+sed '/^# expect/,$d; s/i0 = 1/i0 = 2/; s/0 \.\. 1 /0 .. 2 /; s/\[20\]/[40]/g' "$work/b/tests/loop/unit_loops/one.k" >"$work/b/tests/loop/unit_loops/none.k"
+echo '# refused: no loop has one iteration' >>"$work/b/tests/loop/unit_loops/none.k"
+
 build=$work/build
 cmake -S "$work/b" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_COMPILER="$CC" -DTENON_WERROR=ON >"$work/log" 2>&1 ||
     fail "cmake: $(tail -20 "$work/log")"
-ninja -C "$build" -j2 tenon_program grad_test_gradcheck >"$work/log" 2>&1 || fail "build: $(tail -20 "$work/log")"
+ninja -C "$build" -j2 tenon_program grad_test_gradcheck loop_test_loop >"$work/log" 2>&1 || fail "build: $(tail -20 "$work/log")"
 
 # The program: listing, and values that are exact in f32 and i32.
 expect "listing" "x to the third power" "$build/tenon" ops cube
@@ -76,6 +109,12 @@ C
 "$CC" -std=c11 -I"$build/include" -I"$work/b/include" "$work/user.c" -L"$build" -ltenon -Wl,-rpath,"$build" -o "$work/user" ||
     fail "a user's program with tn_cube does not build"
 expect "gradients" "gradients are right" "$work/user"
+
+# The step: its tests, and a schedule that names it.
+expect "goldens of the step" "PASSED" env TENON_FUZZ_SEEDS=20 "$build/tests/loop_test_loop"
+printf 'schedule @abs_2 { split i0 64; unit_loops; hoist; vectorize i0 8; tile }\n' >"$work/s"
+printf 'graph @g(x f32[64]) {\n  %%1 = abs x f32[64]\n  return %%1 as "y"\n}\n' >"$work/abs.tn"
+expect "the step in a schedule" "" "$build/tenon" run "$work/abs.tn" --threads 1 --schedule "$work/s"
 
 # The test that the table generates: it passes, and checks one op more than before.
 elementwise() { sed -n 's/^count: gradients of elementwise ops: \([0-9]*\) ops.*/\1/p' "$1"; }
