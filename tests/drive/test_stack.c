@@ -39,6 +39,9 @@ enum { STACK_BYTES = 512 << 10, LARGE = 4 };
 #else
 enum { STACK_BYTES = 64 << 10, LARGE = 1 }; /* LARGE: how many times smaller the largest graphs are */
 #endif
+/* A frame has 16 bytes at least: a function that calls itself for each of LEVELS nodes, or kernels, needs more than there is.
+ */
+enum { LEVELS = 6000 / LARGE };
 enum { MOST_NAME = 64, PATTERN = 0x5c, GUARD_BYTES = 4 << 20 };
 #define LIST(...) ((const int64_t[]){ __VA_ARGS__ })
 
@@ -51,22 +54,22 @@ static void chain(tn_graph *g) { /* and its gradient */
     for (int i = 0; i < 20000 / LARGE; i++) x = i % 2 ? tn_tanh(x) : tn_mul(x, p);
     tn_nn_sgd(tn_mean(x, TN_ALL_AXES, 0), (tn_nn_sgd_opts){ 0 });
 }
-static void adds(tn_graph *g) {
+static void adds(tn_graph *g) { /* as many as fit a kernel, and a hundred such */
     tn_tensor x = input(g, "x", TN_DIMS(2)), y = x;
-    for (int i = 0; i < 500000 / LARGE; i++) y = tn_add(y, x);
+    for (int i = 0; i < 100000 / LARGE; i++) y = tn_add(y, x);
     tn_output(y, "y");
 }
 static void concats(tn_graph *g) { /* each is cut in two and put together again, another way */
     tn_tensor x = input(g, "x", TN_DIMS(4));
-    for (int i = 0; i < 60000 / LARGE; i++) {
+    for (int i = 0; i < 20000 / LARGE; i++) {
         tn_tensor part[2] = { tn_slice(x, LIST(1 + i % 2), LIST(4), NULL, 1), tn_slice(x, LIST(0), LIST(1 + i % 2), NULL, 1) };
         x = tn_concat(part, 2, 0);
     }
     tn_output(x, "y");
 }
-static void nested_concats(tn_graph *g) { /* each is a part of the next one */
+static void nested_concats(tn_graph *g) { /* each is a part of the next one: memory grows with the square */
     tn_tensor x = input(g, "x", TN_DIMS(1)), y = x;
-    for (int i = 0; i < 20000 / LARGE; i++) y = tn_concat((tn_tensor[]){ i % 2 ? tn_exp(x) : x, y }, 2, 0);
+    for (int i = 0; i < LEVELS; i++) y = tn_concat((tn_tensor[]){ i % 2 ? tn_exp(x) : x, y }, 2, 0);
     tn_output(y, "y");
 }
 static void casts(tn_graph *g) { /* and views */
@@ -90,7 +93,7 @@ static void sums(tn_graph *g) { /* of sums, of all that there is so far */
 }
 
 static void many_slots(tn_graph *g) {
-    for (int i = 0; i < 6000 / LARGE; i++) {
+    for (int i = 0; i < LEVELS; i++) {
         char name[MOST_NAME];
         snprintf(name, sizeof name, "x%d", i);
         tn_tensor y = tn_exp(input(g, name, TN_DIMS(4)));
@@ -99,7 +102,7 @@ static void many_slots(tn_graph *g) {
     }
 }
 static void many_parts(tn_graph *g) { /* of one kernel */
-    enum { N = 6000 / LARGE };
+    enum { N = LEVELS };
     static tn_tensor part[N];
     for (int i = 0; i < N; i++) {
         char name[MOST_NAME];
