@@ -15,12 +15,19 @@ typedef union cell {
     int64_t i;
 } cell;
 
+typedef struct nest {     /* loops that stand directly in one another, whose iterations are dealt as one */
+    int head, n;          /* the outermost, how many */
+    int64_t size;         /* iterations */
+    int64_t first, count; /* thread blocks that they are dealt to */
+} nest;
+
 typedef struct machine {
     const kernel *k;
     arena *a;
     unsigned char **base; /* [bufs] */
     cell **regs;          /* [ins] */
     int *end;             /* [ins] K_LOOP: its K_END; K_END: its K_LOOP */
+    nest *nests;          /* [ins] K_LOOP that is dealt: the nest it is in */
     int64_t *var;         /* [vars] */
     int64_t *turn;        /* [ins] K_LOOP that starts a dealt nest: the iteration that is run */
     int at, tid;          /* instruction to run next, thread of the group */
@@ -344,22 +351,35 @@ static void match_loops(machine *m) {
                    open.at[open.n - 1]);
 }
 
-/* The next iteration of the dealt nest at `head` that is this thread's: its variables. False when there is none. */
-static bool deal(machine *m, int head, bool first) {
-    const kins *in = &m->k->ins.at[head];
-    int n = kernel_nest(m->k, (reg)head);
-    int64_t from, groups = kernel_nest_groups(m->k, (reg)head, &from), gid = m->gid - from;
+static void find_nests(machine *m) {
+    const kernel *k = m->k;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        nest *x = &m->nests[i];
+        if (in->op != K_LOOP || in->par < PAR_GRID) continue;
+        if (in[-1].op == K_LOOP && in[-1].par == in->par) {
+            *x = x[-1];
+            continue;
+        }
+        *x = (nest){ .head = i, .n = kernel_nest(k, (reg)i), .size = kernel_nest_size(k, (reg)i) };
+        x->count = kernel_nest_groups(k, (reg)i, &x->first);
+    }
+}
+
+/* The next iteration of a nest that is this thread's: its variables. False when there is none. */
+static bool deal(machine *m, const nest *x, bool first) {
+    const kins *in = &m->k->ins.at[x->head];
+    int64_t gid = m->gid - x->first;
     int64_t id = in->par == PAR_GROUPS  ? gid
                  : in->par == PAR_LOCAL ? m->tid
                                         : gid * m->k->group + m->tid,
-            all = in->par == PAR_GROUPS  ? groups
+            all = in->par == PAR_GROUPS  ? x->count
                   : in->par == PAR_LOCAL ? m->k->group
-                                         : groups * m->k->group,
-            rest = first ? id : m->turn[head] + all;
-    if (gid < 0 || gid >= groups) return false;
-    if (rest >= kernel_nest_size(m->k, (reg)head)) return false;
-    m->turn[head] = rest;
-    for (int i = n - 1; i >= 0; i--) {
+                                         : x->count * m->k->group,
+            rest = first ? id : m->turn[x->head] + all;
+    if (gid < 0 || gid >= x->count || rest >= x->size) return false;
+    m->turn[x->head] = rest;
+    for (int i = x->n - 1; i >= 0; i--) {
         int64_t trips = (in[i].hi - in[i].lo + in[i].step - 1) / in[i].step;
         m->var[in[i].var] = in[i].lo + rest % trips * in[i].step;
         rest /= trips;
@@ -367,29 +387,36 @@ static bool deal(machine *m, int head, bool first) {
     return true;
 }
 
+/* Of the loop that begins or ends at m->at: to just before what is run next. */
+static void run_loop(machine *m, const kins *in) {
+    int i = m->at, other = m->end[i];
+    const kins *loop = in->op == K_LOOP ? in : &m->k->ins.at[other];
+    if (loop->par >= PAR_GRID) {
+        const nest *x = &m->nests[in->op == K_LOOP ? i : other];
+        m->at = deal(m, x, in->op == K_LOOP) ? x->head + x->n - 1 : m->end[x->head];
+    } else if (in->op == K_LOOP) {
+        m->var[in->var] = in->lo;
+        if (in->lo >= in->hi || (in->a && !m->regs[in->a][0].i)) m->at = other;
+    } else {
+        m->var[loop->var] += loop->step;
+        if (m->var[loop->var] < loop->hi && loop->par != PAR_LAST) m->at = other;
+    }
+}
+
 /* From m->at to the next meeting of the group's threads or the end. */
 static void run_on(machine *m) {
     const kernel *k = m->k;
     for (; m->at < k->ins.n; m->at++) {
-        int i = m->at;
-        const kins *in = &k->ins.at[i];
-        if (kernel_meets(in)) return;
-        if (in->op == K_LOOP && in->par >= PAR_GRID) {
-            m->at = deal(m, i, true) ? i + kernel_nest(k, (reg)i) - 1 : m->end[i];
-        } else if (in->op == K_END && k->ins.at[m->end[i]].par >= PAR_GRID) {
-            int inner = m->end[i], head = inner;
-            while (k->ins.at[head - 1].op == K_LOOP && k->ins.at[head - 1].par == k->ins.at[inner].par) head--;
-            m->at = deal(m, head, false) ? inner : m->end[head];
-        } else if (in->op == K_LOOP) {
-            m->var[in->var] = in->lo;
-            if (in->lo >= in->hi || (in->a && !m->regs[in->a][0].i)) m->at = m->end[i];
-        } else if (in->op == K_END) {
-            const kins *loop = &k->ins.at[m->end[i]];
-            m->var[loop->var] += loop->step;
-            if (m->var[loop->var] < loop->hi && loop->par != PAR_LAST) m->at = m->end[i];
-        } else {
-            run_row[in->op < N_KOPS ? in->op : K_NIL](m, i, in);
-        }
+        const kins *in = &k->ins.at[m->at];
+        run_fn run = run_row[in->op < N_KOPS ? in->op : K_NIL];
+        if (run != run_flow)
+            run(m, m->at, in);
+        else if (in->op == K_LOOP || in->op == K_END)
+            run_loop(m, in);
+        else if (kernel_meets(in))
+            return;
+        else
+            run_flow(m, m->at, in);
     }
 }
 
@@ -498,12 +525,15 @@ void eval_kernel(const kernel *k, unsigned char *const *base, arena *a) {
         for (int t = 0; t < n; t++) threads[g * n + t] = make_thread(k, shared, a);
     }
     threads[0].end = ARENA_ARRAY(a, int, k->ins.n);
+    threads[0].nests = ARENA_ARRAY(a, nest, k->ins.n);
     int64_t *counted = ARENA_ARRAY(a, int64_t, k->bufs.n + 1);
     match_loops(&threads[0]);
+    find_nests(&threads[0]);
     for (int64_t first = 0; first < (k->group ? k->groups : 1); first += groups) {
         for (int i = 0; i < groups * n; i++) {
             machine *m = &threads[i];
-            m->end = threads[0].end, m->at = 1, m->tid = i % n, m->gid = first + i / n, m->counted = counted;
+            m->end = threads[0].end, m->nests = threads[0].nests, m->at = 1, m->tid = i % n, m->gid = first + i / n,
+            m->counted = counted;
             for (int b = 0; b < k->bufs.n && m->tid == 0; b++)
                 if (k->bufs.at[b].kind >= KB_GROUP) memset(m->base[b], EVAL_POISON, shared_bytes(&k->bufs.at[b]));
         }
