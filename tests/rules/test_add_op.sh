@@ -62,7 +62,7 @@ sed '/^# expect/,$d; s/i0 = 1/i0 = 2/; s/0 \.\. 1 /0 .. 2 /; s/\[20\]/[40]/g' "$
 echo '# refused: no loop has one iteration' >>"$work/b/tests/loop/unit_loops/none.k"
 
 build=$work/build
-cmake -S "$work/b" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_COMPILER="$CC" -DTENON_WERROR=ON >"$work/log" 2>&1 ||
+cmake -S "$work/b" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG=-O0 -DCMAKE_C_COMPILER="$CC" -DTENON_WERROR=ON >"$work/log" 2>&1 ||
     fail "cmake: $(tail -20 "$work/log")"
 ninja -C "$build" -j2 tenon_program grad_test_gradcheck loop_test_loop >"$work/log" 2>&1 || fail "build: $(tail -20 "$work/log")"
 
