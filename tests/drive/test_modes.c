@@ -17,7 +17,7 @@
 
 #include "api/api.h"
 #include "drive/drive.h"
-#include "support/support.h"
+#include "support/plan_run.h"
 
 typedef struct config {
     tn_mode mode;
@@ -50,9 +50,9 @@ static int value_input(const graph *g, val v) {
     return -1;
 }
 
-/* Runs g as configured and compares all named outputs and all states. Returns whether everything agrees; else r->text says
- * what. */
-static bool agrees(graph *g, run *r) {
+/* Runs g as configured and compares all named outputs and all states; the reference is given, or made. Returns whether
+ * everything agrees; else r->text says what. */
+static bool agrees(graph *g, const reference *given, run *r) {
     arena a;
     guard gd;
     tn_program *p = NULL;
@@ -63,9 +63,7 @@ static bool agrees(graph *g, run *r) {
         snprintf(r->text, sizeof r->text, "guard: %s", gd.err.text);
         goto done;
     }
-    sample in = sample_make(g, &a, r->seed);
-    eval_value *want = eval_graph(g, &a, in.values);
-    double **bound = bound_graph(g, &a, want);
+    const reference ref = given ? *given : reference_make(g, &a, r->seed);
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     o.mode = r->c.mode, o.fusion = r->c.fusion, o.threads = r->c.threads, o.no_passes = r->c.no_passes, o.check = 1;
     o.device = test_device(), o.no_cache = joined() > 0;
@@ -79,7 +77,7 @@ static bool agrees(graph *g, run *r) {
         val v = 0;
         for (int k = 0; k < g->inputs.n; k++)
             if (!strcmp(graph_get(g, g->inputs.at[k])->name, p->io[i].name)) v = g->inputs.at[k];
-        if (tn_session_bind(s, i, in.data[value_input(g, v)])) goto done;
+        if (tn_session_bind(s, i, ref.in.data[value_input(g, v)])) goto done;
     }
     void **out = arena_array(&a, (size_t)p->n_io, sizeof *out);
     for (int i = 0; i < p->n_io; i++) {
@@ -114,7 +112,7 @@ static bool agrees(graph *g, run *r) {
                 goto done;
             }
         }
-        if (compare(g, w->v, got, want[w->v], bound[w->v], 4, why_not, sizeof why_not) >= 0) {
+        if (compare(g, w->v, got, ref.want[w->v], ref.bound[w->v], 4, why_not, sizeof why_not) >= 0) {
             snprintf(r->text, sizeof r->text, "%s: %s", w->name ? w->name : graph_get(g, w->state)->name, why_not);
             goto done;
         }
@@ -127,7 +125,7 @@ done:
     return ok;
 }
 
-static bool fails(graph *g, void *ud) { return !agrees(g, ud); }
+static bool fails(graph *g, void *ud) { return !agrees(g, NULL, ud); }
 
 static void test_random_graphs(void **state) {
     (void)state;
@@ -146,11 +144,12 @@ static void test_random_graphs(void **state) {
         if (!GUARD_TRY(&gd)) fail_msg("seed %llu: %s", (unsigned long long)seed, gd.err.text);
         if (many > first + seeds - seed) many = first + seeds - seed;
         graph *g = joined() ? randcases(&a, seed, (int)many, &differentiated) : randcase(&a, seed, &differentiated);
+        const reference ref = reference_make(g, &a, seed);
         for (size_t c = 0; c < COUNT_OF(configs); c++) {
             if (joined() && c != joined_configs[programs % COUNT_OF(joined_configs)]) continue;
             run r = { .ctx = ctx, .c = configs[c], .seed = seed };
             runs++;
-            if (agrees(g, &r)) continue;
+            if (agrees(g, &ref, &r)) continue;
             bad++;
             fprintf(stderr, "seed %llu, mode %d, fusion %d, threads %d, no_passes %d: %s\n", (unsigned long long)seed, r.c.mode,
                     r.c.fusion, r.c.threads, r.c.no_passes, r.text);

@@ -16,7 +16,7 @@
 
 #include "api/api.h"
 #include "drive/drive.h"
-#include "support/support.h"
+#include "support/plan_run.h"
 
 typedef struct config {
     tn_mode mode;
@@ -97,8 +97,9 @@ static void *output_memory(arena *a, size_t bytes, bool behind) {
     return p + (64 - (uintptr_t)p % 64) + (behind ? 16 : 0);
 }
 
-/* Runs g as configured and compares all named outputs. Returns whether all agree; else r->text says what does not. */
-static bool agrees(graph *g, run *r) {
+/* Runs g as configured and compares all named outputs; the reference is given, or made. Returns whether all agree; else r->text
+ * says what does not. */
+static bool agrees(graph *g, const reference *given, run *r) {
     arena a;
     guard gd;
     tn_program *p = NULL;
@@ -109,9 +110,7 @@ static bool agrees(graph *g, run *r) {
         snprintf(r->text, sizeof r->text, "guard: %s", gd.err.text);
         goto done;
     }
-    sample in = sample_make(g, &a, r->seed);
-    eval_value *want = eval_graph(g, &a, in.values);
-    double **bound = bound_graph(g, &a, want);
+    const reference ref = given ? *given : reference_make(g, &a, r->seed);
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     o.mode = r->c.mode, o.fusion = r->c.fusion, o.threads = r->c.threads, o.no_passes = r->c.no_passes;
     snprintf(r->text, sizeof r->text, "failed");
@@ -124,7 +123,7 @@ static bool agrees(graph *g, run *r) {
     void **at = arena_array(&a, (size_t)p->n_io + 1, sizeof *at);
     for (int i = 0; i < p->n_io; i++) {
         at[i] = p->io[i].is_output ? output_memory(&a, (size_t)p->io[i].bytes + 64, r->seed % 2)
-                                   : (void *)(uintptr_t)input_data(g, &in, p->io[i].name);
+                                   : (void *)(uintptr_t)input_data(g, &ref.in, p->io[i].name);
         if (p->io[i].is_output) memset(at[i], 0xee, (size_t)p->io[i].bytes + 64);
         if (tn_session_bind(s, i, at[i])) goto done;
     }
@@ -143,7 +142,7 @@ static bool agrees(graph *g, run *r) {
                     snprintf(r->text, sizeof r->text, "output \"%s\": written past its end", w->name);
                     goto done;
                 }
-            if (compare(g, w->v, at[k], want[w->v], bound[w->v], 4, why_not, sizeof why_not) >= 0) {
+            if (compare(g, w->v, at[k], ref.want[w->v], ref.bound[w->v], 4, why_not, sizeof why_not) >= 0) {
                 snprintf(r->text, sizeof r->text, "%s: %s", w->name, why_not);
                 goto done;
             }
@@ -157,7 +156,7 @@ done:
     return ok;
 }
 
-static bool fails(graph *g, void *ud) { return !agrees(g, ud); }
+static bool fails(graph *g, void *ud) { return !agrees(g, NULL, ud); }
 
 static void random_graphs(const char *cpu) {
     uint64_t first, n = (fuzz_seeds(300, &first) + 3) / 4;
@@ -172,10 +171,11 @@ static void random_graphs(const char *cpu) {
         arena_init(&a, mem_libc(), &gd);
         if (!GUARD_TRY(&gd)) fail_msg("seed %d: %s", (int)seed, gd.err.text);
         graph *g = randcase(&a, seed, &differentiated);
+        const reference ref = reference_make(g, &a, seed);
         for (size_t c = 0; c < COUNT_OF(configs); c++) {
             run r = { .ctx = ctx, .small = small, .c = configs[c], .seed = seed };
             runs++;
-            if (agrees(g, &r)) continue;
+            if (agrees(g, &ref, &r)) continue;
             bad++;
             fprintf(stderr, "seed %d, config %d: %s\n", (int)seed, (int)c, r.text);
             if (!getenv("TENON_FUZZ_NO_REDUCE")) reduce_and_print(g, &a, fails, &r);
