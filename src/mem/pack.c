@@ -237,6 +237,9 @@ static bool is_free(const plan *p, const spread *x, int32_t b, int i) {
 
 /* ---- all of it ---- */
 
+/* Launch i, or, where a buffer lives then, the last one at which it does: none of those is free. */
+static int32_t end_of_life(const pbuf *own, int32_t i) { return i >= own->first && i <= own->last ? own->last : i; }
+
 static void place(plan *p, arena_map *m, int32_t b, const spread *x) {
     pbuf *own = &p->bufs.at[b];
     int32_t from = own->first > x->reach ? own->first - x->reach : 0, last = p->kernels.n - 1;
@@ -247,9 +250,9 @@ static void place(plan *p, arena_map *m, int32_t b, const spread *x) {
     own->offset = m->free_from * PLAN_ALIGN;
     if (own->offset + plan_room(own->bytes) > p->temp_bytes) p->temp_bytes = own->offset + plan_room(own->bytes);
     for (int32_t i = from; i <= to; i = m->when.to + 1) {
-        m->when = (span){ i, i };
+        m->when = (span){ i, end_of_life(own, i) };
         if (is_free(p, x, b, i)) continue;
-        while (m->when.to < to && !is_free(p, x, b, m->when.to + 1)) m->when.to++;
+        while (m->when.to < to && !is_free(p, x, b, m->when.to + 1)) m->when.to = end_of_life(own, m->when.to + 1);
         take(m, 1, 0, m->places, m->free_from, m->free_from + m->room);
     }
 }
