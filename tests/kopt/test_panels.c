@@ -91,6 +91,7 @@ static int check(tn_ctx *ctx, const shape *s) {
     assert_false(run(ctx, s, INPUT, 1, x, w, want));
     for (int from = CONSTANT; from <= STATE; from++)
         for (int threads = 1; threads <= 2; threads++) {
+            if (fuzz_by_c() && (from == STATE) != (threads == 2)) continue; /* a compiler runs each time */
             panels += run(ctx, s, (source)from, threads, x, w, y);
             if (memcmp(want, y, ny) != 0)
                 fail_msg("%s %d x %d x %d x %d%s: the weights as a %s give other bits in %d threads", tn_dtype_name(s->t),
@@ -124,7 +125,7 @@ static void test_same_bits(void **state) {
     tn_ctx *ctx = tn_ctx_new(&cfg);
     int panels = 0;
     for (size_t i = 0; i < COUNT_OF(shapes); i++) panels += check(ctx, &shapes[i]);
-    assert_true(panels >= 50); /* not all of them are worth it */
+    assert_true(panels >= (fuzz_by_c() ? 25 : 50)); /* not all of them are worth it */
     tn_ctx_free(ctx);
     printf("count: %zu contractions, %d programs with panels\n", COUNT_OF(shapes), panels);
 }
