@@ -24,6 +24,31 @@ static char *stage_text(cli *c, tn_graph *g, const tn_compile_opts *o, const cha
 
 /* ---- emit ---- */
 
+/* A file with the text of a plan instead of a graph's; NULL when it is none. */
+static char *plan_file(cli *c, const char *path, size_t *n) {
+    if (path[0] == '@' || !strcmp(path, "-")) return NULL;
+    char *text = cli_read_file(c, path, n);
+    if (*n > 6 && !memcmp(text, "plan @", 6)) return text;
+    free(text);
+    return NULL;
+}
+
+static char *plan_stage(cli *c, const char *path, const char *plan, size_t n, const char *stage) {
+    char *text;
+    cli_need(c, tn_ir_plan_text(cli_ctx(c), plan, n, path, stage, &text));
+    return text;
+}
+
+static char *graph_stage(cli *c, const char *stage) {
+    tn_compile_opts o = cli_compile_opts(c);
+    tn_graph *g = model_open(c, c->args[0], (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX));
+    const char *state = cli_text(c, "state", NULL);
+    if (state) cli_need(c, tn_io_load_graph(c->ctx, g, state));
+    char *text = stage_text(c, g, &o, stage);
+    tn_graph_free(g);
+    return text;
+}
+
 static int emit(cli *c) {
     const char *target = cli_text(c, "target", "c"), *file = cli_text(c, "output", NULL);
     static const char *const stages[] = { "c",    "c-kernels", "x86",    "opencl",   "cuda",   "graph",
@@ -33,12 +58,10 @@ static int emit(cli *c) {
     if (!known)
         cli_usage(c, "there is no target %s (c, c-kernels, x86, opencl, cuda, graph, plan, deps, scalar, schedule, kernels)",
                   target);
-    tn_compile_opts o = cli_compile_opts(c);
-    tn_graph *g = model_open(c, c->args[0], (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX));
-    const char *state = cli_text(c, "state", NULL);
-    if (state) cli_need(c, tn_io_load_graph(c->ctx, g, state));
     const char *stage = !strcmp(target, "c") ? "standalone" : !strcmp(target, "c-kernels") ? "c" : target;
-    char *text = stage_text(c, g, &o, stage);
+    size_t n = 0;
+    char *plan = plan_file(c, c->args[0], &n), *text = plan ? plan_stage(c, c->args[0], plan, n, stage) : graph_stage(c, stage);
+    free(plan);
     FILE *f = file ? cli_create(c, file) : stdout;
     if (c->json && !file) {
         json j = json_begin(stdout, "emit");
@@ -51,7 +74,6 @@ static int emit(cli *c) {
         cli_show(stdout, text);
     if (file) cli_close(c, f, file);
     tn_string_free(c->ctx, text);
-    tn_graph_free(g);
     return CLI_OK;
 }
 
@@ -70,11 +92,12 @@ const cli_command command_emit = {
     "emit",
     "GRAPH",
     "print the generated C, or an earlier stage",
-    "The C text is one file that needs nothing but a C compiler; the comment at its head holds a program that calls it.\n\n"
+    "The C text is one file that needs nothing but a C compiler; the comment at its head holds a program that calls it.\n"
+    "GRAPH may be the text of a plan (--target=plan): it is checked, and printed as plan, deps, kernels, opencl or cuda.\n\n"
     "examples:\n"
     "  tenon emit @mlp --target=c --threads=1 > mlp.c && cc -O2 -c mlp.c\n"
     "  tenon emit @mlp --target=cuda > mlp.cu && nvcc -fmad=false -arch=sm_80 -cubin mlp.cu\n"
-    "  tenon emit net.tn --target=plan --fusion=1",
+    "  tenon emit net.tn --target=plan --fusion=1 > net.plan && tenon emit net.plan --target=deps",
     1,
     1,
     emit_options,

@@ -100,6 +100,13 @@ TN_API TN_CHECK tn_status tn_ir_kernels_run(tn_ir_kernels *k, int64_t times);
 TN_API TN_CHECK tn_status tn_ir_kernels_write(tn_ir_kernels *k, int buffer, const void *data, size_t bytes);
 TN_API TN_CHECK tn_status tn_ir_kernels_read(tn_ir_kernels *k, int buffer, void *data, size_t bytes);
 
+/* The text of a plan, as tn_program_text prints it at stage "plan" (n bytes, any; file names it in messages): reads it and
+ * checks it and its kernels, then prints stage "plan" (the same text), "deps" or "kernels"; of a plan for GPUs "opencl" or
+ * "cuda", too. *out_text is freed by tn_string_free. TN_ERR_PARSE: "file:line:col: expected ..". TN_ERR_INVAL: the problems of
+ * the plan, one a line, or no such stage. */
+TN_API TN_CHECK tn_status tn_ir_plan_text(tn_ctx *ctx, const char *text, size_t n, const char *file, const char *stage,
+                                          char **out_text);
+
 /* One element of a typed array as a double, and back (rounded to nearest even; integers truncate and saturate). */
 TN_API double tn_ir_load(tn_dtype t, const void *data, int64_t i);
 TN_API void tn_ir_store(tn_dtype t, void *data, int64_t i, double v);

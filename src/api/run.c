@@ -121,9 +121,7 @@ static void make_text(void *arg) {
     else if (!strcmp(j->stage, "standalone") && p->plan && cpu)
         text_standalone(j, p);
     else if (!strcmp(j->stage, "kernels") && p->plan)
-        for (int i = 0; i < p->plan->kernels.n; i++) {
-            if (p->plan->kernels.at[i].code == i) kernel_print(p->plan->kernels.at[i].k, &j->out);
-        }
+        plan_print_kernels(p->plan, &j->out);
     else if (!strcmp(j->stage, "scalar") && p->plan)
         for (int i = 0; i < p->plan->kernels.n; i++) {
             const pkernel *pk = &p->plan->kernels.at[i]; /* kernels beside each other on a GPU have one form */

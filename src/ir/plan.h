@@ -123,7 +123,12 @@ static inline int plan_region_end(const plan *p, int i) {
 /* An op in names of kernels and in reports. Plans compute no gradients any more: what stops them is a copy. */
 static inline const char *plan_op_name(op_code op) { return op == OP_stop_gradient ? "copy" : op_get(op)->name; }
 
-void plan_print(const plan *p, str *out);      /* plan_text.c */
+/* plan_text.c, plan_parse.c: prints a plan with its kernels and constants; reads that back. The text leaves out what explains
+ * the plan (which values kernels compute, decisions, schedules) and what states hold at first. Jumps with TN_ERR_PARSE:
+ * "file:line:col: expected ..". */
+void plan_print(const plan *p, str *out);
+void plan_print_kernels(const plan *p, str *out); /* each once */
+plan *plan_parse(arena *a, const char *text, size_t n, const char *file);
 void plan_print_deps(const plan *p, str *out); /* plan_deps.c: what each launch must come after, and why */
 int plan_check_races(const plan *p, str *out); /* plan_race.c: barriers; called by plan_check */
 int plan_check(const plan *p, str *out);       /* plan_check.c: offsets, liveness, aliases, races; number of problems */

@@ -60,6 +60,23 @@ static void check_place(checker *c, int b) {
                 (long long)slot_size(c->p, x->slot));
 }
 
+/* A copy in panels has elements of its value alone. */
+static void check_panels(checker *c, int b) {
+    const pbuf *x = &c->p->bufs.at[b];
+    const kpanels *l = x->panels;
+    kstep steps[PANEL_LOOPS + 2] = { { l->parts ? l->parts : 1, l->part_stride }, l->column };
+    int64_t up = 0, down = 0, reach, elems = x->node ? graph_elems(c->p->g, x->node) : 0, count = l->width;
+    bool ok = l->dtype == graph_get(c->p->g, x->node)->dtype && l->base >= 0 && l->base < elems;
+    for (int i = 0; i < l->n_outer + l->n_depth; i++) steps[2 + i] = l->loops[i];
+    for (int i = 0; i < 2 + l->n_outer + l->n_depth && ok; i++) {
+        int64_t step = steps[i].step, *far = step < 0 ? &down : &up;
+        ok = step > -INT64_MAX && size_mul(steps[i].extent - 1, step < 0 ? -step : step, &reach) && size_add(*far, reach, far);
+        if (i > 0) ok = ok && size_mul(count, steps[i].extent, &count) && count < INT64_MAX - l->width;
+    }
+    if (!ok || down > l->base || up >= elems - l->base || kpanels_elems(l) != x->elems)
+        problem(c, "b%d has %lld elements in panels, not all of them of its value", b, (long long)x->elems);
+}
+
 static bool shares_place(const checker *c, int x, int y) { /* y takes over the place of x in the launch that reads x last */
     return c->p->bufs.at[y].inplace_of == x && c->life[x].last == c->life[y].first;
 }
@@ -333,9 +350,14 @@ int plan_check(const plan *p, str *out) {
                 check_state_in_place(&c, i, pk, a);
         }
     }
-    for (int b = 0; b < p->bufs.n; b++)
-        if (is_used(&c, b)) check_place(&c, b);
+    for (int b = 0; b < p->bufs.n; b++) {
+        const pbuf *x = &p->bufs.at[b];
+        bool filled = x->bytes > 0 && (x->kind == PB_CONST || x->kind == PB_STATE);
+        if (is_used(&c, b) || filled) check_place(&c, b);
+        if (x->panels) check_panels(&c, b);
+        if (is_used(&c, b) && x->kind == PB_CONST && !graph_get(p->g, x->node)->data) problem(&c, "b%d has no value", b);
+    }
     check_overlaps(&c);
     check_results(&c);
-    return c.n + plan_check_races(p, out);
+    return c.n ? c.n : plan_check_races(p, out);
 }

@@ -79,6 +79,43 @@ static void passes_rewrite_and_keep_parameters(void **state) {
     tn_ctx_free(ctx);
 }
 
+/* What is wrong with a plan is said, and nothing leaks: the text of one, damaged. */
+static void plans_are_read_checked_and_printed(void **state) {
+    (void)state;
+    tn_ctx *ctx = test_ctx();
+    tn_graph *g = tn_graph_new(ctx, "g");
+    tn_output(tn_exp(tn_input(g, "x", TN_F32, TN_DIMS(8, 8))), "y");
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.threads = 1;
+    tn_program *p;
+    char *plan, *text = NULL, *kernels;
+    assert_int_equal(tn_compile(g, &o, &p), TN_OK);
+    assert_int_equal(tn_program_text(p, "plan", &plan), TN_OK);
+    assert_int_equal(tn_program_text(p, "kernels", &kernels), TN_OK);
+    assert_int_equal(tn_ir_plan_text(ctx, plan, strlen(plan), "p", "plan", &text), TN_OK);
+    assert_string_equal(text, plan);
+    tn_string_free(ctx, text);
+    assert_int_equal(tn_ir_plan_text(ctx, plan, strlen(plan), NULL, "kernels", &text), TN_OK);
+    assert_string_equal(text, kernels);
+    tn_string_free(ctx, text);
+    assert_int_equal(tn_ir_plan_text(ctx, plan, strlen(plan), NULL, "deps", &text), TN_OK);
+    assert_non_null(strstr(text, "deps @g {\n  0 exp"));
+    tn_string_free(ctx, text);
+    assert_int_equal(tn_ir_plan_text(ctx, plan, strlen(plan), NULL, "cuda", &text), TN_ERR_INVAL);
+    assert_null(text);
+    assert_int_equal(tn_ir_plan_text(ctx, plan, strlen(plan) - 2, "file", "plan", &text), TN_ERR_PARSE);
+    assert_non_null(strstr(tn_ctx_error(ctx), "file:"));
+    memcpy(strstr(plan, "out b1"), "out b0", 6);
+    assert_int_equal(tn_ir_plan_text(ctx, plan, strlen(plan), NULL, "plan", &text), TN_ERR_INVAL);
+    assert_non_null(strstr(tn_ctx_error(ctx), "writes b0, an input or a constant"));
+    assert_int_equal(tn_ir_plan_text(ctx, NULL, 0, NULL, "plan", &text), TN_ERR_INVAL);
+    assert_int_equal(tn_ir_plan_text(NULL, plan, 0, NULL, "plan", &text), TN_ERR_INVAL);
+    tn_string_free(ctx, kernels), tn_string_free(ctx, plan);
+    tn_program_free(p);
+    tn_graph_free(g);
+    tn_ctx_free(ctx);
+}
+
 enum { M = 5, K = 37, N = 3 };
 
 /* A right f32 result passes in every order of summation; one element moved by a little more than rounding is found. */
@@ -204,6 +241,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ops_and_passes_are_listed),
         cmocka_unit_test(passes_rewrite_and_keep_parameters),
+        cmocka_unit_test(plans_are_read_checked_and_printed),
         cmocka_unit_test(contractions_are_compared_by_their_bound),
         cmocka_unit_test(elementwise_and_exact_ops_are_compared),
         cmocka_unit_test(elements_load_and_store),

@@ -108,6 +108,14 @@ expect 0 emit --target=deps "$dir/step.tn" --threads 1
 out_has "^  0 dot[^ ]*$" "emit --target=deps"
 out_has "^  1 .* after data 0 (%[0-9]*)" "emit --target=deps"
 out_has "control 0 (%2 is read before)" "emit --target=deps"
+# The text of a plan is taken back: it prints as it was, and what is wrong with it is said.
+"$tenon" emit "$dir/step.tn" --target=plan --threads 2 --quiet >"$dir/step.plan"
+expect 0 emit "$dir/step.plan" --target=plan --quiet
+cmp -s "$dir/out" "$dir/step.plan" || fail "a plan that was read prints another text"
+expect 0 emit --target=deps "$dir/step.plan"
+out_has "control 0 (%2 is read before)" "emit --target=deps of a plan"
+sed 's/launch k0(in/launch k0(at/' "$dir/step.plan" >"$dir/bad.plan"
+expect 1 emit --target=deps "$dir/bad.plan" && err_has "bad.plan:[0-9]*:[0-9]*: expected in, out or inout" "a plan with a mistake"
 
 # Wrong usage: code 2, nothing on stdout.
 while read -r line; do
