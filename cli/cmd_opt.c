@@ -15,10 +15,11 @@ static int list_passes(cli *c) {
         tn_ir_pass p;
         if (tn_ir_get_pass(i, &p)) continue;
         if (!c->json)
-            printf("%-20s %s\n", p.name, p.doc);
+            printf("%-20s %-7s %s\n", p.name, p.stage, p.doc);
         else {
             json_line(&j, NULL);
             json_text(&j, "name", p.name);
+            json_text(&j, "stage", p.stage);
             json_text(&j, "doc", p.doc);
             json_text(&j, "regions", p.regions);
             json_end(&j);

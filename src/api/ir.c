@@ -53,7 +53,7 @@ tn_status tn_ir_get_pass(int i, tn_ir_pass *out_pass) {
     int n;
     const pass_info *p = pass_table(&n);
     if (i < 0 || i >= n || !out_pass) return TN_ERR_INVAL;
-    *out_pass = (tn_ir_pass){ p[i].name, p[i].doc, p[i].regions };
+    *out_pass = (tn_ir_pass){ p[i].name, p[i].doc, p[i].regions, pass_stage_name(p[i].stage) };
     return TN_OK;
 }
 

@@ -14,8 +14,9 @@ static void run_passes(graph *g, arena *a, const tn_compile_opts *opts, const ta
         pass_run_all(g, a, opts->check != 0);
     else /* not an optimisation: the scheduler knows no fold */
         pass_run(g, pass_find("fold_lower"), a, opts->check != 0);
-    if (!opts->no_passes && opts->fusion >= 2 && t->kind == TARGET_GPU)
-        pass_run(g, pass_find("dot_split"), a, opts->check != 0);
+    if (!opts->no_passes && opts->fusion >= 2 && t->kind == TARGET_GPU) pass_run_stage(g, STAGE_GPU, a, opts->check != 0);
+    if (t->kind == TARGET_CPU) pass_run_stage(g, STAGE_CPU, a, opts->check != 0);
+    pass_run_stage(g, STAGE_TARGET, a, opts->check != 0);
 }
 
 static void check_kernels(const plan *p, const char *stage) {

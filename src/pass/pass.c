@@ -8,7 +8,7 @@
 #define MAX_ROUNDS 64 /* a graph of n nodes settles in a handful; see tests/pass/test_pass.c */
 
 static const pass_info table[] = {
-#define PASS(name, doc, regions) { #name, doc, regions, pass_##name },
+#define PASS(name, stage, doc, regions) { #name, doc, regions, STAGE_##stage, pass_##name },
 #include "pass/passes.def"
 #undef PASS
 };
@@ -119,21 +119,22 @@ bool pass_run(graph *g, const pass_info *p, arena *scratch, bool check) {
     return changed;
 }
 
-/* Passes that take an op apart see only graphs that the others have settled, so that no pattern is lost before it was
- * recognised. */
-static bool is_lowering(const pass_info *p) {
-    return p->run == pass_conv_grad || p->run == pass_fold_lower || p->run == pass_reduce_split || p->run == pass_scatter_split;
+const char *pass_stage_name(pass_stage stage) {
+    static const char *const names[] = { "canon", "lower", "gpu", "cpu", "target" };
+    return names[stage];
 }
 
-/* A matter of the machine, not of the graph: the pipeline runs it. */
-static bool is_for_machine(const pass_info *p) { return p->run == pass_dot_split; }
+void pass_run_stage(graph *g, pass_stage stage, arena *scratch, bool check) {
+    for (size_t i = 0; i < COUNT_OF(table); i++)
+        if (table[i].stage == stage) pass_run(g, &table[i], scratch, check);
+}
 
 void pass_run_all(graph *g, arena *scratch, bool check) {
     graph_compact(g);
     for (int round = 0; round < MAX_ROUNDS; round++) {
         const char *last = NULL;
-        for (size_t i = 0; i < COUNT_OF(table) && !(last && is_lowering(&table[i])); i++)
-            if (!is_for_machine(&table[i]) && pass_run(g, &table[i], scratch, check)) last = table[i].name;
+        for (size_t i = 0; i < COUNT_OF(table) && !(last && table[i].stage == STAGE_LOWER); i++)
+            if (table[i].stage <= STAGE_LOWER && pass_run(g, &table[i], scratch, check)) last = table[i].name;
         if (!last) return;
         if (check && round == MAX_ROUNDS - 1)
             guard_fail(g->a->gd, TN_ERR_INTERNAL, "passes do not settle after %d rounds; %s changed the graph last", MAX_ROUNDS,

@@ -8,8 +8,10 @@
 #include "ir/graph.h"
 
 typedef bool (*pass_fn)(graph *g, arena *scratch); /* returns whether anything changed */
+typedef enum pass_stage { STAGE_CANON, STAGE_LOWER, STAGE_GPU, STAGE_CPU, STAGE_TARGET } pass_stage; /* see passes.def */
 typedef struct pass_info {
     const char *name, *doc, *regions;
+    pass_stage stage;
     pass_fn run;
 } pass_info;
 const pass_info *pass_table(int *out_n);
@@ -17,7 +19,9 @@ const pass_info *pass_find(const char *name);
 
 /* Runs one pass and compacts. check: verify afterwards, jump with TN_ERR_INTERNAL naming the pass when the graph is broken. */
 bool pass_run(graph *g, const pass_info *p, arena *scratch, bool check);
-/* The standard list, repeated until nothing changes or `rounds` is reached. */
+/* The stages CANON and LOWER, repeated until nothing changes or `rounds` is reached. */
 void pass_run_all(graph *g, arena *scratch, bool check);
+void pass_run_stage(graph *g, pass_stage stage, arena *scratch, bool check); /* once, in order */
+const char *pass_stage_name(pass_stage stage);
 
 #endif

@@ -8,7 +8,7 @@
 #include "ir/graph.h"
 #include "pass/pass.h"
 
-#define PASS(name, doc, regions) bool pass_##name(graph *g, arena *scratch);
+#define PASS(name, stage, doc, regions) bool pass_##name(graph *g, arena *scratch);
 #include "pass/passes.def"
 #undef PASS
 

@@ -1,108 +1,8 @@
-/* sched.c - the scheduler's own conductor: prepares the graph, fuses, orders kernels, makes buffers, lowers every group.
+/* sched.c - the scheduler's own conductor: fuses, orders kernels, makes buffers, lowers every group.
  *
  * When groups turn out not to be lowerable, the values to blame, one of each, are kept in memory and fusing starts again: at
  * most one try a value, and a few for any number of groups that are alike. */
-#include "machine/machine.h"
 #include "sched/sched.h"
-
-/* ---- preparation: small rewrites of the scheduler's own copy of the graph ---- */
-
-/* Every output gets a value of its own that a kernel computes: an identity where it is an input, a constant or named twice. */
-static void own_outputs(graph *g) {
-    for (int i = 0; i < g->outputs.n; i++) {
-        val v = g->outputs.at[i].v;
-        const node *n = graph_get(g, v);
-        bool again = op_get((op_code)n->op)->cls == CL_SOURCE;
-        for (int j = n->first_out; j && !again; j = g->outputs.at[j - 1].next) again = j - 1 < i;
-        if (again) graph_set_output(g, i, graph_unary(g, OP_stop_gradient, v));
-    }
-}
-
-/* Every part of a concat gets a value of its own, too, but for concats that nothing else needs: their parts are the larger
- * one's. */
-static void own_concat_parts(graph *g) {
-    int n_nodes = g->nodes.n;
-    for (val v = 1; v < (val)n_nodes; v++)
-        for (int i = 0; graph_get(g, v)->op == OP_concat && i < graph_get(g, v)->n_in; i++) {
-            val x = graph_get(g, v)->in[i];
-            if (graph_get(g, x)->op == OP_concat && graph_used_once(g, x) && !graph_is_output(g, x)) continue;
-            graph_set_in(g, v, i, graph_unary(g, OP_stop_gradient, x));
-        }
-}
-
-/* A gather reads its table at computed places, so a constant that has no memory gets some. */
-static void own_tables(graph *g) {
-    int n_nodes = g->nodes.n;
-    for (val v = 1; v < (val)n_nodes; v++) {
-        if (graph_get(g, v)->op != OP_gather) continue;
-        const node *table = graph_get(g, graph_get(g, v)->in[0]);
-        if ((table->op == OP_const && table->splat) || table->op == OP_iota)
-            graph_set_in(g, v, 0, graph_unary(g, OP_stop_gradient, graph_get(g, v)->in[0]));
-    }
-}
-
-/* Sums of half types are made in f32 and rounded once. */
-static void widen_half_scatters(graph *g) {
-    int n_nodes = g->nodes.n;
-    for (val v = 1; v < (val)n_nodes; v++) {
-        const node *n = graph_get(g, v);
-        tn_dtype t = (tn_dtype)n->dtype;
-        if (n->op != OP_scatter_add || (t != TN_F16 && t != TN_BF16)) continue;
-        val base = n->in[0], index = n->in[1], updates = n->in[2];
-        int axis = (int)n->attr[0], batch = (int)n->attr[1];
-        base = graph_cast(g, base, TN_F32), updates = graph_cast(g, updates, TN_F32);
-        graph_replace(g, v, graph_cast(g, graph_scatter_add(g, base, index, updates, axis, batch), t));
-    }
-}
-
-enum { FAR_BYTES = 1024, MANY_POSITIONS = 32, MANY_USES = 300 };
-
-/* The contraction goes through many positions of operand x, and not along its last axis, which it needs often. */
-static bool goes_across(const graph *g, val dot, val x, int last, int64_t elems) {
-    const node *n = graph_get(g, dot), *w = graph_get(g, x);
-    if (n->op != OP_dot || n->in[0] == n->in[1]) return false;
-    int64_t nb = n->attr[0], nc = n->attr[1], depth = 1, side = n->in[1] == x;
-    const int64_t *batch = n->attr + 2 + side * nb, *contracted = n->attr + 2 + 2 * nb + side * nc;
-    for (int64_t i = 0; i < nb; i++)
-        if (batch[i] == last) return false;
-    for (int64_t i = 0; i < nc; i++) {
-        if (contracted[i] == last) return false;
-        depth *= w->dims[contracted[i]];
-    }
-    return depth > MANY_POSITIONS && depth * graph_elems(g, dot) / MANY_USES > elems;
-}
-
-/* The gradient of a convolution's weights is such a contraction of the padded image. Of lines a large power of two apart a
- * cache holds few, so the image gets a line more behind each position. */
-static void space_positions(graph *g) {
-    int n_nodes = g->nodes.n;
-    for (val v = 1; v < (val)n_nodes; v++) {
-        const node n = *graph_get(g, v);
-        int last = n.rank - 1;
-        int64_t size = (int64_t)dtype_size((tn_dtype)n.dtype), zero[TN_MAX_RANK] = { 0 }, one[TN_MAX_RANK], after[TN_MAX_RANK];
-        if (n.op != OP_pad || last < 1 || n.dims[last] * size % FAR_BYTES || n.attr[last] || n.attr[n.rank + last]) continue;
-        bool across = false;
-        for (uint32_t u = n.first_use; u; u = g->uses.at[u - 1].next) {
-            val w = g->uses.at[u - 1].user;
-            if (graph_get(g, w)->op != OP_window) continue;
-            for (uint32_t d = graph_get(g, w)->first_use; d; d = g->uses.at[d - 1].next)
-                across |= goes_across(g, g->uses.at[d - 1].user, w, last, graph_elems(g, v));
-        }
-        if (!across || graph_is_output(g, v)) continue;
-        for (int i = 0; i < n.rank; i++) one[i] = 1, after[i] = n.attr[n.rank + i];
-        after[last] = MACHINE_LINE_BYTES / size;
-        graph_replace(g, v, graph_slice(g, graph_pad(g, n.in[0], n.attr, after, n.imm), zero, n.dims, one));
-    }
-}
-
-static void prepare(graph *g, const sched_opts *opts) {
-    if (!opts->rows_only) space_positions(g); /* GPUs read tiles of it from fast memory, where they have a pitch of their own */
-    widen_half_scatters(g);
-    own_outputs(g);
-    own_concat_parts(g);
-    own_tables(g);
-    graph_compact(g);
-}
 
 static void refuse(const graph *g) {
     for (val v = 1; v < (val)g->nodes.n; v++) {
@@ -329,7 +229,6 @@ static void count_unfused(plan *p) {
 
 plan *sched_plan(graph *g, arena *a, const sched_opts *opts) {
     refuse(g);
-    prepare(g, opts);
     bool *forced = ARENA_ARRAY(a, bool, g->nodes.n);
     arena scratch;
     arena_child(&scratch, a);

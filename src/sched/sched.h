@@ -1,6 +1,7 @@
 /* sched.h - graph to plan: which values are kept in memory, which ops share a kernel, and each kernel's loops in scalar form.
  *
- * In: a compacted graph without regions and symbolic dims, which becomes the plan's: copies are added where memory wants them.
+ * In: a compacted graph without regions and symbolic dims, after the passes of stage TARGET (pass/passes.def), which becomes
+ * the plan's.
  * Out: a plan whose buffers have no place yet (mem/) and whose kernels are in scalar form (kopt/ tiles them). The plan's arena
  * owns everything. */
 #ifndef TN_SCHED_SCHED_H

@@ -31,10 +31,11 @@ static void report(graph *g, arena *a, plan_config *c) {
     fprintf(stderr, "  after reduction: %s\n", c->text);
 }
 
-/* The scheduler knows no fold. */
+/* As the scheduler wants it: it knows no fold. */
 static graph *graph_without_folds(const graph *g, arena *a) {
     graph *c = graph_clone(g, a, true, NULL);
     pass_run(c, pass_find("fold_lower"), a, false);
+    pass_run_stage(c, STAGE_TARGET, a, false);
     return c;
 }
 
