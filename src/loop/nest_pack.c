@@ -48,7 +48,7 @@ void nest_pack_find(const kernel *k, int loop, int end, nest_operands *out) {
         bool ok = x->kind == KB_IN && !x->fixed && x->elems <= NEST_PACK_BYTES / (int64_t)dtype_size((tn_dtype)x->dtype);
         for (int i = loop; i < end && ok; i++) {
             const kins *in = &k->ins.at[i];
-            affine outer;
+            affine outer = { 0 };
             if (in->op != K_LOAD || in->buf != b) continue;
             ok = !in->dyn && !in->n_mask && read_alike(k, own, k->ins.at[loop].var, in->idx, &outer) &&
                  (found.buf < 0 || affine_equal(outer, found.outer));

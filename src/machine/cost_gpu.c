@@ -48,7 +48,7 @@ static void add_thread(const kernel *k, const machine *m, const footprint *f, gp
             bool shared = kind == KB_GROUP || kind == KB_CLUSTER;
             w->instructions += runs * n;
             if (shared) w->shared_bytes += runs * larger(4, lanes * size);
-            if (in->op == K_LOAD && !reads[shared] && in->mode != LOAD_HOISTED) {
+            if (in->op == K_LOAD && reads[shared] == 0 && in->mode != LOAD_HOISTED) {
                 w->waits_ns += (shared ? m->shared_ns : m->level[LEVEL_L2].ns) * larger(1, runs / 8); /* eight on the way */
                 reads[shared] = 1;
             }
