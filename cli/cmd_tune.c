@@ -1,4 +1,4 @@
-/* cmd_tune.c - `tenon tune`: measures how the kernels of a graph are best cut on this machine, and keeps it. */
+/* cmd_tune.c - `tenon tune`: searches for faster schedules of a graph's kernels on this machine, and keeps them. */
 #include "measure.h"
 
 #include <math.h>
@@ -292,12 +292,13 @@ const cli_command command_tune = {
     "tune",
     "GRAPH",
     "measure how the graph's kernels run fastest here, and keep it for later programs",
-    "A model of the machine chooses tiles, panels, stretches, unrolling and threads. This command measures other choices, "
-    "kernel by\n"
-    "kernel, those that take longest first, and writes what is faster to tuning.txt beside the kernel cache: all programs that "
-    "have\n"
-    "such a kernel use it from then on. Results have the same bits whatever is chosen. Use it on an idle machine.\n\n"
-    "With --sweep every choice is a line: its time and what the kernel is like then. Models @product, @linear, @matmul and "
+    "Recipes choose tiles, panels, K blocks, unrolling and threads, as a schedule (emit --target=schedule). This command "
+    "measures "
+    "others,\n"
+    "kernel by kernel, those that take longest first, and writes what is faster to tuning.txt beside the kernel cache: all "
+    "programs that\n"
+    "have such a kernel use it from then on. Results have the same bits whatever is kept. Use it on an idle machine.\n\n"
+    "With --sweep every schedule is a line: its time and what the kernel is like then. Models @product, @linear, @matmul and "
     "@conv1d\n"
     "are swept in several layouts: operands as given and as their transposes, sizes padded to multiples of a block. GFLOP/s "
     "count\n"

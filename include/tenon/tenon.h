@@ -378,9 +378,9 @@ TN_API TN_CHECK tn_status tn_program_text(const tn_program *p, const char *stage
 
 /* ---- tuning -------------------------------------------------------------------------------------------------------------- */
 
-/* A model of the machine chooses how each kernel is cut into tiles, panels and threads. Tuning measures other choices of a
- * graph's kernels and keeps the fastest beside the kernel cache (tn_config.cache_dir; without one, in the context): every later
- * compilation of such a kernel, of whatever graph and process, uses it. Results have the same bits whatever was chosen. */
+/* Recipes write a schedule for each kernel: tiles, panels, threads. Tuning searches for faster ones for a graph's kernels and
+ * keeps them beside the kernel cache (tn_config.cache_dir; without one, in the context): every later compilation of such a
+ * kernel, of whatever graph and process, uses them. Results have the same bits whatever was kept. */
 typedef struct {
     size_t struct_size;
     double seconds;                                             /* to spend on measuring; 0 = 10 */
@@ -391,32 +391,33 @@ typedef struct {
 typedef struct {
     const char *name;           /* of the kernel; lives as long as the report, like choice */
     int launches;               /* of this code in a run */
-    int candidates;             /* choices that were measured, beside the model's */
+    int candidates;             /* schedules that were measured, beside the recipe's */
     int changed;                /* 1 = one of them is faster */
-    double before_us, after_us; /* of one launch on its own, as the model has it and as it is now; 0 = not measured */
-    const char *choice;
-    double flops; /* of one launch */
+    double before_us, after_us; /* of one launch on its own, as the recipe has it and as it is now; 0 = not measured */
+    const char *choice;         /* what its schedule changes about the recipe's: steps, and "no" before those that went */
+    double flops;               /* of one launch */
 } tn_tuned_kernel;
 typedef struct {
-    const char *choice, *form; /* what was asked for, and what the kernel is like then; live as long as the report */
+    const char *choice, *form; /* as in tn_tuned_kernel, and what the kernel is like then; live as long as the report */
     double us;                 /* of one launch, the best of some */
-    int model, taken;          /* 1 = as the model has it; 1 = as the kernel is now */
+    int model, taken;          /* 1 = as the recipe has it; 1 = as the kernel is now */
 } tn_tuned_way;
 typedef struct {
     int kernels, changed;       /* different kernels; those that became faster */
-    int kept;                   /* 1 = choices were kept: in the context, and in the database where there is one */
+    int kept;                   /* 1 = schedules were kept: in the context, and in the database where there is one */
     double seconds;             /* spent */
     double before_us, after_us; /* of a whole run, measured in turns */
 } tn_tuning_summary;
 typedef struct tn_tuning tn_tuning; /* a report */
 
-/* Not in immediate mode, nor for the devices "auto" and "null". opts and tune NULL = defaults. Use it while the machine does
- * nothing else. TN_ERR_INTERNAL when two choices disagree in any bit. */
+/* Not in immediate mode, nor for the devices "auto" and "null", nor from a schedule given by hand (TN_ERR_UNSUPPORTED). opts
+ * and tune NULL = defaults. Use it while the machine does nothing else. TN_ERR_INTERNAL when two schedules disagree in any bit.
+ */
 TN_API TN_CHECK tn_status tn_tune(tn_graph *g, const tn_compile_opts *opts, const tn_tune_opts *tune, tn_tuning **out_report);
 TN_API void tn_tuning_free(tn_tuning *t); /* NULL is fine */
 TN_API void tn_tuning_get_summary(const tn_tuning *t, tn_tuning_summary *out);
 TN_API TN_CHECK tn_status tn_tuning_kernel(const tn_tuning *t, int i, tn_tuned_kernel *out); /* i: 0 to kernels - 1 */
-/* Everything that was measured of a kernel, the fastest first: 0 to its candidates, for the model's is one more. */
+/* Everything that was measured of a kernel, the fastest first: 0 to its candidates, for the recipe's is one more. */
 TN_API TN_CHECK tn_status tn_tuning_way(const tn_tuning *t, int which, int i, tn_tuned_way *out);
 
 /* ---- running ------------------------------------------------------------------------------------------------------------- */

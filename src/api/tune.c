@@ -47,7 +47,6 @@ tn_status tn_tuning_kernel(const tn_tuning *t, int i, tn_tuned_kernel *out) {
 }
 
 tn_status tn_tuning_way(const tn_tuning *t, int which, int i, tn_tuned_way *out) {
-    static const kchoice model;
     if (!t) return TN_ERR_INVAL;
     int n = which >= 0 && which < t->n ? t->kernels[which].ways.n : 0;
     err e;
@@ -57,7 +56,7 @@ tn_status tn_tuning_way(const tn_tuning *t, int which, int i, tn_tuned_way *out)
     }
     const tuned_kernel *k = &t->kernels[which];
     const tuned_way *w = &k->ways.at[i];
-    *out = (tn_tuned_way){ w->text, w->form, w->seconds * 1e6, !memcmp(&w->choice, &model, sizeof model),
-                           !memcmp(&w->choice, &k->choice, sizeof k->choice) };
+    *out = (tn_tuned_way){ w->text, w->form, w->seconds * 1e6, !strcmp(w->schedule, k->recipe),
+                           !strcmp(w->schedule, k->schedule) };
     return TN_OK;
 }

@@ -203,6 +203,13 @@ static void tell(const tn_program *p, const graph *g) {
     const tn_program_stats *s = &p->stats;
     char text[256];
     if (!p->ctx->log || !p->plan) return;
+    for (int i = 0; i < p->plan->kernels.n; i++) {
+        const pkernel *pk = &p->plan->kernels.at[i];
+        if (!pk->ignored) continue;
+        snprintf(text, sizeof text, "kernel @%.64s: the tuning database's schedule is ignored: %.120s", pk->k->name,
+                 pk->ignored);
+        p->ctx->log(p->ctx->log_ud, TN_LOG_INFO, text);
+    }
     snprintf(text, sizeof text, "@%.64s for %s: %d kernels (%d different) in %.0f us, code %s", g->name, p->opts.device,
              s->kernels, s->distinct_kernels, s->compile_seconds * 1e6, s->cache_hits ? "from the cache" : "made");
     p->ctx->log(p->ctx->log_ud, TN_LOG_DEBUG, text);

@@ -233,8 +233,10 @@ void explain_print(const tn_program *prog, str *out) {
             if (pk->k->vars.at[v].role.unroll > 1 || pk->k->vars.at[v].role.lanes > 1)
                 str_addf(out, " %s: %d x %d lanes of %lld;", pk->k->vars.at[v].name, pk->k->vars.at[v].role.unroll,
                          pk->k->vars.at[v].role.lanes, (long long)pk->k->vars.at[v].extent);
-        const kchoice *choice = p->kernels.at[pk->code].choice;
-        if (choice) str_addf(out, "\n   measured by tuning: %s", kopt_choice_text(*choice, out->a));
+        const pkernel *code = &p->kernels.at[pk->code];
+        if (code->tuned)
+            str_addf(out, "\n   measured by tuning%s%s", code->schedule ? "" : ": ", code->schedule ? "" : code->tuned);
+        if (code->ignored) str_addf(out, "\n   the tuning database's schedule is ignored: %s", code->ignored);
         str_add(out, "\n");
         print_schedule(p->kernels.at[pk->code].schedule, out);
         print_reasons(p, &r, pk, out);
@@ -265,8 +267,8 @@ void explain_json(const tn_program *prog, str *out) {
         str_addf(out, ",\"code\":%d,\"bytes_read\":%llu,\"bytes_written\":%llu,\"flops\":%llu,\"parallel\":%s,", pk->code,
                  (unsigned long long)pk->k->bytes_read, (unsigned long long)pk->k->bytes_written,
                  (unsigned long long)pk->k->flops, pk->k->par_var >= 0 ? "true" : "false");
-        const kchoice *choice = p->kernels.at[pk->code].choice;
-        if (choice) str_addf(out, "\"tuned\":\"%s\",", kopt_choice_text(*choice, out->a));
+        if (p->kernels.at[pk->code].tuned)
+            str_add(out, "\"tuned\":"), str_json(out, p->kernels.at[pk->code].tuned), str_add(out, ",");
         if (pk->k->group) json_launch(prog, i, out);
         json_cost(prog, &costs[i], out);
         if (p->kernels.at[pk->code].schedule) json_schedule(p->kernels.at[pk->code].schedule, out);

@@ -58,7 +58,7 @@ static kernel *share_code(const kernel *own, const kernel *code, arena *a) {
 }
 
 /* What was measured to be fastest for a scalar kernel, by its hash; NULL when nothing was. */
-static const kchoice *measured(uint64_t key, const target *t) {
+static const char *measured(uint64_t key, const target *t) {
     if (!t->tuning) return NULL;
     int lo = 0, hi = t->tuning->n;
     while (lo < hi) {
@@ -68,7 +68,7 @@ static const kchoice *measured(uint64_t key, const target *t) {
         else
             hi = mid;
     }
-    return lo < t->tuning->n && t->tuning->at[lo].key == key ? &t->tuning->at[lo].choice : NULL;
+    return lo < t->tuning->n && t->tuning->at[lo].key == key ? t->tuning->at[lo].schedule : NULL;
 }
 
 /* Scalar kernels by their hashes, in a table of open addresses with more places than kernels. */
@@ -100,12 +100,11 @@ static void optimise(plan *p, const target *t) {
             pk->k = share_code(pk->k, p->kernels.at[pk->code].k, p->a);
         } else {
             pk->scalar = kernel_clone(pk->k, p->a); /* kopt_run changes its kernel in place */
-            const kchoice *choice = measured(key, t);
-            target own = *t;
-            if (choice) own.choice = pk->choice = arena_copy(p->a, choice, sizeof *choice);
+            kopt_made made;
             pschedule of = { .name = pk->k->name };
-            pk->k = kopt_run(pk->k, &own, &pk->schedule);
-            of.s = pk->schedule;
+            pk->k = kopt_run(pk->k, t, measured(key, t), &made);
+            of.s = pk->schedule = made.schedule, pk->ignored = made.ignored;
+            if (made.tuned) pk->tuned = arena_strdup(p->a, made.tuned);
             VEC_PUSH(p->a, &p->schedules, of);
         }
         pipeline_args(p, pk, n_bufs);

@@ -59,7 +59,8 @@ typedef struct pkernel {
     val root;                        /* the value it is named after */
     const kernel *scalar;            /* where code is its own index: as it was before tiling */
     const struct schedule *schedule; /* the same: the steps from `scalar` to k; NULL: it has none yet, or is several kernels */
-    const struct kchoice *choice;    /* the same: what was measured to be fastest and heeded; NULL = the model chose */
+    const char *tuned;   /* the same: the text of the tuning database that it comes from; NULL = from the recipe or by hand */
+    const char *ignored; /* the same: why such a text was not heeded; NULL = it was, or there is none */
 } pkernel;
 
 typedef struct pschedule { /* of a kernel as sched/ made it, which may have become part of a launch */

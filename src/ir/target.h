@@ -6,26 +6,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* How a kernel is cut where its results do not depend on it, so that what is fastest can be found by measuring. 0 = as the
- * model of kopt/ says, and so is every part that does not fit the kernel or the machine. */
-typedef enum kway { /* operands in place, in panels, row by row; GPU: in tiles of such a shape */
-                    WAY_MODEL,
-                    WAY_PLACE,
-                    WAY_STAGE,
-                    WAY_STREAM,
-                    WAY_TILES
-} kway;
-typedef struct kchoice {
-    uint8_t mr, nv; /* contractions with lanes along a row: rows and vectors of the register tile; GPU: of a thread's */
-    uint8_t way;    /* of the right operand: kway */
-    uint8_t tiles;  /* in a panel */
-    uint8_t par;    /* 1 = not split over threads; 2 + i = along the i-th loop that can be; GPU: threads along the rows .. */
-    uint8_t unroll; /* of maps; GPU: .. and the columns of a group's tile */
-    uint16_t rows;  /* of a stretch; GPU: steps that fast memory holds */
-} kchoice;
+/* A contraction's tile on a GPU, as tuning found it: rows and columns of a thread, threads along both, and the steps of the
+ * contraction that shared memory holds. */
+typedef struct gpu_tile {
+    uint8_t rows, columns, down, across;
+    uint16_t steps;
+} gpu_tile;
 typedef struct ktuned {
-    uint64_t key; /* kernel_hash of the scalar form, from target.tuning_seed */
-    kchoice choice;
+    uint64_t key;         /* kernel_hash of the scalar form, from target.tuning_seed */
+    const char *schedule; /* steps as text, which anybody may have written */
 } ktuned;
 typedef struct ktuning { /* never changes once made */
     const ktuned *at;    /* [n], by key */
@@ -49,9 +38,9 @@ typedef struct target {
     double ghz, memory_rate;               /* GPU: what it tells of its clock, and of memory, bytes a nanosecond; 0: nothing */
     bool apart;                            /* GPU: threads of a group may meet where other groups do not come */
     const struct machine *machine;         /* what its row of machine/ says; NULL = as most are */
-    const ktuning *tuning;                 /* choices that were measured; NULL = none */
+    const ktuning *tuning;                 /* schedules that were measured; NULL = none */
     uint64_t tuning_seed;                  /* whatever else they depend on: machine, code generator */
-    const kchoice *choice;                 /* of the kernel at hand; NULL = the model's */
+    const gpu_tile *tile;                  /* GPU: of the kernel at hand; NULL = the model's */
     const struct schedule_list *schedules; /* given by hand, by kernel; NULL = none */
     int parts;      /* CPU: of words of narrow numbers that are multiplied at once (kernel.h), at most: 0, 2 or 4 */
     bool bf16_sums; /* CPU: one instruction adds the products of a word of two bf16 */

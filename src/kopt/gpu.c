@@ -55,7 +55,7 @@ static void put_in_order(recipe *r) {
     if (r->k->vars.n > MANY_VARS) recipe_do(r, "reuse_variables");
 }
 
-int kopt_gpu_choices(kernel *k, const target *t, kchoice *out, int cap) {
+int kopt_gpu_choices(kernel *k, const target *t, gpu_tile *out, int cap) {
     recipe r = recipe_make(k, t);
     put_in_order(&r);
     return kopt_gpu_tiles(r.k, gpu_outer_loops(r.k), t, out, cap);

@@ -221,7 +221,7 @@ static void find_codes(beside *w) {
         if (owner[was->code] < 0) {
             owner[was->code] = w->now[i];
             const pkernel *first = &p->kernels.at[was->code];
-            pk->scalar = first->scalar, pk->schedule = first->schedule, pk->choice = first->choice;
+            pk->scalar = first->scalar, pk->schedule = first->schedule, pk->tuned = first->tuned;
         }
         pk->code = owner[was->code];
     }

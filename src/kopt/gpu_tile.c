@@ -205,11 +205,13 @@ static void keep_cheapest(tiler *w, const shape *s, void *ud) {
 /* The shape that was asked for, when it goes; the order of a sum depends on how many threads share it, and on the steps that
  * they do between them: these are the model's. The cost stays the model's, too, so that no other form of kernel is taken. */
 static void heed(tiler *w) {
-    const kchoice *c = w->t->choice;
-    if (!c || c->way != WAY_TILES || !is_power(c->mr) || !is_power(c->nv) || !is_power(c->par) || !is_power(c->unroll) ||
-        !is_power(c->rows) || c->mr > MAX_SIDE || c->nv > MAX_SIDE)
+    const gpu_tile *c = w->t->tile;
+    if (!c || !is_power(c->rows) || !is_power(c->columns) || !is_power(c->down) || !is_power(c->across) ||
+        !is_power(c->steps) || c->rows > MAX_SIDE || c->columns > MAX_SIDE)
         return;
-    shape s = { .t = { c->mr, c->nv }, .n = { c->par, c->unroll }, .z = w->s.z, .b = block_of(w, c->rows), .cost = w->s.cost };
+    shape s = {
+        .t = { c->rows, c->columns }, .n = { c->down, c->across }, .z = w->s.z, .b = block_of(w, c->steps), .cost = w->s.cost
+    };
     if ((s.z == 1 || s.b.steps == w->s.b.steps) && is_possible(w, &s)) w->s = s;
 }
 
@@ -246,7 +248,25 @@ static void keep_several(tiler *w, const shape *s, void *ud) {
     all->at[at] = *s;
 }
 
-int kopt_gpu_tiles(const kernel *k, int n_outer, const target *t, kchoice *out, int cap) {
+const char *kopt_gpu_tile_text(gpu_tile x, arena *a) {
+    return arena_printf(a, "gpu_tile %d %d %d %d %d", x.rows, x.columns, x.down, x.across, x.steps);
+}
+
+bool kopt_gpu_tile_read(const char *text, gpu_tile *out) {
+    static const int most[5] = { UINT8_MAX, UINT8_MAX, UINT8_MAX, UINT8_MAX, UINT16_MAX };
+    int v[5];
+    if (strncmp(text, "gpu_tile", 8) != 0) return false;
+    text += 8;
+    for (int i = 0; i < 5; i++) {
+        if (*text++ != ' ' || *text < '0' || *text > '9') return false;
+        for (v[i] = 0; *text >= '0' && *text <= '9' && v[i] <= most[i]; text++) v[i] = 10 * v[i] + *text - '0';
+        if (v[i] > most[i]) return false;
+    }
+    *out = (gpu_tile){ (uint8_t)v[0], (uint8_t)v[1], (uint8_t)v[2], (uint8_t)v[3], (uint16_t)v[4] };
+    return *text == 0;
+}
+
+int kopt_gpu_tiles(const kernel *k, int n_outer, const target *t, gpu_tile *out, int cap) {
     tiler w = { .k = k, .t = t, .n_outer = n_outer };
     bool *needed[2];
     if (!begin(&w, needed)) return 0;
@@ -256,12 +276,7 @@ int kopt_gpu_tiles(const kernel *k, int n_outer, const target *t, kchoice *out, 
         const shape *s = &all.at[i];
         int64_t steps = 8;
         while (block_of(&w, steps).steps != s->b.steps) steps *= 2;
-        out[i] = (kchoice){ .way = WAY_TILES,
-                            .mr = (uint8_t)s->t[0],
-                            .nv = (uint8_t)s->t[1],
-                            .par = (uint8_t)s->n[0],
-                            .unroll = (uint8_t)s->n[1],
-                            .rows = (uint16_t)steps };
+        out[i] = (gpu_tile){ (uint8_t)s->t[0], (uint8_t)s->t[1], (uint8_t)s->n[0], (uint8_t)s->n[1], (uint16_t)steps };
     }
     return all.n;
 }

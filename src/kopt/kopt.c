@@ -1,10 +1,32 @@
 /* kopt.c - the schedule of a kernel by its target. */
 #include "kopt/kopt.h"
 
-kernel *kopt_run(kernel *k, const target *t, const schedule **out) {
-    if (out) *out = NULL;
+static kernel *on_gpu(kernel *k, const target *t, const char *measured, kopt_made *out) {
+    gpu_tile tile;
+    target own = *t;
+    if (measured && kopt_gpu_tile_read(measured, &tile)) own.tile = &tile, out->tuned = measured;
+    if (measured && !out->tuned) out->ignored = "it is no tile of a GPU";
+    return kopt_gpu(k, &own, &out->schedule);
+}
+
+/* The recipe's schedule first: what was measured must have its bits. */
+static kernel *by_recipe(kernel *k, const target *t, const char *measured, kopt_made *out) {
+    kernel *scalar = measured ? kernel_clone(k, k->a) : NULL;
+    kernel *made = recipe_cpu(k, t, &out->schedule);
+    if (!measured) return made;
+    kernel *other = recipe_tuned(scalar, t, out->schedule, measured, &out->schedule, &out->ignored);
+    if (other) out->tuned = measured;
+    return other ? other : made;
+}
+
+kernel *kopt_run(kernel *k, const target *t, const char *measured, kopt_made *out) {
+    kopt_made made = { 0 };
+    if (measured && !strcmp(measured, KOPT_RECIPE)) measured = NULL;
     const schedule *given = schedule_find(t->schedules, k->name);
-    if (given) return schedule_apply(k, given, t, out);
-    if (t->kind == TARGET_GPU) return kopt_gpu(k, t, out);
-    return recipe_cpu(k, t, out);
+    if (given)
+        k = schedule_apply(k, given, t, &made.schedule);
+    else
+        k = (t->kind == TARGET_GPU ? on_gpu : by_recipe)(k, t, measured, &made);
+    if (out) *out = made;
+    return k;
 }

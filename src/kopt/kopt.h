@@ -10,15 +10,25 @@
 /* row_block.c: consecutive kernels of a plan for a CPU become one that goes by blocks of rows, where what lies between them
  * then stays in the caches and nothing takes longer. Before kopt_run. */
 void kopt_row_blocks(plan *p, const target *t);
-/* The kernel in its target's form: by t->schedules where the kernel has one there, else by recipes, or kopt_gpu; t->choice is
- * heeded as far as possible. *out (may be NULL): the schedule, NULL for GPUs. */
-kernel *kopt_run(kernel *k, const target *t, const schedule **out);
+/* The kernel in its target's form: by t->schedules where the kernel has one there, else by the text of the tuning database
+ * (`measured`, may be NULL) where that is possible, else by recipes, or kopt_gpu. *out (may be NULL): how. */
+typedef struct kopt_made {
+    const schedule *schedule; /* NULL for GPUs */
+    const char *tuned;        /* the measured text, where it was heeded */
+    const char *ignored;      /* why it was not */
+} kopt_made;
+kernel *kopt_run(kernel *k, const target *t, const char *measured, kopt_made *out);
 
-/* candidates.c: choices that differ from base in one part and make other code of the scalar kernel than base and than each
- * other, those that the model holds for better first. Returns how many there are, at most cap. */
-int kopt_candidates(const kernel *scalar, const target *t, kchoice base, arena *a, kchoice *out, int cap);
-/* In words: "tile 6 x 4, in panels of 2 tiles, 256 rows a stretch". */
-const char *kopt_choice_text(kchoice c, arena *a);
+/* candidates.c: texts next to `from` (NULL: as the recipe has it), which make other code of the scalar kernel than it and than
+ * each other and give the same bits, with that code; those that promise most first. Returns how many there are, at most cap. */
+typedef struct kopt_candidate {
+    const char *text;
+    kernel *k;
+} kopt_candidate;
+int kopt_candidates(const kernel *scalar, const target *t, const char *from, arena *a, kopt_candidate *out, int cap);
+/* What a text changes about another, mostly the recipe's, for people. */
+const char *kopt_difference(const char *old, const char *text, arena *a);
+#define KOPT_RECIPE "recipe" /* the text for no other schedule than the recipe's */
 /* What a kernel is like that was made: "i0 6 x 1, j1 2 x 8 of 540; copies of 24.0 KiB". */
 const char *kopt_form_text(const kernel *k, arena *a);
 
@@ -29,7 +39,7 @@ void kopt_gpu_chain(plan *p, const target *t);
 void kopt_gpu_beside(plan *p, const target *t);
 /* gpu.c: the form of a GPU (kernel.h) instead: order, collapse, one of the forms below, hoist. */
 kernel *kopt_gpu(kernel *k, const target *t, const schedule **out);
-int kopt_gpu_choices(kernel *k, const target *t, kchoice *out, int cap); /* as kopt_gpu_tiles; spoils the kernel */
+int kopt_gpu_choices(kernel *k, const target *t, gpu_tile *out, int cap); /* as kopt_gpu_tiles; spoils the kernel */
 /* gpu_place.c: the same, each thread having its place in the contractions of a row, when that costs less than *out_cost; else
  * NULL. */
 kernel *kopt_gpu_place(const kernel *k, int n_rows, const target *t, double *out_cost);
@@ -39,7 +49,10 @@ kernel *kopt_gpu_cluster(const kernel *k, int n_rows, const target *t, double *o
 kernel *kopt_gpu_tile(const kernel *k, int n_outer, const target *t, double *out_cost);
 /* Shapes that such tiles could have, all with the same order of sums, the cheapest first; at most cap. 0 where there are none.
  */
-int kopt_gpu_tiles(const kernel *k, int n_outer, const target *t, kchoice *out, int cap);
+int kopt_gpu_tiles(const kernel *k, int n_outer, const target *t, gpu_tile *out, int cap);
+/* "gpu_tile 16 8 4 16 8", and back: false where it is no such text. */
+const char *kopt_gpu_tile_text(gpu_tile x, arena *a);
+bool kopt_gpu_tile_read(const char *text, gpu_tile *out);
 /* gpu_column.c: sums of columns, when that costs less than *out_cost; else NULL. */
 kernel *kopt_gpu_column(const kernel *k, int n_outer, const target *t, double *out_cost);
 /* gpu_scatter.c: a scatter-add; NULL where the kernel is something else. */

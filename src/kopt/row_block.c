@@ -66,7 +66,7 @@ static int64_t common_bytes(const kernel *k, int shared, const kins *in) {
     return (reach < elems ? reach : elems) * (int64_t)dtype_size((tn_dtype)in->src);
 }
 
-/* What stage.c may copy: a large operand, or one that lies the wrong way for lanes along the columns. */
+/* What the step pack may copy: a large operand, or one that lies the wrong way for lanes along the columns. */
 static bool may_copy(const kernel *k, const kins *in, int64_t bytes, const target *t) {
     bool along = false;
     for (int i = 0; i < in->idx.n; i++) along |= in->idx.t[i].coef == 1 && !k->vars.at[in->idx.t[i].var].reduce;

@@ -194,6 +194,16 @@ static void read_steps(reader *r, schedule *out) {
     r->at++;
 }
 
+schedule schedule_parse_steps(arena *a, const char *text, size_t n, const char *file) {
+    schedule s = { 0 };
+    reader r = { .a = a, .file = file, .text = text, .at = text, .end = text + n };
+    for (skip_blanks(&r, true); r.at < r.end; skip_blanks(&r, true)) {
+        loop_step x = read_step(&r);
+        VEC_PUSH(a, &s.steps, x);
+    }
+    return s;
+}
+
 static void read_schedule(reader *r, schedule *out) {
     const char *from = r->at;
     if (strcmp(word(r, "schedule @kernel { steps }"), "schedule") != 0) fail_at(r, from, "expected schedule @kernel { steps }");
@@ -224,15 +234,25 @@ const schedule *schedule_find(const schedule_list *list, const char *name) {
     return NULL;
 }
 
+const schedule *schedule_nests(const schedule *s) {
+    for (int i = 0; i < s->steps.n; i++)
+        if (s->steps.at[i].op == STEP_nests) return s->steps.at[i].nest;
+    return NULL;
+}
+
 /* ---- schedule to text ---- */
+
+void schedule_print_steps(const schedule *s, str *out) {
+    for (int i = 0; i < s->steps.n; i++) {
+        if (i) str_add(out, "; ");
+        step_print(&s->steps.at[i], out);
+    }
+}
 
 static void print_nest(const schedule *s, str *out) {
     str_add(out, "{ ");
-    for (int i = 0; i < s->steps.n; i++) {
-        step_print(&s->steps.at[i], out);
-        str_add(out, i + 1 < s->steps.n ? "; " : " ");
-    }
-    str_add(out, "}");
+    schedule_print_steps(s, out);
+    str_add(out, s->steps.n ? " }" : "}");
 }
 
 void step_print(const loop_step *s, str *out) {

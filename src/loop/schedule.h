@@ -74,6 +74,13 @@ typedef struct schedule_list {
 void schedule_parse(arena *a, const char *text, size_t n, const char *file, schedule_list *out);
 const schedule *schedule_find(const schedule_list *list, const char *name);
 
+/* Steps without a name and braces, which are all of the text; and as one line. */
+schedule schedule_parse_steps(arena *a, const char *text, size_t n, const char *file);
+void schedule_print_steps(const schedule *s, str *out);
+
+/* The steps of its nests; NULL: it has none. */
+const schedule *schedule_nests(const schedule *s);
+
 void step_print(const loop_step *s, str *out);
 void schedule_print(const schedule *s, str *out);
 
@@ -84,6 +91,9 @@ bool step_apply(kernel **k, const loop_step *s, str *why);
 /* All steps. Returns false, with the reason in *why and *k in any state, where one is refused, or where the last leaves a
  * kernel that is not tiled or not sound. */
 bool schedule_try(kernel **k, const schedule *s, str *why);
+/* same_bits.c: whether y, where no step of it is refused, gives the same bits as x: false says what may change them. k: the
+ * scalar form. */
+bool schedule_same_bits(const kernel *k, const schedule *x, const schedule *y, str *why);
 /* The kernel that all steps make. Jumps with TN_ERR_INVAL where one is refused, or where the last leaves a kernel that is not
  * in the target's form, needs more than the target has, or is not sound. *out (may be NULL): s. */
 kernel *schedule_apply(kernel *k, const schedule *s, const target *t, const schedule **out);

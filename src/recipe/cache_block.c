@@ -33,7 +33,6 @@ enum {
     LEAST_ROWS = 8,        /* of a stretch */
     LEAST_STEPS = 32,      /* of a stretch that is cut to be fetched ahead */
     LEAST_NEAR = 48,       /* steps of a stretch that is cut for the first level */
-    MOST_ASKED = 16,       /* the same, when measuring */
     MAX_LOCAL = 256 << 10  /* bytes of sums, and of a panel: they live on the stack */
 };
 
@@ -80,11 +79,9 @@ static int64_t apart(const blocker *t, const kins *load) {
 /* In place, the operand's columns of one tile lie far apart in memory: worth a copy when they do not all stay in the
  * first-level cache anyway. */
 static bool pays(const blocker *t) {
-    const kchoice *asked = t->r->t->choice;
     const kins *b = contraction_ins(&t->c, (int)t->c.load);
     int64_t row = apart(t, b);
     if (affine_coef(b->idx, t->c.n) != 1) return contraction_rows_from(&t->c, t->n_out) >= MIN_TURNED;
-    if (asked && asked->way == WAY_STAGE) return true;
     if (b->parts) return shares_enough(t); /* in place, each tile of rows would make the words again */
     if (row == INT64_MAX || row <= contraction_tile_columns(&t->c)) return false; /* one panel as it lies */
     return contraction_depth_from(&t->c, 0) * row * contraction_elem_size(&t->c) > t->r->t->l1_bytes / 2 && shares_enough(t);
@@ -168,19 +165,13 @@ static void choose_stretches(blocker *t) {
     while (most < MAX_TILES && depth <= stretch_limit(t, most + 1)) most++;
     if (t->ahead) most = t->fixed ? 1 : long_row > 2 ? long_row : 2;
     t->tiles = choose_tiles(t, most);
-    const kchoice *asked = t->r->t->choice;
-    if (asked && asked->tiles && asked->tiles <= MOST_ASKED && asked->tiles <= contraction_full_tiles(&t->c))
-        t->tiles = asked->tiles;
     int64_t limit = stretch_limit(t, t->tiles), near = near_limit(t);
-    if (few_rows(t) && !(asked && asked->tiles)) t->tiles = 1;
+    if (few_rows(t)) t->tiles = 1;
     if (t->ahead) limit = ahead_limit(t, limit);
     if (few_rows(t))
         limit = t->r->t->l1_bytes / 2 / (t->tiles * contraction_tile_columns(&t->c) * contraction_elem_size(&t->c));
     if (limit < LEAST_ROWS) limit = LEAST_ROWS;
     if (near < limit) limit = near;
-    if (asked && asked->rows >= 8 &&
-        asked->rows * t->tiles * contraction_tile_columns(&t->c) * contraction_elem_size(&t->c) <= MAX_LOCAL)
-        limit = asked->rows;
     t->whole = depth <= limit || (t->fixed && contraction_rows_from(&t->c, t->n_out) <= contraction_tile_rows(&t->c));
     if (t->whole) {
         t->level = 0, t->piece = contraction_extent(&t->c, t->c.depth.at[0]);
@@ -230,8 +221,7 @@ static double lone_steps(const blocker *t, int64_t n, bool streams) {
  * memory read at 34 GB/s: one stream 23 GB/s whatever is fetched ahead by instructions, seven 32). Not where a vector is a
  * line: one core of a Xeon with such vectors reads one stream a tenth faster than eight. */
 static void choose_streams(blocker *t) {
-    int64_t most = contraction_role(&t->c, t->c.n).unroll / STREAM_VECTORS,
-            asked = t->r->t->choice ? t->r->t->choice->tiles : 0, best = 1;
+    int64_t most = contraction_role(&t->c, t->c.n).unroll / STREAM_VECTORS, best = 1;
     t->tiles = 1, t->whole = true, t->piece = contraction_extent(&t->c, t->c.depth.at[0]);
     if (most < 2 || t->r->t->vector_bytes >= MACHINE_LINE_BYTES) return;
     double least = lone_steps(t, most, false);
@@ -239,7 +229,6 @@ static void choose_streams(blocker *t) {
         double steps = lone_steps(t, n, true);
         if (steps < least) least = steps, best = n;
     }
-    if (asked && asked <= most) best = asked;
     if (best == 1) return;
     recipe_do(t->r, "unroll_jam %s %d", t->c.k->vars.at[t->c.n].name, STREAM_VECTORS);
     find_layout(t);
@@ -293,7 +282,6 @@ static double balance_of(const blocker *t, kvar v, bool inside) {
 /* The outermost loop that splits evenly. */
 static kvar choose_parallel(const blocker *t) {
     double best = 0;
-    int asked = t->r->t->choice ? t->r->t->choice->par : 0, nth = 0;
     kvar par = -1;
     for (int i = 0; i < t->c.rows.n + 2; i++) {
         int row = i - (i > t->n_out) - (i > t->n_out + 1);
@@ -301,7 +289,6 @@ static kvar choose_parallel(const blocker *t) {
         if (v < 0 || (v == t->nb ? contraction_full_tiles(&t->c) <= t->tiles
                                  : contraction_extent(&t->c, v) <= contraction_role(&t->c, v).unroll))
             continue;
-        if (asked == 2 + nth++) return v;
         double balance = balance_of(t, v, i > t->n_out + 1);
         if (balance > best + 0.05) best = balance, par = v;
     }

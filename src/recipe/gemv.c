@@ -5,9 +5,8 @@
 
 enum {
     MOST_VECTORS = 8,
-    MANY_ROWS = 16, /* of the matrix, side by side .. */
-    LESS_ROWS = 8,  /* .. or for one vector, or where more do not find places in the first cache */
-    MOST_ROWS = 64,
+    MANY_ROWS = 16,      /* of the matrix, side by side .. */
+    LESS_ROWS = 8,       /* .. or for one vector, or where more do not find places in the first cache */
     GAP_LINES = 5,       /* between the sums of two vectors then: no tile is as wide */
     MAX_SUMS = 256 << 10 /* bytes on the stack */
 };
@@ -15,7 +14,6 @@ enum {
 bool recipe_gemv(recipe *r) {
     contraction c;
     const target *t = r->t;
-    const kchoice *asked = t->choice;
     if (r->k->vars.n > 60 || !contraction_find(r->k, &c)) return false;
     const kins *matrix = contraction_matrix(&c);
     if (!matrix) return false;
@@ -32,11 +30,10 @@ bool recipe_gemv(recipe *r) {
     bool crowded = m > 1 && loop_places(t->l1_bytes, affine_coef(matrix->idx, v) * elem) <= LESS_ROWS;
     int64_t rows = m == 1 || crowded ? LESS_ROWS : MANY_ROWS,
             apart = width + (crowded ? GAP_LINES * MACHINE_LINE_BYTES / sum : 0);
-    if (asked && asked->rows >= 4 && asked->rows <= MOST_ROWS) rows = asked->rows;
     if (m > MOST_VECTORS || depth < 4 * rows || m * apart * sum > MAX_SUMS) return false;
-    if (!(asked && asked->way == WAY_STREAM) && bytes <= (m == 1 ? t->l1_bytes : t->l2_bytes)) return false;
+    if (bytes <= (m == 1 ? t->l1_bytes : t->l2_bytes)) return false;
     const char *lanes = r->k->vars.at[n].name;
-    if (one && !(asked && asked->nv) && contraction_role(&c, n).unroll != 2) recipe_do(r, "unroll_jam %s 2", lanes);
+    if (one && contraction_role(&c, n).unroll != 2) recipe_do(r, "unroll_jam %s 2", lanes);
     recipe_do(r, "accumulate %s %lld apart=%lld", r->k->vars.at[v].name, (long long)rows, (long long)apart);
     if (r->threads >= 0) r->threads = n;
     return true;

@@ -42,13 +42,11 @@ static void tile_nest(nests *w, const knest *at) {
 static kvar choose_parallel(const kernel *k, const target *t) {
     kvar best = -1;
     double most = 0;
-    int asked = t->choice ? t->choice->par : 0, nth = 0;
-    if (t->threads < 2 || asked == 1 || (!asked && !recipe_is_worth_sharing(k, t))) return -1;
+    if (!recipe_is_worth_sharing(k, t)) return -1;
     for (int i = 1; k->ins.at[i].op == K_LOOP; i++) {
         const kvar v = k->ins.at[i].var;
         int64_t whole = k->ins.at[i].hi, extent = k->vars.at[v].extent;
         double balance = loop_balance(whole, (double)(extent - whole), t->threads);
-        if (whole > 1 && asked == 2 + nth++) return v;
         if (whole > 1 && balance > most + 0.05) most = balance, best = v;
         if (k->vars.at[v].block) break;
     }

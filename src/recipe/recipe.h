@@ -13,7 +13,7 @@
 
 typedef struct recipe {
     kernel *k;
-    const target *t;   /* t->choice is heeded as far as possible */
+    const target *t;
     schedule *s;       /* what was done */
     kvar threads;      /* the loop that threads will share, or -1 */
     int rows, vectors; /* of a contraction's register tile, where they are given and fit; 0: the cheapest */
@@ -39,9 +39,6 @@ void recipe_register_tile(recipe *r);
  * recipe_pack, which transposes the operand. Returns whether that is possible. */
 bool recipe_register_tile_turned(recipe *r);
 bool recipe_is_worth_sharing(const kernel *k, const target *t); /* among threads */
-/* Every register tile that the model could have taken for a kernel that the steps before left: the cheapest of them, in order
- * of its cost; at most cap. Spoils the kernel. 0 where none is tiled. */
-int recipe_register_tiles(recipe *r, kchoice *out, int cap);
 /* Cycles of one step along a contraction for a register tile of mr x nv accumulators. */
 double recipe_tile_cost(const machine *m, int mr, int nv);
 
@@ -80,6 +77,23 @@ kernel *recipe_cpu(kernel *k, const target *t, const schedule **out);
 /* tile_nest.c: the steps up to tile. nests.c: the same for a kernel that goes by blocks of rows. */
 void recipe_tile_nest(recipe *r);
 void recipe_nests(recipe *r);
+/* tuned.c: the kernel that a text of the tuning database makes of the scalar kernel k, whose schedule by the recipe is `model`;
+ * NULL, with the reason in *why, where it is no such text, a step is refused, or bits would be others. Loops may have names of
+ * other letters. */
+kernel *recipe_tuned(kernel *k, const target *t, const schedule *model, const char *text, const schedule **out,
+                     const char **why);
+
+/* alternatives.c: schedules that differ from one of the kernel in one decision, with the kernels they make, which have the same
+ * bits; at most cap, those that promise most first. Returns how many. */
+typedef struct recipe_alternative {
+    const schedule *s;
+    kernel *k;
+} recipe_alternative;
+int recipe_alternatives(const kernel *scalar, const target *t, const schedule *from, arena *a, recipe_alternative *out,
+                        int cap);
+/* difference.c: "unroll_jam i1 3; no prefetch_rows": what s has that `from` has not. */
+const char *recipe_difference(const schedule *from, const schedule *s, arena *a);
+
 /* In which order the sums of a scalar kernel take their terms: two that compute the same values and have the same here give the
  * same bits. Spoils the kernel. */
 uint64_t recipe_sums_order(kernel *k, const target *t);

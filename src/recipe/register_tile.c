@@ -6,7 +6,7 @@
  * latency) over the whole shape, tails included, within the register budget MR * NV + NV + 1 (measured: larger tiles spill). */
 #include "recipe/recipe.h"
 
-enum { MAX_MR = 14, MAX_NV = 8, MAX_UNROLL = 8 };
+enum { MAX_MR = 14, MAX_NV = 8 };
 enum { FEW_ROWS = 8 };
 #define READ_AGAIN 1.1  /* what it costs them to be more than one tile, where what has the lanes comes from afar */
 enum { MAX_LONE = 16 }; /* vectors of a tile of one row: the matrix is read in long pieces, and the more the longer */
@@ -33,7 +33,7 @@ typedef struct chooser {
     uint64_t dot_open;
     int64_t tile_m, tile_nvec; /* what the contraction's tile covers; 0 = there is none */
     int64_t most_nv;
-    bool tile_each, tile_split; /* split: bf16 without an instruction for words of it */
+    bool tile_split; /* split: bf16 without an instruction for words of it */
 } chooser;
 
 static uint64_t vars_of(affine x) {
@@ -276,7 +276,7 @@ static void tile_contraction(chooser *c, kvar vec) {
     bool shared = is_worth_sharing(c),
          each = a && b && affine_coef(a->idx, vec) && affine_coef(b->idx, vec); /* lane by lane: neighbours share loads */
     if (each) best_mr = loop_sliding_rows(m);
-    c->tile_m = m, c->tile_nvec = nvec, c->tile_each = each, c->tile_split = is_split(c, a, b);
+    c->tile_m = m, c->tile_nvec = nvec, c->tile_split = is_split(c, a, b);
     c->most_nv = m > 1 ? MAX_NV : MAX_LONE;
     int64_t share = (nvec + c->t->threads - 1) / c->t->threads; /* each thread needs a tile */
     if (m == 1 && shared && share < c->most_nv) c->most_nv = share;
@@ -288,8 +288,6 @@ static void tile_contraction(chooser *c, kvar vec) {
             if (shared) cost /= shared_balance(c, vec, row, mr, nv);
             if (cost < best * 0.999) best = cost, best_mr = mr, best_nv = nv;
         }
-    const kchoice *asked = c->t->choice;
-    if (asked && tile_fits(c, asked->mr, asked->nv)) best_mr = asked->mr, best_nv = asked->nv;
     if (tile_fits(c, c->r->rows, c->r->vectors)) best_mr = c->r->rows, best_nv = c->r->vectors;
     c->role[vec] = (krole){ best_nv, c->lanes };
     if (row >= 0) c->role[row] = (krole){ best_mr, 1 };
@@ -357,9 +355,6 @@ static void tile_plain(chooser *c, kvar vec) {
     int weight = alu_weight(c, 1ull << vec);
     int unroll = k->vars.at[vec].reduce ? 4 : weight > 24 ? 1 : weight > 8 ? 2 : 4;
     while (unroll > 1 && steps < unroll) unroll /= 2;
-    const kchoice *asked = c->t->choice; /* not of sums: the order of their terms would change */
-    if (asked && asked->unroll && asked->unroll <= MAX_UNROLL && asked->unroll <= steps && !k->vars.at[vec].reduce)
-        unroll = asked->unroll;
     c->role[vec] = (krole){ unroll, c->lanes };
 }
 
@@ -428,9 +423,7 @@ static void choose_roles(chooser *c) {
 static kvar choose_parallel(const chooser *c) {
     const kernel *k = c->k;
     kvar par = -1;
-    int asked = c->t->choice ? c->t->choice->par : 0, nth = 0;
-    if (c->t->threads < 2 || asked == 1) return -1;
-    if (!asked && !is_worth_sharing(c)) return -1;
+    if (!is_worth_sharing(c)) return -1;
     double best = 0;
     for (int i = 1; i < k->ins.n && k->ins.at[i].op != K_STORE && k->ins.at[i].op != K_ACC;
          i++) { /* rows, and what was hoisted between them */
@@ -439,7 +432,6 @@ static kvar choose_parallel(const chooser *c) {
         const kvar_info *v = &k->vars.at[k->ins.at[i].var];
         int64_t step = (int64_t)v->role.unroll * v->role.lanes;
         double balance = loop_balance_of(k, k->ins.at[i].var, step, c->t->threads);
-        if (v->extent > step && asked == 2 + nth++) return k->ins.at[i].var;
         if (v->extent > step && balance > best + 0.05) best = balance, par = k->ins.at[i].var;
     }
     return par;
@@ -501,29 +493,4 @@ void recipe_register_tile(recipe *r) {
     chooser c = make(r);
     choose_roles(&c);
     tile(&c);
-}
-
-int recipe_register_tiles(recipe *r, kchoice *out, int cap) {
-    if (r->k->vars.n > MAX_LOOPS) return 0;
-    chooser c = make(r);
-    double best = 1e300, costs[MAX_MR * MAX_LONE];
-    int n = 0;
-    kvar row = c.lanes > 1 ? turned_row(&c) : -1;
-    if (row >= 0)
-        tile_contraction(&c, row);
-    else
-        choose_roles(&c);
-    for (int nv = 1; nv <= c.most_nv && c.tile_m; nv++)
-        for (int mr = 1; mr <= MAX_MR; mr++) {
-            if (!tile_fits(&c, mr, nv)) continue;
-            double cost = c.tile_each ? mr > LOOP_SLIDING ? mr : LOOP_SLIDING - mr + nv
-                                      : shape_cost(machine_row_of(c.t), c.tile_m, c.tile_nvec, mr, nv);
-            if (cost < best) best = cost;
-            int at = n < cap ? n++ : n;
-            for (; at > 0 && costs[at - 1] > cost; at--)
-                if (at < cap) costs[at] = costs[at - 1], out[at] = out[at - 1];
-            if (at < cap) costs[at] = cost, out[at] = (kchoice){ .mr = (uint8_t)mr, .nv = (uint8_t)nv };
-        }
-    while (n > 0 && !c.tile_each && costs[n - 1] > 1.6 * best) n--;
-    return n;
 }

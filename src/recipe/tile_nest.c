@@ -30,8 +30,8 @@ static bool transpose_and_pack(recipe *r) {
 static void tile_and_pack(recipe *r) {
     const target *t = r->t;
     target model = *t;
-    bool other = t->choice || t->threads > 1 || r->vectors;
-    model.choice = NULL, model.threads = 1;
+    bool other = t->threads > 1 || r->vectors;
+    model.threads = 1;
     recipe trial = *r;
     trial.t = &model, trial.rows = trial.vectors = 0;
     if (other) {
@@ -54,11 +54,9 @@ static void tile_and_pack(recipe *r) {
         return;
     }
     if (!other) *r = trial, r->t = t;
-    int way = t->choice ? t->choice->way : WAY_MODEL;
     recipe_register_tile(r);
     packed_dot(r);
-    if (way == WAY_PLACE || (way == WAY_MODEL && recipe_pack(r, true))) return;
-    if (way != WAY_STAGE && recipe_gemv(r)) return;
+    if (recipe_pack(r, true) || recipe_gemv(r)) return;
     recipe_pack(r, false);
 }
 
@@ -99,7 +97,7 @@ static uint64_t hash_sums(const kernel *k, uint64_t h, bool roles) {
 
 uint64_t recipe_sums_order(kernel *k, const target *t) {
     target alone = *t;
-    alone.threads = 1, alone.choice = NULL;
+    alone.threads = 1;
     recipe r = recipe_make(k, &alone);
     put_in_order(&r);
     uint64_t h = hash_sums(r.k, 0, false);

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { MAX_ENTRIES = 1 << 16, LINE_BYTES = 160, N_PARTS = 7, N_FIELDS = N_PARTS + 2 };
-#define MAX_FILE ((size_t)LINE_BYTES * (MAX_ENTRIES + 1))
-static const char head[] =
-    "# tenon tuning 1: key; tile rows, vectors, way, tiles, stretch, threads, unroll; ns before, after\n";
+enum { MAX_ENTRIES = 1 << 16, LINE_BYTES = TUNING_TEXT + 80 };
+#define MAX_FILE ((size_t)16 << 20)
+#define FORMAT "# tenon tuning 2"
+static const char head[] = FORMAT ": key; ns before, after; steps of the schedule\n";
 
 /* ---- tables ---- */
 
@@ -16,9 +16,12 @@ static tn_status no_memory(err *e) { return err_set(e, TN_ERR_NOMEM, "out of mem
 
 static ktuned *table_at(const tuning *t) { return (ktuned *)(uintptr_t)t->table.at; } /* const for everybody else */
 
+static void drop_text(tuning *t, int i) { mem_strfree(t->mem, (char *)(uintptr_t)t->entries[i].schedule); }
+
 void tuning_free(tuning *t) {
     for (tuning *older; t; t = older) {
         older = t->older;
+        for (int i = 0; i < t->table.n; i++) drop_text(t, i);
         mem_free(t->mem, table_at(t), (size_t)t->room * sizeof(ktuned));
         mem_free(t->mem, t->entries, (size_t)t->room * sizeof *t->entries);
         mem_free(t->mem, t, sizeof *t);
@@ -36,8 +39,8 @@ static tuning *tuning_new(mem m, int room) {
     return NULL;
 }
 
-/* In its place; the entry of the same key goes. */
-static void put(tuning *t, const tuning_entry *x) {
+/* In its place, with a text of its own; the entry of the same key goes. False: there is no memory. */
+static bool put(tuning *t, const tuning_entry *x) {
     int lo = 0, n = t->table.n;
     for (int hi = n; lo < hi;) {
         int mid = lo + (hi - lo) / 2;
@@ -46,23 +49,30 @@ static void put(tuning *t, const tuning_entry *x) {
         else
             hi = mid;
     }
-    if (lo == n || t->entries[lo].key != x->key) {
-        if (n == t->room) return;
+    bool known = lo < n && t->entries[lo].key == x->key;
+    if (!known && n == t->room) return true;
+    char *text = mem_strdup(t->mem, x->schedule);
+    if (!text) return false;
+    if (known) {
+        drop_text(t, lo);
+    } else {
         memmove(t->entries + lo + 1, t->entries + lo, (size_t)(n - lo) * sizeof *t->entries);
         memmove(table_at(t) + lo + 1, table_at(t) + lo, (size_t)(n - lo) * sizeof(ktuned));
         t->table.n++;
     }
-    t->entries[lo] = *x;
-    table_at(t)[lo] = (ktuned){ x->key, x->choice };
+    t->entries[lo] = *x, t->entries[lo].schedule = text;
+    table_at(t)[lo] = (ktuned){ x->key, text };
+    return true;
 }
 
 tn_status tuning_with(mem m, const tuning *base, const tuning_entry *add, int n, tuning **out, err *e) {
     tuning *t = tuning_new(m, (base ? base->table.n : 0) + n);
-    *out = t;
-    if (!t) return no_memory(e);
-    for (int i = 0; base && i < base->table.n; i++) put(t, &base->entries[i]);
-    for (int i = 0; i < n; i++) put(t, &add[i]);
-    return TN_OK;
+    bool ok = t != NULL;
+    for (int i = 0; base && i < base->table.n && ok; i++) ok = put(t, &base->entries[i]);
+    for (int i = 0; i < n && ok; i++) ok = put(t, &add[i]);
+    if (!ok) tuning_free(t);
+    *out = ok ? t : NULL;
+    return ok ? TN_OK : no_memory(e);
 }
 
 /* ---- text ---- */
@@ -82,22 +92,24 @@ static bool read_number(const char **at, const char *end, int base, uint64_t mos
     return true;
 }
 
-static bool read_line(const char *s, const char *end, tuning_entry *out) {
-    static const uint64_t most[N_FIELDS] = { 255, 255, WAY_TILES, 255, 65535, 255, 255, INT64_MAX, INT64_MAX };
-    uint64_t v[N_FIELDS];
-    *out = (tuning_entry){ 0 };
-    if (!read_number(&s, end, 16, UINT64_MAX, &out->key)) return false;
-    for (int i = 0; i < N_FIELDS; i++)
-        if (!read_number(&s, end, 10, most[i], &v[i])) return false;
-    out->choice = (kchoice){ .mr = (uint8_t)v[0],
-                             .nv = (uint8_t)v[1],
-                             .way = (uint8_t)v[2],
-                             .tiles = (uint8_t)v[3],
-                             .rows = (uint16_t)v[4],
-                             .par = (uint8_t)v[5],
-                             .unroll = (uint8_t)v[6] };
-    out->before = v[7], out->after = v[8];
-    return s == end && end[-1] != ' ';
+/* What may stand in a schedule; the compile half knows what it says. */
+static bool is_schedule(const char *s, size_t n) {
+    bool ok = n > 0 && n <= TUNING_TEXT && *s >= 'a' && *s <= 'z' && s[n - 1] != ' ';
+    for (size_t i = 0; i < n && ok; i++)
+        ok = (s[i] >= 'a' && s[i] <= 'z') || (s[i] >= 'A' && s[i] <= 'Z') || (s[i] >= '0' && s[i] <= '9') ||
+             (s[i] && strchr("_=;{} ", s[i]));
+    return ok;
+}
+
+/* *text: room for the schedule. */
+static bool read_line(const char *s, const char *end, tuning_entry *out, char text[TUNING_TEXT + 1]) {
+    *out = (tuning_entry){ .schedule = text };
+    if (!read_number(&s, end, 16, UINT64_MAX, &out->key) || !read_number(&s, end, 10, INT64_MAX, &out->before) ||
+        !read_number(&s, end, 10, INT64_MAX, &out->after) || !is_schedule(s, (size_t)(end - s)))
+        return false;
+    memcpy(text, s, (size_t)(end - s));
+    text[end - s] = 0;
+    return true;
 }
 
 static int count_lines(const char *text, size_t n) {
@@ -108,28 +120,53 @@ static int count_lines(const char *text, size_t n) {
 
 tn_status tuning_parse(mem m, const char *text, size_t n, tuning **out, int *out_skipped, err *e) {
     tuning *t = tuning_new(m, count_lines(text, n));
-    *out = t, *out_skipped = 0;
-    if (!t) return no_memory(e);
-    for (const char *s = text, *end = text + n, *next; s < end; s = next) {
+    bool ok = t != NULL;
+    *out = NULL, *out_skipped = 0;
+    for (const char *s = text, *end = text + n, *next; s < end && ok; s = next) {
         const char *stop = memchr(s, '\n', (size_t)(end - s));
+        char schedule[TUNING_TEXT + 1];
         tuning_entry x;
         next = stop ? stop + 1 : end;
         if (*s == '#' || stop == s) continue;
-        if (stop && stop - s < LINE_BYTES && read_line(s, stop, &x)) /* a last line without its end was cut off */
-            put(t, &x);
+        if (stop && stop - s < LINE_BYTES && read_line(s, stop, &x, schedule)) /* a last line without its end was cut off */
+            ok = put(t, &x);
         else
             ++*out_skipped;
     }
-    return TN_OK;
+    if (!ok) tuning_free(t);
+    *out = ok ? t : NULL;
+    return ok ? TN_OK : no_memory(e);
 }
 
-static int print_line(char out[LINE_BYTES], const tuning_entry *x) {
-    const kchoice *c = &x->choice;
-    return snprintf(out, LINE_BYTES, "%016llx %u %u %u %u %u %u %u %llu %llu\n", (unsigned long long)x->key, c->mr, c->nv,
-                    c->way, c->tiles, c->rows, c->par, c->unroll, (unsigned long long)x->before, (unsigned long long)x->after);
+/* Nothing for a schedule that could not be read back. */
+static size_t print_line(char out[LINE_BYTES], const tuning_entry *x) {
+    if (!is_schedule(x->schedule, strlen(x->schedule))) return 0;
+    return (size_t)snprintf(out, LINE_BYTES, "%016llx %llu %llu %s\n", (unsigned long long)x->key,
+                            (unsigned long long)x->before, (unsigned long long)x->after, x->schedule);
+}
+
+/* All entries as text of *out_size bytes, in memory of *out_room; NULL: there is none. */
+static char *print_all(mem m, const tuning *t, size_t *out_room, size_t *out_size) {
+    size_t room = sizeof head, at = sizeof head - 1;
+    for (int i = 0; i < t->table.n; i++) room += strlen(t->entries[i].schedule) + LINE_BYTES - TUNING_TEXT;
+    char *text = mem_alloc(m, room), line[LINE_BYTES];
+    if (text) memcpy(text, head, at);
+    for (int i = 0; text && i < t->table.n; i++) {
+        size_t n = print_line(line, &t->entries[i]);
+        memcpy(text + at, line, n);
+        at += n;
+    }
+    *out_room = room, *out_size = at;
+    return text;
 }
 
 /* ---- files ---- */
+
+/* It has nothing of use, and is replaced when something is stored. */
+static bool is_other_version(const char *text, size_t n) {
+    static const char any[] = "# tenon tuning ";
+    return n >= sizeof FORMAT && !memcmp(text, any, sizeof any - 1) && memcmp(text, FORMAT, sizeof FORMAT - 1) != 0;
+}
 
 tuning *tuning_load(mem m, disk *d, void (*log)(void *ud, tn_log_level level, const char *text), void *log_ud) {
     unsigned char *text;
@@ -138,7 +175,9 @@ tuning *tuning_load(mem m, disk *d, void (*log)(void *ud, tn_log_level level, co
     int skipped = 0;
     err e;
     if (!d || !disk_read(d, TUNING_FILE, MAX_FILE, &text, &n)) return NULL;
-    if (tuning_parse(m, (const char *)text, n, &t, &skipped, &e)) t = NULL;
+    bool other = is_other_version((const char *)text, n);
+    if (other && log) log(log_ud, TN_LOG_INFO, "tuning database: " TUNING_FILE " is of another version and is ignored");
+    if (other || tuning_parse(m, (const char *)text, n, &t, &skipped, &e)) t = NULL;
     if (skipped && log) {
         char line[128];
         snprintf(line, sizeof line, "tuning database: %d lines of " TUNING_FILE " are no entries and were skipped", skipped);
@@ -160,14 +199,12 @@ static tn_status add_entries(void *ud, const unsigned char *old, size_t n_old, u
     tuning *had = NULL, *all = NULL;
     int skipped;
     tn_status st = tuning_parse(a->mem, old ? (const char *)old : "", n_old, &had, &skipped, e);
-    bool full = !st && had->table.n > MAX_ENTRIES - a->n;
+    bool full = !st && (had->table.n > MAX_ENTRIES - a->n || n_old + (size_t)a->n * LINE_BYTES > MAX_FILE);
+    size_t room = 0;
     if (!st) st = tuning_with(a->mem, full ? NULL : had, a->add, a->n, &all, e);
-    size_t room = !st ? sizeof head + (size_t)all->table.n * LINE_BYTES : 0, at = sizeof head - 1;
-    char *text = !st ? mem_alloc(a->mem, room) : NULL;
+    char *text = !st ? print_all(a->mem, all, &room, out_size) : NULL;
     if (text) {
-        memcpy(text, head, at);
-        for (int i = 0; i < all->table.n; i++) at += (size_t)print_line(text + at, &all->entries[i]);
-        *out = mem_realloc(a->mem, text, room, at), *out_size = at;
+        *out = mem_realloc(a->mem, text, room, *out_size);
         if (!*out) mem_free(a->mem, text, room);
     }
     if (!st && !*out) st = no_memory(e);
@@ -177,7 +214,8 @@ static tn_status add_entries(void *ud, const unsigned char *old, size_t n_old, u
 }
 
 tn_status tuning_store(mem m, disk *d, const tuning_entry *add, int n, err *e) {
-    if (n > MAX_ENTRIES) return err_set(e, TN_ERR_INVAL, "%d entries for the tuning database; it holds %d", n, MAX_ENTRIES);
+    int most = (int)(MAX_FILE / LINE_BYTES);
+    if (n > most) return err_set(e, TN_ERR_INVAL, "%d entries for the tuning database; it holds %d", n, most);
     return disk_update(d, TUNING_FILE, MAX_FILE, add_entries, &(addition){ m, add, n }, e);
 }
 

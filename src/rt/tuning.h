@@ -1,8 +1,11 @@
-/* tuning.h - the database of measured choices: one text file in the directory of the kernel cache, shared by all processes that
- * use it. A line is one kernel: its key, the parts of its choice, and its time before and after in nanoseconds.
+/* tuning.h - the database of measured schedules: one text file in the directory of the kernel cache, shared by all processes
+ * that use it. A line is one kernel: its key, its time before and after in nanoseconds, and its schedule:
  *
- * In: entries that were measured. Out: tables that never change, for the compile half. What cannot be read is skipped and
- * logged: without the database, kernels are as the model chooses, with the same results. Threads: tables are safe. */
+ *     00000000000000ff 100 90 hoist; vectorize i1 16; unroll_jam i0 8; tile; multiply_add
+ *
+ * In: entries that were measured. Out: tables that never change, for the compile half, which reads the schedules. What cannot
+ * be read is skipped and logged: without the database, kernels are as the recipes have them, with the same results. Threads:
+ * tables are safe. */
 #ifndef TN_RT_TUNING_H
 #define TN_RT_TUNING_H
 
@@ -10,10 +13,11 @@
 #include "rt/disk.h"
 
 #define TUNING_FILE "tuning.txt"
+enum { TUNING_TEXT = 2000 }; /* bytes of a schedule; a longer one is not stored */
 
 typedef struct tuning_entry {
     uint64_t key;
-    kchoice choice;
+    const char *schedule;   /* letters, digits, _ = ; { } and blanks, from a letter on; in a table: its own */
     uint64_t before, after; /* ns */
 } tuning_entry;
 

@@ -1,5 +1,6 @@
-/* tune.c - the search behind tn_tune: for each kernel of a program, other choices than the model's are compiled, run in turns
- * with it on the memory of a session, and the fastest is taken if it stays faster; at last the whole program is run both ways.
+/* tune.c - the search behind tn_tune: for each kernel of a program, other schedules than the recipe's are compiled and run in
+ * turns with it on the memory of a session; from the fastest the search goes on (a beam). The winner is taken if it stays
+ * faster; at last the whole program is run both ways.
  *
  * In: a graph and a time. Out: a report, and entries for the database. Compile-half work (candidates, code) happens under the
  * report's guard, everything else is run half. A kernel's budget is its share of the time of a run. */
@@ -14,29 +15,43 @@
 #include <stdlib.h>
 
 enum {
-    MOST_WAYS = 40,
+    MOST_WAYS = 64,
+    LEAST_WAYS = 8,
+    BEAM = 3, /* schedules from which the search goes on */
+    MOST_SEEN = 256,
     MOST_ROUNDS = 40,
-    LEVELS = 4,
+    LEVELS = 6,
     DUEL_ROUNDS = 41,
     LEAST_ROUNDS = 7,
     MOST_REPEATS = 64,
     IN_PLACE_REPEATS = 16
 };
 #define SAMPLE_SECONDS 50e-6 /* a sample is several launches of a short kernel */
+#define HOPELESS 3           /* dropped at once */
+#define FAR_SLOWER 1.5       /* dropped after two rounds */
 #define CLEARLY_SLOWER 1.10  /* dropped after a few rounds */
 #define SLOWER 1.04          /* dropped after more */
+#define NEARLY 1.05          /* near enough to the fastest to go on from */
 
 /* ---- compile half: the ways to do a kernel ---- */
+
+typedef struct way {
+    const char *text; /* of its schedule */
+    const kernel *k;
+    bool parallel;
+} way;
 
 typedef struct ways {
     arena a;
     guard gd;
     const tn_program *p;
     const pkernel *pk;
-    kchoice choice[MOST_WAYS]; /* the first is where the search stands */
-    bool parallel[MOST_WAYS];
+    const char *head[BEAM]; /* where the search stands: the first ways */
+    int n_heads, most;      /* ways, with those next to the heads; n_heads: no others */
+    uint64_t *seen;         /* [MOST_SEEN] hashes of kernels that were measured before; NULL: does not matter */
+    int *n_seen;
+    way *at; /* [n] */
     int n;
-    bool duel; /* choice has n of them already; else candidates are added to one */
     plan plan; /* one launch a way; fixed values are constants of its own, for each way wants them in another order */
     drive_code code;
 } ways;
@@ -58,22 +73,43 @@ static void start_plan(ways *w) {
     }
 }
 
-static void make_ways(ways *w) {
+static bool was_seen(ways *w, const kernel *k) {
+    uint64_t key = kernel_hash(k, 0);
+    for (int i = 0; w->seen && i < *w->n_seen; i++)
+        if (w->seen[i] == key) return true;
+    if (w->seen && *w->n_seen < MOST_SEEN) w->seen[(*w->n_seen)++] = key;
+    return false;
+}
+
+static void list_ways(ways *w) {
     const target *t = &w->p->target;
+    w->at = ARENA_ARRAY(&w->a, way, w->most + 1);
+    for (int i = 0; i < w->n_heads; i++) {
+        kernel *k = kopt_run(kernel_clone(w->pk->scalar, &w->a), t, w->head[i], NULL);
+        was_seen(w, k);
+        w->at[w->n++] = (way){ .text = w->head[i], .k = k };
+    }
+    kopt_candidate *all = ARENA_ARRAY(&w->a, kopt_candidate, w->most + 1);
+    for (int i = 0; i < w->n_heads && w->n < w->most; i++) {
+        int n = kopt_candidates(w->pk->scalar, t, w->head[i], &w->a, all, w->most);
+        for (int j = 0; j < n && w->n < w->most; j++)
+            if (!was_seen(w, all[j].k)) w->at[w->n++] = (way){ .text = all[j].text, .k = all[j].k };
+    }
+}
+
+static void make_ways(ways *w) {
     const kernel *scalar = w->pk->scalar;
     start_plan(w);
-    if (!w->duel) w->n += kopt_candidates(scalar, t, w->choice[0], &w->a, w->choice + 1, MOST_WAYS - 1);
+    list_ways(w);
     for (int i = 0; i < w->n; i++) {
-        target own = *t;
         pkernel pk = *w->pk;
-        own.choice = &w->choice[i];
-        pk.k = kopt_run(kernel_clone(scalar, &w->a), &own, NULL);
+        pk.k = arena_copy(&w->a, w->at[i].k, sizeof *pk.k);
         pk.args = ARENA_ARRAY(&w->a, parg, scalar->bufs.n + 1);
         for (int b = 0; b < scalar->bufs.n; b++)
             pk.args[b].buf = scalar->bufs.at[b].fixed ? scalar->bufs.at[b].plan_buf : w->pk->args[b].buf;
         pipeline_args(&w->plan, &pk, scalar->bufs.n);
         pk.code = i, pk.barrier = false;
-        w->parallel[i] = pk.k->par_var >= 0;
+        w->at[i].parallel = pk.k->par_var >= 0;
         VEC_PUSH(&w->a, &w->plan.kernels, pk);
     }
     mem_constants(&w->plan);
@@ -83,11 +119,18 @@ static void make_ways(ways *w) {
 static tn_status ways_open(ways *w, tuner *u, const tuned_kernel *k) {
     arena_init(&w->a, u->ctx->mem, &w->gd);
     w->p = u->p, w->pk = &u->p->plan->kernels.at[k->kernel];
+    if (w->most < w->n_heads) w->most = w->n_heads;
     if (GUARD_TRY(&w->gd)) {
         make_ways(w);
         return TN_OK;
     }
     return err_set(u->e, w->gd.err.code, "%s", w->gd.err.text);
+}
+
+static tn_status open_measure(measure *m, tuner *u, const tuned_kernel *k, const ways *w, int repeats) {
+    bool parallel[MOST_WAYS];
+    for (int i = 0; i < w->n; i++) parallel[i] = w->at[i].parallel;
+    return measure_open(m, u->s, k->kernel, &w->plan, &w->code, parallel, w->n, repeats, u->e);
 }
 
 /* ---- the report ---- */
@@ -118,34 +161,46 @@ static tn_status check_all(tuner *u, measure *m, const tuned_kernel *k, const wa
         bool same;
         st = measure_check(m, i, &same, u->e);
         if (!st && !same)
-            st = err_set(u->e, TN_ERR_INTERNAL, "kernel %s computes other bits with choice %d/%d/%d/%d/%d/%d/%d", k->name,
-                         w->choice[i].mr, w->choice[i].nv, w->choice[i].way, w->choice[i].tiles, w->choice[i].rows,
-                         w->choice[i].par, w->choice[i].unroll);
+            st = err_set(u->e, TN_ERR_INTERNAL, "kernel %s computes other bits with the schedule %s", k->name, w->at[i].text);
     }
     return st;
 }
 
-/* All ways in turns until the time is over; *out is the fastest. */
-static tn_status run_race(tuner *u, measure *m, tuned_kernel *k, const ways *w, double until, int *out) {
-    race r = { .n = m->n };
+/* The fastest become the heads, the very fastest first. */
+static tn_status find_heads(tuner *u, tuned_kernel *k, const ways *w, const race *r, const char **head, int *out_n) {
+    const char *kept[MOST_WAYS];
     tn_status st = TN_OK;
-    *out = 0;
-    for (int i = 0; i < m->n; i++) r.live[i] = true, r.best[i] = 1e300;
+    bool taken[MOST_WAYS] = { false };
+    double fastest = 0;
+    for (int i = 0; i < w->n && !st; i++) st = tuner_remember(u, k, w->at[i].text, w->at[i].k, r->best[i], &kept[i]);
+    for (*out_n = 0; *out_n < BEAM && *out_n < w->n && !st; ++*out_n) {
+        int best = -1;
+        for (int i = 0; i < w->n; i++)
+            if (!taken[i] && (best < 0 || r->best[i] < r->best[best])) best = i;
+        if (*out_n == 0) fastest = r->best[best];
+        if (r->best[best] > NEARLY * fastest) break;
+        taken[best] = true, head[*out_n] = kept[best];
+    }
+    return st;
+}
+
+/* All ways in turns until the time is over. */
+static tn_status run_race(tuner *u, measure *m, tuned_kernel *k, double until, race *r) {
+    tn_status st = TN_OK;
+    *r = (race){ .n = m->n };
+    for (int i = 0; i < m->n; i++) r->live[i] = true, r->best[i] = 1e300;
     for (int round = 0; round < MOST_ROUNDS && !st; round++) {
         int alive = 0;
         for (int i = 0; i < m->n && !st; i++) {
             double t;
-            if (!r.live[i]) continue;
+            if (!r->live[i]) continue;
             alive++;
             st = measure_time(m, i, &t, u->e);
-            if (!st && t < r.best[i]) r.best[i] = t;
+            if (!st && t < r->best[i]) r->best[i] = t;
         }
-        if (round >= 2) drop_slow(&r, round < 8 ? CLEARLY_SLOWER : SLOWER);
+        drop_slow(r, round == 0 ? HOPELESS : round == 1 ? FAR_SLOWER : round < 8 ? CLEARLY_SLOWER : SLOWER);
         if (alive == 1 || (round >= 2 && now_seconds() > until) || !tuner_go_on(u, k->name)) break;
     }
-    for (int i = 1; i < m->n; i++)
-        if (r.best[i] < r.best[*out]) *out = i;
-    for (int i = 0; i < m->n && !st; i++) st = tuner_remember(u, k, &w->choice[i], w->plan.kernels.at[i].k, r.best[i]);
     return st;
 }
 
@@ -181,14 +236,14 @@ static int repeats_for(const tuner *u, const tuned_kernel *k) {
     return n < 1 ? 1 : n > most ? most : (int)n;
 }
 
-/* The model against the choice that won: it must win again. */
+/* The recipe's schedule against the one that won: it must win again. */
 static tn_status duel(tuner *u, tuned_kernel *k, double until) {
-    ways w = { .duel = true, .n = 2, .choice = { { 0 }, k->choice } };
+    ways w = { .n_heads = 2, .head = { k->recipe, k->schedule } };
     double model[DUEL_ROUNDS], other[DUEL_ROUNDS], ratio[DUEL_ROUNDS];
     measure m = { 0 };
     int n = 0;
     tn_status st = ways_open(&w, u, k);
-    if (!st) st = measure_open(&m, u->s, k->kernel, &w.plan, &w.code, w.parallel, w.n, repeats_for(u, k), u->e);
+    if (!st) st = open_measure(&m, u, k, &w, repeats_for(u, k));
     if (!st) st = check_all(u, &m, k, &w);
     for (; n < DUEL_ROUNDS && !st && (n < LEAST_ROUNDS || now_seconds() < until); n++) {
         st = measure_time(&m, n % 2, n % 2 ? &other[n] : &model[n], u->e);
@@ -206,40 +261,64 @@ static tn_status duel(tuner *u, tuned_kernel *k, double until) {
     return st;
 }
 
-/* From the model's choice, one part is changed at a time, as long as that brings something. */
+typedef struct beam {
+    const char *head[BEAM];
+    int n, n_seen;
+    uint64_t seen[MOST_SEEN];
+} beam;
+
+/* Ways next to the heads that there is time for: each runs about twice. */
+static int ways_for(const tuned_kernel *k, double seconds) {
+    double n = seconds / (2 * (k->before > SAMPLE_SECONDS ? k->before : SAMPLE_SECONDS));
+    return n < LEAST_WAYS ? LEAST_WAYS : n > MOST_WAYS ? MOST_WAYS : (int)n;
+}
+
+/* One round of the search: the heads and what is next to them. *out_better: another way than the first head was the fastest. */
+static tn_status search_level(tuner *u, tuned_kernel *k, beam *b, double until, bool *out_better) {
+    ways w = { .n_heads = b->n, .most = ways_for(k, until - now_seconds()), .seen = b->seen, .n_seen = &b->n_seen };
+    measure m = { 0 };
+    const char *first = b->head[0];
+    race r;
+    memcpy(w.head, b->head, sizeof w.head);
+    *out_better = false;
+    tn_status st = ways_open(&w, u, k);
+    bool any = !st && w.n > b->n;
+    if (any) st = open_measure(&m, u, k, &w, repeats_for(u, k));
+    if (any && !st) st = check_all(u, &m, k, &w);
+    if (any && !st) st = run_race(u, &m, k, until, &r);
+    if (any && !st) st = find_heads(u, k, &w, &r, b->head, &b->n);
+    if (any && !st) k->measured = true, *out_better = strcmp(b->head[0], first) != 0;
+    measure_close(&m);
+    arena_fini(&w.a);
+    return st;
+}
+
+/* From the recipe's schedule on, as long as that brings something. */
 static tn_status tune_kernel(tuner *u, tuned_kernel *k, double budget) {
+    static const double share[LEVELS] = { 0.4, 0.6, 0.7, 0.78, 0.83, 0.86 };
     double from = now_seconds();
+    beam b = { .head = { k->recipe }, .n = 1 };
     tn_status st = TN_OK;
-    for (int level = 0; level < LEVELS && !st && tuner_go_on(u, k->name); level++) {
-        ways w = { .n = 1, .choice = { k->choice } };
-        measure m = { 0 };
-        int best = 0;
-        double until = from + budget * (level == 0 ? 0.5 : level == 1 ? 0.7 : 0.85);
+    bool better = true;
+    for (int level = 0; level < LEVELS && !st && better && tuner_go_on(u, k->name); level++) {
+        double until = from + budget * share[level];
         if (level && now_seconds() > until) break;
-        st = ways_open(&w, u, k);
-        if (!st && w.n > 1) st = measure_open(&m, u->s, k->kernel, &w.plan, &w.code, w.parallel, w.n, repeats_for(u, k), u->e);
-        if (!st && w.n > 1) st = check_all(u, &m, k, &w);
-        if (!st && w.n > 1) st = run_race(u, &m, k, &w, until, &best);
-        if (!st && w.n > 1) k->measured = true;
-        k->choice = w.choice[best];
-        measure_close(&m);
-        arena_fini(&w.a);
-        if (best == 0) break;
+        st = search_level(u, k, &b, until, &better);
     }
-    kchoice none = { 0 };
-    if (!st && memcmp(&k->choice, &none, sizeof none) != 0) st = duel(u, k, from + budget);
-    if (!k->changed) k->choice = none, k->after = k->measured ? k->before : 0;
+    k->schedule = b.head[0];
+    if (!st && strcmp(k->schedule, k->recipe) != 0) st = duel(u, k, from + budget);
+    if (!k->changed) k->schedule = k->recipe, k->after = k->measured ? k->before : 0;
     return st;
 }
 
 /* ---- all kernels ---- */
 
-/* How long each takes as the model has it, roughly. */
+/* How long each takes as the recipe has it, roughly. */
 static tn_status estimate(tuner *u, tuned_kernel *k) {
-    ways w = { .duel = true, .n = 1 };
+    ways w = { .n_heads = 1, .head = { k->recipe } };
     measure m = { 0 };
     tn_status st = ways_open(&w, u, k);
-    if (!st) st = measure_open(&m, u->s, k->kernel, &w.plan, &w.code, w.parallel, 1, 1, u->e);
+    if (!st) st = open_measure(&m, u, k, &w, 1);
     k->before = 1e300;
     for (int i = 0; i < 5 && !st; i++) {
         double t;
@@ -247,13 +326,21 @@ static tn_status estimate(tuner *u, tuned_kernel *k) {
         if (!st && t < k->before) k->before = t;
     }
     k->share = k->before * k->launches;
-    if (!st) st = tuner_remember(u, k, &w.choice[0], w.plan.kernels.at[0].k, k->before);
+    if (!st) st = tuner_remember(u, k, k->recipe, w.at[0].k, k->before, NULL);
     measure_close(&m);
     arena_fini(&w.a);
     return st;
 }
 
 static bool on_device(const tuner *u) { return u->s->io_buf != NULL; }
+
+/* Of the schedule that the compiler chose. */
+static const char *recipe_text(const pkernel *pk, arena *a) {
+    str text;
+    str_init(&text, a);
+    if (pk->schedule) schedule_print_steps(pk->schedule, &text);
+    return pk->schedule ? text.s : KOPT_RECIPE;
+}
 
 static void list_kernels(tuner *u) {
     const plan *p = u->p->plan;
@@ -265,7 +352,10 @@ static void list_kernels(tuner *u) {
         if (!p->kernels.at[pk->code].scalar) continue; /* of several, each of which has a form */
         if (pk->code == i) {
             at[i] = t->n;
+            const char *steps = recipe_text(pk, &t->arena);
             t->kernels[t->n++] = (tuned_kernel){ .name = arena_strdup(&t->arena, pk->k->name),
+                                                 .recipe = steps,
+                                                 .schedule = steps,
                                                  .kernel = i,
                                                  .flops = (double)pk->k->flops,
                                                  .key = kernel_hash(pk->scalar, u->p->target.tuning_seed) };
@@ -311,7 +401,7 @@ static tn_status run_session(tuner *u, tn_session *s, double *out_seconds) {
     return st ? err_set(u->e, st, "%s", s->err.text) : TN_OK;
 }
 
-/* Runs in turns; false in *out_better when the choices cost more together than they brought alone. */
+/* Runs in turns; false in *out_better when the schedules cost more together than they brought alone. */
 static tn_status compare(tuner *u, tn_session *x, tn_session *y, bool *out_better) {
     enum { ROUNDS = 101 };
     double a[ROUNDS], b[ROUNDS], ratio[ROUNDS];
@@ -321,7 +411,8 @@ static tn_status compare(tuner *u, tn_session *x, tn_session *y, bool *out_bette
     if (!st) st = run_session(u, y, &b[0]);
     if (!st) st = tuner_same(u, x, y, &same);
     if (!st && !same)
-        st = err_set(u->e, TN_ERR_INTERNAL, "@%s computes other bits with the choices that tuning found", u->p->plan->g->name);
+        st =
+            err_set(u->e, TN_ERR_INTERNAL, "@%s computes other bits with the schedules that tuning found", u->p->plan->g->name);
     double until = now_seconds() + 0.05 * u->seconds;
     for (; n < ROUNDS && !st && (n < 3 || now_seconds() < until); n++) {
         st = run_session(u, n % 2 ? y : x, n % 2 ? &b[n] : &a[n]);
@@ -351,14 +442,15 @@ static tn_status compare_programs(tuner *u, const graph *g, const tuning *found,
 
 /* ---- keeping ---- */
 
-/* Kernels where the model won get an entry, too: it says so, and replaces an older one. */
+/* Kernels where the recipe won get an entry, too: it says so, and replaces an older one. */
 static tuning_entry *entries_of(const tn_tuning *t, int *out_n) {
     tuning_entry *all = mem_alloc(t->ctx->mem, (size_t)t->n * sizeof *all);
     *out_n = 0;
     for (int i = 0; all && i < t->n; i++) {
         const tuned_kernel *k = &t->kernels[i];
         if (k->measured)
-            all[(*out_n)++] = (tuning_entry){ k->key, k->choice, (uint64_t)(k->before * 1e9), (uint64_t)(k->after * 1e9) };
+            all[(*out_n)++] = (tuning_entry){ k->key, k->changed ? k->schedule : KOPT_RECIPE, (uint64_t)(k->before * 1e9),
+                                              (uint64_t)(k->after * 1e9) };
     }
     return all;
 }
@@ -407,7 +499,7 @@ static tn_status write_texts(tuner *u) {
     if (GUARD_TRY(&t->gd)) {
         for (int i = 0; i < t->n; i++) {
             tuned_kernel *k = &t->kernels[i];
-            k->text = k->measured ? kopt_choice_text(k->choice, &t->arena) : "not measured";
+            k->text = k->measured ? kopt_difference(k->recipe, k->schedule, &t->arena) : "not measured";
             if (k->ways.n > 1) qsort(k->ways.at, (size_t)k->ways.n, sizeof *k->ways.at, by_time);
             k->candidates = k->ways.n > 1 ? k->ways.n - 1 : 0;
         }
@@ -447,6 +539,9 @@ tn_status tune_graph(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, c
     if (!st && o.mode == TN_MODE_IMMEDIATE)
         st = err_set(&ctx->err, TN_ERR_UNSUPPORTED,
                      "tn_tune: mode immediate, whose kernels are compiled one by one; tune mode graph, compiled or loop");
+    if (!st && o.schedule)
+        st = err_set(&ctx->err, TN_ERR_UNSUPPORTED,
+                     "tn_tune: tuning starts from the recipes' schedules, not from one given by hand");
     if (!st && (!strcmp(o.device, "auto") || !strcmp(o.device, "null")))
         st = err_set(&ctx->err, TN_ERR_UNSUPPORTED,
                      "tn_tune: device \"%.64s\"; programs for \"cpu\", \"cuda\" and \"opencl\" are tuned", o.device);

@@ -33,39 +33,38 @@ static tn_status run_first(tuner *u) {
 }
 
 /* One run of each program, both from the first state. */
-static tn_status check(tuner *u, const tuned_kernel *k, tn_session *s, const kchoice *c) {
+static tn_status check(tuner *u, const tuned_kernel *k, tn_session *s, const char *c) {
     bool same = true;
     tn_status st = run_first(u);
     if (!st) st = run_once(u, s);
     if (!st) st = tuner_same(u, u->first, s, &same);
-    if (!st && !same)
-        st = err_set(u->e, TN_ERR_INTERNAL, "kernel %s computes other bits with choice %d x %d, %d x %d, %d", k->name, c->mr,
-                     c->nv, c->par, c->unroll, c->rows);
+    if (!st && !same) st = err_set(u->e, TN_ERR_INTERNAL, "kernel %s computes other bits with \"%s\"", k->name, c);
     return st;
 }
 
 /* In a session of its own, as memory is when the program starts. */
-static tn_status measure_program(tuner *u, tuned_kernel *k, const kchoice *c, tn_program *p, double *out_seconds) {
+static tn_status measure_program(tuner *u, tuned_kernel *k, const char *c, tn_program *p, double *out_seconds,
+                                 const char **out_kept) {
     tn_session *s = NULL;
     tn_status st = session_new(p, &s, u->e);
     if (!st) st = check(u, k, s, c);
     if (!st) st = time_session(u, s, k->kernel, out_seconds);
-    if (!st) st = tuner_remember(u, k, c, p->plan->kernels.at[k->kernel].k, *out_seconds);
+    if (!st) st = tuner_remember(u, k, c, p->plan->kernels.at[k->kernel].k, *out_seconds, out_kept);
     session_free(s);
     return st;
 }
 
 static tn_status measure_model(tuner *u, tuned_kernel *k, double *out_seconds) {
-    return measure_program(u, k, &(kchoice){ 0 }, u->p, out_seconds);
+    return measure_program(u, k, k->recipe, u->p, out_seconds, NULL);
 }
 
-static tn_status measure_way(tuner *u, tuned_kernel *k, const kchoice *c, double *out_seconds) {
-    tuning_entry entry = { .key = k->key, .choice = *c };
+static tn_status measure_way(tuner *u, tuned_kernel *k, const char *c, double *out_seconds, const char **out_kept) {
+    tuning_entry entry = { .key = k->key, .schedule = c };
     tuning *table = NULL;
     tn_program *p = NULL;
     tn_status st = tuning_with(u->ctx->mem, NULL, &entry, 1, &table, u->e);
     if (!st) st = drive_compile_tuned(u->ctx, u->p->dev, u->p->graph, &u->p->opts, &table->table, &p, u->e);
-    if (!st) st = measure_program(u, k, c, p, out_seconds);
+    if (!st) st = measure_program(u, k, c, p, out_seconds, out_kept);
     drive_program_free(p);
     tuning_free(table);
     return st;
@@ -74,15 +73,14 @@ static tn_status measure_way(tuner *u, tuned_kernel *k, const kchoice *c, double
 typedef struct choices {
     arena a;
     guard gd;
-    kchoice at[MOST_WAYS];
+    kopt_candidate at[MOST_WAYS];
     int n;
 } choices;
 
 static tn_status list_choices(tuner *u, const tuned_kernel *k, choices *all) {
     arena_init(&all->a, u->ctx->mem, &all->gd);
     if (GUARD_TRY(&all->gd)) {
-        all->n = kopt_candidates(u->p->plan->kernels.at[k->kernel].scalar, &u->p->target, (kchoice){ 0 }, &all->a, all->at,
-                                 MOST_WAYS);
+        all->n = kopt_candidates(u->p->plan->kernels.at[k->kernel].scalar, &u->p->target, NULL, &all->a, all->at, MOST_WAYS);
         return TN_OK;
     }
     return err_set(u->e, all->gd.err.code, "%s", all->gd.err.text);
@@ -96,7 +94,7 @@ tn_status tuner_device_estimate(tuner *u) {
         tuned_kernel *k = &u->t->kernels[i];
         k->before = p->kernels[k->kernel].best;
         k->share = k->before * k->launches;
-        st = tuner_remember(u, k, &(kchoice){ 0 }, u->p->plan->kernels.at[k->kernel].k, k->before);
+        st = tuner_remember(u, k, k->recipe, u->p->plan->kernels.at[k->kernel].k, k->before, NULL);
     }
     profile_free(p);
     return st;
@@ -111,16 +109,17 @@ tn_status tuner_device_kernel(tuner *u, tuned_kernel *k, double budget) {
     k->before = best;
     for (int i = 0; i < all.n && !st && now_seconds() < until && tuner_go_on(u, k->name); i++) {
         double t;
-        st = measure_way(u, k, &all.at[i], &t);
+        const char *kept;
+        st = measure_way(u, k, all.at[i].text, &t, &kept);
         k->measured = true;
-        if (!st && t < best) best = t, k->choice = all.at[i];
+        if (!st && t < best) best = t, k->schedule = kept;
     }
     if (!st && best < TUNER_GAIN * k->before) st = measure_model(u, k, &again);
     if (!st && again > 0 && again < k->before) k->before = again;
-    if (!st && again > 0) st = measure_way(u, k, &k->choice, &again);
+    if (!st && again > 0) st = measure_way(u, k, k->schedule, &again, NULL);
     k->changed = !st && again > 0 && best < TUNER_GAIN * k->before && again < TUNER_GAIN * k->before;
     k->after = !k->measured ? 0 : k->changed ? best : k->before;
-    if (!k->changed) k->choice = (kchoice){ 0 };
+    if (!k->changed) k->schedule = k->recipe;
     arena_fini(&all.a);
     return st;
 }

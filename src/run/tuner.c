@@ -13,24 +13,25 @@ bool tuner_go_on(tuner *u, const char *what) {
 
 /* ---- the report ---- */
 
-static bool same_choice(const kchoice *x, const kchoice *y) { return !memcmp(x, y, sizeof *x); }
-
-static void add_way(tuner *u, tuned_kernel *k, const kchoice *c, const kernel *made, double seconds) {
+static const char *add_way(tuner *u, tuned_kernel *k, const char *steps, const kernel *made, double seconds) {
     arena *a = &u->t->arena;
-    tuned_way way = { *c, kopt_choice_text(*c, a), kopt_form_text(made, a), seconds };
     for (int i = 0; i < k->ways.n; i++) {
         tuned_way *w = &k->ways.at[i];
-        if (!same_choice(&w->choice, c)) continue;
+        if (strcmp(w->schedule, steps) != 0) continue;
         if (seconds < w->seconds) w->seconds = seconds;
-        return;
+        return w->schedule;
     }
-    VEC_PUSH(a, &k->ways, way);
+    steps = arena_strdup(a, steps);
+    VEC_PUSH(a, &k->ways, (tuned_way){ steps, kopt_difference(k->recipe, steps, a), kopt_form_text(made, a), seconds });
+    return steps;
 }
 
-tn_status tuner_remember(tuner *u, tuned_kernel *k, const kchoice *c, const kernel *made, double seconds) {
+tn_status tuner_remember(tuner *u, tuned_kernel *k, const char *steps, const kernel *made, double seconds,
+                         const char **out_kept) {
     tn_tuning *t = u->t;
     if (GUARD_TRY(&t->gd)) {
-        add_way(u, k, c, made, seconds);
+        const char *kept = add_way(u, k, steps, made, seconds);
+        if (out_kept) *out_kept = kept;
         return TN_OK;
     }
     return err_set(u->e, t->gd.err.code, "%s", t->gd.err.text);

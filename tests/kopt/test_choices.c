@@ -1,6 +1,6 @@
-/* test_choices.c - however kernels are cut, the bits are the same: every candidate that tuning would measure, candidates of
- * candidates, and choices of random numbers, most of which fit nothing; contractions, convolutions with gradients, maps and
- * reductions, in one and two threads. Planted choices are really used.
+/* test_choices.c - whatever the tuning database says, the bits are the same: every schedule that tuning would measure, those
+ * next to them, and texts that were changed at random, most of which are no schedules of the kernel; contractions, convolutions
+ * with gradients, maps, reductions and kernels by blocks of rows, in one and two threads. Planted schedules are really used.
  *
  * Labels: slow */
 #include <setjmp.h>
@@ -28,7 +28,7 @@ typedef struct trial {
     tn_compile_opts o;
     rng r;
     void *in[MOST_SLOTS], *want[MOST_SLOTS], *got[MOST_SLOTS];
-    int runs;
+    int runs, heeded, ignored;
 } trial;
 
 static void plant(tn_ctx *ctx, const tuning_entry *e, int n) {
@@ -66,78 +66,115 @@ static void check_choices(trial *t, const tuning_entry *e, int n, const char *wh
     run(t, p, t->got);
     for (int i = 0; i < p->n_io; i++)
         if (p->io[i].is_output && memcmp(t->got[i], t->want[i], (size_t)p->io[i].bytes)) {
-            for (int k = 0; k < n; k++) {
-                arena a;
-                guard gd;
-                arena_init(&a, mem_libc(), &gd);
-                printf("  kernel %d: %s\n", k, kopt_choice_text(e[k].choice, &a));
-                arena_fini(&a);
-            }
-            fail_msg("@%s, %d threads, %s %d: other bits of %s than with the model's choice", t->g->ir->name, t->o.threads,
+            for (int k = 0; k < n; k++) printf("  kernel %d: %s\n", k, e[k].schedule);
+            fail_msg("@%s, %d threads, %s %d: other bits of %s than with the recipe's schedule", t->g->ir->name, t->o.threads,
                      what, which, p->io[i].name);
         }
+    for (int i = 0; i < p->plan->kernels.n; i++)
+        t->heeded += p->plan->kernels.at[i].tuned != NULL, t->ignored += p->plan->kernels.at[i].ignored != NULL;
     tn_program_free(p);
 }
 
 typedef struct lists {
+    arena a;
+    guard gd;
     int n, most;
     tuning_entry entry[MOST_KERNELS];
     int count[MOST_KERNELS];
-    kchoice at[MOST_KERNELS][MOST];
+    kopt_candidate *at[MOST_KERNELS];
 } lists;
 
-/* The candidates of each kernel, from the choices in l->entry on. */
+/* The candidates of each kernel, from the schedules in l->entry on. */
 static void list_candidates(const tn_program *p, lists *l) {
-    arena a;
-    guard gd;
-    arena_init(&a, mem_libc(), &gd);
-    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    if (!GUARD_TRY(&l->gd)) fail_msg("%s", l->gd.err.text);
     l->n = l->most = 0;
     for (int i = 0; i < p->plan->kernels.n; i++) {
         const pkernel *pk = &p->plan->kernels.at[i];
         if (pk->code != i || l->n == MOST_KERNELS) continue;
+        if (!l->entry[l->n].schedule) {
+            str text;
+            str_init(&text, &l->a);
+            schedule_print_steps(pk->schedule, &text);
+            l->entry[l->n].schedule = text.s;
+        }
         l->entry[l->n].key = kernel_hash(pk->scalar, p->target.tuning_seed);
-        l->count[l->n] = kopt_candidates(pk->scalar, &p->target, l->entry[l->n].choice, &a, l->at[l->n], MOST);
+        l->at[l->n] = ARENA_ARRAY(&l->a, kopt_candidate, MOST);
+        l->count[l->n] = kopt_candidates(pk->scalar, &p->target, l->entry[l->n].schedule, &l->a, l->at[l->n], MOST);
         if (l->count[l->n] > l->most) l->most = l->count[l->n];
         l->n++;
     }
-    arena_fini(&a);
 }
 
+/* Each is heeded: none is refused, none is ignored. */
 static void try_candidates(trial *t, const lists *l, const char *what) {
     tuning_entry e[MOST_KERNELS];
+    int ignored = t->ignored, heeded = t->heeded;
     for (int c = 0; c < l->most; c++) {
         for (int k = 0; k < l->n; k++) {
             e[k] = l->entry[k];
-            if (l->count[k]) e[k].choice = l->at[k][c % l->count[k]];
+            if (l->count[k]) e[k].schedule = l->at[k][c % l->count[k]].text;
         }
         check_choices(t, e, l->n, what, c);
     }
+    assert_int_equal(t->ignored, ignored);
+    assert_true(t->heeded > heeded || l->most == 0);
 }
 
-static void try_anything(trial *t, const lists *l, int times) {
+/* A schedule with a number, a step or a letter changed; or with another kernel's. */
+static const char *garbled(trial *t, const lists *l, const char *text, arena *a) {
+    static const char letters[] = "0123456789ik nbp;{}=_ ";
+    size_t n = strlen(text);
+    char *s = arena_alloc(a, 2 * n + 64);
+    memcpy(s, text, n + 1);
+    for (int times = (int)rng_between(&t->r, 1, 3); times > 0 && n > 0; times--) {
+        size_t at = (size_t)rng_below(&t->r, (int)n);
+        switch (rng_below(&t->r, 5)) {
+        case 0: /* another number */
+            for (size_t i = 0; i < n; i++, at = (at + 1) % n)
+                if (s[at] >= '0' && s[at] <= '9') break;
+            s[at] = (char)('0' + rng_below(&t->r, 10));
+            break;
+        case 1: { /* a step less */
+            char *from = s + at, *end;
+            while (from > s && from[-1] != ';') from--;
+            end = from + strcspn(from, ";");
+            memmove(from, *end ? end + 1 : end, strlen(*end ? end + 1 : end) + 1);
+            break;
+        }
+        case 2:
+            s[at] = letters[rng_below(&t->r, (int)sizeof letters - 1)];
+            break;
+        case 3:
+            s[at] = 0; /* cut off */
+            break;
+        default:
+            return l->entry[rng_below(&t->r, l->n)].schedule;
+        }
+        n = strlen(s);
+    }
+    return s;
+}
+
+static void try_anything(trial *t, lists *l, int times) {
     tuning_entry e[MOST_KERNELS];
+    if (!GUARD_TRY(&l->gd)) fail_msg("%s", l->gd.err.text);
     for (int c = 0; c < times; c++) {
         for (int k = 0; k < l->n; k++) {
-            e[k].key = l->entry[k].key;
-            e[k].choice = (kchoice){ .mr = (uint8_t)rng_below(&t->r, 16),
-                                     .nv = (uint8_t)rng_below(&t->r, 9),
-                                     .way = (uint8_t)rng_below(&t->r, 5),
-                                     .tiles = (uint8_t)rng_below(&t->r, 20),
-                                     .rows = (uint16_t)(rng_below(&t->r, 2) ? rng_below(&t->r, 65536) : rng_below(&t->r, 300)),
-                                     .par = (uint8_t)rng_below(&t->r, 8),
-                                     .unroll = (uint8_t)rng_below(&t->r, 10) };
-            if (c == 0) memset(&e[k].choice, 255, sizeof e[k].choice);
+            e[k] = l->entry[k];
+            int n = l->count[k] ? rng_below(&t->r, l->count[k]) : 0;
+            e[k].schedule = garbled(t, l, l->count[k] ? l->at[k][n].text : e[k].schedule, &l->a);
         }
         check_choices(t, e, l->n, "anything", c);
     }
 }
 
-static int total_runs, total_lists;
+static int total_runs, total_heeded, total_ignored;
 
 static void check_graph(tn_ctx *ctx, tn_graph *g, int threads, uint64_t seed) {
     trial t = { .ctx = ctx, .g = g, .o = TN_COMPILE_DEFAULTS, .r = rng_make(seed) };
-    lists l = { 0 };
+    static lists l; /* large */
+    l = (lists){ 0 };
+    arena_init(&l.a, mem_libc(), &l.gd);
     t.o.threads = threads, t.o.check = 1;
     plant(ctx, NULL, 0);
     tn_program *p = compile(&t);
@@ -152,13 +189,14 @@ static void check_graph(tn_ctx *ctx, tn_graph *g, int threads, uint64_t seed) {
     list_candidates(p, &l);
     try_candidates(&t, &l, "candidate");
     for (int k = 0; k < l.n; k++) /* and from one of them on */
-        if (l.count[k]) l.entry[k].choice = l.at[k][rng_below(&t.r, l.count[k])];
+        if (l.count[k]) l.entry[k].schedule = l.at[k][rng_below(&t.r, l.count[k])].text;
     list_candidates(p, &l);
     try_candidates(&t, &l, "second candidate");
     try_anything(&t, &l, 12);
     for (int i = 0; i < p->n_io; i++) free(t.in[i]), free(t.want[i]), free(t.got[i]);
     tn_program_free(p);
-    total_runs += t.runs, total_lists += l.most > 0;
+    total_runs += t.runs, total_heeded += t.heeded, total_ignored += t.ignored;
+    arena_fini(&l.a);
 }
 
 static tn_graph *contraction(tn_ctx *ctx, const int *s, int transposed, tn_dtype type) {
@@ -218,6 +256,28 @@ static void test_convolutions(void **state) {
     tn_ctx_free(ctx);
 }
 
+/* A contraction and what follows it row by row: kernels by blocks of rows, whose nests have schedules of their own. */
+static void test_blocks(void **state) {
+    (void)state;
+    static const int64_t sizes[][3] = { { 64, 64, 64 }, { 37, 50, 20 }, { 100, 128, 30 } };
+    tn_ctx *ctx = test_ctx();
+    int blocks = 0;
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        tn_graph *g = tn_graph_new(ctx, "blocks");
+        tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(sizes[i][0], sizes[i][1])),
+                  w = tn_input(g, "w", TN_F32, TN_DIMS(sizes[i][1], sizes[i][2]));
+        tn_output(tn_nn_softmax(tn_relu(tn_matmul(x, w)), -1), "y");
+        for (int threads = 1; threads <= 2; threads++) check_graph(ctx, g, threads, 3000 + i);
+        trial t = { .ctx = ctx, .g = g, .o = TN_COMPILE_DEFAULTS };
+        tn_program *p = compile(&t);
+        blocks += schedule_nests(p->plan->kernels.at[0].schedule) != NULL;
+        tn_program_free(p);
+        tn_graph_free(g);
+    }
+    assert_true(blocks > 0);
+    tn_ctx_free(ctx);
+}
+
 static void test_maps(void **state) {
     (void)state;
     static const int64_t sizes[][2] = { { 1, 1 }, { 3, 7 }, { 33, 65 }, { 130, 517 }, { 1000, 100 }, { 5, 0 } };
@@ -234,8 +294,9 @@ static void test_maps(void **state) {
         tn_graph_free(g);
     }
     tn_ctx_free(ctx);
-    printf("count: %d runs with other choices than the model's\n", total_runs);
-    assert_true(total_runs > 1000);
+    printf("count: %d runs with schedules of a tuning database: %d heeded, %d ignored\n", total_runs, total_heeded,
+           total_ignored);
+    assert_true(total_runs > 1000 && total_heeded > 2000 && total_ignored > 200);
 }
 
 static char *kernels_text(trial *t, tn_program **out) {
@@ -245,7 +306,22 @@ static char *kernels_text(trial *t, tn_program **out) {
     return text;
 }
 
-/* The tile of a planted choice is in the kernel; one that fits nothing changes nothing; another key's neither. */
+/* Whether the text, planted for the first kernel of the graph, is heeded; its bits and kernels are not checked here. */
+static bool is_heeded(trial *t, tuning_entry e, const char *text, const char *want_why) {
+    tn_program *q;
+    e.schedule = text;
+    plant(t->ctx, &e, 1);
+    tn_string_free(t->ctx, kernels_text(t, &q));
+    const pkernel *pk = &q->plan->kernels.at[0];
+    bool heeded = pk->tuned != NULL;
+    if (heeded == (want_why != NULL) || (want_why && (!pk->ignored || !strstr(pk->ignored, want_why))))
+        fail_msg("\"%s\": %s", text, pk->ignored ? pk->ignored : "no reason");
+    tn_program_free(q);
+    return heeded;
+}
+
+/* The tile of a planted schedule is in the kernel, whatever letters its loops have; a text that is not possible, or that may
+ * change bits, changes nothing, and the reason is kept; another key's neither. */
 static void test_used(void **state) {
     (void)state;
     tn_ctx *ctx = test_ctx();
@@ -254,34 +330,50 @@ static void test_used(void **state) {
     tn_program *p, *q;
     char *model = kernels_text(&t, &p), *text;
     tuning_entry e = { .key = kernel_hash(p->plan->kernels.at[0].scalar, p->target.tuning_seed),
-                       .choice = { .mr = 3, .nv = 1 } };
-    assert_null(p->plan->kernels.at[0].choice);
+                       .schedule = "hoist; vectorize i1 4; unroll_jam x0 3; tile; multiply_add" };
+    assert_null(p->plan->kernels.at[0].tuned);
     plant(ctx, &e, 1);
     text = kernels_text(&t, &q);
     assert_string_not_equal(text, model);
-    assert_non_null(q->plan->kernels.at[0].choice);
+    assert_string_equal(q->plan->kernels.at[0].tuned, e.schedule);
     int rows = 0;
     for (int v = 0; v < q->plan->kernels.at[0].k->vars.n; v++) rows += q->plan->kernels.at[0].k->vars.at[v].role.unroll == 3;
     assert_int_equal(rows, 1);
     tn_string_free(ctx, text);
     assert_int_equal(tn_program_text(q, "explain", &text), TN_OK);
-    assert_non_null(strstr(text, "measured by tuning: tile 3 x 1"));
+    assert_non_null(strstr(text, "measured by tuning\n   schedule: hoist; vectorize i1 4; unroll_jam i0 3; tile"));
     tn_string_free(ctx, text), tn_program_free(q);
-    static const kchoice impossible[] = {
-        { .mr = 14, .nv = 8 }, { 0 }, { .mr = 3 }, { .mr = 255, .nv = 255 }, { .tiles = 200 }
+    static const char *const impossible[][2] = {
+        { "", "\"hoist\" is missing" },
+        { "vectorise", "there is no step \"vectorise\"" },
+        { "hoist; vectorize i1 4; multiply_add", "the kernel is not tiled yet" },
+        { "hoist; vectorize i1 4; tile", "\"multiply_add\" is missing" },
+        { "vectorize i1 4; tile; multiply_add", "\"multiply_add\" may change" },
+        { "hoist; vectorize k2 4; tile; multiply_add", "\"vectorize k2 4\" may change" },
+        { "hoist; unroll_jam k2 2; vectorize i1 4; tile; multiply_add", "\"unroll_jam k2 2\" may change" },
+        { "hoist; vectorize i1 4; packed_dot 2; tile; multiply_add", "\"packed_dot 2\" may change" },
+        { "hoist; vectorize i1 3; tile; multiply_add", "3 lanes" },
+        { "hoist; unroll_jam i0 16; unroll_jam i1 16; vectorize i1 4; pack b9 k2 8; tile; multiply_add", "no buffer b9" },
+        { "hoist; vectorize i1 4; pack b1 k2 8; hoist; tile; multiply_add", "" },
+        { "gpu_tile 8 8 8 8 8", "there is no step" },
+        { "hoist; nests { { tile } }; tile; multiply_add", "may change" },
     };
     for (size_t i = 0; i < COUNT_OF(impossible); i++) {
-        e.choice = impossible[i];
-        plant(ctx, &e, 1);
+        e.schedule = impossible[i][0];
+        is_heeded(&t, e, impossible[i][0], impossible[i][1]);
         text = kernels_text(&t, &q);
         assert_string_equal(text, model);
         tn_string_free(ctx, text), tn_program_free(q);
     }
-    e.key++, e.choice = (kchoice){ .mr = 3, .nv = 1 };
+    assert_true(is_heeded(&t, e, "hoist; vectorize i1 4; pack b1 k2 8 tiles=2; unroll_jam i0 1; tile; multiply_add",
+                          "no row is unrolled") == false);
+    assert_true(is_heeded(&t, e, "hoist;unroll_jam i0 2;vectorize i1 4;pack b1 k2 8 tiles=2;tile;multiply_add", NULL));
+    e.key++, e.schedule = "hoist; vectorize i1 4; unroll_jam i0 3; tile; multiply_add";
     plant(ctx, &e, 1);
     text = kernels_text(&t, &q);
     assert_string_equal(text, model);
-    assert_null(q->plan->kernels.at[0].choice);
+    assert_null(q->plan->kernels.at[0].tuned);
+    assert_null(q->plan->kernels.at[0].ignored);
     tn_string_free(ctx, text), tn_program_free(q);
     tn_string_free(ctx, model), tn_program_free(p), tn_graph_free(t.g), tn_ctx_free(ctx);
 }
@@ -298,7 +390,7 @@ static void test_few_sums_wait(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_few_sums_wait), cmocka_unit_test(test_used),
-                                        cmocka_unit_test(test_contractions), cmocka_unit_test(test_convolutions),
-                                        cmocka_unit_test(test_maps) };
+                                        cmocka_unit_test(test_contractions),  cmocka_unit_test(test_convolutions),
+                                        cmocka_unit_test(test_blocks),        cmocka_unit_test(test_maps) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

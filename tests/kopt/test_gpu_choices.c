@@ -51,18 +51,18 @@ static plan *compile(const graph *g, arena *a, target t, const ktuned *choice) {
 }
 
 /* How many of the choices make another kernel than the model's. */
-static int try_all(const reference *r, arena *a, target t, const kchoice *all, int n) {
+static int try_all(const reference *r, arena *a, target t, const gpu_tile *all, int n) {
     plan *model = compile(r->g, a, t, NULL);
     assert_int_equal(model->kernels.n, 1);
     const kernel *scalar = model->kernels.at[0].scalar;
     const eval_memory *want = run(model, r, a);
     int out = plan_io(model, "y", true), others = 0;
     for (int i = 0; i < n; i++) {
-        ktuned e = { kernel_hash(scalar, t.tuning_seed), all[i] };
+        ktuned e = { kernel_hash(scalar, t.tuning_seed), kopt_gpu_tile_text(all[i], a) };
         plan *p = compile(r->g, a, t, &e);
         const eval_memory *got = run(p, r, a);
         if (memcmp(want->io[out], got->io[out], (size_t)model->io.at[out].bytes))
-            fail_msg("@%s, grid %d: other bits with %s", r->g->name, (int)t.grid, kopt_choice_text(all[i], a));
+            fail_msg("@%s, grid %d: other bits with %s", r->g->name, (int)t.grid, e.schedule);
         others += !kernel_equal(p->kernels.at[0].k, model->kernels.at[0].k);
     }
     return others;
@@ -82,19 +82,20 @@ static void test_same_bits(void **state) {
             graph *g = graph_parse(&a, graphs[i], strlen(graphs[i]), "t");
             reference ref = reference_make(g, &a, i);
             plan *model = compile(g, &a, t, NULL);
-            kchoice all[MOST];
-            int n = kopt_candidates(model->kernels.at[0].scalar, &t, (kchoice){ 0 }, &a, all, MOST);
+            gpu_tile all[MOST];
+            kopt_candidate found[MOST];
+            int n = kopt_candidates(model->kernels.at[0].scalar, &t, NULL, &a, found, MOST);
+            for (int k = 0; k < n; k++) assert_true(kopt_gpu_tile_read(found[k].text, &all[k]));
             if (n > 10) n = 10;
             assert_int_equal(try_all(&ref, &a, t, all, n), n);
             tried += n;
             for (int k = 0; k < 6; k++) { /* mostly such as fit */
                 int p = (int)rng_below(&r, 6);
-                all[k] = (kchoice){ .way = WAY_TILES,
-                                    .mr = (uint8_t)(1 << rng_below(&r, k == 2 ? 8 : 4)),
-                                    .nv = (uint8_t)(1 << rng_below(&r, 4)),
-                                    .par = (uint8_t)(k ? 1 << p : 255),
-                                    .unroll = (uint8_t)(1 << (6 - p)),
-                                    .rows = (uint16_t)(k == 1 ? 65535 : 8 << rng_below(&r, 4)) };
+                all[k] = (gpu_tile){ .rows = (uint8_t)(1 << rng_below(&r, k == 2 ? 8 : 4)),
+                                     .columns = (uint8_t)(1 << rng_below(&r, 4)),
+                                     .down = (uint8_t)(k ? 1 << p : 255),
+                                     .across = (uint8_t)(1 << (6 - p)),
+                                     .steps = (uint16_t)(k == 1 ? 65535 : 8 << rng_below(&r, 4)) };
             }
             random += try_all(&ref, &a, t, all, 6);
             arena_fini(&a);
@@ -113,9 +114,7 @@ static void test_large_tiles(void **state) {
         "graph @cast(x bf16[70,%d], w f32[%d,136]) {\n %%1 = cast x f32[70,%d]\n"
         " %%2 = dot %%1, w f32[70,136]\n return %%2 as \"y\"\n}"
     };
-    static const kchoice all[] = { { .way = WAY_TILES, .mr = 16, .nv = 8, .par = 4, .unroll = 16, .rows = 8 },
-                                   { .way = WAY_TILES, .mr = 8, .nv = 16, .par = 8, .unroll = 8, .rows = 8 },
-                                   { .way = WAY_TILES, .mr = 16, .nv = 8, .par = 4, .unroll = 16, .rows = 16 } };
+    static const gpu_tile all[] = { { 16, 8, 4, 16, 8 }, { 8, 16, 8, 8, 8 }, { 16, 8, 4, 16, 16 } };
     int others = 0;
     for (size_t i = 0; i < COUNT_OF(steps) * COUNT_OF(forms); i++) {
         arena a;
@@ -134,7 +133,28 @@ static void test_large_tiles(void **state) {
     assert_true(others >= 40);
 }
 
+static void test_texts(void **state) {
+    (void)state;
+    static const char *const bad[] = { "",
+                                       "gpu_tile",
+                                       "gpu_tile 1 2 3 4",
+                                       "gpu_tile 1 2 3 4 5 6",
+                                       "gpu_tile 256 2 3 4 5",
+                                       "gpu_tile 1 2 3 4 65536",
+                                       "gpu_tile  1 2 3 4 5",
+                                       "gpu_tile 1 2 3 4 5 ",
+                                       "gpu_tiles 1 2 3 4 5",
+                                       "gpu_tile -1 2 3 4 5",
+                                       "gpu_tile 99999999999 2 3 4 5" };
+    gpu_tile x;
+    for (size_t i = 0; i < COUNT_OF(bad); i++)
+        if (kopt_gpu_tile_read(bad[i], &x)) fail_msg("\"%s\" is taken", bad[i]);
+    assert_true(kopt_gpu_tile_read("gpu_tile 255 2 3 4 65535", &x));
+    assert_true(x.rows == 255 && x.columns == 2 && x.down == 3 && x.across == 4 && x.steps == 65535);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_bits), cmocka_unit_test(test_large_tiles) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_texts), cmocka_unit_test(test_same_bits),
+                                        cmocka_unit_test(test_large_tiles) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,24 +8,30 @@
 #include <fcntl.h>
 #include <sys/wait.h>
 
+/* The text lives as long as the process: it is one of a few. */
+static const char *random_schedule(rng *r) {
+    static char text[64][TUNING_TEXT + 1];
+    static int made;
+    int n = (int)rng_between(r, 1, rng_chance(r, 0.1) ? TUNING_TEXT : 200);
+    if (made == 64) return text[rng_below(r, 64)];
+    for (int i = 0; i < n; i++) text[made][i] = "abcxyzABC0123456789_=;{} "[rng_below(r, i == 0 || i == n - 1 ? 6 : 25)];
+    return text[made++];
+}
+
 static tuning_entry random_entry(rng *r) {
-    return (tuning_entry){ .key = rng_next(r),
-                           .choice = { (uint8_t)rng_below(r, 256), (uint8_t)rng_below(r, 256), (uint8_t)rng_below(r, 4),
-                                       (uint8_t)rng_below(r, 256), (uint8_t)rng_below(r, 256), (uint8_t)rng_below(r, 256),
-                                       (uint16_t)rng_below(r, 65536) },
-                           .before = rng_next(r) >> 1,
-                           .after = rng_next(r) >> 1 };
+    return (tuning_entry){
+        .key = rng_next(r), .schedule = random_schedule(r), .before = rng_next(r) >> 1, .after = rng_next(r) >> 1
+    };
 }
 
 static bool same(const tuning_entry *x, const tuning_entry *y) {
-    return x->key == y->key && x->before == y->before && x->after == y->after &&
-           !memcmp(&x->choice, &y->choice, sizeof x->choice);
+    return x->key == y->key && x->before == y->before && x->after == y->after && !strcmp(x->schedule, y->schedule);
 }
 
 static const tuning_entry *find(const tuning *t, uint64_t key) {
     for (int i = 0; t && i < t->table.n; i++) {
         assert_true(t->table.at[i].key == t->entries[i].key && (i == 0 || t->entries[i - 1].key < t->entries[i].key));
-        assert_memory_equal(&t->table.at[i].choice, &t->entries[i].choice, sizeof(kchoice));
+        assert_ptr_equal(t->table.at[i].schedule, t->entries[i].schedule);
         if (t->entries[i].key == key) return &t->entries[i];
     }
     return NULL;
@@ -54,7 +60,7 @@ static void test_round_trip(void **state) {
     assert_null(tuning_load(m, d, keep_line, &log));
     for (int i = 0; i < 200; i++) all[i] = random_entry(&r);
     assert_int_equal(tuning_store(m, d, all, 120, &e), TN_OK);
-    for (int i = 100; i < 120; i++) all[i].after = 5, all[i].choice.mr = 7; /* measured again */
+    for (int i = 100; i < 120; i++) all[i].after = 5, all[i].schedule = "hoist; tile"; /* measured again */
     assert_int_equal(tuning_store(m, d, all + 100, 100, &e), TN_OK);
     tuning *t = tuning_load(m, d, keep_line, &log);
     assert_non_null(t);
@@ -76,33 +82,40 @@ static void test_round_trip(void **state) {
 
 static void test_malformed(void **state) {
     (void)state;
-    static const char good[] = "00000000000000ff 6 4 2 1 256 0 0 100 90\n";
-    static const char *const bad[] = { "hello\n",
-                                       "00000000000000ff 6 4 2 1 256 0 0 100\n",
-                                       "00000000000000ff 6 4 2 1 256 0 0 100 90 1\n",
-                                       "00000000000000ff 6 4 2 1 256 0 0 100 90 \n",
-                                       "00000000000000ff  6 4 2 1 256 0 0 100 90\n",
-                                       "00000000000000ff 256 4 2 1 256 0 0 100 90\n",
-                                       "00000000000000ff 6 4 5 1 256 0 0 100 90\n",
-                                       "00000000000000ff 6 4 2 1 65536 0 0 100 90\n",
-                                       "00000000000000ff -6 4 2 1 256 0 0 100 90\n",
-                                       "100000000000000ff 6 4 2 1 256 0 0 100 90\n",
-                                       "00000000000000FF 6 4 2 1 256 0 0 100 90\n",
-                                       "00000000000000ff 6 4 2 1 256 0 0 100 99999999999999999999\n",
-                                       "00000000000000ff 6 4 2 1 256 0 0 100 90" /* cut off */,
-                                       " \n",
-                                       "\t\n",
-                                       "0\n" };
+    static const char good[] = "00000000000000ff 100 90 hoist; tile\n";
+    static char too_long[TUNING_TEXT + 64];
+    memset(too_long, 'x', sizeof too_long - 1);
+    memcpy(too_long, "00000000000000ff 100 90 ", 24), too_long[sizeof too_long - 2] = '\n';
+    const char *const bad[] = { "hello\n",
+                                "00000000000000ff 100 90\n",
+                                "00000000000000ff 100 90 \n",
+                                "00000000000000ff 100 90 hoist; tile \n",
+                                "00000000000000ff  100 90 hoist; tile\n",
+                                "00000000000000ff 100 90  hoist\n",
+                                "00000000000000ff 100 hoist; tile\n",
+                                "00000000000000ff -100 90 hoist; tile\n",
+                                "100000000000000ff 100 90 hoist; tile\n",
+                                "00000000000000FF 100 90 hoist; tile\n",
+                                "00000000000000ff 100 99999999999999999999 hoist; tile\n",
+                                "00000000000000ff 100 90 hoist, tile\n",
+                                "00000000000000ff 100 90 hoist\ttile\n",
+                                "00000000000000ff 100 90 \"hoist\"\n",
+                                "00000000000000ff 6 4 2 1 256 0 0 100 90\n" /* of an older version */,
+                                "00000000000000ff 100 90 hoist; tile" /* cut off */,
+                                too_long,
+                                " \n",
+                                "\t\n",
+                                "0\n" };
     mem m = mem_libc();
     tuning *t;
     int skipped;
     err e;
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
-        char text[256];
+        char text[TUNING_TEXT + 256];
         snprintf(text, sizeof text, "# head\n\n%s%s", good, bad[i]);
         assert_int_equal(tuning_parse(m, text, strlen(text), &t, &skipped, &e), TN_OK);
         if (skipped != 1 || t->table.n != 1) fail_msg("%s: %d skipped, %d entries", bad[i], skipped, t->table.n);
-        assert_int_equal(t->table.at[0].choice.nv, 4);
+        assert_string_equal(t->table.at[0].schedule, "hoist; tile");
         tuning_free(t);
     }
     rng r = rng_make(3); /* anything at all */
@@ -110,14 +123,14 @@ static void test_malformed(void **state) {
         char text[400];
         size_t n = (size_t)rng_below(&r, sizeof text);
         for (size_t k = 0; k < n; k++)
-            text[k] = (char)(rng_chance(&r, 0.9) ? "0123456789abcdef \n"[rng_below(&r, 18)] : rng_below(&r, 256));
+            text[k] = (char)(rng_chance(&r, 0.9) ? "0123456789abcdef \n;{}=_"[rng_below(&r, 23)] : rng_below(&r, 256));
         assert_int_equal(tuning_parse(m, text, n, &t, &skipped, &e), TN_OK);
         tuning_free(t);
     }
     char dir[64];
     kept_log log = { 0 };
     disk *d = disk_open(&(disk_opts){ .mem = m, .dir = scratch_dir(dir), .bound = 1 << 20 });
-    write_text(dir, "nonsense\n00000000000000ff 6 4 2 1 256 0 0 100 90\n");
+    write_text(dir, "nonsense\n00000000000000ff 100 90 hoist; tile\n");
     t = tuning_load(m, d, keep_line, &log);
     assert_int_equal(t->table.n, 1);
     assert_int_equal(log.lines, 1);
@@ -139,7 +152,7 @@ static void test_strange_files(void **state) {
     snprintf(path, sizeof path, "%s/" TUNING_FILE, dir);
     snprintf(victim, sizeof victim, "%s/victim", dir);
     FILE *f = fopen(victim, "w");
-    fputs("00000000000000ff 6 4 2 1 256 0 0 100 90\n", f);
+    fputs("00000000000000ff 100 90 hoist; tile\n", f);
     fclose(f);
     assert_int_equal(symlink(victim, path), 0);
     assert_null(tuning_load(m, d, NULL, NULL));
@@ -147,7 +160,7 @@ static void test_strange_files(void **state) {
     assert_int_equal(tuning_count(m, dir), 1);
     struct stat s;
     assert_true(!lstat(path, &s) && S_ISREG(s.st_mode) && (s.st_mode & 0777) == 0600);
-    assert_true(!stat(victim, &s) && s.st_size == 40);
+    assert_true(!stat(victim, &s) && s.st_size == 36);
     assert_int_equal(truncate(path, (off_t)1 << 32), 0);
     assert_null(tuning_load(m, d, NULL, NULL));
     assert_int_equal(tuning_store(m, d, &x, 1, &e), TN_OK);
@@ -193,7 +206,7 @@ static void test_read_only(void **state) {
         assert_null(disk_open(&(disk_opts){ .mem = m, .dir = "/dev/null", .bound = 1 << 20 }));
         return;
     }
-    write_text(scratch_dir(dir), "00000000000000ff 6 4 2 1 256 0 0 100 90\n");
+    write_text(scratch_dir(dir), "00000000000000ff 100 90 hoist; tile\n");
     chmod(dir, 0500);
     disk *d = disk_open(&(disk_opts){ .mem = m, .dir = dir, .bound = 1 << 20 });
     tuning *t = tuning_load(m, d, NULL, NULL);
