@@ -19,6 +19,8 @@ static int machine(cli *c) {
 
 static int run(cli *c) {
     const char *what = c->args[0];
+    if (c->schedule && strcmp(what, "gemm") != 0 && strcmp(what, "conv") != 0 && strcmp(what, "rows") != 0)
+        cli_usage(c, "--schedule is for bench gemm, conv and rows; tenon profile GRAPH --schedule FILE measures any graph");
     if (!strcmp(what, "ladder")) return bench_ladder(c, c->n_args > 1 ? c->args[1] : "matmul");
     if (!strcmp(what, "exp")) return bench_exp(c, c->n_args > 1 ? c->args[1] : "write-vs-move");
     if (c->n_args > 1) cli_usage(c, "one argument too many: %s", c->args[1]);
@@ -63,6 +65,10 @@ static const cli_option options[] = {
     { "threads", 't', "LIST", "CPU threads; 0 = all (default: modes 0, ladder 1; the others 1 and all, one after the other)" },
     { "cases", 0, "LIST",
       "gemm, conv, rows, train, compile, contention, memory: only cases whose name has one of these words in it" },
+    { "schedule", 0, "FILE",
+      "gemm, conv, rows: kernels that it names run as its steps say (rows `by hand`); where it is not possible, as the recipe "
+      "has "
+      "it" },
     { "rivals", 0, NULL, "time other programs in the same rounds (bench/rivals/setup installs them)" },
     { "rivals-only", 0, "LIST", "of ort, openvino, jax, torch, torch_compile, onednn, openblas, openmp" },
     { "rivals-dir", 0, "DIR", "where their programs are (default bench/rivals)" },

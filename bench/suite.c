@@ -59,6 +59,8 @@ bool suite_wants(suite *s, const char *name) {
 
 /* A word that no name has is wrong usage. What the other words asked for has been reported. */
 static void check_filter(const suite *s) {
+    if (s->c->schedule && !s->by_hand)
+        cli_usage(s->c, "no program of %s has a kernel for which the schedule is possible", s->command);
     for (int i = 0; i < s->n_filter; i++)
         if (!s->met[i])
             cli_usage(s->c, "no case of %s has '%s' in its name; others than what was measured: %s", s->command, s->filter[i],
@@ -338,6 +340,23 @@ static void make_plain_ready(bench_case *k, bench_row *r) {
     run_and_check(k, r);
 }
 
+/* By --schedule where it has steps for one of the program's kernels and all of them are possible; else as the recipes have it.
+ */
+static void compile_case(bench_case *k, tn_compile_opts *o, bench_row *r) {
+    double start = cli_seconds();
+    o->schedule = k->c->schedule;
+    tn_status st = tn_compile(k->graph, o, &k->program);
+    k->by_hand = o->schedule && !st;
+    if (o->schedule && st == TN_ERR_INVAL) {
+        cli_note(k->c, "%s %s, %s: as its recipe has it: %s", r->work, r->name, r->variant, tn_ctx_error(k->c->ctx));
+        o->schedule = NULL;
+        start = cli_seconds();
+        st = tn_compile(k->graph, o, &k->program);
+    }
+    need(k, st);
+    r->compile_us = (cli_seconds() - start) * 1e6;
+}
+
 static void make_ready(bench_case *k, int threads, bench_row *r) {
     if (k->plain) {
         make_plain_ready(k, r);
@@ -350,9 +369,7 @@ static void make_ready(bench_case *k, int threads, bench_row *r) {
     o.fusion = (int)cli_int(k->c, "fusion", -1, -1, 3);
     o.no_cache = 1; /* so that compile_us is what compiling costs */
     if (r->fusion >= 0) o.fusion = (int)r->fusion;
-    double start = cli_seconds();
-    need(k, tn_compile(k->graph, &o, &k->program));
-    r->compile_us = (cli_seconds() - start) * 1e6;
+    compile_case(k, &o, r);
     need(k, tn_session_new(k->program, &k->session));
     bind_slots(k);
     if (k->fresh) keep_state(k);
@@ -481,7 +498,8 @@ static void run_with_threads(suite *s, bench_case *cases, int n, int which) {
         progress_step(&bar, i, "compiling and checking");
         row[i] = cases[i].row;
         make_ready(&cases[i], threads, &row[i]);
-        t->at[t->n++] = (stats_case){ .run = run_case, .ud = &cases[i], .label = cases[i].row.variant };
+        if (cases[i].by_hand) s->by_hand++, row[i].variant = suite_text(s, "%s, by hand", row[i].variant);
+        t->at[t->n++] = (stats_case){ .run = run_case, .ud = &cases[i], .label = row[i].variant };
         if (cases[i].device && !cases[i].plain) t->at[t->n - 1].clock = clock_device;
     }
     add_ceilings(t, cases, n, threads);

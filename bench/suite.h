@@ -28,6 +28,7 @@ typedef struct bench_case {
     probe_kind peak;      /* what does as many at the machine's best; 0: PROBE_FMA. The same for all cases of a suite_run */
     double bytes;         /* that one run must move at least; 0 = memory does not matter */
     probe_kind bandwidth; /* what moves them at the machine's best, over as many bytes */
+    bool by_hand;         /* its program runs as --schedule says */
     bool fresh;           /* runs change the state: checks start from the first state again */
     /* Called once, with a session in its first state: fills in want[0 .. return value). */
     int (*expect)(cli *c, struct bench_case *k, tn_session *s, expected *want);
@@ -58,6 +59,7 @@ typedef struct suite {
     char *filter[32];
     bool met[32]; /* that word was part of a name */
     int n_filter;
+    int by_hand;       /* programs that run as --schedule says */
     char *passed_over; /* names without any of the words, in one list; NULL = none */
     bench_row *rows;
     int n_rows, cap;

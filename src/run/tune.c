@@ -401,7 +401,8 @@ static tn_status run_session(tuner *u, tn_session *s, double *out_seconds) {
     return st ? err_set(u->e, st, "%s", s->err.text) : TN_OK;
 }
 
-/* Runs in turns; false in *out_better when the schedules cost more together than they brought alone. */
+/* Runs in turns; false in *out_better when the schedules cost more together than they brought alone. Without a new one both are
+ * the same program. */
 static tn_status compare(tuner *u, tn_session *x, tn_session *y, bool *out_better) {
     enum { ROUNDS = 101 };
     double a[ROUNDS], b[ROUNDS], ratio[ROUNDS];
@@ -420,8 +421,9 @@ static tn_status compare(tuner *u, tn_session *x, tn_session *y, bool *out_bette
         if (!st) ratio[n] = b[n] / a[n];
     }
     if (st) return st;
-    u->t->summary.before_us = median(a, n) * 1e6, u->t->summary.after_us = median(b, n) * 1e6;
-    *out_better = median(ratio, n) < 1 / TUNER_GAIN;
+    tn_tuning_summary *t = &u->t->summary;
+    t->before_us = median(a, n) * 1e6, t->after_us = t->changed ? median(b, n) * 1e6 : t->before_us;
+    *out_better = !t->changed || median(ratio, n) < 1;
     return TN_OK;
 }
 
@@ -474,8 +476,8 @@ static tn_status finish(tuner *u, const graph *g) {
     tuning_entry *add = entries_of(u->t, &n);
     tn_status st = add ? tuning_with(u->ctx->mem, NULL, add, n, &found, u->e)
                        : err_set(u->e, TN_ERR_NOMEM, "out of memory: the tuning database");
-    if (!st) st = compare_programs(u, g, found, &better);
     for (int i = 0; i < u->t->n && !st; i++) u->t->summary.changed += u->t->kernels[i].changed;
+    if (!st) st = compare_programs(u, g, found, &better);
     if (!st && better && n && !u->opts->dry_run) st = keep(u, add, n);
     tuning_free(found);
     mem_free(u->ctx->mem, add, (size_t)u->t->n * sizeof *add);

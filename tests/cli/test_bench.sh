@@ -215,6 +215,19 @@ PY
 # Operands as their transposes: checked like the others; a list that is none is wrong usage.
 "$tenon" bench gemm --sizes 13 --trans nt,tn,tt --threads 1 --json -q --seconds 0.002 >"$dir/out" || fail "bench gemm --trans"
 [ "$(grep -oE '"variant": "(input|constant) (nt|tn|tt)"' "$dir/out" | sort -u | wc -l)" = 6 ] || fail "bench gemm --trans has not six variants"
+# A schedule by hand: for the programs with a kernel of that name; where a step is refused, and in other benchmarks, it is said.
+name=$("$tenon" bench gemm --sizes 16 --threads 1 --seconds 0.002 --schedule <(echo 'schedule @none { tile }') 2>&1 | sed -nE 's/.*its kernels are ([a-z0-9_]+).*/\1/p' | head -1)
+[ -n "$name" ] || fail "bench gemm --schedule names no kernels"
+echo "schedule @$name { hoist; vectorize i1 4; unroll_jam i0 4; tile; multiply_add }" >"$dir/hand.s"
+"$tenon" bench gemm --sizes 16 --threads 1 --json -q --seconds 0.002 --schedule "$dir/hand.s" >"$dir/out" 2>"$dir/err" || fail "bench gemm --schedule: $(cat "$dir/err")"
+grep -q '"variant": "[a-z]*, by hand"' "$dir/out" || fail "bench gemm --schedule has no row by hand"
+echo "schedule @$name { vectorize k2 3; tile }" >"$dir/hand.s"
+out=$("$tenon" bench gemm --sizes 16 --threads 1 --seconds 0.002 --schedule "$dir/hand.s" 2>&1)
+[ $? = 2 ] || fail "bench gemm takes a schedule that is not possible"
+grep -q 'as its recipe has it: .*step 1, "vectorize k2 3"' <<<"$out" || fail "bench gemm --schedule, refused: $out"
+"$tenon" bench modes --schedule "$dir/hand.s" >"$dir/out" 2>&1
+[ $? = 2 ] || fail "bench modes takes a schedule"
+
 "$tenon" bench gemm --sizes 13 --trans nt,x >/dev/null 2>&1
 [ $? = 2 ] || fail "bench gemm --trans nt,x"
 
