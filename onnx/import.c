@@ -221,6 +221,11 @@ static bool find_operands(onnx_call *c) {
     return ok;
 }
 
+static void return_to(onnx_import *im, const onnx_import *before) {
+    im->depth = before->depth, im->path = before->path, im->scope = before->scope;
+    im->opsets = before->opsets, im->n_opsets = before->n_opsets;
+}
+
 static void import_node(onnx_import *im, const onnx_node *node) {
     if (++im->done > TN_ONNX_MAX_NODES)
         onnx_fail(im->env, TN_ERR_UNSUPPORTED, "%s: more than %d nodes", im->env->file, TN_ONNX_MAX_NODES);
@@ -230,12 +235,15 @@ static void import_node(onnx_import *im, const onnx_node *node) {
     c.row = onnx_find_row(node->domain, node->op);
     c.opset = opset_of(im, node->domain);
     tn_status s = TN_ERR_UNSUPPORTED;
+    const onnx_import before = *im; /* where a jump out of a subgraph has to come back to */
     if (find_operands(&c) && !im->stopped) {
         s = onnx_try(im->env, run_node, &c);
         if (s == TN_ERR_NOMEM || s == TN_ERR_PARSE) onnx_again(im->env, s);
-        if (s)
+        if (s) {
+            return_to(im, &before);
             note(im, onnx_format(im->env, "%s%s%s", node->domain, *node->domain ? "." : "", node->op), node_name(im, node),
                  tn_ctx_error(im->env->ctx));
+        }
         if (tn_graph_status(im->g)) im->stopped = true;
     } else if (!c.row && !find_function(im, node)) {
         note(im, onnx_format(im->env, "%s%s%s", node->domain, *node->domain ? "." : "", node->op), node_name(im, node),
@@ -267,10 +275,8 @@ static void enter(onnx_call *c, onnx_import *kept, onnx_scope *outer, const char
     im->scope = scope_new(im->env, outer);
 }
 static void leave(onnx_call *c, const onnx_import *kept) {
-    onnx_import *im = c->im;
-    im->depth = kept->depth, im->path = kept->path, im->scope = kept->scope;
-    im->opsets = kept->opsets, im->n_opsets = kept->n_opsets;
-    if (im->n_noted > kept->n_noted) onnx_refuse(c, "nodes in it are refused");
+    return_to(c->im, kept);
+    if (c->im->n_noted > kept->n_noted) onnx_refuse(c, "nodes in it are refused");
 }
 
 int onnx_body_outputs(onnx_call *c, const onnx_attr *body) {
@@ -280,7 +286,7 @@ int onnx_body_outputs(onnx_call *c, const onnx_attr *body) {
 }
 
 /* Of many turns of a loop the first says what cannot be done. */
-void onnx_inline(onnx_call *c, const onnx_attr *body, onnx_val **in, int n_in, onnx_val **out, int n_out, const char *where) {
+void onnx_inline(onnx_call *c, const onnx_attr *body, onnx_val **in, int n_in, onnx_val **out, int n_out) {
     onnx_import kept;
     onnx_graph g;
     onnx_env *env = c->im->env;
@@ -289,7 +295,6 @@ void onnx_inline(onnx_call *c, const onnx_attr *body, onnx_val **in, int n_in, o
     if (g.n_inputs != n_in || g.n_outputs != n_out)
         onnx_refuse(c, "its subgraph has %d inputs and %d outputs, expected %d and %d", g.n_inputs, g.n_outputs, n_in, n_out);
     enter(c, &kept, c->im->scope, node_name(c->im, c->node));
-    (void)where;
     for (int i = 0; i < n_in; i++) scope_set(env, c->im->scope, g.inputs[i].name, in[i]);
     for (int i = 0; i < g.n_inits; i++) scope_set(env, c->im->scope, g.inits[i].name, known_value(c->im, &g.inits[i]));
     for (int i = 0; i < g.n_nodes; i++) import_node(c->im, &g.nodes[i]);
@@ -420,12 +425,12 @@ static onnx_val *tensor_input(onnx_import *im, const char *name, const tn_onnx_p
 static onnx_val *list_input(onnx_import *im, const tn_onnx_port *p, int elem, bool constant) {
     onnx_val *list = onnx_val_new(im, p->kind, elem);
     tn_onnx_port item = *p;
-    if (p->kind == TN_ONNX_OTHER || !im->opts.n_values) {
+    if (p->kind == TN_ONNX_OTHER || !im->opts.values) {
         note(im, "input", p->name, p->kind == TN_ONNX_OTHER ? "its type" : "a sequence or an optional needs its values");
         list->refused = true;
         return list;
     }
-    list->items = ONNX_NEW(im->env, onnx_val *, im->opts.n_values);
+    list->items = ONNX_NEW(im->env, onnx_val *, im->opts.n_values + 1);
     for (int i = 0; i < im->opts.n_values; i++) {
         char *name =
             p->kind == TN_ONNX_SEQUENCE ? onnx_format(im->env, "%s[%d]", p->name, i) : onnx_format(im->env, "%s", p->name);

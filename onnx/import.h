@@ -134,7 +134,7 @@ tn_tensor onnx_accurate(tn_tensor x); /* halves as f32, for what takes several r
 
 /* Imports a graph attribute's nodes in a scope of its own: in[i] are its inputs. The results go to out (as many as it has
  * outputs, which must be n_out). */
-void onnx_inline(onnx_call *c, const onnx_attr *body, onnx_val **in, int n_in, onnx_val **out, int n_out, const char *where);
+void onnx_inline(onnx_call *c, const onnx_attr *body, onnx_val **in, int n_in, onnx_val **out, int n_out);
 int onnx_body_outputs(onnx_call *c, const onnx_attr *body);
 void onnx_call_function(onnx_call *c, const onnx_function *fn);
 

@@ -80,8 +80,8 @@ static size_t list_length(onnx_env *env, onnx_span s, uint32_t number, int width
 static void read_lists(onnx_env *env, onnx_span s, onnx_attr *a, const int *counts) {
     size_t ints = list_length(env, s, 8, 0), floats = list_length(env, s, 7, 4), i = 0, k = 0, t = 0;
     if (ints > INT32_MAX || floats > INT32_MAX) onnx_fail(env, TN_ERR_UNSUPPORTED, "%s: a list is too long", env->file);
-    if (ints) a->ints = ONNX_NEW(env, int64_t, ints);
-    if (floats) a->floats = ONNX_NEW(env, float, floats);
+    if (counts[8]) a->ints = ONNX_NEW(env, int64_t, ints + 1); /* a packed list may be empty */
+    if (counts[7]) a->floats = ONNX_NEW(env, float, floats + 1);
     if (counts[9]) a->strings = ONNX_NEW(env, onnx_span, counts[9]);
     EACH(env, s, f) {
         if (f.number == 8) i += onnx_numbers(env, &f, 0, a->ints + i);

@@ -198,10 +198,13 @@ static tn_tensor pow_int(onnx_call *c, tn_tensor x, tn_tensor e) {
 }
 void onnx_op_pow(onnx_call *c) {
     tn_tensor a = onnx_t(c, 0), b = old_broadcast(c, onnx_t(c, 0), onnx_t(c, 1)), y;
-    if (onnx_elem(c, 0) == ELEM_BOOL || onnx_elem(c, 1) == ELEM_BOOL) onnx_refuse(c, "operands of bool");
-    if (onnx_is_float(onnx_elem(c, 0)))
-        y = tn_pow(a, tn_cast(b, tn_tensor_dtype(a)));
-    else if (onnx_is_float(onnx_elem(c, 1)))
+    int base = onnx_elem(c, 0), exponent = onnx_elem(c, 1);
+    if (base == ELEM_BOOL || exponent == ELEM_BOOL) onnx_refuse(c, "operands of bool");
+    if (onnx_elem_widened(base) || (onnx_elem_widened(exponent) && !onnx_is_float(base)))
+        onnx_refuse(c, "operands of %s and %s", onnx_elem_name(base), onnx_elem_name(exponent));
+    if (onnx_is_float(base))
+        y = tn_pow(a, cast_from(b, exponent, tn_tensor_dtype(a)));
+    else if (onnx_is_float(exponent))
         y = tn_cast(tn_pow(tn_cast(a, TN_F64), tn_cast(b, TN_F64)), tn_tensor_dtype(a));
     else
         y = pow_int(c, a, b);
@@ -225,6 +228,14 @@ void onnx_op_bitwise_not(onnx_call *c) {
     onnx_put(c, 0, onnx_wrap(tn_xor(x, onnx_scalar(x, onnx_elem(c, 0) == ELEM_U8 ? 255 : -1)), onnx_elem(c, 0)), ELEM_NONE);
 }
 
+/* x of 64 bits without sign to the right: by one with a zero coming in, then by one less of what is positive now. */
+static tn_tensor shift_right_u64(tn_tensor x, tn_tensor by, tn_tensor powers) {
+    tn_tensor two = onnx_scalar(x, 2), top = tn_const(x.graph, TN_I64, TN_SCALAR, &(int64_t){ INT64_MAX });
+    tn_tensor half = tn_and(tn_div(tn_sub(x, tn_mod(x, two)), two), top);
+    tn_tensor less = tn_max(tn_add_scalar(by, -1), zero(by));
+    return tn_select(tn_eq(by, zero(by)), x, tn_div(half, tn_gather(powers, less, 0)));
+}
+
 /* By a table of powers of two, 0 for those that the type does not hold: products and quotients are shifts. */
 void onnx_op_bit_shift(onnx_call *c) {
     int elem = onnx_elem(c, 0), bits = elem == ELEM_U8 ? 8 : elem == ELEM_U16 ? 16 : elem == ELEM_U32 ? 32 : 64;
@@ -235,10 +246,7 @@ void onnx_op_bit_shift(onnx_call *c) {
     for (int i = 0; i < bits; i++) power[i] = (int64_t)((uint64_t)1 << i);
     tn_tensor x = tn_cast(onnx_t(c, 0), TN_I64), by = tn_cast(onnx_t(c, 1), TN_I64);
     by = tn_select(tn_lt(by, zero(by)), onnx_scalar(by, bits), tn_min(by, onnx_scalar(by, bits)));
-    tn_tensor p = tn_gather(tn_const(c->g, TN_I64, TN_DIMS(65), power), by, 0), y = tn_mul(x, p);
-    if (!left) {
-        if (elem == ELEM_U64) onnx_refuse(c, "uint64 to the right");
-        y = tn_div(x, p); /* 0 for p = 0 */
-    }
+    tn_tensor powers = tn_const(c->g, TN_I64, TN_DIMS(65), power), p = tn_gather(powers, by, 0), y = tn_mul(x, p);
+    if (!left) y = elem == ELEM_U64 ? shift_right_u64(x, by, powers) : tn_div(x, p); /* 0 for p = 0 */
     onnx_put(c, 0, onnx_wrap(tn_cast(y, onnx_elem_dtype(elem)), elem), ELEM_NONE);
 }

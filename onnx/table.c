@@ -4,10 +4,12 @@
 #define UNARY(name, builder, flags)
 #define BINARY(name, builder, flags)
 #define OP(name, least, most, flags, handler) void onnx_op_##handler(onnx_call *c);
+#define OP_IN(domain, name, least, most, flags, handler) void onnx_op_##handler(onnx_call *c);
 #include "ops.def"
 
 #define UNARY(name, builder, flags) { #name, "", 1, 1, flags, onnx_op_unary, builder, NULL },
 #define BINARY(name, builder, flags) { #name, "", 2, 2, flags, onnx_op_binary, NULL, builder },
+#define OP_IN(domain, name, least, most, flags, handler) { #name, domain, least, most, flags, onnx_op_##handler, NULL, NULL },
 #define OP(name, least, most, flags, handler) { #name, "", least, most, flags, onnx_op_##handler, NULL, NULL },
 static const onnx_row rows[] = {
 #include "ops.def"

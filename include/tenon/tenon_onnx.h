@@ -81,8 +81,9 @@ typedef struct {
     size_t struct_size;      /* sizeof(tn_onnx_opts) */
     const tn_onnx_dim *dims; /* sizes of named dims */
     int n_dims;
-    /* Values of inputs. Where a size depends on one of them, it is a constant of the graph; the others stay inputs, and only
-     * give their shapes, where the model does not say them. */
+    /* Values of inputs (not NULL: sequences and optionals of which there is no value are empty). Where a size depends on one of
+     * them, it is a constant of the graph; the others stay inputs, and only give their shapes, where the model does not say
+     * them. */
     const tn_onnx_value *values;
     int n_values;
     int constant_inputs; /* 1 = all inputs with values become constants */

@@ -2,6 +2,7 @@
  * refusals listed at once; every failing allocation. The ops themselves are checked by test_backend.sh. */
 #include "onnx_bytes.h"
 
+#include <glob.h>
 #include <math.h>
 #include <sys/stat.h>
 
@@ -217,6 +218,36 @@ static void test_mutations(void **state) {
     assert_int_equal(c.live, 0);
 }
 
+/* The same of real models, one and a few ops each: what handlers do with attributes and shapes that no exporter writes. */
+static void test_mutated_models(void **state) {
+    (void)state;
+    glob_t files;
+    counting c;
+    uint64_t seed = 23;
+    int rounds = 0, accepted = 0, each = 8;
+    uint8_t *good = malloc(1 << 16), *changed = malloc(1 << 16);
+    if (glob("/usr/share/libonnx-testdata/data/*/*/model.onnx", 0, NULL, &files)) {
+        free(good), free(changed);
+        skip();
+    }
+    tn_ctx *ctx = counting_ctx(&c);
+    for (size_t i = 0; i < files.gl_pathc; i++) {
+        FILE *f = fopen(files.gl_pathv[i], "rb");
+        assert_non_null(f);
+        size_t n = fread(good, 1, 1 << 15, f);
+        bool whole = feof(f);
+        fclose(f);
+        for (int k = 0; whole && k < each; k++, rounds++)
+            accepted += import_bytes(ctx, changed, mutate(&seed, good, n, changed, 1 << 16));
+    }
+    tn_ctx_free(ctx);
+    assert_int_equal(c.live, 0);
+    assert_true(rounds > 1000 && accepted > 0 && accepted < rounds);
+    printf("count: %d mutated models of ONNX's backend tests\n", rounds);
+    globfree(&files);
+    free(good), free(changed);
+}
+
 static void test_allocations(void **state) {
     (void)state;
     counting c;
@@ -300,9 +331,9 @@ static void test_external(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sample),    cmocka_unit_test(test_refusals),  cmocka_unit_test(test_constant_input),
-        cmocka_unit_test(test_malformed), cmocka_unit_test(test_mutations), cmocka_unit_test(test_allocations),
-        cmocka_unit_test(test_external),
+        cmocka_unit_test(test_sample),         cmocka_unit_test(test_refusals),  cmocka_unit_test(test_constant_input),
+        cmocka_unit_test(test_malformed),      cmocka_unit_test(test_mutations), cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_mutated_models), cmocka_unit_test(test_external),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,190 @@
+/* op_signal.c - windows, Fourier transforms as products with tables, counts of n-grams, determinants. */
+#include "import.h"
+
+#include <math.h>
+
+#define TURN 6.283185307179586
+
+static void window(onnx_call *c, double a, double b, double d) {
+    int64_t n = onnx_known_int(c, 0, "size"), to = onnx_attr_int(c, "output_datatype", ELEM_F32);
+    double period = (double)(onnx_attr_int(c, "periodic", 1) ? n : n - 1);
+    if (n < 0 || n > 1 << 20 || to <= 0 || to >= ELEM_N || onnx_elem_dtype((int)to) == TN_N_DTYPES)
+        onnx_refuse(c, "its size or type");
+    double *v = ONNX_NEW(c->im->env, double, n + 1);
+    for (int64_t i = 0; i < n; i++) v[i] = a - b * cos(TURN * (double)i / period) + d * cos(2 * TURN * (double)i / period);
+    onnx_put(c, 0, tn_cast(tn_const(c->g, TN_F64, TN_DIMS(n), v), onnx_elem_dtype((int)to)), (int)to);
+}
+void onnx_op_hann_window(onnx_call *c) { window(c, 0.5, 0.5, 0); }
+void onnx_op_hamming_window(onnx_call *c) { window(c, 25.0 / 46, 21.0 / 46, 0); }
+void onnx_op_blackman_window(onnx_call *c) { window(c, 0.42, 0.5, 0.08); }
+
+/* ---- Fourier ---- */
+
+/* x [..,n,1 or 2] to [..,m,2], m frequencies of a transform of that length. */
+static tn_tensor transform(onnx_call *c, tn_tensor x, int64_t length, int64_t m, bool inverse) {
+    tn_shape s = tn_tensor_shape(x), one = s;
+    int64_t n = s.dim[s.rank - 2], parts = s.dim[s.rank - 1], axis = s.rank - 2, zero = 0, start[TN_MAX_RANK] = { 0 };
+    if (parts < 1 || parts > 2 || n > length || length < 1 || n * m > 1 << 22)
+        onnx_refuse(c, "a transform of %lld", (long long)length);
+    double *table[2] = { ONNX_NEW(c->im->env, double, n *m + 1), ONNX_NEW(c->im->env, double, n *m + 1) };
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t k = 0; k < m; k++) {
+            double angle = TURN * (double)(i * k % length) / (double)length, scale = inverse ? 1 / (double)length : 1;
+            table[0][i * m + k] = cos(angle) * scale, table[1][i * m + k] = (inverse ? sin(angle) : -sin(angle)) * scale;
+        }
+    tn_tensor t[2], half[2], y[2];
+    tn_dtype type = tn_tensor_dtype(x);
+    for (int i = 0; i < 2; i++) t[i] = tn_cast(tn_const(c->g, TN_F64, TN_DIMS(n, m), table[i]), type);
+    for (int i = 0; i < parts; i++) {
+        one.rank = s.rank, start[s.rank - 1] = i, one.dim[s.rank - 1] = i + 1;
+        half[i] = tn_reshape(tn_slice(x, start, one.dim, NULL, s.rank), onnx_dims(s.dim, s.rank - 1));
+    }
+    for (int i = 0; i < 2; i++) y[i] = tn_dot(half[0], t[i], NULL, NULL, 0, &axis, &zero, 1);
+    if (parts == 2) {
+        y[0] = tn_sub(y[0], tn_dot(half[1], t[1], NULL, NULL, 0, &axis, &zero, 1));
+        y[1] = tn_add(y[1], tn_dot(half[1], t[0], NULL, NULL, 0, &axis, &zero, 1));
+    }
+    return tn_nn_stack(y, 2, -1);
+}
+
+void onnx_op_dft(onnx_call *c) {
+    tn_shape s = onnx_shape(c, 0), cut = s;
+    bool inverse = onnx_attr_int(c, "inverse", 0), half = onnx_attr_int(c, "onesided", 0);
+    int64_t given = c->opset < 20    ? onnx_attr_int(c, "axis", 1)
+                    : onnx_has(c, 2) ? onnx_known_int(c, 2, "axis")
+                                     : -2,
+            start[TN_MAX_RANK] = { 0 };
+    int axis = onnx_axis(c, given, s.rank);
+    if (s.rank < 2 || axis == s.rank - 1 || (half && inverse)) onnx_refuse(c, "its axis");
+    int64_t length = onnx_has(c, 1) ? onnx_known_int(c, 1, "length") : s.dim[axis];
+    if (length < cut.dim[axis]) cut.dim[axis] = length < 0 ? 0 : length;
+    tn_tensor x = tn_slice(onnx_accurate(onnx_t(c, 0)), start, cut.dim, NULL, s.rank);
+    x = tn_transpose(x, axis, s.rank - 2);
+    x = transform(c, x, length, half ? length / 2 + 1 : length, inverse);
+    onnx_put(c, 0, tn_cast(tn_transpose(x, axis, s.rank - 2), onnx_elem_dtype(onnx_elem(c, 0))), ELEM_NONE);
+}
+
+void onnx_op_stft(onnx_call *c) {
+    tn_shape s = onnx_shape(c, 0);
+    bool half = onnx_attr_int(c, "onesided", 1);
+    int64_t step = onnx_known_int(c, 1, "step"), one = 1, axis = 1;
+    int64_t length = onnx_has(c, 3) ? onnx_known_int(c, 3, "frame length") : onnx_has(c, 2) ? onnx_shape(c, 2).dim[0] : 0;
+    if (s.rank != 3 || step < 1 || length < 1 || length > s.dim[1] || (half && s.dim[2] != 1)) onnx_refuse(c, "its frames");
+    tn_tensor x = tn_window(onnx_accurate(onnx_t(c, 0)), &axis, &length, &step, &one, 1); /* [N,frames,1 or 2,length] */
+    if (onnx_has(c, 2)) {
+        if (onnx_shape(c, 2).rank != 1 || onnx_shape(c, 2).dim[0] != length) onnx_refuse(c, "its window");
+        x = tn_mul(x, tn_cast(onnx_t(c, 2), tn_tensor_dtype(x)));
+    }
+    x = transform(c, tn_transpose(x, 2, 3), length, half ? length / 2 + 1 : length, false);
+    onnx_put(c, 0, tn_cast(x, onnx_elem_dtype(onnx_elem(c, 0))), ELEM_NONE);
+}
+
+/* ---- TfIdfVectorizer, of whole numbers ---- */
+
+typedef struct ngrams {
+    const int64_t *pool, *starts, *index;
+    const float *weights;
+    int n_pool, n_starts, n_index, n_weights;
+    int64_t least, most, skips, columns;
+    bool tf, idf;
+} ngrams;
+
+static void read_ngrams(onnx_call *c, ngrams *g) {
+    int64_t words = 0;
+    g->pool = onnx_attr_ints(c, "pool_int64s", &g->n_pool), g->starts = onnx_attr_ints(c, "ngram_counts", &g->n_starts);
+    g->index = onnx_attr_ints(c, "ngram_indexes", &g->n_index);
+    const onnx_attr *w = onnx_attr_find(c, "weights");
+    if (w) g->weights = w->floats, g->n_weights = w->type == ATTR_FLOATS ? w->n : -1;
+    g->least = onnx_attr_need_int(c, "min_gram_length"), g->most = onnx_attr_need_int(c, "max_gram_length"),
+    g->skips = onnx_attr_need_int(c, "max_skip_count");
+    g->idf = onnx_attr_is(c, "mode", "", "IDF") || onnx_attr_is(c, "mode", "", "TFIDF"),
+    g->tf = !onnx_attr_is(c, "mode", "", "IDF");
+    if (!g->pool || !g->starts || !g->index || g->least < 1 || g->most < g->least || g->most > 64 || g->skips < 0 ||
+        g->skips > 1024)
+        onnx_refuse(c, "its attributes");
+    if (!g->idf && !onnx_attr_is(c, "mode", "", "TF")) onnx_refuse(c, "attribute mode");
+    for (int i = 0; i < g->n_starts; i++) {
+        int64_t end = i + 1 < g->n_starts ? g->starts[i + 1] : g->n_pool;
+        if (g->starts[i] < 0 || end < g->starts[i] || end > g->n_pool || (end - g->starts[i]) % (i + 1))
+            onnx_refuse(c, "attribute ngram_counts");
+        words += (end - g->starts[i]) / (i + 1);
+    }
+    if (words != g->n_index || (w && g->n_weights != words) || words > 4096) onnx_refuse(c, "%lld n-grams", (long long)words);
+    for (int i = 0; i < g->n_index; i++) {
+        if (g->index[i] < 0 || g->index[i] > 1 << 20) onnx_refuse(c, "attribute ngram_indexes");
+        if (g->index[i] >= g->columns) g->columns = g->index[i] + 1;
+    }
+}
+
+/* How often the n-gram w[0..n) stands in the rows of x i64[R,C], with each number of elements left out between: i64[R]. */
+static tn_tensor occurrences(onnx_call *c, tn_tensor x, const int64_t *w, int64_t n, int64_t skips) {
+    tn_shape s = tn_tensor_shape(x);
+    tn_tensor sum = tn_full(c->g, TN_I64, TN_DIMS(s.dim[0]), 0);
+    for (int64_t skip = 0; skip <= (n > 1 ? skips : 0); skip++) {
+        int64_t count = s.dim[1] - (n - 1) * (skip + 1);
+        if (count < 1) break;
+        tn_tensor all = tn_full(c->g, TN_BOOL, TN_DIMS(s.dim[0], count), 1);
+        for (int64_t i = 0; i < n; i++) {
+            int64_t start[2] = { 0, i * (skip + 1) }, stop[2] = { s.dim[0], start[1] + count };
+            tn_tensor word = tn_const(c->g, TN_I64, TN_SCALAR, &w[i]);
+            all = tn_and(all, tn_eq(tn_slice(x, start, stop, NULL, 2), word));
+        }
+        sum = tn_add(sum, tn_sum(tn_cast(all, TN_I64), TN_INTS(1), 0));
+    }
+    return sum;
+}
+
+void onnx_op_tf_idf_vectorizer(onnx_call *c) {
+    ngrams g = { .n_pool = 0 };
+    tn_shape s = onnx_shape(c, 0), out = { .rank = s.rank };
+    read_ngrams(c, &g);
+    if (s.rank < 1 || s.rank > 2 || onnx_is_float(onnx_elem(c, 0))) onnx_refuse(c, "its operand");
+    int64_t rows = s.rank == 2 ? s.dim[0] : 1, word = 0;
+    tn_tensor x = tn_reshape(tn_cast(onnx_t(c, 0), TN_I64), TN_DIMS(rows, s.dim[s.rank - 1]));
+    tn_tensor *columns = ONNX_NEW(c->im->env, tn_tensor, g.columns + 1);
+    for (int64_t n = 1; n <= g.n_starts; n++) {
+        int64_t end = n < g.n_starts ? g.starts[n] : g.n_pool;
+        for (int64_t at = g.starts[n - 1]; at < end; at += n, word++) {
+            if (n < g.least || n > g.most) continue;
+            tn_tensor v = tn_cast(occurrences(c, x, g.pool + at, n, g.skips), TN_F32);
+            if (!g.tf) v = tn_min(v, onnx_scalar(v, 1));
+            if (g.idf && g.weights) v = tn_mul_scalar(v, (double)g.weights[word]);
+            tn_tensor *to = &columns[g.index[word]];
+            *to = to->graph ? tn_add(*to, v) : v;
+        }
+    }
+    for (int64_t i = 0; i < g.columns; i++)
+        if (!columns[i].graph) columns[i] = tn_full(c->g, TN_F32, TN_DIMS(rows), 0);
+    out.dim[0] = rows, out.dim[s.rank - 1] = g.columns;
+    onnx_put(c, 0, tn_reshape(tn_nn_stack(columns, (int)g.columns, 1), out), ELEM_F32);
+}
+
+/* ---- determinants of up to 4 x 4 ---- */
+
+static tn_tensor element(tn_tensor x, tn_shape s, int i, int j) {
+    int64_t start[TN_MAX_RANK] = { 0 };
+    tn_shape stop = s, rest = onnx_dims(s.dim, s.rank - 2);
+    start[s.rank - 2] = i, start[s.rank - 1] = j;
+    stop.dim[s.rank - 2] = i + 1, stop.dim[s.rank - 1] = j + 1;
+    return tn_reshape(tn_slice(x, start, stop.dim, NULL, s.rank), rest);
+}
+/* Minors of the last rows by the columns of a bit mask: those of one row more are made of those of one less. */
+void onnx_op_det(onnx_call *c) {
+    tn_shape s = onnx_shape(c, 0);
+    int n = s.rank < 2 ? 0 : (int)(s.dim[s.rank - 1] < 5 ? s.dim[s.rank - 1] : 0);
+    if (n < 1 || s.dim[s.rank - 2] != n) onnx_refuse(c, "a matrix that is not square or larger than 4");
+    tn_tensor x = onnx_accurate(onnx_t(c, 0)), minor[16];
+    minor[0] = tn_full(c->g, tn_tensor_dtype(x), onnx_dims(s.dim, s.rank - 2), 1);
+    for (int mask = 1; mask < 1 << n; mask++) {
+        int row = n - __builtin_popcount((unsigned)mask), sign = 0;
+        tn_tensor sum = { .graph = NULL };
+        for (int j = 0; j < n; j++) {
+            if (!(mask >> j & 1)) continue;
+            tn_tensor v = tn_mul(element(x, s, row, j), minor[mask ^ 1 << j]);
+            sum = !sum.graph ? v : sign ? tn_sub(sum, v) : tn_add(sum, v);
+            sign = !sign;
+        }
+        minor[mask] = sum;
+    }
+    onnx_put(c, 0, tn_cast(minor[(1 << n) - 1], onnx_elem_dtype(onnx_elem(c, 0))), ELEM_NONE);
+}
