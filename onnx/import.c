@@ -232,7 +232,7 @@ static void import_node(onnx_import *im, const onnx_node *node) {
     onnx_call c = { .im = im, .node = node, .g = im->g, .n_in = node->n_in, .n_out = node->n_out };
     c.in = ONNX_NEW(im->env, onnx_val *, node->n_in + 1);
     c.out = ONNX_NEW(im->env, onnx_val *, node->n_out + 1);
-    c.row = onnx_find_row(node->domain, node->op);
+    c.row = im->find_row(node->domain, node->op);
     c.opset = opset_of(im, node->domain);
     tn_status s = TN_ERR_UNSUPPORTED;
     const onnx_import before = *im; /* where a jump out of a subgraph has to come back to */
@@ -555,8 +555,7 @@ static tn_status import_once(onnx_import *im) {
     return s;
 }
 
-tn_status tn_onnx_import(tn_onnx_model *m, const tn_onnx_opts *opts, tn_graph **out) {
-    if (!m) return TN_ERR_INVAL;
+tn_status onnx_import_model(tn_onnx_model *m, const tn_onnx_opts *opts, onnx_finder *find_row, tn_graph **out) {
     tn_onnx_opts o = TN_ONNX_DEFAULTS;
     if (opts) memcpy(&o, opts, opts->struct_size < sizeof o ? opts->struct_size : sizeof o);
     if (!out || (o.n_dims && !o.dims) || (o.n_values && !o.values))
@@ -567,20 +566,11 @@ tn_status tn_onnx_import(tn_onnx_model *m, const tn_onnx_opts *opts, tn_graph **
     m->work.budget = TN_ONNX_MEMORY + 4 * m->bytes.n;
     uint64_t constants = 0;
     for (int turn = 0;; turn++) {
-        onnx_import im = { .m = m, .env = &m->work, .opts = o, .constants = constants };
+        onnx_import im = { .m = m, .env = &m->work, .opts = o, .constants = constants, .find_row = find_row };
         tn_status s = import_once(&im);
         uint64_t more = im.needs & (uint64_t)known_inputs(&im) & ~constants;
         if (!s) *out = im.g;
         if (s != TN_ERR_UNSUPPORTED || !more || turn == 8) return s;
         constants |= more;
     }
-}
-
-tn_status tn_onnx_load(tn_ctx *ctx, const char *path, const tn_onnx_opts *opts, tn_graph **out) {
-    tn_onnx_model *m;
-    tn_status s = tn_onnx_open(ctx, path, &m);
-    if (s) return s;
-    s = tn_onnx_import(m, opts, out);
-    tn_onnx_model_free(m);
-    return s;
 }

@@ -26,10 +26,14 @@ struct onnx_val {
 
 typedef struct onnx_scope onnx_scope;
 typedef struct onnx_noted onnx_noted;
+typedef struct onnx_row onnx_row;
+typedef const onnx_row *onnx_finder(const char *domain, const char *op); /* NULL: there is none */
+
 typedef struct onnx_import {
     tn_onnx_model *m;
     onnx_env *env;
     tn_onnx_opts opts;
+    onnx_finder *find_row;
     tn_graph *g;
     onnx_scope *scope;
     const onnx_opset *opsets;
@@ -42,7 +46,6 @@ typedef struct onnx_import {
     bool stopped;       /* the graph itself has an error */
 } onnx_import;
 
-typedef struct onnx_row onnx_row;
 typedef struct onnx_call {
     onnx_import *im;
     const onnx_node *node;
@@ -72,7 +75,9 @@ struct onnx_row {
     tn_tensor (*unary)(tn_tensor);
     tn_tensor (*binary)(tn_tensor, tn_tensor);
 };
-const onnx_row *onnx_find_row(const char *domain, const char *op);
+onnx_finder onnx_find_row;
+/* table.c has onnx_find_row; it is given, since ops with subgraphs need the importer in turn. */
+tn_status onnx_import_model(tn_onnx_model *m, const tn_onnx_opts *opts, onnx_finder *find_row, tn_graph **out);
 void onnx_op_unary(onnx_call *c);
 void onnx_op_binary(onnx_call *c);
 
