@@ -117,6 +117,20 @@ bool contraction_layout(const contraction *c, kpanels *out) {
     return kpanels_elems(out) * (out->parts ? out->parts : 1) <= 2 * own->elems;
 }
 
+/* The load of an operand: itself, or what it is computed of with values from outside of the contraction (a scale, say). */
+static const kins *operand_load(const contraction *c, reg r) {
+    const kins *in = contraction_ins(c, (int)r), *found = NULL;
+    const reg from[3] = { in->a, in->b, in->c };
+    if (in->op == K_LOAD) return in;
+    for (int i = 0; i < 3 && kernel_is_pure(in); i++) {
+        if ((int)from[i] <= c->first) continue; /* none, or from outside */
+        const kins *x = operand_load(c, from[i]);
+        if (!x || found) return NULL;
+        found = x;
+    }
+    return found;
+}
+
 const kins *contraction_matrix(const contraction *c) {
     kvar m = c->rows.n ? c->rows.at[0] : -1;
     if (c->rows.n > 1 || c->depth.n != 1) return NULL;
@@ -124,12 +138,11 @@ const kins *contraction_matrix(const contraction *c) {
         const kins *in = contraction_ins(c, i);
         if ((in->op == K_LOOP && i != c->first) || in->op == K_SCATTER) return NULL;
     }
-    const kins *a = contraction_ins(c, (int)contraction_ins(c, c->upd)->a),
-               *b = contraction_ins(c, (int)contraction_ins(c, c->upd)->b);
+    const kins *a = operand_load(c, contraction_ins(c, c->upd)->a), *b = operand_load(c, contraction_ins(c, c->upd)->b);
+    if (!a || !b) return NULL;
     const kins *matrix = affine_coef(a->idx, c->n) ? a : b, *vectors = matrix == a ? b : a;
-    if (a->op != K_LOAD || b->op != K_LOAD || matrix->n_mask || matrix->dyn || affine_coef(matrix->idx, c->n) != 1 ||
-        affine_coef(vectors->idx, c->n) || (m >= 0 && affine_coef(matrix->idx, m)) ||
-        affine_coef(matrix->idx, c->depth.at[0]) < contraction_extent(c, c->n))
+    if (matrix->n_mask || matrix->dyn || affine_coef(matrix->idx, c->n) != 1 || affine_coef(vectors->idx, c->n) ||
+        (m >= 0 && affine_coef(matrix->idx, m)) || affine_coef(matrix->idx, c->depth.at[0]) < contraction_extent(c, c->n))
         return NULL;
     return matrix;
 }

@@ -10,6 +10,9 @@ enum { MAX_SPLITS = 12, MAX_VISITS = 1024 };
  * With many reads only where the border is a small part, because its rows are one thread's, and on GPUs not at all: they check
  * in each load. */
 enum { FEW_READS = 64, MANY_READS = 300, SMALL_BORDER = 32 };
+/* Times that a contraction may read what is computed as it is loaded (a tile of rows has all of them); work on an element;
+ * elements below which a kernel of its own costs nothing. */
+enum { PROLOGUE_READS = 4, PROLOGUE_FLOPS = 2, PROLOGUE_ELEMS = 4096 };
 
 typedef struct pending { /* of a value, not walked yet */
     val v;
@@ -254,6 +257,16 @@ static bool walk_root_read(walk *w, val v, const affine *idx) {
     return true;
 }
 
+/* Work on an operand that the contraction reads so few times that a tile of rows has all of them: it is done as the operand is
+ * loaded, and what is stored stays as small as it was. */
+static bool is_prologue(const walk *w, pending at) {
+    const graph *g = w->s->g;
+    const node *n = graph_get(g, at.v);
+    int64_t elems = graph_elems(g, at.v);
+    return w->s->opts.fusion >= 2 && !w->s->opts.rows_only && op_get((op_code)n->op)->flops <= PROLOGUE_FLOPS &&
+           elems >= PROLOGUE_ELEMS && at.dot_work / PROLOGUE_READS <= elems;
+}
+
 static bool walk_value(walk *w, pending at) {
     sched *s = w->s;
     const val v = at.v;
@@ -301,7 +314,7 @@ static bool walk_value(walk *w, pending at) {
         break;
     default:
         if (!op_is_elementwise((op_code)n->op)) return fail(w, v, "an op of this class is its own kernel");
-        if (at.under_dot) return fail(w, v, "a contraction would repeat the work for every tile");
+        if (at.under_dot && !is_prologue(w, at)) return fail(w, v, "a contraction would repeat the work for every tile");
         add_work(w->an, graph_elems(s->g, v));
     }
     for (int i = n->n_in - 1; i >= 0; i--) walk_later(w, (pending){ n->in[i], idx, at.under_dot, at.masked, at.dot_work });
