@@ -1,7 +1,8 @@
 /* row_block.c - a contraction and what follows it row by row (softmax, norms, losses, the next contraction) become one kernel
  * for a CPU: block by block of rows, each part is done for the whole block before the next part starts, and what lies between
  * stays in the first caches and is never stored. row_join.c writes the kernel, recipe/nests.c tiles its parts as if they were
- * alone.
+ * alone. Attention is such a chain: an operand that is packed is packed once, before the blocks (loop/nest_pack.h), whose rows
+ * may then be as long as the second cache holds some tens of.
  *
  * In: a plan with kernels in scalar form, after the choice of what is done in place. Out: the plan with fewer kernels. What
  * decides, from shapes and the target alone: nothing may take longer than kernel by kernel, and every bit is the same: threads
@@ -201,7 +202,7 @@ static row_chain grow(const chooser *w, int first, int shared, int most, const c
 }
 
 /* The longest chain of so many kernels at most that may and should be one; its blocks' rows in *rows. */
-static row_chain choose(const chooser *w, int first, int shared, int most, int64_t *rows, int64_t *room, const char **reason) {
+static row_chain choose(const chooser *w, int first, int shared, int most, int64_t *rows, facts *out, const char **reason) {
     for (;;) {
         const char *end, *no = NULL;
         row_chain c = grow(w, first, shared, most, &end);
@@ -209,8 +210,7 @@ static row_chain choose(const chooser *w, int first, int shared, int most, int64
             if (!*reason) *reason = end;
             return c;
         }
-        facts f = find_facts(w, &c);
-        *room = f.room;
+        facts f = *out = find_facts(w, &c);
         if (f.row_bytes == 0) no = "what lies between them is needed elsewhere, too";
         if (!no && !has_contraction(w->p->kernels.at[first].k) && f.contractions < 2) no = "only one contraction follows it";
         if (!no) *rows = choose_rows(&f, w->t), no = cost_objection(&f, *rows, w->t);
@@ -219,18 +219,29 @@ static row_chain choose(const chooser *w, int first, int shared, int most, int64
     }
 }
 
+/* For explain: why, and at which cost. */
+static const char *why_joined(arena *a, const facts *f, int64_t rows) {
+    if (!f->once) return "a block of rows goes through both while it is in the first caches: one kernel";
+    return arena_printf(
+        a,
+        "a block of rows goes through both: one kernel, which keeps %lld KiB for %lld rows at a time instead of %lld KiB for "
+        "all; each block reads %lld KiB again, which is packed once where that pays",
+        (long long)(rows * f->row_bytes >> 10), (long long)rows, (long long)(f->rows * f->outer * f->row_bytes >> 10),
+        (long long)(f->common >> 10));
+}
+
 /* Returns how many kernels became one, or 0. */
 static int try_join(chooser *w, int first, int shared, const char **reason) {
     for (int most = MOST_LINKS; most > 1;) {
         int64_t rows = 0;
-        int64_t room = 0;
-        row_chain c = choose(w, first, shared, most, &rows, &room, reason);
+        facts f = { 0 };
+        row_chain c = choose(w, first, shared, most, &rows, &f, reason);
         if (c.n < 2) return 0;
-        row_form form = { .room = room, .block = rows };
+        row_form form = { .room = f.room, .block = rows };
         pkernel pk = row_join(&c, &w->uses, &form);
         most = same_sums(w, &c, pk.k);
         if (most == c.n) {
-            row_commit(&c, &w->uses, &pk, "a block of rows goes through both while it is in the first caches: one kernel");
+            row_commit(&c, &w->uses, &pk, why_joined(w->p->a, &f, rows));
             VEC_PUSH(w->p->a, &w->out, pk);
             return c.n;
         }
