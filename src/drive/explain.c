@@ -126,6 +126,20 @@ static int64_t alignment(int64_t offset) {
 
 static bool has_place(const pbuf *b) { return b->slot < SLOT_IO && b->bytes > 0 && b->kind != PB_STATES; }
 
+/* How a value lies that is packed for the kernels that read it. */
+static void print_layout(const pbuf *b, str *out) {
+    const kpanels *x = b->panels;
+    int64_t rows = 1;
+    if (!x) {
+        if (b->next_panels) str_add(out, ", as it lies; packed copies follow");
+        return;
+    }
+    for (int i = x->n_outer; i < x->n_outer + x->n_depth; i++) rows *= x->loops[i].extent;
+    str_addf(out, ", %spacked: %lld columns in panels of %lld, each with all %lld rows", b->copy ? "a copy, " : "",
+             (long long)x->column.extent, (long long)x->width, (long long)rows);
+    if (x->parts) str_addf(out, ", %d values a word", x->parts);
+}
+
 static void print_places(const plan *p, str *out) {
     static const char *const slots[] = { "temporaries", "states", "states that no run changes", "constants" };
     for (int slot = SLOT_TEMP; slot <= SLOT_CONST; slot++) {
@@ -138,7 +152,7 @@ static void print_places(const plan *p, str *out) {
             str_addf(out, "   b%-4d at %-10lld %12lld %6lld %4lld  ", i, (long long)b->offset, (long long)b->bytes,
                      (long long)alignment(b->offset), (long long)(b->offset % PLAN_PAGE / MACHINE_LINE_BYTES));
             if (b->node) print_value(p, b->node, out);
-            if (b->panels) str_addf(out, ", in panels of %lld", (long long)b->panels->width);
+            print_layout(b, out);
             str_add(out, "\n");
         }
     }
@@ -188,6 +202,18 @@ static void json_schedule(const schedule *s, str *out) {
     str_add(out, "],");
 }
 
+/* What the device gives for the program, which its sessions share, and for each session beside inputs and outputs. */
+typedef struct memory {
+    uint64_t program, session;
+} memory;
+static memory memory_of(const tn_program *prog) {
+    const plan *p = prog->plan;
+    uint64_t shared = (uint64_t)p->shared_bytes;
+    memory m = { (uint64_t)p->const_bytes, (uint64_t)(p->temp_bytes + p->state_bytes) + prog->scratch };
+    *(prog->shared ? &m.program : &m.session) += shared;
+    return m;
+}
+
 void explain_print(const tn_program *prog, str *out) {
     const plan *p = prog->plan;
     const tn_program_stats *s = &prog->stats;
@@ -201,6 +227,8 @@ void explain_print(const tn_program *prog, str *out) {
     str_addf(out, " (each op on its own: read %.1f, written %.1f)\n", kib(p->unfused_read), kib(p->unfused_written));
     str_addf(out, "temporaries: %.1f KiB planned, lower bound %.1f KiB; states %.1f KiB; constants %.1f KiB\n",
              kib(s->arena_bytes), kib(s->arena_bound), kib(s->state_bytes), kib((uint64_t)p->const_bytes));
+    str_addf(out, "memory: %.1f KiB of the program, which its sessions share; %.1f KiB of each session, %.1f of them scratch\n",
+             kib(memory_of(prog).program), kib(memory_of(prog).session), kib(prog->scratch));
     for (int i = 0; i < p->g->inputs.n; i++) {
         const node *n = graph_get(p->g, p->g->inputs.at[i]);
         if (nothing_reads(p, i))
@@ -258,6 +286,10 @@ void explain_json(const tn_program *prog, str *out) {
              "bytes_written\":%llu,\"flops\":%llu,",
              p->fusion, s->threads, (unsigned long long)s->bytes_read, (unsigned long long)s->bytes_written,
              (unsigned long long)p->unfused_read, (unsigned long long)p->unfused_written, (unsigned long long)s->flops);
+    str_addf(out,
+             "\"state_bytes\":%llu,\"const_bytes\":%lld,\"scratch_bytes\":%zu,\"program_bytes\":%llu,\"session_bytes\":%llu,",
+             (unsigned long long)s->state_bytes, (long long)p->const_bytes, prog->scratch,
+             (unsigned long long)memory_of(prog).program, (unsigned long long)memory_of(prog).session);
     str_addf(out, "\"arena_bytes\":%llu,\"arena_bound\":%llu,\"kernels\":[", (unsigned long long)s->arena_bytes,
              (unsigned long long)s->arena_bound);
     for (int i = 0; i < p->kernels.n; i++) {

@@ -19,8 +19,7 @@ tn_status drive_set_state(const tn_program *p, buffer *to, int i, const void *va
 tn_status drive_get_state(const tn_program *p, const buffer *from, int i, void *out, err *e) {
     const device_api *api = p->dev->api;
     const pbuf *b = &p->plan->bufs.at[p->states[i].buf];
-    if (!b->packed) return api->download(p->dev, from, (size_t)b->offset, out, (size_t)b->bytes, e);
-    b = &p->plan->bufs.at[b->packed];
+    if (!b->panels) return api->download(p->dev, from, (size_t)b->offset, out, (size_t)b->bytes, e);
     const char *place = api->map(p->dev, (buffer *)(uintptr_t)from); /* which is read alone */
     if (place) {
         pbuf_unpack(b, place + b->offset, out);
@@ -85,7 +84,7 @@ void drive_keep_values(tn_program *p) {
         node *n = graph_get(p->plan->g, p->states[i].node);
         if (!drive_is_shared(p, i) || !n->data) continue;
         n->data = !shared     ? arena_copy(&p->arena, n->data, drive_value_bytes(p->plan->g, p->states[i].node))
-                  : b->packed ? NULL
+                  : b->panels ? NULL
                               : shared + b->offset;
         state_of(p->graph, n->name)->data = n->data;
     }

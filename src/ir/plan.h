@@ -40,9 +40,9 @@ typedef struct pbuf {
     int32_t first, last;   /* kernels that write it first and use it last (PB_TEMP); mem/ fills them */
     int32_t inplace_of;    /* PB_TEMP: shares the place of this earlier buffer, or -1 */
     int32_t io;            /* PB_INPUT, PB_OUTPUT: index into plan.io */
-    const kpanels *panels; /* PB_CONST, PB_STATE: a second copy of the value, in this order; NULL: as the value lies */
-    int32_t next_panels;   /* PB_CONST, PB_STATE: the next copy of the value in panels, or 0; see plan_panels */
-    int32_t packed;        /* PB_STATE that no kernel reads as it lies: held in this copy alone (and bytes is 0), or 0 */
+    const kpanels *panels; /* PB_CONST, PB_STATE: packed in this order; NULL: as the value lies */
+    int32_t next_panels;   /* PB_CONST, PB_STATE: the next copy of the value, which is packed otherwise, or 0 */
+    bool copy;             /* of a value that another buffer has, too */
 } pbuf;
 
 typedef struct parg { /* kernel.bufs[i] of a launch: which plan buffer */
@@ -109,6 +109,9 @@ typedef struct plan {
 /* plan_panels.c: the buffer that holds the value of constant or state `of` in panels: made when there is none yet, and listed
  * behind `of` (pbuf.next_panels). Returns its index. */
 int32_t plan_panels(plan *p, int32_t of, const kpanels *x);
+/* A value that no kernel reads as it lies is stored in the order that most launches read it in, which takes the place of its
+ * buffer; copies in other orders stay. */
+void plan_pack_values(plan *p);
 /* Writes the bytes that a buffer holds when its value is this one. */
 void pbuf_fill(const pbuf *b, const void *value, void *out);
 /* Whether a value of so many elements can be had back from its panels: each element is there, and once; and how. */

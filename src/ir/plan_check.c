@@ -249,7 +249,8 @@ static void check_arg(checker *c, int launch, const pkernel *pk, int arg) {
     const pbuf *pb = &c->p->bufs.at[b];
     life *l = &c->life[b];
     bool write = writes(pk->k, arg);
-    if (pb->packed) problem(c, "launch %d (%s) reads b%d, which is held in panels only", launch, pk->k->name, b);
+    if (!kb->panels != !pb->panels || (kb->panels && !kpanels_equal(kb->panels, pb->panels)))
+        problem(c, "launch %d (%s) reads b%d in another order than it is packed in", launch, pk->k->name, b);
     if (kb->elems > pb->elems || dtype_size((tn_dtype)kb->dtype) != dtype_size((tn_dtype)pb->dtype))
         problem(c, "launch %d (%s) sees b%d as %s[%lld], it is %s[%lld]", launch, pk->k->name, b,
                 dtype_name((tn_dtype)kb->dtype), (long long)kb->elems, dtype_name((tn_dtype)pb->dtype), (long long)pb->elems);

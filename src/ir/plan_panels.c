@@ -25,7 +25,7 @@ int32_t plan_panels(plan *p, int32_t of, const kpanels *x) {
     for (int32_t i = p->bufs.at[of].next_panels; i; i = p->bufs.at[i].next_panels)
         if (kpanels_equal(p->bufs.at[i].panels, x)) return i;
     pbuf b = p->bufs.at[of];
-    b.panels = x;
+    b.panels = x, b.copy = true;
     if (x->parts) b.dtype = TN_I32;
     b.elems = kpanels_elems(x);
     b.bytes = b.elems * (int64_t)dtype_size((tn_dtype)b.dtype);
@@ -35,6 +35,78 @@ int32_t plan_panels(plan *p, int32_t of, const kpanels *x) {
     }
     VEC_PUSH(p->a, &p->bufs, b); /* it comes before the copies that there were */
     return p->bufs.at[of].next_panels = p->bufs.n - 1;
+}
+
+/* ---- values that are read in panels only ---- */
+
+/* Launches that read each buffer; one that sees several states as one buffer reads all of them. */
+static int *count_readers(const plan *p) {
+    int *n = ARENA_ARRAY(p->a, int, p->bufs.n + 1);
+    for (int i = 0; i < p->kernels.n; i++)
+        for (int a = 0; a < p->kernels.at[i].k->bufs.n; a++)
+            if (p->kernels.at[i].args[a].buf >= 0) n[p->kernels.at[i].args[a].buf]++;
+    for (int i = 0; i < p->bufs.n; i++) {
+        const pbuf *all = &p->bufs.at[i];
+        if (all->kind != PB_STATES) continue;
+        for (int b = 0; b < p->bufs.n; b++) {
+            const pbuf *x = &p->bufs.at[b];
+            if (x->slot == SLOT_SHARED && x->offset >= all->offset && x->offset < all->offset + all->bytes) n[b]++;
+        }
+    }
+    return n;
+}
+
+/* Of the copies that have the whole value, the one that most launches read, or 0. Where states are seen as one buffer, whose
+ * kernels know their distances, one of the value's size. */
+static int32_t best_copy(const plan *p, const pbuf *b, const int *readers, bool same_size) {
+    int32_t best = 0;
+    for (int32_t i = b->next_panels; i; i = p->bufs.at[i].next_panels) {
+        const pbuf *c = &p->bufs.at[i];
+        if (!kpanels_whole(c->panels, b->elems) || (same_size && c->bytes != b->bytes)) continue;
+        if (!best || readers[i] >= readers[best]) best = i; /* of equals the first that was made */
+    }
+    return best;
+}
+
+static void unlink_copy(plan *p, pbuf *b, int32_t copy) {
+    int32_t *next = &b->next_panels;
+    while (*next != copy) next = &p->bufs.at[*next].next_panels;
+    *next = p->bufs.at[copy].next_panels;
+}
+
+/* Buffers whose `to` is another one go. Copies alone do, and nothing but arguments and other copies names those. */
+static void remove_copies(plan *p, int32_t *to) {
+    int n = 0;
+    for (int i = 0; i < p->bufs.n; i++) {
+        if (to[i] != i) continue;
+        p->bufs.at[n] = p->bufs.at[i];
+        to[i] = n++;
+    }
+    for (int i = 0; i < n; i++) p->bufs.at[i].next_panels = to[p->bufs.at[i].next_panels];
+    p->bufs.n = n;
+    for (int i = 0; i < p->kernels.n; i++)
+        for (int a = 0; a < p->kernels.at[i].k->bufs.n; a++) {
+            int32_t *buf = &p->kernels.at[i].args[a].buf;
+            if (*buf >= 0) *buf = to[*buf];
+        }
+}
+
+void plan_pack_values(plan *p) {
+    const int *readers = count_readers(p);
+    int32_t *to = ARENA_ARRAY(p->a, int32_t, p->bufs.n + 1);
+    bool seen_as_one = false;
+    for (int i = 0; i < p->bufs.n; i++) to[i] = i, seen_as_one |= p->bufs.at[i].kind == PB_STATES;
+    for (int i = 0; i < p->bufs.n; i++) {
+        pbuf *b = &p->bufs.at[i];
+        if (b->panels || readers[i]) continue;
+        int32_t best = best_copy(p, b, readers, seen_as_one && b->slot == SLOT_SHARED);
+        if (!best) continue;
+        const pbuf *c = &p->bufs.at[best];
+        b->panels = c->panels, b->dtype = c->dtype, b->elems = c->elems, b->bytes = c->bytes;
+        unlink_copy(p, b, best);
+        to[best] = i;
+    }
+    remove_copies(p, to);
 }
 
 /* Loops, columns and parts, in any order, count through the value without gaps. */

@@ -131,14 +131,23 @@ static pbuf_kind kind_word(parser *p) {
     read_fail(&p->r, "temp, state, const, input, output or states");
 }
 
+/* The type of the value that a buffer holds, packed or as it lies. */
+static tn_dtype value_type(parser *p, const pbuf *b, int64_t *out_elems) {
+    bool words = b->panels && b->panels->parts;
+    if (!size_mul(b->elems, words ? b->panels->parts : 1, out_elems)) read_fail(&p->r, "fewer elements");
+    return (tn_dtype)(b->panels ? b->panels->dtype : b->dtype);
+}
+
 static void state_text(parser *p, const pbuf *b) {
-    value *x = define(p, b->node, OP_state, (tn_dtype)b->dtype, b->elems);
+    int64_t elems;
+    tn_dtype t = value_type(p, b, &elems);
+    value *x = define(p, b->node, OP_state, t, elems);
     if (x->name) read_fail(&p->r, "a state that has no name yet");
     x->name = quoted(p);
     VEC_PUSH(p->r.a, &p->p->states, (pstate){ x->name, b->node, p->p->bufs.n, read_accept(&p->r, "given") });
     if (!read_accept(&p->r, "=")) return;
     val v = value_number(p); /* which may move the values */
-    define(p, v, OP_NIL, (tn_dtype)b->dtype, b->elems);
+    define(p, v, OP_NIL, t, elems);
     p->values.at[b->node].update = v;
 }
 
@@ -153,11 +162,11 @@ static void io_text(parser *p, pbuf *b) {
     VEC_PUSH(p->r.a, &p->p->io, io);
 }
 
-/* Copies of a value in panels are listed at the buffer that has it as it lies. */
+/* Copies of a value, in other orders, are listed at the buffer that has it. */
 static void list_panels(plan *p, int32_t i) {
     pbuf *b = &p->bufs.at[i];
     for (int32_t of = 0; of < i && b->node; of++)
-        if (p->bufs.at[of].node == b->node && p->bufs.at[of].kind == b->kind && !p->bufs.at[of].panels) {
+        if (p->bufs.at[of].node == b->node && p->bufs.at[of].kind == b->kind && !p->bufs.at[of].copy) {
             b->next_panels = p->bufs.at[of].next_panels, p->bufs.at[of].next_panels = i;
             return;
         }
@@ -184,20 +193,20 @@ static void buffer_text(parser *p) {
         read_expect(r, "=");
         b.inplace_of = buffer_number(p, 0, number, "a buffer above");
     }
+    b.copy = read_accept(r, "copy");
     if (read_accept(r, "panels")) b.panels = kpanels_read(r, b.dtype);
-    if (read_accept(r, "packed")) {
-        read_expect(r, "=");
-        b.packed = buffer_number(p, 1, p->most_ids, "a buffer");
-    }
     if (read_accept(r, ";")) b.node = value_number(p);
     if (b.kind == PB_INPUT || b.kind == PB_OUTPUT)
         io_text(p, &b);
-    else if (b.kind == PB_STATE && b.node && !b.panels)
+    else if (b.kind == PB_STATE && b.node && !b.copy)
         state_text(p, &b);
-    else if (b.node && !b.panels)
-        define(p, b.node, OP_NIL, (tn_dtype)b.dtype, b.elems);
+    else if (b.node && !b.copy) {
+        int64_t elems;
+        tn_dtype t = value_type(p, &b, &elems);
+        define(p, b.node, OP_NIL, t, elems);
+    }
     VEC_PUSH(r->a, &o->bufs, b);
-    if (b.panels) list_panels(o, number);
+    if (b.copy) list_panels(o, number);
 }
 
 /* ---- launches ---- */
@@ -318,10 +327,6 @@ plan *plan_parse(arena *a, const char *text, size_t n, const char *file) {
         bool barrier = read_accept(&p.r, "barrier");
         read_expect(&p.r, "launch");
         launch_text(&p, barrier);
-    }
-    for (int i = 0; i < p.p->bufs.n; i++) {
-        int32_t packed = p.p->bufs.at[i].packed;
-        if (packed && (packed >= p.p->bufs.n || !p.p->bufs.at[packed].panels)) read_fail(&p.r, "packed buffers in panels");
     }
     kernels_text(&p);
     read_end(&p.r);

@@ -70,11 +70,11 @@ static void print_buffer(const plan *p, int i, const pstate *state, str *out) {
              (long long)b->elems, b->slot, (long long)b->offset, (long long)b->bytes);
     if (b->kind == PB_TEMP) str_addf(out, " live=%d..%d", b->first, b->last);
     if (b->inplace_of >= 0) str_addf(out, " inplace=b%d", b->inplace_of);
+    if (b->copy) str_add(out, " copy");
     if (b->panels) {
         str_add(out, " panels ");
         kpanels_print(b->panels, out);
     }
-    if (b->packed) str_addf(out, " packed=b%d", b->packed);
     if (b->node) str_addf(out, " ; %%%u", b->node);
     if (b->io >= 0 || state) {
         str_add(out, " ");

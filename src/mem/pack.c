@@ -151,24 +151,13 @@ void mem_constants(plan *p) {
     }
 }
 
-/* The copy in panels that has all of a state, or 0. */
-static int32_t whole_copy(const plan *p, const pbuf *b) {
-    int32_t i = b->next_panels;
-    while (i && !kpanels_whole(p->bufs.at[i].panels, b->elems)) i = p->bufs.at[i].next_panels;
-    return i;
-}
-
-/* What kernels read in panels only is held in panels only. Where a kernel sees several states as one buffer (PB_STATES), it has
- * their distances in its code, so all stay where they are. Nothing is lost by that: such kernels are a GPU's
- * (kopt/gpu_chain.c), and panels a processor's (kopt/stage.c). */
-static void pack_shared(plan *p) {
-    for (int i = 0; i < p->bufs.n; i++)
-        if (p->bufs.at[i].kind == PB_STATES) return;
+/* States that no run changes. Where a kernel sees several as one buffer (PB_STATES), it has their distances in its code: these
+ * come first, and have their sizes still. */
+static void place_shared(plan *p) {
     p->shared_bytes = 0;
     for (int i = 0; i < p->bufs.n; i++) {
         pbuf *b = &p->bufs.at[i];
-        if (b->slot != SLOT_SHARED) continue;
-        if (!b->panels && b->first < 0 && (b->packed = whole_copy(p, b))) b->bytes = 0;
+        if (b->slot != SLOT_SHARED || b->kind == PB_STATES) continue;
         b->offset = p->shared_bytes;
         p->shared_bytes += plan_room(b->bytes);
     }
@@ -277,8 +266,9 @@ static void place_all(plan *p, const packing *x, const spread *apart) {
 }
 
 void mem_pack(plan *p, int64_t roomy, bool steps_overlap) {
+    plan_pack_values(p);
     mem_constants(p);
-    pack_shared(p);
+    place_shared(p);
     find_bound(p);
     packing x = { .order = ARENA_ARRAY(p->a, int32_t, p->bufs.n) };
     for (int32_t b = 0; b < p->bufs.n; b++)

@@ -223,7 +223,7 @@ static double lone_steps(const blocker *t, int64_t n, bool streams) {
 static void choose_streams(blocker *t) {
     int64_t most = contraction_role(&t->c, t->c.n).unroll / STREAM_VECTORS, best = 1;
     t->tiles = 1, t->whole = true, t->piece = contraction_extent(&t->c, t->c.depth.at[0]);
-    if (most < 2 || t->r->t->vector_bytes >= MACHINE_LINE_BYTES) return;
+    if (most < 2 || t->r->t->vector_bytes >= MACHINE_LINE_BYTES || t->r->vectors) return; /* vectors: the width is given */
     double least = lone_steps(t, most, false);
     for (int64_t n = most; n > 1; n--) {
         double steps = lone_steps(t, n, true);

@@ -9,18 +9,18 @@ typedef struct nests {
     krole *like;     /* by nest of the loop over blocks: the register tile, rows and vectors */
 } nests;
 
-/* A nest of the last rows takes panels that are as wide as those of the others: one copy of the operand serves both. */
-static krole tile_like(const kernel *x) {
+/* A nest of the last rows takes panels that are as wide as those of the others: one copy of the operand serves both. n_vars:
+ * variables that the nest had before it was tiled. */
+static krole tile_like(const kernel *x, int n_vars) {
     krole tile = { 0 };
     int lanes = 1;
     for (kvar v = 0; v < x->vars.n; v++)
         if (x->vars.at[v].role.lanes > lanes) lanes = x->vars.at[v].role.lanes;
     for (int b = 0; b < x->bufs.n; b++)
         if (x->bufs.at[b].panels) tile.lanes = (int)(x->bufs.at[b].panels->width / lanes);
-    for (int i = 1; i < x->ins.n && tile.lanes; i++) {
-        const kvar_info *v = x->ins.at[i].op == K_LOOP ? &x->vars.at[x->ins.at[i].var] : NULL;
-        if (v && v->row && v->role.lanes == 1 && v->role.unroll > tile.unroll) tile.unroll = v->role.unroll;
-    }
+    for (kvar v = 0; v < n_vars && tile.lanes; v++) /* packing made rows of the tile variables that are no rows of the kernel */
+        if (!x->vars.at[v].reduce && x->vars.at[v].role.lanes == 1 && x->vars.at[v].role.unroll > tile.unroll)
+            tile.unroll = x->vars.at[v].role.unroll;
     return tile;
 }
 
@@ -32,8 +32,9 @@ static void tile_nest(nests *w, const knest *at) {
     recipe r = recipe_make(loop_nest(k, n), &own);
     krole *like = &w->like[at->n];
     if (at->rest && like->lanes) r.rows = like->unroll < rows ? like->unroll : rows, r.vectors = like->lanes;
+    int n_vars = r.k->vars.n;
     recipe_tile_nest(&r);
-    if (!at->rest) *like = tile_like(r.k);
+    if (!at->rest) *like = tile_like(r.k, n_vars);
     w->tiled[n] = r.k, w->steps[n] = *r.s;
     w->steps[n].name = NULL;
 }

@@ -70,6 +70,7 @@ static void start_plan(ways *w) {
         pbuf *b = &p->bufs.at[k->plan_buf];
         b->kind = PB_CONST, b->slot = SLOT_CONST;
         b->elems = k->elems, b->bytes = k->elems * (int64_t)dtype_size((tn_dtype)k->dtype);
+        b->dtype = k->dtype, b->panels = NULL, b->next_panels = 0;
     }
 }
 

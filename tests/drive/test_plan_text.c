@@ -214,7 +214,8 @@ static void test_bad_texts(void **state) {
         { HEAD X Y "  launch k0(in b0, out b1) ; k\n}", "t:5:2: expected kernel" },
         { HEAD X Y "  launch k0(in b0, out b1) ; k\n" COPY "kernel", "t:10:1: expected the end of the text" },
         { HEAD "  barrier\n}", "t:3:1: expected launch" },
-        { HEAD "  buffer b0 state f32[4] slot=2 offset=0 bytes=16 packed=b0 ; %1 \"w\"\n}", "t:2:59: expected a buffer" },
+        { HEAD "  buffer b0 state f32[4] slot=2 offset=0 bytes=16 panels 0 columns 4 step 1 ; %1 \"w\"\n}",
+          "t:2:59: expected columns of a panel" },
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         arena a;

@@ -75,7 +75,7 @@ static bool run(tn_ctx *ctx, const shape *s, source from, int threads, void *x, 
         free(back);
     }
     assert_int_equal(tn_program_text(p, "plan", &text), TN_OK);
-    bool panels = strstr(text, "panels=") != NULL;
+    bool panels = strstr(text, " panels ") != NULL;
     tn_string_free(ctx, text);
     tn_session_free(session), tn_program_free(p), tn_graph_free(g);
     return panels;
