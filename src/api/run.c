@@ -85,7 +85,9 @@ static void text_machine(text_job *j, const tn_program *p) {
 static void text_gpu(text_job *j, const tn_program *p, gpu_language language) {
     target common = target_common_gpu();
     common.apart = language == GPU_CUDA;
-    emit_gpu(p->target.kind == TARGET_GPU ? p->plan : pipeline_run(p->graph, j->a, &p->opts, &common), language, &j->out);
+    emit_gpu(p->target.kind == TARGET_GPU ? p->plan
+                                          : pipeline_run(drive_with_values(p, p->graph, j->a), j->a, &p->opts, &common),
+             language, &j->out);
 }
 
 /* Its user may set states where they lie, so there must not be copies of them in another order. */
@@ -96,8 +98,17 @@ static void text_standalone(text_job *j, const tn_program *p) {
     for (int i = 0; i < p->plan->bufs.n; i++) copies |= p->plan->bufs.at[i].kind == PB_STATE && p->plan->bufs.at[i].panels;
     tn_compile_opts opts = p->opts;
     opts.schedule = NULL; /* which may ask for them */
-    emit_c_standalone(copies ? pipeline_run(drive_with_values(p, p->graph, j->a), j->a, &opts, &plain) : p->plan, &p->target,
-                      p->plan->g->name, &j->out);
+    const plan *what = p->plan;
+    if (copies || p->n_packed)
+        what = pipeline_run(drive_with_values(p, p->graph, j->a), j->a, &opts, copies ? &plain : &p->target);
+    emit_c_standalone(what, &p->target, p->plan->g->name, &j->out);
+}
+
+/* With the values of all constants. */
+static void text_plan(text_job *j, const tn_program *p) {
+    plan with = *p->plan;
+    if (p->n_packed) with.g = graph_clone(drive_with_values(p, p->plan->g, j->a), j->a, false, NULL);
+    plan_print(&with, &j->out);
 }
 
 static void make_text(void *arg) {
@@ -136,7 +147,7 @@ static void make_text(void *arg) {
                 str_addf(&j->out, "# @%s has a form that is no list of steps yet\n", x->name);
         }
     else if (!strcmp(j->stage, "plan") && p->plan)
-        plan_print(p->plan, &j->out);
+        text_plan(j, p);
     else if (!strcmp(j->stage, "deps") && p->plan)
         plan_print_deps(p->plan, &j->out);
     else if (!strcmp(j->stage, "explain") && p->plan)

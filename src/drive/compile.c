@@ -119,11 +119,11 @@ void drive_emit(const tn_program *p, const plan *what, arena *a, drive_code *out
     out->source = text.s, out->n_source = text.n;
 }
 
-/* Copies what nodes hold, but for states that no run changes: drive_keep_values finds those a place. */
+/* Copies what nodes hold, but for large constants and states that no run changes: drive_keep_values finds those a place. */
 static void own_values(graph *g) {
     for (val v = 1; v < (val)g->nodes.n; v++) {
         node *n = graph_get(g, v);
-        if (n->data && (n->op != OP_state || graph_is_assigned(g, v)))
+        if (n->data && !drive_is_large_constant(g, v) && (n->op != OP_state || graph_is_assigned(g, v)))
             n->data = arena_copy(g->a, n->data, drive_value_bytes(g, v));
     }
 }

@@ -9,6 +9,12 @@
 
 enum { WHY_BYTES = 640 };
 
+/* A constant whose value is in tn_program.consts alone, packed: its node in the program's graph, its buffer in the plan. */
+typedef struct packed_constant {
+    val node;
+    int32_t buf;
+} packed_constant;
+
 /* A compiled graph: immutable, shared by sessions. Its arena owns plan, source and texts. */
 struct tn_program {
     tn_ctx *ctx;
@@ -29,6 +35,8 @@ struct tn_program {
     bool parallel;       /* any kernel is split over threads */
     size_t scratch;      /* bytes in SLOT_SCRATCH, of all threads */
     buffer *consts;
+    packed_constant *packed; /* [n_packed] */
+    int n_packed;
     buffer *shared; /* SLOT_SHARED of its sessions; NULL: these states have no initial values, and each session takes its own */
     const pio *io;  /* inputs, then outputs: the slots of tenon.h */
     int n_io;
@@ -88,6 +96,7 @@ tn_status drive_share_states(tn_program *p, err *e); /* makes p->shared, when an
 void drive_keep_values(tn_program *p);
 /* A copy of one of the program's graphs that has all initial values, in a. Jumps. */
 const graph *drive_with_values(const tn_program *p, const graph *g, arena *a);
+bool drive_is_large_constant(const graph *g, val v); /* one that drive_keep_values finds a place */
 size_t drive_value_bytes(const graph *g, val v);
 /* All constants of a plan for the program's device; *out may be there after an error, too. */
 tn_status drive_constants(const tn_program *p, const plan *what, buffer **out, err *e);

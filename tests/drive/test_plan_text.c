@@ -215,7 +215,7 @@ static void test_bad_texts(void **state) {
         { HEAD X Y "  launch k0(in b0, out b1) ; k\n" COPY "kernel", "t:10:1: expected the end of the text" },
         { HEAD "  barrier\n}", "t:3:1: expected launch" },
         { HEAD "  buffer b0 state f32[4] slot=2 offset=0 bytes=16 panels 0 columns 4 step 1 ; %1 \"w\"\n}",
-          "t:2:59: expected columns of a panel" },
+          "t:2:58: expected columns of a panel" },
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         arena a;
@@ -251,7 +251,7 @@ static void test_bad_plans(void **state) {
                "  buffer b0 const f32[4] slot=3 offset=512 bytes=16 ; %1\n}",
           "b0 ends at byte 528 of slot 3" },
         { HEAD "  value %1 f32[4] = x\"00000000000000000000000000000000\"\n"
-               "  buffer b0 const f32[8] slot=3 offset=0 bytes=32 panels 2 columns 4 step 1 depth 2 step 4 ; %1\n}",
+               "  buffer b0 const f32[8] slot=3 offset=0 bytes=32 copy panels 2 columns 4 step 1 depth 2 step 4 ; %1\n}",
           "not all of them of its value" },
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {

@@ -67,18 +67,19 @@ static float *weights(void) {
 typedef enum form { ROWWISE, PRODUCTS } form;
 
 /* Three layers with weights of N x N, read as they lie or by products of matrices. */
-static tn_graph *layers(tn_ctx *ctx, form f, const float *w) {
+static tn_graph *layers_of(tn_ctx *ctx, form f, const float *w, bool constant) {
     tn_graph *g = tn_graph_new(ctx, "layers");
     tn_tensor x = tn_input(g, "x", TN_F32, f == ROWWISE ? TN_DIMS(N) : TN_DIMS(ROWS, N));
     for (int i = 0; i < 3; i++) {
         char name[8];
         snprintf(name, sizeof name, "w%d", i);
-        tn_tensor p = tn_state(g, name, TN_F32, TN_DIMS(N, N), w);
+        tn_tensor p = constant ? tn_const(g, TN_F32, TN_DIMS(N, N), w) : tn_state(g, name, TN_F32, TN_DIMS(N, N), w);
         x = f == ROWWISE ? tn_mean(tn_mul(p, x), TN_INTS(1), 0) : tn_relu(tn_matmul(x, p));
     }
     tn_output(x, "y");
     return g;
 }
+static tn_graph *layers(tn_ctx *ctx, form f, const float *w) { return layers_of(ctx, f, w, false); }
 
 static tn_program *compiled(tn_ctx *ctx, form f, const float *w, tn_mode mode) {
     tn_program *p;
@@ -139,7 +140,7 @@ static double resident(void) {
     return (double)pages * (double)sysconf(_SC_PAGESIZE);
 }
 
-static tn_program *large_program(tn_ctx *ctx, form f) {
+static tn_program *large_program(tn_ctx *ctx, form f, bool constant) {
     size_t count = (size_t)RESIDENT_N * RESIDENT_N;
     float *w = malloc(count * sizeof *w);
     for (size_t i = 0; i < count; i++) w[i] = (float)(i % 17) / 17 - 0.5f;
@@ -148,7 +149,8 @@ static tn_program *large_program(tn_ctx *ctx, form f) {
     for (int i = 0; i < RESIDENT_LAYERS; i++) {
         char name[8];
         snprintf(name, sizeof name, "w%d", i);
-        tn_tensor p = tn_state(g, name, TN_F32, TN_DIMS(RESIDENT_N, RESIDENT_N), w);
+        tn_tensor p = constant ? tn_const(g, TN_F32, TN_DIMS(RESIDENT_N, RESIDENT_N), w)
+                               : tn_state(g, name, TN_F32, TN_DIMS(RESIDENT_N, RESIDENT_N), w);
         x = f == ROWWISE ? tn_mean(tn_mul(p, x), TN_INTS(1), 0) : tn_matmul(x, p);
     }
     tn_output(x, "y");
@@ -161,12 +163,12 @@ static tn_program *large_program(tn_ctx *ctx, form f) {
     return p;
 }
 
-static int measure_resident(form f, const char *what) {
+static int measure_resident(form f, bool constant, const char *what) {
     static float x[ROWS * RESIDENT_N], y[ROWS * RESIDENT_N];
     const double MIB = 1 << 20, weights_bytes = (double)RESIDENT_LAYERS * RESIDENT_N * RESIDENT_N * sizeof(float);
     double first = resident(), at[5] = { 0 };
     tn_ctx *ctx = tn_ctx_new(NULL);
-    tn_program *p = large_program(ctx, f);
+    tn_program *p = large_program(ctx, f, constant);
     for (int n = 1; n <= 4; n++) {
         if (tn_run(session(p), TN_BIND({ "x", x }, { "y", y }))) return 1;
         at[n] = resident() - first;
@@ -180,15 +182,94 @@ static int measure_resident(form f, const char *what) {
 static void test_resident(void **state) {
     (void)state;
     if (SANITIZED || resident() <= 0) skip();
-    for (form f = ROWWISE; f <= PRODUCTS; f++) {
+    for (int i = 0; i < 4; i++) {
+        static const char *const what[] = { "weights as they lie", "weights in panels", "constants as they lie",
+                                            "constants in panels" };
         int status;
         fflush(stdout);
         pid_t child = fork();
-        if (!child) _exit(measure_resident(f, f == ROWWISE ? "weights as they lie" : "weights in panels"));
+        if (!child) _exit(measure_resident(i % 2 ? PRODUCTS : ROWWISE, i >= 2, what[i]));
         assert_int_equal(waitpid(child, &status, 0), child);
         if (!WIFEXITED(status) || WEXITSTATUS(status))
             fail_msg("more is resident than the weights once and a fiftieth, and sessions");
     }
+}
+
+/* Constants are the program's alone, too. Its texts have them, and compile to what computes the same bits. */
+static void constants_once(form f) {
+    static float x[ROWS * N], y[3][ROWS * N];
+    float *w[3];
+    char *text;
+    tn_ctx *ctx = counted_ctx();
+    tn_graph *g = tn_graph_new(ctx, "constants");
+    rng r = rng_make(5);
+    fill_random(&r, TN_F32, x, ROWS * N, -1, 1);
+    tn_tensor t = tn_input(g, "x", TN_F32, f == ROWWISE ? TN_DIMS(N) : TN_DIMS(ROWS, N));
+    for (int i = 0; i < 3; i++) {
+        w[i] = malloc((size_t)N * N * sizeof(float));
+        fill_random(&r, TN_F32, w[i], (int64_t)N * N, -0.1, 0.1);
+        tn_tensor p = tn_const(g, TN_F32, TN_DIMS(N, N), w[i]);
+        t = f == ROWWISE ? tn_mean(tn_mul(p, t), TN_INTS(1), 0) : tn_relu(tn_matmul(t, p));
+        free(w[i]);
+    }
+    tn_output(t, "y");
+    tn_program *p, *again;
+    tn_compile_opts opts = TN_COMPILE_DEFAULTS;
+    opts.threads = 1;
+    if (tn_compile(g, &opts, &p)) fail_msg("%s", tn_ctx_error(ctx));
+    tn_graph_free(g);
+    at_most("constants", 1.1);
+    tn_session *one = session(p), *two = session(p);
+    assert_int_equal(tn_run(one, TN_BIND({ "x", x }, { "y", y[0] })), TN_OK);
+    assert_int_equal(tn_run(two, TN_BIND({ "x", x }, { "y", y[1] })), TN_OK);
+    at_most("constants of two sessions", 1.1);
+    assert_int_equal(tn_program_text(p, "graph", &text), TN_OK);
+    if (f == PRODUCTS) assert_true(p->n_packed == 3);
+    tn_session_free(one), tn_session_free(two);
+    tn_program_free(p);
+    g = tn_graph_parse(ctx, text, strlen(text), "text");
+    tn_ctx_realloc(ctx, text, strlen(text) + 1, 0);
+    if (!g || tn_compile(g, &opts, &again)) fail_msg("%s", tn_ctx_error(ctx));
+    tn_graph_free(g);
+    one = session(again);
+    assert_int_equal(tn_run(one, TN_BIND({ "x", x }, { "y", y[2] })), TN_OK);
+    for (int i = 1; i < 3; i++) assert_memory_equal(y[0], y[i], sizeof(float) * (f == ROWWISE ? N : ROWS * N));
+    tn_session_free(one);
+    tn_program_free(again);
+    tn_ctx_free(ctx);
+    assert_int_equal(atomic_load(&live), 0);
+}
+static void test_constants_once(void **state) {
+    (void)state;
+    constants_once(ROWWISE), constants_once(PRODUCTS);
+}
+
+/* Other texts and tuning want packed constants as they lie, too. */
+static void test_constants_for_others(void **state) {
+    (void)state;
+    tn_ctx *ctx = counted_ctx();
+    float *w = weights();
+    static const char *const stages[] = { "cuda", "opencl", "standalone", "explain", "plan" };
+    tn_graph *g = layers_of(ctx, PRODUCTS, w, true);
+    tn_program *p;
+    tn_tuning *t;
+    if (tn_compile(g, NULL, &p)) fail_msg("%s", tn_ctx_error(ctx));
+    for (int i = 0; i < 5; i++) {
+        char *text;
+        if (i == 2 && SANITIZED) continue; /* 60 MB of it */
+        assert_int_equal(tn_program_text(p, stages[i], &text), TN_OK);
+        if (i == 2) assert_non_null(strstr(text, "data_")); /* digits of the weights */
+        tn_ctx_realloc(ctx, text, strlen(text) + 1, 0);
+    }
+    tn_program_free(p);
+    tn_tune_opts how = { .struct_size = sizeof how };
+    how.seconds = 0.3;
+    if (tn_tune(g, NULL, &how, &t)) fail_msg("%s", tn_ctx_error(ctx));
+    tn_tuning_free(t);
+    tn_graph_free(g);
+    tn_ctx_free(ctx);
+    free(w);
+    assert_int_equal(atomic_load(&live), 0);
 }
 
 static void test_immediate_weights_once(void **state) {
@@ -492,6 +573,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain_weights_once),
         cmocka_unit_test(test_packed_weights_once),
+        cmocka_unit_test(test_constants_once),
+        cmocka_unit_test(test_constants_for_others),
         cmocka_unit_test(test_immediate_weights_once),
         cmocka_unit_test(test_resident),
         cmocka_unit_test(test_no_initial_values),
