@@ -111,6 +111,15 @@ static void optimise(plan *p, const target *t) {
     }
 }
 
+/* A schedule finds its kernel by name: kernels that make parts of one value, such as of a concat, are told apart. */
+static void name_parts(plan *p) {
+    int *parts = ARENA_ARRAY(p->a, int, p->g->nodes.n + 1);
+    for (int i = 0; i < p->kernels.n; i++) {
+        const pkernel *pk = &p->kernels.at[i];
+        if (parts[pk->root]++) pk->k->name = arena_printf(p->a, "%s_part%d", pk->k->name, parts[pk->root]);
+    }
+}
+
 /* The schedules that were given by hand: each must be a kernel's. */
 static const schedule_list *given_schedules(plan *p, const tn_compile_opts *opts) {
     if (!opts->schedule) return NULL;
@@ -151,6 +160,7 @@ plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, cons
     if (opts->fusion >= 3) (t->kind == TARGET_GPU ? kopt_gpu_chain : kopt_row_blocks)(p, t);
     if (opts->check) check_kernels(p, "chaining");
     target own = *t;
+    name_parts(p);
     own.schedules = given_schedules(p, opts);
     optimise(p, &own);
     if (t->kind == TARGET_GPU && opts->fusion >= 3) kopt_gpu_beside(p, t);

@@ -7,9 +7,9 @@ enum { MOST_GPU_TILES = 24 };
 
 static int list_gpu(const kernel *scalar, const target *t, const kernel *first, arena *a, kopt_candidate *out, int cap) {
     gpu_tile tiles[MOST_GPU_TILES];
-    int n = kopt_gpu_choices(kernel_clone(scalar, a), t, tiles, MOST_GPU_TILES), found = 0;
+    int n = recipe_gpu_tiles(kernel_clone(scalar, a), t, tiles, MOST_GPU_TILES), found = 0;
     for (int i = 0; i < n && found < cap; i++) {
-        const char *text = kopt_gpu_tile_text(tiles[i], a);
+        const char *text = recipe_tile_text(tiles[i], a);
         kernel *k = kopt_run(kernel_clone(scalar, a), t, text, NULL);
         bool known = kernel_equal(first, k);
         for (int j = 0; j < found; j++) known = known || kernel_equal(out[j].k, k);
@@ -36,7 +36,7 @@ int kopt_candidates(const kernel *scalar, const target *t, const char *from, are
 const char *kopt_difference(const char *old, const char *text, arena *a) {
     gpu_tile x;
     if (!strcmp(old, text)) return "as the recipe has it";
-    if (kopt_gpu_tile_read(text, &x))
+    if (recipe_tile_read(text, &x))
         return arena_printf(a, "tiles of %d x %d, %d x %d of a thread, %d steps", x.rows * x.down, x.columns * x.across, x.rows,
                             x.columns, x.steps);
     schedule from = schedule_parse_steps(a, old, strlen(old), "recipe"),

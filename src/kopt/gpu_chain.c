@@ -5,7 +5,7 @@
  * scalar form (row_join.h writes them). Without rows (everything in one group) any kernels may follow each other. Which kernels
  * is a matter of time, estimated from shapes and the target only. */
 #include "kopt/gpu_chain.h"
-#include "kopt/gpu_cluster.h"
+#include "loop/cluster_columns.h"
 #include "kopt/row_join.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@ typedef struct link { /* a kernel, with so many loops over rows shared */
     double alone, among;   /* time, in nanoseconds: as a launch of its own, or among others; */
     double inside[N_ROWS]; /* as part of a chain, a group having 1 << i rows; */
     double clustered;      /* of one by clusters of groups, besides its contraction: */
-    contraction layer;     /* that; n = 0: it has none */
+    row_contraction layer; /* that; n = 0: it has none */
 } link;
 
 static const link *link_make(const plan *p, const pkernel *pk, int shared, const target *t) {
@@ -41,7 +41,7 @@ typedef struct chooser {
     int most_args;      /* of a kernel */
     const link **links; /* [kernels x (ROW_MOST_SHARED + 1)], made when they are needed */
     row_uses uses;
-    double *shapes; /* [GPU_CLUSTER_SHAPES] what the contractions of a chain take by clusters */
+    double *shapes; /* [RECIPE_CLUSTER_SHAPES] what the contractions of a chain take by clusters */
     VEC(pkernel) out;
 } chooser;
 
@@ -58,13 +58,13 @@ static bool is_private(const chooser *w, const row_chain *c) {
     return true;
 }
 
-static void add_layer(const chooser *w, const contraction *c, int64_t rows) {
-    gpu_cluster_add_layer(c, (double)rows, w->t, w->shapes);
+static void add_layer(const chooser *w, const row_contraction *c, int64_t rows) {
+    recipe_cluster_add_layer(c, (double)rows, w->t, w->shapes);
 }
 
 static double least_shape(const chooser *w) {
     double least = INFINITY;
-    for (int i = 0; i < GPU_CLUSTER_SHAPES; i++)
+    for (int i = 0; i < RECIPE_CLUSTER_SHAPES; i++)
         if (w->shapes[i] > 0 && w->shapes[i] < least) least = w->shapes[i]; /* 0: the target has not so many */
     return least;
 }
@@ -80,7 +80,7 @@ static double grow(chooser *w, int first, int shared, chain *out, const char **o
     int64_t last_extent = shared ? row_extent(k0, shared - 1) : 1;
     row_chain c = row_chain_make(p, first, shared);
     *out_end = NULL;
-    memset(w->shapes, 0, sizeof *w->shapes * GPU_CLUSTER_SHAPES);
+    memset(w->shapes, 0, sizeof *w->shapes * RECIPE_CLUSTER_SHAPES);
     for (int i = first; i < p->kernels.n; i++) {
         const kernel *k = p->kernels.at[i].k;
         if (!row_same(k0, k, shared)) break;
@@ -133,7 +133,7 @@ static pkernel join(chooser *w, chain *c) {
 void kopt_gpu_chain(plan *p, const target *t) {
     chooser w = { .p = p, .t = t, .room = t->group_bytes - 16 * t->group, .most_args = t->buffers ? t->buffers : FEW_ARGS };
     w.links = ARENA_ARRAY(p->a, const link *, p->kernels.n *(ROW_MOST_SHARED + 1) + 1);
-    w.shapes = ARENA_ARRAY(p->a, double, GPU_CLUSTER_SHAPES);
+    w.shapes = ARENA_ARRAY(p->a, double, RECIPE_CLUSTER_SHAPES);
     w.uses = row_find_uses(p);
     for (int i = 0; i < p->kernels.n;) {
         chain best = { .row.n = 1 };

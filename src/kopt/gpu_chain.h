@@ -4,7 +4,7 @@
 #define TN_KOPT_GPU_CHAIN_H
 
 #include "ir/plan.h"
-#include "kopt/gpu_place.h"
+#include "recipe/columns.h"
 
 #define GPU_LAUNCH_NS 1400.0 /* from the end of a kernel to the work of one that waited for it */
 
@@ -16,7 +16,7 @@ double gpu_chain_inside(const kernel *k, int shared, int64_t all_rows, int rows,
 
 /* The same by clusters of groups; INFINITY where that does not go. A contraction is *out, whose own time depends on the shape
  * and does not count; else out->n = 0. */
-double gpu_chain_clustered(const kernel *k, int shared, int64_t all_rows, const target *t, contraction *out);
+double gpu_chain_clustered(const kernel *k, int shared, int64_t all_rows, const target *t, row_contraction *out);
 
 /* gpu_roll.c: layers of a chain that repeat become a loop. New buffers come last; kbuf.plan_buf says what they are in the plan.
  * copies: the first layer's row may be copied for that. */

@@ -1,6 +1,6 @@
 /* gpu_chain_cost.c - implementation of gpu_chain.h: the larger of what arithmetic, memory and waiting take. */
 #include "kopt/gpu_chain.h"
-#include "kopt/gpu_cluster.h"
+#include "loop/cluster_columns.h"
 #include "loop/bind_rows.h"
 
 #include <math.h>
@@ -47,26 +47,26 @@ double gpu_chain_alone(const kernel *k, const target *t) {
 double gpu_chain_among(const kernel *k, const target *t) { return NEXT_NS + (double)k->flops / (units(t) * FLOPS_AMONG); }
 
 double gpu_chain_inside(const kernel *k, int shared, int64_t all_rows, int rows, const target *t) {
-    contraction c;
+    row_contraction c;
     int from = 1 + shared, to = k->ins.n - shared;
-    if (from < to && gpu_place_find(k, shared, from, &c) && c.end == to - 1)
-        return gpu_place_least_cost(&c, (double)all_rows, rows, t);
+    if (from < to && row_contraction_find(k, shared, from, &c) && c.end == to - 1)
+        return recipe_columns_least_cost(&c, (double)all_rows, rows, t);
     double n = units(t), groups = (double)all_rows / rows, turns = groups / n < 1 ? 1 : groups / n;
-    double work = loop_rows_cost(k, from, to, t->group) * GPU_UNIT_NS * rows;
-    double common = gpu_place_common_bytes(k, shared, from, to),
+    double work = loop_rows_cost(k, from, to, t->group) * RECIPE_UNIT_NS * rows;
+    double common = row_common_bytes(k, shared, from, to),
            bytes = larger(turns * common / BYTES_ONE, groups * common / (BYTES_ALL * n));
     return MEET_NS + wait_ns(k, from, to, t->group) * rows + larger(turns * work, bytes);
 }
 
-double gpu_chain_clustered(const kernel *k, int shared, int64_t all_rows, const target *t, contraction *out) {
+double gpu_chain_clustered(const kernel *k, int shared, int64_t all_rows, const target *t, row_contraction *out) {
     int from = 1 + shared, to = k->ins.n - shared;
-    *out = (contraction){ .n = 0 };
+    *out = (row_contraction){ .n = 0 };
     if (t->cluster < 2 || t->clusters < 1 || shared > 1 || all_rows < 1) return INFINITY;
-    if (from < to && gpu_place_find(k, shared, from, out) && out->end == to - 1)
-        return gpu_cluster_takes(k, shared, out) ? 0 : INFINITY;
-    *out = (contraction){ .n = 0 };
+    if (from < to && row_contraction_find(k, shared, from, out) && out->end == to - 1)
+        return cluster_takes(k, shared, out) ? 0 : INFINITY;
+    *out = (row_contraction){ .n = 0 };
     for (int i = from; i < to; i++)
         if (k->ins.at[i].op == K_SCATTER) return INFINITY;
     double rows = larger(1, (double)all_rows / (8 * t->clusters));
-    return MEET_NS + FETCH_NS + rows * loop_rows_cost(k, from, to, t->group) * GPU_UNIT_NS;
+    return MEET_NS + FETCH_NS + rows * loop_rows_cost(k, from, to, t->group) * RECIPE_UNIT_NS;
 }

@@ -8,14 +8,14 @@
  * In: the kernel of a chain in scalar form. Out: the same with such loops, and the same results bit by bit. The bound of a
  * ReLU, where not all layers have one, comes from a table: max with -inf changes nothing. */
 #include "kopt/gpu_chain.h"
-#include "kopt/gpu_place.h"
+#include "recipe/columns.h"
 
 #include <math.h>
 
 enum { MAX_PERIOD = 4 /* layers of an iteration */, WORTH = 4 /* layers that need not be written */ };
 
 typedef struct layer {
-    contraction c;
+    row_contraction c;
     int bound; /* instruction: a constant, whose max or min with what the layer has computed is the next one; or 0 */
 } layer;
 typedef struct run { /* layers [first, first + period * times) */
@@ -249,7 +249,7 @@ void gpu_chain_roll(plan *p, kernel *k, int n_rows, bool copies) {
     for (int i = 1 + n_rows; i < k->ins.n - n_rows; i++) {
         layer x = { .bound = 0 };
         if (k->ins.at[i].op != K_LOOP) continue;
-        if (gpu_place_find(k, n_rows, i, &x.c)) VEC_PUSH(k->a, &w.layers, x);
+        if (row_contraction_find(k, n_rows, i, &x.c)) VEC_PUSH(k->a, &w.layers, x);
         i = kernel_loop_end(k, i);
     }
     w.old.at = k->ins.at, w.old.n = k->ins.n;

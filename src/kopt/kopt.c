@@ -4,9 +4,9 @@
 static kernel *on_gpu(kernel *k, const target *t, const char *measured, kopt_made *out) {
     gpu_tile tile;
     target own = *t;
-    if (measured && kopt_gpu_tile_read(measured, &tile)) own.tile = &tile, out->tuned = measured;
+    if (measured && recipe_tile_read(measured, &tile)) own.tile = &tile, out->tuned = measured;
     if (measured && !out->tuned) out->ignored = "it is no tile of a GPU";
-    return kopt_gpu(k, &own, &out->schedule);
+    return recipe_gpu(k, &own, &out->schedule);
 }
 
 /* The recipe's schedule first: what was measured must have its bits. */

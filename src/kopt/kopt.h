@@ -11,11 +11,11 @@
  * then stays in the caches and nothing takes longer. Before kopt_run. */
 void kopt_row_blocks(plan *p, const target *t);
 /* The kernel in its target's form: by t->schedules where the kernel has one there, else by the text of the tuning database
- * (`measured`, may be NULL) where that is possible, else by recipes, or kopt_gpu. *out (may be NULL): how. */
+ * (`measured`, may be NULL) where that is possible, else by recipes. *out (may be NULL): how. */
 typedef struct kopt_made {
-    const schedule *schedule; /* NULL for GPUs */
-    const char *tuned;        /* the measured text, where it was heeded */
-    const char *ignored;      /* why it was not */
+    const schedule *schedule;
+    const char *tuned;   /* the measured text, where it was heeded */
+    const char *ignored; /* why it was not */
 } kopt_made;
 kernel *kopt_run(kernel *k, const target *t, const char *measured, kopt_made *out);
 
@@ -37,26 +37,6 @@ const char *kopt_form_text(const kernel *k, arena *a);
 void kopt_gpu_chain(plan *p, const target *t);
 /* gpu_beside.c: kernels of a plan, in the form of a GPU, that do not need each other become one launch. After kopt_run. */
 void kopt_gpu_beside(plan *p, const target *t);
-/* gpu.c: the form of a GPU (kernel.h) instead: order, collapse, one of the forms below, hoist. */
-kernel *kopt_gpu(kernel *k, const target *t, const schedule **out);
-int kopt_gpu_choices(kernel *k, const target *t, gpu_tile *out, int cap); /* as kopt_gpu_tiles; spoils the kernel */
-/* gpu_place.c: the same, each thread having its place in the contractions of a row, when that costs less than *out_cost; else
- * NULL. */
-kernel *kopt_gpu_place(const kernel *k, int n_rows, const target *t, double *out_cost);
-/* gpu_cluster.c: the same, rows being a cluster's, whose groups share out the columns. */
-kernel *kopt_gpu_cluster(const kernel *k, int n_rows, const target *t, double *out_cost);
-/* gpu_tile.c: a contraction in tiles of fast memory and registers, when that costs less than *out_cost; else NULL. */
-kernel *kopt_gpu_tile(const kernel *k, int n_outer, const target *t, double *out_cost);
-/* Shapes that such tiles could have, all with the same order of sums, the cheapest first; at most cap. 0 where there are none.
- */
-int kopt_gpu_tiles(const kernel *k, int n_outer, const target *t, gpu_tile *out, int cap);
-/* "gpu_tile 16 8 4 16 8", and back: false where it is no such text. */
-const char *kopt_gpu_tile_text(gpu_tile x, arena *a);
-bool kopt_gpu_tile_read(const char *text, gpu_tile *out);
-/* gpu_column.c: sums of columns, when that costs less than *out_cost; else NULL. */
-kernel *kopt_gpu_column(const kernel *k, int n_outer, const target *t, double *out_cost);
-/* gpu_scatter.c: a scatter-add; NULL where the kernel is something else. */
-kernel *kopt_gpu_scatter(const kernel *k, int n_outer, const target *t);
 /* gpu_access.c: what neighbouring threads touch together. The different ones of a kernel, in a; returns how many. */
 typedef struct gpu_access {
     int buf; /* of the kernel */

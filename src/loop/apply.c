@@ -2,7 +2,7 @@
 #include "loop/loop.h"
 #include "loop/schedule.h"
 
-static bool is_for_gpus(const loop_step *s) { return s->op > STEP_nontemporal; }
+static bool is_for_gpus(const loop_step *s) { return s->op >= STEP_reuse_variables && s->op <= STEP_dce; }
 
 /* All steps until one is refused; *why has a reason then, with the step. */
 static bool apply_all(kernel **k, const schedule *s, str *why) {

@@ -321,7 +321,7 @@ static void fetch_later_row(row_writer *w, int n_rows, int64_t ahead) {
         if (in->op == K_LOOP) loop = in;
         if (in->op != K_LOAD || !loop || in->dyn || in->n_mask || k->bufs.at[in->buf].kind != KB_IN || fetched[in->buf])
             continue;
-        if (affine_coef(in->idx, row) < 1 || affine_coef(in->idx, loop->var) != 1) continue;
+        if (in->idx.n != 2 || affine_coef(in->idx, row) < 1 || affine_coef(in->idx, loop->var) != 1) continue;
         fetched[in->buf] = true;
         fetch_lines(w, in, loop, row, ahead);
     }

@@ -74,11 +74,15 @@ bool step_parallel(kernel **kk, const loop_step *s, str *why) {
             why, "one loop over %s leaves what another one reads in b%d, and its first and last iterations are peeled", name,
             local);
     bool any = false;
+    int depth = 0, around = 0; /* of the loop over v, where one is open */
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         any = any || (in->op == K_LOOP && in->var == v);
+        if (in->op == K_LOOP) around = ++depth && !around && in->var == v ? depth : around;
+        if (in->op == K_END && depth-- == around) around = 0;
         if (in->op != K_STORE && in->op != K_SCATTER) continue;
         if (k->bufs.at[in->buf].kind == KB_LOCAL) continue;
+        if (!around && in->op == K_SCATTER) return step_refuse(why, "a scatter adds to b%d outside of %s", in->buf, name);
         if (!affine_coef(in->idx, v) && !in->dyn)
             return step_refuse(why, "iterations of %s write the same elements of b%d", name, in->buf);
     }

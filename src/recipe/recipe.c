@@ -44,3 +44,12 @@ void recipe_do(recipe *r, const char *fmt, ...) {
     if (done) return;
     guard_fail(r->k->a->gd, TN_ERR_INTERNAL, "kernel %s: the recipe's step \"%s\" is refused: %s", r->k->name, x.text, x.why.s);
 }
+
+void recipe_do_all(recipe *r, const char *steps) {
+    while (*steps) {
+        int n = (int)strcspn(steps, ";");
+        recipe_do(r, "%.*s", n, steps);
+        steps += n;
+        steps += strspn(steps, "; ");
+    }
+}

@@ -53,6 +53,33 @@ void recipe_transpose(recipe *r);
 /* The same on GPUs, through shared memory. Returns false where nothing is transposed or too little. */
 bool recipe_transpose_tile(recipe *r);
 
+/* gpu.c: the schedule of a kernel for a GPU, and the kernel that it makes. *out may be NULL. */
+kernel *recipe_gpu(kernel *k, const target *t, const schedule **out);
+int recipe_gpu_tiles(kernel *k, const target *t, gpu_tile *out, int cap); /* as recipe_block_tiles; spoils the kernel */
+/* What a kernel could be on a GPU: steps, between semicolons, and what they would cost, in instructions of a thread. The
+ * functions below change *best, and return true, where their steps cost less than what it has. In: scalar form. */
+typedef struct recipe_form {
+    double cost;
+    const char *steps;
+} recipe_form;
+void recipe_do_all(recipe *r, const char *steps);
+/* block_tile.c: a contraction in tiles of shared memory and registers; t->tile is heeded. */
+bool recipe_block_tile(const kernel *k, const target *t, recipe_form *best);
+/* Shapes that such tiles could have, all with the same order of sums, the cheapest first; at most cap. 0 where there are none.
+ */
+int recipe_block_tiles(const kernel *k, const target *t, gpu_tile *out, int cap);
+/* "gpu_tile 16 8 4 16 8", and back: false where it is no such text. */
+const char *recipe_tile_text(gpu_tile x, arena *a);
+bool recipe_tile_read(const char *text, gpu_tile *out);
+
+/* thread_columns.c, cluster_columns.c: rows with contractions inside. */
+bool recipe_thread_columns(const kernel *k, const target *t, recipe_form *best);
+bool recipe_cluster_columns(const kernel *k, const target *t, recipe_form *best);
+/* reduce_columns.c: sums of columns. */
+bool recipe_reduce_columns(const kernel *k, const target *t, recipe_form *best);
+/* scatter.c: does the step of a scatter-add; false where the kernel is something else. */
+bool recipe_scatter(recipe *r);
+
 /* map.c: an iteration of the outer loops, or a vector of them, is a thread's of a GPU. */
 void recipe_map(recipe *r);
 /* row.c: threads of a block such that each keeps its share of a row in registers, when scalar kernel k is rows of elementwise

@@ -58,7 +58,7 @@ static int try_all(const reference *r, arena *a, target t, const gpu_tile *all, 
     const eval_memory *want = run(model, r, a);
     int out = plan_io(model, "y", true), others = 0;
     for (int i = 0; i < n; i++) {
-        ktuned e = { kernel_hash(scalar, t.tuning_seed), kopt_gpu_tile_text(all[i], a) };
+        ktuned e = { kernel_hash(scalar, t.tuning_seed), recipe_tile_text(all[i], a) };
         plan *p = compile(r->g, a, t, &e);
         const eval_memory *got = run(p, r, a);
         if (memcmp(want->io[out], got->io[out], (size_t)model->io.at[out].bytes))
@@ -85,7 +85,7 @@ static void test_same_bits(void **state) {
             gpu_tile all[MOST];
             kopt_candidate found[MOST];
             int n = kopt_candidates(model->kernels.at[0].scalar, &t, NULL, &a, found, MOST);
-            for (int k = 0; k < n; k++) assert_true(kopt_gpu_tile_read(found[k].text, &all[k]));
+            for (int k = 0; k < n; k++) assert_true(recipe_tile_read(found[k].text, &all[k]));
             if (n > 10) n = 10;
             assert_int_equal(try_all(&ref, &a, t, all, n), n);
             tried += n;
@@ -148,8 +148,8 @@ static void test_texts(void **state) {
                                        "gpu_tile 99999999999 2 3 4 5" };
     gpu_tile x;
     for (size_t i = 0; i < COUNT_OF(bad); i++)
-        if (kopt_gpu_tile_read(bad[i], &x)) fail_msg("\"%s\" is taken", bad[i]);
-    assert_true(kopt_gpu_tile_read("gpu_tile 255 2 3 4 65535", &x));
+        if (recipe_tile_read(bad[i], &x)) fail_msg("\"%s\" is taken", bad[i]);
+    assert_true(recipe_tile_read("gpu_tile 255 2 3 4 65535", &x));
     assert_true(x.rows == 255 && x.columns == 2 && x.down == 3 && x.across == 4 && x.steps == 65535);
 }
 

@@ -273,6 +273,23 @@ static const char *random_step(const kernel *k, rng *r, arena *a) {
         return arena_printf(a, "%s %s %s %d lanes=%d threads=%d", name, v, u, size, 1 << rng_below(r, 3), 8 * size);
     case STEP_vectorize_nests:
         return arena_printf(a, "%s %d", name, size);
+    case STEP_block_tile:
+        return arena_printf(a, "%s %s %d %s %d %d%s%s", name, v, 1 << rng_below(r, 4), u, 1 << rng_below(r, 4),
+                            1 << rng_below(r, 6), rng_chance(r, 0.3) ? " split_k=2" : "",
+                            rng_chance(r, 0.5) ? " double_buffer" : "");
+    case STEP_reduce_columns:
+        return arena_printf(a, "%s %s %d %s %d lanes=%d unroll=%d%s", name, v, 1 << rng_below(r, 4), u, 1 << rng_below(r, 4),
+                            1 << rng_below(r, 3), (int)rng_between(r, 1, 4), rng_chance(r, 0.2) ? " panels=0" : "");
+    case STEP_scatter_private:
+        return arena_printf(a, "%s %d %d warp=%d", name, size, (int)rng_between(r, 1, 9), 4 << rng_below(r, 3));
+    case STEP_scatter_owned:
+        return arena_printf(a, "%s %d %d warp=%d columns=%d lanes=%d", name, size, (int)rng_between(r, 1, 9),
+                            4 << rng_below(r, 3), (int)rng_below(r, 20), 1 << rng_below(r, 3));
+    case STEP_thread_columns:
+        return arena_printf(a, "%s %d rows=%d split_k=%d", name, size, 1 << rng_below(r, 3), 1 << rng_below(r, 3));
+    case STEP_cluster_columns:
+        return arena_printf(a, "%s %d rows=%d blocks=%d split_k=%d lanes=%d", name, 2 << rng_below(r, 2),
+                            (int)rng_between(r, 1, 3), 1 << rng_below(r, 2), 1 << rng_below(r, 3), 1 << rng_below(r, 2));
     case STEP_register_cache:
         return arena_printf(a, "%s %d packed=%d", name, size, 2 * size);
     default:

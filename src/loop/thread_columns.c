@@ -1,176 +1,28 @@
-/* gpu_place.c - contractions of a row by a group in which every thread has its place for the whole kernel: a column, and a part
- * of the sum, which neighbours combine. What comes next from memory that is only read, such as the weights of the next layers,
- * is loaded before the threads wait for each other; a group may have several rows, for which such values are loaded once.
- * Loops of contractions (gpu_roll.c) load for later iterations.
+/* thread_columns.c - binds rows with contractions inside to thread blocks, in which every thread has its place for the whole
+ * kernel: a column, and a part of the sum, which neighbours combine. What comes next from memory that is only read, such as the
+ * weights of the next layers, is loaded before the threads wait for each other; a block may have several rows, for which such
+ * values are loaded once. Loops of contractions load for later iterations.
  *
- * In: a scalar kernel whose rows are its outermost loops, with contractions among what it does for a row. Out: a kernel of its
- * own, when that costs less than the other forms. */
-#include "kopt/gpu_place.h"
+ * In: scalar form whose rows are its outer loops, with contractions among what it does for a row. Out: the form of a GPU.
+ *
+ * Loading ahead is part of this step: which register holds what of which later layer is known only while the layers are
+ * written. */
 #include "loop/bind_rows.h"
-
-#include <math.h>
-#include <stdlib.h>
+#include "loop/gpu_copy.h"
+#include "loop/row_contraction.h"
 
 enum {
-    WHOLE = 32 /* steps of a sum that are written out one by one */,
-    STRETCH = 16 /* of longer ones, at a time */,
     AHEAD = 96 /* registers for what comes later */,
     MAX_AHEAD = 8 /* contractions; */,
     LOOP_AHEAD = 4 /* in loops, whose text is longer by as many */,
-    SUMS = 4 /* that a thread keeps of one, so that few wait for each other */
+    MOST_PARTS = 32
 };
-
-/* ---- finding them ---- */
-
-static bool is_pure(const kins *in) {
-    return in->op == K_CONST || in->op == K_INDEX || in->op == K_LOAD || in->op == K_ALU || in->op == K_CAST ||
-           in->op == K_WRAP;
-}
-
-static bool inside(const kins *in, int from) { /* its operands come from there */
-    const reg r[] = { in->a, in->b, in->c, in->dyn };
-    for (size_t i = 0; i < COUNT_OF(r); i++)
-        if (r[i] && (int)r[i] < from) return false;
-    return true;
-}
-
-static bool find_sum(const kernel *k, contraction *c) {
-    const kins *in = &k->ins.at[c->inner];
-    c->last = kernel_loop_end(k, c->inner);
-    if (c->last != c->inner + 4 || !k->vars.at[in->var].reduce || in->lo != 0 || in->hi < 1) return false;
-    c->load[0] = c->inner + 1, c->load[1] = c->inner + 2, c->update = c->inner + 3;
-    const kins *x = in + 1, *y = in + 2, *upd = in + 3;
-    if (x->op != K_LOAD || y->op != K_LOAD || x->dyn || y->dyn || x->n_mask || y->n_mask) return false;
-    if (upd->op != K_UPD || upd->alu != OP_dot || (int)upd->c != c->acc) return false;
-    c->depth = in->hi;
-    return ((int)upd->a == c->load[0] && (int)upd->b == c->load[1]) || ((int)upd->a == c->load[1] && (int)upd->b == c->load[0]);
-}
-
-enum { LINE = 128 /* bytes of memory that come at once */ };
-
-/* Lines of memory that 32 threads read at once when `parts` neighbours have every fourth step of the same column. */
-static double lines_of(const int64_t apart[2], int parts) {
-    double columns = 32.0 / parts, along = fmin((double)(parts * SUMS) * (double)apart[1] / LINE, parts),
-           across = fmin(columns * (double)apart[0] / LINE, columns);
-    return fmax(along, 1) * fmax(across, 1);
-}
-
-/* The operand in memory that is read in most lines. */
-static void find_distances(const kernel *k, contraction *c) {
-    kvar v[2] = { k->ins.at[c->loop].var, k->ins.at[c->inner].var };
-    for (int l = 0; l < 2; l++) {
-        const kins *in = &k->ins.at[c->load[l]];
-        int64_t apart[2], size = (int64_t)dtype_size((tn_dtype)k->bufs.at[in->buf].dtype);
-        for (int i = 0; i < 2; i++) apart[i] = llabs(affine_coef(in->idx, v[i])) * size;
-        if (k->bufs.at[in->buf].kind == KB_LOCAL || lines_of(apart, 1) < lines_of(c->apart, 1)) continue;
-        c->apart[0] = apart[0], c->apart[1] = apart[1];
-    }
-}
-
-bool gpu_place_find(const kernel *k, int n_rows, int i, contraction *out) {
-    const kins *loop = &k->ins.at[i];
-    if (loop->op != K_LOOP || k->vars.at[loop->var].reduce || loop->lo != 0 || loop->hi < 1) return false;
-    contraction c = { .loop = i, .end = kernel_loop_end(k, i), .n = loop->hi };
-    bool stores = false;
-    for (int j = i + 1; j < c.end; j++) {
-        const kins *in = &k->ins.at[j];
-        if (!inside(in, i)) return false;
-        if (in->op == K_ACC && !c.acc) {
-            c.acc = j;
-        } else if (in->op == K_LOOP && c.acc && !c.inner) {
-            c.inner = j;
-            if (!find_sum(k, &c)) return false;
-            j = c.last;
-        } else if (in->op == K_STORE && c.inner && in->n_mask == 0) {
-            stores = true;
-            for (int l = 0; l < 2; l++)
-                if (k->ins.at[c.load[l]].buf == in->buf) return false;
-        } else if (!is_pure(in)) {
-            return false;
-        }
-    }
-    if (!stores) return false;
-    c.common = gpu_place_common_bytes(k, n_rows, c.loop, c.end);
-    find_distances(k, &c);
-    *out = c;
-    return true;
-}
-
-/* ---- what they cost ---- */
-
-/* Nanoseconds, and per nanosecond, as measured on an H200. */
-#define STEP_NS 3.0     /* a step of a sum: a product, and what it takes to have its operands; */
-#define GUARD_NS 3.0    /* more where some threads have no column */
-#define JOIN_NS 15.0    /* neighbours exchange a value */
-#define MEET_NS 54.0    /* all of a group wait for each other, and read what was written; */
-#define MEET32_NS 42.0  /* groups of 32 */
-#define FETCH_NS 400.0  /* the first memory that was not asked for ahead comes; */
-#define MORE_NS 100.0   /* what follows */
-#define LINE_NS 0.5     /* a line of memory that 32 threads read */
-#define FLOPS_ONE 200.0 /* of a multiprocessor */
-#define BYTES_ONE 100.0 /* that one reads; */
-#define BYTES_ALL 40.0  /* each, when all do */
-
-static double larger(double x, double y) { return x > y ? x : y; }
-static double up(double x) { return (double)(int64_t)(x + 0.999999); }
-static double multiprocessors(const target *t) { return t->grid > 1024 ? (double)t->grid / 1024 : 1; }
-
-double gpu_place_common_bytes(const kernel *k, int n_rows, int from, int to) {
-    double sum = 0;
-    int open[64], depth = 0;
-    for (int i = 1; i < to; i++) {
-        const kins *in = &k->ins.at[i];
-        if (in->op == K_LOOP && depth < 64) open[depth++] = i;
-        if (in->op == K_END && depth > 0) depth--;
-        if (i < from || in->op != K_LOAD || k->bufs.at[in->buf].kind == KB_LOCAL) continue;
-        double n = in->dyn ? (double)in->dyn_n : 1;
-        bool own = false;
-        for (int d = 0; d < depth; d++) {
-            kvar v = k->ins.at[open[d]].var;
-            if (affine_coef(in->idx, v) == 0 || (d >= n_rows && open[d] < from)) continue;
-            own |= d < n_rows;
-            n *= (double)k->vars.at[v].extent;
-        }
-        if (!own) sum += n * (double)dtype_size((tn_dtype)k->bufs.at[in->buf].dtype);
-    }
-    return sum;
-}
-
-static double log2_of(int n) {
-    double l = 0;
-    for (; n > 1; n /= 2) l++;
-    return l;
-}
-
-double gpu_place_cost(const contraction *c, double groups, int rows, int group, int parts, const target *t) {
-    double n = multiprocessors(t), turns = up(groups / n), products = (double)c->n * (double)c->depth;
-    double rounds = up((double)c->n * parts / group), steps = up((double)c->depth / parts);
-    bool pads = rounds * group != (double)c->n * parts;
-    double step = STEP_NS + (pads ? GUARD_NS : 0);
-    double wait = rounds * rows * (steps * step + log2_of(parts) * JOIN_NS) + (group > 32 ? MEET_NS : MEET32_NS);
-    if (rounds > 1 || steps > WHOLE) wait += rounds * (steps > WHOLE ? steps / STRETCH * MORE_NS : FETCH_NS);
-    double lines = products / 32 * lines_of(c->apart, parts) * LINE_NS, work = 2 * products * rows / FLOPS_ONE;
-    return larger(wait * up(turns / 8) + turns * larger(lines, work),
-                  larger(turns * c->common / BYTES_ONE, groups * c->common / (BYTES_ALL * n)));
-}
-
-double gpu_place_least_cost(const contraction *c, double all_rows, int rows, const target *t) {
-    double best = 1e30;
-    for (int group = t->group < 32 ? t->group : 32; group <= t->group; group *= 2)
-        for (int parts = 1; parts <= 32 && parts <= group; parts *= 2) {
-            double cost = gpu_place_cost(c, all_rows / rows, rows, group, parts, t);
-            if (cost < best) best = cost;
-        }
-    return best;
-}
-
-/* ---- the shape ---- */
 
 typedef struct placer {
     const kernel *k;
     kernel *o;
     int n_rows, rows, group, parts; /* loops over rows; rows of a group; its threads; threads a sum */
-    layers l;
+    row_layers l;
     row_writer w;
     kvar column, part;
     VEC(kvar) again; /* variables of loops that this writes */
@@ -181,105 +33,12 @@ typedef struct placer {
     affine loop_is;
     reg loop_reg; /* or, for loads, what this holds, at most loop_end - 1; 0: nothing */
     int64_t loop_end;
-    section *next; /* once a sum's terms are added, iteration next_is of contraction next_i is loaded in their place; or NULL */
+    row_section
+        *next; /* once a sum's terms are added, iteration next_is of contraction next_i is loaded in their place; or NULL */
     int next_u, next_i;
     affine next_is;
     int kept[TN_N_DTYPES]; /* buffers of what is loaded ahead in loops, or -1 */
-    const target *t;
 } placer;
-
-/* Contractions from instruction i on that fill [i, end). */
-static bool find_some(const kernel *k, int n_rows, int i, int end, layers *out) {
-    for (contraction c; i < end; i = c.end + 1) {
-        if (!gpu_place_find(k, n_rows, i, &c)) return false;
-        VEC_PUSH(k->a, &out->c, c);
-    }
-    return true;
-}
-
-/* Instructions that are masked by which iteration of loop v it is: loads of later iterations could not be told. */
-static bool is_masked_by(const kernel *k, int from, int to, kvar v) {
-    for (int i = from; i < to; i++)
-        for (int m = 0; m < k->ins.at[i].n_mask; m++)
-            if (affine_coef(k->ins.at[i].mask[m].e, v)) return true;
-    return false;
-}
-
-void gpu_place_layers(const kernel *k, int n_rows, layers *out) {
-    for (int i = 1 + n_rows; i < k->ins.n - n_rows; i++) {
-        const kins *in = &k->ins.at[i];
-        if (in->op != K_LOOP) continue;
-        section s = { .loop = i, .end = kernel_loop_end(k, i), .first = out->c.n, .var = -1, .times = 1 };
-        bool found = find_some(k, n_rows, i, s.end + 1, out);
-        if (!found && in->lo == 0 && in->hi > 0 && !is_masked_by(k, i + 1, s.end, in->var) &&
-            (found = find_some(k, n_rows, i + 1, s.end, out)))
-            s.var = in->var, s.times = in->hi;
-        s.n = out->c.n - s.first;
-        if (found && s.n)
-            VEC_PUSH(k->a, &out->sections, s);
-        else
-            out->c.n = s.first;
-        i = s.end;
-    }
-}
-
-/* The rest, at the same level. */
-static double rest_cost(const placer *p, int group) {
-    double sum = 0;
-    int from = 1 + p->n_rows;
-    for (int i = 0; i < p->l.sections.n; i++) {
-        sum += loop_rows_cost(p->k, from, p->l.sections.at[i].loop, group);
-        from = p->l.sections.at[i].end + 1;
-    }
-    return sum + loop_rows_cost(p->k, from, p->k->ins.n - p->n_rows, group);
-}
-
-static int64_t shared_bytes(const kernel *k) {
-    int64_t n = 0;
-    for (int b = 0; b < k->bufs.n; b++)
-        if (k->bufs.at[b].kind == KB_LOCAL) n += k->bufs.at[b].elems * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype);
-    return n;
-}
-
-bool gpu_place_rows_are_free(const kernel *k, int n_rows, const layers *l) {
-    int start = 1 + n_rows, next = 0;
-    for (int i = start; i < k->ins.n - n_rows; i++) {
-        if (next < l->sections.n && i == l->sections.at[next].loop) {
-            i = l->sections.at[next++].end;
-            start = i + 1;
-        } else if (!inside(&k->ins.at[i], start)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool choose(placer *p, double *out_cost) {
-    const kernel *k = p->k;
-    const target *t = p->t;
-    double all_rows = 1, n = multiprocessors(t), best = p->l.c.n > 1 ? INFINITY : *out_cost * GPU_UNIT_NS;
-    int64_t last = 1;
-    for (int i = 0; i < p->n_rows; i++) all_rows *= (double)(last = k->ins.at[1 + i].hi);
-    p->group = 0;
-    for (int rows = 1; rows <= PLACE_MAX_ROWS; rows *= 2) {
-        if (rows > 1 && (p->n_rows == 0 || last % rows || !gpu_place_rows_are_free(k, p->n_rows, &p->l))) break;
-        for (int group = t->group < 32 ? t->group : 32; group <= t->group; group *= 2) {
-            if (shared_bytes(k) * rows + 16 * group > t->group_bytes) continue;
-            double groups = all_rows / rows, rest = rest_cost(p, group) * GPU_UNIT_NS * rows * up(up(groups / n) / 4);
-            for (int parts = 1; parts <= 32 && parts <= group; parts *= 2) {
-                double cost = rest;
-                for (int i = 0; i < p->l.sections.n; i++)
-                    for (int j = 0; j < p->l.sections.at[i].n; j++)
-                        cost += (double)p->l.sections.at[i].times *
-                                gpu_place_cost(&p->l.c.at[p->l.sections.at[i].first + j], groups, rows, group, parts, t);
-                if (cost < best) best = cost, p->rows = rows, p->group = group, p->parts = parts;
-            }
-        }
-    }
-    if (!p->group) return false;
-    *out_cost = best / GPU_UNIT_NS;
-    return true;
-}
 
 /* ---- writing ---- */
 
@@ -295,8 +54,8 @@ static kvar open(placer *p, const char *name, int64_t n, kpar par, bool fresh) {
     return v;
 }
 
-typedef struct spot { /* where in a contraction */
-    const contraction *c;
+typedef struct spot { /* where in a row_contraction */
+    const row_contraction *c;
     affine column, step;    /* values of its two variables */
     bool pads, tails, read; /* columns or steps there may not be; step has a value */
     bool ahead;             /* loads are to begin now */
@@ -312,7 +71,7 @@ static void mask(placer *p, kins *in, affine e, int64_t lo, int64_t hi) {
 }
 
 /* Read where the contraction's result is written over it: by the thread that writes alone. */
-static bool is_written_over(const placer *p, const contraction *c, const kins *in) {
+static bool is_written_over(const placer *p, const row_contraction *c, const kins *in) {
     for (int i = c->loop + 1; i < c->end; i++)
         if (p->k->ins.at[i].op == K_STORE && p->k->ins.at[i].buf == in->buf) return true;
     return false;
@@ -358,21 +117,21 @@ static bool is_common(const placer *p, int i) {
     return in->op == K_CONST || (in->op == K_LOAD && !moves && !in->dyn && p->k->bufs.at[in->buf].kind == KB_IN);
 }
 
-static int64_t steps_of(const placer *p, const contraction *c) { return (c->depth + p->parts - 1) / p->parts; }
-static int64_t rounds_of(const placer *p, const contraction *c) {
+static int64_t steps_of(const placer *p, const row_contraction *c) { return (c->depth + p->parts - 1) / p->parts; }
+static int64_t rounds_of(const placer *p, const row_contraction *c) {
     return (c->n + p->group / p->parts - 1) / (p->group / p->parts);
 }
-static bool is_whole(const placer *p, const contraction *c) { return steps_of(p, c) <= WHOLE && rounds_of(p, c) == 1; }
+static bool is_whole(const placer *p, const row_contraction *c) { return steps_of(p, c) <= ROW_WHOLE && rounds_of(p, c) == 1; }
 
 /* Step number `step` of this thread's sum, counted from `base`: neighbours have four terms in turn where that comes out even.
  */
-static affine step_of(const placer *p, const contraction *c, affine base, int64_t step) {
+static affine step_of(const placer *p, const row_contraction *c, affine base, int64_t step) {
     int64_t at_once = c->depth % (4 * p->parts) == 0 ? 4 : 1, at = step / at_once * at_once * p->parts + step % at_once;
     affine x = affine_add(p->o->a, base, affine_scale(p->o->a, affine_var(p->o->a, p->part), at_once));
     return affine_offset(x, at);
 }
 
-static spot spot_of(const placer *p, const contraction *c, affine column) {
+static spot spot_of(const placer *p, const row_contraction *c, affine column) {
     return (spot){
         .c = c, .column = column, .pads = rounds_of(p, c) * (p->group / p->parts) != c->n, .tails = c->depth % p->parts != 0
     };
@@ -381,7 +140,7 @@ static spot spot_of(const placer *p, const contraction *c, affine column) {
 /* What a contraction needs of read-only memory, in the order of its instructions; of loads in the sum, all steps if these are
  * few. */
 static void load_common(placer *p, int number) {
-    const contraction *c = &p->l.c.at[number];
+    const row_contraction *c = &p->l.c.at[number];
     spot s = spot_of(p, c, affine_var(p->o->a, p->column));
     s.ahead = true;
     int64_t steps = steps_of(p, c);
@@ -398,15 +157,15 @@ static void load_common(placer *p, int number) {
             to[i - c->loop] = copy(p, i, &s, none);
 }
 
-static int look_ahead(const placer *p, const contraction *c) {
+static int look_ahead(const placer *p, const row_contraction *c) {
     int64_t n = AHEAD / (steps_of(p, c) + 1);
     return n < 1 ? 1 : n > MAX_AHEAD ? MAX_AHEAD : (int)n;
 }
 
 /* What load_common read for a contraction of a loop goes where iterations later find it: in memory of the thread, at places
  * that are known when it is compiled, which is registers. */
-static void keep(placer *p, section *s, int u, int i) {
-    const contraction *c = &p->l.c.at[s->first + i];
+static void keep(placer *p, row_section *s, int u, int i) {
+    const row_contraction *c = &p->l.c.at[s->first + i];
     int n = (int)(c->end - c->loop + 2 * steps_of(p, c));
     const reg *from = p->ahead[s->first + i];
     int32_t **slot = &s->slot[u * s->n + i];
@@ -423,8 +182,8 @@ static void keep(placer *p, section *s, int u, int i) {
     }
 }
 
-static void recall(placer *p, const section *s, int u, int i) {
-    const contraction *c = &p->l.c.at[s->first + i];
+static void recall(placer *p, const row_section *s, int u, int i) {
+    const row_contraction *c = &p->l.c.at[s->first + i];
     const reg *from = p->ahead[s->first + i];
     const int32_t *slot = s->slot[u * s->n + i];
     int n = (int)(c->end - c->loop + 2 * steps_of(p, c));
@@ -438,7 +197,7 @@ static void recall(placer *p, const section *s, int u, int i) {
     p->ahead[s->first + i] = to;
 }
 
-static void start_loop(placer *p, section *s) {
+static void start_loop(placer *p, row_section *s) {
     int ahead = look_ahead(p, &p->l.c.at[s->first]), unroll = (ahead < LOOP_AHEAD ? ahead : LOOP_AHEAD) / s->n;
     s->unroll = unroll < 1 ? 1 : unroll > s->times ? (int)s->times : unroll;
     s->slot = ARENA_ARRAY(p->o->a, int32_t *, s->unroll * s->n);
@@ -457,7 +216,7 @@ static void start_loop(placer *p, section *s) {
 /* Reading for contractions before `to` begins. */
 static void start(placer *p, int to) {
     while (p->started < to && p->started < p->barred) {
-        section *s = p->l.sections.at;
+        row_section *s = p->l.sections.at;
         while (s->first + s->n <= p->started) s++;
         if (s->var >= 0) {
             start_loop(p, s);
@@ -468,8 +227,8 @@ static void start(placer *p, int to) {
     }
 }
 
-/* Steps [from, to) of the sum, counted from base, for all rows; sums[row * SUMS + i]. */
-static void write_steps(placer *p, const contraction *c, const reg *ahead, affine column, affine base, int from, int to,
+/* Steps [from, to) of the sum, counted from base, for all rows; sums[row * ROW_SUMS + i]. */
+static void write_steps(placer *p, const row_contraction *c, const reg *ahead, affine column, affine base, int from, int to,
                         const reg *sums, int n_sums) {
     spot s = spot_of(p, c, column);
     reg *regs = ARENA_ARRAY(p->o->a, reg, p->k->ins.n), *common = ARENA_ARRAY(p->o->a, reg, 2 * (to - from));
@@ -489,17 +248,17 @@ static void write_steps(placer *p, const contraction *c, const reg *ahead, affin
                 reg r = common[l * (to - from) + i - from];
                 regs[c->load[l]] = r ? r : copy(p, c->load[l], &s, regs);
             }
-            regs[c->acc] = sums[s.row * SUMS + i % n_sums];
+            regs[c->acc] = sums[s.row * ROW_SUMS + i % n_sums];
             kins in = p->k->ins.at[c->update];
             in.a = regs[in.a], in.b = regs[in.b], in.c = regs[in.c];
             kernel_push(p->o, in);
         }
 }
 
-static reg add_up(placer *p, const contraction *c, const reg *sums, int n) {
+static reg add_up(placer *p, const row_contraction *c, const reg *sums, int n) {
     kins acc = p->k->ins.at[c->acc];
     kins add = { .op = K_ALU, .alu = OP_add, .dtype = acc.dtype, .src = acc.dtype, .node = acc.node };
-    reg r[SUMS];
+    reg r[ROW_SUMS];
     for (int i = 0; i < n; i++) r[i] = sums[i];
     for (; n > 1; n /= 2)
         for (int i = 0; i < n / 2; i++) {
@@ -514,7 +273,7 @@ static reg add_up(placer *p, const contraction *c, const reg *sums, int n) {
 /* What the iteration after those under way needs, for what this contraction has used up; at the end the last one's again, which
  * costs less than to ask each time. */
 static void load_next(placer *p) {
-    section *s = p->next;
+    row_section *s = p->next;
     if (!s) return;
     p->next = NULL, p->loop_end = s->times;
     p->loop_reg = kernel_push(p->o, (kins){ .op = K_INDEX, .dtype = TN_I32, .idx = p->next_is });
@@ -524,23 +283,23 @@ static void load_next(placer *p) {
 }
 
 /* The columns of one round, for all rows. */
-static void write_columns(placer *p, const contraction *c, const reg *ahead, affine column) {
-    int steps = (int)steps_of(p, c), n_sums = p->rows == 1 && steps >= 8 ? SUMS : 1, stretches = steps / STRETCH;
-    reg sums[PLACE_MAX_ROWS * SUMS];
-    for (int i = 0; i < p->rows * SUMS; i++)
-        if (i % SUMS < n_sums) sums[i] = kernel_push(p->o, p->k->ins.at[c->acc]);
-    if (steps <= WHOLE) {
+static void write_columns(placer *p, const row_contraction *c, const reg *ahead, affine column) {
+    int steps = (int)steps_of(p, c), n_sums = p->rows == 1 && steps >= 8 ? ROW_SUMS : 1, stretches = steps / ROW_STRETCH;
+    reg sums[ROW_MOST_ROWS * ROW_SUMS];
+    for (int i = 0; i < p->rows * ROW_SUMS; i++)
+        if (i % ROW_SUMS < n_sums) sums[i] = kernel_push(p->o, p->k->ins.at[c->acc]);
+    if (steps <= ROW_WHOLE) {
         write_steps(p, c, ahead, column, affine_const(0), 0, steps, sums, n_sums);
     } else {
         kvar v = open(p, "s", stretches, PAR_SERIAL, false);
-        affine base = affine_scale(p->o->a, affine_var(p->o->a, v), STRETCH * p->parts);
-        write_steps(p, c, NULL, column, base, 0, STRETCH, sums, n_sums);
+        affine base = affine_scale(p->o->a, affine_var(p->o->a, v), ROW_STRETCH * p->parts);
+        write_steps(p, c, NULL, column, base, 0, ROW_STRETCH, sums, n_sums);
         kernel_push(p->o, (kins){ .op = K_END });
-        if (steps % STRETCH) write_steps(p, c, NULL, column, affine_const(0), stretches * STRETCH, steps, sums, n_sums);
+        if (steps % ROW_STRETCH) write_steps(p, c, NULL, column, affine_const(0), stretches * ROW_STRETCH, steps, sums, n_sums);
     }
     load_next(p);
-    reg *regs = ARENA_ARRAY(p->o->a, reg, p->k->ins.n), sum[PLACE_MAX_ROWS];
-    for (int row = 0; row < p->rows; row++) sum[row] = add_up(p, c, sums + row * SUMS, n_sums);
+    reg *regs = ARENA_ARRAY(p->o->a, reg, p->k->ins.n), sum[ROW_MOST_ROWS];
+    for (int row = 0; row < p->rows; row++) sum[row] = add_up(p, c, sums + row * ROW_SUMS, n_sums);
     spot s = spot_of(p, c, column);
     for (s.row = 0; s.row < p->rows; s.row++) {
         regs[c->acc] = sum[s.row];
@@ -553,7 +312,7 @@ static void write_columns(placer *p, const contraction *c, const reg *ahead, aff
 }
 
 static void write_contraction(placer *p, int number) {
-    const contraction *c = &p->l.c.at[number];
+    const row_contraction *c = &p->l.c.at[number];
     gpu_row_touch(&p->w, c->loop, c->end);
     if (rounds_of(p, c) == 1) {
         write_columns(p, c, p->ahead[number], affine_var(p->o->a, p->column));
@@ -565,13 +324,13 @@ static void write_contraction(placer *p, int number) {
     kernel_push(p->o, (kins){ .op = K_END });
 }
 
-static void write_iteration(placer *p, section *s, int u, int i) {
+static void write_iteration(placer *p, row_section *s, int u, int i) {
     if (rounds_of(p, &p->l.c.at[s->first + i]) == 1) recall(p, s, u, i);
     write_contraction(p, s->first + i);
 }
 
 /* A loop of contractions: in each of its iterations as many of them as are loaded ahead, then those that are left. */
-static void write_loop(placer *p, section *s) {
+static void write_loop(placer *p, row_section *s) {
     start(p, s->first + 1);
     for (int i = s->loop; i < s->end; i++) { /* an iteration follows the one before */
         const kins *in = &p->k->ins.at[i];
@@ -665,7 +424,7 @@ static kernel *write(placer *p) {
     if (p->l.sections.at[0].loop > from) kernel_push(o, (kins){ .op = K_BARRIER }); /* or its loops would be of the same nest */
     start(p, look_ahead(p, &p->l.c.at[0]));
     for (int i = 0; i < p->l.sections.n; i++) {
-        section *s = &p->l.sections.at[i];
+        row_section *s = &p->l.sections.at[i];
         write_rest(p, from, s->loop);
         if (s->var >= 0) {
             write_loop(p, s);
@@ -680,11 +439,25 @@ static kernel *write(placer *p) {
     return o;
 }
 
-kernel *kopt_gpu_place(const kernel *k, int n_rows, const target *t, double *out_cost) {
-    placer p = { .k = k, .n_rows = n_rows, .t = t, .rows = 1 };
-    for (int i = 0; i < n_rows; i++)
-        if (k->ins.at[1 + i].hi < 1) return NULL;
-    gpu_place_layers(k, n_rows, &p.l);
-    if (p.l.c.n == 0 || !choose(&p, out_cost)) return NULL;
-    return write(&p);
+bool step_thread_columns(kernel **kk, const loop_step *s, str *why) {
+    const kernel *k = gpu_compacted(*kk);
+    int64_t threads = s->arg[0].n, rows = step_option(s, "rows", 1), parts = step_option(s, "split_k", 1);
+    placer p = { .k = k, .n_rows = gpu_outer_loops(k) };
+    if (!gpu_can_bind(k, -1, threads, why)) return false;
+    for (int i = 0; i < p.n_rows; i++)
+        if (k->ins.at[1 + i].hi < 1 || k->ins.at[1 + i].lo) return step_refuse(why, "a loop of rows is empty or cut");
+    row_layers_find(k, p.n_rows, &p.l);
+    if (!p.l.c.n) return step_refuse(why, "there is no contraction inside a row");
+    if (!gpu_is_power(parts) || parts > MOST_PARTS || parts > threads)
+        return step_refuse(why, "%lld threads a sum of %lld: expected a power of two up to %d", (long long)parts,
+                           (long long)threads, MOST_PARTS);
+    if (rows < 1 || rows > ROW_MOST_ROWS)
+        return step_refuse(why, "%lld rows: expected 1 to %d", (long long)rows, ROW_MOST_ROWS);
+    if (rows > 1 && (p.n_rows == 0 || k->ins.at[p.n_rows].hi % rows))
+        return step_refuse(why, "the rows do not come out by %lld", (long long)rows);
+    if (rows > 1 && !row_layers_are_free(k, p.n_rows, &p.l))
+        return step_refuse(why, "a value of a row outlives a contraction: a thread block has one row");
+    p.rows = (int)rows, p.group = (int)threads, p.parts = (int)parts;
+    *kk = write(&p);
+    return true;
 }

@@ -1,45 +1,24 @@
-/* gpu_column.c - sums over rows for GPUs: neighbouring threads have neighbouring columns, and the rows are shared out, too.
+/* reduce_columns.c - sums over rows: neighbouring threads of a GPU have neighbouring columns, and the rows are shared out, too.
  *
- * In: a scalar kernel with one nest of reducing loops whose loads lie along the innermost outer loop (bias gradients, means
- * over a batch, one vector times a matrix). Out: a new kernel, or NULL when it is of another kind or would cost more. The parts
- * of a column are combined through fast memory, in order.
+ * In: scalar form with one nest of reducing loops whose loads lie along the innermost outer loop (bias gradients, means over a
+ * batch, one vector times a matrix). Out: the form of a GPU. The parts of a column are combined through shared memory, in
+ * order.
  *
- * Where a group has so few columns that what it reads of a row is no whole line of memory, and the value is fixed, it is laid
- * out in panels of those columns: lines are read whole, by one group. On an H200 36 products of a vector and a matrix of
- * 1024 x 1024 took 60 us before that, at 2.5 TB/s, and 36 after, at 4.2. */
-#include "kopt/kopt.h"
-#include "loop/bind_rows.h"
-#include "loop/gpu_copy.h"
+ * A fixed value may be laid out in panels of the columns of a thread block, so that lines of memory are read whole, by one
+ * block. */
+#include "loop/reduce_columns.h"
 
-enum {
-    MAX_SUMS = 4,
-    UNROLL = 8,
-    LEAST_WIDE = 8 /* columns of a group */,
-    MANY_ROWS = 8 /* of a thread */,
-    UNDER_WAY = 32 /* words of a thread that come at once, where there are few threads */,
-    LINE = 128 /* bytes of memory that are best read together */,
-    LEAST_PANELS = 32 << 10 /* bytes */
-};
+#include "loop/loop.h"
 
-typedef struct column {
-    const kernel *k;
-    const target *t;
-    int n_outer, from, to, loops, n_loops, end; /* `end`: of the outermost reducing loop */
-    kvar v;
-    int split; /* the reducing loop that is shared out */
-    int acc[MAX_SUMS], buf[MAX_SUMS], n_acc;
-    int lanes, across;
-    int64_t parts, wide, groups; /* wide: columns of a group */
-    int panels, panel_buf;       /* a load of a fixed value that is in panels, or 0; the buffer that has them */
-} column;
+enum { MOST_VARS = 50, MOST_LANES = 4, MOST_UNROLL = 64 };
 
-static const kins *at(const column *w, int i) { return &w->k->ins.at[i]; }
-static int64_t trips(const kins *loop) { return loop->hi - loop->lo; }
+static const kins *at(const column *w, int i) { return column_at(w, i); }
+static int64_t trips(const kins *loop) { return column_trips(loop); }
 
 static bool find_parts(column *w) {
     int i = w->from;
     for (; i < w->to && at(w, i)->op != K_LOOP; i++) {
-        if (at(w, i)->op == K_ACC && w->n_acc < MAX_SUMS)
+        if (at(w, i)->op == K_ACC && w->n_acc < COLUMN_MOST_SUMS)
             w->acc[w->n_acc++] = i;
         else if (!gpu_is_plain(w->k, at(w, i)) || at(w, i)->op == K_STORE)
             return false;
@@ -61,36 +40,37 @@ static bool find_parts(column *w) {
     return along && w->n_loops > 0;
 }
 
-static int lanes_along(const column *w) {
-    int size = 4;
-    for (int i = w->loops; i < w->end; i++)
-        if (at(w, i)->op == K_LOAD && dtype_size((tn_dtype)at(w, i)->src) > 4) size = 8;
-    for (int lanes = 16 / size; lanes > 1; lanes /= 2) {
-        bool fits = w->k->vars.at[w->v].extent % lanes == 0;
-        for (int i = w->from; i < w->end && fits; i++)
-            fits = at(w, i)->op != K_LOAD || (!at(w, i)->dyn && gpu_aligned(w->k, at(w, i), w->v, lanes));
-        if (fits) return lanes;
-    }
-    return 1;
+bool column_find(column *w, const kernel *k, str *why) {
+    int n_outer = gpu_outer_loops(k);
+    *w = (column){ .k = k, .n_outer = n_outer, .from = 1 + n_outer, .to = k->ins.n - n_outer };
+    if (n_outer < 1 || k->vars.n > MOST_VARS)
+        return step_refuse(why, "the kernel has %d loops, %d of them rows; expected 1 row or more and %d loops at most",
+                           k->vars.n, n_outer, MOST_VARS);
+    w->v = k->ins.at[n_outer].var;
+    if (!find_parts(w)) return step_refuse(why, "the kernel is not sums of what lies along %s", k->vars.at[w->v].name);
+    for (int i = 1; i < w->end; i++)
+        if (at(w, i)->op == K_LOOP && trips(at(w, i)) < 1) return step_refuse(why, "a loop is empty");
+    return true;
+}
+
+bool column_lanes(const column *w, int lanes) {
+    if (w->k->vars.at[w->v].extent % lanes) return false;
+    for (int i = w->from; i < w->end; i++)
+        if (at(w, i)->op == K_LOAD && (at(w, i)->dyn || !gpu_aligned(w->k, at(w, i), w->v, lanes))) return false;
+    return true;
 }
 
 /* ---- panels ---- */
 
 /* Whether load i is of a fixed value that all other outer loops share, in the order of the loops. */
-static bool takes_panels(const column *w, int i) {
+bool column_takes_panels(const column *w, int i) {
     const kins *in = at(w, i);
     if (in->op != K_LOAD || in->n_mask || affine_coef(in->idx, w->v) != 1) return false;
     const kbuf *b = &w->k->bufs.at[in->buf];
     int n = 1;
     for (int l = 0; l < w->n_loops; l++)
         n += affine_coef(in->idx, at(w, w->loops + l)->var) != 0 && at(w, w->loops + l)->lo == 0;
-    int64_t size = (int64_t)dtype_size((tn_dtype)b->dtype);
-    return b->fixed && n == in->idx.n && n == 1 + w->n_loops && b->elems * size >= LEAST_PANELS && w->wide * size < LINE;
-}
-
-static void choose_panels(column *w) {
-    for (int i = w->loops; i < w->end && !w->panels; i++)
-        if (takes_panels(w, i)) w->panels = i;
+    return b->fixed && n == in->idx.n && n == 1 + w->n_loops;
 }
 
 static void make_panels(column *w, kernel *o) {
@@ -119,33 +99,7 @@ static affine in_panels(const column *w, arena *a, const gpu_places *p, kvar g, 
     return affine_add(a, x, affine_scale(a, affine_var(a, g), apart));
 }
 
-/* As wide as leaves a group for every processor; the rest of the threads share the rows. */
-static double choose_shape(column *w) {
-    double cores = (double)w->t->grid / 1024, steps = 1, others = 1;
-    int most = lanes_along(w), group = w->t->group < 256 ? w->t->group : 256;
-    for (int i = 0; i < w->n_loops; i++) {
-        steps *= (double)trips(at(w, w->loops + i));
-        if (trips(at(w, w->loops + i)) > trips(at(w, w->loops + w->split))) w->split = i;
-    }
-    for (int i = 1; i < w->n_outer; i++) others *= (double)trips(at(w, i));
-    int64_t rows = trips(at(w, w->loops + w->split)), n = w->k->vars.at[w->v].extent;
-    int lanes = most > 1 && rows >= MANY_ROWS * group / 4 ? 2 : 1; /* where a group has few columns */
-    for (w->lanes = most, w->across = 32; w->lanes * w->across > LEAST_WIDE;
-         *(w->across > LEAST_WIDE || w->lanes <= lanes ? &w->across : &w->lanes) /= 2) {
-        int64_t wide = (int64_t)w->lanes * w->across;
-        if (others * (double)((n + wide - 1) / wide) >= 1.5 * cores && w->across <= group) break;
-    }
-    while (w->across > group) w->across /= 2;
-    w->wide = (int64_t)w->lanes * w->across;
-    for (w->parts = 1; w->parts * 2 * w->across <= group && w->parts < rows;) w->parts *= 2;
-    double groups = others * (double)((n + w->wide - 1) / w->wide), threads = (double)(w->parts * w->across),
-           waves = groups * threads / (double)w->t->grid,
-           thread = steps / (double)w->parts * loop_thread_cost(w->k, w->loops + w->n_loops, w->end - w->n_loops + 1, w->v) +
-                    w->n_acc * (2 * (double)w->parts + 12) + 12;
-    w->groups = (int64_t)groups;
-    choose_panels(w);
-    return (waves < 1 ? 1 : waves) * thread * (w->lanes > 1 ? 0.6 * w->lanes : 1) + recipe_start_cost(groups, w->t);
-}
+/* ---- writing ---- */
 
 static kvar open(kernel *o, const char *name, int64_t n, kpar par) {
     kvar v = kernel_var(o, name, n, false, false);
@@ -165,9 +119,6 @@ static reg neutral_behind(column *w, kernel *o, reg r, affine row, int64_t rows,
         o,
         (kins){ .op = K_ALU, .alu = OP_select, .dtype = dtype, .src = dtype, .a = is, .b = r, .c = neutral, .lanes = lanes });
 }
-
-/* They wait for memory. */
-static bool few_threads(const column *w) { return w->groups * w->parts * w->across * 2 <= w->t->grid; }
 
 /* A thread's own share of the rows; first: its first column, of those of group g. */
 static void write_share(column *w, kernel *o, gpu_copier *c, kvar g, affine first, kvar part) {
@@ -191,8 +142,7 @@ static void write_share(column *w, kernel *o, gpu_copier *c, kvar g, affine firs
             continue;
         }
         kvar s = open(o, "s", share, PAR_SERIAL);
-        int unroll = few_threads(w) ? UNDER_WAY / w->lanes : UNROLL;
-        if (i == w->n_loops - 1 && share > 1) o->vars.at[s].role.unroll = share < unroll ? (int)share : unroll;
+        if (i == w->n_loops - 1 && share > 1) o->vars.at[s].role.unroll = share < w->unroll ? (int)share : w->unroll;
         row = affine_offset(affine_add(a, affine_scale(a, affine_var(a, s), w->parts), affine_var(a, part)), split->lo);
         gpu_put(&p, split->var, row);
         if (tail) gpu_bound(&p, row, split->hi, 0);
@@ -284,18 +234,39 @@ static kernel *write(column *w) {
     return o;
 }
 
-kernel *kopt_gpu_column(const kernel *k, int n_outer, const target *t, double *out_cost) {
-    column w = { .k = k, .t = t, .n_outer = n_outer, .from = 1 + n_outer, .to = k->ins.n - n_outer };
-    if (n_outer < 1 || k->vars.n > 50) return NULL;
-    w.v = k->ins.at[n_outer].var;
-    if (!find_parts(&w)) return NULL;
-    for (int i = 1; i < w.end; i++)
-        if (at(&w, i)->op == K_LOOP && trips(at(&w, i)) < 1) return NULL;
-    double cost = choose_shape(&w);
-    if (!(cost < *out_cost) || w.parts < 2) return NULL;
-    int64_t bytes = 0;
-    for (int i = 0; i < w.n_acc; i++) bytes += w.parts * w.wide * (int64_t)dtype_size((tn_dtype)at(&w, w.acc[i])->dtype);
-    if (bytes > t->group_bytes) return NULL;
-    *out_cost = cost;
-    return write(&w);
+/* The reducing loop that is shared out. */
+static bool take_split(column *w, kvar v, str *why) {
+    for (w->split = 0; w->split < w->n_loops; w->split++)
+        if (at(w, w->loops + w->split)->var == v) return true;
+    return step_refuse(why, "nothing is summed over %s", w->k->vars.at[v].name);
+}
+
+static bool take_panels(column *w, int buf, str *why) {
+    for (int i = w->loops; i < w->end && !w->panels; i++)
+        if (at(w, i)->op == K_LOAD && at(w, i)->buf == buf && column_takes_panels(w, i)) w->panels = i;
+    return w->panels || step_refuse(why, "b%d is not a fixed value in the order of the loops", buf);
+}
+
+bool step_reduce_columns(kernel **kk, const loop_step *s, str *why) {
+    const kernel *k = gpu_compacted(*kk);
+    kvar v = step_loop(k, s, 0, why), r = v < 0 ? -1 : step_loop(k, s, 2, why);
+    int64_t across = s->arg[1].n, parts = s->arg[3].n, lanes = step_option(s, "lanes", 1), unroll = step_option(s, "unroll", 1),
+            panels = step_option(s, "panels", -1);
+    column w;
+    if (v < 0 || r < 0 || !column_find(&w, k, why)) return false;
+    if (w.v != v) return step_refuse(why, "the columns are those of %s", k->vars.at[w.v].name);
+    if (!take_split(&w, r, why)) return false;
+    if (!gpu_is_power(across) || !gpu_is_power(parts) || across > GPU_MOST_THREADS || parts > GPU_MOST_THREADS)
+        return step_refuse(why, "%lld x %lld threads: expected powers of two", (long long)across, (long long)parts);
+    if (!gpu_can_bind(k, -1, across * parts, why)) return false;
+    if (!gpu_is_power(lanes) || lanes > MOST_LANES || !column_lanes(&w, (int)lanes))
+        return step_refuse(why, "what is summed cannot be read in aligned vectors of %lld", (long long)lanes);
+    if (unroll < 1 || unroll > MOST_UNROLL)
+        return step_refuse(why, "unrolled by %lld: expected 1 to %d", (long long)unroll, MOST_UNROLL);
+    w.lanes = (int)lanes, w.across = (int)across, w.parts = parts, w.wide = lanes * across, w.unroll = (int)unroll;
+    if (panels >= 0 && !take_panels(&w, panels < k->bufs.n ? (int)panels : k->bufs.n, why)) return false;
+    w.groups = (k->vars.at[v].extent + w.wide - 1) / w.wide;
+    for (int i = 1; i < w.n_outer; i++) w.groups *= trips(at(&w, i));
+    *kk = write(&w);
+    return true;
 }

@@ -1,12 +1,11 @@
-/* gpu_tile_write.c - writes a contraction in the tiles that gpu_tile.c chose.
+/* block_tile_write.c - writes a contraction in tiles (block_tile.c).
  *
  * In: the parts of the scalar kernel and the shape. Out: a new kernel. The threads of a group are a nest of local loops, whose
  * variables are digits of the thread's number: so a thread's place in the tile and its places in the copies of the operands are
- * all sums of them, and one nest serves all. With two blocks in fast memory, registers take the operands of the next block
+ * all sums of them, and one nest serves all. With two blocks in shared memory, registers take the operands of the next block
  * while this one is multiplied, and a barrier a block is enough. Several threads along the contraction leave partial tiles in
- * fast memory, which are summed in order. */
-#include "loop/gpu_copy.h"
-#include "kopt/gpu_tile.h"
+ * shared memory, which are summed in order. */
+#include "loop/block_tile.h"
 
 enum { LONG = 16 /* steps whose code is written out */, FEW = 8 /* blocks */, CARRYING = 64 /* sums */ };
 
@@ -101,7 +100,7 @@ static bool lies_along(const tiler *w, const bool *needed, kvar v) {
  * contraction two of them stand side by side, the next ones in other rows: so they write to different banks. */
 static layout layout_of(const tiler *w, int x) {
     layout l = { .n = 0 };
-    const side *s = &w->side[x];
+    const tile_operand *s = &w->side[x];
     int last = block_dims(w) - 1;
     bool row_last = s->wide ? s->along == s->row : lies_along(w, s->needed, s->row);
     if (row_last) add_field(&l, -1, rows_of(w, x) / (s->wide ? s->wide : 1), s->wide ? s->wide : 1);
@@ -118,7 +117,7 @@ static layout layout_of(const tiler *w, int x) {
 }
 
 /* A thread's number, lowest bits first: 8 threads across and 4 down are neighbours, then come the others, then z. Of the rows
- * one bit comes first: then both operands are the same for pairs of neighbours, whose loads from fast memory are one. */
+ * one bit comes first: then both operands are the same for pairs of neighbours, whose loads from shared memory are one. */
 static void thread_fields(const tiler *w, layout *l) {
     int near_x = w->s.n[1] < 8 ? w->s.n[1] : 8, near_y = w->s.n[0] < 32 / near_x ? w->s.n[0] : 32 / near_x,
         pair = near_y < 2 ? near_y : 2;
@@ -160,7 +159,7 @@ static int open_threads(writer *w) {
     return loops;
 }
 
-/* ---- from memory to fast memory ---- */
+/* ---- from memory to shared memory ---- */
 
 /* v where the step of the contraction exists, else 0. */
 static reg zero_behind(writer *w, reg v, affine e, int64_t lane, int64_t n) {
@@ -203,7 +202,7 @@ static affine step_of(const writer *w, const where *at) {
 
 static reg load_operand(writer *w, int x, const where *at, const moment *when, affine idle, int64_t n_idle) {
     const tiler *t = w->w;
-    const side *s = &t->side[x];
+    const tile_operand *s = &t->side[x];
     gpu_places p = { .along = s->along, .lanes = s->wide };
     bool along_row = s->wide && s->along == s->row;
     int n = block_dims(t);
@@ -235,7 +234,7 @@ static reg load_operand(writer *w, int x, const where *at, const moment *when, a
 
 static void store_operand(writer *w, int x, const where *at, reg v, affine half, affine idle, int64_t n_idle) {
     const tiler *t = w->w;
-    const side *s = &t->side[x];
+    const tile_operand *s = &t->side[x];
     kins in = { .op = K_STORE, .dtype = tiler_at(t, t->acc)->dtype, .buf = (uint16_t)s->buf, .a = v };
     in.idx = plus(w, plus(w, at->row, step_of(w, at), s->pitch), half, t->s.b.steps * s->pitch);
     if (s->wide) in.lanes = (uint8_t)s->wide, in.lane_stride = s->along == s->row ? 1 : s->pitch;
@@ -279,7 +278,7 @@ static void store_block(writer *w, int x, const staged *s, affine half) {
 
 /* Any sizes: a nest dealt to the threads. */
 static void copy_dealt(writer *w, int x, const moment *when) {
-    const side *s = &w->w->side[x];
+    const tile_operand *s = &w->w->side[x];
     where at;
     int n = block_dims(w->w);
     bool row_last = lies_along(w->w, s->needed, s->row);
@@ -312,7 +311,7 @@ static int64_t own_steps(const tiler *t) { return t->s.b.steps / t->s.z; } /* of
 /* Vector g of what operand x has in a step; `step` counts the thread's own. */
 static reg load_vector(writer *w, int x, int g, affine step, affine half) {
     const tiler *t = w->w;
-    const side *s = &t->side[x];
+    const tile_operand *s = &t->side[x];
     uint8_t type = tiler_at(t, t->acc)->dtype;
     affine at = plus(w, step, w->z, own_steps(t)),
            first = plus(w, affine_scale(w->o->a, at, s->pitch), half, t->s.b.steps * s->pitch);
@@ -376,7 +375,7 @@ static void write_products(writer *w, const sums *acc, affine half) {
 
 static void meet(writer *w) { kernel_push(w->o, (kins){ .op = K_BARRIER }); }
 
-/* One block in fast memory. */
+/* One block in shared memory. */
 static void write_single(writer *w, const sums *acc) {
     const tiler *t = w->w;
     bool loop = t->s.b.whole < t->n_loops;
@@ -634,7 +633,7 @@ static void write_results(writer *w, const sums *acc) {
         }
 }
 
-/* Partial tiles meet in fast memory; each thread sums the parts of some vectors of it, in order, and goes on from there. */
+/* Partial tiles meet in shared memory; each thread sums the parts of some vectors of it, in order, and goes on from there. */
 static void write_meeting_results(writer *w, const sums *acc) {
     const tiler *t = w->w;
     results r = find_results(t);

@@ -1,49 +1,24 @@
-/* gpu_scatter.c - scatter-adds for GPUs: the groups share out the places, and the adds to each place keep a fixed order.
+/* scatter.c - scatter-adds on GPUs: the thread blocks share out the places, and the adds to each place keep a fixed order.
  *
- * In: a scalar kernel that writes the base and then walks the adds (sched's lower_scatter). Out: a new kernel, or NULL when it
- * is of another kind. Two forms, both without atomic operations, whose result follows from the shape and the target alone:
+ * In: scalar form that writes the base and then walks the adds (sched's lower_scatter). Out: the form of a GPU. Two steps, both
+ * without atomic operations, whose result follows from the shape and their numbers alone:
  *
- * - owned: a group has a range of the places and a block of the columns, and each thread columns of its own. It looks at all
- *   indices, a lane each, and goes through those of its range in their order, which is the scalar kernel's.
- * - private: with few places and columns every thread takes its share of the adds, neighbours side by side, into sums of its
- * own in fast memory. Those are combined halves first. */
-#include "kopt/kopt.h"
-#include "loop/gpu_copy.h"
+ * - scatter_owned: a block has a range of the places and a block of the columns, and each thread columns of its own. It looks
+ * at all indices, a lane each, and goes through those of its range in their order, which is the scalar kernel's.
+ * - scatter_private: with few places and columns every thread takes its share of the adds, neighbours side by side, into sums
+ * of its own in shared memory. Those are combined halves first. */
+#include "loop/scatter.h"
 
 enum {
-    WARP = 32,
     CHUNKS = 4 /* of indices, one a lane, that are under way together */,
     ADDS = 4 /* the same, when a chunk's are looked at in turn */,
     AHEAD = 32 /* values that a thread has under way */,
-    MOST_COLUMNS = 8,
-    MANY = 1 << 14 /* adds: then fewer groups look at all of them */,
-    FAST_BYTES = 32 << 10 /* of private sums: several groups share a processor */
+    MOST_VARS = 20
 };
-
-typedef struct scatter {
-    const kernel *k;
-    const target *t;
-    kernel *o;
-    gpu_copier copy;
-    int n_outer;
-    int base, base_loops, base_end; /* the nest that writes the base: its first loop, how many, the end of the first */
-    int adds, columns, end;         /* the loop over the adds; loops over columns in it; its end */
-    int first, at;                  /* the body and the scatter that ends it */
-    bool *of_index;                 /* [ins] the index needs it */
-    const bool *varies;             /* [ins] along the innermost loop over columns */
-    int64_t n_adds, n_columns, places;
-    kvar place_var;       /* of the base's nest; -1: there is none */
-    bool flat;            /* the base's nest is one loop over places and columns */
-    int warp, group;      /* threads that look at indices together; threads of a group */
-    int lanes;            /* columns of a thread that go through memory together */
-    int64_t range, width; /* places of a group; elements of the innermost column loop */
-    int64_t ranges, blocks;
-} scatter;
 
 static const kins *at(const scatter *w, int i) { return &w->k->ins.at[i]; }
 static const kins *add(const scatter *w) { return at(w, w->at); }
 static const kins *column(const scatter *w, int i) { return at(w, w->adds + 1 + i); }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t parts(int64_t n, int64_t of) { return (n + of - 1) / of; }
 
 /* ---- what kind of kernel it is ---- */
@@ -325,7 +300,7 @@ static void write_owned(scatter *w) {
     if (w->blocks > 1) block = open(w, "b", w->blocks, PAR_GROUPS, 0), loops++;
     gpu_places p = { .n = 0 };
     int lanes = w->lanes;
-    w->lanes = 1; /* gpu_wide.c makes vectors of these */
+    w->lanes = 1; /* vectorize_nests makes vectors of these */
     kvar i = open(w, "i", w->range, PAR_LOCAL, 0);
     affine place = affine_var(a, i);
     if (range >= 0) place = plus(w, place, scaled(w, range, w->range));
@@ -345,34 +320,6 @@ static void write_owned(scatter *w) {
         close(w, 1);
     }
     close(w, loops);
-}
-
-/* Columns that make all accesses which move with the innermost loop over them aligned vectors; else 1. */
-static int lanes_along(scatter *w) {
-    if (!w->columns) return 1;
-    const kins *last = column(w, w->columns - 1);
-    int size = (int)dtype_size((tn_dtype)add(w)->dtype), lanes = size < 4 ? 1 : 16 / size;
-    w->varies = gpu_varying(w->k, NULL, last->var);
-    if (last->hi % lanes || !gpu_aligned(w->k, add(w), last->var, lanes) || !w->varies[add(w)->a]) return 1;
-    for (int i = w->first; i < w->at; i++) {
-        const kins *in = at(w, i);
-        if (w->varies[i] && (in->op == K_RANDOM || in->dyn)) return 1;
-        if (in->op == K_LOAD && !gpu_aligned(w->k, in, last->var, lanes)) return 1;
-    }
-    return lanes;
-}
-
-/* As many groups as fill the device; more make each of them look at all the indices. */
-static void choose_owned(scatter *w, int64_t outer) {
-    int64_t last = w->columns ? column(w, w->columns - 1)->hi : 1, vectors;
-    w->lanes = lanes_along(w), vectors = last / w->lanes;
-    for (w->group = w->warp; w->group < vectors && w->group * 2 <= 256 && w->group * 2 <= w->t->group;) w->group *= 2;
-    while (w->group > w->warp && vectors % w->group) w->group /= 2;
-    w->width = least(last, (vectors % w->group ? 4 : 1) * (int64_t)w->group * w->lanes);
-    w->blocks = parts(last, w->width);
-    int64_t groups = parts(w->n_adds < MANY ? w->t->grid : w->t->grid / 4, w->group);
-    int64_t ranges = least(parts(groups, outer * w->blocks), w->places);
-    w->range = parts(w->places, ranges), w->ranges = parts(w->places, w->range);
 }
 
 /* ---- private ---- */
@@ -504,44 +451,83 @@ static void write_private(scatter *w) {
     close(w, loops);
 }
 
-/* More threads while their sums fit and each has enough to do; the places of a group are a multiple of its warps. */
-static bool choose_private(scatter *w) {
-    int64_t size = (int64_t)dtype_size(kernel_reg_dtype((tn_dtype)add(w)->dtype)) * w->n_columns,
-            room = least(FAST_BYTES, w->t->group_bytes - 16 * WARP);
-    if (w->n_columns > MOST_COLUMNS) return false;
-    w->group = w->warp;
-    while (w->group * 2 <= least(w->t->group, 256) && w->group * 2 * w->places * size <= room &&
-           w->n_adds >= 16 * (int64_t)w->group)
-        w->group *= 2;
-    int64_t warps = w->group / w->warp, most = room / (size * w->group) / warps * warps;
-    if (most < 1) return false;
-    w->ranges = parts(w->places, most);
-    w->range = parts(parts(w->places, w->ranges), warps) * warps;
-    w->ranges = parts(w->places, w->range);
+/* ---- the steps ---- */
+
+bool scatter_find(scatter *w, const kernel *k, str *why) {
+    *w = (scatter){ .k = k, .n_outer = gpu_outer_loops(k), .warp = SCATTER_WARP };
+    if (k->vars.n > MOST_VARS) return step_refuse(why, "the kernel has %d loops; the limit is %d", k->vars.n, MOST_VARS);
+    if (!find_nests(w, 1 + w->n_outer, k->ins.n - w->n_outer) || !find_index(w) || !find_places(w))
+        return step_refuse(why, "the kernel is not one scatter-add behind the nest that writes its base");
+    for (int i = 1; i <= w->n_outer; i++)
+        if (at(w, i)->hi - at(w, i)->lo < 1) return step_refuse(why, "a loop is empty");
     return true;
 }
 
-kernel *kopt_gpu_scatter(const kernel *k, int n_outer, const target *t) {
-    scatter w = { .k = k, .t = t, .n_outer = n_outer, .warp = t->group < WARP ? t->group : WARP };
-    int64_t outer = 1;
-    if (k->vars.n > 20 || w.warp < ADDS || !find_nests(&w, 1 + n_outer, k->ins.n - n_outer) || !find_index(&w) ||
-        !find_places(&w))
-        return NULL;
-    for (int i = 1; i <= n_outer; i++) outer *= at(&w, i)->hi - at(&w, i)->lo;
-    if (outer < 1) return NULL;
-    bool private = choose_private(&w);
-    if (!private) choose_owned(&w, outer);
-    w.o = gpu_kernel(k, w.group);
-    w.copy = (gpu_copier){ k, w.o, ARENA_ARRAY(k->a, reg, k->ins.n) };
-    w.o->groups = outer;
-    for (int i = 1; i <= n_outer; i++) {
-        kins in = *at(&w, i);
-        in.par = PAR_GROUPS;
-        kernel_push(w.o, in);
+/* Columns that make all accesses which move with the innermost loop over them aligned vectors; else 1. */
+int scatter_lanes(scatter *w) {
+    if (!w->columns) return 1;
+    const kins *last = column(w, w->columns - 1);
+    int size = (int)dtype_size((tn_dtype)add(w)->dtype), lanes = size < 4 ? 1 : 16 / size;
+    w->varies = gpu_varying(w->k, NULL, last->var);
+    if (last->hi % lanes || !gpu_aligned(w->k, add(w), last->var, lanes) || !w->varies[add(w)->a]) return 1;
+    for (int i = w->first; i < w->at; i++) {
+        const kins *in = at(w, i);
+        if (w->varies[i] && (in->op == K_RANDOM || in->dyn)) return 1;
+        if (in->op == K_LOAD && !gpu_aligned(w->k, in, last->var, lanes)) return 1;
     }
-    if (private)
-        write_private(&w);
-    else
-        write_owned(&w);
-    return w.o;
+    return lanes;
+}
+
+static void begin(scatter *w) {
+    const kernel *k = w->k;
+    w->o = gpu_kernel(k, w->group);
+    w->copy = (gpu_copier){ k, w->o, ARENA_ARRAY(k->a, reg, k->ins.n) };
+    for (int i = 1; i <= w->n_outer; i++) {
+        kins in = *at(w, i);
+        in.par = PAR_GROUPS;
+        w->o->groups *= in.hi - in.lo;
+        kernel_push(w->o, in);
+    }
+}
+
+/* Threads of a block, places of it, and threads that look at indices together. */
+static bool take_block(scatter *w, const loop_step *s, str *why) {
+    int64_t threads = s->arg[0].n, range = s->arg[1].n, warp = step_option(s, "warp", SCATTER_WARP);
+    if (!gpu_can_bind(w->k, -1, threads, why)) return false;
+    if (!gpu_is_power(warp) || warp < ADDS || warp > SCATTER_WARP || warp > threads)
+        return step_refuse(why, "warps of %lld threads of %lld: expected a power of two from %d to %d", (long long)warp,
+                           (long long)threads, ADDS, SCATTER_WARP);
+    if (range < 1) return step_refuse(why, "%lld places: expected 1 or more", (long long)range);
+    w->warp = (int)warp, w->group = (int)threads, w->range = range, w->ranges = parts(w->places, range);
+    return true;
+}
+
+bool step_scatter_private(kernel **kk, const loop_step *s, str *why) {
+    scatter w;
+    if (!scatter_find(&w, gpu_compacted(*kk), why) || !take_block(&w, s, why)) return false;
+    if (w.n_columns > SCATTER_MOST_COLUMNS)
+        return step_refuse(why, "%lld columns; the limit is %d", (long long)w.n_columns, SCATTER_MOST_COLUMNS);
+    if (w.range % (w.group / w.warp))
+        return step_refuse(why, "%lld places do not come out in %d warps", (long long)w.range, w.group / w.warp);
+    begin(&w);
+    write_private(&w);
+    *kk = w.o;
+    return true;
+}
+
+bool step_scatter_owned(kernel **kk, const loop_step *s, str *why) {
+    scatter w;
+    int64_t lanes = step_option(s, "lanes", 1), width = step_option(s, "columns", 0);
+    if (!scatter_find(&w, gpu_compacted(*kk), why) || !take_block(&w, s, why)) return false;
+    int most = scatter_lanes(&w);
+    int64_t last = w.columns ? column(&w, w.columns - 1)->hi : 1;
+    if (lanes != 1 && lanes != most) return step_refuse(why, "vectors of %lld: expected 1 or %d", (long long)lanes, most);
+    if (!width) width = last;
+    if (width > last || width % lanes || width < 1)
+        return step_refuse(why, "%lld columns of %lld in vectors of %lld", (long long)width, (long long)last, (long long)lanes);
+    w.lanes = (int)lanes, w.width = width, w.blocks = parts(last, width);
+    begin(&w);
+    write_owned(&w);
+    *kk = w.o;
+    return true;
 }

@@ -1,12 +1,10 @@
-/* gpu.c - scalar form to the form of a GPU: which loops are dealt to whom.
+/* gpu.c - the schedule of a kernel for a GPU: which loops are bound to what.
  *
- * In: the scalar kernel. Out: a kernel with group > 0. An iteration of the outer loops is a thread's (several in vectors:
- * gpu_map.c; through fast memory: gpu_turn.c), or a group's (gpu_row.c, gpu_place.c), or a group has a tile of them
- * (gpu_tile.c), or columns (gpu_column.c); a scatter has forms of its own (gpu_scatter.c). The cheapest one by a count of
- * instructions is taken; it depends on shapes and the target only. */
-#include "kopt/kopt.h"
+ * In: the scalar kernel. Out: a kernel with group > 0. The cheapest form by a count of a thread's instructions is taken; it
+ * depends on shapes and the target only. */
 #include "loop/bind_rows.h"
 #include "loop/gpu_copy.h"
+#include "recipe/recipe.h"
 
 #include <math.h>
 
@@ -55,10 +53,10 @@ static void put_in_order(recipe *r) {
     if (r->k->vars.n > MANY_VARS) recipe_do(r, "reuse_variables");
 }
 
-int kopt_gpu_choices(kernel *k, const target *t, gpu_tile *out, int cap) {
+int recipe_gpu_tiles(kernel *k, const target *t, gpu_tile *out, int cap) {
     recipe r = recipe_make(k, t);
     put_in_order(&r);
-    return kopt_gpu_tiles(r.k, gpu_outer_loops(r.k), t, out, cap);
+    return recipe_block_tiles(r.k, t, out, cap);
 }
 
 /* The threads of a block for rows, 0: not so, and what that costs; or one thread an iteration. */
@@ -88,24 +86,26 @@ static void bind_rows(recipe *r, int threads, int cluster, bool held) {
         recipe_do(r, "bind_rows %d", threads);
 }
 
-kernel *kopt_gpu(kernel *k0, const target *t, const schedule **out) {
+kernel *recipe_gpu(kernel *k0, const target *t, const schedule **out) {
     recipe r = recipe_make(k0, t);
     put_in_order(&r);
     kernel *k = r.k;
     int n = gpu_outer_loops(k), cluster = 1;
-    double best;
-    kernel *form = kopt_gpu_scatter(k, n, t);
-    int threads = form ? 0 : choose_threads(k, n, t, &best);
+    recipe_form best = { 0 };
+    bool scatter = recipe_scatter(&r);
+    int threads = scatter ? 0 : choose_threads(k, n, t, &best.cost);
     int held = threads ? recipe_row_threads(k, n, t, &cluster) : 0;
-    if (!form) {
-        kernel *forms[] = { kopt_gpu_place(k, n, t, &best), kopt_gpu_cluster(k, n, t, &best), kopt_gpu_tile(k, n, t, &best),
-                            kopt_gpu_column(k, n, t, &best) };
-        for (size_t i = 0; i < COUNT_OF(forms); i++) /* each is there only if it costs less than those before */
-            if (forms[i]) form = forms[i];
+    if (!scatter) { /* each is taken if it costs less than those before */
+        recipe_thread_columns(k, t, &best);
+        recipe_cluster_columns(k, t, &best);
+        recipe_block_tile(k, t, &best);
+        recipe_reduce_columns(k, t, &best);
     }
-    if (out) *out = form ? NULL : r.s; /* those are no steps yet */
-    if (form)
-        r.k = form;
+    if (out) *out = r.s;
+    if (best.steps)
+        recipe_do_all(&r, best.steps);
+    else if (scatter)
+        ;
     else if (!recipe_transpose_tile(&r) && threads)
         bind_rows(&r, held ? held : threads, cluster, held > 0);
     else if (!r.k->group)

@@ -1,39 +1,20 @@
-/* gpu_cluster.c - contractions of rows by clusters of groups: each group of a cluster has some of the columns of every
- * contraction, and so reads some of the weights only, for all rows of the cluster; what it computed goes to the fast memory of
- * all of them. A thread has a tile of rows and columns and a part of the sum; the parts are added in fast memory, in order. The
- * weights of the next layer are under way meanwhile. What else there is to do for a row, one of the groups does.
+/* cluster_columns.c - binds rows with contractions inside to clusters of thread blocks: each block of a cluster has some of the
+ * columns of every contraction, and so reads some of the weights only, for all rows of the cluster; what it computed is written
+ * to the shared memory of all of them. A thread has a tile of rows and columns and a part of the sum; the parts are added in
+ * shared memory, in order. The weights of the next layer are under way meanwhile. What else there is to do for a row, one of
+ * the blocks does.
  *
- * In: a scalar kernel whose rows are its outermost loop, with contractions among what it does for a row. Out: a kernel of its
- * own, when that costs less than the other forms; only where the target has clusters. */
-#include "kopt/gpu_cluster.h"
+ * In: scalar form whose rows are its outermost loop, or which is one row, with contractions among what it does for a row. Out:
+ * the form of a GPU with clusters. Exchange and loading ahead are part of this step, as in thread_columns.c. */
+#include "loop/cluster_columns.h"
 
-#include "loop/gpu_copy.h"
 #include "loop/bind_rows.h"
-
-#include <math.h>
-
-enum {
-    MAX_WEIGHTS = 64 /* that a thread holds of a layer, */,
-    MAX_SUMS = 32 /* and sums */,
-    MAX_TILE_ROWS = 16,
-    STEPS = 4 /* of a sum, whose operands come at once */
-};
+#include "loop/gpu_copy.h"
 
 /* ---- which contractions, in which shape ---- */
 
-typedef struct shape {
-    int cluster;      /* groups; */
-    int rows, blocks; /* rows of a thread, and how many threads have those of the cluster */
-    int parts, lanes; /* threads a sum; columns of a thread */
-} shape;
-
-static int rows_of(const shape *s) { return s->rows * s->blocks; }
-static int64_t columns_of(const shape *s, const contraction *c) { return c->n / s->cluster; }
-static int64_t across_of(const shape *s, const contraction *c) { return columns_of(s, c) / s->lanes; }
-static int64_t group_of(const shape *s, const contraction *c) { return across_of(s, c) * s->parts * s->blocks; }
-
 /* Which operand of the sum is the weights: it runs along columns, the other one does not; -1: neither. */
-static int weights_of(const kernel *k, int n_rows, const contraction *c) {
+static int weights_of(const kernel *k, int n_rows, const row_contraction *c) {
     kvar j = k->ins.at[c->loop].var;
     for (int l = 0; l < 2; l++) {
         const kins *w = &k->ins.at[c->load[l]], *x = &k->ins.at[c->load[1 - l]];
@@ -46,7 +27,7 @@ static int weights_of(const kernel *k, int n_rows, const contraction *c) {
     return -1;
 }
 
-bool gpu_cluster_takes(const kernel *k, int n_rows, const contraction *c) {
+bool cluster_takes(const kernel *k, int n_rows, const row_contraction *c) {
     if (n_rows > 1 || weights_of(k, n_rows, c) < 0 || k->ins.at[c->acc].dtype != TN_F32) return false;
     bool *stored = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
     for (int i = c->loop; i < c->end; i++)
@@ -56,130 +37,20 @@ bool gpu_cluster_takes(const kernel *k, int n_rows, const contraction *c) {
     return true;
 }
 
-static bool fits(const shape *s, const contraction *c, const target *t) {
-    int64_t across = across_of(s, c), steps = c->depth / s->parts, group = group_of(s, c);
-    if (c->n % (s->cluster * s->lanes) || across < 1 || (across & (across - 1))) return false;
-    if (c->depth % s->parts || steps % STEPS || steps * s->lanes > MAX_WEIGHTS) return false;
-    int64_t bytes = 4 * rows_of(s) * (2 * c->n + s->parts * columns_of(s, c)) + 16 * group; /* one is read, one written */
-    return group >= 64 && group <= t->group && s->rows * s->lanes <= MAX_SUMS && bytes <= t->group_bytes;
-}
-
-/* Nanoseconds, as measured on an H200. */
-#define CLOCK_NS 0.55    /* one step of a multiprocessor: 128 products, or 32 threads read fast memory */
-#define EXCHANGE_NS 900. /* all of a cluster have each other's results; */
-#define STORE_NS 40.0    /* for each that a thread sends */
-#define PART_NS 2.5      /* a part of a sum is added */
-#define BYTES_ONE 100.0  /* that a multiprocessor reads in a nanosecond; */
-#define BYTES_ALL 40.0   /* each, when all do */
-
-static double up(double x, double y) { return ceil(x / y); }
-
-static double layer_cost(const shape *s, const contraction *c, double all_rows, const target *t) {
-    double clusters = up(all_rows, rows_of(s)), at_once = floor((double)t->clusters * 8 / s->cluster),
-           units = at_once * s->cluster;
-    double waves = up(clusters, at_once), group = (double)group_of(s, c), steps = (double)(c->depth / s->parts);
-    double products = group / 32 * s->rows * steps, busy = fmin(clusters * s->cluster, units);
-    double work = CLOCK_NS * products * (0.25 * s->lanes + 0.3);
-    double sent = (double)rows_of(s) * (double)columns_of(s, c) * s->cluster / (group * s->lanes);
-    double adds = PART_NS * s->parts * up(rows_of(s), s->parts * s->blocks);
-    double bytes = (double)(columns_of(s, c) * c->depth) * 4, rate = fmin(BYTES_ONE, BYTES_ALL * units / busy);
-    return waves * fmax(work + adds + EXCHANGE_NS + STORE_NS * sent, bytes / rate);
-}
-
-typedef bool (*shape_fn)(const shape *s, void *ud);
-
-/* All that a target could do. */
-static void each_shape(const target *t, shape_fn fn, void *ud) {
-    for (int cluster = 2; cluster <= t->cluster; cluster *= 2)
-        for (int lanes = 1; lanes <= 4; lanes *= 2)
-            for (int parts = 1; parts <= 32; parts *= 2)
-                for (int blocks = 1; blocks <= 4; blocks *= 2)
-                    for (int rows = 1; rows <= MAX_TILE_ROWS; rows++)
-                        if (!fn(&(shape){ cluster, rows, blocks, parts, lanes }, ud)) return;
-}
-
-typedef struct adding {
-    const contraction *c;
-    const target *t;
-    double all_rows, *cost; /* of the next shape */
-} adding;
-
-static bool add_layer(const shape *s, void *ud) {
-    adding *x = ud;
-    *x->cost++ += fits(s, x->c, x->t) ? layer_cost(s, x->c, x->all_rows, x->t) : INFINITY;
-    return true;
-}
-
-void gpu_cluster_add_layer(const contraction *c, double all_rows, const target *t, double *costs) {
-    each_shape(t, add_layer, &(adding){ c, t, all_rows, costs });
-}
-
-/* ---- choosing ---- */
-
-typedef struct writer {
-    const kernel *k;
-    kernel *o;
-    const target *t;
-    layers l;
-    shape s, best;
-    double all_rows, cost;
-    int64_t clusters;
-    bool *common; /* [bufs] local ones that contractions touch: all groups have them */
-    bool pads;    /* rows of the last cluster there are not */
-    row_writer w;
-    kvar g, member, part, block, column;
-    int partial, kept; /* buffers: of parts of sums; of what the next contraction needs, or -1 */
-    reg *ahead;        /* what the next contraction needs is in these registers; NULL: it has not been loaded */
-} writer;
-
-static int rows_of_group(const writer *p) { return (rows_of(&p->s) + p->s.cluster - 1) / p->s.cluster; }
-
-static int64_t fast_bytes(const writer *p) {
-    const contraction *c = &p->l.c.at[0];
-    int64_t n = p->s.parts * rows_of(&p->s) * columns_of(&p->s, c) * 4 + 16 * group_of(&p->s, c);
-    for (int b = 0; b < p->k->bufs.n; b++) {
-        const kbuf *kb = &p->k->bufs.at[b];
-        if (kb->kind == KB_LOCAL)
-            n += kb->elems * (int64_t)dtype_size((tn_dtype)kb->dtype) * (p->common[b] ? rows_of(&p->s) : 1);
-    }
-    return n;
-}
-
-/* The rest, for all rows of a group. */
-static double rest_cost(const writer *p, int group) {
-    double sum = 0;
-    int from = 2;
-    for (int i = 0; i <= p->l.sections.n; i++) {
-        int to = i < p->l.sections.n ? p->l.sections.at[i].loop : p->k->ins.n - 1;
-        if (from < to) sum += loop_rows_cost(p->k, from, to, group) * GPU_UNIT_NS * rows_of_group(p);
-        if (i < p->l.sections.n) from = p->l.sections.at[i].end + 1;
-    }
-    return sum;
-}
-
-static bool try_shape(const shape *s, void *ud) {
-    writer *p = ud;
-    p->s = *s;
-    for (int i = 0; i < p->l.c.n; i++)
-        if (!fits(s, &p->l.c.at[i], p->t)) return true;
-    if (fast_bytes(p) > p->t->group_bytes) return true;
-    double at_once = floor((double)p->t->clusters * 8 / s->cluster), waves = up(up(p->all_rows, rows_of(s)), at_once);
-    double cost = waves * rest_cost(p, (int)group_of(s, &p->l.c.at[0]));
-    for (int i = 0; i < p->l.sections.n; i++)
-        for (int j = 0; j < p->l.sections.at[i].n; j++)
-            cost +=
-                (double)p->l.sections.at[i].times * layer_cost(s, &p->l.c.at[p->l.sections.at[i].first + j], p->all_rows, p->t);
-    if (cost < p->cost) p->cost = cost, p->best = *s;
-    return true;
+bool cluster_comes_out(const cluster_shape *s, const row_contraction *c) {
+    int64_t across = cluster_across_of(s, c), steps = c->depth / s->parts;
+    if (c->n % (s->cluster * s->lanes) || !gpu_is_power(across)) return false;
+    if (c->depth % s->parts || steps % CLUSTER_STEPS || steps * s->lanes > CLUSTER_MOST_WEIGHTS) return false;
+    return s->rows * s->lanes <= CLUSTER_MOST_SUMS;
 }
 
 /* Buffers that are written are not read again, unless they are local: groups would meet there. */
-static bool is_possible(writer *p) {
+static bool is_possible(cluster_parts *p) {
     const kernel *k = p->k;
-    if (p->l.c.n < 2 || !gpu_place_rows_are_free(k, 1, &p->l)) return false;
+    if (p->l.c.n < 2 || !row_layers_are_free(k, 1, &p->l)) return false;
     for (int i = 0; i < p->l.c.n; i++) {
-        const contraction *c = &p->l.c.at[i];
-        if (c->n != p->l.c.at[0].n || !gpu_cluster_takes(k, 1, c)) return false;
+        const row_contraction *c = &p->l.c.at[i];
+        if (c->n != p->l.c.at[0].n || !cluster_takes(k, 1, c)) return false;
         for (int j = c->loop; j < c->end; j++) {
             const kins *in = &k->ins.at[j];
             if ((in->op == K_LOAD || in->op == K_STORE) && k->bufs.at[in->buf].kind == KB_LOCAL) p->common[in->buf] = true;
@@ -203,6 +74,53 @@ static bool is_possible(writer *p) {
     return true;
 }
 
+/* What is done for one row alone, as a loop over rows. */
+static const kernel *with_row(const kernel *k) {
+    kernel *o = gpu_kernel(k, 0);
+    o->tiled = false;
+    kvar v = kernel_var(o, "r", 1, true, false);
+    kernel_push(o, (kins){ .op = K_LOOP, .var = v, .hi = 1, .step = 1 });
+    for (int i = 1; i < k->ins.n; i++) {
+        kins in = k->ins.at[i];
+        reg *operand[] = { &in.a, &in.b, &in.c, &in.dyn };
+        for (size_t r = 0; r < COUNT_OF(operand); r++) *operand[r] += *operand[r] > 0;
+        if (in.op == K_STORE && !kbuf_is_local(&k->bufs.at[in.buf])) /* of a row that there is not: nowhere */
+            in.idx = affine_add(k->a, in.idx, affine_scale(k->a, affine_var(k->a, v), k->bufs.at[in.buf].elems));
+        kernel_push(o, in);
+    }
+    kernel_push(o, (kins){ .op = K_END });
+    return o;
+}
+
+bool cluster_find(cluster_parts *p, const kernel *k, str *why) {
+    int n_rows = gpu_outer_loops(k);
+    *p = (cluster_parts){ .k = n_rows ? k : with_row(k) };
+    if (n_rows > 1) return step_refuse(why, "there are %d loops of rows; expected one at most", n_rows);
+    if (p->k->ins.at[1].hi < 1 || p->k->ins.at[1].lo) return step_refuse(why, "the loop of rows is empty or cut");
+    p->common = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
+    row_layers_find(p->k, 1, &p->l);
+    return is_possible(p) ||
+           step_refuse(why, "the kernel is not two contractions of rows or more, of as many columns each, that a "
+                            "cluster can share out");
+}
+
+typedef struct writer {
+    const kernel *k;
+    kernel *o;
+    row_layers l;
+    cluster_shape s;
+    int64_t all_rows;
+    int64_t clusters;
+    bool *common; /* [bufs] local ones that contractions touch: all groups have them */
+    bool pads;    /* rows of the last cluster there are not */
+    row_writer w;
+    kvar g, member, part, block, column;
+    int partial, kept; /* buffers: of parts of sums; of what the next contraction needs, or -1 */
+    reg *ahead;        /* what the next contraction needs is in these registers; NULL: it has not been loaded */
+} writer;
+
+static int rows_of_group(const writer *p) { return (cluster_rows_of(&p->s) + p->s.cluster - 1) / p->s.cluster; }
+
 /* ---- writing ---- */
 
 static affine sum(const writer *p, affine x, affine y) { return affine_add(p->o->a, x, y); }
@@ -220,12 +138,12 @@ static void cluster_meets(writer *p) {
     memset(p->w.read, 0, sizeof(bool) * (size_t)p->k->bufs.n);
 }
 
-static affine row_at(const writer *p, affine copy) { return sum(p, times(p, p->g, rows_of(&p->s)), copy); }
+static affine row_at(const writer *p, affine copy) { return sum(p, times(p, p->g, cluster_rows_of(&p->s)), copy); }
 
 static bool has_row(const writer *p, const kins *in) { return affine_coef(in->idx, p->k->ins.at[1].var) != 0; }
 
 typedef struct spot {
-    const contraction *c;
+    const row_contraction *c;
     affine copy;  /* row of the cluster; */
     bool may_end; /* which may be behind its last one */
     kvar loop;    /* this variable is .. */
@@ -243,8 +161,8 @@ static reg put(writer *p, int i, const spot *s, gpu_places at) {
     bool memory = in->op == K_LOAD || in->op == K_STORE, global = memory && p->k->bufs.at[in->buf].kind != KB_LOCAL;
     gpu_put(&at, p->k->ins.at[1].var, row_at(p, s->copy));
     if (s->loop >= 0) gpu_put(&at, s->loop, s->dyn && memory ? affine_const(0) : s->turn);
-    if (s->may_end && memory) gpu_bound(&at, s->copy, rows_of(&p->s), 0);
-    if (global && p->pads && has_row(p, in)) gpu_bound(&at, row_at(p, s->copy), (int64_t)p->all_rows, 0);
+    if (s->may_end && memory) gpu_bound(&at, s->copy, cluster_rows_of(&p->s), 0);
+    if (global && p->pads && has_row(p, in)) gpu_bound(&at, row_at(p, s->copy), p->all_rows, 0);
     reg r = gpu_copy(s->copier, i, &at);
     kins *out = &p->o->ins.at[r];
     if (memory && !global) out->idx = sum(p, out->idx, affine_scale(p->o->a, s->copy, p->k->bufs.at[in->buf].elems));
@@ -256,17 +174,17 @@ static reg put(writer *p, int i, const spot *s, gpu_places at) {
 
 static gpu_places columns(const writer *p, const spot *s) {
     gpu_places at = { .along = p->k->ins.at[s->c->loop].var, .lanes = p->s.lanes, .varies = s->varies };
-    affine first = sum(p, times(p, p->member, columns_of(&p->s, s->c)), times(p, p->column, p->s.lanes));
+    affine first = sum(p, times(p, p->member, cluster_columns_of(&p->s, s->c)), times(p, p->column, p->s.lanes));
     gpu_put(&at, at.along, first);
     return at;
 }
 
-static affine step_at(const writer *p, const contraction *c, int64_t step) {
+static affine step_at(const writer *p, const row_contraction *c, int64_t step) {
     return affine_offset(times(p, p->part, c->depth / p->s.parts), step);
 }
 
 /* Loads outside of the sum that can begin before it: the same for all rows. */
-static bool is_early(const writer *p, const contraction *c, int i) {
+static bool is_early(const writer *p, const row_contraction *c, int i) {
     const kins *in = &p->k->ins.at[i];
     return in->op == K_LOAD && (i < c->inner || i > c->last) && p->k->bufs.at[in->buf].kind == KB_IN && in->src == TN_F32 &&
            !has_row(p, in) && !in->n_mask;
@@ -274,7 +192,7 @@ static bool is_early(const writer *p, const contraction *c, int i) {
 
 /* The buffer of the cluster that the contraction writes whole, if that is the only one that it touches behind the sum: then who
  * has all of it knows that nobody reads what the sums were of. Else -1. */
-static int filled_by(const writer *p, const contraction *c) {
+static int filled_by(const writer *p, const row_contraction *c) {
     int b = -1;
     for (int i = c->loop + 1; i < c->end; i++) {
         const kins *in = &p->k->ins.at[i];
@@ -288,7 +206,7 @@ static int filled_by(const writer *p, const contraction *c) {
     return b;
 }
 
-static spot spot_of(writer *p, const contraction *c, kvar loop, affine turn) {
+static spot spot_of(writer *p, const row_contraction *c, kvar loop, affine turn) {
     bool *varies = ARENA_ARRAY(p->k->a, bool, p->k->ins.n);
     gpu_copier *copier = ARENA_NEW(p->k->a, gpu_copier);
     kvar j = p->k->ins.at[c->loop].var;
@@ -308,7 +226,7 @@ static spot spot_of(writer *p, const contraction *c, kvar loop, affine turn) {
 
 /* The weights of a contraction, [steps], then what else can begin early, in the order of its instructions. */
 static reg *load_early(writer *p, const spot *s) {
-    const contraction *c = s->c;
+    const row_contraction *c = s->c;
     int64_t steps = c->depth / p->s.parts;
     int w = c->load[weights_of(p->k, 1, c)];
     reg *to = ARENA_ARRAY(p->k->a, reg, steps + c->end - c->loop);
@@ -325,7 +243,7 @@ static reg *load_early(writer *p, const spot *s) {
 }
 
 /* To and from memory of the thread, at places that are known when it is compiled, which is registers. */
-static void keep(writer *p, const contraction *c, const reg *from, reg *to) {
+static void keep(writer *p, const row_contraction *c, const reg *from, reg *to) {
     int64_t n = c->depth / p->s.parts + c->end - c->loop, at = 0;
     if (p->kept < 0) p->kept = kernel_buf(p->o, (kbuf){ .dtype = TN_F32, .kind = KB_LOCAL, .plan_buf = -1 });
     for (int64_t i = 0; i < n; i++) {
@@ -340,17 +258,17 @@ static void keep(writer *p, const contraction *c, const reg *from, reg *to) {
     if (at > p->o->bufs.at[p->kept].elems) p->o->bufs.at[p->kept].elems = at;
 }
 
-static kins partial(const writer *p, const contraction *c, kop op, affine part, affine copy) {
+static kins partial(const writer *p, const row_contraction *c, kop op, affine part, affine copy) {
     kins in = { .op = (uint8_t)op, .dtype = TN_F32, .src = TN_F32, .buf = (uint16_t)p->partial };
-    affine row = sum(p, affine_scale(p->o->a, part, rows_of(&p->s)), copy);
-    in.idx = sum(p, affine_scale(p->o->a, row, columns_of(&p->s, c)), times(p, p->column, p->s.lanes));
+    affine row = sum(p, affine_scale(p->o->a, part, cluster_rows_of(&p->s)), copy);
+    in.idx = sum(p, affine_scale(p->o->a, row, cluster_columns_of(&p->s, c)), times(p, p->column, p->s.lanes));
     in.lanes = (uint8_t)p->s.lanes, in.lane_stride = 1;
     return in;
 }
 
 /* What the thread adds up of its rows and columns: one row at a time, so that the text of a layer is short. */
 static void write_sums(writer *p, spot *s, const reg *early) {
-    const contraction *c = s->c;
+    const row_contraction *c = s->c;
     int w = weights_of(p->k, 1, c), x = c->load[1 - w];
     kvar step = p->k->ins.at[c->inner].var, turn = open(p, "r", p->s.rows, PAR_SERIAL);
     kins acc = p->k->ins.at[c->acc], update = p->k->ins.at[c->update];
@@ -359,11 +277,11 @@ static void write_sums(writer *p, spot *s, const reg *early) {
     update.c = kernel_push(p->o, acc);
     bool *along = ARENA_ARRAY(p->k->a, bool, p->k->ins.n);
     along[x] = true;
-    for (int64_t at = 0; at < c->depth / p->s.parts; at += STEPS) {
-        gpu_places place = { .along = step, .lanes = STEPS, .varies = along };
+    for (int64_t at = 0; at < c->depth / p->s.parts; at += CLUSTER_STEPS) {
+        gpu_places place = { .along = step, .lanes = CLUSTER_STEPS, .varies = along };
         gpu_put(&place, step, step_at(p, c, at));
         reg four = put(p, x, s, place);
-        for (int e = 0; e < STEPS; e++) {
+        for (int e = 0; e < CLUSTER_STEPS; e++) {
             reg one = kernel_push(p->o, (kins){ .op = K_LANES, .dtype = TN_F32, .a = four, .first_lane = e });
             update.a = (int)p->k->ins.at[c->update].a == x ? one : early[at + e];
             update.b = (int)p->k->ins.at[c->update].b == x ? one : early[at + e];
@@ -383,7 +301,7 @@ static reg add_parts(writer *p, const spot *s) {
         kins load = partial(p, s->c, K_LOAD, affine_const(i), s->copy);
         if (s->may_end) {
             load.mask = ARENA_NEW(p->o->a, kmask), load.mask_lane = ARENA_NEW(p->o->a, int64_t), load.n_mask = 1;
-            *load.mask = (kmask){ s->copy, 0, rows_of(&p->s) }, *load.mask_lane = 0;
+            *load.mask = (kmask){ s->copy, 0, cluster_rows_of(&p->s) }, *load.mask_lane = 0;
         }
         r[i] = kernel_push(p->o, load);
     }
@@ -399,8 +317,8 @@ static reg add_parts(writer *p, const spot *s) {
 
 /* What is done with the sums, and where they go. */
 static void write_results(writer *p, spot *s, const reg *early) {
-    const contraction *c = s->c;
-    int at_once = p->s.parts * p->s.blocks, rows = rows_of(&p->s), turns = (rows + at_once - 1) / at_once;
+    const row_contraction *c = s->c;
+    int at_once = p->s.parts * p->s.blocks, rows = cluster_rows_of(&p->s), turns = (rows + at_once - 1) / at_once;
     int64_t steps = c->depth / p->s.parts;
     kvar turn = open(p, "t", turns, PAR_SERIAL);
     s->copy = sum(p, times(p, p->part, p->s.blocks), affine_var(p->o->a, p->block));
@@ -416,15 +334,15 @@ static void write_results(writer *p, spot *s, const reg *early) {
 }
 
 typedef struct follower { /* the contraction that comes next, for which memory is asked early; c NULL: none */
-    const contraction *c;
+    const row_contraction *c;
     kvar loop;
     affine turn;   /* iteration of the loop */
     int64_t dyn_n; /* 0: the turn as it is; else it may be as large as this */
     bool keep;     /* it is in a loop */
 } follower;
 
-static void write_contraction(writer *p, const contraction *c, kvar loop, affine turn, const reg *early, const follower *next,
-                              bool meet) {
+static void write_contraction(writer *p, const row_contraction *c, kvar loop, affine turn, const reg *early,
+                              const follower *next, bool meet) {
     spot s = spot_of(p, c, loop, turn);
     write_sums(p, &s, early);
     p->ahead = NULL;
@@ -446,19 +364,19 @@ static void write_contraction(writer *p, const contraction *c, kvar loop, affine
 /* The first contraction of section i: what it needs is loaded now. */
 static void begin(writer *p, int i) {
     if (i >= p->l.sections.n || p->ahead) return;
-    const section *x = &p->l.sections.at[i];
+    const row_section *x = &p->l.sections.at[i];
     spot s = spot_of(p, &p->l.c.at[x->first], x->var, affine_const(0));
     p->ahead = load_early(p, &s);
 }
 
-static void write_loop(writer *p, const section *x) {
-    const contraction *first = &p->l.c.at[x->first];
+static void write_loop(writer *p, const row_section *x) {
+    const row_contraction *first = &p->l.c.at[x->first];
     reg *shape_of = p->ahead; /* which registers there are */
     keep(p, first, p->ahead, NULL);
     kvar v = open(p, "l", x->times, PAR_SERIAL);
     affine turn = affine_var(p->o->a, v);
     for (int i = 0; i < x->n; i++) {
-        const contraction *c = &p->l.c.at[x->first + i];
+        const row_contraction *c = &p->l.c.at[x->first + i];
         bool last = i + 1 == x->n;
         follower next = { last ? first : c + 1, x->var, last ? affine_offset(turn, 1) : turn, last ? x->times : 0, true };
         reg *early = ARENA_ARRAY(p->k->a, reg, c->depth / p->s.parts + c->end - c->loop);
@@ -470,14 +388,14 @@ static void write_loop(writer *p, const section *x) {
 }
 
 static void mask_rest(writer *p, int from, affine copy) {
-    int rows = rows_of(&p->s);
+    int rows = cluster_rows_of(&p->s);
     for (int i = from; i < p->o->ins.n; i++) {
         kins *in = &p->o->ins.at[i];
         if (in->op != K_LOAD && in->op != K_STORE) continue;
         uint8_t kind = p->o->bufs.at[in->buf].kind;
         gpu_places at = { .n = 0 };
         if ((kind == KB_CLUSTER || affine_coef(in->idx, p->g)) && rows % p->s.cluster) gpu_bound(&at, copy, rows, 0);
-        if (affine_coef(in->idx, p->g) && p->pads) gpu_bound(&at, row_at(p, copy), (int64_t)p->all_rows, 0);
+        if (affine_coef(in->idx, p->g) && p->pads) gpu_bound(&at, row_at(p, copy), p->all_rows, 0);
         if (!at.n_mask) continue;
         kmask *mask = ARENA_ARRAY(p->o->a, kmask, in->n_mask + at.n_mask);
         for (int m = 0; m < in->n_mask + at.n_mask; m++) mask[m] = m < in->n_mask ? in->mask[m] : at.mask[m - in->n_mask];
@@ -503,25 +421,26 @@ static void write_rest(writer *p, int from, int to, bool last) {
 
 static void make_kernel(writer *p) {
     const kernel *k = p->k;
-    const contraction *c = &p->l.c.at[0];
+    const row_contraction *c = &p->l.c.at[0];
     kernel *o = p->o = kernel_make(k->a, k->name);
     o->vars.at = k->vars.at, o->vars.n = k->vars.n, o->vars.cap = k->vars.n; /* grows into memory of its own */
     for (int b = 0; b < k->bufs.n; b++) {
         kbuf own = k->bufs.at[b];
         if (own.kind == KB_LOCAL) own.kind = p->common[b] ? KB_CLUSTER : KB_GROUP;
-        if (own.kind == KB_CLUSTER) own.elems *= rows_of(&p->s);
+        if (own.kind == KB_CLUSTER) own.elems *= cluster_rows_of(&p->s);
         kernel_buf(o, own);
     }
     o->flops = k->flops, o->bytes_read = k->bytes_read, o->bytes_written = k->bytes_written;
-    o->tiled = true, o->group = (int)group_of(&p->s, c), o->cluster = p->s.cluster, o->groups = p->clusters * p->s.cluster;
+    o->tiled = true, o->group = (int)cluster_group_of(&p->s, c), o->cluster = p->s.cluster,
+    o->groups = p->clusters * p->s.cluster;
     p->partial = kernel_buf(o, (kbuf){ .dtype = TN_F32,
                                        .kind = KB_GROUP,
-                                       .elems = p->s.parts * rows_of(&p->s) * columns_of(&p->s, c),
+                                       .elems = p->s.parts * cluster_rows_of(&p->s) * cluster_columns_of(&p->s, c),
                                        .plan_buf = -1 });
     p->kept = -1;
     p->w = (row_writer){ .k = k, .o = o, .to = ARENA_ARRAY(k->a, reg, k->ins.n), .group = o->group, .one = -1 };
     p->w.wrote = ARENA_ARRAY(k->a, bool, k->bufs.n + 1), p->w.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
-    p->w.n_rows = rows_of(&p->s), p->w.row = k->ins.at[1].var;
+    p->w.n_rows = cluster_rows_of(&p->s), p->w.row = k->ins.at[1].var;
 }
 
 static kernel *write(writer *p) {
@@ -529,11 +448,11 @@ static kernel *write(writer *p) {
     make_kernel(p);
     p->g = open(p, "g", p->clusters, PAR_GROUPS), p->member = open(p, "m", p->s.cluster, PAR_GROUPS);
     p->part = open(p, "p", p->s.parts, PAR_LOCAL), p->block = open(p, "q", p->s.blocks, PAR_LOCAL);
-    p->column = open(p, "c", across_of(&p->s, &p->l.c.at[0]), PAR_LOCAL);
+    p->column = open(p, "c", cluster_across_of(&p->s, &p->l.c.at[0]), PAR_LOCAL);
     begin(p, 0);
     int from = 2;
     for (int i = 0; i < p->l.sections.n; i++) {
-        const section *x = &p->l.sections.at[i];
+        const row_section *x = &p->l.sections.at[i];
         write_rest(p, from, x->loop, false);
         from = x->end + 1;
         begin(p, i);
@@ -545,7 +464,7 @@ static kernel *write(writer *p) {
         bool last = i + 1 == p->l.sections.n;
         if (!last) next.c = &p->l.c.at[x[1].first], next.loop = x[1].var;
         const reg *early = p->ahead;
-        const contraction *c = &p->l.c.at[x->first];
+        const row_contraction *c = &p->l.c.at[x->first];
         bool stores = false;
         for (int j = c->loop; j < c->end; j++) stores |= k->ins.at[j].op == K_STORE && p->common[k->ins.at[j].buf];
         write_contraction(p, c, -1, affine_const(0), early, &next, stores || !last || from < k->ins.n - 1);
@@ -555,38 +474,25 @@ static kernel *write(writer *p) {
     return p->o;
 }
 
-/* What is done for one row alone, as a loop over rows. */
-static const kernel *with_row(const kernel *k) {
-    kernel *o = gpu_kernel(k, 0);
-    o->tiled = false;
-    kvar v = kernel_var(o, "r", 1, true, false);
-    kernel_push(o, (kins){ .op = K_LOOP, .var = v, .hi = 1, .step = 1 });
-    for (int i = 1; i < k->ins.n; i++) {
-        kins in = k->ins.at[i];
-        reg *operand[] = { &in.a, &in.b, &in.c, &in.dyn };
-        for (size_t r = 0; r < COUNT_OF(operand); r++) *operand[r] += *operand[r] > 0;
-        if (in.op == K_STORE && !kbuf_is_local(&k->bufs.at[in.buf])) /* of a row that there is not: nowhere */
-            in.idx = affine_add(k->a, in.idx, affine_scale(k->a, affine_var(k->a, v), k->bufs.at[in.buf].elems));
-        kernel_push(o, in);
-    }
-    kernel_push(o, (kins){ .op = K_END });
-    return o;
-}
-
-kernel *kopt_gpu_cluster(const kernel *k, int n_rows, const target *t, double *out_cost) {
-    if (t->cluster < 2 || t->clusters < 1 || n_rows > 1) return NULL;
-    if (n_rows == 0) k = with_row(k);
-    if (k->ins.at[1].hi < 1) return NULL;
-    writer p = { .k = k, .t = t, .cost = *out_cost * GPU_UNIT_NS };
-    p.all_rows = (double)k->ins.at[1].hi;
-    p.common = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
-    gpu_place_layers(k, 1, &p.l);
-    if (!is_possible(&p)) return NULL;
-    each_shape(t, try_shape, &p);
-    if (p.best.cluster == 0) return NULL;
-    *out_cost = p.cost / GPU_UNIT_NS;
-    p.s = p.best;
-    p.clusters = (int64_t)up(p.all_rows, rows_of(&p.s));
-    p.pads = p.clusters * rows_of(&p.s) != k->ins.at[1].hi;
-    return write(&p);
+bool step_cluster_columns(kernel **kk, const loop_step *s, str *why) {
+    const kernel *k = gpu_compacted(*kk);
+    int64_t n[5] = { s->arg[0].n, step_option(s, "rows", 1), step_option(s, "blocks", 1), step_option(s, "split_k", 1),
+                     step_option(s, "lanes", 1) };
+    static const int most[5] = { KERNEL_MOST_CLUSTER, CLUSTER_MOST_ROWS, 4, 32, 4 };
+    cluster_parts parts;
+    for (int i = 0; i < 5; i++)
+        if (n[i] < 1 + (i == 0) || n[i] > most[i] || (i != 1 && !gpu_is_power(n[i])))
+            return step_refuse(why, "%lld: expected at most %d, and but for rows a power of two", (long long)n[i], most[i]);
+    if (!gpu_can_bind(k, -1, 1, why) || !cluster_find(&parts, k, why)) return false;
+    writer p = { .k = parts.k, .l = parts.l, .common = parts.common, .all_rows = parts.k->ins.at[1].hi };
+    p.s = (cluster_shape){ (int)n[0], (int)n[1], (int)n[2], (int)n[3], (int)n[4] };
+    for (int i = 0; i < p.l.c.n; i++)
+        if (!cluster_comes_out(&p.s, &p.l.c.at[i]))
+            return step_refuse(why, "a contraction of %lld columns and %lld steps does not come out so",
+                               (long long)p.l.c.at[i].n, (long long)p.l.c.at[i].depth);
+    if (!gpu_can_bind(k, -1, cluster_group_of(&p.s, &p.l.c.at[0]), why)) return false;
+    p.clusters = (p.all_rows + cluster_rows_of(&p.s) - 1) / cluster_rows_of(&p.s);
+    p.pads = p.clusters * cluster_rows_of(&p.s) != p.all_rows;
+    *kk = write(&p);
+    return true;
 }

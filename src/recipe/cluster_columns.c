@@ -1,0 +1,133 @@
+/* cluster_columns.c - rows with contractions inside by clusters of thread blocks: how many blocks a cluster has, and what a
+ * thread has of a contraction. In: scalar form whose rows are its outermost loop, or which is one row; only where the target
+ * has clusters. */
+#include "loop/cluster_columns.h"
+
+#include <math.h>
+
+#include "loop/bind_rows.h"
+#include "recipe/columns.h"
+
+static bool fits(const cluster_shape *s, const row_contraction *c, const target *t) {
+    if (!cluster_comes_out(s, c)) return false;
+    int64_t group = cluster_group_of(s, c);
+    int64_t bytes =
+        4 * cluster_rows_of(s) * (2 * c->n + s->parts * cluster_columns_of(s, c)) + 16 * group; /* one is read, one written */
+    return group >= 64 && group <= t->group && bytes <= t->group_bytes;
+}
+
+/* Nanoseconds, as measured on an H200. */
+#define CLOCK_NS 0.55    /* one step of a multiprocessor: 128 products, or 32 threads read fast memory */
+#define EXCHANGE_NS 900. /* all of a cluster have each other's results; */
+#define STORE_NS 40.0    /* for each that a thread sends */
+#define PART_NS 2.5      /* a part of a sum is added */
+#define BYTES_ONE 100.0  /* that a multiprocessor reads in a nanosecond; */
+#define BYTES_ALL 40.0   /* each, when all do */
+
+static double up(double x, double y) { return ceil(x / y); }
+
+static double layer_cost(const cluster_shape *s, const row_contraction *c, double all_rows, const target *t) {
+    double clusters = up(all_rows, cluster_rows_of(s)), at_once = floor((double)t->clusters * 8 / s->cluster),
+           units = at_once * s->cluster;
+    double waves = up(clusters, at_once), group = (double)cluster_group_of(s, c), steps = (double)(c->depth / s->parts);
+    double products = group / 32 * s->rows * steps, busy = fmin(clusters * s->cluster, units);
+    double work = CLOCK_NS * products * (0.25 * s->lanes + 0.3);
+    double sent = (double)cluster_rows_of(s) * (double)cluster_columns_of(s, c) * s->cluster / (group * s->lanes);
+    double adds = PART_NS * s->parts * up(cluster_rows_of(s), s->parts * s->blocks);
+    double bytes = (double)(cluster_columns_of(s, c) * c->depth) * 4, rate = fmin(BYTES_ONE, BYTES_ALL * units / busy);
+    return waves * fmax(work + adds + EXCHANGE_NS + STORE_NS * sent, bytes / rate);
+}
+
+typedef bool (*shape_fn)(const cluster_shape *s, void *ud);
+
+/* All that a target could do. */
+static void each_shape(const target *t, shape_fn fn, void *ud) {
+    for (int cluster = 2; cluster <= t->cluster; cluster *= 2)
+        for (int lanes = 1; lanes <= 4; lanes *= 2)
+            for (int parts = 1; parts <= 32; parts *= 2)
+                for (int blocks = 1; blocks <= 4; blocks *= 2)
+                    for (int rows = 1; rows <= CLUSTER_MOST_ROWS; rows++)
+                        if (!fn(&(cluster_shape){ cluster, rows, blocks, parts, lanes }, ud)) return;
+}
+
+typedef struct adding {
+    const row_contraction *c;
+    const target *t;
+    double all_rows, *cost; /* of the next shape */
+} adding;
+
+static bool add_layer(const cluster_shape *s, void *ud) {
+    adding *x = ud;
+    *x->cost++ += fits(s, x->c, x->t) ? layer_cost(s, x->c, x->all_rows, x->t) : INFINITY;
+    return true;
+}
+
+void recipe_cluster_add_layer(const row_contraction *c, double all_rows, const target *t, double *costs) {
+    each_shape(t, add_layer, &(adding){ c, t, all_rows, costs });
+}
+
+/* ---- choosing ---- */
+
+typedef struct chooser {
+    cluster_parts p;
+    const target *t;
+    cluster_shape s, best;
+    double all_rows, cost;
+} chooser;
+
+static int rows_of_group(const chooser *p) { return (cluster_rows_of(&p->s) + p->s.cluster - 1) / p->s.cluster; }
+
+static int64_t shared_bytes(const chooser *p) {
+    const row_contraction *c = &p->p.l.c.at[0];
+    int64_t n = p->s.parts * cluster_rows_of(&p->s) * cluster_columns_of(&p->s, c) * 4 + 16 * cluster_group_of(&p->s, c);
+    for (int b = 0; b < p->p.k->bufs.n; b++) {
+        const kbuf *kb = &p->p.k->bufs.at[b];
+        if (kb->kind == KB_LOCAL)
+            n += kb->elems * (int64_t)dtype_size((tn_dtype)kb->dtype) * (p->p.common[b] ? cluster_rows_of(&p->s) : 1);
+    }
+    return n;
+}
+
+/* The rest, for all rows of a group. */
+static double rest_cost(const chooser *p, int group) {
+    double sum = 0;
+    int from = 2;
+    for (int i = 0; i <= p->p.l.sections.n; i++) {
+        int to = i < p->p.l.sections.n ? p->p.l.sections.at[i].loop : p->p.k->ins.n - 1;
+        if (from < to) sum += loop_rows_cost(p->p.k, from, to, group) * RECIPE_UNIT_NS * rows_of_group(p);
+        if (i < p->p.l.sections.n) from = p->p.l.sections.at[i].end + 1;
+    }
+    return sum;
+}
+
+static bool try_shape(const cluster_shape *s, void *ud) {
+    chooser *p = ud;
+    p->s = *s;
+    for (int i = 0; i < p->p.l.c.n; i++)
+        if (!fits(s, &p->p.l.c.at[i], p->t)) return true;
+    if (shared_bytes(p) > p->t->group_bytes) return true;
+    double at_once = floor((double)p->t->clusters * 8 / s->cluster), waves = up(up(p->all_rows, cluster_rows_of(s)), at_once);
+    double cost = waves * rest_cost(p, (int)cluster_group_of(s, &p->p.l.c.at[0]));
+    for (int i = 0; i < p->p.l.sections.n; i++)
+        for (int j = 0; j < p->p.l.sections.at[i].n; j++)
+            cost += (double)p->p.l.sections.at[i].times *
+                    layer_cost(s, &p->p.l.c.at[p->p.l.sections.at[i].first + j], p->all_rows, p->t);
+    if (cost < p->cost) p->cost = cost, p->best = *s;
+    return true;
+}
+
+bool recipe_cluster_columns(const kernel *k, const target *t, recipe_form *out) {
+    chooser p = { .t = t, .cost = out->cost * RECIPE_UNIT_NS };
+    str why, steps;
+    str_init(&why, k->a);
+    str_init(&steps, k->a);
+    if (t->cluster < 2 || t->clusters < 1 || !cluster_find(&p.p, k, &why)) return false;
+    p.all_rows = (double)p.p.k->ins.at[1].hi;
+    each_shape(t, try_shape, &p);
+    const cluster_shape *s = &p.best;
+    if (s->cluster == 0) return false;
+    str_addf(&steps, "cluster_columns %d rows=%d blocks=%d split_k=%d lanes=%d", s->cluster, s->rows, s->blocks, s->parts,
+             s->lanes);
+    *out = (recipe_form){ p.cost / RECIPE_UNIT_NS, steps.s };
+    return true;
+}

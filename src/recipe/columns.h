@@ -1,0 +1,22 @@
+/* columns.h - what contractions inside rows take on GPUs: the recipes of thread_columns.c and cluster_columns.c, and vertical
+ * fusion, ask it. */
+#ifndef TN_RECIPE_COLUMNS_H
+#define TN_RECIPE_COLUMNS_H
+
+#include "loop/row_contraction.h"
+#include "recipe/recipe.h"
+
+#define RECIPE_UNIT_NS 1.3 /* of what loop_rows_cost counts */
+
+/* Nanoseconds of the nest for `groups` thread blocks of `group` threads with `rows` rows each, `parts` threads a sum. */
+double recipe_columns_cost(const row_contraction *c, double groups, int rows, int group, int parts, const target *t);
+/* The least of them. */
+double recipe_columns_least_cost(const row_contraction *c, double all_rows, int rows, const target *t);
+
+/* Contractions of a kernel by clusters have one shape. Adds the nanoseconds of one, for all rows, to the cost of each shape;
+ * INFINITY where it does not fit. */
+enum { RECIPE_CLUSTER_SHAPES = 4 * 3 * 6 * 3 * 16 };
+void recipe_cluster_add_layer(const row_contraction *c, double all_rows, const target *t,
+                              double *costs /* [RECIPE_CLUSTER_SHAPES] */);
+
+#endif

@@ -1,0 +1,110 @@
+/* thread_columns.c - rows with contractions inside on GPUs: how many threads and rows a block has, and how many threads share a
+ * sum. In: scalar form whose rows are its outer loops. */
+#include <math.h>
+
+#include "loop/bind_rows.h"
+#include "loop/gpu_copy.h"
+#include "recipe/columns.h"
+
+/* ---- what they cost ---- */
+
+/* Nanoseconds, and per nanosecond, as measured on an H200. */
+#define STEP_NS 3.0     /* a step of a sum: a product, and what it takes to have its operands; */
+#define GUARD_NS 3.0    /* more where some threads have no column */
+#define JOIN_NS 15.0    /* neighbours exchange a value */
+#define MEET_NS 54.0    /* all of a group wait for each other, and read what was written; */
+#define MEET32_NS 42.0  /* groups of 32 */
+#define FETCH_NS 400.0  /* the first memory that was not asked for ahead comes; */
+#define MORE_NS 100.0   /* what follows */
+#define LINE_NS 0.5     /* a line of memory that 32 threads read */
+#define FLOPS_ONE 200.0 /* of a multiprocessor */
+#define BYTES_ONE 100.0 /* that one reads; */
+#define BYTES_ALL 40.0  /* each, when all do */
+
+static double larger(double x, double y) { return x > y ? x : y; }
+static double up(double x) { return (double)(int64_t)(x + 0.999999); }
+static double multiprocessors(const target *t) { return t->grid > 1024 ? (double)t->grid / 1024 : 1; }
+
+static double log2_of(int n) {
+    double l = 0;
+    for (; n > 1; n /= 2) l++;
+    return l;
+}
+
+double recipe_columns_cost(const row_contraction *c, double groups, int rows, int group, int parts, const target *t) {
+    double n = multiprocessors(t), turns = up(groups / n), products = (double)c->n * (double)c->depth;
+    double rounds = up((double)c->n * parts / group), steps = up((double)c->depth / parts);
+    bool pads = rounds * group != (double)c->n * parts;
+    double step = STEP_NS + (pads ? GUARD_NS : 0);
+    double wait = rounds * rows * (steps * step + log2_of(parts) * JOIN_NS) + (group > 32 ? MEET_NS : MEET32_NS);
+    if (rounds > 1 || steps > ROW_WHOLE) wait += rounds * (steps > ROW_WHOLE ? steps / ROW_STRETCH * MORE_NS : FETCH_NS);
+    double lines = products / 32 * row_lines(c->apart, parts) * LINE_NS, work = 2 * products * rows / FLOPS_ONE;
+    return larger(wait * up(turns / 8) + turns * larger(lines, work),
+                  larger(turns * c->common / BYTES_ONE, groups * c->common / (BYTES_ALL * n)));
+}
+
+double recipe_columns_least_cost(const row_contraction *c, double all_rows, int rows, const target *t) {
+    double best = 1e30;
+    for (int group = t->group < 32 ? t->group : 32; group <= t->group; group *= 2)
+        for (int parts = 1; parts <= 32 && parts <= group; parts *= 2) {
+            double cost = recipe_columns_cost(c, all_rows / rows, rows, group, parts, t);
+            if (cost < best) best = cost;
+        }
+    return best;
+}
+
+/* ---- the shape ---- */
+
+/* The rest, at the same level. */
+static double rest_cost(const kernel *k, int n_rows, const row_layers *l, int group) {
+    double sum = 0;
+    int from = 1 + n_rows;
+    for (int i = 0; i < l->sections.n; i++) {
+        sum += loop_rows_cost(k, from, l->sections.at[i].loop, group);
+        from = l->sections.at[i].end + 1;
+    }
+    return sum + loop_rows_cost(k, from, k->ins.n - n_rows, group);
+}
+
+static int64_t shared_bytes(const kernel *k) {
+    int64_t n = 0;
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].kind == KB_LOCAL) n += k->bufs.at[b].elems * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype);
+    return n;
+}
+
+bool recipe_thread_columns(const kernel *k, const target *t, recipe_form *out) {
+    int n_rows = gpu_outer_loops(k), best_rows = 1, best_group = 0, best_parts = 1;
+    row_layers l = { 0 };
+    for (int i = 0; i < n_rows; i++)
+        if (k->ins.at[1 + i].hi < 1 || k->ins.at[1 + i].lo) return false;
+    row_layers_find(k, n_rows, &l);
+    if (!l.c.n) return false;
+    double all_rows = 1, n = multiprocessors(t), best = l.c.n > 1 ? INFINITY : out->cost * RECIPE_UNIT_NS;
+    int64_t last = 1;
+    for (int i = 0; i < n_rows; i++) all_rows *= (double)(last = k->ins.at[1 + i].hi);
+    for (int rows = 1; rows <= ROW_MOST_ROWS; rows *= 2) {
+        if (rows > 1 && (n_rows == 0 || last % rows || !row_layers_are_free(k, n_rows, &l))) break;
+        for (int group = t->group < 32 ? t->group : 32; group <= t->group; group *= 2) {
+            if (shared_bytes(k) * rows + 16 * group > t->group_bytes) continue;
+            double groups = all_rows / rows,
+                   rest = rest_cost(k, n_rows, &l, group) * RECIPE_UNIT_NS * rows * up(up(groups / n) / 4);
+            for (int parts = 1; parts <= 32 && parts <= group; parts *= 2) {
+                double cost = rest;
+                for (int i = 0; i < l.sections.n; i++)
+                    for (int j = 0; j < l.sections.at[i].n; j++)
+                        cost += (double)l.sections.at[i].times *
+                                recipe_columns_cost(&l.c.at[l.sections.at[i].first + j], groups, rows, group, parts, t);
+                if (cost < best) best = cost, best_rows = rows, best_group = group, best_parts = parts;
+            }
+        }
+    }
+    if (!best_group) return false;
+    str steps;
+    str_init(&steps, k->a);
+    str_addf(&steps, "thread_columns %d", best_group);
+    if (best_rows > 1) str_addf(&steps, " rows=%d", best_rows);
+    if (best_parts > 1) str_addf(&steps, " split_k=%d", best_parts);
+    *out = (recipe_form){ best / RECIPE_UNIT_NS, steps.s };
+    return true;
+}
