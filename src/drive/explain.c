@@ -3,6 +3,7 @@
 #include "drive/drive.h"
 #include "emit/emit.h"
 #include "kopt/kopt.h"
+#include "loop/gpu_access.h"
 #include "machine/machine.h"
 
 static void print_value(const plan *p, val v, str *out) {
@@ -76,7 +77,7 @@ static void print_launch(const tn_program *prog, int i, str *out) {
     if (u.threads)
         str_addf(out, "; %d groups a multiprocessor (%.0f%% of its threads)", u.resident, 100 * resident_share(&u, k));
     str_add(out, "\n");
-    for (int j = 0, n = kopt_gpu_accesses(k, out->a, &at); j < n; j++) {
+    for (int j = 0, n = gpu_accesses(k, out->a, &at); j < n; j++) {
         int64_t moved = (int64_t)at[j].sectors * 32;
         str_addf(out, "   %s ", at[j].store ? "writes" : "reads");
         print_value(prog->plan, k->bufs.at[at[j].buf].node, out);
@@ -95,7 +96,7 @@ static void json_launch(const tn_program *prog, int i, str *out) {
         str_addf(out, "\"registers\":%d,\"spilled\":%lld,\"shared\":%lld,\"resident\":%d,\"occupancy\":%.3f,", u.registers,
                  (long long)u.spilled, (long long)u.shared, u.resident, resident_share(&u, k));
     str_add(out, "\"accesses\":[");
-    for (int j = 0, n = kopt_gpu_accesses(k, out->a, &at); j < n; j++)
+    for (int j = 0, n = gpu_accesses(k, out->a, &at); j < n; j++)
         str_addf(out, "%s{\"value\":%u,\"store\":%s,\"indexed\":%s,\"threads\":%d,\"bytes\":%d,\"sectors\":%d}", j ? "," : "",
                  k->bufs.at[at[j].buf].node, at[j].store ? "true" : "false", at[j].indexed ? "true" : "false", at[j].threads,
                  at[j].bytes, at[j].sectors);

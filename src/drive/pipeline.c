@@ -3,6 +3,7 @@
 #include "drive/drive.h"
 #include "emit/emit.h"
 #include "kopt/kopt.h"
+#include "sched/fusion.h"
 #include "mem/mem.h"
 #include "pass/pass.h"
 #include "sched/sched.h"
@@ -157,13 +158,13 @@ plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, cons
     if (opts->check) check_kernels(p, "lowering");
     mem_inplace(p);
     if (opts->check) check_kernels(p, "the choice of what is done in place");
-    if (opts->fusion >= 3) (t->kind == TARGET_GPU ? kopt_gpu_chain : kopt_row_blocks)(p, t);
+    if (opts->fusion >= 3) (t->kind == TARGET_GPU ? fuse_vertically : fuse_row_blocks)(p, t);
     if (opts->check) check_kernels(p, "chaining");
     target own = *t;
     name_parts(p);
     own.schedules = given_schedules(p, opts);
     optimise(p, &own);
-    if (t->kind == TARGET_GPU && opts->fusion >= 3) kopt_gpu_beside(p, t);
+    if (t->kind == TARGET_GPU && opts->fusion >= 3) fuse_horizontally(p, t);
     if (opts->check) check_kernels(p, "tiling");
     mem_pack(p, t->kind == TARGET_GPU ? t->l2_bytes : 0, opts->mode == TN_MODE_LOOP && !has_updates(p->g));
     p->threads = t->threads;

@@ -1,9 +1,9 @@
 /* nests.c - kernels that go by blocks of rows (kvar_info.block): each loop directly inside, a nest, is taken out as a kernel of
  * its own, for the rows of one block, is tiled as any other kernel is, and comes back to its place (step nests).
  *
- * In: scalar form, as kopt/row_join.c writes it: loops over rows, the loop over blocks, perhaps a second one for the last rows,
- * and in these nothing but nests, whose outermost loop runs over the rows of the block. Out: tiled form. Loops that stay around
- * a nest are variables without a loop in the kernel of its own. */
+ * In: scalar form, as sched/row_join.c writes it: loops over rows, the loop over blocks, perhaps a second one for the last
+ * rows, and in these nothing but nests, whose outermost loop runs over the rows of the block. Out: tiled form. Loops that stay
+ * around a nest are variables without a loop in the kernel of its own. */
 #include "loop/loop.h"
 #include "loop/nest_pack.h"
 

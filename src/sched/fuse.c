@@ -5,8 +5,8 @@
  * below agree; a view or another value that costs no more to compute than to load may be computed in several kernels. What is
  * left becomes the root of a kernel of its own. Convexity holds by construction: a value inside a kernel has no user outside
  * it. Levels: 0 views only; 1 elementwise onto the op before it (linear + bias + ReLU); 2 everything that needs no extra work;
- * 3 also recomputation, kernels with several results and, later, kernels joined row by row (kopt/row_block.c,
- * kopt/gpu_chain.c). */
+ * 3 also recomputation, kernels with several results and, later, kernels joined row by row (sched/row_block.c,
+ * sched/vertical_fusion.c). */
 #include "machine/machine.h"
 #include "sched/sched.h"
 

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "kopt/kopt.h"
+#include "loop/gpu_access.h"
 #include "support/plan_run.h"
 
 static bool fails(graph *g, void *ud) { return !plan_config_agrees(g, NULL, ud); }
@@ -391,7 +392,7 @@ static void test_accesses(void **state) {
                          "kernel @k(b0 in f32[4096], b1 out f32[4096]) tiled groups 1 of 64 {\n var i = 64 var j = "
                          "8\n %s\n}",
                          cases[i].body);
-        assert_int_equal(kopt_gpu_accesses(kernel_parse(&a, text, strlen(text), "t"), &a, &at), 2);
+        assert_int_equal(gpu_accesses(kernel_parse(&a, text, strlen(text), "t"), &a, &at), 2);
         const gpu_access *w = &cases[i].want;
         if (at[0].buf != 0 || at[0].store || at[0].indexed || at[0].threads != w->threads || at[0].bytes != w->bytes ||
             at[0].sectors != w->sectors)

@@ -2,7 +2,7 @@
  *
  * In: a kernel in the form of a GPU. Out: its different accesses to buffers outside the kernel. Exact for the first 32 threads
  * of a nest, with all other variables at their beginning and buffers that begin at a sector. */
-#include "kopt/kopt.h"
+#include "loop/gpu_access.h"
 
 enum {
     TOGETHER = 32 /* threads that run in step */,
@@ -69,7 +69,7 @@ static bool same(const gpu_access *x, const gpu_access *y) {
            x->bytes == y->bytes && x->sectors == y->sectors;
 }
 
-int kopt_gpu_accesses(const kernel *k, arena *a, gpu_access **out) {
+int gpu_accesses(const kernel *k, arena *a, gpu_access **out) {
     gpu_access *list = ARENA_ARRAY(a, gpu_access, k->ins.n + 1);
     int *open = ARENA_ARRAY(a, int, k->ins.n + 1), n = 0, depth = 0;
     int64_t *sets = ARENA_ARRAY(a, int64_t, 2 * TOGETHER * LANES);

@@ -1,5 +1,5 @@
-/* gpu_chain_cost.c - implementation of gpu_chain.h: the larger of what arithmetic, memory and waiting take. */
-#include "kopt/gpu_chain.h"
+/* vertical_cost.c - implementation of vertical_fusion.h: the larger of what arithmetic, memory and waiting take. */
+#include "sched/vertical_fusion.h"
 #include "loop/cluster_columns.h"
 #include "loop/bind_rows.h"
 
@@ -36,7 +36,7 @@ static double wait_ns(const kernel *k, int from, int to, double threads) {
     return sum;
 }
 
-double gpu_chain_alone(const kernel *k, const target *t) {
+double vertical_alone(const kernel *k, const target *t) {
     double results = larger((double)k->bytes_written / 4, 1), flops = (double)k->flops, n = units(t);
     double flat = smaller(flops / results * STEP_NS, 500) + flops / (n * FLOPS_PLAIN);
     double tiled = flops / (FLOPS_TILED * smaller(n, larger(results / 1024, 1)));
@@ -44,9 +44,9 @@ double gpu_chain_alone(const kernel *k, const target *t) {
     return GPU_LAUNCH_NS + wait_ns(k, 1, k->ins.n, INFINITY) + larger(smaller(flat, tiled), bytes);
 }
 
-double gpu_chain_among(const kernel *k, const target *t) { return NEXT_NS + (double)k->flops / (units(t) * FLOPS_AMONG); }
+double vertical_among(const kernel *k, const target *t) { return NEXT_NS + (double)k->flops / (units(t) * FLOPS_AMONG); }
 
-double gpu_chain_inside(const kernel *k, int shared, int64_t all_rows, int rows, const target *t) {
+double vertical_inside(const kernel *k, int shared, int64_t all_rows, int rows, const target *t) {
     row_contraction c;
     int from = 1 + shared, to = k->ins.n - shared;
     if (from < to && row_contraction_find(k, shared, from, &c) && c.end == to - 1)
@@ -58,7 +58,7 @@ double gpu_chain_inside(const kernel *k, int shared, int64_t all_rows, int rows,
     return MEET_NS + wait_ns(k, from, to, t->group) * rows + larger(turns * work, bytes);
 }
 
-double gpu_chain_clustered(const kernel *k, int shared, int64_t all_rows, const target *t, row_contraction *out) {
+double vertical_clustered(const kernel *k, int shared, int64_t all_rows, const target *t, row_contraction *out) {
     int from = 1 + shared, to = k->ins.n - shared;
     *out = (row_contraction){ .n = 0 };
     if (t->cluster < 2 || t->clusters < 1 || shared > 1 || all_rows < 1) return INFINITY;

@@ -1,12 +1,15 @@
-/* gpu_chain.c - consecutive kernels of a plan become one kernel for a GPU, where each row of a later one needs that row alone
- * of what the earlier ones made: a group takes its rows through all of them, and what lies between stays in its fast memory.
+/* vertical_fusion.c - consecutive kernels of a plan become one kernel for a GPU, where each row of a later one needs that row
+ * alone of what the earlier ones made: a group takes its rows through all of them, and what lies between stays in its fast
+ * memory.
  *
  * In: a plan with kernels in scalar form, after the choice of what is done in place. Out: the plan with fewer kernels, still in
  * scalar form (row_join.h writes them). Without rows (everything in one group) any kernels may follow each other. Which kernels
  * is a matter of time, estimated from shapes and the target only. */
-#include "kopt/gpu_chain.h"
+#include "sched/vertical_fusion.h"
+
+#include "sched/fusion.h"
 #include "loop/cluster_columns.h"
-#include "kopt/row_join.h"
+#include "sched/row_join.h"
 
 #include <math.h>
 
@@ -24,9 +27,9 @@ typedef struct link { /* a kernel, with so many loops over rows shared */
 static const link *link_make(const plan *p, const pkernel *pk, int shared, const target *t) {
     link l = { .row = row_link_make(p, pk, shared) };
     const kernel *k = pk->k;
-    l.alone = gpu_chain_alone(k, t), l.among = gpu_chain_among(k, t);
-    for (int i = 0; i < N_ROWS; i++) l.inside[i] = gpu_chain_inside(k, shared, row_count(k, shared), 1 << i, t);
-    l.clustered = gpu_chain_clustered(k, shared, row_count(k, shared), t, &l.layer);
+    l.alone = vertical_alone(k, t), l.among = vertical_among(k, t);
+    for (int i = 0; i < N_ROWS; i++) l.inside[i] = vertical_inside(k, shared, row_count(k, shared), 1 << i, t);
+    l.clustered = vertical_clustered(k, shared, row_count(k, shared), t, &l.layer);
     return arena_copy(p->a, &l, sizeof l);
 }
 
@@ -123,14 +126,14 @@ static pkernel join(chooser *w, chain *c) {
     pkernel pk = row_join(row, &w->uses, &form);
     row_commit(row, &w->uses, &pk, "a row of the next needs that row alone: one launch, rows stay in fast memory");
     int n = pk.k->bufs.n;
-    gpu_chain_roll(p, pk.k, row->shared, c->clustered);
+    vertical_reroll(p, pk.k, row->shared, c->clustered);
     parg *args = ARENA_ARRAY(p->a, parg, pk.k->bufs.n + 1);
     for (int b = 0; b < pk.k->bufs.n; b++) args[b].buf = b < n ? pk.args[b].buf : pk.k->bufs.at[b].plan_buf;
     pk.args = args;
     return pk;
 }
 
-void kopt_gpu_chain(plan *p, const target *t) {
+void fuse_vertically(plan *p, const target *t) {
     chooser w = { .p = p, .t = t, .room = t->group_bytes - 16 * t->group, .most_args = t->buffers ? t->buffers : FEW_ARGS };
     w.links = ARENA_ARRAY(p->a, const link *, p->kernels.n *(ROW_MOST_SHARED + 1) + 1);
     w.shapes = ARENA_ARRAY(p->a, double, RECIPE_CLUSTER_SHAPES);

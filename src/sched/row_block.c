@@ -8,8 +8,9 @@
  * decides, from shapes and the target alone: nothing may take longer than kernel by kernel, and every bit is the same: threads
  * still share the work evenly, blocks have enough rows for the operand that all of them read, and each sum has its terms in the
  * order that it would have alone. */
-#include "kopt/kopt.h"
-#include "kopt/row_join.h"
+#include "recipe/recipe.h"
+#include "sched/fusion.h"
+#include "sched/row_join.h"
 
 enum {
     ROOM = 96 << 10,       /* bytes between the parts: stack */
@@ -264,7 +265,7 @@ static bool feeds_contraction(const plan *p, int i) {
     return false;
 }
 
-void kopt_row_blocks(plan *p, const target *t) {
+void fuse_row_blocks(plan *p, const target *t) {
     chooser w = { .p = p, .t = t, .uses = row_find_uses(p) };
     arena_child(&w.scratch, p->a);
     for (int i = 0; i < p->kernels.n;) {

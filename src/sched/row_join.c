@@ -1,7 +1,6 @@
 /* row_join.c - implementation of row_join.h: what kernels do with their buffers row by row, why one cannot follow, and the
  * kernel that they become. */
-#include "kopt/row_join.h"
-#include "kopt/kopt.h"
+#include "sched/row_join.h"
 
 enum { MAX_ALL = 640 /* plan buffers that a chain touches */, MAX_INS = 8000 };
 

@@ -1,11 +1,11 @@
-/* gpu_beside.c - kernels for a GPU that do not need each other become one launch, whose groups they share out: each has groups
- * of its own (kernel.h: K_LOOP), which run beside those of the others. Two products of one operand, or what an optimiser does
- * to all parameters, keep the machine busy then, and start once.
+/* horizontal_fusion.c - kernels for a GPU that do not need each other become one launch, whose groups they share out: each has
+ * groups of its own (kernel.h: K_LOOP), which run beside those of the others. Two products of one operand, or what an optimiser
+ * does to all parameters, keep the machine busy then, and start once.
  *
  * In: a plan with kernels in the form of a GPU, before buffers have their places. Out: fewer of them. A kernel comes earlier
  * than those between, if it touches nothing that they write, nor writes what they touch. Which ones: of one kind (all
  * elementwise, or groups of as many threads with about as much fast memory), and none that keeps the machine busy alone. */
-#include "kopt/kopt.h"
+#include "sched/fusion.h"
 
 enum { AHEAD = 64 /* kernels, to look through */, MOST_BESIDE = 64, MOST_INS = 8000, FEW_ARGS = 60 };
 
@@ -235,7 +235,7 @@ static void find_codes(beside *w) {
     }
 }
 
-void kopt_gpu_beside(plan *p, const target *t) {
+void fuse_horizontally(plan *p, const target *t) {
     beside w = { .p = p, .t = t };
     w.kinds = ARENA_ARRAY(p->a, kind, p->kernels.n + 1), w.taken = ARENA_ARRAY(p->a, bool, p->kernels.n + 1);
     w.written = ARENA_ARRAY(p->a, int, p->bufs.n + 1), w.read = ARENA_ARRAY(p->a, int, p->bufs.n + 1);

@@ -1,4 +1,4 @@
-/* gpu_roll.c - layers that repeat become a loop: contractions of a row that follow each other and differ only in where their
+/* reroll.c - layers that repeat become a loop: contractions of a row that follow each other and differ only in where their
  * weights lie, at constant distances, are written once. The text of a chain, and what it costs to compile, then depend on the
  * layers that differ, not on how many there are.
  *
@@ -7,7 +7,7 @@
  *
  * In: the kernel of a chain in scalar form. Out: the same with such loops, and the same results bit by bit. The bound of a
  * ReLU, where not all layers have one, comes from a table: max with -inf changes nothing. */
-#include "kopt/gpu_chain.h"
+#include "sched/vertical_fusion.h"
 #include "recipe/columns.h"
 
 #include <math.h>
@@ -243,7 +243,7 @@ static void find_runs(roller *w) {
     }
 }
 
-void gpu_chain_roll(plan *p, kernel *k, int n_rows, bool copies) {
+void vertical_reroll(plan *p, kernel *k, int n_rows, bool copies) {
     roller w = { .p = p, .k = k };
     copied row = { .step = -1 };
     for (int i = 1 + n_rows; i < k->ins.n - n_rows; i++) {

@@ -1,4 +1,4 @@
-/* test_gpu_beside.c - kernels for a GPU that do not need each other are one launch: how many there are, values by the
+/* test_horizontal_fusion.c - kernels for a GPU that do not need each other are one launch: how many there are, values by the
  * interpreter, thread by thread, against the reference evaluator; what must not be joined is not; and the checks find groups
  * that are dealt wrongly.
  *
@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "kopt/kopt.h"
+#include "sched/fusion.h"
 #include "support/plan_run.h"
 
 /* Groups of up to 128; large enough for nothing here to fill it. */
@@ -101,7 +101,8 @@ ARENA_TEST(test_updates) {
     for (int apart = 0; apart < 2; apart++) {
         graph *g = updates(a, sizes, COUNT_OF(sizes));
         plan *p = plan_of(a, g, 3, apart), *two = plan_of(a, g, 2, apart);
-        assert_int_equal(p->kernels.n, apart ? 1 : 2); /* of a few small ones gpu_chain.c made one group's work, which meets */
+        assert_int_equal(p->kernels.n,
+                         apart ? 1 : 2); /* of a few small ones vertical_fusion.c made one group's work, which meets */
         assert_int_equal(two->kernels.n, COUNT_OF(sizes));
         assert_int_equal(n_joined(two), 0);
         bool said = false;

@@ -1,0 +1,17 @@
+/* fusion.h - fusion of kernels of a plan, once all are in scalar form: vertical, row by row, and horizontal. */
+#ifndef TN_SCHED_FUSION_H
+#define TN_SCHED_FUSION_H
+
+#include "ir/plan.h"
+#include "ir/target.h"
+
+/* row_block.c: consecutive kernels of a plan for a CPU become one that goes by blocks of rows, where what lies between them
+ * then stays in the caches and nothing takes longer. Before kernels have their schedules. */
+void fuse_row_blocks(plan *p, const target *t);
+/* vertical_fusion.c: consecutive kernels of a plan for a GPU become one where rows need the same rows only, and where that is
+ * faster. Before kernels have their schedules. */
+void fuse_vertically(plan *p, const target *t);
+/* horizontal_fusion.c: kernels of a plan, in the form of a GPU, that do not need each other become one launch. */
+void fuse_horizontally(plan *p, const target *t);
+
+#endif
