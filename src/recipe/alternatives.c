@@ -61,7 +61,7 @@ static int end_of_marks(const schedule *s, bool packed) {
 
 /* vectorize or unroll_jam of a loop by n; 1: no such step. */
 static void mark_loop(const lister *l, schedule *s, step_op op, const char *loop, int n) {
-    int at = find_step(s, op, loop), end;
+    int at = find_step(s, (int)op, loop), end;
     if (at >= 0) remove_step(s, at);
     end = at >= 0 ? at : end_of_marks(s, false);
     if (n > 1) insert_step(l, s, end, arena_printf(l->a, "%s %s %d", step_get(op)->name, loop, n));
