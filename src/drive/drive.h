@@ -64,7 +64,8 @@ tn_status drive_estimate(mem m, const graph *g, const tn_compile_opts *opts, con
 
 /* pipeline.c. Jumps through a->gd. */
 plan *pipeline_run(const graph *g, arena *a, const tn_compile_opts *opts, const target *t);
-/* The arguments of a kernel that kopt made of one with the first n_before of its buffers, which had the arguments pk->args. */
+/* The arguments of a kernel that recipes made of one with the first n_before of its buffers, which had the arguments pk->args.
+ */
 void pipeline_args(plan *p, pkernel *pk, int n_before);
 
 /* options.c: what compiling has to know of a device; choices may be NULL. */

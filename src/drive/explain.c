@@ -2,7 +2,7 @@
  * and after, and why neighbours were or were not joined. In: a compiled program. Out: text in the caller's string. */
 #include "drive/drive.h"
 #include "emit/emit.h"
-#include "kopt/kopt.h"
+#include "recipe/recipe.h"
 #include "loop/gpu_access.h"
 #include "machine/machine.h"
 

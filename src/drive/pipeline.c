@@ -2,7 +2,7 @@
  * the arena. */
 #include "drive/drive.h"
 #include "emit/emit.h"
-#include "kopt/kopt.h"
+#include "recipe/recipe.h"
 #include "sched/fusion.h"
 #include "mem/mem.h"
 #include "pass/pass.h"
@@ -100,10 +100,10 @@ static void optimise(plan *p, const target *t) {
         if (pk->code < i) {
             pk->k = share_code(pk->k, p->kernels.at[pk->code].k, p->a);
         } else {
-            pk->scalar = kernel_clone(pk->k, p->a); /* kopt_run changes its kernel in place */
-            kopt_made made;
+            pk->scalar = kernel_clone(pk->k, p->a); /* recipe_kernel changes its kernel in place */
+            recipe_made made;
             pschedule of = { .name = pk->k->name };
-            pk->k = kopt_run(pk->k, t, measured(key, t), &made);
+            pk->k = recipe_kernel(pk->k, t, measured(key, t), &made);
             of.s = pk->schedule = made.schedule, pk->ignored = made.ignored;
             if (made.tuned) pk->tuned = arena_strdup(p->a, made.tuned);
             VEC_PUSH(p->a, &p->schedules, of);

@@ -1,9 +1,9 @@
 /* kernel.h - the kernel language: what one launch does, as a list of op codes in structured loops over affine indices.
  *
  * A kernel goes through two forms of the same structure. Lowering (sched/) writes the *scalar* form: every instruction has one
- * lane, loops have step 1, an accumulator is one value. kopt/ chooses for each loop variable how it is tiled (krole) and writes
- * the *tiled* form: instructions repeated for a register tile, lanes > 1, loop steps > 1, exact-size tails. Emitters read the
- * tiled form: one instruction, one statement.
+ * lane, loops have step 1, an accumulator is one value. recipe/ chooses for each loop variable how it is tiled (krole) and
+ * writes the *tiled* form: instructions repeated for a register tile, lanes > 1, loop steps > 1, exact-size tails. Emitters
+ * read the tiled form: one instruction, one statement.
  *
  * For GPUs the second form is another one (kernel.group > 0): the text of one thread of `groups` groups of `group` threads,
  * which all run all of it. Parallel loops deal their iterations to groups, to the threads of a group or to all threads; loops
@@ -184,7 +184,7 @@ typedef struct kbuf { /* a piece of memory the kernel touches */
 /* Lives no longer than the launch. */
 static inline bool kbuf_is_local(const kbuf *b) { return b->kind >= KB_LOCAL; }
 
-/* How kopt treats a loop variable: the body is repeated `unroll` times, each `lanes` wide. */
+/* How tiling treats a loop variable: the body is repeated `unroll` times, each `lanes` wide. */
 typedef struct krole {
     int unroll; /* >= 1 */
     int lanes;  /* >= 1, power of two; at most one variable of a nest has lanes > 1 */

@@ -1,5 +1,5 @@
 /* plan_panels.c - values that no run changes, laid out for the kernel that reads them: buffers of a plan beside the one that
- * holds the value as it is. In: what kopt/ asks for (kpanels). Out: buffers, and the bytes in them; nothing is allocated for
+ * holds the value as it is. In: what packing asks for (kpanels). Out: buffers, and the bytes in them; nothing is allocated for
  * those. */
 #include "ir/plan.h"
 

@@ -1,5 +1,5 @@
 /* target.h - facts about the machine that code is made for: a plain struct, filled by rt/ (or by hand in tests), read by
- * machine/, recipe/, kopt/ and emit/. */
+ * machine/, recipe/ and emit/. */
 #ifndef TN_IR_TARGET_H
 #define TN_IR_TARGET_H
 

@@ -7,9 +7,9 @@
 #include "ir/plan.h"
 
 /* inplace.c: lets a kernel write over an operand that dies in it, and a state take its new value directly; adds a copy kernel
- * for each state where that is not possible. Before kopt, because copies are kernels too. */
+ * for each state where that is not possible. Before recipes, because copies are kernels too. */
 void mem_inplace(plan *p);
-/* pack.c: lifetimes, then offsets: largest first, lowest free place. After kopt, which may read constants in another order.
+/* pack.c: lifetimes, then offsets: largest first, lowest free place. After recipes, which may read constants in another order.
  *
  * roomy: where temporaries of so many bytes in all share no place, launches that need nothing of each other share none, so that
  * a device can let them overlap; within twice the memory that is needed otherwise. With steps_overlap no two temporaries share

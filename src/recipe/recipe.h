@@ -125,4 +125,27 @@ const char *recipe_difference(const schedule *from, const schedule *s, arena *a)
  * same bits. Spoils the kernel. */
 uint64_t recipe_sums_order(kernel *k, const target *t);
 
+/* kernel.c: the kernel in its target's form: by t->schedules where the kernel has one there, else by the text of the tuning
+ * database
+ * (`measured`, may be NULL) where that is possible, else by recipes. *out (may be NULL): how. */
+typedef struct recipe_made {
+    const schedule *schedule;
+    const char *tuned;   /* the measured text, where it was heeded */
+    const char *ignored; /* why it was not */
+} recipe_made;
+kernel *recipe_kernel(kernel *k, const target *t, const char *measured, recipe_made *out);
+
+/* candidates.c: texts next to `from` (NULL: as the recipe has it), which make other code of the scalar kernel than it and than
+ * each other and give the same bits, with that code; those that promise most first. Returns how many there are, at most cap. */
+typedef struct recipe_candidate {
+    const char *text;
+    kernel *k;
+} recipe_candidate;
+int recipe_candidates(const kernel *scalar, const target *t, const char *from, arena *a, recipe_candidate *out, int cap);
+/* What a text changes about another, mostly the recipe's, for people. */
+const char *recipe_change_text(const char *old, const char *text, arena *a);
+#define RECIPE_ITSELF "recipe" /* the text for no other schedule than the recipe's */
+/* What a kernel is like that was made: "i0 6 x 1, j1 2 x 8 of 540; copies of 24.0 KiB". */
+const char *recipe_form_text(const kernel *k, arena *a);
+
 #endif

@@ -102,7 +102,7 @@ struct tn_profile {
 tn_status tune_graph(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, const tn_tune_opts *tune, tn_tuning **out);
 void tune_free(tn_tuning *t);
 typedef struct tuned_way {   /* what was measured */
-    const char *schedule;    /* as text; GPUs: a tile, or KOPT_RECIPE */
+    const char *schedule;    /* as text; GPUs: a tile, or RECIPE_ITSELF */
     const char *text, *form; /* what it changes about the recipe's; the kernel it makes */
     double seconds;          /* of a launch */
 } tuned_way;

@@ -6,7 +6,7 @@
  * report's guard, everything else is run half. A kernel's budget is its share of the time of a run. */
 #include "run/measure.h"
 #include "run/tuner.h"
-#include "kopt/kopt.h"
+#include "recipe/recipe.h"
 #include "mem/mem.h"
 #include "rt/cache.h"
 #include "rt/tuning.h"
@@ -86,13 +86,13 @@ static void list_ways(ways *w) {
     const target *t = &w->p->target;
     w->at = ARENA_ARRAY(&w->a, way, w->most + 1);
     for (int i = 0; i < w->n_heads; i++) {
-        kernel *k = kopt_run(kernel_clone(w->pk->scalar, &w->a), t, w->head[i], NULL);
+        kernel *k = recipe_kernel(kernel_clone(w->pk->scalar, &w->a), t, w->head[i], NULL);
         was_seen(w, k);
         w->at[w->n++] = (way){ .text = w->head[i], .k = k };
     }
-    kopt_candidate *all = ARENA_ARRAY(&w->a, kopt_candidate, w->most + 1);
+    recipe_candidate *all = ARENA_ARRAY(&w->a, recipe_candidate, w->most + 1);
     for (int i = 0; i < w->n_heads && w->n < w->most; i++) {
-        int n = kopt_candidates(w->pk->scalar, t, w->head[i], &w->a, all, w->most);
+        int n = recipe_candidates(w->pk->scalar, t, w->head[i], &w->a, all, w->most);
         for (int j = 0; j < n && w->n < w->most; j++)
             if (!was_seen(w, all[j].k)) w->at[w->n++] = (way){ .text = all[j].text, .k = all[j].k };
     }
@@ -340,7 +340,7 @@ static const char *recipe_text(const pkernel *pk, arena *a) {
     str text;
     str_init(&text, a);
     if (pk->schedule) schedule_print_steps(pk->schedule, &text);
-    return pk->schedule ? text.s : KOPT_RECIPE;
+    return pk->schedule ? text.s : RECIPE_ITSELF;
 }
 
 static void list_kernels(tuner *u) {
@@ -452,7 +452,7 @@ static tuning_entry *entries_of(const tn_tuning *t, int *out_n) {
     for (int i = 0; all && i < t->n; i++) {
         const tuned_kernel *k = &t->kernels[i];
         if (k->measured)
-            all[(*out_n)++] = (tuning_entry){ k->key, k->changed ? k->schedule : KOPT_RECIPE, (uint64_t)(k->before * 1e9),
+            all[(*out_n)++] = (tuning_entry){ k->key, k->changed ? k->schedule : RECIPE_ITSELF, (uint64_t)(k->before * 1e9),
                                               (uint64_t)(k->after * 1e9) };
     }
     return all;
@@ -502,7 +502,7 @@ static tn_status write_texts(tuner *u) {
     if (GUARD_TRY(&t->gd)) {
         for (int i = 0; i < t->n; i++) {
             tuned_kernel *k = &t->kernels[i];
-            k->text = k->measured ? kopt_difference(k->recipe, k->schedule, &t->arena) : "not measured";
+            k->text = k->measured ? recipe_change_text(k->recipe, k->schedule, &t->arena) : "not measured";
             if (k->ways.n > 1) qsort(k->ways.at, (size_t)k->ways.n, sizeof *k->ways.at, by_time);
             k->candidates = k->ways.n > 1 ? k->ways.n - 1 : 0;
         }

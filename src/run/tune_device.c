@@ -4,7 +4,7 @@
  * In: a tuner whose session has its inputs. Out: what was measured, in the report; the choice of a kernel, where one is faster
  * twice. */
 #include "run/tuner.h"
-#include "kopt/kopt.h"
+#include "recipe/recipe.h"
 #include "rt/tuning.h"
 
 enum { MOST_WAYS = 40 };
@@ -73,14 +73,14 @@ static tn_status measure_way(tuner *u, tuned_kernel *k, const char *c, double *o
 typedef struct choices {
     arena a;
     guard gd;
-    kopt_candidate at[MOST_WAYS];
+    recipe_candidate at[MOST_WAYS];
     int n;
 } choices;
 
 static tn_status list_choices(tuner *u, const tuned_kernel *k, choices *all) {
     arena_init(&all->a, u->ctx->mem, &all->gd);
     if (GUARD_TRY(&all->gd)) {
-        all->n = kopt_candidates(u->p->plan->kernels.at[k->kernel].scalar, &u->p->target, NULL, &all->a, all->at, MOST_WAYS);
+        all->n = recipe_candidates(u->p->plan->kernels.at[k->kernel].scalar, &u->p->target, NULL, &all->a, all->at, MOST_WAYS);
         return TN_OK;
     }
     return err_set(u->e, all->gd.err.code, "%s", all->gd.err.text);

@@ -1,7 +1,7 @@
 /* tuner.c - implementation of tuner.h: what the searches for processors and devices share. */
 #include "run/tuner.h"
 #include "run/measure.h"
-#include "kopt/kopt.h"
+#include "recipe/recipe.h"
 
 double tuner_left(const tuner *u) { return u->start + u->seconds - now_seconds(); }
 
@@ -22,7 +22,7 @@ static const char *add_way(tuner *u, tuned_kernel *k, const char *steps, const k
         return w->schedule;
     }
     steps = arena_strdup(a, steps);
-    VEC_PUSH(a, &k->ways, (tuned_way){ steps, kopt_difference(k->recipe, steps, a), kopt_form_text(made, a), seconds });
+    VEC_PUSH(a, &k->ways, (tuned_way){ steps, recipe_change_text(k->recipe, steps, a), recipe_form_text(made, a), seconds });
     return steps;
 }
 

@@ -231,7 +231,7 @@ static bool walk_move(walk *w, pending x) {
         if (add_split(w, f)) return false;
         return fail(w, u, "the reshape between does not keep loops in order");
     }
-    if (masks.n && x.under_dot && !sees_through(w, x.v, x.dot_work)) /* else kopt keeps the checks at the border */
+    if (masks.n && x.under_dot && !sees_through(w, x.v, x.dot_work)) /* else tiling keeps the checks at the border */
         return fail(w, x.v,
                     "a contraction that reads its operands often does so without bounds checks: the border is made in memory");
     return walk_later(w, (pending){ u, in, x.under_dot, x.masked || masks.n, x.dot_work });

@@ -35,7 +35,7 @@ affine lower_local_index(lower *w, const item *it, const affine *idx) {
         flat = affine_add(w->a, flat, affine_scale(w->a, idx[i], stride));
         stride *= n->dims[i];
     }
-    /* one copy for each row that is worked on at once: kopt drops the loop's own value and keeps the copy's number */
+    /* one copy for each row that is worked on at once: tile drops the loop's own value and keeps the copy's number */
     for (kvar v = 0; v < w->an.n_root_vars; v++)
         if (w->an.alive[v]) flat = affine_add(w->a, flat, affine_scale(w->a, affine_var(w->a, v), stride));
     return flat;

@@ -2,8 +2,8 @@
  *
  * In: a compacted graph without regions and symbolic dims, after the passes of stage TARGET (pass/passes.def), which becomes
  * the plan's.
- * Out: a plan whose buffers have no place yet (mem/) and whose kernels are in scalar form (kopt/ tiles them). The plan's arena
- * owns everything. */
+ * Out: a plan whose buffers have no place yet (mem/) and whose kernels are in scalar form (recipe/ tiles them). The plan's
+ * arena owns everything. */
 #ifndef TN_SCHED_SCHED_H
 #define TN_SCHED_SCHED_H
 

@@ -5,7 +5,7 @@
 # is what is installed. Without OpenCL: skipped.
 # Labels: slow
 # TENON_DEVICE_SEEDS: random graphs by the simulator in six configurations each (default 8); 5 times as many short ones in one
-# each, and 15 times as many by OpenCL. What kernels for GPUs mean, kopt/test_gpu asks of more graphs.
+# each, and 15 times as many by OpenCL. What kernels for GPUs mean, recipe/test_gpu asks of more graphs.
 set -u
 cd "$BUILD_DIR" || exit 1
 export TENON_FUZZ_NO_REDUCE=1 POCL_CACHE_DIR=$BUILD_DIR/pocl POCL_EXTRA_BUILD_FLAGS=-cl-opt-disable

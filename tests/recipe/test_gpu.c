@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "kopt/kopt.h"
+#include "recipe/recipe.h"
 #include "loop/gpu_access.h"
 #include "support/plan_run.h"
 

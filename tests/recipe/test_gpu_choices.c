@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "kopt/kopt.h"
+#include "recipe/recipe.h"
 #include "support/plan_run.h"
 
 enum { MOST = 40 };
@@ -83,8 +83,8 @@ static void test_same_bits(void **state) {
             reference ref = reference_make(g, &a, i);
             plan *model = compile(g, &a, t, NULL);
             gpu_tile all[MOST];
-            kopt_candidate found[MOST];
-            int n = kopt_candidates(model->kernels.at[0].scalar, &t, NULL, &a, found, MOST);
+            recipe_candidate found[MOST];
+            int n = recipe_candidates(model->kernels.at[0].scalar, &t, NULL, &a, found, MOST);
             for (int k = 0; k < n; k++) assert_true(recipe_tile_read(found[k].text, &all[k]));
             if (n > 10) n = 10;
             assert_int_equal(try_all(&ref, &a, t, all, n), n);

@@ -1,26 +1,26 @@
 /* candidates.c - what a kernel could be like instead: the list from which `tenon tune` measures. In: the scalar form as sched/
  * wrote it, and a text to start from. Out: texts with the same bits, each of which makes other code: schedules for processors
  * (recipe/alternatives.c), tiles of contractions for GPUs. */
-#include "kopt/kopt.h"
+#include "recipe/recipe.h"
 
 enum { MOST_GPU_TILES = 24 };
 
-static int list_gpu(const kernel *scalar, const target *t, const kernel *first, arena *a, kopt_candidate *out, int cap) {
+static int list_gpu(const kernel *scalar, const target *t, const kernel *first, arena *a, recipe_candidate *out, int cap) {
     gpu_tile tiles[MOST_GPU_TILES];
     int n = recipe_gpu_tiles(kernel_clone(scalar, a), t, tiles, MOST_GPU_TILES), found = 0;
     for (int i = 0; i < n && found < cap; i++) {
         const char *text = recipe_tile_text(tiles[i], a);
-        kernel *k = kopt_run(kernel_clone(scalar, a), t, text, NULL);
+        kernel *k = recipe_kernel(kernel_clone(scalar, a), t, text, NULL);
         bool known = kernel_equal(first, k);
         for (int j = 0; j < found; j++) known = known || kernel_equal(out[j].k, k);
-        if (!known) out[found++] = (kopt_candidate){ text, k };
+        if (!known) out[found++] = (recipe_candidate){ text, k };
     }
     return found;
 }
 
-int kopt_candidates(const kernel *scalar, const target *t, const char *from, arena *a, kopt_candidate *out, int cap) {
-    kopt_made made;
-    kernel *first = kopt_run(kernel_clone(scalar, a), t, from, &made);
+int recipe_candidates(const kernel *scalar, const target *t, const char *from, arena *a, recipe_candidate *out, int cap) {
+    recipe_made made;
+    kernel *first = recipe_kernel(kernel_clone(scalar, a), t, from, &made);
     if (t->kind == TARGET_GPU) return list_gpu(scalar, t, first, a, out, cap);
     recipe_alternative *all = ARENA_ARRAY(a, recipe_alternative, cap + 1);
     int n = recipe_alternatives(scalar, t, made.schedule, a, all, cap);
@@ -28,12 +28,12 @@ int kopt_candidates(const kernel *scalar, const target *t, const char *from, are
         str text;
         str_init(&text, a);
         schedule_print_steps(all[i].s, &text);
-        out[i] = (kopt_candidate){ text.s, all[i].k };
+        out[i] = (recipe_candidate){ text.s, all[i].k };
     }
     return n;
 }
 
-const char *kopt_difference(const char *old, const char *text, arena *a) {
+const char *recipe_change_text(const char *old, const char *text, arena *a) {
     gpu_tile x;
     if (!strcmp(old, text)) return "as the recipe has it";
     if (recipe_tile_read(text, &x))
@@ -44,7 +44,7 @@ const char *kopt_difference(const char *old, const char *text, arena *a) {
     return recipe_difference(&from, &s, a);
 }
 
-const char *kopt_form_text(const kernel *k, arena *a) {
+const char *recipe_form_text(const kernel *k, arena *a) {
     str s;
     int64_t bytes = 0, fast = 0;
     str_init(&s, a);

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "kopt/kopt.h"
+#include "recipe/recipe.h"
 #include "support/plan_run.h"
 
 typedef struct shape {

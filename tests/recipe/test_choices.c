@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "drive/drive.h"
-#include "kopt/kopt.h"
+#include "recipe/recipe.h"
 #include "rt/tuning.h"
 #include "support/support.h"
 #include "tenon/tenon_nn.h"
@@ -81,7 +81,7 @@ typedef struct lists {
     int n, most;
     tuning_entry entry[MOST_KERNELS];
     int count[MOST_KERNELS];
-    kopt_candidate *at[MOST_KERNELS];
+    recipe_candidate *at[MOST_KERNELS];
 } lists;
 
 /* The candidates of each kernel, from the schedules in l->entry on. */
@@ -98,8 +98,8 @@ static void list_candidates(const tn_program *p, lists *l) {
             l->entry[l->n].schedule = text.s;
         }
         l->entry[l->n].key = kernel_hash(pk->scalar, p->target.tuning_seed);
-        l->at[l->n] = ARENA_ARRAY(&l->a, kopt_candidate, MOST);
-        l->count[l->n] = kopt_candidates(pk->scalar, &p->target, l->entry[l->n].schedule, &l->a, l->at[l->n], MOST);
+        l->at[l->n] = ARENA_ARRAY(&l->a, recipe_candidate, MOST);
+        l->count[l->n] = recipe_candidates(pk->scalar, &p->target, l->entry[l->n].schedule, &l->a, l->at[l->n], MOST);
         if (l->count[l->n] > l->most) l->most = l->count[l->n];
         l->n++;
     }

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "kopt/kopt.h"
+#include "recipe/recipe.h"
 #include "support/plan_run.h"
 
 typedef enum source { INPUT, CONSTANT, STATE } source;

@@ -1,7 +1,7 @@
-/* kopt.c - the schedule of a kernel by its target. */
-#include "kopt/kopt.h"
+/* kernel.c - the schedule of a kernel by its target. */
+#include "recipe/recipe.h"
 
-static kernel *on_gpu(kernel *k, const target *t, const char *measured, kopt_made *out) {
+static kernel *on_gpu(kernel *k, const target *t, const char *measured, recipe_made *out) {
     gpu_tile tile;
     target own = *t;
     if (measured && recipe_tile_read(measured, &tile)) own.tile = &tile, out->tuned = measured;
@@ -10,7 +10,7 @@ static kernel *on_gpu(kernel *k, const target *t, const char *measured, kopt_mad
 }
 
 /* The recipe's schedule first: what was measured must have its bits. */
-static kernel *by_recipe(kernel *k, const target *t, const char *measured, kopt_made *out) {
+static kernel *by_recipe(kernel *k, const target *t, const char *measured, recipe_made *out) {
     kernel *scalar = measured ? kernel_clone(k, k->a) : NULL;
     kernel *made = recipe_cpu(k, t, &out->schedule);
     if (!measured) return made;
@@ -19,9 +19,9 @@ static kernel *by_recipe(kernel *k, const target *t, const char *measured, kopt_
     return other ? other : made;
 }
 
-kernel *kopt_run(kernel *k, const target *t, const char *measured, kopt_made *out) {
-    kopt_made made = { 0 };
-    if (measured && !strcmp(measured, KOPT_RECIPE)) measured = NULL;
+kernel *recipe_kernel(kernel *k, const target *t, const char *measured, recipe_made *out) {
+    recipe_made made = { 0 };
+    if (measured && !strcmp(measured, RECIPE_ITSELF)) measured = NULL;
     const schedule *given = schedule_find(t->schedules, k->name);
     if (given)
         k = schedule_apply(k, given, t, &made.schedule);

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "kopt/kopt.h"
+#include "recipe/recipe.h"
 #include "support/plan_run.h"
 
 static void test_maps(void **state) {

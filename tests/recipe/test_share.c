@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "kopt/kopt.h"
+#include "recipe/recipe.h"
 #include "support/plan_run.h"
 
 static target a_target(int vector_bytes, int threads) {
