@@ -48,6 +48,9 @@ void loop_peel_cuts(const kernel *k, int loop, int end, int64_t step, const kspa
 int loop_peel_main(const kcuts *c); /* the longest piece */
 /* Whether threads may share that piece: the others, which are one thread's, are a step each. */
 bool loop_peel_shared(const kcuts *c, int64_t step);
+/* Whether threads share all loops over v alike, so that each finds in its local memory what it left there: false where one loop
+ * leaves what another one reads and their pieces differ. */
+bool loop_peel_alike(const kernel *k, kvar v);
 /* How evenly threads would share loop v in such steps (loop_balance). */
 double loop_balance_of(const kernel *k, kvar v, int64_t step, int threads);
 

@@ -39,25 +39,6 @@ static bool is_in_block(const kernel *k, kvar v) {
     return false;
 }
 
-/* A buffer that one loop over v leaves for another one, where the pieces of a loop over v that peeling makes would not be
- * shared as the other loop is: the first and last iterations are one thread's then. -1: there is none. */
-static int crosses_peeled(const kernel *k, kvar v) {
-    int depth = 0, around = 0, loops = 0; /* of the loop over v, where one is open */
-    int *first = ARENA_ARRAY(k->a, int, k->bufs.n + 1), found = -1;
-    bool masked = false;
-    for (int i = 1; i < k->ins.n; i++) {
-        const kins *in = &k->ins.at[i];
-        bool opens = in->op == K_LOOP && ++depth && !around && in->var == v;
-        if (opens) around = depth, loops++;
-        if (in->op == K_END && depth-- == around) around = 0;
-        for (int m = 0; m < in->n_mask && around; m++) masked = masked || affine_coef(in->mask[m].e, v);
-        if (!around || (in->op != K_STORE && in->op != K_LOAD) || k->bufs.at[in->buf].kind != KB_LOCAL) continue;
-        if (first[in->buf] && first[in->buf] != loops) found = in->buf;
-        first[in->buf] = loops;
-    }
-    return masked ? found : -1;
-}
-
 bool step_parallel(kernel **kk, const loop_step *s, str *why) {
     kernel *k = *kk;
     kvar v = step_loop(k, s, 0, why);
@@ -68,11 +49,6 @@ bool step_parallel(kernel **kk, const loop_step *s, str *why) {
     if (k->vars.at[v].extent < 2) return step_refuse(why, "%s has one iteration", name);
     int local = crosses(k, v);
     if (local >= 0) return step_refuse(why, "what iterations of %s leave in b%d is read outside of them", name, local);
-    local = crosses_peeled(k, v);
-    if (local >= 0)
-        return step_refuse(
-            why, "one loop over %s leaves what another one reads in b%d, and its first and last iterations are peeled", name,
-            local);
     bool any = false;
     int depth = 0, around = 0; /* of the loop over v, where one is open */
     for (int i = 1; i < k->ins.n; i++) {

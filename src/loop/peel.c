@@ -105,6 +105,37 @@ bool loop_peel_shared(const kcuts *c, int64_t step) {
     return c->n > 0;
 }
 
+/* Whether one loop over v leaves in local memory what another one reads. */
+static bool loops_meet(const kernel *k, kvar v) {
+    int depth = 0, around = 0, loops = 0; /* of the loop over v, where one is open */
+    int *first = ARENA_ARRAY(k->a, int, k->bufs.n + 1);
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP && ++depth && !around && in->var == v) around = depth, loops++;
+        if (in->op == K_END && depth-- == around) around = 0;
+        if (!around || (in->op != K_STORE && in->op != K_LOAD) || k->bufs.at[in->buf].kind != KB_LOCAL) continue;
+        if (first[in->buf] && first[in->buf] != loops) return true;
+        first[in->buf] = loops;
+    }
+    return false;
+}
+
+bool loop_peel_alike(const kernel *k, kvar v) {
+    int64_t step = (int64_t)k->vars.at[v].role.unroll * k->vars.at[v].role.lanes;
+    kcuts first = { 0 }, cuts;
+    bool any = false;
+    if (!loops_meet(k, v)) return true;
+    kspan *spans = ARENA_ARRAY(k->a, kspan, k->vars.n);
+    for (kvar x = 0; x < k->vars.n; x++) spans[x] = (kspan){ 0, k->vars.at[x].extent - 1 };
+    for (int i = 1; i < k->ins.n; i++) {
+        if (k->ins.at[i].op != K_LOOP || k->ins.at[i].var != v || k->ins.at[i].par != PAR_SERIAL) continue;
+        loop_peel_cuts(k, i, kernel_loop_end(k, i), step, spans, &cuts);
+        if (any && (cuts.n != first.n || memcmp(cuts.at, first.at, sizeof *cuts.at * (size_t)cuts.n) != 0)) return false;
+        first = cuts, any = true;
+    }
+    return true;
+}
+
 /* Steps of loop v that are pieces of one thread, where threads share it. */
 static int64_t steps_apart(const kernel *k, kvar v, int64_t step) {
     bool any = false;

@@ -42,6 +42,7 @@ typedef struct tiler {
     partial *part;  /* [ins] for ACC */
     int *acc_depth; /* [ins] loops open at the ACC */
     int depth;
+    bool alike; /* threads share all loops over the parallel variable alike: pieces of them may be peeled off */
 } tiler;
 
 static uint64_t bits(affine x) {
@@ -610,7 +611,7 @@ static void tile_loop(tiler *t, int loop, int end, kvar major) {
     int64_t step = (int64_t)role.unroll * role.lanes;
     if (in->par == PAR_SERIAL) loop_peel_cuts(t->k, loop, end, step, t->reach, &cuts);
     int main = loop_peel_main(&cuts);
-    if (t->k->par_var == in->var && !loop_peel_shared(&cuts, step)) cuts.n = main = 0;
+    if (t->k->par_var == in->var && (!t->alike || !loop_peel_shared(&cuts, step))) cuts.n = main = 0;
     if (cuts.n == 0) cuts = (kcuts){ .n = 2, .at = { in->lo, in->hi } };
     for (int i = 0; i + 1 < cuts.n; i++) tile_piece(t, loop, end, major, cuts.at[i], cuts.at[i + 1], i == main);
 }
@@ -631,7 +632,7 @@ static void tile_block(tiler *t, int from, int to, kvar major) {
 
 kernel *loop_tile(const kernel *k) {
     kernel *o = kernel_make(k->a, k->name);
-    tiler t = { .k = k, .o = o };
+    tiler t = { .k = k, .o = o, .alike = k->par_var < 0 || loop_peel_alike(k, k->par_var) };
     int n = k->ins.n, nv = k->vars.n + 1;
     if (k->vars.n > MAX_LOOPS)
         guard_fail(k->a->gd, TN_ERR_UNSUPPORTED, "kernel %s has %d loops; the limit is %d", k->name, k->vars.n, MAX_LOOPS);
