@@ -161,7 +161,7 @@ LIST
 
 # Tuning: a table, what is kept, who uses it, and forgetting it.
 expect 0 tune @product:40x54x32 --sweep --dry-run --threads 1 --seconds 0.7 --csv "$dir/sweep.csv"
-for word in "as given" "w transposed" "x transposed" "padded to multiples of 64" "tile [0-9]* x" model fastest "of peak"; do
+for word in "as given" "w transposed" "x transposed" "padded to multiples of 64" "unroll_jam i0 [0-9]" model fastest "of peak"; do
     out_has "$word" "tune --sweep"
 done
 [ "$(wc -l <"$dir/sweep.csv")" -gt 20 ] || fail "tune --csv: hardly a line"
@@ -176,6 +176,10 @@ err_has "tune:" "tune --progress"
 if grep -q "kept in" "$dir/err"; then
     expect 0 cache stats
     out_has "tuning  *1 kernels" "cache stats"
+    # Which schedule was fastest depends on the machine: another one than the recipe's takes its place.
+    expect 0 explain @matmul:64x256x128 --threads 1
+    steps=$(sed -n 's/^ *schedule: //p' "$dir/out" | sed 's/unroll_jam i0 [0-9]*/unroll_jam i0 2/')
+    sed -i -E "s/^([0-9a-f]{16} [0-9]+ [0-9]+) .*/\1 $steps/" "$TENON_CACHE_DIR/tuning.txt"
     expect 0 explain @matmul:64x256x128 --threads 1
     out_has "measured by tuning" "explain after tune"
     expect 0 explain @matmul:64x256x128 --threads 1 --json

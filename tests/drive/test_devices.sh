@@ -5,7 +5,7 @@
 # is what is installed. Without OpenCL: skipped.
 # Labels: slow
 # TENON_DEVICE_SEEDS: random graphs by the simulator in six configurations each (default 8); 5 times as many short ones in one
-# each, and 15 times as many by OpenCL. What kernels for GPUs mean, recipe/test_gpu asks of more graphs.
+# each, and 25 times as many by OpenCL.
 set -u
 cd "$BUILD_DIR" || exit 1
 export TENON_FUZZ_NO_REDUCE=1 POCL_CACHE_DIR=$BUILD_DIR/pocl POCL_EXTRA_BUILD_FLAGS=-cl-opt-disable
@@ -60,7 +60,7 @@ fi
     unset POCL_EXTRA_BUILD_FLAGS # by the text and these flags PoCL keeps what it compiled
     suite opencl 1 8
 ) || exit 1
-suite opencl $((15 * seeds)) 2000 8
+suite opencl $((25 * seeds)) 2000 8
 ./tenon explain @softmax:2x5 --device opencl | grep -q 'reads .*threads touch .* sectors' || fail "explain says nothing of memory"
 ./tenon explain @softmax:2x5 --device opencl --json | grep -q '"accesses":\[{"value"' || fail "explain --json says nothing of memory"
 # updates of two parameters are one launch, whose kernels have no scalar form together; its text, and its values
