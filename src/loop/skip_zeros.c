@@ -80,6 +80,14 @@ static bool column_loops(const kernel *k, const tile *t, const int *open, int n_
     return true;
 }
 
+/* Whether the vectors lie in local memory that the blocks fill: before them nobody can look at it. */
+static bool filled_in_blocks(const kernel *k, const tile *t, int first) {
+    for (int i = first; i < k->ins.n; i++)
+        for (int c = 0; k->ins.at[i].op == K_STORE && c < t->n_columns; c++)
+            if (k->ins.at[i].buf == k->ins.at[t->column[c]].buf) return true;
+    return false;
+}
+
 typedef struct writer {
     kins *at;
     int n;
@@ -180,7 +188,7 @@ static void cut_loop(kernel *k, const tile *t, int flag) {
 static bool skip_zeros(kernel *k, int *loop, int first) {
     tile t;
     int open[MAX_LOOPS + 1], columns[MAX_LOOPS + 1], n_columns, block = 0;
-    if (k->vars.n >= MAX_LOOPS || !find_tile(k, *loop, &t)) return false;
+    if (k->vars.n >= MAX_LOOPS || !find_tile(k, *loop, &t) || filled_in_blocks(k, &t, first)) return false;
     int n = kernel_open_loops(k, (reg)*loop, open);
     while (block < n && !k->vars.at[k->ins.at[open[block]].var].block) block++;
     if (block == n || !column_loops(k, &t, open, n, block, columns, &n_columns)) return false;
