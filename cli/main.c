@@ -168,6 +168,7 @@ int main(int argc, char **argv) {
     tn_ctx_free(c.ctx);
     free(c.given);
     free(c.schedule);
+    model_forget(&c);
     if (!fflush(stdout) && !ferror(stdout)) return code;
     perror("tenon: stdout");
     return CLI_FAILED;

@@ -391,6 +391,12 @@ static int read_values(cli *c, value *data, tn_onnx_value *out, int cap) {
     }
     return n;
 }
+void model_forget(cli *c) {
+    for (int i = 0; i < c->n_constants; i++) free(c->constants[i]);
+    free(c->constants);
+    c->constants = NULL, c->n_constants = 0;
+}
+
 static tn_graph *open_onnx(cli *c, const char *path) {
     enum { MOST = 256 };
     tn_onnx_dim *dims = cli_alloc(sizeof *dims * MOST);
@@ -404,8 +410,8 @@ static tn_graph *open_onnx(cli *c, const char *path) {
     o.values = values, o.n_values = read_values(c, data, values, MOST);
     cli_need(c, tn_onnx_open(cli_ctx(c), path, &m));
     cli_need(c, tn_onnx_import(m, &o, &g));
+    model_forget(c);
     c->constants = cli_alloc(sizeof *c->constants * ((size_t)tn_onnx_n_inputs(m) + 1));
-    c->n_constants = 0;
     for (int i = 0; i < tn_onnx_n_inputs(m); i++)
         if (tn_onnx_input_is_constant(m, i) && !tn_onnx_input(m, i, &p))
             c->constants[c->n_constants++] = cli_format("%s", p.name);
