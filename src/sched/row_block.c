@@ -190,7 +190,8 @@ static row_chain grow(const chooser *w, int first, int shared, int most, const c
     *reason = NULL;
     for (int i = first; i < p->kernels.n && c.n < most; i++) {
         const kernel *k = p->kernels.at[i].k;
-        row_link l = row_link_make(p, &p->kernels.at[i], shared);
+        int own = row_shared_loops(k); /* of a kernel with fewer loops, only what it reads and writes counts */
+        row_link l = row_link_make(p, &p->kernels.at[i], own < shared ? own : shared);
         if (i > first && !follows(&c, &l)) break;
         if (!row_same(p->kernels.at[first].k, k, shared)) {
             *reason = "it has other rows";
