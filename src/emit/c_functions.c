@@ -1,6 +1,7 @@
 /* c_functions.c - a text of functions.def as a C function over vectors of so many lanes. In: the text. Out: C in the templates'
  * names, such as SEL_f32x8. Memory: the arena of the output. A text that is wrong fails the guard: the table is ours. */
 #include "emit/emit.h"
+#include "emit/expression.h"
 #include "emit/functions.h"
 
 typedef struct cval { /* a value as C text that may stand anywhere */
@@ -12,26 +13,14 @@ typedef struct cval { /* a value as C text that may stand anywhere */
 typedef struct ctext {
     arena *a;
     const function_row *f;
-    const char *p;
+    cval *of; /* [nodes] */
     int lanes;
     const char *fma;
     char types[26]; /* of the names so far, or 0 */
+    str *out;
 } ctext;
 
-static cval read_or(ctext *t);
-
-static void wrong(ctext *t, const char *what) {
-    guard_fail(t->a->gd, TN_ERR_INTERNAL, "the text of %s: %s at '%s'", t->f->word, what, t->p);
-}
-static bool take(ctext *t, char c) {
-    while (*t->p == ' ') t->p++;
-    if (*t->p != c) return false;
-    t->p++;
-    return true;
-}
-static void expect(ctext *t, char c) {
-    if (!take(t, c)) wrong(t, "a bracket is missing");
-}
+static void wrong(ctext *t, const char *what) { guard_fail(t->a->gd, TN_ERR_INTERNAL, "the text of %s: %s", t->f->word, what); }
 
 static const char *type_name(char type) { return type == 'f' ? "f32" : "i32"; }
 
@@ -42,19 +31,18 @@ static const char *full(ctext *t, cval v) {
 
 static cval value(const char *s, char type) { return (cval){ .s = s, .type = type }; }
 
-static cval literal(ctext *t, char type) {
-    int64_t i;
-    double v = function_number(&t->p, &i);
-    expect(t, ')');
-    if (type == 'i')
-        return (cval){ .s = arena_printf(t->a, "((int32_t)0x%xu)", (unsigned)(uint32_t)i), .type = 'i', .literal = true };
+static cval whole(ctext *t, int64_t i) {
+    return (cval){ .s = arena_printf(t->a, "((int32_t)0x%xu)", (unsigned)(uint32_t)i), .type = 'i', .literal = true };
+}
+
+static cval number(ctext *t, double v) {
     str s;
     str_init(&s, t->a);
     emit_float(&s, TN_F32, v);
     return (cval){ .s = arena_printf(t->a, "(%s)", s.s), .type = 'f', .literal = true };
 }
 
-/* x y + z, one of them negative where so much is asked for; x and y of a product. */
+/* x y + z, one of them negative where asked; x and y of a product. */
 static cval contracted(ctext *t, cval product, bool minus_product, cval z, bool minus_z) {
     return value(arena_printf(t->a, "%s(%s%s, %s, %s%s)", t->fma, minus_product ? "-" : "", product.x, product.y,
                               minus_z ? "-" : "", z.s),
@@ -75,16 +63,12 @@ static cval binary(ctext *t, char op, cval a, cval b) {
     return r;
 }
 
-static cval shift(ctext *t, const char *word) {
-    int64_t n;
-    cval v = read_or(t);
-    expect(t, ',');
-    function_number(&t->p, &n);
-    expect(t, ')');
-    bool left = word[2] == 'L', arithmetic = word[1] == 'A';
-    const char *s = arithmetic ? arena_printf(t->a, "(%s >> %d)", full(t, v), (int)n)
-                               : arena_printf(t->a, "((i32x%d)((u32x%d)%s %s %d))", t->lanes, t->lanes, full(t, v),
-                                              left ? "<<" : ">>", (int)n);
+static cval shift(ctext *t, const expr_node *e) {
+    const char *v = full(t, t->of[e->in[0]]);
+    bool left = e->word[2] == 'L', arithmetic = e->word[1] == 'A';
+    const char *s = arithmetic ? arena_printf(t->a, "(%s >> %d)", v, (int)e->integer)
+                               : arena_printf(t->a, "((i32x%d)((u32x%d)%s %s %d))", t->lanes, t->lanes, v, left ? "<<" : ">>",
+                                              (int)e->integer);
     return value(s, 'i');
 }
 
@@ -99,106 +83,71 @@ static const struct {
     { "MINC", 'f', 'f' },  { "MAXC", 'f', 'f' },
 };
 
-static cval read_call(ctext *t, const char *at, size_t n) {
-    char word[16] = { 0 }, result = 'f', named = 'f';
-    memcpy(word, at, n < sizeof word ? n : sizeof word - 1);
-    if (!strcmp(word, "K")) return literal(t, 'f');
-    if (!strcmp(word, "I")) return literal(t, 'i');
-    if (!strcmp(word, "SHL") || !strcmp(word, "SHR") || !strcmp(word, "SAR")) return shift(t, word);
-    str s;
-    str_init(&s, t->a);
-    char last = 0;
-    do {
-        cval v = read_or(t);
-        str_addf(&s, "%s%s", last ? ", " : "", full(t, v));
-        last = v.type;
-    } while (take(t, ','));
-    expect(t, ')');
-    const function_row *f = function_find(word, strlen(word));
-    bool known = f != NULL || !strncmp(word, "LIBM_", 5);
-    if (f) result = f->sig[0];
+static cval call(ctext *t, const expr_node *e) {
+    const function_row *f = function_find(e->word, strlen(e->word));
+    char result = f ? f->sig[0] : 'f', named = 'f', last = t->of[e->in[e->n_in - 1]].type;
+    bool known = f != NULL || !strncmp(e->word, "LIBM_", 5);
     for (size_t i = 0; i < COUNT_OF(words) && !known; i++) {
-        if (strcmp(words[i].word, word)) continue;
+        if (strcmp(words[i].word, e->word)) continue;
         known = true;
         named = words[i].named ? words[i].named : last;
         result = words[i].result ? words[i].result : last;
     }
     if (!known) wrong(t, "an unknown word");
-    return value(arena_printf(t->a, "%s_%sx%d(%s)", word, type_name(named), t->lanes, s.s), result);
+    str s;
+    str_init(&s, t->a);
+    for (int i = 0; i < e->n_in; i++) str_addf(&s, "%s%s", i ? ", " : "", full(t, t->of[e->in[i]]));
+    return value(arena_printf(t->a, "%s_%sx%d(%s)", e->word, type_name(named), t->lanes, s.s), result);
 }
 
-static cval read_unary(ctext *t) {
-    if (take(t, '-')) {
-        cval v = read_unary(t);
-        return value(arena_printf(t->a, "(-%s)", full(t, v)), v.type);
-    }
-    if (take(t, '(')) {
-        cval v = read_or(t);
-        expect(t, ')');
-        return v;
-    }
-    const char *at = t->p;
-    while ((*t->p >= 'A' && *t->p <= 'Z') || *t->p == '_' || (t->p > at && *t->p >= '0' && *t->p <= '9')) t->p++;
-    size_t n = (size_t)(t->p - at);
-    if (n > 0 && take(t, '(')) return read_call(t, at, n);
-    if (*t->p < 'a' || *t->p > 'z' || !t->types[*t->p - 'a']) wrong(t, "an unknown name");
-    char name = *t->p++;
-    return value(arena_printf(t->a, "%c", name), t->types[name - 'a']);
+static cval assign(ctext *t, char letter, cval v) {
+    char *type = &t->types[letter - 'a'];
+    if (*type && *type != v.type) wrong(t, "a name of another type");
+    if (*type)
+        str_addf(t->out, "    %c = %s;\n", letter, full(t, v));
+    else
+        str_addf(t->out, "    %sx%d %c = %s;\n", type_name(v.type), t->lanes, letter, full(t, v));
+    *type = v.type;
+    return v;
 }
 
-static cval read_product(ctext *t) {
-    cval v = read_unary(t);
-    while (take(t, '*')) v = binary(t, '*', v, read_unary(t));
-    return v;
-}
-static cval read_sum(ctext *t) {
-    cval v = read_product(t);
-    for (;;) {
-        if (take(t, '+'))
-            v = binary(t, '+', v, read_product(t));
-        else if (take(t, '-'))
-            v = binary(t, '-', v, read_product(t));
-        else
-            return v;
+static cval node_value(ctext *t, const expr_node *e) {
+    const cval *x = &t->of[e->in[0]];
+    switch ((expr_kind)e->kind) {
+    case EXPR_FLOAT:
+        return number(t, e->number);
+    case EXPR_INTEGER:
+        return whole(t, e->integer);
+    case EXPR_NAME:
+        if (!t->types[e->letter - 'a']) wrong(t, "an unknown name");
+        return value(arena_printf(t->a, "%c", e->letter), t->types[e->letter - 'a']);
+    case EXPR_ASSIGN:
+        return assign(t, e->letter, *x);
+    case EXPR_NEGATE:
+        return value(arena_printf(t->a, "(-%s)", full(t, *x)), x->type);
+    case EXPR_BINARY:
+        return binary(t, e->op, *x, t->of[e->in[1]]);
+    case EXPR_SHIFT:
+        return shift(t, e);
+    case EXPR_CALL:
+        return call(t, e);
     }
-}
-static cval read_and(ctext *t) {
-    cval v = read_sum(t);
-    while (take(t, '&')) v = binary(t, '&', v, read_sum(t));
-    return v;
-}
-static cval read_xor(ctext *t) {
-    cval v = read_and(t);
-    while (take(t, '^')) v = binary(t, '^', v, read_and(t));
-    return v;
-}
-static cval read_or(ctext *t) {
-    cval v = read_xor(t);
-    while (take(t, '|')) v = binary(t, '|', v, read_xor(t));
-    return v;
+    return (cval){ 0 };
 }
 
 void emit_function(str *out, const function_row *f, const char *text, int lanes, const char *fma) {
-    ctext t = { .a = out->a, .f = f, .p = text, .lanes = lanes, .fma = fma };
+    expression e = { 0 };
+    expression_read(out->a, text, &e);
+    ctext t = { .a = out->a, .f = f, .lanes = lanes, .fma = fma, .out = out };
+    t.of = ARENA_ARRAY(t.a, cval, e.nodes.n);
     str_addf(out, "INL %sx%d %s_f32x%d(", type_name(f->sig[0]), lanes, f->word, lanes);
     for (int i = 0; f->sig[i + 1]; i++) {
         str_addf(out, "%s%sx%d %c", i ? ", " : "", type_name(f->sig[i + 1]), lanes, "xyz"[i]);
         t.types["xyz"[i] - 'a'] = f->sig[i + 1];
     }
     str_add(out, ") {\n");
-    for (;;) {
-        while (*t.p == ' ') t.p++;
-        if (!(t.p[0] >= 'a' && t.p[0] <= 'z' && t.p[1] == '=')) break;
-        char name = t.p[0], *type = &t.types[name - 'a'];
-        t.p += 2;
-        cval v = read_or(&t);
-        expect(&t, ';');
-        if (*type && *type != v.type) wrong(&t, "a name of another type");
-        str_addf(out, "    %s%s%c = %s;\n", *type ? "" : type_name(v.type), *type ? "" : arena_printf(t.a, "x%d ", lanes), name,
-                 full(&t, v));
-        *type = v.type;
-    }
-    cval v = read_or(&t);
-    if (*t.p || v.type != f->sig[0]) wrong(&t, "its end");
+    for (int i = 0; i < e.nodes.n; i++) t.of[i] = node_value(&t, &e.nodes.at[i]);
+    cval v = t.of[e.nodes.n - 1];
+    if (v.type != f->sig[0]) wrong(&t, "a value of another type");
     str_addf(out, "    return %s;\n}\n", full(&t, v));
 }

@@ -1,4 +1,4 @@
-/* functions.h - the table of functions.def, and what both readers of its texts share. */
+/* functions.h - the table of functions.def, and what reading its texts needs. */
 #ifndef TN_EMIT_FUNCTIONS_H
 #define TN_EMIT_FUNCTIONS_H
 

@@ -1,162 +1,86 @@
-/* expr.c - the text of an expression (vocabulary: ir/ops.def, emit/functions.def) read and turned into primitives as it is
- * read. In: text, and values for x, y, z. Out: the value. */
+/* expr.c - the nodes of an expression (emit/expression.h) as primitives over vectors. In: text, and values for x, y, z. Out:
+ * the value. */
+#include "emit/expression.h"
 #include "emit/functions.h"
 #include "emit/x86/ir.h"
 
-typedef struct reader {
+typedef struct expr_values {
     xfn *f;
-    const char *p;
     xtype t;
     int lanes;
+    xval *of;       /* [nodes] */
     xval names[26]; /* of the letters; register 0: not yet */
-} reader;
-
-static xval read_or(reader *r);
-
-static void skip(reader *r) {
-    while (*r->p == ' ') r->p++;
-}
-static bool take(reader *r, char c) {
-    skip(r);
-    if (*r->p != c) return false;
-    r->p++;
-    return true;
-}
+} expr_values;
 
 static xtype int_of(xtype t) { return t == XF32 || t == XI32 ? XI32 : XI64; }
 
-static xval read_literal(reader *r, xtype t) {
-    int64_t i;
-    double v = function_number(&r->p, &i);
-    if (!take(r, ')')) x86_unsupported(r->f, "an expression's literal");
-    return (xval){ x86_const(r->f, t, v, i), t };
-}
-
 /* The table's text, whose functions of floats are of f32 only; NULL when there is none. */
-static const char *definition(const reader *r, const char *word) {
+static const char *definition(const expr_values *v, const char *word) {
     const function_row *fn = function_find(word, strlen(word));
-    if (!fn || (strchr(fn->sig, 'f') && r->t != XF32)) return NULL;
-    if (!strcmp(word, "SCALED") && r->f->level == X86_AVX512) return NULL; /* that one is an instruction, too */
-    if (!fn->fma || r->f->level == X86_SSE) return fn->text;
+    if (!fn || (strchr(fn->sig, 'f') && v->t != XF32)) return NULL;
+    if (!strcmp(word, "SCALED") && v->f->level == X86_AVX512) return NULL; /* that one is an instruction, too */
+    if (!fn->fma || v->f->level == X86_SSE) return fn->text;
     return strcmp(word, "FMA") ? fn->fma : NULL; /* that one is an instruction */
 }
 
-static xval read_call(reader *r, const char *at, size_t n) {
-    char word[16] = { 0 };
-    xval args[3] = { { 0 } };
-    int n_args = 0, amount = 0;
-    memcpy(word, at, n < sizeof word ? n : sizeof word - 1);
-    if (!strcmp(word, "K")) return read_literal(r, r->t);
-    if (!strcmp(word, "I")) return read_literal(r, int_of(r->t));
-    bool shift = !strcmp(word, "SHL") || !strcmp(word, "SHR") || !strcmp(word, "SAR");
-    do {
-        if (shift && n_args == 1) {
-            int64_t i;
-            function_number(&r->p, &i);
-            amount = (int)i;
-        } else if (n_args < 3) {
-            args[n_args] = read_or(r);
-        }
-        n_args++;
-    } while (take(r, ','));
-    if (!take(r, ')')) x86_unsupported(r->f, "an expression's brackets");
-    if (shift)
-        return x86_shift(r->f, word[2] == 'L' ? X86_PSLLD : word[1] == 'H' ? X86_PSRLD : X86_PSRAD, args[0], amount, r->lanes);
-    const char *text = definition(r, word);
-    if (text) return x86_expr(r->f, text, r->t, args, r->lanes);
-    return x86_word(r->f, word, r->t, args, n_args, r->lanes);
+static xval call(expr_values *v, const expr_node *n) {
+    xval args[EXPR_MOST_IN] = { { 0 } };
+    for (int i = 0; i < n->n_in; i++) args[i] = v->of[n->in[i]];
+    const char *text = definition(v, n->word);
+    if (text) return x86_expr(v->f, text, v->t, args, v->lanes);
+    return x86_word(v->f, n->word, v->t, args, n->n_in, v->lanes);
 }
 
-static xval read_unary(reader *r) {
-    xfn *f = r->f;
-    skip(r);
-    if (take(r, '-')) {
-        xval x = read_unary(r);
-        if (x.t == XI32 || x.t == XI64) return x86_bin(f, '-', (xval){ x86_const(f, x.t, 0, 0), x.t }, x, r->lanes);
-        xval sign = { x86_const_bits(f, x.t, x.t == XF32 ? 0x80000000u : 0x8000000000000000u), x.t };
-        xval v = x86_bin(f, '^', x, sign, r->lanes);
-        f->ops.at[f->v.at[v.r].def].neg = true;
-        return v;
-    }
-    if (take(r, '(')) {
-        xval x = read_or(r);
-        if (!take(r, ')')) x86_unsupported(f, "an expression's brackets");
-        return x;
-    }
-    const char *at = r->p;
-    while ((*r->p >= 'A' && *r->p <= 'Z') || (*r->p >= 'a' && *r->p <= 'z') || *r->p == '_' ||
-           (r->p > at && *r->p >= '0' && *r->p <= '9'))
-        r->p++;
-    int n = (int)(r->p - at);
-    if (n > 0 && take(r, '(')) return read_call(r, at, (size_t)n);
-    if (n == 1 && *at >= 'a' && *at <= 'z' && r->names[*at - 'a'].r) return r->names[*at - 'a'];
-    x86_unsupported(f, "an expression's text");
-    return (xval){ x86_const(f, r->t, 0, 0), r->t };
+static xval negated(expr_values *e, xval x) {
+    xfn *f = e->f;
+    if (x.t == XI32 || x.t == XI64) return x86_bin(f, '-', (xval){ x86_const(f, x.t, 0, 0), x.t }, x, e->lanes);
+    xval sign = { x86_const_bits(f, x.t, x.t == XF32 ? 0x80000000u : 0x8000000000000000u), x.t };
+    xval v = x86_bin(f, '^', x, sign, e->lanes);
+    f->ops.at[f->v.at[v.r].def].neg = true;
+    return v;
 }
 
-static xval read_product(reader *r) {
-    xval x = read_unary(r);
-    while (take(r, '*')) {
-        xval y = read_unary(r);
-        x = x86_bin(r->f, '*', x, y, r->lanes);
-    }
-    return x;
+static xval shifted(expr_values *v, const expr_node *n) {
+    x86_id id = n->word[2] == 'L' ? X86_PSLLD : n->word[1] == 'H' ? X86_PSRLD : X86_PSRAD;
+    return x86_shift(v->f, id, v->of[n->in[0]], (int)n->integer, v->lanes);
 }
-static xval read_sum(reader *r) {
-    xval x = read_product(r);
-    for (;;) {
-        skip(r);
-        char c = *r->p;
-        if (c != '+' && c != '-') return x;
-        r->p++;
-        xval y = read_product(r);
-        x = x86_bin(r->f, c, x, y, r->lanes);
-    }
+
+static xval named(expr_values *v, char letter) {
+    xval x = v->names[letter - 'a'];
+    if (x.r) return x;
+    x86_unsupported(v->f, "an expression's text");
+    return (xval){ x86_const(v->f, v->t, 0, 0), v->t };
 }
-static xval read_and(reader *r) {
-    xval x = read_sum(r);
-    while (take(r, '&')) {
-        xval y = read_sum(r);
-        x = x86_bin(r->f, '&', x, y, r->lanes);
+
+static xval value(expr_values *v, const expr_node *n) {
+    switch ((expr_kind)n->kind) {
+    case EXPR_FLOAT:
+        return (xval){ x86_const(v->f, v->t, n->number, n->integer), v->t };
+    case EXPR_INTEGER:
+        return (xval){ x86_const(v->f, int_of(v->t), n->number, n->integer), int_of(v->t) };
+    case EXPR_NAME:
+        return named(v, n->letter);
+    case EXPR_ASSIGN:
+        return v->names[n->letter - 'a'] = v->of[n->in[0]];
+    case EXPR_NEGATE:
+        return negated(v, v->of[n->in[0]]);
+    case EXPR_BINARY:
+        return x86_bin(v->f, n->op, v->of[n->in[0]], v->of[n->in[1]], v->lanes);
+    case EXPR_SHIFT:
+        return shifted(v, n);
+    case EXPR_CALL:
+        return call(v, n);
     }
-    return x;
-}
-static xval read_xor(reader *r) {
-    xval x = read_and(r);
-    while (take(r, '^')) {
-        xval y = read_and(r);
-        x = x86_bin(r->f, '^', x, y, r->lanes);
-    }
-    return x;
-}
-static xval read_or(reader *r) {
-    xval x = read_xor(r);
-    while (take(r, '|')) {
-        xval y = read_xor(r);
-        x = x86_bin(r->f, '|', x, y, r->lanes);
-    }
-    return x;
+    return (xval){ 0 };
 }
 
 xval x86_expr(xfn *f, const char *text, xtype t, const xval *xyz, int lanes) {
-    reader r = { .f = f, .p = text, .t = t, .lanes = lanes };
-    for (int i = 0; i < 3; i++) r.names["xyz"[i] - 'a'] = xyz[i];
-    for (;;) {
-        skip(&r);
-        if (r.p[0] >= 'a' && r.p[0] <= 'z' && r.p[1] == '=') {
-            char name = r.p[0];
-            r.p += 2;
-            r.names[name - 'a'] = read_or(&r);
-            if (!take(&r, ';')) break;
-            continue;
-        }
-        xval v = read_or(&r);
-        skip(&r);
-        if (*r.p) break;
-        return v;
-    }
-    x86_unsupported(f, "an expression's end");
-    return (xval){ x86_const(f, t, 0, 0), t };
+    expression e = { 0 };
+    expression_read(f->a, text, &e);
+    expr_values v = { .f = f, .t = t, .lanes = lanes, .of = ARENA_ARRAY(f->a, xval, e.nodes.n) };
+    for (int i = 0; i < 3; i++) v.names["xyz"[i] - 'a'] = xyz[i];
+    for (int i = 0; i < e.nodes.n; i++) v.of[i] = value(&v, &e.nodes.at[i]);
+    return v.of[e.nodes.n - 1];
 }
 
 xval x86_half_nan(xfn *f, xval x, int lanes) {

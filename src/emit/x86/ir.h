@@ -199,7 +199,7 @@ xval x86_low(xfn *f, xval a, int at, int lanes); /* `lanes` of a chunk from lane
 vreg x86_broadcast(xfn *f, xval a);
 xval x86_word(xfn *f, const char *name, xtype t, const xval *args, int n, int lanes);
 
-/* expr.c: the text of an expression over values of type t. */
+/* expr.c: an expression (emit/expression.h) over values of type t. */
 xval x86_expr(xfn *f, const char *text, xtype t, const xval *xyz, int lanes);
 xval x86_half_nan(xfn *f, xval x, int lanes); /* every NaN becomes the quiet one of its sign: what f16 keeps */
 
