@@ -2,7 +2,7 @@
 #include "loop/loop.h"
 #include "loop/schedule.h"
 
-static bool is_for_gpus(const loop_step *s) { return s->op >= STEP_reuse_variables && s->op <= STEP_dce; }
+static bool is_for_gpus(const loop_step *s) { return step_get((step_op)s->op)->devices == STEP_GPU; }
 
 /* All steps until one is refused; *why has a reason then, with the step. */
 static bool apply_all(kernel **k, const schedule *s, str *why) {
@@ -59,7 +59,7 @@ static bool takes_form(const kernel *k, step_op op, str *why) {
 
 bool step_apply(kernel **k, const loop_step *s, str *why) {
     static bool (*const apply[STEP_COUNT])(kernel **, const loop_step *, str *) = {
-#define STEP(name, args, order, form, text) [STEP_##name] = step_##name,
+#define STEP(name, args, order, form, devices, text) [STEP_##name] = step_##name,
 #include "loop/steps.def"
 #undef STEP
     };

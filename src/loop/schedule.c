@@ -6,13 +6,16 @@
 #include <stdio.h>
 
 static const step_info rows[STEP_COUNT] = {
-    [STEP_NONE] = { "none", "", "", STEP_EXACT, 0 },
+    [STEP_NONE] = { "none", "", "", STEP_EXACT, 0, STEP_ANY },
 #define EXACT STEP_EXACT
 #define ORDER STEP_ORDER
 #define SCALAR FORM_SCALAR
 #define TILED FORM_TILED
 #define BLOCKS FORM_BLOCKS
-#define STEP(name, args, order, form, text) [STEP_##name] = { #name, args, text, order, form },
+#define CPU STEP_CPU
+#define GPU STEP_GPU
+#define ANY STEP_ANY
+#define STEP(name, args, order, form, devices, text) [STEP_##name] = { #name, args, text, order, form, devices },
 #include "loop/steps.def"
 #undef STEP
 };

@@ -30,7 +30,7 @@
 
 typedef enum step_op {
     STEP_NONE,
-#define STEP(name, args, order, form, text) STEP_##name,
+#define STEP(name, args, order, form, devices, text) STEP_##name,
 #include "loop/steps.def"
 #undef STEP
     STEP_COUNT
@@ -41,10 +41,12 @@ typedef enum step_form {
     FORM_TILED = 2,
     FORM_BLOCKS = 4
 } step_form; /* of a kernel; a step may take several */
+typedef enum step_devices { STEP_CPU = 1, STEP_GPU = 2, STEP_ANY = STEP_CPU | STEP_GPU } step_devices;
 typedef struct step_info {
     const char *name, *args, *text;
     step_order order;
     int forms;
+    step_devices devices; /* whose schedules may have it */
 } step_info;
 const step_info *step_get(step_op op);
 
@@ -116,7 +118,7 @@ bool loop_keeps_order(const kernel *k, kvar v, str *why);
 /* The same: whether the sum over reduction v has parts along another loop of it already; tile.c knows parts along one. */
 bool loop_splits_sum(const kernel *k, kvar v, str *why);
 
-#define STEP(name, args, order, form, text) bool step_##name(kernel **k, const loop_step *s, str *why);
+#define STEP(name, args, order, form, devices, text) bool step_##name(kernel **k, const loop_step *s, str *why);
 #include "loop/steps.def"
 #undef STEP
 
