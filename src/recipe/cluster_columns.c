@@ -50,20 +50,22 @@ static void each_shape(const target *t, shape_fn fn, void *ud) {
                         if (!fn(&(cluster_shape){ cluster, rows, blocks, parts, lanes }, ud)) return;
 }
 
-typedef struct adding {
+typedef struct costing {
     const row_contraction *c;
     const target *t;
     double all_rows, *cost; /* of the next shape */
-} adding;
+} costing;
 
-static bool add_layer(const cluster_shape *s, void *ud) {
-    adding *x = ud;
-    *x->cost++ += fits(s, x->c, x->t) ? layer_cost(s, x->c, x->all_rows, x->t) : INFINITY;
+static bool add_cost(const cluster_shape *s, void *ud) {
+    costing *x = ud;
+    *x->cost++ = fits(s, x->c, x->t) ? layer_cost(s, x->c, x->all_rows, x->t) : INFINITY;
     return true;
 }
 
-void recipe_cluster_add_layer(const row_contraction *c, double all_rows, const target *t, double *costs) {
-    each_shape(t, add_layer, &(adding){ c, t, all_rows, costs });
+int recipe_cluster_costs(const row_contraction *c, double all_rows, const target *t, double *costs) {
+    costing x = { c, t, all_rows, costs };
+    each_shape(t, add_cost, &x);
+    return (int)(x.cost - costs);
 }
 
 /* ---- choosing ---- */

@@ -13,10 +13,10 @@ double recipe_columns_cost(const row_contraction *c, double groups, int rows, in
 /* The least of them. */
 double recipe_columns_least_cost(const row_contraction *c, double all_rows, int rows, const target *t);
 
-/* Contractions of a kernel by clusters have one shape. Adds the nanoseconds of one, for all rows, to the cost of each shape;
- * INFINITY where it does not fit. */
+/* Contractions of a kernel by clusters have one shape. Fills in the nanoseconds of one contraction, for all rows, in each shape
+ * that the target allows; INFINITY where it does not fit. Returns how many shapes. It reads n and depth of the contraction. */
 enum { RECIPE_CLUSTER_SHAPES = 4 * 3 * 6 * 3 * 16 };
-void recipe_cluster_add_layer(const row_contraction *c, double all_rows, const target *t,
-                              double *costs /* [RECIPE_CLUSTER_SHAPES] */);
+int recipe_cluster_costs(const row_contraction *c, double all_rows, const target *t,
+                         double *costs /* [RECIPE_CLUSTER_SHAPES] */);
 
 #endif

@@ -44,7 +44,10 @@ typedef struct chooser {
     int most_args;      /* of a kernel */
     const link **links; /* [kernels x (ROW_MOST_SHARED + 1)], made when they are needed */
     row_uses uses;
-    double *shapes; /* [RECIPE_CLUSTER_SHAPES] what the contractions of a chain take by clusters */
+    double *shapes; /* [n_shapes] what the contractions of a chain take by clusters, together; */
+    double *layer;  /* and the one of layer_n x layer_depth for layer_rows rows: most layers of a network are alike */
+    int n_shapes;
+    int64_t layer_n, layer_depth, layer_rows;
     VEC(pkernel) out;
 } chooser;
 
@@ -61,14 +64,17 @@ static bool is_private(const chooser *w, const row_chain *c) {
     return true;
 }
 
-static void add_layer(const chooser *w, const row_contraction *c, int64_t rows) {
-    recipe_cluster_add_layer(c, (double)rows, w->t, w->shapes);
-}
-
-static double least_shape(const chooser *w) {
+/* What all contractions of the chain, this one being the last, take in the shape that is best for them. */
+static double add_layer(chooser *w, const row_contraction *c, int64_t rows) {
+    if (c->n != w->layer_n || c->depth != w->layer_depth || rows != w->layer_rows) {
+        w->n_shapes = recipe_cluster_costs(c, (double)rows, w->t, w->layer);
+        w->layer_n = c->n, w->layer_depth = c->depth, w->layer_rows = rows;
+    }
     double least = INFINITY;
-    for (int i = 0; i < RECIPE_CLUSTER_SHAPES; i++)
-        if (w->shapes[i] > 0 && w->shapes[i] < least) least = w->shapes[i]; /* 0: the target has not so many */
+    for (int i = 0; i < w->n_shapes; i++) {
+        w->shapes[i] += w->layer[i];
+        if (w->shapes[i] < least) least = w->shapes[i];
+    }
     return least;
 }
 
@@ -77,6 +83,7 @@ static double grow(chooser *w, int first, int shared, chain *out, const char **o
     plan *p = w->p;
     const kernel *k0 = p->kernels.at[first].k;
     double alone = 0, among = 0, inside[N_ROWS] = { 0 }, clustered = 0, best = 0;
+    double summed = INFINITY; /* of the contractions by clusters; nothing else is done faster by them */
     int best_n = 0;
     int64_t columns = 0;
     bool best_clustered = false;
@@ -92,8 +99,10 @@ static double grow(chooser *w, int first, int shared, chain *out, const char **o
         row_append(&c, &l->row, k);
         alone += l->alone, among += l->among;
         clustered += columns && l->layer.n && l->layer.n != columns ? INFINITY : l->clustered;
-        if (l->layer.n && isfinite(clustered)) columns = l->layer.n, add_layer(w, &l->layer, row_count(k, shared));
-        double summed = columns ? least_shape(w) : INFINITY; /* nothing else is done faster by clusters */
+        if (l->layer.n && isfinite(clustered)) {
+            columns = l->layer.n;
+            summed = add_layer(w, &l->layer, row_count(k, shared));
+        }
         double least = INFINITY;
         for (int r = 0; r < N_ROWS; r++) {
             inside[r] += l->inside[r];
@@ -137,6 +146,7 @@ void fuse_vertically(plan *p, const target *t) {
     chooser w = { .p = p, .t = t, .room = t->group_bytes - 16 * t->group, .most_args = t->buffers ? t->buffers : FEW_ARGS };
     w.links = ARENA_ARRAY(p->a, const link *, p->kernels.n *(ROW_MOST_SHARED + 1) + 1);
     w.shapes = ARENA_ARRAY(p->a, double, RECIPE_CLUSTER_SHAPES);
+    w.layer = ARENA_ARRAY(p->a, double, RECIPE_CLUSTER_SHAPES);
     w.uses = row_find_uses(p);
     for (int i = 0; i < p->kernels.n;) {
         chain best = { .row.n = 1 };
