@@ -2,6 +2,7 @@
  *
  * In: pointers from the host. Out: statuses, texts in the context. Names are looked up here and nowhere later. */
 #include "api/api.h"
+#include "drive/explain.h"
 #include "run/run.h"
 #include "emit/emit.h"
 #include "loop/schedule.h"
@@ -151,9 +152,9 @@ static void make_text(void *arg) {
     else if (!strcmp(j->stage, "deps") && p->plan)
         plan_print_deps(p->plan, &j->out);
     else if (!strcmp(j->stage, "explain") && p->plan)
-        explain_print(p, &j->out);
+        explain_print(explain_make(p, j->a), &j->out);
     else if (!strcmp(j->stage, "explain.json") && p->plan)
-        explain_json(p, &j->out);
+        explain_json(explain_make(p, j->a), &j->out);
     else
         j->known = false;
 }

@@ -102,10 +102,6 @@ size_t drive_value_bytes(const graph *g, val v);
 /* All constants of a plan for the program's device; *out may be there after an error, too. */
 tn_status drive_constants(const tn_program *p, const plan *what, buffer **out, err *e);
 
-/* explain.c */
-void explain_print(const tn_program *p, str *out);
-void explain_json(const tn_program *p, str *out);
-
 /* costs.c: what the cost model says of each launch. out: [plan.kernels.n] */
 tn_status drive_costs(const tn_program *p, cost *out, err *e);
 

@@ -1,0 +1,54 @@
+/* explain.h - what the compiler did to the memory hierarchy, as one model that views print: text for people, JSON for programs.
+ *
+ * In: a compiled program that has a plan. Out: the model, in the caller's arena; it points into the program and lives no
+ * longer. What stands in the plan itself (buffers, decisions, what a kernel computes) views read there. */
+#ifndef TN_DRIVE_EXPLAIN_H
+#define TN_DRIVE_EXPLAIN_H
+
+#include "drive/drive.h"
+#include "loop/gpu_access.h"
+
+typedef struct explain_in_place { /* a kernel writes value in the place of `over`, which nothing needs any more */
+    val value, over;
+} explain_in_place;
+
+typedef struct explain_kernel {
+    const pkernel *launch;
+    const pkernel *code; /* the first launch with the same code: the one that has schedule and tuning */
+    cost cost;           /* predicted by the machine model */
+    explain_in_place *in_place;
+    int n_in_place;
+    int *decisions; /* indices into plan.decisions about values that it computes, ascending */
+    int n_decisions;
+    /* GPUs: what the driver says of the compiled kernel, 0 where it does not; the share of a multiprocessor's threads that are
+     * resident; what neighbouring threads touch together. */
+    device_usage usage;
+    double occupancy;
+    gpu_access *accesses;
+    int n_accesses;
+} explain_kernel;
+
+typedef struct explain_buffer { /* one with a place in an arena */
+    int index;                  /* in plan.bufs */
+    int64_t alignment;          /* of its offset: the largest power of two that divides it, at most a page */
+    int64_t line;               /* the first one of its page that it lies in */
+} explain_buffer;
+
+typedef struct explain {
+    const tn_program *program;
+    const plan *plan;
+    uint64_t program_bytes, session_bytes; /* of the device: what sessions share; what each takes beside inputs and outputs */
+    explain_kernel *kernels;               /* [plan.kernels.n] */
+    explain_buffer *buffers;               /* by index */
+    int n_buffers;
+    val *unused; /* inputs that no result depends on */
+    int n_unused;
+} explain;
+
+/* explain.c. Jumps when there is no memory. */
+const explain *explain_make(const tn_program *p, arena *a);
+
+void explain_print(const explain *x, str *out); /* explain_text.c */
+void explain_json(const explain *x, str *out);  /* explain_json.c */
+
+#endif

@@ -1,0 +1,168 @@
+/* explain_json.c - the model of explain.h as one JSON object: the graph's values, kernels, buffers and decisions, each
+ * referring to the others by number. Keys stay; new ones may come. */
+#include "drive/explain.h"
+
+#include "loop/schedule.h"
+
+typedef unsigned long long u64;
+
+static const char *json_bool(bool x) { return x ? "true" : "false"; }
+
+static void add_string(str *out, const char *key, const char *text) {
+    str_addf(out, "\"%s\":", key);
+    str_json(out, text);
+    str_add(out, ",");
+}
+
+/* ---- the whole program ---- */
+
+static void add_head(const explain *x, str *out) {
+    const plan *p = x->plan;
+    const tn_program_stats *s = &x->program->stats;
+    add_string(out, "graph", p->g->name);
+    add_string(out, "device", x->program->dev->api->name);
+    if (x->program->why[0]) add_string(out, "device_why", x->program->why);
+    str_addf(out, "\"fusion\":%d,\"threads\":%d,\"distinct_kernels\":%d,", p->fusion, s->threads, s->distinct_kernels);
+    str_addf(out, "\"bytes_read\":%llu,\"bytes_written\":%llu,\"unfused_bytes_read\":%llu,\"unfused_bytes_written\":%llu,",
+             (u64)s->bytes_read, (u64)s->bytes_written, (u64)p->unfused_read, (u64)p->unfused_written);
+    str_addf(out, "\"flops\":%llu,\"state_bytes\":%llu,\"const_bytes\":%lld,\"scratch_bytes\":%zu,", (u64)s->flops,
+             (u64)s->state_bytes, (long long)p->const_bytes, x->program->scratch);
+    str_addf(out, "\"program_bytes\":%llu,\"session_bytes\":%llu,\"arena_bytes\":%llu,\"arena_bound\":%llu,",
+             (u64)x->program_bytes, (u64)x->session_bytes, (u64)s->arena_bytes, (u64)s->arena_bound);
+}
+
+/* Values of the graph as scheduled: a kernel's values, a buffer's value and decisions name them by id. */
+static void add_values(const plan *p, str *out) {
+    str_add(out, "\"values\":[");
+    for (val v = 1, n = 0; v < (val)p->g->nodes.n; v++) {
+        const node *x = graph_get(p->g, v);
+        if (x->op == OP_NIL) continue;
+        str_addf(out, "%s{\"id\":%u,\"op\":\"%s\",\"shape\":", n++ ? "," : "", v, plan_op_name((op_code)x->op));
+        str_json(out, graph_shape_text(p->g, out->a, v));
+        if (x->name) str_add(out, ",\"name\":"), str_json(out, x->name);
+        str_add(out, "}");
+    }
+    str_add(out, "],");
+}
+
+/* ---- a kernel ---- */
+
+static void add_launch(const explain_kernel *x, str *out) {
+    const kernel *k = x->launch->k;
+    const device_usage *u = &x->usage;
+    str_addf(out, "\"groups\":%lld,\"group\":%d,", (long long)k->groups, k->group);
+    if (u->registers)
+        str_addf(out, "\"registers\":%d,\"spilled\":%lld,\"shared\":%lld,\"resident\":%d,\"occupancy\":%.3f,", u->registers,
+                 (long long)u->spilled, (long long)u->shared, u->resident, x->occupancy);
+    str_add(out, "\"accesses\":[");
+    for (int j = 0; j < x->n_accesses; j++) {
+        const gpu_access *at = &x->accesses[j];
+        str_addf(out, "%s{\"value\":%u,\"store\":%s,\"indexed\":%s,\"threads\":%d,\"bytes\":%d,\"sectors\":%d}", j ? "," : "",
+                 k->bufs.at[at->buf].node, json_bool(at->store), json_bool(at->indexed), at->threads, at->bytes, at->sectors);
+    }
+    str_add(out, "],");
+}
+
+static void add_cost(const cost *c, bool gpu, str *out) {
+    str_addf(out, "\"predicted_us\":%.6g,\"predicted_bound\":\"%s\",", c->ns * 1e-3, cost_bound_text(c, gpu));
+    str_addf(out, "\"level_bytes\":{\"l1\":%.0f,\"l2\":%.0f,\"l3\":%.0f,\"memory\":%.0f},", c->bytes[LEVEL_L1],
+             c->bytes[LEVEL_L2], c->bytes[LEVEL_L3], c->bytes[LEVEL_MEMORY]);
+}
+
+static void add_schedule(const pkernel *code, str *out) {
+    const schedule *s = code->schedule;
+    if (code->tuned) add_string(out, "tuned", code->tuned);
+    if (code->ignored) add_string(out, "tuning_ignored", code->ignored);
+    if (!s) return;
+    str_add(out, "\"schedule\":[");
+    for (int i = 0; i < s->steps.n; i++) {
+        str_add(out, i ? ",\"" : "\"");
+        step_print(&s->steps.at[i], out);
+        str_add(out, "\"");
+    }
+    str_add(out, "],");
+}
+
+/* Which buffers of the plan it touches, by index into "buffers" of the plan's text: b0, b1 .. */
+static void add_touched(const pkernel *pk, str *out) {
+    str_add(out, "\"touches\":[");
+    for (int b = 0, n = 0; b < pk->k->bufs.n; b++) {
+        const kbuf *kb = &pk->k->bufs.at[b];
+        if (kbuf_is_local(kb)) continue;
+        str_addf(out, "%s{\"buffer\":%d,\"reads\":%s,\"writes\":%s}", n++ ? "," : "", pk->args[b].buf,
+                 json_bool(kb->kind != KB_OUT), json_bool(kb->kind != KB_IN));
+    }
+    str_add(out, "],");
+}
+
+static void add_kernel(const explain *e, const explain_kernel *x, str *out) {
+    const plan *p = e->plan;
+    const pkernel *pk = x->launch;
+    str_add(out, "{");
+    add_string(out, "name", pk->k->name);
+    str_addf(out, "\"code\":%d,\"bytes_read\":%llu,\"bytes_written\":%llu,\"flops\":%llu,\"parallel\":%s,", pk->code,
+             (u64)pk->k->bytes_read, (u64)pk->k->bytes_written, (u64)pk->k->flops, json_bool(pk->k->par_var >= 0));
+    if (pk->k->group) add_launch(x, out);
+    add_cost(&x->cost, e->program->target.kind == TARGET_GPU, out);
+    add_schedule(x->code, out);
+    add_touched(pk, out);
+    str_add(out, "\"values\":[");
+    for (int j = 0; j < pk->n_fused; j++)
+        str_addf(out, "%s{\"id\":%u,\"op\":\"%s\"}", j ? "," : "", pk->fused[j],
+                 plan_op_name((op_code)graph_get(p->g, pk->fused[j])->op));
+    str_add(out, "],\"in_place\":[");
+    for (int j = 0; j < x->n_in_place; j++)
+        str_addf(out, "%s{\"value\":%u,\"over\":%u}", j ? "," : "", x->in_place[j].value, x->in_place[j].over);
+    str_add(out, "],\"decisions\":[");
+    for (int j = 0; j < x->n_decisions; j++) str_addf(out, "%s%d", j ? "," : "", x->decisions[j]);
+    str_add(out, "]}");
+}
+
+/* ---- buffers and decisions ---- */
+
+static void add_buffers(const explain *x, str *out) {
+    str_add(out, "\"buffers\":[");
+    for (int i = 0; i < x->n_buffers; i++) {
+        const explain_buffer *at = &x->buffers[i];
+        const pbuf *b = &x->plan->bufs.at[at->index];
+        str_addf(out, "%s{\"buffer\":%d,\"slot\":%d,\"value\":%u,\"offset\":%lld,\"bytes\":%lld,\"alignment\":%lld",
+                 i ? "," : "", at->index, b->slot, b->node, (long long)b->offset, (long long)b->bytes,
+                 (long long)at->alignment);
+        if (b->slot == SLOT_TEMP) str_addf(out, ",\"first\":%d,\"last\":%d", b->first, b->last);
+        if (b->kind == PB_TEMP && b->inplace_of >= 0) str_addf(out, ",\"in_place_of\":%d", b->inplace_of);
+        str_add(out, "}");
+    }
+    str_add(out, "],");
+}
+
+static void add_decisions(const plan *p, str *out) {
+    str_add(out, "\"decisions\":[");
+    for (int i = 0; i < p->decisions.n; i++) {
+        const why *w = &p->decisions.at[i];
+        str_addf(out, "%s{\"value\":%u,\"with\":%u,\"fused\":%s,\"reason\":", i ? "," : "", w->producer, w->consumer,
+                 json_bool(w->fused));
+        str_json(out, w->reason ? w->reason : "");
+        str_add(out, "}");
+    }
+    str_add(out, "]");
+}
+
+void explain_json(const explain *x, str *out) {
+    str_add(out, "{\"schema\":1,");
+    add_head(x, out);
+    str_add(out, "\"kernels\":[");
+    for (int i = 0; i < x->plan->kernels.n; i++) {
+        if (i) str_add(out, ",");
+        add_kernel(x, &x->kernels[i], out);
+    }
+    str_add(out, "],\"unused\":[");
+    for (int i = 0; i < x->n_unused; i++) {
+        if (i) str_add(out, ",");
+        str_json(out, graph_get(x->plan->g, x->unused[i])->name);
+    }
+    str_add(out, "],");
+    add_values(x->plan, out);
+    add_buffers(x, out);
+    add_decisions(x->plan, out);
+    str_add(out, "}\n");
+}
