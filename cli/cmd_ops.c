@@ -10,6 +10,61 @@ static bool wanted(const cli *c, const tn_ir_op *o) {
     return c->n_args == 0;
 }
 
+/* What holds for all ops of a kind: dtypes of operands and result, the result's shape, and the gradient where it is not a
+ * row's.
+ */
+typedef struct kind_row {
+    const char *kind, *dtypes, *result, *shape, *gradient;
+} kind_row;
+#define FLOATS "f32 f64 f16 bf16"
+#define NUMBERS "f32 f64 f16 bf16 i8 i32 i64 u8"
+#define ANY NUMBERS " bool"
+static const kind_row kind_rows[] = {
+    { "elementwise float", FLOATS, "same", "operands broadcast", NULL },
+    { "elementwise number", NUMBERS, "same", "operands broadcast", NULL },
+    { "elementwise bits", "i8 i32 i64 u8 bool", "same", "operands broadcast", NULL },
+    { "elementwise logic", "bool", "bool", "operands broadcast", NULL },
+    { "elementwise compare", NUMBERS, "bool", "operands broadcast", NULL },
+    { "elementwise any", ANY, "same", "operands broadcast", NULL },
+    { "cast", ANY, "dtype", "the operand's", "cast of the incoming one; 0 through integers" },
+    { "reduce", NUMBERS, "same", "without the axes, or with size 1 there (keep)", "one rule for all of the kind" },
+    { "arg", NUMBERS, "i64", "without the axis, or with size 1 there (keep)", NULL },
+    { "move", ANY, "same", "by the attributes", "the adjoint movement" },
+    { "fold", NUMBERS, "same", "by the attributes", "window" },
+    { "join", ANY, "same", "sizes along axis are added", "slices" },
+    { "dot", NUMBERS, "same", "batch axes, free axes of a, free axes of b", "two contractions" },
+    { "gather", ANY "; index i32 i64", "same", "the index's shape stands for axis", "scatter_add" },
+    { "scatter", NUMBERS "; index i32 i64", "same", "the base's", "the incoming one; gather" },
+    { "source", ANY, "dtype", "as given", NULL },
+    { "random", "i64", "f32", "as given", NULL },
+};
+
+static void print_words(json *j, const char *key, const char *words) {
+    json_array(j, key);
+    for (size_t n; words && *words; words += n + (words[n] == ' ')) {
+        char word[64];
+        n = strcspn(words, " ");
+        snprintf(word, sizeof word, "%.*s", (int)n, words);
+        json_text(j, NULL, word);
+    }
+    json_end(j);
+}
+/* How tn_op builds it. */
+static void print_builder(json *j, const tn_ir_op *o) {
+    json_bool(j, "built_by_name", o->operands != NULL);
+    print_words(j, "operands", o->operands);
+    print_words(j, "builder", o->builder);
+    for (size_t i = 0; i < COUNT_OF(kind_rows); i++) {
+        const kind_row *r = &kind_rows[i];
+        if (strcmp(r->kind, o->kind)) continue;
+        json_text(j, "dtypes", r->dtypes);
+        json_text(j, "result", r->result);
+        json_text(j, "shape", r->shape);
+        if (!o->gradient) json_text(j, "gradient", r->gradient);
+    }
+    if (o->gradient) json_text(j, "gradient", o->gradient);
+}
+
 static void print_json(json *j, const tn_ir_op *o) {
     json_line(j, NULL);
     json_text(j, "name", o->name);
@@ -21,6 +76,7 @@ static void print_json(json *j, const tn_ir_op *o) {
         json_number(j, "ulp", o->ulp);
     } else
         json_text(j, "attributes", o->detail);
+    print_builder(j, o);
     json_text(j, "doc", o->doc);
     json_end(j);
 }
@@ -45,6 +101,12 @@ static void print_row(const tn_ir_op *o, bool table) {
     printf(" |\n");
 }
 
+static void print_details(const tn_ir_op *o) {
+    printf("%14s %s; arity %d, %d flops, %g ulp\n", "", o->detail, o->arity, o->flops, o->ulp);
+    if (o->operands) printf("%14s tn_op: operands %s; attributes %s\n", "", o->operands, *o->builder ? o->builder : "none");
+    if (o->gradient) printf("%14s gradient: %s\n", "", o->gradient);
+}
+
 static int run(cli *c) {
     bool table = cli_flag(c, "table");
     int shown = 0;
@@ -62,8 +124,7 @@ static int run(cli *c) {
             print_json(&j, &o);
         else
             print_row(&o, table);
-        if (!c->json && !table && c->n_args)
-            printf("%14s %s; arity %d, %d flops, %g ulp\n", "", o.detail, o.arity, o.flops, o.ulp);
+        if (!c->json && !table && c->n_args) print_details(&o);
     }
     if (c->json) {
         json_end(&j);
@@ -83,7 +144,7 @@ const cli_command command_ops = {
     "[OP...]",
     "list the ops of the graph language",
     "Elementwise ops show their expression over x, y, z; others their attributes. flops and ulp are those of one element in "
-    "f32.\n\n"
+    "f32. --json has what a binding needs: operands and attributes of tn_op, dtypes, the result's shape, the gradient.\n\n"
     "examples:\n"
     "  tenon ops\n"
     "  tenon ops tanh dot\n"

@@ -308,6 +308,18 @@ TN_API tn_tensor tn_gather(tn_tensor x, tn_tensor index, int axis);
 /* base with updates added at index along axis, in index order (deterministic); an index out of range is skipped. */
 TN_API tn_tensor tn_scatter_add(tn_tensor base, tn_tensor index, tn_tensor updates, int axis);
 
+/* An attribute of tn_op. A list of whole numbers is (ints, n); one whole number, a bool and a dtype are lists of one. */
+typedef struct {
+    const char *name;
+    const int64_t *ints;
+    int n;
+    double number; /* instead, where the attribute is a number, such as the value of pad */
+} tn_attr;
+/* The builder of any op by its name, for importers and bindings: tn_op(g, "sum", &x, 1, attrs, 2) with the attributes axes and
+ * keep is tn_sum. `tenon ops NAME` lists an op's operands and attributes. Ops that need more than that, such as inputs, states
+ * and constants, have builders of their own only. */
+TN_API tn_tensor tn_op(tn_graph *g, const char *name, const tn_tensor *inputs, int n_inputs, const tn_attr *attrs, int n_attrs);
+
 /* Gradients of the scalar `loss` with respect to xs[0..n): new tensors of the same graph, written to out. Can be applied again
  * to its own results. What is constant almost everywhere has the derivative 0: comparisons and casts of them, rounding, sign,
  * casts to integers. An op without a derivative on the way is an error that names it (and, as with builders, stays with the

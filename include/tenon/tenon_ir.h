@@ -18,9 +18,12 @@ typedef struct {
     const char *kind;   /* "elementwise float", "reduce", "move", ... */
     const char *detail; /* elementwise: the expression over x, y, z; others: the attributes */
     const char *doc;
-    int arity;  /* -1 = any number */
-    int flops;  /* of one element (elementwise only) */
-    double ulp; /* bound of the f32 kernels' error, in units in the last place (elementwise only) */
+    int arity;            /* -1 = any number */
+    int flops;            /* of one element (elementwise only) */
+    double ulp;           /* bound of the f32 kernels' error, in units in the last place (elementwise only) */
+    const char *operands; /* their names, separated by spaces; "xs" = any number; NULL = not built by tn_op */
+    const char *builder;  /* attributes of tn_op: words "name:type", with "?" where it may be left out; NULL as above */
+    const char *gradient; /* elementwise: of each operand, separated by "; ", over G (incoming), X, Y, Z and O (the result) */
 } tn_ir_op;
 TN_API int tn_ir_n_ops(void);
 TN_API TN_CHECK tn_status tn_ir_get_op(int i, tn_ir_op *out_op);

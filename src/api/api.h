@@ -38,6 +38,12 @@ val api_result(const tn_graph *g, val v);
  * an integer tensor. */
 void api_check_value(graph *g, tn_dtype t, double v);
 
+/* op.c: names of the operands and attributes that tn_op takes; NULL = not built by its name. */
+const char *api_op_operands(op_code op);
+const char *api_op_attrs(op_code op);
+/* build.c: the builder of an elementwise op, which has as many operands. */
+tn_tensor api_elementwise(op_code op, const tn_tensor *in, int n);
+
 /* Records the first error of a graph in it, and the text in its context, prefixed with the call as above. Returns code. */
 tn_status api_fail(tn_graph *g, const call *c, tn_status code, const char *fmt, ...) PRINTF_LIKE(4, 5);
 /* The context's last error becomes e. Returns e->code. */

@@ -100,6 +100,16 @@ static val build_elementwise(graph *g, const val *in, void *args) {
 static tn_tensor elementwise(const char *name, op_code op, const tn_tensor *in, int n) {
     return api_build(NULL, &(call){ .name = name, .in = in, .n_in = n }, build_elementwise, &op);
 }
+tn_tensor api_elementwise(op_code op, const tn_tensor *in, int n) {
+    static const char *const names[N_OPS] = {
+#define UNARY(name, ...) [OP_##name] = "tn_" #name,
+#define BINARY UNARY
+#define TERNARY UNARY
+#define OP(...)
+#include "ir/ops.def"
+    };
+    return elementwise(names[op], op, in, n);
+}
 #define UNARY(name, ...)                                                                                                       \
     tn_tensor tn_##name(tn_tensor x) { return elementwise("tn_" #name, OP_##name, (tn_tensor[]){ x }, 1); }
 #define BINARY(name, ...)                                                                                                      \

@@ -37,7 +37,9 @@ int tn_ir_n_ops(void) { return N_OPS - 1; }
 tn_status tn_ir_get_op(int i, tn_ir_op *out_op) {
     if (i < 0 || i >= N_OPS - 1 || !out_op) return TN_ERR_INVAL;
     const op_info *o = op_get((op_code)(i + 1));
-    *out_op = (tn_ir_op){ o->name, class_name(o->cls), o->expr, o->doc, o->arity, o->flops, o->ulp };
+    op_code op = (op_code)(i + 1);
+    *out_op = (tn_ir_op){ o->name, class_name(o->cls),  o->expr,          o->doc, o->arity, o->flops,
+                          o->ulp,  api_op_operands(op), api_op_attrs(op), o->grad };
     return TN_OK;
 }
 

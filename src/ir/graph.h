@@ -46,12 +46,12 @@ typedef enum op_class {
 typedef struct op_info {
     const char *name;
     op_class cls;
-    int arity;        /* -1 = any number */
-    int flops;        /* of one element (elementwise only) */
-    double ulp;       /* f32 error bound (elementwise only) */
-    double lo, hi;    /* operand range for tests (elementwise only) */
-    const char *expr; /* elementwise: the expression's text; others: the attributes' meaning */
-    const char *doc;
+    int arity;              /* -1 = any number */
+    int flops;              /* of one element (elementwise only) */
+    double ulp;             /* f32 error bound (elementwise only) */
+    double lo, hi;          /* operand range for tests (elementwise only) */
+    const char *expr;       /* elementwise: the expression's text; others: the attributes' meaning */
+    const char *doc, *grad; /* grad: the gradients' text */
 } op_info;
 const op_info *op_get(op_code op);
 op_code op_find(const char *name); /* OP_NIL when there is none */

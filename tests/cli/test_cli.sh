@@ -230,7 +230,7 @@ explain @mlp:3x8x2
 profile @mlp:3x8x2 --seconds 0
 verify @softmax:3x4
 ops
-ops tanh dot
+ops tanh dot sum
 opcodes linear_relu --fusion 0,1
 opcodes --list
 cache stats
