@@ -154,7 +154,8 @@ plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, cons
     graph *g = graph_clone(src, a, src->a != a, NULL);
     run_passes(g, a, opts, t);
     plan *p = sched_plan(
-        g, a, &(sched_opts){ .fusion = opts->fusion, .local_bytes = local_bytes(t), .rows_only = t->kind == TARGET_GPU });
+        g, a,
+        &(sched_opts){ .fusion = opts->fusion, .local_bytes = local_bytes(t), .rows_only = t->kind == TARGET_GPU, .t = t });
     if (opts->check) check_kernels(p, "lowering");
     mem_inplace(p);
     if (opts->check) check_kernels(p, "the choice of what is done in place");

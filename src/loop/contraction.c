@@ -19,8 +19,9 @@ int64_t contraction_depth_from(const contraction *c, int first) {
 }
 int64_t contraction_full_tiles(const contraction *c) { return contraction_extent(c, c->n) / contraction_tile_columns(c); }
 tn_dtype contraction_dtype(const contraction *c) {
-    const kins *load = contraction_ins(c, (int)c->load);
-    return load->parts ? TN_I32 : (tn_dtype)load->src;
+    const kins *x = contraction_ins(c, (int)c->packed.value);
+    if (x->op == K_LOAD) return x->parts ? TN_I32 : (tn_dtype)x->src;
+    return (tn_dtype)(x->op == K_WRAP ? x->src : x->dtype); /* a rounded value stays narrow */
 }
 int64_t contraction_elem_size(const contraction *c) { return (int64_t)dtype_size(contraction_dtype(c)); }
 int64_t contraction_sum_size(const contraction *c) { return (int64_t)dtype_size((tn_dtype)contraction_ins(c, c->acc)->dtype); }
@@ -64,14 +65,15 @@ static bool find_contraction(contraction *t) {
     return t->upd < t->end;
 }
 
-/* The operand that runs along n and not along m. */
+/* The operand that runs along n and not along m: memory, or what is computed of it. */
 static void find_panel(contraction *t) {
     reg side[2] = { contraction_ins(t, t->upd)->a, contraction_ins(t, t->upd)->b };
     for (int x = 0; x < 2; x++) {
-        const kins *in = contraction_ins(t, (int)side[x]);
-        if (in->op == K_LOAD && affine_coef(in->idx, t->n) && !affine_coef(in->idx, t->m) && !in->n_mask && !in->dyn &&
-            t->k->bufs.at[in->buf].kind == KB_IN)
-            t->load = side[x];
+        operand o;
+        if ((int)side[x] < t->first || !operand_find(t->k, side[x], &o)) continue;
+        if (o.load == o.value && contraction_ins(t, (int)o.load)->n_mask) continue;
+        if (!(o.vars >> t->n & 1) || (t->m >= 0 && (o.vars >> t->m & 1))) continue;
+        t->packed = o, t->load = o.load;
     }
 }
 
@@ -112,23 +114,9 @@ static bool list_loops(const contraction *t, kpanels *x) {
 
 bool contraction_layout(const contraction *c, kpanels *out) {
     const kbuf *own = &c->k->bufs.at[contraction_ins(c, (int)c->load)->buf];
-    if (!own->fixed || own->panels || !list_loops(c, out)) return false;
+    if (contraction_computes(c) || !own->fixed || own->panels || !list_loops(c, out)) return false;
     /* Not where windows overlap, or many a panel is short. */
     return kpanels_elems(out) * (out->parts ? out->parts : 1) <= 2 * own->elems;
-}
-
-/* The load of an operand: itself, or what it is computed of with values from outside of the contraction (a scale, say). */
-static const kins *operand_load(const contraction *c, reg r) {
-    const kins *in = contraction_ins(c, (int)r), *found = NULL;
-    const reg from[3] = { in->a, in->b, in->c };
-    if (in->op == K_LOAD) return in;
-    for (int i = 0; i < 3 && kernel_is_pure(in); i++) {
-        if ((int)from[i] <= c->first) continue; /* none, or from outside */
-        const kins *x = operand_load(c, from[i]);
-        if (!x || found) return NULL;
-        found = x;
-    }
-    return found;
 }
 
 const kins *contraction_matrix(const contraction *c) {
@@ -138,8 +126,10 @@ const kins *contraction_matrix(const contraction *c) {
         const kins *in = contraction_ins(c, i);
         if ((in->op == K_LOOP && i != c->first) || in->op == K_SCATTER) return NULL;
     }
-    const kins *a = operand_load(c, contraction_ins(c, c->upd)->a), *b = operand_load(c, contraction_ins(c, c->upd)->b);
-    if (!a || !b) return NULL;
+    operand left, right;
+    if (!operand_find(c->k, contraction_ins(c, c->upd)->a, &left) || !operand_find(c->k, contraction_ins(c, c->upd)->b, &right))
+        return NULL;
+    const kins *a = contraction_ins(c, (int)left.load), *b = contraction_ins(c, (int)right.load);
     const kins *matrix = affine_coef(a->idx, c->n) ? a : b, *vectors = matrix == a ? b : a;
     if (matrix->n_mask || matrix->dyn || affine_coef(matrix->idx, c->n) != 1 || affine_coef(vectors->idx, c->n) ||
         (m >= 0 && affine_coef(matrix->idx, m)) || affine_coef(matrix->idx, c->depth.at[0]) < contraction_extent(c, c->n))

@@ -3,7 +3,7 @@
 #ifndef TN_LOOP_CONTRACTION_H
 #define TN_LOOP_CONTRACTION_H
 
-#include "ir/kernel.h"
+#include "loop/operand.h"
 
 /* Rows (.., m, n), an accumulator, contraction loops, an epilogue; n runs along the lanes, m is unrolled. */
 typedef struct contraction {
@@ -12,17 +12,21 @@ typedef struct contraction {
     VEC(kvar) depth;          /* contraction loops, outermost first */
     kvar m, n;                /* m: -1 where no row is unrolled */
     int acc, first, end, upd; /* instructions: accumulator, first contraction loop and its end, update */
-    reg load;                 /* of the operand that runs along n and not along m; 0: there is none to pack */
+    operand packed;           /* the operand that runs along n and not along m .. */
+    reg load;                 /* .. its load; 0: there is none to pack */
 } contraction;
 
 bool contraction_find(kernel *k, contraction *out);
 
 /* Whether it is a matrix, contiguous along n, times one vector or several (one row loop beside n): its load; NULL: it is not.
- */
+ * Either may be computed of what is loaded. */
 const kins *contraction_matrix(const contraction *c);
 
 static inline const kins *contraction_ins(const contraction *c, int i) { return &c->k->ins.at[i]; }
 static inline int64_t contraction_extent(const contraction *c, kvar v) { return c->k->vars.at[v].extent; }
+/* Whether the operand to pack is computed of what is loaded, and whether it depends on a loop. */
+static inline bool contraction_computes(const contraction *c) { return c->packed.value != c->load; }
+static inline bool contraction_runs_along(const contraction *c, kvar v) { return c->packed.vars >> v & 1; }
 static inline krole contraction_role(const contraction *c, kvar v) { return c->k->vars.at[v].role; }
 /* Rows, and columns, of the register tile. */
 int contraction_tile_rows(const contraction *c);

@@ -14,9 +14,10 @@
  *         inner rows, tiles of the panel: epilogue of the sums
  *
  * without sums where one K block is enough. An operand whose columns do not lie side by side is transposed by the copy. A
- * constant operand (kbuf.fixed) is laid out in panels before any run: nothing is copied. With `ahead` the tiles of rows fetch
- * the next K block, each its share, while they work. Each K block goes on from the sums of the one before: every bit is that of
- * one loop. */
+ * operand that is computed of what is loaded (dequantised weights, masked or scaled values) is computed by the copy, once for
+ * each panel. A constant operand (kbuf.fixed) is laid out in panels before any run: nothing is copied. With `ahead` the tiles
+ * of rows fetch the next K block, each its share, while they work. Each K block goes on from the sums of the one before: every
+ * bit is that of one loop. */
 #include "loop/contraction.h"
 #include "loop/loop.h"
 #include "loop/schedule.h"
@@ -166,17 +167,24 @@ static kvar turn_in_squares(packer *t, const kins *load, const kvar *at) {
     return -1;
 }
 
+/* The operand at the places that the substitutions say. */
+static reg push_operand(packer *t) {
+    for (reg r = 1; r <= t->c.packed.value; r++)
+        if (t->c.packed.needs[r]) t->map[r] = kernel_push(&t->out, translated(t, (int)r));
+    return t->map[t->c.packed.value];
+}
+
 static void copy_panel(packer *t, const stretch *x) {
     kernel *k = t->c.k;
     if (t->fixed) return;
-    kins load = *contraction_ins(&t->c, (int)t->c.load);
+    const kins *load = contraction_ins(&t->c, (int)t->c.load);
     kvar at[8], column = -1;
-    bool turned = affine_coef(load.idx, t->c.n) != 1;
+    bool turned = affine_coef(load->idx, t->c.n) != 1;
     for (int i = t->level; i < t->c.depth.n; i++) {
         int64_t length = i == t->level && !t->whole ? x->length : contraction_extent(&t->c, t->c.depth.at[i]);
         at[i] = kernel_var(k, "p", length, false, false);
     }
-    if (turned) column = turn_in_squares(t, &load, at);
+    if (turned) column = turn_in_squares(t, load, at);
     if (turned) open_tiles(t);
     if (column >= 0) open_loop(t, column);
     for (int i = t->level; i < t->c.depth.n; i++) open_loop(t, at[i]);
@@ -184,15 +192,14 @@ static void copy_panel(packer *t, const stretch *x) {
     set_stretch(t, x, at[t->level]);
     for (int i = t->whole ? t->level : t->level + 1; i < t->c.depth.n; i++)
         VEC_PUSH(k->a, &t->substs, (subst){ t->c.depth.at[i], affine_var(k->a, at[i]) });
-    load.idx = apply(t, load.idx);
-    if (column >= 0) load.idx = affine_set_var(k->a, load.idx, t->c.n, affine_var(k->a, column));
-    reg r = kernel_push(&t->out, load);
+    if (column >= 0) VEC_PUSH(k->a, &t->substs, (subst){ t->c.n, affine_var(k->a, column) });
+    reg r = push_operand(t);
     kernel_push(&t->out, (kins){ .op = K_STORE,
                                  .dtype = (uint8_t)contraction_dtype(&t->c),
                                  .buf = (uint16_t)t->panel,
                                  .idx = panel_place(t, at, column),
                                  .a = r,
-                                 .node = load.node });
+                                 .node = contraction_ins(&t->c, (int)t->c.packed.value)->node });
     close_loops(t, t->c.depth.n - t->level + 1 + (column >= 0));
 }
 
@@ -318,9 +325,9 @@ static void replay(packer *t, part what, const stretch *x) {
         } else if ((what == SUM && i > t->c.end) || (what == FINISH && (i == t->c.acc || (i > t->c.first && i < t->c.end)))) {
             continue;
         }
-        if (i == (int)t->c.load) {
-            in.buf = (uint16_t)t->panel, in.idx = panel_place(t, at, -1);
-            in.src = (uint8_t)contraction_dtype(&t->c), in.parts = 0, in.part_stride = 0;
+        if (i == (int)t->c.packed.value) {
+            in = (kins){ .op = K_LOAD, .dtype = in.dtype, .mode = in.op == K_LOAD ? in.mode : LOAD_PLAIN, .node = in.node };
+            in.buf = (uint16_t)t->panel, in.idx = panel_place(t, at, -1), in.src = (uint8_t)contraction_dtype(&t->c);
         }
         t->map[i] = kernel_push(&t->out, in);
         if (i == t->c.acc && what == SUM) take_sum(t);
@@ -397,8 +404,8 @@ static void write_nest(packer *t) {
 }
 
 static kbuf panel_buffer(const packer *t) {
-    const kins *load = contraction_ins(&t->c, (int)t->c.load);
-    kbuf b = { .dtype = (uint8_t)contraction_dtype(&t->c), .kind = KB_LOCAL, .node = load->node, .plan_buf = -1 };
+    const kins *load = contraction_ins(&t->c, (int)t->c.load), *value = contraction_ins(&t->c, (int)t->c.packed.value);
+    kbuf b = { .dtype = (uint8_t)contraction_dtype(&t->c), .kind = KB_LOCAL, .node = value->node, .plan_buf = -1 };
     b.elems = t->piece * contraction_depth_from(&t->c, t->level + 1) * t->tiles; /* of one column a tile */
     if (!t->fixed) return b;
     b.kind = KB_IN, b.fixed = true;
@@ -428,7 +435,7 @@ static bool read_args(packer *t, const loop_step *s, str *why) {
     if (buf != b->buf) return step_refuse(why, "b%d is not the operand that runs along the lanes: that is b%d", buf, b->buf);
     if (t->level < 0) return step_refuse(why, "%s is no contraction loop", s->arg[1].word);
     for (int i = 0; i < c->rows.n; i++)
-        if (affine_coef(b->idx, c->rows.at[i])) needed = i + 1;
+        if (contraction_runs_along(c, c->rows.at[i])) needed = i + 1;
     t->piece = s->arg[2].n, t->whole = step_flag(s, "whole"), t->ahead = step_flag(s, "ahead");
     t->tiles = step_option(s, "tiles", 1), t->n_out = (int)step_option(s, "outer", needed);
     if (t->whole && (t->level != 0 || t->piece != contraction_extent(c, v)))

@@ -10,6 +10,9 @@
  * each its share, while they work (measured at 32 x 4096 x 4096 on one core: a quarter faster with a copied operand, a fifth
  * with a constant one).
  *
+ * An operand that is computed of what is loaded is computed by the copy: two tiles of rows and more work than a load are
+ * enough.
+ *
  * A constant operand is laid out in panels before any run: nothing is copied, and few rows are enough, or one, which reads some
  * narrow panels at once, each a stream that nothing interrupts. */
 #include "loop/contraction.h"
@@ -32,8 +35,10 @@ enum {
     LEAST_PAIRS = 4,       /* of vectors at once, or the sums wait for themselves */
     LEAST_ROWS = 8,        /* of a stretch */
     LEAST_STEPS = 32,      /* of a stretch that is cut to be fetched ahead */
-    LEAST_NEAR = 48,       /* steps of a stretch that is cut for the first level */
-    MAX_LOCAL = 256 << 10  /* bytes of sums, and of a panel: they live on the stack */
+    LOAD_WORK = 1,
+    STORE_WORK = 1,       /* in operations on a vector */
+    LEAST_NEAR = 48,      /* steps of a stretch that is cut for the first level */
+    MAX_LOCAL = 256 << 10 /* bytes of sums, and of a panel: they live on the stack */
 };
 
 #define STREAM_COST 0.3 /* of one stream from afar, beside many */
@@ -76,12 +81,23 @@ static int64_t apart(const blocker *t, const kins *load) {
     return least;
 }
 
+/* What is computed at the load is computed again by each tile of rows. A copy computes it once, stores it, and is read by all
+ * of them. */
+static bool saves_work(const blocker *t) {
+    uint64_t loops = 0;
+    for (int i = 0; i < t->c.depth.n; i++) loops |= 1ull << t->c.depth.at[i];
+    int64_t work = LOAD_WORK + operand_flops(t->c.k, &t->c.packed, loops), rows = contraction_tile_rows(&t->c),
+            tiles = (contraction_rows_from(&t->c, t->n_out) + rows - 1) / rows;
+    return tiles * work > work + STORE_WORK + tiles * LOAD_WORK;
+}
+
 /* In place, the operand's columns of one tile lie far apart in memory: worth a copy when they do not all stay in the
  * first-level cache anyway. */
 static bool pays(const blocker *t) {
     const kins *b = contraction_ins(&t->c, (int)t->c.load);
     int64_t row = apart(t, b);
     if (affine_coef(b->idx, t->c.n) != 1) return contraction_rows_from(&t->c, t->n_out) >= MIN_TURNED;
+    if (contraction_computes(&t->c)) return saves_work(t);
     if (b->parts) return shares_enough(t); /* in place, each tile of rows would make the words again */
     if (row == INT64_MAX || row <= contraction_tile_columns(&t->c)) return false; /* one panel as it lies */
     return contraction_depth_from(&t->c, 0) * row * contraction_elem_size(&t->c) > t->r->t->l1_bytes / 2 && shares_enough(t);
@@ -127,7 +143,7 @@ static int64_t choose_tiles(const blocker *t, int64_t most) {
  * takes a part: steps after which the tiles that follow still find the rest of the lines in the first level. */
 static int64_t near_limit(const blocker *t) {
     const kins *upd = contraction_ins(&t->c, t->c.upd),
-               *x = contraction_ins(&t->c, (int)(upd->a == t->c.load ? upd->b : upd->a));
+               *x = contraction_ins(&t->c, (int)(upd->a == t->c.packed.value ? upd->b : upd->a));
     if (x->op != K_LOAD || affine_coef(x->idx, t->c.m) != 1 || apart(t, x) == INT64_MAX) return INT64_MAX;
     int64_t limit = loop_places(t->r->t->l1_bytes, apart(t, x) * (int64_t)dtype_size((tn_dtype)x->src));
     return limit >= LEAST_NEAR ? limit : INT64_MAX;
@@ -236,9 +252,8 @@ static void choose_streams(blocker *t) {
 }
 
 static bool choose(blocker *t, bool only_constant) {
-    const kins *b = contraction_ins(&t->c, (int)t->c.load);
     for (int i = 0; i < t->c.rows.n; i++)
-        if (affine_coef(b->idx, t->c.rows.at[i])) t->n_out = i + 1; /* a panel for each of them */
+        if (contraction_runs_along(&t->c, t->c.rows.at[i])) t->n_out = i + 1; /* a panel for each of them */
     find_layout(t);
     if (only_constant && !t->fixed) return false;
     if (t->c.m < 0 ? t->n_out < t->c.rows.n || !t->fixed : t->n_out == t->c.rows.n) return false;

@@ -4,6 +4,7 @@
  * taps together share them (tile.c). In and out: scalar form.
  *
  * Changes the order of summation, the same way wherever the kernel runs. */
+#include "loop/operand.h"
 #include "recipe/recipe.h"
 
 #include <stdio.h>
@@ -42,6 +43,12 @@ static void put_in_order(recipe *r, int i, int n, const kvar *now) {
     if (!same) recipe_do(r, "reorder%s", names);
 }
 
+/* What an operand is read by: of a computed one the load that reaches most. */
+static const kins *read_by(const kernel *k, reg r) {
+    operand o;
+    return &k->ins.at[k->ins.at[r].op != K_LOAD && operand_find(k, r, &o) ? o.load : r];
+}
+
 enum { MOST_NESTED = 12 }; /* contraction loops; also the most that one step takes */
 
 void recipe_order(recipe *r) {
@@ -53,7 +60,7 @@ void recipe_order(recipe *r) {
         for (int j = i + n; k->ins.at[j].op != K_LOOP && k->ins.at[j].op != K_END; j++)
             if (k->ins.at[j].op == K_UPD && k->ins.at[j].alu == OP_dot) upd = j;
         if (!upd) continue;
-        const kins *a = &k->ins.at[k->ins.at[upd].a], *b = &k->ins.at[k->ins.at[upd].b];
+        const kins *a = read_by(k, k->ins.at[upd].a), *b = read_by(k, k->ins.at[upd].b);
         for (int x = 0; x < n; x++) { /* insertion sort: farthest apart first */
             kvar v = k->ins.at[i + x].var;
             int y = x;

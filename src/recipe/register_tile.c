@@ -4,6 +4,7 @@
  * Vectors: the loop along which most memory is contiguous, weighted by how often each access runs: one row loop for the whole
  * kernel, or one inner loop for each nest. Contractions: the MR x NR tile with the least estimated time (FMA issue, loads,
  * latency) over the whole shape, tails included, within the register budget MR * NV + NV + 1 (measured: larger tiles spill). */
+#include "loop/operand.h"
 #include "recipe/recipe.h"
 
 enum { MAX_MR = 14, MAX_NV = 8 };
@@ -187,10 +188,18 @@ static double shape_cost(const machine *x, int64_t m, int64_t nvec, int mr, int 
     return t;
 }
 
-static const kins *operand_load(const chooser *c, reg r) {
+/* The load that an operand is, but for its type; NULL: it is none. */
+static const kins *plain_load(const chooser *c, reg r) {
     const kins *in = &c->k->ins.at[r];
     while (in->op == K_CAST || in->op == K_WRAP) in = &c->k->ins.at[in->a];
     return in->op == K_LOAD ? in : NULL;
+}
+
+/* The same, or the load that most of what an operand is computed of comes from. */
+static const kins *operand_load(const chooser *c, reg r) {
+    const kins *plain = plain_load(c, r);
+    operand o;
+    return plain ? plain : operand_find(c->k, r, &o) ? &c->k->ins.at[o.load] : NULL;
 }
 
 /* Windows whose taps are the innermost loop share loads along this row; -1: there are none. */
@@ -211,7 +220,7 @@ static kvar partner(const chooser *c, kvar vec, bool want_row) {
         const kins *t = a;
         a = b, b = t;
     }
-    kvar best = sliding_row(c, a, b, vec);
+    kvar best = plain_load(c, c->dot->a) && plain_load(c, c->dot->b) ? sliding_row(c, a, b, vec) : -1;
     int64_t best_extent = 1;
     if (best >= 0) return best;
     for (kvar v = 0; v < c->k->vars.n; v++) {
@@ -226,7 +235,8 @@ static kvar partner(const chooser *c, kvar vec, bool want_row) {
 
 /* Words of two bf16 come apart: two registers for each vector of them, and three for the word of a row. */
 static bool is_split(const chooser *c, const kins *a, const kins *b) {
-    return a && b && a->src == TN_BF16 && b->src == TN_BF16 && c->dot->dtype == TN_F32 && c->t->parts && !c->t->bf16_sums;
+    return a && b && plain_load(c, c->dot->a) && plain_load(c, c->dot->b) && a->src == TN_BF16 && b->src == TN_BF16 &&
+           c->dot->dtype == TN_F32 && c->t->parts && !c->t->bf16_sums;
 }
 
 static bool tile_fits(const chooser *c, int mr, int nv) {

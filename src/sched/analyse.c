@@ -12,6 +12,7 @@ enum { MAX_SPLITS = 12, MAX_VISITS = 1024 };
 enum { FEW_READS = 64, MANY_READS = 300, SMALL_BORDER = 32 };
 /* Times that a contraction may read what is computed as it is loaded (a tile of rows has all of them); work on an element;
  * elements below which a kernel of its own costs nothing. */
+enum { PACKED_COLUMNS = 16 /* of the result, at least */ };
 enum { PROLOGUE_READS = 4, PROLOGUE_FLOPS = 2, PROLOGUE_ELEMS = 4096 };
 
 typedef struct pending { /* of a value, not walked yet */
@@ -19,6 +20,8 @@ typedef struct pending { /* of a value, not walked yet */
     const affine *idx;
     bool under_dot, masked;
     int64_t dot_work; /* multiply-adds of the innermost contraction around it */
+    bool packed;      /* the contraction packs it if it pays: its operand that lies along the result's rows */
+    int flops;        /* of an element, from the contraction to this value */
 } pending;
 typedef struct walk {
     sched *s;
@@ -207,8 +210,9 @@ static bool walk_dot(walk *w, val v, const affine *idx) {
     add_work(w->an, work);
     narrow_rows(w, v, idx);
     dot_operand_index(w->s->g, v, idx, kv, ia, ib);
-    return walk_later(w, (pending){ n->in[1], ib, true, false, work }) &&
-           walk_later(w, (pending){ n->in[0], ia, true, false, work });
+    bool columns = nb == 0 && n->rank > 0 && n->rank > x->rank - nc && n->dims[n->rank - 1] >= PACKED_COLUMNS;
+    return walk_later(w, (pending){ n->in[1], ib, true, false, work, columns, 0 }) &&
+           walk_later(w, (pending){ n->in[0], ia, true, false, work, false, 0 });
 }
 
 /* Whether the contraction around view v, which has a border, reads what is inside of it. */
@@ -234,7 +238,7 @@ static bool walk_move(walk *w, pending x) {
     if (masks.n && x.under_dot && !sees_through(w, x.v, x.dot_work)) /* else tiling keeps the checks at the border */
         return fail(w, x.v,
                     "a contraction that reads its operands often does so without bounds checks: the border is made in memory");
-    return walk_later(w, (pending){ u, in, x.under_dot, x.masked || masks.n, x.dot_work });
+    return walk_later(w, (pending){ u, in, x.under_dot, x.masked || masks.n, x.dot_work, x.packed, x.flops });
 }
 
 static bool walk_gather(walk *w, pending x) {
@@ -243,7 +247,7 @@ static bool walk_gather(walk *w, pending x) {
         return fail(w, n->in[0], "gather reads its table at computed places: it must be in memory");
     affine *in = ARENA_ARRAY(w->s->a, affine, TN_MAX_RANK);
     for (int i = 0; i < index->rank; i++) in[i] = x.idx[n->attr[0] + i];
-    return walk_later(w, (pending){ n->in[1], in, false, x.masked, x.dot_work });
+    return walk_later(w, (pending){ n->in[1], in, false, x.masked, x.dot_work, false, 0 });
 }
 
 /* A root read back by another root: only at its own row. All roots have the first one's rows. */
@@ -258,13 +262,18 @@ static bool walk_root_read(walk *w, val v, const affine *idx) {
 }
 
 /* Work on an operand that the contraction reads so few times that a tile of rows has all of them: it is done as the operand is
- * loaded, and what is stored stays as small as it was. */
+ * loaded, and what is stored stays as small as it was. Or work that is done as the operand is packed. */
 static bool is_prologue(const walk *w, pending at) {
     const graph *g = w->s->g;
     const node *n = graph_get(g, at.v);
     int64_t elems = graph_elems(g, at.v);
-    return w->s->opts.fusion >= 2 && !w->s->opts.rows_only && op_get((op_code)n->op)->flops <= PROLOGUE_FLOPS &&
-           elems >= PROLOGUE_ELEMS && at.dot_work / PROLOGUE_READS <= elems;
+    if (w->s->opts.fusion < 2 || w->s->opts.rows_only || elems < PROLOGUE_ELEMS) return false;
+    if (op_get((op_code)n->op)->flops <= PROLOGUE_FLOPS && at.dot_work / PROLOGUE_READS <= elems) return true;
+    if (w->s->opts.fusion < 3 || !at.packed ||
+        !sched_packs_computed(w->s, (tn_dtype)n->dtype, elems, at.dot_work / elems, at.flops))
+        return false;
+    w->an->packs = true;
+    return true;
 }
 
 static bool walk_value(walk *w, pending at) {
@@ -314,10 +323,12 @@ static bool walk_value(walk *w, pending at) {
         break;
     default:
         if (!op_is_elementwise((op_code)n->op)) return fail(w, v, "an op of this class is its own kernel");
+        at.flops += op_get((op_code)n->op)->flops;
         if (at.under_dot && !is_prologue(w, at)) return fail(w, v, "a contraction would repeat the work for every tile");
         add_work(w->an, graph_elems(s->g, v));
     }
-    for (int i = n->n_in - 1; i >= 0; i--) walk_later(w, (pending){ n->in[i], idx, at.under_dot, at.masked, at.dot_work });
+    for (int i = n->n_in - 1; i >= 0; i--)
+        walk_later(w, (pending){ n->in[i], idx, at.under_dot, at.masked, at.dot_work, at.packed, at.flops });
     return true;
 }
 

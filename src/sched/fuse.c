@@ -72,6 +72,7 @@ static bool dot_rows_ok(const sched *s, const analysis *an) {
 static const char *cost_objection(const sched *s, const node *n, const group *before, const analysis *after) {
     if (after->n_dots > 1) return "one contraction a kernel: each gets its own tiles";
     if (after->n_dots && !dot_rows_ok(s, after)) return "the contraction would lose its rows";
+    if (after->packs && after->n_reduces) return "beside other sums a contraction packs no operand";
     if (after->rows < before->rows && after->rows < FEW_ROWS && after->work > SMALL_WORK)
         return "too few rows would be left to share out";
     if (after->loops > MANY_LOOPS && after->loops > before->loops) /* such as the norm of all gradients; lowering adds some */

@@ -189,16 +189,16 @@ static void store_root(lower *w, item *it, const affine *idx, reg r) {
     group *gr = w->gr;
     affine at[TN_MAX_RANK];
     for (int i = 0; i < n->rank; i++) at[i] = idx[i];
-    val target = it->v;
+    val to = it->v;
     if (gr->dest) {
-        target = gr->dest;
+        to = gr->dest;
         for (int i = 0; i < n->rank; i++) at[i] = affine_offset(at[i], w->s->part_at[it->v][i]);
     }
-    int buf = lower_arg(w, w->s->buf_of[target], true);
+    int buf = lower_arg(w, w->s->buf_of[to], true);
     kernel_push(w->k, (kins){ .op = K_STORE,
                               .dtype = n->dtype,
                               .buf = (uint16_t)buf,
-                              .idx = view_flat(w->a, w->g, target, at),
+                              .idx = view_flat(w->a, w->g, to, at),
                               .a = r,
                               .node = it->v });
 }

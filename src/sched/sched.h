@@ -8,11 +8,13 @@
 #define TN_SCHED_SCHED_H
 
 #include "ir/plan.h"
+#include "ir/target.h"
 
 typedef struct sched_opts {
     int fusion;          /* 0..3 */
     int64_t local_bytes; /* stack memory a kernel may use for values of one row */
     bool rows_only;      /* the machine shares out rows alone: what is inside of one is done by few threads (GPU) */
+    const target *t;     /* NULL: a common processor */
 } sched_opts;
 
 plan *sched_plan(graph *g, arena *a, const sched_opts *o);
@@ -108,6 +110,7 @@ typedef struct analysis {
     int n_root_vars;
     VEC(uint64_t) joint; /* sets of root variables that are rows together or not at all */
     int n_dots, n_reduces;
+    bool packs;   /* a contraction's operand is computed as it is packed */
     int64_t work; /* elements computed inside */
     int64_t rows; /* product of the row extents */
     int loops;
@@ -123,6 +126,10 @@ void group_root_index(sched *s, group *gr, int r, kernel *k, split_list *var_of,
 /* Index of `axis` of `owner` as fresh loop variables, split as the group asks. */
 affine group_axis_vars(sched *s, group *gr, kernel *k, split_list *var_of, val owner, int axis, int64_t extent,
                        const char *name, bool row, bool reduce);
+
+/* prologue.c: whether it takes no longer to compute an element of a contraction's operand each time that a panel of it is
+ * packed than to store it and read it again. */
+bool sched_packs_computed(const sched *s, tn_dtype t, int64_t elems, int64_t reads, int flops);
 
 /* fuse.c: fills place, group_of, groups. */
 void sched_fuse(sched *s);

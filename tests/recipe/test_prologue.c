@@ -1,7 +1,9 @@
-/* test_prologue.c - elementwise work on an operand of a contraction that reads it few times: weights of 8 bits are dequantised
- * as they are loaded, in one kernel, which reads a byte a weight; values by the interpreter against the reference evaluator.
+/* test_prologue.c - elementwise work on an operand of a contraction: dequantised weights, by column, by row and by groups along
+ * the contraction, and random expressions. One kernel, which reads what is stored and keeps no copy of what it computes; values
+ * by the interpreter against the reference evaluator, bits of machine code against those of two kernels.
  *
  * Labels: random */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,7 +48,9 @@ ARENA_TEST(test_one_kernel) {
         assert_int_equal(one->kernels.n, 1);
         assert_true(one->temp_bytes == 0);
         assert_true(one->kernels.at[0].k->bytes_read < 512 * 512 + 4 * 4 * 512);
-        assert_int_equal(many->kernels.n, 2); /* each tile would dequantise again */
+        assert_int_equal(many->kernels.n, 1); /* dequantised once, as panels are packed */
+        assert_true(many->temp_bytes == 0);
+        assert_true(many->kernels.at[0].k->bytes_read < 512 * 512 + 64 * 512 * 4 + 4 * 4 * 512);
     }
 }
 
@@ -61,7 +65,138 @@ ARENA_TEST(test_values) {
     }
 }
 
+/* ---- random expressions ---- */
+
+enum { STEPS = 6 };
+
+static val small(graph *g, tn_dtype t, int rank, const int64_t *dims, int which,
+                 int *n_inputs) { /* in a shape that dims expand */
+    char name[16];
+    int64_t d[TN_MAX_RANK];
+    for (int i = 0; i < rank; i++) d[i] = which >> i & 1 ? dims[i] : 1;
+    snprintf(name, sizeof name, "p%d", (*n_inputs)++);
+    const char *own = arena_copy(g->a, name, sizeof name);
+    val v = graph_add(g, &(spec){ .op = OP_input, .dtype = t, .name = own, .rank = rank, .dims = d });
+    return graph_broadcast(g, v, rank, dims);
+}
+
+/* An operand of k x n (turned: n x k), stored in any dtype, groups of k together: some steps of elementwise work in f32. */
+static val random_operand(graph *g, rng *r, int64_t k, int64_t n, bool turned, int64_t in_group, int *n_inputs) {
+    static const tn_dtype types[] = { TN_I8, TN_U8, TN_F16, TN_BF16, TN_F32 };
+    int64_t grouped[] = { turned ? n : k / in_group, turned ? k / in_group : in_group, turned ? in_group : n },
+            flat[] = { turned ? n : k, turned ? k : n };
+    val x = small(g, types[rng_between(r, 0, 4)], 3, grouped, 7, n_inputs);
+    if (graph_get(g, x)->dtype != TN_F32) x = graph_cast(g, x, TN_F32);
+    for (int i = (int)rng_between(r, 1, STEPS); i > 0; i--) {
+        val other = small(g, TN_F32, 3, grouped, (int)rng_between(r, 0, 7), n_inputs);
+        switch (rng_between(r, 0, 6)) {
+        case 0:
+            x = graph_binary(g, OP_mul, x, other);
+            break;
+        case 1:
+            x = graph_binary(g, OP_sub, x, other);
+            break;
+        case 2:
+            x = graph_binary(g, OP_max, x, other);
+            break;
+        case 3:
+            x = graph_binary(g, OP_mul, graph_binary(g, OP_add, x, other), other);
+            break;
+        case 4:
+            x = graph_cast(g, graph_cast(g, x, TN_F16), TN_F32);
+            break;
+        case 5:
+            x = graph_select(g, graph_binary(g, OP_le, x, other), x, graph_splat_like(g, x, 0));
+            break;
+        default:
+            x = graph_unary(g, OP_abs, x);
+        }
+    }
+    return graph_reshape(g, x, 2, flat);
+}
+
+static graph *random_graph(arena *a, rng *r, int64_t m, int64_t k, int64_t n, int64_t in_group) {
+    graph *g = graph_make(a, "prologue");
+    int n_inputs = 0;
+    bool turned = rng_between(r, 0, 1);
+    val x = small(g, TN_F32, 2, (int64_t[]){ m, k }, 3, &n_inputs), w = random_operand(g, r, k, n, turned, in_group, &n_inputs),
+        y = graph_dot(g, x, w, NULL, NULL, 0, (int64_t[]){ 1 }, (int64_t[]){ turned }, 1);
+    if (rng_between(r, 0, 1))
+        y = graph_binary(g, OP_max, graph_binary(g, OP_add, y, small(g, TN_F32, 2, (int64_t[]){ m, n }, 2, &n_inputs)),
+                         graph_splat_like(g, y, 0));
+    graph_output(g, "y", y);
+    return g;
+}
+
+ARENA_TEST(test_random_values) {
+    static const int64_t sizes[][4] = { { 1, 160, 67, 32 },   { 7, 96, 131, 32 },  { 64, 64, 97, 16 },
+                                        { 13, 259, 33, 259 }, { 70, 135, 48, 27 }, { 512, 65, 64, 13 } };
+    for (int round = 0; round < 36; round++) {
+        const int64_t *z = sizes[(size_t)round % COUNT_OF(sizes)];
+        rng r = rng_make((uint64_t)round);
+        arena own;
+        arena_init(&own, mem_libc(), a->gd);
+        graph *g = random_graph(&own, &r, z[0], z[1], z[2], z[3]);
+        target t = plan_target((uint64_t)round);
+        plan_config c = { .seed = (uint64_t)round, .fusion = 3, .t = round % 2 ? t : a_target(1 + round % 3) };
+        if (!plan_config_agrees(g, NULL, &c))
+            fail_msg("round %d, %d x %d x %d: %s", round, (int)z[0], (int)z[1], (int)z[2], c.text);
+        if (z[1] * z[2] >= 4096 && c.t.l1_bytes == 32 << 10) assert_int_equal(plan_of(&own, g, &c.t)->kernels.n, 1);
+        arena_fini(&own);
+    }
+}
+
+/* ---- machine code ---- */
+
+static void run(tn_ctx *ctx, graph *g, const sample *in, int fusion, int threads, void *out) {
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    tn_program *p;
+    tn_session *s;
+    o.fusion = fusion, o.threads = threads;
+    if (drive_compile(ctx, g, &o, &p) || tn_session_new(p, &s)) fail_msg("%s", tn_ctx_error(ctx));
+    for (int i = 0; i < p->n_io; i++) {
+        void *where = out;
+        for (int k = 0; k < g->inputs.n && !p->io[i].is_output; k++)
+            if (!strcmp(graph_get(g, g->inputs.at[k])->name, p->io[i].name)) where = in->data[k];
+        if (tn_session_bind(s, i, where)) fail_msg("%s", tn_ctx_error(ctx));
+    }
+    if (tn_session_run(s)) fail_msg("%s", tn_ctx_error(ctx));
+    tn_session_free(s);
+    tn_program_free(p);
+}
+
+/* The work done in the pack gives the bits that it gives in a kernel of its own; some inputs are not finite. */
+ARENA_TEST(test_bits) {
+    static const int64_t sizes[][4] = { { 512, 256, 160, 32 }, { 7, 224, 131, 32 },  { 64, 640, 97, 16 },
+                                        { 33, 259, 333, 259 }, { 100, 135, 48, 27 }, { 1, 512, 200, 64 } };
+    int odd = 0;
+    for (int round = 0; round < (fuzz_by_c() ? 3 : 48); round++) {
+        const int64_t *z = sizes[(size_t)round % COUNT_OF(sizes)];
+        rng r = rng_make((uint64_t)round + 1000);
+        tn_ctx *ctx = test_ctx();
+        arena own;
+        arena_init(&own, mem_libc(), a->gd);
+        graph *g = random_graph(&own, &r, z[0], z[1], z[2], z[3]);
+        sample in = sample_make(g, &own, (uint64_t)round);
+        size_t bytes = (size_t)(z[0] * z[2]) * 4;
+        float *want = arena_alloc(&own, bytes), *got = arena_alloc(&own, bytes);
+        if (round % 3 == 0) ((float *)in.data[0])[z[1] - 1] = round % 2 ? INFINITY : NAN;
+        run(ctx, g, &in, 2, 1, want);
+        for (int64_t i = 0; i < z[0] * z[2]; i++) odd += !isfinite(want[i]);
+        for (int threads = 1; threads < 3; threads++) {
+            run(ctx, g, &in, 3, threads, got);
+            for (int64_t i = 0; i < z[0] * z[2]; i++)
+                if (!(isnan(want[i]) && isnan(got[i])) && memcmp(&want[i], &got[i], sizeof *got))
+                    fail_msg("round %d, %d threads: element %d is %a, at level 2 %a", round, threads, (int)i, got[i], want[i]);
+        }
+        tn_ctx_free(ctx);
+        arena_fini(&own);
+    }
+    assert_true(odd > 100);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_one_kernel), cmocka_unit_test(test_values) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_one_kernel), cmocka_unit_test(test_values),
+                                        cmocka_unit_test(test_random_values), cmocka_unit_test(test_bits) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

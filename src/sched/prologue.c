@@ -1,0 +1,27 @@
+/* prologue.c - what it costs to compute an operand of a contraction as it is packed into panels, and what to store it first: a
+ * panel is packed once for as many rows as its sums fit the caches. In: sizes and the target alone, so that the decision is the
+ * same wherever the graph stands. */
+#include "machine/machine.h"
+#include "sched/sched.h"
+
+enum { PANEL_ROWS = 512 /* that share a panel */, NEVER = 64 /* operations on an element */ };
+
+/* Of so many bytes, which were just written or read. */
+static const machine_cache *home_of(const machine *m, int64_t bytes) {
+    int level = LEVEL_L2;
+    while (level < LEVEL_MEMORY && m->level[level].bytes < 2 * bytes) level++;
+    return &m->level[level];
+}
+
+bool sched_packs_computed(const sched *s, tn_dtype t, int64_t elems, int64_t reads, int flops) {
+    const target common = { .vector_bytes = 32, .n_vector_regs = 16, .threads = 1 };
+    const machine m = machine_of(s->opts.t ? s->opts.t : &common);
+    int64_t bytes;
+    if (flops > NEVER || !size_mul(elems, (int64_t)dtype_size(t), &bytes)) return false;
+    const machine_cache *home = home_of(&m, bytes);
+    double again = (double)((reads + PANEL_ROWS - 1) / PANEL_ROWS - 1), /* panels behind the first of the same columns */
+        lanes = (double)m.pipe_bytes / (double)dtype_size(kernel_reg_dtype(t));
+    double computed = again * (double)elems * (double)(flops + 1) / (lanes * m.alu_pipes * m.ghz),
+           stored = (double)bytes / home->write + (double)bytes / home->read + m.start_ns;
+    return computed <= stored;
+}
