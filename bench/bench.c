@@ -76,6 +76,7 @@ static const cli_option options[] = {
     { "seed", 0, "N", "of weights and inputs (default 1)" },
     { "functions", 0, "LIST", "ulp: exp,log,... (default: all)" },
     { "all", 0, NULL, "ulp: all 2^32 arguments of functions of one" },
+    { "large", 0, NULL, "model: also what takes a GPU longer than a launch (--device cuda does that anyway)" },
     { "samples", 0, "N", "ulp: so many arguments, or pairs of them (default 1048576); model: kernels of random graphs" },
     { "largest", 0, "MIB", "memory: the largest footprint (default 256; 0: 16 KiB)" },
     { "csv", 0, "FILE", "write the rows as CSV too" },

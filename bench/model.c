@@ -9,7 +9,8 @@
 typedef struct kernel_row {
     char graph[48], kernel[48];
     const char *bound;
-    int threads;
+    int threads, group;
+    int64_t groups;
     double predicted_us, best_us, bytes[4];
     bool random;
 } kernel_row;
@@ -18,6 +19,8 @@ typedef struct model_run {
     cli *c;
     tn_compile_opts opts;
     double seconds;
+    bool gpu;
+    double scale; /* of the extents of random graphs */
     uint64_t seed;
     kernel_row *rows;
     int n, cap;
@@ -61,12 +64,45 @@ static const char *const specs[] = {
     "classifier-train:32",
 };
 
+/* For GPUs, where the ones above take little more than a launch does. */
+static const char *const large_specs[] = {
+    "matmul:512x512x512",
+    "matmul:1024x1024x1024",
+    "matmul:2048x2048x2048",
+    "matmul:4096x4096x4096",
+    "matmul:64x4096x4096",
+    "matmul:256x256x8192",
+    "product:1024x1024x512",
+    "product_nt:1024x2048x512",
+    "product_tn:2048x512x1024",
+    "linear_softmax:1024x1024x1024",
+    "mlp:4x1024x256",
+    "mlp:4x512x2048",
+    "mlp:64x64x64",
+    "softmax:4096x4096",
+    "softmax:512x32768",
+    "layernorm:8192x1024",
+    "layernorm:512x16384",
+    "conv:16x56x56x64x64",
+    "conv:8x28x28x128x256",
+    "conv1d:16x16384x4x32x9",
+    "maxpool:64x112x112x64",
+    "attention:16x1024x64",
+    "cnn:256",
+    "digits-train:256",
+    "classifier-train:512",
+};
+
+enum { MOST_ELEMS = 1 << 24 /* of a random matrix */ };
+
 /* ---- random graphs: a few ops on one or two inputs, each a kernel or two ---- */
 
 static int pick(uint64_t *seed, int n) { return (int)(random_unit(seed) * n); }
 
-/* From lo to hi, as many small ones as large ones. */
-static int64_t extent(uint64_t *seed, double lo, double hi) { return (int64_t)(lo * pow(hi / lo, random_unit(seed)) + 0.5); }
+/* From lo to scale * hi, as many small ones as large ones. */
+static int64_t extent(uint64_t *seed, double lo, double hi, double scale) {
+    return (int64_t)(lo * pow(scale * hi / lo, random_unit(seed)) + 0.5);
+}
 
 static tn_tensor elementwise(tn_tensor x, tn_tensor y, uint64_t *seed) {
     switch (pick(seed, 12)) {
@@ -102,8 +138,8 @@ static tn_tensor chain(tn_tensor x, tn_tensor y, int n, uint64_t *seed) {
     return x;
 }
 
-static tn_tensor contraction(tn_graph *g, uint64_t *seed) {
-    int64_t m = extent(seed, 1, 400), n = extent(seed, 4, 700), k = extent(seed, 4, 700);
+static tn_tensor contraction(tn_graph *g, double scale, uint64_t *seed) {
+    int64_t m = extent(seed, 1, 400, scale), n = extent(seed, 4, 700, scale), k = extent(seed, 4, 700, scale);
     int turned = pick(seed, 4);
     tn_tensor a = tn_input(g, "a", TN_F32, turned == 1 ? TN_DIMS(k, m) : TN_DIMS(m, k)),
               b = tn_input(g, "b", TN_F32, turned == 2 ? TN_DIMS(n, k) : TN_DIMS(k, n));
@@ -111,8 +147,21 @@ static tn_tensor contraction(tn_graph *g, uint64_t *seed) {
     return pick(seed, 2) ? tn_relu(y) : y;
 }
 
-static tn_tensor on_rows(tn_graph *g, uint64_t *seed) {
-    int64_t rows = extent(seed, 4, 3000), columns = extent(seed, 4, 3000);
+/* Rows added into places, or read from them: which ones is a constant. */
+static tn_tensor by_index(tn_graph *g, double scale, uint64_t *seed) {
+    int64_t rows = extent(seed, 4, 3000, scale), columns = extent(seed, 1, 300, scale), places = extent(seed, 4, 1000, scale);
+    int32_t *places_of = cli_alloc(sizeof *places_of * (size_t)rows);
+    for (int64_t i = 0; i < rows; i++) places_of[i] = (int32_t)pick(seed, (int)places);
+    tn_tensor at = tn_const(g, TN_I32, TN_DIMS(rows), places_of);
+    free(places_of);
+    if (pick(seed, 2)) return tn_gather(tn_input(g, "x", TN_F32, TN_DIMS(places, columns)), at, 0);
+    tn_tensor base = tn_full(g, TN_F32, TN_DIMS(places, columns), 0);
+    return tn_scatter_add(base, at, tn_input(g, "x", TN_F32, TN_DIMS(rows, columns)), 0);
+}
+
+static tn_tensor on_rows(tn_graph *g, double scale, uint64_t *seed) {
+    int64_t rows = extent(seed, 4, 3000, scale), columns = extent(seed, 4, 3000, scale);
+    while (rows * columns > MOST_ELEMS) columns /= 2;
     tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(rows, columns)), y = tn_input(g, "y", TN_F32, TN_DIMS(rows, columns));
     switch (pick(seed, 8)) {
     case 0:
@@ -132,15 +181,20 @@ static tn_tensor on_rows(tn_graph *g, uint64_t *seed) {
     }
 }
 
-static tn_graph *random_graph(cli *c, uint64_t seed) {
+static tn_graph *random_graph(cli *c, double scale, uint64_t seed) {
     tn_graph *g = tn_graph_new(cli_ctx(c), "random");
     random_next(&seed);
-    tn_output(pick(&seed, 3) ? on_rows(g, &seed) : contraction(g, &seed), "out");
+    int kind = pick(&seed, 7);
+    tn_tensor y = kind < 2 ? contraction(g, scale, &seed) : kind < 3 ? by_index(g, scale, &seed) : on_rows(g, scale, &seed);
+    tn_output(y, "out");
     cli_need(c, tn_graph_status(g));
     return g;
 }
 
 /* ---- measuring ---- */
+
+#define EACH_SECONDS                                                                                                           \
+    200e-6 /* a clock round a kernel of a GPU takes some microseconds itself: kernels are repeated for so long */
 
 static bool is_listed(const model_run *r, int from, const tn_profiled_kernel *k) { /* one of the same work */
     for (int i = from; i < r->n; i++)
@@ -157,7 +211,7 @@ static void add_row(model_run *r, const char *name, bool random, const tn_profil
     }
     kernel_row *row = &r->rows[r->n++];
     *row = (kernel_row){ .bound = k->predicted_bound, .threads = r->opts.threads, .predicted_us = k->predicted_us };
-    row->best_us = k->best_us, row->random = random;
+    row->best_us = k->best_us, row->random = random, row->groups = k->groups, row->group = k->group;
     memcpy(row->bytes, k->level_bytes, sizeof row->bytes);
     snprintf(row->graph, sizeof row->graph, "%s", name);
     snprintf(row->kernel, sizeof row->kernel, "%s", k->name);
@@ -174,7 +228,8 @@ static void measure(model_run *r, const char *name, tn_graph *g, bool random, in
     ports io = ports_new(r->c, p);
     ports_fill(r->c, &io, r->seed);
     ports_bind(r->c, s, &io);
-    cli_need(r->c, tn_session_profile(s, r->seconds, &report));
+    cli_need(r->c, r->gpu ? tn_session_profile_repeated(s, r->seconds, EACH_SECONDS, &report)
+                          : tn_session_profile(s, r->seconds, &report));
     tn_profile_get_summary(report, &sum);
     for (int i = 0, from = r->n; i < sum.kernels && r->n < most && !tn_profile_kernel(report, i, &k); i++)
         if (!is_listed(r, from, &k)) add_row(r, name, random, &k);
@@ -258,6 +313,8 @@ static void json_rows(json *j, const model_run *r) {
         json_text(j, "graph", x->graph);
         json_text(j, "kernel", x->kernel);
         json_int(j, "threads", x->threads);
+        json_int(j, "groups", x->groups);
+        json_int(j, "group", x->group);
         json_bool(j, "random", x->random);
         json_number(j, "predicted_us", x->predicted_us);
         json_number(j, "best_us", x->best_us);
@@ -292,6 +349,23 @@ static void report(cli *c, const model_run *r, const ceiling *m, const int64_t *
     if (c->json) json_finish(&j);
 }
 
+static void measure_specs(model_run *r, const char *const *at, size_t n, const char *cases) {
+    for (size_t i = 0; i < n; i++) {
+        char *spec = cli_format("@%s", at[i]);
+        if (!cases || strstr(spec, cases)) measure(r, spec, model_open(r->c, spec, r->seed), false, INT32_MAX);
+        free(spec);
+    }
+}
+
+static void measure_random(model_run *r, int64_t samples) {
+    for (int64_t i = 0, most = r->n + samples; r->n < most; i++) {
+        char name[48];
+        uint64_t seed = r->seed * 1000 + (uint64_t)i;
+        snprintf(name, sizeof name, "random %llu", (unsigned long long)seed);
+        measure(r, name, random_graph(r->c, r->scale, seed), true, (int)most);
+    }
+}
+
 int bench_model(cli *c) {
     ceiling m = ceiling_measure(0);
     char all[32];
@@ -301,23 +375,17 @@ int bench_model(cli *c) {
     int n_threads = cli_ints(c, "threads", all, threads, COUNT_OF(threads), 1, 256);
     int64_t samples = cli_int(c, "samples", 200, 0, 1 << 20);
     const char *cases = cli_text(c, "cases", NULL);
-    model_run r = { .c = c, .opts = TN_COMPILE_DEFAULTS, .seconds = cli_number(c, "seconds", 0.1, 0, 60) };
+    model_run r = { .c = c, .opts = TN_COMPILE_DEFAULTS, .seconds = cli_number(c, "seconds", 0.1, 0, 60), .scale = 1 };
     r.seed = (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX), r.opts.device = cli_device(c);
     c->quiet = true; /* about inputs */
-    if (strcmp(r.opts.device, "cpu")) n_threads = 1, threads[0] = 1;
+    if (strcmp(r.opts.device, "cpu")) n_threads = 1, threads[0] = 1, r.gpu = true;
+    bool large = cli_flag(c, "large") || !strcmp(r.opts.device, "cuda");
+    if (large) r.scale = 4;
     for (int t = 0; t < n_threads; t++) {
         r.opts.threads = (int)threads[t];
-        for (size_t i = 0; i < COUNT_OF(specs); i++) {
-            char *spec = cli_format("@%s", specs[i]);
-            if (!cases || strstr(spec, cases)) measure(&r, spec, model_open(c, spec, r.seed), false, INT32_MAX);
-            free(spec);
-        }
-        for (int64_t i = 0, most = r.n + samples; r.n < most && !(cases && strcmp(cases, "random")); i++) {
-            char name[48];
-            uint64_t seed = r.seed * 1000 + (uint64_t)i;
-            snprintf(name, sizeof name, "random %llu", (unsigned long long)seed);
-            measure(&r, name, random_graph(c, seed), true, (int)most);
-        }
+        measure_specs(&r, specs, COUNT_OF(specs), cases);
+        if (large) measure_specs(&r, large_specs, COUNT_OF(large_specs), cases);
+        if (!cases || !strcmp(cases, "random")) measure_random(&r, samples);
         end[t] = r.n;
     }
     report(c, &r, &m, threads, end, n_threads);

@@ -527,9 +527,13 @@ typedef struct {
 typedef struct tn_profile tn_profile;
 
 /* Measures for so many seconds, at least five rounds. Inputs must be bound by tn_session_bind; states move on with every run. A
- * kernel that takes less than a microsecond is measured with the clock's own time (CPU: about 0.05 us, fork and join of threads
- * included; GPU: about 1 us). Not in mode immediate: TN_ERR_UNSUPPORTED. The profile must not outlive the program. */
+ * kernel that takes less than a few microseconds is measured with the clock's own time (CPU: about 0.05 us, fork and join of
+ * threads included; GPU: about 3 us). Not in mode immediate: TN_ERR_UNSUPPORTED. The profile must not outlive the program. */
 TN_API TN_CHECK tn_status tn_session_profile(tn_session *s, double seconds, tn_profile **out_profile);
+/* The same, but in a round with clocks each kernel runs again and again, for `each` seconds (above 0, to 1) or 256 times,
+ * before the next one does: its time is their mean, which what a clock costs is hardly part of. Kernels that work in place do
+ * it as often. predicted_us is then of a kernel that runs again and again by itself. */
+TN_API TN_CHECK tn_status tn_session_profile_repeated(tn_session *s, double seconds, double each, tn_profile **out_profile);
 TN_API void tn_profile_free(tn_profile *p); /* NULL is fine */
 TN_API void tn_profile_get_summary(const tn_profile *p, tn_profile_summary *out);
 TN_API TN_CHECK tn_status tn_profile_kernel(const tn_profile *p, int i, tn_profiled_kernel *out); /* i: 0 to kernels - 1 */

@@ -241,14 +241,24 @@ tn_status tn_run_n_spans(tn_session *s, int64_t n_steps, const tn_binding *rings
 
 /* ---- profiling ---- */
 
-tn_status tn_session_profile(tn_session *s, double seconds, tn_profile **out_profile) {
+static tn_status profiled(tn_session *s, const char *who, double seconds, double each, tn_profile **out_profile) {
     if (!s) return TN_ERR_INVAL;
-    if (!out_profile) return session_fail(s, TN_ERR_INVAL, "tn_session_profile: out_profile is NULL");
+    if (!out_profile) return session_fail(s, TN_ERR_INVAL, "%s: out_profile is NULL", who);
     *out_profile = NULL;
     if (!(seconds >= 0 && seconds <= 1e6))
-        return session_fail(s, TN_ERR_INVAL, "tn_session_profile: %g seconds; 0 to 1e6 are possible", seconds);
-    tn_status code = session_ready(s, "tn_session_profile");
-    return code ? code : session_done(s, profile_session(s, seconds, out_profile));
+        return session_fail(s, TN_ERR_INVAL, "%s: %g seconds; 0 to 1e6 are possible", who, seconds);
+    tn_status code = session_ready(s, who);
+    return code ? code : session_done(s, profile_session(s, seconds, each, out_profile));
+}
+
+tn_status tn_session_profile(tn_session *s, double seconds, tn_profile **out_profile) {
+    return profiled(s, "tn_session_profile", seconds, 0, out_profile);
+}
+
+tn_status tn_session_profile_repeated(tn_session *s, double seconds, double each, tn_profile **out_profile) {
+    if (s && !(each > 0 && each <= 1))
+        return session_fail(s, TN_ERR_INVAL, "tn_session_profile_repeated: each kernel %g seconds; up to 1 is possible", each);
+    return profiled(s, "tn_session_profile_repeated", seconds, each, out_profile);
 }
 
 void tn_profile_free(tn_profile *p) { profile_free(p); }

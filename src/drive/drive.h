@@ -102,7 +102,8 @@ size_t drive_value_bytes(const graph *g, val v);
 /* All constants of a plan for the program's device; *out may be there after an error, too. */
 tn_status drive_constants(const tn_program *p, const plan *what, buffer **out, err *e);
 
-/* costs.c: what the cost model says of each launch. out: [plan.kernels.n] */
-tn_status drive_costs(const tn_program *p, cost *out, err *e);
+/* costs.c: what the cost model says of each launch of the plan, or (alone) of each kernel that runs again and again by itself.
+ * out: [plan.kernels.n] */
+tn_status drive_costs(const tn_program *p, bool alone, cost *out, err *e);
 
 #endif

@@ -350,8 +350,12 @@ static cost_bound bound_of(const cost *c) {
 }
 
 cost cost_kernel(const kernel *k, const machine *m, const double *distance, arena *a) {
-    if (k->group) return cost_gpu_kernel(k, m, distance, a);
     cost out = { 0 };
+    if (k->group) {
+        out = cost_gpu_kernel(k, m, distance, a);
+        out.bound = bound_of(&out);
+        return out;
+    }
     int threads = k->par_var >= 0 ? m->cores : 1;
     coster c = { .k = k, .m = m };
     fp_make(k, a, threads, MACHINE_LINE_BYTES, &c.f);

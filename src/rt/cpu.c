@@ -393,15 +393,16 @@ static tn_status cpu_wait(device *base, uint64_t ticket, err *e) {
     return ticket <= last ? TN_OK : err_set(e, TN_ERR_INVAL, "ticket %llu was never given out", (unsigned long long)ticket);
 }
 
-static tn_status cpu_profile(list *l, device_span *out, int n, err *e) {
+static tn_status cpu_profile(list *l, const int *repeats, device_span *out, int n, err *e) {
     tn_status st = check_ready(l, e);
     if (st) return st;
     if (n != l->n_ops) return err_set(e, TN_ERR_INVAL, "a profile of %d operations of a list of %d", n, l->n_ops);
     double start = now_seconds();
     for (int i = 0; i < n && !st; i++) {
+        int times = repeats ? repeats[i] : 1;
         out[i].begin = now_seconds() - start;
-        st = run_op(l, &l->ops[i], 1, e);
-        out[i].end = now_seconds() - start;
+        for (int r = 0; r < times && !st; r++) st = run_op(l, &l->ops[i], 1, e);
+        out[i].end = out[i].begin + (now_seconds() - start - out[i].begin) / times;
     }
     return st;
 }

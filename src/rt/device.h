@@ -89,6 +89,7 @@ typedef struct device_usage {
     int64_t shared;        /* bytes of a group's fast memory */
     int resident, threads; /* groups that a multiprocessor holds at a time, and threads it has room for */
 } device_usage;
+enum { DEVICE_MOST_REPEATS = 256 };
 /* When an operation of a list ran: seconds from a point in time that all operations of a run share. */
 typedef struct device_span {
     double begin, end;
@@ -149,8 +150,9 @@ typedef struct device_api {
                         err *e); /* steps: passed to the entries (loop mode), usually 1 */
     tn_status (*wait)(device *d, uint64_t ticket, err *e);
     /* Runs the list once, waits, and tells when each of its n operations ran. For measuring: what lies between operations may
-     * take longer than in a submit. */
-    tn_status (*profile)(list *l, device_span *out, int n, err *e);
+     * take longer than in a submit. repeats: [n] how often each operation runs before the next one does, from 1 to
+     * DEVICE_MOST_REPEATS; a span then ends as if it had been once, in the mean of them. NULL: once. */
+    tn_status (*profile)(list *l, const int *repeats, device_span *out, int n, err *e);
     /* Writes down what is done from now on, the first `cap` things; at = NULL: waits for all of it, tells how many there are,
      * and ends. One thread at a time. NULL where nothing is written down. */
     tn_status (*watch)(device *d, device_work *at, int cap, int *out_n, err *e);

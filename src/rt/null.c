@@ -237,9 +237,10 @@ static tn_status null_wait(device *base, uint64_t ticket, err *e) {
     return ticket <= last ? TN_OK : err_set(e, TN_ERR_INVAL, "ticket %llu was never given out", (unsigned long long)ticket);
 }
 
-static tn_status null_profile(list *l, device_span *out, int n, err *e) { /* a run that takes no time */
+static tn_status null_profile(list *l, const int *repeats, device_span *out, int n, err *e) { /* a run that takes no time */
     uint64_t ticket;
     int64_t have = (int64_t)l->launches + (int64_t)l->copies;
+    (void)repeats;
     if (n != have) return err_set(e, TN_ERR_INVAL, "a profile of %d operations of a list of %lld", n, (long long)have);
     for (int i = 0; i < n; i++) out[i] = (device_span){ 0, 0 };
     return null_submit(l, 1, &ticket, e);

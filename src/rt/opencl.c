@@ -498,26 +498,36 @@ static tn_status opencl_wait(device *base, uint64_t ticket, err *e) {
 }
 
 /* On a queue of its own, one operation after the other. */
-static int32_t profile_run(list *l, cl_object queue, device_span *out, int n) {
+static int32_t profile_node(list *l, gpu_node *node, int times, cl_object queue, uint64_t *begin, uint64_t *end) {
     opencl *d = l->dev;
+    cl_object first = NULL, last = NULL;
+    int32_t rc = CL_SUCCESS;
+    for (int i = 0; i < times && !rc; i++) rc = run_node(l, node, 0, queue, i == 0 ? &first : i == times - 1 ? &last : NULL);
+    if (!rc) rc = d->cl.clFinish(queue);
+    if (!rc && first) rc = d->cl.clGetEventProfilingInfo(first, CL_PROFILING_COMMAND_START, sizeof *begin, begin, NULL);
+    cl_object ends = last ? last : first;
+    if (!rc && ends) rc = d->cl.clGetEventProfilingInfo(ends, CL_PROFILING_COMMAND_END, sizeof *end, end, NULL);
+    if (first) d->cl.clReleaseEvent(first);
+    if (last) d->cl.clReleaseEvent(last);
+    return rc;
+}
+
+static int32_t profile_run(list *l, const int *repeats, cl_object queue, device_span *out, int n) {
     uint64_t first = 0, last = 0;
     int32_t rc = CL_SUCCESS;
     for (int i = 0; i < n && !rc; i++) {
-        cl_object event = NULL;
+        int times = repeats ? repeats[i] : 1;
         uint64_t begin = last, end = last;
-        rc = run_node(l, &l->l.nodes[i], 0, queue, &event);
-        if (!rc) rc = d->cl.clFinish(queue);
-        if (!rc && event) rc = d->cl.clGetEventProfilingInfo(event, CL_PROFILING_COMMAND_START, sizeof begin, &begin, NULL);
-        if (!rc && event) rc = d->cl.clGetEventProfilingInfo(event, CL_PROFILING_COMMAND_END, sizeof end, &end, NULL);
-        if (event) d->cl.clReleaseEvent(event);
+        rc = profile_node(l, &l->l.nodes[i], times, queue, &begin, &end);
         if (first == 0) first = begin;
         last = end;
-        out[i] = (device_span){ (double)(begin - first) * 1e-9, (double)(end - first) * 1e-9 };
+        double from = (double)(begin - first) * 1e-9;
+        out[i] = (device_span){ from, from + (double)(end - begin) * 1e-9 / times };
     }
     return rc;
 }
 
-static tn_status opencl_profile(list *l, device_span *out, int n, err *e) {
+static tn_status opencl_profile(list *l, const int *repeats, device_span *out, int n, err *e) {
     opencl *d = l->dev;
     tn_status st = gpu_list_profile(&l->l, n, e);
     if (st) return st;
@@ -525,7 +535,7 @@ static tn_status opencl_profile(list *l, device_span *out, int n, err *e) {
     if (rc) return fail(e, "clFinish", rc);
     cl_object queue = d->cl.clCreateCommandQueue(d->context, d->device, CL_QUEUE_PROFILING_ENABLE, &rc);
     if (rc) return fail(e, "clCreateCommandQueue for profiling", rc);
-    rc = profile_run(l, queue, out, n);
+    rc = profile_run(l, repeats, queue, out, n);
     d->cl.clReleaseCommandQueue(queue);
     return rc ? fail(e, "a profile", rc) : TN_OK;
 }

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-enum { MIN_ROUNDS = 5, MAX_ROUNDS = 1000 };
+enum { MIN_ROUNDS = 5, MAX_ROUNDS = 1000, MOST_LAUNCHES = 4096 /* of a round */, FEW_REPEATS = 16 };
 
 typedef struct profiler {
     tn_session *s;
@@ -14,6 +14,8 @@ typedef struct profiler {
     list *list;
     device_span *spans; /* [n] of the last round */
     cost *costs;        /* [n] */
+    double each;        /* seconds that a kernel is repeated for; 0: each runs once */
+    int *repeats;       /* [n] */
     double *samples;    /* [n + 1][MAX_ROUNDS] seconds; the last row: whole runs */
 } profiler;
 
@@ -29,9 +31,10 @@ static tn_status open(profiler *p) {
     p->spans = mem_alloc(m, n * sizeof *p->spans);
     p->costs = mem_alloc(m, n * sizeof *p->costs);
     p->samples = mem_alloc(m, (n + 1) * MAX_ROUNDS * sizeof *p->samples);
-    if (!p->out->kernels || !p->spans || !p->costs || !p->samples)
+    p->repeats = mem_alloc(m, n * sizeof *p->repeats);
+    if (!p->out->kernels || !p->spans || !p->costs || !p->samples || !p->repeats)
         return err_set(&p->s->err, TN_ERR_NOMEM, "out of memory: a profile of %zu kernels", n);
-    tn_status st = drive_costs(p->s->p, p->costs, &p->s->err);
+    tn_status st = drive_costs(p->s->p, p->each > 0, p->costs, &p->s->err);
     return st ? st : session_record(p->s, true, &p->list);
 }
 
@@ -42,15 +45,31 @@ static void close(profiler *p) {
     mem_free(m, p->spans, n * sizeof *p->spans);
     mem_free(m, p->costs, n * sizeof *p->costs);
     mem_free(m, p->samples, (n + 1) * MAX_ROUNDS * sizeof *p->samples);
+    mem_free(m, p->repeats, n * sizeof *p->repeats);
 }
 
-static tn_status round_of(profiler *p, int round) {
+/* A clock round one run of a kernel counts what the clock takes, so that a few runs tell how many it takes. */
+static tn_status find_repeats(profiler *p) {
+    int n = p->out->n, most = MOST_LAUNCHES / (n + 1) < DEVICE_MOST_REPEATS ? MOST_LAUNCHES / (n + 1) : DEVICE_MOST_REPEATS;
+    tn_status code = TN_OK;
+    for (int round = 0; round < 2 && !code; round++) {
+        int cap = round ? most : FEW_REPEATS;
+        code = p->s->p->dev->api->profile(p->list, round ? p->repeats : NULL, p->spans, n, &p->s->err);
+        for (int i = 0; i < n && !code; i++) {
+            double times = p->each / (p->spans[i].end - p->spans[i].begin + 1e-12);
+            p->repeats[i] = times > cap ? cap : times < 1 ? 1 : (int)times;
+        }
+    }
+    return code;
+}
+
+static tn_status round_of(profiler *p, int round, bool once) {
     const device_api *api = p->s->p->dev->api;
     int n = p->out->n;
     double start = now_seconds();
     tn_status code = session_run(p->s, 1); /* on devices with memory of their own it also brings the inputs there */
     p->samples[(size_t)n * MAX_ROUNDS + (size_t)round] = now_seconds() - start;
-    if (!code) code = api->profile(p->list, p->spans, n, &p->s->err);
+    if (!code) code = api->profile(p->list, once || p->each <= 0 ? NULL : p->repeats, p->spans, n, &p->s->err);
     for (int i = 0; i < n && !code; i++)
         p->samples[(size_t)i * MAX_ROUNDS + (size_t)round] = p->spans[i].end - p->spans[i].begin;
     return code;
@@ -72,20 +91,21 @@ static void summarise(profiler *p, int rounds) {
     s->run_us = sort_and_median(p->samples + (size_t)p->out->n * MAX_ROUNDS, rounds) * 1e6;
 }
 
-tn_status profile_session(tn_session *s, double seconds, tn_profile **out) {
+tn_status profile_session(tn_session *s, double seconds, double each, tn_profile **out) {
     tn_program *prog = s->p;
     if (s->imm)
         return err_set(&s->err, TN_ERR_UNSUPPORTED,
                        "a profile of mode immediate: its kernels are compiled one by one; profile mode graph instead");
-    profiler p = { .s = s, .out = mem_alloc(prog->ctx->mem, sizeof *p.out) };
+    profiler p = { .s = s, .each = each, .out = mem_alloc(prog->ctx->mem, sizeof *p.out) };
     if (!p.out) return err_set(&s->err, TN_ERR_NOMEM, "out of memory: a profile");
     *p.out = (tn_profile){ .ctx = prog->ctx, .p = prog, .n = prog->plan->kernels.n };
     tn_status code = open(&p);
-    if (!code) code = round_of(&p, 0); /* warms up; overwritten */
+    if (!code) code = round_of(&p, 0, true); /* warms up; overwritten */
+    if (!code && each > 0) code = find_repeats(&p);
     int rounds = 0;
     for (double start = now_seconds(); !code && rounds < MAX_ROUNDS && (rounds < MIN_ROUNDS || now_seconds() - start < seconds);
          rounds++)
-        code = round_of(&p, rounds);
+        code = round_of(&p, rounds, false);
     if (!code) summarise(&p, rounds);
     close(&p);
     if (code)

@@ -83,8 +83,8 @@ tn_status immediate_graph_update(tn_graph *g);
 tn_status immediate_room(tn_graph *g, val v, buffer **out);
 void immediate_renew(tn_graph *g, val v, buffer *room);
 
-/* profile.c: inputs are bound; err in s->err. */
-tn_status profile_session(tn_session *s, double seconds, tn_profile **out);
+/* profile.c: inputs are bound; each: seconds that a kernel is repeated for, 0: once; err in s->err. */
+tn_status profile_session(tn_session *s, double seconds, double each, tn_profile **out);
 void profile_free(tn_profile *p);
 typedef struct kernel_times {
     double median, best, begin, end; /* seconds; begin and end: in the last round */

@@ -9,10 +9,11 @@
 
 enum { MOST_WAYS = 40 };
 #define PROFILE_SECONDS 4e-3
+#define EACH_SECONDS 50e-6 /* a clock round one run of a kernel takes some microseconds itself */
 
 static tn_status time_session(tuner *u, tn_session *s, int which, double *out_seconds) {
     tn_profile *p;
-    tn_status st = profile_session(s, PROFILE_SECONDS, &p);
+    tn_status st = profile_session(s, PROFILE_SECONDS, EACH_SECONDS, &p);
     if (st) return err_set(u->e, st, "%s", s->err.text);
     *out_seconds = p->kernels[which].best;
     profile_free(p);
@@ -89,7 +90,7 @@ static tn_status list_choices(tuner *u, const tuned_kernel *k, choices *all) {
 tn_status tuner_device_estimate(tuner *u) {
     tn_profile *p = NULL;
     tn_status st = run_once(u, u->s);
-    if (!st && (st = profile_session(u->s, PROFILE_SECONDS, &p))) err_set(u->e, st, "%s", u->s->err.text);
+    if (!st && (st = profile_session(u->s, PROFILE_SECONDS, EACH_SECONDS, &p))) err_set(u->e, st, "%s", u->s->err.text);
     for (int i = 0; i < u->t->n && !st; i++) {
         tuned_kernel *k = &u->t->kernels[i];
         k->before = p->kernels[k->kernel].best;

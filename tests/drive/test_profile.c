@@ -56,6 +56,25 @@ static void check_rows(const tn_profile *p, const tn_program *prog, bool timed) 
     assert_int_equal(tn_profile_kernel(p, 0, NULL), TN_ERR_INVAL);
 }
 
+/* Kernels that run again and again: what works in place does so as often. */
+static void check_repeated(tn_session *s, const tn_program *p, bool timed) {
+    tn_profile *report = (void *)1;
+    tn_profile_summary sum;
+    float before = 0, after = 0;
+    assert_int_equal(tn_session_profile_repeated(s, 0, 0, &report), TN_ERR_INVAL);
+    assert_int_equal(tn_session_profile_repeated(s, 0, 2, &report), TN_ERR_INVAL);
+    assert_non_null(strstr(tn_session_error(s), "each kernel 2 seconds"));
+    assert_int_equal(tn_session_profile_repeated(s, 0, 1e-3, NULL), TN_ERR_INVAL);
+    assert_int_equal(tn_session_profile_repeated(NULL, 0, 1e-3, &report), TN_ERR_INVAL);
+    assert_int_equal(tn_session_get(s, "n", &before, sizeof before), TN_OK);
+    assert_int_equal(tn_session_profile_repeated(s, 0, 1e-3, &report), TN_OK);
+    assert_int_equal(tn_session_get(s, "n", &after, sizeof after), TN_OK);
+    check_rows(report, p, timed);
+    tn_profile_get_summary(report, &sum);
+    if (timed) assert_true(after - before >= (float)(3 + 2 * sum.rounds)); /* and with more than one repeat, more */
+    tn_profile_free(report);
+}
+
 static void profile_on(tn_ctx *ctx, const char *device, tn_mode mode, int fusion) {
     tn_graph *g = counting(ctx);
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
@@ -88,6 +107,8 @@ static void profile_on(tn_ctx *ctx, const char *device, tn_mode mode, int fusion
         assert_true(n == (float)(1 + 2 * (sum.rounds + 1))); /* each round and the warm-up: a run, and one with clocks */
     }
     tn_profile_free(report);
+    check_repeated(s, p, strcmp(device, "null") != 0);
+    if (strcmp(device, "null")) assert_memory_equal(y, want, sizeof y);
     tn_session_free(s);
     tn_program_free(p);
     tn_graph_free(g);

@@ -195,6 +195,33 @@ static void threads_share(fixture *f) {
     assert_true(y.ns < x.ns && y.start_ns > x.start_ns);
 }
 
+/* A vector of four a thread of a GPU: what memory takes, and what the launch does where there is little of it. */
+static void gpu_streams(fixture *f) {
+    static const int64_t groups[] = { 1, 65536 };
+    const machine *m = machine_row("h200");
+    for (int i = 0; i < 2; i++) {
+        long long threads = groups[i] * 256;
+        const char *text =
+            arena_printf(&f->a,
+                         "kernel @exp(b0 in f32[%lld], b1 out f32[%lld]) tiled groups %lld of 256 {\n  var i0 = %lld row\n"
+                         "  loop i0 = 0 .. %lld step 1 grid\n    %%2 = load b0[4*i0] step 1  f32x4\n    %%3 = exp %%2  f32x4\n"
+                         "    store b1[4*i0] step 1, %%3  f32x4\n  end\n}\n",
+                         4 * threads, 4 * threads, (long long)groups[i], threads, threads);
+        kernel *k = kernel_parse(&f->a, text, strlen(text), "test");
+        k->bytes_read = k->bytes_written = (uint64_t)threads * 16;
+        cost c = cost_kernel(k, m, NULL, &f->a);
+        double ns = 2 * (double)threads * 16 / m->level[LEVEL_MEMORY].all;
+        assert_true(near(c.bytes[LEVEL_MEMORY], i ? 2 * (double)threads * 16 : 0, 0.01));
+        assert_true(i ? c.ns > ns && c.ns < 1.1 * ns + 2 * m->start_ns : c.ns < 2 * m->start_ns);
+        assert_int_equal(c.bound, i ? BOUND_MEMORY : BOUND_START);
+    }
+}
+
+static void threads_of_gpus(void **state) {
+    (void)state;
+    in_arena(gpu_streams);
+}
+
 static void two_threads(void **state) {
     (void)state;
     in_arena(threads_share);
@@ -204,6 +231,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_by_hand),
         cmocka_unit_test(two_threads),
+        cmocka_unit_test(threads_of_gpus),
         cmocka_unit_test(random_plans_are_possible),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -209,15 +209,20 @@ static void check_lists(const device_api *api) {
         }
         assert_int_equal(api->wait(f.d, ticket + 1, &e), TN_ERR_INVAL);
         device_span span[5];
-        assert_int_equal(api->profile(l, span, 4, &e), TN_ERR_INVAL);
+        assert_int_equal(api->profile(l, NULL, span, 4, &e), TN_ERR_INVAL);
         assert_non_null(strstr(e.text, "4 operations of a list of 5"));
-        assert_int_equal(api->profile(l, span, 5, &e), TN_OK); /* a run of one step */
+        assert_int_equal(api->profile(l, NULL, span, 5, &e), TN_OK); /* a run of one step */
         assert_int_equal(api->download(f.d, b, 256, out, sizeof out, &e), TN_OK);
         for (int i = 0; i < 1000 && f.keeps; i++) assert_int_equal(out[i], 4 * (in[i] + 1));
         for (int i = 0; i < 5; i++) {
             assert_true(span[i].begin >= (i ? span[i - 1].end : 0) && span[i].end >= span[i].begin && span[i].end < 60);
             if (f.keeps && i < 3) assert_true(span[i].end > span[i].begin);
         }
+        const int repeats[5] = { 2, 3, 1, 4, 1 }; /* the first does the same again */
+        assert_int_equal(api->profile(l, repeats, span, 5, &e), TN_OK);
+        assert_int_equal(api->download(f.d, b, 256, out, sizeof out, &e), TN_OK);
+        for (int i = 0; i < 1000 && f.keeps; i++) assert_int_equal(out[i], 16 * (in[i] + 1));
+        for (int i = 0; i < 5; i++) assert_true(span[i].end >= span[i].begin && (i == 0 || span[i].begin >= span[i - 1].end));
         if (f.caps.host_memory) {
             int mine[1000];
             api->bind_host(l, 1, mine);
