@@ -199,6 +199,8 @@ typedef struct kvar_info {
     bool block;  /* a row whose iterations are blocks of rows: each loop directly inside takes the rows of the block through its
                     part of the work, and is tiled by itself */
     krole role;
+    int threads; /* GPU: of a thread block, that share a row, or a sum (split-K); 0: it is not bound */
+    int steps;   /* GPU: of a sum: so many at a time have their operands in shared memory (K block); 0: they have not */
 } kvar_info;
 
 typedef struct kernel {

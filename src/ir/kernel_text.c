@@ -209,6 +209,8 @@ static void print_var(const kvar_info *v, str *out) {
              v->block ? " block" : "");
     if (v->role.lanes > 1) str_addf(out, " lanes %d", v->role.lanes);
     if (v->role.unroll > 1) str_addf(out, " unroll %d", v->role.unroll);
+    if (v->threads) str_addf(out, " threads %d", v->threads);
+    if (v->steps) str_addf(out, " steps %d", v->steps);
     str_add(out, "\n");
 }
 

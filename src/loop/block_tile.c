@@ -1,15 +1,12 @@
-/* block_tile.c - GEMM tiling: a contraction in tiles of thread blocks. A block copies a part of both operands, a K block, to
- * its shared memory; each thread multiplies out a small tile of the result in registers, as unroll_jam says.
+/* block_tile.c - GEMM tiling: a contraction in tiles of thread blocks, as the roles of its loops say. A block copies a part of
+ * both operands, a K block, to its shared memory (pack_shared); its threads (bind) multiply out a small tile of the result each
+ * (unroll_jam); several may share a sum (split_k).
  *
- * In: scalar form that is one contraction with what is computed before and behind it. Out: the form of a GPU. Sizes need not
- * divide: loads and stores are masked, and what lies behind the end of the contraction counts as zero.
- *
- * Copying to shared memory, double buffering and split-K are parameters of this step and no steps of their own: where a thread
- * finds its operands follows from the digits of one number, its own (block_tile_write.c), which all three decide on together.
- */
+ * In: scalar form that is one contraction with what is computed before and behind it. Out: its parts, and the shape of the
+ * tiles, for thread_tile.c. */
 #include "loop/block_tile.h"
 
-enum { MOST_VARS = 36, MOST_THREADS_ALONG = 1024 };
+enum { MOST_VARS = 36 };
 
 static bool find_parts(tiler *w) {
     const kernel *k = w->k;
@@ -135,14 +132,31 @@ bool tiler_find(tiler *w, const kernel *k, bool *needed[2], str *why) {
     return true;
 }
 
+bool tiler_stores_along(const tiler *w, kvar v) {
+    for (int i = w->end; i < w->k->ins.n; i++)
+        if (tiler_at(w, i)->op == K_STORE && affine_coef(tiler_at(w, i)->idx, v) == 1) return true;
+    return false;
+}
+
+void tiler_take_rows(tiler *w, const kvar v[2], bool *const needed[2]) {
+    bool swapped = tiler_stores_along(w, v[0]);
+    for (int x = 0; x < 2; x++) {
+        int of = x ^ (int)swapped;
+        w->side[x].row = v[of], w->side[x].needed = needed[of];
+        w->side[x].operand = (int)(of ? tiler_at(w, w->upd)->b : tiler_at(w, w->upd)->a);
+    }
+}
+
+/* ---- from the roles of the loops ---- */
+
 /* How the operands are copied and read: in vectors where they lie so. */
 static void find_access(tiler *w) {
     int most = 16 / (int)dtype_size((tn_dtype)tiler_at(w, w->acc)->dtype);
     for (int x = 0; x < 2; x++) {
         tile_operand *s = &w->side[x];
-        int64_t rows = (int64_t)w->s.t[x] * w->s.n[x];
+        int64_t rows = tiler_rows(w, x);
         s->lanes = w->s.t[x] < most ? w->s.t[x] : most;
-        s->pitch = rows + most;
+        s->pitch = rows + most; /* neighbours along the contraction lie in different banks */
         s->tail = tiler_extent(w, s->row) % rows != 0;
         if (!w->s.b.powers) continue;
         kvar inner = tiler_at(w, w->loops + w->n_loops - 1)->var;
@@ -154,61 +168,68 @@ static void find_access(tiler *w) {
     }
 }
 
-/* The operand that goes with loop v, which the other one does not depend on. */
-static bool take_operand(tiler *w, int x, kvar v, bool *const needed[2], str *why) {
-    bool a = tiler_uses(w, needed[0], v), b = tiler_uses(w, needed[1], v), outer = false;
-    for (int i = 1; i <= w->n_outer; i++) outer |= tiler_at(w, i)->var == v;
-    const char *name = w->k->vars.at[v].name;
-    if (!outer || a == b) return step_refuse(why, "%s is not a row that one operand of the contraction depends on", name);
-    w->side[x].row = v, w->side[x].needed = needed[b];
-    w->side[x].operand = (int)(b ? tiler_at(w, w->upd)->b : tiler_at(w, w->upd)->a);
+/* The bound rows: one that operand a alone depends on, and one for b. */
+static bool read_rows(tiler *w, bool *const needed[2], str *why) {
+    const kernel *k = w->k;
+    kvar row[2] = { -1, -1 };
+    for (kvar v = 0; v < k->vars.n; v++) {
+        if (!k->vars.at[v].threads || k->vars.at[v].reduce) continue;
+        bool a = tiler_uses(w, needed[0], v), b = tiler_uses(w, needed[1], v), outer = false;
+        for (int i = 1; i <= w->n_outer; i++) outer |= tiler_at(w, i)->var == v;
+        if (!outer || a == b)
+            return step_refuse(why, "%s is not a row that one operand of the contraction depends on", k->vars.at[v].name);
+        if (row[b] >= 0)
+            return step_refuse(why, "%s and %s are of the same operand", k->vars.at[row[b]].name, k->vars.at[v].name);
+        row[b] = v;
+    }
+    if (row[0] < 0 || row[1] < 0)
+        return step_refuse(why, "no row of operand %s is bound to threads: bind does that", row[0] < 0 ? "A" : "B");
+    tiler_take_rows(w, row, needed);
     return true;
 }
 
-static bool take_shape(tiler *w, const loop_step *s, str *why) {
+static bool read_shape(tiler *w, str *why) {
     tile_shape *x = &w->s;
-    int64_t z = step_option(s, "split_k", 1), steps = s->arg[4].n, n[2] = { s->arg[1].n, s->arg[3].n };
+    int steps = 0;
     for (int i = 0; i < 2; i++) {
-        int unroll = w->k->vars.at[w->side[i].row].role.unroll;
-        if (n[i] > MOST_THREADS_ALONG || !gpu_is_power(n[i]))
-            return step_refuse(why, "%lld threads: expected a power of two", (long long)n[i]);
-        if (!gpu_is_power(unroll) || unroll > MAX_SIDE)
-            return step_refuse(why, "%s is unrolled by %d: expected a power of two up to %d",
-                               w->k->vars.at[w->side[i].row].name, unroll, MAX_SIDE);
-        x->n[i] = (int)n[i], x->t[i] = unroll;
+        const kvar_info *v = &w->k->vars.at[w->side[i].row];
+        if (!gpu_is_power(v->role.unroll) || v->role.unroll > MAX_SIDE)
+            return step_refuse(why, "%s is unrolled by %d: expected a power of two up to %d", v->name, v->role.unroll,
+                               MAX_SIDE);
+        x->n[i] = v->threads, x->t[i] = v->role.unroll;
     }
-    if (z > GPU_MOST_THREADS || !gpu_is_power(z) || steps < 1 || steps > GPU_MOST_THREADS || !gpu_is_power(steps))
-        return step_refuse(why, "a K block of %lld, split-K of %lld: expected powers of two", (long long)steps, (long long)z);
-    x->z = (int)z, x->b = tiler_block(w, steps), x->doubled = step_flag(s, "double_buffer");
-    if (x->doubled && !tiler_can_double(x)) return step_refuse(why, "there is one K block, or its size is no power of two");
+    x->z = 1;
+    for (int i = 0; i < w->n_loops; i++) {
+        const kvar_info *v = &w->k->vars.at[tiler_at(w, w->loops + i)->var];
+        if (v->threads) x->z = v->threads;
+        if (v->steps) steps = v->steps;
+    }
+    if (!steps) return step_refuse(why, "the operands do not come through shared memory: pack_shared does that");
+    x->b = tiler_block(w, steps);
     return can_share(x, why);
 }
 
-/* Rows are unrolled, and nothing else is. */
-static bool can_unroll(const kernel *k, kvar m, kvar n, str *why) {
-    for (kvar v = 0; v < k->vars.n; v++)
-        if (k->vars.at[v].role.lanes > 1 || (v != m && v != n && k->vars.at[v].role.unroll > 1))
-            return step_refuse(why, "loop %s is vectorized or unrolled, which this step does not write", k->vars.at[v].name);
-    return true;
+/* The kernel without roles, which are written out; false where others than those of a tile are there. */
+static bool without_roles(const tiler *w, kernel *plain, str *why) {
+    kernel *k = plain;
+    *k = *w->k;
+    k->vars.at = arena_copy(k->a, k->vars.at, sizeof *k->vars.at * (size_t)k->vars.n), k->vars.cap = k->vars.n;
+    for (kvar v = 0; v < k->vars.n; v++) {
+        kvar_info *x = &k->vars.at[v];
+        bool row = v == w->side[0].row || v == w->side[1].row;
+        if (x->role.lanes > 1 || (x->role.unroll > 1 && !row))
+            return step_refuse(why, "loop %s is vectorized or unrolled, which threads do not write", x->name);
+        x->role.unroll = 1, x->threads = x->steps = 0;
+    }
+    return k->par_var < 0 || step_refuse(why, "threads of a processor share the loops already");
 }
 
-bool step_block_tile(kernel **kk, const loop_step *s, str *why) {
-    kernel *k = gpu_compacted(*kk), plain = *k;
-    kvar m = step_loop(k, s, 0, why), n = m < 0 ? -1 : step_loop(k, s, 2, why);
+bool tiler_read(tiler *w, const kernel *k, str *why) {
     bool *needed[2];
-    tiler w;
-    if (m < 0 || n < 0 || !can_unroll(k, m, n, why)) return false;
-    if (!tiler_find(&w, k, needed, why) || !take_operand(&w, 0, m, needed, why) || !take_operand(&w, 1, n, needed, why))
-        return false;
-    if (w.side[0].needed == w.side[1].needed)
-        return step_refuse(why, "%s and %s are of the same operand", k->vars.at[m].name, k->vars.at[n].name);
-    if (!take_shape(&w, s, why)) return false;
-    int threads = w.s.n[0] * w.s.n[1] * w.s.z;
-    plain.vars.at = arena_copy(k->a, k->vars.at, sizeof *k->vars.at * (size_t)k->vars.n), plain.vars.cap = plain.vars.n;
-    plain.vars.at[m].role.unroll = plain.vars.at[n].role.unroll = 1; /* written out here */
-    if (!gpu_can_bind(&plain, -1, threads, why)) return false;
-    w.k = &plain;
-    find_access(&w);
-    *kk = tiler_write(&w);
+    kernel *plain = ARENA_NEW(k->a, kernel);
+    if (!tiler_find(w, k, needed, why) || !read_rows(w, needed, why) || !read_shape(w, why)) return false;
+    if (!without_roles(w, plain, why) || !gpu_can_bind(plain, -1, (int64_t)w->s.n[0] * w->s.n[1] * w->s.z, why)) return false;
+    w->k = plain;
+    find_access(w);
     return true;
 }

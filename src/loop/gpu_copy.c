@@ -96,12 +96,19 @@ int gpu_outer_loops(const kernel *k) {
     return n;
 }
 
+bool gpu_has_threads(const kernel *k) {
+    for (kvar v = 0; v < k->vars.n; v++)
+        if (k->vars.at[v].threads || k->vars.at[v].steps) return true;
+    return false;
+}
+
 bool gpu_can_bind(const kernel *k, kvar but, int64_t threads, str *why) {
     if (threads > GPU_MOST_THREADS || !gpu_is_power(threads))
         return step_refuse(why, "%lld threads: expected a power of two up to %d", (long long)threads, GPU_MOST_THREADS);
     for (kvar v = 0; v < k->vars.n; v++)
         if (v != but && (k->vars.at[v].role.lanes > 1 || k->vars.at[v].role.unroll > 1))
             return step_refuse(why, "loop %s is vectorized or unrolled, which this step does not write", k->vars.at[v].name);
+    if (gpu_has_threads(k)) return step_refuse(why, "loops are bound to threads already, which tile writes");
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         if (in->op == K_LOOP && (in->step != 1 || in->par))

@@ -54,9 +54,14 @@ kernel *gpu_compacted(kernel *k);
 /* Whether a step can bind a scalar kernel to threads: no loop is cut, none but `but` (-1: none at all) is vectorized or
  * unrolled, and `threads` are a thread block. */
 bool gpu_can_bind(const kernel *k, kvar but, int64_t threads, str *why);
+/* Whether loops have roles of threads (bind, split_k, pack_shared), which tile writes. */
+bool gpu_has_threads(const kernel *k);
 enum { GPU_MOST_THREADS = 1024 /* of a thread block */ };
 static inline bool gpu_is_power(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 
+/* thread_tile.c: writes a contraction in tiles of thread blocks, as the roles of its loops say; false, with the reason, where
+ * they do not suit. */
+bool gpu_tile_contraction(kernel **k, str *why);
 /* bind_grid.c: whether bind_grid can take vectors of so many elements along the innermost outer loop. */
 bool gpu_grid_lanes(const kernel *k, int64_t lanes, str *why);
 /* transpose_tile.c: the loads that lie along another outer loop than the innermost one, at most GPU_MOST_TURNED; all along *u.

@@ -14,11 +14,11 @@ static bool adds_up(const kernel *k, const loop_step *s) {
     return v < 0 || k->vars.at[v].reduce;
 }
 
-/* Vectors or copies along a sum: it has parts then. */
+/* Vectors, copies or threads along a sum: it has parts then. */
 static bool splits_sum(const kernel *k, const schedule *s) {
     for (int i = 0; i < s->steps.n; i++) {
         const loop_step *x = &s->steps.at[i];
-        if ((x->op == STEP_vectorize || x->op == STEP_unroll_jam) && adds_up(k, x)) return true;
+        if ((x->op == STEP_vectorize || x->op == STEP_unroll_jam || x->op == STEP_split_k) && adds_up(k, x)) return true;
     }
     return false;
 }
@@ -34,9 +34,12 @@ static bool is_free(const kernel *k, const loop_step *s, bool parts) {
         return !adds_up(k, s);
     case STEP_pack:
     case STEP_accumulate:
+    case STEP_pack_shared:
         return !parts;
     case STEP_parallel:
+    case STEP_bind:
     case STEP_tile:
+    case STEP_pipeline:
     case STEP_skip_masked:
     case STEP_prefetch_rows:
     case STEP_prefetch_results:

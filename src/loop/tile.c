@@ -4,6 +4,7 @@
  * In: scalar form with roles. Out: a new kernel. A copy is (offset, lanes); a tail of 7 at 8 lanes is the copies 4, 2, 1.
  * Accumulators of a tiled reduction get one partial sum a copy, combined pairwise after the loop: the order does not depend on
  * the thread count. */
+#include "loop/gpu_copy.h"
 #include "loop/loop.h"
 #include "loop/schedule.h"
 
@@ -680,7 +681,8 @@ kernel *loop_tile(const kernel *k) {
 }
 
 bool step_tile(kernel **k, const loop_step *s, str *why) {
-    (void)s, (void)why;
+    (void)s;
+    if (gpu_has_threads(*k)) return gpu_tile_contraction(k, why);
     *k = loop_tile(*k);
     return true;
 }

@@ -19,12 +19,6 @@ typedef struct choice {
     candidate best;
 } choice;
 
-static bool stored_along(const tiler *w, kvar v) {
-    for (int i = w->end; i < w->k->ins.n; i++)
-        if (tiler_at(w, i)->op == K_STORE && affine_coef(tiler_at(w, i)->idx, v) == 1) return true;
-    return false;
-}
-
 /* The row variables to tile: one that only operand a depends on and one for b; threads that are neighbours store along n. */
 static bool choose_variables(tiler *w, bool *const needed[2]) {
     double best[2] = { 0, 0 };
@@ -32,16 +26,11 @@ static bool choose_variables(tiler *w, bool *const needed[2]) {
     for (int i = 1; i <= w->n_outer; i++) {
         kvar u = tiler_at(w, i)->var;
         bool a = tiler_uses(w, needed[0], u), b = tiler_uses(w, needed[1], u);
-        double score = (double)(tiler_extent(w, u) < 128 ? tiler_extent(w, u) : 128) * (stored_along(w, u) ? 2 : 1);
+        double score = (double)(tiler_extent(w, u) < 128 ? tiler_extent(w, u) : 128) * (tiler_stores_along(w, u) ? 2 : 1);
         if (a != b && score > best[b]) best[b] = score, v[b] = u;
     }
     if (v[0] < 0 || v[1] < 0) return false;
-    bool swapped = stored_along(w, v[0]);
-    for (int x = 0; x < 2; x++) {
-        tile_operand *s = &w->side[x];
-        s->row = v[x ^ (int)swapped], s->needed = needed[x ^ (int)swapped];
-        s->operand = (int)((x ^ (int)swapped) ? tiler_at(w, w->upd)->b : tiler_at(w, w->upd)->a);
-    }
+    tiler_take_rows(w, v, needed);
     return true;
 }
 
@@ -51,6 +40,7 @@ static bool choose_variables(tiler *w, bool *const needed[2]) {
 static double cost_of(const choice *c, const candidate *x, double size) {
     const tiler *w = &c->w;
     const tile_shape *s = &x->s;
+    bool doubled = tiler_can_double(s);
     double others = 1, all = 1, bm = s->t[0] * s->n[0], bn = s->t[1] * s->n[1], threads = s->n[0] * s->n[1] * s->z;
     for (int i = 0; i < w->n_loops; i++) all *= (double)tiler_extent(w, tiler_at(w, w->loops + i)->var);
     for (int i = 1; i <= w->n_outer; i++) {
@@ -67,13 +57,13 @@ static double cost_of(const choice *c, const candidate *x, double size) {
     room = fmax(1, floor(fmin(room, 4 * (double)c->t->group_bytes / (double)x->bytes)));
     double at_once = fmin(room, ceil(groups / cores)), busy = at_once * warps, fill = ceil(groups / (cores * room));
     double vectors = ceil((double)s->b.steps * bytes / (threads * 16)),
-           registers = (tile * size / 4 + (s->doubled ? 4 * vectors : 0) + (s->t[0] + s->t[1]) * size / 2),
+           registers = (tile * size / 4 + (doubled ? 4 * vectors : 0) + (s->t[0] + s->t[1]) * size / 2),
            full = registers > (tile * size / 4 > 80 ? 200 : 120) ? 1.06 : 1;
     double step = fmax(busy * (tile * size / 16 + 1.2 * loads + 1.5), tile * size / 4 * 1.1 + 6 * loads) * full,
            work = steps * step * (steps > 16 ? 1.08 : 1), from_memory = at_once * (double)s->b.steps * bytes / 24,
            copies = 0.3 * from_memory + busy * 4 * vectors;
     if (!s->b.powers) copies *= 4;
-    double wait = fmax(0, 700 - (s->doubled ? work : 0)),
+    double wait = fmax(0, 700 - (doubled ? work : 0)),
            each = fmax(work, from_memory) + copies + (at_once < 2 ? 350 : 250) + wait / at_once;
     if (s->z > 1 && groups >= 2 * cores) return INFINITY; /* for results that are too few for all processors */
     double behind = at_once * bm * bn * size / 32 + (s->z > 1 ? 300 + at_once * bm * bn * size * s->z / 64 : 0);
@@ -81,12 +71,11 @@ static double cost_of(const choice *c, const candidate *x, double size) {
 }
 
 static bool complete_shape(const choice *c, candidate *x, int64_t size) {
-    tile_shape *s = &x->s;
+    const tile_shape *s = &x->s;
     int64_t rows[2] = { (int64_t)s->t[0] * s->n[0], (int64_t)s->t[1] * s->n[1] };
     for (int i = 0; i < 2; i++)
         if (rows[i] > 8 && rows[i] >= 2 * tiler_extent(&c->w, c->w.side[i].row)) return false;
-    s->doubled = tiler_can_double(s);
-    x->bytes = (s->doubled ? 2 : 1) * s->b.steps * (rows[0] + rows[1] + 2 * (16 / size)) * size;
+    x->bytes = (tiler_can_double(s) ? 2 : 1) * s->b.steps * (rows[0] + rows[1] + 2 * (16 / size)) * size;
     if (s->z > 1) x->bytes += s->z * rows[0] * rows[1] * size;
     return x->bytes <= c->t->group_bytes && tiler_problem(s) == TILE_FITS;
 }
@@ -205,14 +194,15 @@ bool recipe_block_tile(const kernel *k, const target *t, recipe_form *best) {
     best->cost = c.best.cost;
     heed(&c);
     const tile_shape *s = &c.best.s;
-    const char *name[2] = { k->vars.at[c.w.side[0].row].name, k->vars.at[c.w.side[1].row].name };
+    const char *depth = k->vars.at[tiler_at(&c.w, c.w.loops + c.w.n_loops - 1)->var].name;
     str steps;
     str_init(&steps, k->a);
     for (int x = 0; x < 2; x++)
-        if (s->t[x] > 1) str_addf(&steps, "unroll_jam %s %d; ", name[x], s->t[x]);
-    str_addf(&steps, "block_tile %s %d %s %d %lld", name[0], s->n[0], name[1], s->n[1], (long long)c.best.steps);
-    if (s->z > 1) str_addf(&steps, " split_k=%d", s->z);
-    if (s->doubled) str_add(&steps, " double_buffer");
+        if (s->t[x] > 1) str_addf(&steps, "unroll_jam %s %d; ", k->vars.at[c.w.side[x].row].name, s->t[x]);
+    for (int x = 0; x < 2; x++) str_addf(&steps, "bind %s %d; ", k->vars.at[c.w.side[x].row].name, s->n[x]);
+    if (s->z > 1) str_addf(&steps, "split_k %s %d; ", depth, s->z);
+    str_addf(&steps, "pack_shared %s %lld; tile", depth, (long long)c.best.steps);
+    if (tiler_can_double(s)) str_add(&steps, "; pipeline 2");
     best->steps = steps.s;
     return true;
 }

@@ -273,10 +273,13 @@ static const char *random_step(const kernel *k, rng *r, arena *a) {
         return arena_printf(a, "%s %s %s %d lanes=%d threads=%d", name, v, u, size, 1 << rng_below(r, 3), 8 * size);
     case STEP_vectorize_nests:
         return arena_printf(a, "%s %d", name, size);
-    case STEP_block_tile:
-        return arena_printf(a, "%s %s %d %s %d %d%s%s", name, v, 1 << rng_below(r, 4), u, 1 << rng_below(r, 4),
-                            1 << rng_below(r, 6), rng_chance(r, 0.3) ? " split_k=2" : "",
-                            rng_chance(r, 0.5) ? " double_buffer" : "");
+    case STEP_bind:
+    case STEP_split_k:
+        return arena_printf(a, "%s %s %d", name, v, 1 << rng_below(r, 4));
+    case STEP_pack_shared:
+        return arena_printf(a, "%s %s %d", name, v, 1 << rng_below(r, 6));
+    case STEP_pipeline:
+        return "pipeline 2";
     case STEP_reduce_columns:
         return arena_printf(a, "%s %s %d %s %d lanes=%d unroll=%d%s", name, v, 1 << rng_below(r, 4), u, 1 << rng_below(r, 4),
                             1 << rng_below(r, 3), (int)rng_between(r, 1, 4), rng_chance(r, 0.2) ? " panels=0" : "");
@@ -295,6 +298,16 @@ static const char *random_step(const kernel *k, rng *r, arena *a) {
     default:
         return name;
     }
+}
+
+/* The i-th step of those that may make tiles of thread blocks: few schedules of random steps do. */
+static const char *tile_step(const kernel *k, int i, rng *r, arena *a) {
+    static const char *const names[] = { "unroll_jam", "unroll_jam", "bind", "bind", "split_k", "pack_shared" };
+    kvar v = (kvar)(i % 2), sum = k->vars.n - 1;
+    if (i == 6) return "tile";
+    if (i > 6) return "pipeline 2";
+    if (i == 4 && rng_chance(r, 0.5)) i = 5;
+    return arena_printf(a, "%s %s %d", names[i], k->vars.at[i < 4 ? v : sum].name, 1 << rng_below(r, i == 4 ? 2 : 5));
 }
 
 typedef struct random_run {
@@ -316,10 +329,11 @@ static void try_random(arena *a, void *ud) {
     str_init(&why, a);
     str_init(&done, a);
     str_init(&problems, a);
+    bool tiles = before->vars.n > 2 && rng_chance(&r, 0.2);
     for (int i = 0; i < 16 && !before->tiled; i++) {
-        const char *line = i == 12 && !k->tiled ? "tile" : random_step(k, &r, a);
+        const char *line = tiles && i < 8 ? tile_step(before, i, &r, a) : i == 12 && !k->tiled ? "tile" : random_step(k, &r, a);
         loop_step s = step_parse(a, line);
-        if (s.op == STEP_tile && i < 8) continue;
+        if (s.op == STEP_tile && i < 8 && !tiles) continue;
         if (!step_apply(&k, &s, &why)) continue;
         exact = exact && is_exact(&s);
         str_addf(&done, "%s; ", line);

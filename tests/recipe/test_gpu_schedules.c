@@ -70,9 +70,9 @@ static void test_round_trip(void **state) {
         failed++;
     }
     assert_int_equal(failed, 0);
-    static const step_op all[] = { STEP_bind_grid,       STEP_bind_rows,       STEP_thread_columns,
-                                   STEP_block_tile,      STEP_reduce_columns,  STEP_scatter_owned,
-                                   STEP_scatter_private, STEP_vectorize_nests, STEP_register_cache };
+    static const step_op all[] = { STEP_bind_grid,     STEP_bind_rows,       STEP_thread_columns,  STEP_bind,
+                                   STEP_pack_shared,   STEP_pipeline,        STEP_split_k,         STEP_reduce_columns,
+                                   STEP_scatter_owned, STEP_scatter_private, STEP_vectorize_nests, STEP_register_cache };
     for (size_t i = 0; i < COUNT_OF(all) && n >= 400; i++)
         if (!x.used[all[i]]) fail_msg("no schedule has the step %s", step_get(all[i])->name);
     print_message("count: %d kernels of GPUs by their schedules\n", x.kernels);

@@ -1,0 +1,89 @@
+/* bind.c - thread binding: threads of a thread block share the iterations of a row. The step says so and tile writes it
+ * (thread_tile.c); here is where each thread finds its place.
+ *
+ * The threads of a block are a nest of loops, whose variables are digits of the thread's number: so a thread's place in the
+ * tile and its places in the copies of the operands are all sums of them, and one nest serves all. */
+#include "loop/block_tile.h"
+
+bool step_bind(kernel **k, const loop_step *s, str *why) {
+    kvar v = step_loop(*k, s, 0, why);
+    int64_t n = s->arg[1].n;
+    if (v < 0) return false;
+    if ((*k)->vars.at[v].reduce) return step_refuse(why, "loop %s is a sum, which split_k shares out", (*k)->vars.at[v].name);
+    if (n > GPU_MOST_THREADS || !gpu_is_power(n))
+        return step_refuse(why, "%lld threads: expected a power of two up to %d", (long long)n, GPU_MOST_THREADS);
+    (*k)->vars.at[v].threads = (int)n;
+    return true;
+}
+
+/* ---- digits ---- */
+
+static int log2_of(int64_t n) {
+    int l = 0;
+    while (n > 1) n /= 2, l++;
+    return l;
+}
+
+affine tiler_number(const tile_writer *w, int lo, int bits, int64_t chunk) {
+    int64_t high = lo > w->thread_bits ? chunk >> (lo - w->thread_bits) : chunk << (w->thread_bits - lo);
+    affine x = affine_const(high & (((int64_t)1 << bits) - 1));
+    for (int d = 0; d < w->n_digits; d++)
+        if (w->digit[d].lo >= lo && w->digit[d].lo < lo + bits)
+            x = tiler_plus(w, x, affine_var(w->o->a, w->digit[d].var), (int64_t)1 << (w->digit[d].lo - lo));
+    return x;
+}
+
+void tiler_add_field(tile_layout *l, int dim, int64_t count, int64_t times) {
+    int bits = log2_of(count);
+    if (bits) l->field[l->n++] = (tile_field){ l->bits, bits, dim, times };
+    l->bits += bits;
+}
+
+/* A thread's number, lowest bits first: 8 threads across and 4 down are neighbours, then come the others, then z. Of the rows
+ * one bit comes first: then both operands are the same for pairs of neighbours, whose loads from shared memory are one. */
+static tile_layout thread_fields(const tile_shape *s) {
+    tile_layout l = { .n = 0 };
+    int near_x = s->n[1] < 8 ? s->n[1] : 8, near_y = s->n[0] < 32 / near_x ? s->n[0] : 32 / near_x,
+        pair = near_y < 2 ? near_y : 2;
+    tiler_add_field(&l, 0, pair, 1), tiler_add_field(&l, 1, near_x, 1), tiler_add_field(&l, 0, near_y / pair, pair);
+    tiler_add_field(&l, 1, s->n[1] / near_x, near_x), tiler_add_field(&l, 0, s->n[0] / near_y, near_y);
+    tiler_add_field(&l, 2, s->z, 1);
+    return l;
+}
+
+static uint64_t cuts_of(const tile_layout *l) {
+    uint64_t cuts = (uint64_t)1 << l->bits;
+    for (int f = 0; f < l->n; f++) cuts |= (uint64_t)1 << l->field[f].lo;
+    return cuts;
+}
+
+int tiler_open_threads(tile_writer *w, const tile_layout *l, int n) {
+    tile_layout threads = thread_fields(&w->w->s);
+    uint64_t cuts = 1 | cuts_of(&threads);
+    for (int i = 0; i < n; i++) cuts |= cuts_of(&l[i]);
+    w->thread_bits = threads.bits;
+    int loops = 0;
+    for (int hi = w->thread_bits; hi > 0; loops++) {
+        int lo = hi - 1;
+        while (!(cuts >> lo & 1)) lo--;
+        w->digit[w->n_digits++] = (tile_digit){ lo, hi - lo, tiler_open(w, "t", (int64_t)1 << (hi - lo), PAR_LOCAL) };
+        hi = lo;
+    }
+    affine *count[3] = { &w->thread[0], &w->thread[1], &w->z };
+    for (int i = 0; i < 3; i++) *count[i] = affine_const(0);
+    for (int f = 0; f < threads.n; f++) {
+        const tile_field *d = &threads.field[f];
+        *count[d->dim] = tiler_plus(w, *count[d->dim], tiler_number(w, d->lo, d->bits, 0), d->times);
+    }
+    return loops;
+}
+
+kvar tiler_open(tile_writer *w, const char *name, int64_t n, kpar par) {
+    kvar v = kernel_var(w->o, name, n, false, false);
+    kernel_push(w->o, (kins){ .op = K_LOOP, .var = v, .hi = n, .step = 1, .par = (uint8_t)par });
+    return v;
+}
+
+void tiler_close(tile_writer *w, int n) {
+    for (int i = 0; i < n; i++) kernel_push(w->o, (kins){ .op = K_END });
+}

@@ -1,0 +1,165 @@
+/* pack_shared.c - operands of a contraction come through shared memory, a K block at a time. The step says how long that is;
+ * tile writes it (thread_tile.c): here are the copies.
+ *
+ * The threads of a block share out a copy: each has the pieces whose numbers have the thread's number in their lowest bits. A
+ * piece is a vector where the operand lies so. Loads stand before all stores, so that they wait together. What lies behind the
+ * end of the contraction counts as zero. */
+#include "loop/block_tile.h"
+
+bool step_pack_shared(kernel **k, const loop_step *s, str *why) {
+    kvar v = step_loop(*k, s, 0, why);
+    int64_t n = s->arg[1].n;
+    if (v < 0) return false;
+    if (!(*k)->vars.at[v].reduce) return step_refuse(why, "loop %s is no sum", (*k)->vars.at[v].name);
+    if (n > GPU_MOST_THREADS || !gpu_is_power(n))
+        return step_refuse(why, "a K block of %lld: expected a power of two up to %d", (long long)n, GPU_MOST_THREADS);
+    (*k)->vars.at[v].steps = (int)n;
+    return true;
+}
+
+/* ---- what a block is ---- */
+
+static int block_dims(const tiler *w) { return w->s.b.whole + (w->s.b.split > 1); }
+static kvar dim_var(const tiler *w, int d) { return tiler_at(w, w->loops + w->n_loops - block_dims(w) + d)->var; }
+static int64_t dim_size(const tiler *w, int d) {
+    return d == 0 && w->s.b.split > 1 ? w->s.b.split : tiler_extent(w, dim_var(w, d));
+}
+
+/* A load of the operand lies closer together along v than along other variables of the copy. */
+static bool lies_along(const tiler *w, const bool *needed, kvar v) {
+    for (int i = 1; i < w->k->ins.n; i++) {
+        int64_t coef = needed[i] && tiler_at(w, i)->op == K_LOAD ? affine_coef(tiler_at(w, i)->idx, v) : 0;
+        if (coef == 1 || coef == -1) return true;
+    }
+    return false;
+}
+
+/* The fastest first: neighbouring threads read neighbouring memory. Along the contraction two of them stand side by side, the
+ * next ones in other rows: so they write to different banks. */
+tile_layout tiler_copy_layout(const tiler *w, int x) {
+    tile_layout l = { .n = 0 };
+    const tile_operand *s = &w->side[x];
+    int last = block_dims(w) - 1, wide = s->wide ? s->wide : 1;
+    bool row_last = s->wide ? s->along == s->row : lies_along(w, s->needed, s->row);
+    if (row_last) tiler_add_field(&l, -1, tiler_rows(w, x) / wide, wide);
+    if (s->wide && !row_last) {
+        int64_t pieces = dim_size(w, last) / s->wide, near = pieces > 1 ? 2 : 1;
+        tiler_add_field(&l, last, near, s->wide);
+        tiler_add_field(&l, -1, tiler_rows(w, x), 1);
+        tiler_add_field(&l, last, pieces / near, s->wide * near);
+        last--;
+    }
+    for (int d = last; d >= 0; d--) tiler_add_field(&l, d, dim_size(w, d), 1);
+    if (!row_last && !s->wide) tiler_add_field(&l, -1, tiler_rows(w, x), 1);
+    return l;
+}
+
+/* ---- a piece ---- */
+
+typedef struct piece { /* of a block: where, and its value */
+    affine row, dim[TN_MAX_RANK + 2];
+    reg v;
+} piece;
+typedef struct staged { /* the thread's pieces, which it loads now and stores later */
+    piece at[MAX_CHUNKS];
+    int n;
+    affine idle; /* not 0 for threads that have none */
+    int64_t n_idle;
+} staged;
+
+/* v where the step of the contraction exists, else 0. */
+static reg zero_behind(tile_writer *w, reg v, affine e, int64_t lane, int64_t n) {
+    uint8_t t = tiler_at(w->w, w->w->acc)->dtype, lanes = w->o->ins.at[v].lanes;
+    if (lanes == 1) lane = 0;
+    kins in = { .op = K_ALU, .alu = OP_lt, .dtype = TN_I32, .src = TN_I64, .lanes = lanes };
+    kins select = { .op = K_ALU, .alu = OP_select, .dtype = t, .src = t, .b = v, .lanes = lanes };
+    in.a = kernel_push(w->o, (kins){ .op = K_INDEX, .dtype = TN_I64, .idx = e, .lanes = lanes, .lane_stride = lane });
+    in.b = kernel_push(w->o, (kins){ .op = K_CONST, .dtype = TN_I64, .imm_int = n });
+    select.c = kernel_push(w->o, (kins){ .op = K_CONST, .dtype = t });
+    select.a = kernel_push(w->o, in);
+    return kernel_push(w->o, select);
+}
+
+/* The operand's value there, in K block s; idle: of the thread's other bits, 0 where it has a piece. */
+static reg load_piece(tile_writer *w, int x, const piece *at, affine s, const staged *of) {
+    const tiler *t = w->w;
+    const tile_operand *o = &t->side[x];
+    gpu_places p = { .along = o->along, .lanes = o->wide };
+    bool along_row = o->wide && o->along == o->row, split = t->s.b.split > 1;
+    int n = block_dims(t);
+    affine row = tiler_plus(w, w->tile[x], at->row, 1), last = affine_const(0);
+    if (o->wide) p.varies = gpu_varying(t->k, o->needed, o->along);
+    if (split) last = tiler_plus(w, at->dim[0], s, t->s.b.split);
+    for (int d = 0; d < n; d++) gpu_put(&p, dim_var(t, d), split && d == 0 ? last : at->dim[d]);
+    if (!split && t->s.b.whole < t->n_loops) gpu_put(&p, tiler_at(t, t->loops + t->n_loops - 1 - t->s.b.whole)->var, s);
+    gpu_put(&p, o->row, row);
+    int64_t lane = o->wide && !along_row && n == 1 && split ? 1 : 0, end = n ? tiler_extent(t, dim_var(t, 0)) : 0;
+    if (o->tail) gpu_bound(&p, row, tiler_extent(t, o->row), along_row);
+    if (t->s.b.tail) gpu_bound(&p, last, end, lane);
+    if (of->n_idle) gpu_bound(&p, of->idle, 1, 0);
+    for (int i = 1; i < t->upd; i++)
+        if (o->needed[i]) gpu_copy(&w->c, i, &p);
+    const kins *operand = tiler_at(t, o->operand);
+    bool plain = operand->op == K_LOAD && operand->n_mask == 0;
+    return t->s.b.tail && !plain ? zero_behind(w, w->c.to[o->operand], last, lane, end) : w->c.to[o->operand];
+}
+
+static void store_piece(tile_writer *w, int x, const piece *at, const staged *of) {
+    const tiler *t = w->w;
+    const tile_operand *s = &t->side[x];
+    kins in = { .op = K_STORE, .dtype = tiler_at(t, t->acc)->dtype, .buf = (uint16_t)s->buf, .a = at->v, .idx = at->row };
+    int64_t stride = s->pitch;
+    for (int d = block_dims(t) - 1; d >= 0; stride *= dim_size(t, d--)) in.idx = tiler_plus(w, in.idx, at->dim[d], stride);
+    if (s->wide) in.lanes = (uint8_t)s->wide, in.lane_stride = s->along == s->row ? 1 : s->pitch;
+    if (of->n_idle) {
+        in.mask = ARENA_ARRAY(w->o->a, kmask, 1), in.mask_lane = ARENA_ARRAY(w->o->a, int64_t, 1), in.n_mask = 1;
+        in.mask[0] = (kmask){ of->idle, 0, 1 };
+    }
+    kernel_push(w->o, in);
+}
+
+/* ---- a block ---- */
+
+static void load_block(tile_writer *w, int x, affine s, staged *out) {
+    tile_layout l = tiler_copy_layout(w->w, x);
+    *out = (staged){ .n = l.bits > w->thread_bits ? 1 << (l.bits - w->thread_bits) : 1 };
+    if (l.bits < w->thread_bits) {
+        out->n_idle = 1 << (w->thread_bits - l.bits);
+        out->idle = tiler_number(w, l.bits, w->thread_bits - l.bits, 0);
+    }
+    for (int c = 0; c < out->n; c++) {
+        piece *at = &out->at[c];
+        for (int f = 0; f < l.n; f++) {
+            affine *e = l.field[f].dim < 0 ? &at->row : &at->dim[l.field[f].dim];
+            *e = tiler_plus(w, *e, tiler_number(w, l.field[f].lo, l.field[f].bits, c), l.field[f].times);
+        }
+        at->v = load_piece(w, x, at, s, out);
+    }
+}
+
+/* Any sizes: a nest of loops bound to the threads. */
+static void copy_by_loops(tile_writer *w, int x, affine s) {
+    const tile_operand *o = &w->w->side[x];
+    const staged all = { .n_idle = 0 };
+    piece at;
+    int n = block_dims(w->w);
+    bool row_last = lies_along(w->w, o->needed, o->row);
+    if (!row_last) at.row = affine_var(w->o->a, tiler_open(w, "r", tiler_rows(w->w, x), PAR_LOCAL));
+    for (int d = 0; d < n; d++) at.dim[d] = affine_var(w->o->a, tiler_open(w, "c", dim_size(w->w, d), PAR_LOCAL));
+    if (row_last) at.row = affine_var(w->o->a, tiler_open(w, "r", tiler_rows(w->w, x), PAR_LOCAL));
+    at.v = load_piece(w, x, &at, s, &all);
+    store_piece(w, x, &at, &all);
+    tiler_close(w, n + 1);
+}
+
+void tiler_copy_blocks(tile_writer *w, affine s) {
+    staged *own = ARENA_ARRAY(w->o->a, staged, 2);
+    for (int x = 0; x < 2; x++) {
+        if (w->w->s.b.powers)
+            load_block(w, x, s, &own[x]);
+        else
+            copy_by_loops(w, x, s);
+    }
+    for (int x = 0; x < 2; x++)
+        for (int c = 0; c < own[x].n; c++) store_piece(w, x, &own[x].at[c], &own[x]);
+}

@@ -1,0 +1,75 @@
+/* split_k.c - split-K: threads of a block share each sum; their parts meet in shared memory and are added in order. The step
+ * says so, tile writes it (thread_tile.c). The order of a sum depends on how many threads share it, and on the K block. */
+#include "loop/block_tile.h"
+
+bool step_split_k(kernel **k, const loop_step *s, str *why) {
+    kvar v = step_loop(*k, s, 0, why);
+    int64_t n = s->arg[1].n;
+    if (v < 0) return false;
+    if (!(*k)->vars.at[v].reduce) return step_refuse(why, "loop %s is no sum", (*k)->vars.at[v].name);
+    if (n > GPU_MOST_THREADS || !gpu_is_power(n))
+        return step_refuse(why, "%lld threads: expected a power of two up to %d", (long long)n, GPU_MOST_THREADS);
+    (*k)->vars.at[v].threads = (int)n;
+    return true;
+}
+
+tile_layout tiler_partial_layout(const tiler *w) {
+    tile_layout l = { .n = 0 };
+    tiler_add_field(&l, 1, tiler_rows(w, 1) / w->side[1].lanes, 1), tiler_add_field(&l, 0, tiler_rows(w, 0), 1);
+    return l;
+}
+
+static void store_parts(tile_writer *w, const tile_sums *acc, const kins *access) {
+    const tiler *t = w->w;
+    int lanes = t->side[1].lanes, down = t->side[0].lanes;
+    int64_t width = tiler_rows(t, 1), size = width * tiler_rows(t, 0);
+    for (int i = 0; i < t->s.t[0]; i++)
+        for (int j = 0; j < t->s.t[1] / lanes; j++) {
+            kins in = *access;
+            affine row = affine_offset(tiler_vector_at(w, 0, i / down), i % down);
+            in.op = K_STORE, in.a = acc->at[i][j];
+            in.idx = tiler_plus(w, tiler_plus(w, tiler_vector_at(w, 1, j), row, width), w->z, size);
+            kernel_push(w->o, in);
+        }
+    kernel_push(w->o, (kins){ .op = K_BARRIER });
+}
+
+/* The parts at one place, added in order. */
+static reg add_parts(tile_writer *w, const kins *access, const tile_results *r, affine at) {
+    int64_t size = tiler_rows(w->w, 0) * tiler_rows(w->w, 1);
+    reg sum = 0;
+    for (int z = 0; z < w->w->s.z; z++) {
+        kins in = *access;
+        in.op = K_LOAD, in.idx = affine_offset(at, z * size);
+        if (r->n_idle) {
+            in.mask = ARENA_ARRAY(w->o->a, kmask, 1), in.mask_lane = ARENA_ARRAY(w->o->a, int64_t, 1), in.n_mask = 1;
+            in.mask[0] = (kmask){ r->idle, 0, 1 };
+        }
+        reg part = kernel_push(w->o, in);
+        kins add = { .op = K_ALU, .alu = OP_add, .a = sum, .b = part, .lanes = access->lanes };
+        add.dtype = add.src = access->dtype;
+        sum = sum ? kernel_push(w->o, add) : part;
+    }
+    return sum;
+}
+
+void tiler_write_partials(tile_writer *w, const tile_sums *acc) {
+    const tiler *t = w->w;
+    tile_results r = tiler_find_results(t);
+    uint8_t type = tiler_at(t, t->acc)->dtype;
+    int lanes = t->side[1].lanes;
+    int64_t width = tiler_rows(t, 1), size = width * tiler_rows(t, 0);
+    kbuf parts = { .dtype = type, .kind = KB_GROUP, .elems = t->s.z * size, .plan_buf = -1 };
+    kins access = { .dtype = type, .src = type, .lanes = (uint8_t)lanes, .lane_stride = lanes > 1 };
+    access.buf = (uint16_t)kernel_buf(w->o, parts);
+    store_parts(w, acc, &access);
+    tile_layout l = tiler_partial_layout(t);
+    int column_bits = l.n && l.field[0].dim == 1 ? l.field[0].bits : 0, idle_bits = w->thread_bits - l.bits;
+    if (idle_bits > 0) r.idle = tiler_number(w, l.bits, idle_bits, 0), r.n_idle = 1 << idle_bits;
+    for (int c = 0; c < (idle_bits < 0 ? 1 << -idle_bits : 1); c++) {
+        affine row = tiler_number(w, column_bits, l.bits - column_bits, c),
+               col = affine_scale(w->o->a, tiler_number(w, 0, column_bits, c), lanes);
+        reg sum = add_parts(w, &access, &r, tiler_plus(w, col, row, width));
+        tiler_write_result(w, &r, tiler_plus(w, w->tile[0], row, 1), tiler_plus(w, w->tile[1], col, 1), sum, true, true);
+    }
+}

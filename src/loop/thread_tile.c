@@ -1,0 +1,149 @@
+/* thread_tile.c - writes a contraction in tiles: a thread block has one in shared memory, each of its threads a small one in
+ * registers, as unroll_jam says.
+ *
+ * In: the parts of the scalar kernel and the shape (block_tile.c). Out: a new kernel. Sizes need not divide: loads and stores
+ * are masked. */
+#include "loop/block_tile.h"
+
+enum { LONG = 16 /* steps whose code is written out */ };
+
+/* ---- the products ---- */
+
+typedef struct parts { /* of one step: what a thread reads of both operands, in vectors */
+    reg of[2][MAX_SIDE];
+} parts;
+
+static int64_t own_steps(const tiler *t) { return t->s.b.steps / t->s.z; } /* of a block */
+
+/* Vector g of what operand x has in a step; `step` counts the thread's own. */
+static reg load_vector(tile_writer *w, int x, int g, affine step) {
+    const tiler *t = w->w;
+    const tile_operand *s = &t->side[x];
+    affine at = affine_scale(w->o->a, tiler_plus(w, step, w->z, own_steps(t)), s->pitch);
+    kins in = { .op = K_LOAD, .buf = (uint16_t)s->buf, .lanes = (uint8_t)s->lanes, .lane_stride = s->lanes > 1 };
+    in.dtype = in.src = tiler_at(t, t->acc)->dtype;
+    in.idx = tiler_plus(w, at, tiler_vector_at(w, x, g), 1);
+    return kernel_push(w->o, in);
+}
+
+static void multiply_step(tile_writer *w, const tile_sums *acc, const parts *p) {
+    const tiler *t = w->w;
+    uint8_t type = tiler_at(t, t->acc)->dtype;
+    int vectors = t->s.t[1] / t->side[1].lanes, lanes = t->side[0].lanes;
+    kins sum = { .op = K_UPD, .alu = OP_dot, .dtype = type, .lanes = (uint8_t)t->side[1].lanes };
+    for (int i = 0; i < t->s.t[0]; i++) {
+        sum.a = p->of[0][i / lanes];
+        if (lanes > 1) sum.a = kernel_push(w->o, (kins){ .op = K_LANES, .dtype = type, .a = sum.a, .first_lane = i % lanes });
+        for (int g = 0; g < vectors; g++) { /* there and back: two products in a row share an operand */
+            int j = i % 2 ? vectors - 1 - g : g;
+            sum.b = p->of[1][j], sum.c = acc->at[i][j];
+            kernel_push(w->o, sum);
+        }
+    }
+}
+
+/* What a thread multiplies of a K block: its steps, one after the other, all of its tile. */
+static void write_products(tile_writer *w, const tile_sums *acc) {
+    const tiler *t = w->w;
+    int64_t steps = own_steps(t);
+    kvar k = tiler_open(w, "k", steps, PAR_SERIAL);
+    w->o->vars.at[k].role.unroll = steps <= LONG ? (int)steps : 8;
+    parts p;
+    for (int x = 0; x < 2; x++)
+        for (int g = 0; g < t->s.t[x] / t->side[x].lanes; g++) p.of[x][g] = load_vector(w, x, g, affine_var(w->o->a, k));
+    multiply_step(w, acc, &p);
+    tiler_close(w, 1);
+}
+
+static void write_blocks(tile_writer *w, const tile_sums *acc) {
+    const tiler *t = w->w;
+    bool loop = t->s.b.whole < t->n_loops;
+    affine s = loop ? affine_var(w->o->a, tiler_open(w, "s", t->s.b.trips, PAR_SERIAL)) : affine_const(0);
+    tiler_copy_blocks(w, s);
+    kernel_push(w->o, (kins){ .op = K_BARRIER });
+    write_products(w, acc);
+    kernel_push(w->o, (kins){ .op = K_BARRIER });
+    tiler_close(w, loop);
+}
+
+/* ---- all of it ---- */
+
+static void write_results(tile_writer *w, const tile_sums *acc) {
+    const tiler *t = w->w;
+    tile_results r = tiler_find_results(t);
+    int vectors = t->s.t[1] / t->side[1].lanes, lanes = t->side[0].lanes;
+    reg *seen[MAX_SIDE]; /* of what depends on n only */
+    for (int j = 0; j < vectors; j++) seen[j] = ARENA_ARRAY(w->o->a, reg, t->k->ins.n);
+    for (int i = 0; i < t->s.t[0]; i++)
+        for (int j = 0; j < vectors; j++) {
+            affine row = affine_offset(tiler_vector_at(w, 0, i / lanes), i % lanes);
+            r.seen = seen[j];
+            tiler_write_result(w, &r, tiler_plus(w, w->tile[0], row, 1), tiler_plus(w, w->tile[1], tiler_vector_at(w, 1, j), 1),
+                               acc->at[i][j], i == 0, j == 0);
+        }
+}
+
+static int open_blocks(tile_writer *w) {
+    const tiler *t = w->w;
+    int n = 2;
+    for (int i = 1; i <= t->n_outer; i++) {
+        kins in = *tiler_at(t, i);
+        if (in.var == t->side[0].row || in.var == t->side[1].row) continue;
+        in.par = PAR_GROUPS;
+        w->o->groups *= in.hi;
+        kernel_push(w->o, in);
+        n++;
+    }
+    for (int x = 0; x < 2; x++) {
+        int64_t rows = tiler_rows(t, x), tiles = (tiler_extent(t, t->side[x].row) + rows - 1) / rows;
+        w->tile[x] = affine_scale(w->o->a, affine_var(w->o->a, tiler_open(w, "g", tiles, PAR_GROUPS)), rows);
+        w->o->groups *= tiles;
+    }
+    return n;
+}
+
+static int open_threads(tile_writer *w) {
+    const tiler *t = w->w;
+    tile_layout l[3];
+    int n = 0;
+    for (int x = 0; x < 2 && t->s.b.powers; x++) l[n++] = tiler_copy_layout(t, x);
+    if (t->s.z > 1) l[n++] = tiler_partial_layout(t);
+    return tiler_open_threads(w, l, n);
+}
+
+static void write_tiles(tile_writer *w) {
+    const tiler *t = w->w;
+    tile_sums acc;
+    int opened = open_blocks(w), around = t->n_loops - t->s.b.whole - 1;
+    opened += open_threads(w);
+    for (int i = 0; i < t->s.t[0]; i++)
+        for (int j = 0; j < t->s.t[1] / t->side[1].lanes; j++) {
+            kins in = *tiler_at(t, t->acc);
+            in.lanes = (uint8_t)t->side[1].lanes;
+            acc.at[i][j] = kernel_push(w->o, in);
+        }
+    if (around < 0) around = 0;
+    for (int i = 0; i < around; i++) kernel_push(w->o, *tiler_at(t, t->loops + i));
+    write_blocks(w, &acc);
+    tiler_close(w, around);
+    if (t->s.z > 1)
+        tiler_write_partials(w, &acc);
+    else
+        write_results(w, &acc);
+    tiler_close(w, opened);
+}
+
+bool gpu_tile_contraction(kernel **k, str *why) {
+    tiler t;
+    if (!tiler_read(&t, gpu_compacted(*k), why)) return false;
+    kernel *o = gpu_kernel(t.k, t.s.n[0] * t.s.n[1] * t.s.z);
+    for (int x = 0; x < 2; x++) {
+        int64_t elems = t.s.b.steps * t.side[x].pitch;
+        kbuf b = { .dtype = tiler_at(&t, t.acc)->dtype, .kind = KB_GROUP, .elems = elems, .plan_buf = -1 };
+        t.side[x].buf = kernel_buf(o, b);
+    }
+    tile_writer w = { .w = &t, .o = o, .c = { t.k, o, ARENA_ARRAY(o->a, reg, t.k->ins.n) } };
+    write_tiles(&w);
+    *k = o;
+    return true;
+}
