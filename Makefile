@@ -6,12 +6,13 @@ FUZZ_SECONDS ?= 60
 SOAK_SEEDS ?= 50000
 TENON = build/release/tenon
 
-.PHONY: help release debug demo check fuzz bench soak install format clean
+.PHONY: help release debug demo check check-python fuzz bench soak install format clean
 
 help:
 	@echo "make          release build: $(TENON), build/release/libtenon.so, build/release/examples/"
 	@echo "make demo     set up, build, train the digits network, run it in all five modes, measure, explain"
 	@echo "make check    set up, then every test, sanitizer and rule of the repository"
+	@echo "make check-python  the Python package in a fresh virtual environment, beside PyTorch and ONNX Runtime where pip finds them"
 	@echo "make debug    debug build with tests in build/debug"
 	@echo "make fuzz     each fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS) under the sanitizers"
 	@echo "make soak     the random-graph tests over SOAK_SEEDS=$(SOAK_SEEDS) fresh seeds; the functions over all 2^32 arguments"
@@ -35,6 +36,9 @@ demo:
 check:
 	scripts/setup
 	scripts/check
+
+check-python:
+	scripts/check-python
 
 fuzz:
 	@cmake --preset fuzz >/dev/null

@@ -1,0 +1,439 @@
+"""Programs and sessions: compiled graphs, and the arrays and states that they run on.
+
+Arrays are row-major. What a call is given (`session(x=a)`) is converted and copied where it must be and used for that call
+alone. What is bound (`session.bind(x=a)`) is used in place by every run, is kept alive as long as it is bound, and so must have
+the slot's dtype and shape and be contiguous. Every run releases Python's lock; a session is used by one thread at a time, and a
+second one waits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import html
+import sys
+import threading
+import weakref
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
+
+import numpy as np
+
+from . import _abi, _dlpack
+from ._core import Graph
+from ._dtypes import BY_CODE, DType, bfloat16, dtype
+from ._lib import DTypeError, Handle, ShapeError, UnsupportedError, after_fork, error, fields, lib
+
+MODES = {"immediate": _abi.TN_MODE_IMMEDIATE, "graph": _abi.TN_MODE_GRAPH, "compiled": _abi.TN_MODE_COMPILED,
+         "loop": _abi.TN_MODE_LOOP}
+
+
+class Buffer:
+    """Row-major memory of one dtype and shape: its address, and what keeps it alive. bf16 without ml_dtypes is held as its bits."""
+
+    __slots__ = ("pointer", "nbytes", "owner", "dtype", "source")
+
+    def __init__(self, pointer: int, nbytes: int, owner: Any, t: DType, source: Any):
+        self.pointer, self.nbytes, self.owner, self.dtype, self.source = pointer, nbytes, owner, t, source
+
+    @classmethod
+    def empty(cls, shape: Sequence[int], t: DType) -> "Buffer":
+        array = np.empty(shape, t.numpy or np.uint16)
+        return cls(array.ctypes.data, array.nbytes, array, t, array)
+
+    @classmethod
+    def of(cls, value: Any, t: DType, shape: Sequence[int]) -> "Buffer":
+        """The value's own memory where it fits, else a copy. Arrays must have the dtype; Python's numbers and lists take it."""
+        if isinstance(value, np.ndarray):
+            array = value
+        elif hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
+            view = _dlpack.view(value)
+            if view.dtype is t and view.shape == tuple(shape) and view.contiguous:
+                return cls(view.pointer, _bytes(shape, t), view.owner, t, value)
+            array = _dlpack.to_numpy(value)
+        else:
+            array = np.asarray(value)
+            if not isinstance(value, np.generic) and t.numpy is not None:
+                array = _exactly(array, t)
+        if t is bfloat16 and t.numpy is None:
+            array = _bf16_bits(array)
+        elif dtype(array.dtype) is not t:
+            raise DTypeError(f"the array is {dtype(array.dtype)}, must be {t}: convert it with astype")
+        if array.shape != tuple(shape):
+            raise ShapeError(f"the array is {t}{list(array.shape)}, must be {t}{list(shape)}")
+        array = np.ascontiguousarray(array, t.numpy)
+        return cls(array.ctypes.data, array.nbytes, array, t, value)
+
+    def array(self) -> np.ndarray:
+        """The memory as an array of NumPy."""
+        if self.dtype is bfloat16 and self.dtype.numpy is None:
+            return (self.owner.astype(np.uint32) << 16).view(np.float32)
+        return self.owner
+
+
+def _bytes(shape: Sequence[int], t: DType) -> int:
+    n = t.itemsize
+    for d in shape:
+        n *= d
+    return n
+
+
+def _exactly(array: np.ndarray, t: DType) -> np.ndarray:
+    """What Python's numbers and lists give, in the slot's dtype: integers stay what they are, floats are rounded."""
+    if array.dtype.kind not in "biuf":
+        raise DTypeError(f"{array.dtype} is no number, must be {t}")
+    if array.dtype.kind == "f" and t.kind != "f":
+        raise DTypeError(f"a number with a fraction is given, must be {t}")
+    out = array.astype(t.numpy)
+    if t.kind == "i" and not np.array_equal(out, array):
+        raise DTypeError(f"a number is out of range for {t}")
+    return out
+
+
+def _bf16_bits(array: np.ndarray) -> np.ndarray:
+    """f32 rounded to bf16 (nearest even), as bits; bits (uint16) as they are."""
+    if array.dtype == np.uint16:
+        return array
+    if array.dtype != np.float32:
+        raise DTypeError(f"the array is {array.dtype}, must be bf16: give float32, or its bits as uint16")
+    bits = np.ascontiguousarray(array).view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(array), np.uint16(0x7FC0), rounded)
+
+
+class Slot:
+    """A named input or output of a program."""
+
+    __slots__ = ("index", "kind", "name", "dtype", "shape")
+
+    def __init__(self, index: int, kind: str, name: str, t: DType, shape: tuple[int, ...]):
+        self.index, self.kind, self.name, self.dtype, self.shape = index, kind, name, t, shape
+
+    def __repr__(self) -> str:
+        return f"{'input' if self.kind == 'i' else 'output'} {self.name} {self.dtype}{list(self.shape)}"
+
+
+def compile_options(device: str, mode: str, fusion: int, threads: int, schedule: Optional[str],
+                    check: bool = False) -> _abi.tn_compile_opts:
+    if mode not in MODES:
+        raise ValueError(f"there is no mode {mode!r}: {', '.join(MODES)}")
+    return _abi.tn_compile_opts(struct_size=ctypes.sizeof(_abi.tn_compile_opts), mode=MODES[mode], fusion=fusion, threads=threads,
+                                check=int(check), device=device.encode(), schedule=schedule.encode() if schedule else None)
+
+
+class Program:
+    """A compiled graph. It never changes, may be used by many threads, and is run in sessions."""
+
+    def __init__(self, graph: Graph, *, device: str = "cpu", mode: str = "compiled", fusion: int = -1, threads: int = 0,
+                 schedule: Optional[str] = None, check: bool = False):
+        options = compile_options(device, mode, fusion, threads, schedule, check)
+        self.context, self.device, self.mode = graph.context, device, mode
+        out = ctypes.c_void_p()
+        with self.context.lock:
+            self.context.check(lib.tn_compile(graph._handle.pointer, ctypes.byref(options), ctypes.byref(out)))
+        self._handle = Handle(out.value, lib.tn_program_free, self.context._handle)
+        self.slots = [self._slot(i) for i in range(lib.tn_program_n_slots(out))]
+        self.inputs = [s for s in self.slots if s.kind == "i"]
+        self.outputs = [s for s in self.slots if s.kind == "o"]
+
+    def _slot(self, i: int) -> Slot:
+        kind, name, t, shape = ctypes.c_char(), ctypes.c_char_p(), ctypes.c_int(), _abi.tn_shape()
+        self.context.check(lib.tn_program_slot(self._handle.pointer, i, ctypes.byref(kind), ctypes.byref(name), ctypes.byref(t),
+                                               ctypes.byref(shape)))
+        return Slot(i, kind.value.decode(), name.value.decode(), BY_CODE[t.value], tuple(shape.dim[: shape.rank]))
+
+    def session(self) -> "Session":
+        """A new session: its states start at their initial values."""
+        return Session(self)
+
+    def stats(self) -> dict:
+        """Kernels, bytes, flops, compile time: the fields of tn_program_stats."""
+        out = _abi.tn_program_stats()
+        lib.tn_program_get_stats(self._handle.pointer, ctypes.byref(out))
+        return fields(out)
+
+    def text(self, stage: str) -> str:
+        """A stage as text: "graph", "plan", "schedule", "kernels", "x86", "c", "cuda", "standalone", "explain", "explain.json" ..."""
+        out = ctypes.c_void_p()
+        with self.context.lock:
+            self.context.check(lib.tn_program_text(self._handle.pointer, stage.encode(), ctypes.byref(out)))
+            return self.context.text(out)
+
+    def explain(self) -> str:
+        """What was fused and why, what was not and why not, and how many bytes move."""
+        return self.text("explain")
+
+    def __repr__(self) -> str:
+        s = self.stats()
+        return f"<Program {self.mode} on {self.device}: {s['kernels']} kernels; {', '.join(map(repr, self.slots))}>"
+
+    def _repr_html_(self) -> str:
+        s = self.stats()
+        rows = "".join(f"<tr><td>{'input' if p.kind == 'i' else 'output'}</td><td>{html.escape(p.name)}</td>"
+                       f"<td>{p.dtype}{list(p.shape)}</td></tr>" for p in self.slots)
+        figures = (f"{s['kernels']} kernels, {s['flops']:,} flops, {s['bytes_read'] + s['bytes_written']:,} bytes a run, "
+                   f"{s['arena_bytes']:,} bytes of temporaries, compiled in {s['compile_seconds'] * 1e3:.2f} ms")
+        return (f"<p><b>{html.escape(self.mode)}</b> on {html.escape(self.device)}: {figures}</p><table>{rows}</table>"
+                f"<details><summary>explain</summary><pre>{html.escape(self.explain())}</pre></details>")
+
+
+def _run_forked(_: Any) -> int:
+    raise RuntimeError("this session was made before the process was forked: make one in the child")
+
+
+_sessions: "weakref.WeakSet[Session]" = weakref.WeakSet()
+
+
+def _forget_sessions() -> None:
+    for s in _sessions:
+        s._lock = threading.Lock()
+        s._entry = (_run_forked, None, s._lock)
+
+
+after_fork(_forget_sessions)
+
+
+class Session:
+    """Runs a program, and keeps its states from run to run."""
+
+    def __init__(self, program: Program):
+        self.program = program
+        out = ctypes.c_void_p()
+        with program.context.lock:
+            program.context.check(lib.tn_session_new(program._handle.pointer, ctypes.byref(out)))
+        self._handle = Handle(out.value, lib.tn_session_free, (program._handle, program.context._handle))
+        self._by_name = {s.name: s for s in program.slots}
+        self._bound: dict[int, Any] = {}
+        self._lock = threading.Lock()
+        self._states = {name: (t, shape) for name, t, shape in self._list_states()}
+        self._entry: tuple[Any, Any, Any] = (lib.tn_session_run, ctypes.c_void_p(out.value), self._lock)
+        _sessions.add(self)
+
+    def _check(self, status: int) -> None:
+        if status:
+            raise error(status, lib.tn_session_error(self._handle.pointer).decode(errors="replace"))
+
+    def _slot(self, name: str) -> Slot:
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise ValueError(f"there is no input or output {name!r}: {', '.join(map(repr, self.program.slots))}") from None
+
+    # ---- runs ----
+
+    def __call__(self, inputs: Optional[Mapping[str, Any]] = None, **more: Any) -> dict[str, np.ndarray]:
+        """Runs once on these inputs (and what is bound), and returns every output that is not bound, by name."""
+        given = {**(inputs or {}), **more}
+        buffers = [(s, _in_slot(s, value)) for s, value in ((self._slot(k), v) for k, v in given.items())]
+        for s in self.program.inputs:
+            if s.name not in given and s.index not in self._bound:
+                raise ValueError(f"{s!r} is not given")
+        outputs = [(s, Buffer.empty(s.shape, s.dtype)) for s in self.program.outputs if s.index not in self._bound]
+        bindings = _bindings([(s, b.pointer) for s, b in buffers + outputs])
+        with self._lock:
+            self._check(lib.tn_run(self._handle.pointer, bindings, len(bindings)))
+        return {s.name: b.array() for s, b in outputs}
+
+    def bind(self, arrays: Optional[Mapping[str, Any]] = None, **more: Any) -> "Session":
+        """Has every run read and write these arrays, in place. None unbinds. Returns the session."""
+        for name, value in {**(arrays or {}), **more}.items():
+            s = self._slot(name)
+            buffer = None if value is None else bound_buffer(s, value)
+            with self._lock:
+                self._check(lib.tn_session_bind(self._handle.pointer, s.index, buffer.pointer if buffer else None))
+                if buffer:
+                    self._bound[s.index] = buffer
+                else:
+                    self._bound.pop(s.index, None)
+        return self
+
+    def run(self) -> None:
+        """Runs once on what is bound."""
+        run, pointer, lock = self._entry
+        with lock:
+            status = run(pointer)
+        if status:
+            self._check(status)
+
+    def run_n(self, steps: int, rings: Optional[Mapping[str, Any]] = None, *, trace: Sequence[str] = (),
+              **more: Any) -> dict[str, np.ndarray]:
+        """Runs `steps` steps in one call: step i reads entry i % n of each ring, an array of n inputs one after the other.
+
+        Returns the last step's outputs, but for those that are bound; of those that `trace` names, every step's, one after the
+        other."""
+        given = {**(rings or {}), **more}
+        entries: list[tuple[Slot, Buffer]] = []
+        n_ring = None
+        for name, value in given.items():
+            s = self._slot(name)
+            n = len(value)
+            if n_ring not in (None, n):
+                raise ShapeError(f"the rings have {n_ring} and {n} entries")
+            n_ring = n
+            entries.append((s, Buffer.of(value, s.dtype, (n, *s.shape))))
+        if n_ring == 0:
+            raise ShapeError("the rings have no entries")
+        if steps < 0 or any(self._slot(name).kind != "o" for name in trace):
+            raise ValueError(f"{steps} steps, or an input that is traced")
+        outputs = [(s, Buffer.empty((steps, *s.shape) if s.name in trace else s.shape, s.dtype))
+                   for s in self.program.outputs if s.index not in self._bound or s.name in trace]
+        bindings = _bindings([(s, b.pointer) for s, b in entries])
+        with self._lock:
+            pointer = self._handle.pointer
+            for s, b in outputs:
+                if s.name in trace:
+                    self._check(lib.tn_session_bind_trace(pointer, s.index, b.pointer, steps))
+                else:
+                    self._check(lib.tn_session_bind(pointer, s.index, b.pointer))
+            try:
+                self._check(lib.tn_run_n(pointer, steps, bindings, len(bindings), n_ring or 1))
+            finally:
+                for s, _ in outputs:
+                    bound = self._bound.get(s.index)
+                    self._check(lib.tn_session_bind(pointer, s.index, bound.pointer if bound else None))
+        return {s.name: b.array() for s, b in outputs}
+
+    # ---- states ----
+
+    def _list_states(self) -> Iterator[tuple[str, DType, tuple[int, ...]]]:
+        pointer = self._handle.pointer
+        for i in range(lib.tn_session_n_states(pointer)):
+            name, t, shape = ctypes.c_char_p(), ctypes.c_int(), _abi.tn_shape()
+            self._check(lib.tn_session_state(pointer, i, ctypes.byref(name), ctypes.byref(t), ctypes.byref(shape)))
+            yield name.value.decode(), BY_CODE[t.value], tuple(shape.dim[: shape.rank])
+
+    @property
+    def states(self) -> list[str]:
+        """Names of parameters, moments, counters."""
+        return list(self._states)
+
+    def _state(self, name: str) -> tuple[DType, tuple[int, ...]]:
+        try:
+            return self._states[name]
+        except KeyError:
+            raise KeyError(f"there is no state {name!r}: {', '.join(self._states)}") from None
+
+    def __getitem__(self, state: str) -> np.ndarray:
+        """A copy of a state."""
+        t, shape = self._state(state)
+        out = Buffer.empty(shape, t)
+        with self._lock:
+            self._check(lib.tn_session_get(self._handle.pointer, state.encode(), out.pointer, out.nbytes))
+        return out.array()
+
+    def __setitem__(self, state: str, value: Any) -> None:
+        t, shape = self._state(state)
+        data = Buffer.of(value, t, shape)
+        with self._lock:
+            self._check(lib.tn_session_set(self._handle.pointer, state.encode(), data.pointer, data.nbytes))
+
+    def copy_states(self, source: "Session") -> int:
+        """Takes every state of the other session that has the same name, dtype and shape; returns how many."""
+        n = ctypes.c_int()
+        self._check(lib.tn_session_copy_state(self._handle.pointer, source._handle.pointer, ctypes.byref(n)))
+        return n.value
+
+    def save(self, path: Any) -> None:
+        """All states as safetensors; a crash leaves the old file or the new one."""
+        ctx = self.program.context
+        with ctx.lock, self._lock:
+            ctx.check(lib.tn_io_save_state(ctx.pointer, self._handle.pointer, str(path).encode()))
+
+    def load(self, path: Any) -> None:
+        """All states from a safetensors file, which may have more; nothing is set unless everything fits."""
+        ctx = self.program.context
+        with ctx.lock, self._lock:
+            ctx.check(lib.tn_io_load_state(ctx.pointer, self._handle.pointer, str(path).encode()))
+
+    def stats(self) -> dict:
+        """As Program.stats; in immediate mode those of the last run."""
+        out = _abi.tn_program_stats()
+        lib.tn_session_get_stats(self._handle.pointer, ctypes.byref(out))
+        return fields(out)
+
+    def __repr__(self) -> str:
+        return f"<Session of {self.program!r}, {len(self._states)} states>"
+
+
+def _bindings(pairs: Sequence[tuple[Slot, int]]) -> Any:
+    out = (_abi.tn_binding * len(pairs))()
+    for b, (s, pointer) in zip(out, pairs):
+        b.name, b.data = s.name.encode(), pointer
+    return out
+
+
+def _in_slot(s: Slot, value: Any) -> Buffer:
+    try:
+        return Buffer.of(value, s.dtype, s.shape)
+    except (ShapeError, DTypeError, UnsupportedError) as e:
+        raise type(e)(f"{s!r}: {e}") from None
+
+
+def bound_buffer(s: Slot, value: Any) -> Buffer:
+    """The value's own memory. An error where runs could not use it in place."""
+    buffer = _in_slot(s, value)
+    if isinstance(value, np.ndarray):
+        own = buffer.pointer == value.ctypes.data or not value.size
+        if s.kind == "o" and not value.flags.writeable:
+            raise ValueError(f"{s!r}: the array is read-only")
+    else:
+        own = buffer.source is value and hasattr(value, "__dlpack__") and not isinstance(buffer.owner, np.ndarray)
+    if not own:
+        raise ValueError(f"{s!r}: only a contiguous array of this dtype can be bound in place, and this one would have to be copied")
+    buffer.source = value
+    return buffer
+
+
+class Tuning:
+    """What a search for faster schedules found (docs/tuning.md). They are kept, and later programs use them."""
+
+    def __init__(self, graph: Graph, seconds: float, progress: Any, options: Mapping[str, Any]):
+        compile_opts = compile_options(**{"device": "cpu", "mode": "compiled", "fusion": -1, "threads": 0, "schedule": None, **options})
+        show = _bar if progress is True else progress
+        callback = _PROGRESS(_reporter(show)) if show else None
+        opts = _abi.tn_tune_opts(struct_size=ctypes.sizeof(_abi.tn_tune_opts), seconds=seconds,
+                                 progress=ctypes.cast(callback, ctypes.c_void_p).value if callback else None)
+        out, ctx = ctypes.c_void_p(), graph.context
+        with ctx.lock:
+            ctx.check(lib.tn_tune(graph._handle.pointer, ctypes.byref(compile_opts), ctypes.byref(opts), ctypes.byref(out)))
+        if progress is True:
+            sys.stderr.write("\n")
+        try:
+            summary = _abi.tn_tuning_summary()
+            lib.tn_tuning_get_summary(out, ctypes.byref(summary))
+            self.summary = fields(summary)
+            self.kernels = []
+            for i in range(summary.kernels):
+                kernel = _abi.tn_tuned_kernel()
+                ctx.check(lib.tn_tuning_kernel(out, i, ctypes.byref(kernel)))
+                self.kernels.append(fields(kernel))
+        finally:
+            lib.tn_tuning_free(out)
+
+    def __repr__(self) -> str:
+        s = self.summary
+        return (f"<Tuning of {s['kernels']} kernels in {s['seconds']:.1f} s: {s['changed']} faster, "
+                f"{s['before_us']:.1f} -> {s['after_us']:.1f} us a run>")
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><td>{html.escape(k['name'])}</td><td>{k['before_us']:.2f}</td><td>{k['after_us']:.2f}</td>"
+                       f"<td>{html.escape(k['choice'] or '')}</td></tr>" for k in self.kernels)
+        return (f"<p>{html.escape(repr(self)[1:-1])}</p><table><tr><th>kernel</th><th>before, us</th><th>after, us</th><th>schedule"
+                f"</th></tr>{rows}</table>")
+
+
+_PROGRESS = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_double, ctypes.c_char_p)
+
+
+def _reporter(show: Callable[[float, str], Any]) -> Callable[[Any, float, bytes], int]:
+    def report(_: Any, done: float, kernel: bytes) -> int:
+        try:
+            return int(show(done, kernel.decode() if kernel else "") is False)
+        except BaseException:  # an exception cannot cross C: the search ends, and keeps what it has
+            return 1
+    return report
+
+
+def _bar(done: float, kernel: str) -> None:
+    width = 30
+    full = int(done * width)
+    sys.stderr.write(f"\r[{'#' * full}{'.' * (width - full)}] {done:4.0%} {kernel[:40]:<40}")
+    sys.stderr.flush()

@@ -1,0 +1,120 @@
+"""ONNX models: `m = tenon.onnx.load("model.onnx"); y = m(x)`.
+
+A model is imported and compiled for the shapes that it is called with, once each. What an import cannot do is refused, op by op,
+in the exception's text."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any, Mapping, Optional
+
+import numpy as np
+
+from . import _abi
+from ._core import Graph, _shape
+from ._dtypes import BY_CODE, DType, dtype
+from ._function import _signature, is_array
+from ._lib import Context, Handle, default_context, generation, lib
+from ._run import Buffer, Session
+
+
+class Port:
+    """An input or output of a model: shape entries are numbers, names ("batch"), or None where the model says nothing."""
+
+    def __init__(self, p: _abi.tn_onnx_port):
+        self.name = p.name.decode()
+        self.type = p.type.decode() if p.type else "?"
+        self.dtype: Optional[DType] = BY_CODE.get(p.dtype)
+        self.shape: Optional[tuple[Any, ...]] = None
+        if p.rank >= 0:
+            names = [p.symbol[i].decode() if p.symbol[i] else None for i in range(p.rank)]
+            self.shape = tuple(d if d >= 0 else s for d, s in zip(p.dim[: p.rank], names))
+
+    def __repr__(self) -> str:
+        return f"{self.name} {self.dtype or self.type}{list(self.shape) if self.shape is not None else ''}"
+
+
+class Model:
+    """A model in memory. Call it with arrays, in the order of `inputs` or by name; it returns its outputs (one: itself)."""
+
+    def __init__(self, path: Any, *, dims: Optional[Mapping[str, int]] = None, parameters: bool = False,
+                 context: Optional[Context] = None, **options: Any):
+        self.context, self._dims, self._parameters, self._options = context or default_context(), dict(dims or {}), parameters, options
+        out = ctypes.c_void_p()
+        with self.context.lock:
+            self.context.check(lib.tn_onnx_open(self.context.pointer, str(path).encode(), ctypes.byref(out)))
+        self._handle = Handle(out.value, lib.tn_onnx_model_free, self.context._handle)
+        self.path = str(path)
+        self.inputs = [self._port(lib.tn_onnx_input, i) for i in range(lib.tn_onnx_n_inputs(out))]
+        self.outputs = [self._port(lib.tn_onnx_output, i) for i in range(lib.tn_onnx_n_outputs(out))]
+        self._sessions: dict[Any, Session] = {}
+        self._lock = threading.RLock()
+
+    def _port(self, get: Any, i: int) -> Port:
+        port = _abi.tn_onnx_port()
+        self.context.check(get(self._handle.pointer, i, ctypes.byref(port)))
+        return Port(port)
+
+    def graph(self, **values: Any) -> Graph:
+        """The graph of the model: for inputs of these shapes, where the model does not say them (values or arrays of any content).
+        Where a size depends on the value of an input, that input becomes a constant."""
+        dims = (_abi.tn_onnx_dim * len(self._dims))(*[_abi.tn_onnx_dim(k.encode(), v) for k, v in self._dims.items()])
+        table, keep = (_abi.tn_onnx_value * len(values))(), []
+        for row, (name, value) in zip(table, values.items()):
+            port = next((p for p in self.inputs if p.name == name), None)
+            array = value if is_array(value) else np.asarray(value, port.dtype.numpy if port and port.dtype else None)
+            shape, t = _signature(array)
+            b = Buffer.of(array, dtype(t), shape)
+            keep.append(b)
+            row.name, row.dtype, row.shape, row.data = name.encode(), b.dtype.code, _shape(shape), b.pointer
+        opts = _abi.tn_onnx_opts(struct_size=ctypes.sizeof(_abi.tn_onnx_opts), dims=ctypes.cast(dims, ctypes.c_void_p),
+                                 n_dims=len(dims), values=ctypes.cast(table, ctypes.c_void_p) if len(table) else None,
+                                 n_values=len(table), parameters=int(self._parameters))
+        out = ctypes.c_void_p()
+        with self.context.lock:
+            self.context.check(lib.tn_onnx_import(self._handle.pointer, ctypes.byref(opts), ctypes.byref(out)))
+        return Graph("model", context=self.context, _pointer=out.value)
+
+    def _named(self, args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        if len(args) > len(self.inputs):
+            raise TypeError(f"{len(args)} arrays for {len(self.inputs)} inputs: {self.inputs}")
+        given = {p.name: a for p, a in zip(self.inputs, args)}
+        for name, value in kwargs.items():
+            if name in given or all(p.name != name for p in self.inputs):
+                raise TypeError(f"{name!r} is given twice, or is no input: {self.inputs}")
+            given[name] = value
+        return {name: v if is_array(v) else np.asarray(v) for name, v in given.items()}
+
+    def session(self, *args: Any, **kwargs: Any) -> Session:
+        """The session for inputs like these (compiled now, if it was not yet)."""
+        given = self._named(args, kwargs)
+        key = (generation(), tuple((n, _signature(v)) for n, v in given.items()))
+        with self._lock:
+            session = self._sessions.get(key)
+            if session is None or self._depends(session, given):
+                session = self._sessions[key] = self.graph(**given).compile(**self._options).session()
+                session._constants = {n: np.array(v) for n, v in given.items() if n not in session._by_name}  # type: ignore[attr-defined]
+            return session
+
+    @staticmethod
+    def _depends(session: Session, given: Mapping[str, Any]) -> bool:
+        """A size depends on an input whose value has changed: the program is another."""
+        return any(not np.array_equal(v, given[n]) for n, v in session._constants.items())  # type: ignore[attr-defined]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = self._named(args, kwargs)
+        session = self.session(**given) if all(n.isidentifier() for n in given) else self.session(*args, **kwargs)
+        out = session({n: v for n, v in given.items() if n in session._by_name})
+        values = [out[p.name] for p in self.outputs if p.name in out]
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def __repr__(self) -> str:
+        return f"<Model {self.path}: {self.inputs} -> {self.outputs}>"
+
+
+def load(path: Any, *, dims: Optional[Mapping[str, int]] = None, parameters: bool = False, context: Optional[Context] = None,
+         **options: Any) -> Model:
+    """Opens a model. dims: sizes of named dims ("batch"), for `graph`. parameters: floating-point initializers become parameters,
+    which can be trained and set in sessions. Options are those of Graph.compile."""
+    return Model(path, dims=dims, parameters=parameters, context=context, **options)
