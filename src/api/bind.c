@@ -191,7 +191,7 @@ static tn_status set_rings(tn_session *s, int64_t n_steps, int64_t n_ring) {
     return TN_OK;
 }
 
-/* Devices and modes without a loop of their own: the same steps, one by one. */
+/* Programs without a loop over the steps (modes immediate and graph): the same steps, one by one. */
 static tn_status run_steps(tn_session *s, int64_t n_steps) {
     tn_status code = TN_OK;
     int n_io = s->p->n_io;
@@ -213,6 +213,5 @@ tn_status tn_run_n(tn_session *s, int64_t n_steps, const tn_binding *rings, int 
     if (!code) code = set_rings(s, n_steps, n_ring);
     if (!code) code = check_bound(s, "tn_run_n", n_steps);
     if (code || n_steps == 0) return code;
-    bool own_loop = !s->imm && (!s->io_buf || s->p->dev->api->ring) && s->p->opts.mode != TN_MODE_GRAPH;
-    return session_done(s, own_loop ? session_run(s, n_steps) : run_steps(s, n_steps));
+    return session_done(s, s->loops ? session_run(s, n_steps) : run_steps(s, n_steps));
 }

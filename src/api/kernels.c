@@ -36,6 +36,7 @@ static tn_status fill(tn_ir_kernels *k, const char *device_name, const char *sou
     st = k->dev->api->build(k->dev, source, strlen(source), false, &k->module, NULL, e);
     for (int i = 0; i < k->n && !st; i++) st = k->dev->api->alloc(k->dev, k->bytes[i], &k->buffers[i], e);
     if (!st) st = k->dev->api->record(k->dev, k->n, &k->list, e);
+    if (!st) st = k->dev->api->loop(k->list, e);
     return st;
 }
 
@@ -79,7 +80,8 @@ tn_status tn_ir_kernels_launch(tn_ir_kernels *k, const char *entry, int group, i
 
 static tn_status seal(tn_ir_kernels *k, err *e) {
     if (k->sealed) return TN_OK;
-    tn_status st = k->dev->api->seal(k->list, e);
+    tn_status st = k->dev->api->end(k->list, e);
+    if (!st) st = k->dev->api->seal(k->list, e);
     for (int i = 0; i < k->n && !st; i++) k->dev->api->bind(k->list, i, k->buffers[i], 0);
     k->sealed = st == TN_OK;
     return st;

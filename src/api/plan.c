@@ -22,12 +22,6 @@ static void check(const plan *p) {
     if (n) guard_fail(p->a->gd, TN_ERR_INVAL, "%d problem%s of the plan:\n%s", n, n > 1 ? "s" : "", problems.s);
 }
 
-static bool is_for_gpus(const plan *p) {
-    bool gpu = p->kernels.n > 0;
-    for (int i = 0; i < p->kernels.n; i++) gpu = gpu && p->kernels.at[i].k->group > 0;
-    return gpu;
-}
-
 static void make_text(void *arg) {
     job *j = arg;
     const plan *p = plan_parse(j->a, j->text, j->n, j->file);
@@ -41,7 +35,7 @@ static void make_text(void *arg) {
         plan_print_deps(p, &j->out);
     else if (!strcmp(j->stage, "kernels"))
         plan_print_kernels(p, &j->out);
-    else if ((cuda || opencl) && is_for_gpus(p))
+    else if ((cuda || opencl) && plan_is_for_gpus(p))
         emit_gpu(p, cuda ? GPU_CUDA : GPU_OPENCL, &j->out);
     else
         j->known = false;

@@ -143,13 +143,6 @@ static int64_t local_bytes(const target *t) { /* a group also combines sums ther
     return t->kind == TARGET_CPU ? LOCAL_BYTES : t->group_bytes - 16 * t->group;
 }
 
-/* What a step leaves to the next one: then they run one after the other. */
-static bool has_updates(const graph *g) {
-    for (int i = 0; i < g->outputs.n; i++)
-        if (g->outputs.at[i].state) return true;
-    return false;
-}
-
 plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, const target *t) {
     graph *g = graph_clone(src, a, src->a != a, NULL);
     run_passes(g, a, opts, t);
@@ -167,7 +160,8 @@ plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, cons
     optimise(p, &own);
     if (t->kind == TARGET_GPU && opts->fusion >= 3) fuse_horizontally(p, t);
     if (opts->check) check_kernels(p, "tiling");
-    mem_pack(p, t->kind == TARGET_GPU ? t->l2_bytes : 0, opts->mode == TN_MODE_LOOP && !has_updates(p->g));
+    mem_steps(p, opts->mode != TN_MODE_GRAPH, opts->mode == TN_MODE_LOOP);
+    mem_pack(p, t->kind == TARGET_GPU ? t->l2_bytes : 0);
     p->threads = t->threads;
     mem_barriers(p, t->threads);
     if (opts->check) check_plan(p);

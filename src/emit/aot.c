@@ -268,8 +268,9 @@ static void print_run(const aot *t) {
     print_prototype(t);
     str_add(t->out, " {\n    (void)ctx;\n");
     for (int i = 0; i < t->p->io.n; i++) str_addf(t->out, "    (void)%s;\n", t->param[i]);
-    for (int i = 0; i < t->p->kernels.n; i++) {
-        const pkernel *pk = &t->p->kernels.at[i];
+    for (int i = 0; i < t->p->steps.n; i++) {
+        if (t->p->steps.at[i].kind == PSTEP_LOOP) continue; /* a call is one step of a run */
+        const pkernel *pk = &t->p->kernels.at[t->p->steps.at[i].kernel];
         str_addf(t->out, "    kernel_%d(", pk->code);
         for (int b = 0; b < pk->k->bufs.n; b++) {
             if (pk->k->bufs.at[b].kind == KB_LOCAL) continue;

@@ -84,6 +84,43 @@ static void print_call(const plan *p, int i, str *out) {
     if (emit_c_scratch(pk->k)) str_add(out, "scratch, ");
 }
 
+/* Steps [i, end) of tn_main, at this depth of blocks. left: what par->next is told of the last region: how many there are. */
+static void print_steps(const plan *p, int i, int end, int depth, const char *left, str *out);
+
+/* The ring: [k] bytes that input or output k advances from step to step, [n + k] the length of its ring. */
+static void print_loop(const plan *p, int i, int depth, str *out) {
+    int in = 4 * depth + 4;
+    str_addf(out, "%*sfor (int64_t step = 0; step < steps; step++) {\n%*sfor (int i = 0; i < %d; i++) s[i] = slot[i];\n",
+             in - 4, "", in, "", SLOT_IO + p->io.n);
+    str_addf(out, "%*sif (steps > 1) for (int i = 0; i < %d; i++) s[%d + i] += ring[i] * (step %% ring[%d + i]);\n", in, "",
+             p->io.n, SLOT_IO, p->io.n);
+    print_steps(p, i + 1, pstep_end(p, i), depth + 1, "steps - step", out);
+    str_addf(out, "%*s}\n", in - 4, "");
+}
+
+static void print_region(const plan *p, int i, int end, int depth, const char *left, str *out) {
+    int in = 4 * depth;
+    str_addf(out, "%*sSHARES(%s) {\n", in, "", left);
+    for (; i < end; i++) {
+        int k = p->steps.at[i].kernel;
+        str_addf(out, "%*s%s", in + 4, "", p->kernels.at[k].k->par_var >= 0 ? "" : "if (tid == 0) ");
+        print_call(p, k, out);
+        str_add(out, "tid, par->nt);\n");
+    }
+    str_addf(out, "%*s}\n%*sif (tid < -1) return;\n", in, "", in, "");
+}
+
+static void print_steps(const plan *p, int i, int end, int depth, const char *left, str *out) {
+    for (int next; i < end; i = next) {
+        bool loop = p->steps.at[i].kind == PSTEP_LOOP;
+        next = loop ? pstep_end(p, i) : plan_region_end(p, i, end);
+        if (loop)
+            print_loop(p, i, depth, out);
+        else
+            print_region(p, i, next, depth, next < end ? "2" : left, out);
+    }
+}
+
 int64_t emit_c(const plan *p, const target *t, str *out) {
     int64_t arrays = emit_c_most_scratch(p), scratch = plan_room(arrays + 8 * (SLOT_IO + p->io.n)); /* slots of a step */
     emit_c_kernels(p, t, out);
@@ -92,7 +129,6 @@ int64_t emit_c(const plan *p, const target *t, str *out) {
                  "/* Shares of the work between two barriers, until there are no more; below -1 this thread is to return. */\n"
                  "#define SHARES(left) for (tid = par->nt > 1 ? par->next(par, left) : 0; tid >= 0; \\\n"
                  "                          tid = par->nt > 1 ? par->next(par, left) : -1)\n");
-    int n_slots = SLOT_IO + p->io.n;
     for (int i = 0; i < p->kernels.n; i++) {
         str_addf(out,
                  "void tn_kernel_%d(char *const *s, const tn_par *par, int64_t steps) {\n    int64_t tid;\n    (void)steps;\n",
@@ -104,27 +140,14 @@ int64_t emit_c(const plan *p, const target *t, str *out) {
         print_call(p, i, out);
         str_add(out, "tid, par->nt);\n}\n");
     }
-    /* The ring: [0] its length, [1 + k] bytes that input or output k advances a step, [1 + n + k] the length of k's own ring */
-    str_addf(out,
-             "void tn_main(char *const *slot, const tn_par *par, int64_t steps) {\n"
-             "    const int64_t *ring = (const int64_t *)slot[%d];\n"
-             "    char *scratch = slot[%d] + par->me * %lldL, **s = (char **)(scratch + %lldL);\n"
-             "    int64_t tid = 0;\n    (void)tid;\n",
-             SLOT_RING, SLOT_SCRATCH, (long long)scratch, (long long)arrays);
-    str_addf(out, "    for (int64_t step = 0; step < steps; step++) {\n        for (int i = 0; i < %d; i++) s[i] = slot[i];\n",
-             n_slots);
-    str_addf(out, "        if (steps > 1) for (int i = 0; i < %d; i++) s[%d + i] += ring[i] * (step %% ring[%d + i]);\n",
-             p->io.n, SLOT_IO, p->io.n);
-    for (int i = 0; i < p->kernels.n;) {
-        int end = plan_region_end(p, i);
-        str_addf(out, "        SHARES(%s) {\n", end < p->kernels.n ? "2" : "steps - step");
-        for (; i < end; i++) {
-            str_add(out, p->kernels.at[i].k->par_var >= 0 ? "            " : "            if (tid == 0) ");
-            print_call(p, i, out);
-            str_add(out, "tid, par->nt);\n");
-        }
-        str_add(out, "        }\n        if (tid < -1) return;\n");
-    }
-    str_add(out, "    }\n}\n");
+    bool loop = plan_loop(p) != NULL;
+    str_add(out, "void tn_main(char *const *slot, const tn_par *par, int64_t steps) {\n");
+    if (loop) str_addf(out, "    const int64_t *ring = (const int64_t *)slot[%d];\n", SLOT_RING);
+    str_addf(out, "    char *scratch = slot[%d] + par->me * %lldL, *%s = %s;\n    int64_t tid = 0;\n    (void)tid;\n",
+             SLOT_SCRATCH, (long long)scratch, loop ? "*s" : "const *s",
+             loop ? arena_printf(out->a, "(char **)(scratch + %lldL)", (long long)arrays) : "slot");
+    if (!loop) str_add(out, "    (void)scratch, (void)s, (void)steps;\n");
+    print_steps(p, 0, p->steps.n, 1, "1", out);
+    str_add(out, "}\n");
     return scratch;
 }

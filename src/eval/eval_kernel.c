@@ -559,7 +559,16 @@ eval_memory *eval_memory_make(const plan *p, arena *a) {
     return m;
 }
 
-static unsigned char *base_of(const plan *p, const eval_memory *m, const pkernel *pk, int b, arena *a) {
+typedef struct plan_run {
+    const plan *p;
+    eval_memory *m;
+    arena *a;
+    int64_t *moved; /* [io.n] bytes, in this iteration */
+} plan_run;
+
+static unsigned char *base_of(const plan_run *r, const pkernel *pk, int b) {
+    const plan *p = r->p;
+    const eval_memory *m = r->m;
     const pbuf *pb = &p->bufs.at[pk->args[b].buf];
     const kbuf *kb = &pk->k->bufs.at[b];
     int64_t bytes = kb->elems * (int64_t)dtype_size((tn_dtype)kb->dtype), size;
@@ -578,21 +587,40 @@ static unsigned char *base_of(const plan *p, const eval_memory *m, const pkernel
         slot = m->consts, size = p->const_bytes;
         break;
     default:
-        slot = m->io[pb->slot - SLOT_IO], size = p->io.at[pb->slot - SLOT_IO].bytes;
+        slot = (unsigned char *)m->io[pb->slot - SLOT_IO] + r->moved[pb->slot - SLOT_IO],
+        size = p->io.at[pb->slot - SLOT_IO].bytes;
         break;
     }
     if (pb->offset < 0 || pb->offset + bytes > size)
-        guard_fail(a->gd, TN_ERR_INTERNAL, "kernel %s: buffer b%d ends at byte %lld of %lld", pk->k->name, b,
+        guard_fail(r->a->gd, TN_ERR_INTERNAL, "kernel %s: buffer b%d ends at byte %lld of %lld", pk->k->name, b,
                    (long long)(pb->offset + bytes), (long long)size);
     return slot + pb->offset;
 }
 
-void eval_plan(const plan *p, eval_memory *m, arena *a) {
-    for (int i = 0; i < p->kernels.n; i++) {
-        const pkernel *pk = &p->kernels.at[i];
-        unsigned char **base = ARENA_ARRAY(a, unsigned char *, pk->k->bufs.n + 1);
-        for (int b = 0; b < pk->k->bufs.n; b++)
-            if (!kbuf_is_local(&pk->k->bufs.at[b])) base[b] = base_of(p, m, pk, b, a);
-        eval_kernel(pk->k, base, a);
+static void run_launch(const plan_run *r, const pkernel *pk) {
+    unsigned char **base = ARENA_ARRAY(r->a, unsigned char *, pk->k->bufs.n + 1);
+    for (int b = 0; b < pk->k->bufs.n; b++)
+        if (!kbuf_is_local(&pk->k->bufs.at[b])) base[b] = base_of(r, pk, b);
+    eval_kernel(pk->k, base, r->a);
+}
+
+static void run_steps(const plan_run *r, int i, int end, int64_t steps, const int64_t *lengths) {
+    const plan *p = r->p;
+    for (; i < end; i = pstep_end(p, i)) {
+        const pstep *x = &p->steps.at[i];
+        if (x->kind == PSTEP_LAUNCH) run_launch(r, &p->kernels.at[x->kernel]);
+        for (int64_t step = 0; x->kind == PSTEP_LOOP && step < steps; step++) {
+            for (int k = 0; k < x->n_rings; k++) {
+                int io = p->bufs.at[x->rings[k].buf].io;
+                r->moved[io] = lengths && lengths[io] ? step % lengths[io] * x->rings[k].stride : 0;
+            }
+            run_steps(r, i + 1, pstep_end(p, i), steps, lengths);
+        }
     }
 }
+
+void eval_plan_n(const plan *p, eval_memory *m, int64_t steps, const int64_t *lengths, arena *a) {
+    plan_run r = { p, m, a, ARENA_ARRAY(a, int64_t, p->io.n + 1) };
+    run_steps(&r, 0, p->steps.n, steps, lengths);
+}
+void eval_plan(const plan *p, eval_memory *m, arena *a) { eval_plan_n(p, m, 1, NULL, a); }

@@ -18,8 +18,11 @@ typedef struct eval_memory { /* one block a slot */
 /* Temporaries and outputs poisoned, states initialised, constants filled, inputs poisoned until the caller writes them. In
  * arena a. */
 eval_memory *eval_memory_make(const plan *p, arena *a);
-/* All launches in order, once, as one thread. Jumps through a->gd. */
+/* The steps, as one thread; a loop over the steps of a run goes once, or so many times. lengths[k]: after how many iterations
+ * the ring of input or output k begins again, 0: it does not move. What moves has room for its ring in m->io. Jumps through
+ * a->gd. */
 void eval_plan(const plan *p, eval_memory *m, arena *a);
+void eval_plan_n(const plan *p, eval_memory *m, int64_t steps, const int64_t *lengths, arena *a);
 /* One kernel. base[b] is where kernel buffer b begins; local buffers are made here (base[b] is ignored). */
 void eval_kernel(const kernel *k, unsigned char *const *base, arena *a);
 

@@ -1,9 +1,10 @@
-/* plan.h - what runs, in which order, where everything lives: kernels in launch order over buffers.
+/* plan.h - what runs, in which order, where everything lives: a tree of steps that launch kernels over buffers.
  *
- * In: sched/ decides kernels and makes buffers; mem/ gives buffers their place. Out: emit/ writes code, drive/ records
- * launches. Slots are the base pointers of a run (device.h): temporaries, states that runs change, states that none changes
- * (sessions share them) and constants are four arenas; every input and every output has its own. SLOT_SCRATCH: what threads of
- * the CPU keep beside these while they run a kernel, one after the other; how much is known when there is code. */
+ * In: sched/ decides kernels and makes buffers; mem/ makes the steps and gives buffers their place. Out: emit/ writes code,
+ * run/ records the steps in a device's list. Slots are the base pointers of a run (device.h): temporaries, states that runs
+ * change, states that none changes (sessions share them) and constants are four arenas; every input and every output has its
+ * own. SLOT_SCRATCH: what threads of the CPU keep beside these while they run a kernel, one after the other; how much is known
+ * when there is code. */
 #ifndef TN_IR_PLAN_H
 #define TN_IR_PLAN_H
 
@@ -63,6 +64,27 @@ typedef struct pkernel {
     const char *ignored; /* the same: why such a text was not heeded; NULL = it was, or there is none */
 } pkernel;
 
+/* What a run does, in pre-order: a step with others inside stands before them. Kernels are launched in their order, each once
+ * in the tree. */
+typedef enum pstep_kind {
+    PSTEP_LAUNCH,
+    PSTEP_LOOP /* over the steps of tn_run_n: the submit says how many. It is around all launches, or there is none */
+} pstep_kind;
+typedef struct pring { /* an input or output moves from iteration to iteration, and begins again after a length that a run gives
+                        */
+    int32_t buf;
+    int64_t stride; /* bytes */
+} pring;
+typedef struct pstep {
+    pstep_kind kind;
+    int32_t inside;     /* steps inside, of all depths: they follow */
+    int32_t kernel;     /* PSTEP_LAUNCH */
+    const pring *rings; /* PSTEP_LOOP: [n_rings] ascending by buf; every input and output that has bytes */
+    int32_t n_rings;
+    bool overlaps; /* PSTEP_LOOP: a device may begin an iteration while those before run: none needs another's memory but
+                      what it reads */
+} pstep;
+
 typedef struct pschedule { /* of a kernel as sched/ made it, which may have become part of a launch */
     const char *name;
     const struct schedule *s; /* NULL: it has none yet */
@@ -94,7 +116,8 @@ typedef struct plan {
     arena *a;
     graph *g; /* the graph as scheduled */
     VEC(pbuf) bufs;
-    VEC(pkernel) kernels;
+    VEC(pkernel) kernels; /* in launch order */
+    VEC(pstep) steps;
     VEC(pschedule) schedules; /* of all code, in the order of the kernels */
     VEC(pio) io;
     VEC(pstate) states;
@@ -118,9 +141,18 @@ void pbuf_fill(const pbuf *b, const void *value, void *out);
 bool kpanels_whole(const kpanels *x, int64_t elems);
 void pbuf_unpack(const pbuf *b, const void *bytes, void *out);
 
-/* Launches from i on up to the next barrier: where they end. */
-static inline int plan_region_end(const plan *p, int i) {
-    for (i++; i < p->kernels.n && !p->kernels.at[i].barrier;) i++;
+/* Behind step i and all that is inside. */
+static inline int pstep_end(const plan *p, int i) { return i + 1 + p->steps.at[i].inside; }
+/* From iteration to iteration of an input or output of so many bytes. What GPUs load wide from begins at an aligned place in
+ * each; the CPU finds them as the caller has them, one behind the other. */
+static inline int64_t plan_ring_stride(int64_t bytes, bool gpu) {
+    return gpu && bytes >= KERNEL_WIDE_BYTES ? (bytes + 15) / 16 * 16 : bytes;
+}
+/* The loop over the steps of a run, or NULL. */
+static inline pstep *plan_loop(const plan *p) { return p->steps.n && p->steps.at[0].kind == PSTEP_LOOP ? p->steps.at : NULL; }
+/* A region: launches from step i on, up to the next barrier, other step, or `end`. Where it ends. */
+static inline int plan_region_end(const plan *p, int i, int end) {
+    for (i++; i < end && p->steps.at[i].kind == PSTEP_LAUNCH && !p->kernels.at[p->steps.at[i].kernel].barrier;) i++;
     return i;
 }
 
@@ -135,6 +167,8 @@ void plan_print_kernels(const plan *p, str *out); /* each once */
 plan *plan_parse(arena *a, const char *text, size_t n, const char *file);
 void plan_print_deps(const plan *p, str *out); /* plan_deps.c: what each launch must come after, and why */
 int plan_check_races(const plan *p, str *out); /* plan_race.c: barriers; called by plan_check */
-int plan_check(const plan *p, str *out);       /* plan_check.c: offsets, liveness, aliases, races; number of problems */
+bool plan_is_for_gpus(const plan *p);          /* has kernels, and each is one thread's of a GPU */
+int plan_check_steps(const plan *p, str *out); /* plan_steps.c: the tree, and what goes from iteration to iteration; likewise */
+int plan_check(const plan *p, str *out);       /* plan_check.c: all of that, offsets, liveness, aliases; number of problems */
 
 #endif

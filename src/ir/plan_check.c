@@ -335,7 +335,7 @@ static void check_results(checker *c) {
 }
 
 int plan_check(const plan *p, str *out) {
-    checker c = { .p = p, .out = out, .life = ARENA_ARRAY(p->a, life, p->bufs.n + 1) };
+    checker c = { .p = p, .out = out, .n = plan_check_steps(p, out), .life = ARENA_ARRAY(p->a, life, p->bufs.n + 1) };
     for (int b = 0; b < p->bufs.n; b++) {
         pbuf_kind kind = p->bufs.at[b].kind;
         c.life[b] = (life){ -1, -1, -1, -1, 0, NULL };

@@ -5,7 +5,7 @@
 #include "ir/plan.h"
 #include "ir/reader.h"
 
-enum { LEAST_IDS = 1 << 16, MOST_THREADS = 1 << 16 };
+enum { LEAST_IDS = 1 << 16, MOST_THREADS = 1 << 16, MOST_OPEN = 64 /* steps inside of each other */ };
 
 typedef struct value { /* what is known of a value of the graph */
     op_code op;        /* OP_NIL: nothing yet */
@@ -34,6 +34,7 @@ typedef struct parser {
     int64_t most_ids; /* numbers of values and buffers, which tables go by, are below: so many have a long text */
     VEC(value) values;
     VEC(launch) launches;
+    VEC(int) open; /* steps whose } is to come */
     VEC(argument) args;
 } parser;
 
@@ -209,7 +210,29 @@ static void buffer_text(parser *p) {
     if (b.copy) list_panels(o, number);
 }
 
-/* ---- launches ---- */
+/* ---- steps ---- */
+
+static void loop_text(parser *p) {
+    reader *r = &p->r;
+    pstep x = { .kind = PSTEP_LOOP };
+    VEC(pring) rings = { 0 };
+    if (p->open.n == MOST_OPEN) read_fail(r, "steps that are nested less deeply");
+    read_expect(r, "steps");
+    if (read_accept(r, "ring")) {
+        read_expect(r, "(");
+        do {
+            pring y = { .buf = buffer_number(p, 0, p->p->bufs.n, "a buffer of the plan") };
+            y.stride = size_option(p, "stride");
+            VEC_PUSH(r->a, &rings, y);
+        } while (read_accept(r, ","));
+        read_expect(r, ")");
+    }
+    x.overlaps = read_accept(r, "overlap");
+    x.rings = rings.at, x.n_rings = rings.n;
+    read_expect(r, "{");
+    VEC_PUSH(r->a, &p->open, p->p->steps.n);
+    VEC_PUSH(r->a, &p->p->steps, x);
+}
 
 static void launch_text(parser *p, bool barrier) {
     static const char *const modes[] = { "in", "out", "inout" };
@@ -238,8 +261,24 @@ static void launch_text(parser *p, bool barrier) {
     read_expect(r, ";");
     read_word(r, name, sizeof name, "a name");
     pk.k = kernel_make(r->a, arena_strdup(r->a, name)); /* its code is read later */
+    VEC_PUSH(r->a, &p->p->steps, (pstep){ .kind = PSTEP_LAUNCH, .kernel = p->p->kernels.n });
     VEC_PUSH(r->a, &p->launches, l);
     VEC_PUSH(r->a, &p->p->kernels, pk);
+}
+
+/* One of them, or the end of one that is open. */
+static void step_text(parser *p) {
+    reader *r = &p->r;
+    if (p->open.n && read_accept(r, "}")) {
+        int i = p->open.at[--p->open.n];
+        p->p->steps.at[i].inside = p->p->steps.n - 1 - i;
+    } else if (read_accept(r, "loop")) {
+        loop_text(p);
+    } else {
+        bool barrier = read_accept(r, "barrier");
+        read_expect(r, "launch");
+        launch_text(p, barrier);
+    }
 }
 
 /* Launch i is of this code, with arguments of its own. */
@@ -323,11 +362,7 @@ plan *plan_parse(arena *a, const char *text, size_t n, const char *file) {
     header_text(&p);
     while (read_accept(&p.r, "value")) value_text(&p);
     while (read_accept(&p.r, "buffer")) buffer_text(&p);
-    while (!read_accept(&p.r, "}")) {
-        bool barrier = read_accept(&p.r, "barrier");
-        read_expect(&p.r, "launch");
-        launch_text(&p, barrier);
-    }
+    while (p.open.n || !read_accept(&p.r, "}")) step_text(&p);
     kernels_text(&p);
     read_end(&p.r);
     make_graph(&p);

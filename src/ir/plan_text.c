@@ -1,4 +1,4 @@
-/* plan_text.c - prints a plan (docs/ir.md): values of constants, buffers with their places, launches in order, then each kernel
+/* plan_text.c - prints a plan (docs/ir.md): values of constants, buffers with their places, the tree of steps, then each kernel
  * once. plan_parse.c reads it back. What states hold at first is not in the text: it belongs to a session. */
 #include "ir/plan.h"
 
@@ -85,11 +85,11 @@ static void print_buffer(const plan *p, int i, const pstate *state, str *out) {
     str_add(out, "\n");
 }
 
-static void print_launch(const plan *p, const pkernel *pk, str *out) {
+static void print_launch(const plan *p, const pkernel *pk, int indent, str *out) {
     static const char *const modes[] = { "in", "out", "inout", "local" };
     bool first = true;
-    if (pk->barrier) str_add(out, "  barrier\n");
-    str_addf(out, "  launch k%d(", pk->code);
+    if (pk->barrier) str_addf(out, "%*sbarrier\n", indent, "");
+    str_addf(out, "%*slaunch k%d(", indent, "", pk->code);
     for (int b = 0; b < pk->k->bufs.n; b++) {
         const kbuf *x = &pk->k->bufs.at[b];
         int32_t at = pk->args[b].buf;
@@ -99,6 +99,28 @@ static void print_launch(const plan *p, const pkernel *pk, str *out) {
         first = false;
     }
     str_addf(out, ") ; %s\n", pk->k->name);
+}
+
+static void print_loop(const pstep *x, int indent, str *out) {
+    str_addf(out, "%*sloop steps", indent, "");
+    for (int i = 0; i < x->n_rings; i++)
+        str_addf(out, "%sb%d stride=%lld", i ? ", " : " ring(", x->rings[i].buf, (long long)x->rings[i].stride);
+    str_addf(out, "%s%s {\n", x->n_rings ? ")" : "", x->overlaps ? " overlap" : "");
+}
+
+static void print_steps(const plan *p, str *out) {
+    VEC(int) ends = { 0 }; /* of the steps that are open */
+    for (int i = 0;; i++) {
+        for (; ends.n && i == ends.at[ends.n - 1]; ends.n--) str_addf(out, "%*s}\n", 2 * ends.n, "");
+        if (i >= p->steps.n) return;
+        const pstep *x = &p->steps.at[i];
+        if (x->kind == PSTEP_LAUNCH) {
+            print_launch(p, &p->kernels.at[x->kernel], 2 * ends.n + 2, out);
+        } else {
+            print_loop(x, 2 * ends.n + 2, out);
+            VEC_PUSH(out->a, &ends, pstep_end(p, i));
+        }
+    }
 }
 
 void plan_print_kernels(const plan *p, str *out) {
@@ -118,7 +140,7 @@ void plan_print(const plan *p, str *out) {
     print_values(p, shown, out);
     for (int i = 0; i < p->bufs.n; i++)
         if (shown[i]) print_buffer(p, i, state_of[i], out);
-    for (int i = 0; i < p->kernels.n; i++) print_launch(p, &p->kernels.at[i], out);
+    print_steps(p, out);
     str_add(out, "}\n");
     plan_print_kernels(p, out);
 }

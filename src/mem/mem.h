@@ -9,13 +9,16 @@
 /* inplace.c: lets a kernel write over an operand that dies in it, and a state take its new value directly; adds a copy kernel
  * for each state where that is not possible. Before recipes, because copies are kernels too. */
 void mem_inplace(plan *p);
-/* pack.c: lifetimes, then offsets: largest first, lowest free place. After recipes, which may read constants in another order.
+/* steps.c: plan.steps. All launches in their order; many: in a loop over the steps of tn_run_n; overlap: whose iterations may
+ * overlap, where the device is a GPU and they leave each other nothing. After recipes. */
+void mem_steps(plan *p, bool many, bool overlap);
+/* pack.c: lifetimes, then offsets: largest first, lowest free place. After mem_steps.
  *
  * roomy: where temporaries of so many bytes in all share no place, launches that need nothing of each other share none, so that
- * a device can let them overlap; within twice the memory that is needed otherwise. With steps_overlap no two temporaries share
- * one, for then a step of tn_run_n may begin while those before it run: 37 layers in a row, 16 steps a CUDA graph, took 92 us
- * a step on an H200, and 162 us one step after the other. */
-void mem_pack(plan *p, int64_t roomy, bool steps_overlap);
+ * a device can let them overlap; within twice the memory that is needed otherwise. Where iterations of a loop may overlap no
+ * two temporaries share one: 37 layers in a row, 16 iterations a CUDA graph, took 92 us each on an H200, and 162 us one after
+ * the other. Where there is no room for that, the loop does not say it any more. */
+void mem_pack(plan *p, int64_t roomy);
 /* Its first part: the places of constants that a kernel uses; the others become empty. */
 void mem_constants(plan *p);
 /* barrier.c: pkernel.barrier, for runs with that many threads. After everything else. */

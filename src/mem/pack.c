@@ -265,7 +265,7 @@ static void place_all(plan *p, const packing *x, const spread *apart) {
     for (int i = 0; i < x->n; i++) place(p, &m, x->order[i], apart);
 }
 
-void mem_pack(plan *p, int64_t roomy, bool steps_overlap) {
+void mem_pack(plan *p, int64_t roomy) {
     plan_pack_values(p);
     mem_constants(p);
     place_shared(p);
@@ -276,9 +276,12 @@ void mem_pack(plan *p, int64_t roomy, bool steps_overlap) {
     merge_sort(p->a, x.order, x.n, sizeof *x.order, is_larger, p); /* by size, then by age */
     bool fits = x.places <= roomy / PLAN_ALIGN && p->kernels.n <= MOST_LAUNCHES;
     spread apart = { 0 };
-    if (fits && steps_overlap) apart.reach = p->kernels.n;
+    pstep *loop = plan_loop(p);
+    if (loop) loop->overlaps &= fits;
+    bool overlaps = loop && loop->overlaps;
+    if (overlaps) apart.reach = p->kernels.n;
     place_all(p, &x, &apart);
-    if (!fits || steps_overlap) return;
+    if (!fits || overlaps) return;
     int64_t most = MOST_SPREAD * p->temp_bytes;
     find_order(p, &apart);
     for (apart.reach = p->kernels.n;; apart.reach /= 4) { /* at the latest with a reach of 0 */

@@ -46,7 +46,7 @@ struct buffer {
 typedef struct op {
     cpu_entry entry;   /* NULL = a copy */
     char *const *slot; /* of the list */
-    bool parallel;
+    bool parallel, loops;
     int dst, src; /* slots of a copy */
     size_t dst_offset, src_offset, size;
 } op;
@@ -59,6 +59,7 @@ struct list {
     op *ops;     /* [cap] */
     team *team;  /* NULL: no operation is parallel */
     int n_ops, cap;
+    bool loops; /* an operation does */
     bool sealed;
 };
 
@@ -319,11 +320,12 @@ static tn_status add_op(list *l, const op *o, err *e) {
 }
 static tn_status cpu_launch(list *l, const device_launch *what, err *e) {
     if (!what->entry) return err_set(e, TN_ERR_INVAL, "a launch without an entry");
-    op o = { .slot = l->slot, .parallel = what->parallel && l->dev->caps.threads > 1 };
+    op o = { .slot = l->slot, .parallel = what->parallel && l->dev->caps.threads > 1, .loops = what->loops };
     if (o.parallel && !l->team) {
         tn_status st = team_open(l->dev->pool, l->dev->caps.threads, &l->team, e);
         if (st) return st;
     }
+    l->loops |= o.loops;
     memcpy(&o.entry, &what->entry, sizeof what->entry); /* POSIX's way from dlsym to a function pointer */
     return add_op(l, &o, e);
 }
@@ -366,20 +368,22 @@ static tn_status run_op(list *l, const op *o, int64_t steps, err *e) {
         if (o->size) memmove(l->slot[o->dst] + o->dst_offset, l->slot[o->src] + o->src_offset, o->size);
         return TN_OK;
     }
-    if (o->parallel) return team_run(l->team, enter, o, steps, e);
+    int64_t own = o->loops ? steps : 1;
+    if (o->parallel) return team_run(l->team, enter, o, own, e);
     pool_turn alone = pool_alone();
-    enter(o, steps, &alone);
+    enter(o, own, &alone);
     return TN_OK;
 }
 
-static tn_status check_ready(const list *l, err *e) {
+static tn_status check_ready(const list *l, int64_t steps, err *e) {
     if (!l->sealed) return err_set(e, TN_ERR_INVAL, "the list is not sealed");
     if (l->n_unbound) return err_set(e, TN_ERR_INVAL, "%d of the list's %d slots are not bound", l->n_unbound, l->n_slots);
+    if (steps != 1 && !l->loops) return err_set(e, TN_ERR_INVAL, "%lld steps of a list without a loop", (long long)steps);
     return TN_OK;
 }
 
 static tn_status cpu_submit(list *l, int64_t steps, uint64_t *out_ticket, err *e) {
-    tn_status ready = check_ready(l, e);
+    tn_status ready = check_ready(l, steps, e);
     if (ready) return ready;
     for (int i = 0; i < l->n_ops; i++) {
         tn_status st = run_op(l, &l->ops[i], steps, e);
@@ -394,7 +398,7 @@ static tn_status cpu_wait(device *base, uint64_t ticket, err *e) {
 }
 
 static tn_status cpu_profile(list *l, const int *repeats, device_span *out, int n, err *e) {
-    tn_status st = check_ready(l, e);
+    tn_status st = check_ready(l, 1, e);
     if (st) return st;
     if (n != l->n_ops) return err_set(e, TN_ERR_INVAL, "a profile of %d operations of a list of %d", n, l->n_ops);
     double start = now_seconds();

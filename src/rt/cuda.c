@@ -370,6 +370,8 @@ static tn_status cuda_copy(list *l, int dst_slot, size_t dst_offset, int src_slo
     return gpu_list_copy(&l->l, (device_arg){ dst_slot, dst_offset, size, true },
                          (device_arg){ src_slot, src_offset, size, false }, size, e);
 }
+static tn_status cuda_loop(list *l, err *e) { return gpu_list_loop(&l->l, e); }
+static tn_status cuda_end(list *l, err *e) { return gpu_list_end(&l->l, e); }
 static tn_status cuda_seal(list *l, err *e) { return gpu_list_seal(&l->l, e); }
 static void cuda_bind(list *l, int slot, buffer *b, size_t offset) { gpu_list_bind(&l->l, slot, b, b->at + offset); }
 static void cuda_ring(list *l, int slot, size_t stride, int64_t length) { gpu_list_ring(&l->l, slot, stride, length); }
@@ -604,7 +606,7 @@ static tn_status wait_for(cuda *d, uint64_t ticket, err *e) { /* with the lock h
 
 static tn_status cuda_submit(list *l, int64_t steps, uint64_t *out_ticket, err *e) {
     cuda *d = l->dev;
-    tn_status st = gpu_list_ready(&l->l, e);
+    tn_status st = gpu_list_ready(&l->l, steps, e);
     if (st || (st = enter(d, e))) return st;
     int rc;
     int64_t noted = cuda_watch_begin(d, "run", 0, d->stream);
@@ -746,6 +748,8 @@ const device_api device_cuda = {
     .record = cuda_record,
     .launch = cuda_launch,
     .copy = cuda_copy,
+    .loop = cuda_loop,
+    .end = cuda_end,
     .seal = cuda_seal,
     .bind = cuda_bind,
     .ring = cuda_ring,

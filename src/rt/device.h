@@ -1,5 +1,5 @@
-/* device.h - the one way to run anything: a recorded list of launches and copies over buffers, submitted and waited for by
- * ticket.
+/* device.h - the one way to run anything: a recorded list of launches, copies and loops over buffers, submitted and waited for
+ * by ticket. A plan's steps (ir/plan.h) are recorded one by one.
  *
  * A device is a struct of function pointers; `null` (does nothing, counts everything) is the skeleton to copy. The run half:
  * every function returns a status and fills the caller's err; nothing jumps. Devices and modules are safe (many threads); a
@@ -76,6 +76,7 @@ typedef struct device_arg {
 typedef struct device_launch {
     void *entry;
     bool parallel;          /* CPU: all threads of the pool enter it */
+    bool loops;             /* CPU: it has a loop over the steps of a submit in it, and is told how many */
     int group;              /* GPU: threads of a group */
     int64_t groups;         /* GPU: may be 0 */
     const device_arg *args; /* GPU: [n_args], copied */
@@ -135,19 +136,21 @@ typedef struct device_api {
     tn_status (*record)(device *d, int n_slots, list **out, err *e);
     tn_status (*launch)(list *l, const device_launch *what, err *e);
     tn_status (*copy)(list *l, int dst_slot, size_t dst_offset, int src_slot, size_t src_offset, size_t size, err *e);
+    /* What is recorded between the two is repeated, as often as a submit says. It is all of a list. NULL where generated code
+     * does that (device_launch.loops). */
+    tn_status (*loop)(list *l, err *e);
+    tn_status (*end)(list *l, err *e);
     tn_status (*seal)(list *l, err *e);
     void (*bind)(list *l, int slot, buffer *b, size_t offset);
     void (*bind_host)(list *l, int slot, void *ptr); /* only with caps.host_memory */
-    /* In a submit of several steps, step i finds what is bound to the slot (i % length) * stride bytes further on. NULL where
-     * generated code does that. */
+    /* Iteration i of the loop finds what is bound to the slot (i % length) * stride bytes further on. NULL where loop is. */
     void (*ring)(list *l, int slot, size_t stride, int64_t length);
-    void (*start)(list *l, int64_t step); /* the first step of later submits, 0 at first; NULL where ring is */
+    void (*start)(list *l, int64_t step); /* the first iteration of later submits, 0 at first; NULL where loop is */
     void (*discard)(list *l);
 
     /* Refused unless the list is sealed and every slot is bound. On the CPU submit runs the list before it returns, allocates
      * nothing, takes no lock and makes no system call unless pool threads went to sleep or lost their processors. */
-    tn_status (*submit)(list *l, int64_t steps, uint64_t *out_ticket,
-                        err *e); /* steps: passed to the entries (loop mode), usually 1 */
+    tn_status (*submit)(list *l, int64_t steps, uint64_t *out_ticket, err *e); /* steps: iterations; 1 without a loop */
     tn_status (*wait)(device *d, uint64_t ticket, err *e);
     /* Runs the list once, waits, and tells when each of its n operations ran. For measuring: what lies between operations may
      * take longer than in a submit. repeats: [n] how often each operation runs before the next one does, from 1 to

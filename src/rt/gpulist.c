@@ -40,6 +40,7 @@ static tn_status grow(gpu_list *l, err *e) {
 
 static tn_status add(gpu_list *l, const device_arg *args, int n_args, gpu_node **out, err *e) {
     if (l->sealed) return err_set(e, TN_ERR_INVAL, "the list is sealed: nothing can be added to it");
+    if (l->loops && !l->open) return err_set(e, TN_ERR_INVAL, "a loop is all of its list: nothing can be added behind it");
     for (int i = 0; i < n_args; i++)
         if (args[i].slot < 0 || args[i].slot >= l->n_slots)
             return err_set(e, TN_ERR_INVAL, "slot %d of a list of %d", args[i].slot, l->n_slots);
@@ -73,21 +74,36 @@ tn_status gpu_list_copy(gpu_list *l, device_arg to, device_arg from, size_t size
     return st;
 }
 
+tn_status gpu_list_loop(gpu_list *l, err *e) {
+    if (l->sealed) return err_set(e, TN_ERR_INVAL, "the list is sealed: nothing can be added to it");
+    if (l->loops || l->n_nodes) return err_set(e, TN_ERR_INVAL, "a loop is all of its list: something is before it");
+    l->loops = l->open = true;
+    return TN_OK;
+}
+
+tn_status gpu_list_end(gpu_list *l, err *e) {
+    if (!l->open) return err_set(e, TN_ERR_INVAL, "the end of a loop that has not begun");
+    l->open = false;
+    return TN_OK;
+}
+
 tn_status gpu_list_seal(gpu_list *l, err *e) {
     if (l->sealed) return err_set(e, TN_ERR_INVAL, "the list is sealed already");
+    if (l->open) return err_set(e, TN_ERR_INVAL, "the list has a loop without an end");
     l->sealed = true;
     return TN_OK;
 }
 
-tn_status gpu_list_ready(const gpu_list *l, err *e) {
+tn_status gpu_list_ready(const gpu_list *l, int64_t steps, err *e) {
     if (!l->sealed) return err_set(e, TN_ERR_INVAL, "the list is not sealed");
     if (l->n_unbound) return err_set(e, TN_ERR_INVAL, "%d of the list's %d slots are not bound", l->n_unbound, l->n_slots);
+    if (steps != 1 && !l->loops) return err_set(e, TN_ERR_INVAL, "%lld steps of a list without a loop", (long long)steps);
     return TN_OK;
 }
 
 tn_status gpu_list_profile(const gpu_list *l, int n, err *e) {
     if (n != l->n_nodes) return err_set(e, TN_ERR_INVAL, "a profile of %d operations of a list of %d", n, l->n_nodes);
-    return gpu_list_ready(l, e);
+    return gpu_list_ready(l, 1, e);
 }
 
 void gpu_list_bind(gpu_list *l, int slot, void *handle, uint64_t at) {

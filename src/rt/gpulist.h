@@ -31,6 +31,8 @@ typedef struct gpu_list { /* the first member of a device's list */
     int n_nodes, cap;
     uint64_t version; /* of bindings and rings; never 0 */
     int64_t start;    /* the first step of a submit */
+    bool loops;       /* all nodes are repeated */
+    bool open;        /* .. and there may be more of them */
     bool sealed;
 } gpu_list;
 
@@ -41,9 +43,11 @@ void gpu_list_free(gpu_list *l, size_t size);
 /* The launch as a node without a kernel. most_threads: of a group. */
 tn_status gpu_list_launch(gpu_list *l, const device_launch *what, int most_threads, gpu_node **out, err *e);
 tn_status gpu_list_copy(gpu_list *l, device_arg to, device_arg from, size_t size, err *e);
+tn_status gpu_list_loop(gpu_list *l, err *e);
+tn_status gpu_list_end(gpu_list *l, err *e);
 tn_status gpu_list_seal(gpu_list *l, err *e);
-tn_status gpu_list_ready(const gpu_list *l, err *e);          /* sealed, and all slots bound */
-tn_status gpu_list_profile(const gpu_list *l, int n, err *e); /* ready, and of n operations */
+tn_status gpu_list_ready(const gpu_list *l, int64_t steps, err *e); /* sealed, all slots bound; so many steps are possible */
+tn_status gpu_list_profile(const gpu_list *l, int n, err *e);       /* ready, and of n operations */
 void gpu_list_bind(gpu_list *l, int slot, void *handle, uint64_t at);
 void gpu_list_ring(gpu_list *l, int slot, size_t stride, int64_t length);
 bool gpu_slot_moves(const gpu_slot *s);

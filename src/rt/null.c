@@ -36,6 +36,8 @@ struct list {
     int n_slots, n_unbound;
     bool *bound; /* [n_slots] */
     uint64_t launches, parallel_launches, copies, copy_bytes;
+    bool loops, open; /* all of it is repeated; and there may be more of it */
+    bool entry_loops; /* a launch repeats itself */
     bool sealed;
 };
 
@@ -183,7 +185,9 @@ static tn_status null_record(device *base, int n_slots, list **out, err *e) {
     return TN_OK;
 }
 static tn_status check_open(const list *l, err *e) {
-    return l->sealed ? err_set(e, TN_ERR_INVAL, "the list is sealed: nothing can be added to it") : TN_OK;
+    if (l->sealed) return err_set(e, TN_ERR_INVAL, "the list is sealed: nothing can be added to it");
+    if (l->loops && !l->open) return err_set(e, TN_ERR_INVAL, "a loop is all of its list: nothing can be added behind it");
+    return TN_OK;
 }
 static tn_status null_launch(list *l, const device_launch *what, err *e) {
     if (!what->entry) return err_set(e, TN_ERR_INVAL, "a launch without an entry");
@@ -191,6 +195,7 @@ static tn_status null_launch(list *l, const device_launch *what, err *e) {
     if (st) return st;
     l->launches++;
     l->parallel_launches += what->parallel;
+    l->entry_loops |= what->loops;
     return TN_OK;
 }
 static tn_status null_copy(list *l, int dst_slot, size_t dst_offset, int src_slot, size_t src_offset, size_t size, err *e) {
@@ -203,8 +208,21 @@ static tn_status null_copy(list *l, int dst_slot, size_t dst_offset, int src_slo
     l->copy_bytes += size;
     return TN_OK;
 }
+static tn_status null_loop(list *l, err *e) {
+    if (l->sealed) return err_set(e, TN_ERR_INVAL, "the list is sealed: nothing can be added to it");
+    if (l->loops || l->launches || l->copies)
+        return err_set(e, TN_ERR_INVAL, "a loop is all of its list: something is before it");
+    l->loops = l->open = true;
+    return TN_OK;
+}
+static tn_status null_end(list *l, err *e) {
+    if (!l->open) return err_set(e, TN_ERR_INVAL, "the end of a loop that has not begun");
+    l->open = false;
+    return TN_OK;
+}
 static tn_status null_seal(list *l, err *e) {
     if (l->sealed) return err_set(e, TN_ERR_INVAL, "the list is sealed already");
+    if (l->open) return err_set(e, TN_ERR_INVAL, "the list has a loop without an end");
     l->sealed = true;
     return TN_OK;
 }
@@ -219,16 +237,22 @@ static void null_bind(list *l, int slot, buffer *b, size_t offset) {
     null_bind_host(l, slot, NULL);
 }
 
+static void null_ring(list *l, int slot, size_t stride, int64_t length) { (void)l, (void)slot, (void)stride, (void)length; }
+static void null_start(list *l, int64_t step) { (void)l, (void)step; }
+
 static tn_status null_submit(list *l, int64_t steps, uint64_t *out_ticket, err *e) {
     null *d = l->dev;
     if (!l->sealed) return err_set(e, TN_ERR_INVAL, "the list is not sealed");
     if (l->n_unbound) return err_set(e, TN_ERR_INVAL, "%d of the list's %d slots are not bound", l->n_unbound, l->n_slots);
+    if (steps != 1 && !l->loops && !l->entry_loops)
+        return err_set(e, TN_ERR_INVAL, "%lld steps of a list without a loop", (long long)steps);
+    uint64_t times = l->loops ? (uint64_t)steps : 1;
     ADD(d, submits, 1);
     ADD(d, steps, steps);
-    ADD(d, launches, l->launches);
-    ADD(d, parallel_launches, l->parallel_launches);
-    ADD(d, copies, l->copies);
-    ADD(d, copy_bytes, l->copy_bytes);
+    ADD(d, launches, l->launches * times);
+    ADD(d, parallel_launches, l->parallel_launches * times);
+    ADD(d, copies, l->copies * times);
+    ADD(d, copy_bytes, l->copy_bytes * times);
     *out_ticket = atomic_fetch_add_explicit(&d->ticket, 1, memory_order_relaxed) + 1;
     return TN_OK;
 }
@@ -250,8 +274,9 @@ static tn_status null_profile(list *l, const int *repeats, device_span *out, int
     {                                                                                                                          \
         .name = title, .open = opens, .close = null_close, .get_caps = caps, .alloc = null_alloc, .free = null_free,           \
         .map = null_map, .upload = null_upload, .download = null_download, .build = null_build, .drop = null_drop,             \
-        .find = null_find, .record = null_record, .launch = null_launch, .copy = null_copy, .seal = null_seal,                 \
-        .bind = null_bind, .bind_host = null_bind_host, .discard = null_discard, .submit = null_submit, .wait = null_wait,     \
+        .find = null_find, .record = null_record, .launch = null_launch, .copy = null_copy, .loop = null_loop,                 \
+        .end = null_end, .seal = null_seal, .ring = null_ring, .start = null_start, .bind = null_bind,                         \
+        .bind_host = null_bind_host, .discard = null_discard, .submit = null_submit, .wait = null_wait,                        \
         .profile = null_profile,                                                                                               \
     }
 

@@ -412,6 +412,8 @@ static tn_status opencl_copy(list *l, int dst_slot, size_t dst_offset, int src_s
     return gpu_list_copy(&l->l, (device_arg){ dst_slot, dst_offset, size, true },
                          (device_arg){ src_slot, src_offset, size, false }, size, e);
 }
+static tn_status opencl_loop(list *l, err *e) { return gpu_list_loop(&l->l, e); }
+static tn_status opencl_end(list *l, err *e) { return gpu_list_end(&l->l, e); }
 static tn_status opencl_seal(list *l, err *e) { return gpu_list_seal(&l->l, e); }
 static void opencl_bind(list *l, int slot, buffer *b, size_t offset) { gpu_list_bind(&l->l, slot, b->object, offset); }
 static void opencl_ring(list *l, int slot, size_t stride, int64_t length) { gpu_list_ring(&l->l, slot, stride, length); }
@@ -466,7 +468,7 @@ static tn_status opencl_submit(list *l, int64_t steps, uint64_t *out_ticket, err
     opencl *d = l->dev;
     int queued = 0;
     int32_t rc = CL_SUCCESS;
-    tn_status st = gpu_list_ready(&l->l, e);
+    tn_status st = gpu_list_ready(&l->l, steps, e);
     if (st) return st;
     for (int64_t step = 0; step < steps && !rc; step++)
         for (int i = 0; i < l->l.n_nodes && !rc; i++) {
@@ -558,6 +560,8 @@ const device_api device_opencl = {
     .record = opencl_record,
     .launch = opencl_launch,
     .copy = opencl_copy,
+    .loop = opencl_loop,
+    .end = opencl_end,
     .seal = opencl_seal,
     .bind = opencl_bind,
     .ring = opencl_ring,

@@ -10,6 +10,7 @@ struct tn_session {
     buffer *temp, *state, *scratch;
     buffer *shared;        /* the program's until this session sets one of these states: then a copy of its own */
     list *list;            /* everything a run does */
+    bool loops;            /* .. so often as a submit says */
     int64_t *ring;         /* SLOT_RING: see emit/c.c */
     void **bound;          /* [n_io] host pointers of the next run; NULL = an input that is not bound */
     void **kept;           /* [n_io] those that tn_session_bind gave, or NULL; a call of tn_run hides them for its run */
@@ -19,6 +20,7 @@ struct tn_session {
     void **spare;          /* [n_io] memory of outputs that nobody bound, and an address for inputs without bytes */
     buffer **io_buf;       /* [n_io] device memory, on devices that cannot use host pointers; else NULL */
     size_t *io_room;       /* [n_io] its bytes: more than one batch of a ring */
+    size_t *io_stride;     /* [n_io] bytes there from step to step */
     int64_t *trace;        /* [n_io] steps bound by tn_session_bind_trace, or 0 */
     struct immediate *imm; /* immediate programs: */
     struct node_place *at; /* [graph.nodes.n] where each value is: */

@@ -43,6 +43,22 @@ static tn_status launch_kernel(tn_session *s, list *l, int i) {
     return code;
 }
 
+/* Steps [i, end) of the plan. */
+static tn_status record_steps(tn_session *s, list *l, int i, int end) {
+    const plan *p = s->p->plan;
+    const device_api *api = s->p->dev->api;
+    tn_status code = TN_OK;
+    for (; i < end && !code; i = pstep_end(p, i)) {
+        const pstep *x = &p->steps.at[i];
+        bool loop = x->kind == PSTEP_LOOP && api->loop; /* the CPU launches kernels of a loop for profiles alone, once */
+        if (x->kind == PSTEP_LAUNCH) code = launch_kernel(s, l, x->kernel);
+        if (loop) code = api->loop(l, &s->err);
+        if (!code) code = record_steps(s, l, i + 1, pstep_end(p, i));
+        if (!code && loop) code = api->end(l, &s->err);
+    }
+    return code;
+}
+
 tn_status session_record(tn_session *s, bool kernels, list **out) {
     tn_program *p = s->p;
     const device_api *api = p->dev->api;
@@ -50,10 +66,11 @@ tn_status session_record(tn_session *s, bool kernels, list **out) {
     tn_status code = api->record(p->dev, SLOT_IO + p->plan->io.n, out, e);
     if (code) return code;
     list *l = *out;
+    bool loops = plan_loop(p->plan) != NULL;
     if (kernels || !p->main_entry)
-        for (int i = 0; i < p->plan->kernels.n && !code; i++) code = launch_kernel(s, l, i);
+        code = record_steps(s, l, 0, p->plan->steps.n);
     else
-        code = api->launch(l, &(device_launch){ .entry = p->main_entry, .parallel = p->parallel }, e);
+        code = api->launch(l, &(device_launch){ .entry = p->main_entry, .parallel = p->parallel, .loops = loops }, e);
     if (!code) code = api->seal(l, e);
     if (code) return code;
     api->bind(l, SLOT_TEMP, s->temp, 0);
@@ -72,6 +89,15 @@ tn_status session_record(tn_session *s, bool kernels, list **out) {
     return TN_OK;
 }
 
+/* How inputs and outputs lie on the device, as the plan's loop has them. */
+static void set_strides(tn_session *s) {
+    const tn_program *p = s->p;
+    const pstep *loop = p->plan ? plan_loop(p->plan) : NULL;
+    for (int i = 0; i < p->n_io; i++) s->io_stride[i] = (size_t)p->io[i].bytes;
+    for (int i = 0; loop && i < loop->n_rings; i++)
+        s->io_stride[p->plan->bufs.at[loop->rings[i].buf].io] = (size_t)loop->rings[i].stride;
+}
+
 /* bare: the device's memory for inputs and outputs is somebody else's. */
 static tn_status take_slots(tn_session *s, bool bare) {
     const tn_program *p = s->p;
@@ -88,6 +114,8 @@ static tn_status take_slots(tn_session *s, bool bare) {
     if (!code) code = take(s, 2 * n + 1, sizeof *s->ring, &s->ring);
     if (!code && !caps.host_memory) code = take(s, n, sizeof *s->io_buf, &s->io_buf);
     if (!code && !caps.host_memory) code = take(s, n, sizeof *s->io_room, &s->io_room);
+    if (!code && !caps.host_memory) code = take(s, n, sizeof *s->io_stride, &s->io_stride);
+    if (!code && !caps.host_memory) set_strides(s);
     for (size_t i = 0; i < n && !code; i++) {
         s->ring[n + i] = 1;
         if (!bare && (p->io[i].is_output || !p->io[i].bytes) && !(s->spare[i] = mem_alloc(p->ctx->mem, (size_t)p->io[i].bytes)))
@@ -137,6 +165,7 @@ void session_close(tn_session *s) {
         if (s->io_buf[i]) p->dev->api->free(p->dev, s->io_buf[i]);
     mem_free(m, s->io_buf, n * sizeof *s->io_buf);
     mem_free(m, s->io_room, n * sizeof *s->io_room);
+    mem_free(m, s->io_stride, n * sizeof *s->io_stride);
     mem_free(m, s->bound, n * sizeof *s->bound);
     mem_free(m, s->kept, n * sizeof *s->kept);
     mem_free(m, s->io_flags, n * sizeof *s->io_flags);
@@ -168,6 +197,7 @@ tn_status session_open(tn_program *p, bool bare, tn_session **out, err *e) {
     if (code) return code;
     code = take_arenas(s);
     if (!code) code = session_record(s, p->opts.mode == TN_MODE_GRAPH, &s->list);
+    s->loops = plan_loop(p->plan) != NULL;
     if (!code) code = init_state(s);
     if (code) {
         err_set(e, code, "%s", s->err.text);
@@ -196,16 +226,12 @@ static int64_t io_steps(const tn_session *s, int i, int64_t steps) {
     int64_t length = s->ring[s->p->n_io + i];
     return steps == 1 || !s->ring[i] ? 1 : length < steps ? length : steps;
 }
-static size_t io_stride(const tn_session *s, int i) {
-    size_t bytes = (size_t)s->p->io[i].bytes;
-    return bytes < KERNEL_WIDE_BYTES ? bytes : (bytes + 15) / 16 * 16;
-}
 
 /* Room for a ring on the device. */
 static tn_status make_room(tn_session *s, int i, int64_t steps) {
     tn_program *p = s->p;
     int64_t n = io_steps(s, i, steps);
-    size_t need = n > 1 ? (size_t)n * io_stride(s, i) : (size_t)p->io[i].bytes;
+    size_t need = n > 1 ? (size_t)n * s->io_stride[i] : (size_t)p->io[i].bytes;
     buffer *b;
     if (need > s->io_room[i]) {
         tn_status code = p->dev->api->alloc(p->dev, need, &b, &s->err);
@@ -216,7 +242,7 @@ static tn_status make_room(tn_session *s, int i, int64_t steps) {
     }
     int64_t length = s->ring[p->n_io + i];
     bool moves = steps > 1 && length > 1;
-    if (p->dev->api->ring) p->dev->api->ring(s->list, SLOT_IO + i, moves ? io_stride(s, i) : 0, moves ? length : 1);
+    if (p->dev->api->ring) p->dev->api->ring(s->list, SLOT_IO + i, moves ? s->io_stride[i] : 0, moves ? length : 1);
     return TN_OK;
 }
 
@@ -244,7 +270,7 @@ typedef enum way { UP, UP_BESIDE, DOWN } way;
 static tn_status transfer(tn_session *s, int i, int64_t from, int64_t to, way w) {
     const device_api *api = s->p->dev->api;
     device *d = s->p->dev;
-    size_t one = (size_t)s->p->io[i].bytes, stride = io_stride(s, i);
+    size_t one = (size_t)s->p->io[i].bytes, stride = s->io_stride[i];
     int64_t n = stride == one ? to - from : 1;
     tn_status code = TN_OK;
     for (int64_t k = from; k < to && !code; k += n) {

@@ -64,6 +64,7 @@ static void start_plan(ways *w) {
     p->bufs.at = arena_copy(&w->a, from->bufs.at, sizeof *from->bufs.at * (size_t)from->bufs.n);
     p->bufs.cap = from->bufs.n;
     memset(&p->kernels, 0, sizeof p->kernels);
+    memset(&p->steps, 0, sizeof p->steps); /* launches come from the list that measures */
     for (int i = 0; i < w->pk->scalar->bufs.n; i++) {
         const kbuf *k = &w->pk->scalar->bufs.at[i];
         if (!k->fixed) continue;

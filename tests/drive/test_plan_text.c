@@ -33,17 +33,50 @@ static void fill_input(const pio *io, void *to, rng *r) {
             dtype_store_int((tn_dtype)io->dtype, to, i, rng_below(r, io->dtype == TN_BOOL ? 2 : 5));
 }
 
-/* Both run on the same inputs and states, once; what q has of constants comes from its text. */
+/* Both run on the same inputs and states; what q has of constants comes from its text. The loop of p goes several times over
+ * rings of inputs and outputs; q goes once for each of them, with the inputs of that iteration, and must give the same bits. */
+enum { MOST_STEPS = 4, MOST_BYTES = 1 << 16 /* of inputs and outputs of a plan that goes several times */ };
+
+static void fill_ring(const pio *io, int64_t stride, int64_t length, void *to, rng *r) {
+    for (int64_t k = 0; k < length; k++) fill_input(io, (char *)to + k * stride, r);
+}
+
+/* How often p goes, and the rings of its inputs and outputs in n memories: length 0 = the same in each iteration. */
+static int64_t make_rings(const plan *p, eval_memory *m, arena *a, rng *r, int64_t *length, int64_t *stride) {
+    int64_t bytes = p->temp_bytes;
+    for (int i = 0; i < p->io.n; i++) bytes += p->io.at[i].bytes;
+    int64_t steps = plan_loop(p) && bytes <= MOST_BYTES ? rng_between(r, 1, MOST_STEPS) : 1;
+    for (int i = 0; i < p->io.n; i++) {
+        const pio *io = &p->io.at[i];
+        length[i] = rng_below(r, 2) ? rng_between(r, 1, io->is_output ? steps : 3) : 0; /* a trace, or a ring of batches */
+        stride[i] = plan_ring_stride(io->bytes, plan_is_for_gpus(p));
+        int64_t room = length[i] ? length[i] : 1;
+        m->io[i] = arena_alloc(a, (size_t)(room * stride[i] + 1));
+        memset(m->io[i], EVAL_POISON, (size_t)(room * stride[i]));
+        if (!io->is_output) fill_ring(io, stride[i], room, m->io[i], r);
+    }
+    return steps;
+}
+
 static void check_same_values(const plan *p, const plan *q, arena *a, rng *r) {
     eval_memory *m = eval_memory_make(p, a), *n = eval_memory_make(q, a);
+    int64_t *length = ARENA_ARRAY(a, int64_t, p->io.n + 1), *stride = ARENA_ARRAY(a, int64_t, p->io.n + 1);
     memcpy(n->state, m->state, (size_t)p->state_bytes), memcpy(n->shared, m->shared, (size_t)p->shared_bytes);
     assert_memory_equal(m->consts, n->consts, (size_t)p->const_bytes);
-    for (int i = 0; i < p->io.n; i++) {
-        if (!p->io.at[i].is_output) fill_input(&p->io.at[i], m->io[i], r);
-        memcpy(n->io[i], m->io[i], (size_t)p->io.at[i].bytes);
+    int64_t steps = make_rings(p, m, a, r, length, stride);
+    eval_plan_n(p, m, steps, length, a);
+    for (int64_t step = 0; step < steps; step++) {
+        for (int i = 0; i < p->io.n; i++)
+            if (!p->io.at[i].is_output)
+                memcpy(n->io[i], (char *)m->io[i] + (length[i] ? step % length[i] * stride[i] : 0), (size_t)p->io.at[i].bytes);
+        eval_plan(q, n, a);
+        for (int i = 0; i < p->io.n; i++) {
+            bool last = step + (length[i] ? length[i] : 1) >= steps; /* nothing is written over it */
+            if (p->io.at[i].is_output && last)
+                assert_memory_equal((char *)m->io[i] + (length[i] ? step % length[i] * stride[i] : 0), n->io[i],
+                                    (size_t)p->io.at[i].bytes);
+        }
     }
-    eval_plan(p, m, a), eval_plan(q, n, a);
-    for (int i = 0; i < p->io.n; i++) assert_memory_equal(m->io[i], n->io[i], (size_t)p->io.at[i].bytes);
     assert_memory_equal(m->state, n->state, (size_t)p->state_bytes);
 }
 
@@ -80,6 +113,17 @@ static void check_same_kernels(const plan *p, const plan *q, str *problems) {
     }
 }
 
+static void check_same_steps(const plan *p, const plan *q) {
+    assert_int_equal(p->steps.n, q->steps.n);
+    for (int i = 0; i < p->steps.n; i++) {
+        const pstep *x = &p->steps.at[i], *y = &q->steps.at[i];
+        assert_true(x->kind == y->kind && x->inside == y->inside && x->kernel == y->kernel && x->overlaps == y->overlaps);
+        assert_int_equal(x->n_rings, y->n_rings);
+        for (int k = 0; k < x->n_rings; k++)
+            assert_true(x->rings[k].buf == y->rings[k].buf && x->rings[k].stride == y->rings[k].stride);
+    }
+}
+
 static void check_same_source(const plan *p, const plan *q, const target *t, arena *a) {
     str x, y;
     str_init(&x, a), str_init(&y, a);
@@ -99,6 +143,7 @@ static void check_plan_text(const plan *p, const target *t, arena *a, rng *r) {
     assert_string_equal(x.s, y.s);
     check_same_tables(p, q);
     check_same_kernels(p, q, &problems);
+    check_same_steps(p, q);
     if (plan_check(q, &problems)) fail_msg("%s", problems.s);
     check_same_values(p, q, a, r);
     check_same_source(p, q, t, a);
@@ -106,7 +151,8 @@ static void check_plan_text(const plan *p, const target *t, arena *a, rng *r) {
 
 static void test_random_plans(void **state) {
     (void)state;
-    uint64_t first, n = fuzz_seeds(500, &first), constants = 0, panels = 0, kernels = 0;
+    uint64_t first, n = fuzz_seeds(500, &first), constants = 0, panels = 0, kernels = 0, loops = 0, overlaps = 0;
+    static const tn_mode modes[] = { TN_MODE_COMPILED, TN_MODE_LOOP, TN_MODE_GRAPH, TN_MODE_LOOP };
     int differentiated = 0;
     for (uint64_t seed = first; seed < first + n; seed++) {
         arena a;
@@ -116,18 +162,19 @@ static void test_random_plans(void **state) {
         if (!GUARD_TRY(&gd)) fail_msg("seed %llu: %s", (unsigned long long)seed, gd.err.text);
         graph *g = randcase(&a, seed, &differentiated);
         tn_compile_opts o = TN_COMPILE_DEFAULTS;
-        o.fusion = (int)(seed % 4), o.no_passes = seed / 4 % 5 == 0;
+        o.fusion = (int)(seed % 4), o.no_passes = seed / 4 % 5 == 0, o.mode = modes[seed / 3 % COUNT_OF(modes)];
         target t = any_target(seed);
         plan *p = pipeline_run(g, &a, &o, &t);
         for (int i = 0; i < p->bufs.n; i++) constants += p->bufs.at[i].kind == PB_CONST, panels += p->bufs.at[i].panels != NULL;
         kernels += (uint64_t)p->kernels.n;
+        loops += plan_loop(p) != NULL, overlaps += plan_loop(p) && plan_loop(p)->overlaps;
         check_plan_text(p, &t, &a, &r);
         arena_fini(&a);
     }
     printf("count: %llu plans of random graphs read back, %d of them differentiated: %llu launches, %llu constants, %llu in "
-           "panels\n",
+           "panels; %llu have a loop, %llu one whose iterations may overlap\n",
            (unsigned long long)n, differentiated, (unsigned long long)kernels, (unsigned long long)constants,
-           (unsigned long long)panels);
+           (unsigned long long)panels, (unsigned long long)loops, (unsigned long long)overlaps);
 }
 
 static char *graph_text(const char *model, size_t *n) {
@@ -214,6 +261,14 @@ static void test_bad_texts(void **state) {
         { HEAD X Y "  launch k0(in b0, out b1) ; k\n}", "t:5:2: expected kernel" },
         { HEAD X Y "  launch k0(in b0, out b1) ; k\n" COPY "kernel", "t:10:1: expected the end of the text" },
         { HEAD "  barrier\n}", "t:3:1: expected launch" },
+        { HEAD X Y "  loop 3 {", "t:4:8: expected steps" },
+        { HEAD X Y "  loop steps ring() {", "t:4:19: expected a buffer" },
+        { HEAD X Y "  loop steps ring(b2 stride=16) {", "t:4:20: expected a buffer of the plan" },
+        { HEAD X Y "  loop steps ring(b0 stride=-16) {", "t:4:29: expected a number of bytes" },
+        { HEAD X Y "  loop steps ring(b0 stride=16 b1 stride=16) {", "t:4:32: expected )" },
+        { HEAD X Y "  loop steps overlap ring(b0 stride=16) {", "t:4:22: expected {" },
+        { HEAD X Y "  loop steps {\n    launch k0(in b0, out b1) ; k\n" COPY, "t:7:1: expected launch" },
+        { HEAD X Y "  launch k0(in b0, out b1) ; k\n  }\n" COPY, "t:6:1: expected kernel" },
         { HEAD "  buffer b0 state f32[4] slot=2 offset=0 bytes=16 panels 0 columns 4 step 1 ; %1 \"w\"\n}",
           "t:2:58: expected columns of a panel" },
     };
@@ -232,6 +287,10 @@ static void test_bad_texts(void **state) {
 }
 
 /* What reads, and what plan_check says of it. */
+#define LOOP(rings, steps) HEAD X Y "  loop steps" rings " {\n" steps "  }\n" COPY
+#define RINGS " ring(b0 stride=16, b1 stride=16)"
+#define LAUNCH "    launch k0(in b0, out b1) ; k\n"
+
 static void test_bad_plans(void **state) {
     (void)state;
     static const struct {
@@ -253,6 +312,13 @@ static void test_bad_plans(void **state) {
         { HEAD "  value %1 f32[4] = x\"00000000000000000000000000000000\"\n"
                "  buffer b0 const f32[8] slot=3 offset=0 bytes=32 copy panels 2 columns 4 step 1 depth 2 step 4 ; %1\n}",
           "not all of them of its value" },
+        { LOOP(RINGS, LAUNCH), NULL },
+        { LOOP(RINGS " overlap", LAUNCH), NULL },
+        { LOOP("", LAUNCH), "\"x\" (b0) does not move in the loop" },
+        { LOOP(" ring(b0 stride=16, b1 stride=12)", LAUNCH), "moves by 12 from iteration to iteration, expected 16" },
+        { LOOP(RINGS, "    loop steps {\n" LAUNCH "    }\n"), "step 1 is a loop over the steps of a run, but not around all" },
+        { HEAD X Y "  loop steps" RINGS " {\n  }\n  launch k0(in b0, out b1) ; k\n" COPY, "step 1 stands outside of the loop" },
+        { HEAD X Y "  launch k0(in b0, out b1) ; k\n  loop steps" RINGS " {\n  }\n" COPY, "step 1 is a loop over the steps" },
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         arena a;

@@ -16,6 +16,13 @@
 #include "mem/mem.h"
 #include "support/support.h"
 
+/* In a loop whose iterations may overlap, or not. */
+static void pack(plan *p, int64_t roomy, bool overlap) {
+    mem_steps(p, true, false);
+    plan_loop(p)->overlaps = overlap;
+    mem_pack(p, roomy);
+}
+
 /* Every kernel has the buffers that begin or end there. */
 static plan *random_plan(arena *a, rng *r) {
     plan *p = ARENA_NEW(a, plan);
@@ -88,7 +95,7 @@ ARENA_TEST(test_places) {
         rng r = rng_make(seed);
         plan *p = random_plan(a, &r);
         bool roomy = rng_chance(&r, 0.2);
-        mem_pack(p, roomy ? INT64_MAX : 0, true);
+        pack(p, roomy ? INT64_MAX : 0, true);
         check_places(p, a, roomy || p->temp_bound == 0 ? p->kernels.n : 0, seed);
     }
     printf("count: places of temporaries: %llu random plans\n", (unsigned long long)n);
@@ -137,22 +144,24 @@ static plan *branches(arena *a, int n_branches, int length) {
 /* Launches in a row share places, unless steps may overlap. */
 ARENA_TEST(test_row) {
     plan *p = branches(a, 1, 40);
-    mem_pack(p, INT64_MAX, false);
+    pack(p, INT64_MAX, false);
     assert_int_equal(p->temp_bytes, p->temp_bound);
-    mem_pack(p, INT64_MAX, true);
+    pack(p, INT64_MAX, true);
     assert_int_equal(p->temp_bytes, p->bufs.n * plan_room(BYTES));
-    mem_pack(p, 41 * BYTES, true);
+    assert_true(plan_loop(p)->overlaps);
+    pack(p, 41 * BYTES, true);
     assert_int_equal(p->temp_bytes, p->temp_bound);
+    assert_false(plan_loop(p)->overlaps); /* there was no room for it */
 }
 
 /* Launches of different branches share none. */
 ARENA_TEST(test_branches) {
     plan *p = branches(a, 2, 3);
-    mem_pack(p, INT64_MAX, false);
+    pack(p, INT64_MAX, false);
     for (int i = 1; i <= 3; i++)
         for (int j = 5; j <= 7; j++)
             if (p->bufs.at[i].offset == p->bufs.at[j].offset) fail_msg("buffers %d and %d share a place", i, j);
-    mem_pack(p, 0, false);
+    pack(p, 0, false);
     assert_int_equal(p->temp_bytes, p->temp_bound);
 }
 
@@ -162,9 +171,9 @@ ARENA_TEST(test_bound) {
     for (uint64_t seed = first; seed < first + n; seed++) {
         rng r = rng_make(seed);
         plan *p = seed % 4 ? random_plan(a, &r) : branches(a, (int)rng_between(&r, 1, 40), (int)rng_between(&r, 1, 20));
-        mem_pack(p, 0, false);
+        pack(p, 0, false);
         int64_t packed = p->temp_bytes;
-        mem_pack(p, INT64_MAX, false);
+        pack(p, INT64_MAX, false);
         if (p->temp_bytes > 2 * packed)
             fail_msg("seed %llu: %lld bytes, packed %lld", (unsigned long long)seed, (long long)p->temp_bytes,
                      (long long)packed);

@@ -147,12 +147,30 @@ static const char *kernels_of(const device_caps *caps) {
 
 static device_launch launch_of(const device_caps *caps, void *entry, bool parallel) {
     static const device_arg args[] = { { 0, 0, 4000, false }, { 1, 0, 4000, true } };
-    if (!caps->gpu) return (device_launch){ .entry = entry, .parallel = parallel };
+    if (!caps->gpu) return (device_launch){ .entry = entry, .parallel = parallel, .loops = parallel };
     return (device_launch){ .entry = entry, .group = 64, .groups = 16, .args = args, .n_args = 2 };
 }
 static tn_status launch(fixture *f, list *l, void *entry, bool parallel, err *e) {
     device_launch what = launch_of(&f->caps, entry, parallel);
     return f->d->api->launch(l, &what, e);
+}
+
+/* What is in no loop runs once, and the list takes no steps. A loop begins a list, or is refused. */
+static void check_once(fixture *f, void *entry, buffer *b) {
+    const device_api *api = f->d->api;
+    uint64_t ticket;
+    list *l;
+    err e;
+    assert_int_equal(api->record(f->d, 2, &l, &e), TN_OK);
+    assert_int_equal(launch(f, l, entry, false, &e), TN_OK);
+    if (api->loop) assert_int_equal(api->loop(l, &e), TN_ERR_INVAL);
+    assert_int_equal(api->seal(l, &e), TN_OK);
+    if (api->loop) assert_int_equal(api->loop(l, &e), TN_ERR_INVAL);
+    api->bind(l, 0, b, 0), api->bind(l, 1, b, 0);
+    assert_int_equal(api->submit(l, 3, &ticket, &e), TN_ERR_INVAL);
+    assert_int_equal(api->submit(l, 1, &ticket, &e), TN_OK);
+    assert_int_equal(api->wait(f->d, ticket, &e), TN_OK);
+    api->discard(l);
 }
 
 static void check_lists(const device_api *api) {
@@ -181,6 +199,11 @@ static void check_lists(const device_api *api) {
         assert_int_equal(api->upload(f.d, a, 256, in, sizeof in, &e), TN_OK);
         list *l;
         assert_int_equal(api->record(f.d, 3, &l, &e), TN_OK);
+        if (api->loop) {
+            assert_int_equal(api->end(l, &e), TN_ERR_INVAL); /* of nothing */
+            assert_int_equal(api->loop(l, &e), TN_OK);
+            assert_int_equal(api->loop(l, &e), TN_ERR_INVAL);
+        }
         assert_int_equal(launch(&f, l, add, true, &e), TN_OK);
         assert_int_equal(launch(&f, l, twice, false, &e), TN_OK);
         assert_int_equal(launch(&f, l, twice, true, &e), TN_OK);
@@ -191,6 +214,13 @@ static void check_lists(const device_api *api) {
         assert_int_equal(launch(&f, l, NULL, false, &e), TN_ERR_INVAL);
         uint64_t ticket;
         assert_int_equal(api->submit(l, 1, &ticket, &e), TN_ERR_INVAL); /* not sealed */
+        if (api->loop) {
+            assert_int_equal(api->seal(l, &e), TN_ERR_INVAL); /* the loop has no end */
+            assert_int_equal(api->end(l, &e), TN_OK);
+            assert_int_equal(api->end(l, &e), TN_ERR_INVAL);
+            assert_int_equal(launch(&f, l, twice, false, &e), TN_ERR_INVAL); /* outside of the loop */
+            assert_int_equal(api->copy(l, 2, 0, 1, 0, 0, &e), TN_ERR_INVAL);
+        }
         assert_int_equal(api->seal(l, &e), TN_OK);
         assert_int_equal(api->seal(l, &e), TN_ERR_INVAL);
         assert_int_equal(launch(&f, l, add, false, &e), TN_ERR_INVAL);
@@ -234,7 +264,10 @@ static void check_lists(const device_api *api) {
         assert_int_equal(api->record(f.d, 0, &l, &e), TN_OK); /* an empty list is legal */
         assert_int_equal(api->seal(l, &e), TN_OK);
         assert_int_equal(api->submit(l, 1, &ticket, &e), TN_OK);
+        assert_int_equal(api->submit(l, 2, &ticket, &e), TN_ERR_INVAL);
+        assert_non_null(strstr(e.text, "2 steps of a list without a loop"));
         api->discard(l);
+        check_once(&f, twice, a);
         assert_int_equal(api->record(f.d, -1, &l, &e), TN_ERR_INVAL);
         api->free(f.d, a);
         api->free(f.d, b);
@@ -305,7 +338,8 @@ static void *use_device(void *arg) {
     uint64_t ticket;
     bool ok = !api->alloc(u->f->d, sizeof in, &a, &e) && !api->alloc(u->f->d, sizeof out, &b, &e) &&
               !api->upload(u->f->d, a, 0, in, sizeof in, &e) && !api->record(u->f->d, 2, &l, &e) &&
-              !launch(u->f, l, u->add, true, &e) && !api->seal(l, &e);
+              (!api->loop || !api->loop(l, &e)) && !launch(u->f, l, u->add, true, &e) && (!api->end || !api->end(l, &e)) &&
+              !api->seal(l, &e);
     if (!ok) return u->wrong++, NULL;
     api->bind(l, 0, a, 0);
     api->bind(l, 1, b, 0);
@@ -429,9 +463,11 @@ static void test_null_counts(void **state) {
     assert_int_equal(api->build(f.d, "text", 4, false, &m, NULL, &e), TN_OK);
     assert_int_equal(api->find(f.d, m, "any", &entry, &e), TN_OK);
     assert_int_equal(api->record(f.d, 1, &l, &e), TN_OK);
+    assert_int_equal(api->loop(l, &e), TN_OK);
     assert_int_equal(api->launch(l, &(device_launch){ .entry = entry, .parallel = true }, &e), TN_OK);
     assert_int_equal(api->launch(l, &(device_launch){ .entry = entry, .parallel = false }, &e), TN_OK);
     assert_int_equal(api->copy(l, 0, 0, 0, 50, 20, &e), TN_OK);
+    assert_int_equal(api->end(l, &e), TN_OK);
     assert_int_equal(api->seal(l, &e), TN_OK);
     api->bind(l, 0, b, 0);
     for (int i = 0; i < 3; i++) assert_int_equal(api->submit(l, 5, &ticket, &e), TN_OK);
@@ -447,10 +483,10 @@ static void test_null_counts(void **state) {
                                .lists = 1,
                                .submits = 3,
                                .steps = 15,
-                               .launches = 6,
-                               .parallel_launches = 3,
-                               .copies = 3,
-                               .copy_bytes = 60 };
+                               .launches = 30,
+                               .parallel_launches = 15,
+                               .copies = 15,
+                               .copy_bytes = 300 };
     assert_memory_equal(&c, &want, sizeof c);
     api->discard(l);
     api->drop(f.d, m);

@@ -65,7 +65,7 @@ static void open_all(fixture *f, int threads, bool parallel) {
     assert_int_equal(api->find(f->d, f->m, "add", &entry, &e), TN_OK);
     assert_int_equal(api->record(f->d, 3, &f->l, &e), TN_OK);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(api->launch(f->l, &(device_launch){ .entry = entry, .parallel = parallel }, &e), TN_OK);
+        assert_int_equal(api->launch(f->l, &(device_launch){ .entry = entry, .parallel = parallel, .loops = true }, &e), TN_OK);
     assert_int_equal(api->copy(f->l, 2, 0, 1, 0, sizeof f->in, &e), TN_OK);
     assert_int_equal(api->seal(f->l, &e), TN_OK);
     api->bind(f->l, 0, f->a, 0);

@@ -154,20 +154,23 @@ static int skip_unless_first(image *im) {
     return skip;
 }
 
-/* Launches [i, end) lie between two barriers: for each share that par->next gives out; see c.c. leave: where to go when it says
- * that this thread is to return, -1 = behind the region. */
-static void put_region(image *im, int i, int end, bool one_of_steps, int leave) {
+/* Whether there are more regions behind one, as far as is known. */
+typedef enum behind { LAST, LAST_OF_ITERATION, MORE } behind;
+
+/* Kernels [i, end) are launched between two barriers: for each share that par->next gives out; see c.c. leave: where to go when
+ * it says that this thread is to return, -1 = behind the region. */
+static void put_region(image *im, int i, int end, behind more, int leave) {
     x86_asm *s = &im->s;
     int next = x86_label(s), body = x86_label(s), done = x86_label(s);
     x86_put(s, X86_CMPI, 0, 0, 0, x86_m(RSP, im->f_nt), 1);
     x86_jump(s, X86_JLE, body);
     x86_bind(s, next);
     mov_rm(s, RDI, RSP, im->f_par);
-    if (one_of_steps && end == im->p->kernels.n) {
+    if (more == LAST_OF_ITERATION) {
         mov_rm(s, RSI, RSP, im->f_steps);
         x86_put(s, X86_SUB, 0, RSI, 0, x86_m(RSP, im->f_step), 0);
     } else {
-        x86_put(s, X86_MOVI, 0, 0, 0, x86_r(RSI), one_of_steps ? 2 : 1);
+        x86_put(s, X86_MOVI, 0, 0, 0, x86_r(RSI), more == MORE ? 2 : 1);
     }
     x86_put(s, X86_CALLM, 0, 0, 0, x86_m(RDI, 8), 0); /* par->next */
     x86_put(s, X86_MOVSXD, 0, RAX, 0, x86_r(RAX), 0);
@@ -188,8 +191,8 @@ static void put_region(image *im, int i, int end, bool one_of_steps, int leave) 
     x86_jump(s, X86_JL, leave);
 }
 
-/* With several steps the slots are copied, and inputs and outputs advance in their rings. */
-static void put_ring(image *im) {
+/* With several iterations the slots are copied, and inputs and outputs advance in their rings. */
+static void put_rings(image *im, const pstep *loop) {
     const plan *p = im->p;
     x86_asm *s = &im->s;
     int one = x86_label(s);
@@ -202,7 +205,8 @@ static void put_ring(image *im) {
         mov_mr(s, RDI, im->s_copy + 8 * i, RAX);
     }
     mov_rm(s, RCX, RCX, 8 * SLOT_RING);
-    for (int i = 0; i < p->io.n; i++) {
+    for (int r = 0; r < loop->n_rings; r++) {
+        int i = p->bufs.at[loop->rings[r].buf].io;
         mov_rm(s, RAX, RSP, im->f_step);
         x86_put(s, X86_CQO, 0, 0, 0, x86_r(0), 0);
         x86_put(s, X86_IDIV, 0, 0, 0, x86_m(RCX, 8 * (p->io.n + i)), 0);
@@ -215,24 +219,46 @@ static void put_ring(image *im) {
     x86_bind(s, one);
 }
 
-static void put_main(image *im) {
-    const plan *p = im->p;
+static void put_steps(image *im, int i, int end, behind more, int leave);
+
+/* leave: behind the loop, which is around all launches. */
+static void put_loop(image *im, int i, int leave) {
     x86_asm *s = &im->s;
-    int top = x86_label(s), done = x86_label(s);
-    x86_align(s, 16);
-    size_t from = s->n;
-    prologue(im);
+    int top = x86_label(s);
     x86_put(s, X86_MOVI, 0, 0, 0, x86_m(RSP, im->f_step), 0);
     x86_put(s, X86_CMPI, 0, 0, 0, x86_r(RDX), 0);
-    x86_jump(s, X86_JLE, done);
+    x86_jump(s, X86_JLE, leave);
     x86_bind(s, top);
-    put_ring(im);
-    for (int i = 0, end; i < p->kernels.n; i = end) put_region(im, i, end = plan_region_end(p, i), true, done);
+    put_rings(im, &im->p->steps.at[i]);
+    put_steps(im, i + 1, pstep_end(im->p, i), LAST_OF_ITERATION, leave);
     mov_rm(s, RAX, RSP, im->f_step);
     x86_put(s, X86_ADDI, 0, 0, 0, x86_r(RAX), 1);
     mov_mr(s, RSP, im->f_step, RAX);
     x86_put(s, X86_CMP, 0, RAX, 0, x86_m(RSP, im->f_steps), 0);
     x86_jump(s, X86_JL, top);
+}
+
+/* Steps [i, end). more: behind the last of them. */
+static void put_steps(image *im, int i, int end, behind more, int leave) {
+    const plan *p = im->p;
+    for (int next; i < end; i = next) {
+        if (p->steps.at[i].kind == PSTEP_LOOP) {
+            put_loop(im, i, leave);
+            next = pstep_end(p, i);
+            continue;
+        }
+        next = plan_region_end(p, i, end);
+        put_region(im, p->steps.at[i].kernel, p->steps.at[next - 1].kernel + 1, next < end ? MORE : more, leave);
+    }
+}
+
+static void put_main(image *im) {
+    x86_asm *s = &im->s;
+    int done = x86_label(s);
+    x86_align(s, 16);
+    size_t from = s->n;
+    prologue(im);
+    put_steps(im, 0, im->p->steps.n, LAST, done);
     x86_bind(s, done);
     epilogue(im);
     add_function(im, "tn_main", from);
@@ -242,7 +268,7 @@ static void put_entry(image *im, int i) {
     x86_align(&im->s, 16);
     size_t from = im->s.n;
     prologue(im);
-    put_region(im, i, i + 1, false, -1);
+    put_region(im, i, i + 1, LAST, -1);
     epilogue(im);
     add_function(im, arena_printf(im->a, "tn_kernel_%d", i), from);
 }

@@ -1,0 +1,28 @@
+/* steps.c - the tree of steps of a plan: what a run does, in which order. In: kernels in launch order, in their final form.
+ * Out: plan.steps, in the plan's arena. */
+#include "mem/mem.h"
+
+/* What a step leaves to the next one: then they run one after the other. */
+static bool has_updates(const graph *g) {
+    for (int i = 0; i < g->outputs.n; i++)
+        if (g->outputs.at[i].state) return true;
+    return false;
+}
+
+static pstep loop_of_run(const plan *p) {
+    bool gpu = plan_is_for_gpus(p);
+    pstep x = { .kind = PSTEP_LOOP, .inside = p->kernels.n };
+    pring *rings = ARENA_ARRAY(p->a, pring, p->io.n + 1);
+    for (int b = 0; b < p->bufs.n; b++)
+        if (p->bufs.at[b].io >= 0 && p->bufs.at[b].bytes > 0)
+            rings[x.n_rings++] = (pring){ b, plan_ring_stride(p->bufs.at[b].bytes, gpu) };
+    x.rings = rings;
+    return x;
+}
+
+void mem_steps(plan *p, bool many, bool overlap) {
+    p->steps.n = 0;
+    if (many) VEC_PUSH(p->a, &p->steps, loop_of_run(p));
+    if (many) p->steps.at[0].overlaps = overlap && plan_is_for_gpus(p) && !has_updates(p->g);
+    for (int i = 0; i < p->kernels.n; i++) VEC_PUSH(p->a, &p->steps, (pstep){ .kind = PSTEP_LAUNCH, .kernel = i });
+}

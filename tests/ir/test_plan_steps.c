@@ -1,0 +1,165 @@
+/* test_plan_steps.c - the tree of steps of a plan: what plan_check must find of defects that are planted in it, and what the
+ * interpreter makes of loops. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "support/plan_run.h"
+
+/* Some launches; the first has no state that a run changes, the second a training step's. */
+static const char *const graphs[] = {
+    "graph @net(x f32[17,1033], w f32[1033,24], u f32[24,40], v f32[40,24]) {\n  %1 = dot x, w contract=[1]x[0] f32[17,24]\n"
+    "  %2 = tanh %1\n  %3 = dot %2, u contract=[1]x[0] f32[17,40]\n  %4 = dot %3, v contract=[1]x[0] f32[17,24]\n"
+    "  %5 = dot %4, u contract=[1]x[0] f32[17,40]\n  %6 = sum %5 axes=[0]\n  return %5 as \"y\", %6 as \"columns\"\n}\n",
+    "graph @step(x f32[16,24], state w f32[24,40] = rand(3), state n i64[]) {\n  %1 = dot x, w contract=[1]x[0] f32[16,40]\n"
+    "  %2 = tanh %1\n  %3 = dot x, %2 contract=[0]x[0] f32[24,40]\n  %4 = sub w, %3\n  %5 = add n, 1\n"
+    "  return %2 as \"y\", %4 -> w, %5 -> n\n}\n",
+};
+enum { NET, TRAIN };
+
+static plan *make_plan(arena *a, int which, bool gpu, tn_mode mode) {
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.fusion = 0, o.mode = mode, o.check = 1;
+    target t = gpu ? target_common_gpu() : plan_target(4); /* two threads */
+    return pipeline_run(graph_parse(a, graphs[which], strlen(graphs[which]), "t"), a, &o, &t);
+}
+
+/* ---- planted defects ---- */
+
+static pstep *loop(plan *p) { return &p->steps.at[0]; }
+static pring *ring(plan *p, int i) { return (pring *)(uintptr_t)&loop(p)->rings[i]; }
+static void swap(pstep *x, pstep *y) {
+    pstep z = *x;
+    *x = *y, *y = z;
+}
+static void insert(plan *p, int at, pstep x) {
+    VEC_PUSH(p->a, &p->steps, x);
+    for (int i = p->steps.n - 1; i > at; i--) p->steps.at[i] = p->steps.at[i - 1];
+    p->steps.at[at] = x;
+}
+static int32_t buffer_of(const plan *p, pbuf_kind kind, int nth) {
+    for (int i = 0; i < p->bufs.n; i++)
+        if (p->bufs.at[i].kind == kind && p->bufs.at[i].bytes > 0 && nth-- == 0) return i;
+    fail_msg("no such buffer");
+    return -1;
+}
+static int large_ring(plan *p) { /* of a buffer that does not end at a multiple of 16 bytes */
+    for (int i = 0; i < loop(p)->n_rings; i++)
+        if (ring(p, i)->stride != p->bufs.at[ring(p, i)->buf].bytes) return i;
+    fail_msg("no such ring");
+    return -1;
+}
+
+#define DEFECT(name) static void name(plan *p)
+DEFECT(launch_dropped) { p->steps.n--, loop(p)->inside--; }
+DEFECT(launch_twice) { VEC_PUSH(p->a, &p->steps, p->steps.at[p->steps.n - 1]), loop(p)->inside++; }
+DEFECT(launches_swapped) { swap(&p->steps.at[1], &p->steps.at[2]); }
+DEFECT(launch_of_no_kernel) { p->steps.at[p->steps.n - 1].kernel = p->kernels.n; }
+DEFECT(launch_outside) { loop(p)->inside--; }
+DEFECT(launch_before) { insert(p, 0, p->steps.at[1]); }
+DEFECT(loop_too_long) { loop(p)->inside++; }
+DEFECT(loop_of_negative_size) { loop(p)->inside = -1; }
+DEFECT(launch_with_steps_inside) { p->steps.at[1].inside = 1; }
+DEFECT(loop_in_a_loop) {
+    pstep x = *loop(p);
+    x.inside = 1;
+    insert(p, p->steps.n - 1, x), loop(p)->inside++;
+}
+DEFECT(loop_behind) { VEC_PUSH(p->a, &p->steps, ((pstep){ .kind = PSTEP_LOOP })); }
+DEFECT(steps_dropped) { p->steps.n = 0; }
+DEFECT(ring_too_near) { ring(p, 0)->stride -= 4; }
+DEFECT(ring_too_far) { ring(p, 0)->stride += 4; }
+DEFECT(ring_stands) { ring(p, 0)->stride = 0; }
+DEFECT(ring_backwards) { ring(p, 1)->stride *= -1; }
+DEFECT(ring_of_bytes_on_gpu) { ring(p, large_ring(p))->stride = p->bufs.at[ring(p, large_ring(p))->buf].bytes; }
+DEFECT(ring_dropped) { loop(p)->n_rings--; }
+DEFECT(ring_twice) { *ring(p, 1) = *ring(p, 0); }
+DEFECT(rings_swapped) {
+    pring x = *ring(p, 0);
+    *ring(p, 0) = *ring(p, 1), *ring(p, 1) = x;
+}
+DEFECT(ring_of_a_temporary) { ring(p, loop(p)->n_rings - 1)->buf = buffer_of(p, PB_TEMP, 0); }
+DEFECT(ring_of_a_state) { ring(p, 0)->buf = buffer_of(p, PB_STATE, 0); }
+DEFECT(ring_of_no_buffer) { ring(p, loop(p)->n_rings - 1)->buf = p->bufs.n; }
+DEFECT(ring_of_a_negative_buffer) { ring(p, 0)->buf = -1; }
+DEFECT(ring_inside_its_slot) { p->bufs.at[ring(p, 0)->buf].offset = PLAN_ALIGN; }
+DEFECT(update_in_an_overlap) { loop(p)->overlaps = true; }
+DEFECT(place_shared_in_an_overlap) { loop(p)->overlaps = true; }
+DEFECT(bytes_shared_in_an_overlap) {
+    pbuf *x = &p->bufs.at[buffer_of(p, PB_TEMP, 0)], *y = &p->bufs.at[buffer_of(p, PB_TEMP, 1)];
+    pbuf *late = x->offset < y->offset ? y : x;
+    late->offset -= PLAN_ALIGN;
+}
+
+typedef struct defect {
+    const char *name;
+    void (*plant)(plan *p);
+    int graph;
+    bool gpu;
+    tn_mode mode;
+    const char *problem;
+} defect;
+#define CPU(name, problem)                                                                                                     \
+    { #name, name, TRAIN, false, TN_MODE_LOOP, problem }
+#define GPU(name, problem)                                                                                                     \
+    { #name, name, NET, true, TN_MODE_LOOP, problem }
+static const defect defects[] = {
+    CPU(launch_dropped, "is in no step"),
+    CPU(launch_twice, "is launch"),
+    CPU(launches_swapped, "step 1 is launch 1, expected 0"),
+    CPU(launch_of_no_kernel, "is launch"),
+    CPU(launch_outside, "stands outside of the loop"),
+    CPU(launch_before, "but not around all of it"),
+    CPU(loop_too_long, "of"),
+    CPU(loop_of_negative_size, "has -1 steps inside"),
+    CPU(launch_with_steps_inside, "is a launch with 1 steps inside"),
+    CPU(loop_in_a_loop, "but not around all of it"),
+    CPU(loop_behind, "but not around all of it"),
+    CPU(steps_dropped, "launch 0 is in no step"),
+    CPU(ring_too_near, "from iteration to iteration, expected"),
+    CPU(ring_too_far, "from iteration to iteration, expected"),
+    CPU(ring_stands, "but moves by 0"),
+    GPU(ring_backwards, "but moves by -"),
+    GPU(ring_of_bytes_on_gpu, "from iteration to iteration, expected"),
+    CPU(ring_dropped, "does not move in the loop"),
+    GPU(ring_twice, "twice or out of order"),
+    GPU(rings_swapped, "twice or out of order"),
+    GPU(ring_of_a_temporary, "which is neither input nor output"),
+    CPU(ring_of_a_state, "which is neither input nor output"),
+    GPU(ring_of_no_buffer, "moves buffer b"),
+    CPU(ring_of_a_negative_buffer, "moves buffer b-1"),
+    CPU(ring_inside_its_slot, "which is not at the begin of its slot"),
+    { "update_in_an_overlap", update_in_an_overlap, TRAIN, true, TN_MODE_LOOP, "to the next one" },
+    { "place_shared_in_an_overlap", place_shared_in_an_overlap, NET, false, TN_MODE_COMPILED, "share bytes" },
+    GPU(bytes_shared_in_an_overlap, "share bytes"),
+};
+
+static void test_defects(void **state) {
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(defects); i++) {
+        const defect *d = &defects[i];
+        arena a;
+        guard gd;
+        str good, bad;
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("%s: %s", d->name, gd.err.text);
+        str_init(&good, &a), str_init(&bad, &a);
+        plan *p = make_plan(&a, d->graph, d->gpu, d->mode);
+        assert_true(p->kernels.n >= 3 && plan_loop(p));
+        if (plan_check(p, &good)) fail_msg("%s: a good plan: %s", d->name, good.s);
+        d->plant(p);
+        if (!plan_check(p, &bad)) fail_msg("%s is not noticed", d->name);
+        if (!strstr(bad.s, d->problem)) fail_msg("%s: \"%s\" is not in: %s", d->name, d->problem, bad.s);
+        arena_fini(&a);
+    }
+    printf("count: %d planted defects in the steps of a plan, all caught\n", (int)COUNT_OF(defects));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_defects) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
