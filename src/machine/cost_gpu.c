@@ -8,14 +8,24 @@
 static double larger(double x, double y) { return x > y ? x : y; }
 static double smaller(double x, double y) { return x < y ? x : y; }
 
-typedef struct gpu_work { /* of one thread, in all */
-    double instructions, fma, special, shared_bytes, waits_ns, barriers;
+typedef struct gpu_work { /* of one thread, in the mean of all blocks */
+    double instructions, fma, special, shared_bytes;
+    double waits_ns; /* of the blocks that wait longest; barriers are among it */
 } gpu_work;
 
 /* Trips of a loop that is bound to threads or blocks: of the first of a nest, for its iterations are dealt out as one. */
 static double dealt(const kernel *k, int loop, double among) {
     if (loop > 1 && k->ins.at[loop - 1].op == K_LOOP && k->ins.at[loop - 1].par == k->ins.at[loop].par) return 1;
     return ceil((double)kernel_nest_size(k, (reg)loop) / larger(1, among));
+}
+
+/* How often a loop with a condition is done: blocks ask of every warp of places whether one is theirs, then of each of these.
+ */
+static double taken(const kernel *k, const footprint *f, int l) {
+    double groups = larger(1, (double)k->groups), warp = smaller(1, 32 / groups);
+    for (int p = f->loops.at[l].parent; p > 0; p = f->loops.at[p].parent)
+        if (k->ins.at[f->loops.at[p].ins].a) return 1 / groups / warp;
+    return warp;
 }
 
 /* What trips a thread has of each loop, or (block) all threads of a block together. */
@@ -27,49 +37,69 @@ static void set_trips(const kernel *k, footprint *f, bool block) {
         if (in->par == PAR_LOCAL && !block) x->trips = dealt(k, x->ins, k->group);
         if (in->par == PAR_GROUPS) x->trips = block ? 1 : dealt(k, x->ins, (double)groups);
         if (in->par == PAR_GRID && !block) x->trips = dealt(k, x->ins, (double)groups * k->group);
+        if (in->a) x->trips *= taken(k, f, l);
         x->runs = x->trips * f->loops.at[x->parent].runs;
     }
 }
 
+/* The blocks that loop l is done by: nests that lie beside each other have some each. */
+static double blocks_of(const kernel *k, const footprint *f, int l) {
+    for (; l > 0; l = f->loops.at[l].parent)
+        if (k->ins.at[f->loops.at[l].ins].n_groups) return (double)k->ins.at[f->loops.at[l].ins].n_groups;
+    return (double)k->groups;
+}
+
 static bool is_special(op_code op) { return op_get(op)->flops >= 4; }
 
+/* What a thread waits for at instruction i. reads: whether the loop at hand waits for memory. */
+static double wait_ns(const kernel *k, const machine *m, const kins *in, double runs, bool reads[2]) {
+    if (in->op == K_BARRIER) return runs * m->barrier_ns;
+    if (in->op == K_SCATTER) return runs * in->lanes * m->level[LEVEL_L2].ns / 8;
+    if (in->op == K_GSUM || in->op == K_GARG) {
+        double n = in->neighbours ? (double)in->neighbours : k->group;
+        return runs * (log2(larger(2, n)) * 8 * m->alu_cycles / m->ghz + (n > m->warp ? 2 * m->barrier_ns : 0));
+    }
+    if (in->op != K_LOAD || in->mode == LOAD_HOISTED) return 0;
+    bool shared = k->bufs.at[in->buf].kind == KB_GROUP || k->bufs.at[in->buf].kind == KB_CLUSTER;
+    if (k->bufs.at[in->buf].kind == KB_LOCAL || reads[shared]) return 0;
+    reads[shared] = true;
+    return (shared ? m->shared_ns : m->level[LEVEL_L2].ns) * larger(1, runs / 8); /* eight on the way */
+}
+
+static void add_work(const kernel *k, const machine *m, const kins *in, double runs, gpu_work *w) {
+    double lanes = in->lanes;
+    if (in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER) {
+        uint8_t kind = k->bufs.at[in->buf].kind;
+        double size = (double)dtype_size((tn_dtype)k->bufs.at[in->buf].dtype);
+        if (kind == KB_LOCAL) return; /* registers */
+        w->instructions += runs * ceil(lanes * size / 16);
+        if (kind == KB_GROUP || kind == KB_CLUSTER) w->shared_bytes += runs * larger(4, lanes * size);
+    } else if (in->op == K_ALU) {
+        w->instructions += runs * lanes * op_get((op_code)in->alu)->flops;
+        if (is_special((op_code)in->alu)) w->special += runs * lanes;
+    } else if (in->op == K_UPD || in->op == K_ARGUPD) {
+        w->instructions += runs * k->ins.at[in->c].lanes, w->fma += runs * k->ins.at[in->c].lanes;
+    } else if (in->op == K_GSUM || in->op == K_GARG) {
+        double n = in->neighbours ? (double)in->neighbours : k->group;
+        w->instructions += runs * 2 * log2(larger(2, smaller(n, m->warp)));
+    } else if (in->op == K_RANDOM) {
+        w->instructions += runs * lanes * 60;
+    } else if (in->op != K_CONST && in->op != K_LOOP && in->op != K_ACC && in->op != K_BARRIER) {
+        w->instructions += runs;
+    }
+}
+
 static void add_thread(const kernel *k, const machine *m, const footprint *f, gpu_work *w) {
-    double reads[2] = { 0, 0 }; /* whether the loop at hand waits for memory */
+    double waits = 0;
+    bool reads[2] = { false, false };
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
-        const fp_loop *x = &f->loops.at[f->loop_of[i]];
-        double runs = x->runs, lanes = in->lanes;
-        bool memory = in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER;
-        if (in->op == K_LOOP) reads[0] = reads[1] = 0;
-        if (memory) {
-            uint8_t kind = k->bufs.at[in->buf].kind;
-            double size = (double)dtype_size((tn_dtype)k->bufs.at[in->buf].dtype), n = ceil(lanes * size / 16);
-            if (kind == KB_LOCAL) continue; /* registers */
-            bool shared = kind == KB_GROUP || kind == KB_CLUSTER;
-            w->instructions += runs * n;
-            if (shared) w->shared_bytes += runs * larger(4, lanes * size);
-            if (in->op == K_LOAD && reads[shared] == 0 && in->mode != LOAD_HOISTED) {
-                w->waits_ns += (shared ? m->shared_ns : m->level[LEVEL_L2].ns) * larger(1, runs / 8); /* eight on the way */
-                reads[shared] = 1;
-            }
-            if (in->op == K_SCATTER) w->waits_ns += runs * lanes * m->level[LEVEL_L2].ns / 8;
-        } else if (in->op == K_ALU) {
-            w->instructions += runs * lanes * op_get((op_code)in->alu)->flops;
-            if (is_special((op_code)in->alu)) w->special += runs * lanes;
-        } else if (in->op == K_UPD || in->op == K_ARGUPD) {
-            w->instructions += runs * k->ins.at[in->c].lanes, w->fma += runs * k->ins.at[in->c].lanes;
-        } else if (in->op == K_BARRIER) {
-            w->barriers += runs;
-        } else if (in->op == K_GSUM || in->op == K_GARG) {
-            double n = in->neighbours ? (double)in->neighbours : k->group;
-            w->instructions += runs * 2 * log2(larger(2, smaller(n, m->warp)));
-            w->waits_ns += runs * log2(larger(2, n)) * 8 * m->alu_cycles / m->ghz;
-            if (n > m->warp) w->barriers += runs * 2;
-        } else if (in->op == K_RANDOM) {
-            w->instructions += runs * lanes * 60;
-        } else if (in->op != K_CONST && in->op != K_LOOP && in->op != K_ACC) {
-            w->instructions += runs;
-        }
+        double runs = f->loops.at[f->loop_of[i]].runs, share = blocks_of(k, f, f->loop_of[i]) / larger(1, (double)k->groups);
+        if (in->op == K_LOOP) reads[0] = reads[1] = false;
+        if (in->op == K_LOOP && in->n_groups) waits = 0; /* of other blocks */
+        waits += wait_ns(k, m, in, runs, reads);
+        w->waits_ns = larger(w->waits_ns, waits);
+        add_work(k, m, in, runs * share, w);
     }
 }
 
@@ -105,37 +135,46 @@ static double resident(const kernel *k, const machine *m) {
     return larger(n, 1);
 }
 
-typedef enum reach { REACH_BLOCK, REACH_ALIKE, REACH_GRID } reach; /* what a block touches: its own; what all do; some of it */
+typedef enum reach { REACH_BLOCK, REACH_GRID } reach; /* what a block touches: all that it says, or its part of the grid's */
 
 static reach reach_of(const kernel *k, const footprint *f, const fp_access *x) {
-    reach r = REACH_ALIKE;
+    for (int l = x->loop; l > 0; l = f->loops.at[l].parent)
+        if (k->ins.at[f->loops.at[l].ins].par == PAR_GRID) return REACH_GRID;
+    return REACH_BLOCK;
+}
+
+/* Blocks that touch each something else: 1 where all do the same. */
+static double distinct(const kernel *k, const footprint *f, const fp_access *x) {
+    double n = 1;
+    if (k->ins.at[x->ins].dyn) return blocks_of(k, f, x->loop);
     for (int l = x->loop; l > 0; l = f->loops.at[l].parent) {
         const kins *loop = &k->ins.at[f->loops.at[l].ins];
-        if (loop->par == PAR_GRID) return REACH_GRID;
-        if (loop->par == PAR_GROUPS && affine_coef(k->ins.at[x->ins].idx, loop->var)) r = REACH_BLOCK;
+        if (loop->par == PAR_GROUPS && affine_coef(k->ins.at[x->ins].idx, loop->var)) n *= (double)(loop->hi - loop->lo);
     }
-    return k->ins.at[x->ins].dyn ? REACH_BLOCK : r;
+    return n;
 }
 
 /* From L2: what each block brings into the first cache, where the blocks beside it have their part; what all of them read alike
  * comes once a multiprocessor. From memory: what L2 has not kept since it was last used. */
-static void add_bytes(const kernel *k, const machine *m, footprint *block, double held, const double *distance, arena *a,
-                      cost *out) {
+static void add_bytes(const kernel *k, const machine *m, footprint *block, double held, double l2_rate, const double *distance,
+                      arena *a, cost *out) {
     double *new = ARENA_ARRAY(a, double, k->bufs.n + 1), alike = 0; /* nothing is in the first cache when a block begins */
     for (int b = 0; b < k->bufs.n; b++) new[b] = 1e18;
     for (int i = 0; i < block->at.n; i++)
-        if (reach_of(k, block, &block->at.at[i]) == REACH_ALIKE) alike += fp_bytes(block, &block->at.at[i], 0, false);
+        if (reach_of(k, block, &block->at.at[i]) == REACH_BLOCK && distinct(k, block, &block->at.at[i]) == 1)
+            alike += fp_bytes(block, &block->at.at[i], 0, false);
     fp_traffic(block, (double)m->level[LEVEL_L1].bytes / held + alike, LEVEL_L2, new);
     for (int i = 0; i < block->at.n; i++) {
         const fp_access *x = &block->at.at[i];
         if (kbuf_is_local(&k->bufs.at[x->buf]) || x->prefetch) continue;
-        reach r = reach_of(k, block, x);
-        double times = r == REACH_GRID                ? 1
-                       : r == REACH_BLOCK || x->store ? (double)k->groups
-                                                      : smaller((double)k->groups, m->cores);
+        double groups = blocks_of(k, block, x->loop), sector, run = fp_run(block, x, &sector);
+        double times = reach_of(k, block, x) == REACH_GRID ? 1
+                       : x->store                          ? groups
+                                                           : smaller(groups, distinct(k, block, x) * m->cores);
         out->bytes[LEVEL_L2] += x->bytes[LEVEL_L2] * times;
+        out->level_ns[LEVEL_L2] += x->bytes[LEVEL_L2] * times * (run < 64 ? 2 : 1) / l2_rate;
     }
-    double all = (double)(k->bytes_read + k->bytes_written), l2 = (double)m->level[LEVEL_L2].bytes;
+    double all = (double)(k->bytes_read + k->bytes_written), l2 = (double)m->level[LEVEL_L2].bytes * m->l2_kept;
     for (int b = 0; b < k->bufs.n; b++) {
         const kbuf *x = &k->bufs.at[b];
         double bytes = (double)(x->elems * (int64_t)dtype_size((tn_dtype)x->dtype));
@@ -155,17 +194,18 @@ cost cost_gpu_kernel(const kernel *k, const machine *m, const double *distance, 
     add_thread(k, m, &thread, &w);
     double groups = (double)k->groups, each = ceil(groups / m->cores), threads = each * k->group, held = resident(k, m);
     double waves = ceil(groups / (m->cores * held)), busy = smaller(groups, m->cores);
-    add_bytes(k, m, &block, held, distance, a, &out);
+    const machine_cache *l2 = &m->level[LEVEL_L2], *memory = &m->level[LEVEL_MEMORY];
+    double l2_rate = smaller(l2->all, busy * l2->read);
+    add_bytes(k, m, &block, held, l2_rate, distance, a, &out);
     double cycles = larger(threads * w.instructions / m->warp / m->issue, threads * w.fma / m->fma_pipes);
     cycles = larger(cycles, threads * w.special / m->special);
     cycles = larger(cycles, threads * w.shared_bytes / m->shared_rate);
     out.issue_ns = cycles / m->ghz;
-    double alone =
-        w.instructions * larger(1, m->alu_cycles / independent(k)) / m->ghz + w.waits_ns + w.barriers * m->barrier_ns;
+    double alone = w.instructions * larger(1, m->alu_cycles / independent(k)) / m->ghz + w.waits_ns;
+    alone += smaller(groups, m->cores * held) / m->cores * m->block_ns;
     out.latency_ns = larger(0, waves * alone - out.issue_ns);
-    const machine_cache *l2 = &m->level[LEVEL_L2], *memory = &m->level[LEVEL_MEMORY];
     out.bytes[LEVEL_L1] = w.shared_bytes * k->group * groups;
-    out.level_ns[LEVEL_L2] = out.bytes[LEVEL_L2] / smaller(l2->all, busy * l2->read);
+    out.level_ns[LEVEL_L2] = larger(out.level_ns[LEVEL_L2], out.bytes[LEVEL_L2] / l2_rate);
     out.level_ns[LEVEL_MEMORY] = out.bytes[LEVEL_MEMORY] / smaller(memory->all, busy * memory->read);
     out.memory_ns = larger(out.level_ns[LEVEL_L2], out.level_ns[LEVEL_MEMORY]);
     out.ns = out.start_ns + larger(out.issue_ns + out.latency_ns, out.memory_ns);

@@ -60,6 +60,8 @@ typedef struct machine {
     /* GPU: multiprocessors */
     int warp;            /* threads that run together */
     int threads, blocks; /* that a multiprocessor holds */
+    double block_ns;     /* from the start of a thread block to the next one's on the same multiprocessor */
+    double l2_kept;      /* of L2: so much of what is touched again is still there */
     int64_t registers;   /* of 4 bytes, of a multiprocessor */
     int64_t shared_bytes;
     double shared_rate;                        /* bytes a cycle of a multiprocessor's shared memory */

@@ -217,9 +217,33 @@ static void gpu_streams(fixture *f) {
     }
 }
 
+/* A block reads a column of a matrix: pieces of one sector come at half the rate of L2, whichever column it is. */
+static void gpu_column(fixture *f) {
+    static const int apart[] = { 1, 1024 }; /* elements */
+    const machine *m = machine_row("h200");
+    double rate[2];
+    for (int i = 0; i < 2; i++) {
+        const char *text = arena_printf(
+            &f->a,
+            "kernel @sum(b0 in f32[2097152], b1 out f32[1024]) tiled groups 1024 of 256 {\n  var i0 = 1024 row\n"
+            "  var r1 = 2048 reduce\n  var one2 = 1\n  loop i0 = 0 .. 1024 step 1 groups\n    %%2 = acc add 0.0  f32\n"
+            "    loop r1 = 0 .. 2048 step 1 local\n      %%4 = load b0[%d*i0 + %d*r1]  f32\n      update %%2 add %%4  f32\n"
+            "    end\n    %%7 = group %%2 add  f32\n    loop one2 = 0 .. 1 step 1 local\n      store b1[i0], %%7  f32\n"
+            "    end\n  end\n}\n",
+            apart[1 - i] > 1 ? 2048 : 1, apart[i]);
+        kernel *k = kernel_parse(&f->a, text, strlen(text), "test");
+        k->bytes_read = 2097152 * 4, k->bytes_written = 4096;
+        cost c = cost_kernel(k, m, NULL, &f->a);
+        rate[i] = c.bytes[LEVEL_L2] / c.level_ns[LEVEL_L2];
+        assert_true(c.bytes[LEVEL_L2] > (i ? 32 : 4) * 2097152.0);
+    }
+    assert_true(near(rate[0], 2 * rate[1], 0.05));
+}
+
 static void threads_of_gpus(void **state) {
     (void)state;
     in_arena(gpu_streams);
+    in_arena(gpu_column);
 }
 
 static void two_threads(void **state) {
