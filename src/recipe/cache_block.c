@@ -211,10 +211,12 @@ static bool choose_inner_rows(blocker *t) {
     for (; t->n_out < t->c.rows.n && contraction_rows_from(&t->c, t->n_out) > limit; t->n_out++) {
         kvar v = t->c.rows.at[t->n_out];
         int64_t rest = contraction_rows_from(&t->c, t->n_out + 1), piece = divisor(contraction_extent(&t->c, v), limit / rest);
-        if (piece * rest < MIN_TILES * contraction_tile_rows(&t->c) || piece < contraction_role(&t->c, v).unroll || piece == 1)
-            continue;
-        t->cut = piece;
-        return (t->fixed || piece * rest / contraction_tile_rows(&t->c) >= MIN_TILES);
+        if (piece * rest >= MIN_TILES * contraction_tile_rows(&t->c) && piece >= contraction_role(&t->c, v).unroll &&
+            piece > 1) {
+            t->cut = piece;
+            return t->fixed || piece * rest / contraction_tile_rows(&t->c) >= MIN_TILES;
+        }
+        if (v == t->c.m) return false; /* unrolled rows stay inside */
     }
     return t->n_out < t->c.rows.n && shares_enough(t);
 }

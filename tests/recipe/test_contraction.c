@@ -235,8 +235,28 @@ static void test_slides(void **state) {
     tn_program_free(p), tn_graph_free(g), tn_ctx_free(ctx);
 }
 
+/* The rows of a register tile are those of a batch, which stay inside where panels are packed. */
+static void test_unrolled_batch(void **state) {
+    (void)state;
+    tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
+    tn_ctx *ctx = tn_ctx_new(&cfg);
+    for (int size = 7; size <= 28; size *= 2) {
+        tn_graph *g = tn_graph_new(ctx, "conv");
+        tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(32, size, size, 64));
+        tn_nn_conv_opts opts = { .out_channels = 128, .kernel = { 3, 3 }, .padding = { 1, 1 } };
+        tn_output(tn_relu(tn_nn_conv2d(x, opts, "c")), "y");
+        tn_program *p;
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        o.threads = 1, o.check = 1;
+        if (tn_compile(g, &o, &p)) fail_msg("%s", tn_ctx_error(ctx));
+        tn_program_free(p), tn_graph_free(g);
+    }
+    tn_ctx_free(ctx);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_shapes), cmocka_unit_test(test_convolutions),
-                                        cmocka_unit_test(test_shared), cmocka_unit_test(test_slides) };
+                                        cmocka_unit_test(test_shared), cmocka_unit_test(test_slides),
+                                        cmocka_unit_test(test_unrolled_batch) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
