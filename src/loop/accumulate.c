@@ -5,6 +5,7 @@
  * Applies to kernels of the form: row loop m (or none, for one vector), row loop n (the lanes), accumulator, one contraction
  * loop, epilogue, where the matrix is contiguous along n. It becomes: pieces of the contraction, n, m. Each piece goes on from
  * the sums of the one before: every bit is that of one loop. */
+#include "loop/build.h"
 #include "loop/contraction.h"
 #include "loop/loop.h"
 #include "loop/schedule.h"
@@ -29,11 +30,7 @@ static int64_t extent_of(const accumulator *s, kvar v) { return v >= 0 ? contrac
 static void push(accumulator *s, int i, const affine *depth) { /* instruction i once more, the contraction loop at *depth */
     kins in = *contraction_ins(&s->c, i);
     in.a = s->map[in.a], in.b = s->map[in.b], in.c = s->map[in.c], in.dyn = s->map[in.dyn];
-    if (depth) in.idx = affine_set_var(s->c.k->a, in.idx, s->depth, *depth);
-    if (depth && in.n_mask) {
-        in.mask = arena_copy(s->c.k->a, in.mask, sizeof(kmask) * (size_t)in.n_mask);
-        for (int m = 0; m < in.n_mask; m++) in.mask[m].e = affine_set_var(s->c.k->a, in.mask[m].e, s->depth, *depth);
-    }
+    if (depth) build_set_var(s->c.k->a, &in, s->depth, *depth);
     s->map[i] = kernel_push(&s->out, in);
 }
 
@@ -49,14 +46,14 @@ static void open_rows(accumulator *s, bool hoisted) {
         if (contraction_ins(&s->c, i)->op != K_LOOP) push(s, i, NULL);
 }
 static void close_rows(accumulator *s) {
-    kernel_push(&s->out, (kins){ .op = K_END });
-    if (s->m >= 0) kernel_push(&s->out, (kins){ .op = K_END });
+    build_ends(&s->out, 1);
+    if (s->m >= 0) build_ends(&s->out, 1);
 }
 
 static kins access_sum(const accumulator *s, kop op) {
     const kins *acc = contraction_ins(&s->c, s->c.acc);
     affine place = affine_var(s->c.k->a, s->c.n);
-    if (s->m >= 0) place = affine_add(s->c.k->a, place, affine_scale(s->c.k->a, affine_var(s->c.k->a, s->m), s->apart));
+    if (s->m >= 0) place = build_plus(s->c.k->a, place, affine_var(s->c.k->a, s->m), s->apart);
     return (kins){
         .op = (uint8_t)op, .dtype = acc->dtype, .src = acc->dtype, .buf = (uint16_t)s->sums, .idx = place, .node = acc->node
     };
@@ -130,8 +127,8 @@ bool step_accumulate(kernel **kk, const loop_step *st, str *why) {
     clear_sums(&s);
     kvar piece = kernel_var(k, "kb", depth / s.rows, false, false);
     open_loop(&s, piece);
-    add_rows(&s, affine_scale(k->a, affine_var(k->a, piece), s.rows), s.rows);
-    kernel_push(&s.out, (kins){ .op = K_END });
+    add_rows(&s, build_times(k->a, piece, s.rows), s.rows);
+    build_ends(&s.out, 1);
     if (rest) add_rows(&s, affine_const(depth - rest), rest);
     finish(&s);
     k->ins.at = s.out.ins.at, k->ins.n = s.out.ins.n, k->ins.cap = s.out.ins.cap;

@@ -3,6 +3,7 @@
  *
  * The threads of a block are a nest of loops, whose variables are digits of the thread's number: so a thread's place in the
  * tile and its places in the copies of the operands are all sums of them, and one nest serves all. */
+#include "loop/build.h"
 #include "loop/block_tile.h"
 
 bool step_bind(kernel **k, const loop_step *s, str *why) {
@@ -29,7 +30,7 @@ affine tiler_number(const tile_writer *w, int lo, int bits, int64_t chunk) {
     affine x = affine_const(high & (((int64_t)1 << bits) - 1));
     for (int d = 0; d < w->n_digits; d++)
         if (w->digit[d].lo >= lo && w->digit[d].lo < lo + bits)
-            x = tiler_plus(w, x, affine_var(w->o->a, w->digit[d].var), (int64_t)1 << (w->digit[d].lo - lo));
+            x = build_plus(w->o->a, x, affine_var(w->o->a, w->digit[d].var), (int64_t)1 << (w->digit[d].lo - lo));
     return x;
 }
 
@@ -66,24 +67,14 @@ int tiler_open_threads(tile_writer *w, const tile_layout *l, int n) {
     for (int hi = w->thread_bits; hi > 0; loops++) {
         int lo = hi - 1;
         while (!(cuts >> lo & 1)) lo--;
-        w->digit[w->n_digits++] = (tile_digit){ lo, hi - lo, tiler_open(w, "t", (int64_t)1 << (hi - lo), PAR_LOCAL) };
+        w->digit[w->n_digits++] = (tile_digit){ lo, hi - lo, build_loop(w->o, "t", (int64_t)1 << (hi - lo), PAR_LOCAL) };
         hi = lo;
     }
     affine *count[3] = { &w->thread[0], &w->thread[1], &w->z };
     for (int i = 0; i < 3; i++) *count[i] = affine_const(0);
     for (int f = 0; f < threads.n; f++) {
         const tile_field *d = &threads.field[f];
-        *count[d->dim] = tiler_plus(w, *count[d->dim], tiler_number(w, d->lo, d->bits, 0), d->times);
+        *count[d->dim] = build_plus(w->o->a, *count[d->dim], tiler_number(w, d->lo, d->bits, 0), d->times);
     }
     return loops;
-}
-
-kvar tiler_open(tile_writer *w, const char *name, int64_t n, kpar par) {
-    kvar v = kernel_var(w->o, name, n, false, false);
-    kernel_push(w->o, (kins){ .op = K_LOOP, .var = v, .hi = n, .step = 1, .par = (uint8_t)par });
-    return v;
-}
-
-void tiler_close(tile_writer *w, int n) {
-    for (int i = 0; i < n; i++) kernel_push(w->o, (kins){ .op = K_END });
 }

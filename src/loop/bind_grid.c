@@ -4,6 +4,7 @@
  *
  * In: scalar form. Out: the form of a GPU. Vectors need elementwise work whose memory can be accessed in aligned vectors along
  * the innermost outer loop. */
+#include "loop/build.h"
 #include "loop/gpu_copy.h"
 
 enum { MOST_VARS = 50 };
@@ -49,16 +50,16 @@ static kernel *bind_vectors(const kernel *k, int n_outer, int lanes, int group) 
     kernel_push(o, (kins){ .op = K_LOOP, .var = vector, .hi = along, .step = 1, .par = PAR_GRID });
     gpu_copier c = { k, o, ARENA_ARRAY(k->a, reg, k->ins.n) };
     gpu_places p = { .along = v, .lanes = lanes, .varies = gpu_varying(k, NULL, v) };
-    gpu_put(&p, v, affine_scale(k->a, affine_var(k->a, vector), lanes));
+    gpu_put(&p, v, build_times(k->a, vector, lanes));
     for (int i = from; i < to; i++) gpu_copy(&c, i, &p);
-    for (int i = 0; i < n_outer; i++) kernel_push(o, (kins){ .op = K_END });
+    build_ends(o, n_outer);
     if (left) {
         kvar rest = kernel_var(o, "rest", left, false, false);
         gpu_places scalar = { .along = v, .lanes = 1, .varies = p.varies };
         kernel_push(o, (kins){ .op = K_LOOP, .var = rest, .hi = left, .step = 1, .par = PAR_GRID });
         gpu_put(&scalar, v, affine_offset(affine_var(k->a, rest), along * lanes));
         for (int i = from; i < to; i++) gpu_copy(&c, i, &scalar);
-        kernel_push(o, (kins){ .op = K_END });
+        build_ends(o, 1);
     }
     o->groups = (all + group - 1) / group;
     return o;

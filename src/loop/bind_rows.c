@@ -10,6 +10,7 @@
  *
  * How each nest is shared out this step finds by itself, as the cheapest by a count of instructions: chains of kernels have
  * hundreds of nests, whose loops share their names, so that a step for each of them could not say which it means. */
+#include "loop/build.h"
 #include "loop/bind_rows.h"
 
 #include "loop/gpu_copy.h"
@@ -111,7 +112,7 @@ void gpu_row_touch(row_writer *w, int from, int to) {
             }
         }
         if (round == 0 && meet) {
-            kernel_push(w->o, (kins){ .op = K_BARRIER });
+            build_barrier(w->o);
             clear(w);
         }
     }
@@ -119,23 +120,20 @@ void gpu_row_touch(row_writer *w, int from, int to) {
 
 void gpu_row_place(const row_writer *w, kins *in) {
     if (!w->n_rows) return;
-    in->idx = affine_set_var(w->o->a, in->idx, w->row, w->row_is);
+    build_set_var(w->o->a, in, w->row, w->row_is);
     bool memory = in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER;
     if (memory && kbuf_is_local(&w->o->bufs.at[in->buf]) && w->o->bufs.at[in->buf].elems != w->k->bufs.at[in->buf].elems)
-        in->idx = affine_add(w->o->a, in->idx, affine_scale(w->o->a, w->copy, w->k->bufs.at[in->buf].elems));
-    if (in->n_mask) in->mask = arena_copy(w->o->a, in->mask, sizeof(kmask) * (size_t)in->n_mask);
-    for (int m = 0; m < in->n_mask; m++) in->mask[m].e = affine_set_var(w->o->a, in->mask[m].e, w->row, w->row_is);
+        in->idx = build_plus(w->o->a, in->idx, w->copy, w->k->bufs.at[in->buf].elems);
 }
 
 /* The elements of a group of a cluster. */
 static void place_part(const row_writer *w, kins *in) {
     const kernel *o = w->o;
     int64_t n = o->vars.at[w->own].extent;
-    affine own = affine_var(o->a, w->own), all = affine_add(o->a, affine_scale(o->a, affine_var(o->a, w->member), n), own);
+    affine own = affine_var(o->a, w->own), all = affine_add(o->a, build_times(o->a, w->member, n), own);
     bool local = (in->op == K_LOAD || in->op == K_STORE) && kbuf_is_local(&o->bufs.at[in->buf]);
-    in->idx = affine_set_var(o->a, in->idx, w->split, local ? own : all);
-    if (in->n_mask) in->mask = arena_copy(o->a, in->mask, sizeof(kmask) * (size_t)in->n_mask);
-    for (int m = 0; m < in->n_mask; m++) in->mask[m].e = affine_set_var(o->a, in->mask[m].e, w->split, all);
+    if (local) in->idx = affine_set_var(o->a, in->idx, w->split, own);
+    build_set_var(o->a, in, w->split, all);
 }
 
 static reg copy(row_writer *w, int i, kpar par) {
@@ -161,14 +159,8 @@ static void by_one_thread(row_writer *w, int i) {
     gpu_row_touch(w, i, i + 1);
     open_one(w);
     reg r = copy(w, i, PAR_SERIAL); /* which may move the list */
-    if (w->cluster > 1) {
-        kins *in = &w->o->ins.at[r];
-        kmask *mask = ARENA_ARRAY(w->o->a, kmask, in->n_mask + 1);
-        for (int m = 0; m < in->n_mask; m++) mask[m] = in->mask[m];
-        mask[in->n_mask++] = (kmask){ affine_var(w->o->a, w->member), 0, 1 };
-        in->mask = mask, in->mask_lane = ARENA_ARRAY(w->o->a, int64_t, in->n_mask);
-    }
-    kernel_push(w->o, (kins){ .op = K_END });
+    if (w->cluster > 1) build_mask(w->o->a, &w->o->ins.at[r], affine_var(w->o->a, w->member), 0, 1);
+    build_ends(w->o, 1);
 }
 
 /* What the groups of a cluster have, in r, becomes one value: halves first. Each sum has memory of its own, so that nobody
@@ -181,20 +173,14 @@ static reg combine_groups(row_writer *w, reg r, uint8_t op) {
     memory.idx = affine_var(o->a, w->member);
     open_one(w);
     kernel_push(o, memory);
-    kernel_push(o, (kins){ .op = K_END });
+    build_ends(o, 1);
     kernel_push(o, (kins){ .op = K_BARRIER, .mode = BARRIER_MBARRIER, .buf = (uint16_t)part });
     memory.op = K_LOAD, memory.mode = LOAD_PLAIN, memory.a = 0;
     for (int g = 0; g < w->cluster; g++) {
         memory.idx = affine_const(g);
         parts[g] = kernel_push(o, memory);
     }
-    kins both = { .op = K_ALU, .alu = op, .dtype = TN_F32, .src = TN_F32, .node = o->ins.at[r].node };
-    for (int n = w->cluster / 2; n > 0; n /= 2)
-        for (int g = 0; g < n; g++) {
-            both.a = parts[g], both.b = parts[g + n];
-            parts[g] = kernel_push(o, both);
-        }
-    return parts[0];
+    return build_halves(o, parts, w->cluster, op, TN_F32, o->ins.at[r].node);
 }
 
 /* What the threads accumulated in the nest [from, to) becomes one value. Made outside, so the nest holds no other accumulators
@@ -237,10 +223,10 @@ static void write_serial(row_writer *w, int i, int end) {
     bool any = false;
     for (int b = 0; b < w->k->bufs.n; b++) any |= w->wrote[b];
     if (any && !w->quiet) {
-        kernel_push(w->o, (kins){ .op = K_BARRIER });
+        build_barrier(w->o);
         clear(w);
     }
-    kernel_push(w->o, (kins){ .op = K_END });
+    build_ends(w->o, 1);
     if (outermost) w->quiet = false;
     for (int b = 0; b < w->k->bufs.n; b++) w->wrote[b] |= wrote[b], w->read[b] |= read[b];
 }
@@ -298,14 +284,14 @@ static void fetch_lines(row_writer *w, const kins *load, const kins *loop, kvar 
     if (part * size > (w->group * (w->cluster > 1 ? w->cluster : 1) > 32 ? MOST : MOST_OF_WARP)) return;
     kvar line = kernel_var(o, "f", (part * size + LINE - 1) / LINE, false, false);
     kins fetch = { .op = K_PREFETCH, .dtype = load->src, .src = load->src, .lanes = 1, .mode = PREFETCH_L2, .buf = load->buf };
-    affine first = affine_scale(o->a, affine_var(o->a, line), LINE / size);
-    if (w->cluster > 1) first = affine_add(o->a, first, affine_scale(o->a, affine_var(o->a, w->member), part));
+    affine first = build_times(o->a, line, LINE / size);
+    if (w->cluster > 1) first = build_plus(o->a, first, affine_var(o->a, w->member), part);
     fetch.idx = affine_set_var(o->a, load->idx, loop->var, first);
     fetch.idx = affine_set_var(o->a, fetch.idx, row, affine_offset(affine_var(o->a, row), ahead));
     fetch.node = load->node;
     kernel_push(o, (kins){ .op = K_LOOP, .var = line, .hi = o->vars.at[line].extent, .step = 1, .par = PAR_LOCAL });
     kernel_push(o, fetch);
-    kernel_push(o, (kins){ .op = K_END });
+    build_ends(o, 1);
 }
 
 /* A group loads its row, then it computes, and memory would wait for it meanwhile: so it has the row fetched that a group will
@@ -378,7 +364,7 @@ static kernel *write_rows(const kernel *k, int n_rows, int group, int cluster, i
     }
     fetch_later_row(&w, n_rows, ahead);
     gpu_row_range(&w, 1 + n_rows, k->ins.n - n_rows);
-    for (int i = 0; i < n_rows + (cluster > 1); i++) kernel_push(o, (kins){ .op = K_END });
+    build_ends(o, n_rows + (cluster > 1));
     return o;
 }
 

@@ -36,16 +36,6 @@ static bool find_parts(tiler *w) {
     return true;
 }
 
-/* Instructions that register r is computed from, itself among them. Operands stand before what uses them. */
-static void mark_needed(const tiler *w, reg r, bool *needed) {
-    needed[r] = true;
-    for (; r > 0; r--) {
-        const kins *in = tiler_at(w, (int)r);
-        if (needed[r]) needed[in->a] = needed[in->b] = needed[in->c] = needed[in->dyn] = true;
-    }
-    needed[0] = false;
-}
-
 bool tiler_uses(const tiler *w, const bool *needed, kvar v) {
     for (int i = 1; i < w->k->ins.n; i++)
         if (needed[i] && gpu_uses(tiler_at(w, i), v)) return true;
@@ -122,9 +112,11 @@ bool tiler_find(tiler *w, const kernel *k, bool *needed[2], str *why) {
         return step_refuse(why, "the kernel has %d loops, %d of them rows; expected 2 rows or more and %d loops at most",
                            k->vars.n, w->n_outer, MOST_VARS);
     if (!find_parts(w)) return step_refuse(why, "the kernel is not one contraction with elementwise work around it");
-    for (int x = 0; x < 2; x++) needed[x] = ARENA_ARRAY(k->a, bool, k->ins.n);
-    mark_needed(w, tiler_at(w, w->upd)->a, needed[0]);
-    mark_needed(w, tiler_at(w, w->upd)->b, needed[1]);
+    for (int x = 0; x < 2; x++) {
+        needed[x] = ARENA_ARRAY(k->a, bool, k->ins.n);
+        needed[x][x ? tiler_at(w, w->upd)->b : tiler_at(w, w->upd)->a] = true;
+        build_mark_needed(k, w->upd, needed[x]);
+    }
     if (needed[0][w->acc] || needed[1][w->acc]) return step_refuse(why, "an operand depends on the sum");
     for (int i = 1; i <= w->n_outer + w->n_loops; i++)
         if (tiler_at(w, i <= w->n_outer ? i : w->loops + i - w->n_outer - 1)->hi < 1)

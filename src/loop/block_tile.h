@@ -3,6 +3,7 @@
 #ifndef TN_LOOP_BLOCK_TILE_H
 #define TN_LOOP_BLOCK_TILE_H
 
+#include "loop/build.h"
 #include "loop/gpu_copy.h"
 
 enum {
@@ -103,11 +104,6 @@ typedef struct tile_sums {
 int tiler_open_threads(tile_writer *w, const tile_layout *l, int n);
 void tiler_add_field(tile_layout *l, int dim, int64_t count, int64_t times);
 affine tiler_number(const tile_writer *w, int lo, int bits, int64_t chunk);
-kvar tiler_open(tile_writer *w, const char *name, int64_t n, kpar par);
-void tiler_close(tile_writer *w, int n);
-static inline affine tiler_plus(const tile_writer *w, affine x, affine y, int64_t times) {
-    return affine_add(w->o->a, x, affine_scale(w->o->a, y, times));
-}
 
 /* pack_shared.c: what the bits of a copy's number count; both operands' parts of K block s, into shared memory. */
 tile_layout tiler_copy_layout(const tiler *w, int x);

@@ -6,6 +6,7 @@
  *
  * In: scalar form whose rows are its outermost loop, or which is one row, with contractions among what it does for a row. Out:
  * the form of a GPU with clusters. Exchange and loading ahead are part of this step, as in thread_columns.c. */
+#include "loop/build.h"
 #include "loop/cluster_columns.h"
 
 #include "loop/bind_rows.h"
@@ -85,10 +86,10 @@ static const kernel *with_row(const kernel *k) {
         reg *operand[] = { &in.a, &in.b, &in.c, &in.dyn };
         for (size_t r = 0; r < COUNT_OF(operand); r++) *operand[r] += *operand[r] > 0;
         if (in.op == K_STORE && !kbuf_is_local(&k->bufs.at[in.buf])) /* of a row that there is not: nowhere */
-            in.idx = affine_add(k->a, in.idx, affine_scale(k->a, affine_var(k->a, v), k->bufs.at[in.buf].elems));
+            in.idx = build_plus(k->a, in.idx, affine_var(k->a, v), k->bufs.at[in.buf].elems);
         kernel_push(o, in);
     }
-    kernel_push(o, (kins){ .op = K_END });
+    build_ends(o, 1);
     return o;
 }
 
@@ -124,7 +125,7 @@ static int rows_of_group(const writer *p) { return (cluster_rows_of(&p->s) + p->
 /* ---- writing ---- */
 
 static affine sum(const writer *p, affine x, affine y) { return affine_add(p->o->a, x, y); }
-static affine times(const writer *p, kvar v, int64_t n) { return affine_scale(p->o->a, affine_var(p->o->a, v), n); }
+static affine times(const writer *p, kvar v, int64_t n) { return build_times(p->o->a, v, n); }
 
 static kvar open(writer *p, const char *name, int64_t n, kpar par) {
     kvar v = kernel_var(p->o, name, n, par == PAR_GROUPS && name[0] == 'g', false);
@@ -291,7 +292,7 @@ static void write_sums(writer *p, spot *s, const reg *early) {
     kins store = partial(p, c, K_STORE, affine_var(p->o->a, p->part), s->copy);
     store.a = update.c;
     kernel_push(p->o, store);
-    kernel_push(p->o, (kins){ .op = K_END });
+    build_ends(p->o, 1);
 }
 
 /* The parts of one row's sum, halves first. */
@@ -299,20 +300,10 @@ static reg add_parts(writer *p, const spot *s) {
     reg r[32];
     for (int i = 0; i < p->s.parts; i++) {
         kins load = partial(p, s->c, K_LOAD, affine_const(i), s->copy);
-        if (s->may_end) {
-            load.mask = ARENA_NEW(p->o->a, kmask), load.mask_lane = ARENA_NEW(p->o->a, int64_t), load.n_mask = 1;
-            *load.mask = (kmask){ s->copy, 0, cluster_rows_of(&p->s) }, *load.mask_lane = 0;
-        }
+        if (s->may_end) build_mask(p->o->a, &load, s->copy, 0, cluster_rows_of(&p->s));
         r[i] = kernel_push(p->o, load);
     }
-    kins add = { .op = K_ALU, .alu = OP_add, .dtype = TN_F32, .src = TN_F32, .lanes = (uint8_t)p->s.lanes };
-    add.node = p->k->ins.at[s->c->acc].node;
-    for (int n = p->s.parts / 2; n > 0; n /= 2)
-        for (int i = 0; i < n; i++) {
-            add.a = r[i], add.b = r[i + n];
-            r[i] = kernel_push(p->o, add);
-        }
-    return r[0];
+    return build_halves(p->o, r, p->s.parts, OP_add, TN_F32, p->k->ins.at[s->c->acc].node);
 }
 
 /* What is done with the sums, and where they go. */
@@ -330,7 +321,7 @@ static void write_results(writer *p, spot *s, const reg *early) {
         s->copier->to[i] = early[steps + i - c->loop] ? early[steps + i - c->loop] : put(p, i, s, columns(p, s));
     }
     s->may_end = false;
-    kernel_push(p->o, (kins){ .op = K_END });
+    build_ends(p->o, 1);
 }
 
 typedef struct follower { /* the contraction that comes next, for which memory is asked early; c NULL: none */
@@ -353,7 +344,7 @@ static void write_contraction(writer *p, const row_contraction *c, kvar loop, af
         p->ahead = load_early(p, &n);
         if (next->keep) keep(p, next->c, p->ahead, NULL);
     }
-    kernel_push(p->o, (kins){ .op = K_BARRIER });
+    build_barrier(p->o);
     write_results(p, &s, early);
     if (meet && s.fills >= 0)
         kernel_push(p->o, (kins){ .op = K_BARRIER, .mode = BARRIER_MBARRIER, .buf = (uint16_t)s.fills });
@@ -383,7 +374,7 @@ static void write_loop(writer *p, const row_section *x) {
         keep(p, c, i ? p->ahead : shape_of, early);
         write_contraction(p, c, x->var, turn, early, &next, true);
     }
-    kernel_push(p->o, (kins){ .op = K_END });
+    build_ends(p->o, 1);
     p->ahead = NULL;
 }
 
@@ -393,13 +384,9 @@ static void mask_rest(writer *p, int from, affine copy) {
         kins *in = &p->o->ins.at[i];
         if (in->op != K_LOAD && in->op != K_STORE) continue;
         uint8_t kind = p->o->bufs.at[in->buf].kind;
-        gpu_places at = { .n = 0 };
-        if ((kind == KB_CLUSTER || affine_coef(in->idx, p->g)) && rows % p->s.cluster) gpu_bound(&at, copy, rows, 0);
-        if (affine_coef(in->idx, p->g) && p->pads) gpu_bound(&at, row_at(p, copy), p->all_rows, 0);
-        if (!at.n_mask) continue;
-        kmask *mask = ARENA_ARRAY(p->o->a, kmask, in->n_mask + at.n_mask);
-        for (int m = 0; m < in->n_mask + at.n_mask; m++) mask[m] = m < in->n_mask ? in->mask[m] : at.mask[m - in->n_mask];
-        in->mask = mask, in->n_mask += at.n_mask, in->mask_lane = ARENA_ARRAY(p->o->a, int64_t, in->n_mask);
+        bool of_row = affine_coef(in->idx, p->g) != 0;
+        if ((kind == KB_CLUSTER || of_row) && rows % p->s.cluster) build_mask(p->o->a, in, copy, 0, rows);
+        if (of_row && p->pads) build_mask(p->o->a, in, row_at(p, copy), 0, p->all_rows);
     }
 }
 
@@ -414,8 +401,8 @@ static void write_rest(writer *p, int from, int to, bool last) {
     p->w.row_is = row_at(p, p->w.copy);
     gpu_row_range(&p->w, from, to);
     mask_rest(p, first, p->w.copy);
-    kernel_push(p->o, (kins){ .op = K_BARRIER });
-    kernel_push(p->o, (kins){ .op = K_END });
+    build_barrier(p->o);
+    build_ends(p->o, 1);
     if (common || !last) cluster_meets(p);
 }
 
@@ -470,7 +457,7 @@ static kernel *write(writer *p) {
         write_contraction(p, c, -1, affine_const(0), early, &next, stores || !last || from < k->ins.n - 1);
     }
     write_rest(p, from, k->ins.n - 1, true);
-    for (int i = 0; i < 5; i++) kernel_push(p->o, (kins){ .op = K_END });
+    build_ends(p->o, 5);
     return p->o;
 }
 

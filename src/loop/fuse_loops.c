@@ -1,5 +1,6 @@
 /* fuse_loops.c - two perfectly nested loops that every index walks as one (coefficient of the outer = extent of the inner times
  * coefficient of the inner) become one: longer vectors, fewer tails. In and out: scalar form. */
+#include "loop/build.h"
 #include "loop/schedule.h"
 #include "loop/loop.h"
 
@@ -31,8 +32,6 @@ static bool can_merge(const kernel *k, int loop, kvar outer, kvar inner, str *wh
     return true;
 }
 
-static affine drop_var(arena *a, affine x, kvar v) { return affine_set_var(a, x, v, affine_const(0)); }
-
 bool step_fuse_loops(kernel **kk, const loop_step *s, str *why) {
     kernel *k = *kk;
     kvar outer = step_loop(k, s, 0, why), inner = outer < 0 ? -1 : step_loop(k, s, 1, why);
@@ -43,11 +42,7 @@ bool step_fuse_loops(kernel **kk, const loop_step *s, str *why) {
     if (at != i + 1 || k->ins.at[end - 1].op != K_END || kernel_loop_end(k, at) != end - 1)
         return step_refuse(why, "%s is not directly in %s", s->arg[1].word, s->arg[0].word);
     if (!can_merge(k, i, outer, inner, why)) return false;
-    for (int j = i; j < end; j++) {
-        kins *in = &k->ins.at[j];
-        in->idx = drop_var(k->a, in->idx, outer);
-        for (int m = 0; m < in->n_mask; m++) in->mask[m].e = drop_var(k->a, in->mask[m].e, outer);
-    }
+    for (int j = i; j < end; j++) build_set_var(k->a, &k->ins.at[j], outer, affine_const(0));
     k->vars.at[inner].extent *= k->vars.at[outer].extent;
     k->ins.at[i + 1].hi = k->vars.at[inner].extent;
     k->ins.at[i].op = K_NIL, k->ins.at[end].op = K_NIL;

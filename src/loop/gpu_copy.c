@@ -1,4 +1,5 @@
 /* gpu_copy.c - see gpu_copy.h. All memory is of the scalar kernel's arena. */
+#include "loop/build.h"
 #include "loop/gpu_copy.h"
 
 static affine moved(const gpu_copier *c, const gpu_places *p, affine x) {
@@ -44,7 +45,7 @@ bool *gpu_varying(const kernel *k, const bool *among, kvar v) {
 
 bool gpu_aligned(const kernel *k, const kins *original, kvar v, int lanes) {
     kins in = *original;
-    affine wide = affine_scale(k->a, affine_var(k->a, v), lanes);
+    affine wide = build_times(k->a, v, lanes);
     if (!gpu_uses(&in, v)) return true;
     in.lanes = (uint8_t)lanes, in.lane_stride = affine_coef(in.idx, v);
     in.idx = affine_set_var(k->a, in.idx, v, wide);

@@ -1,12 +1,7 @@
 /* nest_pack.c - implementation of nest_pack.h. */
+#include "loop/build.h"
 #include "loop/nest_pack.h"
 #include "loop/loop.h"
-
-static affine renamed(arena *a, affine x, const kvar *to) {
-    affine y = affine_const(x.base);
-    for (int i = 0; i < x.n; i++) y = affine_add(a, y, affine_scale(a, affine_var(a, to[x.t[i].var]), x.t[i].coef));
-    return y;
-}
 
 /* ---- which operands ---- */
 
@@ -24,7 +19,7 @@ static bool read_alike(const kernel *k, const bool *own, kvar row, affine idx, a
     for (int i = 0; i < idx.n; i++) {
         kterm t = idx.t[i];
         if (t.var == row || k->vars.at[t.var].block) return false;
-        if (!own[t.var]) *outer = affine_add(k->a, *outer, affine_scale(k->a, affine_var(k->a, t.var), t.coef));
+        if (!own[t.var]) *outer = build_plus(k->a, *outer, affine_var(k->a, t.var), t.coef);
     }
     return true;
 }
@@ -66,8 +61,7 @@ static const nest_operand *operand_of(const nest_operands *x, const kins *in) {
 
 static affine in_nest(const kernel *nest, const kvar *of, int n_vars, affine x) {
     affine y = affine_const(x.base);
-    for (kvar v = 0; v < n_vars; v++)
-        y = affine_add(nest->a, y, affine_scale(nest->a, affine_var(nest->a, v), affine_coef(x, of[v])));
+    for (kvar v = 0; v < n_vars; v++) y = build_plus(nest->a, y, affine_var(nest->a, v), affine_coef(x, of[v]));
     return y;
 }
 
@@ -75,7 +69,7 @@ void nest_pack_fix(kernel *nest, const kvar *of, int n_vars, const nest_operands
     for (int i = 1; i < nest->ins.n; i++) {
         kins *in = &nest->ins.at[i];
         const nest_operand *o = operand_of(x, in);
-        if (o) in->idx = affine_add(nest->a, in->idx, affine_scale(nest->a, in_nest(nest, of, n_vars, o->outer), -1));
+        if (o) in->idx = build_plus(nest->a, in->idx, in_nest(nest, of, n_vars, o->outer), -1);
     }
     for (int i = 0; i < x->n; i++) nest->bufs.at[x->at[i].buf].fixed = true;
 }
@@ -117,9 +111,7 @@ typedef struct filler { /* a kernel of its own with the nests of one buffer of p
     int lanes; /* of a vector */
 } filler;
 
-static affine add_term(kernel *k, affine x, kvar v, int64_t coef) {
-    return affine_add(k->a, x, affine_scale(k->a, affine_var(k->a, v), coef));
-}
+static affine add_term(kernel *k, affine x, kvar v, int64_t coef) { return build_plus(k->a, x, affine_var(k->a, v), coef); }
 static void open(kernel *k, kvar v, int64_t lo, int64_t hi) {
     kernel_push(k, (kins){ .op = K_LOOP, .var = v, .lo = lo, .hi = hi, .step = 1 });
 }
@@ -170,7 +162,7 @@ static void fill_panels(filler *f, int64_t from, int64_t to, int64_t columns) {
     kins store = { .op = K_STORE, .dtype = k->bufs.at[1].dtype, .buf = 1, .idx = place, .lanes = 1 };
     store.a = kernel_push(k, f->load), store.node = f->load.node;
     kernel_push(k, store);
-    for (int i = 0; i < n + 2; i++) kernel_push(k, (kins){ .op = K_END });
+    build_ends(k, n + 2);
 }
 
 static kins load_of(const kpanels *x) {
@@ -213,7 +205,7 @@ static void add_nests(kernel *o, kernel *out, const nest_panels *p, int first) {
         kins in = k->ins.at[i];
         in.a = at[in.a], in.b = at[in.b], in.c = at[in.c];
         if (in.op == K_LOOP) in.var = to[in.var];
-        in.idx = renamed(o->a, in.idx, to);
+        build_rename(o->a, &in, to);
         if (in.op == K_LOAD || in.op == K_STORE) in.buf = (uint16_t)(in.buf ? p->local : p->buf);
         at[i] = kernel_push(out, in) + (reg)first;
     }

@@ -4,6 +4,7 @@
  * In: scalar form, as sched/row_join.c writes it: loops over rows, the loop over blocks, perhaps a second one for the last
  * rows, and in these nothing but nests, whose outermost loop runs over the rows of the block. Out: tiled form. Loops that stay
  * around a nest are variables without a loop in the kernel of its own. */
+#include "loop/build.h"
 #include "loop/loop.h"
 #include "loop/nest_pack.h"
 
@@ -22,20 +23,12 @@ bool loop_has_blocks(const kernel *k) {
 
 /* ---- taking out ---- */
 
-static affine renamed(arena *a, affine x, const kvar *to) {
-    affine y = affine_const(x.base);
-    for (int i = 0; i < x.n; i++) y = affine_add(a, y, affine_scale(a, affine_var(a, to[x.t[i].var]), x.t[i].coef));
-    return y;
-}
-
 /* Instruction i with the variables and registers of another kernel. */
 static kins moved(arena *a, const kins *from, const kvar *to, const reg *at) {
     kins in = *from;
     in.a = at[in.a], in.b = at[in.b], in.c = at[in.c], in.dyn = at[in.dyn];
     if (in.op == K_LOOP) in.var = to[in.var];
-    in.idx = renamed(a, in.idx, to);
-    if (in.n_mask) in.mask = arena_copy(a, in.mask, sizeof(kmask) * (size_t)in.n_mask);
-    for (int m = 0; m < in.n_mask; m++) in.mask[m].e = renamed(a, in.mask[m].e, to);
+    build_rename(a, &in, to);
     return in;
 }
 
@@ -98,8 +91,7 @@ static void take_bufs(part *p, kvar row) {
                 if (is_memory(&k->ins.at[i]) && k->ins.at[i].buf == b)
                     for (kvar v = 0; v < k->vars.n; v++)
                         if (k->vars.at[v].row && !affine_coef(k->ins.at[i].idx, v))
-                            k->ins.at[i].idx =
-                                affine_add(k->a, k->ins.at[i].idx, affine_scale(k->a, affine_var(k->a, v), x->elems));
+                            k->ins.at[i].idx = build_plus(k->a, k->ins.at[i].idx, affine_var(k->a, v), x->elems);
         }
     }
 }
@@ -122,11 +114,7 @@ static void drop_lone_row(kernel *k) {
     kvar row = k->ins.at[1].var;
     if (k->vars.at[row].extent != 1) return;
     k->vars.at[row].row = false;
-    for (int i = 1; i < k->ins.n; i++) {
-        kins *in = &k->ins.at[i];
-        in->idx = affine_set_var(k->a, in->idx, row, affine_const(0));
-        for (int m = 0; m < in->n_mask; m++) in->mask[m].e = affine_set_var(k->a, in->mask[m].e, row, affine_const(0));
-    }
+    for (int i = 1; i < k->ins.n; i++) build_set_var(k->a, &k->ins.at[i], row, affine_const(0));
     k->ins.at[1].op = k->ins.at[k->ins.n - 1].op = K_NIL;
     loop_compact(k);
 }

@@ -18,6 +18,7 @@
  * each panel. A constant operand (kbuf.fixed) is laid out in panels before any run: nothing is copied. With `ahead` the tiles
  * of rows fetch the next K block, each its share, while they work. Each K block goes on from the sums of the one before: every
  * bit is that of one loop. */
+#include "loop/build.h"
 #include "loop/contraction.h"
 #include "loop/loop.h"
 #include "loop/schedule.h"
@@ -57,7 +58,7 @@ typedef struct packer {
 
 static affine add_scaled(const packer *t, affine x, kvar v, int64_t *scale) { /* *scale: for the loop around this one */
     arena *a = t->c.k->a;
-    x = affine_add(a, x, affine_scale(a, affine_var(a, v), *scale));
+    x = build_plus(a, x, affine_var(a, v), *scale);
     *scale *= contraction_extent(&t->c, v);
     return x;
 }
@@ -100,10 +101,6 @@ static void open_part(packer *t, kvar v, int64_t lo, int64_t hi) {
 }
 static void open_loop(packer *t, kvar v) { open_part(t, v, 0, contraction_extent(&t->c, v)); }
 static void open_tiles(packer *t) { open_part(t, t->nt, 0, t->tiles_now); }
-static void close_loops(packer *t, int n) {
-    for (int i = 0; i < n; i++) kernel_push(&t->out, (kins){ .op = K_END });
-}
-
 static kins translated(const packer *t, int i) {
     kins in = *contraction_ins(&t->c, i);
     in.a = t->map[in.a], in.b = t->map[in.b], in.c = t->map[in.c], in.dyn = t->map[in.dyn];
@@ -134,13 +131,13 @@ static affine panel_place(packer *t, const kvar *at, kvar copied) {
         return affine_add(a, apply(t, t->fixed_row), column);
     }
     for (int i = t->c.depth.n - 1; i >= t->level; i--) {
-        row = affine_add(a, row, affine_scale(a, affine_var(a, at[i]), scale));
+        row = build_plus(a, row, affine_var(a, at[i]), scale);
         scale *= contraction_extent(&t->c, at[i]);
     }
     int64_t elems = t->c.k->bufs.at[t->panel].elems;
-    row = affine_add(a, row, affine_scale(a, affine_var(a, t->nt), elems / t->tiles));
+    row = build_plus(a, row, affine_var(a, t->nt), elems / t->tiles);
     if (copied >= 0) return affine_add(a, affine_scale(a, row, contraction_tile_columns(&t->c)), affine_var(a, copied));
-    return affine_add(a, row, affine_scale(a, affine_var(a, t->c.n), elems)); /* a copy for each column */
+    return build_plus(a, row, affine_var(a, t->c.n), elems); /* a copy for each column */
 }
 
 static void set_stretch(packer *t, const stretch *x, kvar inside) {
@@ -200,7 +197,7 @@ static void copy_panel(packer *t, const stretch *x) {
                                  .idx = panel_place(t, at, column),
                                  .a = r,
                                  .node = contraction_ins(&t->c, (int)t->c.packed.value)->node });
-    close_loops(t, t->c.depth.n - t->level + 1 + (column >= 0));
+    build_ends(&t->out, t->c.depth.n - t->level + 1 + (column >= 0));
 }
 
 static kins access_sums(packer *t, kop op) { /* one sum for every inner row, tile and column */
@@ -208,10 +205,10 @@ static kins access_sums(packer *t, kop op) { /* one sum for every inner row, til
     affine row = affine_var(a, t->nt);
     int64_t scale = t->tiles;
     for (int i = t->c.rows.n - 1; i >= t->n_out; i--) {
-        row = affine_add(a, row, affine_scale(a, affine_var(a, t->c.rows.at[i]), scale));
+        row = build_plus(a, row, affine_var(a, t->c.rows.at[i]), scale);
         scale *= contraction_extent(&t->c, t->c.rows.at[i]);
     }
-    affine place = affine_add(a, row, affine_scale(a, affine_var(a, t->c.n), scale)); /* a copy for each column */
+    affine place = build_plus(a, row, affine_var(a, t->c.n), scale); /* a copy for each column */
     const kins *acc = contraction_ins(&t->c, t->c.acc);
     return (kins){
         .op = (uint8_t)op, .dtype = acc->dtype, .src = acc->dtype, .buf = (uint16_t)t->sums, .idx = place, .node = acc->node
@@ -242,7 +239,7 @@ static void clear_sums(packer *t) {
     kins store = access_sums(t, K_STORE);
     store.a = kernel_push(&t->out, zero);
     kernel_push(&t->out, store);
-    close_loops(t, n);
+    build_ends(&t->out, n);
 }
 
 typedef enum part { WHOLE, SUM, FINISH } part; /* everything; up to the sums of a stretch; from the sums on */
@@ -262,7 +259,7 @@ static affine flat(const packer *t, const kvar *at, int from, int to, int64_t sc
     arena *a = t->c.k->a;
     affine x = affine_const(0);
     for (int i = to - 1; i >= from; i--) {
-        x = affine_add(a, x, affine_scale(a, affine_var(a, at[i]), scale));
+        x = build_plus(a, x, affine_var(a, at[i]), scale);
         scale *= contraction_extent(&t->c, at[i]);
     }
     return x;
@@ -352,14 +349,14 @@ static void do_stretches(packer *t) {
         open_loop(t, outer[i] = kernel_var(t->c.k, "ks", contraction_extent(&t->c, t->c.depth.at[i]), false, false));
     kvar piece = kernel_var(t->c.k, "kb", pieces, false, false);
     open_loop(t, piece);
-    x.first = affine_scale(a, affine_var(a, piece), t->piece);
+    x.first = build_times(a, piece, t->piece);
     do_piece(t, &x);
-    close_loops(t, 1);
+    build_ends(&t->out, 1);
     if (rest) {
         x.first = affine_const(extent - rest), x.length = rest;
         do_piece(t, &x);
     }
-    close_loops(t, t->level);
+    build_ends(&t->out, t->level);
     x.inside = t->c.depth.at[t->level];
     replay(t, FINISH, &x);
 }
@@ -382,13 +379,13 @@ static void write_panels(packer *t, int64_t from, int64_t to, int64_t skipped, i
     t->tiles_now = tiles;
     t->columns = columns;
     t->fixed_row = columns == width ? t->full_row : t->tail_row;
-    t->tile = affine_add(a, affine_scale(a, affine_var(a, t->nb), t->tiles), affine_var(a, t->nt));
+    t->tile = affine_add(a, build_times(a, t->nb, t->tiles), affine_var(a, t->nt));
     t->tile = affine_offset(t->tile, skipped);
     t->column = affine_add(a, affine_scale(a, t->tile, width), affine_var(a, t->c.n));
     open_part(t, t->nb, from, to);
     open_part(t, t->c.n, 0, columns);
     write_panel(t);
-    close_loops(t, 2);
+    build_ends(&t->out, 2);
 }
 
 static void write_nest(packer *t) {
@@ -400,7 +397,7 @@ static void write_nest(packer *t) {
     write_panels(t, 0, panels, 0, t->tiles, width);
     if (rest) write_panels(t, panels, panels + 1, 0, rest, width);
     if (tail) write_panels(t, panels, panels + 1, rest, 1, tail);
-    close_loops(t, n);
+    build_ends(&t->out, n);
 }
 
 static kbuf panel_buffer(const packer *t) {
@@ -465,7 +462,7 @@ static bool cut_rows(packer *t, int64_t piece, str *why) {
                            (long long)piece);
     t->cut = kernel_var(k, "rb", k->vars.at[v].extent / piece, true, false);
     k->vars.at[v].extent = piece;
-    affine first = affine_scale(k->a, affine_var(k->a, t->cut), piece);
+    affine first = build_times(k->a, t->cut, piece);
     VEC_PUSH(k->a, &t->outer, (subst){ v, affine_add(k->a, first, affine_var(k->a, v)) });
     return true;
 }

@@ -87,9 +87,9 @@ static reg load_piece(tile_writer *w, int x, const piece *at, affine s, const st
     gpu_places p = { .along = o->along, .lanes = o->wide };
     bool along_row = o->wide && o->along == o->row, split = t->s.b.split > 1;
     int n = block_dims(t);
-    affine row = tiler_plus(w, w->tile[x], at->row, 1), last = affine_const(0);
+    affine row = build_plus(w->o->a, w->tile[x], at->row, 1), last = affine_const(0);
     if (o->wide) p.varies = gpu_varying(t->k, o->needed, o->along);
-    if (split) last = tiler_plus(w, at->dim[0], s, t->s.b.split);
+    if (split) last = build_plus(w->o->a, at->dim[0], s, t->s.b.split);
     for (int d = 0; d < n; d++) gpu_put(&p, dim_var(t, d), split && d == 0 ? last : at->dim[d]);
     if (!split && t->s.b.whole < t->n_loops) gpu_put(&p, tiler_at(t, t->loops + t->n_loops - 1 - t->s.b.whole)->var, s);
     gpu_put(&p, o->row, row);
@@ -109,12 +109,10 @@ static void store_piece(tile_writer *w, int x, const piece *at, const staged *of
     const tile_operand *s = &t->side[x];
     kins in = { .op = K_STORE, .dtype = tiler_at(t, t->acc)->dtype, .buf = (uint16_t)s->buf, .a = at->v, .idx = at->row };
     int64_t stride = s->pitch;
-    for (int d = block_dims(t) - 1; d >= 0; stride *= dim_size(t, d--)) in.idx = tiler_plus(w, in.idx, at->dim[d], stride);
+    for (int d = block_dims(t) - 1; d >= 0; stride *= dim_size(t, d--))
+        in.idx = build_plus(w->o->a, in.idx, at->dim[d], stride);
     if (s->wide) in.lanes = (uint8_t)s->wide, in.lane_stride = s->along == s->row ? 1 : s->pitch;
-    if (of->n_idle) {
-        in.mask = ARENA_ARRAY(w->o->a, kmask, 1), in.mask_lane = ARENA_ARRAY(w->o->a, int64_t, 1), in.n_mask = 1;
-        in.mask[0] = (kmask){ of->idle, 0, 1 };
-    }
+    if (of->n_idle) build_mask(w->o->a, &in, of->idle, 0, 1);
     kernel_push(w->o, in);
 }
 
@@ -131,7 +129,7 @@ static void load_block(tile_writer *w, int x, affine s, staged *out) {
         piece *at = &out->at[c];
         for (int f = 0; f < l.n; f++) {
             affine *e = l.field[f].dim < 0 ? &at->row : &at->dim[l.field[f].dim];
-            *e = tiler_plus(w, *e, tiler_number(w, l.field[f].lo, l.field[f].bits, c), l.field[f].times);
+            *e = build_plus(w->o->a, *e, tiler_number(w, l.field[f].lo, l.field[f].bits, c), l.field[f].times);
         }
         at->v = load_piece(w, x, at, s, out);
     }
@@ -144,12 +142,12 @@ static void copy_by_loops(tile_writer *w, int x, affine s) {
     piece at;
     int n = block_dims(w->w);
     bool row_last = lies_along(w->w, o->needed, o->row);
-    if (!row_last) at.row = affine_var(w->o->a, tiler_open(w, "r", tiler_rows(w->w, x), PAR_LOCAL));
-    for (int d = 0; d < n; d++) at.dim[d] = affine_var(w->o->a, tiler_open(w, "c", dim_size(w->w, d), PAR_LOCAL));
-    if (row_last) at.row = affine_var(w->o->a, tiler_open(w, "r", tiler_rows(w->w, x), PAR_LOCAL));
+    if (!row_last) at.row = affine_var(w->o->a, build_loop(w->o, "r", tiler_rows(w->w, x), PAR_LOCAL));
+    for (int d = 0; d < n; d++) at.dim[d] = affine_var(w->o->a, build_loop(w->o, "c", dim_size(w->w, d), PAR_LOCAL));
+    if (row_last) at.row = affine_var(w->o->a, build_loop(w->o, "r", tiler_rows(w->w, x), PAR_LOCAL));
     at.v = load_piece(w, x, &at, s, &all);
     store_piece(w, x, &at, &all);
-    tiler_close(w, n + 1);
+    build_ends(w->o, n + 1);
 }
 
 void tiler_copy_blocks(tile_writer *w, affine s) {

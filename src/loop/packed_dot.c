@@ -6,6 +6,7 @@
  * even. The other operand may lie in any way: its words are put together from its rows, by the loads in place, or once by the
  * copy in panels (pack.c, plan_panels.c). This depends on the graph and on what the processor has, not on how the kernel is
  * cut: the sum of two bf16 products goes on from the second of them, and every way to cut the kernel has to do the same. */
+#include "loop/build.h"
 #include "loop/schedule.h"
 #include "loop/loop.h"
 
@@ -86,7 +87,7 @@ static bool makes_words(const packer *p, int64_t parts, str *why) {
 static void pack_load(const packer *p, reg r, int parts) {
     kins *in = ins(p, (int)r);
     int64_t step = affine_coef(in->idx, p->depth);
-    affine word = affine_scale(p->k->a, affine_var(p->k->a, p->depth), parts);
+    affine word = build_times(p->k->a, p->depth, parts);
     in->idx = affine_set_var(p->k->a, in->idx, p->depth, word);
     in->dtype = TN_I32;
     in->parts = (uint8_t)parts, in->part_stride = step;

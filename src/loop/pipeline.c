@@ -3,6 +3,7 @@
  * In: the form of a GPU with a serial loop of a copy to shared memory, a barrier, a loop that reads it, a barrier. Out: the
  * same sums in the same order. Shared memory has two halves: while one is multiplied, the next block is loaded, and stored into
  * the other, so that a barrier a block is enough. Registers carry what is under way from one iteration to the next. */
+#include "loop/build.h"
 #include "loop/gpu_copy.h"
 
 enum {
@@ -129,10 +130,7 @@ static bool may_be_carried(const pipeliner *p, const shared_buffer *x) {
 static void find_needed(const pipeliner *p, shared_buffer *x) {
     bool *needed = ARENA_ARRAY(p->k->a, bool, p->k->ins.n);
     for (int i = 0; i < x->n; i++) needed[ins_at(p, x->store[i])->a] = true;
-    for (int i = p->barrier; i > p->loop; i--) {
-        const kins *in = ins_at(p, i);
-        if (needed[i]) needed[in->a] = needed[in->b] = needed[in->c] = needed[in->dyn] = true;
-    }
+    build_mark_needed(p->k, p->barrier, needed);
     x->needed = needed, x->carried = may_be_carried(p, x);
 }
 
@@ -170,9 +168,7 @@ static void load_block(pipeliner *p, int x, const moment *when, loaded *out) {
     for (int i = 0; i < p->at[x].n; i++) out->v[x][i] = p->c.to[ins_at(p, p->at[x].store[i])->a];
 }
 
-static affine in_half(const pipeliner *p, affine x, int64_t elems, affine half) {
-    return affine_add(p->o->a, x, affine_scale(p->o->a, half, elems));
-}
+static affine in_half(const pipeliner *p, affine x, int64_t elems, affine half) { return build_plus(p->o->a, x, half, elems); }
 
 static void store_blocks(pipeliner *p, const loaded *from, affine half) {
     for (int x = 0; x < p->n; x++)
@@ -182,15 +178,6 @@ static void store_blocks(pipeliner *p, const loaded *from, affine half) {
             kernel_push(p->o, in);
         }
 }
-
-static void meet(pipeliner *p) { kernel_push(p->o, (kins){ .op = K_BARRIER }); }
-
-static kvar open(pipeliner *p, const char *name, int64_t n) {
-    kvar v = kernel_var(p->o, name, n, false, false);
-    kernel_push(p->o, (kins){ .op = K_LOOP, .var = v, .hi = n, .step = 1 });
-    return v;
-}
-static void close(pipeliner *p) { kernel_push(p->o, (kins){ .op = K_END }); }
 
 typedef struct reads { /* what a step multiplies */
     reg v[MOST_READS];
@@ -223,12 +210,12 @@ static void multiply(pipeliner *p, const reads *from) {
 /* Steps [from, to) of a block, one after the other. */
 static void write_steps(pipeliner *p, affine half, int64_t from, int64_t to, int unroll) {
     if (from == to) return;
-    kvar k = open(p, "k", to);
+    kvar k = build_loop(p->o, "k", to, PAR_SERIAL);
     p->o->ins.at[p->o->ins.n - 1].lo = from;
     p->o->vars.at[k].role.unroll = unroll;
     reads r = read_step(p, affine_var(p->o->a, k), half, NULL);
     multiply(p, &r);
-    close(p);
+    build_ends(p->o, 1);
 }
 
 /* ---- what is under way from one step, and one iteration, to the next ---- */
@@ -269,7 +256,7 @@ static void begin(pipeliner *p, loaded *ahead) {
         if (p->at[x].carried && p->trips > 2) make_carried(p, ahead->v[x], p->at[x].n);
     }
     store_blocks(p, s, affine_const(0));
-    meet(p);
+    build_barrier(p->o);
 }
 
 /* What no register carries. */
@@ -297,7 +284,7 @@ static turn turn_of(const pipeliner *p, kvar s, int64_t blocks, kvar h) {
     arena *a = p->o->a;
     turn t = { .half = affine_var(a, h) };
     t.other = affine_offset(affine_scale(a, t.half, -1), 1);
-    t.next = (moment){ affine_offset(affine_add(a, t.half, affine_scale(a, affine_var(a, s), blocks)), 1), p->trips };
+    t.next = (moment){ affine_offset(build_plus(a, t.half, affine_var(a, s), blocks), 1), p->trips };
     t.second = (moment){ affine_offset(t.next.at, 1), p->trips % 2 ? p->trips : 0 }; /* all of an even number are there */
     return t;
 }
@@ -311,7 +298,7 @@ static void load_last(pipeliner *p, loaded *ahead) {
 }
 static void store_last(pipeliner *p, const loaded *ahead) {
     store_blocks(p, ahead, affine_const(1));
-    meet(p);
+    build_barrier(p->o);
 }
 
 /* The loop begins some steps late, so that threads do not meet where it begins again; of what its first step multiplies,
@@ -326,22 +313,22 @@ static void write_late(pipeliner *p) {
         reg first[MOST_BUFFERS], v[MOST_BUFFERS];
         for (int x = 0; x < p->n; x++) first[x] = read_vector(p, p->at[x].first_read, first_step, zero);
         for (int x = 0; x < p->n; x++) make_carried(p, &first[x], 1);
-        kvar s = open(p, "s", (p->trips - 1) / 2 * 2);
+        kvar s = build_loop(p->o, "s", (p->trips - 1) / 2 * 2, PAR_SERIAL);
         p->o->ins.at[p->o->ins.n - 1].step = 2;
-        turn t = turn_of(p, s, 1, open(p, "h", 2));
+        turn t = turn_of(p, s, 1, build_loop(p->o, "h", 2, PAR_SERIAL));
         load_uncarried(p, &t.next, ahead);
         reads r = read_step(p, first_step, t.half, first);
         multiply(p, &r);
         write_steps(p, t.half, late + 1, p->steps, unroll_of(p->steps));
         store_blocks(p, ahead, t.other);
-        meet(p);
+        build_barrier(p->o);
         load_ahead(p, &t.second, ahead);
         write_steps(p, t.other, 0, late - 1, (int)late);
         r = read_step(p, affine_const(late - 1), t.other, NULL);
         for (int x = 0; x < p->n; x++) v[x] = read_vector(p, p->at[x].first_read, first_step, t.other);
         multiply(p, &r);
         for (int x = 0; x < p->n; x++) carry(p, &v[x], 1, &first[x]);
-        close(p), close(p);
+        build_ends(p->o, 2);
     }
     bool even = p->trips % 2 == 0;
     if (even) load_last(p, ahead);
@@ -350,7 +337,7 @@ static void write_late(pipeliner *p) {
         store_last(p, ahead);
         write_steps(p, affine_const(1), 0, p->steps, 2);
     } else if (p->again) {
-        meet(p);
+        build_barrier(p->o);
     }
 }
 
@@ -365,10 +352,10 @@ static void multiply_ahead(pipeliner *p, const reads *held, affine step, affine 
 static void write_ahead(pipeliner *p, const reads *held, affine half, int unroll) {
     int64_t steps = p->steps - 1;
     if (steps == 0) return;
-    kvar k = open(p, "k", steps);
+    kvar k = build_loop(p->o, "k", steps, PAR_SERIAL);
     p->o->vars.at[k].role.unroll = unroll < steps ? unroll : (int)steps;
     multiply_ahead(p, held, affine_offset(affine_var(p->o->a, k), 1), half);
-    close(p);
+    build_ends(p->o, 1);
 }
 
 /* For smaller tiles, whose threads have registers left: what a step multiplies is read while the one before is multiplied, also
@@ -382,17 +369,17 @@ static void write_carried(pipeliner *p) {
     reads held = read_step(p, zero, zero, NULL);
     make_carried_reads(p, &held);
     if (p->trips > 2) {
-        kvar s = open(p, "s", (p->trips - 1) / 2);
-        turn t = turn_of(p, s, 2, open(p, "h", 2));
+        kvar s = build_loop(p->o, "s", (p->trips - 1) / 2, PAR_SERIAL);
+        turn t = turn_of(p, s, 2, build_loop(p->o, "h", 2, PAR_SERIAL));
         load_uncarried(p, &t.next, ahead);
         write_ahead(p, &held, t.half, unroll_of(p->steps));
         store_blocks(p, ahead, t.other);
-        meet(p);
+        build_barrier(p->o);
         reads next = read_step(p, zero, t.other, NULL);
         load_ahead(p, &t.second, ahead);
         multiply(p, &held);
         carry(p, next.v, p->n_reads, held.v);
-        close(p), close(p);
+        build_ends(p->o, 2);
     }
     bool even = p->trips % 2 == 0;
     if (even) load_last(p, ahead);
@@ -402,7 +389,7 @@ static void write_carried(pipeliner *p) {
         multiply_ahead(p, &held, zero, one);
         write_ahead(p, &held, one, unroll);
     } else if (p->again) {
-        meet(p);
+        build_barrier(p->o);
     }
     multiply(p, &held);
 }

@@ -6,6 +6,7 @@
  *
  * A fixed value may be laid out in panels of the columns of a thread block, so that lines of memory are read whole, by one
  * block. */
+#include "loop/build.h"
 #include "loop/reduce_columns.h"
 
 #include "loop/loop.h"
@@ -94,18 +95,12 @@ static affine in_panels(const column *w, arena *a, const gpu_places *p, kvar g, 
         affine is = affine_var(a, at(w, w->loops + l)->var);
         for (int i = 0; i < p->n; i++)
             if (p->var[i] == at(w, w->loops + l)->var) is = p->value[i];
-        x = affine_add(a, x, affine_scale(a, is, apart));
+        x = build_plus(a, x, is, apart);
     }
-    return affine_add(a, x, affine_scale(a, affine_var(a, g), apart));
+    return build_plus(a, x, affine_var(a, g), apart);
 }
 
 /* ---- writing ---- */
-
-static kvar open(kernel *o, const char *name, int64_t n, kpar par) {
-    kvar v = kernel_var(o, name, n, false, false);
-    kernel_push(o, (kins){ .op = K_LOOP, .var = v, .hi = n, .step = 1, .par = (uint8_t)par });
-    return v;
-}
 
 /* r where the row exists, else what changes no sum. */
 static reg neutral_behind(column *w, kernel *o, reg r, affine row, int64_t rows, const kins *acc) {
@@ -123,7 +118,7 @@ static reg neutral_behind(column *w, kernel *o, reg r, affine row, int64_t rows,
 /* A thread's own share of the rows; first: its first column, of those of group g. */
 static void write_share(column *w, kernel *o, gpu_copier *c, kvar g, affine first, kvar part) {
     arena *a = o->a;
-    affine col = affine_add(a, affine_scale(a, affine_var(a, g), w->wide), first);
+    affine col = affine_add(a, build_times(a, g, w->wide), first);
     const kins *split = at(w, w->loops + w->split);
     int64_t rows = trips(split), share = (rows + w->parts - 1) / w->parts;
     bool tail = rows % w->parts != 0;
@@ -141,9 +136,9 @@ static void write_share(column *w, kernel *o, gpu_copier *c, kvar g, affine firs
             kernel_push(o, *at(w, w->loops + i));
             continue;
         }
-        kvar s = open(o, "s", share, PAR_SERIAL);
+        kvar s = build_loop(o, "s", share, PAR_SERIAL);
         if (i == w->n_loops - 1 && share > 1) o->vars.at[s].role.unroll = share < w->unroll ? (int)share : w->unroll;
-        row = affine_offset(affine_add(a, affine_scale(a, affine_var(a, s), w->parts), affine_var(a, part)), split->lo);
+        row = affine_offset(affine_add(a, build_times(a, s, w->parts), affine_var(a, part)), split->lo);
         gpu_put(&p, split->var, row);
         if (tail) gpu_bound(&p, row, split->hi, 0);
     }
@@ -161,14 +156,14 @@ static void write_share(column *w, kernel *o, gpu_copier *c, kvar g, affine firs
             if (i == w->panels) o->ins.at[r].buf = (uint16_t)w->panel_buf, o->ins.at[r].idx = in_panels(w, a, &p, g, first);
         }
     }
-    for (int i = 0; i < w->n_loops; i++) kernel_push(o, (kins){ .op = K_END });
+    build_ends(o, w->n_loops);
 }
 
 /* The parts of a column, and what comes behind. */
 static void write_columns(column *w, kernel *o, affine first) {
     arena *a = o->a;
     gpu_copier c = { w->k, o, ARENA_ARRAY(a, reg, w->k->ins.n) };
-    kvar e = open(o, "e", w->wide, PAR_LOCAL);
+    kvar e = build_loop(o, "e", w->wide, PAR_LOCAL);
     affine col = affine_add(a, first, affine_var(a, e));
     gpu_places p = { .n = 0 };
     gpu_put(&p, w->v, col);
@@ -195,7 +190,7 @@ static void write_columns(column *w, kernel *o, affine first) {
         }
         c.to[i] = sum;
     }
-    kernel_push(o, (kins){ .op = K_END });
+    build_ends(o, 1);
 }
 
 static kernel *write(column *w) {
@@ -212,10 +207,10 @@ static kernel *write(column *w) {
     }
     o->groups = w->groups;
     int64_t tiles = (k->vars.at[w->v].extent + w->wide - 1) / w->wide;
-    kvar g = open(o, "g", tiles, PAR_GROUPS);
-    affine first = affine_scale(a, affine_var(a, g), w->wide);
-    kvar part = open(o, "p", w->parts, PAR_LOCAL), x = open(o, "x", w->across, PAR_LOCAL);
-    affine own = affine_scale(a, affine_var(a, x), w->lanes);
+    kvar g = build_loop(o, "g", tiles, PAR_GROUPS);
+    affine first = build_times(a, g, w->wide);
+    kvar part = build_loop(o, "p", w->parts, PAR_LOCAL), x = build_loop(o, "x", w->across, PAR_LOCAL);
+    affine own = build_times(a, x, w->lanes);
     gpu_copier c = { k, o, ARENA_ARRAY(a, reg, k->ins.n) };
     if (w->panels) make_panels(w, o);
     write_share(w, o, &c, g, own, part);
@@ -223,13 +218,13 @@ static kernel *write(column *w) {
         kernel_push(o, (kins){ .op = K_STORE,
                                .dtype = at(w, w->acc[i])->dtype,
                                .buf = (uint16_t)w->buf[i],
-                               .idx = affine_add(a, own, affine_scale(a, affine_var(a, part), w->wide)),
+                               .idx = build_plus(a, own, affine_var(a, part), w->wide),
                                .a = c.to[w->acc[i]],
                                .lanes = (uint8_t)w->lanes,
                                .lane_stride = w->lanes > 1 });
-    kernel_push(o, (kins){ .op = K_BARRIER });
+    build_barrier(o);
     write_columns(w, o, first);
-    for (int i = 0; i < w->n_outer + 2; i++) kernel_push(o, (kins){ .op = K_END });
+    build_ends(o, w->n_outer + 2);
     if (w->panels) loop_take_place(o, w->panel_buf);
     return o;
 }

@@ -4,6 +4,7 @@
  *
  * In and out: the form of a GPU, behind vectorize_nests. A nest is taken when it is one loop of which each thread has the same
  * few iterations; a buffer when all that touch it are such nests, each thread at elements of its own. */
+#include "loop/build.h"
 #include "loop/gpu_copy.h"
 
 enum { MOST_TURNS = 64, MOST_VARS = 50 };
@@ -30,7 +31,7 @@ static int *find_own(const kernel *k, const int *nest) {
         const kins *loop = &k->ins.at[nest[i]];
         int elems = nest[i] ? (int)(loop->hi / k->group) * in->lanes : 0;
         bool fits = elems && in->op != K_SCATTER && !in->dyn && !in->n_mask && (in->lanes == 1 || in->lane_stride == 1) &&
-                    affine_equal(in->idx, affine_scale(k->a, affine_var(k->a, loop->var), in->lanes));
+                    affine_equal(in->idx, build_times(k->a, loop->var, in->lanes));
         bool other = own[in->buf] > 0 && (own[in->buf] != elems || lanes[in->buf] != in->lanes);
         own[in->buf] = fits && !other ? elems : 0, lanes[in->buf] = in->lanes;
     }
@@ -96,12 +97,12 @@ static affine open_turns(holder *h, int turns, kvar *turn) {
     o->vars.at[*turn].role.unroll = turns;
     kernel_push(o, (kins){ .op = K_LOOP, .var = *turn, .hi = turns, .step = 1 });
     kernel_push(o, (kins){ .op = K_LOOP, .var = thread, .hi = h->k->group, .step = 1, .par = PAR_LOCAL });
-    return affine_add(o->a, affine_scale(o->a, affine_var(o->a, *turn), h->k->group), affine_var(o->a, thread));
+    return affine_add(o->a, build_times(o->a, *turn, h->k->group), affine_var(o->a, thread));
 }
 
 static void close_turns(kernel *o) {
-    kernel_push(o, (kins){ .op = K_END });
-    kernel_push(o, (kins){ .op = K_END });
+    build_ends(o, 1);
+    build_ends(o, 1);
 }
 
 static bool is_held(const holder *h, int load) {
@@ -124,7 +125,7 @@ static bool load_packed(holder *h, int head, int turns) {
         gpu_put(&p, h->k->ins.at[head].var, open_turns(h, turns, &turn));
         kins store = { .op = K_STORE, .dtype = in->src, .buf = (uint16_t)buf, .lanes = in->lanes, .lane_stride = 1 };
         store.a = gpu_copy(&h->c, i, &p), store.node = in->node;
-        store.idx = affine_scale(o->a, affine_var(o->a, turn), in->lanes);
+        store.idx = build_times(o->a, turn, in->lanes);
         o->ins.at[store.a].mode = LOAD_HOISTED;
         kernel_push(o, store);
         close_turns(o);
@@ -148,8 +149,7 @@ static void hold_nest(holder *h, int head) {
         reg r = gpu_copy(&h->c, i, memory && h->own[in->buf] ? mine : p);
         if (in->op != K_LOAD || !h->held[in->buf]) continue;
         kins *load = &o->ins.at[r];
-        load->idx = affine_scale(o->a, affine_var(o->a, turn), in->lanes),
-        load->mode = h->read[in->buf] ? LOAD_REMATERIALISED : LOAD_PLAIN;
+        load->idx = build_times(o->a, turn, in->lanes), load->mode = h->read[in->buf] ? LOAD_REMATERIALISED : LOAD_PLAIN;
         load->buf = (uint16_t)h->held[in->buf], h->read[in->buf] = true;
     }
     close_turns(o);

@@ -1,12 +1,7 @@
 /* reuse_variables.c - nests that follow each other need no loop variables of their own: chains of kernels have hundreds of
  * nests. In and out: scalar form. */
+#include "loop/build.h"
 #include "loop/schedule.h"
-
-static affine renamed(arena *a, affine x, const kvar *to) {
-    affine y = affine_const(x.base);
-    for (int i = 0; i < x.n; i++) y = affine_add(a, y, affine_scale(a, affine_var(a, to[x.t[i].var]), x.t[i].coef));
-    return y;
-}
 
 bool step_reuse_variables(kernel **kk, const loop_step *s, str *why) {
     kernel *k = *kk;
@@ -31,8 +26,7 @@ bool step_reuse_variables(kernel **kk, const loop_step *s, str *why) {
             open[v] = true, stack[depth++] = v;
             in->var = now[in->var] = v;
         }
-        in->idx = renamed(k->a, in->idx, now);
-        for (int m = 0; m < in->n_mask; m++) in->mask[m].e = renamed(k->a, in->mask[m].e, now);
+        build_rename(k->a, in, now);
     }
     k->vars.at = vars, k->vars.n = n, k->vars.cap = n;
     return true;

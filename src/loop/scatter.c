@@ -7,6 +7,7 @@
  * at all indices, a lane each, and goes through those of its range in their order, which is the scalar kernel's.
  * - scatter_private: with few places and columns every thread takes its share of the adds, neighbours side by side, into sums
  * of its own in shared memory. Those are combined halves first. */
+#include "loop/build.h"
 #include "loop/scatter.h"
 
 enum {
@@ -57,13 +58,10 @@ static bool find_nests(scatter *w, int from, int to) {
 static bool find_index(scatter *w) {
     w->of_index = ARENA_ARRAY(w->k->a, bool, w->k->ins.n);
     w->of_index[add(w)->dyn] = true;
-    for (int i = w->at - 1; i >= w->first; i--) {
-        const kins *in = at(w, i);
-        if (!w->of_index[i]) continue;
-        w->of_index[in->a] = w->of_index[in->b] = w->of_index[in->c] = w->of_index[in->dyn] = true;
-        for (int c = 0; c < w->columns; c++)
-            if (gpu_uses(in, column(w, c)->var)) return false;
-    }
+    build_mark_needed(w->k, w->at, w->of_index);
+    for (int i = w->first; i < w->at; i++)
+        for (int c = 0; c < w->columns && w->of_index[i]; c++)
+            if (gpu_uses(at(w, i), column(w, c)->var)) return false;
     return (int)add(w)->dyn >= w->first;
 }
 
@@ -129,10 +127,7 @@ static kvar open_if(scatter *w, int64_t n, reg condition) {
     w->o->ins.at[w->o->ins.n - 1].a = condition;
     return v;
 }
-static void close(scatter *w, int n) {
-    for (int i = 0; i < n; i++) kernel_push(w->o, (kins){ .op = K_END });
-}
-static affine scaled(scatter *w, kvar v, int64_t by) { return affine_scale(w->o->a, affine_var(w->o->a, v), by); }
+static affine scaled(scatter *w, kvar v, int64_t by) { return build_times(w->o->a, v, by); }
 static affine plus(scatter *w, affine x, affine y) { return affine_add(w->o->a, x, y); }
 
 static reg number(scatter *w, tn_dtype t, int64_t n) {
@@ -248,7 +243,7 @@ static void write_add(scatter *w, gpu_places p, reg d, kvar range, kvar block) {
     push_masked(w, in, &which, shorter ? &(kmask){ affine_var(w->o->a, range), 0, w->ranges - 1 } : NULL);
     in.dyn_n = last;
     if (shorter) push_masked(w, in, &which, &(kmask){ affine_var(w->o->a, range), w->ranges - 1, w->ranges });
-    close(w, loops);
+    build_ends(w->o, loops);
 }
 
 /* A chunk in which one is of the range: all threads look at its indices in turn. */
@@ -263,7 +258,7 @@ static void write_chunk(scatter *w, affine first, affine low, bool tail, kvar ra
     for (int q = 0; q < ADDS; q++) {
         open_if(w, 1, here[q]);
         write_add(w, p[q], d[q], range, block);
-        close(w, 1);
+        build_ends(w->o, 1);
     }
 }
 
@@ -286,9 +281,9 @@ static void write_search(scatter *w, kvar range, kvar block) {
     for (int q = 0; q < CHUNKS; q++) {
         affine turn = scaled(w, open_if(w, w->warp / ADDS, any[q]), ADDS);
         write_chunk(w, affine_offset(plus(w, first, turn), q * w->warp), low, tail, range, block);
-        close(w, 1);
+        build_ends(w->o, 1);
     }
-    close(w, loops);
+    build_ends(w->o, loops);
 }
 
 static void write_owned(scatter *w) {
@@ -307,9 +302,9 @@ static void write_owned(scatter *w) {
     int columns = open_columns(w, block, PAR_LOCAL, &p);
     if (w->places % w->range) gpu_bound(&p, place, w->places, 0);
     write_base(w, p, place, true);
-    close(w, columns + 1);
+    build_ends(w->o, columns + 1);
     w->lanes = lanes;
-    kernel_push(w->o, (kins){ .op = K_BARRIER });
+    build_barrier(w->o);
     if (w->ranges > 1) {
         write_search(w, range, block);
     } else {
@@ -317,9 +312,9 @@ static void write_owned(scatter *w) {
         kvar s = open(w, "s", w->n_adds, PAR_SERIAL, ADDS);
         gpu_put(&all, at(w, w->adds)->var, affine_var(a, s));
         write_add(w, all, write_index(w, &all, affine_const(0)), -1, block);
-        close(w, 1);
+        build_ends(w->o, 1);
     }
-    close(w, loops);
+    build_ends(w->o, loops);
 }
 
 /* ---- private ---- */
@@ -391,7 +386,7 @@ static void write_share(scatter *w, int fast, affine thread, affine low) {
                         .lanes = 1 };
             push_masked(w, in, &p, tail ? &exists[q] : NULL);
         }
-    close(w, 1);
+    build_ends(w->o, 1);
 }
 
 /* A warp combines what all threads have of a place, and adds it to the base. */
@@ -422,7 +417,7 @@ static void write_sums(scatter *w, int fast, kvar warp, kvar lane, affine low) {
     in.idx = plus(w, moved(w, add(w)->idx, &p), affine_scale(a, place, add(w)->dyn_stride));
     gpu_bound(&p, affine_var(a, lane), 1, 0);
     push_masked(w, in, &p, NULL);
-    close(w, loops);
+    build_ends(w->o, loops);
 }
 
 static void write_private(scatter *w) {
@@ -444,11 +439,11 @@ static void write_private(scatter *w) {
         w->o,
         (kins){
             .op = K_STORE, .dtype = dtype, .buf = (uint16_t)fast, .idx = plus(w, scaled(w, i, w->group), thread), .a = zero });
-    close(w, 1);
+    build_ends(w->o, 1);
     write_share(w, fast, thread, low);
-    kernel_push(w->o, (kins){ .op = K_BARRIER });
+    build_barrier(w->o);
     write_sums(w, fast, warp, lane, low);
-    close(w, loops);
+    build_ends(w->o, loops);
 }
 
 /* ---- the steps ---- */

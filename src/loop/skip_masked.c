@@ -6,6 +6,7 @@
  * two indices has a least value, which is affine in the loops around: if even that does not satisfy the comparison, no sum is
  * used. Exact: what the selects give instead of the sums does not depend on them. */
 #include "ir/kernel_walk.h"
+#include "loop/build.h"
 #include "loop/loop.h"
 #include "loop/schedule.h"
 
@@ -41,7 +42,7 @@ static bool least(const kernel *k, reg x, reg y, int64_t more, affine *out) {
     line a, b;
     if (!line_of(k, x, &a) || !line_of(k, y, &b)) return false;
     int64_t step = a.step - b.step, lanes = a.lanes > b.lanes ? a.lanes : b.lanes;
-    affine e = affine_add(k->a, a.e, affine_scale(k->a, b.e, -1));
+    affine e = build_plus(k->a, a.e, b.e, -1);
     *out = affine_offset(e, more + (step < 0 ? step * (lanes - 1) : 0));
     return true;
 }

@@ -7,6 +7,7 @@
  * all products are made. Bits are the same, but that a sum that has come to -0 by underflow may stay so where zeros would have
  * made it +0. */
 #include "ir/kernel_walk.h"
+#include "loop/build.h"
 #include "loop/loop.h"
 #include "loop/schedule.h"
 
@@ -143,7 +144,7 @@ static void check_finite(kernel *k, const tile *t, const int *loops, int n, int 
 /* ---- pieces ---- */
 
 static affine in_piece(kernel *k, affine x, kvar v, kvar piece, int64_t length) {
-    affine to = affine_add(k->a, affine_scale(k->a, affine_var(k->a, piece), length), affine_var(k->a, v));
+    affine to = affine_add(k->a, build_times(k->a, piece, length), affine_var(k->a, v));
     return affine_set_var(k->a, x, v, to);
 }
 

@@ -1,5 +1,6 @@
 /* split.c - strip mining: a loop of independent iterations becomes pieces, and the loop over the pieces the outermost one: what
  * a piece touches is used whole before the next. In and out: scalar form. */
+#include "loop/build.h"
 #include "loop/schedule.h"
 
 bool step_split(kernel **kk, const loop_step *s, str *why) {
@@ -29,7 +30,7 @@ bool step_split(kernel **kk, const loop_step *s, str *why) {
     if (!found) return step_refuse(why, "loop %s is part of another one", name);
     kvar b = kernel_var(k, "vb", extent / piece, true, false);
     k->vars.at[v].extent = piece;
-    affine value = affine_add(k->a, affine_scale(k->a, affine_var(k->a, b), piece), affine_var(k->a, v));
+    affine value = affine_add(k->a, build_times(k->a, b, piece), affine_var(k->a, v));
     kernel out = { .a = k->a };
     VEC_PUSH(k->a, &out.ins, (kins){ 0 });
     kernel_push(&out, (kins){ .op = K_LOOP, .var = b, .hi = k->vars.at[b].extent, .step = 1 });
@@ -37,11 +38,10 @@ bool step_split(kernel **kk, const loop_step *s, str *why) {
         kins in = k->ins.at[i];
         in.a += in.a > 0, in.b += in.b > 0, in.c += in.c > 0, in.dyn += in.dyn > 0; /* one instruction in front */
         if (in.op == K_LOOP && in.var == v) in.hi = piece;
-        in.idx = affine_set_var(k->a, in.idx, v, value);
-        for (int m = 0; m < in.n_mask; m++) in.mask[m].e = affine_set_var(k->a, in.mask[m].e, v, value);
+        build_set_var(k->a, &in, v, value);
         kernel_push(&out, in);
     }
-    kernel_push(&out, (kins){ .op = K_END });
+    build_ends(&out, 1);
     k->ins.at = out.ins.at, k->ins.n = out.ins.n, k->ins.cap = out.ins.cap;
     return true;
 }

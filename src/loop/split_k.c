@@ -1,5 +1,6 @@
 /* split_k.c - split-K: threads of a block share each sum; their parts meet in shared memory and are added in order. The step
  * says so, tile writes it (thread_tile.c). The order of a sum depends on how many threads share it, and on the K block. */
+#include "loop/build.h"
 #include "loop/block_tile.h"
 
 bool step_split_k(kernel **k, const loop_step *s, str *why) {
@@ -28,10 +29,10 @@ static void store_parts(tile_writer *w, const tile_sums *acc, const kins *access
             kins in = *access;
             affine row = affine_offset(tiler_vector_at(w, 0, i / down), i % down);
             in.op = K_STORE, in.a = acc->at[i][j];
-            in.idx = tiler_plus(w, tiler_plus(w, tiler_vector_at(w, 1, j), row, width), w->z, size);
+            in.idx = build_plus(w->o->a, build_plus(w->o->a, tiler_vector_at(w, 1, j), row, width), w->z, size);
             kernel_push(w->o, in);
         }
-    kernel_push(w->o, (kins){ .op = K_BARRIER });
+    build_barrier(w->o);
 }
 
 /* The parts at one place, added in order. */
@@ -41,10 +42,7 @@ static reg add_parts(tile_writer *w, const kins *access, const tile_results *r, 
     for (int z = 0; z < w->w->s.z; z++) {
         kins in = *access;
         in.op = K_LOAD, in.idx = affine_offset(at, z * size);
-        if (r->n_idle) {
-            in.mask = ARENA_ARRAY(w->o->a, kmask, 1), in.mask_lane = ARENA_ARRAY(w->o->a, int64_t, 1), in.n_mask = 1;
-            in.mask[0] = (kmask){ r->idle, 0, 1 };
-        }
+        if (r->n_idle) build_mask(w->o->a, &in, r->idle, 0, 1);
         reg part = kernel_push(w->o, in);
         kins add = { .op = K_ALU, .alu = OP_add, .a = sum, .b = part, .lanes = access->lanes };
         add.dtype = add.src = access->dtype;
@@ -69,7 +67,8 @@ void tiler_write_partials(tile_writer *w, const tile_sums *acc) {
     for (int c = 0; c < (idle_bits < 0 ? 1 << -idle_bits : 1); c++) {
         affine row = tiler_number(w, column_bits, l.bits - column_bits, c),
                col = affine_scale(w->o->a, tiler_number(w, 0, column_bits, c), lanes);
-        reg sum = add_parts(w, &access, &r, tiler_plus(w, col, row, width));
-        tiler_write_result(w, &r, tiler_plus(w, w->tile[0], row, 1), tiler_plus(w, w->tile[1], col, 1), sum, true, true);
+        reg sum = add_parts(w, &access, &r, build_plus(w->o->a, col, row, width));
+        tiler_write_result(w, &r, build_plus(w->o->a, w->tile[0], row, 1), build_plus(w->o->a, w->tile[1], col, 1), sum, true,
+                           true);
     }
 }

@@ -7,6 +7,7 @@
  *
  * Loading ahead is part of this step: which register holds what of which later layer is known only while the layers are
  * written. */
+#include "loop/build.h"
 #include "loop/bind_rows.h"
 #include "loop/gpu_copy.h"
 #include "loop/row_contraction.h"
@@ -62,14 +63,6 @@ typedef struct spot { /* where in a row_contraction */
     int row;
 } spot;
 
-static void mask(placer *p, kins *in, affine e, int64_t lo, int64_t hi) {
-    kmask *m = ARENA_ARRAY(p->o->a, kmask, in->n_mask + 1);
-    for (int i = 0; i < in->n_mask; i++) m[i] = in->mask[i];
-    m[in->n_mask] = (kmask){ e, lo, hi };
-    in->mask = m, in->mask_lane = ARENA_ARRAY(p->o->a, int64_t, in->n_mask + 1);
-    in->n_mask++;
-}
-
 /* Read where the contraction's result is written over it: by the thread that writes alone. */
 static bool is_written_over(const placer *p, const row_contraction *c, const kins *in) {
     for (int i = c->loop + 1; i < c->end; i++)
@@ -87,20 +80,18 @@ static reg copy(placer *p, int i, const spot *s, const reg *to) {
     p->w.copy = affine_const(s->row);
     if (p->w.n_rows) p->w.row_is.base = s->row;
     gpu_row_place(&p->w, &in);
-    in.idx = affine_set_var(a, in.idx, j, s->column);
+    build_set_var(a, &in, j, s->column);
     if (p->loop_reg && affine_coef(in.idx, p->loop)) {
         in.dyn = p->loop_reg, in.dyn_stride = affine_coef(in.idx, p->loop), in.dyn_n = p->loop_end;
         in.idx = affine_set_var(a, in.idx, p->loop, affine_const(0));
     }
     if (p->loop >= 0) in.idx = affine_set_var(a, in.idx, p->loop, p->loop_is);
     if (s->read) in.idx = affine_set_var(a, in.idx, kk, s->step);
-    if (in.n_mask) in.mask = arena_copy(a, in.mask, sizeof(kmask) * (size_t)in.n_mask);
-    for (int m = 0; m < in.n_mask; m++) in.mask[m].e = affine_set_var(a, in.mask[m].e, j, s->column);
-    if (in.op == K_LOAD && s->pads && (moves || in.n_mask)) mask(p, &in, s->column, 0, s->c->n);
-    if (in.op == K_LOAD && s->tails && steps) mask(p, &in, s->step, 0, s->c->depth);
+    if (in.op == K_LOAD && s->pads && (moves || in.n_mask)) build_mask(a, &in, s->column, 0, s->c->n);
+    if (in.op == K_LOAD && s->tails && steps) build_mask(a, &in, s->step, 0, s->c->depth);
     if (p->parts > 1 && (in.op == K_STORE || (in.op == K_LOAD && !s->read && is_written_over(p, s->c, &in))))
-        mask(p, &in, affine_var(a, p->part), 0, 1);
-    if (in.op == K_STORE && s->pads) mask(p, &in, s->column, 0, s->c->n);
+        build_mask(a, &in, affine_var(a, p->part), 0, 1);
+    if (in.op == K_STORE && s->pads) build_mask(a, &in, s->column, 0, s->c->n);
     if (in.op == K_LOAD && p->k->bufs.at[in.buf].kind == KB_IN && s->ahead) in.mode = LOAD_HOISTED;
     return kernel_push(p->o, in);
 }
@@ -127,7 +118,7 @@ static bool is_whole(const placer *p, const row_contraction *c) { return steps_o
  */
 static affine step_of(const placer *p, const row_contraction *c, affine base, int64_t step) {
     int64_t at_once = c->depth % (4 * p->parts) == 0 ? 4 : 1, at = step / at_once * at_once * p->parts + step % at_once;
-    affine x = affine_add(p->o->a, base, affine_scale(p->o->a, affine_var(p->o->a, p->part), at_once));
+    affine x = build_plus(p->o->a, base, affine_var(p->o->a, p->part), at_once);
     return affine_offset(x, at);
 }
 
@@ -257,17 +248,11 @@ static void write_steps(placer *p, const row_contraction *c, const reg *ahead, a
 
 static reg add_up(placer *p, const row_contraction *c, const reg *sums, int n) {
     kins acc = p->k->ins.at[c->acc];
-    kins add = { .op = K_ALU, .alu = OP_add, .dtype = acc.dtype, .src = acc.dtype, .node = acc.node };
     reg r[ROW_SUMS];
-    for (int i = 0; i < n; i++) r[i] = sums[i];
-    for (; n > 1; n /= 2)
-        for (int i = 0; i < n / 2; i++) {
-            add.a = r[i], add.b = r[i + n / 2];
-            r[i] = kernel_push(p->o, add);
-        }
-    if (p->parts == 1) return r[0];
-    return kernel_push(
-        p->o, (kins){ .op = K_GSUM, .alu = OP_add, .dtype = acc.dtype, .a = r[0], .neighbours = p->parts, .node = acc.node });
+    memcpy(r, sums, sizeof *r * (size_t)n);
+    kins all = { .op = K_GSUM, .alu = OP_add, .dtype = acc.dtype, .neighbours = p->parts, .node = acc.node };
+    all.a = build_halves(p->o, r, n, OP_add, acc.dtype, acc.node);
+    return p->parts == 1 ? all.a : kernel_push(p->o, all);
 }
 
 /* What the iteration after those under way needs, for what this contraction has used up; at the end the last one's again, which
@@ -292,9 +277,9 @@ static void write_columns(placer *p, const row_contraction *c, const reg *ahead,
         write_steps(p, c, ahead, column, affine_const(0), 0, steps, sums, n_sums);
     } else {
         kvar v = open(p, "s", stretches, PAR_SERIAL, false);
-        affine base = affine_scale(p->o->a, affine_var(p->o->a, v), ROW_STRETCH * p->parts);
+        affine base = build_times(p->o->a, v, ROW_STRETCH * p->parts);
         write_steps(p, c, NULL, column, base, 0, ROW_STRETCH, sums, n_sums);
-        kernel_push(p->o, (kins){ .op = K_END });
+        build_ends(p->o, 1);
         if (steps % ROW_STRETCH) write_steps(p, c, NULL, column, affine_const(0), stretches * ROW_STRETCH, steps, sums, n_sums);
     }
     load_next(p);
@@ -319,9 +304,9 @@ static void write_contraction(placer *p, int number) {
         return;
     }
     kvar v = open(p, "c", rounds_of(p, c), PAR_SERIAL, false);
-    affine column = affine_scale(p->o->a, affine_var(p->o->a, v), p->group / p->parts);
+    affine column = build_times(p->o->a, v, p->group / p->parts);
     write_columns(p, c, NULL, affine_add(p->o->a, column, affine_var(p->o->a, p->column)));
-    kernel_push(p->o, (kins){ .op = K_END });
+    build_ends(p->o, 1);
 }
 
 static void write_iteration(placer *p, row_section *s, int u, int i) {
@@ -339,7 +324,7 @@ static void write_loop(placer *p, row_section *s) {
     }
     int64_t turns = s->times / s->unroll;
     kvar v = open(p, "l", turns, PAR_SERIAL, false);
-    affine first = affine_scale(p->o->a, affine_var(p->o->a, v), s->unroll);
+    affine first = build_times(p->o->a, v, s->unroll);
     p->loop = s->var;
     for (int u = 0; u < s->unroll; u++)
         for (int i = 0; i < s->n; i++) {
@@ -348,7 +333,7 @@ static void write_loop(placer *p, row_section *s) {
             p->next_is = affine_offset(first, u + s->unroll);
             write_iteration(p, s, u, i);
         }
-    kernel_push(p->o, (kins){ .op = K_END });
+    build_ends(p->o, 1);
     p->barred = p->l.c.n, p->loop = -1; /* what follows may use the same variable */
     start(p, s->first + s->n + look_ahead(p, &p->l.c.at[s->first]));
     p->loop = s->var;
@@ -377,11 +362,11 @@ static void write_rest(placer *p, int from, int to) {
     bool any = false;
     for (int b = 0; b < p->k->bufs.n; b++) any |= p->w.wrote[b];
     if (any) {
-        kernel_push(p->o, (kins){ .op = K_BARRIER });
+        build_barrier(p->o);
         memset(p->w.wrote, 0, sizeof(bool) * (size_t)p->k->bufs.n);
         memset(p->w.read, 0, sizeof(bool) * (size_t)p->k->bufs.n);
     }
-    kernel_push(p->o, (kins){ .op = K_END });
+    build_ends(p->o, 1);
     p->w.row_is = row;
 }
 
@@ -394,7 +379,7 @@ static void open_rows(placer *p) {
         if (i == p->n_rows && p->rows > 1) {
             in.var = kernel_var(p->o, "g", in.hi / p->rows, true, false), in.hi /= p->rows;
             p->w.n_rows = p->rows, p->w.row = k->ins.at[i].var;
-            p->w.row_is = affine_scale(p->o->a, affine_var(p->o->a, in.var), p->rows);
+            p->w.row_is = build_times(p->o->a, in.var, p->rows);
         }
         p->o->groups *= in.hi;
         kernel_push(p->o, in);
@@ -421,7 +406,7 @@ static kernel *write(placer *p) {
     int from = 1 + p->n_rows;
     p->barred = p->l.c.n, p->loop = -1;
     for (int i = 0; i < TN_N_DTYPES; i++) p->kept[i] = -1;
-    if (p->l.sections.at[0].loop > from) kernel_push(o, (kins){ .op = K_BARRIER }); /* or its loops would be of the same nest */
+    if (p->l.sections.at[0].loop > from) build_barrier(o); /* or its loops would be of the same nest */
     start(p, look_ahead(p, &p->l.c.at[0]));
     for (int i = 0; i < p->l.sections.n; i++) {
         row_section *s = &p->l.sections.at[i];
@@ -435,7 +420,7 @@ static kernel *write(placer *p) {
         from = s->end + 1;
     }
     write_rest(p, from, k->ins.n - p->n_rows);
-    for (int i = 0; i < p->n_rows + 2; i++) kernel_push(o, (kins){ .op = K_END });
+    build_ends(o, p->n_rows + 2);
     return o;
 }
 

@@ -3,6 +3,7 @@
  *
  * In: the parts of the scalar kernel and the shape (block_tile.c). Out: a new kernel. Sizes need not divide: loads and stores
  * are masked. */
+#include "loop/build.h"
 #include "loop/block_tile.h"
 
 enum { LONG = 16 /* steps whose code is written out */ };
@@ -19,10 +20,10 @@ static int64_t own_steps(const tiler *t) { return t->s.b.steps / t->s.z; } /* of
 static reg load_vector(tile_writer *w, int x, int g, affine step) {
     const tiler *t = w->w;
     const tile_operand *s = &t->side[x];
-    affine at = affine_scale(w->o->a, tiler_plus(w, step, w->z, own_steps(t)), s->pitch);
+    affine at = affine_scale(w->o->a, build_plus(w->o->a, step, w->z, own_steps(t)), s->pitch);
     kins in = { .op = K_LOAD, .buf = (uint16_t)s->buf, .lanes = (uint8_t)s->lanes, .lane_stride = s->lanes > 1 };
     in.dtype = in.src = tiler_at(t, t->acc)->dtype;
-    in.idx = tiler_plus(w, at, tiler_vector_at(w, x, g), 1);
+    in.idx = build_plus(w->o->a, at, tiler_vector_at(w, x, g), 1);
     return kernel_push(w->o, in);
 }
 
@@ -46,24 +47,24 @@ static void multiply_step(tile_writer *w, const tile_sums *acc, const parts *p) 
 static void write_products(tile_writer *w, const tile_sums *acc) {
     const tiler *t = w->w;
     int64_t steps = own_steps(t);
-    kvar k = tiler_open(w, "k", steps, PAR_SERIAL);
+    kvar k = build_loop(w->o, "k", steps, PAR_SERIAL);
     w->o->vars.at[k].role.unroll = steps <= LONG ? (int)steps : 8;
     parts p;
     for (int x = 0; x < 2; x++)
         for (int g = 0; g < t->s.t[x] / t->side[x].lanes; g++) p.of[x][g] = load_vector(w, x, g, affine_var(w->o->a, k));
     multiply_step(w, acc, &p);
-    tiler_close(w, 1);
+    build_ends(w->o, 1);
 }
 
 static void write_blocks(tile_writer *w, const tile_sums *acc) {
     const tiler *t = w->w;
     bool loop = t->s.b.whole < t->n_loops;
-    affine s = loop ? affine_var(w->o->a, tiler_open(w, "s", t->s.b.trips, PAR_SERIAL)) : affine_const(0);
+    affine s = loop ? affine_var(w->o->a, build_loop(w->o, "s", t->s.b.trips, PAR_SERIAL)) : affine_const(0);
     tiler_copy_blocks(w, s);
-    kernel_push(w->o, (kins){ .op = K_BARRIER });
+    build_barrier(w->o);
     write_products(w, acc);
-    kernel_push(w->o, (kins){ .op = K_BARRIER });
-    tiler_close(w, loop);
+    build_barrier(w->o);
+    build_ends(w->o, loop);
 }
 
 /* ---- all of it ---- */
@@ -78,8 +79,8 @@ static void write_results(tile_writer *w, const tile_sums *acc) {
         for (int j = 0; j < vectors; j++) {
             affine row = affine_offset(tiler_vector_at(w, 0, i / lanes), i % lanes);
             r.seen = seen[j];
-            tiler_write_result(w, &r, tiler_plus(w, w->tile[0], row, 1), tiler_plus(w, w->tile[1], tiler_vector_at(w, 1, j), 1),
-                               acc->at[i][j], i == 0, j == 0);
+            tiler_write_result(w, &r, build_plus(w->o->a, w->tile[0], row, 1),
+                               build_plus(w->o->a, w->tile[1], tiler_vector_at(w, 1, j), 1), acc->at[i][j], i == 0, j == 0);
         }
 }
 
@@ -96,7 +97,7 @@ static int open_blocks(tile_writer *w) {
     }
     for (int x = 0; x < 2; x++) {
         int64_t rows = tiler_rows(t, x), tiles = (tiler_extent(t, t->side[x].row) + rows - 1) / rows;
-        w->tile[x] = affine_scale(w->o->a, affine_var(w->o->a, tiler_open(w, "g", tiles, PAR_GROUPS)), rows);
+        w->tile[x] = build_times(w->o->a, build_loop(w->o, "g", tiles, PAR_GROUPS), rows);
         w->o->groups *= tiles;
     }
     return n;
@@ -125,12 +126,12 @@ static void write_tiles(tile_writer *w) {
     if (around < 0) around = 0;
     for (int i = 0; i < around; i++) kernel_push(w->o, *tiler_at(t, t->loops + i));
     write_blocks(w, &acc);
-    tiler_close(w, around);
+    build_ends(w->o, around);
     if (t->s.z > 1)
         tiler_write_partials(w, &acc);
     else
         write_results(w, &acc);
-    tiler_close(w, opened);
+    build_ends(w->o, opened);
 }
 
 bool gpu_tile_contraction(kernel **k, str *why) {

@@ -4,6 +4,7 @@
  * In: scalar form with roles. Out: a new kernel. A copy is (offset, lanes); a tail of 7 at 8 lanes is the copies 4, 2, 1.
  * Accumulators of a tiled reduction get one partial sum a copy, combined pairwise after the loop: the order does not depend on
  * the thread count. */
+#include "loop/build.h"
 #include "loop/gpu_copy.h"
 #include "loop/loop.h"
 #include "loop/schedule.h"
@@ -186,13 +187,12 @@ static affine local_place(const tiler *t, const kins *in, affine x) {
         }
     affine out = affine_const(x.base);
     for (int i = 0; i < x.n; i++)
-        if (!k->vars.at[x.t[i].var].row)
-            out = affine_add(k->a, out, affine_scale(k->a, affine_var(k->a, x.t[i].var), x.t[i].coef));
+        if (!k->vars.at[x.t[i].var].row) out = build_plus(k->a, out, affine_var(k->a, x.t[i].var), x.t[i].coef);
     if (vec >= 0) out = affine_scale(k->a, out, width);
     int64_t stride = vec >= 0 ? (int64_t)k->vars.at[vec].role.unroll * k->vars.at[vec].role.lanes : elems;
     for (kvar v = 0; v < k->vars.n; v++)
         if (k->vars.at[v].row && affine_coef(x, v) && has_role(k, v)) {
-            out = affine_add(k->a, out, affine_scale(k->a, affine_var(k->a, v), v == vec ? 1 : stride));
+            out = build_plus(k->a, out, affine_var(k->a, v), v == vec ? 1 : stride);
             if (v != vec) stride *= (int64_t)k->vars.at[v].role.unroll * k->vars.at[v].role.lanes;
         }
     return out;
@@ -494,7 +494,7 @@ static void tile_once(tiler *t, int loop, int end, kvar major, int64_t at, bool 
     set_values(t, v, at, at);
     if (par) open_out(t, v, at, at + 1, 1, PAR_LAST);
     tile_block(t, loop + 1, end, major);
-    if (par) kernel_push(t->o, (kins){ .op = K_END });
+    if (par) build_ends(t->o, 1);
     t->is_fixed[v] = false;
 }
 
@@ -512,7 +512,7 @@ static void tile_piece(tiler *t, int loop, int end, kvar major, int64_t lo, int6
         set_values(t, v, lo, lo + (full - 1) * step);
         open_out(t, v, lo, lo + full * step, step, par ? PAR_THREADS : in->par);
         tile_block(t, loop + 1, end, major);
-        kernel_push(t->o, (kins){ .op = K_END });
+        build_ends(t->o, 1);
     }
     if (rest == 0) return;
     t->active[v] = tail_copies(role, rest);

@@ -5,6 +5,7 @@
  * one. Out: the form of a GPU. A thread block has a square of both loops: first the loads along their own loop, then, after a
  * barrier, everything along the innermost one. Reading, barrier and writing are one step, because which load stands before the
  * barrier follows from the two loops alone. */
+#include "loop/build.h"
 #include "loop/gpu_copy.h"
 
 enum {
@@ -72,18 +73,12 @@ bool gpu_turned_lanes(const kernel *k, int64_t lanes, str *why) {
     return true;
 }
 
-static kvar open(kernel *o, const char *name, int64_t n, kpar par) {
-    kvar v = kernel_var(o, name, n, false, false);
-    kernel_push(o, (kins){ .op = K_LOOP, .var = v, .hi = n, .step = 1, .par = (uint8_t)par });
-    return v;
-}
-
 /* Where chunk c of a thread is: `fast` counts along neighbours, `slow` across. */
 typedef struct spot {
     affine fast, slow;
 } spot;
 static spot spot_of(const turner *w, arena *a, kvar y, kvar x, int c) {
-    return (spot){ affine_scale(a, affine_var(a, x), w->lanes), affine_offset(affine_var(a, y), (int64_t)c * w->down) };
+    return (spot){ build_times(a, x, w->lanes), affine_offset(affine_var(a, y), (int64_t)c * w->down) };
 }
 
 static gpu_places places_at(const turner *w, arena *a, affine u0, affine v0, affine u, affine v, kvar along) {
@@ -156,10 +151,10 @@ static int open_squares(turner *w, kernel *o, affine first[2], kvar thread[2]) {
     }
     for (int x = 0; x < 2; x++) {
         int64_t n = (w->k->vars.at[x ? w->v : w->u].extent + w->side - 1) / w->side;
-        first[x] = affine_scale(o->a, affine_var(o->a, open(o, "g", n, PAR_GROUPS)), w->side);
+        first[x] = build_times(o->a, build_loop(o, "g", n, PAR_GROUPS), w->side);
         o->groups *= n;
     }
-    thread[0] = open(o, "y", w->down, PAR_LOCAL), thread[1] = open(o, "x", w->across, PAR_LOCAL);
+    thread[0] = build_loop(o, "y", w->down, PAR_LOCAL), thread[1] = build_loop(o, "x", w->across, PAR_LOCAL);
     return opened;
 }
 
@@ -174,9 +169,9 @@ static kernel *write_squares(turner *w) {
     }
     int opened = open_squares(w, o, first, thread);
     write_loads(w, o, first[0], first[1], thread[0], thread[1]);
-    kernel_push(o, (kins){ .op = K_BARRIER });
+    build_barrier(o);
     write_rest(w, o, first[0], first[1], thread[0], thread[1]);
-    for (int i = 0; i < opened; i++) kernel_push(o, (kins){ .op = K_END });
+    build_ends(o, opened);
     return o;
 }
 

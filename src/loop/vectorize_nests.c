@@ -3,6 +3,7 @@
  *
  * In and out: the form of a GPU. A nest is taken when all of its memory accesses that move with the innermost loop are aligned
  * vectors; the step is refused when none is. What accumulates takes the sum over the lanes, halves first. */
+#include "loop/build.h"
 #include "loop/gpu_copy.h"
 
 enum { MOST_LANES = 8, MOST_VARS = 60 };
@@ -80,7 +81,7 @@ static void write_nest(gpu_copier *c, const nest *n) {
     loop.hi /= n->lanes;
     loop.var = kernel_var(c->o, "v", loop.hi, false, false);
     kernel_push(c->o, loop);
-    gpu_put(&p, p.along, affine_scale(c->o->a, affine_var(c->o->a, loop.var), n->lanes));
+    gpu_put(&p, p.along, build_times(c->o->a, loop.var, n->lanes));
     for (int i = n->inner + 1; i < n->end; i++) {
         const kins *in = &k->ins.at[i];
         if (in->op == K_UPD && (p.varies[in->a] || p.varies[in->b]))
