@@ -48,7 +48,7 @@ static kernel *bind_vectors(const kernel *k, int n_outer, int lanes, int group) 
     kvar vector = kernel_var(o, "v", along, false, false);
     o->vars.at[v].role.lanes = 1;
     kernel_push(o, (kins){ .op = K_LOOP, .var = vector, .hi = along, .step = 1, .par = PAR_GRID });
-    gpu_copier c = { k, o, ARENA_ARRAY(k->a, reg, k->ins.n) };
+    gpu_copier c = gpu_copier_make(k, o);
     gpu_places p = { .along = v, .lanes = lanes, .varies = gpu_varying(k, NULL, v) };
     gpu_put(&p, v, build_times(k->a, vector, lanes));
     for (int i = from; i < to; i++) gpu_copy(&c, i, &p);

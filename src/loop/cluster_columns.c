@@ -211,7 +211,7 @@ static spot spot_of(writer *p, const row_contraction *c, kvar loop, affine turn)
     bool *varies = ARENA_ARRAY(p->k->a, bool, p->k->ins.n);
     gpu_copier *copier = ARENA_NEW(p->k->a, gpu_copier);
     kvar j = p->k->ins.at[c->loop].var;
-    *copier = (gpu_copier){ p->k, p->o, ARENA_ARRAY(p->k->a, reg, p->k->ins.n) };
+    *copier = gpu_copier_make(p->k, p->o);
     for (int i = c->loop + 1; i < c->end; i++) {
         const kins *in = &p->k->ins.at[i];
         varies[i] = i == c->acc || gpu_uses(in, j) || varies[in->a] || varies[in->b] || varies[in->c];
@@ -420,10 +420,7 @@ static void make_kernel(writer *p) {
     o->flops = k->flops, o->bytes_read = k->bytes_read, o->bytes_written = k->bytes_written;
     o->tiled = true, o->group = (int)cluster_group_of(&p->s, c), o->cluster = p->s.cluster,
     o->groups = p->clusters * p->s.cluster;
-    p->partial = kernel_buf(o, (kbuf){ .dtype = TN_F32,
-                                       .kind = KB_GROUP,
-                                       .elems = p->s.parts * cluster_rows_of(&p->s) * cluster_columns_of(&p->s, c),
-                                       .plan_buf = -1 });
+    p->partial = gpu_shared_buffer(o, TN_F32, p->s.parts * cluster_rows_of(&p->s) * cluster_columns_of(&p->s, c));
     p->kept = -1;
     p->w = (row_writer){ .k = k, .o = o, .to = ARENA_ARRAY(k->a, reg, k->ins.n), .group = o->group, .one = -1 };
     p->w.wrote = ARENA_ARRAY(k->a, bool, k->bufs.n + 1), p->w.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);

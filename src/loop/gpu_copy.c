@@ -68,6 +68,31 @@ kernel *gpu_kernel(const kernel *k, int group) {
     return o;
 }
 
+gpu_copier gpu_copier_make(const kernel *k, kernel *o) { return (gpu_copier){ k, o, ARENA_ARRAY(o->a, reg, k->ins.n) }; }
+
+int gpu_shared_buffer(kernel *o, uint8_t dtype, int64_t elems) {
+    return kernel_buf(o, (kbuf){ .dtype = dtype, .kind = KB_GROUP, .elems = elems, .plan_buf = -1 });
+}
+
+int gpu_open_rows(const kernel *k, kernel *o, int n, kvar but, kvar nor) {
+    int opened = 0;
+    for (int i = 1; i <= n; i++) {
+        kins in = k->ins.at[i];
+        if (in.var == but || in.var == nor) continue;
+        in.par = PAR_GROUPS;
+        o->groups *= in.hi - in.lo;
+        kernel_push(o, in);
+        opened++;
+    }
+    return opened;
+}
+
+affine gpu_open_pieces(kernel *o, int64_t n, int64_t piece) {
+    int64_t pieces = (n + piece - 1) / piece;
+    o->groups *= pieces;
+    return build_times(o->a, build_loop(o, "g", pieces, PAR_GROUPS), piece);
+}
+
 bool gpu_is_plain(const kernel *k, const kins *in) {
     bool memory = in->op == K_LOAD || in->op == K_STORE;
     return memory ? !kbuf_is_local(&k->bufs.at[in->buf]) : kernel_is_pure(in);

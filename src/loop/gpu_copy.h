@@ -46,6 +46,14 @@ bool gpu_is_plain(const kernel *k, const kins *in);
 /* A new kernel with the scalar one's variables and buffers, for groups of so many threads; number of groups 1. */
 kernel *gpu_kernel(const kernel *k, int group);
 
+gpu_copier gpu_copier_make(const kernel *k, kernel *o);
+/* A buffer of a thread block. */
+int gpu_shared_buffer(kernel *o, uint8_t dtype, int64_t elems);
+/* The first n loops of k, but those over two variables (-1: none): an iteration is a thread block's. Returns how many. */
+int gpu_open_rows(const kernel *k, kernel *o, int n, kvar but, kvar nor);
+/* A loop over pieces of n iterations, one a thread block's: the first iteration of a piece. */
+affine gpu_open_pieces(kernel *o, int64_t n, int64_t piece);
+
 /* Perfectly nested loops of independent iterations from the first instruction on that hold the whole kernel. */
 int gpu_outer_loops(const kernel *k);
 /* Storage compaction: threads work on one row at a time, so that what waits in local memory between the nests of a row needs

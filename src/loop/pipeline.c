@@ -407,7 +407,7 @@ static kernel *pipelined(pipeliner *p) {
     kernel *o = p->o = kernel_clone(p->k, p->k->a);
     gpu_places none = { .n = 0 };
     o->ins.n = 1;
-    p->c = (gpu_copier){ p->k, o, ARENA_ARRAY(o->a, reg, p->k->ins.n) };
+    p->c = gpu_copier_make(p->k, o);
     if (p->block == o->vars.n - 2 && p->step == o->vars.n - 1) o->vars.n -= 2; /* their loops are written anew */
     for (int x = 0; x < p->n; x++) o->bufs.at[p->at[x].buf].elems *= 2;
     for (int i = 1; i < p->loop; i++) gpu_copy(&p->c, i, &none);

@@ -162,7 +162,7 @@ static void write_share(column *w, kernel *o, gpu_copier *c, kvar g, affine firs
 /* The parts of a column, and what comes behind. */
 static void write_columns(column *w, kernel *o, affine first) {
     arena *a = o->a;
-    gpu_copier c = { w->k, o, ARENA_ARRAY(a, reg, w->k->ins.n) };
+    gpu_copier c = gpu_copier_make(w->k, o);
     kvar e = build_loop(o, "e", w->wide, PAR_LOCAL);
     affine col = affine_add(a, first, affine_var(a, e));
     gpu_places p = { .n = 0 };
@@ -197,21 +197,15 @@ static kernel *write(column *w) {
     const kernel *k = w->k;
     kernel *o = gpu_kernel(k, (int)w->parts * w->across);
     arena *a = o->a;
-    for (int i = 0; i < w->n_acc; i++)
-        w->buf[i] = kernel_buf(
-            o, (kbuf){ .dtype = at(w, w->acc[i])->dtype, .kind = KB_GROUP, .elems = w->parts * w->wide, .plan_buf = -1 });
-    for (int i = 1; i < w->n_outer; i++) {
-        kins in = *at(w, i);
-        in.par = PAR_GROUPS;
-        kernel_push(o, in);
-    }
+    for (int i = 0; i < w->n_acc; i++) w->buf[i] = gpu_shared_buffer(o, at(w, w->acc[i])->dtype, w->parts * w->wide);
+    gpu_open_rows(k, o, w->n_outer - 1, -1, -1);
     o->groups = w->groups;
     int64_t tiles = (k->vars.at[w->v].extent + w->wide - 1) / w->wide;
     kvar g = build_loop(o, "g", tiles, PAR_GROUPS);
     affine first = build_times(a, g, w->wide);
     kvar part = build_loop(o, "p", w->parts, PAR_LOCAL), x = build_loop(o, "x", w->across, PAR_LOCAL);
     affine own = build_times(a, x, w->lanes);
-    gpu_copier c = { k, o, ARENA_ARRAY(a, reg, k->ins.n) };
+    gpu_copier c = gpu_copier_make(k, o);
     if (w->panels) make_panels(w, o);
     write_share(w, o, &c, g, own, part);
     for (int i = 0; i < w->n_acc; i++)

@@ -202,7 +202,7 @@ bool step_register_cache(kernel **kk, const loop_step *s, str *why) {
     h.own = find_own(k, h.nest), h.held = ARENA_ARRAY(k->a, int, k->bufs.n + 1);
     h.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
     kernel *o = gpu_kernel(k, k->group);
-    h.c = (gpu_copier){ k, o, ARENA_ARRAY(k->a, reg, k->ins.n) };
+    h.c = gpu_copier_make(k, o);
     write_kernel(&h, meets(k, h.own));
     for (int b = 0; b < k->bufs.n; b++)
         if (h.own[b]) o->bufs.at[b].kind = KB_LOCAL, o->bufs.at[b].elems = h.own[b];

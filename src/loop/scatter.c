@@ -432,7 +432,7 @@ static void write_private(scatter *w) {
     affine thread = affine_var(a, lane), low = range >= 0 ? scaled(w, range, w->range) : affine_const(0);
     if (warp >= 0) thread = plus(w, thread, scaled(w, warp, w->warp));
     int64_t sums = w->range * w->n_columns;
-    int fast = kernel_buf(w->o, (kbuf){ .dtype = dtype, .kind = KB_GROUP, .elems = sums * w->group, .plan_buf = -1 });
+    int fast = gpu_shared_buffer(w->o, dtype, sums * w->group);
     reg zero = number(w, (tn_dtype)dtype, 0);
     kvar i = open(w, "i", sums, PAR_SERIAL, 8);
     kernel_push(
@@ -476,13 +476,8 @@ int scatter_lanes(scatter *w) {
 static void begin(scatter *w) {
     const kernel *k = w->k;
     w->o = gpu_kernel(k, w->group);
-    w->copy = (gpu_copier){ k, w->o, ARENA_ARRAY(k->a, reg, k->ins.n) };
-    for (int i = 1; i <= w->n_outer; i++) {
-        kins in = *at(w, i);
-        in.par = PAR_GROUPS;
-        w->o->groups *= in.hi - in.lo;
-        kernel_push(w->o, in);
-    }
+    w->copy = gpu_copier_make(k, w->o);
+    gpu_open_rows(k, w->o, w->n_outer, -1, -1);
 }
 
 /* Threads of a block, places of it, and threads that look at indices together. */

@@ -57,9 +57,8 @@ void tiler_write_partials(tile_writer *w, const tile_sums *acc) {
     uint8_t type = tiler_at(t, t->acc)->dtype;
     int lanes = t->side[1].lanes;
     int64_t width = tiler_rows(t, 1), size = width * tiler_rows(t, 0);
-    kbuf parts = { .dtype = type, .kind = KB_GROUP, .elems = t->s.z * size, .plan_buf = -1 };
     kins access = { .dtype = type, .src = type, .lanes = (uint8_t)lanes, .lane_stride = lanes > 1 };
-    access.buf = (uint16_t)kernel_buf(w->o, parts);
+    access.buf = (uint16_t)gpu_shared_buffer(w->o, type, t->s.z * size);
     store_parts(w, acc, &access);
     tile_layout l = tiler_partial_layout(t);
     int column_bits = l.n && l.field[0].dim == 1 ? l.field[0].bits : 0, idle_bits = w->thread_bits - l.bits;

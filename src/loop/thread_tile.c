@@ -86,21 +86,9 @@ static void write_results(tile_writer *w, const tile_sums *acc) {
 
 static int open_blocks(tile_writer *w) {
     const tiler *t = w->w;
-    int n = 2;
-    for (int i = 1; i <= t->n_outer; i++) {
-        kins in = *tiler_at(t, i);
-        if (in.var == t->side[0].row || in.var == t->side[1].row) continue;
-        in.par = PAR_GROUPS;
-        w->o->groups *= in.hi;
-        kernel_push(w->o, in);
-        n++;
-    }
-    for (int x = 0; x < 2; x++) {
-        int64_t rows = tiler_rows(t, x), tiles = (tiler_extent(t, t->side[x].row) + rows - 1) / rows;
-        w->tile[x] = build_times(w->o->a, build_loop(w->o, "g", tiles, PAR_GROUPS), rows);
-        w->o->groups *= tiles;
-    }
-    return n;
+    int n = gpu_open_rows(t->k, w->o, t->n_outer, t->side[0].row, t->side[1].row);
+    for (int x = 0; x < 2; x++) w->tile[x] = gpu_open_pieces(w->o, tiler_extent(t, t->side[x].row), tiler_rows(t, x));
+    return n + 2;
 }
 
 static int open_threads(tile_writer *w) {
@@ -138,12 +126,8 @@ bool gpu_tile_contraction(kernel **k, str *why) {
     tiler t;
     if (!tiler_read(&t, gpu_compacted(*k), why)) return false;
     kernel *o = gpu_kernel(t.k, t.s.n[0] * t.s.n[1] * t.s.z);
-    for (int x = 0; x < 2; x++) {
-        int64_t elems = t.s.b.steps * t.side[x].pitch;
-        kbuf b = { .dtype = tiler_at(&t, t.acc)->dtype, .kind = KB_GROUP, .elems = elems, .plan_buf = -1 };
-        t.side[x].buf = kernel_buf(o, b);
-    }
-    tile_writer w = { .w = &t, .o = o, .c = { t.k, o, ARENA_ARRAY(o->a, reg, t.k->ins.n) } };
+    for (int x = 0; x < 2; x++) t.side[x].buf = gpu_shared_buffer(o, tiler_at(&t, t.acc)->dtype, t.s.b.steps * t.side[x].pitch);
+    tile_writer w = { .w = &t, .o = o, .c = gpu_copier_make(t.k, o) };
     write_tiles(&w);
     *k = o;
     return true;

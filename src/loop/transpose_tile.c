@@ -93,7 +93,7 @@ static gpu_places places_at(const turner *w, arena *a, affine u0, affine v0, aff
 /* The turned loads, along u, to fast memory: element (u, v) of the square is at u * pitch + v. */
 static void write_loads(turner *w, kernel *o, affine u0, affine v0, kvar y, kvar x) {
     arena *a = o->a;
-    gpu_copier c = { w->k, o, ARENA_ARRAY(a, reg, w->k->ins.n) };
+    gpu_copier c = gpu_copier_make(w->k, o);
     bool *varies = gpu_varying(w->k, NULL, w->u);
     for (int n = 0; n < w->side / w->down; n++)
         for (int i = 0; i < w->n_turned; i++) {
@@ -115,7 +115,7 @@ static void write_rest(turner *w, kernel *o, affine u0, affine v0, kvar y, kvar 
     arena *a = o->a;
     bool *varies = gpu_varying(w->k, NULL, w->v);
     for (int n = 0; n < w->side / w->down; n++) {
-        gpu_copier c = { w->k, o, ARENA_ARRAY(a, reg, w->k->ins.n) };
+        gpu_copier c = gpu_copier_make(w->k, o);
         spot s = spot_of(w, a, y, x, n);
         gpu_places p = places_at(w, a, u0, v0, s.slow, s.fast, w->v);
         p.varies = varies;
@@ -140,20 +140,8 @@ static void write_rest(turner *w, kernel *o, affine u0, affine v0, kvar y, kvar 
 
 /* Loops over the squares, and over the threads of one; returns how many are open. */
 static int open_squares(turner *w, kernel *o, affine first[2], kvar thread[2]) {
-    int opened = 4;
-    for (int i = 1; i <= w->n_outer; i++) {
-        kins in = w->k->ins.at[i];
-        if (in.var == w->u || in.var == w->v) continue;
-        in.par = PAR_GROUPS;
-        o->groups *= in.hi;
-        kernel_push(o, in);
-        opened++;
-    }
-    for (int x = 0; x < 2; x++) {
-        int64_t n = (w->k->vars.at[x ? w->v : w->u].extent + w->side - 1) / w->side;
-        first[x] = build_times(o->a, build_loop(o, "g", n, PAR_GROUPS), w->side);
-        o->groups *= n;
-    }
+    int opened = 4 + gpu_open_rows(w->k, o, w->n_outer, w->u, w->v);
+    for (int x = 0; x < 2; x++) first[x] = gpu_open_pieces(o, w->k->vars.at[x ? w->v : w->u].extent, w->side);
     thread[0] = build_loop(o, "y", w->down, PAR_LOCAL), thread[1] = build_loop(o, "x", w->across, PAR_LOCAL);
     return opened;
 }
@@ -164,8 +152,7 @@ static kernel *write_squares(turner *w) {
     affine first[2];
     kvar thread[2];
     for (int i = 0; i < w->n_turned; i++) {
-        uint8_t type = k->ins.at[w->turned[i]].dtype;
-        w->buf[i] = kernel_buf(o, (kbuf){ .dtype = type, .kind = KB_GROUP, .elems = w->side * w->pitch, .plan_buf = -1 });
+        w->buf[i] = gpu_shared_buffer(o, k->ins.at[w->turned[i]].dtype, w->side * w->pitch);
     }
     int opened = open_squares(w, o, first, thread);
     write_loads(w, o, first[0], first[1], thread[0], thread[1]);

@@ -99,7 +99,7 @@ bool step_vectorize_nests(kernel **kk, const loop_step *s, str *why) {
     if (lanes < 2 || lanes > MOST_LANES || !gpu_is_power(lanes))
         return step_refuse(why, "%lld elements: expected a power of two from 2 to %d", (long long)lanes, MOST_LANES);
     kernel *o = gpu_kernel(k, k->group);
-    gpu_copier c = { k, o, ARENA_ARRAY(k->a, reg, k->ins.n) };
+    gpu_copier c = gpu_copier_make(k, o);
     const gpu_places none = { .n = 0 };
     bool any = false;
     for (int i = 1; i < k->ins.n; i++) {
