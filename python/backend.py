@@ -37,6 +37,13 @@ Description-Content-Type: text/markdown
 
 {readme}"""
 
+ENTRY_POINTS = """[console_scripts]
+tenon = tenon.__main__:main
+
+[torch_dynamo_backends]
+tenon = tenon.torch:backend
+"""
+
 
 def version():
     return re.search(r"project\(tenon VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
@@ -133,7 +140,7 @@ def write_wheel(path, folder, dist_info, tag):
             add(p.relative_to(folder).as_posix(), p.read_bytes(), 0o755 if os.access(p, os.X_OK) else 0o644)
         add(f"{dist_info}/METADATA", metadata().encode())
         add(f"{dist_info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: tenon backend.py\nRoot-Is-Purelib: false\nTag: {tag}\n".encode())
-        add(f"{dist_info}/entry_points.txt", b"[console_scripts]\ntenon = tenon.__main__:main\n")
+        add(f"{dist_info}/entry_points.txt", ENTRY_POINTS.encode())
         add(f"{dist_info}/LICENSE", (ROOT / "LICENSE").read_bytes())
         record.write(f"{dist_info}/RECORD,,\n")
         z.writestr(f"{dist_info}/RECORD", record.getvalue())
@@ -151,7 +158,7 @@ def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
     folder = Path(metadata_directory) / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "METADATA").write_text(metadata())
-    (folder / "entry_points.txt").write_text("[console_scripts]\ntenon = tenon.__main__:main\n")
+    (folder / "entry_points.txt").write_text(ENTRY_POINTS)
     return name
 
 

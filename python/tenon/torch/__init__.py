@@ -1,0 +1,243 @@
+"""PyTorch programs on Tenon: `import tenon.torch; torch.compile(model, backend="tenon")`.
+
+In:  the graphs of core ATen ops that AOTAutograd makes of a model, forward and backward.
+Out: functions of tensors. What Tenon has an op for is compiled, in the largest pieces that need nothing else in between; every
+     other op runs in PyTorch, with its name in the log "tenon.torch" (random numbers do, so they are PyTorch's own).
+Tensors are read and written in place: parameters are shared, and nothing is copied that is contiguous. With dynamic shapes a graph
+is compiled once for each set of sizes that comes. Tensors are those of the CPU.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+import threading
+from typing import Any, Callable, Optional, Sequence
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.backends.registry import register_backend
+from torch.fx import GraphModule, Node
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from .._core import Graph, Tensor
+from .._lib import TenonError, default_context, generation, lib
+from .._run import Program, Session, _bindings
+from . import _aten
+
+log = logging.getLogger("tenon.torch")
+
+
+# ---- one graph that Tenon has every op of ---------------------------------------------------------------------------------
+
+
+def _is_view_of_input(node: Any, memo: dict[Node, bool]) -> bool:
+    """A chain of views on an argument: PyTorch makes it without touching memory."""
+    if not isinstance(node, Node):
+        return False
+    if node not in memo:
+        memo[node] = node.op == "placeholder" or (
+            node.op == "call_function" and node.target in _aten.VIEWS and
+            all(_is_view_of_input(a, memo) for a in node.all_input_nodes))
+    return memo[node]
+
+
+class _Specialised:
+    """The program of one set of sizes, and sessions of it: each thread that comes at the same time has its own."""
+
+    def __init__(self, program: Optional[Program], inputs: list[int], outputs: list[tuple], computed: list[Any]):
+        self.program, self.inputs, self.outputs, self.computed = program, inputs, outputs, computed
+        self.idle: list[tuple] = []
+
+    def run(self, args: Sequence[Any]) -> list[Any]:
+        try:
+            one = self.idle.pop()
+        except IndexError:
+            session = Session(self.program)
+            table = _bindings([(s, 0) for s in self.program.inputs + self.program.outputs])
+            one = session, table, list(table), session._handle.pointer
+        session, table, rows, pointer = one
+        held = []
+        for row, at in zip(rows, self.inputs):
+            x = args[at]
+            if not x.is_contiguous() or x.is_conj() or x.is_neg():
+                x = x.resolve_conj().resolve_neg().contiguous()
+                held.append(x)
+            row.data = x.data_ptr()
+        out = [torch.empty(shape, dtype=dtype) for shape, dtype in self.outputs]
+        for row, y in zip(rows[len(self.inputs):], out):
+            row.data = y.data_ptr()
+        status = lib.tn_run(pointer, table, len(rows))
+        if status:
+            session._check(status)
+        self.idle.append(one)
+        return out
+
+
+class Compiled:
+    """A graph of ATen ops as a function of tensors. Programs are made for the sizes that it is called with."""
+
+    def __init__(self, module: GraphModule, options: dict):
+        self.module, self.options = module, options
+        nodes = list(module.graph.nodes)
+        self.arguments = [n for n in nodes if n.op == "placeholder"]
+        result = next(n for n in nodes if n.op == "output").args[0]
+        self.single = not isinstance(result, (tuple, list))
+        self.results = [result] if self.single else list(result)
+        memo: dict[Node, bool] = {}
+        self.views = [_is_view_of_input(r, memo) for r in self.results]
+        self.programs: dict[Any, Any] = {}  # a _Specialised, or _NOTHING
+        self.lock = threading.Lock()
+
+    def __call__(self, *args: Any) -> Any:
+        key = (generation(), *[tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in args])
+        special = self.programs.get(key)
+        if special is None:
+            special = self.first(key, args)
+        if special is _NOTHING:
+            return self.module(*args)
+        tensors = iter(special.run(args) if special.outputs else ())
+        memo: dict[Node, Any] = dict(zip(self.arguments, args))
+        out = [view_of(r, memo) if is_view else next(tensors) if computed is _TENSOR else computed
+               for r, is_view, computed in zip(self.results, self.views, special.computed)]
+        return out[0] if self.single else tuple(out)
+
+    def first(self, key: Any, args: Sequence[Any]) -> Any:
+        """The program for new sizes; where Tenon refuses it, PyTorch runs the graph, and the log says why."""
+        with self.lock:
+            if key not in self.programs:
+                try:
+                    self.programs[key] = self.specialise(args)
+                except (TenonError, NotImplementedError, IndexError, ValueError, TypeError) as e:
+                    log.warning("a graph of %d nodes runs in PyTorch: %s", len(self.module.graph.nodes), e)
+                    self.programs[key] = _NOTHING
+            return self.programs[key]
+
+    def specialise(self, args: Sequence[Any]) -> _Specialised:
+        with default_context().lock:
+            graph = Graph("aten")
+            values: dict[Node, Any] = {}
+            inputs = []
+            needed = _needed([r for r, is_view in zip(self.results, self.views) if not is_view])
+            for i, (node, a) in enumerate(zip(self.arguments, args)):
+                values[node] = a
+                if isinstance(a, torch.Tensor) and node in needed:
+                    values[node] = graph.input(f"a{i}", tuple(a.shape), _aten.dtype_of(a.dtype))
+                    inputs.append(i)
+            computed, outputs = [], []
+            with graph:
+                for node in self.module.graph.nodes:
+                    if node in needed and node.op not in ("placeholder", "output"):
+                        values[node] = self.evaluate(graph, node, values)
+                for r, is_view in zip(self.results, self.views):
+                    y = values.get(r) if isinstance(r, Node) else r
+                    computed.append(_TENSOR if isinstance(y, Tensor) and not is_view else y)
+                    if isinstance(y, Tensor) and not is_view:
+                        y = y.astype(_aten.dtype_of(r.meta["val"].dtype))
+                        graph.output(y, f"y{len(outputs)}")
+                        outputs.append((y.shape, r.meta["val"].dtype))
+            return _Specialised(graph.compile(**self.options) if outputs else None, inputs, outputs, computed)
+
+    def evaluate(self, graph: Graph, node: Node, values: dict[Node, Any]) -> Any:
+        if node.op == "get_attr":
+            return graph.constant(getattr(self.module, node.target).detach().contiguous())
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])
+        try:
+            return _aten.build(node, graph, args, kwargs)
+        except TenonError as e:
+            raise type(e)(f"{node.target} of {node.format_node()}: {e}") from e
+
+
+_NOTHING = object()  # stands for a program that cannot be
+_TENSOR = object()  # stands for a result that a program computes
+
+
+def view_of(node: Any, memo: dict[Node, Any]) -> Any:
+    if not isinstance(node, Node):
+        return node
+    if node not in memo:
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: view_of(n, memo))
+        memo[node] = node.target(*args, **kwargs)
+    return memo[node]
+
+
+def _needed(results: Sequence[Any]) -> set[Node]:
+    out: set[Node] = set()
+    todo = [r for r in results if isinstance(r, Node)]
+    while todo:
+        node = todo.pop()
+        if node not in out:
+            out.add(node)
+            todo += node.all_input_nodes
+    return out
+
+
+# ---- graphs with other ops ------------------------------------------------------------------------------------------------
+
+
+class _Supported(OperatorSupportBase):
+    def is_node_supported(self, submodules: Any, node: Node) -> bool:
+        return node.op == "call_function" and _aten.supported(node)
+
+
+_told: set[str] = set()
+
+
+def _report(node: Node) -> None:
+    name = str(node.target)
+    log.log(logging.DEBUG if name in _told else logging.WARNING, "%s runs in PyTorch: %s", name, _aten.why_not(node))
+    _told.add(name)
+
+
+def compile_graph(module: GraphModule, example_inputs: Sequence[Any], options: Optional[dict] = None) -> Callable[..., Any]:
+    """A function of tensors for a graph of ATen ops. Ops that Tenon has not run in PyTorch between its programs."""
+    if any(isinstance(a, torch.Tensor) and a.device.type != "cpu" for a in example_inputs):
+        log.warning("a graph with tensors of another device than the CPU runs in PyTorch")
+        return module.forward
+    others = [n for n in module.graph.nodes if n.op == "call_function" and not _aten.supported(n)]
+    others = [n for n in others if n.target is not operator.getitem] or others
+    if not others and not any(_aten.unknown_dtype(n) for n in module.graph.nodes):
+        return Compiled(module, options or {})
+    for n in others:
+        _report(n)
+    module = CapabilityBasedPartitioner(module, _Supported(), allows_single_node_partition=True).partition_and_fuse()
+    for name, child in list(module.named_children()):
+        if name.startswith("fused_"):
+            setattr(module, name, _Module(Compiled(child, options or {})))
+    module.recompile()
+    return module.forward
+
+
+class _Module(torch.nn.Module):
+    def __init__(self, compiled: Compiled):
+        super().__init__()
+        self.compiled = compiled
+
+    def forward(self, *args: Any) -> Any:
+        return self.compiled(*args)
+
+
+def _boxed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """AOTAutograd gives the arguments as a list, which is emptied so that they can be freed early."""
+    def call(args: list) -> Any:
+        given = list(args)
+        args.clear()
+        out = function(*given)
+        return list(out) if isinstance(out, tuple) else out
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def backend(module: GraphModule, example_inputs: Sequence[Any], *, options: Optional[dict] = None) -> Callable[..., Any]:
+    """The backend itself, for `torch.compile(model, backend=tenon.torch.backend, options={"threads": 1})`: options are those of
+    Graph.compile."""
+    def compiler(graph_module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        return _boxed(compile_graph(graph_module, inputs, options))
+
+    return aot_autograd(fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler,
+                        decompositions=_aten.decompositions())(module, example_inputs)
+
+
+register_backend(backend, name="tenon")

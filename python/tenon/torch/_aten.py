@@ -1,0 +1,942 @@
+"""Core ATen ops as Tenon's: a function for each, over tensors of a graph.
+
+In:  a node of an ATen graph, with tensors, numbers and lists as its arguments.
+Out: a tensor, or a tuple of them, of the same values; dtypes are those that PyTorch says the result has. Gradients of ops that
+     PyTorch differentiates as a whole (convolution, attention) are Tenon's own of the same composition.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any, Callable, Optional, Sequence
+
+import numpy as np
+import torch
+from torch._decomp import core_aten_decompositions, get_decompositions
+from torch.fx import Node
+
+from .. import _functions as F
+from .. import nn
+from .._core import Graph, Tensor, as_tensor, build as build_op, lib, where
+from .._dtypes import DType, bfloat16, bool_, dtype, float16, float32, float64, int8, int32, int64, uint8
+
+aten = torch.ops.aten
+
+DTYPES = {torch.float32: float32, torch.float64: float64, torch.float16: float16, torch.bfloat16: bfloat16, torch.int8: int8,
+          torch.int32: int32, torch.int64: int64, torch.uint8: uint8, torch.bool: bool_}
+
+
+def dtype_of(t: torch.dtype) -> DType:
+    return DTYPES[t]
+
+
+def decompositions() -> dict:
+    """PyTorch's own, into core ops; what Tenon compiles as a whole is left."""
+    table = dict(core_aten_decompositions())
+    table.update(get_decompositions([
+        aten.native_layer_norm, aten.native_layer_norm_backward, aten.native_group_norm, aten.native_group_norm_backward,
+        aten.native_batch_norm, aten.native_batch_norm_backward, aten._native_batch_norm_legit, aten._native_batch_norm_legit_no_training,
+        aten._native_batch_norm_legit_functional, aten.batch_norm_backward, aten._batch_norm_with_update,
+        aten._batch_norm_with_update_functional, aten._batch_norm_no_update, aten._log_softmax_backward_data, aten._softmax_backward_data,
+        aten.gelu_backward, aten.silu_backward, aten.hardswish_backward, aten.hardsigmoid_backward, aten.hardtanh_backward,
+        aten.leaky_relu_backward, aten.elu_backward, aten.softplus_backward, aten.threshold_backward, aten.sigmoid_backward,
+        aten.tanh_backward, aten.mish_backward, aten.nll_loss_forward, aten.nll_loss_backward, aten.mse_loss, aten.mse_loss_backward,
+        aten.smooth_l1_loss, aten.smooth_l1_loss_backward, aten.huber_loss, aten.huber_loss_backward, aten.binary_cross_entropy_with_logits,
+        aten.native_dropout_backward, aten.embedding_dense_backward, aten.slice_backward, aten.select_backward,
+        aten.addcmul, aten.addcdiv, aten.lerp, aten.rsub, aten.stack, aten.std, aten.std_mean, aten.logsumexp, aten.log_sigmoid_forward,
+        aten.log_sigmoid_backward, aten.upsample_nearest2d, aten.upsample_bilinear2d, aten.t, aten.unsafe_chunk, aten.linalg_vector_norm,
+        aten._fused_rms_norm, aten.rms_norm, aten.roll, aten.tril, aten.triu, aten.masked_fill, aten.baddbmm, aten.squeeze,
+    ]))
+    for op in KEPT:
+        table.pop(op, None)
+    return table
+
+
+# ---- the table ------------------------------------------------------------------------------------------------------------
+
+OPS: dict[Any, Callable[..., Any]] = {}
+
+
+def op(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def add(fn: Callable[..., Any]) -> Callable[..., Any]:
+        for t in targets:
+            OPS[t] = fn
+        return fn
+    return add
+
+
+def result_dtype(node: Node) -> Optional[DType]:
+    val = node.meta.get("val")
+    return DTYPES.get(val.dtype) if isinstance(val, torch.Tensor) else None
+
+
+def unknown_dtype(node: Node) -> bool:
+    vals = node.meta.get("val")
+    vals = vals if isinstance(vals, (tuple, list)) else [vals]
+    return any(isinstance(v, torch.Tensor) and (v.dtype not in DTYPES or v.device.type != "cpu") for v in vals)
+
+
+def why_not(node: Node) -> str:
+    if node.target not in OPS and not is_number(node):
+        return "Tenon has no such op"
+    if unknown_dtype(node) or any(unknown_dtype(n) for n in node.all_input_nodes):
+        return "a dtype or device that Tenon has not"
+    return "a form of it that Tenon has not"
+
+
+def is_number(node: Node) -> bool:
+    """Arithmetic of sizes."""
+    val = node.meta.get("val")
+    return node.target is not operator.getitem and isinstance(val, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+FORMS: dict[Any, Callable[[Node], bool]] = {}  # which forms of an op are built, where not all are
+
+
+def supported(node: Node) -> bool:
+    if unknown_dtype(node) or any(unknown_dtype(n) for n in node.all_input_nodes):
+        return False
+    if node.target is operator.getitem:
+        return isinstance(node.args[0], Node) and supported(node.args[0])
+    if is_number(node):
+        return True
+    return node.target in OPS and (node.target not in FORMS or FORMS[node.target](node))
+
+
+def build(node: Node, graph: Graph, args: tuple, kwargs: dict) -> Any:
+    """What a node computes. Numbers of the graph's sizes are computed at once."""
+    if node.target is operator.getitem:
+        return args[0][args[1]]
+    if node.target in (aten.sym_size.int, torch.ops.aten.sym_size.int):
+        return args[0].shape[args[1]]
+    if is_number(node):
+        return node.target(*args, **kwargs)
+    return OPS[node.target](node, graph, *args, **kwargs)
+
+
+# ---- elementwise ----------------------------------------------------------------------------------------------------------
+
+
+def _compute_dtype(node: Node, *operands: Any) -> DType:
+    """The dtype that operands are brought to: PyTorch's promotion."""
+    known = [n.meta["val"] for n in node.args if isinstance(n, Node) and isinstance(n.meta.get("val"), torch.Tensor)]
+    rest = [a for a in node.args if isinstance(a, (int, float, bool))]
+    kind = _promoted(known + rest)
+    return DTYPES[kind]
+
+
+def _promoted(values: Sequence[Any]) -> torch.dtype:
+    if len(values) == 1:
+        v = values[0]
+        return v.dtype if isinstance(v, torch.Tensor) else torch.result_type(v, v)
+    first = values[0]
+    kind = torch.result_type(first, values[1])
+    for v in values[2:]:
+        kind = torch.promote_types(kind, v.dtype if isinstance(v, torch.Tensor) else torch.result_type(v, v))
+    return kind
+
+
+def _as(graph: Graph, x: Any, t: DType) -> Tensor:
+    if isinstance(x, Tensor):
+        return x.astype(t)
+    if isinstance(x, float) and t.kind != "f":
+        return as_tensor(int(x), graph, t)
+    return as_tensor(x, graph, t)
+
+
+def _unary(name: str) -> Callable[..., Tensor]:
+    def fn(node: Node, graph: Graph, x: Tensor) -> Tensor:
+        return build_op(graph, name, x.astype(result_dtype(node)))
+    return fn
+
+
+for _target, _name in {
+    aten.neg: "neg", aten.abs: "abs", aten.sign: "sign", aten.floor: "floor", aten.ceil: "ceil", aten.round: "round", aten.sqrt: "sqrt",
+    aten.rsqrt: "rsqrt", aten.exp: "exp", aten.log: "log", aten.log1p: "log1p", aten.expm1: "expm1", aten.sin: "sin", aten.cos: "cos",
+    aten.tan: "tan", aten.asin: "asin", aten.acos: "acos", aten.atan: "atan", aten.sinh: "sinh", aten.cosh: "cosh", aten.tanh: "tanh",
+    aten.asinh: "asinh", aten.acosh: "acosh", aten.atanh: "atanh", aten.erf: "erf", aten.relu: "relu", aten.sigmoid: "sigmoid",
+}.items():
+    OPS[_target.default] = _unary(_name)
+for _target in (aten.floor.default, aten.ceil.default, aten.round.default):
+    FORMS[_target] = lambda node: result_dtype(node).kind == "f"
+
+
+def _binary(name: str, keep: bool = True) -> Callable[..., Tensor]:
+    """keep: the result has the dtype that the operands are brought to; else it is bool."""
+    def fn(node: Node, graph: Graph, x: Any, y: Any) -> Tensor:
+        t = _compute_dtype(node) if not keep else result_dtype(node)
+        if t is bool_ and name not in ("and", "or", "xor"):
+            t = int32
+        return build_op(graph, name, _as(graph, x, t), _as(graph, y, t))
+    return fn
+
+
+def _scaled(name: str) -> Callable[..., Tensor]:
+    def fn(node: Node, graph: Graph, x: Any, y: Any, alpha: float = 1) -> Tensor:
+        t = result_dtype(node)
+        y = _as(graph, y, t)
+        return build_op(graph, name, _as(graph, x, t), y if alpha == 1 else y * alpha)
+    return fn
+
+
+for _overload in ("Tensor", "Scalar"):
+    for _target, _name in {aten.add: "add", aten.sub: "sub"}.items():
+        OPS[getattr(_target, _overload)] = _scaled(_name)
+    for _target, _name in {aten.mul: "mul", aten.remainder: "mod", aten.bitwise_and: "and", aten.bitwise_or: "or",
+                           aten.bitwise_xor: "xor"}.items():
+        OPS[getattr(_target, _overload)] = _binary(_name)
+    for _target, _name in {aten.lt: "lt", aten.le: "le", aten.gt: "gt", aten.ge: "ge", aten.eq: "eq", aten.ne: "ne"}.items():
+        OPS[getattr(_target, _overload)] = _binary(_name, keep=False)
+OPS[aten.maximum.default], OPS[aten.minimum.default] = _binary("max"), _binary("min")
+FORMS[aten.mul.Tensor] = FORMS[aten.mul.Scalar] = lambda node: result_dtype(node) is not bool_
+
+
+def _logical(name: str) -> Callable[..., Tensor]:
+    def fn(node: Node, graph: Graph, *xs: Tensor) -> Tensor:
+        return build_op(graph, name, *[x if x.dtype is bool_ else x != 0 for x in xs])
+    return fn
+
+
+OPS[aten.logical_and.default], OPS[aten.logical_or.default] = _logical("and"), _logical("or")
+OPS[aten.logical_xor.default], OPS[aten.logical_not.default] = _logical("xor"), _logical("not")
+
+
+@op(aten.bitwise_not.default)
+def _bitwise_not(node: Node, graph: Graph, x: Tensor) -> Tensor:
+    return ~x
+
+
+@op(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
+def _div(node: Node, graph: Graph, x: Any, y: Any) -> Tensor:
+    t = result_dtype(node)
+    return build_op(graph, "div", _as(graph, x, t), _as(graph, y, t))
+
+
+@op(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def _div_mode(node: Node, graph: Graph, x: Any, y: Any, rounding_mode: Optional[str] = None) -> Tensor:
+    t = result_dtype(node)
+    a, b = _as(graph, x, t), _as(graph, y, t)
+    if rounding_mode == "floor":
+        return a // b
+    q = build_op(graph, "div", a, b)
+    return q if rounding_mode is None or t.kind != "f" else where(q < 0, q.ceil(), q.floor())
+
+
+@op(aten.fmod.Tensor, aten.fmod.Scalar)
+def _fmod(node: Node, graph: Graph, x: Any, y: Any) -> Tensor:
+    t = result_dtype(node)
+    a, b = _as(graph, x, t), _as(graph, y, t)
+    r = a.abs() % b.abs()
+    return where(a < 0, -r, r)
+
+
+@op(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
+def _pow(node: Node, graph: Graph, x: Any, y: Any) -> Tensor:
+    t = result_dtype(node)
+    if isinstance(y, (int, float)) and float(y).is_integer() and 0 <= y <= 16:
+        return _as(graph, x, t) ** int(y)
+    if isinstance(y, float) and y == 0.5:
+        return _as(graph, x, t).sqrt()
+    return build_op(graph, "pow", _as(graph, x, t), _as(graph, y, t))
+
+
+FORMS[aten.pow.Tensor_Tensor] = FORMS[aten.pow.Scalar] = lambda node: result_dtype(node).kind == "f"
+FORMS[aten.pow.Tensor_Scalar] = lambda node: result_dtype(node).kind == "f" or (isinstance(node.args[1], int) and 0 <= node.args[1] <= 16)
+
+
+def _composed(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A composition in floats: halves are computed in f32 and rounded once, as PyTorch does."""
+    def run(node: Node, graph: Graph, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        t = result_dtype(node)
+        wide = float32 if t in (float16, bfloat16) else t
+        return fn(x.astype(wide), *args, **kwargs).astype(t)
+    return run
+
+
+def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    return nn.gelu(x) if approximate == "none" else nn.gelu_tanh(x)
+
+
+def _softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    return where(x * beta > threshold, x, (x * beta).softplus() / beta)
+
+
+def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
+    return where(x > 0, x * scale, ((x * input_scale).expm1()) * (alpha * scale))
+
+
+for _target, _fn in {
+    aten.reciprocal: lambda x: 1 / x, aten.log2: lambda x: x.log() * (1 / math.log(2)), aten.log10: lambda x: x.log() * (1 / math.log(10)),
+    aten.exp2: lambda x: (x * math.log(2)).exp(), aten.square: lambda x: x * x, aten.trunc: lambda x: where(x < 0, x.ceil(), x.floor()),
+    aten.erfc: lambda x: 1 - x.erf(), aten.gelu: _gelu, aten.silu: nn.silu, aten.mish: nn.mish, aten.softplus: _softplus, aten.elu: _elu,
+    aten.leaky_relu: lambda x, slope=0.01: where(x > 0, x, x * slope), aten.hardtanh: lambda x, lo=-1.0, hi=1.0: x.clip(lo, hi),
+    aten.hardswish: nn.hard_swish, aten.hardsigmoid: nn.hard_sigmoid, aten._softmax: lambda x, dim, half: nn.softmax(x, dim),
+    aten._log_softmax: lambda x, dim, half: nn.log_softmax(x, dim),
+}.items():
+    OPS[_target.default] = _composed(_fn)
+for _target in (aten._softmax.default, aten._log_softmax.default):
+    FORMS[_target] = lambda node: node.args[0].meta["val"].dim() > 0
+
+
+@op(aten.isnan.default)
+def _isnan(node: Node, graph: Graph, x: Tensor) -> Tensor:
+    return x != x
+
+
+@op(aten.isinf.default)
+def _isinf(node: Node, graph: Graph, x: Tensor) -> Tensor:
+    return x.abs() == math.inf if x.dtype.kind == "f" else graph.full((), 0, bool_).broadcast_to(x.shape)
+
+
+@op(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf)
+def _where(node: Node, graph: Graph, c: Tensor, x: Any, y: Any) -> Tensor:
+    t = result_dtype(node)
+    return build_op(graph, "select", c if c.dtype is bool_ else c != 0, _as(graph, x, t), _as(graph, y, t))
+
+
+@op(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def _masked_fill(node: Node, graph: Graph, x: Tensor, mask: Tensor, value: Any) -> Tensor:
+    return build_op(graph, "select", mask, _as(graph, value, x.dtype), x)
+
+
+@op(aten.clamp.default, aten.clamp.Tensor)
+def _clamp(node: Node, graph: Graph, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
+    t = result_dtype(node)
+    x = x.astype(t)
+    x = x if low is None else build_op(graph, "max", x, _as(graph, low, t))
+    return x if high is None else build_op(graph, "min", x, _as(graph, high, t))
+
+
+@op(aten.clamp_min.default)
+def _clamp_min(node: Node, graph: Graph, x: Tensor, low: Any) -> Tensor:
+    return _clamp(node, graph, x, low)
+
+
+@op(aten.clamp_max.default)
+def _clamp_max(node: Node, graph: Graph, x: Tensor, high: Any) -> Tensor:
+    return _clamp(node, graph, x, None, high)
+
+
+# ---- copies and views -----------------------------------------------------------------------------------------------------
+
+
+@op(aten.clone.default, aten.alias.default, aten.detach.default, aten.contiguous.default, aten.lift_fresh_copy.default,
+    aten.lift_fresh.default)
+def _same(node: Node, graph: Graph, x: Tensor, **_: Any) -> Tensor:
+    return x
+
+
+@op(aten._to_copy.default, torch.ops.prims.convert_element_type.default)
+def _to_copy(node: Node, graph: Graph, x: Tensor, *_: Any, **__: Any) -> Tensor:
+    t = result_dtype(node)
+    return x != 0 if t is bool_ and x.dtype is not bool_ else x.astype(t)
+
+
+@op(aten.copy.default)
+def _copy(node: Node, graph: Graph, x: Tensor, source: Tensor, *_: Any) -> Tensor:
+    return source.astype(x.dtype).broadcast_to(x.shape)
+
+
+@op(aten.view.default, aten.reshape.default, aten._unsafe_view.default)
+def _view(node: Node, graph: Graph, x: Tensor, shape: Sequence[int]) -> Tensor:
+    shape = list(shape)
+    if -1 in shape and x.size == 0:
+        shape = [0 if d == -1 else d for d in shape]
+    return x.reshape(shape)
+
+
+@op(aten.permute.default)
+def _permute(node: Node, graph: Graph, x: Tensor, dims: Sequence[int]) -> Tensor:
+    return x.transpose(list(dims)) if dims else x
+
+
+@op(aten.transpose.int)
+def _transpose(node: Node, graph: Graph, x: Tensor, a: int, b: int) -> Tensor:
+    return x.swapaxes(a, b) if x.ndim else x
+
+
+@op(aten.t.default)
+def _t(node: Node, graph: Graph, x: Tensor) -> Tensor:
+    return x.T
+
+
+@op(aten.unsqueeze.default)
+def _unsqueeze(node: Node, graph: Graph, x: Tensor, dim: int) -> Tensor:
+    return x.expand_dims(dim)
+
+
+@op(aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default, torch.ops.prims.squeeze.default)
+def _squeeze(node: Node, graph: Graph, x: Tensor, dims: Any = None) -> Tensor:
+    if dims is None:
+        return x.squeeze()
+    axes = {d % x.ndim for d in ([dims] if isinstance(dims, int) else dims)} if x.ndim else set()
+    return x.reshape([d for i, d in enumerate(x.shape) if not (i in axes and d == 1)])
+
+
+@op(aten.expand.default)
+def _expand(node: Node, graph: Graph, x: Tensor, shape: Sequence[int], **_: Any) -> Tensor:
+    extra = len(shape) - x.ndim
+    return x.broadcast_to([x.shape[i - extra] if d == -1 else d for i, d in enumerate(shape)])
+
+
+@op(aten.slice.Tensor)
+def _slice(node: Node, graph: Graph, x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
+    return x[(slice(None),) * (dim % x.ndim) + (slice(start, end, step),)]
+
+
+@op(aten.select.int)
+def _select(node: Node, graph: Graph, x: Tensor, dim: int, index: int) -> Tensor:
+    return x[(slice(None),) * (dim % x.ndim) + (index,)]
+
+
+@op(aten.as_strided.default)
+def _as_strided(node: Node, graph: Graph, x: Tensor, size: Sequence[int], stride: Sequence[int], offset: Any = None) -> Tensor:
+    """Elements by their places in memory, where x lies there row by row."""
+    size = tuple(size)
+    contiguous, step = [], 1
+    for d in reversed(size):
+        contiguous.insert(0, step)
+        step *= d
+    if step == x.size and not offset and all(d == 1 or s == c for d, s, c in zip(size, stride, contiguous)):
+        return x.reshape(size)
+    at = graph.full(size, offset or 0, int64)
+    for axis, s in enumerate(stride):
+        at = at + graph.iota(size, axis) * s
+    return graph.wrap(lib.tn_gather(x.flatten()._at(), at._t, 0))
+
+
+FORMS[aten.as_strided.default] = lambda node: node.args[0].meta["val"].is_contiguous() and node.args[0].meta["val"].storage_offset() == 0
+
+VIEWS = {aten.permute.default, aten.transpose.int, aten.t.default, aten.view.default, aten.unsqueeze.default, aten.squeeze.dim,
+         aten.squeeze.dims, aten.expand.default, aten.alias.default, aten.detach.default, aten.slice.Tensor, aten.select.int}
+
+
+@op(aten.cat.default)
+def _cat(node: Node, graph: Graph, xs: Sequence[Tensor], dim: int = 0) -> Tensor:
+    t = result_dtype(node)
+    kept = [x for x in xs if x.shape != (0,)] or list(xs[:1])
+    return F.concatenate([x.astype(t) for x in kept], dim)
+
+
+@op(aten.stack.default)
+def _stack(node: Node, graph: Graph, xs: Sequence[Tensor], dim: int = 0) -> Tensor:
+    return F.stack(list(xs), dim)
+
+
+@op(aten.split_with_sizes.default)
+def _split_with_sizes(node: Node, graph: Graph, x: Tensor, sizes: Sequence[int], dim: int = 0) -> list[Tensor]:
+    return F.split(x, list(sizes), dim)
+
+
+@op(aten.split.Tensor)
+def _split(node: Node, graph: Graph, x: Tensor, size: int, dim: int = 0) -> list[Tensor]:
+    n = x.shape[dim]
+    return F.split(x, [size] * (n // size) + ([n % size] if n % size else []), dim) if n else [x]
+
+
+@op(aten.unbind.int)
+def _unbind(node: Node, graph: Graph, x: Tensor, dim: int = 0) -> list[Tensor]:
+    return [_select(node, graph, x, dim, i) for i in range(x.shape[dim])]
+
+
+@op(aten.flip.default)
+def _flip(node: Node, graph: Graph, x: Tensor, dims: Sequence[int]) -> Tensor:
+    return x.flip(list(dims)) if dims else x
+
+
+@op(aten.roll.default)
+def _roll(node: Node, graph: Graph, x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
+    if not dims:
+        return F.roll(x.flatten(), shifts[0], 0).reshape(x.shape)
+    for s, d in zip(shifts, dims):
+        x = F.roll(x, s, d)
+    return x
+
+
+@op(aten.repeat.default)
+def _repeat(node: Node, graph: Graph, x: Tensor, reps: Sequence[int]) -> Tensor:
+    return F.tile(x, list(reps))
+
+
+@op(aten.constant_pad_nd.default)
+def _pad(node: Node, graph: Graph, x: Tensor, pad: Sequence[int], value: float = 0) -> Tensor:
+    pairs = [(0, 0)] * (x.ndim - len(pad) // 2) + [(pad[i], pad[i + 1]) for i in range(len(pad) - 2, -1, -2)]
+    cut = tuple(slice(-min(a, 0), d + min(b, 0)) for d, (a, b) in zip(x.shape, pairs))
+    return x[cut].pad([(max(a, 0), max(b, 0)) for a, b in pairs], value)
+
+
+@op(aten.slice_scatter.default)
+def _slice_scatter(node: Node, graph: Graph, x: Tensor, source: Tensor, dim: int = 0, start: Any = None, end: Any = None,
+                   step: int = 1) -> Tensor:
+    n, dim = x.shape[dim], dim % x.ndim
+    lo, hi, by = slice(start, end, step).indices(n)
+    at = graph.iota((n,), 0)
+    inside = (at >= lo) & (at < hi) & ((at - lo) % by == 0)
+    rows = (at - lo) // by
+    spread = source.take(where(inside, rows, 0), dim) if source.shape[dim] else x
+    return build_op(graph, "select", inside.reshape([n if i == dim else 1 for i in range(x.ndim)]), spread.astype(x.dtype), x)
+
+
+@op(aten.select_scatter.default)
+def _select_scatter(node: Node, graph: Graph, x: Tensor, source: Tensor, dim: int, index: int) -> Tensor:
+    dim = dim % x.ndim
+    at = graph.iota((x.shape[dim],), 0).reshape([d if i == dim else 1 for i, d in enumerate(x.shape)])
+    return build_op(graph, "select", at == index % x.shape[dim], source.astype(x.dtype).expand_dims(dim), x)
+
+
+@op(aten.tril.default)
+def _tril(node: Node, graph: Graph, x: Tensor, k: int = 0) -> Tensor:
+    return F.tril(x, k)
+
+
+@op(aten.triu.default)
+def _triu(node: Node, graph: Graph, x: Tensor, k: int = 0) -> Tensor:
+    return F.triu(x, k)
+
+
+# ---- making ---------------------------------------------------------------------------------------------------------------
+
+
+@op(aten.full.default)
+def _full(node: Node, graph: Graph, shape: Sequence[int], value: Any, **_: Any) -> Tensor:
+    return _filled(graph, shape, value, result_dtype(node))
+
+
+def _filled(graph: Graph, shape: Sequence[int], value: Any, t: DType) -> Tensor:
+    return graph.full(tuple(shape), value if t.kind == "f" else bool(value) if t is bool_ else int(value), t)
+
+
+@op(aten.full_like.default)
+def _full_like(node: Node, graph: Graph, x: Tensor, value: Any, **_: Any) -> Tensor:
+    return _filled(graph, x.shape, value, result_dtype(node))
+
+
+@op(aten.zeros.default, aten.empty.memory_format, aten.ones.default)
+def _zeros(node: Node, graph: Graph, shape: Sequence[int], **_: Any) -> Tensor:
+    return _filled(graph, shape, int(node.target is aten.ones.default), result_dtype(node))
+
+
+@op(aten.zeros_like.default, aten.ones_like.default, aten.empty_like.default)
+def _zeros_like(node: Node, graph: Graph, x: Tensor, **_: Any) -> Tensor:
+    return _filled(graph, x.shape, int(node.target is aten.ones_like.default), result_dtype(node))
+
+
+@op(aten.new_zeros.default, aten.new_ones.default, aten.new_empty.default)
+def _new_zeros(node: Node, graph: Graph, x: Tensor, shape: Sequence[int], **_: Any) -> Tensor:
+    return _filled(graph, shape, int(node.target is aten.new_ones.default), result_dtype(node))
+
+
+@op(aten.new_empty_strided.default, aten.empty_strided.default)
+def _empty_strided(node: Node, graph: Graph, *args: Any, **_: Any) -> Tensor:
+    return _filled(graph, args[-2], 0, result_dtype(node))
+
+
+@op(aten.new_full.default)
+def _new_full(node: Node, graph: Graph, x: Tensor, shape: Sequence[int], value: Any, **_: Any) -> Tensor:
+    return _filled(graph, shape, value, result_dtype(node))
+
+
+@op(aten.scalar_tensor.default)
+def _scalar_tensor(node: Node, graph: Graph, value: Any, **_: Any) -> Tensor:
+    return _filled(graph, (), value, result_dtype(node))
+
+
+@op(aten.arange.start_step)
+def _arange(node: Node, graph: Graph, start: Any, stop: Any, step: Any = 1, **_: Any) -> Tensor:
+    return graph.constant(np.arange(start, stop, step).astype(result_dtype(node).numpy))
+
+
+@op(torch.ops.prims.iota.default)
+def _iota(node: Node, graph: Graph, length: int, *, start: int, step: int, **_: Any) -> Tensor:
+    t = result_dtype(node)
+    return graph.iota((length,), 0, t) * step + start
+
+
+# ---- reductions -----------------------------------------------------------------------------------------------------------
+
+
+def _dims(x: Tensor, dims: Any) -> Any:
+    if dims is None or (isinstance(dims, (list, tuple)) and not dims):
+        return None
+    return dims if x.ndim else None
+
+
+@op(aten.sum.dim_IntList, aten.sum.default)
+def _sum(node: Node, graph: Graph, x: Tensor, dims: Any = None, keep: bool = False, **_: Any) -> Tensor:
+    t = result_dtype(node)
+    return x.astype(t)._reduce(lib.tn_sum, _dims(x, dims), keep)
+
+
+@op(aten.mean.dim, aten.mean.default)
+def _mean(node: Node, graph: Graph, x: Tensor, dims: Any = None, keep: bool = False, **_: Any) -> Tensor:
+    return x.astype(result_dtype(node)).mean(_dims(x, dims), keep)
+
+
+@op(aten.amax.default)
+def _amax(node: Node, graph: Graph, x: Tensor, dims: Any = (), keep: bool = False) -> Tensor:
+    return x.max(_dims(x, dims), keep)
+
+
+@op(aten.amin.default)
+def _amin(node: Node, graph: Graph, x: Tensor, dims: Any = (), keep: bool = False) -> Tensor:
+    return x.min(_dims(x, dims), keep)
+
+
+@op(aten.max.default, aten.min.default)
+def _max_all(node: Node, graph: Graph, x: Tensor) -> Tensor:
+    return x.max() if node.target is aten.max.default else x.min()
+
+
+@op(aten.max.dim, aten.min.dim)
+def _max_dim(node: Node, graph: Graph, x: Tensor, dim: int, keep: bool = False) -> tuple[Tensor, Tensor]:
+    largest = node.target is aten.max.dim
+    return (x.max(dim, keep), x.argmax(dim, keep)) if largest else (x.min(dim, keep), x.argmin(dim, keep))
+
+
+@op(aten.argmax.default, aten.argmin.default)
+def _argmax(node: Node, graph: Graph, x: Tensor, dim: Any = None, keep: bool = False) -> Tensor:
+    return x.argmax(dim, keep) if node.target is aten.argmax.default else x.argmin(dim, keep)
+
+
+for _target in (aten.max.dim, aten.min.dim, aten.argmax.default, aten.argmin.default):
+    FORMS[_target] = lambda node: node.args[0].meta["val"].dim() > 0
+
+
+@op(aten.any.default, aten.any.dim, aten.any.dims)
+def _any(node: Node, graph: Graph, x: Tensor, dims: Any = None, keep: bool = False) -> Tensor:
+    return x.any(_dims(x, dims), keep)
+
+
+@op(aten.all.default, aten.all.dim, aten.all.dims)
+def _all(node: Node, graph: Graph, x: Tensor, dims: Any = None, keep: bool = False) -> Tensor:
+    return x.all(_dims(x, dims), keep)
+
+
+@op(aten.prod.default, aten.prod.dim_int)
+def _prod(node: Node, graph: Graph, x: Tensor, dim: Any = None, keep: bool = False, **_: Any) -> Tensor:
+    return x.astype(result_dtype(node))._reduce(lib.tn_prod, dim, keep)
+
+
+@op(aten.var.correction)
+def _var(node: Node, graph: Graph, x: Tensor, dims: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Tensor:
+    return x.var(_dims(x, dims), keepdim, int(1 if correction is None else correction))
+
+
+@op(aten.var_mean.correction)
+def _var_mean(node: Node, graph: Graph, x: Tensor, dims: Any = None, *, correction: Any = 1, keepdim: bool = False) -> tuple:
+    return _var(node, graph, x, dims, correction=correction, keepdim=keepdim), x.mean(_dims(x, dims), keepdim)
+
+
+@op(aten.cumsum.default)
+def _cumsum(node: Node, graph: Graph, x: Tensor, dim: int, **_: Any) -> Tensor:
+    return x.astype(result_dtype(node)).cumsum(dim) if x.ndim else x.astype(result_dtype(node))
+
+
+# ---- contractions ---------------------------------------------------------------------------------------------------------
+
+
+@op(aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default)
+def _mm(node: Node, graph: Graph, a: Tensor, b: Tensor) -> Tensor:
+    return a @ b
+
+
+@op(aten.addmm.default, aten.baddbmm.default, aten.addmv.default)
+def _addmm(node: Node, graph: Graph, c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    product = a @ b
+    product = product if alpha == 1 else product * alpha
+    return product if beta == 0 else product + (c if beta == 1 else c * beta)
+
+
+def _pair(v: Sequence[int], n: int) -> list[int]:
+    return list(v) * n if len(v) == 1 else list(v)
+
+
+def _convolve(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
+              output_padding: Sequence[int], groups: int) -> Tensor:
+    """x[N,C,..], w[O,C/groups,..] -> [N,O,..]: windows of x, contracted with w. Transposed: x is spread out by zeros, and w is
+    turned round."""
+    n = x.ndim - 2
+    stride, padding, dilation = _pair(stride, n), _pair(padding, n), _pair(dilation, n)
+    space = list(range(2, n + 2))
+    if transposed:
+        kernel = w.shape[2:]
+        for a, s in zip(space, stride):
+            if s > 1:
+                size = x.shape[a]
+                x = x.expand_dims(a + 1).pad([(0, 0)] * (a + 1) + [(0, s - 1)] + [(0, 0)] * (x.ndim - a - 1))
+                x = x.reshape(x.shape[:a] + (size * s,) + x.shape[a + 2:])
+                x = x[(slice(None),) * a + (slice(0, size * s - s + 1),)]
+        reach = [d * (k - 1) for d, k in zip(dilation, kernel)]
+        border = [(r - p, r - p + o) for r, p, o in zip(reach, padding, _pair(output_padding, n))]
+        cut = tuple(slice(-min(a, 0), d + min(b, 0)) for d, (a, b) in zip(x.shape[2:], border))
+        x = x[(slice(None), slice(None), *cut)].pad([(0, 0), (0, 0)] + [(max(a, 0), max(b, 0)) for a, b in border])
+        per_group = w.shape[1]
+        w = w.flip(space).reshape((groups, w.shape[0] // groups, per_group) + kernel).swapaxes(1, 2)
+        w = w.reshape((groups * per_group,) + w.shape[2:])
+        stride = [1] * n
+    elif any(padding):
+        x = x.pad([(0, 0), (0, 0)] + [(p, p) for p in padding])
+    v = F.window(x, space, list(w.shape[2:]), stride, dilation)  # [N,C,positions,kernel]
+    places = list(range(2 + n, 2 + 2 * n))
+    if groups == 1:
+        y = F.dot_general(v, w, ([1, *places], list(range(1, 2 + n))))  # [N,positions,O]
+        return y.transpose([0, n + 1, *range(1, n + 1)])
+    v = v.reshape((v.shape[0], groups, v.shape[1] // groups) + v.shape[2:])
+    u = w.reshape((groups, w.shape[0] // groups) + w.shape[1:])
+    y = F.dot_general(v, u, ([2, *[p + 1 for p in places]], list(range(2, 3 + n))), ([1], [0]))  # [G,N,positions,O/G]
+    y = y.transpose([1, 0, n + 2, *range(2, n + 2)])
+    return y.reshape((y.shape[0], w.shape[0]) + y.shape[3:])
+
+
+@op(aten.convolution.default)
+def _convolution(node: Node, graph: Graph, x: Tensor, w: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+                 output_padding: Any, groups: int) -> Tensor:
+    y = _convolve(x, w, stride, padding, dilation, transposed, output_padding, groups)
+    return y if bias is None else y + bias.reshape((-1,) + (1,) * (y.ndim - 2))
+
+
+FORMS[aten.convolution.default] = lambda node: node.args[0].meta["val"].dim() == node.args[1].meta["val"].dim()
+
+
+def _pull_back(graph: Graph, fn: Callable[..., Tensor], xs: Sequence[Tensor], g: Tensor, wanted: Sequence[bool]) -> list[Any]:
+    """Gradients of fn(*xs), which come in as g, by those of xs that are wanted."""
+    own = [build_op(graph, "stop_gradient", x) for x in xs]
+    loss = (fn(*own) * g).sum()
+    asked = [x for x, want in zip(own, wanted) if want]
+    grads = iter(graph.grad(loss, asked) if asked else [])
+    return [next(grads) if want else None for want in wanted]
+
+
+@op(aten.convolution_backward.default)
+def _convolution_backward(node: Node, graph: Graph, g: Tensor, x: Tensor, w: Tensor, bias_sizes: Any, stride: Any, padding: Any,
+                          dilation: Any, transposed: bool, output_padding: Any, groups: int, mask: Sequence[bool]) -> tuple:
+    dx, dw = _pull_back(graph, lambda x, w: _convolve(x, w, stride, padding, dilation, transposed, output_padding, groups), (x, w), g,
+                        mask[:2])
+    return dx, dw, g.sum([0, *range(2, g.ndim)]) if mask[2] else None
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], causal: bool, scale: Optional[float]) -> tuple[Tensor, Tensor]:
+    scores = (q @ k.mT).astype(float64 if q.dtype is float64 else float32) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if causal:
+        t, s = scores.shape[-2:]
+        keep = q.graph.iota((t, s), 1) <= q.graph.iota((t, s), 0)
+        scores = where(keep, scores, -math.inf)
+    if mask is not None:
+        scores = where(mask, scores, -math.inf) if mask.dtype is bool_ else scores + mask
+    return nn.softmax(scores, -1).astype(q.dtype) @ v, scores
+
+
+_FLASH, _FLASH_BACK = aten._scaled_dot_product_flash_attention_for_cpu, aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+@op(_FLASH.default)
+def _flash(node: Node, graph: Graph, q: Tensor, k: Tensor, v: Tensor, dropout: float = 0, causal: bool = False, *,
+           attn_mask: Any = None, scale: Any = None) -> tuple:
+    out, scores = _attend(q, k, v, attn_mask, causal, scale)
+    return out, nn.logsumexp(scores, -1)
+
+
+@op(_FLASH_BACK.default)
+def _flash_backward(node: Node, graph: Graph, g: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsumexp: Tensor, dropout: float,
+                    causal: bool, *, attn_mask: Any = None, scale: Any = None) -> tuple:
+    return tuple(_pull_back(graph, lambda q, k, v: _attend(q, k, v, attn_mask, causal, scale)[0], (q, k, v), g, [True] * 3))
+
+
+FORMS[_FLASH.default] = lambda node: len(node.args) < 4 or node.args[3] == 0
+FORMS[_FLASH_BACK.default] = lambda node: node.args[6] == 0
+KEPT = [_FLASH.default, aten.native_dropout.default, aten._softmax.default, aten._log_softmax.default, aten.gelu.default, aten.silu.default, aten.mish.default,
+        aten.hardswish.default, aten.hardsigmoid.default, aten.leaky_relu.default, aten.hardtanh.default, aten.elu.default,
+        aten.addmm.default, aten.softplus.default]
+
+# ---- pooling --------------------------------------------------------------------------------------------------------------
+
+
+def _windows(x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool, fill: float) -> tuple[Tensor, list, list, list]:
+    """x[..,spatial] -> [..,positions,kernel], and kernel, stride and padding as lists. ceil: windows may hang over the end."""
+    n = 2
+    kernel, padding, dilation = _pair(kernel, n), _pair(padding, n), _pair(dilation, n)
+    stride = _pair(stride, n) if stride else kernel
+    first = x.ndim - n
+    border = []
+    for d, k, s, p, e in zip(x.shape[first:], kernel, stride, padding, dilation):
+        reach, more = e * (k - 1) + 1, 0
+        if ceil:
+            out = -(-(d + 2 * p - reach) // s) + 1
+            if (out - 1) * s >= d + p:
+                out -= 1
+            more = max((out - 1) * s + reach - (d + 2 * p), 0)
+        border.append((p, p + more))
+    if any(a or b for a, b in border):
+        x = x.pad([(0, 0)] * first + border, fill)
+    return F.window(x, [first, first + 1], kernel, stride, dilation), kernel, stride, padding
+
+
+@op(aten.max_pool2d_with_indices.default)
+def _max_pool(node: Node, graph: Graph, x: Tensor, kernel: Any, stride: Any = (), padding: Any = (0,), dilation: Any = (1,),
+              ceil: bool = False) -> tuple:
+    v, kernel, stride, padding = _windows(x, kernel, stride, padding, dilation, ceil, -math.inf)
+    dilation = _pair(dilation, 2)
+    flat = v.reshape(v.shape[:-2] + (kernel[0] * kernel[1],))
+    at = flat.argmax(-1)
+    rows = graph.iota(at.shape, at.ndim - 2) * stride[0] - padding[0] + at // kernel[1] * dilation[0]
+    columns = graph.iota(at.shape, at.ndim - 1) * stride[1] - padding[1] + at % kernel[1] * dilation[1]
+    return flat.max(-1), rows * x.shape[-1] + columns
+
+
+FORMS[aten.max_pool2d_with_indices.default] = lambda node: result_dtype_of(node, 0).kind == "f"
+
+
+def result_dtype_of(node: Node, i: int) -> DType:
+    return DTYPES[node.meta["val"][i].dtype]
+
+
+@op(aten.max_pool2d_with_indices_backward.default)
+def _max_pool_backward(node: Node, graph: Graph, g: Tensor, x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool,
+                       indices: Tensor) -> Tensor:
+    plane = x.shape[-2] * x.shape[-1]
+    planes = x.size // max(plane, 1)
+    at = indices.reshape((planes, -1)) + graph.iota((planes, 1), 0) * plane
+    zeros = graph.full((x.size,), 0, x.dtype)
+    return F.scatter_add(zeros, at.flatten(), g.flatten(), 0).reshape(x.shape)
+
+
+def _average(x: Tensor, kernel: Any, stride: Any = (), padding: Any = (0,), ceil: bool = False, count_padding: bool = True,
+             divisor: Optional[int] = None) -> Tensor:
+    def total(t: Tensor) -> Tensor:
+        v, *_ = _windows(t, kernel, stride, padding, (1,), ceil, 0)
+        return v.sum((-2, -1))
+    kernel = _pair(kernel, 2)
+    if divisor is not None:
+        return total(x) / divisor
+    if count_padding and not ceil:
+        return total(x) / (kernel[0] * kernel[1])
+    ones = x.graph.full(x.shape[-2:], 1, x.dtype)
+    if count_padding:
+        p = _pair(padding, 2)
+        ones = x.graph.full((x.shape[-2] + 2 * p[0], x.shape[-1] + 2 * p[1]), 1, x.dtype)
+        v, *_ = _windows(ones, kernel, stride, (0,), (1,), ceil, 0)
+        return total(x) / v.sum((-2, -1))
+    return total(x) / total(ones)
+
+
+@op(aten.avg_pool2d.default)
+def _avg_pool(node: Node, graph: Graph, x: Tensor, *args: Any) -> Tensor:
+    return _average(x, *args)
+
+
+@op(aten.avg_pool2d_backward.default)
+def _avg_pool_backward(node: Node, graph: Graph, g: Tensor, x: Tensor, *args: Any) -> Tensor:
+    return _pull_back(graph, lambda t: _average(t, *args), (x,), g, [True])[0]
+
+
+def _adaptive(x: Tensor, size: Sequence[int]) -> Tensor:
+    """Means of windows from floor(i d / n) to ceil((i + 1) d / n): a contraction with their weights along each axis."""
+    for axis, n in zip((x.ndim - 2, x.ndim - 1), size):
+        d = x.shape[axis]
+        weights = np.zeros((d, n), x.dtype.numpy or np.float32)
+        for i in range(n):
+            lo, hi = i * d // n, -(-(i + 1) * d // n)
+            weights[lo:hi, i] = 1 / (hi - lo)
+        x = F.dot_general(x, x.graph.constant(weights).astype(x.dtype), ([axis], [0]))  # the new axis is the last
+        x = x.transpose([*range(axis), x.ndim - 1, *range(axis, x.ndim - 1)])
+    return x
+
+
+@op(aten._adaptive_avg_pool2d.default)
+def _adaptive_avg_pool(node: Node, graph: Graph, x: Tensor, size: Sequence[int]) -> Tensor:
+    return _adaptive(x, size)
+
+
+@op(aten._adaptive_avg_pool2d_backward.default)
+def _adaptive_avg_pool_backward(node: Node, graph: Graph, g: Tensor, x: Tensor) -> Tensor:
+    return _pull_back(graph, lambda t: _adaptive(t, g.shape[-2:]), (x,), g, [True])[0]
+
+
+# ---- gathering ------------------------------------------------------------------------------------------------------------
+
+
+@op(aten.embedding.default)
+def _embedding(node: Node, graph: Graph, w: Tensor, index: Tensor, *_: Any) -> Tensor:
+    return graph.wrap(lib.tn_gather(w._at(), index._t, 0))
+
+
+@op(aten.index_select.default)
+def _index_select(node: Node, graph: Graph, x: Tensor, dim: int, index: Tensor) -> Tensor:
+    return x.take(index, dim)
+
+
+def _flat_index(graph: Graph, shape: Sequence[int], dims: Sequence[int], indices: Sequence[Tensor]) -> Tensor:
+    """Positions in the axes `dims` of a shape, as one number."""
+    flat = None
+    for d, i in zip(dims, indices):
+        i = i.astype(int64)
+        i = where(i < 0, i + shape[d], i)
+        flat = i if flat is None else flat * shape[d] + i
+    assert flat is not None
+    return flat
+
+
+@op(aten.gather.default)
+def _gather(node: Node, graph: Graph, x: Tensor, dim: int, index: Tensor, **_: Any) -> Tensor:
+    if not x.ndim:
+        return x.broadcast_to(index.shape)
+    dim = dim % x.ndim
+    at = [index if a == dim else graph.iota(index.shape, a) for a in range(x.ndim)]
+    return x.flatten().take(_flat_index(graph, x.shape, range(x.ndim), at))
+
+
+@op(aten.scatter_add.default)
+def _scatter_add(node: Node, graph: Graph, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    dim = dim % x.ndim
+    source = source[tuple(slice(0, d) for d in index.shape)]
+    at = [index if a == dim else graph.iota(index.shape, a) for a in range(x.ndim)]
+    flat = _flat_index(graph, x.shape, range(x.ndim), at).flatten()
+    return F.scatter_add(x.flatten(), flat, source.flatten(), 0).reshape(x.shape)
+
+
+@op(aten.scatter.value)
+def _scatter_value(node: Node, graph: Graph, x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    """x with one value at the positions: those that are hit at least once have it."""
+    dim = dim % x.ndim
+    at = [index if a == dim else graph.iota(index.shape, a) for a in range(x.ndim)]
+    flat = _flat_index(graph, x.shape, range(x.ndim), at).flatten()
+    hits = F.scatter_add(graph.full((x.size,), 0, int32), flat, graph.full(flat.shape, 1, int32), 0).reshape(x.shape)
+    return build_op(graph, "select", hits > 0, _filled(graph, x.shape, value, x.dtype), x)
+
+
+def _index_form(node: Node) -> bool:
+    """Integers at neighbouring axes."""
+    given = [(i, n) for i, n in enumerate(node.args[1]) if n is not None]
+    dims = [i for i, _ in given]
+    return bool(dims) and dims == list(range(dims[0], dims[0] + len(dims))) and all(
+        isinstance(n, Node) and n.meta["val"].dtype in (torch.int32, torch.int64) for _, n in given)
+
+
+def _index_places(graph: Graph, x: Tensor, indices: Sequence[Optional[Tensor]]) -> tuple[Tensor, Tensor, list[int], tuple[int, ...]]:
+    """x with the indexed axes as one, the places in it, the axes, and the shape of the indices."""
+    dims = [i for i, t in enumerate(indices) if t is not None]
+    given = [t for t in indices if t is not None]
+    shape = np.broadcast_shapes(*[t.shape for t in given])
+    flat = _flat_index(graph, x.shape, dims, [t.broadcast_to(shape) for t in given])
+    rows = math.prod(x.shape[d] for d in dims)
+    return x.reshape(x.shape[: dims[0]] + (rows,) + x.shape[dims[-1] + 1:]), flat, dims, shape
+
+
+@op(aten.index.Tensor, aten._unsafe_index.Tensor)
+def _index(node: Node, graph: Graph, x: Tensor, indices: Sequence[Optional[Tensor]]) -> Tensor:
+    rows, flat, dims, _ = _index_places(graph, x, indices)
+    return graph.wrap(lib.tn_gather(rows._at(), flat._t, dims[0]))
+
+
+@op(aten.index_put.default, aten._unsafe_index_put.default)
+def _index_put(node: Node, graph: Graph, x: Tensor, indices: Sequence[Optional[Tensor]], values: Tensor, accumulate: bool = False) -> Tensor:
+    rows, flat, dims, shape = _index_places(graph, x, indices)
+    wanted = x.shape[: dims[0]] + tuple(shape) + x.shape[dims[-1] + 1:]
+    values = values.astype(x.dtype).broadcast_to(wanted)
+    return F.scatter_add(rows, flat, values, dims[0]).reshape(x.shape)
+
+
+FORMS[aten.index.Tensor] = FORMS[aten._unsafe_index.Tensor] = _index_form
+FORMS[aten.index_put.default] = FORMS[aten._unsafe_index_put.default] = lambda node: (
+    _index_form(node) and len(node.args) > 3 and node.args[3] is True)
