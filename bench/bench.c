@@ -112,7 +112,7 @@ const cli_command command_bench = {
     "          sessions at a time; with the time over one thread's, over the quiet one, and the throughput over one "
     "session's.\n"
     "memory    bandwidth and latency by footprint, the caches they show, access patterns, layouts, powers of two,\n"
-    "          threads and barriers. With --device: the same of its levels, banks of fast memory, atomics, launches, and "
+    "          threads and barriers. With --device: the same of its levels, banks of shared memory, atomics, launches, and "
     "transfers.\n"
     "exp       WORK = write-vs-move or dot-sum-dot: two experiments on where results are written and what is never stored. "
     "With\n"

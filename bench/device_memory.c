@@ -1,5 +1,5 @@
 /* device_memory.c - `tenon bench memory --device cuda|opencl`: what each level of a GPU's memory gives. Bandwidth and
- * latency by footprint, fast memory and its banks, access patterns over main memory, atomics, meetings of threads, launches.
+ * latency by footprint, shared memory and its banks, access patterns over main memory, atomics, meetings of threads, launches.
  *
  * Kernels written by hand, one text for both languages; each leaves something that the host can compute too. Times are of
  * repetitions in one submit, less what a submit with one takes. */
@@ -13,10 +13,10 @@
 
 enum {
     LONGER = 4,             /* repetitions for each that is asked for */
-    GROUP = 256,            /* threads */
-    MANY = 2048,            /* groups, where the whole device shall be busy */
+    BLOCK_THREADS = 256,    /* threads */
+    MANY = 2048,            /* thread blocks, where the whole device shall be busy */
     LINE = 32,              /* i32 in what one miss brings, at most */
-    FAST_WORDS = 4096,      /* of fast memory */
+    SHARED_WORDS = 4096,    /* of shared memory */
     STEPS = 8192,           /* one after the other in a thread */
     LEAST_BYTES = 64 << 20, /* that a launch walks: its start does not count then */
 };
@@ -32,21 +32,21 @@ static const char text[] =
     "#define PASSES AT(const int, 3)[1]\n"
     "#define STRIDE AT(const int, 3)[2]\n"
     "#define ID (G * 256 + T)\n"
-    "#define ALL (GROUPS * 256)\n"
+    "#define ALL (BLOCKS * 256)\n"
     "#define SUM(v) (v.x + v.y + v.z + v.w)\n"
     "KERNEL(empty) { if (N < 0) S[0] = 1; }\n"
     "KERNEL(read4) { int n = N / 4, passes = PASSES, a = 0, b = 0;\n"
     "    for (int p = 0; p < passes; p++)\n"
-    "        for (int i = (G + p) % GROUPS * 256 + T; i < n; i += 2 * ALL) {\n"
+    "        for (int i = (G + p) % BLOCKS * 256 + T; i < n; i += 2 * ALL) {\n"
     "            int4 u = X4[i], v = X4[i + ALL < n ? i + ALL : i];\n"
     "            a += SUM(u); b += i + ALL < n ? SUM(v) : 0; }\n"
     "    S[ID] = a + b; }\n"
     "KERNEL(write4) { int n = N / 4, passes = PASSES;\n"
     "    for (int p = 0; p < passes; p++)\n"
-    "        for (int i = (G + p) % GROUPS * 256 + T; i < n; i += ALL) { int4 v; v.x = v.y = v.z = v.w = i; Y4[i] = v; } }\n"
+    "        for (int i = (G + p) % BLOCKS * 256 + T; i < n; i += ALL) { int4 v; v.x = v.y = v.z = v.w = i; Y4[i] = v; } }\n"
     "KERNEL(copy4) { int n = N / 4, passes = PASSES;\n"
     "    for (int p = 0; p < passes; p++)\n"
-    "        for (int i = (G + p) % GROUPS * 256 + T; i < n; i += ALL) Y4[i] = X4[i]; }\n"
+    "        for (int i = (G + p) % BLOCKS * 256 + T; i < n; i += ALL) Y4[i] = X4[i]; }\n"
     "KERNEL(strided) { int n = N, rows = N / STRIDE, stride = STRIDE, a = 0; /* neighbours are `stride` apart */\n"
     "    for (int i = ID; i < n; i += ALL) a += X[i % rows * stride + i / rows];\n"
     "    S[ID] = a; }\n"
@@ -56,22 +56,22 @@ static const char text[] =
     "    S[ID] = a; }\n"
     "KERNEL(chase) { if (ID == 0) { int at = S[0], n = PASSES; /* on from where the last one stopped */\n"
     "    for (int i = 0; i < n; i++) at = X[at]; S[0] = at; } }\n"
-    "KERNEL(chase_fast) { FAST int t[4096]; int at = 0, n = PASSES;\n"
+    "KERNEL(chase_fast) { SHARED int t[4096]; int at = 0, n = PASSES;\n"
     "    for (int i = T; i < 4096; i += 256) t[i] = X[i];\n"
-    "    MEET; if (T == 0) { for (int i = 0; i < n; i++) at = t[at]; S[G] = at; } }\n"
-    "KERNEL(banks) { FAST int t[4096]; int at = T * STRIDE & 4095, n = PASSES, a = 0;\n"
+    "    SYNC; if (T == 0) { for (int i = 0; i < n; i++) at = t[at]; S[G] = at; } }\n"
+    "KERNEL(banks) { SHARED int t[4096]; int at = T * STRIDE & 4095, n = PASSES, a = 0;\n"
     "    for (int i = T; i < 4096; i += 256) t[i] = X[i];\n"
-    "    MEET; for (int i = 0; i < n; i += 4) {\n"
+    "    SYNC; for (int i = 0; i < n; i += 4) {\n"
     "        a += t[at] + t[at + 32 & 4095] + t[at + 64 & 4095] + t[at + 96 & 4095]; at = at + 128 & 4095; }\n"
     "    S[ID] = a; }\n"
-    "KERNEL(meet) { FAST int t[256]; int n = PASSES; t[T] = T; MEET;\n"
-    "    for (int i = 0; i < n; i++) { int v = t[T + 1 & 255]; MEET; t[T] = v; MEET; }\n"
+    "KERNEL(barriers) { SHARED int t[256]; int n = PASSES; t[T] = T; SYNC;\n"
+    "    for (int i = 0; i < n; i++) { int v = t[T + 1 & 255]; SYNC; t[T] = v; SYNC; }\n"
     "    S[ID] = t[T]; }\n"
     "KERNEL(add_one) { ADD(&S[0], 1); }\n"
     "KERNEL(add_apart) { ADD(&S[ID], 1); }\n"
-    "KERNEL(add_fast) { FAST int t[1]; int n = PASSES; if (T == 0) t[0] = 0; MEET;\n"
+    "KERNEL(add_fast) { SHARED int t[1]; int n = PASSES; if (T == 0) t[0] = 0; SYNC;\n"
     "    for (int i = 0; i < n; i++) ADD(&t[0], 1);\n"
-    "    MEET; if (T == 0) S[G] = t[0]; }\n"
+    "    SYNC; if (T == 0) S[G] = t[0]; }\n"
     "KERNEL(multiply_add) { int n = PASSES; float a = (float)T; for (int i = 0; i < n; i++) a = FMA(a, 0.5f, 1.0f);\n"
     "    S[ID] = (int)a; }\n";
 static const char cuda_text[] = /* a value goes round the warp */
@@ -87,7 +87,7 @@ typedef struct probe_device {
 /* What is measured: a kernel over n values of X, with these parameters. */
 typedef struct device_probe {
     const char *work, *name, *entry;
-    int64_t n, groups, passes, stride;
+    int64_t n, grid_blocks, passes, stride;
     double bytes; /* that a run moves, or .. */
     double steps; /* .. so many of them one after the other */
     bool ring;    /* X is a cycle through all lines; else small numbers */
@@ -133,7 +133,7 @@ static bool is(const device_probe *p, const char *entry) { return !strcmp(p->ent
 static bool sum_is(const running *r, int64_t passes) {
     int64_t want = 0, got = 0;
     for (int64_t i = 0; i < r->p->n; i++) want += passes * r->x[i];
-    for (int64_t i = 0; i < r->p->groups * GROUP; i++) got += r->s[i];
+    for (int64_t i = 0; i < r->p->grid_blocks * BLOCK_THREADS; i++) got += r->s[i];
     return got == want;
 }
 
@@ -142,19 +142,19 @@ static int32_t of_thread(const running *r, int64_t t) {
     float a = (float)t;
     int64_t at = t * p->stride;
     int32_t sum = 0;
-    if (is(p, "meet")) return (int32_t)((t + p->passes) % GROUP);
+    if (is(p, "barriers")) return (int32_t)((t + p->passes) % BLOCK_THREADS);
     if (is(p, "shuffle")) return (int32_t)(t / 32 * 32 + (t + p->passes) % 32);
     if (is(p, "multiply_add")) {
         for (int64_t i = 0; i < p->passes; i++) a = fmaf(a, 0.5F, 1.0F);
         return (int32_t)a;
     }
-    for (int64_t i = 0; i < p->passes; i++) sum += r->x[(at + 32 * i) % FAST_WORDS]; /* banks */
+    for (int64_t i = 0; i < p->passes; i++) sum += r->x[(at + 32 * i) % SHARED_WORDS]; /* banks */
     return sum;
 }
 
 static bool is_right(const running *r) {
     const device_probe *p = r->p;
-    int64_t threads = p->groups * GROUP;
+    int64_t threads = p->grid_blocks * BLOCK_THREADS;
     if (is(p, "empty")) return r->s[0] == 0;
     if (is(p, "read4")) return sum_is(r, p->passes);
     if (is(p, "strided") || is(p, "random")) return sum_is(r, 1);
@@ -168,20 +168,20 @@ static bool is_right(const running *r) {
     if (is(p, "chase") || is(p, "chase_fast") || is(p, "add_fast")) {
         int32_t at = 0;
         int64_t steps = p->passes * (is(p, "chase") ? r->runs : 1);
-        for (int64_t i = 0; i < steps; i++) at = is(p, "add_fast") ? at + GROUP : r->x[at];
-        for (int64_t g = 0; g < p->groups; g++)
+        for (int64_t i = 0; i < steps; i++) at = is(p, "add_fast") ? at + BLOCK_THREADS : r->x[at];
+        for (int64_t g = 0; g < p->grid_blocks; g++)
             if (r->s[g] != at) return false;
         return true;
     }
     for (int64_t i = 0; i < threads; i++)
-        if (r->s[i] != of_thread(r, i % GROUP)) return false;
+        if (r->s[i] != of_thread(r, i % BLOCK_THREADS)) return false;
     return true;
 }
 
 static void check(running *r) {
     const device_probe *p = r->p;
     cli_need(r->c, tn_ir_kernels_read(r->kernels, 1, r->y, (size_t)p->n * sizeof *r->y));
-    cli_need(r->c, tn_ir_kernels_read(r->kernels, 2, r->s, (size_t)(p->groups * GROUP) * sizeof *r->s));
+    cli_need(r->c, tn_ir_kernels_read(r->kernels, 2, r->s, (size_t)(p->grid_blocks * BLOCK_THREADS) * sizeof *r->s));
     if (cli_flag(r->c, "plant-error")) r->y[0]++, r->s[0]++;
     if (!is_right(r)) cli_fail(r->c, "%s: %s over %lld: wrong result", p->work, p->name, (long long)p->n);
 }
@@ -191,7 +191,7 @@ static void check(running *r) {
 static void measure(probe_device *d, const device_probe *p) {
     suite *s = d->s;
     int32_t parameters[] = { (int32_t)p->n, (int32_t)p->passes, (int32_t)p->stride };
-    size_t bytes = (size_t)p->n * sizeof(int32_t), threads = (size_t)(p->groups * GROUP) * sizeof(int32_t);
+    size_t bytes = (size_t)p->n * sizeof(int32_t), threads = (size_t)(p->grid_blocks * BLOCK_THREADS) * sizeof(int32_t);
     size_t sizes[] = { bytes, bytes, threads, sizeof parameters, 4 };
     uint64_t seed = s->seed;
     running r = { .c = s->c, .p = p, .x = buffer_new(bytes), .y = buffer_new(bytes), .s = buffer_new(threads) };
@@ -205,7 +205,7 @@ static void measure(probe_device *d, const device_probe *p) {
     cli_need(s->c, tn_ir_kernels_write(r.kernels, 1, r.y, bytes));
     cli_need(s->c, tn_ir_kernels_write(r.kernels, 2, r.s, threads));
     cli_need(s->c, tn_ir_kernels_write(r.kernels, 3, parameters, sizeof parameters));
-    cli_need(s->c, tn_ir_kernels_launch(r.kernels, p->entry, GROUP, p->groups));
+    cli_need(s->c, tn_ir_kernels_launch(r.kernels, p->entry, BLOCK_THREADS, p->grid_blocks));
     run_kernels(&r, 1);
     check(&r);
     stats_case at = { .clock = clock_kernels, .ud = &r, .label = p->name };
@@ -230,11 +230,12 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Bandwidth and latency of arrays of so many bytes. */
 static void measure_footprint(probe_device *d, int64_t bytes) {
-    int64_t n = bytes / 4, passes = bytes < LEAST_BYTES ? LEAST_BYTES / bytes : 1, groups = smaller(MANY, n / 4 / GROUP);
+    int64_t n = bytes / 4, passes = bytes < LEAST_BYTES ? LEAST_BYTES / bytes : 1,
+            grid_blocks = smaller(MANY, n / 4 / BLOCK_THREADS);
     double moved = (double)bytes * (double)passes;
-    measure(d, &(device_probe){ "bandwidth", "read", "read4", n, groups, passes, 1, .bytes = moved });
-    measure(d, &(device_probe){ "bandwidth", "write", "write4", n, groups, passes, 1, .bytes = moved });
-    measure(d, &(device_probe){ "bandwidth", "copy", "copy4", n, groups, passes, 1, .bytes = 2 * moved });
+    measure(d, &(device_probe){ "bandwidth", "read", "read4", n, grid_blocks, passes, 1, .bytes = moved });
+    measure(d, &(device_probe){ "bandwidth", "write", "write4", n, grid_blocks, passes, 1, .bytes = moved });
+    measure(d, &(device_probe){ "bandwidth", "copy", "copy4", n, grid_blocks, passes, 1, .bytes = 2 * moved });
     measure(d, &(device_probe){ "latency", "pointer chase", "chase", n, 1, STEPS, 1, .steps = STEPS, .ring = true });
 }
 
@@ -254,31 +255,32 @@ int bench_device_memory(cli *c) {
     suite s = suite_begin(c, "bench memory");
     probe_device d = { .s = &s, .cuda = !strcmp(s.device, "cuda") };
     int64_t largest = cli_int(c, "largest", 256, 0, 4096) << 20, n = (largest ? largest : 65536) / 4;
-    int64_t groups = smaller(MANY, n / GROUP), threads = groups * GROUP;
+    int64_t grid_blocks = smaller(MANY, n / BLOCK_THREADS), threads = grid_blocks * BLOCK_THREADS;
     if (!d.cuda && strcmp(s.device, "opencl")) cli_usage(c, "memory is measured of cpu, cuda and opencl, not of %s", s.device);
     if (largest & (largest - 1)) cli_usage(c, "--largest must be a power of two for devices");
     d.source = cli_format("%s%s%s", device_dialect(d.cuda), text, d.cuda ? cuda_text : "");
     for (int64_t bytes = 16384; bytes <= 4 * n; bytes *= 4) measure_footprint(&d, bytes);
     for (int64_t stride = 1; stride <= LINE; stride *= 2)
-        measure(&d, &(device_probe){ "access", stride > 1 ? "strided" : "in order", "strided", n, groups, 1, stride,
+        measure(&d, &(device_probe){ "access", stride > 1 ? "strided" : "in order", "strided", n, grid_blocks, 1, stride,
                                      .bytes = 4 * (double)n });
-    measure(&d, &(device_probe){ "access", "random", "random", n, groups, 1, 1, .bytes = 4 * (double)n });
-    measure(&d, &(device_probe){ "fast memory", "pointer chase", "chase_fast", FAST_WORDS, 1, STEPS, 1, .steps = STEPS,
+    measure(&d, &(device_probe){ "access", "random", "random", n, grid_blocks, 1, 1, .bytes = 4 * (double)n });
+    measure(&d, &(device_probe){ "shared memory", "pointer chase", "chase_fast", SHARED_WORDS, 1, STEPS, 1, .steps = STEPS,
                                  .ring = true });
     for (int64_t stride = 1; stride <= 32; stride *= 2) {
         double bytes = 4.0 * STEPS * (double)threads;
-        measure(&d, &(device_probe){ "fast memory", stride > 1 ? "banks, strided" : "banks, in order", "banks", FAST_WORDS,
-                                     groups, STEPS, stride, .bytes = bytes });
+        measure(&d, &(device_probe){ "shared memory", stride > 1 ? "banks, strided" : "banks, in order", "banks", SHARED_WORDS,
+                                     grid_blocks, STEPS, stride, .bytes = bytes });
     }
-    measure(&d, &(device_probe){ "threads", "two meetings of a group", "meet", FAST_WORDS, 1, STEPS, 1, .steps = STEPS });
-    if (d.cuda) measure(&d, &(device_probe){ "threads", "shuffle", "shuffle", FAST_WORDS, 1, STEPS, 1, .steps = STEPS });
-    measure(&d, &(device_probe){ "threads", "multiply-add", "multiply_add", FAST_WORDS, 1, STEPS, 1, .steps = STEPS });
-    measure(&d, &(device_probe){ "threads", "launch of an empty kernel", "empty", FAST_WORDS, 1, 1, 1, .steps = 1 });
+    measure(&d, &(device_probe){ "threads", "two barriers of a thread block", "barriers", SHARED_WORDS, 1, STEPS, 1,
+                                 .steps = STEPS });
+    if (d.cuda) measure(&d, &(device_probe){ "threads", "shuffle", "shuffle", SHARED_WORDS, 1, STEPS, 1, .steps = STEPS });
+    measure(&d, &(device_probe){ "threads", "multiply-add", "multiply_add", SHARED_WORDS, 1, STEPS, 1, .steps = STEPS });
+    measure(&d, &(device_probe){ "threads", "launch of an empty kernel", "empty", SHARED_WORDS, 1, 1, 1, .steps = 1 });
     double all = (double)threads;
-    measure(&d, &(device_probe){ "atomics", "all at one place", "add_one", FAST_WORDS, groups, 1, 1, .steps = all });
-    measure(&d, &(device_probe){ "atomics", "each at its own", "add_apart", FAST_WORDS, groups, 1, 1, .steps = all });
-    measure(&d,
-            &(device_probe){ "atomics", "fast memory, one a group", "add_fast", FAST_WORDS, groups, 16, 1, .steps = 16 * all });
+    measure(&d, &(device_probe){ "atomics", "all at one place", "add_one", SHARED_WORDS, grid_blocks, 1, 1, .steps = all });
+    measure(&d, &(device_probe){ "atomics", "each at its own", "add_apart", SHARED_WORDS, grid_blocks, 1, 1, .steps = all });
+    measure(&d, &(device_probe){ "atomics", "shared memory, one a thread block", "add_fast", SHARED_WORDS, grid_blocks, 16, 1,
+                                 .steps = 16 * all });
     if (suite_wants(&s, "transfer")) bench_transfers(&s, 4 * n);
     suite_report(&s);
     rows_plot(c,

@@ -4,11 +4,12 @@
 
 #include "cli/cli.h"
 
-/* Macros with which one text is CUDA C or OpenCL C: KERNEL(name) has five buffers, AT(type, k) is one of them, and groups of
- * 256 threads; T, G, GROUPS, FAST, MEET, ADD, FMA, ... */
+/* Macros with which one text is CUDA C or OpenCL C: KERNEL(name) has five buffers, AT(type, k) is one of them, and thread
+ * blocks of 256 threads; T, G, GROUPS, FAST, MEET, ADD, FMA, ... */
 const char *device_dialect(bool cuda);
 
-/* How many groups of 256 threads a launch has; by: elements a thread, the edge of a tile, rows a group, or how many. */
+/* How many thread blocks of 256 threads a launch has; by: elements a thread, the edge of a tile, rows a thread block, or how
+ * many. */
 typedef enum { PER_ELEMENT, PER_TILE, PER_PADDED, PER_ROW, PER_PAIRS, PER_BIN, FIXED } device_groups;
 typedef struct device_step {
     const char *entry;

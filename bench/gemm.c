@@ -73,12 +73,12 @@ static int expect(cli *c, bench_case *k, tn_session *s, expected *want) {
 }
 
 /* A copy of a matrix, or its transpose. */
-static void *copied(const void *data, int64_t rows, int64_t columns, tn_dtype t, bool turned) {
+static void *copied(const void *data, int64_t rows, int64_t columns, tn_dtype t, bool transposed) {
     size_t size = tn_dtype_size(t);
     char *x = buffer_new((size_t)(rows * columns) * size);
     const char *from = data;
-    if (!turned) memcpy(x, data, (size_t)(rows * columns) * size);
-    for (int64_t i = 0; i < rows && turned; i++)
+    if (!transposed) memcpy(x, data, (size_t)(rows * columns) * size);
+    for (int64_t i = 0; i < rows && transposed; i++)
         for (int64_t j = 0; j < columns; j++)
             memcpy(x + (size_t)(j * rows + i) * size, from + (size_t)(i * columns + j) * size, size);
     return x;
@@ -86,30 +86,31 @@ static void *copied(const void *data, int64_t rows, int64_t columns, tn_dtype t,
 
 /* x or w as the program gets it: an input, or a constant; turned: given as its transpose. */
 static tn_tensor operand(bench_case *k, const char *name, const void *data, int64_t rows, int64_t columns, tn_dtype t,
-                         bool turned, bool constant) {
-    tn_shape shape = turned ? TN_DIMS(columns, rows) : TN_DIMS(rows, columns);
-    void *lies = copied(data, rows, columns, t, turned);
+                         bool transposed, bool constant) {
+    tn_shape shape = transposed ? TN_DIMS(columns, rows) : TN_DIMS(rows, columns);
+    void *lies = copied(data, rows, columns, t, transposed);
     tn_tensor x = constant ? tn_const(k->graph, t, shape, lies) : tn_input(k->graph, name, t, shape);
     if (constant)
         buffer_free(lies);
     else
         case_input(k, name, lies);
-    return turned ? tn_transpose(x, 0, 1) : x;
+    return transposed ? tn_transpose(x, 0, 1) : x;
 }
 
 typedef struct gemm_form { /* how operands are given: as they are, or as their transposes */
-    bool x_turned, w_turned;
+    bool x_transposed, w_transposed;
 } gemm_form;
 
 static bench_case make_case(suite *s, const operands *o, gemm_form f, bool constant) {
     const gemm_shape *p = &o->s;
     const char *name = suite_text(s, "%lldx%lldx%lld", (long long)p->m, (long long)p->n, (long long)p->k);
     const char *variant = constant ? "constant" : "input";
-    if (f.x_turned || f.w_turned) variant = suite_text(s, "%s %c%c", variant, f.x_turned ? 't' : 'n', f.w_turned ? 't' : 'n');
+    if (f.x_transposed || f.w_transposed)
+        variant = suite_text(s, "%s %c%c", variant, f.x_transposed ? 't' : 'n', f.w_transposed ? 't' : 'n');
     bench_case k = case_new(s, "gemm", name, variant);
     tn_dtype sum = o->of_w == TN_I8 ? TN_I32 : TN_F32;
-    tn_tensor x = operand(&k, "x", o->dx, p->m, p->k, o->of_x, f.x_turned, false);
-    tn_tensor w = operand(&k, "w", o->dw, p->k, p->n, o->of_w, f.w_turned, constant);
+    tn_tensor x = operand(&k, "x", o->dx, p->m, p->k, o->of_x, f.x_transposed, false);
+    tn_tensor w = operand(&k, "w", o->dw, p->k, p->n, o->of_w, f.w_transposed, constant);
     tn_tensor b = constant ? tn_const(k.graph, TN_F32, TN_DIMS(p->n), o->b) : tn_input(k.graph, "b", TN_F32, TN_DIMS(p->n));
     if (!constant) case_input(&k, "b", copied(o->b, 1, p->n, TN_F32, false));
     tn_tensor y = o->of_w == TN_F32 ? tn_matmul(x, w) : tn_matmul(tn_cast(x, sum), tn_cast(w, sum));
@@ -125,7 +126,7 @@ static bench_case make_case(suite *s, const operands *o, gemm_form f, bool const
     k.row.batch = p->m;
     k.expect = expect;
     k.ud = o;
-    if (o->of_w != TN_F32 || f.x_turned || f.w_turned) return k; /* rivals are asked for plain f32 */
+    if (o->of_w != TN_F32 || f.x_transposed || f.w_transposed) return k; /* rivals are asked for plain f32 */
     k.rival = cli_format("gemm m=%lld n=%lld k=%lld constant=%d", (long long)p->m, (long long)p->n, (long long)p->k, constant);
     return k;
 }

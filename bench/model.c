@@ -9,8 +9,8 @@
 typedef struct kernel_row {
     char graph[48], kernel[48];
     const char *bound;
-    int threads, group;
-    int64_t groups;
+    int threads, block_threads;
+    int64_t grid_blocks;
     double predicted_us, best_us, bytes[4];
     bool random;
 } kernel_row;
@@ -140,10 +140,10 @@ static tn_tensor chain(tn_tensor x, tn_tensor y, int n, uint64_t *seed) {
 
 static tn_tensor contraction(tn_graph *g, double scale, uint64_t *seed) {
     int64_t m = extent(seed, 1, 400, scale), n = extent(seed, 4, 700, scale), k = extent(seed, 4, 700, scale);
-    int turned = pick(seed, 4);
-    tn_tensor a = tn_input(g, "a", TN_F32, turned == 1 ? TN_DIMS(k, m) : TN_DIMS(m, k)),
-              b = tn_input(g, "b", TN_F32, turned == 2 ? TN_DIMS(n, k) : TN_DIMS(k, n));
-    tn_tensor y = tn_matmul(turned == 1 ? tn_transpose(a, 0, 1) : a, turned == 2 ? tn_transpose(b, 0, 1) : b);
+    int transposed = pick(seed, 4);
+    tn_tensor a = tn_input(g, "a", TN_F32, transposed == 1 ? TN_DIMS(k, m) : TN_DIMS(m, k)),
+              b = tn_input(g, "b", TN_F32, transposed == 2 ? TN_DIMS(n, k) : TN_DIMS(k, n));
+    tn_tensor y = tn_matmul(transposed == 1 ? tn_transpose(a, 0, 1) : a, transposed == 2 ? tn_transpose(b, 0, 1) : b);
     return pick(seed, 2) ? tn_relu(y) : y;
 }
 
@@ -211,7 +211,7 @@ static void add_row(model_run *r, const char *name, bool random, const tn_profil
     }
     kernel_row *row = &r->rows[r->n++];
     *row = (kernel_row){ .bound = k->predicted_bound, .threads = r->opts.threads, .predicted_us = k->predicted_us };
-    row->best_us = k->best_us, row->random = random, row->groups = k->groups, row->group = k->group;
+    row->best_us = k->best_us, row->random = random, row->grid_blocks = k->grid_blocks, row->block_threads = k->block_threads;
     memcpy(row->bytes, k->level_bytes, sizeof row->bytes);
     snprintf(row->graph, sizeof row->graph, "%s", name);
     snprintf(row->kernel, sizeof row->kernel, "%s", k->name);
@@ -313,8 +313,8 @@ static void json_rows(json *j, const model_run *r) {
         json_text(j, "graph", x->graph);
         json_text(j, "kernel", x->kernel);
         json_int(j, "threads", x->threads);
-        json_int(j, "groups", x->groups);
-        json_int(j, "group", x->group);
+        json_int(j, "groups", x->grid_blocks);
+        json_int(j, "group", x->block_threads);
         json_bool(j, "random", x->random);
         json_number(j, "predicted_us", x->predicted_us);
         json_number(j, "best_us", x->best_us);

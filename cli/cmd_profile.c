@@ -64,8 +64,8 @@ static void print_json(const cli *c, const tn_profile *p, bounds b, const char *
         json_int(&j, "kernel", i);
         json_text(&j, "name", k.name);
         json_bool(&j, "parallel", k.parallel);
-        json_int(&j, "groups", k.groups);
-        json_int(&j, "group", k.group);
+        json_int(&j, "grid_blocks", k.grid_blocks);
+        json_int(&j, "block_threads", k.block_threads);
         json_number(&j, "median_us", k.median_us);
         json_number(&j, "best_us", k.best_us);
         json_number(&j, "begin_us", k.begin_us);

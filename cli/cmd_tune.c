@@ -21,10 +21,10 @@ static int watch(void *ud, double done, const char *kernel) {
 static void print_table(const tn_tuning *t, const tn_tuning_summary *s) {
     tn_tuned_kernel k;
     printf("%-28s %8s %10s %11s %11s %7s  %s\n", "kernel", "launches", "candidates", "before us", "after us", "faster",
-           "choice");
+           "schedule");
     for (int i = 0; i < s->kernels && !tn_tuning_kernel(t, i, &k); i++)
         printf("%-28.28s %8d %10d %11.2f %11.2f %6.1f%%  %s\n", k.name, k.launches, k.candidates, k.before_us, k.after_us,
-               k.after_us > 0 ? 100 * (k.before_us / k.after_us - 1) : 0, k.choice);
+               k.after_us > 0 ? 100 * (k.before_us / k.after_us - 1) : 0, k.schedule);
     printf("\nwhole run: %.2f us before, %.2f us after; %d of %d kernels changed in %.1f s\n", s->before_us, s->after_us,
            s->changed, s->kernels, s->seconds);
 }
@@ -42,7 +42,7 @@ static void print_json(const cli *c, const tn_tuning *t, const tn_tuning_summary
         json_number(&j, "before_us", k.before_us);
         json_number(&j, "after_us", k.after_us);
         json_bool(&j, "changed", k.changed);
-        json_text(&j, "choice", k.choice);
+        json_text(&j, "schedule", k.schedule);
         json_end(&j);
     }
     json_end(&j);
@@ -106,8 +106,8 @@ static void measure_layout(sweeper *w, swept *x, double seconds) {
     tn_tuning_get_summary(x->report, &x->summary);
     for (int i = 0; i < x->summary.kernels && !tn_tuning_kernel(x->report, i, &k); i++) {
         x->flops += k.launches * k.flops;
-        tn_tuned_way best = { .us = 0 };
-        if (!tn_tuning_way(x->report, i, 0, &best)) x->us += k.launches * best.us;
+        tn_tuned_variant best = { .us = 0 };
+        if (!tn_tuning_variant(x->report, i, 0, &best)) x->us += k.launches * best.us;
     }
     if (!w->device) x->us = x->summary.after_us;
 }
@@ -116,7 +116,7 @@ static double useful_gflops(const sweeper *w, const swept *x, double flops, doub
     return us > 0 && x->flops > 0 ? flops * w->flops / x->flops / us * 1e-3 : 0;
 }
 
-static const char *mark(const tn_tuned_way *y, int i) {
+static const char *mark(const tn_tuned_variant *y, int i) {
     return y->model   ? (i ? "model" : "model, fastest")
            : i        ? (y->taken ? "taken" : "")
            : y->taken ? "fastest, taken"
@@ -129,15 +129,15 @@ static void print_sweep(const sweeper *w) {
         tn_tuned_kernel k;
         printf("%s%s%s: %s\n", cli_bold(w->c), x->layout.name, cli_plain(w->c), x->layout.spec);
         for (int i = 0; i < x->summary.kernels && !tn_tuning_kernel(x->report, i, &k); i++) {
-            tn_tuned_way y;
+            tn_tuned_variant y;
             printf("  kernel %s, %d launch%s: %d way%s\n  %10s %10s %7s  %-15s %-44s %s\n", k.name, k.launches,
                    k.launches == 1 ? "" : "es", k.candidates + 1, k.candidates ? "s" : "", "us", "GFLOP/s", "of peak", "",
-                   "choice", "makes");
-            for (int j = 0; j <= k.candidates && !tn_tuning_way(x->report, i, j, &y); j++) {
+                   "schedule", "makes");
+            for (int j = 0; j <= k.candidates && !tn_tuning_variant(x->report, i, j, &y); j++) {
                 double gflops = useful_gflops(w, x, k.flops, y.us);
                 char share[16] = "";
                 if (w->peak > 0) snprintf(share, sizeof share, "%.1f%%", 100 * gflops * 1e9 / w->peak);
-                printf("  %10.2f %10.2f %7s  %-15s %-44s %s\n", y.us, gflops, share, mark(&y, j), y.choice, y.form);
+                printf("  %10.2f %10.2f %7s  %-15s %-44s %s\n", y.us, gflops, share, mark(&y, j), y.schedule, y.form);
             }
         }
     }
@@ -170,15 +170,15 @@ static void json_sweep(const sweeper *w) {
         json_bool(&j, "fastest", l == w->fastest);
         json_array(&j, "kernels");
         for (int i = 0; i < x->summary.kernels && !tn_tuning_kernel(x->report, i, &k); i++) {
-            tn_tuned_way y;
+            tn_tuned_variant y;
             json_object(&j, NULL);
             json_text(&j, "name", k.name);
             json_int(&j, "launches", k.launches);
             json_array(&j, "ways");
-            for (int n = 0; n <= k.candidates && !tn_tuning_way(x->report, i, n, &y); n++) {
+            for (int n = 0; n <= k.candidates && !tn_tuning_variant(x->report, i, n, &y); n++) {
                 gflops = useful_gflops(w, x, k.flops, y.us);
                 json_line(&j, NULL);
-                json_text(&j, "choice", y.choice);
+                json_text(&j, "schedule", y.schedule);
                 json_text(&j, "makes", y.form);
                 json_number(&j, "us", y.us);
                 json_number(&j, "gflops", gflops);
@@ -199,16 +199,16 @@ static void json_sweep(const sweeper *w) {
 
 static void csv_sweep(const sweeper *w, const char *path) {
     FILE *f = cli_create(w->c, path);
-    fprintf(f, "layout,graph,kernel,choice,makes,us,gflops,peak_ratio,model,taken\n");
+    fprintf(f, "layout,graph,kernel,schedule,makes,us,gflops,peak_ratio,model,taken\n");
     for (int l = 0; l < w->n; l++) {
         const swept *x = &w->at[l];
         tn_tuned_kernel k;
         for (int i = 0; i < x->summary.kernels && !tn_tuning_kernel(x->report, i, &k); i++) {
-            tn_tuned_way y;
-            for (int n = 0; n <= k.candidates && !tn_tuning_way(x->report, i, n, &y); n++) {
+            tn_tuned_variant y;
+            for (int n = 0; n <= k.candidates && !tn_tuning_variant(x->report, i, n, &y); n++) {
                 double gflops = useful_gflops(w, x, k.flops, y.us);
-                fprintf(f, "%s,%s,%s,\"%s\",\"%s\",%.4g,%.6g,", x->layout.name, x->layout.spec, k.name, y.choice, y.form, y.us,
-                        gflops);
+                fprintf(f, "%s,%s,%s,\"%s\",\"%s\",%.4g,%.6g,", x->layout.name, x->layout.spec, k.name, y.schedule, y.form,
+                        y.us, gflops);
                 if (w->peak > 0) fprintf(f, "%.4f", gflops * 1e9 / w->peak);
                 fprintf(f, ",%d,%d\n", y.model, y.taken);
             }

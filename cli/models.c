@@ -113,11 +113,11 @@ static void build_matmul(tn_graph *g, const int64_t *size, uint64_t seed) {
     tn_output(tn_relu(linear(x, size[1], 1, "linear", &seed)), "y");
 }
 /* Both operands given in every run, as they are or (n, t) as their transposes. */
-static void build_product(tn_graph *g, const int64_t *size, bool x_turned, bool w_turned) {
+static void build_product(tn_graph *g, const int64_t *size, bool x_transposed, bool w_transposed) {
     int64_t m = size[0], n = size[1], k = size[2];
-    tn_tensor x = tn_input(g, "x", TN_F32, x_turned ? TN_DIMS(k, m) : TN_DIMS(m, k)),
-              w = tn_input(g, "w", TN_F32, w_turned ? TN_DIMS(n, k) : TN_DIMS(k, n));
-    tn_output(tn_matmul(x_turned ? tn_transpose(x, 0, 1) : x, w_turned ? tn_transpose(w, 0, 1) : w), "y");
+    tn_tensor x = tn_input(g, "x", TN_F32, x_transposed ? TN_DIMS(k, m) : TN_DIMS(m, k)),
+              w = tn_input(g, "w", TN_F32, w_transposed ? TN_DIMS(n, k) : TN_DIMS(k, n));
+    tn_output(tn_matmul(x_transposed ? tn_transpose(x, 0, 1) : x, w_transposed ? tn_transpose(w, 0, 1) : w), "y");
 }
 static void build_product_nn(tn_graph *g, const int64_t *size, uint64_t seed) {
     (void)seed;
@@ -300,7 +300,7 @@ static const builtin *find_builtin(cli *c, const char *spec, int64_t size[MAX_SI
 typedef struct laid_out {
     const char *name;
     bool padded[MAX_SIZES];
-    model_layout turned[2];
+    model_layout transposed[2];
 } laid_out;
 static const laid_out layouts[] = {
     { "product", { true, true, true }, { { "w transposed", "product_nt" }, { "x transposed", "product_tn" } } },
@@ -329,8 +329,9 @@ int model_layouts(cli *c, const char *spec, model_layout *out, int cap) {
     memcpy(last, size, sizeof last);
     for (size_t l = 0; l < COUNT_OF(layouts); l++) {
         if (strcmp(layouts[l].name, b->about.name)) continue;
-        for (int i = 0; i < 2 && layouts[l].turned[i].name && n < cap; i++)
-            out[n++] = (model_layout){ layouts[l].turned[i].name, spec_of(layouts[l].turned[i].spec, size, b->n_sizes) };
+        for (int i = 0; i < 2 && layouts[l].transposed[i].name && n < cap; i++)
+            out[n++] =
+                (model_layout){ layouts[l].transposed[i].name, spec_of(layouts[l].transposed[i].spec, size, b->n_sizes) };
         for (size_t block = 0; block < COUNT_OF(blocks) && n < cap; block++) {
             int64_t more[MAX_SIZES];
             for (int i = 0; i < MAX_SIZES; i++)

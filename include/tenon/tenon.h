@@ -406,14 +406,14 @@ typedef struct {
     int candidates;             /* schedules that were measured, beside the recipe's */
     int changed;                /* 1 = one of them is faster */
     double before_us, after_us; /* of one launch on its own, as the recipe has it and as it is now; 0 = not measured */
-    const char *choice;         /* what its schedule changes about the recipe's: steps, and "no" before those that went */
+    const char *schedule;       /* what its schedule changes about the recipe's: steps, and "no" before those that went */
     double flops;               /* of one launch */
 } tn_tuned_kernel;
 typedef struct {
-    const char *choice, *form; /* as in tn_tuned_kernel, and what the kernel is like then; live as long as the report */
-    double us;                 /* of one launch, the best of some */
-    int model, taken;          /* 1 = as the recipe has it; 1 = as the kernel is now */
-} tn_tuned_way;
+    const char *schedule, *form; /* as in tn_tuned_kernel, and what the kernel is like then; live as long as the report */
+    double us;                   /* of one launch, the best of some */
+    int model, taken;            /* 1 = as the recipe has it; 1 = as the kernel is now */
+} tn_tuned_variant;
 typedef struct {
     int kernels, changed;       /* different kernels; those that became faster */
     int kept;                   /* 1 = schedules were kept: in the context, and in the database where there is one */
@@ -430,7 +430,7 @@ TN_API void tn_tuning_free(tn_tuning *t); /* NULL is fine */
 TN_API void tn_tuning_get_summary(const tn_tuning *t, tn_tuning_summary *out);
 TN_API TN_CHECK tn_status tn_tuning_kernel(const tn_tuning *t, int i, tn_tuned_kernel *out); /* i: 0 to kernels - 1 */
 /* Everything that was measured of a kernel, the fastest first: 0 to its candidates, for the recipe's is one more. */
-TN_API TN_CHECK tn_status tn_tuning_way(const tn_tuning *t, int which, int i, tn_tuned_way *out);
+TN_API TN_CHECK tn_status tn_tuning_variant(const tn_tuning *t, int which, int i, tn_tuned_variant *out);
 
 /* ---- running ------------------------------------------------------------------------------------------------------------- */
 
@@ -505,10 +505,10 @@ TN_API TN_CHECK tn_status tn_program_slot(const tn_program *p, int slot, char *o
 /* Where the time of a run goes, kernel by kernel: clocks of the device on GPUs, the host's on the CPU. A round runs the program
  * as usual and then once more with a clock round every kernel. */
 typedef struct {
-    const char *name; /* lives as long as the program; kernel i is kernel i of the text "explain" */
-    int parallel;     /* 1 = several threads (CPU) or groups (GPU) share it */
-    int64_t groups;   /* GPU: of .group threads; CPU: 0 */
-    int group;
+    const char *name;    /* lives as long as the program; kernel i is kernel i of the text "explain" */
+    int parallel;        /* 1 = several threads (CPU) or groups (GPU) share it */
+    int64_t grid_blocks; /* GPU: of .group threads; CPU: 0 */
+    int block_threads;
     uint64_t bytes_read; /* compulsory traffic at its border */
     uint64_t bytes_written;
     uint64_t flops;

@@ -98,7 +98,7 @@ typedef struct tn_ir_kernels tn_ir_kernels;
 TN_API TN_CHECK tn_status tn_ir_kernels_new(tn_ctx *ctx, const char *device, const char *source, const size_t *bytes,
                                             int n_buffers, tn_ir_kernels **out_kernels);
 TN_API void tn_ir_kernels_free(tn_ir_kernels *k); /* NULL is fine */
-TN_API TN_CHECK tn_status tn_ir_kernels_launch(tn_ir_kernels *k, const char *entry, int group, int64_t groups);
+TN_API TN_CHECK tn_status tn_ir_kernels_launch(tn_ir_kernels *k, const char *entry, int block_threads, int64_t grid_blocks);
 /* All launches, so many times over; returns when they are done. No launch can be added afterwards. */
 TN_API TN_CHECK tn_status tn_ir_kernels_run(tn_ir_kernels *k, int64_t times);
 TN_API TN_CHECK tn_status tn_ir_kernels_write(tn_ir_kernels *k, int buffer, const void *data, size_t bytes);

@@ -415,7 +415,7 @@ class Tuning:
 
     def _repr_html_(self) -> str:
         rows = "".join(f"<tr><td>{html.escape(k['name'])}</td><td>{k['before_us']:.2f}</td><td>{k['after_us']:.2f}</td>"
-                       f"<td>{html.escape(k['choice'] or '')}</td></tr>" for k in self.kernels)
+                       f"<td>{html.escape(k['schedule'] or '')}</td></tr>" for k in self.kernels)
         return (f"<p>{html.escape(repr(self)[1:-1])}</p><table><tr><th>kernel</th><th>before, us</th><th>after, us</th><th>schedule"
                 f"</th></tr>{rows}</table>")
 

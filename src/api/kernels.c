@@ -65,11 +65,11 @@ tn_status tn_ir_kernels_new(tn_ctx *ctx, const char *device_name, const char *so
     return TN_OK;
 }
 
-tn_status tn_ir_kernels_launch(tn_ir_kernels *k, const char *entry, int group, int64_t groups) {
+tn_status tn_ir_kernels_launch(tn_ir_kernels *k, const char *entry, int block_threads, int64_t grid_blocks) {
     if (!k) return TN_ERR_INVAL;
     err e = { 0 };
     device_arg args[MOST_BUFFERS];
-    device_launch what = { .group = group, .groups = groups, .args = args, .n_args = k->n };
+    device_launch what = { .block_threads = block_threads, .grid_blocks = grid_blocks, .args = args, .n_args = k->n };
     for (int i = 0; i < k->n; i++) args[i] = (device_arg){ i, 0, k->bytes[i], true };
     if (!entry)
         err_set(&e, TN_ERR_INVAL, "tn_ir_kernels_launch: entry is NULL");

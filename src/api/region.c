@@ -7,7 +7,7 @@
 
 #include "rt/pool.h"
 
-static void meet(const void *ud, int64_t barriers, pool_turn *turn) {
+static void run_regions(const void *ud, int64_t barriers, pool_turn *turn) {
     (void)ud;
     for (int64_t b = 0; b <= barriers; b++) {
         int share;
@@ -23,9 +23,9 @@ static tn_status measure(mem host, int threads, int64_t times, int barriers, dou
     tn_status s = pool_open(host, NULL, &p, e);
     if (!s) s = pool_want(p, threads, &threads, e);
     if (!s) s = team_open(p, threads, &t, e);
-    for (int i = 0; i < 10 && !s; i++) s = team_run(t, meet, NULL, barriers, e); /* everybody is awake */
+    for (int i = 0; i < 10 && !s; i++) s = team_run(t, run_regions, NULL, barriers, e); /* everybody is awake */
     double start = now_seconds();
-    for (int64_t i = 0; i < times && !s; i++) s = team_run(t, meet, NULL, barriers, e);
+    for (int64_t i = 0; i < times && !s; i++) s = team_run(t, run_regions, NULL, barriers, e);
     *out_seconds = now_seconds() - start;
     team_close(t);
     pool_close(p);

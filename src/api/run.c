@@ -85,7 +85,7 @@ static void text_machine(text_job *j, const tn_program *p) {
 /* For the device of the program, or for a GPU as most are. */
 static void text_gpu(text_job *j, const tn_program *p, gpu_language language) {
     target common = target_common_gpu();
-    common.apart = language == GPU_CUDA;
+    common.local_barriers = language == GPU_CUDA;
     emit_gpu(p->target.kind == TARGET_GPU ? p->plan
                                           : pipeline_run(drive_with_values(p, p->graph, j->a), j->a, &p->opts, &common),
              language, &j->out);
@@ -274,9 +274,9 @@ tn_status tn_profile_kernel(const tn_profile *p, int i, tn_profiled_kernel *out)
     const kernel *k = p->p->plan->kernels.at[i].k;
     const kernel_times *t = &p->kernels[i];
     *out = (tn_profiled_kernel){ .name = k->name,
-                                 .parallel = k->group ? k->groups > 1 : k->par_var >= 0,
-                                 .groups = k->groups,
-                                 .group = k->group,
+                                 .parallel = k->block_threads ? k->grid_blocks > 1 : k->par_var >= 0,
+                                 .grid_blocks = k->grid_blocks,
+                                 .block_threads = k->block_threads,
                                  .bytes_read = k->bytes_read,
                                  .bytes_written = k->bytes_written,
                                  .flops = k->flops,

@@ -39,24 +39,24 @@ tn_status tn_tuning_kernel(const tn_tuning *t, int i, tn_tuned_kernel *out) {
                               .launches = k->launches,
                               .candidates = k->candidates,
                               .changed = k->changed,
-                              .choice = k->text,
+                              .schedule = k->text,
                               .before_us = k->measured ? k->before * 1e6 : 0,
                               .after_us = k->measured ? k->after * 1e6 : 0,
                               .flops = k->flops };
     return TN_OK;
 }
 
-tn_status tn_tuning_way(const tn_tuning *t, int which, int i, tn_tuned_way *out) {
+tn_status tn_tuning_variant(const tn_tuning *t, int which, int i, tn_tuned_variant *out) {
     if (!t) return TN_ERR_INVAL;
-    int n = which >= 0 && which < t->n ? t->kernels[which].ways.n : 0;
+    int n = which >= 0 && which < t->n ? t->kernels[which].variants.n : 0;
     err e;
     if (i < 0 || i >= n || !out) {
-        err_set(&e, TN_ERR_INVAL, "tn_tuning_way: way %d of %d of kernel %d, out at %p", i, n, which, (void *)out);
+        err_set(&e, TN_ERR_INVAL, "tn_tuning_variant: variant %d of %d of kernel %d, out at %p", i, n, which, (void *)out);
         return ctx_report(t->ctx, &e);
     }
     const tuned_kernel *k = &t->kernels[which];
-    const tuned_way *w = &k->ways.at[i];
-    *out = (tn_tuned_way){ w->text, w->form, w->seconds * 1e6, !strcmp(w->schedule, k->recipe),
-                           !strcmp(w->schedule, k->schedule) };
+    const tuned_variant *w = &k->variants.at[i];
+    *out = (tn_tuned_variant){ w->text, w->form, w->seconds * 1e6, !strcmp(w->schedule, k->recipe),
+                               !strcmp(w->schedule, k->schedule) };
     return TN_OK;
 }

@@ -215,7 +215,7 @@ static void tell(const tn_program *p, const graph *g) {
     p->ctx->log(p->ctx->log_ud, TN_LOG_DEBUG, text);
 }
 
-tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, const ktuning *choices,
+tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, const ktuning *tuned,
                               tn_program **out, err *e) {
     double start = now_seconds();
     tn_program *p = mem_alloc(ctx->mem, sizeof *p);
@@ -224,7 +224,7 @@ tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn
     p->opts.device = dev->api->name; /* the caller's string need not live on */
     device_caps caps;
     dev->api->get_caps(dev, &caps);
-    p->target = drive_target(&caps, choices);
+    p->target = drive_target(&caps, tuned);
     p->stats.threads = caps.threads;
     arena_init(&p->arena, ctx->mem, &p->gd);
     job j = { p, g, e };

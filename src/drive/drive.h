@@ -69,7 +69,7 @@ plan *pipeline_run(const graph *g, arena *a, const tn_compile_opts *opts, const 
 void pipeline_args(plan *p, pkernel *pk, int n_before);
 
 /* options.c: what compiling has to know of a device; choices may be NULL. */
-target drive_target(const device_caps *c, const ktuning *choices);
+target drive_target(const device_caps *c, const ktuning *tuned);
 /* Defaults filled in; errors in ctx->err. */
 tn_status drive_resolve(tn_ctx *ctx, const tn_compile_opts *opts, tn_compile_opts *out);
 
@@ -78,7 +78,7 @@ tn_status drive_resolve(tn_ctx *ctx, const tn_compile_opts *opts, tn_compile_opt
 tn_status drive_compile(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, tn_program **out);
 tn_status drive_compile_on(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, tn_program **out, err *e);
 /* The same with other choices (NULL = the model's) than the context's. */
-tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, const ktuning *choices,
+tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, const ktuning *tuned,
                               tn_program **out, err *e);
 void drive_program_free(tn_program *p);
 

@@ -51,8 +51,8 @@ static void add_in_place(explain_kernel *x, const plan *p, arena *a) {
 static void add_launch(explain_kernel *x, const tn_program *prog, int i, arena *a) {
     const kernel *k = x->launch->k;
     if (prog->dev->api->usage && prog->kernel_entry[i])
-        prog->dev->api->usage(prog->dev, prog->kernel_entry[i], k->group, &x->usage);
-    x->occupancy = x->usage.threads ? (double)x->usage.resident * k->group / x->usage.threads : 0;
+        prog->dev->api->usage(prog->dev, prog->kernel_entry[i], k->block_threads, &x->usage);
+    x->occupancy = x->usage.threads ? (double)x->usage.resident * k->block_threads / x->usage.threads : 0;
     x->n_accesses = gpu_accesses(k, a, &x->accesses);
 }
 
@@ -69,7 +69,7 @@ static void add_kernels(explain *x, arena *a) {
         k->cost = costs[i];
         add_decisions(k, &r, a);
         add_in_place(k, p, a);
-        if (k->launch->k->group) add_launch(k, x->program, i, a);
+        if (k->launch->k->block_threads) add_launch(k, x->program, i, a);
     }
 }
 

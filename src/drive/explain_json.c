@@ -50,7 +50,7 @@ static void add_values(const plan *p, str *out) {
 static void add_launch(const explain_kernel *x, str *out) {
     const kernel *k = x->launch->k;
     const device_usage *u = &x->usage;
-    str_addf(out, "\"groups\":%lld,\"group\":%d,", (long long)k->groups, k->group);
+    str_addf(out, "\"grid_blocks\":%lld,\"block_threads\":%d,", (long long)k->grid_blocks, k->block_threads);
     if (u->registers)
         str_addf(out, "\"registers\":%d,\"spilled\":%lld,\"shared\":%lld,\"resident\":%d,\"occupancy\":%.3f,", u->registers,
                  (long long)u->spilled, (long long)u->shared, u->resident, x->occupancy);
@@ -102,7 +102,7 @@ static void add_kernel(const explain *e, const explain_kernel *x, str *out) {
     add_string(out, "name", pk->k->name);
     str_addf(out, "\"code\":%d,\"bytes_read\":%llu,\"bytes_written\":%llu,\"flops\":%llu,\"parallel\":%s,", pk->code,
              (u64)pk->k->bytes_read, (u64)pk->k->bytes_written, (u64)pk->k->flops, json_bool(pk->k->par_var >= 0));
-    if (pk->k->group) add_launch(x, out);
+    if (pk->k->block_threads) add_launch(x, out);
     add_cost(&x->cost, e->program->target.kind == TARGET_GPU, out);
     add_schedule(x->code, out);
     add_touched(pk, out);

@@ -40,11 +40,12 @@ static void print_head(const explain *x, str *out) {
 static void print_launch(const plan *p, const explain_kernel *x, str *out) {
     const kernel *k = x->launch->k;
     const device_usage *u = &x->usage;
-    str_addf(out, "   launch %lld groups of %d threads", (long long)k->groups, k->group);
+    str_addf(out, "   launch %lld thread blocks of %d threads", (long long)k->grid_blocks, k->block_threads);
     if (u->registers)
-        str_addf(out, "; a thread has %d registers, %lld bytes spilled; a group %.1f KiB fast memory", u->registers,
+        str_addf(out, "; a thread has %d registers, %lld bytes spilled; a thread block %.1f KiB shared memory", u->registers,
                  (long long)u->spilled, (double)u->shared / 1024);
-    if (u->threads) str_addf(out, "; %d groups a multiprocessor (%.0f%% of its threads)", u->resident, 100 * x->occupancy);
+    if (u->threads)
+        str_addf(out, "; %d thread blocks a multiprocessor (%.0f%% of its threads)", u->resident, 100 * x->occupancy);
     str_add(out, "\n");
     for (int j = 0; j < x->n_accesses; j++) {
         const gpu_access *at = &x->accesses[j];
@@ -116,7 +117,7 @@ static void print_kernel(const explain *e, int i, str *out) {
         print_value(p, x->in_place[j].over, out);
         str_add(out, "\n");
     }
-    if (pk->k->group) print_launch(p, x, out);
+    if (pk->k->block_threads) print_launch(p, x, out);
     print_cost(&x->cost, e->program->target.kind == TARGET_GPU, out);
     print_schedule(x, out);
     print_decisions(p, x, out);
@@ -135,7 +136,7 @@ static void print_layout(const pbuf *b, str *out) {
     for (int i = x->n_outer; i < x->n_outer + x->n_depth; i++) rows *= x->loops[i].extent;
     str_addf(out, ", %spacked: %lld columns in panels of %lld, each with all %lld rows", b->copy ? "a copy, " : "",
              (long long)x->column.extent, (long long)x->width, (long long)rows);
-    if (x->parts) str_addf(out, ", %d values a word", x->parts);
+    if (x->packed) str_addf(out, ", %d values a word", x->packed);
 }
 
 static void print_places(const explain *x, str *out) {

@@ -31,26 +31,26 @@ static uint64_t tuning_seed(const device_caps *c) {
     return hash_bytes(words, sizeof words, hash_bytes(c->code, strlen(c->code), 0));
 }
 
-target drive_target(const device_caps *c, const ktuning *choices) {
+target drive_target(const device_caps *c, const ktuning *tuned) {
     return (target){ .vector_bytes = c->vector_bytes,
                      .n_vector_regs = c->n_vector_regs,
                      .threads = c->threads,
                      .l1_bytes = c->l1_bytes,
                      .l2_bytes = c->l2_bytes,
                      .kind = c->gpu ? TARGET_GPU : TARGET_CPU,
-                     .group = c->group,
-                     .group_most = c->group_most,
-                     .group_bytes = c->group_bytes,
-                     .grid = c->grid,
+                     .block_threads = c->block_threads,
+                     .max_block_threads = c->max_block_threads,
+                     .shared_bytes = c->shared_bytes,
+                     .resident_threads = c->resident_threads,
                      .buffers = c->buffers,
                      .machine = c->machine,
                      .ghz = c->ghz,
                      .memory_rate = c->memory_rate,
-                     .parts = c->parts,
+                     .packed = c->packed,
                      .cluster = c->cluster,
                      .clusters = c->clusters,
-                     .apart = c->apart,
+                     .local_barriers = c->local_barriers,
                      .bf16_sums = c->bf16_sums,
-                     .tuning = choices,
+                     .tuning = tuned,
                      .tuning_seed = tuning_seed(c) };
 }

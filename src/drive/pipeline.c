@@ -139,8 +139,8 @@ static const schedule_list *given_schedules(plan *p, const tn_compile_opts *opts
     return given;
 }
 
-static int64_t local_bytes(const target *t) { /* a group also combines sums there */
-    return t->kind == TARGET_CPU ? LOCAL_BYTES : t->group_bytes - 16 * t->group;
+static int64_t local_bytes(const target *t) { /* a thread block also combines sums there */
+    return t->kind == TARGET_CPU ? LOCAL_BYTES : t->shared_bytes - 16 * t->block_threads;
 }
 
 plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, const target *t) {

@@ -43,7 +43,7 @@ bool emit_x86_level(const char *isa, x86_level *out);
 
 /* gpu.c: the whole plan as one program for GPUs, with an entry tn_kernel_<i> for each kernel that is the first of its code. An
  * entry takes its buffers in the order of kernel.bufs, local ones left out: pointers in CUDA C, a base and a distance in bytes
- * (ulong) each in OpenCL C. It is launched as kernel.groups groups of kernel.group threads. */
+ * (ulong) each in OpenCL C. It is launched as kernel.grid_blocks thread blocks of kernel.block_threads threads. */
 typedef enum gpu_language { GPU_OPENCL, GPU_CUDA } gpu_language;
 void emit_gpu(const plan *p, gpu_language language, str *out);
 

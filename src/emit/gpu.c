@@ -14,7 +14,7 @@ static int64_t reach(const kernel *k, affine x) {
 }
 
 static bool fits_32_bits(const kernel *k) {
-    int64_t most = k->groups > INT32_MAX / k->group ? INT64_MAX : k->groups * k->group;
+    int64_t most = k->grid_blocks > INT32_MAX / k->block_threads ? INT64_MAX : k->grid_blocks * k->block_threads;
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         int64_t r = reach(k, in->idx);
@@ -27,7 +27,8 @@ static bool fits_32_bits(const kernel *k) {
             if (lo > most) most = lo;
             if (hi > most) most = hi;
         }
-        if (in->op == K_LOOP && in->par >= PAR_GRID && kernel_nest_size(k, (reg)i) > most) most = kernel_nest_size(k, (reg)i);
+        if (in->op == K_LOOP && in->par >= PAR_GRID_THREADS && kernel_nest_size(k, (reg)i) > most)
+            most = kernel_nest_size(k, (reg)i);
         if (in->op == K_LOOP && in->hi > most) most = in->hi;
     }
     return most < INT32_MAX / 2; /* sums of two on the way */
@@ -94,13 +95,14 @@ static void print_arrays(clike *e) {
     for (int b = 0; b < k->bufs.n; b++) {
         const kbuf *kb = &k->bufs.at[b];
         if (!kbuf_is_local(kb) || kb->elems < 1) continue;
-        bool group = kb->kind >= KB_GROUP, in_words = group || dtype_size((tn_dtype)kb->dtype) == 2;
-        str_addf(e->out, "    %s%s b%d[%lld]%s%s;\n", group ? e->l->shared : "", clike_memory_type((tn_dtype)kb->dtype), b,
-                 (long long)kb->elems, in_words ? " " : "", in_words ? e->l->aligned : "");
+        bool block_threads = kb->kind >= KB_SHARED, in_words = block_threads || dtype_size((tn_dtype)kb->dtype) == 2;
+        str_addf(e->out, "    %s%s b%d[%lld]%s%s;\n", block_threads ? e->l->shared : "", clike_memory_type((tn_dtype)kb->dtype),
+                 b, (long long)kb->elems, in_words ? " " : "", in_words ? e->l->aligned : "");
     }
     for (size_t i = 0; i < COUNT_OF(met); i++)
-        if (e->meets[met[i].t]) str_addf(e->out, "    %s%s met_%s[%d];\n", e->l->shared, met[i].type, met[i].name, k->group);
-    if (e->meets_index) str_addf(e->out, "    %sint64_t met_index[%d];\n", e->l->shared, k->group);
+        if (e->reduces[met[i].t])
+            str_addf(e->out, "    %s%s met_%s[%d];\n", e->l->shared, met[i].type, met[i].name, k->block_threads);
+    if (e->reduces_index) str_addf(e->out, "    %sint64_t met_index[%d];\n", e->l->shared, k->block_threads);
 }
 
 /* Bytes of accumulators, and memory of its own, that a thread has. */
@@ -124,8 +126,8 @@ static double rows_at_once(const kernel *k) {
         const kins *in = &k->ins.at[i];
         if (in->op == K_UPD && in->alu == OP_dot) return 1;
         anew |= in->op == K_LOAD && in->mode == LOAD_REMATERIALISED;
-        holds |= in->op == K_LOOP && in->par == PAR_SERIAL && in[1].op == K_LOOP && in[1].par == PAR_LOCAL && in->hi > 1 &&
-                 k->vars.at[in->var].role.unroll == in->hi;
+        holds |= in->op == K_LOOP && in->par == PAR_SERIAL && in[1].op == K_LOOP && in[1].par == PAR_BLOCK_THREADS &&
+                 in->hi > 1 && k->vars.at[in->var].role.unroll == in->hi;
     }
     return own || anew || (holds && k->cluster) ? 2 : holds ? 1.5 : 1;
 }
@@ -149,17 +151,17 @@ static void print_kernel(clike *e, const kernel *k, int id) {
     str body, *out = e->out;
     bool small = fits_32_bits(k);
     str_init(&body, out->a);
-    e->k = k, e->id = id, e->indent = 1, e->meets_index = false, e->vector = 0, e->back = false, e->bases.n = 0;
-    memset(e->meets, 0, sizeof e->meets);
+    e->k = k, e->id = id, e->indent = 1, e->reduces_index = false, e->vector = 0, e->back = false, e->bases.n = 0;
+    memset(e->reduces, 0, sizeof e->reduces);
     e->index = small ? e->l->index : "int64_t", e->index_end = small ? "" : e->l->wide_end;
     e->unsigned_index = small ? e->l->unsigned_index : "uint64_t";
     e->unsigned_end = small ? e->l->unsigned_end : arena_printf(out->a, "U%s", e->l->wide_end);
     e->out = &body; /* what is met with is known only afterwards */
     for (reg r = 1; r < (reg)k->ins.n; r++) clike_instruction(e, r);
     e->out = out;
-    const char *threads = arena_printf(out->a, "%d", k->group);
+    const char *threads = arena_printf(out->a, "%d", k->block_threads);
     int resident = resident_threads(e, k);
-    if (resident > k->group) threads = arena_printf(out->a, "%d, %d", k->group, resident / k->group);
+    if (resident > k->block_threads) threads = arena_printf(out->a, "%d, %d", k->block_threads, resident / k->block_threads);
     if (k->cluster && !e->l->together)
         guard_fail(out->a->gd, TN_ERR_INTERNAL, "kernel %s: there are no clusters in %s", k->name, e->l->name);
     str_addf(out, e->l->kernel, k->cluster ? arena_printf(out->a, e->l->together, k->cluster) : "", threads,
@@ -167,7 +169,7 @@ static void print_kernel(clike *e, const kernel *k, int id) {
     print_arguments(e);
     print_arrays(e);
     str_addf(out, "    const int tid = (int)%s; const %s group = (%s)%s, thread = group * %d + tid;\n    (void)thread;\n",
-             e->l->thread, e->index, e->index, e->l->group, k->group);
+             e->l->thread, e->index, e->index, e->l->block, k->block_threads);
     for (int b = 0; b < k->bufs.n; b++)
         if (is_waited_for(k, b))
             str_addf(out, "    __shared__ uint64_t full%d; uint32_t phase%d = 0; if (tid == 0) begin_full(&full%d, %lld);\n", b,

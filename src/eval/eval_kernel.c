@@ -2,8 +2,8 @@
  * slots. Out: memory changed as the generated code would change it. Scratch comes from the caller's arena.
  *
  * A register is `lanes` cells; masks are -1 or 0. Instructions are run one by one from the list, loops by jumping: slow and
- * obvious. The threads of a group run one after the other from meeting to meeting, in an order that changes each time, so that
- * what depends on their order shows; so do the groups of a cluster, which have one memory here. */
+ * obvious. The threads of a thread block run one after the other from meeting to meeting, in an order that changes each time,
+ * so that what depends on their order shows; so do the thread blocks of a cluster, which have one memory here. */
 #include "eval/eval_kernel.h"
 
 #include "eval/eval.h"
@@ -18,7 +18,7 @@ typedef union cell {
 typedef struct nest {     /* loops that stand directly in one another, whose iterations are dealt as one */
     int head, n;          /* the outermost, how many */
     int64_t size;         /* iterations */
-    int64_t first, count; /* thread blocks that they are dealt to */
+    int64_t first, count; /* thread blocks that they are bound to */
 } nest;
 
 typedef struct machine {
@@ -29,10 +29,10 @@ typedef struct machine {
     int *end;             /* [ins] K_LOOP: its K_END; K_END: its K_LOOP */
     nest *nests;          /* [ins] K_LOOP that is dealt: the nest it is in */
     int64_t *var;         /* [vars] */
-    int64_t *turn;        /* [ins] K_LOOP that starts a dealt nest: the iteration that is run */
-    int at, tid;          /* instruction to run next, thread of the group */
-    int64_t gid;          /* group */
-    int64_t *counted;     /* [bufs] elements of a cluster's memory that counted stores wrote */
+    int64_t *iteration;   /* [ins] K_LOOP that starts a dealt nest: the iteration that is run */
+    int at, tid;          /* instruction to run next, thread of the thread block */
+    int64_t gid;          /* thread block */
+    int64_t *async;       /* [bufs] elements of a cluster's memory that asynchronous store wrote */
 } machine;
 
 NORETURN static void fail_at(const machine *m, int r, const char *what, int64_t at, int64_t n) {
@@ -103,9 +103,9 @@ static bool masks_hold(const machine *m, const kins *in, int lane) {
 /* The word whose first part is element at. */
 static cell read_word(const machine *m, int r, const kins *in, int64_t at) {
     uint32_t word = 0;
-    int bits = 32 / in->parts;
-    for (int p = 0; p < in->parts; p++) {
-        int64_t e = checked(m, r, in, at + p * in->part_stride);
+    int bits = 32 / in->packed;
+    for (int p = 0; p < in->packed; p++) {
+        int64_t e = checked(m, r, in, at + p * in->packed_stride);
         uint16_t h;
         int64_t part;
         if (in->src == TN_BF16)
@@ -136,7 +136,7 @@ static void run_load(machine *m, int r, const kins *in) {
             int64_t d = lane_of(m, in->dyn, l).i;
             e += (d < 0 ? 0 : d >= in->dyn_n ? in->dyn_n - 1 : d) * in->dyn_stride;
         }
-        if (in->parts) {
+        if (in->packed) {
             m->regs[r][l] = read_word(m, r, in, e);
             continue;
         }
@@ -148,7 +148,7 @@ static void run_store(machine *m, int r, const kins *in) {
     int64_t at = place_at(m, in);
     for (int l = 0; l < in->lanes; l++)
         if (masks_hold(m, in, l)) {
-            if (in->mode == STORE_COUNTED) m->counted[in->buf]++;
+            if (in->mode == STORE_ASYNC) m->async[in->buf]++;
             write_cell(&m->k->bufs.at[in->buf], m->base[in->buf], checked(m, r, in, at + l * in->lane_stride),
                        lane_of(m, in->a, l));
         }
@@ -215,12 +215,12 @@ static cell wrap(tn_dtype t, cell x) {
 
 /* Part p of a word, as a number of its own. */
 static int64_t part_of(const kins *in, int64_t word, int p, bool is_signed) {
-    uint32_t w = (uint32_t)(uint64_t)word >> (32 / in->parts * p);
-    return in->parts == 2 ? (int16_t)(uint16_t)w : is_signed ? (int8_t)(uint8_t)w : (uint8_t)w;
+    uint32_t w = (uint32_t)(uint64_t)word >> (32 / in->packed * p);
+    return in->packed == 2 ? (int16_t)(uint16_t)w : is_signed ? (int8_t)(uint8_t)w : (uint8_t)w;
 }
 
 static cell add_parts(const kins *in, cell acc, int64_t a, int64_t b) {
-    for (int p = in->parts - 1; p >= 0; p--) {
+    for (int p = in->packed - 1; p >= 0; p--) {
         int64_t x = part_of(in, a, p, false), y = part_of(in, b, p, true);
         if (in->dtype == TN_F32) /* the product is exact in float, what it is added to is not */
             acc.f = (double)(float)((double)bf16_to_f32((uint16_t)x) * (double)bf16_to_f32((uint16_t)y) + acc.f);
@@ -234,7 +234,7 @@ static void run_update(machine *m, int r, const kins *in) {
     (void)r;
     cell *acc = m->regs[in->c];
     for (int l = 0; l < in->lanes; l++) {
-        if (in->parts) {
+        if (in->packed) {
             acc[l] = add_parts(in, acc[l], lane_of(m, in->a, l).i, lane_of(m, in->b, l).i);
             continue;
         }
@@ -271,7 +271,7 @@ static void run_arg_update(machine *m, int r, const kins *in) {
     }
 }
 
-static void run_across(machine *m, int r, const kins *in) {
+static void run_lane_reduce(machine *m, int r, const kins *in) {
     cell h[64];
     memcpy(h, m->regs[in->a], sizeof *h * (size_t)in->combined);
     for (int half = (int)in->combined / 2; half >= 1; half /= 2)
@@ -356,13 +356,13 @@ static void find_nests(machine *m) {
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         nest *x = &m->nests[i];
-        if (in->op != K_LOOP || in->par < PAR_GRID) continue;
+        if (in->op != K_LOOP || in->par < PAR_GRID_THREADS) continue;
         if (in[-1].op == K_LOOP && in[-1].par == in->par) {
             *x = x[-1];
             continue;
         }
         *x = (nest){ .head = i, .n = kernel_nest(k, (reg)i), .size = kernel_nest_size(k, (reg)i) };
-        x->count = kernel_nest_groups(k, (reg)i, &x->first);
+        x->count = kernel_nest_blocks(k, (reg)i, &x->first);
     }
 }
 
@@ -370,15 +370,15 @@ static void find_nests(machine *m) {
 static bool deal(machine *m, const nest *x, bool first) {
     const kins *in = &m->k->ins.at[x->head];
     int64_t gid = m->gid - x->first;
-    int64_t id = in->par == PAR_GROUPS  ? gid
-                 : in->par == PAR_LOCAL ? m->tid
-                                        : gid * m->k->group + m->tid,
-            all = in->par == PAR_GROUPS  ? x->count
-                  : in->par == PAR_LOCAL ? m->k->group
-                                         : x->count * m->k->group,
-            rest = first ? id : m->turn[x->head] + all;
+    int64_t id = in->par == PAR_BLOCKS          ? gid
+                 : in->par == PAR_BLOCK_THREADS ? m->tid
+                                                : gid * m->k->block_threads + m->tid,
+            all = in->par == PAR_BLOCKS          ? x->count
+                  : in->par == PAR_BLOCK_THREADS ? m->k->block_threads
+                                                 : x->count * m->k->block_threads,
+            rest = first ? id : m->iteration[x->head] + all;
     if (gid < 0 || gid >= x->count || rest >= x->size) return false;
-    m->turn[x->head] = rest;
+    m->iteration[x->head] = rest;
     for (int i = x->n - 1; i >= 0; i--) {
         int64_t trips = (in[i].hi - in[i].lo + in[i].step - 1) / in[i].step;
         m->var[in[i].var] = in[i].lo + rest % trips * in[i].step;
@@ -391,7 +391,7 @@ static bool deal(machine *m, const nest *x, bool first) {
 static void run_loop(machine *m, const kins *in) {
     int i = m->at, other = m->end[i];
     const kins *loop = in->op == K_LOOP ? in : &m->k->ins.at[other];
-    if (loop->par >= PAR_GRID) {
+    if (loop->par >= PAR_GRID_THREADS) {
         const nest *x = &m->nests[in->op == K_LOOP ? i : other];
         m->at = deal(m, x, in->op == K_LOOP) ? x->head + x->n - 1 : m->end[x->head];
     } else if (in->op == K_LOOP) {
@@ -403,7 +403,7 @@ static void run_loop(machine *m, const kins *in) {
     }
 }
 
-/* From m->at to the next meeting of the group's threads or the end. */
+/* From m->at to the next meeting of the thread block's threads or the end. */
 static void run_on(machine *m) {
     const kernel *k = m->k;
     for (; m->at < k->ins.n; m->at++) {
@@ -413,7 +413,7 @@ static void run_on(machine *m) {
             run(m, m->at, in);
         else if (in->op == K_LOOP || in->op == K_END)
             run_loop(m, in);
-        else if (kernel_meets(in))
+        else if (kernel_syncs(in))
             return;
         else
             run_flow(m, m->at, in);
@@ -432,21 +432,21 @@ static bool beats(const kins *in, cell x, int64_t i, cell y, int64_t j) {
 }
 
 /* All threads stand at the meeting r: what they get from each other. */
-static void meet(machine *m, const machine *threads, int n, int r) {
+static void combine(machine *m, const machine *threads, int n, int r) {
     const kins *in = &m->k->ins.at[r];
     cell *x = ARENA_ARRAY(m->a, cell, n), *y = ARENA_ARRAY(m->a, cell, n);
     if (in->op == K_BARRIER) return;
     for (int t = 0; t < n; t++) x[t] = threads[t].regs[in->a][0], y[t] = threads[t].regs[in->b][0];
-    int wide = in->op == K_GSUM && in->neighbours ? (int)in->neighbours : n; /* so many combine theirs */
+    int wide = in->op == K_BLOCK_REDUCE && in->width ? (int)in->width : n; /* so many combine theirs */
     for (int half = wide / 2; half >= 1; half /= 2)
         for (int t = 0; t + half < n; t++) {
             if (t % wide >= half) continue;
-            if (in->op == K_GSUM)
+            if (in->op == K_BLOCK_REDUCE)
                 x[t] = alu((op_code)in->alu, in->dtype, in->dtype, x[t], x[t + half], x[t]);
             else if (beats(in, x[t + half], y[t + half].i, x[t], y[t].i))
                 x[t] = x[t + half], y[t] = y[t + half];
         }
-    for (int t = 0; t < n; t++) threads[t].regs[r][0] = in->op == K_GSUM ? x[t - t % wide] : y[0];
+    for (int t = 0; t < n; t++) threads[t].regs[r][0] = in->op == K_BLOCK_REDUCE ? x[t - t % wide] : y[0];
 }
 
 /* To the next meeting of the cluster, or the end. */
@@ -458,26 +458,27 @@ static void run_group(machine *threads, int n) {
         for (int i = 0; i < n; i++)
             if (threads[i].at != at) fail_at(&threads[0], at, "only some threads come here:", i, n);
         if (at == k->ins.n || (k->ins.at[at].op == K_BARRIER && k->ins.at[at].mode)) return;
-        meet(&threads[0], threads, n, at);
+        combine(&threads[0], threads, n, at);
         for (int i = 0; i < n; i++) threads[i].at++;
     }
 }
 
-/* `groups` groups of n threads each that run together. */
-static void run_cluster(machine *threads, int groups, int n) {
+/* `grid_blocks` thread blocks of n threads each that run together. */
+static void run_cluster(machine *threads, int grid_blocks, int n) {
     const kernel *k = threads[0].k;
     for (int round = 0; threads[0].at < k->ins.n; round++) {
-        for (int g = 0; g < groups; g++) run_group(threads + (int64_t)(round % 2 ? groups - 1 - g : g) * n, n);
+        for (int g = 0; g < grid_blocks; g++) run_group(threads + (int64_t)(round % 2 ? grid_blocks - 1 - g : g) * n, n);
         int at = threads[0].at;
-        for (int g = 0; g < groups; g++)
-            if (threads[(int64_t)g * n].at != at) fail_at(&threads[0], at, "only some groups come here:", g, groups);
+        for (int g = 0; g < grid_blocks; g++)
+            if (threads[(int64_t)g * n].at != at)
+                fail_at(&threads[0], at, "only some thread blocks come here:", g, grid_blocks);
         const kins *in = &k->ins.at[at < k->ins.n ? at : 0];
         if (in->op == K_BARRIER && in->mode == BARRIER_MBARRIER) {
-            int64_t *counted = &threads[0].counted[in->buf], all = k->bufs.at[in->buf].elems;
-            if (*counted != all) fail_at(&threads[0], at, "elements written that are waited for:", *counted, all);
-            *counted = 0;
+            int64_t *async = &threads[0].async[in->buf], all = k->bufs.at[in->buf].elems;
+            if (*async != all) fail_at(&threads[0], at, "elements written that are waited for:", *async, all);
+            *async = 0;
         }
-        for (int i = 0; i < groups * n; i++) threads[i].at++;
+        for (int i = 0; i < grid_blocks * n; i++) threads[i].at++;
     }
 }
 
@@ -491,7 +492,7 @@ static machine make_thread(const kernel *k, unsigned char *const *base, arena *a
         .k = k, .a = a, .base = ARENA_ARRAY(a, unsigned char *, k->bufs.n + 1), .regs = ARENA_ARRAY(a, cell *, k->ins.n)
     };
     m.var = ARENA_ARRAY(a, int64_t, k->vars.n + 1);
-    m.turn = ARENA_ARRAY(a, int64_t, k->group ? k->ins.n : 1);
+    m.iteration = ARENA_ARRAY(a, int64_t, k->block_threads ? k->ins.n : 1);
     int64_t n = 1;
     for (int i = 1; i < k->ins.n; i++) n += k->ins.at[i].lanes;
     cell *cells = ARENA_ARRAY(a, cell, n);
@@ -511,33 +512,33 @@ static machine make_thread(const kernel *k, unsigned char *const *base, arena *a
 static size_t shared_bytes(const kbuf *b) { return (size_t)b->elems * dtype_size((tn_dtype)b->dtype); }
 
 void eval_kernel(const kernel *k, unsigned char *const *base, arena *a) {
-    int n = k->group ? k->group : 1, groups = k->cluster ? k->cluster : 1;
+    int n = k->block_threads ? k->block_threads : 1, grid_blocks = k->cluster ? k->cluster : 1;
     unsigned char **shared = ARENA_ARRAY(a, unsigned char *, k->bufs.n + 1);
-    machine *threads = ARENA_ARRAY(a, machine, groups * n);
-    for (int g = 0; g < groups; g++) {
+    machine *threads = ARENA_ARRAY(a, machine, grid_blocks * n);
+    for (int g = 0; g < grid_blocks; g++) {
         for (int b = 0; b < k->bufs.n; b++) {
             const kbuf *kb = &k->bufs.at[b];
-            if (kb->kind == KB_GROUP || (kb->kind == KB_CLUSTER && g == 0))
+            if (kb->kind == KB_SHARED || (kb->kind == KB_DISTRIBUTED && g == 0))
                 shared[b] = arena_alloc(a, shared_bytes(kb) + 1);
-            else if (kb->kind != KB_CLUSTER)
+            else if (kb->kind != KB_DISTRIBUTED)
                 shared[b] = kbuf_is_local(kb) ? NULL : base[b];
         }
         for (int t = 0; t < n; t++) threads[g * n + t] = make_thread(k, shared, a);
     }
     threads[0].end = ARENA_ARRAY(a, int, k->ins.n);
     threads[0].nests = ARENA_ARRAY(a, nest, k->ins.n);
-    int64_t *counted = ARENA_ARRAY(a, int64_t, k->bufs.n + 1);
+    int64_t *async = ARENA_ARRAY(a, int64_t, k->bufs.n + 1);
     match_loops(&threads[0]);
     find_nests(&threads[0]);
-    for (int64_t first = 0; first < (k->group ? k->groups : 1); first += groups) {
-        for (int i = 0; i < groups * n; i++) {
+    for (int64_t first = 0; first < (k->block_threads ? k->grid_blocks : 1); first += grid_blocks) {
+        for (int i = 0; i < grid_blocks * n; i++) {
             machine *m = &threads[i];
             m->end = threads[0].end, m->nests = threads[0].nests, m->at = 1, m->tid = i % n, m->gid = first + i / n,
-            m->counted = counted;
+            m->async = async;
             for (int b = 0; b < k->bufs.n && m->tid == 0; b++)
-                if (k->bufs.at[b].kind >= KB_GROUP) memset(m->base[b], EVAL_POISON, shared_bytes(&k->bufs.at[b]));
+                if (k->bufs.at[b].kind >= KB_SHARED) memset(m->base[b], EVAL_POISON, shared_bytes(&k->bufs.at[b]));
         }
-        run_cluster(threads, groups, n);
+        run_cluster(threads, grid_blocks, n);
     }
 }
 

@@ -1,7 +1,7 @@
 /* kernel.c - construction of kernels and arithmetic on affine indices. In and out: kernel.h. The kernel's arena owns all. */
 #include "ir/kernel.h"
 
-enum { MAKES = KOP_MAKES, TYPED = KOP_TYPED, PURE = KOP_PURE, MEMORY = KOP_MEMORY, MEETS = KOP_MEETS, PAIR = KOP_PAIR };
+enum { MAKES = KOP_MAKES, TYPED = KOP_TYPED, PURE = KOP_PURE, MEMORY = KOP_MEMORY, SYNC = KOP_SYNC, PAIR = KOP_PAIR };
 #define USES(...)                                                                                                              \
     { __VA_ARGS__ }
 #define USE(field, type, lanes)                                                                                                \
@@ -84,7 +84,7 @@ kernel *kernel_clone(const kernel *k, arena *a) {
 
 int kernel_nest(const kernel *k, reg r) {
     int n = 1, par = k->ins.at[r].par;
-    while (par >= PAR_GRID && k->ins.at[r + (reg)n].op == K_LOOP && k->ins.at[r + (reg)n].par == par) n++;
+    while (par >= PAR_GRID_THREADS && k->ins.at[r + (reg)n].op == K_LOOP && k->ins.at[r + (reg)n].par == par) n++;
     return n;
 }
 
@@ -97,10 +97,10 @@ int64_t kernel_nest_size(const kernel *k, reg r) {
     return size;
 }
 
-int64_t kernel_nest_groups(const kernel *k, reg r, int64_t *out_first) {
+int64_t kernel_nest_blocks(const kernel *k, reg r, int64_t *out_first) {
     const kins *in = &k->ins.at[r];
-    *out_first = in->n_groups ? in->first_group : 0;
-    return in->n_groups ? in->n_groups : k->groups;
+    *out_first = in->n_blocks ? in->first_block : 0;
+    return in->n_blocks ? in->n_blocks : k->grid_blocks;
 }
 
 /* Whether x is a multiple of n in every iteration. */

@@ -5,12 +5,12 @@
  * writes the *tiled* form: instructions repeated for a register tile, lanes > 1, loop steps > 1, exact-size tails. Emitters
  * read the tiled form: one instruction, one statement.
  *
- * For GPUs the second form is another one (kernel.group > 0): the text of one thread of `groups` groups of `group` threads,
- * which all run all of it. Parallel loops deal their iterations to groups, to the threads of a group or to all threads; loops
- * of one such kind that stand directly in one another are dealt as one, the innermost fastest. A local nest with exactly as
- * many iterations as the group has threads gives each thread its place: barriers may stand inside, and further local loops.
- * Each `cluster` groups in a row, if that is not 0, run together: they can meet, and have memory in common, of which each has a
- * copy of its own, so that stores go far and loads are near.
+ * For GPUs the second form is another one (kernel.block_threads > 0): the text of one thread of `grid_blocks` thread blocks of
+ * `block_threads` threads, which all run all of it. Parallel loops deal their iterations to thread blocks, to the threads of a
+ * thread block or to all threads; loops of one such kind that stand directly in one another are dealt as one, the innermost
+ * fastest. A local nest with exactly as many iterations as the thread block has threads gives each thread its place: barriers
+ * may stand inside, and further local loops. Each `cluster` thread blocks in a row, if that is not 0, run together: they can
+ * meet, and have memory in common, of which each has a copy of its own, so that stores go far and loads are near.
  *
  * Words. Processors multiply narrow numbers by twos and fours: a lane of 32 bits holds two bf16, two 16-bit integers or four of
  * 8 bits, the first in the lowest bits, and an update adds all of their products, that of the last part first. A LOAD with
@@ -50,7 +50,7 @@ typedef enum kop { /* rows of kernel.def, where each is described */
                    N_KOPS
 } kop;
 
-enum { KOP_MAKES = 1, KOP_TYPED = 2, KOP_PURE = 4, KOP_MEMORY = 8, KOP_MEETS = 16, KOP_PAIR = 32 };
+enum { KOP_MAKES = 1, KOP_TYPED = 2, KOP_PURE = 4, KOP_MEMORY = 8, KOP_SYNC = 16, KOP_PAIR = 32 };
 typedef enum kuse_type { USE_NONE, USE_DTYPE, USE_SRC, USE_I64 } kuse_type;
 typedef enum kuse_lanes { USE_LANES, USE_ONE, USE_ANY } kuse_lanes;
 typedef struct kuse { /* a register that an instruction needs */
@@ -67,11 +67,12 @@ const kop_info *kop_get(uint8_t op); /* of K_NIL for what is none */
 
 typedef enum kpar { /* who runs the iterations of a loop */
                     PAR_SERIAL,
-                    PAR_THREADS, /* CPU: split over threads in whole steps */
-                    PAR_LAST,    /* CPU: once, by the last thread */
-                    PAR_GRID,    /* GPU: dealt to all threads of all groups; outermost */
-                    PAR_GROUPS,  /* GPU: each iteration is one group's; outermost, and as many as there are groups */
-                    PAR_LOCAL    /* GPU: dealt to the threads of the group */
+                    PAR_THREADS,      /* CPU: split over threads in whole steps */
+                    PAR_LAST,         /* CPU: once, by the last thread */
+                    PAR_GRID_THREADS, /* GPU: bound to all threads of all thread blocks; outermost */
+                    PAR_BLOCKS, /* GPU: each iteration is one thread block's; outermost, and as many as there are thread blocks
+                                 */
+                    PAR_BLOCK_THREADS /* GPU: bound to the threads of the thread block */
 } kpar;
 typedef enum kload { /* when a LOAD is done */
                      LOAD_PLAIN,
@@ -82,13 +83,13 @@ typedef enum kload { /* when a LOAD is done */
 typedef enum kstore {
     STORE_PLAIN,
     STORE_NONTEMPORAL, /* CPU: past the caches, where the buffer begins with a line */
-    STORE_COUNTED      /* GPU: to all copies of a cluster's buffer, each of which counts it (st.async with mbarrier) */
+    STORE_ASYNC        /* GPU: to all copies of a cluster's buffer, each of which counts it (st.async with mbarrier) */
 } kstore;
 typedef enum kbarrier {                  /* who meets; what they wrote before, all of them see */
-                        BARRIER_BLOCK,   /* all threads of the group */
+                        BARRIER_BLOCK,   /* all threads of the thread block */
                         BARRIER_CLUSTER, /* of the cluster */
-                        BARRIER_MBARRIER /* the group goes on when its copy of buf is full: each element by one counted store
-                                            since the last time */
+                        BARRIER_MBARRIER /* the thread block goes on when its copy of buf is full: each element by one
+                                            asynchronous store since the last time */
 } kbarrier;
 typedef enum kprefetch { /* where to */
                          PREFETCH_L1,
@@ -103,40 +104,40 @@ typedef enum kalu {
 
 typedef struct kins {
     uint8_t op;    /* kop */
-    uint8_t alu;   /* op_code for ALU, UPD, ARGUPD, HSUM */
+    uint8_t alu;   /* op_code for ALU, UPD, ARGUPD, LANE_REDUCE */
     uint8_t dtype; /* of the register; of memory for STORE and SCATTER */
     uint8_t src;   /* CAST, WRAP: the other dtype; LOAD: dtype in memory */
     union {
         uint8_t par;  /* LOOP: kpar */
         uint8_t mode; /* LOAD: kload; STORE: kstore; BARRIER: kbarrier; PREFETCH: kprefetch; ZIP: kzip; ALU: kalu */
     };
-    uint8_t lanes; /* 1 in scalar form */
-    uint8_t parts; /* LOAD, UPD by OP_dot: of the 32-bit words, see below; 0 = there are none */
-    uint16_t buf;  /* LOAD, STORE, SCATTER, PREFETCH, BARRIER: index into kernel.bufs */
-    reg a, b, c;   /* operands; UPD: c = accumulator; ARGUPD: b = index accumulator, c = value accumulator */
-    reg dyn;       /* LOAD, SCATTER: register with the dynamic index */
+    uint8_t lanes;  /* 1 in scalar form */
+    uint8_t packed; /* LOAD, UPD by OP_dot: of the 32-bit words, see below; 0 = there are none */
+    uint16_t buf;   /* LOAD, STORE, SCATTER, PREFETCH, BARRIER: index into kernel.bufs */
+    reg a, b, c;    /* operands; UPD: c = accumulator; ARGUPD: b = index accumulator, c = value accumulator */
+    reg dyn;        /* LOAD, SCATTER: register with the dynamic index */
     int64_t dyn_stride;
     union {
         int64_t dyn_n;    /* LOAD, SCATTER: range of dyn */
-        int64_t n_groups; /* LOOP */
+        int64_t n_blocks; /* LOOP */
     };
-    affine idx;          /* element index, or INDEX/RANDOM's value */
-    int64_t lane_stride; /* change of idx from lane to lane (LOAD, STORE, INDEX, RANDOM, ARGUPD, SCATTER) */
-    int64_t part_stride; /* LOAD: from part to part */
-    kmask *mask;         /* LOAD, STORE, SCATTER: [n_mask], all must hold */
-    int64_t *mask_lane;  /* [n_mask] change of each mask's e from lane to lane */
+    affine idx;            /* element index, or INDEX/RANDOM's value */
+    int64_t lane_stride;   /* change of idx from lane to lane (LOAD, STORE, INDEX, RANDOM, ARGUPD, SCATTER) */
+    int64_t packed_stride; /* LOAD: from part to part */
+    kmask *mask;           /* LOAD, STORE, SCATTER: [n_mask], all must hold */
+    int64_t *mask_lane;    /* [n_mask] change of each mask's e from lane to lane */
     int n_mask;
     kvar var;             /* LOOP */
     int64_t lo, hi, step; /* LOOP */
     double imm;
     union {
         int64_t imm_int;     /* CONST, ACC, LOAD of integers */
-        int64_t first_group; /* LOOP */
+        int64_t first_block; /* LOOP */
         int64_t stream;      /* RANDOM */
-        int64_t combined;    /* HSUM: lanes of a */
+        int64_t combined;    /* LANE_REDUCE: lanes of a */
         int64_t first_lane;  /* LANES */
         int64_t piece;       /* ZIP: lanes */
-        int64_t neighbours;  /* GSUM: threads, or 0 */
+        int64_t width;       /* BLOCK_REDUCE: threads, or 0 */
     };
     val node; /* graph value this computes, for explain and debugging; 0 = none */
 } kins;
@@ -146,8 +147,9 @@ typedef enum kbuf_kind {
     KB_OUT,
     KB_INOUT,
     KB_LOCAL /* a thread's own */,
-    KB_GROUP /* fast memory of a group */,
-    KB_CLUSTER /* of a cluster: a copy in each of its groups; a store goes to all of them, a load to the group's own */
+    KB_SHARED /* shared memory of a thread block */,
+    KB_DISTRIBUTED /* of a cluster: a copy in each of its thread blocks; a store goes to all of them, a load to the thread
+                      block's own */
 } kbuf_kind;
 /* A matrix laid out for its reader: panels of `width` columns, one after the other,
  *     [outer loops] [panels] [depth loops] [width]
@@ -161,9 +163,9 @@ typedef struct kpanels {
     int64_t base, width;
     kstep column;
     int32_t n_outer, n_depth;
-    uint8_t dtype, parts; /* of the value; of words, or 0 */
+    uint8_t dtype, packed; /* of the value; of words, or 0 */
     bool padded;
-    int64_t part_stride;
+    int64_t packed_stride;
     kstep loops[PANEL_LOOPS]; /* outer, then depth */
 } kpanels;
 int64_t kpanels_elems(const kpanels *x);
@@ -211,9 +213,9 @@ typedef struct kernel {
     VEC(kbuf) bufs;
     bool tiled;
     kvar par_var;                       /* CPU: split over threads, or -1: serial */
-    int group;                          /* GPU form: threads of a group, a power of two; else 0 */
-    int64_t groups;                     /* GPU form: how many */
-    int cluster;                        /* GPU form: so many groups run together; 0: each alone */
+    int block_threads;                  /* GPU form: threads of a thread block, a power of two; else 0 */
+    int64_t grid_blocks;                /* GPU form: how many */
+    int cluster;                        /* GPU form: so many thread blocks run together; 0: each alone */
     uint64_t flops;                     /* of the whole kernel */
     uint64_t bytes_read, bytes_written; /* compulsory traffic at its border */
 } kernel;
@@ -234,8 +236,8 @@ int kernel_loop_end(const kernel *k, int i);
 static inline bool kernel_makes(const kins *in) { return kop_get(in->op)->flags & KOP_MAKES; }
 /* Computes a value from its operands and loop variables alone: no memory, no accumulator. */
 static inline bool kernel_is_pure(const kins *in) { return kop_get(in->op)->flags & KOP_PURE; }
-/* Threads of a group wait for each other there. */
-static inline bool kernel_meets(const kins *in) { return kop_get(in->op)->flags & KOP_MEETS; }
+/* Threads of a thread block wait for each other there. */
+static inline bool kernel_syncs(const kins *in) { return kop_get(in->op)->flags & KOP_SYNC; }
 
 /* Affine arithmetic; results in arena a. */
 affine affine_const(int64_t c);
@@ -250,8 +252,8 @@ bool affine_equal(affine x, affine y);
 /* Loops of the parallel nest that starts at K_LOOP r; 1 for a serial loop. */
 int kernel_nest(const kernel *k, reg r);
 int64_t kernel_nest_size(const kernel *k, reg r); /* iterations of all of it */
-/* The groups that the nest at K_LOOP r, a grid's or of groups, is dealt to: how many, from which on. */
-int64_t kernel_nest_groups(const kernel *k, reg r, int64_t *out_first);
+/* The thread blocks that the nest at K_LOOP r, a grid's or of thread blocks, is bound to: how many, from which on. */
+int64_t kernel_nest_blocks(const kernel *k, reg r, int64_t *out_first);
 
 /* On GPUs inputs and outputs begin at multiples of 16 bytes in every step of a ring when they have so many bytes; smaller ones
  * may lie one directly behind the other. */

@@ -34,24 +34,24 @@ static const kins *ins(const checker *c, reg r) { return &c->k->ins.at[r]; }
 
 /* ---- structure ---- */
 
-/* Nests dealt as one are perfect; the grid's and the groups' are outermost. */
-static void check_dealt_loop(checker *c, reg r, int depth, const int *open) {
+/* Nests dealt as one are perfect; the grid's and the thread blocks' are outermost. */
+static void check_bound_loop(checker *c, reg r, int depth, const int *open) {
     const kins *in = ins(c, r);
     bool inner = ins(c, r - 1)->op == K_LOOP && ins(c, r - 1)->par == in->par;
     if (in->step != 1) problem(c, r, "a dealt loop of step %lld", (long long)in->step);
     for (int i = 0; i < depth; i++) {
         bool same = ins(c, (reg)open[i])->par == in->par && depth - i == (int)r - open[i];
-        if (in->par != PAR_LOCAL && !same) problem(c, r, "the loops dealt to the grid or to groups are not outermost");
-        if (in->par == PAR_LOCAL && ins(c, (reg)open[i])->par == PAR_GRID)
-            problem(c, r, "a loop of a group in one of the grid");
+        if (in->par != PAR_BLOCK_THREADS && !same) problem(c, r, "the loops bound to the grid are not outermost");
+        if (in->par == PAR_BLOCK_THREADS && ins(c, (reg)open[i])->par == PAR_GRID_THREADS)
+            problem(c, r, "a loop bound to the threads of a block in one bound to all threads");
     }
-    int64_t first, groups = kernel_nest_groups(c->k, r, &first);
-    if (!inner && in->par == PAR_GROUPS && kernel_nest_size(c->k, r) != groups)
-        problem(c, r, "%lld iterations for %lld groups", (long long)kernel_nest_size(c->k, r), (long long)groups);
-    if (in->n_groups &&
-        (inner || depth || in->par == PAR_LOCAL || c->k->cluster || groups < 1 || first < 0 || first > c->k->groups - groups))
-        problem(c, r, "dealt to groups [%lld, %lld) of %lld", (long long)first, (long long)(first + groups),
-                (long long)c->k->groups);
+    int64_t first, grid_blocks = kernel_nest_blocks(c->k, r, &first);
+    if (!inner && in->par == PAR_BLOCKS && kernel_nest_size(c->k, r) != grid_blocks)
+        problem(c, r, "%lld iterations for %lld thread blocks", (long long)kernel_nest_size(c->k, r), (long long)grid_blocks);
+    if (in->n_blocks && (inner || depth || in->par == PAR_BLOCK_THREADS || c->k->cluster || grid_blocks < 1 || first < 0 ||
+                         first > c->k->grid_blocks - grid_blocks))
+        problem(c, r, "bound to thread blocks [%lld, %lld) of %lld", (long long)first, (long long)(first + grid_blocks),
+                (long long)c->k->grid_blocks);
     if (!inner) return;
     int end = (int)r, nested = 0;
     for (; end < c->k->ins.n; end++) {
@@ -75,10 +75,12 @@ static void check_loop(checker *c, reg r, int depth, const int *open) {
         problem(c, r, "the last step ends behind %lld", (long long)in->hi);
     if (in->lo < 0 || in->hi > c->k->vars.at[in->var].extent)
         problem(c, r, "runs outside the variable's extent %lld", (long long)c->k->vars.at[in->var].extent);
-    if (in->par > (c->k->group ? PAR_LOCAL : PAR_LAST) || (c->k->group && in->par && in->par < PAR_GRID))
+    if (in->par > (c->k->block_threads ? PAR_BLOCK_THREADS : PAR_LAST) ||
+        (c->k->block_threads && in->par && in->par < PAR_GRID_THREADS))
         problem(c, r, "par %d", in->par);
-    if (in->par >= PAR_GRID) check_dealt_loop(c, r, depth, open);
-    if (in->par < PAR_GRID && in->n_groups) problem(c, r, "dealt to %lld groups, and it is not", (long long)in->n_groups);
+    if (in->par >= PAR_GRID_THREADS) check_bound_loop(c, r, depth, open);
+    if (in->par < PAR_GRID_THREADS && in->n_blocks)
+        problem(c, r, "bound to %lld thread blocks, and it is not", (long long)in->n_blocks);
     if (in->par && in->par <= PAR_LAST && in->var != c->k->par_var)
         problem(c, r, "parallel loop over another variable than the kernel's");
     if (in->par == PAR_LAST && in->hi != in->lo + 1) problem(c, r, "the last thread's loop must run once");
@@ -176,7 +178,7 @@ static const kbuf *check_buffer(checker *c, reg r, const kins *in, uint8_t store
                 dtype_name((tn_dtype)stored));
     for (int m = 0; m < in->n_mask; m++) check_affine(c, r, in->mask[m].e);
     if (in->n_mask && !in->mask_lane) problem(c, r, "masks without lane strides");
-    if (in->n_mask && in->op != K_LOAD && !c->k->group) problem(c, r, "a masked store");
+    if (in->n_mask && in->op != K_LOAD && !c->k->block_threads) problem(c, r, "a masked store");
     if (in->op != K_LOAD && b->kind == KB_IN) problem(c, r, "writes b%d, which is declared as read only", in->buf);
     if (!in->dyn) return b;
     tn_dtype t = (tn_dtype)ins(c, in->dyn)->dtype;
@@ -190,12 +192,12 @@ static void check_load(checker *c, reg r, const kins *in) {
     bool bytes = in->src == TN_I8 || in->src == TN_U8;
     if (!b) return;
     if (b->kind == KB_OUT) problem(c, r, "reads b%d, which is declared as written only", in->buf);
-    if (in->parts && (c->k->group || in->dyn || in->dtype != TN_I32 || !(in->src == TN_BF16 || bytes) ||
-                      !(in->parts == 2 || (in->parts == 4 && bytes))))
-        problem(c, r, "no words of %d %s", in->parts, dtype_name((tn_dtype)in->src));
-    if (!in->parts && in->dtype != kernel_reg_dtype((tn_dtype)in->src))
+    if (in->packed && (c->k->block_threads || in->dyn || in->dtype != TN_I32 || !(in->src == TN_BF16 || bytes) ||
+                       !(in->packed == 2 || (in->packed == 4 && bytes))))
+        problem(c, r, "no words of %d %s", in->packed, dtype_name((tn_dtype)in->src));
+    if (!in->packed && in->dtype != kernel_reg_dtype((tn_dtype)in->src))
         problem(c, r, "%s is not what %s is loaded as", dtype_name((tn_dtype)in->dtype), dtype_name((tn_dtype)in->src));
-    if (in->mode == LOAD_REMATERIALISED && !c->k->group) problem(c, r, "rematerialised, not for a GPU");
+    if (in->mode == LOAD_REMATERIALISED && !c->k->block_threads) problem(c, r, "rematerialised, not for a GPU");
     bool again = in->mode == LOAD_REMATERIALISED && b->kind == KB_LOCAL;
     if (in->mode && !again && (in->mode > LOAD_REMATERIALISED || b->kind != KB_IN))
         problem(c, r, "hoisted above what b%d is yet to hold", in->buf);
@@ -205,22 +207,22 @@ static void check_load(checker *c, reg r, const kins *in) {
 static void check_store(checker *c, reg r, const kins *in) {
     const kbuf *b = check_buffer(c, r, in, in->dtype);
     if (!b) return;
-    if (in->mode == STORE_NONTEMPORAL && (c->k->group || b->kind != KB_OUT || in->lane_stride != 1))
+    if (in->mode == STORE_NONTEMPORAL && (c->k->block_threads || b->kind != KB_OUT || in->lane_stride != 1))
         problem(c, r, "a non-temporal store of what has to be in the caches or is in pieces");
-    if (in->mode > STORE_COUNTED || (in->mode == STORE_COUNTED && (b->kind != KB_CLUSTER || b->dtype != TN_F32)))
+    if (in->mode > STORE_ASYNC || (in->mode == STORE_ASYNC && (b->kind != KB_DISTRIBUTED || b->dtype != TN_F32)))
         problem(c, r, "counts what goes to b%d, which is no f32 memory of a cluster", in->buf);
 }
 
 static void check_scatter(checker *c, reg r, const kins *in) {
     const kbuf *b = check_buffer(c, r, in, in->dtype);
-    if (b && b->kind == KB_CLUSTER) problem(c, r, "adds to each copy of b%d", in->buf);
+    if (b && b->kind == KB_DISTRIBUTED) problem(c, r, "adds to each copy of b%d", in->buf);
     if (!in->dyn) problem(c, r, "scatter without an index");
 }
 
 static bool may_fetch(kbuf_kind kind, bool to_write) { return to_write ? kind == KB_OUT : kind == KB_IN || kind == KB_LOCAL; }
 
 static void check_prefetch(checker *c, reg r, const kins *in) {
-    if ((c->k->group && in->mode != PREFETCH_L2) || in->mode > PREFETCH_WRITE || in->buf >= c->k->bufs.n ||
+    if ((c->k->block_threads && in->mode != PREFETCH_L2) || in->mode > PREFETCH_WRITE || in->buf >= c->k->bufs.n ||
         !may_fetch((kbuf_kind)c->k->bufs.at[in->buf].kind, in->mode == PREFETCH_WRITE) ||
         c->k->bufs.at[in->buf].dtype != in->dtype)
         problem(c, r, "nothing to fetch in b%d", in->buf);
@@ -244,35 +246,37 @@ static void check_alu(checker *c, reg r, const kins *in) {
 }
 
 static void check_update(checker *c, reg r, const kins *in) {
-    tn_dtype t = in->parts ? TN_I32 : (tn_dtype)in->dtype;
+    tn_dtype t = in->packed ? TN_I32 : (tn_dtype)in->dtype;
     check_accumulator(c, r, in->c, (tn_dtype)in->dtype, in->lanes);
     check_operand(c, r, in->a, t, in->lanes, "operand");
     if (in->alu == OP_dot) check_operand(c, r, in->b, t, in->lanes, "operand");
     if (in->alu != OP_dot && in->b) problem(c, r, "an update by %s takes no %%%u", kernel_update_name(in->alu), in->b);
-    if (in->parts && (c->k->group || in->alu != OP_dot || (in->parts != 2 && (in->parts != 4 || in->dtype != TN_I32)) ||
-                      (in->dtype != TN_F32 && in->dtype != TN_I32)))
-        problem(c, r, "an update of %s by words of %d parts", dtype_name((tn_dtype)in->dtype), in->parts);
+    if (in->packed &&
+        (c->k->block_threads || in->alu != OP_dot || (in->packed != 2 && (in->packed != 4 || in->dtype != TN_I32)) ||
+         (in->dtype != TN_F32 && in->dtype != TN_I32)))
+        problem(c, r, "an update of %s by packs of %d", dtype_name((tn_dtype)in->dtype), in->packed);
     if (in->c && ins(c, in->c)->op == K_ACC && (in->alu == OP_dot ? OP_add : in->alu) != ins(c, in->c)->alu)
         problem(c, r, "accumulator %%%u is of %s, updated by %s", in->c, kernel_update_name(ins(c, in->c)->alu),
                 kernel_update_name(in->alu));
 }
 
-/* All threads of a group come here equally often: the loops around are run by all of them, or give each one its place. */
-static void check_meeting(checker *c, reg r) {
-    if (!c->k->group) problem(c, r, "threads meet in a kernel that has none");
+/* All threads of a thread block come here equally often: the loops around are run by all of them, or give each one its place.
+ */
+static void check_barrier_place(checker *c, reg r) {
+    if (!c->k->block_threads) problem(c, r, "a barrier in a kernel without threads");
     for (int l = c->home[r]; l; l = c->parent[l]) {
         reg head = (reg)l;
         while (ins(c, head - 1)->op == K_LOOP && ins(c, head - 1)->par == ins(c, (reg)l)->par) head--;
-        if (ins(c, (reg)l)->a) problem(c, r, "threads meet in a loop that not all of them may run");
-        if (ins(c, (reg)l)->par == PAR_GRID ||
-            (ins(c, (reg)l)->par == PAR_LOCAL && kernel_nest_size(c->k, head) != c->k->group))
-            problem(c, r, "threads meet in a loop that is dealt to them");
+        if (ins(c, (reg)l)->a) problem(c, r, "a barrier in a loop that not all threads run");
+        if (ins(c, (reg)l)->par == PAR_GRID_THREADS ||
+            (ins(c, (reg)l)->par == PAR_BLOCK_THREADS && kernel_nest_size(c->k, head) != c->k->block_threads))
+            problem(c, r, "a barrier in a loop bound to the threads");
     }
 }
 
 static bool has_lanes(checker *c, reg r, reg x, int64_t lanes) { return is_visible(c, r, x) && ins(c, x)->lanes == lanes; }
 
-static void check_across(checker *c, reg r, const kins *in) {
+static void check_lane_reduce(checker *c, reg r, const kins *in) {
     if (in->combined < 2 || in->combined > 64 || !has_lanes(c, r, in->a, in->combined))
         problem(c, r, "combines %lld lanes of %%%u", (long long)in->combined, in->a);
     if (in->lanes != 1) problem(c, r, "the result has one lane, not %d", in->lanes);
@@ -301,7 +305,7 @@ static void check_index(checker *c, reg r, const kins *in) {
 }
 
 static void check_acc(checker *c, reg r, const kins *in) {
-    if (in->alu == OP_NIL && !c->k->group) problem(c, r, "a register that is set, not for a GPU");
+    if (in->alu == OP_NIL && !c->k->block_threads) problem(c, r, "a register that is set, not for a GPU");
     if (!is_identity((op_code)in->alu, in))
         problem(c, r, "does not start at the identity of %s", in->alu < N_OPS ? op_get((op_code)in->alu)->name : "?");
 }
@@ -313,17 +317,17 @@ static void check_arg_update(checker *c, reg r, const kins *in) {
 }
 
 static void check_barrier(checker *c, reg r, const kins *in) {
-    if (in->mode > (c->k->cluster ? BARRIER_MBARRIER : BARRIER_BLOCK)) problem(c, r, "groups meet that do not run together");
-    if (in->mode == BARRIER_MBARRIER && (in->buf >= c->k->bufs.n || c->k->bufs.at[in->buf].kind != KB_CLUSTER))
+    if (in->mode > (c->k->cluster ? BARRIER_MBARRIER : BARRIER_BLOCK)) problem(c, r, "a cluster barrier without a cluster");
+    if (in->mode == BARRIER_MBARRIER && (in->buf >= c->k->bufs.n || c->k->bufs.at[in->buf].kind != KB_DISTRIBUTED))
         problem(c, r, "b%d is of no cluster", in->buf);
 }
 
-static void check_group_sum(checker *c, reg r, const kins *in) {
-    if (in->neighbours < 0 || in->neighbours > c->k->group || (in->neighbours & (in->neighbours - 1)))
-        problem(c, r, "combines %lld of %d threads", (long long)in->neighbours, c->k->group);
+static void check_block_reduce(checker *c, reg r, const kins *in) {
+    if (in->width < 0 || in->width > c->k->block_threads || (in->width & (in->width - 1)))
+        problem(c, r, "combines %lld of %d threads", (long long)in->width, c->k->block_threads);
 }
 
-static void check_group_arg(checker *c, reg r, const kins *in) {
+static void check_block_argreduce(checker *c, reg r, const kins *in) {
     if (in->dtype != TN_I64) problem(c, r, "an index of dtype %s", dtype_name((tn_dtype)in->dtype));
     if (!is_reg_dtype(in->src)) problem(c, r, "values of dtype %s", dtype_name((tn_dtype)in->src));
 }
@@ -363,7 +367,7 @@ static void check_ins(checker *c, reg r) {
     check_affine(c, r, in->idx);
     if (kernel_makes(in) && in->op != K_CAST && !is_reg_dtype(in->dtype))
         problem(c, r, "%s is no dtype of registers", dtype_name((tn_dtype)in->dtype));
-    if (kernel_meets(in)) check_meeting(c, r);
+    if (kernel_syncs(in)) check_barrier_place(c, r);
     check_row[in->op](c, r, in);
     check_uses(c, r, in);
 }
@@ -374,7 +378,7 @@ static void check_instructions(checker *c) {
         const kins *in = ins(c, r);
         if (in->op == K_LOOP) {
             if (in->a && in->par) problem(c, r, "a condition of a loop that is dealt");
-            if (in->a && !c->k->group && ins(c, in->a)->op != K_ALU) problem(c, r, "a condition that is no comparison");
+            if (in->a && !c->k->block_threads && ins(c, in->a)->op != K_ALU) problem(c, r, "a condition that is no comparison");
             if (in->a) check_operand(c, r, in->a, TN_I32, 1, "condition");
             c->parent[r] = depth ? c->open[depth - 1] : 0;
             c->open[depth++] = (int)r;
@@ -429,7 +433,7 @@ static void check_bounds(checker *c, reg r, int n_open) {
     if (never_runs(c, c->open, n_open) || (in->op == K_SCATTER && in->dyn_n <= 0)) return;
     affine_range(c, in->idx, c->open, n_open, local, &b.lo, &b.hi);
     int64_t along = (in->lanes - 1) * in->lane_stride;
-    int64_t parts = in->parts ? (in->parts - 1) * in->part_stride : 0;
+    int64_t parts = in->packed ? (in->packed - 1) * in->packed_stride : 0;
     b.lo += (along < 0 ? along : 0) + (b.reach < 0 ? b.reach : 0) + (parts < 0 ? parts : 0);
     b.hi += (along > 0 ? along : 0) + (b.reach > 0 ? b.reach : 0) + (parts > 0 ? parts : 0);
     if (b.lo >= 0 && b.hi < b.n) return;
@@ -484,7 +488,7 @@ static bool rows_apart(checker *c, int b) {
         int64_t cf = affine_coef(in->idx, loop->var), l, h, along = (in->lanes - 1) * in->lane_stride;
         if (cf == 0 || (any && cf != coef)) return false;
         affine_range(c, rest, c->open, n_open, false, &l, &h);
-        if (in->parts) return false;
+        if (in->packed) return false;
         l += along < 0 ? along : 0, h += along > 0 ? along : 0;
         lo = any && lo < l ? lo : l, hi = any && hi > h ? hi : h;
         if (loop->par == PAR_THREADS && loop->step < step) step = loop->step;
@@ -515,20 +519,20 @@ static void check_races(checker *c, int b) {
             if (many && affine_coef(in->idx, o.loop->var) == 0 && round == 0 && !never_runs(c, c->open, n_open))
                 problem(c, r, "every iteration of the parallel loop writes the same elements of b%d", b);
             kernel_walk(c->k, r, c->open, n_open, visit_owner, &o);
-            if (o.clash) problem(c, r, "two iterations of the parallel loop meet in b%d", b);
+            if (o.clash) problem(c, r, "two iterations of the parallel loop touch the same element of b%d", b);
         }
     }
 }
 
-/* ---- races between groups ---- */
+/* ---- races between thread blocks ---- */
 
 enum { NEST_BITS = 32 }; /* of an iteration's number */
 
-typedef struct group_owner { /* which group touched each element; in a grid, which of its iterations */
+typedef struct group_owner { /* which thread block touched each element; in a grid, which of its iterations */
     const kernel *k;
     const kins *first, *in; /* of the dealt nest; the access */
     int n;
-    int64_t *of, elems, base; /* base: ids of nests for other groups are others */
+    int64_t *of, elems, base; /* base: ids of nests for other thread blocks are others */
     bool store, clash;
 } group_owner;
 
@@ -550,12 +554,12 @@ static bool is_masked_by(const kins *in, kvar v) {
     return false;
 }
 
-static void check_group_races(checker *c, int b) {
+static void check_block_races(checker *c, int b) {
     group_owner o = { .k = c->k, .elems = c->k->bufs.at[b].elems };
     reg nest = 0;
     for (reg r = 1; r < (reg)c->k->ins.n && !nest; r++)
-        if (ins(c, r)->op == K_LOOP && (ins(c, r)->par == PAR_GRID || ins(c, r)->par == PAR_GROUPS)) nest = r;
-    if (c->k->groups <= 1 && !(nest && ins(c, nest)->par == PAR_GRID)) return;
+        if (ins(c, r)->op == K_LOOP && (ins(c, r)->par == PAR_GRID_THREADS || ins(c, r)->par == PAR_BLOCKS)) nest = r;
+    if (c->k->grid_blocks <= 1 && !(nest && ins(c, nest)->par == PAR_GRID_THREADS)) return;
     o.of = ARENA_ARRAY(c->k->a, int64_t, o.elems);
     for (int store = 1; store >= 0; store--)
         for (reg r = 1; r < (reg)c->k->ins.n; r++) {
@@ -563,28 +567,29 @@ static void check_group_races(checker *c, int b) {
             if (!touches(in, b, store)) continue;
             int n_open = kernel_open_loops(c->k, r, c->open);
             if (never_runs(c, c->open, n_open)) continue;
-            bool inside = n_open && ins(c, (reg)c->open[0])->par != PAR_SERIAL && ins(c, (reg)c->open[0])->par != PAR_LOCAL;
+            bool inside =
+                n_open && ins(c, (reg)c->open[0])->par != PAR_SERIAL && ins(c, (reg)c->open[0])->par != PAR_BLOCK_THREADS;
             if (!inside || (in->dyn && in->op == K_LOAD)) {
-                if (store) problem(c, r, "b%d is written by all groups", b);
+                if (store) problem(c, r, "b%d is written by all thread blocks", b);
                 continue;
             }
             o.first = ins(c, (reg)c->open[0]), o.n = kernel_nest(c->k, (reg)c->open[0]), o.in = in, o.store = store,
-            o.clash = false, kernel_nest_groups(c->k, (reg)c->open[0], &o.base), o.base <<= NEST_BITS;
+            o.clash = false, kernel_nest_blocks(c->k, (reg)c->open[0], &o.base), o.base <<= NEST_BITS;
             for (int i = 0; i < o.n; i++)
                 o.clash |= o.first[i].hi - o.first[i].lo > 1 && affine_coef(in->idx, o.first[i].var) == 0 &&
                            !is_masked_by(in, o.first[i].var); /* those that it leaves out are not walked to */
             if (!o.clash) kernel_walk(c->k, r, c->open, n_open, visit_group, &o);
-            if (o.clash) problem(c, r, "two groups meet in b%d", b);
+            if (o.clash) problem(c, r, "two thread blocks touch the same element of b%d", b);
         }
 }
 
-/* ---- the groups of a cluster ---- */
+/* ---- the thread blocks of a cluster ---- */
 
-typedef struct touched {   /* [bufs] by some group of the cluster since all met */
-    bool *wrote, *counted; /* by other stores; by counted ones */
-    bool *read, *over;     /* over: the group has met since */
-    int *cover;            /* and then written this one by counted stores, plus 1: who has all of that knows */
-    bool *told;            /* [ins] the problem there */
+typedef struct touched { /* [bufs] by some thread block of the cluster since all met */
+    bool *wrote, *async; /* by other stores; by counted ones */
+    bool *read, *over;   /* over: the thread block has met since */
+    int *cover;          /* and then written this one by asynchronous store, plus 1: who has all of that knows */
+    bool *told;          /* [ins] the problem there */
 } touched;
 
 static void cluster_problem(checker *c, reg r, touched *t, const char *what) {
@@ -592,12 +597,12 @@ static void cluster_problem(checker *c, reg r, touched *t, const char *what) {
     t->told[r] = true;
 }
 
-static void cluster_meets(const checker *c, const kins *in, touched *t) {
+static void cluster_syncs(const checker *c, const kins *in, touched *t) {
     for (int b = 0; b < c->k->bufs.n; b++) {
         if (in->mode == BARRIER_BLOCK && t->read[b]) t->over[b] = true;
         if (in->mode == BARRIER_CLUSTER) t->wrote[b] = t->read[b] = false;
         if (in->mode == BARRIER_MBARRIER && t->cover[b] == in->buf + 1) t->read[b] = false;
-        if (in->mode == BARRIER_MBARRIER && b == in->buf) t->counted[b] = false;
+        if (in->mode == BARRIER_MBARRIER && b == in->buf) t->async[b] = false;
     }
 }
 
@@ -606,31 +611,31 @@ static bool is_repeated(const checker *c, reg loop) {
     const kins *in = ins(c, loop);
     if (in->par == PAR_SERIAL) return in->hi > in->lo + in->step;
     while (ins(c, loop - 1)->op == K_LOOP && ins(c, loop - 1)->par == in->par) loop--;
-    return in->par == PAR_LOCAL && kernel_nest_size(c->k, loop) > c->k->group;
+    return in->par == PAR_BLOCK_THREADS && kernel_nest_size(c->k, loop) > c->k->block_threads;
 }
 
-/* What one group writes, others read, and write again, only after a meeting. Bodies of loops are gone through twice: an
+/* What one thread block writes, others read, and write again, only after a meeting. Bodies of loops are gone through twice: an
  * iteration follows another. */
 static void check_cluster_range(checker *c, reg from, reg to, touched *t) {
     for (reg r = from; r < to; r++) {
         const kins *in = ins(c, r);
         bool memory = in->op == K_LOAD || in->op == K_STORE;
         if (in->op == K_BARRIER) {
-            cluster_meets(c, in, t);
+            cluster_syncs(c, in, t);
         } else if (in->op == K_LOOP) {
             reg end = r + 1;
             for (int depth = 1; depth > 0; end++) depth += (ins(c, end)->op == K_LOOP) - (ins(c, end)->op == K_END);
             for (int i = 0; i < 2 && in->hi > in->lo; i++)
                 if (i == 0 || is_repeated(c, r)) check_cluster_range(c, r + 1, end - 1, t);
             r = end - 1;
-        } else if (memory && c->k->bufs.at[in->buf].kind == KB_CLUSTER) {
-            if (in->op == K_LOAD && (t->wrote[in->buf] || t->counted[in->buf])) cluster_problem(c, r, t, "read");
+        } else if (memory && c->k->bufs.at[in->buf].kind == KB_DISTRIBUTED) {
+            if (in->op == K_LOAD && (t->wrote[in->buf] || t->async[in->buf])) cluster_problem(c, r, t, "read");
             if (in->op == K_STORE && t->read[in->buf]) cluster_problem(c, r, t, "written");
             if (in->op == K_LOAD)
                 t->read[in->buf] = true, t->over[in->buf] = false, t->cover[in->buf] = 0;
             else
-                *(in->mode == STORE_COUNTED ? &t->counted[in->buf] : &t->wrote[in->buf]) = true;
-            for (int b = 0; b < c->k->bufs.n && in->op == K_STORE && in->mode == STORE_COUNTED; b++)
+                *(in->mode == STORE_ASYNC ? &t->async[in->buf] : &t->wrote[in->buf]) = true;
+            for (int b = 0; b < c->k->bufs.n && in->op == K_STORE && in->mode == STORE_ASYNC; b++)
                 if (t->over[b] && t->read[b]) t->cover[b] = in->buf + 1;
         }
     }
@@ -641,13 +646,13 @@ static void check_cluster(checker *c) {
     int n = k->bufs.n + 1;
     touched t = { ARENA_ARRAY(k->a, bool, n), ARENA_ARRAY(k->a, bool, n), ARENA_ARRAY(k->a, bool, n),
                   ARENA_ARRAY(k->a, bool, n), ARENA_ARRAY(k->a, int, n),  ARENA_ARRAY(k->a, bool, k->ins.n) };
-    if (k->cluster && (!k->group || k->cluster < 2 || k->cluster > KERNEL_MOST_CLUSTER || k->groups % k->cluster))
-        problem(c, 0, "%lld groups in clusters of %d", (long long)k->groups, k->cluster);
+    if (k->cluster && (!k->block_threads || k->cluster < 2 || k->cluster > KERNEL_MOST_CLUSTER || k->grid_blocks % k->cluster))
+        problem(c, 0, "%lld thread blocks in clusters of %d", (long long)k->grid_blocks, k->cluster);
     for (int b = 0; b < k->bufs.n; b++)
-        if (k->bufs.at[b].kind == KB_CLUSTER && !k->cluster) problem(c, 0, "b%d is of a cluster, and there is none", b);
+        if (k->bufs.at[b].kind == KB_DISTRIBUTED && !k->cluster) problem(c, 0, "b%d is of a cluster, and there is none", b);
     if (k->cluster) check_cluster_range(c, 1, (reg)k->ins.n, &t);
     for (int b = 0; b < k->bufs.n && k->cluster; b++)
-        if (t.wrote[b] || t.counted[b]) problem(c, 0, "a group may end before another has written its copy of b%d", b);
+        if (t.wrote[b] || t.async[b]) problem(c, 0, "a thread block may end before another has written its copy of b%d", b);
 }
 
 /* What lies in panels no kernel writes, and has the elements that its layout has. */
@@ -660,8 +665,8 @@ static void check_panels(checker *c, int b) {
     for (int i = 0; i < x->n_outer + x->n_depth; i++) ok = ok && size_mul(n, x->loops[i].extent, &n);
     if (!ok || n != buf->elems) problem(c, 0, "b%d has %lld elements, its panels have others", b, (long long)buf->elems);
     if (buf->kind != KB_IN || !buf->fixed) problem(c, 0, "b%d lies in panels, and runs may change it", b);
-    if (buf->dtype != (x->parts ? TN_I32 : x->dtype) || x->parts * dtype_size((tn_dtype)x->dtype) > sizeof(uint32_t))
-        problem(c, 0, "b%d of %s has panels of %d x %s", b, dtype_name((tn_dtype)buf->dtype), x->parts,
+    if (buf->dtype != (x->packed ? TN_I32 : x->dtype) || x->packed * dtype_size((tn_dtype)x->dtype) > sizeof(uint32_t))
+        problem(c, 0, "b%d of %s has panels of %d x %s", b, dtype_name((tn_dtype)buf->dtype), x->packed,
                 dtype_name((tn_dtype)x->dtype));
     if (buf->panels_of < 0 || buf->panels_of >= c->k->bufs.n)
         problem(c, 0, "b%d has the value of b%d, which there is not", b, buf->panels_of);
@@ -681,12 +686,13 @@ int kernel_check(const kernel *k, str *out) {
         if (in->op != K_LOAD && in->op != K_STORE && in->op != K_SCATTER) continue;
         check_bounds(&c, r, kernel_open_loops(k, r, c.open));
     }
-    if (k->group && (k->group > 1024 || (k->group & (k->group - 1)))) problem(&c, 0, "groups of %d threads", k->group);
+    if (k->block_threads && (k->block_threads > 1024 || (k->block_threads & (k->block_threads - 1))))
+        problem(&c, 0, "blocks of %d threads", k->block_threads);
     check_cluster(&c);
-    for (int b = 0; b < k->bufs.n && k->group && c.n == 0; b++) {
+    for (int b = 0; b < k->bufs.n && k->block_threads && c.n == 0; b++) {
         bool written = false;
         for (int i = 1; i < k->ins.n; i++) written = written || touches(&k->ins.at[i], b, true);
-        if (written && !kbuf_is_local(&k->bufs.at[b])) check_group_races(&c, b);
+        if (written && !kbuf_is_local(&k->bufs.at[b])) check_block_races(&c, b);
     }
     for (int b = 0; b < k->bufs.n && k->par_var >= 0 && k->tiled && c.n == 0; b++) {
         bool written = false;

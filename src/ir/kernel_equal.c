@@ -15,7 +15,7 @@ static bool same_masks(const kins *x, const kins *y) {
 
 static bool same_ins(const kins *x, const kins *y) {
     return x->op == y->op && x->alu == y->alu && x->dtype == y->dtype && x->src == y->src && x->mode == y->mode &&
-           x->lanes == y->lanes && x->parts == y->parts && x->part_stride == y->part_stride && x->buf == y->buf &&
+           x->lanes == y->lanes && x->packed == y->packed && x->packed_stride == y->packed_stride && x->buf == y->buf &&
            x->a == y->a && x->b == y->b && x->c == y->c && x->dyn == y->dyn && x->dyn_stride == y->dyn_stride &&
            x->dyn_n == y->dyn_n && affine_equal(x->idx, y->idx) && x->lane_stride == y->lane_stride && same_masks(x, y) &&
            x->var == y->var && x->lo == y->lo && x->hi == y->hi && x->step == y->step && same_number(x->imm, y->imm) &&
@@ -30,8 +30,9 @@ static bool same_var(const kvar_info *x, const kvar_info *y) {
 
 bool kernel_equal(const kernel *x, const kernel *y) {
     if (x->ins.n != y->ins.n || x->vars.n != y->vars.n || x->bufs.n != y->bufs.n || x->tiled != y->tiled ||
-        x->par_var != y->par_var || x->group != y->group || x->groups != y->groups || x->cluster != y->cluster ||
-        x->flops != y->flops || x->bytes_read != y->bytes_read || x->bytes_written != y->bytes_written)
+        x->par_var != y->par_var || x->block_threads != y->block_threads || x->grid_blocks != y->grid_blocks ||
+        x->cluster != y->cluster || x->flops != y->flops || x->bytes_read != y->bytes_read ||
+        x->bytes_written != y->bytes_written)
         return false;
     for (int i = 0; i < x->bufs.n; i++) {
         const kbuf *a = &x->bufs.at[i], *b = &y->bufs.at[i];
@@ -56,9 +57,9 @@ static uint64_t hash_affine(affine x, uint64_t h) {
 }
 
 static uint64_t hash_ins(const kins *x, uint64_t h) {
-    int64_t words[] = { x->op, x->alu, x->dtype, x->src,        x->mode,  x->lanes,       x->buf,        x->a,
-                        x->b,  x->c,   x->dyn,   x->dyn_stride, x->dyn_n, x->lane_stride, x->n_mask,     x->var,
-                        x->lo, x->hi,  x->step,  x->imm_int,    x->idx.n, x->parts,       x->part_stride };
+    int64_t words[] = { x->op, x->alu, x->dtype, x->src,        x->mode,  x->lanes,       x->buf,          x->a,
+                        x->b,  x->c,   x->dyn,   x->dyn_stride, x->dyn_n, x->lane_stride, x->n_mask,       x->var,
+                        x->lo, x->hi,  x->step,  x->imm_int,    x->idx.n, x->packed,      x->packed_stride };
     h = hash_bytes(words, sizeof words, h);
     h = hash_affine(x->idx, hash_bytes(&x->imm, sizeof x->imm, h));
     for (int i = 0; i < x->n_mask; i++) {
@@ -74,8 +75,8 @@ uint64_t kernel_hash(const kernel *k, uint64_t seed) {
                        k->bufs.n,
                        k->tiled,
                        k->par_var,
-                       k->group,
-                       k->groups,
+                       k->block_threads,
+                       k->grid_blocks,
                        k->cluster,
                        (int64_t)k->flops,
                        (int64_t)k->bytes_read,

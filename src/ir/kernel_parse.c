@@ -133,8 +133,8 @@ static void field_text(reader *p, kins *in, const kfield *f) {
     case FIELD_WHOLE:
         *(int64_t *)at = f->hi == INT64_MAX && f->lo == INT64_MIN ? read_int(p) : read_int_in(p, f->lo, f->hi, f->what);
         break;
-    case FIELD_PARTS:
-        in->parts = (uint8_t)read_int_in(p, 2, 5, "2 to 4 parts");
+    case FIELD_PACKED:
+        in->packed = (uint8_t)read_int_in(p, 2, 5, "2 to 4 elements a lane");
         break;
     case FIELD_IMM:
         imm_text(p, in);
@@ -267,10 +267,10 @@ const kpanels *kpanels_read(reader *p, uint8_t dtype) {
         x.n_outer += outer, x.n_depth += depth;
     }
     if (read_accept(p, "base")) x.base = read_int(p);
-    if (read_accept(p, "parts")) {
-        x.parts = (uint8_t)read_int_in(p, 2, 5, "2 to 4 parts");
-        read_expect(p, "apart");
-        x.part_stride = read_int(p);
+    if (read_accept(p, "packed")) {
+        x.packed = (uint8_t)read_int_in(p, 2, 5, "2 to 4 elements a lane");
+        read_expect(p, "stride");
+        x.packed_stride = read_int(p);
         read_expect(p, "from");
         x.dtype = (uint8_t)read_dtype(p, NULL);
     }
@@ -279,14 +279,14 @@ const kpanels *kpanels_read(reader *p, uint8_t dtype) {
 }
 
 static void buffer_text(reader *p) {
-    static const char *const modes[] = { "in", "out", "inout", "local", "group", "cluster", "fixed" };
+    static const char *const modes[] = { "in", "out", "inout", "local", "shared", "distributed", "fixed" };
     enum { FIXED = 6 };
     kbuf b = { .plan_buf = -1 };
     int mode = 0;
     read_buffer_letter(p);
     read_int_in(p, p->k->bufs.n, (int64_t)p->k->bufs.n + 1, "the next buffer's number");
     while (mode <= FIXED && !read_accept(p, modes[mode])) mode++;
-    if (mode > FIXED || p->k->bufs.n == UINT16_MAX) read_fail(p, "in, out, inout, local, group, cluster or fixed");
+    if (mode > FIXED || p->k->bufs.n == UINT16_MAX) read_fail(p, "in, out, inout, local, shared, distributed or fixed");
     b.fixed = mode == FIXED;
     b.kind = (uint8_t)(b.fixed ? KB_IN : mode);
     b.dtype = (uint8_t)read_dtype(p, NULL);
@@ -335,11 +335,11 @@ kernel *kernel_read(reader *p) {
     k->tiled = read_accept(p, "tiled");
     if (!k->tiled) read_expect(p, "scalar");
     if (read_accept(p, "parallel")) read_word(p, par, sizeof par, "a loop variable");
-    if (read_accept(p, "groups")) {
-        k->groups = read_int_in(p, 0, INT64_MAX, "a number of groups");
-        read_expect(p, "of");
-        k->group = (int)read_int_in(p, 1, 1025, "1 to 1024 threads");
-        if (read_accept(p, "cluster")) k->cluster = (int)read_int_in(p, 2, KERNEL_MOST_CLUSTER + 1, "2 to 16 groups");
+    if (read_accept(p, "blocks")) {
+        k->grid_blocks = read_int_in(p, 0, INT64_MAX, "a number of thread blocks");
+        read_expect(p, "threads");
+        k->block_threads = (int)read_int_in(p, 1, 1025, "1 to 1024 threads");
+        if (read_accept(p, "cluster")) k->cluster = (int)read_int_in(p, 2, KERNEL_MOST_CLUSTER + 1, "2 to 16 thread blocks");
     }
     read_expect(p, "{");
     while (read_accept(p, "var")) var_text(p);

@@ -126,7 +126,7 @@ static bool is_said(const kins *in, const kfield *f) {
     int implied = kfield_implied(in, f);
     if (implied >= 0) return implied;
     if (f->kind == FIELD_REGISTER) return reg_of(in, f) != 0;
-    return f->kind == FIELD_WHOLE ? whole(in, f) != 0 : f->kind == FIELD_PARTS ? in->parts != 0 : in->src != in->dtype;
+    return f->kind == FIELD_WHOLE ? whole(in, f) != 0 : f->kind == FIELD_PACKED ? in->packed != 0 : in->src != in->dtype;
 }
 
 static void print_field(const kernel *k, const kins *in, const kfield *f, str *out) {
@@ -141,8 +141,8 @@ static void print_field(const kernel *k, const kins *in, const kfield *f, str *o
     case FIELD_WHOLE:
         str_addf(out, "%lld", (long long)whole(in, f));
         break;
-    case FIELD_PARTS:
-        str_addf(out, "%d", in->parts);
+    case FIELD_PACKED:
+        str_addf(out, "%d", in->packed);
         break;
     case FIELD_IMM:
         print_imm(in, out);
@@ -177,7 +177,7 @@ static void print_field(const kernel *k, const kins *in, const kfield *f, str *o
     }
 }
 
-static const char *past_group(const char *at) {
+static const char *past_option(const char *at) {
     ktoken t = ktoken_at(at);
     while (t.kind != TOKEN_CLOSE && t.kind != TOKEN_END) t = ktoken_at(t.next);
     return t.next;
@@ -191,7 +191,7 @@ static void print_ins(const kernel *k, reg r, str *out) {
     for (ktoken t = ktoken_at(op->text); t.kind != TOKEN_END; t = ktoken_at(t.next)) {
         const char *mode = t.kind == TOKEN_MODE ? kmode_word(&t, in->mode, word, sizeof word) : NULL;
         if (t.kind == TOKEN_FIELD) print_field(k, in, t.field, out);
-        if (t.kind == TOKEN_OPEN && !is_said(in, kfield_first(t.next))) t.next = past_group(t.next);
+        if (t.kind == TOKEN_OPEN && !is_said(in, kfield_first(t.next))) t.next = past_option(t.next);
         if (t.kind == TOKEN_WORD || (mode && *mode)) {
             bool joined = out->s[out->n - 1] == ' ' || t.text[0] == ',';
             str_addf(out, "%s%s", joined ? "" : " ", mode ? mode : t.text);
@@ -220,13 +220,13 @@ void kpanels_print(const kpanels *x, str *out) {
         str_addf(out, " %s %lld step %lld", i < x->n_outer ? "outer" : "depth", (long long)x->loops[i].extent,
                  (long long)x->loops[i].step);
     if (x->base) str_addf(out, " base %lld", (long long)x->base);
-    if (x->parts)
-        str_addf(out, " parts %d apart %lld from %s", x->parts, (long long)x->part_stride, dtype_name((tn_dtype)x->dtype));
+    if (x->packed)
+        str_addf(out, " packed %d stride %lld from %s", x->packed, (long long)x->packed_stride, dtype_name((tn_dtype)x->dtype));
     if (x->padded) str_add(out, " padded");
 }
 
 static void print_buf(const kernel *k, int b, str *out) {
-    static const char *const modes[] = { "in", "out", "inout", "local", "group", "cluster" };
+    static const char *const modes[] = { "in", "out", "inout", "local", "shared", "distributed" };
     const kbuf *x = &k->bufs.at[b];
     str_addf(out, "b%d %s %s[%lld]", b, x->fixed ? "fixed" : modes[x->kind], dtype_name((tn_dtype)x->dtype),
              (long long)x->elems);
@@ -244,7 +244,7 @@ void kernel_print(const kernel *k, str *out) {
     }
     str_addf(out, ") %s", k->tiled ? "tiled" : "scalar");
     if (k->par_var >= 0) str_addf(out, " parallel %s", k->vars.at[k->par_var].name);
-    if (k->group) str_addf(out, " groups %lld of %d", (long long)k->groups, k->group);
+    if (k->block_threads) str_addf(out, " blocks %lld threads %d", (long long)k->grid_blocks, k->block_threads);
     if (k->cluster) str_addf(out, " cluster %d", k->cluster);
     str_add(out, " {\n");
     for (kvar v = 0; v < k->vars.n; v++) print_var(&k->vars.at[v], out);

@@ -45,8 +45,8 @@ static void visit_lanes(walker *w) {
             int64_t e = value(w, in->mask[m].e, false) + l * in->mask_lane[m];
             holds = in->mask[m].lo <= e && e < in->mask[m].hi;
         }
-        for (int p = 0; holds && p < (in->parts ? in->parts : 1); p++)
-            w->fn(&(visit_at){ w->var, at + l * in->lane_stride + p * in->part_stride }, w->ud);
+        for (int p = 0; holds && p < (in->packed ? in->packed : 1); p++)
+            w->fn(&(visit_at){ w->var, at + l * in->lane_stride + p * in->packed_stride }, w->ud);
     }
 }
 
@@ -64,7 +64,7 @@ static void visit_axis(walker *w, int d) {
 }
 
 static double iterations(const walker *w) {
-    double n = w->in->lanes * (w->in->parts ? w->in->parts : 1);
+    double n = w->in->lanes * (w->in->packed ? w->in->packed : 1);
     for (int i = 0; i < w->n; i++) n *= w->axes[i].cut ? 2 * ENDS : (double)w->axes[i].n;
     return n;
 }

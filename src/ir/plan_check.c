@@ -64,7 +64,7 @@ static void check_place(checker *c, int b) {
 static void check_panels(checker *c, int b) {
     const pbuf *x = &c->p->bufs.at[b];
     const kpanels *l = x->panels;
-    kstep steps[PANEL_LOOPS + 2] = { { l->parts ? l->parts : 1, l->part_stride }, l->column };
+    kstep steps[PANEL_LOOPS + 2] = { { l->packed ? l->packed : 1, l->packed_stride }, l->column };
     int64_t up = 0, down = 0, reach, elems = x->node ? graph_elems(c->p->g, x->node) : 0, count = l->width;
     bool ok = l->dtype == graph_get(c->p->g, x->node)->dtype && l->base >= 0 && l->base < elems;
     for (int i = 0; i < l->n_outer + l->n_depth; i++) steps[2 + i] = l->loops[i];

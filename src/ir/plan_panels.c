@@ -16,7 +16,7 @@ static bool same_steps(const kstep *x, const kstep *y, int n) {
 }
 
 bool kpanels_equal(const kpanels *x, const kpanels *y) {
-    return x->dtype == y->dtype && x->parts == y->parts && x->part_stride == y->part_stride && x->base == y->base &&
+    return x->dtype == y->dtype && x->packed == y->packed && x->packed_stride == y->packed_stride && x->base == y->base &&
            x->width == y->width && x->padded == y->padded && x->n_outer == y->n_outer && x->n_depth == y->n_depth &&
            same_steps(&x->column, &y->column, 1) && same_steps(x->loops, y->loops, x->n_outer + x->n_depth);
 }
@@ -26,7 +26,7 @@ int32_t plan_panels(plan *p, int32_t of, const kpanels *x) {
         if (kpanels_equal(p->bufs.at[i].panels, x)) return i;
     pbuf b = p->bufs.at[of];
     b.panels = x, b.copy = true;
-    if (x->parts) b.dtype = TN_I32;
+    if (x->packed) b.dtype = TN_I32;
     b.elems = kpanels_elems(x);
     b.bytes = b.elems * (int64_t)dtype_size((tn_dtype)b.dtype);
     if (b.kind == PB_STATE) { /* constants get their places when it is known which of them are used */
@@ -111,11 +111,11 @@ void plan_pack_values(plan *p) {
 
 /* Loops, columns and parts, in any order, count through the value without gaps. */
 bool kpanels_whole(const kpanels *x, int64_t elems) {
-    kstep steps[PANEL_LOOPS + 2] = { x->column, { x->parts, x->part_stride } };
-    int n = 1 + (x->parts > 0);
+    kstep steps[PANEL_LOOPS + 2] = { x->column, { x->packed, x->packed_stride } };
+    int n = 1 + (x->packed > 0);
     int64_t next = 1;
     for (int i = 0; i < x->n_outer + x->n_depth; i++) steps[n++] = x->loops[i];
-    if (x->base != 0 || (x->parts && dtype_size((tn_dtype)x->dtype) * x->parts > sizeof(uint32_t))) return false;
+    if (x->base != 0 || (x->packed && dtype_size((tn_dtype)x->dtype) * x->packed > sizeof(uint32_t))) return false;
     for (int found = 0, left = n; left > 0; left--) { /* each time the one with the next step */
         for (found = 0; found < left; found++)
             if (steps[found].extent == 1 || steps[found].step == next) break;
@@ -140,8 +140,8 @@ typedef struct filler {
 static void fill_word(const filler *f, char *from, char *to) {
     uint32_t word = 0;
     if (f->back) memcpy(&word, to, sizeof word);
-    for (int p = 0, bits = 32 / f->x->parts; p < f->x->parts; p++) {
-        char *at = from + p * f->x->part_stride * (int64_t)f->size;
+    for (int p = 0, bits = 32 / f->x->packed; p < f->x->packed; p++) {
+        char *at = from + p * f->x->packed_stride * (int64_t)f->size;
         uint16_t part = (uint16_t)(word >> (p * bits));
         uint8_t low = (uint8_t)part;
         if (f->back)
@@ -161,8 +161,8 @@ static void copy(const filler *f, char *value, char *panel, size_t bytes) {
 
 static void fill_row(filler *f, char *from, int64_t columns) {
     int64_t step = f->x->column.step * (int64_t)f->size;
-    size_t size = f->x->parts ? sizeof(uint32_t) : f->size, filled = (size_t)columns * size, all = (size_t)f->width * size;
-    if (f->x->parts)
+    size_t size = f->x->packed ? sizeof(uint32_t) : f->size, filled = (size_t)columns * size, all = (size_t)f->width * size;
+    if (f->x->packed)
         for (int64_t i = 0; i < columns; i++) fill_word(f, from + i * step, f->to + (size_t)i * size);
     else if (f->x->column.step == 1)
         copy(f, from, f->to, filled);
@@ -181,7 +181,7 @@ static void fill_rows(filler *f, const char *from, const kstep *s) {
 
 static void fill_panel(filler *f, int i, char *from, int64_t columns) { /* depth loops from i on */
     const kstep *s = &f->x->loops[i];
-    bool whole = columns == f->x->width && f->x->column.step == 1 && !f->x->parts && columns * (int64_t)f->size % 16 == 0;
+    bool whole = columns == f->x->width && f->x->column.step == 1 && !f->x->packed && columns * (int64_t)f->size % 16 == 0;
     if (i == f->x->n_outer + f->x->n_depth)
         fill_row(f, from, columns);
     else if (whole && !f->back && i == f->x->n_outer + f->x->n_depth - 1)

@@ -134,8 +134,8 @@ static pbuf_kind kind_word(parser *p) {
 
 /* The type of the value that a buffer holds, packed or as it lies. */
 static tn_dtype value_type(parser *p, const pbuf *b, int64_t *out_elems) {
-    bool words = b->panels && b->panels->parts;
-    if (!size_mul(b->elems, words ? b->panels->parts : 1, out_elems)) read_fail(&p->r, "fewer elements");
+    bool words = b->panels && b->panels->packed;
+    if (!size_mul(b->elems, words ? b->panels->packed : 1, out_elems)) read_fail(&p->r, "fewer elements");
     return (tn_dtype)(b->panels ? b->panels->dtype : b->dtype);
 }
 

@@ -45,9 +45,9 @@ static void visit(const visit_at *v, void *ud) {
             *mine = *mine == NOBODY || *mine == me ? (uint8_t)me : ANY;
             continue;
         }
-        bool meets_writer = f->wrote[g] != NOBODY && (f->wrote[g] != me || me == ANY),
-             meets_reader = c->in->op != K_LOAD && f->read[g] != NOBODY && (f->read[g] != me || me == ANY);
-        if ((meets_writer || meets_reader) && c->found < 0) c->found = v->at;
+        bool races_with_writer = f->wrote[g] != NOBODY && (f->wrote[g] != me || me == ANY),
+             races_with_reader = c->in->op != K_LOAD && f->read[g] != NOBODY && (f->read[g] != me || me == ANY);
+        if ((races_with_writer || races_with_reader) && c->found < 0) c->found = v->at;
     }
 }
 

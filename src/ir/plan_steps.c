@@ -115,7 +115,7 @@ static void check_overlap(checker *c) {
 
 bool plan_is_for_gpus(const plan *p) {
     bool gpu = p->kernels.n > 0;
-    for (int i = 0; i < p->kernels.n; i++) gpu = gpu && p->kernels.at[i].k->group > 0;
+    for (int i = 0; i < p->kernels.n; i++) gpu = gpu && p->kernels.at[i].k->block_threads > 0;
     return gpu;
 }
 

@@ -28,21 +28,21 @@ typedef struct target {
     int threads; /* CPU: threads a run may use; GPU: 1 */
     int64_t l1_bytes, l2_bytes;
     target_kind kind;
-    int group;                             /* GPU: most threads of a group, a power of two */
-    int group_most;                        /* GPU: the same for what has few registers and long rows; 0: group */
-    int64_t group_bytes;                   /* GPU: fast memory of a group */
-    int64_t grid;                          /* GPU: threads that keep the machine busy */
+    int block_threads;                     /* GPU: most threads of a thread block, a power of two */
+    int max_block_threads;                 /* GPU: the same for what has few registers and long rows; 0: block_threads */
+    int64_t shared_bytes;                  /* GPU: shared memory of a thread block */
+    int64_t resident_threads;              /* GPU: threads that keep the machine busy */
     int buffers;                           /* GPU: that a kernel may have; 0: few enough anyway */
-    int cluster;                           /* GPU: groups that can run together, a power of two; 0: none */
-    int clusters;                          /* GPU: of 8 groups that run at a time */
+    int cluster;                           /* GPU: thread blocks that can run together, a power of two; 0: none */
+    int clusters;                          /* GPU: of 8 thread blocks that run at a time */
     double ghz, memory_rate;               /* GPU: what it tells of its clock, and of memory, bytes a nanosecond; 0: nothing */
-    bool apart;                            /* GPU: threads of a group may meet where other groups do not come */
+    bool local_barriers;                   /* GPU: a thread block may have barriers where others do not come */
     const struct machine *machine;         /* what its row of machine/ says; NULL = as most are */
     const ktuning *tuning;                 /* schedules that were measured; NULL = none */
     uint64_t tuning_seed;                  /* whatever else they depend on: machine, code generator */
     const gpu_tile *tile;                  /* GPU: of the kernel at hand; NULL = the model's */
     const struct schedule_list *schedules; /* given by hand, by kernel; NULL = none */
-    int parts;      /* CPU: of words of narrow numbers that are multiplied at once (kernel.h), at most: 0, 2 or 4 */
+    int packed;     /* CPU: of words of narrow numbers that are multiplied at once (kernel.h), at most: 0, 2 or 4 */
     bool bf16_sums; /* CPU: one instruction adds the products of a word of two bf16 */
     bool no_panels; /* CPU: fixed operands are read as they lie in memory */
 } target;
@@ -55,12 +55,12 @@ static inline target target_common_gpu(void) {
                      .threads = 1,
                      .l1_bytes = 32 << 10,
                      .l2_bytes = 4 << 20,
-                     .group = 256,
-                     .group_most = 1024,
-                     .group_bytes = 48 << 10,
-                     .grid = 128 << 10,
+                     .block_threads = 256,
+                     .max_block_threads = 1024,
+                     .shared_bytes = 48 << 10,
+                     .resident_threads = 128 << 10,
                      .buffers = 256,
-                     .apart = true };
+                     .local_barriers = true };
 }
 
 #endif

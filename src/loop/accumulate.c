@@ -14,10 +14,10 @@ enum { MOST_LOCAL = 1 << 20 /* bytes of sums */ };
 
 typedef struct accumulator {
     contraction c;
-    kvar m, depth; /* m: -1 for one vector */
-    int64_t rows;  /* of the matrix, read side by side */
-    int64_t apart; /* elements from one vector's sums to the next one's */
-    int row;       /* instruction: the first row loop */
+    kvar m, depth;  /* m: -1 for one vector */
+    int64_t rows;   /* of the matrix, read side by side */
+    int64_t stride; /* elements from one vector's sums to the next one's */
+    int row;        /* instruction: the first row loop */
     int sums;
     kernel out; /* only its instructions */
     reg *map;
@@ -53,7 +53,7 @@ static void close_rows(accumulator *s) {
 static kins access_sum(const accumulator *s, kop op) {
     const kins *acc = contraction_ins(&s->c, s->c.acc);
     affine place = affine_var(s->c.k->a, s->c.n);
-    if (s->m >= 0) place = build_plus(s->c.k->a, place, affine_var(s->c.k->a, s->m), s->apart);
+    if (s->m >= 0) place = build_plus(s->c.k->a, place, affine_var(s->c.k->a, s->m), s->stride);
     return (kins){
         .op = (uint8_t)op, .dtype = acc->dtype, .src = acc->dtype, .buf = (uint16_t)s->sums, .idx = place, .node = acc->node
     };
@@ -109,16 +109,16 @@ bool step_accumulate(kernel **kk, const loop_step *st, str *why) {
     if (v != s.depth) return step_refuse(why, "%s is not the contraction loop", st->arg[0].word);
     if (s.c.rows.n) s.m = s.c.rows.at[0];
     int64_t depth = extent_of(&s, s.depth), width = extent_of(&s, s.c.n), sum = contraction_sum_size(&s.c), bytes;
-    s.rows = st->arg[1].n, s.apart = step_option(st, "apart", width);
+    s.rows = st->arg[1].n, s.stride = step_option(st, "stride", width);
     if (s.rows < 1 || s.rows > depth)
         return step_refuse(why, "%lld of the %lld rows of the matrix at a time", (long long)s.rows, (long long)depth);
-    if (s.apart < width) return step_refuse(why, "sums of one vector have %lld elements", (long long)width);
-    if (!size_mul(s.apart, sum * extent_of(&s, s.m), &bytes) || bytes > MOST_LOCAL)
+    if (s.stride < width) return step_refuse(why, "sums of one vector have %lld elements", (long long)width);
+    if (!size_mul(s.stride, sum * extent_of(&s, s.m), &bytes) || bytes > MOST_LOCAL)
         return step_refuse(why, "the sums have more than %d KiB", MOST_LOCAL >> 10);
     for (s.row = 1; k->ins.at[s.row].op != K_LOOP;) s.row++;
     int64_t rest = depth % s.rows;
     kbuf sums = { .dtype = k->ins.at[s.c.acc].dtype, .kind = KB_LOCAL, .node = k->ins.at[s.c.acc].node, .plan_buf = -1 };
-    sums.elems = s.apart * extent_of(&s, s.m);
+    sums.elems = s.stride * extent_of(&s, s.m);
     s.sums = kernel_buf(k, sums);
     s.map = ARENA_ARRAY(k->a, reg, k->ins.n);
     s.out = (kernel){ .a = k->a };

@@ -44,7 +44,7 @@ bool step_nests(kernel **k, const loop_step *s, str *why) {
 }
 
 static bool takes_form(const kernel *k, step_op op, str *why) {
-    int forms = step_get(op)->forms, form = k->group ? FORM_BLOCKS : k->tiled ? FORM_TILED : FORM_SCALAR;
+    int forms = step_get(op)->forms, form = k->block_threads ? FORM_BLOCKS : k->tiled ? FORM_TILED : FORM_SCALAR;
     if (forms & form) return true;
     if (form == FORM_BLOCKS)
         return step_refuse(why, "the loops are bound to threads of a GPU already: %s",
@@ -88,12 +88,13 @@ bool schedule_try(kernel **k, const schedule *s, str *why) {
 static const char *lacks(const kernel *k, const target *t) {
     int64_t bytes = 0;
     for (int b = 0; b < k->bufs.n; b++)
-        if (k->bufs.at[b].kind >= KB_GROUP) bytes += k->bufs.at[b].elems * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype);
-    int most = t->group_most > t->group ? t->group_most : t->group;
-    if (k->group > most) return arena_printf(k->a, "%d threads a thread block; the device has at most %d", k->group, most);
-    if (bytes > t->group_bytes)
+        if (k->bufs.at[b].kind >= KB_SHARED) bytes += k->bufs.at[b].elems * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype);
+    int most = t->max_block_threads > t->block_threads ? t->max_block_threads : t->block_threads;
+    if (k->block_threads > most)
+        return arena_printf(k->a, "%d threads a thread block; the device has at most %d", k->block_threads, most);
+    if (bytes > t->shared_bytes)
         return arena_printf(k->a, "%lld bytes of shared memory a thread block; the device has %lld", (long long)bytes,
-                            (long long)t->group_bytes);
+                            (long long)t->shared_bytes);
     if (k->cluster > (t->cluster > 1 ? t->cluster : 1))
         return arena_printf(k->a, "clusters of %d thread blocks; the device has %d", k->cluster, t->cluster);
     return NULL;
@@ -105,8 +106,9 @@ kernel *schedule_apply(kernel *k, const schedule *s, const target *t, const sche
     if (!schedule_try(&k, s, &why)) guard_fail(k->a->gd, TN_ERR_INVAL, "schedule @%s: %s", s->name, why.s);
     const char *more = t->kind == TARGET_GPU ? lacks(k, t) : NULL;
     if (more) guard_fail(k->a->gd, TN_ERR_INVAL, "schedule @%s: the kernel has %s", s->name, more);
-    if ((t->kind == TARGET_GPU) != (k->group > 0))
-        guard_fail(k->a->gd, TN_ERR_INVAL, "schedule @%s: its steps are for %s", s->name, k->group ? "GPUs" : "processors");
+    if ((t->kind == TARGET_GPU) != (k->block_threads > 0))
+        guard_fail(k->a->gd, TN_ERR_INVAL, "schedule @%s: its steps are for %s", s->name,
+                   k->block_threads ? "GPUs" : "processors");
     if (out) *out = s;
     return k;
 }

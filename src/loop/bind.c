@@ -48,7 +48,7 @@ static tile_layout thread_fields(const tile_shape *s) {
         pair = near_y < 2 ? near_y : 2;
     tiler_add_field(&l, 0, pair, 1), tiler_add_field(&l, 1, near_x, 1), tiler_add_field(&l, 0, near_y / pair, pair);
     tiler_add_field(&l, 1, s->n[1] / near_x, near_x), tiler_add_field(&l, 0, s->n[0] / near_y, near_y);
-    tiler_add_field(&l, 2, s->z, 1);
+    tiler_add_field(&l, 2, s->split_k, 1);
     return l;
 }
 
@@ -67,10 +67,11 @@ int tiler_open_threads(tile_writer *w, const tile_layout *l, int n) {
     for (int hi = w->thread_bits; hi > 0; loops++) {
         int lo = hi - 1;
         while (!(cuts >> lo & 1)) lo--;
-        w->digit[w->n_digits++] = (tile_digit){ lo, hi - lo, build_loop(w->o, "t", (int64_t)1 << (hi - lo), PAR_LOCAL) };
+        w->digit[w->n_digits++] =
+            (tile_digit){ lo, hi - lo, build_loop(w->o, "t", (int64_t)1 << (hi - lo), PAR_BLOCK_THREADS) };
         hi = lo;
     }
-    affine *count[3] = { &w->thread[0], &w->thread[1], &w->z };
+    affine *count[3] = { &w->thread[0], &w->thread[1], &w->split_k };
     for (int i = 0; i < 3; i++) *count[i] = affine_const(0);
     for (int f = 0; f < threads.n; f++) {
         const tile_field *d = &threads.field[f];

@@ -34,20 +34,20 @@ bool gpu_grid_lanes(const kernel *k, int64_t lanes, str *why) {
 }
 
 /* Vectors of the innermost outer loop, and what is left over of it. */
-static kernel *bind_vectors(const kernel *k, int n_outer, int lanes, int group) {
+static kernel *bind_vectors(const kernel *k, int n_outer, int lanes, int block_threads) {
     int from = 1 + n_outer, to = k->ins.n - n_outer;
     kvar v = k->ins.at[n_outer].var;
     int64_t along = k->vars.at[v].extent / lanes, all = along, left = k->vars.at[v].extent % lanes;
     for (int i = 1; i < n_outer; i++) all *= k->ins.at[i].hi;
-    kernel *o = gpu_kernel(k, group);
+    kernel *o = gpu_kernel(k, block_threads);
     for (int i = 1; i < n_outer; i++) {
         kins in = k->ins.at[i];
-        in.par = PAR_GRID;
+        in.par = PAR_GRID_THREADS;
         kernel_push(o, in);
     }
     kvar vector = kernel_var(o, "v", along, false, false);
     o->vars.at[v].role.lanes = 1;
-    kernel_push(o, (kins){ .op = K_LOOP, .var = vector, .hi = along, .step = 1, .par = PAR_GRID });
+    kernel_push(o, (kins){ .op = K_LOOP, .var = vector, .hi = along, .step = 1, .par = PAR_GRID_THREADS });
     gpu_copier c = gpu_copier_make(k, o);
     gpu_places p = { .along = v, .lanes = lanes, .varies = gpu_varying(k, NULL, v) };
     gpu_put(&p, v, build_times(k->a, vector, lanes));
@@ -56,18 +56,18 @@ static kernel *bind_vectors(const kernel *k, int n_outer, int lanes, int group) 
     if (left) {
         kvar rest = kernel_var(o, "rest", left, false, false);
         gpu_places scalar = { .along = v, .lanes = 1, .varies = p.varies };
-        kernel_push(o, (kins){ .op = K_LOOP, .var = rest, .hi = left, .step = 1, .par = PAR_GRID });
+        kernel_push(o, (kins){ .op = K_LOOP, .var = rest, .hi = left, .step = 1, .par = PAR_GRID_THREADS });
         gpu_put(&scalar, v, affine_offset(affine_var(k->a, rest), along * lanes));
         for (int i = from; i < to; i++) gpu_copy(&c, i, &scalar);
         build_ends(o, 1);
     }
-    o->groups = (all + group - 1) / group;
+    o->grid_blocks = (all + block_threads - 1) / block_threads;
     return o;
 }
 
 bool step_bind_grid(kernel **kk, const loop_step *s, str *why) {
     kernel *k = gpu_compacted(*kk);
-    int n_outer = gpu_outer_loops(k), group = (int)s->arg[0].n;
+    int n_outer = gpu_outer_loops(k), block_threads = (int)s->arg[0].n;
     if (n_outer < 1) return step_refuse(why, "no loop of independent iterations holds the whole kernel");
     kvar v = k->ins.at[n_outer].var;
     int lanes = k->vars.at[v].role.lanes;
@@ -76,12 +76,12 @@ bool step_bind_grid(kernel **kk, const loop_step *s, str *why) {
         return step_refuse(why, "loop %s is unrolled, which this step does not write", k->vars.at[v].name);
     if (lanes > 1) {
         if (!gpu_grid_lanes(k, lanes, why)) return false;
-        *kk = bind_vectors(k, n_outer, lanes, group);
+        *kk = bind_vectors(k, n_outer, lanes, block_threads);
         return true;
     }
     int64_t n = 1;
-    for (int i = 1; i <= n_outer; i++) k->ins.at[i].par = PAR_GRID, n *= k->ins.at[i].hi - k->ins.at[i].lo;
-    k->group = group, k->groups = n < 1 ? 1 : (n + group - 1) / group;
+    for (int i = 1; i <= n_outer; i++) k->ins.at[i].par = PAR_GRID_THREADS, n *= k->ins.at[i].hi - k->ins.at[i].lo;
+    k->block_threads = block_threads, k->grid_blocks = n < 1 ? 1 : (n + block_threads - 1) / block_threads;
     k->par_var = -1, k->tiled = true;
     *kk = k;
     return true;

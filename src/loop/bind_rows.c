@@ -43,44 +43,45 @@ static bool has(const kernel *k, int from, int to, kop op) {
     return false;
 }
 
-static double rounds(const kernel *k, int i, int n, int group) {
+static double rounds(const kernel *k, int i, int n, int block_threads) {
     double p = 1;
     for (int d = 0; d < n; d++) p *= (double)(k->ins.at[i + d].hi - k->ins.at[i + d].lo);
-    return p < 1 ? 0 : p <= group ? 1 : p / group;
+    return p < 1 ? 0 : p <= block_threads ? 1 : p / block_threads;
 }
 
-static double log2_of(int group) {
+static double log2_of(int block_threads) {
     double n = 0;
-    for (; group > 1; group /= 2) n++;
+    for (; block_threads > 1; block_threads /= 2) n++;
     return n;
 }
 
-/* How the nest at i is dealt to the threads of a group, at the least cost. */
-static dealing choose(const kernel *k, int i, int group) {
+/* How the nest at i is bound to the threads of a thread block, at the least cost. */
+static dealing choose(const kernel *k, int i, int block_threads) {
     int end = kernel_loop_end(k, i), n = nest_depth(k, i);
     double steps = (double)(k->ins.at[i].hi - k->ins.at[i].lo);
     bool sums = k->vars.at[k->ins.at[i].var].reduce, writes = has(k, i, end, K_STORE) || has(k, i, end, K_SCATTER);
     kvar fast = k->ins.at[i + n - 1].var;
-    dealing best = { .kind = DEAL_BODY, .n = 1, .cost = steps * (loop_rows_cost(k, i + 1, end, group) + 2) };
+    dealing best = { .kind = DEAL_BODY, .n = 1, .cost = steps * (loop_rows_cost(k, i + 1, end, block_threads) + 2) };
     if (!sums) {
-        double cost = rounds(k, i, n, group) * (loop_thread_cost(k, i + n, end - n + 1, fast) + 4);
+        double cost = rounds(k, i, n, block_threads) * (loop_thread_cost(k, i + n, end - n + 1, fast) + 4);
         if (cost <= best.cost || !has(k, i + n, end, K_LOOP)) best = (dealing){ DEAL_PARALLEL, n, cost };
         return best;
     }
     if (writes) return best;
-    double share = rounds(k, i, n, group) * (loop_thread_cost(k, i + n, end - n + 1, fast) + 4) + MEETING * log2_of(group);
+    double share =
+        rounds(k, i, n, block_threads) * (loop_thread_cost(k, i + n, end - n + 1, fast) + 4) + MEETING * log2_of(block_threads);
     double alone = loop_thread_cost(k, i, end, -1);
     return share < alone ? (dealing){ DEAL_SUM, n, share } : (dealing){ DEAL_NONE, 0, alone };
 }
 
-double loop_rows_cost(const kernel *k, int from, int to, int group) {
+double loop_rows_cost(const kernel *k, int from, int to, int block_threads) {
     double sum = 0;
     for (int i = from; i < to; i++) {
         if (k->ins.at[i].op != K_LOOP) {
             sum += loop_thread_cost(k, i, i + 1, -1);
             continue;
         }
-        sum += choose(k, i, group).cost;
+        sum += choose(k, i, block_threads).cost;
         i = kernel_loop_end(k, i);
     }
     return sum;
@@ -97,7 +98,7 @@ static void clear(row_writer *w) {
 
 /* Instructions [from, to) touch memory now: a barrier first where other threads may have touched it. */
 void gpu_row_touch(row_writer *w, int from, int to) {
-    bool meet = false;
+    bool needs_barrier = false;
     if (w->quiet) return;
     for (int round = 0; round < 2; round++) {
         for (int i = from; i < to; i++) {
@@ -105,13 +106,13 @@ void gpu_row_touch(row_writer *w, int from, int to) {
             bool store = in->op == K_STORE || in->op == K_SCATTER;
             if ((in->op != K_LOAD && !store) || !is_shared(w, in->buf)) continue;
             if (round == 0) {
-                meet |= w->wrote[in->buf] || (store && w->read[in->buf]);
+                needs_barrier |= w->wrote[in->buf] || (store && w->read[in->buf]);
             } else {
                 w->wrote[in->buf] |= store;
                 w->read[in->buf] |= in->op != K_STORE;
             }
         }
-        if (round == 0 && meet) {
+        if (round == 0 && needs_barrier) {
             build_barrier(w->o);
             clear(w);
         }
@@ -126,7 +127,7 @@ void gpu_row_place(const row_writer *w, kins *in) {
         in->idx = build_plus(w->o->a, in->idx, w->copy, w->k->bufs.at[in->buf].elems);
 }
 
-/* The elements of a group of a cluster. */
+/* The elements of a thread block of a cluster. */
 static void place_part(const row_writer *w, kins *in) {
     const kernel *o = w->o;
     int64_t n = o->vars.at[w->own].extent;
@@ -151,10 +152,10 @@ static void copy_all(row_writer *w, int from, int to) {
 
 static void open_one(row_writer *w) {
     if (w->one < 0) w->one = kernel_var(w->o, "one", 1, false, false);
-    kernel_push(w->o, (kins){ .op = K_LOOP, .var = w->one, .hi = 1, .step = 1, .par = PAR_LOCAL });
+    kernel_push(w->o, (kins){ .op = K_LOOP, .var = w->one, .hi = 1, .step = 1, .par = PAR_BLOCK_THREADS });
 }
 
-/* The thread is of the first group of a cluster. */
+/* The thread is of the first thread block of a cluster. */
 static void by_one_thread(row_writer *w, int i) {
     gpu_row_touch(w, i, i + 1);
     open_one(w);
@@ -163,13 +164,13 @@ static void by_one_thread(row_writer *w, int i) {
     build_ends(w->o, 1);
 }
 
-/* What the groups of a cluster have, in r, becomes one value: halves first. Each sum has memory of its own, so that nobody
- * writes what another still reads. */
+/* What the thread blocks of a cluster have, in r, becomes one value: halves first. Each sum has memory of its own, so that
+ * nobody writes what another still reads. */
 static reg combine_groups(row_writer *w, reg r, uint8_t op) {
     kernel *o = w->o;
-    int part = kernel_buf(o, (kbuf){ .dtype = TN_F32, .kind = KB_CLUSTER, .elems = w->cluster, .plan_buf = -1 });
+    int part = kernel_buf(o, (kbuf){ .dtype = TN_F32, .kind = KB_DISTRIBUTED, .elems = w->cluster, .plan_buf = -1 });
     reg parts[KERNEL_MOST_CLUSTER];
-    kins memory = { .op = K_STORE, .dtype = TN_F32, .src = TN_F32, .buf = (uint16_t)part, .mode = STORE_COUNTED, .a = r };
+    kins memory = { .op = K_STORE, .dtype = TN_F32, .src = TN_F32, .buf = (uint16_t)part, .mode = STORE_ASYNC, .a = r };
     memory.idx = affine_var(o->a, w->member);
     open_one(w);
     kernel_push(o, memory);
@@ -192,11 +193,11 @@ static void combine(row_writer *w, int from, int to) {
         const kins *acc = &w->k->ins.at[in->c];
         if (w->o->ins.at[w->to[in->c]].op != K_ACC) continue; /* done, by another update of the same */
         if (in->op == K_UPD) {
-            kins sum = { .op = K_GSUM, .alu = acc->alu, .dtype = acc->dtype, .a = w->to[in->c], .node = acc->node };
+            kins sum = { .op = K_BLOCK_REDUCE, .alu = acc->alu, .dtype = acc->dtype, .a = w->to[in->c], .node = acc->node };
             w->to[in->c] = kernel_push(w->o, sum);
             if (w->cluster > 1) w->to[in->c] = combine_groups(w, w->to[in->c], acc->alu);
         } else {
-            kins arg = { .op = K_GARG,
+            kins arg = { .op = K_BLOCK_ARGREDUCE,
                          .alu = in->alu,
                          .dtype = TN_I64,
                          .src = in->dtype,
@@ -234,7 +235,7 @@ static void write_serial(row_writer *w, int i, int end) {
 /* The nest is one loop. */
 static void write_part(row_writer *w, int i, int end) {
     kins loop = w->k->ins.at[i];
-    loop.hi /= w->cluster, loop.par = PAR_LOCAL;
+    loop.hi /= w->cluster, loop.par = PAR_BLOCK_THREADS;
     w->split = loop.var, w->own = loop.var = kernel_var(w->o, "p", loop.hi, false, false);
     kernel_push(w->o, loop);
     copy_all(w, i + 1, end + 1);
@@ -242,7 +243,7 @@ static void write_part(row_writer *w, int i, int end) {
 }
 
 static void write_nest(row_writer *w, int i, int end) {
-    dealing d = choose(w->k, i, w->group);
+    dealing d = choose(w->k, i, w->block_threads);
     if (d.kind == DEAL_BODY) {
         write_serial(w, i, end);
         return;
@@ -251,7 +252,7 @@ static void write_nest(row_writer *w, int i, int end) {
     if (w->cluster > 1) {
         write_part(w, i, end);
     } else {
-        for (int n = 0; n < d.n; n++) copy(w, i + n, PAR_LOCAL);
+        for (int n = 0; n < d.n; n++) copy(w, i + n, PAR_BLOCK_THREADS);
         copy_all(w, i + d.n, end + 1);
     }
     if (d.kind == DEAL_SUM) combine(w, i, end);
@@ -273,7 +274,7 @@ void gpu_row_range(row_writer *w, int from, int to) {
     }
 }
 
-/* The lines of a load's elements that the group has, `ahead` rows later, are fetched by a thread each. */
+/* The lines of a load's elements that the thread block has, `ahead` rows later, are fetched by a thread each. */
 static void fetch_lines(row_writer *w, const kins *load, const kins *loop, kvar row, int64_t ahead) {
     /* Of larger parts the second cache does not keep so many; and so many warps have their lines under way at once that memory
      * has nothing to wait for: with fetching, softmax of 32768 x 1024 f32 was at 0.82 of a copy, without at 0.94 or more
@@ -281,7 +282,7 @@ static void fetch_lines(row_writer *w, const kins *load, const kins *loop, kvar 
     enum { LINE = 128, MOST = 64 << 10, MOST_OF_WARP = 2 << 10 };
     kernel *o = w->o;
     int64_t size = (int64_t)dtype_size((tn_dtype)load->src), part = loop->hi / (w->cluster > 1 ? w->cluster : 1);
-    if (part * size > (w->group * (w->cluster > 1 ? w->cluster : 1) > 32 ? MOST : MOST_OF_WARP)) return;
+    if (part * size > (w->block_threads * (w->cluster > 1 ? w->cluster : 1) > 32 ? MOST : MOST_OF_WARP)) return;
     kvar line = kernel_var(o, "f", (part * size + LINE - 1) / LINE, false, false);
     kins fetch = { .op = K_PREFETCH, .dtype = load->src, .src = load->src, .lanes = 1, .mode = PREFETCH_L2, .buf = load->buf };
     affine first = build_times(o->a, line, LINE / size);
@@ -289,13 +290,13 @@ static void fetch_lines(row_writer *w, const kins *load, const kins *loop, kvar 
     fetch.idx = affine_set_var(o->a, load->idx, loop->var, first);
     fetch.idx = affine_set_var(o->a, fetch.idx, row, affine_offset(affine_var(o->a, row), ahead));
     fetch.node = load->node;
-    kernel_push(o, (kins){ .op = K_LOOP, .var = line, .hi = o->vars.at[line].extent, .step = 1, .par = PAR_LOCAL });
+    kernel_push(o, (kins){ .op = K_LOOP, .var = line, .hi = o->vars.at[line].extent, .step = 1, .par = PAR_BLOCK_THREADS });
     kernel_push(o, fetch);
     build_ends(o, 1);
 }
 
-/* A group loads its row, then it computes, and memory would wait for it meanwhile: so it has the row fetched that a group will
- * begin with when those at work are done. What all rows share is there anyway. */
+/* A thread block loads its row, then it computes, and memory would wait for it meanwhile: so it has the row fetched that a
+ * thread block will begin with when those at work are done. What all rows share is there anyway. */
 static void fetch_later_row(row_writer *w, int n_rows, int64_t ahead) {
     const kernel *k = w->k;
     kvar row = k->ins.at[1].var;
@@ -315,7 +316,7 @@ static void fetch_later_row(row_writer *w, int n_rows, int64_t ahead) {
 
 /* Whether a cluster can share out rows: nests are single loops over the same n elements, each at places of its own in what the
  * kernel writes; what is summed is f32. */
-bool loop_rows_split(const kernel *k, int n_rows, int group) {
+bool loop_rows_split(const kernel *k, int n_rows, int block_threads) {
     int from = 1 + n_rows, to = k->ins.n - n_rows;
     for (int i = from; i < to; i++) {
         const kins *head = &k->ins.at[i];
@@ -323,7 +324,7 @@ bool loop_rows_split(const kernel *k, int n_rows, int group) {
         if (head->op == K_SCATTER || ((load || store) && kbuf_is_local(&k->bufs.at[head->buf]))) return false;
         if (load && k->bufs.at[head->buf].kind != KB_IN) return false;
         if (head->op != K_LOOP) continue;
-        dealing d = choose(k, i, group);
+        dealing d = choose(k, i, block_threads);
         if ((d.kind != DEAL_PARALLEL && d.kind != DEAL_SUM) || d.n != 1) return false;
         affine own = affine_var(k->a, head->var);
         for (i++; k->ins.at[i].op != K_END; i++) {
@@ -342,25 +343,25 @@ static void share_buffers(kernel *o, const kernel *k, int cluster) {
     o->bufs.at = arena_copy(k->a, k->bufs.at, sizeof(kbuf) * (size_t)k->bufs.n), o->bufs.n = o->bufs.cap = k->bufs.n;
     for (int b = 0; b < o->bufs.n; b++) {
         if (o->bufs.at[b].kind != KB_LOCAL) continue;
-        o->bufs.at[b].kind = KB_GROUP;
+        o->bufs.at[b].kind = KB_SHARED;
         if (cluster > 1) o->bufs.at[b].elems /= cluster;
     }
 }
 
-static kernel *write_rows(const kernel *k, int n_rows, int group, int cluster, int64_t ahead) {
-    kernel *o = gpu_kernel(k, group);
+static kernel *write_rows(const kernel *k, int n_rows, int block_threads, int cluster, int64_t ahead) {
+    kernel *o = gpu_kernel(k, block_threads);
     share_buffers(o, k, cluster);
-    row_writer w = { .k = k, .o = o, .to = ARENA_ARRAY(k->a, reg, k->ins.n), .group = group, .one = -1 };
+    row_writer w = { .k = k, .o = o, .to = ARENA_ARRAY(k->a, reg, k->ins.n), .block_threads = block_threads, .one = -1 };
     w.wrote = ARENA_ARRAY(k->a, bool, k->bufs.n + 1), w.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
     w.split = -1;
     for (int i = 1; i <= n_rows; i++) {
-        o->groups *= k->ins.at[i].hi - k->ins.at[i].lo;
-        copy(&w, i, PAR_GROUPS);
+        o->grid_blocks *= k->ins.at[i].hi - k->ins.at[i].lo;
+        copy(&w, i, PAR_BLOCKS);
     }
     if (cluster > 1) {
-        o->cluster = w.cluster = cluster, o->groups *= cluster;
+        o->cluster = w.cluster = cluster, o->grid_blocks *= cluster;
         w.member = kernel_var(o, "m", cluster, false, false);
-        kernel_push(o, (kins){ .op = K_LOOP, .var = w.member, .hi = cluster, .step = 1, .par = PAR_GROUPS });
+        kernel_push(o, (kins){ .op = K_LOOP, .var = w.member, .hi = cluster, .step = 1, .par = PAR_BLOCKS });
     }
     fetch_later_row(&w, n_rows, ahead);
     gpu_row_range(&w, 1 + n_rows, k->ins.n - n_rows);

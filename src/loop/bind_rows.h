@@ -10,15 +10,15 @@ typedef struct row_writer {
     kernel *o;
     reg *to;            /* [k->ins] where a register is now */
     bool *wrote, *read; /* [bufs] touched by some thread since all met */
-    int group;
+    int block_threads;
     bool quiet; /* inside a scatter, which needs no meetings */
     kvar one;   /* variable of loops for one thread, or -1 */
-    int n_rows; /* of a group, when it has several at once; else 0: */
+    int n_rows; /* of a thread block, when it has several at once; else 0: */
     kvar row;   /* this variable is row_is, and copy is which of them it is */
     affine row_is, copy;
-    int cluster; /* groups that share out the elements of a row; up to 1: one has all of it. Else: */
+    int cluster; /* thread blocks that share out the elements of a row; up to 1: one has all of it. Else: */
     kvar member; /* which of them it is; */
-    kvar split;  /* of the nest at hand: its variable, whose values of this group are counted by */
+    kvar split;  /* of the nest at hand: its variable, whose values of this thread block are counted by */
     kvar own;    /* this one */
 } row_writer;
 
@@ -26,7 +26,7 @@ typedef struct row_writer {
 void gpu_row_touch(row_writer *w, int from, int to);
 /* Instructions [from, to), which are whole nests. */
 void gpu_row_range(row_writer *w, int from, int to);
-/* An instruction of k for a group of several rows: which one it is about. */
+/* An instruction of k for a thread block of several rows: which one it is about. */
 void gpu_row_place(const row_writer *w, kins *in);
 
 /* Whether `cluster` thread blocks of so many threads can share out rows, the first n_rows loops. */

@@ -85,10 +85,11 @@ k_block tiler_block(const tiler *w, int64_t steps) {
 }
 
 tile_problem tiler_problem(const tile_shape *s) {
-    int64_t rows[2] = { (int64_t)s->t[0] * s->n[0], (int64_t)s->t[1] * s->n[1] }, threads = (int64_t)s->n[0] * s->n[1] * s->z;
+    int64_t rows[2] = { (int64_t)s->t[0] * s->n[0], (int64_t)s->t[1] * s->n[1] },
+            threads = (int64_t)s->n[0] * s->n[1] * s->split_k;
     int64_t most = s->b.steps * (rows[0] > rows[1] ? rows[0] : rows[1]) / threads;
     if (s->t[0] * s->t[1] > MAX_TILE) return TILE_SUMS;
-    if (s->b.steps % s->z || (s->z > 1 && s->b.steps / s->z < 2)) return TILE_SPLIT;
+    if (s->b.steps % s->split_k || (s->split_k > 1 && s->b.steps / s->split_k < 2)) return TILE_SPLIT;
     return s->b.powers && most > MAX_CHUNKS ? TILE_COPIES : TILE_FITS;
 }
 
@@ -99,7 +100,7 @@ static bool can_share(const tile_shape *s, str *why) {
     case TILE_SUMS:
         return step_refuse(why, "%d x %d sums of a thread; the limit is %d", s->t[0], s->t[1], MAX_TILE);
     case TILE_SPLIT:
-        return step_refuse(why, "%d threads do not share out a K block of %lld", s->z, (long long)s->b.steps);
+        return step_refuse(why, "%d threads do not share out a K block of %lld", s->split_k, (long long)s->b.steps);
     case TILE_COPIES:
         break;
     }
@@ -154,9 +155,9 @@ static void find_access(tiler *w) {
         kvar inner = tiler_at(w, w->loops + w->n_loops - 1)->var;
         int64_t in_block = w->s.b.whole ? tiler_extent(w, inner) : w->s.b.split;
         if (rows % most == 0 && is_wide(w, s, s->row, most))
-            s->wide = most, s->along = s->row;
+            s->vector = most, s->along = s->row;
         else if (in_block % most == 0 && is_wide(w, s, inner, most))
-            s->wide = most, s->along = inner;
+            s->vector = most, s->along = inner;
     }
 }
 
@@ -190,10 +191,10 @@ static bool read_shape(tiler *w, str *why) {
                                MAX_SIDE);
         x->n[i] = v->threads, x->t[i] = v->role.unroll;
     }
-    x->z = 1;
+    x->split_k = 1;
     for (int i = 0; i < w->n_loops; i++) {
         const kvar_info *v = &w->k->vars.at[tiler_at(w, w->loops + i)->var];
-        if (v->threads) x->z = v->threads;
+        if (v->threads) x->split_k = v->threads;
         if (v->steps) steps = v->steps;
     }
     if (!steps) return step_refuse(why, "the operands do not come through shared memory: pack_shared does that");
@@ -220,7 +221,8 @@ bool tiler_read(tiler *w, const kernel *k, str *why) {
     bool *needed[2];
     kernel *plain = ARENA_NEW(k->a, kernel);
     if (!tiler_find(w, k, needed, why) || !read_rows(w, needed, why) || !read_shape(w, why)) return false;
-    if (!without_roles(w, plain, why) || !gpu_can_bind(plain, -1, (int64_t)w->s.n[0] * w->s.n[1] * w->s.z, why)) return false;
+    if (!without_roles(w, plain, why) || !gpu_can_bind(plain, -1, (int64_t)w->s.n[0] * w->s.n[1] * w->s.split_k, why))
+        return false;
     w->k = plain;
     find_access(w);
     return true;

@@ -23,7 +23,7 @@ typedef struct k_block { /* steps of the contraction that shared memory holds */
 
 typedef struct tile_shape {
     int t[2], n[2]; /* of m and n: tile of a thread, threads */
-    int z;          /* threads along the contraction */
+    int split_k;    /* threads along the contraction */
     k_block b;
 } tile_shape;
 
@@ -32,7 +32,7 @@ typedef struct tile_operand { /* an operand; 0 goes with m, 1 with n */
     const bool *needed; /* [ins] what its value is computed from */
     int operand;        /* that value */
     int lanes;          /* of a load from shared memory */
-    int wide;           /* lanes of a load from memory, or 0 */
+    int vector;         /* lanes of a load from memory, or 0 */
     kvar along;         /* the variable that they run along */
     int64_t pitch;
     bool tail;
@@ -91,7 +91,7 @@ typedef struct tile_writer {
     int n_digits, thread_bits;
     affine tile[2];   /* first m, n of the block */
     affine thread[2]; /* the thread's number down, across */
-    affine z;
+    affine split_k;
     gpu_copier c;
 } tile_writer;
 

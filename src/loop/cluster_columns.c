@@ -39,13 +39,13 @@ bool cluster_takes(const kernel *k, int n_rows, const row_contraction *c) {
 }
 
 bool cluster_comes_out(const cluster_shape *s, const row_contraction *c) {
-    int64_t across = cluster_across_of(s, c), steps = c->depth / s->parts;
+    int64_t across = cluster_across_of(s, c), steps = c->depth / s->split_k;
     if (c->n % (s->cluster * s->lanes) || !gpu_is_power(across)) return false;
-    if (c->depth % s->parts || steps % CLUSTER_STEPS || steps * s->lanes > CLUSTER_MOST_WEIGHTS) return false;
+    if (c->depth % s->split_k || steps % CLUSTER_STEPS || steps * s->lanes > CLUSTER_MOST_WEIGHTS) return false;
     return s->rows * s->lanes <= CLUSTER_MOST_SUMS;
 }
 
-/* Buffers that are written are not read again, unless they are local: groups would meet there. */
+/* Buffers that are written are not read again, unless they are local: thread blocks would meet there. */
 static bool is_possible(cluster_parts *p) {
     const kernel *k = p->k;
     if (p->l.c.n < 2 || !row_layers_are_free(k, 1, &p->l)) return false;
@@ -112,7 +112,7 @@ typedef struct writer {
     cluster_shape s;
     int64_t all_rows;
     int64_t clusters;
-    bool *common; /* [bufs] local ones that contractions touch: all groups have them */
+    bool *common; /* [bufs] local ones that contractions touch: all thread blocks have them */
     bool pads;    /* rows of the last cluster there are not */
     row_writer w;
     kvar g, member, part, block, column;
@@ -128,12 +128,12 @@ static affine sum(const writer *p, affine x, affine y) { return affine_add(p->o-
 static affine times(const writer *p, kvar v, int64_t n) { return build_times(p->o->a, v, n); }
 
 static kvar open(writer *p, const char *name, int64_t n, kpar par) {
-    kvar v = kernel_var(p->o, name, n, par == PAR_GROUPS && name[0] == 'g', false);
+    kvar v = kernel_var(p->o, name, n, par == PAR_BLOCKS && name[0] == 'g', false);
     kernel_push(p->o, (kins){ .op = K_LOOP, .var = v, .hi = n, .step = 1, .par = (uint8_t)par });
     return v;
 }
 
-static void cluster_meets(writer *p) {
+static void cluster_syncs(writer *p) {
     kernel_push(p->o, (kins){ .op = K_BARRIER, .mode = BARRIER_CLUSTER });
     memset(p->w.wrote, 0, sizeof(bool) * (size_t)p->k->bufs.n);
     memset(p->w.read, 0, sizeof(bool) * (size_t)p->k->bufs.n);
@@ -145,15 +145,15 @@ static bool has_row(const writer *p, const kins *in) { return affine_coef(in->id
 
 typedef struct spot {
     const row_contraction *c;
-    affine copy;  /* row of the cluster; */
-    bool may_end; /* which may be behind its last one */
-    kvar loop;    /* this variable is .. */
-    affine turn;  /* .. this */
-    reg dyn;      /* or what this register holds, at most dyn_n - 1 */
+    affine copy;      /* row of the cluster; */
+    bool may_end;     /* which may be behind its last one */
+    kvar loop;        /* this variable is .. */
+    affine iteration; /* .. this */
+    reg dyn;          /* or what this register holds, at most dyn_n - 1 */
     int64_t dyn_n;
     gpu_copier *copier;
     const bool *varies; /* [scalar ins] along columns */
-    int fills;          /* a buffer of the cluster, by counted stores, or -1 */
+    int fills;          /* a buffer of the cluster, by asynchronous store, or -1 */
 } spot;
 
 /* Instruction i for the columns of the thread. */
@@ -161,13 +161,13 @@ static reg put(writer *p, int i, const spot *s, gpu_places at) {
     const kins *in = &p->k->ins.at[i];
     bool memory = in->op == K_LOAD || in->op == K_STORE, global = memory && p->k->bufs.at[in->buf].kind != KB_LOCAL;
     gpu_put(&at, p->k->ins.at[1].var, row_at(p, s->copy));
-    if (s->loop >= 0) gpu_put(&at, s->loop, s->dyn && memory ? affine_const(0) : s->turn);
+    if (s->loop >= 0) gpu_put(&at, s->loop, s->dyn && memory ? affine_const(0) : s->iteration);
     if (s->may_end && memory) gpu_bound(&at, s->copy, cluster_rows_of(&p->s), 0);
     if (global && p->pads && has_row(p, in)) gpu_bound(&at, row_at(p, s->copy), p->all_rows, 0);
     reg r = gpu_copy(s->copier, i, &at);
     kins *out = &p->o->ins.at[r];
     if (memory && !global) out->idx = sum(p, out->idx, affine_scale(p->o->a, s->copy, p->k->bufs.at[in->buf].elems));
-    if (in->op == K_STORE && !global && in->buf == s->fills) out->mode = STORE_COUNTED;
+    if (in->op == K_STORE && !global && in->buf == s->fills) out->mode = STORE_ASYNC;
     int64_t stride = s->loop >= 0 ? affine_coef(in->idx, s->loop) : 0;
     if (memory && s->dyn && stride) out->dyn = s->dyn, out->dyn_stride = stride, out->dyn_n = s->dyn_n;
     return r;
@@ -181,7 +181,7 @@ static gpu_places columns(const writer *p, const spot *s) {
 }
 
 static affine step_at(const writer *p, const row_contraction *c, int64_t step) {
-    return affine_offset(times(p, p->part, c->depth / p->s.parts), step);
+    return affine_offset(times(p, p->part, c->depth / p->s.split_k), step);
 }
 
 /* Loads outside of the sum that can begin before it: the same for all rows. */
@@ -207,7 +207,7 @@ static int filled_by(const writer *p, const row_contraction *c) {
     return b;
 }
 
-static spot spot_of(writer *p, const row_contraction *c, kvar loop, affine turn) {
+static spot spot_of(writer *p, const row_contraction *c, kvar loop, affine iteration) {
     bool *varies = ARENA_ARRAY(p->k->a, bool, p->k->ins.n);
     gpu_copier *copier = ARENA_NEW(p->k->a, gpu_copier);
     kvar j = p->k->ins.at[c->loop].var;
@@ -219,7 +219,7 @@ static spot spot_of(writer *p, const row_contraction *c, kvar loop, affine turn)
     return (spot){ .c = c,
                    .copy = affine_const(0),
                    .loop = loop,
-                   .turn = turn,
+                   .iteration = iteration,
                    .copier = copier,
                    .varies = varies,
                    .fills = filled_by(p, c) };
@@ -228,7 +228,7 @@ static spot spot_of(writer *p, const row_contraction *c, kvar loop, affine turn)
 /* The weights of a contraction, [steps], then what else can begin early, in the order of its instructions. */
 static reg *load_early(writer *p, const spot *s) {
     const row_contraction *c = s->c;
-    int64_t steps = c->depth / p->s.parts;
+    int64_t steps = c->depth / p->s.split_k;
     int w = c->load[weights_of(p->k, 1, c)];
     reg *to = ARENA_ARRAY(p->k->a, reg, steps + c->end - c->loop);
     for (int64_t i = 0; i < steps; i++) {
@@ -245,7 +245,7 @@ static reg *load_early(writer *p, const spot *s) {
 
 /* To and from memory of the thread, at places that are known when it is compiled, which is registers. */
 static void keep(writer *p, const row_contraction *c, const reg *from, reg *to) {
-    int64_t n = c->depth / p->s.parts + c->end - c->loop, at = 0;
+    int64_t n = c->depth / p->s.split_k + c->end - c->loop, at = 0;
     if (p->kept < 0) p->kept = kernel_buf(p->o, (kbuf){ .dtype = TN_F32, .kind = KB_LOCAL, .plan_buf = -1 });
     for (int64_t i = 0; i < n; i++) {
         if (!from[i]) continue;
@@ -271,14 +271,14 @@ static kins partial(const writer *p, const row_contraction *c, kop op, affine pa
 static void write_sums(writer *p, spot *s, const reg *early) {
     const row_contraction *c = s->c;
     int w = weights_of(p->k, 1, c), x = c->load[1 - w];
-    kvar step = p->k->ins.at[c->inner].var, turn = open(p, "r", p->s.rows, PAR_SERIAL);
+    kvar step = p->k->ins.at[c->inner].var, iteration = open(p, "r", p->s.rows, PAR_SERIAL);
     kins acc = p->k->ins.at[c->acc], update = p->k->ins.at[c->update];
     acc.lanes = update.lanes = (uint8_t)p->s.lanes;
-    s->copy = sum(p, times(p, p->block, p->s.rows), affine_var(p->o->a, turn));
+    s->copy = sum(p, times(p, p->block, p->s.rows), affine_var(p->o->a, iteration));
     update.c = kernel_push(p->o, acc);
     bool *along = ARENA_ARRAY(p->k->a, bool, p->k->ins.n);
     along[x] = true;
-    for (int64_t at = 0; at < c->depth / p->s.parts; at += CLUSTER_STEPS) {
+    for (int64_t at = 0; at < c->depth / p->s.split_k; at += CLUSTER_STEPS) {
         gpu_places place = { .along = step, .lanes = CLUSTER_STEPS, .varies = along };
         gpu_put(&place, step, step_at(p, c, at));
         reg four = put(p, x, s, place);
@@ -298,22 +298,22 @@ static void write_sums(writer *p, spot *s, const reg *early) {
 /* The parts of one row's sum, halves first. */
 static reg add_parts(writer *p, const spot *s) {
     reg r[32];
-    for (int i = 0; i < p->s.parts; i++) {
+    for (int i = 0; i < p->s.split_k; i++) {
         kins load = partial(p, s->c, K_LOAD, affine_const(i), s->copy);
         if (s->may_end) build_mask(p->o->a, &load, s->copy, 0, cluster_rows_of(&p->s));
         r[i] = kernel_push(p->o, load);
     }
-    return build_halves(p->o, r, p->s.parts, OP_add, TN_F32, p->k->ins.at[s->c->acc].node);
+    return build_halves(p->o, r, p->s.split_k, OP_add, TN_F32, p->k->ins.at[s->c->acc].node);
 }
 
 /* What is done with the sums, and where they go. */
 static void write_results(writer *p, spot *s, const reg *early) {
     const row_contraction *c = s->c;
-    int at_once = p->s.parts * p->s.blocks, rows = cluster_rows_of(&p->s), turns = (rows + at_once - 1) / at_once;
-    int64_t steps = c->depth / p->s.parts;
-    kvar turn = open(p, "t", turns, PAR_SERIAL);
+    int at_once = p->s.split_k * p->s.blocks, rows = cluster_rows_of(&p->s), iterations = (rows + at_once - 1) / at_once;
+    int64_t steps = c->depth / p->s.split_k;
+    kvar iteration = open(p, "t", iterations, PAR_SERIAL);
     s->copy = sum(p, times(p, p->part, p->s.blocks), affine_var(p->o->a, p->block));
-    s->copy = sum(p, s->copy, times(p, turn, at_once));
+    s->copy = sum(p, s->copy, times(p, iteration, at_once));
     s->may_end = rows % at_once != 0;
     s->copier->to[c->acc] = add_parts(p, s);
     for (int i = c->loop + 1; i < c->end; i++) {
@@ -327,29 +327,29 @@ static void write_results(writer *p, spot *s, const reg *early) {
 typedef struct follower { /* the contraction that comes next, for which memory is asked early; c NULL: none */
     const row_contraction *c;
     kvar loop;
-    affine turn;   /* iteration of the loop */
-    int64_t dyn_n; /* 0: the turn as it is; else it may be as large as this */
-    bool keep;     /* it is in a loop */
+    affine iteration; /* iteration of the loop */
+    int64_t dyn_n;    /* 0: the turn as it is; else it may be as large as this */
+    bool keep;        /* it is in a loop */
 } follower;
 
-static void write_contraction(writer *p, const row_contraction *c, kvar loop, affine turn, const reg *early,
-                              const follower *next, bool meet) {
-    spot s = spot_of(p, c, loop, turn);
+static void write_contraction(writer *p, const row_contraction *c, kvar loop, affine iteration, const reg *early,
+                              const follower *next, bool needs_barrier) {
+    spot s = spot_of(p, c, loop, iteration);
     write_sums(p, &s, early);
     p->ahead = NULL;
     if (next->c) {
-        spot n = spot_of(p, next->c, next->loop, next->turn);
+        spot n = spot_of(p, next->c, next->loop, next->iteration);
         n.dyn_n = next->dyn_n;
-        if (n.dyn_n) n.dyn = kernel_push(p->o, (kins){ .op = K_INDEX, .dtype = TN_I32, .idx = next->turn });
+        if (n.dyn_n) n.dyn = kernel_push(p->o, (kins){ .op = K_INDEX, .dtype = TN_I32, .idx = next->iteration });
         p->ahead = load_early(p, &n);
         if (next->keep) keep(p, next->c, p->ahead, NULL);
     }
     build_barrier(p->o);
     write_results(p, &s, early);
-    if (meet && s.fills >= 0)
+    if (needs_barrier && s.fills >= 0)
         kernel_push(p->o, (kins){ .op = K_BARRIER, .mode = BARRIER_MBARRIER, .buf = (uint16_t)s.fills });
-    else if (meet)
-        cluster_meets(p);
+    else if (needs_barrier)
+        cluster_syncs(p);
 }
 
 /* The first contraction of section i: what it needs is loaded now. */
@@ -365,14 +365,15 @@ static void write_loop(writer *p, const row_section *x) {
     reg *shape_of = p->ahead; /* which registers there are */
     keep(p, first, p->ahead, NULL);
     kvar v = open(p, "l", x->times, PAR_SERIAL);
-    affine turn = affine_var(p->o->a, v);
+    affine iteration = affine_var(p->o->a, v);
     for (int i = 0; i < x->n; i++) {
         const row_contraction *c = &p->l.c.at[x->first + i];
         bool last = i + 1 == x->n;
-        follower next = { last ? first : c + 1, x->var, last ? affine_offset(turn, 1) : turn, last ? x->times : 0, true };
-        reg *early = ARENA_ARRAY(p->k->a, reg, c->depth / p->s.parts + c->end - c->loop);
+        follower next = { last ? first : c + 1, x->var, last ? affine_offset(iteration, 1) : iteration, last ? x->times : 0,
+                          true };
+        reg *early = ARENA_ARRAY(p->k->a, reg, c->depth / p->s.split_k + c->end - c->loop);
         keep(p, c, i ? p->ahead : shape_of, early);
-        write_contraction(p, c, x->var, turn, early, &next, true);
+        write_contraction(p, c, x->var, iteration, early, &next, true);
     }
     build_ends(p->o, 1);
     p->ahead = NULL;
@@ -385,12 +386,12 @@ static void mask_rest(writer *p, int from, affine copy) {
         if (in->op != K_LOAD && in->op != K_STORE) continue;
         uint8_t kind = p->o->bufs.at[in->buf].kind;
         bool of_row = affine_coef(in->idx, p->g) != 0;
-        if ((kind == KB_CLUSTER || of_row) && rows % p->s.cluster) build_mask(p->o->a, in, copy, 0, rows);
+        if ((kind == KB_DISTRIBUTED || of_row) && rows % p->s.cluster) build_mask(p->o->a, in, copy, 0, rows);
         if (of_row && p->pads) build_mask(p->o->a, in, row_at(p, copy), 0, p->all_rows);
     }
 }
 
-/* Everything else: the groups of the cluster share out its rows. */
+/* Everything else: the thread blocks of the cluster share out its rows. */
 static void write_rest(writer *p, int from, int to, bool last) {
     bool common = false;
     if (from >= to) return;
@@ -403,7 +404,7 @@ static void write_rest(writer *p, int from, int to, bool last) {
     mask_rest(p, first, p->w.copy);
     build_barrier(p->o);
     build_ends(p->o, 1);
-    if (common || !last) cluster_meets(p);
+    if (common || !last) cluster_syncs(p);
 }
 
 static void make_kernel(writer *p) {
@@ -413,16 +414,16 @@ static void make_kernel(writer *p) {
     o->vars.at = k->vars.at, o->vars.n = k->vars.n, o->vars.cap = k->vars.n; /* grows into memory of its own */
     for (int b = 0; b < k->bufs.n; b++) {
         kbuf own = k->bufs.at[b];
-        if (own.kind == KB_LOCAL) own.kind = p->common[b] ? KB_CLUSTER : KB_GROUP;
-        if (own.kind == KB_CLUSTER) own.elems *= cluster_rows_of(&p->s);
+        if (own.kind == KB_LOCAL) own.kind = p->common[b] ? KB_DISTRIBUTED : KB_SHARED;
+        if (own.kind == KB_DISTRIBUTED) own.elems *= cluster_rows_of(&p->s);
         kernel_buf(o, own);
     }
     o->flops = k->flops, o->bytes_read = k->bytes_read, o->bytes_written = k->bytes_written;
-    o->tiled = true, o->group = (int)cluster_group_of(&p->s, c), o->cluster = p->s.cluster,
-    o->groups = p->clusters * p->s.cluster;
-    p->partial = gpu_shared_buffer(o, TN_F32, p->s.parts * cluster_rows_of(&p->s) * cluster_columns_of(&p->s, c));
+    o->tiled = true, o->block_threads = (int)cluster_block_threads(&p->s, c), o->cluster = p->s.cluster,
+    o->grid_blocks = p->clusters * p->s.cluster;
+    p->partial = gpu_shared_buffer(o, TN_F32, p->s.split_k * cluster_rows_of(&p->s) * cluster_columns_of(&p->s, c));
     p->kept = -1;
-    p->w = (row_writer){ .k = k, .o = o, .to = ARENA_ARRAY(k->a, reg, k->ins.n), .group = o->group, .one = -1 };
+    p->w = (row_writer){ .k = k, .o = o, .to = ARENA_ARRAY(k->a, reg, k->ins.n), .block_threads = o->block_threads, .one = -1 };
     p->w.wrote = ARENA_ARRAY(k->a, bool, k->bufs.n + 1), p->w.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
     p->w.n_rows = cluster_rows_of(&p->s), p->w.row = k->ins.at[1].var;
 }
@@ -430,9 +431,9 @@ static void make_kernel(writer *p) {
 static kernel *write(writer *p) {
     const kernel *k = p->k;
     make_kernel(p);
-    p->g = open(p, "g", p->clusters, PAR_GROUPS), p->member = open(p, "m", p->s.cluster, PAR_GROUPS);
-    p->part = open(p, "p", p->s.parts, PAR_LOCAL), p->block = open(p, "q", p->s.blocks, PAR_LOCAL);
-    p->column = open(p, "c", cluster_across_of(&p->s, &p->l.c.at[0]), PAR_LOCAL);
+    p->g = open(p, "g", p->clusters, PAR_BLOCKS), p->member = open(p, "m", p->s.cluster, PAR_BLOCKS);
+    p->part = open(p, "p", p->s.split_k, PAR_BLOCK_THREADS), p->block = open(p, "q", p->s.blocks, PAR_BLOCK_THREADS);
+    p->column = open(p, "c", cluster_across_of(&p->s, &p->l.c.at[0]), PAR_BLOCK_THREADS);
     begin(p, 0);
     int from = 2;
     for (int i = 0; i < p->l.sections.n; i++) {
@@ -474,7 +475,7 @@ bool step_cluster_columns(kernel **kk, const loop_step *s, str *why) {
         if (!cluster_comes_out(&p.s, &p.l.c.at[i]))
             return step_refuse(why, "a contraction of %lld columns and %lld steps does not come out so",
                                (long long)p.l.c.at[i].n, (long long)p.l.c.at[i].depth);
-    if (!gpu_can_bind(k, -1, cluster_group_of(&p.s, &p.l.c.at[0]), why)) return false;
+    if (!gpu_can_bind(k, -1, cluster_block_threads(&p.s, &p.l.c.at[0]), why)) return false;
     p.clusters = (p.all_rows + cluster_rows_of(&p.s) - 1) / cluster_rows_of(&p.s);
     p.pads = p.clusters * cluster_rows_of(&p.s) != p.all_rows;
     *kk = write(&p);

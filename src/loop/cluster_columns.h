@@ -13,9 +13,9 @@ enum {
 };
 
 typedef struct cluster_shape {
-    int cluster;      /* thread blocks; */
-    int rows, blocks; /* rows of a thread, and how many threads have those of the cluster */
-    int parts, lanes; /* threads a sum; columns of a thread */
+    int cluster;        /* thread blocks; */
+    int rows, blocks;   /* rows of a thread, and how many threads have those of the cluster */
+    int split_k, lanes; /* threads a sum; columns of a thread */
 } cluster_shape;
 
 static inline int cluster_rows_of(const cluster_shape *s) { return s->rows * s->blocks; }
@@ -23,8 +23,8 @@ static inline int64_t cluster_columns_of(const cluster_shape *s, const row_contr
 static inline int64_t cluster_across_of(const cluster_shape *s, const row_contraction *c) {
     return cluster_columns_of(s, c) / s->lanes;
 }
-static inline int64_t cluster_group_of(const cluster_shape *s, const row_contraction *c) {
-    return cluster_across_of(s, c) * s->parts * s->blocks;
+static inline int64_t cluster_block_threads(const cluster_shape *s, const row_contraction *c) {
+    return cluster_across_of(s, c) * s->split_k * s->blocks;
 }
 
 /* Whether it can be shared out so, rows being the first n_rows loops. */

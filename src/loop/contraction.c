@@ -20,7 +20,7 @@ int64_t contraction_depth_from(const contraction *c, int first) {
 int64_t contraction_full_tiles(const contraction *c) { return contraction_extent(c, c->n) / contraction_tile_columns(c); }
 tn_dtype contraction_dtype(const contraction *c) {
     const kins *x = contraction_ins(c, (int)c->packed.value);
-    if (x->op == K_LOAD) return x->parts ? TN_I32 : (tn_dtype)x->src;
+    if (x->op == K_LOAD) return x->packed ? TN_I32 : (tn_dtype)x->src;
     return (tn_dtype)(x->op == K_WRAP ? x->src : x->dtype); /* a rounded value stays narrow */
 }
 int64_t contraction_elem_size(const contraction *c) { return (int64_t)dtype_size(contraction_dtype(c)); }
@@ -99,7 +99,7 @@ static bool list_loops(const contraction *t, kpanels *x) {
     int n = 1; /* loops that the index knows */
     *x = (kpanels){ b->idx.base, contraction_tile_columns(t),
                     .column = { contraction_extent(t, t->n), affine_coef(b->idx, t->n) } };
-    x->dtype = b->src, x->parts = b->parts, x->part_stride = b->part_stride;
+    x->dtype = b->src, x->packed = b->packed, x->packed_stride = b->packed_stride;
     for (int i = 0; i < t->rows.n; i++) {
         if (!affine_coef(b->idx, t->rows.at[i])) continue;
         if (!add_loop(t, x, t->rows.at[i])) return false;
@@ -116,7 +116,7 @@ bool contraction_layout(const contraction *c, kpanels *out) {
     const kbuf *own = &c->k->bufs.at[contraction_ins(c, (int)c->load)->buf];
     if (contraction_computes(c) || !own->fixed || own->panels || !list_loops(c, out)) return false;
     /* Not where windows overlap, or many a panel is short. */
-    return kpanels_elems(out) * (out->parts ? out->parts : 1) <= 2 * own->elems;
+    return kpanels_elems(out) * (out->packed ? out->packed : 1) <= 2 * own->elems;
 }
 
 const kins *contraction_matrix(const contraction *c) {

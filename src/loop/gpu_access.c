@@ -46,7 +46,7 @@ static gpu_access measure(const counter *c, const kins *in, int64_t *elements, i
     int64_t size = (int64_t)dtype_size((tn_dtype)b->dtype);
     int n_elements = 0, n_sectors = 0;
     int64_t threads = c->head ? kernel_nest_size(c->k, (reg)c->head) : 1;
-    if (threads > c->k->group) threads = c->k->group;
+    if (threads > c->k->block_threads) threads = c->k->block_threads;
     if (threads > TOGETHER) threads = TOGETHER;
     for (int64_t t = 0; t < threads; t++) {
         int64_t first = element(c, in, t);
@@ -79,10 +79,11 @@ int gpu_accesses(const kernel *k, arena *a, gpu_access **out) {
         if (in->op == K_END) depth--;
         if ((in->op != K_LOAD && in->op != K_STORE && in->op != K_SCATTER) || kbuf_is_local(&k->bufs.at[in->buf])) continue;
         counter c = { .k = k };
-        for (int d = 0; d < depth; d++) { /* the innermost nest that is dealt to threads, from its first loop on */
+        for (int d = 0; d < depth; d++) { /* the innermost nest that is bound to threads, from its first loop on */
             kpar par = (kpar)k->ins.at[open[d]].par;
             bool inner = d > 0 && open[d - 1] == open[d] - 1 && k->ins.at[open[d - 1]].par == par;
-            if ((par == PAR_LOCAL || par == PAR_GRID) && !inner) c.head = open[d], c.n_loops = kernel_nest(k, (reg)open[d]);
+            if ((par == PAR_BLOCK_THREADS || par == PAR_GRID_THREADS) && !inner)
+                c.head = open[d], c.n_loops = kernel_nest(k, (reg)open[d]);
         }
         gpu_access x = measure(&c, in, sets, sets + TOGETHER * LANES);
         int j = 0;

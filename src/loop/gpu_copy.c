@@ -59,19 +59,19 @@ bool gpu_aligned(const kernel *k, const kins *original, kvar v, int lanes) {
     return kernel_aligned(k, &in, lanes);
 }
 
-kernel *gpu_kernel(const kernel *k, int group) {
+kernel *gpu_kernel(const kernel *k, int block_threads) {
     kernel *o = kernel_make(k->a, k->name);
     o->vars.at = k->vars.at, o->vars.n = k->vars.n, o->vars.cap = k->vars.n; /* grows into memory of its own */
     o->bufs.at = k->bufs.at, o->bufs.n = k->bufs.n, o->bufs.cap = k->bufs.n;
     o->flops = k->flops, o->bytes_read = k->bytes_read, o->bytes_written = k->bytes_written;
-    o->group = group, o->groups = 1, o->tiled = true;
+    o->block_threads = block_threads, o->grid_blocks = 1, o->tiled = true;
     return o;
 }
 
 gpu_copier gpu_copier_make(const kernel *k, kernel *o) { return (gpu_copier){ k, o, ARENA_ARRAY(o->a, reg, k->ins.n) }; }
 
 int gpu_shared_buffer(kernel *o, uint8_t dtype, int64_t elems) {
-    return kernel_buf(o, (kbuf){ .dtype = dtype, .kind = KB_GROUP, .elems = elems, .plan_buf = -1 });
+    return kernel_buf(o, (kbuf){ .dtype = dtype, .kind = KB_SHARED, .elems = elems, .plan_buf = -1 });
 }
 
 int gpu_open_rows(const kernel *k, kernel *o, int n, kvar but, kvar nor) {
@@ -79,8 +79,8 @@ int gpu_open_rows(const kernel *k, kernel *o, int n, kvar but, kvar nor) {
     for (int i = 1; i <= n; i++) {
         kins in = k->ins.at[i];
         if (in.var == but || in.var == nor) continue;
-        in.par = PAR_GROUPS;
-        o->groups *= in.hi - in.lo;
+        in.par = PAR_BLOCKS;
+        o->grid_blocks *= in.hi - in.lo;
         kernel_push(o, in);
         opened++;
     }
@@ -89,8 +89,8 @@ int gpu_open_rows(const kernel *k, kernel *o, int n, kvar but, kvar nor) {
 
 affine gpu_open_pieces(kernel *o, int64_t n, int64_t piece) {
     int64_t pieces = (n + piece - 1) / piece;
-    o->groups *= pieces;
-    return build_times(o->a, build_loop(o, "g", pieces, PAR_GROUPS), piece);
+    o->grid_blocks *= pieces;
+    return build_times(o->a, build_loop(o, "g", pieces, PAR_BLOCKS), piece);
 }
 
 bool gpu_is_plain(const kernel *k, const kins *in) {

@@ -43,8 +43,8 @@ bool gpu_aligned(const kernel *k, const kins *in, kvar v, int lanes);
 int gpu_widest(const kernel *k);
 /* An instruction of elementwise work: no loops, no sums, no memory of its own. */
 bool gpu_is_plain(const kernel *k, const kins *in);
-/* A new kernel with the scalar one's variables and buffers, for groups of so many threads; number of groups 1. */
-kernel *gpu_kernel(const kernel *k, int group);
+/* A new kernel with the scalar one's variables and buffers, for thread blocks of so many threads; number of thread blocks 1. */
+kernel *gpu_kernel(const kernel *k, int block_threads);
 
 gpu_copier gpu_copier_make(const kernel *k, kernel *o);
 /* A buffer of a thread block. */
@@ -74,9 +74,9 @@ bool gpu_tile_contraction(kernel **k, str *why);
 bool gpu_grid_lanes(const kernel *k, int64_t lanes, str *why);
 /* transpose_tile.c: the loads that lie along another outer loop than the innermost one, at most GPU_MOST_TURNED; all along *u.
  * 0: there are none, or what else the kernel has does not suit, as *why says. */
-enum { GPU_MOST_TURNED = 4 };
-int gpu_turned_loads(const kernel *k, kvar *u, int at[GPU_MOST_TURNED], str *why);
+enum { GPU_MOST_TRANSPOSED = 4 };
+int gpu_transposed_loads(const kernel *k, kvar *u, int at[GPU_MOST_TRANSPOSED], str *why);
 /* Whether all of its memory can be read and written in vectors of so many elements. */
-bool gpu_turned_lanes(const kernel *k, int64_t lanes, str *why);
+bool gpu_transposed_lanes(const kernel *k, int64_t lanes, str *why);
 
 #endif

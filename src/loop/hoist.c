@@ -24,10 +24,10 @@ static bool can_move(const kernel *k, const kins *in) {
     return in->op == K_LOAD ? k->bufs.at[in->buf].kind == KB_IN : kernel_is_pure(in);
 }
 
-/* Loops that are dealt to the threads of a GPU together stay a perfect nest: nothing moves in between. */
+/* Loops that are bound to the threads of a GPU together stay a perfect nest: nothing moves in between. */
 static bool splits_nest(const kernel *k, const int *loops, int t) {
     const kins *in = &k->ins.at[loops[t]];
-    return t > 0 && in->par >= PAR_GRID && loops[t - 1] == loops[t] - 1 && in[-1].par == in->par;
+    return t > 0 && in->par >= PAR_GRID_THREADS && loops[t - 1] == loops[t] - 1 && in[-1].par == in->par;
 }
 
 /* Where each register has its value: behind its instruction; an accumulator's is behind the last update. */

@@ -59,7 +59,7 @@ double loop_balance_of(const kernel *k, kvar v, int64_t step, int threads);
 kernel *loop_tile(const kernel *k);
 /* Lanes that loads are transposed by (rows of a square in registers become its columns): 8 of 4 bytes, 4 of 8 bytes, or what
  * the vectors in use allow. */
-static inline int loop_turn_lanes(tn_dtype t, int lanes) {
+static inline int loop_transpose_lanes(tn_dtype t, int lanes) {
     int most = dtype_size(t) == 8 ? 4 : 8;
     return lanes < most ? (lanes < 4 ? 0 : lanes) : most;
 }

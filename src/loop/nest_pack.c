@@ -119,7 +119,7 @@ static void open(kernel *k, kvar v, int64_t lo, int64_t hi) {
 /* Lanes along the columns; columns that do not lie side by side are turned square by square where a loop does. */
 static void give_roles(filler *f, kvar column, const kvar *loop) {
     kernel *k = f->k;
-    int n = f->x->n_outer + f->x->n_depth, turn = loop_turn_lanes((tn_dtype)f->load.dtype, f->lanes);
+    int n = f->x->n_outer + f->x->n_depth, turn = loop_transpose_lanes((tn_dtype)f->load.dtype, f->lanes);
     if (f->x->column.step == 1) {
         k->vars.at[column].role = (krole){ 1, f->lanes };
         return;
@@ -152,12 +152,12 @@ static void fill_panels(filler *f, int64_t from, int64_t to, int64_t columns) {
     }
     place = add_term(k, place, panel, rows * x->width);
     give_roles(f, column, loop);
-    bool turned = x->column.step != 1;
+    bool transposed = x->column.step != 1;
     for (int i = 0; i < x->n_outer; i++) open(k, loop[i], 0, x->loops[i].extent);
     open(k, panel, from, to);
-    if (turned) open(k, column, 0, columns);
+    if (transposed) open(k, column, 0, columns);
     for (int i = x->n_outer; i < n; i++) open(k, loop[i], 0, x->loops[i].extent);
-    if (!turned) open(k, column, 0, columns);
+    if (!transposed) open(k, column, 0, columns);
     f->load.idx = from_place;
     kins store = { .op = K_STORE, .dtype = k->bufs.at[1].dtype, .buf = 1, .idx = place, .lanes = 1 };
     store.a = kernel_push(k, f->load), store.node = f->load.node;
@@ -167,10 +167,10 @@ static void fill_panels(filler *f, int64_t from, int64_t to, int64_t columns) {
 
 static kins load_of(const kpanels *x) {
     return (kins){ .op = K_LOAD,
-                   .dtype = (uint8_t)(x->parts ? TN_I32 : kernel_reg_dtype((tn_dtype)x->dtype)),
+                   .dtype = (uint8_t)(x->packed ? TN_I32 : kernel_reg_dtype((tn_dtype)x->dtype)),
                    .src = x->dtype,
-                   .parts = x->parts,
-                   .part_stride = x->parts ? x->part_stride : 0,
+                   .packed = x->packed,
+                   .packed_stride = x->packed ? x->packed_stride : 0,
                    .lanes = 1 };
 }
 

@@ -42,7 +42,7 @@ static int64_t written_nearby(const kernel *k, int i, int64_t elems) {
     return n;
 }
 
-static bool goes_past(const kernel *k, int i, int64_t vector_bytes) {
+static bool is_nontemporal(const kernel *k, int i, int64_t vector_bytes) {
     const kins *in = &k->ins.at[i];
     int64_t size = (int64_t)size_of(k, in), line = MACHINE_LINE_BYTES / size;
     return size >= 4 && in->lane_stride == 1 && in->lanes * size >= 16 && in->lanes * size <= vector_bytes && !in->n_mask &&
@@ -60,7 +60,7 @@ bool step_nontemporal(kernel **kk, const loop_step *s, str *why) {
     for (int i = 1; i < k->ins.n; i++) {
         kins *in = &k->ins.at[i];
         if (in->op != K_STORE || in->buf != buf) continue;
-        in->mode = goes_past(k, i, s->arg[1].n) ? STORE_NONTEMPORAL : STORE_PLAIN;
+        in->mode = is_nontemporal(k, i, s->arg[1].n) ? STORE_NONTEMPORAL : STORE_PLAIN;
         any = any || in->mode == STORE_NONTEMPORAL;
     }
     return any || step_refuse(why, "b%d is not written in whole lines", buf);

@@ -113,12 +113,12 @@ static kins translated(const packer *t, int i) {
 }
 
 /* One stretch: values of the contraction loops that it fixes, and a piece of depth.at[level]. */
-typedef struct stretch {
+typedef struct k_block {
     kvar *outer;  /* [level] loops that stand for the first contraction loops */
     affine first; /* of the piece */
     int64_t length;
     kvar inside; /* runs over the piece */
-} stretch;
+} k_block;
 
 /* Where an element of the panel lies: row of the panel x columns. `at` runs over the contraction loops from level on; copied:
  * over columns instead of n, or -1. */
@@ -140,7 +140,7 @@ static affine panel_place(packer *t, const kvar *at, kvar copied) {
     return build_plus(a, row, affine_var(a, t->c.n), elems); /* a copy for each column */
 }
 
-static void set_stretch(packer *t, const stretch *x, kvar inside) {
+static void set_k_block(packer *t, const k_block *x, kvar inside) {
     reset_substs(t);
     if (t->whole) return;
     for (int i = 0; i < t->level; i++)
@@ -151,8 +151,8 @@ static void set_stretch(packer *t, const stretch *x, kvar inside) {
 
 /* A copy that turns goes square by square through registers: lanes along the columns, loads along the contraction loop that
  * lies along memory. Returns a loop for the columns, or -1 where there is no such loop. */
-static kvar turn_in_squares(packer *t, const kins *load, const kvar *at) {
-    int lanes = loop_turn_lanes((tn_dtype)load->dtype, contraction_role(&t->c, t->c.n).lanes);
+static kvar transpose_in_squares(packer *t, const kins *load, const kvar *at) {
+    int lanes = loop_transpose_lanes((tn_dtype)load->dtype, contraction_role(&t->c, t->c.n).lanes);
     for (int i = t->level; i < t->c.depth.n && lanes; i++) {
         if (affine_coef(load->idx, t->c.depth.at[i]) != 1 || contraction_extent(&t->c, at[i]) < lanes) continue;
         kvar column = kernel_var(t->c.k, "c", t->columns, false, false);
@@ -171,22 +171,22 @@ static reg push_operand(packer *t) {
     return t->map[t->c.packed.value];
 }
 
-static void copy_panel(packer *t, const stretch *x) {
+static void copy_panel(packer *t, const k_block *x) {
     kernel *k = t->c.k;
     if (t->fixed) return;
     const kins *load = contraction_ins(&t->c, (int)t->c.load);
     kvar at[8], column = -1;
-    bool turned = affine_coef(load->idx, t->c.n) != 1;
+    bool transposed = affine_coef(load->idx, t->c.n) != 1;
     for (int i = t->level; i < t->c.depth.n; i++) {
         int64_t length = i == t->level && !t->whole ? x->length : contraction_extent(&t->c, t->c.depth.at[i]);
         at[i] = kernel_var(k, "p", length, false, false);
     }
-    if (turned) column = turn_in_squares(t, load, at);
-    if (turned) open_tiles(t);
+    if (transposed) column = transpose_in_squares(t, load, at);
+    if (transposed) open_tiles(t);
     if (column >= 0) open_loop(t, column);
     for (int i = t->level; i < t->c.depth.n; i++) open_loop(t, at[i]);
-    if (!turned) open_tiles(t);
-    set_stretch(t, x, at[t->level]);
+    if (!transposed) open_tiles(t);
+    set_k_block(t, x, at[t->level]);
     for (int i = t->whole ? t->level : t->level + 1; i < t->c.depth.n; i++)
         VEC_PUSH(k->a, &t->substs, (subst){ t->c.depth.at[i], affine_var(k->a, at[i]) });
     if (column >= 0) VEC_PUSH(k->a, &t->substs, (subst){ t->c.n, affine_var(k->a, column) });
@@ -269,7 +269,7 @@ static int64_t share(int64_t n, int64_t parts) { return (n + parts - 1) / parts;
 
 /* In each step along the contraction, a tile of rows fetches its share of the next stretch: of a stream that goes on behind
  * this one; or of the row that will be copied, once more for each tile of the panel. */
-static void fetch_ahead(packer *t, const stretch *x, const kvar *at) {
+static void fetch_ahead(packer *t, const k_block *x, const kvar *at) {
     arena *a = t->c.k->a;
     const kins *b = contraction_ins(&t->c, (int)t->c.load);
     tn_dtype type = t->fixed ? contraction_dtype(&t->c) : (tn_dtype)b->src;
@@ -299,11 +299,11 @@ static void fetch_ahead(packer *t, const stretch *x, const kvar *at) {
 }
 
 /* The kernel's own instructions once more, for the inner rows: what is needed of them (unused ones are removed at the end). */
-static void replay(packer *t, part what, const stretch *x) {
+static void replay(packer *t, part what, const k_block *x) {
     bool kept[64];
     int depth = 0;
     kvar at[8];
-    set_stretch(t, x, x->inside);
+    set_k_block(t, x, x->inside);
     for (int i = t->level; i < t->c.depth.n; i++) at[i] = i == t->level && !t->whole ? x->inside : t->c.depth.at[i];
     for (int i = 1; i < t->c.k->ins.n; i++) {
         kins in = translated(t, i);
@@ -333,17 +333,17 @@ static void replay(packer *t, part what, const stretch *x) {
     }
 }
 
-static void do_piece(packer *t, stretch *x) {
+static void do_piece(packer *t, k_block *x) {
     x->inside = kernel_var(t->c.k, "k", x->length, false, true);
     copy_panel(t, x);
     replay(t, SUM, x);
 }
 
-static void do_stretches(packer *t) {
+static void do_k_blocks(packer *t) {
     arena *a = t->c.k->a;
     int64_t extent = contraction_extent(&t->c, t->c.depth.at[t->level]), pieces = extent / t->piece, rest = extent % t->piece;
     kvar outer[8];
-    stretch x = { .outer = outer, .length = t->piece, .first = affine_const(0) };
+    k_block x = { .outer = outer, .length = t->piece, .first = affine_const(0) };
     clear_sums(t);
     for (int i = 0; i < t->level; i++)
         open_loop(t, outer[i] = kernel_var(t->c.k, "ks", contraction_extent(&t->c, t->c.depth.at[i]), false, false));
@@ -363,11 +363,11 @@ static void do_stretches(packer *t) {
 
 static void write_panel(packer *t) {
     if (t->whole) {
-        stretch x = { .first = affine_const(0), .length = t->piece, .inside = t->c.depth.at[0] };
+        k_block x = { .first = affine_const(0), .length = t->piece, .inside = t->c.depth.at[0] };
         copy_panel(t, &x);
         replay(t, WHOLE, &x);
     } else {
-        do_stretches(t);
+        do_k_blocks(t);
     }
 }
 

@@ -39,18 +39,18 @@ static bool lies_along(const tiler *w, const bool *needed, kvar v) {
 tile_layout tiler_copy_layout(const tiler *w, int x) {
     tile_layout l = { .n = 0 };
     const tile_operand *s = &w->side[x];
-    int last = block_dims(w) - 1, wide = s->wide ? s->wide : 1;
-    bool row_last = s->wide ? s->along == s->row : lies_along(w, s->needed, s->row);
-    if (row_last) tiler_add_field(&l, -1, tiler_rows(w, x) / wide, wide);
-    if (s->wide && !row_last) {
-        int64_t pieces = dim_size(w, last) / s->wide, near = pieces > 1 ? 2 : 1;
-        tiler_add_field(&l, last, near, s->wide);
+    int last = block_dims(w) - 1, vector = s->vector ? s->vector : 1;
+    bool row_last = s->vector ? s->along == s->row : lies_along(w, s->needed, s->row);
+    if (row_last) tiler_add_field(&l, -1, tiler_rows(w, x) / vector, vector);
+    if (s->vector && !row_last) {
+        int64_t pieces = dim_size(w, last) / s->vector, near = pieces > 1 ? 2 : 1;
+        tiler_add_field(&l, last, near, s->vector);
         tiler_add_field(&l, -1, tiler_rows(w, x), 1);
-        tiler_add_field(&l, last, pieces / near, s->wide * near);
+        tiler_add_field(&l, last, pieces / near, s->vector * near);
         last--;
     }
     for (int d = last; d >= 0; d--) tiler_add_field(&l, d, dim_size(w, d), 1);
-    if (!row_last && !s->wide) tiler_add_field(&l, -1, tiler_rows(w, x), 1);
+    if (!row_last && !s->vector) tiler_add_field(&l, -1, tiler_rows(w, x), 1);
     return l;
 }
 
@@ -84,16 +84,16 @@ static reg zero_behind(tile_writer *w, reg v, affine e, int64_t lane, int64_t n)
 static reg load_piece(tile_writer *w, int x, const piece *at, affine s, const staged *of) {
     const tiler *t = w->w;
     const tile_operand *o = &t->side[x];
-    gpu_places p = { .along = o->along, .lanes = o->wide };
-    bool along_row = o->wide && o->along == o->row, split = t->s.b.split > 1;
+    gpu_places p = { .along = o->along, .lanes = o->vector };
+    bool along_row = o->vector && o->along == o->row, split = t->s.b.split > 1;
     int n = block_dims(t);
     affine row = build_plus(w->o->a, w->tile[x], at->row, 1), last = affine_const(0);
-    if (o->wide) p.varies = gpu_varying(t->k, o->needed, o->along);
+    if (o->vector) p.varies = gpu_varying(t->k, o->needed, o->along);
     if (split) last = build_plus(w->o->a, at->dim[0], s, t->s.b.split);
     for (int d = 0; d < n; d++) gpu_put(&p, dim_var(t, d), split && d == 0 ? last : at->dim[d]);
     if (!split && t->s.b.whole < t->n_loops) gpu_put(&p, tiler_at(t, t->loops + t->n_loops - 1 - t->s.b.whole)->var, s);
     gpu_put(&p, o->row, row);
-    int64_t lane = o->wide && !along_row && n == 1 && split ? 1 : 0, end = n ? tiler_extent(t, dim_var(t, 0)) : 0;
+    int64_t lane = o->vector && !along_row && n == 1 && split ? 1 : 0, end = n ? tiler_extent(t, dim_var(t, 0)) : 0;
     if (o->tail) gpu_bound(&p, row, tiler_extent(t, o->row), along_row);
     if (t->s.b.tail) gpu_bound(&p, last, end, lane);
     if (of->n_idle) gpu_bound(&p, of->idle, 1, 0);
@@ -111,7 +111,7 @@ static void store_piece(tile_writer *w, int x, const piece *at, const staged *of
     int64_t stride = s->pitch;
     for (int d = block_dims(t) - 1; d >= 0; stride *= dim_size(t, d--))
         in.idx = build_plus(w->o->a, in.idx, at->dim[d], stride);
-    if (s->wide) in.lanes = (uint8_t)s->wide, in.lane_stride = s->along == s->row ? 1 : s->pitch;
+    if (s->vector) in.lanes = (uint8_t)s->vector, in.lane_stride = s->along == s->row ? 1 : s->pitch;
     if (of->n_idle) build_mask(w->o->a, &in, of->idle, 0, 1);
     kernel_push(w->o, in);
 }
@@ -142,9 +142,9 @@ static void copy_by_loops(tile_writer *w, int x, affine s) {
     piece at;
     int n = block_dims(w->w);
     bool row_last = lies_along(w->w, o->needed, o->row);
-    if (!row_last) at.row = affine_var(w->o->a, build_loop(w->o, "r", tiler_rows(w->w, x), PAR_LOCAL));
-    for (int d = 0; d < n; d++) at.dim[d] = affine_var(w->o->a, build_loop(w->o, "c", dim_size(w->w, d), PAR_LOCAL));
-    if (row_last) at.row = affine_var(w->o->a, build_loop(w->o, "r", tiler_rows(w->w, x), PAR_LOCAL));
+    if (!row_last) at.row = affine_var(w->o->a, build_loop(w->o, "r", tiler_rows(w->w, x), PAR_BLOCK_THREADS));
+    for (int d = 0; d < n; d++) at.dim[d] = affine_var(w->o->a, build_loop(w->o, "c", dim_size(w->w, d), PAR_BLOCK_THREADS));
+    if (row_last) at.row = affine_var(w->o->a, build_loop(w->o, "r", tiler_rows(w->w, x), PAR_BLOCK_THREADS));
     at.v = load_piece(w, x, &at, s, &all);
     store_piece(w, x, &at, &all);
     build_ends(w->o, n + 1);

@@ -71,26 +71,26 @@ static bool find_operands(packer *p) {
 static bool is_byte(uint8_t t) { return t == TN_I8 || t == TN_U8; }
 
 /* Whether so many numbers make a word. */
-static bool makes_words(const packer *p, int64_t parts, str *why) {
+static bool makes_packed(const packer *p, int64_t packed, str *why) {
     uint8_t x = ins(p, (int)p->row)->src, y = ins(p, (int)p->column)->src, sum = ins(p, p->upd)->dtype;
     int64_t n = p->k->vars.at[p->depth].extent;
     bool bf16 = x == TN_BF16 && y == TN_BF16 && sum == TN_F32, bytes = is_byte(x) && is_byte(y) && sum == TN_I32;
-    if (!(parts == 2 && (bf16 || bytes)) && !(parts == 4 && bytes && x != y)) /* one with a sign, one without */
+    if (!(packed == 2 && (bf16 || bytes)) && !(packed == 4 && bytes && x != y)) /* one with a sign, one without */
         return step_refuse(why,
                            "%lld products of %s and %s added to %s: there are two of bf16 to f32, two of i8 or u8 to i32, "
                            "and four of u8 and i8 to i32",
-                           (long long)parts, dtype_name((tn_dtype)x), dtype_name((tn_dtype)y), dtype_name((tn_dtype)sum));
-    if (n % parts) return step_refuse(why, "%lld terms do not come out in packs of %lld", (long long)n, (long long)parts);
+                           (long long)packed, dtype_name((tn_dtype)x), dtype_name((tn_dtype)y), dtype_name((tn_dtype)sum));
+    if (n % packed) return step_refuse(why, "%lld terms do not come out in packs of %lld", (long long)n, (long long)packed);
     return true;
 }
 
-static void pack_load(const packer *p, reg r, int parts) {
+static void pack_load(const packer *p, reg r, int packed) {
     kins *in = ins(p, (int)r);
     int64_t step = affine_coef(in->idx, p->depth);
-    affine word = build_times(p->k->a, p->depth, parts);
+    affine word = build_times(p->k->a, p->depth, packed);
     in->idx = affine_set_var(p->k->a, in->idx, p->depth, word);
     in->dtype = TN_I32;
-    in->parts = (uint8_t)parts, in->part_stride = step;
+    in->packed = (uint8_t)packed, in->packed_stride = step;
 }
 
 bool step_packed_dot(kernel **kk, const loop_step *s, str *why) {
@@ -100,15 +100,15 @@ bool step_packed_dot(kernel **kk, const loop_step *s, str *why) {
     if (!find_operands(&p))
         return step_refuse(
             why, "no operand without lanes lies along the innermost contraction loop, or a bounds check is in the way");
-    if (!makes_words(&p, s->arg[0].n, why)) return false;
-    int parts = (int)s->arg[0].n;
-    pack_load(&p, p.row, parts), pack_load(&p, p.column, parts);
+    if (!makes_packed(&p, s->arg[0].n, why)) return false;
+    int packed = (int)s->arg[0].n;
+    pack_load(&p, p.row, packed), pack_load(&p, p.column, packed);
     kins *upd = ins(&p, p.upd);
-    bool turned = parts == 4 && ins(&p, (int)p.row)->src == TN_I8; /* the one without a sign first */
-    upd->a = turned ? p.column : p.row, upd->b = turned ? p.row : p.column;
-    upd->parts = (uint8_t)parts;
-    k->vars.at[p.depth].extent /= parts;
-    ins(&p, p.loop)->hi /= parts;
+    bool transposed = packed == 4 && ins(&p, (int)p.row)->src == TN_I8; /* the one without a sign first */
+    upd->a = transposed ? p.column : p.row, upd->b = transposed ? p.row : p.column;
+    upd->packed = (uint8_t)packed;
+    k->vars.at[p.depth].extent /= packed;
+    ins(&p, p.loop)->hi /= packed;
     loop_sweep(k);
     return true;
 }

@@ -56,7 +56,7 @@ static shared_buffer *buffer_of(pipeliner *p, int buf) {
 }
 
 static bool is_shared(const pipeliner *p, const kins *in) {
-    return (in->op == K_LOAD || in->op == K_STORE) && p->k->bufs.at[in->buf].kind == KB_GROUP;
+    return (in->op == K_LOAD || in->op == K_STORE) && p->k->bufs.at[in->buf].kind == KB_SHARED;
 }
 
 static bool add_store(pipeliner *p, int i) {
@@ -140,7 +140,7 @@ static void find_needed(const pipeliner *p, shared_buffer *x) {
 static bool is_of_thread(const pipeliner *p, const kmask *m) {
     for (int t = 0; t < m->e.n; t++)
         for (int i = 1; i < p->loop; i++)
-            if (ins_at(p, i)->op == K_LOOP && ins_at(p, i)->var == m->e.t[t].var && ins_at(p, i)->par != PAR_LOCAL)
+            if (ins_at(p, i)->op == K_LOOP && ins_at(p, i)->var == m->e.t[t].var && ins_at(p, i)->par != PAR_BLOCK_THREADS)
                 return false;
     return affine_coef(m->e, p->block) == 0;
 }

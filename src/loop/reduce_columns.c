@@ -77,7 +77,7 @@ bool column_takes_panels(const column *w, int i) {
 static void make_panels(column *w, kernel *o) {
     const kins *in = at(w, w->panels);
     int64_t columns = w->k->vars.at[w->v].extent; /* threads behind the last one read on in their row */
-    kpanels x = { in->idx.base, w->wide, .column = { columns, 1 }, .dtype = in->src, .padded = columns % w->wide != 0 };
+    kpanels x = { in->idx.base, w->columns, .column = { columns, 1 }, .dtype = in->src, .padded = columns % w->columns != 0 };
     for (; x.n_depth < w->n_loops; x.n_depth++) {
         const kins *loop = at(w, w->loops + x.n_depth);
         x.loops[x.n_depth] = (kstep){ loop->hi, affine_coef(in->idx, loop->var) };
@@ -87,9 +87,9 @@ static void make_panels(column *w, kernel *o) {
     w->panel_buf = kernel_buf(o, b);
 }
 
-/* The place in the panels of group g, for what loop variables are now. */
+/* The place in the panels of thread block g, for what loop variables are now. */
 static affine in_panels(const column *w, arena *a, const gpu_places *p, kvar g, affine own) {
-    int64_t apart = w->wide;
+    int64_t apart = w->columns;
     affine x = own;
     for (int l = w->n_loops - 1; l >= 0; apart *= at(w, w->loops + l)->hi, l--) {
         affine is = affine_var(a, at(w, w->loops + l)->var);
@@ -115,20 +115,20 @@ static reg neutral_behind(column *w, kernel *o, reg r, affine row, int64_t rows,
         (kins){ .op = K_ALU, .alu = OP_select, .dtype = dtype, .src = dtype, .a = is, .b = r, .c = neutral, .lanes = lanes });
 }
 
-/* A thread's own share of the rows; first: its first column, of those of group g. */
+/* A thread's own share of the rows; first: its first column, of those of thread block g. */
 static void write_share(column *w, kernel *o, gpu_copier *c, kvar g, affine first, kvar part) {
     arena *a = o->a;
-    affine col = affine_add(a, build_times(a, g, w->wide), first);
+    affine col = affine_add(a, build_times(a, g, w->columns), first);
     const kins *split = at(w, w->loops + w->split);
-    int64_t rows = trips(split), share = (rows + w->parts - 1) / w->parts;
-    bool tail = rows % w->parts != 0;
+    int64_t rows = trips(split), share = (rows + w->down - 1) / w->down;
+    bool tail = rows % w->down != 0;
     gpu_places p = { .along = w->v, .lanes = w->lanes };
     bool *varies = gpu_varying(w->k, NULL, w->v);
     p.varies = varies;
     for (int i = 0; i < w->n_acc; i++) varies[w->acc[i]] = true;
     for (int i = w->loops; i < w->end; i++) varies[i] |= at(w, i)->op == K_UPD;
     gpu_put(&p, w->v, col);
-    if (w->k->vars.at[w->v].extent % w->wide) gpu_bound(&p, col, w->k->vars.at[w->v].extent, 1);
+    if (w->k->vars.at[w->v].extent % w->columns) gpu_bound(&p, col, w->k->vars.at[w->v].extent, 1);
     for (int i = w->from; i < w->loops; i++) gpu_copy(c, i, &p);
     affine row = affine_const(0);
     for (int i = 0; i < w->n_loops; i++) {
@@ -138,7 +138,7 @@ static void write_share(column *w, kernel *o, gpu_copier *c, kvar g, affine firs
         }
         kvar s = build_loop(o, "s", share, PAR_SERIAL);
         if (i == w->n_loops - 1 && share > 1) o->vars.at[s].role.unroll = share < w->unroll ? (int)share : w->unroll;
-        row = affine_offset(affine_add(a, build_times(a, s, w->parts), affine_var(a, part)), split->lo);
+        row = affine_offset(affine_add(a, build_times(a, s, w->down), affine_var(a, part)), split->lo);
         gpu_put(&p, split->var, row);
         if (tail) gpu_bound(&p, row, split->hi, 0);
     }
@@ -163,11 +163,11 @@ static void write_share(column *w, kernel *o, gpu_copier *c, kvar g, affine firs
 static void write_columns(column *w, kernel *o, affine first) {
     arena *a = o->a;
     gpu_copier c = gpu_copier_make(w->k, o);
-    kvar e = build_loop(o, "e", w->wide, PAR_LOCAL);
+    kvar e = build_loop(o, "e", w->columns, PAR_BLOCK_THREADS);
     affine col = affine_add(a, first, affine_var(a, e));
     gpu_places p = { .n = 0 };
     gpu_put(&p, w->v, col);
-    if (w->k->vars.at[w->v].extent % w->wide) gpu_bound(&p, col, w->k->vars.at[w->v].extent, 0);
+    if (w->k->vars.at[w->v].extent % w->columns) gpu_bound(&p, col, w->k->vars.at[w->v].extent, 0);
     for (int i = w->from; i < w->to; i++) {
         if (i == w->loops) i = w->end + 1;
         if (i >= w->to) break;
@@ -178,13 +178,13 @@ static void write_columns(column *w, kernel *o, affine first) {
         int n = 0;
         while (w->acc[n] != i) n++;
         reg sum = 0;
-        for (int64_t part = 0; part < w->parts; part++) {
+        for (int64_t part = 0; part < w->down; part++) {
             uint8_t type = at(w, i)->dtype;
             reg r = kernel_push(o, (kins){ .op = K_LOAD,
                                            .dtype = type,
                                            .src = type,
                                            .buf = (uint16_t)w->buf[n],
-                                           .idx = affine_offset(affine_var(a, e), part * w->wide) });
+                                           .idx = affine_offset(affine_var(a, e), part * w->columns) });
             kins add = { .op = K_ALU, .alu = at(w, i)->alu, .dtype = type, .src = type, .a = sum, .b = r };
             sum = sum ? kernel_push(o, add) : r;
         }
@@ -195,15 +195,15 @@ static void write_columns(column *w, kernel *o, affine first) {
 
 static kernel *write(column *w) {
     const kernel *k = w->k;
-    kernel *o = gpu_kernel(k, (int)w->parts * w->across);
+    kernel *o = gpu_kernel(k, (int)w->down * w->across);
     arena *a = o->a;
-    for (int i = 0; i < w->n_acc; i++) w->buf[i] = gpu_shared_buffer(o, at(w, w->acc[i])->dtype, w->parts * w->wide);
+    for (int i = 0; i < w->n_acc; i++) w->buf[i] = gpu_shared_buffer(o, at(w, w->acc[i])->dtype, w->down * w->columns);
     gpu_open_rows(k, o, w->n_outer - 1, -1, -1);
-    o->groups = w->groups;
-    int64_t tiles = (k->vars.at[w->v].extent + w->wide - 1) / w->wide;
-    kvar g = build_loop(o, "g", tiles, PAR_GROUPS);
-    affine first = build_times(a, g, w->wide);
-    kvar part = build_loop(o, "p", w->parts, PAR_LOCAL), x = build_loop(o, "x", w->across, PAR_LOCAL);
+    o->grid_blocks = w->grid_blocks;
+    int64_t tiles = (k->vars.at[w->v].extent + w->columns - 1) / w->columns;
+    kvar g = build_loop(o, "g", tiles, PAR_BLOCKS);
+    affine first = build_times(a, g, w->columns);
+    kvar part = build_loop(o, "p", w->down, PAR_BLOCK_THREADS), x = build_loop(o, "x", w->across, PAR_BLOCK_THREADS);
     affine own = build_times(a, x, w->lanes);
     gpu_copier c = gpu_copier_make(k, o);
     if (w->panels) make_panels(w, o);
@@ -212,7 +212,7 @@ static kernel *write(column *w) {
         kernel_push(o, (kins){ .op = K_STORE,
                                .dtype = at(w, w->acc[i])->dtype,
                                .buf = (uint16_t)w->buf[i],
-                               .idx = build_plus(a, own, affine_var(a, part), w->wide),
+                               .idx = build_plus(a, own, affine_var(a, part), w->columns),
                                .a = c.to[w->acc[i]],
                                .lanes = (uint8_t)w->lanes,
                                .lane_stride = w->lanes > 1 });
@@ -239,23 +239,23 @@ static bool take_panels(column *w, int buf, str *why) {
 bool step_reduce_columns(kernel **kk, const loop_step *s, str *why) {
     const kernel *k = gpu_compacted(*kk);
     kvar v = step_loop(k, s, 0, why), r = v < 0 ? -1 : step_loop(k, s, 2, why);
-    int64_t across = s->arg[1].n, parts = s->arg[3].n, lanes = step_option(s, "lanes", 1), unroll = step_option(s, "unroll", 1),
+    int64_t across = s->arg[1].n, down = s->arg[3].n, lanes = step_option(s, "lanes", 1), unroll = step_option(s, "unroll", 1),
             panels = step_option(s, "panels", -1);
     column w;
     if (v < 0 || r < 0 || !column_find(&w, k, why)) return false;
     if (w.v != v) return step_refuse(why, "the columns are those of %s", k->vars.at[w.v].name);
     if (!take_split(&w, r, why)) return false;
-    if (!gpu_is_power(across) || !gpu_is_power(parts) || across > GPU_MOST_THREADS || parts > GPU_MOST_THREADS)
-        return step_refuse(why, "%lld x %lld threads: expected powers of two", (long long)across, (long long)parts);
-    if (!gpu_can_bind(k, -1, across * parts, why)) return false;
+    if (!gpu_is_power(across) || !gpu_is_power(down) || across > GPU_MOST_THREADS || down > GPU_MOST_THREADS)
+        return step_refuse(why, "%lld x %lld threads: expected powers of two", (long long)across, (long long)down);
+    if (!gpu_can_bind(k, -1, across * down, why)) return false;
     if (!gpu_is_power(lanes) || lanes > MOST_LANES || !column_lanes(&w, (int)lanes))
         return step_refuse(why, "what is summed cannot be read in aligned vectors of %lld", (long long)lanes);
     if (unroll < 1 || unroll > MOST_UNROLL)
         return step_refuse(why, "unrolled by %lld: expected 1 to %d", (long long)unroll, MOST_UNROLL);
-    w.lanes = (int)lanes, w.across = (int)across, w.parts = parts, w.wide = lanes * across, w.unroll = (int)unroll;
+    w.lanes = (int)lanes, w.across = (int)across, w.down = down, w.columns = lanes * across, w.unroll = (int)unroll;
     if (panels >= 0 && !take_panels(&w, panels < k->bufs.n ? (int)panels : k->bufs.n, why)) return false;
-    w.groups = (k->vars.at[v].extent + w.wide - 1) / w.wide;
-    for (int i = 1; i < w.n_outer; i++) w.groups *= trips(at(&w, i));
+    w.grid_blocks = (k->vars.at[v].extent + w.columns - 1) / w.columns;
+    for (int i = 1; i < w.n_outer; i++) w.grid_blocks *= trips(at(&w, i));
     *kk = write(&w);
     return true;
 }

@@ -12,8 +12,8 @@ typedef struct column {
     int split;                                  /* the reducing loop that is shared out */
     int acc[COLUMN_MOST_SUMS], buf[COLUMN_MOST_SUMS], n_acc;
     int lanes, across, unroll;
-    int64_t parts, wide, groups; /* wide: columns of a thread block */
-    int panels, panel_buf;       /* a load of a fixed value that is in panels, or 0; the buffer that has them */
+    int64_t down, columns, grid_blocks; /* wide: columns of a thread block */
+    int panels, panel_buf;              /* a load of a fixed value that is in panels, or 0; the buffer that has them */
 } column;
 
 /* Returns false, with the reason, where the kernel is of another kind. */

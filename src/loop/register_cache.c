@@ -10,26 +10,27 @@
 enum { MOST_TURNS = 64, MOST_VARS = 50 };
 
 /* Iterations of each thread of the nest at `head`, if it is one to take; else 0. */
-static int turns_of(const kernel *k, int head, int most) {
+static int iterations_of(const kernel *k, int head, int most) {
     const kins *in = &k->ins.at[head];
-    if (in->op != K_LOOP || in->par != PAR_LOCAL || in->lo != 0 || in->hi % k->group || in->hi > (int64_t)most * k->group)
+    if (in->op != K_LOOP || in->par != PAR_BLOCK_THREADS || in->lo != 0 || in->hi % k->block_threads ||
+        in->hi > (int64_t)most * k->block_threads)
         return 0;
     int end = kernel_loop_end(k, head);
     for (int i = head + 1; i < end; i++)
         if (k->ins.at[i].op == K_LOOP || (in[i - head].op == K_LOAD && in[i - head].mode)) return 0;
-    return (int)(in->hi / k->group);
+    return (int)(in->hi / k->block_threads);
 }
 
 /* Buffers in which every thread touches elements of its own alone, the same in each nest: how many of them; 0: it is not such a
  * buffer. */
 static int *find_own(const kernel *k, const int *nest) {
     int *own = ARENA_ARRAY(k->a, int, k->bufs.n + 1), *lanes = ARENA_ARRAY(k->a, int, k->bufs.n + 1);
-    for (int b = 0; b < k->bufs.n; b++) own[b] = k->bufs.at[b].kind == KB_GROUP ? -1 : 0;
+    for (int b = 0; b < k->bufs.n; b++) own[b] = k->bufs.at[b].kind == KB_SHARED ? -1 : 0;
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         if ((in->op != K_LOAD && in->op != K_STORE && in->op != K_SCATTER) || own[in->buf] == 0) continue;
         const kins *loop = &k->ins.at[nest[i]];
-        int elems = nest[i] ? (int)(loop->hi / k->group) * in->lanes : 0;
+        int elems = nest[i] ? (int)(loop->hi / k->block_threads) * in->lanes : 0;
         bool fits = elems && in->op != K_SCATTER && !in->dyn && !in->n_mask && (in->lanes == 1 || in->lane_stride == 1) &&
                     affine_equal(in->idx, build_times(k->a, loop->var, in->lanes));
         bool other = own[in->buf] > 0 && (own[in->buf] != elems || lanes[in->buf] != in->lanes);
@@ -45,7 +46,7 @@ static bool meets(const kernel *k, const int *own) {
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         if ((in->op == K_LOAD || in->op == K_SCATTER) && k->bufs.at[in->buf].kind != KB_IN &&
-            k->bufs.at[in->buf].kind != KB_LOCAL && k->bufs.at[in->buf].kind != KB_CLUSTER && !own[in->buf])
+            k->bufs.at[in->buf].kind != KB_LOCAL && k->bufs.at[in->buf].kind != KB_DISTRIBUTED && !own[in->buf])
             return true;
     }
     return false;
@@ -54,13 +55,13 @@ static bool meets(const kernel *k, const int *own) {
 /* A thread's long part of a row is kept as it lies in memory, two numbers of 16 bits in a register. All of it is on its way
  * before the first of it is used, in a nest of its own: compilers put off part of the loads of a nest that computes, too, and
  * memory has less to do. Each nest after the first widens it, and computes what it needs of it, anew. */
-static bool is_packed(const kernel *k, const kins *load, int turns, int64_t long_part) {
+static bool is_packed(const kernel *k, const kins *load, int iterations, int64_t long_part) {
     const kbuf *b = &k->bufs.at[load->buf];
-    return load->op == K_LOAD && b->kind == KB_IN && dtype_size((tn_dtype)b->dtype) == 2 && load->lanes * turns > long_part &&
-           !load->n_mask && !load->dyn;
+    return load->op == K_LOAD && b->kind == KB_IN && dtype_size((tn_dtype)b->dtype) == 2 &&
+           load->lanes * iterations > long_part && !load->n_mask && !load->dyn;
 }
 
-typedef struct holder {
+typedef struct register_cacher {
     const kernel *k;
     int most;          /* iterations of a thread */
     int64_t long_part; /* elements of a thread, more of which are packed */
@@ -70,10 +71,10 @@ typedef struct holder {
     int *held;  /* [bufs] the local buffer with a thread's part of it, if that is packed; else 0, which is no such buffer */
     bool *read; /* [bufs] it has been read there */
     int fetch, fetch_end; /* instructions that fetch a later row, which wait until this one is on its way; none: the same */
-} holder;
+} register_cacher;
 
 /* Loads of one place a thread in several nests. */
-static bool is_again(const holder *h, int load) {
+static bool is_again(const register_cacher *h, int load) {
     const kernel *k = h->k;
     const kins *in = &k->ins.at[load];
     bool again = false;
@@ -90,79 +91,79 @@ static bool is_again(const holder *h, int load) {
 }
 
 /* The loop of a nest, dealt: `turn` after `turn` of each thread. Returns what its variable becomes. */
-static affine open_turns(holder *h, int turns, kvar *turn) {
+static affine open_iterations(register_cacher *h, int iterations, kvar *iteration) {
     kernel *o = h->c.o;
     kvar thread;
-    *turn = kernel_var(o, "s", turns, false, false), thread = kernel_var(o, "t", h->k->group, false, false);
-    o->vars.at[*turn].role.unroll = turns;
-    kernel_push(o, (kins){ .op = K_LOOP, .var = *turn, .hi = turns, .step = 1 });
-    kernel_push(o, (kins){ .op = K_LOOP, .var = thread, .hi = h->k->group, .step = 1, .par = PAR_LOCAL });
-    return affine_add(o->a, build_times(o->a, *turn, h->k->group), affine_var(o->a, thread));
+    *iteration = kernel_var(o, "s", iterations, false, false), thread = kernel_var(o, "t", h->k->block_threads, false, false);
+    o->vars.at[*iteration].role.unroll = iterations;
+    kernel_push(o, (kins){ .op = K_LOOP, .var = *iteration, .hi = iterations, .step = 1 });
+    kernel_push(o, (kins){ .op = K_LOOP, .var = thread, .hi = h->k->block_threads, .step = 1, .par = PAR_BLOCK_THREADS });
+    return affine_add(o->a, build_times(o->a, *iteration, h->k->block_threads), affine_var(o->a, thread));
 }
 
-static void close_turns(kernel *o) {
+static void close_iterations(kernel *o) {
     build_ends(o, 1);
     build_ends(o, 1);
 }
 
-static bool is_held(const holder *h, int load) {
+static bool is_held(const register_cacher *h, int load) {
     const kins *in = &h->k->ins.at[load];
-    return h->nest[load] && is_packed(h->k, in, turns_of(h->k, h->nest[load], h->most), h->long_part) && is_again(h, load);
+    return h->nest[load] && is_packed(h->k, in, iterations_of(h->k, h->nest[load], h->most), h->long_part) && is_again(h, load);
 }
 
 /* What the nest is the first to load of rows that are held packed. Returns whether there is anything. */
-static bool load_packed(holder *h, int head, int turns) {
+static bool load_packed(register_cacher *h, int head, int iterations) {
     kernel *o = h->c.o;
     bool any = false;
     for (int i = head + 1; h->nest[i] == head; i++) {
         const kins *in = &h->k->ins.at[i];
-        kvar turn;
+        kvar iteration;
         if (!is_held(h, i) || h->held[in->buf]) continue;
         any = true;
-        kbuf part = { .dtype = in->src, .kind = KB_LOCAL, .elems = turns * in->lanes, .plan_buf = -1 };
+        kbuf part = { .dtype = in->src, .kind = KB_LOCAL, .elems = iterations * in->lanes, .plan_buf = -1 };
         int buf = h->held[in->buf] = kernel_buf(o, part);
         gpu_places p = { .n = 0 };
-        gpu_put(&p, h->k->ins.at[head].var, open_turns(h, turns, &turn));
+        gpu_put(&p, h->k->ins.at[head].var, open_iterations(h, iterations, &iteration));
         kins store = { .op = K_STORE, .dtype = in->src, .buf = (uint16_t)buf, .lanes = in->lanes, .lane_stride = 1 };
         store.a = gpu_copy(&h->c, i, &p), store.node = in->node;
-        store.idx = build_times(o->a, turn, in->lanes);
+        store.idx = build_times(o->a, iteration, in->lanes);
         o->ins.at[store.a].mode = LOAD_HOISTED;
         kernel_push(o, store);
-        close_turns(o);
+        close_iterations(o);
     }
     return any;
 }
 
-static void hold_nest(holder *h, int head) {
+static void cache_nest(register_cacher *h, int head) {
     const kernel *k = h->k;
     kernel *o = h->c.o;
-    int turns = turns_of(k, head, h->most);
-    kvar turn, var = k->ins.at[head].var;
+    int iterations = iterations_of(k, head, h->most);
+    kvar iteration, var = k->ins.at[head].var;
     gpu_places *p = ARENA_ARRAY(k->a, gpu_places, 2), *mine = p + 1;
-    if (load_packed(h, head, turns))
+    if (load_packed(h, head, iterations))
         for (; h->fetch < h->fetch_end; h->fetch++) gpu_copy(&h->c, h->fetch, mine);
-    gpu_put(p, var, open_turns(h, turns, &turn));
-    gpu_put(mine, var, affine_var(k->a, turn));
+    gpu_put(p, var, open_iterations(h, iterations, &iteration));
+    gpu_put(mine, var, affine_var(k->a, iteration));
     for (int i = head + 1; h->nest[i] == head; i++) {
         const kins *in = &k->ins.at[i];
         bool memory = in->op == K_LOAD || in->op == K_STORE;
         reg r = gpu_copy(&h->c, i, memory && h->own[in->buf] ? mine : p);
         if (in->op != K_LOAD || !h->held[in->buf]) continue;
         kins *load = &o->ins.at[r];
-        load->idx = build_times(o->a, turn, in->lanes), load->mode = h->read[in->buf] ? LOAD_REMATERIALISED : LOAD_PLAIN;
+        load->idx = build_times(o->a, iteration, in->lanes), load->mode = h->read[in->buf] ? LOAD_REMATERIALISED : LOAD_PLAIN;
         load->buf = (uint16_t)h->held[in->buf], h->read[in->buf] = true;
     }
-    close_turns(o);
+    close_iterations(o);
 }
 
 /* The nests to take; returns how many. */
-static int find_nests(holder *h) {
+static int find_nests(register_cacher *h) {
     const kernel *k = h->k;
     int nests = 0;
     h->nest = ARENA_ARRAY(k->a, int, k->ins.n + 1);
     for (int i = 1; i < k->ins.n; i++) {
-        if (k->ins.at[i].op != K_LOOP || k->ins.at[i].par != PAR_LOCAL) continue;
-        int end = kernel_loop_end(k, i), head = turns_of(k, i, h->most) ? i : 0;
+        if (k->ins.at[i].op != K_LOOP || k->ins.at[i].par != PAR_BLOCK_THREADS) continue;
+        int end = kernel_loop_end(k, i), head = iterations_of(k, i, h->most) ? i : 0;
         for (int j = i + 1; j < end; j++) h->nest[j] = head;
         nests += head > 0, i = end;
     }
@@ -170,20 +171,20 @@ static int find_nests(holder *h) {
 }
 
 /* All of the kernel, with those nests written out; `meet`: barriers stay. */
-static void write_kernel(holder *h, bool meet) {
+static void write_kernel(register_cacher *h, bool barriers) {
     const kernel *k = h->k;
     const gpu_places none = { .n = 0 };
     bool packed = false;
     for (int i = 1; i < k->ins.n; i++) packed |= is_held(h, i);
     for (int i = 1; i < k->ins.n; i++) {
-        if (k->ins.at[i].op == K_BARRIER && k->ins.at[i].mode == BARRIER_BLOCK && !meet) continue;
+        if (k->ins.at[i].op == K_BARRIER && k->ins.at[i].mode == BARRIER_BLOCK && !barriers) continue;
         if (packed && k->ins.at[i].op == K_LOOP && k->ins.at[i + 1].op == K_PREFETCH) {
             if (h->fetch == h->fetch_end) h->fetch = i;
             i = kernel_loop_end(k, i), h->fetch_end = i + 1;
         } else if (i + 1 == k->ins.n || h->nest[i + 1] != i) {
             gpu_copy(&h->c, i, &none);
         } else {
-            hold_nest(h, i);
+            cache_nest(h, i);
             i = kernel_loop_end(k, i);
         }
     }
@@ -194,14 +195,14 @@ bool step_register_cache(kernel **kk, const loop_step *s, str *why) {
     int64_t most = s->arg[0].n;
     if (most < 1 || most > MOST_TURNS)
         return step_refuse(why, "%lld iterations of a thread: expected 1 to %d", (long long)most, MOST_TURNS);
-    holder h = { .k = k, .most = (int)most, .long_part = step_option(s, "packed", INT32_MAX) };
+    register_cacher h = { .k = k, .most = (int)most, .long_part = step_option(s, "packed", INT32_MAX) };
     if (k->vars.n > MOST_VARS) return step_refuse(why, "the kernel has %d loops; the limit is %d", k->vars.n, MOST_VARS);
     if (find_nests(&h) < 2)
         return step_refuse(why, "fewer than two nests have each thread at the same elements, %lld iterations at most",
                            (long long)most);
     h.own = find_own(k, h.nest), h.held = ARENA_ARRAY(k->a, int, k->bufs.n + 1);
     h.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
-    kernel *o = gpu_kernel(k, k->group);
+    kernel *o = gpu_kernel(k, k->block_threads);
     h.c = gpu_copier_make(k, o);
     write_kernel(&h, meets(k, h.own));
     for (int b = 0; b < k->bufs.n; b++)

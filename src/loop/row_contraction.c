@@ -31,8 +31,8 @@ static bool find_sum(const kernel *k, row_contraction *c) {
 
 enum { LINE = 128 /* bytes of memory that come at once */ };
 
-double row_lines(const int64_t apart[2], int parts) {
-    double columns = 32.0 / parts, along = fmin((double)(parts * ROW_SUMS) * (double)apart[1] / LINE, parts),
+double row_lines(const int64_t apart[2], int split_k) {
+    double columns = 32.0 / split_k, along = fmin((double)(split_k * ROW_SUMS) * (double)apart[1] / LINE, split_k),
            across = fmin(columns * (double)apart[0] / LINE, columns);
     return fmax(along, 1) * fmax(across, 1);
 }

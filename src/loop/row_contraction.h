@@ -8,7 +8,7 @@
 enum {
     ROW_MOST_ROWS = 8,
     ROW_WHOLE = 32 /* steps of a sum that thread_columns writes out one by one */,
-    ROW_STRETCH = 16 /* of longer ones, at a time */,
+    ROW_K_BLOCK = 16 /* of longer ones, at a time */,
     ROW_SUMS = 4 /* that a thread keeps of one, so that few wait for each other */
 };
 
@@ -44,6 +44,6 @@ bool row_contraction_find(const kernel *k, int n_rows, int i, row_contraction *o
 /* Bytes that instructions [from, to) read whatever the iteration of the first n_rows loops. */
 double row_common_bytes(const kernel *k, int n_rows, int from, int to);
 /* Lines of memory that 32 threads read at once when `parts` neighbours have every fourth step of the same column. */
-double row_lines(const int64_t apart[2], int parts);
+double row_lines(const int64_t apart[2], int split_k);
 
 #endif

@@ -210,14 +210,14 @@ static void push_masked(scatter *w, kins in, const gpu_places *p, const kmask *o
 
 /* ---- owned ---- */
 
-/* The columns of one add or of one place: the innermost loop is dealt to the threads, the others as `par` says. Returns how
+/* The columns of one add or of one place: the innermost loop is bound to the threads, the others as `par` says. Returns how
  * many loops are open. */
 static int open_columns(scatter *w, kvar block, kpar par, gpu_places *p) {
     for (int c = 0; c + 1 < w->columns; c++) {
         kvar v = open(w, "j", column(w, c)->hi, par, 0);
         gpu_put(p, column(w, c)->var, affine_var(w->o->a, v));
     }
-    kvar e = open(w, "e", w->width / w->lanes, PAR_LOCAL, 0);
+    kvar e = open(w, "e", w->width / w->lanes, PAR_BLOCK_THREADS, 0);
     if (!w->columns) return 1;
     const kins *last = column(w, w->columns - 1);
     affine at_column = scaled(w, e, w->lanes);
@@ -262,11 +262,11 @@ static void write_chunk(scatter *w, affine first, affine low, bool tail, kvar ra
     }
 }
 
-/* Every group looks at all the indices, its threads at as many at once. */
+/* Every thread block looks at all the indices, its threads at as many at once. */
 static void write_search(scatter *w, kvar range, kvar block) {
     int loops = 2;
-    if (w->group > w->warp) open(w, "w", w->group / w->warp, PAR_LOCAL, 0), loops++;
-    affine lane = affine_var(w->o->a, open(w, "l", w->warp, PAR_LOCAL, 0));
+    if (w->block_threads > w->warp) open(w, "w", w->block_threads / w->warp, PAR_BLOCK_THREADS, 0), loops++;
+    affine lane = affine_var(w->o->a, open(w, "l", w->warp, PAR_BLOCK_THREADS, 0));
     int64_t step = (int64_t)CHUNKS * w->warp;
     bool tail = w->n_adds % step != 0;
     affine first = scaled(w, open(w, "u", parts(w->n_adds, step), PAR_SERIAL, 0), step), low = scaled(w, range, w->range);
@@ -277,10 +277,11 @@ static void write_search(scatter *w, kvar range, kvar block) {
         any[q] = write_inside(w, write_index(w, place_add(w, &p, which, tail), low), which, tail);
     }
     for (int q = 0; q < CHUNKS; q++)
-        any[q] = kernel_push(w->o, (kins){ .op = K_GSUM, .alu = OP_min, .dtype = TN_I32, .a = any[q], .neighbours = w->warp });
+        any[q] =
+            kernel_push(w->o, (kins){ .op = K_BLOCK_REDUCE, .alu = OP_min, .dtype = TN_I32, .a = any[q], .width = w->warp });
     for (int q = 0; q < CHUNKS; q++) {
-        affine turn = scaled(w, open_if(w, w->warp / ADDS, any[q]), ADDS);
-        write_chunk(w, affine_offset(plus(w, first, turn), q * w->warp), low, tail, range, block);
+        affine iteration = scaled(w, open_if(w, w->warp / ADDS, any[q]), ADDS);
+        write_chunk(w, affine_offset(plus(w, first, iteration), q * w->warp), low, tail, range, block);
         build_ends(w->o, 1);
     }
     build_ends(w->o, loops);
@@ -290,16 +291,16 @@ static void write_owned(scatter *w) {
     arena *a = w->o->a;
     kvar range = -1, block = -1;
     int loops = w->n_outer;
-    w->o->groups *= w->ranges * w->blocks;
-    if (w->ranges > 1) range = open(w, "g", w->ranges, PAR_GROUPS, 0), loops++;
-    if (w->blocks > 1) block = open(w, "b", w->blocks, PAR_GROUPS, 0), loops++;
+    w->o->grid_blocks *= w->ranges * w->blocks;
+    if (w->ranges > 1) range = open(w, "g", w->ranges, PAR_BLOCKS, 0), loops++;
+    if (w->blocks > 1) block = open(w, "b", w->blocks, PAR_BLOCKS, 0), loops++;
     gpu_places p = { .n = 0 };
     int lanes = w->lanes;
     w->lanes = 1; /* vectorize_nests makes vectors of these */
-    kvar i = open(w, "i", w->range, PAR_LOCAL, 0);
+    kvar i = open(w, "i", w->range, PAR_BLOCK_THREADS, 0);
     affine place = affine_var(a, i);
     if (range >= 0) place = plus(w, place, scaled(w, range, w->range));
-    int columns = open_columns(w, block, PAR_LOCAL, &p);
+    int columns = open_columns(w, block, PAR_BLOCK_THREADS, &p);
     if (w->places % w->range) gpu_bound(&p, place, w->places, 0);
     write_base(w, p, place, true);
     build_ends(w->o, columns + 1);
@@ -319,7 +320,7 @@ static void write_owned(scatter *w) {
 
 /* ---- private ---- */
 
-/* Sums of a thread's own, one for each place and column, stand `group` apart. */
+/* Sums of a thread's own, one for each place and column, stand `block_threads` apart. */
 static affine own_sum(scatter *w, affine place, const gpu_places *p, affine thread) {
     affine x = affine_scale(w->o->a, place, w->n_columns);
     int64_t inner = 1;
@@ -327,7 +328,7 @@ static affine own_sum(scatter *w, affine place, const gpu_places *p, affine thre
         x = plus(w, x, affine_scale(w->o->a, p->value[c], inner));
         inner *= column(w, c)->hi;
     }
-    return plus(w, affine_scale(w->o->a, x, w->group), thread);
+    return plus(w, affine_scale(w->o->a, x, w->block_threads), thread);
 }
 
 static int open_serial_columns(scatter *w, gpu_places *p) {
@@ -350,14 +351,14 @@ static void place_column(scatter *w, gpu_places *p, int64_t column_number) {
 /* A thread's share of the adds: as many values under way as it has adds for. */
 static void write_share(scatter *w, int fast, affine thread, affine low) {
     int columns = (int)w->n_columns, ahead = AHEAD / columns, n = 0;
-    while (ahead > 1 && w->n_adds < 2 * (int64_t)ahead * w->group) ahead /= 2;
-    int64_t step = (int64_t)ahead * w->group;
+    while (ahead > 1 && w->n_adds < 2 * (int64_t)ahead * w->block_threads) ahead /= 2;
+    int64_t step = (int64_t)ahead * w->block_threads;
     bool tail = w->n_adds % step != 0;
     affine first = plus(w, scaled(w, open(w, "u", parts(w->n_adds, step), PAR_SERIAL, 0), step), thread);
     reg d[AHEAD], x[AHEAD];
     kmask exists[AHEAD];
     for (int q = 0; q < ahead; q++) {
-        affine which = affine_offset(first, (int64_t)q * w->group);
+        affine which = affine_offset(first, (int64_t)q * w->block_threads);
         exists[q] = (kmask){ which, 0, w->n_adds };
         for (int c = 0; c < columns; c++, n++) {
             gpu_places p;
@@ -381,7 +382,7 @@ static void write_share(scatter *w, int fast, affine thread, affine low) {
                         .idx = own_sum(w, affine_const(0), &p, thread),
                         .a = x[n],
                         .dyn = d[q],
-                        .dyn_stride = (int64_t)columns * w->group,
+                        .dyn_stride = (int64_t)columns * w->block_threads,
                         .dyn_n = w->range,
                         .lanes = 1 };
             push_masked(w, in, &p, tail ? &exists[q] : NULL);
@@ -393,7 +394,7 @@ static void write_share(scatter *w, int fast, affine thread, affine low) {
 static void write_sums(scatter *w, int fast, kvar warp, kvar lane, affine low) {
     arena *a = w->o->a;
     const uint8_t dtype = w->o->bufs.at[fast].dtype;
-    int warps = w->group / w->warp;
+    int warps = w->block_threads / w->warp;
     kvar q = open(w, "q", w->range / warps, PAR_SERIAL, 4);
     affine local = scaled(w, q, warps);
     if (warp >= 0) local = plus(w, local, affine_var(a, warp));
@@ -409,7 +410,7 @@ static void write_sums(scatter *w, int fast, kvar warp, kvar lane, affine low) {
                                           .idx = own_sum(w, local, &p, affine_offset(affine_var(a, lane), part * w->warp)) });
         sum = part ? compute(w, OP_add, (tn_dtype)dtype, (tn_dtype)dtype, sum, x) : x;
     }
-    sum = kernel_push(w->o, (kins){ .op = K_GSUM, .alu = OP_add, .dtype = dtype, .a = sum, .neighbours = w->warp });
+    sum = kernel_push(w->o, (kins){ .op = K_BLOCK_REDUCE, .alu = OP_add, .dtype = dtype, .a = sum, .width = w->warp });
     if (w->places != w->ranges * w->range) gpu_bound(&p, place, w->places, 0);
     reg base = write_base(w, p, place, false);
     kins in = *at(w, w->base_end - w->base_loops);
@@ -425,20 +426,21 @@ static void write_private(scatter *w) {
     const uint8_t dtype = (uint8_t)kernel_reg_dtype((tn_dtype)add(w)->dtype);
     int loops = w->n_outer + 1;
     kvar range = -1, warp = -1;
-    w->o->groups *= w->ranges;
-    if (w->ranges > 1) range = open(w, "g", w->ranges, PAR_GROUPS, 0), loops++;
-    if (w->group > w->warp) warp = open(w, "w", w->group / w->warp, PAR_LOCAL, 0), loops++;
-    kvar lane = open(w, "l", w->warp, PAR_LOCAL, 0);
+    w->o->grid_blocks *= w->ranges;
+    if (w->ranges > 1) range = open(w, "g", w->ranges, PAR_BLOCKS, 0), loops++;
+    if (w->block_threads > w->warp) warp = open(w, "w", w->block_threads / w->warp, PAR_BLOCK_THREADS, 0), loops++;
+    kvar lane = open(w, "l", w->warp, PAR_BLOCK_THREADS, 0);
     affine thread = affine_var(a, lane), low = range >= 0 ? scaled(w, range, w->range) : affine_const(0);
     if (warp >= 0) thread = plus(w, thread, scaled(w, warp, w->warp));
     int64_t sums = w->range * w->n_columns;
-    int fast = gpu_shared_buffer(w->o, dtype, sums * w->group);
+    int fast = gpu_shared_buffer(w->o, dtype, sums * w->block_threads);
     reg zero = number(w, (tn_dtype)dtype, 0);
     kvar i = open(w, "i", sums, PAR_SERIAL, 8);
-    kernel_push(
-        w->o,
-        (kins){
-            .op = K_STORE, .dtype = dtype, .buf = (uint16_t)fast, .idx = plus(w, scaled(w, i, w->group), thread), .a = zero });
+    kernel_push(w->o, (kins){ .op = K_STORE,
+                              .dtype = dtype,
+                              .buf = (uint16_t)fast,
+                              .idx = plus(w, scaled(w, i, w->block_threads), thread),
+                              .a = zero });
     build_ends(w->o, 1);
     write_share(w, fast, thread, low);
     build_barrier(w->o);
@@ -475,7 +477,7 @@ int scatter_lanes(scatter *w) {
 
 static void begin(scatter *w) {
     const kernel *k = w->k;
-    w->o = gpu_kernel(k, w->group);
+    w->o = gpu_kernel(k, w->block_threads);
     w->copy = gpu_copier_make(k, w->o);
     gpu_open_rows(k, w->o, w->n_outer, -1, -1);
 }
@@ -488,7 +490,7 @@ static bool take_block(scatter *w, const loop_step *s, str *why) {
         return step_refuse(why, "warps of %lld threads of %lld: expected a power of two from %d to %d", (long long)warp,
                            (long long)threads, ADDS, SCATTER_WARP);
     if (range < 1) return step_refuse(why, "%lld places: expected 1 or more", (long long)range);
-    w->warp = (int)warp, w->group = (int)threads, w->range = range, w->ranges = parts(w->places, range);
+    w->warp = (int)warp, w->block_threads = (int)threads, w->range = range, w->ranges = parts(w->places, range);
     return true;
 }
 
@@ -497,8 +499,8 @@ bool step_scatter_private(kernel **kk, const loop_step *s, str *why) {
     if (!scatter_find(&w, gpu_compacted(*kk), why) || !take_block(&w, s, why)) return false;
     if (w.n_columns > SCATTER_MOST_COLUMNS)
         return step_refuse(why, "%lld columns; the limit is %d", (long long)w.n_columns, SCATTER_MOST_COLUMNS);
-    if (w.range % (w.group / w.warp))
-        return step_refuse(why, "%lld places do not come out in %d warps", (long long)w.range, w.group / w.warp);
+    if (w.range % (w.block_threads / w.warp))
+        return step_refuse(why, "%lld places do not come out in %d warps", (long long)w.range, w.block_threads / w.warp);
     begin(&w);
     write_private(&w);
     *kk = w.o;

@@ -17,11 +17,11 @@ typedef struct scatter {
     bool *of_index;                 /* [ins] the index needs it */
     const bool *varies;             /* [ins] along the innermost loop over columns */
     int64_t n_adds, n_columns, places;
-    kvar place_var;       /* of the base's nest; -1: there is none */
-    bool flat;            /* the base's nest is one loop over places and columns */
-    int warp, group;      /* threads that look at indices together; threads of a block */
-    int lanes;            /* columns of a thread that go through memory together */
-    int64_t range, width; /* places of a block; elements of the innermost column loop */
+    kvar place_var;          /* of the base's nest; -1: there is none */
+    bool flat;               /* the base's nest is one loop over places and columns */
+    int warp, block_threads; /* threads that look at indices together; threads of a block */
+    int lanes;               /* columns of a thread that go through memory together */
+    int64_t range, width;    /* places of a block; elements of the innermost column loop */
     int64_t ranges, blocks;
 } scatter;
 

@@ -23,7 +23,7 @@ typedef struct tile { /* a contraction loop and what it loads */
 
 static bool list_load(const kernel *k, reg r, int *list, int *n, int most) {
     const kins *in = &k->ins.at[r];
-    if (in->op != K_LOAD || in->n_mask || in->dyn || in->parts || in->dtype != TN_F32) return false;
+    if (in->op != K_LOAD || in->n_mask || in->dyn || in->packed || in->dtype != TN_F32) return false;
     for (int i = 0; i < *n; i++)
         if (list[i] == (int)r) return true;
     if (*n == most) return false;
@@ -54,7 +54,7 @@ static bool find_tile(const kernel *k, int loop, tile *t) {
     for (int i = loop + 1; i < t->end; i++) {
         const kins *in = &k->ins.at[i];
         if (in->op == K_LOAD || in->op == K_PREFETCH) continue;
-        if (in->op != K_UPD || in->alu != OP_dot || in->parts || (int)in->c > loop || in->dtype != TN_F32) return false;
+        if (in->op != K_UPD || in->alu != OP_dot || in->packed || (int)in->c > loop || in->dtype != TN_F32) return false;
         bool first = k->ins.at[in->a].lanes == 1;
         reg one = first ? in->a : in->b, vector = first ? in->b : in->a;
         if (k->ins.at[one].lanes != 1 || k->ins.at[vector].lanes == 1 || affine_coef(k->ins.at[one].idx, l->var) != 1 ||
@@ -128,7 +128,7 @@ static void check_finite(kernel *k, const tile *t, const int *loops, int n, int 
     for (int i = 0; i < n; i++) put(w, (kins){ .op = K_END });
     for (int l = lanes, s = 0; l >= 1; l /= 2, s++) {
         reg x = sums[s];
-        if (l > 1) x = put(w, (kins){ .op = K_HSUM, .alu = OP_add, .dtype = TN_F32, .lanes = 1, .a = x, .combined = l });
+        if (l > 1) x = put(w, (kins){ .op = K_LANE_REDUCE, .alu = OP_add, .dtype = TN_F32, .lanes = 1, .a = x, .combined = l });
         acc = !acc ? x
                    : put(w, (kins){ .op = K_ALU, .alu = OP_add, .dtype = TN_F32, .src = TN_F32, .lanes = 1, .a = acc, .b = x });
     }
@@ -165,7 +165,7 @@ static reg open_piece(kernel *k, const tile *t, kvar piece, int flag, writer *w)
             sum = sum ? put(w, add) : add.b;
         }
     if (t->lanes > 1)
-        sum = put(w, (kins){ .op = K_HSUM, .alu = OP_add, .dtype = TN_F32, .lanes = 1, .a = sum, .combined = t->lanes });
+        sum = put(w, (kins){ .op = K_LANE_REDUCE, .alu = OP_add, .dtype = TN_F32, .lanes = 1, .a = sum, .combined = t->lanes });
     reg other = put(
         w, (kins){ .op = K_LOAD, .dtype = TN_F32, .src = TN_F32, .lanes = 1, .buf = (uint16_t)flag, .idx = affine_const(0) });
     sum = put(w, (kins){ .op = K_ALU, .alu = OP_add, .dtype = TN_F32, .src = TN_F32, .lanes = 1, .a = sum, .b = other });

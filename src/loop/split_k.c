@@ -29,7 +29,7 @@ static void store_parts(tile_writer *w, const tile_sums *acc, const kins *access
             kins in = *access;
             affine row = affine_offset(tiler_vector_at(w, 0, i / down), i % down);
             in.op = K_STORE, in.a = acc->at[i][j];
-            in.idx = build_plus(w->o->a, build_plus(w->o->a, tiler_vector_at(w, 1, j), row, width), w->z, size);
+            in.idx = build_plus(w->o->a, build_plus(w->o->a, tiler_vector_at(w, 1, j), row, width), w->split_k, size);
             kernel_push(w->o, in);
         }
     build_barrier(w->o);
@@ -39,7 +39,7 @@ static void store_parts(tile_writer *w, const tile_sums *acc, const kins *access
 static reg add_parts(tile_writer *w, const kins *access, const tile_results *r, affine at) {
     int64_t size = tiler_rows(w->w, 0) * tiler_rows(w->w, 1);
     reg sum = 0;
-    for (int z = 0; z < w->w->s.z; z++) {
+    for (int z = 0; z < w->w->s.split_k; z++) {
         kins in = *access;
         in.op = K_LOAD, in.idx = affine_offset(at, z * size);
         if (r->n_idle) build_mask(w->o->a, &in, r->idle, 0, 1);
@@ -58,7 +58,7 @@ void tiler_write_partials(tile_writer *w, const tile_sums *acc) {
     int lanes = t->side[1].lanes;
     int64_t width = tiler_rows(t, 1), size = width * tiler_rows(t, 0);
     kins access = { .dtype = type, .src = type, .lanes = (uint8_t)lanes, .lane_stride = lanes > 1 };
-    access.buf = (uint16_t)gpu_shared_buffer(w->o, type, t->s.z * size);
+    access.buf = (uint16_t)gpu_shared_buffer(w->o, type, t->s.split_k * size);
     store_parts(w, acc, &access);
     tile_layout l = tiler_partial_layout(t);
     int column_bits = l.n && l.field[0].dim == 1 ? l.field[0].bits : 0, idle_bits = w->thread_bits - l.bits;

@@ -22,7 +22,7 @@ enum {
 typedef struct placer {
     const kernel *k;
     kernel *o;
-    int n_rows, rows, group, parts; /* loops over rows; rows of a group; its threads; threads a sum */
+    int n_rows, rows, block_threads, split_k; /* loops over rows; rows of a thread block; its threads; threads a sum */
     row_layers l;
     row_writer w;
     kvar column, part;
@@ -89,14 +89,14 @@ static reg copy(placer *p, int i, const spot *s, const reg *to) {
     if (s->read) in.idx = affine_set_var(a, in.idx, kk, s->step);
     if (in.op == K_LOAD && s->pads && (moves || in.n_mask)) build_mask(a, &in, s->column, 0, s->c->n);
     if (in.op == K_LOAD && s->tails && steps) build_mask(a, &in, s->step, 0, s->c->depth);
-    if (p->parts > 1 && (in.op == K_STORE || (in.op == K_LOAD && !s->read && is_written_over(p, s->c, &in))))
+    if (p->split_k > 1 && (in.op == K_STORE || (in.op == K_LOAD && !s->read && is_written_over(p, s->c, &in))))
         build_mask(a, &in, affine_var(a, p->part), 0, 1);
     if (in.op == K_STORE && s->pads) build_mask(a, &in, s->column, 0, s->c->n);
     if (in.op == K_LOAD && p->k->bufs.at[in.buf].kind == KB_IN && s->ahead) in.mode = LOAD_HOISTED;
     return kernel_push(p->o, in);
 }
 
-/* The same for all rows of the group, and in memory that is only read. */
+/* The same for all rows of the thread block, and in memory that is only read. */
 static bool is_common(const placer *p, int i) {
     const kins *in = &p->k->ins.at[i];
     bool moves = false;
@@ -108,24 +108,25 @@ static bool is_common(const placer *p, int i) {
     return in->op == K_CONST || (in->op == K_LOAD && !moves && !in->dyn && p->k->bufs.at[in->buf].kind == KB_IN);
 }
 
-static int64_t steps_of(const placer *p, const row_contraction *c) { return (c->depth + p->parts - 1) / p->parts; }
+static int64_t steps_of(const placer *p, const row_contraction *c) { return (c->depth + p->split_k - 1) / p->split_k; }
 static int64_t rounds_of(const placer *p, const row_contraction *c) {
-    return (c->n + p->group / p->parts - 1) / (p->group / p->parts);
+    return (c->n + p->block_threads / p->split_k - 1) / (p->block_threads / p->split_k);
 }
 static bool is_whole(const placer *p, const row_contraction *c) { return steps_of(p, c) <= ROW_WHOLE && rounds_of(p, c) == 1; }
 
 /* Step number `step` of this thread's sum, counted from `base`: neighbours have four terms in turn where that comes out even.
  */
 static affine step_of(const placer *p, const row_contraction *c, affine base, int64_t step) {
-    int64_t at_once = c->depth % (4 * p->parts) == 0 ? 4 : 1, at = step / at_once * at_once * p->parts + step % at_once;
+    int64_t at_once = c->depth % (4 * p->split_k) == 0 ? 4 : 1, at = step / at_once * at_once * p->split_k + step % at_once;
     affine x = build_plus(p->o->a, base, affine_var(p->o->a, p->part), at_once);
     return affine_offset(x, at);
 }
 
 static spot spot_of(const placer *p, const row_contraction *c, affine column) {
-    return (spot){
-        .c = c, .column = column, .pads = rounds_of(p, c) * (p->group / p->parts) != c->n, .tails = c->depth % p->parts != 0
-    };
+    return (spot){ .c = c,
+                   .column = column,
+                   .pads = rounds_of(p, c) * (p->block_threads / p->split_k) != c->n,
+                   .tails = c->depth % p->split_k != 0 };
 }
 
 /* What a contraction needs of read-only memory, in the order of its instructions; of loads in the sum, all steps if these are
@@ -250,9 +251,9 @@ static reg add_up(placer *p, const row_contraction *c, const reg *sums, int n) {
     kins acc = p->k->ins.at[c->acc];
     reg r[ROW_SUMS];
     memcpy(r, sums, sizeof *r * (size_t)n);
-    kins all = { .op = K_GSUM, .alu = OP_add, .dtype = acc.dtype, .neighbours = p->parts, .node = acc.node };
+    kins all = { .op = K_BLOCK_REDUCE, .alu = OP_add, .dtype = acc.dtype, .width = p->split_k, .node = acc.node };
     all.a = build_halves(p->o, r, n, OP_add, acc.dtype, acc.node);
-    return p->parts == 1 ? all.a : kernel_push(p->o, all);
+    return p->split_k == 1 ? all.a : kernel_push(p->o, all);
 }
 
 /* What the iteration after those under way needs, for what this contraction has used up; at the end the last one's again, which
@@ -269,7 +270,7 @@ static void load_next(placer *p) {
 
 /* The columns of one round, for all rows. */
 static void write_columns(placer *p, const row_contraction *c, const reg *ahead, affine column) {
-    int steps = (int)steps_of(p, c), n_sums = p->rows == 1 && steps >= 8 ? ROW_SUMS : 1, stretches = steps / ROW_STRETCH;
+    int steps = (int)steps_of(p, c), n_sums = p->rows == 1 && steps >= 8 ? ROW_SUMS : 1, stretches = steps / ROW_K_BLOCK;
     reg sums[ROW_MOST_ROWS * ROW_SUMS];
     for (int i = 0; i < p->rows * ROW_SUMS; i++)
         if (i % ROW_SUMS < n_sums) sums[i] = kernel_push(p->o, p->k->ins.at[c->acc]);
@@ -277,10 +278,10 @@ static void write_columns(placer *p, const row_contraction *c, const reg *ahead,
         write_steps(p, c, ahead, column, affine_const(0), 0, steps, sums, n_sums);
     } else {
         kvar v = open(p, "s", stretches, PAR_SERIAL, false);
-        affine base = build_times(p->o->a, v, ROW_STRETCH * p->parts);
-        write_steps(p, c, NULL, column, base, 0, ROW_STRETCH, sums, n_sums);
+        affine base = build_times(p->o->a, v, ROW_K_BLOCK * p->split_k);
+        write_steps(p, c, NULL, column, base, 0, ROW_K_BLOCK, sums, n_sums);
         build_ends(p->o, 1);
-        if (steps % ROW_STRETCH) write_steps(p, c, NULL, column, affine_const(0), stretches * ROW_STRETCH, steps, sums, n_sums);
+        if (steps % ROW_K_BLOCK) write_steps(p, c, NULL, column, affine_const(0), stretches * ROW_K_BLOCK, steps, sums, n_sums);
     }
     load_next(p);
     reg *regs = ARENA_ARRAY(p->o->a, reg, p->k->ins.n), sum[ROW_MOST_ROWS];
@@ -304,7 +305,7 @@ static void write_contraction(placer *p, int number) {
         return;
     }
     kvar v = open(p, "c", rounds_of(p, c), PAR_SERIAL, false);
-    affine column = build_times(p->o->a, v, p->group / p->parts);
+    affine column = build_times(p->o->a, v, p->block_threads / p->split_k);
     write_columns(p, c, NULL, affine_add(p->o->a, column, affine_var(p->o->a, p->column)));
     build_ends(p->o, 1);
 }
@@ -322,8 +323,8 @@ static void write_loop(placer *p, row_section *s) {
         if (in->op == K_STORE) p->w.wrote[in->buf] = true;
         if (in->op == K_LOAD && p->k->bufs.at[in->buf].kind != KB_IN) p->w.read[in->buf] = true;
     }
-    int64_t turns = s->times / s->unroll;
-    kvar v = open(p, "l", turns, PAR_SERIAL, false);
+    int64_t iterations = s->times / s->unroll;
+    kvar v = open(p, "l", iterations, PAR_SERIAL, false);
     affine first = build_times(p->o->a, v, s->unroll);
     p->loop = s->var;
     for (int u = 0; u < s->unroll; u++)
@@ -339,7 +340,7 @@ static void write_loop(placer *p, row_section *s) {
     p->loop = s->var;
     for (int u = 0; u < s->times % s->unroll; u++)
         for (int i = 0; i < s->n; i++) {
-            p->loop_is = affine_const(turns * s->unroll + u);
+            p->loop_is = affine_const(iterations * s->unroll + u);
             write_iteration(p, s, u, i);
         }
     p->loop = -1;
@@ -372,16 +373,16 @@ static void write_rest(placer *p, int from, int to) {
 
 static void open_rows(placer *p) {
     const kernel *k = p->k;
-    p->o->groups = 1;
+    p->o->grid_blocks = 1;
     for (int i = 1; i <= p->n_rows; i++) {
         kins in = k->ins.at[i];
-        in.par = PAR_GROUPS;
+        in.par = PAR_BLOCKS;
         if (i == p->n_rows && p->rows > 1) {
             in.var = kernel_var(p->o, "g", in.hi / p->rows, true, false), in.hi /= p->rows;
             p->w.n_rows = p->rows, p->w.row = k->ins.at[i].var;
             p->w.row_is = build_times(p->o->a, in.var, p->rows);
         }
-        p->o->groups *= in.hi;
+        p->o->grid_blocks *= in.hi;
         kernel_push(p->o, in);
     }
 }
@@ -392,17 +393,17 @@ static kernel *write(placer *p) {
     o->vars.at = k->vars.at, o->vars.n = k->vars.n, o->vars.cap = k->vars.cap;
     for (int b = 0; b < k->bufs.n; b++) {
         kbuf own = k->bufs.at[b];
-        if (own.kind == KB_LOCAL) own.kind = KB_GROUP, own.elems *= p->rows;
+        if (own.kind == KB_LOCAL) own.kind = KB_SHARED, own.elems *= p->rows;
         kernel_buf(o, own);
     }
     o->flops = k->flops, o->bytes_read = k->bytes_read, o->bytes_written = k->bytes_written;
-    o->group = p->group, o->tiled = true;
-    p->w = (row_writer){ .k = k, .o = o, .to = ARENA_ARRAY(k->a, reg, k->ins.n), .group = p->group, .one = -1 };
+    o->block_threads = p->block_threads, o->tiled = true;
+    p->w = (row_writer){ .k = k, .o = o, .to = ARENA_ARRAY(k->a, reg, k->ins.n), .block_threads = p->block_threads, .one = -1 };
     p->w.wrote = ARENA_ARRAY(k->a, bool, k->bufs.n + 1), p->w.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
     p->ahead = ARENA_ARRAY(k->a, reg *, p->l.c.n);
     open_rows(p);
-    p->column = open(p, "t", p->group / p->parts, PAR_LOCAL, true);
-    p->part = open(p, "p", p->parts, PAR_LOCAL, true);
+    p->column = open(p, "t", p->block_threads / p->split_k, PAR_BLOCK_THREADS, true);
+    p->part = open(p, "p", p->split_k, PAR_BLOCK_THREADS, true);
     int from = 1 + p->n_rows;
     p->barred = p->l.c.n, p->loop = -1;
     for (int i = 0; i < TN_N_DTYPES; i++) p->kept[i] = -1;
@@ -426,15 +427,15 @@ static kernel *write(placer *p) {
 
 bool step_thread_columns(kernel **kk, const loop_step *s, str *why) {
     const kernel *k = gpu_compacted(*kk);
-    int64_t threads = s->arg[0].n, rows = step_option(s, "rows", 1), parts = step_option(s, "split_k", 1);
+    int64_t threads = s->arg[0].n, rows = step_option(s, "rows", 1), split_k = step_option(s, "split_k", 1);
     placer p = { .k = k, .n_rows = gpu_outer_loops(k) };
     if (!gpu_can_bind(k, -1, threads, why)) return false;
     for (int i = 0; i < p.n_rows; i++)
         if (k->ins.at[1 + i].hi < 1 || k->ins.at[1 + i].lo) return step_refuse(why, "a loop of rows is empty or cut");
     row_layers_find(k, p.n_rows, &p.l);
     if (!p.l.c.n) return step_refuse(why, "there is no contraction inside a row");
-    if (!gpu_is_power(parts) || parts > MOST_PARTS || parts > threads)
-        return step_refuse(why, "%lld threads a sum of %lld: expected a power of two up to %d", (long long)parts,
+    if (!gpu_is_power(split_k) || split_k > MOST_PARTS || split_k > threads)
+        return step_refuse(why, "%lld threads a sum of %lld: expected a power of two up to %d", (long long)split_k,
                            (long long)threads, MOST_PARTS);
     if (rows < 1 || rows > ROW_MOST_ROWS)
         return step_refuse(why, "%lld rows: expected 1 to %d", (long long)rows, ROW_MOST_ROWS);
@@ -442,7 +443,7 @@ bool step_thread_columns(kernel **kk, const loop_step *s, str *why) {
         return step_refuse(why, "the rows do not come out by %lld", (long long)rows);
     if (rows > 1 && !row_layers_are_free(k, p.n_rows, &p.l))
         return step_refuse(why, "a value of a row outlives a contraction: a thread block has one row");
-    p.rows = (int)rows, p.group = (int)threads, p.parts = (int)parts;
+    p.rows = (int)rows, p.block_threads = (int)threads, p.split_k = (int)split_k;
     *kk = write(&p);
     return true;
 }

@@ -14,13 +14,13 @@ typedef struct parts { /* of one step: what a thread reads of both operands, in 
     reg of[2][MAX_SIDE];
 } parts;
 
-static int64_t own_steps(const tiler *t) { return t->s.b.steps / t->s.z; } /* of a block */
+static int64_t own_steps(const tiler *t) { return t->s.b.steps / t->s.split_k; } /* of a block */
 
 /* Vector g of what operand x has in a step; `step` counts the thread's own. */
 static reg load_vector(tile_writer *w, int x, int g, affine step) {
     const tiler *t = w->w;
     const tile_operand *s = &t->side[x];
-    affine at = affine_scale(w->o->a, build_plus(w->o->a, step, w->z, own_steps(t)), s->pitch);
+    affine at = affine_scale(w->o->a, build_plus(w->o->a, step, w->split_k, own_steps(t)), s->pitch);
     kins in = { .op = K_LOAD, .buf = (uint16_t)s->buf, .lanes = (uint8_t)s->lanes, .lane_stride = s->lanes > 1 };
     in.dtype = in.src = tiler_at(t, t->acc)->dtype;
     in.idx = build_plus(w->o->a, at, tiler_vector_at(w, x, g), 1);
@@ -96,7 +96,7 @@ static int open_threads(tile_writer *w) {
     tile_layout l[3];
     int n = 0;
     for (int x = 0; x < 2 && t->s.b.powers; x++) l[n++] = tiler_copy_layout(t, x);
-    if (t->s.z > 1) l[n++] = tiler_partial_layout(t);
+    if (t->s.split_k > 1) l[n++] = tiler_partial_layout(t);
     return tiler_open_threads(w, l, n);
 }
 
@@ -115,7 +115,7 @@ static void write_tiles(tile_writer *w) {
     for (int i = 0; i < around; i++) kernel_push(w->o, *tiler_at(t, t->loops + i));
     write_blocks(w, &acc);
     build_ends(w->o, around);
-    if (t->s.z > 1)
+    if (t->s.split_k > 1)
         tiler_write_partials(w, &acc);
     else
         write_results(w, &acc);
@@ -125,7 +125,7 @@ static void write_tiles(tile_writer *w) {
 bool gpu_tile_contraction(kernel **k, str *why) {
     tiler t;
     if (!tiler_read(&t, gpu_compacted(*k), why)) return false;
-    kernel *o = gpu_kernel(t.k, t.s.n[0] * t.s.n[1] * t.s.z);
+    kernel *o = gpu_kernel(t.k, t.s.n[0] * t.s.n[1] * t.s.split_k);
     for (int x = 0; x < 2; x++) t.side[x].buf = gpu_shared_buffer(o, tiler_at(&t, t.acc)->dtype, t.s.b.steps * t.side[x].pitch);
     tile_writer w = { .w = &t, .o = o, .c = gpu_copier_make(t.k, o) };
     write_tiles(&w);

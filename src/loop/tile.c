@@ -294,17 +294,17 @@ static void emit_instance(tiler *t, int i, const where *w) {
 
 /* ---- loads that are turned ---- */
 
-typedef struct turned {
+typedef struct transposed {
     kvar along;  /* the unrolled variable along which memory is contiguous */
     int64_t gap; /* elements from lane to lane */
     int lanes;
-} turned_load;
+} transposed_load;
 
 /* A load whose lanes lie apart in memory, while copies of another variable lie side by side, as many as there are lanes. */
-static bool find_turn(const tiler *t, const kins *s, uint64_t set, const where *w, turned_load *out) {
+static bool find_transpose(const tiler *t, const kins *s, uint64_t set, const where *w, transposed_load *out) {
     if (s->op != K_LOAD || s->n_mask || s->dyn || t->k->bufs.at[s->buf].kind == KB_LOCAL) return false;
-    *out = (turned_load){ .along = -1, .lanes = lanes_at(t, set, w) };
-    if (out->lanes != loop_turn_lanes((tn_dtype)s->dtype, out->lanes)) return false;
+    *out = (transposed_load){ .along = -1, .lanes = lanes_at(t, set, w) };
+    if (out->lanes != loop_transpose_lanes((tn_dtype)s->dtype, out->lanes)) return false;
     for (kvar v = 0; v < t->k->vars.n; v++) {
         if (!(set >> v & 1)) continue;
         if (t->k->vars.at[v].role.lanes > 1)
@@ -319,7 +319,7 @@ static bool find_turn(const tiler *t, const kins *s, uint64_t set, const where *
 
 /* Rows of a square of lanes x lanes values become columns: pieces of 1, 2, .. lanes are exchanged between rows 1, 2, .. apart.
  */
-static void turn_square(tiler *t, reg *r, int lanes, const kins *load) {
+static void transpose_square(tiler *t, reg *r, int lanes, const kins *load) {
     for (int piece = 1; piece < lanes; piece *= 2) {
         reg next[16];
         bool across = piece * (int)dtype_size((tn_dtype)load->dtype) >= 16; /* chunks wider than 16 bytes: columns stay apart */
@@ -341,7 +341,7 @@ static void turn_square(tiler *t, reg *r, int lanes, const kins *load) {
 }
 
 /* The load for all copies that are turned together, when w is the first of them; nothing for the others. */
-static void emit_turned(tiler *t, int i, const where *at, const turned_load *x) {
+static void emit_transposed(tiler *t, int i, const where *at, const transposed_load *x) {
     const kins *s = &t->k->ins.at[i];
     if (at->pick[x->along] % x->lanes) return;
     where w = *at;
@@ -355,7 +355,7 @@ static void emit_turned(tiler *t, int i, const where *at, const turned_load *x) 
         row.idx = affine_offset(in.idx, l * x->gap);
         r[l] = kernel_push(t->o, row);
     }
-    turn_square(t, r, x->lanes, s);
+    transpose_square(t, r, x->lanes, s);
     for (int l = 0; l < x->lanes; l++, w.pick[x->along]++)
         t->regs.at[t->inst[i] + combo_index(t, tiled(t, t->dep[i]), &w)] = r[l];
 }
@@ -386,11 +386,11 @@ static uint64_t repeat_set(const tiler *t, int i) {
  * only. */
 static void emit_segment(tiler *t, int from, int to, kvar major) {
     for (int i = from; i < to; i++) reserve(t, i, repeat_set(t, i));
-    uint64_t turned = major >= 0 ? 1ull << major : 0;
+    uint64_t transposed = major >= 0 ? 1ull << major : 0;
     int turns = major >= 0 ? t->active[major].n : 1;
     for (int turn = 0; turn < turns; turn++)
         for (int i = from; i < to; i++) {
-            uint64_t set = repeat_set(t, i), rest = set & ~turned;
+            uint64_t set = repeat_set(t, i), rest = set & ~transposed;
             if (rest == set && turn) continue;
             int n = count_combos(t, rest);
             uint64_t saved = t->dep[i];
@@ -399,9 +399,9 @@ static void emit_segment(tiler *t, int from, int to, kvar major) {
                 where w = { 0 };
                 unpack_combo(t, rest, c, &w);
                 if (major >= 0) w.pick[major] = (uint8_t)turn;
-                turned_load x;
-                if (find_turn(t, &t->k->ins.at[i], set, &w, &x))
-                    emit_turned(t, i, &w, &x);
+                transposed_load x;
+                if (find_transpose(t, &t->k->ins.at[i], set, &w, &x))
+                    emit_transposed(t, i, &w, &x);
                 else
                     emit_instance(t, i, &w);
             }
@@ -437,7 +437,7 @@ static reg combine_partials(tiler *t, const kins *acc, const partial *p, const r
             n = m;
         }
         if (across && lanes > 1)
-            level[0] = kernel_push(t->o, (kins){ .op = K_HSUM,
+            level[0] = kernel_push(t->o, (kins){ .op = K_LANE_REDUCE,
                                                  .alu = acc->alu,
                                                  .dtype = acc->dtype,
                                                  .lanes = 1,

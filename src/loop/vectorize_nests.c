@@ -30,7 +30,8 @@ static bool can_vectorize(const kernel *k, const nest *n) {
         if (in->op == K_RANDOM && varies[in->a]) return false;
         accesses += (in->op == K_LOAD || in->op == K_STORE) && gpu_uses(in, loop->var);
     }
-    if (!accesses || loop->hi % n->lanes || loop->lo || kernel_nest_size(k, (reg)n->head) < (int64_t)n->lanes * k->group)
+    if (!accesses || loop->hi % n->lanes || loop->lo ||
+        kernel_nest_size(k, (reg)n->head) < (int64_t)n->lanes * k->block_threads)
         return false;
     for (int i = n->inner + 1; i < n->end; i++) {
         const kins *in = &k->ins.at[i];
@@ -49,7 +50,7 @@ static nest nest_at(const kernel *k, int head, int lanes) {
 
 static bool is_head(const kernel *k, int i) {
     const kins *in = &k->ins.at[i];
-    return in->op == K_LOOP && in->par == PAR_LOCAL && !(in[-1].op == K_LOOP && in[-1].par == PAR_LOCAL);
+    return in->op == K_LOOP && in->par == PAR_BLOCK_THREADS && !(in[-1].op == K_LOOP && in[-1].par == PAR_BLOCK_THREADS);
 }
 
 /* acc = acc op the lanes of a (of a * b) combined. */
@@ -66,8 +67,8 @@ static void write_update(gpu_copier *c, int i, int lanes) {
                                       .b = b,
                                       .lanes = (uint8_t)lanes,
                                       .node = in.node });
-    reg sum =
-        kernel_push(c->o, (kins){ .op = K_HSUM, .alu = op, .dtype = in.dtype, .a = a, .combined = lanes, .node = in.node });
+    reg sum = kernel_push(
+        c->o, (kins){ .op = K_LANE_REDUCE, .alu = op, .dtype = in.dtype, .a = a, .combined = lanes, .node = in.node });
     in.alu = op, in.a = sum, in.b = 0, in.c = c->to[in.c];
     c->to[i] = kernel_push(c->o, in);
 }
@@ -98,7 +99,7 @@ bool step_vectorize_nests(kernel **kk, const loop_step *s, str *why) {
     int64_t lanes = s->arg[0].n;
     if (lanes < 2 || lanes > MOST_LANES || !gpu_is_power(lanes))
         return step_refuse(why, "%lld elements: expected a power of two from 2 to %d", (long long)lanes, MOST_LANES);
-    kernel *o = gpu_kernel(k, k->group);
+    kernel *o = gpu_kernel(k, k->block_threads);
     gpu_copier c = gpu_copier_make(k, o);
     const gpu_places none = { .n = 0 };
     bool any = false;

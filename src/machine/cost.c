@@ -94,8 +94,9 @@ static bool masks_lanes(const kins *in) {
 }
 
 static void add_load(coster *c, work *w, const kins *in, int r) {
-    double size = (double)dtype_size((tn_dtype)in->src) * (in->parts ? in->parts : 1), lanes = in->lanes, n;
-    bool near = in->lane_stride == 1 || lanes == 1 || (in->parts && in->lane_stride == in->parts), same = in->lane_stride == 0;
+    double size = (double)dtype_size((tn_dtype)in->src) * (in->packed ? in->packed : 1), lanes = in->lanes, n;
+    bool near = in->lane_stride == 1 || lanes == 1 || (in->packed && in->lane_stride == in->packed),
+         same = in->lane_stride == 0;
     if (in->dyn && c->k->ins.at[in->dyn].lanes > 1) near = same = false;
     if (masks_lanes(
             in)) { /* each lane that its mask allows to memory, and all of them from there: not before they are written */
@@ -165,7 +166,7 @@ static void add_instruction(coster *c, work *w, int r) {
     case K_RANDOM:
         add_arithmetic(c, w, in, (op_cost){ 40, 20, 70, 0 }, in->lanes);
         break;
-    case K_HSUM:
+    case K_LANE_REDUCE:
         add_arithmetic(c, w, in,
                        (op_cost){ 0, log2(larger(2, (double)in->combined)), log2(larger(2, (double)in->combined)), 0 }, 1);
         break;
@@ -190,7 +191,7 @@ static double latency(const coster *c, const kins *in) {
         return in->alu == OP_dot || in->alu == OP_mul ? m->fma_cycles : m->alu_cycles;
     case K_ARGUPD:
         return 2 * m->alu_cycles;
-    case K_HSUM:
+    case K_LANE_REDUCE:
         return log2(larger(2, (double)in->combined)) * (m->alu_cycles + 2);
     case K_CAST:
     case K_ZIP:
@@ -287,7 +288,7 @@ static double rate_of(const machine *m, double one, double all, int threads) {
 /* Nanoseconds in which one thread has the lines of an access. */
 static double access_ns(const coster *c, const fp_access *x, bool written, int threads, double *level_ns) {
     const machine *m = c->m;
-    double sum = 0, n, past = rate_of(m, m->past, m->past_all, threads);
+    double sum = 0, n, nontemporal = rate_of(m, m->nontemporal, m->nontemporal_all, threads);
     for (int l = LEVEL_L2; l < MACHINE_LEVELS; l++) {
         double served = x->bytes[l] - (l + 1 < MACHINE_LEVELS ? x->bytes[l + 1] : 0);
         if (served <= 0) continue;
@@ -296,7 +297,8 @@ static double access_ns(const coster *c, const fp_access *x, bool written, int t
         if (fp_run(&c->f, x, &n) < 4 * MACHINE_LINE_BYTES) ns = larger(ns, served / MACHINE_LINE_BYTES * y->ns / m->in_flight);
         level_ns[l] += ns, sum += ns;
     }
-    if (x->past) sum += fp_bytes(&c->f, x, 0, false) / past, level_ns[LEVEL_MEMORY] += fp_bytes(&c->f, x, 0, false) / past;
+    if (x->nontemporal)
+        sum += fp_bytes(&c->f, x, 0, false) / nontemporal, level_ns[LEVEL_MEMORY] += fp_bytes(&c->f, x, 0, false) / nontemporal;
     return sum;
 }
 
@@ -326,7 +328,7 @@ static void sum_up(coster *c, int threads, arena *a, cost *out) {
         const fp_access *x = &c->f.at.at[i];
         memory[x->loop] += access_ns(c, x, is_written(c->k, x->buf), threads, share);
         for (int l = LEVEL_L2; l < MACHINE_LEVELS; l++) out->bytes[l] += x->bytes[l] * threads;
-        if (x->past) out->bytes[LEVEL_MEMORY] += fp_bytes(&c->f, x, 0, false) * threads;
+        if (x->nontemporal) out->bytes[LEVEL_MEMORY] += fp_bytes(&c->f, x, 0, false) * threads;
     }
     out->bytes[LEVEL_L1] = register_bytes(c) * threads;
     for (int l = 0; l < c->f.loops.n; l++) {
@@ -351,7 +353,7 @@ static cost_bound bound_of(const cost *c) {
 
 cost cost_kernel(const kernel *k, const machine *m, const double *distance, arena *a) {
     cost out = { 0 };
-    if (k->group) {
+    if (k->block_threads) {
         out = cost_gpu_kernel(k, m, distance, a);
         out.bound = bound_of(&out);
         return out;

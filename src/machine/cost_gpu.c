@@ -14,7 +14,7 @@ typedef struct gpu_work { /* of one thread, in the mean of all blocks */
 } gpu_work;
 
 /* Trips of a loop that is bound to threads or blocks: of the first of a nest, for its iterations are dealt out as one. */
-static double dealt(const kernel *k, int loop, double among) {
+static double bound_trips(const kernel *k, int loop, double among) {
     if (loop > 1 && k->ins.at[loop - 1].op == K_LOOP && k->ins.at[loop - 1].par == k->ins.at[loop].par) return 1;
     return ceil((double)kernel_nest_size(k, (reg)loop) / larger(1, among));
 }
@@ -22,9 +22,9 @@ static double dealt(const kernel *k, int loop, double among) {
 /* How often a loop with a condition is done: blocks ask of every warp of places whether one is theirs, then of each of these.
  */
 static double taken(const kernel *k, const footprint *f, int l) {
-    double groups = larger(1, (double)k->groups), warp = smaller(1, 32 / groups);
+    double grid_blocks = larger(1, (double)k->grid_blocks), warp = smaller(1, 32 / grid_blocks);
     for (int p = f->loops.at[l].parent; p > 0; p = f->loops.at[p].parent)
-        if (k->ins.at[f->loops.at[p].ins].a) return 1 / groups / warp;
+        if (k->ins.at[f->loops.at[p].ins].a) return 1 / grid_blocks / warp;
     return warp;
 }
 
@@ -33,10 +33,11 @@ static void set_trips(const kernel *k, footprint *f, bool block) {
     for (int l = 1; l < f->loops.n; l++) {
         fp_loop *x = &f->loops.at[l];
         const kins *in = &k->ins.at[x->ins];
-        int64_t first, groups = in->par == PAR_GRID || in->par == PAR_GROUPS ? kernel_nest_groups(k, (reg)x->ins, &first) : 1;
-        if (in->par == PAR_LOCAL && !block) x->trips = dealt(k, x->ins, k->group);
-        if (in->par == PAR_GROUPS) x->trips = block ? 1 : dealt(k, x->ins, (double)groups);
-        if (in->par == PAR_GRID && !block) x->trips = dealt(k, x->ins, (double)groups * k->group);
+        int64_t first,
+            grid_blocks = in->par == PAR_GRID_THREADS || in->par == PAR_BLOCKS ? kernel_nest_blocks(k, (reg)x->ins, &first) : 1;
+        if (in->par == PAR_BLOCK_THREADS && !block) x->trips = bound_trips(k, x->ins, k->block_threads);
+        if (in->par == PAR_BLOCKS) x->trips = block ? 1 : bound_trips(k, x->ins, (double)grid_blocks);
+        if (in->par == PAR_GRID_THREADS && !block) x->trips = bound_trips(k, x->ins, (double)grid_blocks * k->block_threads);
         if (in->a) x->trips *= taken(k, f, l);
         x->runs = x->trips * f->loops.at[x->parent].runs;
     }
@@ -45,8 +46,8 @@ static void set_trips(const kernel *k, footprint *f, bool block) {
 /* The blocks that loop l is done by: nests that lie beside each other have some each. */
 static double blocks_of(const kernel *k, const footprint *f, int l) {
     for (; l > 0; l = f->loops.at[l].parent)
-        if (k->ins.at[f->loops.at[l].ins].n_groups) return (double)k->ins.at[f->loops.at[l].ins].n_groups;
-    return (double)k->groups;
+        if (k->ins.at[f->loops.at[l].ins].n_blocks) return (double)k->ins.at[f->loops.at[l].ins].n_blocks;
+    return (double)k->grid_blocks;
 }
 
 static bool is_special(op_code op) { return op_get(op)->flops >= 4; }
@@ -55,12 +56,12 @@ static bool is_special(op_code op) { return op_get(op)->flops >= 4; }
 static double wait_ns(const kernel *k, const machine *m, const kins *in, double runs, bool reads[2]) {
     if (in->op == K_BARRIER) return runs * m->barrier_ns;
     if (in->op == K_SCATTER) return runs * in->lanes * m->level[LEVEL_L2].ns / 8;
-    if (in->op == K_GSUM || in->op == K_GARG) {
-        double n = in->neighbours ? (double)in->neighbours : k->group;
+    if (in->op == K_BLOCK_REDUCE || in->op == K_BLOCK_ARGREDUCE) {
+        double n = in->width ? (double)in->width : k->block_threads;
         return runs * (log2(larger(2, n)) * 8 * m->alu_cycles / m->ghz + (n > m->warp ? 2 * m->barrier_ns : 0));
     }
     if (in->op != K_LOAD || in->mode == LOAD_HOISTED) return 0;
-    bool shared = k->bufs.at[in->buf].kind == KB_GROUP || k->bufs.at[in->buf].kind == KB_CLUSTER;
+    bool shared = k->bufs.at[in->buf].kind == KB_SHARED || k->bufs.at[in->buf].kind == KB_DISTRIBUTED;
     if (k->bufs.at[in->buf].kind == KB_LOCAL || reads[shared]) return 0;
     reads[shared] = true;
     return (shared ? m->shared_ns : m->level[LEVEL_L2].ns) * larger(1, runs / 8); /* eight on the way */
@@ -73,14 +74,14 @@ static void add_work(const kernel *k, const machine *m, const kins *in, double r
         double size = (double)dtype_size((tn_dtype)k->bufs.at[in->buf].dtype);
         if (kind == KB_LOCAL) return; /* registers */
         w->instructions += runs * ceil(lanes * size / 16);
-        if (kind == KB_GROUP || kind == KB_CLUSTER) w->shared_bytes += runs * larger(4, lanes * size);
+        if (kind == KB_SHARED || kind == KB_DISTRIBUTED) w->shared_bytes += runs * larger(4, lanes * size);
     } else if (in->op == K_ALU) {
         w->instructions += runs * lanes * op_get((op_code)in->alu)->flops;
         if (is_special((op_code)in->alu)) w->special += runs * lanes;
     } else if (in->op == K_UPD || in->op == K_ARGUPD) {
         w->instructions += runs * k->ins.at[in->c].lanes, w->fma += runs * k->ins.at[in->c].lanes;
-    } else if (in->op == K_GSUM || in->op == K_GARG) {
-        double n = in->neighbours ? (double)in->neighbours : k->group;
+    } else if (in->op == K_BLOCK_REDUCE || in->op == K_BLOCK_ARGREDUCE) {
+        double n = in->width ? (double)in->width : k->block_threads;
         w->instructions += runs * 2 * log2(larger(2, smaller(n, m->warp)));
     } else if (in->op == K_RANDOM) {
         w->instructions += runs * lanes * 60;
@@ -94,9 +95,10 @@ static void add_thread(const kernel *k, const machine *m, const footprint *f, gp
     bool reads[2] = { false, false };
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
-        double runs = f->loops.at[f->loop_of[i]].runs, share = blocks_of(k, f, f->loop_of[i]) / larger(1, (double)k->groups);
+        double runs = f->loops.at[f->loop_of[i]].runs,
+               share = blocks_of(k, f, f->loop_of[i]) / larger(1, (double)k->grid_blocks);
         if (in->op == K_LOOP) reads[0] = reads[1] = false;
-        if (in->op == K_LOOP && in->n_groups) waits = 0; /* of other blocks */
+        if (in->op == K_LOOP && in->n_blocks) waits = 0; /* of other blocks */
         waits += wait_ns(k, m, in, runs, reads);
         w->waits_ns = larger(w->waits_ns, waits);
         add_work(k, m, in, runs * share, w);
@@ -106,7 +108,7 @@ static void add_thread(const kernel *k, const machine *m, const footprint *f, gp
 static double shared_of(const kernel *k) {
     double sum = 0;
     for (int b = 0; b < k->bufs.n; b++)
-        if (k->bufs.at[b].kind == KB_GROUP || k->bufs.at[b].kind == KB_CLUSTER)
+        if (k->bufs.at[b].kind == KB_SHARED || k->bufs.at[b].kind == KB_DISTRIBUTED)
             sum += (double)(k->bufs.at[b].elems * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype));
     return sum;
 }
@@ -129,9 +131,9 @@ static double independent(const kernel *k) {
 }
 
 static double resident(const kernel *k, const machine *m) {
-    double n = smaller(m->blocks, floor((double)m->threads / k->group)), shared = shared_of(k);
+    double n = smaller(m->blocks, floor((double)m->threads / k->block_threads)), shared = shared_of(k);
     if (shared > 0) n = smaller(n, floor((double)m->shared_bytes / shared));
-    n = smaller(n, floor((double)m->registers / (registers_of(k) * k->group)));
+    n = smaller(n, floor((double)m->registers / (registers_of(k) * k->block_threads)));
     return larger(n, 1);
 }
 
@@ -139,7 +141,7 @@ typedef enum reach { REACH_BLOCK, REACH_GRID } reach; /* what a block touches: a
 
 static reach reach_of(const kernel *k, const footprint *f, const fp_access *x) {
     for (int l = x->loop; l > 0; l = f->loops.at[l].parent)
-        if (k->ins.at[f->loops.at[l].ins].par == PAR_GRID) return REACH_GRID;
+        if (k->ins.at[f->loops.at[l].ins].par == PAR_GRID_THREADS) return REACH_GRID;
     return REACH_BLOCK;
 }
 
@@ -149,7 +151,7 @@ static double distinct(const kernel *k, const footprint *f, const fp_access *x) 
     if (k->ins.at[x->ins].dyn) return blocks_of(k, f, x->loop);
     for (int l = x->loop; l > 0; l = f->loops.at[l].parent) {
         const kins *loop = &k->ins.at[f->loops.at[l].ins];
-        if (loop->par == PAR_GROUPS && affine_coef(k->ins.at[x->ins].idx, loop->var)) n *= (double)(loop->hi - loop->lo);
+        if (loop->par == PAR_BLOCKS && affine_coef(k->ins.at[x->ins].idx, loop->var)) n *= (double)(loop->hi - loop->lo);
     }
     return n;
 }
@@ -167,10 +169,10 @@ static void add_bytes(const kernel *k, const machine *m, footprint *block, doubl
     for (int i = 0; i < block->at.n; i++) {
         const fp_access *x = &block->at.at[i];
         if (kbuf_is_local(&k->bufs.at[x->buf]) || x->prefetch) continue;
-        double groups = blocks_of(k, block, x->loop), sector, run = fp_run(block, x, &sector);
+        double grid_blocks = blocks_of(k, block, x->loop), sector, run = fp_run(block, x, &sector);
         double times = reach_of(k, block, x) == REACH_GRID ? 1
-                       : x->store                          ? groups
-                                                           : smaller(groups, distinct(k, block, x) * m->cores);
+                       : x->store                          ? grid_blocks
+                                                           : smaller(grid_blocks, distinct(k, block, x) * m->cores);
         out->bytes[LEVEL_L2] += x->bytes[LEVEL_L2] * times;
         out->level_ns[LEVEL_L2] += x->bytes[LEVEL_L2] * times * (run < 64 ? 2 : 1) / l2_rate;
     }
@@ -192,8 +194,9 @@ cost cost_gpu_kernel(const kernel *k, const machine *m, const double *distance, 
     fp_make(k, a, 1, 32, &block);
     set_trips(k, &thread, false), set_trips(k, &block, true);
     add_thread(k, m, &thread, &w);
-    double groups = (double)k->groups, each = ceil(groups / m->cores), threads = each * k->group, held = resident(k, m);
-    double waves = ceil(groups / (m->cores * held)), busy = smaller(groups, m->cores);
+    double grid_blocks = (double)k->grid_blocks, each = ceil(grid_blocks / m->cores), threads = each * k->block_threads,
+           held = resident(k, m);
+    double waves = ceil(grid_blocks / (m->cores * held)), busy = smaller(grid_blocks, m->cores);
     const machine_cache *l2 = &m->level[LEVEL_L2], *memory = &m->level[LEVEL_MEMORY];
     double l2_rate = smaller(l2->all, busy * l2->read);
     add_bytes(k, m, &block, held, l2_rate, distance, a, &out);
@@ -202,9 +205,9 @@ cost cost_gpu_kernel(const kernel *k, const machine *m, const double *distance, 
     cycles = larger(cycles, threads * w.shared_bytes / m->shared_rate);
     out.issue_ns = cycles / m->ghz;
     double alone = w.instructions * larger(1, m->alu_cycles / independent(k)) / m->ghz + w.waits_ns;
-    alone += smaller(groups, m->cores * held) / m->cores * m->block_ns;
+    alone += smaller(grid_blocks, m->cores * held) / m->cores * m->block_ns;
     out.latency_ns = larger(0, waves * alone - out.issue_ns);
-    out.bytes[LEVEL_L1] = w.shared_bytes * k->group * groups;
+    out.bytes[LEVEL_L1] = w.shared_bytes * k->block_threads * grid_blocks;
     out.level_ns[LEVEL_L2] = larger(out.level_ns[LEVEL_L2], out.bytes[LEVEL_L2] / l2_rate);
     out.level_ns[LEVEL_MEMORY] = out.bytes[LEVEL_MEMORY] / smaller(memory->all, busy * memory->read);
     out.memory_ns = larger(out.level_ns[LEVEL_L2], out.level_ns[LEVEL_MEMORY]);

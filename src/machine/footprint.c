@@ -41,16 +41,16 @@ static bool is_inside(const footprint *f, int l, int outer) {
 
 /* ---- accesses ---- */
 
-static void add_span(fp_access *x, int64_t apart, double n) {
-    if (apart < 0) apart = -apart;
-    if (n <= 1 || apart == 0) return;
+static void add_span(fp_access *x, int64_t stride, double n) {
+    if (stride < 0) stride = -stride;
+    if (n <= 1 || stride == 0) return;
     for (int i = 0; i < x->n_spans; i++)
-        if (x->spans[i].apart == apart) {
+        if (x->spans[i].stride == stride) {
             x->spans[i].n += n - 1;
             return;
         }
     if (x->n_spans < FP_SPANS)
-        x->spans[x->n_spans++] = (fp_span){ apart, n };
+        x->spans[x->n_spans++] = (fp_span){ stride, n };
     else
         x->spans[FP_SPANS - 1].n *= n;
 }
@@ -105,7 +105,7 @@ static fp_access start_access(const footprint *f, int i, int loop) {
     fp_access x = { .loop = loop, .ins = i, .buf = in->buf, .size = (int64_t)dtype_size((tn_dtype)b->dtype) };
     x.store = in->op == K_STORE || in->op == K_SCATTER;
     x.load = in->op == K_LOAD || in->op == K_SCATTER;
-    x.past = in->op == K_STORE && in->mode == STORE_NONTEMPORAL && !f->k->group;
+    x.nontemporal = in->op == K_STORE && in->mode == STORE_NONTEMPORAL && !f->k->block_threads;
     x.prefetch = in->op == K_PREFETCH;
     x.random = in->dyn && in->op != K_PREFETCH;
     return x;
@@ -130,10 +130,10 @@ static void find_accesses(footprint *f) {
         const kins *in = &f->k->ins.at[y->ins];
         int64_t lanes = in->op == K_PREFETCH ? f->line / y->size : in->lanes,
                 stride = in->op == K_PREFETCH ? 1 : in->lane_stride;
-        if (in->op == K_LOAD && in->parts) add_span(y, in->part_stride * y->size, in->parts);
+        if (in->op == K_LOAD && in->packed) add_span(y, in->packed_stride * y->size, in->packed);
         bool dense = stride == 1 && lanes > 1;
         spans_of_bases(f, y, &lists.at[x], dense ? lanes : 1);
-        if (dense && !(y->n_spans && y->spans[0].apart == y->size)) add_span(y, y->size, (double)lanes);
+        if (dense && !(y->n_spans && y->spans[0].stride == y->size)) add_span(y, y->size, (double)lanes);
         if (!dense) add_span(y, stride * y->size, (double)lanes);
     }
 }
@@ -164,7 +164,7 @@ static void spans_inside(const footprint *f, const fp_access *x, int l, bool ins
         if (!(inside && i == l) && f->loops.at[i].var >= 0)
             add_span(out, affine_coef(in->idx, f->loops.at[i].var) * f->loops.at[i].step * x->size, f->loops.at[i].trips);
     for (int i = 1; i < out->n_spans; i++) /* nearest first */
-        for (int j = i; j > 0 && out->spans[j].apart < out->spans[j - 1].apart; j--) {
+        for (int j = i; j > 0 && out->spans[j].stride < out->spans[j - 1].stride; j--) {
             fp_span t = out->spans[j];
             out->spans[j] = out->spans[j - 1], out->spans[j - 1] = t;
         }
@@ -181,9 +181,9 @@ static double pieces_of(const footprint *f, const fp_access *x, int l, bool insi
     spans_inside(f, x, l, inside, &y);
     double length = (double)x->size, n = 1;
     for (int i = 0; i < y.n_spans; i++) {
-        double apart = (double)y.spans[i].apart;
-        if (apart <= length || apart <= (double)f->line)
-            length += apart * (y.spans[i].n - 1);
+        double stride = (double)y.spans[i].stride;
+        if (stride <= length || stride <= (double)f->line)
+            length += stride * (y.spans[i].n - 1);
         else
             n *= y.spans[i].n;
     }
@@ -243,7 +243,7 @@ static void find_shares(const footprint *f, int l, bool inside, shares *out) {
     out->n = 0;
     for (int x = first_access(f, l); x < f->at.n && f->at.at[x].ins < f->loops.at[l].end; x++) {
         const fp_access *y = &f->at.at[x];
-        if (y->past) continue;
+        if (y->nontemporal) continue;
         fp_share s = { .buf = y->buf, .first = x, .bytes = fp_bytes(f, y, l, inside) };
         range_of(f, y, l, inside, &s.lo, &s.hi);
         for (int i = 0; i < out->n; i++) {
@@ -295,7 +295,7 @@ static void flow_of(flow *w, int l, double scale) {
     double rest = scale * (1 - kept) * f->loops.at[l].trips;
     for (int x = first_access(f, l); x < f->at.n && f->at.at[x].ins < f->loops.at[l].end; x++) {
         fp_access *y = &f->at.at[x];
-        if (y->loop == l && !y->past && !y->prefetch) y->bytes[w->into] += fp_bytes(f, y, l, true) * rest;
+        if (y->loop == l && !y->nontemporal && !y->prefetch) y->bytes[w->into] += fp_bytes(f, y, l, true) * rest;
     }
     for (int i = l + 1; i < f->loops.n && f->loops.at[i].ins < f->loops.at[l].end; i++)
         if (f->loops.at[i].parent == l) flow_of(w, i, rest);

@@ -20,7 +20,7 @@ typedef struct fp_loop {
 } fp_loop;
 
 typedef struct fp_span {
-    int64_t apart; /* bytes */
+    int64_t stride; /* bytes */
     double n;
 } fp_span;
 
@@ -32,7 +32,7 @@ typedef struct fp_access { /* loads or stores of a buffer that differ in their b
     int64_t lo, hi;          /* bases, with lanes: elements */
     fp_span spans[FP_SPANS]; /* bases and lanes */
     int n_spans;
-    bool store, load, past, prefetch, random;
+    bool store, load, nontemporal, prefetch, random;
     double bytes[MACHINE_LEVELS]; /* filled by fp_traffic: that cross the border between this level and the one before it */
 } fp_access;
 

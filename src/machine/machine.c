@@ -46,11 +46,11 @@ int64_t machine_last_bytes(const target *t) { return (int64_t)machine_row_of(t)-
 static machine of_gpu(machine m, const target *t) {
     if (t->ghz > 0 && !m.measured) m.ghz = t->ghz;
     if (t->memory_rate > 0 && !m.measured)
-        m.level[LEVEL_MEMORY].all = t->memory_rate * m.cores / larger(1, (double)t->grid / 1024);
+        m.level[LEVEL_MEMORY].all = t->memory_rate * m.cores / larger(1, (double)t->resident_threads / 1024);
     if (t->l2_bytes) m.level[LEVEL_L2].bytes = t->l2_bytes;
-    if (t->group_bytes) m.shared_bytes = m.shared_bytes > t->group_bytes ? m.shared_bytes : t->group_bytes;
-    if (t->grid >= 1024) {
-        double units = (double)t->grid / 1024, scale = units / m.cores;
+    if (t->shared_bytes) m.shared_bytes = m.shared_bytes > t->shared_bytes ? m.shared_bytes : t->shared_bytes;
+    if (t->resident_threads >= 1024) {
+        double units = (double)t->resident_threads / 1024, scale = units / m.cores;
         for (int l = 0; l < MACHINE_LEVELS; l++) m.level[l].all *= scale;
         m.cores = (int)units;
     }

@@ -45,8 +45,8 @@ typedef struct machine {
     machine_cache level[MACHINE_LEVELS];
     int in_flight;      /* CPU: lines that a core waits for at a time, where the prefetcher does not help */
     double last_per_l2; /* CPU: what the last cache keeps for one core, in second-level caches, where level[] does not say */
-    double past;        /* CPU: bytes a nanosecond of one core written past the caches */
-    double past_all;    /* of all */
+    double nontemporal; /* CPU: bytes a nanosecond of one core written past the caches */
+    double nontemporal_all; /* of all */
 
     /* threads and launches */
     double start_ns;    /* a kernel: call, constants, first instructions; GPU: launch after launch of a list */

@@ -19,18 +19,18 @@ typedef struct touched {
     owner read, written;
 } touched;
 
-typedef struct stretch { /* of the memory of a run */
-    uint32_t meeting;    /* what is said below is since this meeting; else nobody touched it */
-    touched all, some;   /* of its bytes */
-} stretch;
+typedef struct interval { /* of the memory of a run */
+    uint32_t epoch;       /* what is said below is since this meeting; else nobody touched it */
+    touched all, some;    /* of its bytes */
+} interval;
 
 typedef struct span { /* the accesses since the last meeting, by a tree over what buffers begin and end at (tree.h) */
     plan *p;
     int threads;
     int32_t size;
     int32_t *first, *last; /* [bufs] places of the tree; last < first: no bytes */
-    stretch *stretches;    /* [2 size] */
-    uint32_t meeting;
+    interval *intervals;   /* [2 size] */
+    uint32_t epoch;
     VEC(const int64_t *) cuts; /* partitions: thread t has bytes [cut[t], cut[t + 1]) of a slot; [1 .. threads - 1] */
     int32_t *by_hash;          /* a table of open addresses: index into cuts + 1 */
     uint64_t mask;
@@ -80,7 +80,7 @@ static void find_places(span *g) {
         g->last[b] = find_edge(list, n_different, (edge){ x->slot, x->offset + x->bytes }) - 1;
     }
     g->size = tree_size(n_different);
-    g->stretches = ARENA_ARRAY(p->a, stretch, 2 * (int64_t)g->size);
+    g->intervals = ARENA_ARRAY(p->a, interval, 2 * (int64_t)g->size);
 }
 
 /* ---- owners ---- */
@@ -166,7 +166,7 @@ static owner owner_of(span *g, const pkernel *pk, reg r) {
 /* ---- meetings ---- */
 
 static bool is_other(owner who, owner by) { return who != NOBODY && (who != by || by == ANYBODY); }
-static bool meets_other(touched before, const access *x) {
+static bool conflicts_with(touched before, const access *x) {
     return is_other(before.written, x->by) || (x->write && is_other(before.read, x->by));
 }
 
@@ -176,12 +176,12 @@ static bool conflicts(const span *g, const access *x) {
     if (g->last[x->buf] < g->first[x->buf]) return false;
     tree_nodes(g->size, g->first[x->buf], g->last[x->buf], &r);
     for (int i = 0; i < r.n_path && !found; i++) {
-        const stretch *n = &g->stretches[r.path[i]];
-        found = n->meeting == g->meeting && meets_other(n->all, x);
+        const interval *n = &g->intervals[r.path[i]];
+        found = n->epoch == g->epoch && conflicts_with(n->all, x);
     }
     for (int i = 0; i < r.n_whole && !found; i++) {
-        const stretch *n = &g->stretches[r.whole[i]];
-        found = n->meeting == g->meeting && meets_other(n->some, x);
+        const interval *n = &g->intervals[r.whole[i]];
+        found = n->epoch == g->epoch && conflicts_with(n->some, x);
     }
     return found;
 }
@@ -191,20 +191,20 @@ static void touch(touched *t, const access *x) {
     *o = *o == NOBODY || *o == x->by ? x->by : ANYBODY;
 }
 
-static stretch *stretch_at(span *g, int32_t i) {
-    if (g->stretches[i].meeting != g->meeting) g->stretches[i] = (stretch){ .meeting = g->meeting };
-    return &g->stretches[i];
+static interval *interval_at(span *g, int32_t i) {
+    if (g->intervals[i].epoch != g->epoch) g->intervals[i] = (interval){ .epoch = g->epoch };
+    return &g->intervals[i];
 }
 
 static void note(span *g, const access *x) {
     tree_range r;
     if (g->last[x->buf] < g->first[x->buf]) return;
     tree_nodes(g->size, g->first[x->buf], g->last[x->buf], &r);
-    for (int i = 0; i < r.n_path; i++) touch(&stretch_at(g, r.path[i])->some, x);
-    for (int i = 0; i < r.n_whole; i++) touch(&stretch_at(g, r.whole[i])->some, x), touch(&stretch_at(g, r.whole[i])->all, x);
+    for (int i = 0; i < r.n_path; i++) touch(&interval_at(g, r.path[i])->some, x);
+    for (int i = 0; i < r.n_whole; i++) touch(&interval_at(g, r.whole[i])->some, x), touch(&interval_at(g, r.whole[i])->all, x);
 }
 
-static void meet_before(span *g, pkernel *pk) {
+static void needs_barrier(span *g, pkernel *pk) {
     VEC(access) own = { 0 };
     for (reg r = 1; r < (reg)pk->k->ins.n; r++) {
         const kins *in = &pk->k->ins.at[r];
@@ -218,16 +218,16 @@ static void meet_before(span *g, pkernel *pk) {
         VEC_PUSH(g->p->a, &own, x);
         pk->barrier |= conflicts(g, &x);
     }
-    if (pk->barrier) g->meeting++;
+    if (pk->barrier) g->epoch++;
     for (int j = 0; j < own.n; j++) note(g, &own.at[j]);
 }
 
 void mem_barriers(plan *p, int threads) {
     for (int i = 0; i < p->kernels.n; i++) p->kernels.at[i].barrier = false;
     if (threads < 2) return;
-    span g = { .p = p, .threads = threads, .meeting = 1, .mask = 63 };
+    span g = { .p = p, .threads = threads, .epoch = 1, .mask = 63 };
     g.by_hash = ARENA_ARRAY(p->a, int32_t, g.mask + 1);
     g.cut = ARENA_ARRAY(p->a, int64_t, threads);
     find_places(&g);
-    for (int i = 0; i < p->kernels.n; i++) meet_before(&g, &p->kernels.at[i]);
+    for (int i = 0; i < p->kernels.n; i++) needs_barrier(&g, &p->kernels.at[i]);
 }

@@ -88,22 +88,22 @@ static bool is_candidate(const graph *g, val v) {
 
 /* v and what only v needed: their operands become the grave, a constant that compaction drops with them. The stack holds nodes
  * that nothing reads; each enters it once, when its last reader lets go of it. */
-static void bury(graph *g, arena *scratch, val v, val grave) {
+static void erase_dead(graph *g, arena *scratch, val v, val placeholder) {
     VEC(val) stack = { 0 };
     VEC_PUSH(scratch, &stack, v);
     while (stack.n > 0) {
         val dead = stack.at[--stack.n];
         for (int i = 0; i < graph_get(g, dead)->n_in; i++) {
             val x = graph_get(g, dead)->in[i];
-            graph_set_in(g, dead, i, grave);
+            graph_set_in(g, dead, i, placeholder);
             const node *n = graph_get(g, x);
-            if (x != grave && n->n_in > 0 && n->region == 0 && !graph_is_read(g, x)) VEC_PUSH(scratch, &stack, x);
+            if (x != placeholder && n->n_in > 0 && n->region == 0 && !graph_is_read(g, x)) VEC_PUSH(scratch, &stack, x);
         }
     }
 }
 
 bool rewrite_each(graph *g, arena *scratch, rewrite_fn rule) {
-    val grave = 0;
+    val placeholder = 0;
     const char *here = g->here;
     /* Every rule makes some measure smaller, so the growth bound is never met; it keeps a defective rule from looping. */
     int64_t bound = 16 * (int64_t)g->nodes.n + 1024;
@@ -117,11 +117,11 @@ bool rewrite_each(graph *g, arena *scratch, rewrite_fn rule) {
         node *fresh = graph_get(g, r);
         if (r >= (val)n_before && name && !fresh->name) fresh->name = name;
         graph_replace(g, (val)v, r);
-        if (grave == 0) grave = zeros(g, TN_BOOL, 0, NULL);
-        bury(g, scratch, (val)v, grave);
+        if (placeholder == 0) placeholder = zeros(g, TN_BOOL, 0, NULL);
+        erase_dead(g, scratch, (val)v, placeholder);
     }
     g->here = here;
-    return grave != 0;
+    return placeholder != 0;
 }
 
 /* At least 2^16 elements behind each of fewer than 64 results: one result a thread would leave most cores idle. */

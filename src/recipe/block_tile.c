@@ -13,11 +13,11 @@ typedef struct candidate {
     double cost;
 } candidate;
 
-typedef struct choice {
+typedef struct search {
     tiler w;
     const target *t;
     candidate best;
-} choice;
+} search;
 
 /* The row variables to tile: one that only operand a depends on and one for b; threads that are neighbours store along n. */
 static bool choose_variables(tiler *w, bool *const needed[2]) {
@@ -34,68 +34,69 @@ static bool choose_variables(tiler *w, bool *const needed[2]) {
     return true;
 }
 
-/* Cycles of a processor that holds several groups at once, times how often it is filled, in units of 6: about an instruction of
- * a thread where all are busy. A step of the contraction is bound by what the arithmetic, the shared memory or a single thread
- * can do. */
-static double cost_of(const choice *c, const candidate *x, double size) {
+/* Cycles of a processor that holds several thread blocks at once, times how often it is filled, in units of 6: about an
+ * instruction of a thread where all are busy. A step of the contraction is bound by what the arithmetic, the shared memory or a
+ * single thread can do. */
+static double cost_of(const search *c, const candidate *x, double size) {
     const tiler *w = &c->w;
     const tile_shape *s = &x->s;
-    bool doubled = tiler_can_double(s);
-    double others = 1, all = 1, bm = s->t[0] * s->n[0], bn = s->t[1] * s->n[1], threads = s->n[0] * s->n[1] * s->z;
+    bool double_buffer = tiler_can_double(s);
+    double others = 1, all = 1, bm = s->t[0] * s->n[0], bn = s->t[1] * s->n[1], threads = s->n[0] * s->n[1] * s->split_k;
     for (int i = 0; i < w->n_loops; i++) all *= (double)tiler_extent(w, tiler_at(w, w->loops + i)->var);
     for (int i = 1; i <= w->n_outer; i++) {
         kvar v = tiler_at(w, i)->var;
         if (v != w->side[0].row && v != w->side[1].row) others *= (double)tiler_extent(w, v);
     }
-    double groups =
+    double grid_blocks =
                others * ceil((double)tiler_extent(w, w->side[0].row) / bm) * ceil((double)tiler_extent(w, w->side[1].row) / bn),
-           warps = ceil(threads / 32), tile = s->t[0] * s->t[1], steps = (double)s->b.steps / s->z,
+           warps = ceil(threads / 32), tile = s->t[0] * s->t[1], steps = (double)s->b.steps / s->split_k,
            loads = ceil(s->t[0] * size / 16) + ceil(s->t[1] * size / 16),
            bytes = fmax(bm * size, 32) + fmax(bn * size, 32), /* sectors of memory */
-        cores = (double)c->t->grid / 1024 < 1 ? 1 : floor((double)c->t->grid / 1024);
+        cores = (double)c->t->resident_threads / 1024 < 1 ? 1 : floor((double)c->t->resident_threads / 1024);
     double room = fmin(65536 / ((tile * size / 4 + 64) * threads), fmin(2048 / threads, 32));
-    room = fmax(1, floor(fmin(room, 4 * (double)c->t->group_bytes / (double)x->bytes)));
-    double at_once = fmin(room, ceil(groups / cores)), busy = at_once * warps, fill = ceil(groups / (cores * room));
+    room = fmax(1, floor(fmin(room, 4 * (double)c->t->shared_bytes / (double)x->bytes)));
+    double at_once = fmin(room, ceil(grid_blocks / cores)), busy = at_once * warps, fill = ceil(grid_blocks / (cores * room));
     double vectors = ceil((double)s->b.steps * bytes / (threads * 16)),
-           registers = (tile * size / 4 + (doubled ? 4 * vectors : 0) + (s->t[0] + s->t[1]) * size / 2),
+           registers = (tile * size / 4 + (double_buffer ? 4 * vectors : 0) + (s->t[0] + s->t[1]) * size / 2),
            full = registers > (tile * size / 4 > 80 ? 200 : 120) ? 1.06 : 1;
     double step = fmax(busy * (tile * size / 16 + 1.2 * loads + 1.5), tile * size / 4 * 1.1 + 6 * loads) * full,
            work = steps * step * (steps > 16 ? 1.08 : 1), from_memory = at_once * (double)s->b.steps * bytes / 24,
            copies = 0.3 * from_memory + busy * 4 * vectors;
     if (!s->b.powers) copies *= 4;
-    double wait = fmax(0, 700 - (doubled ? work : 0)),
+    double wait = fmax(0, 700 - (double_buffer ? work : 0)),
            each = fmax(work, from_memory) + copies + (at_once < 2 ? 350 : 250) + wait / at_once;
-    if (s->z > 1 && groups >= 2 * cores) return INFINITY; /* for results that are too few for all processors */
-    double behind = at_once * bm * bn * size / 32 + (s->z > 1 ? 300 + at_once * bm * bn * size * s->z / 64 : 0);
-    return (fill * (ceil(all / (double)s->b.steps) * each + behind) + 1200) / 6 + recipe_start_cost(groups, c->t);
+    if (s->split_k > 1 && grid_blocks >= 2 * cores) return INFINITY; /* for results that are too few for all processors */
+    double behind = at_once * bm * bn * size / 32 + (s->split_k > 1 ? 300 + at_once * bm * bn * size * s->split_k / 64 : 0);
+    return (fill * (ceil(all / (double)s->b.steps) * each + behind) + 1200) / 6 + recipe_start_cost(grid_blocks, c->t);
 }
 
-static bool complete_shape(const choice *c, candidate *x, int64_t size) {
+static bool complete_shape(const search *c, candidate *x, int64_t size) {
     const tile_shape *s = &x->s;
     int64_t rows[2] = { (int64_t)s->t[0] * s->n[0], (int64_t)s->t[1] * s->n[1] };
     for (int i = 0; i < 2; i++)
         if (rows[i] > 8 && rows[i] >= 2 * tiler_extent(&c->w, c->w.side[i].row)) return false;
     x->bytes = (tiler_can_double(s) ? 2 : 1) * s->b.steps * (rows[0] + rows[1] + 2 * (16 / size)) * size;
-    if (s->z > 1) x->bytes += s->z * rows[0] * rows[1] * size;
-    return x->bytes <= c->t->group_bytes && tiler_problem(s) == TILE_FITS;
+    if (s->split_k > 1) x->bytes += s->split_k * rows[0] * rows[1] * size;
+    return x->bytes <= c->t->shared_bytes && tiler_problem(s) == TILE_FITS;
 }
 
 static int64_t size_of(const tiler *w) { return (int64_t)dtype_size((tn_dtype)tiler_at(w, w->acc)->dtype); }
 
-static bool is_possible(const choice *c, candidate *x) {
+static bool is_possible(const search *c, candidate *x) {
     const tile_shape *s = &x->s;
-    int threads = s->n[0] * s->n[1] * s->z, least = c->t->group < 64 ? c->t->group : 64;
-    return s->t[0] * s->t[1] <= MAX_TILE && threads >= least && threads <= c->t->group && complete_shape(c, x, size_of(&c->w));
+    int threads = s->n[0] * s->n[1] * s->split_k, least = c->t->block_threads < 64 ? c->t->block_threads : 64;
+    return s->t[0] * s->t[1] <= MAX_TILE && threads >= least && threads <= c->t->block_threads &&
+           complete_shape(c, x, size_of(&c->w));
 }
 
 /* Every shape that is possible, with its cost. */
-static void each_shape(choice *c, void (*see)(choice *c, const candidate *x, void *ud), void *ud) {
+static void each_shape(search *c, void (*see)(search *c, const candidate *x, void *ud), void *ud) {
     for (int64_t steps = 8; steps <= 256; steps *= 2) {
         k_block b = tiler_block(&c->w, steps);
         for (int tile = 0; tile < 25; tile++)
             for (int place = 0; place < 6 * 6 * 5; place++) {
                 candidate x = { .s = { .t = { 1 << tile % 5, 1 << tile / 5 }, .b = b }, .steps = steps };
-                x.s.n[0] = 1 << place % 6, x.s.n[1] = 1 << place / 6 % 6, x.s.z = 1 << place / 36;
+                x.s.n[0] = 1 << place % 6, x.s.n[1] = 1 << place / 6 % 6, x.s.split_k = 1 << place / 36;
                 if (!is_possible(c, &x)) continue;
                 x.cost = cost_of(c, &x, (double)size_of(&c->w));
                 see(c, &x, ud);
@@ -105,7 +106,7 @@ static void each_shape(choice *c, void (*see)(choice *c, const candidate *x, voi
 
 /* Of equals the last one, which has more columns: rows of memory are wider. But no more than 8 of a thread: on an H200 16 rows
  * of 8 columns were 5 % faster than 8 of 16, for the registers of products lie better in their banks. */
-static void keep_cheapest(choice *c, const candidate *x, void *ud) {
+static void keep_cheapest(search *c, const candidate *x, void *ud) {
     (void)ud;
     if (x->cost < c->best.cost || (x->cost == c->best.cost && x->s.t[1] <= 8)) c->best = *x;
 }
@@ -113,23 +114,25 @@ static void keep_cheapest(choice *c, const candidate *x, void *ud) {
 /* The shape that was asked for, when it is possible; the order of a sum depends on how many threads share it, and on the steps
  * that they do between them: these are the model's. The cost stays the model's, too, so that no other form of kernel is taken.
  */
-static void heed(choice *c) {
+static void heed(search *c) {
     const gpu_tile *asked = c->t->tile;
     if (!asked || !gpu_is_power(asked->rows) || !gpu_is_power(asked->columns) || !gpu_is_power(asked->down) ||
         !gpu_is_power(asked->across) || !gpu_is_power(asked->steps) || asked->rows > MAX_SIDE || asked->columns > MAX_SIDE)
         return;
-    candidate x = { .s = { .t = { asked->rows, asked->columns }, .n = { asked->down, asked->across }, .z = c->best.s.z },
-                    .steps = asked->steps,
-                    .cost = c->best.cost };
+    candidate x = {
+        .s = { .t = { asked->rows, asked->columns }, .n = { asked->down, asked->across }, .split_k = c->best.s.split_k },
+        .steps = asked->steps,
+        .cost = c->best.cost
+    };
     x.s.b = tiler_block(&c->w, asked->steps);
-    if ((x.s.z == 1 || x.s.b.steps == c->best.s.b.steps) && is_possible(c, &x)) c->best = x;
+    if ((x.s.split_k == 1 || x.s.b.steps == c->best.s.b.steps) && is_possible(c, &x)) c->best = x;
 }
 
-static bool begin(choice *c, const kernel *k, const target *t) {
+static bool begin(search *c, const kernel *k, const target *t) {
     bool *needed[2];
     str why;
     str_init(&why, k->a);
-    *c = (choice){ .t = t, .best = { .cost = INFINITY } };
+    *c = (search){ .t = t, .best = { .cost = INFINITY } };
     if (!tiler_find(&c->w, k, needed, &why) || !choose_variables(&c->w, needed)) return false;
     each_shape(c, keep_cheapest, NULL);
     return true;
@@ -141,11 +144,11 @@ typedef struct shapes {
     int n, cap;
 } shapes;
 
-static void keep_several(choice *c, const candidate *x, void *ud) {
+static void keep_several(search *c, const candidate *x, void *ud) {
     shapes *all = ud;
     const tile_shape *s = &x->s;
     int at = 0, old = 0;
-    if (s->z != c->best.s.z || (s->z > 1 && s->b.steps != c->best.s.b.steps)) return;
+    if (s->split_k != c->best.s.split_k || (s->split_k > 1 && s->b.steps != c->best.s.b.steps)) return;
     while (old < all->n &&
            (all->at[old].s.t[0] != s->t[0] || all->at[old].s.t[1] != s->t[1] || all->at[old].s.b.steps != s->b.steps))
         old++;
@@ -175,7 +178,7 @@ bool recipe_tile_read(const char *text, gpu_tile *out) {
 }
 
 int recipe_block_tiles(const kernel *k, const target *t, gpu_tile *out, int cap) {
-    choice c;
+    search c;
     if (!begin(&c, k, t)) return 0;
     shapes all = { .at = ARENA_ARRAY(k->a, candidate, cap + 1), .cap = cap };
     each_shape(&c, keep_several, &all);
@@ -189,7 +192,7 @@ int recipe_block_tiles(const kernel *k, const target *t, gpu_tile *out, int cap)
 }
 
 bool recipe_block_tile(const kernel *k, const target *t, recipe_form *best) {
-    choice c;
+    search c;
     if (!begin(&c, k, t) || !(c.best.cost < best->cost)) return false;
     best->cost = c.best.cost;
     heed(&c);
@@ -200,7 +203,7 @@ bool recipe_block_tile(const kernel *k, const target *t, recipe_form *best) {
     for (int x = 0; x < 2; x++)
         if (s->t[x] > 1) str_addf(&steps, "unroll_jam %s %d; ", k->vars.at[c.w.side[x].row].name, s->t[x]);
     for (int x = 0; x < 2; x++) str_addf(&steps, "bind %s %d; ", k->vars.at[c.w.side[x].row].name, s->n[x]);
-    if (s->z > 1) str_addf(&steps, "split_k %s %d; ", depth, s->z);
+    if (s->split_k > 1) str_addf(&steps, "split_k %s %d; ", depth, s->split_k);
     str_addf(&steps, "pack_shared %s %lld; tile", depth, (long long)c.best.steps);
     if (tiler_can_double(s)) str_add(&steps, "; pipeline 2");
     best->steps = steps.s;

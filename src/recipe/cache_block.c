@@ -98,13 +98,13 @@ static bool pays(const blocker *t) {
     int64_t row = apart(t, b);
     if (affine_coef(b->idx, t->c.n) != 1) return contraction_rows_from(&t->c, t->n_out) >= MIN_TURNED;
     if (contraction_computes(&t->c)) return saves_work(t);
-    if (b->parts) return shares_enough(t); /* in place, each tile of rows would make the words again */
+    if (b->packed) return shares_enough(t); /* in place, each tile of rows would make the words again */
     if (row == INT64_MAX || row <= contraction_tile_columns(&t->c)) return false; /* one panel as it lies */
     return contraction_depth_from(&t->c, 0) * row * contraction_elem_size(&t->c) > t->r->t->l1_bytes / 2 && shares_enough(t);
 }
 
 /* Rows of a panel of some tiles: what leaves most of the second-level cache to sums and operands that pass through. */
-static int64_t stretch_limit(const blocker *t, int64_t tiles) {
+static int64_t k_block_limit(const blocker *t, int64_t tiles) {
     int64_t bytes = t->r->t->l2_bytes * 3 / 8, least = t->r->t->l1_bytes * 7 / 8;
     if (bytes > MAX_LOCAL) bytes = MAX_LOCAL;
     int64_t rows =
@@ -170,18 +170,18 @@ static bool fetches_ahead(const blocker *t) {
         contraction_extent(&t->c, t->c.depth.at[t->c.depth.n - 1]) < LEAST_AHEAD || tiles < 2)
         return false;
     if (t->fixed) return tiles <= MOST_AHEAD_FIXED;
-    return tiles <= MOST_AHEAD && !b->parts && affine_coef(b->idx, t->c.n) == 1 && apart(t, b) < INT64_MAX &&
+    return tiles <= MOST_AHEAD && !b->packed && affine_coef(b->idx, t->c.n) == 1 && apart(t, b) < INT64_MAX &&
            loop_places(t->r->t->l2_bytes, apart(t, b) * (int64_t)dtype_size((tn_dtype)b->src)) >= LEAST_STEPS;
 }
 
-static void choose_stretches(blocker *t) {
+static void choose_k_blocks(blocker *t) {
     int64_t depth = contraction_depth_from(&t->c, 0), most = 2,
             long_row = AHEAD_BYTES / (contraction_tile_columns(&t->c) * contraction_elem_size(&t->c));
     t->ahead = fetches_ahead(t);
-    while (most < MAX_TILES && depth <= stretch_limit(t, most + 1)) most++;
+    while (most < MAX_TILES && depth <= k_block_limit(t, most + 1)) most++;
     if (t->ahead) most = t->fixed ? 1 : long_row > 2 ? long_row : 2;
     t->tiles = choose_tiles(t, most);
-    int64_t limit = stretch_limit(t, t->tiles), near = near_limit(t);
+    int64_t limit = k_block_limit(t, t->tiles), near = near_limit(t);
     if (few_rows(t)) t->tiles = 1;
     if (t->ahead) limit = ahead_limit(t, limit);
     if (few_rows(t))
@@ -264,7 +264,7 @@ static bool choose(blocker *t, bool only_constant) {
         choose_streams(t);
         return true;
     }
-    choose_stretches(t);
+    choose_k_blocks(t);
     int n_out = t->n_out;
     if (!t->whole && !choose_inner_rows(t)) { /* one panel of everything, for all rows, where it fits */
         t->n_out = n_out, t->cut = 0;

@@ -48,7 +48,7 @@ const char *recipe_form_text(const kernel *k, arena *a) {
     str s;
     int64_t bytes = 0, fast = 0;
     str_init(&s, a);
-    for (int v = 0; v < k->vars.n && !k->group; v++) { /* of a GPU's kernel most loops are how it moves things */
+    for (int v = 0; v < k->vars.n && !k->block_threads; v++) { /* of a GPU's kernel most loops are how it moves things */
         const kvar_info *x = &k->vars.at[v];
         if (x->role.unroll > 1 || x->role.lanes > 1)
             str_addf(&s, ", %s %d x %d of %lld", x->name, x->role.unroll, x->role.lanes, (long long)x->extent);
@@ -57,8 +57,8 @@ const char *recipe_form_text(const kernel *k, arena *a) {
         int64_t size = k->bufs.at[b].elems * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype);
         *(k->bufs.at[b].kind == KB_LOCAL ? &bytes : &fast) += kbuf_is_local(&k->bufs.at[b]) ? size : 0;
     }
-    if (k->group) str_addf(&s, ", %lld groups of %d", (long long)k->groups, k->group);
+    if (k->block_threads) str_addf(&s, ", %lld thread blocks of %d", (long long)k->grid_blocks, k->block_threads);
     if (bytes) str_addf(&s, ", copies of %.1f KiB", (double)bytes / 1024);
-    if (fast) str_addf(&s, ", fast memory %.1f KiB", (double)fast / 1024);
+    if (fast) str_addf(&s, ", shared memory %.1f KiB", (double)fast / 1024);
     return s.n ? s.s + 2 : "one by one";
 }

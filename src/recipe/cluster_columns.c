@@ -10,14 +10,14 @@
 
 static bool fits(const cluster_shape *s, const row_contraction *c, const target *t) {
     if (!cluster_comes_out(s, c)) return false;
-    int64_t group = cluster_group_of(s, c);
-    int64_t bytes =
-        4 * cluster_rows_of(s) * (2 * c->n + s->parts * cluster_columns_of(s, c)) + 16 * group; /* one is read, one written */
-    return group >= 64 && group <= t->group && bytes <= t->group_bytes;
+    int64_t block_threads = cluster_block_threads(s, c);
+    int64_t bytes = 4 * cluster_rows_of(s) * (2 * c->n + s->split_k * cluster_columns_of(s, c)) +
+                    16 * block_threads; /* one is read, one written */
+    return block_threads >= 64 && block_threads <= t->block_threads && bytes <= t->shared_bytes;
 }
 
 /* Nanoseconds, as measured on an H200. */
-#define CLOCK_NS 0.55    /* one step of a multiprocessor: 128 products, or 32 threads read fast memory */
+#define CLOCK_NS 0.55    /* one step of a multiprocessor: 128 products, or 32 threads read shared memory */
 #define EXCHANGE_NS 900. /* all of a cluster have each other's results; */
 #define STORE_NS 40.0    /* for each that a thread sends */
 #define PART_NS 2.5      /* a part of a sum is added */
@@ -29,11 +29,12 @@ static double up(double x, double y) { return ceil(x / y); }
 static double layer_cost(const cluster_shape *s, const row_contraction *c, double all_rows, const target *t) {
     double clusters = up(all_rows, cluster_rows_of(s)), at_once = floor((double)t->clusters * 8 / s->cluster),
            units = at_once * s->cluster;
-    double waves = up(clusters, at_once), group = (double)cluster_group_of(s, c), steps = (double)(c->depth / s->parts);
-    double products = group / 32 * s->rows * steps, busy = fmin(clusters * s->cluster, units);
+    double waves = up(clusters, at_once), block_threads = (double)cluster_block_threads(s, c),
+           steps = (double)(c->depth / s->split_k);
+    double products = block_threads / 32 * s->rows * steps, busy = fmin(clusters * s->cluster, units);
     double work = CLOCK_NS * products * (0.25 * s->lanes + 0.3);
-    double sent = (double)cluster_rows_of(s) * (double)cluster_columns_of(s, c) * s->cluster / (group * s->lanes);
-    double adds = PART_NS * s->parts * up(cluster_rows_of(s), s->parts * s->blocks);
+    double sent = (double)cluster_rows_of(s) * (double)cluster_columns_of(s, c) * s->cluster / (block_threads * s->lanes);
+    double adds = PART_NS * s->split_k * up(cluster_rows_of(s), s->split_k * s->blocks);
     double bytes = (double)(cluster_columns_of(s, c) * c->depth) * 4, rate = fmin(BYTES_ONE, BYTES_ALL * units / busy);
     return waves * fmax(work + adds + EXCHANGE_NS + STORE_NS * sent, bytes / rate);
 }
@@ -44,10 +45,10 @@ typedef bool (*shape_fn)(const cluster_shape *s, void *ud);
 static void each_shape(const target *t, shape_fn fn, void *ud) {
     for (int cluster = 2; cluster <= t->cluster; cluster *= 2)
         for (int lanes = 1; lanes <= 4; lanes *= 2)
-            for (int parts = 1; parts <= 32; parts *= 2)
+            for (int split_k = 1; split_k <= 32; split_k *= 2)
                 for (int blocks = 1; blocks <= 4; blocks *= 2)
                     for (int rows = 1; rows <= CLUSTER_MOST_ROWS; rows++)
-                        if (!fn(&(cluster_shape){ cluster, rows, blocks, parts, lanes }, ud)) return;
+                        if (!fn(&(cluster_shape){ cluster, rows, blocks, split_k, lanes }, ud)) return;
 }
 
 typedef struct costing {
@@ -81,7 +82,7 @@ static int rows_of_group(const chooser *p) { return (cluster_rows_of(&p->s) + p-
 
 static int64_t shared_bytes(const chooser *p) {
     const row_contraction *c = &p->p.l.c.at[0];
-    int64_t n = p->s.parts * cluster_rows_of(&p->s) * cluster_columns_of(&p->s, c) * 4 + 16 * cluster_group_of(&p->s, c);
+    int64_t n = p->s.split_k * cluster_rows_of(&p->s) * cluster_columns_of(&p->s, c) * 4 + 16 * cluster_block_threads(&p->s, c);
     for (int b = 0; b < p->p.k->bufs.n; b++) {
         const kbuf *kb = &p->p.k->bufs.at[b];
         if (kb->kind == KB_LOCAL)
@@ -90,13 +91,13 @@ static int64_t shared_bytes(const chooser *p) {
     return n;
 }
 
-/* The rest, for all rows of a group. */
-static double rest_cost(const chooser *p, int group) {
+/* The rest, for all rows of a thread block. */
+static double rest_cost(const chooser *p, int block_threads) {
     double sum = 0;
     int from = 2;
     for (int i = 0; i <= p->p.l.sections.n; i++) {
         int to = i < p->p.l.sections.n ? p->p.l.sections.at[i].loop : p->p.k->ins.n - 1;
-        if (from < to) sum += loop_rows_cost(p->p.k, from, to, group) * RECIPE_UNIT_NS * rows_of_group(p);
+        if (from < to) sum += loop_rows_cost(p->p.k, from, to, block_threads) * RECIPE_UNIT_NS * rows_of_group(p);
         if (i < p->p.l.sections.n) from = p->p.l.sections.at[i].end + 1;
     }
     return sum;
@@ -107,9 +108,9 @@ static bool try_shape(const cluster_shape *s, void *ud) {
     p->s = *s;
     for (int i = 0; i < p->p.l.c.n; i++)
         if (!fits(s, &p->p.l.c.at[i], p->t)) return true;
-    if (shared_bytes(p) > p->t->group_bytes) return true;
+    if (shared_bytes(p) > p->t->shared_bytes) return true;
     double at_once = floor((double)p->t->clusters * 8 / s->cluster), waves = up(up(p->all_rows, cluster_rows_of(s)), at_once);
-    double cost = waves * rest_cost(p, (int)cluster_group_of(s, &p->p.l.c.at[0]));
+    double cost = waves * rest_cost(p, (int)cluster_block_threads(s, &p->p.l.c.at[0]));
     for (int i = 0; i < p->p.l.sections.n; i++)
         for (int j = 0; j < p->p.l.sections.at[i].n; j++)
             cost += (double)p->p.l.sections.at[i].times *
@@ -128,7 +129,7 @@ bool recipe_cluster_columns(const kernel *k, const target *t, recipe_form *out) 
     each_shape(t, try_shape, &p);
     const cluster_shape *s = &p.best;
     if (s->cluster == 0) return false;
-    str_addf(&steps, "cluster_columns %d rows=%d blocks=%d split_k=%d lanes=%d", s->cluster, s->rows, s->blocks, s->parts,
+    str_addf(&steps, "cluster_columns %d rows=%d blocks=%d split_k=%d lanes=%d", s->cluster, s->rows, s->blocks, s->split_k,
              s->lanes);
     *out = (recipe_form){ p.cost / RECIPE_UNIT_NS, steps.s };
     return true;

@@ -8,8 +8,10 @@
 
 #define RECIPE_UNIT_NS 1.3 /* of what loop_rows_cost counts */
 
-/* Nanoseconds of the nest for `groups` thread blocks of `group` threads with `rows` rows each, `parts` threads a sum. */
-double recipe_columns_cost(const row_contraction *c, double groups, int rows, int group, int parts, const target *t);
+/* Nanoseconds of the nest for `grid_blocks` thread blocks of `block_threads` threads with `rows` rows each, `parts` threads a
+ * sum. */
+double recipe_columns_cost(const row_contraction *c, double grid_blocks, int rows, int block_threads, int split_k,
+                           const target *t);
 /* The least of them. */
 double recipe_columns_least_cost(const row_contraction *c, double all_rows, int rows, const target *t);
 

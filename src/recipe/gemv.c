@@ -21,7 +21,7 @@ bool recipe_gemv(recipe *r) {
     bool one = c.rows.n == 0;
     int64_t depth = contraction_extent(&c, v), width = contraction_extent(&c, n),
             m = one ? 1 : contraction_extent(&c, c.rows.at[0]),
-            elem = (int64_t)dtype_size((tn_dtype)matrix->src) * (matrix->parts ? matrix->parts : 1),
+            elem = (int64_t)dtype_size((tn_dtype)matrix->src) * (matrix->packed ? matrix->packed : 1),
             bytes = depth * width * elem, sum = contraction_sum_size(&c);
     if (m == 1 && width <= contraction_tile_columns(&c)) return false; /* is so in place */
     /* Rows a power of two apart drive each other out of the first cache, and so do sums that lie like them. (Where it has 12
@@ -29,12 +29,12 @@ bool recipe_gemv(recipe *r) {
      * twelfth.) */
     bool crowded = m > 1 && loop_places(t->l1_bytes, affine_coef(matrix->idx, v) * elem) <= LESS_ROWS;
     int64_t rows = m == 1 || crowded ? LESS_ROWS : MANY_ROWS,
-            apart = width + (crowded ? GAP_LINES * MACHINE_LINE_BYTES / sum : 0);
-    if (m > MOST_VECTORS || depth < 4 * rows || m * apart * sum > MAX_SUMS) return false;
+            stride = width + (crowded ? GAP_LINES * MACHINE_LINE_BYTES / sum : 0);
+    if (m > MOST_VECTORS || depth < 4 * rows || m * stride * sum > MAX_SUMS) return false;
     if (bytes <= (m == 1 ? t->l1_bytes : t->l2_bytes)) return false;
     const char *lanes = r->k->vars.at[n].name;
     if (one && contraction_role(&c, n).unroll != 2) recipe_do(r, "unroll_jam %s 2", lanes);
-    recipe_do(r, "accumulate %s %lld apart=%lld", r->k->vars.at[v].name, (long long)rows, (long long)apart);
+    recipe_do(r, "accumulate %s %lld stride=%lld", r->k->vars.at[v].name, (long long)rows, (long long)stride);
     if (r->threads >= 0) r->threads = n;
     return true;
 }

@@ -1,7 +1,7 @@
 /* gpu.c - the schedule of a kernel for a GPU: which loops are bound to what.
  *
- * In: the scalar kernel. Out: a kernel with group > 0. The cheapest form by a count of a thread's instructions is taken; it
- * depends on shapes and the target only. */
+ * In: the scalar kernel. Out: a kernel with block_threads > 0. The cheapest form by a count of a thread's instructions is
+ * taken; it depends on shapes and the target only. */
 #include "loop/bind_rows.h"
 #include "loop/gpu_copy.h"
 #include "recipe/recipe.h"
@@ -24,17 +24,17 @@ static int64_t private_elems(const kernel *k) {
 }
 
 static double waves(double threads, const target *t) {
-    double w = threads / (double)t->grid;
+    double w = threads / (double)t->resident_threads;
     return w < 1 ? 1 : w;
 }
 
-/* A processor has fast memory for so many groups; how many times fewer threads that are than it needs to be busy. */
-static double crowding(const kernel *k, int group, const target *t) {
+/* A processor has shared memory for so many thread blocks; how many times fewer threads that are than it needs to be busy. */
+static double crowding(const kernel *k, int block_threads, const target *t) {
     double bytes = 1;
     for (int b = 0; b < k->bufs.n; b++)
         if (k->bufs.at[b].kind == KB_LOCAL)
             bytes += (double)k->bufs.at[b].elems * (double)dtype_size((tn_dtype)k->bufs.at[b].dtype);
-    double threads = fmax(1, floor(4 * (double)t->group_bytes / bytes)) * group;
+    double threads = fmax(1, floor(4 * (double)t->shared_bytes / bytes)) * block_threads;
     return threads < 1024 ? 1024 / threads : 1;
 }
 
@@ -66,18 +66,20 @@ static int choose_threads(const kernel *k, int n, const target *t, double *best)
     kvar fast = n ? k->ins.at[n].var : -1;
     *best = waves(rows, t) * (loop_thread_cost(k, 1 + n, k->ins.n - n, fast) + 1) + recipe_start_cost(rows / 128, t);
     if (private_elems(k) > MAX_PRIVATE || n == 0) *best = INFINITY;
-    for (int group = t->group < 32 ? t->group : 32; group <= t->group; group *= 2) {
-        double cost = waves(rows * group * crowding(k, group, t), t) * (loop_rows_cost(k, 1 + n, k->ins.n - n, group) + 8) +
+    for (int block_threads = t->block_threads < 32 ? t->block_threads : 32; block_threads <= t->block_threads;
+         block_threads *= 2) {
+        double cost = waves(rows * block_threads * crowding(k, block_threads, t), t) *
+                          (loop_rows_cost(k, 1 + n, k->ins.n - n, block_threads) + 8) +
                       recipe_start_cost(rows, t);
-        if (cost < *best) *best = cost, threads = group;
+        if (cost < *best) *best = cost, threads = block_threads;
     }
     return threads;
 }
 
 static void bind_rows(recipe *r, int threads, int cluster, bool held) {
-    /* Much earlier than when the groups at work are done is worse than not at all, a little earlier does no harm: as many rows
-     * later as half of what may be at work. */
-    int64_t ahead = held ? r->t->grid / 2 / (threads * cluster) : 0;
+    /* Much earlier than when the thread blocks at work are done is worse than not at all, a little earlier does no harm: as
+     * many rows later as half of what may be at work. */
+    int64_t ahead = held ? r->t->resident_threads / 2 / (threads * cluster) : 0;
     if (cluster > 1)
         recipe_do(r, "bind_rows %d cluster=%d prefetch=%lld", threads, cluster, (long long)ahead);
     else if (ahead)
@@ -108,7 +110,7 @@ kernel *recipe_gpu(kernel *k0, const target *t, const schedule **out) {
         ;
     else if (!recipe_transpose_tile(&r) && threads)
         bind_rows(&r, held ? held : threads, cluster, held > 0);
-    else if (!r.k->group)
+    else if (!r.k->block_threads)
         recipe_map(&r);
     finish(&r);
     return r.k;

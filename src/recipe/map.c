@@ -26,18 +26,18 @@ static bool vectorize(recipe *r, int n_outer) {
     str why;
     str_init(&why, k->a);
     for (int i = 1; i < n_outer; i++) all *= k->ins.at[i].hi;
-    if (all < r->t->grid / 8 || !gpu_grid_lanes(k, lanes, &why)) return false;
+    if (all < r->t->resident_threads / 8 || !gpu_grid_lanes(k, lanes, &why)) return false;
     recipe_do(r, "vectorize %s %d", k->vars.at[v].name, lanes);
     return true;
 }
 
 void recipe_map(recipe *r) {
     const target *t = r->t;
-    int n_outer = gpu_outer_loops(r->k), threads = t->group < MOST_THREADS ? t->group : MOST_THREADS;
+    int n_outer = gpu_outer_loops(r->k), threads = t->block_threads < MOST_THREADS ? t->block_threads : MOST_THREADS;
     double iterations = 1;
     for (int i = 1; i <= n_outer; i++) iterations *= (double)(r->k->ins.at[i].hi - r->k->ins.at[i].lo);
     int64_t n = (int64_t)iterations;
     if (!vectorize(r, n_outer))
-        while (threads > LEAST_THREADS && n / threads < t->grid / MOST_THREADS) threads /= 2;
+        while (threads > LEAST_THREADS && n / threads < t->resident_threads / MOST_THREADS) threads /= 2;
     recipe_do(r, "bind_grid %d", threads);
 }

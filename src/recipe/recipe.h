@@ -37,7 +37,7 @@ void recipe_fuse_loops(recipe *r);
 void recipe_register_tile(recipe *r);
 /* The same for an inner product (both operands lie along the contraction) with lanes along a row of the result instead; for
  * recipe_pack, which transposes the operand. Returns whether that is possible. */
-bool recipe_register_tile_turned(recipe *r);
+bool recipe_register_tile_transposed(recipe *r);
 bool recipe_is_worth_sharing(const kernel *k, const target *t); /* among threads */
 /* Cycles of one step along a contraction for a register tile of mr x nv accumulators. */
 double recipe_tile_cost(const machine *m, int mr, int nv);
@@ -90,7 +90,9 @@ enum {
     RECIPE_CACHED_SHARE = 32 /* .. and elements of it, where a row has many */
 };
 /* Starting thread blocks costs time, too, on a machine for `grid` threads: in instructions of a thread. */
-static inline double recipe_start_cost(double blocks, const target *t) { return blocks * 20 * 1024 / (double)t->grid; }
+static inline double recipe_start_cost(double blocks, const target *t) {
+    return blocks * 20 * 1024 / (double)t->resident_threads;
+}
 
 /* sparse.c: what a mask makes needless. */
 void recipe_sparse(recipe *r);

@@ -34,36 +34,36 @@ static int choose_panels(const column *w) {
         if (!column_takes_panels(w, i)) continue;
         const kbuf *b = &w->k->bufs.at[column_at(w, i)->buf];
         int64_t size = (int64_t)dtype_size((tn_dtype)b->dtype);
-        if (b->elems * size >= LEAST_PANELS && w->wide * size < LINE) return i;
+        if (b->elems * size >= LEAST_PANELS && w->columns * size < LINE) return i;
     }
     return 0;
 }
 
 /* As wide as leaves a thread block for every processor; the rest of the threads share the rows. */
 static double choose_shape(column *w, const target *t) {
-    double cores = (double)t->grid / 1024, steps = 1, others = 1;
-    int most = lanes_along(w), group = t->group < MOST_THREADS ? t->group : MOST_THREADS;
+    double cores = (double)t->resident_threads / 1024, steps = 1, others = 1;
+    int most = lanes_along(w), block_threads = t->block_threads < MOST_THREADS ? t->block_threads : MOST_THREADS;
     for (int i = 0; i < w->n_loops; i++) {
         steps *= (double)column_trips(column_at(w, w->loops + i));
         if (column_trips(column_at(w, w->loops + i)) > column_trips(column_at(w, w->loops + w->split))) w->split = i;
     }
     for (int i = 1; i < w->n_outer; i++) others *= (double)column_trips(column_at(w, i));
     int64_t rows = column_trips(column_at(w, w->loops + w->split)), n = w->k->vars.at[w->v].extent;
-    int lanes = most > 1 && rows >= MANY_ROWS * group / 4 ? 2 : 1; /* where a block has few columns */
+    int lanes = most > 1 && rows >= MANY_ROWS * block_threads / 4 ? 2 : 1; /* where a block has few columns */
     for (w->lanes = most, w->across = 32; w->lanes * w->across > LEAST_WIDE;
          *(w->across > LEAST_WIDE || w->lanes <= lanes ? &w->across : &w->lanes) /= 2) {
-        int64_t wide = (int64_t)w->lanes * w->across;
-        if (others * (double)((n + wide - 1) / wide) >= 1.5 * cores && w->across <= group) break;
+        int64_t columns = (int64_t)w->lanes * w->across;
+        if (others * (double)((n + columns - 1) / columns) >= 1.5 * cores && w->across <= block_threads) break;
     }
-    while (w->across > group) w->across /= 2;
-    w->wide = (int64_t)w->lanes * w->across;
-    for (w->parts = 1; w->parts * 2 * w->across <= group && w->parts < rows;) w->parts *= 2;
-    double groups = others * (double)((n + w->wide - 1) / w->wide), threads = (double)(w->parts * w->across),
-           waves = groups * threads / (double)t->grid,
-           thread = steps / (double)w->parts * loop_thread_cost(w->k, w->loops + w->n_loops, w->end - w->n_loops + 1, w->v) +
-                    w->n_acc * (2 * (double)w->parts + 12) + 12;
-    w->groups = (int64_t)groups;
-    return (waves < 1 ? 1 : waves) * thread * (w->lanes > 1 ? 0.6 * w->lanes : 1) + recipe_start_cost(groups, t);
+    while (w->across > block_threads) w->across /= 2;
+    w->columns = (int64_t)w->lanes * w->across;
+    for (w->down = 1; w->down * 2 * w->across <= block_threads && w->down < rows;) w->down *= 2;
+    double grid_blocks = others * (double)((n + w->columns - 1) / w->columns), threads = (double)(w->down * w->across),
+           waves = grid_blocks * threads / (double)t->resident_threads,
+           thread = steps / (double)w->down * loop_thread_cost(w->k, w->loops + w->n_loops, w->end - w->n_loops + 1, w->v) +
+                    w->n_acc * (2 * (double)w->down + 12) + 12;
+    w->grid_blocks = (int64_t)grid_blocks;
+    return (waves < 1 ? 1 : waves) * thread * (w->lanes > 1 ? 0.6 * w->lanes : 1) + recipe_start_cost(grid_blocks, t);
 }
 
 bool recipe_reduce_columns(const kernel *k, const target *t, recipe_form *best) {
@@ -74,12 +74,13 @@ bool recipe_reduce_columns(const kernel *k, const target *t, recipe_form *best) 
     if (!column_find(&w, k, &why)) return false;
     double cost = choose_shape(&w, t);
     int64_t bytes = 0;
-    for (int i = 0; i < w.n_acc; i++) bytes += w.parts * w.wide * (int64_t)dtype_size((tn_dtype)column_at(&w, w.acc[i])->dtype);
-    if (!(cost < best->cost) || w.parts < 2 || bytes > t->group_bytes) return false;
-    bool few = w.groups * w.parts * w.across * 2 <= t->grid; /* threads, which wait for memory */
+    for (int i = 0; i < w.n_acc; i++)
+        bytes += w.down * w.columns * (int64_t)dtype_size((tn_dtype)column_at(&w, w.acc[i])->dtype);
+    if (!(cost < best->cost) || w.down < 2 || bytes > t->shared_bytes) return false;
+    bool few = w.grid_blocks * w.down * w.across * 2 <= t->resident_threads; /* threads, which wait for memory */
     int panels = choose_panels(&w);
     str_addf(&steps, "reduce_columns %s %d %s %lld unroll=%d", k->vars.at[w.v].name, w.across,
-             k->vars.at[column_at(&w, w.loops + w.split)->var].name, (long long)w.parts, few ? UNDER_WAY / w.lanes : UNROLL);
+             k->vars.at[column_at(&w, w.loops + w.split)->var].name, (long long)w.down, few ? UNDER_WAY / w.lanes : UNROLL);
     if (w.lanes > 1) str_addf(&steps, " lanes=%d", w.lanes);
     if (panels) str_addf(&steps, " panels=%d", column_at(&w, panels)->buf);
     *best = (recipe_form){ cost, steps.s };

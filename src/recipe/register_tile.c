@@ -104,8 +104,8 @@ static bool dyn_depends(const chooser *c, const kins *in, kvar v) { /* the dynam
 
 /* The row along which a load that lies the wrong way for lanes along v is contiguous: squares of it can be turned in registers.
  * Only in kernels of rows and nothing else. */
-static kvar turned_along(const chooser *c, const kins *in, kvar v) {
-    int lanes = loop_turn_lanes((tn_dtype)in->dtype, c->lanes);
+static kvar transposed_along(const chooser *c, const kins *in, kvar v) {
+    int lanes = loop_transpose_lanes((tn_dtype)in->dtype, c->lanes);
     if (c->n_nests || in->op != K_LOAD || in->n_mask || in->dyn || affine_coef(in->idx, v) < 2 || !lanes) return -1;
     for (kvar u = 0; u < c->k->vars.n; u++)
         if (u != v && c->k->vars.at[u].row && affine_coef(in->idx, u) == 1 && c->k->vars.at[u].extent >= lanes &&
@@ -128,7 +128,7 @@ static double ref_score(const chooser *c, const ref *r, kvar v) {
     else if (coef == 1)
         s = store ? 1.5 : 1;
     else
-        s = store ? -2.5 : turned_along(c, in, v) >= 0 ? -0.3 : -1.5;
+        s = store ? -2.5 : transposed_along(c, in, v) >= 0 ? -0.3 : -1.5;
     for (int m = 0; m < in->n_mask; m++)
         if (affine_coef(in->mask[m].e, v)) s -= 1.5;
     int64_t extent = c->k->vars.at[v].extent;
@@ -236,7 +236,7 @@ static kvar partner(const chooser *c, kvar vec, bool want_row) {
 /* Words of two bf16 come apart: two registers for each vector of them, and three for the word of a row. */
 static bool is_split(const chooser *c, const kins *a, const kins *b) {
     return a && b && plain_load(c, c->dot->a) && plain_load(c, c->dot->b) && a->src == TN_BF16 && b->src == TN_BF16 &&
-           c->dot->dtype == TN_F32 && c->t->parts && !c->t->bf16_sums;
+           c->dot->dtype == TN_F32 && c->t->packed && !c->t->bf16_sums;
 }
 
 static bool tile_fits(const chooser *c, int mr, int nv) {
@@ -343,13 +343,13 @@ static int alu_weight(const chooser *c, uint64_t var) {
     return n;
 }
 
-static bool tile_turned(chooser *c, kvar vec) {
+static bool tile_transposed(chooser *c, kvar vec) {
     const kernel *k = c->k;
     for (int i = 0; i < c->refs.n; i++) {
         const kins *in = c->refs.at[i].in;
-        kvar u = turned_along(c, in, vec);
+        kvar u = transposed_along(c, in, vec);
         if (u < 0) continue;
-        int lanes = loop_turn_lanes((tn_dtype)in->dtype, c->lanes);
+        int lanes = loop_transpose_lanes((tn_dtype)in->dtype, c->lanes);
         int squares = c->t->n_vector_regs >= 32 && k->vars.at[vec].extent >= 2 * lanes ? 2 : 1; /* whole lines of the result */
         c->role[vec] = (krole){ squares, lanes };
         c->role[u] = (krole){ k->vars.at[u].extent >= 2 * lanes ? 2 * lanes : lanes, 1 }; /* a whole cache line */
@@ -360,7 +360,7 @@ static bool tile_turned(chooser *c, kvar vec) {
 
 static void tile_plain(chooser *c, kvar vec) {
     const kernel *k = c->k;
-    if (tile_turned(c, vec)) return;
+    if (tile_transposed(c, vec)) return;
     int64_t steps = k->vars.at[vec].extent / c->lanes;
     int weight = alu_weight(c, 1ull << vec);
     int unroll = k->vars.at[vec].reduce ? 4 : weight > 24 ? 1 : weight > 8 ? 2 : 4;
@@ -449,7 +449,7 @@ static kvar choose_parallel(const chooser *c) {
 
 /* The row of the result that lies along memory and that only one operand depends on, where both operands lie along a
  * contraction loop. */
-static kvar turned_row(const chooser *c) {
+static kvar transposed_row(const chooser *c) {
     if (!c->dot) return -1;
     const kins *a = operand_load(c, c->dot->a), *b = operand_load(c, c->dot->b);
     bool along = false;
@@ -488,10 +488,10 @@ static chooser make(recipe *r) {
     return c;
 }
 
-bool recipe_register_tile_turned(recipe *r) {
+bool recipe_register_tile_transposed(recipe *r) {
     if (r->k->vars.n > MAX_LOOPS) return false;
     chooser c = make(r);
-    kvar row = c.lanes > 1 ? turned_row(&c) : -1;
+    kvar row = c.lanes > 1 ? transposed_row(&c) : -1;
     if (row < 0) return false;
     tile_contraction(&c, row);
     tile(&c);

@@ -24,29 +24,32 @@ static bool has_common(const kernel *k, int n_rows) {
     return false;
 }
 
-/* Rows of n elements that are too long for the registers of one group, or need the largest one, are shared out among the groups
- * of a cluster, the smallest that hold them: several of other rows on a processor load while others compute. With what rows
- * share a large group is as fast. Returns the threads of one, or 0. */
+/* Rows of n elements that are too long for the registers of one thread block, or need the largest one, are shared out among the
+ * thread blocks of a cluster, the smallest that hold them: several of other rows on a processor load while others compute. With
+ * what rows share a large thread block is as fast. Returns the threads of one, or 0. */
 static int cluster_group(const kernel *k, int n_rows, int64_t n, int lanes, const target *t, int *cluster) {
-    int group = t->group < LONG_GROUP ? t->group : LONG_GROUP, most = t->group_most > t->group ? t->group_most : t->group;
+    int block_threads = t->block_threads < LONG_GROUP ? t->block_threads : LONG_GROUP,
+        most = t->max_block_threads > t->block_threads ? t->max_block_threads : t->block_threads;
     int64_t large = (int64_t)most * RECIPE_CACHED_SHARE;
     if (n <= large / 2 || (n <= large && has_common(k, n_rows))) return 0;
-    while (*cluster < t->cluster && n > (int64_t)*cluster * group * RECIPE_CACHED_SHARE) *cluster *= 2;
-    while (group < most && n > (int64_t)*cluster * group * RECIPE_CACHED_SHARE) group *= 2;
-    int64_t step = (int64_t)*cluster * group * lanes;
-    if (*cluster > 1 && n % step == 0 && n / step <= RECIPE_CACHED_TURNS && loop_rows_split(k, n_rows, group)) return group;
+    while (*cluster < t->cluster && n > (int64_t)*cluster * block_threads * RECIPE_CACHED_SHARE) *cluster *= 2;
+    while (block_threads < most && n > (int64_t)*cluster * block_threads * RECIPE_CACHED_SHARE) block_threads *= 2;
+    int64_t step = (int64_t)*cluster * block_threads * lanes;
+    if (*cluster > 1 && n % step == 0 && n / step <= RECIPE_CACHED_TURNS && loop_rows_split(k, n_rows, block_threads))
+        return block_threads;
     *cluster = 1;
     return 0;
 }
 
 /* Rows of numbers of 16 bits, of which a thread can hold twice as many where what is computed anew in each nest is little, and
- * nothing else is held: groups are half as large, and two on a processor, of which one loads while the other computes. Returns
- * the threads of one, or 0. */
+ * nothing else is held: thread blocks are half as large, and two on a processor, of which one loads while the other computes.
+ * Returns the threads of one, or 0. */
 static int packed_group(const kernel *k, int n_rows, int64_t n, int lanes, const target *t) {
     enum { LITTLE = 16, COARSE = 3 /* times cheaper */ };
-    int64_t group = t->group_most / 2, flops = 0;
+    int64_t block_threads = t->max_block_threads / 2, flops = 0;
     int *nest = ARENA_ARRAY(k->a, int, k->bufs.n + 1), held = 0; /* [bufs] the first to load it; -1: of those that are held */
-    if (lanes != 8 || group < t->group || n <= group * RECIPE_CACHED_SHARE || n > group * PACKED_SHARE || n % (group * lanes))
+    if (lanes != 8 || block_threads < t->block_threads || n <= block_threads * RECIPE_CACHED_SHARE ||
+        n > block_threads * PACKED_SHARE || n % (block_threads * lanes))
         return 0;
     for (int i = 1 + n_rows, nests = 0; i < k->ins.n - n_rows; i++) {
         const kins *in = &k->ins.at[i];
@@ -59,7 +62,7 @@ static int packed_group(const kernel *k, int n_rows, int64_t n, int lanes, const
         if (again && kbuf_is_local(&k->bufs.at[in->buf])) return 0;
         *first = again ? -1 : *first ? *first : nests;
     }
-    return held <= 1 && flops <= LITTLE ? (int)group : 0;
+    return held <= 1 && flops <= LITTLE ? (int)block_threads : 0;
 }
 
 int recipe_row_threads(const kernel *k, int n_rows, const target *t, int *cluster) {
@@ -81,8 +84,9 @@ int recipe_row_threads(const kernel *k, int n_rows, const target *t, int *cluste
     if (packed) return packed;
     int shared = cluster_group(k, n_rows, n, lanes, t, cluster);
     if (shared) return shared;
-    int group = 32, most = t->group_most > t->group ? t->group_most : t->group;
-    while (group < most && group * RECIPE_CACHED_SHARE < n) group *= 2;
-    while (group < t->group && group * 2 <= vectors && rows * group < t->grid) group *= 2;
-    return vectors % group || vectors / group > RECIPE_CACHED_TURNS ? 0 : group;
+    int block_threads = 32, most = t->max_block_threads > t->block_threads ? t->max_block_threads : t->block_threads;
+    while (block_threads < most && block_threads * RECIPE_CACHED_SHARE < n) block_threads *= 2;
+    while (block_threads < t->block_threads && block_threads * 2 <= vectors && rows * block_threads < t->resident_threads)
+        block_threads *= 2;
+    return vectors % block_threads || vectors / block_threads > RECIPE_CACHED_TURNS ? 0 : block_threads;
 }

@@ -19,25 +19,27 @@ static const kins *add_of(const scatter *w) { return &w->k->ins.at[w->at]; }
 static void choose_owned(scatter *w, const target *t, int64_t outer) {
     int64_t last = w->columns ? w->k->ins.at[w->adds + w->columns].hi : 1, vectors;
     w->lanes = scatter_lanes(w), vectors = last / w->lanes;
-    for (w->group = w->warp; w->group < vectors && w->group * 2 <= MOST_THREADS && w->group * 2 <= t->group;) w->group *= 2;
-    while (w->group > w->warp && vectors % w->group) w->group /= 2;
-    w->width = least(last, (vectors % w->group ? 4 : 1) * (int64_t)w->group * w->lanes);
+    for (w->block_threads = w->warp;
+         w->block_threads < vectors && w->block_threads * 2 <= MOST_THREADS && w->block_threads * 2 <= t->block_threads;)
+        w->block_threads *= 2;
+    while (w->block_threads > w->warp && vectors % w->block_threads) w->block_threads /= 2;
+    w->width = least(last, (vectors % w->block_threads ? 4 : 1) * (int64_t)w->block_threads * w->lanes);
     w->blocks = parts(last, w->width);
-    int64_t groups = parts(w->n_adds < MANY ? t->grid : t->grid / 4, w->group);
-    int64_t ranges = least(parts(groups, outer * w->blocks), w->places);
+    int64_t grid_blocks = parts(w->n_adds < MANY ? t->resident_threads : t->resident_threads / 4, w->block_threads);
+    int64_t ranges = least(parts(grid_blocks, outer * w->blocks), w->places);
     w->range = parts(w->places, ranges);
 }
 
 /* More threads while their sums fit and each has enough to do; the places of a block are a multiple of its warps. */
 static bool choose_private(scatter *w, const target *t) {
     int64_t size = (int64_t)dtype_size(kernel_reg_dtype((tn_dtype)add_of(w)->dtype)) * w->n_columns,
-            room = least(SHARED_BYTES, t->group_bytes - 16 * SCATTER_WARP);
+            room = least(SHARED_BYTES, t->shared_bytes - 16 * SCATTER_WARP);
     if (w->n_columns > SCATTER_MOST_COLUMNS) return false;
-    w->group = w->warp;
-    while (w->group * 2 <= least(t->group, MOST_THREADS) && w->group * 2 * w->places * size <= room &&
-           w->n_adds >= 16 * (int64_t)w->group)
-        w->group *= 2;
-    int64_t warps = w->group / w->warp, most = room / (size * w->group) / warps * warps;
+    w->block_threads = w->warp;
+    while (w->block_threads * 2 <= least(t->block_threads, MOST_THREADS) && w->block_threads * 2 * w->places * size <= room &&
+           w->n_adds >= 16 * (int64_t)w->block_threads)
+        w->block_threads *= 2;
+    int64_t warps = w->block_threads / w->warp, most = room / (size * w->block_threads) / warps * warps;
     if (most < 1) return false;
     w->range = parts(parts(w->places, parts(w->places, most)), warps) * warps;
     return true;
@@ -52,11 +54,11 @@ bool recipe_scatter(recipe *r) {
     if (!scatter_find(&w, r->k, &why)) return false;
     int64_t outer = 1;
     for (int i = 1; i <= w.n_outer; i++) outer *= r->k->ins.at[i].hi - r->k->ins.at[i].lo;
-    w.warp = t->group < SCATTER_WARP ? t->group : SCATTER_WARP;
+    w.warp = t->block_threads < SCATTER_WARP ? t->block_threads : SCATTER_WARP;
     if (w.warp < LEAST_WARP) return false;
     bool private = choose_private(&w, t);
     if (!private) choose_owned(&w, t, outer);
-    str_addf(&step, "%s %d %lld", private ? "scatter_private" : "scatter_owned", w.group, (long long)w.range);
+    str_addf(&step, "%s %d %lld", private ? "scatter_private" : "scatter_owned", w.block_threads, (long long)w.range);
     if (w.warp < SCATTER_WARP) str_addf(&step, " warp=%d", w.warp);
     if (!private && w.columns) str_addf(&step, " columns=%lld", (long long)w.width);
     if (!private && w.lanes > 1) str_addf(&step, " lanes=%d", w.lanes);

@@ -9,21 +9,21 @@
 /* ---- what they cost ---- */
 
 /* Nanoseconds, and per nanosecond, as measured on an H200. */
-#define STEP_NS 3.0     /* a step of a sum: a product, and what it takes to have its operands; */
-#define GUARD_NS 3.0    /* more where some threads have no column */
-#define JOIN_NS 15.0    /* neighbours exchange a value */
-#define MEET_NS 54.0    /* all of a group wait for each other, and read what was written; */
-#define MEET32_NS 42.0  /* groups of 32 */
-#define FETCH_NS 400.0  /* the first memory that was not asked for ahead comes; */
-#define MORE_NS 100.0   /* what follows */
-#define LINE_NS 0.5     /* a line of memory that 32 threads read */
-#define FLOPS_ONE 200.0 /* of a multiprocessor */
-#define BYTES_ONE 100.0 /* that one reads; */
-#define BYTES_ALL 40.0  /* each, when all do */
+#define STEP_NS 3.0          /* a step of a sum: a product, and what it takes to have its operands; */
+#define GUARD_NS 3.0         /* more where some threads have no column */
+#define JOIN_NS 15.0         /* neighbours exchange a value */
+#define BARRIER_NS 54.0      /* all of a thread block wait for each other, and read what was written; */
+#define WARP_BARRIER_NS 42.0 /* warps */
+#define FETCH_NS 400.0       /* the first memory that was not asked for ahead comes; */
+#define MORE_NS 100.0        /* what follows */
+#define LINE_NS 0.5          /* a line of memory that 32 threads read */
+#define FLOPS_ONE 200.0      /* of a multiprocessor */
+#define BYTES_ONE 100.0      /* that one reads; */
+#define BYTES_ALL 40.0       /* each, when all do */
 
 static double larger(double x, double y) { return x > y ? x : y; }
 static double up(double x) { return (double)(int64_t)(x + 0.999999); }
-static double multiprocessors(const target *t) { return t->grid > 1024 ? (double)t->grid / 1024 : 1; }
+static double multiprocessors(const target *t) { return t->resident_threads > 1024 ? (double)t->resident_threads / 1024 : 1; }
 
 static double log2_of(int n) {
     double l = 0;
@@ -31,23 +31,26 @@ static double log2_of(int n) {
     return l;
 }
 
-double recipe_columns_cost(const row_contraction *c, double groups, int rows, int group, int parts, const target *t) {
-    double n = multiprocessors(t), turns = up(groups / n), products = (double)c->n * (double)c->depth;
-    double rounds = up((double)c->n * parts / group), steps = up((double)c->depth / parts);
-    bool pads = rounds * group != (double)c->n * parts;
+double recipe_columns_cost(const row_contraction *c, double grid_blocks, int rows, int block_threads, int split_k,
+                           const target *t) {
+    double n = multiprocessors(t), turns = up(grid_blocks / n), products = (double)c->n * (double)c->depth;
+    double rounds = up((double)c->n * split_k / block_threads), steps = up((double)c->depth / split_k);
+    bool pads = rounds * block_threads != (double)c->n * split_k;
     double step = STEP_NS + (pads ? GUARD_NS : 0);
-    double wait = rounds * rows * (steps * step + log2_of(parts) * JOIN_NS) + (group > 32 ? MEET_NS : MEET32_NS);
-    if (rounds > 1 || steps > ROW_WHOLE) wait += rounds * (steps > ROW_WHOLE ? steps / ROW_STRETCH * MORE_NS : FETCH_NS);
-    double lines = products / 32 * row_lines(c->apart, parts) * LINE_NS, work = 2 * products * rows / FLOPS_ONE;
+    double wait =
+        rounds * rows * (steps * step + log2_of(split_k) * JOIN_NS) + (block_threads > 32 ? BARRIER_NS : WARP_BARRIER_NS);
+    if (rounds > 1 || steps > ROW_WHOLE) wait += rounds * (steps > ROW_WHOLE ? steps / ROW_K_BLOCK * MORE_NS : FETCH_NS);
+    double lines = products / 32 * row_lines(c->apart, split_k) * LINE_NS, work = 2 * products * rows / FLOPS_ONE;
     return larger(wait * up(turns / 8) + turns * larger(lines, work),
-                  larger(turns * c->common / BYTES_ONE, groups * c->common / (BYTES_ALL * n)));
+                  larger(turns * c->common / BYTES_ONE, grid_blocks * c->common / (BYTES_ALL * n)));
 }
 
 double recipe_columns_least_cost(const row_contraction *c, double all_rows, int rows, const target *t) {
     double best = 1e30;
-    for (int group = t->group < 32 ? t->group : 32; group <= t->group; group *= 2)
-        for (int parts = 1; parts <= 32 && parts <= group; parts *= 2) {
-            double cost = recipe_columns_cost(c, all_rows / rows, rows, group, parts, t);
+    for (int block_threads = t->block_threads < 32 ? t->block_threads : 32; block_threads <= t->block_threads;
+         block_threads *= 2)
+        for (int split_k = 1; split_k <= 32 && split_k <= block_threads; split_k *= 2) {
+            double cost = recipe_columns_cost(c, all_rows / rows, rows, block_threads, split_k, t);
             if (cost < best) best = cost;
         }
     return best;
@@ -56,14 +59,14 @@ double recipe_columns_least_cost(const row_contraction *c, double all_rows, int 
 /* ---- the shape ---- */
 
 /* The rest, at the same level. */
-static double rest_cost(const kernel *k, int n_rows, const row_layers *l, int group) {
+static double rest_cost(const kernel *k, int n_rows, const row_layers *l, int block_threads) {
     double sum = 0;
     int from = 1 + n_rows;
     for (int i = 0; i < l->sections.n; i++) {
-        sum += loop_rows_cost(k, from, l->sections.at[i].loop, group);
+        sum += loop_rows_cost(k, from, l->sections.at[i].loop, block_threads);
         from = l->sections.at[i].end + 1;
     }
-    return sum + loop_rows_cost(k, from, k->ins.n - n_rows, group);
+    return sum + loop_rows_cost(k, from, k->ins.n - n_rows, block_threads);
 }
 
 static int64_t shared_bytes(const kernel *k) {
@@ -74,7 +77,7 @@ static int64_t shared_bytes(const kernel *k) {
 }
 
 bool recipe_thread_columns(const kernel *k, const target *t, recipe_form *out) {
-    int n_rows = gpu_outer_loops(k), best_rows = 1, best_group = 0, best_parts = 1;
+    int n_rows = gpu_outer_loops(k), best_rows = 1, best_block_threads = 0, best_parts = 1;
     row_layers l = { 0 };
     for (int i = 0; i < n_rows; i++)
         if (k->ins.at[1 + i].hi < 1 || k->ins.at[1 + i].lo) return false;
@@ -85,24 +88,26 @@ bool recipe_thread_columns(const kernel *k, const target *t, recipe_form *out) {
     for (int i = 0; i < n_rows; i++) all_rows *= (double)(last = k->ins.at[1 + i].hi);
     for (int rows = 1; rows <= ROW_MOST_ROWS; rows *= 2) {
         if (rows > 1 && (n_rows == 0 || last % rows || !row_layers_are_free(k, n_rows, &l))) break;
-        for (int group = t->group < 32 ? t->group : 32; group <= t->group; group *= 2) {
-            if (shared_bytes(k) * rows + 16 * group > t->group_bytes) continue;
-            double groups = all_rows / rows,
-                   rest = rest_cost(k, n_rows, &l, group) * RECIPE_UNIT_NS * rows * up(up(groups / n) / 4);
-            for (int parts = 1; parts <= 32 && parts <= group; parts *= 2) {
+        for (int block_threads = t->block_threads < 32 ? t->block_threads : 32; block_threads <= t->block_threads;
+             block_threads *= 2) {
+            if (shared_bytes(k) * rows + 16 * block_threads > t->shared_bytes) continue;
+            double grid_blocks = all_rows / rows,
+                   rest = rest_cost(k, n_rows, &l, block_threads) * RECIPE_UNIT_NS * rows * up(up(grid_blocks / n) / 4);
+            for (int split_k = 1; split_k <= 32 && split_k <= block_threads; split_k *= 2) {
                 double cost = rest;
                 for (int i = 0; i < l.sections.n; i++)
                     for (int j = 0; j < l.sections.at[i].n; j++)
-                        cost += (double)l.sections.at[i].times *
-                                recipe_columns_cost(&l.c.at[l.sections.at[i].first + j], groups, rows, group, parts, t);
-                if (cost < best) best = cost, best_rows = rows, best_group = group, best_parts = parts;
+                        cost +=
+                            (double)l.sections.at[i].times * recipe_columns_cost(&l.c.at[l.sections.at[i].first + j],
+                                                                                 grid_blocks, rows, block_threads, split_k, t);
+                if (cost < best) best = cost, best_rows = rows, best_block_threads = block_threads, best_parts = split_k;
             }
         }
     }
-    if (!best_group) return false;
+    if (!best_block_threads) return false;
     str steps;
     str_init(&steps, k->a);
-    str_addf(&steps, "thread_columns %d", best_group);
+    str_addf(&steps, "thread_columns %d", best_block_threads);
     if (best_rows > 1) str_addf(&steps, " rows=%d", best_rows);
     if (best_parts > 1) str_addf(&steps, " split_k=%d", best_parts);
     *out = (recipe_form){ best / RECIPE_UNIT_NS, steps.s };

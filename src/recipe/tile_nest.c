@@ -6,8 +6,8 @@
  * the graph and on what the processor has, not on how the kernel is cut: the sum of two bf16 products goes on from the second
  * of them, and every way to cut the kernel has to do the same. */
 static void packed_dot(recipe *r) {
-    if (r->t->parts >= 4 && recipe_try(r, "packed_dot 4")) return;
-    if (r->t->parts >= 2) recipe_try(r, "packed_dot 2");
+    if (r->t->packed >= 4 && recipe_try(r, "packed_dot 4")) return;
+    if (r->t->packed >= 2) recipe_try(r, "packed_dot 2");
 }
 
 /* Tiles with a transposed panel are faster than sums along the lanes, where enough rows share it. Both take the terms of a sum
@@ -17,7 +17,7 @@ static bool transpose_and_pack(recipe *r) {
     schedule s = *r->s;
     kernel *k = r->k, was = *k;
     kvar_info *vars = arena_copy(k->a, k->vars.at, sizeof *vars * (size_t)k->vars.n);
-    if (!recipe_register_tile_turned(r)) return false; /* and has changed nothing */
+    if (!recipe_register_tile_transposed(r)) return false; /* and has changed nothing */
     kins *list = arena_copy(k->a, k->ins.at, sizeof *list * (size_t)k->ins.n);
     packed_dot(r);
     if (recipe_pack(r, false)) return true;
@@ -78,13 +78,13 @@ void recipe_tile_nest(recipe *r) {
 /* Of each sum, the loops that its terms run over, their extents or their roles. */
 static uint64_t hash_sums(const kernel *k, uint64_t h, bool roles) {
     int open[MAX_LOOPS + 1], depth = 0;
-    uint8_t parts = 0;
+    uint8_t packed = 0;
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         if (in->op == K_LOOP && depth <= MAX_LOOPS) open[depth] = i;
         depth += in->op == K_LOOP ? 1 : in->op == K_END ? -1 : 0;
         if (in->op != K_UPD && in->op != K_ARGUPD) continue;
-        if (in->parts > parts) parts = in->parts;
+        if (in->packed > packed) packed = in->packed;
         for (int d = 0; d < depth && d <= MAX_LOOPS; d++) {
             const kvar_info *v = &k->vars.at[k->ins.at[open[d]].var];
             int64_t words[] = { in->alu, roles ? v->role.unroll : v->extent, roles ? v->role.lanes : 1 };
@@ -92,7 +92,7 @@ static uint64_t hash_sums(const kernel *k, uint64_t h, bool roles) {
             if (open[d] > (int)in->c && v->reduce && counts) h = hash_bytes(words, sizeof words, h);
         }
     }
-    return hash_bytes(&parts, sizeof parts, h);
+    return hash_bytes(&packed, sizeof packed, h);
 }
 
 uint64_t recipe_sums_order(kernel *k, const target *t) {

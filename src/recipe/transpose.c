@@ -21,7 +21,7 @@ static bool turns(const kernel *k, kvar v) {
     return false;
 }
 
-static kvar turned_variable(const kernel *k) {
+static kvar transposed_variable(const kernel *k) {
     kvar found = -1;
     for (kvar v = 0; v < k->vars.n; v++) {
         if (!k->vars.at[v].row) return -1;
@@ -32,7 +32,7 @@ static kvar turned_variable(const kernel *k) {
 
 void recipe_transpose(recipe *r) {
     const kernel *k = r->k;
-    kvar v = turned_variable(k);
+    kvar v = transposed_variable(k);
     if (v < 0 || k->vars.n > 60) return;
     int64_t extent = k->vars.at[v].extent, piece = BLOCK, lanes = (int64_t)k->vars.at[v].role.lanes * k->vars.at[v].role.unroll;
     while (piece > lanes && extent % piece) piece -= lanes;
@@ -54,7 +54,7 @@ static int lanes_of(const kernel *k) {
         const kins *in = &k->ins.at[i];
         if ((in->op == K_LOAD || in->op == K_STORE) && dtype_size((tn_dtype)k->bufs.at[in->buf].dtype) > 4) size = 8;
     }
-    return gpu_turned_lanes(k, 16 / size, &why) ? 16 / size : 1;
+    return gpu_transposed_lanes(k, 16 / size, &why) ? 16 / size : 1;
 }
 
 /* Squares of 16 threads with a vector each on a side, or of 32 with one element. */
@@ -62,23 +62,25 @@ bool recipe_transpose_tile(recipe *r) {
     enum { MOST_VARS = 50 };
     const kernel *k = r->k;
     const target *t = r->t;
-    int group = t->group < MOST_THREADS ? t->group : MOST_THREADS, turned[GPU_MOST_TURNED], n_outer = gpu_outer_loops(k);
+    int block_threads = t->block_threads < MOST_THREADS ? t->block_threads : MOST_THREADS, transposed[GPU_MOST_TRANSPOSED],
+        n_outer = gpu_outer_loops(k);
     int64_t elems = 1, bytes = 0;
     kvar u, v;
     str why;
     str_init(&why, k->a);
-    int n = k->vars.n > MOST_VARS ? 0 : gpu_turned_loads(k, &u, turned, &why);
+    int n = k->vars.n > MOST_VARS ? 0 : gpu_transposed_loads(k, &u, transposed, &why);
     if (!n) return false;
     int lanes = lanes_of(k), side = lanes > 1 ? 16 * lanes : 32, across = side / lanes;
     v = k->ins.at[n_outer].var;
-    if (group < 2 * across || k->vars.at[u].extent < LEAST_EXTENT || k->vars.at[v].extent < LEAST_EXTENT) return false;
+    if (block_threads < 2 * across || k->vars.at[u].extent < LEAST_EXTENT || k->vars.at[v].extent < LEAST_EXTENT) return false;
     for (int i = 1; i <= n_outer; i++) elems *= k->ins.at[i].hi;
-    for (int i = 0; i < n; i++) bytes += (int64_t)side * (side + 1) * (int64_t)dtype_size((tn_dtype)k->ins.at[turned[i]].dtype);
-    if (elems < LEAST_ELEMS || bytes > t->group_bytes) return false;
+    for (int i = 0; i < n; i++)
+        bytes += (int64_t)side * (side + 1) * (int64_t)dtype_size((tn_dtype)k->ins.at[transposed[i]].dtype);
+    if (elems < LEAST_ELEMS || bytes > t->shared_bytes) return false;
     const char *across_name = k->vars.at[u].name, *along = k->vars.at[v].name;
     if (lanes > 1)
-        recipe_do(r, "transpose_tile %s %s %d lanes=%d threads=%d", across_name, along, side, lanes, group);
+        recipe_do(r, "transpose_tile %s %s %d lanes=%d threads=%d", across_name, along, side, lanes, block_threads);
     else
-        recipe_do(r, "transpose_tile %s %s %d threads=%d", across_name, along, side, group);
+        recipe_do(r, "transpose_tile %s %s %d threads=%d", across_name, along, side, block_threads);
     return true;
 }

@@ -80,7 +80,7 @@ static void cpu_close(device *base) {
 /* Instruction sets that there is machine code for; a processor with one runs those behind it, too. */
 static const struct {
     const char *isa, *arch; /* arch: of the C compiler */
-    int vector_bytes, n_vector_regs, parts;
+    int vector_bytes, n_vector_regs, packed;
 } levels[] = { { "avx512bf16", "-march=x86-64-v4", 64, 32, 4 },
                { "avx512vnni", "-march=x86-64-v4", 64, 32, 4 },
                { "avx512", "-march=x86-64-v4", 64, 32, 2 },
@@ -108,7 +108,7 @@ static tn_status choose_code(cpu *d, const char *want, err *e) {
     snprintf(d->caps.code, sizeof d->caps.code, "%s", c || i == n ? "c" : levels[i].isa);
     if (i == n) return TN_OK;
     if (c && !any) d->arch = levels[i].arch;
-    d->caps.parts = levels[i].parts, d->caps.bf16_sums = !strcmp(levels[i].isa, "avx512bf16");
+    d->caps.packed = levels[i].packed, d->caps.bf16_sums = !strcmp(levels[i].isa, "avx512bf16");
     if (i > best) d->caps.vector_bytes = levels[i].vector_bytes, d->caps.n_vector_regs = levels[i].n_vector_regs;
     return TN_OK;
 }

@@ -92,13 +92,13 @@ static void fill_caps(cuda *d) {
     d->arch = attribute(d, CU_COMPUTE_CAPABILITY_MAJOR) * 10 + attribute(d, CU_COMPUTE_CAPABILITY_MINOR);
     device_caps *c = &d->caps;
     *c = (device_caps){ .gpu = true,
-                        .group = most < 256 ? 128 : 256,
-                        .group_most = most < 1024 ? 0 : 1024,
-                        .group_bytes = attribute(d, CU_MAX_SHARED_MEMORY_PER_BLOCK),
-                        .grid = (int64_t)(units ? units : 1) * 1024,
+                        .block_threads = most < 256 ? 128 : 256,
+                        .max_block_threads = most < 1024 ? 0 : 1024,
+                        .shared_bytes = attribute(d, CU_MAX_SHARED_MEMORY_PER_BLOCK),
+                        .resident_threads = (int64_t)(units ? units : 1) * 1024,
                         .buffers = MAX_ARGS,
                         .cluster = d->arch >= 90 ? 8 : 0,
-                        .apart = true,
+                        .local_barriers = true,
                         .clusters = units > 16 ? units / 8 - 1
                                                : 1, /* a unit of some of the parts that they may not span is left over */
                         .threads = 1,
@@ -312,7 +312,7 @@ static tn_status cuda_find(device *base, module *m, const char *name, void **out
     return rc ? fail(d, e, "cuModuleGetFunction", rc) : TN_OK;
 }
 
-static void cuda_usage(device *base, void *entry, int group, device_usage *out) {
+static void cuda_usage(device *base, void *entry, int block_threads, device_usage *out) {
     cuda *d = (cuda *)base;
     int local = 0, shared = 0;
     err e;
@@ -321,7 +321,7 @@ static void cuda_usage(device *base, void *entry, int group, device_usage *out) 
     bool known = !d->cu.cuFuncGetAttribute(&out->registers, CU_FUNCTION_REGISTERS, entry) &&
                  !d->cu.cuFuncGetAttribute(&local, CU_FUNCTION_LOCAL_BYTES, entry) &&
                  !d->cu.cuFuncGetAttribute(&shared, CU_FUNCTION_SHARED_BYTES, entry) &&
-                 !d->cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(&out->resident, entry, group, 0);
+                 !d->cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(&out->resident, entry, block_threads, 0);
     if (!known) *out = (device_usage){ 0 };
     if (known) out->spilled = local, out->shared = shared, out->threads = attribute(d, CU_MAX_THREADS_PER_MULTIPROCESSOR);
     leave(d);
@@ -362,7 +362,8 @@ static tn_status cuda_launch(list *l, const device_launch *what, err *e) {
     gpu_node *n;
     if (what->n_args > MAX_ARGS)
         return err_set(e, TN_ERR_UNSUPPORTED, "a kernel of %d buffers; %d are possible", what->n_args, MAX_ARGS);
-    tn_status st = gpu_list_launch(&l->l, what, l->dev->caps.group_most ? l->dev->caps.group_most : l->dev->caps.group, &n, e);
+    tn_status st = gpu_list_launch(
+        &l->l, what, l->dev->caps.max_block_threads ? l->dev->caps.max_block_threads : l->dev->caps.block_threads, &n, e);
     if (st == TN_OK) n->kernel = what->entry;
     return st;
 }
@@ -395,8 +396,9 @@ static int run_node(list *l, const gpu_node *n, int64_t step) {
     arguments a;
     fill_arguments(l, n, step, &a);
     if (!n->kernel) return n->size ? d->cu.cuMemcpyDtoDAsync(a.value[0], a.value[1], n->size, d->stream) : CUDA_SUCCESS;
-    if (n->groups == 0) return CUDA_SUCCESS;
-    return d->cu.cuLaunchKernel(n->kernel, (unsigned)n->groups, 1, 1, (unsigned)n->group, 1, 1, 0, d->stream, a.at, NULL);
+    if (n->grid_blocks == 0) return CUDA_SUCCESS;
+    return d->cu.cuLaunchKernel(n->kernel, (unsigned)n->grid_blocks, 1, 1, (unsigned)n->block_threads, 1, 1, 0, d->stream, a.at,
+                                NULL);
 }
 
 static int run_step(list *l, int64_t step) {
@@ -405,11 +407,12 @@ static int run_step(list *l, int64_t step) {
     return rc;
 }
 
-static int add_kernel(const cuda *d, cu_object graph, cu_object f, int64_t groups, int group, void **arguments_at,
+static int add_kernel(const cuda *d, cu_object graph, cu_object f, int64_t grid_blocks, int block_threads, void **arguments_at,
                       const cu_object *before, int n_before, cu_object *out) {
-    cu_kernel_node x = {
-        .function = f, .grid = { (unsigned)groups, 1, 1 }, .block = { (unsigned)group, 1, 1 }, .arguments = arguments_at
-    };
+    cu_kernel_node x = { .function = f,
+                         .grid = { (unsigned)grid_blocks, 1, 1 },
+                         .block = { (unsigned)block_threads, 1, 1 },
+                         .arguments = arguments_at };
     return d->cu.cuGraphAddKernelNode(out, graph, n_before ? before : NULL, (size_t)n_before, &x);
 }
 
@@ -428,7 +431,7 @@ static int add_nodes(list *l, const gpu_order *order, cu_object graph, cu_object
         for (int i = 0; i < n->n_args && looped; i++)
             if (gpu_slot_moves(&l->l.slots[n->args[i].slot]))
                 a.value[i] = l->counter + gpu_loop_place(&l->l, n->args[i].slot) + n->args[i].offset;
-        rc = add_kernel(d, graph, n->kernel, n->groups, n->group, a.at, n_before ? before : first,
+        rc = add_kernel(d, graph, n->kernel, n->grid_blocks, n->block_threads, a.at, n_before ? before : first,
                         n_before ? n_before : n_first, &nodes[k]);
     }
     return rc;
@@ -485,8 +488,9 @@ static int add_moves(list *l, cu_object body, bool out, const cu_object *before,
         uint64_t count = stride >> 2 * unit;
         unsigned outward = out;
         void *at[] = { &l->counter, &from, &to, &stride, &length, &count, &outward };
-        int64_t groups = (int64_t)((count + 255) / 256);
-        *rc = add_kernel(d, body, d->loop_move[unit], groups < 1024 ? groups : 1024, 256, at, before, n_before, &nodes[n++]);
+        int64_t grid_blocks = (int64_t)((count + 255) / 256);
+        *rc = add_kernel(d, body, d->loop_move[unit], grid_blocks < 1024 ? grid_blocks : 1024, 256, at, before, n_before,
+                         &nodes[n++]);
     }
     return n;
 }
@@ -544,7 +548,7 @@ static tn_status make_loop(list *l, int at_once, cu_object *out, err *e) {
 static bool can_be_nodes(const list *l) {
     if (l->l.n_nodes > MAX_NODES || l->l.n_nodes < 1) return false;
     for (int i = 0; i < l->l.n_nodes; i++)
-        if (!l->l.nodes[i].kernel || l->l.nodes[i].groups == 0) return false;
+        if (!l->l.nodes[i].kernel || l->l.nodes[i].grid_blocks == 0) return false;
     return true;
 }
 
@@ -659,7 +663,7 @@ static int add_repeated(list *l, const gpu_node *node, int times, cu_object grap
     fill_arguments(l, node, 0, &a);
     for (int r = 0; r < times && !rc; r++) {
         cu_object next;
-        rc = add_kernel(l->dev, graph, node->kernel, node->groups, node->group, a.at, last, *last != NULL, &next);
+        rc = add_kernel(l->dev, graph, node->kernel, node->grid_blocks, node->block_threads, a.at, last, *last != NULL, &next);
         if (!rc) *last = next;
     }
     return rc;

@@ -80,7 +80,7 @@ typedef struct cu_conditional_node {
     X(cuModuleGetFunction, "cuModuleGetFunction", (cu_object * out, cu_object m, const char *name))                            \
     X(cuFuncGetAttribute, "cuFuncGetAttribute", (int *out, int what, cu_object f))                                             \
     X(cuOccupancyMaxActiveBlocksPerMultiprocessor, "cuOccupancyMaxActiveBlocksPerMultiprocessor",                              \
-      (int *out, cu_object f, int group, size_t shared))                                                                       \
+      (int *out, cu_object f, int block_threads, size_t shared))                                                               \
     X(cuLaunchKernel, "cuLaunchKernel",                                                                                        \
       (cu_object f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,             \
        cu_object stream, void **arguments, void **extra))                                                                      \

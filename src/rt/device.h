@@ -49,17 +49,17 @@ typedef struct device_caps {
     int threads;
     int vector_bytes; /* widest useful vector */
     int n_vector_regs;
-    int parts;                            /* CPU: as in ir/target.h */
+    int packed;                           /* CPU: as in ir/target.h */
     bool bf16_sums;                       /* CPU: likewise */
     int64_t l1_bytes, l2_bytes, l3_bytes; /* data caches of one core; l3 shared */
-    bool gpu;                             /* code runs in groups of threads; what follows says how many */
-    int group;                            /* most threads of a group, a power of two */
-    int group_most;                       /* that it takes at all; 0: group */
-    int64_t group_bytes;                  /* fast memory of a group */
-    int64_t grid;                         /* threads that keep the device busy */
+    bool gpu;                             /* code runs in thread blocks of threads; what follows says how many */
+    int block_threads;                    /* most threads of a thread block, a power of two */
+    int max_block_threads;                /* that it takes at all; 0: block_threads */
+    int64_t shared_bytes;                 /* shared memory of a thread block */
+    int64_t resident_threads;             /* threads that keep the device busy */
     int buffers;                          /* that a launch may have */
-    int cluster, clusters;                /* groups that can run together, 0: none; clusters of 8 that run at a time */
-    bool apart;              /* threads of a group may meet where other groups do not come: PoCL 3.1 writes elsewhere then */
+    int cluster, clusters;                /* thread blocks that can run together, 0: none; clusters of 8 that run at a time */
+    bool local_barriers;     /* a thread block may have barriers where others do not come: PoCL 3.1 writes elsewhere then */
     double ghz, memory_rate; /* as in ir/target.h */
     const struct machine *machine; /* its row of machine/machine.def; NULL: it computes on the processor, too */
     uint64_t id;                   /* part of every cache key: what code built for this device depends on */
@@ -77,8 +77,8 @@ typedef struct device_launch {
     void *entry;
     bool parallel;          /* CPU: all threads of the pool enter it */
     bool loops;             /* CPU: it has a loop over the steps of a submit in it, and is told how many */
-    int group;              /* GPU: threads of a group */
-    int64_t groups;         /* GPU: may be 0 */
+    int block_threads;      /* GPU: threads of a thread block */
+    int64_t grid_blocks;    /* GPU: may be 0 */
     const device_arg *args; /* GPU: [n_args], copied */
     int n_args;
 } device_launch;
@@ -87,8 +87,8 @@ typedef struct device_launch {
 typedef struct device_usage {
     int registers;         /* of a thread */
     int64_t spilled;       /* bytes of a thread's registers and arrays that live in memory */
-    int64_t shared;        /* bytes of a group's fast memory */
-    int resident, threads; /* groups that a multiprocessor holds at a time, and threads it has room for */
+    int64_t shared;        /* bytes of a thread block's shared memory */
+    int resident, threads; /* thread blocks that a multiprocessor holds at a time, and threads it has room for */
 } device_usage;
 enum { DEVICE_MOST_REPEATS = 256 };
 /* When an operation of a list ran: seconds from a point in time that all operations of a run share. */
@@ -131,7 +131,7 @@ typedef struct device_api {
     void (*drop)(device *d, module *m);
     tn_status (*find)(device *d, module *m, const char *entry, void **out_entry, err *e);
 
-    void (*usage)(device *d, void *entry, int group, device_usage *out); /* NULL where nothing is known */
+    void (*usage)(device *d, void *entry, int block_threads, device_usage *out); /* NULL where nothing is known */
 
     tn_status (*record)(device *d, int n_slots, list **out, err *e);
     tn_status (*launch)(list *l, const device_launch *what, err *e);

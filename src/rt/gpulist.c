@@ -57,11 +57,11 @@ static tn_status add(gpu_list *l, const device_arg *args, int n_args, gpu_node *
 tn_status gpu_list_launch(gpu_list *l, const device_launch *what, int most_threads, gpu_node **out, err *e) {
     *out = NULL;
     if (!what->entry) return err_set(e, TN_ERR_INVAL, "a launch without an entry");
-    if (what->group < 1 || what->group > most_threads || what->groups < 0 || what->groups > INT32_MAX)
-        return err_set(e, TN_ERR_INVAL, "a launch of %lld groups of %d threads; groups have 1 to %d", (long long)what->groups,
-                       what->group, most_threads);
+    if (what->block_threads < 1 || what->block_threads > most_threads || what->grid_blocks < 0 || what->grid_blocks > INT32_MAX)
+        return err_set(e, TN_ERR_INVAL, "a launch of %lld thread blocks of %d threads; blocks have 1 to %d",
+                       (long long)what->grid_blocks, what->block_threads, most_threads);
     tn_status st = add(l, what->args, what->n_args, out, e);
-    if (st == TN_OK) (*out)->group = what->group, (*out)->groups = what->groups;
+    if (st == TN_OK) (*out)->block_threads = what->block_threads, (*out)->grid_blocks = what->grid_blocks;
     return st;
 }
 

@@ -15,8 +15,8 @@ typedef struct gpu_slot {
 
 typedef struct gpu_node { /* a launch, or a copy when `kernel` is NULL */
     void *kernel;
-    int group;
-    int64_t groups;
+    int block_threads;
+    int64_t grid_blocks;
     device_arg *args; /* [n_args]; of a copy: to, from */
     int n_args;
     size_t size;      /* of a copy */
@@ -40,7 +40,7 @@ typedef struct gpu_list { /* the first member of a device's list */
  */
 void *gpu_list_new(mem m, size_t size, int n_slots, err *e);
 void gpu_list_free(gpu_list *l, size_t size);
-/* The launch as a node without a kernel. most_threads: of a group. */
+/* The launch as a node without a kernel. most_threads: of a thread block. */
 tn_status gpu_list_launch(gpu_list *l, const device_launch *what, int most_threads, gpu_node **out, err *e);
 tn_status gpu_list_copy(gpu_list *l, device_arg to, device_arg from, size_t size, err *e);
 tn_status gpu_list_loop(gpu_list *l, err *e);

@@ -71,14 +71,14 @@ static void null_get_caps(const device *base, device_caps *out) {
 }
 
 /* Of a GPU as most are, for programs that are to be read and not to be run. */
-static void gpu_caps(const device *base, device_caps *out, const char *language, bool apart) {
+static void gpu_caps(const device *base, device_caps *out, const char *language, bool local_barriers) {
     target t = target_common_gpu();
     null_get_caps(base, out);
-    out->gpu = true, out->apart = apart;
+    out->gpu = true, out->local_barriers = local_barriers;
     out->threads = t.threads, out->vector_bytes = t.vector_bytes, out->n_vector_regs = t.n_vector_regs;
     out->l1_bytes = t.l1_bytes, out->l2_bytes = t.l2_bytes;
-    out->group = t.group, out->group_most = t.group_most, out->group_bytes = t.group_bytes;
-    out->grid = t.grid, out->buffers = t.buffers;
+    out->block_threads = t.block_threads, out->max_block_threads = t.max_block_threads, out->shared_bytes = t.shared_bytes;
+    out->resident_threads = t.resident_threads, out->buffers = t.buffers;
     snprintf(out->name, sizeof out->name, "null-%s", language);
     snprintf(out->code, sizeof out->code, "%s", language);
 }

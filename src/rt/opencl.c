@@ -137,9 +137,9 @@ static void fill_caps(opencl *d, cl_object platform) {
     d->memory = device_number(d, CL_DEVICE_GLOBAL_MEM_SIZE);
     device_caps *c = &d->caps;
     *c = (device_caps){ .gpu = true,
-                        .group = power_below(device_number(d, CL_DEVICE_MAX_WORK_GROUP_SIZE), 256),
-                        .group_bytes = (int64_t)(local < (48u << 10) ? local : 48u << 10),
-                        .grid = (int64_t)(units ? units : 1) * 1024,
+                        .block_threads = power_below(device_number(d, CL_DEVICE_MAX_WORK_GROUP_SIZE), 256),
+                        .shared_bytes = (int64_t)(local < (48u << 10) ? local : 48u << 10),
+                        .resident_threads = (int64_t)(units ? units : 1) * 1024,
                         .buffers = (int)(device_number(d, CL_DEVICE_MAX_PARAMETER_SIZE) / 16),
                         .threads = 1,
                         .vector_bytes = 16,
@@ -402,7 +402,7 @@ static tn_status opencl_launch(list *l, const device_launch *what, err *e) {
     opencl *d = l->dev;
     gpu_node *n;
     int32_t rc;
-    tn_status st = gpu_list_launch(&l->l, what, d->caps.group, &n, e);
+    tn_status st = gpu_list_launch(&l->l, what, d->caps.block_threads, &n, e);
     if (st) return st;
     const entry *x = what->entry;
     n->kernel = d->cl.clCreateKernel(x->module->program, x->name, &rc);
@@ -446,10 +446,10 @@ static int32_t run_node(list *l, gpu_node *n, int64_t step, cl_object queue, cl_
                                          gpu_list_place(&l->l, from, step), gpu_list_place(&l->l, to, step), n->size, 0, NULL,
                                          event);
     }
-    size_t group = (size_t)n->group, threads = (size_t)n->groups * group;
+    size_t block_threads = (size_t)n->block_threads, threads = (size_t)n->grid_blocks * block_threads;
     if (threads == 0) return CL_SUCCESS;
     int32_t rc = set_arguments(l, n, step);
-    return rc ? rc : d->cl.clEnqueueNDRangeKernel(queue, n->kernel, 1, NULL, &threads, &group, 0, NULL, event);
+    return rc ? rc : d->cl.clEnqueueNDRangeKernel(queue, n->kernel, 1, NULL, &threads, &block_threads, 0, NULL, event);
 }
 
 static tn_status wait_for(opencl *d, uint64_t ticket, err *e) { /* with the lock held */

@@ -47,11 +47,11 @@ static int read_level(const char *folder, bool v2, int least) {
 }
 
 /* group: its path, from where the controller is mounted. */
-static int read_levels(const char *root, const char *mount, const char *group, bool v2, int least) {
+static int read_levels(const char *root, const char *mount, const char *block_threads, bool v2, int least) {
     char folder[PATH_BYTES - 32]; /* room for a file's name */
     int top = snprintf(folder, sizeof folder, "%s/sys/fs/cgroup%s", root, mount);
-    if (top < 0 || (size_t)top + strlen(group) >= sizeof folder) return least;
-    strcpy(folder + top, group);
+    if (top < 0 || (size_t)top + strlen(block_threads) >= sizeof folder) return least;
+    strcpy(folder + top, block_threads);
     for (;;) {
         least = read_level(folder, v2, least);
         char *slash = strrchr(folder + top, '/');
@@ -69,11 +69,11 @@ static bool has_word(const char *list, const char *word) {
 
 /* A line of /proc/self/cgroup, number:controllers:path, without its end. */
 static int read_line(const char *root, char *line, int least) {
-    char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
-    if (!group) return least;
-    *group++ = 0;
-    if (!*++controllers) return read_levels(root, "", group, true, least);
-    return has_word(controllers, "cpu") ? read_levels(root, "/cpu", group, false, least) : least;
+    char *controllers = strchr(line, ':'), *block_threads = controllers ? strchr(controllers + 1, ':') : NULL;
+    if (!block_threads) return least;
+    *block_threads++ = 0;
+    if (!*++controllers) return read_levels(root, "", block_threads, true, least);
+    return has_word(controllers, "cpu") ? read_levels(root, "/cpu", block_threads, false, least) : least;
 }
 
 int quota_cpus(const char *root) {

@@ -106,26 +106,26 @@ static void reset(measure *m) {
 
 /* ---- lists ---- */
 
-static tn_status record(measure *m, int way, bool parallel, err *e) {
+static tn_status record(measure *m, int variant, bool parallel, err *e) {
     tn_session *s = m->s;
     const tn_program *p = s->p;
     const device_api *api = p->dev->api;
     char name[32];
     void *entry;
-    snprintf(name, sizeof name, "tn_kernel_%d", way);
+    snprintf(name, sizeof name, "tn_kernel_%d", variant);
     tn_status code = api->find(p->dev, m->module, name, &entry, e);
-    if (!code) code = api->record(p->dev, SLOT_IO + p->plan->io.n, &m->lists[way], e);
+    if (!code) code = api->record(p->dev, SLOT_IO + p->plan->io.n, &m->lists[variant], e);
     for (int i = 0; i < m->repeats && !code; i++)
-        code = api->launch(m->lists[way], &(device_launch){ .entry = entry, .parallel = parallel }, e);
-    if (!code) code = api->seal(m->lists[way], e);
+        code = api->launch(m->lists[variant], &(device_launch){ .entry = entry, .parallel = parallel }, e);
+    if (!code) code = api->seal(m->lists[variant], e);
     if (code) return code;
-    api->bind(m->lists[way], SLOT_TEMP, s->temp, 0);
-    api->bind(m->lists[way], SLOT_STATE, s->state, 0);
-    api->bind(m->lists[way], SLOT_SHARED, s->shared, 0);
-    api->bind(m->lists[way], SLOT_CONST, m->consts, 0);
-    api->bind(m->lists[way], SLOT_SCRATCH, m->scratch, 0);
-    api->bind_host(m->lists[way], SLOT_RING, s->ring);
-    for (int i = 0; i < p->n_io; i++) api->bind_host(m->lists[way], SLOT_IO + i, s->bound[i]);
+    api->bind(m->lists[variant], SLOT_TEMP, s->temp, 0);
+    api->bind(m->lists[variant], SLOT_STATE, s->state, 0);
+    api->bind(m->lists[variant], SLOT_SHARED, s->shared, 0);
+    api->bind(m->lists[variant], SLOT_CONST, m->consts, 0);
+    api->bind(m->lists[variant], SLOT_SCRATCH, m->scratch, 0);
+    api->bind_host(m->lists[variant], SLOT_RING, s->ring);
+    for (int i = 0; i < p->n_io; i++) api->bind_host(m->lists[variant], SLOT_IO + i, s->bound[i]);
     return TN_OK;
 }
 
@@ -160,31 +160,32 @@ void measure_close(measure *m) {
     *m = (measure){ 0 };
 }
 
-static tn_status submit(measure *m, int way, err *e) {
+static tn_status submit(measure *m, int variant, err *e) {
     uint64_t ticket;
     const device_api *api = m->s->p->dev->api;
-    tn_status st = api->submit(m->lists[way], 1, &ticket, e);
+    tn_status st = api->submit(m->lists[variant], 1, &ticket, e);
     return st ? st : api->wait(m->s->p->dev, ticket, e);
 }
 
-tn_status measure_time(measure *m, int way, double *out_seconds, err *e) {
+tn_status measure_time(measure *m, int variant, double *out_seconds, err *e) {
     tn_status st = TN_OK;
-    if (m->repeats == 1 && !m->in_place) st = submit(m, way, e); /* each way has constants of its own: they come near first */
+    if (m->repeats == 1 && !m->in_place)
+        st = submit(m, variant, e); /* each way has constants of its own: they come near first */
     if (m->in_place) reset(m);
     double start = now_seconds();
-    if (!st) st = submit(m, way, e);
+    if (!st) st = submit(m, variant, e);
     *out_seconds = (now_seconds() - start) / m->repeats;
     return st;
 }
 
-tn_status measure_check(measure *m, int way, bool *out_same, err *e) {
+tn_status measure_check(measure *m, int variant, bool *out_same, err *e) {
     reset(m);
-    tn_status st = submit(m, way, e);
+    tn_status st = submit(m, variant, e);
     *out_same = true;
     for (int i = 0; i < m->n_pieces && !st; i++) {
         const piece *x = &m->pieces[i];
         if (!x->written) continue;
-        if (way == 0)
+        if (variant == 0)
             memcpy(x->want, x->at, (size_t)x->bytes);
         else
             *out_same &= measure_same(x->want, x->at, x->dtype, x->elems);

@@ -37,8 +37,8 @@ tn_status measure_open(measure *m, tn_session *s, int which, const plan *what, c
                        int n, int repeats, err *e);
 void measure_close(measure *m);
 /* Seconds of one launch. */
-tn_status measure_time(measure *m, int way, double *out_seconds, err *e);
+tn_status measure_time(measure *m, int variant, double *out_seconds, err *e);
 /* Whether a way writes what way 0 writes: call it for way 0 first. */
-tn_status measure_check(measure *m, int way, bool *out_same, err *e);
+tn_status measure_check(measure *m, int variant, bool *out_same, err *e);
 
 #endif

@@ -103,11 +103,11 @@ struct tn_profile {
 /* tune.c: opts and tune are checked. Errors in ctx->err. */
 tn_status tune_graph(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, const tn_tune_opts *tune, tn_tuning **out);
 void tune_free(tn_tuning *t);
-typedef struct tuned_way {   /* what was measured */
-    const char *schedule;    /* as text; GPUs: a tile, or RECIPE_ITSELF */
-    const char *text, *form; /* what it changes about the recipe's; the kernel it makes */
-    double seconds;          /* of a launch */
-} tuned_way;
+typedef struct tuned_variant { /* what was measured */
+    const char *schedule;      /* as text; GPUs: a tile, or RECIPE_ITSELF */
+    const char *text, *form;   /* what it changes about the recipe's; the kernel it makes */
+    double seconds;            /* of a launch */
+} tuned_variant;
 typedef struct tuned_kernel {
     const char *name, *text;          /* text: what the schedule changes */
     int kernel, launches, candidates; /* kernel: the first with this code, of the plan */
@@ -115,7 +115,7 @@ typedef struct tuned_kernel {
     const char *recipe, *schedule; /* as texts: the recipe's; the one that it has now */
     double share, before, after;   /* seconds of all launches in a run, roughly; of one */
     double flops;                  /* of one */
-    VEC(tuned_way) ways;           /* the model's among them; in the end the fastest first */
+    VEC(tuned_variant) variants;   /* the model's among them; in the end the fastest first */
     bool measured, changed;
 } tuned_kernel;
 struct tn_tuning {

@@ -28,8 +28,11 @@ static tn_status launch_kernel(tn_session *s, list *l, int i) {
     const tn_program *p = s->p;
     const pkernel *pk = &p->plan->kernels.at[i];
     const kernel *k = pk->k;
-    device_launch what = { .entry = p->kernel_entry[i], .parallel = k->par_var >= 0, .group = k->group, .groups = k->groups };
-    if (!k->group) return p->dev->api->launch(l, &what, &s->err);
+    device_launch what = { .entry = p->kernel_entry[i],
+                           .parallel = k->par_var >= 0,
+                           .block_threads = k->block_threads,
+                           .grid_blocks = k->grid_blocks };
+    if (!k->block_threads) return p->dev->api->launch(l, &what, &s->err);
     device_arg *args = mem_alloc(p->ctx->mem, (size_t)(k->bufs.n + 1) * sizeof *args);
     if (!args) return err_set(&s->err, TN_ERR_NOMEM, "out of memory: a session");
     for (int b = 0; b < k->bufs.n; b++) {
@@ -265,9 +268,9 @@ static int64_t steps_at_once(const tn_session *s, int64_t steps, int64_t *out_fe
     return bytes < FED_BYTES ? (FED_BYTES + bytes - 1) / bytes : 1;
 }
 
-typedef enum way { UP, UP_BESIDE, DOWN } way;
+typedef enum variant { UP, UP_BESIDE, DOWN } variant;
 /* Steps from .. to - 1 of input or output i: at once, unless there is room between them on the device. */
-static tn_status transfer(tn_session *s, int i, int64_t from, int64_t to, way w) {
+static tn_status transfer(tn_session *s, int i, int64_t from, int64_t to, variant w) {
     const device_api *api = s->p->dev->api;
     device *d = s->p->dev;
     size_t one = (size_t)s->p->io[i].bytes, stride = s->io_stride[i];

@@ -35,13 +35,13 @@ enum {
 
 /* ---- compile half: the ways to do a kernel ---- */
 
-typedef struct way {
+typedef struct variant {
     const char *text; /* of its schedule */
     const kernel *k;
     bool parallel;
-} way;
+} variant;
 
-typedef struct ways {
+typedef struct variants {
     arena a;
     guard gd;
     const tn_program *p;
@@ -50,13 +50,13 @@ typedef struct ways {
     int n_heads, most;      /* ways, with those next to the heads; n_heads: no others */
     uint64_t *seen;         /* [MOST_SEEN] hashes of kernels that were measured before; NULL: does not matter */
     int *n_seen;
-    way *at; /* [n] */
+    variant *at; /* [n] */
     int n;
     plan plan; /* one launch a way; fixed values are constants of its own, for each way wants them in another order */
     drive_code code;
-} ways;
+} variants;
 
-static void start_plan(ways *w) {
+static void start_plan(variants *w) {
     const plan *from = w->p->plan;
     plan *p = &w->plan;
     *p = *from;
@@ -75,7 +75,7 @@ static void start_plan(ways *w) {
     }
 }
 
-static bool was_seen(ways *w, const kernel *k) {
+static bool was_seen(variants *w, const kernel *k) {
     uint64_t key = kernel_hash(k, 0);
     for (int i = 0; w->seen && i < *w->n_seen; i++)
         if (w->seen[i] == key) return true;
@@ -83,26 +83,26 @@ static bool was_seen(ways *w, const kernel *k) {
     return false;
 }
 
-static void list_ways(ways *w) {
+static void list_variants(variants *w) {
     const target *t = &w->p->target;
-    w->at = ARENA_ARRAY(&w->a, way, w->most + 1);
+    w->at = ARENA_ARRAY(&w->a, variant, w->most + 1);
     for (int i = 0; i < w->n_heads; i++) {
         kernel *k = recipe_kernel(kernel_clone(w->pk->scalar, &w->a), t, w->head[i], NULL);
         was_seen(w, k);
-        w->at[w->n++] = (way){ .text = w->head[i], .k = k };
+        w->at[w->n++] = (variant){ .text = w->head[i], .k = k };
     }
     recipe_candidate *all = ARENA_ARRAY(&w->a, recipe_candidate, w->most + 1);
     for (int i = 0; i < w->n_heads && w->n < w->most; i++) {
         int n = recipe_candidates(w->pk->scalar, t, w->head[i], &w->a, all, w->most);
         for (int j = 0; j < n && w->n < w->most; j++)
-            if (!was_seen(w, all[j].k)) w->at[w->n++] = (way){ .text = all[j].text, .k = all[j].k };
+            if (!was_seen(w, all[j].k)) w->at[w->n++] = (variant){ .text = all[j].text, .k = all[j].k };
     }
 }
 
-static void make_ways(ways *w) {
+static void make_variants(variants *w) {
     const kernel *scalar = w->pk->scalar;
     start_plan(w);
-    list_ways(w);
+    list_variants(w);
     for (int i = 0; i < w->n; i++) {
         pkernel pk = *w->pk;
         pk.k = arena_copy(&w->a, w->at[i].k, sizeof *pk.k);
@@ -118,18 +118,18 @@ static void make_ways(ways *w) {
     drive_emit(w->p, &w->plan, &w->a, &w->code);
 }
 
-static tn_status ways_open(ways *w, tuner *u, const tuned_kernel *k) {
+static tn_status variants_open(variants *w, tuner *u, const tuned_kernel *k) {
     arena_init(&w->a, u->ctx->mem, &w->gd);
     w->p = u->p, w->pk = &u->p->plan->kernels.at[k->kernel];
     if (w->most < w->n_heads) w->most = w->n_heads;
     if (GUARD_TRY(&w->gd)) {
-        make_ways(w);
+        make_variants(w);
         return TN_OK;
     }
     return err_set(u->e, w->gd.err.code, "%s", w->gd.err.text);
 }
 
-static tn_status open_measure(measure *m, tuner *u, const tuned_kernel *k, const ways *w, int repeats) {
+static tn_status open_measure(measure *m, tuner *u, const tuned_kernel *k, const variants *w, int repeats) {
     bool parallel[MOST_WAYS];
     for (int i = 0; i < w->n; i++) parallel[i] = w->at[i].parallel;
     return measure_open(m, u->s, k->kernel, &w->plan, &w->code, parallel, w->n, repeats, u->e);
@@ -138,7 +138,7 @@ static tn_status open_measure(measure *m, tuner *u, const tuned_kernel *k, const
 /* ---- the report ---- */
 
 static int by_time(const void *x, const void *y) {
-    double a = ((const tuned_way *)x)->seconds, b = ((const tuned_way *)y)->seconds;
+    double a = ((const tuned_variant *)x)->seconds, b = ((const tuned_variant *)y)->seconds;
     return (a > b) - (a < b);
 }
 
@@ -157,7 +157,7 @@ static void drop_slow(race *r, double factor) {
     for (int i = 1; i < r->n; i++) r->live[i] = r->live[i] && r->best[i] <= best * factor;
 }
 
-static tn_status check_all(tuner *u, measure *m, const tuned_kernel *k, const ways *w) {
+static tn_status check_all(tuner *u, measure *m, const tuned_kernel *k, const variants *w) {
     tn_status st = TN_OK;
     for (int i = 0; i < m->n && !st; i++) {
         bool same;
@@ -169,7 +169,7 @@ static tn_status check_all(tuner *u, measure *m, const tuned_kernel *k, const wa
 }
 
 /* The fastest become the heads, the very fastest first. */
-static tn_status find_heads(tuner *u, tuned_kernel *k, const ways *w, const race *r, const char **head, int *out_n) {
+static tn_status find_heads(tuner *u, tuned_kernel *k, const variants *w, const race *r, const char **head, int *out_n) {
     const char *kept[MOST_WAYS];
     tn_status st = TN_OK;
     bool taken[MOST_WAYS] = { false };
@@ -240,11 +240,11 @@ static int repeats_for(const tuner *u, const tuned_kernel *k) {
 
 /* The recipe's schedule against the one that won: it must win again. */
 static tn_status duel(tuner *u, tuned_kernel *k, double until) {
-    ways w = { .n_heads = 2, .head = { k->recipe, k->schedule } };
+    variants w = { .n_heads = 2, .head = { k->recipe, k->schedule } };
     double model[DUEL_ROUNDS], other[DUEL_ROUNDS], ratio[DUEL_ROUNDS];
     measure m = { 0 };
     int n = 0;
-    tn_status st = ways_open(&w, u, k);
+    tn_status st = variants_open(&w, u, k);
     if (!st) st = open_measure(&m, u, k, &w, repeats_for(u, k));
     if (!st) st = check_all(u, &m, k, &w);
     for (; n < DUEL_ROUNDS && !st && (n < LEAST_ROUNDS || now_seconds() < until); n++) {
@@ -270,20 +270,20 @@ typedef struct beam {
 } beam;
 
 /* Ways next to the heads that there is time for: each runs about twice. */
-static int ways_for(const tuned_kernel *k, double seconds) {
+static int variants_for(const tuned_kernel *k, double seconds) {
     double n = seconds / (2 * (k->before > SAMPLE_SECONDS ? k->before : SAMPLE_SECONDS));
     return n < LEAST_WAYS ? LEAST_WAYS : n > MOST_WAYS ? MOST_WAYS : (int)n;
 }
 
 /* One round of the search: the heads and what is next to them. *out_better: another way than the first head was the fastest. */
 static tn_status search_level(tuner *u, tuned_kernel *k, beam *b, double until, bool *out_better) {
-    ways w = { .n_heads = b->n, .most = ways_for(k, until - now_seconds()), .seen = b->seen, .n_seen = &b->n_seen };
+    variants w = { .n_heads = b->n, .most = variants_for(k, until - now_seconds()), .seen = b->seen, .n_seen = &b->n_seen };
     measure m = { 0 };
     const char *first = b->head[0];
     race r;
     memcpy(w.head, b->head, sizeof w.head);
     *out_better = false;
-    tn_status st = ways_open(&w, u, k);
+    tn_status st = variants_open(&w, u, k);
     bool any = !st && w.n > b->n;
     if (any) st = open_measure(&m, u, k, &w, repeats_for(u, k));
     if (any && !st) st = check_all(u, &m, k, &w);
@@ -317,9 +317,9 @@ static tn_status tune_kernel(tuner *u, tuned_kernel *k, double budget) {
 
 /* How long each takes as the recipe has it, roughly. */
 static tn_status estimate(tuner *u, tuned_kernel *k) {
-    ways w = { .n_heads = 1, .head = { k->recipe } };
+    variants w = { .n_heads = 1, .head = { k->recipe } };
     measure m = { 0 };
-    tn_status st = ways_open(&w, u, k);
+    tn_status st = variants_open(&w, u, k);
     if (!st) st = open_measure(&m, u, k, &w, 1);
     k->before = 1e300;
     for (int i = 0; i < 5 && !st; i++) {
@@ -504,8 +504,8 @@ static tn_status write_texts(tuner *u) {
         for (int i = 0; i < t->n; i++) {
             tuned_kernel *k = &t->kernels[i];
             k->text = k->measured ? recipe_change_text(k->recipe, k->schedule, &t->arena) : "not measured";
-            if (k->ways.n > 1) qsort(k->ways.at, (size_t)k->ways.n, sizeof *k->ways.at, by_time);
-            k->candidates = k->ways.n > 1 ? k->ways.n - 1 : 0;
+            if (k->variants.n > 1) qsort(k->variants.at, (size_t)k->variants.n, sizeof *k->variants.at, by_time);
+            k->candidates = k->variants.n > 1 ? k->variants.n - 1 : 0;
         }
         return TN_OK;
     }

@@ -71,14 +71,14 @@ static tn_status measure_way(tuner *u, tuned_kernel *k, const char *c, double *o
     return st;
 }
 
-typedef struct choices {
+typedef struct schedules {
     arena a;
     guard gd;
     recipe_candidate at[MOST_WAYS];
     int n;
-} choices;
+} schedules;
 
-static tn_status list_choices(tuner *u, const tuned_kernel *k, choices *all) {
+static tn_status list_schedules(tuner *u, const tuned_kernel *k, schedules *all) {
     arena_init(&all->a, u->ctx->mem, &all->gd);
     if (GUARD_TRY(&all->gd)) {
         all->n = recipe_candidates(u->p->plan->kernels.at[k->kernel].scalar, &u->p->target, NULL, &all->a, all->at, MOST_WAYS);
@@ -103,9 +103,9 @@ tn_status tuner_device_estimate(tuner *u) {
 
 /* The model's choice is measured before and after the others: what is taken must be faster than both, twice. */
 tn_status tuner_device_kernel(tuner *u, tuned_kernel *k, double budget) {
-    choices all = { .n = 0 };
+    schedules all = { .n = 0 };
     double until = now_seconds() + budget, best = 0, again = 0;
-    tn_status st = list_choices(u, k, &all);
+    tn_status st = list_schedules(u, k, &all);
     if (!st && all.n) st = measure_model(u, k, &best);
     k->before = best;
     for (int i = 0; i < all.n && !st && now_seconds() < until && tuner_go_on(u, k->name); i++) {

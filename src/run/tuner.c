@@ -15,14 +15,15 @@ bool tuner_go_on(tuner *u, const char *what) {
 
 static const char *add_way(tuner *u, tuned_kernel *k, const char *steps, const kernel *made, double seconds) {
     arena *a = &u->t->arena;
-    for (int i = 0; i < k->ways.n; i++) {
-        tuned_way *w = &k->ways.at[i];
+    for (int i = 0; i < k->variants.n; i++) {
+        tuned_variant *w = &k->variants.at[i];
         if (strcmp(w->schedule, steps) != 0) continue;
         if (seconds < w->seconds) w->seconds = seconds;
         return w->schedule;
     }
     steps = arena_strdup(a, steps);
-    VEC_PUSH(a, &k->ways, (tuned_way){ steps, recipe_change_text(k->recipe, steps, a), recipe_form_text(made, a), seconds });
+    VEC_PUSH(a, &k->variants,
+             (tuned_variant){ steps, recipe_change_text(k->recipe, steps, a), recipe_form_text(made, a), seconds });
     return steps;
 }
 

@@ -80,9 +80,9 @@ void group_root_index(sched *s, group *gr, int r, kernel *k, split_list *var_of,
     }
 }
 
-static bool fail(walk *w, val blame, const char *text) {
+static bool fail(walk *w, val materialise, const char *text) {
     w->an->reason = text;
-    w->an->blame = blame;
+    w->an->materialise = materialise;
     return false;
 }
 

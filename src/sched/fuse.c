@@ -191,7 +191,7 @@ static val contraction_of(const sched *s, val v) {
     for (int i = 0; i < n->n_in; i++) {
         const node *x = graph_get(s->g, n->in[i]);
         bool alone = x->first_use && !s->g->uses.at[x->first_use - 1].next && !graph_is_output(s->g, n->in[i]);
-        if (x->op == OP_dot && alone && !s->forced[n->in[i]] &&
+        if (x->op == OP_dot && alone && !s->materialised[n->in[i]] &&
             dtype_size((tn_dtype)n->dtype) <= dtype_size((tn_dtype)x->dtype))
             return n->in[i];
     }
@@ -222,8 +222,8 @@ static bool is_output_view(const sched *s, val v) {
         if (y == x) break;
     }
     bool alone = x->first_use && !s->g->uses.at[x->first_use - 1].next;
-    if (times == 1 && alone && x->op == OP_concat && !s->forced[v]) return true;
-    return times == 1 && alone && op_is_elementwise((op_code)x->op) && !s->forced[v] && x->rank > 0 &&
+    if (times == 1 && alone && x->op == OP_concat && !s->materialised[v]) return true;
+    return times == 1 && alone && op_is_elementwise((op_code)x->op) && !s->materialised[v] && x->rank > 0 &&
            x->dims[x->rank - 1] * (int64_t)dtype_size((tn_dtype)x->dtype) >= MACHINE_LINE_BYTES;
 }
 
@@ -323,7 +323,7 @@ static void place_value(sched *s, val v) {
     sched_unmark(&s->values), sched_unmark(&s->of_groups);
     reading_groups(s, v);
     const int_list groups = s->readers;
-    bool own_kernel = s->forced[v] || graph_is_output(s->g, v) || n->op == OP_scatter_add || n->op == OP_concat;
+    bool own_kernel = s->materialised[v] || graph_is_output(s->g, v) || n->op == OP_scatter_add || n->op == OP_concat;
     if (!own_kernel && groups.n == 0) return; /* nothing reads it */
     if (!own_kernel && groups.n == 1 && (op_is_move((op_code)n->op) || is_compute(n))) {
         int n_splits = s->groups.at[groups.at[0]].splits.n;
@@ -342,7 +342,7 @@ static void place_value(sched *s, val v) {
     }
     if (n->op == OP_reshape && (!graph_is_output(s->g, v) || is_output_view(s, v))) { /* the same bytes under another name */
         s->place[v] = PLACE_ALIAS;
-        if (s->place[n->in[0]] == PLACE_NONE) s->forced[n->in[0]] = true;
+        if (s->place[n->in[0]] == PLACE_NONE) s->materialised[n->in[0]] = true;
         if (s->place[n->in[0]] != PLACE_EVERYWHERE) return;
     }
     new_group(s, v);
@@ -353,7 +353,7 @@ void sched_fuse(sched *s) {
         const node *n = graph_get(s->g, v);
         s->group_of[v] = -1;
         if ((n->op == OP_const && n->splat) || n->op == OP_iota)
-            s->place[v] = s->forced[v] ? PLACE_NONE : PLACE_EVERYWHERE;
+            s->place[v] = s->materialised[v] ? PLACE_NONE : PLACE_EVERYWHERE;
         else if (op_get((op_code)n->op)->cls == CL_SOURCE)
             s->place[v] = PLACE_LEAF;
     }

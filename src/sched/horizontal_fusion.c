@@ -1,18 +1,19 @@
-/* horizontal_fusion.c - kernels for a GPU that do not need each other become one launch, whose groups they share out: each has
- * groups of its own (kernel.h: K_LOOP), which run beside those of the others. Two products of one operand, or what an optimiser
- * does to all parameters, keep the machine busy then, and start once.
+/* horizontal_fusion.c - kernels for a GPU that do not need each other become one launch, whose thread blocks they share out:
+ * each has thread blocks of its own (kernel.h: K_LOOP), which run beside those of the others. Two products of one operand, or
+ * what an optimiser does to all parameters, keep the machine busy then, and start once.
  *
  * In: a plan with kernels in the form of a GPU, before buffers have their places. Out: fewer of them. A kernel comes earlier
  * than those between, if it touches nothing that they write, nor writes what they touch. Which ones: of one kind (all
- * elementwise, or groups of as many threads with about as much fast memory), and none that keeps the machine busy alone. */
+ * elementwise, or thread blocks of as many threads with about as much shared memory), and none that keeps the machine busy
+ * alone. */
 #include "sched/fusion.h"
 
 enum { AHEAD = 64 /* kernels, to look through */, MOST_BESIDE = 64, MOST_INS = 8000, FEW_ARGS = 60 };
 
 typedef struct kind { /* of a kernel */
-    bool joins, maps; /* maps: nothing but loops of the grid, for groups of any size */
-    bool lone;        /* one group, which does it all */
-    int64_t fast;     /* bytes of its groups' memory */
+    bool joins, maps; /* maps: nothing but loops of the grid, for thread blocks of any size */
+    bool lone;        /* one thread block, which does it all */
+    int64_t fast;     /* bytes of its thread blocks' memory */
 } kind;
 
 typedef struct beside {
@@ -23,37 +24,39 @@ typedef struct beside {
     int *written, *read; /* [plan bufs] by what stands before the kernel in question: number of the search, */
     int search;          /* which is this */
     int *set, n;         /* what becomes one launch .. */
-    int group;           /* .. and threads of its groups; 0: any number */
+    int block_threads;   /* .. and threads of its thread blocks; 0: any number */
     int *now;            /* [kernels] where they stand in out, or -1 */
     VEC(pkernel) out;
 } beside;
 
 /* ---- which ---- */
 
-static bool is_dealt(const kins *in) { return in->op == K_LOOP && (in->par == PAR_GRID || in->par == PAR_GROUPS); }
+static bool is_bound(const kins *in) { return in->op == K_LOOP && (in->par == PAR_GRID_THREADS || in->par == PAR_BLOCKS); }
 
-/* All that it does stands in nests that are dealt to groups or threads; values before them are any thread's. Or one group does
- * it. */
+/* All that it does stands in nests that are bound to thread blocks or threads; values before them are any thread's. Or one
+ * thread block does it. */
 static kind kind_of(const kernel *k, const target *t) {
-    kind x = { .joins = k->group > 0 && k->cluster == 0 && k->groups > 0 && k->groups * k->group <= t->grid, .maps = true };
-    bool dealt = true;
+    kind x = { .joins = k->block_threads > 0 && k->cluster == 0 && k->grid_blocks > 0 &&
+                        k->grid_blocks * k->block_threads <= t->resident_threads,
+               .maps = true };
+    bool all_bound = true;
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         bool value = kernel_is_pure(in) || (in->op == K_LOAD && k->bufs.at[in->buf].kind == KB_IN);
-        int end = is_dealt(in) ? kernel_loop_end(k, i) : i;
-        dealt = dealt && (value || is_dealt(in));
+        int end = is_bound(in) ? kernel_loop_end(k, i) : i;
+        all_bound = all_bound && (value || is_bound(in));
         for (; i <= end; i++) {
             in = &k->ins.at[i];
-            x.maps = x.maps && !kernel_meets(in) && (in->op != K_LOOP || in->par < PAR_GROUPS);
-            x.joins = x.joins && (t->apart || !kernel_meets(in));
+            x.maps = x.maps && !kernel_syncs(in) && (in->op != K_LOOP || in->par < PAR_BLOCKS);
+            x.joins = x.joins && (t->local_barriers || !kernel_syncs(in));
         }
         i = end;
     }
     for (int b = 0; b < k->bufs.n; b++)
-        if (k->bufs.at[b].kind >= KB_GROUP)
+        if (k->bufs.at[b].kind >= KB_SHARED)
             x.fast += k->bufs.at[b].elems * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype), x.maps = false;
-    x.lone = !dealt && k->groups == 1, x.maps = x.maps && dealt;
-    x.joins = x.joins && (dealt || x.lone);
+    x.lone = !all_bound && k->grid_blocks == 1, x.maps = x.maps && all_bound;
+    x.joins = x.joins && (all_bound || x.lone);
     return x;
 }
 
@@ -87,7 +90,7 @@ static bool fits(const beside *w, int first, int i, int args, int ins) {
     const kernel *k = w->p->kernels.at[i].k;
     int most = w->t->buffers ? w->t->buffers : FEW_ARGS;
     if (!y->joins || args + bound(&w->p->kernels.at[i]) > most || ins + k->ins.n > MOST_INS) return false;
-    if (!y->maps && w->group && w->group != k->group) return false;
+    if (!y->maps && w->block_threads && w->block_threads != k->block_threads) return false;
     if (x->maps != y->maps) return x->lone || y->lone;
     return x->maps || x->lone || y->lone || (x->fast <= 2 * y->fast && y->fast <= 2 * x->fast);
 }
@@ -96,7 +99,7 @@ static void find_set(beside *w, int first) {
     plan *p = w->p;
     int args = bound(&p->kernels.at[first]), ins = p->kernels.at[first].k->ins.n;
     w->n = 0, w->set[w->n++] = first, w->search++;
-    w->group = w->kinds[first].maps ? 0 : p->kernels.at[first].k->group;
+    w->block_threads = w->kinds[first].maps ? 0 : p->kernels.at[first].k->block_threads;
     if (!w->kinds[first].joins) return;
     pass_by(w, &p->kernels.at[first]);
     for (int i = first + 1; i < p->kernels.n && i <= first + AHEAD && w->n < MOST_BESIDE; i++) {
@@ -105,7 +108,7 @@ static void find_set(beside *w, int first) {
         if (fits(w, first, i, args, ins) && can_come(w, pk)) {
             w->set[w->n++] = i, w->taken[i] = true;
             args += bound(pk), ins += pk->k->ins.n;
-            if (!w->kinds[i].maps) w->group = pk->k->group;
+            if (!w->kinds[i].maps) w->block_threads = pk->k->block_threads;
         }
         pass_by(w, pk);
     }
@@ -119,7 +122,7 @@ typedef struct joint {
     bool *lent; /* [bufs of o] to the kernel at hand */
 } joint;
 
-/* Memory of groups and threads serves one kernel as well as another. */
+/* Memory of thread blocks and threads serves one kernel as well as another. */
 static int lend(joint *w, kbuf b) {
     for (int i = 0; i < w->o->bufs.n; i++) {
         const kbuf *o = &w->o->bufs.at[i];
@@ -147,7 +150,7 @@ static affine moved(arena *a, affine x, kvar by) {
     return (affine){ x.base, x.n, t };
 }
 
-static void add_kernel(joint *w, const pkernel *pk, int64_t groups, bool lone) {
+static void add_kernel(joint *w, const pkernel *pk, int64_t grid_blocks, bool lone) {
     const kernel *k = pk->k;
     arena *a = w->o->a;
     kvar by = w->o->vars.n;
@@ -159,7 +162,7 @@ static void add_kernel(joint *w, const pkernel *pk, int64_t groups, bool lone) {
     if (lone) {
         kvar one = kernel_var(w->o, "g", 1, false, false);
         kins loop = {
-            .op = K_LOOP, .var = one, .hi = 1, .step = 1, .par = PAR_GROUPS, .n_groups = 1, .first_group = w->o->groups
+            .op = K_LOOP, .var = one, .hi = 1, .step = 1, .par = PAR_BLOCKS, .n_blocks = 1, .first_block = w->o->grid_blocks
         };
         from = kernel_push(w->o, loop), depth = 1;
     }
@@ -169,7 +172,7 @@ static void add_kernel(joint *w, const pkernel *pk, int64_t groups, bool lone) {
                       (in.op == K_BARRIER && in.mode == BARRIER_MBARRIER);
         in.a += in.a ? from : 0, in.b += in.b ? from : 0, in.c += in.c ? from : 0, in.dyn += in.dyn ? from : 0;
         if (in.op == K_LOOP) in.var += by;
-        if (in.op == K_LOOP && depth++ == 0) in.n_groups = groups, in.first_group = w->o->groups;
+        if (in.op == K_LOOP && depth++ == 0) in.n_blocks = grid_blocks, in.first_block = w->o->grid_blocks;
         if (in.op == K_END) depth--;
         if (memory) in.buf = (uint16_t)buf[in.buf];
         in.idx = moved(a, in.idx, by);
@@ -178,7 +181,7 @@ static void add_kernel(joint *w, const pkernel *pk, int64_t groups, bool lone) {
         kernel_push(w->o, in);
     }
     if (lone) kernel_push(w->o, (kins){ .op = K_END });
-    w->o->groups += groups;
+    w->o->grid_blocks += grid_blocks;
     w->o->flops += k->flops, w->o->bytes_read += k->bytes_read, w->o->bytes_written += k->bytes_written;
 }
 
@@ -189,21 +192,22 @@ static pkernel join(const beside *w) {
     pkernel to = { .k = j.o, .root = last->root };
     VEC(val) fused = { 0 };
     int n_bufs = 1;
-    j.o->tiled = true, j.o->groups = 0, j.o->group = w->group;
+    j.o->tiled = true, j.o->grid_blocks = 0, j.o->block_threads = w->block_threads;
     for (int i = 0; i < w->n; i++) {
         const kernel *k = p->kernels.at[w->set[i]].k;
-        if (!w->group && k->group > j.o->group) j.o->group = k->group;
+        if (!w->block_threads && k->block_threads > j.o->block_threads) j.o->block_threads = k->block_threads;
         n_bufs += k->bufs.n;
     }
     j.lent = ARENA_ARRAY(p->a, bool, n_bufs);
     for (int i = 0; i < w->n; i++) {
         const pkernel *pk = &p->kernels.at[w->set[i]];
-        add_kernel(&j, pk, (pk->k->groups * pk->k->group + j.o->group - 1) / j.o->group, w->kinds[w->set[i]].lone);
+        add_kernel(&j, pk, (pk->k->grid_blocks * pk->k->block_threads + j.o->block_threads - 1) / j.o->block_threads,
+                   w->kinds[w->set[i]].lone);
         for (int f = 0; f < pk->n_fused; f++) VEC_PUSH(p->a, &fused, pk->fused[f]);
         if (i)
             VEC_PUSH(p->a, &p->decisions,
                      (why){ p->kernels.at[w->set[i - 1]].root, pk->root, true,
-                            "neither needs the other: one launch, of which each has groups of its own" });
+                            "neither needs the other: one launch, of which each has thread blocks of its own" });
     }
     to.args = j.args.at, to.fused = fused.at, to.n_fused = fused.n;
     return to;

@@ -168,7 +168,7 @@ static void choose_items(lower *w) {
     for (int i = 0; i < w->items.n; i++)
         if (w->items.at[i].kind == ITEM_LOCAL) {
             bytes += local_bytes(w, w->items.at[i].v);
-            if (bytes > w->s->opts.local_bytes && !w->blame) w->blame = w->items.at[i].v;
+            if (bytes > w->s->opts.local_bytes && !w->materialise) w->materialise = w->items.at[i].v;
         }
 }
 
@@ -292,7 +292,7 @@ static void lower_rows(lower *w) {
             lower_open_loop(w, v);
             n_rows++;
         }
-    for (int i = 0; i < w->items.n && !w->blame; i++) lower_item(w, &w->items.at[i]);
+    for (int i = 0; i < w->items.n && !w->materialise; i++) lower_item(w, &w->items.at[i]);
     lower_close_loops(w, n_rows, 0);
 }
 
@@ -333,25 +333,25 @@ static void lower_body(lower *w, val root) {
         lower_scatter(w);
     } else {
         choose_items(w);
-        if (!w->blame) lower_rows(w);
-        if (!w->blame && w->k->vars.n > MAX_LOOPS) w->blame = middle_of(w);
+        if (!w->materialise) lower_rows(w);
+        if (!w->materialise && w->k->vars.n > MAX_LOOPS) w->materialise = middle_of(w);
     }
 }
 
-kernel *lower_group(sched *s, int gi, parg **out_args, val *out_blame) {
+kernel *lower_group(sched *s, int gi, parg **out_args, val *out_materialise) {
     arena *keep = s->a;
     lower w = { .s = s, .gr = &s->groups.at[gi], .gi = gi, .g = s->g, .a = s->scratch };
     val root = w.gr->roots.at[w.gr->roots.n - 1];
     arena_reset(s->scratch);
     if (!group_analyse(s, gi, s->scratch, &w.an)) {
-        *out_blame = w.an.blame ? w.an.blame : root;
+        *out_materialise = w.an.materialise ? w.an.materialise : root;
         return NULL;
     }
     s->a = s->scratch;
     lower_body(&w, root);
     s->a = keep;
-    *out_blame = w.blame;
-    if (w.blame) return NULL;
+    *out_materialise = w.materialise;
+    if (w.materialise) return NULL;
     *out_args = arena_copy(keep, w.args.at, sizeof *w.args.at * (size_t)w.args.n);
     return keep_kernel(w.k, keep);
 }

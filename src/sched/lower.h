@@ -53,7 +53,7 @@ typedef struct lower {
     VEC(memo) memos;
     VEC(task) open; /* each of an operand of the one before it */
     VEC(parg) args;
-    val blame; /* set: lowering failed because of this value */
+    val materialise; /* set: lowering failed because of this value */
 } lower;
 
 /* lower.c */

@@ -215,7 +215,7 @@ static reg lower_read(lower *w, val v, const affine *idx, const kmask_list *mask
         kmask_list none = { 0 };
         view_fail f;
         if (!view_operand(w->k, w->g, v, at, in, &none, &f)) {
-            w->blame = u;
+            w->materialise = u;
             return push_const(w, (tn_dtype)n->dtype, 0, 0);
         }
         at = in, v = u;
@@ -260,7 +260,7 @@ static reg begin_move(lower *w, task *t) {
     kmask_list none = { 0 };
     view_fail f;
     if (!view_operand(w->k, w->g, t->of.v, t->of.idx, in, &none, &f)) {
-        w->blame = u;
+        w->materialise = u;
         return push_const(w, (tn_dtype)n->dtype, 0, 0);
     }
     need(t, u, in, t->of.masks);
@@ -289,7 +289,7 @@ static reg finish_gather(lower *w, const task *t) {
 }
 
 /* Functions with an error of their own need no more of f32 than their results keep. */
-static bool is_coarse(const node *n) {
+static bool is_approximate(const node *n) {
     return (n->dtype == TN_F16 || n->dtype == TN_BF16) && op_get((op_code)n->op)->cls == CL_FLT &&
            op_get((op_code)n->op)->ulp > 0.5;
 }
@@ -303,7 +303,7 @@ static reg finish_elementwise(lower *w, const task *t) {
                 .alu = n->op,
                 .dtype = (uint8_t)kernel_reg_dtype((tn_dtype)n->dtype),
                 .src = (uint8_t)kernel_reg_dtype(src),
-                .mode = is_coarse(n) ? ALU_APPROXIMATE : ALU_PLAIN,
+                .mode = is_approximate(n) ? ALU_APPROXIMATE : ALU_PLAIN,
                 .a = t->r[0],
                 .b = t->r[1],
                 .c = t->r[2],

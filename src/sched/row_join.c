@@ -115,7 +115,7 @@ static int find_all(const row_chain *c, int32_t buf) {
 const char *row_objection(const row_chain *c, const row_link *l, const kernel *k, int64_t room, int most_args) {
     const plan *p = c->p;
     if (c->n == ROW_MOST_LINKS || c->ins + k->ins.n > MAX_INS) return "the chain is long enough";
-    if (c->local + l->local > room) return "too little fast memory";
+    if (c->local + l->local > room) return "too little shared memory";
     int args = c->args + 1;
     if (c->all.n + l->n > MAX_ALL) return "the chain is long enough";
     for (int i = 0; i < l->n; i++) {

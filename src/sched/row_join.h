@@ -1,6 +1,6 @@
 /* row_join.h - consecutive kernels of a plan become one, where each row of a later one needs that row alone of what the earlier
  * ones made: the loops over rows are shared, and what nothing else reads is local. Which kernels is the choice of
- * vertical_fusion.c (groups of a GPU) and row_block.c (blocks of rows in the caches of a processor).
+ * vertical_fusion.c (thread blocks of a GPU) and row_block.c (blocks of rows in the caches of a processor).
  *
  * In: a plan with kernels in scalar form, after the choice of what is done in place. Everything lives in the plan's arena. */
 #ifndef TN_SCHED_ROW_JOIN_H

@@ -189,28 +189,28 @@ static void count_flops(kernel *k) {
 static bool lower_all(sched *s) {
     order o = { .s = s, .seen = ARENA_ARRAY(s->a, bool, s->groups.n) };
     members inside = sched_members(s);
-    val_list blamed = { 0 };
+    val_list to_materialise = { 0 };
     for (int late = 0; late < 2; late++) /* kernels that end in a state update come last: others may still read the old value */
         for (int gi = 0; gi < s->groups.n; gi++)
             if (!s->groups.at[gi].dead && updates_state(s, gi) == (late == 1)) visit_group(&o, gi);
     for (int i = 0; i < o.out.n; i++) {
-        val blame;
+        val materialise;
         pkernel pk = { .code = i };
-        pk.k = lower_group(s, o.out.at[i], &pk.args, &blame);
+        pk.k = lower_group(s, o.out.at[i], &pk.args, &materialise);
         if (!pk.k) {
-            if (s->forced[blame])
-                guard_fail(s->a->gd, TN_ERR_INTERNAL, "%%%u cannot be scheduled; please report the graph", blame);
-            VEC_PUSH(s->a, &blamed, blame);
+            if (s->materialised[materialise])
+                guard_fail(s->a->gd, TN_ERR_INTERNAL, "%%%u cannot be scheduled; please report the graph", materialise);
+            VEC_PUSH(s->a, &to_materialise, materialise);
         }
-        if (blamed.n) continue;
+        if (to_materialise.n) continue;
         pk.root = s->groups.at[o.out.at[i]].roots.at[s->groups.at[o.out.at[i]].roots.n - 1];
         list_fused(s, &inside, o.out.at[i], &pk);
         count_traffic(&pk);
         count_flops(pk.k);
         VEC_PUSH(s->a, &s->p->kernels, pk);
     }
-    for (int i = 0; i < blamed.n; i++) s->forced[blamed.at[i]] = true;
-    return blamed.n == 0;
+    for (int i = 0; i < to_materialise.n; i++) s->materialised[to_materialise.at[i]] = true;
+    return to_materialise.n == 0;
 }
 
 static void count_unfused(plan *p) {
@@ -229,11 +229,11 @@ static void count_unfused(plan *p) {
 
 plan *sched_plan(graph *g, arena *a, const sched_opts *opts) {
     refuse(g);
-    bool *forced = ARENA_ARRAY(a, bool, g->nodes.n);
+    bool *materialised = ARENA_ARRAY(a, bool, g->nodes.n);
     arena scratch;
     arena_child(&scratch, a);
     for (;;) {
-        sched s = { .g = g, .a = a, .scratch = &scratch, .opts = *opts, .forced = forced };
+        sched s = { .g = g, .a = a, .scratch = &scratch, .opts = *opts, .materialised = materialised };
         s.p = ARENA_NEW(a, plan);
         s.p->a = a, s.p->g = g, s.p->fusion = opts->fusion;
         s.place = ARENA_ARRAY(a, uint8_t, g->nodes.n);

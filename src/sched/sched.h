@@ -58,11 +58,11 @@ typedef struct sched {
     arena *a;
     arena *scratch; /* of the analyses that decide about one value */
     sched_opts opts;
-    uint8_t *place;    /* [nodes] PLACE_* */
-    int *group_of;     /* [nodes] PLACE_ROOT, PLACE_INSIDE: index into groups, else -1 */
-    bool *forced;      /* [nodes] must be kept in memory */
-    int64_t **part_at; /* [nodes] of a part of a concat: where it begins there, by axis; else NULL */
-    int32_t *buf_of;   /* [nodes] plan buffer of what lives in memory, or -1 */
+    uint8_t *place;     /* [nodes] PLACE_* */
+    int *group_of;      /* [nodes] PLACE_ROOT, PLACE_INSIDE: index into groups, else -1 */
+    bool *materialised; /* [nodes] must be kept in memory */
+    int64_t **part_at;  /* [nodes] of a part of a concat: where it begins there, by axis; else NULL */
+    int32_t *buf_of;    /* [nodes] plan buffer of what lives in memory, or -1 */
     VEC(group) groups;
     marks values, of_groups; /* of the walk that is going on */
     int_list readers;        /* of the value that is being placed: groups */
@@ -115,7 +115,7 @@ typedef struct analysis {
     int64_t rows; /* product of the row extents */
     int loops;
     const char *reason; /* why not, when analysis failed */
-    val blame;          /* and the value that should be in memory instead */
+    val materialise;    /* and the value that should be in memory instead */
 } analysis;
 bool group_analyse(sched *s, int gi, arena *a, analysis *out); /* in a */
 /* Splits a dot's index into those of its operands; contraction axis i has index kv[i]. */
@@ -148,6 +148,6 @@ void sched_reads(sched *s, int gi, val_list *out);
 
 /* lower.c: the kernel of a group in scalar form and its arguments. Returns NULL with *out_blame = the value to keep in memory
  * when the group cannot be lowered after all. */
-kernel *lower_group(sched *s, int gi, parg **out_args, val *out_blame);
+kernel *lower_group(sched *s, int gi, parg **out_args, val *out_materialise);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#define MEET_NS 60.0      /* threads of a group meet, and what they wrote is read again */
+#define BARRIER_NS 60.0   /* threads of a thread block meet, and what they wrote is read again */
 #define FETCH_NS 300.0    /* memory comes */
 #define STEP_NS 3.0       /* a step of a sum that waits for the one before */
 #define FLOPS_PLAIN 60.0  /* a nanosecond and multiprocessor: operands from memory; */
@@ -15,12 +15,12 @@
 #define BYTES_ALL 40.0    /* a nanosecond and multiprocessor, when all of them read, */
 #define BYTES_ONE 100.0   /* when one does */
 
-static double units(const target *t) { return t->grid > 1024 ? (double)t->grid / 1024 : 1; }
+static double units(const target *t) { return t->resident_threads > 1024 ? (double)t->resident_threads / 1024 : 1; }
 static double larger(double x, double y) { return x > y ? x : y; }
 static double smaller(double x, double y) { return x < y ? x : y; }
 
-/* Waiting for memory: once for every nest that reads any, and again for every further round of a group of threads, when these
- * have to do all of it. */
+/* Waiting for memory: once for every nest that reads any, and again for every further round of a thread block of threads, when
+ * these have to do all of it. */
 static double wait_ns(const kernel *k, int from, int to, double threads) {
     double sum = 0;
     for (int i = from; i < to; i++) {
@@ -51,11 +51,11 @@ double vertical_inside(const kernel *k, int shared, int64_t all_rows, int rows, 
     int from = 1 + shared, to = k->ins.n - shared;
     if (from < to && row_contraction_find(k, shared, from, &c) && c.end == to - 1)
         return recipe_columns_least_cost(&c, (double)all_rows, rows, t);
-    double n = units(t), groups = (double)all_rows / rows, turns = groups / n < 1 ? 1 : groups / n;
-    double work = loop_rows_cost(k, from, to, t->group) * RECIPE_UNIT_NS * rows;
+    double n = units(t), grid_blocks = (double)all_rows / rows, turns = grid_blocks / n < 1 ? 1 : grid_blocks / n;
+    double work = loop_rows_cost(k, from, to, t->block_threads) * RECIPE_UNIT_NS * rows;
     double common = row_common_bytes(k, shared, from, to),
-           bytes = larger(turns * common / BYTES_ONE, groups * common / (BYTES_ALL * n));
-    return MEET_NS + wait_ns(k, from, to, t->group) * rows + larger(turns * work, bytes);
+           bytes = larger(turns * common / BYTES_ONE, grid_blocks * common / (BYTES_ALL * n));
+    return BARRIER_NS + wait_ns(k, from, to, t->block_threads) * rows + larger(turns * work, bytes);
 }
 
 double vertical_clustered(const kernel *k, int shared, int64_t all_rows, const target *t, row_contraction *out) {
@@ -68,5 +68,5 @@ double vertical_clustered(const kernel *k, int shared, int64_t all_rows, const t
     for (int i = from; i < to; i++)
         if (k->ins.at[i].op == K_SCATTER) return INFINITY;
     double rows = larger(1, (double)all_rows / (8 * t->clusters));
-    return MEET_NS + FETCH_NS + rows * loop_rows_cost(k, from, to, t->group) * RECIPE_UNIT_NS;
+    return BARRIER_NS + FETCH_NS + rows * loop_rows_cost(k, from, to, t->block_threads) * RECIPE_UNIT_NS;
 }

@@ -1,10 +1,10 @@
 /* vertical_fusion.c - consecutive kernels of a plan become one kernel for a GPU, where each row of a later one needs that row
- * alone of what the earlier ones made: a group takes its rows through all of them, and what lies between stays in its fast
- * memory.
+ * alone of what the earlier ones made: a thread block takes its rows through all of them, and what lies between stays in its
+ * shared memory.
  *
  * In: a plan with kernels in scalar form, after the choice of what is done in place. Out: the plan with fewer kernels, still in
- * scalar form (row_join.h writes them). Without rows (everything in one group) any kernels may follow each other. Which kernels
- * is a matter of time, estimated from shapes and the target only. */
+ * scalar form (row_join.h writes them). Without rows (everything in one thread block) any kernels may follow each other. Which
+ * kernels is a matter of time, estimated from shapes and the target only. */
 #include "sched/vertical_fusion.h"
 
 #include "sched/fusion.h"
@@ -19,8 +19,8 @@ enum { FEW_ARGS = 60 /* buffers of a chain where the target does not say */, N_R
 typedef struct link { /* a kernel, with so many loops over rows shared */
     row_link row;
     double alone, among;   /* time, in nanoseconds: as a launch of its own, or among others; */
-    double inside[N_ROWS]; /* as part of a chain, a group having 1 << i rows; */
-    double clustered;      /* of one by clusters of groups, besides its contraction: */
+    double inside[N_ROWS]; /* as part of a chain, a thread block having 1 << i rows; */
+    double clustered;      /* of one by clusters of thread blocks, besides its contraction: */
     row_contraction layer; /* that; n = 0: it has none */
 } link;
 
@@ -35,12 +35,12 @@ static const link *link_make(const plan *p, const pkernel *pk, int shared, const
 
 typedef struct chain {
     row_chain row;
-    bool clustered; /* by clusters of groups it is fastest */
+    bool clustered; /* by clusters of thread blocks it is fastest */
 } chain;
 typedef struct chooser {
     plan *p;
     const target *t;
-    int64_t room;       /* fast memory of a group */
+    int64_t room;       /* shared memory of a thread block */
     int most_args;      /* of a kernel */
     const link **links; /* [kernels x (ROW_MOST_SHARED + 1)], made when they are needed */
     row_uses uses;
@@ -57,7 +57,7 @@ static const link *link_of(chooser *w, int i, int shared) {
     return *l;
 }
 
-/* Only groups that run together see what they write and read again: it is local. */
+/* Only thread blocks that run together see what they write and read again: it is local. */
 static bool is_private(const chooser *w, const row_chain *c) {
     for (int i = 0; i < c->all.n; i++)
         if (c->all.at[i].reads && c->all.at[i].writes && !row_is_private(c, &w->uses, &c->all.at[i])) return false;
@@ -115,13 +115,13 @@ static double grow(chooser *w, int first, int shared, chain *out, const char **o
         least += GPU_LAUNCH_NS;
         if (c.n > 1 && alone * GAIN - least > best) best = alone * GAIN - least, best_n = c.n, best_clustered = by_clusters;
         if (least - alone * GAIN > best + 8 * GPU_LAUNCH_NS) { /* it will not be made up for */
-            *out_end = "a group takes longer for its rows of this than a launch of its own";
+            *out_end = "a thread block takes longer for its rows of this than a launch of its own";
             break;
         }
     }
     *out = (chain){ row_chain_make(p, first, shared), best_clustered };
     for (int i = 0; i < best_n; i++) row_append(&out->row, c.links.at[i], p->kernels.at[first + i].k);
-    if (best_n < c.n && !*out_end) *out_end = "a group takes longer for its rows of this than a launch of its own";
+    if (best_n < c.n && !*out_end) *out_end = "a thread block takes longer for its rows of this than a launch of its own";
     return best;
 }
 
@@ -133,7 +133,7 @@ static pkernel join(chooser *w, chain *c) {
     for (int i = 0; i < row->n; i++) is_layer[i] = c->clustered && link_of(w, row->first + i, row->shared)->layer.n;
     form.kind = is_layer;
     pkernel pk = row_join(row, &w->uses, &form);
-    row_commit(row, &w->uses, &pk, "a row of the next needs that row alone: one launch, rows stay in fast memory");
+    row_commit(row, &w->uses, &pk, "a row of the next needs that row alone: one launch, rows stay in shared memory");
     int n = pk.k->bufs.n;
     vertical_reroll(p, pk.k, row->shared, c->clustered);
     parg *args = ARENA_ARRAY(p->a, parg, pk.k->bufs.n + 1);
@@ -143,7 +143,9 @@ static pkernel join(chooser *w, chain *c) {
 }
 
 void fuse_vertically(plan *p, const target *t) {
-    chooser w = { .p = p, .t = t, .room = t->group_bytes - 16 * t->group, .most_args = t->buffers ? t->buffers : FEW_ARGS };
+    chooser w = {
+        .p = p, .t = t, .room = t->shared_bytes - 16 * t->block_threads, .most_args = t->buffers ? t->buffers : FEW_ARGS
+    };
     w.links = ARENA_ARRAY(p->a, const link *, p->kernels.n *(ROW_MOST_SHARED + 1) + 1);
     w.shapes = ARENA_ARRAY(p->a, double, RECIPE_CLUSTER_SHAPES);
     w.layer = ARENA_ARRAY(p->a, double, RECIPE_CLUSTER_SHAPES);

@@ -11,11 +11,11 @@
 /* A scalar kernel as a launch of its own; among launches of other steps, which run meanwhile. */
 double vertical_alone(const kernel *k, const target *t);
 double vertical_among(const kernel *k, const target *t);
-/* As part of a chain: a group for `rows` iterations of its first `shared` loops, which are all_rows. */
+/* As part of a chain: a thread block for `rows` iterations of its first `shared` loops, which are all_rows. */
 double vertical_inside(const kernel *k, int shared, int64_t all_rows, int rows, const target *t);
 
-/* The same by clusters of groups; INFINITY where that does not go. A contraction is *out, whose own time depends on the shape
- * and does not count; else out->n = 0. */
+/* The same by clusters of thread blocks; INFINITY where that does not go. A contraction is *out, whose own time depends on the
+ * shape and does not count; else out->n = 0. */
 double vertical_clustered(const kernel *k, int shared, int64_t all_rows, const target *t, row_contraction *out);
 
 /* reroll.c: layers of a chain that repeat become a loop. New buffers come last; kbuf.plan_buf says what they are in the plan.

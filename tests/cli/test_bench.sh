@@ -141,7 +141,7 @@ spoiled "element" exp dot-sum-dot --sizes 17 --threads 1
 # Devices, where there is one.
 if "$tenon" devices --json | python3 -c 'import json, sys; sys.exit(not any(d["name"] == "opencl" and "detail" in d for d in json.load(sys.stdin)["devices"]))'; then
     # optimised by PoCL, too: kernels that run for longer than they compile
-    POCL_EXTRA_BUILD_FLAGS='' bench "work,case,device,footprint" memory --device opencl --largest 0 --cases bandwidth,latency,access,atomics,meetings
+    POCL_EXTRA_BUILD_FLAGS='' bench "work,case,device,footprint" memory --device opencl --largest 0 --cases bandwidth,latency,access,atomics,barriers
     spoiled "wrong result" memory --device opencl --largest 0 --cases access
     spoiled "wrong result" memory --device opencl --largest 0 --cases latency
     bench "$checked,variant,device" exp dot-sum-dot --device opencl --sizes 17

@@ -36,7 +36,7 @@ work = sys.argv[1]
 report = json.load(open(work + "/report"))
 for k in report["kernels"]:
     assert k["after_us"] <= k["before_us"], k
-    assert k["changed"] or k["choice"] in ("as the recipe has it", "not measured"), k
+    assert k["changed"] or k["schedule"] in ("as the recipe has it", "not measured"), k
 path = work + "/cache/tuning.txt"
 texts = []
 if report["kept"]:

@@ -35,9 +35,9 @@ static const device_caps large_gpu = {
     .l1_bytes = 32 << 10,
     .l2_bytes = 50 << 20,
     .gpu = true,
-    .group = 256,
-    .group_bytes = 48 << 10,
-    .grid = 132 << 10,
+    .block_threads = 256,
+    .shared_bytes = 48 << 10,
+    .resident_threads = 132 << 10,
     .buffers = 256,
 };
 

@@ -81,7 +81,7 @@ static bool max_acc(const kernel *k, reg r) { return at(k, r)->op == K_ACC && at
 static bool plain_update(const kernel *k, reg r) { return at(k, r)->op == K_UPD && at(k, r)->alu == OP_add; }
 static bool fma_update(const kernel *k, reg r) { return at(k, r)->op == K_UPD && at(k, r)->alu == OP_dot; }
 static bool arg_update(const kernel *k, reg r) { return at(k, r)->op == K_ARGUPD; }
-static bool across(const kernel *k, reg r) { return at(k, r)->op == K_HSUM; }
+static bool across(const kernel *k, reg r) { return at(k, r)->op == K_LANE_REDUCE; }
 static bool random_ins(const kernel *k, reg r) { return at(k, r)->op == K_RANDOM; }
 static bool wrapped(const kernel *k, reg r) { /* and not only stored: a store wraps too */
     bool only_stored = true;

@@ -20,7 +20,8 @@
 static target any_target(uint64_t seed) {
     if (seed % 3) return plan_target(seed / 3);
     target t = target_common_gpu();
-    t.group = 32, t.cluster = seed / 3 % 3 == 1 ? 4 : 0, t.clusters = t.cluster ? 16 : 0, t.grid = seed / 9 % 2 ? 512 : 1 << 17;
+    t.block_threads = 32, t.cluster = seed / 3 % 3 == 1 ? 4 : 0, t.clusters = t.cluster ? 16 : 0,
+    t.resident_threads = seed / 9 % 2 ? 512 : 1 << 17;
     return t;
 }
 

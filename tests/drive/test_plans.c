@@ -104,12 +104,12 @@ ARENA_TEST(test_bad_panels) {
         { "f32[16] panels 4 columns 8 step 1 depth 2 step 8", NULL },
         { "f32[20] panels 4 columns 10 step 1 depth 2 step 10", NULL },
         { "f32[24] panels 4 columns 10 step 1 depth 2 step 10 padded", NULL },
-        { "i32[8] panels 4 columns 8 step 1 depth 1 step 16 parts 2 apart 8 from bf16", NULL },
+        { "i32[8] panels 4 columns 8 step 1 depth 1 step 16 packed 2 stride 8 from bf16", NULL },
         { "f32[16] panels 4 columns 8 step 1 depth 3 step 8", "its panels have others" },
         { "f32[20] panels 4 columns 10 step 1 depth 2 step 10 padded", "its panels have others" },
         { "f32[16] panels 4 columns 4611686018427387904 step 1 depth 4611686018427387904 step 1", "its panels have others" },
-        { "f32[8] panels 4 columns 8 step 1 parts 2 apart 8 from bf16", "panels of 2 x bf16" },
-        { "i32[8] panels 4 columns 8 step 1 parts 4 apart 8 from bf16", "panels of 4 x bf16" },
+        { "f32[8] panels 4 columns 8 step 1 packed 2 stride 8 from bf16", "panels of 2 x bf16" },
+        { "i32[8] panels 4 columns 8 step 1 packed 4 stride 8 from bf16", "panels of 4 x bf16" },
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         str problems, again;

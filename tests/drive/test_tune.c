@@ -66,20 +66,20 @@ static tn_tuning *tune(tn_ctx *ctx, tn_graph *g, bool dry, void *stop) {
 
 /* All that was measured: in order of time, each choice once, one of them the model's and one the kernel's. */
 static void check_ways(const tn_tuning *t, int which, const tn_tuned_kernel *k) {
-    tn_tuned_way w, before;
+    tn_tuned_variant w, before;
     int models = 0, taken = 0;
     for (int i = 0; i <= k->candidates; i++) {
-        assert_int_equal(tn_tuning_way(t, which, i, &w), TN_OK);
-        assert_true(w.us > 0 && w.choice && w.form);
-        if (i) assert_true(w.us >= before.us && strcmp(w.choice, before.choice));
+        assert_int_equal(tn_tuning_variant(t, which, i, &w), TN_OK);
+        assert_true(w.us > 0 && w.schedule && w.form);
+        if (i) assert_true(w.us >= before.us && strcmp(w.schedule, before.schedule));
         models += w.model, taken += w.taken;
         before = w;
     }
     assert_int_equal(models, 1);
     assert_int_equal(taken, 1);
-    assert_int_equal(tn_tuning_way(t, which, k->candidates + 1, &w), TN_ERR_INVAL);
-    assert_int_equal(tn_tuning_way(t, which, -1, &w), TN_ERR_INVAL);
-    assert_int_equal(tn_tuning_way(t, which, 0, NULL), TN_ERR_INVAL);
+    assert_int_equal(tn_tuning_variant(t, which, k->candidates + 1, &w), TN_ERR_INVAL);
+    assert_int_equal(tn_tuning_variant(t, which, -1, &w), TN_ERR_INVAL);
+    assert_int_equal(tn_tuning_variant(t, which, 0, NULL), TN_ERR_INVAL);
 }
 
 /* A device with memory of its own: tiles of a product, measured as whole programs; with states, which go on from run to run. */
@@ -146,7 +146,7 @@ static void test_from_end_to_end(void **state) {
     for (int i = 0; i < s.kernels; i++) {
         tn_tuned_kernel k;
         assert_int_equal(tn_tuning_kernel(t, i, &k), TN_OK);
-        assert_true(k.name && k.choice && k.launches >= 1);
+        assert_true(k.name && k.schedule && k.launches >= 1);
         assert_true(k.after_us <= k.before_us);
         measured += k.candidates > 0, changed += k.changed;
         if (!k.changed) assert_true(k.after_us == k.before_us);

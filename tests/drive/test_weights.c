@@ -420,10 +420,10 @@ static void test_panels_come_back(void **state) {
 enum { M = 264, SIDE = 192 };
 
 /* x w, `wide` times, and x w^T, `turned` times. */
-static tn_program *both_orders(tn_ctx *ctx, int wide, int turned, const float *w) {
+static tn_program *both_orders(tn_ctx *ctx, int wide, int transposed, const float *w) {
     tn_graph *g = tn_graph_new(ctx, "orders");
     tn_tensor p = tn_state(g, "w", TN_F32, TN_DIMS(SIDE, SIDE), w);
-    for (int i = 0; i < wide + turned; i++) {
+    for (int i = 0; i < wide + transposed; i++) {
         char name[8];
         snprintf(name, sizeof name, "x%d", i);
         tn_tensor x = tn_input(g, name, TN_F32, TN_DIMS(M, SIDE));
@@ -471,11 +471,12 @@ static void test_orders(void **state) {
         assert_int_equal(tn_run(s, all, 2 * (uses[u][0] + uses[u][1])), TN_OK);
         for (int n = 0; n < 64; n++) {
             int row = (int)rng_below(&r, M), col = (int)rng_below(&r, SIDE);
-            for (int turned = 0; turned < 2; turned++) {
+            for (int transposed = 0; transposed < 2; transposed++) {
                 double sum = 0;
                 for (int k = 0; k < SIDE; k++)
-                    sum += (double)x[row * SIDE + k] * (double)other[turned ? col * SIDE + k : k * SIDE + col];
-                if (uses[u][turned]) assert_true(fabs(sum - (double)y[turned ? uses[u][0] : 0][row * SIDE + col]) < 1e-4);
+                    sum += (double)x[row * SIDE + k] * (double)other[transposed ? col * SIDE + k : k * SIDE + col];
+                if (uses[u][transposed])
+                    assert_true(fabs(sum - (double)y[transposed ? uses[u][0] : 0][row * SIDE + col]) < 1e-4);
             }
         }
         tn_session_free(s), tn_session_free(t);

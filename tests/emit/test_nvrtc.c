@@ -165,11 +165,11 @@ static void test_clusters(void **state) {
         arena_init(&a, mem_libc(), &gd);
         if (!GUARD_TRY(&gd)) fail_msg("%s: %s", types[i], gd.err.text);
         static const char k[] =
-            "kernel @k(b0 in f32[2048], b1 out f32[2048], b2 cluster %s[1024]) tiled groups 16 of 32 cluster 8 {\n"
-            "var g = 2 var m = 8 var i = 32 loop g = 0 .. 2 step 1 groups loop m = 0 .. 8 step 1 groups\n"
-            "loop i = 0 .. 32 step 1 local %%4 = load b0[1024*g + 128*m + 4*i] step 1 f32x4\n"
+            "kernel @k(b0 in f32[2048], b1 out f32[2048], b2 distributed %s[1024]) tiled blocks 16 threads 32 cluster 8 {\n"
+            "var g = 2 var m = 8 var i = 32 loop g = 0 .. 2 step 1 blocks loop m = 0 .. 8 step 1 blocks\n"
+            "loop i = 0 .. 32 step 1 block-threads %%4 = load b0[1024*g + 128*m + 4*i] step 1 f32x4\n"
             "%%5 = cast %%4 from f32 %sx4 store b2[128*m + 4*i] step 1, %%5 %sx4 end barrier cluster\n"
-            "loop i = 0 .. 32 step 1 local %%10 = load b2[1023 - 128*m - i]%s %s\n"
+            "loop i = 0 .. 32 step 1 block-threads %%10 = load b2[1023 - 128*m - i]%s %s\n"
             "%%11 = cast %%10 from %s f32 store b1[1024*g + 128*m + i], %%11 f32 end end end }";
         const char *t = types[i], *r = i == 2 ? "i32" : i == 1 ? "f32" : t;
         str_init(&text, &a);
@@ -217,13 +217,13 @@ static void test_clustered_rows(void **state) {
         val sum = graph_reduce(g, OP_sum, i % 2 ? graph_binary(g, OP_mul, d, d) : y, 2);
         graph_output(g, "y", graph_binary(g, OP_div, y, graph_expand(g, sum, dims)));
         target t = target_common_gpu();
-        t.cluster = 8, t.clusters = 15, t.grid = 132 << 10;
+        t.cluster = 8, t.clusters = 15, t.resident_threads = 132 << 10;
         tn_compile_opts o = TN_COMPILE_DEFAULTS;
         o.fusion = 3, o.check = 1;
         plan *p = pipeline_run(g, &a, &o, &t);
         assert_int_equal(p->kernels.n, 1);
         bool packed = cases[i / 2].n <= 32768;
-        assert_true(packed ? p->kernels.at[0].k->group == 512 : p->kernels.at[0].k->cluster > 1);
+        assert_true(packed ? p->kernels.at[0].k->block_threads == 512 : p->kernels.at[0].k->cluster > 1);
         str_init(&text, &a);
         emit_gpu(p, GPU_CUDA, &text);
         if (nvrtc_compile(the_nvrtc, text.s, 90, &image, &size, &log, &e)) fail_msg("%s", e.text);

@@ -63,8 +63,8 @@ static void any_field(rng *r, const kernel *k, kins *in, const kfield *f) {
     case FIELD_WHOLE:
         *(int64_t *)at = f->lo == INT64_MIN ? any_number(r) : f->lo + (int64_t)rng_below(r, range);
         break;
-    case FIELD_PARTS:
-        in->parts = (uint8_t)(2 + rng_below(r, 3));
+    case FIELD_PACKED:
+        in->packed = (uint8_t)(2 + rng_below(r, 3));
         break;
     case FIELD_IMM:
         if (dtype_is_float((tn_dtype)in->dtype))
@@ -189,8 +189,9 @@ static double third(const double *x, int i) { return i == 2 ? x[0] : 0; }
 
 #define CPU(n, body) "kernel @t(b0 in f32[8], b1 inout f32[" n "]) tiled {\n var i = 8\n" body "}\n"
 #define GPU(body)                                                                                                              \
-    "kernel @t(b0 in f32[8], b1 inout f32[8], b2 group f32[8]) tiled groups 1 of 8 {\n var i = 8\n loop i = 0 .. 8 step 1 "    \
-    "local\n %2 = load b0[i]  f32\n" body " end\n}\n"
+    "kernel @t(b0 in f32[8], b1 inout f32[8], b2 shared f32[8]) tiled blocks 1 threads 8 {\n var i = 8\n loop i = 0 .. 8 "     \
+    "step 1 "                                                                                                                  \
+    "block-threads\n %2 = load b0[i]  f32\n" body " end\n}\n"
 
 static const struct {
     uint8_t op;
@@ -227,8 +228,8 @@ static const struct {
       CPU("1", " %1 = acc argmax 0.0  f32\n %2 = acc argmax -1  i64\n loop i = 0 .. 8 step 1\n %4 = load b0[i]  f32\n"
                " update %1, %2 argmax %4 at i  f32\n end\n %7 = cast %2 from i64  f32\n store b1[0], %7  f32\n"),
       largest_at },
-    { K_HSUM, 1, CPU("1", " %1 = load b0[0] step 1  f32x8\n %2 = across %1 add of 8 lanes  f32\n store b1[0], %2  f32\n"),
-      sum },
+    { K_LANE_REDUCE, 1,
+      CPU("1", " %1 = load b0[0] step 1  f32x8\n %2 = lane-reduce %1 add of 8 lanes  f32\n store b1[0], %2  f32\n"), sum },
     { K_LANES, 4, CPU("4", " %1 = load b0[0] step 1  f32x8\n %2 = lanes %1 from 4  f32x4\n store b1[0] step 1, %2  f32x4\n"),
       upper },
     { K_ZIP, 8,
@@ -237,9 +238,10 @@ static const struct {
       interleaved },
     { K_SCATTER, 8, CPU("8", " %1 = const 2  i64\n %2 = load b0[0]  f32\n scatter b1[0 + %1*1 of 8] += %2  f32\n"), third },
     { K_BARRIER, 8, GPU(" store b2[i], %2  f32\n barrier\n %5 = load b2[-i + 7]  f32\n store b1[i], %5  f32\n"), back },
-    { K_GSUM, 8, GPU(" %3 = group %2 add  f32\n store b1[i], %3  f32\n"), sum },
-    { K_GARG, 8,
-      GPU(" %3 = index i  i64\n %4 = group %2, %3 argmax on f32  i64\n %5 = cast %4 from i64  f32\n store b1[i], %5  f32\n"),
+    { K_BLOCK_REDUCE, 8, GPU(" %3 = block-reduce %2 add  f32\n store b1[i], %3  f32\n"), sum },
+    { K_BLOCK_ARGREDUCE, 8,
+      GPU(" %3 = index i  i64\n %4 = block-reduce %2, %3 argmax on f32  i64\n %5 = cast %4 from i64  f32\n store b1[i], %5  "
+          "f32\n"),
       largest_at },
     { K_PREFETCH, 8, CPU("8", " prefetch b0[64] l2  f32\n %2 = load b0[0] step 1  f32x8\n store b1[0] step 1, %2  f32x8\n"),
       same },

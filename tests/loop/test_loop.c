@@ -249,7 +249,7 @@ static const char *random_step(const kernel *k, rng *r, arena *a) {
     case STEP_unroll_jam:
         return arena_printf(a, "%s %s %d", name, v, size);
     case STEP_accumulate:
-        return arena_printf(a, "%s %s %d apart=%d", name, v, size, (int)rng_between(r, 30, 90));
+        return arena_printf(a, "%s %s %d stride=%d", name, v, size, (int)rng_between(r, 30, 90));
     case STEP_packed_dot:
         return arena_printf(a, "%s %d", name, size);
     case STEP_pack:

@@ -69,7 +69,8 @@ static void rows_that_stay(fixture *f) {
         "f32x16\n"
         "    loop r2 = 0 .. %d step 16\n      %%9 = load b0[%d*i0 + r2] step 1  f32x16\n      update %%7 add %%9  f32x16\n    "
         "end\n"
-        "    %%12 = add %%2, %%7  f32x16\n    %%13 = across %%12 add of 16 lanes  f32\n    store b1[i0], %%13  f32\n  end\n}\n";
+        "    %%12 = add %%2, %%7  f32x16\n    %%13 = lane-reduce %%12 add of 16 lanes  f32\n    store b1[i0], %%13  f32\n  "
+        "end\n}\n";
     machine m = zen(1);
     for (int n = 1024; n <= 64 << 10; n *= 64) { /* rows of 4 KB and of 256 KB */
         double all = 256.0 * n, distance[] = { 1e9, 1e9 };
@@ -138,15 +139,15 @@ static void plans(fixture *f, uint64_t seed, int *out_kernels) {
     for (int i = 0; i < p->kernels.n; i++) {
         const kernel *k = p->kernels.at[i].k;
         assert_true(isfinite(c[i].ns) && c[i].ns >= c[i].start_ns && c[i].start_ns > 0);
-        if (!k->group) assert_true(c[i].ns >= 0.99 * least_ns(k, &m));
-        if (k->group) { /* two flops for each multiply-add of all multiprocessors */
+        if (!k->block_threads) assert_true(c[i].ns >= 0.99 * least_ns(k, &m));
+        if (k->block_threads) { /* two flops for each multiply-add of all multiprocessors */
             assert_true(c[i].ns >= 0.9 * (double)k->flops / (2 * m.fma_pipes * m.cores * m.ghz));
             assert_true(c[i].bytes[LEVEL_MEMORY] <= 1.01 * c[i].bytes[LEVEL_L2] + 1);
             n_gpu++;
         }
         assert_true(other[i].ns >= c[i].ns * 0.999);
         for (int l = 0; l < MACHINE_LEVELS; l++) assert_true(isfinite(c[i].bytes[l]) && c[i].bytes[l] >= 0);
-        if (!k->group && !writes_past(k)) /* what comes from farther away passes the nearer levels */
+        if (!k->block_threads && !writes_past(k)) /* what comes from farther away passes the nearer levels */
             for (int l = LEVEL_L3; l < MACHINE_LEVELS; l++) assert_true(c[i].bytes[l] <= c[i].bytes[l - 1] * 1.5 + 4096);
         ++*out_kernels;
     }
@@ -197,16 +198,16 @@ static void threads_share(fixture *f) {
 
 /* A vector of four a thread of a GPU: what memory takes, and what the launch does where there is little of it. */
 static void gpu_streams(fixture *f) {
-    static const int64_t groups[] = { 1, 65536 };
+    static const int64_t grid_blocks[] = { 1, 65536 };
     const machine *m = machine_row("h200");
     for (int i = 0; i < 2; i++) {
-        long long threads = groups[i] * 256;
-        const char *text =
-            arena_printf(&f->a,
-                         "kernel @exp(b0 in f32[%lld], b1 out f32[%lld]) tiled groups %lld of 256 {\n  var i0 = %lld row\n"
-                         "  loop i0 = 0 .. %lld step 1 grid\n    %%2 = load b0[4*i0] step 1  f32x4\n    %%3 = exp %%2  f32x4\n"
-                         "    store b1[4*i0] step 1, %%3  f32x4\n  end\n}\n",
-                         4 * threads, 4 * threads, (long long)groups[i], threads, threads);
+        long long threads = grid_blocks[i] * 256;
+        const char *text = arena_printf(
+            &f->a,
+            "kernel @exp(b0 in f32[%lld], b1 out f32[%lld]) tiled blocks %lld threads 256 {\n  var i0 = %lld row\n"
+            "  loop i0 = 0 .. %lld step 1 grid-threads\n    %%2 = load b0[4*i0] step 1  f32x4\n    %%3 = exp %%2  f32x4\n"
+            "    store b1[4*i0] step 1, %%3  f32x4\n  end\n}\n",
+            4 * threads, 4 * threads, (long long)grid_blocks[i], threads, threads);
         kernel *k = kernel_parse(&f->a, text, strlen(text), "test");
         k->bytes_read = k->bytes_written = (uint64_t)threads * 16;
         cost c = cost_kernel(k, m, NULL, &f->a);
@@ -225,10 +226,12 @@ static void gpu_column(fixture *f) {
     for (int i = 0; i < 2; i++) {
         const char *text = arena_printf(
             &f->a,
-            "kernel @sum(b0 in f32[2097152], b1 out f32[1024]) tiled groups 1024 of 256 {\n  var i0 = 1024 row\n"
-            "  var r1 = 2048 reduce\n  var one2 = 1\n  loop i0 = 0 .. 1024 step 1 groups\n    %%2 = acc add 0.0  f32\n"
-            "    loop r1 = 0 .. 2048 step 1 local\n      %%4 = load b0[%d*i0 + %d*r1]  f32\n      update %%2 add %%4  f32\n"
-            "    end\n    %%7 = group %%2 add  f32\n    loop one2 = 0 .. 1 step 1 local\n      store b1[i0], %%7  f32\n"
+            "kernel @sum(b0 in f32[2097152], b1 out f32[1024]) tiled blocks 1024 threads 256 {\n  var i0 = 1024 row\n"
+            "  var r1 = 2048 reduce\n  var one2 = 1\n  loop i0 = 0 .. 1024 step 1 blocks\n    %%2 = acc add 0.0  f32\n"
+            "    loop r1 = 0 .. 2048 step 1 block-threads\n      %%4 = load b0[%d*i0 + %d*r1]  f32\n      update %%2 add %%4  "
+            "f32\n"
+            "    end\n    %%7 = block-reduce %%2 add  f32\n    loop one2 = 0 .. 1 step 1 block-threads\n      store b1[i0], "
+            "%%7  f32\n"
             "    end\n  end\n}\n",
             apart[1 - i] > 1 ? 2048 : 1, apart[i]);
         kernel *k = kernel_parse(&f->a, text, strlen(text), "test");

@@ -64,7 +64,7 @@ static void targets_know_better(void **state) {
     t = target_common_gpu();
     m = machine_of(&t);
     assert_true(m.gpu && m.cores == 128 && m.level[LEVEL_L2].bytes == 4 << 20);
-    t.grid *= 2;
+    t.resident_threads *= 2;
     machine twice = machine_of(&t);
     assert_true(twice.cores == 256 && fabs(twice.level[LEVEL_MEMORY].all - 2 * m.level[LEVEL_MEMORY].all) < 1e-9);
 }

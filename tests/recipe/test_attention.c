@@ -24,7 +24,7 @@ typedef struct spelling {
     scale scale;
     mask mask;
     norm norm;
-    bool no_max, v_turned, k_turned;
+    bool no_max, v_transposed, k_transposed;
     tn_dtype type; /* 0: f32 */
     int kernels;   /* at level 3 */
 } spelling;
@@ -40,8 +40,8 @@ static const spelling spellings[] = {
     { "reciprocal", ON_Q, SELECT, RECIPROCAL, .kernels = 1 },
     { "divided after", ON_SCORES, SELECT, AFTER, .kernels = 1 },
     { "no maximum", ON_Q, SELECT, DIV, .no_max = true, .kernels = 1 },
-    { "v turned", ON_Q, SELECT, DIV, .v_turned = true, .kernels = 1 },
-    { "k turned", ON_Q, SELECT, DIV, .k_turned = true, .kernels = 1 },
+    { "v turned", ON_Q, SELECT, DIV, .v_transposed = true, .kernels = 1 },
+    { "k turned", ON_Q, SELECT, DIV, .k_transposed = true, .kernels = 1 },
     { "bf16", ON_Q, SELECT, DIV, .type = TN_BF16, .kernels = 1 },
     { "f16", ON_SCORES, SELECT, DIV, .type = TN_F16, .kernels = 1 },
 };
@@ -74,12 +74,12 @@ static val causal(graph *g, const spelling *s, val x, int64_t b, int64_t m, int6
 
 static graph *make(arena *a, const spelling *s, int64_t b, int64_t m, int64_t n, int64_t d) {
     graph *g = graph_make(a, "attention");
-    val q = operand(g, "q", s, b, m, d), k = s->k_turned ? operand(g, "k", s, b, d, n) : operand(g, "k", s, b, n, d),
-        v = s->v_turned ? operand(g, "v", s, b, d, n) : operand(g, "v", s, b, n, d);
+    val q = operand(g, "q", s, b, m, d), k = s->k_transposed ? operand(g, "k", s, b, d, n) : operand(g, "k", s, b, n, d),
+        v = s->v_transposed ? operand(g, "v", s, b, d, n) : operand(g, "v", s, b, n, d);
     if (s->scale == ON_Q) q = graph_binary(g, OP_mul, q, graph_splat_like(g, q, 0.25));
     if (s->scale == ON_K) k = graph_binary(g, OP_mul, k, graph_splat_like(g, k, 0.25));
     int64_t batch[] = { 0 }, last[] = { 2 }, middle[] = { 1 };
-    val x = graph_dot(g, q, k, batch, batch, 1, last, s->k_turned ? middle : last, 1);
+    val x = graph_dot(g, q, k, batch, batch, 1, last, s->k_transposed ? middle : last, 1);
     if (s->scale == ON_SCORES) x = graph_binary(g, OP_mul, x, graph_splat_like(g, x, 0.25));
     x = causal(g, s, x, b, m, n);
     if (!s->no_max) x = graph_binary(g, OP_sub, x, wide(g, row(g, OP_reduce_max, x), b, m, n));
@@ -88,7 +88,7 @@ static graph *make(arena *a, const spelling *s, int64_t b, int64_t m, int64_t n,
     if (s->norm == DIV) x = graph_binary(g, OP_div, x, wide(g, sum, b, m, n));
     if (s->norm == RECIPROCAL)
         x = graph_binary(g, OP_mul, x, wide(g, graph_binary(g, OP_div, graph_splat_like(g, sum, 1), sum), b, m, n));
-    val y = graph_dot(g, x, v, batch, batch, 1, last, s->v_turned ? last : middle, 1);
+    val y = graph_dot(g, x, v, batch, batch, 1, last, s->v_transposed ? last : middle, 1);
     if (s->norm == AFTER) y = graph_binary(g, OP_div, y, wide(g, sum, b, m, d));
     graph_output(g, "y", y);
     return g;

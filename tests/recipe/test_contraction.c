@@ -160,7 +160,7 @@ static void test_convolutions(void **state) {
 
 /* Two threads share the work: every kernel has a loop that is dealt out in at least two steps. An operand that lies across
  * goes through registers in squares, by the thread that needs it. */
-static void check_shared(tn_ctx *ctx, const char *text, bool turned) {
+static void check_shared(tn_ctx *ctx, const char *text, bool transposed) {
     tn_graph *g = tn_graph_parse(ctx, text, strlen(text), "shared.tn");
     tn_program *p;
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
@@ -177,7 +177,7 @@ static void check_shared(tn_ctx *ctx, const char *text, bool turned) {
     }
     if (!shared) fail_msg("one thread does all of it:\n%s", code);
     const char *panels = strstr(code, "loop nb");
-    if (turned && !(strstr(code, " zip ") && panels && strstr(panels, "parallel") < strchr(panels, '\n')))
+    if (transposed && !(strstr(code, " zip ") && panels && strstr(panels, "parallel") < strchr(panels, '\n')))
         fail_msg("both threads turn all of it, or one element after the other:\n%s", code);
     tn_string_free(ctx, code);
     tn_program_free(p), tn_graph_free(g);
@@ -187,7 +187,7 @@ static void test_shared(void **state) {
     (void)state;
     static const struct {
         const char *text;
-        bool turned;
+        bool transposed;
     } graphs[] = {
         { "graph @one_panel(x f32[32,512], w f32[512,64]) {\n"
           "  %1 = dot x, w contract=[1]x[0] f32[32,64]\n"
@@ -207,7 +207,7 @@ static void test_shared(void **state) {
     };
     tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
     tn_ctx *ctx = tn_ctx_new(&cfg);
-    for (size_t i = 0; i < COUNT_OF(graphs); i++) check_shared(ctx, graphs[i].text, graphs[i].turned);
+    for (size_t i = 0; i < COUNT_OF(graphs); i++) check_shared(ctx, graphs[i].text, graphs[i].transposed);
     tn_ctx_free(ctx);
 }
 

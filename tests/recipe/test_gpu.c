@@ -20,7 +20,7 @@
 static bool fails(graph *g, void *ud) { return !plan_config_agrees(g, NULL, ud); }
 
 static target gpu_target(uint64_t seed) {
-    static const int groups[] = { 8, 32, 64, 16, 256 }, clusters[] = { 0, 8, 2, 0, 4 }, buffers[] = { 0, 16, 256 };
+    static const int grid_blocks[] = { 8, 32, 64, 16, 256 }, clusters[] = { 0, 8, 2, 0, 4 }, buffers[] = { 0, 16, 256 };
     static const int64_t grids[] = { 64, 1 << 17, 512 };
     return (target){ .kind = TARGET_GPU,
                      .vector_bytes = 16,
@@ -28,10 +28,10 @@ static target gpu_target(uint64_t seed) {
                      .threads = 1,
                      .l1_bytes = 32 << 10,
                      .l2_bytes = 1 << 20,
-                     .group = groups[seed % 5],
-                     .group_most = seed % 6 < 2 ? 0 : groups[seed % 5] * (seed % 6 == 2 ? 1 : 4),
-                     .group_bytes = seed % 3 ? 48 << 10 : 3 << 10,
-                     .grid = grids[seed / 4 % 3],
+                     .block_threads = grid_blocks[seed % 5],
+                     .max_block_threads = seed % 6 < 2 ? 0 : grid_blocks[seed % 5] * (seed % 6 == 2 ? 1 : 4),
+                     .shared_bytes = seed % 3 ? 48 << 10 : 3 << 10,
+                     .resident_threads = grids[seed / 4 % 3],
                      .buffers = buffers[seed / 7 % 3],
                      .cluster = clusters[seed / 3 % 5],
                      .clusters = (int)(seed / 11 % 3) * 8 };
@@ -134,8 +134,8 @@ static void test_texts(void **state) {
 
 /* Two clusters of two groups of four threads. */
 #define CLUSTERS                                                                                                               \
-    "kernel @k(b0 in f32[16], b1 out f32[16], b2 cluster f32[8]) tiled groups 4 of 4 cluster 2 {\n"                            \
-    "  var g = 2\n  var m = 2\n  var i = 4\n  var s = 3\n  loop g = 0 .. 2 step 1 groups\n    loop m = 0 .. 2 step 1 groups\n"
+    "kernel @k(b0 in f32[16], b1 out f32[16], b2 distributed f32[8]) tiled blocks 4 threads 4 cluster 2 {\n"                   \
+    "  var g = 2\n  var m = 2\n  var i = 4\n  var s = 3\n  loop g = 0 .. 2 step 1 blocks\n    loop m = 0 .. 2 step 1 blocks\n"
 
 /* Each kernel has one problem, which is found. */
 static void test_problems(void **state) {
@@ -143,85 +143,92 @@ static void test_problems(void **state) {
     static const struct {
         const char *text, *problem;
     } bad[] = {
-        { "kernel @k(b0 out f32[8]) tiled groups 2 of 4 {\n var i = 4\n %1 = const 1  f32\n loop i = 0 .. 4 step 1 local\n"
+        { "kernel @k(b0 out f32[8]) tiled blocks 2 threads 4 {\n var i = 4\n %1 = const 1  f32\n loop i = 0 .. 4 step 1 "
+          "block-threads\n"
           " store b0[i], %1  f32\n end\n}",
-          "written by all groups" },
-        { "kernel @k(b0 out f32[8]) tiled groups 2 of 4 {\n var g = 2 var i = 4\n %1 = const 1  f32\n loop g = 0 .. 2 step 1 "
-          "groups\n"
-          " loop i = 0 .. 4 step 1 local\n store b0[g + i], %1  f32\n end\n end\n}",
-          "two groups meet" },
-        { "kernel @k(b0 out f32[8]) tiled groups 3 of 4 {\n var g = 2 var i = 4\n %1 = const 1  f32\n loop g = 0 .. 2 step 1 "
-          "groups\n"
-          " loop i = 0 .. 4 step 1 local\n store b0[4*g + i], %1  f32\n end\n end\n}",
-          "2 iterations for 3 groups" },
-        { "kernel @k(b0 out f32[8]) tiled groups 1 of 4 {\n var i = 8\n loop i = 0 .. 8 step 1 local\n barrier\n end\n}",
-          "threads meet in a loop that is dealt" },
-        { "kernel @k(b0 out f32[8]) tiled groups 1 of 4 {\n var i = 4 var g = 1\n loop i = 0 .. 4 step 1 local\n"
-          " loop g = 0 .. 1 step 1 grid\n end\n end\n}",
+          "written by all thread blocks" },
+        { "kernel @k(b0 out f32[8]) tiled blocks 2 threads 4 {\n var g = 2 var i = 4\n %1 = const 1  f32\n loop g = 0 .. 2 "
+          "step 1 "
+          "blocks\n"
+          " loop i = 0 .. 4 step 1 block-threads\n store b0[g + i], %1  f32\n end\n end\n}",
+          "two thread blocks touch" },
+        { "kernel @k(b0 out f32[8]) tiled blocks 3 threads 4 {\n var g = 2 var i = 4\n %1 = const 1  f32\n loop g = 0 .. 2 "
+          "step 1 "
+          "blocks\n"
+          " loop i = 0 .. 4 step 1 block-threads\n store b0[4*g + i], %1  f32\n end\n end\n}",
+          "2 iterations for 3 thread blocks" },
+        { "kernel @k(b0 out f32[8]) tiled blocks 1 threads 4 {\n var i = 8\n loop i = 0 .. 8 step 1 block-threads\n barrier\n "
+          "end\n}",
+          "a barrier in a loop bound to the threads" },
+        { "kernel @k(b0 out f32[8]) tiled blocks 1 threads 4 {\n var i = 4 var g = 1\n loop i = 0 .. 4 step 1 block-threads\n"
+          " loop g = 0 .. 1 step 1 grid-threads\n end\n end\n}",
           "not outermost" },
-        { "kernel @k(b0 out f32[8]) tiled groups 1 of 4 {\n var i = 2 var j = 4\n %1 = const 1  f32\n loop i = 0 .. 2 step 1 "
-          "grid\n"
-          " loop j = 0 .. 4 step 1 grid\n store b0[4*i + j], %1  f32\n end\n %6 = const 2  f32\n end\n}",
+        { "kernel @k(b0 out f32[8]) tiled blocks 1 threads 4 {\n var i = 2 var j = 4\n %1 = const 1  f32\n loop i = 0 .. 2 "
+          "step 1 "
+          "grid-threads\n"
+          " loop j = 0 .. 4 step 1 grid-threads\n store b0[4*i + j], %1  f32\n end\n %6 = const 2  f32\n end\n}",
           "not perfect" },
-        { "kernel @k(b0 out f32[8]) tiled groups 1 of 3 {\n}", "groups of 3 threads" },
-        { "kernel @k(b0 inout f32[8]) tiled groups 2 of 4 {\n var g = 2\n %1 = const 1  f32\n %2 = const 3  i32\n"
-          " loop g = 0 .. 2 step 1 groups\n scatter b0[3*g + %2*1 of 4] += %1  f32\n end\n}",
-          "two groups meet" },
-        { "kernel @k(b0 out f32[8]) tiled groups 1 of 4 {\n var i = 2\n %1 = const 1  i32\n loop i = 0 .. 2 step 1 if %1\n"
+        { "kernel @k(b0 out f32[8]) tiled blocks 1 threads 3 {\n}", "blocks of 3 threads" },
+        { "kernel @k(b0 inout f32[8]) tiled blocks 2 threads 4 {\n var g = 2\n %1 = const 1  f32\n %2 = const 3  i32\n"
+          " loop g = 0 .. 2 step 1 blocks\n scatter b0[3*g + %2*1 of 4] += %1  f32\n end\n}",
+          "two thread blocks touch" },
+        { "kernel @k(b0 out f32[8]) tiled blocks 1 threads 4 {\n var i = 2\n %1 = const 1  i32\n loop i = 0 .. 2 step 1 if %1\n"
           " barrier\n end\n}",
-          "not all of them may run" },
-        { "kernel @k(b0 out f32[8]) tiled groups 1 of 4 {\n var i = 2\n %1 = const 1  i32\n"
-          " loop i = 0 .. 2 step 1 local if %1\n end\n}",
+          "not all threads run" },
+        { "kernel @k(b0 out f32[8]) tiled blocks 1 threads 4 {\n var i = 2\n %1 = const 1  i32\n"
+          " loop i = 0 .. 2 step 1 block-threads if %1\n end\n}",
           "a condition of a loop that is dealt" },
-        { "kernel @k(b0 out f32[8]) tiled groups 1 of 4 {\n var i = 2\n %1 = const 1  f32\n loop i = 0 .. 2 step 1 if %1\n"
+        { "kernel @k(b0 out f32[8]) tiled blocks 1 threads 4 {\n var i = 2\n %1 = const 1  f32\n loop i = 0 .. 2 step 1 if %1\n"
           " end\n}",
           "condition %1 is f32" },
-        { "kernel @k(b0 out f32[8]) tiled {\n barrier\n}", "threads meet in a kernel that has none" },
-        { "kernel @k(b0 in f32[8]) tiled groups 1 of 4 {\n %1 = load b0[0]  f32\n %2 = group %1, %1 argmax on f32  i64\n}",
+        { "kernel @k(b0 out f32[8]) tiled {\n barrier\n}", "a barrier in a kernel without threads" },
+        { "kernel @k(b0 in f32[8]) tiled blocks 1 threads 4 {\n %1 = load b0[0]  f32\n %2 = block-reduce %1, %1 argmax on f32  "
+          "i64\n}",
           "operand %1 is f32" },
-        { "kernel @k(b0 in f32[8]) tiled groups 1 of 4 {\n %1 = load b0[0] unmasked  f32\n}",
+        { "kernel @k(b0 in f32[8]) tiled blocks 1 threads 4 {\n %1 = load b0[0] unmasked  f32\n}",
           "unmasked, and there is no mask" },
-        { "kernel @k(b0 in f32[8]) tiled groups 1 of 4 {\n %1 = load b0[0]  f32\n %2 = neg %1 approximate  f32\n}",
+        { "kernel @k(b0 in f32[8]) tiled blocks 1 threads 4 {\n %1 = load b0[0]  f32\n %2 = neg %1 approximate  f32\n}",
           "approximate neg of f32 is the same" },
-        { "kernel @k(b0 in f64[8]) tiled groups 1 of 4 {\n %1 = load b0[0]  f64\n %2 = exp %1 approximate  f64\n}",
+        { "kernel @k(b0 in f64[8]) tiled blocks 1 threads 4 {\n %1 = load b0[0]  f64\n %2 = exp %1 approximate  f64\n}",
           "approximate exp of f64 is the same" },
         { "kernel @k() tiled {\n %1 = acc set 0  f32\n}", "a register that is set, not for a GPU" },
-        { "kernel @k() tiled groups 1 of 4 {\n %1 = acc add 0  f32\n %2 = const 1  f32\n update %1 set %2  f32\n}",
+        { "kernel @k() tiled blocks 1 threads 4 {\n %1 = acc add 0  f32\n %2 = const 1  f32\n update %1 set %2  f32\n}",
           "accumulator %1 is of add, updated by set" },
-        { "kernel @k() tiled groups 1 of 4 {\n %1 = acc set 0  f32\n %2 = const 1  f32\n update %1 add %2  f32\n}",
+        { "kernel @k() tiled blocks 1 threads 4 {\n %1 = acc set 0  f32\n %2 = const 1  f32\n update %1 add %2  f32\n}",
           "accumulator %1 is of set, updated by add" },
-        { "kernel @k() tiled groups 1 of 4 {\n %1 = acc set 0  f32\n %2 = const 1  i32\n update %1 set %2  f32\n}",
+        { "kernel @k() tiled blocks 1 threads 4 {\n %1 = acc set 0  f32\n %2 = const 1  i32\n update %1 set %2  f32\n}",
           "operand %2 is i32" },
         { "kernel @k(b0 in f32[8]) tiled {\n %1 = load b0[0] rematerialised  f32\n}", "rematerialised, not for a GPU" },
-        { "kernel @k() tiled groups 3 of 4 cluster 2 {\n}", "3 groups in clusters of 2" },
-        { "kernel @k(b0 cluster f32[8]) tiled groups 2 of 4 {\n}", "b0 is of a cluster, and there is none" },
-        { "kernel @k() tiled groups 2 of 4 {\n barrier cluster\n}", "groups meet that do not run together" },
+        { "kernel @k() tiled blocks 3 threads 4 cluster 2 {\n}", "3 thread blocks in clusters of 2" },
+        { "kernel @k(b0 distributed f32[8]) tiled blocks 2 threads 4 {\n}", "b0 is of a cluster, and there is none" },
+        { "kernel @k() tiled blocks 2 threads 4 {\n barrier cluster\n}", "a cluster barrier without a cluster" },
         { CLUSTERS
-          " loop i = 0 .. 4 step 1 local\n %4 = load b0[8*g + 4*m + i]  f32\n store b2[4*m + i], %4  f32\n end\n barrier\n"
-          " loop i = 0 .. 4 step 1 local\n %9 = load b2[-4*m - i + 7]  f32\n store b1[8*g + 4*m + i], %9  f32\n end\n"
+          " loop i = 0 .. 4 step 1 block-threads\n %4 = load b0[8*g + 4*m + i]  f32\n store b2[4*m + i], %4  f32\n end\n "
+          "barrier\n"
+          " loop i = 0 .. 4 step 1 block-threads\n %9 = load b2[-4*m - i + 7]  f32\n store b1[8*g + 4*m + i], %9  f32\n end\n"
           " barrier cluster\n end\n end\n}",
           "b2 is read before the cluster has met" },
         { CLUSTERS
           " loop s = 0 .. 3 step 1\n"
-          " loop i = 0 .. 4 step 1 local\n %5 = load b0[8*g + 4*m + i]  f32\n store b2[4*m + i], %5  f32\n end\n"
+          " loop i = 0 .. 4 step 1 block-threads\n %5 = load b0[8*g + 4*m + i]  f32\n store b2[4*m + i], %5  f32\n end\n"
           " barrier cluster\n"
-          " loop i = 0 .. 4 step 1 local\n %10 = load b2[-4*m - i + 7]  f32\n store b1[8*g + 4*m + i], %10  f32\n end\n"
+          " loop i = 0 .. 4 step 1 block-threads\n %10 = load b2[-4*m - i + 7]  f32\n store b1[8*g + 4*m + i], %10  f32\n end\n"
           " end\n end\n end\n}",
           "b2 is written before the cluster has met" },
-        { CLUSTERS
-          " loop i = 0 .. 4 step 1 local\n %4 = load b0[8*g + 4*m + i]  f32\n store b2[4*m + i], %4  f32\n end\n end\n end\n}",
-          "a group may end before another has written its copy of b2" },
+        { CLUSTERS " loop i = 0 .. 4 step 1 block-threads\n %4 = load b0[8*g + 4*m + i]  f32\n store b2[4*m + i], %4  f32\n "
+                   "end\n end\n end\n}",
+          "a thread block may end before another has written its copy of b2" },
         { CLUSTERS
           " loop s = 0 .. 3 step 1\n"
-          " loop i = 0 .. 4 step 1 local\n %5 = load b0[8*g + 4*m + i]  f32\n store b2[4*m + i], %5 counted  f32\n end\n"
+          " loop i = 0 .. 4 step 1 block-threads\n %5 = load b0[8*g + 4*m + i]  f32\n store b2[4*m + i], %5 async  f32\n end\n"
           " barrier mbarrier b2\n"
-          " loop i = 0 .. 4 step 1 local\n %10 = load b2[-4*m - i + 7]  f32\n store b1[8*g + 4*m + i], %10  f32\n end\n"
+          " loop i = 0 .. 4 step 1 block-threads\n %10 = load b2[-4*m - i + 7]  f32\n store b1[8*g + 4*m + i], %10  f32\n end\n"
           " barrier\n end\n end\n end\n}",
           "b2 is written before the cluster has met" },
         { CLUSTERS
-          " loop i = 0 .. 4 step 1 local\n %4 = load b0[8*g + 4*m + i]  f32\n store b2[4*m + i], %4 counted  f32\n end\n"
+          " loop i = 0 .. 4 step 1 block-threads\n %4 = load b0[8*g + 4*m + i]  f32\n store b2[4*m + i], %4 async  f32\n end\n"
           " barrier cluster\n"
-          " loop i = 0 .. 4 step 1 local\n %9 = load b2[-4*m - i + 7]  f32\n store b1[8*g + 4*m + i], %9  f32\n end\n"
+          " loop i = 0 .. 4 step 1 block-threads\n %9 = load b2[-4*m - i + 7]  f32\n store b1[8*g + 4*m + i], %9  f32\n end\n"
           " end\n end\n}",
           "b2 is read before the cluster has met" },
         { CLUSTERS " barrier mbarrier b1\n end\n end\n}", "b1 is of no cluster" },
@@ -242,10 +249,10 @@ static void test_problems(void **state) {
 /* Each thread loads a number for the next iteration: y is x. Without the update in the loop it is not. */
 static void test_carried(void **state) {
     (void)state;
-    static const char text[] = "kernel @k(b0 in f32[16], b1 out f32[16]) tiled groups 1 of 4 {\n"
+    static const char text[] = "kernel @k(b0 in f32[16], b1 out f32[16]) tiled blocks 1 threads 4 {\n"
                                "  var t = 4\n"
                                "  var s = 3\n"
-                               "  loop t = 0 .. 4 step 1 local\n"
+                               "  loop t = 0 .. 4 step 1 block-threads\n"
                                "    %2 = acc set 0.0  f32\n"
                                "    %3 = load b0[t]  f32\n"
                                "    update %2 set %3  f32\n"
@@ -309,46 +316,46 @@ static void turn_round(const char *text) {
 static void test_clusters(void **state) {
     (void)state;
     turn_round(CLUSTERS "      loop s = 0 .. 3 step 1\n"
-                        "        loop i = 0 .. 4 step 1 local\n"
+                        "        loop i = 0 .. 4 step 1 block-threads\n"
                         "          %5 = load b0[8*g + 4*m + i]  f32\n"
                         "          store b2[4*m + i], %5  f32\n"
                         "        end\n"
                         "        barrier cluster\n"
-                        "        loop i = 0 .. 4 step 1 local\n"
+                        "        loop i = 0 .. 4 step 1 block-threads\n"
                         "          %10 = load b2[-4*m - i + 7]  f32\n"
                         "          store b1[8*g + 4*m + i], %10  f32\n"
                         "        end\n"
                         "        barrier cluster\n"
                         "      end\n    end\n  end\n}\n");
-    turn_round(
-        "kernel @k(b0 in f32[16], b1 out f32[16], b2 cluster f32[8], b3 cluster f32[8]) tiled groups 4 of 4 cluster 2 {\n"
-        "  var g = 2\n  var m = 2\n  var i = 4\n  var s = 3\n  loop g = 0 .. 2 step 1 groups\n"
-        "    loop m = 0 .. 2 step 1 groups\n"
-        "      loop s = 0 .. 3 step 1\n"
-        "        loop i = 0 .. 4 step 1 local\n"
-        "          %5 = load b0[8*g + 4*m + i]  f32\n"
-        "          store b2[4*m + i], %5 counted  f32\n"
-        "        end\n"
-        "        barrier mbarrier b2\n"
-        "        loop i = 0 .. 4 step 1 local\n"
-        "          %10 = load b2[-4*m - i + 7]  f32\n"
-        "          store b1[8*g + 4*m + i], %10  f32\n"
-        "        end\n"
-        "        barrier\n"
-        "        loop i = 0 .. 4 step 1 local\n"
-        "          %15 = load b0[8*g + 4*m + i]  f32\n"
-        "          store b3[4*m + i], %15 counted  f32\n"
-        "        end\n"
-        "        barrier mbarrier b3\n"
-        "      end\n    end\n  end\n}\n");
+    turn_round("kernel @k(b0 in f32[16], b1 out f32[16], b2 distributed f32[8], b3 distributed f32[8]) tiled blocks 4 threads "
+               "4 cluster 2 {\n"
+               "  var g = 2\n  var m = 2\n  var i = 4\n  var s = 3\n  loop g = 0 .. 2 step 1 blocks\n"
+               "    loop m = 0 .. 2 step 1 blocks\n"
+               "      loop s = 0 .. 3 step 1\n"
+               "        loop i = 0 .. 4 step 1 block-threads\n"
+               "          %5 = load b0[8*g + 4*m + i]  f32\n"
+               "          store b2[4*m + i], %5 async  f32\n"
+               "        end\n"
+               "        barrier mbarrier b2\n"
+               "        loop i = 0 .. 4 step 1 block-threads\n"
+               "          %10 = load b2[-4*m - i + 7]  f32\n"
+               "          store b1[8*g + 4*m + i], %10  f32\n"
+               "        end\n"
+               "        barrier\n"
+               "        loop i = 0 .. 4 step 1 block-threads\n"
+               "          %15 = load b0[8*g + 4*m + i]  f32\n"
+               "          store b3[4*m + i], %15 async  f32\n"
+               "        end\n"
+               "        barrier mbarrier b3\n"
+               "      end\n    end\n  end\n}\n");
 }
 
 /* Fewer elements than the buffer has are written: the wait would have no end. */
 static void test_never_full(void **state) {
     (void)state;
     static const char text[] =
-        CLUSTERS " loop i = 0 .. 4 step 1 local\n %4 = load b0[8*g + 4*m + i]  f32\n"
-                 " store b2[4*m + i], %4 where 0 <= i < 3 counted  f32\n end\n barrier mbarrier b2\n end\n end\n}";
+        CLUSTERS " loop i = 0 .. 4 step 1 block-threads\n %4 = load b0[8*g + 4*m + i]  f32\n"
+                 " store b2[4*m + i], %4 where 0 <= i < 3 async  f32\n end\n barrier mbarrier b2\n end\n end\n}";
     arena a;
     guard gd;
     float x[16] = { 0 }, y[16];
@@ -369,15 +376,19 @@ static void test_accesses(void **state) {
         const char *body;
         gpu_access want;
     } cases[] = {
-        { "loop i = 0 .. 64 step 1 grid\n %2 = load b0[i]  f32\n store b1[i], %2  f32\n end", { 0, 0, 0, 32, 128, 4 } },
-        { "loop i = 0 .. 64 step 1 grid\n %2 = load b0[64*i]  f32\n store b1[i], %2  f32\n end", { 0, 0, 0, 32, 128, 32 } },
-        { "loop i = 0 .. 64 step 1 grid\n %2 = load b0[i + 4]  f32\n store b1[i], %2  f32\n end", { 0, 0, 0, 32, 128, 5 } },
-        { "loop i = 0 .. 64 step 1 grid\n %2 = load b0[7]  f32\n store b1[i], %2  f32\n end", { 0, 0, 0, 32, 4, 1 } },
-        { "loop i = 0 .. 64 step 1 grid\n %2 = load b0[4095 - i]  f32\n store b1[i], %2  f32\n end", { 0, 0, 0, 32, 128, 4 } },
-        { "loop i = 0 .. 8 step 1 grid\n loop j = 0 .. 8 step 1 grid\n %3 = load b0[i + 64*j]  f32\n store b1[8*i + j], %3  "
+        { "loop i = 0 .. 64 step 1 grid-threads\n %2 = load b0[i]  f32\n store b1[i], %2  f32\n end", { 0, 0, 0, 32, 128, 4 } },
+        { "loop i = 0 .. 64 step 1 grid-threads\n %2 = load b0[64*i]  f32\n store b1[i], %2  f32\n end",
+          { 0, 0, 0, 32, 128, 32 } },
+        { "loop i = 0 .. 64 step 1 grid-threads\n %2 = load b0[i + 4]  f32\n store b1[i], %2  f32\n end",
+          { 0, 0, 0, 32, 128, 5 } },
+        { "loop i = 0 .. 64 step 1 grid-threads\n %2 = load b0[7]  f32\n store b1[i], %2  f32\n end", { 0, 0, 0, 32, 4, 1 } },
+        { "loop i = 0 .. 64 step 1 grid-threads\n %2 = load b0[4095 - i]  f32\n store b1[i], %2  f32\n end",
+          { 0, 0, 0, 32, 128, 4 } },
+        { "loop i = 0 .. 8 step 1 grid-threads\n loop j = 0 .. 8 step 1 grid-threads\n %3 = load b0[i + 64*j]  f32\n store "
+          "b1[8*i + j], %3  "
           "f32\n end\n end",
           { 0, 0, 0, 32, 128, 8 } },
-        { "loop j = 0 .. 4 step 1 local\n loop i = 3 .. 9 step 1\n %3 = load b0[i + 64*j]  f32\n store b1[8*i + j], %3 "
+        { "loop j = 0 .. 4 step 1 block-threads\n loop i = 3 .. 9 step 1\n %3 = load b0[i + 64*j]  f32\n store b1[8*i + j], %3 "
           " f32\n end\n end",
           { 0, 0, 0, 4, 16, 4 } },
     };
@@ -389,7 +400,7 @@ static void test_accesses(void **state) {
         if (!GUARD_TRY(&gd)) fail_msg("case %zu: %s", i, gd.err.text);
         const char *text =
             arena_printf(&a,
-                         "kernel @k(b0 in f32[4096], b1 out f32[4096]) tiled groups 1 of 64 {\n var i = 64 var j = "
+                         "kernel @k(b0 in f32[4096], b1 out f32[4096]) tiled blocks 1 threads 64 {\n var i = 64 var j = "
                          "8\n %s\n}",
                          cases[i].body);
         assert_int_equal(gpu_accesses(kernel_parse(&a, text, strlen(text), "t"), &a, &at), 2);
@@ -405,8 +416,8 @@ static void test_accesses(void **state) {
 /* Threads that do not all come to a barrier are found by the interpreter, too. */
 static void test_parting(void **state) {
     (void)state;
-    static const char text[] =
-        "kernel @k(b0 out f32[8]) tiled groups 1 of 4 {\n var i = 2\n loop i = 0 .. 2 step 1 local\n barrier\n end\n}";
+    static const char text[] = "kernel @k(b0 out f32[8]) tiled blocks 1 threads 4 {\n var i = 2\n loop i = 0 .. 2 step 1 "
+                               "block-threads\n barrier\n end\n}";
     arena a;
     guard gd;
     arena_init(&a, mem_libc(), &gd);
@@ -445,13 +456,13 @@ static graph *product(arena *a, rng *r, int64_t m, int64_t k, int64_t n, bool ha
 }
 
 typedef struct tile_kind { /* what a tiled kernel makes use of */
-    bool tiled, wide, doubled, early, carried, parts;
+    bool tiled, wide, double_buffer, early, carried, split_k;
 } tile_kind;
 
 static tile_kind kind_of(const kernel *k) {
     tile_kind t = { 0 };
     int n = 0, barriers = 0, depth = 0, serial = 0;
-    for (int b = 0; b < k->bufs.n; b++) n += k->bufs.at[b].kind == KB_GROUP;
+    for (int b = 0; b < k->bufs.n; b++) n += k->bufs.at[b].kind == KB_SHARED;
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         depth += (in->op == K_LOOP) - (in->op == K_END);
@@ -461,7 +472,7 @@ static tile_kind kind_of(const kernel *k) {
         t.carried |= in->op == K_ACC && in->alu == OP_NIL;
         t.wide |= in->op == K_LOAD && in->lanes >= 2 && k->bufs.at[in->buf].kind == KB_IN && kernel_aligned(k, in, in->lanes);
     }
-    t.tiled = n >= 2, t.parts = n == 3, t.doubled = n >= 2 && barriers - t.parts == 2 && serial - t.parts == 2;
+    t.tiled = n >= 2, t.split_k = n == 3, t.double_buffer = n >= 2 && barriers - t.split_k == 2 && serial - t.split_k == 2;
     return t;
 }
 
@@ -472,7 +483,7 @@ static void test_tiles(void **state) {
                                         { 64, 144, 192 }, { 16, 200, 16 }, { 8, 512, 12 },  { 60, 76, 68 } };
     uint64_t seed = (uint64_t)now_seconds() ^ 0x9e3779b9u;
     rng r = rng_make(seed);
-    int tiled = 0, all = 0, wide = 0, doubled = 0, early = 0, carried = 0, parts = 0;
+    int tiled = 0, all = 0, wide = 0, double_buffer = 0, early = 0, carried = 0, split_k = 0;
     for (size_t i = 0; i < COUNT_OF(sizes) * 4; i++) {
         arena a;
         guard gd;
@@ -482,24 +493,25 @@ static void test_tiles(void **state) {
         const int64_t *s = sizes[i / 4];
         graph *g = product(&a, &r, s[0], s[1], s[2], i % 4 == 3);
         plan_config c = { .seed = seed + i, .fusion = 3, .t = gpu_target(i) };
-        c.t.grid = i % 3 ? 64 : 1 << 17, c.t.group_bytes = 32 << 10;
-        if (i % 2) c.t.group = 256;
+        c.t.resident_threads = i % 3 ? 64 : 1 << 17, c.t.shared_bytes = 32 << 10;
+        if (i % 2) c.t.block_threads = 256;
         if (!plan_config_agrees(g, NULL, &c)) fail_msg("seed %llu, case %zu: %s", (unsigned long long)seed, i, c.text);
         tn_compile_opts o = TN_COMPILE_DEFAULTS;
         plan *p = pipeline_run(g, &a, &o, &c.t);
         if (!plan_texts_agree(p, &a, text, sizeof text)) fail_msg("case %zu: %s", i, text);
         for (int k = 0; k < p->kernels.n; k++) {
             tile_kind t = kind_of(p->kernels.at[k].k);
-            tiled += t.tiled, wide += t.wide, doubled += t.doubled, early += t.early, carried += t.carried, parts += t.parts;
+            tiled += t.tiled, wide += t.wide, double_buffer += t.double_buffer, early += t.early, carried += t.carried,
+                split_k += t.split_k;
         }
         all += 1;
         arena_fini(&a);
     }
     printf("%d contractions, %d in tiles, %d with wide loads, %d with two blocks, %d with early loads, %d that carry loads on, "
            "%d with partial tiles\n",
-           all, tiled, wide, doubled, early, carried, parts);
+           all, tiled, wide, double_buffer, early, carried, split_k);
     assert_true(tiled >= all / 2);
-    assert_true(wide > 2 && doubled > 2 && early > 0 && carried > 2 && parts > 2);
+    assert_true(wide > 2 && double_buffer > 2 && early > 0 && carried > 2 && split_k > 2);
 }
 
 /* Elementwise work that reads across what it writes, or sums over rows. */
@@ -537,17 +549,17 @@ static void test_across(void **state) {
         if (!GUARD_TRY(&gd)) fail_msg("seed %llu: %s", (unsigned long long)seed, gd.err.text);
         int64_t m = sizes[rng_below(&r, COUNT_OF(sizes))], n = sizes[rng_below(&r, COUNT_OF(sizes))];
         plan_config c = { .seed = seed + (uint64_t)i, .fusion = 3, .t = gpu_target(i) };
-        c.t.group = i % 4 ? 256 : 64, c.t.grid = i % 3 ? 4096 : 64, c.t.group_bytes = 48 << 10;
+        c.t.block_threads = i % 4 ? 256 : 64, c.t.resident_threads = i % 3 ? 4096 : 64, c.t.shared_bytes = 48 << 10;
         graph *g = across(&a, &r, m, n, i % 2);
         if (!plan_config_agrees(g, NULL, &c)) fail_msg("seed %llu, case %d: %s", (unsigned long long)seed, i, c.text);
         tn_compile_opts o = TN_COMPILE_DEFAULTS;
         plan *p = pipeline_run(g, &a, &o, &c.t);
         for (int k = 0; k < p->kernels.n; k++)
-            for (int b = 0; b < p->kernels.at[k].k->bufs.n; b++) fast += p->kernels.at[k].k->bufs.at[b].kind == KB_GROUP;
+            for (int b = 0; b < p->kernels.at[k].k->bufs.n; b++) fast += p->kernels.at[k].k->bufs.at[b].kind == KB_SHARED;
         all++;
         arena_fini(&a);
     }
-    printf("%d turned or summed over rows, %d through fast memory\n", all, fast);
+    printf("%d turned or summed over rows, %d through shared memory\n", all, fast);
     assert_true(fast >= all / 4);
 }
 
@@ -582,12 +594,12 @@ static void test_rows(void **state) {
         arena_init(&a, mem_libc(), &gd);
         if (!GUARD_TRY(&gd)) fail_msg("seed %llu: %s", (unsigned long long)seed, gd.err.text);
         plan_config c = { .seed = seed + (uint64_t)i, .fusion = 3, .t = gpu_target(i) };
-        c.t.group = i % 4 ? 32 : 64, c.t.grid = i % 3 ? 64 : 4096, c.t.group_most = i % 5 ? 256 : 0;
-        c.t.group_bytes = i % 3 ? 48 << 10 : 3 << 10; /* no room for long rows: computed again */
-        bool too_long = i % 9 == 4;                   /* for a group */
-        if (too_long) c.t.group_most = 64;
+        c.t.block_threads = i % 4 ? 32 : 64, c.t.resident_threads = i % 3 ? 64 : 4096, c.t.max_block_threads = i % 5 ? 256 : 0;
+        c.t.shared_bytes = i % 3 ? 48 << 10 : 3 << 10; /* no room for long rows: computed again */
+        bool too_long = i % 9 == 4;                    /* for a group */
+        if (too_long) c.t.max_block_threads = 64;
         bool twice = i % 9 == 7; /* as long as groups have for themselves */
-        if (twice) c.t.group_most = 256, c.t.group_bytes = 3 << 10, c.t.grid = 512;
+        if (twice) c.t.max_block_threads = 256, c.t.shared_bytes = 3 << 10, c.t.resident_threads = 512;
         c.t.cluster = too_long || i % 7 > 3 ? 2 << i % 3 : 0, c.t.clusters = 15;
         int64_t n = too_long ? 8192 : twice ? 6144 + i % 2 * 2048 : sizes[rng_below(&r, COUNT_OF(sizes))];
         graph *g = rows_of(&a, types[i % 4], 1 + rng_below(&r, 20), n, i / 4 % 2);
@@ -599,7 +611,7 @@ static void test_rows(void **state) {
         bool own = false, shared = false;
         for (int b = 0; b < k->bufs.n; b++)
             own |= k->bufs.at[b].kind == KB_LOCAL && k->bufs.at[b].elems > 0,
-                shared |= k->bufs.at[b].kind == KB_GROUP && k->bufs.at[b].elems > 0;
+                shared |= k->bufs.at[b].kind == KB_SHARED && k->bufs.at[b].elems > 0;
         assert_false(own && shared);
         for (int j = 1; j < k->ins.n && own; j++)
             assert_true(k->ins.at[j].op != K_BARRIER || (k->cluster && k->ins.at[j].mode == BARRIER_MBARRIER));
@@ -619,7 +631,7 @@ static void test_rows(void **state) {
         assert_true(!anew || dtype_size(types[i % 4]) == 2);
         assert_int_equal(ahead, anew);
         packed += anew;
-        held += own, long_rows += k->group > c.t.group, clusters += k->cluster > 0;
+        held += own, long_rows += k->block_threads > c.t.block_threads, clusters += k->cluster > 0;
         arena_fini(&a);
     }
     printf(
@@ -662,7 +674,7 @@ static void test_scatter(void **state) {
         arena_init(&a, mem_libc(), &gd);
         if (!GUARD_TRY(&gd)) fail_msg("seed %llu, case %d: %s", (unsigned long long)seed, i, gd.err.text);
         plan_config c = { .seed = seed + (uint64_t)i, .fusion = 3, .no_passes = i % 3 == 0, .t = gpu_target(i) };
-        if (i % 4) c.t.group = 128, c.t.group_bytes = 48 << 10, c.t.grid = i % 8 > 4 ? 4096 : 1 << 15;
+        if (i % 4) c.t.block_threads = 128, c.t.shared_bytes = 48 << 10, c.t.resident_threads = i % 8 > 4 ? 4096 : 1 << 15;
         int64_t rows = adds[rng_below(&r, COUNT_OF(adds))], columns;
         do columns = after[rng_below(&r, COUNT_OF(after))];
         while (rows * columns > MOST_ADDS);
@@ -679,7 +691,7 @@ static void test_scatter(void **state) {
             const kernel *k = p->kernels.at[j].k;
             bool own = false, search = false;
             for (int n = 1; n < k->ins.n; n++) {
-                own |= k->ins.at[n].op == K_SCATTER && k->bufs.at[k->ins.at[n].buf].kind == KB_GROUP;
+                own |= k->ins.at[n].op == K_SCATTER && k->bufs.at[k->ins.at[n].buf].kind == KB_SHARED;
                 search |= k->ins.at[n].op == K_LOOP && k->ins.at[n].a;
             }
             private += own, searched += search;

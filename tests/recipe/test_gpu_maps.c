@@ -28,7 +28,7 @@ static void test_maps(void **state) {
         graph_output(g, "out", graph_binary(g, OP_max, graph_binary(g, OP_sub, x, graph_add(g, &s)), x));
         graph_compact(g);
         plan_config c = { .seed = seed + i, .fusion = 3, .t = target_common_gpu() };
-        c.t.grid = 64;
+        c.t.resident_threads = 64;
         if (!plan_config_agrees(g, NULL, &c)) fail_msg("seed %llu, case %zu: %s", (unsigned long long)seed, i, c.text);
         tn_compile_opts o = TN_COMPILE_DEFAULTS;
         plan *p = pipeline_run(g, &a, &o, &c.t);

@@ -16,10 +16,10 @@ static target random_gpu(uint64_t seed) {
     static const int threads[] = { 32, 64, 256, 128, 32 }, clusters[] = { 0, 8, 2, 0, 4 };
     static const int64_t grids[] = { 64, 1 << 17, 512 };
     target t = target_common_gpu();
-    t.group = threads[seed % 5], t.group_most = seed % 6 < 2 ? 0 : t.group * (seed % 6 == 2 ? 1 : 4);
-    t.group_bytes = seed % 3 ? 48 << 10 : 3 << 10, t.grid = grids[seed / 4 % 3];
+    t.block_threads = threads[seed % 5], t.max_block_threads = seed % 6 < 2 ? 0 : t.block_threads * (seed % 6 == 2 ? 1 : 4);
+    t.shared_bytes = seed % 3 ? 48 << 10 : 3 << 10, t.resident_threads = grids[seed / 4 % 3];
     t.cluster = clusters[seed / 3 % 5], t.clusters = (int)(seed / 11 % 3) * 8;
-    if (seed % 4 == 3) t = target_common_gpu(), t.cluster = 8, t.clusters = 15, t.grid = 132 << 10;
+    if (seed % 4 == 3) t = target_common_gpu(), t.cluster = 8, t.clusters = 15, t.resident_threads = 132 << 10;
     return t;
 }
 

@@ -16,16 +16,16 @@
 #include "support/plan_run.h"
 
 /* relu(x dequantised(w) + b): a scale a column of the result, or one a term of its sums. turned: w is n x k. */
-static graph *make(arena *a, int64_t m, int64_t k, int64_t n, bool turned, bool by_column) {
-    int64_t dw[] = { turned ? n : k, turned ? k : n }, one[] = { dw[0], 1 }, other[] = { 1, dw[1] };
-    const int64_t *ds = turned == by_column ? one : other;
+static graph *make(arena *a, int64_t m, int64_t k, int64_t n, bool transposed, bool by_column) {
+    int64_t dw[] = { transposed ? n : k, transposed ? k : n }, one[] = { dw[0], 1 }, other[] = { 1, dw[1] };
+    const int64_t *ds = transposed == by_column ? one : other;
     graph *g = graph_make(a, "dequantised");
     val x = graph_add(g, &(spec){ .op = OP_input, .dtype = TN_F32, .name = "x", .rank = 2, .dims = (int64_t[]){ m, k } });
     val w = graph_add(g, &(spec){ .op = OP_state, .dtype = TN_I8, .name = "w", .rank = 2, .dims = dw });
     val s = graph_add(g, &(spec){ .op = OP_state, .dtype = TN_F32, .name = "s", .rank = 2, .dims = ds });
     val b = graph_add(g, &(spec){ .op = OP_state, .dtype = TN_F32, .name = "b", .rank = 2, .dims = (int64_t[]){ 1, n } });
     val d = graph_binary(g, OP_mul, graph_cast(g, w, TN_F32), graph_broadcast(g, s, 2, dw));
-    val y = graph_dot(g, x, d, NULL, NULL, 0, (int64_t[]){ 1 }, (int64_t[]){ turned }, 1);
+    val y = graph_dot(g, x, d, NULL, NULL, 0, (int64_t[]){ 1 }, (int64_t[]){ transposed }, 1);
     y = graph_binary(g, OP_add, y, graph_broadcast(g, b, 2, (int64_t[]){ m, n }));
     graph_output(g, "y", graph_binary(g, OP_max, y, graph_splat_like(g, y, 0)));
     return g;
@@ -81,10 +81,10 @@ static val small(graph *g, tn_dtype t, int rank, const int64_t *dims, int which,
 }
 
 /* An operand of k x n (turned: n x k), stored in any dtype, groups of k together: some steps of elementwise work in f32. */
-static val random_operand(graph *g, rng *r, int64_t k, int64_t n, bool turned, int64_t in_group, int *n_inputs) {
+static val random_operand(graph *g, rng *r, int64_t k, int64_t n, bool transposed, int64_t in_group, int *n_inputs) {
     static const tn_dtype types[] = { TN_I8, TN_U8, TN_F16, TN_BF16, TN_F32 };
-    int64_t grouped[] = { turned ? n : k / in_group, turned ? k / in_group : in_group, turned ? in_group : n },
-            flat[] = { turned ? n : k, turned ? k : n };
+    int64_t grouped[] = { transposed ? n : k / in_group, transposed ? k / in_group : in_group, transposed ? in_group : n },
+            flat[] = { transposed ? n : k, transposed ? k : n };
     val x = small(g, types[rng_between(r, 0, 4)], 3, grouped, 7, n_inputs);
     if (graph_get(g, x)->dtype != TN_F32) x = graph_cast(g, x, TN_F32);
     for (int i = (int)rng_between(r, 1, STEPS); i > 0; i--) {
@@ -118,9 +118,10 @@ static val random_operand(graph *g, rng *r, int64_t k, int64_t n, bool turned, i
 static graph *random_graph(arena *a, rng *r, int64_t m, int64_t k, int64_t n, int64_t in_group) {
     graph *g = graph_make(a, "prologue");
     int n_inputs = 0;
-    bool turned = rng_between(r, 0, 1);
-    val x = small(g, TN_F32, 2, (int64_t[]){ m, k }, 3, &n_inputs), w = random_operand(g, r, k, n, turned, in_group, &n_inputs),
-        y = graph_dot(g, x, w, NULL, NULL, 0, (int64_t[]){ 1 }, (int64_t[]){ turned }, 1);
+    bool transposed = rng_between(r, 0, 1);
+    val x = small(g, TN_F32, 2, (int64_t[]){ m, k }, 3, &n_inputs),
+        w = random_operand(g, r, k, n, transposed, in_group, &n_inputs),
+        y = graph_dot(g, x, w, NULL, NULL, 0, (int64_t[]){ 1 }, (int64_t[]){ transposed }, 1);
     if (rng_between(r, 0, 1))
         y = graph_binary(g, OP_max, graph_binary(g, OP_add, y, small(g, TN_F32, 2, (int64_t[]){ m, n }, 2, &n_inputs)),
                          graph_splat_like(g, y, 0));

@@ -80,7 +80,7 @@ static void test_bits(void **state) {
     static const int64_t shapes[][3] = { { 8, 160, 40 }, { 33, 65, 37 }, { 64, 128, 9 }, { 5, 300, 70 }, { 40, 24, 50 } };
     int plans = 0, others = 0;
     for (size_t i = 0; i < COUNT_OF(shapes); i++)
-        for (int turned = 0; turned < 2; turned++) {
+        for (int transposed = 0; transposed < 2; transposed++) {
             arena a;
             guard gd;
             arena_init(&a, mem_libc(), &gd);
@@ -89,7 +89,7 @@ static void test_bits(void **state) {
             const char *text = arena_printf(&a,
                                             "graph @g(x f32[%lld,%lld], w f32[%lld,%lld]) {\n  %%1 = dot x, w "
                                             "contract=[1]x[%d] f32[%lld,%lld]\n  return %%1 as \"y\"\n}\n",
-                                            m, k, turned ? n : k, turned ? k : n, turned, m, n);
+                                            m, k, transposed ? n : k, transposed ? k : n, transposed, m, n);
             reference r = reference_make(graph_parse(&a, text, strlen(text), "test"), &a, 7 + i);
             for (int vector = 32; vector <= 64; vector *= 2) {
                 const void *first = NULL;
@@ -108,7 +108,8 @@ static void test_bits(void **state) {
                     if (!first) first = y, role = p->kernels.at[0].k->vars.at[1].role;
                     others += role.unroll != p->kernels.at[0].k->vars.at[1].role.unroll;
                     if (memcmp(first, y, sizeof(float) * (size_t)(m * n)) != 0)
-                        fail_msg("%lldx%lldx%lld, turned %d: %d threads give other bits than one", m, n, k, turned, threads);
+                        fail_msg("%lldx%lldx%lld, turned %d: %d threads give other bits than one", m, n, k, transposed,
+                                 threads);
                 }
             }
             arena_fini(&a);

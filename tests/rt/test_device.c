@@ -148,7 +148,7 @@ static const char *kernels_of(const device_caps *caps) {
 static device_launch launch_of(const device_caps *caps, void *entry, bool parallel) {
     static const device_arg args[] = { { 0, 0, 4000, false }, { 1, 0, 4000, true } };
     if (!caps->gpu) return (device_launch){ .entry = entry, .parallel = parallel, .loops = parallel };
-    return (device_launch){ .entry = entry, .group = 64, .groups = 16, .args = args, .n_args = 2 };
+    return (device_launch){ .entry = entry, .block_threads = 64, .grid_blocks = 16, .args = args, .n_args = 2 };
 }
 static tn_status launch(fixture *f, list *l, void *entry, bool parallel, err *e) {
     device_launch what = launch_of(&f->caps, entry, parallel);

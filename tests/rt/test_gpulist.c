@@ -20,7 +20,9 @@ static gpu_list *make_list(mem m, int nodes, bool ring) {
         for (int k = 0; k < 3; k++)
             args[k] = (device_arg){ random_below(SLOTS), (size_t)random_below(6) * 8, (size_t)random_below(3) * 8,
                                     random_below(3) == 0 };
-        device_launch what = { .entry = memory, .group = 32, .groups = 1, .args = args, .n_args = 1 + random_below(3) };
+        device_launch what = {
+            .entry = memory, .block_threads = 32, .grid_blocks = 1, .args = args, .n_args = 1 + random_below(3)
+        };
         assert_int_equal(gpu_list_launch(l, &what, 64, &n, &e), TN_OK);
         n->kernel = memory;
     }
@@ -134,7 +136,7 @@ static void test_loop(void **state) {
     gpu_node *n;
     err e;
     device_arg args[2] = { { 0, 8, 16, false }, { 2, 0, 300, true } };
-    device_launch what = { .entry = memory, .group = 32, .groups = 1, .args = args, .n_args = 2 };
+    device_launch what = { .entry = memory, .block_threads = 32, .grid_blocks = 1, .args = args, .n_args = 2 };
     assert_non_null(l = gpu_list_new(mem_libc(), sizeof *l, SLOTS, &e));
     assert_int_equal(gpu_list_launch(l, &what, 64, &n, &e), TN_OK);
     assert_false(gpu_list_moves(l));

@@ -23,10 +23,10 @@ static target a_target(bool apart) {
                      .threads = 1,
                      .l1_bytes = 32 << 10,
                      .l2_bytes = 1 << 20,
-                     .group = 128,
-                     .group_bytes = 32 << 10,
-                     .grid = 64 << 10,
-                     .apart = apart };
+                     .block_threads = 128,
+                     .shared_bytes = 32 << 10,
+                     .resident_threads = 64 << 10,
+                     .local_barriers = apart };
 }
 
 static graph *products(arena *a, int64_t m, int64_t n, int64_t k, bool needs) {
@@ -106,7 +106,8 @@ ARENA_TEST(test_updates) {
         assert_int_equal(two->kernels.n, COUNT_OF(sizes));
         assert_int_equal(n_joined(two), 0);
         bool said = false;
-        for (int i = 0; i < p->decisions.n; i++) said |= !!strstr(p->decisions.at[i].reason, "each has groups of its own");
+        for (int i = 0; i < p->decisions.n; i++)
+            said |= !!strstr(p->decisions.at[i].reason, "each has thread blocks of its own");
         assert_true(said);
         check(a, g, "updates");
     }
@@ -144,9 +145,9 @@ ARENA_TEST(test_planted) {
                 kernel *bad = kernel_clone(k, a);
                 str out;
                 str_init(&out, a);
-                if (defect == 0) bad->ins.at[i].first_group = -1;
-                if (defect == 1) bad->ins.at[i].first_group = k->groups;
-                if (defect == 2) bad->ins.at[i].dyn_n = k->groups + 1;
+                if (defect == 0) bad->ins.at[i].first_block = -1;
+                if (defect == 1) bad->ins.at[i].first_block = k->grid_blocks;
+                if (defect == 2) bad->ins.at[i].dyn_n = k->grid_blocks + 1;
                 planted++, found += kernel_check(bad, &out) > 0;
             }
             kernel *bad = kernel_clone(k, a); /* two kernels write one buffer */

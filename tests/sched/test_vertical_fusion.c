@@ -12,16 +12,16 @@
 
 #include "support/plan_run.h"
 
-static target small_gpu(int group, int64_t grid) {
+static target small_gpu(int block_threads, int64_t grid) {
     return (target){ .kind = TARGET_GPU,
                      .vector_bytes = 16,
                      .n_vector_regs = 32,
                      .threads = 1,
                      .l1_bytes = 32 << 10,
                      .l2_bytes = 1 << 20,
-                     .group = group,
-                     .group_bytes = 32 << 10,
-                     .grid = grid };
+                     .block_threads = block_threads,
+                     .shared_bytes = 32 << 10,
+                     .resident_threads = grid };
 }
 
 static val input(graph *g, const char *name, tn_dtype t, int rank, const int64_t *dims) {
@@ -61,7 +61,7 @@ static val softmax(graph *g, val x) {
 }
 
 typedef struct facts { /* of a plan */
-    int kernels, chains, rows, ahead, parts, states, loops /* of layers */, ins, clusters,
+    int kernels, chains, rows, ahead, split_k, states, loops /* of layers */, ins, clusters,
         waits /* for what a layer has stored in a cluster */;
 } facts;
 
@@ -79,14 +79,14 @@ static facts facts_of(const plan *p, arena *a) {
         f.clusters += k->cluster > 0;
         for (int j = 1; j < k->ins.n; j++) f.waits += k->ins.at[j].op == K_BARRIER && k->ins.at[j].mode == BARRIER_MBARRIER;
         for (int j = 1; j < k->ins.n; j++) f.loops += k->ins.at[j].op == K_LOOP && k->vars.at[k->ins.at[j].var].name[0] == 'l';
-        for (int j = 1; j < k->ins.n; j++) f.parts += k->ins.at[j].op == K_GSUM && k->ins.at[j].neighbours > 1;
+        for (int j = 1; j < k->ins.n; j++) f.split_k += k->ins.at[j].op == K_BLOCK_REDUCE && k->ins.at[j].width > 1;
     }
     for (int b = 0; b < p->bufs.n; b++) f.states += p->bufs.at[b].kind == PB_STATES;
     return f;
 }
 
 static void add_facts(facts *sum, facts f) {
-    sum->kernels += f.kernels, sum->chains += f.chains, sum->rows += f.rows, sum->ahead += f.ahead, sum->parts += f.parts;
+    sum->kernels += f.kernels, sum->chains += f.chains, sum->rows += f.rows, sum->ahead += f.ahead, sum->split_k += f.split_k;
     sum->states += f.states, sum->loops += f.loops, sum->ins += f.ins;
     sum->clusters += f.clusters;
 }
@@ -118,7 +118,7 @@ static uint64_t fresh_seed(void) { return (uint64_t)(now_seconds() * 1e6); }
 
 /* Layers of random widths, with residual connections, results in the middle and a softmax: one kernel. */
 static facts network(arena *a, uint64_t seed) {
-    static const int groups[] = { 8, 32, 64, 128 };
+    static const int grid_blocks[] = { 8, 32, 64, 128 };
     static const int64_t grids[] = { 1 << 17, 1024, 4096 };
     rng r = rng_make(seed);
     graph *g = graph_make(a, "network");
@@ -140,7 +140,7 @@ static facts network(arena *a, uint64_t seed) {
         x = y;
     }
     graph_output(g, "out", rng_chance(&r, 0.5) ? softmax(g, x) : x);
-    return agree(g, a, small_gpu(groups[seed % 4], grids[seed / 4 % 3]), seed, "network");
+    return agree(g, a, small_gpu(grid_blocks[seed % 4], grids[seed / 4 % 3]), seed, "network");
 }
 
 static void test_networks(void **st) {
@@ -150,9 +150,9 @@ static void test_networks(void **st) {
     facts sum = { 0 };
     for (; seed < first + (uint64_t)n; seed++) IN_ARENA(add_facts(&sum, network(&a, seed)));
     printf("count: %d networks, %d kernels, %d of them chains, %d with several rows a group, %d load ahead, %d sums in parts\n",
-           n, sum.kernels, sum.chains, sum.rows, sum.ahead, sum.parts);
+           n, sum.kernels, sum.chains, sum.rows, sum.ahead, sum.split_k);
     assert_true(sum.chains >= n / 2);
-    assert_true(sum.rows > 0 && sum.ahead > 0 && sum.parts > 0 && sum.states > 0);
+    assert_true(sum.rows > 0 && sum.ahead > 0 && sum.split_k > 0 && sum.states > 0);
 }
 
 /* Frozen layers around a state that runs change are no one buffer: the chain ends where a kernel can have no more. */
@@ -256,7 +256,8 @@ static void test_states(void **st) {
         graph_output(g, "z", softmax(g, z));
         graph_assign(g, h, graph_binary(g, OP_mul, z, graph_splat_like(g, z, 0.5)));
         graph_assign(g, w, graph_binary(g, OP_sub, w, graph_dot(g, y, z, NULL, NULL, 0, first, first, 1)));
-        for (int group = 16; group <= 128; group *= 2) add_facts(&sum, agree(g, &a, small_gpu(group, 1 << 17), seed, "states"));
+        for (int block_threads = 16; block_threads <= 128; block_threads *= 2)
+            add_facts(&sum, agree(g, &a, small_gpu(block_threads, 1 << 17), seed, "states"));
     });
     assert_int_equal(sum.states, 4);
     IN_ARENA({ /* one that changes is declared between the others: it lies in another arena, so they are one buffer */
@@ -274,7 +275,7 @@ static void test_states(void **st) {
 }
 
 /* Layers of one width, each with a bound, other bounds, or none; the first and the last have others. */
-static facts layers(arena *a, uint64_t seed, int depth, int64_t width, int64_t rows, int group, bool bounds) {
+static facts layers(arena *a, uint64_t seed, int depth, int64_t width, int64_t rows, int block_threads, bool bounds) {
     rng r = rng_make(seed);
     graph *g = graph_make(a, "layers");
     val x = input(g, "x", TN_F32, 2, (int64_t[]){ rows, 5 });
@@ -285,7 +286,7 @@ static facts layers(arena *a, uint64_t seed, int depth, int64_t width, int64_t r
         if (seed % 8 == 0 && kind == 2) x = graph_binary(g, OP_min, x, graph_splat_like(g, x, 1));
     }
     graph_output(g, "out", softmax(g, x));
-    return agree(g, a, small_gpu(group, 1 << 17), seed, "layers");
+    return agree(g, a, small_gpu(block_threads, 1 << 17), seed, "layers");
 }
 
 static void test_layers(void **st) {
@@ -328,7 +329,7 @@ static facts clustered(arena *a, uint64_t seed) {
     graph_output(g, "out", rng_chance(&r, 0.6) ? softmax(g, x) : x);
     target t = small_gpu(rng_chance(&r, 0.5) ? 64 : 128, 1024);
     t.cluster = 2 << rng_below(&r, 3), t.clusters = (int)rng_between(&r, 1, 15);
-    if (rng_chance(&r, 0.2)) t.group_bytes = 12 << 10;
+    if (rng_chance(&r, 0.2)) t.shared_bytes = 12 << 10;
     return agree(g, a, t, seed, "clustered");
 }
 
@@ -375,7 +376,7 @@ static void test_one_shape(void **st) {
         for (int l = 0; l < 5; l++) x = graph_unary(g, OP_tanh, linear(g, &a, x, 256, l, STATES));
         graph_output(g, "out", softmax(g, x));
         target t = target_common_gpu();
-        t.grid = 132 << 10, t.cluster = 8, t.clusters = 15;
+        t.resident_threads = 132 << 10, t.cluster = 8, t.clusters = 15;
         tn_compile_opts o = TN_COMPILE_DEFAULTS;
         o.fusion = 3, o.check = 1;
         facts f = facts_of(pipeline_run(g, &a, &o, &t), &a);

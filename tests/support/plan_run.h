@@ -73,7 +73,7 @@ static inline target plan_target(uint64_t seed) {
     return (target){ .vector_bytes = widths[seed % 4],
                      .n_vector_regs = seed % 4 == 1 ? 32 : 16,
                      .threads = threads[seed / 4 % 4],
-                     .parts = parts[seed % 5],
+                     .packed = parts[seed % 5],
                      .l1_bytes = l1[seed % 7],
                      .l2_bytes = l2[seed % 7] };
 }

@@ -95,7 +95,7 @@ static bool is_named(const clike *e, reg r) {
     if (!e->l->gpu || in->op != K_LANES || in->lanes > 1 || e->k->ins.at[in->a].lanes == 1) return false;
     for (reg i = r + 1; i < (reg)e->k->ins.n; i++) {
         const kins *user = &e->k->ins.at[i];
-        bool product = user->op == K_UPD && user->alu == OP_dot && dtype_is_float((tn_dtype)user->dtype) && !user->parts;
+        bool product = user->op == K_UPD && user->alu == OP_dot && dtype_is_float((tn_dtype)user->dtype) && !user->packed;
         if ((user->a == r || user->b == r || user->c == r || user->dyn == r) && !product) return false;
     }
     return true;
@@ -122,7 +122,7 @@ static void print_fma(clike *e, const kins *in) {
 static void print_update(clike *e, const kins *in) {
     tn_dtype t = (tn_dtype)in->dtype;
     int lanes = width(e, in);
-    if (in->alu == OP_dot && e->l->gpu && dtype_is_float(t) && !in->parts) {
+    if (in->alu == OP_dot && e->l->gpu && dtype_is_float(t) && !in->packed) {
         print_fma(e, in);
         return;
     }
@@ -132,9 +132,9 @@ static void print_update(clike *e, const kins *in) {
         str_add(e->out, " = "), clike_operand(e, in->a, in->lanes), str_add(e->out, ";\n");
         return;
     }
-    if (in->parts) {
+    if (in->packed) {
         clike_need(e, TN_F32, lanes), clike_need(e, TN_I32, lanes);
-        str_addf(e->out, " = DOT_%s_x%d(", t == TN_F32 ? "bf16" : in->parts == 2 ? "i16" : "i8", lanes);
+        str_addf(e->out, " = DOT_%s_x%d(", t == TN_F32 ? "bf16" : in->packed == 2 ? "i16" : "i8", lanes);
         clike_operand(e, in->a, in->lanes), str_add(e->out, ", ");
         clike_operand(e, in->b, in->lanes), str_add(e->out, ", ");
         clike_register(e, in->c), str_add(e->out, ");\n");
@@ -315,15 +315,15 @@ static int contraction_unroll(const clike *e, reg loop) {
  */
 static int serial_unroll(const clike *e, reg loop) {
     int role = e->k->vars.at[e->k->ins.at[loop].var].role.unroll, depth = 0;
-    bool meet = false, memory = false; /* in fast memory, where a language has no shuffles: many barriers */
+    bool barrier = false, memory = false; /* in shared memory, where a language has no shuffles: many barriers */
     for (reg r = loop; r < (reg)e->k->ins.n; r++) {
         kop op = (kop)e->k->ins.at[r].op;
         depth += (op == K_LOOP) - (op == K_END);
-        meet |= op == K_BARRIER, memory |= op == K_GSUM && !e->l->shuffle;
+        barrier |= op == K_BARRIER, memory |= op == K_BLOCK_REDUCE && !e->l->shuffle;
         if (depth == 0) break;
     }
     if (role > 1 && !memory) return role;
-    return e->k->cluster || meet || memory; /* bodies of clusters are long enough */
+    return e->k->cluster || barrier || memory; /* bodies of clusters are long enough */
 }
 
 static void print_zip(clike *e, const kins *in, reg r) {
@@ -355,19 +355,20 @@ static void open_block(clike *e, bool braces) {
 }
 
 /* The loops of a dealt nest are one block, which the first of them opens. */
-static bool inside_dealt(const kins *in) {
-    return in->op == K_LOOP && in->par >= PAR_GRID && in[-1].op == K_LOOP && in[-1].par == in->par;
+static bool inside_bound(const kins *in) {
+    return in->op == K_LOOP && in->par >= PAR_GRID_THREADS && in[-1].op == K_LOOP && in[-1].par == in->par;
 }
 
-static void print_dealt(clike *e, const kins *in, reg r) {
-    const char *end = e->index_end, *id = in->par == PAR_GRID ? "thread" : in->par == PAR_GROUPS ? "group" : "tid";
-    int64_t first, groups = kernel_nest_groups(e->k, r, &first);
+static void print_bound(clike *e, const kins *in, reg r) {
+    const char *end = e->index_end, *id = in->par == PAR_GRID_THREADS ? "thread" : in->par == PAR_BLOCKS ? "group" : "tid";
+    int64_t first, grid_blocks = kernel_nest_blocks(e->k, r, &first);
     int64_t size = kernel_nest_size(e->k, r), rest = 1,
-            all = in->par == PAR_GRID     ? groups * e->k->group
-                  : in->par == PAR_GROUPS ? groups
-                                          : e->k->group;
+            all = in->par == PAR_GRID_THREADS ? grid_blocks * e->k->block_threads
+                  : in->par == PAR_BLOCKS     ? grid_blocks
+                                              : e->k->block_threads;
     if (first)
-        id = arena_printf(e->out->a, "(%s - %lld%s)", id, (long long)(in->par == PAR_GRID ? first * e->k->group : first), end);
+        id = arena_printf(e->out->a, "(%s - %lld%s)", id,
+                          (long long)(in->par == PAR_GRID_THREADS ? first * e->k->block_threads : first), end);
     if (in->dyn_n && size > all)
         str_addf(e->out, "for (%s n%u = %s < %lld%s ? %s : %lld%s; n%u >= 0 && n%u < %lld%s; n%u += %lld%s) {", e->index, r, id,
                  (long long)all, end, id, (long long)size, end, r, r, (long long)size, end, r, (long long)all, end);
@@ -394,8 +395,8 @@ static void print_dealt(clike *e, const kins *in, reg r) {
 }
 
 static void print_loop(clike *e, const kins *in, reg r) {
-    if (in->par >= PAR_GRID) {
-        print_dealt(e, in, r);
+    if (in->par >= PAR_GRID_THREADS) {
+        print_bound(e, in, r);
         return;
     }
     int v = in->var, unroll = in->par ? 1 : e->l->gpu ? serial_unroll(e, r) : contraction_unroll(e, r);
@@ -439,7 +440,7 @@ void clike_instruction(clike *e, reg r) {
 static void print_instruction(clike *e, reg r) {
     const kins *in = &e->k->ins.at[r];
     tn_dtype t = (tn_dtype)in->dtype;
-    if (inside_dealt(in)) {
+    if (inside_bound(in)) {
         open_block(e, false);
         return;
     }
@@ -463,14 +464,14 @@ static void print_instruction(clike *e, reg r) {
         else
             str_addf(e->out, "%s\n", in->mode == BARRIER_CLUSTER ? e->l->cluster_barrier : clike_barrier(e));
         return;
-    case K_GSUM:
-        if (in->neighbours)
-            clike_group_part(e, in, r);
+    case K_BLOCK_REDUCE:
+        if (in->width)
+            clike_block_part(e, in, r);
         else
-            clike_group_value(e, in, r);
+            clike_block_reduce(e, in, r);
         return;
-    case K_GARG:
-        clike_group_index(e, in, r);
+    case K_BLOCK_ARGREDUCE:
+        clike_block_argreduce(e, in, r);
         return;
     case K_LANES:
         print_part(e, in, r);
@@ -501,7 +502,7 @@ static void print_instruction(clike *e, reg r) {
     case K_RANDOM:
         print_random(e, in, r);
         return;
-    case K_HSUM:
+    case K_LANE_REDUCE:
         print_hsum(e, in, r);
         return;
     case K_ZIP:
@@ -516,8 +517,8 @@ static void print_instruction(clike *e, reg r) {
     case K_ALU: {
         reg ops[3] = { in->a, in->b, in->c };
         print_result(e, in, r);
-        if (in->alu == OP_exp && in->mode == ALU_APPROXIMATE && e->l->coarse_exp) {
-            str_addf(e->out, "%s(", e->l->coarse_exp);
+        if (in->alu == OP_exp && in->mode == ALU_APPROXIMATE && e->l->approximate_exp) {
+            str_addf(e->out, "%s(", e->l->approximate_exp);
             clike_register(e, in->a);
             str_add(e->out, ")");
             break;

@@ -15,13 +15,14 @@ typedef struct clike_language {
     const char *head, *head_more, *head_f64; /* definitions that a program starts with; NULL: there are no more */
     const char *fma[2];                      /* of f32, f64 */
     const char *math_end;                    /* what the names of functions of f32 end in */
-    const char *barrier, *thread, *group;    /* all threads of a group meet; the thread's number in it; the group's number */
-    const char *barrier32;                   /* the same for groups of 32; NULL: nothing of its own */
-    const char *kernel;                      /* printf: `together`, threads of a group, name */
-    const char *together; /* printf, groups of a cluster: says that they run together; NULL: there are no clusters; */
-    const char *cluster_barrier, *copy_at; /* they meet; function, place and q: the same in the copy of group q */
+    const char *barrier, *thread,
+        *block;            /* all threads of a thread block meet; the thread's number in it; the thread block's number */
+    const char *barrier32; /* the same for warps; NULL: nothing of its own */
+    const char *kernel;    /* printf: `together`, threads of a thread block, name */
+    const char *together;  /* printf, thread blocks of a cluster: says that they run together; NULL: there are no clusters; */
+    const char *cluster_barrier, *copy_at; /* they meet; function, place and q: the same in the copy of thread block q */
     int resident; /* threads that a processor shall have room for, so that one has no more registers; 0: as it comes */
-    const char *global, *shared, *restricted; /* of memory that is everybody's, a group's, has no other name */
+    const char *global, *shared, *restricted; /* of memory that is everybody's, a thread block's, has no other name */
     const char *ahead;      /* function that loads an f32 where the text says, not later; NULL: there is none */
     const char *anew;       /* printf, a word: the compiler shall not know what is in it; NULL: there is nothing */
     const char *extreme[2]; /* functions: larger and smaller of two f32, NaN if either is; NULL: the op's own expression */
@@ -29,13 +30,13 @@ typedef struct clike_language {
     struct {                /* functions of functions.def for which it has something better: the body, of x */
         const char *word, *text;
     } own[4];
-    const char *coarse_exp; /* function: exp where it is coarse; NULL: as elsewhere */
-    const char *apart;      /* function: an f32 as it is, in a register that others need not lie beside; NULL: there is none */
-    const char *shuffle;    /* printf, value: that of the thread of 32 whose number differs by bit h; NULL: there is none */
-    const char *least32;    /* printf, value: the smallest i32 of each 32 threads; NULL: by shuffles */
-    const char *fetch; /* printf, kernel, argument: the byte that follows comes into the second cache; NULL: nothing does */
-    bool offsets;      /* a buffer comes as a base and its distance in bytes */
-    const char *shared_space, *long2; /* in the type of a pointer to a group's memory; two i64 */
+    const char *approximate_exp; /* function: exp where it is coarse; NULL: as elsewhere */
+    const char *apart;   /* function: an f32 as it is, in a register that others need not lie beside; NULL: there is none */
+    const char *shuffle; /* printf, value: that of the thread of 32 whose number differs by bit h; NULL: there is none */
+    const char *least32; /* printf, value: the smallest i32 of each 32 threads; NULL: by shuffles */
+    const char *fetch;   /* printf, kernel, argument: the byte that follows comes into the second cache; NULL: nothing does */
+    bool offsets;        /* a buffer comes as a base and its distance in bytes */
+    const char *shared_space, *long2; /* in the type of a pointer to a thread block's memory; two i64 */
     const char *aligned;              /* of an array: at 16 bytes */
 } clike_language;
 extern const clike_language clike_c, clike_opencl, clike_cuda;
@@ -54,10 +55,10 @@ typedef struct clike {
     const char *index, *index_end, *unsigned_index, *unsigned_end; /* of this kernel */
     prelude_needs needs;
     VEC(used_op) ops;
-    VEC(bool) braces;        /* of the open loops: whether they have a block of their own */
-    VEC(named_base) bases;   /* of loads ahead; those that are visible */
-    bool meets[TN_N_DTYPES]; /* of this kernel: its threads combine values of these types */
-    bool meets_index;
+    VEC(bool) braces;          /* of the open loops: whether they have a block of their own */
+    VEC(named_base) bases;     /* of loads ahead; those that are visible */
+    bool reduces[TN_N_DTYPES]; /* of this kernel: its threads combine values of these types */
+    bool reduces_index;
     reg vector; /* of the last product in lanes, */
     bool back;  /* which went over them from the last to the first */
     int id;     /* in the name of the kernel */
@@ -91,11 +92,11 @@ void clike_operand(clike *e, reg r, int lanes);
 void clike_use_op(clike *e, op_code op, tn_dtype src, int lanes); /* op_..() will be there */
 /* What stands between operands where the op is an operator; NULL: it is a function. */
 const char *clike_infix(op_code op, tn_dtype t);
-/* group.c: all threads of a group meet; `of` neighbours, or all, combine values; the index of the best value */
+/* block_reduce.c: all threads of a thread block meet; `of` neighbours, or all, combine values; the index of the best value */
 const char *clike_barrier(const clike *e);
-void clike_group_part(clike *e, const kins *in, reg r);
-void clike_group_value(clike *e, const kins *in, reg r);
-void clike_group_index(clike *e, const kins *in, reg r);
+void clike_block_part(clike *e, const kins *in, reg r);
+void clike_block_reduce(clike *e, const kins *in, reg r);
+void clike_block_argreduce(clike *e, const kins *in, reg r);
 /* memory.c */
 bool clike_feeds_contraction(const clike *e, reg r);
 /* What the load gives is stored as it is in the thread's own memory, and not used besides: the store moves it, as words. */

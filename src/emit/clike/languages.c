@@ -30,7 +30,7 @@ const clike_language clike_opencl = {
     .math_end = "",
     .barrier = "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
     .thread = "get_local_id(0)",
-    .group = "get_group_id(0)",
+    .block = "get_group_id(0)",
     .kernel = "__kernel %s__attribute__((reqd_work_group_size(%s, 1, 1))) void %s(",
     .global = "__global ",
     .shared = "__local ",
@@ -96,9 +96,9 @@ const clike_language clike_opencl = {
     "    return x;\n"                                                                                                          \
     "#endif\n}\n"
 
-/* Clusters: all groups meet; p of another group. A group's copy of a buffer that is being filled: who sends to it counts the
- * bytes there. The one who waits for the next bytes arms it again; who is late still finds the phase that it waits for, for the
- * next one needs what it sends. */
+/* Clusters: all thread blocks meet; p of another thread block. A thread block's copy of a buffer that is being filled: who
+ * sends to it counts the bytes there. The one who waits for the next bytes arms it again; who is late still finds the phase
+ * that it waits for, for the next one needs what it sends. */
 #define SEND(type, suffix, value, operands)                                                                                    \
     "INL void send(" type " *p, " type " x, uint64_t *full, uint32_t q) {\n"                                                   \
     "    asm volatile(\"st.async.shared::cluster.mbarrier::complete_tx::bytes." suffix " [%0], " value ", [%1];\"\n"           \
@@ -152,7 +152,7 @@ const clike_language clike_cuda = {
     .barrier = "__syncthreads();",
     .barrier32 = "__syncwarp();",
     .thread = "threadIdx.x",
-    .group = "blockIdx.x",
+    .block = "blockIdx.x",
     .kernel = "extern \"C\" __global__ void %s__launch_bounds__(%s) %s(",
     .together = "__cluster_dims__(%d, 1, 1) ",
     .cluster_barrier = "cluster_barrier();",
@@ -166,7 +166,7 @@ const clike_language clike_cuda = {
     .apart = "apart",
     .extreme = { "max_nan", "min_nan" },
     .pack_bf16 = "pack_bf16",
-    .coarse_exp = "coarse_exp",
+    .approximate_exp = "coarse_exp",
     .own = { { "TO_BF16", "return (int32_t)pack_bf16(x, 0.0f);" },
              { "TO_HALF", "uint16_t r; asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(r) : \"f\"(x)); return r;" },
              { "FROM_HALF", "float r; asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(r) : \"h\"((uint16_t)x)); return r;" } },

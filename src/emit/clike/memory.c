@@ -4,10 +4,10 @@
  * at once, where kernel_aligned proves that they may. */
 #include "emit/clike/clike.h"
 
-static bool is_copied(const clike *e, const kins *in) { /* to every group of a cluster */
-    return in->op == K_STORE && e->k->bufs.at[in->buf].kind == KB_CLUSTER;
+static bool is_copied(const clike *e, const kins *in) { /* to every thread block of a cluster */
+    return in->op == K_STORE && e->k->bufs.at[in->buf].kind == KB_DISTRIBUTED;
 }
-static bool is_counted(const clike *e, const kins *in) { return is_copied(e, in) && in->mode == STORE_COUNTED; }
+static bool is_async(const clike *e, const kins *in) { return is_copied(e, in) && in->mode == STORE_ASYNC; }
 
 /* `type` is that of the elements that x holds, which go to lane's place and the next ones. */
 static void print_element(clike *e, const kins *in, int lane);
@@ -17,7 +17,7 @@ static void send(clike *e, const kins *in, const char *type, int lane, const cha
     str_addf(e->out, ", %s, &full%d, ((unsigned)group + q) %% %d);", x, in->buf, e->k->cluster);
 }
 
-/* What follows is done for the copy of each group q, the own one first, so that not all write to the same one. */
+/* What follows is done for the copy of each thread block q, the own one first, so that not all write to the same one. */
 static void open_copies(clike *e, const kins *in) {
     if (is_copied(e, in)) str_addf(e->out, "UNROLL(%d) for (int q = 0; q < %d; q++) ", e->k->cluster, e->k->cluster);
 }
@@ -28,7 +28,7 @@ static bool is_small(const clike *e, const kins *in) {
     return e->l->gpu && in->op == K_SCATTER && e->k->ins.at[in->dyn].dtype == TN_I32 && reach < INT32_MAX / 2;
 }
 
-/* Of an element of fast memory: what an unrolled loop and constants add to the address that the others make. Said apart, it
+/* Of an element of shared memory: what an unrolled loop and constants add to the address that the others make. Said apart, it
  * becomes part of the load; nvcc else adds some of them up again for each. */
 static affine unrolled_part(const clike *e, const kins *in, affine *out_rest) {
     affine near = affine_const(in->idx.base);
@@ -43,7 +43,7 @@ static affine unrolled_part(const clike *e, const kins *in, affine *out_rest) {
 
 static bool print_near(clike *e, const kins *in, int lane) {
     affine rest, near;
-    if (!e->l->gpu || e->k->bufs.at[in->buf].kind != KB_GROUP || in->dyn) return false;
+    if (!e->l->gpu || e->k->bufs.at[in->buf].kind != KB_SHARED || in->dyn) return false;
     near = unrolled_part(e, in, &rest);
     near.base += lane * in->lane_stride;
     if (rest.n == 0 || (near.n == 0 && near.base == 0)) return false;
@@ -57,7 +57,7 @@ static bool print_near(clike *e, const kins *in, int lane) {
 
 static void print_element(clike *e, const kins *in, int lane) { /* b[..] of one lane */
     if (print_near(e, in, lane)) return;
-    bool copied = is_copied(e, in) && !is_counted(e, in);
+    bool copied = is_copied(e, in) && !is_async(e, in);
     if (copied) str_addf(e->out, "*%s(&", e->l->copy_at);
     str_addf(e->out, "b%d[", in->buf);
     clike_affine(e, in->idx, lane * in->lane_stride);
@@ -104,11 +104,11 @@ static void print_condition(clike *e, const kins *in, int lane) {
 
 /* The parts of a word as they lie in memory. */
 static bool is_whole_word(const kins *in) {
-    return in->parts && in->part_stride == 1 && in->parts * (int)dtype_size((tn_dtype)in->src) == 4;
+    return in->packed && in->packed_stride == 1 && in->packed * (int)dtype_size((tn_dtype)in->src) == 4;
 }
 
 static void print_loaded(clike *e, const kins *in, int lane) { /* the register's value of one lane */
-    if (!in->parts) {
+    if (!in->packed) {
         open_convert(e, (tn_dtype)in->src, 1);
         print_element(e, in, lane);
         str_add(e->out, ")");
@@ -117,32 +117,32 @@ static void print_loaded(clike *e, const kins *in, int lane) { /* the register's
         print_element(e, in, lane);
         str_add(e->out, ")");
     } else {
-        for (int p = 0; p < in->parts; p++) {
+        for (int p = 0; p < in->packed; p++) {
             kins part = *in;
-            part.idx.base += p * in->part_stride;
+            part.idx.base += p * in->packed_stride;
             str_add(e->out, p ? " | (uint32_t)(" : "(int32_t)((uint32_t)(");
             print_element(e, &part, lane);
-            str_addf(e->out, " & %s) << %d", in->parts == 4 ? "0xff" : "0xffff", 32 / in->parts * p);
+            str_addf(e->out, " & %s) << %d", in->packed == 4 ? "0xff" : "0xffff", 32 / in->packed * p);
         }
         str_add(e->out, ")");
     }
 }
 
 static bool lanes_vary(const clike *e, const kins *in) { /* each lane needs its own load */
-    if (in->parts && !(is_whole_word(in) && in->lane_stride == in->parts)) return true;
+    if (in->packed && !(is_whole_word(in) && in->lane_stride == in->packed)) return true;
     for (int m = 0; m < in->n_mask; m++)
         if (in->mask_lane[m]) return true;
-    return (in->lane_stride != 1 && !in->parts) || (in->dyn && e->k->ins.at[in->dyn].lanes > 1);
+    return (in->lane_stride != 1 && !in->packed) || (in->dyn && e->k->ins.at[in->dyn].lanes > 1);
 }
 
 static void print_vector_load(clike *e, const kins *in) {
     tn_dtype stored = (tn_dtype)in->src;
     const char *narrow = narrow_word(stored);
-    if (in->parts)
+    if (in->packed)
         str_add(e->out, "(");
     else
         open_convert(e, stored, in->lanes);
-    if (in->parts)
+    if (in->packed)
         str_addf(e->out, "LDword_x%d(&", in->lanes);
     else if (narrow)
         str_addf(e->out, "LD%s_x%d(&", narrow, in->lanes);
@@ -174,7 +174,7 @@ static int piece_of(const clike *e, const kins *in) {
 
 bool clike_is_kept(const clike *e, const kins *load) {
     const kins *store = load + 1, *last = &e->k->ins.at[e->k->ins.n - 1];
-    return e->k->group && store < last && load->op == K_LOAD && load->lanes == 8 && load->mode == LOAD_HOISTED &&
+    return e->k->block_threads && store < last && load->op == K_LOAD && load->lanes == 8 && load->mode == LOAD_HOISTED &&
            dtype_size((tn_dtype)load->src) == 2 && !load->n_mask && !load->dyn && store->op == K_STORE &&
            &e->k->ins.at[store->a] == load && store[1].op == K_END && e->k->bufs.at[store->buf].kind == KB_LOCAL &&
            store->dtype == load->src && !store->n_mask && piece_of(e, load) == 8 && piece_of(e, store) == 8;
@@ -203,7 +203,7 @@ static const char *part(const char *type, int i) {
 
 static void print_place(clike *e, const kins *in, const char *type, int lane) {
     int kind = e->k->bufs.at[in->buf].kind;
-    const char *space = kind == KB_LOCAL ? "" : kind >= KB_GROUP ? e->l->shared_space : e->l->global;
+    const char *space = kind == KB_LOCAL ? "" : kind >= KB_SHARED ? e->l->shared_space : e->l->global;
     str_addf(e->out, "*(%s%s%s *)&", space, e->k->bufs.at[in->buf].kind == KB_IN ? "const " : "", type);
     print_element(e, in, lane);
 }
@@ -281,17 +281,17 @@ static void load_piece(clike *e, const kins *in, reg r, int lane, int n) {
     str_add(e->out, " }");
 }
 
-/* Whether all threads of a group find the same: nothing in it is a thread's own. */
+/* Whether all threads of a thread block find the same: nothing in it is a thread's own. */
 static bool is_uniform(const clike *e, affine x) {
     for (int i = 0; i < x.n; i++)
         for (int k = 1; k < e->k->ins.n; k++) {
             const kins *in = &e->k->ins.at[k];
-            if (in->op == K_LOOP && in->var == x.t[i].var && in->par != PAR_SERIAL && in->par != PAR_GROUPS) return false;
+            if (in->op == K_LOOP && in->var == x.t[i].var && in->par != PAR_SERIAL && in->par != PAR_BLOCKS) return false;
         }
     return true;
 }
 
-/* An early load under a condition that is the group's. */
+/* An early load under a condition that is the thread block's. */
 static bool wants_branch(const clike *e, const kins *in) {
     bool wants = e->l->barrier32 && in->op == K_LOAD && in->mode == LOAD_UNMASKED && in->lanes > 1;
     for (int m = 0; m < in->n_mask && wants; m++) wants = !in->mask_lane[m] && is_uniform(e, in->mask[m].e);
@@ -397,7 +397,7 @@ static void store_piece(clike *e, const kins *in, int lane, int n) {
         if (i % per_word == per_word - 1) str_add(e->out, ";");
     }
     str_add(e->out, " ");
-    if (is_counted(e, in)) {
+    if (is_async(e, in)) {
         send(e, in, type, lane, "x");
         str_add(e->out, " }\n");
         return;
@@ -410,19 +410,19 @@ static void store_piece(clike *e, const kins *in, int lane, int n) {
 /* What the unrolled loops round it add to the place is added last: then it is a constant of the instruction, and loads follow
  * each other without a sum between them. */
 static void keep(clike *e, const kins *load, const kins *store) {
-    affine turns = affine_const(0);
+    affine iterations = affine_const(0);
     kins first = *load;
     for (int i = 0; i < load->idx.n; i++) {
         kvar v = load->idx.t[i].var;
         if (e->k->vars.at[v].role.unroll < 2) continue;
-        turns = affine_add(e->out->a, turns, affine_scale(e->out->a, affine_var(e->out->a, v), load->idx.t[i].coef));
+        iterations = affine_add(e->out->a, iterations, affine_scale(e->out->a, affine_var(e->out->a, v), load->idx.t[i].coef));
         first.idx = affine_set_var(e->out->a, first.idx, v, affine_const(0));
     }
     print_place(e, store, "uint4", 0);
     str_addf(e->out, " = %s((%sconst uint4 *)(&", e->l->ahead ? e->l->ahead : "*", e->l->global);
     print_element(e, &first, 0);
     str_add(e->out, " + ");
-    clike_affine(e, turns, 0);
+    clike_affine(e, iterations, 0);
     str_add(e->out, "));\n");
 }
 
@@ -445,7 +445,7 @@ static void store_array(clike *e, const kins *in) {
             store_piece(e, in, lane, n);
             continue;
         }
-        if (is_counted(e, in)) {
+        if (is_async(e, in)) {
             send(e, in, "float", lane, arena_printf(e->out->a, e->k->ins.at[in->a].lanes > 1 ? "v%u[%d]" : "v%u", in->a, lane));
             str_add(e->out, "\n");
             continue;
@@ -562,7 +562,7 @@ void clike_store(clike *e, const kins *in) {
             print_condition(e, in, l);
             str_add(e->out, ") ");
         }
-        if (is_counted(e, in)) {
+        if (is_async(e, in)) {
             send(e, in, "float", l, arena_printf(e->out->a, e->k->ins.at[in->a].lanes > 1 ? "v%u[%d]" : "v%u", in->a, l));
             str_add(e->out, "\n");
             continue;
@@ -607,7 +607,7 @@ static void scatter_piece(clike *e, const kins *in, int lane, int n) {
     str_add(e->out, " = q; }");
 }
 
-/* In fast memory an element is read and added to in any case, and written where it is to be: there is no branch round it. */
+/* In shared memory an element is read and added to in any case, and written where it is to be: there is no branch round it. */
 static void scatter_fast(clike *e, const kins *in) {
     kins at = *in;
     str_addf(e->out, "{ const bool in = (uint32_t)v%u < %lldU", in->dyn, (long long)in->dyn_n);
@@ -626,7 +626,7 @@ void clike_scatter(clike *e, const kins *in) {
     tn_dtype t = (tn_dtype)in->dtype;
     int n = e->l->gpu && in->lanes > 1 && dtype_size(t) >= 4 ? piece_of(e, in) : 1;
     clike_need(e, kernel_reg_dtype(t), 1);
-    if (is_small(e, in) && in->lanes == 1 && e->k->bufs.at[in->buf].kind == KB_GROUP) {
+    if (is_small(e, in) && in->lanes == 1 && e->k->bufs.at[in->buf].kind == KB_SHARED) {
         scatter_fast(e, in);
         return;
     }

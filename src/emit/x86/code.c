@@ -631,10 +631,10 @@ static void put_op(coder *c, const xop *o) {
 static void put_choice(const xfn *f) {
     const kernel *k = f->k;
     for (int b = 0; b < k->bufs.n; b++) {
-        bool past = false;
-        for (int i = 1; i < k->ins.n && !past; i++)
-            past = k->ins.at[i].op == K_STORE && k->ins.at[i].mode == STORE_NONTEMPORAL && k->ins.at[i].buf == b;
-        if (!past) continue;
+        bool nontemporal = false;
+        for (int i = 1; i < k->ins.n && !nontemporal; i++)
+            nontemporal = k->ins.at[i].op == K_STORE && k->ins.at[i].mode == STORE_NONTEMPORAL && k->ins.at[i].buf == b;
+        if (!nontemporal) continue;
         x86_put(f->s, X86_MOV, 0, RAX, 0, x86_m(RDI, b * 8), 0);
         x86_put(f->s, X86_TESTI32, 0, 0, 0, x86_r(RAX), 63);
         x86_jump(f->s, X86_JNE, f->near);

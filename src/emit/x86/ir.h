@@ -131,7 +131,7 @@ typedef struct xfn {
     const kernel *k;
     x86_asm *s;
     x86_level level; /* X86_AVX512 for all that have it; words: what there is for words of several numbers */
-    x86_level words;
+    x86_level packed;
     int vb, n_vregs_phys; /* bytes and number of vector registers; SSE: without xmm15, which serves the encoder */
     VEC(xop) ops;
     VEC(int32_t) seq; /* main order; loops' `pre` in front of them */

@@ -201,25 +201,25 @@ static xval load_lanes(selector *s, const kins *in, int first, int n) {
 static xval load_part(selector *s, const kins *in, int p, xmem m, int first, int n) {
     xfn *f = s->f;
     kins part = *in;
-    bool wide = dtype_size((tn_dtype)in->src) * in->parts < 4; /* bytes with a sign of their own become 16 bits */
-    m.disp += p * in->part_stride * (int64_t)dtype_size((tn_dtype)in->src);
-    part.idx.base += p * in->part_stride;
-    part.parts = 0;
+    bool wide = dtype_size((tn_dtype)in->src) * in->packed < 4; /* bytes with a sign of their own become 16 bits */
+    m.disp += p * in->packed_stride * (int64_t)dtype_size((tn_dtype)in->src);
+    part.idx.base += p * in->packed_stride;
+    part.packed = 0;
     if (in->src == TN_I8 && !wide) part.src = TN_U8;
     xval x = n == 1 || in->lane_stride == 1 ? load_raw(s, (tn_dtype)part.src, m, n, false) : load_lanes(s, &part, first, n);
-    int up = wide ? 16 : 32 / in->parts * p;
+    int up = wide ? 16 : 32 / in->packed * p;
     if (up) x = x86_shift(f, X86_PSLLD, x, up, n);
     return wide && p == 0 ? x86_shift(f, X86_PSRLD, x, 16, n) : x;
 }
 
 /* n words from lane `first` on, at m. */
-static xval load_words(selector *s, const kins *in, xmem m, int first, int n, bool spread) {
+static xval load_packed_lanes(selector *s, const kins *in, xmem m, int first, int n, bool spread) {
     xfn *f = s->f;
     int64_t size = (int64_t)dtype_size((tn_dtype)in->src), step = in->lane_stride * size;
-    bool together = in->part_stride == 1 && (n == 1 || in->lane_stride == in->parts);
-    if (in->part_stride == 1 && in->parts * size == 4)
+    bool together = in->packed_stride == 1 && (n == 1 || in->lane_stride == in->packed);
+    if (in->packed_stride == 1 && in->packed * size == 4)
         return together ? load_raw(s, TN_I32, m, n, spread) : load_strided(s, TN_I32, m, step, n);
-    if (together && in->parts == 2 && size == 1 && f->level != X86_SSE) {
+    if (together && in->packed == 2 && size == 1 && f->level != X86_SSE) {
         x86_id id = in->src == TN_I8 ? X86_PMOVSXBW : X86_PMOVZXBW;
         if (n >= 4) return word(f, id, x86_vl(XI32, n), m, XI32);
         if (n == 1 && spread) { /* the two bytes in all lanes, then widened */
@@ -235,14 +235,14 @@ static xval load_words(selector *s, const kins *in, xmem m, int first, int n, bo
         return (xval){ x86_value(f, (xop){ .op = (uint16_t)id, .a = r }), XI32 };
     }
     xval all = load_part(s, in, 0, m, first, n);
-    for (int p = 1; p < in->parts; p++) all = x86_bin(f, '|', all, load_part(s, in, p, m, first, n), n);
+    for (int p = 1; p < in->packed; p++) all = x86_bin(f, '|', all, load_part(s, in, p, m, first, n), n);
     return all;
 }
 
 static bool lanes_vary(const selector *s, const kins *in) {
     for (int m = 0; m < in->n_mask; m++)
         if (in->mask_lane[m]) return true;
-    return (in->lane_stride != 1 && !in->parts) || (in->dyn && s->at[in->dyn].lanes > 1);
+    return (in->lane_stride != 1 && !in->packed) || (in->dyn && s->at[in->dyn].lanes > 1);
 }
 
 void sel_load(selector *s, reg r) {
@@ -254,7 +254,7 @@ void sel_load(selector *s, reg r) {
     kval out = sel_shaped(s, t, in->lanes);
     int64_t imm = stored == TN_BOOL ? -(in->imm_int != 0) : in->imm_int;
     if (in->lanes > 1 && lanes_vary(s, in)) {
-        if (in->parts) x86_unsupported(f, "words with a mask a lane");
+        if (in->packed) x86_unsupported(f, "words with a mask a lane");
         for (int c = 0; c < out.n; c++) {
             xval v = from_stored(f, stored, load_lanes(s, in, c * out.cl, out.cl), out.cl);
             if (in->n_mask) v = x86_sel(f, lane_mask(s, in, c * out.cl, out.cl), v, x86_const_val(f, t, in->imm, imm), out.cl);
@@ -280,9 +280,9 @@ void sel_load(selector *s, reg r) {
     for (int c = 0; c < out.n; c++) {
         xmem at = m;
         bool spread = in->lanes == 1 && s->bcast[r] && !in->n_mask;
-        at.disp += c * out.cl * size * (in->parts ? in->lane_stride : 1);
-        xval v = in->parts ? load_words(s, in, at, c * out.cl, out.cl, spread)
-                           : from_stored(f, stored, load_raw(s, stored, at, out.cl, spread), out.cl);
+        at.disp += c * out.cl * size * (in->packed ? in->lane_stride : 1);
+        xval v = in->packed ? load_packed_lanes(s, in, at, c * out.cl, out.cl, spread)
+                            : from_stored(f, stored, load_raw(s, stored, at, out.cl, spread), out.cl);
         if (in->n_mask)
             x86_add(f, (xop){ .op = P_MOV, .vl = (uint8_t)x86_vl(t, out.cl), .dst = out.r[c], .a = v.r });
         else
@@ -363,7 +363,7 @@ static void store_half(xfn *f, xval x, int n, xmem m) {
     store_op(f, n == 2 ? X86_MOVSS_ST : X86_PEXTRW, 0, r, m, 0);
 }
 
-static void store_chunk(xfn *f, tn_dtype t, xval x, int n, xmem m, bool past) {
+static void store_chunk(xfn *f, tn_dtype t, xval x, int n, xmem m, bool nontemporal) {
     int size = (int)dtype_size(t), bytes = n * size;
     if (t == TN_F16 && f->level != X86_SSE) {
         store_half(f, x, n, m);
@@ -374,10 +374,10 @@ static void store_chunk(xfn *f, tn_dtype t, xval x, int n, xmem m, bool past) {
         store_narrow(f, x, size, n, m);
     else
         store_op(f,
-                 bytes == 4   ? X86_MOVSS_ST
-                 : bytes == 8 ? X86_MOVSD_ST
-                 : past       ? X86_MOVNTPS
-                              : X86_MOVUPS_ST,
+                 bytes == 4    ? X86_MOVSS_ST
+                 : bytes == 8  ? X86_MOVSD_ST
+                 : nontemporal ? X86_MOVNTPS
+                               : X86_MOVUPS_ST,
                  x86_vl(x.t, n), x.r, m, 0);
 }
 

@@ -133,12 +133,12 @@ static xval bf16_part(xfn *f, xval word, bool high, int n) {
 }
 
 /* acc + a * b for all parts of words. */
-static void sel_update_words(selector *s, const kins *in) {
+static void sel_update_packed(selector *s, const kins *in) {
     xfn *f = s->f;
     const kval *acc = &s->at[in->c];
-    x86_id id = in->dtype == TN_F32 ? X86_DPBF16PS : in->parts == 4 ? X86_DPBUSD : X86_DPWSSD;
-    bool has = f->words >= (id == X86_DPBF16PS ? X86_AVX512_BF16 : X86_AVX512_VNNI);
-    if (!has && in->parts == 4) x86_unsupported(f, "sums of four products");
+    x86_id id = in->dtype == TN_F32 ? X86_DPBF16PS : in->packed == 4 ? X86_DPBUSD : X86_DPWSSD;
+    bool has = f->packed >= (id == X86_DPBF16PS ? X86_AVX512_BF16 : X86_AVX512_VNNI);
+    if (!has && in->packed == 4) x86_unsupported(f, "sums of four products");
     for (int c = 0; c < acc->n; c++) {
         xval a = sel_operand(s, in->a, in->lanes, c), b = sel_operand(s, in->b, in->lanes, c);
         xval old = { acc->r[c], (xtype)acc->t };
@@ -165,8 +165,8 @@ static void sel_update_words(selector *s, const kins *in) {
 
 static void sel_update(selector *s, const kins *in) {
     xfn *f = s->f;
-    if (in->parts) {
-        sel_update_words(s, in);
+    if (in->packed) {
+        sel_update_packed(s, in);
         return;
     }
     const kval *acc = &s->at[in->c];
@@ -517,7 +517,7 @@ static void sel_one(selector *s, reg r) {
     case K_ARGUPD:
         sel_arg_update(s, in);
         break;
-    case K_HSUM:
+    case K_LANE_REDUCE:
         sel_hsum(s, r);
         break;
     case K_LANES:

@@ -53,7 +53,7 @@ static bool put_version(image *im, xfn *f, int i, int label, int near, const cha
                 .s = &im->s,
                 .k = k,
                 .level = old.level,
-                .words = old.words,
+                .packed = old.packed,
                 .vb = old.vb,
                 .n_vregs_phys = old.n_vregs_phys,
                 .near = near,
@@ -85,9 +85,10 @@ static bool put_version(image *im, xfn *f, int i, int label, int near, const cha
 
 static bool put_kernel(image *im, xfn *f, int i, const char **out_why) {
     const kernel *k = im->p->kernels.at[i].k;
-    bool past = false;
-    for (int j = 1; j < k->ins.n && !past; j++) past = k->ins.at[j].op == K_STORE && k->ins.at[j].mode == STORE_NONTEMPORAL;
-    if (!past) return put_version(im, f, i, im->label[i], -1, out_why);
+    bool nontemporal = false;
+    for (int j = 1; j < k->ins.n && !nontemporal; j++)
+        nontemporal = k->ins.at[j].op == K_STORE && k->ins.at[j].mode == STORE_NONTEMPORAL;
+    if (!nontemporal) return put_version(im, f, i, im->label[i], -1, out_why);
     int near = x86_label(&im->s);
     return put_version(im, f, i, near, -1, out_why) && put_version(im, f, i, im->label[i], near, out_why);
 }
@@ -307,7 +308,7 @@ bool emit_x86(const plan *p, x86_level level, arena *a, machine_code *out, str *
     image im = { .p = p, .a = a, .out = out };
     static const int widths[] = { [X86_SSE] = 16, [X86_AVX2] = 32, [X86_AVX512] = 64 };
     static const int registers[] = { [X86_SSE] = 15, [X86_AVX2] = 16, [X86_AVX512] = 32 };
-    xfn f = { .words = level, .level = level < X86_AVX512 ? level : X86_AVX512 };
+    xfn f = { .packed = level, .level = level < X86_AVX512 ? level : X86_AVX512 };
     f.vb = widths[f.level], f.n_vregs_phys = registers[f.level];
     memset(out, 0, sizeof *out);
     *out_why = "";

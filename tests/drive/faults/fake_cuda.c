@@ -88,8 +88,8 @@ FAKE cuModuleLoadData(cu_object *out, const void *image) { return (void)image, *
 FAKE cuModuleUnload(cu_object m) { return (void)m, lost; }
 FAKE cuModuleGetFunction(cu_object *out, cu_object m, const char *name) { return (void)m, (void)name, *out = &lost, 0; }
 FAKE cuFuncGetAttribute(int *out, int what, cu_object f) { return (void)what, (void)f, *out = 0, 0; }
-FAKE cuOccupancyMaxActiveBlocksPerMultiprocessor(int *out, cu_object f, int group, size_t shared) {
-    return (void)f, (void)group, (void)shared, *out = 1, 0;
+FAKE cuOccupancyMaxActiveBlocksPerMultiprocessor(int *out, cu_object f, int block_threads, size_t shared) {
+    return (void)f, (void)block_threads, (void)shared, *out = 1, 0;
 }
 FAKE cuLaunchKernel(cu_object f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                     cu_object stream, void **arguments, void **extra) {

@@ -1,5 +1,5 @@
-/* test_turn.c - permutations that turn what they read, of every size of element and on shapes with and without tails: every
- * byte in its place, in one and two threads. */
+/* test_transpose.c - permutations that turn what they read, of every size of element and on shapes with and without tails:
+ * every byte in its place, in one and two threads. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,7 @@
-/* test_words.c - contractions of narrow numbers by words: what words mean, one by one; which contractions go by them; and every
- * bit of the results, for all kinds of operands, with the weights an input, a constant or a state, in one and two threads, for
- * every instruction set of this processor and through the C compiler, and in the interpreter for processors of all kinds. */
+/* test_packed_dot.c - contractions of narrow numbers by words: what words mean, one by one; which contractions go by them; and
+ * every bit of the results, for all kinds of operands, with the weights an input, a constant or a state, in one and two
+ * threads, for every instruction set of this processor and through the C compiler, and in the interpreter for processors of all
+ * kinds. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -21,22 +22,22 @@
 static kernel *parse(arena *a, const char *text) { return kernel_parse(a, text, strlen(text), "words"); }
 
 /* acc = the products of both operands' words, lane by lane, as text: parts n, from the dtypes x and y, sums in t. */
-static const char *one_update(arena *a, const char *x, const char *y, int apart, int parts, const char *t) {
+static const char *one_update(arena *a, const char *x, const char *y, int apart, int packed, const char *t) {
     return arena_printf(a,
                         "kernel @words(b0 in %s[32], b1 in %s[32], b2 out %s[4]) tiled {\n"
                         "  %%1 = acc add %s  %sx4\n"
-                        "  %%2 = load b0[1] step %d parts %d apart 1 from %s  i32x4\n"
-                        "  %%3 = load b1[3] step 1 parts %d apart %d from %s  i32x4\n"
-                        "  update %%1 fma %%2, %%3 parts %d  %sx4\n"
+                        "  %%2 = load b0[1] step %d packed %d stride 1 from %s  i32x4\n"
+                        "  %%3 = load b1[3] step 1 packed %d stride %d from %s  i32x4\n"
+                        "  update %%1 fma %%2, %%3 packed %d  %sx4\n"
                         "  store b2[0] step 1, %%1  %sx4\n}\n",
-                        x, y, t, strcmp(t, "f32") ? "0" : "0.0", t, parts, parts, x, parts, apart, y, parts, t, t);
+                        x, y, t, strcmp(t, "f32") ? "0" : "0.0", t, packed, packed, x, packed, apart, y, packed, t, t);
 }
 
 static void test_meaning(void **state) {
     (void)state;
     static const struct {
         tn_dtype x, y;
-        int parts;
+        int packed;
     } cases[] = { { TN_U8, TN_I8, 4 }, { TN_U8, TN_I8, 2 }, { TN_I8, TN_I8, 2 }, { TN_U8, TN_U8, 2 }, { TN_BF16, TN_BF16, 2 } };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         arena a;
@@ -44,7 +45,7 @@ static void test_meaning(void **state) {
         arena_init(&a, mem_libc(), &gd);
         if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
         bool f = cases[i].x == TN_BF16;
-        int n = cases[i].parts, apart = 5;
+        int n = cases[i].packed, apart = 5;
         const char *text = one_update(&a, dtype_name(cases[i].x), dtype_name(cases[i].y), apart, n, f ? "f32" : "i32");
         kernel *k = parse(&a, text);
         str out, problems;
@@ -83,11 +84,11 @@ static void test_refused(void **state) {
     (void)state;
     static const char *const bad[][3] = {
         /* what is replaced, by what */
-        { "step 4 parts 4", "step 4 parts 3" },
+        { "step 4 packed 4", "step 4 packed 3" },
         { "b1[3]", "b1[15]" },
-        { "%2, %3 parts 4  i32x4", "%2, %3 parts 4  f32x4" },
-        { "load b0[1] step 4 parts 4 apart 1 from u8  i32x4", "load b0[1] step 1 from u8  i32x4" },
-        { "parts 4 apart 5", "parts 4 apart 9" }
+        { "%2, %3 packed 4  i32x4", "%2, %3 packed 4  f32x4" },
+        { "load b0[1] step 4 packed 4 stride 1 from u8  i32x4", "load b0[1] step 1 from u8  i32x4" },
+        { "packed 4 stride 5", "packed 4 stride 9" }
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         arena a;
@@ -193,7 +194,7 @@ static bool run(tn_ctx *ctx, const shape *s, source from, int threads, void *x, 
         assert_int_equal(tn_run(session, TN_BIND({ "x", x }, { "y", y })), TN_OK);
     }
     assert_int_equal(tn_program_text(p, "kernels", &text), TN_OK);
-    bool words = strstr(text, " parts ") != NULL;
+    bool words = strstr(text, " packed ") != NULL;
     tn_string_free(ctx, text);
     tn_session_free(session), tn_program_free(p), tn_graph_free(g);
     return words;
@@ -351,7 +352,7 @@ static void test_interpreted(void **state) {
             if (!plan_texts_agree(p, &a, why_not, sizeof why_not)) fail_msg("%s\n%s", text, why_not);
             for (int k = 0; k < p->kernels.n; k++)
                 for (int r = 1; r < p->kernels.at[k].k->ins.n; r++)
-                    if (p->kernels.at[k].k->ins.at[r].op == K_UPD && p->kernels.at[k].k->ins.at[r].parts) {
+                    if (p->kernels.at[k].k->ins.at[r].op == K_UPD && p->kernels.at[k].k->ins.at[r].packed) {
                         by_words++;
                         k = p->kernels.n - 1;
                         break;

@@ -1,6 +1,7 @@
-/* test_choices.c - whatever the tuning database says, the bits are the same: every schedule that tuning would measure, those
- * next to them, and texts that were changed at random, most of which are no schedules of the kernel; contractions, convolutions
- * with gradients, maps, reductions and kernels by blocks of rows, in one and two threads. Planted schedules are really used.
+/* test_alternatives.c - whatever the tuning database says, the bits are the same: every schedule that tuning would measure,
+ * those next to them, and texts that were changed at random, most of which are no schedules of the kernel; contractions,
+ * convolutions with gradients, maps, reductions and kernels by blocks of rows, in one and two threads. Planted schedules are
+ * really used.
  *
  * Labels: slow */
 #include <setjmp.h>

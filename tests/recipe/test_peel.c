@@ -1,4 +1,4 @@
-/* test_border.c - loads with bounds checks: padded images under depthwise, grouped and small dense convolutions, their weight
+/* test_peel.c - loads with bounds checks: padded images under depthwise, grouped and small dense convolutions, their weight
  * gradients and pools, with any padding, window, stride and dilation, in both layouts. Kernels are checked and interpreted
  * for machines of every width, and run as machine code in one thread and in two: the same bits, near the reference. */
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* group.c - what the threads of a group do together, in the languages of GPUs: barriers, values that they combine, the
- * place of the best one.
+/* block_reduce.c - what the threads of a thread block do together, in the languages of GPUs: barriers, values that they
+ * combine, the place of the best one.
  *
  * In: instructions whose threads meet. Out: statements, and in the clike which types' memory the kernel needs for them. */
 #include "emit/clike/clike.h"
@@ -15,14 +15,14 @@ static void print_combined(clike *e, const kins *in, const char *x, const char *
         str_addf(e->out, "%s = op_%s_%sx1(%s, %s);", x, op_get((op_code)in->alu)->name, clike_reg_type(t), x, y);
 }
 
-const char *clike_barrier(const clike *e) { return e->l->barrier32 && e->k->group == 32 ? e->l->barrier32 : "BARRIER"; }
+const char *clike_barrier(const clike *e) { return e->l->barrier32 && e->k->block_threads == 32 ? e->l->barrier32 : "BARRIER"; }
 
 /* Each so many neighbours combine their values, halves first. */
-void clike_group_part(clike *e, const kins *in, reg r) {
+void clike_block_part(clike *e, const kins *in, reg r) {
     tn_dtype t = (tn_dtype)in->dtype;
     const char *type = clike_reg_type(t), *v = arena_printf(e->out->a, "v%u", r),
                *met = arena_printf(e->out->a, "met_%s", type);
-    int n = (int)in->neighbours;
+    int n = (int)in->width;
     clike_need(e, t, 1);
     str_addf(e->out, "%sx1 %s = ", type, v);
     if (e->l->least32 && n == 32 && t == TN_I32 && in->alu == OP_min) {
@@ -40,24 +40,26 @@ void clike_group_part(clike *e, const kins *in, reg r) {
         str_add(e->out, "\n");
         return;
     }
-    e->meets[t] = true;
+    e->reduces[t] = true;
     str_addf(e->out, " %s[tid] = %s; BARRIER for (int h = %d; h > 0; h /= 2) { if (tid %% %d < h) ", met, v, n / 2, n);
     print_combined(e, in, arena_printf(e->out->a, "%s[tid]", met), arena_printf(e->out->a, "%s[tid + h]", met));
     str_addf(e->out, " BARRIER } %s = %s[tid - tid %% %d]; BARRIER\n", v, met, n);
 }
 
-/* All threads of a group combine their values: within 32 by shuffles where the language has them, else halves first in memory.
+/* All threads of a thread block combine their values: within 32 by shuffles where the language has them, else halves first in
+ * memory.
  */
-void clike_group_value(clike *e, const kins *in, reg r) {
+void clike_block_reduce(clike *e, const kins *in, reg r) {
     tn_dtype t = (tn_dtype)in->dtype;
     const char *type = clike_reg_type(t), *v = arena_printf(e->out->a, "v%u", r),
                *met = arena_printf(e->out->a, "met_%s", type);
-    int warps = e->k->group / 32;
+    int warps = e->k->block_threads / 32;
     clike_need(e, t, 1);
     str_addf(e->out, "%sx1 %s = v%u; ", type, v, in->a);
     if (!e->l->shuffle || warps == 0) {
-        e->meets[t] = true;
-        str_addf(e->out, "%s[tid] = %s; BARRIER for (int h = %d; h > 0; h /= 2) { if (tid < h) ", met, v, e->k->group / 2);
+        e->reduces[t] = true;
+        str_addf(e->out, "%s[tid] = %s; BARRIER for (int h = %d; h > 0; h /= 2) { if (tid < h) ", met, v,
+                 e->k->block_threads / 2);
         print_combined(e, in, arena_printf(e->out->a, "%s[tid]", met), arena_printf(e->out->a, "%s[tid + h]", met));
         str_addf(e->out, " BARRIER } %s = %s[0]; BARRIER\n", v, met);
         return;
@@ -66,7 +68,7 @@ void clike_group_value(clike *e, const kins *in, reg r) {
     str_add(e->out, "for (int h = 16; h > 0; h /= 2) ");
     print_combined(e, in, v, other);
     if (warps > 1) {
-        e->meets[t] = true;
+        e->reduces[t] = true;
         str_addf(e->out, " if (tid %% 32 == 0) %s[tid / 32] = %s; BARRIER %s = %s[tid %% %d]; for (int h = %d; h > 0; h /= 2) ",
                  met, v, v, met, warps, warps / 2);
         print_combined(e, in, v, other);
@@ -75,13 +77,13 @@ void clike_group_value(clike *e, const kins *in, reg r) {
 }
 
 /* Of equals the lowest index; the first NaN beats everything; -1 is none at all. */
-void clike_group_index(clike *e, const kins *in, reg r) {
+void clike_block_argreduce(clike *e, const kins *in, reg r) {
     tn_dtype t = (tn_dtype)in->src;
     const char *type = clike_reg_type(t), *m = arena_printf(e->out->a, "met_%s", type);
     clike_need(e, t, 1), clike_need(e, TN_I64, 1);
-    e->meets[t] = e->meets_index = true;
+    e->reduces[t] = e->reduces_index = true;
     str_addf(e->out, "i64x1 v%u; %s[tid] = v%u; met_index[tid] = v%u; BARRIER for (int h = %d; h > 0; h /= 2) { if (tid < h) {",
-             r, m, in->a, in->b, e->k->group / 2);
+             r, m, in->a, in->b, e->k->block_threads / 2);
     str_addf(e->out, " %sx1 x = %s[tid], y = %s[tid + h]; i64x1 i = met_index[tid], j = met_index[tid + h];", type, m, m);
     str_addf(e->out,
              " if (j >= 0 && (i < 0 || (x != x || y != y ? y != y && (x == x || j < i) : y %c x || (y == x && j < i)))) {"

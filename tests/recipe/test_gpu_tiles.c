@@ -1,4 +1,4 @@
-/* test_gpu_choices.c - whatever tiles tuning tries for a contraction on a GPU, the bits are the same: every candidate and
+/* test_gpu_tiles.c - whatever tiles tuning tries for a contraction on a GPU, the bits are the same: every candidate and
  * choices of random numbers, for products as they are and transposed, batched ones, convolutions and long sums with few results
  * (which several threads share), run thread by thread by the interpreter. Choices that fit are really used. */
 #include <setjmp.h>
@@ -29,7 +29,7 @@ static const char *const graphs[] = {
 
 static target a_target(int64_t grid) {
     target t = target_common_gpu();
-    t.grid = grid;
+    t.resident_threads = grid;
     t.tuning_seed = 7;
     return t;
 }
@@ -62,7 +62,7 @@ static int try_all(const reference *r, arena *a, target t, const gpu_tile *all, 
         plan *p = compile(r->g, a, t, &e);
         const eval_memory *got = run(p, r, a);
         if (memcmp(want->io[out], got->io[out], (size_t)model->io.at[out].bytes))
-            fail_msg("@%s, grid %d: other bits with %s", r->g->name, (int)t.grid, e.schedule);
+            fail_msg("@%s, grid %d: other bits with %s", r->g->name, (int)t.resident_threads, e.schedule);
         others += !kernel_equal(p->kernels.at[0].k, model->kernels.at[0].k);
     }
     return others;

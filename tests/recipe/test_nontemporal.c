@@ -1,5 +1,6 @@
-/* test_past.c - results that are larger than the caches: written past them where whole lines are, in machines with small caches
- * by the interpreter; on this machine with buffers that begin with a line and ones that do not, in one and two threads. */
+/* test_nontemporal.c - results that are larger than the caches: written past them where whole lines are, in machines with small
+ * caches by the interpreter; on this machine with buffers that begin with a line and ones that do not, in one and two threads.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -55,10 +56,10 @@ static void test_forms(void **state) {
 
 enum { ROWS = 4096, COLS = 4096 }; /* 64 MiB: more than 24 times any second-level cache, read and written */
 
-static void run(tn_ctx *ctx, bool turned, int threads, float *x, float *y) {
+static void run(tn_ctx *ctx, bool transposed, int threads, float *x, float *y) {
     tn_graph *g = tn_graph_new(ctx, "past");
     tn_tensor in = tn_input(g, "x", TN_F32, TN_DIMS(ROWS, COLS));
-    tn_output(tn_neg(turned ? tn_transpose(in, 0, 1) : in), "y");
+    tn_output(tn_neg(transposed ? tn_transpose(in, 0, 1) : in), "y");
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     tn_program *p;
     tn_session *s;
@@ -68,8 +69,8 @@ static void run(tn_ctx *ctx, bool turned, int threads, float *x, float *y) {
     assert_int_equal(tn_run(s, TN_BIND({ "x", x }, { "y", y })), TN_OK);
     for (int64_t i = 0; i < ROWS; i++)
         for (int64_t j = 0; j < COLS; j++)
-            if (y[i * COLS + j] != -x[turned ? j * ROWS + i : i * COLS + j])
-                fail_msg("%s, %d threads: y[%d,%d] is wrong", turned ? "turned" : "plain", threads, (int)i, (int)j);
+            if (y[i * COLS + j] != -x[transposed ? j * ROWS + i : i * COLS + j])
+                fail_msg("%s, %d threads: y[%d,%d] is wrong", transposed ? "turned" : "plain", threads, (int)i, (int)j);
     tn_session_free(s), tn_program_free(p), tn_graph_free(g);
 }
 
