@@ -4,6 +4,7 @@
 #include "import.h"
 #include "tenon/tenon_ir.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -228,13 +229,50 @@ tn_tensor onnx_scalar(tn_tensor like, double value) { return tn_full(like.graph,
 tn_tensor onnx_ints_const(onnx_call *c, const int64_t *v, int n) { return tn_const(c->g, TN_I64, TN_DIMS(n), v); }
 tn_tensor onnx_reshape_to(tn_tensor x, const int64_t *dims, int rank) { return tn_reshape(x, onnx_dims(dims, rank)); }
 
+bool onnx_elem_wraps(int elem) { return onnx_elem_widened(elem) && elem != ELEM_STRING && !onnx_minifloat_of(elem); }
+tn_tensor onnx_wrap_bits(tn_tensor x, int bits, bool is_signed) {
+    tn_tensor low = tn_and(x, onnx_scalar(x, (double)(((int64_t)1 << bits) - 1)));
+    double half = (double)((int64_t)1 << (bits - 1));
+    return is_signed ? tn_select(tn_ge(low, onnx_scalar(x, half)), tn_sub(low, onnx_scalar(x, 2 * half)), low) : low;
+}
 tn_tensor onnx_wrap(tn_tensor x, int elem) {
-    int64_t bits = elem == ELEM_U16 || elem == ELEM_I16 ? 16 : elem == ELEM_U32 ? 32 : 0;
+    int bits = !onnx_elem_wraps(elem) || elem == ELEM_U64 ? 0 : (int)onnx_elem_bytes(elem, 8);
     if (!bits) return x;
-    tn_tensor mask = onnx_scalar(x, (double)(((int64_t)1 << bits) - 1));
-    tn_tensor low = tn_and(x, mask);
-    if (elem != ELEM_I16) return low;
-    return tn_select(tn_ge(low, onnx_scalar(x, 32768)), tn_sub(low, onnx_scalar(x, 65536)), low);
+    tn_dtype held = tn_tensor_dtype(x);
+    if (bits < 8) x = tn_cast(x, TN_I32); /* the mask is no number of i8 */
+    return tn_cast(onnx_wrap_bits(x, bits, elem == ELEM_I16 || elem == ELEM_I4 || elem == ELEM_I2), held);
+}
+
+/* Powers of two alone: the smallest that is not less. A logarithm says which three to look at. */
+static tn_tensor round_to_power(tn_tensor x) {
+    float power[255];
+    for (int i = 0; i < 255; i++) power[i] = onnx_minifloat_load(ELEM_F8E8M0, (uint8_t)i);
+    tn_tensor table = tn_const(x.graph, TN_F32, TN_DIMS(255), power), tiny = onnx_scalar(x, 0x1p-126);
+    tn_tensor at = tn_floor(tn_mul_scalar(tn_log(tn_max(x, tiny)), 1.4426950408889634)), y = tn_mul_scalar(x, 0);
+    for (int i = 2; i >= -1; i--) { /* the lowest that fits is the last to be taken */
+        tn_tensor index = tn_cast(tn_min(tn_max(tn_add_scalar(at, 127 + i), onnx_scalar(at, 0)), onnx_scalar(at, 254)), TN_I64);
+        tn_tensor p = tn_gather(table, index, 0);
+        y = i == 2 ? p : tn_select(tn_ge(p, x), p, y);
+    }
+    return tn_select(tn_ne(x, x), x, y);
+}
+
+/* The spacing of the type's numbers at |x| is a power of two, found by comparing: division by it and multiplication are exact.
+ */
+tn_tensor onnx_round_to(tn_tensor x, int elem, bool saturate) {
+    const onnx_minifloat *f = onnx_minifloat_of(elem);
+    if (!f->zero) return round_to_power(x);
+    tn_tensor size = tn_abs(x), step = onnx_scalar(x, exp2(1 - f->bias - f->mantissa_bits));
+    int top = (int)floor(log2((double)f->most));
+    for (int e = 2 - f->bias; e <= top; e++)
+        step = tn_select(tn_ge(size, onnx_scalar(x, exp2(e))), onnx_scalar(x, exp2(e - f->mantissa_bits)), step);
+    tn_tensor y = tn_mul(tn_round(tn_div(x, step)), step), most = onnx_scalar(x, (double)f->most),
+              least = onnx_scalar(x, -(double)f->most);
+    tn_tensor cut = tn_max(tn_min(y, most), least);
+    if (!f->has_nan) return tn_select(tn_ne(x, x), onnx_scalar(x, 0), cut);
+    if (saturate) return tn_select(tn_ne(x, x), x, cut);
+    tn_tensor beyond = f->has_inf ? tn_mul(y, onnx_scalar(x, INFINITY)) : onnx_scalar(x, NAN);
+    return tn_select(tn_gt(tn_abs(y), most), beyond, y);
 }
 
 tn_tensor onnx_not_negative(tn_tensor index, int64_t size) {

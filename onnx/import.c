@@ -56,6 +56,11 @@ static onnx_val *scope_get(const onnx_scope *s, const char *name) {
     return NULL;
 }
 
+onnx_val *onnx_named(onnx_call *c, const char *name, size_t n) {
+    char *copy = onnx_new(c->im->env, n + 1, 1);
+    return scope_get(c->im->scope, n ? memcpy(copy, name, n) : copy);
+}
+
 /* ---- refusals ---- */
 
 struct onnx_noted {
@@ -94,7 +99,7 @@ static const onnx_function *find_function(const onnx_import *im, const onnx_node
     return NULL;
 }
 
-enum { NEWEST_OPSET = 24 };
+enum { NEWEST_OPSET = 28 };
 static void check_call(onnx_call *c) {
     const onnx_row *r = c->row;
     if (!r) onnx_refuse(c, "this op is not known");
@@ -105,8 +110,9 @@ static void check_call(onnx_call *c) {
         const onnx_val *v = c->in[i];
         if (!v) continue;
         if (v->kind != TN_ONNX_TENSOR && !(r->flags & ROW_LISTS)) onnx_refuse(c, "a sequence or an optional as operand %d", i);
-        bool fits =
-            !onnx_elem_widened(v->elem) || r->flags & (ROW_MOVE | ROW_WRAP) || (r->flags & ROW_ORDER && v->elem != ELEM_U64);
+        bool fits = !onnx_elem_widened(v->elem) || r->flags & (ROW_MOVE | ROW_ANY) ||
+                    (onnx_elem_wraps(v->elem) && r->flags & ROW_WRAP) ||
+                    (onnx_elem_wraps(v->elem) && r->flags & ROW_ORDER && (v->elem != ELEM_U64 || r->flags & ROW_UNSIGNED));
         if (v->kind == TN_ONNX_TENSOR && !fits) onnx_refuse(c, "operands of %s", onnx_elem_name(v->elem));
     }
 }
@@ -433,11 +439,18 @@ static onnx_val *list_input(onnx_import *im, const tn_onnx_port *p, int elem, bo
     list->items = ONNX_NEW(im->env, onnx_val *, im->opts.n_values + 1);
     for (int i = 0; i < im->opts.n_values; i++) {
         char *name =
-            p->kind == TN_ONNX_SEQUENCE ? onnx_format(im->env, "%s[%d]", p->name, i) : onnx_format(im->env, "%s", p->name);
+            p->kind != TN_ONNX_OPTIONAL ? onnx_format(im->env, "%s[%d]", p->name, i) : onnx_format(im->env, "%s", p->name);
         const tn_onnx_value *v = find_value(im, name);
         if (!v || (i && p->kind == TN_ONNX_OPTIONAL)) break;
         item.name = name;
         list->items[list->n_items++] = tensor_input(im, name, &item, elem, v, constant);
+    }
+    if (p->kind == TN_ONNX_OPTIONAL_SEQUENCE) { /* what is empty is an optional without a value */
+        onnx_val *optional = onnx_val_new(im, TN_ONNX_OPTIONAL, elem);
+        optional->items = ONNX_NEW(im->env, onnx_val *, 1);
+        list->kind = TN_ONNX_SEQUENCE;
+        if (list->n_items) optional->items[optional->n_items++] = list;
+        return optional;
     }
     return list;
 }
@@ -453,7 +466,11 @@ static void add_inputs(onnx_import *im) {
                                                 : list_input(im, p, elem, constant);
         im->m->input_constant[i] = constant && (p->kind != TN_ONNX_TENSOR || v->data);
         if (!v->data) v->deps = bit;
-        for (int k = 0; k < v->n_items; k++) v->items[k]->deps = v->items[k]->data ? 0 : bit;
+        for (int k = 0; k < v->n_items; k++) {
+            onnx_val *item = v->items[k];
+            item->deps = item->data ? 0 : bit;
+            for (int j = 0; j < item->n_items; j++) item->items[j]->deps = item->items[j]->data ? 0 : bit;
+        }
         scope_set(im->env, im->scope, p->name, v);
     }
 }

@@ -59,12 +59,14 @@ typedef struct onnx_call {
 } onnx_call;
 
 typedef enum {
-    ROW_HOST = 1,  /* results need no graph where the operands are known */
-    ROW_MOVE = 2,  /* values go through unchanged: any type */
-    ROW_ORDER = 4, /* right for types held in a wider one (not for uint64) */
-    ROW_WRAP = 8,  /* the same, after the result is brought back into the type's range; also for uint64 */
-    ROW_KEEP = 16, /* never computed at import: work that is not linear in its operands */
-    ROW_LISTS = 32 /* takes sequences and optionals */
+    ROW_HOST = 1,      /* results need no graph where the operands are known */
+    ROW_MOVE = 2,      /* values go through unchanged: any type */
+    ROW_ORDER = 4,     /* right for types held in a wider one (not for uint64) */
+    ROW_WRAP = 8,      /* the same, after the result is brought back into the type's range; also for uint64 */
+    ROW_KEEP = 16,     /* never computed at import: work that is not linear in its operands */
+    ROW_LISTS = 32,    /* takes sequences and optionals */
+    ROW_ANY = 64,      /* its handler looks at the types */
+    ROW_UNSIGNED = 128 /* ROW_ORDER, and right for uint64, too */
 } onnx_row_flags;
 
 struct onnx_row {
@@ -101,6 +103,8 @@ int64_t onnx_known_int(onnx_call *c, int i, const char *what);               /* 
 double *onnx_known_floats(onnx_call *c, int i, const char *what, int *out_n);
 double onnx_load(tn_dtype t, const void *data, int64_t i); /* as tn_ir_load, of arrays that need not be aligned */
 
+onnx_val *onnx_named(onnx_call *c, const char *name, size_t n); /* the value of that name; NULL: there is none */
+
 /* ---- attributes ---- */
 
 const onnx_attr *onnx_attr_find(onnx_call *c, const char *name); /* NULL when not given */
@@ -131,8 +135,13 @@ tn_tensor onnx_ints_const(onnx_call *c, const int64_t *v, int n);
 tn_tensor onnx_reshape_to(tn_tensor x, const int64_t *dims, int rank);
 tn_shape onnx_dims(const int64_t *dims, int rank);
 int64_t onnx_count_of(tn_shape s);
-tn_tensor onnx_wrap(tn_tensor x, int elem);                 /* a held value back into the range of its type */
-tn_tensor onnx_not_negative(tn_tensor index, int64_t size); /* index + size where it is negative */
+tn_tensor onnx_wrap(tn_tensor x, int elem);                      /* a held value back into the range of its type */
+tn_tensor onnx_wrap_bits(tn_tensor x, int bits, bool is_signed); /* the low bits, as a number */
+bool onnx_elem_wraps(int elem);                                  /* a widened integer, not a string */
+tn_tensor onnx_take_along(onnx_call *c, tn_tensor x, tn_tensor index, int axis); /* index clamped */
+void onnx_cast_text(onnx_call *c, int to);                                       /* operand 0: from or to strings, known */
+tn_tensor onnx_round_to(tn_tensor x, int elem, bool saturate); /* f32 to the values of a small floating-point type */
+tn_tensor onnx_not_negative(tn_tensor index, int64_t size);    /* index + size where it is negative */
 tn_tensor onnx_accurate(tn_tensor x); /* halves as f32, for what takes several roundings; others as they are */
 
 /* ---- subgraphs ---- */

@@ -37,10 +37,10 @@ static void read_tensor_type(onnx_env *env, onnx_span s, tn_onnx_port *p, int *e
     }
 }
 
-/* TypeProto: a tensor, or one sequence or optional of tensors; what is deeper is OTHER. */
+/* TypeProto: a tensor, a sequence or an optional of tensors, or an optional sequence; what is deeper is OTHER. */
 static void read_type(onnx_env *env, onnx_span s, tn_onnx_port *p, int *elem) {
     p->kind = TN_ONNX_TENSOR;
-    for (int level = 0; level < 2; level++) {
+    for (int level = 0; level < 3; level++) {
         onnx_span inner = { NULL, 0 }, type = { NULL, 0 };
         uint32_t what = 0;
         EACH(env, s, f) if (f.number != 6) what = f.number, inner = onnx_bytes(env, &f);
@@ -48,7 +48,11 @@ static void read_type(onnx_env *env, onnx_span s, tn_onnx_port *p, int *elem) {
             read_tensor_type(env, inner, p, elem);
             return;
         }
-        p->kind = level ? TN_ONNX_OTHER : what == 4 ? TN_ONNX_SEQUENCE : what == 9 ? TN_ONNX_OPTIONAL : TN_ONNX_OTHER;
+        p->kind = what == 4 && p->kind == TN_ONNX_OPTIONAL ? TN_ONNX_OPTIONAL_SEQUENCE
+                  : level                                  ? TN_ONNX_OTHER
+                  : what == 4                              ? TN_ONNX_SEQUENCE
+                  : what == 9                              ? TN_ONNX_OPTIONAL
+                                                           : TN_ONNX_OTHER;
         if (p->kind == TN_ONNX_OTHER) return;
         EACH(env, inner, f) if (f.number == 1) type = onnx_bytes(env, &f);
         s = type;

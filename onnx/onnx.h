@@ -92,13 +92,32 @@ enum {
     ELEM_C64,
     ELEM_C128,
     ELEM_BF16,
+    ELEM_F8E4M3FN,
+    ELEM_F8E4M3FNUZ,
+    ELEM_F8E5M2,
+    ELEM_F8E5M2FNUZ,
+    ELEM_U4,
+    ELEM_I4,
+    ELEM_F4E2M1,
+    ELEM_F8E8M0,
+    ELEM_U2,
+    ELEM_I2,
     ELEM_N
 };
 const char *onnx_elem_name(int elem);
-tn_dtype onnx_elem_dtype(int elem); /* how it is held; TN_N_DTYPES = not at all */
-size_t onnx_elem_size(int elem);    /* bytes in a file; 0 = not fixed */
-bool onnx_elem_widened(int elem);   /* held in a wider type, or with another sign */
+tn_dtype onnx_elem_dtype(int elem);          /* how it is held; TN_N_DTYPES = not at all */
+size_t onnx_elem_bytes(int elem, int64_t n); /* of n elements in a file; 0 where that is not fixed */
+bool onnx_elem_widened(int elem);            /* held in a wider type, or with another sign */
 int onnx_elem_of(tn_dtype t);
+/* Floating-point numbers of 8 and fewer bits, which are held as f32. */
+typedef struct onnx_minifloat {
+    int exponent_bits, mantissa_bits, bias;
+    float most;                  /* the largest number */
+    bool has_inf, has_nan, zero; /* zero: there is a zero, and a sign */
+    bool unsigned_zero;          /* "UZ": the bits of -0 are NaN */
+} onnx_minifloat;
+const onnx_minifloat *onnx_minifloat_of(int elem); /* NULL: it is none */
+float onnx_minifloat_load(int elem, uint8_t bits);
 
 typedef struct onnx_tensor {
     const char *name;
@@ -181,6 +200,11 @@ struct tn_onnx_model {
     int *input_at; /* inputs of the graph without initial values */
     int n_inputs;
     bool *input_constant; /* of these, in the last import */
+    struct onnx_texts {   /* strings are held as i64: their numbers here. Number 0 is the empty one. */
+        const char **at;
+        int64_t *slots; /* of a table of open addresses: number + 1 */
+        int64_t n, cap, n_slots;
+    } texts;
     tn_onnx_refusal *refused;
     int n_refused;
 };
@@ -191,6 +215,8 @@ void onnx_read_tensor(onnx_env *env, onnx_span s, onnx_tensor *out);
 /* The elements as Tenon holds them, in the arena, or in the file where nothing has to change (not aligned then). m: for
  * external data; NULL = there is none. */
 const void *onnx_tensor_data(onnx_env *env, tn_onnx_model *m, const onnx_tensor *t);
+/* The number of a string, which is added if it is new. Errors go to env's guard. */
+int64_t onnx_text_number(onnx_env *env, tn_onnx_model *m, const char *text, size_t n);
 void onnx_array_bytes(onnx_env *env, int elem, const tn_shape *shape, int64_t *out_n, size_t *out_bytes);
 
 /* ---- files ---- */

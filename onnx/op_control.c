@@ -302,17 +302,18 @@ void onnx_op_split_to_sequence(onnx_call *c) {
     int64_t total = x.dim[axis], start[TN_MAX_RANK] = { 0 };
     onnx_val *out = onnx_val_new(c->im, TN_ONNX_SEQUENCE, onnx_elem(c, 0));
     out->items = ONNX_NEW(c->im->env, onnx_val *, (sizes && !single ? n_sizes : total) + 1);
-    while (start[axis] < total) {
-        int64_t size = !sizes ? 1 : single ? sizes[0] : out->n_items < n_sizes ? sizes[out->n_items] : 0;
+    while (sizes && !single ? out->n_items < n_sizes : start[axis] < total) {
+        int64_t size = !sizes ? 1 : single ? sizes[0] : sizes[out->n_items];
         if (single && size > total - start[axis]) size = total - start[axis];
-        if (size < 1 || size > total - start[axis]) onnx_refuse(c, "sizes that do not add up to %lld", (long long)total);
+        if (size < single || size < 0 || size > total - start[axis])
+            onnx_refuse(c, "sizes that do not add up to %lld", (long long)total);
         tn_shape stop = x;
         stop.dim[axis] = start[axis] + size;
         tn_tensor y = tn_slice(onnx_t(c, 0), start, stop.dim, NULL, x.rank);
         out->items[out->n_items++] = keep ? onnx_val_of(c, y, onnx_elem(c, 0)) : part(c, onnx_in(c, 0), axis, start[axis]);
         start[axis] += size;
     }
-    if (sizes && !single && out->n_items != n_sizes) onnx_refuse(c, "sizes that do not add up to %lld", (long long)total);
+    if (start[axis] != total) onnx_refuse(c, "sizes that do not add up to %lld", (long long)total);
     onnx_put_val(c, 0, out);
 }
 

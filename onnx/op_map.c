@@ -19,6 +19,20 @@ static tn_tensor old_broadcast(onnx_call *c, tn_tensor a, tn_tensor b) {
     return tn_reshape(b, s);
 }
 
+/* uint64, which is held as the i64 of the same bits: its order is that of i64 with the highest bit turned. */
+static tn_tensor turned(tn_tensor x) { return tn_xor(x, tn_const(x.graph, TN_I64, TN_SCALAR, &(int64_t){ INT64_MIN })); }
+static tn_tensor half_u64(tn_tensor x) {
+    tn_tensor two = onnx_scalar(x, 2), top = tn_const(x.graph, TN_I64, TN_SCALAR, &(int64_t){ INT64_MAX });
+    return tn_and(tn_div(tn_sub(x, tn_mod(x, two)), two), top);
+}
+/* By a divisor in the upper half: 0 or 1. Else twice the quotient of the half, and one more where the rest is large. */
+static tn_tensor div_u64(tn_tensor a, tn_tensor b) {
+    tn_tensor twice = tn_mul_scalar(tn_div(half_u64(a), b), 2), rest = tn_sub(a, tn_mul(twice, b)), one = onnx_scalar(a, 1);
+    tn_tensor more = tn_add(twice, tn_select(tn_ge(turned(rest), turned(b)), one, onnx_scalar(a, 0)));
+    tn_tensor few = tn_cast(tn_ge(turned(a), turned(b)), TN_I64), zero = onnx_scalar(b, 0);
+    return tn_select(tn_eq(b, zero), zero, tn_select(tn_lt(b, zero), few, more));
+}
+
 static void check_equal_types(onnx_call *c) {
     for (int i = 1; i < c->n_in; i++)
         if (onnx_has(c, i) && onnx_elem(c, i) != onnx_elem(c, 0))
@@ -28,14 +42,18 @@ static void check_equal_types(onnx_call *c) {
 void onnx_op_binary(onnx_call *c) {
     check_equal_types(c);
     if (c->opset < 7) (void)onnx_attr_find(c, "consumed_inputs");
-    tn_tensor a = onnx_t(c, 0), y = c->row->binary(a, old_broadcast(c, a, onnx_t(c, 1)));
+    tn_tensor a = onnx_t(c, 0), b = old_broadcast(c, a, onnx_t(c, 1)), y;
+    bool is_u64 = onnx_elem(c, 0) == ELEM_U64 && c->row->flags & ROW_UNSIGNED;
+    if (is_u64 && c->row->binary == (tn_div))
+        y = div_u64(a, b);
+    else
+        y = is_u64 ? c->row->binary(turned(a), turned(b)) : c->row->binary(a, b);
     bool same = tn_tensor_dtype(y) == tn_tensor_dtype(a);
     onnx_put(c, 0, same ? onnx_wrap(y, onnx_elem(c, 0)) : y, ELEM_NONE);
 }
 
 /* ---- types ---- */
 
-/* uint64 is held as the i64 of the same bits: its upper half as negative numbers. */
 static tn_tensor cast_from(tn_tensor x, int from, tn_dtype to) {
     bool to_float = to == TN_F32 || to == TN_F64 || to == TN_F16 || to == TN_BF16;
     if (from != ELEM_U64 || !to_float) return tn_cast(x, to);
@@ -44,6 +62,21 @@ static tn_tensor cast_from(tn_tensor x, int from, tn_dtype to) {
 }
 static void cast_to(onnx_call *c, int to) {
     tn_dtype t = onnx_elem_dtype(to);
+    int from = onnx_elem(c, 0);
+    if (from == ELEM_STRING || to == ELEM_STRING) {
+        onnx_cast_text(c, to);
+        return;
+    }
+    if (onnx_minifloat_of(to)) {
+        bool saturate = onnx_attr_int(c, "saturate", 1);
+        if (!onnx_attr_is(c, "round_mode", "up", "up")) onnx_refuse(c, "attribute round_mode");
+        onnx_put(c, 0, onnx_round_to(cast_from(onnx_t(c, 0), from, TN_F32), to, saturate), to);
+        return;
+    }
+    if (onnx_elem_wraps(to) && onnx_elem_bytes(to, 8) < 8) {
+        onnx_put(c, 0, onnx_wrap(tn_cast(onnx_wrap(cast_from(onnx_t(c, 0), from, TN_I32), to), t), to), to);
+        return;
+    }
     if (t == TN_N_DTYPES) onnx_refuse(c, "a cast to %s", onnx_elem_name(to));
     if (to == ELEM_U64 && onnx_is_float(onnx_elem(c, 0))) onnx_refuse(c, "a cast of floats to uint64");
     onnx_put(c, 0, onnx_wrap(cast_from(onnx_t(c, 0), onnx_elem(c, 0), t), to), to);
@@ -59,6 +92,19 @@ void onnx_op_cast(onnx_call *c) {
 void onnx_op_cast_like(onnx_call *c) {
     (void)onnx_attr_find(c, "saturate");
     cast_to(c, onnx_elem(c, 1));
+}
+/* The same bits as another type: of what is known. */
+void onnx_op_bit_cast(onnx_call *c) {
+    int64_t to = onnx_attr_need_int(c, "to");
+    int from = onnx_elem(c, 0);
+    bool same = to > 0 && to < ELEM_N && onnx_elem_bytes(from, 8) == onnx_elem_bytes((int)to, 8) && to != ELEM_STRING;
+    if (!same || from == ELEM_STRING) onnx_refuse(c, "%s as type %lld", onnx_elem_name(from), (long long)to);
+    if (onnx_elem_widened(from) || onnx_elem_widened((int)to) || onnx_elem_dtype((int)to) == TN_N_DTYPES)
+        onnx_refuse(c, "%s as %s", onnx_elem_name(from), onnx_elem_name((int)to));
+    const uint8_t *data = onnx_known(c, 0, "operand");
+    for (int64_t i = 0; to == ELEM_BOOL && i < c->in[0]->n; i++)
+        if (data[i] > 1) onnx_refuse(c, "%d as bool", data[i]);
+    onnx_put_known(c, 0, (int)to, onnx_shape(c, 0), data);
 }
 void onnx_op_identity(onnx_call *c) { onnx_put_val(c, 0, onnx_in(c, 0)); }
 
@@ -113,6 +159,12 @@ void onnx_op_swish(onnx_call *c) {
     tn_tensor x = onnx_t(c, 0);
     onnx_put(c, 0, tn_mul(x, tn_sigmoid(tn_mul_scalar(x, onnx_attr_float(c, "alpha", 1)))), ELEM_NONE);
 }
+void onnx_op_swi_glu(onnx_call *c) {
+    tn_tensor a = onnx_accurate(onnx_t(c, 0)), b = onnx_accurate(onnx_t(c, 1));
+    check_equal_types(c);
+    tn_tensor y = tn_mul(tn_mul(a, tn_sigmoid(tn_mul_scalar(a, onnx_attr_float(c, "alpha", 1)))), b);
+    onnx_put(c, 0, tn_cast(y, onnx_elem_dtype(onnx_elem(c, 0))), ELEM_NONE);
+}
 void onnx_op_thresholded_relu(onnx_call *c) {
     tn_tensor x = onnx_t(c, 0);
     onnx_put(c, 0, tn_select(tn_gt(x, onnx_scalar(x, onnx_attr_float(c, "alpha", 1))), x, zero(x)), ELEM_NONE);
@@ -164,8 +216,6 @@ static void variadic(onnx_call *c, tn_tensor (*f)(tn_tensor, tn_tensor), bool me
     for (int i = 1; i < c->n_in; i++) y = f(y, onnx_t(c, i));
     onnx_put(c, 0, mean ? tn_div(y, onnx_scalar(y, c->n_in)) : y, ELEM_NONE);
 }
-/* The order of uint64 is that of the i64 with the highest bit turned. */
-static tn_tensor turned(tn_tensor x) { return tn_xor(x, tn_const(x.graph, TN_I64, TN_SCALAR, &(int64_t){ INT64_MIN })); }
 static tn_tensor max_u64(tn_tensor a, tn_tensor b) { return turned(tn_max(turned(a), turned(b))); }
 static tn_tensor min_u64(tn_tensor a, tn_tensor b) { return turned(tn_min(turned(a), turned(b))); }
 void onnx_op_max(onnx_call *c) { variadic(c, onnx_elem(c, 0) == ELEM_U64 ? max_u64 : (tn_max), false); }
@@ -176,12 +226,11 @@ void onnx_op_mean(onnx_call *c) { variadic(c, (tn_add), true); }
 void onnx_op_mod(onnx_call *c) {
     check_equal_types(c);
     tn_tensor a = onnx_t(c, 0), b = onnx_t(c, 1), y;
-    if (onnx_attr_int(c, "fmod", 0)) {
+    if (onnx_attr_int(c, "fmod", 0) && onnx_elem(c, 0) != ELEM_U64) {
         y = tn_mod(tn_abs(a), tn_abs(b));
         y = tn_select(tn_lt(a, onnx_scalar(a, 0)), tn_neg(y), y);
     } else {
-        if (onnx_is_float(onnx_elem(c, 0))) onnx_refuse(c, "floats without fmod");
-        y = tn_mod(a, b);
+        y = onnx_elem(c, 0) == ELEM_U64 ? tn_sub(a, tn_mul(div_u64(a, b), b)) : tn_mod(a, b);
     }
     onnx_put(c, 0, y, ELEM_NONE);
 }
@@ -230,23 +279,35 @@ void onnx_op_bitwise_not(onnx_call *c) {
 
 /* x of 64 bits without sign to the right: by one with a zero coming in, then by one less of what is positive now. */
 static tn_tensor shift_right_u64(tn_tensor x, tn_tensor by, tn_tensor powers) {
-    tn_tensor two = onnx_scalar(x, 2), top = tn_const(x.graph, TN_I64, TN_SCALAR, &(int64_t){ INT64_MAX });
-    tn_tensor half = tn_and(tn_div(tn_sub(x, tn_mod(x, two)), two), top);
+    tn_tensor half = half_u64(x);
     tn_tensor less = tn_max(tn_add_scalar(by, -1), zero(by));
     return tn_select(tn_eq(by, zero(by)), x, tn_div(half, tn_gather(powers, less, 0)));
 }
 
 /* By a table of powers of two, 0 for those that the type does not hold: products and quotients are shifts. */
 void onnx_op_bit_shift(onnx_call *c) {
-    int elem = onnx_elem(c, 0), bits = elem == ELEM_U8 ? 8 : elem == ELEM_U16 ? 16 : elem == ELEM_U32 ? 32 : 64;
+    int elem = onnx_elem(c, 0), bits = (int)onnx_elem_bytes(elem, 8);
+    bool is_signed = elem == ELEM_I8 || elem == ELEM_I16 || elem == ELEM_I32 || elem == ELEM_I64;
     bool left = onnx_attr_is(c, "direction", "", "LEFT");
     int64_t power[65] = { 0 };
     check_equal_types(c);
     if (!left && !onnx_attr_is(c, "direction", "", "RIGHT")) onnx_refuse(c, "attribute direction");
+    if (elem == ELEM_BOOL || onnx_is_float(elem)) onnx_refuse(c, "operands of %s", onnx_elem_name(elem));
     for (int i = 0; i < bits; i++) power[i] = (int64_t)((uint64_t)1 << i);
     tn_tensor x = tn_cast(onnx_t(c, 0), TN_I64), by = tn_cast(onnx_t(c, 1), TN_I64);
     by = tn_select(tn_lt(by, zero(by)), onnx_scalar(by, bits), tn_min(by, onnx_scalar(by, bits)));
     tn_tensor powers = tn_const(c->g, TN_I64, TN_DIMS(65), power), p = tn_gather(powers, by, 0), y = tn_mul(x, p);
-    if (!left) y = elem == ELEM_U64 ? shift_right_u64(x, by, powers) : tn_div(x, p); /* 0 for p = 0 */
+    if (!left && is_signed) { /* rounded down; -x - 1 has the bits of x turned */
+        tn_tensor minus = onnx_scalar(x, -1), plain = tn_lt(x, zero(x));
+        tn_tensor size = tn_select(plain, tn_sub(minus, x), x), q = tn_div(size, p); /* 0 for p = 0 */
+        if (bits == 64) q = tn_select(tn_lt(p, zero(p)), zero(q), q);
+        onnx_put(c, 0, tn_cast(tn_select(plain, tn_sub(minus, q), q), onnx_elem_dtype(elem)), ELEM_NONE);
+        return;
+    }
+    if (!left && elem != ELEM_U64) y = tn_div(x, p); /* 0 for p = 0 */
+    if (!left && elem == ELEM_U64) y = shift_right_u64(x, by, powers);
+    if (left && elem == ELEM_I8) y = onnx_wrap_bits(y, 8, true);
+    if (left && elem == ELEM_U8) y = onnx_wrap_bits(y, 8, false);
+    if (left && elem == ELEM_I32) y = onnx_wrap_bits(y, 32, true);
     onnx_put(c, 0, onnx_wrap(tn_cast(y, onnx_elem_dtype(elem)), elem), ELEM_NONE);
 }

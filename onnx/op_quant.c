@@ -26,6 +26,15 @@ static void range_of(onnx_call *c, int elem, double *lo, double *hi) {
     case ELEM_I16:
         *lo = -32768, *hi = 32767;
         break;
+    case ELEM_U4:
+    case ELEM_I4:
+    case ELEM_U2:
+    case ELEM_I2: {
+        double half = elem == ELEM_U4 || elem == ELEM_I4 ? 8 : 2;
+        bool is_signed = elem == ELEM_I4 || elem == ELEM_I2;
+        *lo = is_signed ? -half : 0, *hi = is_signed ? half - 1 : 2 * half - 1;
+        break;
+    }
     default:
         onnx_refuse(c, "quantised to %s", onnx_elem_name(elem));
     }
@@ -44,26 +53,52 @@ static tn_tensor zero_at(onnx_call *c, int i, int rank, int axis) {
 
 static int axis_of(onnx_call *c, int scale) {
     int64_t axis = onnx_attr_int(c, "axis", 1);
-    if (onnx_attr_int(c, "block_size", 0)) onnx_refuse(c, "blocks");
     return onnx_count_of(onnx_shape(c, scale)) == 1 ? 0 : onnx_axis(c, axis, onnx_rank(c, 0));
 }
+/* Operand i as f32 beside the first; with blocks, each of its elements stands for so many along axis. */
+static tn_tensor spread(onnx_call *c, int i, int axis) {
+    tn_shape x = onnx_shape(c, 0), s = onnx_shape(c, i);
+    int64_t block = onnx_attr_int(c, "block_size", 0), start[TN_MAX_RANK] = { 0 };
+    if (!block || onnx_count_of(s) == 1) return tn_cast(beside(c, i, x.rank, axis), TN_F32);
+    for (int k = 0; k < x.rank; k++)
+        if (s.rank != x.rank || block < 1 || s.dim[k] != (k == axis ? (x.dim[k] + block - 1) / block : x.dim[k]))
+            onnx_refuse(c, "its blocks");
+    return tn_slice(tn_nn_repeat(tn_cast(onnx_t(c, i), TN_F32), block, axis), start, x.dim, NULL, x.rank);
+}
 void onnx_op_quantize_linear(onnx_call *c) {
-    int axis = axis_of(c, 1), rank = onnx_rank(c, 0);
+    int axis = axis_of(c, 1);
     int64_t to = onnx_attr_int(c, "output_dtype", 0);
     int elem = onnx_has(c, 2) ? onnx_elem(c, 2) : to ? (int)to : ELEM_U8;
     (void)onnx_attr_int(c, "saturate", 1);
     if (onnx_elem(c, 0) != ELEM_F32 && onnx_elem(c, 0) != ELEM_I32 && onnx_elem(c, 0) != ELEM_F16)
         onnx_refuse(c, "%s", onnx_elem_name(onnx_elem(c, 0)));
-    tn_tensor y = tn_div(tn_cast(onnx_t(c, 0), TN_F32), tn_cast(beside(c, 1, rank, axis), TN_F32));
-    onnx_put(c, 0, quantise(c, y, zero_at(c, 2, rank, axis), elem), elem);
+    (void)onnx_attr_int(c, "precision", 0); /* f32 at the least */
+    tn_tensor y = tn_div(tn_cast(onnx_t(c, 0), TN_F32), spread(c, 1, axis));
+    tn_tensor zero = onnx_has(c, 2) ? spread(c, 2, axis) : (tn_tensor){ .graph = NULL };
+    if (onnx_minifloat_of(elem)) {
+        y = onnx_round_to(zero.graph ? tn_add(y, zero) : y, elem, onnx_attr_int(c, "saturate", 1));
+        onnx_put(c, 0, y, elem);
+        return;
+    }
+    onnx_put(c, 0, quantise(c, y, zero, elem), elem);
 }
 void onnx_op_dequantize_linear(onnx_call *c) {
-    int axis = axis_of(c, 1), rank = onnx_rank(c, 0);
+    int axis = axis_of(c, 1), to = onnx_elem(c, 1), given = (int)onnx_attr_int(c, "output_dtype", 0);
+    if (given && given != ELEM_F32 && given != ELEM_F16 && given != ELEM_BF16) onnx_refuse(c, "attribute output_dtype");
     if (onnx_has(c, 2) && onnx_elem(c, 2) != onnx_elem(c, 0)) onnx_refuse(c, "a zero point of another type");
-    tn_tensor x = onnx_less_zero_point(c, 0, 2, axis);
-    onnx_put(c, 0,
-             tn_cast(tn_mul(tn_cast(x, TN_F32), tn_cast(beside(c, 1, rank, axis), TN_F32)), onnx_elem_dtype(onnx_elem(c, 1))),
-             onnx_elem(c, 1));
+    if (onnx_minifloat_of(to) && !given) onnx_refuse(c, "scales of %s", onnx_elem_name(to));
+    bool blocks = onnx_attr_int(c, "block_size", 0) && onnx_count_of(onnx_shape(c, 1)) > 1;
+    tn_tensor x;
+    if (onnx_elem(c, 0) == ELEM_STRING || onnx_elem(c, 0) == ELEM_U64 || onnx_elem(c, 0) == ELEM_U32)
+        onnx_refuse(c, "its type");
+    if (onnx_minifloat_of(onnx_elem(c, 0)) || blocks) {
+        x = tn_cast(onnx_t(c, 0), TN_F32);
+        if (onnx_has(c, 2)) x = tn_sub(x, spread(c, 2, axis));
+    } else {
+        x = tn_cast(onnx_less_zero_point(c, 0, 2, axis), TN_F32);
+    }
+    if (given) to = given;
+    onnx_put(c, 0, tn_cast(tn_mul(x, spread(c, 1, axis)), onnx_elem_dtype(to)), to);
 }
 
 void onnx_op_dynamic_quantize_linear(onnx_call *c) {

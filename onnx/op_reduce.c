@@ -29,7 +29,9 @@ static void put_back(onnx_call *c, tn_tensor y) { onnx_put(c, 0, tn_cast(y, onnx
 
 static void plain(onnx_call *c, reduce_fn f) {
     axes a = axes_of(c);
-    onnx_put(c, 0, over(onnx_t(c, 0), &a, f), ELEM_NONE);
+    bool is_bool = onnx_elem(c, 0) == ELEM_BOOL && f != (tn_sum);
+    tn_tensor y = over(is_bool ? tn_cast(onnx_t(c, 0), TN_U8) : onnx_t(c, 0), &a, f);
+    onnx_put(c, 0, is_bool ? tn_cast(y, TN_BOOL) : y, ELEM_NONE);
 }
 void onnx_op_reduce_sum(onnx_call *c) { plain(c, (tn_sum)); }
 void onnx_op_reduce_prod(onnx_call *c) { plain(c, (tn_prod)); }
@@ -120,16 +122,18 @@ void onnx_op_lp_normalization(onnx_call *c) {
 
 /* ---- running sums ---- */
 
-void onnx_op_cum_sum(onnx_call *c) {
+static void running(onnx_call *c, tn_tensor (*f)(tn_tensor, int), double neutral) {
     tn_shape s = onnx_shape(c, 0);
     int64_t axis = onnx_axis(c, onnx_known_int(c, 1, "axis"), s.rank), before[TN_MAX_RANK] = { 0 }, after[TN_MAX_RANK] = { 0 };
     bool exclusive = onnx_attr_int(c, "exclusive", 0), reverse = onnx_attr_int(c, "reverse", 0);
     tn_tensor x = onnx_t(c, 0);
     if (reverse) x = tn_flip(x, &axis, 1);
-    if (exclusive && s.dim[axis] > 0) { /* a zero comes in at the front */
+    if (exclusive && s.dim[axis] > 0) { /* the neutral element comes in at the front */
         before[axis] = 1;
-        x = tn_slice(tn_pad(x, before, after, s.rank, 0), after, s.dim, NULL, s.rank);
+        x = tn_slice(tn_pad(x, before, after, s.rank, neutral), after, s.dim, NULL, s.rank);
     }
-    x = tn_nn_cumsum(x, (int)axis);
+    x = f(x, (int)axis);
     onnx_put(c, 0, reverse ? tn_flip(x, &axis, 1) : x, ELEM_NONE);
 }
+void onnx_op_cum_sum(onnx_call *c) { running(c, (tn_nn_cumsum), 0); }
+void onnx_op_cum_prod(onnx_call *c) { running(c, (tn_nn_cumprod), 1); }

@@ -175,12 +175,13 @@ void onnx_op_transpose(onnx_call *c) {
 static void blocks(onnx_call *c, bool to_space) {
     tn_shape x = onnx_shape(c, 0);
     int64_t b = onnx_attr_need_int(c, "blocksize"), *d = x.dim;
-    bool crd = to_space && onnx_attr_is(c, "mode", "DCR", "CRD");
+    bool crd = onnx_attr_is(c, "mode", "DCR", "CRD");
     if (x.rank != 4 || b < 1 || b > 1 << 20 || (to_space ? d[1] % (b * b) : d[2] % b || d[3] % b)) onnx_refuse(c, "its shape");
-    if (to_space && !crd && !onnx_attr_is(c, "mode", "DCR", "DCR")) onnx_refuse(c, "attribute mode");
+    if (!crd && !onnx_attr_is(c, "mode", "DCR", "DCR")) onnx_refuse(c, "attribute mode");
     tn_tensor y = onnx_t(c, 0);
     if (!to_space) {
-        y = tn_permute(tn_reshape(y, TN_DIMS(d[0], d[1], d[2] / b, b, d[3] / b, b)), TN_INTS(0, 3, 5, 1, 2, 4));
+        y = tn_reshape(y, TN_DIMS(d[0], d[1], d[2] / b, b, d[3] / b, b));
+        y = crd ? tn_permute(y, TN_INTS(0, 1, 3, 5, 2, 4)) : tn_permute(y, TN_INTS(0, 3, 5, 1, 2, 4));
         onnx_put(c, 0, tn_reshape(y, TN_DIMS(d[0], d[1] * b * b, d[2] / b, d[3] / b)), ELEM_NONE);
         return;
     }

@@ -18,6 +18,33 @@ void onnx_op_hann_window(onnx_call *c) { window(c, 0.5, 0.5, 0); }
 void onnx_op_hamming_window(onnx_call *c) { window(c, 25.0 / 46, 21.0 / 46, 0); }
 void onnx_op_blackman_window(onnx_call *c) { window(c, 0.42, 0.5, 0.08); }
 
+void onnx_op_mel_weight_matrix(onnx_call *c) {
+    int64_t bands = onnx_known_int(c, 0, "number of bands"), length = onnx_known_int(c, 1, "length"),
+            rate = onnx_known_int(c, 2, "rate");
+    int64_t to = onnx_attr_int(c, "output_datatype", ELEM_F32), rows = length / 2 + 1;
+    int n;
+    double low = onnx_known_floats(c, 3, "lower edge", &n)[0], high = onnx_known_floats(c, 4, "upper edge", &n)[0];
+    if (bands < 1 || length < 1 || rate < 1 || bands > 1 << 16 || length > 1 << 20 || rows * bands > 1 << 24 || to <= 0 ||
+        to >= ELEM_N || !onnx_is_float((int)to))
+        onnx_refuse(c, "its sizes or type");
+    double *out = ONNX_NEW(c->im->env, double, rows *bands), from = 2595 * log10(1 + low / 700);
+    double step = (2595 * log10(1 + high / 700) - from) / (double)(bands + 2);
+    int64_t *bin = ONNX_NEW(c->im->env, int64_t, bands + 2);
+    for (int64_t i = 0; i < bands + 2; i++) {
+        double hertz = 700 * (pow(10, ((double)i * step + from) / 2595) - 1);
+        bin[i] = (int64_t)floor((double)(length + 1) * hertz / (double)rate);
+        if (bin[i] < 0 || bin[i] >= rows) onnx_refuse(c, "its edges");
+    }
+    for (int64_t i = 0; i < bands; i++) { /* a triangle over the bins from i to i + 2 */
+        if (bin[i] == bin[i + 1]) out[bin[i] * bands + i] = 1;
+        for (int64_t k = bin[i]; k <= bin[i + 1] && bin[i] < bin[i + 1]; k++)
+            out[k * bands + i] = (double)(k - bin[i]) / (double)(bin[i + 1] - bin[i]);
+        for (int64_t k = bin[i + 1]; k < bin[i + 2]; k++)
+            out[k * bands + i] = (double)(bin[i + 2] - k) / (double)(bin[i + 2] - bin[i + 1]);
+    }
+    onnx_put(c, 0, tn_cast(tn_const(c->g, TN_F64, TN_DIMS(rows, bands), out), onnx_elem_dtype((int)to)), (int)to);
+}
+
 /* ---- Fourier ---- */
 
 /* x [..,n,1 or 2] to [..,m,2], m frequencies of a transform of that length. */

@@ -74,3 +74,24 @@ void onnx_op_momentum(onnx_call *c) {
         result(c, &g, 1, i, v);
     }
 }
+
+/* Gradients of the tensor y by the tensors xs, named in the model, at the values that these have: the operands must be the same
+ * tensors. Several elements of y: of their sum. */
+void onnx_op_gradient(onnx_call *c) {
+    const onnx_attr *xs = onnx_attr_find(c, "xs"), *y = onnx_attr_find(c, "y"), *zs = onnx_attr_find(c, "zs");
+    if (!xs || xs->type != ATTR_STRINGS || !y || y->type != ATTR_STRING || xs->n > c->n_in || xs->n != c->n_out)
+        onnx_refuse(c, "its attributes");
+    for (int i = 0; i < c->n_in; i++) {
+        const onnx_attr *from = i < xs->n ? xs : zs;
+        int k = i < xs->n ? i : i - xs->n;
+        if (!from || from->type != ATTR_STRINGS || k >= from->n || strlen(c->node->in[i]) != from->strings[k].n ||
+            memcmp(c->node->in[i], from->strings[k].at, from->strings[k].n))
+            onnx_refuse(c, "operand %d is not the tensor that it stands for", i);
+    }
+    onnx_val *loss = onnx_named(c, (const char *)y->s.at, y->s.n);
+    tn_tensor *at = ONNX_NEW(c->im->env, tn_tensor, xs->n + 1), *out = ONNX_NEW(c->im->env, tn_tensor, xs->n + 1);
+    for (int i = 0; i < xs->n; i++) at[i] = onnx_t(c, i);
+    if (!loss || loss->kind != TN_ONNX_TENSOR || loss->refused) onnx_refuse(c, "its y");
+    if (tn_grad(tn_sum(onnx_val_tensor(c, loss), TN_ALL_AXES, 0), at, xs->n, out)) onnx_refuse_graph(c);
+    for (int i = 0; i < xs->n; i++) onnx_put(c, i, out[i], ELEM_NONE);
+}

@@ -118,10 +118,11 @@ static void add_array(tn_onnx_arrays *a, onnx_span s) {
     onnx_tensor t;
     onnx_read_tensor(&a->env, s, &t);
     const void *data = onnx_tensor_data(&a->env, NULL, &t);
-    size_t bytes = (size_t)t.n * tn_dtype_size(onnx_elem_dtype(t.elem));
+    bool texts = t.elem == ELEM_STRING;
+    size_t bytes = (size_t)t.n * (texts ? sizeof(char *) : tn_dtype_size(onnx_elem_dtype(t.elem)));
     void *copy = onnx_new(&a->env, bytes + 1, 1); /* aligned */
     if (bytes) memcpy(copy, data, bytes);
-    a->values[a->n++] = (tn_onnx_value){ t.name, onnx_elem_dtype(t.elem), t.shape, copy };
+    a->values[a->n++] = (tn_onnx_value){ t.name, texts ? TN_N_DTYPES : onnx_elem_dtype(t.elem), t.shape, copy };
 }
 
 static void arrays_body(void *arg) {
@@ -133,6 +134,13 @@ static void arrays_body(void *arg) {
     a->env.budget = TN_ONNX_MEMORY + 9 * s.n;
     int counts[8];
     onnx_count(&a->env, s, counts, 8);
+    if (in->kind == TN_ONNX_OPTIONAL_SEQUENCE) { /* the sequence in it, or nothing */
+        onnx_span sequence = { NULL, 0 };
+        for (onnx_field f; onnx_next(&a->env, &s, &f);)
+            if (f.number == 5) sequence = onnx_bytes(&a->env, &f);
+        s = sequence;
+        onnx_count(&a->env, s, counts, 8);
+    }
     a->values = ONNX_NEW(&a->env, tn_onnx_value, counts[3] + 1);
     if (in->kind == TN_ONNX_TENSOR) {
         add_array(a, s);

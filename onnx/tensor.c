@@ -4,40 +4,78 @@
  * data of a type that Tenon has are not copied. Types that it lacks are held in wider ones: the table says which. */
 #include "onnx.h"
 
+#include <math.h>
+
 typedef struct elem_row {
     const char *name;
     tn_dtype held;
-    uint8_t size, list; /* bytes in a file; the field of TensorProto that has single numbers */
+    uint8_t bits, list; /* of an element in a file; the field of TensorProto that has single numbers */
     bool widened, is_signed;
 } elem_row;
 static const elem_row elems[ELEM_N] = {
     [ELEM_NONE] = { "undefined", TN_N_DTYPES, 0, 0, false, false },
-    [ELEM_F32] = { "float", TN_F32, 4, 4, false, true },
-    [ELEM_U8] = { "uint8", TN_U8, 1, 5, false, false },
-    [ELEM_I8] = { "int8", TN_I8, 1, 5, false, true },
-    [ELEM_U16] = { "uint16", TN_I32, 2, 5, true, false },
-    [ELEM_I16] = { "int16", TN_I32, 2, 5, true, true },
-    [ELEM_I32] = { "int32", TN_I32, 4, 5, false, true },
-    [ELEM_I64] = { "int64", TN_I64, 8, 7, false, true },
-    [ELEM_STRING] = { "string", TN_N_DTYPES, 0, 6, false, false },
-    [ELEM_BOOL] = { "bool", TN_BOOL, 1, 5, false, false },
-    [ELEM_F16] = { "float16", TN_F16, 2, 5, false, true },
-    [ELEM_F64] = { "double", TN_F64, 8, 10, false, true },
-    [ELEM_U32] = { "uint32", TN_I64, 4, 11, true, false },
-    [ELEM_U64] = { "uint64", TN_I64, 8, 11, true, false },
-    [ELEM_C64] = { "complex64", TN_N_DTYPES, 8, 4, false, true },
-    [ELEM_C128] = { "complex128", TN_N_DTYPES, 16, 10, false, true },
-    [ELEM_BF16] = { "bfloat16", TN_BF16, 2, 5, false, true },
+    [ELEM_F32] = { "float", TN_F32, 32, 4, false, true },
+    [ELEM_U8] = { "uint8", TN_U8, 8, 5, false, false },
+    [ELEM_I8] = { "int8", TN_I8, 8, 5, false, true },
+    [ELEM_U16] = { "uint16", TN_I32, 16, 5, true, false },
+    [ELEM_I16] = { "int16", TN_I32, 16, 5, true, true },
+    [ELEM_I32] = { "int32", TN_I32, 32, 5, false, true },
+    [ELEM_I64] = { "int64", TN_I64, 64, 7, false, true },
+    [ELEM_STRING] = { "string", TN_I64, 0, 6, true, false },
+    [ELEM_BOOL] = { "bool", TN_BOOL, 8, 5, false, false },
+    [ELEM_F16] = { "float16", TN_F16, 16, 5, false, true },
+    [ELEM_F64] = { "double", TN_F64, 64, 10, false, true },
+    [ELEM_U32] = { "uint32", TN_I64, 32, 11, true, false },
+    [ELEM_U64] = { "uint64", TN_I64, 64, 11, true, false },
+    [ELEM_C64] = { "complex64", TN_N_DTYPES, 64, 4, false, true },
+    [ELEM_C128] = { "complex128", TN_N_DTYPES, 128, 10, false, true },
+    [ELEM_BF16] = { "bfloat16", TN_BF16, 16, 5, false, true },
+    [ELEM_F8E4M3FN] = { "float8e4m3fn", TN_F32, 8, 5, true, false },
+    [ELEM_F8E4M3FNUZ] = { "float8e4m3fnuz", TN_F32, 8, 5, true, false },
+    [ELEM_F8E5M2] = { "float8e5m2", TN_F32, 8, 5, true, false },
+    [ELEM_F8E5M2FNUZ] = { "float8e5m2fnuz", TN_F32, 8, 5, true, false },
+    [ELEM_U4] = { "uint4", TN_U8, 4, 5, true, false },
+    [ELEM_I4] = { "int4", TN_I8, 4, 5, true, true },
+    [ELEM_F4E2M1] = { "float4e2m1", TN_F32, 4, 5, true, false },
+    [ELEM_F8E8M0] = { "float8e8m0", TN_F32, 8, 5, true, false },
+    [ELEM_U2] = { "uint2", TN_U8, 2, 5, true, false },
+    [ELEM_I2] = { "int2", TN_I8, 2, 5, true, true },
 };
 static const elem_row *row_of(int elem) { return &elems[elem > 0 && elem < ELEM_N ? elem : ELEM_NONE]; }
 const char *onnx_elem_name(int elem) { return row_of(elem)->name; }
 tn_dtype onnx_elem_dtype(int elem) { return row_of(elem)->held; }
-size_t onnx_elem_size(int elem) { return row_of(elem)->size; }
+size_t onnx_elem_bytes(int elem, int64_t n) { return ((size_t)n * row_of(elem)->bits + 7) / 8; }
 bool onnx_elem_widened(int elem) { return row_of(elem)->widened; }
 int onnx_elem_of(tn_dtype t) {
     for (int i = 1; i < ELEM_N; i++)
         if (elems[i].held == t && !elems[i].widened) return i;
     return ELEM_NONE;
+}
+
+/* ---- small floating-point types ---- */
+
+static const onnx_minifloat minifloats[ELEM_N] = {
+    [ELEM_F8E4M3FN] = { 4, 3, 7, 448, false, true, true, false },
+    [ELEM_F8E4M3FNUZ] = { 4, 3, 8, 240, false, true, true, true },
+    [ELEM_F8E5M2] = { 5, 2, 15, 57344, true, true, true, false },
+    [ELEM_F8E5M2FNUZ] = { 5, 2, 16, 57344, false, true, true, true },
+    [ELEM_F4E2M1] = { 2, 1, 1, 6, false, false, true, false },
+    [ELEM_F8E8M0] = { 8, 0, 127, 0x1p127f, false, true, false, false },
+};
+const onnx_minifloat *onnx_minifloat_of(int elem) {
+    return elem > 0 && elem < ELEM_N && minifloats[elem].exponent_bits ? &minifloats[elem] : NULL;
+}
+
+float onnx_minifloat_load(int elem, uint8_t bits) {
+    const onnx_minifloat *f = &minifloats[elem];
+    int m = f->mantissa_bits, exponent = bits >> m & ((1 << f->exponent_bits) - 1), part = bits & ((1 << m) - 1);
+    bool negative = f->zero && bits >> (m + f->exponent_bits) & 1, top = exponent == (1 << f->exponent_bits) - 1;
+    if (!f->zero) return bits == 255 ? NAN : ldexpf(1, exponent - f->bias);
+    if (f->unsigned_zero && negative && !exponent && !part) return NAN;
+    if (top && f->has_inf) return part ? NAN : negative ? -INFINITY : INFINITY;
+    if (top && f->has_nan && !f->unsigned_zero && part == (1 << m) - 1) return NAN;
+    float v = exponent ? ldexpf((float)(part + (1 << m)), exponent - f->bias - m) : ldexpf((float)part, 1 - f->bias - m);
+    return negative ? -v : v;
 }
 
 void onnx_array_bytes(onnx_env *env, int elem, const tn_shape *shape, int64_t *out_n, size_t *out_bytes) {
@@ -48,10 +86,9 @@ void onnx_array_bytes(onnx_env *env, int elem, const tn_shape *shape, int64_t *o
         if (shape->dim[i] == 0) empty = true;
         if (shape->dim[i] && __builtin_mul_overflow(n, shape->dim[i], &n)) n = INT64_MAX;
     }
-    int64_t wide = 16 + (int64_t)onnx_elem_size(elem);
-    if (__builtin_mul_overflow(n, wide, &bytes)) onnx_fail(env, TN_ERR_PARSE, "%s: an array's dims overflow", env->file);
+    if (__builtin_mul_overflow(n, 256, &bytes)) onnx_fail(env, TN_ERR_PARSE, "%s: an array's dims overflow", env->file);
     *out_n = empty ? 0 : n;
-    *out_bytes = (size_t)*out_n * onnx_elem_size(elem);
+    *out_bytes = onnx_elem_bytes(elem, *out_n);
 }
 
 static void read_external(onnx_env *env, onnx_span s, onnx_tensor *t) {
@@ -116,44 +153,64 @@ void onnx_read_tensor(onnx_env *env, onnx_span s, onnx_tensor *t) {
 
 static int64_t read_narrow(const uint8_t *at, const elem_row *r) {
     uint64_t v = 0;
-    for (int i = 0; i < r->size; i++) v |= (uint64_t)at[i] << 8 * i;
-    int shift = 64 - 8 * r->size;
+    for (int i = 0; i < r->bits / 8; i++) v |= (uint64_t)at[i] << 8 * i;
+    int shift = 64 - r->bits;
     return r->is_signed ? (int64_t)(v << shift) >> shift : (int64_t)v;
+}
+/* Element i of packed ones of fewer than 8 bits: the low bits of a byte come first. */
+static int64_t read_packed(const uint8_t *at, const elem_row *r, int64_t i) {
+    int per = 8 / r->bits, mask = (1 << r->bits) - 1, v = at[i / per] >> (i % per * r->bits) & mask;
+    return r->is_signed && v > mask / 2 ? v - mask - 1 : v;
 }
 static void write_held(void *out, int64_t i, tn_dtype t, int64_t v) {
     memcpy((char *)out + (size_t)i * tn_dtype_size(t), &v, tn_dtype_size(t)); /* little-endian */
 }
+/* Elements whose bytes lie at `at`, as they are held. */
+static const void *widen(onnx_env *env, const onnx_tensor *t, const uint8_t *at) {
+    const elem_row *r = row_of(t->elem);
+    char *out = onnx_new(env, (size_t)t->n + 1, tn_dtype_size(r->held));
+    for (int64_t i = 0; i < t->n; i++) {
+        int64_t v = r->bits < 8 ? read_packed(at, r, i) : read_narrow(at + (size_t)i * (r->bits / 8), r);
+        if (onnx_minifloat_of(t->elem))
+            ((float *)(void *)out)[i] = onnx_minifloat_load(t->elem, (uint8_t)v);
+        else
+            write_held(out, i, r->held, v);
+    }
+    return out;
+}
 
 static const void *from_raw(onnx_env *env, const onnx_tensor *t, onnx_span raw) {
     const elem_row *r = row_of(t->elem);
-    size_t bytes = (size_t)t->n * r->size;
-    if (raw.n != bytes)
+    size_t bytes = onnx_elem_bytes(t->elem, t->n);
+    if (raw.n != bytes || t->elem == ELEM_STRING)
         onnx_fail(env, TN_ERR_PARSE, "%s: %s: %zu bytes of data, expected %zu", env->file, t->name, raw.n, bytes);
     if (t->elem == ELEM_BOOL) {
         for (size_t i = 0; i < bytes; i++)
             if (raw.at[i] > 1) onnx_fail(env, TN_ERR_PARSE, "%s: %s: bool element %zu is no bool", env->file, t->name, i);
     }
-    if (!r->widened || r->size == 8) return bytes ? raw.at : onnx_new(env, 1, 1);
-    char *out = onnx_new(env, (size_t)t->n + 1, tn_dtype_size(r->held));
-    for (int64_t i = 0; i < t->n; i++) write_held(out, i, r->held, read_narrow(raw.at + (size_t)i * r->size, r));
-    return out;
+    if (!r->widened || r->bits == 64) return bytes ? raw.at : onnx_new(env, 1, 1);
+    return widen(env, t, raw.at);
 }
 
-/* Lists of numbers: floats and doubles as they are; the rest are varints, of which an element has the low bytes. */
+/* Lists of numbers: floats and doubles as they are; the rest are varints, of which an element (of the types of fewer than 8
+ * bits: a byte of them) has the low bytes. */
 static const void *from_lists(onnx_env *env, const onnx_tensor *t) {
     const elem_row *r = row_of(t->elem);
     int width = r->list == 4 ? 4 : r->list == 10 ? 8 : 0;
-    size_t n = 0, at = 0, unit = width ? (size_t)width : 8;
+    size_t n = 0, at = 0, unit = width ? (size_t)width : 8, want = r->bits < 8 ? onnx_elem_bytes(t->elem, t->n) : (size_t)t->n;
     onnx_span s = t->message;
     for (onnx_field f; onnx_next(env, &s, &f);)
         if (f.number == r->list) n += onnx_numbers(env, &f, width, NULL);
-    if (n != (size_t)t->n)
-        onnx_fail(env, TN_ERR_PARSE, "%s: %s: %zu numbers of data, expected %lld", env->file, t->name, n, (long long)t->n);
+    if (n != want) onnx_fail(env, TN_ERR_PARSE, "%s: %s: %zu numbers of data, expected %zu", env->file, t->name, n, want);
     char *list = onnx_new(env, n + 1, unit);
     s = t->message;
     for (onnx_field f; onnx_next(env, &s, &f);)
         if (f.number == r->list) at += onnx_numbers(env, &f, width, list + at * unit);
     if (width) return list;
+    if (onnx_minifloat_of(t->elem) || r->bits < 8) {
+        for (size_t i = 0; i < n; i++) list[i] = list[i * 8];
+        return widen(env, t, (const uint8_t *)list);
+    }
     char *out = onnx_new(env, n + 1, tn_dtype_size(r->held));
     for (size_t i = 0; i < n; i++) {
         int64_t v = read_narrow((const uint8_t *)list + i * 8, r);
@@ -162,11 +219,30 @@ static const void *from_lists(onnx_env *env, const onnx_tensor *t) {
     return out;
 }
 
+/* The numbers of strings; where there is no model, the strings themselves: const char *[n]. */
+static const void *from_strings(onnx_env *env, tn_onnx_model *m, const onnx_tensor *t) {
+    int64_t n = 0, *out = ONNX_NEW(env, int64_t, t->n + 1);
+    const char **texts = ONNX_NEW(env, const char *, m ? 1 : t->n + 1);
+    onnx_span s = t->message;
+    for (onnx_field f; onnx_next(env, &s, &f);) {
+        if (f.number != 6) continue;
+        onnx_span text = onnx_bytes(env, &f);
+        if (n++ >= t->n) break;
+        if (m)
+            out[n - 1] = onnx_text_number(env, m, (const char *)text.at, text.n);
+        else
+            texts[n - 1] = text.n ? memcpy(onnx_new(env, text.n + 1, 1), text.at, text.n) : "";
+    }
+    if (n != t->n)
+        onnx_fail(env, TN_ERR_PARSE, "%s: %s: not the %lld strings that it says", env->file, t->name, (long long)t->n);
+    return m ? (const void *)out : (const void *)texts;
+}
+
 static onnx_span external(onnx_env *env, tn_onnx_model *m, const onnx_tensor *t) {
     if (!m || !m->folder || !t->location)
         onnx_fail(env, TN_ERR_UNSUPPORTED, "%s: %s: external data, but no folder to look in", env->file, t->name);
     const onnx_mapping *map = onnx_external_map(env, m, t->location);
-    uint64_t want = (uint64_t)t->n * row_of(t->elem)->size, length = t->length == UINT64_MAX ? want : t->length;
+    uint64_t want = onnx_elem_bytes(t->elem, t->n), length = t->length == UINT64_MAX ? want : t->length;
     if (t->offset > map->size || length > map->size - t->offset || length != want)
         onnx_fail(env, TN_ERR_PARSE, "%s: %s: %llu bytes at %llu of %s, which has %zu; expected %llu", env->file, t->name,
                   (unsigned long long)length, (unsigned long long)t->offset, t->location, map->size, (unsigned long long)want);
@@ -176,6 +252,7 @@ static onnx_span external(onnx_env *env, tn_onnx_model *m, const onnx_tensor *t)
 const void *onnx_tensor_data(onnx_env *env, tn_onnx_model *m, const onnx_tensor *t) {
     if (row_of(t->elem)->held == TN_N_DTYPES)
         onnx_fail(env, TN_ERR_UNSUPPORTED, "%s: %s: an array of %s", env->file, t->name, onnx_elem_name(t->elem));
+    if (t->elem == ELEM_STRING) return from_strings(env, m, t);
     if (t->external) return from_raw(env, t, external(env, m, t));
     return t->has_raw ? from_raw(env, t, t->raw) : from_lists(env, t);
 }

@@ -4,7 +4,7 @@
  * TN_ONNX_MEMORY plus four times its file (and what the graph itself takes). Weights are not copied before they are in the
  * graph: files are mapped.
  *
- * What is read: operator sets 7 to 17 of ai.onnx (docs/onnx.md lists the ops), and the older forms of ops that models of set 6
+ * What is read: operator sets 7 to 28 of ai.onnx (docs/onnx.md lists the ops), and the older forms of ops that models of set 6
  * and before share with them; weights in the file or beside it (external data: relative paths, no "..", no symbolic links);
  * local functions; If, Loop and Scan whose conditions and counts are known at import; sequences and optionals whose lengths
  * are. What cannot be done is refused, all of it at once: tn_ctx_error lists op, node and reason.
@@ -12,9 +12,9 @@
  * Sizes.   A graph has no unknown sizes. Named dims of inputs ("batch") are given by tn_onnx_opts.dims. What follows from known
  *          sizes and constants (Shape, Gather, Concat, Range ...) is computed at import. Where a size depends on the value of
  * an input, tn_onnx_opts.values gives it: the input becomes a constant. Types.   int16 and uint16 are held as i32, uint32 and
- * uint64 as i64 (the latter with the same 64 bits), and ops on them give the results of their own types. Strings, complex
- * numbers and types of fewer than 8 bits are refused. Indices. An index that is out of range at run time is clamped to the
- * nearest row (tn_gather), or skipped (scatters).
+ * uint64 as i64 (the latter with the same 64 bits), integers of 4 and 2 bits as i8 and u8, floating-point numbers of 8 and 4
+ * bits as f32, strings as i64 (see tn_onnx_text), and ops on them give the results of their own types. Complex numbers are
+ * refused. Indices. An index that is out of range at run time is clamped to the nearest row (tn_gather), or skipped (scatters).
  *
  * Errors.  TN_ERR_PARSE a malformed file; TN_ERR_UNSUPPORTED a right file that says what Tenon cannot do; TN_ERR_IO;
  * TN_ERR_INVAL wrong options; TN_ERR_NOMEM. On an error nothing is returned. Threads. As the context: one at a time. */
@@ -46,7 +46,13 @@ TN_API TN_CHECK tn_status tn_onnx_parse(tn_ctx *ctx, const void *bytes, size_t n
                                         tn_onnx_model **out_model);
 TN_API void tn_onnx_model_free(tn_onnx_model *m); /* before its context; NULL is fine */
 
-typedef enum { TN_ONNX_TENSOR, TN_ONNX_SEQUENCE, TN_ONNX_OPTIONAL, TN_ONNX_OTHER } tn_onnx_kind;
+typedef enum {
+    TN_ONNX_TENSOR,
+    TN_ONNX_SEQUENCE,
+    TN_ONNX_OPTIONAL,          /* of a tensor */
+    TN_ONNX_OPTIONAL_SEQUENCE, /* of a sequence of tensors */
+    TN_ONNX_OTHER              /* maps, and what is deeper */
+} tn_onnx_kind;
 typedef struct {
     const char *name;
     tn_onnx_kind kind;
@@ -65,6 +71,11 @@ TN_API TN_CHECK tn_status tn_onnx_output(const tn_onnx_model *m, int i, tn_onnx_
 TN_API int tn_onnx_n_nodes(const tn_onnx_model *m);
 TN_API const char *tn_onnx_node_op(const tn_onnx_model *m, int i); /* "Conv", "com.microsoft.Gelu"; NULL out of range */
 
+/* Strings are held as i64: the number of a string among those of the model, the same in all its imports; 0 is the empty one.
+ * Graphs move and compare numbers; what is computed from the letters of strings is computed at import. */
+TN_API TN_CHECK tn_status tn_onnx_text_add(tn_onnx_model *m, const char *text, int64_t *out_number); /* found, or added */
+TN_API const char *tn_onnx_text(const tn_onnx_model *m, int64_t number); /* lives as long as m; NULL: there is none */
+
 /* ---- to graphs ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -72,7 +83,7 @@ typedef struct {
     int64_t size;
 } tn_onnx_dim;
 typedef struct {
-    const char *name; /* of an input; "x[2]" is element 2 of a sequence, "x" the value of an optional */
+    const char *name; /* of an input; "x[2]" is element 2 of a sequence (also an optional one), "x" the value of an optional */
     tn_dtype dtype;
     tn_shape shape;
     const void *data; /* row-major */
@@ -111,8 +122,9 @@ TN_API int tn_onnx_input_is_constant(const tn_onnx_model *m, int i);
 
 /* ---- arrays in files ----------------------------------------------------------------------------------------------------- */
 
-/* A file of one TensorProto, or, for kind TN_ONNX_SEQUENCE and TN_ONNX_OPTIONAL, of one SequenceProto or OptionalProto of
- * tensors: what backend tests keep their inputs and outputs in. */
+/* A file of one TensorProto, or, for the other kinds, of one SequenceProto or OptionalProto of tensors or of a sequence: what
+ * backend tests keep their inputs and outputs in. An array of strings has the dtype TN_N_DTYPES: its data are const char *[n].
+ */
 typedef struct tn_onnx_arrays tn_onnx_arrays;
 TN_API TN_CHECK tn_status tn_onnx_arrays_load(tn_ctx *ctx, const char *path, tn_onnx_kind kind, tn_onnx_arrays **out_arrays);
 TN_API void tn_onnx_arrays_free(tn_onnx_arrays *a);       /* NULL is fine */
