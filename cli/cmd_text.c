@@ -1,5 +1,6 @@
 /* cmd_text.c - the subcommands that compile a graph and print one stage of it: emit, explain, opcodes. */
 #include "cli.h"
+#include "tenon/tenon_onnx.h"
 #include "tenon/tenon_io.h"
 
 #include <stdlib.h>
@@ -49,14 +50,29 @@ static char *graph_stage(cli *c, const char *stage) {
     return text;
 }
 
+static int emit_onnx(cli *c, const char *file) {
+    tn_onnx_save_opts o = TN_ONNX_SAVE_DEFAULTS;
+    o.training = cli_flag(c, "training"), o.external = cli_flag(c, "external");
+    if (!file) cli_usage(c, "--target=onnx needs --output=FILE");
+    (void)cli_ctx(c);
+    tn_graph *g = model_open(c, c->args[0], (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX));
+    const char *state = cli_text(c, "state", NULL);
+    if (state) cli_need(c, tn_io_load_graph(c->ctx, g, state));
+    cli_need(c, tn_onnx_save(g, file, &o));
+    tn_graph_free(g);
+    return CLI_OK;
+}
+
 static int emit(cli *c) {
     const char *target = cli_text(c, "target", "c"), *file = cli_text(c, "output", NULL);
+    if (!strcmp(target, "onnx")) return emit_onnx(c, file);
     static const char *const stages[] = { "c",    "c-kernels", "x86",    "opencl",   "cuda",   "graph",
                                           "plan", "deps",      "scalar", "schedule", "kernels" };
     bool known = false;
     for (size_t i = 0; i < COUNT_OF(stages); i++) known = known || !strcmp(stages[i], target);
     if (!known)
-        cli_usage(c, "there is no target %s (c, c-kernels, x86, opencl, cuda, graph, plan, deps, scalar, schedule, kernels)",
+        cli_usage(c,
+                  "there is no target %s (c, c-kernels, onnx, x86, opencl, cuda, graph, plan, deps, scalar, schedule, kernels)",
                   target);
     const char *stage = !strcmp(target, "c") ? "standalone" : !strcmp(target, "c-kernels") ? "c" : target;
     size_t n = 0;
@@ -79,11 +95,15 @@ static int emit(cli *c) {
 
 static const cli_option emit_options[] = {
     { "target", 0, "WHAT",
-      "c (default): a C file of its own; c-kernels: what the library compiles; x86: machine code; opencl, cuda: a program for "
-      "GPUs; or an earlier stage: graph, plan, deps, scalar (kernels before their schedules), schedule, kernels" },
+      "c (default): a C file of its own; onnx: a model of ONNX, into a file; c-kernels: what the library compiles; x86: "
+      "machine "
+      "code; opencl, cuda: a program for GPUs; or an earlier stage: graph, plan, deps, scalar (kernels before their "
+      "schedules), schedule, kernels" },
     { "output", 'o', "FILE", "write there instead of stdout" },
     { "state", 0, "FILE", "with the parameters of a .safetensors file as the initial ones" },
     { "seed", 's', "N", "of builtin models (default 1)" },
+    { "training", 0, NULL, "onnx: states that are updated become inputs, their next values outputs" },
+    { "external", 0, NULL, "onnx: arrays in FILE.data beside the model" },
     CLI_COMPILE_OPTIONS,
     { NULL, 0, NULL, NULL },
 };
@@ -96,6 +116,7 @@ const cli_command command_emit = {
     "GRAPH may be the text of a plan (--target=plan): it is checked, and printed as plan, deps, kernels, opencl or cuda.\n\n"
     "examples:\n"
     "  tenon emit @mlp --target=c --threads=1 > mlp.c && cc -O2 -c mlp.c\n"
+    "  tenon emit @mlp --target=onnx -o mlp.onnx\n"
     "  tenon emit @mlp --target=cuda > mlp.cu && nvcc -fmad=false -arch=sm_80 -cubin mlp.cu\n"
     "  tenon emit net.tn --target=plan --fusion=1 > net.plan && tenon emit net.plan --target=deps",
     1,

@@ -56,6 +56,23 @@ typedef struct {
 /* Values 0 .. n-1 in the order in which they were built: operands come before their users. */
 TN_API int tn_ir_n_values(const tn_graph *g);
 TN_API TN_CHECK tn_status tn_ir_get_value(const tn_graph *g, int i, tn_ir_value *out_value);
+/* What the op of value i is given beside operands (src/ir/ops.def documents attr), and the array of a constant or a state. */
+typedef struct {
+    const int64_t *attr;
+    int n_attr;
+    int splat;  /* 1 = a constant with one value everywhere: imm (floats) or imm_int */
+    double imm; /* also what op pad fills in */
+    int64_t imm_int;
+    const void *data; /* row-major; NULL: none, a state of zeros */
+    int body;         /* the body that the value belongs to; 0 = the graph itself */
+} tn_ir_detail;
+TN_API TN_CHECK tn_status tn_ir_get_detail(const tn_graph *g, int i, tn_ir_detail *out_detail);
+/* Bodies of if and while are numbered from 1 (attr of these ops): ids of their parameters and results. */
+typedef struct {
+    const uint32_t *params, *results;
+    int n_params, n_results;
+} tn_ir_body;
+TN_API TN_CHECK tn_status tn_ir_get_body(const tn_graph *g, int body, tn_ir_body *out_body);
 /* Outputs and state updates, in declaration order. name is NULL for an update without a name; state is poisoned for a pure
  * output. */
 TN_API int tn_ir_n_outputs(const tn_graph *g);

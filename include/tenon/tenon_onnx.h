@@ -120,6 +120,24 @@ TN_API TN_CHECK tn_status tn_onnx_refused(const tn_onnx_model *m, int i, tn_onnx
 /* 1 when the last import made a constant of input i (of tn_onnx_input). */
 TN_API int tn_onnx_input_is_constant(const tn_onnx_model *m, int i);
 
+/* ---- from graphs --------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    size_t struct_size; /* sizeof(tn_onnx_save_opts) */
+    /* States are initializers, and what updates them is left out: the model computes the outputs from the states' initial
+     * values. 1 = also the training form: a state that the graph assigns is an input with its initial value as the default, and
+     * its next value is an output, "<state>.next". */
+    int training;
+    int external; /* 1 = arrays of 1 KiB and more in "<path>.data" beside the model; otherwise only where the model would have
+                     more than TN_ONNX_MAX_BYTES */
+} tn_onnx_save_opts;
+#define TN_ONNX_SAVE_DEFAULTS TN_VALUE_(tn_onnx_save_opts, sizeof(tn_onnx_save_opts), 0, 0)
+
+/* Writes the graph as a model of operator set 18, that tn_onnx_load reads back as a graph with the same results. Files are
+ * written under a temporary name first. Random numbers and symbolic dims have no form in ONNX: TN_ERR_UNSUPPORTED. opts NULL =
+ * TN_ONNX_SAVE_DEFAULTS. */
+TN_API TN_CHECK tn_status tn_onnx_save(const tn_graph *g, const char *path, const tn_onnx_save_opts *opts);
+
 /* ---- arrays in files ----------------------------------------------------------------------------------------------------- */
 
 /* A file of one TensorProto, or, for the other kinds, of one SequenceProto or OptionalProto of tensors or of a sequence: what

@@ -140,6 +140,26 @@ tn_status tn_ir_get_value(const tn_graph *g, int i, tn_ir_value *out_value) {
     return TN_OK;
 }
 
+tn_status tn_ir_get_detail(const tn_graph *g, int i, tn_ir_detail *out_detail) {
+    if (!g || !out_detail || i < 0 || i >= tn_ir_n_values(g)) return TN_ERR_INVAL;
+    const node *n = graph_get(g->ir, (val)i + 1);
+    *out_detail = (tn_ir_detail){ .attr = n->attr,
+                                  .n_attr = n->n_attr,
+                                  .splat = n->splat,
+                                  .imm = n->imm,
+                                  .imm_int = n->imm_int,
+                                  .data = n->data,
+                                  .body = n->region };
+    return TN_OK;
+}
+
+tn_status tn_ir_get_body(const tn_graph *g, int body, tn_ir_body *out_body) {
+    if (!g || !out_body || body < 1 || g->err.code || body >= g->ir->regions.n) return TN_ERR_INVAL;
+    const region *r = &g->ir->regions.at[body];
+    *out_body = (tn_ir_body){ r->params, r->results, r->n_params, r->n_results };
+    return TN_OK;
+}
+
 int tn_ir_n_outputs(const tn_graph *g) { return g && !g->err.code ? g->ir->outputs.n : 0; }
 
 tn_status tn_ir_get_output(const tn_graph *g, int i, const char **out_name, tn_tensor *out_value, tn_tensor *out_state) {

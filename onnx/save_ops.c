@@ -1,0 +1,554 @@
+/* save_ops.c - the ops of the graph language as nodes of ONNX.
+ *
+ * In: a value whose operands have names. Out: nodes that compute it, and its name. What is said exactly there (integer division
+ * by zero, indices out of range, the sign of a remainder) is said exactly here, by more nodes. Integers of 8 bits go through
+ * i32, which more runtimes have kernels for. */
+#include "save.h"
+
+#include <math.h>
+
+typedef struct operands {
+    const char *x, *y, *z;
+    tn_dtype t; /* of x as it is computed with */
+    int rank;
+} operands;
+
+void save_refuse(saver *s, int i, const char *what) {
+    const tn_ir_value *v = &s->values[i];
+    onnx_fail(s->env, TN_ERR_UNSUPPORTED, "%s %%%d%s%s%s: %s", v->op, i + 1, v->name ? " (" : "", v->name ? v->name : "",
+              v->name ? ")" : "", what);
+}
+
+static const tn_ir_value *operand(const saver *s, int i, int k) { return &s->values[s->values[i].operands[k] - 1]; }
+static const char *name_of(saver *s, int i, int k) {
+    const char *name = s->names[s->values[i].operands[k]];
+    if (!name) save_refuse(s, i, "an operand is not in its body");
+    return name;
+}
+static bool is_float(tn_dtype t) { return t == TN_F32 || t == TN_F64 || t == TN_F16 || t == TN_BF16; }
+static bool is_small(tn_dtype t) { return t == TN_I8 || t == TN_U8; }
+static const char *cast(saver *s, const char *x, tn_dtype t) {
+    return SAVE(s, .op = "Cast", .in = { x }, .attr = { { .name = "to", .i = onnx_elem_of(t) } });
+}
+static const char *reshape(saver *s, const char *x, tn_shape shape) {
+    return SAVE(s, .op = "Reshape", .in = { x, save_ints(s, shape.dim, shape.rank) },
+                .attr = { { .name = "allowzero", .i = 1 } });
+}
+static const char *expand(saver *s, const char *x, tn_shape shape) {
+    return SAVE(s, .op = "Expand", .in = { x, save_ints(s, shape.dim, shape.rank) });
+}
+static const char *permute(saver *s, const char *x, const int64_t *perm, int rank) {
+    bool same = true;
+    for (int i = 0; i < rank; i++) same &= perm[i] == i;
+    return same ? x : SAVE(s, .op = "Transpose", .in = { x }, .attr = { { .name = "perm", .list = perm, .n = rank } });
+}
+
+/* ---- elementwise ---- */
+
+static const char *two(saver *s, const char *op, const char *x, const char *y) { return SAVE(s, .op = op, .in = { x, y }); }
+static const char *where(saver *s, const char *c, const char *x, const char *y) {
+    return SAVE(s, .op = "Where", .in = { c, x, y });
+}
+
+/* log(1 + x) without losing x: with u = 1 + x, x log(u) / (u - 1), which is x where u is 1 (Kahan). */
+static const char *log1p_of(saver *s, const operands *o) {
+    const char *one = save_number(s, o->t, 1, o->rank), *u = two(s, "Add", o->x, one), *flat = two(s, "Equal", u, one);
+    const char *rest = two(s, "Sub", u, one), *log = SAVE(s, .op = "Log", .in = { u });
+    const char *infinite = two(s, "Equal", u, save_number(s, o->t, INFINITY, o->rank));
+    const char *y = two(s, "Mul", log, two(s, "Div", o->x, where(s, flat, one, rest)));
+    return where(s, flat, o->x, where(s, infinite, o->x, y));
+}
+/* exp(x) - 1 the same way: with u = exp(x), (u - 1) x / log(u). */
+static const char *expm1_of(saver *s, const operands *o) {
+    const char *one = save_number(s, o->t, 1, o->rank), *u = SAVE(s, .op = "Exp", .in = { o->x }),
+               *flat = two(s, "Equal", u, one);
+    const char *rest = two(s, "Sub", u, one), *log = SAVE(s, .op = "Log", .in = { u });
+    const char *y = two(s, "Mul", rest, two(s, "Div", o->x, where(s, flat, one, log)));
+    const char *far = two(s, "Greater", SAVE(s, .op = "Abs", .in = { o->x }), save_number(s, o->t, 1, o->rank));
+    return where(s, flat, o->x, where(s, far, rest, y)); /* far from 0 nothing is lost, and u may be 0 or infinite */
+}
+
+/* The divisor without 0 and -1, for runtimes that stop at INT_MIN / -1; zero and minus: where it was so. */
+static const char *safe_divisor(saver *s, const operands *o, const char **zero, const char **minus) {
+    *zero = two(s, "Equal", o->y, save_number(s, o->t, 0, o->rank)),
+    *minus = two(s, "Equal", o->y, save_number(s, o->t, -1, o->rank));
+    return where(s, two(s, "Or", *zero, *minus), save_number(s, o->t, 1, o->rank), o->y);
+}
+static const char *div_of(saver *s, const operands *o) {
+    const char *zero, *minus;
+    if (is_float(o->t)) return two(s, "Div", o->x, o->y);
+    const char *by = safe_divisor(s, o, &zero, &minus), *y = two(s, "Div", o->x, by);
+    y = where(s, minus, SAVE(s, .op = "Neg", .in = { o->x }), y);
+    return where(s, zero, save_number(s, o->t, 0, o->rank), y);
+}
+/* Mod with fmod has the sign of x: the divisor is added where that is not y's. */
+static const char *mod_of(saver *s, const operands *o) {
+    const char *zero, *minus, *none = save_number(s, o->t, 0, o->rank);
+    if (!is_float(o->t)) {
+        const char *by = safe_divisor(s, o, &zero, &minus);
+        return where(s, two(s, "Or", zero, minus), none, two(s, "Mod", o->x, by));
+    }
+    const char *r = SAVE(s, .op = "Mod", .in = { o->x, o->y }, .attr = { { .name = "fmod", .i = 1 } });
+    const char *other = two(s, "Xor", two(s, "Less", r, none), two(s, "Less", o->y, none));
+    const char *moved = two(s, "And", other, SAVE(s, .op = "Not", .in = { two(s, "Equal", r, none) }));
+    return where(s, moved, two(s, "Add", r, o->y), r);
+}
+static const char *rsqrt_of(saver *s, const operands *o) {
+    return SAVE(s, .op = "Reciprocal", .in = { SAVE(s, .op = "Sqrt", .in = { o->x }) });
+}
+static const char *ne_of(saver *s, const operands *o) { return SAVE(s, .op = "Not", .in = { two(s, "Equal", o->x, o->y) }); }
+static const char *relu_of(saver *s, const operands *o) {
+    if (is_float(o->t)) return SAVE(s, .op = "Relu", .in = { o->x });
+    return two(s, "Max", o->x, save_number(s, o->t, 0, o->rank));
+}
+static const char *logic(saver *s, const operands *o, const char *of_bools, const char *of_bits) {
+    return two(s, o->t == TN_BOOL ? of_bools : of_bits, o->x, o->y);
+}
+static const char *and_of(saver *s, const operands *o) { return logic(s, o, "And", "BitwiseAnd"); }
+static const char *or_of(saver *s, const operands *o) { return logic(s, o, "Or", "BitwiseOr"); }
+static const char *xor_of(saver *s, const operands *o) { return logic(s, o, "Xor", "BitwiseXor"); }
+static const char *select_of(saver *s, const operands *o) { return where(s, o->x, o->y, o->z); }
+static const char *same_of(saver *s, const operands *o) { return SAVE(s, .op = "Identity", .in = { o->x }); }
+
+typedef struct element_row {
+    const char *op, *onnx;
+    const char *(*write)(saver *s, const operands *o);
+} element_row;
+static const element_row elements[] = {
+    { "neg", "Neg", NULL },         { "abs", "Abs", NULL },
+    { "sign", "Sign", NULL },       { "floor", "Floor", NULL },
+    { "ceil", "Ceil", NULL },       { "round", "Round", NULL },
+    { "sqrt", "Sqrt", NULL },       { "rsqrt", NULL, rsqrt_of },
+    { "exp", "Exp", NULL },         { "log", "Log", NULL },
+    { "log1p", NULL, log1p_of },    { "expm1", NULL, expm1_of },
+    { "sin", "Sin", NULL },         { "cos", "Cos", NULL },
+    { "tan", "Tan", NULL },         { "asin", "Asin", NULL },
+    { "acos", "Acos", NULL },       { "atan", "Atan", NULL },
+    { "sinh", "Sinh", NULL },       { "cosh", "Cosh", NULL },
+    { "tanh", "Tanh", NULL },       { "asinh", "Asinh", NULL },
+    { "acosh", "Acosh", NULL },     { "atanh", "Atanh", NULL },
+    { "erf", "Erf", NULL },         { "relu", NULL, relu_of },
+    { "sigmoid", "Sigmoid", NULL }, { "softplus", "Softplus", NULL },
+    { "not", "Not", NULL },         { "stop_gradient", NULL, same_of },
+    { "add", "Add", NULL },         { "sub", "Sub", NULL },
+    { "mul", "Mul", NULL },         { "div", NULL, div_of },
+    { "pow", "Pow", NULL },         { "mod", NULL, mod_of },
+    { "max", "Max", NULL },         { "min", "Min", NULL },
+    { "lt", "Less", NULL },         { "le", "LessOrEqual", NULL },
+    { "gt", "Greater", NULL },      { "ge", "GreaterOrEqual", NULL },
+    { "eq", "Equal", NULL },        { "ne", NULL, ne_of },
+    { "and", NULL, and_of },        { "or", NULL, or_of },
+    { "xor", NULL, xor_of },        { "select", NULL, select_of },
+};
+
+static const char *element(saver *s, int i, const element_row *row) {
+    const tn_ir_value *v = &s->values[i];
+    bool select = !strcmp(row->op, "select"), wide = is_small(operand(s, i, 0)->dtype) && !select;
+    const char *in[3] = { NULL };
+    for (int k = 0; k < v->n_operands; k++) in[k] = wide ? cast(s, name_of(s, i, k), TN_I32) : name_of(s, i, k);
+    operands o = { in[0], in[1], in[2], wide ? TN_I32 : operand(s, i, 0)->dtype, v->shape.rank };
+    const char *y = row->write ? row->write(s, &o) : SAVE(s, .op = row->onnx, .in = { in[0], in[1], in[2] });
+    return wide && is_small(v->dtype) ? cast(s, y, v->dtype) : y;
+}
+
+/* ---- reductions ---- */
+
+static const char *reduction(saver *s, int i, const char *op) {
+    const tn_ir_value *v = &s->values[i];
+    int64_t axes[TN_MAX_RANK];
+    int n = 0;
+    for (int k = 0; k < v->shape.rank; k++)
+        if (s->details[i].attr[0] >> k & 1) axes[n++] = k;
+    const char *x = name_of(s, i, 0);
+    if (is_small(v->dtype)) x = cast(s, x, TN_I32);
+    const char *y = SAVE(s, .op = op, .in = { x, save_ints(s, axes, n) },
+                         .attr = { { .name = "keepdims", .i = 1 }, { .name = "noop_with_empty_axes", .i = 1 } });
+    return is_small(v->dtype) ? cast(s, y, v->dtype) : y;
+}
+static const char *sum_of(saver *s, int i) { return reduction(s, i, "ReduceSum"); }
+static const char *prod_of(saver *s, int i) { return reduction(s, i, "ReduceProd"); }
+static const char *reduce_max_of(saver *s, int i) { return reduction(s, i, "ReduceMax"); }
+static const char *reduce_min_of(saver *s, int i) { return reduction(s, i, "ReduceMin"); }
+static const char *arg(saver *s, int i, const char *op) {
+    const char *x = name_of(s, i, 0);
+    if (is_small(operand(s, i, 0)->dtype)) x = cast(s, x, TN_I32);
+    return SAVE(s, .op = op, .in = { x },
+                .attr = { { .name = "axis", .i = s->details[i].attr[0] }, { .name = "keepdims", .i = 1 } });
+}
+static const char *argmax_of(saver *s, int i) { return arg(s, i, "ArgMax"); }
+static const char *argmin_of(saver *s, int i) { return arg(s, i, "ArgMin"); }
+
+/* ---- movement ---- */
+
+static const char *cast_of(saver *s, int i) { return cast(s, name_of(s, i, 0), s->values[i].dtype); }
+static const char *reshape_of(saver *s, int i) { return reshape(s, name_of(s, i, 0), s->values[i].shape); }
+static const char *expand_of(saver *s, int i) { return expand(s, name_of(s, i, 0), s->values[i].shape); }
+static const char *permute_of(saver *s, int i) {
+    return permute(s, name_of(s, i, 0), s->details[i].attr, s->values[i].shape.rank);
+}
+static const char *pad_of(saver *s, int i) {
+    const tn_ir_value *v = &s->values[i];
+    return SAVE(s, .op = "Pad",
+                .in = { name_of(s, i, 0), save_ints(s, s->details[i].attr, 2 * v->shape.rank),
+                        save_number(s, v->dtype, s->details[i].imm, 0) });
+}
+static const char *slice_of(saver *s, int i) {
+    const tn_ir_value *v = &s->values[i];
+    int rank = v->shape.rank;
+    const int64_t *start = s->details[i].attr, *step = start + rank;
+    int64_t stop[TN_MAX_RANK], axes[TN_MAX_RANK], from[TN_MAX_RANK];
+    for (int k = 0; k < rank; k++) {
+        int64_t n = v->shape.dim[k];
+        from[k] = n ? start[k] : 0;
+        stop[k] = n ? start[k] + (n - 1) * step[k] + 1 : 0, axes[k] = k;
+    }
+    const char *more[] = { save_ints(s, step, rank) };
+    return SAVE(s, .op = "Slice",
+                .in = { name_of(s, i, 0), save_ints(s, from, rank), save_ints(s, stop, rank), save_ints(s, axes, rank) },
+                .more = more, .n_more = 1);
+}
+static const char *flip_of(saver *s, int i) {
+    int64_t from[TN_MAX_RANK], to[TN_MAX_RANK], by[TN_MAX_RANK], axes[TN_MAX_RANK];
+    int n = 0;
+    for (int k = 0; k < s->values[i].shape.rank; k++)
+        if (s->details[i].attr[0] >> k & 1) from[n] = -1, to[n] = INT64_MIN, by[n] = -1, axes[n++] = k;
+    const char *more[] = { save_ints(s, by, n) };
+    return SAVE(s, .op = "Slice", .in = { name_of(s, i, 0), save_ints(s, from, n), save_ints(s, to, n), save_ints(s, axes, n) },
+                .more = more, .n_more = 1);
+}
+static const char *concat_of(saver *s, int i) {
+    const tn_ir_value *v = &s->values[i];
+    const char **in = ONNX_NEW(s->env, const char *, v->n_operands + 1);
+    for (int k = 0; k < v->n_operands; k++) in[k] = name_of(s, i, k);
+    return SAVE(s, .op = "Concat", .more = in, .n_more = v->n_operands,
+                .attr = { { .name = "axis", .i = s->details[i].attr[0] } });
+}
+
+/* Places of windows along an axis: position times stride plus offset times dilation. */
+static int64_t *window_places(saver *s, const int64_t *w, int64_t positions) {
+    int64_t *at = ONNX_NEW(s->env, int64_t, positions * w[1] + 1);
+    for (int64_t p = 0; p < positions; p++)
+        for (int64_t k = 0; k < w[1]; k++) at[p * w[1] + k] = p * w[2] + k * w[3];
+    return at;
+}
+/* Each axis becomes positions and offsets by a gather; the offsets then go to the end. */
+static const char *window_of(saver *s, int i) {
+    const int64_t *a = s->details[i].attr;
+    tn_shape out = s->values[i].shape;
+    int n = (int)a[0], rank = out.rank - n, at[TN_MAX_RANK], behind[TN_MAX_RANK] = { 0 };
+    const char *x = name_of(s, i, 0);
+    int64_t perm[TN_MAX_RANK];
+    for (int k = 0; k < rank; k++) at[k] = k;
+    for (int w = 0; w < n; w++) {
+        int axis = (int)a[1 + 4 * w];
+        int64_t positions = out.dim[axis];
+        const char *index =
+            save_constant(s, NULL, TN_I64, TN_DIMS(positions, a[2 + 4 * w]), window_places(s, a + 1 + 4 * w, positions));
+        x = SAVE(s, .op = "Gather", .in = { x, index }, .attr = { { .name = "axis", .i = at[axis] } });
+        for (int k = 0; k < rank; k++) at[k] += k > axis;
+        for (int k = 0; k < w; k++) behind[k] += behind[k] > at[axis];
+        behind[w] = at[axis] + 1;
+    }
+    for (int k = 0; k < rank; k++) perm[k] = at[k];
+    for (int w = 0; w < n; w++) perm[rank + w] = behind[w];
+    return permute(s, x, perm, out.rank);
+}
+
+/* Rows of updates [m,row] added into zeros or a base [n,row] at places [m]. */
+static const char *add_rows(saver *s, const char *base, const char *places, const char *updates) {
+    return SAVE(s, .op = "ScatterND", .in = { base, places, updates }, .attr = { { .name = "reduction", .text = "add" } });
+}
+/* The adjoint of a window, an axis at a time, the last first: [..,positions,..,offsets] to rows that are added. */
+static const char *fold_of(saver *s, int i) {
+    const int64_t *a = s->details[i].attr;
+    const tn_ir_value *v = &s->values[i];
+    tn_shape now = operand(s, i, 0)->shape;
+    const char *x = name_of(s, i, 0);
+    bool small = is_small(v->dtype);
+    tn_dtype t = small ? TN_I32 : v->dtype;
+    if (small) x = cast(s, x, t);
+    for (int w = (int)a[0] - 1; w >= 0; w--) {
+        int axis = (int)a[1 + 4 * w], last = now.rank - 1, n = 0;
+        int64_t perm[TN_MAX_RANK], back[TN_MAX_RANK], rest = 1, m = now.dim[axis] * now.dim[last], size = v->shape.dim[axis];
+        perm[n++] = axis, perm[n++] = last;
+        for (int k = 0; k < last; k++)
+            if (k != axis) perm[n++] = k, rest *= now.dim[k];
+        x = reshape(s, permute(s, x, perm, now.rank), TN_DIMS(m, rest));
+        const char *at = save_constant(s, NULL, TN_I64, TN_DIMS(m, 1), window_places(s, a + 1 + 4 * w, now.dim[axis]));
+        x = add_rows(s, expand(s, save_number(s, t, 0, 2), TN_DIMS(size, rest)), at, x);
+        tn_shape turned = { .rank = now.rank - 1 };
+        turned.dim[0] = size;
+        for (int k = 2; k < now.rank; k++) turned.dim[k - 1] = now.dim[perm[k]];
+        for (int k = 0; k < turned.rank; k++) back[k] = k == axis ? 0 : k < axis ? k + 1 : k;
+        x = permute(s, reshape(s, x, turned), back, turned.rank);
+        now.rank--, now.dim[axis] = size;
+    }
+    return small ? cast(s, x, v->dtype) : x;
+}
+
+/* ---- contractions ---- */
+
+static bool contains(const int64_t *list, int64_t n, int64_t v) {
+    for (int64_t i = 0; i < n; i++)
+        if (list[i] == v) return true;
+    return false;
+}
+/* "abc,acd->abd": a letter an axis. */
+static const char *equation(saver *s, int i) {
+    const int64_t *a = s->details[i].attr, nb = a[0], nc = a[1], *ba = a + 2, *bb = ba + nb, *ca = bb + nb, *cb = ca + nc;
+    int ra = operand(s, i, 0)->shape.rank, rb = operand(s, i, 1)->shape.rank, n = 0;
+    char la[TN_MAX_RANK + 1] = "", lb[TN_MAX_RANK + 1] = "", out[2 * TN_MAX_RANK + 1] = "", next = 'a';
+    for (int k = 0; k < ra; k++) la[k] = next++;
+    for (int k = 0; k < rb; k++) {
+        lb[k] = 0;
+        for (int64_t j = 0; j < nb; j++)
+            if (bb[j] == k) lb[k] = la[ba[j]];
+        for (int64_t j = 0; j < nc; j++)
+            if (cb[j] == k) lb[k] = la[ca[j]];
+        if (!lb[k]) lb[k] = next++;
+    }
+    for (int64_t j = 0; j < nb; j++) out[n++] = la[ba[j]];
+    for (int k = 0; k < ra; k++)
+        if (!contains(ba, nb, k) && !contains(ca, nc, k)) out[n++] = la[k];
+    for (int k = 0; k < rb; k++)
+        if (!contains(bb, nb, k) && !contains(cb, nc, k)) out[n++] = lb[k];
+    return onnx_format(s->env, "%.*s,%.*s->%.*s", ra, la, rb, lb, n, out);
+}
+static bool is_matmul(saver *s, int i) {
+    const int64_t *a = s->details[i].attr, nb = a[0], nc = a[1];
+    int ra = operand(s, i, 0)->shape.rank, rb = operand(s, i, 1)->shape.rank;
+    if (nc != 1 || ra != nb + 2 || rb != nb + 2 || a[2 + 2 * nb] != nb + 1 || a[3 + 2 * nb] != nb) return false;
+    for (int64_t k = 0; k < nb; k++)
+        if (a[2 + k] != k || a[2 + nb + k] != k) return false;
+    return true;
+}
+static const char *dot_of(saver *s, int i) {
+    const tn_ir_value *v = &s->values[i];
+    bool small = is_small(v->dtype);
+    const char *x = name_of(s, i, 0), *y = name_of(s, i, 1), *out;
+    if (small) x = cast(s, x, TN_I32), y = cast(s, y, TN_I32);
+    if (is_matmul(s, i))
+        out = two(s, "MatMul", x, y);
+    else
+        out = SAVE(s, .op = "Einsum", .in = { x, y }, .attr = { { .name = "equation", .text = equation(s, i) } });
+    return small ? cast(s, out, v->dtype) : out;
+}
+
+/* ---- by index ---- */
+
+static const char *gather_of(saver *s, int i) {
+    tn_dtype t = operand(s, i, 1)->dtype;
+    int64_t axis = s->details[i].attr[0], size = operand(s, i, 0)->shape.dim[axis];
+    const char *index =
+        two(s, "Max", two(s, "Min", name_of(s, i, 1), save_number(s, t, (double)(size - 1), 0)), save_number(s, t, 0, 0));
+    return SAVE(s, .op = "Gather", .in = { name_of(s, i, 0), index }, .attr = { { .name = "axis", .i = axis } });
+}
+
+/* x [batch.., .., n, ..] as [batch, n, rest]: perm puts the axis (n_axes of them) behind the batch axes. */
+static const char *rows_first(saver *s, const char *x, tn_shape shape, int axis, int n_axes, int batch, int64_t *perm,
+                              tn_shape *turned) {
+    int n = 0;
+    for (int k = 0; k < batch; k++) perm[n++] = k;
+    for (int k = 0; k < n_axes; k++) perm[n++] = axis + k;
+    for (int k = batch; k < shape.rank; k++)
+        if (k < axis || k >= axis + n_axes) perm[n++] = k;
+    *turned = shape;
+    for (int k = 0; k < shape.rank; k++) turned->dim[k] = shape.dim[perm[k]];
+    return permute(s, x, perm, shape.rank);
+}
+static int64_t product(const int64_t *d, int from, int to) {
+    int64_t n = 1;
+    for (int k = from; k < to; k++) n *= d[k];
+    return n;
+}
+/* Updates out of range go to a row behind the last one of each batch, which is cut off again. */
+static const char *scatter_of(saver *s, int i) {
+    const tn_ir_value *v = &s->values[i], *at = operand(s, i, 1), *u = operand(s, i, 2);
+    int axis = (int)s->details[i].attr[0], batch = (int)s->details[i].attr[1], rank = v->shape.rank,
+        n_axes = at->shape.rank - batch;
+    int64_t perm[TN_MAX_RANK], up_perm[TN_MAX_RANK], back[TN_MAX_RANK];
+    tn_shape turned, up_turned;
+    bool small = is_small(v->dtype);
+    const char *base = name_of(s, i, 0), *updates = name_of(s, i, 2);
+    if (small) base = cast(s, base, TN_I32), updates = cast(s, updates, TN_I32);
+    base = rows_first(s, base, v->shape, axis, 1, batch, perm, &turned);
+    updates = rows_first(s, updates, u->shape, axis, n_axes, batch, up_perm, &up_turned);
+    int64_t b = product(turned.dim, 0, batch), n = turned.dim[batch], rest = product(turned.dim, batch + 1, rank),
+            m = product(at->shape.dim, batch, at->shape.rank);
+    const char *pads = save_ints(s, (int64_t[]){ 0, 0, 0, 0, 1, 0 }, 6);
+    base = reshape(s, SAVE(s, .op = "Pad", .in = { reshape(s, base, TN_DIMS(b, n, rest)), pads }), TN_DIMS(b * (n + 1), rest));
+    const char *index = name_of(s, i, 1);
+    if (at->dtype != TN_I64) index = cast(s, index, TN_I64);
+    index = reshape(s, index, TN_DIMS(b, m));
+    const char *bad = two(s, "Or", two(s, "Less", index, save_number(s, TN_I64, 0, 2)),
+                          two(s, "GreaterOrEqual", index, save_number(s, TN_I64, (double)n, 2)));
+    index = where(s, bad, save_number(s, TN_I64, (double)n, 2), index);
+    int64_t *offset = ONNX_NEW(s->env, int64_t, b + 1);
+    for (int64_t k = 0; k < b; k++) offset[k] = k * (n + 1);
+    index = two(s, "Add", index, save_constant(s, NULL, TN_I64, TN_DIMS(b, 1), offset));
+    const char *y = add_rows(s, base, reshape(s, index, TN_DIMS(b * m, 1)), reshape(s, updates, TN_DIMS(b * m, rest)));
+    const char *axes = save_ints(s, (int64_t[]){ 1 }, 1);
+    y = SAVE(s, .op = "Slice",
+             .in = { reshape(s, y, TN_DIMS(b, n + 1, rest)), save_ints(s, (int64_t[]){ 0 }, 1), save_ints(s, &n, 1), axes });
+    for (int k = 0; k < rank; k++) back[perm[k]] = k;
+    y = permute(s, reshape(s, y, turned), back, rank);
+    return small ? cast(s, y, v->dtype) : y;
+}
+
+/* ---- sources ---- */
+
+static const char *const_of(saver *s, int i) {
+    const tn_ir_value *v = &s->values[i];
+    const tn_ir_detail *d = &s->details[i];
+    if (!d->splat) return save_constant(s, NULL, v->dtype, v->shape, d->data);
+    tn_shape one = { .rank = v->shape.rank };
+    uint64_t data[2] = { 0 };
+    for (int k = 0; k < one.rank; k++) one.dim[k] = 1;
+    if (is_float(v->dtype))
+        tn_ir_store(v->dtype, data, 0, d->imm);
+    else
+        memcpy(data, &d->imm_int, tn_dtype_size(v->dtype)); /* little-endian */
+    const char *x = save_element(s, v->dtype, data, one.rank);
+    return memcmp(one.dim, v->shape.dim, sizeof one.dim[0] * (size_t)one.rank) ? expand(s, x, v->shape) : x;
+}
+static const char *iota_of(saver *s, int i) {
+    const tn_ir_value *v = &s->values[i];
+    int axis = (int)s->details[i].attr[0];
+    int64_t from = 0, step = 1, to = v->shape.dim[axis];
+    tn_shape column = { .rank = v->shape.rank };
+    for (int k = 0; k < column.rank; k++) column.dim[k] = k == axis ? to : 1;
+    const char *x = SAVE(s, .op = "Range", .in = { save_ints(s, &from, -1), save_ints(s, &to, -1), save_ints(s, &step, -1) });
+    if (v->dtype != TN_I64) x = cast(s, x, v->dtype);
+    return expand(s, reshape(s, x, column), v->shape);
+}
+static const char *random_of(saver *s, int i) { save_refuse(s, i, "random numbers have no form in ONNX"); }
+
+/* ---- control ---- */
+
+/* All values of a body, whose parameters have the names params. Names of the results go to out. */
+static void save_body(saver *s, int body, const char *const *params, const char **out) {
+    tn_ir_body b;
+    if (tn_ir_get_body(s->g, body, &b)) onnx_fail(s->env, TN_ERR_INVAL, "tn_onnx_save: a body that is not there");
+    for (int k = 0; k < b.n_params; k++) s->names[b.params[k]] = params[k];
+    for (int i = 0; i < s->n_values; i++)
+        if (s->details[i].body == body && strcmp(s->values[i].op, "param")) save_value(s, i);
+    for (int k = 0; k < b.n_results; k++) out[k] = s->names[b.results[k]];
+}
+
+/* A body as a GraphProto: of an if, what it captures comes by name; of a loop, a turn that ends with the next condition. */
+static save_bytes *body_of(saver *s, int body, const char *const *params, int cond) {
+    save_bytes nodes = { 0 }, *before = s->nodes, *out = ONNX_NEW(s->env, save_bytes, 1);
+    tn_ir_body b;
+    if (tn_ir_get_body(s->g, body, &b)) onnx_fail(s->env, TN_ERR_INVAL, "a body that is not there");
+    const char **results = ONNX_NEW(s->env, const char *, b.n_results + 1), *go = NULL;
+    s->nodes = &nodes;
+    save_body(s, body, params, results);
+    for (int k = 0; k < b.n_results; k++) results[k] = SAVE(s, .op = "Identity", .in = { results[k] });
+    if (cond) save_body(s, cond, results, &go), go = SAVE(s, .op = "Identity", .in = { go });
+    s->nodes = before;
+    *out = nodes;
+    save_text(s->env, out, 2, "body");
+    save_bytes port;
+    if (cond) {
+        const char *turn = save_fresh(s), *was = save_fresh(s);
+        port = save_port(s->env, turn, ELEM_I64, TN_SCALAR), save_data(s->env, out, 11, port.at, port.n);
+        port = save_port(s->env, was, ELEM_BOOL, TN_SCALAR), save_data(s->env, out, 11, port.at, port.n);
+        for (int k = 0; k < b.n_params; k++) {
+            const tn_ir_value *p = &s->values[b.params[k] - 1];
+            port = save_port(s->env, params[k], onnx_elem_of(p->dtype), p->shape), save_data(s->env, out, 11, port.at, port.n);
+        }
+        port = save_port(s->env, go, ELEM_BOOL, TN_SCALAR), save_data(s->env, out, 12, port.at, port.n);
+    }
+    for (int k = 0; k < b.n_results; k++) {
+        const tn_ir_value *r = &s->values[b.results[k] - 1];
+        port = save_port(s->env, results[k], onnx_elem_of(r->dtype), r->shape), save_data(s->env, out, 12, port.at, port.n);
+    }
+    return out;
+}
+static const char **results_of(saver *s, int i, int body, int *out_n) {
+    tn_ir_body b;
+    if (tn_ir_get_body(s->g, body, &b)) save_refuse(s, i, "its body is not there");
+    const char **out = ONNX_NEW(s->env, const char *, b.n_results + 1);
+    for (int k = 0; k < b.n_results; k++) out[k] = save_fresh(s);
+    s->projections[i + 1] = out;
+    *out_n = b.n_results;
+    return out;
+}
+static const char *if_of(saver *s, int i) {
+    const tn_ir_value *v = &s->values[i];
+    const int64_t *a = s->details[i].attr;
+    const char **in = ONNX_NEW(s->env, const char *, v->n_operands + 1);
+    int n;
+    for (int k = 1; k < v->n_operands; k++) in[k - 1] = name_of(s, i, k);
+    const char **out = results_of(s, i, (int)a[0], &n), *cond = name_of(s, i, 0);
+    save_bytes *then = body_of(s, (int)a[0], in, 0), *other = body_of(s, (int)a[1], in, 0);
+    return SAVE(s, .op = "If", .in = { cond },
+                .attr = { { .name = "then_branch", .graph = then }, { .name = "else_branch", .graph = other } }, .out = out,
+                .n_out = n);
+}
+static const char *while_of(saver *s, int i) {
+    const tn_ir_value *v = &s->values[i];
+    const int64_t *a = s->details[i].attr;
+    const char **in = ONNX_NEW(s->env, const char *, v->n_operands + 1),
+               **params = ONNX_NEW(s->env, const char *, v->n_operands + 1), *go;
+    int n;
+    for (int k = 0; k < v->n_operands; k++) in[k] = name_of(s, i, k), params[k] = save_fresh(s);
+    const char **out = results_of(s, i, (int)a[1], &n);
+    save_body(s, (int)a[0], in, &go); /* whether there is a first turn */
+    save_bytes *body = body_of(s, (int)a[1], params, (int)a[0]);
+    return SAVE(s, .op = "Loop", .in = { "", go }, .more = in, .n_more = v->n_operands,
+                .attr = { { .name = "body", .graph = body } }, .out = out, .n_out = n);
+}
+static const char *proj_of(saver *s, int i) {
+    const char **all = s->projections[s->values[i].operands[0]];
+    return all ? all[s->details[i].attr[0]] : name_of(s, i, 0);
+}
+
+/* ---- all of them ---- */
+
+typedef struct op_row {
+    const char *op;
+    const char *(*write)(saver *s, int i);
+} op_row;
+static const op_row ops[] = {
+    { "cast", cast_of },
+    { "sum", sum_of },
+    { "prod", prod_of },
+    { "reduce_max", reduce_max_of },
+    { "reduce_min", reduce_min_of },
+    { "argmax", argmax_of },
+    { "argmin", argmin_of },
+    { "reshape", reshape_of },
+    { "permute", permute_of },
+    { "expand", expand_of },
+    { "pad", pad_of },
+    { "slice", slice_of },
+    { "flip", flip_of },
+    { "window", window_of },
+    { "fold", fold_of },
+    { "concat", concat_of },
+    { "dot", dot_of },
+    { "gather", gather_of },
+    { "scatter_add", scatter_of },
+    { "const", const_of },
+    { "iota", iota_of },
+    { "random", random_of },
+    { "if", if_of },
+    { "while", while_of },
+    { "proj", proj_of },
+};
+
+void save_value(saver *s, int i) {
+    const char *op = s->values[i].op;
+    for (int k = 0; k < ONNX_COUNT(elements); k++)
+        if (!strcmp(elements[k].op, op)) {
+            s->names[i + 1] = element(s, i, &elements[k]);
+            return;
+        }
+    for (int k = 0; k < ONNX_COUNT(ops); k++)
+        if (!strcmp(ops[k].op, op)) {
+            s->names[i + 1] = ops[k].write(s, i);
+            return;
+        }
+    save_refuse(s, i, "this op has no form in ONNX");
+}

@@ -1,0 +1,266 @@
+/* test_save.c - graphs out and back: random graphs as models of ONNX, imported again, give the same values; constants in the
+ * file and beside it; the training form; what has no form is refused; every failing allocation. label: random */
+#include "io/io_test.h"
+#include "support/plan_run.h"
+#include "tenon/tenon_ir.h"
+#include "tenon/tenon_nn.h"
+#include "tenon/tenon_onnx.h"
+
+#include <math.h>
+
+/* Random values for all inputs: the same for both graphs. */
+static int bind_inputs(tn_graph *g, uint64_t seed, tn_binding *b, int room) {
+    int n = 0;
+    for (int i = 0; i < tn_ir_n_values(g); i++) {
+        tn_ir_value v;
+        assert_int_equal(tn_ir_get_value(g, i, &v), TN_OK);
+        if (strcmp(v.op, "input")) continue;
+        assert_true(n < room);
+        size_t bytes = tn_tensor_bytes(v.tensor), size = tn_dtype_size(v.dtype);
+        char *data = calloc(bytes + 1, 1);
+        uint64_t own = seed;
+        for (const char *c = v.name; *c; c++) own = own * 31 + (uint64_t)*c;
+        for (size_t k = 0; k < bytes / size; k++) {
+            double x = v.dtype == TN_BOOL                     ? rnd_below(&own, 2)
+                       : v.dtype <= TN_BF16                   ? (rnd_below(&own, 4001) - 2000) / 1000.0
+                       : v.dtype == TN_U8 || v.dtype == TN_I8 ? rnd_below(&own, 100)
+                                                              : rnd_below(&own, 40) - 5;
+            tn_ir_store(v.dtype, data, (int64_t)k, x);
+        }
+        b[n++] = (tn_binding){ v.name, data };
+    }
+    return n;
+}
+
+typedef struct tally {
+    int outputs, exact, graphs;
+    int64_t elements;
+} tally;
+
+/* Every output and state update of g against the output of that name of back. */
+static void assert_same(tn_graph *g, tn_graph *back, uint64_t seed, tally *t) {
+    tn_binding in[64], in_back[64];
+    tn_ir_eval *e, *e_back;
+    int n = bind_inputs(g, seed, in, 64), n_back = bind_inputs(back, seed, in_back, 64);
+    assert_int_equal(tn_ir_evaluate(g, in, n, &e), TN_OK);
+    if (tn_ir_evaluate(back, in_back, n_back, &e_back)) fail_msg("%s", tn_ctx_error(tn_graph_ctx(back)));
+    for (int i = 0; i < tn_ir_n_outputs(g); i++) {
+        const char *name, *other;
+        tn_tensor v, state, w = { NULL, 0 };
+        char next[256];
+        assert_int_equal(tn_ir_get_output(g, i, &name, &v, &state), TN_OK);
+        if (!name) snprintf(next, sizeof next, "%s.next", tn_tensor_name(state));
+        for (int k = 0; k < tn_ir_n_outputs(back); k++)
+            if (!tn_ir_get_output(back, k, &other, &w, NULL) && !strcmp(other, name ? name : next)) break;
+        int64_t count, count_back;
+        const double *x = tn_ir_eval_values(e, v, &count), *y = tn_ir_eval_values(e_back, w, &count_back);
+        assert_non_null(x), assert_non_null(y);
+        assert_int_equal(count, count_back);
+        assert_int_equal(tn_tensor_dtype(v), tn_tensor_dtype(w));
+        bool exact = true;
+        for (int64_t k = 0; k < count; k++) {
+            bool same = x[k] == y[k] || (isnan(x[k]) && isnan(y[k]));
+            double bound = tn_tensor_dtype(v) <= TN_BF16 ? 1e-9 * (1 + fabs(x[k])) : 0;
+            exact &= same;
+            if (!same && !(fabs(x[k] - y[k]) <= bound))
+                fail_msg("seed %llu, output %s[%lld]: %.17g became %.17g", (unsigned long long)seed, name ? name : next,
+                         (long long)k, x[k], y[k]);
+        }
+        t->outputs++, t->exact += exact, t->elements += count;
+    }
+    t->graphs++;
+    tn_ir_eval_free(e), tn_ir_eval_free(e_back);
+    for (int i = 0; i < n; i++) free(in[i].data);
+    for (int i = 0; i < n_back; i++) free(in_back[i].data);
+}
+
+/* The graph of a seed out and back, evaluated; its outputs and next states within the bounds that an error analysis proves:
+ * what is known at import is rounded to its dtype there. */
+static void there_and_back(tn_ctx *ctx, uint64_t seed, tally *t) {
+    arena a;
+    guard gd;
+    str text;
+    char why[512];
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("seed %llu: %s", (unsigned long long)seed, gd.err.text);
+    randgraph_opts o = { .no_random = true };
+    graph *g = randgraph(&a, seed, &o);
+    const reference ref = reference_make(g, &a, seed);
+    str_init(&text, &a);
+    graph_print(g, &text);
+    tn_graph *out = tn_graph_parse(ctx, text.s, text.n, "random"), *back = NULL;
+    tn_onnx_save_opts save = TN_ONNX_SAVE_DEFAULTS;
+    save.training = 1, save.external = seed % 5 == 0;
+    if (!out || tn_onnx_save(out, in_dir("g.onnx"), &save) || tn_onnx_load(ctx, in_dir("g.onnx"), NULL, &back))
+        fail_msg("seed %llu: %s", (unsigned long long)seed, tn_ctx_error(ctx));
+    tn_binding in[64];
+    int n = 0;
+    for (int i = 0; i < g->inputs.n; i++)
+        if (graph_get(g, g->inputs.at[i])->op == OP_input)
+            in[n++] = (tn_binding){ graph_get(g, g->inputs.at[i])->name, ref.in.data[i] };
+    tn_ir_eval *e;
+    if (tn_ir_evaluate(back, in, n, &e)) fail_msg("seed %llu: %s", (unsigned long long)seed, tn_ctx_error(ctx));
+    for (int i = 0; i < g->outputs.n; i++) {
+        const output *w = &g->outputs.at[i];
+        char next[256];
+        tn_tensor v = { NULL, 0 };
+        const char *other;
+        int64_t count;
+        if (!w->name) snprintf(next, sizeof next, "%s.next", graph_get(g, w->state)->name);
+        for (int k = 0; k < tn_ir_n_outputs(back); k++)
+            if (!tn_ir_get_output(back, k, &other, &v, NULL) && !strcmp(other, w->name ? w->name : next)) break;
+        const double *x = tn_ir_eval_values(e, v, &count);
+        tn_dtype type = (tn_dtype)graph_get(g, w->v)->dtype;
+        assert_non_null(x);
+        assert_int_equal(count, graph_elems(g, w->v));
+        assert_int_equal(type, tn_tensor_dtype(v));
+        char *typed = arena_alloc(&a, (size_t)count * 8 + 8), *want = arena_alloc(&a, (size_t)count * 8 + 8);
+        for (int64_t k = 0; k < count; k++) tn_ir_store(type, typed, k, x[k]);
+        eval_store(g, w->v, ref.want[w->v], want);
+        if (compare(g, w->v, typed, ref.want[w->v], ref.bound[w->v], 4, why, sizeof why) >= 0)
+            fail_msg("seed %llu, %s: %s", (unsigned long long)seed, w->name ? w->name : next, why);
+        t->outputs++, t->exact += !memcmp(typed, want, (size_t)count * dtype_size(type)), t->elements += count;
+    }
+    t->graphs++;
+    tn_ir_eval_free(e), tn_graph_free(out), tn_graph_free(back);
+    arena_fini(&a);
+}
+
+static void test_random_graphs(void **state) {
+    (void)state;
+    uint64_t first, seeds = fuzz_seeds(500, &first);
+    tally t = { 0 };
+    test_dir_make();
+    tn_ctx *ctx = tn_ctx_new(NULL);
+    for (uint64_t seed = first; seed < first + seeds; seed++) there_and_back(ctx, seed, &t);
+    printf("count: %d random graphs to ONNX and back, %d outputs (%d with every bit) of %lld elements\n", t.graphs, t.outputs,
+           t.exact, (long long)t.elements);
+    assert_true(t.exact * 10 > t.outputs * 8);
+    tn_ctx_free(ctx);
+    test_dir_remove();
+}
+
+/* What random graphs seldom have: conditions, loops, scatters along inner axes, folds. */
+static void test_texts(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        "graph @loop(x f32[3]) {\n"
+        "  region @more(%p1 i64[], %p2 f32[3]) {\n    %c = lt %p1, 4 bool[]\n    return %c\n  }\n"
+        "  region @turn(%q1 i64[], %q2 f32[3]) {\n    %n = add %q1, 1 i64[]\n    %w = mul %q2, 1.5 f32[3]\n    return %n, %w\n "
+        " }\n"
+        "  %z = const 1 i64[]\n  %r = while %z, x cond=@more body=@turn i64[]\n  %p = proj %r index=1 f32[3]\n"
+        "  return %r as \"n\", %p as \"y\"\n}\n",
+        "graph @if(c bool[], x f32[2,2]) {\n"
+        "  region @then(%a f32[2,2]) {\n    %b = exp %a f32[2,2]\n    return %b\n  }\n"
+        "  region @else(%d f32[2,2]) {\n    %e = neg %d f32[2,2]\n    return %e\n  }\n"
+        "  %r = if c, x then=@then else=@else f32[2,2]\n  return %r as \"y\"\n}\n",
+        "graph @scatter(x f32[2,4,3], i i64[2,5], u f32[2,5,3]) {\n"
+        "  %r = scatter_add x, i, u axis=1 batch=1 f32[2,4,3]\n  return %r as \"y\"\n}\n",
+        "graph @fold(x f64[2,3,4,2,3]) {\n"
+        "  %r = fold x (axis=1 size=2 stride=2 dilation=1) (axis=2 size=3 stride=1 dilation=2) f64[2,6,8]\n  return %r as "
+        "\"y\"\n}\n",
+        "graph @ints(x i32[6], y i32[6], b i8[6], c u8[6]) {\n"
+        "  %q = div x, y i32[6]\n  %m = mod x, y i32[6]\n  %s = add b, b i8[6]\n  %t = mul c, c u8[6]\n  %f = flip b axes=[0] "
+        "i8[6]\n"
+        "  return %q as \"q\", %m as \"m\", %s as \"s\", %t as \"t\", %f as \"f\"\n}\n",
+        "graph @names(\"%x\" f32[2], \"%%y\" f32[2]) {\n  %1 = add \"%x\", \"%%y\" f32[2]\n  return %1 as \"%1\", \"%x\" as "
+        "\"same\"\n}\n",
+    };
+    test_dir_make();
+    tn_ctx *ctx = tn_ctx_new(NULL);
+    tally t = { 0 };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        tn_graph *g = tn_graph_parse(ctx, texts[i], strlen(texts[i]), "text"), *back;
+        if (!g) fail_msg("%s", tn_ctx_error(ctx));
+        if (tn_onnx_save(g, in_dir("g.onnx"), NULL)) fail_msg("%s", tn_ctx_error(ctx));
+        if (tn_onnx_load(ctx, in_dir("g.onnx"), NULL, &back)) fail_msg("%s", tn_ctx_error(ctx));
+        for (uint64_t seed = 1; seed < 6; seed++) assert_same(g, back, seed, &t);
+        tn_graph_free(g), tn_graph_free(back);
+    }
+    assert_true(t.exact == t.outputs);
+    tn_ctx_free(ctx);
+    test_dir_remove();
+}
+
+static tn_graph *trained(tn_ctx *ctx) {
+    tn_graph *g = tn_graph_new(ctx, "net");
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(4, 6)), t = tn_input(g, "t", TN_I32, TN_DIMS(4));
+    tn_tensor y = tn_nn_linear(tn_relu(tn_nn_linear(x, 5, "fc1")), 3, "fc2");
+    tn_output(y, "y");
+    tn_tensor loss = tn_nn_cross_entropy(y, t);
+    tn_output(loss, "loss");
+    tn_nn_adam(loss, (tn_nn_adam_opts){ .lr = 0.01 });
+    return g;
+}
+
+static void test_forms(void **state) {
+    (void)state;
+    test_dir_make();
+    tn_ctx *ctx = tn_ctx_new(NULL);
+    tn_graph *g = trained(ctx), *back;
+    tn_onnx_model *m;
+    tn_onnx_save_opts o = TN_ONNX_SAVE_DEFAULTS;
+    assert_int_equal(tn_onnx_save(g, in_dir("i.onnx"), &o), TN_OK); /* inference: two inputs, two outputs */
+    assert_int_equal(tn_onnx_open(ctx, in_dir("i.onnx"), &m), TN_OK);
+    assert_int_equal(tn_onnx_n_inputs(m), 2);
+    assert_int_equal(tn_onnx_n_outputs(m), 2);
+    tn_onnx_opts as_params = TN_ONNX_DEFAULTS;
+    as_params.parameters = 1;
+    assert_int_equal(tn_onnx_import(m, &as_params, &back), TN_OK);
+    assert_int_equal(tn_graph_n_params(back), 4); /* they can be trained again */
+    tn_graph_free(back);
+    tn_onnx_model_free(m);
+    o.training = 1;
+    assert_int_equal(tn_onnx_save(g, in_dir("t.onnx"), &o), TN_OK);
+    assert_int_equal(tn_onnx_load(ctx, in_dir("t.onnx"), NULL, &back), TN_OK);
+    tally t = { 0 };
+    assert_same(g, back, 7, &t);
+    assert_int_equal(t.outputs, tn_ir_n_outputs(g));
+    assert_true(t.outputs > 12);
+    tn_graph_free(back), tn_graph_free(g);
+    g = tn_graph_new(ctx, "r");
+    tn_output(tn_random_uniform(tn_input(g, "n", TN_I64, TN_SCALAR), 0, TN_DIMS(3)), "y");
+    assert_fails(ctx, tn_onnx_save(g, in_dir("r.onnx"), NULL), TN_ERR_UNSUPPORTED, "random numbers have no form",
+                 "random numbers");
+    assert_int_equal(access(in_dir("r.onnx"), F_OK), -1);
+    tn_graph_free(g);
+    g = trained(ctx);
+    assert_fails(ctx, tn_onnx_save(g, "/nowhere/at/all.onnx", NULL), TN_ERR_IO, "cannot write", "no such folder");
+    assert_fails(ctx, tn_onnx_save(g, NULL, NULL), TN_ERR_INVAL, "path is NULL", "no path");
+    tn_graph_free(g);
+    tn_ctx_free(ctx);
+    test_dir_remove();
+}
+
+static void test_allocations(void **state) {
+    (void)state;
+    test_dir_make();
+    counting c;
+    tn_ctx *ctx = counting_ctx(&c);
+    tn_graph *g = trained(ctx);
+    long used = 0, k = 0;
+    for (; used >= k; k++) {
+        size_t live = c.live;
+        c.requests = 0, c.fail_at = k;
+        tn_status s = tn_onnx_save(g, in_dir("a.onnx"), NULL);
+        used = c.requests;
+        c.fail_at = -1;
+        assert_true(s == TN_OK || s == TN_ERR_NOMEM);
+        assert_int_equal(c.live, live);
+    }
+    printf("count: %ld failing allocations of an ONNX export\n", k);
+    assert_true(k > 3);
+    tn_graph_free(g);
+    tn_ctx_free(ctx);
+    test_dir_remove();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_random_graphs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
