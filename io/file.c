@@ -271,3 +271,27 @@ void io_write_abort(io_writer *w) {
     tn_io_free(w->ctx, w->temp);
     w->temp = NULL;
 }
+
+/* ---- the public ones ---- */
+
+tn_status tn_io_file_load(tn_ctx *ctx, const char *path, uint64_t limit, void **out_data, size_t *out_size) {
+    uint8_t *bytes;
+    if (!ctx) return TN_ERR_INVAL;
+    if (out_data) *out_data = NULL;
+    if (!path || !out_data || !out_size)
+        return io_fail(ctx, TN_ERR_INVAL, "tn_io_file_load: path, out_data or out_size is NULL");
+    tn_status st = io_read_all(ctx, path, limit, &bytes, out_size);
+    if (!st) *out_data = bytes;
+    return st;
+}
+
+tn_status tn_io_file_save(tn_ctx *ctx, const char *path, const void *data, size_t n) {
+    io_writer w;
+    if (!ctx) return TN_ERR_INVAL;
+    if (!path || (!data && n)) return io_fail(ctx, TN_ERR_INVAL, "tn_io_file_save: path or data is NULL");
+    tn_status st = io_write_begin(ctx, path, &w);
+    if (st) return st;
+    if (!(st = io_write(&w, data, n))) st = io_write_commit(&w);
+    if (st) io_write_abort(&w);
+    return st;
+}

@@ -36,6 +36,12 @@ extern "C" {
 /* Frees an array that a function of this header gave out. NULL is fine. */
 TN_API void tn_io_free(tn_ctx *ctx, void *data);
 
+/* ---- whole files -------------------------------------------------------------------------------------------------------- */
+
+/* The bytes of a regular file of at most `limit` bytes (TN_ERR_IO beyond it), with a zero behind them. Free with tn_io_free. */
+TN_API TN_CHECK tn_status tn_io_file_load(tn_ctx *ctx, const char *path, uint64_t limit, void **out_data, size_t *out_size);
+TN_API TN_CHECK tn_status tn_io_file_save(tn_ctx *ctx, const char *path, const void *data, size_t n);
+
 /* ---- safetensors: many named arrays in one file -------------------------------------------------------------------------- */
 
 typedef struct {
