@@ -6,8 +6,10 @@ strings and None belong to the signature: the function sees them as they are, an
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import threading
+import weakref
 from typing import Any, Callable, Hashable, Optional, Sequence, Union
 
 import numpy as np
@@ -15,7 +17,7 @@ import numpy as np
 from . import _dlpack
 from ._core import Graph, Tensor, as_tensor, current_graph
 from ._dtypes import DType, dtype, float32
-from ._lib import Context, default_context, generation
+from ._lib import Context, after_fork, default_context
 from ._run import Buffer, Program, Session, _bindings, lib
 
 Tree = Any  # arrays in tuples, lists and dicts
@@ -84,15 +86,29 @@ def _signature(x: Any) -> tuple[tuple[int, ...], Any]:
     return v.shape, v.dtype
 
 
+_EMPTY = ctypes.c_char * 0
+
+
+def _address(array: np.ndarray) -> int:
+    """Of a contiguous array's memory; TypeError or ValueError for others. Read-only arrays take a longer way."""
+    try:
+        return ctypes.addressof(_EMPTY.from_buffer(array))
+    except TypeError:
+        if type(array) is np.ndarray and array.flags.c_contiguous:
+            return array.__array_interface__["data"][0]
+        raise
+
+
 class _Entry:
     """The program of one signature, and sessions to run it in: each thread that comes at the same time has its own."""
 
     def __init__(self, program: Program, result: Hashable, keep: list[int]):
         self.program, self.result = program, result
-        self.inputs = [program.inputs[i] for i in range(len(program.inputs))]
-        self.outputs = program.outputs
+        self.inputs, self.outputs = program.inputs, program.outputs
         self.keep = keep  # which of the leaves are inputs of the program, in its order
         self.idle: list[tuple] = []
+        self.plain = all(s.dtype.numpy is not None for s in self.outputs)
+        self.made = [(s.shape, s.dtype.numpy) for s in self.outputs]
         first = self._new()
         self.stateful = bool(first[0].states)
         self.session = first[0]
@@ -100,38 +116,62 @@ class _Entry:
 
     def _new(self) -> tuple:
         session = Session(self.program)
-        slots = self.inputs + self.outputs
-        table = _bindings([(s, 0) for s in slots])
-        return session, table, [table[i] for i in range(len(slots))], session._handle.pointer
+        table = _bindings([(s, 0) for s in self.inputs + self.outputs])
+        rows = list(table)
+        n = len(self.inputs)
+        return session, table, rows[:n], rows[n:], session._handle.pointer, len(rows)
+
+    def run_arrays(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """With arrays of just these dtypes and shapes. TypeError or ValueError, before anything is done, where one is not
+        contiguous."""
+        try:
+            one = self.idle.pop()
+        except IndexError:
+            one = self._new()
+        try:
+            session, table, inputs, outputs, pointer, n = one
+            for row, at in zip(inputs, self.keep):
+                row.data = _address(arrays[at])
+            out = []
+            for row, (shape, t) in zip(outputs, self.made):
+                y = np.empty(shape, t)
+                row.data = _address(y)
+                out.append(y)
+            status = lib.tn_run(pointer, table, n)
+            if status:
+                session._check(status)
+        finally:
+            self.idle.append(one)
+        return out
 
     def run(self, leaves: Sequence[Any]) -> list[np.ndarray]:
         try:
             one = self.idle.pop()
         except IndexError:
             one = self._new()
-        session, table, rows, pointer = one
-        held = []
-        i = 0
-        for slot, at in zip(self.inputs, self.keep):
-            x = leaves[at]
-            if type(x) is np.ndarray and x.flags.c_contiguous and x.dtype == slot.dtype.numpy:
-                rows[i].data = x.__array_interface__["data"][0]
-            else:
-                b = Buffer.of(x, slot.dtype, slot.shape)
-                held.append(b)
-                rows[i].data = b.pointer
-            i += 1
-        out = []
-        for slot in self.outputs:
-            b = np.empty(slot.shape, slot.dtype.numpy) if slot.dtype.numpy is not None else Buffer.empty(slot.shape, slot.dtype)
-            out.append(b)
-            rows[i].data = b.__array_interface__["data"][0] if type(b) is np.ndarray else b.pointer
-            i += 1
-        status = lib.tn_run(pointer, table, i)
-        if status:
-            session._check(status)
-        self.idle.append(one)
-        return [b if type(b) is np.ndarray else b.array() for b in out]
+        try:
+            session, table, inputs, outputs, pointer, n = one
+            held = [Buffer.of(leaves[at], slot.dtype, slot.shape) for slot, at in zip(self.inputs, self.keep)]
+            made = [Buffer.empty(slot.shape, slot.dtype) for slot in self.outputs]
+            for row, b in zip(inputs + outputs, held + made):
+                row.data = b.pointer
+            status = lib.tn_run(pointer, table, n)
+            if status:
+                session._check(status)
+        finally:
+            self.idle.append(one)
+        return [b.array() for b in made]
+
+
+_functions: "weakref.WeakSet[Any]" = weakref.WeakSet()  # what forgets its programs in a forked child
+
+
+def _forget_programs() -> None:
+    for f in _functions:
+        f._forget()
+
+
+after_fork(_forget_programs)
 
 
 class Function:
@@ -140,18 +180,34 @@ class Function:
     def __init__(self, fn: Callable[..., Any], context: Optional[Context], options: dict):
         functools.update_wrapper(self, fn, updated=())
         self._fn, self._context, self._options = fn, context, options
+        self._forget()
+        _functions.add(self)
+
+    def _forget(self) -> None:
         self._entries: dict[Hashable, _Entry] = {}
-        self._made = generation()
+        self._of_arrays: dict[Hashable, _Entry] = {}  # signatures of arrays alone, which are found faster
         self._last: Optional[_Entry] = None
         self._state_lock = threading.RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs:
+            try:
+                entry = self._of_arrays[tuple([(a.shape, a.dtype) for a in args])]
+                out = entry.run_arrays(args)
+                return out[0] if entry.result is LEAF else unflatten(entry.result, iter(out))
+            except (AttributeError, KeyError, TypeError, ValueError):
+                pass  # not arrays, not seen yet, or not contiguous
+        return self._call(args, kwargs)
+
+    def _call(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         leaves: list = []
         rest = flatten((args, kwargs), leaves)
         for x in leaves:
             if isinstance(x, Tensor):  # a part of another graph that is being built
                 return self._fn(*args, **kwargs)
         entry = self._entry(rest, leaves)
+        if not entry.stateful and entry.plain and not kwargs and all(type(a) is np.ndarray for a in args):
+            self._of_arrays[tuple([(a.shape, a.dtype) for a in args])] = entry
         if entry.stateful:
             with self._state_lock:  # states are one set, whatever the signature
                 if self._last is not None and self._last is not entry:
@@ -166,9 +222,6 @@ class Function:
         return self if instance is None else functools.partial(self, instance)
 
     def _entry(self, rest: Hashable, leaves: Sequence[Any]) -> _Entry:
-        if self._made != generation():  # a forked child: sessions of the parent have lost their threads
-            self._entries, self._last, self._made = {}, None, generation()
-            self._state_lock = threading.RLock()
         key = (rest, tuple([_signature(x) for x in leaves]))
         entry = self._entries.get(key)
         if entry is None:

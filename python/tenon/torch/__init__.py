@@ -43,14 +43,23 @@ def _is_view_of_input(node: Any, memo: dict[Node, bool]) -> bool:
     return memo[node]
 
 
+def _order(x: torch.Tensor) -> Optional[tuple[int, ...]]:
+    """The axes of x by how far apart their elements lie; None where that is the axes' own order, or where x has gaps."""
+    if x.is_contiguous():
+        return None
+    order = tuple(sorted(range(x.dim()), key=lambda i: (-x.stride(i), i)))
+    return order if x.permute(order).is_contiguous() and not x.is_conj() and not x.is_neg() else None
+
+
 class _Specialised:
-    """The program of one set of sizes, and sessions of it: each thread that comes at the same time has its own."""
+    """The program of one set of sizes and orders in memory, and sessions of it: each thread that comes at the same time has its
+    own."""
 
     def __init__(self, program: Optional[Program], inputs: list[int], outputs: list[tuple], computed: list[Any]):
         self.program, self.inputs, self.outputs, self.computed = program, inputs, outputs, computed
         self.idle: list[tuple] = []
 
-    def run(self, args: Sequence[Any]) -> list[Any]:
+    def run(self, args: Sequence[Any], orders: Sequence[Any]) -> list[Any]:
         try:
             one = self.idle.pop()
         except IndexError:
@@ -61,7 +70,7 @@ class _Specialised:
         held = []
         for row, at in zip(rows, self.inputs):
             x = args[at]
-            if not x.is_contiguous() or x.is_conj() or x.is_neg():
+            if orders[at] is None and not x.is_contiguous() or x.is_conj() or x.is_neg():
                 x = x.resolve_conj().resolve_neg().contiguous()
                 held.append(x)
             row.data = x.data_ptr()
@@ -91,30 +100,31 @@ class Compiled:
         self.lock = threading.Lock()
 
     def __call__(self, *args: Any) -> Any:
-        key = (generation(), *[tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in args])
+        orders = [_order(a) if isinstance(a, torch.Tensor) else None for a in args]
+        key = (generation(), *orders, *[tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in args])
         special = self.programs.get(key)
         if special is None:
-            special = self.first(key, args)
+            special = self.first(key, args, orders)
         if special is _NOTHING:
             return self.module(*args)
-        tensors = iter(special.run(args) if special.outputs else ())
+        tensors = iter(special.run(args, orders) if special.outputs else ())
         memo: dict[Node, Any] = dict(zip(self.arguments, args))
         out = [view_of(r, memo) if is_view else next(tensors) if computed is _TENSOR else computed
                for r, is_view, computed in zip(self.results, self.views, special.computed)]
         return out[0] if self.single else tuple(out)
 
-    def first(self, key: Any, args: Sequence[Any]) -> Any:
+    def first(self, key: Any, args: Sequence[Any], orders: Sequence[Any]) -> Any:
         """The program for new sizes; where Tenon refuses it, PyTorch runs the graph, and the log says why."""
         with self.lock:
             if key not in self.programs:
                 try:
-                    self.programs[key] = self.specialise(args)
+                    self.programs[key] = self.specialise(args, orders)
                 except (TenonError, NotImplementedError, IndexError, ValueError, TypeError) as e:
                     log.warning("a graph of %d nodes runs in PyTorch: %s", len(self.module.graph.nodes), e)
                     self.programs[key] = _NOTHING
             return self.programs[key]
 
-    def specialise(self, args: Sequence[Any]) -> _Specialised:
+    def specialise(self, args: Sequence[Any], orders: Sequence[Any]) -> _Specialised:
         with default_context().lock:
             graph = Graph("aten")
             values: dict[Node, Any] = {}
@@ -123,7 +133,7 @@ class Compiled:
             for i, (node, a) in enumerate(zip(self.arguments, args)):
                 values[node] = a
                 if isinstance(a, torch.Tensor) and node in needed:
-                    values[node] = graph.input(f"a{i}", tuple(a.shape), _aten.dtype_of(a.dtype))
+                    values[node] = self.input(graph, f"a{i}", a, orders[i])
                     inputs.append(i)
             computed, outputs = [], []
             with graph:
@@ -138,6 +148,15 @@ class Compiled:
                         graph.output(y, f"y{len(outputs)}")
                         outputs.append((y.shape, r.meta["val"].dtype))
             return _Specialised(graph.compile(**self.options) if outputs else None, inputs, outputs, computed)
+
+    @staticmethod
+    def input(graph: Graph, name: str, a: torch.Tensor, order: Optional[tuple[int, ...]]) -> Tensor:
+        """A tensor whose axes lie in another order is read as it lies: transposed parameters are not copied."""
+        t = _aten.dtype_of(a.dtype)
+        if order is None:
+            return graph.input(name, tuple(a.shape), t)
+        back = [order.index(i) for i in range(len(order))]
+        return graph.input(name, [a.shape[i] for i in order], t).transpose(back)
 
     def evaluate(self, graph: Graph, node: Node, values: dict[Node, Any]) -> Any:
         if node.op == "get_attr":

@@ -1,0 +1,97 @@
+"""tenon.onnx: models written by the onnx package, and the cases of libonnx-testdata, against what they say and ONNX Runtime."""
+
+import tempfile
+import unittest
+from pathlib import Path
+
+import numpy as np
+
+try:
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+except ImportError:
+    raise unittest.SkipTest("no onnx package here")
+
+import tenon
+
+rng = np.random.default_rng()
+
+
+def f32(*shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def write(path, nodes, inputs, outputs, weights=()):
+    def info(name, t, shape):
+        return helper.make_tensor_value_info(name, t, shape)
+    graph = helper.make_graph(nodes, "g", [info(*i) for i in inputs], [info(*o) for o in outputs],
+                              [numpy_helper.from_array(w, n) for n, w in weights])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+class Models(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name) / "m.onnx"
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def test_a_batch_of_any_size(self):
+        w, b = f32(6, 3), f32(3)
+        write(self.path, [helper.make_node("Gemm", ["x", "w", "b"], ["h"]), helper.make_node("Softmax", ["h"], ["y"])],
+              [("x", TensorProto.FLOAT, ["batch", 6])], [("y", TensorProto.FLOAT, ["batch", 3])], [("w", w), ("b", b)])
+        m = tenon.onnx.load(self.path, threads=1)
+        self.assertEqual((m.inputs[0].name, m.inputs[0].shape, m.inputs[0].dtype), ("x", ("batch", 6), tenon.float32))
+        for n in (1, 5, 1, 5, 0):
+            x = f32(n, 6)
+            e = np.exp(x @ w + b)
+            for got in (m(x), m(x=x), m(x), m(np.asfortranarray(x))):
+                np.testing.assert_allclose(got, e / e.sum(-1, keepdims=True), rtol=1e-4, atol=1e-6)
+        with self.assertRaises(TypeError):
+            m(f32(1, 6), f32(1, 6))
+        with self.assertRaises(TypeError):
+            m(z=f32(1, 6))
+        with self.assertRaises(tenon.TenonError):
+            m(f32(2, 7))
+
+    def test_parameters(self):
+        w = f32(4, 2)
+        write(self.path, [helper.make_node("MatMul", ["x", "w"], ["y"])], [("x", TensorProto.FLOAT, ["n", 4])],
+              [("y", TensorProto.FLOAT, ["n", 2])], [("w", w)])
+        m = tenon.onnx.load(self.path, dims={"n": 3}, parameters=True)
+        g = m.graph()
+        self.assertEqual([p.name for p in g.params], ["w"])
+        s = g.compile().session()
+        s["w"] = w * 2
+        x = f32(3, 4)
+        np.testing.assert_allclose(s(x=x)["y"], x @ w * 2, rtol=1e-4, atol=1e-5)
+
+    def test_a_size_that_an_input_gives(self):
+        write(self.path, [helper.make_node("Reshape", ["x", "s"], ["y"])], [("x", TensorProto.FLOAT, [6]), ("s", TensorProto.INT64, [2])],
+              [("y", TensorProto.FLOAT, [None, None])])
+        m, x = tenon.onnx.load(self.path), f32(6)
+        for s in ([2, 3], [3, 2], [6, 1], [2, 3]):
+            np.testing.assert_array_equal(m(x, np.array(s)), x.reshape(s))
+
+    def test_what_is_refused(self):
+        write(self.path, [helper.make_node("NoSuchOp", ["x"], ["y"])], [("x", TensorProto.FLOAT, [2])], [("y", TensorProto.FLOAT, [2])])
+        with self.assertRaises(tenon.UnsupportedError) as e:
+            tenon.onnx.load(self.path)(f32(2))
+        self.assertIn("NoSuchOp", str(e.exception))
+        self.path.write_bytes(b"\x08\xff nonsense")
+        with self.assertRaises(tenon.TenonError):
+            tenon.onnx.load(self.path)
+
+    def test_several_outputs(self):
+        write(self.path, [helper.make_node("Split", ["x"], ["a", "b"], axis=0), helper.make_node("Add", ["a", "b"], ["c"])],
+              [("x", TensorProto.FLOAT, [4])], [("c", TensorProto.FLOAT, [2]), ("a", TensorProto.FLOAT, [2])])
+        m, x = tenon.onnx.load(self.path), f32(4)
+        for _ in range(2):
+            c, a = m(x)
+            np.testing.assert_array_equal(c, x[:2] + x[2:])
+            np.testing.assert_array_equal(a, x[:2])
+
+
+if __name__ == "__main__":
+    unittest.main()
