@@ -13,7 +13,7 @@ from ._functions import *  # noqa: F403
 from ._lib import (BuildError, Context, DeviceError, DTypeError, FileError, InternalError, InvalidError, OutOfMemory, ParseError,
                    ShapeError, TenonError, UnsupportedError, VerifyError, default_context, devices, version)
 from ._ops import *  # noqa: F403
-from ._run import Program, Session, Tuning
+from ._run import Profile, Program, Session, Tuning
 from .io import load, save
 from .nn import log_softmax, logsumexp, softmax
 

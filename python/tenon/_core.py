@@ -288,7 +288,7 @@ def graph_of(*values: Any) -> Optional[Graph]:
 def together(graph: Graph, *values: Any) -> list["Tensor"]:
     """The values as tensors of one dtype: that of tensors and arrays, which Python numbers take."""
     made = [v if isinstance(v, (Tensor, bool, int, float)) else graph.constant(v) for v in values]
-    common: Optional[DType] = None
+    common: Any = None
     for v in made:
         if isinstance(v, Tensor):
             common = v.dtype if common is None else promote(common, v.dtype)
@@ -712,7 +712,8 @@ def _power(x: Tensor, n: int) -> Tensor:
     """x to the power of a small whole number, by squaring."""
     if n == 0:
         return x * 0 + 1 if x.dtype.kind != "f" else x.graph.full((), 1, x.dtype).broadcast_to(x.shape)
-    out, square = None, x
+    out: Any = None
+    square = x
     while True:
         if n & 1:
             out = square if out is None else out * square

@@ -67,7 +67,7 @@ def view(x: Any) -> View:
         raise UnsupportedError(f"the array is in memory of {_DEVICES.get(t.device_type, f'device type {t.device_type}')}: "
                                "move it to the CPU first")
     shape = tuple(t.shape[: t.ndim])
-    strides = []
+    strides: list[int] = []
     step = 1
     for size in reversed(shape):
         strides.insert(0, step)

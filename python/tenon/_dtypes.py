@@ -11,7 +11,7 @@ from . import _abi
 try:  # NumPy has no bfloat16 of its own
     from ml_dtypes import bfloat16 as _numpy_bfloat16
 except ImportError:
-    _numpy_bfloat16 = None
+    _numpy_bfloat16 = None  # type: ignore[assignment, misc]
 
 
 class DType:

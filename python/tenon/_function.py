@@ -89,7 +89,7 @@ def _signature(x: Any) -> tuple[tuple[int, ...], Any]:
 _EMPTY = ctypes.c_char * 0
 
 
-def _address(array: np.ndarray) -> int:
+def _address(array: Any) -> int:
     """Of a contiguous array's memory; TypeError or ValueError for others. Read-only arrays take a longer way."""
     try:
         return ctypes.addressof(_EMPTY.from_buffer(array))

@@ -32,8 +32,9 @@ def take_rows(x: Tensor, index: ArrayLike, axis: int) -> Tensor:
     else:
         index = index if index.dtype in (int32, int64) else index.astype(int64)
         index = where(index < 0, index + size, index)
+    picked: Any = index
     x.graph.at()
-    return x.graph.wrap(lib.tn_gather(x._t, index._t, axis))
+    return x.graph.wrap(lib.tn_gather(x._t, picked._t, axis))
 
 
 def _slice_axis(s: slice, size: int) -> tuple[int, int, int, bool]:

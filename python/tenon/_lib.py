@@ -140,7 +140,8 @@ class Handle:
 
     __slots__ = ("_pointer", "_made", "__weakref__")
 
-    def __init__(self, pointer: int, free: Callable[[int], None], keep: Any = None):
+    def __init__(self, pointer: Optional[int], free: Callable[[int], None], keep: Any = None):
+        pointer = pointer or 0
         self._pointer, self._made = pointer, _generation
         weakref.finalize(self, _free, free, pointer, _generation, keep).atexit = False
 
@@ -198,7 +199,7 @@ class Context:
     def text(self, pointer: ctypes.c_void_p) -> str:
         """Takes a string of the library over."""
         try:
-            return ctypes.string_at(pointer.value).decode(errors="replace")
+            return ctypes.string_at(pointer.value or 0).decode(errors="replace")
         finally:
             lib.tn_string_free(self.pointer, pointer)
 
@@ -212,7 +213,8 @@ class Context:
 def fields(struct: ctypes.Structure) -> dict:
     """A C struct as a dict; texts are decoded."""
     out = {}
-    for name, _ in struct._fields_:
+    for field in struct._fields_:
+        name = field[0]
         value = getattr(struct, name)
         out[name] = value.decode(errors="replace") if isinstance(value, bytes) else value
     return out

@@ -138,7 +138,7 @@ class Program:
         kind, name, t, shape = ctypes.c_char(), ctypes.c_char_p(), ctypes.c_int(), _abi.tn_shape()
         self.context.check(lib.tn_program_slot(self._handle.pointer, i, ctypes.byref(kind), ctypes.byref(name), ctypes.byref(t),
                                                ctypes.byref(shape)))
-        return Slot(i, kind.value.decode(), name.value.decode(), BY_CODE[t.value], tuple(shape.dim[: shape.rank]))
+        return Slot(i, kind.value.decode(), (name.value or b"").decode(), BY_CODE[t.value], tuple(shape.dim[: shape.rank]))
 
     def session(self) -> "Session":
         """A new session: its states start at their initial values."""
@@ -291,6 +291,21 @@ class Session:
                     self._check(lib.tn_session_bind(pointer, s.index, bound.pointer if bound else None))
         return {s.name: b.array() for s, b in outputs}
 
+    def profile(self, seconds: float = 0.2, inputs: Optional[Mapping[str, Any]] = None, **more: Any) -> "Profile":
+        """Where the time of a run goes, kernel by kernel. States move on with every round."""
+        given = {**(inputs or {}), **more}
+        before = {name: self._bound.get(self._slot(name).index) for name in given}
+        held = {name: np.ascontiguousarray(_in_slot(self._slot(name), value).array()) for name, value in given.items()}
+        self.bind(held)
+        out = ctypes.c_void_p()
+        try:
+            with self._lock:
+                self._check(lib.tn_session_profile(self._handle.pointer, seconds, ctypes.byref(out)))
+            return Profile(out)
+        finally:
+            lib.tn_profile_free(out)
+            self.bind({name: buffer and buffer.source for name, buffer in before.items()})
+
     # ---- states ----
 
     def _list_states(self) -> Iterator[tuple[str, DType, tuple[int, ...]]]:
@@ -298,7 +313,7 @@ class Session:
         for i in range(lib.tn_session_n_states(pointer)):
             name, t, shape = ctypes.c_char_p(), ctypes.c_int(), _abi.tn_shape()
             self._check(lib.tn_session_state(pointer, i, ctypes.byref(name), ctypes.byref(t), ctypes.byref(shape)))
-            yield name.value.decode(), BY_CODE[t.value], tuple(shape.dim[: shape.rank])
+            yield (name.value or b"").decode(), BY_CODE[t.value], tuple(shape.dim[: shape.rank])
 
     @property
     def states(self) -> list[str]:
@@ -380,6 +395,31 @@ def bound_buffer(s: Slot, value: Any) -> Buffer:
         raise ValueError(f"{s!r}: only a contiguous array of this dtype can be bound in place, and this one would have to be copied")
     buffer.source = value
     return buffer
+
+
+class Profile:
+    """The time of each kernel of a run: `kernels` has the fields of tn_profiled_kernel, `summary` those of tn_profile_summary."""
+
+    def __init__(self, pointer: ctypes.c_void_p):
+        summary = _abi.tn_profile_summary()
+        lib.tn_profile_get_summary(pointer, ctypes.byref(summary))
+        self.summary = fields(summary)
+        self.kernels = []
+        for i in range(summary.kernels):
+            kernel = _abi.tn_profiled_kernel()
+            if lib.tn_profile_kernel(pointer, i, ctypes.byref(kernel)) == 0:
+                self.kernels.append({**fields(kernel), "level_bytes": list(kernel.level_bytes)})
+
+    def __repr__(self) -> str:
+        total = self.summary["kernels_us"] or 1
+        lines = [f"{k['median_us']:10.2f} us {k['median_us'] / total:6.1%}  {k['name']}" for k in self.kernels]
+        return "\n".join([f"a run {self.summary['run_us']:.2f} us, its kernels {total:.2f} us:", *lines])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><td>{html.escape(k['name'])}</td><td>{k['median_us']:.2f}</td><td>{k['predicted_us']:.2f}</td>"
+                       f"<td>{html.escape(k['predicted_bound'] or '')}</td></tr>" for k in self.kernels)
+        return (f"<p>a run {self.summary['run_us']:.2f} us</p><table><tr><th>kernel</th><th>us</th><th>predicted</th><th>bound by</th></tr>"
+                f"{rows}</table>")
 
 
 class Tuning:

@@ -88,19 +88,17 @@ class Model:
 
     def session(self, *args: Any, **kwargs: Any) -> Session:
         """The session for inputs like these (compiled now, if it was not yet)."""
-        given = self._named(args, kwargs)
+        return self._session(self._named(args, kwargs))[0]
+
+    def _session(self, given: Mapping[str, Any]) -> tuple[Session, dict[str, np.ndarray]]:
+        """A session, and the inputs that are constants of its program because sizes depend on them."""
         key = tuple((n, _signature(v)) for n, v in given.items())
         with self._lock:
-            session = self._sessions.get(key)
-            if session is None or self._depends(session, given):
-                session = self._sessions[key] = self.graph(**given).compile(**self._options).session()
-                session._constants = {n: np.array(v) for n, v in given.items() if n not in session._by_name}  # type: ignore[attr-defined]
-            return session
-
-    @staticmethod
-    def _depends(session: Session, given: Mapping[str, Any]) -> bool:
-        """A size depends on an input whose value has changed: the program is another."""
-        return any(not np.array_equal(v, given[n]) for n, v in session._constants.items())  # type: ignore[attr-defined]
+            found = self._sessions.get(key)
+            if found is None or any(not np.array_equal(v, given[n]) for n, v in found[1].items()):
+                session = self.graph(**given).compile(**self._options).session()
+                found = self._sessions[key] = session, {n: np.array(v) for n, v in given.items() if n not in session._by_name}
+            return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not kwargs:
@@ -111,23 +109,24 @@ class Model:
             except (AttributeError, KeyError, TypeError, ValueError):
                 pass  # not arrays, not seen yet, or not contiguous
         given = self._named(args, kwargs)
-        session = self.session(**given) if all(n.isidentifier() for n in given) else self.session(*args, **kwargs)
-        out = session({n: v for n, v in given.items() if n in session._by_name})
-        self._remember(session, args, kwargs)
-        values = [out[p.name] for p in self.outputs if p.name in out]
+        session, constants = self._session(given)
+        result = session({n: v for n, v in given.items() if n in session._by_name})
+        if not (kwargs or constants):
+            self._remember(session, args)
+        values = [result[p.name] for p in self.outputs if p.name in result]
         return values[0] if len(values) == 1 else tuple(values)
 
-    def _remember(self, session: Session, args: tuple, kwargs: Mapping[str, Any]) -> None:
+    def _remember(self, session: Session, args: tuple) -> None:
         """Has calls with arrays like these, all of them inputs of the program, go straight to it."""
         names, ports = [p.name for p in self.inputs], session.program.outputs
-        if kwargs or session._constants or session.states or not all(type(a) is np.ndarray for a in args):
+        if session.states or not all(type(a) is np.ndarray for a in args):
             return
         entry = _Entry(session.program, LEAF if len(ports) == 1 else None, [names.index(s.name) for s in session.program.inputs])
         if entry.plain and [s.name for s in ports] == [p.name for p in self.outputs]:
             self._of_arrays[tuple([(a.shape, a.dtype) for a in args])] = entry
 
     def _forget(self) -> None:
-        self._sessions: dict[Any, Session] = {}
+        self._sessions: dict[Any, tuple[Session, dict[str, np.ndarray]]] = {}
         self._of_arrays: dict[Any, _Entry] = {}
         self._lock = threading.RLock()
 
@@ -140,3 +139,11 @@ def load(path: Any, *, dims: Optional[Mapping[str, int]] = None, parameters: boo
     """Opens a model. dims: sizes of named dims ("batch"), for `graph`. parameters: floating-point initializers become parameters,
     which can be trained and set in sessions. Options are those of Graph.compile."""
     return Model(path, dims=dims, parameters=parameters, context=context, **options)
+
+
+def save(graph: Graph, path: Any, *, training: bool = False, external: bool = False) -> None:
+    """Writes a graph as a model. training: states that the graph assigns are inputs with defaults, and their next values outputs.
+    external: large arrays in "<path>.data"."""
+    opts = _abi.tn_onnx_save_opts(struct_size=ctypes.sizeof(_abi.tn_onnx_save_opts), training=int(training), external=int(external))
+    with graph.context.lock:
+        graph.context.check(lib.tn_onnx_save(graph._handle.pointer, str(path).encode(), ctypes.byref(opts)))

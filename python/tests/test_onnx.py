@@ -83,6 +83,18 @@ class Models(unittest.TestCase):
         with self.assertRaises(tenon.TenonError):
             tenon.onnx.load(self.path)
 
+    def test_saved_and_loaded(self):
+        f, x, w = tenon.compile(lambda x, w: (x @ w).tanh().sum(1)), f32(3, 4), f32(4, 5)
+        tenon.onnx.save(f.graph(x, w), self.path)
+        onnx.checker.check_model(onnx.load(self.path))
+        np.testing.assert_allclose(tenon.onnx.load(self.path)(x, w), f(x, w), rtol=1e-5)
+        try:
+            import onnxruntime
+        except ImportError:
+            return
+        other = onnxruntime.InferenceSession(str(self.path), providers=["CPUExecutionProvider"])
+        np.testing.assert_allclose(other.run(None, {"in0": x, "in1": w})[0], f(x, w), rtol=1e-4, atol=1e-5)
+
     def test_several_outputs(self):
         write(self.path, [helper.make_node("Split", ["x"], ["a", "b"], axis=0), helper.make_node("Add", ["a", "b"], ["c"])],
               [("x", TensorProto.FLOAT, [4])], [("c", TensorProto.FLOAT, [2]), ("a", TensorProto.FLOAT, [2])])

@@ -331,6 +331,18 @@ class Processes(unittest.TestCase):
         self.assertIn("cpu", tenon.devices())
         self.assertRegex(tenon.version(), r"^\d+\.\d+\.\d+$")
 
+    def test_profile(self):
+        g = tenon.Graph()
+        g.output((g.input("x", (30, 40)) @ g.input("w", (40, 50))).sum(1), "y")
+        s = g.compile(threads=1).session()
+        kept = f32(40, 50)
+        p = s.bind(w=kept, y=np.empty(30, np.float32)).profile(0.01, x=f32(30, 40))
+        self.assertEqual(len(p.kernels), s.stats()["kernels"])
+        self.assertIn("us", repr(p))
+        self.assertIn("<table>", p._repr_html_())
+        with self.assertRaises(tenon.InvalidError):
+            s.run()  # x was bound for the profile alone
+
     def test_tuning(self):
         seen = []
         g = tenon.Graph(context=tenon.Context(cache_dir=""))

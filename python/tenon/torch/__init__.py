@@ -55,7 +55,7 @@ class _Specialised:
     """The program of one set of sizes and orders in memory, and sessions of it: each thread that comes at the same time has its
     own."""
 
-    def __init__(self, program: Optional[Program], inputs: list[int], outputs: list[tuple], computed: list[Any]):
+    def __init__(self, program: Any, inputs: list[int], outputs: list[tuple], computed: list[Any]):
         self.program, self.inputs, self.outputs, self.computed = program, inputs, outputs, computed
         self.idle: list[tuple] = []
 
@@ -135,7 +135,8 @@ class Compiled:
                 if isinstance(a, torch.Tensor) and node in needed:
                     values[node] = self.input(graph, f"a{i}", a, orders[i])
                     inputs.append(i)
-            computed, outputs = [], []
+            computed: list[Any] = []
+            outputs: list[tuple] = []
             with graph:
                 for node in self.module.graph.nodes:
                     if node in needed and node.op not in ("placeholder", "output"):

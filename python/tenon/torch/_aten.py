@@ -66,7 +66,8 @@ def op(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return add
 
 
-def result_dtype(node: Node) -> Optional[DType]:
+def result_dtype(node: Node) -> Any:
+    """Tenon's dtype of what a node gives; None for what it has no dtype for."""
     val = node.meta.get("val")
     return DTYPES.get(val.dtype) if isinstance(val, torch.Tensor) else None
 
@@ -394,7 +395,8 @@ def _select(node: Node, graph: Graph, x: Tensor, dim: int, index: int) -> Tensor
 def _as_strided(node: Node, graph: Graph, x: Tensor, size: Sequence[int], stride: Sequence[int], offset: Any = None) -> Tensor:
     """Elements by their places in memory, where x lies there row by row."""
     size = tuple(size)
-    contiguous, step = [], 1
+    contiguous: list[int] = []
+    step = 1
     for d in reversed(size):
         contiguous.insert(0, step)
         step *= d
