@@ -10,16 +10,9 @@
 #include "loop/build.h"
 #include "loop/loop.h"
 #include "loop/schedule.h"
+#include "loop/zero_tile.h"
 
-enum { LEAST_PIECE = 32, MOST_PIECE = 128, GOOD_PIECE = 64, MOST_ROWS = 16, MOST_COLUMNS = 64, MOST_LANES = 16 };
-
-typedef struct tile { /* a contraction loop and what it loads */
-    int loop, end;
-    int row[MOST_ROWS], column[MOST_COLUMNS]; /* loads: of values that are broadcast; of vectors */
-    int n_rows, n_columns;
-    int64_t piece;
-    int lanes; /* of loads that look for zeros */
-} tile;
+enum { LEAST_PIECE = 32, MOST_PIECE = 128, GOOD_PIECE = 64, MOST_LANES = 16 };
 
 static bool list_load(const kernel *k, reg r, int *list, int *n, int most) {
     const kins *in = &k->ins.at[r];
@@ -32,7 +25,7 @@ static bool list_load(const kernel *k, reg r, int *list, int *n, int most) {
 }
 
 /* Pieces that divide the loop, with a whole number of vectors: as long as comes next to the best. */
-static bool choose_piece(tile *t, int64_t trips, int most_lanes) {
+static bool choose_piece(zero_tile *t, int64_t trips, int most_lanes) {
     int64_t best = 0;
     for (int64_t p = LEAST_PIECE; p <= MOST_PIECE && p < trips; p++) {
         int64_t off = p > GOOD_PIECE ? p - GOOD_PIECE : GOOD_PIECE - p,
@@ -45,11 +38,10 @@ static bool choose_piece(tile *t, int64_t trips, int most_lanes) {
     return best > 0 && trips >= 2 * best;
 }
 
-/* Nothing but multiply-adds of a value that is broadcast, which lie side by side along the loop, and a vector. */
-static bool find_tile(const kernel *k, int loop, tile *t) {
+bool zero_tile_find(const kernel *k, int loop, zero_tile *t) {
     const kins *l = &k->ins.at[loop];
     int most = 1;
-    *t = (tile){ .loop = loop, .end = kernel_loop_end(k, loop) };
+    *t = (zero_tile){ .loop = loop, .end = kernel_loop_end(k, loop) };
     if (l->par || l->a || l->lo || l->step != 1 || !k->vars.at[l->var].reduce) return false;
     for (int i = loop + 1; i < t->end; i++) {
         const kins *in = &k->ins.at[i];
@@ -58,7 +50,8 @@ static bool find_tile(const kernel *k, int loop, tile *t) {
         bool first = k->ins.at[in->a].lanes == 1;
         reg one = first ? in->a : in->b, vector = first ? in->b : in->a;
         if (k->ins.at[one].lanes != 1 || k->ins.at[vector].lanes == 1 || affine_coef(k->ins.at[one].idx, l->var) != 1 ||
-            !list_load(k, one, t->row, &t->n_rows, MOST_ROWS) || !list_load(k, vector, t->column, &t->n_columns, MOST_COLUMNS))
+            !list_load(k, one, t->row, &t->n_rows, ZERO_TILE_ROWS) ||
+            !list_load(k, vector, t->column, &t->n_columns, ZERO_TILE_COLUMNS))
             return false;
         if (k->ins.at[vector].lanes > most) most = k->ins.at[vector].lanes;
     }
@@ -67,8 +60,7 @@ static bool find_tile(const kernel *k, int loop, tile *t) {
 
 /* ---- is the other operand finite? ---- */
 
-/* The loops inside the blocks that the vectors of the tile depend on, outermost first; false: on the rows of the block, too. */
-static bool column_loops(const kernel *k, const tile *t, const int *open, int n_open, int block, int *out, int *n) {
+static bool column_loops(const kernel *k, const zero_tile *t, const int *open, int n_open, int block, int *out, int *n) {
     *n = 0;
     for (int d = 0; d <= n_open; d++) {
         int at = d < n_open ? open[d] : t->loop;
@@ -82,21 +74,19 @@ static bool column_loops(const kernel *k, const tile *t, const int *open, int n_
 }
 
 /* Whether the vectors lie in local memory that the blocks fill: before them nobody can look at it. */
-static bool filled_in_blocks(const kernel *k, const tile *t, int first) {
+static bool filled_in_blocks(const kernel *k, const zero_tile *t, int first) {
     for (int i = first; i < k->ins.n; i++)
         for (int c = 0; k->ins.at[i].op == K_STORE && c < t->n_columns; c++)
             if (k->ins.at[i].buf == k->ins.at[t->column[c]].buf) return true;
     return false;
 }
 
-typedef struct writer {
-    kins *at;
-    int n;
-    reg first; /* register of the first */
-} writer;
-static reg put(writer *w, kins in) {
-    w->at[w->n++] = in;
-    return w->first + (reg)w->n - 1;
+bool zero_tile_columns(const kernel *k, const zero_tile *t, int first, int *loops, int *n) {
+    int open[MAX_LOOPS + 1], n_open, block = 0;
+    if (k->vars.n >= MAX_LOOPS || filled_in_blocks(k, t, first)) return false;
+    n_open = kernel_open_loops(k, (reg)t->loop, open);
+    while (block < n_open && !k->vars.at[k->ins.at[open[block]].var].block) block++;
+    return block < n_open && column_loops(k, t, open, n_open, block, loops, n);
 }
 
 static kins update(reg acc, reg a, reg b, int lanes) {
@@ -105,81 +95,84 @@ static kins update(reg acc, reg a, reg b, int lanes) {
 }
 static kins number(double x) { return (kins){ .op = K_CONST, .dtype = TN_F32, .src = TN_F32, .lanes = 1, .imm = x }; }
 
-/* flag[0] = the sum of 0 times all vectors of the tile. */
-static void check_finite(kernel *k, const tile *t, const int *loops, int n, int flag, writer *w) {
-    reg zero = put(w, number(0)), acc = 0;
+void zero_tile_check(kernel *k, const zero_tile *t, const int *loops, int n, int flag, int at, kins_writer *w) {
+    reg zero = kins_put(w, number(0)), acc = 0;
     int lanes = 1;
     for (int i = 0; i < t->n_columns; i++)
         if (k->ins.at[t->column[i]].lanes > lanes) lanes = k->ins.at[t->column[i]].lanes;
     reg sums[8] = { 0 };
     for (int l = lanes, s = 0; l >= 1; l /= 2, s++)
-        sums[s] = put(w, (kins){ .op = K_ACC, .alu = OP_add, .dtype = TN_F32, .src = TN_F32, .lanes = (uint8_t)l });
+        sums[s] = kins_put(w, (kins){ .op = K_ACC, .alu = OP_add, .dtype = TN_F32, .src = TN_F32, .lanes = (uint8_t)l });
     for (int i = 0; i < n; i++) {
         kins loop = k->ins.at[loops[i]];
-        put(w, (kins){ .op = K_LOOP, .var = loop.var, .lo = loop.lo, .hi = loop.hi, .step = loop.step });
+        kins_put(w, (kins){ .op = K_LOOP, .var = loop.var, .lo = loop.lo, .hi = loop.hi, .step = loop.step });
     }
     for (int i = 0; i < t->n_columns; i++) {
         kins load = k->ins.at[t->column[i]];
         int s = 0;
         for (int l = lanes; l > load.lanes; l /= 2) s++;
-        reg v = put(w, load);
-        put(w, update(sums[s], zero, v, load.lanes));
+        reg v = kins_put(w, load);
+        kins_put(w, update(sums[s], zero, v, load.lanes));
     }
-    for (int i = 0; i < n; i++) put(w, (kins){ .op = K_END });
+    for (int i = 0; i < n; i++) kins_put(w, (kins){ .op = K_END });
     for (int l = lanes, s = 0; l >= 1; l /= 2, s++) {
         reg x = sums[s];
-        if (l > 1) x = put(w, (kins){ .op = K_LANE_REDUCE, .alu = OP_add, .dtype = TN_F32, .lanes = 1, .a = x, .combined = l });
+        if (l > 1)
+            x = kins_put(w, (kins){ .op = K_LANE_REDUCE, .alu = OP_add, .dtype = TN_F32, .lanes = 1, .a = x, .combined = l });
         acc = !acc ? x
-                   : put(w, (kins){ .op = K_ALU, .alu = OP_add, .dtype = TN_F32, .src = TN_F32, .lanes = 1, .a = acc, .b = x });
+                   : kins_put(
+                         w, (kins){ .op = K_ALU, .alu = OP_add, .dtype = TN_F32, .src = TN_F32, .lanes = 1, .a = acc, .b = x });
     }
-    put(w, (kins){ .op = K_STORE,
-                   .dtype = TN_F32,
-                   .src = TN_F32,
-                   .lanes = 1,
-                   .buf = (uint16_t)flag,
-                   .a = acc,
-                   .idx = affine_const(0) });
+    kins_put(w, (kins){ .op = K_STORE,
+                        .dtype = TN_F32,
+                        .src = TN_F32,
+                        .lanes = 1,
+                        .buf = (uint16_t)flag,
+                        .a = acc,
+                        .idx = affine_const(at) });
 }
 
 /* ---- pieces ---- */
 
-static affine in_piece(kernel *k, affine x, kvar v, kvar piece, int64_t length) {
+affine zero_tile_in_piece(kernel *k, affine x, kvar v, kvar piece, int64_t length) {
     affine to = affine_add(k->a, build_times(k->a, piece, length), affine_var(k->a, v));
     return affine_set_var(k->a, x, v, to);
 }
 
 /* The loop over pieces, and what says whether the next one is needed; returns that. */
-static reg open_piece(kernel *k, const tile *t, kvar piece, int flag, writer *w) {
+static reg open_piece(kernel *k, const zero_tile *t, kvar piece, int flag, kins_writer *w) {
     kvar v = k->ins.at[t->loop].var;
     reg sum = 0;
-    put(w, (kins){ .op = K_LOOP, .var = piece, .hi = k->vars.at[piece].extent, .step = 1 });
+    kins_put(w, (kins){ .op = K_LOOP, .var = piece, .hi = k->vars.at[piece].extent, .step = 1 });
     for (int i = 0; i < t->n_rows; i++)
         for (int64_t at = 0; at < t->piece; at += t->lanes) {
             kins load = k->ins.at[t->row[i]];
             load.lanes = (uint8_t)t->lanes, load.lane_stride = t->lanes > 1;
-            load.idx = affine_offset(affine_set_var(k->a, in_piece(k, load.idx, v, piece, t->piece), v, affine_const(0)), at);
+            load.idx = affine_offset(
+                affine_set_var(k->a, zero_tile_in_piece(k, load.idx, v, piece, t->piece), v, affine_const(0)), at);
             kins abs = { .op = K_ALU, .alu = OP_abs, .dtype = TN_F32, .src = TN_F32, .lanes = load.lanes, .node = load.node };
             kins add = { .op = K_ALU, .alu = OP_add, .dtype = TN_F32, .src = TN_F32, .lanes = load.lanes, .node = load.node };
-            abs.a = put(w, load);
-            add.b = put(w, abs), add.a = sum;
-            sum = sum ? put(w, add) : add.b;
+            abs.a = kins_put(w, load);
+            add.b = kins_put(w, abs), add.a = sum;
+            sum = sum ? kins_put(w, add) : add.b;
         }
     if (t->lanes > 1)
-        sum = put(w, (kins){ .op = K_LANE_REDUCE, .alu = OP_add, .dtype = TN_F32, .lanes = 1, .a = sum, .combined = t->lanes });
-    reg other = put(
+        sum = kins_put(
+            w, (kins){ .op = K_LANE_REDUCE, .alu = OP_add, .dtype = TN_F32, .lanes = 1, .a = sum, .combined = t->lanes });
+    reg other = kins_put(
         w, (kins){ .op = K_LOAD, .dtype = TN_F32, .src = TN_F32, .lanes = 1, .buf = (uint16_t)flag, .idx = affine_const(0) });
-    sum = put(w, (kins){ .op = K_ALU, .alu = OP_add, .dtype = TN_F32, .src = TN_F32, .lanes = 1, .a = sum, .b = other });
-    reg zero = put(w, number(0));
-    return put(w, (kins){ .op = K_ALU, .alu = OP_ne, .dtype = TN_I32, .src = TN_F32, .lanes = 1, .a = sum, .b = zero });
+    sum = kins_put(w, (kins){ .op = K_ALU, .alu = OP_add, .dtype = TN_F32, .src = TN_F32, .lanes = 1, .a = sum, .b = other });
+    reg zero = kins_put(w, number(0));
+    return kins_put(w, (kins){ .op = K_ALU, .alu = OP_ne, .dtype = TN_I32, .src = TN_F32, .lanes = 1, .a = sum, .b = zero });
 }
 
-static void cut_loop(kernel *k, const tile *t, int flag) {
+static void cut_loop(kernel *k, const zero_tile *t, int flag) {
     kvar v = k->ins.at[t->loop].var, piece = kernel_var(k, "kz", k->ins.at[t->loop].hi / t->piece, false, true);
-    writer w = { ARENA_ARRAY(k->a, kins, 3 * MOST_ROWS * MOST_PIECE), 0, (reg)t->loop };
+    kins_writer w = { ARENA_ARRAY(k->a, kins, 3 * ZERO_TILE_ROWS * MOST_PIECE), 0, (reg)t->loop };
     reg cond = open_piece(k, t, piece, flag, &w);
     for (int i = t->loop + 1; i < t->end; i++) {
         kins *in = &k->ins.at[i];
-        if (in->op == K_LOAD || in->op == K_PREFETCH) in->idx = in_piece(k, in->idx, v, piece, t->piece);
+        if (in->op == K_LOAD || in->op == K_PREFETCH) in->idx = zero_tile_in_piece(k, in->idx, v, piece, t->piece);
     }
     loop_insert(k, t->end, &(kins){ .op = K_END }, 1);
     loop_insert(k, t->loop, w.at, w.n);
@@ -187,15 +180,12 @@ static void cut_loop(kernel *k, const tile *t, int flag) {
 }
 
 static bool skip_zeros(kernel *k, int *loop, int first) {
-    tile t;
-    int open[MAX_LOOPS + 1], columns[MAX_LOOPS + 1], n_columns, block = 0;
-    if (k->vars.n >= MAX_LOOPS || !find_tile(k, *loop, &t) || filled_in_blocks(k, &t, first)) return false;
-    int n = kernel_open_loops(k, (reg)*loop, open);
-    while (block < n && !k->vars.at[k->ins.at[open[block]].var].block) block++;
-    if (block == n || !column_loops(k, &t, open, n, block, columns, &n_columns)) return false;
+    zero_tile t;
+    int columns[MAX_LOOPS + 1], n_columns;
+    if (!zero_tile_find(k, *loop, &t) || !zero_tile_columns(k, &t, first, columns, &n_columns)) return false;
     int flag = kernel_buf(k, (kbuf){ .dtype = TN_F32, .kind = KB_LOCAL, .elems = 1, .plan_buf = -1 });
-    writer w = { ARENA_ARRAY(k->a, kins, 4 * MOST_COLUMNS + 2 * MAX_LOOPS + 64), 0, (reg)first };
-    check_finite(k, &t, columns, n_columns, flag, &w);
+    kins_writer w = { ARENA_ARRAY(k->a, kins, ZERO_TILE_CHECK), 0, (reg)first };
+    zero_tile_check(k, &t, columns, n_columns, flag, 0, &w);
     cut_loop(k, &t, flag);
     loop_insert(k, first, w.at, w.n);
     *loop = kernel_loop_end(k, t.loop + w.n);

@@ -1,5 +1,5 @@
-/* sparse.c - work that comes to nothing is left out: sums that a mask throws away, and products with the zeros that a softmax
- * makes of what the mask put there. In: tiled form. */
+/* sparse.c - work that comes to nothing is left out: sums that a mask throws away, columns of a softmax behind it, and products
+ * with the zeros that a softmax makes of what the mask put there. In: tiled form. */
 #include "recipe/recipe.h"
 
 /* Some value is replaced where a comparison of indices says so: half of a causal matrix. */
@@ -15,5 +15,7 @@ static bool has_mask(const kernel *k) {
 void recipe_sparse(recipe *r) {
     if (!has_mask(r->k)) return;
     recipe_try(r, "skip_masked");
-    if (loop_has_blocks(r->k)) recipe_try(r, "skip_zeros");
+    if (!loop_has_blocks(r->k)) return;
+    recipe_try(r, "skip_columns");
+    recipe_try(r, "skip_zeros");
 }
