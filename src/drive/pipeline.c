@@ -8,8 +8,6 @@
 #include "pass/pass.h"
 #include "sched/sched.h"
 
-enum { LOCAL_BYTES = 96 << 10 }; /* stack of a kernel: well inside a second-level cache and any thread's stack */
-
 static void run_passes(graph *g, arena *a, const tn_compile_opts *opts, const target *t) {
     if (!opts->no_passes)
         pass_run_all(g, a, opts->check != 0);
@@ -140,7 +138,7 @@ static const schedule_list *given_schedules(plan *p, const tn_compile_opts *opts
 }
 
 static int64_t local_bytes(const target *t) { /* a thread block also combines sums there */
-    return t->kind == TARGET_CPU ? LOCAL_BYTES : t->shared_bytes - 16 * t->block_threads;
+    return t->kind == TARGET_CPU ? MACHINE_LOCAL_BYTES : t->shared_bytes - 16 * t->block_threads;
 }
 
 plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, const target *t) {

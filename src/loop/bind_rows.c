@@ -14,6 +14,7 @@
 #include "loop/bind_rows.h"
 
 #include "loop/gpu_copy.h"
+#include "machine/machine.h"
 
 typedef enum deal_kind {
     DEAL_NONE, /* every thread does all of it */
@@ -279,7 +280,7 @@ static void fetch_lines(row_writer *w, const kins *load, const kins *loop, kvar 
     /* Of larger parts the second cache does not keep so many; and so many warps have their lines under way at once that memory
      * has nothing to wait for: with fetching, softmax of 32768 x 1024 f32 was at 0.82 of a copy, without at 0.94 or more
      * before. */
-    enum { LINE = 128, MOST = 64 << 10, MOST_OF_WARP = 2 << 10 };
+    enum { LINE = MACHINE_GPU_LINE_BYTES, MOST = 64 << 10, MOST_OF_WARP = 2 << 10 };
     kernel *o = w->o;
     int64_t size = (int64_t)dtype_size((tn_dtype)load->src), part = loop->hi / (w->cluster > 1 ? w->cluster : 1);
     if (part * size > (w->block_threads * (w->cluster > 1 ? w->cluster : 1) > 32 ? MOST : MOST_OF_WARP)) return;

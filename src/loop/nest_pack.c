@@ -40,7 +40,7 @@ void nest_pack_find(const kernel *k, int loop, int end, nest_operands *out) {
     for (int b = 0; b < k->bufs.n; b++) {
         const kbuf *x = &k->bufs.at[b];
         nest_operand found = { .buf = -1 };
-        bool ok = x->kind == KB_IN && !x->fixed && x->elems <= NEST_PACK_BYTES / (int64_t)dtype_size((tn_dtype)x->dtype);
+        bool ok = x->kind == KB_IN && !x->fixed && x->elems <= NEST_PACK_MOST / (int64_t)dtype_size((tn_dtype)x->dtype);
         for (int i = loop; i < end && ok; i++) {
             const kins *in = &k->ins.at[i];
             affine outer = { 0 };

@@ -8,7 +8,7 @@
 
 #include "ir/kernel.h"
 
-enum { NEST_PACK_ROWS = 64 /* of all blocks, at least */, NEST_PACK_BYTES = 256 << 20 /* of an operand, at most */ };
+enum { NEST_PACK_ROWS = 64 /* of all blocks, at least */, NEST_PACK_MOST = 256 << 20 /* of an operand, at most */ };
 
 typedef struct nest_operand { /* of a nest */
     int buf;

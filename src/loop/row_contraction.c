@@ -1,6 +1,7 @@
 /* row_contraction.c - finds contractions inside a row. In: scalar form whose rows are its outer loops. Out: row_contraction.h.
  */
 #include "loop/row_contraction.h"
+#include "machine/machine.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -29,7 +30,7 @@ static bool find_sum(const kernel *k, row_contraction *c) {
     return ((int)upd->a == c->load[0] && (int)upd->b == c->load[1]) || ((int)upd->a == c->load[1] && (int)upd->b == c->load[0]);
 }
 
-enum { LINE = 128 /* bytes of memory that come at once */ };
+enum { LINE = MACHINE_GPU_LINE_BYTES };
 
 double row_lines(const int64_t apart[2], int split_k) {
     double columns = 32.0 / split_k, along = fmin((double)(split_k * ROW_SUMS) * (double)apart[1] / LINE, split_k),

@@ -2,6 +2,7 @@
  * multiprocessor. In: what one thread issues, what a block touches, what the grid touches. */
 #include "machine/cost.h"
 #include "machine/footprint.h"
+#include "machine/parts.h"
 
 #include <math.h>
 
@@ -54,11 +55,11 @@ static bool is_special(op_code op) { return op_get(op)->flops >= 4; }
 
 /* What a thread waits for at instruction i. reads: whether the loop at hand waits for memory. */
 static double wait_ns(const kernel *k, const machine *m, const kins *in, double runs, bool reads[2]) {
-    if (in->op == K_BARRIER) return runs * m->barrier_ns;
+    if (in->op == K_BARRIER) return runs * part_barrier(m, k->block_threads);
     if (in->op == K_SCATTER) return runs * in->lanes * m->level[LEVEL_L2].ns / 8;
     if (in->op == K_BLOCK_REDUCE || in->op == K_BLOCK_ARGREDUCE) {
         double n = in->width ? (double)in->width : k->block_threads;
-        return runs * (log2(larger(2, n)) * 8 * m->alu_cycles / m->ghz + (n > m->warp ? 2 * m->barrier_ns : 0));
+        return runs * (part_exchange(m, n) + (n > m->warp ? 2 * part_barrier(m, n) : 0));
     }
     if (in->op != K_LOAD || in->mode == LOAD_HOISTED) return 0;
     bool shared = k->bufs.at[in->buf].kind == KB_SHARED || k->bufs.at[in->buf].kind == KB_DISTRIBUTED;
@@ -174,7 +175,7 @@ static void add_bytes(const kernel *k, const machine *m, footprint *block, doubl
                        : x->store                          ? grid_blocks
                                                            : smaller(grid_blocks, distinct(k, block, x) * m->cores);
         out->bytes[LEVEL_L2] += x->bytes[LEVEL_L2] * times;
-        out->level_ns[LEVEL_L2] += x->bytes[LEVEL_L2] * times * (run < 64 ? 2 : 1) / l2_rate;
+        out->level_ns[LEVEL_L2] += x->bytes[LEVEL_L2] * times * (run < 2 * MACHINE_SECTOR_BYTES ? 2 : 1) / l2_rate;
     }
     double all = (double)(k->bytes_read + k->bytes_written), l2 = (double)m->level[LEVEL_L2].bytes * m->l2_kept;
     for (int b = 0; b < k->bufs.n; b++) {
@@ -190,8 +191,8 @@ cost cost_gpu_kernel(const kernel *k, const machine *m, const double *distance, 
     cost out = { .start_ns = m->start_ns };
     footprint thread, block;
     gpu_work w = { 0 };
-    fp_make(k, a, 1, 32, &thread);
-    fp_make(k, a, 1, 32, &block);
+    fp_make(k, a, 1, MACHINE_SECTOR_BYTES, &thread);
+    fp_make(k, a, 1, MACHINE_SECTOR_BYTES, &block);
     set_trips(k, &thread, false), set_trips(k, &block, true);
     add_thread(k, m, &thread, &w);
     double grid_blocks = (double)k->grid_blocks, each = ceil(grid_blocks / m->cores), threads = each * k->block_threads,

@@ -8,6 +8,12 @@
 #define CPU_COMMON                                                                                                             \
     .issue_shared = 3, .last_per_l2 = 24, .submit_ns = 100, .share_work = 60000, .remote_rows = 2, .remote_cost = 0.1
 
+/* What a row of layers waits for, measured on an H200; of other GPUs nothing better is known. */
+#define GPU_COMMON                                                                                                             \
+    .warp_barrier_ns = 42, .step_ns = 3, .guard_ns = 3, .exchange_ns = 15, .follow_ns = 100, .long_sum_ns = 500,               \
+    .count_ns = 1.3, .tile_bytes = 24, .row_flops = 200, .plain_flops = 60, .tiled_flops = 300, .beside_flops = 75,            \
+    .beside_ns = 250, .after_ns = 1400, .cluster_exchange_ns = 900, .send_ns = 40, .add_ns = 2.5
+
 #define MACHINE(id, text, ...) { .name = #id, .title = text, __VA_ARGS__ },
 static const machine rows[] = {
 #include "machine/machine.def"
@@ -38,6 +44,8 @@ const machine *machine_find(const char *identity, bool gpu) {
 
 const machine *machine_row_of(const target *t) { return t->machine ? t->machine : machine_find("", t->kind == TARGET_GPU); }
 
+enum { THREADS_OF_UNIT = 1024 }; /* of a multiprocessor, as devices count them in target.grid */
+
 static double larger(double x, double y) { return x > y ? x : y; }
 
 int64_t machine_last_bytes(const target *t) { return (int64_t)machine_row_of(t)->last_per_l2 * t->l2_bytes; }
@@ -46,15 +54,19 @@ int64_t machine_last_bytes(const target *t) { return (int64_t)machine_row_of(t)-
 static machine of_gpu(machine m, const target *t) {
     if (t->ghz > 0 && !m.measured) m.ghz = t->ghz;
     if (t->memory_rate > 0 && !m.measured)
-        m.level[LEVEL_MEMORY].all = t->memory_rate * m.cores / larger(1, (double)t->resident_threads / 1024);
+        m.level[LEVEL_MEMORY].all = t->memory_rate * m.cores / larger(1, (double)t->resident_threads / THREADS_OF_UNIT);
     if (t->l2_bytes) m.level[LEVEL_L2].bytes = t->l2_bytes;
     if (t->shared_bytes) m.shared_bytes = m.shared_bytes > t->shared_bytes ? m.shared_bytes : t->shared_bytes;
-    if (t->resident_threads >= 1024) {
-        double units = (double)t->resident_threads / 1024, scale = units / m.cores;
+    if (t->resident_threads >= THREADS_OF_UNIT) {
+        double units = (double)t->resident_threads / THREADS_OF_UNIT, scale = units / m.cores;
         for (int l = 0; l < MACHINE_LEVELS; l++) m.level[l].all *= scale;
         m.cores = (int)units;
     }
     return m;
+}
+
+double machine_units(const target *t) {
+    return t->resident_threads > THREADS_OF_UNIT ? (double)t->resident_threads / THREADS_OF_UNIT : 1;
 }
 
 machine machine_of(const target *t) {

@@ -8,7 +8,14 @@
 
 #include "ir/target.h"
 
-enum { MACHINE_LINE_BYTES = 64 }; /* a line of a processor's caches */
+enum {
+    MACHINE_LINE_BYTES = 64,         /* a line of a processor's caches */
+    MACHINE_SECTOR_BYTES = 32,       /* GPU: the least that memory gives .. */
+    MACHINE_GPU_LINE_BYTES = 128,    /* .. and what is best read together */
+    MACHINE_STACK_BYTES = 256 << 10, /* that a step may put on the stack of a thread, whichever the machine .. */
+    MACHINE_LOCAL_BYTES = 96 << 10,  /* .. and what a plan may: well inside a second-level cache, too */
+    MACHINE_PRIVATE_BYTES = 32 << 10 /* GPU: of a thread block's own sums: several blocks share a multiprocessor */
+};
 
 /* Where data comes from. GPU: L1 is the first cache of a multiprocessor, L2 the chip's, and there is no L3. */
 typedef enum machine_level { LEVEL_L1, LEVEL_L2, LEVEL_L3, LEVEL_MEMORY, MACHINE_LEVELS } machine_level;
@@ -68,6 +75,21 @@ typedef struct machine {
     double shared_ns;                          /* its latency */
     double atomic_ns;                          /* of one address, one after the other */
     double matrix_f16, matrix_tf32, matrix_i8; /* flops a cycle and multiprocessor of matrix units; 0: none */
+
+    /* GPU: rows that a thread block takes through several layers; parts.h adds them up */
+    double warp_barrier_ns;          /* as barrier_ns, of a block of one warp */
+    double step_ns, guard_ns;        /* a product of a thread's sum, with its operands; more, where some threads have none */
+    double exchange_ns;              /* neighbours of a warp exchange a value */
+    double follow_ns;                /* memory comes that follows what came, which takes the latency of its level */
+    double long_sum_ns;              /* the longest sum that a thread has by itself: longer ones are shared */
+    double count_ns;                 /* an instruction as src/loop/thread_cost.c counts them */
+    double tile_bytes;               /* bytes a cycle that a multiprocessor has of operands in tiles, when all read */
+    double row_flops;                /* a nanosecond and multiprocessor, of a row's products */
+    double plain_flops, tiled_flops; /* .. of a kernel by itself, with operands from memory; in tiles of registers .. */
+    double beside_flops, beside_ns;  /* .. and while others run, each of which takes this at least */
+    double after_ns;                 /* from the end of a kernel to the work of one that waited for it */
+    double cluster_exchange_ns;      /* all of a cluster have each other's results .. */
+    double send_ns, add_ns;          /* .. more for each that a thread sends, and for each part of a sum that it adds */
 } machine;
 
 /* The rows. machine_find: the first whose match begins the identity, else the common row of the kind. */
@@ -78,6 +100,9 @@ const machine *machine_find(const char *identity, bool gpu);
  * vectors, cache sizes. */
 const machine *machine_row_of(const target *t);
 machine machine_of(const target *t);
+
+/* GPU: multiprocessors of the target, at least 1. */
+double machine_units(const target *t);
 
 /* What the last cache keeps for one core. */
 int64_t machine_last_bytes(const target *t);

@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "machine/parts.h"
 #include "recipe/recipe.h"
 
 typedef struct candidate {
@@ -41,6 +42,7 @@ static double cost_of(const search *c, const candidate *x, double size) {
     const tiler *w = &c->w;
     const tile_shape *s = &x->s;
     bool double_buffer = tiler_can_double(s);
+    const machine *m = machine_row_of(c->t);
     double others = 1, all = 1, bm = s->t[0] * s->n[0], bn = s->t[1] * s->n[1], threads = s->n[0] * s->n[1] * s->split_k;
     for (int i = 0; i < w->n_loops; i++) all *= (double)tiler_extent(w, tiler_at(w, w->loops + i)->var);
     for (int i = 1; i <= w->n_outer; i++) {
@@ -49,22 +51,22 @@ static double cost_of(const search *c, const candidate *x, double size) {
     }
     double grid_blocks =
                others * ceil((double)tiler_extent(w, w->side[0].row) / bm) * ceil((double)tiler_extent(w, w->side[1].row) / bn),
-           warps = ceil(threads / 32), tile = s->t[0] * s->t[1], steps = (double)s->b.steps / s->split_k,
+           warps = ceil(threads / m->warp), tile = s->t[0] * s->t[1], steps = (double)s->b.steps / s->split_k,
            loads = ceil(s->t[0] * size / 16) + ceil(s->t[1] * size / 16),
-           bytes = fmax(bm * size, 32) + fmax(bn * size, 32), /* sectors of memory */
-        cores = (double)c->t->resident_threads / 1024 < 1 ? 1 : floor((double)c->t->resident_threads / 1024);
-    double room = fmin(65536 / ((tile * size / 4 + 64) * threads), fmin(2048 / threads, 32));
+           bytes = fmax(bm * size, MACHINE_SECTOR_BYTES) + fmax(bn * size, MACHINE_SECTOR_BYTES),
+           cores = floor(machine_units(c->t)), latency = part_fetch(m) * m->ghz, barrier = part_barrier(m, threads) * m->ghz;
+    double room = fmin((double)m->registers / ((tile * size / 4 + 64) * threads), fmin(m->threads / threads, m->blocks));
     room = fmax(1, floor(fmin(room, 4 * (double)c->t->shared_bytes / (double)x->bytes)));
     double at_once = fmin(room, ceil(grid_blocks / cores)), busy = at_once * warps, fill = ceil(grid_blocks / (cores * room));
     double vectors = ceil((double)s->b.steps * bytes / (threads * 16)),
            registers = (tile * size / 4 + (double_buffer ? 4 * vectors : 0) + (s->t[0] + s->t[1]) * size / 2),
            full = registers > (tile * size / 4 > 80 ? 200 : 120) ? 1.06 : 1;
     double step = fmax(busy * (tile * size / 16 + 1.2 * loads + 1.5), tile * size / 4 * 1.1 + 6 * loads) * full,
-           work = steps * step * (steps > 16 ? 1.08 : 1), from_memory = at_once * (double)s->b.steps * bytes / 24,
+           work = steps * step * (steps > 16 ? 1.08 : 1), from_memory = at_once * (double)s->b.steps * bytes / m->tile_bytes,
            copies = 0.3 * from_memory + busy * 4 * vectors;
     if (!s->b.powers) copies *= 4;
-    double wait = fmax(0, 700 - (double_buffer ? work : 0)),
-           each = fmax(work, from_memory) + copies + (at_once < 2 ? 350 : 250) + wait / at_once;
+    double wait = fmax(0, latency - (double_buffer ? work : 0)),
+           each = fmax(work, from_memory) + copies + (at_once < 2 ? 3.1 : 2.2) * barrier + wait / at_once;
     if (s->split_k > 1 && grid_blocks >= 2 * cores) return INFINITY; /* for results that are too few for all processors */
     double behind = at_once * bm * bn * size / 32 + (s->split_k > 1 ? 300 + at_once * bm * bn * size * s->split_k / 64 : 0);
     return (fill * (ceil(all / (double)s->b.steps) * each + behind) + 1200) / 6 + recipe_start_cost(grid_blocks, c->t);

@@ -30,15 +30,14 @@ enum {
     MOST_AHEAD_FIXED = 64, /* .. or the next of a stream */
     FAR_COPIES = 2,        /* times the second-level cache: nearer, the copy does not wait long */
     LEAST_AHEAD = 16,      /* steps of the loop in which they do it */
-    AHEAD_BYTES = 384,     /* of a row of a panel that is copied: long pieces of memory come faster */
+    AHEAD_LINES = 6,       /* of a row of a panel that is copied: long pieces of memory come faster */
     STREAM_VECTORS = 2,    /* side by side in a panel for one row */
     LEAST_PAIRS = 4,       /* of vectors at once, or the sums wait for themselves */
     LEAST_ROWS = 8,        /* of a stretch */
     LEAST_STEPS = 32,      /* of a stretch that is cut to be fetched ahead */
     LOAD_WORK = 1,
-    STORE_WORK = 1,       /* in operations on a vector */
-    LEAST_NEAR = 48,      /* steps of a stretch that is cut for the first level */
-    MAX_LOCAL = 256 << 10 /* bytes of sums, and of a panel: they live on the stack */
+    STORE_WORK = 1, /* in operations on a vector */
+    LEAST_NEAR = 48 /* steps of a stretch that is cut for the first level */
 };
 
 #define STREAM_COST 0.3 /* of one stream from afar, beside many */
@@ -62,7 +61,7 @@ typedef struct blocker {
 static void find_layout(blocker *t) { t->fixed = !t->r->t->no_panels && contraction_layout(&t->c, &t->layout); }
 
 static int64_t sums_limit(const blocker *t) { /* sums that fit */
-    int64_t bytes = t->r->t->l2_bytes / 2 < MAX_LOCAL ? t->r->t->l2_bytes / 2 : MAX_LOCAL;
+    int64_t bytes = t->r->t->l2_bytes / 2 < MACHINE_STACK_BYTES ? t->r->t->l2_bytes / 2 : MACHINE_STACK_BYTES;
     return bytes / contraction_sum_size(&t->c);
 }
 
@@ -106,7 +105,7 @@ static bool pays(const blocker *t) {
 /* Rows of a panel of some tiles: what leaves most of the second-level cache to sums and operands that pass through. */
 static int64_t k_block_limit(const blocker *t, int64_t tiles) {
     int64_t bytes = t->r->t->l2_bytes * 3 / 8, least = t->r->t->l1_bytes * 7 / 8;
-    if (bytes > MAX_LOCAL) bytes = MAX_LOCAL;
+    if (bytes > MACHINE_STACK_BYTES) bytes = MACHINE_STACK_BYTES;
     int64_t rows =
         (bytes > least ? bytes : least) / (tiles * contraction_tile_columns(&t->c) * contraction_elem_size(&t->c)) / 8 * 8;
     return rows < LEAST_ROWS ? LEAST_ROWS : rows;
@@ -176,7 +175,7 @@ static bool fetches_ahead(const blocker *t) {
 
 static void choose_k_blocks(blocker *t) {
     int64_t depth = contraction_depth_from(&t->c, 0), most = 2,
-            long_row = AHEAD_BYTES / (contraction_tile_columns(&t->c) * contraction_elem_size(&t->c));
+            long_row = AHEAD_LINES * MACHINE_LINE_BYTES / (contraction_tile_columns(&t->c) * contraction_elem_size(&t->c));
     t->ahead = fetches_ahead(t);
     while (most < MAX_TILES && depth <= k_block_limit(t, most + 1)) most++;
     if (t->ahead) most = t->fixed ? 1 : long_row > 2 ? long_row : 2;
@@ -270,10 +269,10 @@ static bool choose(blocker *t, bool only_constant) {
         t->n_out = n_out, t->cut = 0;
         t->whole = true, t->level = 0, t->piece = contraction_extent(&t->c, t->c.depth.at[0]);
         if (contraction_depth_from(&t->c, 0) * contraction_tile_columns(&t->c) * t->tiles * contraction_elem_size(&t->c) >
-            MAX_LOCAL)
+            MACHINE_STACK_BYTES)
             t->tiles = 1;
-        if (!t->fixed &&
-            contraction_depth_from(&t->c, 0) * contraction_tile_columns(&t->c) * contraction_elem_size(&t->c) > MAX_LOCAL)
+        if (!t->fixed && contraction_depth_from(&t->c, 0) * contraction_tile_columns(&t->c) * contraction_elem_size(&t->c) >
+                             MACHINE_STACK_BYTES)
             return false;
     }
     return true;

@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "loop/bind_rows.h"
+#include "machine/parts.h"
 #include "recipe/columns.h"
 
 static bool fits(const cluster_shape *s, const row_contraction *c, const target *t) {
@@ -16,27 +17,20 @@ static bool fits(const cluster_shape *s, const row_contraction *c, const target 
     return block_threads >= 64 && block_threads <= t->block_threads && bytes <= t->shared_bytes;
 }
 
-/* Nanoseconds, as measured on an H200. */
-#define CLOCK_NS 0.55    /* one step of a multiprocessor: 128 products, or 32 threads read shared memory */
-#define EXCHANGE_NS 900. /* all of a cluster have each other's results; */
-#define STORE_NS 40.0    /* for each that a thread sends */
-#define PART_NS 2.5      /* a part of a sum is added */
-#define BYTES_ONE 100.0  /* that a multiprocessor reads in a nanosecond; */
-#define BYTES_ALL 40.0   /* each, when all do */
-
 static double up(double x, double y) { return ceil(x / y); }
 
 static double layer_cost(const cluster_shape *s, const row_contraction *c, double all_rows, const target *t) {
+    const machine *m = machine_row_of(t);
     double clusters = up(all_rows, cluster_rows_of(s)), at_once = floor((double)t->clusters * 8 / s->cluster),
            units = at_once * s->cluster;
     double waves = up(clusters, at_once), block_threads = (double)cluster_block_threads(s, c),
            steps = (double)(c->depth / s->split_k);
-    double products = block_threads / 32 * s->rows * steps, busy = fmin(clusters * s->cluster, units);
-    double work = CLOCK_NS * products * (0.25 * s->lanes + 0.3);
+    double products = block_threads / m->warp * s->rows * steps, busy = fmin(clusters * s->cluster, units);
+    double work = 1 / m->ghz * products * (0.25 * s->lanes + 0.3);
     double sent = (double)cluster_rows_of(s) * (double)cluster_columns_of(s, c) * s->cluster / (block_threads * s->lanes);
-    double adds = PART_NS * s->split_k * up(cluster_rows_of(s), s->split_k * s->blocks);
-    double bytes = (double)(cluster_columns_of(s, c) * c->depth) * 4, rate = fmin(BYTES_ONE, BYTES_ALL * units / busy);
-    return waves * fmax(work + adds + EXCHANGE_NS + STORE_NS * sent, bytes / rate);
+    double adds = m->add_ns * s->split_k * up(cluster_rows_of(s), s->split_k * s->blocks);
+    double bytes = (double)(cluster_columns_of(s, c) * c->depth) * 4, rate = part_rate(m, busy, machine_units(t));
+    return waves * fmax(work + adds + m->cluster_exchange_ns + m->send_ns * sent, bytes / rate);
 }
 
 typedef bool (*shape_fn)(const cluster_shape *s, void *ud);
@@ -75,7 +69,7 @@ typedef struct chooser {
     cluster_parts p;
     const target *t;
     cluster_shape s, best;
-    double all_rows, cost;
+    double all_rows, cost, count_ns;
 } chooser;
 
 static int rows_of_group(const chooser *p) { return (cluster_rows_of(&p->s) + p->s.cluster - 1) / p->s.cluster; }
@@ -97,7 +91,7 @@ static double rest_cost(const chooser *p, int block_threads) {
     int from = 2;
     for (int i = 0; i <= p->p.l.sections.n; i++) {
         int to = i < p->p.l.sections.n ? p->p.l.sections.at[i].loop : p->p.k->ins.n - 1;
-        if (from < to) sum += loop_rows_cost(p->p.k, from, to, block_threads) * RECIPE_UNIT_NS * rows_of_group(p);
+        if (from < to) sum += loop_rows_cost(p->p.k, from, to, block_threads) * p->count_ns * rows_of_group(p);
         if (i < p->p.l.sections.n) from = p->p.l.sections.at[i].end + 1;
     }
     return sum;
@@ -120,7 +114,8 @@ static bool try_shape(const cluster_shape *s, void *ud) {
 }
 
 bool recipe_cluster_columns(const kernel *k, const target *t, recipe_form *out) {
-    chooser p = { .t = t, .cost = out->cost * RECIPE_UNIT_NS };
+    double count_ns = machine_row_of(t)->count_ns;
+    chooser p = { .t = t, .count_ns = count_ns, .cost = out->cost * count_ns };
     str why, steps;
     str_init(&why, k->a);
     str_init(&steps, k->a);
@@ -131,6 +126,6 @@ bool recipe_cluster_columns(const kernel *k, const target *t, recipe_form *out) 
     if (s->cluster == 0) return false;
     str_addf(&steps, "cluster_columns %d rows=%d blocks=%d split_k=%d lanes=%d", s->cluster, s->rows, s->blocks, s->split_k,
              s->lanes);
-    *out = (recipe_form){ p.cost / RECIPE_UNIT_NS, steps.s };
+    *out = (recipe_form){ p.cost / count_ns, steps.s };
     return true;
 }

@@ -6,8 +6,6 @@
 #include "loop/row_contraction.h"
 #include "recipe/recipe.h"
 
-#define RECIPE_UNIT_NS 1.3 /* of what loop_rows_cost counts */
-
 /* Nanoseconds of the nest for `grid_blocks` thread blocks of `block_threads` threads with `rows` rows each, `parts` threads a
  * sum. */
 double recipe_columns_cost(const row_contraction *c, double grid_blocks, int rows, int block_threads, int split_k,

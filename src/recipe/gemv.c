@@ -5,10 +5,9 @@
 
 enum {
     MOST_VECTORS = 8,
-    MANY_ROWS = 16,      /* of the matrix, side by side .. */
-    LESS_ROWS = 8,       /* .. or for one vector, or where more do not find places in the first cache */
-    GAP_LINES = 5,       /* between the sums of two vectors then: no tile is as wide */
-    MAX_SUMS = 256 << 10 /* bytes on the stack */
+    MANY_ROWS = 16, /* of the matrix, side by side .. */
+    LESS_ROWS = 8,  /* .. or for one vector, or where more do not find places in the first cache */
+    GAP_LINES = 5   /* between the sums of two vectors then: no tile is as wide */
 };
 
 bool recipe_gemv(recipe *r) {
@@ -30,7 +29,7 @@ bool recipe_gemv(recipe *r) {
     bool crowded = m > 1 && loop_places(t->l1_bytes, affine_coef(matrix->idx, v) * elem) <= LESS_ROWS;
     int64_t rows = m == 1 || crowded ? LESS_ROWS : MANY_ROWS,
             stride = width + (crowded ? GAP_LINES * MACHINE_LINE_BYTES / sum : 0);
-    if (m > MOST_VECTORS || depth < 4 * rows || m * stride * sum > MAX_SUMS) return false;
+    if (m > MOST_VECTORS || depth < 4 * rows || m * stride * sum > MACHINE_STACK_BYTES) return false;
     if (bytes <= (m == 1 ? t->l1_bytes : t->l2_bytes)) return false;
     const char *lanes = r->k->vars.at[n].name;
     if (one && contraction_role(&c, n).unroll != 2) recipe_do(r, "unroll_jam %s 2", lanes);

@@ -91,7 +91,8 @@ enum {
 };
 /* Starting thread blocks costs time, too, on a machine for `grid` threads: in instructions of a thread. */
 static inline double recipe_start_cost(double blocks, const target *t) {
-    return blocks * 20 * 1024 / (double)t->resident_threads;
+    const machine *m = machine_row_of(t);
+    return blocks * m->block_ns / m->count_ns / machine_units(t);
 }
 
 /* sparse.c: what a mask makes needless. */

@@ -14,7 +14,6 @@ enum {
     LEAST_WIDE = 8 /* columns of a thread block */,
     MANY_ROWS = 8 /* of a thread */,
     UNDER_WAY = 32 /* words of a thread that come at once, where there are few threads */,
-    LINE = 128 /* bytes of memory that are best read together */,
     LEAST_PANELS = 32 << 10 /* bytes */,
     MOST_THREADS = 256
 };
@@ -34,14 +33,14 @@ static int choose_panels(const column *w) {
         if (!column_takes_panels(w, i)) continue;
         const kbuf *b = &w->k->bufs.at[column_at(w, i)->buf];
         int64_t size = (int64_t)dtype_size((tn_dtype)b->dtype);
-        if (b->elems * size >= LEAST_PANELS && w->columns * size < LINE) return i;
+        if (b->elems * size >= LEAST_PANELS && w->columns * size < MACHINE_GPU_LINE_BYTES) return i;
     }
     return 0;
 }
 
 /* As wide as leaves a thread block for every processor; the rest of the threads share the rows. */
 static double choose_shape(column *w, const target *t) {
-    double cores = (double)t->resident_threads / 1024, steps = 1, others = 1;
+    double cores = machine_units(t), steps = 1, others = 1;
     int most = lanes_along(w), block_threads = t->block_threads < MOST_THREADS ? t->block_threads : MOST_THREADS;
     for (int i = 0; i < w->n_loops; i++) {
         steps *= (double)column_trips(column_at(w, w->loops + i));

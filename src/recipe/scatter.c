@@ -4,12 +4,7 @@
 
 #include "recipe/recipe.h"
 
-enum {
-    MANY = 1 << 14 /* adds: then fewer blocks look at all of them */,
-    SHARED_BYTES = 32 << 10 /* of private sums: several blocks share a processor */,
-    LEAST_WARP = 4,
-    MOST_THREADS = 256
-};
+enum { MANY = 1 << 14 /* adds: then fewer blocks look at all of them */, LEAST_WARP = 4, MOST_THREADS = 256 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t parts(int64_t n, int64_t of) { return (n + of - 1) / of; }
@@ -33,7 +28,7 @@ static void choose_owned(scatter *w, const target *t, int64_t outer) {
 /* More threads while their sums fit and each has enough to do; the places of a block are a multiple of its warps. */
 static bool choose_private(scatter *w, const target *t) {
     int64_t size = (int64_t)dtype_size(kernel_reg_dtype((tn_dtype)add_of(w)->dtype)) * w->n_columns,
-            room = least(SHARED_BYTES, t->shared_bytes - 16 * SCATTER_WARP);
+            room = least(MACHINE_PRIVATE_BYTES, t->shared_bytes - 16 * SCATTER_WARP);
     if (w->n_columns > SCATTER_MOST_COLUMNS) return false;
     w->block_threads = w->warp;
     while (w->block_threads * 2 <= least(t->block_threads, MOST_THREADS) && w->block_threads * 2 * w->places * size <= room &&

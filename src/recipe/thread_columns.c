@@ -4,45 +4,24 @@
 
 #include "loop/bind_rows.h"
 #include "loop/gpu_copy.h"
+#include "machine/parts.h"
 #include "recipe/columns.h"
 
 /* ---- what they cost ---- */
 
-/* Nanoseconds, and per nanosecond, as measured on an H200. */
-#define STEP_NS 3.0          /* a step of a sum: a product, and what it takes to have its operands; */
-#define GUARD_NS 3.0         /* more where some threads have no column */
-#define JOIN_NS 15.0         /* neighbours exchange a value */
-#define BARRIER_NS 54.0      /* all of a thread block wait for each other, and read what was written; */
-#define WARP_BARRIER_NS 42.0 /* warps */
-#define FETCH_NS 400.0       /* the first memory that was not asked for ahead comes; */
-#define MORE_NS 100.0        /* what follows */
-#define LINE_NS 0.5          /* a line of memory that 32 threads read */
-#define FLOPS_ONE 200.0      /* of a multiprocessor */
-#define BYTES_ONE 100.0      /* that one reads; */
-#define BYTES_ALL 40.0       /* each, when all do */
-
 static double larger(double x, double y) { return x > y ? x : y; }
 static double up(double x) { return (double)(int64_t)(x + 0.999999); }
-static double multiprocessors(const target *t) { return t->resident_threads > 1024 ? (double)t->resident_threads / 1024 : 1; }
-
-static double log2_of(int n) {
-    double l = 0;
-    for (; n > 1; n /= 2) l++;
-    return l;
-}
-
 double recipe_columns_cost(const row_contraction *c, double grid_blocks, int rows, int block_threads, int split_k,
                            const target *t) {
-    double n = multiprocessors(t), turns = up(grid_blocks / n), products = (double)c->n * (double)c->depth;
+    const machine *m = machine_row_of(t);
+    double n = machine_units(t), turns = up(grid_blocks / n), products = (double)c->n * (double)c->depth;
     double rounds = up((double)c->n * split_k / block_threads), steps = up((double)c->depth / split_k);
     bool pads = rounds * block_threads != (double)c->n * split_k;
-    double step = STEP_NS + (pads ? GUARD_NS : 0);
-    double wait =
-        rounds * rows * (steps * step + log2_of(split_k) * JOIN_NS) + (block_threads > 32 ? BARRIER_NS : WARP_BARRIER_NS);
-    if (rounds > 1 || steps > ROW_WHOLE) wait += rounds * (steps > ROW_WHOLE ? steps / ROW_K_BLOCK * MORE_NS : FETCH_NS);
-    double lines = products / 32 * row_lines(c->apart, split_k) * LINE_NS, work = 2 * products * rows / FLOPS_ONE;
-    return larger(wait * up(turns / 8) + turns * larger(lines, work),
-                  larger(turns * c->common / BYTES_ONE, grid_blocks * c->common / (BYTES_ALL * n)));
+    double wait = rounds * rows * (part_sum(m, steps, pads) + part_exchange(m, split_k)) + part_barrier(m, block_threads);
+    if (rounds > 1 || steps > ROW_WHOLE)
+        wait += rounds * (steps > ROW_WHOLE ? steps / ROW_K_BLOCK * m->follow_ns : part_fetch(m));
+    double lines = part_lines(m, products / m->warp * row_lines(c->apart, split_k)), work = 2 * products * rows / m->row_flops;
+    return larger(wait * up(turns / 8) + turns * larger(lines, work), part_read(m, c->common, grid_blocks, turns, n));
 }
 
 double recipe_columns_least_cost(const row_contraction *c, double all_rows, int rows, const target *t) {
@@ -83,7 +62,8 @@ bool recipe_thread_columns(const kernel *k, const target *t, recipe_form *out) {
         if (k->ins.at[1 + i].hi < 1 || k->ins.at[1 + i].lo) return false;
     row_layers_find(k, n_rows, &l);
     if (!l.c.n) return false;
-    double all_rows = 1, n = multiprocessors(t), best = l.c.n > 1 ? INFINITY : out->cost * RECIPE_UNIT_NS;
+    double all_rows = 1, n = machine_units(t), count_ns = machine_row_of(t)->count_ns,
+           best = l.c.n > 1 ? INFINITY : out->cost * count_ns;
     int64_t last = 1;
     for (int i = 0; i < n_rows; i++) all_rows *= (double)(last = k->ins.at[1 + i].hi);
     for (int rows = 1; rows <= ROW_MOST_ROWS; rows *= 2) {
@@ -92,7 +72,7 @@ bool recipe_thread_columns(const kernel *k, const target *t, recipe_form *out) {
              block_threads *= 2) {
             if (shared_bytes(k) * rows + 16 * block_threads > t->shared_bytes) continue;
             double grid_blocks = all_rows / rows,
-                   rest = rest_cost(k, n_rows, &l, block_threads) * RECIPE_UNIT_NS * rows * up(up(grid_blocks / n) / 4);
+                   rest = rest_cost(k, n_rows, &l, block_threads) * count_ns * rows * up(up(grid_blocks / n) / 4);
             for (int split_k = 1; split_k <= 32 && split_k <= block_threads; split_k *= 2) {
                 double cost = rest;
                 for (int i = 0; i < l.sections.n; i++)
@@ -110,6 +90,6 @@ bool recipe_thread_columns(const kernel *k, const target *t, recipe_form *out) {
     str_addf(&steps, "thread_columns %d", best_block_threads);
     if (best_rows > 1) str_addf(&steps, " rows=%d", best_rows);
     if (best_parts > 1) str_addf(&steps, " split_k=%d", best_parts);
-    *out = (recipe_form){ best / RECIPE_UNIT_NS, steps.s };
+    *out = (recipe_form){ best / count_ns, steps.s };
     return true;
 }

@@ -13,8 +13,8 @@
 #include "sched/row_join.h"
 
 enum {
-    ROOM = 96 << 10,       /* bytes between the parts: stack */
-    WIDE_ROOM = 256 << 20, /* the same, where blocks share operands that are packed once: rows are as long as the operand */
+    WIDE_ROOM = 256 << 20, /* bytes between the parts, else MACHINE_LOCAL_BYTES, where blocks share operands that are packed
+                              once: rows are as long as the operand */
     FEW_ROWS = 32,         /* of a block: so many even where they do not fit the first cache .. */
     MANY_ROWS = 64,        /* .. and so many where what all blocks read comes from behind the second */
     MOST_LINKS = 4,        /* parts: equal layers behind them can share the code */
@@ -76,7 +76,7 @@ static bool may_copy(const kernel *k, const kins *in, int64_t bytes, const targe
 }
 
 static facts find_facts(const chooser *w, const row_chain *c) {
-    facts f = { .room = ROOM - c->local };
+    facts f = { .room = MACHINE_LOCAL_BYTES - c->local };
     const kernel *k0 = w->p->kernels.at[c->first].k;
     kernel all = { 0 };
     f.rows = c->shared ? row_extent(k0, c->shared - 1) : 1, f.outer = row_count(k0, c->shared - 1);
@@ -197,7 +197,7 @@ static row_chain grow(const chooser *w, int first, int shared, int most, const c
             *reason = "it has other rows";
             break;
         }
-        if ((*reason = row_objection(&c, &l, k, ROOM, ROW_MOST_ARGS))) break;
+        if ((*reason = row_objection(&c, &l, k, MACHINE_LOCAL_BYTES, ROW_MOST_ARGS))) break;
         row_append(&c, arena_copy(p->a, &l, sizeof l), k);
     }
     return c;

@@ -40,6 +40,7 @@ typedef struct chain {
 typedef struct chooser {
     plan *p;
     const target *t;
+    double after_ns;    /* what a launch of its own costs */
     int64_t room;       /* shared memory of a thread block */
     int most_args;      /* of a kernel */
     const link **links; /* [kernels x (ROW_MOST_SHARED + 1)], made when they are needed */
@@ -108,13 +109,12 @@ static double grow(chooser *w, int first, int shared, chain *out, const char **o
             inside[r] += l->inside[r];
             if (inside[r] < least && (r == 0 || (shared && last_extent % (1 << r) == 0))) least = inside[r];
         }
-        bool chained =
-            alone * GAIN > least + GPU_LAUNCH_NS; /* else steps that follow each other may overlap, launch by launch */
+        bool chained = alone * GAIN > least + w->after_ns; /* else steps that follow each other may overlap, launch by launch */
         bool by_clusters = clustered + summed < least && (chained || clustered + summed < among) && is_private(w, &c);
         if (by_clusters) least = clustered + summed;
-        least += GPU_LAUNCH_NS;
+        least += w->after_ns;
         if (c.n > 1 && alone * GAIN - least > best) best = alone * GAIN - least, best_n = c.n, best_clustered = by_clusters;
-        if (least - alone * GAIN > best + 8 * GPU_LAUNCH_NS) { /* it will not be made up for */
+        if (least - alone * GAIN > best + 8 * w->after_ns) { /* it will not be made up for */
             *out_end = "a thread block takes longer for its rows of this than a launch of its own";
             break;
         }
@@ -143,9 +143,11 @@ static pkernel join(chooser *w, chain *c) {
 }
 
 void fuse_vertically(plan *p, const target *t) {
-    chooser w = {
-        .p = p, .t = t, .room = t->shared_bytes - 16 * t->block_threads, .most_args = t->buffers ? t->buffers : FEW_ARGS
-    };
+    chooser w = { .p = p,
+                  .t = t,
+                  .after_ns = machine_row_of(t)->after_ns,
+                  .room = t->shared_bytes - 16 * t->block_threads,
+                  .most_args = t->buffers ? t->buffers : FEW_ARGS };
     w.links = ARENA_ARRAY(p->a, const link *, p->kernels.n *(ROW_MOST_SHARED + 1) + 1);
     w.shapes = ARENA_ARRAY(p->a, double, RECIPE_CLUSTER_SHAPES);
     w.layer = ARENA_ARRAY(p->a, double, RECIPE_CLUSTER_SHAPES);

@@ -1,12 +1,10 @@
-/* vertical_fusion.h - what chains of kernels cost on a GPU, in nanoseconds; estimated from shapes and the target only, with the
- * proportions of one large GPU. For vertical_fusion.c. */
+/* vertical_fusion.h - what chains of kernels cost on a GPU, in nanoseconds; estimated from shapes and the target's row of
+ * machine.def only. For vertical_fusion.c. */
 #ifndef TN_SCHED_VERTICAL_FUSION_H
 #define TN_SCHED_VERTICAL_FUSION_H
 
 #include "ir/plan.h"
 #include "recipe/columns.h"
-
-#define GPU_LAUNCH_NS 1400.0 /* from the end of a kernel to the work of one that waited for it */
 
 /* A scalar kernel as a launch of its own; among launches of other steps, which run meanwhile. */
 double vertical_alone(const kernel *k, const target *t);
