@@ -7,15 +7,22 @@
 
 enum { STACK_BYTES = 4096, ARRAY_ALIGN = 64 };
 
-static int64_t array_bytes(const kbuf *b) {
-    int64_t n = (b->elems > 0 ? b->elems : 1) * (int64_t)dtype_size((tn_dtype)b->dtype);
+/* Elements of an array: as many as it has for any values of the dims. */
+static int64_t array_elems(const kernel *k, const kbuf *b) {
+    int64_t n = k->params ? ext_hi(k->params, b->elems) : b->elems;
+    if (n > INT64_MAX / 64) guard_fail(k->a->gd, TN_ERR_UNSUPPORTED, "kernel %s: local memory without a bound", k->name);
+    return n > 0 ? n : 1;
+}
+
+static int64_t array_bytes(const kernel *k, const kbuf *b) {
+    int64_t n = array_elems(k, b) * (int64_t)dtype_size((tn_dtype)b->dtype);
     return (n + ARRAY_ALIGN - 1) / ARRAY_ALIGN * ARRAY_ALIGN;
 }
 
 int64_t emit_c_scratch(const kernel *k) {
     int64_t bytes = 0;
     for (int b = 0; b < k->bufs.n; b++)
-        if (k->bufs.at[b].kind == KB_LOCAL) bytes += array_bytes(&k->bufs.at[b]);
+        if (k->bufs.at[b].kind == KB_LOCAL) bytes += array_bytes(k, &k->bufs.at[b]);
     return bytes > STACK_BYTES ? bytes : 0;
 }
 
@@ -30,9 +37,9 @@ static void print_arrays(clike *e, const kernel *k) {
                      "    %s *const restrict b%d = (%s *)__builtin_assume_aligned(scratch + %lldL, %d);\n    (void)b%d;\n",
                      type, b, type, (long long)at, ARRAY_ALIGN, b);
         else
-            str_addf(e->out, "    %s b%d[%lld] __attribute__((aligned(%d), unused));\n", type, b,
-                     (long long)(kb->elems > 0 ? kb->elems : 1), ARRAY_ALIGN);
-        at += array_bytes(kb);
+            str_addf(e->out, "    %s b%d[%lld] __attribute__((aligned(%d), unused));\n", type, b, (long long)array_elems(k, kb),
+                     ARRAY_ALIGN);
+        at += array_bytes(k, kb);
     }
 }
 
@@ -44,7 +51,9 @@ static void print_kernel(clike *e, const kernel *k, int id) {
         if (kb->kind == KB_LOCAL) continue;
         str_addf(e->out, "%s%s *restrict b%d, ", kb->kind == KB_IN ? "const " : "", clike_memory_type((tn_dtype)kb->dtype), b);
     }
+    if (k->params) str_add(e->out, "const int64_t *restrict dims, ");
     str_addf(e->out, "%sint64_t tid, int64_t nt) {\n    (void)tid, (void)nt;\n", emit_c_scratch(k) ? "char *scratch, " : "");
+    clike_params(e);
     print_arrays(e, k);
     e->indent = 1;
     for (reg r = 1; r < (reg)k->ins.n; r++) clike_instruction(e, r);
@@ -73,6 +82,7 @@ void emit_c_kernels(const plan *p, const target *t, str *out) {
 
 static void print_call(const plan *p, int i, str *out) {
     const pkernel *pk = &p->kernels.at[i];
+    if (pk->k->params) guard_fail(out->a->gd, TN_ERR_UNSUPPORTED, "kernel %s: a plan has no dims", pk->k->name);
     str_addf(out, "kernel_%d(", pk->code);
     for (int b = 0; b < pk->k->bufs.n; b++) {
         const kbuf *kb = &pk->k->bufs.at[b];

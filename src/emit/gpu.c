@@ -148,6 +148,7 @@ static bool is_waited_for(const kernel *k, int b) { /* until it is full */
 }
 
 static void print_kernel(clike *e, const kernel *k, int id) {
+    if (k->params) guard_fail(k->a->gd, TN_ERR_UNSUPPORTED, "kernel %s: sizes that are given at run time", k->name);
     str body, *out = e->out;
     bool small = fits_32_bits(k);
     str_init(&body, out->a);

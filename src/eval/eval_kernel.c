@@ -32,7 +32,7 @@ typedef struct machine {
     int64_t *iteration;   /* [ins] K_LOOP that starts a dealt nest: the iteration that is run */
     int at, tid;          /* instruction to run next, thread of the thread block */
     int64_t gid;          /* thread block */
-    int64_t *async;       /* [bufs] elements of a cluster's memory that asynchronous store wrote */
+    int64_t *async;       /* [bufs] elements of a cluster's memory that asynchronous stores wrote */
 } machine;
 
 NORETURN static void fail_at(const machine *m, int r, const char *what, int64_t at, int64_t n) {
@@ -512,6 +512,7 @@ static machine make_thread(const kernel *k, unsigned char *const *base, arena *a
 static size_t shared_bytes(const kbuf *b) { return (size_t)b->elems * dtype_size((tn_dtype)b->dtype); }
 
 void eval_kernel(const kernel *k, unsigned char *const *base, arena *a) {
+    if (k->params) guard_fail(a->gd, TN_ERR_INVAL, "kernel %s: its dims have no values", k->name);
     int n = k->block_threads ? k->block_threads : 1, grid_blocks = k->cluster ? k->cluster : 1;
     unsigned char **shared = ARENA_ARRAY(a, unsigned char *, k->bufs.n + 1);
     machine *threads = ARENA_ARRAY(a, machine, grid_blocks * n);
@@ -540,6 +541,10 @@ void eval_kernel(const kernel *k, unsigned char *const *base, arena *a) {
         }
         run_cluster(threads, grid_blocks, n);
     }
+}
+
+void eval_kernel_at(const kernel *k, const int64_t *dims, unsigned char *const *base, arena *a) {
+    eval_kernel(kernel_at(k, dims, a), base, a);
 }
 
 eval_memory *eval_memory_make(const plan *p, arena *a) {

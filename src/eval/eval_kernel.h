@@ -25,5 +25,7 @@ void eval_plan(const plan *p, eval_memory *m, arena *a);
 void eval_plan_n(const plan *p, eval_memory *m, int64_t steps, const int64_t *lengths, arena *a);
 /* One kernel. base[b] is where kernel buffer b begins; local buffers are made here (base[b] is ignored). */
 void eval_kernel(const kernel *k, unsigned char *const *base, arena *a);
+/* The same of a kernel with parameters, for these values of its dims. */
+void eval_kernel_at(const kernel *k, const int64_t *dims, unsigned char *const *base, arena *a);
 
 #endif

@@ -73,6 +73,7 @@ int kernel_buf(kernel *k, kbuf b) {
 kernel *kernel_clone(const kernel *k, arena *a) {
     kernel *c = arena_copy(a, k, sizeof *k);
     c->a = a;
+    if (k->params) c->params = exts_clone(k->params, a);
     c->ins.at = arena_copy(a, k->ins.at, sizeof *k->ins.at * (size_t)k->ins.n), c->ins.cap = k->ins.n;
     c->vars.at = arena_copy(a, k->vars.at, sizeof *k->vars.at * (size_t)k->vars.n), c->vars.cap = k->vars.n;
     c->bufs.at = arena_copy(a, k->bufs.at, sizeof *k->bufs.at * (size_t)k->bufs.n), c->bufs.cap = k->bufs.n;
@@ -192,12 +193,45 @@ affine affine_scale(arena *a, affine x, int64_t s) {
     return (affine){ x.base * s, x.n, t };
 }
 
+affine affine_add_params(exts *e, affine x, affine y) {
+    kterm *t = ARENA_ARRAY(e->a, kterm, x.n + y.n);
+    int n = 0, i = 0, j = 0;
+    while (i < x.n || j < y.n) {
+        kterm m;
+        if (j == y.n || (i < x.n && x.t[i].var < y.t[j].var))
+            m = x.t[i++];
+        else if (i == x.n || y.t[j].var < x.t[i].var)
+            m = y.t[j++];
+        else {
+            m = (kterm){ x.t[i].var, ext_add(e, x.t[i].coef, y.t[j].coef) };
+            i++, j++;
+        }
+        if (m.coef) t[n++] = m;
+    }
+    return (affine){ ext_add(e, x.base, y.base), n, t };
+}
+
+affine affine_scale_params(exts *e, affine x, ext s) {
+    if (s == 0) return affine_const(0);
+    kterm *t = ARENA_ARRAY(e->a, kterm, x.n);
+    for (int i = 0; i < x.n; i++) t[i] = (kterm){ x.t[i].var, ext_mul(e, x.t[i].coef, s) };
+    return (affine){ ext_mul(e, x.base, s), x.n, t };
+}
+
 affine affine_offset(affine x, int64_t c) {
     x.base += c;
     return x;
 }
 
-int64_t affine_coef(affine x, kvar v) {
+affine affine_without(arena *a, affine x, kvar v) {
+    kterm *t = ARENA_ARRAY(a, kterm, x.n + 1);
+    int n = 0;
+    for (int i = 0; i < x.n; i++)
+        if (x.t[i].var != v) t[n++] = x.t[i];
+    return (affine){ x.base, n, t };
+}
+
+ext affine_coef(affine x, kvar v) {
     for (int i = 0; i < x.n; i++)
         if (x.t[i].var == v) return x.t[i].coef;
     return 0;

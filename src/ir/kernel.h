@@ -1,28 +1,31 @@
 /* kernel.h - the kernel language: what one launch does, as a list of op codes in structured loops over affine indices.
  *
- * A kernel goes through two forms of the same structure. Lowering (sched/) writes the *scalar* form: every instruction has one
- * lane, loops have step 1, an accumulator is one value. recipe/ chooses for each loop variable how it is tiled (krole) and
- * writes the *tiled* form: instructions repeated for a register tile, lanes > 1, loop steps > 1, exact-size tails. Emitters
- * read the tiled form: one instruction, one statement.
+ * A kernel has two forms of the same structure. Lowering (sched/) writes the *scalar* form: every instruction has one lane,
+ * loops have step 1, an accumulator is one value. The steps of a schedule (loop/) give each loop variable a role (krole) and
+ * write the *tiled* form: instructions repeated for a register tile, several lanes, loop steps above 1, exact-size tails.
+ * Emitters read the tiled form: one instruction, one statement.
  *
- * For GPUs the second form is another one (kernel.block_threads > 0): the text of one thread of `grid_blocks` thread blocks of
- * `block_threads` threads, which all run all of it. Parallel loops deal their iterations to thread blocks, to the threads of a
- * thread block or to all threads; loops of one such kind that stand directly in one another are dealt as one, the innermost
- * fastest. A local nest with exactly as many iterations as the thread block has threads gives each thread its place: barriers
- * may stand inside, and further local loops. Each `cluster` thread blocks in a row, if that is not 0, run together: they can
- * meet, and have memory in common, of which each has a copy of its own, so that stores go far and loads are near.
+ * A kernel for GPUs (block_threads > 0) is the text of one thread, which all threads of all `grid_blocks` thread blocks run.
+ * Bound loops distribute their iterations over thread blocks, over the threads of a block or over all threads of the grid.
+ * Loops with the same binding that stand directly in one another are bound as one, the innermost fastest. A nest bound to the
+ * threads of a block that has exactly as many iterations as the block has threads gives each thread one iteration: barriers may
+ * stand inside, and further such loops. Where `cluster` is not 0, each `cluster` consecutive thread blocks form a cluster: they
+ * have barriers and distributed shared memory in common, of which each block has a copy. Stores write all copies, loads read
+ * the own.
  *
- * Words. Processors multiply narrow numbers by twos and fours: a lane of 32 bits holds two bf16, two 16-bit integers or four of
- * 8 bits, the first in the lowest bits, and an update adds all of their products, that of the last part first. A LOAD with
- * parts puts such words together, dtype i32; a K_UPD by OP_dot with parts takes them. f32: two bf16. i32: two integers of 16
- * bits, to which LOAD widens i8 and u8, or four, of u8 in a and of i8 in b.
+ * Packed operands. Processors multiply narrow numbers in twos and fours: a lane of 32 bits holds two bf16, two 16-bit integers
+ * or four 8-bit ones, the first in the lowest bits, and an update adds all of their products, that of the last element first. A
+ * LOAD with `packed` packs such lanes, dtype i32; a K_UPD by OP_dot with `packed` multiplies them. f32: two bf16. i32: two
+ * 16-bit integers, to which LOAD widens i8 and u8, or four 8-bit ones, u8 in a and i8 in b.
  *
  * Instructions are in program order; a register is the index of the instruction that makes it (0 = nil). ACC makes a mutable
- * register that UPD changes. Registers hold f32, f64, i32 or i64 lanes; bool lives in i32 as mask (-1 or 0); f16, bf16, i8, u8
- * are converted by LOAD and STORE. The kernel's arena owns everything. */
+ * register, which UPD changes. Registers hold f32, f64, i32 or i64 lanes; bool is an i32 mask (-1 or 0); LOAD and STORE convert
+ * f16, bf16, i8 and u8. Sizes, coefficients and offsets are exts (ext.h): literals, or parameters. The kernel's arena owns
+ * everything. */
 #ifndef TN_IR_KERNEL_H
 #define TN_IR_KERNEL_H
 
+#include "ir/ext.h"
 #include "ir/graph.h"
 
 typedef uint32_t reg;
@@ -30,17 +33,17 @@ typedef int32_t kvar; /* loop variable, index into kernel.vars */
 
 typedef struct kterm {
     kvar var;
-    int64_t coef;
+    ext coef;
 } kterm;
 typedef struct affine { /* base + sum of coef * var; terms sorted by var, no zero coef */
-    int64_t base;
+    ext base;
     int n;
     const kterm *t;
 } affine;
 
 typedef struct kmask { /* lo <= e < hi */
     affine e;
-    int64_t lo, hi;
+    ext lo, hi;
 } kmask;
 
 typedef enum kop { /* rows of kernel.def, where each is described */
@@ -69,24 +72,23 @@ typedef enum kpar { /* who runs the iterations of a loop */
                     PAR_SERIAL,
                     PAR_THREADS,      /* CPU: split over threads in whole steps */
                     PAR_LAST,         /* CPU: once, by the last thread */
-                    PAR_GRID_THREADS, /* GPU: bound to all threads of all thread blocks; outermost */
-                    PAR_BLOCKS, /* GPU: each iteration is one thread block's; outermost, and as many as there are thread blocks
-                                 */
-                    PAR_BLOCK_THREADS /* GPU: bound to the threads of the thread block */
+                    PAR_GRID_THREADS, /* GPU: all threads of the grid (blockIdx.x * blockDim.x + threadIdx.x); outermost */
+                    PAR_BLOCKS, /* GPU: a thread block each (blockIdx.x); outermost, as many iterations as there are blocks */
+                    PAR_BLOCK_THREADS /* GPU: the threads of a block (threadIdx.x) */
 } kpar;
-typedef enum kload { /* when a LOAD is done */
+typedef enum kload { /* when a LOAD is issued */
                      LOAD_PLAIN,
-                     LOAD_HOISTED,       /* for later: under way while threads meet */
-                     LOAD_UNMASKED,      /* so, too, and no value is used where a mask does not hold */
-                     LOAD_REMATERIALISED /* nothing is kept in registers that came of the element before */
+                     LOAD_HOISTED,       /* for later use: not put off behind a barrier */
+                     LOAD_UNMASKED,      /* hoisted, and no value is used where a mask does not hold */
+                     LOAD_REMATERIALISED /* what was computed from the element before is computed again */
 } kload;
 typedef enum kstore {
     STORE_PLAIN,
     STORE_NONTEMPORAL, /* CPU: past the caches, where the buffer begins with a line */
     STORE_ASYNC        /* GPU: to all copies of a cluster's buffer, each of which counts it (st.async with mbarrier) */
 } kstore;
-typedef enum kbarrier {                  /* who meets; what they wrote before, all of them see */
-                        BARRIER_BLOCK,   /* all threads of the thread block */
+typedef enum kbarrier {                  /* who waits for each other; what they wrote before, all of them see */
+                        BARRIER_BLOCK,   /* all threads of the block */
                         BARRIER_CLUSTER, /* of the cluster */
                         BARRIER_MBARRIER /* the thread block goes on when its copy of buf is full: each element by one
                                             asynchronous store since the last time */
@@ -99,7 +101,7 @@ typedef enum kprefetch { /* where to */
 typedef enum kzip { ZIP_LOW, ZIP_HIGH } kzip;
 typedef enum kalu {
     ALU_PLAIN,
-    ALU_APPROXIMATE /* the result is a number of f16 or bf16: so exact a function is enough */
+    ALU_APPROXIMATE /* the result will be rounded to f16 or bf16: a function of that precision is enough */
 } kalu;
 
 typedef struct kins {
@@ -112,7 +114,7 @@ typedef struct kins {
         uint8_t mode; /* LOAD: kload; STORE: kstore; BARRIER: kbarrier; PREFETCH: kprefetch; ZIP: kzip; ALU: kalu */
     };
     uint8_t lanes;  /* 1 in scalar form */
-    uint8_t packed; /* LOAD, UPD by OP_dot: of the 32-bit words, see below; 0 = there are none */
+    uint8_t packed; /* LOAD, UPD by OP_dot: elements in a lane of 32 bits, see above; 0: one */
     uint16_t buf;   /* LOAD, STORE, SCATTER, PREFETCH, BARRIER: index into kernel.bufs */
     reg a, b, c;    /* operands; UPD: c = accumulator; ARGUPD: b = index accumulator, c = value accumulator */
     reg dyn;        /* LOAD, SCATTER: register with the dynamic index */
@@ -123,12 +125,13 @@ typedef struct kins {
     };
     affine idx;            /* element index, or INDEX/RANDOM's value */
     int64_t lane_stride;   /* change of idx from lane to lane (LOAD, STORE, INDEX, RANDOM, ARGUPD, SCATTER) */
-    int64_t packed_stride; /* LOAD: from part to part */
+    int64_t packed_stride; /* LOAD: from packed element to packed element */
     kmask *mask;           /* LOAD, STORE, SCATTER: [n_mask], all must hold */
     int64_t *mask_lane;    /* [n_mask] change of each mask's e from lane to lane */
     int n_mask;
-    kvar var;             /* LOOP */
-    int64_t lo, hi, step; /* LOOP */
+    kvar var;   /* LOOP */
+    ext lo, hi; /* LOOP */
+    int64_t step;
     double imm;
     union {
         int64_t imm_int;     /* CONST, ACC, LOAD of integers */
@@ -163,7 +166,7 @@ typedef struct kpanels {
     int64_t base, width;
     kstep column;
     int32_t n_outer, n_depth;
-    uint8_t dtype, packed; /* of the value; of words, or 0 */
+    uint8_t dtype, packed; /* of the value; its elements in a lane of 32 bits, or 0 */
     bool padded;
     int64_t packed_stride;
     kstep loops[PANEL_LOOPS]; /* outer, then depth */
@@ -178,7 +181,7 @@ typedef struct kbuf { /* a piece of memory the kernel touches */
     uint8_t kind;
     bool fixed;            /* KB_IN: no run changes it (a constant, a state that the graph never assigns) */
     val node;              /* graph value it holds */
-    int64_t elems;         /* length in elements */
+    ext elems;             /* length in elements */
     int32_t plan_buf;      /* of local ones: -1 */
     const kpanels *panels; /* KB_IN, fixed: the value of buffer panels_of in another order; NULL: as the value lies */
     int32_t panels_of;
@@ -195,7 +198,7 @@ typedef struct krole {
 enum { MAX_LOOPS = 64 }; /* variables of a kernel in the scalar form: sets of them are words */
 typedef struct kvar_info {
     char name[12];
-    int64_t extent;
+    ext extent;
     bool row;    /* shared outer loop of the whole kernel: iterations are independent */
     bool reduce; /* iterations are combined by accumulators, or one needs what the one before wrote */
     bool block;  /* a row whose iterations are blocks of rows: each loop directly inside takes the rows of the block through its
@@ -208,6 +211,7 @@ typedef struct kvar_info {
 typedef struct kernel {
     arena *a;
     const char *name;
+    exts *params;  /* of the exts below; NULL: all are literals. Such a kernel is one for all values of its dims */
     VEC(kins) ins; /* ins.at[0] is nil */
     VEC(kvar_info) vars;
     VEC(kbuf) bufs;
@@ -236,23 +240,33 @@ int kernel_loop_end(const kernel *k, int i);
 static inline bool kernel_makes(const kins *in) { return kop_get(in->op)->flags & KOP_MAKES; }
 /* Computes a value from its operands and loop variables alone: no memory, no accumulator. */
 static inline bool kernel_is_pure(const kins *in) { return kop_get(in->op)->flags & KOP_PURE; }
-/* Threads of a thread block wait for each other there. */
+/* Touches buf[idx]. */
+static inline bool kernel_touches(const kins *in) { return kop_get(in->op)->flags & KOP_MEMORY; }
+/* Threads of a block wait for each other there. */
 static inline bool kernel_syncs(const kins *in) { return kop_get(in->op)->flags & KOP_SYNC; }
 
-/* Affine arithmetic; results in arena a. */
+/* Affine arithmetic on literals; results in arena a. */
 affine affine_const(int64_t c);
 affine affine_var(arena *a, kvar v);
 affine affine_add(arena *a, affine x, affine y);
 affine affine_scale(arena *a, affine x, int64_t s);
 affine affine_offset(affine x, int64_t c);
 affine affine_set_var(arena *a, affine x, kvar v, affine value); /* substitutes */
-int64_t affine_coef(affine x, kvar v);
+ext affine_coef(affine x, kvar v);
+affine affine_without(arena *a, affine x, kvar v); /* its term left out */
 bool affine_equal(affine x, affine y);
+/* The same where coefficients and bases may be parameters of t. */
+affine affine_add_params(exts *t, affine x, affine y);
+affine affine_scale_params(exts *t, affine x, ext s);
+
+/* kernel_params.c: the kernel for these values of its dims, as if it had been written for them, in arena a. Jumps with
+ * TN_ERR_INVAL where a value is out of its range. */
+kernel *kernel_at(const kernel *k, const int64_t *dims, arena *a);
 
 /* Loops of the parallel nest that starts at K_LOOP r; 1 for a serial loop. */
 int kernel_nest(const kernel *k, reg r);
 int64_t kernel_nest_size(const kernel *k, reg r); /* iterations of all of it */
-/* The thread blocks that the nest at K_LOOP r, a grid's or of thread blocks, is bound to: how many, from which on. */
+/* The thread blocks that the grid's nest at K_LOOP r runs on: how many, from which on. */
 int64_t kernel_nest_blocks(const kernel *k, reg r, int64_t *out_first);
 
 /* On GPUs inputs and outputs begin at multiples of 16 bytes in every step of a ring when they have so many bytes; smaller ones
@@ -275,9 +289,10 @@ void kernel_print(const kernel *k, str *out);
 const char *kernel_update_name(uint8_t op); /* of K_UPD and K_ACC */
 kernel *kernel_parse(arena *a, const char *text, size_t n, const char *file);
 
-/* kernel_check.c: every problem, one a line. Registers defined before use, dtypes, loops closed, indices within buffers for all
- * iterations, accumulators updated only inside their scope, no two iterations of the parallel loop writing the same element.
- * Returns their number. */
+/* kernel_check.c, kernel_params.c: every problem, one a line. Registers are defined before use, dtypes agree, loops are closed,
+ * indices are within buffers in all iterations, accumulators are updated only inside their scope, and no two iterations of the
+ * parallel loop write the same element. Of a kernel with parameters: for all values of its dims. Returns their number. */
 int kernel_check(const kernel *k, str *out);
+int kernel_check_literal(const kernel *k, str *out); /* k->params is NULL */
 
 #endif

@@ -1,5 +1,5 @@
-/* kernel_check.c - every problem of a kernel in either form, one a line. In: any kernel. Out: text and the number of problems.
- * Scratch lives in the kernel's arena.
+/* kernel_check.c - every problem of a kernel without parameters, in either form, one a line. In: any kernel. Out: text and the
+ * number of problems. Scratch lives in the kernel's arena.
  *
  * Three rounds: structure (loops, scopes of registers), then each instruction by itself (lanes, dtypes, buffers), then memory:
  * every index inside its buffer in every iteration, and no two iterations of the parallel loop meeting in one element. Ranges
@@ -588,7 +588,7 @@ static void check_block_races(checker *c, int b) {
 typedef struct touched { /* [bufs] by some thread block of the cluster since all met */
     bool *wrote, *async; /* by other stores; by counted ones */
     bool *read, *over;   /* over: the thread block has met since */
-    int *cover;          /* and then written this one by asynchronous store, plus 1: who has all of that knows */
+    int *cover;          /* and then written this one by asynchronous stores, plus 1: who has all of that knows */
     bool *told;          /* [ins] the problem there */
 } touched;
 
@@ -672,7 +672,7 @@ static void check_panels(checker *c, int b) {
         problem(c, 0, "b%d has the value of b%d, which there is not", b, buf->panels_of);
 }
 
-int kernel_check(const kernel *k, str *out) {
+int kernel_check_literal(const kernel *k, str *out) {
     checker c = { .k = k, .out = out };
     for (int b = 0; b < k->bufs.n; b++)
         if (k->bufs.at[b].panels) check_panels(&c, b);

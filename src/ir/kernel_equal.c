@@ -32,7 +32,7 @@ bool kernel_equal(const kernel *x, const kernel *y) {
     if (x->ins.n != y->ins.n || x->vars.n != y->vars.n || x->bufs.n != y->bufs.n || x->tiled != y->tiled ||
         x->par_var != y->par_var || x->block_threads != y->block_threads || x->grid_blocks != y->grid_blocks ||
         x->cluster != y->cluster || x->flops != y->flops || x->bytes_read != y->bytes_read ||
-        x->bytes_written != y->bytes_written)
+        x->bytes_written != y->bytes_written || !exts_equal(x->params, y->params))
         return false;
     for (int i = 0; i < x->bufs.n; i++) {
         const kbuf *a = &x->bufs.at[i], *b = &y->bufs.at[i];
@@ -82,6 +82,11 @@ uint64_t kernel_hash(const kernel *k, uint64_t seed) {
                        (int64_t)k->bytes_read,
                        (int64_t)k->bytes_written };
     uint64_t h = hash_bytes(head, sizeof head, seed);
+    for (int i = 0; k->params && i < k->params->at.n; i++) {
+        const ext_row *r = &k->params->at.at[i];
+        int64_t row[] = { r->op, r->a, r->b, r->lo, r->hi, r->divisor };
+        h = hash_bytes(row, sizeof row, h);
+    }
     for (int i = 0; i < k->bufs.n; i++) {
         int64_t words[] = { k->bufs.at[i].dtype, k->bufs.at[i].kind, k->bufs.at[i].fixed, k->bufs.at[i].elems };
         h = hash_bytes(words, sizeof words, h);

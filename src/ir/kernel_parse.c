@@ -32,10 +32,114 @@ static kvar var_word(reader *p) {
     read_fail(p, "a loop variable");
 }
 
+/* ---- sizes: literals, and expressions of the kernel's dims ---- */
+
+enum { MAX_EXT_DEPTH = 16 }; /* brackets in brackets */
+
+static ext sum_text(reader *p, int depth);
+
+static ext call_text(reader *p, int depth, const char *between, ext (*fn)(exts *t, ext x, ext y)) {
+    read_expect(p, "(");
+    ext x = sum_text(p, depth + 1);
+    read_expect(p, between);
+    ext y = sum_text(p, depth + 1);
+    read_expect(p, ")");
+    return fn(p->k->params, x, y);
+}
+
+static ext dim_word(reader *p) {
+    char name[32];
+    ext e;
+    const char *from = p->at;
+    size_t n = read_word(p, name, sizeof name, "a dim");
+    if (p->k->params && ext_find_dim(p->k->params, name, n, &e)) return e;
+    p->at = from;
+    read_fail(p, "a dim of the kernel");
+}
+
+static ext literal_text(reader *p) { return read_int_in(p, EXT_LEAST, INT64_MAX, "a number of 64 bits"); }
+
+static bool factor_text(reader *p, int depth, ext *out) { /* false: what comes next is none */
+    static const struct {
+        const char *name, *between;
+        ext (*fn)(exts *t, ext x, ext y);
+    } calls[] = {
+        { "floor", "/", ext_floor_div }, { "ceil", "/", ext_ceil_div }, { "min", ",", ext_min }, { "max", ",", ext_max }
+    };
+    if (depth > MAX_EXT_DEPTH) read_fail(p, "fewer brackets");
+    if (read_accept(p, "$")) {
+        *out = dim_word(p);
+        return true;
+    }
+    if (!p->k->params) return false;
+    for (size_t i = 0; i < COUNT_OF(calls); i++) {
+        const char *from = p->at;
+        if (read_accept(p, calls[i].name)) {
+            reader q = *p;
+            if (read_accept(&q, "(")) {
+                *out = call_text(p, depth, calls[i].between, calls[i].fn);
+                return true;
+            }
+            p->at = from;
+        }
+    }
+    if (!read_accept(p, "(")) return false;
+    *out = sum_text(p, depth + 1);
+    read_expect(p, ")");
+    return true;
+}
+
+static ext product_text(reader *p, int depth) {
+    ext x;
+    if (!factor_text(p, depth, &x)) x = literal_text(p);
+    while (p->k->params && read_accept(p, "*")) {
+        ext y;
+        if (!factor_text(p, depth, &y)) y = literal_text(p);
+        x = ext_mul(p->k->params, x, y);
+    }
+    return x;
+}
+
+static ext sum_text(reader *p, int depth) {
+    ext x = product_text(p, depth);
+    while (p->k->params) {
+        bool minus = read_accept(p, "-");
+        if (!minus && !read_accept(p, "+")) break;
+        ext y = product_text(p, depth);
+        x = minus ? ext_sub(p->k->params, x, y) : ext_add(p->k->params, x, y);
+    }
+    return x;
+}
+
+static void expect_fits(const reader *p, const char *from) {
+    reader at = *p;
+    at.at = from;
+    if (p->k->params && p->k->params->problem) read_fail(&at, arena_printf(p->a, "another size: %s", p->k->params->problem));
+}
+
+static ext ext_text(reader *p) {
+    read_blanks(p);
+    const char *from = p->at;
+    ext e = sum_text(p, 0);
+    expect_fits(p, from);
+    return e;
+}
+
+/* A size of a buffer or a variable. */
+static ext size_text(reader *p, int64_t least, const char *what) {
+    read_blanks(p);
+    const char *from = p->at;
+    ext e = ext_text(p);
+    if (!ext_is_lit(e) || e >= least) return e;
+    p->at = from;
+    read_fail(p, what);
+}
+
 static affine affine_text(reader *p) { /* 5*i0 - i1 + 4 */
     affine x = { 0 };
     for (bool first = true;; first = false) {
         const char *from = p->at;
+        expect_fits(p, from);
         bool minus = read_accept(p, "-");
         if (!first && !minus && !read_accept(p, "+")) return x;
         read_blanks(p);
@@ -43,14 +147,19 @@ static affine affine_text(reader *p) { /* 5*i0 - i1 + 4 */
             p->at = from;
             return x;
         }
-        int64_t c = 1;
+        ext c = 1;
         bool is_var = p->at < p->end && !(*p->at >= '0' && *p->at <= '9');
-        if (!is_var) {
-            c = (int64_t)read_digits(p);
-            is_var = read_accept(p, "*");
-        }
-        if (minus) c = (int64_t)(0 - (uint64_t)c);
-        x = affine_add(p->a, x, is_var ? affine_scale(p->a, affine_var(p->a, var_word(p)), c) : affine_const(c));
+        bool is_param = is_var && p->k->params && factor_text(p, 0, &c);
+        if (!is_var) c = (int64_t)read_digits(p);
+        if (!is_var || is_param) is_var = read_accept(p, "*");
+        if (p->k->params && !is_param && !ext_is_lit(minus ? -c : c)) read_fail(p, "a number of 64 bits");
+        if (minus) c = is_param ? ext_mul(p->k->params, c, -1) : (int64_t)(0 - (uint64_t)c);
+        if (p->k->params)
+            x = affine_add_params(p->k->params, x,
+                                  is_var ? affine_scale_params(p->k->params, affine_var(p->a, var_word(p)), c)
+                                         : affine_const(c));
+        else
+            x = affine_add(p->a, x, is_var ? affine_scale(p->a, affine_var(p->a, var_word(p)), c) : affine_const(c));
     }
 }
 
@@ -85,12 +194,12 @@ static void masks_text(reader *p, kins *in) {
         do {
             kmask m;
             if (masks.n == MAX_MASKS) read_fail(p, "fewer masks");
-            m.lo = read_int(p);
+            m.lo = ext_text(p);
             read_expect(p, "<=");
             m.e = affine_text(p);
             VEC_PUSH(p->a, &lanes, step_text(p));
             read_expect(p, "<");
-            m.hi = read_int(p);
+            m.hi = ext_text(p);
             VEC_PUSH(p->a, &masks, m);
         } while (read_accept(p, ","));
     }
@@ -132,6 +241,9 @@ static void field_text(reader *p, kins *in, const kfield *f) {
         break;
     case FIELD_WHOLE:
         *(int64_t *)at = f->hi == INT64_MAX && f->lo == INT64_MIN ? read_int(p) : read_int_in(p, f->lo, f->hi, f->what);
+        break;
+    case FIELD_EXT:
+        *(ext *)at = ext_text(p);
         break;
     case FIELD_PACKED:
         in->packed = (uint8_t)read_int_in(p, 2, 5, "2 to 4 elements a lane");
@@ -291,7 +403,7 @@ static void buffer_text(reader *p) {
     b.kind = (uint8_t)(b.fixed ? KB_IN : mode);
     b.dtype = (uint8_t)read_dtype(p, NULL);
     read_expect(p, "[");
-    b.elems = read_int_in(p, 0, INT64_MAX, "a length");
+    b.elems = size_text(p, 0, "a length");
     read_expect(p, "]");
     if (b.fixed && read_accept(p, "panels")) {
         b.panels_of = p->k->bufs.n;
@@ -308,7 +420,7 @@ static void var_text(reader *p) {
     kvar_info v = { .role = { 1, 1 } };
     read_word(p, v.name, sizeof v.name, "a name of up to 11 bytes");
     read_expect(p, "=");
-    v.extent = read_int(p);
+    v.extent = ext_text(p);
     v.row = read_accept(p, "row");
     v.reduce = read_accept(p, "reduce");
     v.block = read_accept(p, "block");
@@ -320,6 +432,29 @@ static void var_text(reader *p) {
     VEC_PUSH(p->a, &p->k->vars, v);
 }
 
+static void dims_text(reader *p) { /* behind "<" */
+    p->k->params = exts_make(p->a);
+    do {
+        char name[32];
+        ext known;
+        read_blanks(p);
+        const char *from = p->at;
+        size_t n = read_word(p, name, sizeof name, "a dim's name");
+        int64_t lo = read_int_in(p, 0, INT64_MAX, "the least size");
+        read_expect(p, "..");
+        int64_t hi = read_int_in(p, lo, INT64_MAX, "the largest size, not below the least");
+        int64_t by = read_accept(p, "by") ? read_int_in(p, 1, INT64_MAX, "a divisor of at least 1") : 1;
+        bool again = ext_find_dim(p->k->params, name, n, &known);
+        if (!again && lo % by == 0 && hi % by == 0 && !(name[0] >= '0' && name[0] <= '9')) {
+            ext_dim(p->k->params, name, lo, hi, by);
+            continue;
+        }
+        p->at = from;
+        read_fail(p, again ? "another name: this dim was declared before" : "a dim whose ends are multiples of its divisor");
+    } while (read_accept(p, ","));
+    read_expect(p, ">");
+}
+
 kernel *kernel_read(reader *p) {
     char name[256], par[16] = "";
     kernel *k = p->k = kernel_make(p->a, "");
@@ -327,6 +462,7 @@ kernel *kernel_read(reader *p) {
     read_expect(p, "@");
     read_word(p, name, sizeof name, "a name");
     k->name = arena_strdup(p->a, name);
+    if (read_accept(p, "<")) dims_text(p);
     read_expect(p, "(");
     while (!read_accept(p, ")")) {
         if (k->bufs.n) read_expect(p, ",");

@@ -2,20 +2,22 @@
  * kernel_parse.c reads them back. */
 #include "ir/kernel_text.h"
 
+/* " + 4", or "4" where it is the first; a parameter is a factor. */
+static void print_term(const kernel *k, ext c, kvar v, bool first, str *out) {
+    bool minus = (!k->params || ext_is_lit(c)) && c < 0;
+    if (!first) str_add(out, minus ? " - " : " + ");
+    if (first && minus) str_add(out, "-");
+    if (k->params && !ext_is_lit(c))
+        ext_print(k->params, c, true, out);
+    else if (v < 0 || (c != 1 && c != -1))
+        str_addf(out, "%lld", (long long)(c < 0 ? -c : c));
+    if (v < 0) return;
+    str_addf(out, "%s%s", c == 1 || c == -1 ? "" : "*", k->vars.at[v].name);
+}
+
 static void print_affine(const kernel *k, affine x, str *out) {
-    bool any = false;
-    for (int i = 0; i < x.n; i++) {
-        int64_t c = x.t[i].coef;
-        if (any) str_add(out, c < 0 ? " - " : " + ");
-        if (!any && c < 0) str_add(out, "-");
-        if (c != 1 && c != -1) str_addf(out, "%lld*", (long long)(c < 0 ? -c : c));
-        str_add(out, k->vars.at[x.t[i].var].name);
-        any = true;
-    }
-    if (!any)
-        str_addf(out, "%lld", (long long)x.base);
-    else if (x.base)
-        str_addf(out, " %c %lld", x.base < 0 ? '-' : '+', (long long)(x.base < 0 ? -x.base : x.base));
+    for (int i = 0; i < x.n; i++) print_term(k, x.t[i].coef, x.t[i].var, i == 0, out);
+    if (x.n == 0 || x.base) print_term(k, x.base, -1, x.n == 0, out);
 }
 
 static void print_step(const kins *in, str *out) { /* from lane to lane */
@@ -39,10 +41,13 @@ static void print_imm(const kins *in, str *out) {
 
 static void print_masks(const kernel *k, const kins *in, str *out) {
     for (int m = 0; m < in->n_mask; m++) {
-        str_addf(out, "%s %lld <= ", m ? "," : " where", (long long)in->mask[m].lo);
+        str_add(out, m ? ", " : " where ");
+        ext_print(k->params, in->mask[m].lo, false, out);
+        str_add(out, " <= ");
         print_affine(k, in->mask[m].e, out);
         if (in->lanes > 1 && in->mask_lane && in->mask_lane[m]) str_addf(out, " step %lld", (long long)in->mask_lane[m]);
-        str_addf(out, " < %lld", (long long)in->mask[m].hi);
+        str_add(out, " < ");
+        ext_print(k->params, in->mask[m].hi, false, out);
     }
 }
 
@@ -141,6 +146,9 @@ static void print_field(const kernel *k, const kins *in, const kfield *f, str *o
     case FIELD_WHOLE:
         str_addf(out, "%lld", (long long)whole(in, f));
         break;
+    case FIELD_EXT:
+        ext_print(k->params, *(const ext *)(const void *)((const char *)in + f->at), false, out);
+        break;
     case FIELD_PACKED:
         str_addf(out, "%d", in->packed);
         break;
@@ -204,9 +212,10 @@ static void print_ins(const kernel *k, reg r, str *out) {
     str_add(out, "\n");
 }
 
-static void print_var(const kvar_info *v, str *out) {
-    str_addf(out, "  var %s = %lld%s%s%s", v->name, (long long)v->extent, v->row ? " row" : "", v->reduce ? " reduce" : "",
-             v->block ? " block" : "");
+static void print_var(const kernel *k, const kvar_info *v, str *out) {
+    str_addf(out, "  var %s = ", v->name);
+    ext_print(k->params, v->extent, false, out);
+    str_addf(out, "%s%s%s", v->row ? " row" : "", v->reduce ? " reduce" : "", v->block ? " block" : "");
     if (v->role.lanes > 1) str_addf(out, " lanes %d", v->role.lanes);
     if (v->role.unroll > 1) str_addf(out, " unroll %d", v->role.unroll);
     if (v->threads) str_addf(out, " threads %d", v->threads);
@@ -228,16 +237,29 @@ void kpanels_print(const kpanels *x, str *out) {
 static void print_buf(const kernel *k, int b, str *out) {
     static const char *const modes[] = { "in", "out", "inout", "local", "shared", "distributed" };
     const kbuf *x = &k->bufs.at[b];
-    str_addf(out, "b%d %s %s[%lld]", b, x->fixed ? "fixed" : modes[x->kind], dtype_name((tn_dtype)x->dtype),
-             (long long)x->elems);
+    str_addf(out, "b%d %s %s[", b, x->fixed ? "fixed" : modes[x->kind], dtype_name((tn_dtype)x->dtype));
+    ext_print(k->params, x->elems, false, out);
+    str_add(out, "]");
     if (!x->panels) return;
     str_add(out, " panels ");
     if (x->panels_of != b) str_addf(out, "of b%d ", x->panels_of);
     kpanels_print(x->panels, out);
 }
 
+static void print_dims(const kernel *k, str *out) { /* <batch 1..64, seq 8..512 by 8> */
+    for (int i = 0, n = 0; k->params && i < k->params->at.n; i++) {
+        const ext_row *r = &k->params->at.at[i];
+        if (r->op != EXT_DIM) continue;
+        str_addf(out, "%s%s %lld..%lld", n++ ? ", " : "<", r->name, (long long)r->lo, (long long)r->hi);
+        if (r->divisor > 1) str_addf(out, " by %lld", (long long)r->divisor);
+        if (n == k->params->n_dims) str_add(out, ">");
+    }
+}
+
 void kernel_print(const kernel *k, str *out) {
-    str_addf(out, "kernel @%s(", k->name);
+    str_addf(out, "kernel @%s", k->name);
+    print_dims(k, out);
+    str_add(out, "(");
     for (int b = 0; b < k->bufs.n; b++) {
         if (b) str_add(out, ", ");
         print_buf(k, b, out);
@@ -247,7 +269,7 @@ void kernel_print(const kernel *k, str *out) {
     if (k->block_threads) str_addf(out, " blocks %lld threads %d", (long long)k->grid_blocks, k->block_threads);
     if (k->cluster) str_addf(out, " cluster %d", k->cluster);
     str_add(out, " {\n");
-    for (kvar v = 0; v < k->vars.n; v++) print_var(&k->vars.at[v], out);
+    for (kvar v = 0; v < k->vars.n; v++) print_var(k, &k->vars.at[v], out);
     int depth = 1;
     for (reg r = 1; r < (reg)k->ins.n; r++) {
         if (k->ins.at[r].op == K_END) depth--;

@@ -8,6 +8,7 @@ typedef enum kfield_kind {
     FIELD_REGISTER,
     FIELD_VARIABLE,
     FIELD_WHOLE,
+    FIELD_EXT,
     FIELD_PACKED,
     FIELD_IMM,
     FIELD_DTYPE,

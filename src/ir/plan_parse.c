@@ -309,6 +309,7 @@ static void kernels_text(parser *p) {
     for (int i = 0; i < p->p->kernels.n; i++) {
         pkernel *pk = &p->p->kernels.at[i];
         const kernel *code = pk->code < i ? p->p->kernels.at[pk->code].k : kernel_read(&p->r);
+        if (code->params) read_fail(&p->r, "a kernel without dims: a plan has values for none");
         const char *after = p->r.at;
         bind(p, i, code);
         p->r.at = after;

@@ -43,6 +43,14 @@ bool step_nests(kernel **k, const loop_step *s, str *why) {
     return true;
 }
 
+static const char *dim_names(const kernel *k) {
+    str out;
+    str_init(&out, k->a);
+    for (int i = 0; i < k->params->at.n; i++)
+        if (k->params->at.at[i].op == EXT_DIM) str_addf(&out, "%s$%s", out.n ? ", " : "", k->params->at.at[i].name);
+    return out.s;
+}
+
 static bool takes_form(const kernel *k, step_op op, str *why) {
     int forms = step_get(op)->forms, form = k->block_threads ? FORM_BLOCKS : k->tiled ? FORM_TILED : FORM_SCALAR;
     if (forms & form) return true;
@@ -65,6 +73,9 @@ bool step_apply(kernel **k, const loop_step *s, str *why) {
     };
     if (!apply[s->op]) return step_refuse(why, "there is no such step");
     if (!takes_form(*k, (step_op)s->op, why)) return false;
+    if ((*k)->params && s->op != STEP_tile && s->op != STEP_parallel && s->op != STEP_multiply_add)
+        return step_refuse(why, "the kernel has sizes that are given at run time (%s): this step needs literal ones",
+                           dim_names(*k));
     bool blocks = !(*k)->tiled && loop_has_blocks(*k);
     if (blocks && s->op != STEP_parallel && s->op != STEP_nests)
         return step_refuse(why, "the kernel goes by blocks of rows: only parallel and nests come before it is tiled");

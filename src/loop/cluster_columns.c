@@ -153,7 +153,7 @@ typedef struct spot {
     int64_t dyn_n;
     gpu_copier *copier;
     const bool *varies; /* [scalar ins] along columns */
-    int fills;          /* a buffer of the cluster, by asynchronous store, or -1 */
+    int fills;          /* a buffer of the cluster that asynchronous stores fill, or -1 */
 } spot;
 
 /* Instruction i for the columns of the thread. */

@@ -46,7 +46,7 @@ bool step_parallel(kernel **kk, const loop_step *s, str *why) {
     const char *name = s->arg[0].word;
     if (k->par_var >= 0) return step_refuse(why, "loop %s is split over threads already", k->vars.at[k->par_var].name);
     if (k->vars.at[v].reduce) return step_refuse(why, "iterations of %s are added up: they need each other", name);
-    if (k->vars.at[v].extent < 2) return step_refuse(why, "%s has one iteration", name);
+    if (ext_is_lit(k->vars.at[v].extent) && k->vars.at[v].extent < 2) return step_refuse(why, "%s has one iteration", name);
     int local = crosses(k, v);
     if (local >= 0) return step_refuse(why, "what iterations of %s leave in b%d is read outside of them", name, local);
     bool any = false;

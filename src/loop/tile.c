@@ -680,8 +680,25 @@ kernel *loop_tile(const kernel *k) {
     return o;
 }
 
+/* Where sizes are parameters, tiles are single elements: the loops stay, and row variables number no copies of local memory. */
+static bool tile_params(kernel *k, str *why) {
+    for (kvar v = 0; v < k->vars.n; v++)
+        if (k->vars.at[v].role.lanes > 1 || k->vars.at[v].role.unroll > 1)
+            return step_refuse(why, "%s has a tile, and the kernel sizes that are given at run time", k->vars.at[v].name);
+    for (int i = 1; i < k->ins.n; i++) {
+        kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP && in->var == k->par_var) in->par = PAR_THREADS;
+        if (!kernel_touches(in) || k->bufs.at[in->buf].kind != KB_LOCAL) continue;
+        for (kvar v = 0; v < k->vars.n; v++)
+            if (k->vars.at[v].row) in->idx = affine_without(k->a, in->idx, v);
+    }
+    k->tiled = true;
+    return true;
+}
+
 bool step_tile(kernel **k, const loop_step *s, str *why) {
     (void)s;
+    if ((*k)->params) return tile_params(*k, why);
     if (gpu_has_threads(*k)) return gpu_tile_contraction(k, why);
     *k = loop_tile(*k);
     return true;

@@ -306,6 +306,7 @@ static int contraction_unroll(const clike *e, reg loop) {
         tile |= e->k->ins.at[r].op == K_LOAD && clike_feeds_contraction(e, r);
         dot |= e->k->ins.at[r].op == K_UPD && e->k->ins.at[r].alu == OP_dot;
     }
+    if (!ext_is_lit(in->lo) || !ext_is_lit(in->hi)) return 1;
     int64_t steps = (in->hi - in->lo) / in->step;
     if (dot && steps <= 8) return (int)steps; /* all of it: what the loops around it do not change can move out */
     return !tile || steps < 16 ? 1 : steps < 64 ? 4 : 8;
@@ -394,6 +395,29 @@ static void print_bound(clike *e, const kins *in, reg r) {
     open_block(e, true);
 }
 
+/* A loop whose bounds are parameters; one that threads share in whole steps. */
+static void print_param_loop(clike *e, const kins *in) {
+    int v = in->var;
+    str_add(e->out, "for (int64_t ");
+    for (int end = 0; end < (in->par ? 2 : 1); end++) {
+        str_addf(e->out, end ? ", end%d = " : "i%d = ", v);
+        clike_ext(e, in->lo);
+        if (!in->par) break;
+        str_add(e->out, " + (");
+        clike_ext(e, in->hi);
+        str_add(e->out, " - ");
+        clike_ext(e, in->lo);
+        str_addf(e->out, ") / %lldL * %s / nt * %lldL", (long long)in->step, end ? "(tid + 1)" : "tid", (long long)in->step);
+    }
+    str_addf(e->out, "; i%d < ", v);
+    if (in->a) str_addf(e->out, "(v%u == 0 ? i%d : ", in->a, v);
+    if (in->par)
+        str_addf(e->out, "end%d", v);
+    else
+        clike_ext(e, in->hi);
+    str_addf(e->out, "%s; i%d += %lldL) {\n", in->a ? ")" : "", v, (long long)in->step);
+}
+
 static void print_loop(clike *e, const kins *in, reg r) {
     if (in->par >= PAR_GRID_THREADS) {
         print_bound(e, in, r);
@@ -404,7 +428,9 @@ static void print_loop(clike *e, const kins *in, reg r) {
         str_addf(e->out, "UNROLL(%d)\n", unroll);
         clike_line(e);
     }
-    if (in->par == PAR_LAST) {
+    if (!ext_is_lit(in->lo) || !ext_is_lit(in->hi)) {
+        print_param_loop(e, in);
+    } else if (in->par == PAR_LAST) {
         str_addf(e->out, "if (tid == nt - 1) { const int64_t i%d = %lldL;\n", v, (long long)in->lo);
     } else if (in->par) {
         int64_t steps = (in->hi - in->lo) / in->step;

@@ -93,9 +93,25 @@ static const char *narrow_word(tn_dtype t) {
     return t == TN_I8 ? "i8" : t == TN_U8 || t == TN_BOOL ? "u8" : t == TN_F16 || t == TN_BF16 ? "u16" : NULL;
 }
 
+static void print_bounded(clike *e, const kmask *m, int64_t extra) {
+    str_add(e->out, "((");
+    clike_affine(e, m->e, extra);
+    str_add(e->out, ") >= ");
+    clike_ext(e, m->lo);
+    str_add(e->out, " & (");
+    clike_affine(e, m->e, extra);
+    str_add(e->out, ") < ");
+    clike_ext(e, m->hi);
+    str_add(e->out, ")");
+}
+
 static void print_condition(clike *e, const kins *in, int lane) {
     for (int m = 0; m < in->n_mask; m++) {
         if (m) str_add(e->out, " & ");
+        if (!ext_is_lit(in->mask[m].lo) || !ext_is_lit(in->mask[m].hi)) {
+            print_bounded(e, &in->mask[m], lane * in->mask_lane[m]);
+            continue;
+        }
         str_addf(e->out, "((%s)(", e->unsigned_index);
         clike_affine(e, in->mask[m].e, lane * in->mask_lane[m] - in->mask[m].lo);
         str_addf(e->out, ") < %lld%s)", (long long)(in->mask[m].hi - in->mask[m].lo), e->unsigned_end);

@@ -47,17 +47,58 @@ void clike_affine(clike *e, affine x, int64_t extra) {
     }
     for (int i = 0; i < x.n; i++) {
         kterm t = x.t[i];
-        if (t.coef == 1)
+        if (!ext_is_lit(t.coef))
+            str_addf(e->out, "%si%d * p%d", any ? " + " : "", t.var, ext_index(t.coef));
+        else if (t.coef == 1)
             str_addf(e->out, "%si%d", any ? " + " : "", t.var);
         else
             str_addf(e->out, "%si%d * %lld%s", any ? " + " : "", t.var, (long long)t.coef, e->index_end);
         any = true;
+    }
+    if (!ext_is_lit(x.base)) {
+        str_addf(e->out, "%sp%d", any ? " + " : "", ext_index(x.base));
+        any = true, x.base = 0;
     }
     int64_t base = x.base + extra;
     if (!any)
         str_addf(e->out, "%lld%s", (long long)base, e->index_end);
     else if (base)
         str_addf(e->out, " %c %lld%s", base < 0 ? '-' : '+', (long long)(base < 0 ? -base : base), e->index_end);
+}
+
+void clike_ext(clike *e, ext x) {
+    if (ext_is_lit(x))
+        str_addf(e->out, "%lld%s", (long long)x, e->index_end);
+    else
+        str_addf(e->out, "p%d", ext_index(x));
+}
+
+static void print_row(clike *e, const ext_row *r) {
+    static const char *const how[] = {
+        [EXT_ADD] = "A + B",
+        [EXT_MUL] = "A * B",
+        [EXT_FLOOR] = "A >= 0 ? A / B : -((B - 1 - A) / B)",
+        [EXT_CEIL] = "A > 0 ? (A + B - 1) / B : -(-A / B)",
+        [EXT_MIN] = "A < B ? A : B",
+        [EXT_MAX] = "A > B ? A : B",
+    };
+    for (const char *c = how[r->op]; *c; c++)
+        if (*c == 'A' || *c == 'B')
+            clike_ext(e, *c == 'A' ? r->a : r->b);
+        else
+            str_addf(e->out, "%c", *c);
+}
+
+void clike_params(clike *e) {
+    const exts *t = e->k->params;
+    for (int i = 0; t && i < t->at.n; i++) {
+        str_addf(e->out, "    const int64_t p%d = ", i);
+        if (t->at.at[i].op == EXT_DIM)
+            str_addf(e->out, "dims[%d]", t->at.at[i].number);
+        else
+            print_row(e, &t->at.at[i]);
+        str_addf(e->out, ";\n    (void)p%d;\n", i);
+    }
 }
 
 static void print_not_finite(clike *e, tn_dtype t, double f) {

@@ -64,7 +64,10 @@ static bool put_version(image *im, xfn *f, int i, int label, int near, const cha
         AGAIN(bounds);
     AGAIN(numbered), AGAIN(numbered_next), AGAIN(numbered_hash), AGAIN(scopes);
 #undef AGAIN
-    x86_select(f);
+    if (k->params)
+        x86_unsupported(f, "sizes that are given at run time");
+    else
+        x86_select(f);
     if (!f->unsupported) {
         x86_peephole(f);
         x86_interleave(f);

@@ -1,0 +1,266 @@
+/* ext.c - the table of parameters: rows, their intervals and divisors, values and text. In and out: ext.h. Rows are looked up
+ * one by one: a program has as many as it has different symbolic sizes, tens or hundreds. */
+#include "ir/ext.h"
+
+static int64_t no_bound(bool up) { return up ? INT64_MAX : INT64_MIN; }
+static bool has_bounds(const exts *t, ext e) {
+    return ext_is_lit(e) || (exts_row(t, e)->lo > INT64_MIN && exts_row(t, e)->hi < INT64_MAX);
+}
+
+exts *exts_make(arena *a) {
+    exts *t = ARENA_NEW(a, exts);
+    t->a = a;
+    return t;
+}
+
+exts *exts_clone(const exts *t, arena *a) {
+    exts *c = arena_copy(a, t, sizeof *t);
+    c->a = a;
+    c->at.at = arena_copy(a, t->at.at, sizeof *t->at.at * (size_t)t->at.n), c->at.cap = t->at.n;
+    for (int i = 0; i < c->at.n; i++)
+        if (c->at.at[i].name) c->at.at[i].name = arena_strdup(a, c->at.at[i].name);
+    return c;
+}
+
+bool exts_equal(const exts *x, const exts *y) {
+    if (!x || !y) return x == y;
+    if (x->at.n != y->at.n) return false;
+    for (int i = 0; i < x->at.n; i++) {
+        const ext_row *r = &x->at.at[i], *s = &y->at.at[i];
+        if (r->op != s->op || r->a != s->a || r->b != s->b || r->lo != s->lo || r->hi != s->hi || r->divisor != s->divisor ||
+            !r->name != !s->name || (r->name && strcmp(r->name, s->name) != 0))
+            return false;
+    }
+    return true;
+}
+
+const ext_row *exts_row(const exts *t, ext e) {
+    if (ext_is_lit(e) || ext_index(e) >= t->at.n) guard_fail(t->a->gd, TN_ERR_INTERNAL, "ext: there is no such parameter");
+    return &t->at.at[ext_index(e)];
+}
+
+int64_t ext_value(const exts *t, ext e) {
+    if (!ext_is_lit(e)) guard_fail(t->a->gd, TN_ERR_INTERNAL, "ext: a parameter where a literal is needed");
+    return e;
+}
+
+int64_t ext_lo(const exts *t, ext e) { return ext_is_lit(e) ? e : exts_row(t, e)->lo; }
+int64_t ext_hi(const exts *t, ext e) { return ext_is_lit(e) ? e : exts_row(t, e)->hi; }
+int64_t ext_divisor(const exts *t, ext e) { return ext_is_lit(e) ? (e < 0 ? -e : e) : exts_row(t, e)->divisor; }
+
+/* ---- rows ---- */
+
+static ext fail(exts *t, const char *problem) {
+    if (!t->problem) t->problem = problem;
+    return 0;
+}
+
+static bool is_row(const ext_row *x, const ext_row *r) {
+    bool swaps = r->op != EXT_FLOOR && r->op != EXT_CEIL;
+    return x->op == r->op && ((x->a == r->a && x->b == r->b) || (swaps && x->a == r->b && x->b == r->a));
+}
+
+static ext push(exts *t, ext_row r) {
+    for (int i = 0; i < t->at.n && r.op != EXT_DIM; i++)
+        if (is_row(&t->at.at[i], &r)) return INT64_MIN + i;
+    if (t->at.n == EXT_MOST_ROWS) return fail(t, "too many symbolic sizes");
+    VEC_PUSH(t->a, &t->at, r);
+    return INT64_MIN + t->at.n - 1;
+}
+
+bool ext_find_dim(const exts *t, const char *name, size_t n, ext *out) {
+    for (int i = 0; i < t->at.n; i++) {
+        const ext_row *r = &t->at.at[i];
+        if (r->op != EXT_DIM || strlen(r->name) != n || memcmp(r->name, name, n) != 0) continue;
+        *out = INT64_MIN + i;
+        return true;
+    }
+    return false;
+}
+
+ext ext_dim(exts *t, const char *name, int64_t lo, int64_t hi, int64_t divisor) {
+    ext known;
+    if (lo < 0 || hi < lo || divisor < 1 || lo % divisor || hi % divisor) return fail(t, "a dim that is no range of sizes");
+    if (ext_find_dim(t, name, strlen(name), &known)) {
+        const ext_row *r = exts_row(t, known);
+        bool same = r->lo == lo && r->hi == hi && r->divisor == divisor;
+        return same ? known : fail(t, "two dims of one name");
+    }
+    return push(t, (ext_row){ .op = EXT_DIM,
+                              .name = arena_strdup(t->a, name),
+                              .lo = lo,
+                              .hi = hi,
+                              .divisor = divisor,
+                              .size = 1,
+                              .number = t->n_dims++ });
+}
+
+static int64_t gcd(int64_t x, int64_t y) {
+    while (y) {
+        int64_t r = x % y;
+        x = y, y = r;
+    }
+    return x;
+}
+
+/* A literal of two: the value; false where it does not fit. */
+static bool fold(ext_op op, int64_t x, int64_t y, int64_t *out) {
+    bool floors = x % (y ? y : 1) && x < 0, ceils = x % (y ? y : 1) && x > 0;
+    switch (op) {
+    case EXT_ADD:
+        return !__builtin_add_overflow(x, y, out);
+    case EXT_MUL:
+        return !__builtin_mul_overflow(x, y, out);
+    case EXT_FLOOR:
+        return y >= 1 && (*out = x / y - floors, true);
+    case EXT_CEIL:
+        return y >= 1 && (*out = x / y + ceils, true);
+    case EXT_MIN:
+        *out = x < y ? x : y;
+        return true;
+    case EXT_MAX:
+        *out = x > y ? x : y;
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* The interval of an expression: the least and the largest of what the ends of the operands' give. Every op is monotonic in
+ * each operand where the other one stays. */
+static void find_bounds(const exts *t, ext_row *r) {
+    int64_t x[2] = { ext_lo(t, r->a), ext_hi(t, r->a) }, y[2] = { ext_lo(t, r->b), ext_hi(t, r->b) };
+    r->lo = no_bound(true), r->hi = no_bound(false);
+    for (int i = 0; i < 4; i++) {
+        int64_t v;
+        bool known = has_bounds(t, r->a) && has_bounds(t, r->b) && fold(r->op, x[i / 2], y[i % 2], &v) && v >= EXT_LEAST;
+        if (!known) {
+            r->lo = no_bound(false), r->hi = no_bound(true);
+            return;
+        }
+        if (v < r->lo) r->lo = v;
+        if (v > r->hi) r->hi = v;
+    }
+}
+
+static void find_divisor(const exts *t, ext_row *r) {
+    int64_t x = ext_divisor(t, r->a), y = ext_divisor(t, r->b), n;
+    r->divisor = 1;
+    if (r->op == EXT_MUL)
+        r->divisor = __builtin_mul_overflow(x, y, &n) || n == 0 ? 1 : n;
+    else if (r->op != EXT_FLOOR && r->op != EXT_CEIL)
+        r->divisor = gcd(x, y) ? gcd(x, y) : 1;
+    else if (ext_is_lit(r->b) && x % r->b == 0)
+        r->divisor = x / r->b ? x / r->b : 1;
+}
+
+static int size_of(const exts *t, ext e) { return ext_is_lit(e) ? 1 : exts_row(t, e)->size; }
+
+static ext make(exts *t, ext_op op, ext x, ext y) {
+    int64_t v;
+    bool swap = op != EXT_FLOOR && op != EXT_CEIL && ext_is_lit(x);
+    ext_row r = { .op = op, .a = swap ? y : x, .b = swap ? x : y };
+    if (ext_is_lit(x) && ext_is_lit(y)) {
+        return fold(op, x, y, &v) && v >= EXT_LEAST ? v : fail(t, "a size does not fit 64 bits");
+    }
+    find_bounds(t, &r);
+    find_divisor(t, &r);
+    if (r.lo == r.hi) return r.lo;
+    r.size = 1 + size_of(t, x) + size_of(t, y);
+    if (r.size > EXT_MOST_SIZE) return fail(t, "a symbolic size of too many terms");
+    return push(t, r);
+}
+
+/* x = row op literal, of that op. */
+static const ext_row *with_literal(const exts *t, ext x, ext_op op) {
+    const ext_row *r = ext_is_lit(x) ? NULL : exts_row(t, x);
+    return r && r->op == op && ext_is_lit(r->b) ? r : NULL;
+}
+
+ext ext_add(exts *t, ext x, ext y) {
+    if (ext_is_lit(x) && !ext_is_lit(y)) return ext_add(t, y, x);
+    if (y == 0) return x;
+    const ext_row *r = ext_is_lit(y) ? with_literal(t, x, EXT_ADD) : NULL;
+    return r ? ext_add(t, r->a, make(t, EXT_ADD, r->b, y)) : make(t, EXT_ADD, x, y);
+}
+
+ext ext_mul(exts *t, ext x, ext y) {
+    if (ext_is_lit(x) && !ext_is_lit(y)) return ext_mul(t, y, x);
+    if (y == 0 || y == 1) return y ? x : 0;
+    const ext_row *r = ext_is_lit(y) ? with_literal(t, x, EXT_MUL) : NULL;
+    return r ? ext_mul(t, r->a, make(t, EXT_MUL, r->b, y)) : make(t, EXT_MUL, x, y);
+}
+
+ext ext_sub(exts *t, ext x, ext y) { return x == y ? 0 : ext_add(t, x, ext_mul(t, y, -1)); }
+
+static ext divide(exts *t, ext_op op, ext x, ext y) {
+    if (ext_lo(t, y) < 1) return fail(t, "a size is divided by what may be less than 1");
+    const ext_row *r = ext_is_lit(y) ? with_literal(t, x, EXT_MUL) : NULL;
+    if (x == y) return 1;
+    if (y == 1) return x;
+    return r && r->b % y == 0 ? ext_mul(t, r->a, r->b / y) : make(t, op, x, y);
+}
+
+ext ext_floor_div(exts *t, ext x, ext y) { return divide(t, EXT_FLOOR, x, y); }
+ext ext_ceil_div(exts *t, ext x, ext y) { return divide(t, EXT_CEIL, x, y); }
+
+static ext extreme(exts *t, ext_op op, ext x, ext y) {
+    bool known = has_bounds(t, x) && has_bounds(t, y);
+    if (x == y || (known && ext_lo(t, x) >= ext_hi(t, y))) return op == EXT_MIN ? y : x;
+    if (known && ext_lo(t, y) >= ext_hi(t, x)) return op == EXT_MIN ? x : y;
+    return make(t, op, x, y);
+}
+
+ext ext_min(exts *t, ext x, ext y) { return extreme(t, EXT_MIN, x, y); }
+ext ext_max(exts *t, ext x, ext y) { return extreme(t, EXT_MAX, x, y); }
+
+/* ---- values ---- */
+
+bool exts_at(const exts *t, const int64_t *dims, int64_t *out, str *why) {
+    for (int i = 0; i < t->at.n; i++) {
+        const ext_row *r = &t->at.at[i];
+        if (r->op == EXT_DIM) {
+            out[i] = dims[r->number];
+            if (out[i] >= r->lo && out[i] <= r->hi && out[i] % r->divisor == 0) continue;
+            str_addf(why, "dim %s is %lld: expected %lld to %lld", r->name, (long long)out[i], (long long)r->lo,
+                     (long long)r->hi);
+            if (r->divisor > 1) str_addf(why, ", a multiple of %lld", (long long)r->divisor);
+            return false;
+        }
+        if (fold(r->op, ext_of(r->a, out), ext_of(r->b, out), &out[i]) && ext_is_lit(out[i])) continue;
+        str_add(why, "a size does not fit 64 bits: ");
+        ext_print(t, INT64_MIN + i, false, why);
+        return false;
+    }
+    return true;
+}
+
+/* ---- text ---- */
+
+static void print_call(const exts *t, const ext_row *r, str *out) {
+    static const char *const names[] = { [EXT_FLOOR] = "floor", [EXT_CEIL] = "ceil", [EXT_MIN] = "min", [EXT_MAX] = "max" };
+    str_addf(out, "%s(", names[r->op]);
+    ext_print(t, r->a, r->op < EXT_MIN, out);
+    str_add(out, r->op < EXT_MIN ? " / " : ", ");
+    ext_print(t, r->b, r->op < EXT_MIN, out);
+    str_add(out, ")");
+}
+
+void ext_print(const exts *t, ext e, bool factor, str *out) {
+    const ext_row *r = !t || ext_is_lit(e) ? NULL : exts_row(t, e);
+    bool infix = r && (r->op == EXT_ADD || r->op == EXT_MUL);
+    if (!r)
+        str_addf(out, "%lld", (long long)e);
+    else if (r->op == EXT_DIM)
+        str_addf(out, "$%s", r->name);
+    else if (!infix)
+        print_call(t, r, out);
+    else {
+        bool minus = r->op == EXT_ADD && ext_is_lit(r->b) && r->b < 0;
+        if (factor) str_add(out, "(");
+        ext_print(t, r->a, r->op == EXT_MUL, out);
+        str_add(out, r->op == EXT_MUL ? "*" : minus ? " - " : " + ");
+        ext_print(t, minus ? -r->b : r->b, true, out);
+        if (factor) str_add(out, ")");
+    }
+}

@@ -1,0 +1,204 @@
+/* kernel_params.c - kernels whose sizes are parameters: the kernel for given values of the dims, and the check for all of them.
+ *
+ * In: a kernel with a table of parameters. Out: a literal kernel; problems, one a line. The check proves of every access that
+ * its index is inside its buffer for all values of the dims (ext_prove.c), by the ranges of the loops around it and its masks.
+ * Everything else that kernel_check looks at does not depend on the values, or is looked at for two choices of them. Scratch
+ * lives in the kernel's arena. */
+#include "ir/kernel.h"
+
+#include "ir/kernel_walk.h"
+
+/* ---- the kernel for given values ---- */
+
+static affine affine_at(affine x, const int64_t *rows, arena *a) {
+    kterm *t = ARENA_ARRAY(a, kterm, x.n + 1);
+    int n = 0;
+    for (int i = 0; i < x.n; i++)
+        if (ext_of(x.t[i].coef, rows)) t[n++] = (kterm){ x.t[i].var, ext_of(x.t[i].coef, rows) };
+    return (affine){ ext_of(x.base, rows), n, t };
+}
+
+static void bind_ins(kins *in, const int64_t *rows, arena *a) {
+    in->lo = ext_of(in->lo, rows), in->hi = ext_of(in->hi, rows);
+    in->idx = affine_at(in->idx, rows, a);
+    for (int m = 0; m < in->n_mask; m++)
+        in->mask[m] = (kmask){ affine_at(in->mask[m].e, rows, a), ext_of(in->mask[m].lo, rows), ext_of(in->mask[m].hi, rows) };
+}
+
+kernel *kernel_at(const kernel *k, const int64_t *dims, arena *a) {
+    kernel *o = kernel_clone(k, a);
+    str why;
+    if (!k->params) return o;
+    str_init(&why, a);
+    int64_t *rows = ARENA_ARRAY(a, int64_t, k->params->at.n + 1);
+    if (!exts_at(k->params, dims, rows, &why)) guard_fail(a->gd, TN_ERR_INVAL, "kernel %s: %s", k->name, why.s);
+    for (int b = 0; b < o->bufs.n; b++) o->bufs.at[b].elems = ext_of(o->bufs.at[b].elems, rows);
+    for (int v = 0; v < o->vars.n; v++) o->vars.at[v].extent = ext_of(o->vars.at[v].extent, rows);
+    for (int i = 1; i < o->ins.n; i++) bind_ins(&o->ins.at[i], rows, a);
+    o->params = NULL;
+    return o;
+}
+
+/* ---- the check for all values ---- */
+
+typedef struct prover {
+    const kernel *k;
+    exts *t; /* a copy, which what is proven adds to */
+    str *out;
+    int n;
+    int *open; /* scratch */
+} prover;
+
+static void problem(prover *p, int r, const char *what) {
+    str_addf(p->out, "kernel %s, %%%d: ", p->k->name, r);
+    str_add(p->out, what);
+    str_add(p->out, "\n");
+    p->n++;
+}
+
+static void check_loop(prover *p, int r) {
+    const kins *in = &p->k->ins.at[r];
+    if (in->var < 0 || in->var >= p->k->vars.n) return; /* kernel_check says so */
+    ext extent = p->k->vars.at[in->var].extent;
+    if (ext_lo(p->t, in->lo) < 0) problem(p, r, "the loop may begin below 0");
+    if (!ext_never_less(p->t, extent, in->hi)) problem(p, r, "the loop may run outside its variable's extent");
+    if (in->step > 1 && (ext_divisor(p->t, in->hi) % in->step || ext_divisor(p->t, in->lo) % in->step))
+        problem(p, r, "the last step may end behind the loop");
+}
+
+typedef struct range {
+    ext lo, hi; /* both included */
+} range;
+
+/* Of a loop's variable where the masks hold: those of the variable alone narrow it. */
+static range range_of(prover *p, const kins *in, const kins *loop) {
+    range r = { loop->lo, ext_add(p->t, loop->hi, -loop->step) };
+    for (int m = 0; m < in->n_mask; m++) {
+        const kmask *x = &in->mask[m];
+        if (x->e.n != 1 || x->e.t[0].var != loop->var || x->e.t[0].coef != 1 || in->mask_lane[m] != 0) continue;
+        ext lo = ext_sub(p->t, x->lo, x->e.base), hi = ext_add(p->t, ext_sub(p->t, x->hi, x->e.base), -1);
+        if (ext_never_less(p->t, lo, r.lo)) r.lo = lo;
+        if (ext_never_less(p->t, r.hi, hi)) r.hi = hi;
+    }
+    return r;
+}
+
+/* The least and the largest element of an access; false where a coefficient may have either sign. */
+static bool index_range(prover *p, const kins *in, int n_open, range *out) {
+    bool local = !p->k->tiled && p->k->bufs.at[in->buf].kind == KB_LOCAL; /* row variables only number copies */
+    int64_t along = (in->lanes - 1) * in->lane_stride, reach = in->dyn && in->dyn_n > 0 ? (in->dyn_n - 1) * in->dyn_stride : 0;
+    int64_t packed = in->packed ? (in->packed - 1) * in->packed_stride : 0, step[] = { along, reach, packed };
+    *out = (range){ in->idx.base, in->idx.base };
+    for (int i = 0; i < in->idx.n; i++) {
+        const kins *loop = NULL;
+        ext c = in->idx.t[i].coef;
+        for (int l = 0; l < n_open; l++)
+            if (p->k->ins.at[p->open[l]].var == in->idx.t[i].var) loop = &p->k->ins.at[p->open[l]];
+        if (!loop) return true; /* kernel_check says so */
+        if (local && p->k->vars.at[loop->var].row) continue;
+        bool up = ext_lo(p->t, c) >= 0;
+        if (!up && ext_hi(p->t, c) > 0) return false;
+        range v = range_of(p, in, loop);
+        out->lo = ext_add(p->t, out->lo, ext_mul(p->t, c, up ? v.lo : v.hi));
+        out->hi = ext_add(p->t, out->hi, ext_mul(p->t, c, up ? v.hi : v.lo));
+    }
+    for (int i = 0; i < 3; i++)
+        if (step[i] < 0)
+            out->lo = ext_add(p->t, out->lo, step[i]);
+        else
+            out->hi = ext_add(p->t, out->hi, step[i]);
+    return true;
+}
+
+static void check_access(prover *p, int r) {
+    const kins *in = &p->k->ins.at[r];
+    int n_open = kernel_open_loops(p->k, (reg)r, p->open);
+    range x;
+    if (!index_range(p, in, n_open, &x)) {
+        problem(p, r, "a coefficient may have either sign");
+        return;
+    }
+    ext last = ext_add(p->t, p->k->bufs.at[in->buf].elems, -1);
+    if (ext_never_less(p->t, x.lo, 0) && ext_never_less(p->t, last, x.hi)) return;
+    str text;
+    str_init(&text, p->k->a);
+    str_addf(&text, "touches elements of b%d from ", in->buf);
+    ext_print(p->t, x.lo, false, &text);
+    str_add(&text, " to ");
+    ext_print(p->t, x.hi, false, &text);
+    str_add(&text, ", which are not proven to be among its ");
+    ext_print(p->t, p->k->bufs.at[in->buf].elems, false, &text);
+    problem(p, r, text.s);
+}
+
+/* The indices of all accesses to b without the parallel loop's variable, and that variable's coefficient, which all have. */
+static bool rest_range(prover *p, int b, range *all, ext *coef, int64_t *step) {
+    bool any = false;
+    for (int r = 1; r < p->k->ins.n; r++) {
+        kins in = p->k->ins.at[r];
+        if (!kernel_touches(&in) || in.buf != b || in.op == K_PREFETCH) continue;
+        int n_open = kernel_open_loops(p->k, (reg)r, p->open), l = 0;
+        while (l < n_open && !p->k->ins.at[p->open[l]].par) l++;
+        if (l == n_open || in.dyn) return false;
+        const kins *loop = &p->k->ins.at[p->open[l]];
+        ext c = affine_coef(in.idx, loop->var);
+        range x;
+        in.idx = affine_without(p->k->a, in.idx, loop->var);
+        if (c == 0 || (any && c != *coef) || !index_range(p, &in, n_open, &x)) return false;
+        all->lo = any ? ext_min(p->t, all->lo, x.lo) : x.lo, all->hi = any ? ext_max(p->t, all->hi, x.hi) : x.hi;
+        *coef = c, *step = loop->step, any = true;
+    }
+    return any;
+}
+
+/* Iterations of the parallel loop are further apart than anything that one of them touches. */
+static void check_races(prover *p, int b) {
+    range x = { 0, 0 };
+    ext coef = 0;
+    int64_t step = 1;
+    bool written = false;
+    for (int r = 1; r < p->k->ins.n; r++) {
+        const kins *in = &p->k->ins.at[r];
+        written = written || ((in->op == K_STORE || in->op == K_SCATTER) && in->buf == b);
+    }
+    if (!written || kbuf_is_local(&p->k->bufs.at[b])) return;
+    if (rest_range(p, b, &x, &coef, &step) &&
+        ext_never_less(p->t, ext_mul(p->t, coef, step), ext_add(p->t, ext_sub(p->t, x.hi, x.lo), 1)))
+        return;
+    problem(p, 0, arena_printf(p->k->a, "iterations of the parallel loop are not proven to touch other elements of b%d", b));
+}
+
+/* The kernel where each dim has its least value, or one a little above: what does not depend on the values shows there. */
+static int check_sample(const kernel *k, int64_t above, str *out) {
+    int64_t *dims = ARENA_ARRAY(k->a, int64_t, k->params->n_dims + 1), at = 0;
+    for (int i = 0; i < k->params->at.n; i++) {
+        const ext_row *r = &k->params->at.at[i];
+        if (r->op != EXT_DIM) continue;
+        at = r->lo > INT64_MAX - above * r->divisor ? r->lo : r->lo + above * r->divisor;
+        dims[r->number] = at < r->hi ? at : r->hi;
+    }
+    str why;
+    str_init(&why, k->a);
+    if (exts_at(k->params, dims, ARENA_ARRAY(k->a, int64_t, k->params->at.n + 1), &why))
+        return kernel_check_literal(kernel_at(k, dims, k->a), out);
+    str_addf(out, "kernel %s, %%0: %s\n", k->name, why.s);
+    return 1;
+}
+
+int kernel_check(const kernel *k, str *out) {
+    if (!k->params) return kernel_check_literal(k, out);
+    prover p = { .k = k, .t = exts_clone(k->params, k->a), .out = out, .open = ARENA_ARRAY(k->a, int, k->ins.n) };
+    for (int b = 0; b < k->bufs.n; b++)
+        if (ext_lo(k->params, k->bufs.at[b].elems) < 0) problem(&p, 0, "a buffer may have less than no elements");
+    p.n += p.n ? 0 : check_sample(k, 0, out);
+    p.n += p.n ? 0 : check_sample(k, 2, out);
+    for (int r = 1; r < k->ins.n && !p.n; r++) {
+        kop op = (kop)k->ins.at[r].op;
+        if (op == K_LOOP) check_loop(&p, r);
+        if (op == K_LOAD || op == K_STORE || op == K_SCATTER) check_access(&p, r);
+    }
+    for (int b = 0; b < k->bufs.n && k->tiled && k->par_var >= 0 && !p.n; b++) check_races(&p, b);
+    if (p.t->problem && !p.n) problem(&p, 0, p.t->problem);
+    if (k->block_threads) problem(&p, 0, "threads of a GPU and sizes that are not literals");
+    return p.n;
+}
