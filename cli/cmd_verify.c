@@ -34,7 +34,7 @@ static node_data *list_nodes(cli *c, tn_graph *g, int *out_n) {
     for (int i = 0; i < n; i++) {
         cli_need(c, tn_ir_get_value(g, i, &nodes[i].v));
         if (!strcmp(nodes[i].v.op, "if") || !strcmp(nodes[i].v.op, "while"))
-            cli_fail(c, "op %s (%%%u)%s%s: verify compares computed values, and programs with control flow do not run yet",
+            cli_fail(c, "op %s (%%%u)%s%s: verify compares each value in all modes, and mode immediate has no control flow yet",
                      nodes[i].v.op, nodes[i].v.tensor.id, nodes[i].v.where ? " at " : "",
                      nodes[i].v.where ? nodes[i].v.where : "");
         nodes[i].data = value_of(c, &nodes[i].v);

@@ -85,7 +85,12 @@ tn_status drive_choose(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts,
             say(all, "; %s: computes on the processor, too", table[i]->name);
             continue;
         }
-        if ((st = drive_estimate(ctx->mem, g, opts, &caps, &us, &transfer, e))) return st;
+        st = drive_estimate(ctx->mem, g, opts, &caps, &us, &transfer, &missing);
+        if (st == TN_ERR_UNSUPPORTED) { /* such as control flow on a GPU */
+            say(all, "; %s: %.60s", table[i]->name, missing.text);
+            continue;
+        }
+        if (st) return err_set(e, st, "%s", missing.text);
         say(all, "; %s: about %.3g us a run", table[i]->name, us);
         if (caps.machine->link > 0) say(all, ", %.3g of them transfers", transfer);
         if (us < least) least = us, *out = d;

@@ -33,13 +33,13 @@ static void count(tn_program *p) {
     s->state_bytes = (uint64_t)(p->plan->state_bytes + p->plan->shared_bytes);
 }
 
-/* The scheduler says the same of the other modes. */
+/* What the scheduler says of other modes, and control flow, which runs in those. */
 static void check_immediate(tn_program *p, val v) {
     const graph *g = p->graph;
     const node *n = graph_get(g, v);
     const op_info *info = op_get((op_code)n->op);
     if (info->cls == CL_CTRL && n->op != OP_param)
-        guard_fail(&p->gd, TN_ERR_UNSUPPORTED, "op %s (%%%u)%s%s: control flow is not scheduled yet", info->name, v,
+        guard_fail(&p->gd, TN_ERR_UNSUPPORTED, "op %s (%%%u)%s%s: mode immediate has no control flow yet", info->name, v,
                    n->where ? " at " : "", n->where ? n->where : "");
     for (int i = 0; i < n->rank; i++)
         if (n->dims[i] < 0)
@@ -185,7 +185,8 @@ static tn_status build(tn_program *p, err *e) {
     p->stats.build_seconds = now_seconds() - start;
     p->stats.cache_hits = hit, p->stats.cache_misses = !hit;
     bool gpu = p->target.kind == TARGET_GPU; /* one entry for equal kernels, and none for all of them */
-    if (!gpu && (status = api->find(p->dev, p->module, "tn_main", &p->main_entry, e))) return status;
+    if (!gpu && !plan_has_control(p->plan) && (status = api->find(p->dev, p->module, "tn_main", &p->main_entry, e)))
+        return status;
     for (int i = 0; i < p->plan->kernels.n; i++) {
         char name[32];
         snprintf(name, sizeof name, "tn_kernel_%d", gpu ? p->plan->kernels.at[i].code : i);

@@ -264,23 +264,50 @@ static void print_place(const aot *t, int buf) {
     }
 }
 
+static void print_launch(const aot *t, const pkernel *pk, int indent) {
+    str_addf(t->out, "%*skernel_%d(", indent, "", pk->code);
+    for (int b = 0; b < pk->k->bufs.n; b++) {
+        if (pk->k->bufs.at[b].kind == KB_LOCAL) continue;
+        str_add(t->out, pk->k->bufs.at[b].kind == KB_IN ? "(const void *)(" : "(void *)(");
+        print_place(t, pk->args[b].buf);
+        str_add(t->out, "), ");
+    }
+    if (emit_c_scratch(pk->k)) str_addf(t->out, "(char *)ctx->temp + %lld, ", (long long)temp_bytes(t->p));
+    str_add(t->out, "0, 1);\n");
+}
+
+static void print_condition(const aot *t, const pstep *x, int indent) {
+    str_addf(t->out, "%*sif (%s*(const unsigned char *)(", indent, "", x->kind == PSTEP_LEAVE ? "!" : "");
+    print_place(t, x->cond);
+    str_add(t->out, x->kind == PSTEP_LEAVE ? ")) break;\n" : ")) {\n");
+}
+
+/* Steps [i, end). A call is one step of a run. */
+static void print_steps(const aot *t, int i, int end, int indent) {
+    const plan *p = t->p;
+    for (; i < end; i = pstep_end(p, i)) {
+        const pstep *x = &p->steps.at[i];
+        int first = i + 1, then = first + x->n_then;
+        if (x->kind == PSTEP_LAUNCH) print_launch(t, &p->kernels.at[x->kernel], indent);
+        if (x->kind == PSTEP_LOOP) print_steps(t, first, pstep_end(p, i), indent);
+        if (x->kind == PSTEP_REPEAT) str_addf(t->out, "%*sfor (;;) {\n", indent, "");
+        if (pstep_is_conditional(x)) print_condition(t, x, indent);
+        if (x->kind == PSTEP_BRANCH) {
+            print_steps(t, first, then, indent + 4);
+            str_addf(t->out, "%*s} else {\n", indent, "");
+            first = then;
+        }
+        if (x->kind != PSTEP_BRANCH && x->kind != PSTEP_REPEAT) continue;
+        print_steps(t, first, pstep_end(p, i), indent + 4);
+        str_addf(t->out, "%*s}\n", indent, "");
+    }
+}
+
 static void print_run(const aot *t) {
     print_prototype(t);
     str_add(t->out, " {\n    (void)ctx;\n");
     for (int i = 0; i < t->p->io.n; i++) str_addf(t->out, "    (void)%s;\n", t->param[i]);
-    for (int i = 0; i < t->p->steps.n; i++) {
-        if (t->p->steps.at[i].kind == PSTEP_LOOP) continue; /* a call is one step of a run */
-        const pkernel *pk = &t->p->kernels.at[t->p->steps.at[i].kernel];
-        str_addf(t->out, "    kernel_%d(", pk->code);
-        for (int b = 0; b < pk->k->bufs.n; b++) {
-            if (pk->k->bufs.at[b].kind == KB_LOCAL) continue;
-            str_add(t->out, pk->k->bufs.at[b].kind == KB_IN ? "(const void *)(" : "(void *)(");
-            print_place(t, pk->args[b].buf);
-            str_add(t->out, "), ");
-        }
-        if (emit_c_scratch(pk->k)) str_addf(t->out, "(char *)ctx->temp + %lld, ", (long long)temp_bytes(t->p));
-        str_add(t->out, "0, 1);\n");
-    }
+    print_steps(t, 0, t->p->steps.n, 4);
     str_add(t->out, "}\n");
 }
 

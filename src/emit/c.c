@@ -131,6 +131,19 @@ static void print_steps(const plan *p, int i, int end, int depth, const char *le
     }
 }
 
+/* arrays, scratch: bytes of a thread, at first those of kernels; the slots of a step are behind them. */
+static void print_main(const plan *p, int64_t arrays, int64_t scratch, str *out) {
+    bool loop = plan_loop(p) != NULL;
+    str_add(out, "void tn_main(char *const *slot, const tn_par *par, int64_t steps) {\n");
+    if (loop) str_addf(out, "    const int64_t *ring = (const int64_t *)slot[%d];\n", SLOT_RING);
+    str_addf(out, "    char *scratch = slot[%d] + par->me * %lldL, *%s = %s;\n    int64_t tid = 0;\n    (void)tid;\n",
+             SLOT_SCRATCH, (long long)scratch, loop ? "*s" : "const *s",
+             loop ? arena_printf(out->a, "(char **)(scratch + %lldL)", (long long)arrays) : "slot");
+    if (!loop) str_add(out, "    (void)scratch, (void)s, (void)steps;\n");
+    print_steps(p, 0, p->steps.n, 1, "1", out);
+    str_add(out, "}\n");
+}
+
 int64_t emit_c(const plan *p, const target *t, str *out) {
     int64_t arrays = emit_c_most_scratch(p), scratch = plan_room(arrays + 8 * (SLOT_IO + p->io.n)); /* slots of a step */
     emit_c_kernels(p, t, out);
@@ -150,14 +163,6 @@ int64_t emit_c(const plan *p, const target *t, str *out) {
         print_call(p, i, out);
         str_add(out, "tid, par->nt);\n}\n");
     }
-    bool loop = plan_loop(p) != NULL;
-    str_add(out, "void tn_main(char *const *slot, const tn_par *par, int64_t steps) {\n");
-    if (loop) str_addf(out, "    const int64_t *ring = (const int64_t *)slot[%d];\n", SLOT_RING);
-    str_addf(out, "    char *scratch = slot[%d] + par->me * %lldL, *%s = %s;\n    int64_t tid = 0;\n    (void)tid;\n",
-             SLOT_SCRATCH, (long long)scratch, loop ? "*s" : "const *s",
-             loop ? arena_printf(out->a, "(char **)(scratch + %lldL)", (long long)arrays) : "slot");
-    if (!loop) str_add(out, "    (void)scratch, (void)s, (void)steps;\n");
-    print_steps(p, 0, p->steps.n, 1, "1", out);
-    str_add(out, "}\n");
+    if (!plan_has_control(p)) print_main(p, arrays, scratch, out);
     return scratch;
 }

@@ -8,8 +8,8 @@
 
 /* c.c: one translation unit for the whole plan in C with GNU vector extensions: no headers, no library but libm. Kernels with
  * the same code (pkernel.code) are written once. Entries (signature: rt/device.h): tn_main: the plan's steps, whose loop goes
- * `steps` times and moves along the rings described in SLOT_RING; tn_kernel_<i>: kernel i alone. Returns the bytes of scratch
- * memory (SLOT_SCRATCH) of each thread. */
+ * `steps` times and moves along the rings described in SLOT_RING; not of a plan with control flow; tn_kernel_<i>: kernel i
+ * alone. Returns the bytes of scratch memory (SLOT_SCRATCH) of each thread. */
 int64_t emit_c(const plan *p, const target *t, str *out);
 
 /* aot.c: the same as a file of its own with a function of plain pointers, see its head: what `tenon emit --target=c` prints.

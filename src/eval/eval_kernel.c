@@ -388,7 +388,7 @@ static bool deal(machine *m, const nest *x, bool first) {
 }
 
 /* Of the loop that begins or ends at m->at: to just before what is run next. */
-static void run_loop(machine *m, const kins *in) {
+static void run_iterations(machine *m, const kins *in) {
     int i = m->at, other = m->end[i];
     const kins *loop = in->op == K_LOOP ? in : &m->k->ins.at[other];
     if (loop->par >= PAR_GRID_THREADS) {
@@ -412,7 +412,7 @@ static void run_on(machine *m) {
         if (run != run_flow)
             run(m, m->at, in);
         else if (in->op == K_LOOP || in->op == K_END)
-            run_loop(m, in);
+            run_iterations(m, in);
         else if (kernel_syncs(in))
             return;
         else
@@ -570,15 +570,16 @@ typedef struct plan_run {
     eval_memory *m;
     arena *a;
     int64_t *moved; /* [io.n] bytes, in this iteration */
+    int64_t steps;
+    const int64_t *lengths;
 } plan_run;
 
-static unsigned char *base_of(const plan_run *r, const pkernel *pk, int b) {
+/* Where so many bytes of a buffer are; who: for the text of an error. */
+static unsigned char *place_of(const plan_run *r, const pbuf *pb, int64_t bytes, const char *who) {
     const plan *p = r->p;
     const eval_memory *m = r->m;
-    const pbuf *pb = &p->bufs.at[pk->args[b].buf];
-    const kbuf *kb = &pk->k->bufs.at[b];
-    int64_t bytes = kb->elems * (int64_t)dtype_size((tn_dtype)kb->dtype), size;
     unsigned char *slot;
+    int64_t size;
     switch (pb->slot) {
     case SLOT_TEMP:
         slot = m->temp, size = p->temp_bytes;
@@ -598,35 +599,59 @@ static unsigned char *base_of(const plan_run *r, const pkernel *pk, int b) {
         break;
     }
     if (pb->offset < 0 || pb->offset + bytes > size)
-        guard_fail(r->a->gd, TN_ERR_INTERNAL, "kernel %s: buffer b%d ends at byte %lld of %lld", pk->k->name, b,
-                   (long long)(pb->offset + bytes), (long long)size);
+        guard_fail(r->a->gd, TN_ERR_INTERNAL, "%s: a buffer ends at byte %lld of %lld", who, (long long)(pb->offset + bytes),
+                   (long long)size);
     return slot + pb->offset;
 }
 
 static void run_launch(const plan_run *r, const pkernel *pk) {
     unsigned char **base = ARENA_ARRAY(r->a, unsigned char *, pk->k->bufs.n + 1);
-    for (int b = 0; b < pk->k->bufs.n; b++)
-        if (!kbuf_is_local(&pk->k->bufs.at[b])) base[b] = base_of(r, pk, b);
+    for (int b = 0; b < pk->k->bufs.n; b++) {
+        const kbuf *kb = &pk->k->bufs.at[b];
+        if (!kbuf_is_local(kb))
+            base[b] =
+                place_of(r, &r->p->bufs.at[pk->args[b].buf], kb->elems * (int64_t)dtype_size((tn_dtype)kb->dtype), pk->k->name);
+    }
     eval_kernel(pk->k, base, r->a);
 }
 
-static void run_steps(const plan_run *r, int i, int end, int64_t steps, const int64_t *lengths) {
-    const plan *p = r->p;
-    for (; i < end; i = pstep_end(p, i)) {
-        const pstep *x = &p->steps.at[i];
-        if (x->kind == PSTEP_LAUNCH) run_launch(r, &p->kernels.at[x->kernel]);
-        for (int64_t step = 0; x->kind == PSTEP_LOOP && step < steps; step++) {
-            for (int k = 0; k < x->n_rings; k++) {
-                int io = p->bufs.at[x->rings[k].buf].io;
-                r->moved[io] = lengths && lengths[io] ? step % lengths[io] * x->rings[k].stride : 0;
-            }
-            run_steps(r, i + 1, pstep_end(p, i), steps, lengths);
+enum { MOST_ITERATIONS = 100000 };
+static bool run_steps(const plan_run *r, int i, int end);
+
+static void step_loop(const plan_run *r, int i) {
+    const pstep *x = &r->p->steps.at[i];
+    for (int64_t step = 0; step < r->steps; step++) {
+        for (int k = 0; k < x->n_rings; k++) {
+            int io = r->p->bufs.at[x->rings[k].buf].io;
+            r->moved[io] = r->lengths && r->lengths[io] ? step % r->lengths[io] * x->rings[k].stride : 0;
         }
+        run_steps(r, i + 1, pstep_end(r->p, i));
     }
 }
 
+static void run_repeat(const plan_run *r, int i) {
+    for (int64_t n = 0; run_steps(r, i + 1, pstep_end(r->p, i)); n++)
+        if (n == MOST_ITERATIONS)
+            guard_fail(r->a->gd, TN_ERR_UNSUPPORTED, "step %d: a loop has not ended after %d iterations", i, MOST_ITERATIONS);
+}
+
+/* Steps [i, end). False: the innermost repeat is to end. */
+static bool run_steps(const plan_run *r, int i, int end) {
+    for (; i < end; i = pstep_end(r->p, i)) {
+        const pstep *x = &r->p->steps.at[i];
+        bool cond = pstep_is_conditional(x) && *place_of(r, &r->p->bufs.at[x->cond], 1, "a condition");
+        int part = i + 1 + x->n_then;
+        if (x->kind == PSTEP_LAUNCH) run_launch(r, &r->p->kernels.at[x->kernel]);
+        if (x->kind == PSTEP_LOOP) step_loop(r, i);
+        if (x->kind == PSTEP_REPEAT) run_repeat(r, i);
+        if (x->kind == PSTEP_LEAVE && !cond) return false;
+        if (x->kind == PSTEP_BRANCH && !run_steps(r, cond ? i + 1 : part, cond ? part : pstep_end(r->p, i))) return false;
+    }
+    return true;
+}
+
 void eval_plan_n(const plan *p, eval_memory *m, int64_t steps, const int64_t *lengths, arena *a) {
-    plan_run r = { p, m, a, ARENA_ARRAY(a, int64_t, p->io.n + 1) };
-    run_steps(&r, 0, p->steps.n, steps, lengths);
+    plan_run r = { p, m, a, ARENA_ARRAY(a, int64_t, p->io.n + 1), steps, lengths };
+    run_steps(&r, 0, p->steps.n);
 }
 void eval_plan(const plan *p, eval_memory *m, arena *a) { eval_plan_n(p, m, 1, NULL, a); }

@@ -68,7 +68,11 @@ typedef struct pkernel {
  * in the tree. */
 typedef enum pstep_kind {
     PSTEP_LAUNCH,
-    PSTEP_LOOP /* over the steps of tn_run_n: the submit says how many. It is around all launches, or there is none */
+    PSTEP_LOOP,   /* over the steps of tn_run_n: the submit says how many. It is around all launches, or there is none */
+    PSTEP_REPEAT, /* what is inside, again and again until a leave */
+    PSTEP_LEAVE,  /* the innermost repeat ends when the bool `cond` is false */
+    PSTEP_BRANCH, /* the first n_then steps inside when the bool `cond` is true, else the others */
+    N_PSTEPS
 } pstep_kind;
 typedef struct pring { /* an input or output moves from iteration to iteration, and begins again after a length that a run gives
                         */
@@ -79,6 +83,8 @@ typedef struct pstep {
     pstep_kind kind;
     int32_t inside;     /* steps inside, of all depths: they follow */
     int32_t kernel;     /* PSTEP_LAUNCH */
+    int32_t cond;       /* PSTEP_LEAVE, PSTEP_BRANCH: buffer */
+    int32_t n_then;     /* PSTEP_BRANCH */
     const pring *rings; /* PSTEP_LOOP: [n_rings] ascending by buf; every input and output that has bytes */
     int32_t n_rings;
     bool overlaps; /* PSTEP_LOOP: a device may begin an iteration while those before run: none needs another's memory but
@@ -141,6 +147,13 @@ void pbuf_fill(const pbuf *b, const void *value, void *out);
 bool kpanels_whole(const kpanels *x, int64_t elems);
 void pbuf_unpack(const pbuf *b, const void *bytes, void *out);
 
+/* Whether what is launched depends on values. */
+static inline bool pstep_is_conditional(const pstep *x) { return x->kind == PSTEP_LEAVE || x->kind == PSTEP_BRANCH; }
+static inline bool plan_has_control(const plan *p) {
+    for (int i = 0; i < p->steps.n; i++)
+        if (p->steps.at[i].kind > PSTEP_LOOP) return true;
+    return false;
+}
 /* Behind step i and all that is inside. */
 static inline int pstep_end(const plan *p, int i) { return i + 1 + p->steps.at[i].inside; }
 /* From iteration to iteration of an input or output of so many bytes. What GPUs load wide from begins at an aligned place in
@@ -167,6 +180,12 @@ void plan_print_kernels(const plan *p, str *out); /* each once */
 plan *plan_parse(arena *a, const char *text, size_t n, const char *file);
 void plan_print_deps(const plan *p, str *out); /* plan_deps.c: what each launch must come after, and why */
 int plan_check_races(const plan *p, str *out); /* plan_race.c: barriers; called by plan_check */
+/* plan_steps.c: what steps other than launches need of lives. Calls f for each buffer that one reads, or that is used inside of
+ * a repeat: if it was written first before launch `from`, it lives to launch `to` at least. */
+typedef void (*plan_life_fn)(int32_t buf, int from, int to, void *ud);
+void plan_extend_lives(const plan *p, plan_life_fn f, void *ud);
+/* plan_steps.c: a kernel that copies a buffer, and its arguments. */
+pkernel plan_copy(const plan *p, int32_t from, int32_t to);
 bool plan_is_for_gpus(const plan *p);          /* has kernels, and each is one thread's of a GPU */
 int plan_check_steps(const plan *p, str *out); /* plan_steps.c: the tree, and what goes from iteration to iteration; likewise */
 int plan_check(const plan *p, str *out);       /* plan_check.c: all of that, offsets, liveness, aliases; number of problems */

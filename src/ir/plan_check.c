@@ -19,7 +19,9 @@ typedef struct checker {
     const plan *p;
     str *out;
     int n;
-    life *life; /* [bufs] */
+    life *life;   /* [bufs] */
+    int inside;   /* steps that run more than once or not at all are open */
+    int64_t room; /* bytes that may still be remembered of branches and loops */
 } checker;
 
 static void problem(checker *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
@@ -272,6 +274,8 @@ static void check_arg(checker *c, int launch, const pkernel *pk, int arg) {
         problem(c, "launch %d (%s) reads the new value of state b%d before the update", launch, pk->k->name, b);
     if (old && reads(pk->k, arg)) l->last_reader = launch;
     follow(c, launch, pk, arg);
+    if (write && pb->kind == PB_STATE && c->inside)
+        problem(c, "launch %d (%s) updates state b%d inside of a loop or a branch", launch, pk->k->name, b);
     if (write) l->writer = launch, l->n_writers++;
 }
 
@@ -334,23 +338,113 @@ static void check_results(checker *c) {
     }
 }
 
+/* ---- the flow: what has been written for sure where branches join and loops are left ---- */
+
+typedef struct known { /* of a buffer */
+    int n_writers;
+    uint8_t *written;
+} known;
+
+typedef struct open_step {
+    int step;
+    known *before, *then, *left; /* [bufs] at its begin; at the end of a branch's first part; at a loop's first leave */
+} open_step;
+typedef VEC(open_step) open_steps;
+enum { MOST_REMEMBERED = 64 << 20 }; /* bytes; what is beyond is not followed any more */
+
+static known *remember(checker *c) {
+    known *k = ARENA_ARRAY(c->p->a, known, c->p->bufs.n + 1);
+    for (int b = 0; b < c->p->bufs.n; b++) {
+        const life *l = &c->life[b];
+        k[b].n_writers = l->n_writers;
+        if (l->written) c->room -= c->p->bufs.at[b].elems;
+        if (l->written && c->room >= 0) k[b].written = arena_copy(c->p->a, l->written, (size_t)c->p->bufs.at[b].elems + 1);
+    }
+    return k;
+}
+
+/* What is known from here on: both: what holds in `k` and now; else: what holds in k. Who is not followed any more is not. */
+static void recall(checker *c, const known *k, bool both) {
+    for (int b = 0; b < c->p->bufs.n; b++) {
+        life *l = &c->life[b];
+        if (!both || k[b].n_writers < l->n_writers) l->n_writers = k[b].n_writers;
+        if (!l->written || !k[b].written) l->written = NULL;
+        for (int64_t e = 0; l->written && e < c->p->bufs.at[b].elems; e++)
+            l->written[e] = (uint8_t)(both ? l->written[e] & k[b].written[e] : k[b].written[e]);
+    }
+}
+
+static void close_step(checker *c, const open_step *o) {
+    const pstep *x = &c->p->steps.at[o->step];
+    if (x->kind == PSTEP_BRANCH) recall(c, o->then ? o->then : o->before, true);
+    if (x->kind == PSTEP_REPEAT && o->left) recall(c, o->left, false);
+    if (x->kind == PSTEP_REPEAT && !o->left) problem(c, "step %d is a loop that nothing leaves", o->step);
+    c->inside -= x->kind != PSTEP_LOOP;
+}
+
+static void check_condition(checker *c, int i, open_steps *open) {
+    int32_t b = c->p->steps.at[i].cond;
+    pbuf_kind kind = c->p->bufs.at[b].kind;
+    const life *l = &c->life[b];
+    if ((kind == PB_TEMP || kind == PB_OUTPUT) && (l->n_writers == 0 || (l->written && !l->written[0])))
+        problem(c, "step %d reads b%d, which nothing has written", i, b);
+    int at = open->n - 1;
+    while (c->p->steps.at[i].kind == PSTEP_LEAVE && at >= 0 && c->p->steps.at[open->at[at].step].kind != PSTEP_REPEAT) at--;
+    if (c->p->steps.at[i].kind == PSTEP_LEAVE && !open->at[at].left) open->at[at].left = remember(c);
+}
+
+static void check_launch(checker *c, int i) {
+    const plan *p = c->p;
+    const pkernel *pk = &p->kernels.at[i];
+    for (int a = 0; a < pk->k->bufs.n; a++) {
+        check_arg(c, i, pk, a);
+        if (!kbuf_is_local(&pk->k->bufs.at[a]) && pk->args[a].buf >= 0 && pk->args[a].buf < p->bufs.n &&
+            p->bufs.at[pk->args[a].buf].kind == PB_STATE && writes(pk->k, a) && reads(pk->k, a))
+            check_state_in_place(c, i, pk, a);
+    }
+}
+
+/* The steps of one run, in order; of a loop one iteration, for the others find no less. */
+static void check_flow(checker *c) {
+    const plan *p = c->p;
+    open_steps open = { 0 };
+    for (int i = 0; i <= p->steps.n; i++) {
+        for (; open.n && pstep_end(p, open.at[open.n - 1].step) == i; open.n--) close_step(c, &open.at[open.n - 1]);
+        if (i == p->steps.n) return;
+        open_step *around = open.n ? &open.at[open.n - 1] : NULL;
+        const pstep *x = &p->steps.at[i], *y = around ? &p->steps.at[around->step] : NULL;
+        if (y && y->kind == PSTEP_BRANCH && i == around->step + 1 + y->n_then)
+            around->then = remember(c), recall(c, around->before, false);
+        if (x->kind == PSTEP_LAUNCH) check_launch(c, x->kernel);
+        if (pstep_is_conditional(x)) check_condition(c, i, &open);
+        if (x->kind == PSTEP_LAUNCH || x->kind == PSTEP_LEAVE) continue;
+        open_step mine = { .step = i };
+        if (x->kind == PSTEP_BRANCH) mine.before = remember(c);
+        c->inside += x->kind != PSTEP_LOOP;
+        VEC_PUSH(p->a, &open, mine);
+    }
+}
+
+static void extend_life(int32_t buf, int from, int to, void *ud) {
+    life *l = &((checker *)ud)->life[buf];
+    if (l->first >= 0 && l->first < from && l->last < to) l->last = to;
+}
+
 int plan_check(const plan *p, str *out) {
-    checker c = { .p = p, .out = out, .n = plan_check_steps(p, out), .life = ARENA_ARRAY(p->a, life, p->bufs.n + 1) };
+    checker c = { .p = p,
+                  .out = out,
+                  .room = MOST_REMEMBERED,
+                  .n = plan_check_steps(p, out),
+                  .life = ARENA_ARRAY(p->a, life, p->bufs.n + 1) };
+    if (c.n) return c.n;
     for (int b = 0; b < p->bufs.n; b++) {
         pbuf_kind kind = p->bufs.at[b].kind;
         c.life[b] = (life){ -1, -1, -1, -1, 0, NULL };
         if ((kind == PB_TEMP || kind == PB_OUTPUT) && p->bufs.at[b].elems <= WALK_BUDGET)
             c.life[b].written = ARENA_ARRAY(p->a, uint8_t, p->bufs.at[b].elems + 1);
     }
-    for (int i = 0; i < p->kernels.n; i++) {
-        const pkernel *pk = &p->kernels.at[i];
-        for (int a = 0; a < pk->k->bufs.n; a++) {
-            check_arg(&c, i, pk, a);
-            if (!kbuf_is_local(&pk->k->bufs.at[a]) && pk->args[a].buf >= 0 && p->bufs.at[pk->args[a].buf].kind == PB_STATE &&
-                writes(pk->k, a) && reads(pk->k, a))
-                check_state_in_place(&c, i, pk, a);
-        }
-    }
+    check_flow(&c);
+    if (plan_has_control(p)) plan_extend_lives(p, extend_life, &c);
     for (int b = 0; b < p->bufs.n; b++) {
         const pbuf *x = &p->bufs.at[b];
         bool filled = x->bytes > 0 && (x->kind == PB_CONST || x->kind == PB_STATE);

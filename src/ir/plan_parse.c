@@ -192,7 +192,8 @@ static void buffer_text(parser *p) {
     }
     if (read_accept(r, "inplace")) {
         read_expect(r, "=");
-        b.inplace_of = buffer_number(p, 0, number, "a buffer above");
+        b.inplace_of = buffer_number(p, 0, p->most_ids, "a buffer");
+        if (b.inplace_of == number) read_fail(r, "another buffer");
     }
     b.copy = read_accept(r, "copy");
     if (read_accept(r, "panels")) b.panels = kpanels_read(r, b.dtype);
@@ -212,12 +213,21 @@ static void buffer_text(parser *p) {
 
 /* ---- steps ---- */
 
+static void open_step(parser *p, pstep x) {
+    if (p->open.n == MOST_OPEN) read_fail(&p->r, "steps that are nested less deeply");
+    read_expect(&p->r, "{");
+    VEC_PUSH(p->r.a, &p->open, p->p->steps.n);
+    VEC_PUSH(p->r.a, &p->p->steps, x);
+}
+
 static void loop_text(parser *p) {
     reader *r = &p->r;
     pstep x = { .kind = PSTEP_LOOP };
     VEC(pring) rings = { 0 };
-    if (p->open.n == MOST_OPEN) read_fail(r, "steps that are nested less deeply");
-    read_expect(r, "steps");
+    if (!read_accept(r, "steps")) {
+        open_step(p, (pstep){ .kind = PSTEP_REPEAT });
+        return;
+    }
     if (read_accept(r, "ring")) {
         read_expect(r, "(");
         do {
@@ -229,9 +239,22 @@ static void loop_text(parser *p) {
     }
     x.overlaps = read_accept(r, "overlap");
     x.rings = rings.at, x.n_rings = rings.n;
-    read_expect(r, "{");
-    VEC_PUSH(r->a, &p->open, p->p->steps.n);
-    VEC_PUSH(r->a, &p->p->steps, x);
+    open_step(p, x);
+}
+
+/* Of a step: `} else {` is where its first part ends. */
+static void close_text(parser *p) {
+    int i = p->open.at[p->open.n - 1];
+    pstep *x = &p->p->steps.at[i];
+    if (x->kind == PSTEP_BRANCH && x->n_then < 0) {
+        x->n_then = p->p->steps.n - 1 - i;
+        if (read_accept(&p->r, "else")) {
+            read_expect(&p->r, "{");
+            return;
+        }
+    }
+    x->inside = p->p->steps.n - 1 - i;
+    p->open.n--;
 }
 
 static void launch_text(parser *p, bool barrier) {
@@ -270,10 +293,16 @@ static void launch_text(parser *p, bool barrier) {
 static void step_text(parser *p) {
     reader *r = &p->r;
     if (p->open.n && read_accept(r, "}")) {
-        int i = p->open.at[--p->open.n];
-        p->p->steps.at[i].inside = p->p->steps.n - 1 - i;
+        close_text(p);
     } else if (read_accept(r, "loop")) {
         loop_text(p);
+    } else if (read_accept(r, "branch")) {
+        int32_t cond = buffer_number(p, 0, p->p->bufs.n, "a buffer of the plan");
+        open_step(p, (pstep){ .kind = PSTEP_BRANCH, .cond = cond, .n_then = -1 });
+    } else if (read_accept(r, "leave")) {
+        read_expect(r, "unless");
+        int32_t cond = buffer_number(p, 0, p->p->bufs.n, "a buffer of the plan");
+        VEC_PUSH(r->a, &p->p->steps, ((pstep){ .kind = PSTEP_LEAVE, .cond = cond }));
     } else {
         bool barrier = read_accept(r, "barrier");
         read_expect(r, "launch");
@@ -363,6 +392,8 @@ plan *plan_parse(arena *a, const char *text, size_t n, const char *file) {
     header_text(&p);
     while (read_accept(&p.r, "value")) value_text(&p);
     while (read_accept(&p.r, "buffer")) buffer_text(&p);
+    for (int i = 0; i < p.p->bufs.n; i++)
+        if (p.p->bufs.at[i].inplace_of >= p.p->bufs.n) read_fail(&p.r, "the buffer whose place another one takes");
     while (p.open.n || !read_accept(&p.r, "}")) step_text(&p);
     kernels_text(&p);
     read_end(&p.r);

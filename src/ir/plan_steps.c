@@ -28,23 +28,47 @@ static void problem(checker *c, const char *fmt, ...) {
 
 /* ---- the tree ---- */
 
+static void check_launch(checker *c, int i, int launches) {
+    const pstep *x = &c->p->steps.at[i];
+    if (x->inside) problem(c, "step %d is a launch with %d steps inside", i, x->inside);
+    if (x->kernel != launches || x->kernel >= c->p->kernels.n)
+        problem(c, "step %d is launch %d, expected %d of %d", i, x->kernel, launches, c->p->kernels.n);
+}
+
+static void check_loop(checker *c, int i) {
+    const pstep *x = &c->p->steps.at[i];
+    if (i > 0) problem(c, "step %d is a loop over the steps of a run, but not around all of it", i);
+    if (i == 0 && x->inside < c->p->steps.n - 1)
+        problem(c, "step %d stands outside of the loop over the steps of a run", i + 1 + x->inside);
+}
+
+/* repeats: that are open around it. */
+static void check_conditional(checker *c, int i, int repeats) {
+    const pstep *x = &c->p->steps.at[i];
+    const pbuf *b = x->cond >= 0 && x->cond < c->p->bufs.n ? &c->p->bufs.at[x->cond] : NULL;
+    if (!b || b->dtype != TN_BOOL || b->elems != 1) problem(c, "step %d reads b%d, which is not one bool", i, x->cond);
+    if (x->kind == PSTEP_LEAVE && x->inside) problem(c, "step %d is a leave with %d steps inside", i, x->inside);
+    if (x->kind == PSTEP_LEAVE && !repeats) problem(c, "step %d leaves no loop", i);
+    if (x->kind == PSTEP_BRANCH && (x->n_then < 0 || x->n_then > x->inside))
+        problem(c, "step %d has %d steps inside, %d of them for true", i, x->inside, x->n_then);
+}
+
 static void check_tree(checker *c) {
     const plan *p = c->p;
-    int launches = 0;
+    VEC(int) open = { 0 };
+    int launches = 0, repeats = 0;
     for (int i = 0; i < p->steps.n; i++) {
         const pstep *x = &p->steps.at[i];
-        if (x->kind == PSTEP_LAUNCH) {
-            if (x->inside) problem(c, "step %d is a launch with %d steps inside", i, x->inside);
-            if (x->kernel != launches || x->kernel >= p->kernels.n)
-                problem(c, "step %d is launch %d, expected %d of %d", i, x->kernel, launches, p->kernels.n);
-            launches++;
-            continue;
-        }
-        if (i > 0) problem(c, "step %d is a loop over the steps of a run, but not around all of it", i);
-        if (i == 0 && x->inside < p->steps.n - 1)
-            problem(c, "step %d stands outside of the loop over the steps of a run", i + 1 + x->inside);
-        if (x->inside < 0 || x->inside > p->steps.n - 1 - i)
-            problem(c, "step %d has %d steps inside, of %d that follow", i, x->inside, p->steps.n - 1 - i);
+        for (; open.n && pstep_end(p, open.at[open.n - 1]) <= i; open.n--)
+            repeats -= p->steps.at[open.at[open.n - 1]].kind == PSTEP_REPEAT;
+        int end = open.n ? pstep_end(p, open.at[open.n - 1]) : p->steps.n;
+        if (x->inside < 0 || x->inside >= end - i)
+            problem(c, "step %d has %d steps inside, of %d that follow", i, x->inside, end - 1 - i);
+        if (x->kind == PSTEP_LAUNCH) check_launch(c, i, launches++);
+        if (x->kind == PSTEP_LOOP) check_loop(c, i);
+        if (pstep_is_conditional(x)) check_conditional(c, i, repeats);
+        if (x->kind >= N_PSTEPS) problem(c, "step %d is of no kind", i);
+        if (x->inside > 0) VEC_PUSH(p->a, &open, i), repeats += x->kind == PSTEP_REPEAT;
     }
     if (launches < p->kernels.n) problem(c, "launch %d is in no step", launches);
 }
@@ -111,6 +135,50 @@ static void check_overlap(checker *c) {
         if (y->offset < x->offset + x->bytes)
             problem(c, "iterations may overlap, but b%d and b%d share bytes", temps.at[i - 1], temps.at[i]);
     }
+}
+
+/* What is used inside of the repeat at step i, before which there are so many launches, lives to its end. */
+static void extend_over_repeat(const plan *p, int i, int launches, plan_life_fn f, void *ud) {
+    int end = launches;
+    for (int j = i + 1; j < pstep_end(p, i); j++) end += p->steps.at[j].kind == PSTEP_LAUNCH;
+    for (int j = i + 1; j < pstep_end(p, i); j++) {
+        const pstep *x = &p->steps.at[j];
+        if (pstep_is_conditional(x)) f(x->cond, launches, end - 1, ud);
+        if (x->kind != PSTEP_LAUNCH) continue;
+        const pkernel *pk = &p->kernels.at[x->kernel];
+        for (int b = 0; b < pk->k->bufs.n; b++)
+            if (pk->args[b].buf >= 0) f(pk->args[b].buf, launches, end - 1, ud);
+    }
+}
+
+void plan_extend_lives(const plan *p, plan_life_fn f, void *ud) {
+    int launches = 0; /* before step i */
+    for (int i = 0; i < p->steps.n; i++) {
+        const pstep *x = &p->steps.at[i];
+        if (pstep_is_conditional(x)) f(x->cond, launches, launches - 1, ud);
+        if (x->kind == PSTEP_REPEAT) extend_over_repeat(p, i, launches, f, ud);
+        launches += x->kind == PSTEP_LAUNCH;
+    }
+}
+
+pkernel plan_copy(const plan *p, int32_t from, int32_t to) {
+    const pbuf *src = &p->bufs.at[from];
+    kernel *k = kernel_make(p->a, arena_printf(p->a, "copy_%u", src->node));
+    pkernel pk = { .k = k, .args = ARENA_ARRAY(p->a, parg, 2), .code = p->kernels.n, .root = src->node };
+    pk.args[0].buf = from, pk.args[1].buf = to;
+    kernel_buf(k, (kbuf){ .dtype = src->dtype, .kind = KB_IN, .node = src->node, .elems = src->elems, .plan_buf = from });
+    kernel_buf(k, (kbuf){ .dtype = src->dtype, .kind = KB_OUT, .node = src->node, .elems = src->elems, .plan_buf = to });
+    kvar v = kernel_var(k, "i", src->elems, true, false);
+    kernel_push(k, (kins){ .op = K_LOOP, .var = v, .hi = src->elems, .step = 1 });
+    reg r = kernel_push(k, (kins){ .op = K_LOAD,
+                                   .dtype = (uint8_t)kernel_reg_dtype((tn_dtype)src->dtype),
+                                   .src = src->dtype,
+                                   .buf = 0,
+                                   .idx = affine_var(p->a, v) });
+    kernel_push(k, (kins){ .op = K_STORE, .dtype = src->dtype, .buf = 1, .idx = affine_var(p->a, v), .a = r });
+    kernel_push(k, (kins){ .op = K_END });
+    k->bytes_read = k->bytes_written = (uint64_t)src->bytes;
+    return pk;
 }
 
 bool plan_is_for_gpus(const plan *p) {

@@ -101,7 +101,7 @@ static void print_launch(const plan *p, const pkernel *pk, int indent, str *out)
     str_addf(out, ") ; %s\n", pk->k->name);
 }
 
-static void print_loop(const pstep *x, int indent, str *out) {
+static void print_rings(const pstep *x, int indent, str *out) {
     str_addf(out, "%*sloop steps", indent, "");
     for (int i = 0; i < x->n_rings; i++)
         str_addf(out, "%sb%d stride=%lld", i ? ", " : " ring(", x->rings[i].buf, (long long)x->rings[i].stride);
@@ -109,17 +109,20 @@ static void print_loop(const pstep *x, int indent, str *out) {
 }
 
 static void print_steps(const plan *p, str *out) {
-    VEC(int) ends = { 0 }; /* of the steps that are open */
+    VEC(int) open = { 0 };
     for (int i = 0;; i++) {
-        for (; ends.n && i == ends.at[ends.n - 1]; ends.n--) str_addf(out, "%*s}\n", 2 * ends.n, "");
+        for (; open.n && i == pstep_end(p, open.at[open.n - 1]); open.n--) str_addf(out, "%*s}\n", 2 * open.n, "");
         if (i >= p->steps.n) return;
-        const pstep *x = &p->steps.at[i];
-        if (x->kind == PSTEP_LAUNCH) {
-            print_launch(p, &p->kernels.at[x->kernel], 2 * ends.n + 2, out);
-        } else {
-            print_loop(x, 2 * ends.n + 2, out);
-            VEC_PUSH(out->a, &ends, pstep_end(p, i));
-        }
+        const pstep *x = &p->steps.at[i], *around = open.n ? &p->steps.at[open.at[open.n - 1]] : NULL;
+        if (around && around->kind == PSTEP_BRANCH && i == open.at[open.n - 1] + 1 + around->n_then)
+            str_addf(out, "%*s} else {\n", 2 * open.n, "");
+        int indent = 2 * open.n + 2;
+        if (x->kind == PSTEP_LAUNCH) print_launch(p, &p->kernels.at[x->kernel], indent, out);
+        if (x->kind == PSTEP_LOOP) print_rings(x, indent, out);
+        if (x->kind == PSTEP_REPEAT) str_addf(out, "%*sloop {\n", indent, "");
+        if (x->kind == PSTEP_LEAVE) str_addf(out, "%*sleave unless b%d\n", indent, "", x->cond);
+        if (x->kind == PSTEP_BRANCH) str_addf(out, "%*sbranch b%d {\n", indent, "", x->cond);
+        if (x->kind != PSTEP_LAUNCH && x->kind != PSTEP_LEAVE) VEC_PUSH(out->a, &open, i);
     }
 }
 

@@ -225,6 +225,10 @@ static void needs_barrier(span *g, pkernel *pk) {
 void mem_barriers(plan *p, int threads) {
     for (int i = 0; i < p->kernels.n; i++) p->kernels.at[i].barrier = false;
     if (threads < 2) return;
+    if (plan_has_control(p)) { /* a list of the device launches one after the other */
+        for (int i = 0; i < p->kernels.n; i++) p->kernels.at[i].barrier = true;
+        return;
+    }
     span g = { .p = p, .threads = threads, .epoch = 1, .mask = 63 };
     g.by_hash = ARENA_ARRAY(p->a, int32_t, g.mask + 1);
     g.cut = ARENA_ARRAY(p->a, int64_t, threads);

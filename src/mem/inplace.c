@@ -1,8 +1,8 @@
 /* inplace.c - results written over what they are computed from.
  *
- * Legal when the old contents have no later reader and, within the kernel, every element is read, at the same index and in the
- * same nest, before it is written: all reads of the old buffer stand before the first write of the new one and use exactly its
- * index. In and out: mem.h.
+ * Legal when the old contents have no later reader, nothing is written there later (such as for a loop's next iteration) and,
+ * within the kernel, every element is read, at the same index and in the same nest, before it is written: all reads of the old
+ * buffer stand before the first write of the new one and use exactly its index. In and out: mem.h.
  *
  * What uses a buffer is listed once and kept right: a buffer that takes the place of another hands its uses over. */
 #include "mem/mem.h"
@@ -18,6 +18,7 @@ typedef struct places {
     use_range *range;  /* [bufs] */
     int32_t *of_value; /* [nodes] the temporary or output that holds a value at first, or -1 */
     int32_t *of_state; /* [nodes] the buffer of a state, or -1 */
+    bool control;      /* of the plan's steps some read buffers */
 } places;
 
 static int arg_of(const pkernel *pk, int32_t buf) {
@@ -71,8 +72,15 @@ static void note_use(places *w, int32_t buf, kbuf_kind kind, int i) {
     VEC_PUSH(w->p->a, &r->kernels, i);
 }
 
+/* What a step reads, or the next iteration of a loop, is not used up by the launches before. */
+static void read_later(int32_t buf, int from, int to, void *ud) {
+    use_range *r = &((places *)ud)->range[buf];
+    if (r->first_write < from && r->last_read <= to) r->last_read = to + 1;
+}
+
 static places list_uses(plan *p) {
     places w = { .p = p,
+                 .control = plan_has_control(p),
                  .range = ARENA_ARRAY(p->a, use_range, p->bufs.n),
                  .of_value = ARENA_ARRAY(p->a, int32_t, p->g->nodes.n),
                  .of_state = ARENA_ARRAY(p->a, int32_t, p->g->nodes.n) };
@@ -88,6 +96,7 @@ static places list_uses(plan *p) {
         for (int b = 0; b < pk->k->bufs.n; b++)
             if (pk->args[b].buf >= 0) note_use(&w, pk->args[b].buf, (kbuf_kind)pk->k->bufs.at[b].kind, i);
     }
+    if (w.control) plan_extend_lives(p, read_later, &w);
     return w;
 }
 
@@ -102,6 +111,10 @@ static void rebind(places *w, int32_t from, int32_t to) {
         if (other >= 0) merge_args(pk, other, b);
         VEC_PUSH(w->p->a, &y->kernels, x->kernels.at[i]);
     }
+    for (int i = 0; i < w->p->steps.n && w->control; i++) {
+        pstep *s = &w->p->steps.at[i];
+        if (pstep_is_conditional(s) && s->cond == from) s->cond = to;
+    }
     if (y->first_write < 0) y->first_write = x->first_write;
     if (x->last_write > y->last_write) y->last_write = x->last_write;
     if (x->last_read > y->last_read) y->last_read = x->last_read;
@@ -110,23 +123,8 @@ static void rebind(places *w, int32_t from, int32_t to) {
 
 static void add_copy(places *w, int32_t from, int32_t to) {
     plan *p = w->p;
-    const pbuf *src = &p->bufs.at[from];
-    kernel *k = kernel_make(p->a, arena_printf(p->a, "copy_%u", src->node));
-    pkernel pk = { .k = k, .args = ARENA_ARRAY(p->a, parg, 2), .code = p->kernels.n, .root = src->node };
-    pk.args[0].buf = from, pk.args[1].buf = to;
-    kernel_buf(k, (kbuf){ .dtype = src->dtype, .kind = KB_IN, .node = src->node, .elems = src->elems, .plan_buf = from });
-    kernel_buf(k, (kbuf){ .dtype = src->dtype, .kind = KB_OUT, .node = src->node, .elems = src->elems, .plan_buf = to });
-    kvar v = kernel_var(k, "i", src->elems, true, false);
-    kernel_push(k, (kins){ .op = K_LOOP, .var = v, .hi = src->elems, .step = 1 });
-    reg r = kernel_push(k, (kins){ .op = K_LOAD,
-                                   .dtype = (uint8_t)kernel_reg_dtype((tn_dtype)src->dtype),
-                                   .src = src->dtype,
-                                   .buf = 0,
-                                   .idx = affine_var(p->a, v) });
-    kernel_push(k, (kins){ .op = K_STORE, .dtype = src->dtype, .buf = 1, .idx = affine_var(p->a, v), .a = r });
-    kernel_push(k, (kins){ .op = K_END });
-    k->bytes_read = k->bytes_written = (uint64_t)src->bytes;
-    VEC_PUSH(p->a, &p->kernels, pk);
+    VEC_PUSH(p->a, &p->steps, ((pstep){ .kind = PSTEP_LAUNCH, .kernel = p->kernels.n }));
+    VEC_PUSH(p->a, &p->kernels, plan_copy(p, from, to));
     note_use(w, from, KB_IN, p->kernels.n - 1);
     note_use(w, to, KB_OUT, p->kernels.n - 1);
 }
@@ -155,7 +153,8 @@ static void write_over(places *w, int i, int o) {
     for (int b = 0; b < pk->k->bufs.n; b++) {
         int32_t ib = pk->args[b].buf;
         if (ib < 0 || ib == ob || pk->k->bufs.at[b].kind != KB_IN || p->bufs.at[ib].kind != PB_TEMP) continue;
-        if (p->bufs.at[ib].bytes != p->bufs.at[ob].bytes || w->range[ib].last_read != i || !same_index_only(pk->k, b, o))
+        if (p->bufs.at[ib].bytes != p->bufs.at[ob].bytes || w->range[ib].last_read != i || w->range[ib].last_write >= i ||
+            !same_index_only(pk->k, b, o))
             continue;
         p->bufs.at[ob].inplace_of = ib;
         rebind(w, ob, ib);

@@ -9,8 +9,8 @@
 /* inplace.c: lets a kernel write over an operand that dies in it, and a state take its new value directly; adds a copy kernel
  * for each state where that is not possible. Before recipes, because copies are kernels too. */
 void mem_inplace(plan *p);
-/* steps.c: plan.steps. All launches in their order; many: in a loop over the steps of tn_run_n; overlap: whose iterations may
- * overlap, where the device is a GPU and they leave each other nothing. After recipes. */
+/* steps.c: plan.steps. All launches in their order, or as control flow has them; many: in a loop over the steps of tn_run_n;
+ * overlap: whose iterations may overlap, where the device is a GPU and they leave each other nothing. After recipes. */
 void mem_steps(plan *p, bool many, bool overlap);
 /* pack.c: lifetimes, then offsets: largest first, lowest free place. After mem_steps.
  *

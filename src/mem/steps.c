@@ -1,5 +1,5 @@
 /* steps.c - the tree of steps of a plan: what a run does, in which order. In: kernels in launch order, in their final form.
- * Out: plan.steps, in the plan's arena. */
+ * Out: plan.steps, in the plan's arena. Those of control flow are sched's. */
 #include "mem/mem.h"
 
 /* What a step leaves to the next one: then they run one after the other. */
@@ -11,7 +11,7 @@ static bool has_updates(const graph *g) {
 
 static pstep loop_of_run(const plan *p) {
     bool gpu = plan_is_for_gpus(p);
-    pstep x = { .kind = PSTEP_LOOP, .inside = p->kernels.n };
+    pstep x = { .kind = PSTEP_LOOP, .inside = p->steps.n - 1 };
     pring *rings = ARENA_ARRAY(p->a, pring, p->io.n + 1);
     for (int b = 0; b < p->bufs.n; b++)
         if (p->bufs.at[b].io >= 0 && p->bufs.at[b].bytes > 0)
@@ -21,8 +21,12 @@ static pstep loop_of_run(const plan *p) {
 }
 
 void mem_steps(plan *p, bool many, bool overlap) {
-    p->steps.n = 0;
-    if (many) VEC_PUSH(p->a, &p->steps, loop_of_run(p));
-    if (many) p->steps.at[0].overlaps = overlap && plan_is_for_gpus(p) && !has_updates(p->g);
-    for (int i = 0; i < p->kernels.n; i++) VEC_PUSH(p->a, &p->steps, (pstep){ .kind = PSTEP_LAUNCH, .kernel = i });
+    int old = plan_has_control(p) ? p->steps.n : 0; /* kernels may have been joined else */
+    p->steps.n = old;
+    for (int i = 0; i < p->kernels.n && !old; i++) VEC_PUSH(p->a, &p->steps, ((pstep){ .kind = PSTEP_LAUNCH, .kernel = i }));
+    if (!many) return;
+    VEC_PUSH(p->a, &p->steps, (pstep){ 0 });
+    memmove(p->steps.at + 1, p->steps.at, sizeof *p->steps.at * (size_t)(p->steps.n - 1));
+    p->steps.at[0] = loop_of_run(p);
+    p->steps.at[0].overlaps = overlap && plan_is_for_gpus(p) && !has_updates(p->g);
 }

@@ -2,7 +2,8 @@
  * memory.
  *
  * A buffer is host memory, a module a loaded shared object, an entry a function. A list is a flat array of operations over a
- * table of slot addresses; submit walks it and returns when it is done, so a ticket is complete as soon as it exists. The
+ * table of slot addresses, with jumps where steps depend on values; submit walks it and returns when it is done, so a ticket is
+ * complete as soon as it exists. The
  * device owns a pool and a small cache when the context gave none.
  * fork(): the child may go on using the device (its pool starts new threads) when no thread was inside it at that moment. */
 #include "rt/device.h"
@@ -43,23 +44,46 @@ struct buffer {
     size_t size;
 };
 
+typedef enum op_kind { OP_LAUNCH, OP_COPY, OP_JUMP, OP_JUMP_UNLESS } op_kind;
 typedef struct op {
-    cpu_entry entry;   /* NULL = a copy */
+    op_kind kind;
+    cpu_entry entry;
     char *const *slot; /* of the list */
     bool parallel, loops;
     int dst, src; /* slots of a copy */
     size_t dst_offset, src_offset, size;
+    int to; /* of a jump: operation; of one that depends on a byte: dst and dst_offset */
 } op;
+
+/* What is open while a list is recorded. Jumps out of it are a chain by op.to until its end is known. */
+typedef enum open_kind { OPEN_LOOP, OPEN_REPEAT, OPEN_BRANCH, OPEN_OTHERWISE } open_kind;
+typedef struct open_block {
+    open_kind kind;
+    int first; /* operation */
+    int exits; /* the last jump out of it, -1: none */
+} open_block;
+enum { MOST_OPEN = 64 };
+
+typedef struct ring {
+    char *base; /* what is bound */
+    size_t stride;
+    int64_t length;
+} ring;
 
 struct list {
     cpu *dev;
     int n_slots, n_unbound;
-    char **slot; /* [n_slots] */
+    char **slot; /* [n_slots] in this iteration */
+    ring *rings; /* [n_slots] */
     bool *bound; /* [n_slots] */
     op *ops;     /* [cap] */
     team *team;  /* NULL: no operation is parallel */
-    int n_ops, cap;
-    bool loops; /* an operation does */
+    int n_ops, n_jumps, cap;
+    open_block open[MOST_OPEN];
+    int n_open;
+    int64_t start;
+    bool loops;  /* an operation does */
+    bool looped; /* all of it is */
     bool sealed;
 };
 
@@ -282,6 +306,7 @@ static void cpu_discard(list *l) {
     mem m = l->dev->mem;
     team_close(l->team);
     mem_free(m, l->slot, (size_t)l->n_slots * sizeof *l->slot);
+    mem_free(m, l->rings, (size_t)l->n_slots * sizeof *l->rings);
     mem_free(m, l->bound, (size_t)l->n_slots * sizeof *l->bound);
     mem_free(m, l->ops, (size_t)l->cap * sizeof *l->ops);
     mem_free(m, l, sizeof *l);
@@ -297,7 +322,8 @@ static tn_status cpu_record(device *base, int n_slots, list **out, err *e) {
     l->n_slots = l->n_unbound = n_slots;
     l->slot = mem_alloc(d->mem, (size_t)n_slots * sizeof *l->slot);
     l->bound = mem_alloc(d->mem, (size_t)n_slots * sizeof *l->bound);
-    if (!l->slot || !l->bound) {
+    l->rings = mem_alloc(d->mem, (size_t)n_slots * sizeof *l->rings);
+    if (!l->slot || !l->bound || !l->rings) {
         cpu_discard(l);
         return err_set(e, TN_ERR_NOMEM, "out of memory for a list of %d slots", n_slots);
     }
@@ -307,6 +333,7 @@ static tn_status cpu_record(device *base, int n_slots, list **out, err *e) {
 
 static tn_status add_op(list *l, const op *o, err *e) {
     if (l->sealed) return err_set(e, TN_ERR_INVAL, "the list is sealed: nothing can be added to it");
+    if (l->looped && !l->n_open) return err_set(e, TN_ERR_INVAL, "a loop is all of its list: nothing can be added behind it");
     if (l->n_ops == l->cap) {
         if (l->cap > INT32_MAX / 2) return err_set(e, TN_ERR_NOMEM, "a list outgrew %d operations", l->cap);
         int cap = l->cap ? l->cap * 2 : 8;
@@ -316,6 +343,7 @@ static tn_status add_op(list *l, const op *o, err *e) {
         l->cap = cap;
     }
     l->ops[l->n_ops++] = *o;
+    l->n_jumps += o->kind >= OP_JUMP;
     return TN_OK;
 }
 static tn_status cpu_launch(list *l, const device_launch *what, err *e) {
@@ -332,11 +360,81 @@ static tn_status cpu_launch(list *l, const device_launch *what, err *e) {
 static tn_status cpu_copy(list *l, int dst_slot, size_t dst_offset, int src_slot, size_t src_offset, size_t size, err *e) {
     if (dst_slot < 0 || dst_slot >= l->n_slots || src_slot < 0 || src_slot >= l->n_slots)
         return err_set(e, TN_ERR_INVAL, "a copy from slot %d to slot %d of a list of %d", src_slot, dst_slot, l->n_slots);
-    op o = { .dst = dst_slot, .src = src_slot, .dst_offset = dst_offset, .src_offset = src_offset, .size = size };
+    op o = {
+        .kind = OP_COPY, .dst = dst_slot, .src = src_slot, .dst_offset = dst_offset, .src_offset = src_offset, .size = size
+    };
     return add_op(l, &o, e);
 }
+
+static tn_status open_block_of(list *l, open_kind kind, err *e) {
+    if (l->sealed) return err_set(e, TN_ERR_INVAL, "the list is sealed: nothing can be added to it");
+    if (l->n_open == MOST_OPEN) return err_set(e, TN_ERR_INVAL, "loops and branches nested deeper than %d", MOST_OPEN);
+    l->open[l->n_open++] = (open_block){ kind, l->n_ops, -1 };
+    return TN_OK;
+}
+
+static tn_status cpu_loop(list *l, err *e) {
+    if (!l->sealed && (l->looped || l->n_ops || l->n_open))
+        return err_set(e, TN_ERR_INVAL, "a loop is all of its list: something is before it");
+    tn_status st = open_block_of(l, OPEN_LOOP, e);
+    if (st == TN_OK) l->looped = true;
+    return st;
+}
+static tn_status cpu_repeat(list *l, err *e) { return open_block_of(l, OPEN_REPEAT, e); }
+
+/* A jump out of block b, when the byte at the place is 0. */
+static tn_status add_exit(list *l, open_block *b, int slot, size_t offset, err *e) {
+    if (slot < 0 || slot >= l->n_slots) return err_set(e, TN_ERR_INVAL, "slot %d of a list of %d", slot, l->n_slots);
+    op o = { .kind = OP_JUMP_UNLESS, .dst = slot, .dst_offset = offset, .to = b->exits };
+    tn_status st = add_op(l, &o, e);
+    if (st == TN_OK) b->exits = l->n_ops - 1;
+    return st;
+}
+
+static tn_status cpu_leave(list *l, int slot, size_t offset, err *e) {
+    int i = l->n_open - 1;
+    while (i >= 0 && l->open[i].kind != OPEN_REPEAT) i--;
+    if (i < 0) return err_set(e, TN_ERR_INVAL, "a leave outside of any repeat");
+    return add_exit(l, &l->open[i], slot, offset, e);
+}
+
+static tn_status cpu_branch(list *l, int slot, size_t offset, err *e) {
+    tn_status st = open_block_of(l, OPEN_BRANCH, e);
+    if (st) return st;
+    st = add_exit(l, &l->open[l->n_open - 1], slot, offset, e);
+    if (st) l->n_open--;
+    return st;
+}
+
+static void land(list *l, int exits) { /* these jumps lead here */
+    for (int next; exits >= 0; exits = next) next = l->ops[exits].to, l->ops[exits].to = l->n_ops;
+}
+
+static tn_status cpu_otherwise(list *l, err *e) {
+    open_block *b = l->n_open ? &l->open[l->n_open - 1] : NULL;
+    if (!b || b->kind != OPEN_BRANCH) return err_set(e, TN_ERR_INVAL, "an otherwise outside of a branch");
+    tn_status st = add_op(l, &(op){ .kind = OP_JUMP, .to = -1 }, e);
+    if (st) return st;
+    land(l, b->exits);
+    b->kind = OPEN_OTHERWISE, b->exits = l->n_ops - 1;
+    return TN_OK;
+}
+
+static tn_status cpu_end(list *l, err *e) {
+    if (!l->n_open) return err_set(e, TN_ERR_INVAL, "the end of a loop that has not begun");
+    const open_block *b = &l->open[l->n_open - 1];
+    if (b->kind == OPEN_REPEAT) {
+        tn_status st = add_op(l, &(op){ .kind = OP_JUMP, .to = b->first }, e);
+        if (st) return st;
+    }
+    land(l, b->exits);
+    l->n_open--;
+    return TN_OK;
+}
+
 static tn_status cpu_seal(list *l, err *e) {
     if (l->sealed) return err_set(e, TN_ERR_INVAL, "the list is sealed already");
+    if (l->n_open) return err_set(e, TN_ERR_INVAL, "the list has a loop without an end");
     l->sealed = true;
     return TN_OK;
 }
@@ -345,8 +443,13 @@ static void cpu_bind_host(list *l, int slot, void *ptr) {
     if (slot < 0 || slot >= l->n_slots) return;
     l->n_unbound -= !l->bound[slot];
     l->bound[slot] = true;
-    l->slot[slot] = ptr;
+    l->slot[slot] = l->rings[slot].base = ptr;
 }
+static void cpu_ring(list *l, int slot, size_t stride, int64_t length) {
+    if (slot < 0 || slot >= l->n_slots) return;
+    l->rings[slot].stride = stride, l->rings[slot].length = length < 1 ? 1 : length;
+}
+static void cpu_start(list *l, int64_t step) { l->start = step; }
 static void cpu_bind(list *l, int slot, buffer *b, size_t offset) { cpu_bind_host(l, slot, b->block.data + offset); }
 
 /* ---- running ---- */
@@ -364,7 +467,7 @@ static void enter(const void *ud, int64_t steps, pool_turn *turn) {
 }
 
 static tn_status run_op(list *l, const op *o, int64_t steps, err *e) {
-    if (!o->entry) {
+    if (o->kind == OP_COPY) {
         if (o->size) memmove(l->slot[o->dst] + o->dst_offset, l->slot[o->src] + o->src_offset, o->size);
         return TN_OK;
     }
@@ -378,17 +481,40 @@ static tn_status run_op(list *l, const op *o, int64_t steps, err *e) {
 static tn_status check_ready(const list *l, int64_t steps, err *e) {
     if (!l->sealed) return err_set(e, TN_ERR_INVAL, "the list is not sealed");
     if (l->n_unbound) return err_set(e, TN_ERR_INVAL, "%d of the list's %d slots are not bound", l->n_unbound, l->n_slots);
-    if (steps != 1 && !l->loops) return err_set(e, TN_ERR_INVAL, "%lld steps of a list without a loop", (long long)steps);
+    if (steps != 1 && !l->loops && !l->looped)
+        return err_set(e, TN_ERR_INVAL, "%lld steps of a list without a loop", (long long)steps);
     return TN_OK;
+}
+
+static tn_status run_ops(list *l, int64_t steps, err *e) {
+    tn_status st = TN_OK;
+    for (int i = 0; i < l->n_ops && !st;) {
+        const op *o = &l->ops[i];
+        if (o->kind < OP_JUMP) st = run_op(l, o, steps, e);
+        bool jumps = o->kind == OP_JUMP || (o->kind == OP_JUMP_UNLESS && !l->slot[o->dst][o->dst_offset]);
+        i = jumps ? o->to : i + 1;
+    }
+    return st;
+}
+
+static tn_status run_iterations(list *l, int64_t steps, err *e) {
+    tn_status st = TN_OK;
+    for (int64_t step = l->start; step < l->start + steps && !st; step++) {
+        for (int i = 0; i < l->n_slots; i++) {
+            const ring *r = &l->rings[i];
+            if (r->stride) l->slot[i] = r->base + r->stride * (size_t)(step % r->length);
+        }
+        st = run_ops(l, 1, e);
+    }
+    for (int i = 0; i < l->n_slots; i++) l->slot[i] = l->rings[i].base;
+    return st;
 }
 
 static tn_status cpu_submit(list *l, int64_t steps, uint64_t *out_ticket, err *e) {
     tn_status ready = check_ready(l, steps, e);
     if (ready) return ready;
-    for (int i = 0; i < l->n_ops; i++) {
-        tn_status st = run_op(l, &l->ops[i], steps, e);
-        if (st) return st;
-    }
+    tn_status st = l->looped ? run_iterations(l, steps, e) : run_ops(l, steps, e);
+    if (st) return st;
     *out_ticket = atomic_fetch_add_explicit(&l->dev->ticket, 1, memory_order_relaxed) + 1;
     return TN_OK;
 }
@@ -400,13 +526,17 @@ static tn_status cpu_wait(device *base, uint64_t ticket, err *e) {
 static tn_status cpu_profile(list *l, const int *repeats, device_span *out, int n, err *e) {
     tn_status st = check_ready(l, 1, e);
     if (st) return st;
-    if (n != l->n_ops) return err_set(e, TN_ERR_INVAL, "a profile of %d operations of a list of %d", n, l->n_ops);
+    int have = l->n_ops - l->n_jumps;
+    if (n != have) return err_set(e, TN_ERR_INVAL, "a profile of %d operations of a list of %d", n, have);
     double start = now_seconds();
-    for (int i = 0; i < n && !st; i++) {
+    for (int i = 0, at = 0; i < n && !st; i++) {
         int times = repeats ? repeats[i] : 1;
+        while (l->ops[at].kind >= OP_JUMP) at++; /* each once, whatever loops and branches are round it */
         out[i].begin = now_seconds() - start;
-        for (int r = 0; r < times && !st; r++) st = run_op(l, &l->ops[i], 1, e);
-        out[i].end = out[i].begin + (now_seconds() - start - out[i].begin) / times;
+        for (int r = 0; r < times && !st; r++) st = run_op(l, &l->ops[at], 1, e);
+        double end = now_seconds() - start;
+        out[i].end = times > 1 ? out[i].begin + (end - out[i].begin) / times : end;
+        at++;
     }
     return st;
 }
@@ -429,9 +559,17 @@ const device_api device_cpu = {
     .record = cpu_record,
     .launch = cpu_launch,
     .copy = cpu_copy,
+    .loop = cpu_loop,
+    .repeat = cpu_repeat,
+    .leave = cpu_leave,
+    .branch = cpu_branch,
+    .otherwise = cpu_otherwise,
+    .end = cpu_end,
     .seal = cpu_seal,
     .bind = cpu_bind,
     .bind_host = cpu_bind_host,
+    .ring = cpu_ring,
+    .start = cpu_start,
     .discard = cpu_discard,
     .submit = cpu_submit,
     .wait = cpu_wait,

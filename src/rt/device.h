@@ -136,16 +136,22 @@ typedef struct device_api {
     tn_status (*record)(device *d, int n_slots, list **out, err *e);
     tn_status (*launch)(list *l, const device_launch *what, err *e);
     tn_status (*copy)(list *l, int dst_slot, size_t dst_offset, int src_slot, size_t src_offset, size_t size, err *e);
-    /* What is recorded between the two is repeated, as often as a submit says. It is all of a list. NULL where generated code
-     * does that (device_launch.loops). */
+    /* What is recorded between loop and end is repeated, as often as a submit says. It is all of a list. */
     tn_status (*loop)(list *l, err *e);
+    /* Between repeat and end: repeated until a leave. leave: the innermost repeat ends when the byte at the place is 0. Between
+     * branch and end: done when the byte is not 0; what is behind an otherwise, when it is. NULL where a list cannot do that.
+     */
+    tn_status (*repeat)(list *l, err *e);
+    tn_status (*leave)(list *l, int slot, size_t offset, err *e);
+    tn_status (*branch)(list *l, int slot, size_t offset, err *e);
+    tn_status (*otherwise)(list *l, err *e);
     tn_status (*end)(list *l, err *e);
     tn_status (*seal)(list *l, err *e);
     void (*bind)(list *l, int slot, buffer *b, size_t offset);
     void (*bind_host)(list *l, int slot, void *ptr); /* only with caps.host_memory */
-    /* Iteration i of the loop finds what is bound to the slot (i % length) * stride bytes further on. NULL where loop is. */
+    /* Iteration i of the loop finds what is bound to the slot (i % length) * stride bytes further on. */
     void (*ring)(list *l, int slot, size_t stride, int64_t length);
-    void (*start)(list *l, int64_t step); /* the first iteration of later submits, 0 at first; NULL where loop is */
+    void (*start)(list *l, int64_t step); /* the first iteration of later submits, 0 at first */
     void (*discard)(list *l);
 
     /* Refused unless the list is sealed and every slot is bound. On the CPU submit runs the list before it returns, allocates

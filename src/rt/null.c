@@ -36,7 +36,8 @@ struct list {
     int n_slots, n_unbound;
     bool *bound; /* [n_slots] */
     uint64_t launches, parallel_launches, copies, copy_bytes;
-    bool loops, open; /* all of it is repeated; and there may be more of it */
+    bool loops;       /* all of it is repeated */
+    int open;         /* loops and branches that have not ended */
     bool entry_loops; /* a launch repeats itself */
     bool sealed;
 };
@@ -210,14 +211,36 @@ static tn_status null_copy(list *l, int dst_slot, size_t dst_offset, int src_slo
 }
 static tn_status null_loop(list *l, err *e) {
     if (l->sealed) return err_set(e, TN_ERR_INVAL, "the list is sealed: nothing can be added to it");
-    if (l->loops || l->launches || l->copies)
+    if (l->loops || l->open || l->launches || l->copies)
         return err_set(e, TN_ERR_INVAL, "a loop is all of its list: something is before it");
-    l->loops = l->open = true;
+    l->loops = true, l->open++;
     return TN_OK;
+}
+static tn_status null_repeat(list *l, err *e) {
+    tn_status st = check_open(l, e);
+    if (!st) l->open++;
+    return st;
+}
+static tn_status null_condition(list *l, int slot, err *e) {
+    if (slot < 0 || slot >= l->n_slots) return err_set(e, TN_ERR_INVAL, "slot %d of a list of %d", slot, l->n_slots);
+    return check_open(l, e);
+}
+static tn_status null_leave(list *l, int slot, size_t offset, err *e) {
+    (void)offset;
+    return l->open ? null_condition(l, slot, e) : err_set(e, TN_ERR_INVAL, "a leave outside of any repeat");
+}
+static tn_status null_branch(list *l, int slot, size_t offset, err *e) {
+    (void)offset;
+    tn_status st = null_condition(l, slot, e);
+    if (!st) l->open++;
+    return st;
+}
+static tn_status null_otherwise(list *l, err *e) {
+    return l->open ? TN_OK : err_set(e, TN_ERR_INVAL, "an otherwise outside of a branch");
 }
 static tn_status null_end(list *l, err *e) {
     if (!l->open) return err_set(e, TN_ERR_INVAL, "the end of a loop that has not begun");
-    l->open = false;
+    l->open--;
     return TN_OK;
 }
 static tn_status null_seal(list *l, err *e) {
@@ -275,9 +298,9 @@ static tn_status null_profile(list *l, const int *repeats, device_span *out, int
         .name = title, .open = opens, .close = null_close, .get_caps = caps, .alloc = null_alloc, .free = null_free,           \
         .map = null_map, .upload = null_upload, .download = null_download, .build = null_build, .drop = null_drop,             \
         .find = null_find, .record = null_record, .launch = null_launch, .copy = null_copy, .loop = null_loop,                 \
-        .end = null_end, .seal = null_seal, .ring = null_ring, .start = null_start, .bind = null_bind,                         \
-        .bind_host = null_bind_host, .discard = null_discard, .submit = null_submit, .wait = null_wait,                        \
-        .profile = null_profile,                                                                                               \
+        .repeat = null_repeat, .leave = null_leave, .branch = null_branch, .otherwise = null_otherwise, .end = null_end,       \
+        .seal = null_seal, .ring = null_ring, .start = null_start, .bind = null_bind, .bind_host = null_bind_host,             \
+        .discard = null_discard, .submit = null_submit, .wait = null_wait, .profile = null_profile,                            \
     }
 
 const device_api device_null = NULL_DEVICE("null", null_open, null_get_caps),

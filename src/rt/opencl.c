@@ -523,8 +523,8 @@ static int32_t profile_run(list *l, const int *repeats, cl_object queue, device_
         rc = profile_node(l, &l->l.nodes[i], times, queue, &begin, &end);
         if (first == 0) first = begin;
         last = end;
-        double from = (double)(begin - first) * 1e-9;
-        out[i] = (device_span){ from, from + (double)(end - begin) * 1e-9 / times };
+        double from = (double)(begin - first) * 1e-9, to = (double)(end - first) * 1e-9;
+        out[i] = (device_span){ from, times > 1 ? from + (to - from) / times : to };
     }
     return rc;
 }

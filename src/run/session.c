@@ -46,6 +46,22 @@ static tn_status launch_kernel(tn_session *s, list *l, int i) {
     return code;
 }
 
+static tn_status record_steps(tn_session *s, list *l, int i, int end);
+
+/* The byte that a step reads. */
+static tn_status record_conditional(tn_session *s, list *l, int i) {
+    const plan *p = s->p->plan;
+    const pstep *x = &p->steps.at[i];
+    const device_api *api = s->p->dev->api;
+    const pbuf *cond = &p->bufs.at[x->cond];
+    if (x->kind == PSTEP_LEAVE) return api->leave(l, cond->slot, (size_t)cond->offset, &s->err);
+    tn_status code = api->branch(l, cond->slot, (size_t)cond->offset, &s->err);
+    if (!code) code = record_steps(s, l, i + 1, i + 1 + x->n_then);
+    if (!code && x->n_then < x->inside) code = api->otherwise(l, &s->err);
+    if (!code) code = record_steps(s, l, i + 1 + x->n_then, pstep_end(p, i));
+    return code ? code : api->end(l, &s->err);
+}
+
 /* Steps [i, end) of the plan. */
 static tn_status record_steps(tn_session *s, list *l, int i, int end) {
     const plan *p = s->p->plan;
@@ -53,11 +69,12 @@ static tn_status record_steps(tn_session *s, list *l, int i, int end) {
     tn_status code = TN_OK;
     for (; i < end && !code; i = pstep_end(p, i)) {
         const pstep *x = &p->steps.at[i];
-        bool loop = x->kind == PSTEP_LOOP && api->loop; /* the CPU launches kernels of a loop for profiles alone, once */
+        bool loops = x->kind == PSTEP_LOOP || x->kind == PSTEP_REPEAT;
         if (x->kind == PSTEP_LAUNCH) code = launch_kernel(s, l, x->kernel);
-        if (loop) code = api->loop(l, &s->err);
-        if (!code) code = record_steps(s, l, i + 1, pstep_end(p, i));
-        if (!code && loop) code = api->end(l, &s->err);
+        if (pstep_is_conditional(x)) code = record_conditional(s, l, i);
+        if (loops) code = x->kind == PSTEP_LOOP ? api->loop(l, &s->err) : api->repeat(l, &s->err);
+        if (loops && !code) code = record_steps(s, l, i + 1, pstep_end(p, i));
+        if (loops && !code) code = api->end(l, &s->err);
     }
     return code;
 }
@@ -325,6 +342,8 @@ tn_status session_submit(tn_session *s, int64_t steps) {
     if (s->io_buf) return run_remote(s, steps);
     tn_program *p = s->p;
     uint64_t ticket;
+    for (int i = 0; i < p->n_io && !p->main_entry && s->loops; i++)
+        p->dev->api->ring(s->list, SLOT_IO + i, steps > 1 ? (size_t)s->ring[i] : 0, s->ring[p->n_io + i]);
     tn_status code = p->dev->api->submit(s->list, steps, &ticket, &s->err);
     return code ? code : p->dev->api->wait(p->dev, ticket, &s->err);
 }

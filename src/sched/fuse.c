@@ -297,7 +297,8 @@ static void place_parts(sched *s, val concat) {
     int *group_of = ARENA_ARRAY(s->scratch, int, parts.n);
     for (int i = 0; i < parts.n; i++) {
         val x = parts.at[i];
-        int kin = s->opts.fusion < 3 ? -1 : find_kin(s, &f, x, i), gi = kin < 0 ? -1 : group_of[kin];
+        int kin = s->opts.fusion < 3 || s->control[graph_get(s->g, x)->region] ? -1 : find_kin(s, &f, x, i),
+            gi = kin < 0 ? -1 : group_of[kin];
         bool joins =
             gi >= 0 && graph_same_shape(s->g, x, s->groups.at[gi].roots.at[0]) && s->groups.at[gi].roots.n < MOST_PARTS;
         if (joins) {
@@ -354,7 +355,7 @@ void sched_fuse(sched *s) {
         s->group_of[v] = -1;
         if ((n->op == OP_const && n->splat) || n->op == OP_iota)
             s->place[v] = s->materialised[v] ? PLACE_NONE : PLACE_EVERYWHERE;
-        else if (op_get((op_code)n->op)->cls == CL_SOURCE)
+        else if (op_get((op_code)n->op)->cls == CL_SOURCE || op_get((op_code)n->op)->cls == CL_CTRL)
             s->place[v] = PLACE_LEAF;
     }
     for (val v = (val)s->g->nodes.n - 1; v > 0; v--)

@@ -72,6 +72,7 @@ static int maker(const sched *s, val v) { return s->place[v] != PLACE_ROOT || is
 static bool may_merge(const merger *m, int x) {
     const sched *s = m->s;
     const group *gr = &s->groups.at[x];
+    if (s->control[graph_get(s->g, gr->roots.at[0])->region]) return false; /* one may need another by way of it */
     if (gr->dead || gr->dest || gr->n_dots || gr->n_reduces || gr->splits.n || gr->roots.n >= MOST_ROOTS) return false;
     if (graph_get(s->g, gr->roots.at[0])->op == OP_scatter_add) return false;
     for (int i = 0; i < m->reads[x].n; i++)

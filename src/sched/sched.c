@@ -4,11 +4,12 @@
  * most one try a value, and a few for any number of groups that are alike. */
 #include "sched/sched.h"
 
-static void refuse(const graph *g) {
+static void refuse(const graph *g, const target *t) {
     for (val v = 1; v < (val)g->nodes.n; v++) {
         const node *n = graph_get(g, v);
-        if (op_get((op_code)n->op)->cls == CL_CTRL && n->op != OP_param) /* the op itself comes after its regions */
-            guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "op %s (%%%u) at %s: control flow is not scheduled yet",
+        bool gpu = t && t->kind == TARGET_GPU;
+        if (gpu && op_get((op_code)n->op)->cls == CL_CTRL && n->op != OP_param) /* the op itself comes after its regions */
+            guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "op %s (%%%u) at %s: control flow is not scheduled for GPUs yet",
                        op_get((op_code)n->op)->name, v, n->where ? n->where : "?");
         if (n->op == OP_fold)
             guard_fail(g->a->gd, TN_ERR_INTERNAL, "op fold (%%%u) reached the scheduler: pass fold_lower must run first", v);
@@ -21,24 +22,9 @@ static void refuse(const graph *g) {
 
 /* ---- buffers ---- */
 
-static int32_t add_buf(sched *s, pbuf_kind kind, val v, int slot, int64_t *fill) {
-    const node *n = graph_get(s->g, v);
-    pbuf b = {
-        .kind = kind, .node = v, .dtype = n->dtype, .elems = graph_elems(s->g, v), .slot = slot, .inplace_of = -1, .io = -1
-    };
-    b.bytes = b.elems * (int64_t)dtype_size((tn_dtype)n->dtype);
-    if (fill) {
-        b.offset = *fill;
-        *fill += plan_room(b.bytes);
-    }
-    VEC_PUSH(s->a, &s->p->bufs, b);
-    s->buf_of[v] = s->p->bufs.n - 1;
-    return s->p->bufs.n - 1;
-}
-
 static void add_io(sched *s, const char *name, bool is_output, val v) {
     int k = s->p->io.n;
-    int32_t b = add_buf(s, is_output ? PB_OUTPUT : PB_INPUT, v, SLOT_IO + k, NULL);
+    int32_t b = sched_add_buf(s, is_output ? PB_OUTPUT : PB_INPUT, v, SLOT_IO + k, NULL);
     s->p->bufs.at[b].io = k;
     VEC_PUSH(s->a, &s->p->io, (pio){ name, is_output, v, graph_get(s->g, v)->dtype, b, s->p->bufs.at[b].bytes });
 }
@@ -54,7 +40,7 @@ static void make_buffers(sched *s) {
         } else {
             bool changes = graph_is_assigned(g, v);
             int32_t b =
-                add_buf(s, PB_STATE, v, changes ? SLOT_STATE : SLOT_SHARED, changes ? &p->state_bytes : &p->shared_bytes);
+                sched_add_buf(s, PB_STATE, v, changes ? SLOT_STATE : SLOT_SHARED, changes ? &p->state_bytes : &p->shared_bytes);
             VEC_PUSH(s->a, &p->states, (pstate){ graph_get(g, v)->name, v, b, graph_get(g, v)->data != NULL });
         }
     }
@@ -69,10 +55,11 @@ static void make_buffers(sched *s) {
         const node *n = graph_get(g, v);
         if (s->buf_of[v] >= 0) continue;
         if (n->op == OP_const && !n->splat)
-            add_buf(s, PB_CONST, v, SLOT_CONST, &p->const_bytes);
+            sched_add_buf(s, PB_CONST, v, SLOT_CONST, &p->const_bytes);
         else if (s->place[v] == PLACE_ROOT && (s->group_of[v] < 0 || !s->groups.at[s->group_of[v]].dest))
-            add_buf(s, PB_TEMP, v, SLOT_TEMP, NULL);
+            sched_add_buf(s, PB_TEMP, v, SLOT_TEMP, NULL);
     }
+    control_buffers(s);
     for (val v = 1; v < (val)g->nodes.n; v++)
         if (s->place[v] == PLACE_ALIAS) s->buf_of[v] = s->buf_of[graph_get(g, v)->in[0]];
 }
@@ -186,31 +173,40 @@ static void count_flops(kernel *k) {
     k->flops = flops < 0x1p63 ? (uint64_t)flops : INT64_MAX; /* of what nobody can compute */
 }
 
-static bool lower_all(sched *s) {
-    order o = { .s = s, .seen = ARENA_ARRAY(s->a, bool, s->groups.n) };
-    members inside = sched_members(s);
-    val_list to_materialise = { 0 };
-    for (int late = 0; late < 2; late++) /* kernels that end in a state update come last: others may still read the old value */
-        for (int gi = 0; gi < s->groups.n; gi++)
-            if (!s->groups.at[gi].dead && updates_state(s, gi) == (late == 1)) visit_group(&o, gi);
-    for (int i = 0; i < o.out.n; i++) {
-        val materialise;
-        pkernel pk = { .code = i };
-        pk.k = lower_group(s, o.out.at[i], &pk.args, &materialise);
-        if (!pk.k) {
-            if (s->materialised[materialise])
-                guard_fail(s->a->gd, TN_ERR_INTERNAL, "%%%u cannot be scheduled; please report the graph", materialise);
-            VEC_PUSH(s->a, &to_materialise, materialise);
-        }
-        if (to_materialise.n) continue;
-        pk.root = s->groups.at[o.out.at[i]].roots.at[s->groups.at[o.out.at[i]].roots.n - 1];
-        list_fused(s, &inside, o.out.at[i], &pk);
-        count_traffic(&pk);
-        count_flops(pk.k);
-        VEC_PUSH(s->a, &s->p->kernels, pk);
+static void lower_one(sched *s, int gi, lowering *low) {
+    val materialise;
+    pkernel pk = { .code = s->p->kernels.n };
+    pk.k = lower_group(s, gi, &pk.args, &materialise);
+    if (!pk.k) {
+        if (s->materialised[materialise])
+            guard_fail(s->a->gd, TN_ERR_INTERNAL, "%%%u cannot be scheduled; please report the graph", materialise);
+        VEC_PUSH(s->a, &low->to_materialise, materialise);
     }
-    for (int i = 0; i < to_materialise.n; i++) s->materialised[to_materialise.at[i]] = true;
-    return to_materialise.n == 0;
+    if (low->to_materialise.n) return;
+    pk.root = s->groups.at[gi].roots.at[s->groups.at[gi].roots.n - 1];
+    list_fused(s, &low->inside, gi, &pk);
+    count_traffic(&pk);
+    count_flops(pk.k);
+    VEC_PUSH(s->a, &s->p->steps, ((pstep){ .kind = PSTEP_LAUNCH, .kernel = s->p->kernels.n }));
+    VEC_PUSH(s->a, &s->p->kernels, pk);
+}
+
+static void lower_region(sched *s, int r, lowering *low) {
+    order o = { .s = s, .seen = low->seen };
+    for (int late = 0; late < 2; late++) /* kernels that end in a state update come last: others may still read the old value */
+        for (int gi = 0; gi < s->groups.n; gi++) {
+            const group *gr = &s->groups.at[gi];
+            if (!gr->dead && graph_get(s->g, gr->roots.at[0])->region == r && updates_state(s, gi) == (late == 1))
+                visit_group(&o, gi);
+        }
+    for (int i = 0; i < o.out.n; i++) (s->groups.at[o.out.at[i]].control ? control_lower : lower_one)(s, o.out.at[i], low);
+}
+
+static bool lower_all(sched *s) {
+    lowering low = { .inside = sched_members(s), .seen = ARENA_ARRAY(s->a, bool, s->groups.n), .region = lower_region };
+    lower_region(s, 0, &low);
+    for (int i = 0; i < low.to_materialise.n; i++) s->materialised[low.to_materialise.at[i]] = true;
+    return low.to_materialise.n == 0;
 }
 
 static void count_unfused(plan *p) {
@@ -228,7 +224,7 @@ static void count_unfused(plan *p) {
 }
 
 plan *sched_plan(graph *g, arena *a, const sched_opts *opts) {
-    refuse(g);
+    refuse(g, opts->t);
     bool *materialised = ARENA_ARRAY(a, bool, g->nodes.n);
     arena scratch;
     arena_child(&scratch, a);
@@ -243,7 +239,9 @@ plan *sched_plan(graph *g, arena *a, const sched_opts *opts) {
         s.values.at = ARENA_ARRAY(a, uint32_t, g->nodes.n), s.of_groups.at = ARENA_ARRAY(a, uint32_t, g->nodes.n);
         s.part_of = ARENA_ARRAY(a, int, g->nodes.n), s.count = ARENA_ARRAY(a, int, g->nodes.n);
         s.values.now = s.of_groups.now = 1;
+        control_force(&s);
         sched_fuse(&s);
+        control_groups(&s);
         make_buffers(&s);
         if (!lower_all(&s)) continue;
         count_unfused(s.p);

@@ -1,9 +1,8 @@
 /* sched.h - graph to plan: which values are kept in memory, which ops share a kernel, and each kernel's loops in scalar form.
  *
- * In: a compacted graph without regions and symbolic dims, after the passes of stage TARGET (pass/passes.def), which becomes
- * the plan's.
- * Out: a plan whose buffers have no place yet (mem/) and whose kernels are in scalar form (recipe/ tiles them). The plan's
- * arena owns everything. */
+ * In: a compacted graph without symbolic dims, for GPUs also without regions, after the passes of stage TARGET
+ * (pass/passes.def), which becomes the plan's. Out: a plan whose buffers have no place yet (mem/) and whose kernels are in
+ * scalar form (recipe/ tiles them). The plan's arena owns everything. */
 #ifndef TN_SCHED_SCHED_H
 #define TN_SCHED_SCHED_H
 
@@ -45,9 +44,10 @@ typedef struct group {
     int64_t work; /* elements computed inside, roughly */
     int64_t rows; /* of the last analysis that went well .. */
     int loops;
-    bool known; /* .. which was of the group as it is */
-    bool dead;  /* merged into another */
-    val dest;   /* roots are parts of this concat and written there (sched.part_at) instead of buffers of their own */
+    bool known;   /* .. which was of the group as it is */
+    bool dead;    /* merged into another */
+    bool control; /* its root is an if or a while: see control.c */
+    val dest;     /* roots are parts of this concat and written there (sched.part_at) instead of buffers of their own */
 } group;
 
 /* PLACE_JOINED: a concat whose parts are parts of a larger one. */
@@ -68,6 +68,7 @@ typedef struct sched {
     int_list readers;        /* of the value that is being placed: groups */
     int *part_of;            /* [nodes] see kinship in fuse.c */
     int *count;              /* [nodes] all 0 between uses */
+    bool *control;           /* [regions] has an if or a while, which fuse.c and merge.c do not look through */
 } sched;
 static inline bool sched_marked(const marks *m, uint32_t i) { return m->at[i] == m->now; }
 static inline bool sched_mark(marks *m, uint32_t i) { /* whether it is new */
@@ -133,6 +134,8 @@ bool sched_packs_computed(const sched *s, tn_dtype t, int64_t elems, int64_t rea
 
 /* fuse.c: fills place, group_of, groups. */
 void sched_fuse(sched *s);
+/* decide.c: a buffer of v's type, which v has from now on; *fill: where there is room for it, which moves on. */
+int32_t sched_add_buf(sched *s, pbuf_kind kind, val v, int slot, int64_t *fill);
 bool sched_decide(sched *s, val v, val user, bool fused, const char *reason); /* notes it for explain; returns fused */
 
 /* merge.c: kernels with several results. */
@@ -145,6 +148,21 @@ typedef struct members {
 members sched_members(const sched *s);
 /* Values in memory that group gi reads, once each unless under several names, in order of a walk from its roots. */
 void sched_reads(sched *s, int gi, val_list *out);
+
+/* Inside of lowering. */
+typedef struct lowering {
+    members inside;
+    bool *seen;                                            /* [groups] */
+    val_list to_materialise;                               /* because groups cannot be lowered after all */
+    void (*region)(sched *s, int r, struct lowering *low); /* makes the groups of a region kernels and steps */
+} lowering;
+
+/* control.c: if and while. control_force: what they need in memory; before sched_fuse. control_groups: groups of their own;
+ * after it. control_buffers: of what has several results. control_lower: kernels and steps of such a group. */
+void control_force(sched *s);
+void control_groups(sched *s);
+void control_buffers(sched *s);
+void control_lower(sched *s, int gi, lowering *low);
 
 /* lower.c: the kernel of a group in scalar form and its arguments. Returns NULL with *out_blame = the value to keep in memory
  * when the group cannot be lowered after all. */

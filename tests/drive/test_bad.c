@@ -559,15 +559,25 @@ static void test_options(void **state) {
     stop(&f);
 }
 
-static void refused(tn_ctx *ctx, const char *text, const char *why, const char *what) {
-    for (tn_mode mode = TN_MODE_IMMEDIATE; mode <= TN_MODE_LOOP; mode++) {
+static void refused_in(tn_ctx *ctx, tn_mode first, tn_mode last, const char *device, const char *text, const char *why,
+                       const char *what) {
+    for (tn_mode mode = first; mode <= last; mode++) {
         tn_graph *g = tn_graph_parse(ctx, text, strlen(text), "refused.tn");
         if (!g) fail_msg("%s", tn_ctx_error(ctx));
         tn_compile_opts o = opts_of(mode);
+        o.device = device;
         tn_program *p;
         EXPECT(ctx, TN_ERR_UNSUPPORTED, tn_compile(g, &o, &p), why, what);
         tn_graph_free(g);
     }
+}
+static void refused(tn_ctx *ctx, const char *text, const char *why, const char *what) {
+    refused_in(ctx, TN_MODE_IMMEDIATE, TN_MODE_LOOP, NULL, text, why, what);
+}
+/* In mode immediate, and on GPUs. */
+static void control_refused(tn_ctx *ctx, const char *text, const char *what) {
+    refused_in(ctx, TN_MODE_IMMEDIATE, TN_MODE_IMMEDIATE, NULL, text, "control flow", what);
+    refused_in(ctx, TN_MODE_GRAPH, TN_MODE_LOOP, "null-cuda", text, "control flow is not scheduled for GPUs yet", what);
 }
 static void test_graphs(void **state) {
     (void)state;
@@ -585,16 +595,17 @@ static void test_graphs(void **state) {
     tn_graph_free(g);
     refused(f.ctx, "graph @f<B 1..64>(x f32[B,7]) {\n  %1 = exp x f32[B,7]\n  return %1 as \"y\"\n}\n", "symbolic dims",
             "[B,7]");
-    refused(
+    control_refused(
         f.ctx,
         "graph @f(c bool[], x f32[4]) {\n  region @yes(%a f32[4]) {\n    %y = neg %a\n    return %y\n  }\n"
         "  region @no(%p f32[4]) {\n    return %p\n  }\n  %1 = if c, x then=@yes else=@no f32[4]\n  return %1 as \"y\"\n}\n",
-        "control flow", "op if");
-    refused(f.ctx,
-            "graph @f(n i64[]) {\n  region @cond(%a i64[]) {\n    %t = lt %a, 10 bool[]\n    return %t\n  }\n"
-            "  region @body(%b i64[]) {\n    %m = add %b, 1\n    return %m\n  }\n  %1 = while n cond=@cond body=@body i64[]\n"
-            "  return %1 as \"y\"\n}\n",
-            "control flow", "op while");
+        "op if");
+    control_refused(
+        f.ctx,
+        "graph @f(n i64[]) {\n  region @cond(%a i64[]) {\n    %t = lt %a, 10 bool[]\n    return %t\n  }\n"
+        "  region @body(%b i64[]) {\n    %m = add %b, 1\n    return %m\n  }\n  %1 = while n cond=@cond body=@body i64[]\n"
+        "  return %1 as \"y\"\n}\n",
+        "op while");
     works(f.ctx, 2);
     stop(&f);
 }

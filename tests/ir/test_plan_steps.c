@@ -10,7 +10,8 @@
 
 #include "support/plan_run.h"
 
-/* Some launches; the first has no state that a run changes, the second a training step's. */
+/* Some launches; the last has loops and branches inside; the first has no state that a run changes, the second a training
+ * step's. */
 static const char *const graphs[] = {
     "graph @net(x f32[17,1033], w f32[1033,24], u f32[24,40], v f32[40,24]) {\n  %1 = dot x, w contract=[1]x[0] f32[17,24]\n"
     "  %2 = tanh %1\n  %3 = dot %2, u contract=[1]x[0] f32[17,40]\n  %4 = dot %3, v contract=[1]x[0] f32[17,24]\n"
@@ -18,8 +19,16 @@ static const char *const graphs[] = {
     "graph @step(x f32[16,24], state w f32[24,40] = rand(3), state n i64[]) {\n  %1 = dot x, w contract=[1]x[0] f32[16,40]\n"
     "  %2 = tanh %1\n  %3 = dot x, %2 contract=[0]x[0] f32[24,40]\n  %4 = sub w, %3\n  %5 = add n, 1\n"
     "  return %2 as \"y\", %4 -> w, %5 -> n\n}\n",
+    "graph @control(c bool[], x f32[40], i i64[], state w f32[40]) {\n"
+    "  region @c(%ca i64[], %cx f32[40]) {\n    %ct = lt %ca, 3\n    return %ct\n  }\n"
+    "  region @yes(%p f32[40]) {\n    %q = mul %p, 2.0\n    return %q\n  }\n"
+    "  region @no(%s f32[40]) {\n    %t = add %s, 1.0\n    return %t\n  }\n"
+    "  region @b(%ba i64[], %bx f32[40]) {\n    %bn = add %ba, 1\n    %bt = gt %ba, 1\n"
+    "    %bi = if %bt, %bx then=@yes else=@no f32[40]\n    %bs = tanh %bi\n    return %bn, %bs\n  }\n"
+    "  %1 = while i, x cond=@c body=@b i64[]\n  %2 = proj %1 index=1 f32[40]\n  %3 = add %2, w\n  %4 = tanh %3\n"
+    "  return %3 as \"y\", %4 -> w, %1 as \"n\"\n}\n",
 };
-enum { NET, TRAIN };
+enum { NET, TRAIN, CONTROL };
 
 static plan *make_plan(arena *a, int which, bool gpu, tn_mode mode) {
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
@@ -95,6 +104,58 @@ DEFECT(bytes_shared_in_an_overlap) {
     late->offset -= PLAN_ALIGN;
 }
 
+/* The nth step of a kind. */
+static int find(const plan *p, pstep_kind kind, int nth) {
+    for (int i = 0; i < p->steps.n; i++)
+        if (p->steps.at[i].kind == kind && nth-- == 0) return i;
+    fail_msg("no such step");
+    return -1;
+}
+static pstep *step(plan *p, pstep_kind kind) { return &p->steps.at[find(p, kind, 0)]; }
+static void take_out(plan *p, int at) {
+    for (int i = 0; i < at; i++)
+        if (pstep_end(p, i) > at) p->steps.at[i].inside--;
+    for (int i = at; i + 1 < p->steps.n; i++) p->steps.at[i] = p->steps.at[i + 1];
+    p->steps.n--;
+}
+/* The buffer that the last launch of a loop writes, and the kernel's number for it. */
+static parg *last_written(plan *p) {
+    int at = find(p, PSTEP_REPEAT, 0), i = pstep_end(p, at) - 1;
+    const pkernel *pk = &p->kernels.at[p->steps.at[i].kernel];
+    return &pk->args[pk->k->bufs.n - 1];
+}
+static void share_place(plan *p, int32_t x, int32_t y) {
+    p->bufs.at[y].slot = p->bufs.at[x].slot, p->bufs.at[y].offset = p->bufs.at[x].offset;
+}
+
+DEFECT(leave_dropped) { take_out(p, find(p, PSTEP_LEAVE, 0)); }
+DEFECT(leave_outside) {
+    pstep x = *step(p, PSTEP_LEAVE);
+    take_out(p, find(p, PSTEP_LEAVE, 0)), insert(p, find(p, PSTEP_REPEAT, 0), x), loop(p)->inside++;
+}
+DEFECT(leave_before_its_condition) {
+    int i = find(p, PSTEP_LEAVE, 0);
+    swap(&p->steps.at[i - 1], &p->steps.at[i]);
+}
+DEFECT(leave_with_steps_inside) { step(p, PSTEP_LEAVE)->inside = 1; }
+DEFECT(condition_of_numbers) { step(p, PSTEP_LEAVE)->cond = last_written(p)->buf; }
+DEFECT(condition_of_no_buffer) { step(p, PSTEP_BRANCH)->cond = p->bufs.n; }
+DEFECT(condition_that_nothing_writes) { step(p, PSTEP_LEAVE)->cond = step(p, PSTEP_BRANCH)->cond; }
+DEFECT(branch_part_too_long) { step(p, PSTEP_BRANCH)->n_then = step(p, PSTEP_BRANCH)->inside + 1; }
+DEFECT(branch_without_else) { step(p, PSTEP_BRANCH)->n_then = step(p, PSTEP_BRANCH)->inside; }
+DEFECT(branch_without_then) { step(p, PSTEP_BRANCH)->n_then = 0; }
+DEFECT(branch_beyond_its_loop) { step(p, PSTEP_BRANCH)->inside += 9; }
+DEFECT(step_of_no_kind) { step(p, PSTEP_LEAVE)->kind = N_PSTEPS; }
+DEFECT(state_updated_in_a_loop) { last_written(p)->buf = buffer_of(p, PB_STATE, 0); }
+DEFECT(condition_written_over) { /* what the loop carries lies where the branch looks */
+    share_place(p, last_written(p)->buf, step(p, PSTEP_BRANCH)->cond);
+}
+DEFECT(carried_value_written_over) { /* by a value that lives between its uses in two iterations */
+    int at = find(p, PSTEP_REPEAT, 0);
+    const pkernel *first = &p->kernels.at[p->steps.at[at + 1].kernel]; /* the condition */
+    share_place(p, last_written(p)->buf, first->args[first->k->bufs.n - 1].buf);
+}
+
 typedef struct defect {
     const char *name;
     void (*plant)(plan *p);
@@ -107,7 +168,24 @@ typedef struct defect {
     { #name, name, TRAIN, false, TN_MODE_LOOP, problem }
 #define GPU(name, problem)                                                                                                     \
     { #name, name, NET, true, TN_MODE_LOOP, problem }
+#define CTL(name, problem)                                                                                                     \
+    { #name, name, CONTROL, false, TN_MODE_LOOP, problem }
 static const defect defects[] = {
+    CTL(leave_dropped, "is a loop that nothing leaves"),
+    CTL(leave_outside, "leaves no loop"),
+    CTL(leave_before_its_condition, "which nothing has written"),
+    CTL(leave_with_steps_inside, "is a leave with 1 steps inside"),
+    CTL(condition_of_numbers, "which is not one bool"),
+    CTL(condition_of_no_buffer, "which is not one bool"),
+    CTL(condition_that_nothing_writes, "which nothing has written"),
+    CTL(branch_part_too_long, "of them for true"),
+    CTL(branch_without_else, "which nothing has written"),
+    CTL(branch_without_then, "which nothing has written"),
+    CTL(branch_beyond_its_loop, "steps inside, of"),
+    CTL(step_of_no_kind, "is of no kind"),
+    CTL(state_updated_in_a_loop, "inside of a loop or a branch"),
+    CTL(condition_written_over, "overlap"),
+    CTL(carried_value_written_over, "overlap"),
     CPU(launch_dropped, "is in no step"),
     CPU(launch_twice, "is launch"),
     CPU(launches_swapped, "step 1 is launch 1, expected 0"),

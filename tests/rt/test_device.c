@@ -163,14 +163,82 @@ static void check_once(fixture *f, void *entry, buffer *b) {
     err e;
     assert_int_equal(api->record(f->d, 2, &l, &e), TN_OK);
     assert_int_equal(launch(f, l, entry, false, &e), TN_OK);
-    if (api->loop) assert_int_equal(api->loop(l, &e), TN_ERR_INVAL);
+    assert_int_equal(api->loop(l, &e), TN_ERR_INVAL);
     assert_int_equal(api->seal(l, &e), TN_OK);
-    if (api->loop) assert_int_equal(api->loop(l, &e), TN_ERR_INVAL);
+    assert_int_equal(api->loop(l, &e), TN_ERR_INVAL);
     api->bind(l, 0, b, 0), api->bind(l, 1, b, 0);
     assert_int_equal(api->submit(l, 3, &ticket, &e), TN_ERR_INVAL);
     assert_int_equal(api->submit(l, 1, &ticket, &e), TN_OK);
     assert_int_equal(api->wait(f->d, ticket, &e), TN_OK);
     api->discard(l);
+}
+
+/* Loops that a byte ends and branches, on devices whose lists have them: counts down from 7; odd numbers are added up in the
+ * first part, even ones in the other. */
+static const char *const control_kernels =
+    KERNEL_HEAD "void down(char *const *slot, const par *p, long steps) {\n"
+                "    int *n = (int *)slot[0]; (void)steps;\n"
+                "    SHARES if (tid == 0) { n[0]--; slot[1][0] = n[0] >= 0; slot[1][1] = n[0] % 2 != 0; } }\n"
+                "void odd(char *const *slot, const par *p, long steps) {\n"
+                "    int *n = (int *)slot[0]; (void)steps; SHARES if (tid == 0) n[1] += n[0]; }\n"
+                "void even(char *const *slot, const par *p, long steps) {\n"
+                "    int *n = (int *)slot[0]; (void)steps; SHARES if (tid == 0) n[2] += n[0]; }\n";
+
+static void bad_control(const device_api *api, device *d) {
+    list *l;
+    err e;
+    assert_int_equal(api->record(d, 2, &l, &e), TN_OK);
+    assert_int_equal(api->leave(l, 0, 0, &e), TN_ERR_INVAL);
+    assert_int_equal(api->otherwise(l, &e), TN_ERR_INVAL);
+    assert_int_equal(api->end(l, &e), TN_ERR_INVAL);
+    assert_int_equal(api->branch(l, 2, 0, &e), TN_ERR_INVAL);
+    assert_int_equal(api->repeat(l, &e), TN_OK);
+    assert_int_equal(api->leave(l, -1, 0, &e), TN_ERR_INVAL);
+    assert_int_equal(api->loop(l, &e), TN_ERR_INVAL); /* a loop is all of its list */
+    assert_int_equal(api->seal(l, &e), TN_ERR_INVAL);
+    assert_int_equal(api->end(l, &e), TN_OK);
+    assert_int_equal(api->seal(l, &e), TN_OK);
+    assert_int_equal(api->repeat(l, &e), TN_ERR_INVAL);
+    assert_int_equal(api->branch(l, 0, 0, &e), TN_ERR_INVAL);
+    api->discard(l);
+}
+
+static void check_control(const device_api *api) {
+    if (!api->repeat) return;
+    for (int threads = 1; threads <= 3; threads++) {
+        fixture f;
+        open_device(&f, api, threads);
+        err e = { 0 };
+        module *m;
+        void *down, *odd, *even;
+        list *l;
+        int n[2][3] = { { 7, 0, 0 }, { 3, 1, 1 } }, out[2][3];
+        uint64_t ticket;
+        buffer *a, *b;
+        bad_control(api, f.d);
+        assert_int_equal(api->build(f.d, control_kernels, strlen(control_kernels), false, &m, NULL, &e), TN_OK);
+        assert_true(!api->find(f.d, m, "down", &down, &e) && !api->find(f.d, m, "odd", &odd, &e) &&
+                    !api->find(f.d, m, "even", &even, &e));
+        assert_true(!api->alloc(f.d, sizeof n, &a, &e) && !api->alloc(f.d, 2, &b, &e));
+        assert_true(!api->upload(f.d, a, 0, n, sizeof n, &e) && !api->record(f.d, 2, &l, &e));
+        assert_true(!api->loop(l, &e) && !api->repeat(l, &e) && !launch(&f, l, down, true, &e) && !api->leave(l, 1, 0, &e));
+        assert_true(!api->branch(l, 1, 1, &e) && !launch(&f, l, odd, true, &e) && !api->otherwise(l, &e));
+        assert_true(!launch(&f, l, even, false, &e) && !api->end(l, &e) && !api->end(l, &e) && !api->end(l, &e));
+        assert_int_equal(api->seal(l, &e), TN_OK);
+        api->bind(l, 0, a, 0), api->bind(l, 1, b, 0);
+        api->ring(l, 0, sizeof *n, 2);
+        assert_int_equal(api->submit(l, 2, &ticket, &e), TN_OK);
+        assert_int_equal(api->wait(f.d, ticket, &e), TN_OK);
+        assert_int_equal(api->download(f.d, a, 0, out, sizeof out, &e), TN_OK);
+        const int want[2][3] = { { -1, 5 + 3 + 1, 6 + 4 + 2 }, { -1, 1 + 1, 1 + 2 } };
+        if (f.keeps) assert_memory_equal(out, want, sizeof want);
+        device_span span[3]; /* each operation once; jumps are none */
+        assert_int_equal(api->profile(l, NULL, span, 3, &e), TN_OK);
+        api->discard(l);
+        api->free(f.d, a), api->free(f.d, b);
+        api->drop(f.d, m);
+        close_device(&f);
+    }
 }
 
 static void check_lists(const device_api *api) {
@@ -199,7 +267,8 @@ static void check_lists(const device_api *api) {
         assert_int_equal(api->upload(f.d, a, 256, in, sizeof in, &e), TN_OK);
         list *l;
         assert_int_equal(api->record(f.d, 3, &l, &e), TN_OK);
-        if (api->loop) {
+        bool looped = !f.caps.host_memory; /* else a launch has a loop in it */
+        if (looped) {
             assert_int_equal(api->end(l, &e), TN_ERR_INVAL); /* of nothing */
             assert_int_equal(api->loop(l, &e), TN_OK);
             assert_int_equal(api->loop(l, &e), TN_ERR_INVAL);
@@ -214,7 +283,7 @@ static void check_lists(const device_api *api) {
         assert_int_equal(launch(&f, l, NULL, false, &e), TN_ERR_INVAL);
         uint64_t ticket;
         assert_int_equal(api->submit(l, 1, &ticket, &e), TN_ERR_INVAL); /* not sealed */
-        if (api->loop) {
+        if (looped) {
             assert_int_equal(api->seal(l, &e), TN_ERR_INVAL); /* the loop has no end */
             assert_int_equal(api->end(l, &e), TN_OK);
             assert_int_equal(api->end(l, &e), TN_ERR_INVAL);
@@ -336,9 +405,10 @@ static void *use_device(void *arg) {
     buffer *a, *b;
     list *l;
     uint64_t ticket;
+    bool looped = !u->f->caps.host_memory;
     bool ok = !api->alloc(u->f->d, sizeof in, &a, &e) && !api->alloc(u->f->d, sizeof out, &b, &e) &&
               !api->upload(u->f->d, a, 0, in, sizeof in, &e) && !api->record(u->f->d, 2, &l, &e) &&
-              (!api->loop || !api->loop(l, &e)) && !launch(u->f, l, u->add, true, &e) && (!api->end || !api->end(l, &e)) &&
+              (!looped || !api->loop(l, &e)) && !launch(u->f, l, u->add, true, &e) && (!looped || !api->end(l, &e)) &&
               !api->seal(l, &e);
     if (!ok) return u->wrong++, NULL;
     api->bind(l, 0, a, 0);
@@ -442,6 +512,7 @@ static void test_caps(void **state) { (void)state, on_every_device(check_caps); 
 static void test_memory(void **state) { (void)state, on_every_device(check_memory); }
 static void test_freed(void **state) { (void)state, on_every_device(check_freed); }
 static void test_lists(void **state) { (void)state, on_every_device(check_lists); }
+static void test_control(void **state) { (void)state, on_every_device(check_control); }
 static void test_send(void **state) { (void)state, on_every_device(check_send); }
 static void test_shared(void **state) { (void)state, on_every_device(check_shared); }
 static void test_out_of_memory(void **state) { (void)state, on_every_device(check_out_of_memory); }
@@ -497,9 +568,10 @@ static void test_null_counts(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_caps),          cmocka_unit_test(test_memory),
-                                        cmocka_unit_test(test_freed),         cmocka_unit_test(test_lists),
-                                        cmocka_unit_test(test_send),          cmocka_unit_test(test_shared),
-                                        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_null_counts) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_caps),       cmocka_unit_test(test_memory),
+                                        cmocka_unit_test(test_freed),      cmocka_unit_test(test_lists),
+                                        cmocka_unit_test(test_control),    cmocka_unit_test(test_send),
+                                        cmocka_unit_test(test_shared),     cmocka_unit_test(test_out_of_memory),
+                                        cmocka_unit_test(test_null_counts) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
