@@ -139,7 +139,9 @@ tn_tensor onnx_wrap(tn_tensor x, int elem);                      /* a held value
 tn_tensor onnx_wrap_bits(tn_tensor x, int bits, bool is_signed); /* the low bits, as a number */
 bool onnx_elem_wraps(int elem);                                  /* a widened integer, not a string */
 tn_tensor onnx_take_along(onnx_call *c, tn_tensor x, tn_tensor index, int axis); /* index clamped */
-void onnx_cast_text(onnx_call *c, int to);                                       /* operand 0: from or to strings, known */
+/* x f32 as numbers of u8 (still f32), by its own range: the scale and the zero point (f32 scalars). */
+tn_tensor onnx_dynamic_quantise(onnx_call *c, tn_tensor x, tn_tensor *out_scale, tn_tensor *out_zero);
+void onnx_cast_text(onnx_call *c, int to);                     /* operand 0: from or to strings, known */
 tn_tensor onnx_round_to(tn_tensor x, int elem, bool saturate); /* f32 to the values of a small floating-point type */
 tn_tensor onnx_not_negative(tn_tensor index, int64_t size);    /* index + size where it is negative */
 tn_tensor onnx_accurate(tn_tensor x); /* halves as f32, for what takes several roundings; others as they are */

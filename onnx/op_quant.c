@@ -101,12 +101,17 @@ void onnx_op_dequantize_linear(onnx_call *c) {
     onnx_put(c, 0, tn_cast(tn_mul(x, spread(c, 1, axis)), onnx_elem_dtype(to)), to);
 }
 
-void onnx_op_dynamic_quantize_linear(onnx_call *c) {
-    tn_tensor x = onnx_t(c, 0), zero = onnx_scalar(x, 0), full = onnx_scalar(x, 255);
+tn_tensor onnx_dynamic_quantise(onnx_call *c, tn_tensor x, tn_tensor *out_scale, tn_tensor *out_zero) {
+    tn_tensor zero = onnx_scalar(x, 0), full = onnx_scalar(x, 255);
     if (onnx_elem(c, 0) != ELEM_F32) onnx_refuse(c, "%s", onnx_elem_name(onnx_elem(c, 0)));
     tn_tensor lo = tn_min(tn_reduce_min(x, TN_ALL_AXES, 0), zero), hi = tn_max(tn_reduce_max(x, TN_ALL_AXES, 0), zero);
     tn_tensor scale = tn_div(tn_sub(hi, lo), full), point = tn_round(tn_max(tn_min(tn_div(tn_neg(lo), scale), full), zero));
-    onnx_put(c, 0, quantise(c, tn_div(x, scale), point, ELEM_U8), ELEM_U8);
+    *out_scale = scale, *out_zero = point;
+    return tn_min(tn_max(tn_add(tn_round(tn_div(x, scale)), point), zero), full);
+}
+void onnx_op_dynamic_quantize_linear(onnx_call *c) {
+    tn_tensor scale, point, y = onnx_dynamic_quantise(c, onnx_t(c, 0), &scale, &point);
+    onnx_put(c, 0, tn_cast(y, TN_U8), ELEM_U8);
     onnx_put(c, 1, scale, ELEM_F32);
     onnx_put(c, 2, tn_cast(point, TN_U8), ELEM_U8);
 }

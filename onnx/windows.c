@@ -87,12 +87,15 @@ tn_tensor onnx_convolve(onnx_call *c, tn_tensor x, tn_tensor weights, const onnx
     }
     for (int i = 0; i <= n; i++) from_x[i] = i ? 2 + n + i - !grouped : 1 + grouped, from_w[i] = 1 + i + grouped;
     int64_t batch_x = 1, batch_w = 0;
-    tn_tensor out = tn_dot(view, weights, &batch_x, &batch_w, grouped, from_x, from_w, n + 1);
-    int at = 0; /* [G,] N, ..P.., O/G */
-    perm[at++] = grouped;
+    bool dense = true; /* positions next to each other lie next to each other in the operand: they can be the vectors */
+    for (int i = 0; i < n; i++) dense &= w->stride[i] == 1;
+    tn_tensor out = dense ? tn_dot(weights, view, &batch_w, &batch_x, grouped, from_w, from_x, n + 1)
+                          : tn_dot(view, weights, &batch_x, &batch_w, grouped, from_x, from_w, n + 1);
+    int at = 0; /* dense: [G,] O/G, N, ..P..; else [G,] N, ..P.., O/G */
+    perm[at++] = grouped + dense;
     if (grouped) perm[at++] = 0;
-    perm[at++] = n + 1 + grouped;
-    for (int i = 0; i < n; i++) perm[at++] = i + 1 + grouped;
+    perm[at++] = dense ? grouped : n + 1 + grouped;
+    for (int i = 0; i < n; i++) perm[at++] = i + 1 + dense + grouped;
     y.dim[0] = xs.dim[0], y.dim[1] = groups * s.dim[grouped];
     for (int i = 0; i < n; i++) y.dim[i + 2] = w->out[i];
     return tn_reshape(tn_permute(out, perm, at), y);
