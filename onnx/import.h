@@ -10,6 +10,12 @@
 #include "onnx.h"
 #include "tenon/tenon_nn.h"
 
+/* What DequantizeLinear made a value of: whole * scale. */
+typedef struct onnx_steps {
+    tn_tensor whole; /* i32, less the zero point */
+    tn_tensor scale; /* f32: a scalar, or one for each index of axis */
+    int axis;        /* -1: a scalar */
+} onnx_steps;
 typedef struct onnx_val onnx_val;
 struct onnx_val {
     tn_onnx_kind kind;
@@ -22,6 +28,7 @@ struct onnx_val {
     bool refused;     /* what it comes from was */
     onnx_val **items; /* of a sequence, or the value of an optional */
     int n_items;
+    const onnx_steps *steps; /* of 8 bits; NULL: the value is not of that kind */
 };
 
 typedef struct onnx_scope onnx_scope;
@@ -141,6 +148,12 @@ bool onnx_elem_wraps(int elem);                                  /* a widened in
 tn_tensor onnx_take_along(onnx_call *c, tn_tensor x, tn_tensor index, int axis); /* index clamped */
 /* x f32 as numbers of u8 (still f32), by its own range: the scale and the zero point (f32 scalars). */
 tn_tensor onnx_dynamic_quantise(onnx_call *c, tn_tensor x, tn_tensor *out_scale, tn_tensor *out_zero);
+/* Operand i as i32 less its zero point, operand `zero`: one number, or one for each index of axis. */
+tn_tensor onnx_less_zero_point(onnx_call *c, int i, int zero, int axis);
+/* Operands a and b as integers, when both were quantised to 8 bits, a by one scale, b by one or one for each index of axis, and
+ * sums of that many products fit i32. The product of the scales as f32[n] or f32[]. False: they are floats. */
+bool onnx_as_steps(onnx_call *c, int a, int b, int axis, int64_t terms, tn_tensor *out_a, tn_tensor *out_b,
+                   tn_tensor *out_scale);
 void onnx_cast_text(onnx_call *c, int to);                     /* operand 0: from or to strings, known */
 tn_tensor onnx_round_to(tn_tensor x, int elem, bool saturate); /* f32 to the values of a small floating-point type */
 tn_tensor onnx_not_negative(tn_tensor index, int64_t size);    /* index + size where it is negative */

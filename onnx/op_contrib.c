@@ -3,8 +3,6 @@
 
 #include <math.h>
 
-tn_tensor onnx_less_zero_point(onnx_call *c, int i, int zero, int axis);
-
 static tn_dtype held(onnx_call *c, int i) { return onnx_elem_dtype(onnx_elem(c, i)); }
 static tn_tensor accurate(onnx_call *c, int i) { return onnx_accurate(onnx_t(c, i)); }
 static void put(onnx_call *c, int k, tn_tensor x, int like) {

@@ -1,8 +1,6 @@
 /* op_conv.c - convolutions, channels first. */
 #include "windows.h"
 
-tn_tensor onnx_less_zero_point(onnx_call *c, int i, int zero, int axis);
-
 static tn_tensor add_bias(onnx_call *c, tn_tensor y) {
     tn_shape s = { .rank = tn_tensor_shape(y).rank };
     if (!onnx_has(c, 2)) return y;
@@ -18,7 +16,17 @@ void onnx_op_conv(onnx_call *c) {
     onnx_windows w;
     check_ranks(c);
     onnx_windows_read(c, onnx_shape(c, 0), onnx_shape(c, 1).dim + 2, &w);
-    onnx_put(c, 0, add_bias(c, onnx_convolve(c, onnx_t(c, 0), onnx_t(c, 1), &w, onnx_attr_int(c, "group", 1))), ELEM_NONE);
+    tn_shape s = onnx_shape(c, 1), channels = { .rank = s.rank };
+    tn_tensor x, weights, scale, y;
+    int64_t groups = onnx_attr_int(c, "group", 1), terms = s.dim[0] > 0 ? onnx_count_of(s) / s.dim[0] : 0;
+    if (onnx_as_steps(c, 0, 1, 0, terms, &x, &weights, &scale)) {
+        for (int i = 0; i < s.rank; i++) channels.dim[i] = i == 1 ? s.dim[0] : 1;
+        if (tn_tensor_shape(scale).rank == 1) scale = tn_reshape(scale, channels);
+        y = tn_mul(tn_cast(onnx_convolve(c, x, weights, &w, groups), TN_F32), scale);
+    } else {
+        y = onnx_convolve(c, onnx_t(c, 0), onnx_t(c, 1), &w, groups);
+    }
+    onnx_put(c, 0, add_bias(c, y), ELEM_NONE);
 }
 void onnx_op_conv_integer(onnx_call *c) {
     onnx_windows w;

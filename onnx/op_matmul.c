@@ -8,8 +8,13 @@ static void check_same(onnx_call *c) {
 
 void onnx_op_matmul(onnx_call *c) {
     check_same(c);
-    if (onnx_rank(c, 0) < 1 || onnx_rank(c, 1) < 1) onnx_refuse(c, "a scalar");
-    onnx_put(c, 0, tn_matmul(onnx_t(c, 0), onnx_t(c, 1)), ELEM_NONE);
+    int ra = onnx_rank(c, 0), rb = onnx_rank(c, 1);
+    if (ra < 1 || rb < 1) onnx_refuse(c, "a scalar");
+    tn_tensor a, b, scale;
+    if (rb == 2 && onnx_as_steps(c, 0, 1, 1, onnx_shape(c, 0).dim[ra - 1], &a, &b, &scale))
+        onnx_put(c, 0, tn_mul(tn_cast(tn_matmul(a, b), TN_F32), scale), ELEM_F32);
+    else
+        onnx_put(c, 0, tn_matmul(onnx_t(c, 0), onnx_t(c, 1)), ELEM_NONE);
 }
 
 void onnx_op_gemm(onnx_call *c) {
@@ -20,7 +25,11 @@ void onnx_op_gemm(onnx_call *c) {
     if (onnx_rank(c, 0) != 2 || onnx_rank(c, 1) != 2)
         onnx_refuse(c, "operands of rank %d and %d", onnx_rank(c, 0), onnx_rank(c, 1));
     int64_t last_a = ta ? 0 : 1, last_b = tb ? 1 : 0;
-    tn_tensor y = tn_dot(onnx_t(c, 0), onnx_t(c, 1), NULL, NULL, 0, &last_a, &last_b, 1);
+    tn_tensor a = onnx_t(c, 0), b = onnx_t(c, 1), scale, y;
+    if (onnx_as_steps(c, 0, 1, tb ? 0 : 1, onnx_shape(c, 0).dim[last_a], &a, &b, &scale))
+        y = tn_mul(tn_cast(tn_dot(a, b, NULL, NULL, 0, &last_a, &last_b, 1), TN_F32), scale);
+    else
+        y = tn_dot(a, b, NULL, NULL, 0, &last_a, &last_b, 1);
     if (alpha != 1) y = tn_mul_scalar(y, alpha);
     if (onnx_has(c, 2) && beta != 0) y = tn_add(y, beta != 1 ? tn_mul_scalar(onnx_t(c, 2), beta) : onnx_t(c, 2));
     onnx_put(c, 0, y, ELEM_NONE);
@@ -28,18 +37,6 @@ void onnx_op_gemm(onnx_call *c) {
 
 /* ---- whole numbers with zero points ---- */
 
-/* Operand i less the zero point in operand `zero` (a number, or one for each index of `axis`), as i32. */
-tn_tensor onnx_less_zero_point(onnx_call *c, int i, int zero, int axis) {
-    tn_tensor x = tn_cast(onnx_t(c, i), TN_I32);
-    if (!onnx_has(c, zero)) return x;
-    tn_shape z = onnx_shape(c, zero), s = { .rank = onnx_rank(c, i) };
-    tn_tensor point = tn_cast(onnx_t(c, zero), TN_I32);
-    if (onnx_elem(c, zero) != onnx_elem(c, i)) onnx_refuse(c, "a zero point of another type");
-    if (onnx_count_of(z) == 1) return tn_sub(x, tn_reshape(point, TN_SCALAR));
-    if (z.rank != 1 || axis >= s.rank) onnx_refuse(c, "zero points of rank %d", z.rank);
-    for (int k = 0; k < s.rank; k++) s.dim[k] = k == axis ? z.dim[0] : 1;
-    return tn_sub(x, tn_reshape(point, s));
-}
 void onnx_op_matmul_integer(onnx_call *c) {
     int ra = onnx_rank(c, 0), rb = onnx_rank(c, 1);
     if (ra < 2 || rb < 2) onnx_refuse(c, "operands of rank %d and %d", ra, rb);

@@ -1,8 +1,6 @@
 /* op_quant.c - quantised ops: whole numbers less their zero points, contracted in i32, scaled, rounded and clamped. */
 #include "windows.h"
 
-tn_tensor onnx_less_zero_point(onnx_call *c, int i, int zero, int axis);
-
 /* Operand i (a number, or one for each index of axis) so that it broadcasts beside a tensor of that rank. */
 static tn_tensor beside(onnx_call *c, int i, int rank, int axis) {
     tn_shape s = onnx_shape(c, i), wide = { .rank = rank };
@@ -99,6 +97,12 @@ void onnx_op_dequantize_linear(onnx_call *c) {
     }
     if (given) to = given;
     onnx_put(c, 0, tn_cast(tn_mul(x, spread(c, 1, axis)), onnx_elem_dtype(to)), to);
+    bool bytes = onnx_elem(c, 0) == ELEM_U8 || onnx_elem(c, 0) == ELEM_I8, single = onnx_count_of(onnx_shape(c, 1)) == 1;
+    if (!bytes || blocks || to != ELEM_F32 || onnx_elem(c, 1) != ELEM_F32 || c->folding) return;
+    onnx_steps *steps = ONNX_NEW(c->im->env, onnx_steps, 1);
+    *steps = (onnx_steps){ onnx_less_zero_point(c, 0, 2, axis), single ? tn_reshape(onnx_t(c, 1), TN_SCALAR) : onnx_t(c, 1),
+                           single ? -1 : axis };
+    c->out[0]->steps = steps;
 }
 
 tn_tensor onnx_dynamic_quantise(onnx_call *c, tn_tensor x, tn_tensor *out_scale, tn_tensor *out_zero) {

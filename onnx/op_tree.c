@@ -67,7 +67,7 @@ static tn_tensor table(onnx_call *c, const int64_t *v, int n, tn_tensor at) {
 }
 
 static tn_tensor decide(onnx_call *c, const trees *t, tn_tensor x, tn_tensor split, tn_tensor at) {
-    tn_tensor (*const f[])(tn_tensor, tn_tensor) = { (tn_le), (tn_lt), (tn_ge), (tn_gt), (tn_eq), (tn_ne) };
+    static tn_tensor (*const f[])(tn_tensor, tn_tensor) = { (tn_le), (tn_lt), (tn_ge), (tn_gt), (tn_eq), (tn_ne) };
     tn_tensor y = { .graph = NULL }, mode = table(c, t->mode, t->n, at);
     bool used[LEAF] = { false }, missing = false;
     for (int i = 0; i < t->n; i++) {

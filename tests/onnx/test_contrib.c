@@ -141,6 +141,54 @@ static void test_quantised(void **state) {
     }
 }
 
+/* Contractions of what DequantizeLinear made are sums of integers, exact, times both scales: bit for bit. */
+static void test_dequantised(void **state) {
+    (void)state;
+    enum { K = 700, M = 6, T = 4, O = 3, S = 5, I = 4 };
+    uint64_t seed = 14;
+    static uint8_t q[T * K], image[I * S * S];
+    static int8_t w[K * M], filters[O * I * 9];
+    float scale = 0.0123f, by[M], channels[O], y[T * M], z[O * 9];
+    uint8_t zero = 131;
+    double want[T * M], conv[O * 9];
+    for (int i = 0; i < T * K; i++) q[i] = (uint8_t)rnd(&seed);
+    for (int i = 0; i < K * M; i++) w[i] = (int8_t)rnd(&seed);
+    for (int i = 0; i < I * S * S; i++) image[i] = (uint8_t)rnd(&seed);
+    for (int i = 0; i < O * I * 9; i++) filters[i] = (int8_t)rnd(&seed);
+    for (int i = 0; i < M; i++) by[i] = (float)(1 + rnd_below(&seed, 999)) / 7777;
+    for (int i = 0; i < O; i++) channels[i] = (float)(1 + rnd_below(&seed, 999)) / 7777;
+    for (int i = 0; i < T * M; i++) {
+        int32_t sum = 0;
+        for (int k = 0; k < K; k++) sum += (q[i / M * K + k] - zero) * w[k * M + i % M];
+        want[i] = (double)((float)sum * (scale * by[i % M]));
+    }
+    array in[] = { { "q", U8, 2, { T, K }, q, 0, false, false },
+                   { "w", I8, 2, { K, M }, w, sizeof w, true, false },
+                   { "s", F32, 0, { 0 }, &scale, 4, true, false },
+                   { "b", F32, 1, { M }, by, sizeof by, true, false },
+                   { "z", U8, 0, { 0 }, &zero, 1, true, false } };
+    static const char *const products[] = { "MatMul x v -> y", "Gemm x v -> y" };
+    for (int i = 0; i < 2; i++) {
+        run_model(NODES("DequantizeLinear q s z -> x", "DequantizeLinear w b -> v ; axis:i=1", products[i]), in, 5, 17, "y",
+                  F32, TN_F32, y, sizeof y);
+        assert_near(y, want, T * M, 0, products[i]);
+    }
+    for (int i = 0; i < O * 9; i++) {
+        int32_t sum = 0;
+        for (int k = 0; k < I * 9; k++)
+            sum += (image[(k / 9 * S + i % 9 / 3 + k % 9 / 3) * S + i % 3 + k % 3] - zero) * filters[i / 9 * I * 9 + k];
+        conv[i] = (double)((float)sum * (scale * channels[i / 9]));
+    }
+    array layers[] = { { "q", U8, 4, { 1, I, S, S }, image, 0, false, false },
+                       { "w", I8, 4, { O, I, 3, 3 }, filters, sizeof filters, true, false },
+                       { "s", F32, 0, { 0 }, &scale, 4, true, false },
+                       { "b", F32, 1, { O }, channels, sizeof channels, true, false },
+                       { "z", U8, 0, { 0 }, &zero, 1, true, false } };
+    run_model(NODES("DequantizeLinear q s z -> x", "DequantizeLinear w b -> v ; axis:i=0", "Conv x v -> y"), layers, 5, 17, "y",
+              F32, TN_F32, z, sizeof z);
+    assert_near(z, conv, O * 9, 0, "Conv");
+}
+
 /* Three forms of one attention: [2,T,8] in two heads, keys of the second batch masked from the third on. */
 static void test_heads(void **state) {
     (void)state;
@@ -289,9 +337,9 @@ static void test_trees(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_activations), cmocka_unit_test(test_norms), cmocka_unit_test(test_products),
-        cmocka_unit_test(test_quantised),   cmocka_unit_test(test_heads), cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_features),    cmocka_unit_test(test_trees),
+        cmocka_unit_test(test_activations), cmocka_unit_test(test_norms),       cmocka_unit_test(test_products),
+        cmocka_unit_test(test_quantised),   cmocka_unit_test(test_dequantised), cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_linear),      cmocka_unit_test(test_features),    cmocka_unit_test(test_trees),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
