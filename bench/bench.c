@@ -21,6 +21,8 @@ static int run(cli *c) {
     const char *what = c->args[0];
     if (c->schedule && strcmp(what, "gemm") != 0 && strcmp(what, "conv") != 0 && strcmp(what, "rows") != 0)
         cli_usage(c, "--schedule is for bench gemm, conv and rows; tenon profile GRAPH --schedule FILE measures any graph");
+    if (!strcmp(what, "models")) return bench_models(c);
+    if (c->n_args > 2) cli_usage(c, "one argument too many: %s", c->args[2]);
     if (!strcmp(what, "ladder")) return bench_ladder(c, c->n_args > 1 ? c->args[1] : "matmul");
     if (!strcmp(what, "exp")) return bench_exp(c, c->n_args > 1 ? c->args[1] : "write-vs-move");
     if (c->n_args > 1) cli_usage(c, "one argument too many: %s", c->args[1]);
@@ -40,7 +42,7 @@ static int run(cli *c) {
     cli_usage(
         c,
         "there is no benchmark %s (modes, ladder, gemm, conv, rows, train, compile, contention, memory, exp, ulp, sum, ir, "
-        "machine, model)",
+        "machine, model, models)",
         what);
 }
 
@@ -89,7 +91,7 @@ static const cli_option options[] = {
 const cli_command command_bench = {
     "bench",
     "WHAT [WORK]",
-    "measure: modes, ladder, gemm, conv, rows, train, compile, contention, memory, exp, ulp, sum, ir, machine, model",
+    "measure: modes, ladder, gemm, conv, rows, train, compile, contention, memory, exp, ulp, sum, ir, machine, model, models",
     "modes     random networks of Linear and ReLU layers ending in softmax, run in every mode:\n"
     "          naive (each op compiled again every time), immediate (each op by itself), graph (queued at once),\n"
     "          compiled and loop (many steps in one call) at the fusion levels of --fusion; and the same with the kernel "
@@ -103,6 +105,7 @@ const cli_command command_bench = {
     "gemm      relu(x w + b), cubes and thin shapes, the weights an input or a constant. With --dtype of narrow numbers, "
     "whose\n"
     "          sums are f32 or i32; peak_ratio is then against the fastest instruction for them.\n"
+    "models    ONNX files or folders of them, with random inputs.\n"
     "conv      convolutions of well-known networks, forward and backward.\n"
     "rows      layer norm, softmax, a chain of ten ops, transpose, copy, against the copy bandwidth at that footprint.\n"
     "train     one training step of an MLP (SGD) and of the digits network (Adam), in loop mode.\n"
@@ -139,12 +142,11 @@ const cli_command command_bench = {
     "examples:\n"
     "  tenon bench modes --depths 64 --sizes 16,64,256\n"
     "  tenon bench modes --fusion 0-3 --cache on --modes compiled,loop\n"
-    "  tenon bench modes --depths 4-128*2 --sizes 256 --batch 1 --modes graph,compiled,loop\n"
     "  tenon bench ladder matmul --sizes 256,1024 --svg ladder.svg\n"
     "  tenon bench gemm --threads 1 --rivals --csv gemm.csv\n"
     "  tenon bench rows --cases softmax,copy --json > rows.json\n",
     1,
-    2,
+    -1,
     options,
     run,
 };

@@ -125,5 +125,6 @@ int bench_ulp(cli *c);
 int bench_sum(cli *c);
 int bench_ir(cli *c);
 int bench_model(cli *c);
+int bench_models(cli *c);
 
 #endif

@@ -44,9 +44,32 @@ class Graph:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString()
 
 
+def first_output_y(file):
+    """The model with its first output alone, as "y"; inputs are those without initial values."""
+    model = onnx.load(file)
+    old, used = model.graph.output[0].name, set()
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            for i, name in enumerate(names):
+                used.add(name)
+                if name == old:
+                    names[i] = "y"
+    assert "y" not in used or old == "y", "another value is called y"
+    del model.graph.output[1:]
+    model.graph.output[0].name = "y"
+    weights = {w.name for w in model.graph.initializer}
+    inputs = [i for i in model.graph.input if i.name not in weights]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    model.ir_version = max(model.ir_version, 4)
+    return model.SerializeToString()
+
+
 def build(work):
     """The model's bytes, its feeds, the shape of y and how to bring y into the order of the reference."""
     g, keep = Graph(), lambda y: y
+    if work.kind == "model":
+        return first_output_y(work.file), work.inputs, work.output.shape, keep
     if work.kind == "gemm":
         feed = not work.constant
         x = g.array("x", work.x, True)

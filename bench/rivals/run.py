@@ -55,6 +55,16 @@ class Work:
     def want_conv(self):
         return conv_backward(self) if self.backward else {"y": conv(self.x, self.weights, self.b, self)}
 
+    # an ONNX model: the file, and a folder with inputs and the first output, which Tenon made op by op
+    def make_model(self):
+        self.tolerance = 1e-3
+        with open(f"{self.dir}/inputs.txt") as f:
+            self.inputs = {name.rstrip("\n"): np.load(f"{self.dir}/in_{i}.npy") for i, name in enumerate(f)}
+        self.output = np.load(f"{self.dir}/out.npy")
+
+    def want_model(self):
+        return {"y": self.output.astype(float)}
+
     # row works on x[m, n]
     def make_rows(self):
         self.x = self.uniform(self.m, self.n, scale=2)

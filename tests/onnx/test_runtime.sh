@@ -28,6 +28,15 @@ echo "count: $n builtin models to ONNX and back"
 "$tenon" emit @mlp --target=onnx 2>/dev/null && { echo "onnx without a file"; exit 1; }
 "$tenon" emit @mlp:2x256x8 --target=onnx --external -o "$dir/e.onnx" || exit 1
 [ "$(stat -c %s "$dir/e.onnx.data")" -ge 262144 ] && [ "$(stat -c %s "$dir/e.onnx")" -lt 4096 ] || { echo "no external data"; exit 1; }
+mkdir "$dir/zoo" && "$tenon" emit @cnn:2 --target=onnx -o "$dir/zoo/cnn.onnx" && "$tenon" emit @mlp:2x16x4 --target=onnx -o "$dir/zoo/mlp.onnx" || exit 1
+"$tenon" bench models -q -t 1 --seconds 0.01 --json "$dir/zoo" >"$dir/rows.json" || { echo "bench models"; exit 1; }
+python3 - "$dir/rows.json" <<'P' || exit 1
+import json, sys
+rows = json.load(open(sys.argv[1]))["rows"]
+assert [(r["work"], r["case"], r["batch"]) for r in rows] == [("models", "cnn.onnx", 2), ("models", "mlp.onnx", 4)], rows
+assert all(r["median_us"] > 0 and r["max_abs_err"] <= r["err_bound"] for r in rows), rows
+P
+"$tenon" bench models "$dir/nothing" >/dev/null 2>&1 && { echo "a model that is not there"; exit 1; }
 "$python" -c 'import onnx, onnxruntime, numpy' 2>/dev/null || { echo "skipped: ONNX Runtime is not installed (bench/rivals/setup ort)"; exit 77; }
 # shellcheck disable=SC2086
 "$python" "$(dirname "$0")/runtime.py" "$tenon" "$dir" $models
