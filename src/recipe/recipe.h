@@ -143,8 +143,12 @@ kernel *recipe_kernel(kernel *k, const target *t, const char *measured, recipe_m
 typedef struct recipe_candidate {
     const char *text;
     kernel *k;
+    double ns; /* predicted, by recipe_rank */
 } recipe_candidate;
 int recipe_candidates(const kernel *scalar, const target *t, const char *from, arena *a, recipe_candidate *out, int cap);
+/* Puts candidates in the order of their predicted times. Returns how many are worth measuring, which come first: those that are
+ * predicted to take less than 1.5 times as long as the first one. */
+int recipe_rank(const target *t, arena *a, recipe_candidate *all, int n);
 /* What a text changes about another, mostly the recipe's, for people. */
 const char *recipe_change_text(const char *old, const char *text, arena *a);
 #define RECIPE_ITSELF "recipe" /* the text for no other schedule than the recipe's */

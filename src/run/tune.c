@@ -91,12 +91,13 @@ static void list_variants(variants *w) {
         was_seen(w, k);
         w->at[w->n++] = (variant){ .text = w->head[i], .k = k };
     }
-    recipe_candidate *all = ARENA_ARRAY(&w->a, recipe_candidate, w->most + 1);
-    for (int i = 0; i < w->n_heads && w->n < w->most; i++) {
-        int n = recipe_candidates(w->pk->scalar, t, w->head[i], &w->a, all, w->most);
-        for (int j = 0; j < n && w->n < w->most; j++)
-            if (!was_seen(w, all[j].k)) w->at[w->n++] = (variant){ .text = all[j].text, .k = all[j].k };
-    }
+    int n = 0;
+    recipe_candidate *all = ARENA_ARRAY(&w->a, recipe_candidate, w->n_heads * w->most + 1);
+    for (int i = 0; i < w->n_heads && w->most > w->n_heads; i++)
+        n += recipe_candidates(w->pk->scalar, t, w->head[i], &w->a, all + n, w->most);
+    int worth = recipe_rank(t, &w->a, all, n);
+    for (int i = 0; i < worth && w->n < w->most; i++)
+        if (!was_seen(w, all[i].k)) w->at[w->n++] = (variant){ .text = all[i].text, .k = all[i].k };
 }
 
 static void make_variants(variants *w) {

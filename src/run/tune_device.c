@@ -81,7 +81,9 @@ typedef struct schedules {
 static tn_status list_schedules(tuner *u, const tuned_kernel *k, schedules *all) {
     arena_init(&all->a, u->ctx->mem, &all->gd);
     if (GUARD_TRY(&all->gd)) {
-        all->n = recipe_candidates(u->p->plan->kernels.at[k->kernel].scalar, &u->p->target, NULL, &all->a, all->at, MOST_WAYS);
+        const pkernel *pk = &u->p->plan->kernels.at[k->kernel];
+        all->n = recipe_candidates(pk->scalar, &u->p->target, NULL, &all->a, all->at, MOST_WAYS);
+        all->n = recipe_rank(&u->p->target, &all->a, all->at, all->n);
         return TN_OK;
     }
     return err_set(u->e, all->gd.err.code, "%s", all->gd.err.text);

@@ -4,7 +4,9 @@
  *
  * In: a plan with kernels in scalar form, after the choice of what is done in place. Out: the plan with fewer kernels, still in
  * scalar form (row_join.h writes them). Without rows (everything in one thread block) any kernels may follow each other. Which
- * kernels is a matter of time, estimated from shapes and the target only. */
+ * kernels is a matter of time, estimated from shapes and the target only: machine/parts.h adds up what a chain waits for. The
+ * cost of the kernel that it would become is not asked: cost_gpu.c finds chains on an H200 up to four times faster than they
+ * are (a pool and a linear layer 2.2 us for 8.8, a network of depth 64 6.3 for 12.1), single kernels within a tenth. */
 #include "sched/vertical_fusion.h"
 
 #include "sched/fusion.h"

@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "drive/drive.h"
+#include "machine/cost.h"
 #include "recipe/recipe.h"
 #include "rt/tuning.h"
 #include "support/support.h"
@@ -85,6 +86,24 @@ typedef struct lists {
     recipe_candidate *at[MOST_KERNELS];
 } lists;
 
+static int n_listed, n_worth;
+
+/* In the order of the model, and none is left out whose prediction is below 1.5 times the least. */
+static void check_rank(const tn_program *p, const recipe_candidate *at, int n, arena *a) {
+    recipe_candidate *all = arena_copy(a, at, sizeof *at * (size_t)n + 1);
+    machine m = machine_of(&p->target);
+    int worth = recipe_rank(&p->target, a, all, n), found = 0;
+    assert_true(worth >= 0 && worth <= n);
+    for (int i = 0; i < n; i++) {
+        assert_true(all[i].ns == cost_kernel(all[i].k, &m, NULL, a).ns);
+        assert_true(i == 0 || all[i].ns >= all[i - 1].ns);
+        for (int j = 0; j < n; j++) found += all[i].text == at[j].text;
+    }
+    assert_int_equal(found, n);
+    for (int i = 0; i < n; i++) assert_int_equal(i < worth, all[i].ns < 1.5 * all[0].ns);
+    n_listed += n, n_worth += worth;
+}
+
 /* The candidates of each kernel, from the schedules in l->entry on. */
 static void list_candidates(const tn_program *p, lists *l) {
     if (!GUARD_TRY(&l->gd)) fail_msg("%s", l->gd.err.text);
@@ -101,6 +120,7 @@ static void list_candidates(const tn_program *p, lists *l) {
         l->entry[l->n].key = kernel_hash(pk->scalar, p->target.tuning_seed);
         l->at[l->n] = ARENA_ARRAY(&l->a, recipe_candidate, MOST);
         l->count[l->n] = recipe_candidates(pk->scalar, &p->target, l->entry[l->n].schedule, &l->a, l->at[l->n], MOST);
+        check_rank(p, l->at[l->n], l->count[l->n], &l->a);
         if (l->count[l->n] > l->most) l->most = l->count[l->n];
         l->n++;
     }
@@ -295,6 +315,8 @@ static void test_maps(void **state) {
         tn_graph_free(g);
     }
     tn_ctx_free(ctx);
+    printf("count: %d of %d schedules next to recipes' are worth measuring by the cost model\n", n_worth, n_listed);
+    assert_true(n_worth > n_listed / 4 && n_worth < n_listed);
     printf("count: %d runs with schedules of a tuning database: %d heeded, %d ignored\n", total_runs, total_heeded,
            total_ignored);
     assert_true(total_runs > 1000 && total_heeded > 2000 && total_ignored > 200);

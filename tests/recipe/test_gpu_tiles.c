@@ -85,6 +85,9 @@ static void test_same_bits(void **state) {
             gpu_tile all[MOST];
             recipe_candidate found[MOST];
             int n = recipe_candidates(model->kernels.at[0].scalar, &t, NULL, &a, found, MOST);
+            int worth = recipe_rank(&t, &a, found, n);
+            assert_true(worth <= n && (n == 0 || found[0].ns > 0));
+            for (int k = 1; k < n; k++) assert_true(found[k].ns >= found[k - 1].ns);
             for (int k = 0; k < n; k++) assert_true(recipe_tile_read(found[k].text, &all[k]));
             if (n > 10) n = 10;
             assert_int_equal(try_all(&ref, &a, t, all, n), n);
