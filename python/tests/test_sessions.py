@@ -153,6 +153,10 @@ class DLPack(unittest.TestCase):
         f = tenon.compile(lambda x: x + 1)
         a = f32(4, 6)
         for view in (a, a.T, a[:, ::2], a[:0], a.astype(np.float64), a.astype(np.int64), a > 0):
+            try:
+                view.__dlpack__()
+            except BufferError:  # NumPy before 1.25 has none for bool
+                continue
             np.testing.assert_array_equal(f(Foreign(view)), (view + 1) if view.dtype != bool else view + np.int64(1))
         np.testing.assert_array_equal(np.from_dlpack(f(a)), a + 1)
         with self.assertRaises(TypeError):
