@@ -44,6 +44,8 @@ tenon = tenon.__main__:main
 tenon = tenon.torch:backend
 """
 
+NATIVE = ("bin/tenon", "lib/libtenon.so.0")
+
 
 def version():
     return re.search(r"project\(tenon VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
@@ -64,26 +66,24 @@ def run(*command, **more):
 
 
 def build():
-    """Library, program and generated header in a prefix: bin/tenon, lib/libtenon.so.0, include/tenon."""
+    """The build folder, and one with what goes into the wheel: bin/tenon, which finds its library from where it is, and lib/."""
     folder = ROOT / "build" / "python"
     if not os.access(ROOT, os.W_OK):
         folder = Path(tempfile.mkdtemp())
-    prefix = folder / "prefix"
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     if (folder / "CMakeCache.txt").exists():
         generator = []
     cc = os.environ.get("CC")
     run("cmake", "-S", ROOT, "-B", folder, *generator, "-DCMAKE_BUILD_TYPE=Release", "-DTENON_TESTS=OFF", "-DCMAKE_INSTALL_LIBDIR=lib",
-        f"-DCMAKE_INSTALL_PREFIX={prefix}", *([f"-DCMAKE_C_COMPILER={cc}"] if cc else []))
+        "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON", *([f"-DCMAKE_C_COMPILER={cc}"] if cc else []))
     run("cmake", "--build", folder, "-j", os.cpu_count() or 1, "--target", "tenon", "tenon_program")
-    native = prefix / "native"
+    native = folder / "native"
     shutil.rmtree(native, ignore_errors=True)
-    native.mkdir(parents=True)
-    shutil.copy(folder / "libtenon.so.0", native / "libtenon.so.0")
-    shutil.copy(folder / "tenon", native / "tenon")
-    strip = shutil.which("strip")
-    for file in native.iterdir() if strip else ():
-        run(strip, file)
+    for name in NATIVE:
+        (native / name).parent.mkdir(parents=True)
+        shutil.copy(folder / Path(name).name, native / name)
+        if shutil.which("strip"):
+            run("strip", native / name)
     return folder, native
 
 
@@ -92,7 +92,7 @@ def platform_tag(native):
     machine = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     if platform.system() != "Linux":
         return machine
-    minors = [int(m) for f in native.iterdir() for m in re.findall(rb"GLIBC_2\.(\d+)", f.read_bytes())]
+    minors = [int(m) for f in native.glob("*/*") for m in re.findall(rb"GLIBC_2\.(\d+)", f.read_bytes())]
     return f"manylinux_2_{max(minors + [17])}_{platform.machine()}" if minors else machine
 
 
@@ -117,9 +117,9 @@ def stage(out, folder, native=None):
     if native is not None:
         shutil.copytree(native, package / "_native")
         return package
-    (package / "_native").mkdir()
-    for name in ("libtenon.so.0", "tenon"):
-        (package / "_native" / name).symlink_to((Path(folder) / name).resolve())
+    for name in NATIVE:
+        (package / "_native" / name).parent.mkdir(parents=True)
+        (package / "_native" / name).symlink_to((Path(folder) / Path(name).name).resolve())
     return package
 
 
@@ -168,7 +168,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     name = f"tenon-{version()}-{tag}.whl"
     with tempfile.TemporaryDirectory() as out:
         package = stage(out, folder, native)
-        os.chmod(package / "_native" / "tenon", 0o755)
+        os.chmod(package / "_native" / "bin" / "tenon", 0o755)
         write_wheel(Path(wheel_directory) / name, out, f"tenon-{version()}.dist-info", tag)
     return name
 

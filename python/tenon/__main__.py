@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-PROGRAM = Path(__file__).parent / "_native" / "tenon"
+PROGRAM = Path(__file__).parent / "_native" / "bin" / "tenon"
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional
 
 from . import _abi
 
-LIBRARY = Path(__file__).parent / "_native" / "libtenon.so.0"
+LIBRARY = Path(__file__).parent / "_native" / "lib" / "libtenon.so.0"
 
 
 class TenonError(Exception):
