@@ -7,6 +7,9 @@ Tensors are read and written in place: parameters are shared, and nothing is cop
 is compiled once for each set of sizes that comes. Tensors are those of the CPU.
 """
 
+# What PyTorch says of the types of its graphs differs from version to version.
+# mypy: ignore-errors
+
 from __future__ import annotations
 
 import logging

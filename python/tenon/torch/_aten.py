@@ -5,6 +5,9 @@ Out: a tensor, or a tuple of them, of the same values; dtypes are those that PyT
      PyTorch differentiates as a whole (convolution, attention) are Tenon's own of the same composition.
 """
 
+# What PyTorch says of the types of its graphs differs from version to version.
+# mypy: ignore-errors
+
 from __future__ import annotations
 
 import math
