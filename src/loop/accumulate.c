@@ -2,9 +2,9 @@
  * (GEMV, skinny GEMM). Tile by tile, the same matrix would be read in short pieces, each on a page of its own. In and out:
  * scalar form with roles.
  *
- * Applies to kernels of the form: row loop m (or none, for one vector), row loop n (the lanes), accumulator, one contraction
- * loop, epilogue, where the matrix is contiguous along n. It becomes: pieces of the contraction, n, m. Each piece goes on from
- * the sums of the one before: every bit is that of one loop. */
+ * Applies to kernels of the form: row loop m (or none, for one vector), row loop n (the lanes), accumulator, contraction loops,
+ * epilogue, where the matrix is contiguous along n. It becomes: outer contraction loops (groups of rows), pieces of the
+ * innermost one, n, m. Each piece goes on from the sums of the one before: every bit is that of one loop. */
 #include "loop/build.h"
 #include "loop/contraction.h"
 #include "loop/loop.h"
@@ -14,7 +14,9 @@ enum { MOST_LOCAL = 1 << 20 /* bytes of sums */ };
 
 typedef struct accumulator {
     contraction c;
-    kvar m, depth;  /* m: -1 for one vector */
+    kvar m, depth;  /* m: -1 for one vector; depth: the innermost contraction loop */
+    kvar outer[8];  /* loops that stand for the others */
+    int inner;      /* instruction: the innermost contraction loop */
     int64_t rows;   /* of the matrix, read side by side */
     int64_t stride; /* elements from one vector's sums to the next one's */
     int row;        /* instruction: the first row loop */
@@ -31,6 +33,8 @@ static void push(accumulator *s, int i, const affine *depth) { /* instruction i 
     kins in = *contraction_ins(&s->c, i);
     in.a = s->map[in.a], in.b = s->map[in.b], in.c = s->map[in.c], in.dyn = s->map[in.dyn];
     if (depth) build_set_var(s->c.k->a, &in, s->depth, *depth);
+    for (int d = 0; depth && d < s->c.depth.n - 1; d++)
+        build_set_var(s->c.k->a, &in, s->c.depth.at[d], affine_var(s->c.k->a, s->outer[d]));
     s->map[i] = kernel_push(&s->out, in);
 }
 
@@ -82,9 +86,13 @@ static void add_rows(accumulator *s, affine first, int64_t count) {
     push(s, s->c.acc, NULL);
     add.a = kernel_push(&s->out, access_sum(s, K_LOAD)), add.c = s->map[s->c.acc];
     kernel_push(&s->out, add);
-    open_loop(s, inner);
-    for (int i = s->c.acc + 1; i <= s->c.end; i++)
-        if (i != s->c.first) push(s, i, &depth);
+    for (int i = s->c.acc + 1, end = kernel_loop_end(s->c.k, s->inner); i <= s->c.end; i++) {
+        const kins *in = contraction_ins(&s->c, i);
+        if (i == s->inner)
+            open_loop(s, inner);
+        else if (in->op != K_LOOP && (in->op != K_END || i == end))
+            push(s, i, &depth);
+    }
     store_sum(s, s->map[s->c.acc]);
     close_rows(s);
 }
@@ -100,13 +108,14 @@ static void finish(accumulator *s) {
 bool step_accumulate(kernel **kk, const loop_step *st, str *why) {
     kernel *k = *kk;
     accumulator s = { .m = -1 };
-    if (k->vars.n > 60) return step_refuse(why, "the kernel has %d loops; the limit is 60", k->vars.n);
+    if (k->vars.n > 50) return step_refuse(why, "the kernel has %d loops; the limit is 50", k->vars.n);
     if (!contraction_find(k, &s.c) || !contraction_matrix(&s.c))
         return step_refuse(why, "the kernel is not a matrix, contiguous along the lanes, times vectors");
     kvar v = step_loop(k, st, 0, why);
     if (v < 0) return false;
-    s.depth = s.c.depth.at[0];
-    if (v != s.depth) return step_refuse(why, "%s is not the contraction loop", st->arg[0].word);
+    s.depth = s.c.depth.at[s.c.depth.n - 1];
+    if (v != s.depth) return step_refuse(why, "%s is not the innermost contraction loop", st->arg[0].word);
+    for (s.inner = s.c.first; k->ins.at[s.inner].op != K_LOOP || k->ins.at[s.inner].var != s.depth;) s.inner++;
     if (s.c.rows.n) s.m = s.c.rows.at[0];
     int64_t depth = extent_of(&s, s.depth), width = extent_of(&s, s.c.n), sum = contraction_sum_size(&s.c), bytes;
     s.rows = st->arg[1].n, s.stride = step_option(st, "stride", width);
@@ -125,11 +134,14 @@ bool step_accumulate(kernel **kk, const loop_step *st, str *why) {
     VEC_PUSH(k->a, &s.out.ins, (kins){ 0 });
     for (int i = 1; i < s.row; i++) push(&s, i, NULL);
     clear_sums(&s);
+    for (int i = 0; i < s.c.depth.n - 1; i++)
+        open_loop(&s, s.outer[i] = kernel_var(k, "ks", extent_of(&s, s.c.depth.at[i]), false, false));
     kvar piece = kernel_var(k, "kb", depth / s.rows, false, false);
     open_loop(&s, piece);
     add_rows(&s, build_times(k->a, piece, s.rows), s.rows);
     build_ends(&s.out, 1);
     if (rest) add_rows(&s, affine_const(depth - rest), rest);
+    build_ends(&s.out, s.c.depth.n - 1);
     finish(&s);
     k->ins.at = s.out.ins.at, k->ins.n = s.out.ins.n, k->ins.cap = s.out.ins.cap;
     k->vars.at[s.c.n].row = false; /* local memory is indexed by them */

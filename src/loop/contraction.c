@@ -121,10 +121,10 @@ bool contraction_layout(const contraction *c, kpanels *out) {
 
 const kins *contraction_matrix(const contraction *c) {
     kvar m = c->rows.n ? c->rows.at[0] : -1;
-    if (c->rows.n > 1 || c->depth.n != 1) return NULL;
+    if (c->rows.n > 1 || c->depth.n < 1) return NULL;
     for (int i = c->acc + 1; i < c->k->ins.n; i++) { /* no other loop, and no scatter */
         const kins *in = contraction_ins(c, i);
-        if ((in->op == K_LOOP && i != c->first) || in->op == K_SCATTER) return NULL;
+        if ((in->op == K_LOOP && (i < c->first || i > c->end)) || in->op == K_SCATTER) return NULL;
     }
     operand left, right;
     if (!operand_find(c->k, contraction_ins(c, c->upd)->a, &left) || !operand_find(c->k, contraction_ins(c, c->upd)->b, &right))
@@ -132,7 +132,13 @@ const kins *contraction_matrix(const contraction *c) {
     const kins *a = contraction_ins(c, (int)left.load), *b = contraction_ins(c, (int)right.load);
     const kins *matrix = affine_coef(a->idx, c->n) ? a : b, *vectors = matrix == a ? b : a;
     if (matrix->n_mask || matrix->dyn || affine_coef(matrix->idx, c->n) != 1 || affine_coef(vectors->idx, c->n) ||
-        (m >= 0 && affine_coef(matrix->idx, m)) || affine_coef(matrix->idx, c->depth.at[0]) < contraction_extent(c, c->n))
+        (m >= 0 && affine_coef(matrix->idx, m)))
         return NULL;
+    int64_t apart = affine_coef(matrix->idx, c->depth.at[c->depth.n - 1]);
+    if (apart < contraction_extent(c, c->n)) return NULL;
+    for (int i = c->depth.n - 1; i >= 0; i--) { /* row after row */
+        if (affine_coef(matrix->idx, c->depth.at[i]) != apart) return NULL;
+        apart *= contraction_extent(c, c->depth.at[i]);
+    }
     return matrix;
 }

@@ -19,7 +19,7 @@ typedef struct contraction {
 bool contraction_find(kernel *k, contraction *out);
 
 /* Whether it is a matrix, contiguous along n, times one vector or several (one row loop beside n): its load; NULL: it is not.
- * Either may be computed of what is loaded. */
+ * Either may be computed of what is loaded. The rows of the matrix may be several loops (groups of rows). */
 const kins *contraction_matrix(const contraction *c);
 
 static inline const kins *contraction_ins(const contraction *c, int i) { return &c->k->ins.at[i]; }

@@ -236,7 +236,7 @@ static void offer_unpacked(lister *l, const contraction *c, int pack) {
         schedule by_rows = copied(l);
         if (pack >= 0) remove_step(&by_rows, pack);
         insert_step(l, &by_rows, pack >= 0 ? pack : end_of_marks(&by_rows, true),
-                    arena_printf(l->a, "accumulate %s %d", name_of(c->k, c->depth.at[0]), rows));
+                    arena_printf(l->a, "accumulate %s %d", name_of(c->k, c->depth.at[c->depth.n - 1]), rows));
         offer(l, by_rows);
     }
 }

@@ -13,12 +13,12 @@ enum {
 bool recipe_gemv(recipe *r) {
     contraction c;
     const target *t = r->t;
-    if (r->k->vars.n > 60 || !contraction_find(r->k, &c)) return false;
+    if (r->k->vars.n > 50 || !contraction_find(r->k, &c)) return false;
     const kins *matrix = contraction_matrix(&c);
     if (!matrix) return false;
-    kvar v = c.depth.at[0], n = c.n;
+    kvar v = c.depth.at[c.depth.n - 1], n = c.n;
     bool one = c.rows.n == 0;
-    int64_t depth = contraction_extent(&c, v), width = contraction_extent(&c, n),
+    int64_t depth = contraction_depth_from(&c, 0), width = contraction_extent(&c, n),
             m = one ? 1 : contraction_extent(&c, c.rows.at[0]),
             elem = (int64_t)dtype_size((tn_dtype)matrix->src) * (matrix->packed ? matrix->packed : 1),
             bytes = depth * width * elem, sum = contraction_sum_size(&c);
@@ -29,7 +29,9 @@ bool recipe_gemv(recipe *r) {
     bool crowded = m > 1 && loop_places(t->l1_bytes, affine_coef(matrix->idx, v) * elem) <= LESS_ROWS;
     int64_t rows = m == 1 || crowded ? LESS_ROWS : MANY_ROWS,
             stride = width + (crowded ? GAP_LINES * MACHINE_LINE_BYTES / sum : 0);
-    if (m > MOST_VECTORS || depth < 4 * rows || m * stride * sum > MACHINE_STACK_BYTES) return false;
+    if (rows > contraction_extent(&c, v)) rows = contraction_extent(&c, v); /* of a group */
+    if (m > MOST_VECTORS || (c.depth.n > 1 && rows < LESS_ROWS) || depth < 4 * rows || m * stride * sum > MACHINE_STACK_BYTES)
+        return false;
     if (bytes <= (m == 1 ? t->l1_bytes : t->l2_bytes)) return false;
     const char *lanes = r->k->vars.at[n].name;
     if (one && contraction_role(&c, n).unroll != 2) recipe_do(r, "unroll_jam %s 2", lanes);

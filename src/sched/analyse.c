@@ -20,8 +20,7 @@ typedef struct pending { /* of a value, not walked yet */
     const affine *idx;
     bool under_dot, masked;
     int64_t dot_work; /* multiply-adds of the innermost contraction around it */
-    bool packed;      /* the contraction packs it if it pays: its operand that lies along the result's rows */
-    int flops;        /* of an element, from the contraction to this value */
+    prologue_use use; /* by a contraction that packs it if that pays: the operand that lies along the result's rows; else 0 */
 } pending;
 typedef struct walk {
     sched *s;
@@ -211,8 +210,9 @@ static bool walk_dot(walk *w, val v, const affine *idx) {
     narrow_rows(w, v, idx);
     dot_operand_index(w->s->g, v, idx, kv, ia, ib);
     bool columns = nb == 0 && n->rank > 0 && n->rank > x->rank - nc && n->dims[n->rank - 1] >= PACKED_COLUMNS;
-    return walk_later(w, (pending){ n->in[1], ib, true, false, work, columns, 0 }) &&
-           walk_later(w, (pending){ n->in[0], ia, true, false, work, false, 0 });
+    prologue_use packed = { work, columns ? graph_elems(w->s->g, n->in[1]) : 0, 0 };
+    return walk_later(w, (pending){ n->in[1], ib, true, false, work, packed }) &&
+           walk_later(w, (pending){ n->in[0], ia, true, false, work, { 0 } });
 }
 
 /* Whether the contraction around view v, which has a border, reads what is inside of it. */
@@ -238,7 +238,7 @@ static bool walk_move(walk *w, pending x) {
     if (masks.n && x.under_dot && !sees_through(w, x.v, x.dot_work)) /* else tiling keeps the checks at the border */
         return fail(w, x.v,
                     "a contraction that reads its operands often does so without bounds checks: the border is made in memory");
-    return walk_later(w, (pending){ u, in, x.under_dot, x.masked || masks.n, x.dot_work, x.packed, x.flops });
+    return walk_later(w, (pending){ u, in, x.under_dot, x.masked || masks.n, x.dot_work, x.use });
 }
 
 static bool walk_gather(walk *w, pending x) {
@@ -247,7 +247,7 @@ static bool walk_gather(walk *w, pending x) {
         return fail(w, n->in[0], "gather reads its table at computed places: it must be in memory");
     affine *in = ARENA_ARRAY(w->s->a, affine, TN_MAX_RANK);
     for (int i = 0; i < index->rank; i++) in[i] = x.idx[n->attr[0] + i];
-    return walk_later(w, (pending){ n->in[1], in, false, x.masked, x.dot_work, false, 0 });
+    return walk_later(w, (pending){ n->in[1], in, false, x.masked, x.dot_work, { 0 } });
 }
 
 /* A root read back by another root: only at its own row. All roots have the first one's rows. */
@@ -269,9 +269,7 @@ static bool is_prologue(const walk *w, pending at) {
     int64_t elems = graph_elems(g, at.v);
     if (w->s->opts.fusion < 2 || w->s->opts.rows_only || elems < PROLOGUE_ELEMS) return false;
     if (op_get((op_code)n->op)->flops <= PROLOGUE_FLOPS && at.dot_work / PROLOGUE_READS <= elems) return true;
-    if (w->s->opts.fusion < 3 || !at.packed ||
-        !sched_packs_computed(w->s, (tn_dtype)n->dtype, elems, at.dot_work / elems, at.flops))
-        return false;
+    if (w->s->opts.fusion < 3 || !at.use.elems || !sched_packs_computed(w->s, (tn_dtype)n->dtype, elems, &at.use)) return false;
     w->an->packs = true;
     return true;
 }
@@ -323,12 +321,12 @@ static bool walk_value(walk *w, pending at) {
         break;
     default:
         if (!op_is_elementwise((op_code)n->op)) return fail(w, v, "an op of this class is its own kernel");
-        at.flops += op_get((op_code)n->op)->flops;
+        at.use.flops += op_get((op_code)n->op)->flops;
         if (at.under_dot && !is_prologue(w, at)) return fail(w, v, "a contraction would repeat the work for every tile");
         add_work(w->an, graph_elems(s->g, v));
     }
     for (int i = n->n_in - 1; i >= 0; i--)
-        walk_later(w, (pending){ n->in[i], idx, at.under_dot, at.masked, at.dot_work, at.packed, at.flops });
+        walk_later(w, (pending){ n->in[i], idx, at.under_dot, at.masked, at.dot_work, at.use });
     return true;
 }
 

@@ -5,6 +5,7 @@
 #include "sched/sched.h"
 
 enum { PANEL_ROWS = 512 /* that share a panel */, NEVER = 64 /* operations on an element */ };
+#define SMALL 0.03 /* of the contraction's time: less than that is a fair price for a temporary that is not made */
 
 /* Of so many bytes, which were just written or read. */
 static const machine_cache *home_of(const machine *m, int64_t bytes) {
@@ -13,15 +14,16 @@ static const machine_cache *home_of(const machine *m, int64_t bytes) {
     return &m->level[level];
 }
 
-bool sched_packs_computed(const sched *s, tn_dtype t, int64_t elems, int64_t reads, int flops) {
+bool sched_packs_computed(const sched *s, tn_dtype t, int64_t elems, const prologue_use *by) {
     const target common = { .vector_bytes = 32, .n_vector_regs = 16, .threads = 1 };
     const machine m = machine_of(s->opts.t ? s->opts.t : &common);
     int64_t bytes;
-    if (flops > NEVER || !size_mul(elems, (int64_t)dtype_size(t), &bytes)) return false;
+    if (by->flops > NEVER || !size_mul(elems, (int64_t)dtype_size(t), &bytes)) return false;
     const machine_cache *home = home_of(&m, bytes);
-    double again = (double)((reads + PANEL_ROWS - 1) / PANEL_ROWS - 1), /* panels behind the first of the same columns */
-        lanes = (double)m.pipe_bytes / (double)dtype_size(kernel_reg_dtype(t));
-    double computed = again * (double)elems * (double)(flops + 1) / (lanes * m.alu_pipes * m.ghz),
-           stored = (double)bytes / home->write + (double)bytes / home->read + m.start_ns;
-    return computed <= stored;
+    double lanes = (double)m.pipe_bytes / (double)dtype_size(kernel_reg_dtype(t)), rows = (double)(by->work / by->elems),
+           again = rows / PANEL_ROWS, /* panels behind the first of the same columns */
+        computed = again * (double)by->elems * (double)(by->flops + 1) / (lanes * m.alu_pipes * m.ghz),
+           stored = (double)bytes / home->write + (double)bytes / home->read + m.start_ns,
+           products = (double)by->work / (lanes * m.fma_pipes * m.ghz);
+    return rows <= PANEL_ROWS || computed <= stored + SMALL * products;
 }

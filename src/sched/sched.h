@@ -128,9 +128,13 @@ void group_root_index(sched *s, group *gr, int r, kernel *k, split_list *var_of,
 affine group_axis_vars(sched *s, group *gr, kernel *k, split_list *var_of, val owner, int axis, int64_t extent,
                        const char *name, bool row, bool reduce);
 
-/* prologue.c: whether it takes no longer to compute an element of a contraction's operand each time that a panel of it is
- * packed than to store it and read it again. */
-bool sched_packs_computed(const sched *s, tn_dtype t, int64_t elems, int64_t reads, int flops);
+/* prologue.c: whether it takes no longer, or hardly, to compute a value, of which there are so many elements, each time that a
+ * panel of a contraction's operand is packed than to store it and read it again. */
+typedef struct prologue_use {
+    int64_t work, elems; /* multiply-adds of the contraction; elements of its operand */
+    int flops;           /* of an element of that, down to the value */
+} prologue_use;
+bool sched_packs_computed(const sched *s, tn_dtype t, int64_t elems, const prologue_use *by);
 
 /* fuse.c: fills place, group_of, groups. */
 void sched_fuse(sched *s);

@@ -1,6 +1,6 @@
-/* test_prologue.c - elementwise work on an operand of a contraction: dequantised weights, by column, by row and by groups along
- * the contraction, and random expressions. One kernel, which reads what is stored and keeps no copy of what it computes; values
- * by the interpreter against the reference evaluator, bits of machine code against those of two kernels.
+/* test_prologue.c - elementwise work on an operand of a contraction: dequantised weights of 8 and 4 bits, by column, by row and
+ * by groups along the contraction, and random expressions. One kernel, which reads what is stored and keeps no copy of what it
+ * computes; values by the interpreter against the reference evaluator, bits of machine code against those of two kernels.
  *
  * Labels: random */
 #include <math.h>
@@ -147,6 +147,65 @@ ARENA_TEST(test_random_values) {
     }
 }
 
+/* ---- weights of 4 bits ---- */
+
+/* Two in a byte, one behind the other along the contraction, with a scale a group of 16: (nibble - 8) * scale. */
+static graph *nibbles(arena *a, int64_t m, int64_t k, int64_t n) {
+    int64_t pairs[] = { k / 2, 2, n }, groups[] = { k / 16, 16, n };
+    int n_inputs = 0;
+    graph *g = graph_make(a, "nibbles");
+    val x = small(g, TN_F32, 2, (int64_t[]){ m, k }, 3, &n_inputs), w = small(g, TN_U8, 3, pairs, 5, &n_inputs),
+        s = small(g, TN_F32, 3, groups, 5, &n_inputs), place = graph_iota(g, TN_I32, 3, pairs, 1);
+    val low = graph_binary(g, OP_and, w, graph_splat_like(g, w, 15)),
+        high = graph_binary(g, OP_div, w, graph_splat_like(g, w, 16));
+    val q = graph_cast(g, graph_select(g, graph_binary(g, OP_eq, place, graph_splat_like(g, place, 0)), low, high), TN_F32);
+    q = graph_reshape(g, graph_binary(g, OP_sub, q, graph_splat_like(g, q, 8)), 3, groups);
+    q = graph_reshape(g, graph_binary(g, OP_mul, q, s), 2, (int64_t[]){ k, n });
+    graph_output(g, "y", graph_dot(g, x, q, NULL, NULL, 0, (int64_t[]){ 1 }, (int64_t[]){ 0 }, 1));
+    return g;
+}
+
+ARENA_TEST(test_nibbles) {
+    static const int64_t sizes[][3] = { { 1, 192, 131 }, { 7, 112, 99 }, { 64, 144, 67 }, { 512, 80, 131 }, { 1500, 128, 70 } };
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        graph *g = nibbles(a, sizes[i][0], sizes[i][1], sizes[i][2]);
+        plan_config c = { .seed = i, .fusion = 3, .t = a_target(1 + (int)i % 2) };
+        if (!plan_config_agrees(g, NULL, &c)) fail_msg("%d rows: %s", (int)sizes[i][0], c.text);
+        plan *p = plan_of(a, g, &c.t);
+        assert_int_equal(p->kernels.n, 1);
+        assert_true(p->temp_bytes == 0);
+    }
+}
+
+/* ---- constants ---- */
+
+/* Dequantising constants at compile time would make them four times as large. */
+ARENA_TEST(test_constants_stay_narrow) {
+    int64_t dw[] = { 256, 192 }, ds[] = { 1, 192 };
+    int8_t *data = arena_alloc(a, 256 * 192);
+    float *scales = arena_alloc(a, 192 * 4);
+    rng r = rng_make(5);
+    for (int i = 0; i < 256 * 192; i++) data[i] = (int8_t)rng_between(&r, -128, 127);
+    for (int i = 0; i < 192; i++) scales[i] = (float)rng_range(&r, 0.01, 0.02);
+    for (int64_t m = 1; m <= 100; m += 33) {
+        graph *g = graph_make(a, "constants");
+        int n_inputs = 0;
+        val x = small(g, TN_F32, 2, (int64_t[]){ m, 256 }, 3, &n_inputs), w = graph_const(g, TN_I8, 2, dw, data),
+            s = graph_broadcast(g, graph_const(g, TN_F32, 2, ds, scales), 2, dw);
+        w = graph_binary(g, OP_mul, graph_cast(g, w, TN_F32), s);
+        graph_output(g, "y", graph_dot(g, x, w, NULL, NULL, 0, (int64_t[]){ 1 }, (int64_t[]){ 0 }, 1));
+        plan_config c = { .seed = (uint64_t)m, .fusion = 3, .t = a_target(1) };
+        if (!plan_config_agrees(g, NULL, &c)) fail_msg("%d rows: %s", (int)m, c.text);
+        plan *p = plan_of(a, g, &c.t);
+        assert_int_equal(p->kernels.n, 1);
+        int64_t bytes = 0;
+        for (int b = 0; b < p->bufs.n; b++)
+            if (p->bufs.at[b].kind == PB_CONST)
+                bytes += p->bufs.at[b].elems * (int64_t)dtype_size((tn_dtype)p->bufs.at[b].dtype);
+        assert_int_equal(bytes, 256 * 192 + 192 * 4);
+    }
+}
+
 /* ---- machine code ---- */
 
 static void run(tn_ctx *ctx, graph *g, const sample *in, int fusion, int threads, void *out) {
@@ -168,8 +227,8 @@ static void run(tn_ctx *ctx, graph *g, const sample *in, int fusion, int threads
 
 /* The work done in the pack gives the bits that it gives in a kernel of its own; some inputs are not finite. */
 ARENA_TEST(test_bits) {
-    static const int64_t sizes[][4] = { { 512, 256, 160, 32 }, { 7, 224, 131, 32 },  { 64, 640, 97, 16 },
-                                        { 33, 259, 333, 259 }, { 100, 135, 48, 27 }, { 1, 512, 200, 64 } };
+    static const int64_t sizes[][4] = { { 512, 256, 160, 32 }, { 7, 224, 131, 32 }, { 64, 640, 97, 16 }, { 33, 259, 333, 259 },
+                                        { 100, 135, 48, 27 },  { 1, 512, 200, 64 }, { 5, 2048, 515, 32 } };
     int odd = 0;
     for (int round = 0; round < (fuzz_by_c() ? 3 : 48); round++) {
         const int64_t *z = sizes[(size_t)round % COUNT_OF(sizes)];
@@ -197,7 +256,8 @@ ARENA_TEST(test_bits) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_one_kernel), cmocka_unit_test(test_values),
-                                        cmocka_unit_test(test_random_values), cmocka_unit_test(test_bits) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_one_kernel),    cmocka_unit_test(test_values),
+                                        cmocka_unit_test(test_random_values), cmocka_unit_test(test_bits),
+                                        cmocka_unit_test(test_nibbles),       cmocka_unit_test(test_constants_stay_narrow) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
