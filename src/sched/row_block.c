@@ -8,6 +8,7 @@
  * decides, from shapes and the target alone: nothing may take longer than kernel by kernel, and every bit is the same: threads
  * still share the work evenly, blocks have enough rows for the operand that all of them read, and each sum has its terms in the
  * order that it would have alone. */
+#include "loop/operand.h"
 #include "recipe/recipe.h"
 #include "sched/fusion.h"
 #include "sched/row_join.h"
@@ -44,6 +45,7 @@ typedef struct facts {   /* of a chain */
     int64_t room;        /* bytes for that */
     bool copied;         /* some of it may be packed .. */
     bool once;           /* .. which is done once for all blocks of a thread, and pays */
+    bool computed;       /* of it, an operand of a contraction is computed */
     bool shared;         /* among threads */
     int contractions;
 } facts;
@@ -75,6 +77,19 @@ static bool may_copy(const kernel *k, const kins *in, int64_t bytes, const targe
     return !k->bufs.at[in->buf].fixed && in->idx.n > 1 && (bytes > t->l1_bytes / 2 || !along);
 }
 
+/* Whether some contraction computes an operand of what each block reads alike: panels of it are packed block by block. */
+static bool computes_common(const kernel *k, int shared) {
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        operand o;
+        if (in->op != K_UPD || in->alu != OP_dot) continue;
+        for (int x = 0; x < 2; x++)
+            if (operand_find(k, x ? in->b : in->a, &o) && o.value != o.load && common_bytes(k, shared, &k->ins.at[o.load]))
+                return true;
+    }
+    return false;
+}
+
 static facts find_facts(const chooser *w, const row_chain *c) {
     facts f = { .room = MACHINE_LOCAL_BYTES - c->local };
     const kernel *k0 = w->p->kernels.at[c->first].k;
@@ -86,7 +101,7 @@ static facts find_facts(const chooser *w, const row_chain *c) {
     for (int i = 0; i < c->n; i++) {
         const kernel *k = w->p->kernels.at[c->first + i].k;
         int64_t most = 0;
-        f.contractions += has_contraction(k);
+        f.contractions += has_contraction(k), f.computed |= computes_common(k, c->shared);
         all.flops += k->flops, all.bytes_read += k->bytes_read, all.bytes_written += k->bytes_written;
         for (int j = 1; j < k->ins.n; j++) {
             if (k->ins.at[j].op != K_LOAD) continue;
@@ -142,6 +157,7 @@ static const char *cost_objection(const facts *f, int64_t rows, const target *t)
     if (rows == 0) return "a row of what lies between them does not fit the first caches";
     int64_t blocks = (f->rows + rows - 1) / rows, threads = f->shared ? t->threads : 1;
     if (balance_of(f, rows, t) < EVENLY) return "threads could not share its few rows evenly";
+    if (f->computed && blocks > 1) return "each block of rows would compute an operand again";
     int64_t each = f->outer > 1 ? blocks : (blocks + threads - 1) / threads; /* blocks of a thread that read the same */
     if (rows >= MANY_ROWS || f->once) return NULL;
     if (f->common > t->l2_bytes / 2 && (each > 1 || threads > 1))

@@ -65,6 +65,21 @@ ARENA_TEST(test_values) {
     }
 }
 
+/* What follows row by row does not join such a contraction in blocks of rows, each of which would dequantise again. */
+ARENA_TEST(test_not_by_blocks) {
+    int64_t dims[] = { 300, 512 };
+    target t = a_target(1);
+    graph *g = make(a, 300, 512, 512, false, true);
+    val y = g->outputs.at[0].v;
+    val s = graph_reduce(g, OP_sum, y, 1ull << 1);
+    g->outputs.n = 0;
+    graph_output(g, "z", graph_binary(g, OP_sub, y, graph_broadcast(g, s, 2, dims)));
+    plan *p = plan_of(a, g, &t);
+    assert_int_equal(p->kernels.n, 2);
+    for (int i = 0; i < p->kernels.at[0].k->bufs.n; i++)
+        assert_false(p->kernels.at[0].k->bufs.at[i].kind == KB_OUT && p->kernels.at[0].k->bufs.at[i].elems == 512 * 512);
+}
+
 /* ---- random expressions ---- */
 
 enum { STEPS = 6 };
@@ -256,8 +271,10 @@ ARENA_TEST(test_bits) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_one_kernel),    cmocka_unit_test(test_values),
-                                        cmocka_unit_test(test_random_values), cmocka_unit_test(test_bits),
-                                        cmocka_unit_test(test_nibbles),       cmocka_unit_test(test_constants_stay_narrow) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_kernel),           cmocka_unit_test(test_not_by_blocks), cmocka_unit_test(test_values),
+        cmocka_unit_test(test_random_values),        cmocka_unit_test(test_bits),          cmocka_unit_test(test_nibbles),
+        cmocka_unit_test(test_constants_stay_narrow)
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
