@@ -37,14 +37,21 @@ bool operand_find(const kernel *k, reg value, operand *out) {
     return out->load > 0;
 }
 
-int operand_flops(const kernel *k, const operand *o, uint64_t loops) {
+uint64_t *operand_loops(const kernel *k, const operand *o) {
     uint64_t *vars = ARENA_ARRAY(k->a, uint64_t, o->value + 1);
+    for (reg r = 1; r <= o->value; r++) {
+        const kins *in = &k->ins.at[r];
+        if (o->needs[r]) vars[r] = vars_of(in) | vars[in->a] | vars[in->b] | vars[in->c];
+    }
+    return vars;
+}
+
+int operand_flops(const kernel *k, const operand *o, uint64_t loops) {
+    const uint64_t *vars = operand_loops(k, o);
     int n = 0;
     for (reg r = 1; r <= o->value; r++) {
         const kins *in = &k->ins.at[r];
-        if (!o->needs[r]) continue;
-        vars[r] = vars_of(in) | vars[in->a] | vars[in->b] | vars[in->c];
-        if (!(vars[r] & loops)) continue;
+        if (!o->needs[r] || !(vars[r] & loops)) continue;
         if (in->op == K_ALU) n += op_get((op_code)in->alu)->flops > 0 ? op_get((op_code)in->alu)->flops : 1;
         if (in->op == K_CAST || in->op == K_WRAP) n++;
         if (in->op == K_RANDOM) n += RANDOM_FLOPS;

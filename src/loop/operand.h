@@ -15,6 +15,8 @@ typedef struct operand {
 /* False where the value is not computed of loads from inputs alone: then it cannot be computed elsewhere. For kernels of at
  * most MAX_LOOPS variables. */
 bool operand_find(const kernel *k, reg value, operand *out);
+/* The loops that each instruction depends on which computes it: [value + 1]. */
+uint64_t *operand_loops(const kernel *k, const operand *o);
 /* Arithmetic of an element that depends on one of these loops: what is done again wherever the value is computed again. */
 int operand_flops(const kernel *k, const operand *o, uint64_t loops);
 
