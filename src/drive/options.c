@@ -41,6 +41,7 @@ target drive_target(const device_caps *c, const ktuning *tuned) {
                      .block_threads = c->block_threads,
                      .max_block_threads = c->max_block_threads,
                      .shared_bytes = c->shared_bytes,
+                     .shared_most = c->shared_most,
                      .resident_threads = c->resident_threads,
                      .buffers = c->buffers,
                      .machine = c->machine,

@@ -3,6 +3,8 @@
  * In: kernels in the form of a GPU. Out: text. Element numbers have 32 bits where all of a kernel's fit. */
 #include "emit/clike/clike.h"
 
+enum { MULTIPROCESSOR_SHARED = 227 << 10 };
+
 /* Largest magnitude that the index takes in any iteration, from above. */
 static int64_t reach(const kernel *k, affine x) {
     double r = (double)(x.base < 0 ? -x.base : x.base);
@@ -92,9 +94,17 @@ static void print_arrays(clike *e) {
         { TN_F32, "f32", "float" }, { TN_F64, "f64", "double" }, { TN_I32, "i32", "int32_t" }, { TN_I64, "i64", "int64_t" }
     };
     const kernel *k = e->k;
+    int64_t dynamic = e->l->dynamic ? kernel_dynamic_shared(k) : 0, at = 0;
+    if (dynamic) str_addf(e->out, "    %s\n", e->l->dynamic);
     for (int b = 0; b < k->bufs.n; b++) {
         const kbuf *kb = &k->bufs.at[b];
         if (!kbuf_is_local(kb) || kb->elems < 1) continue;
+        if (dynamic && kb->kind >= KB_SHARED) {
+            const char *type = clike_memory_type((tn_dtype)kb->dtype);
+            str_addf(e->out, "    %s *const b%d = (%s *)(tn_shared + %lld);\n", type, b, type, (long long)at);
+            at += (kb->elems * (int64_t)dtype_size((tn_dtype)kb->dtype) + 15) / 16 * 16;
+            continue;
+        }
         bool block_threads = kb->kind >= KB_SHARED, in_words = block_threads || dtype_size((tn_dtype)kb->dtype) == 2;
         str_addf(e->out, "    %s%s b%d[%lld]%s%s;\n", block_threads ? e->l->shared : "", clike_memory_type((tn_dtype)kb->dtype),
                  b, (long long)kb->elems, in_words ? " " : "", in_words ? e->l->aligned : "");
@@ -152,16 +162,21 @@ static void print_kernel(clike *e, const kernel *k, int id) {
     str body, *out = e->out;
     bool small = fits_32_bits(k);
     str_init(&body, out->a);
-    e->k = k, e->id = id, e->indent = 1, e->reduces_index = false, e->vector = 0, e->back = false, e->bases.n = 0;
+    e->k = k, e->id = id, e->indent = 1, e->reduces_index = e->asyncs = false, e->vector = 0, e->back = false, e->bases.n = 0;
     memset(e->reduces, 0, sizeof e->reduces);
     e->index = small ? e->l->index : "int64_t", e->index_end = small ? "" : e->l->wide_end;
     e->unsigned_index = small ? e->l->unsigned_index : "uint64_t";
     e->unsigned_end = small ? e->l->unsigned_end : arena_printf(out->a, "U%s", e->l->wide_end);
     e->out = &body; /* what is met with is known only afterwards */
+    for (reg r = 1; r < (reg)k->ins.n; r++) e->asyncs |= clike_is_async(e, &k->ins.at[r]);
     for (reg r = 1; r < (reg)k->ins.n; r++) clike_instruction(e, r);
     e->out = out;
     const char *threads = arena_printf(out->a, "%d", k->block_threads);
     int resident = resident_threads(e, k);
+    if (e->l->dynamic && kernel_dynamic_shared(k)) { /* more of them there is no room for */
+        int64_t fit = MULTIPROCESSOR_SHARED / kernel_dynamic_shared(k) * k->block_threads;
+        if (fit < resident) resident = (int)fit;
+    }
     if (resident > k->block_threads) threads = arena_printf(out->a, "%d, %d", k->block_threads, resident / k->block_threads);
     if (k->cluster && !e->l->together)
         guard_fail(out->a->gd, TN_ERR_INTERNAL, "kernel %s: there are no clusters in %s", k->name, e->l->name);

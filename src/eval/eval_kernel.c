@@ -438,15 +438,16 @@ static void combine(machine *m, const machine *threads, int n, int r) {
     if (in->op == K_BARRIER) return;
     for (int t = 0; t < n; t++) x[t] = threads[t].regs[in->a][0], y[t] = threads[t].regs[in->b][0];
     int wide = in->op == K_BLOCK_REDUCE && in->width ? (int)in->width : n; /* so many combine theirs */
+    int apart = in->op == K_BLOCK_REDUCE && in->lane_stride ? (int)in->lane_stride : 1;
     for (int half = wide / 2; half >= 1; half /= 2)
-        for (int t = 0; t + half < n; t++) {
-            if (t % wide >= half) continue;
+        for (int t = 0; t + half * apart < n; t++) {
+            if (t / apart % wide >= half) continue;
             if (in->op == K_BLOCK_REDUCE)
-                x[t] = alu((op_code)in->alu, in->dtype, in->dtype, x[t], x[t + half], x[t]);
+                x[t] = alu((op_code)in->alu, in->dtype, in->dtype, x[t], x[t + half * apart], x[t]);
             else if (beats(in, x[t + half], y[t + half].i, x[t], y[t].i))
                 x[t] = x[t + half], y[t] = y[t + half];
         }
-    for (int t = 0; t < n; t++) threads[t].regs[r][0] = in->op == K_BLOCK_REDUCE ? x[t - t % wide] : y[0];
+    for (int t = 0; t < n; t++) threads[t].regs[r][0] = in->op == K_BLOCK_REDUCE ? x[t - t / apart % wide * apart] : y[0];
 }
 
 /* To the next meeting of the cluster, or the end. */

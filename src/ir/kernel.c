@@ -104,6 +104,15 @@ int64_t kernel_nest_blocks(const kernel *k, reg r, int64_t *out_first) {
     return in->n_blocks ? in->n_blocks : k->grid_blocks;
 }
 
+int64_t kernel_shared_bytes(const kernel *k) {
+    int64_t n = 0;
+    for (int b = 0; b < k->bufs.n; b++) {
+        const kbuf *x = &k->bufs.at[b];
+        if (x->kind >= KB_SHARED) n += (x->elems * (int64_t)dtype_size((tn_dtype)x->dtype) + 15) / 16 * 16;
+    }
+    return n;
+}
+
 /* Whether x is a multiple of n in every iteration. */
 static bool is_multiple(const kernel *k, affine x, int64_t n) {
     if (x.base % n) return false;

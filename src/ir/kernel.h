@@ -78,9 +78,11 @@ typedef enum kpar { /* who runs the iterations of a loop */
 } kpar;
 typedef enum kload { /* when a LOAD is issued */
                      LOAD_PLAIN,
-                     LOAD_HOISTED,       /* for later use: not put off behind a barrier */
-                     LOAD_UNMASKED,      /* hoisted, and no value is used where a mask does not hold */
-                     LOAD_REMATERIALISED /* what was computed from the element before is computed again */
+                     LOAD_HOISTED,        /* for later use: not put off behind a barrier */
+                     LOAD_UNMASKED,       /* hoisted, and no value is used where a mask does not hold */
+                     LOAD_REMATERIALISED, /* what was computed from the element before is computed again */
+                     LOAD_ASYNC /* GPU: copied to shared memory by the store behind it, the only one that takes it; done when
+                                   the threads have met (cp.async) */
 } kload;
 typedef enum kstore {
     STORE_PLAIN,
@@ -140,7 +142,7 @@ typedef struct kins {
         int64_t combined;    /* LANE_REDUCE: lanes of a */
         int64_t first_lane;  /* LANES */
         int64_t piece;       /* ZIP: lanes */
-        int64_t width;       /* BLOCK_REDUCE: threads, or 0 */
+        int64_t width;       /* BLOCK_REDUCE: threads, or 0; lane_stride apart, up to 1: side by side */
     };
     val node; /* graph value this computes, for explain and debugging; 0 = none */
 } kins;
@@ -268,6 +270,15 @@ int kernel_nest(const kernel *k, reg r);
 int64_t kernel_nest_size(const kernel *k, reg r); /* iterations of all of it */
 /* The thread blocks that the grid's nest at K_LOOP r runs on: how many, from which on. */
 int64_t kernel_nest_blocks(const kernel *k, reg r, int64_t *out_first);
+
+/* Bytes of the memory of a thread block. More than KERNEL_STATIC_SHARED are asked for when it is launched (CUDA: dynamic shared
+ * memory), all of them. */
+enum { KERNEL_STATIC_SHARED = 48 << 10 };
+int64_t kernel_shared_bytes(const kernel *k);
+static inline int64_t kernel_dynamic_shared(const kernel *k) {
+    int64_t n = kernel_shared_bytes(k);
+    return n > KERNEL_STATIC_SHARED ? n : 0;
+}
 
 /* On GPUs inputs and outputs begin at multiples of 16 bytes in every step of a ring when they have so many bytes; smaller ones
  * may lie one directly behind the other. */

@@ -187,6 +187,21 @@ static const kbuf *check_buffer(checker *c, reg r, const kins *in, uint8_t store
     return b;
 }
 
+/* Words of 4 bytes, in one piece, as they lie in memory; what is masked is 0. */
+static void check_async(checker *c, reg r, const kins *in, const kbuf *b) {
+    const kins *to = r + 1 < (reg)c->k->ins.n ? in + 1 : in;
+    bool ok = c->k->block_threads && b->kind == KB_IN && in->src == in->dtype && dtype_size((tn_dtype)in->dtype) == 4 &&
+              !in->dyn && to->op == K_STORE && to->a == r && to->lanes == in->lanes && to->buf < c->k->bufs.n &&
+              c->k->bufs.at[to->buf].kind == KB_SHARED && to->dtype == in->dtype && in->lanes <= 4 && !to->dyn &&
+              kernel_aligned(c->k, in, in->lanes) && kernel_aligned(c->k, to, in->lanes);
+    for (reg i = r + 2; i < (reg)c->k->ins.n && ok; i++) {
+        const kins *x = ins(c, i);
+        ok = x->a != r && x->b != r && x->c != r && x->dyn != r;
+    }
+    if (!ok || (in->n_mask && (in->imm != 0 || in->imm_int != 0)))
+        problem(c, r, "not copied to shared memory as it is by the next instruction alone");
+}
+
 static void check_load(checker *c, reg r, const kins *in) {
     const kbuf *b = check_buffer(c, r, in, in->src);
     bool bytes = in->src == TN_I8 || in->src == TN_U8;
@@ -198,8 +213,9 @@ static void check_load(checker *c, reg r, const kins *in) {
     if (!in->packed && in->dtype != kernel_reg_dtype((tn_dtype)in->src))
         problem(c, r, "%s is not what %s is loaded as", dtype_name((tn_dtype)in->dtype), dtype_name((tn_dtype)in->src));
     if (in->mode == LOAD_REMATERIALISED && !c->k->block_threads) problem(c, r, "rematerialised, not for a GPU");
+    if (in->mode == LOAD_ASYNC) check_async(c, r, in, b);
     bool again = in->mode == LOAD_REMATERIALISED && b->kind == KB_LOCAL;
-    if (in->mode && !again && (in->mode > LOAD_REMATERIALISED || b->kind != KB_IN))
+    if (in->mode && !again && (in->mode > LOAD_ASYNC || b->kind != KB_IN))
         problem(c, r, "hoisted above what b%d is yet to hold", in->buf);
     if (in->mode == LOAD_UNMASKED && !in->n_mask) problem(c, r, "unmasked, and there is no mask");
 }
@@ -260,6 +276,22 @@ static void check_update(checker *c, reg r, const kins *in) {
                 kernel_update_name(in->alu));
 }
 
+/* Whether all threads of a thread block have the same in register r: numbers of loops that they run together, and what follows.
+ */
+static bool is_uniform(const checker *c, reg r, int depth) {
+    const kins *in = ins(c, r);
+    if (in->op == K_CONST) return true;
+    if (in->op == K_ALU && depth < 8)
+        return is_uniform(c, in->a, depth + 1) && (!in->b || is_uniform(c, in->b, depth + 1)) &&
+               (!in->c || is_uniform(c, in->c, depth + 1));
+    for (int i = 0; i < in->idx.n && in->op == K_INDEX; i++)
+        for (int l = c->home[r]; l; l = c->parent[l])
+            if (ins(c, (reg)l)->var == in->idx.t[i].var && ins(c, (reg)l)->par != PAR_BLOCKS &&
+                ins(c, (reg)l)->par != PAR_SERIAL)
+                return false;
+    return in->op == K_INDEX;
+}
+
 /* All threads of a thread block come here equally often: the loops around are run by all of them, or give each one its place.
  */
 static void check_barrier_place(checker *c, reg r) {
@@ -267,7 +299,9 @@ static void check_barrier_place(checker *c, reg r) {
     for (int l = c->home[r]; l; l = c->parent[l]) {
         reg head = (reg)l;
         while (ins(c, head - 1)->op == K_LOOP && ins(c, head - 1)->par == ins(c, (reg)l)->par) head--;
-        if (ins(c, (reg)l)->a) problem(c, r, "a barrier in a loop that not all threads run");
+        reg condition = ins(c, (reg)l)->a;
+        if (condition && (ins(c, condition)->op != K_ALU || !is_uniform(c, condition, 0)))
+            problem(c, r, "a barrier in a loop that not all threads run");
         if (ins(c, (reg)l)->par == PAR_GRID_THREADS ||
             (ins(c, (reg)l)->par == PAR_BLOCK_THREADS && kernel_nest_size(c->k, head) != c->k->block_threads))
             problem(c, r, "a barrier in a loop bound to the threads");
@@ -305,7 +339,7 @@ static void check_index(checker *c, reg r, const kins *in) {
 }
 
 static void check_acc(checker *c, reg r, const kins *in) {
-    if (in->alu == OP_NIL && !c->k->block_threads) problem(c, r, "a register that is set, not for a GPU");
+    if (in->alu == OP_NIL && c->k->tiled && !c->k->block_threads) problem(c, r, "a register that is set, not for a GPU");
     if (!is_identity((op_code)in->alu, in))
         problem(c, r, "does not start at the identity of %s", in->alu < N_OPS ? op_get((op_code)in->alu)->name : "?");
 }
@@ -323,7 +357,9 @@ static void check_barrier(checker *c, reg r, const kins *in) {
 }
 
 static void check_block_reduce(checker *c, reg r, const kins *in) {
-    if (in->width < 0 || in->width > c->k->block_threads || (in->width & (in->width - 1)))
+    int64_t reach = in->width * (in->lane_stride ? in->lane_stride : 1);
+    if (in->width < 0 || in->width > c->k->block_threads || (in->width & (in->width - 1)) || in->lane_stride < 0 ||
+        (in->lane_stride & (in->lane_stride - 1)) || reach > c->k->block_threads || (in->lane_stride && !in->width))
         problem(c, r, "combines %lld of %d threads", (long long)in->width, c->k->block_threads);
 }
 

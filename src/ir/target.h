@@ -31,6 +31,7 @@ typedef struct target {
     int block_threads;                     /* GPU: most threads of a thread block, a power of two */
     int max_block_threads;                 /* GPU: the same for what has few registers and long rows; 0: block_threads */
     int64_t shared_bytes;                  /* GPU: shared memory of a thread block */
+    int64_t shared_most;                   /* GPU: the same for what asks for it; 0: group_bytes */
     int64_t resident_threads;              /* GPU: threads that keep the machine busy */
     int buffers;                           /* GPU: that a kernel may have; 0: few enough anyway */
     int cluster;                           /* GPU: thread blocks that can run together, a power of two; 0: none */

@@ -97,15 +97,14 @@ bool schedule_try(kernel **k, const schedule *s, str *why) {
 
 /* What the kernel needs and the target has not; NULL: nothing. */
 static const char *lacks(const kernel *k, const target *t) {
-    int64_t bytes = 0;
-    for (int b = 0; b < k->bufs.n; b++)
-        if (k->bufs.at[b].kind >= KB_SHARED) bytes += k->bufs.at[b].elems * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype);
+    int64_t bytes = kernel_shared_bytes(k);
     int most = t->max_block_threads > t->block_threads ? t->max_block_threads : t->block_threads;
     if (k->block_threads > most)
         return arena_printf(k->a, "%d threads a thread block; the device has at most %d", k->block_threads, most);
-    if (bytes > t->shared_bytes)
+    int64_t room = t->shared_most > t->shared_bytes ? t->shared_most : t->shared_bytes;
+    if (bytes > room)
         return arena_printf(k->a, "%lld bytes of shared memory a thread block; the device has %lld", (long long)bytes,
-                            (long long)t->shared_bytes);
+                            (long long)room);
     if (k->cluster > (t->cluster > 1 ? t->cluster : 1))
         return arena_printf(k->a, "clusters of %d thread blocks; the device has %d", k->cluster, t->cluster);
     return NULL;

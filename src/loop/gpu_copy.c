@@ -14,8 +14,8 @@ reg gpu_copy(gpu_copier *c, int i, const gpu_places *p) {
     if (lanes) in.lanes = (uint8_t)p->lanes, in.lane_stride = affine_coef(in.idx, p->along);
     in.a = c->to[in.a], in.b = c->to[in.b], in.c = c->to[in.c], in.dyn = c->to[in.dyn];
     in.idx = moved(c, p, in.idx);
-    kmask *mask = ARENA_ARRAY(c->o->a, kmask, n + 4);
-    int64_t *lane = ARENA_ARRAY(c->o->a, int64_t, n + 4);
+    kmask *mask = ARENA_ARRAY(c->o->a, kmask, n + GPU_MOST_BOUNDS);
+    int64_t *lane = ARENA_ARRAY(c->o->a, int64_t, n + GPU_MOST_BOUNDS);
     for (int m = 0; m < n; m++) {
         mask[m] = (kmask){ moved(c, p, in.mask[m].e), in.mask[m].lo, in.mask[m].hi };
         lane[m] = lanes ? affine_coef(in.mask[m].e, p->along) : in.lanes > 1 ? in.mask_lane[m] : 0;

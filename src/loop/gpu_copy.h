@@ -12,12 +12,13 @@ typedef struct gpu_copier {
     reg *to; /* [scalar ins] where a register is now */
 } gpu_copier;
 
+enum { GPU_MOST_BOUNDS = 6 };
 typedef struct gpu_places { /* what variables become, which of them may lie behind their end, and along which lanes run */
     kvar var[64];
     affine value[64];
     int n;
-    kmask mask[4]; /* of loads and stores, besides their own */
-    int64_t mask_lane[4];
+    kmask mask[GPU_MOST_BOUNDS]; /* of loads and stores, besides their own */
+    int64_t mask_lane[GPU_MOST_BOUNDS];
     int n_mask;
     kvar along;
     int lanes;          /* up to 1: none */

@@ -21,7 +21,7 @@ static uint64_t affine_vars(affine x) {
 }
 
 static bool can_move(const kernel *k, const kins *in) {
-    return in->op == K_LOAD ? k->bufs.at[in->buf].kind == KB_IN : kernel_is_pure(in);
+    return in->op == K_LOAD ? k->bufs.at[in->buf].kind == KB_IN && in->mode != LOAD_ASYNC : kernel_is_pure(in);
 }
 
 /* Loops that are bound to the threads of a GPU together stay a perfect nest: nothing moves in between. */

@@ -64,10 +64,35 @@ static val cut(graph *g, val v, int axis, int64_t parts) {
     return graph_reshape(g, v, n.rank + 1, dims);
 }
 
+static bool spreads(const graph *g, val v) { /* a number of each row */
+    while (graph_get(g, v)->op == OP_reshape) v = graph_get(g, v)->in[0];
+    return graph_get(g, v)->op == OP_expand;
+}
+
+/* The operand is a softmax that nothing else needs, of what another contraction made: attention, which is one kernel where its
+ * contractions stay whole (sched/attention_fusion.c). */
+static bool is_softmax(const graph *g, val v) {
+    bool power = false;
+    for (int depth = 0; depth < 12; depth++) {
+        const node *n = graph_get(g, v);
+        if (n->op == OP_dot) return power;
+        if (!power && n->op != OP_exp && graph_n_uses(g, v) > 1) return false;
+        power |= n->op == OP_exp;
+        bool scaled = (n->op == OP_mul || n->op == OP_div) && (power || spreads(g, n->in[1]));
+        if (n->op == OP_select)
+            v = n->in[1];
+        else if (n->op == OP_exp || n->op == OP_cast || n->op == OP_reshape || n->op == OP_sub || n->op == OP_add || scaled)
+            v = n->in[0];
+        else
+            return false;
+    }
+    return false;
+}
+
 static val split(graph *g, val v, arena *scratch) {
     (void)scratch;
     node d = *graph_get(g, v);
-    if (d.op != OP_dot || d.dtype == TN_F16 || d.dtype == TN_BF16) return 0;
+    if (d.op != OP_dot || is_softmax(g, d.in[0]) || is_softmax(g, d.in[1]) || d.dtype == TN_F16 || d.dtype == TN_BF16) return 0;
     sizes s = sizes_of(g, &d);
     int nb = (int)d.attr[0], nc = (int)d.attr[1], which = -1;
     int64_t most = wanted_parts(&s), parts = 1;

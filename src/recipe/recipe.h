@@ -72,6 +72,12 @@ int recipe_block_tiles(const kernel *k, const target *t, gpu_tile *out, int cap)
 const char *recipe_tile_text(gpu_tile x, arena *a);
 bool recipe_tile_read(const char *text, gpu_tile *out);
 
+/* attention.c: rows of two contractions with a softmax between them. */
+bool recipe_attention(const kernel *k, const target *t, recipe_form *best);
+/* Bytes of shared memory that a thread block may have where it pays to have few of them at a time. */
+static inline int64_t recipe_shared_most(const target *t) {
+    return t->shared_most > t->shared_bytes ? t->shared_most : t->shared_bytes;
+}
 /* thread_columns.c, cluster_columns.c: rows with contractions inside. */
 bool recipe_thread_columns(const kernel *k, const target *t, recipe_form *best);
 bool recipe_cluster_columns(const kernel *k, const target *t, recipe_form *best);

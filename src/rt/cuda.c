@@ -95,6 +95,7 @@ static void fill_caps(cuda *d) {
                         .block_threads = most < 256 ? 128 : 256,
                         .max_block_threads = most < 1024 ? 0 : 1024,
                         .shared_bytes = attribute(d, CU_MAX_SHARED_MEMORY_PER_BLOCK),
+                        .shared_most = attribute(d, CU_MAX_SHARED_MEMORY_OPTIN),
                         .resident_threads = (int64_t)(units ? units : 1) * 1024,
                         .buffers = MAX_ARGS,
                         .cluster = d->arch >= 90 ? 8 : 0,
@@ -365,7 +366,12 @@ static tn_status cuda_launch(list *l, const device_launch *what, err *e) {
     tn_status st = gpu_list_launch(
         &l->l, what, l->dev->caps.max_block_threads ? l->dev->caps.max_block_threads : l->dev->caps.block_threads, &n, e);
     if (st == TN_OK) n->kernel = what->entry;
-    return st;
+    if (st || !what->shared) return st;
+    cuda *d = l->dev;
+    if ((st = enter(d, e))) return st;
+    int rc = d->cu.cuFuncSetAttribute(what->entry, CU_FUNCTION_MAX_DYNAMIC_SHARED, (int)what->shared);
+    leave(d);
+    return rc ? fail(d, e, "cuFuncSetAttribute", rc) : TN_OK;
 }
 static tn_status cuda_copy(list *l, int dst_slot, size_t dst_offset, int src_slot, size_t src_offset, size_t size, err *e) {
     return gpu_list_copy(&l->l, (device_arg){ dst_slot, dst_offset, size, true },
@@ -397,8 +403,8 @@ static int run_node(list *l, const gpu_node *n, int64_t step) {
     fill_arguments(l, n, step, &a);
     if (!n->kernel) return n->size ? d->cu.cuMemcpyDtoDAsync(a.value[0], a.value[1], n->size, d->stream) : CUDA_SUCCESS;
     if (n->grid_blocks == 0) return CUDA_SUCCESS;
-    return d->cu.cuLaunchKernel(n->kernel, (unsigned)n->grid_blocks, 1, 1, (unsigned)n->block_threads, 1, 1, 0, d->stream, a.at,
-                                NULL);
+    return d->cu.cuLaunchKernel(n->kernel, (unsigned)n->grid_blocks, 1, 1, (unsigned)n->block_threads, 1, 1,
+                                (unsigned)n->shared, d->stream, a.at, NULL);
 }
 
 static int run_step(list *l, int64_t step) {
@@ -407,12 +413,13 @@ static int run_step(list *l, int64_t step) {
     return rc;
 }
 
-static int add_kernel(const cuda *d, cu_object graph, cu_object f, int64_t grid_blocks, int block_threads, void **arguments_at,
-                      const cu_object *before, int n_before, cu_object *out) {
+static int add_kernel(const cuda *d, cu_object graph, cu_object f, int64_t grid_blocks, int block_threads, int64_t shared,
+                      void **arguments_at, const cu_object *before, int n_before, cu_object *out) {
     cu_kernel_node x = { .function = f,
                          .grid = { (unsigned)grid_blocks, 1, 1 },
                          .block = { (unsigned)block_threads, 1, 1 },
-                         .arguments = arguments_at };
+                         .arguments = arguments_at,
+                         .shared_bytes = (unsigned)shared };
     return d->cu.cuGraphAddKernelNode(out, graph, n_before ? before : NULL, (size_t)n_before, &x);
 }
 
@@ -431,7 +438,7 @@ static int add_nodes(list *l, const gpu_order *order, cu_object graph, cu_object
         for (int i = 0; i < n->n_args && looped; i++)
             if (gpu_slot_moves(&l->l.slots[n->args[i].slot]))
                 a.value[i] = l->counter + gpu_loop_place(&l->l, n->args[i].slot) + n->args[i].offset;
-        rc = add_kernel(d, graph, n->kernel, n->grid_blocks, n->block_threads, a.at, n_before ? before : first,
+        rc = add_kernel(d, graph, n->kernel, n->grid_blocks, n->block_threads, n->shared, a.at, n_before ? before : first,
                         n_before ? n_before : n_first, &nodes[k]);
     }
     return rc;
@@ -489,7 +496,7 @@ static int add_moves(list *l, cu_object body, bool out, const cu_object *before,
         unsigned outward = out;
         void *at[] = { &l->counter, &from, &to, &stride, &length, &count, &outward };
         int64_t grid_blocks = (int64_t)((count + 255) / 256);
-        *rc = add_kernel(d, body, d->loop_move[unit], grid_blocks < 1024 ? grid_blocks : 1024, 256, at, before, n_before,
+        *rc = add_kernel(d, body, d->loop_move[unit], grid_blocks < 1024 ? grid_blocks : 1024, 256, 0, at, before, n_before,
                          &nodes[n++]);
     }
     return n;
@@ -516,7 +523,7 @@ static int fill_body(list *l, const gpu_order *order, cu_object body, uint64_t h
     int n_out = rc ? 0 : add_moves(l, body, true, last, n_last, steps + order->n, &rc);
     for (int i = 0; i < n_out; i++) last[n_last++] = steps[order->n + i];
     void *at[] = { &handle, &l->counter };
-    return rc ? rc : add_kernel(d, body, d->loop_control, 1, 1, at, last, n_last, &control);
+    return rc ? rc : add_kernel(d, body, d->loop_control, 1, 1, 0, at, last, n_last, &control);
 }
 
 static tn_status make_loop(list *l, int at_once, cu_object *out, err *e) {
@@ -663,7 +670,8 @@ static int add_repeated(list *l, const gpu_node *node, int times, cu_object grap
     fill_arguments(l, node, 0, &a);
     for (int r = 0; r < times && !rc; r++) {
         cu_object next;
-        rc = add_kernel(l->dev, graph, node->kernel, node->grid_blocks, node->block_threads, a.at, last, *last != NULL, &next);
+        rc = add_kernel(l->dev, graph, node->kernel, node->grid_blocks, node->block_threads, node->shared, a.at, last,
+                        *last != NULL, &next);
         if (!rc) *last = next;
     }
     return rc;

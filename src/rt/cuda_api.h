@@ -27,9 +27,11 @@ enum {
     CU_L2_CACHE_SIZE = 38,
     CU_COMPUTE_CAPABILITY_MAJOR = 75,
     CU_COMPUTE_CAPABILITY_MINOR = 76,
+    CU_MAX_SHARED_MEMORY_OPTIN = 97,
     CU_FUNCTION_SHARED_BYTES = 1,
     CU_FUNCTION_LOCAL_BYTES = 3,
     CU_FUNCTION_REGISTERS = 4,
+    CU_FUNCTION_MAX_DYNAMIC_SHARED = 8,
     CU_GRAPH_NODE_CONDITIONAL = 13,
     CU_CONDITION_WHILE = 1,
     CU_CONDITION_ASSIGN_DEFAULT = 1
@@ -79,6 +81,7 @@ typedef struct cu_conditional_node {
     X(cuModuleUnload, "cuModuleUnload", (cu_object m))                                                                         \
     X(cuModuleGetFunction, "cuModuleGetFunction", (cu_object * out, cu_object m, const char *name))                            \
     X(cuFuncGetAttribute, "cuFuncGetAttribute", (int *out, int what, cu_object f))                                             \
+    X(cuFuncSetAttribute, "cuFuncSetAttribute", (cu_object f, int what, int value))                                            \
     X(cuOccupancyMaxActiveBlocksPerMultiprocessor, "cuOccupancyMaxActiveBlocksPerMultiprocessor",                              \
       (int *out, cu_object f, int block_threads, size_t shared))                                                               \
     X(cuLaunchKernel, "cuLaunchKernel",                                                                                        \

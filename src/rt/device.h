@@ -56,6 +56,7 @@ typedef struct device_caps {
     int block_threads;                    /* most threads of a thread block, a power of two */
     int max_block_threads;                /* that it takes at all; 0: block_threads */
     int64_t shared_bytes;                 /* shared memory of a thread block */
+    int64_t shared_most;                  /* the same for launches that ask for it; 0: group_bytes */
     int64_t resident_threads;             /* threads that keep the device busy */
     int buffers;                          /* that a launch may have */
     int cluster, clusters;                /* thread blocks that can run together, 0: none; clusters of 8 that run at a time */
@@ -79,6 +80,7 @@ typedef struct device_launch {
     bool loops;             /* CPU: it has a loop over the steps of a submit in it, and is told how many */
     int block_threads;      /* GPU: threads of a thread block */
     int64_t grid_blocks;    /* GPU: may be 0 */
+    int64_t shared;         /* GPU: bytes of shared memory that the launch asks for, besides what the code has */
     const device_arg *args; /* GPU: [n_args], copied */
     int n_args;
 } device_launch;

@@ -61,7 +61,8 @@ tn_status gpu_list_launch(gpu_list *l, const device_launch *what, int most_threa
         return err_set(e, TN_ERR_INVAL, "a launch of %lld thread blocks of %d threads; blocks have 1 to %d",
                        (long long)what->grid_blocks, what->block_threads, most_threads);
     tn_status st = add(l, what->args, what->n_args, out, e);
-    if (st == TN_OK) (*out)->block_threads = what->block_threads, (*out)->grid_blocks = what->grid_blocks;
+    if (st == TN_OK)
+        (*out)->block_threads = what->block_threads, (*out)->grid_blocks = what->grid_blocks, (*out)->shared = what->shared;
     return st;
 }
 

@@ -16,7 +16,7 @@ typedef struct gpu_slot {
 typedef struct gpu_node { /* a launch, or a copy when `kernel` is NULL */
     void *kernel;
     int block_threads;
-    int64_t grid_blocks;
+    int64_t grid_blocks, shared;
     device_arg *args; /* [n_args]; of a copy: to, from */
     int n_args;
     size_t size;      /* of a copy */

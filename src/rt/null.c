@@ -79,6 +79,7 @@ static void gpu_caps(const device *base, device_caps *out, const char *language,
     out->threads = t.threads, out->vector_bytes = t.vector_bytes, out->n_vector_regs = t.n_vector_regs;
     out->l1_bytes = t.l1_bytes, out->l2_bytes = t.l2_bytes;
     out->block_threads = t.block_threads, out->max_block_threads = t.max_block_threads, out->shared_bytes = t.shared_bytes;
+    out->shared_most = strcmp(language, "cuda") ? 0 : 99 << 10; /* the least since sm_80 */
     out->resident_threads = t.resident_threads, out->buffers = t.buffers;
     snprintf(out->name, sizeof out->name, "null-%s", language);
     snprintf(out->code, sizeof out->code, "%s", language);

@@ -8,6 +8,9 @@
 /* row_block.c: consecutive kernels of a plan for a CPU become one that goes by blocks of rows, where what lies between them
  * then stays in the caches and nothing takes longer. Before kernels have their schedules. */
 void fuse_row_blocks(plan *p, const target *t);
+/* attention_fusion.c: two contractions with a softmax between them become one kernel for a GPU, which never stores the scores.
+ * Before fuse_vertically. */
+void fuse_attention(plan *p, const target *t);
 /* vertical_fusion.c: consecutive kernels of a plan for a GPU become one where rows need the same rows only, and where that is
  * faster. Before kernels have their schedules. */
 void fuse_vertically(plan *p, const target *t);

@@ -275,6 +275,48 @@ static void test_clustered_layers(void **state) {
     arena_fini(&a);
 }
 
+/* Attention by tiles, with as much shared memory as an H200 and as little as a GPU must have. */
+static void test_attention(void **state) {
+    (void)state;
+    static const int64_t sizes[][3] = {
+        { 8, 1024, 64 }, { 48, 1024, 64 }, { 16, 512, 128 }, { 8, 1024, 256 }, { 64, 300, 33 }
+    };
+    need_nvrtc();
+    for (size_t i = 0; i < 2 * COUNT_OF(sizes); i++) {
+        const int64_t *n = sizes[i / 2];
+        arena a;
+        guard gd;
+        str text, source;
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("case %zu: %s", i, gd.err.text);
+        str_init(&text, &a), str_init(&source, &a);
+        long long b = n[0], t = n[1], d = n[2];
+        str_addf(&text, "graph @a(q f32[%lld,%lld,%lld], k f32[%lld,%lld,%lld], v f32[%lld,%lld,%lld]) {\n", b, t, d, b, t, d,
+                 b, t, d);
+        str_addf(&text, " %%1 = dot q, k batch=[0]x[0] contract=[2]x[2] f32[%lld,%lld,%lld]\n", b, t, t);
+        str_addf(&text, " %%2 = iota axis=1 i32[%lld,%lld,%lld]\n %%3 = iota axis=2 i32[%lld,%lld,%lld]\n", b, t, t, b, t, t);
+        str_addf(&text, " %%4 = le %%3, %%2 bool[%lld,%lld,%lld]\n %%5 = select %%4, %%1, -inf f32[%lld,%lld,%lld]\n", b, t, t,
+                 b, t, t);
+        str_addf(&text, " %%6 = reduce_max %%5 axes=[2] f32[%lld,%lld,1]\n %%7 = expand %%6 f32[%lld,%lld,%lld]\n", b, t, b, t,
+                 t);
+        str_addf(&text, " %%8 = sub %%5, %%7 f32[%lld,%lld,%lld]\n %%9 = exp %%8 f32[%lld,%lld,%lld]\n", b, t, t, b, t, t);
+        str_addf(&text, " %%10 = sum %%9 axes=[2] f32[%lld,%lld,1]\n %%11 = expand %%10 f32[%lld,%lld,%lld]\n", b, t, b, t, t);
+        str_addf(&text, " %%12 = div %%9, %%11 f32[%lld,%lld,%lld]\n", b, t, t);
+        str_addf(&text, " %%13 = dot %%12, v batch=[0]x[0] contract=[2]x[1] f32[%lld,%lld,%lld]\n return %%13 as \"y\"\n}", b,
+                 t, d);
+        target gpu = target_common_gpu();
+        gpu.resident_threads = 132 << 10, gpu.shared_most = i % 2 ? 0 : 227 << 10;
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        o.fusion = 3, o.check = 1;
+        plan *p = pipeline_run(graph_parse(&a, text.s, strlen(text.s), "attention"), &a, &o, &gpu);
+        emit_gpu(p, GPU_CUDA, &source);
+        if (i % 2 == 0) assert_int_equal(p->kernels.n, 1);
+        compile(source.s, "attention");
+        assert_int_equal(n_spills, 0);
+        arena_fini(&a);
+    }
+}
+
 /* Networks and graphs of all dtypes: whole rows and products, training steps, scatters, random numbers, f64. */
 static const char *const networks[] = { "@mlp",
                                         "@mlp:64x64",
@@ -356,10 +398,11 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_refused),        cmocka_unit_test(test_networks),
-                                        cmocka_unit_test(test_nvcc),           cmocka_unit_test(test_read_back),
-                                        cmocka_unit_test(test_beside),         cmocka_unit_test(test_clusters),
-                                        cmocka_unit_test(test_clustered_rows), cmocka_unit_test(test_clustered_layers),
-                                        cmocka_unit_test(test_random_graphs) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_refused),        cmocka_unit_test(test_networks),  cmocka_unit_test(test_nvcc),
+        cmocka_unit_test(test_read_back),      cmocka_unit_test(test_beside),    cmocka_unit_test(test_clusters),
+        cmocka_unit_test(test_clustered_rows), cmocka_unit_test(test_attention), cmocka_unit_test(test_clustered_layers),
+        cmocka_unit_test(test_random_graphs)
+    };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }

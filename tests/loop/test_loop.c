@@ -272,6 +272,7 @@ static const char *random_step(const kernel *k, rng *r, arena *a) {
     case STEP_transpose_tile:
         return arena_printf(a, "%s %s %s %d lanes=%d threads=%d", name, v, u, size, 1 << rng_below(r, 3), 8 * size);
     case STEP_vectorize_nests:
+    case STEP_online_softmax:
         return arena_printf(a, "%s %d", name, size);
     case STEP_bind:
     case STEP_split_k:
@@ -280,6 +281,9 @@ static const char *random_step(const kernel *k, rng *r, arena *a) {
         return arena_printf(a, "%s %s %d", name, v, 1 << rng_below(r, 6));
     case STEP_pipeline:
         return "pipeline 2";
+    case STEP_bind_row_tiles:
+        return arena_printf(a, "%s %d %d %d%s", name, 1 << rng_below(r, 6), 1 << rng_below(r, 4), 1 << rng_below(r, 4),
+                            rng_chance(r, 0.3) ? " skip_masked" : "");
     case STEP_reduce_columns:
         return arena_printf(a, "%s %s %d %s %d lanes=%d unroll=%d%s", name, v, 1 << rng_below(r, 4), u, 1 << rng_below(r, 4),
                             1 << rng_below(r, 3), (int)rng_between(r, 1, 4), rng_chance(r, 0.2) ? " panels=0" : "");

@@ -1,6 +1,7 @@
 /* test_attention.c - attention, written out in many ways, as one kernel of a CPU: which spellings are, values by the
  * interpreter against the reference evaluator, machine code bit for bit against level 2, memory linear in the positions, and
- * operands that are not finite where a mask throws their products away.
+ * operands that are not finite where a mask throws their products away. The same as one kernel of a GPU that goes through its
+ * scores tile by tile, by the interpreter.
  *
  * Labels: random */
 #include <math.h>
@@ -14,6 +15,7 @@
 #include <cmocka.h>
 
 #include "api/api.h"
+#include "loop/schedule.h"
 #include "support/plan_run.h"
 
 typedef enum scale { ON_Q, ON_K, ON_SCORES, NO_SCALE } scale;
@@ -217,8 +219,121 @@ ARENA_TEST(test_memory) {
     assert_true(exponent > 0.5 && exponent < 1.05);
 }
 
+/* ---- on GPUs ---- */
+
+/* A small GPU, so that few scores are worth tiles, and one like an H200. */
+static target a_gpu(bool large) {
+    target t = target_common_gpu();
+    t.resident_threads = (large ? 132 : 1) << 10, t.shared_most = large ? 227 << 10 : 99 << 10;
+    t.local_barriers = true;
+    return t;
+}
+static bool goes_by_tiles(const plan *p) {
+    for (int i = 0; i < p->schedules.n; i++) {
+        const schedule *s = p->schedules.at[i].s;
+        for (int j = 0; j < s->steps.n; j++)
+            if (s->steps.at[j].op == STEP_online_softmax) return true;
+    }
+    return false;
+}
+
+ARENA_TEST(test_gpu_spellings) {
+    int one = 0;
+    for (size_t i = 0; i < COUNT_OF(spellings); i++) {
+        target t = a_gpu(true);
+        plan *p = plan_of(a, make(a, &spellings[i], 8, 1024, 1024, 64), 3, &t);
+        bool tiles = goes_by_tiles(p) && p->kernels.n <= spellings[i].kernels;
+        if (!tiles) printf("%s: %d kernels\n", spellings[i].name, p->kernels.n);
+        one += tiles;
+    }
+    printf("%d of %d spellings go by tiles\n", one, (int)COUNT_OF(spellings));
+    assert_true(one + 1 >= (int)COUNT_OF(spellings));
+}
+
+/* All sizes and spellings against the evaluator, thread by thread. */
+ARENA_TEST(test_gpu_values) {
+    static const int64_t fixed[][3] = { { 130, 96, 8 }, { 96, 130, 16 }, { 70, 70, 33 }, { 100, 64, 64 }, { 33, 200, 20 } };
+    int rounds = 24, tiles = 0;
+    uint64_t seed = 5;
+    for (int round = 0; round < rounds; round++) {
+        const spelling *s = &spellings[(size_t)round % COUNT_OF(spellings)];
+        int64_t m = 64 + pick(&seed, 70), n = 64 + pick(&seed, 70), d = pick(&seed, 40);
+        if (round < (int)COUNT_OF(fixed)) m = fixed[round][0], n = fixed[round][1], d = fixed[round][2];
+        arena own;
+        arena_init(&own, mem_libc(), a->gd);
+        graph *g = make(&own, s, 1 + round % 2, m, n, d);
+        plan_config c = { .seed = (uint64_t)round, .fusion = 3, .t = a_gpu(false) };
+        if (round % 3 == 1) c.t.shared_most = 0;
+        if (round % 4 == 3) c.t.local_barriers = false;
+        tiles += goes_by_tiles(plan_of(&own, g, 3, &c.t));
+        if (!plan_config_agrees(g, NULL, &c)) fail_msg("%s %d x %d x %d: %s", s->name, (int)m, (int)n, (int)d, c.text);
+        arena_fini(&own);
+    }
+    printf("%d of %d go by tiles\n", tiles, rounds);
+    assert_true(2 * tiles > rounds);
+}
+
+/* Values that are not finite: in operands that count, in those of skipped tiles, and where a mask throws away. */
+ARENA_TEST(test_gpu_not_finite) {
+    int odd = 0, finite = 0;
+    for (int round = 0; round < 10; round++) {
+        const spelling *s = &spellings[round < 5 ? 0 : round % 5];
+        int64_t n = 96 + 17 * (round % 2), d = 16;
+        arena own;
+        arena_init(&own, mem_libc(), a->gd);
+        graph *g = make(&own, s, 1, n, n, d);
+        sample in = sample_make(g, &own, (uint64_t)round);
+        struct {
+            int input;
+            int64_t at;
+            double value;
+        } odds[] = { { 2, n * d - 1, INFINITY },  { 2, (n - 30) * d + 3, NAN }, { 0, 20 * d, NAN },
+                     { 0, 40 * d + 1, INFINITY }, { 1, 50 * d, INFINITY },      { 1, (n - 2) * d, NAN },
+                     { 1, 60 * d, -INFINITY },    { 2, 5, -INFINITY } };
+        for (int i = 0; i < (int)COUNT_OF(odds); i++) {
+            if ((i + round) % 4) continue;
+            ((float *)in.data[odds[i].input])[odds[i].at] = (float)odds[i].value;
+            in.values[odds[i].input].f[odds[i].at] = odds[i].value;
+        }
+        eval_value *want = eval_graph(g, &own, in.values);
+        target t = a_gpu(false);
+        plan *p = plan_of(&own, g, 3, &t);
+        assert_true(goes_by_tiles(p));
+        eval_memory *m = eval_memory_make(p, &own);
+        for (int i = 0; i < g->inputs.n; i++)
+            memcpy(m->io[plan_io(p, graph_get(g, g->inputs.at[i])->name, false)], in.data[i], in.bytes[i]);
+        eval_plan(p, m, &own);
+        const float *got = m->io[plan_io(p, "y", true)];
+        const double *y = want[g->outputs.at[0].v].f;
+        for (int64_t i = 0; i < n * d; i++) {
+            bool same = isfinite(y[i]) ? fabs(got[i] - y[i]) < 1e-4 * (1 + fabs(y[i]))
+                        : isnan(y[i])  ? isnan(got[i])
+                                       : got[i] == y[i];
+            if (!same)
+                fail_msg("%s, round %d: y[%d][%d] is %g, expected %g", s->name, round, (int)(i / d), (int)(i % d),
+                         (double)got[i], y[i]);
+            finite += isfinite(y[i]) != 0, odd += !isfinite(y[i]);
+        }
+        arena_fini(&own);
+    }
+    printf("%d values are finite, %d are not\n", finite, odd);
+    assert_true(finite > 500 && odd > 500);
+}
+
+/* The plan's buffers: nothing between its inputs and outputs, however many positions. */
+ARENA_TEST(test_gpu_memory) {
+    for (int64_t n = 1024; n <= 16384; n *= 4) {
+        target t = a_gpu(true);
+        plan *p = plan_of(a, make(a, &spellings[0], 4, n, n, 64), 3, &t);
+        assert_int_equal(p->kernels.n, 1);
+        assert_int_equal(p->temp_bytes, 0);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_spellings), cmocka_unit_test(test_values),
-                                        cmocka_unit_test(test_bits), cmocka_unit_test(test_memory) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_spellings),      cmocka_unit_test(test_values),
+                                        cmocka_unit_test(test_bits),           cmocka_unit_test(test_memory),
+                                        cmocka_unit_test(test_gpu_spellings),  cmocka_unit_test(test_gpu_values),
+                                        cmocka_unit_test(test_gpu_not_finite), cmocka_unit_test(test_gpu_memory) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

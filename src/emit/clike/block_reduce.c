@@ -15,25 +15,28 @@ static void print_combined(clike *e, const kins *in, const char *x, const char *
         str_addf(e->out, "%s = op_%s_%sx1(%s, %s);", x, op_get((op_code)in->alu)->name, clike_reg_type(t), x, y);
 }
 
-const char *clike_barrier(const clike *e) { return e->l->barrier32 && e->k->block_threads == 32 ? e->l->barrier32 : "BARRIER"; }
+const char *clike_barrier(const clike *e) {
+    const char *meet = e->l->barrier32 && e->k->block_threads == 32 ? e->l->barrier32 : "BARRIER";
+    return e->asyncs ? arena_printf(e->out->a, "%s%s", e->l->async_wait, meet) : meet;
+}
 
-/* Each so many neighbours combine their values, halves first. */
+/* Each so many neighbours, or threads so far apart, combine their values, halves first. */
 void clike_block_part(clike *e, const kins *in, reg r) {
     tn_dtype t = (tn_dtype)in->dtype;
     const char *type = clike_reg_type(t), *v = arena_printf(e->out->a, "v%u", r),
                *met = arena_printf(e->out->a, "met_%s", type);
-    int n = (int)in->width;
+    int n = (int)in->width, apart = in->lane_stride ? (int)in->lane_stride : 1;
     clike_need(e, t, 1);
     str_addf(e->out, "%sx1 %s = ", type, v);
-    if (e->l->least32 && n == 32 && t == TN_I32 && in->alu == OP_min) {
+    if (e->l->least32 && n == 32 && apart == 1 && t == TN_I32 && in->alu == OP_min) {
         str_addf(e->out, e->l->least32, arena_printf(e->out->a, "v%u", in->a));
         str_add(e->out, ";\n");
         return;
     }
     str_addf(e->out, "v%u;", in->a);
-    if (e->l->shuffle && n <= 32) {
+    if (e->l->shuffle && n * apart <= 32) {
         for (int half = n / 2; half > 0; half /= 2) {
-            str_addf(e->out, " { const int h = %d; ", half);
+            str_addf(e->out, " { const int h = %d; ", half * apart);
             print_combined(e, in, v, arena_printf(e->out->a, e->l->shuffle, v));
             str_add(e->out, " }");
         }
@@ -41,9 +44,12 @@ void clike_block_part(clike *e, const kins *in, reg r) {
         return;
     }
     e->reduces[t] = true;
-    str_addf(e->out, " %s[tid] = %s; BARRIER for (int h = %d; h > 0; h /= 2) { if (tid %% %d < h) ", met, v, n / 2, n);
-    print_combined(e, in, arena_printf(e->out->a, "%s[tid]", met), arena_printf(e->out->a, "%s[tid + h]", met));
-    str_addf(e->out, " BARRIER } %s = %s[tid - tid %% %d]; BARRIER\n", v, met, n);
+    const char *place =
+                   apart > 1 ? arena_printf(e->out->a, "tid / %d %% %d", apart, n) : arena_printf(e->out->a, "tid %% %d", n),
+               *times = apart > 1 ? arena_printf(e->out->a, " * %d", apart) : "";
+    str_addf(e->out, " %s[tid] = %s; BARRIER for (int h = %d; h > 0; h /= 2) { if (%s < h) ", met, v, n / 2, place);
+    print_combined(e, in, arena_printf(e->out->a, "%s[tid]", met), arena_printf(e->out->a, "%s[tid + h%s]", met, times));
+    str_addf(e->out, " BARRIER } %s = %s[tid - %s%s]; BARRIER\n", v, met, place, times);
 }
 
 /* All threads of a thread block combine their values: within 32 by shuffles where the language has them, else halves first in

@@ -22,6 +22,8 @@ typedef struct clike_language {
     const char *together;  /* printf, thread blocks of a cluster: says that they run together; NULL: there are no clusters; */
     const char *cluster_barrier, *copy_at; /* they meet; function, place and q: the same in the copy of thread block q */
     int resident; /* threads that a processor shall have room for, so that one has no more registers; 0: as it comes */
+    const char *async_wait; /* for what copy_async(to, from, bytes or 0) copies; NULL: there is no such function */
+    const char *dynamic;    /* declares tn_shared, shared memory that a launch asks for; NULL: there is none */
     const char *global, *shared, *restricted; /* of memory that is everybody's, a thread block's, has no other name */
     const char *ahead;      /* function that loads an f32 where the text says, not later; NULL: there is none */
     const char *anew;       /* printf, a word: the compiler shall not know what is in it; NULL: there is nothing */
@@ -58,6 +60,7 @@ typedef struct clike {
     VEC(bool) braces;          /* of the open loops: whether they have a block of their own */
     VEC(named_base) bases;     /* of loads ahead; those that are visible */
     bool reduces[TN_N_DTYPES]; /* of this kernel: its threads combine values of these types */
+    bool asyncs;               /* of this kernel: something is copied by copy_async */
     bool reduces_index;
     reg vector; /* of the last product in lanes, */
     bool back;  /* which went over them from the last to the first */
@@ -103,6 +106,8 @@ void clike_block_argreduce(clike *e, const kins *in, reg r);
 bool clike_feeds_contraction(const clike *e, reg r);
 /* What the load gives is stored as it is in the thread's own memory, and not used besides: the store moves it, as words. */
 bool clike_is_kept(const clike *e, const kins *load);
+/* The store behind the load copies without a register. */
+bool clike_is_async(const clike *e, const kins *load);
 void clike_load(clike *e, const kins *in, reg r);
 void clike_store(clike *e, const kins *in);
 void clike_scatter(clike *e, const kins *in);

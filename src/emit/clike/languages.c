@@ -77,6 +77,21 @@ const clike_language clike_opencl = {
     "#else\n"                                                                                                                  \
     "    return y " sign " x || x != x ? x : y;\n"                                                                             \
     "#endif\n}\n"
+/* Copies to shared memory that are there when async_wait has returned; 0 where there is nothing. */
+#define ASYNC                                                                                                                  \
+    "#if __CUDA_ARCH__ >= 800\n"                                                                                               \
+    "#define COPY_ASYNC(n, how, type) \\\n"                                                                                    \
+    "INL void copy_async##n(void *to, const void *from, bool there) { \\\n"                                                    \
+    "    asm volatile(\"cp.async.\" how \".shared.global [%0], [%1], \" #n \", %2;\" \\\n"                                     \
+    "        :: \"r\"((uint32_t)__cvta_generic_to_shared(to)), \"l\"(from), \"r\"(there ? n : 0) : \"memory\"); }\n"           \
+    "INL void async_wait(void) { asm volatile(\"cp.async.wait_all;\" ::: \"memory\"); }\n"                                     \
+    "#else\n"                                                                                                                  \
+    "#define COPY_ASYNC(n, how, type) \\\n"                                                                                    \
+    "INL void copy_async##n(void *to, const void *from, bool there) { \\\n"                                                    \
+    "    type x = {}; if (there) x = *(const type *)from; *(type *)to = x; }\n"                                                \
+    "INL void async_wait(void) {}\n"                                                                                           \
+    "#endif\n"                                                                                                                 \
+    "COPY_ASYNC(4, \"ca\", float)\nCOPY_ASYNC(8, \"ca\", float2)\nCOPY_ASYNC(16, \"cg\", float4)\n"
 #define SM80                                                                                                                   \
     EXTREME(max, "<")                                                                                                          \
     EXTREME(min, ">")                                                                                                          \
@@ -145,7 +160,7 @@ const clike_language clike_cuda = {
     .wide_end = "LL",
     .head = CUDA_TYPES "#define INL static __device__ __forceinline__\n"
                        "#define BITS_f32x1(x) __float_as_int(x)\n#define FROM_f32x1(x) __int_as_float(x)\n" AHEAD APART COARSE,
-    .head_more = SM80 SM90,
+    .head_more = ASYNC SM80 SM90,
     .head_f64 = "#define BITS_f64x1(x) __double_as_longlong(x)\n#define FROM_f64x1(x) __longlong_as_double(x)\n",
     .fma = { "__fmaf_rn", "__fma_rn" },
     .math_end = "f",
@@ -161,6 +176,8 @@ const clike_language clike_cuda = {
     .global = "",
     .shared = "__shared__ ",
     .restricted = "__restrict__",
+    .async_wait = "async_wait(); ",
+    .dynamic = "extern __shared__ __align__(16) unsigned char tn_shared[];",
     .ahead = "load_ahead",
     .anew = "asm volatile(\"\" : \"+r\"(%s));",
     .apart = "apart",

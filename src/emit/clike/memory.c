@@ -385,6 +385,28 @@ static void load_array(clike *e, const kins *in, reg r) {
     str_add(e->out, "\n");
 }
 
+bool clike_is_async(const clike *e, const kins *load) {
+    return e->l->async_wait && load->op == K_LOAD && load->mode == LOAD_ASYNC;
+}
+
+static void copy_async(clike *e, const kins *load, const kins *store) {
+    if (store->n_mask) {
+        str_add(e->out, "if (");
+        print_condition(e, store, 0);
+        str_add(e->out, ") ");
+    }
+    str_addf(e->out, "copy_async%d(&", 4 * load->lanes);
+    print_element(e, store, 0);
+    str_add(e->out, ", &");
+    print_element(e, load, 0);
+    str_add(e->out, ", ");
+    if (load->n_mask)
+        print_condition(e, load, 0);
+    else
+        str_add(e->out, "true");
+    str_add(e->out, ");\n");
+}
+
 /* Two lanes of a as one word of bf16. */
 static void print_pair(clike *e, reg a, int lane) {
     bool wide = e->k->ins.at[a].lanes > 1;
@@ -554,6 +576,10 @@ static void print_stored(clike *e, const kins *in, int lanes, int lane) { /* reg
 void clike_store(clike *e, const kins *in) {
     tn_dtype t = (tn_dtype)in->dtype;
     const char *narrow = narrow_word(t);
+    if (in->op == K_STORE && clike_is_async(e, in - 1) && &e->k->ins.at[in->a] == in - 1) {
+        copy_async(e, in - 1, in);
+        return;
+    }
     if (e->l->gpu && in->lanes > 1) {
         store_array(e, in);
         return;

@@ -1,0 +1,534 @@
+/* online_softmax.c - online softmax: two contractions of a row with a softmax between them (attention) go through their scores
+ * tile by tile. The maximum and the sums so far are carried from tile to tile; where the maximum grows, what was summed before
+ * is rescaled. So a row never has all of its scores in memory.
+ *
+ * In: scalar form that is rows of
+ *     scores s[j] from a contraction, m = max s[j], e[j] = exp(s[j] - m), l = sum e[j], o[i] = sum e[j] / l * v[j, i]
+ * with any elementwise work before the scores, on them, and behind the result; without m too. Out: scalar form
+ *     m = -inf, l = 0, o[i] = 0
+ *     for each tile: s[j], n = max(m, max s[j]), a = exp(m - n), e[j] = exp(s[j] - n),
+ *                    l = l * a + sum e[j], o[i] = o[i] * a + sum e[j] * v[j, i], m = n
+ *     o[i] / l
+ * As long as all scores are -inf, n counts as 0 where it is subtracted: their powers are 0 then and no NaN, which a later tile
+ * could not mend; a row of such scores alone ends as 0 / 0, the NaN that softmax has there.
+ *
+ * Order-changing: sums are taken tile by tile, and the factor of a row goes behind its sum. All memory is the kernel's. */
+#include "loop/gpu_copy.h"
+
+#include <math.h>
+
+enum { OF_MAX = 1, OF_SUM = 2, OF_KEY = 4, MOST_SUMS = 4, MOST_FACTORS = 4, MOST_TILE = 1024 };
+
+typedef struct nest {
+    int loop, end, acc, inner, upd; /* instructions; inner: the loop of a contraction, or 0 */
+    bool key;                       /* of the scores' loop */
+} nest;
+
+typedef struct factor { /* the result is multiplied with (op OP_mul) or divided by r */
+    uint8_t op;
+    reg r;
+} factor;
+
+typedef struct row {
+    const kernel *k;
+    kernel *o;
+    str *why;
+    int n_outer, from, end;
+    VEC(nest) nests;
+    int *nest_of;   /* [ins] + 1, 0: outside of nests */
+    uint8_t *needs; /* [ins] OF_ */
+    const nest *scores, *last;
+    int64_t keys, tile, n_tiles;
+    reg score, max, max_of, sum[MOST_SUMS], sum_of[MOST_SUMS], weight; /* weight: what the last contraction multiplies with */
+    int n_sums, n_factors;
+    factor factor[MOST_FACTORS];
+    bool weight_is_a;
+    /* writing */
+    reg *to_row, *to; /* [ins] */
+    kvar step, at;
+    int score_buf, weight_buf[MOST_SUMS + 1], out_buf;
+    reg stabiliser, scale;
+} row;
+
+static const kins *ins(const row *w, int i) { return &w->k->ins.at[i]; }
+static bool is_local(const row *w, const kins *in) {
+    return (in->op == K_LOAD || in->op == K_STORE) && w->k->bufs.at[in->buf].kind == KB_LOCAL;
+}
+static kvar var_of(const row *w, const nest *n) { return ins(w, n->loop)->var; }
+
+/* ---- what the row is made of ---- */
+
+/* One loop of elementwise work, sums, or one contraction. */
+static bool read_nest(row *w, int loop) {
+    nest n = { .loop = loop, .end = kernel_loop_end(w->k, loop) };
+    for (int i = loop; i <= n.end; i++) {
+        const kins *in = ins(w, i);
+        w->nest_of[i] = w->nests.n + 1;
+        bool inner = i > loop && in->op == K_LOOP;
+        if (in->op == K_SCATTER || in->op == K_ARGUPD || (inner && (n.inner || !w->k->vars.at[in->var].reduce))) return false;
+        if (inner) n.inner = i;
+        if (in->op == K_ACC && n.acc) return false;
+        if (in->op == K_ACC) n.acc = i;
+        if (in->op == K_UPD && n.upd) return false;
+        if (in->op == K_UPD) n.upd = i;
+    }
+    if (n.acc && (!n.inner || !n.upd || ins(w, n.upd)->alu != OP_dot || (int)ins(w, n.upd)->c != n.acc)) return false;
+    if (n.inner && !n.acc) return false;
+    VEC_PUSH(w->k->a, &w->nests, n);
+    return true;
+}
+
+static bool read_nests(row *w) {
+    for (int i = w->from; i < w->end; i++) {
+        const kins *in = ins(w, i);
+        if (in->op == K_STORE || in->op == K_SCATTER || in->op == K_UPD || in->op == K_ARGUPD ||
+            (in->op == K_LOAD && is_local(w, in)))
+            return step_refuse(w->why, "between its nests a row does more than compute with numbers of its own");
+        if (in->op != K_LOOP) continue;
+        if (!read_nest(w, i)) return step_refuse(w->why, "a nest of the row is no elementwise work, sum or contraction");
+        i = w->nests.at[w->nests.n - 1].end;
+    }
+    return w->nests.n > 1 || step_refuse(w->why, "a row is not several nests");
+}
+
+/* The last store to the buffer before instruction i; 0: there is none. */
+static int store_before(const row *w, int buf, int i) {
+    for (i--; i >= w->from; i--)
+        if (ins(w, i)->op == K_STORE && ins(w, i)->buf == buf) return i;
+    return 0;
+}
+
+/* The element that the nest is at. */
+static bool is_own(const kins *in, kvar v) {
+    return in->idx.base == 0 && in->idx.n == 1 && in->idx.t[0].var == v && in->idx.t[0].coef == 1 && !in->n_mask && !in->dyn;
+}
+
+/* What is loaded of what a nest has computed is that. */
+static reg resolve(const row *w, reg r) {
+    for (;;) {
+        const kins *in = ins(w, (int)r);
+        if (in->op != K_LOAD || !is_local(w, in)) return r;
+        int s = store_before(w, in->buf, (int)r);
+        if (!s || !w->nests.at[w->nest_of[s] - 1].key) return r;
+        r = ins(w, s)->a;
+    }
+}
+
+/* The nest that the first contraction of the chain is in, from what instruction i is computed from. */
+static const nest *find_scores(const row *w, int i, int depth) {
+    if (i == 0 || depth > 200) return NULL;
+    const kins *in = ins(w, i);
+    if (in->op == K_LOAD) {
+        int s = is_local(w, in) ? store_before(w, in->buf, i) : 0;
+        const nest *n = s ? &w->nests.at[w->nest_of[s] - 1] : NULL;
+        return !n ? NULL : n->inner ? n : find_scores(w, (int)ins(w, s)->a, depth + 1);
+    }
+    reg of[3] = { in->a, in->b, in->c };
+    for (int x = 0; x < 3 && kernel_is_pure(in); x++) {
+        const nest *n = find_scores(w, (int)of[x], depth + 1);
+        if (n) return n;
+    }
+    return NULL;
+}
+
+static bool find_contractions(row *w) {
+    for (int n = 0; n < w->nests.n; n++)
+        if (w->nests.at[n].inner) w->last = &w->nests.at[n];
+    if (!w->last) return step_refuse(w->why, "the row has no contraction");
+    const kins *upd = ins(w, w->last->upd), *a = ins(w, (int)upd->a), *b = ins(w, (int)upd->b);
+    kvar key = ins(w, w->last->inner)->var;
+    w->weight_is_a = is_local(w, a) && is_own(a, key);
+    if (!w->weight_is_a && !(is_local(w, b) && is_own(b, key)))
+        return step_refuse(w->why, "the last contraction does not multiply with what the row has computed");
+    w->weight = w->weight_is_a ? upd->a : upd->b;
+    w->scores = find_scores(w, (int)w->weight, 0);
+    if (!w->scores) return step_refuse(w->why, "what the last contraction multiplies with comes from no other contraction");
+    w->keys = w->k->vars.at[key].extent;
+    return true;
+}
+
+/* Nests over the scores, from the first contraction on. */
+static bool mark_keys(row *w) {
+    for (int n = 0; n < w->nests.n; n++) {
+        nest *x = &w->nests.at[n];
+        if (x == w->last) continue;
+        x->key = x == w->scores;
+        for (int i = x->loop; i < x->end && !x->key; i++) {
+            int s = is_local(w, ins(w, i)) && ins(w, i)->op == K_LOAD ? store_before(w, ins(w, i)->buf, i) : 0;
+            x->key = s && w->nests.at[w->nest_of[s] - 1].key;
+        }
+        if (!x->key) continue;
+        if (x > w->last) return step_refuse(w->why, "the scores are needed behind the last contraction, too");
+        if (w->k->vars.at[var_of(w, x)].extent != w->keys)
+            return step_refuse(w->why, "a nest of the scores has another length than they have");
+        if (x->inner && x != w->scores) return step_refuse(w->why, "a third contraction takes the scores");
+        for (int i = x->loop; i < x->end; i++) {
+            const kins *in = ins(w, i);
+            if (in->op == K_STORE && (!is_local(w, in) || !is_own(in, var_of(w, x))))
+                return step_refuse(w->why, "the scores are needed elsewhere, too");
+            if (in->op == K_LOAD && is_local(w, in) && x != w->scores && !is_own(in, var_of(w, x)))
+                return step_refuse(w->why, "a score needs others than its own");
+        }
+    }
+    for (int i = w->last->loop; i < w->last->end; i++) {
+        int store =
+            is_local(w, ins(w, i)) && ins(w, i)->op == K_LOAD && (reg)i != w->weight ? store_before(w, ins(w, i)->buf, i) : 0;
+        if (store && w->nests.at[w->nest_of[store] - 1].key)
+            return step_refuse(w->why, "the scores are needed behind the last contraction, too");
+    }
+    return true;
+}
+
+/* On what each instruction depends of what the tiles change. */
+static bool find_needs(row *w) {
+    for (int i = w->from; i < w->end; i++) {
+        const kins *in = ins(w, i);
+        uint8_t *own = &w->needs[i];
+        const nest *n = w->nest_of[i] ? &w->nests.at[w->nest_of[i] - 1] : NULL;
+        *own |= w->needs[in->a] | w->needs[in->b] | w->needs[in->c] | w->needs[in->dyn];
+        if (n && n->key && gpu_uses(in, var_of(w, n))) *own |= OF_KEY;
+        if (in->op == K_LOAD && is_local(w, in)) {
+            int s = store_before(w, in->buf, i);
+            if (s) *own |= w->needs[ins(w, s)->a];
+        }
+        if (in->op != K_UPD) continue;
+        if (n && n->acc) {
+            w->needs[n->acc] |= *own;
+            continue;
+        }
+        if (!n || !n->key) continue;
+        bool max = in->alu == OP_max;
+        if (ins(w, (int)in->c)->dtype != TN_F32 || (!max && in->alu != OP_add) || w->n_sums == MOST_SUMS || (max && w->max))
+            return step_refuse(w->why, "the scores are combined otherwise than by one maximum and sums of f32");
+        w->needs[in->c] = max ? OF_MAX : OF_SUM;
+        if (max)
+            w->max = in->c, w->max_of = in->a;
+        else
+            w->sum[w->n_sums] = in->c, w->sum_of[w->n_sums++] = in->a;
+    }
+    return true;
+}
+
+static bool is_free(const row *w, reg r) { return !(w->needs[resolve(w, r)] & (OF_MAX | OF_SUM)); }
+
+/* Both are the same, computed of the same score in two nests. */
+static bool same_value(const row *w, reg a, reg b, int depth) {
+    a = resolve(w, a), b = resolve(w, b);
+    const kins *x = ins(w, (int)a), *y = ins(w, (int)b);
+    if (a == b) return true;
+    if (!a || !b || x->op != y->op || x->alu != y->alu || x->dtype != y->dtype || x->src != y->src || x->mode != y->mode ||
+        x->buf != y->buf || x->imm != y->imm || x->imm_int != y->imm_int || x->dyn_stride != y->dyn_stride ||
+        x->dyn_n != y->dyn_n || x->n_mask || y->n_mask || depth > 20)
+        return false;
+    if (!kernel_is_pure(x) && (x->op != K_LOAD || w->k->bufs.at[x->buf].kind != KB_IN)) return false;
+    affine at = x->idx;
+    if (w->nest_of[a] && w->nest_of[b])
+        at = affine_set_var(w->k->a, at, var_of(w, &w->nests.at[w->nest_of[a] - 1]),
+                            affine_var(w->k->a, var_of(w, &w->nests.at[w->nest_of[b] - 1])));
+    return affine_equal(at, y->idx) && same_value(w, x->a, y->a, depth + 1) && same_value(w, x->b, y->b, depth + 1) &&
+           same_value(w, x->c, y->c, depth + 1) && same_value(w, x->dyn, y->dyn, depth + 1);
+}
+
+/* Whether the value is exp(score - max) times what does not depend on the maximum: sums of it can be rescaled. */
+static bool is_scaled(const row *w, reg r, int depth) {
+    r = resolve(w, r);
+    const kins *in = ins(w, (int)r);
+    if (!w->max) return is_free(w, r);
+    if (in->op != K_ALU || depth > 50) return false;
+    if (in->alu == OP_mul && is_free(w, in->a)) return is_scaled(w, in->b, depth + 1);
+    if (in->alu == OP_mul || in->alu == OP_div) return is_free(w, in->b) && is_scaled(w, in->a, depth + 1);
+    const kins *x = ins(w, (int)resolve(w, in->a));
+    return in->alu == OP_exp && x->op == K_ALU && x->alu == OP_sub && resolve(w, x->b) == w->max &&
+           same_value(w, x->a, w->max_of, 0);
+}
+
+/* Factors of the row, which depend on its sums, leave the weight. */
+static bool take_factors(row *w) {
+    for (reg r = resolve(w, w->weight);; r = resolve(w, r)) {
+        const kins *in = ins(w, (int)r);
+        bool mul = in->op == K_ALU && in->alu == OP_mul, div = in->op == K_ALU && in->alu == OP_div;
+        bool b = (mul || div) && !(w->needs[in->b] & OF_KEY) && !is_free(w, in->b),
+             a = mul && !(w->needs[in->a] & OF_KEY) && !is_free(w, in->a);
+        w->weight = r;
+        if (!a && !b) break;
+        if (w->n_factors == MOST_FACTORS) return false;
+        w->factor[w->n_factors++] = (factor){ div ? OP_div : OP_mul, b ? in->b : in->a };
+        r = b ? in->a : in->b;
+    }
+    return is_scaled(w, w->weight, 0);
+}
+
+static bool find_parts(row *w) {
+    if (!read_nests(w) || !find_contractions(w) || !mark_keys(w) || !find_needs(w)) return false;
+    for (int i = w->scores->loop; i < w->scores->end; i++)
+        if (ins(w, i)->op == K_STORE) {
+            if (w->score) return step_refuse(w->why, "the first contraction stores several values");
+            w->score = ins(w, i)->a;
+        }
+    if (!w->score || ins(w, w->scores->acc)->dtype != TN_F32 || ins(w, w->last->acc)->dtype != TN_F32 ||
+        ins(w, (int)w->score)->dtype != TN_F32)
+        return step_refuse(w->why, "the contractions are not of f32");
+    if (w->max && !is_free(w, w->max_of)) return step_refuse(w->why, "the maximum depends on a sum of the scores");
+    bool ok = take_factors(w);
+    for (int s = 0; s < w->n_sums; s++) ok = ok && is_scaled(w, w->sum_of[s], 0);
+    if (!ok)
+        return step_refuse(w->why, "what is summed is not exp(score - maximum) times factors: it cannot be rescaled when the "
+                                   "maximum grows");
+    return true;
+}
+
+/* ---- writing ---- */
+
+static reg push(row *w, kins in) { return kernel_push(w->o, in); }
+static reg alu(row *w, op_code op, tn_dtype to, reg a, reg b, reg c, tn_dtype src) {
+    return push(w,
+                (kins){ .op = K_ALU, .alu = (uint8_t)op, .dtype = (uint8_t)to, .src = (uint8_t)src, .a = a, .b = b, .c = c });
+}
+static reg number(row *w, double x) { return push(w, (kins){ .op = K_CONST, .dtype = TN_F32, .imm = x }); }
+static kvar open(row *w, const char *name, int64_t n, bool reduce) {
+    kvar v = kernel_var(w->o, name, n, false, reduce);
+    push(w, (kins){ .op = K_LOOP, .var = v, .hi = n, .step = 1 });
+    return v;
+}
+static void close(row *w) { push(w, (kins){ .op = K_END }); }
+static kins element(const row *w, uint8_t op, int buf, kvar v) {
+    return (kins){ .op = op, .dtype = TN_F32, .src = TN_F32, .buf = (uint16_t)buf, .idx = affine_var(w->o->a, v) };
+}
+static int local(row *w, int64_t n) {
+    return kernel_buf(w->o, (kbuf){ .dtype = TN_F32, .kind = KB_LOCAL, .elems = n, .plan_buf = -1 });
+}
+static bool has_tail(const row *w) { return w->keys % w->tile != 0; }
+
+/* The score that v of the tile is, of all. */
+static affine key_at(const row *w, kvar v) {
+    return affine_add(w->o->a, affine_scale(w->o->a, affine_var(w->o->a, w->step), w->tile), affine_var(w->o->a, v));
+}
+
+/* Instruction i with the tile's score for that of loop v; loads of what lies behind the last score give 0. */
+static reg copy_at(row *w, int i, kvar v) {
+    kins in = *ins(w, i);
+    affine key = w->at < 0 ? affine_const(0) : key_at(w, w->at);
+    in.a = w->to[in.a], in.b = w->to[in.b], in.c = w->to[in.c], in.dyn = w->to[in.dyn];
+    if (v >= 0 && w->at >= 0 && in.op != K_LOOP) {
+        bool moves = gpu_uses(&in, v);
+        kmask *mask = ARENA_ARRAY(w->o->a, kmask, in.n_mask + 1);
+        in.idx = affine_set_var(w->o->a, in.idx, v, key);
+        for (int m = 0; m < in.n_mask; m++)
+            mask[m] = (kmask){ affine_set_var(w->o->a, in.mask[m].e, v, key), in.mask[m].lo, in.mask[m].hi };
+        if (in.op == K_LOAD && moves && has_tail(w)) {
+            if (!in.n_mask) in.imm = 0, in.imm_int = 0;
+            mask[in.n_mask++] = (kmask){ key, 0, w->keys };
+            in.mask_lane = ARENA_ARRAY(w->o->a, int64_t, in.n_mask);
+        }
+        in.mask = mask;
+    }
+    return w->to[i] = push(w, in);
+}
+
+/* The value in terms of the tile's scores, computed where it is not yet. */
+static reg emit(row *w, reg r) {
+    r = resolve(w, r);
+    if (!r || w->to[r]) return w->to[r];
+    if (r == w->score) return w->to[r] = push(w, element(w, K_LOAD, w->score_buf, w->at));
+    const kins *in = ins(w, (int)r);
+    emit(w, in->a), emit(w, in->b), emit(w, in->c), emit(w, in->dyn);
+    reg of[4] = { in->a, in->b, in->c, in->dyn };
+    for (int x = 0; x < 4; x++) w->to[of[x]] = w->to[resolve(w, of[x])];
+    int n = w->nest_of[r];
+    return copy_at(w, (int)r, n && w->nests.at[n - 1].key ? var_of(w, &w->nests.at[n - 1]) : -1);
+}
+
+/* v where there is a score, else x. */
+static reg in_tail(row *w, reg v, double x) {
+    if (!has_tail(w)) return v;
+    tn_dtype t = w->keys < INT32_MAX / 2 ? TN_I32 : TN_I64;
+    reg at = push(w, (kins){ .op = K_INDEX, .dtype = (uint8_t)t, .idx = key_at(w, w->at) });
+    reg end = push(w, (kins){ .op = K_CONST, .dtype = (uint8_t)t, .imm_int = w->keys });
+    return alu(w, OP_select, TN_F32, alu(w, OP_lt, TN_I32, at, end, 0, t), v, number(w, x), TN_F32);
+}
+
+static void begin_nest(row *w, const char *name, int64_t n, bool reduce) {
+    memcpy(w->to, w->to_row, sizeof *w->to * (size_t)w->k->ins.n);
+    w->at = open(w, name, n, reduce);
+}
+
+/* What is the row's own, and does not depend on the scores: as it is. */
+static void write_before(row *w) {
+    for (int i = w->from; i < w->end; i++) {
+        const nest *n = w->nest_of[i] ? &w->nests.at[w->nest_of[i] - 1] : NULL;
+        if (n && (n->key || n >= w->last)) {
+            i = n->end;
+            continue;
+        }
+        if (w->needs[i] || (ins(w, i)->op == K_ACC && i == (int)w->max)) continue;
+        kins in = *ins(w, i);
+        in.a = w->to_row[in.a], in.b = w->to_row[in.b], in.c = w->to_row[in.c], in.dyn = w->to_row[in.dyn];
+        w->to_row[i] = push(w, in);
+    }
+}
+
+static void write_scores(row *w) {
+    const nest *n = w->scores;
+    begin_nest(w, "i", w->tile, false);
+    for (int i = n->loop + 1; i < n->end; i++) {
+        if (ins(w, i)->op == K_STORE) {
+            kins in = element(w, K_STORE, w->score_buf, w->at);
+            in.a = w->to[ins(w, i)->a];
+            push(w, in);
+        } else {
+            copy_at(w, i, var_of(w, n));
+        }
+    }
+    close(w);
+}
+
+/* The new maximum, what is subtracted for it, and by what the sums so far shrink. */
+static void write_maximum(row *w, reg *old) {
+    if (!w->max) return;
+    reg most = push(w, (kins){ .op = K_ACC, .alu = OP_max, .dtype = TN_F32, .imm = -INFINITY });
+    begin_nest(w, "r", w->tile, true);
+    reg v = in_tail(w, emit(w, w->max_of), -INFINITY);
+    push(w, (kins){ .op = K_UPD, .alu = OP_max, .dtype = TN_F32, .a = v, .c = most });
+    close(w);
+    reg next = alu(w, OP_max, TN_F32, *old, most, 0, TN_F32);
+    reg none = alu(w, OP_eq, TN_I32, next, number(w, -INFINITY), 0, TN_F32);
+    w->stabiliser = alu(w, OP_select, TN_F32, none, number(w, 0), next, TN_F32);
+    w->scale = alu(w, OP_exp, TN_F32, alu(w, OP_sub, TN_F32, *old, w->stabiliser, 0, TN_F32), 0, 0, TN_F32);
+    push(w, (kins){ .op = K_UPD, .dtype = TN_F32, .a = next, .c = *old });
+}
+
+/* Every value that is summed or multiplied with, once. */
+static void write_weights(row *w) {
+    reg of[MOST_SUMS + 1];
+    for (int s = 0; s < w->n_sums; s++) of[s] = resolve(w, w->sum_of[s]);
+    of[w->n_sums] = w->weight;
+    begin_nest(w, "j", w->tile, false);
+    w->to[w->max] = w->stabiliser;
+    w->to[0] = 0;
+    for (int s = 0; s <= w->n_sums; s++) {
+        int same = 0;
+        while (of[same] != of[s]) same++;
+        if (same < s) {
+            w->weight_buf[s] = w->weight_buf[same];
+            continue;
+        }
+        kins in = element(w, K_STORE, w->weight_buf[s] = local(w, w->tile), w->at);
+        in.a = in_tail(w, emit(w, of[s]), 0);
+        push(w, in);
+    }
+    close(w);
+}
+
+static void write_sum(row *w, int s, reg total) {
+    reg sum = push(w, (kins){ .op = K_ACC, .alu = OP_add, .dtype = TN_F32 });
+    kvar r = open(w, "r", w->tile, true);
+    reg v = push(w, element(w, K_LOAD, w->weight_buf[s], r));
+    push(w, (kins){ .op = K_UPD, .alu = OP_add, .dtype = TN_F32, .a = v, .c = sum });
+    close(w);
+    reg before = w->max ? alu(w, OP_mul, TN_F32, total, w->scale, 0, TN_F32) : total;
+    reg next = alu(w, OP_add, TN_F32, before, sum, 0, TN_F32);
+    push(w, (kins){ .op = K_UPD, .dtype = TN_F32, .a = next, .c = total });
+}
+
+/* The contraction goes on from the rescaled sums. */
+static void write_products(row *w) {
+    const nest *n = w->last;
+    const kins *upd = ins(w, n->upd);
+    reg other = w->weight_is_a ? upd->b : upd->a;
+    int64_t columns = w->k->vars.at[var_of(w, n)].extent;
+    begin_nest(w, "c", columns, false);
+    kvar c = w->at;
+    reg before = push(w, element(w, K_LOAD, w->out_buf, c));
+    if (w->max) before = alu(w, OP_mul, TN_F32, before, w->scale, 0, TN_F32);
+    reg acc = push(w, (kins){ .op = K_ACC, .alu = OP_add, .dtype = TN_F32 });
+    push(w, (kins){ .op = K_UPD, .alu = OP_add, .dtype = TN_F32, .a = before, .c = acc });
+    w->at = open(w, "k", w->tile, true);
+    kvar key = ins(w, n->inner)->var, own = var_of(w, n);
+    for (int i = n->loop + 1; i < n->upd; i++) {
+        const kins *in = ins(w, i);
+        if (i == n->inner || i == n->acc || (reg)i == (w->weight_is_a ? upd->a : upd->b)) continue;
+        reg r = copy_at(w, i, key);
+        kins *now = &w->o->ins.at[r];
+        now->idx = affine_set_var(w->o->a, now->idx, own, affine_var(w->o->a, c));
+        for (int m = 0; m < in->n_mask; m++)
+            now->mask[m].e = affine_set_var(w->o->a, now->mask[m].e, own, affine_var(w->o->a, c));
+    }
+    reg weight = push(w, element(w, K_LOAD, w->weight_buf[w->n_sums], w->at));
+    push(w, (kins){ .op = K_UPD, .alu = OP_dot, .dtype = TN_F32, .a = weight, .b = w->to[other], .c = acc });
+    close(w);
+    kins in = element(w, K_STORE, w->out_buf, c);
+    in.a = acc;
+    push(w, in);
+    close(w);
+}
+
+/* The factors of the row, and what came behind the last contraction. */
+static void write_after(row *w) {
+    const nest *n = w->last;
+    reg factors[MOST_FACTORS];
+    memcpy(w->to, w->to_row, sizeof *w->to * (size_t)w->k->ins.n);
+    w->at = -1;
+    for (int f = 0; f < w->n_factors; f++) factors[f] = emit(w, w->factor[f].r);
+    for (int i = w->from; i < w->end; i++) /* of the row */
+        if (!w->nest_of[i] && !w->to[i] && !(w->needs[i] & OF_KEY) && ins(w, i)->op != K_ACC) emit(w, (reg)i);
+    push(w, *ins(w, n->loop));
+    for (int i = n->loop + 1; i < n->inner; i++)
+        if (i != n->acc) copy_at(w, i, -1);
+    reg v = push(w, element(w, K_LOAD, w->out_buf, var_of(w, n)));
+    for (int f = 0; f < w->n_factors; f++) v = alu(w, (op_code)w->factor[f].op, TN_F32, v, factors[f], 0, TN_F32);
+    w->to[n->acc] = v;
+    for (int i = kernel_loop_end(w->k, n->inner) + 1; i <= n->end; i++) copy_at(w, i, -1);
+    for (int i = n->end + 1; i < w->end; i++)
+        if (w->nest_of[i]) copy_at(w, i, -1);
+}
+
+static void write_row(row *w) {
+    kernel *o = w->o;
+    const kernel *k = w->k;
+    for (int i = 1; i < w->from; i++) push(w, *ins(w, i));
+    write_before(w);
+    reg max = w->max ? push(w, (kins){ .op = K_ACC, .dtype = TN_F32, .imm = -INFINITY }) : 0;
+    for (int s = 0; s < w->n_sums; s++) w->to_row[w->sum[s]] = push(w, (kins){ .op = K_ACC, .dtype = TN_F32 });
+    int64_t columns = k->vars.at[var_of(w, w->last)].extent;
+    w->score_buf = local(w, w->tile), w->out_buf = local(w, columns);
+    kvar c = open(w, "c", columns, false);
+    kins zero = element(w, K_STORE, w->out_buf, c);
+    zero.a = number(w, 0);
+    push(w, zero);
+    close(w);
+    w->step = open(w, "kt", w->n_tiles, true);
+    write_scores(w);
+    write_maximum(w, &max);
+    write_weights(w);
+    for (int s = 0; s < w->n_sums; s++) write_sum(w, s, w->to_row[w->sum[s]]);
+    write_products(w);
+    close(w);
+    if (max) w->to_row[w->max] = max;
+    write_after(w);
+    for (int i = 0; i < w->n_outer; i++) close(w);
+    bool *used = ARENA_ARRAY(o->a, bool, o->bufs.n + 1);
+    for (int i = 1; i < o->ins.n; i++) used[o->ins.at[i].buf] |= o->ins.at[i].op == K_LOAD || o->ins.at[i].op == K_STORE;
+    for (int b = 0; b < o->bufs.n; b++)
+        if (o->bufs.at[b].kind == KB_LOCAL && !used[b]) o->bufs.at[b].elems = 0;
+}
+
+bool step_online_softmax(kernel **kk, const loop_step *s, str *why) {
+    const kernel *k = gpu_compacted(*kk);
+    row w = { .k = k, .why = why, .n_outer = gpu_outer_loops(k), .tile = s->arg[0].n, .at = -1 };
+    w.from = 1 + w.n_outer, w.to_row = ARENA_ARRAY(k->a, reg, k->ins.n), w.to = ARENA_ARRAY(k->a, reg, k->ins.n);
+    w.nest_of = ARENA_ARRAY(k->a, int, k->ins.n), w.needs = ARENA_ARRAY(k->a, uint8_t, k->ins.n);
+    w.end = k->ins.n - w.n_outer;
+    if (w.tile < 1 || w.tile > MOST_TILE)
+        return step_refuse(why, "tiles of %lld scores: expected 1 to %d", (long long)w.tile, MOST_TILE);
+    if (!gpu_can_bind(k, -1, 1, why)) return false;
+    for (int i = 1; i < k->ins.n; i++)
+        if (k->ins.at[i].op == K_LOOP && (k->ins.at[i].lo != 0 || k->ins.at[i].hi < 1))
+            return step_refuse(why, "loop %s is empty", k->vars.at[k->ins.at[i].var].name);
+    if (!find_parts(&w)) return false;
+    w.n_tiles = (w.keys + w.tile - 1) / w.tile;
+    kernel *o = w.o = kernel_clone(k, k->a);
+    o->ins.n = 1;
+    write_row(&w);
+    *kk = o;
+    return true;
+}

@@ -1,0 +1,735 @@
+/* row_tiles_write.c - writes rows of contractions and elementwise work in tiles of thread blocks (bind_row_tiles.c).
+ *
+ * In: the parts of the scalar kernel and the shape. Out: a new kernel. The threads of a block are a nest of local loops, whose
+ * variables are digits of the thread's number; the lowest are its place across. A thread has the rows y, y + down, ..; numbers
+ * of a row are in registers of all threads of the row. Operands of contractions lie in shared memory row by row, so that four
+ * steps are one load; those whose columns lie side by side in memory lie so in shared memory, too. */
+#include "loop/row_tiles.h"
+
+#include <math.h>
+
+enum { BATCH = 8 /* loads of a thread that are under way */, MOST_CHUNKS = 128, MOST_AHEAD = 16 /* vectors of a step */ };
+
+typedef struct digit { /* bits of a thread's number */
+    int lo, bits;
+    kvar var;
+} digit;
+
+typedef struct writer {
+    row_tiles *w;
+    kernel *o;
+    digit digit[16];
+    int n_digits, log_threads;
+    int64_t apart; /* neighbours across */
+    affine x, y, first_row;
+    reg **at;           /* [ins][rows, or rows x thread blocks of its nest] where a register is now */
+    reg **held;         /* [bufs][rows x thread blocks] */
+    bool *wrote, *read; /* [new bufs] since all threads met */
+    gpu_copier c;
+    const rt_nest *ahead; /* the serial loop whose operands come an iteration ahead */
+    int asked;            /* those of contractions before this instruction are under way */
+    reg zeros, broken;    /* 0 times what skipped tiles would have multiplied with */
+    int broken_fast;
+} writer;
+
+static int log2_up(int64_t n) {
+    int l = 0;
+    while (((int64_t)1 << l) < n) l++;
+    return l;
+}
+static reg push(writer *w, kins in) { return kernel_push(w->o, in); }
+static kvar open(writer *w, const char *name, int64_t n, kpar par, reg condition) {
+    kvar v = kernel_var(w->o, name, n, false, false);
+    push(w, (kins){ .op = K_LOOP, .var = v, .hi = n, .step = 1, .par = (uint8_t)par, .a = condition });
+    return v;
+}
+static void close(writer *w, int n) {
+    for (int i = 0; i < n; i++) push(w, (kins){ .op = K_END });
+}
+static affine plus(const writer *w, affine x, affine y, int64_t times) {
+    return affine_add(w->o->a, x, affine_scale(w->o->a, y, times));
+}
+static const kins *ins(const writer *w, int i) { return rt_ins(w->w, i); }
+
+/* ---- meetings ---- */
+
+static void meet(writer *w) {
+    push(w, (kins){ .op = K_BARRIER });
+    memset(w->wrote, 0, sizeof *w->wrote * (size_t)w->o->bufs.n), memset(w->read, 0, sizeof *w->read * (size_t)w->o->bufs.n);
+}
+static void will_read(writer *w, int buf) {
+    if (w->wrote[buf]) meet(w);
+    w->read[buf] = true;
+}
+static void will_write(writer *w, int buf) {
+    if (w->read[buf]) meet(w);
+    w->wrote[buf] = true;
+}
+static int shared(writer *w, int64_t n) {
+    return kernel_buf(w->o, (kbuf){ .dtype = TN_F32, .kind = KB_SHARED, .elems = n, .plan_buf = -1 });
+}
+
+/* ---- places ---- */
+
+/* Bits [lo, hi) of the thread's number. */
+static affine bits_of(const writer *w, int lo, int hi) {
+    affine x = affine_const(0);
+    for (int d = 0; d < w->n_digits; d++)
+        if (w->digit[d].lo >= lo && w->digit[d].lo < hi)
+            x = plus(w, x, affine_var(w->o->a, w->digit[d].var), (int64_t)1 << (w->digit[d].lo - lo));
+    return x;
+}
+static affine local_row(const writer *w, int i) { return affine_offset(w->y, (int64_t)i * w->w->down); }
+static affine row_at(const writer *w, int i) { return plus(w, w->first_row, local_row(w, i), 1); }
+static affine column_at(const writer *w, const rt_nest *n, int g) {
+    int64_t each = n->vectors ? RT_WIDE : 1;
+    return affine_offset(affine_scale(w->o->a, w->x, each), g * each * w->w->across);
+}
+static int64_t padded(const writer *w, const rt_nest *n) {
+    return (int64_t)n->grid_blocks * w->w->across * (n->vectors ? RT_WIDE : 1);
+}
+static bool row_tail(const writer *w) { return w->w->rows % w->w->block != 0; }
+
+/* ---- operands into shared memory ---- */
+
+typedef struct copying { /* of an operand: its items, fast along memory, are the threads' */
+    const rt_operand *s;
+    kvar var[2];           /* fast, slow */
+    int64_t n[2], real[2]; /* their extents in shared memory, and in memory; n of fast in items of so many lanes: */
+    affine base[2];        /* what they begin at */
+    int lanes, log_fast, chunks;
+    bool async;
+    const rt_nest *of, *tiles; /* tiles: the serial loop, where it is not at its own iteration but at: */
+    affine tile;
+    bool bounded; /* which there may not be */
+    reg v[MOST_CHUNKS];
+} copying;
+
+static bool is_wide(const writer *w, const rt_operand *s, kvar v, int64_t extent) {
+    if (extent % RT_WIDE) return false;
+    for (int i = 1; i < w->w->k->ins.n; i++) {
+        const kins *in = ins(w, i);
+        if (s->needed[i] && in->op == K_LOAD && (in->dyn || !gpu_aligned(w->w->k, in, v, RT_WIDE))) return false;
+    }
+    return true;
+}
+
+/* The operand of the nest's rows (side 0) or columns (1), along `step`. */
+static copying plan_copy(const writer *w, const rt_nest *n, const rt_operand *s, int side, kvar step) {
+    copying c = { .s = s, .of = n, .lanes = 1 };
+    int along = s->across ? 1 : 0, other = !along; /* which of fast, slow is the contraction's */
+    c.var[along] = step, c.var[other] = side ? n->v : w->w->row;
+    c.n[along] = (s->steps + RT_WIDE - 1) / RT_WIDE * RT_WIDE, c.real[along] = s->steps;
+    c.n[other] = side ? padded(w, n) : w->w->block, c.real[other] = side ? n->n : w->w->rows;
+    c.base[along] = affine_const(0), c.base[other] = side ? affine_const(0) : w->first_row;
+    if (is_wide(w, s, c.var[0], c.real[0]) && c.n[0] % RT_WIDE == 0) c.lanes = RT_WIDE;
+    c.log_fast = log2_up(c.n[0] / c.lanes);
+    const kins *in = ins(w, s->value);
+    bool plain = in->op == K_LOAD && in->src == TN_F32 && !in->dyn && !(in->n_mask && in->imm != 0);
+    c.async = plain && w->w->k->bufs.at[in->buf].kind == KB_IN && (c.lanes == 1 || affine_coef(in->idx, c.var[0]) == 1);
+    int bits = c.log_fast + log2_up(c.n[1]);
+    c.chunks = bits > w->log_threads ? 1 << (bits - w->log_threads) : 1;
+    return c;
+}
+
+/* The fast and the slow place of a chunk. */
+static void place_of(const writer *w, const copying *c, int chunk, affine out[2]) {
+    int split = c->log_fast < w->log_threads ? c->log_fast : w->log_threads, more = c->log_fast - split;
+    out[0] = affine_offset(bits_of(w, 0, split), (int64_t)(chunk & ((1 << more) - 1)) << split);
+    out[1] = affine_offset(bits_of(w, split, w->log_threads), (int64_t)(chunk >> more) << (w->log_threads - split));
+}
+
+/* Items that there are not. */
+static void bound_items(const copying *c, gpu_places *p, const affine at[2], bool full) {
+    if (c->n[0] / c->lanes != (int64_t)1 << c->log_fast && full) gpu_bound(p, at[0], c->n[0] / c->lanes, 0);
+    if (((int64_t)1 << log2_up(c->n[1])) != c->n[1] || c->chunks == 1) gpu_bound(p, at[1], c->n[1], 0);
+}
+
+static reg zero_behind(writer *w, const copying *c, reg v, affine step, bool along) {
+    uint8_t lanes = w->o->ins.at[v].lanes;
+    kins index = { .op = K_INDEX, .dtype = TN_I32, .idx = step, .lanes = lanes, .lane_stride = along && lanes > 1 };
+    reg i = push(w, index), end = push(w, (kins){ .op = K_CONST, .dtype = TN_I32, .imm_int = c->s->steps });
+    reg zero = push(w, (kins){ .op = K_CONST, .dtype = TN_F32 });
+    reg in = push(w, (kins){ .op = K_ALU, .alu = OP_lt, .dtype = TN_I32, .src = TN_I32, .a = i, .b = end, .lanes = lanes });
+    kins choice = { .op = K_ALU, .alu = OP_select, .dtype = TN_F32, .src = TN_F32, .a = in, .b = v, .c = zero, .lanes = lanes };
+    return push(w, choice);
+}
+
+static reg load_chunk(writer *w, copying *c, int chunk) {
+    const rt_operand *s = c->s;
+    affine at[2], where[2];
+    gpu_places p = { .along = c->var[0], .lanes = c->lanes, .varies = gpu_varying(w->w->k, s->needed, c->var[0]) };
+    place_of(w, c, chunk, at);
+    where[0] = plus(w, c->base[0], at[0], c->lanes), where[1] = plus(w, c->base[1], at[1], 1);
+    for (int i = 0; i < 2; i++) gpu_put(&p, c->var[i], where[i]);
+    for (int i = 0; i < 2; i++)
+        if (c->n[i] != c->real[i] && (c->var[i] != w->w->row || row_tail(w)))
+            gpu_bound(&p, where[i], c->real[i], i == 0 && c->lanes > 1);
+    bound_items(c, &p, at, true);
+    if (c->tiles) gpu_put(&p, c->tiles->v, c->tile);
+    if (c->bounded) gpu_bound(&p, c->tile, c->tiles->n, 0);
+    for (int i = c->of->loop + 1; i <= s->value; i++)
+        if (s->needed[i]) gpu_copy(&w->c, i, &p);
+    int along = s->across ? 1 : 0;
+    const kins *in = ins(w, s->value);
+    bool plain = in->op == K_LOAD && in->n_mask == 0;
+    reg v = w->c.to[s->value];
+    if (c->async) w->o->ins.at[v].mode = LOAD_ASYNC;
+    return c->async || c->n[along] == c->real[along] || plain ? v : zero_behind(w, c, v, where[along], along == 0);
+}
+
+static void store_chunk(writer *w, const copying *c, int chunk) {
+    affine at[2];
+    gpu_places p = { .n = 0 };
+    place_of(w, c, chunk, at);
+    bound_items(c, &p, at, true);
+    kins in = { .op = K_STORE,
+                .dtype = TN_F32,
+                .buf = (uint16_t)c->s->buf,
+                .a = c->v[chunk],
+                .lanes = (uint8_t)c->lanes,
+                .lane_stride = c->lanes > 1,
+                .n_mask = p.n_mask };
+    in.idx = plus(w, affine_scale(w->o->a, at[0], c->lanes), at[1], c->s->pitch);
+    in.mask = arena_copy(w->o->a, p.mask, sizeof *p.mask * COUNT_OF(p.mask));
+    in.mask_lane = ARENA_ARRAY(w->o->a, int64_t, COUNT_OF(p.mask));
+    push(w, in);
+}
+
+static void copy_chunks(writer *w, copying *c, int from) {
+    if (c->async) { /* nothing waits */
+        will_write(w, c->s->buf);
+        for (int i = 0; i < c->chunks; i++) c->v[i] = load_chunk(w, c, i), store_chunk(w, c, i);
+        return;
+    }
+    for (; from < c->chunks; from += BATCH) {
+        for (int i = from; i < c->chunks && i < from + BATCH; i++) c->v[i] = load_chunk(w, c, i);
+        will_write(w, c->s->buf);
+        for (int i = from; i < c->chunks && i < from + BATCH; i++) store_chunk(w, c, i);
+    }
+}
+
+/* Several operands: the first loads of all are under way before anything is stored. */
+static void copy_all(writer *w, copying *c, int n) {
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < c[i].chunks && j < BATCH && !c[i].async; j++) c[i].v[j] = load_chunk(w, &c[i], j);
+    for (int i = 0; i < n; i++) {
+        if (!c[i].async) will_write(w, c[i].s->buf);
+        for (int j = 0; j < c[i].chunks && j < BATCH && !c[i].async; j++) store_chunk(w, &c[i], j);
+        copy_chunks(w, &c[i], BATCH);
+    }
+}
+
+static bool depends(const writer *w, const rt_operand *s, kvar v) {
+    for (int i = 1; i < w->w->k->ins.n; i++)
+        if (s->needed[i] && gpu_uses(ins(w, i), v)) return true;
+    return false;
+}
+
+/* Operands of contractions in [from, to) that move with the serial loop (as `moving` says; NULL: there is none). ahead: of its
+ * next iteration, or of the first one before it; else of its own. */
+typedef enum when { NOW, FIRST, NEXT } when;
+static void copy_operands(writer *w, int from, int to, const rt_nest *tiles, bool moving, when ahead) {
+    copying c[8];
+    int n = 0;
+    for (int i = 0; i < w->w->nests.n; i++) {
+        rt_nest *x = &w->w->nests.at[i];
+        if (x->kind != RT_PRODUCT || x->loop < from || x->loop >= to) continue;
+        for (int side = 0; side < 2 && n < 8; side++)
+            if (x->side[side].value && (!tiles || depends(w, &x->side[side], tiles->v) == moving)) {
+                c[n] = plan_copy(w, x, &x->side[side], side, ins(w, x->inner)->var);
+                if (ahead != NOW) c[n].tiles = tiles;
+                if (ahead == NEXT) c[n].tile = affine_offset(affine_var(w->o->a, tiles->v), 1), c[n].bounded = true;
+                n++;
+            }
+    }
+    copy_all(w, c, n);
+}
+
+/* ---- elementwise ---- */
+
+static reg *places_of(writer *w, int i, const rt_nest *n) {
+    if (!w->at[i]) w->at[i] = ARENA_ARRAY(w->o->a, reg, w->w->tr * (n ? n->grid_blocks : 1));
+    return w->at[i];
+}
+
+/* Register r as row `row` has it, and vector g of its nest. */
+static reg get(const writer *w, reg r, int row, int g) {
+    if (!r) return 0;
+    int of = w->w->nest_of[r];
+    const rt_nest *n = of ? &w->w->nests.at[of - 1] : NULL;
+    return w->at[r][n && n->kind != RT_TILES ? row * n->grid_blocks + g : row];
+}
+
+static void hold(writer *w, const kins *in, const rt_nest *n, int row, int g, reg v) {
+    const rt_buf *b = &w->w->bufs[in->buf];
+    reg *held = &w->held[in->buf][row * n->grid_blocks + g];
+    uint8_t lanes = n->vectors ? RT_WIDE : 1;
+    if (b->held && !b->carried) *held = v;
+    if (b->carried && !*held) *held = push(w, (kins){ .op = K_ACC, .dtype = in->dtype, .lanes = lanes });
+    if (b->carried) push(w, (kins){ .op = K_UPD, .dtype = in->dtype, .a = v, .c = *held, .lanes = lanes });
+    if (!b->shared) return;
+    kins out = { .op = K_STORE, .dtype = TN_F32, .buf = in->buf, .a = v, .lanes = lanes, .lane_stride = n->vectors };
+    out.idx = plus(w, column_at(w, n, g), local_row(w, row), b->pitch);
+    if (padded(w, n) != n->n) {
+        out.mask = ARENA_ARRAY(w->o->a, kmask, 1), out.mask_lane = ARENA_ARRAY(w->o->a, int64_t, 1), out.n_mask = 1;
+        out.mask[0] = (kmask){ column_at(w, n, g), 0, n->n }, out.mask_lane[0] = n->vectors;
+    }
+    push(w, out);
+}
+
+/* Instruction i at a row, and at vector g of nest n (NULL: a number of the row). */
+static void copy_at(writer *w, int i, const rt_nest *n, int row, int g) {
+    const kins *old = ins(w, i);
+    kins in = *old;
+    arena *a = w->o->a;
+    reg *to = &places_of(w, i, n)[n ? row * n->grid_blocks + g : row];
+    in.a = get(w, in.a, row, g), in.b = get(w, in.b, row, g), in.c = get(w, in.c, row, g), in.dyn = get(w, in.dyn, row, g);
+    if (rt_local(w->w, old)) {
+        if (in.op == K_STORE)
+            hold(w, old, n, row, g, in.a);
+        else
+            *to = w->held[in.buf][row * n->grid_blocks + g];
+        return;
+    }
+    bool lanes = n && n->vectors && n->varies[i];
+    if (lanes) in.lanes = RT_WIDE, in.lane_stride = affine_coef(in.idx, n->v);
+    kmask *mask = ARENA_ARRAY(a, kmask, in.n_mask + 2);
+    int64_t *lane = ARENA_ARRAY(a, int64_t, in.n_mask + 2);
+    int masks = in.n_mask;
+    in.idx = affine_set_var(a, in.idx, w->w->row, row_at(w, row));
+    if (n) in.idx = affine_set_var(a, in.idx, n->v, column_at(w, n, g));
+    for (int m = 0; m < masks; m++) {
+        affine e = affine_set_var(a, old->mask[m].e, w->w->row, row_at(w, row));
+        lane[m] = lanes ? affine_coef(e, n->v) : 0;
+        mask[m] = (kmask){ n ? affine_set_var(a, e, n->v, column_at(w, n, g)) : e, old->mask[m].lo, old->mask[m].hi };
+    }
+    bool load = in.op == K_LOAD, store = in.op == K_STORE;
+    if ((load || store) && !masks) in.imm = 0, in.imm_int = 0;
+    if ((load || store) && row_tail(w) && (store || gpu_uses(old, w->w->row)))
+        mask[masks++] = (kmask){ row_at(w, row), 0, w->w->rows };
+    if ((load || store) && n && padded(w, n) != n->n && (store || gpu_uses(old, n->v)))
+        lane[masks] = lanes, mask[masks++] = (kmask){ column_at(w, n, g), 0, n->n };
+    in.mask = mask, in.mask_lane = lane, in.n_mask = masks;
+    *to = push(w, in);
+}
+
+static void copy_elements(writer *w, const rt_nest *n, int from, int to) {
+    for (int i = from; i < to; i++) {
+        const kins *in = ins(w, i);
+        if (in->op == K_STORE && rt_local(w->w, in) && w->w->bufs[in->buf].shared) will_write(w, in->buf);
+    }
+    for (int row = 0; row < w->w->tr; row++)
+        for (int g = 0; g < n->grid_blocks; g++)
+            for (int i = from; i < to; i++) copy_at(w, i, n, row, g);
+}
+
+/* ---- rows combined ---- */
+
+static void write_reduction(writer *w, const rt_nest *n) {
+    int upd = n->end - 1;
+    while (ins(w, upd)->op != K_UPD) upd--;
+    const kins *u = ins(w, upd);
+    copy_elements(w, n, n->loop + 1, upd);
+    for (int row = 0; row < w->w->tr; row++) {
+        kins both = { .op = K_ALU, .alu = u->alu, .dtype = u->dtype, .src = u->dtype };
+        reg v = get(w, u->a, row, 0);
+        for (int g = 1; g < n->grid_blocks; g++) {
+            both.a = v, both.b = get(w, u->a, row, g);
+            uint8_t x = w->o->ins.at[both.a].lanes, y = w->o->ins.at[both.b].lanes;
+            both.lanes = x > y ? x : y;
+            v = push(w, both);
+        }
+        int lanes = w->o->ins.at[v].lanes;
+        if (lanes > 1) v = push(w, (kins){ .op = K_LANE_REDUCE, .alu = u->alu, .dtype = u->dtype, .a = v, .combined = lanes });
+        if (w->w->across > 1)
+            v = push(w, (kins){ .op = K_BLOCK_REDUCE,
+                                .alu = u->alu,
+                                .dtype = u->dtype,
+                                .a = v,
+                                .width = w->w->across,
+                                .lane_stride = w->apart });
+        push(w, (kins){ .op = K_UPD, .alu = u->alu, .dtype = u->dtype, .a = v, .c = get(w, u->c, row, 0) });
+    }
+}
+
+/* ---- contractions ---- */
+
+static reg load_vector(writer *w, int buf, affine at) {
+    return push(w, (kins){ .op = K_LOAD,
+                           .dtype = TN_F32,
+                           .src = TN_F32,
+                           .buf = (uint16_t)buf,
+                           .idx = at,
+                           .lanes = RT_WIDE,
+                           .lane_stride = 1 });
+}
+
+/* What a thread multiplies in four steps: vectors along the contraction of its rows, and of its columns; across: vectors of
+ * columns, step by step. */
+typedef struct parts {
+    reg row[RT_MOST_SIDE], column[RT_WIDE * RT_MOST_SIDE];
+    int rows, columns;
+} parts;
+
+static parts load_parts(writer *w, const rt_nest *n, affine step) {
+    const rt_operand *a = &n->side[0], *b = &n->side[1];
+    affine four = affine_scale(w->o->a, step, RT_WIDE);
+    parts p = { .rows = w->w->tr, .columns = n->grid_blocks * (b->across ? RT_WIDE : 1) };
+    for (int i = 0; i < p.rows; i++) p.row[i] = load_vector(w, a->buf, plus(w, four, local_row(w, i), a->pitch));
+    for (int i = 0; i < p.columns; i++) {
+        affine column = column_at(w, n, i % n->grid_blocks);
+        p.column[i] = load_vector(w, b->buf,
+                                  b->across ? plus(w, column, affine_offset(four, i / n->grid_blocks), b->pitch)
+                                            : plus(w, four, column, b->pitch));
+    }
+    return p;
+}
+
+/* Four steps of all sums of a thread. */
+static void multiply_parts(writer *w, const rt_nest *n, const parts *p) {
+    bool across = n->side[1].across;
+    uint8_t lanes = n->vectors ? RT_WIDE : 1;
+    for (int l = 0; l < RT_WIDE; l++) {
+        reg column[RT_MOST_SIDE];
+        for (int g = 0; g < n->grid_blocks; g++)
+            column[g] = across ? p->column[l * n->grid_blocks + g]
+                               : push(w, (kins){ .op = K_LANES, .dtype = TN_F32, .a = p->column[g], .first_lane = l });
+        for (int row = 0; row < p->rows; row++) {
+            reg x = push(w, (kins){ .op = K_LANES, .dtype = TN_F32, .a = p->row[row], .first_lane = l });
+            for (int g = 0; g < n->grid_blocks; g++) { /* there and back: two products in a row share an operand */
+                int j = row % 2 ? n->grid_blocks - 1 - g : g;
+                kins in = { .op = K_UPD, .alu = OP_dot, .dtype = TN_F32, .a = x, .b = column[j], .lanes = lanes };
+                in.c = get(w, (reg)n->acc, row, j);
+                push(w, in);
+            }
+        }
+    }
+}
+
+static void carry(writer *w, const reg *from, const reg *to, int n) {
+    for (int i = 0; i < n; i++) push(w, (kins){ .op = K_UPD, .dtype = TN_F32, .a = from[i], .c = to[i], .lanes = RT_WIDE });
+}
+
+/* All steps; what the next four multiply is read while these are multiplied: few threads wait for shared memory otherwise. */
+static void multiply_steps(writer *w, const rt_nest *n, int64_t steps) {
+    int vectors = w->w->tr + n->grid_blocks * (n->side[1].across ? RT_WIDE : 1);
+    if (vectors > MOST_AHEAD || steps < 2) { /* there are no registers for those of two steps */
+        kvar step = open(w, "k", steps, PAR_SERIAL, 0);
+        parts now = load_parts(w, n, affine_var(w->o->a, step));
+        multiply_parts(w, n, &now);
+        close(w, 1);
+        return;
+    }
+    parts now = load_parts(w, n, affine_const(0)), held = now;
+    for (int i = 0; i < now.rows; i++) held.row[i] = push(w, (kins){ .op = K_ACC, .dtype = TN_F32, .lanes = RT_WIDE });
+    for (int i = 0; i < now.columns; i++) held.column[i] = push(w, (kins){ .op = K_ACC, .dtype = TN_F32, .lanes = RT_WIDE });
+    carry(w, now.row, held.row, now.rows), carry(w, now.column, held.column, now.columns);
+    kvar step = open(w, "k", steps - 1, PAR_SERIAL, 0);
+    w->o->vars.at[step].role.unroll = steps < 4 ? 1 : 2;
+    parts next = load_parts(w, n, affine_offset(affine_var(w->o->a, step), 1));
+    multiply_parts(w, n, &held);
+    carry(w, next.row, held.row, now.rows), carry(w, next.column, held.column, now.columns);
+    close(w, 1);
+    multiply_parts(w, n, &held);
+}
+
+static void write_product(writer *w, const rt_nest *n) {
+    const rt_operand *a = &n->side[0], *b = &n->side[1];
+    for (int row = 0; row < w->w->tr; row++)
+        for (int g = 0; g < n->grid_blocks; g++)
+            for (int i = n->loop + 1; i < n->inner; i++) copy_at(w, i, n, row, g);
+    will_read(w, a->buf), will_read(w, b->buf);
+    if (w->ahead && n->tiles) copy_operands(w, w->asked, n->loop, w->ahead, true, NEXT), w->asked = n->loop;
+    multiply_steps(w, n, (a->steps + RT_WIDE - 1) / RT_WIDE);
+    copy_elements(w, n, kernel_loop_end(w->w->k, n->inner) + 1, n->end);
+}
+
+/* ---- tiles that are skipped ---- */
+
+/* x over the rows of a block and the columns of a tile at its least, or largest. */
+static affine extreme(const writer *w, const rt_nest *n, affine x, bool least) {
+    arena *a = w->o->a;
+    bool row = (affine_coef(x, w->w->row) < 0) == least, column = (affine_coef(x, n->v) < 0) == least;
+    x = affine_set_var(a, x, w->w->row, affine_offset(w->first_row, row ? w->w->block - 1 : 0));
+    return affine_set_var(a, x, n->v, affine_const(column ? n->n - 1 : 0));
+}
+
+static bool is_least(const kins *c) { return c->alu == OP_le || c->alu == OP_lt; }
+
+/* What has to be at most, or least, 0 in a tile that counts. */
+static affine difference_of(const writer *w) {
+    const kins *c = ins(w, w->w->skip), *x = ins(w, (int)c->a), *y = ins(w, (int)c->b);
+    const rt_nest *n = &w->w->nests.at[w->w->nest_of[w->w->skip] - 1];
+    return extreme(w, n, plus(w, x->idx, y->idx, -1), is_least(c));
+}
+
+/* Tiles that count come before those that do not. */
+static bool counts_first(const writer *w, const rt_nest *tiles) {
+    int64_t moves = affine_coef(difference_of(w), tiles->v);
+    return is_least(ins(w, w->w->skip)) ? moves >= 0 : moves <= 0;
+}
+
+/* Whether the comparison holds anywhere in the tile. */
+static reg tile_counts(writer *w) {
+    const kins *c = ins(w, w->w->skip), *x = ins(w, (int)c->a);
+    affine difference = difference_of(w);
+    reg d = push(w, (kins){ .op = K_INDEX, .dtype = x->dtype, .idx = difference });
+    reg zero = push(w, (kins){ .op = K_CONST, .dtype = x->dtype });
+    return push(w, (kins){ .op = K_ALU, .alu = c->alu, .dtype = TN_I32, .src = x->dtype, .a = d, .b = zero });
+}
+
+static const rt_nest *last_product(const writer *w, const rt_nest *tiles) {
+    const rt_nest *last = NULL;
+    for (int i = 0; i < w->w->nests.n; i++) {
+        const rt_nest *x = &w->w->nests.at[i];
+        if (x->kind == RT_PRODUCT && x->loop > tiles->loop && x->end < tiles->end) last = x;
+    }
+    return last;
+}
+
+/* 0 times what the tile would have multiplied with. */
+static void look_at_skipped(writer *w, const rt_nest *tiles) {
+    const rt_nest *n = last_product(w, tiles);
+    copying c = plan_copy(w, n, &n->side[1], 1, ins(w, n->inner)->var);
+    c.async = false;
+    for (int from = 0; from < c.chunks; from += BATCH) {
+        for (int i = from; i < c.chunks && i < from + BATCH; i++) c.v[i] = load_chunk(w, &c, i);
+        for (int i = from; i < c.chunks && i < from + BATCH; i++)
+            push(w, (kins){ .op = K_UPD,
+                            .alu = OP_dot,
+                            .dtype = TN_F32,
+                            .a = w->zeros,
+                            .b = c.v[i],
+                            .c = w->broken,
+                            .lanes = RT_WIDE });
+    }
+}
+
+/* What is not finite there goes into all rows. */
+static void add_skipped(writer *w, const rt_nest *tiles) {
+    const rt_nest *n = last_product(w, tiles);
+    copying c = plan_copy(w, n, &n->side[1], 1, ins(w, n->inner)->var);
+    int64_t threads = (int64_t)1 << w->log_threads, fast = (int64_t)1 << c.log_fast;
+    int buf = shared(w, threads * RT_WIDE), store = n->end - 1;
+    kins in = { .op = K_STORE, .dtype = TN_F32, .buf = (uint16_t)buf, .a = w->broken, .lanes = RT_WIDE, .lane_stride = 1 };
+    in.idx = affine_scale(w->o->a, bits_of(w, 0, w->log_threads), RT_WIDE);
+    push(w, in);
+    meet(w);
+    while (ins(w, store)->op != K_STORE) store--;
+    for (int g = 0; g < n->grid_blocks; g++) {
+        kins add = { .op = K_ALU, .alu = OP_add, .dtype = TN_F32, .src = TN_F32, .lanes = RT_WIDE };
+        reg sum = 0;
+        for (int64_t q = 0; q < threads / fast; q++) {
+            add.a = sum, add.b = load_vector(w, buf, affine_offset(column_at(w, n, g), q * fast * RT_WIDE));
+            sum = sum ? push(w, add) : add.b;
+        }
+        for (int row = 0; row < w->w->tr; row++) {
+            reg held = w->held[ins(w, store)->buf][row * n->grid_blocks + g];
+            add.a = held, add.b = sum;
+            reg v = push(w, add);
+            push(w, (kins){ .op = K_UPD, .dtype = TN_F32, .a = v, .c = held, .lanes = RT_WIDE });
+        }
+    }
+}
+
+/* ---- all of it ---- */
+
+static void write_range(writer *w, int from, int to);
+
+/* The first tile's operands come before the loop, those of the next one while this one is worked on: the first contraction's
+ * when all have read its own, the last one's when the tile is done. */
+static void begin_ahead(writer *w, const rt_nest *n) {
+    copy_operands(w, n->loop, n->end, n, true, FIRST);
+    meet(w);
+    w->ahead = n, w->asked = n->loop;
+    const rt_nest *last = last_product(w, n);
+    for (int side = 0; side < 2; side++)
+        if (last->side[side].value && depends(w, &last->side[side], n->v)) w->wrote[last->side[side].buf] = true;
+}
+
+/* The operands of a tile come when it begins. */
+static void begin_now(writer *w, const rt_nest *n) {
+    for (int i = 0; i < w->w->nests.n; i++) { /* the iteration before has read them */
+        const rt_nest *x = &w->w->nests.at[i];
+        if (x->kind == RT_PRODUCT && x->loop > n->loop && x->end < n->end)
+            w->read[x->side[0].buf] = w->read[x->side[1].buf] = true;
+    }
+}
+
+static void end_tile(writer *w, const rt_nest *n) {
+    if (w->ahead) {
+        const rt_nest *last = last_product(w, n);
+        for (int side = 0; side < 2; side++) w->read[last->side[side].buf] = true;
+        copy_operands(w, w->asked, n->end, n, true, NEXT);
+        for (int b = 0; b < w->w->k->bufs.n; b++) /* the next tile writes what this one has read */
+            if (w->read[b] && w->w->bufs[b].shared) meet(w);
+        return;
+    }
+    for (int b = 0; b < w->o->bufs.n; b++)
+        if (w->wrote[b]) meet(w);
+}
+
+static void write_tiles(writer *w, const rt_nest *n) {
+    reg counts = 0;
+    copy_operands(w, n->loop, n->end, n, false, NOW);
+    bool *wrote = arena_copy(w->o->a, w->wrote, sizeof *w->wrote * (size_t)w->o->bufs.n);
+    if (last_product(w, n) && (!w->w->skip || counts_first(w, n)))
+        begin_ahead(w, n);
+    else
+        begin_now(w, n);
+    if (w->w->skip) {
+        w->zeros = push(w, (kins){ .op = K_CONST, .dtype = TN_F32 });
+        w->broken = push(w, (kins){ .op = K_ACC, .alu = OP_add, .dtype = TN_F32, .lanes = RT_WIDE });
+    }
+    push(w, *ins(w, n->loop));
+    if (w->w->skip) counts = tile_counts(w), open(w, "once", 1, PAR_SERIAL, counts);
+    if (!w->ahead) copy_operands(w, n->loop, n->end, n, true, NOW);
+    write_range(w, n->loop + 1, n->end);
+    end_tile(w, n);
+    if (w->w->skip) {
+        close(w, 1);
+        kins none = { .op = K_ALU, .alu = OP_not, .dtype = TN_I32, .src = TN_I32, .a = counts };
+        open(w, "once", 1, PAR_SERIAL, push(w, none));
+        look_at_skipped(w, n);
+        close(w, 1);
+    }
+    close(w, 1);
+    for (int b = 0; b < w->o->bufs.n; b++) w->wrote[b] |= wrote[b];
+    w->ahead = NULL;
+    if (w->w->skip) add_skipped(w, n);
+}
+
+static void write_copy(writer *w, const rt_nest *n) {
+    bool *needed = ARENA_ARRAY(w->o->a, bool, w->w->k->ins.n);
+    const kins *s = ins(w, n->store);
+    for (int i = n->loop + 1; i < n->store; i++) needed[i] = true;
+    rt_operand x = { .value = (int)s->a,
+                     .needed = needed,
+                     .rows = w->w->block,
+                     .steps = n->n,
+                     .pitch = w->w->bufs[s->buf].pitch,
+                     .buf = s->buf };
+    copying c = plan_copy(w, n, &x, 0, n->v);
+    copy_all(w, &c, 1);
+}
+
+static void write_nest(writer *w, const rt_nest *n) {
+    switch (n->kind) {
+    case RT_COPY:
+        write_copy(w, n);
+        return;
+    case RT_ELEMENTS:
+        copy_elements(w, n, n->loop + 1, n->end);
+        return;
+    case RT_REDUCE:
+        write_reduction(w, n);
+        return;
+    case RT_PRODUCT:
+        if (!n->tiles) copy_operands(w, n->loop, n->end, NULL, false, NOW);
+        write_product(w, n);
+        return;
+    case RT_TILES:
+        write_tiles(w, n);
+        return;
+    }
+}
+
+static void write_range(writer *w, int from, int to) {
+    for (int i = from; i < to; i++) {
+        if (ins(w, i)->op == K_LOOP) {
+            const rt_nest *n = &w->w->nests.at[w->w->nest_of[i] - 1];
+            write_nest(w, n);
+            i = n->end;
+        } else {
+            for (int row = 0; row < w->w->tr; row++) copy_at(w, i, NULL, row, 0);
+            w->c.to[i] = w->at[i][0];
+        }
+    }
+}
+
+static void open_blocks(writer *w) {
+    const row_tiles *t = w->w;
+    int64_t blocks = (t->rows + t->block - 1) / t->block;
+    affine g = affine_var(w->o->a, open(w, "g", blocks, PAR_BLOCKS, 0));
+    w->first_row = affine_scale(w->o->a, g, t->block);
+    if (t->skip) w->first_row = affine_offset(affine_scale(w->o->a, g, -t->block), (blocks - 1) * t->block);
+    w->o->grid_blocks *= blocks;
+}
+
+/* Blocks with the most work begin first where tiles are skipped: those of the last rows. */
+static int open_groups(writer *w) {
+    const row_tiles *t = w->w;
+    if (t->skip) open_blocks(w);
+    for (int i = 1; i < t->n_outer; i++) {
+        kins in = *ins(w, i);
+        in.par = PAR_BLOCKS, w->o->grid_blocks *= in.hi;
+        push(w, in);
+    }
+    if (!t->skip) open_blocks(w);
+    return t->n_outer;
+}
+
+/* The nest of a thread's digits, cut wherever a place of a copy begins. */
+static int open_threads(writer *w) {
+    const row_tiles *t = w->w;
+    int log_across = log2_up(t->across),
+        first = t->down > 1 && t->across > 1; /* a bit of the rows: pairs of threads share loads */
+    uint64_t cuts = 1 | (uint64_t)1 << first | (uint64_t)1 << (first + log_across);
+    w->log_threads = log2_up((int64_t)t->across * t->down);
+    for (int i = 0; i < t->nests.n; i++) {
+        const rt_nest *n = &t->nests.at[i];
+        for (int side = 0; side < 2 && n->kind == RT_PRODUCT; side++)
+            if (n->side[side].value)
+                cuts |= (uint64_t)1 << plan_copy(w, n, &n->side[side], side, ins(w, n->inner)->var).log_fast;
+        if (n->kind == RT_COPY) cuts |= (uint64_t)1 << log2_up(n->n) | (uint64_t)1 << log2_up((n->n + RT_WIDE - 1) / RT_WIDE);
+    }
+    int loops = 0;
+    for (int hi = w->log_threads; hi > 0; loops++) {
+        int lo = hi - 1;
+        while (!(cuts >> lo & 1)) lo--;
+        w->digit[w->n_digits++] = (digit){ lo, hi - lo, open(w, "t", (int64_t)1 << (hi - lo), PAR_BLOCK_THREADS, 0) };
+        hi = lo;
+    }
+    w->apart = first ? 2 : 0;
+    w->x = bits_of(w, first, first + log_across);
+    w->y = plus(w, bits_of(w, 0, first), bits_of(w, first + log_across, w->log_threads), first ? 2 : 1);
+    return loops;
+}
+
+static void make_buffers(writer *w) {
+    row_tiles *t = w->w;
+    w->o->bufs.at = arena_copy(w->o->a, t->k->bufs.at, sizeof(kbuf) * (size_t)t->k->bufs.n), w->o->bufs.cap = t->k->bufs.n;
+    for (int b = 0; b < t->k->bufs.n; b++) {
+        kbuf *x = &w->o->bufs.at[b];
+        if (x->kind != KB_LOCAL) continue;
+        x->elems = t->bufs[b].shared ? t->block * t->bufs[b].pitch : 0;
+        if (t->bufs[b].shared) x->kind = KB_SHARED;
+        int nest = t->bufs[b].nest, grid_blocks = nest ? t->nests.at[nest - 1].grid_blocks : 0;
+        w->held[b] = ARENA_ARRAY(w->o->a, reg, t->tr * grid_blocks + 1);
+    }
+    for (int i = 0; i < t->nests.n; i++) {
+        rt_nest *n = &t->nests.at[i];
+        for (int side = 0; side < 2 && n->kind == RT_PRODUCT; side++) {
+            rt_operand *s = &n->side[side];
+            if (!s->value) continue;
+            int64_t steps = (s->steps + RT_WIDE - 1) / RT_WIDE * RT_WIDE, rows = side ? padded(w, n) : t->block;
+            s->pitch = s->across ? rows : steps + RT_WIDE;
+            s->buf = shared(w, s->across ? rows * steps : rows * s->pitch);
+        }
+    }
+}
+
+kernel *row_tiles_write(row_tiles *t) {
+    const kernel *k = t->k;
+    kernel *o = t->o = gpu_kernel(k, t->down * t->across);
+    writer w = { .w = t, .o = o, .at = ARENA_ARRAY(k->a, reg *, k->ins.n), .held = ARENA_ARRAY(k->a, reg *, k->bufs.n + 1) };
+    w.c = (gpu_copier){ k, o, ARENA_ARRAY(k->a, reg, k->ins.n) };
+    make_buffers(&w);
+    w.wrote = ARENA_ARRAY(k->a, bool, o->bufs.n + 2), w.read = ARENA_ARRAY(k->a, bool, o->bufs.n + 2);
+    int opened = open_groups(&w);
+    opened += open_threads(&w);
+    write_range(&w, t->from, t->to);
+    close(&w, opened);
+    return o;
+}

@@ -1,0 +1,138 @@
+/* attention.c - rows of two contractions with a softmax between them: online softmax in tiles of thread blocks.
+ *
+ * In: scalar form, whole rows. What decides: how many tiles of rows and keys there are for the multiprocessors, and what the
+ * threads of those that fit one at a time wait for: arithmetic, shared memory, each other. Bits depend on the shape that is
+ * chosen. */
+#include "recipe/recipe.h"
+#include "loop/gpu_copy.h"
+
+#include <math.h>
+
+typedef struct sizes {
+    double outer;                       /* iterations of the loops around the rows */
+    int64_t rows, keys, steps, columns; /* steps: of a score */
+    bool skips;                         /* a comparison of indices throws scores away */
+} sizes;
+
+typedef struct shape {
+    int block, down, across, tile;
+} shape;
+
+/* Of the first and the last contraction; false: there are not two. */
+static bool find_sizes(const kernel *k, sizes *out) {
+    int n = gpu_outer_loops(k), found = 0;
+    *out = (sizes){ .outer = 1 };
+    if (n < 1) return false;
+    out->rows = k->ins.at[n].hi;
+    for (int i = 1; i < n; i++) out->outer *= (double)k->ins.at[i].hi;
+    for (int i = 1 + n; i < k->ins.n - n; i++) {
+        const kins *loop = &k->ins.at[i];
+        if (loop->op != K_LOOP) continue;
+        int end = kernel_loop_end(k, i), inner = 0;
+        for (int j = i + 1; j < end; j++) {
+            const kins *in = &k->ins.at[j];
+            if (in->op == K_LOOP) inner = j;
+            out->skips |= found == 1 && in->op == K_ALU && op_get((op_code)in->alu)->cls == CL_CMP &&
+                          k->ins.at[in->a].op == K_INDEX && k->ins.at[in->b].op == K_INDEX;
+            if (in->op != K_UPD || in->alu != OP_dot || !inner) continue;
+            if (!found) out->steps = k->ins.at[inner].hi, out->keys = loop->hi;
+            if (found && k->ins.at[inner].hi != out->keys) return false;
+            out->columns = loop->hi, found++;
+        }
+        i = end;
+    }
+    return found == 2;
+}
+
+/* Bytes of shared memory of a thread block. */
+static double bytes_of(const sizes *z, const shape *s) {
+    double steps = ceil((double)z->steps / 4) * 4, each = s->across * 4, columns = ceil((double)z->columns / each) * each;
+    return 4 * (s->block * (steps + 4) + s->tile * (steps + 4) + s->tile * columns + s->block * (s->tile + 4.0) +
+                4 * s->down * s->across);
+}
+
+/* Instructions of a thread for a tile of scores, as if all took a cycle: products, loads from shared memory, what is computed
+ * with each score and each row, copies of the tile's operands. */
+static double tile_work(const sizes *z, const shape *s) {
+    double rows = (double)s->block / s->down, keys = (double)s->tile / s->across,
+           columns = ceil((double)z->columns / (4 * s->across)) * 4;
+    double fma = rows * keys * (double)z->steps + rows * columns * s->tile,
+           wide = s->across / 8.0, /* threads of a warp read so many times the banks that there are */
+        loads = (rows + wide * keys) * (double)z->steps / 4 + (rows + wide * columns) * s->tile / 4,
+           copies = (double)(z->steps + z->columns) * s->tile / 4 / (s->down * s->across);
+    return fma + 1.8 * loads + 25 * rows * keys + 60 * rows + 30 * copies + 150;
+}
+
+/* Tiles of all rows that a multiprocessor goes through, in those of a block that skips none. Where tiles are skipped, blocks
+ * begin with those that skip few; those that all fit at once stay where they are. */
+static double load_of(const sizes *z, double blocks, double cores, double room) {
+    double most = ceil(blocks / cores), load = 0;
+    if (!z->skips) return blocks <= cores * room ? most : fmax(blocks / cores * 1.05, 1);
+    if (blocks > cores * room) return fmax(blocks / cores * 0.54, 1);
+    for (int i = 0; i < most; i++) load += 1 - i * cores / blocks;
+    return load;
+}
+
+/* Nanoseconds; INFINITY where the shape does not fit. Measured on an H200: a multiprocessor issues 0.75 of what it could, 0.65
+ * where each of its parts has one warp, which waits for itself; blocks of two warps do worse. */
+static double cost_of(const sizes *z, const shape *s, const target *t) {
+    double threads = s->down * s->across, rows = (double)s->block / s->down, bytes = bytes_of(z, s),
+           most = (double)recipe_shared_most(t), keys = (double)s->tile / s->across,
+           columns = ceil((double)z->columns / (4 * s->across)) * 4;
+    double registers = rows * (keys + columns) + 4 * (rows + fmax(keys, columns)) + 56;
+    if (bytes > most || threads > t->block_threads || threads < 32 || keys < 1 || keys > 16 || columns > 64 ||
+        rows * fmax(keys, columns) > 64 || registers > 240)
+        return INFINITY;
+    double held = fmax((double)t->shared_most, 4 * (double)t->shared_bytes); /* of a multiprocessor */
+    double room = fmax(1, fmin(fmin(floor(held / bytes), floor(65536 / (registers * threads))), floor(2048 / threads)));
+    double cores = fmax(1, floor((double)t->resident_threads / 1024)), blocks = z->outer * ceil((double)z->rows / s->block);
+    double tiles = ceil((double)z->keys / s->tile), work = tile_work(z, s) * tiles * (threads < 128 ? 1.3 : 1);
+    double warps = fmin(room, ceil(blocks / cores)) * threads / 32;
+    double alone = work / 0.65, all = load_of(z, blocks, cores, room) * work * (threads / 128) / (warps > 4 ? 0.75 : 0.65);
+    return (fmax(alone, all) + 2500) / machine_row_of(t)->ghz + machine_row_of(t)->after_ns;
+}
+
+/* Shapes whose threads have 4 rows, and 4 or 8 keys: with others an H200 was slower at all sizes that were tried. Fewer rows
+ * only where there are so few, or shared memory has no room for more. */
+static void try_rows(const sizes *z, const target *t, int rows, shape *best, double *out) {
+    for (int down = 2; down <= 32; down *= 2)
+        for (int across = 8; across <= 16; across *= 2)
+            for (int keys = 2; keys <= 8; keys *= 2) {
+                shape s = { rows * down, down, across, across * keys };
+                if ((keys == 2 && rows == 4) || (down > 2 && s.block >= 2 * z->rows) || (keys > 2 && s.tile >= 2 * z->keys))
+                    continue;
+                double cost = cost_of(z, &s, t);
+                if (cost < *out) *out = cost, *best = s;
+            }
+}
+
+static bool choose(const sizes *z, const target *t, shape *best, double *out) {
+    *out = INFINITY;
+    for (int rows = 4; rows > 0 && !isfinite(*out); rows /= 2) try_rows(z, t, rows, best, out);
+    return isfinite(*out);
+}
+
+bool recipe_attention(const kernel *k0, const target *t, recipe_form *best) {
+    kernel *k = gpu_compacted((kernel *)(uintptr_t)k0);
+    sizes z;
+    shape s = { 0 };
+    double ns;
+    str why;
+    if (!find_sizes(k, &z)) return false;
+    z.skips = z.skips && t->local_barriers;
+    if (!choose(&z, t, &s, &ns) || ns / machine_row_of(t)->count_ns >= best->cost) return false;
+    str_init(&why, k->a);
+    kernel *tried = kernel_clone(k, k->a);
+    loop_step step = step_parse(k->a, arena_printf(k->a, "online_softmax %d", s.tile));
+    if (!step_apply(&tried, &step, &why)) return false;
+    for (int skip = t->local_barriers; skip >= 0; skip--) { /* threads of a block that skips a tile meet elsewhere */
+        const char *text =
+            arena_printf(k->a, "bind_row_tiles %d %d %d%s", s.block, s.down, s.across, skip ? " skip_masked" : "");
+        kernel *bound = kernel_clone(tried, k->a);
+        step = step_parse(k->a, text);
+        if (!step_apply(&bound, &step, &why)) continue;
+        *best = (recipe_form){ ns / machine_row_of(t)->count_ns, arena_printf(k->a, "online_softmax %d; %s", s.tile, text) };
+        return true;
+    }
+    return false;
+}
