@@ -1,8 +1,8 @@
 /* save_ops.c - the ops of the graph language as nodes of ONNX.
  *
  * In: a value whose operands have names. Out: nodes that compute it, and its name. What is said exactly there (integer division
- * by zero, indices out of range, the sign of a remainder) is said exactly here, by more nodes. Integers of 8 bits go through
- * i32, which more runtimes have kernels for. */
+ * by zero, indices out of range, the sign of a remainder) is said exactly here, by more nodes. Integers of 8 bits and bf16
+ * go through i32 and f32, which more runtimes have kernels for. */
 #include "save.h"
 
 #include <math.h>
@@ -26,7 +26,9 @@ static const char *name_of(saver *s, int i, int k) {
     return name;
 }
 static bool is_float(tn_dtype t) { return t == TN_F32 || t == TN_F64 || t == TN_F16 || t == TN_BF16; }
-static bool is_small(tn_dtype t) { return t == TN_I8 || t == TN_U8; }
+/* What a type is computed in where ONNX or its runtimes lack it: integers of 8 bits, bf16. */
+static bool is_small(tn_dtype t) { return t == TN_I8 || t == TN_U8 || t == TN_BF16; }
+static tn_dtype wider(tn_dtype t) { return t == TN_BF16 ? TN_F32 : is_small(t) ? TN_I32 : t; }
 static const char *cast(saver *s, const char *x, tn_dtype t) {
     return SAVE(s, .op = "Cast", .in = { x }, .attr = { { .name = "to", .i = onnx_elem_of(t) } });
 }
@@ -145,8 +147,9 @@ static const char *element(saver *s, int i, const element_row *row) {
     const tn_ir_value *v = &s->values[i];
     bool select = !strcmp(row->op, "select"), wide = is_small(operand(s, i, 0)->dtype) && !select;
     const char *in[3] = { NULL };
-    for (int k = 0; k < v->n_operands; k++) in[k] = wide ? cast(s, name_of(s, i, k), TN_I32) : name_of(s, i, k);
-    operands o = { in[0], in[1], in[2], wide ? TN_I32 : operand(s, i, 0)->dtype, v->shape.rank };
+    for (int k = 0; k < v->n_operands; k++)
+        in[k] = wide ? cast(s, name_of(s, i, k), wider(operand(s, i, 0)->dtype)) : name_of(s, i, k);
+    operands o = { in[0], in[1], in[2], wider(operand(s, i, 0)->dtype), v->shape.rank };
     const char *y = row->write ? row->write(s, &o) : SAVE(s, .op = row->onnx, .in = { in[0], in[1], in[2] });
     return wide && is_small(v->dtype) ? cast(s, y, v->dtype) : y;
 }
@@ -160,7 +163,7 @@ static const char *reduction(saver *s, int i, const char *op) {
     for (int k = 0; k < v->shape.rank; k++)
         if (s->details[i].attr[0] >> k & 1) axes[n++] = k;
     const char *x = name_of(s, i, 0);
-    if (is_small(v->dtype)) x = cast(s, x, TN_I32);
+    if (is_small(v->dtype)) x = cast(s, x, wider(v->dtype));
     const char *y = SAVE(s, .op = op, .in = { x, save_ints(s, axes, n) },
                          .attr = { { .name = "keepdims", .i = 1 }, { .name = "noop_with_empty_axes", .i = 1 } });
     return is_small(v->dtype) ? cast(s, y, v->dtype) : y;
@@ -171,7 +174,7 @@ static const char *reduce_max_of(saver *s, int i) { return reduction(s, i, "Redu
 static const char *reduce_min_of(saver *s, int i) { return reduction(s, i, "ReduceMin"); }
 static const char *arg(saver *s, int i, const char *op) {
     const char *x = name_of(s, i, 0);
-    if (is_small(operand(s, i, 0)->dtype)) x = cast(s, x, TN_I32);
+    if (is_small(operand(s, i, 0)->dtype)) x = cast(s, x, wider(operand(s, i, 0)->dtype));
     return SAVE(s, .op = op, .in = { x },
                 .attr = { { .name = "axis", .i = s->details[i].attr[0] }, { .name = "keepdims", .i = 1 } });
 }
@@ -265,7 +268,7 @@ static const char *fold_of(saver *s, int i) {
     tn_shape now = operand(s, i, 0)->shape;
     const char *x = name_of(s, i, 0);
     bool small = is_small(v->dtype);
-    tn_dtype t = small ? TN_I32 : v->dtype;
+    tn_dtype t = wider(v->dtype);
     if (small) x = cast(s, x, t);
     for (int w = (int)a[0] - 1; w >= 0; w--) {
         int axis = (int)a[1 + 4 * w], last = now.rank - 1, n = 0;
@@ -326,7 +329,7 @@ static const char *dot_of(saver *s, int i) {
     const tn_ir_value *v = &s->values[i];
     bool small = is_small(v->dtype);
     const char *x = name_of(s, i, 0), *y = name_of(s, i, 1), *out;
-    if (small) x = cast(s, x, TN_I32), y = cast(s, y, TN_I32);
+    if (small) x = cast(s, x, wider(v->dtype)), y = cast(s, y, wider(v->dtype));
     if (is_matmul(s, i))
         out = two(s, "MatMul", x, y);
     else
@@ -370,7 +373,7 @@ static const char *scatter_of(saver *s, int i) {
     tn_shape turned, up_turned;
     bool small = is_small(v->dtype);
     const char *base = name_of(s, i, 0), *updates = name_of(s, i, 2);
-    if (small) base = cast(s, base, TN_I32), updates = cast(s, updates, TN_I32);
+    if (small) base = cast(s, base, wider(v->dtype)), updates = cast(s, updates, wider(v->dtype));
     base = rows_first(s, base, v->shape, axis, 1, batch, perm, &turned);
     updates = rows_first(s, updates, u->shape, axis, n_axes, batch, up_perm, &up_turned);
     int64_t b = product(turned.dim, 0, batch), n = turned.dim[batch], rest = product(turned.dim, batch + 1, rank),
