@@ -54,6 +54,16 @@ static const char *const graphs[] = {
     "  region @s(%bi i64[], %bx f32[6], %bb f32[6]) {\n    %bn = add %bi, 1\n    %bm = mul %bx, 2.0\n    %by = add %bm, %bb\n"
     "    return %bn, %by, %bb\n  }\n"
     "  %4 = while %1, %2, %3 cond=@c body=@s i64[]\n  %5 = proj %4 index=1 f32[6]\n  return %5 as \"y\"\n}\n",
+    /* a condition that the loop carries on: no launch in it reads that, and its memory must stay */
+    "graph @carried(c bool[], x f32[3,64]) {\n  %1 = const 4 i64[]\n  %2 = floor x\n  %3 = not c\n"
+    "  region @c(%ci i64[], %cx f32[3,64], %cg bool[]) {\n    %ct = gt %ci, 0\n    return %ct\n  }\n"
+    "  region @yes(%p f32[3,64], %q f32[3,64]) {\n    return %p\n  }\n"
+    "  region @no(%s f32[3,64], %t f32[3,64]) {\n    return %t\n  }\n"
+    "  region @b(%bi i64[], %bx f32[3,64], %bg bool[]) {\n    %bn = sub %bi, 1\n    %b1 = sum %bx axes=[0] f32[1,64]\n"
+    "    %b2 = expand %b1 f32[3,64]\n    %b3 = max %b2, -64.0\n    %b4 = min %b3, 64.0\n"
+    "    %b5 = if %bg, %b4, %bx then=@yes else=@no f32[3,64]\n    return %bn, %b5, %bg\n  }\n"
+    "  %4 = while %1, %2, %3 cond=@c body=@b i64[]\n  %5 = proj %4 index=1 f32[3,64]\n"
+    "  return %5 as \"y\", %4 as \"n\"\n}\n",
     /* a training loop inside a step: the state of the session goes through a while; arrays without elements go along */
     "graph @train(x f32[17,5], state w f32[5,1], state n i64[]) {\n  %1 = const 0 i64[]\n  %2 = const 0.0 f32[0,3]\n"
     "  region @c(%ci i64[], %cw f32[5,1], %cx f32[17,5], %ce f32[0,3]) {\n    %ct = lt %ci, 4\n    return %ct\n  }\n"
