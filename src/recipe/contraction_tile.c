@@ -1,0 +1,167 @@
+/* contraction_tile.c - the register tile of a contraction: the MR x NR tile with the least estimated time (FMA issue, loads,
+ * latency) over the whole shape, tails included, within the register budget MR * NV + NV + 1 (measured: larger tiles spill).
+ * In: scalar form and the loop with the lanes. Out: roles. */
+#include "loop/operand.h"
+#include "recipe/register_tile.h"
+
+enum { MAX_MR = 14, MAX_NV = 8 };
+enum { FEW_ROWS = 8 };
+#define READ_AGAIN 1.1  /* what it costs them to be more than one tile, where what has the lanes comes from afar */
+enum { MAX_LONE = 16 }; /* vectors of a tile of one row: the matrix is read in long pieces, and the more the longer */
+
+/* Time of one step along the contraction for an mr x nv tile: FMAs (two a cycle). A core that two programs share gives each of
+ * them fewer instructions (three a cycle), one of its own more than the FMAs need: what these do not cover counts half. Four
+ * cycles of latency: as many accumulators as are on the way, eight, fill them nearly (measured on Zen 3, 3x3 convolutions
+ * 56x56x64, 28x28x128 and 14x14x256: 4 x 2 has 97 to 99 % of the peak, 4 x 3 98 %, 5 x 2 97 %), fewer do not (7x7x512: 7 x 1 74
+ * %, 4 x 3 95 %). */
+double recipe_tile_cost(const machine *m, int mr, int nv) {
+    double fma = mr * nv / m->fma_pipes, all = (mr * nv + mr + nv) / m->issue_shared, cost = fma > all ? fma : (fma + all) / 2,
+           least = m->fma_cycles * (mr * nv < m->fma_cycles * m->fma_pipes ? 1.25 : 1.05);
+    return cost > least ? cost : least;
+}
+
+static double shape_cost(const machine *x, int64_t m, int64_t nvec, int mr, int nv) {
+    double full_m = (double)(m / mr), full_n = (double)(nvec / nv);
+    int rest_m = (int)(m % mr), rest_n = (int)(nvec % nv);
+    double t = full_m * full_n * recipe_tile_cost(x, mr, nv);
+    if (rest_m) t += full_n * recipe_tile_cost(x, rest_m, nv);
+    if (rest_n) t += full_m * recipe_tile_cost(x, mr, rest_n);
+    if (rest_m && rest_n) t += recipe_tile_cost(x, rest_m, rest_n);
+    return t;
+}
+
+/* The load that an operand is, but for its type; NULL: it is none. */
+static const kins *plain_load(const tile_chooser *c, reg r) {
+    const kins *in = &c->k->ins.at[r];
+    while (in->op == K_CAST || in->op == K_WRAP) in = &c->k->ins.at[in->a];
+    return in->op == K_LOAD ? in : NULL;
+}
+
+/* The same, or the load that most of what an operand is computed of comes from. */
+const kins *tile_operand_load(const tile_chooser *c, reg r) {
+    const kins *plain = plain_load(c, r);
+    operand o;
+    return plain ? plain : operand_find(c->k, r, &o) ? &c->k->ins.at[o.load] : NULL;
+}
+
+/* Windows whose taps are the innermost loop share loads along this row; -1: there are none. */
+static kvar sliding_row(const tile_chooser *c, const kins *x, const kins *weight, kvar vec) {
+    const kins *in = c->dot;
+    while (in->op != K_LOOP) in--;
+    bool inside = false, each = affine_coef(weight->idx, vec) && affine_coef(x->idx, vec);
+    for (kvar v = 0; v < c->k->vars.n; v++)
+        inside |= c->k->vars.at[v].row && affine_coef(weight->idx, v) && affine_coef(x->idx, v);
+    return (inside && !each) || !c->k->vars.at[in->var].reduce ? -1 : loop_slides_along(c->k, x, weight, in->var);
+}
+
+/* Unrolled partner of the vector loop: a loop that the vector operand does not depend on, so that its loads are used again. */
+static kvar partner(const tile_chooser *c, kvar vec, bool want_row) {
+    const kins *a = tile_operand_load(c, c->dot->a), *b = tile_operand_load(c, c->dot->b);
+    if (!a || !b) return -1;
+    if (affine_coef(a->idx, vec) && !affine_coef(b->idx, vec)) {
+        const kins *t = a;
+        a = b, b = t;
+    }
+    kvar best = plain_load(c, c->dot->a) && plain_load(c, c->dot->b) ? sliding_row(c, a, b, vec) : -1;
+    int64_t best_extent = 1;
+    if (best >= 0) return best;
+    for (kvar v = 0; v < c->k->vars.n; v++) {
+        const kvar_info *i = &c->k->vars.at[v];
+        if (v == vec || !(c->dot_open >> v & 1) || i->reduce || affine_coef(b->idx, v) || !affine_coef(a->idx, v)) continue;
+        if (want_row && !i->row) continue;
+        int64_t e = i->extent > 32 ? 32 : i->extent;
+        if (e >= best_extent) best = v, best_extent = e; /* the innermost of the long ones */
+    }
+    return best;
+}
+
+/* Words of two bf16 come apart: two registers for each vector of them, and three for the word of a row. */
+static bool is_split(const tile_chooser *c, const kins *a, const kins *b) {
+    return a && b && plain_load(c, c->dot->a) && plain_load(c, c->dot->b) && a->src == TN_BF16 && b->src == TN_BF16 &&
+           c->dot->dtype == TN_F32 && c->t->packed && !c->t->bf16_sums;
+}
+
+static bool tile_fits(const tile_chooser *c, int mr, int nv) {
+    int loaded = c->tile_split ? 2 * nv + 2 : mr == 1 ? 1 : nv; /* used once, an operand comes straight from memory */
+    return mr >= 1 && nv >= 1 && mr <= MAX_MR && nv <= c->most_nv && mr <= c->tile_m && nv <= c->tile_nvec &&
+           mr * nv + loaded + 1 <= c->t->n_vector_regs;
+}
+
+bool recipe_is_worth_sharing(const kernel *k, const target *t) {
+    return t->threads > 1 && (double)(k->flops + k->bytes_read + k->bytes_written) >= machine_row_of(t)->share_work;
+}
+
+/* How evenly threads share a contraction in tiles of mr x nv, along the loop that is best for that. Those that share its rows
+ * all read the operand with the lanes, which takes as long as some rows: the more threads there are, the fewer rows each has.
+ * And columns of a parameter that one thread reads and updates stay in that core's caches: where few rows are read at a time,
+ * as in the forward pass, they are shared out by columns anyway. */
+static double shared_balance(const tile_chooser *c, kvar vec, kvar row, int mr, int nv) {
+    const int threads = c->t->threads;
+    const machine *x = machine_row_of(c->t);
+    double best = 0;
+    for (kvar v = 0; v < c->k->vars.n; v++) {
+        if (!(c->dot_open >> v & 1) || !c->k->vars.at[v].row) continue;
+        double balance = loop_balance_of(c->k, v, v == vec ? nv * c->lanes : v == row ? mr : 1, threads);
+        if (v == row) balance /= 1 + x->remote_cost + (threads - 1) * x->remote_rows / (double)c->k->vars.at[v].extent;
+        if (balance > best) best = balance;
+    }
+    return best > 0 ? best : 1;
+}
+
+/* The operand with the lanes is fixed and larger than the caches of a core. */
+static bool is_from_afar(const tile_chooser *c, kvar vec) {
+    const kins *a = tile_operand_load(c, c->dot->a), *b = tile_operand_load(c, c->dot->b);
+    if (!a || !b) return false;
+    const kbuf *x = &c->k->bufs.at[(affine_coef(b->idx, vec) ? b : a)->buf];
+    return x->fixed && x->elems * (int64_t)dtype_size((tn_dtype)x->dtype) > c->t->l2_bytes;
+}
+
+void tile_contraction(tile_chooser *c, kvar vec) {
+    const kernel *k = c->k;
+    int64_t extent = k->vars.at[vec].extent, nvec = (extent + c->lanes - 1) / c->lanes;
+    kvar row = partner(c, vec, true);
+    int64_t m = row >= 0 ? k->vars.at[row].extent : 1;
+    int best_mr = 1, best_nv = 1;
+    double best = 1e300;
+    const kins *a = tile_operand_load(c, c->dot->a), *b = tile_operand_load(c, c->dot->b);
+    bool shared = recipe_is_worth_sharing(c->k, c->t),
+         each = a && b && affine_coef(a->idx, vec) && affine_coef(b->idx, vec); /* lane by lane: neighbours share loads */
+    if (each) best_mr = loop_sliding_rows(m);
+    c->tile_m = m, c->tile_nvec = nvec, c->tile_split = is_split(c, a, b);
+    c->most_nv = m > 1 ? MAX_NV : MAX_LONE;
+    int64_t share = (nvec + c->t->threads - 1) / c->t->threads; /* each thread needs a tile */
+    if (m == 1 && shared && share < c->most_nv) c->most_nv = share;
+    bool once = is_from_afar(c, vec) && m <= FEW_ROWS;
+    for (int nv = 1; nv <= c->most_nv && nv <= nvec && !each; nv++)
+        for (int mr = 1; mr <= MAX_MR && mr <= m; mr++) {
+            if (!tile_fits(c, mr, nv)) continue;
+            double cost = shape_cost(machine_row_of(c->t), m, nvec, mr, nv) * (once && mr < m ? READ_AGAIN : 1);
+            if (shared) cost /= shared_balance(c, vec, row, mr, nv);
+            if (cost < best * 0.999) best = cost, best_mr = mr, best_nv = nv;
+        }
+    if (tile_fits(c, c->r->rows, c->r->vectors)) best_mr = c->r->rows, best_nv = c->r->vectors;
+    c->role[vec] = (krole){ best_nv, c->lanes };
+    if (row >= 0) c->role[row] = (krole){ best_mr, 1 };
+}
+
+/* Vectors along the contraction: several sums at once, for independent chains and reuse of loads. */
+void tile_inner_product(tile_chooser *c, kvar vec) {
+    const kernel *k = c->k;
+    const kins *a = tile_operand_load(c, c->dot->a), *b = tile_operand_load(c, c->dot->b);
+    int budget = 4;
+    for (int side = 0; side < 2 && a && b; side++) {
+        kvar best = -1;
+        for (kvar v = 0; v < k->vars.n; v++) {
+            const kvar_info *i = &k->vars.at[v];
+            if (!i->row || !(c->dot_open >> v & 1) || i->extent < 2 || c->role[v].unroll > 1) continue;
+            if (affine_coef((side ? a : b)->idx, v) && !affine_coef((side ? b : a)->idx, v)) best = v;
+        }
+        if (best < 0) continue;
+        int u = side ? 2 : 4;
+        if (u > budget) u = budget;
+        if (k->vars.at[best].extent < u) u = (int)k->vars.at[best].extent;
+        c->role[best].unroll = u;
+        budget = budget / u > 0 ? 8 / u : 1;
+    }
+    c->role[vec] = (krole){ k->vars.at[vec].extent >= 2 * c->lanes && budget > 1 ? 2 : 1, c->lanes };
+}
