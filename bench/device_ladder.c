@@ -2,9 +2,9 @@
  * on a GPU, every rung checked against double and timed in turns.
  *
  * All operands are on the device; times are of repetitions in one submit, less what a submit with one takes. */
+#include "bench/inside/inside.h"
 #include "device_rungs.h"
 #include "suite.h"
-#include "tenon/tenon_ir.h"
 
 #include <float.h>
 #include <math.h>
@@ -26,7 +26,7 @@ typedef struct entry { /* one rung at one size */
     cli *c;
     const device_rung *rung;
     const problem *p;
-    tn_ir_kernels *kernels; /* by hand, or .. */
+    inside_kernels *kernels; /* by hand, or .. */
     tn_graph *graph;
     tn_program *program;
     tn_session *session;
@@ -40,7 +40,7 @@ static bool is_linear(const problem *p) { return is(p, "matmul") || is(p, "fused
 
 static double run_hand(entry *e, int64_t times) {
     double start = cli_seconds();
-    cli_need(e->c, tn_ir_kernels_run(e->kernels, times));
+    cli_need(e->c, inside_kernels_run(e->kernels, times));
     return cli_seconds() - start;
 }
 static double clock_rung(void *ud, int64_t times) {
@@ -81,14 +81,14 @@ static void make_hand(entry *e, const char *device, const char *source) {
     const problem *p = e->p;
     size_t all = (size_t)p->count * 4, padded = (size_t)(p->n + WIDEST_TILE) * (size_t)(p->n + WIDEST_TILE) * 8;
     size_t out = (size_t)p->n_out * 4, bytes[] = { all, is_linear(p) ? all : 4, (size_t)p->n * 4, out, padded + 8192 };
-    cli_need(e->c, tn_ir_kernels_new(cli_ctx(e->c), device, source, bytes, COUNT_OF(bytes), &e->kernels));
-    cli_need(e->c, tn_ir_kernels_write(e->kernels, 0, p->x, all));
-    if (is_linear(p)) cli_need(e->c, tn_ir_kernels_write(e->kernels, 1, p->w, all));
-    cli_need(e->c, tn_ir_kernels_write(e->kernels, 2, p->b, (size_t)p->n * 4));
+    cli_need(e->c, inside_kernels_new(cli_ctx(e->c), device, source, bytes, COUNT_OF(bytes), &e->kernels));
+    cli_need(e->c, inside_kernels_write(e->kernels, 0, p->x, all));
+    if (is_linear(p)) cli_need(e->c, inside_kernels_write(e->kernels, 1, p->w, all));
+    cli_need(e->c, inside_kernels_write(e->kernels, 2, p->b, (size_t)p->n * 4));
     memset(e->y, 0xff, out); /* what no kernel writes is seen */
-    cli_need(e->c, tn_ir_kernels_write(e->kernels, 3, e->y, out));
+    cli_need(e->c, inside_kernels_write(e->kernels, 3, e->y, out));
     for (const device_step *s = e->rung->steps; s < e->rung->steps + COUNT_OF(e->rung->steps) && s->entry; s++)
-        cli_need(e->c, tn_ir_kernels_launch(e->kernels, s->entry, 256, device_ladder_groups(s, p->n, p->bins)));
+        cli_need(e->c, inside_kernels_launch(e->kernels, s->entry, 256, device_ladder_groups(s, p->n, p->bins)));
 }
 
 /* ---- what must come out ---- */
@@ -119,7 +119,7 @@ static void reference(problem *p, const char *rung) {
 
 static void check(entry *e, bench_row *r) {
     const problem *p = e->p;
-    if (e->kernels) cli_need(e->c, tn_ir_kernels_read(e->kernels, 3, e->y, (size_t)p->n_out * 4));
+    if (e->kernels) cli_need(e->c, inside_kernels_read(e->kernels, 3, e->y, (size_t)p->n_out * 4));
     float *y = e->y;
     const int32_t *whole = e->y;
     for (int64_t i = 0; is(p, "histogram") && i < p->n_out; i++) y[i] = (float)whole[i]; /* exact below 2^24 */
@@ -200,7 +200,7 @@ static int measure_size(cli *c, const device_ladder *l, const char *device, int6
         row_time(&rows[i], &cases[i].result, flops_of(&p, e[i].rung->name), (rate){ 0 });
         if (copy) row_bandwidth(&rows[i], &cases[i].result, bytes_of(&p), bandwidth);
         rows[i].mallocs = -1;
-        tn_ir_kernels_free(e[i].kernels);
+        inside_kernels_free(e[i].kernels);
         tn_session_free(e[i].session);
         tn_program_free(e[i].program);
         tn_graph_free(e[i].graph);

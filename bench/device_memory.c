@@ -3,9 +3,9 @@
  *
  * Kernels written by hand, one text for both languages; each leaves something that the host can compute too. Times are of
  * repetitions in one submit, less what a submit with one takes. */
+#include "bench/inside/inside.h"
 #include "device_rungs.h"
 #include "suite.h"
-#include "tenon/tenon_ir.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -95,7 +95,7 @@ typedef struct device_probe {
 
 typedef struct running {
     cli *c;
-    tn_ir_kernels *kernels;
+    inside_kernels *kernels;
     const device_probe *p;
     int32_t *x, *y, *s;
     int64_t runs;
@@ -103,7 +103,7 @@ typedef struct running {
 
 static double run_kernels(running *r, int64_t times) {
     double start = cli_seconds();
-    cli_need(r->c, tn_ir_kernels_run(r->kernels, times));
+    cli_need(r->c, inside_kernels_run(r->kernels, times));
     r->runs += times;
     return cli_seconds() - start;
 }
@@ -180,8 +180,8 @@ static bool is_right(const running *r) {
 
 static void check(running *r) {
     const device_probe *p = r->p;
-    cli_need(r->c, tn_ir_kernels_read(r->kernels, 1, r->y, (size_t)p->n * sizeof *r->y));
-    cli_need(r->c, tn_ir_kernels_read(r->kernels, 2, r->s, (size_t)(p->grid_blocks * BLOCK_THREADS) * sizeof *r->s));
+    cli_need(r->c, inside_kernels_read(r->kernels, 1, r->y, (size_t)p->n * sizeof *r->y));
+    cli_need(r->c, inside_kernels_read(r->kernels, 2, r->s, (size_t)(p->grid_blocks * BLOCK_THREADS) * sizeof *r->s));
     if (cli_flag(r->c, "plant-error")) r->y[0]++, r->s[0]++;
     if (!is_right(r)) cli_fail(r->c, "%s: %s over %lld: wrong result", p->work, p->name, (long long)p->n);
 }
@@ -200,12 +200,12 @@ static void measure(probe_device *d, const device_probe *p) {
         fill_ring(r.x, p->n, &seed);
     else
         for (int64_t i = 0; i < p->n; i++) r.x[i] = (int32_t)(random_next(&seed) % 7);
-    cli_need(s->c, tn_ir_kernels_new(cli_ctx(s->c), s->device, d->source, sizes, COUNT_OF(sizes), &r.kernels));
-    cli_need(s->c, tn_ir_kernels_write(r.kernels, 0, r.x, bytes));
-    cli_need(s->c, tn_ir_kernels_write(r.kernels, 1, r.y, bytes));
-    cli_need(s->c, tn_ir_kernels_write(r.kernels, 2, r.s, threads));
-    cli_need(s->c, tn_ir_kernels_write(r.kernels, 3, parameters, sizeof parameters));
-    cli_need(s->c, tn_ir_kernels_launch(r.kernels, p->entry, BLOCK_THREADS, p->grid_blocks));
+    cli_need(s->c, inside_kernels_new(cli_ctx(s->c), s->device, d->source, sizes, COUNT_OF(sizes), &r.kernels));
+    cli_need(s->c, inside_kernels_write(r.kernels, 0, r.x, bytes));
+    cli_need(s->c, inside_kernels_write(r.kernels, 1, r.y, bytes));
+    cli_need(s->c, inside_kernels_write(r.kernels, 2, r.s, threads));
+    cli_need(s->c, inside_kernels_write(r.kernels, 3, parameters, sizeof parameters));
+    cli_need(s->c, inside_kernels_launch(r.kernels, p->entry, BLOCK_THREADS, p->grid_blocks));
     run_kernels(&r, 1);
     check(&r);
     stats_case at = { .clock = clock_kernels, .ud = &r, .label = p->name };
@@ -222,7 +222,7 @@ static void measure(probe_device *d, const device_probe *p) {
     if (p->steps > 0) row.latency_ns = at.result.median / p->steps * 1e9;
     row.mallocs = -1;
     suite_add(s, row);
-    tn_ir_kernels_free(r.kernels);
+    inside_kernels_free(r.kernels);
     buffer_free(r.x), buffer_free(r.y), buffer_free(r.s);
 }
 

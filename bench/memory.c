@@ -1,5 +1,6 @@
 /* memory.c - `tenon bench memory`: bandwidth and latency by footprint, the cache sizes that the latencies show, access
  * patterns and layouts, transposition and permutation, the cost of starting threads together and of a barrier. */
+#include "bench/inside/inside.h"
 #include "edges.h"
 #include "patterns.h"
 #include "suite.h"
@@ -238,7 +239,7 @@ typedef struct team {
 static double clock_team(void *ud, int64_t times) {
     team *t = ud;
     double seconds;
-    cli_need(t->c, tn_ir_region(cli_ctx(t->c), t->threads, times, t->barriers, &seconds));
+    cli_need(t->c, inside_region(cli_ctx(t->c), t->threads, times, t->barriers, &seconds));
     return seconds;
 }
 

@@ -102,25 +102,6 @@ typedef struct {
 TN_API TN_CHECK tn_status tn_ir_compare(tn_graph *g, tn_tensor x, const void *const *operands, const void *got,
                                         tn_ir_difference *out_difference);
 
-/* Runs `times` empty regions on a thread team of its own, such as devices run kernels with (threads 0 = as many as the process
- * may use), with so many barriers in each: what starting and joining threads costs. The seconds of all of them are written to
- * out_seconds. */
-TN_API TN_CHECK tn_status tn_ir_region(tn_ctx *ctx, int threads, int64_t times, int barriers, double *out_seconds);
-
-/* Kernels written by hand in the language of a GPU, run as those of the compiler are: what these are measured against. source:
- * CUDA C or OpenCL C. Buffer i has bytes[i], zero at first. Launches are added in order and run in that order, many times over:
- * every buffer counts as written by every launch. Parameters of an entry: a pointer a buffer (CUDA), or a __global uchar * and
- * a ulong with an offset in bytes for each (OpenCL). The context must outlive it. */
-typedef struct tn_ir_kernels tn_ir_kernels;
-TN_API TN_CHECK tn_status tn_ir_kernels_new(tn_ctx *ctx, const char *device, const char *source, const size_t *bytes,
-                                            int n_buffers, tn_ir_kernels **out_kernels);
-TN_API void tn_ir_kernels_free(tn_ir_kernels *k); /* NULL is fine */
-TN_API TN_CHECK tn_status tn_ir_kernels_launch(tn_ir_kernels *k, const char *entry, int block_threads, int64_t grid_blocks);
-/* All launches, so many times over; returns when they are done. No launch can be added afterwards. */
-TN_API TN_CHECK tn_status tn_ir_kernels_run(tn_ir_kernels *k, int64_t times);
-TN_API TN_CHECK tn_status tn_ir_kernels_write(tn_ir_kernels *k, int buffer, const void *data, size_t bytes);
-TN_API TN_CHECK tn_status tn_ir_kernels_read(tn_ir_kernels *k, int buffer, void *data, size_t bytes);
-
 /* The text of a plan, as tn_program_text prints it at stage "plan" (n bytes, any; file names it in messages): reads it and
  * checks it and its kernels, then prints stage "plan" (the same text), "deps" or "kernels"; of a plan for GPUs "opencl" or
  * "cuda", too. *out_text is freed by tn_string_free. TN_ERR_PARSE: "file:line:col: expected ..". TN_ERR_INVAL: the problems of

@@ -215,28 +215,6 @@ static void elements_load_and_store(void **state) {
     }
 }
 
-static void empty_regions_are_timed(void **state) {
-    (void)state;
-    tn_ctx *ctx = test_ctx();
-    double seconds = -1;
-    for (int threads = 1; threads <= 3; threads++) {
-        for (int barriers = 0; barriers < 3; barriers++) {
-            seconds = -1;
-            assert_int_equal(tn_ir_region(ctx, threads, 5, barriers, &seconds), TN_OK);
-            assert_true(seconds >= 0 && seconds < 60);
-        }
-    }
-    assert_int_equal(tn_ir_region(ctx, 0, 0, 0, &seconds), TN_OK);
-    assert_int_equal(tn_ir_region(NULL, 1, 1, 0, &seconds), TN_ERR_INVAL);
-    assert_int_equal(tn_ir_region(ctx, -1, 1, 0, &seconds), TN_ERR_INVAL);
-    assert_int_equal(tn_ir_region(ctx, 100000, 1, 0, &seconds), TN_ERR_INVAL);
-    assert_int_equal(tn_ir_region(ctx, 1, -1, 0, &seconds), TN_ERR_INVAL);
-    assert_int_equal(tn_ir_region(ctx, 1, 1, -1, &seconds), TN_ERR_INVAL);
-    assert_int_equal(tn_ir_region(ctx, 1, 1, 0, NULL), TN_ERR_INVAL);
-    assert_non_null(strstr(tn_ctx_error(ctx), "tn_ir_region"));
-    tn_ctx_free(ctx);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ops_and_passes_are_listed),
@@ -245,7 +223,6 @@ int main(void) {
         cmocka_unit_test(contractions_are_compared_by_their_bound),
         cmocka_unit_test(elementwise_and_exact_ops_are_compared),
         cmocka_unit_test(elements_load_and_store),
-        cmocka_unit_test(empty_regions_are_timed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,13 @@
-/* region.c - tn_ir_region: what it costs to start and join the threads of a region, and to meet at a barrier.
+/* region.c - inside_region: what it costs to start and join the threads of a region, and to meet at a barrier.
  *
  * In: a number of threads, regions and barriers. Out: seconds. The team is the pool that devices run kernels with; it is opened
  * before and closed after the measured regions. */
-#include "api/api.h"
-#include "tenon/tenon_ir.h"
+#include "bench/inside/inside.h"
 
+#include "drive/objects.h"
 #include "rt/pool.h"
 
-static void run_regions(const void *ud, int64_t barriers, pool_turn *turn) {
+static void meet(const void *ud, int64_t barriers, pool_turn *turn) {
     (void)ud;
     for (int64_t b = 0; b <= barriers; b++) {
         int share;
@@ -23,22 +23,23 @@ static tn_status measure(mem host, int threads, int64_t times, int barriers, dou
     tn_status s = pool_open(host, NULL, &p, e);
     if (!s) s = pool_want(p, threads, &threads, e);
     if (!s) s = team_open(p, threads, &t, e);
-    for (int i = 0; i < 10 && !s; i++) s = team_run(t, run_regions, NULL, barriers, e); /* everybody is awake */
+    for (int i = 0; i < 10 && !s; i++) s = team_run(t, meet, NULL, barriers, e); /* everybody is awake */
     double start = now_seconds();
-    for (int64_t i = 0; i < times && !s; i++) s = team_run(t, run_regions, NULL, barriers, e);
+    for (int64_t i = 0; i < times && !s; i++) s = team_run(t, meet, NULL, barriers, e);
     *out_seconds = now_seconds() - start;
     team_close(t);
     pool_close(p);
     return s;
 }
 
-tn_status tn_ir_region(tn_ctx *ctx, int threads, int64_t times, int barriers, double *out_seconds) {
+tn_status inside_region(tn_ctx *ctx, int threads, int64_t times, int barriers, double *out_seconds) {
     err e = { 0 };
     if (!ctx) return TN_ERR_INVAL;
+    ctx_enter(ctx);
     if (threads < 0 || threads > POOL_MAX_THREADS || times < 0 || barriers < 0 || !out_seconds)
-        err_set(&e, TN_ERR_INVAL, "tn_ir_region: threads 0..%d, times and barriers not negative, out_seconds not NULL",
+        err_set(&e, TN_ERR_INVAL, "inside_region: threads 0..%d, times and barriers not negative, out_seconds not NULL",
                 POOL_MAX_THREADS);
     else if (measure(ctx->mem, threads, times, barriers, out_seconds, &e) == TN_OK)
         return TN_OK;
-    return api_report(ctx, &e);
+    return ctx_report(ctx, &e);
 }
