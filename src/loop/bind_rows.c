@@ -340,21 +340,22 @@ bool loop_rows_split(const kernel *k, int n_rows, int block_threads) {
     return true;
 }
 
-static void share_buffers(kernel *o, const kernel *k, int cluster) {
-    o->bufs.at = arena_copy(k->a, k->bufs.at, sizeof(kbuf) * (size_t)k->bufs.n), o->bufs.n = o->bufs.cap = k->bufs.n;
-    for (int b = 0; b < o->bufs.n; b++) {
-        if (o->bufs.at[b].kind != KB_LOCAL) continue;
-        o->bufs.at[b].kind = KB_SHARED;
-        if (cluster > 1) o->bufs.at[b].elems /= cluster;
-    }
+row_writer gpu_row_writer(const kernel *k, int threads) {
+    row_writer w = { .k = k, .o = gpu_kernel(k, threads), .block_threads = threads, .one = -1, .split = -1 };
+    kernel *o = w.o;
+    o->bufs.at = arena_copy(k->a, k->bufs.at, sizeof(kbuf) * (size_t)k->bufs.n), o->bufs.cap = k->bufs.n;
+    for (int b = 0; b < o->bufs.n; b++)
+        if (o->bufs.at[b].kind == KB_LOCAL) o->bufs.at[b].kind = KB_SHARED;
+    w.to = ARENA_ARRAY(k->a, reg, k->ins.n);
+    w.wrote = ARENA_ARRAY(k->a, bool, k->bufs.n + 1), w.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
+    return w;
 }
 
 static kernel *write_rows(const kernel *k, int n_rows, int block_threads, int cluster, int64_t ahead) {
-    kernel *o = gpu_kernel(k, block_threads);
-    share_buffers(o, k, cluster);
-    row_writer w = { .k = k, .o = o, .to = ARENA_ARRAY(k->a, reg, k->ins.n), .block_threads = block_threads, .one = -1 };
-    w.wrote = ARENA_ARRAY(k->a, bool, k->bufs.n + 1), w.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
-    w.split = -1;
+    row_writer w = gpu_row_writer(k, block_threads);
+    kernel *o = w.o;
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].kind == KB_LOCAL) o->bufs.at[b].elems /= cluster;
     for (int i = 1; i <= n_rows; i++) {
         o->grid_blocks *= k->ins.at[i].hi - k->ins.at[i].lo;
         copy(&w, i, PAR_BLOCKS);

@@ -22,6 +22,8 @@ typedef struct row_writer {
     kvar own;    /* this one */
 } row_writer;
 
+/* For a new kernel of thread blocks of so many threads, in which what is local to a row is the block's. */
+row_writer gpu_row_writer(const kernel *k, int threads);
 /* A barrier, where instructions [from, to) touch memory that other threads may have touched. */
 void gpu_row_touch(row_writer *w, int from, int to);
 /* Instructions [from, to), which are whole nests. */

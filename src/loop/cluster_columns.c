@@ -410,21 +410,14 @@ static void write_rest(writer *p, int from, int to, bool last) {
 static void make_kernel(writer *p) {
     const kernel *k = p->k;
     const row_contraction *c = &p->l.c.at[0];
-    kernel *o = p->o = kernel_make(k->a, k->name);
-    o->vars.at = k->vars.at, o->vars.n = k->vars.n, o->vars.cap = k->vars.n; /* grows into memory of its own */
-    for (int b = 0; b < k->bufs.n; b++) {
-        kbuf own = k->bufs.at[b];
-        if (own.kind == KB_LOCAL) own.kind = p->common[b] ? KB_DISTRIBUTED : KB_SHARED;
-        if (own.kind == KB_DISTRIBUTED) own.elems *= cluster_rows_of(&p->s);
-        kernel_buf(o, own);
-    }
-    o->flops = k->flops, o->bytes_read = k->bytes_read, o->bytes_written = k->bytes_written;
-    o->tiled = true, o->block_threads = (int)cluster_block_threads(&p->s, c), o->cluster = p->s.cluster,
-    o->grid_blocks = p->clusters * p->s.cluster;
+    p->w = gpu_row_writer(k, (int)cluster_block_threads(&p->s, c));
+    kernel *o = p->o = p->w.o;
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].kind == KB_LOCAL && p->common[b])
+            o->bufs.at[b].kind = KB_DISTRIBUTED, o->bufs.at[b].elems *= cluster_rows_of(&p->s);
+    o->cluster = p->s.cluster, o->grid_blocks = p->clusters * p->s.cluster;
     p->partial = gpu_shared_buffer(o, TN_F32, p->s.split_k * cluster_rows_of(&p->s) * cluster_columns_of(&p->s, c));
     p->kept = -1;
-    p->w = (row_writer){ .k = k, .o = o, .to = ARENA_ARRAY(k->a, reg, k->ins.n), .block_threads = o->block_threads, .one = -1 };
-    p->w.wrote = ARENA_ARRAY(k->a, bool, k->bufs.n + 1), p->w.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
     p->w.n_rows = cluster_rows_of(&p->s), p->w.row = k->ins.at[1].var;
 }
 

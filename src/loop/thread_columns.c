@@ -155,11 +155,12 @@ static int look_ahead(const placer *p, const row_contraction *c) {
 }
 
 /* What load_common read for a contraction of a loop goes where iterations later find it: in memory of the thread, at places
- * that are known when it is compiled, which is registers. */
-static void keep(placer *p, row_section *s, int u, int i) {
+ * that are known when it is compiled, which is registers. back: from there. */
+static void keep(placer *p, row_section *s, int u, int i, bool back) {
     const row_contraction *c = &p->l.c.at[s->first + i];
     int n = (int)(c->end - c->loop + 2 * steps_of(p, c));
     const reg *from = p->ahead[s->first + i];
+    reg *to = ARENA_ARRAY(p->o->a, reg, n);
     int32_t **slot = &s->slot[u * s->n + i];
     if (!*slot) *slot = ARENA_ARRAY(p->o->a, int32_t, n);
     for (int j = 0; j < n; j++) {
@@ -167,26 +168,11 @@ static void keep(placer *p, row_section *s, int u, int i) {
         uint8_t t = p->o->ins.at[from[j]].dtype;
         if (p->kept[t] < 0) p->kept[t] = kernel_buf(p->o, (kbuf){ .dtype = t, .kind = KB_LOCAL, .plan_buf = -1 });
         if (!(*slot)[j]) (*slot)[j] = (int32_t)++p->o->bufs.at[p->kept[t]].elems;
-        kins store = {
-            .op = K_STORE, .dtype = t, .a = from[j], .buf = (uint16_t)p->kept[t], .idx = affine_const((*slot)[j] - 1)
-        };
-        kernel_push(p->o, store);
+        kins in = { .op = K_STORE, .dtype = t, .a = from[j], .buf = (uint16_t)p->kept[t], .idx = affine_const((*slot)[j] - 1) };
+        if (back) in.op = K_LOAD, in.src = t, in.a = 0;
+        to[j] = kernel_push(p->o, in);
     }
-}
-
-static void recall(placer *p, const row_section *s, int u, int i) {
-    const row_contraction *c = &p->l.c.at[s->first + i];
-    const reg *from = p->ahead[s->first + i];
-    const int32_t *slot = s->slot[u * s->n + i];
-    int n = (int)(c->end - c->loop + 2 * steps_of(p, c));
-    reg *to = ARENA_ARRAY(p->o->a, reg, n);
-    for (int j = 0; j < n; j++) {
-        if (!from[j]) continue;
-        uint8_t t = p->o->ins.at[from[j]].dtype;
-        kins load = { .op = K_LOAD, .dtype = t, .src = t, .buf = (uint16_t)p->kept[t], .idx = affine_const(slot[j] - 1) };
-        to[j] = kernel_push(p->o, load);
-    }
-    p->ahead[s->first + i] = to;
+    if (back) p->ahead[s->first + i] = to;
 }
 
 static void start_loop(placer *p, row_section *s) {
@@ -199,7 +185,7 @@ static void start_loop(placer *p, row_section *s) {
             if (rounds_of(p, &p->l.c.at[s->first + i]) > 1) continue;
             p->loop_is = affine_const(u);
             load_common(p, s->first + i);
-            keep(p, s, u, i);
+            keep(p, s, u, i, false);
         }
     p->loop = -1;
     p->started = p->barred = s->first + s->n;
@@ -264,7 +250,7 @@ static void load_next(placer *p) {
     p->next = NULL, p->loop_end = s->times;
     p->loop_reg = kernel_push(p->o, (kins){ .op = K_INDEX, .dtype = TN_I32, .idx = p->next_is });
     load_common(p, s->first + p->next_i);
-    keep(p, s, p->next_u, p->next_i);
+    keep(p, s, p->next_u, p->next_i, false);
     p->loop_reg = 0;
 }
 
@@ -311,7 +297,7 @@ static void write_contraction(placer *p, int number) {
 }
 
 static void write_iteration(placer *p, row_section *s, int u, int i) {
-    if (rounds_of(p, &p->l.c.at[s->first + i]) == 1) recall(p, s, u, i);
+    if (rounds_of(p, &p->l.c.at[s->first + i]) == 1) keep(p, s, u, i, true);
     write_contraction(p, s->first + i);
 }
 
@@ -389,17 +375,10 @@ static void open_rows(placer *p) {
 
 static kernel *write(placer *p) {
     const kernel *k = p->k;
-    kernel *o = p->o = kernel_make(k->a, k->name);
-    o->vars.at = k->vars.at, o->vars.n = k->vars.n, o->vars.cap = k->vars.cap;
-    for (int b = 0; b < k->bufs.n; b++) {
-        kbuf own = k->bufs.at[b];
-        if (own.kind == KB_LOCAL) own.kind = KB_SHARED, own.elems *= p->rows;
-        kernel_buf(o, own);
-    }
-    o->flops = k->flops, o->bytes_read = k->bytes_read, o->bytes_written = k->bytes_written;
-    o->block_threads = p->block_threads, o->tiled = true;
-    p->w = (row_writer){ .k = k, .o = o, .to = ARENA_ARRAY(k->a, reg, k->ins.n), .block_threads = p->block_threads, .one = -1 };
-    p->w.wrote = ARENA_ARRAY(k->a, bool, k->bufs.n + 1), p->w.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
+    p->w = gpu_row_writer(k, p->block_threads);
+    kernel *o = p->o = p->w.o;
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].kind == KB_LOCAL) o->bufs.at[b].elems *= p->rows;
     p->ahead = ARENA_ARRAY(k->a, reg *, p->l.c.n);
     open_rows(p);
     p->column = open(p, "t", p->block_threads / p->split_k, PAR_BLOCK_THREADS, true);
