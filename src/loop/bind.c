@@ -6,14 +6,21 @@
 #include "loop/build.h"
 #include "loop/block_tile.h"
 
-bool step_bind(kernel **k, const loop_step *s, str *why) {
-    kvar v = step_loop(*k, s, 0, why);
+bool gpu_take_role(const kernel *k, const loop_step *s, bool sum, kvar *v, str *why) {
     int64_t n = s->arg[1].n;
-    if (v < 0) return false;
-    if ((*k)->vars.at[v].reduce) return step_refuse(why, "loop %s is a sum, which split_k shares out", (*k)->vars.at[v].name);
+    *v = step_loop(k, s, 0, why);
+    if (*v < 0) return false;
+    if (k->vars.at[*v].reduce != sum)
+        return step_refuse(why, sum ? "loop %s is no sum" : "loop %s is a sum, which split_k shares out", k->vars.at[*v].name);
     if (n > GPU_MOST_THREADS || !gpu_is_power(n))
-        return step_refuse(why, "%lld threads: expected a power of two up to %d", (long long)n, GPU_MOST_THREADS);
-    (*k)->vars.at[v].threads = (int)n;
+        return step_refuse(why, "%lld: expected a power of two up to %d", (long long)n, GPU_MOST_THREADS);
+    return true;
+}
+
+bool step_bind(kernel **k, const loop_step *s, str *why) {
+    kvar v;
+    if (!gpu_take_role(*k, s, false, &v, why)) return false;
+    (*k)->vars.at[v].threads = (int)s->arg[1].n;
     return true;
 }
 

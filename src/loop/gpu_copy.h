@@ -63,6 +63,8 @@ kernel *gpu_compacted(kernel *k);
 /* Whether a step can bind a scalar kernel to threads: no loop is cut, none but `but` (-1: none at all) is vectorized or
  * unrolled, and `threads` are a thread block. */
 bool gpu_can_bind(const kernel *k, kvar but, int64_t threads, str *why);
+/* bind.c: the arguments `loop n` of a step that gives threads to a loop, which is a sum or is none: n is a power of two. */
+bool gpu_take_role(const kernel *k, const loop_step *s, bool sum, kvar *v, str *why);
 /* Whether loops have roles of threads (bind, split_k, pack_shared), which tile writes. */
 bool gpu_has_threads(const kernel *k);
 enum { GPU_MOST_THREADS = 1024 /* of a thread block */ };

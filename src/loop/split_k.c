@@ -4,13 +4,9 @@
 #include "loop/block_tile.h"
 
 bool step_split_k(kernel **k, const loop_step *s, str *why) {
-    kvar v = step_loop(*k, s, 0, why);
-    int64_t n = s->arg[1].n;
-    if (v < 0) return false;
-    if (!(*k)->vars.at[v].reduce) return step_refuse(why, "loop %s is no sum", (*k)->vars.at[v].name);
-    if (n > GPU_MOST_THREADS || !gpu_is_power(n))
-        return step_refuse(why, "%lld threads: expected a power of two up to %d", (long long)n, GPU_MOST_THREADS);
-    (*k)->vars.at[v].threads = (int)n;
+    kvar v;
+    if (!gpu_take_role(*k, s, true, &v, why)) return false;
+    (*k)->vars.at[v].threads = (int)s->arg[1].n;
     return true;
 }
 
