@@ -11,12 +11,24 @@ enum { MAX_ARRAYS = 256 };
 typedef struct packer {
     cli *c;
     tn_io_tensor arrays[MAX_ARRAYS];
+    void *loaded[MAX_ARRAYS + 1]; /* of each array: what tn_io_free frees, or NULL */
+    void *made[MAX_ARRAYS + 1];   /* what free frees, or NULL */
+    char *names[MAX_ARRAYS + 1];
     int n;
 } packer;
 
+/* What it takes memory for is noted at p->n before. */
 static void add(packer *p, const char *name, tn_dtype dtype, tn_shape shape, const void *data) {
     if (p->n == MAX_ARRAYS) cli_usage(p->c, "a data set has at most %d arrays", (int)MAX_ARRAYS);
     p->arrays[p->n++] = (tn_io_tensor){ .name = name, .dtype = dtype, .shape = shape, .data = data };
+}
+
+static void free_all(packer *p) {
+    for (int i = 0; i < p->n; i++) {
+        tn_io_free(cli_ctx(p->c), p->loaded[i]);
+        free(p->made[i]);
+        free(p->names[i]);
+    }
 }
 
 /* ---- text ---- */
@@ -51,6 +63,7 @@ static void add_texts(packer *p) {
         free(text);
     }
     tn_bpe_free(cli_ctx(p->c), b);
+    p->made[p->n] = ids;
     add(p, "tokens", TN_I32, (tn_shape){ .rank = 1, .dim = { (int64_t)n_ids } }, ids);
 }
 
@@ -71,7 +84,9 @@ static void add_labelled(packer *p, const float *table, tn_shape shape, int64_t 
             else
                 cli_fail(p->c, "row %lld: label %g is no whole number", (long long)i + 1, (double)v);
         }
+    p->made[p->n] = x;
     add(p, "x", TN_F32, (tn_shape){ .rank = 2, .dim = { rows, columns - 1 } }, x);
+    p->made[p->n] = y;
     add(p, "y", TN_I32, (tn_shape){ .rank = 1, .dim = { rows } }, y);
 }
 
@@ -82,11 +97,13 @@ static void add_table(packer *p) {
     if (!path) return;
     cli_need(p->c, tn_io_csv_load(cli_ctx(p->c), path, TN_F32, (int)cli_int(p->c, "skip", 0, 0, 1000), &shape, &table));
     if (!cli_text(p->c, "labels", NULL)) {
+        p->loaded[p->n] = table;
         add(p, "x", TN_F32, shape, table);
         return;
     }
     int64_t label = cli_int(p->c, "labels", 0, -shape.dim[1], shape.dim[1] - 1);
     add_labelled(p, table, shape, label < 0 ? label + shape.dim[1] : label);
+    tn_io_free(cli_ctx(p->c), table);
 }
 
 /* NAME=FILE.npy */
@@ -97,7 +114,8 @@ static void add_array(packer *p, const char *arg) {
     void *data;
     if (!path || path == arg) cli_usage(p->c, "expected NAME=FILE.npy, not %s", arg);
     cli_need(p->c, tn_io_npy_load(cli_ctx(p->c), path + 1, &dtype, &shape, &data));
-    add(p, cli_format("%.*s", (int)(path - arg), arg), dtype, shape, data);
+    p->loaded[p->n] = data, p->names[p->n] = cli_format("%.*s", (int)(path - arg), arg);
+    add(p, p->names[p->n], dtype, shape, data);
 }
 
 static int run(cli *c) {
@@ -125,6 +143,7 @@ static int run(cli *c) {
             printf("%s: %s, %lld examples\n", x->name, tn_dtype_name(x->dtype), (long long)x->shape.dim[0]);
     }
     if (c->json) json_end(&j), json_finish(&j);
+    free_all(&p);
     return CLI_OK;
 }
 

@@ -142,12 +142,23 @@ static double rows_at_once(const kernel *k) {
     return own || anew || (holds && k->cluster) ? 2 : holds ? 1.5 : 1;
 }
 
+/* A tile of sums with running maxima beside them: attention by tiles of scores, whose rows are rescaled meanwhile. */
+static bool rescales(const kernel *k) {
+    bool products = false, maxima = false;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        products |= in->op == K_UPD && in->alu == OP_dot;
+        maxima |= in->op == K_ACC && in->alu == OP_max;
+    }
+    return products && maxima;
+}
+
 /* Threads that a processor shall have room for. A tile of 8 x 8 with all that is under way wants 170 registers: with 128 a
  * product of 1024 x 1024 took 78 us, with those 55. */
 static int resident_threads(const clike *e, const kernel *k) {
     int64_t bytes = tile_bytes(k);
     if (bytes > 4 * 80) return e->l->resident / 2;
-    if (bytes > 4 * 48) return e->l->resident * 3 / 4;
+    if (bytes > 4 * 48 || (bytes >= 4 * 40 && rescales(k))) return e->l->resident * 3 / 4;
     return (int)(rows_at_once(k) * e->l->resident);
 }
 

@@ -353,7 +353,7 @@ static void add_value(parser *p, val v) {
         .op = x->op ? x->op : OP_const, .dtype = x->dtype, .rank = 1, .dims = &x->elems, .data = x->data, .name = x->name
     };
     s.splat = s.op == OP_const && !s.data;
-    if ((s.op == OP_input || s.op == OP_state) && !s.name) read_fail(&p->r, "a name for every input and state");
+    if ((s.op == OP_input || s.op == OP_state) && (!s.name || !*s.name)) read_fail(&p->r, "a name for every input and state");
     graph_add(p->p->g, &s);
 }
 

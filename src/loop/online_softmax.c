@@ -344,7 +344,8 @@ static reg in_tail(row *w, reg v, double x) {
     tn_dtype t = w->keys < INT32_MAX / 2 ? TN_I32 : TN_I64;
     reg at = push(w, (kins){ .op = K_INDEX, .dtype = (uint8_t)t, .idx = key_at(w, w->at) });
     reg end = push(w, (kins){ .op = K_CONST, .dtype = (uint8_t)t, .imm_int = w->keys });
-    return alu(w, OP_select, TN_F32, alu(w, OP_lt, TN_I32, at, end, 0, t), v, number(w, x), TN_F32);
+    reg other = number(w, x), inside = alu(w, OP_lt, TN_I32, at, end, 0, t);
+    return alu(w, OP_select, TN_F32, inside, v, other, TN_F32);
 }
 
 static void begin_nest(row *w, const char *name, int64_t n, bool reduce) {

@@ -68,7 +68,7 @@ printf '%s\n' 'graph @u(g f32[1000], h f32[70], state v f32[1000], state w f32[7
     'return %1 -> v, %2 -> w' '}' >devices.beside.tn
 for what in kernels scalar; do
     ./tenon emit devices.beside.tn --device opencl --target=$what >devices.beside.log 2>&1 || fail "emit $what: $(tail -5 devices.beside.log)"
-    grep -q 'grid of [0-9]* from [1-9]' devices.beside.log || fail "$what: not one launch: $(cat devices.beside.log)"
+    grep -q 'grid-threads of [0-9]* from [1-9]' devices.beside.log || fail "$what: not one launch: $(cat devices.beside.log)"
 done
 verify beside devices.beside.tn --modes compiled
 ./tenon bench modes --device opencl --depths 2 --sizes 4 --modes graph --cache on --seconds 0.01 --json --quiet >devices.modes.log 2>&1 &&

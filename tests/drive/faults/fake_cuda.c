@@ -88,6 +88,7 @@ FAKE cuModuleLoadData(cu_object *out, const void *image) { return (void)image, *
 FAKE cuModuleUnload(cu_object m) { return (void)m, lost; }
 FAKE cuModuleGetFunction(cu_object *out, cu_object m, const char *name) { return (void)m, (void)name, *out = &lost, 0; }
 FAKE cuFuncGetAttribute(int *out, int what, cu_object f) { return (void)what, (void)f, *out = 0, 0; }
+FAKE cuFuncSetAttribute(cu_object f, int what, int value) { return (void)f, (void)what, (void)value, 0; }
 FAKE cuOccupancyMaxActiveBlocksPerMultiprocessor(int *out, cu_object f, int block_threads, size_t shared) {
     return (void)f, (void)block_threads, (void)shared, *out = 1, 0;
 }
