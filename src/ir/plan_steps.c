@@ -75,9 +75,9 @@ static void check_tree(checker *c) {
 
 /* ---- inputs and outputs ---- */
 
-static void check_stride(checker *c, const pring *x) {
+static void check_stride(checker *c, const pring *x, bool gpu) {
     const pbuf *b = &c->p->bufs.at[x->buf];
-    int64_t want = plan_ring_stride(b->bytes, plan_is_for_gpus(c->p));
+    int64_t want = plan_ring_stride(b->bytes, gpu);
     if (x->stride != want)
         problem(c, "b%d has %lld bytes, but moves by %lld from iteration to iteration, expected %lld", x->buf,
                 (long long)b->bytes, (long long)x->stride, (long long)want);
@@ -85,7 +85,7 @@ static void check_stride(checker *c, const pring *x) {
 
 static void check_rings(checker *c, const pstep *loop) {
     const plan *p = c->p;
-    bool *moves = ARENA_ARRAY(p->a, bool, p->bufs.n + 1);
+    bool *moves = ARENA_ARRAY(p->a, bool, p->bufs.n + 1), gpu = plan_is_for_gpus(p);
     for (int i = 0; i < loop->n_rings; i++) {
         const pring *x = &loop->rings[i];
         if (x->buf < 0 || x->buf >= p->bufs.n) {
@@ -99,7 +99,7 @@ static void check_rings(checker *c, const pstep *loop) {
             problem(c, "the loop moves b%d, which is not at the begin of its slot", x->buf);
         if (i && x->buf <= loop->rings[i - 1].buf) problem(c, "the loop moves b%d twice or out of order", x->buf);
         moves[x->buf] = true;
-        check_stride(c, x);
+        check_stride(c, x, gpu);
     }
     for (int i = 0; i < p->io.n; i++)
         if (p->io.at[i].bytes > 0 && !moves[p->io.at[i].buf])
@@ -182,9 +182,9 @@ pkernel plan_copy(const plan *p, int32_t from, int32_t to) {
 }
 
 bool plan_is_for_gpus(const plan *p) {
-    bool gpu = p->kernels.n > 0;
-    for (int i = 0; i < p->kernels.n; i++) gpu = gpu && p->kernels.at[i].k->block_threads > 0;
-    return gpu;
+    for (int i = 0; i < p->kernels.n; i++)
+        if (!p->kernels.at[i].k->block_threads) return false;
+    return p->kernels.n > 0;
 }
 
 int plan_check_steps(const plan *p, str *out) {
