@@ -5,13 +5,8 @@
 
 /* ---- decisions about what a kernel computes ---- */
 
-/* Decisions by the value that they are about: the first of each value, the next of each decision; number + 1, 0 = none. */
-typedef struct reasons {
-    int *first, *next; /* [nodes], [decisions] */
-} reasons;
-
-static reasons list_reasons(const plan *p, arena *a) {
-    reasons r = { ARENA_ARRAY(a, int, p->g->nodes.n), ARENA_ARRAY(a, int, p->decisions.n) };
+explain_reasons explain_list_reasons(const plan *p, arena *a) {
+    explain_reasons r = { ARENA_ARRAY(a, int, p->g->nodes.n), ARENA_ARRAY(a, int, p->decisions.n) };
     for (int i = p->decisions.n - 1; i >= 0; i--) {
         int *first = &r.first[p->decisions.at[i].producer];
         r.next[i] = *first;
@@ -25,7 +20,7 @@ static bool is_earlier(const void *x, const void *y, const void *ud) {
     return *(const int *)x < *(const int *)y;
 }
 
-static void add_decisions(explain_kernel *k, const reasons *r, arena *a) {
+static void add_decisions(explain_kernel *k, const explain_reasons *r, arena *a) {
     VEC(int) mine = { 0 };
     for (int j = 0; j < k->launch->n_fused; j++)
         for (int i = r->first[k->launch->fused[j]]; i; i = r->next[i - 1]) VEC_PUSH(a, &mine, i - 1);
@@ -56,18 +51,17 @@ static void add_launch(explain_kernel *x, const tn_program *prog, int i, arena *
     x->n_accesses = gpu_accesses(k, a, &x->accesses);
 }
 
-static void add_kernels(explain *x, arena *a) {
+static void add_kernels(explain *x, const explain_reasons *r, arena *a) {
     const plan *p = x->plan;
     machine m = machine_of(&x->program->target);
     cost *costs = ARENA_ARRAY(a, cost, p->kernels.n + 1);
-    reasons r = list_reasons(p, a);
     cost_plan(p, &m, a, costs);
     x->kernels = ARENA_ARRAY(a, explain_kernel, p->kernels.n + 1);
     for (int i = 0; i < p->kernels.n; i++) {
         explain_kernel *k = &x->kernels[i];
         k->launch = &p->kernels.at[i], k->code = &p->kernels.at[k->launch->code];
         k->cost = costs[i];
-        add_decisions(k, &r, a);
+        add_decisions(k, r, a);
         add_in_place(k, p, a);
         if (k->launch->k->block_threads) add_launch(k, x->program, i, a);
     }
@@ -113,7 +107,10 @@ static void add_unused(explain *x, arena *a) {
 const explain *explain_make(const tn_program *p, arena *a) {
     explain *x = ARENA_ARRAY(a, explain, 1);
     x->program = p, x->plan = p->plan;
-    add_kernels(x, a);
+    explain_reasons r = explain_list_reasons(x->plan, a);
+    add_kernels(x, &r, a);
+    machine m = machine_of(&p->target);
+    explain_find_edges(x, &r, &m, a);
     add_buffers(x, a);
     add_unused(x, a);
     return x;

@@ -34,12 +34,36 @@ typedef struct explain_buffer { /* one with a place in an arena */
     int64_t line;               /* the first one of its page that it lies in */
 } explain_buffer;
 
+typedef struct explain_value {
+    int32_t buffer; /* in plan.bufs, that holds it; -1: none does */
+    int kernel;     /* the first that computes it; -1: none does */
+    int n_kernels;  /* that compute it */
+    int64_t bytes;
+    double stored_ns; /* of one that is not stored: what writing it and reading it in each of these kernels would take */
+} explain_value;
+
+typedef struct explain_edge { /* a kernel reads from memory what an earlier one makes */
+    int from, to;
+    val value;
+    int decision;  /* why they are not one kernel: index into plan.decisions; -1: nothing was noted */
+    int64_t bytes; /* of the value .. */
+    double ns;     /* .. and about what writing it and reading it once takes, of all threads, by the machine's row */
+} explain_edge;
+
+/* Decisions by the value that they are about: the first of each value, the next of each decision; number + 1, 0 = none. */
+typedef struct explain_reasons {
+    int *first, *next; /* [nodes], [decisions] */
+} explain_reasons;
+
 typedef struct explain {
     const tn_program *program;
     const plan *plan;
     uint64_t program_bytes, session_bytes; /* of the device: what sessions share; what each takes beside inputs and outputs */
     explain_kernel *kernels;               /* [plan.kernels.n] */
-    explain_buffer *buffers;               /* by index */
+    explain_value *values;                 /* [nodes of plan.g] */
+    explain_edge *edges;                   /* by `to`, then `from` as far as the kernel's arguments go */
+    int n_edges;
+    explain_buffer *buffers; /* by index */
     int n_buffers;
     val *unused; /* inputs that no result depends on */
     int n_unused;
@@ -47,6 +71,10 @@ typedef struct explain {
 
 /* explain.c. Jumps when there is no memory. */
 const explain *explain_make(const tn_program *p, arena *a);
+
+/* explain_edges.c: values and edges of x->plan; m: where it runs. */
+void explain_find_edges(explain *x, const explain_reasons *r, const struct machine *m, arena *a);
+explain_reasons explain_list_reasons(const plan *p, arena *a);
 
 void explain_print(const explain *x, str *out); /* explain_text.c */
 void explain_json(const explain *x, str *out);  /* explain_json.c */

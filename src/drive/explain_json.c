@@ -3,6 +3,7 @@
 #include "drive/explain.h"
 
 #include "loop/schedule.h"
+#include "machine/machine.h"
 
 typedef unsigned long long u64;
 
@@ -31,8 +32,40 @@ static void add_head(const explain *x, str *out) {
              (u64)x->program_bytes, (u64)x->session_bytes, (u64)s->arena_bytes, (u64)s->arena_bound);
 }
 
+/* The machine model's row: what each level holds (0: not known, or no end) and delivers to all threads, in bytes a nanosecond.
+ */
+static void add_machine(const explain *x, str *out) {
+    static const char *const names[] = { "l1", "l2", "l3", "memory" };
+    machine m = machine_of(&x->program->target);
+    str_add(out, "\"machine\":{");
+    add_string(out, "title", m.title);
+    str_addf(out, "\"gpu\":%s,\"cores\":%d,\"gflops\":%.6g,\"levels\":[", json_bool(m.gpu), m.cores, machine_gflops(&m));
+    for (int l = 0; l < MACHINE_LEVELS; l++) {
+        const machine_cache *at = &m.level[l];
+        if (!(at->read > 0)) continue;
+        str_addf(out, "%s{\"level\":\"%s\",\"bytes\":%lld,\"gbs\":%.6g}", l ? "," : "", names[l], (long long)at->bytes,
+                 machine_rate(&m, (machine_level)l, false));
+    }
+    str_add(out, "]},");
+}
+
+static void add_operands(const node *n, str *out) {
+    if (n->n_in) str_add(out, ",\"in\":[");
+    for (int i = 0; i < n->n_in; i++) str_addf(out, "%s%u", i ? "," : "", n->in[i]);
+    if (n->n_in) str_add(out, "]");
+}
+
+static void add_place(const explain_value *at, str *out) {
+    if (at->bytes) str_addf(out, ",\"bytes\":%lld", (long long)at->bytes);
+    if (at->kernel >= 0) str_addf(out, ",\"kernel\":%d", at->kernel);
+    if (at->n_kernels > 1) str_addf(out, ",\"kernels\":%d", at->n_kernels);
+    if (at->buffer >= 0) str_addf(out, ",\"buffer\":%d", at->buffer);
+    if (at->stored_ns > 0) str_addf(out, ",\"stored_us\":%.3g", at->stored_ns * 1e-3);
+}
+
 /* Values of the graph as scheduled: a kernel's values, a buffer's value and decisions name them by id. */
-static void add_values(const plan *p, str *out) {
+static void add_values(const explain *e, str *out) {
+    const plan *p = e->plan;
     str_add(out, "\"values\":[");
     for (val v = 1, n = 0; v < (val)p->g->nodes.n; v++) {
         const node *x = graph_get(p->g, v);
@@ -40,6 +73,8 @@ static void add_values(const plan *p, str *out) {
         str_addf(out, "%s{\"id\":%u,\"op\":\"%s\",\"shape\":", n++ ? "," : "", v, plan_op_name((op_code)x->op));
         str_json(out, graph_shape_text(p->g, out->a, v));
         if (x->name) str_add(out, ",\"name\":"), str_json(out, x->name);
+        add_operands(x, out);
+        add_place(&e->values[v], out);
         str_add(out, "}");
     }
     str_add(out, "],");
@@ -135,6 +170,17 @@ static void add_buffers(const explain *x, str *out) {
     str_add(out, "],");
 }
 
+/* Why a kernel reads from memory what another one makes. */
+static void add_edges(const explain *x, str *out) {
+    str_add(out, "\"edges\":[");
+    for (int i = 0; i < x->n_edges; i++) {
+        const explain_edge *e = &x->edges[i];
+        str_addf(out, "%s{\"from\":%d,\"to\":%d,\"value\":%u,\"bytes\":%lld,\"us\":%.3g,\"decision\":%d}", i ? "," : "",
+                 e->from, e->to, e->value, (long long)e->bytes, e->ns * 1e-3, e->decision);
+    }
+    str_add(out, "],");
+}
+
 static void add_decisions(const plan *p, str *out) {
     str_add(out, "\"decisions\":[");
     for (int i = 0; i < p->decisions.n; i++) {
@@ -150,6 +196,7 @@ static void add_decisions(const plan *p, str *out) {
 void explain_json(const explain *x, str *out) {
     str_add(out, "{\"schema\":1,");
     add_head(x, out);
+    add_machine(x, out);
     str_add(out, "\"kernels\":[");
     for (int i = 0; i < x->plan->kernels.n; i++) {
         if (i) str_add(out, ",");
@@ -161,7 +208,8 @@ void explain_json(const explain *x, str *out) {
         str_json(out, graph_get(x->plan->g, x->unused[i])->name);
     }
     str_add(out, "],");
-    add_values(x->plan, out);
+    add_values(x, out);
+    add_edges(x, out);
     add_buffers(x, out);
     add_decisions(x->plan, out);
     str_add(out, "}\n");

@@ -65,6 +65,17 @@ static machine of_gpu(machine m, const target *t) {
     return m;
 }
 
+double machine_gflops(const machine *m) {
+    double lanes = m->gpu ? 1 : m->pipe_bytes / 4.0;
+    return 2 * m->fma_pipes * lanes * m->ghz * m->cores;
+}
+
+double machine_rate(const machine *m, machine_level l, bool write) {
+    const machine_cache *at = &m->level[l];
+    double rate = m->cores * (write ? at->write : at->read);
+    return at->all > 0 && at->all < rate ? at->all : rate;
+}
+
 double machine_units(const target *t) {
     return t->resident_threads > THREADS_OF_UNIT ? (double)t->resident_threads / THREADS_OF_UNIT : 1;
 }

@@ -101,6 +101,10 @@ const machine *machine_find(const char *identity, bool gpu);
 const machine *machine_row_of(const target *t);
 machine machine_of(const target *t);
 
+/* Ceilings of all cores together: f32 multiply-adds in flops a nanosecond, 2 each; a level's bytes a nanosecond. */
+double machine_gflops(const machine *m);
+double machine_rate(const machine *m, machine_level l, bool write);
+
 /* GPU: multiprocessors of the target, at least 1. */
 double machine_units(const target *t);
 

@@ -14,10 +14,11 @@ void control_force(sched *s) {
         const node *n = graph_get(s->g, v);
         if (!is_control(n)) continue;
         s->control[n->region] = true;
-        for (int i = 0; i < n->n_in; i++) s->materialised[n->in[i]] = true;
+        for (int i = 0; i < n->n_in; i++) s->materialised[n->in[i]] = "an if or a while takes it from memory";
         for (int r = 0; r < 2; r++) {
             const region *body = &s->g->regions.at[n->attr[r]];
-            for (int i = 0; i < body->n_results; i++) s->materialised[body->results[i]] = true;
+            for (int i = 0; i < body->n_results; i++)
+                s->materialised[body->results[i]] = "a result of the body of an if or a while";
         }
     }
 }
@@ -55,6 +56,7 @@ static int push_step(sched *s, pstep x) {
 
 static void copy(sched *s, int32_t from, int32_t to) {
     if (from == to || s->p->bufs.at[to].bytes == 0) return;
+    sched_decide(s, s->p->bufs.at[from].node, 0, false, "an if or a while has a copy of its own");
     push_step(s, (pstep){ .kind = PSTEP_LAUNCH, .kernel = s->p->kernels.n });
     VEC_PUSH(s->a, &s->p->kernels, plan_copy(s->p, from, to));
 }

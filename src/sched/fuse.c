@@ -335,6 +335,9 @@ static void place_value(sched *s, val v) {
     }
     if (!own_kernel && try_everywhere(s, v, &groups)) return;
     if (groups.n > 1 && !own_kernel) sched_decide(s, v, 0, false, "several kernels use it");
+    if (s->materialised[v]) sched_decide(s, v, 0, false, s->materialised[v]);
+    if (n->op == OP_concat) sched_decide(s, v, 0, false, "a concat is stored: kernels write its parts where they belong");
+    if (n->op == OP_scatter_add) sched_decide(s, v, 0, false, "a scatter_add adds to what is in memory");
     if (graph_is_output(s->g, v)) sched_decide(s, v, 0, false, "an output of the graph");
     if (n->op == OP_concat) {
         s->place[v] = PLACE_ROOT;
@@ -343,7 +346,8 @@ static void place_value(sched *s, val v) {
     }
     if (n->op == OP_reshape && (!graph_is_output(s->g, v) || is_output_view(s, v))) { /* the same bytes under another name */
         s->place[v] = PLACE_ALIAS;
-        if (s->place[n->in[0]] == PLACE_NONE) s->materialised[n->in[0]] = true;
+        if (s->place[n->in[0]] == PLACE_NONE)
+            s->materialised[n->in[0]] = "its bytes are also those of a view that is read from memory";
         if (s->place[n->in[0]] != PLACE_EVERYWHERE) return;
     }
     new_group(s, v);

@@ -228,7 +228,8 @@ static void lower_region(sched *s, int r, lowering *low) {
 static bool lower_all(sched *s) {
     lowering low = { .inside = sched_members(s), .seen = ARENA_ARRAY(s->a, bool, s->groups.n), .region = lower_region };
     lower_region(s, 0, &low);
-    for (int i = 0; i < low.to_materialise.n; i++) s->materialised[low.to_materialise.at[i]] = true;
+    for (int i = 0; i < low.to_materialise.n; i++)
+        s->materialised[low.to_materialise.at[i]] = "the loops of what reads it cannot compute it";
     return low.to_materialise.n == 0;
 }
 
@@ -248,7 +249,7 @@ static void count_unfused(plan *p) {
 
 plan *sched_plan(graph *g, arena *a, const sched_opts *opts) {
     refuse(g, opts->t);
-    bool *materialised = ARENA_ARRAY(a, bool, g->nodes.n);
+    const char **materialised = ARENA_ARRAY(a, const char *, g->nodes.n);
     arena scratch;
     arena_child(&scratch, a);
     for (;;) {

@@ -58,11 +58,11 @@ typedef struct sched {
     arena *a;
     arena *scratch; /* of the analyses that decide about one value */
     sched_opts opts;
-    uint8_t *place;     /* [nodes] PLACE_* */
-    int *group_of;      /* [nodes] PLACE_ROOT, PLACE_INSIDE: index into groups, else -1 */
-    bool *materialised; /* [nodes] must be kept in memory */
-    int64_t **part_at;  /* [nodes] of a part of a concat: where it begins there, by axis; else NULL */
-    int32_t *buf_of;    /* [nodes] plan buffer of what lives in memory, or -1 */
+    uint8_t *place;            /* [nodes] PLACE_* */
+    int *group_of;             /* [nodes] PLACE_ROOT, PLACE_INSIDE: index into groups, else -1 */
+    const char **materialised; /* [nodes] why it must be kept in memory; NULL: it need not */
+    int64_t **part_at;         /* [nodes] of a part of a concat: where it begins there, by axis; else NULL */
+    int32_t *buf_of;           /* [nodes] plan buffer of what lives in memory, or -1 */
     VEC(group) groups;
     marks values, of_groups; /* of the walk that is going on */
     int_list readers;        /* of the value that is being placed: groups */

@@ -1,6 +1,7 @@
 #!/bin/bash
 # The two views of tenon explain say the same: each kernel, its bytes, what it computes, its schedule and its decisions, and each
-# place in memory stand in the text and in the JSON with the same figures, and references between the JSON's lists hold.
+# place in memory stand in the text and in the JSON with the same figures, references between the JSON's lists hold, and each edge
+# between kernels has a reason.
 set -u
 tenon=$BUILD_DIR/tenon
 work=$(mktemp -d) || exit 1
@@ -58,6 +59,21 @@ touched = {b["buffer"] for k in x["kernels"] for b in k["touches"]}
 for b in x["buffers"]:
     if b["slot"] == 0 and not (b["buffer"] in touched and b["first"] <= b["last"] < len(x["kernels"])):
         problems.append(f"temporary b{b['buffer']} of launches {b['first']} to {b['last']} is not touched by them")
+# Whatever a kernel reads of what an earlier one has written is an edge, and each edge says why they are not one kernel.
+edges, written = {(e["from"], e["to"]) for e in x["edges"]}, {}
+for i, k in enumerate(x["kernels"]):
+    for t in k["touches"]:
+        if t["reads"] and written.get(t["buffer"], i) != i and (written[t["buffer"]], i) not in edges:
+            problems.append(f"no edge from kernel {written[t['buffer']]} to {i}, which reads b{t['buffer']}")
+    written.update({t["buffer"]: i for t in k["touches"] if t["writes"]})
+for e in x["edges"]:
+    if not 0 <= e["decision"] < len(decisions) or decisions[e["decision"]]["fused"] or not decisions[e["decision"]]["reason"]:
+        problems.append(f"nothing says why kernels {e['from']} and {e['to']} are two")
+for v in x["values"]:
+    if not set(v.get("in", [])) <= {0} | set(values):
+        problems.append(f"value {v['id']} has an operand that is none")
+    if "kernel" in v and v["id"] not in [w["id"] for w in x["kernels"][v["kernel"]]["values"]]:
+        problems.append(f"kernel {v['kernel']} does not compute value {v['id']}")
 for p in problems[:10]:
     print(f"test_explain: {what}: {p}")
 sys.exit(bool(problems))

@@ -338,6 +338,14 @@ static void check_run(tn_session *s, const graph *g, arena *a, const oracle *o, 
     }
 }
 
+/* Whatever a kernel reads of another one, explain says why they are two. */
+static void check_reasons(const tn_program *p, const char *what) {
+    char *said;
+    assert_int_equal(tn_program_text(p, "explain.json", &said), TN_OK);
+    if (strstr(said, "\"decision\":-1")) fail_msg("%s: an edge between kernels has no reason", what);
+    tn_string_free(p->ctx, said);
+}
+
 static void check_programs(tn_ctx *ctx, graph *g, arena *a, const oracle *o, const char *text, uint64_t seed) {
     static const tn_mode modes[] = { TN_MODE_COMPILED, TN_MODE_LOOP, TN_MODE_GRAPH };
     for (size_t m = 0; m < COUNT_OF(modes); m++) {
@@ -349,6 +357,7 @@ static void check_programs(tn_ctx *ctx, graph *g, arena *a, const oracle *o, con
         const char *what = arena_printf(a, "seed %llu, mode %d, fusion %d, %d threads", (unsigned long long)seed, (int)modes[m],
                                         opts.fusion, opts.threads);
         if (drive_compile(ctx, g, &opts, &p) || tn_session_new(p, &s)) fail_msg("%s: %s\n%s", what, tn_ctx_error(ctx), text);
+        check_reasons(p, what);
         check_run(s, g, a, o, STEPS, text, what);
         check_run(s, g, a, o, 1, text, what); /* rings of the run before are forgotten */
         tn_session_free(s);
