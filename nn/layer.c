@@ -3,6 +3,8 @@
 #include "nn.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 /* ---- linear, embedding, dropout -------------------------------------------------------------------------------------- */
 
@@ -19,6 +21,20 @@ static tn_tensor linear(tn_tensor x, int64_t out, const char *name, bool bias) {
 }
 tn_tensor tn_nn_linear(tn_tensor x, int64_t out, const char *name) { return linear(x, out, name, true); }
 tn_tensor tn_nn_linear_no_bias(tn_tensor x, int64_t out, const char *name) { return linear(x, out, name, false); }
+
+tn_tensor tn_nn_swiglu(tn_tensor x, int64_t hidden, const char *name) {
+    char part[256];
+    tn_shape s;
+    if (!nn_check(x, "tn_nn_swiglu", 1, &s)) return (tn_tensor){ x.graph, 0 };
+    if (!name || !*name || strlen(name) > sizeof part - 8)
+        return nn_fail(x.graph, TN_ERR_INVAL, "tn_nn_swiglu: expected a name of 1 to %zu characters", sizeof part - 8);
+    snprintf(part, sizeof part, "%s/gate", name);
+    tn_tensor gate = tn_nn_silu(linear(x, hidden, part, false));
+    snprintf(part, sizeof part, "%s/up", name);
+    tn_tensor up = linear(x, hidden, part, false);
+    snprintf(part, sizeof part, "%s/down", name);
+    return linear(tn_mul(gate, up), s.dim[s.rank - 1], part, false);
+}
 
 tn_tensor tn_nn_embedding(tn_tensor index, int64_t n_rows, int64_t dim, const char *name) {
     if (!index.id) return index;
@@ -202,17 +218,23 @@ static tn_tensor normalised(tn_tensor x, const int64_t *axes, int n, double eps)
     return tn_mul(d, tn_rsqrt(tn_add_scalar(tn_mean(tn_mul(d, d), axes, n, 1), eps)));
 }
 
+tn_tensor nn_layer_norm(tn_tensor x, double eps) { return normalised(x, TN_INTS(-1), eps != 0 ? eps : 1e-5); }
+
+tn_tensor nn_rms_norm(tn_tensor x, double eps) {
+    tn_tensor mean = tn_mean(tn_mul(x, x), TN_INTS(-1), 1);
+    return tn_mul(x, tn_rsqrt(tn_add_scalar(mean, eps != 0 ? eps : 1e-6)));
+}
+
 tn_tensor tn_nn_layer_norm(tn_tensor x, double eps, const char *name) {
     tn_shape s;
     if (!nn_check(x, "tn_nn_layer_norm", 1, &s)) return (tn_tensor){ x.graph, 0 };
-    return scale_shift(normalised(x, TN_INTS(-1), eps != 0 ? eps : 1e-5), name);
+    return scale_shift(nn_layer_norm(x, eps), name);
 }
 
 tn_tensor tn_nn_rms_norm(tn_tensor x, double eps, const char *name) {
     tn_shape s;
     if (!nn_check(x, "tn_nn_rms_norm", 1, &s)) return (tn_tensor){ x.graph, 0 };
-    tn_tensor mean = tn_mean(tn_mul(x, x), TN_INTS(-1), 1);
-    tn_tensor y = tn_mul(x, tn_rsqrt(tn_add_scalar(mean, eps != 0 ? eps : 1e-6)));
+    tn_tensor y = nn_rms_norm(x, eps);
     return tn_mul(y, channel_param(y, name, "w", NN_ONES));
 }
 
@@ -264,20 +286,4 @@ tn_tensor tn_nn_batch_norm(tn_tensor x, tn_nn_batch_norm_opts o, const char *nam
     follow(mean, m, share);
     follow(var, tn_mul_scalar(v, rows > 1 ? rows / (rows - 1) : 1), share);
     return scale_shift(tn_mul(d, tn_rsqrt(tn_add_scalar(v, eps))), name);
-}
-
-/* ---- attention ------------------------------------------------------------------------------------------------------- */
-
-tn_tensor tn_nn_attention(tn_tensor q, tn_tensor k, tn_tensor v, int causal) {
-    tn_shape s, ks;
-    tn_tensor poison = { q.graph, 0 };
-    if (!nn_check(q, "tn_nn_attention", 2, &s) || !nn_check(k, "tn_nn_attention", 2, &ks)) return poison;
-    double d = (double)s.dim[s.rank - 1];
-    tn_tensor score = tn_matmul(tn_mul_scalar(q, d > 0 ? 1 / sqrt(d) : 1), tn_transpose(k, -1, -2));
-    if (causal) {
-        tn_shape square = TN_DIMS(s.dim[s.rank - 2], ks.dim[ks.rank - 2]);
-        tn_tensor seen = tn_le(tn_iota(q.graph, TN_I32, square, 1), tn_iota(q.graph, TN_I32, square, 0));
-        score = tn_select(seen, score, nn_scalar(q, -INFINITY));
-    }
-    return tn_matmul(tn_nn_softmax(score, -1), v);
 }

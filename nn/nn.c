@@ -109,10 +109,7 @@ tn_tensor nn_counter(tn_graph *g, const char *name, const char *suffix) {
 }
 tn_tensor tn_nn_counter(tn_graph *g, const char *name) { return nn_counter(g, name, NULL); }
 
-static tn_tensor declare(tn_graph *g, tn_dtype t, const char *name, const char *suffix, tn_shape shape, nn_init init,
-                         double scale, bool param) {
-    char full[MAX_NAME];
-    if (!join(g, name, suffix, full)) return (tn_tensor){ g, 0 };
+static tn_tensor declare(tn_graph *g, tn_dtype t, const char *full, tn_shape shape, nn_init init, double scale, bool param) {
     int64_t n = 1, bytes = 0;
     for (int i = 0; i < shape.rank; i++)
         if (shape.dim[i] < 0 || __builtin_mul_overflow(n, shape.dim[i], &n))
@@ -139,10 +136,15 @@ static tn_tensor declare(tn_graph *g, tn_dtype t, const char *name, const char *
     return x;
 }
 
-tn_tensor nn_param(tn_graph *g, tn_dtype t, const char *name, const char *suffix, tn_shape shape, nn_init init, double scale) {
-    tn_tensor p = declare(g, t, name, suffix, shape, init, scale, true);
+tn_tensor nn_param_as(tn_graph *g, tn_dtype t, const char *full, tn_shape shape, nn_init init, double scale) {
+    tn_tensor p = declare(g, t, full, shape, init, scale, true);
     return p.id ? tn_cast(p, t) : p;
 }
+tn_tensor nn_param(tn_graph *g, tn_dtype t, const char *name, const char *suffix, tn_shape shape, nn_init init, double scale) {
+    char full[MAX_NAME];
+    return join(g, name, suffix, full) ? nn_param_as(g, t, full, shape, init, scale) : (tn_tensor){ g, 0 };
+}
 tn_tensor nn_state(tn_graph *g, tn_dtype t, const char *name, const char *suffix, tn_shape shape, nn_init init) {
-    return declare(g, t, name, suffix, shape, init, 1, false);
+    char full[MAX_NAME];
+    return join(g, name, suffix, full) ? declare(g, t, full, shape, init, 1, false) : (tn_tensor){ g, 0 };
 }

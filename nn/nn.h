@@ -2,6 +2,9 @@
 #ifndef TN_NN_NN_H
 #define TN_NN_NN_H
 
+#ifndef TN_BUILDING
+#define TN_BUILDING /* functions are defined here: no macros of their names, also for tools that know no flags */
+#endif
 #include "tenon/tenon_nn.h"
 
 #include <stdbool.h>
@@ -19,6 +22,8 @@ bool nn_axis(tn_tensor x, const char *fn, int axis, int *out_axis);
 typedef enum { NN_ZEROS, NN_ONES, NN_UNIFORM /* +-scale */, NN_NORMAL /* standard deviation scale */ } nn_init;
 /* The parameter "<name>/<suffix>": f64 for t = f64, else f32. Values depend on the graph's seed and the name only. */
 tn_tensor nn_param(tn_graph *g, tn_dtype t, const char *name, const char *suffix, tn_shape shape, nn_init init, double scale);
+/* The same with a name of its own. */
+tn_tensor nn_param_as(tn_graph *g, tn_dtype t, const char *full, tn_shape shape, nn_init init, double scale);
 /* A state that is no parameter, zeros or ones. */
 tn_tensor nn_state(tn_graph *g, tn_dtype t, const char *name, const char *suffix, tn_shape shape, nn_init init);
 /* The state "<name>/<suffix>" (or "<name>") i64[] that starts at 0 and grows by 1 a run. */
@@ -28,6 +33,15 @@ uint64_t nn_hash(const char *name);
 
 /* winograd.c: x f[N,H,W,C], u as tn_nn_winograd_weights makes it for tiles of m x m; a bias without a graph: none. */
 tn_tensor nn_winograd(tn_tensor x, tn_tensor u, tn_tensor bias, int m, const int64_t *padding);
+
+/* layer.c: over the last axis, without scale and shift. */
+tn_tensor nn_layer_norm(tn_tensor x, double eps);
+tn_tensor nn_rms_norm(tn_tensor x, double eps);
+/* attention.c: softmax(q k^T / sqrt(d), where `seen` bool[..,T,S]) v; a `seen` without a graph: everywhere. */
+tn_tensor nn_attention(tn_tensor q, tn_tensor k, tn_tensor v, tn_tensor seen, const char *fn);
+
+/* base f[..,S,d] with rows start .. start + T - 1 of its last axis but one replaced by x f[..,T,d]; start i64[]. */
+tn_tensor nn_write_rows(tn_tensor base, tn_tensor x, tn_tensor start);
 
 /* One value as a tensor of x's dtype that broadcasts. */
 tn_tensor nn_scalar(tn_tensor x, double value);

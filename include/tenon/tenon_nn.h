@@ -93,9 +93,44 @@ typedef struct {
  * follow the batches' mean and (unbiased) variance. */
 TN_API tn_tensor tn_nn_batch_norm(tn_tensor x /* f[..,C] */, tn_nn_batch_norm_opts opts, const char *name);
 
-/* softmax(q k^T / sqrt(d)) v over the last two axes; leading axes broadcast. causal != 0: position i sees k[0..i]. */
+/* softmax(q k^T / sqrt(d)) v over the last two axes; leading axes broadcast. causal != 0: position i sees k[0..i]. Where k and
+ * v have fewer heads (axis -3) than q, but more than one, each of them serves as many neighbouring heads of q (grouped-query
+ * attention, Ainslie et al. 2023, arXiv:2305.13245). */
 TN_API tn_tensor tn_nn_attention(tn_tensor q /* f[..,T,d] */, tn_tensor k /* f[..,S,d] */, tn_tensor v /* f[..,S,e] */,
                                  int causal);
+
+/* Rotary positions (Su et al. 2021, arXiv:2104.09864) as Llama has them: elements i and i + d/2 of a row turn by position *
+ * base^(-2i/d). d is even; base 0 = 10000. */
+TN_API tn_tensor tn_nn_rope(tn_tensor x /* f[..,T,d] */, tn_tensor position /* i64[T] */, double base);
+/* (silu(x g) * (x u)) d (Shazeer 2020, arXiv:2002.05202) without biases: "<name>/gate/w" and "<name>/up/w" f[C,hidden],
+ * "<name>/down/w" f[hidden,C]. */
+TN_API tn_tensor tn_nn_swiglu(tn_tensor x /* f[..,C] */, int64_t hidden, const char *name);
+
+/* ---- language models ----------------------------------------------------------------------------------------------------- */
+
+/* Parameters have the names and layouts of Hugging Face's checkpoints ("h.0.attn.c_attn.weight", "wte.weight";
+ * "model.layers.0.self_attn.q_proj.weight"), so that tn_io_load_state reads their safetensors files. Initial values are
+ * GPT-2's. */
+typedef enum { TN_NN_GPT2, TN_NN_LLAMA /* RMS norms, rotary positions, SwiGLU, grouped queries */ } tn_nn_lm_kind;
+typedef struct {
+    tn_nn_lm_kind kind;
+    int64_t vocab, positions, width, layers, heads;
+    int64_t kv_heads;  /* Llama: heads of keys and values; 0 = heads */
+    int64_t hidden;    /* of the feed-forward layers; 0 = 4 width, for Llama 8/3 width, rounded up to a multiple of 32 */
+    double eps;        /* of the norms; 0 = 1e-5, for Llama 1e-6 */
+    double rope_base;  /* Llama; 0 = 10000 */
+    int tied;          /* Llama: the embedding's table makes the logits, too, as GPT-2's always does; 0 = "lm_head.weight" */
+    double dropout;    /* of the embedding, and of what each layer adds; 0 = none */
+    tn_tensor counter; /* i64[] for dropout, from tn_nn_counter */
+    tn_dtype dtype;    /* of what is computed; parameters stay f32 */
+} tn_nn_lm_opts;
+/* The logits of what follows each token: f[B,T,vocab], where T is at most opts.positions. Token ids must be below vocab (as in
+ * tn_gather they are clamped). */
+TN_API tn_tensor tn_nn_lm(tn_tensor tokens /* i[B,T] */, tn_nn_lm_opts opts);
+/* The same of tokens at positions start .. start + T - 1, after others: keys and values of all positions are kept in the states
+ * "cache.<layer>.k" and "cache.<layer>.v" f[B,kv_heads,positions,width/heads], which every run writes T rows of. start + T must
+ * be at most opts.positions. What earlier runs wrote from start on is not seen. */
+TN_API tn_tensor tn_nn_lm_cached(tn_tensor tokens /* i[B,T] */, tn_tensor start /* i64[] */, tn_nn_lm_opts opts);
 
 /* ---- activations --------------------------------------------------------------------------------------------------------- */
 /* Where the two sides of an activation or a loss have different derivatives, the gradient is the one that PyTorch has: 0 for
@@ -232,6 +267,10 @@ static inline tn_tensor tn_nn_hstack_at_(const char *where, const tn_tensor *xs,
 #define tn_nn_group_norm(x, ...) (tn_nn_group_norm)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_batch_norm(x, ...) (tn_nn_batch_norm)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_attention(x, ...) (tn_nn_attention)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_rope(x, ...) (tn_nn_rope)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_swiglu(x, ...) (tn_nn_swiglu)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_lm(x, ...) (tn_nn_lm)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_lm_cached(x, ...) (tn_nn_lm_cached)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_gelu(x) (tn_nn_gelu)(tn_at(x, TN_HERE))
 #define tn_nn_gelu_tanh(x) (tn_nn_gelu_tanh)(tn_at(x, TN_HERE))
 #define tn_nn_silu(x) (tn_nn_silu)(tn_at(x, TN_HERE))

@@ -3,6 +3,15 @@
 #include "loop/build.h"
 #include "loop/schedule.h"
 
+/* What is read of buffer `buf` is the same in every piece. */
+static bool only_read(const kernel *k, int buf) {
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if ((in->op == K_STORE || in->op == K_SCATTER) && in->buf == buf) return false;
+    }
+    return true;
+}
+
 bool step_split(kernel **kk, const loop_step *s, str *why) {
     kernel *k = *kk;
     kvar v = step_loop(k, s, 0, why);
@@ -15,9 +24,11 @@ bool step_split(kernel **kk, const loop_step *s, str *why) {
     if (piece < 1 || extent % piece) /* a last, shorter piece would be a loop of its own */
         return step_refuse(why, "%lld iterations of %s do not come out in pieces of %lld", (long long)extent, name,
                            (long long)piece);
-    for (int i = 1; i < k->ins.n; i = k->ins.at[i].op == K_LOOP ? kernel_loop_end(k, i) + 1 : i + 1)
-        if (k->ins.at[i].op != K_LOOP && !kernel_is_pure(&k->ins.at[i]))
+    for (int i = 1; i < k->ins.n; i = k->ins.at[i].op == K_LOOP ? kernel_loop_end(k, i) + 1 : i + 1) {
+        const kins *in = &k->ins.at[i];
+        if (in->op != K_LOOP && !kernel_is_pure(in) && !(in->op == K_LOAD && only_read(k, in->buf)))
             return step_refuse(why, "instruction %%%d stands outside of all loops", i);
+    }
     bool found = false;
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];

@@ -54,6 +54,11 @@ static void test_not_a_tensor(void **state) {
     NOT_A_TENSOR(tn_nn_attention(stray, x, x, 0));
     NOT_A_TENSOR(tn_nn_attention(x, stray, x, 0));
     NOT_A_TENSOR(tn_nn_attention(x, x, none, 1));
+    NOT_A_TENSOR(tn_nn_rope(stray, i, 0));
+    NOT_A_TENSOR(tn_nn_rope(x, none, 0));
+    NOT_A_TENSOR(tn_nn_swiglu(stray, 4, "s"));
+    NOT_A_TENSOR(tn_nn_lm(stray, (tn_nn_lm_opts){ 0 }));
+    NOT_A_TENSOR(tn_nn_lm_cached(i, none, (tn_nn_lm_opts){ 0 }));
     NOT_A_TENSOR(tn_nn_gelu(stray));
     NOT_A_TENSOR(tn_nn_gelu_tanh(stray));
     NOT_A_TENSOR(tn_nn_silu(stray));

@@ -1,0 +1,85 @@
+/* attention.c - attention and what belongs to it. In: queries, keys, values. Out: two contractions with a softmax between them,
+ * which the compiler finds again; rotary positions; rows written into a cache of keys or values. */
+#include "nn.h"
+
+#include <math.h>
+
+/* Query heads in groups that share a head of keys: q f[..,Hk,G,T,d], k and v f[..,Hk,1,S,d]. */
+static bool in_groups(tn_tensor *q, tn_tensor *k, tn_tensor *v) {
+    tn_shape s = tn_tensor_shape(*q), ks = tn_tensor_shape(*k), vs = tn_tensor_shape(*v);
+    int h = s.rank - 3;
+    if (s.rank < 3 || s.rank == TN_MAX_RANK || ks.rank != s.rank || vs.rank != s.rank) return false;
+    int64_t heads = s.dim[h], shared = ks.dim[h];
+    if (shared <= 1 || shared == heads || heads % shared || vs.dim[h] != shared) return false;
+    for (int i = s.rank++; i > h + 1; i--) s.dim[i] = s.dim[i - 1];
+    s.dim[h] = shared, s.dim[h + 1] = heads / shared;
+    for (int i = ks.rank++; i > h + 1; i--) ks.dim[i] = ks.dim[i - 1], vs.dim[i] = vs.dim[i - 1];
+    vs.rank++;
+    ks.dim[h + 1] = vs.dim[h + 1] = 1;
+    *q = tn_reshape(*q, s), *k = tn_reshape(*k, ks), *v = tn_reshape(*v, vs);
+    return true;
+}
+
+tn_tensor nn_attention(tn_tensor q, tn_tensor k, tn_tensor v, tn_tensor seen, const char *fn) {
+    tn_shape s, ks, vs;
+    tn_tensor poison = { q.graph, 0 };
+    if (!nn_check(q, fn, 2, &s) || !nn_given(q.graph, k, fn) || !nn_given(q.graph, v, fn)) return poison;
+    if (!nn_check(k, fn, 2, &ks) || !nn_check(v, fn, 2, &vs)) return poison;
+    double d = (double)s.dim[s.rank - 1];
+    bool grouped = in_groups(&q, &k, &v);
+    tn_tensor score = tn_matmul(tn_mul_scalar(q, d > 0 ? 1 / sqrt(d) : 1), tn_transpose(k, -1, -2));
+    if (seen.graph) score = tn_select(seen, score, nn_scalar(q, -INFINITY));
+    tn_tensor y = tn_matmul(tn_nn_softmax(score, -1), v);
+    s.dim[s.rank - 1] = vs.dim[vs.rank - 1];
+    return grouped ? tn_reshape(y, s) : y;
+}
+
+tn_tensor tn_nn_attention(tn_tensor q, tn_tensor k, tn_tensor v, int causal) {
+    tn_shape s = tn_tensor_shape(q), ks = tn_tensor_shape(k);
+    tn_tensor seen = { 0 };
+    if (causal && s.rank >= 2 && ks.rank >= 2) {
+        tn_shape square = TN_DIMS(s.dim[s.rank - 2], ks.dim[ks.rank - 2]);
+        tn_tensor column = tn_iota(q.graph, TN_I32, square, 1);
+        seen = tn_le(column, tn_iota(q.graph, TN_I32, square, 0));
+    }
+    return nn_attention(q, k, v, seen, "tn_nn_attention");
+}
+
+tn_tensor tn_nn_rope(tn_tensor x, tn_tensor position, double base) {
+    tn_shape s, ps = tn_tensor_shape(position);
+    tn_tensor poison = { x.graph, 0 };
+    if (!nn_check(x, "tn_nn_rope", 2, &s) || !nn_given(x.graph, position, "tn_nn_rope")) return poison;
+    int64_t d = s.dim[s.rank - 1], half = d / 2, t = s.dim[s.rank - 2], start[TN_MAX_RANK] = { 0 };
+    if (d % 2 || ps.rank != 1 || ps.dim[0] != t || !(base >= 0))
+        return nn_fail(x.graph, TN_ERR_SHAPE,
+                       "tn_nn_rope: expected x[..,T,d] with even d, positions [T] and a base above 0; got T = %lld, "
+                       "d = %lld, positions of rank %d, base %g",
+                       (long long)t, (long long)d, ps.rank, base);
+    /* in double: powers in f32 would be off by the position times their rounding */
+    tn_tensor rate = tn_iota(x.graph, TN_F64, TN_DIMS(half), 0);
+    rate = tn_exp(tn_mul_scalar(rate, -2 * log(base > 0 ? base : 10000) / (double)(d ? d : 1)));
+    tn_dtype type = tn_tensor_dtype(x);
+    tn_tensor angle = tn_mul(tn_reshape(tn_cast(position, TN_F64), TN_DIMS(t, 1)), rate);
+    if (type != TN_F64) angle = tn_cast(angle, TN_F32);
+    tn_tensor c = tn_cast(tn_cos(angle), type), n = tn_cast(tn_sin(angle), type);
+    tn_shape middle = s;
+    middle.dim[s.rank - 1] = half;
+    tn_tensor a = tn_slice(x, start, middle.dim, NULL, s.rank);
+    start[s.rank - 1] = half;
+    tn_tensor b = tn_slice(x, start, s.dim, NULL, s.rank);
+    tn_tensor first = tn_sub(tn_mul(a, c), tn_mul(b, n));
+    tn_tensor second = tn_add(tn_mul(b, c), tn_mul(a, n));
+    return tn_concat((tn_tensor[]){ first, second }, 2, s.rank - 1);
+}
+
+tn_tensor nn_write_rows(tn_tensor base, tn_tensor x, tn_tensor start) {
+    tn_shape s = tn_tensor_shape(base), xs = tn_tensor_shape(x);
+    if (s.rank < 2 || xs.rank != s.rank) return (tn_tensor){ base.graph, 0 };
+    int64_t rows = s.dim[s.rank - 2], t = xs.dim[xs.rank - 2];
+    tn_tensor offset = tn_sub(tn_iota(base.graph, TN_I64, TN_DIMS(rows), 0), start); /* row of x that comes there */
+    tn_tensor below = tn_lt(offset, tn_full(base.graph, TN_I64, TN_SCALAR, (double)t));
+    tn_tensor from = tn_le(tn_full(base.graph, TN_I64, TN_SCALAR, 0), offset);
+    tn_tensor here = tn_reshape(tn_and(from, below), TN_DIMS(rows, 1));
+    tn_tensor new = t == 1 ? x : tn_gather(x, offset, s.rank - 2);
+    return tn_select(here, new, base);
+}

@@ -1,0 +1,217 @@
+/* lm.c - language models of two classes, with the parameter names and layouts of Hugging Face's checkpoints, so that their
+ * safetensors files load as they are. In: token ids and sizes. Out: logits; with a cache, also states of keys and values that
+ * each run writes its rows into. */
+#include "nn.h"
+
+#include <math.h>
+#include <stdio.h>
+
+typedef struct lm {
+    tn_graph *g;
+    tn_nn_lm_opts o;
+    int64_t batch, t, head; /* head: width of one */
+    int layer;              /* being built */
+    tn_tensor start;        /* i64[], with a cache */
+    tn_tensor position;     /* i64[T] */
+    tn_tensor seen;         /* bool[T,S] */
+} lm;
+
+/* ---- parameters ------------------------------------------------------------------------------------------------------ */
+
+static tn_tensor param(lm *m, const char *name, tn_shape shape, nn_init init, double scale) {
+    char full[128];
+    if (m->layer < 0)
+        snprintf(full, sizeof full, "%s", name);
+    else
+        snprintf(full, sizeof full, "%s.%d.%s", m->o.kind == TN_NN_LLAMA ? "model.layers" : "h", m->layer, name);
+    return nn_param_as(m->g, m->o.dtype, full, shape, init, scale);
+}
+
+/* GPT-2 keeps weights as [in,out]. */
+static tn_tensor conv1d(lm *m, tn_tensor x, int64_t out, const char *name, double scale) {
+    char part[64];
+    int64_t last = 2, in = tn_tensor_shape(x).dim[2];
+    snprintf(part, sizeof part, "%s.weight", name);
+    tn_tensor w = param(m, part, TN_DIMS(in, out), NN_NORMAL, scale);
+    snprintf(part, sizeof part, "%s.bias", name);
+    tn_tensor b = param(m, part, TN_DIMS(out), NN_ZEROS, 0);
+    return tn_add(tn_dot(x, w, NULL, NULL, 0, &last, (const int64_t[]){ 0 }, 1), b);
+}
+
+/* Llama as [out,in], without biases. */
+static tn_tensor linear(lm *m, tn_tensor x, int64_t out, const char *name, double scale) {
+    char part[64];
+    int64_t last = 2, in = tn_tensor_shape(x).dim[2];
+    snprintf(part, sizeof part, "%s.weight", name);
+    tn_tensor w = param(m, part, TN_DIMS(out, in), NN_NORMAL, scale);
+    return tn_dot(x, w, NULL, NULL, 0, &last, (const int64_t[]){ 1 }, 1);
+}
+
+static tn_tensor norm(lm *m, tn_tensor x, const char *name) {
+    char part[64];
+    snprintf(part, sizeof part, "%s.weight", name);
+    tn_tensor y = m->o.kind == TN_NN_LLAMA ? nn_rms_norm(x, m->o.eps) : nn_layer_norm(x, m->o.eps);
+    tn_tensor w = param(m, part, TN_DIMS(m->o.width), NN_ONES, 1);
+    y = tn_mul(y, w);
+    if (m->o.kind == TN_NN_LLAMA) return y;
+    snprintf(part, sizeof part, "%s.bias", name);
+    return tn_add(y, param(m, part, TN_DIMS(m->o.width), NN_ZEROS, 0));
+}
+
+static tn_tensor dropout(lm *m, tn_tensor x, const char *name) {
+    char full[64];
+    if (m->o.dropout == 0) return x;
+    snprintf(full, sizeof full, "%s%d", name, m->layer);
+    return tn_nn_dropout(x, m->o.dropout, m->o.counter, full);
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------------------------------- */
+
+/* [B,T,heads*d], from column `from` on, as [B,heads,T,d]. */
+static tn_tensor heads_of(const lm *m, tn_tensor x, int64_t from, int64_t heads) {
+    if (tn_tensor_shape(x).rank < 0) return x;
+    x = tn_slice(x, (const int64_t[]){ 0, 0, from }, (const int64_t[]){ m->batch, m->t, from + heads * m->head }, NULL, 3);
+    return tn_permute(tn_reshape(x, TN_DIMS(m->batch, m->t, heads, m->head)), TN_INTS(0, 2, 1, 3));
+}
+
+/* The keys or values of all positions so far: rows start .. start + T - 1 of the cache become those of x [B,H,T,d]. */
+static tn_tensor cached(lm *m, tn_tensor x, const char *what) {
+    char name[64];
+    if (!m->start.graph) return x;
+    tn_shape s = tn_tensor_shape(x);
+    if (s.rank < 0) return x;
+    s.dim[2] = m->o.positions;
+    snprintf(name, sizeof name, "cache.%d.%s", m->layer, what);
+    tn_tensor cache = tn_state(m->g, name, m->o.dtype, s, NULL);
+    tn_tensor next = nn_write_rows(cache, x, m->start);
+    if (cache.id && next.id) tn_assign(cache, next);
+    return next;
+}
+
+static tn_tensor attend(lm *m, tn_tensor q, tn_tensor k, tn_tensor v) {
+    if (m->o.kind == TN_NN_LLAMA) {
+        q = tn_nn_rope(q, m->position, m->o.rope_base);
+        k = tn_nn_rope(k, m->position, m->o.rope_base);
+    }
+    k = cached(m, k, "k");
+    v = cached(m, v, "v");
+    tn_tensor y = nn_attention(q, k, v, m->seen, "tn_nn_lm");
+    return tn_reshape(tn_permute(y, TN_INTS(0, 2, 1, 3)), TN_DIMS(m->batch, m->t, m->o.width));
+}
+
+/* Initial values as GPT-2 has them: what is added to the residual stream is smaller the more layers add to it. */
+static tn_tensor gpt2_block(lm *m, tn_tensor x) {
+    int64_t w = m->o.width;
+    double scale = 0.02, added = 0.02 / sqrt(2 * (double)m->o.layers);
+    tn_tensor qkv = conv1d(m, norm(m, x, "ln_1"), 3 * w, "attn.c_attn", scale);
+    tn_tensor q = heads_of(m, qkv, 0, m->o.heads), k = heads_of(m, qkv, w, m->o.heads), v = heads_of(m, qkv, 2 * w, m->o.heads);
+    x = tn_add(x, dropout(m, conv1d(m, attend(m, q, k, v), w, "attn.c_proj", added), "attn"));
+    tn_tensor y = tn_nn_gelu_tanh(conv1d(m, norm(m, x, "ln_2"), m->o.hidden, "mlp.c_fc", scale));
+    return tn_add(x, dropout(m, conv1d(m, y, w, "mlp.c_proj", added), "mlp"));
+}
+
+static tn_tensor llama_block(lm *m, tn_tensor x) {
+    int64_t w = m->o.width, shared = m->o.kv_heads * m->head;
+    double scale = 0.02, added = 0.02 / sqrt(2 * (double)m->o.layers);
+    tn_tensor y = norm(m, x, "input_layernorm");
+    tn_tensor q = heads_of(m, linear(m, y, w, "self_attn.q_proj", scale), 0, m->o.heads);
+    tn_tensor k = heads_of(m, linear(m, y, shared, "self_attn.k_proj", scale), 0, m->o.kv_heads);
+    tn_tensor v = heads_of(m, linear(m, y, shared, "self_attn.v_proj", scale), 0, m->o.kv_heads);
+    x = tn_add(x, dropout(m, linear(m, attend(m, q, k, v), w, "self_attn.o_proj", added), "attn"));
+    y = norm(m, x, "post_attention_layernorm");
+    tn_tensor gate = tn_nn_silu(linear(m, y, m->o.hidden, "mlp.gate_proj", scale));
+    tn_tensor up = linear(m, y, m->o.hidden, "mlp.up_proj", scale);
+    return tn_add(x, dropout(m, linear(m, tn_mul(gate, up), w, "mlp.down_proj", added), "mlp"));
+}
+
+/* ---- models ---------------------------------------------------------------------------------------------------------- */
+
+static bool check_sizes(lm *m, tn_tensor tokens) {
+    tn_nn_lm_opts *o = &m->o;
+    tn_shape s = tn_tensor_shape(tokens);
+    tn_dtype t = tn_tensor_dtype(tokens);
+    if (!nn_given(m->g, tokens, "tn_nn_lm")) return false;
+    bool llama = o->kind == TN_NN_LLAMA;
+    if (!o->kv_heads) o->kv_heads = o->heads;
+    if (!o->hidden) o->hidden = llama ? (8 * o->width / 3 + 31) / 32 * 32 : 4 * o->width;
+    bool sizes = o->vocab > 0 && o->positions > 0 && o->width > 0 && o->layers > 0 && o->heads > 0 && o->kv_heads > 0 &&
+                 o->hidden > 0 && o->width <= 1 << 20 && o->layers <= 1 << 12 && (llama || o->kind == TN_NN_GPT2);
+    if (!sizes || o->width % o->heads || o->heads % o->kv_heads || (!llama && o->kv_heads != o->heads) ||
+        (llama && o->width / o->heads % 2)) {
+        nn_fail(
+            m->g, TN_ERR_INVAL,
+            "tn_nn_lm: vocab %lld, positions %lld, width %lld, layers %lld, heads %lld, kv_heads %lld, hidden %lld: all are "
+            "above 0, heads divides width and kv_heads divides heads; GPT-2 has as many of both, and a head of Llama an "
+            "even width",
+            (long long)o->vocab, (long long)o->positions, (long long)o->width, (long long)o->layers, (long long)o->heads,
+            (long long)o->kv_heads, (long long)o->hidden);
+        return false;
+    }
+    if (s.rank != 2 || (t != TN_I32 && t != TN_I64)) {
+        nn_fail(m->g, TN_ERR_SHAPE, "tn_nn_lm: expected tokens i32[B,T] or i64[B,T], got %s of rank %d", tn_dtype_name(t),
+                s.rank);
+        return false;
+    }
+    if (s.dim[1] > o->positions) {
+        nn_fail(m->g, TN_ERR_SHAPE, "tn_nn_lm: %lld tokens in a row; the model has %lld positions", (long long)s.dim[1],
+                (long long)o->positions);
+        return false;
+    }
+    m->batch = s.dim[0], m->t = s.dim[1], m->head = o->width / o->heads;
+    return true;
+}
+
+/* Positions of the tokens, and which of them see which. */
+static void place(lm *m) {
+    bool cache = m->start.graph;
+    tn_shape square = TN_DIMS(m->t, cache ? m->o.positions : m->t);
+    m->position = tn_iota(m->g, TN_I64, TN_DIMS(m->t), 0);
+    tn_tensor row = tn_iota(m->g, TN_I32, square, 0), column = tn_iota(m->g, TN_I32, square, 1);
+    if (cache) {
+        m->position = tn_add(m->position, m->start);
+        row = tn_add(row, tn_cast(m->start, TN_I32));
+    }
+    m->seen = tn_le(column, row);
+}
+
+static tn_tensor model(lm *m, tn_tensor tokens) {
+    bool llama = m->o.kind == TN_NN_LLAMA;
+    int64_t last = 2, across = 1, w = m->o.width;
+    m->layer = -1;
+    tn_tensor table = param(m, llama ? "model.embed_tokens.weight" : "wte.weight", TN_DIMS(m->o.vocab, w), NN_NORMAL, 0.02);
+    tn_tensor x = tn_gather(table, tokens, 0);
+    if (!llama) {
+        tn_tensor wpe = param(m, "wpe.weight", TN_DIMS(m->o.positions, w), NN_NORMAL, 0.02), p = { m->g, 0 };
+        if (m->start.graph)
+            p = tn_gather(wpe, m->position, 0);
+        else if (wpe.id)
+            p = tn_slice(wpe, (const int64_t[]){ 0, 0 }, (const int64_t[]){ m->t, w }, NULL, 2);
+        x = tn_add(x, p);
+    }
+    x = dropout(m, x, "embed");
+    for (m->layer = 0; m->layer < (int)m->o.layers && x.id; m->layer++) x = llama ? llama_block(m, x) : gpt2_block(m, x);
+    m->layer = -1;
+    if (!x.id) return x;
+    x = norm(m, x, llama ? "model.norm" : "ln_f");
+    if (llama && !m->o.tied) return linear(m, x, m->o.vocab, "lm_head", 0.02);
+    return tn_dot(x, table, NULL, NULL, 0, &last, &across, 1);
+}
+
+tn_tensor tn_nn_lm(tn_tensor tokens, tn_nn_lm_opts opts) {
+    lm m = { .g = tokens.graph, .o = opts };
+    if (!tokens.id || !check_sizes(&m, tokens)) return (tn_tensor){ tokens.graph, 0 };
+    place(&m);
+    return model(&m, tokens);
+}
+
+tn_tensor tn_nn_lm_cached(tn_tensor tokens, tn_tensor start, tn_nn_lm_opts opts) {
+    lm m = { .g = tokens.graph, .o = opts, .start = start };
+    if (!tokens.id || !nn_given(m.g, start, "tn_nn_lm_cached") || !check_sizes(&m, tokens))
+        return (tn_tensor){ tokens.graph, 0 };
+    tn_shape s = tn_tensor_shape(start);
+    if (s.rank != 0 || tn_tensor_dtype(start) != TN_I64)
+        return nn_fail(m.g, TN_ERR_SHAPE, "tn_nn_lm_cached: expected start i64[], got %s of rank %d",
+                       tn_dtype_name(tn_tensor_dtype(start)), s.rank);
+    place(&m);
+    return model(&m, tokens);
+}

@@ -1,0 +1,362 @@
+/* test_lm.c - language models: logits against a forward pass written out in double with the parameters of Hugging Face's names,
+ * decoding through the cache against the pass over all tokens, gradients against differences, mistakes. */
+#include "tenon/tenon_nn.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "support/support.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { T = 7, MOST = 16384 };
+static tn_ctx *ctx;
+static const tn_nn_lm_opts gpt2 = { .vocab = 13, .positions = 9, .width = 12, .layers = 2, .heads = 3 };
+static const tn_nn_lm_opts llama = { .kind = TN_NN_LLAMA,
+                                     .vocab = 13,
+                                     .positions = 9,
+                                     .width = 16,
+                                     .layers = 2,
+                                     .heads = 4,
+                                     .kv_heads = 2,
+                                     .hidden = 20,
+                                     .rope_base = 100 };
+static const int32_t tokens[2][T] = { { 3, 12, 0, 7, 7, 1, 5 }, { 9, 2, 2, 11, 4, 0, 6 } };
+
+static void need(tn_status s) {
+    if (s) fail_msg("%s: %s", tn_status_name(s), tn_ctx_error(ctx));
+}
+
+/* Parameters far from 0 and 1, so that none of them can be left out unseen. */
+static void randomise(tn_session *s, uint64_t seed) {
+    rng r = rng_make(seed);
+    for (int i = 0; i < tn_session_n_states(s); i++) {
+        const char *name;
+        tn_dtype t;
+        tn_shape shape;
+        static double f64[MOST];
+        static float f32[MOST];
+        need(tn_session_state(s, i, &name, &t, &shape));
+        int64_t n = 1;
+        for (int k = 0; k < shape.rank; k++) n *= shape.dim[k];
+        if (!strncmp(name, "cache", 5)) continue;
+        assert_true(n <= MOST);
+        for (int64_t k = 0; k < n; k++) f64[k] = rng_range(&r, -0.6, 0.6), f32[k] = (float)f64[k];
+        need(tn_session_set(s, name, t == TN_F64 ? (void *)f64 : (void *)f32, (size_t)n * tn_dtype_size(t)));
+    }
+}
+
+/* ---- a forward pass in double ---- */
+
+static double *get(tn_session *s, int layer, const char *name, int64_t n, double *out) {
+    char full[128];
+    static float raw[MOST];
+    snprintf(full, sizeof full, name, layer);
+    need(tn_session_get(s, full, raw, (size_t)n * sizeof *raw));
+    for (int64_t i = 0; i < n; i++) out[i] = (double)raw[i];
+    return out;
+}
+/* y[T][out] = x[T][in] w + b; across: w is [out,in]. */
+static void product(const double *x, const double *w, const double *b, int64_t in, int64_t out, bool across, double *y) {
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t j = 0; j < out; j++) {
+            double sum = b ? b[j] : 0;
+            for (int64_t i = 0; i < in; i++) sum += x[t * in + i] * w[across ? j * in + i : i * out + j];
+            y[t * out + j] = sum;
+        }
+}
+static void norm(const double *x, const double *w, const double *b, int64_t n, double *y) { /* b NULL: RMS */
+    for (int64_t t = 0; t < T; t++) {
+        double mean = 0, var = 0;
+        for (int64_t i = 0; i < n && b; i++) mean += x[t * n + i] / (double)n;
+        for (int64_t i = 0; i < n; i++) var += (x[t * n + i] - mean) * (x[t * n + i] - mean) / (double)n;
+        for (int64_t i = 0; i < n; i++)
+            y[t * n + i] = (x[t * n + i] - mean) / sqrt(var + (b ? 1e-5 : 1e-6)) * w[i] + (b ? b[i] : 0);
+    }
+}
+static void turn(double *x, int64_t heads, int64_t d, int64_t stride, double base) { /* rotary positions */
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t h = 0; h < heads; h++)
+            for (int64_t i = 0; i < d / 2; i++) {
+                double *a = &x[t * stride + h * d + i], *b = a + d / 2;
+                double angle = (double)t * pow(base, -2.0 * (double)i / (double)d), p = *a, q = *b;
+                *a = p * cos(angle) - q * sin(angle), *b = q * cos(angle) + p * sin(angle);
+            }
+}
+static void attend(const double *q, const double *k, const double *v, int64_t stride_q, int64_t stride, int64_t heads,
+                   int64_t shared, int64_t d, double *y) {
+    for (int64_t h = 0; h < heads; h++)
+        for (int64_t t = 0; t < T; t++) {
+            double p[T], sum = 0;
+            int64_t from = h / (heads / shared) * d;
+            for (int64_t s = 0; s <= t; s++) {
+                double dot = 0;
+                for (int64_t i = 0; i < d; i++) dot += q[t * stride_q + h * d + i] * k[s * stride + from + i];
+                sum += p[s] = exp(dot / sqrt((double)d));
+            }
+            for (int64_t i = 0; i < d; i++) {
+                double out = 0;
+                for (int64_t s = 0; s <= t; s++) out += p[s] / sum * v[s * stride + from + i];
+                y[t * heads * d + h * d + i] = out;
+            }
+        }
+}
+static double gelu(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x))); }
+
+static void gpt2_layer(tn_session *s, int l, double *x) {
+    static double w[MOST], b[MOST], y[MOST], z[MOST];
+    enum { C = 12, H = 3 };
+    norm(x, get(s, l, "h.%d.ln_1.weight", C, w), get(s, l, "h.%d.ln_1.bias", C, b), C, y);
+    product(y, get(s, l, "h.%d.attn.c_attn.weight", 3 * C * C, w), get(s, l, "h.%d.attn.c_attn.bias", 3 * C, b), C, 3 * C,
+            false, z);
+    attend(z, z + C, z + 2 * C, 3 * C, 3 * C, H, H, C / H, y);
+    product(y, get(s, l, "h.%d.attn.c_proj.weight", C * C, w), get(s, l, "h.%d.attn.c_proj.bias", C, b), C, C, false, z);
+    for (int i = 0; i < T * C; i++) x[i] += z[i];
+    norm(x, get(s, l, "h.%d.ln_2.weight", C, w), get(s, l, "h.%d.ln_2.bias", C, b), C, y);
+    product(y, get(s, l, "h.%d.mlp.c_fc.weight", 4 * C * C, w), get(s, l, "h.%d.mlp.c_fc.bias", 4 * C, b), C, 4 * C, false, z);
+    for (int i = 0; i < T * 4 * C; i++) z[i] = gelu(z[i]);
+    product(z, get(s, l, "h.%d.mlp.c_proj.weight", 4 * C * C, w), get(s, l, "h.%d.mlp.c_proj.bias", C, b), 4 * C, C, false, y);
+    for (int i = 0; i < T * C; i++) x[i] += y[i];
+}
+#define LAYER "model.layers.%d."
+static void llama_layer(tn_session *s, int l, double *x) {
+    static double w[MOST], y[MOST], q[MOST], k[MOST], v[MOST];
+    enum { C = 16, H = 4, S = 2, D = 4, F = 20 };
+    norm(x, get(s, l, LAYER "input_layernorm.weight", C, w), NULL, C, y);
+    product(y, get(s, l, LAYER "self_attn.q_proj.weight", C * C, w), NULL, C, C, true, q);
+    product(y, get(s, l, LAYER "self_attn.k_proj.weight", C * S * D, w), NULL, C, S * D, true, k);
+    product(y, get(s, l, LAYER "self_attn.v_proj.weight", C * S * D, w), NULL, C, S * D, true, v);
+    turn(q, H, D, C, llama.rope_base), turn(k, S, D, S * D, llama.rope_base);
+    attend(q, k, v, C, S * D, H, S, D, y);
+    product(y, get(s, l, LAYER "self_attn.o_proj.weight", C * C, w), NULL, C, C, true, q);
+    for (int i = 0; i < T * C; i++) x[i] += q[i];
+    norm(x, get(s, l, LAYER "post_attention_layernorm.weight", C, w), NULL, C, y);
+    product(y, get(s, l, LAYER "mlp.gate_proj.weight", C * F, w), NULL, C, F, true, q);
+    product(y, get(s, l, LAYER "mlp.up_proj.weight", C * F, w), NULL, C, F, true, k);
+    for (int i = 0; i < T * F; i++) q[i] *= k[i] / (1 + exp(-q[i]));
+    product(q, get(s, l, LAYER "mlp.down_proj.weight", C * F, w), NULL, F, C, true, y);
+    for (int i = 0; i < T * C; i++) x[i] += y[i];
+}
+static void reference(tn_session *s, const tn_nn_lm_opts *o, const int32_t *token, double *logits) {
+    static double table[MOST], p[MOST], b[MOST], x[MOST], y[MOST];
+    bool is_llama = o->kind == TN_NN_LLAMA;
+    int64_t c = o->width;
+    get(s, 0, is_llama ? "model.embed_tokens.weight" : "wte.weight", o->vocab * c, table);
+    if (!is_llama) get(s, 0, "wpe.weight", o->positions * c, p);
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t i = 0; i < c; i++) x[t * c + i] = table[token[t] * c + i] + (is_llama ? 0 : p[t * c + i]);
+    for (int l = 0; l < (int)o->layers; l++) is_llama ? llama_layer(s, l, x) : gpt2_layer(s, l, x);
+    norm(x, get(s, 0, is_llama ? "model.norm.weight" : "ln_f.weight", c, p), is_llama ? NULL : get(s, 0, "ln_f.bias", c, b), c,
+         y);
+    if (is_llama && !o->tied) get(s, 0, "lm_head.weight", o->vocab * c, table);
+    product(y, table, NULL, c, o->vocab, true, logits);
+}
+
+/* ---- tests ---- */
+
+static tn_session *compiled(tn_graph *g, tn_program **p) {
+    tn_session *s;
+    need(tn_compile(g, NULL, p));
+    need(tn_session_new(*p, &s));
+    return s;
+}
+
+static void forward(const tn_nn_lm_opts *o) {
+    tn_graph *g = tn_graph_new(ctx, "lm"), *d = tn_graph_new(ctx, "decode"), *chunks = tn_graph_new(ctx, "chunks");
+    tn_program *p, *q, *r;
+    tn_output(tn_nn_lm(tn_input(g, "tokens", TN_I32, TN_DIMS(2, T)), *o), "logits");
+    tn_session *s = compiled(g, &p);
+    randomise(s, 5);
+    static float got[2][T][13], step[2][13], three[2][3][13];
+    static double want[T * 13];
+    need(tn_run(s, TN_BIND({ "tokens", (void *)(uintptr_t)tokens }, { "logits", got })));
+    for (int b = 0; b < 2; b++) {
+        reference(s, o, tokens[b], want);
+        for (int i = 0; i < T * 13; i++)
+            if (!(fabs((double)(&got[b][0][0])[i] - want[i]) <= 2e-5))
+                fail_msg("row %d, logit %d: %g, not %g", b, i, (double)(&got[b][0][0])[i], want[i]);
+    }
+    /* Through the cache: token by token, then in threes from position 2 on over what lies there already. */
+    tn_output(tn_nn_lm_cached(tn_input(d, "tokens", TN_I32, TN_DIMS(2, 1)), tn_input(d, "start", TN_I64, TN_SCALAR), *o),
+              "logits");
+    tn_output(
+        tn_nn_lm_cached(tn_input(chunks, "tokens", TN_I32, TN_DIMS(2, 3)), tn_input(chunks, "start", TN_I64, TN_SCALAR), *o),
+        "logits");
+    tn_session *one = compiled(d, &q), *more = compiled(chunks, &r);
+    int copied;
+    need(tn_session_copy_state(one, s, &copied));
+    assert_int_equal(copied, tn_session_n_states(s));
+    for (int64_t t = 0; t < T; t++) {
+        int32_t now[2] = { tokens[0][t], tokens[1][t] };
+        need(tn_run(one, TN_BIND({ "tokens", now }, { "start", &t }, { "logits", step })));
+        for (int b = 0; b < 2; b++)
+            for (int i = 0; i < 13; i++)
+                if (!(fabsf(step[b][i] - got[b][t][i]) <= 2e-5f))
+                    fail_msg("position %d: %g, not %g", (int)t, (double)step[b][i], (double)got[b][t][i]);
+    }
+    need(tn_session_copy_state(more, one, &copied));
+    int32_t now[2][3];
+    for (int b = 0; b < 2; b++) memcpy(now[b], &tokens[b][2], sizeof now[b]);
+    int64_t start = 2;
+    need(tn_run(more, TN_BIND({ "tokens", now }, { "start", &start }, { "logits", three })));
+    for (int b = 0; b < 2; b++)
+        for (int i = 0; i < 3 * 13; i++) assert_true(fabsf((&three[b][0][0])[i] - (&got[b][2][0])[i]) <= 2e-5f);
+    tn_session_free(s), tn_session_free(one), tn_session_free(more);
+    tn_program_free(p), tn_program_free(q), tn_program_free(r);
+    tn_graph_free(g), tn_graph_free(d), tn_graph_free(chunks);
+}
+static void test_forward(void **state) {
+    (void)state;
+    tn_nn_lm_opts tied = llama;
+    tied.tied = 1, tied.kv_heads = 4;
+    forward(&gpt2);
+    forward(&llama);
+    tied.kv_heads = 2;
+    forward(&tied);
+}
+
+static void test_swiglu(void **state) {
+    (void)state;
+    tn_graph *g = tn_graph_new(ctx, "swiglu");
+    tn_output(tn_nn_swiglu(tn_input(g, "x", TN_F32, TN_DIMS(T, 3)), 5, "mlp"), "y");
+    tn_program *p;
+    tn_session *s = compiled(g, &p);
+    randomise(s, 2);
+    static double w[MOST], x[T * 3], gate[T * 5], up[T * 5], want[T * 3];
+    float in[T * 3], got[T * 3];
+    for (int i = 0; i < T * 3; i++) x[i] = (double)(in[i] = (float)(i % 5) - 2);
+    need(tn_run(s, TN_BIND({ "x", in }, { "y", got })));
+    product(x, get(s, 0, "mlp/gate/w", 15, w), NULL, 3, 5, false, gate);
+    product(x, get(s, 0, "mlp/up/w", 15, w), NULL, 3, 5, false, up);
+    for (int i = 0; i < T * 5; i++) gate[i] *= up[i] / (1 + exp(-gate[i]));
+    product(gate, get(s, 0, "mlp/down/w", 15, w), NULL, 5, 3, false, want);
+    for (int i = 0; i < T * 3; i++) assert_true(fabs((double)got[i] - want[i]) < 1e-5);
+    tn_session_free(s), tn_program_free(p), tn_graph_free(g);
+}
+
+/* Gradients of the loss by some elements of every parameter against differences, in double. */
+static void gradients(tn_nn_lm_opts o) {
+    o.dtype = TN_F64;
+    tn_graph *g = tn_graph_new(ctx, "lm");
+    tn_tensor x = tn_input(g, "x", TN_I32, TN_DIMS(2, T)), y = tn_input(g, "y", TN_I32, TN_DIMS(2, T)), grads[64], params[64];
+    tn_tensor loss = tn_nn_cross_entropy(tn_nn_lm(x, o), y);
+    int n = tn_graph_n_params(g);
+    assert_true(n > 10 && n <= 64);
+    for (int i = 0; i < n; i++) params[i] = tn_graph_param(g, i);
+    need(tn_grad(loss, params, n, grads));
+    tn_output(loss, "loss");
+    char names[64][8];
+    for (int i = 0; i < n; i++) snprintf(names[i], sizeof names[i], "g%d", i), tn_output(grads[i], names[i]);
+    tn_program *p;
+    tn_session *s = compiled(g, &p);
+    randomise(s, 9);
+    static double grad[MOST], value[MOST];
+    double up, down;
+    void *tok = (void *)(uintptr_t)tokens;
+    for (int i = 0; i < n; i++) {
+        size_t bytes = tn_tensor_bytes(params[i]);
+        const char *name = tn_tensor_name(params[i]);
+        need(tn_run(s, TN_BIND({ "x", tok }, { "y", tok }, { names[i], grad })));
+        need(tn_session_get(s, name, value, bytes));
+        for (size_t k = 1; k < bytes / 8; k += bytes / 16) {
+            double old = value[k], h = 1e-5;
+            value[k] = old + h;
+            need(tn_session_set(s, name, value, bytes));
+            need(tn_run(s, TN_BIND({ "x", tok }, { "y", tok }, { "loss", &up })));
+            value[k] = old - h;
+            need(tn_session_set(s, name, value, bytes));
+            need(tn_run(s, TN_BIND({ "x", tok }, { "y", tok }, { "loss", &down })));
+            value[k] = old;
+            need(tn_session_set(s, name, value, bytes));
+            double want = (up - down) / (2 * h);
+            if (!(fabs(grad[k] - want) <= 1e-6 * (1 + fabs(want)))) fail_msg("%s[%zu]: %g, not %g", name, k, grad[k], want);
+        }
+    }
+    tn_session_free(s), tn_program_free(p), tn_graph_free(g);
+}
+static void test_gradients(void **state) {
+    (void)state;
+    gradients(gpt2);
+    gradients(llama);
+}
+
+/* Sizes at which recipes choose other schedules than for small ones; weights [out,in] are updated across their gradients. */
+static void test_learns(void **state) {
+    (void)state;
+    for (int kind = 0; kind < 2; kind++) {
+        tn_nn_lm_opts o = { .kind = kind ? TN_NN_LLAMA : TN_NN_GPT2,
+                            .vocab = 65,
+                            .positions = 64,
+                            .width = 128,
+                            .layers = 1,
+                            .heads = 4,
+                            .dropout = 0.1 };
+        tn_graph *g = tn_graph_new(ctx, "lm");
+        tn_tensor x = tn_input(g, "x", TN_I32, TN_DIMS(4, 64)), y = tn_input(g, "y", TN_I32, TN_DIMS(4, 64));
+        o.counter = tn_nn_counter(g, "runs");
+        tn_tensor loss = tn_nn_cross_entropy(tn_nn_lm(x, o), y);
+        tn_nn_adam(loss, (tn_nn_adam_opts){ .lr = 1e-3, .decoupled = 1, .weight_decay = 0.1 });
+        tn_output(loss, "loss");
+        int32_t token[4 * 64 + 1];
+        for (int i = 0; i < 4 * 64 + 1; i++) token[i] = (i * 7 + i * i / 5) % 65;
+        tn_program *p;
+        tn_session *s = compiled(g, &p);
+        float first, last = 0;
+        need(tn_run(s, TN_BIND({ "x", token }, { "y", token + 1 }, { "loss", &first })));
+        for (int i = 0; i < 15; i++) need(tn_run(s, TN_BIND({ "x", token }, { "y", token + 1 }, { "loss", &last })));
+        if (!(fabsf(first - logf(65)) < 0.2f && last < first - 0.5f)) fail_msg("loss %g, then %g", (double)first, (double)last);
+        tn_session_free(s), tn_program_free(p), tn_graph_free(g);
+    }
+}
+
+static void test_wrong(void **state) {
+    (void)state;
+    static const struct {
+        tn_nn_lm_opts o;
+        int64_t t;
+        const char *word;
+    } wrong[] = {
+        { { .vocab = 5, .positions = 4, .width = 6, .layers = 1, .heads = 2 },
+          5,
+          "5 tokens in a row; the model has 4 positions" },
+        { { .vocab = 5, .positions = 4, .width = 6, .layers = 1, .heads = 4 }, 2, "heads divides width" },
+        { { .vocab = 0, .positions = 4, .width = 6, .layers = 1, .heads = 2 }, 2, "vocab 0" },
+        { { .vocab = 5, .positions = 4, .width = 6, .layers = 1, .heads = 2, .kv_heads = 1 }, 2, "as many of both" },
+        { { .kind = TN_NN_LLAMA, .vocab = 5, .positions = 4, .width = 6, .layers = 1, .heads = 2 }, 2, "even width" },
+        { { .vocab = 5, .positions = 4, .width = 6, .layers = 1, .heads = 2, .dropout = 0.1 }, 2, "not a tensor" },
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        tn_graph *g = tn_graph_new(ctx, "wrong");
+        tn_nn_lm(tn_input(g, "tokens", TN_I32, TN_DIMS(1, wrong[i].t)), wrong[i].o);
+        assert_int_not_equal(tn_graph_status(g), TN_OK);
+        if (!strstr(tn_ctx_error(ctx), wrong[i].word)) fail_msg("\"%s\" is not in: %s", wrong[i].word, tn_ctx_error(ctx));
+        tn_graph_free(g);
+    }
+    tn_graph *g = tn_graph_new(ctx, "wrong");
+    tn_tensor tok = tn_input(g, "tokens", TN_I32, TN_DIMS(1, 2)), start = tn_input(g, "start", TN_I32, TN_SCALAR);
+    tn_nn_lm_cached(tok, start, gpt2);
+    assert_non_null(strstr(tn_ctx_error(ctx), "expected start i64[]"));
+    tn_graph_free(g);
+}
+
+static int open_ctx(void **state) {
+    (void)state;
+    return !(ctx = test_ctx());
+}
+static int close_ctx(void **state) {
+    (void)state;
+    tn_ctx_free(ctx);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_forward), cmocka_unit_test(test_swiglu),
+                                        cmocka_unit_test(test_gradients), cmocka_unit_test(test_learns),
+                                        cmocka_unit_test(test_wrong) };
+    return cmocka_run_group_tests(tests, open_ctx, close_ctx);
+}
