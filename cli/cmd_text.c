@@ -1,14 +1,14 @@
 /* cmd_text.c - the subcommands that compile a graph and print one stage of it: emit, explain, opcodes. */
 #include "cli.h"
+#include "report.h"
 #include "tenon/tenon_onnx.h"
 #include "tenon/tenon_io.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static char *stage_text(cli *c, tn_graph *g, const tn_compile_opts *o, const char *stage) {
+tn_program *text_program(cli *c, tn_graph *g, const tn_compile_opts *o) {
     tn_program *p;
-    char *text;
     tn_compile_opts text_only = *o;
     tn_status st = tn_compile(g, o, &p);
     bool gpu = !strcmp(o->device, "cuda") || !strcmp(o->device, "opencl");
@@ -18,6 +18,12 @@ static char *stage_text(cli *c, tn_graph *g, const tn_compile_opts *o, const cha
         st = tn_compile(g, &text_only, &p);
     }
     cli_need(c, st);
+    return p;
+}
+
+static char *stage_text(cli *c, tn_graph *g, const tn_compile_opts *o, const char *stage) {
+    tn_program *p = text_program(c, g, o);
+    char *text;
     cli_need(c, tn_program_text(p, stage, &text));
     tn_program_free(p);
     return text;
@@ -129,6 +135,11 @@ const cli_command command_emit = {
 
 static int explain(cli *c) {
     tn_compile_opts o = cli_compile_opts(c);
+    const char *page = cli_text(c, "html", NULL);
+    if (page) {
+        report_write(c, page, &o);
+        return CLI_OK;
+    }
     tn_graph *g = model_open(c, c->args[0], (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX));
     char *text = stage_text(c, g, &o, c->json ? "explain.json" : "explain");
     cli_show(stdout, text);
@@ -140,6 +151,7 @@ static int explain(cli *c) {
 }
 
 static const cli_option explain_options[] = {
+    { "html", 0, "FILE", "write one page for a browser instead: pictures, reasons, kernels; it needs no network" },
     { "seed", 's', "N", "of builtin models (default 1)" },
     CLI_COMPILE_OPTIONS,
     { NULL, 0, NULL, NULL },
@@ -155,7 +167,8 @@ const cli_command command_explain = {
     "examples:\n"
     "  tenon explain @digits\n"
     "  tenon explain @mlp:8x64 --fusion=1\n"
-    "  tenon explain net.tn --json",
+    "  tenon explain net.tn --json\n"
+    "  tenon explain @digits-train --html report.html",
     1,
     1,
     explain_options,
