@@ -1,136 +1,229 @@
-/* optim.c - optimisers as updates of states. In: a loss and parameters. Out: gradients, and assignments to the parameters and
- * to the optimiser's own states, in the loss's graph. Nothing here runs outside the graph, so a step costs what the graph
- * costs. */
-#include "nn.h"
+/* optim.c - optimisers as updates of states. In: a loss, or gradients, and parameters. Out: assignments to the parameters and
+ * to the optimiser's own states, in their graph. Nothing here runs outside the graph, so a step costs what the graph costs. */
+#include "optim.h"
 
-/* Owns nothing but two arrays of the context, freed by close_step. */
-typedef struct step {
-    tn_graph *g;
-    tn_tensor *p, *grad;
-    int n;
-    const char *name;
-} step;
+#include <math.h>
+#include <stdio.h>
 
-static void close_step(step *s) {
+void optim_close(optim *s) {
     size_t bytes = (size_t)s->n * sizeof *s->p;
     if (s->p) tn_ctx_realloc(tn_graph_ctx(s->g), s->p, bytes, 0);
     if (s->grad) tn_ctx_realloc(tn_graph_ctx(s->g), s->grad, bytes, 0);
 }
 
-static bool open_step(step *s, tn_tensor loss, const tn_tensor *params, int n) {
-    s->g = loss.graph;
-    if (!loss.graph || tn_graph_status(loss.graph)) return false;
-    s->n = params ? n : tn_graph_n_params(loss.graph);
-    if (s->n <= 0) {
-        nn_fail(s->g, TN_ERR_INVAL, "%s: there is no parameter to train (see tn_param)", s->name);
-        return false;
-    }
+/* -0.0 (TN_NN_ZERO) says 0. */
+static void fill_in(double *x, double fallback) {
+    if (*x == 0) *x = signbit(*x) ? 0 : fallback;
+}
+
+static bool take_params(optim *s) {
     size_t bytes = (size_t)s->n * sizeof *s->p;
     s->p = tn_ctx_realloc(tn_graph_ctx(s->g), NULL, 0, bytes);
     s->grad = tn_ctx_realloc(tn_graph_ctx(s->g), NULL, 0, bytes);
     if (!s->p || !s->grad) {
-        nn_fail(s->g, TN_ERR_NOMEM, "%s: out of memory: a list of %d parameters", s->name, s->n);
+        nn_fail(s->g, TN_ERR_NOMEM, "%s: out of memory: a list of %d parameters", s->fn, s->n);
         return false;
     }
     for (int i = 0; i < s->n; i++) {
-        s->p[i] = params ? params[i] : tn_graph_param(s->g, i);
+        s->p[i] = s->o.params ? s->o.params[i] : tn_graph_param(s->g, i);
         if (tn_tensor_name(s->p[i])) continue;
-        nn_fail(s->g, TN_ERR_INVAL, "%s: parameter %d is not a state", s->name, i);
+        nn_fail(s->g, TN_ERR_INVAL, "%s: parameter %d is not a state", s->fn, i);
         return false;
     }
-    tn_status code = tn_grad(loss, s->p, s->n, s->grad);
-    if (code) nn_fail(s->g, code, "%s: %s", s->name, tn_ctx_error(tn_graph_ctx(s->g)));
-    return !code;
+    return true;
 }
 
-/* The optimiser's state that belongs to parameter i: "fc1/w/adam/m". */
-static tn_tensor moment(step *s, int i, const char *suffix) {
+static bool same_shape(tn_shape a, tn_shape b) {
+    bool same = a.rank == b.rank && a.rank >= 0;
+    for (int i = 0; same && i < a.rank; i++) same = a.dim[i] == b.dim[i];
+    return same;
+}
+
+static bool take_grads(optim *s, tn_tensor loss) {
+    if (!s->o.grads) {
+        tn_status code = tn_grad(loss, s->p, s->n, s->grad);
+        if (code) nn_fail(s->g, code, "%s: %s", s->fn, tn_ctx_error(tn_graph_ctx(s->g)));
+        return !code;
+    }
+    for (int i = 0; i < s->n; i++) {
+        tn_tensor d = s->o.grads[i];
+        if (!nn_given(s->g, d, s->fn)) return false;
+        if (!same_shape(tn_tensor_shape(d), tn_tensor_shape(s->p[i]))) {
+            nn_fail(s->g, TN_ERR_SHAPE, "%s: the gradient of parameter %d, %s, has another shape than it", s->fn, i,
+                    tn_tensor_name(s->p[i]));
+            return false;
+        }
+        s->grad[i] = tn_cast(d, tn_tensor_dtype(s->p[i]));
+    }
+    return true;
+}
+
+static bool check_opts(optim *s) {
+    tn_tensor rate = s->o.rate, when = s->o.when;
+    if (rate.graph && tn_tensor_shape(rate).rank != 0) {
+        nn_fail(s->g, TN_ERR_SHAPE, "%s: expected a rate of rank 0, got rank %d", s->fn, tn_tensor_shape(rate).rank);
+        return false;
+    }
+    if (when.graph && (tn_tensor_shape(when).rank != 0 || tn_tensor_dtype(when) != TN_BOOL)) {
+        nn_fail(s->g, TN_ERR_SHAPE, "%s: expected when bool[], got %s of rank %d", s->fn, tn_dtype_name(tn_tensor_dtype(when)),
+                tn_tensor_shape(when).rank);
+        return false;
+    }
+    if (s->o.grads && !s->o.params && s->o.n_params != tn_graph_n_params(s->g)) {
+        nn_fail(s->g, TN_ERR_INVAL, "%s: %d gradients are given for the graph's %d parameters", s->fn, s->o.n_params,
+                tn_graph_n_params(s->g));
+        return false;
+    }
+    return true;
+}
+
+bool optim_open(optim *s, tn_tensor loss, tn_nn_optim_opts o, tn_nn_optim_opts defaults, bool counted, const char *fn) {
+    fill_in(&o.lr, defaults.lr);
+    fill_in(&o.momentum, defaults.momentum);
+    fill_in(&o.beta1, defaults.beta1);
+    fill_in(&o.beta2, defaults.beta2);
+    fill_in(&o.eps, defaults.eps);
+    *s = (optim){ .g = loss.graph, .o = o, .fn = fn, .name = o.name ? o.name : defaults.name };
+    if (!s->g || tn_graph_status(s->g) || !check_opts(s)) return false;
+    s->n = o.params ? o.n_params : tn_graph_n_params(s->g);
+    if (s->n <= 0) {
+        s->n = 0;
+        nn_fail(s->g, TN_ERR_INVAL, "%s: there is no parameter to train (see tn_param)", fn);
+        return false;
+    }
+    if (!take_params(s) || !take_grads(s, loss)) return false;
+    s->rate = o.rate.graph ? tn_cast(o.rate, TN_F64) : tn_full(s->g, TN_F64, TN_SCALAR, o.lr);
+    if (!counted) return s->rate.id != 0;
+    char name[256];
+    snprintf(name, sizeof name, "%s/step", s->name);
+    tn_tensor count = tn_state(s->g, name, TN_I64, TN_SCALAR, NULL), next = tn_add_scalar(count, 1);
+    s->t = tn_cast(next, TN_F64);
+    optim_set(s, count, next);
+    return s->t.id != 0;
+}
+
+tn_tensor optim_state(optim *s, int i, const char *suffix, tn_shape shape) {
     char name[768];
     tn_tensor p = s->p[i];
-    size_t n = 0;
-    const char *parts[] = { tn_tensor_name(p), "/", s->name, "/", suffix };
-    for (int k = 0; k < 5; k++)
-        for (const char *c = parts[k]; *c; c++) {
-            if (n + 1 == sizeof name)
-                return nn_fail(s->g, TN_ERR_INVAL, "%s: the name of parameter %d is too long", s->name, i);
-            name[n++] = *c;
+    int n = snprintf(name, sizeof name, "%s/%s/%s", tn_tensor_name(p), s->name, suffix);
+    if (n < 0 || n >= (int)sizeof name)
+        return nn_fail(s->g, TN_ERR_INVAL, "%s: the name of parameter %d is too long", s->fn, i);
+    return tn_state(s->g, name, tn_tensor_dtype(p), shape, NULL);
+}
+tn_tensor optim_moment(optim *s, int i, const char *suffix) { return optim_state(s, i, suffix, tn_tensor_shape(s->p[i])); }
+
+void optim_set(const optim *s, tn_tensor state, tn_tensor value) {
+    tn_assign(state, s->o.when.graph ? tn_select(s->o.when, value, state) : value);
+}
+
+double optim_decay(const optim *s, int i) { return tn_tensor_shape(s->p[i]).rank >= s->o.decay_rank ? s->o.weight_decay : 0; }
+
+tn_tensor optim_scalar(tn_tensor p, tn_tensor f64_scalar) { return tn_cast(f64_scalar, tn_tensor_dtype(p)); }
+
+tn_tensor optim_decayed(const optim *s, int i) {
+    double decay = optim_decay(s, i);
+    if (decay == 0) return s->p[i];
+    tn_tensor kept = tn_add_scalar(tn_mul_scalar(s->rate, -decay), 1);
+    return tn_mul(s->p[i], optim_scalar(s->p[i], kept));
+}
+
+tn_tensor optim_gradient(const optim *s, int i) {
+    double decay = optim_decay(s, i);
+    return decay != 0 ? tn_add(s->grad[i], tn_mul_scalar(s->p[i], decay)) : s->grad[i];
+}
+
+tn_tensor optim_blend(tn_tensor x, double a, tn_tensor y, double b) {
+    tn_tensor ax = a == 1 ? x : tn_mul_scalar(x, a);
+    tn_tensor by = b == 1 ? y : tn_mul_scalar(y, b);
+    return tn_add(ax, by);
+}
+
+tn_tensor optim_correction(const optim *s, double beta) {
+    return tn_add_scalar(tn_neg(tn_pow(tn_full(s->g, TN_F64, TN_SCALAR, beta), s->t)), 1);
+}
+
+tn_tensor optim_norm(tn_tensor x) { return tn_sqrt(tn_sum(tn_mul(x, x), TN_ALL_AXES, 0)); }
+
+/* ---- by element ------------------------------------------------------------------------------------------------------ */
+
+void tn_nn_sgd(tn_tensor loss, tn_nn_optim_opts opts) {
+    optim s;
+    if (optim_open(&s, loss, opts, (tn_nn_optim_opts){ .lr = 0.01, .name = "sgd" }, false, "tn_nn_sgd"))
+        for (int i = 0; i < s.n; i++) {
+            tn_tensor p = s.p[i], d = opts.decoupled ? s.grad[i] : optim_gradient(&s, i);
+            if (s.o.momentum != 0) {
+                tn_tensor m = optim_moment(&s, i, "m"), next = optim_blend(m, s.o.momentum, d, 1);
+                optim_set(&s, m, next);
+                d = opts.nesterov ? optim_blend(d, 1, next, s.o.momentum) : next;
+            }
+            tn_tensor from = opts.decoupled ? optim_decayed(&s, i) : p;
+            optim_set(&s, p, tn_sub(from, tn_mul(d, optim_scalar(p, s.rate))));
         }
-    name[n] = 0;
-    return tn_state(s->g, name, tn_tensor_dtype(p), tn_tensor_shape(p), NULL);
+    optim_close(&s);
 }
 
-/* The learning rate as f64[]. */
-static tn_tensor rate_of(step *s, double lr, tn_tensor rate) {
-    if (!rate.graph) return tn_full(s->g, TN_F64, TN_SCALAR, lr);
-    tn_shape shape = tn_tensor_shape(rate);
-    if (shape.rank > 0) return nn_fail(s->g, TN_ERR_SHAPE, "%s: expected a rate of rank 0, got rank %d", s->name, shape.rank);
-    return tn_cast(rate, TN_F64);
-}
-
-/* Scalars are made in f64, where 1 - beta^t does not cancel, and rounded once. */
-static tn_tensor scalar_for(tn_tensor p, tn_tensor f64_scalar) { return tn_cast(f64_scalar, tn_tensor_dtype(p)); }
-
-static void sgd_update(step *s, int i, tn_tensor rate, const tn_nn_sgd_opts *o) {
-    tn_tensor p = s->p[i], d = s->grad[i];
-    if (o->weight_decay != 0) d = tn_add(d, tn_mul_scalar(p, o->weight_decay));
-    if (o->momentum != 0) {
-        tn_tensor m = moment(s, i, "m");
-        tn_tensor next = tn_add(tn_mul_scalar(m, o->momentum), d);
-        tn_assign(m, next);
-        d = o->nesterov ? tn_add(d, tn_mul_scalar(next, o->momentum)) : next;
+void tn_nn_adam(tn_tensor loss, tn_nn_optim_opts opts) {
+    optim s;
+    tn_nn_optim_opts defaults = { .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .name = "adam" };
+    if (optim_open(&s, loss, opts, defaults, true, "tn_nn_adam")) {
+        tn_tensor rate = tn_div(s.rate, optim_correction(&s, s.o.beta1)), root = tn_sqrt(optim_correction(&s, s.o.beta2));
+        for (int i = 0; i < s.n; i++) {
+            tn_tensor p = s.p[i], d = opts.decoupled ? s.grad[i] : optim_gradient(&s, i);
+            tn_tensor m = optim_moment(&s, i, "m"), v = optim_moment(&s, i, "v");
+            tn_tensor next_m = optim_blend(m, s.o.beta1, d, 1 - s.o.beta1);
+            tn_tensor next_v = optim_blend(v, s.o.beta2, tn_mul(d, d), 1 - s.o.beta2);
+            tn_tensor below = tn_add_scalar(tn_div(tn_sqrt(next_v), optim_scalar(p, root)), s.o.eps);
+            tn_tensor from = opts.decoupled ? optim_decayed(&s, i) : p;
+            optim_set(&s, m, next_m);
+            optim_set(&s, v, next_v);
+            optim_set(&s, p, tn_sub(from, tn_mul(optim_scalar(p, rate), tn_div(next_m, below))));
+        }
     }
-    tn_assign(p, tn_sub(p, tn_mul(d, scalar_for(p, rate))));
+    optim_close(&s);
 }
 
-void tn_nn_sgd(tn_tensor loss, tn_nn_sgd_opts opts) {
-    step s = { .name = opts.name ? opts.name : "sgd" };
-    if (open_step(&s, loss, opts.params, opts.n_params)) {
-        tn_tensor rate = rate_of(&s, opts.lr != 0 ? opts.lr : 0.01, opts.rate);
-        for (int i = 0; i < s.n; i++) sgd_update(&s, i, rate, &opts);
-    }
-    if (s.g) close_step(&s);
+void tn_nn_rmsprop(tn_tensor loss, tn_nn_optim_opts opts) {
+    optim s;
+    tn_nn_optim_opts defaults = { .lr = 0.01, .beta2 = 0.99, .eps = 1e-8, .name = "rmsprop" };
+    if (optim_open(&s, loss, opts, defaults, false, "tn_nn_rmsprop"))
+        for (int i = 0; i < s.n; i++) {
+            tn_tensor p = s.p[i], d = optim_gradient(&s, i), v = optim_moment(&s, i, "v");
+            tn_tensor next = optim_blend(v, s.o.beta2, tn_mul(d, d), 1 - s.o.beta2);
+            optim_set(&s, v, next);
+            d = tn_div(d, tn_add_scalar(tn_sqrt(next), s.o.eps));
+            if (s.o.momentum != 0) {
+                tn_tensor m = optim_moment(&s, i, "m");
+                d = optim_blend(m, s.o.momentum, d, 1);
+                optim_set(&s, m, d);
+            }
+            optim_set(&s, p, tn_sub(p, tn_mul(d, optim_scalar(p, s.rate))));
+        }
+    optim_close(&s);
 }
 
-typedef struct adam_scalars { /* f64[] */
-    tn_tensor rate;           /* lr / (1 - beta1^t) */
-    tn_tensor root;           /* sqrt(1 - beta2^t) */
-    tn_tensor decay;          /* 1 - lr * weight_decay */
-} adam_scalars;
-
-/* 1 - beta^t */
-static tn_tensor correction(tn_tensor t, double beta) {
-    return tn_add_scalar(tn_neg(tn_pow(tn_full(t.graph, TN_F64, TN_SCALAR, beta), t)), 1);
+void tn_nn_adagrad(tn_tensor loss, tn_nn_optim_opts opts) {
+    optim s;
+    tn_nn_optim_opts defaults = { .lr = 0.01, .eps = 1e-10, .name = "adagrad" };
+    if (optim_open(&s, loss, opts, defaults, false, "tn_nn_adagrad"))
+        for (int i = 0; i < s.n; i++) {
+            tn_tensor p = s.p[i], d = optim_gradient(&s, i), v = optim_moment(&s, i, "v");
+            tn_tensor next = tn_add(v, tn_mul(d, d));
+            optim_set(&s, v, next);
+            d = tn_div(d, tn_add_scalar(tn_sqrt(next), s.o.eps));
+            optim_set(&s, p, tn_sub(p, tn_mul(d, optim_scalar(p, s.rate))));
+        }
+    optim_close(&s);
 }
 
-static adam_scalars adam_prepare(step *s, const tn_nn_adam_opts *o) {
-    tn_tensor count = nn_counter(s->g, s->name, "step");
-    tn_tensor t = tn_cast(tn_add_scalar(count, 1), TN_F64), lr = rate_of(s, o->lr, o->rate);
-    adam_scalars c = { .rate = tn_div(lr, correction(t, o->beta1)), .root = tn_sqrt(correction(t, o->beta2)) };
-    c.decay = tn_add_scalar(tn_mul_scalar(lr, -o->weight_decay), 1);
-    return c;
-}
-
-static void adam_update(step *s, int i, const adam_scalars *c, const tn_nn_adam_opts *o) {
-    tn_tensor p = s->p[i], d = s->grad[i], m = moment(s, i, "m"), v = moment(s, i, "v"), from = p;
-    if (o->weight_decay != 0 && !o->decoupled) d = tn_add(d, tn_mul_scalar(p, o->weight_decay));
-    if (o->weight_decay != 0 && o->decoupled) from = tn_mul(p, scalar_for(p, c->decay));
-    tn_tensor next_m = tn_add(tn_mul_scalar(m, o->beta1), tn_mul_scalar(d, 1 - o->beta1));
-    tn_tensor next_v = tn_add(tn_mul_scalar(v, o->beta2), tn_mul_scalar(tn_mul(d, d), 1 - o->beta2));
-    tn_tensor below = tn_add_scalar(tn_div(tn_sqrt(next_v), scalar_for(p, c->root)), o->eps);
-    tn_assign(m, next_m);
-    tn_assign(v, next_v);
-    tn_assign(p, tn_sub(from, tn_mul(scalar_for(p, c->rate), tn_div(next_m, below))));
-}
-
-void tn_nn_adam(tn_tensor loss, tn_nn_adam_opts opts) {
-    step s = { .name = opts.name ? opts.name : "adam" };
-    if (opts.lr == 0) opts.lr = 1e-3;
-    if (opts.beta1 == 0) opts.beta1 = 0.9;
-    if (opts.beta2 == 0) opts.beta2 = 0.999;
-    if (opts.eps == 0) opts.eps = 1e-8;
-    if (open_step(&s, loss, opts.params, opts.n_params)) {
-        adam_scalars c = adam_prepare(&s, &opts);
-        for (int i = 0; i < s.n; i++) adam_update(&s, i, &c, &opts);
-    }
-    if (s.g) close_step(&s);
+void tn_nn_lion(tn_tensor loss, tn_nn_optim_opts opts) {
+    optim s;
+    tn_nn_optim_opts defaults = { .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.99, .name = "lion" };
+    if (optim_open(&s, loss, opts, defaults, false, "tn_nn_lion"))
+        for (int i = 0; i < s.n; i++) {
+            tn_tensor p = s.p[i], d = s.grad[i], m = optim_moment(&s, i, "m");
+            tn_tensor turn = tn_sign(optim_blend(m, s.o.beta1, d, 1 - s.o.beta1));
+            optim_set(&s, m, optim_blend(m, s.o.beta2, d, 1 - s.o.beta2));
+            optim_set(&s, p, tn_sub(optim_decayed(&s, i), tn_mul(turn, optim_scalar(p, s.rate))));
+        }
+    optim_close(&s);
 }

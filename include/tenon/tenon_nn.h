@@ -206,35 +206,83 @@ typedef enum { TN_NN_PAD_EDGE, TN_NN_PAD_REFLECT, TN_NN_PAD_WRAP } tn_nn_pad_mod
 TN_API tn_tensor tn_nn_pad(tn_tensor x, int axis, int64_t before, int64_t after, tn_nn_pad_mode mode);
 
 /* ---- optimisers ---------------------------------------------------------------------------------------------------------- */
-/* They add the gradients of loss by the parameters, and updates of the parameters and of the optimiser's own states, to the
- * graph: every run is one training step. All reads in a run see the values from before it. */
+/* They add gradients, and updates of the parameters and of the optimiser's own states, to the graph: every run is one training
+ * step. All reads in a run see the values from before it.
+ *
+ * What stands between gradients and update (clipping, accumulation, regularisers of one's own) works on a list of gradients:
+ *
+ *     tn_grad(loss, params, n, grads);
+ *     tn_nn_clip_norm(grads, n, 1.0);
+ *     tn_nn_adam(loss, (tn_nn_optim_opts){ .params = params, .grads = grads, .n_params = n });
+ *
+ * Groups with options of their own are several calls with parts of the list and different names. */
+
+#define TN_NN_ZERO (-0.0) /* says 0 in an option whose 0 means the default: .beta1 = TN_NN_ZERO */
 
 typedef struct {
-    double lr;       /* 0 = 0.01 */
-    tn_tensor rate;  /* when its graph is set: f[] tensor to use instead of lr, such as a schedule */
-    double momentum; /* 0 = none */
+    double lr;               /* 0 = the optimiser's default */
+    tn_tensor rate;          /* when its graph is set: f[] tensor to use instead of lr, such as a schedule */
+    const tn_tensor *params; /* [n_params] what to train; NULL = every parameter of the graph */
+    const tn_tensor *grads;  /* [n_params] their gradients; NULL = those of loss, which is then asked for its graph alone */
+    int n_params;
+    tn_tensor when; /* when its graph is set: bool[]; runs in which it is false leave parameters and states as they are */
+    double momentum, beta1, beta2, eps; /* 0 = the optimiser's default */
     int nesterov;
-    double weight_decay;     /* adds weight_decay * p to the gradient */
-    const tn_tensor *params; /* what to train; NULL = every parameter of the graph */
-    int n_params;
-    const char *name; /* prefix of the optimiser's states; NULL = "sgd" */
-} tn_nn_sgd_opts;
-TN_API void tn_nn_sgd(tn_tensor loss, tn_nn_sgd_opts opts);
+    double weight_decay; /* added to the gradient as weight_decay * p, or, decoupled, taken from p as rate * weight_decay * p */
+    int decoupled;       /* SGD and Adam; RMSprop and Adagrad never are, the others always */
+    int decay_rank;      /* parameters of a lower rank do not decay: 2 spares biases and the scales of norms */
+    const char *name;    /* prefix of the optimiser's states; NULL = "sgd", "adam" .. */
+} tn_nn_optim_opts;
+typedef tn_nn_optim_opts tn_nn_sgd_opts;
+typedef tn_nn_optim_opts tn_nn_adam_opts;
 
-typedef struct {
-    double lr;           /* 0 = 0.001 */
-    tn_tensor rate;      /* as above */
-    double beta1, beta2; /* 0 = 0.9 and 0.999 */
-    double eps;          /* 0 = 1e-8 */
-    double weight_decay; /* added to the gradient, or with .decoupled (AdamW) taken from the parameter itself */
-    int decoupled;
-    const tn_tensor *params; /* as above */
-    int n_params;
-    const char *name; /* NULL = "adam" */
-} tn_nn_adam_opts;
-/* Adam (Kingma and Ba, ICLR 2015); AdamW (Loshchilov and Hutter, ICLR 2019) with .decoupled. The step is counted in the state
- * "<name>/step" i64[]. */
-TN_API void tn_nn_adam(tn_tensor loss, tn_nn_adam_opts opts);
+/* lr 0.01, momentum 0. */
+TN_API void tn_nn_sgd(tn_tensor loss, tn_nn_optim_opts opts);
+/* Kingma and Ba, ICLR 2015; AdamW (Loshchilov and Hutter, ICLR 2019) with .decoupled. lr 0.001, beta1 0.9, beta2 0.999, eps
+ * 1e-8. The step is counted in the state "<name>/step" i64[], for LAMB and Adafactor too. */
+TN_API void tn_nn_adam(tn_tensor loss, tn_nn_optim_opts opts);
+/* Tieleman and Hinton 2012. lr 0.01, beta2 0.99, eps 1e-8, momentum 0. */
+TN_API void tn_nn_rmsprop(tn_tensor loss, tn_nn_optim_opts opts);
+/* Duchi et al., JMLR 2011. lr 0.01, eps 1e-10. */
+TN_API void tn_nn_adagrad(tn_tensor loss, tn_nn_optim_opts opts);
+/* Shazeer and Stern, ICML 2018, as PyTorch has it: the rate is min(lr, 1/sqrt(t)) * max(0.001, rms(p)); the running mean of
+ * squares, of matrices kept as means of rows and columns, takes the share t^-beta2 of each run. lr 0.01, beta2 0.8, eps 2^-23.
+ */
+TN_API void tn_nn_adafactor(tn_tensor loss, tn_nn_optim_opts opts);
+/* Chen et al. 2023, arXiv:2302.06675. lr 1e-4, beta1 0.9, beta2 0.99. */
+TN_API void tn_nn_lion(tn_tensor loss, tn_nn_optim_opts opts);
+/* You et al., ICLR 2020. lr 0.001, beta1 0.9, beta2 0.999, eps 1e-6. */
+TN_API void tn_nn_lamb(tn_tensor loss, tn_nn_optim_opts opts);
+/* Jordan et al. 2024, for matrices alone: the momentum, orthogonalised by five Newton-Schulz steps, times sqrt(max(1, rows /
+ * columns)). lr 0.02, momentum 0.95, eps 1e-7. Give embeddings and vectors to tn_nn_adam. */
+TN_API void tn_nn_muon(tn_tensor loss, tn_nn_optim_opts opts);
+
+/* Norms sqrt(sum(x^2)) of tensors as f32[n]: which gradient is not finite, say. */
+TN_API tn_tensor tn_nn_norms(const tn_tensor *xs, int n);
+/* Scales the gradients so that the norm of all together is at most `most`. Returns it as it was before: f32[]. */
+TN_API tn_tensor tn_nn_clip_norm(tn_tensor *grads, int n, double most);
+TN_API void tn_nn_clip_value(tn_tensor *grads, int n, double most); /* each element to [-most, most] */
+/* Means of the gradients of `runs` runs, in states "<name>/0", "<name>/1" ..: every so many runs the result bool[] is true and
+ * grads are the means; give it to an optimiser as .when. */
+TN_API tn_tensor tn_nn_accumulate(tn_tensor *grads, int n, int64_t runs, const char *name);
+/* Loss scaling, for f16: gradients of tn_mul(loss, scale), with the loss in f32, are divided by the scale again; the result
+ * bool[], for .when, is false in a run where one of them is not finite. Such runs halve the scale and are counted in the state
+ * "<name>/skipped" i64[]; `growth` good ones behind each other (0 = 2000) double it. first 0 = 65536. */
+TN_API tn_tensor tn_nn_loss_scale(tn_graph *g, double first, const char *name); /* the state "<name>" f32[] */
+TN_API tn_tensor tn_nn_unscale(tn_tensor scale, tn_tensor *grads, int n, int64_t growth);
+/* Running means of parameters, in states "<parameter>/<name>": at first the parameter, then decay * mean + (1 - decay) * p,
+ * where p is as it was before the run. */
+TN_API void tn_nn_ema(const tn_tensor *params, int n, double decay, const char *name);
+
+/* Rates for .rate: f64[] of a counter i64[] of runs (tn_nn_counter). */
+/* rate * (step + 1) / warmup in the first runs. */
+TN_API tn_tensor tn_nn_rate_warmup(tn_tensor rate, tn_tensor step, int64_t warmup);
+/* Up to lr in a straight line over `warmup` runs, then down to `least` along half a cosine, reached at `runs`. */
+TN_API tn_tensor tn_nn_rate_cosine(tn_tensor step, double lr, double least, int64_t warmup, int64_t runs);
+TN_API tn_tensor tn_nn_rate_steps(tn_tensor step, double lr, double factor, int64_t every); /* lr * factor^(step / every) */
+/* From lr / 25 up to lr in the first 0.3 of the runs, then down to lr / 250,000, both along half a cosine (Smith and Topin
+ * 2017, arXiv:1708.07120, as PyTorch has it). */
+TN_API tn_tensor tn_nn_rate_one_cycle(tn_tensor step, double lr, int64_t runs);
 
 /* The macros below let error texts name the caller's file and line, as those of tenon.h do. */
 #if !defined(TN_NO_LOCATIONS) && !defined(TN_BUILDING)
@@ -247,9 +295,13 @@ static inline tn_tensor tn_nn_vstack_at_(const char *where, const tn_tensor *xs,
 static inline tn_tensor tn_nn_hstack_at_(const char *where, const tn_tensor *xs, int n) {
     return tn_nn_hstack(tn_list_at_(xs, n, where), n);
 }
+static inline tn_tensor tn_nn_norms_at_(const char *where, const tn_tensor *xs, int n) {
+    return tn_nn_norms(tn_list_at_(xs, n, where), n);
+}
 #define tn_nn_stack(...) tn_nn_stack_at_(TN_HERE, __VA_ARGS__)
 #define tn_nn_vstack(...) tn_nn_vstack_at_(TN_HERE, __VA_ARGS__)
 #define tn_nn_hstack(...) tn_nn_hstack_at_(TN_HERE, __VA_ARGS__)
+#define tn_nn_norms(...) tn_nn_norms_at_(TN_HERE, __VA_ARGS__)
 #define tn_nn_counter(g, ...) (tn_nn_counter)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)
 #define tn_nn_linear(x, ...) (tn_nn_linear)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_linear_no_bias(x, ...) (tn_nn_linear_no_bias)(tn_at(x, TN_HERE), __VA_ARGS__)
@@ -308,6 +360,18 @@ static inline tn_tensor tn_nn_hstack_at_(const char *where, const tn_tensor *xs,
 #define tn_nn_cumprod(x, ...) (tn_nn_cumprod)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_sgd(loss, ...) (tn_nn_sgd)(tn_at(loss, TN_HERE), __VA_ARGS__)
 #define tn_nn_adam(loss, ...) (tn_nn_adam)(tn_at(loss, TN_HERE), __VA_ARGS__)
+#define tn_nn_rmsprop(loss, ...) (tn_nn_rmsprop)(tn_at(loss, TN_HERE), __VA_ARGS__)
+#define tn_nn_adagrad(loss, ...) (tn_nn_adagrad)(tn_at(loss, TN_HERE), __VA_ARGS__)
+#define tn_nn_adafactor(loss, ...) (tn_nn_adafactor)(tn_at(loss, TN_HERE), __VA_ARGS__)
+#define tn_nn_lion(loss, ...) (tn_nn_lion)(tn_at(loss, TN_HERE), __VA_ARGS__)
+#define tn_nn_lamb(loss, ...) (tn_nn_lamb)(tn_at(loss, TN_HERE), __VA_ARGS__)
+#define tn_nn_muon(loss, ...) (tn_nn_muon)(tn_at(loss, TN_HERE), __VA_ARGS__)
+#define tn_nn_rate_warmup(x, ...) (tn_nn_rate_warmup)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_rate_cosine(x, ...) (tn_nn_rate_cosine)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_rate_steps(x, ...) (tn_nn_rate_steps)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_rate_one_cycle(x, ...) (tn_nn_rate_one_cycle)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_loss_scale(g, ...) (tn_nn_loss_scale)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)
+#define tn_nn_unscale(x, ...) (tn_nn_unscale)(tn_at(x, TN_HERE), __VA_ARGS__)
 #endif
 
 #ifdef __cplusplus
