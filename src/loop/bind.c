@@ -26,23 +26,35 @@ bool step_bind(kernel **k, const loop_step *s, str *why) {
 
 /* ---- digits ---- */
 
-static int log2_of(int64_t n) {
+int gpu_log2(int64_t n) {
     int l = 0;
     while (n > 1) n /= 2, l++;
     return l;
 }
 
-affine tiler_number(const tile_writer *w, int lo, int bits, int64_t chunk) {
-    int64_t high = lo > w->thread_bits ? chunk >> (lo - w->thread_bits) : chunk << (w->thread_bits - lo);
-    affine x = affine_const(high & (((int64_t)1 << bits) - 1));
-    for (int d = 0; d < w->n_digits; d++)
-        if (w->digit[d].lo >= lo && w->digit[d].lo < lo + bits)
-            x = build_plus(w->o->a, x, affine_var(w->o->a, w->digit[d].var), (int64_t)1 << (w->digit[d].lo - lo));
+int gpu_digits_open(kernel *o, gpu_digits *d, int bits, uint64_t cuts) {
+    for (int lo = bits, hi = bits; hi > 0; hi = lo) {
+        for (lo--; !(cuts >> lo & 1);) lo--;
+        d->at[d->n].lo = lo, d->at[d->n++].var = build_loop(o, "t", (int64_t)1 << (hi - lo), PAR_BLOCK_THREADS);
+    }
+    return d->n;
+}
+
+affine gpu_digits_at(kernel *o, const gpu_digits *d, int lo, int hi) {
+    affine x = affine_const(0);
+    for (int i = 0; i < d->n; i++)
+        if (d->at[i].lo >= lo && d->at[i].lo < hi)
+            x = build_plus(o->a, x, affine_var(o->a, d->at[i].var), (int64_t)1 << (d->at[i].lo - lo));
     return x;
 }
 
+affine tiler_number(const tile_writer *w, int lo, int bits, int64_t chunk) {
+    int64_t high = lo > w->thread_bits ? chunk >> (lo - w->thread_bits) : chunk << (w->thread_bits - lo);
+    return affine_offset(gpu_digits_at(w->o, &w->digits, lo, lo + bits), high & (((int64_t)1 << bits) - 1));
+}
+
 void tiler_add_field(tile_layout *l, int dim, int64_t count, int64_t times) {
-    int bits = log2_of(count);
+    int bits = gpu_log2(count);
     if (bits) l->field[l->n++] = (tile_field){ l->bits, bits, dim, times };
     l->bits += bits;
 }
@@ -70,14 +82,7 @@ int tiler_open_threads(tile_writer *w, const tile_layout *l, int n) {
     uint64_t cuts = 1 | cuts_of(&threads);
     for (int i = 0; i < n; i++) cuts |= cuts_of(&l[i]);
     w->thread_bits = threads.bits;
-    int loops = 0;
-    for (int hi = w->thread_bits; hi > 0; loops++) {
-        int lo = hi - 1;
-        while (!(cuts >> lo & 1)) lo--;
-        w->digit[w->n_digits++] =
-            (tile_digit){ lo, hi - lo, build_loop(w->o, "t", (int64_t)1 << (hi - lo), PAR_BLOCK_THREADS) };
-        hi = lo;
-    }
+    int loops = gpu_digits_open(w->o, &w->digits, w->thread_bits, cuts);
     affine *count[3] = { &w->thread[0], &w->thread[1], &w->split_k };
     for (int i = 0; i < 3; i++) *count[i] = affine_const(0);
     for (int f = 0; f < threads.n; f++) {

@@ -87,12 +87,6 @@ static bool *find_needed(const row_tiles *w, const rt_nest *n, reg r) {
     return needed;
 }
 
-static bool uses(const row_tiles *w, const bool *needed, kvar v) {
-    for (int i = 1; i < w->k->ins.n; i++)
-        if (needed[i] && gpu_uses(rt_ins(w, i), v)) return true;
-    return false;
-}
-
 /* They compute with a number of the row, which threads have of their own rows alone. */
 static bool takes_numbers(const row_tiles *w, const rt_nest *n, const bool *needed) {
     for (int i = n->loop + 1; i < n->end; i++) {
@@ -120,9 +114,10 @@ static bool read_product(row_tiles *w, rt_nest *n) {
     kvar step = rt_ins(w, n->inner)->var;
     int64_t steps = w->k->vars.at[step].extent;
     bool *needed[2] = { find_needed(w, n, upd->a), find_needed(w, n, upd->b) };
-    int columns = uses(w, needed[1], n->v), rows = !columns;
+    int columns = gpu_any_uses(w->k, needed[1], n->v), rows = !columns;
     reg of[2] = { upd->a, upd->b };
-    if (uses(w, needed[0], n->v) == uses(w, needed[1], n->v) || uses(w, needed[columns], w->row))
+    if (gpu_any_uses(w->k, needed[0], n->v) == gpu_any_uses(w->k, needed[1], n->v) ||
+        gpu_any_uses(w->k, needed[columns], w->row))
         return step_refuse(w->why, "not one operand of a contraction depends on its columns, and the other one on rows");
     const kins *a = rt_ins(w, (int)of[rows]);
     n->side[0] = (rt_operand){ .value = (int)of[rows], .needed = needed[rows], .rows = w->block, .steps = steps };

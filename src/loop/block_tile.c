@@ -36,12 +36,6 @@ static bool find_parts(tiler *w) {
     return true;
 }
 
-bool tiler_uses(const tiler *w, const bool *needed, kvar v) {
-    for (int i = 1; i < w->k->ins.n; i++)
-        if (needed[i] && gpu_uses(tiler_at(w, i), v)) return true;
-    return false;
-}
-
 /* ---- how wide its operands can be read ---- */
 
 /* Whether the operand can be loaded with `lanes` lanes along v: loads that move with v do so by one, in aligned pieces. */
@@ -167,7 +161,7 @@ static bool read_rows(tiler *w, bool *const needed[2], str *why) {
     kvar row[2] = { -1, -1 };
     for (kvar v = 0; v < k->vars.n; v++) {
         if (!k->vars.at[v].threads || k->vars.at[v].reduce) continue;
-        bool a = tiler_uses(w, needed[0], v), b = tiler_uses(w, needed[1], v), outer = false;
+        bool a = gpu_any_uses(w->k, needed[0], v), b = gpu_any_uses(w->k, needed[1], v), outer = false;
         for (int i = 1; i <= w->n_outer; i++) outer |= tiler_at(w, i)->var == v;
         if (!outer || a == b)
             return step_refuse(why, "%s is not a row that one operand of the contraction depends on", k->vars.at[v].name);

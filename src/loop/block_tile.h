@@ -53,8 +53,6 @@ static inline int64_t tiler_rows(const tiler *w, int x) { return (int64_t)w->s.t
 /* block_tile.c: the parts of a kernel that is one contraction with what is computed before and behind it; false, with the
  * reason, where it is another kind. *needed: [2][ins] what the operands a and b are computed from. */
 bool tiler_find(tiler *w, const kernel *k, bool *needed[2], str *why);
-/* Whether one of the instructions moves with v. */
-bool tiler_uses(const tiler *w, const bool *needed, kvar v);
 /* v[0] is a row that operand a alone depends on, v[1] one for b. The sides: threads that are neighbours store along n. */
 void tiler_take_rows(tiler *w, const kvar v[2], bool *const needed[2]);
 bool tiler_stores_along(const tiler *w, kvar v);
@@ -70,11 +68,7 @@ bool tiler_read(tiler *w, const kernel *k, str *why);
 
 /* ---- the kernel that is written ---- */
 
-typedef struct tile_digit { /* of a number whose bits are a thread's and a chunk's */
-    int lo, bits;
-    kvar var;
-} tile_digit;
-typedef struct tile_field { /* bits of such a number; what they count */
+typedef struct tile_field { /* bits of a number that is a thread's and a chunk's; what they count */
     int lo, bits;
     int dim; /* of the block, or -1: the row */
     int64_t times;
@@ -87,8 +81,8 @@ typedef struct tile_layout {
 typedef struct tile_writer {
     const tiler *w;
     kernel *o;
-    tile_digit digit[24];
-    int n_digits, thread_bits;
+    gpu_digits digits;
+    int thread_bits;
     affine tile[2];   /* first m, n of the block */
     affine thread[2]; /* the thread's number down, across */
     affine split_k;

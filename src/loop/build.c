@@ -7,6 +7,12 @@ kvar build_loop(kernel *o, const char *name, int64_t n, kpar par) {
     return v;
 }
 
+kvar build_if(kernel *o, const char *name, int64_t n, reg condition) {
+    kvar v = build_loop(o, name, n, PAR_SERIAL);
+    o->ins.at[o->ins.n - 1].a = condition;
+    return v;
+}
+
 void build_ends(kernel *o, int n) {
     for (int i = 0; i < n; i++) kernel_push(o, (kins){ .op = K_END });
 }
@@ -21,6 +27,95 @@ reg build_halves(kernel *o, reg *v, int n, uint8_t op, uint8_t dtype, val of) {
             v[i] = kernel_push(o, both);
         }
     return v[0];
+}
+
+/* Of register r: values of narrow types are as wide there as numbers are. */
+static uint8_t type_of(const kernel *o, reg r) { return (uint8_t)kernel_reg_dtype((tn_dtype)o->ins.at[r].dtype); }
+
+reg build_number(kernel *o, uint8_t dtype, double x) {
+    int64_t whole = dtype_is_float((tn_dtype)dtype) ? 0 : (int64_t)x;
+    return kernel_push(o, (kins){ .op = K_CONST, .dtype = dtype, .imm = x, .imm_int = whole });
+}
+
+reg build_index(kernel *o, uint8_t dtype, affine e) {
+    return kernel_push(o, (kins){ .op = K_INDEX, .dtype = dtype, .idx = e });
+}
+
+static uint8_t wider(const kernel *o, reg a, reg b) {
+    uint8_t x = o->ins.at[a].lanes, y = b ? o->ins.at[b].lanes : 1;
+    return x > y ? x : y;
+}
+
+reg build_op(kernel *o, op_code op, reg a, reg b) {
+    uint8_t t = type_of(o, a), to = op_get(op)->cls == CL_CMP ? TN_I32 : t;
+    return kernel_push(
+        o, (kins){ .op = K_ALU, .alu = (uint8_t)op, .dtype = to, .src = t, .a = a, .b = b, .lanes = wider(o, a, b) });
+}
+
+reg build_select(kernel *o, reg condition, reg a, reg b) {
+    uint8_t t = type_of(o, a), lanes = wider(o, a, b);
+    return kernel_push(
+        o, (kins){ .op = K_ALU, .alu = OP_select, .dtype = t, .src = t, .a = condition, .b = a, .c = b, .lanes = lanes });
+}
+
+reg build_lane(kernel *o, reg a, int lane) {
+    return kernel_push(o, (kins){ .op = K_LANES, .dtype = type_of(o, a), .a = a, .first_lane = lane });
+}
+
+static kins access(const kernel *o, kop op, int buf, affine at, int lanes) {
+    uint8_t t = o->bufs.at[buf].dtype;
+    return (kins){ .op = (uint8_t)op,
+                   .dtype = t,
+                   .src = t,
+                   .buf = (uint16_t)buf,
+                   .idx = at,
+                   .lanes = (uint8_t)lanes,
+                   .lane_stride = lanes > 1 };
+}
+
+reg build_load(kernel *o, int buf, affine at, int lanes) { return kernel_push(o, access(o, K_LOAD, buf, at, lanes)); }
+
+reg build_store(kernel *o, int buf, affine at, reg a) {
+    kins store = access(o, K_STORE, buf, at, o->ins.at[a].lanes);
+    store.a = a;
+    return kernel_push(o, store);
+}
+
+reg build_acc(kernel *o, op_code op, uint8_t dtype, double first, int lanes) {
+    return kernel_push(o, (kins){ .op = K_ACC, .alu = (uint8_t)op, .dtype = dtype, .imm = first, .lanes = (uint8_t)lanes });
+}
+
+void build_update(kernel *o, op_code op, reg a, reg b, reg c) {
+    const kins *acc = &o->ins.at[c];
+    kernel_push(o, (kins){ .op = K_UPD, .alu = (uint8_t)op, .dtype = acc->dtype, .a = a, .b = b, .c = c, .lanes = acc->lanes });
+}
+
+reg build_before(kernel *o, reg v, uint8_t index, affine e, int64_t lane, int64_t n, reg like) {
+    uint8_t lanes = lane ? o->ins.at[v].lanes : 1;
+    reg at =
+        kernel_push(o, (kins){ .op = K_INDEX, .dtype = index, .idx = e, .lanes = lanes, .lane_stride = lanes > 1 ? lane : 0 });
+    kins none = { .op = K_CONST, .dtype = type_of(o, v), .imm = o->ins.at[like].imm, .imm_int = o->ins.at[like].imm_int };
+    reg end = build_number(o, index, (double)n), other = kernel_push(o, none);
+    return build_select(o, build_op(o, OP_lt, at, end), v, other);
+}
+
+reg build_parts(kernel *o, op_code op, int buf, affine at, int64_t n, int64_t apart, int lanes) {
+    reg all = build_load(o, buf, at, lanes);
+    for (int64_t i = 1; i < n; i++) all = build_op(o, op, all, build_load(o, buf, affine_offset(at, i * apart), lanes));
+    return all;
+}
+
+void build_carry(kernel *o, const reg *v, const reg *to, int n) {
+    for (int i = 0; i < n; i++) build_update(o, OP_NIL, v[i], 0, to[i]);
+}
+
+void build_carried(kernel *o, const reg *v, reg *to, int n) {
+    for (int i = 0; i < n; i++) to[i] = build_acc(o, OP_NIL, type_of(o, v[i]), 0, o->ins.at[v[i]].lanes);
+    build_carry(o, v, to, n);
+}
+
+int build_buffer(kernel *o, uint8_t dtype, kbuf_kind kind, int64_t elems) {
+    return kernel_buf(o, (kbuf){ .dtype = dtype, .kind = (uint8_t)kind, .elems = elems, .plan_buf = -1 });
 }
 
 static void own_masks(arena *a, kins *in) {

@@ -7,10 +7,38 @@
 
 /* A loop over a variable of its own, 0 .. n; the ends of n loops; a barrier of the thread block. */
 kvar build_loop(kernel *o, const char *name, int64_t n, kpar par);
+kvar build_if(kernel *o, const char *name, int64_t n, reg condition); /* a loop that is left out where it is 0 */
 void build_ends(kernel *o, int n);
 void build_barrier(kernel *o);
 /* The n values, whose number is a power of two, combined by op: halves first. Changes v. */
 reg build_halves(kernel *o, reg *v, int n, uint8_t op, uint8_t dtype, val of);
+
+/* ---- an instruction each: of the type and as wide as its operands are ---- */
+
+reg build_number(kernel *o, uint8_t dtype, double x);
+reg build_index(kernel *o, uint8_t dtype, affine e);
+/* An elementwise op of a, or of a and b (0: of a alone); a select. */
+reg build_op(kernel *o, op_code op, reg a, reg b);
+reg build_select(kernel *o, reg condition, reg a, reg b);
+reg build_lane(kernel *o, reg a, int lane);
+/* Elements of a buffer side by side, of a type that registers have, too. */
+reg build_load(kernel *o, int buf, affine at, int lanes);
+reg build_store(kernel *o, int buf, affine at, reg a);
+/* An accumulator that begins with `first`; c = c op a; OP_dot: c += a * b; OP_NIL: c = a. */
+reg build_acc(kernel *o, op_code op, uint8_t dtype, double first, int lanes);
+void build_update(kernel *o, op_code op, reg a, reg b, reg c);
+/* v where e, which moves by `lane` from lane to lane, is less than n; else what accumulator `like` begins with, or (0) zero.
+ * index: the type to compare in. */
+reg build_before(kernel *o, reg v, uint8_t index, affine e, int64_t lane, int64_t n, reg like);
+/* Parts of a value in memory, so far apart, combined in order. */
+reg build_parts(kernel *o, op_code op, int buf, affine at, int64_t n, int64_t apart, int lanes);
+/* The numbers that are carried from iteration to iteration by registers of their own: to[i] = v[i]; such registers, with v in
+ * them. */
+void build_carry(kernel *o, const reg *v, const reg *to, int n);
+void build_carried(kernel *o, const reg *v, reg *to, int n);
+
+/* Local memory of a thread, or of a thread block. */
+int build_buffer(kernel *o, uint8_t dtype, kbuf_kind kind, int64_t elems);
 
 /* n * v; x + n * y. */
 static inline affine build_times(arena *a, kvar v, int64_t n) { return affine_scale(a, affine_var(a, v), n); }

@@ -33,6 +33,12 @@ bool gpu_uses(const kins *in, kvar v) {
     return false;
 }
 
+bool gpu_any_uses(const kernel *k, const bool *among, kvar v) {
+    for (int i = 1; i < k->ins.n; i++)
+        if (among[i] && gpu_uses(&k->ins.at[i], v)) return true;
+    return false;
+}
+
 bool *gpu_varying(const kernel *k, const bool *among, kvar v) {
     bool *varies = ARENA_ARRAY(k->a, bool, k->ins.n);
     for (int i = 1; i < k->ins.n; i++) {
@@ -69,10 +75,6 @@ kernel *gpu_kernel(const kernel *k, int block_threads) {
 }
 
 gpu_copier gpu_copier_make(const kernel *k, kernel *o) { return (gpu_copier){ k, o, ARENA_ARRAY(o->a, reg, k->ins.n) }; }
-
-int gpu_shared_buffer(kernel *o, uint8_t dtype, int64_t elems) {
-    return kernel_buf(o, (kbuf){ .dtype = dtype, .kind = KB_SHARED, .elems = elems, .plan_buf = -1 });
-}
 
 int gpu_open_rows(const kernel *k, kernel *o, int n, kvar but, kvar nor) {
     int opened = 0;

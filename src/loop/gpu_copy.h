@@ -3,6 +3,7 @@
 #ifndef TN_LOOP_GPU_COPY_H
 #define TN_LOOP_GPU_COPY_H
 
+#include "loop/build.h"
 #include "loop/loop.h"
 #include "loop/schedule.h"
 
@@ -34,6 +35,8 @@ static inline void gpu_bound(gpu_places *p, affine e, int64_t n, int64_t lane) {
 reg gpu_copy(gpu_copier *c, int i, const gpu_places *p);
 /* v in its index or a mask. */
 bool gpu_uses(const kins *in, kvar v);
+/* The same of one of these instructions. */
+bool gpu_any_uses(const kernel *k, const bool *among, kvar v);
 /* Instructions that differ along v, of those in `among` (NULL: of all). */
 bool *gpu_varying(const kernel *k, const bool *among, kvar v);
 /* Whether a LOAD or STORE of the scalar kernel with so many lanes along v, starting at multiples of them, goes through memory
@@ -49,11 +52,26 @@ kernel *gpu_kernel(const kernel *k, int block_threads);
 
 gpu_copier gpu_copier_make(const kernel *k, kernel *o);
 /* A buffer of a thread block. */
-int gpu_shared_buffer(kernel *o, uint8_t dtype, int64_t elems);
+static inline int gpu_shared_buffer(kernel *o, uint8_t dtype, int64_t elems) {
+    return build_buffer(o, dtype, KB_SHARED, elems);
+}
 /* The first n loops of k, but those over two variables (-1: none): an iteration is a thread block's. Returns how many. */
 int gpu_open_rows(const kernel *k, kernel *o, int n, kvar but, kvar nor);
 /* A loop over pieces of n iterations, one a thread block's: the first iteration of a piece. */
 affine gpu_open_pieces(kernel *o, int64_t n, int64_t piece);
+
+/* bind.c: the threads of a block as a nest of loops, whose variables are digits of the thread's number, highest first: cut at
+ * each bit of `cuts`. Returns how many loops. Bits [lo, hi) of the number. */
+typedef struct gpu_digits {
+    struct {
+        int lo;
+        kvar var;
+    } at[24];
+    int n;
+} gpu_digits;
+int gpu_digits_open(kernel *o, gpu_digits *d, int bits, uint64_t cuts);
+affine gpu_digits_at(kernel *o, const gpu_digits *d, int lo, int hi);
+int gpu_log2(int64_t n); /* rounded down */
 
 /* Perfectly nested loops of independent iterations from the first instruction on that hold the whole kernel. */
 int gpu_outer_loops(const kernel *k);

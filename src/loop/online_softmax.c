@@ -13,6 +13,7 @@
  * could not mend; a row of such scores alone ends as 0 / 0, the NaN that softmax has there.
  *
  * Order-changing: sums are taken tile by tile, and the factor of a row goes behind its sum. All memory is the kernel's. */
+#include "loop/build.h"
 #include "loop/gpu_copy.h"
 
 #include <math.h>
@@ -280,23 +281,16 @@ static bool find_parts(row *w) {
 /* ---- writing ---- */
 
 static reg push(row *w, kins in) { return kernel_push(w->o, in); }
-static reg alu(row *w, op_code op, tn_dtype to, reg a, reg b, reg c, tn_dtype src) {
-    return push(w,
-                (kins){ .op = K_ALU, .alu = (uint8_t)op, .dtype = (uint8_t)to, .src = (uint8_t)src, .a = a, .b = b, .c = c });
-}
-static reg number(row *w, double x) { return push(w, (kins){ .op = K_CONST, .dtype = TN_F32, .imm = x }); }
+static reg alu(row *w, op_code op, reg a, reg b) { return build_op(w->o, op, a, b); }
+static reg number(row *w, double x) { return build_number(w->o, TN_F32, x); }
 static kvar open(row *w, const char *name, int64_t n, bool reduce) {
-    kvar v = kernel_var(w->o, name, n, false, reduce);
-    push(w, (kins){ .op = K_LOOP, .var = v, .hi = n, .step = 1 });
+    kvar v = build_loop(w->o, name, n, PAR_SERIAL);
+    w->o->vars.at[v].reduce = reduce;
     return v;
 }
-static void close(row *w) { push(w, (kins){ .op = K_END }); }
-static kins element(const row *w, uint8_t op, int buf, kvar v) {
-    return (kins){ .op = op, .dtype = TN_F32, .src = TN_F32, .buf = (uint16_t)buf, .idx = affine_var(w->o->a, v) };
-}
-static int local(row *w, int64_t n) {
-    return kernel_buf(w->o, (kbuf){ .dtype = TN_F32, .kind = KB_LOCAL, .elems = n, .plan_buf = -1 });
-}
+static reg load(row *w, int buf, kvar v) { return build_load(w->o, buf, affine_var(w->o->a, v), 1); }
+static void store(row *w, int buf, kvar v, reg a) { build_store(w->o, buf, affine_var(w->o->a, v), a); }
+static int local(row *w, int64_t n) { return build_buffer(w->o, TN_F32, KB_LOCAL, n); }
 static bool has_tail(const row *w) { return w->keys % w->tile != 0; }
 
 /* The score that v of the tile is, of all. */
@@ -329,7 +323,7 @@ static reg copy_at(row *w, int i, kvar v) {
 static reg emit(row *w, reg r) {
     r = resolve(w, r);
     if (!r || w->to[r]) return w->to[r];
-    if (r == w->score) return w->to[r] = push(w, element(w, K_LOAD, w->score_buf, w->at));
+    if (r == w->score) return w->to[r] = load(w, w->score_buf, w->at);
     const kins *in = ins(w, (int)r);
     emit(w, in->a), emit(w, in->b), emit(w, in->c), emit(w, in->dyn);
     reg of[4] = { in->a, in->b, in->c, in->dyn };
@@ -338,14 +332,10 @@ static reg emit(row *w, reg r) {
     return copy_at(w, (int)r, n && w->nests.at[n - 1].key ? var_of(w, &w->nests.at[n - 1]) : -1);
 }
 
-/* v where there is a score, else x. */
-static reg in_tail(row *w, reg v, double x) {
+/* v where there is a score, else what `like` begins with. */
+static reg in_tail(row *w, reg v, reg like) {
     if (!has_tail(w)) return v;
-    tn_dtype t = w->keys < INT32_MAX / 2 ? TN_I32 : TN_I64;
-    reg at = push(w, (kins){ .op = K_INDEX, .dtype = (uint8_t)t, .idx = key_at(w, w->at) });
-    reg end = push(w, (kins){ .op = K_CONST, .dtype = (uint8_t)t, .imm_int = w->keys });
-    reg other = number(w, x), inside = alu(w, OP_lt, TN_I32, at, end, 0, t);
-    return alu(w, OP_select, TN_F32, inside, v, other, TN_F32);
+    return build_before(w->o, v, w->keys < INT32_MAX / 2 ? TN_I32 : TN_I64, key_at(w, w->at), 0, w->keys, like);
 }
 
 static void begin_nest(row *w, const char *name, int64_t n, bool reduce) {
@@ -372,30 +362,26 @@ static void write_scores(row *w) {
     const nest *n = w->scores;
     begin_nest(w, "i", w->tile, false);
     for (int i = n->loop + 1; i < n->end; i++) {
-        if (ins(w, i)->op == K_STORE) {
-            kins in = element(w, K_STORE, w->score_buf, w->at);
-            in.a = w->to[ins(w, i)->a];
-            push(w, in);
-        } else {
+        if (ins(w, i)->op == K_STORE)
+            store(w, w->score_buf, w->at, w->to[ins(w, i)->a]);
+        else
             copy_at(w, i, var_of(w, n));
-        }
     }
-    close(w);
+    build_ends(w->o, 1);
 }
 
 /* The new maximum, what is subtracted for it, and by what the sums so far shrink. */
 static void write_maximum(row *w, reg *old) {
     if (!w->max) return;
-    reg most = push(w, (kins){ .op = K_ACC, .alu = OP_max, .dtype = TN_F32, .imm = -INFINITY });
+    reg most = build_acc(w->o, OP_max, TN_F32, -INFINITY, 1);
     begin_nest(w, "r", w->tile, true);
-    reg v = in_tail(w, emit(w, w->max_of), -INFINITY);
-    push(w, (kins){ .op = K_UPD, .alu = OP_max, .dtype = TN_F32, .a = v, .c = most });
-    close(w);
-    reg next = alu(w, OP_max, TN_F32, *old, most, 0, TN_F32);
-    reg none = alu(w, OP_eq, TN_I32, next, number(w, -INFINITY), 0, TN_F32);
-    w->stabiliser = alu(w, OP_select, TN_F32, none, number(w, 0), next, TN_F32);
-    w->scale = alu(w, OP_exp, TN_F32, alu(w, OP_sub, TN_F32, *old, w->stabiliser, 0, TN_F32), 0, 0, TN_F32);
-    push(w, (kins){ .op = K_UPD, .dtype = TN_F32, .a = next, .c = *old });
+    reg v = in_tail(w, emit(w, w->max_of), most);
+    build_update(w->o, OP_max, v, 0, most);
+    build_ends(w->o, 1);
+    reg next = alu(w, OP_max, *old, most), low = number(w, -INFINITY), none = alu(w, OP_eq, next, low), zero = number(w, 0);
+    w->stabiliser = build_select(w->o, none, zero, next);
+    w->scale = alu(w, OP_exp, alu(w, OP_sub, *old, w->stabiliser), 0);
+    build_update(w->o, OP_NIL, next, 0, *old);
 }
 
 /* Every value that is summed or multiplied with, once. */
@@ -413,22 +399,19 @@ static void write_weights(row *w) {
             w->weight_buf[s] = w->weight_buf[same];
             continue;
         }
-        kins in = element(w, K_STORE, w->weight_buf[s] = local(w, w->tile), w->at);
-        in.a = in_tail(w, emit(w, of[s]), 0);
-        push(w, in);
+        w->weight_buf[s] = local(w, w->tile);
+        store(w, w->weight_buf[s], w->at, in_tail(w, emit(w, of[s]), 0));
     }
-    close(w);
+    build_ends(w->o, 1);
 }
 
 static void write_sum(row *w, int s, reg total) {
-    reg sum = push(w, (kins){ .op = K_ACC, .alu = OP_add, .dtype = TN_F32 });
+    reg sum = build_acc(w->o, OP_add, TN_F32, 0, 1);
     kvar r = open(w, "r", w->tile, true);
-    reg v = push(w, element(w, K_LOAD, w->weight_buf[s], r));
-    push(w, (kins){ .op = K_UPD, .alu = OP_add, .dtype = TN_F32, .a = v, .c = sum });
-    close(w);
-    reg before = w->max ? alu(w, OP_mul, TN_F32, total, w->scale, 0, TN_F32) : total;
-    reg next = alu(w, OP_add, TN_F32, before, sum, 0, TN_F32);
-    push(w, (kins){ .op = K_UPD, .dtype = TN_F32, .a = next, .c = total });
+    build_update(w->o, OP_add, load(w, w->weight_buf[s], r), 0, sum);
+    build_ends(w->o, 1);
+    reg before = w->max ? alu(w, OP_mul, total, w->scale) : total;
+    build_update(w->o, OP_NIL, alu(w, OP_add, before, sum), 0, total);
 }
 
 /* The contraction goes on from the rescaled sums. */
@@ -439,10 +422,10 @@ static void write_products(row *w) {
     int64_t columns = w->k->vars.at[var_of(w, n)].extent;
     begin_nest(w, "c", columns, false);
     kvar c = w->at;
-    reg before = push(w, element(w, K_LOAD, w->out_buf, c));
-    if (w->max) before = alu(w, OP_mul, TN_F32, before, w->scale, 0, TN_F32);
-    reg acc = push(w, (kins){ .op = K_ACC, .alu = OP_add, .dtype = TN_F32 });
-    push(w, (kins){ .op = K_UPD, .alu = OP_add, .dtype = TN_F32, .a = before, .c = acc });
+    reg before = load(w, w->out_buf, c);
+    if (w->max) before = alu(w, OP_mul, before, w->scale);
+    reg acc = build_acc(w->o, OP_add, TN_F32, 0, 1);
+    build_update(w->o, OP_add, before, 0, acc);
     w->at = open(w, "k", w->tile, true);
     kvar key = ins(w, n->inner)->var, own = var_of(w, n);
     for (int i = n->loop + 1; i < n->upd; i++) {
@@ -454,13 +437,11 @@ static void write_products(row *w) {
         for (int m = 0; m < in->n_mask; m++)
             now->mask[m].e = affine_set_var(w->o->a, now->mask[m].e, own, affine_var(w->o->a, c));
     }
-    reg weight = push(w, element(w, K_LOAD, w->weight_buf[w->n_sums], w->at));
-    push(w, (kins){ .op = K_UPD, .alu = OP_dot, .dtype = TN_F32, .a = weight, .b = w->to[other], .c = acc });
-    close(w);
-    kins in = element(w, K_STORE, w->out_buf, c);
-    in.a = acc;
-    push(w, in);
-    close(w);
+    reg weight = load(w, w->weight_buf[w->n_sums], w->at);
+    build_update(w->o, OP_dot, weight, w->to[other], acc);
+    build_ends(w->o, 1);
+    store(w, w->out_buf, c, acc);
+    build_ends(w->o, 1);
 }
 
 /* The factors of the row, and what came behind the last contraction. */
@@ -475,8 +456,8 @@ static void write_after(row *w) {
     push(w, *ins(w, n->loop));
     for (int i = n->loop + 1; i < n->inner; i++)
         if (i != n->acc) copy_at(w, i, -1);
-    reg v = push(w, element(w, K_LOAD, w->out_buf, var_of(w, n)));
-    for (int f = 0; f < w->n_factors; f++) v = alu(w, (op_code)w->factor[f].op, TN_F32, v, factors[f], 0, TN_F32);
+    reg v = load(w, w->out_buf, var_of(w, n));
+    for (int f = 0; f < w->n_factors; f++) v = alu(w, (op_code)w->factor[f].op, v, factors[f]);
     w->to[n->acc] = v;
     for (int i = kernel_loop_end(w->k, n->inner) + 1; i <= n->end; i++) copy_at(w, i, -1);
     for (int i = n->end + 1; i < w->end; i++)
@@ -488,25 +469,23 @@ static void write_row(row *w) {
     const kernel *k = w->k;
     for (int i = 1; i < w->from; i++) push(w, *ins(w, i));
     write_before(w);
-    reg max = w->max ? push(w, (kins){ .op = K_ACC, .dtype = TN_F32, .imm = -INFINITY }) : 0;
-    for (int s = 0; s < w->n_sums; s++) w->to_row[w->sum[s]] = push(w, (kins){ .op = K_ACC, .dtype = TN_F32 });
+    reg max = w->max ? build_acc(o, OP_NIL, TN_F32, -INFINITY, 1) : 0;
+    for (int s = 0; s < w->n_sums; s++) w->to_row[w->sum[s]] = build_acc(o, OP_NIL, TN_F32, 0, 1);
     int64_t columns = k->vars.at[var_of(w, w->last)].extent;
     w->score_buf = local(w, w->tile), w->out_buf = local(w, columns);
     kvar c = open(w, "c", columns, false);
-    kins zero = element(w, K_STORE, w->out_buf, c);
-    zero.a = number(w, 0);
-    push(w, zero);
-    close(w);
+    store(w, w->out_buf, c, number(w, 0));
+    build_ends(w->o, 1);
     w->step = open(w, "kt", w->n_tiles, true);
     write_scores(w);
     write_maximum(w, &max);
     write_weights(w);
     for (int s = 0; s < w->n_sums; s++) write_sum(w, s, w->to_row[w->sum[s]]);
     write_products(w);
-    close(w);
+    build_ends(w->o, 1);
     if (max) w->to_row[w->max] = max;
     write_after(w);
-    for (int i = 0; i < w->n_outer; i++) close(w);
+    build_ends(o, w->n_outer);
     bool *used = ARENA_ARRAY(o->a, bool, o->bufs.n + 1);
     for (int i = 1; i < o->ins.n; i++) used[o->ins.at[i].buf] |= o->ins.at[i].op == K_LOAD || o->ins.at[i].op == K_STORE;
     for (int b = 0; b < o->bufs.n; b++)

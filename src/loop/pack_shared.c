@@ -63,19 +63,6 @@ typedef struct staged { /* the thread's pieces, which it loads now and stores la
     int64_t n_idle;
 } staged;
 
-/* v where the step of the contraction exists, else 0. */
-static reg zero_behind(tile_writer *w, reg v, affine e, int64_t lane, int64_t n) {
-    uint8_t t = tiler_at(w->w, w->w->acc)->dtype, lanes = w->o->ins.at[v].lanes;
-    if (lanes == 1) lane = 0;
-    kins in = { .op = K_ALU, .alu = OP_lt, .dtype = TN_I32, .src = TN_I64, .lanes = lanes };
-    kins select = { .op = K_ALU, .alu = OP_select, .dtype = t, .src = t, .b = v, .lanes = lanes };
-    in.a = kernel_push(w->o, (kins){ .op = K_INDEX, .dtype = TN_I64, .idx = e, .lanes = lanes, .lane_stride = lane });
-    in.b = kernel_push(w->o, (kins){ .op = K_CONST, .dtype = TN_I64, .imm_int = n });
-    select.c = kernel_push(w->o, (kins){ .op = K_CONST, .dtype = t });
-    select.a = kernel_push(w->o, in);
-    return kernel_push(w->o, select);
-}
-
 /* The operand's value there, in K block s; idle: of the thread's other bits, 0 where it has a piece. */
 static reg load_piece(tile_writer *w, int x, const piece *at, affine s, const staged *of) {
     const tiler *t = w->w;
@@ -97,7 +84,8 @@ static reg load_piece(tile_writer *w, int x, const piece *at, affine s, const st
         if (o->needed[i]) gpu_copy(&w->c, i, &p);
     const kins *operand = tiler_at(t, o->operand);
     bool plain = operand->op == K_LOAD && operand->n_mask == 0;
-    return t->s.b.tail && !plain ? zero_behind(w, w->c.to[o->operand], last, lane, end) : w->c.to[o->operand];
+    reg v = w->c.to[o->operand];
+    return t->s.b.tail && !plain ? build_before(w->o, v, TN_I64, last, lane, end, 0) : v;
 }
 
 static void store_piece(tile_writer *w, int x, const piece *at, const staged *of) {

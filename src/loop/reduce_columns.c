@@ -102,19 +102,6 @@ static affine in_panels(const column *w, arena *a, const gpu_places *p, kvar g, 
 
 /* ---- writing ---- */
 
-/* r where the row exists, else what changes no sum. */
-static reg neutral_behind(column *w, kernel *o, reg r, affine row, int64_t rows, const kins *acc) {
-    const uint8_t dtype = (uint8_t)kernel_reg_dtype((tn_dtype)o->ins.at[r].dtype), lanes = o->ins.at[r].lanes;
-    reg i = kernel_push(o, (kins){ .op = K_INDEX, .dtype = TN_I64, .idx = row });
-    reg end = kernel_push(o, (kins){ .op = K_CONST, .dtype = TN_I64, .imm_int = rows });
-    reg neutral = kernel_push(o, (kins){ .op = K_CONST, .dtype = acc->dtype, .imm = acc->imm, .imm_int = acc->imm_int });
-    reg is = kernel_push(o, (kins){ .op = K_ALU, .alu = OP_lt, .dtype = TN_I32, .src = TN_I64, .a = i, .b = end });
-    (void)w;
-    return kernel_push(
-        o,
-        (kins){ .op = K_ALU, .alu = OP_select, .dtype = dtype, .src = dtype, .a = is, .b = r, .c = neutral, .lanes = lanes });
-}
-
 /* A thread's own share of the rows; first: its first column, of those of thread block g. */
 static void write_share(column *w, kernel *o, gpu_copier *c, kvar g, affine first, kvar part) {
     arena *a = o->a;
@@ -146,8 +133,8 @@ static void write_share(column *w, kernel *o, gpu_copier *c, kvar g, affine firs
         const kins *in = at(w, i);
         if (in->op == K_UPD && tail) {
             reg kept[2] = { c->to[in->a], c->to[in->b] };
-            c->to[in->a] = neutral_behind(w, o, c->to[in->a], row, split->hi, at(w, (int)in->c));
-            if (in->alu == OP_dot) c->to[in->b] = neutral_behind(w, o, kept[1], row, split->hi, at(w, (int)in->c));
+            c->to[in->a] = build_before(o, kept[0], TN_I64, row, 0, split->hi, c->to[in->c]);
+            if (in->alu == OP_dot) c->to[in->b] = build_before(o, kept[1], TN_I64, row, 0, split->hi, c->to[in->c]);
             gpu_copy(c, i, &p);
             c->to[in->a] = kept[0];
             if (in->alu == OP_dot) c->to[in->b] = kept[1];
@@ -177,18 +164,7 @@ static void write_columns(column *w, kernel *o, affine first) {
         }
         int n = 0;
         while (w->acc[n] != i) n++;
-        reg sum = 0;
-        for (int64_t part = 0; part < w->down; part++) {
-            uint8_t type = at(w, i)->dtype;
-            reg r = kernel_push(o, (kins){ .op = K_LOAD,
-                                           .dtype = type,
-                                           .src = type,
-                                           .buf = (uint16_t)w->buf[n],
-                                           .idx = affine_offset(affine_var(a, e), part * w->columns) });
-            kins add = { .op = K_ALU, .alu = at(w, i)->alu, .dtype = type, .src = type, .a = sum, .b = r };
-            sum = sum ? kernel_push(o, add) : r;
-        }
-        c.to[i] = sum;
+        c.to[i] = build_parts(o, (op_code)at(w, i)->alu, w->buf[n], affine_var(a, e), w->down, w->columns, 1);
     }
     build_ends(o, 1);
 }
@@ -209,13 +185,7 @@ static kernel *write(column *w) {
     if (w->panels) make_panels(w, o);
     write_share(w, o, &c, g, own, part);
     for (int i = 0; i < w->n_acc; i++)
-        kernel_push(o, (kins){ .op = K_STORE,
-                               .dtype = at(w, w->acc[i])->dtype,
-                               .buf = (uint16_t)w->buf[i],
-                               .idx = build_plus(a, own, affine_var(a, part), w->columns),
-                               .a = c.to[w->acc[i]],
-                               .lanes = (uint8_t)w->lanes,
-                               .lane_stride = w->lanes > 1 });
+        build_store(o, w->buf[i], build_plus(a, own, affine_var(a, part), w->columns), c.to[w->acc[i]]);
     build_barrier(o);
     write_columns(w, o, first);
     build_ends(o, w->n_outer + 2);

@@ -10,16 +10,11 @@
 
 enum { BATCH = 8 /* loads of a thread that are under way */, MOST_CHUNKS = 128, MOST_AHEAD = 16 /* vectors of a step */ };
 
-typedef struct digit { /* bits of a thread's number */
-    int lo, bits;
-    kvar var;
-} digit;
-
 typedef struct writer {
     row_tiles *w;
     kernel *o;
-    digit digit[16];
-    int n_digits, log_threads;
+    gpu_digits digits;
+    int log_threads;
     int64_t apart; /* neighbours across */
     affine x, y, first_row;
     reg **at;           /* [ins][rows, or rows x thread blocks of its nest] where a register is now */
@@ -32,29 +27,15 @@ typedef struct writer {
     int broken_fast;
 } writer;
 
-static int log2_up(int64_t n) {
-    int l = 0;
-    while (((int64_t)1 << l) < n) l++;
-    return l;
-}
+static int log2_up(int64_t n) { return n > 1 ? gpu_log2(2 * n - 1) : 0; }
 static reg push(writer *w, kins in) { return kernel_push(w->o, in); }
-static kvar open(writer *w, const char *name, int64_t n, kpar par, reg condition) {
-    kvar v = kernel_var(w->o, name, n, false, false);
-    push(w, (kins){ .op = K_LOOP, .var = v, .hi = n, .step = 1, .par = (uint8_t)par, .a = condition });
-    return v;
-}
-static void close(writer *w, int n) {
-    for (int i = 0; i < n; i++) push(w, (kins){ .op = K_END });
-}
-static affine plus(const writer *w, affine x, affine y, int64_t times) {
-    return affine_add(w->o->a, x, affine_scale(w->o->a, y, times));
-}
+static affine plus(const writer *w, affine x, affine y, int64_t times) { return build_plus(w->o->a, x, y, times); }
 static const kins *ins(const writer *w, int i) { return rt_ins(w->w, i); }
 
 /* ---- meetings ---- */
 
 static void meet(writer *w) {
-    push(w, (kins){ .op = K_BARRIER });
+    build_barrier(w->o);
     memset(w->wrote, 0, sizeof *w->wrote * (size_t)w->o->bufs.n), memset(w->read, 0, sizeof *w->read * (size_t)w->o->bufs.n);
 }
 static void will_read(writer *w, int buf) {
@@ -65,20 +46,12 @@ static void will_write(writer *w, int buf) {
     if (w->read[buf]) meet(w);
     w->wrote[buf] = true;
 }
-static int shared(writer *w, int64_t n) {
-    return kernel_buf(w->o, (kbuf){ .dtype = TN_F32, .kind = KB_SHARED, .elems = n, .plan_buf = -1 });
-}
+static int shared(writer *w, int64_t n) { return gpu_shared_buffer(w->o, TN_F32, n); }
 
 /* ---- places ---- */
 
 /* Bits [lo, hi) of the thread's number. */
-static affine bits_of(const writer *w, int lo, int hi) {
-    affine x = affine_const(0);
-    for (int d = 0; d < w->n_digits; d++)
-        if (w->digit[d].lo >= lo && w->digit[d].lo < hi)
-            x = plus(w, x, affine_var(w->o->a, w->digit[d].var), (int64_t)1 << (w->digit[d].lo - lo));
-    return x;
-}
+static affine bits_of(const writer *w, int lo, int hi) { return gpu_digits_at(w->o, &w->digits, lo, hi); }
 static affine local_row(const writer *w, int i) { return affine_offset(w->y, (int64_t)i * w->w->down); }
 static affine row_at(const writer *w, int i) { return plus(w, w->first_row, local_row(w, i), 1); }
 static affine column_at(const writer *w, const rt_nest *n, int g) {
@@ -145,16 +118,6 @@ static void bound_items(const copying *c, gpu_places *p, const affine at[2], boo
     if (((int64_t)1 << log2_up(c->n[1])) != c->n[1] || c->chunks == 1) gpu_bound(p, at[1], c->n[1], 0);
 }
 
-static reg zero_behind(writer *w, const copying *c, reg v, affine step, bool along) {
-    uint8_t lanes = w->o->ins.at[v].lanes;
-    kins index = { .op = K_INDEX, .dtype = TN_I32, .idx = step, .lanes = lanes, .lane_stride = along && lanes > 1 };
-    reg i = push(w, index), end = push(w, (kins){ .op = K_CONST, .dtype = TN_I32, .imm_int = c->s->steps });
-    reg zero = push(w, (kins){ .op = K_CONST, .dtype = TN_F32 });
-    reg in = push(w, (kins){ .op = K_ALU, .alu = OP_lt, .dtype = TN_I32, .src = TN_I32, .a = i, .b = end, .lanes = lanes });
-    kins choice = { .op = K_ALU, .alu = OP_select, .dtype = TN_F32, .src = TN_F32, .a = in, .b = v, .c = zero, .lanes = lanes };
-    return push(w, choice);
-}
-
 static reg load_chunk(writer *w, copying *c, int chunk) {
     const rt_operand *s = c->s;
     affine at[2], where[2];
@@ -175,7 +138,9 @@ static reg load_chunk(writer *w, copying *c, int chunk) {
     bool plain = in->op == K_LOAD && in->n_mask == 0;
     reg v = w->c.to[s->value];
     if (c->async) w->o->ins.at[v].mode = LOAD_ASYNC;
-    return c->async || c->n[along] == c->real[along] || plain ? v : zero_behind(w, c, v, where[along], along == 0);
+    return c->async || c->n[along] == c->real[along] || plain
+               ? v
+               : build_before(w->o, v, TN_I32, where[along], along == 0, c->real[along], 0);
 }
 
 static void store_chunk(writer *w, const copying *c, int chunk) {
@@ -183,17 +148,9 @@ static void store_chunk(writer *w, const copying *c, int chunk) {
     gpu_places p = { .n = 0 };
     place_of(w, c, chunk, at);
     bound_items(c, &p, at, true);
-    kins in = { .op = K_STORE,
-                .dtype = TN_F32,
-                .buf = (uint16_t)c->s->buf,
-                .a = c->v[chunk],
-                .lanes = (uint8_t)c->lanes,
-                .lane_stride = c->lanes > 1,
-                .n_mask = p.n_mask };
-    in.idx = plus(w, affine_scale(w->o->a, at[0], c->lanes), at[1], c->s->pitch);
-    in.mask = arena_copy(w->o->a, p.mask, sizeof *p.mask * COUNT_OF(p.mask));
-    in.mask_lane = ARENA_ARRAY(w->o->a, int64_t, COUNT_OF(p.mask));
-    push(w, in);
+    affine place = plus(w, affine_scale(w->o->a, at[0], c->lanes), at[1], c->s->pitch);
+    reg store = build_store(w->o, c->s->buf, place, c->v[chunk]);
+    for (int m = 0; m < p.n_mask; m++) build_mask(w->o->a, &w->o->ins.at[store], p.mask[m].e, p.mask[m].lo, p.mask[m].hi);
 }
 
 static void copy_chunks(writer *w, copying *c, int from) {
@@ -220,12 +177,6 @@ static void copy_all(writer *w, copying *c, int n) {
     }
 }
 
-static bool depends(const writer *w, const rt_operand *s, kvar v) {
-    for (int i = 1; i < w->w->k->ins.n; i++)
-        if (s->needed[i] && gpu_uses(ins(w, i), v)) return true;
-    return false;
-}
-
 /* Operands of contractions in [from, to) that move with the serial loop (as `moving` says; NULL: there is none). ahead: of its
  * next iteration, or of the first one before it; else of its own. */
 typedef enum when { NOW, FIRST, NEXT } when;
@@ -236,7 +187,7 @@ static void copy_operands(writer *w, int from, int to, const rt_nest *tiles, boo
         rt_nest *x = &w->w->nests.at[i];
         if (x->kind != RT_PRODUCT || x->loop < from || x->loop >= to) continue;
         for (int side = 0; side < 2 && n < 8; side++)
-            if (x->side[side].value && (!tiles || depends(w, &x->side[side], tiles->v) == moving)) {
+            if (x->side[side].value && (!tiles || gpu_any_uses(w->w->k, x->side[side].needed, tiles->v) == moving)) {
                 c[n] = plan_copy(w, x, &x->side[side], side, ins(w, x->inner)->var);
                 if (ahead != NOW) c[n].tiles = tiles;
                 if (ahead == NEXT) c[n].tile = affine_offset(affine_var(w->o->a, tiles->v), 1), c[n].bounded = true;
@@ -264,18 +215,17 @@ static reg get(const writer *w, reg r, int row, int g) {
 static void hold(writer *w, const kins *in, const rt_nest *n, int row, int g, reg v) {
     const rt_buf *b = &w->w->bufs[in->buf];
     reg *held = &w->held[in->buf][row * n->grid_blocks + g];
-    uint8_t lanes = n->vectors ? RT_WIDE : 1;
+    int lanes = n->vectors ? RT_WIDE : 1;
     if (b->held && !b->carried) *held = v;
-    if (b->carried && !*held) *held = push(w, (kins){ .op = K_ACC, .dtype = in->dtype, .lanes = lanes });
-    if (b->carried) push(w, (kins){ .op = K_UPD, .dtype = in->dtype, .a = v, .c = *held, .lanes = lanes });
+    if (b->carried && !*held) *held = build_acc(w->o, OP_NIL, in->dtype, 0, lanes);
+    if (b->carried) build_update(w->o, OP_NIL, v, 0, *held);
     if (!b->shared) return;
-    kins out = { .op = K_STORE, .dtype = TN_F32, .buf = in->buf, .a = v, .lanes = lanes, .lane_stride = n->vectors };
-    out.idx = plus(w, column_at(w, n, g), local_row(w, row), b->pitch);
-    if (padded(w, n) != n->n) {
-        out.mask = ARENA_ARRAY(w->o->a, kmask, 1), out.mask_lane = ARENA_ARRAY(w->o->a, int64_t, 1), out.n_mask = 1;
-        out.mask[0] = (kmask){ column_at(w, n, g), 0, n->n }, out.mask_lane[0] = n->vectors;
-    }
-    push(w, out);
+    reg store = build_store(w->o, in->buf, plus(w, column_at(w, n, g), local_row(w, row), b->pitch), v);
+    kins *out = &w->o->ins.at[store];
+    out->lanes = (uint8_t)lanes, out->lane_stride = n->vectors;
+    if (padded(w, n) == n->n) return;
+    build_mask(w->o->a, out, column_at(w, n, g), 0, n->n);
+    out->mask_lane[0] = n->vectors;
 }
 
 /* Instruction i at a row, and at vector g of nest n (NULL: a number of the row). */
@@ -332,14 +282,8 @@ static void write_reduction(writer *w, const rt_nest *n) {
     const kins *u = ins(w, upd);
     copy_elements(w, n, n->loop + 1, upd);
     for (int row = 0; row < w->w->tr; row++) {
-        kins both = { .op = K_ALU, .alu = u->alu, .dtype = u->dtype, .src = u->dtype };
         reg v = get(w, u->a, row, 0);
-        for (int g = 1; g < n->grid_blocks; g++) {
-            both.a = v, both.b = get(w, u->a, row, g);
-            uint8_t x = w->o->ins.at[both.a].lanes, y = w->o->ins.at[both.b].lanes;
-            both.lanes = x > y ? x : y;
-            v = push(w, both);
-        }
+        for (int g = 1; g < n->grid_blocks; g++) v = build_op(w->o, (op_code)u->alu, v, get(w, u->a, row, g));
         int lanes = w->o->ins.at[v].lanes;
         if (lanes > 1) v = push(w, (kins){ .op = K_LANE_REDUCE, .alu = u->alu, .dtype = u->dtype, .a = v, .combined = lanes });
         if (w->w->across > 1)
@@ -349,21 +293,13 @@ static void write_reduction(writer *w, const rt_nest *n) {
                                 .a = v,
                                 .width = w->w->across,
                                 .lane_stride = w->apart });
-        push(w, (kins){ .op = K_UPD, .alu = u->alu, .dtype = u->dtype, .a = v, .c = get(w, u->c, row, 0) });
+        build_update(w->o, (op_code)u->alu, v, 0, get(w, u->c, row, 0));
     }
 }
 
 /* ---- contractions ---- */
 
-static reg load_vector(writer *w, int buf, affine at) {
-    return push(w, (kins){ .op = K_LOAD,
-                           .dtype = TN_F32,
-                           .src = TN_F32,
-                           .buf = (uint16_t)buf,
-                           .idx = at,
-                           .lanes = RT_WIDE,
-                           .lane_stride = 1 });
-}
+static reg load_vector(writer *w, int buf, affine at) { return build_load(w->o, buf, at, RT_WIDE); }
 
 /* What a thread multiplies in four steps: vectors along the contraction of its rows, and of its columns; across: vectors of
  * columns, step by step. */
@@ -389,48 +325,44 @@ static parts load_parts(writer *w, const rt_nest *n, affine step) {
 /* Four steps of all sums of a thread. */
 static void multiply_parts(writer *w, const rt_nest *n, const parts *p) {
     bool across = n->side[1].across;
-    uint8_t lanes = n->vectors ? RT_WIDE : 1;
     for (int l = 0; l < RT_WIDE; l++) {
         reg column[RT_MOST_SIDE];
         for (int g = 0; g < n->grid_blocks; g++)
-            column[g] = across ? p->column[l * n->grid_blocks + g]
-                               : push(w, (kins){ .op = K_LANES, .dtype = TN_F32, .a = p->column[g], .first_lane = l });
+            column[g] = across ? p->column[l * n->grid_blocks + g] : build_lane(w->o, p->column[g], l);
         for (int row = 0; row < p->rows; row++) {
-            reg x = push(w, (kins){ .op = K_LANES, .dtype = TN_F32, .a = p->row[row], .first_lane = l });
+            reg x = build_lane(w->o, p->row[row], l);
             for (int g = 0; g < n->grid_blocks; g++) { /* there and back: two products in a row share an operand */
                 int j = row % 2 ? n->grid_blocks - 1 - g : g;
-                kins in = { .op = K_UPD, .alu = OP_dot, .dtype = TN_F32, .a = x, .b = column[j], .lanes = lanes };
-                in.c = get(w, (reg)n->acc, row, j);
-                push(w, in);
+                build_update(w->o, OP_dot, x, column[j], get(w, (reg)n->acc, row, j));
             }
         }
     }
 }
 
-static void carry(writer *w, const reg *from, const reg *to, int n) {
-    for (int i = 0; i < n; i++) push(w, (kins){ .op = K_UPD, .dtype = TN_F32, .a = from[i], .c = to[i], .lanes = RT_WIDE });
+static void carry(writer *w, const parts *from, const parts *to) {
+    build_carry(w->o, from->row, to->row, from->rows), build_carry(w->o, from->column, to->column, from->columns);
 }
 
 /* All steps; what the next four multiply is read while these are multiplied: few threads wait for shared memory otherwise. */
 static void multiply_steps(writer *w, const rt_nest *n, int64_t steps) {
     int vectors = w->w->tr + n->grid_blocks * (n->side[1].across ? RT_WIDE : 1);
     if (vectors > MOST_AHEAD || steps < 2) { /* there are no registers for those of two steps */
-        kvar step = open(w, "k", steps, PAR_SERIAL, 0);
+        kvar step = build_loop(w->o, "k", steps, PAR_SERIAL);
         parts now = load_parts(w, n, affine_var(w->o->a, step));
         multiply_parts(w, n, &now);
-        close(w, 1);
+        build_ends(w->o, 1);
         return;
     }
     parts now = load_parts(w, n, affine_const(0)), held = now;
-    for (int i = 0; i < now.rows; i++) held.row[i] = push(w, (kins){ .op = K_ACC, .dtype = TN_F32, .lanes = RT_WIDE });
-    for (int i = 0; i < now.columns; i++) held.column[i] = push(w, (kins){ .op = K_ACC, .dtype = TN_F32, .lanes = RT_WIDE });
-    carry(w, now.row, held.row, now.rows), carry(w, now.column, held.column, now.columns);
-    kvar step = open(w, "k", steps - 1, PAR_SERIAL, 0);
+    for (int i = 0; i < now.rows; i++) held.row[i] = build_acc(w->o, OP_NIL, TN_F32, 0, RT_WIDE);
+    for (int i = 0; i < now.columns; i++) held.column[i] = build_acc(w->o, OP_NIL, TN_F32, 0, RT_WIDE);
+    carry(w, &now, &held);
+    kvar step = build_loop(w->o, "k", steps - 1, PAR_SERIAL);
     w->o->vars.at[step].role.unroll = steps < 4 ? 1 : 2;
     parts next = load_parts(w, n, affine_offset(affine_var(w->o->a, step), 1));
     multiply_parts(w, n, &held);
-    carry(w, next.row, held.row, now.rows), carry(w, next.column, held.column, now.columns);
-    close(w, 1);
+    carry(w, &next, &held);
+    build_ends(w->o, 1);
     multiply_parts(w, n, &held);
 }
 
@@ -472,11 +404,9 @@ static bool counts_first(const writer *w, const rt_nest *tiles) {
 
 /* Whether the comparison holds anywhere in the tile. */
 static reg tile_counts(writer *w) {
-    const kins *c = ins(w, w->w->skip), *x = ins(w, (int)c->a);
-    affine difference = difference_of(w);
-    reg d = push(w, (kins){ .op = K_INDEX, .dtype = x->dtype, .idx = difference });
-    reg zero = push(w, (kins){ .op = K_CONST, .dtype = x->dtype });
-    return push(w, (kins){ .op = K_ALU, .alu = c->alu, .dtype = TN_I32, .src = x->dtype, .a = d, .b = zero });
+    const kins *c = ins(w, w->w->skip);
+    reg d = build_index(w->o, ins(w, (int)c->a)->dtype, difference_of(w));
+    return build_op(w->o, (op_code)c->alu, d, build_number(w->o, w->o->ins.at[d].dtype, 0));
 }
 
 static const rt_nest *last_product(const writer *w, const rt_nest *tiles) {
@@ -495,14 +425,7 @@ static void look_at_skipped(writer *w, const rt_nest *tiles) {
     c.async = false;
     for (int from = 0; from < c.chunks; from += BATCH) {
         for (int i = from; i < c.chunks && i < from + BATCH; i++) c.v[i] = load_chunk(w, &c, i);
-        for (int i = from; i < c.chunks && i < from + BATCH; i++)
-            push(w, (kins){ .op = K_UPD,
-                            .alu = OP_dot,
-                            .dtype = TN_F32,
-                            .a = w->zeros,
-                            .b = c.v[i],
-                            .c = w->broken,
-                            .lanes = RT_WIDE });
+        for (int i = from; i < c.chunks && i < from + BATCH; i++) build_update(w->o, OP_dot, w->zeros, c.v[i], w->broken);
     }
 }
 
@@ -512,23 +435,14 @@ static void add_skipped(writer *w, const rt_nest *tiles) {
     copying c = plan_copy(w, n, &n->side[1], 1, ins(w, n->inner)->var);
     int64_t threads = (int64_t)1 << w->log_threads, fast = (int64_t)1 << c.log_fast;
     int buf = shared(w, threads * RT_WIDE), store = n->end - 1;
-    kins in = { .op = K_STORE, .dtype = TN_F32, .buf = (uint16_t)buf, .a = w->broken, .lanes = RT_WIDE, .lane_stride = 1 };
-    in.idx = affine_scale(w->o->a, bits_of(w, 0, w->log_threads), RT_WIDE);
-    push(w, in);
+    build_store(w->o, buf, affine_scale(w->o->a, bits_of(w, 0, w->log_threads), RT_WIDE), w->broken);
     meet(w);
     while (ins(w, store)->op != K_STORE) store--;
     for (int g = 0; g < n->grid_blocks; g++) {
-        kins add = { .op = K_ALU, .alu = OP_add, .dtype = TN_F32, .src = TN_F32, .lanes = RT_WIDE };
-        reg sum = 0;
-        for (int64_t q = 0; q < threads / fast; q++) {
-            add.a = sum, add.b = load_vector(w, buf, affine_offset(column_at(w, n, g), q * fast * RT_WIDE));
-            sum = sum ? push(w, add) : add.b;
-        }
+        reg sum = build_parts(w->o, OP_add, buf, column_at(w, n, g), threads / fast, fast * RT_WIDE, RT_WIDE);
         for (int row = 0; row < w->w->tr; row++) {
             reg held = w->held[ins(w, store)->buf][row * n->grid_blocks + g];
-            add.a = held, add.b = sum;
-            reg v = push(w, add);
-            push(w, (kins){ .op = K_UPD, .dtype = TN_F32, .a = v, .c = held, .lanes = RT_WIDE });
+            build_update(w->o, OP_NIL, build_op(w->o, OP_add, held, sum), 0, held);
         }
     }
 }
@@ -545,7 +459,8 @@ static void begin_ahead(writer *w, const rt_nest *n) {
     w->ahead = n, w->asked = n->loop;
     const rt_nest *last = last_product(w, n);
     for (int side = 0; side < 2; side++)
-        if (last->side[side].value && depends(w, &last->side[side], n->v)) w->wrote[last->side[side].buf] = true;
+        if (last->side[side].value && gpu_any_uses(w->w->k, last->side[side].needed, n->v))
+            w->wrote[last->side[side].buf] = true;
 }
 
 /* The operands of a tile come when it begins. */
@@ -579,22 +494,21 @@ static void write_tiles(writer *w, const rt_nest *n) {
     else
         begin_now(w, n);
     if (w->w->skip) {
-        w->zeros = push(w, (kins){ .op = K_CONST, .dtype = TN_F32 });
-        w->broken = push(w, (kins){ .op = K_ACC, .alu = OP_add, .dtype = TN_F32, .lanes = RT_WIDE });
+        w->zeros = build_number(w->o, TN_F32, 0);
+        w->broken = build_acc(w->o, OP_add, TN_F32, 0, RT_WIDE);
     }
     push(w, *ins(w, n->loop));
-    if (w->w->skip) counts = tile_counts(w), open(w, "once", 1, PAR_SERIAL, counts);
+    if (w->w->skip) counts = tile_counts(w), build_if(w->o, "once", 1, counts);
     if (!w->ahead) copy_operands(w, n->loop, n->end, n, true, NOW);
     write_range(w, n->loop + 1, n->end);
     end_tile(w, n);
     if (w->w->skip) {
-        close(w, 1);
-        kins none = { .op = K_ALU, .alu = OP_not, .dtype = TN_I32, .src = TN_I32, .a = counts };
-        open(w, "once", 1, PAR_SERIAL, push(w, none));
+        build_ends(w->o, 1);
+        build_if(w->o, "once", 1, build_op(w->o, OP_not, counts, 0));
         look_at_skipped(w, n);
-        close(w, 1);
+        build_ends(w->o, 1);
     }
-    close(w, 1);
+    build_ends(w->o, 1);
     for (int b = 0; b < w->o->bufs.n; b++) w->wrote[b] |= wrote[b];
     w->ahead = NULL;
     if (w->w->skip) add_skipped(w, n);
@@ -651,7 +565,7 @@ static void write_range(writer *w, int from, int to) {
 static void open_blocks(writer *w) {
     const row_tiles *t = w->w;
     int64_t blocks = (t->rows + t->block - 1) / t->block;
-    affine g = affine_var(w->o->a, open(w, "g", blocks, PAR_BLOCKS, 0));
+    affine g = affine_var(w->o->a, build_loop(w->o, "g", blocks, PAR_BLOCKS));
     w->first_row = affine_scale(w->o->a, g, t->block);
     if (t->skip) w->first_row = affine_offset(affine_scale(w->o->a, g, -t->block), (blocks - 1) * t->block);
     w->o->grid_blocks *= blocks;
@@ -684,13 +598,7 @@ static int open_threads(writer *w) {
                 cuts |= (uint64_t)1 << plan_copy(w, n, &n->side[side], side, ins(w, n->inner)->var).log_fast;
         if (n->kind == RT_COPY) cuts |= (uint64_t)1 << log2_up(n->n) | (uint64_t)1 << log2_up((n->n + RT_WIDE - 1) / RT_WIDE);
     }
-    int loops = 0;
-    for (int hi = w->log_threads; hi > 0; loops++) {
-        int lo = hi - 1;
-        while (!(cuts >> lo & 1)) lo--;
-        w->digit[w->n_digits++] = (digit){ lo, hi - lo, open(w, "t", (int64_t)1 << (hi - lo), PAR_BLOCK_THREADS, 0) };
-        hi = lo;
-    }
+    int loops = gpu_digits_open(w->o, &w->digits, w->log_threads, cuts);
     w->apart = first ? 2 : 0;
     w->x = bits_of(w, first, first + log_across);
     w->y = plus(w, bits_of(w, 0, first), bits_of(w, first + log_across, w->log_threads), first ? 2 : 1);
@@ -730,6 +638,6 @@ kernel *row_tiles_write(row_tiles *t) {
     int opened = open_groups(&w);
     opened += open_threads(&w);
     write_range(&w, t->from, t->to);
-    close(&w, opened);
+    build_ends(o, opened);
     return o;
 }

@@ -100,43 +100,13 @@ static bool find_places(scatter *w) {
 
 /* ---- writing ---- */
 
-static bool is_open(const scatter *w, kvar v) {
-    int closed = 0;
-    for (int i = w->o->ins.n - 1; i > 0; i--) {
-        const kins *in = &w->o->ins.at[i];
-        if (in->op == K_END) closed++;
-        if (in->op == K_LOOP && closed-- == 0) {
-            if (in->var == v) return true;
-            closed = 0;
-        }
-    }
-    return false;
-}
-
-/* Loops that are not open together share a variable. */
 static kvar open(scatter *w, const char *name, int64_t n, kpar par, int unroll) {
-    kvar v = w->k->vars.n;
-    while (v < w->o->vars.n && (strcmp(w->o->vars.at[v].name, name) || w->o->vars.at[v].extent != n || is_open(w, v))) v++;
-    if (v == w->o->vars.n) v = kernel_var(w->o, name, n, false, false);
+    kvar v = build_loop(w->o, name, n, par);
     if (unroll > 1) w->o->vars.at[v].role.unroll = unroll < n ? unroll : (int)n;
-    kernel_push(w->o, (kins){ .op = K_LOOP, .var = v, .hi = n, .step = 1, .par = (uint8_t)par });
-    return v;
-}
-static kvar open_if(scatter *w, int64_t n, reg condition) {
-    kvar v = open(w, "s", n, PAR_SERIAL, 0);
-    w->o->ins.at[w->o->ins.n - 1].a = condition;
     return v;
 }
 static affine scaled(scatter *w, kvar v, int64_t by) { return build_times(w->o->a, v, by); }
 static affine plus(scatter *w, affine x, affine y) { return affine_add(w->o->a, x, y); }
-
-static reg number(scatter *w, tn_dtype t, int64_t n) {
-    return kernel_push(w->o, (kins){ .op = K_CONST, .dtype = (uint8_t)t, .imm = (double)n, .imm_int = n });
-}
-static reg compute(scatter *w, op_code op, tn_dtype t, tn_dtype on, reg a, reg b) {
-    return kernel_push(w->o,
-                       (kins){ .op = K_ALU, .alu = (uint8_t)op, .dtype = (uint8_t)t, .src = (uint8_t)on, .a = a, .b = b });
-}
 
 /* The base at a place and columns, of which p says what the columns' variables become. Returns its register. */
 static reg write_base(scatter *w, gpu_places p, affine place, bool store) {
@@ -174,22 +144,21 @@ static const gpu_places *place_add(scatter *w, gpu_places *p, affine which, bool
 
 /* The index of an add less the first place of the range. */
 static reg write_index(scatter *w, const gpu_places *p, affine low) {
-    tn_dtype t = (tn_dtype)at(w, (int)add(w)->dyn)->dtype;
     write_part(w, p, true);
     reg d = w->copy.to[add(w)->dyn];
     if (w->ranges == 1) return d;
-    reg from = kernel_push(w->o, (kins){ .op = K_INDEX, .dtype = (uint8_t)t, .idx = low });
-    return compute(w, OP_sub, t, t, d, from);
+    return build_op(w->o, OP_sub, d, build_index(w->o, at(w, (int)add(w)->dyn)->dtype, low));
 }
 
 /* -1 where the place is one of the range and the add exists, else 0. */
 static reg write_inside(scatter *w, reg d, affine which, bool tail) {
-    tn_dtype t = (tn_dtype)w->o->ins.at[d].dtype;
-    reg low = compute(w, OP_le, TN_I32, t, number(w, t, 0), d), high = compute(w, OP_lt, TN_I32, t, d, number(w, t, w->range));
-    reg both = compute(w, OP_and, TN_I32, TN_I32, low, high);
+    kernel *o = w->o;
+    uint8_t t = o->ins.at[d].dtype;
+    reg zero = build_number(o, t, 0), low = build_op(o, OP_le, zero, d), end = build_number(o, t, (double)w->range);
+    reg high = build_op(o, OP_lt, d, end), both = build_op(o, OP_and, low, high);
     if (!tail) return both;
-    reg i = kernel_push(w->o, (kins){ .op = K_INDEX, .dtype = TN_I64, .idx = which });
-    return compute(w, OP_and, TN_I32, TN_I32, both, compute(w, OP_lt, TN_I32, TN_I64, i, number(w, TN_I64, w->n_adds)));
+    reg i = build_index(o, TN_I64, which), last = build_number(o, TN_I64, (double)w->n_adds);
+    return build_op(o, OP_and, both, build_op(o, OP_lt, i, last));
 }
 
 static affine moved(scatter *w, affine x, const gpu_places *p) {
@@ -256,7 +225,7 @@ static void write_chunk(scatter *w, affine first, affine low, bool tail, kvar ra
         here[q] = write_inside(w, d[q], which, tail);
     }
     for (int q = 0; q < ADDS; q++) {
-        open_if(w, 1, here[q]);
+        build_if(w->o, "s", 1, here[q]);
         write_add(w, p[q], d[q], range, block);
         build_ends(w->o, 1);
     }
@@ -280,7 +249,7 @@ static void write_search(scatter *w, kvar range, kvar block) {
         any[q] =
             kernel_push(w->o, (kins){ .op = K_BLOCK_REDUCE, .alu = OP_min, .dtype = TN_I32, .a = any[q], .width = w->warp });
     for (int q = 0; q < CHUNKS; q++) {
-        affine iteration = scaled(w, open_if(w, w->warp / ADDS, any[q]), ADDS);
+        affine iteration = scaled(w, build_if(w->o, "s", w->warp / ADDS, any[q]), ADDS);
         write_chunk(w, affine_offset(plus(w, first, iteration), q * w->warp), low, tail, range, block);
         build_ends(w->o, 1);
     }
@@ -401,20 +370,12 @@ static void write_sums(scatter *w, int fast, kvar warp, kvar lane, affine low) {
     affine place = plus(w, local, low);
     gpu_places p = { .n = w->columns };
     int loops = 1 + open_serial_columns(w, &p);
-    reg sum = 0;
-    for (int part = 0; part < warps; part++) {
-        reg x = kernel_push(w->o, (kins){ .op = K_LOAD,
-                                          .dtype = dtype,
-                                          .src = dtype,
-                                          .buf = (uint16_t)fast,
-                                          .idx = own_sum(w, local, &p, affine_offset(affine_var(a, lane), part * w->warp)) });
-        sum = part ? compute(w, OP_add, (tn_dtype)dtype, (tn_dtype)dtype, sum, x) : x;
-    }
+    reg sum = build_parts(w->o, OP_add, fast, own_sum(w, local, &p, affine_var(a, lane)), warps, w->warp, 1);
     sum = kernel_push(w->o, (kins){ .op = K_BLOCK_REDUCE, .alu = OP_add, .dtype = dtype, .a = sum, .width = w->warp });
     if (w->places != w->ranges * w->range) gpu_bound(&p, place, w->places, 0);
     reg base = write_base(w, p, place, false);
     kins in = *at(w, w->base_end - w->base_loops);
-    in.a = compute(w, OP_add, (tn_dtype)dtype, (tn_dtype)dtype, base, sum);
+    in.a = build_op(w->o, OP_add, base, sum);
     in.idx = plus(w, moved(w, add(w)->idx, &p), affine_scale(a, place, add(w)->dyn_stride));
     gpu_bound(&p, affine_var(a, lane), 1, 0);
     push_masked(w, in, &p, NULL);
@@ -434,13 +395,9 @@ static void write_private(scatter *w) {
     if (warp >= 0) thread = plus(w, thread, scaled(w, warp, w->warp));
     int64_t sums = w->range * w->n_columns;
     int fast = gpu_shared_buffer(w->o, dtype, sums * w->block_threads);
-    reg zero = number(w, (tn_dtype)dtype, 0);
+    reg zero = build_number(w->o, dtype, 0);
     kvar i = open(w, "i", sums, PAR_SERIAL, 8);
-    kernel_push(w->o, (kins){ .op = K_STORE,
-                              .dtype = dtype,
-                              .buf = (uint16_t)fast,
-                              .idx = plus(w, scaled(w, i, w->block_threads), thread),
-                              .a = zero });
+    build_store(w->o, fast, plus(w, scaled(w, i, w->block_threads), thread), zero);
     build_ends(w->o, 1);
     write_share(w, fast, thread, low);
     build_barrier(w->o);

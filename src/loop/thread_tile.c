@@ -21,24 +21,18 @@ static reg load_vector(tile_writer *w, int x, int g, affine step) {
     const tiler *t = w->w;
     const tile_operand *s = &t->side[x];
     affine at = affine_scale(w->o->a, build_plus(w->o->a, step, w->split_k, own_steps(t)), s->pitch);
-    kins in = { .op = K_LOAD, .buf = (uint16_t)s->buf, .lanes = (uint8_t)s->lanes, .lane_stride = s->lanes > 1 };
-    in.dtype = in.src = tiler_at(t, t->acc)->dtype;
-    in.idx = build_plus(w->o->a, at, tiler_vector_at(w, x, g), 1);
-    return kernel_push(w->o, in);
+    return build_load(w->o, s->buf, affine_add(w->o->a, at, tiler_vector_at(w, x, g)), s->lanes);
 }
 
 static void multiply_step(tile_writer *w, const tile_sums *acc, const parts *p) {
     const tiler *t = w->w;
-    uint8_t type = tiler_at(t, t->acc)->dtype;
     int vectors = t->s.t[1] / t->side[1].lanes, lanes = t->side[0].lanes;
-    kins sum = { .op = K_UPD, .alu = OP_dot, .dtype = type, .lanes = (uint8_t)t->side[1].lanes };
     for (int i = 0; i < t->s.t[0]; i++) {
-        sum.a = p->of[0][i / lanes];
-        if (lanes > 1) sum.a = kernel_push(w->o, (kins){ .op = K_LANES, .dtype = type, .a = sum.a, .first_lane = i % lanes });
+        reg row = p->of[0][i / lanes];
+        if (lanes > 1) row = build_lane(w->o, row, i % lanes);
         for (int g = 0; g < vectors; g++) { /* there and back: two products in a row share an operand */
             int j = i % 2 ? vectors - 1 - g : g;
-            sum.b = p->of[1][j], sum.c = acc->at[i][j];
-            kernel_push(w->o, sum);
+            build_update(w->o, OP_dot, row, p->of[1][j], acc->at[i][j]);
         }
     }
 }

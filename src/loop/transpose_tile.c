@@ -101,13 +101,8 @@ static void write_loads(transposer *w, kernel *o, affine u0, affine v0, kvar y, 
             gpu_places p = places_at(w, a, u0, v0, s.fast, s.slow, w->u);
             p.varies = varies;
             reg r = gpu_copy(&c, w->transposed[i], &p);
-            kernel_push(o, (kins){ .op = K_STORE,
-                                   .dtype = o->ins.at[r].dtype,
-                                   .buf = (uint16_t)w->buf[i],
-                                   .idx = affine_add(a, affine_scale(a, s.fast, w->pitch), s.slow),
-                                   .a = r,
-                                   .lanes = (uint8_t)w->lanes,
-                                   .lane_stride = w->lanes > 1 ? w->pitch : 0 });
+            reg store = build_store(o, w->buf[i], affine_add(a, affine_scale(a, s.fast, w->pitch), s.slow), r);
+            o->ins.at[store].lane_stride = w->lanes > 1 ? w->pitch : 0;
         }
 }
 
@@ -126,14 +121,8 @@ static void write_rest(transposer *w, kernel *o, affine u0, affine v0, kvar y, k
                 gpu_copy(&c, i, &p);
                 continue;
             }
-            uint8_t type = w->k->ins.at[i].dtype;
-            c.to[i] = kernel_push(o, (kins){ .op = K_LOAD,
-                                             .dtype = type,
-                                             .src = type,
-                                             .buf = (uint16_t)w->buf[transposed],
-                                             .idx = affine_add(a, affine_scale(a, s.slow, w->pitch), s.fast),
-                                             .lanes = (uint8_t)w->lanes,
-                                             .lane_stride = w->lanes > 1 });
+            affine place = affine_add(a, affine_scale(a, s.slow, w->pitch), s.fast);
+            c.to[i] = build_load(o, w->buf[transposed], place, w->lanes);
         }
     }
 }

@@ -26,7 +26,7 @@ static bool choose_variables(tiler *w, bool *const needed[2]) {
     kvar v[2] = { -1, -1 };
     for (int i = 1; i <= w->n_outer; i++) {
         kvar u = tiler_at(w, i)->var;
-        bool a = tiler_uses(w, needed[0], u), b = tiler_uses(w, needed[1], u);
+        bool a = gpu_any_uses(w->k, needed[0], u), b = gpu_any_uses(w->k, needed[1], u);
         double score = (double)(tiler_extent(w, u) < 128 ? tiler_extent(w, u) : 128) * (tiler_stores_along(w, u) ? 2 : 1);
         if (a != b && score > best[b]) best[b] = score, v[b] = u;
     }
