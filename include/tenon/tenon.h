@@ -384,9 +384,36 @@ TN_API void tn_program_get_stats(const tn_program *p, tn_program_stats *out);
 
 /* Texts of the stages, for people and tools: "graph" (as compiled), "plan", "deps" (what each launch comes after, by data or
  * control), "scalar" (kernels as they are before their schedules), "schedule", "kernels", "c", "x86" (a listing of machine
- * code), "opencl" and "cuda" (programs for GPUs), "standalone" (a C file that needs no library; its head has a program that
- * calls it), "explain", "explain.json". Free with tn_string_free. */
+ * code), "opencl" and "cuda" (programs for GPUs), "standalone" (the C file of tn_program_export as it is by default),
+ * "explain", "explain.json". Free with tn_string_free. */
 TN_API TN_CHECK tn_status tn_program_text(const tn_program *p, const char *stage, char **out_text);
+
+/* ---- export -------------------------------------------------------------------------------------------------------------- */
+
+/* A program as C99 that a host program is linked with, without Tenon: no library but libm, no allocation, nothing static but
+ * constant data. Temporaries, states and weights are in memory that the host hands over, of sizes that its header has as
+ * constants. What the functions do stands in that header; the comment at the head of the C text has a program that calls them.
+ */
+typedef struct {
+    size_t struct_size;
+    const char *name;    /* that all names begin with: letters, digits and _; NULL = the graph's */
+    const char *weights; /* what the file of constant data is called, which is then a part of its own; NULL = in the C text,
+                            up to four million numbers */
+    const char *header;  /* what the file of the header is called; NULL = the C text is its own header */
+    const char *cpu;  /* whose vectors the text has: "native" (NULL), "avx512", "avx2", "sse2", "neon", or "scalar": none, for
+                         any compiler of C99 */
+    int threads;      /* that the host may run a call on, by a function that it gives; 0 or 1 = the caller's alone */
+    int train;        /* 1 = with functions that run many steps, and save and load states; TN_ERR_INVAL where none changes */
+    int freestanding; /* 1 = without the C library and libm */
+} tn_export_opts;
+#define TN_EXPORT_DEFAULTS TN_VALUE_(tn_export_opts, sizeof(tn_export_opts), NULL, NULL, NULL, NULL, 0, 0, 0)
+typedef struct tn_export tn_export;
+typedef enum { TN_EXPORT_CODE, TN_EXPORT_HEADER, TN_EXPORT_WEIGHTS } tn_export_part;
+/* opts NULL = TN_EXPORT_DEFAULTS. Of a program for the CPU. Safe: any thread may export a shared program. */
+TN_API TN_CHECK tn_status tn_program_export(const tn_program *p, const tn_export_opts *opts, tn_export **out);
+/* Bytes of a part, texts with a 0 behind them; NULL where there is none. They live as long as x. */
+TN_API const void *tn_export_data(const tn_export *x, tn_export_part part, size_t *out_size);
+TN_API void tn_export_free(tn_export *x); /* NULL is fine */
 
 /* ---- tuning -------------------------------------------------------------------------------------------------------------- */
 

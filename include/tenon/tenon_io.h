@@ -41,6 +41,14 @@ TN_API void tn_io_free(tn_ctx *ctx, void *data);
 /* The bytes of a regular file of at most `limit` bytes (TN_ERR_IO beyond it), with a zero behind them. Free with tn_io_free. */
 TN_API TN_CHECK tn_status tn_io_file_load(tn_ctx *ctx, const char *path, uint64_t limit, void **out_data, size_t *out_size);
 TN_API TN_CHECK tn_status tn_io_file_save(tn_ctx *ctx, const char *path, const void *data, size_t n);
+/* Files that belong together: all are written before the first takes its place, so that an error, such as a disk that is full,
+ * leaves those that were there. */
+typedef struct {
+    const char *path;
+    const void *data;
+    size_t n;
+} tn_io_bytes;
+TN_API TN_CHECK tn_status tn_io_files_save(tn_ctx *ctx, const tn_io_bytes *files, int n);
 
 /* ---- safetensors: many named arrays in one file -------------------------------------------------------------------------- */
 

@@ -91,18 +91,12 @@ static void text_gpu(text_job *j, const tn_program *p, gpu_language language) {
              language, &j->out);
 }
 
-/* Its user may set states where they lie, so there must not be copies of them in another order. */
 static void text_standalone(text_job *j, const tn_program *p) {
-    target plain = p->target;
-    bool copies = false;
-    plain.no_panels = true;
-    for (int i = 0; i < p->plan->bufs.n; i++) copies |= p->plan->bufs.at[i].kind == PB_STATE && p->plan->bufs.at[i].panels;
-    tn_compile_opts opts = p->opts;
-    opts.schedule = NULL; /* which may ask for them */
-    const plan *what = p->plan;
-    if (copies || p->n_packed)
-        what = pipeline_run(drive_with_values(p, p->graph, j->a), j->a, &opts, copies ? &plain : &p->target);
-    emit_c_standalone(what, &p->target, p->plan->g->name, &j->out);
+    const drive_processor *cpu = drive_find_processor(NULL);
+    export_form form = { .name = export_name(j->a, p->plan->g->name), .flags = cpu->flags };
+    export_files files;
+    drive_export(p, &form, cpu, 1, j->a, &files);
+    j->out = files.code;
 }
 
 /* With the values of all constants. */

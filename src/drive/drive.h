@@ -3,6 +3,7 @@
 #define TN_DRIVE_DRIVE_H
 
 #include "drive/objects.h"
+#include "emit/emit.h"
 #include "ir/plan.h"
 #include "ir/target.h"
 #include "machine/cost.h"
@@ -81,6 +82,16 @@ tn_status drive_compile_on(tn_ctx *ctx, device *dev, const graph *g, const tn_co
 tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, const ktuning *tuned,
                               tn_program **out, err *e);
 void drive_program_free(tn_program *p);
+
+/* export.c: the program as files, for a processor of the table. Jumps, also where it is not for the CPU. */
+typedef struct drive_processor {
+    const char *name;
+    int vector_bytes, n_vector_regs; /* 0: as the program's target */
+    const char *flags;               /* of a C compiler; NULL: none */
+} drive_processor;
+const drive_processor *drive_find_processor(const char *name); /* NULL name: "native"; NULL: there is none */
+void drive_export(const tn_program *p, const export_form *f, const drive_processor *cpu, int threads, arena *a,
+                  export_files *out);
 
 /* memory.c: the bytes that buffer b of a plan holds when its value is this one, put where it lies in `to`. */
 tn_status drive_upload(const tn_program *p, buffer *to, const pbuf *b, const void *value, err *e);

@@ -34,7 +34,7 @@ static void print_arrays(clike *e, const kernel *k) {
         if (kb->kind != KB_LOCAL) continue;
         if (scratch)
             str_addf(e->out,
-                     "    %s *const restrict b%d = (%s *)__builtin_assume_aligned(scratch + %lldL, %d);\n    (void)b%d;\n",
+                     "    %s *const __restrict b%d = (%s *)__builtin_assume_aligned(scratch + %lldL, %d);\n    (void)b%d;\n",
                      type, b, type, (long long)at, ARRAY_ALIGN, b);
         else
             str_addf(e->out, "    %s b%d[%lld] __attribute__((aligned(%d), unused));\n", type, b, (long long)array_elems(k, kb),
@@ -49,9 +49,10 @@ static void print_kernel(clike *e, const kernel *k, int id) {
     for (int b = 0; b < k->bufs.n; b++) {
         const kbuf *kb = &k->bufs.at[b];
         if (kb->kind == KB_LOCAL) continue;
-        str_addf(e->out, "%s%s *restrict b%d, ", kb->kind == KB_IN ? "const " : "", clike_memory_type((tn_dtype)kb->dtype), b);
+        str_addf(e->out, "%s%s *__restrict b%d, ", kb->kind == KB_IN ? "const " : "", clike_memory_type((tn_dtype)kb->dtype),
+                 b);
     }
-    if (k->params) str_add(e->out, "const int64_t *restrict dims, ");
+    if (k->params) str_add(e->out, "const int64_t *__restrict dims, ");
     str_addf(e->out, "%sint64_t tid, int64_t nt) {\n    (void)tid, (void)nt;\n", emit_c_scratch(k) ? "char *scratch, " : "");
     clike_params(e);
     print_arrays(e, k);
@@ -69,12 +70,11 @@ int64_t emit_c_most_scratch(const plan *p) {
     return most;
 }
 
-void emit_c_kernels(const plan *p, const target *t, str *out) {
+void emit_c_kernels(const plan *p, const export_form *form, str *out) {
     str body;
     str_init(&body, out->a);
     clike e = clike_make(&clike_c, &body);
-    e.needs.lanes[1] = true;
-    (void)t;
+    e.needs.lanes[1] = true, e.needs.form = form;
     for (int i = 0; i < p->kernels.n; i++)
         if (p->kernels.at[i].code == i) print_kernel(&e, p->kernels.at[i].k, i);
     clike_program(&e, out);
@@ -146,7 +146,8 @@ static void print_main(const plan *p, int64_t arrays, int64_t scratch, str *out)
 
 int64_t emit_c(const plan *p, const target *t, str *out) {
     int64_t arrays = emit_c_most_scratch(p), scratch = plan_room(arrays + 8 * (SLOT_IO + p->io.n)); /* slots of a step */
-    emit_c_kernels(p, t, out);
+    (void)t;
+    emit_c_kernels(p, NULL, out);
     str_add(out, "typedef struct tn_par {\n    int64_t nt;\n    int32_t (*next)(const struct tn_par *, int64_t left);\n    "
                  "int64_t me;\n} tn_par;\n"
                  "/* Shares of the work between two barriers, until there are no more; below -1 this thread is to return. */\n"

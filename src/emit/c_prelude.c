@@ -10,15 +10,26 @@
 
 /* ---- templates: @ lanes, $ element type (f32, f64, i32, i64), ` its C type, & the mask type of the same width ---- */
 
-static const char common[] =
+/* A file of its own has them from <stdint.h>. */
+static const char integers[] =
     "typedef __INT8_TYPE__ int8_t; typedef __UINT8_TYPE__ uint8_t; typedef __UINT16_TYPE__ uint16_t; typedef __INT32_TYPE__ "
     "int32_t;\n"
-    "typedef __UINT32_TYPE__ uint32_t; typedef __INT64_TYPE__ int64_t; typedef __UINT64_TYPE__ uint64_t;\n"
-    "#define INL static inline __attribute__((always_inline, unused))\n"
+    "typedef __UINT32_TYPE__ uint32_t; typedef __INT64_TYPE__ int64_t; typedef __UINT64_TYPE__ uint64_t;\n";
+
+/* What is said to compilers that know GNU C, in words for others. */
+static const char foreign[] =
+    "#if !defined(__GNUC__)\n#include <math.h>\n#include <string.h>\n#define __attribute__(x)\n#define __asm__(x)\n"
+    "#define __builtin_memcpy memcpy\n#define __builtin_memset memset\n#define __builtin_sqrtf sqrtf\n#define __builtin_sqrt "
+    "sqrt\n#define __builtin_nanf(x) NAN\n#define __builtin_nan(x) NAN\n#define __builtin_inff() INFINITY\n#define "
+    "__builtin_inf() INFINITY\n#define __builtin_assume_aligned(p, n) (p)\n#define __builtin_prefetch(p) ((void)0)\n"
+    "#define __restrict restrict\n#define INL static inline\n#define HIDE(v) ((void)0)\n#define UNROLL(n)\n#endif\n";
+
+static const char common[] =
+    "#if defined(__GNUC__)\n#define INL static inline __attribute__((always_inline, unused))\n"
     /* A vector of so many bytes stays in a register, where the machine has such registers. */
     "#define HIDE(v) __asm__(\"\" : \"+r\"(v))\n"
-    "#define PRAGMA(x) _Pragma(#x)\n#if defined(__clang__)\n#define UNROLL(n) PRAGMA(clang loop unroll_count(n))\n#else\n"
-    "#define UNROLL(n) PRAGMA(GCC unroll n)\n#endif\n"
+    "#define PRAGMA(x) _Pragma(#x)\n#endif\n#if defined(__clang__)\n#define UNROLL(n) PRAGMA(clang loop "
+    "unroll_count(n))\n#elif defined(__GNUC__)\n#define UNROLL(n) PRAGMA(GCC unroll n)\n#endif\n"
     "#if defined(__AVX512F__)\n#define KEEP_16(v) __asm__(\"\" : \"+v\"(v))\n#elif defined(__SSE2__)\n#define KEEP_16(v) "
     "__asm__(\"\" : \"+x\"(v))\n#elif defined(__aarch64__)\n#define KEEP_16(v) __asm__(\"\" : \"+w\"(v))\n#else\n#define "
     "KEEP_16(v) ((void)0)\n#endif\n"
@@ -39,7 +50,7 @@ static const char unsigned_vectors[] = "typedef uint32_t u32x@ __attribute__((ve
                                        "__attribute__((vector_size(8 * @)));\n";
 static const char unsigned_scalars[] = "typedef uint32_t u32x1;\ntypedef uint64_t u64x1;\n";
 
-static const char vector_base[] = "INL $x@ K_$x@(` c) { return c - ($x@){ 0 }; }\n"
+static const char vector_base[] = "INL $x@ K_$x@(` c) { const $x@ z = { 0 }; return c - z; }\n"
                                   "INL $x@ LD_$x@(const ` *p) { return *(const $x@u *)p; }\n"
                                   "INL void ST_$x@(` *p, $x@ v) { *($x@u *)p = v; }\n"
                                   "INL i32x@ LT_$x@($x@ a, $x@ b) { return __builtin_convertvector(a < b, i32x@); }\n"
@@ -255,7 +266,7 @@ static void multiply_add(const elem *e, int lanes, str *out) {
     if (lanes == 1)
         call = p == 's' ? "return __builtin_fmaf(x, y, z);" : "return __builtin_fma(x, y, z);";
     else if (bytes == 8)
-        call = "return (f32x2){ __builtin_fmaf(x[0], y[0], z[0]), __builtin_fmaf(x[1], y[1], z[1]) };";
+        call = "const f32x2 r = { __builtin_fmaf(x[0], y[0], z[0]), __builtin_fmaf(x[1], y[1], z[1]) }; return r;";
     else if (bytes <= 32)
         call = arena_printf(out->a, "return (%s)__builtin_ia32_vfmaddp%c%s(x, y, z);", type, p, bytes == 32 ? "256" : "");
     else /* 4: rounded as the processor is set */
@@ -353,6 +364,14 @@ static bool elem_used(const prelude_needs *needs, const elem *e) {
 /* libm under names that the compiler does not know: it would compute calls with constant operands itself, with another rounding
  * than the library's, and turn some into other calls. */
 static void declare_libm(const prelude_needs *needs, str *out) {
+    if (needs->form) str_add(out, "#if !defined(__GNUC__)\n");
+    for (size_t i = 0; needs->form && i < COUNT_OF(libm); i++) {
+        if (!word_used(needs, libm[i].word)) continue;
+        const char *f32 = libm[i].f32, *f64 = strcmp(libm[i].word, "MOD") ? libm[i].f64 : "m_fmod";
+        if (f32) str_addf(out, "#define %s %s\n", f32, f32 + 2);
+        if (f64) str_addf(out, "#define %s %s\n", f64, f64 + 2);
+    }
+    if (needs->form) str_add(out, "#else\n");
     str_add(out, "#define LABEL_(x) #x\n#define LABEL(x) LABEL_(x)\n");
     for (size_t i = 0; i < COUNT_OF(libm); i++) {
         if (!word_used(needs, libm[i].word)) continue;
@@ -368,6 +387,7 @@ static void declare_libm(const prelude_needs *needs, str *out) {
                      type, libm[i].arity == 2 ? ", " : "", libm[i].arity == 2 ? type : "", name + 2);
         }
     }
+    if (needs->form) str_add(out, "#endif\n");
 }
 
 /* The functions that the language of a GPU has. */
@@ -391,6 +411,7 @@ void emit_prelude(const prelude_needs *asked, const clike_language *l, str *out)
         str_addf(out, "#define BARRIER %s\n", l->barrier);
         name_math(needs, l, out);
     } else {
+        str_add(out, needs->form ? foreign : integers);
         str_add(out, common);
         declare_libm(needs, out);
     }

@@ -12,9 +12,27 @@
  * alone. Returns the bytes of scratch memory (SLOT_SCRATCH) of each thread. */
 int64_t emit_c(const plan *p, const target *t, str *out);
 
-/* aot.c: the same as a file of its own with a function of plain pointers, see its head: what `tenon emit --target=c` prints.
- * `name` starts the names of its functions, in so far as it can stand in C.  */
-void emit_c_standalone(const plan *p, const target *t, const char *name, str *out);
+/* export.c: the same as files of their own, which a host program is linked with: kernels, data, and functions of plain
+ * pointers. What they offer stands at the head of their text. */
+typedef struct export_form {
+    const char *name;    /* that the names of functions begin with: an identifier of C */
+    const char *weights; /* data are in a file of this name, which the host reads or the assembler links; NULL: in the text */
+    const char *header;  /* the name of the file with the interface; NULL: the text is its own */
+    const char *flags;   /* that a compiler is best given for the processor in question; NULL: none */
+    bool loop;           /* and a function that runs several steps, and those that save and load the states */
+    bool freestanding;   /* without the C library and libm */
+} export_form;
+typedef struct export_files {
+    str code, header;
+    uint8_t *weights; /* [n_weights]; NULL: they are in the text */
+    size_t n_weights;
+} export_files;
+/* Of a plan whose states, where runs change them, are in no panels. Jumps with TN_ERR_UNSUPPORTED where the form has no words
+ * for something. Memory: p's arena. */
+void emit_export(const plan *p, const export_form *f, export_files *out);
+/* Whether `name` can be an identifier of C that is not reserved; one that is, of any text. */
+bool export_is_name(const char *name);
+char *export_name(arena *a, const char *text);
 
 /* x86.c: the whole plan as x86-64 machine code: one image with the entries of emit_c. Position-independent; before it runs, the
  * loader writes the address of each import into its 8-byte cell. */
@@ -49,12 +67,13 @@ void emit_gpu(const plan *p, gpu_language language, str *out);
 
 /* c.c, shared by both. Arrays of kernels that are too large for the stack are in memory that the caller hands over, as the
  * argument before tid of those that have any: emit_c_scratch bytes, or 0. */
-void emit_c_kernels(const plan *p, const target *t, str *out);
+void emit_c_kernels(const plan *p, const export_form *form, str *out); /* form NULL: for emit_c */
 int64_t emit_c_scratch(const kernel *k);
 int64_t emit_c_most_scratch(const plan *p); /* of its kernels */
 
 /* c_prelude.c: vector types and functions for the register types and lane counts in use. */
 typedef struct prelude_needs {
+    const export_form *form; /* of a file of its own; NULL: for emit_c */
     bool f64, i64, half, random;
     bool lanes[65];              /* by lane count */
     bool ops[N_OPS];             /* elementwise ops used through their functions */

@@ -311,13 +311,14 @@ standalone() { # standalone MODEL NAME IN_COUNT OUT_COUNT OPTIONS...: the last c
     expect 0 emit "$model" --target=c --output "$dir/emitted.c" "$@"
     cat >"$dir/main.c" <<C
 #include <stdio.h>
-#define ${name}_INTERFACE
+#define ${name^^}_INTERFACE
 #include "emitted.c"
 int main(void) {
-    static struct ${name}_ctx ctx;
+    struct ${name}_ctx ctx;
+    static unsigned char arena[${name^^}_ARENA_BYTES];
     static float x[$in], y[$out];
     for (int i = 0; i < $in; i++) x[i] = 0.25f;
-    ${name}_init(&ctx);
+    if (${name}_init(&ctx, arena, sizeof arena, NULL, 0, NULL, 0)) return 1;
     ${name}_run(&ctx, x, y);
     ${name}_run(&ctx, x, y);
     for (int i = 0; i < $out; i++) printf("%.4f\\n", y[i]);

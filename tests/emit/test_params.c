@@ -70,7 +70,7 @@ static void *compile(kernel *k, size_t i, kernel_fn *out) {
     str text;
     str_init(&text, a);
     VEC_PUSH(a, &p.kernels, (pkernel){ .k = k });
-    emit_c_kernels(&p, &t, &text);
+    emit_c_kernels(&p, NULL, &text);
     str_add(&text,
             "void run(float *const *b, const int64_t *dims, int64_t tid, int64_t nt) { kernel_0(b[0], b[1], b[2], dims, tid, "
             "nt); }\n");

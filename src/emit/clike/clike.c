@@ -244,9 +244,9 @@ static void print_index(clike *e, const kins *in, reg r) {
     str_add(e->out, ");");
     if (!e->l->gpu) str_addf(e->out, " HIDE(%s%u);", wide ? "n" : "v", r);
     if (wide) {
-        str_addf(e->out, " %sx%d v%u = K_%sx%d(n%u) + (%sx%d){ ", type, in->lanes, r, type, in->lanes, r, type, in->lanes);
+        str_addf(e->out, " const %sx%d d%u = { ", type, in->lanes, r);
         for (int l = 0; l < in->lanes; l++) str_addf(e->out, "%s%lld", l ? ", " : "", (long long)(l * in->lane_stride));
-        str_add(e->out, " };");
+        str_addf(e->out, " }; %sx%d v%u = K_%sx%d(n%u) + d%u;", type, in->lanes, r, type, in->lanes, r, r);
     }
     str_add(e->out, "\n");
 }

@@ -1,0 +1,89 @@
+/* cmd_export.c - `tenon export`: a model as C of its own. */
+#include "cli.h"
+#include "tenon/tenon_io.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* "dir/net.c" and "h": dir/net.h. */
+static char *beside(const char *path, const char *end) {
+    const char *slash = strrchr(path, '/'), *dot = strrchr(path, '.');
+    size_t n = dot && dot != path && (!slash || dot > slash + 1) ? (size_t)(dot - path) : strlen(path);
+    return cli_format("%.*s.%s", (int)n, path, end);
+}
+static const char *last_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* All parts, or none: each is written beside its place before any takes it. */
+static void save(cli *c, const tn_export *x, const char *code, const char *header, const char *weights) {
+    tn_io_bytes parts[3] = { { code, NULL, 0 }, { header, NULL, 0 }, { weights, NULL, 0 } };
+    int n = 0;
+    for (int i = 0; i < 3; i++) {
+        const void *data = tn_export_data(x, (tn_export_part)i, &parts[i].n);
+        if (data) parts[n].path = parts[i].path, parts[n].data = data, parts[n].n = parts[i].n, n++;
+    }
+    cli_need(c, tn_io_files_save(c->ctx, parts, n));
+    for (int i = 0; i < n; i++) cli_note(c, "%s: %zu bytes", parts[i].path, parts[i].n);
+}
+
+static int export_model(cli *c) {
+    const char *code = cli_text(c, "output", NULL), *weights = cli_text(c, "weights", NULL),
+               *state = cli_text(c, "state", NULL);
+    tn_compile_opts o = cli_compile_opts(c);
+    tn_export_opts e = TN_EXPORT_DEFAULTS;
+    tn_program *p;
+    tn_export *x;
+    if (!code) cli_usage(c, "where to? --output=FILE.c");
+    char *header = beside(code, "h");
+    if (!strcmp(header, code)) cli_usage(c, "--output=%s is where the header goes: name a FILE.c", code);
+    if (weights && (!strcmp(weights, code) || !strcmp(weights, header)))
+        cli_usage(c, "--weights=%s is where the %s goes", weights, strcmp(weights, code) ? "header" : "C text");
+    e.name = cli_text(c, "name", NULL), e.cpu = cli_text(c, "cpu", NULL), e.header = last_name(header);
+    e.weights = weights ? last_name(weights) : NULL;
+    e.threads = (int)cli_int(c, "threads", 0, 0, 1024);
+    e.train = cli_flag(c, "train"), e.freestanding = cli_flag(c, "freestanding");
+    tn_graph *g = model_open(c, c->args[0], (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX));
+    if (state) cli_need(c, tn_io_load_graph(c->ctx, g, state));
+    cli_need(c, tn_compile(g, &o, &p));
+    cli_need(c, tn_program_export(p, &e, &x));
+    save(c, x, code, header, weights);
+    tn_export_free(x);
+    tn_program_free(p);
+    tn_graph_free(g);
+    free(header);
+    return CLI_OK;
+}
+
+static const cli_option export_options[] = {
+    { "output", 'o', "FILE", "the C text; the header is FILE.h beside it" },
+    { "name", 'n', "NAME", "that all names begin with (default: the graph's)" },
+    { "weights", 'w', "FILE", "constant data go there, which the host reads or the assembler links; default: into the C text" },
+    { "train", 0, NULL, "a training step: with a loop over steps, and functions that save and load the states" },
+    { "freestanding", 0, NULL, "without the C library and libm" },
+    { "cpu", 0, "NAME", "whose vectors: native (default), avx512, avx2, sse2, neon, or scalar for any compiler of C99" },
+    { "threads", 't', "N", "of the host, which may run a call together (default 1)" },
+    { "state", 0, "FILE", "with the parameters of a .safetensors file as the initial ones" },
+    { "seed", 's', "N", "of builtin models (default 1)" },
+    { "fusion", 'f', "LEVEL", "0 none, 1 pairs, 2 elementwise and reductions, 3 by cost (default)" },
+    { "dim", 0, "NAME=SIZE", "the size of a named dim of an ONNX model (repeatable)" },
+    { NULL, 0, NULL, NULL },
+};
+
+const cli_command command_export = {
+    "export",
+    "GRAPH",
+    "write a model as C that needs no library",
+    "The C text and its header are C99: no allocation, no library but libm; the comment at the head of the text holds a "
+    "program "
+    "that\ncalls it. docs/export.md tells more.\n\n"
+    "examples:\n"
+    "  tenon export @digits:1 -o digits.c && cc -O2 -march=native -c digits.c\n"
+    "  tenon export net.onnx -o net.c --weights net.bin --cpu=neon\n"
+    "  tenon export @digits-train -o train.c --train --name=train",
+    1,
+    1,
+    export_options,
+    export_model,
+};

@@ -1,0 +1,98 @@
+/* export.c - tn_program_export: a program as files for a C compiler. In: a program and options. Out: an object that owns the
+ * texts. */
+#include "api/api.h"
+#include "drive/drive.h"
+
+struct tn_export {
+    tn_ctx *ctx;
+    guard gd;
+    arena arena;
+    export_files files;
+    const tn_program *p; /* while the call lasts */
+    const tn_export_opts *o;
+};
+
+static void check_state(const tn_program *p, guard *gd) {
+    for (int i = 0; i < p->n_states; i++)
+        if (!drive_is_shared(p, i)) return;
+    guard_fail(gd, TN_ERR_INVAL,
+               "graph @%s changes none of its states, so that it is no training step: add gradients and an optimiser, such as "
+               "tn_nn_adam",
+               p->graph->name);
+}
+
+static void export_guarded(void *arg) {
+    tn_export *x = arg;
+    const tn_export_opts *o = x->o;
+    const drive_processor *cpu = drive_find_processor(o->cpu);
+    export_form f = { .name = o->name ? o->name : export_name(&x->arena, x->p->graph->name),
+                      .weights = o->weights,
+                      .header = o->header,
+                      .loop = o->train != 0,
+                      .freestanding = o->freestanding != 0 };
+    if (!cpu)
+        guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.cpu: there is no %s (native, avx512, avx2, sse2, neon, scalar)",
+                   o->cpu);
+    if (!export_is_name(f.name))
+        guard_fail(&x->gd, TN_ERR_INVAL,
+                   "tn_export_opts.name: \"%s\" cannot begin names of C: a letter, then letters, digits and _, at most 40",
+                   f.name);
+    if (o->threads < 0 || o->threads > 1024)
+        guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.threads: %d; 0 or 1 (none) to 1024 are possible", o->threads);
+    if (o->train && x->p->plan) check_state(x->p, &x->gd);
+    f.flags = cpu->flags;
+    drive_export(x->p, &f, cpu, o->threads > 1 ? o->threads : 1, &x->arena, &x->files);
+}
+
+tn_status tn_program_export(const tn_program *p, const tn_export_opts *opts, tn_export **out) {
+    tn_export_opts o = TN_EXPORT_DEFAULTS;
+    err e;
+    if (out) *out = NULL;
+    if (!p) return TN_ERR_INVAL;
+    if (!out) {
+        err_set(&e, TN_ERR_INVAL, "tn_program_export: out is NULL");
+        return ctx_report(p->ctx, &e);
+    }
+    if (opts && (opts->struct_size > sizeof o || !opts->struct_size)) {
+        err_set(&e, TN_ERR_INVAL, "tn_export_opts.struct_size is %zu; this library knows %zu: start from TN_EXPORT_DEFAULTS",
+                opts->struct_size, sizeof o);
+        return ctx_report(p->ctx, &e);
+    }
+    if (opts) memcpy(&o, opts, opts->struct_size);
+    tn_export *x = mem_alloc(p->ctx->mem, sizeof *x);
+    if (!x) {
+        err_set(&e, TN_ERR_NOMEM, "out of memory: an export");
+        return ctx_report(p->ctx, &e);
+    }
+    x->ctx = p->ctx, x->p = p, x->o = &o;
+    arena_init(&x->arena, p->ctx->mem, &x->gd);
+    tn_status code = api_try(&x->gd, export_guarded, x);
+    x->p = NULL, x->o = NULL;
+    if (!code) {
+        *out = x;
+        return TN_OK;
+    }
+    e = x->gd.err;
+    tn_export_free(x);
+    return ctx_report(p->ctx, &e);
+}
+
+const void *tn_export_data(const tn_export *x, tn_export_part part, size_t *out_size) {
+    const void *data = !x                         ? NULL
+                       : part == TN_EXPORT_CODE   ? x->files.code.s
+                       : part == TN_EXPORT_HEADER ? x->files.header.s
+                                                  : (const void *)x->files.weights;
+    if (out_size)
+        *out_size = !data                      ? 0
+                    : part == TN_EXPORT_CODE   ? x->files.code.n
+                    : part == TN_EXPORT_HEADER ? x->files.header.n
+                                               : x->files.n_weights;
+    return data;
+}
+
+void tn_export_free(tn_export *x) {
+    if (!x) return;
+    mem m = x->ctx->mem;
+    arena_fini(&x->arena);
+    mem_free(m, x, sizeof *x);
+}

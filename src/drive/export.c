@@ -1,0 +1,55 @@
+/* export.c - a program once more, for a processor that need not be here, as files for a C compiler.
+ *
+ * In: a program, which keeps its graph. Out: texts and bytes in the caller's arena. Jumps. */
+#include "drive/drive.h"
+
+static const drive_processor processors[] = {
+    { "native", 0, 0, "-march=native" },
+    { "avx512", 64, 32, "-march=x86-64-v4" },
+    { "avx2", 32, 16, "-march=x86-64-v3" },
+    { "sse2", 16, 16, NULL },
+    { "neon", 16, 32, NULL },
+    { "scalar", 4, 16, NULL },
+};
+
+const drive_processor *drive_find_processor(const char *name) {
+    for (size_t i = 0; i < COUNT_OF(processors); i++)
+        if (!strcmp(processors[i].name, name ? name : "native")) return &processors[i];
+    return NULL;
+}
+
+/* What the model knows of the machine at hand says little of another one. */
+static target target_of(const tn_program *p, const drive_processor *cpu, int threads) {
+    target t = p->target;
+    if (cpu->vector_bytes)
+        t = (target){ .vector_bytes = cpu->vector_bytes,
+                      .n_vector_regs = cpu->n_vector_regs,
+                      .l1_bytes = 32 << 10,
+                      .l2_bytes = 512 << 10,
+                      .kind = TARGET_CPU };
+    t.threads = threads;
+    t.packed = 0, t.bf16_sums = false; /* C has no words for such instructions */
+    return t;
+}
+
+/* The host may set states where they lie, so there must not be copies of them in another order: of those that runs change there
+ * are none, of others where they have no value. */
+static bool wants_no_panels(const tn_program *p) {
+    for (int i = 0; i < p->n_states; i++)
+        if (!p->states[i].given && drive_is_shared(p, i)) return true;
+    return false;
+}
+
+void drive_export(const tn_program *p, const export_form *f, const drive_processor *cpu, int threads, arena *a,
+                  export_files *out) {
+    if (!p->plan || p->target.kind != TARGET_CPU)
+        guard_fail(a->gd, TN_ERR_UNSUPPORTED,
+                   "graph @%s: export needs a program for the device cpu, in another mode than immediate", p->graph->name);
+    target t = target_of(p, cpu, threads);
+    tn_compile_opts opts = p->opts;
+    t.no_panels = wants_no_panels(p);
+    opts.schedule = NULL; /* it was for another machine */
+    opts.threads = threads;
+    if (opts.mode == TN_MODE_LOOP) opts.mode = TN_MODE_COMPILED;
+    emit_export(pipeline_run(drive_with_values(p, p->graph, a), a, &opts, &t), f, out);
+}

@@ -1,0 +1,43 @@
+/* export.h - what the files of the exporter share. In: a plan. Everything is made in the plan's arena. */
+#ifndef TN_EMIT_EXPORT_H
+#define TN_EMIT_EXPORT_H
+
+#include "emit/clike/clike.h"
+
+enum { EXPORT_ALIGN = 64 };
+
+/* Constant data of an exported program are one piece of memory: the plan's constants, its states that no run changes, and
+ * initial values of the others. */
+typedef struct export_item {
+    int32_t buf;
+    int64_t at, bytes; /* in that memory */
+} export_item;
+
+typedef struct exporter {
+    arena *a;
+    const plan *p;
+    const export_form *f;
+    const char *upper;  /* the name in capitals */
+    const char **param; /* [io.n] names of inputs and outputs */
+    int threads;
+    bool shares;                                              /* threads have something to do together */
+    int *region_end;                                          /* [steps.n] where the list of steps ends that a step stands in */
+    VEC(export_item) items;                                   /* ascending; those that are not zero */
+    int64_t temp_bytes, arena_bytes, state_bytes, data_bytes; /* temp_bytes: before the arrays of kernels */
+    bool shared_in_state; /* states that no run changes have no values: the host sets them */
+    int n_states;         /* in memory of the host */
+    uint8_t *data;        /* [data_bytes]; NULL: they go into the text */
+} exporter;
+
+/* Adds a text to `out`: @ stands for the name, ^ for the same in capitals. */
+#define say(x, out, ...) export_say(x, out, arena_printf((x)->a, __VA_ARGS__))
+void export_say(const exporter *x, str *out, const char *text);
+
+/* export_data.c. Fills in all that is known of memory. */
+void export_place_data(exporter *x);
+void export_print_data(exporter *x, str *out);
+bool export_in_state(const exporter *x, const pbuf *b); /* in the host's memory for states, there: */
+int64_t export_state_place(const exporter *x, const pbuf *b);
+int64_t export_data_place(const exporter *x, const pbuf *b); /* in constant data */
+
+#endif

@@ -1,0 +1,95 @@
+#!/bin/bash
+# `tenon export`: what it writes compiles without a warning and gives the numbers of `tenon run`; what it refuses, and that a
+# target that is full, unwritable or wrong is left as it was.
+set -u
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+tenon=$BUILD_DIR/tenon failures=0
+export TENON_CACHE_DIR=$dir/cache
+cd "$dir" || exit 1
+fail() { echo "FAIL: $*"; failures=$((failures + 1)); }
+refused() { # refused CODE TEXT ARGUMENTS...: says TEXT, writes nothing
+    local code=$1 text=$2 before
+    shift 2
+    before=$(ls -A | grep -v '^err$')
+    "$tenon" export "$@" >/dev/null 2>err
+    [ $? = "$code" ] || fail "export $*: not exit code $code"
+    grep -q -- "$text" err || fail "export $*: '$text' is not in: $(cat err)"
+    [ "$before" = "$(ls -A | grep -v '^err$')" ] || fail "export $*: left $(ls -A)"
+}
+strict="-std=c99 -Wall -Wextra -Wconversion -pedantic -Werror"
+compilers=("$CC $strict")
+[ "$CC" != clang ] && command -v clang >/dev/null && compilers+=("clang $strict")
+
+# main of an inference: all inputs 0.25, all outputs printed.
+check() { # check MODEL NAME IN OUT OPTIONS...: two calls, the second compared with `tenon run`
+    local model=$1 name=$2 in=$3 out=$4 up=${2^^} c
+    shift 4
+    "$tenon" export "$model" -o "$name.c" --name "$name" --quiet "$@" || { fail "export $model $*"; return; }
+    cat >main.c <<C
+#include "$name.h"
+#include <stdio.h>
+static void each(void *ud, int n, void (*piece)(void *arg, int i), void *arg) {
+    (void)ud;
+    for (int i = 0; i < n; i++) piece(arg, i);
+}
+int main(void) {
+    static unsigned char arena[${up}_ARENA_BYTES];
+    static uint64_t weights[${up}_WEIGHTS_BYTES / 8 + 1];
+    static float x[$in], y[$out];
+    struct ${name}_ctx ctx;
+    FILE *f = ${up}_WEIGHTS_BYTES ? fopen("$name.bin", "rb") : NULL;
+    if (f && fread(weights, ${up}_WEIGHTS_BYTES, 1, f) != 1) return 1;
+    if (f) fclose(f);
+    for (int i = 0; i < $in; i++) x[i] = 0.25f;
+    if (${name}_init(&ctx, arena, sizeof arena - 1, NULL, 0, weights, ${up}_WEIGHTS_BYTES) != ${up}_SMALL_ARENA) return 2;
+    if (${up}_WEIGHTS_BYTES) {
+        weights[2] ^= 1;
+        if (${name}_init(&ctx, arena, sizeof arena, NULL, 0, weights, ${up}_WEIGHTS_BYTES) != ${up}_WRONG_WEIGHTS) return 3;
+        weights[2] ^= 1;
+        if (${name}_init(&ctx, arena, sizeof arena, NULL, 0, weights, ${up}_WEIGHTS_BYTES + 8) != ${up}_WRONG_WEIGHTS) return 4;
+    }
+    if (${name}_init(&ctx, arena, sizeof arena, NULL, 0, weights, ${up}_WEIGHTS_BYTES)) return 5;
+#ifdef THREADS
+    ctx.parallel_for = each;
+#endif
+    (void)each;
+    for (int i = 0; i < 2; i++) ${name}_run(&ctx, x, y);
+    for (int i = 0; i < $out; i++) printf("%.4f\\n", (double)y[i]);
+    return 0;
+}
+C
+    "$tenon" run "$model" --input "x=$shape:0.25" --limit=-1 --quiet | sed 1d | tr -d '[] \n' | tr , '\n' | awk 'NF { printf "%.4f\n", $1 }' >want
+    for c in "${compilers[@]}"; do
+        $c -O1 $flags main.c "$name.c" -lm -o prog || { fail "$c: $model $*"; continue; }
+        ./prog >got || { fail "$model $*: exit code $?"; continue; }
+        cmp -s want got || fail "$model $*: other numbers than tenon run"
+    done
+}
+flags="" shape=5x13xf32
+check @mlp:5x13x5 net 65 65 --cpu=scalar
+check @mlp:5x13x5 net 65 65 --cpu=sse2 --weights net.bin
+flags=-DTHREADS shape=1x8x8x1xf32
+check @cnn:1 cnn 64 10 --cpu=avx2 --threads=3 --weights cnn.bin
+
+# What it refuses.
+refused 1 'cannot begin names of C' @mlp:4x8 -o x.c --name=7up
+refused 1 'cannot begin names of C' @mlp:4x8 -o x.c --name=a-b
+refused 1 'changes none of its states' @mlp:4x8 -o x.c --train
+refused 1 'there is no z80' @mlp:4x8 -o x.c --cpu=z80
+refused 1 'file of their own' @mlp:8x2048x1 -o x.c
+refused 2 'where to' @mlp:4x8
+refused 2 'where the header goes' @mlp:4x8 -o x.h
+refused 2 'where the C text goes' @mlp:4x8 -o x.c --weights x.c
+refused 1 'cannot create' @mlp:4x8 -o nowhere/x.c
+
+# A file that cannot grow, as on a disk that is full: the old ones stay, and nothing else.
+"$tenon" export @mlp:5x13x5 -o full.c --quiet --weights full.bin || fail "export"
+before=$(cat full.* | cksum)
+names=$(ls -A | grep -v '^err$')
+(trap '' XFSZ && ulimit -f 8 && "$tenon" export @mlp:9x65x5 -o full.c --quiet --weights full.bin 2>err) && fail "a file too large was written"
+grep -q 'full.*cannot write' err || fail "a file too large: $(cat err)"
+[ "$before" = "$(cat full.* | cksum)" ] || fail "an export that failed changed the files that were there"
+[ "$names" = "$(ls -A | grep -v '^err$')" ] || fail "an export that failed left something: $(ls -A)"
+[ $failures = 0 ] && echo "exports: ${#compilers[@]} compilers"
+exit $((failures > 0))
