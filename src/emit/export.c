@@ -343,6 +343,8 @@ static void print_place(exporter *x, int buf, str *out) {
         str_addf(out, "arena + %lld", (long long)pb->offset);
     else if (pb->kind == PB_INPUT || pb->kind == PB_OUTPUT)
         str_addf(out, "io->%s", x->param[pb->io]);
+    else if (pb->kind == PB_WINDOW)
+        str_addf(out, "window[%d]", pb->slot - SLOT_IO - x->p->io.n);
     else if (export_in_state(x, pb))
         str_addf(out, "state + %lld", (long long)export_state_place(x, pb));
     else
@@ -386,6 +388,7 @@ static void print_region(exporter *x, int i, int end, str *out) {
         "    struct @_ctx *const ctx = s->ctx;\n    const struct @_io *const io = s->io;\n",
         i);
     str_add(out, locals);
+    if (x->p->n_windows) str_add(out, "    unsigned char *const *const window = s->window;\n    (void)window;\n");
     for (; i < end; i++) {
         const pkernel *pk = &x->p->kernels.at[x->p->steps.at[i].kernel];
         str_add(out, pk->k->par_var < 0 ? "    if (tid == 0) " : "    ");
@@ -406,7 +409,8 @@ static void print_regions(exporter *x, str *out) {
     if (!regions.n) return;
     x->shares = true;
     say(x, out,
-        "struct shares {\n    struct @_ctx *ctx;\n    const struct @_io *io;\n    int n;\n};\n"
+        "struct shares {\n    struct @_ctx *ctx;\n    const struct @_io *io;\n    unsigned char *const *window;\n    int "
+        "n;\n};\n"
         "static void share(struct shares *s, void (*piece)(void *arg, int i)) {\n"
         "    if (s->n > 1)\n        s->ctx->parallel_for(s->ctx->parallel_ud, s->n, piece, s);\n"
         "    else\n        piece(s, 0);\n}\n");
@@ -417,6 +421,33 @@ static void print_condition(exporter *x, const pstep *s, int indent, str *out) {
     str_addf(out, "%*sif (%s*(const unsigned char *)(", indent, "", s->kind == PSTEP_LEAVE ? "!" : "");
     print_place(x, s->cond, out);
     str_add(out, s->kind == PSTEP_LEAVE ? ")) break;\n" : ")) {\n");
+}
+
+/* The head of the loop at step i. Windows move as the loop goes on. */
+static void print_repeat(exporter *x, int i, int indent, str *out) {
+    const pstep *s = &x->p->steps.at[i];
+    if (!s->times) {
+        str_addf(out, "%*sfor (;;) {\n", indent, "");
+        return;
+    }
+    str_addf(out, "%*slong long times%d = %lldLL;\n", indent, "", i, (long long)s->times);
+    if (s->count >= 0) {
+        str_addf(out, "%*sif (*(const long long *)(const void *)(", indent, "");
+        print_place(x, s->count, out);
+        str_addf(out, ") < times%d) times%d = *(const long long *)(const void *)(", i, i);
+        print_place(x, s->count, out);
+        str_add(out, ");\n");
+    }
+    str_addf(out, "%*sfor (long long step%d = 0; step%d < times%d; step%d++) {\n", indent, "", i, i, i, i);
+    for (int k = 0; k < s->n_rings; k++) {
+        str_addf(out, "%*s", indent + 4, "");
+        print_place(x, s->rings[k].buf, out);
+        str_add(out, " = (unsigned char *)(size_t)(");
+        print_place(x, x->p->bufs.at[s->rings[k].buf].window_of, out);
+        str_add(out, ") + (");
+        if (s->backward) str_addf(out, "times%d - 1 - ", i);
+        str_addf(out, "step%d) * %lldLL;\n", i, (long long)s->rings[k].stride);
+    }
 }
 
 /* Steps [i, end). A call is one step of a run. */
@@ -438,7 +469,7 @@ static void print_steps(exporter *x, int i, int end, int indent, str *out) {
             continue;
         }
         if (s->kind == PSTEP_LOOP) print_steps(x, first, next, indent, out);
-        if (s->kind == PSTEP_REPEAT) str_addf(out, "%*sfor (;;) {\n", indent, "");
+        if (s->kind == PSTEP_REPEAT) print_repeat(x, i, indent, out);
         if (pstep_is_conditional(s)) print_condition(x, s, indent, out);
         if (s->kind == PSTEP_BRANCH) {
             print_steps(x, first, then, indent + 4, out);
@@ -466,9 +497,11 @@ static void print_run(exporter *x, str *out) {
     print_regions(x, out);
     say(x, out, "static void run_step(struct @_ctx *ctx, const struct @_io *io) {\n");
     str_add(out, locals);
+    if (x->p->n_windows) str_addf(out, "    unsigned char *window[%d];\n", x->p->n_windows);
     if (x->shares)
         say(x, out, "    struct shares shares;\n    shares.ctx = ctx, shares.io = io, shares.n = ctx->parallel_for ? %d : 1;\n",
             x->threads);
+    if (x->shares) str_add(out, x->p->n_windows ? "    shares.window = window;\n" : "    shares.window = 0;\n");
     print_steps(x, 0, x->p->steps.n, 4, out);
     str_add(out, "}\n");
     print_run_prototype(x, out);

@@ -6,6 +6,7 @@
  * explicit coordinates, one element at a time: this file is the definition that faster code is compared to, so it never shares
  * work, reorders sums or skips elements. Built with -fwrapv (see CMakeLists.txt): overflow of int64_t wraps. */
 #include "eval/eval.h"
+#include "ir/region.h"
 
 #include <math.h>
 
@@ -467,13 +468,49 @@ static eval_value *eval_while(env *e, const node *n) {
     return state;
 }
 
+/* Slice t of a stack of so many. */
+static eval_value slice_of(const env *e, val stack, eval_value x, int64_t t) {
+    const node *n = graph_get(e->g, stack);
+    int64_t count = dims_count(n->rank - 1, n->dims + 1);
+    eval_value out = eval_make(e, n->dtype, count);
+    for (int64_t i = 0; i < count; i++) copy_element(out, i, x, t * count + i);
+    return out;
+}
+
+/* Iterations that do not take place leave zeros in the stacks. */
+static eval_value *eval_scan(env *e, const node *n) {
+    const region *body = &e->g->regions.at[n->attr[SCAN_BODY]];
+    int64_t carry = n->attr[SCAN_CARRY], stacks = n->attr[SCAN_STEPS], length = n->attr[SCAN_LENGTH];
+    int64_t count = e->values[n->in[0]].i[0];
+    if (count > length) count = length;
+    eval_value *args = gather_args(e, n, 1), *out = ARENA_ARRAY(e->a, eval_value, body->n_results);
+    for (int64_t k = 0; k < body->n_results; k++) {
+        const node *x = graph_get(e->g, body->results[k]);
+        out[k] = k < carry ? args[k] : eval_make(e, x->dtype, length * dims_count(x->rank, x->dims));
+    }
+    for (int64_t step = 0; step < count; step++) {
+        int64_t t = n->attr[SCAN_REVERSE] ? count - 1 - step : step;
+        for (int64_t k = 0; k < carry; k++) args[k] = out[k];
+        for (int64_t k = carry; k < carry + stacks; k++) args[k] = slice_of(e, n->in[1 + k], e->values[n->in[1 + k]], t);
+        if (n->attr[SCAN_COND] && !call_region(e, n->attr[SCAN_COND], args, n->n_in - 1)[0].i[0]) break;
+        eval_value *next = call_region(e, n->attr[SCAN_BODY], args, n->n_in - 1);
+        for (int64_t k = 0; k < body->n_results; k++) {
+            const node *x = graph_get(e->g, body->results[k]);
+            int64_t size = dims_count(x->rank, x->dims);
+            if (k < carry) out[k] = next[k];
+            for (int64_t i = 0; i < size && k >= carry; i++) copy_element(out[k], t * size + i, next[k], i);
+        }
+    }
+    return out;
+}
+
 static void eval_ctrl(env *e, val v, const node *n) {
     if (n->op == OP_proj) {
         e->values[v] = e->results[n->in[0]][n->attr[0]];
         return;
     }
     if (n->op == OP_param) guard_fail(e->a->gd, TN_ERR_INTERNAL, "parameter %%%u is read outside of its region", (unsigned)v);
-    e->results[v] = n->op == OP_if ? eval_if(e, n) : eval_while(e, n);
+    e->results[v] = n->op == OP_if ? eval_if(e, n) : n->op == OP_while ? eval_while(e, n) : eval_scan(e, n);
     e->values[v] = e->results[v][0];
 }
 

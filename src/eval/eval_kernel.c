@@ -570,7 +570,8 @@ typedef struct plan_run {
     const plan *p;
     eval_memory *m;
     arena *a;
-    int64_t *moved; /* [io.n] bytes, in this iteration */
+    int64_t *moved;         /* [io.n] bytes, in this iteration */
+    unsigned char **window; /* [n_windows] the same: where each is */
     int64_t steps;
     const int64_t *lengths;
 } plan_run;
@@ -595,6 +596,7 @@ static unsigned char *place_of(const plan_run *r, const pbuf *pb, int64_t bytes,
         slot = m->consts, size = p->const_bytes;
         break;
     default:
+        if (pb->kind == PB_WINDOW) return r->window[pb->slot - SLOT_IO - p->io.n];
         slot = (unsigned char *)m->io[pb->slot - SLOT_IO] + r->moved[pb->slot - SLOT_IO],
         size = p->io.at[pb->slot - SLOT_IO].bytes;
         break;
@@ -630,7 +632,28 @@ static void step_loop(const plan_run *r, int i) {
     }
 }
 
+static void run_counted(const plan_run *r, int i) {
+    const pstep *x = &r->p->steps.at[i];
+    int64_t times = x->times, count;
+    if (x->count >= 0) {
+        memcpy(&count, place_of(r, &r->p->bufs.at[x->count], 8, "a count"), sizeof count);
+        if (count < times) times = count;
+    }
+    for (int64_t n = 0; n < times; n++) {
+        for (int k = 0; k < x->n_rings; k++) {
+            const pbuf *b = &r->p->bufs.at[x->rings[k].buf], *of = &r->p->bufs.at[b->window_of];
+            r->window[b->slot - SLOT_IO - r->p->io.n] =
+                place_of(r, of, of->bytes, "a window") + (x->backward ? times - 1 - n : n) * x->rings[k].stride;
+        }
+        if (!run_steps(r, i + 1, pstep_end(r->p, i))) return;
+    }
+}
+
 static void run_repeat(const plan_run *r, int i) {
+    if (r->p->steps.at[i].times) {
+        run_counted(r, i);
+        return;
+    }
     for (int64_t n = 0; run_steps(r, i + 1, pstep_end(r->p, i)); n++)
         if (n == MOST_ITERATIONS)
             guard_fail(r->a->gd, TN_ERR_UNSUPPORTED, "step %d: a loop has not ended after %d iterations", i, MOST_ITERATIONS);
@@ -652,7 +675,8 @@ static bool run_steps(const plan_run *r, int i, int end) {
 }
 
 void eval_plan_n(const plan *p, eval_memory *m, int64_t steps, const int64_t *lengths, arena *a) {
-    plan_run r = { p, m, a, ARENA_ARRAY(a, int64_t, p->io.n + 1), steps, lengths };
+    plan_run r = { p,     m,      a, ARENA_ARRAY(a, int64_t, p->io.n + 1), ARENA_ARRAY(a, unsigned char *, p->n_windows + 1),
+                   steps, lengths };
     run_steps(&r, 0, p->steps.n);
 }
 void eval_plan(const plan *p, eval_memory *m, arena *a) { eval_plan_n(p, m, 1, NULL, a); }

@@ -1,6 +1,7 @@
 /* graph.c - nodes, use lists and compaction. In: specs. Out: a graph whose every node passed graph_infer. The graph's arena
  * owns all. */
 #include "ir/graph.h"
+#include "ir/region.h"
 
 #include <math.h>
 
@@ -110,6 +111,10 @@ spec graph_spec(const graph *g, val v) {
                    .region = n->region };
 }
 
+static int region_of(const graph *g, const spec *s) {
+    return s->region || s->op == OP_input || s->op == OP_state ? s->region : g->current;
+}
+
 val graph_add(graph *g, const spec *s) {
     tn_status code;
     tn_dtype dtype;
@@ -124,7 +129,7 @@ val graph_add(graph *g, const spec *s) {
         .dtype = (uint8_t)dtype,
         .rank = (uint8_t)rank,
         .n_attr = (uint16_t)s->n_attr,
-        .region = s->n_in ? graph_get(g, s->in[0])->region : (uint16_t)s->region,
+        .region = s->n_in ? graph_get(g, s->in[0])->region : (uint16_t)region_of(g, s),
         .n_in = s->n_in,
         .data = s->data,
         .where = g->here,
@@ -266,7 +271,7 @@ void graph_assign(graph *g, val state, val v) {
 
 /* ---- order ---- */
 
-/* Dependency k of a node: its operands, then for if and while the parameters and results of their regions; false past the last.
+/* Dependency k of a node: its operands, then the parameters and results of its regions; false past the last.
  * Gives 0 for what does not exist, so that broken graphs can be walked too. */
 static bool dep_get(const graph *g, const node *n, int k, val *out) {
     *out = 0;
@@ -275,8 +280,7 @@ static bool dep_get(const graph *g, const node *n, int k, val *out) {
         return true;
     }
     k -= n->in ? n->n_in : 0;
-    if ((n->op != OP_if && n->op != OP_while) || !n->attr) return false;
-    for (int i = 0; i < n->n_attr; i++) {
+    for (int i = 0; i < (n->attr ? node_regions(n) : 0); i++) {
         if (n->attr[i] < 1 || n->attr[i] >= g->regions.n) continue;
         const region *r = &g->regions.at[n->attr[i]];
         if (k < r->n_params + r->n_results) {
@@ -349,9 +353,9 @@ static void compact_regions(graph *g, const val *map) {
     uint16_t *to = ARENA_ARRAY(g->a, uint16_t, g->regions.n);
     for (int i = 1; i < g->nodes.n; i++) { /* nodes are compacted already */
         const node *c = &g->nodes.at[i];
-        if (c->op != OP_if && c->op != OP_while) continue;
-        for (int k = 0; k < c->n_attr; k++) to[c->attr[k]] = 1;
+        for (int k = 0; k < node_regions(c); k++) to[c->attr[k]] = 1;
     }
+    to[0] = 0;
     for (int i = 1; i < g->regions.n; i++) {
         if (!to[i]) continue;
         region *r = &g->regions.at[i];
@@ -365,9 +369,9 @@ static void compact_regions(graph *g, const val *map) {
     for (int i = 1; i < g->nodes.n; i++) {
         node *c = &g->nodes.at[i];
         c->region = to[c->region];
-        if (c->op != OP_if && c->op != OP_while) continue;
+        if (!node_regions(c)) continue;
         int64_t *attr = arena_copy(g->a, c->attr, c->n_attr * sizeof *c->attr);
-        for (int k = 0; k < c->n_attr; k++) attr[k] = to[attr[k]];
+        for (int k = 0; k < node_regions(c); k++) attr[k] = to[attr[k]];
         c->attr = attr;
     }
 }

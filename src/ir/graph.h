@@ -126,6 +126,7 @@ typedef struct graph {
     VEC(region) regions; /* regions.at[0] is the graph itself, empty */
     uint32_t free_use;   /* list of recycled use records */
     const char *here;    /* place of the builder call in progress, for node.where */
+    int current;         /* region of new nodes without operands that name none: of the body that is being built or rewritten */
     node *spare;         /* [spare_cap] what nodes.at was before the last move of graph_compact, for the next one */
     int spare_cap;
     name_table input_names, output_names;
@@ -134,12 +135,6 @@ typedef struct graph {
 
 graph *graph_make(arena *a, const char *name);
 static inline node *graph_get(const graph *g, val v) { return &g->nodes.at[v]; }
-
-/* Regions. A body uses values of its own region only: what it needs comes in through parameters (OP_param nodes, appended to
- * `params` by graph_add in the order of their index) and leaves through results. A region belongs to one op. An if or while
- * stands for its first result; OP_proj gives the others. */
-int graph_region(graph *g, const char *name);
-void graph_region_result(graph *g, int region_id, val v);
 
 /* What graph_add needs; unused fields stay zero. dims are read for: reshape, expand, slice, fold, sources, param,
  * random. A splat's value is rounded to its dtype. Nodes with operands go to the region of operand 0. */

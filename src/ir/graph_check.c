@@ -3,6 +3,7 @@
  */
 #include "ir/graph.h"
 #include "ir/graph_text.h"
+#include "ir/region.h"
 
 #include <stdlib.h>
 
@@ -66,13 +67,14 @@ static bool check_operands(checker *c, val v) {
     }
     return c->n == before;
 }
-/* Whether what the rule of an if, while or proj looks at can be looked at: regions of sound values that come before. */
+/* Whether what the rule of an op with regions or of a proj looks at can be looked at: regions of sound values that come before.
+ */
 static bool regions_readable(const checker *c, val v) {
     const node *n = graph_get(c->g, v);
     if (n->op == OP_proj && n->n_in == 1) n = graph_get(c->g, n->in[0]);
-    if (n->op != OP_if && n->op != OP_while) return true;
-    if (n->n_attr != 2) return graph_get(c->g, v)->op != OP_proj;
-    for (int i = 0; i < n->n_attr; i++) {
+    if (n->op != OP_if && n->op != OP_while && n->op != OP_scan) return true;
+    if (n->n_attr != (n->op == OP_scan ? SCAN_ATTRS : 2)) return graph_get(c->g, v)->op != OP_proj;
+    for (int i = 0; i < node_regions(n); i++) {
         if (n->attr[i] < 1 || n->attr[i] >= c->g->regions.n) continue;
         const region *r = &c->g->regions.at[n->attr[i]];
         for (int k = 0; k < r->n_params + r->n_results; k++) {
@@ -101,7 +103,7 @@ static void check_rule(checker *c, val v) {
 }
 static void check_region_use(checker *c, val v) {
     const node *n = graph_get(c->g, v);
-    for (int i = 0; i < n->n_attr; i++) {
+    for (int i = 0; i < node_regions(n); i++) {
         if (n->attr[i] < 1 || n->attr[i] >= c->g->regions.n) continue; /* the rule says so */
         const region *r = &c->g->regions.at[n->attr[i]];
         if (c->n_owners[n->attr[i]]++ == 1) problem(c, v, "region %lld belongs to several ops", (long long)n->attr[i]);
@@ -312,7 +314,7 @@ int graph_check(const graph *g, str *out) {
         const node *n = graph_get(g, v);
         c.sound[v] = check_form(&c, v);
         if (!c.sound[v]) continue;
-        if (n->op == OP_if || n->op == OP_while) check_region_use(&c, v);
+        if (node_regions(n)) check_region_use(&c, v);
         bool readable = check_operands(&c, v);
         for (int k = 0; k < n->n_in; k++) readable = readable && c.sound[n->in[k]];
         if (readable && regions_readable(&c, v)) check_rule(&c, v); /* else the cause is reported where it is */

@@ -1,6 +1,7 @@
 /* graph_equal.c - copying and comparing graphs. A copy belongs to the arena given and shares only constant data (and only on
  * demand); comparison walks both graphs at once from their outputs. */
 #include "ir/graph.h"
+#include "ir/region.h"
 
 #include <math.h>
 
@@ -115,7 +116,7 @@ static bool equal_type(cmp *c, val vx, val vy) {
 static void todo(cmp *c, val x, val y) { VEC_PUSH(c->a, &c->todo, (pair){ x, y }); }
 
 static bool equal_regions(cmp *c, const node *x, const node *y, val vx, val vy) {
-    for (int i = 0; i < x->n_attr; i++) {
+    for (int i = 0; i < node_regions(x); i++) {
         const region *rx = &c->x->regions.at[x->attr[i]], *ry = &c->y->regions.at[y->attr[i]];
         if (rx->n_params != ry->n_params || rx->n_results != ry->n_results)
             return differ(c, "%s: region %d of %%%u and %%%u differ in parameters or results", op_get((op_code)x->op)->name, i,
@@ -146,10 +147,12 @@ static bool equal_nodes(cmp *c, val vx, val vy) {
         return differ(c, "const: %%%u and %%%u hold different values", vx, vy);
     if (x->op == OP_pad && !same_double(x->imm, y->imm))
         return differ(c, "pad: the value of %%%u is %g, of %%%u is %g", vx, x->imm, vy, y->imm);
-    if (x->op == OP_if || x->op == OP_while) {
-        if (x->n_attr != y->n_attr || !equal_regions(c, x, y, vx, vy)) return false;
-    } else if (x->n_attr != y->n_attr || (x->n_attr && memcmp(x->attr, y->attr, x->n_attr * sizeof *x->attr)))
+    int nr = node_regions(x); /* attributes behind the regions */
+    bool same = x->n_attr == y->n_attr && nr == node_regions(y);
+    for (int i = 0; i < nr && same; i++) same = !x->attr[i] == !y->attr[i];
+    if (!same || (x->n_attr > nr && memcmp(x->attr + nr, y->attr + nr, (size_t)(x->n_attr - nr) * sizeof *x->attr)))
         return differ(c, "%s: %%%u and %%%u have different attributes", name, vx, vy);
+    if (nr && !equal_regions(c, x, y, vx, vy)) return false;
     for (int i = 0; i < x->n_in; i++) todo(c, x->in[i], y->in[i]);
     return true;
 }

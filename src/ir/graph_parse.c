@@ -5,6 +5,7 @@
  * After an error parsing goes on behind the statement. The name that it would have defined stands for 0, and statements that
  * use such a name are passed over in silence: each mistake is reported once. */
 #include "ir/graph_lex.h"
+#include "ir/region.h"
 
 /* ---- adding nodes ---- */
 
@@ -275,6 +276,17 @@ static void put_attrs(parser *p, statement *s) {
     case OP_while:
         put_region(p, s, "cond");
         put_region(p, s, "body");
+        break;
+    case OP_scan:
+        put_region(p, s, "body");
+        if (find_attr(s, "cond"))
+            put_region(p, s, "cond");
+        else
+            put(s, 0);
+        put_int(p, s, "carry");
+        put_int(p, s, "steps");
+        put_int(p, s, "length");
+        put_optional_int(p, s, "reverse", 0);
         break;
     default:
         break;

@@ -3,6 +3,7 @@
  * arena. */
 #include "ir/graph.h"
 #include "ir/graph_text.h"
+#include "ir/region.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -280,6 +281,14 @@ static void attributes(printer *p, const node *n) {
         named_region(p, "cond", n, 0);
         named_region(p, "body", n, 1);
         break;
+    case OP_scan:
+        named_region(p, "body", n, SCAN_BODY);
+        if (n->n_attr <= SCAN_COND || n->attr[SCAN_COND]) named_region(p, "cond", n, SCAN_COND);
+        named_int(p, "carry", n, SCAN_CARRY);
+        named_int(p, "steps", n, SCAN_STEPS);
+        named_int(p, "length", n, SCAN_LENGTH);
+        if (n->n_attr <= SCAN_REVERSE || n->attr[SCAN_REVERSE]) named_int(p, "reverse", n, SCAN_REVERSE);
+        break;
     default:
         break;
     }
@@ -414,8 +423,7 @@ static void print_regions(printer *p) {
             bool ready = true;
             for (int k = p->first[i]; k < p->first[i + 1] && ready; k++) {
                 const node *n = graph_get(g, p->order[k]);
-                if (n->op != OP_if && n->op != OP_while) continue;
-                for (int j = 0; n->attr && j < n->n_attr; j++)
+                for (int j = 0; n->attr && j < node_regions(n); j++)
                     if (n->attr[j] > 0 && n->attr[j] < g->regions.n && !p->region_no[n->attr[j]]) ready = false;
             }
             if (!ready && !forced) continue;

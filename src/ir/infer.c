@@ -4,6 +4,7 @@
  * Symbolic dims (negative) pass wherever a rule only compares dims or carries them along; rules that compute with a dim refuse
  * them with TN_ERR_UNSUPPORTED. */
 #include "ir/graph.h"
+#include "ir/region.h"
 
 #include <stdio.h>
 
@@ -581,14 +582,71 @@ static const char *infer_while(rule *r) {
     result_like(r, operand(r, 0));
     return NULL;
 }
+/* Of a scan: result k, which is stacked unless it is carried. */
+static const char *result_of_scan(rule *r, const int64_t *attr, const region *b, int64_t k) {
+    const node *x = graph_get(r->g, b->results[k]);
+    result_like(r, x);
+    if (k < attr[SCAN_CARRY]) return NULL;
+    if (x->rank == TN_MAX_RANK) return SHAPE(r, "result %lld has rank %d and cannot be stacked", (long long)k, x->rank);
+    r->dims[0] = attr[SCAN_LENGTH];
+    for (int i = 0; i < x->rank; i++) r->dims[i + 1] = x->dims[i];
+    r->rank = x->rank + 1;
+    return NULL;
+}
+/* Operand i, a stack, and the parameter that gets its slices. */
+static const char *check_stack(rule *r, const region *b, int i) {
+    const node *x = operand(r, i), *p = graph_get(r->g, b->params[i - 1]);
+    if (x->rank < 1 || x->dims[0] != r->s->attr[SCAN_LENGTH])
+        return SHAPE(r, "operand %d is %s; expected a stack of %lld", i, graph_shape_text(r->g, r->a, r->s->in[i]),
+                     (long long)r->s->attr[SCAN_LENGTH]);
+    if (p->dtype != x->dtype || !dims_equal(p->rank, p->dims, x->rank - 1, x->dims + 1))
+        return SHAPE(r, "parameter %d of region body is %s; slices of operand %d, %s, differ", i - 1,
+                     graph_shape_text(r->g, r->a, b->params[i - 1]), i, graph_shape_text(r->g, r->a, r->s->in[i]));
+    return NULL;
+}
+static const char *check_scan_params(rule *r, const char *what, const region *b) {
+    int64_t carry = r->s->attr[SCAN_CARRY], stacks = r->s->attr[SCAN_STEPS];
+    if (b->n_params != r->s->n_in - 1)
+        return INVAL(r, "region %s has %d parameters, %d operands go to it", what, b->n_params, r->s->n_in - 1);
+    for (int i = 1; i < r->s->n_in; i++) {
+        if (i > carry && i <= carry + stacks)
+            TRY(check_stack(r, b, i));
+        else if (!same_type(graph_get(r->g, b->params[i - 1]), operand(r, i)))
+            return SHAPE(r, "parameter %d of region %s is %s; operand %d is %s", i - 1, what,
+                         graph_shape_text(r->g, r->a, b->params[i - 1]), i, graph_shape_text(r->g, r->a, r->s->in[i]));
+    }
+    return NULL;
+}
+static const char *infer_scan(rule *r) {
+    TRY(check_attr(r, SCAN_ATTRS));
+    const int64_t *attr = r->s->attr, carry = attr[SCAN_CARRY], stacks = attr[SCAN_STEPS];
+    const region *b = region_of(r, attr[SCAN_BODY]), *c = region_of(r, attr[SCAN_COND]);
+    if (!b || (!c && attr[SCAN_COND])) return INVAL(r, "a region does not exist");
+    if (carry < 0 || stacks < 0 || attr[SCAN_LENGTH] < 0 || attr[SCAN_REVERSE] < 0 || attr[SCAN_REVERSE] > 1 ||
+        carry > r->s->n_in || stacks > r->s->n_in || 1 + carry + stacks > r->s->n_in)
+        return INVAL(r, "%lld carried, %lld stacks, length %lld, reverse %lld, %d operands", (long long)carry,
+                     (long long)stacks, (long long)attr[SCAN_LENGTH], (long long)attr[SCAN_REVERSE], r->s->n_in);
+    if (operand(r, 0)->dtype != TN_I64 || operand(r, 0)->rank) return DTYPE(r, "expected operand 0, the count, to be i64[]");
+    TRY(check_scan_params(r, "body", b));
+    if (c) TRY(check_scan_params(r, "cond", c));
+    if (c && (c->n_results != 1 || graph_get(r->g, c->results[0])->dtype != TN_BOOL || graph_get(r->g, c->results[0])->rank))
+        return DTYPE(r, "expected region cond to give one bool[]");
+    if (b->n_results < 1 || b->n_results < carry)
+        return INVAL(r, "region body has %d results, expected %lld or more", b->n_results, (long long)(carry ? carry : 1));
+    for (int i = 0; i < carry; i++)
+        if (!same_type(graph_get(r->g, b->results[i]), operand(r, 1 + i)))
+            return SHAPE(r, "result %d of region body is %s; what is carried, operand %d, is %s", i,
+                         graph_shape_text(r->g, r->a, b->results[i]), 1 + i, graph_shape_text(r->g, r->a, r->s->in[1 + i]));
+    return result_of_scan(r, attr, b, 0);
+}
 static const char *infer_proj(rule *r) {
     const node *x = operand(r, 0);
     TRY(check_attr(r, 1));
-    if (x->op != OP_if && x->op != OP_while)
-        return INVAL(r, "expected an op with several results, got %s", op_get((op_code)x->op)->name);
-    const region *b = region_of(r, x->attr[x->op == OP_if ? 0 : 1]);
+    if (!node_regions(x)) return INVAL(r, "expected an op with several results, got %s", op_get((op_code)x->op)->name);
+    const region *b = region_of(r, node_body(x));
     if (!b || r->s->attr[0] < 0 || r->s->attr[0] >= b->n_results)
         return INVAL(r, "result %lld; there are %d", (long long)r->s->attr[0], b ? b->n_results : 0);
+    if (x->op == OP_scan) return result_of_scan(r, x->attr, b, r->s->attr[0]);
     result_like(r, graph_get(r->g, b->results[r->s->attr[0]]));
     return NULL;
 }
@@ -599,6 +657,8 @@ static const char *infer_ctrl(rule *r) {
         return infer_if(r);
     case OP_while:
         return infer_while(r);
+    case OP_scan:
+        return infer_scan(r);
     case OP_proj:
         return infer_proj(r);
     default:

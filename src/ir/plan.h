@@ -10,7 +10,7 @@
 
 #include "ir/kernel.h"
 
-/* SLOT_IO + k: the k-th input or output in plan.io order */
+/* SLOT_IO + k: the k-th input or output in plan.io order; behind these a slot for each window (plan_slots) */
 enum { SLOT_TEMP, SLOT_STATE, SLOT_SHARED, SLOT_CONST, SLOT_SCRATCH, SLOT_RING, SLOT_IO };
 enum { PLAN_ALIGN = 256, PLAN_PAGE = 4096 };
 
@@ -28,7 +28,8 @@ typedef enum pbuf_kind {
     PB_CONST,
     PB_INPUT,
     PB_OUTPUT,
-    PB_STATES /* several states that no run changes, seen as one buffer; each has one of its own, too */
+    PB_STATES, /* several states that no run changes, seen as one buffer; each has one of its own, too */
+    PB_WINDOW  /* a part of buffer window_of, in each iteration of a repeat another one; it has a slot of its own */
 } pbuf_kind;
 typedef struct pbuf {
     pbuf_kind kind;
@@ -41,6 +42,7 @@ typedef struct pbuf {
     int32_t first, last;   /* kernels that write it first and use it last (PB_TEMP); mem/ fills them */
     int32_t inplace_of;    /* PB_TEMP: shares the place of this earlier buffer, or -1 */
     int32_t io;            /* PB_INPUT, PB_OUTPUT: index into plan.io */
+    int32_t window_of;     /* PB_WINDOW; may be a window itself */
     const kpanels *panels; /* PB_CONST, PB_STATE: packed in this order; NULL: as the value lies */
     int32_t next_panels;   /* PB_CONST, PB_STATE: the next copy of the value, which is packed otherwise, or 0 */
     bool copy;             /* of a value that another buffer has, too */
@@ -69,23 +71,27 @@ typedef struct pkernel {
 typedef enum pstep_kind {
     PSTEP_LAUNCH,
     PSTEP_LOOP,   /* over the steps of tn_run_n: the submit says how many. It is around all launches, or there is none */
-    PSTEP_REPEAT, /* what is inside, again and again until a leave */
+    PSTEP_REPEAT, /* what is inside, `times` times, or until a leave */
     PSTEP_LEAVE,  /* the innermost repeat ends when the bool `cond` is false */
     PSTEP_BRANCH, /* the first n_then steps inside when the bool `cond` is true, else the others */
     N_PSTEPS
 } pstep_kind;
-typedef struct pring { /* an input or output moves from iteration to iteration, and begins again after a length that a run gives
-                        */
+typedef struct pring { /* PSTEP_LOOP: an input or output moves from iteration to iteration, and begins again after a length that
+                          a run gives. PSTEP_REPEAT: a window moves over its buffer */
     int32_t buf;
     int64_t stride; /* bytes */
 } pring;
 typedef struct pstep {
     pstep_kind kind;
-    int32_t inside;     /* steps inside, of all depths: they follow */
-    int32_t kernel;     /* PSTEP_LAUNCH */
-    int32_t cond;       /* PSTEP_LEAVE, PSTEP_BRANCH: buffer */
-    int32_t n_then;     /* PSTEP_BRANCH */
-    const pring *rings; /* PSTEP_LOOP: [n_rings] ascending by buf; every input and output that has bytes */
+    int32_t inside; /* steps inside, of all depths: they follow */
+    int32_t kernel; /* PSTEP_LAUNCH */
+    int32_t cond;   /* PSTEP_LEAVE, PSTEP_BRANCH: buffer */
+    int32_t n_then; /* PSTEP_BRANCH */
+    int64_t times;  /* PSTEP_REPEAT: at most so often; 0: until a leave */
+    int32_t count;  /* PSTEP_REPEAT with times: buffer of one i64, which may be less; -1: there is none */
+    bool backward;  /* PSTEP_REPEAT with times: windows begin at the last iteration's place */
+    const pring
+        *rings; /* PSTEP_LOOP: [n_rings] ascending by buf; every input and output that has bytes. PSTEP_REPEAT: windows */
     int32_t n_rings;
     bool overlaps; /* PSTEP_LOOP: a device may begin an iteration while those before run: none needs another's memory but
                       what it reads */
@@ -132,8 +138,16 @@ typedef struct plan {
     int threads;                    /* that a run has, unless it has one: what pkernel.barrier is right for */
     int64_t temp_bytes, temp_bound; /* planned size of the temporary arena; lower bound */
     int64_t state_bytes, shared_bytes, const_bytes;
+    int n_windows;
     uint64_t unfused_read, unfused_written; /* traffic if every op were its own kernel */
 } plan;
+
+static inline int plan_slots(const plan *p) { return SLOT_IO + p->io.n + p->n_windows; }
+/* The buffer that holds what a window shows; other buffers hold their own. */
+static inline int32_t plan_base(const plan *p, int32_t b) {
+    while (b >= 0 && p->bufs.at[b].kind == PB_WINDOW) b = p->bufs.at[b].window_of;
+    return b;
+}
 
 /* plan_panels.c: the buffer that holds the value of constant or state `of` in panels: made when there is none yet, and listed
  * behind `of` (pbuf.next_panels). Returns its index. */
@@ -184,7 +198,9 @@ int plan_check_races(const plan *p, str *out); /* plan_race.c: barriers; called 
  * a repeat: if it was written first before launch `from`, it lives to launch `to` at least. */
 typedef void (*plan_life_fn)(int32_t buf, int from, int to, void *ud);
 void plan_extend_lives(const plan *p, plan_life_fn f, void *ud);
-/* plan_steps.c: a kernel that copies a buffer, and its arguments. */
+/* What windows show is used in all iterations: f gets the buffer, and the launches of the repeat. */
+void plan_window_lives(const plan *p, plan_life_fn f, void *ud);
+/* plan_steps.c: a kernel that copies a buffer (from < 0: zeros), and its arguments. */
 pkernel plan_copy(const plan *p, int32_t from, int32_t to);
 bool plan_is_for_gpus(const plan *p);          /* has kernels, and each is one thread's of a GPU */
 int plan_check_steps(const plan *p, str *out); /* plan_steps.c: the tree, and what goes from iteration to iteration; likewise */

@@ -49,6 +49,7 @@ static bool is_used(const checker *c, int b) { return c->life[b].first >= 0 && c
 
 static void check_place(checker *c, int b) {
     const pbuf *x = &c->p->bufs.at[b];
+    if (x->kind == PB_WINDOW) return; /* see plan_steps.c */
     static const int slots[] = { SLOT_TEMP, SLOT_STATE, SLOT_CONST, SLOT_IO, SLOT_IO, SLOT_SHARED };
     bool stays = x->kind == PB_STATE && !graph_is_assigned(c->p->g, x->node);
     int want = stays ? SLOT_SHARED : slots[x->kind] + (x->kind == PB_INPUT || x->kind == PB_OUTPUT ? x->io : 0);
@@ -158,7 +159,7 @@ static void check_overlaps(checker *c) {
     places x = { .p = p, .leaves = 1 };
     VEC(int) temps = { 0 }, others = { 0 };
     for (int i = 0; i < p->bufs.n; i++) {
-        if (p->bufs.at[i].bytes == 0) continue;
+        if (p->bufs.at[i].bytes == 0 || p->bufs.at[i].kind == PB_WINDOW) continue;
         if (p->bufs.at[i].kind != PB_TEMP)
             VEC_PUSH(p->a, &others, i);
         else if (is_used(c, i))
@@ -249,7 +250,8 @@ static void check_arg(checker *c, int launch, const pkernel *pk, int arg) {
         return;
     }
     const pbuf *pb = &c->p->bufs.at[b];
-    life *l = &c->life[b];
+    int32_t base = plan_base(c->p, b);
+    life *l = &c->life[base];
     bool write = writes(pk->k, arg);
     if (!kb->panels != !pb->panels || (kb->panels && !kpanels_equal(kb->panels, pb->panels)))
         problem(c, "launch %d (%s) reads b%d in another order than it is packed in", launch, pk->k->name, b);
@@ -258,12 +260,13 @@ static void check_arg(checker *c, int launch, const pkernel *pk, int arg) {
                 dtype_name((tn_dtype)kb->dtype), (long long)kb->elems, dtype_name((tn_dtype)pb->dtype), (long long)pb->elems);
     if (kb->kind == KB_OUT && reads(pk->k, arg) && reads_first(pk->k, arg))
         problem(c, "launch %d (%s) reads b%d, declared as written only", launch, pk->k->name, b);
-    if (write && (pb->kind == PB_INPUT || pb->kind == PB_CONST))
+    pbuf_kind held = c->p->bufs.at[base].kind;
+    if (write && (held == PB_INPUT || held == PB_CONST || (base != b && held != PB_TEMP && held != PB_OUTPUT)))
         problem(c, "launch %d (%s) writes b%d, an input or a constant", launch, pk->k->name, b);
-    if (reads_first(pk->k, arg) && l->n_writers == 0 && (pb->kind == PB_TEMP || pb->kind == PB_OUTPUT) && pb->bytes > 0)
+    if (reads_first(pk->k, arg) && l->n_writers == 0 && (held == PB_TEMP || held == PB_OUTPUT) && pb->bytes > 0)
         problem(c, "launch %d (%s) reads b%d before anything writes it", launch, pk->k->name, b);
     for (int o = 0; o < arg; o++)
-        if (pk->args[o].buf == b && !kbuf_is_local(&pk->k->bufs.at[o]) && (write || writes(pk->k, o)))
+        if (plan_base(c->p, pk->args[o].buf) == base && !kbuf_is_local(&pk->k->bufs.at[o]) && (write || writes(pk->k, o)))
             problem(c, "launch %d (%s) has b%d under two names and writes it", launch, pk->k->name, b);
     if (l->first < 0) l->first = launch;
     l->last = launch;
@@ -273,7 +276,8 @@ static void check_arg(checker *c, int launch, const pkernel *pk, int arg) {
     if (pb->kind == PB_STATE && !old && !write && l->n_writers == 0)
         problem(c, "launch %d (%s) reads the new value of state b%d before the update", launch, pk->k->name, b);
     if (old && reads(pk->k, arg)) l->last_reader = launch;
-    follow(c, launch, pk, arg);
+    if (base == b) follow(c, launch, pk, arg);
+    if (base != b && write) l->written = NULL;
     if (write && pb->kind == PB_STATE && c->inside)
         problem(c, "launch %d (%s) updates state b%d inside of a loop or a branch", launch, pk->k->name, b);
     if (write) l->writer = launch, l->n_writers++;
@@ -378,12 +382,13 @@ static void close_step(checker *c, const open_step *o) {
     const pstep *x = &c->p->steps.at[o->step];
     if (x->kind == PSTEP_BRANCH) recall(c, o->then ? o->then : o->before, true);
     if (x->kind == PSTEP_REPEAT && o->left) recall(c, o->left, false);
-    if (x->kind == PSTEP_REPEAT && !o->left) problem(c, "step %d is a loop that nothing leaves", o->step);
+    if (x->kind == PSTEP_REPEAT && o->before) recall(c, o->before, true); /* no iteration */
+    if (x->kind == PSTEP_REPEAT && !o->left && !x->times) problem(c, "step %d is a loop that nothing leaves", o->step);
     c->inside -= x->kind != PSTEP_LOOP;
 }
 
 static void check_condition(checker *c, int i, open_steps *open) {
-    int32_t b = c->p->steps.at[i].cond;
+    int32_t b = plan_base(c->p, pstep_is_conditional(&c->p->steps.at[i]) ? c->p->steps.at[i].cond : c->p->steps.at[i].count);
     pbuf_kind kind = c->p->bufs.at[b].kind;
     const life *l = &c->life[b];
     if ((kind == PB_TEMP || kind == PB_OUTPUT) && (l->n_writers == 0 || (l->written && !l->written[0])))
@@ -419,7 +424,9 @@ static void check_flow(checker *c) {
         if (pstep_is_conditional(x)) check_condition(c, i, &open);
         if (x->kind == PSTEP_LAUNCH || x->kind == PSTEP_LEAVE) continue;
         open_step mine = { .step = i };
-        if (x->kind == PSTEP_BRANCH) mine.before = remember(c);
+        bool counted = x->kind == PSTEP_REPEAT && x->times && x->count >= 0;
+        if (counted) check_condition(c, i, &open);
+        if (x->kind == PSTEP_BRANCH || counted) mine.before = remember(c);
         c->inside += x->kind != PSTEP_LOOP;
         VEC_PUSH(p->a, &open, mine);
     }
@@ -428,6 +435,12 @@ static void check_flow(checker *c) {
 static void extend_life(int32_t buf, int from, int to, void *ud) {
     life *l = &((checker *)ud)->life[buf];
     if (l->first >= 0 && l->first < from && l->last < to) l->last = to;
+}
+
+static void window_life(int32_t buf, int from, int to, void *ud) {
+    life *l = &((checker *)ud)->life[buf];
+    if (l->first < 0 || l->first > from) l->first = from;
+    if (l->last < to) l->last = to;
 }
 
 int plan_check(const plan *p, str *out) {
@@ -444,7 +457,7 @@ int plan_check(const plan *p, str *out) {
             c.life[b].written = ARENA_ARRAY(p->a, uint8_t, p->bufs.at[b].elems + 1);
     }
     check_flow(&c);
-    if (plan_has_control(p)) plan_extend_lives(p, extend_life, &c);
+    if (plan_has_control(p)) plan_window_lives(p, window_life, &c), plan_extend_lives(p, extend_life, &c);
     for (int b = 0; b < p->bufs.n; b++) {
         const pbuf *x = &p->bufs.at[b];
         bool filled = x->bytes > 0 && (x->kind == PB_CONST || x->kind == PB_STATE);

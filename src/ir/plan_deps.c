@@ -14,7 +14,7 @@ typedef struct touch {
 static touch touch_of(const plan *p, const pkernel *pk, int b) {
     if (pk->args[b].buf < 0) return (touch){ 0 };
     uint8_t kind = pk->k->bufs.at[b].kind;
-    return (touch){ &p->bufs.at[pk->args[b].buf], kind != KB_OUT, kind != KB_IN };
+    return (touch){ &p->bufs.at[plan_base(p, pk->args[b].buf)], kind != KB_OUT, kind != KB_IN };
 }
 
 typedef struct seen { /* a use of a piece; chained */

@@ -44,7 +44,7 @@ static int *count_readers(const plan *p) {
     int *n = ARENA_ARRAY(p->a, int, p->bufs.n + 1);
     for (int i = 0; i < p->kernels.n; i++)
         for (int a = 0; a < p->kernels.at[i].k->bufs.n; a++)
-            if (p->kernels.at[i].args[a].buf >= 0) n[p->kernels.at[i].args[a].buf]++;
+            if (p->kernels.at[i].args[a].buf >= 0) n[plan_base(p, p->kernels.at[i].args[a].buf)]++; /* through a window, too */
     for (int i = 0; i < p->bufs.n; i++) {
         const pbuf *all = &p->bufs.at[i];
         if (all->kind != PB_STATES) continue;

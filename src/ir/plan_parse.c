@@ -126,10 +126,10 @@ static void value_text(parser *p) {
 /* ---- buffers ---- */
 
 static pbuf_kind kind_word(parser *p) {
-    static const char *const kinds[] = { "temp", "state", "const", "input", "output", "states" };
+    static const char *const kinds[] = { "temp", "state", "const", "input", "output", "states", "window" };
     for (size_t i = 0; i < COUNT_OF(kinds); i++)
         if (read_accept(&p->r, kinds[i])) return (pbuf_kind)i;
-    read_fail(&p->r, "temp, state, const, input, output or states");
+    read_fail(&p->r, "temp, state, const, input, output, states or window");
 }
 
 /* The type of the value that a buffer holds, packed or as it lies. */
@@ -154,6 +154,7 @@ static void state_text(parser *p, const pbuf *b) {
 
 static void io_text(parser *p, pbuf *b) {
     if (!b->node) read_fail(&p->r, "the value of the buffer");
+    if (p->p->n_windows) read_fail(&p->r, "inputs and outputs before windows");
     b->io = p->p->io.n;
     if (b->slot != SLOT_IO + b->io) read_fail(&p->r, "slots of inputs and outputs in order");
     define(p, b->node, b->kind == PB_INPUT ? OP_input : OP_NIL, (tn_dtype)b->dtype, b->elems);
@@ -185,6 +186,14 @@ static void buffer_text(parser *p) {
     b.elems = length(p);
     b.slot = (int)option(p, "slot", 0, SLOT_IO + p->most_ids, "a slot");
     b.offset = size_option(p, "offset"), b.bytes = size_option(p, "bytes");
+    if (b.kind == PB_WINDOW) {
+        read_expect(r, "of");
+        read_expect(r, "=");
+        b.window_of = buffer_number(p, 0, number, "a buffer above");
+        if (b.slot != SLOT_IO + o->io.n + o->n_windows)
+            read_fail(r, "slots of windows in order, behind those of inputs and outputs");
+        o->n_windows++;
+    }
     if (b.kind == PB_TEMP) {
         b.first = (int32_t)option(p, "live", -1, INT32_MAX, "a launch");
         read_expect(r, "..");
@@ -222,11 +231,16 @@ static void open_step(parser *p, pstep x) {
 
 static void loop_text(parser *p) {
     reader *r = &p->r;
-    pstep x = { .kind = PSTEP_LOOP };
+    pstep x = { .kind = read_accept(r, "steps") ? PSTEP_LOOP : PSTEP_REPEAT, .count = -1 };
     VEC(pring) rings = { 0 };
-    if (!read_accept(r, "steps")) {
-        open_step(p, (pstep){ .kind = PSTEP_REPEAT });
-        return;
+    if (x.kind == PSTEP_REPEAT && read_accept(r, "times")) {
+        read_expect(r, "=");
+        x.times = read_int_in(r, 1, INT64_MAX / 2, "a number of iterations");
+        if (read_accept(r, "count")) {
+            read_expect(r, "=");
+            x.count = buffer_number(p, 0, p->p->bufs.n, "a buffer of the plan");
+        }
+        x.backward = read_accept(r, "backward");
     }
     if (read_accept(r, "ring")) {
         read_expect(r, "(");
@@ -237,7 +251,7 @@ static void loop_text(parser *p) {
         } while (read_accept(r, ","));
         read_expect(r, ")");
     }
-    x.overlaps = read_accept(r, "overlap");
+    x.overlaps = x.kind == PSTEP_LOOP && read_accept(r, "overlap");
     x.rings = rings.at, x.n_rings = rings.n;
     open_step(p, x);
 }

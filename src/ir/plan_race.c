@@ -75,7 +75,7 @@ static void follow(race *c, int launch, bool record, str *out, int *n) {
 }
 
 int plan_check_races(const plan *p, str *out) {
-    int n = 0, n_slots = SLOT_IO + p->io.n;
+    int n = 0, n_slots = plan_slots(p);
     if (p->threads < 2 || p->threads > 250) return 0;
     race c = { .p = p, .slots = ARENA_ARRAY(p->a, footprint, n_slots) };
     for (int i = 0; i < p->bufs.n; i++) {

@@ -42,6 +42,71 @@ static void check_loop(checker *c, int i) {
         problem(c, "step %d stands outside of the loop over the steps of a run", i + 1 + x->inside);
 }
 
+static bool is_buffer(const plan *p, int32_t b) { return b >= 0 && b < p->bufs.n; }
+
+/* What a window shows has room for all iterations. */
+static void check_window(checker *c, int i, const pring *y, bool *moves) {
+    const plan *p = c->p;
+    const pstep *x = &p->steps.at[i];
+    if (!is_buffer(p, y->buf) || p->bufs.at[y->buf].kind != PB_WINDOW) {
+        problem(c, "step %d moves b%d, which is no window", i, y->buf);
+        return;
+    }
+    const pbuf *b = &p->bufs.at[y->buf], *of = &p->bufs.at[b->window_of];
+    int64_t reach;
+    if (moves[y->buf]) problem(c, "step %d moves b%d, which moves elsewhere, too", i, y->buf);
+    moves[y->buf] = true;
+    if (!x->times || y->stride != b->bytes || !size_mul(x->times, y->stride, &reach) || reach > of->bytes ||
+        b->dtype != of->dtype)
+        problem(c, "step %d moves window b%d of %lld bytes by %lld, %lld times, over the %lld bytes of b%d", i, y->buf,
+                (long long)b->bytes, (long long)y->stride, (long long)x->times, (long long)of->bytes, b->window_of);
+}
+
+static void check_repeat(checker *c, int i, bool *moves) {
+    const plan *p = c->p;
+    const pstep *x = &p->steps.at[i];
+    if (x->times < 0) problem(c, "step %d is repeated %lld times", i, (long long)x->times);
+    if (x->times && x->count >= 0 &&
+        (!is_buffer(p, x->count) || p->bufs.at[x->count].dtype != TN_I64 || p->bufs.at[x->count].elems != 1))
+        problem(c, "step %d is repeated b%d times, which is not one i64", i, x->count);
+    for (int k = 0; k < x->n_rings; k++) check_window(c, i, &x->rings[k], moves);
+}
+
+/* A window is used inside of the repeat that moves it, and is no part of one that comes later. */
+static void check_windows(checker *c) {
+    const plan *p = c->p;
+    bool *moves = ARENA_ARRAY(p->a, bool, p->bufs.n + 1);
+    int *from = ARENA_ARRAY(p->a, int, p->bufs.n + 1), *to = ARENA_ARRAY(p->a, int, p->bufs.n + 1), slot = SLOT_IO + p->io.n;
+    for (int b = 0; b < p->bufs.n; b++) {
+        const pbuf *x = &p->bufs.at[b];
+        if (x->kind != PB_WINDOW) continue;
+        if (x->window_of < 0 || x->window_of >= b) problem(c, "b%d is a window of b%d", b, x->window_of);
+        if (x->slot != slot++ || x->offset) problem(c, "window b%d lies in slot %d at %lld", b, x->slot, (long long)x->offset);
+    }
+    if (c->n) return;
+    for (int i = 0; i < p->steps.n; i++) {
+        const pstep *x = &p->steps.at[i];
+        if (x->kind != PSTEP_REPEAT) continue;
+        check_repeat(c, i, moves);
+        for (int k = 0; k < x->n_rings && !c->n; k++) from[x->rings[k].buf] = i, to[x->rings[k].buf] = pstep_end(p, i);
+    }
+    for (int i = 0; i < p->steps.n && !c->n; i++) {
+        const pstep *x = &p->steps.at[i];
+        int32_t read = pstep_is_conditional(x) ? x->cond : x->kind == PSTEP_REPEAT && x->times ? x->count : -1;
+        const pkernel *pk = x->kind == PSTEP_LAUNCH ? &p->kernels.at[x->kernel] : NULL;
+        for (int k = -1; k < (pk ? pk->k->bufs.n : 0); k++) {
+            int32_t b = k < 0 ? read : pk->args[k].buf;
+            for (; is_buffer(p, b) && p->bufs.at[b].kind == PB_WINDOW; b = p->bufs.at[b].window_of)
+                if (i <= from[b] || i >= to[b]) problem(c, "step %d uses window b%d outside of its loop", i, b);
+        }
+        for (int k = 0; x->kind == PSTEP_REPEAT && k < x->n_rings; k++) {
+            int32_t of = p->bufs.at[x->rings[k].buf].window_of;
+            if (p->bufs.at[of].kind == PB_WINDOW && (i <= from[of] || i >= to[of]))
+                problem(c, "step %d uses window b%d outside of its loop", i, of);
+        }
+    }
+}
+
 /* repeats: that are open around it. */
 static void check_conditional(checker *c, int i, int repeats) {
     const pstep *x = &c->p->steps.at[i];
@@ -137,17 +202,33 @@ static void check_overlap(checker *c) {
     }
 }
 
+static bool is_counted(const pstep *x) { return x->kind == PSTEP_REPEAT && x->times && x->count >= 0; }
+
 /* What is used inside of the repeat at step i, before which there are so many launches, lives to its end. */
 static void extend_over_repeat(const plan *p, int i, int launches, plan_life_fn f, void *ud) {
     int end = launches;
     for (int j = i + 1; j < pstep_end(p, i); j++) end += p->steps.at[j].kind == PSTEP_LAUNCH;
     for (int j = i + 1; j < pstep_end(p, i); j++) {
         const pstep *x = &p->steps.at[j];
-        if (pstep_is_conditional(x)) f(x->cond, launches, end - 1, ud);
+        if (pstep_is_conditional(x)) f(plan_base(p, x->cond), launches, end - 1, ud);
+        if (is_counted(x)) f(plan_base(p, x->count), launches, end - 1, ud);
         if (x->kind != PSTEP_LAUNCH) continue;
         const pkernel *pk = &p->kernels.at[x->kernel];
         for (int b = 0; b < pk->k->bufs.n; b++)
-            if (pk->args[b].buf >= 0) f(pk->args[b].buf, launches, end - 1, ud);
+            if (pk->args[b].buf >= 0) f(plan_base(p, pk->args[b].buf), launches, end - 1, ud);
+    }
+}
+
+void plan_window_lives(const plan *p, plan_life_fn f, void *ud) {
+    int launches = 0;
+    for (int i = 0; i < p->steps.n; i++) {
+        const pstep *x = &p->steps.at[i];
+        int end = launches;
+        for (int j = i + 1; x->kind == PSTEP_REPEAT && x->n_rings && j < pstep_end(p, i); j++)
+            end += p->steps.at[j].kind == PSTEP_LAUNCH;
+        for (int k = 0; x->kind == PSTEP_REPEAT && k < x->n_rings && end > launches; k++)
+            f(plan_base(p, x->rings[k].buf), launches, end - 1, ud);
+        launches += x->kind == PSTEP_LAUNCH;
     }
 }
 
@@ -155,29 +236,32 @@ void plan_extend_lives(const plan *p, plan_life_fn f, void *ud) {
     int launches = 0; /* before step i */
     for (int i = 0; i < p->steps.n; i++) {
         const pstep *x = &p->steps.at[i];
-        if (pstep_is_conditional(x)) f(x->cond, launches, launches - 1, ud);
+        if (pstep_is_conditional(x)) f(plan_base(p, x->cond), launches, launches - 1, ud);
+        if (is_counted(x)) f(plan_base(p, x->count), launches, launches - 1, ud);
         if (x->kind == PSTEP_REPEAT) extend_over_repeat(p, i, launches, f, ud);
         launches += x->kind == PSTEP_LAUNCH;
     }
 }
 
 pkernel plan_copy(const plan *p, int32_t from, int32_t to) {
-    const pbuf *src = &p->bufs.at[from];
-    kernel *k = kernel_make(p->a, arena_printf(p->a, "copy_%u", src->node));
+    bool copies = from >= 0;
+    const pbuf *src = &p->bufs.at[copies ? from : to];
+    tn_dtype t = kernel_reg_dtype((tn_dtype)src->dtype);
+    kernel *k = kernel_make(p->a, arena_printf(p->a, "%s_%u", copies ? "copy" : "zero", src->node));
     pkernel pk = { .k = k, .args = ARENA_ARRAY(p->a, parg, 2), .code = p->kernels.n, .root = src->node };
-    pk.args[0].buf = from, pk.args[1].buf = to;
-    kernel_buf(k, (kbuf){ .dtype = src->dtype, .kind = KB_IN, .node = src->node, .elems = src->elems, .plan_buf = from });
-    kernel_buf(k, (kbuf){ .dtype = src->dtype, .kind = KB_OUT, .node = src->node, .elems = src->elems, .plan_buf = to });
+    kbuf b = { .dtype = src->dtype, .kind = KB_IN, .node = src->node, .elems = src->elems, .plan_buf = from };
+    pk.args[0].buf = copies ? from : to, pk.args[1].buf = to;
+    if (copies) kernel_buf(k, b);
+    b.kind = KB_OUT, b.plan_buf = to;
+    int out = kernel_buf(k, b);
     kvar v = kernel_var(k, "i", src->elems, true, false);
     kernel_push(k, (kins){ .op = K_LOOP, .var = v, .hi = src->elems, .step = 1 });
-    reg r = kernel_push(k, (kins){ .op = K_LOAD,
-                                   .dtype = (uint8_t)kernel_reg_dtype((tn_dtype)src->dtype),
-                                   .src = src->dtype,
-                                   .buf = 0,
-                                   .idx = affine_var(p->a, v) });
-    kernel_push(k, (kins){ .op = K_STORE, .dtype = src->dtype, .buf = 1, .idx = affine_var(p->a, v), .a = r });
+    kins value = { .op = K_CONST, .dtype = (uint8_t)t };
+    if (copies) value.op = K_LOAD, value.src = src->dtype, value.idx = affine_var(p->a, v);
+    reg r = kernel_push(k, value);
+    kernel_push(k, (kins){ .op = K_STORE, .dtype = src->dtype, .buf = (uint16_t)out, .idx = affine_var(p->a, v), .a = r });
     kernel_push(k, (kins){ .op = K_END });
-    k->bytes_read = k->bytes_written = (uint64_t)src->bytes;
+    k->bytes_read = copies ? (uint64_t)src->bytes : 0, k->bytes_written = (uint64_t)src->bytes;
     return pk;
 }
 
@@ -190,6 +274,7 @@ bool plan_is_for_gpus(const plan *p) {
 int plan_check_steps(const plan *p, str *out) {
     checker c = { .p = p, .out = out };
     check_tree(&c);
+    if (!c.n) check_windows(&c);
     const pstep *loop = plan_loop(p);
     if (loop) check_rings(&c, loop);
     if (loop && loop->overlaps) check_overlap(&c);

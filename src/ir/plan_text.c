@@ -64,10 +64,11 @@ static val new_value(const graph *g, val state) {
 }
 
 static void print_buffer(const plan *p, int i, const pstate *state, str *out) {
-    static const char *const kinds[] = { "temp", "state", "const", "input", "output", "states" };
+    static const char *const kinds[] = { "temp", "state", "const", "input", "output", "states", "window" };
     const pbuf *b = &p->bufs.at[i];
     str_addf(out, "  buffer b%d %s %s[%lld] slot=%d offset=%lld bytes=%lld", i, kinds[b->kind], dtype_name((tn_dtype)b->dtype),
              (long long)b->elems, b->slot, (long long)b->offset, (long long)b->bytes);
+    if (b->kind == PB_WINDOW) str_addf(out, " of=b%d", b->window_of);
     if (b->kind == PB_TEMP) str_addf(out, " live=%d..%d", b->first, b->last);
     if (b->inplace_of >= 0) str_addf(out, " inplace=b%d", b->inplace_of);
     if (b->copy) str_add(out, " copy");
@@ -102,7 +103,11 @@ static void print_launch(const plan *p, const pkernel *pk, int indent, str *out)
 }
 
 static void print_rings(const pstep *x, int indent, str *out) {
-    str_addf(out, "%*sloop steps", indent, "");
+    str_addf(out, "%*sloop", indent, "");
+    if (x->kind == PSTEP_LOOP) str_add(out, " steps");
+    if (x->times) str_addf(out, " times=%lld", (long long)x->times);
+    if (x->times && x->count >= 0) str_addf(out, " count=b%d", x->count);
+    if (x->backward) str_add(out, " backward");
     for (int i = 0; i < x->n_rings; i++)
         str_addf(out, "%sb%d stride=%lld", i ? ", " : " ring(", x->rings[i].buf, (long long)x->rings[i].stride);
     str_addf(out, "%s%s {\n", x->n_rings ? ")" : "", x->overlaps ? " overlap" : "");
@@ -118,8 +123,7 @@ static void print_steps(const plan *p, str *out) {
             str_addf(out, "%*s} else {\n", 2 * open.n, "");
         int indent = 2 * open.n + 2;
         if (x->kind == PSTEP_LAUNCH) print_launch(p, &p->kernels.at[x->kernel], indent, out);
-        if (x->kind == PSTEP_LOOP) print_rings(x, indent, out);
-        if (x->kind == PSTEP_REPEAT) str_addf(out, "%*sloop {\n", indent, "");
+        if (x->kind == PSTEP_LOOP || x->kind == PSTEP_REPEAT) print_rings(x, indent, out);
         if (x->kind == PSTEP_LEAVE) str_addf(out, "%*sleave unless b%d\n", indent, "", x->cond);
         if (x->kind == PSTEP_BRANCH) str_addf(out, "%*sbranch b%d {\n", indent, "", x->cond);
         if (x->kind != PSTEP_LAUNCH && x->kind != PSTEP_LEAVE) VEC_PUSH(out->a, &open, i);

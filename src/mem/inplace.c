@@ -10,6 +10,7 @@
 typedef VEC(int) int_list;
 typedef struct use_range {
     int first_write, last_write, last_read; /* kernels, or -1 */
+    bool windowed;                          /* loops use parts of it */
     int_list kernels;                       /* that use it; one may stand there twice */
 } use_range;
 
@@ -78,6 +79,14 @@ static void read_later(int32_t buf, int from, int to, void *ud) {
     if (r->first_write < from && r->last_read <= to) r->last_read = to + 1;
 }
 
+static void windowed(int32_t buf, int from, int to, void *ud) {
+    use_range *r = &((places *)ud)->range[buf];
+    r->windowed = true;
+    if (r->first_write < 0 || r->first_write > from) r->first_write = from;
+    if (r->last_write < to) r->last_write = to;
+    if (r->last_read < to) r->last_read = to;
+}
+
 static places list_uses(plan *p) {
     places w = { .p = p,
                  .control = plan_has_control(p),
@@ -96,6 +105,7 @@ static places list_uses(plan *p) {
         for (int b = 0; b < pk->k->bufs.n; b++)
             if (pk->args[b].buf >= 0) note_use(&w, pk->args[b].buf, (kbuf_kind)pk->k->bufs.at[b].kind, i);
     }
+    if (w.control) plan_window_lives(p, windowed, &w);
     if (w.control) plan_extend_lives(p, read_later, &w);
     return w;
 }
@@ -114,6 +124,7 @@ static void rebind(places *w, int32_t from, int32_t to) {
     for (int i = 0; i < w->p->steps.n && w->control; i++) {
         pstep *s = &w->p->steps.at[i];
         if (pstep_is_conditional(s) && s->cond == from) s->cond = to;
+        if (s->kind == PSTEP_REPEAT && s->times && s->count == from) s->count = to;
     }
     if (y->first_write < 0) y->first_write = x->first_write;
     if (x->last_write > y->last_write) y->last_write = x->last_write;
@@ -133,7 +144,7 @@ static void add_copy(places *w, int32_t from, int32_t to) {
 static bool update_directly(places *w, int32_t state, int32_t value) {
     plan *p = w->p;
     use_range s = w->range[state], v = w->range[value];
-    if (p->bufs.at[value].kind != PB_TEMP || v.first_write < 0 || v.first_write != v.last_write) return false;
+    if (p->bufs.at[value].kind != PB_TEMP || v.first_write < 0 || v.first_write != v.last_write || v.windowed) return false;
     if (s.last_write >= 0 || s.last_read > v.first_write) return false;
     pkernel *writer = &p->kernels.at[v.first_write];
     int from = arg_of(writer, state), to = arg_of(writer, value);
@@ -149,7 +160,7 @@ static void write_over(places *w, int i, int o) {
     plan *p = w->p;
     pkernel *pk = &p->kernels.at[i];
     int32_t ob = pk->args[o].buf;
-    if (w->range[ob].first_write != i || w->range[ob].last_write != i) return;
+    if (w->range[ob].first_write != i || w->range[ob].last_write != i || w->range[ob].windowed) return;
     for (int b = 0; b < pk->k->bufs.n; b++) {
         int32_t ib = pk->args[b].buf;
         if (ib < 0 || ib == ob || pk->k->bufs.at[b].kind != KB_IN || p->bufs.at[ib].kind != PB_TEMP) continue;

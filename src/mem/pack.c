@@ -8,6 +8,12 @@ static void extend_life(int32_t buf, int from, int to, void *ud) {
     if (b->first >= 0 && b->first < from && b->last < to) b->last = to;
 }
 
+static void window_life(int32_t buf, int from, int to, void *ud) {
+    pbuf *b = &((plan *)ud)->bufs.at[buf];
+    if (b->first < 0 || b->first > from) b->first = from;
+    if (b->last < to) b->last = to;
+}
+
 static void find_lifetimes(plan *p) {
     for (int b = 0; b < p->bufs.n; b++) p->bufs.at[b].first = p->bufs.at[b].last = -1;
     for (int i = 0; i < p->kernels.n; i++)
@@ -17,7 +23,9 @@ static void find_lifetimes(plan *p) {
             if (p->bufs.at[b].first < 0) p->bufs.at[b].first = i;
             p->bufs.at[b].last = i;
         }
-    if (plan_has_control(p)) plan_extend_lives(p, extend_life, p);
+    if (!plan_has_control(p)) return;
+    plan_window_lives(p, window_life, p);
+    plan_extend_lives(p, extend_life, p);
 }
 
 static bool is_live(const pbuf *b) { return b->kind == PB_TEMP && b->first >= 0 && b->bytes > 0; }

@@ -5,6 +5,7 @@
  * since its bits depend on counter, stream and index alone. Inputs, states, parameters and ops with regions keep their
  * identity. Operands of commutative ops are compared in order of id; max and min then may give either zero of max(0, -0). */
 #include "pass/rewrite.h"
+#include "ir/region.h"
 
 enum { MAX_DATA = 1 << 16 }; /* bytes of constant data that are compared; larger arrays are the same only when shared */
 
@@ -61,8 +62,7 @@ static bool node_same(const graph *g, val x, val y) {
 }
 
 static bool keeps_identity(const node *n) {
-    return n->op == OP_NIL || n->op == OP_input || n->op == OP_state || n->op == OP_param || n->op == OP_if ||
-           n->op == OP_while;
+    return n->op == OP_NIL || n->op == OP_input || n->op == OP_state || n->op == OP_param || node_regions(n) > 0;
 }
 
 bool pass_cse(graph *g, arena *scratch) {

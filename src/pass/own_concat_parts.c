@@ -14,7 +14,7 @@ bool pass_own_concat_parts(graph *g, arena *scratch) {
     int n_nodes = g->nodes.n;
     (void)scratch;
     for (val v = 1; v < (val)n_nodes; v++)
-        for (int i = 0; graph_get(g, v)->op == OP_concat && !graph_get(g, v)->region && i < graph_get(g, v)->n_in; i++) {
+        for (int i = 0; graph_get(g, v)->op == OP_concat && i < graph_get(g, v)->n_in; i++) {
             val x = graph_get(g, v)->in[i];
             if (is_own(g, x)) continue;
             graph_set_in(g, v, i, graph_unary(g, OP_stop_gradient, x));

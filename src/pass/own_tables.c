@@ -10,7 +10,7 @@ bool pass_own_tables(graph *g, arena *scratch) {
     (void)scratch;
     for (val v = 1; v < (val)n_nodes; v++) {
         const node *n = graph_get(g, v);
-        if (n->op != OP_gather || n->region) continue;
+        if (n->op != OP_gather) continue;
         const node *table = graph_get(g, n->in[0]);
         if (!(table->op == OP_const && table->splat) && table->op != OP_iota) continue;
         graph_set_in(g, v, 0, graph_unary(g, OP_stop_gradient, n->in[0]));

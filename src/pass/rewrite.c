@@ -79,7 +79,7 @@ bool unit_reshape(const node *x, const node *y, int map[TN_MAX_RANK]) {
 static bool is_candidate(const graph *g, val v) {
     const node *n = graph_get(g, v);
     op_class cls = op_get(n->op)->cls;
-    if (n->region != 0 || cls == CL_NIL || cls == CL_CTRL || n->op == OP_input || n->op == OP_state) return false;
+    if (cls == CL_NIL || cls == CL_CTRL || n->op == OP_input || n->op == OP_state) return false;
     if (!graph_is_read(g, v) || !is_static(g, v)) return false;
     for (int i = 0; i < n->n_in; i++)
         if (!is_static(g, n->in[i])) return false;
@@ -97,7 +97,7 @@ static void erase_dead(graph *g, arena *scratch, val v, val placeholder) {
             val x = graph_get(g, dead)->in[i];
             graph_set_in(g, dead, i, placeholder);
             const node *n = graph_get(g, x);
-            if (x != placeholder && n->n_in > 0 && n->region == 0 && !graph_is_read(g, x)) VEC_PUSH(scratch, &stack, x);
+            if (x != placeholder && n->n_in > 0 && !graph_is_read(g, x)) VEC_PUSH(scratch, &stack, x);
         }
     }
 }
@@ -112,7 +112,9 @@ bool rewrite_each(graph *g, arena *scratch, rewrite_fn rule) {
         int n_before = g->nodes.n;
         const char *name = graph_get(g, (val)v)->name;
         g->here = graph_get(g, (val)v)->where;
+        g->current = graph_get(g, (val)v)->region;
         val r = rule(g, (val)v, scratch);
+        g->current = 0;
         if (r == 0 || r == (val)v) continue;
         node *fresh = graph_get(g, r);
         if (r >= (val)n_before && name && !fresh->name) fresh->name = name;

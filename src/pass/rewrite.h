@@ -1,7 +1,8 @@
 /* rewrite.h - what the passes share: one loop over the graph, and small questions about nodes.
  *
  * A rule looks at one value and returns what to use instead: the same value or 0 for "no change", else a value of equal shape
- * and dtype, old or newly added. Rules never see nodes of regions, sources, or nodes that touch symbolic dims. */
+ * and dtype, old or newly added. Nodes of a region are rewritten
+ * inside of it, between its parameters and its results. Rules never see sources, or nodes that touch symbolic dims. */
 #ifndef TN_PASS_REWRITE_H
 #define TN_PASS_REWRITE_H
 

@@ -11,7 +11,7 @@ bool pass_widen_half_scatters(graph *g, arena *scratch) {
     for (val v = 1; v < (val)n_nodes; v++) {
         const node *n = graph_get(g, v);
         tn_dtype t = (tn_dtype)n->dtype;
-        if (n->op != OP_scatter_add || n->region || (t != TN_F16 && t != TN_BF16)) continue;
+        if (n->op != OP_scatter_add || (t != TN_F16 && t != TN_BF16)) continue;
         val base = n->in[0], index = n->in[1], updates = n->in[2];
         int axis = (int)n->attr[0], batch = (int)n->attr[1];
         if (!graph_is_read(g, v)) continue; /* replaced before */

@@ -44,7 +44,7 @@ struct buffer {
     size_t size;
 };
 
-typedef enum op_kind { OP_LAUNCH, OP_COPY, OP_JUMP, OP_JUMP_UNLESS } op_kind;
+typedef enum op_kind { OP_LAUNCH, OP_COPY, OP_JUMP, OP_JUMP_UNLESS, OP_ENTER, OP_NEXT, OP_WINDOW } op_kind;
 typedef struct op {
     op_kind kind;
     cpu_entry entry;
@@ -53,6 +53,10 @@ typedef struct op {
     int dst, src; /* slots of a copy */
     size_t dst_offset, src_offset, size;
     int to; /* of a jump: operation; of one that depends on a byte: dst and dst_offset */
+    /* A repeat that is counted, of so many around it. OP_ENTER: at most `times`, or the i64 at dst and dst_offset, where dst >=
+     * 0. OP_NEXT: jumps when no iteration is left. OP_WINDOW: slot dst is `size` bytes further in slot src in each. */
+    int depth;
+    int64_t times;
 } op;
 
 /* What is open while a list is recorded. Jumps out of it are a chain by op.to until its end is known. */
@@ -82,8 +86,11 @@ struct list {
     open_block open[MOST_OPEN];
     int n_open;
     int64_t start;
-    bool loops;  /* an operation does */
-    bool looped; /* all of it is */
+    struct trips {
+        int64_t done, all;
+    } trips[MOST_OPEN]; /* of the repeats that run */
+    bool loops;         /* an operation does */
+    bool looped;        /* all of it is */
     bool sealed;
 };
 
@@ -380,7 +387,39 @@ static tn_status cpu_loop(list *l, err *e) {
     if (st == TN_OK) l->looped = true;
     return st;
 }
-static tn_status cpu_repeat(list *l, err *e) { return open_block_of(l, OPEN_REPEAT, e); }
+static tn_status cpu_repeat(list *l, const device_trips *what, err *e) {
+    int depth = l->n_open;
+    tn_status st = TN_OK;
+    if (what)
+        st = add_op(
+            l,
+            &(op){
+                .kind = OP_ENTER, .dst = what->count, .dst_offset = what->count_offset, .times = what->times, .depth = depth },
+            e);
+    if (st == TN_OK) st = open_block_of(l, OPEN_REPEAT, e);
+    if (st || !what) return st;
+    open_block *b = &l->open[depth];
+    st = add_op(l, &(op){ .kind = OP_NEXT, .depth = depth, .to = -1 }, e);
+    if (st) return st;
+    b->exits = l->n_ops - 1;
+    for (int i = 0; i < what->n_windows && !st; i++) {
+        const device_window *w = &what->windows[i];
+        if (w->slot < 0 || w->slot >= l->n_slots || w->of < 0 || w->of >= l->n_slots || w->slot == w->of)
+            return err_set(e, TN_ERR_INVAL, "slot %d of a list of %d moves over slot %d", w->slot, l->n_slots, w->of);
+        l->n_unbound -= !l->bound[w->slot];
+        l->bound[w->slot] = true;
+        st = add_op(l,
+                    &(op){ .kind = OP_WINDOW,
+                           .dst = w->slot,
+                           .src = w->of,
+                           .src_offset = w->offset,
+                           .size = w->stride,
+                           .depth = depth,
+                           .times = what->backward },
+                    e);
+    }
+    return st;
+}
 
 /* A jump out of block b, when the byte at the place is 0. */
 static tn_status add_exit(list *l, open_block *b, int slot, size_t offset, err *e) {
@@ -486,13 +525,44 @@ static tn_status check_ready(const list *l, int64_t steps, err *e) {
     return TN_OK;
 }
 
+static void enter_repeat(list *l, const op *o) {
+    struct trips *t = &l->trips[o->depth];
+    *t = (struct trips){ 0, o->times };
+    int64_t count;
+    if (o->dst < 0) return;
+    memcpy(&count, l->slot[o->dst] + o->dst_offset, sizeof count);
+    if (count < t->all) t->all = count;
+}
+static void move_window(list *l, const op *o, int64_t at) {
+    l->slot[o->dst] = l->slot[o->src] + o->src_offset + (size_t)at * o->size;
+}
+
+/* Where the list goes on behind operation i, which launches nothing. */
+static int run_jump(list *l, int i) {
+    const op *o = &l->ops[i];
+    struct trips *t = &l->trips[o->depth];
+    switch (o->kind) {
+    case OP_JUMP:
+        return o->to;
+    case OP_JUMP_UNLESS:
+        return l->slot[o->dst][o->dst_offset] ? i + 1 : o->to;
+    case OP_ENTER:
+        enter_repeat(l, o);
+        return i + 1;
+    case OP_NEXT:
+        return t->done++ < t->all ? i + 1 : o->to;
+    default:
+        move_window(l, o, o->times ? t->all - t->done : t->done - 1);
+        return i + 1;
+    }
+}
+
 static tn_status run_ops(list *l, int64_t steps, err *e) {
     tn_status st = TN_OK;
     for (int i = 0; i < l->n_ops && !st;) {
-        const op *o = &l->ops[i];
-        if (o->kind < OP_JUMP) st = run_op(l, o, steps, e);
-        bool jumps = o->kind == OP_JUMP || (o->kind == OP_JUMP_UNLESS && !l->slot[o->dst][o->dst_offset]);
-        i = jumps ? o->to : i + 1;
+        bool jumps = l->ops[i].kind >= OP_JUMP;
+        if (!jumps) st = run_op(l, &l->ops[i], steps, e);
+        i = jumps ? run_jump(l, i) : i + 1;
     }
     return st;
 }
@@ -529,6 +599,8 @@ static tn_status cpu_profile(list *l, const int *repeats, device_span *out, int 
     int have = l->n_ops - l->n_jumps;
     if (n != have) return err_set(e, TN_ERR_INVAL, "a profile of %d operations of a list of %d", n, have);
     double start = now_seconds();
+    for (int i = 0; i < l->n_ops; i++)
+        if (l->ops[i].kind == OP_WINDOW) move_window(l, &l->ops[i], 0);
     for (int i = 0, at = 0; i < n && !st; i++) {
         int times = repeats ? repeats[i] : 1;
         while (l->ops[at].kind >= OP_JUMP) at++; /* each once, whatever loops and branches are round it */

@@ -105,6 +105,20 @@ typedef struct device_work {
     double begin, end;
 } device_work;
 
+/* How often a repeat of a list is done, and slots that move in it. */
+typedef struct device_window { /* in iteration i: what is bound to slot of, offset + i * stride bytes further on */
+    int slot, of;
+    size_t offset, stride;
+} device_window;
+typedef struct device_trips {
+    int64_t times; /* at most */
+    int count;     /* slot of an i64 that may be less; -1: there is none */
+    size_t count_offset;
+    bool backward;                /* iterations count down */
+    const device_window *windows; /* [n_windows] */
+    int n_windows;
+} device_trips;
+
 /* One launch argument table: slot k of a list is a base pointer; entries address slots by index with literal offsets. */
 typedef struct device_api {
     const char *name;
@@ -143,7 +157,7 @@ typedef struct device_api {
     /* Between repeat and end: repeated until a leave. leave: the innermost repeat ends when the byte at the place is 0. Between
      * branch and end: done when the byte is not 0; what is behind an otherwise, when it is. NULL where a list cannot do that.
      */
-    tn_status (*repeat)(list *l, err *e);
+    tn_status (*repeat)(list *l, const device_trips *what, err *e); /* what: NULL: until a leave */
     tn_status (*leave)(list *l, int slot, size_t offset, err *e);
     tn_status (*branch)(list *l, int slot, size_t offset, err *e);
     tn_status (*otherwise)(list *l, err *e);

@@ -217,8 +217,15 @@ static tn_status null_loop(list *l, err *e) {
     l->loops = true, l->open++;
     return TN_OK;
 }
-static tn_status null_repeat(list *l, err *e) {
+static tn_status null_repeat(list *l, const device_trips *what, err *e) {
     tn_status st = check_open(l, e);
+    for (int i = 0; what && i < what->n_windows && !st; i++) {
+        const device_window *w = &what->windows[i];
+        if (w->slot < 0 || w->slot >= l->n_slots || w->of < 0 || w->of >= l->n_slots || w->slot == w->of)
+            return err_set(e, TN_ERR_INVAL, "slot %d of a list of %d moves over slot %d", w->slot, l->n_slots, w->of);
+        l->n_unbound -= !l->bound[w->slot];
+        l->bound[w->slot] = true;
+    }
     if (!st) l->open++;
     return st;
 }

@@ -63,6 +63,24 @@ static tn_status record_conditional(tn_session *s, list *l, int i) {
     return code ? code : api->end(l, &s->err);
 }
 
+static tn_status record_repeat(tn_session *s, list *l, const pstep *x) {
+    const plan *p = s->p->plan;
+    const device_api *api = s->p->dev->api;
+    if (!x->times) return api->repeat(l, NULL, &s->err);
+    size_t n = (size_t)x->n_rings + 1;
+    device_window *w = mem_alloc(s->p->ctx->mem, n * sizeof *w);
+    if (!w) return err_set(&s->err, TN_ERR_NOMEM, "out of memory: a session");
+    device_trips t = { .times = x->times, .count = -1, .backward = x->backward, .windows = w, .n_windows = x->n_rings };
+    if (x->count >= 0) t.count = p->bufs.at[x->count].slot, t.count_offset = (size_t)p->bufs.at[x->count].offset;
+    for (int i = 0; i < x->n_rings; i++) {
+        const pbuf *b = &p->bufs.at[x->rings[i].buf], *of = &p->bufs.at[b->window_of];
+        w[i] = (device_window){ b->slot, of->slot, (size_t)of->offset, (size_t)x->rings[i].stride };
+    }
+    tn_status code = api->repeat(l, &t, &s->err);
+    mem_free(s->p->ctx->mem, w, n * sizeof *w);
+    return code;
+}
+
 /* Steps [i, end) of the plan. */
 static tn_status record_steps(tn_session *s, list *l, int i, int end) {
     const plan *p = s->p->plan;
@@ -73,7 +91,7 @@ static tn_status record_steps(tn_session *s, list *l, int i, int end) {
         bool loops = x->kind == PSTEP_LOOP || x->kind == PSTEP_REPEAT;
         if (x->kind == PSTEP_LAUNCH) code = launch_kernel(s, l, x->kernel);
         if (pstep_is_conditional(x)) code = record_conditional(s, l, i);
-        if (loops) code = x->kind == PSTEP_LOOP ? api->loop(l, &s->err) : api->repeat(l, &s->err);
+        if (loops) code = x->kind == PSTEP_LOOP ? api->loop(l, &s->err) : record_repeat(s, l, x);
         if (loops && !code) code = record_steps(s, l, i + 1, pstep_end(p, i));
         if (loops && !code) code = api->end(l, &s->err);
     }
@@ -84,7 +102,7 @@ tn_status session_record(tn_session *s, bool kernels, list **out) {
     tn_program *p = s->p;
     const device_api *api = p->dev->api;
     err *e = &s->err;
-    tn_status code = api->record(p->dev, SLOT_IO + p->plan->io.n, out, e);
+    tn_status code = api->record(p->dev, plan_slots(p->plan), out, e);
     if (code) return code;
     list *l = *out;
     bool loops = plan_loop(p->plan) != NULL;

@@ -1,12 +1,23 @@
-/* control.c - if and while: their bodies are kernels of the same plan, launched by steps that read a buffer.
+/* control.c - if, while and scan: their bodies are kernels of the same plan, launched by steps that are repeated or read a
+ * buffer.
  *
  * A body uses values of its own region alone, so no kernel has values of two, and operands, parameters and results of control
  * ops live in memory. The parameters of an if are the operands' buffers; what its bodies give is copied to the results. A while
- * has buffers for its state, which operands are copied to before and what the body gives in each iteration. In: groups of
- * fuse.c. Out: kernels and steps of the plan. */
+ * has buffers for its state, which operands are copied to before and what the body gives in each iteration. So has a scan for
+ * what it carries; slices of stacks are windows, which move over the stack, so that kernels read and write them where they are:
+ * an iteration takes time in proportion to a slice. In: groups of fuse.c. Out: kernels and steps of the plan. */
 #include "sched/sched.h"
+#include "ir/region.h"
 
-static bool is_control(const node *n) { return n->op == OP_if || n->op == OP_while; }
+static bool is_control(const node *n) { return node_regions(n) > 0; }
+
+/* The count of a scan when it is a number, else -1. */
+static int64_t known_count(const sched *s, const node *n) {
+    const node *c = graph_get(s->g, n->in[0]);
+    int64_t length = n->attr[SCAN_LENGTH], count = c->imm_int < 0 ? 0 : c->imm_int;
+    if (c->op == OP_const && c->splat) return count < length ? count : length;
+    return length ? -1 : 0;
+}
 
 void control_force(sched *s) {
     s->control = ARENA_ARRAY(s->a, bool, s->g->regions.n + 1);
@@ -14,11 +25,13 @@ void control_force(sched *s) {
         const node *n = graph_get(s->g, v);
         if (!is_control(n)) continue;
         s->control[n->region] = true;
-        for (int i = 0; i < n->n_in; i++) s->materialised[n->in[i]] = "an if or a while takes it from memory";
-        for (int r = 0; r < 2; r++) {
-            const region *body = &s->g->regions.at[n->attr[r]];
+        for (int i = 0; i < n->n_in; i++)
+            if (i > 0 || n->op != OP_scan || known_count(s, n) < 0)
+                s->materialised[n->in[i]] = "an if, a while or a scan takes it from memory";
+        for (int r = 0; r < node_regions(n); r++) {
+            const region *body = &s->g->regions.at[n->attr[r]]; /* that of no condition is empty */
             for (int i = 0; i < body->n_results; i++)
-                s->materialised[body->results[i]] = "a result of the body of an if or a while";
+                s->materialised[body->results[i]] = "a result of the body of an if, a while or a scan";
         }
     }
 }
@@ -56,7 +69,7 @@ static int push_step(sched *s, pstep x) {
 
 static void copy(sched *s, int32_t from, int32_t to) {
     if (from == to || s->p->bufs.at[to].bytes == 0) return;
-    sched_decide(s, s->p->bufs.at[from].node, 0, false, "an if or a while has a copy of its own");
+    sched_decide(s, s->p->bufs.at[from].node, 0, false, "an if, a while or a scan has a copy of its own");
     push_step(s, (pstep){ .kind = PSTEP_LAUNCH, .kernel = s->p->kernels.n });
     VEC_PUSH(s->a, &s->p->kernels, plan_copy(s->p, from, to));
 }
@@ -70,7 +83,7 @@ static int32_t add_like(sched *s, val v) {
 
 /* The buffers of all results of an op, used or not. */
 static int32_t *results_of(sched *s, val v, int n) {
-    const region *body = &s->g->regions.at[graph_get(s->g, v)->attr[1]];
+    const region *body = &s->g->regions.at[node_body(graph_get(s->g, v))];
     int32_t *at = ARENA_ARRAY(s->a, int32_t, n + 1);
     for (int k = 0; k < n; k++) at[k] = k ? -1 : s->buf_of[v];
     for (uint32_t u = graph_get(s->g, v)->first_use; u; u = s->g->uses.at[u - 1].next) {
@@ -115,8 +128,7 @@ static void put_if(sched *s, val v, lowering *low) {
 }
 
 /* What the body gives becomes the state. Where it gives parameters in other places, they are put aside first. */
-static void copy_state(sched *s, const region *body, const int32_t *state) {
-    int n = body->n_results;
+static void copy_state(sched *s, const region *body, const int32_t *state, int n) {
     int32_t *from = ARENA_ARRAY(s->a, int32_t, n + 1);
     for (int k = 0; k < n; k++) {
         from[k] = s->buf_of[body->results[k]];
@@ -140,12 +152,109 @@ static void put_while(sched *s, val v, lowering *low) {
     put_region(s, n.attr[0], state, low);
     push_step(s, (pstep){ .kind = PSTEP_LEAVE, .cond = s->buf_of[cond->results[0]] });
     put_region(s, n.attr[1], state, low);
-    copy_state(s, body, state);
+    copy_state(s, body, state, body->n_results);
     s->p->steps.at[at].inside = s->p->steps.n - 1 - at;
     copy_results(s, v, state);
 }
 
+/* ---- scan ---- */
+
+static void zero(sched *s, int32_t to) {
+    if (s->p->bufs.at[to].bytes == 0) return;
+    push_step(s, (pstep){ .kind = PSTEP_LAUNCH, .kernel = s->p->kernels.n });
+    VEC_PUSH(s->a, &s->p->kernels, plan_copy(s->p, -1, to));
+}
+
+/* A window over a stack for slices like v. */
+static int32_t add_window(sched *s, val v, int32_t of) {
+    int32_t own = s->buf_of[v], w = sched_add_buf(s, PB_WINDOW, v, plan_slots(s->p), NULL);
+    s->buf_of[v] = own;
+    s->p->bufs.at[w].window_of = of;
+    s->p->n_windows++;
+    return w;
+}
+
+/* Whether the kernel of a slice can write it where it belongs: it is one in memory that has no place yet. */
+static bool is_free(const sched *s, val v) {
+    int32_t b = s->buf_of[v];
+    return s->place[v] == PLACE_ROOT && b >= 0 && s->p->bufs.at[b].kind == PB_TEMP && s->p->bufs.at[b].node == v &&
+           graph_get(s->g, v)->op != OP_param && (s->group_of[v] < 0 || !s->groups.at[s->group_of[v]].dest);
+}
+
+typedef struct scan {
+    node n;
+    const region *body;
+    int32_t *out;     /* [results] buffers of the op's results; those of stacks that nobody reads: -1 */
+    int32_t *params;  /* buffers of the body's parameters */
+    int32_t *windows; /* [results] of stacks, or -1 */
+    VEC(pring) rings;
+} scan;
+
+static void add_ring(sched *s, scan *x, int32_t window) {
+    VEC_PUSH(s->a, &x->rings, ((pring){ window, s->p->bufs.at[window].bytes }));
+}
+
+static void find_buffers(sched *s, val v, scan *x) {
+    int n = x->body->n_results, carry = (int)x->n.attr[SCAN_CARRY], stacks = (int)x->n.attr[SCAN_STEPS];
+    x->out = ARENA_ARRAY(s->a, int32_t, n + 1), x->windows = ARENA_ARRAY(s->a, int32_t, n + 1);
+    x->params = ARENA_ARRAY(s->a, int32_t, x->n.n_in);
+    for (int k = 0; k < n; k++) x->windows[k] = x->out[k] = -1;
+    x->out[0] = s->buf_of[v];
+    for (uint32_t u = graph_get(s->g, v)->first_use; u; u = s->g->uses.at[u - 1].next) {
+        const node *user = graph_get(s->g, s->g->uses.at[u - 1].user);
+        if (user->op == OP_proj && x->out[user->attr[0]] < 0) x->out[user->attr[0]] = s->buf_of[s->g->uses.at[u - 1].user];
+    }
+    for (int k = 0; k < carry; k++) {
+        if (x->out[k] < 0) x->out[k] = add_like(s, x->body->results[k]);
+        x->params[k] = x->out[k];
+    }
+    if (known_count(s, &x->n) == 0) return; /* the body stays out */
+    for (int k = carry; k < x->n.n_in - 1; k++) {
+        bool stack = k < carry + stacks;
+        x->params[k] = stack ? add_window(s, x->body->params[k], s->buf_of[x->n.in[1 + k]]) : s->buf_of[x->n.in[1 + k]];
+        if (stack) add_ring(s, x, x->params[k]);
+    }
+    for (int k = carry; k < n; k++) {
+        val slice = x->body->results[k];
+        if (x->out[k] < 0) continue;
+        x->windows[k] = add_window(s, slice, x->out[k]);
+        add_ring(s, x, x->windows[k]);
+        if (is_free(s, slice)) s->buf_of[slice] = x->windows[k];
+    }
+}
+
+static void put_scan(sched *s, val v, lowering *low) {
+    scan x = { .n = *graph_get(s->g, v) };
+    x.body = &s->g->regions.at[x.n.attr[SCAN_BODY]];
+    int carry = (int)x.n.attr[SCAN_CARRY];
+    int64_t count = known_count(s, &x.n), length = x.n.attr[SCAN_LENGTH];
+    find_buffers(s, v, &x);
+    for (int k = carry; k < x.body->n_results && (count != length || x.n.attr[SCAN_COND]); k++)
+        if (x.out[k] >= 0) zero(s, x.out[k]);
+    for (int k = 0; k < carry; k++) copy(s, s->buf_of[x.n.in[1 + k]], x.out[k]);
+    if (count != 0) {
+        int at = push_step(s, (pstep){ .kind = PSTEP_REPEAT,
+                                       .times = count < 0 ? length : count,
+                                       .count = count < 0 ? s->buf_of[x.n.in[0]] : -1,
+                                       .backward = x.n.attr[SCAN_REVERSE] != 0,
+                                       .rings = x.rings.at,
+                                       .n_rings = x.rings.n });
+        if (x.n.attr[SCAN_COND]) {
+            put_region(s, x.n.attr[SCAN_COND], x.params, low);
+            val cond = s->g->regions.at[x.n.attr[SCAN_COND]].results[0];
+            push_step(s, (pstep){ .kind = PSTEP_LEAVE, .cond = s->buf_of[cond] });
+        }
+        put_region(s, x.n.attr[SCAN_BODY], x.params, low);
+        for (int k = carry; k < x.body->n_results; k++)
+            if (x.windows[k] >= 0) copy(s, s->buf_of[x.body->results[k]], x.windows[k]);
+        copy_state(s, x.body, x.out, carry);
+        s->p->steps.at[at].inside = s->p->steps.n - 1 - at;
+    }
+    copy_results(s, v, x.out);
+}
+
 void control_lower(sched *s, int gi, lowering *low) {
     val v = s->groups.at[gi].roots.at[0];
-    (graph_get(s->g, v)->op == OP_if ? put_if : put_while)(s, v, low);
+    op_code op = (op_code)graph_get(s->g, v)->op;
+    (op == OP_if ? put_if : op == OP_while ? put_while : put_scan)(s, v, low);
 }

@@ -1,6 +1,6 @@
-/* test_control.c - if and while in compiled programs: graphs by hand and random ones with nested bodies give the evaluator's
- * values, exactly, in every mode that has them, at every fusion level, with one thread and several, also many steps in one
- * call over rings; their plans print, read back, verify and evaluate.
+/* test_control.c - if, while and scan in compiled programs: graphs by hand and random ones with nested bodies give the
+ * evaluator's values, exactly, in every mode that has them, at every fusion level, with one thread and several, also many steps
+ * in one call over rings; their plans print, read back, verify and evaluate.
  *
  * Values are whole numbers below 2^24 in f32 and i64, so that no rounding hides a wrong order.
  * Labels: random threads
@@ -73,6 +73,36 @@ static const char *const graphs[] = {
     "    %b8 = min %b7, 64.0\n    %b9 = neg %be\n    return %bn, %b8, %bx, %b9\n  }\n"
     "  %3 = floor x\n  %4 = while %1, w, %3, %2 cond=@c body=@b i64[]\n  %5 = proj %4 index=1 f32[5,1]\n"
     "  %6 = proj %4 index=3 f32[0,3]\n  %7 = add n, %4\n  return %5 as \"w\", %6 as \"empty\", %5 -> w, %7 -> n\n}\n",
+    /* forward and backward, with a count that is a value, a condition, results that are carried and stacked, that are
+     * parameters, of which one stack goes from one loop to the next */
+    "graph @stacks(x f32[6,4], h f32[4], m i64[]) {\n  %n = const 6 i64[]\n  %x = floor x\n  %h = floor h\n"
+    "  region @b(%c f32[4], %xt f32[4], %w f32[4]) {\n    %1 = add %c, %w\n    %2 = sub %1, %xt\n    %y = mul %2, 2.0\n"
+    "    return %2, %y, %2, %c, %xt, %w\n  }\n"
+    "  %s = scan %n, %h, %x, %h body=@b carry=1 steps=1 length=6 f32[4]\n  %ys = proj %s index=1 f32[6,4]\n"
+    "  %hs = proj %s index=2 f32[6,4]\n  %cs = proj %s index=3 f32[6,4]\n  %xs = proj %s index=4 f32[6,4]\n"
+    "  %ws = proj %s index=5 f32[6,4]\n"
+    "  region @b2(%c2 f32[4], %i2 i64[], %xt2 f32[4], %yt2 f32[4]) {\n    %a1 = sub %yt2, %c2\n    %a2 = min %a1, %xt2\n"
+    "    %j2 = add %i2, 1\n    return %a2, %j2, %i2, %a2\n  }\n"
+    "  region @c2(%c3 f32[4], %i3 i64[], %xt3 f32[4], %yt3 f32[4]) {\n    %b1 = lt %i3, 3\n    return %b1\n  }\n"
+    "  %z = const 0 i64[]\n  %s2 = scan m, %h, %z, %hs, %ys body=@b2 cond=@c2 carry=2 steps=2 length=6 reverse=1 f32[4]\n"
+    "  %is = proj %s2 index=2 i64[6]\n  %as = proj %s2 index=3 f32[6,4]\n"
+    "  return %s as \"a\", %ys as \"b\", %s2 as \"c\", %is as \"d\", %as as \"e\", %cs as \"f\", %xs as \"g\", %ws as "
+    "\"i\"\n}\n",
+    /* no carried value; no iteration; constants as stacks; arrays without elements; a loop in a loop over its slices */
+    "graph @nested(x f32[2,3,5], e f32[4,0]) {\n  %n = const 4 i64[]\n  %x = floor x\n  %t = const [1.0, 2.0] f32[2]\n"
+    "  region @i(%c f32[], %v f32[5], %s f32[]) {\n    %a1 = sum %v axes=[0] f32[1]\n    %a2 = reshape %a1 f32[]\n"
+    "    %a3 = sub %a2, %c\n    %a4 = add %a3, %s\n    return %a4, %a4, %v\n  }\n"
+    "  region @o(%m f32[3,5], %q f32[], %k i64[]) {\n    %z = const 0.0 f32[]\n"
+    "    %b = scan %k, %z, %m, %q body=@i carry=1 steps=1 length=3 reverse=1 f32[]\n    %b1 = proj %b index=1 f32[3]\n"
+    "    %b2 = proj %b index=2 f32[3,5]\n    return %b1, %b, %b2\n  }\n"
+    "  %1 = scan %n, %x, %t, %n body=@o carry=0 steps=2 length=2 f32[2,3]\n  %2 = proj %1 index=1 f32[2]\n"
+    "  %3 = proj %1 index=2 f32[2,3,5]\n"
+    "  region @e(%c5 f32[5], %v5 f32[0]) {\n    %w5 = neg %c5\n    return %w5, %v5, %w5\n  }\n"
+    "  %f = const 3.0 f32[5]\n  %5 = scan %n, %f, e body=@e carry=1 steps=1 length=4 f32[5]\n  %6 = proj %5 index=1 f32[4,0]\n"
+    "  %7 = proj %5 index=2 f32[4,5]\n  %o = const -1 i64[]\n"
+    "  region @u(%c8 f32[5]) {\n    %w8 = neg %c8\n    return %w8, %w8\n  }\n"
+    "  %8 = scan %o, %f body=@u carry=1 steps=0 length=7 f32[5]\n  %9 = proj %8 index=1 f32[7,5]\n"
+    "  return %1 as \"a\", %2 as \"b\", %3 as \"c\", %5 as \"d\", %6 as \"f\", %7 as \"g\", %8 as \"h\", %9 as \"i\"\n}\n",
 };
 
 /* ---- random graphs ---- */
@@ -236,13 +266,64 @@ static void put_while(writer *w, scope *s, str *out, int depth) {
     put_results(w, s, out, types, op);
 }
 
+enum { LENGTH = 3 };
+/* Carries a value and a number over a stack of three values. */
+static void put_scan(writer *w, scope *s, str *out, int depth) {
+    static const char *const stacked[] = { "", "f", "fn", "nff" };
+    const char *more = stacked[rng_below(&w->r, 4)], *types = arena_printf(w->a, "fn%s", more);
+    str cond, body;
+    scope inner;
+    bool leaves = rng_chance(&w->r, 0.3);
+    str_init(&cond, w->a), str_init(&body, w->a);
+    int b = open_region(w, "fnffb", &inner, &body);
+    put_body(w, &inner, &body, (int)rng_below(&w->r, 4), depth + 1);
+    close_region(w, types, &inner, -1, strncmp(types, "fnffb", strlen(types)) ? -1 : b + 1, &body);
+    str_addn(&w->regions, body.s, body.n);
+    int c = leaves ? open_region(w, "fnffb", &inner, &cond) : 0, x[LENGTH + 1];
+    if (leaves) {
+        put_body(w, &inner, &cond, (int)rng_below(&w->r, 3), 3);
+        str_addf(&cond, "    return %%v%d\n  }\n", pick(w, inner.b, inner.n_b));
+        str_addn(&w->regions, cond.s, cond.n);
+    }
+    for (int i = 0; i <= LENGTH; i++) x[i] = w->next++;
+    for (int i = 0; i < LENGTH; i++)
+        str_addf(out, "    %%v%d = reshape %%v%d f32[1,%d,%d]\n", x[i], pick(w, s->f, s->n_f), ROWS, w->columns);
+    str_addf(out, "    %%v%d = concat %%v%d, %%v%d, %%v%d axis=0 f32[3,%d,%d]\n", x[LENGTH], x[0], x[1], x[2], ROWS,
+             w->columns);
+    int count = pick(w, s->n, s->n_n);
+    if (rng_chance(&w->r, 0.5)) str_addf(out, "    %%v%d = const 3 i64[]\n", count = w->next++);
+    int op = w->next++;
+    str_addf(out, "    %%v%d = scan %%v%d, ", op, count);
+    put_operands(w, s, out, "fn", false);
+    str_addf(out, ", %%v%d", x[LENGTH]);
+    put_operands(w, s, out, "fb", true);
+    str_addf(out, " body=@r%d ", b);
+    if (leaves) str_addf(out, "cond=@r%d ", c);
+    str_addf(out, "carry=2 steps=1 length=3%s %s\n", rng_below(&w->r, 2) ? " reverse=1" : "", type_of(w, 'f'));
+    put_results(w, s, out, "fn", op);
+    for (int k = 0; more[k]; k++) {
+        int y = w->next++, z = w->next++, v = w->next++;
+        const char *dims = more[k] == 'n' ? "" : arena_printf(w->a, ",%d,%d", ROWS, w->columns);
+        const char *type = more[k] == 'n' ? "i64" : "f32";
+        str_addf(out, "    %%v%d = proj %%v%d index=%d %s[3%s]\n", y, op, k + 2, type, dims);
+        str_addf(out, "    %%v%d = sum %%v%d axes=[0] %s[1%s]\n    %%v%d = reshape %%v%d %s\n", z, y, type, dims, v, z,
+                 type_of(w, more[k]));
+        if (more[k] == 'f')
+            clamp(w, s, out, v);
+        else
+            keep(s->n, &s->n_n, v);
+    }
+}
+
 static void put_body(writer *w, scope *s, str *out, int steps, int depth) {
     for (int i = 0; i < steps; i++) {
         double kind = rng_unit(&w->r);
         if (depth < 3 && kind < 0.25)
             put_if(w, s, out, depth);
-        else if (depth < 2 && kind < 0.45)
+        else if (depth < 2 && kind < 0.35)
             put_while(w, s, out, depth);
+        else if (depth < 2 && kind < 0.5)
+            put_scan(w, s, out, depth);
         else
             put_value(w, s, out);
     }

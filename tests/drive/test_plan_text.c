@@ -245,7 +245,7 @@ static void test_bad_texts(void **state) {
         { HEAD "  value %1 f32[1] = x\"00112\"", "t:2:28: expected two hexadecimal digits a byte of the value" },
         { HEAD "  value %1 f32[9999999999] = x\"00\"", "t:2:32: expected the bytes of the value" },
         { HEAD "  value %1 i8[1] = x\"00\" value %1 i8[1]", "t:2:40: expected a value that has no data yet" },
-        { HEAD "  buffer b0 heap", "t:2:13: expected temp, state, const, input, output or states" },
+        { HEAD "  buffer b0 heap", "t:2:13: expected temp, state, const, input, output, states or window" },
         { HEAD X "  buffer b0 temp", "t:3:11: expected a buffer's number, larger than those above" },
         { HEAD "  buffer b0 input f32[4] slot=7 offset=0 bytes=16 ; %1 \"x\"",
           "t:2:55: expected slots of inputs and outputs in order" },

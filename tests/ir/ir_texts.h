@@ -88,6 +88,11 @@ static const char *const ir_texts[] = {
     "  %3 = while %2, %1 cond=@cond body=@body i64[]\n  %4 = proj %3 index=1 f32[4]\n  return %3 as \"count\", %4 as "
     "\"x2\"\n}\n",
     "; nothing at all\n\ngraph @\"an empty one\"() {\n  return\n}\n; the end",
+    "graph @scan(x f32[6,4], h f32[4], m i64[]) {\n  region @b(%c f32[4], %t f32[4], %w f32[4]) {\n    %1 = mul %c, %w\n"
+    "    %2 = add %1, %t\n    return %2, %2\n  }\n  region @k(%c2 f32[4], %t2 f32[4], %w2 f32[4]) {\n"
+    "    %3 = const true bool[]\n    return %3\n  }\n  region @b2(%c3 f32[4]) {\n    return %c3\n  }\n"
+    "  %4 = scan m, h, x, h body=@b cond=@k carry=1 steps=1 length=6 reverse=1 f32[4]\n  %5 = proj %4 index=1 f32[6,4]\n"
+    "  %6 = scan m, h body=@b2 carry=0 steps=0 length=3 f32[3,4]\n  return %4 as \"a\", %5 as \"b\", %6 as \"c\"\n}",
     "graph @onlystate(state w f32[]) {\n  %1 = add w, 1.0\n  return %1 as \"w\" -> w\n}",
 };
 /* The one text above that is not valid (an array that does not end): kept for the mutations. */

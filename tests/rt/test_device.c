@@ -192,13 +192,13 @@ static void bad_control(const device_api *api, device *d) {
     assert_int_equal(api->otherwise(l, &e), TN_ERR_INVAL);
     assert_int_equal(api->end(l, &e), TN_ERR_INVAL);
     assert_int_equal(api->branch(l, 2, 0, &e), TN_ERR_INVAL);
-    assert_int_equal(api->repeat(l, &e), TN_OK);
+    assert_int_equal(api->repeat(l, NULL, &e), TN_OK);
     assert_int_equal(api->leave(l, -1, 0, &e), TN_ERR_INVAL);
     assert_int_equal(api->loop(l, &e), TN_ERR_INVAL); /* a loop is all of its list */
     assert_int_equal(api->seal(l, &e), TN_ERR_INVAL);
     assert_int_equal(api->end(l, &e), TN_OK);
     assert_int_equal(api->seal(l, &e), TN_OK);
-    assert_int_equal(api->repeat(l, &e), TN_ERR_INVAL);
+    assert_int_equal(api->repeat(l, NULL, &e), TN_ERR_INVAL);
     assert_int_equal(api->branch(l, 0, 0, &e), TN_ERR_INVAL);
     api->discard(l);
 }
@@ -221,7 +221,8 @@ static void check_control(const device_api *api) {
                     !api->find(f.d, m, "even", &even, &e));
         assert_true(!api->alloc(f.d, sizeof n, &a, &e) && !api->alloc(f.d, 2, &b, &e));
         assert_true(!api->upload(f.d, a, 0, n, sizeof n, &e) && !api->record(f.d, 2, &l, &e));
-        assert_true(!api->loop(l, &e) && !api->repeat(l, &e) && !launch(&f, l, down, true, &e) && !api->leave(l, 1, 0, &e));
+        assert_true(!api->loop(l, &e) && !api->repeat(l, NULL, &e) && !launch(&f, l, down, true, &e) &&
+                    !api->leave(l, 1, 0, &e));
         assert_true(!api->branch(l, 1, 1, &e) && !launch(&f, l, odd, true, &e) && !api->otherwise(l, &e));
         assert_true(!launch(&f, l, even, false, &e) && !api->end(l, &e) && !api->end(l, &e) && !api->end(l, &e));
         assert_int_equal(api->seal(l, &e), TN_OK);

@@ -2,6 +2,7 @@
  */
 #include "grad/grad.h"
 #include "support/support.h"
+#include "ir/region.h"
 
 /* An input of a contraction, and what it is widened to: f32, or narrow numbers that may go by words. */
 static val operand_of(graph *g, const char *name, tn_dtype t, tn_dtype wide, const int64_t *dims) {

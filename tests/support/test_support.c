@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "support/support.h"
+#include "ir/region.h"
 
 #include <math.h>
 #include <stdio.h>
