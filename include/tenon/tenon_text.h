@@ -1,4 +1,5 @@
-/* tenon_text.h - tokenizers: text to the token ids that language models are trained on, and back.
+/* tenon_text.h - tokenizers: text to the token ids that language models are trained on, and back; and the choice of the next
+ * token.
  *
  * Byte-level BPE (Sennrich et al. 2016, arXiv:1508.07909, on bytes as in GPT-2): text is split into words by a fixed rule, each
  * word begins as its bytes, and the pair of neighbours that was learnt first is merged until none is left. Any bytes come back
@@ -82,6 +83,19 @@ TN_API int tn_bpe_count(const tn_bpe *b); /* ids are below this; some may belong
 /* Bytes of a token; NULL: there is none with this id. */
 TN_API const char *tn_bpe_token(const tn_bpe *b, int32_t id, size_t *out_n);
 TN_API int32_t tn_bpe_special_id(const tn_bpe *b, const char *text); /* -1: there is no such special token */
+
+/* ---- choosing the next token --------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    double temperature; /* logits are divided by it; 0: always the largest logit */
+    int top_k;          /* only the so many likeliest tokens; 0: all */
+    double top_p;       /* only the likeliest tokens that make up this share of those (Holtzman et al. 2020); 0: all */
+} tn_text_sample_opts;
+/* A token drawn by softmax(logits / temperature). *random is the state of the random numbers, any number at first (a seed):
+ * what was drawn follows from it and the logits alone. TN_ERR_INVAL where a logit is no number or +infinity; -infinity is never
+ * drawn. */
+TN_API TN_CHECK tn_status tn_text_sample(tn_ctx *ctx, const float *logits /* [n] */, size_t n, const tn_text_sample_opts *opts,
+                                         uint64_t *random, int32_t *out_id);
 
 #ifdef __cplusplus
 }

@@ -55,7 +55,7 @@ static void test_not_a_tensor(void **state) {
     NOT_A_TENSOR(tn_nn_attention(x, stray, x, 0));
     NOT_A_TENSOR(tn_nn_attention(x, x, none, 1));
     NOT_A_TENSOR(tn_nn_norms(LIST(x, none), 2));
-    NOT_A_TENSOR(tn_nn_rate_warmup(none, count, 3));
+    NOT_A_TENSOR(tn_nn_rate_warmup(stray, count, 3));
     NOT_A_TENSOR(tn_nn_rate_cosine(stray, 1, 0, 0, 3));
     NOT_A_TENSOR(tn_nn_unscale(stray, (tn_tensor[]){ x }, 1, 0));
     NOT_A_TENSOR(tn_nn_rope(stray, i, 0));
