@@ -4,13 +4,16 @@ MAKEFLAGS += --no-print-directory
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 SOAK_SEEDS ?= 50000
+GPT_MINUTES ?= 5
+GPT_STEPS ?= 20000
 TENON = build/release/tenon
 
-.PHONY: help release debug demo check check-python fuzz bench soak install format clean
+.PHONY: help release debug demo demo-gpt check check-python fuzz bench soak install format clean
 
 help:
 	@echo "make          release build: $(TENON), build/release/libtenon.so, build/release/examples/"
 	@echo "make demo     set up, build, train the digits network, run it in all five modes, measure, explain"
+	@echo "make demo-gpt train a GPT on the King James Bible for GPT_MINUTES=$(GPT_MINUTES) (again: goes on), write text with it"
 	@echo "make check    set up, then every test, sanitizer and rule of the repository"
 	@echo "make check-python  the Python package in a fresh virtual environment, beside PyTorch and ONNX Runtime where pip finds them"
 	@echo "make debug    debug build with tests in build/debug"
@@ -32,6 +35,13 @@ demo:
 	build/release/examples/digits
 	$(TENON) bench modes --depths 8 --sizes 16,64
 	$(TENON) explain @digits
+
+demo-gpt:
+	scripts/setup demo
+	@$(MAKE) release
+	scripts/fetch-data kjv
+	$(TENON) train-lm data/kjv.txt -o build/kjv --resume --steps $(GPT_STEPS) --minutes $(GPT_MINUTES) --svg build/kjv.svg
+	$(TENON) generate build/kjv --prompt 'Ge1:1 In the beginning' --tokens 400
 
 check:
 	scripts/setup

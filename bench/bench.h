@@ -3,6 +3,7 @@
 #define TENON_BENCH_BENCH_H
 
 #include "cli/measure.h"
+#include "cli/plot.h"
 
 /* rivals.c: other programs that do the same work, each a child process limited to as many CPUs and stopped while it waits. */
 enum { MAX_RIVALS = 8 };
@@ -46,32 +47,6 @@ void rows_csv(cli *c, const char *path, const bench_row *rows, int n);
 /* The whole answer: JSON on stdout, or a table; then --csv. note: how to read the rows, or NULL. */
 void rows_report(cli *c, const char *command, const char *note, const ceiling *m, const rivals *rival, const bench_row *rows,
                  int n);
-/* plot.c: log-log line plots as SVG, in panels below each other. */
-enum { PLOT_PANELS = 2, PLOT_MARKS = 8 };
-typedef struct plot_line {
-    const char *label;
-    const double *x, *y;
-    int n;
-} plot_line;
-typedef struct plot_mark { /* a vertical line at x bytes; x <= 0: none */
-    const char *label;
-    double x;
-    bool told; /* reported by the system, not measured */
-} plot_mark;
-typedef struct plot_panel {
-    const char *y_label;
-    const plot_line *line;
-    int n;
-} plot_panel;
-typedef struct plot {
-    const char *title, *note, *x_label; /* note: a line of small print below the title, or NULL */
-    bool bytes;                         /* of the abscissa: powers of two, in KiB and MiB */
-    plot_panel panel[PLOT_PANELS];
-    const plot_mark *mark;
-    int n_panels, n_marks;
-} plot;
-void plot_svg(cli *c, const char *path, const plot *p);
-
 /* --svg (or --plot): in each panel one line for each distinct text `line_of` gives, over x_of, of y_of (a NULL line or y <= 0:
  * no point), and beside it one of the fastest rival. The second panel may have no line_of. */
 typedef struct chart_panel {

@@ -1,6 +1,6 @@
 /* plot.c - log-log line plots as one SVG file: decades as grid lines, one colour and marker a line, the legend beside the plot.
  * Panels with ordinates of their own lie below each other over one abscissa; marks go through all of them. */
-#include "bench.h"
+#include "plot.h"
 
 #include <math.h>
 #include <string.h>
@@ -100,6 +100,14 @@ static double next_tick(const plot *p, const axis *a, double last) {
     if (p->bytes) {
         double first = exp2(ceil(a->lo / log10(2)));
         next = last > 0 ? 2 * last : first;
+        return log10(next) <= a->hi ? next : INFINITY;
+    }
+    if (p->decades) {
+        static const double steps[] = { 1, 2, 5, 10 };
+        double decade = pow(10, floor(last > 0 ? log10(last * (1 + 1e-9)) : a->lo));
+        for (size_t i = 0; i < COUNT_OF(steps) && isinf(next); i++)
+            if (decade * steps[i] > last * (1 + 1e-9) && log10(decade * steps[i]) >= a->lo) next = decade * steps[i];
+        if (isinf(next)) next = 10 * decade;
         return log10(next) <= a->hi ? next : INFINITY;
     }
     for (int i = 0; i < p->n_panels; i++) {

@@ -1,0 +1,198 @@
+/* lm.c - language models in a folder: config.json, vocabulary, weights. Files may come from anywhere: every number is checked
+ * before it is used. */
+#include "lm.h"
+#include "tenon/tenon_io.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+char *lm_path(const char *folder, const char *name) { return cli_format("%s/%s", folder, name); }
+
+/* ---- config.json ---- */
+
+/* What follows "key": in a flat object; NULL: there is no such key. */
+static const char *find_key(const char *text, const char *key) {
+    size_t n = strlen(key);
+    for (const char *at = text; (at = strstr(at, key)); at += n) {
+        const char *end = at + n;
+        if (at == text || at[-1] != '"' || *end++ != '"') continue;
+        end += strspn(end, " \t\r\n");
+        if (*end == ':') return end + 1 + strspn(end + 1, " \t\r\n");
+    }
+    return NULL;
+}
+
+typedef struct config_file {
+    cli *c;
+    const char *path, *text;
+} config_file;
+
+static double number(const config_file *f, const char *key, double fallback, double lo, double hi) {
+    const char *at = find_key(f->text, key);
+    char *end;
+    if (!at || !strncmp(at, "null", 4)) {
+        if (isnan(fallback)) cli_fail(f->c, "%s: \"%s\" is missing", f->path, key);
+        return fallback;
+    }
+    double v = !strncmp(at, "true", 4) ? 1 : !strncmp(at, "false", 5) ? 0 : strtod(at, &end);
+    bool is_word = *at == 't' || *at == 'f';
+    if ((!is_word && end == at) || !(v >= lo && v <= hi))
+        cli_fail(f->c, "%s: \"%s\" is %.20s, not a number from %g to %g", f->path, key, at, lo, hi);
+    return v;
+}
+static int64_t whole(const config_file *f, const char *key, double fallback, double hi) {
+    double v = number(f, key, fallback, 0, hi);
+    if (v != floor(v)) cli_fail(f->c, "%s: \"%s\" is %g, not a whole number", f->path, key, v);
+    return (int64_t)v;
+}
+static bool word_is(const config_file *f, const char *key, const char *word) {
+    const char *at = find_key(f->text, key);
+    size_t n = strlen(word);
+    return at && *at == '"' && !strncmp(at + 1, word, n) && at[1 + n] == '"';
+}
+
+static tn_nn_lm_opts read_model(const config_file *f) {
+    tn_nn_lm_opts o = { .vocab = whole(f, "vocab_size", NAN, TN_TEXT_MAX_TOKENS) };
+    if (word_is(f, "model_type", "gpt2")) {
+        o.positions = whole(f, "n_positions", NAN, 1e8), o.width = whole(f, "n_embd", NAN, 1e6);
+        o.layers = whole(f, "n_layer", NAN, 4096), o.heads = whole(f, "n_head", NAN, 1e6),
+        o.hidden = whole(f, "n_inner", 0, 1e8);
+        o.eps = number(f, "layer_norm_epsilon", 1e-5, 0, 1);
+        if (find_key(f->text, "activation_function") && !word_is(f, "activation_function", "gelu_new"))
+            cli_fail(f->c, "%s: \"activation_function\" is not gelu_new, which GPT-2 has", f->path);
+        return o;
+    }
+    if (!word_is(f, "model_type", "llama")) cli_fail(f->c, "%s: \"model_type\" is neither gpt2 nor llama", f->path);
+    const char *scaling = find_key(f->text, "rope_scaling");
+    if (scaling && strncmp(scaling, "null", 4) != 0) cli_fail(f->c, "%s: \"rope_scaling\" is not supported", f->path);
+    o.kind = TN_NN_LLAMA;
+    o.positions = whole(f, "max_position_embeddings", NAN, 1e8), o.width = whole(f, "hidden_size", NAN, 1e6);
+    o.layers = whole(f, "num_hidden_layers", NAN, 4096), o.heads = whole(f, "num_attention_heads", NAN, 1e6);
+    o.kv_heads = whole(f, "num_key_value_heads", 0, 1e6), o.hidden = whole(f, "intermediate_size", NAN, 1e8);
+    o.eps = number(f, "rms_norm_eps", 1e-6, 0, 1), o.rope_base = number(f, "rope_theta", 10000, 1, 1e12);
+    o.tied = whole(f, "tie_word_embeddings", 0, 1) != 0;
+    return o;
+}
+
+bool lm_config_load(cli *c, const char *folder, lm_config *out) {
+    char *path = lm_path(folder, "config.json");
+    if (access(path, F_OK)) {
+        free(path);
+        return false;
+    }
+    size_t n;
+    char *text = cli_read_file(c, path, &n);
+    config_file f = { c, path, text };
+    *out = (lm_config){ .model = read_model(&f) };
+    out->batch = whole(&f, "tenon_batch", 0, 1e6), out->block = whole(&f, "tenon_block", 0, 1e8);
+    out->steps = whole(&f, "tenon_steps", 0, 1e12), out->warmup = whole(&f, "tenon_warmup", 0, 1e12);
+    out->seed = whole(&f, "tenon_seed", 0, 1e15), out->tokens = whole(&f, "tenon_tokens", 0, TN_TEXT_MAX_TOKENS);
+    out->text_bytes = whole(&f, "tenon_text_bytes", 0, 1e15);
+    out->lr = number(&f, "tenon_lr", 0, 0, 1e6), out->decay = number(&f, "tenon_decay", 0, 0, 1e6);
+    out->held_out = number(&f, "tenon_held_out", 0, 0, 1), out->model.dropout = number(&f, "tenon_dropout", 0, 0, 1);
+    free(text);
+    free(path);
+    return true;
+}
+
+void lm_config_save(cli *c, const char *folder, const lm_config *k) {
+    const tn_nn_lm_opts *o = &k->model;
+    char *text = NULL, *path = lm_path(folder, "config.json");
+    size_t n = 0;
+    bool llama = o->kind == TN_NN_LLAMA;
+    FILE *f = open_memstream(&text, &n);
+    if (!f) cli_fail(c, "out of memory");
+    json j = { .f = f, .depth = 1 };
+    fputc('{', f);
+    json_text(&j, "model_type", llama ? "llama" : "gpt2");
+    json_int(&j, "vocab_size", o->vocab);
+    json_int(&j, llama ? "max_position_embeddings" : "n_positions", o->positions);
+    json_int(&j, llama ? "hidden_size" : "n_embd", o->width);
+    json_int(&j, llama ? "num_hidden_layers" : "n_layer", o->layers);
+    json_int(&j, llama ? "num_attention_heads" : "n_head", o->heads);
+    json_int(&j, llama ? "intermediate_size" : "n_inner", o->hidden);
+    if (llama) {
+        json_int(&j, "num_key_value_heads", o->kv_heads);
+        json_number(&j, "rms_norm_eps", 1e-6), json_number(&j, "rope_theta", 10000);
+        json_bool(&j, "tie_word_embeddings", o->tied);
+        json_text(&j, "hidden_act", "silu");
+    } else
+        json_number(&j, "layer_norm_epsilon", 1e-5), json_text(&j, "activation_function", "gelu_new");
+    json_int(&j, "tenon_batch", k->batch), json_int(&j, "tenon_block", k->block), json_int(&j, "tenon_steps", k->steps);
+    json_int(&j, "tenon_warmup", k->warmup), json_int(&j, "tenon_seed", k->seed), json_int(&j, "tenon_tokens", k->tokens);
+    json_int(&j, "tenon_text_bytes", k->text_bytes), json_number(&j, "tenon_lr", k->lr);
+    json_number(&j, "tenon_decay", k->decay), json_number(&j, "tenon_held_out", k->held_out);
+    json_number(&j, "tenon_dropout", o->dropout);
+    json_finish(&j);
+    if (fclose(f)) cli_fail(c, "out of memory");
+    cli_need(c, tn_io_file_save(cli_ctx(c), path, text, n));
+    free(text);
+    free(path);
+}
+
+/* ---- vocabulary and weights ---- */
+
+tn_bpe *lm_vocab_load(cli *c, const char *folder) {
+    tn_bpe *b;
+    char *vocab = lm_path(folder, "vocab.json"), *merges = lm_path(folder, "merges.txt");
+    cli_need(c, tn_bpe_load(cli_ctx(c), vocab, merges, TN_BPE_GPT2, &b));
+    free(vocab);
+    free(merges);
+    return b;
+}
+
+static float from_half(uint16_t h) {
+    int exponent = h >> 10 & 31;
+    double v = exponent == 31 ? (h & 1023 ? NAN : INFINITY)
+               : exponent     ? ldexp(1024 + (h & 1023), exponent - 25)
+                              : ldexp(h & 1023, -24);
+    return (float)(h >> 15 ? -v : v);
+}
+static float from_bf16(uint16_t h) {
+    uint32_t bits = (uint32_t)h << 16;
+    float v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+static void set_state(cli *c, const char *path, tn_session *s, const char *name, tn_shape shape, const tn_io_tensor *x) {
+    bool same = x->shape.rank == shape.rank;
+    for (int i = 0; same && i < shape.rank; i++) same = x->shape.dim[i] == shape.dim[i];
+    if (!same)
+        cli_fail(c, "%s: %s is %s, config.json says %s", path, name, shape_text(x->dtype, x->shape), shape_text(TN_F32, shape));
+    int64_t n = shape_count(shape);
+    if (x->dtype == TN_F32) {
+        cli_need(c, tn_session_set(s, name, x->data, (size_t)n * sizeof(float)));
+        return;
+    }
+    if (x->dtype != TN_F16 && x->dtype != TN_BF16)
+        cli_fail(c, "%s: %s is %s; expected f32, f16 or bf16", path, name, tn_dtype_name(x->dtype));
+    float *wide = cli_alloc((size_t)n * sizeof *wide);
+    const uint16_t *half = x->data;
+    for (int64_t i = 0; i < n; i++) wide[i] = x->dtype == TN_F16 ? from_half(half[i]) : from_bf16(half[i]);
+    cli_need(c, tn_session_set(s, name, wide, (size_t)n * sizeof *wide));
+    free(wide);
+}
+
+void lm_weights_load(cli *c, const char *folder, tn_session *s) {
+    char *path = lm_path(folder, "model.safetensors");
+    tn_io_tensors *file;
+    cli_need(c, tn_io_safetensors_load(cli_ctx(c), path, &file));
+    for (int i = 0; i < tn_session_n_states(s); i++) {
+        const char *name;
+        tn_dtype dtype;
+        tn_shape shape;
+        cli_need(c, tn_session_state(s, i, &name, &dtype, &shape));
+        if (!strncmp(name, "cache.", 6)) continue;
+        char *longer = cli_format("transformer.%s", name); /* as GPT2LMHeadModel writes them */
+        const tn_io_tensor *x = tn_io_tensors_find(file, name);
+        if (!x) x = tn_io_tensors_find(file, longer);
+        if (!x) cli_fail(c, "%s: there is no %s, which the model of config.json has", path, name);
+        set_state(c, path, s, name, shape, x);
+        free(longer);
+    }
+    tn_io_tensors_free(file);
+    free(path);
+}

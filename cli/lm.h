@@ -1,0 +1,26 @@
+/* lm.h - language models in a folder, as Hugging Face's programs keep them: config.json, model.safetensors, vocab.json and
+ * merges.txt. What train-lm writes there, generate reads, or what was downloaded. */
+#ifndef TENON_CLI_LM_H
+#define TENON_CLI_LM_H
+
+#include "cli.h"
+#include "tenon/tenon_nn.h"
+#include "tenon/tenon_text.h"
+
+/* config.json: the model, and in keys of its own what train-lm was told. */
+typedef struct lm_config {
+    tn_nn_lm_opts model;
+    int64_t batch, block, steps, warmup, seed, tokens, text_bytes; /* 0: a model that train-lm did not make */
+    double lr, decay, held_out;
+} lm_config;
+/* False: there is no such file. Ends the program where it is none of a model of a kind that Tenon knows. */
+bool lm_config_load(cli *c, const char *folder, lm_config *out);
+void lm_config_save(cli *c, const char *folder, const lm_config *k);
+
+char *lm_path(const char *folder, const char *name); /* free it */
+tn_bpe *lm_vocab_load(cli *c, const char *folder);
+/* Parameters of the session from folder/model.safetensors, converted to f32 where they are f16 or bf16. States whose name
+ * begins with "cache." stay as they are. */
+void lm_weights_load(cli *c, const char *folder, tn_session *s);
+
+#endif

@@ -1,0 +1,100 @@
+#!/bin/bash
+# tenon train-lm and generate: a model learns, goes on after kill -9 with the same bits, writes the same text for the same seed;
+# mistakes are named.
+set -u
+tenon=$BUILD_DIR/tenon
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+fail() { echo "test_lm: $*"; exit 1; }
+cd "$work" || exit 1
+head -c 20000 "$SOURCE_DIR/docs/ir.md" >text
+small=(--layers 1 --heads 2 --width 16 --block 16 --batch 4 --steps 70 --eval-every 20 --threads 1 --lr 0.01 --warmup 10)
+"$tenon" train-lm text -o whole "${small[@]}" --svg curve.svg --json >out 2>err || fail "train: $(cat err)"
+python3 - <<'EOF' || fail "what training says: $(cat out)"
+import json, struct
+r = json.load(open("out"))
+assert r["step"] == r["steps"] == 70 and r["skipped"] == 0 and r["loss"] < 4.5 and r["held_out_loss"] < 4.5, r
+assert abs(r["bits_per_byte"] - r["held_out_loss"] / 0.6931472) < 1e-3, r
+assert len(open("whole/loss.csv").read().split("\n")) == 5
+raw = open("whole/model.safetensors", "rb").read()
+names = json.loads(raw[8 : 8 + struct.unpack("<Q", raw[:8])[0]])
+names.pop("__metadata__", None)
+layer = "ln_1.weight ln_1.bias attn.c_attn.weight attn.c_attn.bias attn.c_proj.weight attn.c_proj.bias ln_2.weight ln_2.bias"
+layer += " mlp.c_fc.weight mlp.c_fc.bias mlp.c_proj.weight mlp.c_proj.bias"
+assert set(names) == {"wte.weight", "wpe.weight", "ln_f.weight", "ln_f.bias"} | {"h.0." + x for x in layer.split()}, sorted(names)
+assert names["h.0.attn.c_attn.weight"]["shape"] == [16, 48]
+config = json.load(open("whole/config.json"))
+assert (config["model_type"], config["n_embd"], config["n_positions"], config["vocab_size"]) == ("gpt2", 16, 16, 256)
+EOF
+grep -q "held-out text" curve.svg || fail "the plot"
+# A run that is killed at a random place, again and again until it is through, ends with the same bits.
+kills=0
+for _ in $(seq 60); do
+    "$tenon" train-lm text -o killed --resume "${small[@]}" -q >/dev/null 2>err &
+    pid=$!
+    sleep "0.0$((RANDOM % 10))$((RANDOM % 10))"
+    if kill -9 $pid 2>/dev/null; then kills=$((kills + 1)); fi
+    wait $pid 2>/dev/null && break
+done
+"$tenon" train-lm text -o killed --resume "${small[@]}" -q >/dev/null 2>err || fail "resume: $(cat err)"
+cmp -s whole/checkpoint.safetensors killed/checkpoint.safetensors || fail "another result after $kills kills"
+# The same from the same seed.
+"$tenon" train-lm text -o parts "${small[@]}" -q >/dev/null || fail "parts"
+for f in config.json vocab.json merges.txt; do cmp -s whole/$f parts/$f || fail "$f differs"; done
+cmp -s whole/loss.csv parts/loss.csv || fail "another curve"
+# Text: the same for the same seed, beyond the model's positions; the likeliest token for temperature 0.
+write() { "$tenon" generate whole --threads 1 -q "$@"; }
+write --prompt "The " -n 50 --seed 3 >a || fail "generate"
+write --prompt "The " -n 50 --seed 3 >b
+write --prompt "The " -n 50 --seed 4 >c
+cmp -s a b || fail "the same seed gives another text"
+! cmp -s a c || fail "another seed gives the same text"
+[ "$(head -c 4 a)" = "The " ] || fail "the prompt is lost"
+write --prompt "The " -n 20 --temperature 0 --seed 1 --json >a
+write --prompt "The " -n 20 --top-k 1 --seed 2 --json >b
+python3 -c '
+import json
+a, b = json.load(open("a")), json.load(open("b"))
+assert a["ids"] == b["ids"] and a["tokens"] == 20 and a["prompt_tokens"] == 4 and a["text"].startswith("The "), (a, b)' || fail "json"
+# A Llama; weights that another program wrote as bf16 with a prefix.
+"$tenon" train-lm text -o llama --model llama --kv-heads 1 "${small[@]}" --vocab-size 300 -q >/dev/null 2>err || fail "llama: $(cat err)"
+"$tenon" generate llama -n 5 -q >/dev/null || fail "a llama writes nothing"
+mkdir half && cp whole/*.json whole/merges.txt half
+python3 - <<'EOF'
+import json, struct
+raw = open("whole/model.safetensors", "rb").read()
+n = struct.unpack("<Q", raw[:8])[0]
+head, data, out, at, parts = json.loads(raw[8 : 8 + n]), raw[8 + n :], {}, 0, []
+for k, v in head.items():
+    if k != "__metadata__":
+        a, b = v["data_offsets"]
+        parts.append(b"".join(data[i + 2 : i + 4] for i in range(a, b, 4)))
+        out["transformer." + k] = {"dtype": "BF16", "shape": v["shape"], "data_offsets": [at, at + (b - a) // 2]}
+        at += (b - a) // 2
+text = json.dumps(out).encode()
+open("half/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + b"".join(parts))
+EOF
+"$tenon" generate half --temperature 0 -n 5 -q >a 2>err || fail "bf16: $(cat err)"
+wrong() { # CODE WORDS COMMAND OPTIONS..
+    local code=$1 words=$2
+    shift 2
+    "$tenon" "$@" >out 2>err
+    [ $? = "$code" ] && grep -q -- "$words" err || fail "$*: $(cat err)"
+}
+wrong 1 "has a model already" train-lm text -o whole
+wrong 2 "needs --output" train-lm text
+wrong 1 "too few for" train-lm text -o few --block 4000
+wrong 2 "gpt2 or llama" train-lm text -o x --model rnn
+head -c 10000 text >other
+wrong 1 "was trained on a text of 20000" train-lm other -o whole --resume
+wrong 1 "h.1.* is not in the file" train-lm text -o whole --resume --layers 2
+wrong 1 "no model's folder" generate nowhere
+wrong 1 "step [0-9]*: the loss is .*gradient of .* is not finite" train-lm text -o nan "${small[@]}" --lr 1000 --warmup 0 --decay 900
+sed 's/"n_embd": 16/"n_embd": 20/' half/config.json >k && mv k half/config.json
+wrong 1 "config.json says" generate half
+sed 's/gpt2/bert/' half/config.json >k && mv k half/config.json
+wrong 1 "neither gpt2 nor llama" generate half
+rm half/model.safetensors
+cp whole/config.json half
+wrong 1 "model.safetensors" generate half
+echo "count: $kills kills survived"
