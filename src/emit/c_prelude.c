@@ -22,12 +22,15 @@ static const char foreign[] =
     "#define __builtin_memcpy memcpy\n#define __builtin_memset memset\n#define __builtin_sqrtf sqrtf\n#define __builtin_sqrt "
     "sqrt\n#define __builtin_nanf(x) NAN\n#define __builtin_nan(x) NAN\n#define __builtin_inff() INFINITY\n#define "
     "__builtin_inf() INFINITY\n#define __builtin_assume_aligned(p, n) (p)\n#define __builtin_prefetch(p) ((void)0)\n"
-    "#define __restrict restrict\n#define INL static inline\n#define HIDE(v) ((void)0)\n#define UNROLL(n)\n#endif\n";
+    "#define __restrict restrict\n#define INL static inline\n#define HIDE(v) ((void)0)\n#define AGAIN(p) ((void)0)\n#define "
+    "UNROLL(n)\n#endif\n";
 
 static const char common[] =
     "#if defined(__GNUC__)\n#define INL static inline __attribute__((always_inline, unused))\n"
     /* A vector of so many bytes stays in a register, where the machine has such registers. */
     "#define HIDE(v) __asm__(\"\" : \"+r\"(v))\n"
+    /* What is at p may not be known from before. */
+    "#define AGAIN(p) __asm__ volatile(\"\" : \"+r\"(p))\n"
     "#define PRAGMA(x) _Pragma(#x)\n#endif\n#if defined(__clang__)\n#define UNROLL(n) PRAGMA(clang loop "
     "unroll_count(n))\n#elif defined(__GNUC__)\n#define UNROLL(n) PRAGMA(GCC unroll n)\n#endif\n"
     "#if defined(__AVX512F__)\n#define KEEP_16(v) __asm__(\"\" : \"+v\"(v))\n#elif defined(__SSE2__)\n#define KEEP_16(v) "
@@ -88,12 +91,41 @@ static const char float_ops[] =
     "INL $x@ FLOOR_$x@($x@ x) { $x@ r = RINT_$x@(x); return SIGNED_$x@(r - SEL_$x@(LT_$x@(x, r), K_$x@(1), K_$x@(0)), x); }\n"
     "INL $x@ CEIL_$x@($x@ x) { $x@ r = RINT_$x@(x); return SIGNED_$x@(r + SEL_$x@(LT_$x@(r, x), K_$x@(1), K_$x@(0)), x); }\n"
     "INL $x@ DIV_$x@($x@ a, $x@ b) { return a / b; }\n";
+/* With errno, as C has it, a compiler would look for negative numbers, and call the library for these. */
+static const char sqrt1[] =
+    "#if defined(__GNUC__) && defined(__AVX__)\n"
+    "INL float m_sqrtf(float x) { float r; __asm__(\"vsqrtss %1, %1, %0\" : \"=x\"(r) : \"x\"(x)); return r; }\n"
+    "INL double m_sqrt(double x) { double r; __asm__(\"vsqrtsd %1, %1, %0\" : \"=x\"(r) : \"x\"(x)); return r; }\n"
+    "#elif defined(__GNUC__) && defined(__SSE2__)\n"
+    "INL float m_sqrtf(float x) { float r; __asm__(\"sqrtss %1, %0\" : \"=x\"(r) : \"x\"(x)); return r; }\n"
+    "INL double m_sqrt(double x) { double r; __asm__(\"sqrtsd %1, %0\" : \"=x\"(r) : \"x\"(x)); return r; }\n"
+    "#elif defined(__GNUC__) && defined(__aarch64__)\n"
+    "INL float m_sqrtf(float x) { float r; __asm__(\"fsqrt %s0, %s1\" : \"=w\"(r) : \"w\"(x)); return r; }\n"
+    "INL double m_sqrt(double x) { double r; __asm__(\"fsqrt %d0, %d1\" : \"=w\"(r) : \"w\"(x)); return r; }\n"
+    "#else\n#define m_sqrtf __builtin_sqrtf\n#define m_sqrt __builtin_sqrt\n#endif\n";
+static const char sqrt4[] = "#ifdef __SSE__\nINL f32x4 SQRT_f32x4(f32x4 x) { return __builtin_ia32_sqrtps(x); }\n#else\n";
+static const char sqrt16[] =
+    "#if defined(__AVX512F__)\nINL f32x16 SQRT_f32x16(f32x16 x) { f32x16 r; __asm__(\"vsqrtps %1, %0\" : "
+    "\"=v\"(r) : \"v\"(x)); return r; }\n#else\n";
 static const char sqrt8[] = "#ifdef __AVX__\nINL f32x8 SQRT_f32x8(f32x8 x) { return __builtin_ia32_sqrtps256(x); }\n#else\n";
 
 /* Bounds that are constants: NaN where x is. */
 static const char bounds8[] =
     "#ifdef __AVX__\nINL f32x8 MAXC_f32x8(f32x8 c, f32x8 x) { return __builtin_ia32_maxps256(c, x); }\n"
     "INL f32x8 MINC_f32x8(f32x8 c, f32x8 x) { return __builtin_ia32_minps256(c, x); }\n#else\n";
+static const char bounds4[] = "#ifdef __SSE__\nINL f32x4 MAXC_f32x4(f32x4 c, f32x4 x) { return __builtin_ia32_maxps(c, x); }\n"
+                              "INL f32x4 MINC_f32x4(f32x4 c, f32x4 x) { return __builtin_ia32_minps(c, x); }\n#else\n";
+/* Instructions of AVX-512 for which GNU C has no words that gcc and clang share. */
+static const char bounds16[] = "#if defined(__AVX512F__)\n"
+                               "INL f32x16 MAXC_f32x16(f32x16 c, f32x16 x) { f32x16 r; __asm__(\"vmaxps %1, %2, %0\" : "
+                               "\"=v\"(r) : \"v\"(x), \"v\"(c)); return r; }\n"
+                               "INL f32x16 MINC_f32x16(f32x16 c, f32x16 x) { f32x16 r; __asm__(\"vminps %1, %2, %0\" : "
+                               "\"=v\"(r) : \"v\"(x), \"v\"(c)); return r; }\n"
+                               "#else\n";
+static const char scaled16[] = "#if defined(__AVX512F__)\n"
+                               "INL f32x16 SCALED_f32x16(f32x16 x, f32x16 y) { f32x16 r; __asm__(\"vscalefps %1, %2, %0\" : "
+                               "\"=v\"(r) : \"v\"(y - 12583166.0f), \"v\"(x + 1.0f)); "
+                               "return r; }\n#else\n";
 static const char f32_ops[] = "INL f32x@ MAXC_f32x@(f32x@ c, f32x@ x) { return SEL_f32x@(LT_f32x@(x, c), c, x); }\n"
                               "INL f32x@ MINC_f32x@(f32x@ c, f32x@ x) { return SEL_f32x@(LT_f32x@(c, x), c, x); }\n";
 static const char float_vector[] = "INL f32x@ FLOAT_f32x@(i32x@ x) { return __builtin_convertvector(x, f32x@); }\n";
@@ -258,7 +290,7 @@ static void find_functions(prelude_needs *needs) {
 
 /* x * y + z with one rounding, where the machine has such an instruction. gcc contracts a product with the sum that follows
  * only while both stand in one basic block, so that threading a jump or hoisting a product would change bits: there it is
- * called by name. clang keeps them together. */
+ * called by name, and because it contracts nothing itself where it is asked for C of ISO. clang keeps them together. */
 static void multiply_add(const elem *e, int lanes, str *out) {
     int bytes = lanes * (e->name[1] == '3' ? 4 : 8);
     char p = e->name[1] == '3' ? 's' : 'd';
@@ -271,11 +303,20 @@ static void multiply_add(const elem *e, int lanes, str *out) {
         call = arena_printf(out->a, "return (%s)__builtin_ia32_vfmaddp%c%s(x, y, z);", type, p, bytes == 32 ? "256" : "");
     else /* 4: rounded as the processor is set */
         call = arena_printf(out->a, "return (%s)__builtin_ia32_vfmaddp%c512_mask(x, y, z, -1, 4);", type, p);
-    if (bytes <= 64)
-        str_addf(
-            out,
-            "#if defined(__x86_64__) && defined(%s) && !defined(__clang__)\nINL %s MAC_%s(%s x, %s y, %s z) { %s }\n#else\n",
-            bytes == 64 ? "__AVX512F__" : "__FMA__", type, type, type, type, type, call);
+    if (bytes <= 64) {
+        str_addf(out, "#if defined(__x86_64__) && defined(%s) && !defined(__clang__)\nINL %s MAC_%s(%s x, %s y, %s z) { %s }\n",
+                 bytes == 64 ? "__AVX512F__" : "__FMA__", type, type, type, type, type, call);
+        if (lanes > 1 && bytes <= 16)
+            call = arena_printf(out->a, "return __builtin_aarch64_fmav%d%cf(x, y, z);", lanes, p);
+        else if (lanes > 1)
+            call =
+                arena_printf(out->a, "%s r; for (int i = 0; i < %d; i++) r[i] = __builtin_fma%s(x[i], y[i], z[i]); return r;",
+                             type, lanes, p == 's' ? "f" : "");
+        str_addf(out,
+                 "#elif defined(__aarch64__) && defined(__GNUC__) && !defined(__clang__)\n"
+                 "INL %s MAC_%s(%s x, %s y, %s z) { %s }\n#else\n",
+                 type, type, type, type, type, call);
+    }
     str_addf(out, "INL %s MAC_%s(%s x, %s y, %s z) { return x * y + z; }\n", type, type, type, type, type);
     if (bytes <= 64) str_add(out, "#endif\n");
 }
@@ -332,8 +373,9 @@ static void functions(const prelude_needs *needs, const clike_language *l, int l
     for (size_t i = 0; i < COUNT_OF(libm); i++) {
         const char *fn = f32 ? libm[i].f32 : libm[i].f64;
         if (!fn || !word_used(needs, libm[i].word)) continue;
-        bool fast = f32 && lanes == 8 && !strcmp(libm[i].word, "SQRT");
-        if (fast) str_add(out, sqrt8);
+        const char *fast = lanes == 4 ? sqrt4 : lanes == 8 ? sqrt8 : lanes == 16 ? sqrt16 : NULL;
+        if (l->gpu || !f32 || strcmp(libm[i].word, "SQRT") != 0) fast = NULL;
+        if (fast) str_add(out, fast);
         if (!libm[i].f64)
             some_lanes(out, libm[i].word, fn, lanes, libm[i].arity);
         else
@@ -342,11 +384,17 @@ static void functions(const prelude_needs *needs, const clike_language *l, int l
     }
     if (!f32) return;
     fill(out, lanes > 1 ? float_vector : float_scalar, lanes, e);
-    if (lanes == 8) str_add(out, bounds8);
+    const char *bounds = lanes == 4 ? bounds4 : lanes == 8 ? bounds8 : lanes == 16 ? bounds16 : NULL;
+    if (bounds && !l->gpu) str_add(out, bounds);
     fill(out, f32_ops, lanes, e);
-    if (lanes == 8) str_add(out, "#endif\n");
-    for (int i = 0; i < N_FUNCTIONS; i++)
-        if (needs->functions[i]) f32_function(function_at(i), lanes, l, out);
+    if (bounds && !l->gpu) str_add(out, "#endif\n");
+    for (int i = 0; i < N_FUNCTIONS; i++) {
+        bool own = lanes == 16 && !strcmp(function_at(i)->word, "SCALED");
+        if (!needs->functions[i]) continue;
+        if (own) str_add(out, scaled16);
+        f32_function(function_at(i), lanes, l, out);
+        if (own) str_add(out, "#endif\n");
+    }
 }
 
 static void types(const prelude_needs *needs, int lanes, bool gpu, str *out) {
@@ -364,21 +412,17 @@ static bool elem_used(const prelude_needs *needs, const elem *e) {
 /* libm under names that the compiler does not know: it would compute calls with constant operands itself, with another rounding
  * than the library's, and turn some into other calls. */
 static void declare_libm(const prelude_needs *needs, str *out) {
+    if (word_used(needs, "SQRT")) str_add(out, sqrt1);
     if (needs->form) str_add(out, "#if !defined(__GNUC__)\n");
     for (size_t i = 0; needs->form && i < COUNT_OF(libm); i++) {
-        if (!word_used(needs, libm[i].word)) continue;
+        if (!word_used(needs, libm[i].word) || !strcmp(libm[i].word, "SQRT")) continue;
         const char *f32 = libm[i].f32, *f64 = strcmp(libm[i].word, "MOD") ? libm[i].f64 : "m_fmod";
         if (f32) str_addf(out, "#define %s %s\n", f32, f32 + 2);
         if (f64) str_addf(out, "#define %s %s\n", f64, f64 + 2);
     }
-    if (needs->form) str_add(out, "#else\n");
-    str_add(out, "#define LABEL_(x) #x\n#define LABEL(x) LABEL_(x)\n");
+    str_addf(out, "%s#define LABEL_(x) #x\n#define LABEL(x) LABEL_(x)\n", needs->form ? "#endif\n#if defined(__GNUC__)\n" : "");
     for (size_t i = 0; i < COUNT_OF(libm); i++) {
-        if (!word_used(needs, libm[i].word)) continue;
-        if (!strcmp(libm[i].word, "SQRT")) { /* this one the compiler may know */
-            str_add(out, "#define m_sqrtf __builtin_sqrtf\n#define m_sqrt __builtin_sqrt\n");
-            continue;
-        }
+        if (!word_used(needs, libm[i].word) || !strcmp(libm[i].word, "SQRT")) continue;
         for (int f64 = 0; f64 < 2; f64++) {
             const char *type = f64 ? "double" : "float", *fn = f64 ? libm[i].f64 : libm[i].f32;
             if (!fn) continue;

@@ -72,6 +72,12 @@ check @mlp:5x13x5 net 65 65 --cpu=sse2 --weights net.bin
 flags=-DTHREADS shape=1x8x8x1xf32
 check @cnn:1 cnn 64 10 --cpu=avx2 --threads=3 --weights cnn.bin
 
+# The example learns.
+if [ -z "$SANITIZE" ]; then
+    cp -r "$SOURCE_DIR/examples/export" board && make -s -C board run TENON="$tenon" CC="$CC" >out 2>err || fail "examples/export: $(cat out err)"
+    grep -q 'the same after a restart: yes' out || fail "examples/export: $(cat out)"
+fi
+
 # What it refuses.
 refused 1 'cannot begin names of C' @mlp:4x8 -o x.c --name=7up
 refused 1 'cannot begin names of C' @mlp:4x8 -o x.c --name=a-b

@@ -277,22 +277,34 @@ static void print_random(clike *e, const kins *in, reg r) {
     str_add(e->out, in->lanes > 1 ? " };\n" : ";\n");
 }
 
+/* Of GPUs an array's elements; of C halves of a vector, down to four lanes. In both the same are combined. */
 static void print_hsum(clike *e, const kins *in, reg r) {
     tn_dtype t = (tn_dtype)in->dtype;
     int lanes = (int)in->combined;
-    const char *type = clike_reg_type(t);
+    const char *type = clike_reg_type(t), *sign = clike_infix((op_code)in->alu, t), *of = arena_printf(e->out->a, "v%u", in->a);
+    const char *open = sign ? "" : arena_printf(e->out->a, "op_%s_%s", op_get((op_code)in->alu)->name, type);
+    const char *between = sign ? sign : ", ";
     clike_need(e, t, 1);
     if (!e->l->gpu) clike_need(e, t, lanes);
-    const char *sign = clike_infix((op_code)in->alu, t);
     if (!sign) clike_use_op(e, (op_code)in->alu, t, 1);
-    str_addf(e->out, "%sx1 v%u; { %sx1 h[%d]; for (int l = 0; l < %d; l++) h[l] = v%u[l];", type, r, type, lanes, lanes, in->a);
-    for (int half = lanes / 2; half >= 1; half /= 2) {
-        if (sign)
-            str_addf(e->out, " for (int l = 0; l < %d; l++) h[l] = h[l]%sh[l + %d];", half, sign, half);
-        else
-            str_addf(e->out, " for (int l = 0; l < %d; l++) h[l] = op_%s_%sx1(h[l], h[l + %d]);", half,
-                     op_get((op_code)in->alu)->name, type, half);
+    str_addf(e->out, "%sx1 v%u; {", type, r);
+    for (; !e->l->gpu && lanes > 4; lanes /= 2) {
+        int half = lanes / 2;
+        clike_need(e, t, half);
+        if (!sign) clike_use_op(e, (op_code)in->alu, t, half);
+        str_addf(e->out, " const %sx%d h%d = %s", type, half, half, open);
+        if (!sign) str_addf(e->out, "x%d(", half);
+        for (int l = 0; l < lanes; l++) {
+            if (l % half == 0) str_addf(e->out, "%s__builtin_shufflevector(%s, %s", l ? between : "", of, of);
+            str_addf(e->out, ", %d%s", l, l % half == half - 1 ? ")" : "");
+        }
+        str_addf(e->out, "%s;", sign ? "" : ")");
+        of = arena_printf(e->out->a, "h%d", half);
     }
+    str_addf(e->out, " %sx1 h[%d]; for (int l = 0; l < %d; l++) h[l] = %s[l];", type, lanes, lanes, of);
+    for (int half = lanes / 2; half >= 1; half /= 2)
+        str_addf(e->out, " for (int l = 0; l < %d; l++) h[l] = %s%sh[l]%sh[l + %d]%s;", half, open, sign ? "" : "x1(", between,
+                 half, sign ? "" : ")");
     str_addf(e->out, " v%u = h[0]; }\n", r);
 }
 

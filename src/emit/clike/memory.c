@@ -151,6 +151,19 @@ static bool lanes_vary(const clike *e, const kins *in) { /* each lane needs its 
     return (in->lane_stride != 1 && !in->packed) || (in->dyn && e->k->ins.at[in->dyn].lanes > 1);
 }
 
+/* A loop with products stands before it in the same block. Compilers would load such a vector, as a bias is, before all loops
+ * round them, if it does not change there, and have too few registers for the tile. */
+static bool follows_contraction(const clike *e, reg r) {
+    int depth = 0;
+    for (reg i = r - 1; i > 0; i--) {
+        const kins *in = &e->k->ins.at[i];
+        if (in->op == K_LOOP && depth-- == 0) return false;
+        depth += in->op == K_END;
+        if (depth && in->op == K_UPD && in->alu == OP_dot) return true;
+    }
+    return false;
+}
+
 static void print_vector_load(clike *e, const kins *in) {
     tn_dtype stored = (tn_dtype)in->src;
     const char *narrow = narrow_word(stored);
@@ -507,6 +520,10 @@ void clike_load(clike *e, const kins *in, reg r) {
     }
     clike_need(e, t, in->lanes);
     const char *type = clike_reg_type(t);
+    if (in->lanes > 1 && !lanes_vary(e, in) && !in->n_mask && !e->l->gpu && e->k->bufs.at[in->buf].kind == KB_IN &&
+        follows_contraction(e, r)) {
+        str_addf(e->out, "AGAIN(b%d); ", in->buf);
+    }
     if (in->lanes == 1) {
         str_addf(e->out, "%sx1 v%u = ", type, r);
         if (in->n_mask) {

@@ -36,6 +36,11 @@ static void print_op_function(const clike_language *l, const used_op *u, str *ou
         str_addf(out, "%s(x, y); }\n", extreme);
         return;
     }
+    if (!l->gpu && u->src == TN_F32 && u->lanes > 1 && (u->op == OP_max || u->op == OP_min)) { /* one instruction but for NaN */
+        const char *t = arena_printf(out->a, "f32x%d", u->lanes);
+        str_addf(out, "SEL_%s(NE_%s(x, x), x, %s_%s(x, y)); }\n", t, t, u->op == OP_max ? "MAXC" : "MINC", t);
+        return;
+    }
     bool wraps =
         !dtype_is_float((tn_dtype)u->src) && (u->op == OP_add || u->op == OP_sub || u->op == OP_mul || u->op == OP_neg);
     if (wraps) {

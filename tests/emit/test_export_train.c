@@ -1,0 +1,142 @@
+/* test_export_train.c - the digits training as C of its own: the losses of the library over 200 steps, in memory that the host
+ * gives, without an allocation; states saved and loaded again go on as if nothing had been. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "support/support.h"
+#include "tenon/tenon_io.h"
+#include "tenon/tenon_nn.h"
+
+#include <math.h>
+
+enum { BATCH = 8, RING = 20, STEPS = 200 };
+
+static tn_tensor digits(tn_tensor x) {
+    x = tn_relu(tn_nn_conv2d(x, (tn_nn_conv_opts){ .out_channels = 16, .kernel = { 3 }, .padding = { 1 } }, "conv1"));
+    x = tn_relu(tn_nn_conv2d(x, (tn_nn_conv_opts){ .out_channels = 32, .kernel = { 3 }, .padding = { 1 } }, "conv2"));
+    x = tn_nn_max_pool(x, (tn_nn_pool_opts){ .kernel = { 2 } });
+    x = tn_relu(tn_nn_linear(tn_reshape(x, TN_DIMS(BATCH, 4 * 4 * 32)), 64, "fc1"));
+    return tn_nn_linear(x, 10, "fc2");
+}
+
+/* Half of the steps, saved, begun anew, loaded, the rest. */
+static const char host[] =
+    "#include \"net.h\"\n#include <stdio.h>\n#include <stdlib.h>\n"
+    "static unsigned char arena[NET_ARENA_BYTES], state[NET_STATE_BYTES], saved[NET_STATE_BYTES];\n"
+    "static uint64_t weights[NET_WEIGHTS_BYTES / 8];\n"
+    "static float x[RING][BATCH * 64], loss[STEPS];\nstatic int32_t t[RING][BATCH];\n"
+    "static size_t at;\n"
+    "static int put(void *ud, const void *data, size_t n) {\n"
+    "    const unsigned char *from = (const unsigned char *)data;\n"
+    "    if (at + n > sizeof saved) return 1;\n    (void)ud;\n    while (n--) saved[at++] = *from++;\n    return 0;\n}\n"
+    "static int get(void *ud, void *data, size_t n) {\n"
+    "    unsigned char *to = (unsigned char *)data;\n    (void)ud;\n    while (n--) *to++ = saved[at++];\n    return 0;\n}\n"
+    "static int no(void *ud, const void *data, size_t n) { return (void)ud, (void)data, n > 16; }\n"
+    "static int load(const char *file, void *to, size_t n) {\n"
+    "    FILE *f = fopen(file, \"rb\");\n    return !f || fread(to, 1, n, f) != n || fclose(f);\n}\n"
+    "int main(void) {\n"
+    "    struct net_ctx c;\n    struct net_io io;\n    io.in_x = x[0], io.in_t = t[0], io.out_loss = loss;\n    struct "
+    "net_ring ring = { RING, RING, STEPS };\n"
+    "    if (load(\"x\", x, sizeof x) || load(\"t\", t, sizeof t) || load(\"net.bin\", weights, sizeof weights)) return 1;\n"
+    "    if (net_init(&c, arena, sizeof arena, state, sizeof state - 1, weights, sizeof weights) != NET_SMALL_STATE) return "
+    "2;\n"
+    "    if (net_init(&c, arena, sizeof arena, state, sizeof state, weights, sizeof weights)) return 3;\n"
+    "    net_run_n(&c, STEPS / 2, &io, &ring);\n"
+    "    if (net_save(&c, put, 0)) return 4;\n"
+    "    if (net_init(&c, arena, sizeof arena, state, sizeof state, weights, sizeof weights)) return 5;\n"
+    "    at = 0;\n    if (net_load(&c, get, 0)) return 6;\n"
+    "    at = 0, saved[3] ^= 1;\n    if (net_load(&c, get, 0) != NET_WRONG_STATE) return 7;\n"
+    "    if (net_save(&c, no, 0) != NET_BROKEN_STREAM) return 8;\n"
+    "    io.out_loss += STEPS / 2;\n    net_run_n(&c, STEPS / 2, &io, &ring);\n"
+    "    FILE *f = fopen(\"losses\", \"wb\");\n    return !f || fwrite(loss, 1, sizeof loss, f) != sizeof loss || "
+    "fclose(f);\n}\n";
+
+static char dir[256];
+
+static void run(const char *command) {
+    char text[1024];
+    snprintf(text, sizeof text, "cd '%s' && %s", dir, command);
+    if (system(text)) fail_msg("failed: %s", command);
+}
+
+static void save(tn_ctx *ctx, const char *file, const void *data, size_t n) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", dir, file);
+    assert_int_equal(tn_io_file_save(ctx, path, data, n), TN_OK);
+}
+
+static void test_losses(void **state) {
+    (void)state;
+    static float x[RING][BATCH * 64], want[STEPS], got[STEPS];
+    static int32_t t[RING][BATCH];
+    tn_ctx *ctx = test_ctx();
+    tn_graph *g = tn_graph_new(ctx, "net");
+    tn_tensor picture = tn_input(g, "x", TN_F32, TN_DIMS(BATCH, 8, 8, 1)), label = tn_input(g, "t", TN_I32, TN_DIMS(BATCH));
+    tn_tensor loss = tn_nn_cross_entropy(digits(picture), label);
+    tn_nn_adam(loss, (tn_nn_adam_opts){ .lr = 2e-3 });
+    tn_output(loss, "loss");
+    rng r = rng_make(3);
+    for (int i = 0; i < RING; i++) {
+        fill_random(&r, TN_F32, x[i], BATCH * 64, 0, 1);
+        for (int b = 0; b < BATCH; b++) t[i][b] = rng_below(&r, 10);
+    }
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    tn_export_opts e = TN_EXPORT_DEFAULTS;
+    tn_program *p;
+    tn_session *s;
+    tn_export *files;
+    o.mode = TN_MODE_LOOP, o.threads = 1;
+    e.name = "net", e.weights = "net.bin", e.header = "net.h", e.train = 1;
+    if (tn_compile(g, &o, &p) || tn_program_export(p, &e, &files)) fail_msg("%s", tn_ctx_error(ctx));
+    static const char *const names[] = { "net.c", "net.h", "net.bin" };
+    for (int i = 0; i < 3; i++) {
+        size_t n;
+        const void *data = tn_export_data(files, (tn_export_part)i, &n);
+        save(ctx, names[i], data, n);
+    }
+    tn_export_free(files);
+    save(ctx, "x", x, sizeof x), save(ctx, "t", t, sizeof t), save(ctx, "main.c", host, sizeof host - 1);
+    assert_int_equal(tn_session_new(p, &s), TN_OK);
+    assert_int_equal(tn_session_bind_trace(s, tn_session_slot(s, "loss"), want, STEPS), TN_OK);
+    assert_int_equal(tn_run_n(s, STEPS, TN_BIND({ "x", x }, { "t", t }), RING), TN_OK);
+
+    char command[256];
+    snprintf(command, sizeof command,
+             "cc -std=c99 -O1 -march=native -Wall -Wextra -Wconversion -pedantic -Werror -DBATCH=%d -DRING=%d -DSTEPS=%d "
+             "main.c net.c -lm -o prog && ./prog",
+             BATCH, RING, STEPS);
+    run(command);
+    run("cc -std=c99 -O1 -march=native -c net.c && ! nm -u net.o | grep -vE ' (mem(cpy|set|move)|(log|exp|sqrt|pow)f?)$' >&2");
+    char path[512];
+    snprintf(path, sizeof path, "%s/losses", dir);
+    FILE *f = fopen(path, "rb");
+    assert_true(f && fread(got, 1, sizeof got, f) == sizeof got);
+    fclose(f);
+    for (int i = 0; i < STEPS; i++)
+        if (!(fabsf(got[i] - want[i]) <= 1e-5f))
+            fail_msg("step %d: loss %.7g, the library's %.7g", i, (double)got[i], (double)want[i]);
+    assert_true(want[STEPS - 1] < want[0]);
+    print_message("losses of %d steps: %.4f to %.4f\n", STEPS, (double)got[0], (double)got[STEPS - 1]);
+    tn_session_free(s);
+    tn_program_free(p);
+    tn_graph_free(g);
+    tn_ctx_free(ctx);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_losses) };
+    const char *tmp = getenv("TMPDIR");
+    snprintf(dir, sizeof dir, "%s/tenon-train-XXXXXX", tmp ? tmp : "/tmp");
+    if (!mkdtemp(dir)) return 1;
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    char command[300];
+    snprintf(command, sizeof command, "rm -r '%s'", dir);
+    return failed || system(command);
+}
