@@ -1,8 +1,6 @@
 /* contraction.c - implementation of contraction.h. */
 #include "loop/contraction.h"
 
-enum { MOST_DEPTH = 5 };
-
 int contraction_tile_rows(const contraction *c) { return c->m >= 0 ? contraction_role(c, c->m).unroll : 1; }
 int64_t contraction_tile_columns(const contraction *c) {
     return (int64_t)contraction_role(c, c->n).unroll * contraction_role(c, c->n).lanes;
@@ -71,7 +69,6 @@ static void find_panel(contraction *t) {
     for (int x = 0; x < 2; x++) {
         operand o;
         if ((int)side[x] < t->first || !operand_find(t->k, side[x], &o)) continue;
-        if (o.load == o.value && contraction_ins(t, (int)o.load)->n_mask) continue;
         if (!(o.vars >> t->n & 1) || (t->m >= 0 && (o.vars >> t->m & 1))) continue;
         t->packed = o, t->load = o.load;
     }
@@ -81,9 +78,48 @@ bool contraction_find(kernel *k, contraction *out) {
     *out = (contraction){ .k = k };
     for (int b = 0; b < k->bufs.n; b++)
         if (k->bufs.at[b].kind == KB_LOCAL && k->bufs.at[b].elems > 0) return false;
-    if (!find_rows(out) || !find_contraction(out) || out->depth.n > MOST_DEPTH) return false;
+    if (!find_rows(out) || !find_contraction(out) || out->depth.n > CONTRACTION_MOST_DEPTH) return false;
     find_panel(out);
     return true;
+}
+
+/* What is computed without the packed operand: [ins]. */
+static bool *find_others(const kernel *k, int upd, reg packed) {
+    bool *needed = ARENA_ARRAY(k->a, bool, k->ins.n);
+    for (int i = k->ins.n - 1; i > 0; i--) {
+        const kins *in = &k->ins.at[i];
+        needed[i] = needed[i] || (in->op != K_LOAD && !kernel_is_pure(in));
+        if (!needed[i]) continue;
+        const reg from[] = { in->a, in->b, in->c, in->dyn };
+        for (int x = 0; x < 4; x++)
+            if (i != upd || from[x] != packed) needed[from[x]] = true;
+    }
+    return needed;
+}
+
+static bool walks_as_one(const kins *in, kvar outer, kvar inner, int64_t extent) {
+    bool same = affine_coef(in->idx, outer) == extent * affine_coef(in->idx, inner);
+    for (int m = 0; m < in->n_mask && same; m++)
+        same = affine_coef(in->mask[m].e, outer) == extent * affine_coef(in->mask[m].e, inner);
+    return same;
+}
+
+int contraction_joinable(const kernel *k, int upd, reg packed, kvar n, int64_t *columns) {
+    const bool *others = find_others(k, upd, packed);
+    int joined = 0, i = upd;
+    int64_t extent = k->vars.at[n].extent;
+    while (i > 0 && !(k->ins.at[i].op == K_LOOP && k->ins.at[i].var == n)) i--;
+    while (--i > 0) { /* outwards */
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_END) break;
+        if (in->op != K_LOOP) continue;
+        bool one = k->vars.at[in->var].row;
+        for (int x = 1; x < k->ins.n && one; x++) one = !others[x] || walks_as_one(&k->ins.at[x], in->var, n, extent);
+        if (!one) break;
+        extent *= k->vars.at[in->var].extent, joined++;
+    }
+    if (columns) *columns = extent;
+    return joined;
 }
 
 static bool add_loop(const contraction *t, kpanels *x, kvar v) {
@@ -114,7 +150,9 @@ static bool list_loops(const contraction *t, kpanels *x) {
 
 bool contraction_layout(const contraction *c, kpanels *out) {
     const kbuf *own = &c->k->bufs.at[contraction_ins(c, (int)c->load)->buf];
-    if (contraction_computes(c) || !own->fixed || own->panels || !list_loops(c, out)) return false;
+    if (contraction_computes(c) || contraction_ins(c, (int)c->load)->n_mask || !own->fixed || own->panels ||
+        !list_loops(c, out))
+        return false;
     /* Not where windows overlap, or many a panel is short. */
     return kpanels_elems(out) * (out->packed ? out->packed : 1) <= 2 * own->elems;
 }

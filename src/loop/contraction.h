@@ -5,6 +5,8 @@
 
 #include "loop/operand.h"
 
+enum { CONTRACTION_MOST_DEPTH = 5 };
+
 /* Rows (.., m, n), an accumulator, contraction loops, an epilogue; n runs along the lanes, m is unrolled. */
 typedef struct contraction {
     kernel *k;
@@ -28,6 +30,9 @@ static inline int64_t contraction_extent(const contraction *c, kvar v) { return 
 static inline bool contraction_computes(const contraction *c) { return c->packed.value != c->load; }
 static inline bool contraction_runs_along(const contraction *c, kvar v) { return c->packed.vars >> v & 1; }
 static inline krole contraction_role(const contraction *c, kvar v) { return c->k->vars.at[v].role; }
+/* Row loops directly around row loop n along which all but `packed`, an operand of the update, walks through memory as one with
+ * n; k: any scalar form. *columns (may be NULL): their iterations and n's together. */
+int contraction_joinable(const kernel *k, int upd, reg packed, kvar n, int64_t *columns);
 /* Rows, and columns, of the register tile. */
 int contraction_tile_rows(const contraction *c);
 int64_t contraction_tile_columns(const contraction *c);

@@ -13,17 +13,25 @@
  *           inner rows, tiles of the panel: sums += product over the K block
  *         inner rows, tiles of the panel: epilogue of the sums
  *
- * without sums where one K block is enough. An operand whose columns do not lie side by side is transposed by the copy. A
+ * without sums where one K block is enough. An operand whose columns do not lie side by side is transposed by the copy. An
  * operand that is computed of what is loaded (dequantised weights, masked or scaled values) is computed by the copy, once for
- * each panel. A constant operand (kbuf.fixed) is laid out in panels before any run: nothing is copied. With `ahead` the tiles
- * of rows fetch the next K block, each its share, while they work. Each K block goes on from the sums of the one before: every
- * bit is that of one loop. */
+ * each panel. With join=q the q row loops around the lanes are columns of the panel as well (the rows of an image whose windows
+ * are convolved): a panel has `block` iterations of the outermost of them, one row of columns behind the other, and the
+ * register tile walks through all of them as one. All else must walk through memory along these loops as one, too. A constant
+ * operand (kbuf.fixed) is laid out in panels before any run: nothing is copied. With `ahead` the tiles of rows fetch the next K
+ * block, each its share, while they work. Each K block goes on from the sums of the one before: every bit is that of one loop.
+ */
 #include "loop/build.h"
 #include "loop/contraction.h"
 #include "loop/loop.h"
 #include "loop/schedule.h"
 
-enum { MOST_LOCAL = 1 << 20 /* bytes of sums, and of a panel */, MOST_LOOPS = 30 };
+enum {
+    MOST_LOCAL = 1 << 20 /* bytes of sums, and of a panel */,
+    MOST_LOOPS = 30,
+    MOST_JOINED = 4,
+    COPY_UNROLL = 4 /* vectors of a row that is copied */
+};
 
 typedef struct subst {
     kvar v;
@@ -33,10 +41,13 @@ typedef struct subst {
 typedef struct packer {
     contraction c;
     /* the arguments */
-    int n_out;     /* the first rows stay outside */
+    int n_out;    /* the first rows stay outside */
+    int n_joined; /* rows around the lanes that are columns, too, outermost first .. */
+    kvar joined[MOST_JOINED];
+    int64_t block; /* .. of whose outermost a panel has so many iterations */
     kvar cut;      /* the outermost inner row in pieces: the loop over them, or -1 */
     int64_t tiles; /* of n, in a panel */
-    kvar nb, nt;   /* panel; tile in it */
+    kvar nb, nt;   /* panel; tile in it, or column where rows are joined */
     bool whole;    /* all of the contraction at once: no sums wait */
     int level;     /* K blocks are pieces of depth.at[level] */
     int64_t piece, inner_rows;
@@ -47,9 +58,12 @@ typedef struct packer {
     affine tail_row;    /* the same in the last panel, which has the columns that are left */
     int64_t fixed_tile; /* elements of a panel of it */
     /* being written */
-    int64_t tiles_now;        /* of this panel */
-    int64_t columns;          /* of each of them */
+    int64_t tiles_now;        /* of this panel; columns of it where rows are joined */
+    int64_t rows_now;         /* of the outermost joined loop */
+    int64_t columns;          /* of each tile, or row */
     affine column, tile;      /* what n stands for; which tile that is in */
+    affine row[MOST_JOINED];  /* what the joined rows stand for */
+    affine in_row;            /* and where that is in a row of the panel */
     affine fixed_row;         /* full_row or tail_row */
     kernel out;               /* only its instructions */
     reg *map;                 /* [k->ins.n] */
@@ -93,6 +107,7 @@ static affine apply(const packer *t, affine x) {
 static void reset_substs(packer *t) {
     t->substs.n = 0;
     for (int i = 0; i < t->outer.n; i++) VEC_PUSH(t->c.k->a, &t->substs, t->outer.at[i]);
+    for (int i = 0; i < t->n_joined; i++) VEC_PUSH(t->c.k->a, &t->substs, (subst){ t->joined[i], t->row[i] });
     VEC_PUSH(t->c.k->a, &t->substs, (subst){ t->c.n, t->column });
 }
 
@@ -117,8 +132,15 @@ typedef struct k_block {
     kvar *outer;  /* [level] loops that stand for the first contraction loops */
     affine first; /* of the piece */
     int64_t length;
-    kvar inside; /* runs over the piece */
+    kvar at[CONTRACTION_MOST_DEPTH]; /* from level on: what runs over the piece, and over the loops inside */
 } k_block;
+
+/* Elements of a row of the panel, where rows are joined. */
+static int64_t row_elems(const packer *t) {
+    int64_t n = t->block * contraction_extent(&t->c, t->c.n);
+    for (int i = 1; i < t->n_joined; i++) n *= contraction_extent(&t->c, t->joined[i]);
+    return n;
+}
 
 /* Where an element of the panel lies: row of the panel x columns. `at` runs over the contraction loops from level on; copied:
  * over columns instead of n, or -1. */
@@ -134,19 +156,23 @@ static affine panel_place(packer *t, const kvar *at, kvar copied) {
         row = build_plus(a, row, affine_var(a, at[i]), scale);
         scale *= contraction_extent(&t->c, at[i]);
     }
+    if (t->n_joined) return affine_add(a, affine_scale(a, row, row_elems(t)), t->in_row);
     int64_t elems = t->c.k->bufs.at[t->panel].elems;
     row = build_plus(a, row, affine_var(a, t->nt), elems / t->tiles);
     if (copied >= 0) return affine_add(a, affine_scale(a, row, contraction_tile_columns(&t->c)), affine_var(a, copied));
     return build_plus(a, row, affine_var(a, t->c.n), elems); /* a copy for each column */
 }
 
-static void set_k_block(packer *t, const k_block *x, kvar inside) {
+/* `at` runs over the piece and the contraction loops inside. */
+static void set_k_block(packer *t, const k_block *x, const kvar *at) {
+    arena *a = t->c.k->a;
     reset_substs(t);
-    if (t->whole) return;
-    for (int i = 0; i < t->level; i++)
-        VEC_PUSH(t->c.k->a, &t->substs, (subst){ t->c.depth.at[i], affine_var(t->c.k->a, x->outer[i]) });
-    VEC_PUSH(t->c.k->a, &t->substs,
-             (subst){ t->c.depth.at[t->level], affine_add(t->c.k->a, x->first, affine_var(t->c.k->a, inside)) });
+    for (int i = 0; i < t->level; i++) VEC_PUSH(a, &t->substs, (subst){ t->c.depth.at[i], affine_var(a, x->outer[i]) });
+    for (int i = t->level; i < t->c.depth.n; i++) {
+        affine value = affine_var(a, at[i]);
+        if (i == t->level) value = affine_add(a, x->first, value);
+        if (at[i] != t->c.depth.at[i] || value.base || value.n > 1) VEC_PUSH(a, &t->substs, (subst){ t->c.depth.at[i], value });
+    }
 }
 
 /* A copy that turns goes square by square through registers: lanes along the columns, loads along the contraction loop that
@@ -164,6 +190,19 @@ static kvar transpose_in_squares(packer *t, const kins *load, const kvar *at) {
     return -1;
 }
 
+/* What joined rows and the columns stand for: the loops of a copy over them, or (NULL) the columns of the panel as one. */
+static void stand_for(packer *t, const kvar *rows, kvar column) {
+    arena *a = t->c.k->a;
+    affine first = build_times(a, t->nb, t->block);
+    int64_t scale = contraction_extent(&t->c, t->c.n);
+    if (!t->n_joined) return;
+    t->column = t->in_row = affine_var(a, column);
+    for (int i = t->n_joined - 1; i >= 0; i--, scale *= contraction_extent(&t->c, t->joined[i + 1])) {
+        if (rows) t->in_row = build_plus(a, t->in_row, affine_var(a, rows[i]), scale);
+        t->row[i] = affine_add(a, i ? affine_const(0) : first, rows ? affine_var(a, rows[i]) : affine_const(0));
+    }
+}
+
 /* The operand at the places that the substitutions say. */
 static reg push_operand(packer *t) {
     for (reg r = 1; r <= t->c.packed.value; r++)
@@ -171,44 +210,66 @@ static reg push_operand(packer *t) {
     return t->map[t->c.packed.value];
 }
 
+typedef struct copy {                                          /* the loops of one */
+    kvar at[CONTRACTION_MOST_DEPTH], row[MOST_JOINED], column; /* column: -1 where n is */
+} copy;
+
+static void open_columns(packer *t, const copy *x) {
+    if (!t->n_joined) open_tiles(t);
+    for (int i = 0; i < t->n_joined; i++) open_loop(t, x->row[i]);
+    if (x->column >= 0) open_loop(t, x->column);
+}
+
+/* Loops of a copy of x; returns whether those over columns are outside. */
+static bool make_copy(packer *t, const k_block *x, copy *out) {
+    kernel *k = t->c.k;
+    const kins *load = contraction_ins(&t->c, (int)t->c.load);
+    bool transposed = affine_coef(load->idx, t->c.n) != 1;
+    for (int i = t->level; i < t->c.depth.n; i++)
+        out->at[i] = kernel_var(k, "p", i == t->level ? x->length : contraction_extent(&t->c, t->c.depth.at[i]), false, false);
+    out->column = transposed ? transpose_in_squares(t, load, out->at) : -1;
+    if (!t->n_joined) return transposed;
+    transposed = out->column >= 0;
+    for (int i = 0; i < t->n_joined; i++)
+        out->row[i] = kernel_var(k, "r", i ? contraction_extent(&t->c, t->joined[i]) : t->rows_now, false, false);
+    if (!transposed) {
+        out->column = kernel_var(k, "c", t->columns, false, false);
+        k->vars.at[out->column].role = (krole){ COPY_UNROLL, contraction_role(&t->c, t->c.n).lanes };
+    }
+    return transposed;
+}
+
 static void copy_panel(packer *t, const k_block *x) {
     kernel *k = t->c.k;
+    copy loops;
     if (t->fixed) return;
-    const kins *load = contraction_ins(&t->c, (int)t->c.load);
-    kvar at[8], column = -1;
-    bool transposed = affine_coef(load->idx, t->c.n) != 1;
-    for (int i = t->level; i < t->c.depth.n; i++) {
-        int64_t length = i == t->level && !t->whole ? x->length : contraction_extent(&t->c, t->c.depth.at[i]);
-        at[i] = kernel_var(k, "p", length, false, false);
-    }
-    if (transposed) column = transpose_in_squares(t, load, at);
-    if (transposed) open_tiles(t);
-    if (column >= 0) open_loop(t, column);
-    for (int i = t->level; i < t->c.depth.n; i++) open_loop(t, at[i]);
-    if (!transposed) open_tiles(t);
-    set_k_block(t, x, at[t->level]);
-    for (int i = t->whole ? t->level : t->level + 1; i < t->c.depth.n; i++)
-        VEC_PUSH(k->a, &t->substs, (subst){ t->c.depth.at[i], affine_var(k->a, at[i]) });
-    if (column >= 0) VEC_PUSH(k->a, &t->substs, (subst){ t->c.n, affine_var(k->a, column) });
+    bool outside = make_copy(t, x, &loops);
+    if (outside) open_columns(t, &loops);
+    for (int i = t->level; i < t->c.depth.n; i++) open_loop(t, loops.at[i]);
+    if (!outside) open_columns(t, &loops);
+    stand_for(t, loops.row, loops.column);
+    set_k_block(t, x, loops.at);
+    if (loops.column >= 0) VEC_PUSH(k->a, &t->substs, (subst){ t->c.n, affine_var(k->a, loops.column) });
     reg r = push_operand(t);
     kernel_push(&t->out, (kins){ .op = K_STORE,
                                  .dtype = (uint8_t)contraction_dtype(&t->c),
                                  .buf = (uint16_t)t->panel,
-                                 .idx = panel_place(t, at, column),
+                                 .idx = panel_place(t, loops.at, loops.column),
                                  .a = r,
                                  .node = contraction_ins(&t->c, (int)t->c.packed.value)->node });
-    build_ends(&t->out, t->c.depth.n - t->level + 1 + (column >= 0));
+    build_ends(&t->out, t->c.depth.n - t->level + (t->n_joined ? t->n_joined : 1) + (loops.column >= 0));
+    stand_for(t, NULL, t->nt);
 }
 
 static kins access_sums(packer *t, kop op) { /* one sum for every inner row, tile and column */
     arena *a = t->c.k->a;
     affine row = affine_var(a, t->nt);
-    int64_t scale = t->tiles;
+    int64_t scale = t->n_joined ? row_elems(t) : t->tiles;
     for (int i = t->c.rows.n - 1; i >= t->n_out; i--) {
         row = build_plus(a, row, affine_var(a, t->c.rows.at[i]), scale);
         scale *= contraction_extent(&t->c, t->c.rows.at[i]);
     }
-    affine place = build_plus(a, row, affine_var(a, t->c.n), scale); /* a copy for each column */
+    affine place = t->n_joined ? row : build_plus(a, row, affine_var(a, t->c.n), scale); /* a copy for each column */
     const kins *acc = contraction_ins(&t->c, t->c.acc);
     return (kins){
         .op = (uint8_t)op, .dtype = acc->dtype, .src = acc->dtype, .buf = (uint16_t)t->sums, .idx = place, .node = acc->node
@@ -248,6 +309,8 @@ static bool keeps_loop(const packer *t, part what, int i) {
     kvar v = contraction_ins(&t->c, i)->var;
     for (int r = 0; r < t->n_out; r++)
         if (t->c.rows.at[r] == v) return false;
+    for (int r = 0; r < t->n_joined; r++)
+        if (t->joined[r] == v) return false;
     if (what == FINISH && i >= t->c.first && i <= t->c.end) return false;
     if (what == SUM && i > t->c.end) return false;
     for (int d = 0; d < t->level; d++)
@@ -302,15 +365,14 @@ static void fetch_ahead(packer *t, const k_block *x, const kvar *at) {
 static void replay(packer *t, part what, const k_block *x) {
     bool kept[64];
     int depth = 0;
-    kvar at[8];
-    set_k_block(t, x, x->inside);
-    for (int i = t->level; i < t->c.depth.n; i++) at[i] = i == t->level && !t->whole ? x->inside : t->c.depth.at[i];
+    set_k_block(t, x, x->at);
     for (int i = 1; i < t->c.k->ins.n; i++) {
         kins in = translated(t, i);
         if (in.op == K_LOOP) {
             bool keep = kept[depth++] = keeps_loop(t, what, i);
             if (!keep) continue;
-            if (what == SUM && in.var == t->c.depth.at[t->level]) in.var = x->inside;
+            for (int d = t->level; d < t->c.depth.n; d++)
+                if (contraction_ins(&t->c, i)->var == t->c.depth.at[d]) in.var = x->at[d];
             in.hi = contraction_extent(&t->c, in.var);
             if (in.var == t->c.n) in.var = t->nt, in.hi = t->tiles_now;
         } else if (in.op == K_END) {
@@ -324,17 +386,27 @@ static void replay(packer *t, part what, const k_block *x) {
         }
         if (i == (int)t->c.packed.value) {
             in = (kins){ .op = K_LOAD, .dtype = in.dtype, .mode = in.op == K_LOAD ? in.mode : LOAD_PLAIN, .node = in.node };
-            in.buf = (uint16_t)t->panel, in.idx = panel_place(t, at, -1), in.src = (uint8_t)contraction_dtype(&t->c);
+            in.buf = (uint16_t)t->panel, in.idx = panel_place(t, x->at, -1), in.src = (uint8_t)contraction_dtype(&t->c);
         }
         t->map[i] = kernel_push(&t->out, in);
         if (i == t->c.acc && what == SUM) take_sum(t);
         bool innermost = in.op == K_LOOP && contraction_ins(&t->c, i)->var == t->c.depth.at[t->c.depth.n - 1];
-        if (t->ahead && innermost && what != FINISH) fetch_ahead(t, x, at);
+        if (t->ahead && innermost && what != FINISH) fetch_ahead(t, x, x->at);
+    }
+}
+
+/* The loops of a K block. Where rows are joined, all are its own: what is left of the contraction may walk as one, then. */
+static void name_loops(packer *t, k_block *x) {
+    for (int i = t->level; i < t->c.depth.n; i++) {
+        bool piece = i == t->level && !t->whole;
+        x->at[i] = piece         ? kernel_var(t->c.k, "k", x->length, false, true)
+                   : t->n_joined ? kernel_var(t->c.k, "k", contraction_extent(&t->c, t->c.depth.at[i]), false, true)
+                                 : t->c.depth.at[i];
     }
 }
 
 static void do_piece(packer *t, k_block *x) {
-    x->inside = kernel_var(t->c.k, "k", x->length, false, true);
+    name_loops(t, x);
     copy_panel(t, x);
     replay(t, SUM, x);
 }
@@ -357,18 +429,32 @@ static void do_k_blocks(packer *t) {
         do_piece(t, &x);
     }
     build_ends(&t->out, t->level);
-    x.inside = t->c.depth.at[t->level];
     replay(t, FINISH, &x);
 }
 
 static void write_panel(packer *t) {
     if (t->whole) {
-        k_block x = { .first = affine_const(0), .length = t->piece, .inside = t->c.depth.at[0] };
+        k_block x = { .first = affine_const(0), .length = t->piece };
+        name_loops(t, &x);
         copy_panel(t, &x);
         replay(t, WHOLE, &x);
     } else {
         do_k_blocks(t);
     }
+}
+
+/* Panels [from, to) of so many of the outermost joined row's iterations. */
+static void write_joined(packer *t, int64_t from, int64_t to, int64_t rows) {
+    kernel *k = t->c.k;
+    if (from == to || rows == 0) return;
+    t->rows_now = rows, t->columns = contraction_extent(&t->c, t->c.n);
+    t->tiles_now = row_elems(t) / t->block * rows;
+    t->nt = kernel_var(k, "n", t->tiles_now, false, false);
+    k->vars.at[t->nt].role = contraction_role(&t->c, t->c.n);
+    stand_for(t, NULL, t->nt);
+    open_part(t, t->nb, from, to);
+    write_panel(t);
+    build_ends(&t->out, 1);
 }
 
 /* Panels [from, to) of some tiles, `columns` wide each, the first of them `skipped` tiles behind the start. */
@@ -388,15 +474,25 @@ static void write_panels(packer *t, int64_t from, int64_t to, int64_t skipped, i
     build_ends(&t->out, 2);
 }
 
-static void write_nest(packer *t) {
-    int n = 0;
+static void write_columns(packer *t) {
     int64_t width = contraction_tile_columns(&t->c), panels = contraction_full_tiles(&t->c) / t->tiles,
             rest = contraction_full_tiles(&t->c) % t->tiles, tail = contraction_extent(&t->c, t->c.n) % width;
-    for (int i = 0; i < t->n_out; i++, n++) open_loop(t, t->c.rows.at[i]);
-    if (t->cut >= 0) open_loop(t, t->cut), n++;
     write_panels(t, 0, panels, 0, t->tiles, width);
     if (rest) write_panels(t, panels, panels + 1, 0, rest, width);
     if (tail) write_panels(t, panels, panels + 1, rest, 1, tail);
+}
+
+static void write_nest(packer *t) {
+    int n = 0;
+    for (int i = 0; i < t->n_out; i++, n++) open_loop(t, t->c.rows.at[i]);
+    if (t->cut >= 0) open_loop(t, t->cut), n++;
+    if (t->n_joined) {
+        int64_t rows = contraction_extent(&t->c, t->joined[0]), panels = rows / t->block;
+        write_joined(t, 0, panels, t->block);
+        write_joined(t, panels, panels + 1, rows % t->block);
+    } else {
+        write_columns(t);
+    }
     build_ends(&t->out, n);
 }
 
@@ -404,6 +500,7 @@ static kbuf panel_buffer(const packer *t) {
     const kins *load = contraction_ins(&t->c, (int)t->c.load), *value = contraction_ins(&t->c, (int)t->c.packed.value);
     kbuf b = { .dtype = (uint8_t)contraction_dtype(&t->c), .kind = KB_LOCAL, .node = value->node, .plan_buf = -1 };
     b.elems = t->piece * contraction_depth_from(&t->c, t->level + 1) * t->tiles; /* of one column a tile */
+    if (t->n_joined) b.elems = b.elems / t->tiles * row_elems(t);
     if (!t->fixed) return b;
     b.kind = KB_IN, b.fixed = true;
     b.panels = t->fixed, b.panels_of = load->buf, b.node = t->c.k->bufs.at[load->buf].node;
@@ -413,11 +510,32 @@ static kbuf panel_buffer(const packer *t) {
 
 static kbuf sums_buffer(const packer *t) {
     const kins *acc = contraction_ins(&t->c, t->c.acc);
-    return (
-        kbuf){ .dtype = acc->dtype, .kind = KB_LOCAL, .node = acc->node, .elems = t->inner_rows * t->tiles, .plan_buf = -1 };
+    int64_t columns = t->n_joined ? row_elems(t) : t->tiles; /* or one a tile */
+    return (kbuf){ .dtype = acc->dtype, .kind = KB_LOCAL, .node = acc->node, .elems = t->inner_rows * columns, .plan_buf = -1 };
 }
 
 /* ---- the step ---- */
+
+/* Rows that are columns, too. */
+static bool read_joined(packer *t, const loop_step *s, str *why) {
+    contraction *c = &t->c;
+    t->n_joined = (int)step_option(s, "join", 0);
+    if (t->n_joined == 0) return true;
+    int most = contraction_joinable(c->k, c->upd, c->packed.value, c->n, NULL);
+    if (most > MOST_JOINED) most = MOST_JOINED;
+    if (t->n_joined < 0 || t->n_joined > most)
+        return step_refuse(why, "%d rows cannot be columns: all but the operand walks through memory along %d as one",
+                           t->n_joined, most);
+    if (step_flag(s, "constant") || step_flag(s, "streams") || step_flag(s, "ahead") || step_option(s, "tiles", 1) != 1)
+        return step_refuse(why, "columns of several rows are copied, a panel at a time, which has one tile");
+    c->rows.n -= t->n_joined;
+    for (int i = 0; i < t->n_joined; i++) t->joined[i] = c->rows.at[c->rows.n + i];
+    t->block = step_option(s, "block", contraction_extent(c, t->joined[0]));
+    if (t->block < 1 || t->block > contraction_extent(c, t->joined[0]))
+        return step_refuse(why, "%lld of the %lld iterations of %s", (long long)t->block,
+                           (long long)contraction_extent(c, t->joined[0]), c->k->vars.at[t->joined[0]].name);
+    return true;
+}
 
 /* The arguments, and whether they suit the kernel. */
 static bool read_args(packer *t, const loop_step *s, str *why) {
@@ -425,7 +543,7 @@ static bool read_args(packer *t, const loop_step *s, str *why) {
     const kins *b = contraction_ins(c, (int)c->load);
     kvar v = step_loop(c->k, s, 1, why);
     int buf = step_buf(c->k, s, 0, why), needed = 0;
-    if (v < 0 || buf < 0) return false;
+    if (v < 0 || buf < 0 || !read_joined(t, s, why)) return false;
     t->level = -1;
     for (int i = 0; i < c->depth.n; i++)
         if (c->depth.at[i] == v) t->level = i;
@@ -469,7 +587,7 @@ static bool cut_rows(packer *t, int64_t piece, str *why) {
 
 static bool fits(packer *t, int64_t rows, str *why) {
     const contraction *c = &t->c;
-    int64_t tile = t->tiles * contraction_tile_columns(c), panel, sums;
+    int64_t tile = t->n_joined ? row_elems(t) : t->tiles * contraction_tile_columns(c), panel, sums;
     bool ok = size_mul(tile * contraction_elem_size(c), contraction_depth_from(c, t->level + 1), &panel) &&
               size_mul(panel, t->piece, &panel) && size_mul(tile * contraction_sum_size(c), rows, &sums);
     if (!ok || (!t->fixed && panel > MOST_LOCAL)) return step_refuse(why, "a panel has more than %d KiB", MOST_LOCAL >> 10);
@@ -498,8 +616,12 @@ bool step_pack(kernel **kk, const loop_step *s, str *why) {
     t.inner_rows = contraction_rows_from(&t.c, t.n_out);
     t.panel = kernel_buf(k, panel_buffer(&t));
     if (!t.whole) t.sums = kernel_buf(k, sums_buffer(&t));
-    t.nb = kernel_var(k, "nb", contraction_full_tiles(&t.c) / t.tiles + 1, true, false);
-    t.nt = kernel_var(k, "nt", t.tiles, false, false);
+    if (t.n_joined) {
+        t.nb = kernel_var(k, "nb", share(contraction_extent(&t.c, t.joined[0]), t.block), true, false);
+    } else {
+        t.nb = kernel_var(k, "nb", contraction_full_tiles(&t.c) / t.tiles + 1, true, false);
+        t.nt = kernel_var(k, "nt", t.tiles, false, false);
+    }
     if (step_flag(s, "streams")) k->vars.at[t.nt].role = (krole){ (int)t.tiles, 1 };
     t.map = ARENA_ARRAY(k->a, reg, k->ins.n);
     t.out = (kernel){ .a = k->a };

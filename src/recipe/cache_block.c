@@ -13,16 +13,20 @@
  * An operand that is computed of what is loaded is computed by the copy: two tiles of rows and more work than a load are
  * enough.
  *
+ * Where the rows of the result are short, those of an image, say, several of them are the columns of a panel (recipe.join). So
+ * many are taken that few vectors are cut short, and that panel and sums stay in the second-level cache.
+ *
  * A constant operand is laid out in panels before any run: nothing is copied, and few rows are enough, or one, which reads some
  * narrow panels at once, each a stream that nothing interrupts. */
 #include "loop/contraction.h"
-#include "recipe/recipe.h"
+#include "recipe/register_tile.h"
 
 #include <stdio.h>
 
 enum {
     MIN_TILES = 3,         /* tiles of rows that share a panel */
-    MIN_TURNED = 8,        /* rows that share one whose columns are turned */
+    MIN_TURNED = 8,        /* rows that share one whose columns are turned, where sums along the lanes would do, too .. */
+    LEAST_SHARED = 2,      /* .. or where nothing else has vectors */
     COPY_ROWS = 2,         /* so many rows of a contraction take as long as copying its panel .. */
     TURN_ROWS = 6,         /* .. or turning it */
     MAX_TILES = 4,         /* of a panel */
@@ -36,9 +40,16 @@ enum {
     LEAST_ROWS = 8,        /* of a stretch */
     LEAST_STEPS = 32,      /* of a stretch that is cut to be fetched ahead */
     LOAD_WORK = 1,
-    STORE_WORK = 1, /* in operations on a vector */
-    LEAST_NEAR = 48 /* steps of a stretch that is cut for the first level */
+    STORE_WORK = 1,     /* in operations on a vector */
+    LEAST_NEAR = 48,    /* steps of a stretch that is cut for the first level */
+    MOST_JOINED = 4,    /* loops */
+    MOST_BLOCKS = 1024, /* sizes of them that are looked at */
+    LEAST_JOINED = 32   /* steps of a K block */
 };
+
+/* So many rows of a contraction take as long as copying a short row of what they share, in pieces of vectors; or element by
+ * element, for each lane; or as keeping sums in memory from one K block to the next. */
+enum { JOINED_ROWS = 5, GATHERED_ROWS = 2, SUM_ROWS = 3 };
 
 #define STREAM_COST 0.3 /* of one stream from afar, beside many */
 
@@ -53,9 +64,11 @@ typedef struct blocker {
     bool whole;     /* all of the contraction at once: no sums wait in memory */
     int level;      /* pieces are of depth.at[level] */
     int64_t piece, inner_rows;
-    bool streams; /* the tiles of a panel are worked on at once */
-    bool ahead;   /* the next piece is fetched */
-    kvar nb, rb;  /* the loops over panels and pieces of rows that packing made, or -1 */
+    bool streams;             /* the tiles of a panel are worked on at once */
+    bool ahead;               /* the next piece is fetched */
+    kvar joined[MOST_JOINED]; /* the rows that are columns, too; how many: recipe.join */
+    int64_t block;            /* of the outermost of them, in a panel */
+    kvar nb, rb;              /* the loops over panels and pieces of rows that packing made, or -1 */
 } blocker;
 
 static void find_layout(blocker *t) { t->fixed = !t->r->t->no_panels && contraction_layout(&t->c, &t->layout); }
@@ -90,12 +103,27 @@ static bool saves_work(const blocker *t) {
     return tiles * work > work + STORE_WORK + tiles * LOAD_WORK;
 }
 
+/* Both operands lie along a contraction loop: there may be vectors, too. */
+static bool lies_along_sum(const blocker *t) {
+    const kins *upd = contraction_ins(&t->c, t->c.upd), *a = contraction_ins(&t->c, (int)upd->a),
+               *b = contraction_ins(&t->c, (int)upd->b);
+    for (int i = 0; i < t->c.depth.n; i++) {
+        kvar v = t->c.depth.at[i];
+        bool computed = a->op != K_LOAD || b->op != K_LOAD;
+        if (computed || (affine_coef(a->idx, v) == 1 && affine_coef(b->idx, v) == 1)) return true;
+    }
+    return false;
+}
+
 /* In place, the operand's columns of one tile lie far apart in memory: worth a copy when they do not all stay in the
  * first-level cache anyway. */
 static bool pays(const blocker *t) {
     const kins *b = contraction_ins(&t->c, (int)t->c.load);
     int64_t row = apart(t, b);
-    if (affine_coef(b->idx, t->c.n) != 1) return contraction_rows_from(&t->c, t->n_out) >= MIN_TURNED;
+    if (b->n_mask && !contraction_computes(&t->c) && !t->r->join) return false; /* checks are peeled off in place */
+    if (t->r->join) return contraction_rows_from(&t->c, t->n_out) >= LEAST_SHARED;
+    if (affine_coef(b->idx, t->c.n) != 1)
+        return contraction_rows_from(&t->c, t->n_out) >= (lies_along_sum(t) ? MIN_TURNED : LEAST_SHARED);
     if (contraction_computes(&t->c)) return saves_work(t);
     if (b->packed) return shares_enough(t); /* in place, each tile of rows would make the words again */
     if (row == INT64_MAX || row <= contraction_tile_columns(&t->c)) return false; /* one panel as it lies */
@@ -252,6 +280,60 @@ static void choose_streams(blocker *t) {
     t->tiles = best, t->streams = true;
 }
 
+/* ---- rows that are joined ---- */
+
+typedef struct joined_form { /* of panels with so many iterations of the outermost joined row */
+    int64_t block, piece, cut;
+    double work; /* of one step of the contraction, for all columns and inner rows: vectors multiplied */
+} joined_form;
+
+static int64_t row_columns(const blocker *t) { /* of one iteration of the outermost joined row */
+    int64_t n = contraction_extent(&t->c, t->c.n);
+    for (int i = 1; i < t->r->join; i++) n *= contraction_extent(&t->c, t->joined[i]);
+    return n;
+}
+
+/* False where panel or sums do not fit. */
+static bool cost_joined(const blocker *t, int64_t block, joined_form *out) {
+    const machine *m = machine_row_of(t->r->t);
+    const kins *load = contraction_ins(&t->c, (int)t->c.load);
+    int lanes = contraction_role(&t->c, t->c.n).lanes;
+    int64_t rows = contraction_extent(&t->c, t->joined[0]), width = block * row_columns(t), blocks = rows / block,
+            rest = rows % block, depth = contraction_depth_from(&t->c, 0), inner = contraction_rows_from(&t->c, t->n_out),
+            bytes = t->r->t->l2_bytes * 3 / 8 < MACHINE_STACK_BYTES ? t->r->t->l2_bytes * 3 / 8 : MACHINE_STACK_BYTES,
+            limit = bytes / (width * contraction_elem_size(&t->c)), used = inner;
+    *out = (joined_form){ .block = block, .piece = depth <= limit ? depth : limit };
+    if (out->piece < depth && out->piece < LEAST_JOINED) return false;
+    if (out->piece < depth && inner * width > sums_limit(t)) { /* in pieces, of which each has the panel copied */
+        int64_t outer = contraction_extent(&t->c, t->c.rows.at[t->n_out]), below = inner / outer;
+        out->cut = divisor(outer, sums_limit(t) / width / below);
+        used = out->cut * below;
+        if (used < MIN_TILES * contraction_tile_rows(&t->c)) return false;
+    }
+    double steps = (double)(tile_steps(width, lanes) * blocks + tile_steps(rest * row_columns(t), lanes)),
+           copied = (double)(rows * row_columns(t)) / lanes * (double)(inner / used),
+           copy = affine_coef(load->idx, t->c.n) == 1 ? JOINED_ROWS : GATHERED_ROWS * lanes,
+           read = (double)contraction_elem_size(&t->c) * m->ghz * m->fma_pipes / m->level[LEVEL_L2].read;
+    if (out->piece < depth) steps *= 1 + (double)SUM_ROWS / (double)out->piece;
+    out->work = steps * (double)inner + copied * copy + (double)((blocks + (rest > 0)) * inner) * read; /* the other operand */
+    return true;
+}
+
+static bool choose_joined(blocker *t) {
+    joined_form best = { 0 }, x;
+    int64_t rows = contraction_extent(&t->c, t->joined[0]), step = (rows + MOST_BLOCKS - 1) / MOST_BLOCKS;
+    for (int64_t block = step; block <= rows; block += step)
+        if (cost_joined(t, block, &x) && (!best.block || x.work < best.work)) best = x;
+    if (!best.block) return false;
+    t->block = best.block, t->cut = best.cut, t->tiles = 1;
+    t->whole = best.piece == contraction_depth_from(&t->c, 0);
+    t->level = t->whole ? 0 : t->c.depth.n - 1;
+    while (t->level > 0 && contraction_depth_from(&t->c, t->level) <= best.piece) t->level--;
+    t->piece =
+        divide(contraction_extent(&t->c, t->c.depth.at[t->level]), best.piece / contraction_depth_from(&t->c, t->level + 1));
+    return true;
+}
+
 static bool choose(blocker *t, bool only_constant) {
     for (int i = 0; i < t->c.rows.n; i++)
         if (contraction_runs_along(&t->c, t->c.rows.at[i])) t->n_out = i + 1; /* a panel for each of them */
@@ -259,6 +341,7 @@ static bool choose(blocker *t, bool only_constant) {
     if (only_constant && !t->fixed) return false;
     if (t->c.m < 0 ? t->n_out < t->c.rows.n || !t->fixed : t->n_out == t->c.rows.n) return false;
     if (!pays(t)) return false;
+    if (t->r->join) return choose_joined(t);
     if (t->c.m < 0) {
         choose_streams(t);
         return true;
@@ -283,6 +366,10 @@ static double balance_of(const blocker *t, kvar v, bool inside) {
     int threads = t->r->t->threads;
     int64_t width = contraction_tile_columns(&t->c), all = contraction_full_tiles(&t->c),
             step = contraction_role(&t->c, v).unroll;
+    if (v == t->nb && t->r->join) {
+        int64_t rows = contraction_extent(&t->c, t->joined[0]);
+        return loop_balance(rows / t->block, (double)(rows % t->block) / (double)t->block, threads);
+    }
     if (v == t->nb)
         return loop_balance(all / t->tiles,
                             ((double)(all % t->tiles) + (double)(contraction_extent(&t->c, t->c.n) % width) / (double)width) /
@@ -295,6 +382,12 @@ static double balance_of(const blocker *t, kvar v, bool inside) {
     return balance / (1 + (threads - 1) * copied / (double)t->inner_rows);
 }
 
+/* Whether the loop over panels has more than one step. */
+static bool has_panels(const blocker *t) {
+    if (t->r->join) return contraction_extent(&t->c, t->joined[0]) > t->block;
+    return contraction_full_tiles(&t->c) > t->tiles;
+}
+
 /* The outermost loop that splits evenly. */
 static kvar choose_parallel(const blocker *t) {
     double best = 0;
@@ -302,8 +395,7 @@ static kvar choose_parallel(const blocker *t) {
     for (int i = 0; i < t->c.rows.n + 2; i++) {
         int row = i - (i > t->n_out) - (i > t->n_out + 1);
         kvar v = i == t->n_out ? t->rb : i == t->n_out + 1 ? t->nb : t->c.rows.at[row];
-        if (v < 0 || (v == t->nb ? contraction_full_tiles(&t->c) <= t->tiles
-                                 : contraction_extent(&t->c, v) <= contraction_role(&t->c, v).unroll))
+        if (v < 0 || (v == t->nb ? !has_panels(t) : contraction_extent(&t->c, v) <= contraction_role(&t->c, v).unroll))
             continue;
         double balance = balance_of(t, v, i > t->n_out + 1);
         if (balance > best + 0.05) best = balance, par = v;
@@ -313,14 +405,18 @@ static kvar choose_parallel(const blocker *t) {
 
 bool recipe_pack(recipe *r, bool only_constant) {
     blocker t = { .r = r, .nb = -1, .rb = -1 };
-    if (r->k->vars.n > 30 || !contraction_find(r->k, &t.c) || !t.c.load || !choose(&t, only_constant)) return false;
+    if (r->k->vars.n > 30 || !contraction_find(r->k, &t.c) || !t.c.load) return false;
+    t.c.rows.n -= r->join;
+    for (int i = 0; i < r->join; i++) t.joined[i] = t.c.rows.at[t.c.rows.n + i];
+    if (!choose(&t, only_constant)) return false;
     kernel *k = r->k;
     const kins *b = contraction_ins(&t.c, (int)t.c.load);
     char more[128];
     snprintf(more, sizeof more, "%s%s%s%s", t.whole ? " whole" : "", t.fixed ? " constant" : "", t.streams ? " streams" : "",
              t.ahead ? " ahead" : "");
-    char rows[32] = "";
+    char rows[32] = "", join[64] = "";
     if (t.cut) snprintf(rows, sizeof rows, " rows=%lld", (long long)t.cut);
+    if (r->join) snprintf(join, sizeof join, " join=%d block=%lld", r->join, (long long)t.block);
     kvar level = t.c.depth.at[t.level];
     kvar threads = r->threads;
     if (threads >= 0) { /* with the loops that packing will make */
@@ -336,8 +432,9 @@ bool recipe_pack(recipe *r, bool only_constant) {
         t.inner_rows = contraction_rows_from(&t.c, t.n_out);
         threads = choose_parallel(&t);
     }
-    recipe_do(r, "pack b%d %s %lld tiles=%lld outer=%d%s%s", b->buf, k->vars.at[level].name, (long long)t.piece,
-              (long long)t.tiles, t.n_out, rows, more);
+    recipe_do(r, "pack b%d %s %lld tiles=%lld outer=%d%s%s%s", b->buf, k->vars.at[level].name, (long long)t.piece,
+              (long long)t.tiles, t.n_out, rows, join, more);
+    if (r->join) recipe_fuse_loops(r); /* windows that are copied may walk as one */
     r->threads = threads;
     return true;
 }

@@ -17,6 +17,7 @@ typedef struct recipe {
     schedule *s;       /* what was done */
     kvar threads;      /* the loop that threads will share, or -1 */
     int rows, vectors; /* of a contraction's register tile, where they are given and fit; 0: the cheapest */
+    int join;          /* row loops whose iterations are columns of the panels, beside the one with the lanes */
 } recipe;
 
 recipe recipe_make(kernel *k, const target *t);
@@ -35,9 +36,10 @@ void recipe_fuse_loops(recipe *r);
 
 /* register_tile.c: which variable runs along vector lanes, which are unrolled, which is split over threads. */
 void recipe_register_tile(recipe *r);
-/* The same for an inner product (both operands lie along the contraction) with lanes along a row of the result instead; for
- * recipe_pack, which transposes the operand. Returns whether that is possible. */
-bool recipe_register_tile_transposed(recipe *r);
+/* The same for recipe_pack, with lanes along a row of the result along which an operand lies in no way to be read as vectors,
+ * which a copy can give it: along the contraction (inner products), strided, or in rows too short for whole vectors (windows of
+ * images), several of which are joined then. Returns whether that is possible. */
+bool recipe_register_tile_packed(recipe *r);
 bool recipe_is_worth_sharing(const kernel *k, const target *t); /* among threads */
 /* Cycles of one step along a contraction for a register tile of mr x nv accumulators. */
 double recipe_tile_cost(const machine *m, int mr, int nv);

@@ -2,9 +2,13 @@
  * and by how much (contraction_tile.c: of a contraction), which is split over threads. In: scalar form. Out: the steps
  * vectorize and unroll_jam; recipe.threads. One row loop has the lanes for the whole kernel, or one inner loop for each nest.
  */
+#include "loop/contraction.h"
 #include "recipe/register_tile.h"
 
 enum { SHORT_ROW = 512, JOINED = 4 }; /* elements of a row; rows worked on at once */
+enum { MOST_JOINED = 4 };             /* loops whose iterations are columns of panels */
+#define COPIED_ROWS 5.0               /* so many rows of a contraction take as long as copying what they share .. */
+#define JOIN_MARGIN 0.05              /* .. and it should bring more than that */
 
 static int alu_weight(const tile_chooser *c, uint64_t var) {
     int n = 0;
@@ -90,7 +94,7 @@ static void choose_roles(tile_chooser *c) {
     if (c->lanes == 1) return;
     if (row >= 0 && row_score >= inner_score) {
         if (is_inside_dot(c, row))
-            tile_contraction(c, row);
+            tile_contraction(c, row, k->vars.at[row].extent, false);
         else
             tile_plain(c, row);
         return;
@@ -102,7 +106,7 @@ static void choose_roles(tile_chooser *c) {
         else if (k->vars.at[inner[n]].reduce)
             tile_inner_product(c, inner[n]);
         else
-            tile_contraction(c, inner[n]);
+            tile_contraction(c, inner[n], k->vars.at[inner[n]].extent, false);
     }
     join_rows(c, inner);
 }
@@ -126,28 +130,57 @@ static kvar choose_parallel(const tile_chooser *c) {
     return par;
 }
 
-/* The row of the result that lies along memory and that only one operand depends on, where both operands lie along a
- * contraction loop. */
-static kvar transposed_row(const tile_chooser *c) {
-    if (!c->dot) return -1;
-    const kins *a = tile_operand_load(c, c->dot->a), *b = tile_operand_load(c, c->dot->b);
+/* The innermost row, if all results lie along it; or -1. */
+static kvar result_row(const kernel *k) {
+    kvar row = -1;
+    for (int i = 1; i < k->ins.n && k->ins.at[i].op != K_ACC; i++)
+        if (k->ins.at[i].op == K_LOOP && k->vars.at[k->ins.at[i].var].row) row = k->ins.at[i].var;
+    for (int i = 1; i < k->ins.n && row >= 0; i++)
+        if (k->ins.at[i].op == K_STORE && affine_coef(k->ins.at[i].idx, row) != 1) row = -1;
+    return row;
+}
+
+static bool lie_along_sum(const tile_chooser *c, const kins *a, const kins *b) {
     bool along = false;
-    if (!a || !b || a->dyn || b->dyn) return -1;
     for (kvar v = 0; v < c->k->vars.n; v++)
         along |=
             c->k->vars.at[v].reduce && (c->dot_open >> v & 1) && affine_coef(a->idx, v) == 1 && affine_coef(b->idx, v) == 1;
-    if (!along) return -1;
-    kvar row = -1;
-    for (int i = 1; i < c->k->ins.n; i++) {
-        const kins *in = &c->k->ins.at[i];
-        if (in->op == K_LOOP && c->k->vars.at[in->var].row) row = in->var; /* the innermost */
-        if (in->op == K_ACC) break;
-    }
-    if (row < 0 || c->k->vars.at[row].extent < c->lanes || !affine_coef(a->idx, row) == !affine_coef(b->idx, row)) return -1;
-    if ((affine_coef(a->idx, row) ? a : b)->n_mask) return -1; /* which is copied */
-    for (int i = 1; i < c->k->ins.n; i++)
-        if (c->k->ins.at[i].op == K_STORE && affine_coef(c->k->ins.at[i].idx, row) != 1) return -1;
-    return row;
+    return along;
+}
+
+/* Iterations of the rows that operand x does not depend on: they share what is copied of it. */
+static int64_t rows_beside(const tile_chooser *c, const kins *x) {
+    int64_t n = 1;
+    for (kvar v = 0; v < c->k->vars.n; v++)
+        if ((c->dot_open >> v & 1) && c->k->vars.at[v].row && !affine_coef(x->idx, v)) n *= c->k->vars.at[v].extent;
+    return n;
+}
+
+/* Rows of the result are no whole vectors, and many of them joined are nearly. What lies as vectors in place is copied for
+ * that: with few rows, the copies take as long as what they bring. */
+static bool pays_to_join(const tile_chooser *c, const kins *x, kvar row, int64_t columns) {
+    int64_t extent = c->k->vars.at[row].extent;
+    double apart = (double)tile_steps(extent, c->lanes) * (double)(columns / extent),
+           one = (double)tile_steps(columns, c->lanes);
+    return apart > one * (1 + COPIED_ROWS / (double)rows_beside(c, x) + JOIN_MARGIN);
+}
+
+/* The row of the result that lies along memory and that one operand alone depends on, where that operand can be read as vectors
+ * of it only when it is copied: both operands lie along a contraction loop, its elements lie apart, or its rows are short.
+ * *columns: of the row, with those that are joined with it; *join: how many these are. */
+static kvar packed_row(const tile_chooser *c, int *join, int64_t *columns) {
+    *join = 0;
+    if (!c->dot) return -1;
+    const kins *a = tile_operand_load(c, c->dot->a), *b = tile_operand_load(c, c->dot->b);
+    kvar row = result_row(c->k);
+    if (!a || !b || a->dyn || b->dyn || row < 0 || !affine_coef(a->idx, row) == !affine_coef(b->idx, row)) return -1;
+    const kins *x = affine_coef(a->idx, row) ? a : b;
+    bool along = lie_along_sum(c, a, b), apart = affine_coef(x->idx, row) != 1;
+    int upd = (int)(c->dot - c->k->ins.at),
+        joinable = contraction_joinable(c->k, upd, x == a ? c->dot->a : c->dot->b, row, columns);
+    if (joinable && joinable <= MOST_JOINED && (along || apart || pays_to_join(c, x, row, *columns))) *join = joinable;
+    if (!*join) *columns = c->k->vars.at[row].extent;
+    return *columns < c->lanes || !(along || apart || *join) ? -1 : row;
 }
 
 /* For the steps: what was chosen goes to the kernel. */
@@ -167,12 +200,13 @@ static tile_chooser make(recipe *r) {
     return c;
 }
 
-bool recipe_register_tile_transposed(recipe *r) {
+bool recipe_register_tile_packed(recipe *r) {
     if (r->k->vars.n > MAX_LOOPS) return false;
     tile_chooser c = make(r);
-    kvar row = c.lanes > 1 ? transposed_row(&c) : -1;
+    int64_t columns;
+    kvar row = c.lanes > 1 ? packed_row(&c, &r->join, &columns) : -1;
     if (row < 0) return false;
-    tile_contraction(&c, row);
+    tile_contraction(&c, row, columns, r->join > 0);
     tile(&c);
     return true;
 }

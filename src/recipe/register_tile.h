@@ -36,9 +36,18 @@ kvar tile_vector_loop(const tile_chooser *c, uint64_t candidates, int nest, doub
  * -1: there is none. */
 kvar tile_turned_along(const tile_chooser *c, const kins *in, kvar v);
 
+/* Vectors of n columns, with pieces of one for the last. */
+static inline int64_t tile_steps(int64_t n, int lanes) {
+    int64_t steps = n / lanes;
+    for (int64_t rest = n % lanes; rest; rest &= rest - 1) steps++;
+    return steps;
+}
+
 /* contraction_tile.c: the rows and vectors of the contraction's register tile with lanes along row vec; the same with lanes
  * along the contraction loop vec. */
-void tile_contraction(tile_chooser *c, kvar vec);
+/* columns: along vec, of all rows that are joined there; so many of these are copied at a time, then, that they come out even.
+ */
+void tile_contraction(tile_chooser *c, kvar vec, int64_t columns, bool joined);
 void tile_inner_product(tile_chooser *c, kvar vec);
 /* The load that most of what an operand is computed of comes from; NULL: there is none. */
 const kins *tile_operand_load(const tile_chooser *c, reg r);

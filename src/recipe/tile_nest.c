@@ -12,12 +12,12 @@ static void packed_dot(recipe *r) {
 
 /* Tiles with a transposed panel are faster than sums along the lanes, where enough rows share it. Both take the terms of a sum
  * in different orders: which it is, the model alone says, as for one thread. */
-static bool transpose_and_pack(recipe *r) {
+static bool copy_and_pack(recipe *r) {
     recipe before = *r;
     schedule s = *r->s;
     kernel *k = r->k, was = *k;
     kvar_info *vars = arena_copy(k->a, k->vars.at, sizeof *vars * (size_t)k->vars.n);
-    if (!recipe_register_tile_transposed(r)) return false; /* and has changed nothing */
+    if (!recipe_register_tile_packed(r)) return false; /* and has changed nothing */
     kins *list = arena_copy(k->a, k->ins.at, sizeof *list * (size_t)k->ins.n);
     packed_dot(r);
     if (recipe_pack(r, false)) return true;
@@ -40,15 +40,15 @@ static void tile_and_pack(recipe *r) {
         trial.s->steps.at = arena_copy(r->k->a, r->s->steps.at, sizeof *r->s->steps.at * (size_t)r->s->steps.n);
         trial.s->steps.cap = r->s->steps.n;
     }
-    if (transpose_and_pack(&trial)) {
+    if (copy_and_pack(&trial)) {
         if (!other) {
             *r = trial, r->t = t;
             return;
         }
-        if (transpose_and_pack(r)) return;
+        if (copy_and_pack(r)) return;
         model.threads = t->threads;
         r->t = &model, r->rows = r->vectors = 0;
-        bool done = transpose_and_pack(r);
+        bool done = copy_and_pack(r);
         if (!done) *r = trial;
         r->t = t;
         return;

@@ -253,6 +253,9 @@ static const char *random_step(const kernel *k, rng *r, arena *a) {
     case STEP_packed_dot:
         return arena_printf(a, "%s %d", name, size);
     case STEP_pack:
+        if (rng_chance(r, 0.3))
+            return arena_printf(a, "%s b%d %s %d join=%d block=%d rows=%d%s", name, b, v, size, (int)rng_between(r, 1, 2),
+                                (int)rng_between(r, 1, 4), rng_chance(r, 0.5) ? 0 : size, rng_chance(r, 0.3) ? " whole" : "");
         return arena_printf(a, "%s b%d %s %d tiles=%d outer=%d rows=%d%s%s%s%s", name, b, v, size, (int)rng_between(r, 1, 3),
                             (int)rng_below(r, 2), rng_chance(r, 0.5) ? 0 : size, rng_chance(r, 0.3) ? " whole" : "",
                             rng_chance(r, 0.3) ? " constant" : "", rng_chance(r, 0.3) ? " streams" : "",
