@@ -62,6 +62,12 @@ reg build_lane(kernel *o, reg a, int lane) {
     return kernel_push(o, (kins){ .op = K_LANES, .dtype = type_of(o, a), .a = a, .first_lane = lane });
 }
 
+reg build_lane_reduce(kernel *o, op_code op, reg a) {
+    const kins *in = &o->ins.at[a];
+    kins all = { .op = K_LANE_REDUCE, .alu = (uint8_t)op, .dtype = type_of(o, a), .a = a, .combined = in->lanes };
+    return in->lanes > 1 ? kernel_push(o, all) : a;
+}
+
 static kins access(const kernel *o, kop op, int buf, affine at, int lanes) {
     uint8_t t = o->bufs.at[buf].dtype;
     return (kins){ .op = (uint8_t)op,

@@ -21,6 +21,7 @@ reg build_index(kernel *o, uint8_t dtype, affine e);
 reg build_op(kernel *o, op_code op, reg a, reg b);
 reg build_select(kernel *o, reg condition, reg a, reg b);
 reg build_lane(kernel *o, reg a, int lane);
+reg build_lane_reduce(kernel *o, op_code op, reg a); /* a itself where it has one lane */
 /* Elements of a buffer side by side, of a type that registers have, too. */
 reg build_load(kernel *o, int buf, affine at, int lanes);
 reg build_store(kernel *o, int buf, affine at, reg a);

@@ -16,16 +16,27 @@ void loop_compact(kernel *k) {
     k->ins.n = n;
 }
 
-void loop_insert(kernel *k, int at, const kins *in, int n) {
-    kernel out = { .a = k->a };
-    for (int i = 0; i < k->ins.n; i++) {
-        kins x = k->ins.at[i];
-        x.a += (int)x.a >= at ? (reg)n : 0, x.b += (int)x.b >= at ? (reg)n : 0;
-        x.c += (int)x.c >= at ? (reg)n : 0, x.dyn += (int)x.dyn >= at ? (reg)n : 0;
-        for (int j = 0; i == at && j < n; j++) VEC_PUSH(k->a, &out.ins, in[j]);
-        VEC_PUSH(k->a, &out.ins, x);
+loop_insertion loop_insert_begin(kernel *k, int at) {
+    int n = k->ins.n - at;
+    k->ins.n = at;
+    return (loop_insertion){ at, n, arena_copy(k->a, k->ins.at + at, sizeof(kins) * (size_t)n) };
+}
+
+int loop_insert_end(kernel *k, const loop_insertion *x) {
+    int more = k->ins.n - x->at;
+    for (int i = 0; i < x->n; i++) {
+        kins in = x->rest[i];
+        reg *of[] = { &in.a, &in.b, &in.c, &in.dyn };
+        for (size_t r = 0; r < COUNT_OF(of); r++) *of[r] += (int)*of[r] >= x->at ? (reg)more : 0;
+        kernel_push(k, in);
     }
-    k->ins.at = out.ins.at, k->ins.n = out.ins.n, k->ins.cap = out.ins.cap;
+    return more;
+}
+
+void loop_insert(kernel *k, int at, const kins *in, int n) {
+    loop_insertion x = loop_insert_begin(k, at);
+    for (int i = 0; i < n; i++) kernel_push(k, in[i]);
+    loop_insert_end(k, &x);
 }
 
 void loop_sweep(kernel *k) {

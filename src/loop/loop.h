@@ -13,6 +13,14 @@
 void loop_compact(kernel *k);
 /* Puts n instructions before instruction `at`; their operands are registers of the kernel as it becomes. */
 void loop_insert(kernel *k, int at, const kins *in, int n);
+/* What is pushed from here on stands before instruction `at`, until loop_insert_end. Returns how many instructions that were.
+ */
+typedef struct loop_insertion {
+    int at, n;
+    const kins *rest;
+} loop_insertion;
+loop_insertion loop_insert_begin(kernel *k, int at);
+int loop_insert_end(kernel *k, const loop_insertion *x);
 /* Dead code elimination: removes values that nothing uses. */
 void loop_sweep(kernel *k);
 /* Buffer b, a value in panels, takes the place of the buffer with the value as it lies, where nothing reads that any more. */

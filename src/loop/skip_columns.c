@@ -12,6 +12,7 @@
  * stay so. */
 #include "loop/loop.h"
 #include "loop/schedule.h"
+#include "loop/index_compare.h"
 #include "loop/zero_tile.h"
 
 #include <math.h>
@@ -42,47 +43,6 @@ typedef struct finder {
 } finder;
 
 /* ---- where scores are masked ---- */
-
-typedef struct line { /* values of lanes: e, e + step, .. */
-    affine e;
-    int64_t step;
-} line;
-
-static bool line_of(const kernel *k, reg r, line *out) {
-    const kins *in = &k->ins.at[r];
-    if (in->op == K_INDEX)
-        *out = (line){ in->idx, in->lanes > 1 ? in->lane_stride : 0 };
-    else if (in->op == K_CONST && !dtype_is_float((tn_dtype)in->dtype))
-        *out = (line){ affine_const(in->imm_int), 0 };
-    else
-        return false;
-    return true;
-}
-
-/* Condition r holds only in lanes where x - y + more <= 0. */
-static bool less(const kernel *k, reg x, reg y, int64_t more, line *out) {
-    line a, b;
-    if (!line_of(k, x, &a) || !line_of(k, y, &b)) return false;
-    *out = (line){ affine_offset(affine_add(k->a, a.e, affine_scale(k->a, b.e, -1)), more), a.step - b.step };
-    return true;
-}
-
-static bool holds_where(const kernel *k, reg r, line *out) {
-    const kins *in = &k->ins.at[r];
-    if (in->op != K_ALU) return false;
-    switch (in->alu) {
-    case OP_le:
-        return less(k, in->a, in->b, 0, out);
-    case OP_lt:
-        return less(k, in->a, in->b, 1, out);
-    case OP_ge:
-        return less(k, in->b, in->a, 0, out);
-    case OP_gt:
-        return less(k, in->b, in->a, 1, out);
-    default:
-        return false;
-    }
-}
 
 /* The least and the greatest value of a variable in loops from instruction `from` on; false: there are none. */
 static bool range_of(const kernel *k, kvar v, int from, int to, int64_t *lo, int64_t *hi) {
@@ -132,8 +92,8 @@ static int64_t greatest(const finder *f, affine x) {
 static bool widen_bound(finder *f, const kins *store) {
     kernel *k = f->k;
     const kins *select = &k->ins.at[store->a];
-    line e;
-    if (select->op != K_ALU || select->alu != OP_select || !holds_where(k, select->a, &e)) return false;
+    index_line e;
+    if (select->op != K_ALU || select->alu != OP_select || !index_compare(k, select->a, false, &e)) return false;
     const kins *low = &k->ins.at[select->c];
     if (low->op != K_CONST || low->imm != -INFINITY || (store->lanes > 1 && (store->lane_stride != 1 || e.step != 1)))
         return false;
@@ -272,7 +232,7 @@ static bool find_product(finder *f, int at) {
     int zeros = 0;
     if (!zero_tile_find(f->k, at, &t)) return false;
     for (int i = 0; i < t.n_rows; i++) {
-        const kins *in = &f->k->ins.at[t.row[i]];
+        const kins *in = &t.row[i];
         affine column = remainder_of(f->k, in->idx, f->n);
         zeros += reads_zeros(f, in) && column.base == 0 && column.n == 1 && column.t[0].coef == 1;
     }
@@ -334,77 +294,40 @@ static bool find(finder *f, kernel *k, int from) {
 
 /* ---- writing ---- */
 
-static kins i32(kop op, int64_t value) {
-    return (kins){ .op = (uint8_t)op, .dtype = TN_I32, .src = TN_I32, .lanes = 1, .imm_int = value };
-}
-
 /* The loop in pieces: piece c runs where the bound of its first column is at most `extra`: 0, or more than any column. */
 static void cut(const finder *f, int at, int64_t length, int extra) {
     kernel *k = f->k;
-    int end = kernel_loop_end(k, at);
-    kvar v = k->ins.at[at].var, piece = kernel_var(k, "kz", f->n / length, false, k->vars.at[v].reduce);
-    kins_writer w = { ARENA_ARRAY(k->a, kins, 8), 0, (reg)at };
-    for (int i = at + 1; i < end; i++) {
-        kins *in = &k->ins.at[i];
-        in->idx = zero_tile_in_piece(k, in->idx, v, piece, length);
-        for (int m = 0; m < in->n_mask; m++) in->mask[m].e = zero_tile_in_piece(k, in->mask[m].e, v, piece, length);
-    }
-    kins_put(&w, (kins){ .op = K_LOOP, .var = piece, .hi = f->n / length, .step = 1 });
-    kins index = i32(K_INDEX, 0), most = i32(K_LOAD, 0), le = i32(K_ALU, 0);
-    index.idx = affine_add(k->a, f->bound, affine_scale(k->a, affine_var(k->a, piece), length));
-    most.buf = (uint16_t)extra, most.idx = affine_const(0);
-    le.alu = OP_le, le.a = kins_put(&w, index), le.b = kins_put(&w, extra >= 0 ? most : i32(K_CONST, 0));
-    reg cond = kins_put(&w, le);
-    loop_insert(k, end, &(kins){ .op = K_END }, 1);
-    loop_insert(k, at, w.at, w.n);
-    k->ins.at[at + w.n].a = cond, k->ins.at[at + w.n].hi = length;
+    piece_cut c = zero_tile_cut(k, at, length);
+    reg index = build_index(k, TN_I32, build_plus(k->a, f->bound, affine_var(k->a, c.piece), length)),
+        most = extra >= 0 ? build_load(k, extra, affine_const(0), 1) : build_number(k, TN_I32, 0);
+    zero_tile_close(k, &c, build_op(k, OP_le, index, most));
 }
 
-/* Before the blocks: extra[0] = 0 where all that the zeros are multiplied by is finite, else n. Returns the buffer; -1: there
- * are no products. */
-static int check_products(const finder *f, int first, kins_writer *w) {
+/* Before the blocks: extra[0] = 0 where all that the zeros are multiplied by is finite, else n. */
+static void check_products(const finder *f, int flags, int extra) {
     kernel *k = f->k;
-    int loops[MAX_LOOPS + 1], n_loops;
-    reg sum = 0;
-    if (!f->tiles.n) return -1;
-    int flags = kernel_buf(k, (kbuf){ .dtype = TN_F32, .kind = KB_LOCAL, .elems = f->tiles.n, .plan_buf = -1 }),
-        extra = kernel_buf(k, (kbuf){ .dtype = TN_I32, .kind = KB_LOCAL, .elems = 1, .plan_buf = -1 });
-    for (int i = 0; i < f->tiles.n; i++) {
-        zero_tile_columns(k, &f->tiles.at[i], first, loops, &n_loops);
-        zero_tile_check(k, &f->tiles.at[i], loops, n_loops, flags, i, w);
-    }
-    const kins f32 = { .dtype = TN_F32, .src = TN_F32, .lanes = 1 };
-    for (int i = 0; i < f->tiles.n; i++) {
-        kins load = f32, add = f32;
-        load.op = K_LOAD, load.buf = (uint16_t)flags, load.idx = affine_const(i);
-        add.op = K_ALU, add.alu = OP_add, add.b = kins_put(w, load), add.a = sum;
-        sum = i ? kins_put(w, add) : add.b;
-    }
-    kins zero = f32, ne = i32(K_ALU, 0), select = i32(K_ALU, 0), store = i32(K_STORE, 0);
-    zero.op = K_CONST;
-    ne.alu = OP_ne, ne.src = TN_F32, ne.a = sum, ne.b = kins_put(w, zero);
-    select.alu = OP_select, select.a = kins_put(w, ne), select.b = kins_put(w, i32(K_CONST, f->n));
-    select.c = kins_put(w, i32(K_CONST, 0));
-    store.buf = (uint16_t)extra, store.a = kins_put(w, select), store.idx = affine_const(0);
-    kins_put(w, store);
-    return extra;
+    for (int i = 0; i < f->tiles.n; i++) zero_tile_check(k, &f->tiles.at[i], flags, i);
+    reg sum = build_parts(k, OP_add, flags, affine_const(0), f->tiles.n, 1, 1), zero = build_number(k, TN_F32, 0),
+        broken = build_op(k, OP_ne, sum, zero), all = build_number(k, TN_I32, (double)f->n), none = build_number(k, TN_I32, 0);
+    build_store(k, extra, affine_const(0), build_select(k, broken, all, none));
 }
 
 static bool skip_columns(kernel *k, int block, int first) {
     finder f;
-    int loops[MAX_LOOPS + 1], n_loops;
     if (k->vars.n + MOST_TILES + MOST_LOOPS > MAX_LOOPS || !find(&f, k, block) || f.loops.n > MOST_LOOPS) return false;
     for (int i = 0; i < f.tiles.n; i++)
-        if (!zero_tile_columns(k, &f.tiles.at[i], first, loops, &n_loops)) return false;
-    kins_writer w = { ARENA_ARRAY(k->a, kins, ZERO_TILE_CHECK * (f.tiles.n + 1)), 0, (reg)first };
-    int extra = check_products(&f, first, &w);
+        if (!zero_tile_columns(k, &f.tiles.at[i], first)) return false;
+    int flags = f.tiles.n ? build_buffer(k, TN_F32, KB_LOCAL, f.tiles.n) : -1,
+        extra = f.tiles.n ? build_buffer(k, TN_I32, KB_LOCAL, 1) : -1;
     for (int i = f.to - 1; i > f.from; i--) { /* the last one first: places of the others stay */
         for (int l = 0; l < f.loops.n; l++)
             if (f.loops.at[l] == i) cut(&f, i, f.piece, extra);
         for (int t = 0; t < f.tiles.n; t++)
             if (f.tiles.at[t].loop == i) cut(&f, i, f.tiles.at[t].piece, extra);
     }
-    loop_insert(k, first, w.at, w.n);
+    loop_insertion check = loop_insert_begin(k, first);
+    if (f.tiles.n) check_products(&f, flags, extra);
+    loop_insert_end(k, &check);
     return true;
 }
 

@@ -7,6 +7,7 @@
  * used. Exact: what the selects give instead of the sums does not depend on them. */
 #include "ir/kernel_walk.h"
 #include "loop/build.h"
+#include "loop/index_compare.h"
 #include "loop/loop.h"
 #include "loop/schedule.h"
 
@@ -20,51 +21,37 @@ typedef struct bound { /* some sum is used only where this is at most 0 */
     bool known;
 } bound;
 
-typedef struct line { /* values of lanes: e, e + step, .. */
-    affine e;
-    int64_t step;
-    int lanes;
-} line;
-
-static bool line_of(const kernel *k, reg r, line *out) {
+/* An index, or a number. */
+static bool line_of(const kernel *k, reg r, index_line *out) {
     const kins *in = &k->ins.at[r];
     if (in->op == K_INDEX)
-        *out = (line){ in->idx, in->lanes > 1 ? in->lane_stride : 0, in->lanes };
+        *out = (index_line){ in->idx, in->lanes > 1 ? in->lane_stride : 0, in->lanes };
     else if (in->op == K_CONST && !dtype_is_float((tn_dtype)in->dtype))
-        *out = (line){ affine_const(in->imm_int), 0, 1 };
+        *out = (index_line){ affine_const(in->imm_int), 0, 1 };
     else
         return false;
     return true;
 }
 
-/* x - y + more <= 0 for some lane. */
-static bool least(const kernel *k, reg x, reg y, int64_t more, affine *out) {
-    line a, b;
-    if (!line_of(k, x, &a) || !line_of(k, y, &b)) return false;
-    int64_t step = a.step - b.step, lanes = a.lanes > b.lanes ? a.lanes : b.lanes;
-    affine e = build_plus(k->a, a.e, b.e, -1);
-    *out = affine_offset(e, more + (step < 0 ? step * (lanes - 1) : 0));
+bool index_compare(const kernel *k, reg r, bool not, index_line *out) {
+    const kins *in = &k->ins.at[r];
+    bool less = in->alu == OP_le || in->alu == OP_lt, equal = in->alu == OP_le || in->alu == OP_ge;
+    index_line a, b;
+    if (in->op != K_ALU || (!less && in->alu != OP_ge && in->alu != OP_gt)) return false;
+    if (!line_of(k, less != not ? in->a : in->b, &a) || !line_of(k, less != not ? in->b : in->a, &b)) return false;
+    affine e = affine_offset(build_plus(k->a, a.e, b.e, -1), equal == not ); /* x < y: x - y + 1 <= 0 */
+    *out = (index_line){ e, a.step - b.step, a.lanes > b.lanes ? a.lanes : b.lanes };
     return true;
 }
 
 /* Where condition r holds (or does not: `not`) for some lane. Of both sides of an `and` one is enough. */
 static bool can_hold(const kernel *k, reg r, bool not, affine *out) {
     const kins *in = &k->ins.at[r];
-    if (in->op != K_ALU) return false;
-    switch (in->alu) {
-    case OP_le:
-        return not ? least(k, in->b, in->a, 1, out) : least(k, in->a, in->b, 0, out);
-    case OP_lt:
-        return not ? least(k, in->b, in->a, 0, out) : least(k, in->a, in->b, 1, out);
-    case OP_ge:
-        return not ? least(k, in->a, in->b, 1, out) : least(k, in->b, in->a, 0, out);
-    case OP_gt:
-        return not ? least(k, in->a, in->b, 0, out) : least(k, in->b, in->a, 1, out);
-    case OP_and:
-        return !not &&(can_hold(k, in->a, false, out) || can_hold(k, in->b, false, out));
-    default:
-        return false;
-    }
+    index_line x;
+    if (in->op == K_ALU && in->alu == OP_and) return !not &&(can_hold(k, in->a, false, out) || can_hold(k, in->b, false, out));
+    if (!index_compare(k, r, not, &x)) return false;
+    *out = affine_offset(x.e, x.step < 0 ? x.step * (x.lanes - 1) : 0);
+    return true;
 }
 
 /* The bound of all sums so far, with one more that is e: the same but for a constant. */
@@ -118,13 +105,10 @@ static bool find_bound(const kernel *k, int loop, int end, bound *out) {
 }
 
 static void put_condition(kernel *k, int loop, affine e) {
-    const reg at = (reg)loop;
-    val of = k->ins.at[loop].node;
-    kins in[] = { { .op = K_INDEX, .dtype = TN_I32, .src = TN_I32, .lanes = 1, .idx = e, .node = of },
-                  { .op = K_CONST, .dtype = TN_I32, .src = TN_I32, .lanes = 1, .node = of },
-                  { .op = K_ALU, .alu = OP_le, .dtype = TN_I32, .src = TN_I32, .lanes = 1, .a = at, .b = at + 1, .node = of } };
-    loop_insert(k, loop, in, 3);
-    k->ins.at[loop + 3].a = at + 2;
+    loop_insertion x = loop_insert_begin(k, loop);
+    reg at = build_index(k, TN_I32, e), zero = build_number(k, TN_I32, 0), needed = build_op(k, OP_le, at, zero);
+    int more = loop_insert_end(k, &x); /* which may move the list */
+    k->ins.at[loop + more].a = needed;
 }
 
 bool step_skip_masked(kernel **kk, const loop_step *s, str *why) {

@@ -7,21 +7,26 @@
  * all products are made. Bits are the same, but that a sum that has come to -0 by underflow may stay so where zeros would have
  * made it +0. */
 #include "ir/kernel_walk.h"
-#include "loop/build.h"
-#include "loop/loop.h"
 #include "loop/schedule.h"
 #include "loop/zero_tile.h"
 
 enum { LEAST_PIECE = 32, MOST_PIECE = 128, GOOD_PIECE = 64, MOST_LANES = 16 };
 
-static bool list_load(const kernel *k, reg r, int *list, int *n, int most) {
+/* Adds load r to the list, which is ordered by registers' first uses. */
+static bool list_load(const kernel *k, reg r, reg *list, int *n, int most) {
     const kins *in = &k->ins.at[r];
     if (in->op != K_LOAD || in->n_mask || in->dyn || in->packed || in->dtype != TN_F32) return false;
     for (int i = 0; i < *n; i++)
-        if (list[i] == (int)r) return true;
+        if (list[i] == r) return true;
     if (*n == most) return false;
-    list[(*n)++] = (int)r;
+    list[(*n)++] = r;
     return true;
+}
+
+static kins *taken(const kernel *k, const reg *list, int n) {
+    kins *in = ARENA_ARRAY(k->a, kins, n + 1);
+    for (int i = 0; i < n; i++) in[i] = k->ins.at[list[i]];
+    return in;
 }
 
 /* Pieces that divide the loop, with a whole number of vectors: as long as comes next to the best. */
@@ -40,8 +45,9 @@ static bool choose_piece(zero_tile *t, int64_t trips, int most_lanes) {
 
 bool zero_tile_find(const kernel *k, int loop, zero_tile *t) {
     const kins *l = &k->ins.at[loop];
+    reg row[ZERO_TILE_ROWS], column[ZERO_TILE_COLUMNS];
     int most = 1;
-    *t = (zero_tile){ .loop = loop, .end = kernel_loop_end(k, loop) };
+    *t = (zero_tile){ .loop = loop, .var = l->var, .end = kernel_loop_end(k, loop) };
     if (l->par || l->a || l->lo || l->step != 1 || !k->vars.at[l->var].reduce) return false;
     for (int i = loop + 1; i < t->end; i++) {
         const kins *in = &k->ins.at[i];
@@ -50,25 +56,26 @@ bool zero_tile_find(const kernel *k, int loop, zero_tile *t) {
         bool first = k->ins.at[in->a].lanes == 1;
         reg one = first ? in->a : in->b, vector = first ? in->b : in->a;
         if (k->ins.at[one].lanes != 1 || k->ins.at[vector].lanes == 1 || affine_coef(k->ins.at[one].idx, l->var) != 1 ||
-            !list_load(k, one, t->row, &t->n_rows, ZERO_TILE_ROWS) ||
-            !list_load(k, vector, t->column, &t->n_columns, ZERO_TILE_COLUMNS))
+            !list_load(k, one, row, &t->n_rows, ZERO_TILE_ROWS) ||
+            !list_load(k, vector, column, &t->n_columns, ZERO_TILE_COLUMNS))
             return false;
         if (k->ins.at[vector].lanes > most) most = k->ins.at[vector].lanes;
     }
+    t->row = taken(k, row, t->n_rows), t->column = taken(k, column, t->n_columns);
     return t->n_rows && choose_piece(t, l->hi, most);
 }
 
 /* ---- is the other operand finite? ---- */
 
-static bool column_loops(const kernel *k, const zero_tile *t, const int *open, int n_open, int block, int *out, int *n) {
-    *n = 0;
+static bool column_loops(const kernel *k, zero_tile *t, const int *open, int n_open, int block) {
+    t->n_loops = 0, t->loops = ARENA_ARRAY(k->a, kins, n_open + 1);
     for (int d = 0; d <= n_open; d++) {
-        int at = d < n_open ? open[d] : t->loop;
+        const kins *loop = &k->ins.at[d < n_open ? open[d] : t->loop];
         bool used = false;
-        for (int i = 0; i < t->n_columns; i++) used |= affine_coef(k->ins.at[t->column[i]].idx, k->ins.at[at].var) != 0;
+        for (int i = 0; i < t->n_columns; i++) used |= affine_coef(t->column[i].idx, loop->var) != 0;
         if (!used || d < block) continue;
-        if (d == block || k->ins.at[at].par) return false;
-        out[(*n)++] = at;
+        if (d == block || loop->par) return false;
+        t->loops[t->n_loops++] = (kins){ .op = K_LOOP, .var = loop->var, .lo = loop->lo, .hi = loop->hi, .step = loop->step };
     }
     return true;
 }
@@ -77,118 +84,86 @@ static bool column_loops(const kernel *k, const zero_tile *t, const int *open, i
 static bool filled_in_blocks(const kernel *k, const zero_tile *t, int first) {
     for (int i = first; i < k->ins.n; i++)
         for (int c = 0; k->ins.at[i].op == K_STORE && c < t->n_columns; c++)
-            if (k->ins.at[i].buf == k->ins.at[t->column[c]].buf) return true;
+            if (k->ins.at[i].buf == t->column[c].buf) return true;
     return false;
 }
 
-bool zero_tile_columns(const kernel *k, const zero_tile *t, int first, int *loops, int *n) {
+bool zero_tile_columns(const kernel *k, zero_tile *t, int first) {
     int open[MAX_LOOPS + 1], n_open, block = 0;
     if (k->vars.n >= MAX_LOOPS || filled_in_blocks(k, t, first)) return false;
     n_open = kernel_open_loops(k, (reg)t->loop, open);
     while (block < n_open && !k->vars.at[k->ins.at[open[block]].var].block) block++;
-    return block < n_open && column_loops(k, t, open, n_open, block, loops, n);
+    return block < n_open && column_loops(k, t, open, n_open, block);
 }
 
-static kins update(reg acc, reg a, reg b, int lanes) {
-    return (
-        kins){ .op = K_UPD, .alu = OP_dot, .dtype = TN_F32, .src = TN_F32, .lanes = (uint8_t)lanes, .a = a, .b = b, .c = acc };
-}
-static kins number(double x) { return (kins){ .op = K_CONST, .dtype = TN_F32, .src = TN_F32, .lanes = 1, .imm = x }; }
-
-void zero_tile_check(kernel *k, const zero_tile *t, const int *loops, int n, int flag, int at, kins_writer *w) {
-    reg zero = kins_put(w, number(0)), acc = 0;
-    int lanes = 1;
+void zero_tile_check(kernel *k, const zero_tile *t, int flag, int at) {
+    reg zero = build_number(k, TN_F32, 0), sums[8] = { 0 }, all = 0;
+    int lanes = 1, n = 0;
     for (int i = 0; i < t->n_columns; i++)
-        if (k->ins.at[t->column[i]].lanes > lanes) lanes = k->ins.at[t->column[i]].lanes;
-    reg sums[8] = { 0 };
-    for (int l = lanes, s = 0; l >= 1; l /= 2, s++)
-        sums[s] = kins_put(w, (kins){ .op = K_ACC, .alu = OP_add, .dtype = TN_F32, .src = TN_F32, .lanes = (uint8_t)l });
-    for (int i = 0; i < n; i++) {
-        kins loop = k->ins.at[loops[i]];
-        kins_put(w, (kins){ .op = K_LOOP, .var = loop.var, .lo = loop.lo, .hi = loop.hi, .step = loop.step });
-    }
+        if (t->column[i].lanes > lanes) lanes = t->column[i].lanes;
+    for (int l = lanes; l >= 1; l /= 2) sums[n++] = build_acc(k, OP_add, TN_F32, 0, l);
+    for (int i = 0; i < t->n_loops; i++) kernel_push(k, t->loops[i]);
     for (int i = 0; i < t->n_columns; i++) {
-        kins load = k->ins.at[t->column[i]];
         int s = 0;
-        for (int l = lanes; l > load.lanes; l /= 2) s++;
-        reg v = kins_put(w, load);
-        kins_put(w, update(sums[s], zero, v, load.lanes));
+        for (int l = lanes; l > t->column[i].lanes; l /= 2) s++;
+        build_update(k, OP_dot, zero, kernel_push(k, t->column[i]), sums[s]);
     }
-    for (int i = 0; i < n; i++) kins_put(w, (kins){ .op = K_END });
-    for (int l = lanes, s = 0; l >= 1; l /= 2, s++) {
-        reg x = sums[s];
-        if (l > 1)
-            x = kins_put(w, (kins){ .op = K_LANE_REDUCE, .alu = OP_add, .dtype = TN_F32, .lanes = 1, .a = x, .combined = l });
-        acc = !acc ? x
-                   : kins_put(
-                         w, (kins){ .op = K_ALU, .alu = OP_add, .dtype = TN_F32, .src = TN_F32, .lanes = 1, .a = acc, .b = x });
+    build_ends(k, t->n_loops);
+    for (int s = 0; s < n; s++) {
+        reg x = build_lane_reduce(k, OP_add, sums[s]);
+        all = s ? build_op(k, OP_add, all, x) : x;
     }
-    kins_put(w, (kins){ .op = K_STORE,
-                        .dtype = TN_F32,
-                        .src = TN_F32,
-                        .lanes = 1,
-                        .buf = (uint16_t)flag,
-                        .a = acc,
-                        .idx = affine_const(at) });
+    build_store(k, flag, affine_const(at), all);
 }
 
 /* ---- pieces ---- */
 
-affine zero_tile_in_piece(kernel *k, affine x, kvar v, kvar piece, int64_t length) {
-    affine to = affine_add(k->a, build_times(k->a, piece, length), affine_var(k->a, v));
-    return affine_set_var(k->a, x, v, to);
+piece_cut zero_tile_cut(kernel *k, int loop, int64_t length) {
+    int end = kernel_loop_end(k, loop);
+    kvar v = k->ins.at[loop].var;
+    int64_t n = k->ins.at[loop].hi / length;
+    piece_cut c = { .length = length, .piece = kernel_var(k, "kz", n, false, k->vars.at[v].reduce) };
+    affine to = build_plus(k->a, affine_var(k->a, v), affine_var(k->a, c.piece), length);
+    for (int i = loop + 1; i < end; i++) build_set_var(k->a, &k->ins.at[i], v, to);
+    loop_insert(k, end, &(kins){ .op = K_END }, 1);
+    c.at = loop_insert_begin(k, loop);
+    kernel_push(k, (kins){ .op = K_LOOP, .var = c.piece, .hi = n, .step = 1 });
+    return c;
 }
 
-/* The loop over pieces, and what says whether the next one is needed; returns that. */
-static reg open_piece(kernel *k, const zero_tile *t, kvar piece, int flag, kins_writer *w) {
-    kvar v = k->ins.at[t->loop].var;
+void zero_tile_close(kernel *k, const piece_cut *c, reg needed) {
+    int more = loop_insert_end(k, &c->at); /* which may move the list */
+    kins *loop = &k->ins.at[c->at.at + more];
+    loop->a = needed, loop->hi = c->length;
+}
+
+/* What says whether a piece is needed: values that it would broadcast are not 0, or vectors are not finite. */
+static reg needs_piece(kernel *k, const zero_tile *t, kvar piece, int flag) {
+    affine first = build_times(k->a, piece, t->piece);
+    kvar v = t->var;
     reg sum = 0;
-    kins_put(w, (kins){ .op = K_LOOP, .var = piece, .hi = k->vars.at[piece].extent, .step = 1 });
     for (int i = 0; i < t->n_rows; i++)
         for (int64_t at = 0; at < t->piece; at += t->lanes) {
-            kins load = k->ins.at[t->row[i]];
+            kins load = t->row[i];
             load.lanes = (uint8_t)t->lanes, load.lane_stride = t->lanes > 1;
-            load.idx = affine_offset(
-                affine_set_var(k->a, zero_tile_in_piece(k, load.idx, v, piece, t->piece), v, affine_const(0)), at);
-            kins abs = { .op = K_ALU, .alu = OP_abs, .dtype = TN_F32, .src = TN_F32, .lanes = load.lanes, .node = load.node };
-            kins add = { .op = K_ALU, .alu = OP_add, .dtype = TN_F32, .src = TN_F32, .lanes = load.lanes, .node = load.node };
-            abs.a = kins_put(w, load);
-            add.b = kins_put(w, abs), add.a = sum;
-            sum = sum ? kins_put(w, add) : add.b;
+            load.idx = affine_offset(affine_set_var(k->a, load.idx, v, first), at);
+            reg x = build_op(k, OP_abs, kernel_push(k, load), 0);
+            sum = sum ? build_op(k, OP_add, sum, x) : x;
         }
-    if (t->lanes > 1)
-        sum = kins_put(
-            w, (kins){ .op = K_LANE_REDUCE, .alu = OP_add, .dtype = TN_F32, .lanes = 1, .a = sum, .combined = t->lanes });
-    reg other = kins_put(
-        w, (kins){ .op = K_LOAD, .dtype = TN_F32, .src = TN_F32, .lanes = 1, .buf = (uint16_t)flag, .idx = affine_const(0) });
-    sum = kins_put(w, (kins){ .op = K_ALU, .alu = OP_add, .dtype = TN_F32, .src = TN_F32, .lanes = 1, .a = sum, .b = other });
-    reg zero = kins_put(w, number(0));
-    return kins_put(w, (kins){ .op = K_ALU, .alu = OP_ne, .dtype = TN_I32, .src = TN_F32, .lanes = 1, .a = sum, .b = zero });
-}
-
-static void cut_loop(kernel *k, const zero_tile *t, int flag) {
-    kvar v = k->ins.at[t->loop].var, piece = kernel_var(k, "kz", k->ins.at[t->loop].hi / t->piece, false, true);
-    kins_writer w = { ARENA_ARRAY(k->a, kins, 3 * ZERO_TILE_ROWS * MOST_PIECE), 0, (reg)t->loop };
-    reg cond = open_piece(k, t, piece, flag, &w);
-    for (int i = t->loop + 1; i < t->end; i++) {
-        kins *in = &k->ins.at[i];
-        if (in->op == K_LOAD || in->op == K_PREFETCH) in->idx = zero_tile_in_piece(k, in->idx, v, piece, t->piece);
-    }
-    loop_insert(k, t->end, &(kins){ .op = K_END }, 1);
-    loop_insert(k, t->loop, w.at, w.n);
-    k->ins.at[t->loop + w.n].a = cond, k->ins.at[t->loop + w.n].hi = t->piece;
+    sum = build_lane_reduce(k, OP_add, sum);
+    sum = build_op(k, OP_add, sum, build_load(k, flag, affine_const(0), 1));
+    return build_op(k, OP_ne, sum, build_number(k, TN_F32, 0));
 }
 
 static bool skip_zeros(kernel *k, int *loop, int first) {
     zero_tile t;
-    int columns[MAX_LOOPS + 1], n_columns;
-    if (!zero_tile_find(k, *loop, &t) || !zero_tile_columns(k, &t, first, columns, &n_columns)) return false;
-    int flag = kernel_buf(k, (kbuf){ .dtype = TN_F32, .kind = KB_LOCAL, .elems = 1, .plan_buf = -1 });
-    kins_writer w = { ARENA_ARRAY(k->a, kins, ZERO_TILE_CHECK), 0, (reg)first };
-    zero_tile_check(k, &t, columns, n_columns, flag, 0, &w);
-    cut_loop(k, &t, flag);
-    loop_insert(k, first, w.at, w.n);
-    *loop = kernel_loop_end(k, t.loop + w.n);
+    if (!zero_tile_find(k, *loop, &t) || !zero_tile_columns(k, &t, first)) return false;
+    int flag = build_buffer(k, TN_F32, KB_LOCAL, 1);
+    piece_cut c = zero_tile_cut(k, t.loop, t.piece);
+    zero_tile_close(k, &c, needs_piece(k, &t, c.piece, flag));
+    loop_insertion check = loop_insert_begin(k, first);
+    zero_tile_check(k, &t, flag, 0);
+    *loop = kernel_loop_end(k, t.loop + loop_insert_end(k, &check));
     return true;
 }
 
