@@ -39,15 +39,14 @@ static int find_step(const schedule *s, int op, const char *word) {
     return -1;
 }
 
-static void remove_step(schedule *s, int i) {
-    memmove(s->steps.at + i, s->steps.at + i + 1, sizeof *s->steps.at * (size_t)(s->steps.n - i - 1));
-    s->steps.n--;
-}
-
-static void insert_step(const lister *l, schedule *s, int at, const char *text) {
-    VEC_PUSH(l->a, &s->steps, (loop_step){ 0 });
-    memmove(s->steps.at + at + 1, s->steps.at + at, sizeof *s->steps.at * (size_t)(s->steps.n - at - 1));
-    s->steps.at[at] = step_parse(l->a, text);
+/* `drop` steps from i on go, and the step of that text, where it is not empty, comes in their place. */
+static void replace_steps(const lister *l, schedule *s, int i, int drop, const char *text) {
+    schedule now = { .name = s->name };
+    for (int x = 0; x <= s->steps.n; x++) {
+        if (x == i && *text) VEC_PUSH(l->a, &now.steps, step_parse(l->a, text));
+        if (x < s->steps.n && (x < i || x >= i + drop)) VEC_PUSH(l->a, &now.steps, s->steps.at[x]);
+    }
+    *s = now;
 }
 
 /* Where steps end that move no loop, or that only mark loops. */
@@ -61,10 +60,9 @@ static int end_of_marks(const schedule *s, bool packed) {
 
 /* vectorize or unroll_jam of a loop by n; 1: no such step. */
 static void mark_loop(const lister *l, schedule *s, step_op op, const char *loop, int n) {
-    int at = find_step(s, (int)op, loop), end;
-    if (at >= 0) remove_step(s, at);
-    end = at >= 0 ? at : end_of_marks(s, false);
-    if (n > 1) insert_step(l, s, end, arena_printf(l->a, "%s %s %d", step_get(op)->name, loop, n));
+    int at = find_step(s, (int)op, loop);
+    const char *text = n > 1 ? arena_printf(l->a, "%s %s %d", step_get(op)->name, loop, n) : "";
+    replace_steps(l, s, at >= 0 ? at : end_of_marks(s, false), at >= 0, text);
 }
 
 /* Step i with one argument set, added, or (n < 0) left out. */
@@ -152,6 +150,23 @@ static void offer(lister *l, schedule s) {
     l->out[l->n++] = (recipe_alternative){ arena_copy(l->a, &all, sizeof all), k };
 }
 
+/* The steps at hand with others, or with another number or argument of step i. */
+static void offer_steps(lister *l, int i, int drop, const char *text) {
+    schedule s = copied(l);
+    replace_steps(l, &s, i, drop, text);
+    offer(l, s);
+}
+static void offer_number(lister *l, int i, int which, int64_t n) {
+    schedule s = copied(l);
+    set_number(l, &s, i, which, n);
+    offer(l, s);
+}
+static void offer_argument(lister *l, int i, const char *key, int kind, int64_t n) {
+    schedule s = copied(l);
+    set_argument(l, &s, i, key, kind, n);
+    offer(l, s);
+}
+
 /* ---- register tiles ---- */
 
 /* The kernel, or the nest, as it is before loops move; NULL where that has no steps of its own. */
@@ -229,16 +244,10 @@ static const int64_t counts[] = { 2, 1, 3, 4, 6, 8 }, blocks[] = { 256, 128, 512
 
 /* The right operand in place, or row by row. */
 static void offer_unpacked(lister *l, const contraction *c, int pack) {
-    schedule s = copied(l);
-    if (pack >= 0) remove_step(&s, pack), offer(l, s);
-    if (!contraction_matrix(c)) return;
-    for (int rows = 4; rows <= 16; rows *= 2) {
-        schedule by_rows = copied(l);
-        if (pack >= 0) remove_step(&by_rows, pack);
-        insert_step(l, &by_rows, pack >= 0 ? pack : end_of_marks(&by_rows, true),
-                    arena_printf(l->a, "accumulate %s %d", name_of(c->k, c->depth.at[c->depth.n - 1]), rows));
-        offer(l, by_rows);
-    }
+    int at = pack >= 0 ? pack : end_of_marks(steps_at_hand(l), true);
+    if (pack >= 0) offer_steps(l, pack, 1, "");
+    for (int rows = 4; rows <= 16 && contraction_matrix(c); rows *= 2)
+        offer_steps(l, at, pack >= 0, arena_printf(l->a, "accumulate %s %d", name_of(c->k, c->depth.at[c->depth.n - 1]), rows));
 }
 
 /* Other K blocks: of the same contraction loop, or all of it at once. */
@@ -263,22 +272,14 @@ static void offer_blocks(lister *l, const contraction *c, int pack) {
 
 static void offer_panels(lister *l, const contraction *c, int pack) {
     const loop_step *x = &steps_at_hand(l)->steps.at[pack];
-    for (size_t i = 0; i < COUNT_OF(counts); i++) {
-        schedule s = copied(l);
-        set_argument(l, &s, pack, "tiles", ARG_OPTION, counts[i]);
-        offer(l, s);
-    }
+    for (size_t i = 0; i < COUNT_OF(counts); i++) offer_argument(l, pack, "tiles", ARG_OPTION, counts[i]);
     offer_blocks(l, c, pack);
     int outer = (int)step_option(x, "outer", 0);
     for (int64_t rows = 0; rows <= 1024 && outer < c->rows.n; rows = rows ? 2 * rows : 32) {
-        schedule s = copied(l);
         if (rows && contraction_extent(c, c->rows.at[outer]) % rows) continue;
-        set_argument(l, &s, pack, "rows", ARG_OPTION, rows ? rows : -1);
-        offer(l, s);
+        offer_argument(l, pack, "rows", ARG_OPTION, rows ? rows : -1);
     }
-    schedule ahead = copied(l);
-    set_argument(l, &ahead, pack, "ahead", ARG_WORD, step_flag(x, "ahead") ? -1 : 0);
-    offer(l, ahead);
+    offer_argument(l, pack, "ahead", ARG_WORD, step_flag(x, "ahead") ? -1 : 0);
     offer_unpacked(l, c, pack);
 }
 
@@ -286,26 +287,18 @@ static void offer_packed(lister *l, const contraction *c, int accumulate) {
     static const char *const forms[] = { "tiles=2", "tiles=1 whole", "tiles=2 whole constant" };
     const kins *b = contraction_ins(c, (int)c->load);
     int64_t depth = contraction_extent(c, c->depth.at[0]);
+    int at = accumulate >= 0 ? accumulate : end_of_marks(steps_at_hand(l), true);
     for (size_t i = 0; i < COUNT_OF(forms) && c->load; i++) {
-        schedule s = copied(l);
         const char *loop = name_of(c->k, c->depth.at[0]);
         int64_t block = i || depth < 256 ? depth : 256;
-        if (accumulate >= 0) remove_step(&s, accumulate);
-        insert_step(l, &s, accumulate >= 0 ? accumulate : end_of_marks(&s, true),
+        offer_steps(l, at, accumulate >= 0,
                     arena_printf(l->a, "pack b%d %s %lld %s", b->buf, loop, (long long)block, forms[i]));
-        offer(l, s);
     }
 }
 
 static void offer_accumulate(lister *l, const contraction *c, int accumulate) {
-    for (int rows = 2; rows <= 32; rows *= 2) {
-        schedule s = copied(l);
-        set_number(l, &s, accumulate, 1, rows);
-        offer(l, s);
-    }
-    schedule s = copied(l);
-    remove_step(&s, accumulate);
-    offer(l, s);
+    for (int rows = 2; rows <= 32; rows *= 2) offer_number(l, accumulate, 1, rows);
+    offer_steps(l, accumulate, 1, "");
     offer_packed(l, c, accumulate);
 }
 
@@ -348,15 +341,8 @@ static void offer_loops(lister *l, const kernel *k, const contraction *c) {
         schedule s = copied(l);
         int at = find_step(&s, STEP_split, x->name);
         if (!x->reduce && x->role.lanes > 2) mark_loop(l, &s, STEP_vectorize, x->name, x->role.lanes / 2), offer(l, s);
-        for (int piece = 64; piece <= 1024 && at >= 0; piece *= 2) {
-            s = copied(l);
-            set_number(l, &s, at, 1, piece);
-            offer(l, s);
-        }
-        if (at < 0) continue;
-        s = copied(l);
-        remove_step(&s, at);
-        offer(l, s);
+        for (int piece = 64; piece <= 1024 && at >= 0; piece *= 2) offer_number(l, at, 1, piece);
+        if (at >= 0) offer_steps(l, at, 1, "");
     }
 }
 
@@ -369,31 +355,25 @@ static void offer_threads(lister *l) {
     str_init(&why, l->a);
     if (at < 0) at = find_step(&s, STEP_tile, NULL);
     if (l->t->threads < 2 || at < 0) return;
-    if (par >= 0) remove_step(&s, par), offer(l, s);
+    if (par >= 0) offer_steps(l, par, 1, "");
     kernel *k = kernel_clone(l->k, l->a);
     for (int i = 0; i < at; i++)
         if (!step_apply(&k, &s.steps.at[i], &why)) return;
     for (kvar v = 0; v < k->vars.n && n < MOST_PLACES; v++) {
-        schedule other = copied(l);
-        if (k->vars.at[v].reduce || k->vars.at[v].extent < 2) continue;
-        if (par >= 0) remove_step(&other, par);
-        insert_step(l, &other, at, arena_printf(l->a, "parallel %s", k->vars.at[v].name));
+        const char *text = arena_printf(l->a, "parallel %s", k->vars.at[v].name);
+        loop_step step = step_parse(l->a, text);
         kernel *trial = kernel_clone(k, l->a);
-        if (!step_apply(&trial, &other.steps.at[at], &why)) continue;
+        if (k->vars.at[v].reduce || k->vars.at[v].extent < 2 || !step_apply(&trial, &step, &why)) continue;
         n++;
-        offer(l, other);
+        offer_steps(l, at, par >= 0, text);
     }
 }
 
 /* With the step at the end, or without it. */
 static void toggle(lister *l, int op, const char *word, const char *text) {
-    schedule s = copied(l);
-    int at = find_step(&s, op, word);
-    if (at >= 0)
-        remove_step(&s, at);
-    else
-        insert_step(l, &s, s.steps.n, text);
-    offer(l, s);
+    const schedule *s = steps_at_hand(l);
+    int at = find_step(s, op, word);
+    offer_steps(l, at >= 0 ? at : s->steps.n, at >= 0, at >= 0 ? "" : text);
 }
 
 static void offer_memory(lister *l) {
