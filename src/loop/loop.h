@@ -31,6 +31,9 @@ void loop_take_place(kernel *k, int b);
 /* hoist.c: loop-invariant code motion. Exact. */
 void loop_hoist(kernel *k);
 
+/* vectorize.c: the instructions inside of loops over v: [ins]. */
+const bool *loop_inside(const kernel *k, kvar v);
+
 /* window.c: the row along which the windows that a short contraction loop w walks through overlap, or -1. */
 enum { LOOP_MOST_TAPS = 5, LOOP_SLIDING = 8 /* unrolled rows of a contraction lane by lane */ };
 kvar loop_slides_along(const kernel *k, const kins *x, const kins *weight, kvar w);

@@ -1,22 +1,21 @@
 /* parallel.c - iterations of a loop are split over threads, in whole tiles; what does not fill one is the last thread's. In and
  * out: scalar form. */
+#include "loop/loop.h"
 #include "loop/schedule.h"
 
 /* Each thread has local memory of its own and runs what stands outside of the loop like all others. What an iteration leaves
  * there, only the same iteration may read: all loads of such a buffer are inside of the loop, too, at places that move as those
  * of the stores do. Returns such a buffer for which that is not so, or -1. */
 static int crosses(const kernel *k, kvar v) {
-    int depth = 0, around = 0; /* of the loop over v, where one is open */
+    const bool *in_loop = loop_inside(k, v);
     for (int b = 0; b < k->bufs.n; b++) {
         bool inside = false, outside = false, mixed = false;
         int64_t coef = 0;
         if (k->bufs.at[b].kind != KB_LOCAL) continue;
         for (int i = 1; i < k->ins.n; i++) {
             const kins *in = &k->ins.at[i];
-            if (in->op == K_LOOP) around = ++depth && !around && in->var == v ? depth : around;
-            if (in->op == K_END && depth-- == around) around = 0;
             if ((in->op != K_STORE && in->op != K_LOAD) || in->buf != b) continue;
-            if (around) {
+            if (in_loop[i]) {
                 mixed = mixed || (inside && affine_coef(in->idx, v) != coef);
                 coef = affine_coef(in->idx, v);
                 inside = true;
@@ -50,15 +49,13 @@ bool step_parallel(kernel **kk, const loop_step *s, str *why) {
     int local = crosses(k, v);
     if (local >= 0) return step_refuse(why, "what iterations of %s leave in b%d is read outside of them", name, local);
     bool any = false;
-    int depth = 0, around = 0; /* of the loop over v, where one is open */
+    const bool *inside = loop_inside(k, v);
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         any = any || (in->op == K_LOOP && in->var == v);
-        if (in->op == K_LOOP) around = ++depth && !around && in->var == v ? depth : around;
-        if (in->op == K_END && depth-- == around) around = 0;
         if (in->op != K_STORE && in->op != K_SCATTER) continue;
         if (k->bufs.at[in->buf].kind == KB_LOCAL) continue;
-        if (!around && in->op == K_SCATTER) return step_refuse(why, "a scatter adds to b%d outside of %s", in->buf, name);
+        if (!inside[i] && in->op == K_SCATTER) return step_refuse(why, "a scatter adds to b%d outside of %s", in->buf, name);
         if (!affine_coef(in->idx, v) && !in->dyn)
             return step_refuse(why, "iterations of %s write the same elements of b%d", name, in->buf);
     }

@@ -168,13 +168,11 @@ static void load_block(pipeliner *p, int x, const moment *when, loaded *out) {
     for (int i = 0; i < p->at[x].n; i++) out->v[x][i] = p->c.to[ins_at(p, p->at[x].store[i])->a];
 }
 
-static affine in_half(const pipeliner *p, affine x, int64_t elems, affine half) { return build_plus(p->o->a, x, half, elems); }
-
 static void store_blocks(pipeliner *p, const loaded *from, affine half) {
     for (int x = 0; x < p->n; x++)
         for (int i = 0; i < p->at[x].n; i++) {
             kins in = *ins_at(p, p->at[x].store[i]);
-            in.a = from->v[x][i], in.idx = in_half(p, in.idx, p->at[x].elems, half);
+            in.a = from->v[x][i], in.idx = build_plus(p->o->a, in.idx, half, p->at[x].elems);
             kernel_push(p->o, in);
         }
 }
@@ -185,7 +183,7 @@ typedef struct reads { /* what a step multiplies */
 
 static reg read_vector(pipeliner *p, int i, affine step, affine half) {
     kins in = *ins_at(p, i);
-    in.idx = in_half(p, affine_set_var(p->o->a, in.idx, p->step, step), buffer_of(p, in.buf)->elems, half);
+    in.idx = build_plus(p->o->a, affine_set_var(p->o->a, in.idx, p->step, step), half, buffer_of(p, in.buf)->elems);
     return kernel_push(p->o, in);
 }
 
@@ -220,20 +218,10 @@ static void write_steps(pipeliner *p, affine half, int64_t from, int64_t to, int
 
 /* ---- what is under way from one step, and one iteration, to the next ---- */
 
-static void carry(pipeliner *p, const reg *v, int n, const reg *to) {
-    for (int i = 0; i < n; i++) {
-        const kins *in = &p->o->ins.at[v[i]];
-        kernel_push(p->o, (kins){ .op = K_UPD, .dtype = in->dtype, .a = v[i], .c = to[i], .lanes = in->lanes });
-    }
-}
 /* Registers of their own for n values: v has them afterwards. */
 static void make_carried(pipeliner *p, reg *v, int n) {
     reg to[MOST_READS];
-    for (int i = 0; i < n; i++) {
-        const kins *in = &p->o->ins.at[v[i]];
-        to[i] = kernel_push(p->o, (kins){ .op = K_ACC, .dtype = in->dtype, .lanes = in->lanes });
-    }
-    carry(p, v, n, to);
+    build_carried(p->o, v, to, n);
     memcpy(v, to, sizeof *to * (size_t)n);
 }
 /* Buffer after buffer. */
@@ -271,7 +259,7 @@ static void load_ahead(pipeliner *p, const moment *when, const loaded *ahead) {
     for (int x = 0; x < p->n; x++)
         if (p->at[x].carried) load_block(p, x, when, s);
     for (int x = 0; x < p->n; x++)
-        if (p->at[x].carried) carry(p, s->v[x], p->at[x].n, ahead->v[x]);
+        if (p->at[x].carried) build_carry(p->o, s->v[x], ahead->v[x], p->at[x].n);
 }
 
 /* Two blocks an iteration: block s + h is multiplied in half h, the next one goes into the other half. */
@@ -327,7 +315,7 @@ static void write_late(pipeliner *p) {
         r = read_step(p, affine_const(late - 1), t.other, NULL);
         for (int x = 0; x < p->n; x++) v[x] = read_vector(p, p->at[x].first_read, first_step, t.other);
         multiply(p, &r);
-        for (int x = 0; x < p->n; x++) carry(p, &v[x], 1, &first[x]);
+        for (int x = 0; x < p->n; x++) build_carry(p->o, &v[x], &first[x], 1);
         build_ends(p->o, 2);
     }
     bool even = p->trips % 2 == 0;
@@ -345,7 +333,7 @@ static void write_late(pipeliner *p) {
 static void multiply_ahead(pipeliner *p, const reads *held, affine step, affine half) {
     reads next = read_step(p, step, half, NULL);
     multiply(p, held);
-    carry(p, next.v, p->n_reads, held->v);
+    build_carry(p->o, next.v, held->v, p->n_reads);
 }
 
 /* Multiplies step after step what `held` has, which the last one leaves there: behind each is read what the next one needs. */
@@ -378,7 +366,7 @@ static void write_carried(pipeliner *p) {
         reads next = read_step(p, zero, t.other, NULL);
         load_ahead(p, &t.second, ahead);
         multiply(p, &held);
-        carry(p, next.v, p->n_reads, held.v);
+        build_carry(p->o, next.v, held.v, p->n_reads);
         build_ends(p->o, 2);
     }
     bool even = p->trips % 2 == 0;

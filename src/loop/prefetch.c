@@ -69,6 +69,18 @@ static int list_streams(const kernel *k, const rows *r, int *out) {
     return n;
 }
 
+/* The line of element `at` of what the access touches. */
+static kins fetch(const kins *access, uint8_t type, affine at, kprefetch mode) {
+    return (kins){ .op = K_PREFETCH,
+                   .dtype = type,
+                   .src = type,
+                   .lanes = 1,
+                   .mode = (uint8_t)mode,
+                   .buf = access->buf,
+                   .idx = at,
+                   .node = access->node };
+}
+
 /* One iteration of `loop` fetches what the same elements of the next rows lie in. */
 static void list_fetches(const kernel *k, const rows *r, int loop, const kins *load, kins *out, int *n) {
     kvar row = k->ins.at[r->loop].var, from = k->ins.at[r->child[0]].var, to = k->ins.at[loop].var;
@@ -76,13 +88,7 @@ static void list_fetches(const kernel *k, const rows *r, int loop, const kins *l
     affine next = affine_offset(load->idx, affine_coef(load->idx, row) * k->ins.at[r->loop].step);
     next = affine_set_var(k->a, next, from, affine_var(k->a, to));
     for (int64_t b = 0; b < bytes && *n < MOST_STREAMS * MOST_LINES; b += MACHINE_LINE_BYTES)
-        out[(*n)++] = (kins){ .op = K_PREFETCH,
-                              .dtype = load->src,
-                              .src = load->src,
-                              .lanes = 1,
-                              .buf = load->buf,
-                              .idx = affine_offset(next, b / size),
-                              .node = load->node };
+        out[(*n)++] = fetch(load, load->src, affine_offset(next, b / size), PREFETCH_L1);
 }
 
 /* ---- results ---- */
@@ -106,15 +112,7 @@ static int list_results(const kernel *k, int end, int buf, kins *out) {
             known = out[r].buf == in->buf && apart >= 0 && apart * size < MACHINE_LINE_BYTES &&
                     affine_equal(affine_offset(out[r].idx, apart), in->idx);
         }
-        if (known) continue;
-        out[n++] = (kins){ .op = K_PREFETCH,
-                           .dtype = in->dtype,
-                           .src = in->dtype,
-                           .lanes = 1,
-                           .mode = PREFETCH_WRITE,
-                           .buf = in->buf,
-                           .idx = in->idx,
-                           .node = in->node };
+        if (!known) out[n++] = fetch(in, in->dtype, in->idx, PREFETCH_WRITE);
     }
     return n;
 }

@@ -93,17 +93,10 @@ static bool is_again(const register_cacher *h, int load) {
 /* The loop of a nest, dealt: `turn` after `turn` of each thread. Returns what its variable becomes. */
 static affine open_iterations(register_cacher *h, int iterations, kvar *iteration) {
     kernel *o = h->c.o;
-    kvar thread;
-    *iteration = kernel_var(o, "s", iterations, false, false), thread = kernel_var(o, "t", h->k->block_threads, false, false);
+    *iteration = build_loop(o, "s", iterations, PAR_SERIAL);
     o->vars.at[*iteration].role.unroll = iterations;
-    kernel_push(o, (kins){ .op = K_LOOP, .var = *iteration, .hi = iterations, .step = 1 });
-    kernel_push(o, (kins){ .op = K_LOOP, .var = thread, .hi = h->k->block_threads, .step = 1, .par = PAR_BLOCK_THREADS });
+    kvar thread = build_loop(o, "t", h->k->block_threads, PAR_BLOCK_THREADS);
     return affine_add(o->a, build_times(o->a, *iteration, h->k->block_threads), affine_var(o->a, thread));
-}
-
-static void close_iterations(kernel *o) {
-    build_ends(o, 1);
-    build_ends(o, 1);
 }
 
 static bool is_held(const register_cacher *h, int load) {
@@ -120,8 +113,7 @@ static bool load_packed(register_cacher *h, int head, int iterations) {
         kvar iteration;
         if (!is_held(h, i) || h->held[in->buf]) continue;
         any = true;
-        kbuf part = { .dtype = in->src, .kind = KB_LOCAL, .elems = iterations * in->lanes, .plan_buf = -1 };
-        int buf = h->held[in->buf] = kernel_buf(o, part);
+        int buf = h->held[in->buf] = build_buffer(o, in->src, KB_LOCAL, iterations * in->lanes);
         gpu_places p = { .n = 0 };
         gpu_put(&p, h->k->ins.at[head].var, open_iterations(h, iterations, &iteration));
         kins store = { .op = K_STORE, .dtype = in->src, .buf = (uint16_t)buf, .lanes = in->lanes, .lane_stride = 1 };
@@ -129,7 +121,7 @@ static bool load_packed(register_cacher *h, int head, int iterations) {
         store.idx = build_times(o->a, iteration, in->lanes);
         o->ins.at[store.a].mode = LOAD_HOISTED;
         kernel_push(o, store);
-        close_iterations(o);
+        build_ends(o, 2);
     }
     return any;
 }
@@ -153,7 +145,7 @@ static void cache_nest(register_cacher *h, int head) {
         load->idx = build_times(o->a, iteration, in->lanes), load->mode = h->read[in->buf] ? LOAD_REMATERIALISED : LOAD_PLAIN;
         load->buf = (uint16_t)h->held[in->buf], h->read[in->buf] = true;
     }
-    close_iterations(o);
+    build_ends(o, 2);
 }
 
 /* The nests to take; returns how many. */

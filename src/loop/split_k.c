@@ -16,34 +16,26 @@ tile_layout tiler_partial_layout(const tiler *w) {
     return l;
 }
 
-static void store_parts(tile_writer *w, const tile_sums *acc, const kins *access) {
+static void store_parts(tile_writer *w, const tile_sums *acc, int buf) {
     const tiler *t = w->w;
     int lanes = t->side[1].lanes, down = t->side[0].lanes;
     int64_t width = tiler_rows(t, 1), size = width * tiler_rows(t, 0);
     for (int i = 0; i < t->s.t[0]; i++)
         for (int j = 0; j < t->s.t[1] / lanes; j++) {
-            kins in = *access;
-            affine row = affine_offset(tiler_vector_at(w, 0, i / down), i % down);
-            in.op = K_STORE, in.a = acc->at[i][j];
-            in.idx = build_plus(w->o->a, build_plus(w->o->a, tiler_vector_at(w, 1, j), row, width), w->split_k, size);
-            kernel_push(w->o, in);
+            affine row = affine_offset(tiler_vector_at(w, 0, i / down), i % down),
+                   at = build_plus(w->o->a, tiler_vector_at(w, 1, j), row, width);
+            build_store(w->o, buf, build_plus(w->o->a, at, w->split_k, size), acc->at[i][j]);
         }
     build_barrier(w->o);
 }
 
 /* The parts at one place, added in order. */
-static reg add_parts(tile_writer *w, const kins *access, const tile_results *r, affine at) {
+static reg add_parts(tile_writer *w, int buf, const tile_results *r, affine at) {
     int64_t size = tiler_rows(w->w, 0) * tiler_rows(w->w, 1);
-    reg sum = 0;
-    for (int z = 0; z < w->w->s.split_k; z++) {
-        kins in = *access;
-        in.op = K_LOAD, in.idx = affine_offset(at, z * size);
-        if (r->n_idle) build_mask(w->o->a, &in, r->idle, 0, 1);
-        reg part = kernel_push(w->o, in);
-        kins add = { .op = K_ALU, .alu = OP_add, .a = sum, .b = part, .lanes = access->lanes };
-        add.dtype = add.src = access->dtype;
-        sum = sum ? kernel_push(w->o, add) : part;
-    }
+    int first = w->o->ins.n;
+    reg sum = build_parts(w->o, OP_add, buf, at, w->w->s.split_k, size, w->w->side[1].lanes);
+    for (int i = first; i < w->o->ins.n && r->n_idle; i++)
+        if (w->o->ins.at[i].op == K_LOAD) build_mask(w->o->a, &w->o->ins.at[i], r->idle, 0, 1);
     return sum;
 }
 
@@ -53,16 +45,15 @@ void tiler_write_partials(tile_writer *w, const tile_sums *acc) {
     uint8_t type = tiler_at(t, t->acc)->dtype;
     int lanes = t->side[1].lanes;
     int64_t width = tiler_rows(t, 1), size = width * tiler_rows(t, 0);
-    kins access = { .dtype = type, .src = type, .lanes = (uint8_t)lanes, .lane_stride = lanes > 1 };
-    access.buf = (uint16_t)gpu_shared_buffer(w->o, type, t->s.split_k * size);
-    store_parts(w, acc, &access);
+    int buf = gpu_shared_buffer(w->o, type, t->s.split_k * size);
+    store_parts(w, acc, buf);
     tile_layout l = tiler_partial_layout(t);
     int column_bits = l.n && l.field[0].dim == 1 ? l.field[0].bits : 0, idle_bits = w->thread_bits - l.bits;
     if (idle_bits > 0) r.idle = tiler_number(w, l.bits, idle_bits, 0), r.n_idle = 1 << idle_bits;
     for (int c = 0; c < (idle_bits < 0 ? 1 << -idle_bits : 1); c++) {
         affine row = tiler_number(w, column_bits, l.bits - column_bits, c),
                col = affine_scale(w->o->a, tiler_number(w, 0, column_bits, c), lanes);
-        reg sum = add_parts(w, &access, &r, build_plus(w->o->a, col, row, width));
+        reg sum = add_parts(w, buf, &r, build_plus(w->o->a, col, row, width));
         tiler_write_result(w, &r, build_plus(w->o->a, w->tile[0], row, 1), build_plus(w->o->a, w->tile[1], col, 1), sum, true,
                            true);
     }

@@ -2,9 +2,18 @@
  *
  * A vectorized reduction has a partial sum a lane, so the terms of its sum come in another order; other loops keep every bit.
  */
+#include "loop/loop.h"
 #include "loop/schedule.h"
 
 enum { MOST_LANES = 64 };
+
+const bool *loop_inside(const kernel *k, kvar v) {
+    bool *inside = ARENA_ARRAY(k->a, bool, k->ins.n);
+    for (int i = 1; i < k->ins.n; i++)
+        if (k->ins.at[i].op == K_LOOP && k->ins.at[i].var == v)
+            for (int end = kernel_loop_end(k, i); i < end; i++) inside[i] = true;
+    return inside;
+}
 
 bool loop_keeps_order(const kernel *k, kvar v, str *why) {
     for (int i = 1; i < k->ins.n; i++) {
@@ -14,13 +23,11 @@ bool loop_keeps_order(const kernel *k, kvar v, str *why) {
         if (in->op == K_SCATTER && k->vars.at[v].reduce)
             return !step_refuse(why, "loop %s adds to places that may meet", k->vars.at[v].name);
     }
-    int depth = 0, around = 0; /* of the loop over v, where one is open */
+    const bool *inside = loop_inside(k, v);
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
-        if (in->op == K_LOOP) around = ++depth && !around && in->var == v ? depth : around;
-        if (in->op == K_END && depth-- == around) around = 0;
         bool local = in->op == K_STORE && k->bufs.at[in->buf].kind == KB_LOCAL;
-        if (around && local && !affine_coef(in->idx, v))
+        if (inside[i] && local && !affine_coef(in->idx, v))
             return !step_refuse(why, "iterations of %s use b%d in turn", k->vars.at[v].name, in->buf);
     }
     return false;
@@ -45,16 +52,14 @@ bool loop_splits_sum(const kernel *k, kvar v, str *why) {
             return !step_refuse(why, "the sum over %s and %s is in parts along %s already", k->vars.at[v].name, x->name,
                                 x->name);
     }
-    int around = 0, depth = 0; /* of the loop over v, where one is open */
-    bool *inside = ARENA_ARRAY(k->a, bool, k->ins.n);
+    const bool *inside = loop_inside(k, v);
+    bool *adds = ARENA_ARRAY(k->a, bool, k->ins.n); /* [ins] accumulators */
     for (int round = 0; round < 2 && k->vars.at[v].reduce; round++)
         for (int i = 1; i < k->ins.n; i++) {
             const kins *in = &k->ins.at[i];
-            if (in->op == K_LOOP) around = ++depth && !around && in->var == v ? depth : around;
-            if (in->op == K_END && depth-- == around) around = 0;
             if (in->op != K_UPD) continue;
-            if (around) inside[in->c] = true;
-            if (round && !around && inside[in->c])
+            if (inside[i]) adds[in->c] = true;
+            if (round && !inside[i] && adds[in->c])
                 return !step_refuse(why, "sum %%%u goes on outside of %s", in->c, k->vars.at[v].name);
         }
     return false;

@@ -58,17 +58,9 @@ static void write_update(gpu_copier *c, int i, int lanes) {
     kins in = c->k->ins.at[i];
     uint8_t op = in.alu == OP_dot ? OP_add : in.alu;
     reg a = c->to[in.a], b = c->to[in.b];
-    if (in.alu == OP_dot)
-        a = kernel_push(c->o, (kins){ .op = K_ALU,
-                                      .alu = OP_mul,
-                                      .dtype = in.dtype,
-                                      .src = in.dtype,
-                                      .a = a,
-                                      .b = b,
-                                      .lanes = (uint8_t)lanes,
-                                      .node = in.node });
-    reg sum = kernel_push(
-        c->o, (kins){ .op = K_LANE_REDUCE, .alu = op, .dtype = in.dtype, .a = a, .combined = lanes, .node = in.node });
+    if (in.alu == OP_dot) a = build_op(c->o, OP_mul, a, b), c->o->ins.at[a].lanes = (uint8_t)lanes;
+    kins all = { .op = K_LANE_REDUCE, .alu = op, .dtype = in.dtype, .a = a, .combined = lanes, .node = in.node };
+    reg sum = kernel_push(c->o, all);
     in.alu = op, in.a = sum, in.b = 0, in.c = c->to[in.c];
     c->to[i] = kernel_push(c->o, in);
 }

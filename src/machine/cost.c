@@ -42,9 +42,6 @@ typedef struct coster {
     bool *fixed;    /* [ins] computed from constants: once */
 } coster;
 
-static double larger(double x, double y) { return x > y ? x : y; }
-static double smaller(double x, double y) { return x < y ? x : y; }
-
 /* Vector instructions for n bytes, and the cycles that they keep a unit. */
 static double pieces(const machine *m, double bytes) { return larger(1, ceil(bytes / m->vector_bytes)); }
 static double slots(const machine *m, double bytes, double unit) {
@@ -374,20 +371,11 @@ cost cost_kernel(const kernel *k, const machine *m, const double *distance, aren
 }
 
 const char *cost_bound_text(const cost *c, bool gpu) {
-    switch (c->bound) {
-    case BOUND_ISSUE:
-        return "arithmetic";
-    case BOUND_LATENCY:
-        return "waiting for results";
-    case BOUND_L2:
-        return gpu ? "L2" : "second-level cache";
-    case BOUND_L3:
-        return "last cache";
-    case BOUND_MEMORY:
-        return "memory";
-    default:
-        return "starting";
-    }
+    static const char *const text[COST_BOUNDS] = {
+        [BOUND_START] = "starting",        [BOUND_ISSUE] = "arithmetic", [BOUND_LATENCY] = "waiting for results",
+        [BOUND_L2] = "second-level cache", [BOUND_L3] = "last cache",    [BOUND_MEMORY] = "memory"
+    };
+    return gpu && c->bound == BOUND_L2 ? "L2" : text[c->bound];
 }
 
 /* ---- plans ---- */

@@ -6,9 +6,6 @@
 
 #include <math.h>
 
-static double larger(double x, double y) { return x > y ? x : y; }
-static double smaller(double x, double y) { return x < y ? x : y; }
-
 typedef struct gpu_work { /* of one thread, in the mean of all blocks */
     double instructions, fma, special, shared_bytes;
     double waits_ns; /* of the blocks that wait longest; barriers are among it */

@@ -3,8 +3,6 @@
 
 #include <math.h>
 
-static double larger(double x, double y) { return x > y ? x : y; }
-
 /* ---- loops ---- */
 
 static double trips_of(const kernel *k, const kins *in, int threads) {

@@ -46,8 +46,6 @@ const machine *machine_row_of(const target *t) { return t->machine ? t->machine 
 
 enum { THREADS_OF_UNIT = 1024 }; /* of a multiprocessor, as devices count them in target.grid */
 
-static double larger(double x, double y) { return x > y ? x : y; }
-
 int64_t machine_last_bytes(const target *t) { return (int64_t)machine_row_of(t)->last_per_l2 * t->l2_bytes; }
 
 /* Measured figures go before what a device tells of itself. */

@@ -111,4 +111,7 @@ double machine_units(const target *t);
 /* What the last cache keeps for one core. */
 int64_t machine_last_bytes(const target *t);
 
+static inline double larger(double x, double y) { return x > y ? x : y; }
+static inline double smaller(double x, double y) { return x < y ? x : y; }
+
 #endif

@@ -9,7 +9,6 @@
 
 /* ---- what they cost ---- */
 
-static double larger(double x, double y) { return x > y ? x : y; }
 static double up(double x) { return (double)(int64_t)(x + 0.999999); }
 double recipe_columns_cost(const row_contraction *c, double grid_blocks, int rows, int block_threads, int split_k,
                            const target *t) {

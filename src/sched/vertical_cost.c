@@ -6,9 +6,6 @@
 
 #include <math.h>
 
-static double larger(double x, double y) { return x > y ? x : y; }
-static double smaller(double x, double y) { return x < y ? x : y; }
-
 /* Waiting for memory: once for every nest that reads any, and again for every further round of a thread block of threads, when
  * these have to do all of it. */
 static double wait_ns(const kernel *k, int from, int to, double threads, const machine *m) {
