@@ -95,19 +95,24 @@ static void print_arrays(clike *e) {
     };
     const kernel *k = e->k;
     int64_t dynamic = e->l->dynamic ? kernel_dynamic_shared(k) : 0, at = 0;
-    if (dynamic) str_addf(e->out, "    %s\n", e->l->dynamic);
+    int most = 16;
+    for (int b = 0; b < k->bufs.n; b++)
+        if (kbuf_align(&k->bufs.at[b]) > most) most = (int)kbuf_align(&k->bufs.at[b]);
+    if (dynamic) str_addf(e->out, "    %s\n", arena_printf(e->out->a, e->l->dynamic, most));
     for (int b = 0; b < k->bufs.n; b++) {
         const kbuf *kb = &k->bufs.at[b];
         if (!kbuf_is_local(kb) || kb->elems < 1) continue;
         if (dynamic && kb->kind >= KB_SHARED) {
             const char *type = clike_memory_type((tn_dtype)kb->dtype);
+            at = (at + kbuf_align(kb) - 1) / kbuf_align(kb) * kbuf_align(kb);
             str_addf(e->out, "    %s *const b%d = (%s *)(tn_shared + %lld);\n", type, b, type, (long long)at);
             at += (kb->elems * (int64_t)dtype_size((tn_dtype)kb->dtype) + 15) / 16 * 16;
             continue;
         }
         bool block_threads = kb->kind >= KB_SHARED, in_words = block_threads || dtype_size((tn_dtype)kb->dtype) == 2;
         str_addf(e->out, "    %s%s b%d[%lld]%s%s;\n", block_threads ? e->l->shared : "", clike_memory_type((tn_dtype)kb->dtype),
-                 b, (long long)kb->elems, in_words ? " " : "", in_words ? e->l->aligned : "");
+                 b, (long long)kb->elems, in_words ? " " : "",
+                 in_words ? arena_printf(e->out->a, e->l->aligned, (int)kbuf_align(kb)) : "");
     }
     for (size_t i = 0; i < COUNT_OF(met); i++)
         if (e->reduces[met[i].t])
@@ -180,6 +185,7 @@ static void print_kernel(clike *e, const kernel *k, int id) {
     e->unsigned_end = small ? e->l->unsigned_end : arena_printf(out->a, "U%s", e->l->wide_end);
     e->out = &body; /* what is met with is known only afterwards */
     for (reg r = 1; r < (reg)k->ins.n; r++) e->asyncs |= clike_is_async(e, &k->ins.at[r]);
+    for (reg r = 1; r < (reg)k->ins.n; r++) e->asyncs &= k->ins.at[r].op != K_ASYNC; /* else it says itself when it waits */
     for (reg r = 1; r < (reg)k->ins.n; r++) clike_instruction(e, r);
     e->out = out;
     const char *threads = arena_printf(out->a, "%d", k->block_threads);

@@ -322,6 +322,27 @@ static void run_lanes(machine *m, int r, const kins *in) {
     for (int l = 0; l < in->lanes; l++) m->regs[r][l] = m->regs[in->a][in->first_lane + l];
 }
 
+/* The number of its first element stands for a matrix. */
+static void run_matrix(machine *m, int r, const kins *in) { m->regs[r][0].i = affine_at(m, in->idx); }
+
+static double matrix_element(const machine *m, int r, reg matrix, int64_t row, int64_t step) {
+    const kins *in = &m->k->ins.at[matrix];
+    int64_t at = m->regs[matrix][0].i + kernel_matrix_place(in, row, step);
+    return read_cell(&m->k->bufs.at[in->buf], m->base[in->buf], checked(m, r, in, at)).f;
+}
+
+/* In double, rounded once: units add up more coarsely, each kind in its own way. */
+static void run_mma(machine *m, int r, const kins *in) {
+    for (int l = 0; l < in->lanes; l++) {
+        int row, column;
+        kernel_fragment(m->tid, l, &row, &column);
+        double sum = m->regs[in->c][l].f;
+        for (int step = 0; step < KERNEL_MATRIX_STEPS; step++)
+            sum += matrix_element(m, r, in->a, row, step) * matrix_element(m, r, in->b, column, step);
+        m->regs[in->c][l].f = (double)(float)sum;
+    }
+}
+
 static void run_nothing(machine *m, int r, const kins *in) { (void)m, (void)r, (void)in; }
 
 static void run_flow(machine *m, int r, const kins *in) { /* run_on and meet do these */

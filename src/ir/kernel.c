@@ -108,7 +108,9 @@ int64_t kernel_shared_bytes(const kernel *k) {
     int64_t n = 0;
     for (int b = 0; b < k->bufs.n; b++) {
         const kbuf *x = &k->bufs.at[b];
-        if (x->kind >= KB_SHARED) n += (x->elems * (int64_t)dtype_size((tn_dtype)x->dtype) + 15) / 16 * 16;
+        if (x->kind < KB_SHARED) continue;
+        n = (n + kbuf_align(x) - 1) / kbuf_align(x) * kbuf_align(x);
+        n += (x->elems * (int64_t)dtype_size((tn_dtype)x->dtype) + 15) / 16 * 16;
     }
     return n;
 }

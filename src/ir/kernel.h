@@ -101,6 +101,8 @@ typedef enum kprefetch { /* where to */
                          PREFETCH_WRITE /* into the first cache, to be written */
 } kprefetch;
 typedef enum kzip { ZIP_LOW, ZIP_HIGH } kzip;
+typedef enum kmajor { K_MAJOR, MN_MAJOR } kmajor; /* what of a matrix lies along memory: the contraction, or its rows */
+typedef enum kasync { ASYNC_COMMIT, ASYNC_COPIES, ASYNC_PRODUCTS } kasync;
 typedef enum kalu {
     ALU_PLAIN,
     ALU_APPROXIMATE /* the result will be rounded to f16 or bf16: a function of that precision is enough */
@@ -113,11 +115,12 @@ typedef struct kins {
     uint8_t src;   /* CAST, WRAP: the other dtype; LOAD: dtype in memory */
     union {
         uint8_t par;  /* LOOP: kpar */
-        uint8_t mode; /* LOAD: kload; STORE: kstore; BARRIER: kbarrier; PREFETCH: kprefetch; ZIP: kzip; ALU: kalu */
+        uint8_t mode; /* LOAD: kload; STORE: kstore; BARRIER: kbarrier; PREFETCH: kprefetch; ZIP: kzip; ALU: kalu; MATRIX:
+                         kmajor; ASYNC: kasync */
     };
     uint8_t lanes;  /* 1 in scalar form */
     uint8_t packed; /* LOAD, UPD by OP_dot: elements in a lane of 32 bits, see above; 0: one */
-    uint16_t buf;   /* LOAD, STORE, SCATTER, PREFETCH, BARRIER: index into kernel.bufs */
+    uint16_t buf;   /* LOAD, STORE, SCATTER, PREFETCH, BARRIER, MATRIX: index into kernel.bufs */
     reg a, b, c;    /* operands; UPD: c = accumulator; ARGUPD: b = index accumulator, c = value accumulator */
     reg dyn;        /* LOAD, SCATTER: register with the dynamic index */
     int64_t dyn_stride;
@@ -142,6 +145,7 @@ typedef struct kins {
         int64_t combined;    /* LANE_REDUCE: lanes of a */
         int64_t first_lane;  /* LANES */
         int64_t piece;       /* ZIP: lanes */
+        int64_t pending;     /* ASYNC: groups */
         int64_t width;       /* BLOCK_REDUCE: threads, or 0; lane_stride apart, up to 1: side by side */
     };
     val node; /* graph value this computes, for explain and debugging; 0 = none */
@@ -181,6 +185,7 @@ void kpanels_print(const kpanels *x, str *out);
 typedef struct kbuf { /* a piece of memory the kernel touches */
     uint8_t dtype;
     uint8_t kind;
+    bool swizzled;         /* KB_SHARED, of 2 bytes: where matrix units read it, see kernel_swizzled */
     bool fixed;            /* KB_IN: no run changes it (a constant, a state that the graph never assigns) */
     val node;              /* graph value it holds */
     ext elems;             /* length in elements */
@@ -207,6 +212,7 @@ typedef struct kvar_info {
                     part of the work, and is tiled by itself */
     krole role;
     int threads; /* GPU: of a thread block, that share a row, or a sum (split-K); 0: it is not bound */
+    int matrix;  /* GPU: a thread block has so many of these rows, which matrix units multiply; 0: threads do */
     int steps;   /* GPU: of a sum: so many at a time have their operands in shared memory (K block); 0: they have not */
 } kvar_info;
 
@@ -271,10 +277,27 @@ int64_t kernel_nest_size(const kernel *k, reg r); /* iterations of all of it */
 /* The thread blocks that the grid's nest at K_LOOP r runs on: how many, from which on. */
 int64_t kernel_nest_blocks(const kernel *k, reg r, int64_t *out_first);
 
+/* Matrices in shared memory. Units read 8 rows of 128 bytes at once: so that these come from all banks, the 16 bytes at place p
+ * of row r lie at p ^ r % 8, which is all that a swizzled buffer is: its elements have their numbers otherwise. */
+enum { KERNEL_MATRIX = 64 /* rows and columns of a tile */, KERNEL_MATRIX_STEPS = 16, KERNEL_WARPGROUP = 128 };
+static inline int64_t kernel_swizzled(int64_t element) { return element ^ ((element >> 6 & 7) << 3); }
+/* Element (row, step) of a matrix, from its first one on. */
+static inline int64_t kernel_matrix_place(const kins *matrix, int64_t row, int64_t step) {
+    int64_t in_tile = row % KERNEL_MATRIX, tile = row / KERNEL_MATRIX * KERNEL_MATRIX * KERNEL_MATRIX;
+    return tile + (matrix->mode == K_MAJOR ? KERNEL_MATRIX * in_tile + step : KERNEL_MATRIX * step + in_tile);
+}
+/* Where lane l of thread t's fragment of a product is (PTX: m64nNk16, and m16n8k16 of each warp). */
+static inline void kernel_fragment(int t, int l, int *out_row, int *out_column) {
+    *out_row = t / 32 % 4 * 16 + t % 32 / 4 + l / 2 % 2 * 8;
+    *out_column = l / 4 * 8 + t % 4 * 2 + l % 2;
+}
+
 /* Bytes of the memory of a thread block. More than KERNEL_STATIC_SHARED are asked for when it is launched (CUDA: dynamic shared
  * memory), all of them. */
 enum { KERNEL_STATIC_SHARED = 48 << 10 };
 int64_t kernel_shared_bytes(const kernel *k);
+/* Its buffers lie one behind the other, each at a multiple of this. */
+static inline int64_t kbuf_align(const kbuf *b) { return b->swizzled ? 1024 : 16; }
 static inline int64_t kernel_dynamic_shared(const kernel *k) {
     int64_t n = kernel_shared_bytes(k);
     return n > KERNEL_STATIC_SHARED ? n : 0;

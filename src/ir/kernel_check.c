@@ -187,13 +187,13 @@ static const kbuf *check_buffer(checker *c, reg r, const kins *in, uint8_t store
     return b;
 }
 
-/* Words of 4 bytes, in one piece, as they lie in memory; what is masked is 0. */
-static void check_async(checker *c, reg r, const kins *in, const kbuf *b) {
+/* Elements in one piece of 4 to 16 bytes, as they lie in memory; what is masked is 0. */
+static void check_copied(checker *c, reg r, const kins *in, const kbuf *b) {
     const kins *to = r + 1 < (reg)c->k->ins.n ? in + 1 : in;
-    bool ok = c->k->block_threads && b->kind == KB_IN && in->src == in->dtype && dtype_size((tn_dtype)in->dtype) == 4 &&
-              !in->dyn && to->op == K_STORE && to->a == r && to->lanes == in->lanes && to->buf < c->k->bufs.n &&
-              c->k->bufs.at[to->buf].kind == KB_SHARED && to->dtype == in->dtype && in->lanes <= 4 && !to->dyn &&
-              kernel_aligned(c->k, in, in->lanes) && kernel_aligned(c->k, to, in->lanes);
+    int bytes = in->lanes * (int)dtype_size((tn_dtype)in->src);
+    bool ok = c->k->block_threads && b->kind == KB_IN && bytes >= 4 && bytes <= 16 && !in->dyn && to->op == K_STORE &&
+              to->a == r && to->lanes == in->lanes && to->buf < c->k->bufs.n && c->k->bufs.at[to->buf].kind == KB_SHARED &&
+              to->dtype == in->src && !to->dyn && kernel_aligned(c->k, in, in->lanes) && kernel_aligned(c->k, to, in->lanes);
     for (reg i = r + 2; i < (reg)c->k->ins.n && ok; i++) {
         const kins *x = ins(c, i);
         ok = x->a != r && x->b != r && x->c != r && x->dyn != r;
@@ -213,7 +213,7 @@ static void check_load(checker *c, reg r, const kins *in) {
     if (!in->packed && in->dtype != kernel_reg_dtype((tn_dtype)in->src))
         problem(c, r, "%s is not what %s is loaded as", dtype_name((tn_dtype)in->dtype), dtype_name((tn_dtype)in->src));
     if (in->mode == LOAD_REMATERIALISED && !c->k->block_threads) problem(c, r, "rematerialised, not for a GPU");
-    if (in->mode == LOAD_ASYNC) check_async(c, r, in, b);
+    if (in->mode == LOAD_ASYNC) check_copied(c, r, in, b);
     bool again = in->mode == LOAD_REMATERIALISED && b->kind == KB_LOCAL;
     if (in->mode && !again && (in->mode > LOAD_ASYNC || b->kind != KB_IN))
         problem(c, r, "hoisted above what b%d is yet to hold", in->buf);
@@ -368,6 +368,33 @@ static void check_block_argreduce(checker *c, reg r, const kins *in) {
     if (!is_reg_dtype(in->src)) problem(c, r, "values of dtype %s", dtype_name((tn_dtype)in->src));
 }
 
+static bool is_of_warpgroups(const checker *c) { return c->k->block_threads && c->k->block_threads % KERNEL_WARPGROUP == 0; }
+
+/* Units read 8 rows of 128 bytes, from a multiple of that on, or one of its steps. */
+static void check_matrix(checker *c, reg r, const kins *in) {
+    const kbuf *b = in->buf < c->k->bufs.n ? &c->k->bufs.at[in->buf] : NULL;
+    int64_t rows = 8 * KERNEL_MATRIX, step = in->idx.base % rows;
+    bool ok = b && b->kind == KB_SHARED && b->swizzled && in->mode <= MN_MAJOR && in->dtype == TN_I64 && in->lanes == 1;
+    ok = ok && (step == 0 || (in->mode == K_MAJOR && step < KERNEL_MATRIX && step % KERNEL_MATRIX_STEPS == 0));
+    for (int i = 0; i < in->idx.n; i++) ok = ok && in->idx.t[i].coef % rows == 0;
+    if (!ok) problem(c, r, "no matrix for the units in b%d", in->buf);
+}
+
+static void check_mma(checker *c, reg r, const kins *in) {
+    const kins *a = ins(c, in->a), *b = ins(c, in->b);
+    check_accumulator(c, r, in->c, TN_F32, in->lanes);
+    check_barrier_place(c, r);
+    if (!is_of_warpgroups(c) || in->dtype != TN_F32 || in->lanes < 4 || !is_visible(c, r, in->a) || !is_visible(c, r, in->b) ||
+        a->op != K_MATRIX || b->op != K_MATRIX || c->k->bufs.at[a->buf].dtype != c->k->bufs.at[b->buf].dtype)
+        problem(c, r, "multiplies %%%u and %%%u by %d threads: expected two matrices and warpgroups of %d", in->a, in->b,
+                c->k->block_threads, KERNEL_WARPGROUP);
+}
+
+static void check_async(checker *c, reg r, const kins *in) {
+    if (!c->k->block_threads || in->mode > ASYNC_PRODUCTS || in->pending < 0 || (in->mode == ASYNC_COMMIT && in->pending))
+        problem(c, r, "nothing to wait for");
+}
+
 static void check_nothing(checker *c, reg r, const kins *in) { (void)c, (void)r, (void)in; }
 
 typedef void (*check_fn)(checker *c, reg r, const kins *in);
@@ -390,7 +417,8 @@ static void check_uses(checker *c, reg r, const kins *in) {
 
 static void check_ins(checker *c, reg r) {
     const kins *in = ins(c, r);
-    int most = c->k->tiled ? 64 : 1;
+    bool fragment = in->op == K_ACC || in->op == K_MMA; /* of matrix units */
+    int most = !c->k->tiled ? 1 : fragment ? 128 : 64;
     if (in->dtype >= TN_N_DTYPES || in->src >= TN_N_DTYPES) {
         problem(c, r, "dtype %d, %d", in->dtype, in->src);
         return;
@@ -460,6 +488,16 @@ static bool never_runs(const checker *c, const int *open, int n_open) {
     for (int i = 0; i < n_open; i++)
         if (ins(c, (reg)open[i])->lo >= ins(c, (reg)open[i])->hi) return true;
     return false;
+}
+
+/* All of matrix x's rows, at a multiply. */
+static void check_matrix_bounds(checker *c, reg r, reg x, int64_t rows) {
+    const kins *in = ins(c, x);
+    int64_t lo, hi, n = c->k->bufs.at[in->buf].elems, last = kernel_matrix_place(in, rows - 1, KERNEL_MATRIX_STEPS - 1);
+    affine_range(c, in->idx, c->open, kernel_open_loops(c->k, x, c->open), false, &lo, &hi);
+    if (rows > KERNEL_MATRIX && rows % KERNEL_MATRIX) last = n;
+    if (lo < 0 || hi + last >= n)
+        problem(c, r, "touches element %lld of b%d, which has %lld", (long long)(hi + last), in->buf, (long long)n);
 }
 
 static void check_bounds(checker *c, reg r, int n_open) {
@@ -710,8 +748,13 @@ static void check_panels(checker *c, int b) {
 
 int kernel_check_literal(const kernel *k, str *out) {
     checker c = { .k = k, .out = out };
-    for (int b = 0; b < k->bufs.n; b++)
-        if (k->bufs.at[b].panels) check_panels(&c, b);
+    for (int b = 0; b < k->bufs.n; b++) {
+        const kbuf *x = &k->bufs.at[b];
+        if (x->panels) check_panels(&c, b);
+        if (x->swizzled &&
+            (x->kind != KB_SHARED || (x->dtype != TN_BF16 && x->dtype != TN_F16) || x->elems % (8 * KERNEL_MATRIX)))
+            problem(&c, 0, "b%d is swizzled, and is no shared memory of rows of %d numbers of 2 bytes", b, KERNEL_MATRIX);
+    }
     c.home = ARENA_ARRAY(k->a, int, k->ins.n), c.parent = ARENA_ARRAY(k->a, int, k->ins.n);
     c.closed = ARENA_ARRAY(k->a, bool, k->ins.n), c.open = ARENA_ARRAY(k->a, int, k->ins.n);
     if (!check_structure(&c)) return c.n;
@@ -719,6 +762,8 @@ int kernel_check_literal(const kernel *k, str *out) {
     if (c.n) return c.n; /* indices mean nothing yet */
     for (reg r = 1; r < (reg)k->ins.n; r++) {
         const kins *in = &k->ins.at[r];
+        if (in->op == K_MMA)
+            check_matrix_bounds(&c, r, in->a, KERNEL_MATRIX), check_matrix_bounds(&c, r, in->b, 2 * (int64_t)in->lanes);
         if (in->op != K_LOAD && in->op != K_STORE && in->op != K_SCATTER) continue;
         check_bounds(&c, r, kernel_open_loops(k, r, c.open));
     }

@@ -405,6 +405,7 @@ static void buffer_text(reader *p) {
     read_expect(p, "[");
     b.elems = size_text(p, 0, "a length");
     read_expect(p, "]");
+    b.swizzled = b.kind == KB_SHARED && read_accept(p, "swizzled");
     if (b.fixed && read_accept(p, "panels")) {
         b.panels_of = p->k->bufs.n;
         if (read_accept(p, "of")) {
@@ -427,6 +428,7 @@ static void var_text(reader *p) {
     if (read_accept(p, "lanes")) v.role.lanes = (int)read_int_in(p, 2, 65, "2 to 64 lanes");
     if (read_accept(p, "unroll")) v.role.unroll = (int)read_int_in(p, 2, 1025, "2 to 1024 copies");
     if (read_accept(p, "threads")) v.threads = (int)read_int_in(p, 1, 1025, "1 to 1024 threads");
+    if (read_accept(p, "matrix")) v.matrix = (int)read_int_in(p, 1, 1025, "1 to 1024 rows");
     if (read_accept(p, "steps")) v.steps = (int)read_int_in(p, 1, 1025, "1 to 1024 steps");
     if (p->k->vars.n == MAX_VARS) read_fail(p, "fewer variables");
     VEC_PUSH(p->a, &p->k->vars, v);

@@ -103,7 +103,7 @@ tn_dtype read_dtype(reader *p, int *out_lanes) {
     if (x) {
         n = (size_t)(x - name);
         long lanes = strtol(x + 1, &x, 10);
-        if (*x || lanes < 2 || lanes > 64) read_fail(p, "2 to 64 lanes");
+        if (*x || lanes < 2 || lanes > 128) read_fail(p, "2 to 128 lanes");
         *out_lanes = (int)lanes;
     }
     if (!dtype_find(name, n, &t)) read_fail(p, "a dtype");

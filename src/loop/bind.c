@@ -63,6 +63,11 @@ void tiler_add_field(tile_layout *l, int dim, int64_t count, int64_t times) {
  * one bit comes first: then both operands are the same for pairs of neighbours, whose loads from shared memory are one. */
 static tile_layout thread_fields(const tile_shape *s) {
     tile_layout l = { .n = 0 };
+    if (s->matrix) { /* as kernel_fragment has them: pairs of columns, rows of 8, warps, warpgroups */
+        tiler_add_field(&l, 1, 4, 2), tiler_add_field(&l, 0, 8, 1), tiler_add_field(&l, 0, 4, 16);
+        tiler_add_field(&l, 0, s->n[0] * s->n[1] / KERNEL_WARPGROUP, KERNEL_MATRIX);
+        return l;
+    }
     int near_x = s->n[1] < 8 ? s->n[1] : 8, near_y = s->n[0] < 32 / near_x ? s->n[0] : 32 / near_x,
         pair = near_y < 2 ? near_y : 2;
     tiler_add_field(&l, 0, pair, 1), tiler_add_field(&l, 1, near_x, 1), tiler_add_field(&l, 0, near_y / pair, pair);

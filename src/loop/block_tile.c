@@ -36,47 +36,7 @@ static bool find_parts(tiler *w) {
     return true;
 }
 
-/* ---- how wide its operands can be read ---- */
-
-/* Whether the operand can be loaded with `lanes` lanes along v: loads that move with v do so by one, in aligned pieces. */
-static bool is_wide(const tiler *w, const tile_operand *s, kvar v, int lanes) {
-    bool any = false;
-    if (lanes < 2 || tiler_extent(w, v) % lanes) return false;
-    for (int i = 1; i < w->k->ins.n; i++) {
-        const kins *in = tiler_at(w, i);
-        if (!s->needed[i] || in->op != K_LOAD) continue;
-        if (in->dyn || !gpu_aligned(w->k, in, v, lanes)) return false;
-        any |= affine_coef(in->idx, v) != 0;
-    }
-    return any;
-}
-
 /* ---- the shape ---- */
-
-/* The innermost loops of the contraction that a copy of about `steps` steps holds whole, and how much of the next one. */
-k_block tiler_block(const tiler *w, int64_t steps) {
-    k_block b = { .split = 1, .steps = 1, .powers = true };
-    while (b.whole < w->n_loops) {
-        int64_t n = tiler_extent(w, tiler_at(w, w->loops + w->n_loops - 1 - b.whole)->var);
-        if (b.steps * n > steps) {
-            b.split = 1;
-            while (b.split * 2 * b.steps <= steps) b.split *= 2;
-            b.tail = n % b.split != 0;
-            b.trips = (n + b.split - 1) / b.split;
-            break;
-        }
-        b.powers = b.powers && gpu_is_power(n);
-        b.steps *= n;
-        b.whole++;
-    }
-    b.steps *= b.split;
-    if (b.split == 1) { /* the innermost loop around is that of a variable */
-        b.tail = false;
-        int around = w->loops + w->n_loops - 1 - b.whole;
-        b.trips = b.whole < w->n_loops ? tiler_extent(w, tiler_at(w, around)->var) : 1;
-    }
-    return b;
-}
 
 tile_problem tiler_problem(const tile_shape *s) {
     int64_t rows[2] = { (int64_t)s->t[0] * s->n[0], (int64_t)s->t[1] * s->n[1] },
@@ -148,9 +108,9 @@ static void find_access(tiler *w) {
         if (!w->s.b.powers) continue;
         kvar inner = tiler_at(w, w->loops + w->n_loops - 1)->var;
         int64_t in_block = w->s.b.whole ? tiler_extent(w, inner) : w->s.b.split;
-        if (rows % most == 0 && is_wide(w, s, s->row, most))
+        if (rows % most == 0 && tiler_is_wide(w, s, s->row, most))
             s->vector = most, s->along = s->row;
-        else if (in_block % most == 0 && is_wide(w, s, inner, most))
+        else if (in_block % most == 0 && tiler_is_wide(w, s, inner, most))
             s->vector = most, s->along = inner;
     }
 }
@@ -159,8 +119,9 @@ static void find_access(tiler *w) {
 static bool read_rows(tiler *w, bool *const needed[2], str *why) {
     const kernel *k = w->k;
     kvar row[2] = { -1, -1 };
+    for (kvar v = 0; v < k->vars.n; v++) w->s.matrix |= k->vars.at[v].matrix > 0;
     for (kvar v = 0; v < k->vars.n; v++) {
-        if (!k->vars.at[v].threads || k->vars.at[v].reduce) continue;
+        if (!(w->s.matrix ? k->vars.at[v].matrix : k->vars.at[v].threads) || k->vars.at[v].reduce) continue;
         bool a = gpu_any_uses(w->k, needed[0], v), b = gpu_any_uses(w->k, needed[1], v), outer = false;
         for (int i = 1; i <= w->n_outer; i++) outer |= tiler_at(w, i)->var == v;
         if (!outer || a == b)
@@ -170,7 +131,8 @@ static bool read_rows(tiler *w, bool *const needed[2], str *why) {
         row[b] = v;
     }
     if (row[0] < 0 || row[1] < 0)
-        return step_refuse(why, "no row of operand %s is bound to threads: bind does that", row[0] < 0 ? "A" : "B");
+        return step_refuse(why, "no row of operand %s is bound to threads: bind or tensorize does that",
+                           row[0] < 0 ? "A" : "B");
     tiler_take_rows(w, row, needed);
     return true;
 }
@@ -185,6 +147,7 @@ static bool read_shape(tiler *w, str *why) {
                                MAX_SIDE);
         x->n[i] = v->threads, x->t[i] = v->role.unroll;
     }
+    if (x->matrix && !tiler_read_matrix(w, why)) return false;
     x->split_k = 1;
     for (int i = 0; i < w->n_loops; i++) {
         const kvar_info *v = &w->k->vars.at[tiler_at(w, w->loops + i)->var];
@@ -192,8 +155,10 @@ static bool read_shape(tiler *w, str *why) {
         if (v->steps) steps = v->steps;
     }
     if (!steps) return step_refuse(why, "the operands do not come through shared memory: pack_shared does that");
-    x->b = tiler_block(w, steps);
-    return can_share(x, why);
+    if (x->matrix && steps != KERNEL_MATRIX)
+        return step_refuse(why, "a K block of %d: matrix units read %d steps", steps, KERNEL_MATRIX);
+    if (!x->matrix) x->b = tiler_block(w, steps);
+    return x->matrix || can_share(x, why);
 }
 
 /* The kernel without roles, which are written out; false where others than those of a tile are there. */
@@ -206,7 +171,7 @@ static bool without_roles(const tiler *w, kernel *plain, str *why) {
         bool row = v == w->side[0].row || v == w->side[1].row;
         if (x->role.lanes > 1 || (x->role.unroll > 1 && !row))
             return step_refuse(why, "loop %s is vectorized or unrolled, which threads do not write", x->name);
-        x->role.unroll = 1, x->threads = x->steps = 0;
+        x->role.unroll = 1, x->threads = x->steps = x->matrix = 0;
     }
     return k->par_var < 0 || step_refuse(why, "threads of a processor share the loops already");
 }
@@ -218,6 +183,7 @@ bool tiler_read(tiler *w, const kernel *k, str *why) {
     if (!without_roles(w, plain, why) || !gpu_can_bind(plain, -1, (int64_t)w->s.n[0] * w->s.n[1] * w->s.split_k, why))
         return false;
     w->k = plain;
+    if (w->s.matrix) return tiler_matrix_access(w, why);
     find_access(w);
     return true;
 }

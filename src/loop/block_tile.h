@@ -24,6 +24,7 @@ typedef struct k_block { /* steps of the contraction that shared memory holds */
 typedef struct tile_shape {
     int t[2], n[2]; /* of m and n: tile of a thread, threads */
     int split_k;    /* threads along the contraction */
+    bool matrix;    /* matrix units multiply: a thread's tile are the fragments that it has */
     k_block b;
 } tile_shape;
 
@@ -56,21 +57,28 @@ bool tiler_find(tiler *w, const kernel *k, bool *needed[2], str *why);
 /* v[0] is a row that operand a alone depends on, v[1] one for b. The sides: threads that are neighbours store along n. */
 void tiler_take_rows(tiler *w, const kvar v[2], bool *const needed[2]);
 bool tiler_stores_along(const tiler *w, kvar v);
-/* About so many steps of the contraction. */
+/* k_block.c: about so many steps of the contraction. */
 k_block tiler_block(const tiler *w, int64_t steps);
 /* Why the threads of that shape cannot share out its copies and sums. */
 typedef enum tile_problem { TILE_FITS, TILE_SUMS, TILE_SPLIT, TILE_COPIES } tile_problem;
 tile_problem tiler_problem(const tile_shape *s);
 /* Whether its K blocks can be pipelined (pipeline.c). */
 static inline bool tiler_can_double(const tile_shape *s) { return s->b.powers && s->b.trips > 1; }
+/* tensorize.c: the shape for matrix units, and how they read operands; false, with the reason, where they cannot. */
+bool tiler_read_matrix(tiler *w, str *why);
+bool tiler_matrix_access(tiler *w, str *why);
+/* k_block.c: whether the operand can be loaded with `lanes` lanes along v: loads that move with v do so by one, in aligned
+ * pieces. */
+bool tiler_is_wide(const tiler *w, const tile_operand *s, kvar v, int lanes);
 /* All of it, as the roles of the kernel's loops say. */
 bool tiler_read(tiler *w, const kernel *k, str *why);
 
 /* ---- the kernel that is written ---- */
 
+enum { FIELD_TILE = -2 };
 typedef struct tile_field { /* bits of a number that is a thread's and a chunk's; what they count */
     int lo, bits;
-    int dim; /* of the block, or -1: the row */
+    int dim; /* of the block, or -1: the row, FIELD_TILE: the row's tile of a matrix */
     int64_t times;
 } tile_field;
 typedef struct tile_layout {
@@ -102,6 +110,9 @@ affine tiler_number(const tile_writer *w, int lo, int bits, int64_t chunk);
 /* pack_shared.c: what the bits of a copy's number count; both operands' parts of K block s, into shared memory. */
 tile_layout tiler_copy_layout(const tiler *w, int x);
 void tiler_copy_blocks(tile_writer *w, affine s);
+
+/* tensorize.c: the kernel's body inside the loops over blocks and threads. */
+void tiler_write_matrix(tile_writer *w);
 
 /* tile_results.c: what comes behind the contraction, for one vector of sums. */
 typedef struct tile_results {

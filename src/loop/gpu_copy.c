@@ -126,7 +126,7 @@ int gpu_outer_loops(const kernel *k) {
 
 bool gpu_has_threads(const kernel *k) {
     for (kvar v = 0; v < k->vars.n; v++)
-        if (k->vars.at[v].threads || k->vars.at[v].steps) return true;
+        if (k->vars.at[v].threads || k->vars.at[v].steps || k->vars.at[v].matrix) return true;
     return false;
 }
 

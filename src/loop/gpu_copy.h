@@ -91,6 +91,8 @@ static inline bool gpu_is_power(int64_t n) { return n > 0 && (n & (n - 1)) == 0;
 /* thread_tile.c: writes a contraction in tiles of thread blocks, as the roles of its loops say; false, with the reason, where
  * they do not suit. */
 bool gpu_tile_contraction(kernel **k, str *why);
+/* pipeline_async.c: does the step pipeline to a loop of asynchronous copies. */
+bool gpu_pipeline_async(kernel **k, int64_t stages, str *why);
 /* bind_grid.c: whether bind_grid can take vectors of so many elements along the innermost outer loop. */
 bool gpu_grid_lanes(const kernel *k, int64_t lanes, str *why);
 /* transpose_tile.c: the loads that lie along another outer loop than the innermost one, at most GPU_MOST_TURNED; all along *u.

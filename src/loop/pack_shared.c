@@ -37,9 +37,11 @@ tile_layout tiler_copy_layout(const tiler *w, int x) {
     const tile_operand *s = &w->side[x];
     int last = block_dims(w) - 1, vector = s->vector ? s->vector : 1;
     bool row_last = s->vector ? s->along == s->row : lies_along(w, s->needed, s->row);
-    if (row_last) tiler_add_field(&l, -1, tiler_rows(w, x) / vector, vector);
+    int64_t together = row_last && w->s.matrix ? KERNEL_MATRIX : tiler_rows(w, x);
+    if (row_last) tiler_add_field(&l, -1, together / vector, vector);
+    if (row_last) tiler_add_field(&l, FIELD_TILE, tiler_rows(w, x) / together, together);
     if (s->vector && !row_last) {
-        int64_t pieces = dim_size(w, last) / s->vector, near = pieces > 1 ? 2 : 1;
+        int64_t pieces = dim_size(w, last) / s->vector, near = w->s.matrix ? pieces : pieces > 1 ? 2 : 1;
         tiler_add_field(&l, last, near, s->vector);
         tiler_add_field(&l, -1, tiler_rows(w, x), 1);
         tiler_add_field(&l, last, pieces / near, s->vector * near);
@@ -52,8 +54,8 @@ tile_layout tiler_copy_layout(const tiler *w, int x) {
 
 /* ---- a piece ---- */
 
-typedef struct piece { /* of a block: where, and its value */
-    affine row, dim[TN_MAX_RANK + 2];
+typedef struct piece {                      /* of a block: where, and its value */
+    affine row, tile, dim[TN_MAX_RANK + 2]; /* tile: of a matrix, times its rows; else 0 */
     reg v;
 } piece;
 typedef struct staged { /* the thread's pieces, which it loads now and stores later */
@@ -70,7 +72,7 @@ static reg load_piece(tile_writer *w, int x, const piece *at, affine s, const st
     gpu_places p = { .along = o->along, .lanes = o->vector };
     bool along_row = o->vector && o->along == o->row, split = t->s.b.split > 1;
     int n = block_dims(t);
-    affine row = build_plus(w->o->a, w->tile[x], at->row, 1), last = affine_const(0);
+    affine row = build_plus(w->o->a, build_plus(w->o->a, w->tile[x], at->tile, 1), at->row, 1), last = affine_const(0);
     if (o->vector) p.varies = gpu_varying(t->k, o->needed, o->along);
     if (split) last = build_plus(w->o->a, at->dim[0], s, t->s.b.split);
     for (int d = 0; d < n; d++) gpu_put(&p, dim_var(t, d), split && d == 0 ? last : at->dim[d]);
@@ -91,11 +93,14 @@ static reg load_piece(tile_writer *w, int x, const piece *at, affine s, const st
 static void store_piece(tile_writer *w, int x, const piece *at, const staged *of) {
     const tiler *t = w->w;
     const tile_operand *s = &t->side[x];
-    kins in = { .op = K_STORE, .dtype = tiler_at(t, t->acc)->dtype, .buf = (uint16_t)s->buf, .a = at->v, .idx = at->row };
-    int64_t stride = s->pitch;
+    kins in = { .op = K_STORE, .dtype = w->o->bufs.at[s->buf].dtype, .buf = (uint16_t)s->buf, .a = at->v, .idx = at->row };
+    bool by_row = s->along == s->row;
+    int64_t stride = t->s.matrix && !by_row ? 1 : s->pitch;
+    if (t->s.matrix) /* kernel_matrix_place */
+        in.idx = build_plus(w->o->a, affine_scale(w->o->a, at->row, by_row ? 1 : s->pitch), at->tile, s->pitch);
     for (int d = block_dims(t) - 1; d >= 0; stride *= dim_size(t, d--))
         in.idx = build_plus(w->o->a, in.idx, at->dim[d], stride);
-    if (s->vector) in.lanes = (uint8_t)s->vector, in.lane_stride = s->along == s->row ? 1 : s->pitch;
+    if (s->vector) in.lanes = (uint8_t)s->vector, in.lane_stride = by_row || t->s.matrix ? 1 : s->pitch;
     if (of->n_idle) build_mask(w->o->a, &in, of->idle, 0, 1);
     kernel_push(w->o, in);
 }
@@ -110,12 +115,16 @@ static void load_block(tile_writer *w, int x, affine s, staged *out) {
         out->idle = tiler_number(w, l.bits, w->thread_bits - l.bits, 0);
     }
     for (int c = 0; c < out->n; c++) {
-        piece *at = &out->at[c];
+        piece *at = &out->at[w->w->s.matrix ? 0 : c]; /* those of matrices are stored at once */
+        *at = (piece){ .v = 0 };
         for (int f = 0; f < l.n; f++) {
-            affine *e = l.field[f].dim < 0 ? &at->row : &at->dim[l.field[f].dim];
+            affine *e = l.field[f].dim == FIELD_TILE ? &at->tile : l.field[f].dim < 0 ? &at->row : &at->dim[l.field[f].dim];
             *e = build_plus(w->o->a, *e, tiler_number(w, l.field[f].lo, l.field[f].bits, c), l.field[f].times);
         }
         at->v = load_piece(w, x, at, s, out);
+        if (!w->w->s.matrix) continue;
+        w->o->ins.at[at->v].mode = LOAD_ASYNC;
+        store_piece(w, x, at, out);
     }
 }
 
@@ -123,7 +132,7 @@ static void load_block(tile_writer *w, int x, affine s, staged *out) {
 static void copy_by_loops(tile_writer *w, int x, affine s) {
     const tile_operand *o = &w->w->side[x];
     const staged all = { .n_idle = 0 };
-    piece at;
+    piece at = { .tile = affine_const(0) };
     int n = block_dims(w->w);
     bool row_last = lies_along(w->w, o->needed, o->row);
     if (!row_last) at.row = affine_var(w->o->a, build_loop(w->o, "r", tiler_rows(w->w, x), PAR_BLOCK_THREADS));
@@ -142,6 +151,6 @@ void tiler_copy_blocks(tile_writer *w, affine s) {
         else
             copy_by_loops(w, x, s);
     }
-    for (int x = 0; x < 2; x++)
+    for (int x = 0; x < 2 && !w->w->s.matrix; x++)
         for (int c = 0; c < own[x].n; c++) store_piece(w, x, &own[x].at[c], &own[x]);
 }

@@ -412,6 +412,8 @@ static kernel *pipelined(pipeliner *p) {
 bool step_pipeline(kernel **k, const loop_step *s, str *why) {
     pipeliner p;
     int i = 1;
+    for (int j = 1; j < (*k)->ins.n; j++)
+        if ((*k)->ins.at[j].op == K_ASYNC) return gpu_pipeline_async(k, s->arg[0].n, why);
     if (s->arg[0].n != 2) return step_refuse(why, "%lld blocks in shared memory: expected 2", (long long)s->arg[0].n);
     while (i < (*k)->ins.n && !find_at(&p, *k, i)) i++;
     if (i == (*k)->ins.n)

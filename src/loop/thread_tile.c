@@ -94,11 +94,10 @@ static int open_threads(tile_writer *w) {
     return tiler_open_threads(w, l, n);
 }
 
-static void write_tiles(tile_writer *w) {
+static void write_sums(tile_writer *w) {
     const tiler *t = w->w;
     tile_sums acc;
-    int opened = open_blocks(w), around = t->n_loops - t->s.b.whole - 1;
-    opened += open_threads(w);
+    int around = t->n_loops - t->s.b.whole - 1;
     for (int i = 0; i < t->s.t[0]; i++)
         for (int j = 0; j < t->s.t[1] / t->side[1].lanes; j++) {
             kins in = *tiler_at(t, t->acc);
@@ -113,6 +112,15 @@ static void write_tiles(tile_writer *w) {
         tiler_write_partials(w, &acc);
     else
         write_results(w, &acc);
+}
+
+static void write_tiles(tile_writer *w) {
+    int opened = open_blocks(w);
+    opened += open_threads(w);
+    if (w->w->s.matrix)
+        tiler_write_matrix(w);
+    else
+        write_sums(w);
     build_ends(w->o, opened);
 }
 
@@ -120,7 +128,14 @@ bool gpu_tile_contraction(kernel **k, str *why) {
     tiler t;
     if (!tiler_read(&t, gpu_compacted(*k), why)) return false;
     kernel *o = gpu_kernel(t.k, t.s.n[0] * t.s.n[1] * t.s.split_k);
-    for (int x = 0; x < 2; x++) t.side[x].buf = gpu_shared_buffer(o, tiler_at(&t, t.acc)->dtype, t.s.b.steps * t.side[x].pitch);
+    for (int x = 0; x < 2; x++) {
+        kbuf b = {
+            .dtype = tiler_at(&t, t.acc)->dtype, .kind = KB_SHARED, .elems = t.s.b.steps * t.side[x].pitch, .plan_buf = -1
+        };
+        if (t.s.matrix)
+            b.dtype = tiler_at(&t, t.side[x].operand)->src, b.elems = t.s.b.steps * tiler_rows(&t, x), b.swizzled = true;
+        t.side[x].buf = kernel_buf(o, b);
+    }
     tile_writer w = { .w = &t, .o = o, .c = gpu_copier_make(t.k, o) };
     write_tiles(&w);
     *k = o;

@@ -100,6 +100,7 @@ static void fill_caps(cuda *d) {
                         .buffers = MAX_ARGS,
                         .cluster = d->arch >= 90 ? 8 : 0,
                         .local_barriers = true,
+                        .matrix_units = d->arch >= 80,
                         .clusters = units > 16 ? units / 8 - 1
                                                : 1, /* a unit of some of the parts that they may not span is left over */
                         .threads = 1,
@@ -115,7 +116,7 @@ static void fill_caps(cuda *d) {
     snprintf(c->code, sizeof c->code, "cuda");
     snprintf(c->detail, sizeof c->detail, "%s, sm_%d, %d multiprocessors, driver for CUDA %d.%d", name, d->arch, units,
              driver / 1000, driver % 1000 / 10);
-    snprintf(d->variant, sizeof d->variant, "cuda 1; sm_%d; driver %d", d->arch, driver);
+    snprintf(d->variant, sizeof d->variant, "cuda 2; sm_%d; driver %d", d->arch, driver);
     c->id = hash_bytes(d->variant, strlen(d->variant), 0);
 }
 

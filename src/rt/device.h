@@ -61,7 +61,8 @@ typedef struct device_caps {
     int buffers;                          /* that a launch may have */
     int cluster, clusters;                /* thread blocks that can run together, 0: none; clusters of 8 that run at a time */
     bool local_barriers;     /* a thread block may have barriers where others do not come: PoCL 3.1 writes elsewhere then */
-    double ghz, memory_rate; /* as in ir/target.h */
+    bool matrix_units;       /* as in ir/target.h */
+    double ghz, memory_rate; /* likewise */
     const struct machine *machine; /* its row of machine/machine.def; NULL: it computes on the processor, too */
     uint64_t id;                   /* part of every cache key: what code built for this device depends on */
 } device_caps;

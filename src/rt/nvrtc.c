@@ -103,7 +103,7 @@ tn_status nvrtc_compile(nvrtc *n, const char *source, int arch, unsigned char **
     tn_status st = TN_OK;
     *out_image = NULL, *out_size = 0;
     if (out_log) *out_log = NULL;
-    snprintf(option, sizeof option, "-arch=sm_%d", arch);
+    snprintf(option, sizeof option, "-arch=sm_%d%s", arch, arch == 90 ? "a" : ""); /* with what only that one has (wgmma) */
     memcpy(all, options, sizeof options);
     all[COUNT_OF(options)] = option;
     if (n->nvrtcCreateProgram(&p, source, "tenon.cu", 0, NULL, NULL))

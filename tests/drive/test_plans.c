@@ -74,7 +74,7 @@ static void test_bad_texts(void **state) {
         { "kernel @k(b0 in f32[4]) scalar {\n  %1 = load b1[0]  f32\n}", "t:2:14: expected a buffer of the kernel" },
         { "kernel @k(b0 in f32[4]) scalar {\n  %1 = load b0[i0]  f32\n}", "t:2:16: expected a loop variable" },
         { "kernel @k() scalar {\n  %1 = add %1, %1  f32\n}", "t:2:13: expected a register above" },
-        { "kernel @k() scalar {\n  %1 = const 1  f32x65\n}", "t:2:23: expected 2 to 64 lanes" },
+        { "kernel @k() scalar {\n  %1 = const 1  f32x129\n}", "t:2:24: expected 2 to 128 lanes" },
         { "kernel @k() scalar {\n  %1 = const 99999999999999999999  i64\n}", "t:2:33: expected a number of 64 bits" },
         { "kernel @k() scalar { } x", "t:1:24: expected the end of the text" },
         { "kernel @k(b0 in f32[8] panels 4 columns 8 step 1) tiled { }", "t:1:24: expected ," },

@@ -317,6 +317,59 @@ static void test_attention(void **state) {
     }
 }
 
+/* Products of matrix units, as a schedule says: all four layouts, ragged, with what is computed with the sums. Nothing is
+ * spilled, and no product waits for the one before (ptxas says so: C7510). */
+static void test_matrix_units(void **state) {
+    (void)state;
+    static const struct {
+        int m, n, k, x_turned, w_turned;
+        const char *type, *tile;
+    } cases[] = { { 512, 512, 512, 0, 0, "bf16", "i0 128 i1 256; pack_shared k2 64; tile; pipeline 4" },
+                  { 512, 512, 512, 1, 1, "f16", "i0 128 i1 128; pack_shared k2 64; tile; pipeline 3" },
+                  { 500, 310, 70, 0, 1, "bf16", "i0 64 i1 64; pack_shared k2 64; tile" },
+                  { 504, 312, 800, 1, 0, "bf16", "i0 128 i1 64; pack_shared k2 64; tile; pipeline 5" } };
+    need_nvrtc();
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        arena a;
+        guard gd;
+        str text, source;
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("case %zu: %s", i, gd.err.text);
+        str_init(&text, &a), str_init(&source, &a);
+        int m = cases[i].m, n = cases[i].n, k = cases[i].k, xt = cases[i].x_turned, wt = cases[i].w_turned;
+        const char *t = cases[i].type;
+        str_addf(&text, "graph @g(x %s[%d,%d], w %s[%d,%d], b f32[1,%d]) {\n", t, xt ? k : m, xt ? m : k, t, wt ? n : k,
+                 wt ? k : n, n);
+        str_addf(&text, " %%1 = cast x f32[%d,%d]\n %%2 = cast w f32[%d,%d]\n", xt ? k : m, xt ? m : k, wt ? n : k, wt ? k : n);
+        str_addf(&text, " %%3 = dot %%1, %%2 contract=[%d]x[%d] f32[%d,%d]\n %%4 = expand b f32[%d,%d]\n", xt ? 0 : 1,
+                 wt ? 1 : 0, m, n, m, n);
+        str_addf(&text, " %%5 = add %%3, %%4 f32[%d,%d]\n %%6 = tanh %%5 f32[%d,%d]\n %%7 = cast %%6 %s[%d,%d]\n", m, n, m, n,
+                 t, m, n);
+        str_add(&text, " return %7 as \"y\"\n}");
+        target gpu = target_common_gpu();
+        gpu.shared_most = 227 << 10;
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        o.fusion = 3, o.check = 1;
+        plan *p = pipeline_run(graph_parse(&a, text.s, strlen(text.s), "product"), &a, &o, &gpu);
+        assert_int_equal(p->kernels.n, 1);
+        o.schedule = arena_printf(&a, "schedule @%s { tensorize %s; hoist; dce }", p->kernels.at[0].k->name, cases[i].tile);
+        p = pipeline_run(graph_parse(&a, text.s, strlen(text.s), "product"), &a, &o, &gpu);
+        emit_gpu(p, GPU_CUDA, &source);
+        for (int arch = 80; arch <= 90; arch += 10) {
+            unsigned char *image;
+            size_t size;
+            char *log;
+            err e = { 0 };
+            if (nvrtc_compile(the_nvrtc, source.s, arch, &image, &size, &log, &e)) fail_msg("case %zu: %s", i, e.text);
+            if (arch == 90 && !strstr(log, " 0 bytes spill stores")) fail_msg("case %zu: %s", i, log);
+            assert_null(strstr(log, "C75"));
+            mem_strfree(mem_libc(), log);
+            mem_free(mem_libc(), image, size);
+        }
+        arena_fini(&a);
+    }
+}
+
 /* Networks and graphs of all dtypes: whole rows and products, training steps, scatters, random numbers, f64. */
 static const char *const networks[] = { "@mlp",
                                         "@mlp:64x64",
@@ -398,11 +451,11 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused),        cmocka_unit_test(test_networks),  cmocka_unit_test(test_nvcc),
-        cmocka_unit_test(test_read_back),      cmocka_unit_test(test_beside),    cmocka_unit_test(test_clusters),
-        cmocka_unit_test(test_clustered_rows), cmocka_unit_test(test_attention), cmocka_unit_test(test_clustered_layers),
-        cmocka_unit_test(test_random_graphs)
-    };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_refused),        cmocka_unit_test(test_networks),
+                                        cmocka_unit_test(test_nvcc),           cmocka_unit_test(test_read_back),
+                                        cmocka_unit_test(test_beside),         cmocka_unit_test(test_clusters),
+                                        cmocka_unit_test(test_clustered_rows), cmocka_unit_test(test_attention),
+                                        cmocka_unit_test(test_matrix_units),   cmocka_unit_test(test_clustered_layers),
+                                        cmocka_unit_test(test_random_graphs) };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }

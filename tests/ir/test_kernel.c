@@ -196,6 +196,16 @@ static double third(const double *x, int i) { return i == 2 ? x[0] : 0; }
     "step 1 "                                                                                                                  \
     "block-threads\n %2 = load b0[i]  f32\n" body " end\n}\n"
 
+/* Ones times a matrix whose rows begin with the 8 numbers and go on with zeros. */
+#define PRODUCT                                                                                                                \
+    "kernel @k(b0 in f32[8], b1 out f32[8], b2 shared f16[4096] swizzled, b3 shared f16[4096] swizzled) tiled blocks 1 "       \
+    "threads 128 {\n var i = 4096\n var r = 64\n var s = 8\n var t = 128\n loop i = 0 .. 4096 step 1 block-threads\n"          \
+    " %2 = const 1.0  f32\n %3 = const 0.0  f32\n store b2[i], %2  f16\n store b3[i], %3  f16\n end\n barrier\n"               \
+    " loop r = 0 .. 64 step 1 block-threads\n loop s = 0 .. 8 step 1 block-threads\n %10 = load b0[s]  f32\n"                  \
+    " store b3[64*r + s], %10  f16\n end\n end\n barrier\n loop t = 0 .. 128 step 1 block-threads\n %16 = acc add 0.0  "       \
+    "f32x32\n %17 = matrix b2[0] k-major  i64\n %18 = matrix b3[0] k-major  i64\n multiply %16, %17, %18  f32x32\n"            \
+    " async products\n %21 = lanes %16 from 0  f32\n store b1[0], %21  f32\n end\n}\n"
+
 static const struct {
     uint8_t op;
     int n;
@@ -246,6 +256,9 @@ static const struct {
       GPU(" %3 = index i  i64\n %4 = block-reduce %2, %3 argmax on f32  i64\n %5 = cast %4 from i64  f32\n store b1[i], %5  "
           "f32\n"),
       largest_at },
+    { K_MATRIX, 1, PRODUCT, sum },
+    { K_MMA, 1, PRODUCT, sum },
+    { K_ASYNC, 1, PRODUCT, sum },
     { K_PREFETCH, 8, CPU("8", " prefetch b0[64] l2  f32\n %2 = load b0[0] step 1  f32x8\n store b1[0] step 1, %2  f32x8\n"),
       same },
 };

@@ -537,6 +537,15 @@ static void print_instruction(clike *e, reg r) {
     case K_PREFETCH:
         clike_prefetch(e, in);
         return;
+    case K_MATRIX:
+        clike_matrix(e, in, r);
+        return;
+    case K_MMA:
+        clike_multiply(e, in, r);
+        return;
+    case K_ASYNC:
+        clike_async(e, in);
+        return;
     case K_RANDOM:
         print_random(e, in, r);
         return;

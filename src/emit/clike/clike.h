@@ -23,7 +23,9 @@ typedef struct clike_language {
     const char *cluster_barrier, *copy_at; /* they meet; function, place and q: the same in the copy of thread block q */
     int resident; /* threads that a processor shall have room for, so that one has no more registers; 0: as it comes */
     const char *async_wait; /* for what copy_async(to, from, bytes or 0) copies; NULL: there is no such function */
-    const char *dynamic;    /* declares tn_shared, shared memory that a launch asks for; NULL: there is none */
+    bool matrix_units;      /* matrix.c writes its products */
+    const char *
+        dynamic; /* printf, bytes: declares tn_shared at a multiple of that, shared memory that a launch asks for; NULL: none */
     const char *global, *shared, *restricted; /* of memory that is everybody's, a thread block's, has no other name */
     const char *ahead;      /* function that loads an f32 where the text says, not later; NULL: there is none */
     const char *anew;       /* printf, a word: the compiler shall not know what is in it; NULL: there is nothing */
@@ -39,13 +41,16 @@ typedef struct clike_language {
     const char *fetch;   /* printf, kernel, argument: the byte that follows comes into the second cache; NULL: nothing does */
     bool offsets;        /* a buffer comes as a base and its distance in bytes */
     const char *shared_space, *long2; /* in the type of a pointer to a thread block's memory; two i64 */
-    const char *aligned;              /* of an array: at 16 bytes */
+    const char *aligned;              /* printf, bytes: of an array, at a multiple of that */
 } clike_language;
 extern const clike_language clike_c, clike_opencl, clike_cuda;
 
 typedef struct used_op { /* elementwise op instantiated for a type and lane count */
     uint8_t op, src, lanes;
 } used_op;
+typedef struct used_product { /* of matrix units: columns are twice as many as lanes; turned: rows lie along memory */
+    uint8_t dtype, lanes, a_turned, b_turned;
+} used_product;
 typedef struct named_base { /* the address of load `first` less its constant, p<first> in the text */
     reg first;
     int depth; /* open loops where it was named: visible until those are fewer */
@@ -57,6 +62,7 @@ typedef struct clike {
     const char *index, *index_end, *unsigned_index, *unsigned_end; /* of this kernel */
     prelude_needs needs;
     VEC(used_op) ops;
+    VEC(used_product) products;
     VEC(bool) braces;          /* of the open loops: whether they have a block of their own */
     VEC(named_base) bases;     /* of loads ahead; those that are visible */
     bool reduces[TN_N_DTYPES]; /* of this kernel: its threads combine values of these types */
@@ -102,6 +108,11 @@ const char *clike_barrier(const clike *e);
 void clike_block_part(clike *e, const kins *in, reg r);
 void clike_block_reduce(clike *e, const kins *in, reg r);
 void clike_block_argreduce(clike *e, const kins *in, reg r);
+/* matrix.c: matrices, their products and what is waited for; the functions that these call. */
+void clike_matrix(clike *e, const kins *in, reg r);
+void clike_multiply(clike *e, const kins *in, reg r);
+void clike_async(clike *e, const kins *in);
+void clike_matrix_functions(const clike *e, str *out);
 /* memory.c */
 bool clike_feeds_contraction(const clike *e, reg r);
 /* What the load gives is stored as it is in the thread's own memory, and not used besides: the store moves it, as words. */

@@ -38,7 +38,7 @@ const clike_language clike_opencl = {
     .offsets = true,
     .shared_space = "__local ",
     .long2 = "long2",
-    .aligned = "__attribute__((aligned(16)))",
+    .aligned = "__attribute__((aligned(%d)))",
 };
 
 /* nvcc has read the system's <stdint.h> before the text begins; NVRTC has no headers. */
@@ -177,7 +177,8 @@ const clike_language clike_cuda = {
     .shared = "__shared__ ",
     .restricted = "__restrict__",
     .async_wait = "async_wait(); ",
-    .dynamic = "extern __shared__ __align__(16) unsigned char tn_shared[];",
+    .matrix_units = true,
+    .dynamic = "extern __shared__ __align__(%d) unsigned char tn_shared[];",
     .ahead = "load_ahead",
     .anew = "asm volatile(\"\" : \"+r\"(%s));",
     .apart = "apart",
@@ -193,5 +194,5 @@ const clike_language clike_cuda = {
     .least32 = "least32(%s)",
     .shared_space = "",
     .long2 = "longlong2",
-    .aligned = "__align__(16)",
+    .aligned = "__align__(%d)",
 };

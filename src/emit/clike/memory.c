@@ -41,8 +41,24 @@ static affine unrolled_part(const clike *e, const kins *in, affine *out_rest) {
     return near;
 }
 
+/* Where an element of swizzled memory lies: what moves by whole groups of 8 rows is added behind. */
+static void print_swizzled(clike *e, const kins *in, int lane) {
+    affine rest = in->idx;
+    int64_t group = 8 * KERNEL_MATRIX, base = rest.base + lane * in->lane_stride;
+    rest.base = base % group;
+    str_addf(e->out, "b%d[((", in->buf);
+    clike_affine(e, rest, 0);
+    str_add(e->out, ") ^ (("); /* kernel_swizzled */
+    clike_affine(e, rest, 0);
+    str_addf(e->out, ") >> 6 & 7) << 3) + %lld%s]", (long long)(base - rest.base), e->index_end);
+}
+
 static bool print_near(clike *e, const kins *in, int lane) {
     affine rest, near;
+    if (e->k->bufs.at[in->buf].swizzled) {
+        print_swizzled(e, in, lane);
+        return true;
+    }
     if (!e->l->gpu || e->k->bufs.at[in->buf].kind != KB_SHARED || in->dyn) return false;
     near = unrolled_part(e, in, &rest);
     near.base += lane * in->lane_stride;
@@ -408,7 +424,7 @@ static void copy_async(clike *e, const kins *load, const kins *store) {
         print_condition(e, store, 0);
         str_add(e->out, ") ");
     }
-    str_addf(e->out, "copy_async%d(&", 4 * load->lanes);
+    str_addf(e->out, "copy_async%d(&", load->lanes * (int)dtype_size((tn_dtype)load->src));
     print_element(e, store, 0);
     str_add(e->out, ", &");
     print_element(e, load, 0);

@@ -1,0 +1,157 @@
+/* matrix.c - products of matrix units as CUDA C.
+ *
+ * In: matrices in swizzled shared memory, and multiplies of them. Out: calls, and the functions that they call: on sm_90a one
+ * instruction a multiply for the four warps together, which goes on by itself (wgmma); since sm_80 instructions of each warp,
+ * whose operands come by ldmatrix (mma.sync). The sums have the same places in both. */
+#include "emit/clike/clike.h"
+
+#define MATRIX_HEAD                                                                                                            \
+    "#if defined(__CUDA_ARCH_FEAT_SM90_ALL)\n"                                                                                 \
+    "#define WARPGROUPS 1\n"                                                                                                   \
+    "#elif __CUDA_ARCH__ < 800\n"                                                                                              \
+    "#error matrix units of this kind came with sm_80\n"                                                                       \
+    "#endif\n"                                                                                                                 \
+    "INL void commit_copies() { asm volatile(\"cp.async.commit_group;\" ::: \"memory\"); }\n"                                  \
+    "INL void copies_are_seen() {\n"                                                                                           \
+    "#ifdef WARPGROUPS\n"                                                                                                      \
+    "    asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");\n"                                                   \
+    "#endif\n}\n"                                                                                                              \
+    "template <int N> INL void wait_copies() { asm volatile(\"cp.async.wait_group %0;\" :: \"n\"(N) : \"memory\"); "           \
+    "copies_are_seen(); }\n"                                                                                                   \
+    "INL void wait_all_copies() { asm volatile(\"cp.async.wait_all;\" ::: \"memory\"); copies_are_seen(); }\n"                 \
+    "INL void begin_products() {\n"                                                                                            \
+    "#ifdef WARPGROUPS\n"                                                                                                      \
+    "    asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\");\n"                                                        \
+    "#endif\n}\n"                                                                                                              \
+    "INL void commit_products() {\n"                                                                                           \
+    "#ifdef WARPGROUPS\n"                                                                                                      \
+    "    asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");\n"                                                 \
+    "#endif\n}\n"                                                                                                              \
+    "template <int N> INL void wait_products() {\n"                                                                            \
+    "#ifdef WARPGROUPS\n"                                                                                                      \
+    "    asm volatile(\"wgmma.wait_group.sync.aligned %0;\" :: \"n\"(N) : \"memory\");\n"                                      \
+    "#endif\n}\n"                                                                                                              \
+    "template <int N> INL void settle(float (&c)[N]) {\n"                                                                      \
+    "#pragma unroll\n"                                                                                                         \
+    "    for (int i = 0; i < N; i++) asm volatile(\"\" : \"+f\"(c[i]) :: \"memory\");\n}\n"
+/* A matrix: units take it by a descriptor: 16-byte units of its address, of the distance of tiles where rows lie along memory,
+ * and of 8 rows; and how it is swizzled. Warps take its address. */
+#define MATRIX_AT                                                                                                              \
+    "INL uint64_t matrix_at(const void *p, uint64_t tiles) {\n"                                                                \
+    "    const uint32_t at = (uint32_t)__cvta_generic_to_shared(p);\n"                                                         \
+    "#ifdef WARPGROUPS\n"                                                                                                      \
+    "    return (uint64_t)((at & 0x3ffffu) >> 4) | tiles << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 62;\n"                    \
+    "#else\n"                                                                                                                  \
+    "    return at + 0 * tiles;\n"                                                                                             \
+    "#endif\n}\n"
+/* Four blocks of 8 x 8, one for each 8 threads' addresses; turned: steps lie one below the other. */
+#define MATRIX_LOAD                                                                                                            \
+    "template <bool TURNED> INL void load_blocks(uint32_t (&x)[4], uint32_t base, int element) {\n"                            \
+    "    uint32_t at = base + 2 * element;\n"                                                                                  \
+    "    at ^= (at >> 7 & 7) << 4;\n"                                                                                          \
+    "    if (TURNED)\n"                                                                                                        \
+    "        asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\"\n"                           \
+    "            : \"=r\"(x[0]), \"=r\"(x[1]), \"=r\"(x[2]), \"=r\"(x[3]) : \"r\"(at) : \"memory\");\n"                        \
+    "    else\n"                                                                                                               \
+    "        asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\"\n"                                 \
+    "            : \"=r\"(x[0]), \"=r\"(x[1]), \"=r\"(x[2]), \"=r\"(x[3]) : \"r\"(at) : \"memory\");\n}\n"
+#define MATRIX_WARP(type)                                                                                                      \
+    "INL void mma_" type "(float *c, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {\n"                                    \
+    "    asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "   \
+    "{%0,%1,%2,%3};\"\n"                                                                                                       \
+    "        : \"+f\"(c[0]), \"+f\"(c[1]), \"+f\"(c[2]), \"+f\"(c[3])\n"                                                       \
+    "        : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"r\"(b0), \"r\"(b1)); }\n"                                 \
+    "template <bool A, bool B, int N> INL void multiply_" type "_warp(float (&c)[N], uint32_t a, uint32_t b) {\n"              \
+    "    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3, low = lane & 7, even = lane >> 3 & 1, "               \
+    "half = lane >> 4;\n"                                                                                                      \
+    "    uint32_t x[4], y[4];\n"                                                                                               \
+    "    load_blocks<A>(x, a, A ? 64 * (8 * half + low) + 16 * warp + 8 * even : 64 * (16 * warp + 8 * even + low) + "         \
+    "8 * half);\n"                                                                                                             \
+    "#pragma unroll\n"                                                                                                         \
+    "    for (int j = 0; j < N / 8; j++) {\n"                                                                                  \
+    "        load_blocks<B>(y, b, B ? j / 4 * 4096 + 64 * (8 * even + low) + j % 4 * 16 + 8 * half\n"                          \
+    "                               : 64 * (16 * j + 8 * half + low) + 8 * even);\n"                                           \
+    "        mma_" type "(c + 8 * j, x, y[0], y[1]);\n"                                                                        \
+    "        mma_" type "(c + 8 * j + 4, x, y[2], y[3]);\n"                                                                    \
+    "    }\n}\n"
+
+static const char head[] =
+    MATRIX_HEAD MATRIX_AT "#ifndef WARPGROUPS\n" MATRIX_LOAD MATRIX_WARP("bf16") MATRIX_WARP("f16") "#endif\n";
+
+static const char *product_name(const used_product *u, arena *a) {
+    return arena_printf(a, "multiply_%s_%d_%d%d", dtype_name((tn_dtype)u->dtype), u->lanes, u->a_turned, u->b_turned);
+}
+
+static void print_function(const used_product *u, str *out) {
+    const char *type = dtype_name((tn_dtype)u->dtype);
+    str_addf(out, "INL void %s(float (&c)[%d], uint64_t a, uint64_t b) {\n#ifdef WARPGROUPS\n", product_name(u, out->a),
+             u->lanes);
+    str_addf(out,
+             "    asm volatile(\"{ .reg .pred p; setp.ne.b32 p, 1, 0;\\n\"\n"
+             "        \"wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {",
+             2 * u->lanes, type, type);
+    for (int i = 0; i < u->lanes; i++) str_addf(out, "%s%%%d", i ? "," : "", i);
+    str_addf(out, "}, %%%d, %%%d, p, 1, 1, %d, %d; }\"\n        : ", u->lanes, u->lanes + 1, u->a_turned, u->b_turned);
+    for (int i = 0; i < u->lanes; i++) str_addf(out, "%s\"+f\"(c[%d])", i ? "," : "", i);
+    str_addf(out, " : \"l\"(a), \"l\"(b));\n#else\n    multiply_%s_warp<%d, %d>(c, (uint32_t)a, (uint32_t)b);\n#endif\n}\n",
+             type, u->a_turned, u->b_turned);
+}
+
+void clike_matrix_functions(const clike *e, str *out) {
+    if (e->products.n) str_add(out, head);
+    for (int i = 0; i < e->products.n; i++) print_function(&e->products.at[i], out);
+}
+
+void clike_matrix(clike *e, const kins *in, reg r) {
+    str_addf(e->out, "const uint64_t v%u = matrix_at(&b%d[", r, in->buf);
+    clike_affine(e, in->idx, 0);
+    str_addf(e->out, "], %d);\n", in->mode == MN_MAJOR ? KERNEL_MATRIX * KERNEL_MATRIX * 2 / 16 : 1);
+}
+
+/* Whether a multiply stands between instruction r and the next one that is no matrix, in that direction. */
+static bool follows(const clike *e, reg r, int direction) {
+    for (r += (reg)direction; r > 0 && r < (reg)e->k->ins.n && e->k->ins.at[r].op == K_MATRIX; r += (reg)direction) {
+    }
+    return r > 0 && r < (reg)e->k->ins.n && e->k->ins.at[r].op == K_MMA;
+}
+
+void clike_multiply(clike *e, const kins *in, reg r) {
+    const kins *a = &e->k->ins.at[in->a], *b = &e->k->ins.at[in->b];
+    used_product u = { .dtype = e->k->bufs.at[a->buf].dtype,
+                       .lanes = in->lanes,
+                       .a_turned = a->mode == MN_MAJOR,
+                       .b_turned = b->mode == MN_MAJOR };
+    int known = 0;
+    if (!e->l->matrix_units)
+        guard_fail(e->out->a->gd, TN_ERR_UNSUPPORTED, "kernel %s: %s has no matrix units; leave tensorize out of its schedule",
+                   e->k->name, e->l->name);
+    while (known < e->products.n && memcmp(&e->products.at[known], &u, sizeof u) != 0) known++;
+    if (known == e->products.n) VEC_PUSH(e->out->a, &e->products, u);
+    if (!follows(e, r, -1)) str_add(e->out, "begin_products(); ");
+    str_addf(e->out, "%s(v%u, v%u, v%u);", product_name(&u, e->out->a), in->c, in->a, in->b);
+    str_add(e->out, follows(e, r, 1) ? "\n" : " commit_products();\n");
+}
+
+/* What reads sums behind a wait for all products must not be moved before it. */
+static void settle(clike *e) {
+    bool *seen = ARENA_ARRAY(e->out->a, bool, e->k->ins.n);
+    for (int i = 1; i < e->k->ins.n; i++) {
+        const kins *in = &e->k->ins.at[i];
+        if (in->op != K_MMA || seen[in->c]) continue;
+        str_addf(e->out, " settle(v%u);", in->c);
+        seen[in->c] = true;
+    }
+}
+
+void clike_async(clike *e, const kins *in) {
+    if (in->mode == ASYNC_COMMIT)
+        str_add(e->out, "commit_copies();");
+    else if (in->mode == ASYNC_COPIES && in->pending)
+        str_addf(e->out, "wait_copies<%lld>();", (long long)in->pending);
+    else if (in->mode == ASYNC_COPIES)
+        str_add(e->out, "wait_all_copies();");
+    else
+        str_addf(e->out, "wait_products<%lld>();", (long long)in->pending);
+    if (in->mode == ASYNC_PRODUCTS && !in->pending) settle(e);
+    str_add(e->out, "\n");
+}

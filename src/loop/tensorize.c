@@ -1,0 +1,156 @@
+/* tensorize.c - a contraction in tiles of thread blocks whose products matrix units make (tensor cores). The step says the
+ * tile; tile writes it (thread_tile.c): here are the sums and what reads them.
+ *
+ * Operands lie in shared memory as they lie in memory, in 16 bits (pack_shared.c), copied without a register. A warpgroup has
+ * 64 rows of the tile and all of its columns; each of its threads the fragment of the sums that kernel_fragment says. Units add
+ * 16 products at a time to each sum, in order: so bits do not depend on the tile. */
+#include "loop/build.h"
+#include "loop/block_tile.h"
+
+enum { MOST_COLUMNS = 256, MOST_ROWS = 256, MOST_PIECES = 32 /* that a thread copies of a K block */ };
+
+bool step_tensorize(kernel **k, const loop_step *s, str *why) {
+    for (int x = 0; x < 4; x += 2) {
+        const loop_step half = { .op = s->op, .n = 2, .arg = s->arg + x };
+        kvar v;
+        if (!gpu_take_role(*k, &half, false, &v, why)) return false;
+    }
+    if (!strcmp(s->arg[0].word, s->arg[2].word)) return step_refuse(why, "%s twice: expected two loops", s->arg[0].word);
+    for (int x = 0; x < 4; x += 2) (*k)->vars.at[step_loop(*k, s, x, why)].matrix = (int)s->arg[x + 1].n;
+    return true;
+}
+
+/* ---- what units can do ---- */
+
+/* The K block is KERNEL_MATRIX steps: whole loops where they make that, else a piece of the innermost one, zeros behind its
+ * end.
+ */
+static k_block block_of(const tiler *w) {
+    k_block b = tiler_block(w, KERNEL_MATRIX);
+    int64_t n = tiler_extent(w, tiler_at(w, w->loops + w->n_loops - 1)->var);
+    if (b.powers && b.steps == KERNEL_MATRIX) return b;
+    return (k_block){ .split = KERNEL_MATRIX,
+                      .steps = KERNEL_MATRIX,
+                      .trips = (n + KERNEL_MATRIX - 1) / KERNEL_MATRIX,
+                      .tail = n % KERNEL_MATRIX != 0,
+                      .powers = true };
+}
+
+bool tiler_read_matrix(tiler *w, str *why) {
+    int rows[2];
+    for (int x = 0; x < 2; x++) {
+        const kvar_info *v = &w->k->vars.at[w->side[x].row];
+        int most = x ? MOST_COLUMNS : MOST_ROWS;
+        rows[x] = v->matrix;
+        if (rows[x] < KERNEL_MATRIX || rows[x] > most)
+            return step_refuse(why, "%s: a tile of %d; expected %d to %d", v->name, rows[x], KERNEL_MATRIX, most);
+        if (v->role.unroll > 1 || v->threads)
+            return step_refuse(why, "%s is unrolled or bound, and matrix units multiply it", v->name);
+    }
+    for (int i = 0; i < w->n_loops; i++)
+        if (w->k->vars.at[tiler_at(w, w->loops + i)->var].threads)
+            return step_refuse(why, "threads share a sum that matrix units make");
+    /* a thread has two rows and a fourth of the columns of them */
+    w->s.t[0] = 2, w->s.t[1] = rows[1] / 4, w->s.n[0] = rows[0] / 2, w->s.n[1] = 4, w->s.split_k = 1;
+    w->s.b = block_of(w);
+    return true;
+}
+
+/* The operand of side x in pieces of 4 to 16 bytes, along the contraction or along the rows. */
+static bool find_copy(tiler *w, int x, str *why) {
+    tile_operand *s = &w->side[x];
+    const kins *in = tiler_at(w, s->operand);
+    kvar inner = tiler_at(w, w->loops + w->n_loops - 1)->var;
+    int64_t in_block = w->s.b.whole ? tiler_extent(w, inner) : KERNEL_MATRIX;
+    const char *name = x ? "B" : "A";
+    if (in->op != K_LOAD || in->dyn || in->packed || (in->src != TN_BF16 && in->src != TN_F16) || (in->n_mask && in->imm != 0))
+        return step_refuse(why, "operand %s is not read from memory as bf16 or f16", name);
+    for (s->vector = 8; s->vector > 1; s->vector /= 2) {
+        s->along = inner;
+        if (in_block % s->vector == 0 && tiler_is_wide(w, s, inner, s->vector)) return true;
+        s->along = s->row;
+        if (tiler_is_wide(w, s, s->row, s->vector)) return true;
+    }
+    s->vector = 0;
+    return step_refuse(why, "operand %s does not lie in pieces of 4 bytes", name);
+}
+
+bool tiler_matrix_access(tiler *w, str *why) {
+    if (tiler_at(w, w->acc)->dtype != TN_F32 || tiler_at(w, w->upd)->packed) return step_refuse(why, "the sums are no f32");
+    for (int x = 0; x < 2; x++) {
+        if (!find_copy(w, x, why)) return false;
+        int64_t pieces = tiler_rows(w, x) * KERNEL_MATRIX / w->side[x].vector / (w->s.n[0] * w->s.n[1]);
+        if (pieces > MOST_PIECES)
+            return step_refuse(why, "a thread copies %lld pieces of operand %s; the limit is %d", (long long)pieces,
+                               x ? "B" : "A", MOST_PIECES);
+        w->side[x].lanes = 1 + x, w->side[x].pitch = KERNEL_MATRIX;
+        w->side[x].tail = tiler_extent(w, w->side[x].row) % tiler_rows(w, x) != 0;
+    }
+    if (tiler_at(w, w->side[0].operand)->src != tiler_at(w, w->side[1].operand)->src)
+        return step_refuse(why, "one operand is bf16, and the other f16");
+    return true;
+}
+
+/* ---- the kernel ---- */
+
+/* Operand x of step q of a block, from row `first` on. */
+static reg put_matrix(tile_writer *w, int x, affine first, int q) {
+    const tile_operand *s = &w->w->side[x];
+    bool by_row = s->along == s->row;
+    kins in = { .op = K_MATRIX, .dtype = TN_I64, .buf = (uint16_t)s->buf, .mode = by_row ? MN_MAJOR : K_MAJOR };
+    in.idx = affine_offset(affine_scale(w->o->a, first, KERNEL_MATRIX), q * KERNEL_MATRIX_STEPS * (by_row ? KERNEL_MATRIX : 1));
+    return kernel_push(w->o, in);
+}
+
+static void write_async(tile_writer *w, kasync what) { kernel_push(w->o, (kins){ .op = K_ASYNC, .mode = (uint8_t)what }); }
+
+static void write_blocks(tile_writer *w, reg acc) {
+    const tiler *t = w->w;
+    int warpgroups = t->s.n[0] * t->s.n[1] / KERNEL_WARPGROUP, bits = 0;
+    bool loop = t->s.b.whole < t->n_loops;
+    affine s = loop ? affine_var(w->o->a, build_loop(w->o, "s", t->s.b.trips, PAR_SERIAL)) : affine_const(0);
+    while (1 << bits < warpgroups) bits++;
+    affine first = affine_scale(w->o->a, tiler_number(w, w->thread_bits - bits, bits, 0), KERNEL_MATRIX);
+    tiler_copy_blocks(w, s);
+    write_async(w, ASYNC_COPIES);
+    build_barrier(w->o);
+    for (int q = 0; q < KERNEL_MATRIX / KERNEL_MATRIX_STEPS; q++) {
+        kins in = { .op = K_MMA, .dtype = TN_F32, .lanes = w->o->ins.at[acc].lanes, .c = acc };
+        in.a = put_matrix(w, 0, first, q);
+        in.b = put_matrix(w, 1, affine_const(0), q);
+        kernel_push(w->o, in);
+    }
+    write_async(w, ASYNC_PRODUCTS);
+    build_barrier(w->o);
+    build_ends(w->o, loop);
+}
+
+/* Column after column, so that few values of a column are held at a time. */
+static void write_results(tile_writer *w, reg acc) {
+    const tiler *t = w->w;
+    tile_results r = tiler_find_results(t);
+    reg *to[2] = { w->c.to, ARENA_ARRAY(w->o->a, reg, t->k->ins.n) };
+    for (int j = 0; j < t->s.t[1] / 2; j++)
+        for (int h = 0; h < 2; h++) {
+            kins sums = { .op = K_LANES, .dtype = TN_F32, .a = acc, .first_lane = 4 * j + 2 * h, .lanes = 2 };
+            affine row = affine_offset(build_plus(w->o->a, w->tile[0], w->thread[0], 1), 8 * h),
+                   column = affine_offset(build_plus(w->o->a, w->tile[1], w->thread[1], 1), 8 * j);
+            w->c.to = to[h];
+            reg v = kernel_push(w->o, sums);
+            tiler_write_result(w, &r, row, column, v, h == 0, j == 0);
+            if (h == 0 && j == 0) memcpy(to[1], to[0], sizeof *to[0] * (size_t)t->k->ins.n);
+        }
+}
+
+void tiler_write_matrix(tile_writer *w) {
+    const tiler *t = w->w;
+    int around = t->n_loops - t->s.b.whole - 1;
+    kins in = *tiler_at(t, t->acc);
+    in.lanes = (uint8_t)(2 * t->s.t[1]);
+    reg acc = kernel_push(w->o, in);
+    if (around < 0) around = 0;
+    for (int i = 0; i < around; i++) kernel_push(w->o, *tiler_at(t, t->loops + i));
+    write_blocks(w, acc);
+    build_ends(w->o, around);
+    write_results(w, acc);
+}
