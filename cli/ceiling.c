@@ -11,7 +11,7 @@
 enum { COPY_BYTES = 64 << 20, MAX_THREADS = 256 };
 
 /* Best of the rounds: a ceiling is what the machine can do when nobody disturbs it. */
-static double best_rate(probe_kind kind, int threads, size_t bytes) {
+double ceiling_of(probe_kind kind, int threads, size_t bytes) {
     probe *p = probe_new(kind, threads, bytes);
     stats_case k = probe_case(p, "");
     k.companion = false;
@@ -21,7 +21,7 @@ static double best_rate(probe_kind kind, int threads, size_t bytes) {
     return best;
 }
 
-static void cpu_name(char *out, size_t n) {
+void ceiling_cpu(char *out, size_t n) {
     snprintf(out, n, "unknown");
     FILE *f = fopen("/proc/cpuinfo", "r");
     char line[512];
@@ -37,7 +37,7 @@ static void cpu_name(char *out, size_t n) {
 ceiling ceiling_measure(int threads) {
     ceiling m = { 0 };
     m.isa = probe_isa();
-    cpu_name(m.cpu, sizeof m.cpu);
+    ceiling_cpu(m.cpu, sizeof m.cpu);
     cpu_set_t set;
     m.cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
     if (threads <= 0) threads = m.cores;
@@ -46,8 +46,8 @@ ceiling ceiling_measure(int threads) {
     m.threads[m.n++] = 2;
     if (threads > 2) m.threads[m.n++] = threads;
     for (int i = 0; i < m.n; i++) {
-        m.peak[i] = best_rate(PROBE_FMA, m.threads[i], 0);
-        m.copy[i] = best_rate(PROBE_COPY, m.threads[i], (size_t)COPY_BYTES * (size_t)m.threads[i]);
+        m.peak[i] = ceiling_of(PROBE_FMA, m.threads[i], 0);
+        m.copy[i] = ceiling_of(PROBE_COPY, m.threads[i], (size_t)COPY_BYTES * (size_t)m.threads[i]);
     }
     return m;
 }

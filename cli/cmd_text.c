@@ -136,6 +136,8 @@ const cli_command command_emit = {
 static int explain(cli *c) {
     tn_compile_opts o = cli_compile_opts(c);
     const char *page = cli_text(c, "html", NULL);
+    if (!page && (cli_flag(c, "measure") || cli_text(c, "against", NULL)))
+        cli_usage(c, "--measure and --against need --html=FILE");
     if (page) {
         report_write(c, page, &o);
         return CLI_OK;
@@ -152,6 +154,11 @@ static int explain(cli *c) {
 
 static const cli_option explain_options[] = {
     { "html", 0, "FILE", "write one page for a browser instead: pictures, reasons, kernels; it needs no network" },
+    { "measure", 0, NULL, "html: run it, too, and show measured times beside predicted ones" },
+    { "seconds", 0, "N", "html: time to spend on that (default 1)" },
+    { "against", 0, "GRAPH", "html: compare with another graph" },
+    { "no-ceilings", 0, NULL, "html: the roof of the roofline by the model, not measured" },
+    { "no-what-if", 0, NULL, "html: without other fusion levels, threads, devices and batches" },
     { "seed", 's', "N", "of builtin models (default 1)" },
     CLI_COMPILE_OPTIONS,
     { NULL, 0, NULL, NULL },

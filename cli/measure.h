@@ -77,6 +77,8 @@ typedef struct ceiling {
     double copy[3];  /* GB/s of memcpy between buffers beyond the caches, read plus written */
 } ceiling;
 ceiling ceiling_measure(int threads);
+double ceiling_of(probe_kind kind, int threads, size_t bytes); /* in units of 1e9 a second, over some 40 ms */
+void ceiling_cpu(char *out, size_t n);                         /* the processor's name */
 void ceiling_json(json *j, const ceiling *m);
 void ceiling_print(FILE *f, const ceiling *m);
 

@@ -296,6 +296,20 @@ static const builtin *find_builtin(cli *c, const char *spec, int64_t size[MAX_SI
     return b;
 }
 
+char *model_batch(cli *c, const char *spec, int64_t batch) {
+    int64_t size[MAX_SIZES];
+    if (spec[0] != '@') return NULL;
+    const builtin *b = find_builtin(c, spec, size);
+    size[b->build ? 0 : 2] = batch; /* the first size of all but @mlp */
+    char *text = cli_format("@%s:", b->about.name);
+    for (int i = 0; i < b->n_sizes; i++) {
+        char *more = cli_format("%s%s%lld", text, i ? "x" : "", (long long)size[i]);
+        free(text);
+        text = more;
+    }
+    return text;
+}
+
 /* Which sizes of a model may be padded, and what else it is called where operands lie otherwise. */
 typedef struct laid_out {
     const char *name;

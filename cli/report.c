@@ -3,11 +3,21 @@
  * `explain.json`, unchanged; texts of kernels stand beside it. */
 #include "report.h"
 
+#include "measure.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { TEXT_BYTES = 900 << 10 /* of all kernels' texts together */, EXPLAIN_BYTES = 900 << 10 };
+enum {
+    EXPLAIN_BYTES = 1400 << 10,
+    PASSES_BYTES = 300 << 10,
+    TEXT_BYTES = 900 << 10 /* of all kernels' texts */,
+    PROGRAM_BYTES = 1700 << 10
+};
+
+static uint64_t report_seed(const cli *c) { return (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX); }
 
 /* ---- texts of kernels ---- */
 
@@ -128,22 +138,156 @@ static void put_texts(cli *c, json *j, tn_program *p, const char *device, size_t
 
 /* ---- programs ---- */
 
-static void put_program(cli *c, json *j, const char *spec, const tn_compile_opts *o) {
+/* What each pass did, unless that is too much to look at. */
+static size_t put_passes(cli *c, json *j, tn_program *p) {
+    char *said;
+    cli_need(c, tn_program_text(p, "passes.json", &said));
+    size_t n = strlen(said);
+    bool fits = n <= PASSES_BYTES;
+    if (fits) json_raw(j, "passes", said);
+    tn_string_free(c->ctx, said);
+    return fits ? n : 0;
+}
+
+/* Returns the program, whose texts tell all of it unless they are too long for a page. */
+static tn_program *put_program(cli *c, json *j, const char *spec, const tn_compile_opts *o, bool texts) {
     char *said;
     char device[32] = "";
-    tn_graph *g = model_open(c, spec, (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX));
+    tn_graph *g = model_open(c, spec, report_seed(c));
     tn_program *p = text_program(c, g, o);
     cli_need(c, tn_program_text(p, "explain.json", &said));
     const char *at = strstr(said, "\"device\":\"");
     if (at) snprintf(device, sizeof device, "%.*s", (int)strcspn(at + 10, "\""), at + 10);
+    bool fits = strlen(said) <= EXPLAIN_BYTES;
+    if (!fits) {
+        tn_string_free(c->ctx, said);
+        cli_need(c, tn_program_text(p, "explain.short.json", &said));
+    }
     json_object(j, NULL);
     json_text(j, "spec", spec);
     json_raw(j, "explain", said);
-    put_texts(c, j, p, device, TEXT_BYTES);
+    if (fits && texts) {
+        size_t room = PROGRAM_BYTES - strlen(said) - put_passes(c, j, p);
+        put_texts(c, j, p, device, room < TEXT_BYTES ? room : TEXT_BYTES);
+    }
     json_end(j);
     tn_string_free(c->ctx, said);
-    tn_program_free(p);
     tn_graph_free(g);
+    return p;
+}
+
+/* ---- what this machine does ---- */
+
+/* Speed of multiply-adds, and of reading from the middle of each memory level, of so many threads. */
+static void put_ceilings(json *j, int threads) {
+    static const struct {
+        const char *name;
+        int size; /* of sysconf, of a core; 0: memory */
+    } levels[] = {
+        { "l1", _SC_LEVEL1_DCACHE_SIZE }, { "l2", _SC_LEVEL2_CACHE_SIZE }, { "l3", _SC_LEVEL3_CACHE_SIZE }, { "memory", 0 }
+    };
+    char cpu[128];
+    ceiling_cpu(cpu, sizeof cpu);
+    json_object(j, "ceilings");
+    json_text(j, "cpu", cpu);
+    json_int(j, "threads", threads);
+    json_number(j, "gflops", ceiling_of(PROBE_FMA, threads, 0));
+    json_array(j, "levels");
+    for (size_t i = 0; i < COUNT_OF(levels); i++) {
+        enum { BEYOND = 256 << 20 };
+        int64_t size = levels[i].size ? sysconf(levels[i].size) : (int64_t)BEYOND * 2;
+        bool shared = levels[i].size == _SC_LEVEL3_CACHE_SIZE || !levels[i].size;
+        if (size < 4096) continue;
+        json_line(j, NULL);
+        json_text(j, "level", levels[i].name);
+        json_number(j, "gbs", ceiling_of(PROBE_READ, threads, (size_t)size / 2 * (shared ? 1 : (size_t)threads)));
+        json_end(j);
+    }
+    json_end(j);
+    json_end(j);
+}
+
+/* Times of all kernels over a second of runs, with random inputs. */
+static void put_profile(cli *c, json *j, tn_program *p, uint64_t seed) {
+    tn_session *s;
+    tn_profile *report;
+    tn_profile_summary sum;
+    tn_profiled_kernel k;
+    cli_need(c, tn_session_new(p, &s));
+    ports io = ports_new(c, p);
+    ports_fill(c, &io, seed);
+    ports_bind(c, s, &io);
+    cli_need(c, tn_session_profile(s, cli_number(c, "seconds", 1, 0, 1e6), &report));
+    tn_profile_get_summary(report, &sum);
+    json_object(j, "profile");
+    json_int(j, "rounds", sum.rounds);
+    json_number(j, "run_us", sum.run_us);
+    json_array(j, "kernels");
+    for (int i = 0; i < sum.kernels && !tn_profile_kernel(report, i, &k); i++) {
+        json_line(j, NULL);
+        json_number(j, "median_us", k.median_us);
+        json_number(j, "best_us", k.best_us);
+        json_end(j);
+    }
+    json_end(j);
+    json_end(j);
+    tn_profile_free(report);
+    ports_free(&io);
+    tn_session_free(s);
+}
+
+/* ---- what if ---- */
+
+/* One program as `explain.short.json`; nothing where it cannot be made. */
+static void put_variant(cli *c, json *j, const char *group, const char *label, const char *spec, const tn_compile_opts *o) {
+    char *said;
+    tn_program *p;
+    tn_graph *g = model_open(c, spec, report_seed(c));
+    if (!tn_compile(g, o, &p)) {
+        cli_need(c, tn_program_text(p, "explain.short.json", &said));
+        json_object(j, NULL);
+        json_text(j, "group", group);
+        json_text(j, "label", label);
+        json_raw(j, "explain", said);
+        json_end(j);
+        tn_string_free(c->ctx, said);
+        tn_program_free(p);
+    }
+    tn_graph_free(g);
+}
+
+/* The same graph at each fusion level, with other threads, for a GPU as most are, and with other batches. */
+static void put_variants(cli *c, json *j, const char *spec, const tn_compile_opts *own) {
+    static const int64_t batches[] = { 1, 8, 32, 128 };
+    char label[32];
+    bool cpu = !strcmp(own->device, "cpu");
+    json_array(j, "variants");
+    for (int fusion = 0; fusion < 4; fusion++) {
+        tn_compile_opts o = *own;
+        o.fusion = fusion, o.schedule = NULL;
+        snprintf(label, sizeof label, "level %d", fusion);
+        put_variant(c, j, "Fusion", label, spec, &o);
+    }
+    for (int threads = 1; threads <= 8 && cpu; threads *= 2) {
+        tn_compile_opts o = *own;
+        o.threads = threads, o.schedule = NULL;
+        snprintf(label, sizeof label, "%d thread%s", threads, threads > 1 ? "s" : "");
+        put_variant(c, j, "Threads", label, spec, &o);
+    }
+    for (int device = 0; device < 2; device++) {
+        tn_compile_opts o = *own;
+        o.device = device ? "null-cuda" : "cpu", o.schedule = NULL;
+        put_variant(c, j, "Device", device ? "a GPU, by the model" : "this processor", spec, &o);
+    }
+    for (size_t i = 0; i < COUNT_OF(batches); i++) {
+        char *other = model_batch(c, spec, batches[i]);
+        tn_compile_opts o = *own;
+        o.schedule = NULL;
+        snprintf(label, sizeof label, "batch %d", (int)batches[i]);
+        if (other) put_variant(c, j, "Batch", label, other, &o);
+        free(other);
+    }
+    json_end(j);
 }
 
 /* ---- the page ---- */
@@ -161,14 +305,21 @@ static void put_data(FILE *f, const char *data) {
 void report_write(cli *c, const char *path, const tn_compile_opts *o) {
     char *data = NULL;
     size_t n = 0;
-    const char *page = (const char *)report_page, *mark = strstr(page, "@data@");
+    const char *page = (const char *)report_page, *mark = strstr(page, "@data@"), *against = cli_text(c, "against", NULL);
+    tn_program_stats compiled;
     FILE *f = open_memstream(&data, &n);
     if (!f) cli_fail(c, "out of memory");
     json j = json_begin(f, "explain");
     json_text(&j, "tenon", tn_version());
     json_array(&j, "programs");
-    put_program(c, &j, c->args[0], o);
+    tn_program *p = put_program(c, &j, c->args[0], o, true);
+    if (against) tn_program_free(put_program(c, &j, against, o, false));
     json_end(&j);
+    tn_program_get_stats(p, &compiled);
+    if (!cli_flag(c, "no-ceilings") && !strcmp(o->device, "cpu")) put_ceilings(&j, compiled.threads);
+    if (cli_flag(c, "measure")) put_profile(c, &j, p, report_seed(c));
+    if (!cli_flag(c, "no-what-if")) put_variants(c, &j, c->args[0], o);
+    tn_program_free(p);
     json_finish(&j);
     if (fclose(f)) cli_fail(c, "out of memory");
     f = cli_create(c, path);

@@ -385,7 +385,8 @@ TN_API void tn_program_get_stats(const tn_program *p, tn_program_stats *out);
 /* Texts of the stages, for people and tools: "graph" (as compiled), "plan", "deps" (what each launch comes after, by data or
  * control), "scalar" (kernels as they are before their schedules), "schedule", "kernels", "c", "x86" (a listing of machine
  * code), "opencl" and "cuda" (programs for GPUs), "standalone" (the C file of tn_program_export as it is by default),
- * "explain", "explain.json". Free with tn_string_free. */
+ * "explain", "explain.json", "explain.short.json" (sums and the dearest kernels), "passes.json" (what each pass of the graph
+ * changed). Free with tn_string_free. */
 TN_API TN_CHECK tn_status tn_program_text(const tn_program *p, const char *stage, char **out_text);
 
 /* ---- export -------------------------------------------------------------------------------------------------------------- */

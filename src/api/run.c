@@ -149,6 +149,10 @@ static void make_text(void *arg) {
         explain_print(explain_make(p, j->a), &j->out);
     else if (!strcmp(j->stage, "explain.json") && p->plan)
         explain_json(explain_make(p, j->a), &j->out);
+    else if (!strcmp(j->stage, "explain.short.json") && p->plan)
+        explain_short_json(explain_make(p, j->a), j->a, &j->out);
+    else if (!strcmp(j->stage, "passes.json") && p->plan)
+        explain_passes(p, j->a, &j->out);
     else
         j->known = false;
 }
@@ -168,7 +172,7 @@ tn_status tn_program_text(const tn_program *p, const char *stage, char **out_tex
         code = program_fail(p, TN_ERR_INVAL,
                             "tn_program_text: no stage \"%s\" in this program; stages are graph, plan, deps, scalar, schedule, "
                             "kernels, c, x86, "
-                            "standalone, opencl, cuda, explain, explain.json",
+                            "standalone, opencl, cuda, explain, explain.json, explain.short.json, passes.json",
                             stage);
     else if (!(*out_text = mem_strdup(p->ctx->mem, j.out.s)))
         code = program_fail(p, TN_ERR_NOMEM, "out of memory: a text of %zu bytes", j.out.n);

@@ -7,6 +7,7 @@
 #include "ir/plan.h"
 #include "ir/target.h"
 #include "machine/cost.h"
+#include "pass/watch.h"
 
 enum { WHY_BYTES = 640 };
 
@@ -65,6 +66,8 @@ tn_status drive_estimate(mem m, const graph *g, const tn_compile_opts *opts, con
 
 /* pipeline.c. Jumps through a->gd. */
 plan *pipeline_run(const graph *g, arena *a, const tn_compile_opts *opts, const target *t);
+/* The passes alone; w (may be NULL) is told of each that changes something. */
+void pipeline_passes(graph *g, arena *a, const tn_compile_opts *opts, const target *t, const pass_watch *w);
 /* The arguments of a kernel that recipes made of one with the first n_before of its buffers, which had the arguments pk->args.
  */
 void pipeline_args(plan *p, pkernel *pk, int n_before);

@@ -77,6 +77,9 @@ void explain_find_edges(explain *x, const explain_reasons *r, const struct machi
 explain_reasons explain_list_reasons(const plan *p, arena *a);
 
 void explain_print(const explain *x, str *out); /* explain_text.c */
-void explain_json(const explain *x, str *out);  /* explain_json.c */
+enum { EXPLAIN_SHORT = 40 };
+void explain_short_json(const explain *x, arena *a, str *out); /* sums, and the codes that take longest, so many at most */
+void explain_json(const explain *x, str *out);                 /* explain_json.c */
+void explain_passes(const tn_program *p, arena *a, str *out);  /* explain_passes.c: JSON of what each pass changed; jumps */
 
 #endif

@@ -130,15 +130,9 @@ static void add_touched(const pkernel *pk, str *out) {
     str_add(out, "],");
 }
 
-static void add_kernel(const explain *e, const explain_kernel *x, str *out) {
+static void add_parts(const explain *e, const explain_kernel *x, str *out) {
     const plan *p = e->plan;
     const pkernel *pk = x->launch;
-    str_add(out, "{");
-    add_string(out, "name", pk->k->name);
-    str_addf(out, "\"code\":%d,\"bytes_read\":%llu,\"bytes_written\":%llu,\"flops\":%llu,\"parallel\":%s,", pk->code,
-             (u64)pk->k->bytes_read, (u64)pk->k->bytes_written, (u64)pk->k->flops, json_bool(pk->k->par_var >= 0));
-    if (pk->k->block_threads) add_launch(x, out);
-    add_cost(&x->cost, e->program->target.kind == TARGET_GPU, out);
     add_schedule(x->code, out);
     add_touched(pk, out);
     str_add(out, "\"values\":[");
@@ -150,7 +144,22 @@ static void add_kernel(const explain *e, const explain_kernel *x, str *out) {
         str_addf(out, "%s{\"value\":%u,\"over\":%u}", j ? "," : "", x->in_place[j].value, x->in_place[j].over);
     str_add(out, "],\"decisions\":[");
     for (int j = 0; j < x->n_decisions; j++) str_addf(out, "%s%d", j ? "," : "", x->decisions[j]);
-    str_add(out, "]}");
+    str_add(out, "]");
+}
+
+static void add_kernel(const explain *e, int i, bool parts, str *out) {
+    const explain_kernel *x = &e->kernels[i];
+    const pkernel *pk = x->launch;
+    str_addf(out, "{\"kernel\":%d,", i);
+    add_string(out, "name", pk->k->name);
+    str_addf(out, "\"code\":%d,\"bytes_read\":%llu,\"bytes_written\":%llu,\"flops\":%llu,\"parallel\":%s,", pk->code,
+             (u64)pk->k->bytes_read, (u64)pk->k->bytes_written, (u64)pk->k->flops, json_bool(pk->k->par_var >= 0));
+    add_cost(&x->cost, e->program->target.kind == TARGET_GPU, out);
+    if (parts && pk->k->block_threads) add_launch(x, out);
+    if (parts)
+        add_parts(e, x, out);
+    else
+        str_addf(out, "\"n_values\":%d", pk->n_fused);
 }
 
 /* ---- buffers and decisions ---- */
@@ -193,14 +202,29 @@ static void add_decisions(const plan *p, str *out) {
     str_add(out, "]");
 }
 
+/* Sums over all kernels. */
+static void add_totals(const explain *x, str *out) {
+    double ns = 0, bytes[MACHINE_LEVELS] = { 0 };
+    for (int i = 0; i < x->plan->kernels.n; i++) {
+        ns += x->kernels[i].cost.ns;
+        for (int l = 0; l < MACHINE_LEVELS; l++) bytes[l] += x->kernels[i].cost.bytes[l];
+    }
+    str_addf(out, "\"n_kernels\":%d,\"n_values\":%d,\"predicted_us\":%.6g,", x->plan->kernels.n, x->plan->g->nodes.n - 1,
+             ns * 1e-3);
+    str_addf(out, "\"level_bytes\":{\"l1\":%.0f,\"l2\":%.0f,\"l3\":%.0f,\"memory\":%.0f},", bytes[LEVEL_L1], bytes[LEVEL_L2],
+             bytes[LEVEL_L3], bytes[LEVEL_MEMORY]);
+}
+
 void explain_json(const explain *x, str *out) {
     str_add(out, "{\"schema\":1,");
     add_head(x, out);
+    add_totals(x, out);
     add_machine(x, out);
     str_add(out, "\"kernels\":[");
     for (int i = 0; i < x->plan->kernels.n; i++) {
         if (i) str_add(out, ",");
-        add_kernel(x, &x->kernels[i], out);
+        add_kernel(x, i, true, out);
+        str_add(out, "}");
     }
     str_add(out, "],\"unused\":[");
     for (int i = 0; i < x->n_unused; i++) {
@@ -213,4 +237,37 @@ void explain_json(const explain *x, str *out) {
     add_buffers(x, out);
     add_decisions(x->plan, out);
     str_add(out, "}\n");
+}
+
+/* Launches of the same code, such as those of repeated layers. */
+typedef struct explain_code {
+    int first, launches;
+    double ns; /* of all of them */
+} explain_code;
+
+static bool is_dearer(const void *a, const void *b, const void *ud) {
+    (void)ud;
+    return ((const explain_code *)a)->ns > ((const explain_code *)b)->ns;
+}
+
+void explain_short_json(const explain *x, arena *a, str *out) {
+    int n = x->plan->kernels.n;
+    explain_code *codes = ARENA_ARRAY(a, explain_code, n + 1);
+    for (int i = 0; i < n; i++) {
+        explain_code *of = &codes[x->kernels[i].launch->code];
+        if (!of->launches++) of->first = i;
+        of->ns += x->kernels[i].cost.ns;
+    }
+    merge_sort(a, codes, n, sizeof *codes, is_dearer, NULL);
+    str_add(out, "{\"schema\":1,\"short\":true,");
+    add_head(x, out);
+    add_totals(x, out);
+    add_machine(x, out);
+    str_add(out, "\"kernels\":[");
+    for (int i = 0; i < n && i < EXPLAIN_SHORT && codes[i].launches; i++) {
+        if (i) str_add(out, ",");
+        add_kernel(x, codes[i].first, false, out);
+        str_addf(out, ",\"launches\":%d,\"launches_us\":%.6g}", codes[i].launches, codes[i].ns * 1e-3);
+    }
+    str_add(out, "]}\n");
 }

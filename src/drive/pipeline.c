@@ -5,17 +5,17 @@
 #include "recipe/recipe.h"
 #include "sched/fusion.h"
 #include "mem/mem.h"
-#include "pass/pass.h"
 #include "sched/sched.h"
 
-static void run_passes(graph *g, arena *a, const tn_compile_opts *opts, const target *t) {
+void pipeline_passes(graph *g, arena *a, const tn_compile_opts *opts, const target *t, const pass_watch *w) {
+    bool check = opts->check != 0;
     if (!opts->no_passes)
-        pass_run_all(g, a, opts->check != 0);
+        pass_run_all_watched(g, a, check, w);
     else /* not an optimisation: the scheduler knows no fold */
-        pass_run(g, pass_find("fold_lower"), a, opts->check != 0);
-    if (!opts->no_passes && opts->fusion >= 2 && t->kind == TARGET_GPU) pass_run_stage(g, STAGE_GPU, a, opts->check != 0);
-    if (t->kind == TARGET_CPU) pass_run_stage(g, STAGE_CPU, a, opts->check != 0);
-    pass_run_stage(g, STAGE_TARGET, a, opts->check != 0);
+        pass_run_watched(g, pass_find("fold_lower"), a, check, w);
+    if (!opts->no_passes && opts->fusion >= 2 && t->kind == TARGET_GPU) pass_run_stage_watched(g, STAGE_GPU, a, check, w);
+    if (t->kind == TARGET_CPU) pass_run_stage_watched(g, STAGE_CPU, a, check, w);
+    pass_run_stage_watched(g, STAGE_TARGET, a, check, w);
 }
 
 static void check_kernels(const plan *p, const char *stage) {
@@ -143,7 +143,7 @@ static int64_t local_bytes(const target *t) { /* a thread block also combines su
 
 plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, const target *t) {
     graph *g = graph_clone(src, a, src->a != a, NULL);
-    run_passes(g, a, opts, t);
+    pipeline_passes(g, a, opts, t, NULL);
     plan *p = sched_plan(
         g, a,
         &(sched_opts){ .fusion = opts->fusion, .local_bytes = local_bytes(t), .rows_only = t->kind == TARGET_GPU, .t = t });

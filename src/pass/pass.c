@@ -4,6 +4,7 @@
 #include "pass/pass.h"
 
 #include "pass/rewrite.h"
+#include "pass/watch.h"
 
 #define MAX_ROUNDS 64 /* a graph of n nodes settles in a handful; see tests/pass/test_pass.c */
 
@@ -107,12 +108,13 @@ static bool check_acyclic(const graph *g, arena *scratch, str *out) {
     return n_done == g->nodes.n - 1;
 }
 
-bool pass_run(graph *g, const pass_info *p, arena *scratch, bool check) {
+bool pass_run_watched(graph *g, const pass_info *p, arena *scratch, bool check, const pass_watch *w) {
     bool changed = p->run(g, scratch);
     str problems;
     str_init(&problems, scratch);
     if (check && !(check_uses(g, scratch, &problems) && check_outputs(g, &problems) && check_acyclic(g, scratch, &problems)))
         guard_fail(g->a->gd, TN_ERR_INTERNAL, "pass %s left wrong uses:\n%s", p->name, problems.s);
+    if (changed && w) w->changed(w->ud, g, p);
     if (changed) graph_compact(g);
     if (check && graph_check(g, &problems) != 0)
         guard_fail(g->a->gd, TN_ERR_INTERNAL, "pass %s broke the graph:\n%s", p->name, problems.s);
@@ -124,20 +126,26 @@ const char *pass_stage_name(pass_stage stage) {
     return names[stage];
 }
 
-void pass_run_stage(graph *g, pass_stage stage, arena *scratch, bool check) {
+void pass_run_stage_watched(graph *g, pass_stage stage, arena *scratch, bool check, const pass_watch *w) {
     for (size_t i = 0; i < COUNT_OF(table); i++)
-        if (table[i].stage == stage) pass_run(g, &table[i], scratch, check);
+        if (table[i].stage == stage) pass_run_watched(g, &table[i], scratch, check, w);
 }
 
-void pass_run_all(graph *g, arena *scratch, bool check) {
+void pass_run_all_watched(graph *g, arena *scratch, bool check, const pass_watch *w) {
     graph_compact(g);
     for (int round = 0; round < MAX_ROUNDS; round++) {
         const char *last = NULL;
         for (size_t i = 0; i < COUNT_OF(table) && !(last && table[i].stage == STAGE_LOWER); i++)
-            if (table[i].stage <= STAGE_LOWER && pass_run(g, &table[i], scratch, check)) last = table[i].name;
+            if (table[i].stage <= STAGE_LOWER && pass_run_watched(g, &table[i], scratch, check, w)) last = table[i].name;
         if (!last) return;
         if (check && round == MAX_ROUNDS - 1)
             guard_fail(g->a->gd, TN_ERR_INTERNAL, "passes do not settle after %d rounds; %s changed the graph last", MAX_ROUNDS,
                        last);
     }
+}
+
+bool pass_run(graph *g, const pass_info *p, arena *scratch, bool check) { return pass_run_watched(g, p, scratch, check, NULL); }
+void pass_run_all(graph *g, arena *scratch, bool check) { pass_run_all_watched(g, scratch, check, NULL); }
+void pass_run_stage(graph *g, pass_stage stage, arena *scratch, bool check) {
+    pass_run_stage_watched(g, stage, scratch, check, NULL);
 }

@@ -197,8 +197,18 @@ static tn_status evaluated(tn_graph *g, const float *x, story *st) {
 }
 
 static tn_status texts(tn_ctx *ctx, const tn_program *p) {
-    static const char *const stages[] = { "graph",  "plan", "kernels",    "c",       "x86",
-                                          "opencl", "cuda", "standalone", "explain", "explain.json" };
+    static const char *const stages[] = { "graph",
+                                          "plan",
+                                          "kernels",
+                                          "c",
+                                          "x86",
+                                          "opencl",
+                                          "cuda",
+                                          "standalone",
+                                          "explain",
+                                          "explain.json",
+                                          "explain.short.json",
+                                          "passes.json" };
     tn_status code = TN_OK;
     for (size_t i = 0; i < sizeof stages / sizeof *stages && !code; i++) {
         char *text;
