@@ -75,6 +75,12 @@ text = json.dumps(out).encode()
 open("half/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + b"".join(parts))
 EOF
 "$tenon" generate half --temperature 0 -n 5 -q >a 2>err || fail "bf16: $(cat err)"
+# The example learns; called again, it has nothing left to do.
+steps() { (mkdir -p "$1" && cd "$1" && "$BUILD_DIR/examples/gpt" --steps "$2" --json ../text); }
+steps one 32 >a 2>err || fail "example: $(cat err)"
+python3 -c 'import json; r = json.load(open("a")); assert r["steps"] == 32 and r["bits_per_byte"] < 7, r' || fail "example: $(cat a)"
+steps one 32 >b || fail "example: it does not go on"
+grep -q '"seconds":0.0' b || fail "the example does its steps again: $(cat b)"
 wrong() { # CODE WORDS COMMAND OPTIONS..
     local code=$1 words=$2
     shift 2
