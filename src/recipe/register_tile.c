@@ -166,7 +166,8 @@ static bool pays_to_join(const tile_chooser *c, const kins *x, kvar row, int64_t
 }
 
 /* The row of the result that lies along memory and that one operand alone depends on, where that operand can be read as vectors
- * of it only when it is copied: both operands lie along a contraction loop, its elements lie apart, or its rows are short.
+ * of it only when it is copied: both operands lie along a contraction loop, its elements lie apart, or its rows are short; or
+ * where it is computed, which the copy does once.
  * *columns: of the row, with those that are joined with it; *join: how many these are. */
 static kvar packed_row(const tile_chooser *c, int *join, int64_t *columns) {
     *join = 0;
@@ -175,12 +176,12 @@ static kvar packed_row(const tile_chooser *c, int *join, int64_t *columns) {
     kvar row = result_row(c->k);
     if (!a || !b || a->dyn || b->dyn || row < 0 || !affine_coef(a->idx, row) == !affine_coef(b->idx, row)) return -1;
     const kins *x = affine_coef(a->idx, row) ? a : b;
-    bool along = lie_along_sum(c, a, b), apart = affine_coef(x->idx, row) != 1;
-    int upd = (int)(c->dot - c->k->ins.at),
-        joinable = contraction_joinable(c->k, upd, x == a ? c->dot->a : c->dot->b, row, columns);
+    reg value = x == a ? c->dot->a : c->dot->b;
+    bool along = lie_along_sum(c, a, b), apart = affine_coef(x->idx, row) != 1, computed = &c->k->ins.at[value] != x;
+    int upd = (int)(c->dot - c->k->ins.at), joinable = contraction_joinable(c->k, upd, value, row, columns);
     if (joinable && joinable <= MOST_JOINED && (along || apart || pays_to_join(c, x, row, *columns))) *join = joinable;
     if (!*join) *columns = c->k->vars.at[row].extent;
-    return *columns < c->lanes || !(along || apart || *join) ? -1 : row;
+    return *columns < c->lanes || !(along || apart || computed || *join) ? -1 : row;
 }
 
 /* For the steps: what was chosen goes to the kernel. */

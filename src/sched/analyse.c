@@ -13,6 +13,7 @@ enum { FEW_READS = 64, MANY_READS = 300, SMALL_BORDER = 32 };
 /* Times that a contraction may read what is computed as it is loaded (a tile of rows has all of them); work on an element;
  * elements below which a kernel of its own costs nothing. */
 enum { PACKED_COLUMNS = 16 /* of the result, at least */ };
+enum { SOFTMAX_STEPS = 5 /* from the sums of its rows to what it is read by */ };
 enum { PROLOGUE_READS = 4, PROLOGUE_FLOPS = 2, PROLOGUE_ELEMS = 4096 };
 
 typedef struct pending { /* of a value, not walked yet */
@@ -20,7 +21,7 @@ typedef struct pending { /* of a value, not walked yet */
     const affine *idx;
     bool under_dot, masked;
     int64_t dot_work; /* multiply-adds of the innermost contraction around it */
-    prologue_use use; /* by a contraction that packs it if that pays: the operand that lies along the result's rows; else 0 */
+    prologue_use use; /* by a contraction that packs it if that pays: the operand with the columns of the result; else 0 */
 } pending;
 typedef struct walk {
     sched *s;
@@ -194,6 +195,40 @@ void dot_operand_index(const graph *g, val v, const affine *idx, const affine *k
         if (!(used_b >> i & 1)) ib[i] = idx[at++];
 }
 
+/* Whether v is made of a reduction in a few steps, as a softmax is. */
+static bool is_of_rows(const graph *g, val v, int steps) {
+    const node *n = graph_get(g, v);
+    op_class c = op_get((op_code)n->op)->cls;
+    if (c == CL_REDUCE || steps == 0) return c == CL_REDUCE;
+    if (!op_is_elementwise((op_code)n->op) && n->op != OP_cast && !op_is_move((op_code)n->op)) return false;
+    for (int i = 0; i < n->n_in; i++)
+        if (is_of_rows(g, n->in[i], steps - 1)) return true;
+    return false;
+}
+
+/* Whether contraction v of several matrices may go by blocks of rows with what is before or behind it (sched/row_block.c), as
+ * attention does: each block would compute an operand again. */
+static bool goes_by_rows(const walk *w, val v) {
+    const graph *g = w->s->g;
+    if (graph_get(g, v)->attr[0] == 0) return false;
+    for (int i = 0; i < w->gr->roots.n; i++)
+        for (uint32_t u = graph_get(g, w->gr->roots.at[i])->first_use; u; u = g->uses.at[u - 1].next)
+            if (op_get((op_code)graph_get(g, g->uses.at[u - 1].user)->op)->cls == CL_REDUCE) return true;
+    return is_of_rows(g, graph_get(g, v)->in[0], SOFTMAX_STEPS) || is_of_rows(g, graph_get(g, v)->in[1], SOFTMAX_STEPS);
+}
+
+/* How contraction v uses operand `in` if it can be packed: vectors run along the result's innermost loop, which is one of the
+ * n free axes of v from `first` on that this operand brings. Zeros if not. */
+static prologue_use packed_use(const walk *w, val v, const affine *idx, int first, int n, int64_t work, val in) {
+    const node *x = graph_get(w->s->g, v);
+    kvar lanes = w->an->n_root_vars - 1;
+    int64_t columns = 1;
+    bool along = false;
+    for (int i = first; i < first + n && lanes >= 0; i++)
+        along |= affine_coef(idx[i], lanes) == 1, columns = times(columns, x->dims[i]);
+    return along && columns >= PACKED_COLUMNS ? (prologue_use){ work, graph_elems(w->s->g, in), 0 } : (prologue_use){ 0 };
+}
+
 static bool walk_dot(walk *w, val v, const affine *idx) {
     const node *n = graph_get(w->s->g, v), *x = graph_get(w->s->g, n->in[0]);
     int nb = (int)n->attr[0], nc = (int)n->attr[1];
@@ -209,10 +244,14 @@ static bool walk_dot(walk *w, val v, const affine *idx) {
     add_work(w->an, work);
     narrow_rows(w, v, idx);
     dot_operand_index(w->s->g, v, idx, kv, ia, ib);
-    bool columns = nb == 0 && n->rank > 0 && n->rank > x->rank - nc && n->dims[n->rank - 1] >= PACKED_COLUMNS;
-    prologue_use packed = { work, columns ? graph_elems(w->s->g, n->in[1]) : 0, 0 };
-    return walk_later(w, (pending){ n->in[1], ib, true, false, work, packed }) &&
-           walk_later(w, (pending){ n->in[0], ia, true, false, work, { 0 } });
+    int right = x->rank - nc; /* the first free axis of the right operand */
+    prologue_use a = { 0 }, b = { 0 };
+    if (!goes_by_rows(w, v)) {
+        a = packed_use(w, v, idx, nb, right - nb, work, n->in[0]);
+        b = packed_use(w, v, idx, right, n->rank - right, work, n->in[1]);
+    }
+    return walk_later(w, (pending){ n->in[1], ib, true, false, work, b }) &&
+           walk_later(w, (pending){ n->in[0], ia, true, false, work, a });
 }
 
 /* Whether the contraction around view v, which has a border, reads what is inside of it. */

@@ -1,10 +1,14 @@
 /* prologue.c - what it costs to compute an operand of a contraction as it is packed into panels, and what to store it first: a
- * panel is packed once for as many rows as its sums fit the caches. In: sizes and the target alone, so that the decision is the
- * same wherever the graph stands. */
+ * panel is packed once for as many rows as its sums fit the caches, and has an element of an image for each window over it. In:
+ * sizes and the target alone, so that the decision is the same wherever the graph stands. */
 #include "machine/machine.h"
 #include "sched/sched.h"
 
-enum { PANEL_ROWS = 512 /* that share a panel */, NEVER = 64 /* operations on an element */ };
+enum {
+    PANEL_ROWS = 512 /* that share a panel */,
+    WINDOWS = 4 /* that have an element of an image, at least */,
+    NEVER = 64 /* operations on an element */
+};
 #define SMALL 0.03 /* of the contraction's time: less than that is a fair price for a temporary that is not made */
 
 /* Of so many bytes, which were just written or read. */
@@ -21,9 +25,11 @@ bool sched_packs_computed(const sched *s, tn_dtype t, int64_t elems, const prolo
     if (by->flops > NEVER || !size_mul(elems, (int64_t)dtype_size(t), &bytes)) return false;
     const machine_cache *home = home_of(&m, bytes);
     double lanes = (double)m.pipe_bytes / (double)dtype_size(kernel_reg_dtype(t)), rows = (double)(by->work / by->elems),
-           again = rows / PANEL_ROWS, /* panels behind the first of the same columns */
-        computed = again * (double)by->elems * (double)(by->flops + 1) / (lanes * m.alu_pipes * m.ghz),
+           again =
+               rows <= PANEL_ROWS ? 0 : rows / PANEL_ROWS * (double)by->elems; /* panels behind the first of the same columns */
+    if (by->elems / WINDOWS > elems) again += (double)(by->elems - elems);
+    double computed = again * (double)(by->flops + 1) / (lanes * m.alu_pipes * m.ghz),
            stored = (double)bytes / home->write + (double)bytes / home->read + m.start_ns,
            products = (double)by->work / (lanes * m.fma_pipes * m.ghz);
-    return rows <= PANEL_ROWS || computed <= stored + SMALL * products;
+    return again <= 0 || computed <= stored + SMALL * products;
 }

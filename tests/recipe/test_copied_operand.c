@@ -20,14 +20,26 @@ static val an_input(graph *g, const char *name, tn_dtype t, int rank, const int6
 
 typedef struct layer { /* a convolution */
     int64_t images, in, out, height, width, kernel, stride, dilation, padding, groups;
+    bool normed; /* of relu(scale x + shift), both one a channel */
 } layer;
+
+static val a_channel(graph *g, const char *name, int64_t channels, const int64_t *dims) { /* one number each, everywhere */
+    val x = graph_reshape(g, an_input(g, name, TN_F32, 1, &channels), 4, (int64_t[]){ 1, channels, 1, 1 });
+    return graph_expand(g, x, dims);
+}
+
+static val relu(graph *g, val x) { return graph_binary(g, OP_max, x, graph_splat_like(g, x, 0)); }
 
 /* relu(convolution of x[images, in, height, width] + one b a channel), with channels first; weights on either side. */
 static graph *convolution(arena *a, const layer *l, bool weights_first) {
     int64_t dx[] = { l->images, l->in, l->height, l->width }, in = l->in / l->groups, out = l->out / l->groups,
             dw[] = { l->groups, out, in, l->kernel, l->kernel }, border[] = { 0, 0, l->padding, l->padding };
     graph *g = graph_make(a, "convolution");
-    val x = graph_pad(g, an_input(g, "x", TN_F32, 4, dx), border, border, 0), w = an_input(g, "w", TN_F32, 5, dw);
+    val x = an_input(g, "x", TN_F32, 4, dx), w = an_input(g, "w", TN_F32, 5, dw);
+    if (l->normed)
+        x = relu(g, graph_binary(g, OP_add, graph_binary(g, OP_mul, x, a_channel(g, "scale", l->in, dx)),
+                                 a_channel(g, "shift", l->in, dx)));
+    x = graph_pad(g, x, border, border, 0);
     window_axis axes[] = { { 2, l->kernel, l->stride, l->dilation }, { 3, l->kernel, l->stride, l->dilation } };
     val v = graph_window(g, x, axes, 2);
     const int64_t *dv = graph_get(g, v)->dims;
@@ -38,9 +50,8 @@ static graph *convolution(arena *a, const layer *l, bool weights_first) {
     const int64_t first[] = { 2, 0, 1, 3, 4 }, last[] = { 1, 0, 4, 2, 3 };
     y = graph_permute(g, y, weights_first ? first : last); /* of [groups, out, images, ..] or [groups, images, .., out] */
     y = graph_reshape(g, y, 4, (int64_t[]){ l->images, l->out, grouped[3], grouped[4] });
-    val b = graph_reshape(g, an_input(g, "b", TN_F32, 1, (int64_t[]){ l->out }), 4, (int64_t[]){ 1, l->out, 1, 1 });
-    y = graph_binary(g, OP_add, y, graph_expand(g, b, graph_get(g, y)->dims));
-    graph_output(g, "y", graph_binary(g, OP_max, y, graph_splat_like(g, y, 0)));
+    y = graph_binary(g, OP_add, y, a_channel(g, "b", l->out, graph_get(g, y)->dims));
+    graph_output(g, "y", relu(g, y));
     return g;
 }
 
@@ -66,13 +77,28 @@ static const target machine_at_hand = {
 /* Layers of well-known networks, made small: all of them multiply whole vectors. */
 ARENA_TEST(test_layers_have_vectors) {
     static const layer layers[] = {
-        { 1, 16, 32, 28, 28, 1, 2, 1, 0, 1 }, { 1, 16, 32, 14, 14, 3, 1, 1, 1, 1 }, { 1, 32, 16, 7, 7, 3, 1, 1, 1, 1 },
-        { 1, 16, 32, 28, 28, 3, 2, 1, 1, 1 }, { 1, 3, 16, 56, 56, 7, 2, 1, 3, 1 },  { 2, 16, 16, 14, 14, 3, 1, 2, 2, 1 },
-        { 1, 3, 16, 64, 64, 11, 4, 1, 2, 1 },
+        { 1, 16, 32, 28, 28, 1, 2, 1, 0, 1, false }, { 1, 16, 32, 14, 14, 3, 1, 1, 1, 1, false },
+        { 1, 32, 16, 7, 7, 3, 1, 1, 1, 1, false },   { 1, 16, 32, 28, 28, 3, 2, 1, 1, 1, false },
+        { 1, 3, 16, 56, 56, 7, 2, 1, 3, 1, false },  { 2, 16, 16, 14, 14, 3, 1, 2, 2, 1, false },
+        { 1, 3, 16, 64, 64, 11, 4, 1, 2, 1, false }, { 1, 32, 64, 14, 14, 1, 1, 1, 0, 1, true },
     };
     for (size_t i = 0; i < 2 * COUNT_OF(layers); i++) {
         plan *p = plan_of(a, convolution(a, &layers[i / 2], i & 1), &machine_at_hand);
         if (!has_lanes(p, 8)) fail_msg("layer %d has no vectors along its result", (int)i / 2);
+    }
+}
+
+/* A norm's scale and shift and its ReLU in front of a layer are computed as the operand is copied: one kernel. */
+ARENA_TEST(test_norms_are_copied) {
+    static const layer layers[] = { { 1, 32, 64, 14, 14, 1, 1, 1, 0, 1, true }, { 1, 32, 64, 28, 28, 1, 2, 1, 0, 1, true } };
+    for (size_t i = 0; i < 2 * COUNT_OF(layers); i++) {
+        graph *g = convolution(a, &layers[i / 2], i & 1);
+        plan_config c = { .seed = i, .fusion = 3, .t = machine_at_hand };
+        plan *p = plan_of(a, g, &c.t);
+        if (!has_lanes(p, 8)) fail_msg("layer %d has no vectors along its result", (int)i / 2);
+        assert_int_equal(p->kernels.n, 1);
+        assert_true(p->temp_bytes == 0);
+        if (!plan_config_agrees(g, NULL, &c)) fail_msg("layer %d: %s", (int)i / 2, c.text);
     }
 }
 
@@ -84,6 +110,7 @@ ARENA_TEST(test_random_layers) {
         layer l = { .images = rng_between(&r, 1, 2), .groups = round % 6 ? 1 : rng_between(&r, 2, 3) };
         l.in = l.groups * rng_between(&r, 1, 9), l.out = l.groups * rng_between(&r, 2, 20);
         l.kernel = rng_between(&r, 1, 3), l.stride = rng_between(&r, 1, 3), l.dilation = rng_between(&r, 1, 2);
+        l.normed = rng_chance(&r, 0.3);
         l.padding = rng_between(&r, 0, 2), l.height = rng_between(&r, 5, 20), l.width = rng_between(&r, 5, 40);
         graph *g = convolution(&own, &l, round & 1);
         plan_config c = { .seed = (uint64_t)round, .fusion = 3, .t = plan_target((uint64_t)round) };
@@ -128,7 +155,7 @@ ARENA_TEST(test_strided_operands) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_layers_have_vectors), cmocka_unit_test(test_random_layers),
-                                        cmocka_unit_test(test_strided_operands) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_layers_have_vectors), cmocka_unit_test(test_norms_are_copied),
+                                        cmocka_unit_test(test_random_layers), cmocka_unit_test(test_strided_operands) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,6 +65,24 @@ ARENA_TEST(test_values) {
     }
 }
 
+/* Weights of several matrices at a time, dequantised by columns. */
+ARENA_TEST(test_batches) {
+    int64_t dx[] = { 3, 40, 96 }, dw[] = { 3, 96, 131 }, ds[] = { 3, 1, 131 }, batch[] = { 0 };
+    for (int i = 0; i < 4; i++) {
+        graph *g = graph_make(a, "batches");
+        val x = graph_add(g, &(spec){ .op = OP_input, .dtype = TN_F32, .name = "x", .rank = 3, .dims = dx }),
+            w = graph_add(g, &(spec){ .op = OP_input, .dtype = TN_I8, .name = "w", .rank = 3, .dims = dw }),
+            s = graph_add(g, &(spec){ .op = OP_input, .dtype = TN_F32, .name = "s", .rank = 3, .dims = ds });
+        w = graph_binary(g, OP_mul, graph_cast(g, w, TN_F32), graph_expand(g, s, dw));
+        graph_output(g, "y", graph_dot(g, x, w, batch, batch, 1, (int64_t[]){ 2 }, (int64_t[]){ 1 }, 1));
+        plan_config c = { .seed = (uint64_t)i, .fusion = 3, .t = a_target(1 + i) };
+        plan *p = plan_of(a, g, &c.t);
+        assert_int_equal(p->kernels.n, 1);
+        assert_true(p->temp_bytes == 0);
+        if (!plan_config_agrees(g, NULL, &c)) fail_msg("%d threads: %s", 1 + i, c.text);
+    }
+}
+
 /* What follows row by row does not join such a contraction in blocks of rows, each of which would dequantise again. */
 ARENA_TEST(test_not_by_blocks) {
     int64_t dims[] = { 300, 512 };
@@ -271,10 +289,9 @@ ARENA_TEST(test_bits) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_kernel),           cmocka_unit_test(test_not_by_blocks), cmocka_unit_test(test_values),
-        cmocka_unit_test(test_random_values),        cmocka_unit_test(test_bits),          cmocka_unit_test(test_nibbles),
-        cmocka_unit_test(test_constants_stay_narrow)
-    };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_one_kernel),    cmocka_unit_test(test_not_by_blocks),
+                                        cmocka_unit_test(test_batches),       cmocka_unit_test(test_values),
+                                        cmocka_unit_test(test_random_values), cmocka_unit_test(test_bits),
+                                        cmocka_unit_test(test_nibbles),       cmocka_unit_test(test_constants_stay_narrow) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
