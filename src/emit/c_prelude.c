@@ -18,8 +18,8 @@ static const char integers[] =
 
 /* What is said to compilers that know GNU C, in words for others. */
 static const char foreign[] =
-    "#if !defined(__GNUC__)\n#include <math.h>\n#include <string.h>\n#define __attribute__(x)\n#define __asm__(x)\n"
-    "#define __builtin_memcpy memcpy\n#define __builtin_memset memset\n#define __builtin_sqrtf sqrtf\n#define __builtin_sqrt "
+    "#if !defined(__GNUC__)\n%s#define __attribute__(x)\n#define __asm__(x)\n"
+    "#define __builtin_sqrtf sqrtf\n#define __builtin_sqrt "
     "sqrt\n#define __builtin_nanf(x) NAN\n#define __builtin_nan(x) NAN\n#define __builtin_inff() INFINITY\n#define "
     "__builtin_inf() INFINITY\n#define __builtin_assume_aligned(p, n) (p)\n#define __builtin_prefetch(p) ((void)0)\n"
     "#define __restrict restrict\n#define INL static inline\n#define HIDE(v) ((void)0)\n#define AGAIN(p) ((void)0)\n#define "
@@ -93,7 +93,8 @@ static const char float_ops[] =
     "INL $x@ DIV_$x@($x@ a, $x@ b) { return a / b; }\n";
 /* With errno, as C has it, a compiler would look for negative numbers, and call the library for these. */
 static const char sqrt1[] =
-    "#if defined(__GNUC__) && defined(__AVX__)\n"
+    "#if defined(SQUARE_ROOTS)\n#define m_sqrtf SQUARE_ROOT32\n#define m_sqrt SQUARE_ROOT64\n#elif defined(__GNUC__) && "
+    "defined(__AVX__)\n"
     "INL float m_sqrtf(float x) { float r; __asm__(\"vsqrtss %1, %1, %0\" : \"=x\"(r) : \"x\"(x)); return r; }\n"
     "INL double m_sqrt(double x) { double r; __asm__(\"vsqrtsd %1, %1, %0\" : \"=x\"(r) : \"x\"(x)); return r; }\n"
     "#elif defined(__GNUC__) && defined(__SSE2__)\n"
@@ -102,7 +103,12 @@ static const char sqrt1[] =
     "#elif defined(__GNUC__) && defined(__aarch64__)\n"
     "INL float m_sqrtf(float x) { float r; __asm__(\"fsqrt %s0, %s1\" : \"=w\"(r) : \"w\"(x)); return r; }\n"
     "INL double m_sqrt(double x) { double r; __asm__(\"fsqrt %d0, %d1\" : \"=w\"(r) : \"w\"(x)); return r; }\n"
-    "#else\n#define m_sqrtf __builtin_sqrtf\n#define m_sqrt __builtin_sqrt\n#endif\n";
+    "#elif defined(__GNUC__) && defined(__ARM_FP) && (__ARM_FP & 8)\n"
+    "INL float m_sqrtf(float x) { float r; __asm__(\"vsqrt.f32 %0, %1\" : \"=t\"(r) : \"t\"(x)); return r; }\n"
+    "INL double m_sqrt(double x) { double r; __asm__(\"vsqrt.f64 %P0, %P1\" : \"=w\"(r) : \"w\"(x)); return r; }\n"
+    "#elif defined(__GNUC__) && defined(__ARM_FP) && (__ARM_FP & 4)\n"
+    "INL float m_sqrtf(float x) { float r; __asm__(\"vsqrt.f32 %0, %1\" : \"=t\"(r) : \"t\"(x)); return r; }\n"
+    "#define m_sqrt SQUARE_ROOT64\n#else\n#define m_sqrtf SQUARE_ROOT32\n#define m_sqrt SQUARE_ROOT64\n#endif\n";
 static const char sqrt4[] = "#ifdef __SSE__\nINL f32x4 SQRT_f32x4(f32x4 x) { return __builtin_ia32_sqrtps(x); }\n#else\n";
 static const char sqrt16[] =
     "#if defined(__AVX512F__)\nINL f32x16 SQRT_f32x16(f32x16 x) { f32x16 r; __asm__(\"vsqrtps %1, %0\" : "
@@ -409,10 +415,27 @@ static bool elem_used(const prelude_needs *needs, const elem *e) {
     return (strcmp(e->name, "f64") || needs->f64) && (strcmp(e->name, "i64") || needs->i64);
 }
 
+void emit_check_freestanding(const str *out, const export_form *f, const char *op, const char *expr) {
+    static const char *const own[] = { "SQRT", "EXP", "LOG", "POW" };
+    for (size_t i = 0; i < COUNT_OF(libm); i++) {
+        bool known = false;
+        for (size_t k = 0; k < COUNT_OF(own); k++) known |= !strcmp(libm[i].word, own[k]);
+        if (!known && function_calls(expr, libm[i].word))
+            guard_fail(out->a->gd, TN_ERR_UNSUPPORTED,
+                       "%s, freestanding: op %s of f64 needs libm; compute it in f32, or export for a machine with a C library",
+                       f->name, op);
+    }
+}
+
 /* libm under names that the compiler does not know: it would compute calls with constant operands itself, with another rounding
  * than the library's, and turn some into other calls. */
 static void declare_libm(const prelude_needs *needs, str *out) {
-    if (word_used(needs, "SQRT")) str_add(out, sqrt1);
+    bool own = needs->form && needs->form->freestanding;
+    if (own) emit_freestanding(out);
+    if (word_used(needs, "SQRT"))
+        str_addf(out, "#define SQUARE_ROOT32 %s\n#define SQUARE_ROOT64 %s\n%s", own ? "root32" : "__builtin_sqrtf",
+                 own ? "root64" : "__builtin_sqrt", sqrt1);
+    if (own) return;
     if (needs->form) str_add(out, "#if !defined(__GNUC__)\n");
     for (size_t i = 0; needs->form && i < COUNT_OF(libm); i++) {
         if (!word_used(needs, libm[i].word) || !strcmp(libm[i].word, "SQRT")) continue;
@@ -455,7 +478,15 @@ void emit_prelude(const prelude_needs *asked, const clike_language *l, str *out)
         str_addf(out, "#define BARRIER %s\n", l->barrier);
         name_math(needs, l, out);
     } else {
-        str_add(out, needs->form ? foreign : integers);
+        bool own = needs->form && needs->form->freestanding;
+        if (needs->form)
+            str_addf(out, foreign,
+                     own ? "#define NAN ((float)(1e300 * 1e300 * 0))\n#define INFINITY ((float)(1e300 * 1e300))\n"
+                           "#define __builtin_memcpy copy_bytes\n#define __builtin_memset set_bytes\n"
+                         : "#include <math.h>\n#include <string.h>\n#define __builtin_memcpy memcpy\n"
+                           "#define __builtin_memset memset\n");
+        else
+            str_add(out, integers);
         str_add(out, common);
         declare_libm(needs, out);
     }

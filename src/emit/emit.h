@@ -79,6 +79,9 @@ typedef struct prelude_needs {
     bool ops[N_OPS];             /* elementwise ops used through their functions */
     bool functions[N_FUNCTIONS]; /* rows of functions.def that these need: filled in by emit_prelude */
 } prelude_needs;
+/* Jumps where an expression of ir/ops.def, computed in f64, needs libm: `op` and f say so. */
+void emit_check_freestanding(const str *out, const export_form *f, const char *op, const char *expr);
+void emit_freestanding(str *out); /* c_freestanding.c */
 /* c_prune.c: of `definitions` only what `code` needs. */
 void emit_pruned(const str *definitions, const str *code, str *out);
 struct clike_language;

@@ -44,6 +44,8 @@ static const tn_export_opts forms[] = {
     { .cpu = "avx2", .threads = 3, .header = "h" },
     { .cpu = "sse2", .weights = "data", .threads = 2, .header = "h" },
     { .cpu = "neon", .train = 1, .threads = 4 },
+    { .cpu = "native", .freestanding = 1 },
+    { .cpu = "scalar", .freestanding = 1, .weights = "data" },
 };
 
 static int setup(void **state) {
@@ -122,6 +124,8 @@ static void open_form(subject *s, const graph *g, int fusion, const tn_export_op
         if (!drive_is_shared(s->p, i)) goto trains;
     e.train = 0;
 trains:
+    if (e.freestanding && tn_program_export(s->p, &e, &s->x) == TN_ERR_UNSUPPORTED) e.freestanding = 0; /* functions of f64 */
+    tn_export_free(s->x);
     assert_int_equal(tn_program_export(s->p, &e, &s->x), TN_OK);
     assert_int_equal(sscanf(tn_export_data(s->x, TN_EXPORT_CODE, NULL), "/* %63[a-zA-Z0-9_].c -", s->name), 1);
     tn_export_free(s->x);
@@ -447,6 +451,65 @@ ARENA_TEST(test_half_types) {
     tn_graph_free(g);
 }
 
+/* Without the C library: functions of arguments of every size, and square roots where there is no instruction. */
+ARENA_TEST(test_freestanding) {
+    enum { N = 4096 };
+    static float x[N], y[N];
+    rng r = rng_make(7);
+    for (int i = 0; i < N; i++) { /* of all exponents */
+        uint32_t u = (uint32_t)rng_next(&r);
+        memcpy(&x[i], &u, 4);
+        y[i] = i % 2 ? x[i] * 1e-9f : (float)i - 100;
+        if (!isfinite(x[i])) x[i] = (float)i * 1e6f;
+        if (!isfinite(y[i])) y[i] = 3;
+    }
+    x[0] = INFINITY, x[1] = NAN, x[2] = -0.0f, x[3] = 1e-45f;
+    static const char *const ops[] = { "sin", "cos", "tan", "exp", "tanh", "log" };
+    for (int native = 0; native < 2; native++) {
+        tn_graph *g = tn_graph_new(ctx, native ? "alone" : "plain");
+        tn_tensor a_ = tn_state(g, "x", TN_F32, TN_DIMS(N), x), b = tn_state(g, "y", TN_F32, TN_DIMS(N), y);
+        for (size_t i = 0; i < COUNT_OF(ops); i++) tn_output(tn_op(g, ops[i], &a_, 1, NULL, 0), ops[i]);
+        tn_tensor wide = tn_cast(a_, TN_F64), small = tn_mul_scalar(tn_cast(b, TN_F64), 1e-3);
+        tn_output(tn_exp(small), "exp64");
+        tn_output(tn_log(wide), "log64");
+        tn_output(tn_pow(wide, tn_select(tn_lt(tn_abs(small), tn_full(g, TN_F64, TN_DIMS(N), 4)), small, wide)), "pow64");
+        tn_output(tn_pow(wide, tn_floor(small)), "power64");
+        tn_assign(b, tn_neg(b));
+        tn_assign(a_, tn_neg(a_));
+        if (tn_graph_status(g)) fail_msg("%s", tn_ctx_error(ctx));
+        uint64_t seed = 0;
+        while (!forms[seed % COUNT_OF(forms)].freestanding || !strcmp(forms[seed % COUNT_OF(forms)].cpu, "native") != native)
+            seed++;
+        /* the last: no instruction for roots */
+        const char *const how[] = { "cc -std=c99 -O1" STRICT, "cc -std=c99 -O2 -march=native" STRICT,
+                                    "cc -std=c99 -O1 -DSQUARE_ROOTS" STRICT };
+        check_steps(a, (const graph *[]){ g->ir }, 1, seed, 3, false, how, COUNT_OF(how));
+        shell(native ? "cc -std=c99 -O2 -march=native -ffreestanding -c alone.c && ! nm -u alone.o | grep . >&2"
+                     : "cc -std=c99 -O2 -ffreestanding -c plain.c && ! nm -u plain.o | grep . >&2");
+        tn_graph_free(g);
+        g = tn_graph_new(ctx, "exact");
+        a_ = tn_state(g, "x", TN_F32, TN_DIMS(N), x), b = tn_state(g, "y", TN_F32, TN_DIMS(N), y);
+        tn_output(tn_mod(a_, b), "mod");
+        tn_output(tn_sqrt(a_), "sqrt");
+        tn_output(tn_sqrt(tn_cast(a_, TN_F64)), "sqrt64");
+        tn_assign(b, tn_neg(b));
+        tn_assign(a_, tn_neg(a_));
+        check_steps(a, (const graph *[]){ g->ir }, 1, seed, 3, true, how, COUNT_OF(how));
+        tn_graph_free(g);
+    }
+    tn_graph *g = tn_graph_new(ctx, "double");
+    tn_output(tn_erf(tn_input(g, "x", TN_F64, TN_DIMS(3))), "y");
+    tn_export_opts e = TN_EXPORT_DEFAULTS;
+    tn_program *p;
+    tn_export *files;
+    e.freestanding = 1;
+    assert_int_equal(tn_compile(g, NULL, &p), TN_OK);
+    assert_int_equal(tn_program_export(p, &e, &files), TN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(tn_ctx_error(ctx), "op erf of f64"));
+    tn_program_free(p);
+    tn_graph_free(g);
+}
+
 /* Constants and initial states reach the outputs bit by bit (a NaN as a NaN). */
 ARENA_TEST(test_exact_data) {
     float f[29] = { 0.0f,     -0.0f,     INFINITY, -INFINITY, NAN,       1e-45f, -1.17549421e-38f, 3.4028234663852886e38f,
@@ -618,6 +681,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_dtypes),
         cmocka_unit_test(test_casts_at_the_ends),
         cmocka_unit_test(test_half_types),
+        cmocka_unit_test(test_freestanding),
         cmocka_unit_test(test_exact_data),
         cmocka_unit_test(test_zero_sizes),
         cmocka_unit_test(test_names),

@@ -96,6 +96,10 @@ static const char address_text[] = "INL int64_t at_clamped(int64_t i, int64_t n)
 void clike_program(clike *e, str *out) {
     str vocabulary;
     str_init(&vocabulary, out->a);
+    const export_form *form = e->needs.form;
+    for (int i = 0; form && form->freestanding && i < e->ops.n; i++)
+        if (e->ops.at[i].src == TN_F64)
+            emit_check_freestanding(out, form, op_get((op_code)e->ops.at[i].op)->name, op_get((op_code)e->ops.at[i].op)->expr);
     emit_prelude(&e->needs, e->l, &vocabulary);
     print_conversions(e, &vocabulary);
     str_add(&vocabulary, address_text);
