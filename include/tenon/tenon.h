@@ -187,6 +187,20 @@ typedef struct {
 #define TN_INTS(...) TN_LIST_(int64_t, __VA_ARGS__), TN_COUNT_(int64_t, __VA_ARGS__)
 #define TN_ALL_AXES NULL, -1 /* for reductions: every axis */
 
+/* Symbolic dims: sizes known only when a program runs. tn_dim gives a handle, a negative number that stands wherever a shape
+ * has a dim: tn_input(g, "x", TN_F32, TN_DIMS(batch, 784)). One compiled program serves all values from lo to hi that are
+ * multiples of multiple_of (1: all of them); memory is planned for the largest. The same name again is the same dim, and must
+ * have the same range. tn_tensor_shape gives handles, too: calculate with them by tn_dim_add and the others, whose operands are
+ * handles or numbers. -1 on errors, which stay with the graph. On the processor alone; a graph has at most TN_MAX_DIMS dims. */
+enum { TN_MAX_DIMS = 256 };
+TN_API int64_t tn_dim(tn_graph *g, const char *name, int64_t lo, int64_t hi, int64_t multiple_of);
+TN_API int64_t tn_dim_add(tn_graph *g, int64_t x, int64_t y);
+TN_API int64_t tn_dim_mul(tn_graph *g, int64_t x, int64_t y);
+TN_API int64_t tn_dim_floor_div(tn_graph *g, int64_t x, int64_t y); /* y: at least 1 for all values */
+TN_API int64_t tn_dim_ceil_div(tn_graph *g, int64_t x, int64_t y);
+TN_API int64_t tn_dim_min(tn_graph *g, int64_t x, int64_t y);
+TN_API int64_t tn_dim_max(tn_graph *g, int64_t x, int64_t y);
+
 TN_API tn_graph *tn_graph_new(tn_ctx *ctx, const char *name); /* NULL when out of memory */
 /* A graph in which every builder computes its result before it returns (immediate mode): tn_tensor_read works at once, inputs
  * are given with tn_tensor_write before first use, and the recorded graph can still be differentiated and compiled. Inputs and
@@ -481,6 +495,16 @@ typedef struct {
     void *data; /* row-major. Inputs are read from and outputs written to here during the run */
 } tn_binding;
 #define TN_BIND(...) TN_LIST_(tn_binding, __VA_ARGS__), TN_COUNT_(tn_binding, __VA_ARGS__)
+
+/* Values of a program's symbolic dims (tn_dim), for all runs until they are given again; a run without them is an error, as is
+ * a value outside of its dim's range. tn_bind_shape takes them from the shape of an input or output: each axis must be what it
+ * is for them. Nothing is allocated or compiled. tn_session_shape: the shape of a slot for these values. */
+TN_API TN_CHECK tn_status tn_bind_dim(tn_session *s, const char *name, int64_t value);
+TN_API TN_CHECK tn_status tn_bind_shape(tn_session *s, const char *name, tn_shape shape);
+TN_API TN_CHECK tn_status tn_session_shape(const tn_session *s, int slot, tn_shape *out);
+TN_API int tn_program_n_dims(const tn_program *p);
+TN_API TN_CHECK tn_status tn_program_dim(const tn_program *p, int i, const char **out_name, int64_t *out_lo, int64_t *out_hi,
+                                         int64_t *out_multiple_of); /* each may be NULL */
 
 /* Runs the program once. Names are looked up here; for the tightest loop resolve them once with tn_session_slot and use
  * tn_session_bind and tn_session_run: those allocate nothing, lock nothing and make no system call on the CPU. */

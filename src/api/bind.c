@@ -87,7 +87,7 @@ static tn_status bind_call(tn_session *s, const char *fn, const tn_binding *b, i
         if (slot < 0)
             return session_fail(s, TN_ERR_INVAL, "%s: no input or output is named \"%s\"", fn,
                                 b[i].name ? b[i].name : "(null)");
-        if (!b[i].data && s->p->io[slot].bytes)
+        if (!b[i].data && session_bytes(s, slot))
             return session_fail(s, TN_ERR_INVAL, "%s: data of \"%s\" is NULL", fn, b[i].name);
         if (s->io_flags[slot] & NAMED) return session_fail(s, TN_ERR_INVAL, "%s: \"%s\" is bound twice", fn, b[i].name);
         s->io_flags[slot] |= NAMED;
@@ -102,7 +102,7 @@ static tn_status bind_call(tn_session *s, const char *fn, const tn_binding *b, i
 
 /* Bytes that so many steps touch from s->bound[i] on; s->ring has been set unless it is one step. */
 static size_t extent(const tn_session *s, int i, int64_t steps) {
-    size_t bytes = (size_t)s->p->io[i].bytes, all;
+    size_t bytes = (size_t)session_bytes(s, i), all;
     if (steps == 1 || !s->ring[i]) return bytes;
     int64_t length = s->ring[s->p->n_io + i];
     return __builtin_mul_overflow(bytes, (size_t)(length < steps ? length : steps), &all) ? SIZE_MAX / 2 : all;
@@ -133,7 +133,7 @@ static tn_status check_overlaps(tn_session *s, const char *fn, int64_t steps) {
     for (int i = 0; i < p->n_io; i++) {
         int slot = s->by_address[i], is_output = p->io[slot].is_output;
         uintptr_t at = (uintptr_t)s->bound[slot];
-        if (!at || !p->io[slot].bytes) continue;
+        if (!at || !session_bytes(s, slot)) continue;
         int other = at < end[1] ? far[1] : is_output && at < end[0] ? far[0] : -1;
         if (other >= 0) {
             const pio *x = &p->io[slot < other ? slot : other], *y = &p->io[slot < other ? other : slot];
@@ -148,10 +148,13 @@ static tn_status check_overlaps(tn_session *s, const char *fn, int64_t steps) {
 }
 
 static tn_status check_bound(tn_session *s, const char *fn, int64_t steps) {
+    const char *missing;
+    if (!session_has_dims(s, &missing))
+        return session_fail(s, TN_ERR_INVAL, "%s: dim %s has no value: call tn_bind_dim or tn_bind_shape first", fn, missing);
     for (int i = 0; i < s->p->n_io; i++)
-        if (!s->bound[i] && s->p->io[i].bytes)
+        if (!s->bound[i] && session_bytes(s, i))
             return session_fail(s, TN_ERR_INVAL, "%s: input \"%s\" (%lld bytes) is not bound", fn, s->p->io[i].name,
-                                (long long)s->p->io[i].bytes);
+                                (long long)session_bytes(s, i));
     return check_overlaps(s, fn, steps);
 }
 
@@ -185,7 +188,7 @@ static tn_status set_rings(tn_session *s, int64_t n_steps, int64_t n_ring) {
         if (!named && length && length < n_steps)
             return session_fail(s, TN_ERR_INVAL, "tn_run_n: %lld steps, but the trace of \"%s\" has room for %lld",
                                 (long long)n_steps, io->name, (long long)length);
-        s->ring[i] = length ? io->bytes : 0;
+        s->ring[i] = length ? session_bytes(s, i) : 0;
         s->ring[n_io + i] = length ? length : 1;
     }
     return TN_OK;

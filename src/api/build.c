@@ -15,11 +15,11 @@ static tn_dtype check_dtype(graph *g, tn_dtype t) {
     if ((unsigned)t >= TN_N_DTYPES) FAIL(g, TN_ERR_INVAL, "%d is not a dtype", (int)t);
     return t;
 }
-/* Negative dims mean symbols inside; from outside they are mistakes. */
+/* Negative dims are handles of tn_dim, or mistakes. */
 static void check_shape(graph *g, const tn_shape *s) {
     if (s->rank < 0 || s->rank > TN_MAX_RANK) FAIL(g, TN_ERR_INVAL, "rank %d is not in 0..%d", s->rank, TN_MAX_RANK);
     for (int i = 0; i < s->rank; i++)
-        if (s->dim[i] < 0) FAIL(g, TN_ERR_INVAL, "dim %d is %lld, must not be negative", i, (long long)s->dim[i]);
+        if (!graph_is_dim(g, s->dim[i])) FAIL(g, TN_ERR_INVAL, "dim %d is %lld, must not be negative", i, (long long)s->dim[i]);
 }
 /* Elements of a shape given from outside; its bytes, too, must be countable. */
 static int64_t check_elems(graph *g, tn_dtype t, const tn_shape *s) {
@@ -28,7 +28,7 @@ static int64_t check_elems(graph *g, tn_dtype t, const tn_shape *s) {
     for (int i = 0; i < s->rank; i++)
         if (s->dim[i] == 0) return 0;
     for (int i = 0; i < s->rank; i++)
-        if (!size_mul(n, s->dim[i], &n))
+        if (!size_mul(n, graph_dim_most(g, s->dim[i]), &n))
             FAIL(g, TN_ERR_SHAPE, "%s%s has too many elements", dtype_name(t), graph_dims_text(g, g->a, s->rank, s->dim));
     if (!size_mul(n, (int64_t)dtype_size(t), &bytes))
         FAIL(g, TN_ERR_SHAPE, "%s%s has too many bytes", dtype_name(t), graph_dims_text(g, g->a, s->rank, s->dim));
@@ -63,8 +63,8 @@ static void broadcast_shape(graph *g, const val *in, int n, tn_shape *out) {
             if (*o == 1)
                 *o = d;
             else if (d != 1 && d != *o)
-                FAIL(g, TN_ERR_SHAPE, "the shapes do not broadcast: axis %d from the end is %lld and %lld", x->rank - i,
-                     (long long)*o, (long long)d);
+                FAIL(g, TN_ERR_SHAPE, "the shapes do not broadcast: axis %d from the end is %s and %s", x->rank - i,
+                     graph_dim_text(g, *o), graph_dim_text(g, d));
         }
     }
 }

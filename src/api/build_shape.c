@@ -53,18 +53,31 @@ static val build_reduce(graph *g, const val *in, void *args) {
     val r = graph_reduce(g, a->op, in[0], mask);
     return a->keep ? r : drop_axes(g, r, mask);
 }
+/* How many elements the axes have, in the shape and dtype of a sum over them: where that is known when a program runs, a sum of
+ * ones. 0 elements: 0 / 0, NaN. */
+static val count_like(graph *g, val x, val sum, uint64_t mask) {
+    double count = 1;
+    ext dims[TN_MAX_RANK];
+    bool symbolic = false;
+    int rank = graph_get(g, x)->rank;
+    for (int i = 0; i < rank; i++) {
+        dims[i] = mask >> i & 1 ? graph_get(g, x)->dims[i] : 1;
+        symbolic = symbolic || !ext_is_lit(dims[i]);
+        count *= (double)dims[i];
+    }
+    if (!symbolic) return graph_splat_like(g, sum, count);
+    val ones = graph_splat(g, (tn_dtype)graph_get(g, sum)->dtype, rank, dims, 1);
+    return graph_expand(g, graph_reduce(g, OP_sum, ones, mask), graph_get(g, sum)->dims);
+}
 /* Halves are averaged in f32: their sum alone would overflow at 65504. */
 static val build_mean(graph *g, const val *in, void *args) {
     const reduce_args *a = args;
     tn_dtype t = (tn_dtype)graph_get(g, in[0])->dtype;
     if (!dtype_is_float(t)) FAIL(g, TN_ERR_DTYPE, "the mean of %s is not a value of it: convert with tn_cast", dtype_name(t));
     uint64_t mask = check_axes(g, a->axes, a->n, graph_get(g, in[0])->rank);
-    double count = 1; /* 0 elements: 0 / 0, NaN */
-    for (int i = 0; i < graph_get(g, in[0])->rank; i++)
-        if (mask >> i & 1) count *= (double)graph_get(g, in[0])->dims[i];
     val x = t == TN_F16 || t == TN_BF16 ? graph_cast(g, in[0], TN_F32) : in[0];
     val sum = graph_reduce(g, OP_sum, x, mask);
-    val r = graph_cast(g, graph_binary(g, OP_div, sum, graph_splat_like(g, sum, count)), t);
+    val r = graph_cast(g, graph_binary(g, OP_div, sum, count_like(g, in[0], sum, mask)), t);
     return a->keep ? r : drop_axes(g, r, mask);
 }
 tn_tensor tn_sum(tn_tensor x, const int64_t *axes, int n, int keep) {
@@ -111,24 +124,27 @@ static void check_rank(graph *g, const tn_shape *s) {
 static val build_reshape(graph *g, const val *in, void *args) {
     tn_shape s = *(tn_shape *)args;
     check_rank(g, &s);
+    exts *t = g->params ? g->params : exts_make(g->a);
     int open = -1;
-    int64_t n = 1, total = graph_elems(g, in[0]);
-    bool fits = true, zero = false;
+    ext n = 1, total = graph_elems_ext(g, in[0]);
+    bool zero = false;
     for (int i = 0; i < s.rank; i++) {
-        if (s.dim[i] < -1) FAIL(g, TN_ERR_INVAL, "dim %d is %lld", i, (long long)s.dim[i]);
+        if (s.dim[i] != -1 && !graph_is_dim(g, s.dim[i])) FAIL(g, TN_ERR_INVAL, "dim %d is %lld", i, (long long)s.dim[i]);
         if (s.dim[i] == -1 && open >= 0) FAIL(g, TN_ERR_INVAL, "dims %d and %d are both -1", open, i);
-        if (s.dim[i] == -1)
-            open = i;
-        else if (s.dim[i] == 0)
-            zero = true;
-        else
-            fits = fits && size_mul(n, s.dim[i], &n);
+        if (s.dim[i] == -1) open = i;
+        zero = zero || s.dim[i] == 0;
     }
+    for (int i = 0; i < s.rank; i++)
+        if (i != open && !zero) n = ext_mul(t, n, s.dim[i]);
+    bool fits = !t->problem;
+    t->problem = NULL;
     if (zero) n = 0, fits = true;
     if (open >= 0 && n == 0) FAIL(g, TN_ERR_SHAPE, "dim %d is -1 but could be anything: the others have 0 elements", open);
-    if (!fits || (open < 0 ? n != total : total % n != 0))
-        FAIL(g, TN_ERR_SHAPE, "%lld elements do not fit into %s", (long long)total, graph_dims_text(g, g->a, s.rank, s.dim));
-    if (open >= 0) s.dim[open] = total / n;
+    ext left = 0;
+    if (!fits || (open < 0 ? n != total : !ext_divides(t, total, n, &left)))
+        FAIL(g, TN_ERR_SHAPE, "%s elements do not fit into %s", graph_dim_text(g, total),
+             graph_dims_text(g, g->a, s.rank, s.dim));
+    if (open >= 0) s.dim[open] = left;
     return graph_reshape(g, in[0], s.rank, s.dim);
 }
 tn_tensor tn_reshape(tn_tensor x, tn_shape shape) { return api_build(NULL, ONE("tn_reshape", x), build_reshape, &shape); }
@@ -170,9 +186,9 @@ static val build_expand(graph *g, const val *in, void *args) {
     if (s->rank < x->rank) FAIL(g, TN_ERR_SHAPE, "rank %d cannot become rank %d", x->rank, s->rank);
     for (int i = 0; i < s->rank; i++) {
         int k = i - (s->rank - x->rank);
-        if (s->dim[i] < 0) FAIL(g, TN_ERR_INVAL, "dim %d is %lld, must not be negative", i, (long long)s->dim[i]);
+        if (!graph_is_dim(g, s->dim[i])) FAIL(g, TN_ERR_INVAL, "dim %d is %lld, must not be negative", i, (long long)s->dim[i]);
         if (k >= 0 && x->dims[k] != 1 && x->dims[k] != s->dim[i])
-            FAIL(g, TN_ERR_SHAPE, "axis %d of size %lld cannot become %s: only 1 stretches", k, (long long)x->dims[k],
+            FAIL(g, TN_ERR_SHAPE, "axis %d of size %s cannot become %s: only 1 stretches", k, graph_dim_text(g, x->dims[k]),
                  graph_dims_text(g, g->a, s->rank, s->dim));
     }
     return graph_broadcast(g, in[0], s->rank, s->dim);
@@ -195,6 +211,22 @@ tn_tensor tn_pad(tn_tensor x, const int64_t *before, const int64_t *after, int n
     return api_build(NULL, ONE("tn_pad", x), build_pad, &(list_args){ .a = before, .b = after, .n = n_axes, .value = value });
 }
 
+/* The stop may be a handle, or count from the end. */
+static void slice_symbolic(graph *g, const list_args *a, int i, ext d, int64_t *start, ext *count, int64_t *step) {
+    exts *t = g->params;
+    ext stop = ext_is_lit(a->b[i]) && a->b[i] < 0 ? ext_add(t, d, a->b[i]) : a->b[i];
+    start[i] = a->a[i], step[i] = a->c ? a->c[i] : 1;
+    if (step[i] < 1) FAIL(g, TN_ERR_INVAL, "the step of axis %d is %lld, must be at least 1", i, (long long)step[i]);
+    if (!ext_is_lit(start[i]) || start[i] < 0)
+        FAIL(g, TN_ERR_UNSUPPORTED, "axis %d of size %s: the start must be a number of 0 or more", i, graph_dim_text(g, d));
+    if (!ext_is_lit(stop) && ext_index(stop) >= t->at.n)
+        FAIL(g, TN_ERR_INVAL, "the stop of axis %d is no dim of this graph", i);
+    if (!ext_never_less(t, stop, start[i]) || !ext_never_less(t, d, stop))
+        FAIL(g, TN_ERR_SHAPE, "%lld..%s is not always a range of axis %d, which has size %s", (long long)start[i],
+             graph_dim_text(g, stop), i, graph_dim_text(g, d));
+    count[i] = ext_ceil_div(t, ext_add(t, stop, -start[i]), step[i]);
+}
+
 static val build_slice(graph *g, const val *in, void *args) {
     const list_args *a = args;
     const node *x = graph_get(g, in[0]);
@@ -202,6 +234,10 @@ static val build_slice(graph *g, const val *in, void *args) {
     check_list(g, "stop", a->b, a->n, x->rank);
     int64_t start[TN_MAX_RANK], count[TN_MAX_RANK], step[TN_MAX_RANK];
     for (int i = 0; i < a->n; i++) {
+        if (!ext_is_lit(x->dims[i])) {
+            slice_symbolic(g, a, i, x->dims[i], start, count, step);
+            continue;
+        }
         int64_t d = x->dims[i], lo = a->a[i] < 0 ? a->a[i] + d : a->a[i], hi = a->b[i] < 0 ? a->b[i] + d : a->b[i];
         step[i] = a->c ? a->c[i] : 1;
         if (step[i] < 1) FAIL(g, TN_ERR_INVAL, "the step of axis %d is %lld, must be at least 1", i, (long long)step[i]);
@@ -297,8 +333,8 @@ static void dot_sizes(graph *g, const char *kind, const node *a, const node *b, 
                       int n) {
     for (int i = 0; i < n; i++)
         if (a->dims[axes_a[i]] != b->dims[axes_b[i]])
-            FAIL(g, TN_ERR_SHAPE, "%s axis %d of the first has size %lld, axis %d of the second %lld", kind, (int)axes_a[i],
-                 (long long)a->dims[axes_a[i]], (int)axes_b[i], (long long)b->dims[axes_b[i]]);
+            FAIL(g, TN_ERR_SHAPE, "%s axis %d of the first has size %s, axis %d of the second %s", kind, (int)axes_a[i],
+                 graph_dim_text(g, a->dims[axes_a[i]]), (int)axes_b[i], graph_dim_text(g, b->dims[axes_b[i]]));
 }
 static void check_dot_dtypes(graph *g, val a, val b) {
     tn_dtype s = (tn_dtype)graph_get(g, a)->dtype, t = (tn_dtype)graph_get(g, b)->dtype;
@@ -330,8 +366,8 @@ static int matmul_batch(graph *g, const node *a, const node *b, int64_t *dims) {
     for (int i = 1; i <= n; i++) {
         int64_t p = i <= na ? a->dims[na - i] : 1, q = i <= nb ? b->dims[nb - i] : 1;
         if (p != q && p != 1 && q != 1)
-            FAIL(g, TN_ERR_SHAPE, "the leading axes do not broadcast: axis %d from the end is %lld and %lld", i + 2,
-                 (long long)p, (long long)q);
+            FAIL(g, TN_ERR_SHAPE, "the leading axes do not broadcast: axis %d from the end is %s and %s", i + 2,
+                 graph_dim_text(g, p), graph_dim_text(g, q));
         dims[n - i] = p == 1 ? q : p;
     }
     return n;
@@ -371,8 +407,8 @@ static val build_matmul(graph *g, const val *in, void *args) {
     if (!rank_a || !rank_b) FAIL(g, TN_ERR_SHAPE, "a scalar has no matrix product: use tn_mul");
     int64_t k_a = x->dims[rank_a - 1], k_b = y->dims[rank_b > 1 ? rank_b - 2 : 0];
     if (k_a != k_b)
-        FAIL(g, TN_ERR_SHAPE, "the last axis of the first has size %lld, the %s axis of the second %lld", (long long)k_a,
-             rank_b > 1 ? "last but one" : "only", (long long)k_b);
+        FAIL(g, TN_ERR_SHAPE, "the last axis of the first has size %s, the %s axis of the second %s", graph_dim_text(g, k_a),
+             rank_b > 1 ? "last but one" : "only", graph_dim_text(g, k_b));
     val a = in[0], b = in[1];
     if (rank_a == 1) a = graph_reshape(g, a, 2, (int64_t[]){ 1, k_a });
     if (rank_b == 1) b = graph_reshape(g, b, 2, (int64_t[]){ k_b, 1 });

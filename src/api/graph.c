@@ -43,7 +43,7 @@ static void line_add_tensor(line *l, const tn_graph *g, tn_tensor x) {
         if (d >= 0)
             line_addf(l, "%s%lld", comma, (long long)d);
         else
-            line_addf(l, "%s%.32s", comma, -d <= ir->symbols.n ? ir->symbols.at[-d - 1].name : "?");
+            line_addf(l, "%s%.64s", comma, graph_dims_text(ir, ir->a, 1, &d));
     }
     line_addf(l, "]");
 }

@@ -43,7 +43,8 @@ static void check_immediate(tn_program *p, val v) {
                    n->where ? " at " : "", n->where ? n->where : "");
     for (int i = 0; i < n->rank; i++)
         if (n->dims[i] < 0)
-            guard_fail(&p->gd, TN_ERR_UNSUPPORTED, "%s: symbolic dims are not scheduled yet: give the dim a value",
+            guard_fail(&p->gd, TN_ERR_UNSUPPORTED,
+                       "%s: symbolic dims are not supported in mode immediate yet: give the dim a value",
                        graph_shape_text(g, &p->arena, v));
 }
 

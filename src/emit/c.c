@@ -82,7 +82,6 @@ void emit_c_kernels(const plan *p, const export_form *form, str *out) {
 
 static void print_call(const plan *p, int i, str *out) {
     const pkernel *pk = &p->kernels.at[i];
-    if (pk->k->params) guard_fail(out->a->gd, TN_ERR_UNSUPPORTED, "kernel %s: a plan has no dims", pk->k->name);
     str_addf(out, "kernel_%d(", pk->code);
     for (int b = 0; b < pk->k->bufs.n; b++) {
         const kbuf *kb = &pk->k->bufs.at[b];
@@ -91,6 +90,7 @@ static void print_call(const plan *p, int i, str *out) {
         str_addf(out, "(%s%s *)(s[%d] + %lldL), ", kb->kind == KB_IN ? "const " : "", clike_memory_type((tn_dtype)kb->dtype),
                  pb->slot, (long long)pb->offset);
     }
+    if (pk->k->params) str_addf(out, "(const int64_t *)(s[%d] + %lldL), ", SLOT_RING, (long long)plan_dims_at(p->io.n));
     if (emit_c_scratch(pk->k)) str_add(out, "scratch, ");
 }
 

@@ -68,6 +68,12 @@ static ext push(exts *t, ext_row r) {
     return INT64_MIN + t->at.n - 1;
 }
 
+ext exts_dim(const exts *t, int i) {
+    for (int r = 0; r < t->at.n; r++)
+        if (t->at.at[r].op == EXT_DIM && t->at.at[r].number == i) return INT64_MIN + r;
+    guard_fail(t->a->gd, TN_ERR_INTERNAL, "ext: there is no dim %d", i);
+}
+
 bool ext_find_dim(const exts *t, const char *name, size_t n, ext *out) {
     for (int i = 0; i < t->at.n; i++) {
         const ext_row *r = &t->at.at[i];
@@ -177,18 +183,100 @@ static const ext_row *with_literal(const exts *t, ext x, ext_op op) {
     return r && r->op == op && ext_is_lit(r->b) ? r : NULL;
 }
 
-ext ext_add(exts *t, ext x, ext y) {
-    if (ext_is_lit(x) && !ext_is_lit(y)) return ext_add(t, y, x);
-    if (y == 0) return x;
-    const ext_row *r = ext_is_lit(y) ? with_literal(t, x, EXT_ADD) : NULL;
-    return r ? ext_add(t, r->a, make(t, EXT_ADD, r->b, y)) : make(t, EXT_ADD, x, y);
+/* An order of expressions that does not depend on when their rows were made. */
+static int compare(const exts *t, ext x, ext y) {
+    const ext_row *r = ext_is_lit(x) ? NULL : exts_row(t, x), *s = ext_is_lit(y) ? NULL : exts_row(t, y);
+    if (x == y) return 0;
+    if (!r || !s) return r ? -1 : s ? 1 : x < y ? -1 : 1; /* literals last */
+    if (r->op != s->op) return (int)r->op - (int)s->op;
+    if (r->op == EXT_DIM) return r->number - s->number;
+    int a = compare(t, r->a, s->a);
+    return a ? a : compare(t, r->b, s->b);
 }
 
+enum { MOST_SUMMANDS = 16 };
+typedef struct sum {
+    int n;
+    struct {
+        ext of;
+        int64_t times;
+    } at[MOST_SUMMANDS];
+    int64_t literal;
+} sum;
+
+static bool add_summands(const exts *t, ext x, sum *out) {
+    const ext_row *r = ext_is_lit(x) ? NULL : exts_row(t, x);
+    if (!r) return !__builtin_add_overflow(out->literal, x, &out->literal);
+    if (r->op == EXT_ADD) return add_summands(t, r->a, out) && add_summands(t, r->b, out);
+    bool scaled = r->op == EXT_MUL && ext_is_lit(r->b);
+    ext of = scaled ? r->a : x;
+    int64_t times = scaled ? r->b : 1;
+    int i = 0, order = 1;
+    while (i < out->n && (order = compare(t, out->at[i].of, of)) < 0) i++;
+    if (i < out->n && order == 0) return !__builtin_add_overflow(out->at[i].times, times, &out->at[i].times);
+    if (out->n == MOST_SUMMANDS) return false;
+    memmove(&out->at[i + 1], &out->at[i], sizeof out->at[0] * (size_t)(out->n++ - i));
+    out->at[i].of = of, out->at[i].times = times;
+    return true;
+}
+
+/* A sum is one row, whatever the order in which it was added: (a*2 + b) + literal. */
+ext ext_add(exts *t, ext x, ext y) {
+    sum all = { 0 };
+    if (x == 0 || y == 0) return x ? x : y;
+    if (ext_is_lit(x) && ext_is_lit(y)) return make(t, EXT_ADD, x, y);
+    if (!add_summands(t, x, &all) || !add_summands(t, y, &all)) return make(t, EXT_ADD, x, y);
+    ext e = 0;
+    bool any = false;
+    for (int i = 0; i < all.n; i++) {
+        if (!all.at[i].times) continue;
+        ext one = ext_mul(t, all.at[i].of, all.at[i].times);
+        e = any ? make(t, EXT_ADD, e, one) : one;
+        any = true;
+    }
+    return !any ? all.literal : all.literal ? make(t, EXT_ADD, e, all.literal) : e;
+}
+
+enum { MOST_FACTORS = 16 };
+static bool add_factors(const exts *t, ext x, ext *at, int *n) {
+    const ext_row *r = exts_row(t, x);
+    if (r->op == EXT_MUL && !ext_is_lit(r->b)) return add_factors(t, r->a, at, n) && add_factors(t, r->b, at, n);
+    if (*n == MOST_FACTORS) return false;
+    int i = (*n)++;
+    for (; i > 0 && compare(t, at[i - 1], x) > 0; i--) at[i] = at[i - 1];
+    at[i] = x;
+    return true;
+}
+
+/* A product of symbolic factors is one row, whatever the order in which it was multiplied: ((a*b)*c)*literal. */
 ext ext_mul(exts *t, ext x, ext y) {
     if (ext_is_lit(x) && !ext_is_lit(y)) return ext_mul(t, y, x);
     if (y == 0 || y == 1) return y ? x : 0;
-    const ext_row *r = ext_is_lit(y) ? with_literal(t, x, EXT_MUL) : NULL;
-    return r ? ext_mul(t, r->a, make(t, EXT_MUL, r->b, y)) : make(t, EXT_MUL, x, y);
+    const ext_row *r = with_literal(t, x, EXT_MUL);
+    if (ext_is_lit(y)) return r ? ext_mul(t, r->a, make(t, EXT_MUL, r->b, y)) : make(t, EXT_MUL, x, y);
+    if (r) return ext_mul(t, ext_mul(t, r->a, y), r->b);
+    if ((r = with_literal(t, y, EXT_MUL))) return ext_mul(t, ext_mul(t, x, r->a), r->b);
+    ext at[MOST_FACTORS];
+    int n = 0;
+    if (!add_factors(t, x, at, &n) || !add_factors(t, y, at, &n)) return fail(t, "a symbolic size of too many factors");
+    ext e = at[0];
+    for (int i = 1; i < n; i++) e = make(t, EXT_MUL, e, at[i]);
+    return e;
+}
+
+bool ext_divides(exts *t, ext x, ext y, ext *out) {
+    if (x == 0 || x == y) return *out = x ? 1 : 0, true;
+    if (ext_is_lit(y)) {
+        if (y == 0 || ext_divisor(t, x) % y) return false;
+        return *out = ext_is_lit(x) ? x / y : ext_floor_div(t, x, y), true;
+    }
+    const ext_row *r = ext_is_lit(x) ? NULL : exts_row(t, x);
+    ext q;
+    if (!r || r->op != EXT_MUL) return false;
+    if (ext_divides(t, r->a, y, &q)) return *out = ext_mul(t, q, r->b), true;
+    if (!ext_is_lit(r->b) && ext_divides(t, r->b, y, &q)) return *out = ext_mul(t, r->a, q), true;
+    const ext_row *s = exts_row(t, y); /* a product: one factor after the other */
+    return s->op == EXT_MUL && ext_divides(t, x, s->b, &q) && ext_divides(t, q, s->a, out);
 }
 
 ext ext_sub(exts *t, ext x, ext y) { return x == y ? 0 : ext_add(t, x, ext_mul(t, y, -1)); }
@@ -214,6 +302,15 @@ static ext extreme(exts *t, ext_op op, ext x, ext y) {
 ext ext_min(exts *t, ext x, ext y) { return extreme(t, EXT_MIN, x, y); }
 ext ext_max(exts *t, ext x, ext y) { return extreme(t, EXT_MAX, x, y); }
 
+bool ext_equal(const exts *t, ext x, const exts *u, ext y) {
+    if (ext_is_lit(x) || ext_is_lit(y) || (t == u && x == y)) return x == y;
+    if (!t || !u) return false;
+    const ext_row *r = exts_row(t, x), *s = exts_row(u, y);
+    if (r->op != s->op) return false;
+    if (r->op == EXT_DIM) return !strcmp(r->name, s->name) && r->lo == s->lo && r->hi == s->hi && r->divisor == s->divisor;
+    return ext_equal(t, r->a, u, s->a) && ext_equal(t, r->b, u, s->b);
+}
+
 /* ---- values ---- */
 
 bool exts_at(const exts *t, const int64_t *dims, int64_t *out, str *why) {
@@ -222,12 +319,14 @@ bool exts_at(const exts *t, const int64_t *dims, int64_t *out, str *why) {
         if (r->op == EXT_DIM) {
             out[i] = dims[r->number];
             if (out[i] >= r->lo && out[i] <= r->hi && out[i] % r->divisor == 0) continue;
+            if (!why) return false;
             str_addf(why, "dim %s is %lld: expected %lld to %lld", r->name, (long long)out[i], (long long)r->lo,
                      (long long)r->hi);
             if (r->divisor > 1) str_addf(why, ", a multiple of %lld", (long long)r->divisor);
             return false;
         }
         if (fold(r->op, ext_of(r->a, out), ext_of(r->b, out), &out[i]) && ext_is_lit(out[i])) continue;
+        if (!why) return false;
         str_add(why, "a size does not fit 64 bits: ");
         ext_print(t, INT64_MIN + i, false, why);
         return false;
@@ -237,30 +336,44 @@ bool exts_at(const exts *t, const int64_t *dims, int64_t *out, str *why) {
 
 /* ---- text ---- */
 
-static void print_call(const exts *t, const ext_row *r, str *out) {
+/* mark: what stands before the name of a dim. */
+static void print(const exts *t, ext e, bool factor, const char *mark, str *out);
+
+static void print_call(const exts *t, const ext_row *r, const char *mark, str *out) {
     static const char *const names[] = { [EXT_FLOOR] = "floor", [EXT_CEIL] = "ceil", [EXT_MIN] = "min", [EXT_MAX] = "max" };
     str_addf(out, "%s(", names[r->op]);
-    ext_print(t, r->a, r->op < EXT_MIN, out);
+    print(t, r->a, r->op < EXT_MIN, mark, out);
     str_add(out, r->op < EXT_MIN ? " / " : ", ");
-    ext_print(t, r->b, r->op < EXT_MIN, out);
+    print(t, r->b, r->op < EXT_MIN, mark, out);
     str_add(out, ")");
 }
 
-void ext_print(const exts *t, ext e, bool factor, str *out) {
+static void print(const exts *t, ext e, bool factor, const char *mark, str *out) {
     const ext_row *r = !t || ext_is_lit(e) ? NULL : exts_row(t, e);
     bool infix = r && (r->op == EXT_ADD || r->op == EXT_MUL);
     if (!r)
         str_addf(out, "%lld", (long long)e);
     else if (r->op == EXT_DIM)
-        str_addf(out, "$%s", r->name);
+        str_addf(out, "%s%s", mark, r->name);
     else if (!infix)
-        print_call(t, r, out);
+        print_call(t, r, mark, out);
     else {
         bool minus = r->op == EXT_ADD && ext_is_lit(r->b) && r->b < 0;
         if (factor) str_add(out, "(");
-        ext_print(t, r->a, r->op == EXT_MUL, out);
+        print(t, r->a, r->op == EXT_MUL, mark, out);
         str_add(out, r->op == EXT_MUL ? "*" : minus ? " - " : " + ");
-        ext_print(t, minus ? -r->b : r->b, true, out);
+        print(t, minus ? -r->b : r->b, true, mark, out);
         if (factor) str_add(out, ")");
+    }
+}
+
+void ext_print(const exts *t, ext e, bool factor, str *out) { print(t, e, factor, "$", out); }
+void ext_print_plain(const exts *t, ext e, str *out) { print(t, e, false, "", out); }
+
+void exts_print_dims(const exts *t, str *out) {
+    for (int i = 0; i < t->n_dims; i++) {
+        const ext_row *r = exts_row(t, exts_dim(t, i));
+        str_addf(out, "%s%s %lld..%lld", i ? ", " : "", r->name, (long long)r->lo, (long long)r->hi);
+        if (r->divisor > 1) str_addf(out, " by %lld", (long long)r->divisor);
     }
 }

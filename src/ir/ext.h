@@ -47,6 +47,7 @@ const ext_row *exts_row(const exts *t, ext e); /* of what is no literal */
 
 /* lo <= value <= hi, a multiple of `divisor`; 0 <= lo. The name is copied. A dim of the same name and range is that dim. */
 ext ext_dim(exts *t, const char *name, int64_t lo, int64_t hi, int64_t divisor);
+ext exts_dim(const exts *t, int i); /* the i-th */
 bool ext_find_dim(const exts *t, const char *name, size_t n, ext *out);
 
 /* Literals are folded. Division is by what is at least 1 for all values. */
@@ -55,8 +56,13 @@ ext ext_sub(exts *t, ext x, ext y);
 ext ext_mul(exts *t, ext x, ext y);
 ext ext_floor_div(exts *t, ext x, ext y);
 ext ext_ceil_div(exts *t, ext x, ext y);
+/* Whether x is known to be a multiple of y, and of what. */
+bool ext_divides(exts *t, ext x, ext y, ext *out);
 ext ext_min(exts *t, ext x, ext y);
 ext ext_max(exts *t, ext x, ext y);
+
+/* The same expression of dims of the same names, perhaps of another table. */
+bool ext_equal(const exts *t, ext x, const exts *u, ext y);
 
 /* For all values of the dims. */
 int64_t ext_lo(const exts *t, ext e);
@@ -65,8 +71,8 @@ int64_t ext_divisor(const exts *t, ext e); /* 0 where e is 0 */
 /* Whether x >= y is proven: false says nothing. */
 bool ext_never_less(const exts *t, ext x, ext y);
 
-/* Values of all rows into out[rows], for dims[n_dims]. False, with the reason, where a dim is out of its range or a value does
- * not fit 64 bits. */
+/* Values of all rows into out[rows], for dims[n_dims]. False, with the reason unless why is NULL, where a dim is out of its
+ * range or a value does not fit 64 bits. */
 bool exts_at(const exts *t, const int64_t *dims, int64_t *out, str *why);
 static inline int64_t ext_of(ext e, const int64_t *rows) { return ext_is_lit(e) ? e : rows[e - INT64_MIN]; }
 static inline int ext_index(ext e) { return (int)(e - INT64_MIN); } /* of what is no literal */
@@ -74,5 +80,8 @@ static inline int ext_index(ext e) { return (int)(e - INT64_MIN); } /* of what i
 /* "$batch*64": sums and products, floor(x / y), ceil(x / y), min(x, y), max(x, y). `factor`: in brackets where it is a sum or a
  * product, so that "*" may follow. t is NULL: e is a literal. */
 void ext_print(const exts *t, ext e, bool factor, str *out);
+void ext_print_plain(const exts *t, ext e, str *out); /* "batch*64": dims without the $ */
+/* "batch 1..64, length 1..512 by 8": the dims, as kernels and graphs declare them. */
+void exts_print_dims(const exts *t, str *out);
 
 #endif

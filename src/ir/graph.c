@@ -154,8 +154,29 @@ val graph_add(graph *g, const spec *s) {
 int64_t graph_elems(const graph *g, val v) {
     const node *n = graph_get(g, v);
     int64_t e = 1;
-    for (int i = 0; i < n->rank; i++) e *= n->dims[i] < 0 ? g->symbols.at[-n->dims[i] - 1].hi : n->dims[i];
+    for (int i = 0; i < n->rank; i++) e *= graph_dim_most(g, n->dims[i]);
     return e;
+}
+ext graph_elems_ext(const graph *g, val v) {
+    const node *n = graph_get(g, v);
+    if (!g->params) return graph_elems(g, v);
+    ext e = 1;
+    for (int i = 0; i < n->rank; i++) e = ext_mul(g->params, e, n->dims[i]);
+    return e;
+}
+bool graph_is_dim(const graph *g, ext d) {
+    if (ext_is_lit(d)) return d >= 0;
+    return g->params && ext_index(d) < g->params->at.n && ext_lo(g->params, d) >= 0;
+}
+const char *graph_dim_text(const graph *g, ext d) {
+    str b;
+    str_init(&b, g->a);
+    ext_print_plain(g->params, d, &b);
+    return b.s;
+}
+exts *graph_params(graph *g) {
+    if (!g->params) g->params = exts_make(g->a);
+    return g->params;
 }
 bool graph_same_shape(const graph *g, val x, val y) {
     const node *a = graph_get(g, x), *b = graph_get(g, y);

@@ -9,6 +9,7 @@
 
 #include "base/base.h"
 #include "ir/dtype.h"
+#include "ir/ext.h"
 
 typedef enum op_code {
     OP_NIL,
@@ -70,7 +71,7 @@ typedef struct node {
     int32_t n_in;
     val *in;             /* [n_in]; change through graph_set_in only */
     uint32_t *in_use;    /* [n_in] the operand's record in its value's use list, + 1; 0 = none */
-    const int64_t *dims; /* [rank]; a negative dim -k is symbol k-1 of the graph */
+    const ext *dims;     /* [rank]; a negative one is a row of graph.params */
     const int64_t *attr; /* [n_attr], see ops.def */
     double imm;          /* const splat (floats), pad value */
     int64_t imm_int;     /* const splat (integers, bool) */
@@ -96,11 +97,6 @@ typedef struct output {
     int32_t next;      /* of the outputs that read v: index + 1, 0 = end */
 } output;
 
-typedef struct symbol { /* symbolic dim with its range */
-    const char *name;
-    int64_t lo, hi;
-} symbol;
-
 typedef struct region { /* body of a CTRL op: nodes with node.region = its index */
     const char *name;
     val *params; /* OP_param nodes */
@@ -122,7 +118,7 @@ typedef struct graph {
     VEC(use) uses;
     VEC(val) inputs; /* inputs, then states mixed, in declaration order */
     VEC(output) outputs;
-    VEC(symbol) symbols;
+    exts *params;        /* symbolic dims and expressions of them; NULL: all dims are literals */
     VEC(region) regions; /* regions.at[0] is the graph itself, empty */
     uint32_t free_use;   /* list of recycled use records */
     const char *here;    /* place of the builder call in progress, for node.where */
@@ -163,8 +159,7 @@ spec graph_spec(const graph *g, val v); /* what would make node v again */
 const char *graph_infer(const graph *g, const spec *s, arena *a, tn_status *out_code, tn_dtype *out_dtype, int *out_rank,
                         int64_t *out_dims);
 
-/* Shorthands, all through graph_add. Operands of elementwise ops have equal shapes here; broadcasting is the builders'
- * business. */
+/* Shorthands, all through graph_add. Operands of elementwise ops have equal shapes: the builders broadcast. */
 val graph_unary(graph *g, op_code op, val x);
 val graph_binary(graph *g, op_code op, val x, val y);
 val graph_select(graph *g, val c, val x, val y);
@@ -195,7 +190,12 @@ val graph_scatter_add(graph *g, val base, val index, val updates, int axis, int 
 val graph_iota(graph *g, tn_dtype t, int rank, const int64_t *dims, int axis);
 
 /* Facts. */
-int64_t graph_elems(const graph *g, val v); /* product of dims, symbols at their upper end; fits int64 (checked by graph_add) */
+int64_t graph_elems(const graph *g, val v); /* product of dims, symbolic ones at their most; graph_add checks that it fits */
+ext graph_elems_ext(const graph *g, val v); /* the same as an expression; adds rows to graph.params */
+static inline int64_t graph_dim_most(const graph *g, ext d) { return ext_is_lit(d) ? d : ext_hi(g->params, d); }
+bool graph_is_dim(const graph *g, ext d);          /* of this graph, 0 or more for all values */
+const char *graph_dim_text(const graph *g, ext d); /* "8", "batch*2" */
+exts *graph_params(graph *g);                      /* made when there are none yet */
 bool graph_same_shape(const graph *g, val x, val y);
 int graph_n_uses(const graph *g, val v);     /* operand slots, outputs and region results that read v */
 bool graph_used_once(const graph *g, val v); /* the same = 1, without counting all of them */

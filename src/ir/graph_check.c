@@ -50,7 +50,8 @@ static bool check_form(checker *c, val v) {
     if (n->n_in < 0 || (n->n_in && !n->in)) problem(c, v, "a list of %d operands without operands", n->n_in);
     if ((n->rank && !n->dims) || (n->n_attr && !n->attr)) problem(c, v, "dims or attributes are missing");
     for (int i = 0; i < n->rank && n->rank <= TN_MAX_RANK && n->dims; i++)
-        if (n->dims[i] < -c->g->symbols.n) problem(c, v, "dim %d is %lld; expected 0 or more", i, (long long)n->dims[i]);
+        if (n->dims[i] < 0 && (ext_is_lit(n->dims[i]) || !c->g->params || ext_index(n->dims[i]) >= c->g->params->at.n))
+            problem(c, v, "dim %d is %lld; expected 0 or more", i, (long long)n->dims[i]);
     return c->n == before;
 }
 static bool check_operands(checker *c, val v) {
@@ -270,16 +271,17 @@ static void check_slots(checker *c) {
         problem(c, g->inputs.at[in[lo].at], "output %d%s%.256s has the same name", i, at, o->where ? o->where : "");
     }
 }
-static void check_symbols(checker *c) {
-    const graph *g = c->g;
-    name_at *names = ARENA_ARRAY(c->out->a, name_at, g->symbols.n);
-    for (int i = 0; i < g->symbols.n; i++) {
-        const symbol *s = &g->symbols.at[i];
+static void check_params(checker *c) {
+    const exts *t = c->g->params;
+    name_at *names = ARENA_ARRAY(c->out->a, name_at, t ? t->n_dims + 1 : 1);
+    for (int i = 0; t && i < t->n_dims; i++) {
+        const ext_row *s = exts_row(t, exts_dim(t, i));
         names[i] = (name_at){ s->name ? s->name : "", i };
         if (s->lo < 0 || s->hi < s->lo)
             problem(c, 0, "symbolic dim %s has the range %lld..%lld", names[i].name, (long long)s->lo, (long long)s->hi);
     }
-    check_names(c, names, g->symbols.n, "symbolic dim");
+    check_names(c, names, t ? t->n_dims : 0, "symbolic dim");
+    if (t && t->problem) problem(c, 0, "a symbolic size: %s", t->problem);
 }
 static void check_regions(checker *c) {
     const graph *g = c->g;
@@ -308,7 +310,7 @@ int graph_check(const graph *g, str *out) {
     c.n_owners = ARENA_ARRAY(out->a, int, g->regions.n);
     c.depth = ARENA_ARRAY(out->a, int, g->regions.n);
     c.sound = ARENA_ARRAY(out->a, bool, g->nodes.n);
-    check_symbols(&c);
+    check_params(&c);
     check_regions(&c);
     for (val v = 1; v < (val)g->nodes.n; v++) {
         const node *n = graph_get(g, v);

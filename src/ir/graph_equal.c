@@ -40,11 +40,7 @@ graph *graph_clone(const graph *g, arena *a, bool copy_data, val *map) {
         o.name = copy_text(a, o.name);
         VEC_PUSH(a, &c->outputs, o);
     }
-    for (int i = 0; i < g->symbols.n; i++) {
-        symbol s = g->symbols.at[i];
-        s.name = copy_text(a, s.name);
-        VEC_PUSH(a, &c->symbols, s);
-    }
+    if (g->params) c->params = exts_clone(g->params, a);
     for (int i = 1; i < g->regions.n; i++) {
         region r = g->regions.at[i];
         r.name = copy_text(a, r.name);
@@ -108,7 +104,9 @@ static bool equal_type(cmp *c, val vx, val vy) {
     const node *x = graph_get(c->x, vx), *y = graph_get(c->y, vy);
     if (x->op != y->op)
         return differ(c, "%%%u is %s, %%%u is %s", vx, op_get((op_code)x->op)->name, vy, op_get((op_code)y->op)->name);
-    if (x->dtype != y->dtype || x->rank != y->rank || (x->rank && memcmp(x->dims, y->dims, x->rank * sizeof *x->dims)))
+    bool same = x->dtype == y->dtype && x->rank == y->rank;
+    for (int i = 0; same && i < x->rank; i++) same = ext_equal(c->x->params, x->dims[i], c->y->params, y->dims[i]);
+    if (!same)
         return differ(c, "%s: %%%u is %s, %%%u is %s", op_get((op_code)x->op)->name, vx, graph_shape_text(c->x, c->a, vx), vy,
                       graph_shape_text(c->y, c->a, vy));
     return true;
@@ -159,10 +157,11 @@ static bool equal_nodes(cmp *c, val vx, val vy) {
 static bool equal_interface(cmp *c) {
     const graph *x = c->x, *y = c->y;
     if (strcmp(x->name, y->name)) return differ(c, "names: %s and %s", x->name, y->name);
-    if (x->symbols.n != y->symbols.n) return differ(c, "%d and %d symbolic dims", x->symbols.n, y->symbols.n);
-    for (int i = 0; i < x->symbols.n; i++) {
-        const symbol *s = &x->symbols.at[i], *t = &y->symbols.at[i];
-        if (strcmp(s->name, t->name) || s->lo != t->lo || s->hi != t->hi)
+    int n = x->params ? x->params->n_dims : 0, m = y->params ? y->params->n_dims : 0;
+    if (n != m) return differ(c, "%d and %d symbolic dims", n, m);
+    for (int i = 0; i < n; i++) {
+        const ext_row *s = exts_row(x->params, exts_dim(x->params, i)), *t = exts_row(y->params, exts_dim(y->params, i));
+        if (strcmp(s->name, t->name) || s->lo != t->lo || s->hi != t->hi || s->divisor != t->divisor)
             return differ(c, "symbolic dims: %s and %s", s->name, t->name);
     }
     if (x->inputs.n != y->inputs.n) return differ(c, "%d and %d inputs", x->inputs.n, y->inputs.n);

@@ -323,17 +323,67 @@ static void store_literal(parser *p, const token *t, tn_dtype dtype, void *data,
     }
 }
 
-static int64_t parse_dim(parser *p) {
-    if (p->t.kind == T_IDENT) {
-        entry *e = names_find(p, 's', p->t.s, p->t.ns);
-        if (!e)
-            FAIL(p, "symbolic dim %.*s is not declared; declare it as graph @name<%.*s 1..64>(...)", SHOW(&p->t), SHOW(&p->t));
+/* Dims: literals, and what ext.h prints of the graph's dims: "batch*64 + 1", "floor(length / 2)", "min(batch, 8)". */
+enum { MAX_DIM_DEPTH = 16 };
+static ext dim_sum(parser *p, int depth);
+
+static ext dim_call(parser *p, int depth, char between, ext (*fn)(exts *t, ext x, ext y)) {
+    lex_next(p);
+    lex_expect(p, '(', "(");
+    ext x = dim_sum(p, depth + 1);
+    lex_expect(p, between, between == '/' ? "/" : ",");
+    ext y = dim_sum(p, depth + 1);
+    lex_expect(p, ')', ")");
+    return fn(graph_params(p->g), x, y);
+}
+
+static ext dim_factor(parser *p, int depth) {
+    static const struct {
+        const char *name;
+        char between;
+        ext (*fn)(exts *t, ext x, ext y);
+    } calls[] = {
+        { "floor", '/', ext_floor_div }, { "ceil", '/', ext_ceil_div }, { "min", ',', ext_min }, { "max", ',', ext_max }
+    };
+    if (depth > MAX_DIM_DEPTH) FAIL(p, "expected fewer brackets");
+    entry *e = p->t.kind == T_IDENT ? names_find(p, 's', p->t.s, p->t.ns) : NULL;
+    if (e) {
         lex_next(p);
-        return -(int64_t)e->id;
+        return exts_dim(p->g->params, (int)e->id - 1);
     }
+    for (size_t i = 0; i < COUNT_OF(calls); i++)
+        if (lex_is_word(p, calls[i].name)) return dim_call(p, depth, calls[i].between, calls[i].fn);
+    if (p->t.kind == T_IDENT)
+        FAIL(p, "symbolic dim %.*s is not declared; declare it as graph @name<%.*s 1..64>(...)", SHOW(&p->t), SHOW(&p->t));
+    if (!lex_is(p, '(')) return lex_take_int(p, "a dim");
+    lex_next(p);
+    ext x = dim_sum(p, depth + 1);
+    lex_expect(p, ')', ")");
+    return x;
+}
+static ext dim_product(parser *p, int depth) {
+    ext x = dim_factor(p, depth);
+    while (lex_is(p, '*')) {
+        lex_next(p);
+        x = ext_mul(graph_params(p->g), x, dim_factor(p, depth));
+    }
+    return x;
+}
+static ext dim_sum(parser *p, int depth) {
+    ext x = dim_product(p, depth);
+    while (lex_is(p, '+') || lex_is(p, '-')) {
+        bool minus = lex_is(p, '-');
+        lex_next(p);
+        ext y = dim_product(p, depth);
+        x = (minus ? ext_sub : ext_add)(graph_params(p->g), x, y);
+    }
+    return x;
+}
+static ext parse_dim(parser *p) {
     token t = p->t;
-    int64_t d = lex_take_int(p, "a dim");
-    if (d < 0) lex_fail_at(p, &t, "a dim of %lld; expected 0 or more", (long long)d);
+    ext d = dim_sum(p, 0);
+    if (p->g->params && p->g->params->problem) lex_fail_at(p, &t, "another size: %s", p->g->params->problem);
+    if (ext_is_lit(d) && d < 0) lex_fail_at(p, &t, "a dim of %lld; expected 0 or more", (long long)d);
     return d;
 }
 void lex_type(parser *p, type_text *out) {

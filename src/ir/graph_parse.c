@@ -427,18 +427,23 @@ static void parse_symbols(parser *p) {
         token t = p->t;
         if (t.kind != T_IDENT) lex_unexpected(p, "a symbolic dim such as B 1..64");
         if (text_is_reserved(t.s, t.ns)) FAIL(p, "%.*s is a reserved word", SHOW(&t));
-        if (p->g->symbols.n == TEXT_MAX_SYMBOLS) FAIL(p, "more than %d symbolic dims", TEXT_MAX_SYMBOLS);
+        exts *params = graph_params(p->g);
+        if (params->n_dims == TEXT_MAX_SYMBOLS) FAIL(p, "more than %d symbolic dims", TEXT_MAX_SYMBOLS);
         lex_next(p);
-        symbol s = { .name = lex_name(p, &t) };
-        s.lo = lex_take_int(p, "a range such as 1..64");
+        const char *name = lex_name(p, &t);
+        int64_t lo = lex_take_int(p, "a range such as 1..64"), by = 1;
         if (p->t.kind != T_DOTS) lex_unexpected(p, "..");
         lex_next(p);
-        s.hi = lex_take_int(p, "the end of the range");
-        if (s.lo < 0 || s.hi < s.lo)
-            lex_fail_at(p, &t, "the range of %.*s is %lld..%lld; expected 0 <= low <= high", SHOW(&t), (long long)s.lo,
-                        (long long)s.hi);
-        VEC_PUSH(p->a, &p->g->symbols, s);
-        names_add(p, 's', &t, t.s, t.ns, (uint32_t)p->g->symbols.n, "symbolic dim");
+        int64_t hi = lex_take_int(p, "the end of the range");
+        if (lex_is_word(p, "by")) lex_next(p), by = lex_take_int(p, "what divides the dim");
+        if (lo < 0 || hi < lo)
+            lex_fail_at(p, &t, "the range of %.*s is %lld..%lld; expected 0 <= low <= high", SHOW(&t), (long long)lo,
+                        (long long)hi);
+        if (by < 1 || lo % by || hi % by)
+            lex_fail_at(p, &t, "%.*s: the ends of its range, %lld and %lld, must be multiples of %lld", SHOW(&t), (long long)lo,
+                        (long long)hi, (long long)by);
+        names_add(p, 's', &t, t.s, t.ns, (uint32_t)params->n_dims + 1, "symbolic dim");
+        ext_dim(params, name, lo, hi, by);
     } while (lex_is(p, ','));
     lex_expect(p, '>', ", or >");
 }

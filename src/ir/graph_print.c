@@ -437,10 +437,10 @@ static void header(printer *p) {
     const graph *g = p->g;
     str_add(p->out, "graph @");
     name_bare_or_quoted(p->out, g->name);
-    for (int i = 0; i < g->symbols.n; i++)
-        str_addf(p->out, "%s%s %lld..%lld", i ? ", " : "<", g->symbols.at[i].name, (long long)g->symbols.at[i].lo,
-                 (long long)g->symbols.at[i].hi);
-    str_add(p->out, g->symbols.n ? ">(" : "(");
+    bool dims = g->params && g->params->n_dims;
+    if (dims) str_add(p->out, "<");
+    if (dims) exts_print_dims(g->params, p->out);
+    str_add(p->out, dims ? ">(" : "(");
     for (int i = 0; i < g->inputs.n; i++) {
         if (i) comma(p);
         if (g->inputs.at[i] == 0 || g->inputs.at[i] >= (val)g->nodes.n) {

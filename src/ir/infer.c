@@ -1,8 +1,7 @@
 /* infer.c - the shape and dtype rule of every op class. In: a spec over the nodes of a graph. Out: the result's type, or a text
  * that shows the op, its operands' types and what was expected. Reads the graph only; texts belong to the arena given.
  *
- * Symbolic dims (negative) pass wherever a rule only compares dims or carries them along; rules that compute with a dim refuse
- * them with TN_ERR_UNSUPPORTED. */
+ * Rules that compute with symbolic dims add rows to the graph's table of parameters. */
 #include "ir/graph.h"
 #include "ir/region.h"
 
@@ -22,8 +21,8 @@ static void add_dims(str *b, const graph *g, int rank, const int64_t *dims) {
     str_add(b, rank && !dims ? "[?" : "[");
     for (int i = 0; i < rank && dims; i++) {
         if (i) str_add(b, ",");
-        if (dims[i] < 0 && dims[i] >= -g->symbols.n && g->symbols.at[-dims[i] - 1].name)
-            str_add(b, g->symbols.at[-dims[i] - 1].name);
+        if (!ext_is_lit(dims[i]) && g->params && ext_index(dims[i]) < g->params->at.n)
+            ext_print_plain(g->params, dims[i], b);
         else
             str_addf(b, "%lld", (long long)dims[i]);
     }
@@ -89,6 +88,12 @@ static const char *fail(rule *r, tn_status code, const char *fmt, ...) {
 
 static const node *operand(const rule *r, int i) { return graph_get(r->g, r->s->in[i]); }
 static const char *dims_text(const rule *r, int rank, const int64_t *dims) { return graph_dims_text(r->g, r->a, rank, dims); }
+static const char *dim_text(const rule *r, ext d) {
+    str b;
+    str_init(&b, r->a);
+    ext_print_plain(r->g->params, d, &b);
+    return b.s;
+}
 static bool dims_equal(int rank_x, const int64_t *x, int rank_y, const int64_t *y) {
     return rank_x == rank_y && (rank_x == 0 || !memcmp(x, y, (size_t)rank_x * sizeof *x));
 }
@@ -123,7 +128,9 @@ static const char *check_spec_dims(rule *r) {
         return SHAPE(r, "rank %d; expected 0 to %d", s->rank, TN_MAX_RANK);
     for (int i = 0; i < s->rank; i++) {
         if (s->dims[i] >= 0) continue;
-        if (s->dims[i] < -r->g->symbols.n) return SHAPE(r, "dim %d is %lld; expected 0 or more", i, (long long)s->dims[i]);
+        if (ext_is_lit(s->dims[i]) || !r->g->params || ext_index(s->dims[i]) >= r->g->params->at.n)
+            return SHAPE(r, "dim %d is %lld; expected 0 or more", i, (long long)s->dims[i]);
+        if (ext_lo(r->g->params, s->dims[i]) < 0) return SHAPE(r, "dim %d, %s, may be less than 0", i, dim_text(r, s->dims[i]));
     }
     return NULL;
 }
@@ -132,7 +139,7 @@ static const char *check_spec_dims(rule *r) {
 static const char *check_size(rule *r) {
     int64_t n = (int64_t)dtype_size(r->dtype);
     for (int i = 0; i < r->rank; i++) {
-        int64_t d = r->dims[i] < 0 ? r->g->symbols.at[-r->dims[i] - 1].hi : r->dims[i];
+        int64_t d = graph_dim_most(r->g, r->dims[i]);
         if (!size_mul(n, d > 1 ? d : 1, &n))
             return SHAPE(r, "result %s%s has more bytes than 63 bits can count", dtype_name(r->dtype),
                          dims_text(r, r->rank, r->dims));
@@ -228,18 +235,36 @@ static const char *infer_arg(rule *r) {
 
 /* ---- movement ---- */
 
-/* Product of the concrete dims; symbols are counted (by occurrence) in n_sym. */
-static bool concrete_product(const rule *r, int rank, const int64_t *dims, int64_t *out, int *n_sym) {
-    *out = 1, *n_sym = 0;
-    bool zero = false;
-    for (int i = 0; i < rank; i++) {
-        if (dims[i] < 0) (*n_sym)++;
-        if (dims[i] == 0) zero = true;
-        if (dims[i] > 0 && !size_mul(*out, dims[i], out)) return false;
+/* The product of dims, as a literal times symbolic factors, ascending. */
+enum { MOST_FACTORS = 32 };
+typedef struct product {
+    int64_t literal;
+    int n;
+    ext at[MOST_FACTORS];
+} product;
+
+static bool multiply(const rule *r, product *x, ext d, int depth) {
+    const ext_row *row = ext_is_lit(d) ? NULL : exts_row(r->g->params, d);
+    if (!row) {
+        if (d == 0 || x->literal == 0) x->literal = 0;
+        return x->literal == 0 || size_mul(x->literal, d, &x->literal);
     }
-    (void)r;
-    if (zero) *out = 0;
+    if (row->op == EXT_MUL && depth < MOST_FACTORS)
+        return multiply(r, x, row->a, depth + 1) && multiply(r, x, row->b, depth + 1);
+    if (x->n == MOST_FACTORS) return false;
+    int i = x->n++;
+    for (; i > 0 && x->at[i - 1] > d; i--) x->at[i] = x->at[i - 1];
+    x->at[i] = d;
     return true;
+}
+static bool product_of(const rule *r, int rank, const ext *dims, product *out) {
+    *out = (product){ .literal = 1 };
+    for (int i = 0; i < rank; i++)
+        if (!multiply(r, out, dims[i], 0)) return false;
+    return true;
+}
+static bool same_factors(const product *x, const product *y) {
+    return x->n == y->n && !memcmp(x->at, y->at, sizeof *x->at * (size_t)x->n);
 }
 static int count_dim(int rank, const int64_t *dims, int64_t d) {
     int n = 0;
@@ -249,19 +274,16 @@ static int count_dim(int rank, const int64_t *dims, int64_t d) {
 static const char *infer_reshape(rule *r) {
     const node *x = operand(r, 0);
     const spec *s = r->s;
-    int64_t from, to;
-    int sym_from, sym_to;
+    product from, to;
     result_spec(r, (tn_dtype)x->dtype);
-    if (!concrete_product(r, x->rank, x->dims, &from, &sym_from) || !concrete_product(r, s->rank, s->dims, &to, &sym_to))
+    if (!product_of(r, x->rank, x->dims, &from) || !product_of(r, s->rank, s->dims, &to))
         return SHAPE(r, "%s has more elements than 63 bits can count", dims_text(r, s->rank, s->dims));
-    for (int i = 0; i < x->rank; i++)
-        if (x->dims[i] < 0 && count_dim(x->rank, x->dims, x->dims[i]) != count_dim(s->rank, s->dims, x->dims[i])) sym_to = -1;
-    if (sym_from != sym_to)
-        return fail(r, TN_ERR_UNSUPPORTED, "symbolic dims of %s cannot be merged or split into %s",
-                    dims_text(r, x->rank, x->dims), dims_text(r, s->rank, s->dims));
-    if (from != to)
-        return SHAPE(r, "%s has %lld elements, the result %s would have %lld", dims_text(r, x->rank, x->dims), (long long)from,
-                     dims_text(r, s->rank, s->dims), (long long)to);
+    if (from.literal != 0 && to.literal != 0 && (from.n || to.n) && (from.literal != to.literal || !same_factors(&from, &to)))
+        return SHAPE(r, "%s and the result %s do not have as many elements for all values of the symbolic dims",
+                     dims_text(r, x->rank, x->dims), dims_text(r, s->rank, s->dims));
+    if (from.literal != to.literal)
+        return SHAPE(r, "%s has %lld elements, the result %s would have %lld", dims_text(r, x->rank, x->dims),
+                     (long long)from.literal, dims_text(r, s->rank, s->dims), (long long)to.literal);
     return NULL;
 }
 static const char *infer_permute(rule *r) {
@@ -291,8 +313,7 @@ static const char *infer_pad(rule *r) {
         if (before[i] < 0 || after[i] < 0)
             return SHAPE(r, "axis %d padded by %lld and %lld; expected 0 or more", i, (long long)before[i],
                          (long long)after[i]);
-        if (x->dims[i] < 0 && (before[i] || after[i]))
-            return fail(r, TN_ERR_UNSUPPORTED, "axis %d is symbolic and cannot be padded", i);
+        if (x->dims[i] < 0) r->dims[i] = ext_add(r->g->params, ext_add(r->g->params, x->dims[i], before[i]), after[i]);
         if (x->dims[i] >= 0 && (!size_add(x->dims[i], before[i], &r->dims[i]) || !size_add(r->dims[i], after[i], &r->dims[i])))
             return SHAPE(r, "axis %d padded by %lld and %lld overflows", i, (long long)before[i], (long long)after[i]);
     }
@@ -307,8 +328,12 @@ static const char *infer_slice(rule *r) {
     for (int i = 0; i < x->rank; i++) {
         int64_t n = r->dims[i], d = x->dims[i], last = start[i];
         if (d < 0 || n < 0) {
-            if (d == n && start[i] == 0 && step[i] == 1) continue;
-            return fail(r, TN_ERR_UNSUPPORTED, "axis %d is symbolic and cannot be sliced", i);
+            exts *t = r->g->params;
+            if (start[i] >= 0 && step[i] >= 1 &&
+                ext_never_less(t, d, ext_add(t, ext_mul(t, ext_add(t, n, -1), step[i]), start[i] + 1)))
+                continue;
+            return SHAPE(r, "axis %d: %s elements from %lld in steps of %lld are not proven to stay inside its size %s", i,
+                         dim_text(r, n), (long long)start[i], (long long)step[i], dim_text(r, d));
         }
         if (start[i] < 0) return SHAPE(r, "axis %d starts at %lld; expected 0 or more", i, (long long)start[i]);
         if (step[i] < 1) return SHAPE(r, "axis %d has step %lld; expected 1 or more", i, (long long)step[i]);
@@ -338,14 +363,16 @@ static const char *window_dims(rule *r, int rank, const int64_t *dims, int64_t *
         const int64_t *w = s->attr + 1 + 4 * k;
         TRY(check_axis_list(r, "window", w, 1, rank, &seen));
         int64_t d = dims[w[0]], extent;
-        if (d < 0) return fail(r, TN_ERR_UNSUPPORTED, "axis %lld is symbolic and cannot be windowed", (long long)w[0]);
         if (w[1] < 1 || w[2] < 1 || w[3] < 1)
             return SHAPE(r, "window size %lld, stride %lld, dilation %lld; expected 1 or more", (long long)w[1],
                          (long long)w[2], (long long)w[3]);
-        if (!size_mul(w[1] - 1, w[3], &extent) || !size_add(extent, 1, &extent) || extent > d)
-            return SHAPE(r, "a window of %lld with dilation %lld is longer than axis %lld of size %lld", (long long)w[1],
-                         (long long)w[3], (long long)w[0], (long long)d);
-        out[w[0]] = (d - extent) / w[2] + 1;
+        bool fits = size_mul(w[1] - 1, w[3], &extent) && size_add(extent, 1, &extent);
+        if (!fits || extent > (ext_is_lit(d) ? d : ext_lo(r->g->params, d)))
+            return SHAPE(r, "a window of %lld with dilation %lld is longer than axis %lld of size %s", (long long)w[1],
+                         (long long)w[3], (long long)w[0], dim_text(r, d));
+        out[w[0]] = ext_is_lit(d)
+                        ? (d - extent) / w[2] + 1
+                        : ext_add(r->g->params, ext_floor_div(r->g->params, ext_add(r->g->params, d, -extent), w[2]), 1);
         out[rank + k] = w[1];
     }
     *out_rank = rank + n;
@@ -407,9 +434,10 @@ static const char *infer_concat(rule *r) {
         if (!same)
             return SHAPE(r, "operand %d is %s; expected the dims of operand 0, %s, except along axis %d", i,
                          dims_text(r, y->rank, y->dims), dims_text(r, x->rank, x->dims), axis);
-        if (x->dims[axis] < 0 || y->dims[axis] < 0)
-            return fail(r, TN_ERR_UNSUPPORTED, "axis %d is symbolic and cannot be joined", axis);
-        if (!size_add(r->dims[axis], y->dims[axis], &r->dims[axis])) return SHAPE(r, "axis %d overflows", axis);
+        if (r->dims[axis] < 0 || y->dims[axis] < 0)
+            r->dims[axis] = ext_add(r->g->params, r->dims[axis], y->dims[axis]);
+        else if (!size_add(r->dims[axis], y->dims[axis], &r->dims[axis]))
+            return SHAPE(r, "axis %d overflows", axis);
     }
     return NULL;
 }

@@ -41,7 +41,7 @@ static void name_var(char *out, size_t size, const char *name, int number) {
     out[n] = 0;
 }
 
-kvar kernel_var(kernel *k, const char *name, int64_t extent, bool row, bool reduce) {
+kvar kernel_var(kernel *k, const char *name, ext extent, bool row, bool reduce) {
     kvar_info v = { .extent = extent, .row = row, .reduce = reduce, .role = { 1, 1 } };
     name_var(v.name, sizeof v.name, name, k->vars.n);
     VEC_PUSH(k->a, &k->vars, v);
@@ -73,7 +73,6 @@ int kernel_buf(kernel *k, kbuf b) {
 kernel *kernel_clone(const kernel *k, arena *a) {
     kernel *c = arena_copy(a, k, sizeof *k);
     c->a = a;
-    if (k->params) c->params = exts_clone(k->params, a);
     c->ins.at = arena_copy(a, k->ins.at, sizeof *k->ins.at * (size_t)k->ins.n), c->ins.cap = k->ins.n;
     c->vars.at = arena_copy(a, k->vars.at, sizeof *k->vars.at * (size_t)k->vars.n), c->vars.cap = k->vars.n;
     c->bufs.at = arena_copy(a, k->bufs.at, sizeof *k->bufs.at * (size_t)k->bufs.n), c->bufs.cap = k->bufs.n;

@@ -235,7 +235,7 @@ typedef struct kernel {
 enum { KERNEL_MOST_CLUSTER = 16 };
 
 kernel *kernel_make(arena *a, const char *name);
-kvar kernel_var(kernel *k, const char *name, int64_t extent, bool row, bool reduce);
+kvar kernel_var(kernel *k, const char *name, ext extent, bool row, bool reduce);
 kvar kernel_var_like(kernel *k, const kvar_info *v); /* the same under a name of its own */
 reg kernel_push(kernel *k, kins in);                 /* appends, returns its register */
 int kernel_buf(kernel *k, kbuf b);
@@ -267,7 +267,12 @@ bool affine_equal(affine x, affine y);
 affine affine_add_params(exts *t, affine x, affine y);
 affine affine_scale_params(exts *t, affine x, ext s);
 
-/* kernel_params.c: the kernel for these values of its dims, as if it had been written for them, in arena a. Jumps with
+graph *graph_at(const graph *g, const int64_t *dims, arena *a); /* graph_at.c: for these values of its dims; likewise */
+/* kernel_params.c: whether any size, coefficient or offset is a parameter. */
+bool kernel_has_params(const kernel *k);
+/* The kernel where each dim has its largest value: what costs are counted of. k itself where it has no parameters. */
+const kernel *kernel_at_most(const kernel *k, arena *a);
+/* The kernel for these values of its dims, as if it had been written for them, in arena a. Jumps with
  * TN_ERR_INVAL where a value is out of its range. */
 kernel *kernel_at(const kernel *k, const int64_t *dims, arena *a);
 

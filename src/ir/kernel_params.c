@@ -39,6 +39,32 @@ kernel *kernel_at(const kernel *k, const int64_t *dims, arena *a) {
     return o;
 }
 
+const kernel *kernel_at_most(const kernel *k, arena *a) {
+    if (!k->params) return k;
+    int64_t *dims = ARENA_ARRAY(a, int64_t, k->params->n_dims + 1);
+    for (int i = 0; i < k->params->n_dims; i++) dims[i] = ext_hi(k->params, exts_dim(k->params, i));
+    return kernel_at(k, dims, a);
+}
+
+static bool affine_has_params(affine x) {
+    bool has = !ext_is_lit(x.base);
+    for (int i = 0; i < x.n; i++) has |= !ext_is_lit(x.t[i].coef);
+    return has;
+}
+
+bool kernel_has_params(const kernel *k) {
+    bool has = false;
+    for (int b = 0; b < k->bufs.n; b++) has |= !ext_is_lit(k->bufs.at[b].elems);
+    for (kvar v = 0; v < k->vars.n; v++) has |= !ext_is_lit(k->vars.at[v].extent);
+    for (int i = 1; i < k->ins.n && !has; i++) {
+        const kins *in = &k->ins.at[i];
+        has = !ext_is_lit(in->lo) || !ext_is_lit(in->hi) || affine_has_params(in->idx);
+        for (int m = 0; m < in->n_mask; m++)
+            has |= affine_has_params(in->mask[m].e) || !ext_is_lit(in->mask[m].lo) || !ext_is_lit(in->mask[m].hi);
+    }
+    return has;
+}
+
 /* ---- the check for all values ---- */
 
 typedef struct prover {
@@ -131,16 +157,56 @@ static void check_access(prover *p, int r) {
     problem(p, r, text.s);
 }
 
+/* The loop that threads share around instruction r, or NULL. */
+static const kins *shared_loop(const prover *p, int n_open) {
+    for (int l = 0; l < n_open; l++)
+        if (p->k->ins.at[p->open[l]].par) return &p->k->ins.at[p->open[l]];
+    return NULL;
+}
+
+/* The ends of accesses that are not known to be inside of another one's: those that differ by a number are one. */
+typedef VEC(ext) ends;
+static void add_end(prover *p, ends *x, ext e, bool least) {
+    for (int i = 0; i < x->n; i++) {
+        ext d = ext_sub(p->t, e, x->at[i]);
+        if (!ext_is_lit(d)) continue;
+        if (least ? d < 0 : d > 0) x->at[i] = e;
+        return;
+    }
+    VEC_PUSH(p->k->a, x, e);
+}
+
+/* What one thread alone does behind the loop that all share begins behind what that touches. */
+static bool is_behind(prover *p, int b) {
+    ends shared = { 0 }, last = { 0 };
+    for (int r = 1; r < p->k->ins.n; r++) {
+        const kins *in = &p->k->ins.at[r];
+        range x;
+        if (!kernel_touches(in) || in->buf != b || in->op == K_PREFETCH) continue;
+        int n_open = kernel_open_loops(p->k, (reg)r, p->open);
+        const kins *loop = shared_loop(p, n_open);
+        if (!loop || !index_range(p, in, n_open, &x)) return false;
+        if (loop->par == PAR_LAST)
+            add_end(p, &last, x.lo, true);
+        else
+            add_end(p, &shared, x.hi, false);
+    }
+    for (int i = 0; i < last.n; i++)
+        for (int j = 0; j < shared.n; j++)
+            if (!ext_never_less(p->t, last.at[i], ext_add(p->t, shared.at[j], 1))) return false;
+    return true;
+}
+
 /* The indices of all accesses to b without the parallel loop's variable, and that variable's coefficient, which all have. */
 static bool rest_range(prover *p, int b, range *all, ext *coef, int64_t *step) {
     bool any = false;
     for (int r = 1; r < p->k->ins.n; r++) {
         kins in = p->k->ins.at[r];
         if (!kernel_touches(&in) || in.buf != b || in.op == K_PREFETCH) continue;
-        int n_open = kernel_open_loops(p->k, (reg)r, p->open), l = 0;
-        while (l < n_open && !p->k->ins.at[p->open[l]].par) l++;
-        if (l == n_open || in.dyn) return false;
-        const kins *loop = &p->k->ins.at[p->open[l]];
+        int n_open = kernel_open_loops(p->k, (reg)r, p->open);
+        const kins *loop = shared_loop(p, n_open);
+        if (!loop || in.dyn) return false;
+        if (loop->par == PAR_LAST) continue;
         ext c = affine_coef(in.idx, loop->var);
         range x;
         in.idx = affine_without(p->k->a, in.idx, loop->var);
@@ -162,7 +228,7 @@ static void check_races(prover *p, int b) {
         written = written || ((in->op == K_STORE || in->op == K_SCATTER) && in->buf == b);
     }
     if (!written || kbuf_is_local(&p->k->bufs.at[b])) return;
-    if (rest_range(p, b, &x, &coef, &step) &&
+    if (rest_range(p, b, &x, &coef, &step) && is_behind(p, b) &&
         ext_never_less(p->t, ext_mul(p->t, coef, step), ext_add(p->t, ext_sub(p->t, x.hi, x.lo), 1)))
         return;
     problem(p, 0, arena_printf(p->k->a, "iterations of the parallel loop are not proven to touch other elements of b%d", b));

@@ -248,13 +248,10 @@ static void print_buf(const kernel *k, int b, str *out) {
 }
 
 static void print_dims(const kernel *k, str *out) { /* <batch 1..64, seq 8..512 by 8> */
-    for (int i = 0, n = 0; k->params && i < k->params->at.n; i++) {
-        const ext_row *r = &k->params->at.at[i];
-        if (r->op != EXT_DIM) continue;
-        str_addf(out, "%s%s %lld..%lld", n++ ? ", " : "<", r->name, (long long)r->lo, (long long)r->hi);
-        if (r->divisor > 1) str_addf(out, " by %lld", (long long)r->divisor);
-        if (n == k->params->n_dims) str_add(out, ">");
-    }
+    if (!k->params || !k->params->n_dims) return;
+    str_add(out, "<");
+    exts_print_dims(k->params, out);
+    str_add(out, ">");
 }
 
 void kernel_print(const kernel *k, str *out) {

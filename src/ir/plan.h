@@ -4,7 +4,9 @@
  * run/ records the steps in a device's list. Slots are the base pointers of a run (device.h): temporaries, states that runs
  * change, states that none changes (sessions share them) and constants are four arenas; every input and every output has its
  * own. SLOT_SCRATCH: what threads of the CPU keep beside these while they run a kernel, one after the other; how much is known
- * when there is code. */
+ * when there is code. SLOT_RING: how inputs and outputs move from step to step (emit/c.c), and behind that the values of the
+ * plan's dims, then of the rows of plan.params: a session computes them when it is given dims. Buffers have the sizes that they
+ * need at most. */
 #ifndef TN_IR_PLAN_H
 #define TN_IR_PLAN_H
 
@@ -21,6 +23,10 @@ static inline int64_t plan_room(int64_t bytes) {
     int64_t room = (bytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN;
     return room + (room && room % PLAN_PAGE == 0 ? PLAN_ALIGN : 0);
 }
+
+/* Bytes from the beginning of SLOT_RING to the values of dims, and to those of all rows. */
+static inline int64_t plan_dims_at(int n_io) { return 16 * (int64_t)n_io; }
+static inline int64_t plan_rows_at(int n_io, const exts *t) { return plan_dims_at(n_io) + 8 * (int64_t)t->n_dims; }
 
 typedef enum pbuf_kind {
     PB_TEMP,
@@ -126,7 +132,8 @@ typedef struct why { /* one decision of the scheduler, for explain */
 
 typedef struct plan {
     arena *a;
-    graph *g; /* the graph as scheduled */
+    graph *g;     /* the graph as scheduled */
+    exts *params; /* of all kernels; NULL: all sizes are literals */
     VEC(pbuf) bufs;
     VEC(pkernel) kernels; /* in launch order */
     VEC(pstep) steps;

@@ -73,15 +73,16 @@ bool step_apply(kernel **k, const loop_step *s, str *why) {
     };
     if (!apply[s->op]) return step_refuse(why, "there is no such step");
     if (!takes_form(*k, (step_op)s->op, why)) return false;
-    if ((*k)->params && s->op != STEP_tile && s->op != STEP_parallel && s->op != STEP_multiply_add)
+    if ((*k)->params && s->op != STEP_tile && s->op != STEP_parallel && s->op != STEP_multiply_add &&
+        s->op != STEP_block_rows && s->op != STEP_nests)
         return step_refuse(why, "the kernel has sizes that are given at run time (%s): this step needs literal ones",
                            dim_names(*k));
     bool blocks = !(*k)->tiled && loop_has_blocks(*k);
     if (blocks && s->op != STEP_parallel && s->op != STEP_nests)
         return step_refuse(why, "the kernel goes by blocks of rows: only parallel and nests come before it is tiled");
     if (!blocks && s->op == STEP_nests) return step_refuse(why, "the kernel does not go by blocks of rows");
-    bool moves = s->op == STEP_reorder || s->op == STEP_fuse_loops || s->op == STEP_split || s->op == STEP_pack ||
-                 s->op == STEP_accumulate || is_for_gpus(s);
+    bool moves = s->op == STEP_reorder || s->op == STEP_fuse_loops || s->op == STEP_split || s->op == STEP_block_rows ||
+                 s->op == STEP_pack || s->op == STEP_accumulate || is_for_gpus(s);
     if (moves && (*k)->par_var >= 0)
         return step_refuse(why, "threads share the loops already: this step comes before parallel");
     return apply[s->op](k, s, why);

@@ -26,6 +26,7 @@ static bool read_alike(const kernel *k, const bool *own, kvar row, affine idx, a
 
 /* Enough rows share the panels, and several blocks do. */
 static bool pays(const kernel *k, int loop) {
+    if (k->params) return false; /* there may be one block */
     for (kvar v = 0; v < k->vars.n; v++)
         if (k->vars.at[v].block) {
             int64_t blocks = k->vars.at[v].extent, rows = k->vars.at[k->ins.at[loop].var].extent;

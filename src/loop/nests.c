@@ -36,6 +36,9 @@ static void mark(bool *used, affine x) {
     for (int i = 0; i < x.n; i++) used[x.t[i].var] = true;
 }
 
+/* Sizes that are given at run time are those around a nest: it is tiled as if they were the largest ones. */
+static int64_t most(const kernel *k, ext e) { return k->params ? ext_hi(k->params, e) : e; }
+
 /* The variables that the nest names, in their order; those of its own loops keep what they are. */
 static kvar *take_vars(const kernel *k, int loop, int end, part *p) {
     bool *used = ARENA_ARRAY(k->a, bool, k->vars.n), *own = ARENA_ARRAY(k->a, bool, k->vars.n);
@@ -50,6 +53,7 @@ static kvar *take_vars(const kernel *k, int loop, int end, part *p) {
     for (kvar v = 0; v < k->vars.n; v++) {
         if (!used[v]) continue;
         kvar_info x = k->vars.at[v];
+        x.extent = most(k, x.extent);
         if (!own[v]) x.row = x.reduce = x.block = false;
         to[v] = p->k->vars.n, p->of[p->n_vars++] = v;
         VEC_PUSH(k->a, &p->k->vars, x);
@@ -122,7 +126,7 @@ static void drop_lone_row(kernel *k) {
 static int64_t count_blocks(const kernel *k) {
     int64_t n = 1;
     for (int i = 1; i < k->ins.n && k->ins.at[i].op == K_LOOP; i++) {
-        n *= k->vars.at[k->ins.at[i].var].extent;
+        n *= most(k, k->params ? k->ins.at[i].hi : k->vars.at[k->ins.at[i].var].extent);
         if (k->vars.at[k->ins.at[i].var].block) break;
     }
     return n;
@@ -133,7 +137,10 @@ static part take(const kernel *k, int loop) {
     part p = { .k = kernel_make(k->a, k->name), .n_bufs = k->bufs.n };
     reg *at = ARENA_ARRAY(k->a, reg, k->ins.n);
     kvar *to = take_vars(k, loop, end, &p);
-    for (int b = 0; b < k->bufs.n; b++) VEC_PUSH(k->a, &p.k->bufs, k->bufs.at[b]);
+    for (int b = 0; b < k->bufs.n; b++) {
+        VEC_PUSH(k->a, &p.k->bufs, k->bufs.at[b]);
+        p.k->bufs.at[b].elems = most(k, k->bufs.at[b].elems);
+    }
     for (int i = loop; i < end; i++) at[i] = kernel_push(p.k, moved(k->a, &k->ins.at[i], to, at));
     mark_rows(p.k);
     take_bufs(&p, to[k->ins.at[loop].var]);
@@ -153,7 +160,7 @@ bool loop_next_nest(const kernel *k, knest *x) {
             x->loop = i, x->all++, x->n++;
             return true;
         }
-        x->inside = k->vars.at[in->var].block, x->rest = in->lo > 0, x->n = -1;
+        x->inside = k->vars.at[in->var].block, x->rest = in->lo != 0, x->n = -1;
     }
     return false;
 }
@@ -238,7 +245,7 @@ kernel *loop_put_nests(const kernel *k, kernel *const *tiled) {
     for (kvar v = 0; v < k->vars.n; v++) VEC_PUSH(o->a, &o->vars, k->vars.at[v]);
     for (int b = 0; b < k->bufs.n; b++) VEC_PUSH(o->a, &o->bufs, k->bufs.at[b]);
     o->flops = k->flops, o->bytes_read = k->bytes_read, o->bytes_written = k->bytes_written;
-    o->tiled = true, o->par_var = k->par_var;
+    o->tiled = true, o->par_var = k->par_var, o->params = k->params;
     bool more = loop_next_nest(k, &next);
     for (int i = 1; i < k->ins.n; i++) {
         if (more && i == next.loop) {

@@ -46,6 +46,8 @@ bool step_parallel(kernel **kk, const loop_step *s, str *why) {
     if (k->par_var >= 0) return step_refuse(why, "loop %s is split over threads already", k->vars.at[k->par_var].name);
     if (k->vars.at[v].reduce) return step_refuse(why, "iterations of %s are added up: they need each other", name);
     if (ext_is_lit(k->vars.at[v].extent) && k->vars.at[v].extent < 2) return step_refuse(why, "%s has one iteration", name);
+    if (k->params && (k->ins.at[1].op != K_LOOP || k->ins.at[1].var != v))
+        return step_refuse(why, "%s is not the outermost loop, and the kernel has sizes that are given at run time", name);
     int local = crosses(k, v);
     if (local >= 0) return step_refuse(why, "what iterations of %s leave in b%d is read outside of them", name, local);
     bool any = false;
@@ -63,6 +65,6 @@ bool step_parallel(kernel **kk, const loop_step *s, str *why) {
     if (is_in_block(k, v)) return step_refuse(why, "%s runs inside a block of rows: threads share whole blocks", name);
     k->par_var = v;
     for (int i = 1; i < k->ins.n; i++) /* the columns that do not fill a panel have a loop of their own, behind */
-        if (k->ins.at[i].op == K_LOOP && k->ins.at[i].var == v && k->ins.at[i].lo > 0) k->ins.at[i].par = PAR_LAST;
+        if (k->ins.at[i].op == K_LOOP && k->ins.at[i].var == v && k->ins.at[i].lo != 0) k->ins.at[i].par = PAR_LAST;
     return true;
 }

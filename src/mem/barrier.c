@@ -5,6 +5,12 @@
 #include "mem/mem.h"
 #include "mem/tree.h"
 
+/* What threads have of rows that a run counts is not known here: they meet before each kernel. */
+static bool meets_everywhere(plan *p) {
+    for (int i = 0; p->params && i < p->kernels.n; i++) p->kernels.at[i].barrier = i > 0;
+    return p->params != NULL;
+}
+
 /* Who touches some bytes: nobody, the one thread that a partition among the threads gives each byte to, or any thread. */
 typedef int32_t owner; /* NOBODY, ANYBODY, or a partition: index into span.cuts + 1 */
 enum { NOBODY = 0, ANYBODY = -1 };
@@ -225,6 +231,7 @@ static void needs_barrier(span *g, pkernel *pk) {
 void mem_barriers(plan *p, int threads) {
     for (int i = 0; i < p->kernels.n; i++) p->kernels.at[i].barrier = false;
     if (threads < 2) return;
+    if (meets_everywhere(p)) return;
     if (plan_has_control(p)) { /* a list of the device launches one after the other */
         for (int i = 0; i < p->kernels.n; i++) p->kernels.at[i].barrier = true;
         return;

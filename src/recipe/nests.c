@@ -44,6 +44,7 @@ static kvar choose_parallel(const kernel *k, const target *t) {
     kvar best = -1;
     double most = 0;
     if (!recipe_is_worth_sharing(k, t)) return -1;
+    if (k->params) return ext_hi(k->params, k->ins.at[1].hi) > 1 ? k->ins.at[1].var : -1;
     for (int i = 1; k->ins.at[i].op == K_LOOP; i++) {
         const kvar v = k->ins.at[i].var;
         int64_t whole = k->ins.at[i].hi, extent = k->vars.at[v].extent;

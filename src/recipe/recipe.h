@@ -112,6 +112,10 @@ void recipe_nontemporal(recipe *r);
 
 /* cpu.c: the schedule of a kernel for the processor, and the kernel that it makes. *out may be NULL. */
 kernel *recipe_cpu(kernel *k, const target *t, const schedule **out);
+/* params.c: kernels with sizes that are given at run time: rows of such a number become blocks, if that is all; the steps up to
+ * tile of others. */
+void recipe_block_rows(recipe *r);
+void recipe_params(recipe *r);
 /* tile_nest.c: the steps up to tile. nests.c: the same for a kernel that goes by blocks of rows. */
 void recipe_tile_nest(recipe *r);
 void recipe_nests(recipe *r);

@@ -12,6 +12,8 @@ struct tn_session {
     list *list;            /* everything a run does */
     bool loops;            /* .. so often as a submit says */
     int64_t *ring;         /* SLOT_RING: see emit/c.c */
+    int64_t *dims, *rows;  /* behind it: the values of the program's dims, -1: not given yet; of all its parameters */
+    int64_t *io_bytes;     /* [n_io] for these dims; NULL: the program has no dims */
     void **bound;          /* [n_io] host pointers of the next run; NULL = an input that is not bound */
     void **kept;           /* [n_io] those that tn_session_bind gave, or NULL; a call of tn_run hides them for its run */
     uint8_t *io_flags;     /* [n_io] of src/api/bind.c */
@@ -48,6 +50,12 @@ enum { SESSION_MOVED = 1 };
 void session_place(tn_session *s, int slot, void *data);
 void session_bind(tn_session *s, int slot, buffer *b);
 tn_status session_queue(tn_session *s); /* a run behind what was queued before; nobody waits for it */
+
+/* dims.c: values of dims. session_set_dims: values[n_dims], -1: not given; all or none are taken. Nothing is allocated. */
+const exts *session_params(const tn_session *s); /* NULL: the program has none */
+tn_status session_set_dims(tn_session *s, const int64_t *values);
+bool session_has_dims(const tn_session *s, const char **out_missing); /* all are given */
+static inline int64_t session_bytes(const tn_session *s, int i) { return s->io_bytes ? s->io_bytes[i] : s->p->io[i].bytes; }
 
 /* states.c: state i of a session of a compiled program, and its copies in other orders. */
 tn_status session_get(tn_session *s, int i, void *out);

@@ -137,6 +137,11 @@ static void set_strides(tn_session *s) {
         s->io_stride[p->plan->bufs.at[loop->rings[i].buf].io] = (size_t)loop->rings[i].stride;
 }
 
+static size_t ring_length(const tn_session *s) {
+    const exts *t = session_params(s);
+    return 2 * (size_t)s->p->n_io + 1 + (t ? (size_t)(t->n_dims + t->at.n) : 0);
+}
+
 /* bare: the device's memory for inputs and outputs is somebody else's. */
 static tn_status take_slots(tn_session *s, bool bare) {
     const tn_program *p = s->p;
@@ -150,7 +155,12 @@ static tn_status take_slots(tn_session *s, bool bare) {
     for (size_t i = 0; i < n && !code; i++) s->by_address[i] = (int)i;
     if (!code) code = take(s, n, sizeof *s->spare, &s->spare);
     if (!code) code = take(s, n, sizeof *s->trace, &s->trace);
-    if (!code) code = take(s, 2 * n + 1, sizeof *s->ring, &s->ring);
+    if (!code) code = take(s, ring_length(s), sizeof *s->ring, &s->ring);
+    if (!code && session_params(s)) code = take(s, n + 1, sizeof *s->io_bytes, &s->io_bytes);
+    if (!code && session_params(s)) {
+        s->dims = s->ring + plan_dims_at(p->n_io) / 8, s->rows = s->ring + plan_rows_at(p->n_io, session_params(s)) / 8;
+        for (int i = 0; i < session_params(s)->n_dims; i++) s->dims[i] = -1;
+    }
     if (!code && !caps.host_memory) code = take(s, n, sizeof *s->io_buf, &s->io_buf);
     if (!code && !caps.host_memory) code = take(s, n, sizeof *s->io_room, &s->io_room);
     if (!code && !caps.host_memory) code = take(s, n, sizeof *s->io_stride, &s->io_stride);
@@ -211,7 +221,8 @@ void session_close(tn_session *s) {
     mem_free(m, s->by_address, n * sizeof *s->by_address);
     mem_free(m, s->spare, n * sizeof *s->spare);
     mem_free(m, s->trace, n * sizeof *s->trace);
-    mem_free(m, s->ring, (2 * n + 1) * sizeof *s->ring);
+    mem_free(m, s->ring, ring_length(s) * sizeof *s->ring);
+    mem_free(m, s->io_bytes, (n + 1) * sizeof *s->io_bytes);
     mem_free(m, s, sizeof *s);
 }
 

@@ -39,25 +39,32 @@ static void add_work(analysis *an, int64_t n) {
     if (!size_add(an->work, n, &an->work)) an->work = INT64_MAX;
 }
 
-affine group_axis_vars(sched *s, group *gr, kernel *k, split_list *var_of, val owner, int axis, int64_t extent,
-                       const char *name, bool row, bool reduce) {
+affine group_axis_vars(sched *s, group *gr, kernel *k, split_list *var_of, val owner, int axis, ext extent, const char *name,
+                       bool row, bool reduce) {
     if (extent == 1) return affine_const(0);
-    int64_t cuts[MAX_SPLITS + 2]; /* strides at which the axis is cut, descending, ending in 1 */
+    exts *t = k->params;
+    ext cuts[MAX_SPLITS + 2]; /* strides at which the axis is cut, descending, ending in 1 */
     int n = 0;
     for (int i = 0; i < gr->splits.n; i++)
         if (gr->splits.at[i].node == owner && gr->splits.at[i].axis == axis) cuts[n++] = gr->splits.at[i].inner;
     for (int i = 1; i < n; i++)
-        for (int j = i; j > 0 && cuts[j] > cuts[j - 1]; j--) {
-            int64_t t = cuts[j];
-            cuts[j] = cuts[j - 1], cuts[j - 1] = t;
+        for (int j = i; j > 0 && (t ? ext_never_less(t, cuts[j], cuts[j - 1]) : cuts[j] > cuts[j - 1]); j--) {
+            ext old = cuts[j];
+            cuts[j] = cuts[j - 1], cuts[j - 1] = old;
         }
     cuts[n++] = 1;
     affine sum = affine_const(0);
-    int64_t whole = extent;
+    ext whole = extent, outer = 0;
     for (int i = 0; i < n; i++) {
-        kvar v = kernel_var(k, name, whole / cuts[i], row, reduce);
+        if (!t)
+            outer = whole / cuts[i];
+        else if (!ext_divides(t, whole, cuts[i], &outer))
+            guard_fail(s->a->gd, TN_ERR_INTERNAL, "%%%u: axis %d is split at what does not divide it", owner, axis);
+        kvar v = kernel_var(k, name, outer, row, reduce);
         VEC_PUSH(k->a, var_of, (split){ owner, axis, cuts[i] });
-        sum = affine_add(s->a, sum, affine_scale(s->a, affine_var(s->a, v), cuts[i]));
+        affine own = affine_var(s->a, v);
+        sum = t ? affine_add_params(t, sum, affine_scale_params(t, own, cuts[i]))
+                : affine_add(s->a, sum, affine_scale(s->a, own, cuts[i]));
         whole = cuts[i];
     }
     return sum;
@@ -73,7 +80,10 @@ void group_root_index(sched *s, group *gr, int r, kernel *k, split_list *var_of,
             out[i] = affine_const(0);
             for (kvar v = 0; v < k->vars.n; v++)
                 if (var_of->at[v].node == first && var_of->at[v].axis == i)
-                    out[i] = affine_add(s->a, out[i], affine_scale(s->a, affine_var(s->a, v), var_of->at[v].inner));
+                    out[i] = k->params
+                                 ? affine_add_params(k->params, out[i],
+                                                     affine_scale_params(k->params, affine_var(s->a, v), var_of->at[v].inner))
+                                 : affine_add(s->a, out[i], affine_scale(s->a, affine_var(s->a, v), var_of->at[v].inner));
         } else {
             out[i] = group_axis_vars(s, gr, k, var_of, root, i, n->dims[i], "j", false, false);
         }
@@ -89,11 +99,15 @@ static bool fail(walk *w, val materialise, const char *text) {
 static bool add_split(walk *w, view_fail f) {
     if (f.inner == 0 || w->gr->splits.n >= MAX_SPLITS) return false;
     split owner = w->an->var_of.at[f.var];
-    split cut = { owner.node, owner.axis, owner.inner * f.inner };
+    exts *t = w->an->k->params;
+    split cut = { owner.node, owner.axis, t ? ext_mul(t, owner.inner, f.inner) : owner.inner * f.inner };
+    ext q;
     for (int i = 0; i < w->gr->splits.n; i++) {
         split *o = &w->gr->splits.at[i];
         if (o->node != cut.node || o->axis != cut.axis) continue;
-        if (o->inner == cut.inner || (o->inner % cut.inner && cut.inner % o->inner)) return false;
+        bool nest = t ? ext_divides(t, o->inner, cut.inner, &q) || ext_divides(t, cut.inner, o->inner, &q)
+                      : o->inner % cut.inner == 0 || cut.inner % o->inner == 0;
+        if (o->inner == cut.inner || !nest) return false;
     }
     VEC_PUSH(w->keep, &w->gr->splits, cut);
     w->again = true;
@@ -108,11 +122,13 @@ static uint64_t vars_of(affine x) {
 
 /* x runs over a whole axis of this extent, by root variables alone: one, or the parts of a split axis. */
 static bool is_whole_axis(const analysis *an, affine x, int64_t extent) {
-    int64_t covered = 1;
+    exts *p = an->k->params;
+    ext covered = 1;
     if (x.base || x.n == 0) return false;
     for (int t = x.n - 1; t >= 0; t--) {
         if (x.t[t].coef != covered || x.t[t].var >= an->n_root_vars) return false;
-        covered *= an->k->vars.at[x.t[t].var].extent;
+        ext own = an->k->vars.at[x.t[t].var].extent;
+        covered = p ? ext_mul(p, covered, own) : covered * own;
     }
     return covered == extent;
 }
@@ -237,7 +253,7 @@ static bool walk_dot(walk *w, val v, const affine *idx) {
     int64_t depth = 1;
     for (int i = 0; i < nc; i++) {
         kv[i] = group_axis_vars(w->s, w->gr, w->an->k, &w->an->var_of, v, TN_MAX_RANK + i, x->dims[ca[i]], "k", false, true);
-        depth = times(depth, x->dims[ca[i]]);
+        depth = times(depth, graph_dim_most(w->s->g, x->dims[ca[i]]));
     }
     int64_t work = times(depth, graph_elems(w->s->g, v));
     w->an->n_dots++;
@@ -398,6 +414,7 @@ static bool walk_all(sched *s, group *gr, walk *w) {
     analysis *an = w->an;
     do {
         *an = (analysis){ .k = kernel_make(s->a, "analysis"), .rows = 1 };
+        an->k->params = s->g->params;
         w->again = false;
         bool ok = true;
         if (graph_get(s->g, gr->roots.at[0])->op == OP_scatter_add) { /* its own nests, in order */
@@ -445,7 +462,7 @@ bool group_analyse(sched *s, int gi, arena *a, analysis *an) {
     for (kvar v = 0; v < an->n_root_vars; v++)
         if (an->alive[v]) {
             gr->row_axes |= 1u << an->var_of.at[v].axis;
-            an->rows *= an->k->vars.at[v].extent;
+            an->rows = times(an->rows, graph_dim_most(s->g, an->k->vars.at[v].extent));
         }
     an->loops = an->k->vars.n;
     gr->n_dots = an->n_dots, gr->n_reduces = an->n_reduces, gr->work = an->work;

@@ -62,7 +62,7 @@ static bool dot_rows_ok(const sched *s, const analysis *an) {
             bool row = n->dims[d] == 1;
             for (int t = 0; t < e.n && !row; t++) row = e.t[t].var < an->n_root_vars && an->alive[e.t[t].var];
             if (!row && d < lead) return false;
-            if (!row) right *= n->dims[d];
+            if (!row) right *= graph_dim_most(s->g, n->dims[d]);
         }
         if (right > WIDE_ROW) return false;
     }
@@ -78,7 +78,7 @@ static const char *cost_objection(const sched *s, const node *n, const group *be
     if (after->loops > MANY_LOOPS && after->loops > before->loops) /* such as the norm of all gradients; lowering adds some */
         return "the kernel has many loops already";
     int64_t sums = op_get((op_code)n->op)->cls == CL_REDUCE;
-    for (int i = 0; i < n->rank && sums; i++) sums *= n->dims[i];
+    for (int i = 0; i < n->rank && sums; i++) sums *= graph_dim_most(s->g, n->dims[i]);
     if (s->opts.rows_only && after->rows < FEW_ROWS && sums >= FEW_ROWS && after->work > SMALL_WORK)
         return "one row would have all of these sums";
     if (after->n_dots && n->op == OP_dot && after->rows < before->rows && after->n_reduces && s->opts.fusion < 2)
@@ -224,7 +224,7 @@ static bool is_output_view(const sched *s, val v) {
     bool alone = x->first_use && !s->g->uses.at[x->first_use - 1].next;
     if (times == 1 && alone && x->op == OP_concat && !s->materialised[v]) return true;
     return times == 1 && alone && op_is_elementwise((op_code)x->op) && !s->materialised[v] && x->rank > 0 &&
-           x->dims[x->rank - 1] * (int64_t)dtype_size((tn_dtype)x->dtype) >= MACHINE_LINE_BYTES;
+           graph_dim_most(s->g, x->dims[x->rank - 1]) * (int64_t)dtype_size((tn_dtype)x->dtype) >= MACHINE_LINE_BYTES;
 }
 
 /* ---- parts of a concat: each is written where it belongs, by kernels of one part or several ---- */

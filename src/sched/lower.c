@@ -103,16 +103,16 @@ static int subtree_flops(lower *w, val v, int limit) {
     return sum;
 }
 
-static int64_t local_elems(const lower *w, val v) {
+static ext local_elems(const lower *w, val v) {
     const node *n = graph_get(w->g, v);
-    int64_t e = 1;
+    ext e = 1;
     for (int i = 0; i < n->rank; i++)
-        if (!lower_axis_is_row(w, v, i)) e *= n->dims[i];
+        if (!lower_axis_is_row(w, v, i)) e = w->g->params ? ext_mul(w->g->params, e, n->dims[i]) : e * n->dims[i];
     return e;
 }
 
 static int64_t local_bytes(const lower *w, val v) {
-    return local_elems(w, v) * (int64_t)dtype_size(kernel_reg_dtype((tn_dtype)graph_get(w->g, v)->dtype));
+    return graph_dim_most(w->g, local_elems(w, v)) * (int64_t)dtype_size(kernel_reg_dtype((tn_dtype)graph_get(w->g, v)->dtype));
 }
 
 static int64_t items_bytes(const lower *w) {
@@ -198,7 +198,7 @@ static void store_root(lower *w, item *it, const affine *idx, reg r) {
     kernel_push(w->k, (kins){ .op = K_STORE,
                               .dtype = n->dtype,
                               .buf = (uint16_t)buf,
-                              .idx = view_flat(w->a, w->g, to, at),
+                              .idx = view_flat(w->k, w->g, to, at),
                               .a = r,
                               .node = it->v });
 }
@@ -272,7 +272,7 @@ static void lower_scatter(lower *w) {
     kernel_push(w->k, (kins){ .op = K_SCATTER,
                               .dtype = n->dtype,
                               .buf = (uint16_t)buf,
-                              .idx = view_flat(w->a, w->g, v, ix),
+                              .idx = view_flat(w->k, w->g, v, ix),
                               .a = x,
                               .dyn = dyn,
                               .dyn_stride = stride,
@@ -329,6 +329,7 @@ static kernel *keep_kernel(const kernel *k, arena *a) {
 
 static void lower_body(lower *w, val root) {
     w->k = kernel_make(w->a, arena_printf(w->a, "%s_%u", plan_op_name((op_code)graph_get(w->g, root)->op), root));
+    w->k->params = w->g->params;
     if (graph_get(w->g, root)->op == OP_scatter_add) {
         lower_scatter(w);
     } else {
@@ -352,6 +353,7 @@ kernel *lower_group(sched *s, int gi, parg **out_args, val *out_materialise) {
     s->a = keep;
     *out_materialise = w.materialise;
     if (w.materialise) return NULL;
+    if (!kernel_has_params(w.k)) w.k->params = NULL;
     *out_args = arena_copy(keep, w.args.at, sizeof *w.args.at * (size_t)w.args.n);
     return keep_kernel(w.k, keep);
 }

@@ -22,22 +22,26 @@ int lower_arg(lower *w, int32_t plan_buf, bool write) {
                                     .kind = write ? KB_OUT : KB_IN,
                                     .fixed = p->kind == PB_CONST || (p->kind == PB_STATE && !graph_is_assigned(w->g, p->node)),
                                     .node = p->node,
-                                    .elems = p->elems,
+                                    .elems = graph_elems_ext(w->g, p->node),
                                     .plan_buf = plan_buf });
 }
 
 affine lower_local_index(lower *w, const item *it, const affine *idx) {
     const node *n = graph_get(w->g, it->v);
+    exts *t = w->k->params;
     affine flat = affine_const(0);
-    int64_t stride = 1;
+    ext stride = 1;
     for (int i = n->rank - 1; i >= 0; i--) {
         if (lower_axis_is_row(w, it->v, i) || n->dims[i] == 1) continue;
-        flat = affine_add(w->a, flat, affine_scale(w->a, idx[i], stride));
-        stride *= n->dims[i];
+        flat = t ? affine_add_params(t, flat, affine_scale_params(t, idx[i], stride))
+                 : affine_add(w->a, flat, affine_scale(w->a, idx[i], stride));
+        stride = t ? ext_mul(t, stride, n->dims[i]) : stride * n->dims[i];
     }
     /* one copy for each row that is worked on at once: tile drops the loop's own value and keeps the copy's number */
     for (kvar v = 0; v < w->an.n_root_vars; v++)
-        if (w->an.alive[v]) flat = affine_add(w->a, flat, affine_scale(w->a, affine_var(w->a, v), stride));
+        if (w->an.alive[v])
+            flat = t ? affine_add_params(t, flat, affine_scale_params(t, affine_var(w->a, v), stride))
+                     : affine_add(w->a, flat, affine_scale(w->a, affine_var(w->a, v), stride));
     return flat;
 }
 
@@ -67,7 +71,7 @@ static reg lower_leaf(lower *w, val v, affine flat, const kmask_list *masks, dou
 /* ---- values ---- */
 
 kvar lower_open_loop(lower *w, kvar v) {
-    int64_t extent = w->k->vars.at[v].extent;
+    ext extent = w->k->vars.at[v].extent;
     kernel_push(w->k, (kins){ .op = K_LOOP, .var = v, .lo = 0, .hi = extent, .step = 1 });
     return v;
 }
@@ -210,7 +214,7 @@ static reg lower_read(lower *w, val v, const affine *idx, const kmask_list *mask
     while (sched_inside(w->s, w->gi, v)) {
         const node *n = graph_get(w->g, v);
         val u = n->in[0];
-        if (n->op == OP_reshape && !lower_has(w, u)) return lower_leaf(w, u, view_flat(w->a, w->g, v, at), masks, other);
+        if (n->op == OP_reshape && !lower_has(w, u)) return lower_leaf(w, u, view_flat(w->k, w->g, v, at), masks, other);
         affine *in = ARENA_ARRAY(w->a, affine, TN_MAX_RANK);
         kmask_list none = { 0 };
         view_fail f;
@@ -221,8 +225,8 @@ static reg lower_read(lower *w, val v, const affine *idx, const kmask_list *mask
         at = in, v = u;
     }
     item *it = lower_find_item(w, v);
-    if (it && it->kind == ITEM_ROOT) return lower_leaf(w, v, view_flat(w->a, w->g, v, at), masks, other);
-    return lower_leaf(w, v, view_flat(w->a, w->g, v, at), masks, other);
+    if (it && it->kind == ITEM_ROOT) return lower_leaf(w, v, view_flat(w->k, w->g, v, at), masks, other);
+    return lower_leaf(w, v, view_flat(w->k, w->g, v, at), masks, other);
 }
 
 /* The result, or 0: it takes an operand. */
@@ -255,7 +259,7 @@ static reg begin_move(lower *w, task *t) {
     val u = n->in[0];
     if (n->op == OP_pad) return begin_pad(w, t);
     if (n->op == OP_reshape && !lower_has(w, u))
-        return lower_leaf(w, u, view_flat(w->a, w->g, t->of.v, t->of.idx), &t->of.masks, 0);
+        return lower_leaf(w, u, view_flat(w->k, w->g, t->of.v, t->of.idx), &t->of.masks, 0);
     affine *in = ARENA_ARRAY(w->a, affine, TN_MAX_RANK);
     kmask_list none = { 0 };
     view_fail f;
@@ -282,7 +286,7 @@ static reg finish_gather(lower *w, const task *t) {
     for (int i = 0; i < x->rank; i++) ix[i] = i < axis ? idx[i] : i == axis ? affine_const(0) : idx[i - 1 + index->rank];
     int64_t stride = 1;
     for (int i = axis + 1; i < x->rank; i++) stride *= x->dims[i];
-    reg r = lower_leaf(w, n->in[0], view_flat(w->a, w->g, n->in[0], ix), &t->of.masks, 0);
+    reg r = lower_leaf(w, n->in[0], view_flat(w->k, w->g, n->in[0], ix), &t->of.masks, 0);
     kins *load = &w->k->ins.at[r];
     load->dyn = t->r[0], load->dyn_stride = stride, load->dyn_n = x->dims[axis];
     return r;
@@ -334,7 +338,7 @@ static reg lower_source(lower *w, val v, const affine *idx, const kmask_list *ma
             r = kernel_push(w->k, (kins){ .op = K_CAST, .dtype = (uint8_t)t, .src = TN_I64, .a = r });
         return wrap_narrow(w, r, t);
     }
-    return lower_leaf(w, v, view_flat(w->a, w->g, v, idx), masks, 0);
+    return lower_leaf(w, v, view_flat(w->k, w->g, v, idx), masks, 0);
 }
 
 /* Writes what stands before the operands and lists these; or returns the result where there are none. */
@@ -379,7 +383,7 @@ static reg finish(lower *w, const task *t) {
                                          .dtype = TN_F32,
                                          .a = t->r[0],
                                          .stream = n->attr[0],
-                                         .idx = view_flat(w->a, w->g, t->of.v, t->of.idx),
+                                         .idx = view_flat(w->k, w->g, t->of.v, t->of.idx),
                                          .node = t->of.v });
     case CL_MOVE:
         return n->op == OP_pad ? finish_pad(w, t) : t->r[0];
@@ -417,7 +421,7 @@ static reg known_value(lower *w, const want *x) {
         return remember(w, x, push_load(w, it->buf, stored, lower_local_index(w, it, x->idx), &x->masks, 0, x->v));
     }
     if (lower_has(w, x->v) && !(it && it->kind == ITEM_ROOT && it->stored)) return 0;
-    return remember(w, x, lower_leaf(w, x->v, view_flat(w->a, w->g, x->v, x->idx), &x->masks, 0));
+    return remember(w, x, lower_leaf(w, x->v, view_flat(w->k, w->g, x->v, x->idx), &x->masks, 0));
 }
 
 /* The next step of the innermost open task; its result, once that is there. */

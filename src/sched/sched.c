@@ -5,6 +5,29 @@
 #include "loop/operand.h"
 #include "sched/sched.h"
 
+static bool is_symbolic(const graph *g, val v) {
+    const node *n = graph_get(g, v);
+    for (int i = 0; i < n->rank; i++)
+        if (!ext_is_lit(n->dims[i])) return true;
+    return false;
+}
+
+/* Where an op can not have symbolic dims; NULL: it can have those that it has. */
+static const char *needs_literals(const graph *g, val v, bool gpu) {
+    const node *n = graph_get(g, v);
+    bool any = is_symbolic(g, v);
+    for (int i = 0; i < n->n_in; i++) any = any || is_symbolic(g, n->in[i]);
+    if (!any) return NULL;
+    if (gpu) return "on GPUs";
+    if (n->region || op_get((op_code)n->op)->cls == CL_CTRL) return "in control flow";
+    if (n->op == OP_scatter_add) return "in scatter_add";
+    if (n->op == OP_gather && is_symbolic(g, n->in[0])) return "in a gather's table";
+    if (n->op == OP_concat && !ext_is_lit(n->dims[n->attr[0]])) return "along the axis of a concat";
+    for (int i = 0; n->op == OP_pad && i < n->rank; i++)
+        if (!ext_is_lit(n->dims[i]) && (n->attr[i] || n->attr[n->rank + i])) return "along an axis that is padded";
+    return NULL;
+}
+
 static void refuse(const graph *g, const target *t) {
     for (val v = 1; v < (val)g->nodes.n; v++) {
         const node *n = graph_get(g, v);
@@ -14,10 +37,12 @@ static void refuse(const graph *g, const target *t) {
                        op_get((op_code)n->op)->name, v, n->where ? n->where : "?");
         if (n->op == OP_fold)
             guard_fail(g->a->gd, TN_ERR_INTERNAL, "op fold (%%%u) reached the scheduler: pass fold_lower must run first", v);
-        for (int i = 0; i < n->rank; i++)
-            if (n->dims[i] < 0)
-                guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "%s: symbolic dims are not scheduled yet: give the dim a value",
-                           graph_shape_text(g, g->a, v));
+        const char *what = g->params ? needs_literals(g, v, gpu) : NULL;
+        if (what)
+            guard_fail(g->a->gd, TN_ERR_UNSUPPORTED,
+                       "%s (%%%u) is %s%s%s: symbolic dims are not supported %s yet; give the dim a value",
+                       op_get((op_code)n->op)->name, v, graph_shape_text(g, g->a, v), n->where ? " at " : "",
+                       n->where ? n->where : "", what);
     }
 }
 
@@ -133,7 +158,8 @@ static void list_fused(sched *s, const members *m, int gi, pkernel *pk) {
 }
 
 static void count_traffic(pkernel *pk) {
-    kernel *k = pk->k;
+    kernel *own = pk->k;
+    const kernel *k = kernel_at_most(own, own->a);
     for (int b = 0; b < k->bufs.n; b++) {
         const kbuf *kb = &k->bufs.at[b];
         if (kb->kind == KB_LOCAL) continue;
@@ -153,8 +179,8 @@ static void count_traffic(pkernel *pk) {
         }
         if (touched > kb->elems) touched = kb->elems;
         uint64_t bytes = (uint64_t)touched * dtype_size((tn_dtype)kb->dtype);
-        if (kb->kind != KB_OUT) k->bytes_read += bytes;
-        if (kb->kind != KB_IN) k->bytes_written += bytes;
+        if (kb->kind != KB_OUT) own->bytes_read += bytes;
+        if (kb->kind != KB_IN) own->bytes_written += bytes;
     }
 }
 
@@ -178,7 +204,8 @@ static double *count_prologues(const kernel *k) {
     return times;
 }
 
-static void count_flops(kernel *k) {
+static void count_flops(kernel *own) {
+    const kernel *k = kernel_at_most(own, own->a);
     const double *prologue = count_prologues(k);
     double trips[64] = { 1 };
     int depth = 0;
@@ -193,7 +220,7 @@ static void count_flops(kernel *k) {
         if (in->op == K_ARGUPD) flops += trips[depth];
         if (in->op == K_RANDOM) flops += times * 40;
     }
-    k->flops = flops < 0x1p63 ? (uint64_t)flops : INT64_MAX; /* of what nobody can compute */
+    own->flops = flops < 0x1p63 ? (uint64_t)flops : INT64_MAX; /* of what nobody can compute */
 }
 
 static void lower_one(sched *s, int gi, lowering *low) {
@@ -255,7 +282,7 @@ plan *sched_plan(graph *g, arena *a, const sched_opts *opts) {
     for (;;) {
         sched s = { .g = g, .a = a, .scratch = &scratch, .opts = *opts, .materialised = materialised };
         s.p = ARENA_NEW(a, plan);
-        s.p->a = a, s.p->g = g, s.p->fusion = opts->fusion;
+        s.p->a = a, s.p->g = g, s.p->fusion = opts->fusion, s.p->params = g->params && g->params->n_dims ? g->params : NULL;
         s.place = ARENA_ARRAY(a, uint8_t, g->nodes.n);
         s.group_of = ARENA_ARRAY(a, int, g->nodes.n);
         s.part_at = ARENA_ARRAY(a, int64_t *, g->nodes.n);

@@ -1,6 +1,6 @@
 /* sched.h - graph to plan: which values are kept in memory, which ops share a kernel, and each kernel's loops in scalar form.
  *
- * In: a compacted graph without symbolic dims, for GPUs also without regions, after the passes of stage TARGET
+ * In: a compacted graph, for GPUs without symbolic dims and regions, after the passes of stage TARGET
  * (pass/passes.def), which becomes the plan's. Out: a plan whose buffers have no place yet (mem/) and whose kernels are in
  * scalar form (recipe/ tiles them). The plan's arena owns everything. */
 #ifndef TN_SCHED_SCHED_H
@@ -23,7 +23,7 @@ plan *sched_plan(graph *g, arena *a, const sched_opts *o);
 typedef struct split { /* the loop over `axis` of `node` becomes two: extent / inner and inner */
     val node;
     int axis;
-    int64_t inner;
+    ext inner;
 } split;
 typedef VEC(split) split_list;
 typedef VEC(val) val_list;
@@ -86,12 +86,12 @@ static inline bool sched_inside(const sched *s, int gi, val v) {
 typedef struct view_fail { /* a reshape that needs loop `var` split with this inner extent to stay affine; inner 0 = it cannot
                             */
     kvar var;
-    int64_t inner;
+    ext inner;
 } view_fail;
 typedef VEC(kmask) kmask_list;
 bool view_operand(const kernel *k, const graph *g, val v, const affine *idx, affine *out_idx, kmask_list *masks,
                   view_fail *fail);
-affine view_flat(arena *a, const graph *g, val v, const affine *idx); /* row-major element index */
+affine view_flat(const kernel *k, const graph *g, val v, const affine *idx); /* row-major element index */
 
 /* analyse.c: walks a group from its roots with symbolic indices. Rows are the root axes that everything inside can share as
  * outer loops: each reduction and contraction inside is needed at exactly the row it is computed for. */
@@ -125,8 +125,8 @@ void dot_operand_index(const graph *g, val v, const affine *idx, const affine *k
  * agree. */
 void group_root_index(sched *s, group *gr, int r, kernel *k, split_list *var_of, affine *out_idx);
 /* Index of `axis` of `owner` as fresh loop variables, split as the group asks. */
-affine group_axis_vars(sched *s, group *gr, kernel *k, split_list *var_of, val owner, int axis, int64_t extent,
-                       const char *name, bool row, bool reduce);
+affine group_axis_vars(sched *s, group *gr, kernel *k, split_list *var_of, val owner, int axis, ext extent, const char *name,
+                       bool row, bool reduce);
 
 /* prologue.c: whether it takes no longer, or hardly, to compute a value, of which there are so many elements, each time that a
  * panel of a contraction's operand is packed than to store it and read it again. */

@@ -5,13 +5,26 @@
  * again; where a loop variable straddles the new border the caller is told how to split that loop. */
 #include "sched/sched.h"
 
-affine view_flat(arena *a, const graph *g, val v, const affine *idx) {
+static affine add(const kernel *k, affine x, affine y) {
+    return k->params ? affine_add_params(k->params, x, y) : affine_add(k->a, x, y);
+}
+static affine scale(const kernel *k, affine x, ext by) {
+    return k->params ? affine_scale_params(k->params, x, by) : affine_scale(k->a, x, by);
+}
+static ext times(const kernel *k, ext x, ext y) { return k->params ? ext_mul(k->params, x, y) : x * y; }
+static bool divides(const kernel *k, ext x, ext y, ext *out) {
+    if (k->params) return ext_divides(k->params, x, y, out);
+    if (y == 0 || x % y) return false;
+    return *out = x / y, true;
+}
+
+affine view_flat(const kernel *k, const graph *g, val v, const affine *idx) {
     const node *n = graph_get(g, v);
     affine flat = affine_const(0);
-    int64_t stride = 1;
+    ext stride = 1;
     for (int i = n->rank - 1; i >= 0; i--) {
-        flat = affine_add(a, affine_scale(a, idx[i], stride), flat);
-        stride *= n->dims[i];
+        flat = add(k, scale(k, idx[i], stride), flat);
+        if (i) stride = times(k, stride, n->dims[i]);
     }
     return flat;
 }
@@ -28,44 +41,72 @@ static void affine_range(const kernel *k, affine x, int64_t *lo, int64_t *hi) {
     }
 }
 
+/* Whether 0 <= x < n for all iterations, for all values of the dims. */
+static bool is_within(const kernel *k, affine x, ext n) {
+    exts *t = k->params;
+    ext lo = x.base, hi = x.base;
+    if (!t) {
+        affine_range(k, x, &lo, &hi);
+        return lo >= 0 && hi < n;
+    }
+    for (int i = 0; i < x.n; i++) {
+        ext c = x.t[i].coef, last = ext_mul(t, c, ext_add(t, k->vars.at[x.t[i].var].extent, -1));
+        if (ext_lo(t, c) >= 0)
+            hi = ext_add(t, hi, last);
+        else if (ext_hi(t, c) <= 0)
+            lo = ext_add(t, lo, last);
+        else
+            return false;
+    }
+    return ext_never_less(t, lo, 0) && ext_never_less(t, n, ext_add(t, hi, 1));
+}
+
 /* x = q * s + r with 0 <= r < s for all iterations. */
-static bool affine_divide(const kernel *k, affine x, int64_t s, affine *q, affine *r, view_fail *fail) {
+static bool affine_divide(const kernel *k, affine x, ext s, affine *q, affine *r, view_fail *fail) {
     kterm *tq = ARENA_ARRAY(k->a, kterm, x.n + 1), *tr = ARENA_ARRAY(k->a, kterm, x.n + 1);
     int nq = 0, nr = 0;
     for (int i = 0; i < x.n; i++) {
         kterm t = x.t[i];
-        if (t.coef % s == 0)
-            tq[nq++] = (kterm){ t.var, t.coef / s };
+        ext c;
+        if (divides(k, t.coef, s, &c))
+            tq[nq++] = (kterm){ t.var, c };
         else
             tr[nr++] = t;
     }
-    int64_t base_q = x.base / s, base_r = x.base % s;
-    if (base_r < 0) base_q--, base_r += s;
+    ext base_q = 0, base_r = x.base;
+    if (ext_is_lit(x.base) && ext_is_lit(s)) {
+        base_q = x.base / s, base_r = x.base % s;
+        if (base_r < 0) base_q--, base_r += s;
+    }
     *q = (affine){ base_q, nq, tq };
     *r = (affine){ base_r, nr, tr };
-    int64_t lo, hi;
-    affine_range(k, *r, &lo, &hi);
-    if (lo >= 0 && hi < s) return true;
+    if (is_within(k, *r, s)) return true;
     *fail = (view_fail){ -1, 0 };
     for (int i = 0; i < nr; i++) { /* a loop that crosses the border at a whole number of steps can be split there */
-        int64_t c = tr[i].coef, extent = k->vars.at[tr[i].var].extent;
-        if (c > 0 && s % c == 0 && s / c < extent && extent % (s / c) == 0) *fail = (view_fail){ tr[i].var, s / c };
+        ext c = tr[i].coef, extent = k->vars.at[tr[i].var].extent, inner, outer;
+        if (ext_is_lit(c) && c <= 0) continue;
+        if (divides(k, s, c, &inner) && divides(k, extent, inner, &outer) && outer != 1 && inner != 1)
+            *fail = (view_fail){ tr[i].var, inner };
     }
     return false;
 }
 
-static bool view_reshape(const kernel *k, const node *to, const node *from, const affine *idx, affine *out, view_fail *fail) {
+/* Which of two products of dims is the smaller one, so that it takes in another axis. */
+static bool is_smaller(const graph *g, ext x, ext y) { return graph_dim_most(g, x) < graph_dim_most(g, y); }
+
+static bool view_reshape(const kernel *k, const graph *g, const node *to, const node *from, const affine *idx, affine *out,
+                         view_fail *fail) {
     int i = 0, j = 0; /* axes [i0, i) of `to` hold the same elements as [j0, j) of `from` */
     while (i < to->rank || j < from->rank) {
         int i0 = i, j0 = j;
-        int64_t pi = i < to->rank ? to->dims[i++] : 1, pj = j < from->rank ? from->dims[j++] : 1;
+        ext pi = i < to->rank ? to->dims[i++] : 1, pj = j < from->rank ? from->dims[j++] : 1;
         while (pi != pj) {
-            if (pi < pj && i < to->rank)
-                pi *= to->dims[i++];
+            if (is_smaller(g, pi, pj) && i < to->rank)
+                pi = times(k, pi, to->dims[i++]);
             else if (j < from->rank)
-                pj *= from->dims[j++];
+                pj = times(k, pj, from->dims[j++]);
             else if (i < to->rank)
-                pi *= to->dims[i++];
+                pi = times(k, pi, to->dims[i++]);
             else
                 break;
         }
@@ -74,13 +115,12 @@ static bool view_reshape(const kernel *k, const node *to, const node *from, cons
             continue;
         }
         affine flat = affine_const(0);
-        int64_t stride = 1, lo, hi;
+        ext stride = 1;
         for (int x = i - 1; x >= i0; x--) {
-            flat = affine_add(k->a, affine_scale(k->a, idx[x], stride), flat);
-            stride *= to->dims[x];
+            flat = add(k, scale(k, idx[x], stride), flat);
+            stride = times(k, stride, to->dims[x]);
         }
-        affine_range(k, flat, &lo, &hi);
-        if (stride > 0 && (lo < 0 || hi >= stride)) { /* guarded by a mask further out: no meaning outside */
+        if (stride != 0 && !is_within(k, flat, stride)) { /* guarded by a mask further out: no meaning outside */
             *fail = (view_fail){ -1, 0 };
             return false;
         }
@@ -89,8 +129,11 @@ static bool view_reshape(const kernel *k, const node *to, const node *from, cons
                 out[x] = affine_const(0);
                 continue;
             }
-            stride /= from->dims[x] ? from->dims[x] : 1;
-            if (stride <= 1)
+            if (from->dims[x] != 0 && !divides(k, stride, from->dims[x], &stride)) {
+                *fail = (view_fail){ -1, 0 };
+                return false;
+            }
+            if (ext_is_lit(stride) && stride <= 1)
                 out[x] = flat, flat = affine_const(0);
             else if (!affine_divide(k, flat, stride, &out[x], &flat, fail))
                 return false;
@@ -101,19 +144,16 @@ static bool view_reshape(const kernel *k, const node *to, const node *from, cons
 
 static void view_pad(const kernel *k, const node *n, const node *from, const affine *idx, affine *out, kmask_list *masks) {
     for (int i = 0; i < n->rank; i++) {
-        out[i] = affine_offset(idx[i], -n->attr[i]);
-        int64_t lo, hi;
-        affine_range(k, out[i], &lo, &hi);
-        if (lo < 0 || hi >= from->dims[i]) VEC_PUSH(k->a, masks, (kmask){ out[i], 0, from->dims[i] });
+        out[i] = add(k, idx[i], affine_const(-n->attr[i]));
+        if (!is_within(k, out[i], from->dims[i])) VEC_PUSH(k->a, masks, (kmask){ out[i], 0, from->dims[i] });
     }
 }
 
 bool view_operand(const kernel *k, const graph *g, val v, const affine *idx, affine *out, kmask_list *masks, view_fail *fail) {
     const node *n = graph_get(g, v), *from = graph_get(g, n->in[0]);
-    arena *a = k->a;
     switch (n->op) {
     case OP_reshape:
-        return view_reshape(k, n, from, idx, out, fail);
+        return view_reshape(k, g, n, from, idx, out, fail);
     case OP_permute:
         for (int i = 0; i < n->rank; i++) out[n->attr[i]] = idx[i];
         return true;
@@ -121,11 +161,13 @@ bool view_operand(const kernel *k, const graph *g, val v, const affine *idx, aff
         for (int i = 0; i < n->rank; i++) out[i] = from->dims[i] == 1 ? affine_const(0) : idx[i];
         return true;
     case OP_slice:
-        for (int i = 0; i < n->rank; i++) out[i] = affine_offset(affine_scale(a, idx[i], n->attr[n->rank + i]), n->attr[i]);
+        for (int i = 0; i < n->rank; i++) out[i] = add(k, scale(k, idx[i], n->attr[n->rank + i]), affine_const(n->attr[i]));
         return true;
     case OP_flip:
         for (int i = 0; i < n->rank; i++)
-            out[i] = (n->attr[0] >> i & 1) ? affine_offset(affine_scale(a, idx[i], -1), n->dims[i] - 1) : idx[i];
+            out[i] = (n->attr[0] >> i & 1) ? add(k, scale(k, idx[i], -1),
+                                                 affine_const(k->params ? ext_add(k->params, n->dims[i], -1) : n->dims[i] - 1))
+                                           : idx[i];
         return true;
     case OP_pad:
         view_pad(k, n, from, idx, out, masks);
@@ -134,10 +176,10 @@ bool view_operand(const kernel *k, const graph *g, val v, const affine *idx, aff
         for (int i = 0; i < from->rank; i++) out[i] = idx[i];
         for (int j = 0; j < n->attr[0]; j++) {
             const int64_t *w = n->attr + 1 + 4 * j; /* axis, size, stride, dilation */
-            out[w[0]] = affine_add(a, affine_scale(a, idx[w[0]], w[2]), affine_scale(a, idx[from->rank + j], w[3]));
+            out[w[0]] = add(k, scale(k, idx[w[0]], w[2]), scale(k, idx[from->rank + j], w[3]));
         }
         return true;
     default:
-        guard_fail(a->gd, TN_ERR_INTERNAL, "op %s is not a view", op_get((op_code)n->op)->name);
+        guard_fail(k->a->gd, TN_ERR_INTERNAL, "op %s is not a view", op_get((op_code)n->op)->name);
     }
 }

@@ -571,9 +571,6 @@ static void refused_in(tn_ctx *ctx, tn_mode first, tn_mode last, const char *dev
         tn_graph_free(g);
     }
 }
-static void refused(tn_ctx *ctx, const char *text, const char *why, const char *what) {
-    refused_in(ctx, TN_MODE_IMMEDIATE, TN_MODE_LOOP, NULL, text, why, what);
-}
 /* In mode immediate, and on GPUs. */
 static void control_refused(tn_ctx *ctx, const char *text, const char *what) {
     refused_in(ctx, TN_MODE_IMMEDIATE, TN_MODE_IMMEDIATE, NULL, text, "control flow", what);
@@ -593,8 +590,9 @@ static void test_graphs(void **state) {
     tn_output(tn_add(tn_input(g, "x", TN_F32, TN_DIMS(3)), tn_input(g, "y", TN_F32, TN_DIMS(4))), "z");
     EXPECT(f.ctx, TN_ERR_SHAPE, tn_compile(g, NULL, &p), "test_bad.c:", "tn_add(x f32[3], y f32[4])");
     tn_graph_free(g);
-    refused(f.ctx, "graph @f<B 1..64>(x f32[B,7]) {\n  %1 = exp x f32[B,7]\n  return %1 as \"y\"\n}\n", "symbolic dims",
-            "[B,7]");
+    const char *symbolic = "graph @f<B 1..64>(x f32[B,7]) {\n  %1 = exp x f32[B,7]\n  return %1 as \"y\"\n}\n";
+    refused_in(f.ctx, TN_MODE_IMMEDIATE, TN_MODE_IMMEDIATE, NULL, symbolic, "symbolic dims", "[B,7]");
+    refused_in(f.ctx, TN_MODE_GRAPH, TN_MODE_LOOP, "null-cuda", symbolic, "not supported on GPUs yet", "[B,7]");
     control_refused(
         f.ctx,
         "graph @f(c bool[], x f32[4]) {\n  region @yes(%a f32[4]) {\n    %y = neg %a\n    return %y\n  }\n"

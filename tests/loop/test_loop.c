@@ -62,7 +62,7 @@ static unsigned char **make_memory(const kernel *k, unsigned char **plain, arena
 }
 
 /* Returns what differs, or NULL. */
-static const char *compare_values(const kernel *x, const kernel *y, arena *a, uint64_t seed, bool exact) {
+static const char *compare_literal(const kernel *x, const kernel *y, arena *a, uint64_t seed, bool exact) {
     unsigned char **one = make_memory(x, NULL, a, seed), **two = make_memory(y, one, a, seed);
     eval_kernel(x, one, a);
     eval_kernel(y, two, a);
@@ -74,6 +74,23 @@ static const char *compare_values(const kernel *x, const kernel *y, arena *a, ui
             bool same = exact ? p == q || (isnan(p) && isnan(q)) : fabs(p - q) <= 1e-4 * (1 + fabs(p));
             if (!same) return arena_printf(a, "b%d[%lld] is %.9g, and was %.9g", b, (long long)i, q, p);
         }
+    }
+    return NULL;
+}
+
+/* Kernels with sizes that are given at run time: for many values of the dims. */
+static const char *compare_values(const kernel *x, const kernel *y, arena *a, uint64_t seed, bool exact) {
+    enum { VALUES = 24, DIMS = 4 };
+    int64_t dims[DIMS];
+    if (!x->params) return compare_literal(x, y, a, seed, exact);
+    rng r = rng_make(seed);
+    for (int n = 0; n < VALUES; n++) {
+        for (int i = 0; i < x->params->n_dims && i < DIMS; i++) {
+            const ext_row *d = exts_row(x->params, exts_dim(x->params, i));
+            dims[i] = d->lo + rng_below(&r, (d->hi - d->lo) / d->divisor + 1) * d->divisor;
+        }
+        const char *differs = compare_literal(kernel_at(x, dims, a), kernel_at(y, dims, a), a, seed, exact);
+        if (differs) return arena_printf(a, "the first dim is %lld: %s", (long long)dims[0], differs);
     }
     return NULL;
 }
@@ -245,6 +262,7 @@ static const char *random_step(const kernel *k, rng *r, arena *a) {
     case STEP_fuse_loops:
         return arena_printf(a, "%s %s %s", name, v, u);
     case STEP_split:
+    case STEP_block_rows:
     case STEP_vectorize:
     case STEP_unroll_jam:
         return arena_printf(a, "%s %s %d", name, v, size);

@@ -328,7 +328,7 @@ static void place(xfn *f) {
         f->frame += 8;
     }
     for (int i = 1; i < f->loops.n; i++)
-        if (f->loops.at[i].par) f->loops.at[i].par_slot = (int32_t)f->frame, f->frame += 8;
+        if (f->loops.at[i].par || f->loops.at[i].counted) f->loops.at[i].par_slot = (int32_t)f->frame, f->frame += 8;
     if (!f->calls) return;
     f->save_at = f->frame = (f->frame + 63) & ~(int64_t)63;
     f->frame += (int64_t)f->n_vregs_phys * f->vb + 16 * 8;

@@ -1,5 +1,6 @@
 /* code.c - operations with registers to machine code. In: xfn after x86_alloc. Out: a function at the end of f->s:
  *     void kernel(char *const *buffer (rdi), int64_t tid (rsi), int64_t nt (rdx))
+ * Behind the buffers' addresses is that of the values of the plan's parameters, where the kernel has any.
  * It may change every register but rsp and rbp. rax, rcx and rdx are scratch for addresses.
  *
  * A small frame is on the stack. A larger one is in the thread's scratch memory, at a fixed distance behind the addresses of
@@ -98,12 +99,36 @@ static void set_greg(coder *c, greg r, int from) { /* from a register */
         x86_put(c->s, X86_MOV, 0, g->phys, 0, x86_r(from), 0);
 }
 
+static void load_ext(coder *c, int r, ext e) {
+    if (ext_is_lit(e)) {
+        x86_movabs(c->s, r, e);
+        return;
+    }
+    x86_put(c->s, X86_MOV, 0, r, 0, x86_m(c->base, X_PARAMS), 0);
+    x86_put(c->s, X86_MOV, 0, r, 0, x86_m(r, 8 * ext_index(e)), 0);
+}
+
+static void start_counted(coder *c, xloop *l) {
+    x86_asm *s = c->s;
+    load_ext(c, RAX, l->first_value);
+    x86_put(s, X86_MOV_ST, 0, RAX, 0, x86_m(c->base, l->par_slot), 0);
+    load_ext(c, RCX, l->end_value);
+    x86_put(s, X86_SUB, 0, RCX, 0, x86_m(c->base, l->par_slot), 0);
+    x86_put(s, X86_CMPI, 0, 0, 0, x86_r(RCX), 0);
+    x86_jump(s, X86_JLE, l->end_label);
+    set_greg(c, l->count, RCX);
+}
+
 static void start_par(coder *c, xloop *l) {
     x86_asm *s = c->s;
+    if (l->counted) load_ext(c, RCX, l->end_value);
     for (int part = 0; part < 2; part++) {
         x86_put(s, X86_MOV, 0, RAX, 0, x86_m(c->base, X_TID), 0);
         if (part) x86_put(s, X86_ADDI, 0, 0, 0, x86_r(RAX), 1);
-        imul(c, RAX, l->trips);
+        if (l->counted)
+            x86_put(s, X86_IMUL, 0, RAX, 0, x86_r(RCX), 0);
+        else
+            imul(c, RAX, l->trips);
         x86_put(s, X86_CQO, 0, 0, 0, x86_r(0), 0);
         x86_put(s, X86_IDIV, 0, 0, 0, x86_m(c->base, X_NT), 0);
         if (!part) x86_put(s, X86_MOV_ST, 0, RAX, 0, x86_m(c->base, l->par_slot), 0);
@@ -119,6 +144,8 @@ static void start_loop(coder *c, xloop *l) {
     l->label = x86_label(c->s), l->end_label = x86_label(c->s);
     if (l->par) {
         start_par(c, l);
+    } else if (l->counted) {
+        start_counted(c, l);
     } else if (f->g.at[l->count].phys >= 0) {
         x86_put(c->s, X86_MOVI32, 0, 0, 0, x86_r(f->g.at[l->count].phys), small(c, l->trips));
     } else {
@@ -127,7 +154,7 @@ static void start_loop(coder *c, xloop *l) {
     for (int i = 0; i < l->ivs.n; i++) {
         const xgreg *g = &f->g.at[l->ivs.at[i]];
         if (g->end < 0) continue;
-        if (l->par) {
+        if (l->par || l->counted) {
             x86_put(c->s, X86_MOV, 0, RCX, 0, x86_m(c->base, l->par_slot), 0);
             imul(c, RCX, g->coef);
             if (g->parent) x86_put(c->s, X86_ADD, 0, RCX, 0, x86_r(greg_of(c, g->parent, RAX)), 0);
@@ -658,6 +685,10 @@ void x86_code(xfn *f) {
     }
     x86_put(s, X86_MOV_ST, 0, RSI, 0, x86_m(c.base, X_TID), 0);
     x86_put(s, X86_MOV_ST, 0, RDX, 0, x86_m(c.base, X_NT), 0);
+    if (f->k->params) {
+        x86_put(s, X86_MOV, 0, RAX, 0, x86_m(RDI, 8 * f->k->bufs.n), 0);
+        x86_put(s, X86_MOV_ST, 0, RAX, 0, x86_m(c.base, X_PARAMS), 0);
+    }
     x86_put(s, X86_MOV, 0, RAX, 0, x86_r(RDI), 0);
     for (int i = 1; i < f->g.n; i++) {
         const xgreg *g = &f->g.at[i];

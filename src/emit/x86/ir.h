@@ -106,7 +106,9 @@ typedef struct xloop {
     int32_t parent;                  /* or -1 */
     int64_t lo, step, trips, offset; /* offset: of the copy being written, in steps */
     uint8_t par;
-    bool fixed; /* one iteration: no code, var is lo */
+    bool fixed;                 /* one iteration: no code, var is lo */
+    bool counted;               /* the bounds are parameters: trips is a guess, lo is 0 .. */
+    ext first_value, end_value; /* .. and these are the bounds */
     VEC(greg) ivs;
     greg count;
     VEC(int32_t) pre; /* operations that belong in front of it */
@@ -164,9 +166,9 @@ typedef struct xfn {
 
 enum { X_SCRATCH = 256 }; /* bytes at the bottom of the frame for work lane by lane: two operands and a result */
 enum { X_STACK = 4096 };  /* bytes of a frame that may be on the stack */
-enum { X_TID = X_SCRATCH, X_NT = X_SCRATCH + 8, X_FRAME = X_SCRATCH + 64 };
+enum { X_TID = X_SCRATCH, X_NT = X_SCRATCH + 8, X_PARAMS = X_SCRATCH + 16, X_FRAME = X_SCRATCH + 64 };
 
-/* select.c */
+/* select.c. Of what is given at run time only bounds of loops and lengths of buffers are supported. */
 void x86_select(xfn *f);
 
 /* value_numbering.c */

@@ -435,9 +435,41 @@ static void sel_loop_if(selector *s, reg from, reg to) {
     x86_close_ifs(f, 1);
 }
 
+/* How often the loop runs is known when it is reached. */
+static void sel_counted(selector *s, reg from, reg to) {
+    enum { GUESS = 64 };
+    const kins *in = &s->k->ins.at[from];
+    xfn *f = s->f;
+    bool last = in->par == PAR_LAST;
+    if (in->step != 1 || (in->par == PAR_THREADS && in->lo != 0)) x86_unsupported(f, "steps of a loop with bounds of the run");
+    if (last) {
+        x86_add(f, (xop){ .op = P_IFLAST });
+        x86_open_scope(f);
+    }
+    int l = open_loop(f, (xloop){ .var = in->var,
+                                  .step = 1,
+                                  .trips = GUESS,
+                                  .par = last ? PAR_SERIAL : in->par,
+                                  .counted = true,
+                                  .first_value = in->lo,
+                                  .end_value = in->hi });
+    f->loops.at[l].count = x86_greg(f, (xgreg){ .kind = G_COUNT, .loop = l });
+    x86_add(f, (xop){ .op = P_LOOP, .loop = l });
+    x86_open_scope(f);
+    sel_range(s, from + 1, to);
+    x86_add(f, (xop){ .op = P_END, .loop = l });
+    x86_close_scope(f);
+    f->open.n--;
+    if (last) x86_close_ifs(f, 1);
+}
+
 static void sel_loop(selector *s, reg from, reg to) { /* K_LOOP at from, its K_END at to */
     const kins *in = &s->k->ins.at[from];
     xfn *f = s->f;
+    if (!ext_is_lit(in->lo) || !ext_is_lit(in->hi)) {
+        sel_counted(s, from, to);
+        return;
+    }
     if (in->hi <= in->lo) return;
     int64_t trips = (in->hi - in->lo + in->step - 1) / in->step;
     if (in->par == PAR_LAST) {
@@ -580,8 +612,30 @@ static void place_locals(selector *s) {
     }
 }
 
+static bool affine_has_params(affine x) {
+    bool has = !ext_is_lit(x.base);
+    for (int i = 0; i < x.n; i++) has |= !ext_is_lit(x.t[i].coef);
+    return has;
+}
+
+static bool needs_other_params(const kernel *k) {
+    bool has = false;
+    for (int b = 0; b < k->bufs.n; b++) has |= k->bufs.at[b].kind == KB_LOCAL && !ext_is_lit(k->bufs.at[b].elems);
+    for (int i = 1; i < k->ins.n && !has; i++) {
+        const kins *in = &k->ins.at[i];
+        has = affine_has_params(in->idx);
+        for (int m = 0; m < in->n_mask; m++)
+            has |= affine_has_params(in->mask[m].e) || !ext_is_lit(in->mask[m].lo) || !ext_is_lit(in->mask[m].hi);
+    }
+    return has;
+}
+
 void x86_select(xfn *f) {
     const kernel *k = f->k;
+    if (k->params && needs_other_params(k)) {
+        x86_unsupported(f, "strides that are given at run time");
+        return;
+    }
     size_t n = (size_t)k->ins.n + 1;
     selector s = { .f = f, .k = k, .at = ARENA_ARRAY(f->a, kval, n), .bcast = ARENA_ARRAY(f->a, bool, n) };
     f->frame = X_FRAME;

@@ -64,10 +64,7 @@ static bool put_version(image *im, xfn *f, int i, int label, int near, const cha
         AGAIN(bounds);
     AGAIN(numbered), AGAIN(numbered_next), AGAIN(numbered_hash), AGAIN(scopes);
 #undef AGAIN
-    if (k->params)
-        x86_unsupported(f, "sizes that are given at run time");
-    else
-        x86_select(f);
+    x86_select(f);
     if (!f->unsupported) {
         x86_peephole(f);
         x86_interleave(f);
@@ -145,6 +142,11 @@ static void put_launch(image *im, int i) { /* of the share in f_tid */
             x86_put(s, X86_ADDI, 0, 0, 0, x86_r(RAX), (int32_t)pb->offset);
         }
         mov_mr(s, RDI, 8 * b, RAX);
+    }
+    if (pk->k->params) {
+        mov_rm(s, RAX, RCX, 8 * SLOT_RING);
+        x86_put(s, X86_ADDI, 0, 0, 0, x86_r(RAX), (int32_t)plan_rows_at(im->p->io.n, im->p->params));
+        mov_mr(s, RDI, 8 * pk->k->bufs.n, RAX);
     }
     mov_rm(s, RSI, RSP, im->f_tid);
     mov_rm(s, RDX, RSP, im->f_nt);
@@ -285,8 +287,10 @@ static void lay_out(image *im) {
     int n_args = 0;
     for (size_t i = 0; i < COUNT_OF(places); i++) *places[i] = 8 * (int32_t)i;
     im->frame = 8 * (int32_t)COUNT_OF(places);
-    for (int i = 0; i < im->p->kernels.n; i++)
-        if (im->p->kernels.at[i].k->bufs.n > n_args) n_args = im->p->kernels.at[i].k->bufs.n;
+    for (int i = 0; i < im->p->kernels.n; i++) {
+        const kernel *k = im->p->kernels.at[i].k;
+        if (k->bufs.n + (k->params != NULL) > n_args) n_args = k->bufs.n + (k->params != NULL);
+    }
     im->s_copy = 8 * n_args;
     im->s_frame = (im->s_copy + 8 * (SLOT_IO + im->p->io.n) + 63) & ~63;
 }

@@ -1,0 +1,49 @@
+/* params.c - the schedule of a kernel with sizes that are given at run time. */
+#include "recipe/recipe.h"
+
+enum {
+    CONTRACTION_ROWS = 16, /* of a block: a few register tiles .. */
+    FEW_ELEMS = 2048,      /* .. else so many elements, which hide what starting a block takes */
+    MOST_ROWS = 256
+};
+
+static bool has_contraction(const kernel *k) {
+    for (int i = 1; i < k->ins.n; i++)
+        if (k->ins.at[i].op == K_UPD && k->ins.at[i].alu == OP_dot) return true;
+    return false;
+}
+
+static int64_t power_up_to(int64_t n) {
+    int64_t p = 1;
+    while (2 * p <= n) p *= 2;
+    return p;
+}
+
+/* Work on a row: instructions and their iterations, where there are as many as there can be. */
+static int64_t rows_of_block(const kernel *k, kvar v) {
+    int64_t hi = ext_hi(k->params, k->vars.at[v].extent), rows = CONTRACTION_ROWS;
+    double row = 1;
+    for (int b = 0; b < k->bufs.n; b++) {
+        double own = (double)ext_hi(k->params, k->bufs.at[b].elems) / (double)(hi > 0 ? hi : 1);
+        if (k->bufs.at[b].kind != KB_IN && own > row) row = own;
+    }
+    if (!has_contraction(k)) rows = (int64_t)(FEW_ELEMS / row) + 1;
+    if (rows > MOST_ROWS) rows = MOST_ROWS;
+    return power_up_to(rows < hi ? rows : hi > 1 ? hi : 1);
+}
+
+void recipe_block_rows(recipe *r) {
+    for (int i = 1; i < r->k->ins.n && r->k->ins.at[i].op == K_LOOP; i++) {
+        kvar v = r->k->ins.at[i].var;
+        if (ext_is_lit(r->k->vars.at[v].extent)) continue;
+        for (int64_t n = rows_of_block(r->k, v); n > 0; n /= 2)
+            if (recipe_try(r, "block_rows %s %lld", r->k->vars.at[v].name, (long long)n)) return;
+    }
+}
+
+void recipe_params(recipe *r) {
+    const kernel *k = r->k;
+    for (int i = 1; i < k->ins.n && k->ins.at[i].op == K_LOOP && recipe_is_worth_sharing(k, r->t); i++)
+        if (k->vars.at[k->ins.at[i].var].row && recipe_try(r, "parallel %s", k->vars.at[k->ins.at[i].var].name)) break;
+    recipe_do(r, "tile");
+}

@@ -1,0 +1,288 @@
+/* test_dynamic.c - programs with symbolic dims: one program for a range of sizes, against programs compiled for each size, in
+ * every mode; errors of dims and bindings; no allocation after the first run. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/support.h"
+#include "tenon/tenon.h"
+#include "tenon/tenon_nn.h"
+
+enum { MOST = 1 << 16 };
+
+/* ---- networks ---- */
+
+typedef tn_tensor (*network)(tn_graph *g, int64_t batch, int64_t length);
+
+static tn_tensor mlp(tn_graph *g, int64_t batch, int64_t length) {
+    (void)length;
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(batch, 37));
+    tn_tensor h = tn_relu(tn_nn_linear(x, 64, "fc1"));
+    return tn_nn_softmax(tn_nn_linear(tn_tanh(tn_nn_linear(h, 33, "fc2")), 10, "fc3"), -1);
+}
+
+static tn_tensor elementwise(tn_graph *g, int64_t batch, int64_t length) {
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(batch, length));
+    tn_tensor y = tn_input(g, "y", TN_F32, TN_DIMS(length));
+    return tn_add(tn_mul(tn_exp(x), y), x);
+}
+
+static tn_tensor rows(tn_graph *g, int64_t batch, int64_t length) {
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(batch, length, 16));
+    return tn_nn_softmax(tn_nn_linear(x, 24, "fc"), -1);
+}
+
+static tn_tensor column_sums(tn_graph *g, int64_t batch, int64_t length) {
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(batch, length, 5));
+    return tn_mean(tn_mul(x, x), TN_INTS(0, 1), 0);
+}
+
+static tn_tensor softmax_of_length(tn_graph *g, int64_t batch, int64_t length) {
+    return tn_nn_softmax(tn_input(g, "x", TN_F32, TN_DIMS(batch, length)), -1);
+}
+
+static tn_tensor scores(tn_graph *g, int64_t batch, int64_t length) {
+    tn_tensor q = tn_input(g, "x", TN_F32, TN_DIMS(batch, length, 8));
+    tn_tensor k = tn_input(g, "y", TN_F32, TN_DIMS(batch, length, 8));
+    return tn_matmul(tn_nn_softmax(tn_matmul(q, tn_transpose(k, 1, 2)), -1), k);
+}
+
+static tn_tensor reshaped(tn_graph *g, int64_t batch, int64_t length) {
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(batch, length, 6));
+    return tn_relu(tn_reshape(tn_transpose(tn_reshape(x, TN_DIMS(batch, length, 2, 3)), 1, 2), TN_DIMS(batch, -1)));
+}
+
+static tn_tensor sliced(tn_graph *g, int64_t batch, int64_t length) {
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(batch, length, 4));
+    return tn_neg(tn_slice(tn_concat((tn_tensor[]){ x, tn_exp(x) }, 2, 2), (int64_t[]){ 0, 0, 1 },
+                           (int64_t[]){ batch, length, 8 }, (int64_t[]){ 1, 1, 3 }, 3));
+}
+
+static const struct {
+    const char *name;
+    network of;
+    bool exact; /* the same bits as programs for one size: sums do not run over symbolic dims */
+} networks[] = {
+    { "mlp", mlp, true },
+    { "elementwise", elementwise, true },
+    { "rows", rows, false },
+    { "column_sums", column_sums, false },
+    { "softmax_of_length", softmax_of_length, false },
+    { "scores", scores, false },
+    { "reshaped", reshaped, true },
+    { "sliced", sliced, true },
+};
+
+static const struct {
+    tn_mode mode;
+    int fusion;
+} modes[] = {
+    { TN_MODE_GRAPH, -1 }, { TN_MODE_COMPILED, 0 }, { TN_MODE_COMPILED, 2 }, { TN_MODE_COMPILED, 3 }, { TN_MODE_LOOP, -1 }
+};
+
+static tn_program *compile(tn_graph *g, tn_mode mode, int fusion, int threads) {
+    tn_program *p;
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.mode = mode, o.fusion = fusion, o.threads = threads, o.check = 1;
+    if (tn_compile(g, &o, &p)) fail_msg("%s", tn_ctx_error(tn_graph_ctx(g)));
+    return p;
+}
+
+/* ---- one program for all sizes ---- */
+
+enum { BATCH = 40, LENGTH = 21 };
+static const int64_t sizes[][2] = { { 1, 1 }, { 2, 3 }, { 7, 21 }, { 16, 8 }, { 33, 16 }, { 40, 17 }, { 15, 5 } };
+
+static float x_data[MOST], y_data[MOST], want[MOST], got[MOST + 16];
+
+static void run(tn_session *s, float *out) {
+    tn_status code = tn_session_slot(s, "y") < 0 ? tn_run(s, TN_BIND({ "x", x_data }, { "out", out }))
+                                                 : tn_run(s, TN_BIND({ "x", x_data }, { "y", y_data }, { "out", out }));
+    if (code) fail_msg("%s", tn_session_error(s));
+}
+
+/* The output of a program for this size alone; returns its bytes. */
+static size_t run_literal(tn_ctx *ctx, size_t n, size_t m, const int64_t *size, int threads) {
+    tn_graph *g = tn_graph_new(ctx, networks[n].name);
+    tn_tensor y = networks[n].of(g, size[0], size[1]);
+    tn_session *s;
+    tn_output(y, "out");
+    size_t bytes = tn_tensor_bytes(y);
+    tn_program *p = compile(g, modes[m].mode, modes[m].fusion, threads);
+    assert_int_equal(tn_session_new(p, &s), TN_OK);
+    assert_true(bytes <= sizeof want);
+    run(s, want);
+    tn_session_free(s), tn_program_free(p), tn_graph_free(g);
+    return bytes;
+}
+
+static void check_size(tn_ctx *ctx, tn_session *s, size_t n, size_t m, const int64_t *size, int threads) {
+    size_t bytes = run_literal(ctx, n, m, size, threads);
+    tn_shape shape;
+    if (tn_bind_dim(s, "batch", size[0])) fail_msg("%s", tn_session_error(s));
+    if (n > 0 && tn_bind_dim(s, "length", size[1])) fail_msg("%s", tn_session_error(s));
+    assert_int_equal(tn_session_shape(s, tn_session_slot(s, "out"), &shape), TN_OK);
+    size_t elems = 1;
+    for (int i = 0; i < shape.rank; i++) elems *= (size_t)shape.dim[i];
+    assert_int_equal(elems * sizeof(float), bytes);
+    memset(got, 0x7f, sizeof got);
+    run(s, got);
+    for (size_t i = 0; i < elems; i++) {
+        bool same = networks[n].exact ? !memcmp(&got[i], &want[i], sizeof(float))
+                                      : fabsf(got[i] - want[i]) <= 2e-6f * (1 + fabsf(want[i]));
+        if (!same)
+            fail_msg("%s, mode %d, fusion %d, %d threads, batch %d, length %d: element %d is %.9g, not %.9g", networks[n].name,
+                     (int)modes[m].mode, modes[m].fusion, threads, (int)size[0], (int)size[1], (int)i, (double)got[i],
+                     (double)want[i]);
+    }
+    for (size_t i = 0; i < 16 * sizeof(float); i++) assert_int_equal(((unsigned char *)(got + elems))[i], 0x7f);
+}
+
+static void test_sizes(void **state) {
+    (void)state;
+    tn_ctx *ctx = test_ctx();
+    rng r = rng_make(11);
+    for (int i = 0; i < MOST; i++) x_data[i] = (float)rng_range(&r, -2, 2), y_data[i] = (float)rng_range(&r, -2, 2);
+    for (size_t n = 0; n < COUNT_OF(networks); n++)
+        for (size_t m = 0; m < COUNT_OF(modes); m++) {
+            int threads = 1 + (int)((n + m) % 2);
+            tn_graph *g = tn_graph_new(ctx, networks[n].name);
+            int64_t batch = tn_dim(g, "batch", 1, BATCH, 1), length = tn_dim(g, "length", 1, LENGTH, 1);
+            tn_output(networks[n].of(g, batch, length), "out");
+            tn_program *p = compile(g, modes[m].mode, modes[m].fusion, threads);
+            tn_session *s;
+            assert_int_equal(tn_session_new(p, &s), TN_OK);
+            if (n == 0) assert_int_equal(tn_bind_dim(s, "length", 1), TN_OK);
+            for (size_t i = 0; i < COUNT_OF(sizes); i++) check_size(ctx, s, n, m, sizes[i], threads);
+            tn_session_free(s), tn_program_free(p), tn_graph_free(g);
+        }
+    tn_ctx_free(ctx);
+}
+
+/* ---- what is refused ---- */
+
+static tn_session *mlp_session(tn_ctx *ctx, tn_program **out) {
+    tn_graph *g = tn_graph_new(ctx, "mlp");
+    tn_session *s;
+    tn_output(mlp(g, tn_dim(g, "batch", 2, BATCH, 2), 1), "out");
+    *out = compile(g, TN_MODE_COMPILED, -1, 1);
+    assert_int_equal(tn_session_new(*out, &s), TN_OK);
+    tn_graph_free(g);
+    return s;
+}
+
+#define REFUSED(s, call, text)                                                                                                 \
+    do {                                                                                                                       \
+        assert_int_not_equal(call, TN_OK);                                                                                     \
+        if (!strstr(tn_session_error(s), text)) fail_msg("%s: not in: %s", text, tn_session_error(s));                         \
+    } while (0)
+
+static void test_bindings(void **state) {
+    (void)state;
+    tn_ctx *ctx = test_ctx();
+    tn_program *p;
+    tn_session *s = mlp_session(ctx, &p);
+    tn_shape shape;
+    const char *name;
+    int64_t lo, hi, by;
+    assert_int_equal(tn_program_n_dims(p), 1);
+    assert_int_equal(tn_program_dim(p, 0, &name, &lo, &hi, &by), TN_OK);
+    assert_string_equal(name, "batch");
+    assert_true(lo == 2 && hi == BATCH && by == 2);
+    REFUSED(s, tn_run(s, TN_BIND({ "x", x_data })), "dim batch has no value");
+    REFUSED(s, tn_session_shape(s, 0, &shape), "dim batch has no value");
+    REFUSED(s, tn_bind_dim(s, "batch", 42), "dim batch is 42: expected 2 to 40, a multiple of 2");
+    REFUSED(s, tn_bind_dim(s, "batch", 7), "dim batch is 7: expected 2 to 40, a multiple of 2");
+    REFUSED(s, tn_bind_dim(s, "batch", -1), "dim batch");
+    REFUSED(s, tn_bind_dim(s, "length", 4), "no dim \"length\"");
+    REFUSED(s, tn_bind_shape(s, "x", TN_DIMS(4, 36)), "axis 1 of \"x\" is 37; given is 36");
+    REFUSED(s, tn_bind_shape(s, "x", TN_DIMS(4)), "rank");
+    REFUSED(s, tn_bind_shape(s, "x", TN_DIMS(5, 37)), "dim batch is 5");
+    REFUSED(s, tn_run(s, TN_BIND({ "x", x_data })), "dim batch has no value");
+    assert_int_equal(tn_bind_shape(s, "x", TN_DIMS(4, 37)), TN_OK);
+    assert_int_equal(tn_session_shape(s, tn_session_slot(s, "out"), &shape), TN_OK);
+    assert_true(shape.rank == 2 && shape.dim[0] == 4 && shape.dim[1] == 10);
+    assert_int_equal(tn_run(s, TN_BIND({ "x", x_data }, { "out", got })), TN_OK);
+    tn_session_free(s), tn_program_free(p), tn_ctx_free(ctx);
+}
+
+/* Errors of builders name both uses. */
+static void expect_graph_error(tn_ctx *ctx, tn_graph *g, const char *text) {
+    tn_program *p;
+    assert_int_not_equal(tn_compile(g, NULL, &p), TN_OK);
+    if (!strstr(tn_ctx_error(ctx), text)) fail_msg("%s: not in: %s", text, tn_ctx_error(ctx));
+    tn_graph_free(g);
+}
+
+static void test_constraints(void **state) {
+    (void)state;
+    tn_ctx *ctx = test_ctx();
+    tn_graph *g = tn_graph_new(ctx, "g");
+    tn_dim(g, "batch", 1, 8, 1);
+    assert_int_equal(tn_dim(g, "batch", 1, 9, 1), -1);
+    expect_graph_error(ctx, g, "dim batch is 1..8, a multiple of 1, already; here it is 1..9");
+    g = tn_graph_new(ctx, "g");
+    assert_int_equal(tn_dim(g, "batch", 1, 9, 2), -1);
+    expect_graph_error(ctx, g, "must be multiples of 2");
+    g = tn_graph_new(ctx, "g");
+    int64_t batch = tn_dim(g, "batch", 1, 8, 1), length = tn_dim(g, "length", 1, 8, 1);
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(batch, 4)), y = tn_input(g, "y", TN_F32, TN_DIMS(length, 4));
+    tn_add(x, y);
+    expect_graph_error(ctx, g, "axis 2 from the end is batch and length");
+    g = tn_graph_new(ctx, "g");
+    batch = tn_dim(g, "batch", 1, 8, 1);
+    x = tn_input(g, "x", TN_F32, TN_DIMS(batch, 4));
+    tn_reshape(x, TN_DIMS(2, -1, 3));
+    expect_graph_error(ctx, g, "batch*4 elements do not fit into [2,-1,3]");
+    g = tn_graph_new(ctx, "g");
+    batch = tn_dim(g, "batch", 1, 8, 1);
+    x = tn_input(g, "x", TN_F32, TN_DIMS(batch, 4));
+    tn_slice(x, (int64_t[]){ 0, 0 }, (int64_t[]){ 2, 4 }, NULL, 2);
+    expect_graph_error(ctx, g, "0..2 is not always a range of axis 0, which has size batch");
+    g = tn_graph_new(ctx, "g");
+    batch = tn_dim(g, "batch", 1, 8, 1);
+    x = tn_input(g, "x", TN_F32, TN_DIMS(batch, 4));
+    tn_output(tn_concat((tn_tensor[]){ x, x }, 2, 0), "out");
+    expect_graph_error(ctx, g, "along the axis of a concat");
+    tn_ctx_free(ctx);
+}
+
+/* ---- memory ---- */
+
+static int n_allocations;
+static void *count_realloc(void *ud, void *p, size_t old, size_t n) {
+    (void)ud, (void)old;
+    n_allocations += n > 0;
+    if (n) return realloc(p, n);
+    free(p);
+    return NULL;
+}
+
+static void test_no_allocation(void **state) {
+    (void)state;
+    tn_config config = test_config();
+    config.realloc = count_realloc;
+    tn_ctx *ctx = tn_ctx_new(&config);
+    tn_program *p;
+    tn_session *s = mlp_session(ctx, &p);
+    int before = n_allocations;
+    for (int64_t batch = 2; batch <= BATCH; batch += 2) {
+        assert_int_equal(tn_bind_dim(s, "batch", batch), TN_OK);
+        assert_int_equal(tn_run(s, TN_BIND({ "x", x_data }, { "out", got })), TN_OK);
+    }
+    assert_int_equal(n_allocations, before);
+    tn_session_free(s), tn_program_free(p), tn_ctx_free(ctx);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_sizes), cmocka_unit_test(test_bindings),
+                                        cmocka_unit_test(test_constraints), cmocka_unit_test(test_no_allocation) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
