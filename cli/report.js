@@ -52,6 +52,7 @@ function summary() {
   const codes = new Map(); /* launches of the same code are one bar */
   K.forEach((k, i) => { const c = codes.get(k.code) || codes.set(k.code, { i, n: 0, us: 0 }).get(k.code); c.n += k.launches || 1; c.us += k.launches_us || k.predicted_us; });
   const bars = [...codes.values()].sort((a, b) => b.us - a.us).slice(0, 10), rest = ALL - bars.reduce((s, b) => s + b.us, 0), others = X.n_kernels - bars.reduce((s, b) => s + b.n, 0);
+  view.first = bars.length ? bars[0].i : 0;
   if (others > 0) bars.push({ us: rest, n: others });
   const most = Math.max(...bars.map(b => b.us), 1e-9);
   fill('top', bars.length ? bars.map((b, n) => h('div', { class: 'bar' }, h('div', {}, b.i === undefined ? count(b.n, 'other kernel') : [go({ kernel: b.i }, kname(b.i)), b.n > 1 && ` × ${b.n.toLocaleString('en')}`]),
@@ -385,5 +386,5 @@ roofline();
 whatIf();
 kernels();
 fill('menu', [...document.querySelectorAll('section')].map(s => h('a', { href: '#' + s.id }, s.dataset.menu)));
-if (K.length) select({ kernel: X.short ? 0 : byTime[0] }, false);
+if (K.length) select({ kernel: view.first }, false);
 fill('foot', `Written by tenon ${D.tenon}. The data of this page is the JSON of “tenon explain ${D.programs[0].spec} --json”; nothing is loaded from elsewhere.`);

@@ -1,5 +1,5 @@
 #!/bin/bash
-# docs/tutorial.md, docs/export.md: their programs compile, their commands run, and each prints what stands below it.
+# docs/tutorial.md, docs/export.md and the parts of docs/course/: their programs compile, their commands run, and each prints what stands below it.
 set -eu
 [ -z "$SANITIZE" ] || { echo "skipped: the library of a sanitizer build needs its runtime in the program"; exit 77; }
 work=$(mktemp -d)
@@ -10,15 +10,15 @@ tcc() {
         -Wl,-rpath,"$BUILD_DIR" -o "${1%.c}"
 }
 cc() { "$CC" "$@"; }
-for doc in tutorial export; do
-    mkdir "$work/$doc" && cd "$work/$doc"
+for doc in tutorial export course/{1-modes,2-matmul,3-caches,4-gpu,5-profilers}; do
+    mkdir -p "$work/$doc" && cd "$work/$doc"
     # A block of C goes into the file that its first line names; of one of commands, the block behind it is the output.
     awk '/^```/ { if (kind != "") { kind = ""; close(file); next }
                   kind = $0; if (kind == "```c") file = ""; else if (kind == "```sh") file = ++n ".sh"; else file = n ".want"; next }
          kind == "" { next }
          kind == "```c" && file == "" { split($0, w, " "); file = w[2] }
          { print > file }' "$SOURCE_DIR/docs/$doc.md"
-    ls ./*.want ./*.c >/dev/null || { echo "FAIL: docs/$doc.md has no programs"; exit 1; }
+    ls ./*.want >/dev/null || { echo "FAIL: docs/$doc.md has no programs"; exit 1; }
     for ((i = 1; ; i++)); do
         [ -e "$i.sh" ] || break
         touch "$i.want"
