@@ -21,6 +21,7 @@ static uint64_t affine_vars(affine x) {
 }
 
 static bool can_move(const kernel *k, const kins *in) {
+    if (in->op == K_MATRIX) return false; /* cheaper to say again than to keep */
     return in->op == K_LOAD ? k->bufs.at[in->buf].kind == KB_IN && in->mode != LOAD_ASYNC : kernel_is_pure(in);
 }
 

@@ -64,10 +64,10 @@ static void write_async(stager *p, kasync what, int64_t pending) {
 static void write_block(stager *p, affine at, int64_t n, bool more, int64_t trips) {
     write_async(p, ASYNC_COPIES, p->stages - 3);
     build_barrier(p->o);
-    write_part(p, p->products, p->end - 2, at, n % p->stages, 0);
     affine next = affine_offset(at, p->stages - 2);
     if (more) write_part(p, p->loop + 1, p->copied, next, (n + p->stages - 2) % p->stages, trips);
     write_async(p, ASYNC_COMMIT, 0);
+    write_part(p, p->products, p->end - 2, at, n % p->stages, 0);
     write_async(p, ASYNC_PRODUCTS, 1);
 }
 

@@ -6,9 +6,11 @@
 
 #include <math.h>
 
-typedef struct gpu_work { /* of one thread, in the mean of all blocks */
-    double instructions, fma, special, shared_bytes;
-    double waits_ns; /* of the blocks that wait longest; barriers are among it */
+#define MATRIX_BUSY 0.6 /* of what its matrix units could do, a kernel of ours has */
+
+typedef struct gpu_work {                                      /* of one thread, in the mean of all blocks */
+    double instructions, fma, special, shared_bytes, products; /* products: flops of matrix units */
+    double waits_ns;                                           /* of the blocks that wait longest; barriers are among it */
 } gpu_work;
 
 /* Trips of a loop that is bound to threads or blocks: of the first of a nest, for its iterations are dealt out as one. */
@@ -58,7 +60,7 @@ static double wait_ns(const kernel *k, const machine *m, const kins *in, double 
         double n = in->width ? (double)in->width : k->block_threads;
         return runs * (part_exchange(m, n) + (n > m->warp ? 2 * part_barrier(m, n) : 0));
     }
-    if (in->op != K_LOAD || in->mode == LOAD_HOISTED) return 0;
+    if (in->op != K_LOAD || in->mode == LOAD_HOISTED || in->mode == LOAD_ASYNC) return 0;
     bool shared = k->bufs.at[in->buf].kind == KB_SHARED || k->bufs.at[in->buf].kind == KB_DISTRIBUTED;
     if (k->bufs.at[in->buf].kind == KB_LOCAL || reads[shared]) return 0;
     reads[shared] = true;
@@ -81,6 +83,10 @@ static void add_work(const kernel *k, const machine *m, const kins *in, double r
     } else if (in->op == K_BLOCK_REDUCE || in->op == K_BLOCK_ARGREDUCE) {
         double n = in->width ? (double)in->width : k->block_threads;
         w->instructions += runs * 2 * log2(larger(2, smaller(n, m->warp)));
+    } else if (in->op == K_MMA) { /* a thread's share of what the warpgroup reads and does */
+        double rows = KERNEL_MATRIX, columns = 2 * lanes, steps = KERNEL_MATRIX_STEPS;
+        w->shared_bytes += runs * (rows + columns) * steps * 2 / KERNEL_WARPGROUP;
+        w->products += runs * 2 * rows * columns * steps / KERNEL_WARPGROUP;
     } else if (in->op == K_RANDOM) {
         w->instructions += runs * lanes * 60;
     } else if (in->op != K_CONST && in->op != K_LOOP && in->op != K_ACC && in->op != K_BARRIER) {
@@ -201,6 +207,7 @@ cost cost_gpu_kernel(const kernel *k, const machine *m, const double *distance, 
     double cycles = larger(threads * w.instructions / m->warp / m->issue, threads * w.fma / m->fma_pipes);
     cycles = larger(cycles, threads * w.special / m->special);
     cycles = larger(cycles, threads * w.shared_bytes / m->shared_rate);
+    if (m->matrix_f16 > 0) cycles = larger(cycles, threads * w.products / m->matrix_f16 / MATRIX_BUSY);
     out.issue_ns = cycles / m->ghz;
     double alone = w.instructions * larger(1, m->alu_cycles / independent(k)) / m->ghz + w.waits_ns;
     alone += smaller(grid_blocks, m->cores * held) / m->cores * m->block_ns;

@@ -20,8 +20,7 @@ typedef struct search {
     candidate best;
 } search;
 
-/* The row variables to tile: one that only operand a depends on and one for b; threads that are neighbours store along n. */
-static bool choose_variables(tiler *w, bool *const needed[2]) {
+bool recipe_tile_rows(tiler *w, bool *const needed[2]) {
     double best[2] = { 0, 0 };
     kvar v[2] = { -1, -1 };
     for (int i = 1; i <= w->n_outer; i++) {
@@ -135,7 +134,7 @@ static bool begin(search *c, const kernel *k, const target *t) {
     str why;
     str_init(&why, k->a);
     *c = (search){ .t = t, .best = { .cost = INFINITY } };
-    if (!tiler_find(&c->w, k, needed, &why) || !choose_variables(&c->w, needed)) return false;
+    if (!tiler_find(&c->w, k, needed, &why) || !recipe_tile_rows(&c->w, needed)) return false;
     each_shape(c, keep_cheapest, NULL);
     return true;
 }

@@ -101,6 +101,7 @@ kernel *recipe_gpu(kernel *k0, const target *t, const schedule **out) {
         recipe_thread_columns(k, t, &best);
         recipe_cluster_columns(k, t, &best);
         recipe_block_tile(k, t, &best);
+        recipe_tensorize(k, t, &best);
         recipe_reduce_columns(k, t, &best);
         recipe_attention(k, t, &best);
     }

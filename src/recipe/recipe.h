@@ -70,6 +70,11 @@ bool recipe_block_tile(const kernel *k, const target *t, recipe_form *best);
 /* Shapes that such tiles could have, all with the same order of sums, the cheapest first; at most cap. 0 where there are none.
  */
 int recipe_block_tiles(const kernel *k, const target *t, gpu_tile *out, int cap);
+struct tiler; /* loop/block_tile.h */
+/* Takes the row variables to tile: one that only operand a depends on and one for b; neighbours store along n. */
+bool recipe_tile_rows(struct tiler *w, bool *const needed[2]);
+/* tensorize.c: the same with matrix units, where the machine has them. */
+bool recipe_tensorize(const kernel *k, const target *t, recipe_form *best);
 /* "gpu_tile 16 8 4 16 8", and back: false where it is no such text. */
 const char *recipe_tile_text(gpu_tile x, arena *a);
 bool recipe_tile_read(const char *text, gpu_tile *out);

@@ -35,10 +35,11 @@
     "#pragma unroll\n"                                                                                                         \
     "    for (int i = 0; i < N; i++) asm volatile(\"\" : \"+f\"(c[i]) :: \"memory\");\n}\n"
 /* A matrix: units take it by a descriptor: 16-byte units of its address, of the distance of tiles where rows lie along memory,
- * and of 8 rows; and how it is swizzled. Warps take its address. */
+ * and of 8 rows; and how it is swizzled. Warps take its address. It is the same
+ * for all threads of a warp, which a compiler is told by the shuffle; `more`: bytes behind p. */
 #define MATRIX_AT                                                                                                              \
-    "INL uint64_t matrix_at(const void *p, uint64_t tiles) {\n"                                                                \
-    "    const uint32_t at = (uint32_t)__cvta_generic_to_shared(p);\n"                                                         \
+    "INL uint64_t matrix_at(const void *p, uint32_t more, uint64_t tiles) {\n"                                                 \
+    "    const uint32_t at = __shfl_sync(0xffffffffu, (uint32_t)__cvta_generic_to_shared(p), 0) + more;\n"                     \
     "#ifdef WARPGROUPS\n"                                                                                                      \
     "    return (uint64_t)((at & 0x3ffffu) >> 4) | tiles << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 62;\n"                    \
     "#else\n"                                                                                                                  \
@@ -103,9 +104,12 @@ void clike_matrix_functions(const clike *e, str *out) {
 }
 
 void clike_matrix(clike *e, const kins *in, reg r) {
+    affine moves = in->idx;
+    moves.base = 0;
     str_addf(e->out, "const uint64_t v%u = matrix_at(&b%d[", r, in->buf);
-    clike_affine(e, in->idx, 0);
-    str_addf(e->out, "], %d);\n", in->mode == MN_MAJOR ? KERNEL_MATRIX * KERNEL_MATRIX * 2 / 16 : 1);
+    clike_affine(e, moves, 0);
+    str_addf(e->out, "], %lld, %d);\n", 2 * (long long)in->idx.base,
+             in->mode == MN_MAJOR ? KERNEL_MATRIX * KERNEL_MATRIX * 2 / 16 : 1);
 }
 
 /* Whether a multiply stands between instruction r and the next one that is no matrix, in that direction. */

@@ -1,0 +1,106 @@
+/* tensorize.c - which tile of a contraction a thread block has whose products matrix units make, and how many K blocks it has
+ * in shared memory. In: scalar form. Only where the machine has such units and the device's language says what they do.
+ *
+ * The order of sums is the same for all tiles. */
+#include "loop/block_tile.h"
+#include "machine/parts.h"
+#include "recipe/recipe.h"
+
+#include <math.h>
+
+typedef struct tensor_shape {
+    int64_t rows[2];
+    int stages; /* 1: the loop is not pipelined */
+    double cost;
+} tensor_shape;
+
+enum { MOST_STAGES = 4, MOST_SHAPES = 3 * 2 * MOST_STAGES };
+
+/* Instructions of a thread, as recipe_block_tile counts them. On an H200 a K block takes 1.6 times as long as the units alone
+ * need for it and a cycle for 120 bytes that are copied; a tenth more where a multiprocessor has one thread block, which waits
+ * for itself, and again where only one K block is under way. */
+static double cost_of(const tiler *w, const tensor_shape *s, double blocks, const target *t) {
+    const machine *m = machine_row_of(t);
+    double rows = (double)s->rows[0], columns = (double)s->rows[1], bytes = (rows + columns) * 2 * KERNEL_MATRIX, others = 1,
+           threads = 2 * rows, cores = floor(machine_units(t));
+    for (int i = 1; i <= w->n_outer; i++) {
+        kvar v = tiler_at(w, i)->var;
+        if (v != w->side[0].row && v != w->side[1].row) others *= (double)tiler_extent(w, v);
+    }
+    double grid_blocks =
+        others * ceil((double)tiler_extent(w, w->side[0].row) / rows) * ceil((double)tiler_extent(w, w->side[1].row) / columns);
+    double room = fmin(floor((double)m->shared_bytes / (s->stages * bytes)),
+                       floor((double)m->registers / (threads * (columns / 2 + 64))));
+    room = fmax(1, room);
+    double at_once = fmin(room, ceil(grid_blocks / cores)), fill = ceil(grid_blocks / (cores * room)),
+           step = at_once * (1.6 * rows * columns * 2 * KERNEL_MATRIX / m->matrix_f16 + bytes / 120);
+    if (room < 2) step *= 1.1;
+    if (s->stages < MOST_STAGES) step *= 1.1;
+    double latency = part_fetch(m) * m->ghz * (s->stages == 1 ? blocks : 1);
+    return (fill * (blocks * step + latency + at_once * rows * columns / 10) + 1200) / 6 + recipe_start_cost(grid_blocks, t);
+}
+
+/* All shapes, the cheapest first. */
+static int list(const tiler *w, double blocks, const target *t, tensor_shape *out) {
+    int n = 0;
+    for (int64_t rows = KERNEL_MATRIX; 2 * rows <= t->block_threads && rows <= 128; rows *= 2)
+        for (int64_t columns = KERNEL_MATRIX; columns <= 256; columns *= 2)
+            for (int stages = blocks > 1 ? 3 : 1; stages <= (blocks > 1 ? MOST_STAGES : 1); stages++) {
+                tensor_shape s = { .rows = { rows, columns }, .stages = stages };
+                int at = n;
+                if (stages * (rows + columns) * 2 * KERNEL_MATRIX > recipe_shared_most(t) || n == MOST_SHAPES) continue;
+                s.cost = cost_of(w, &s, blocks, t);
+                for (n++; at > 0 && out[at - 1].cost > s.cost; at--) out[at] = out[at - 1];
+                out[at] = s;
+            }
+    return n;
+}
+
+/* The steps, where the kernel takes them. */
+static const char *steps_of(const tiler *w, const tensor_shape *s, const kernel *k) {
+    const char *names[2], *depth = k->vars.at[tiler_at(w, w->loops + w->n_loops - 1)->var].name;
+    for (int x = 0; x < 2; x++) names[x] = k->vars.at[w->side[x].row].name;
+    const char *text = arena_printf(k->a, "tensorize %s %lld %s %lld; pack_shared %s %d; tile", names[0], (long long)s->rows[0],
+                                    names[1], (long long)s->rows[1], depth, KERNEL_MATRIX);
+    return s->stages > 1 ? arena_printf(k->a, "%s; pipeline %d", text, s->stages) : text;
+}
+
+static bool takes(const kernel *k, const char *steps) {
+    str why;
+    str_init(&why, k->a);
+    schedule s = schedule_parse_steps(k->a, steps, strlen(steps), "recipe");
+    kernel *tried = kernel_clone(k, k->a);
+    return schedule_try(&tried, &s, &why);
+}
+
+/* Both operands come from memory in 16 bits; and K blocks. */
+static bool find(tiler *w, const kernel *k, double *blocks) {
+    bool *needed[2];
+    str why;
+    str_init(&why, k->a);
+    if (!tiler_find(w, k, needed, &why) || !recipe_tile_rows(w, needed)) return false;
+    *blocks = 1;
+    for (int x = 0; x < 2; x++) {
+        uint8_t t = tiler_at(w, w->side[x].operand)->src;
+        if (tiler_at(w, w->side[x].operand)->op != K_LOAD || (t != TN_BF16 && t != TN_F16)) return false;
+    }
+    for (int i = 0; i < w->n_loops; i++) *blocks *= (double)tiler_extent(w, tiler_at(w, w->loops + i)->var);
+    *blocks = ceil(*blocks / KERNEL_MATRIX);
+    return true;
+}
+
+bool recipe_tensorize(const kernel *k, const target *t, recipe_form *best) {
+    tiler w;
+    double blocks;
+    tensor_shape all[MOST_SHAPES];
+    if (!t->matrix_units || machine_row_of(t)->matrix_f16 <= 0 || !find(&w, k, &blocks)) return false;
+    int n = list(&w, blocks, t, all);
+    for (int i = 0; i < n && all[i].cost < best->cost; i++) {
+        const char *steps = steps_of(&w, &all[i], k);
+        if (!takes(k, steps)) all[i].stages = 1, steps = steps_of(&w, &all[i], k); /* its blocks may be in two loops */
+        if (!takes(k, steps)) continue;
+        *best = (recipe_form){ all[i].cost, steps };
+        return true;
+    }
+    return false;
+}
