@@ -143,20 +143,6 @@ tn_bpe *lm_vocab_load(cli *c, const char *folder) {
     return b;
 }
 
-static float from_half(uint16_t h) {
-    int exponent = h >> 10 & 31;
-    double v = exponent == 31 ? (h & 1023 ? NAN : INFINITY)
-               : exponent     ? ldexp(1024 + (h & 1023), exponent - 25)
-                              : ldexp(h & 1023, -24);
-    return (float)(h >> 15 ? -v : v);
-}
-static float from_bf16(uint16_t h) {
-    uint32_t bits = (uint32_t)h << 16;
-    float v;
-    memcpy(&v, &bits, sizeof v);
-    return v;
-}
-
 static void set_state(cli *c, const char *path, tn_session *s, const char *name, tn_shape shape, const tn_io_tensor *x) {
     bool same = x->shape.rank == shape.rank;
     for (int i = 0; same && i < shape.rank; i++) same = x->shape.dim[i] == shape.dim[i];
@@ -170,8 +156,7 @@ static void set_state(cli *c, const char *path, tn_session *s, const char *name,
     if (x->dtype != TN_F16 && x->dtype != TN_BF16)
         cli_fail(c, "%s: %s is %s; expected f32, f16 or bf16", path, name, tn_dtype_name(x->dtype));
     float *wide = cli_alloc((size_t)n * sizeof *wide);
-    const uint16_t *half = x->data;
-    for (int64_t i = 0; i < n; i++) wide[i] = x->dtype == TN_F16 ? from_half(half[i]) : from_bf16(half[i]);
+    cli_need(c, tn_io_to_f32(cli_ctx(c), x->dtype, x->data, (size_t)n, wide));
     cli_need(c, tn_session_set(s, name, wide, (size_t)n * sizeof *wide));
     free(wide);
 }

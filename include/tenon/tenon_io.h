@@ -1,4 +1,4 @@
-/* tenon_io.h - arrays in files: safetensors, npy, CSV, and the state of a session.
+/* tenon_io.h - arrays in files: safetensors, GGUF, npy, CSV, and the state of a session.
  *
  * Files are untrusted: a header is checked as a whole (sizes, dtypes, shapes, overlaps, gaps, duplicate names, bool bytes)
  * before its data is read, and no file makes a function here use memory beyond a small multiple of the file's size. Files of
@@ -80,6 +80,44 @@ TN_API const tn_io_tensor *tn_io_tensors_get(const tn_io_tensors *t,
                                              int i); /* in the order of the file's header; NULL out of range */
 TN_API const tn_io_tensor *tn_io_tensors_find(const tn_io_tensors *t, const char *name); /* NULL when there is none */
 TN_API const char *tn_io_tensors_metadata(const tn_io_tensors *t, const char *key);      /* NULL when there is none */
+
+/* ---- GGUF: the files of llama.cpp, for reading
+ * ------------------------------------------------------------------------------- */
+
+/* Types of arrays, with GGUF's numbers. The quantised ones are blocks of 32 or 256 numbers along the last axis. */
+typedef enum {
+    TN_GGUF_F32 = 0,
+    TN_GGUF_F16 = 1,
+    TN_GGUF_Q4_0 = 2,
+    TN_GGUF_Q8_0 = 8,
+    TN_GGUF_Q4_K = 12,
+    TN_GGUF_Q6_K = 14,
+    TN_GGUF_BF16 = 30
+} tn_io_gguf_type;
+TN_API const char *tn_io_gguf_type_name(tn_io_gguf_type type); /* "q4_k"; "?" for an unknown value */
+
+typedef struct {
+    const char *name;
+    tn_io_gguf_type type;
+    tn_shape shape;   /* row-major: the last axis is the first that the file names */
+    const void *data; /* as the file has it, at any address */
+    size_t bytes;
+} tn_io_gguf_tensor;
+
+typedef struct tn_io_gguf tn_io_gguf; /* a mapped file; owns everything it gives out */
+/* Versions 2 and 3. TN_ERR_UNSUPPORTED names an array of another type. As for safetensors, the file must not become shorter. */
+TN_API TN_CHECK tn_status tn_io_gguf_load(tn_ctx *ctx, const char *path, tn_io_gguf **out);
+TN_API TN_CHECK tn_status tn_io_gguf_parse(tn_ctx *ctx, const void *bytes, size_t n, const char *name, tn_io_gguf **out);
+TN_API void tn_io_gguf_free(tn_io_gguf *g); /* before its context; NULL is fine */
+TN_API int tn_io_gguf_count(const tn_io_gguf *g);
+TN_API const tn_io_gguf_tensor *tn_io_gguf_get(const tn_io_gguf *g, int i);             /* NULL out of range */
+TN_API const tn_io_gguf_tensor *tn_io_gguf_find(const tn_io_gguf *g, const char *name); /* NULL when there is none */
+TN_API const char *tn_io_gguf_text(const tn_io_gguf *g, const char *key);               /* metadata; NULL when it is no text */
+TN_API int tn_io_gguf_number(const tn_io_gguf *g, const char *key, double *out);        /* 0 when it is no number, nor bool */
+/* The array's n elements as f32. */
+TN_API TN_CHECK tn_status tn_io_gguf_read(tn_ctx *ctx, const tn_io_gguf_tensor *t, float *out, size_t n);
+/* n numbers of f32, f16 or bf16 as f32; data may lie at any address. */
+TN_API TN_CHECK tn_status tn_io_to_f32(tn_ctx *ctx, tn_dtype dtype, const void *data, size_t n, float *out);
 
 /* ---- the state of a session ---------------------------------------------------------------------------------------------- */
 
