@@ -1,8 +1,8 @@
 /* cast_sink.c - fewer casts, on fewer and smaller elements.
  *
- * In: any graph. Out: pairs of casts merged where no value changes; a cast that widens moved below movement ops (they then move
- * the smaller type), a cast that narrows above them, any cast above expand. All rules are exact: movement does not look at
- * values. */
+ * In: any graph. Out: pairs of casts merged where no value changes; a cast that widens moved below movement ops and gathers
+ * (they then move the smaller type), a cast that narrows above them, any cast above expand. All rules are exact: movement does
+ * not look at values. */
 #include "pass/rewrite.h"
 
 #include <math.h>
@@ -55,16 +55,16 @@ static val cast_rules(graph *g, const node *n) {
 static val widen_later(graph *g, const node *n) {
     node x = *graph_get(g, n->in[0]);
     bool borders = n->op == OP_pad && n->imm == 0 && !signbit(n->imm); /* zero is zero in every dtype */
-    if (x.op != OP_cast || !(keeps_count(n->op) || n->op == OP_slice || borders)) return 0;
+    if (x.op != OP_cast || !(keeps_count(n->op) || n->op == OP_slice || n->op == OP_gather || borders)) return 0;
     if (dtype_size(graph_get(g, x.in[0])->dtype) >= dtype_size(x.dtype)) return 0;
-    return graph_cast(g, remake(g, n, x.in, n->rank, n->dims), n->dtype);
+    return graph_cast(g, remake(g, n, (val[]){ x.in[0], n->n_in > 1 ? n->in[1] : 0 }, n->rank, n->dims), n->dtype);
 }
 
 static val rewrite(graph *g, val v, arena *scratch) {
     (void)scratch;
     node n = *graph_get(g, v);
     if (n.op == OP_cast) return cast_rules(g, &n);
-    return op_is_move(n.op) ? widen_later(g, &n) : 0;
+    return op_is_move(n.op) || n.op == OP_gather ? widen_later(g, &n) : 0;
 }
 
 bool pass_cast_sink(graph *g, arena *scratch) { return rewrite_each(g, scratch, rewrite); }
