@@ -322,6 +322,40 @@ TN_API tn_tensor tn_gather(tn_tensor x, tn_tensor index, int axis);
 /* base with updates added at index along axis, in index order (deterministic); an index out of range is skipped. */
 TN_API tn_tensor tn_scatter_add(tn_tensor base, tn_tensor index, tn_tensor updates, int axis);
 
+/* Control flow. A body builds what it computes from `in`, as any builder would, and writes its results to `out`; `ud` is the
+ * caller's. It is called while its builder runs, once: in a graph it describes all iterations. It may use other tensors of the
+ * graph as well, which come in by themselves, and make parameters of layers; what it makes can be used outside by way of its
+ * results only. In an immediate graph bodies are called as often as they are executed, on values.
+ *
+ * Results are written to out (which may be NULL when there is one); each builder returns the first. A body whose results do not
+ * match, a condition that is not bool[], and a tensor of a body that has been built are errors of the graph, as with any
+ * builder. */
+typedef void (*tn_body)(tn_graph *g, void *ud, const tn_tensor *in, tn_tensor *out);
+
+/* The results of `then` when condition (bool[]) is true, else those of `otherwise`, of which one runs. Bodies have no `in`;
+ * both give n_out results of equal types. */
+TN_API tn_tensor tn_if(tn_tensor condition, tn_body then, tn_body otherwise, void *ud, tn_tensor *out, int n_out);
+/* Begins with init[0..n); as long as condition gives true (its one result, bool[]), body gives the next values, of the same
+ * types. most > 0: ends after so many iterations at the latest; gradients flow through such a loop only. */
+TN_API tn_tensor tn_while(tn_graph *g, const tn_tensor *init, int n, tn_body condition, tn_body body, void *ud, int64_t most,
+                          tn_tensor *out);
+
+typedef struct {
+    const tn_tensor *carry; /* [n_carry] what iterations hand on */
+    int n_carry;
+    const tn_tensor *xs; /* [n_xs] stacks [length, ...]: iteration t gets slice t */
+    int n_xs;
+    int n_ys;        /* stacked results */
+    int64_t length;  /* of all stacks; 0: that of xs */
+    tn_tensor count; /* i64[]: so many iterations, from 0 to length; { 0 }: length */
+    int reverse;     /* iterations begin at slice count - 1 and end at slice 0 */
+    int recompute; /* gradients compute again what they need of an iteration, from what it began with, instead of keeping it */
+} tn_scan_opts;
+/* The body gets `in` = carry, then a slice of each of xs; it gives what is carried on, then a slice of each stacked result.
+ * Results: what is carried at last, then stacks [length, ...] of slices, zeros where no iteration was. An iteration takes time
+ * in proportion to its slices. */
+TN_API tn_tensor tn_scan(tn_graph *g, const tn_scan_opts *opts, tn_body body, void *ud, tn_tensor *out);
+
 /* An attribute of tn_op. A list of whole numbers is (ints, n); one whole number, a bool and a dtype are lists of one. */
 typedef struct {
     const char *name;

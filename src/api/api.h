@@ -34,6 +34,21 @@ tn_tensor api_build(tn_graph *g, const call *c, build_fn fn, void *args);
  * later, so that what is its value now must be a node of its own. Jumps. */
 val api_result(const tn_graph *g, val v);
 
+/* capture.c: a body that is being built (control.c), and what it and others of the same op use of the outside. */
+typedef struct api_captures {
+    VEC(val) from; /* values of the body around, or of the graph */
+    int n_own;     /* parameters before theirs */
+} api_captures;
+typedef struct api_body {
+    struct api_body *around;
+    api_captures *in;
+    int region;
+} api_body;
+/* The region's parameters for the first n captured values. */
+void api_body_params(graph *g, const api_body *b, int n);
+/* What value v is in the innermost body that is being built. Jumps. */
+val api_capture(tn_graph *g, val v);
+
 /* Jumps unless v is exactly a value of t (always, for floats): a scalar written in C must not change silently on its way into
  * an integer tensor. */
 void api_check_value(graph *g, tn_dtype t, double v);

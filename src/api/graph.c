@@ -135,6 +135,7 @@ static void build_guarded(void *arg) {
     if (n > SMALL) in = ARENA_ARRAY(&b->g->arena, val, n);
     for (int i = 0; i < b->c->n_in; i++) in[i] = b->c->in[i].id;
     for (int i = 0; i < b->c->n_more; i++) in[b->c->n_in + i] = b->c->more[i].id;
+    for (int i = 0; i < n; i++) in[i] = api_capture(b->g, in[i]);
     b->out = b->fn(b->g->ir, in, b->args);
     if (!b->c->same) b->out = api_result(b->g, b->out);
 }

@@ -287,6 +287,7 @@ static void put_attrs(parser *p, statement *s) {
         put_int(p, s, "steps");
         put_int(p, s, "length");
         put_optional_int(p, s, "reverse", 0);
+        put_optional_int(p, s, "recompute", 0);
         break;
     default:
         break;

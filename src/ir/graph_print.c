@@ -288,6 +288,7 @@ static void attributes(printer *p, const node *n) {
         named_int(p, "steps", n, SCAN_STEPS);
         named_int(p, "length", n, SCAN_LENGTH);
         if (n->n_attr <= SCAN_REVERSE || n->attr[SCAN_REVERSE]) named_int(p, "reverse", n, SCAN_REVERSE);
+        if (n->n_attr <= SCAN_RECOMPUTE || n->attr[SCAN_RECOMPUTE]) named_int(p, "recompute", n, SCAN_RECOMPUTE);
         break;
     default:
         break;

@@ -651,7 +651,8 @@ static const char *infer_scan(rule *r) {
     const region *b = region_of(r, attr[SCAN_BODY]), *c = region_of(r, attr[SCAN_COND]);
     if (!b || (!c && attr[SCAN_COND])) return INVAL(r, "a region does not exist");
     if (carry < 0 || stacks < 0 || attr[SCAN_LENGTH] < 0 || attr[SCAN_REVERSE] < 0 || attr[SCAN_REVERSE] > 1 ||
-        carry > r->s->n_in || stacks > r->s->n_in || 1 + carry + stacks > r->s->n_in)
+        attr[SCAN_RECOMPUTE] < 0 || attr[SCAN_RECOMPUTE] > 1 || carry > r->s->n_in || stacks > r->s->n_in ||
+        1 + carry + stacks > r->s->n_in)
         return INVAL(r, "%lld carried, %lld stacks, length %lld, reverse %lld, %d operands", (long long)carry,
                      (long long)stacks, (long long)attr[SCAN_LENGTH], (long long)attr[SCAN_REVERSE], r->s->n_in);
     if (operand(r, 0)->dtype != TN_I64 || operand(r, 0)->rank) return DTYPE(r, "expected operand 0, the count, to be i64[]");

@@ -13,7 +13,7 @@ void graph_region_result(graph *g, int region_id, val v);
 /* Attributes of a scan. Operands: the count, then those that are carried, then stacks, of which each iteration gets one slice,
  * then what all iterations see. Parameters of the body, and of the condition: all but the count. Results of the body: the next
  * of what is carried, then one slice each of what is stacked. */
-enum { SCAN_BODY, SCAN_COND, SCAN_CARRY, SCAN_STEPS, SCAN_LENGTH, SCAN_REVERSE, SCAN_ATTRS };
+enum { SCAN_BODY, SCAN_COND, SCAN_CARRY, SCAN_STEPS, SCAN_LENGTH, SCAN_REVERSE, SCAN_RECOMPUTE, SCAN_ATTRS };
 /* How many of an op's attributes are regions: its first ones, of which that of a scan's condition may be 0. */
 static inline int node_regions(const node *n) {
     return n->op == OP_if || n->op == OP_while || n->op == OP_scan ? (n->n_attr < 2 ? n->n_attr : 2) : 0;
