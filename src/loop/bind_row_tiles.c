@@ -79,10 +79,7 @@ static bool read_range(row_tiles *w, int from, int to, int tiles) {
 static bool *find_needed(const row_tiles *w, const rt_nest *n, reg r) {
     bool *needed = ARENA_ARRAY(w->k->a, bool, w->k->ins.n);
     needed[r] = true;
-    for (int i = (int)r; i > n->loop; i--) {
-        const kins *in = rt_ins(w, i);
-        if (needed[i]) needed[in->a] = needed[in->b] = needed[in->c] = needed[in->dyn] = true;
-    }
+    build_mark_needed(w->k, (int)r + 1, needed);
     for (int i = 0; i <= n->loop; i++) needed[i] = false;
     return needed;
 }
@@ -99,15 +96,6 @@ static bool takes_numbers(const row_tiles *w, const rt_nest *n, const bool *need
 }
 
 static int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
-/* Neighbours along v lie side by side in what is loaded. */
-static bool lies_along(const row_tiles *w, const bool *needed, kvar v) {
-    for (int i = 1; i < w->k->ins.n; i++) {
-        int64_t coef = needed[i] && rt_ins(w, i)->op == K_LOAD ? affine_coef(rt_ins(w, i)->idx, v) : 0;
-        if (coef == 1 || coef == -1) return true;
-    }
-    return false;
-}
 
 static bool read_product(row_tiles *w, rt_nest *n) {
     const kins *upd = rt_ins(w, n->upd);
@@ -142,7 +130,7 @@ static bool read_product(row_tiles *w, rt_nest *n) {
     for (int side = 0; side < 2; side++)
         if (n->side[side].value && takes_numbers(w, n, n->side[side].needed))
             return step_refuse(w->why, "an operand of a contraction is computed with a number of the row");
-    n->side[1].across = lies_along(w, needed[columns], n->v) && !lies_along(w, needed[columns], step);
+    n->side[1].across = gpu_lies_along(w->k, needed[columns], n->v) && !gpu_lies_along(w->k, needed[columns], step);
     n->vectors = n->side[1].across, n->placed = true;
     return true;
 }

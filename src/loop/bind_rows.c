@@ -30,14 +30,6 @@ typedef struct dealing {
 
 enum { MEETING = 12 /* cost of a step of combining */ };
 
-static int nest_depth(const kernel *k, int i) { /* perfectly nested loops from i on, all reducing or none */
-    int n = 1, end = kernel_loop_end(k, i);
-    while (k->ins.at[i + n].op == K_LOOP && k->vars.at[k->ins.at[i + n].var].reduce == k->vars.at[k->ins.at[i].var].reduce &&
-           kernel_loop_end(k, i + n) == end - n)
-        n++;
-    return n;
-}
-
 static bool has(const kernel *k, int from, int to, kop op) {
     for (int i = from; i < to; i++)
         if (k->ins.at[i].op == op) return true;
@@ -50,15 +42,9 @@ static double rounds(const kernel *k, int i, int n, int block_threads) {
     return p < 1 ? 0 : p <= block_threads ? 1 : p / block_threads;
 }
 
-static double log2_of(int block_threads) {
-    double n = 0;
-    for (; block_threads > 1; block_threads /= 2) n++;
-    return n;
-}
-
 /* How the nest at i is bound to the threads of a thread block, at the least cost. */
 static dealing choose(const kernel *k, int i, int block_threads) {
-    int end = kernel_loop_end(k, i), n = nest_depth(k, i);
+    int end = kernel_loop_end(k, i), n = gpu_perfect_loops(k, i);
     double steps = (double)(k->ins.at[i].hi - k->ins.at[i].lo);
     bool sums = k->vars.at[k->ins.at[i].var].reduce, writes = has(k, i, end, K_STORE) || has(k, i, end, K_SCATTER);
     kvar fast = k->ins.at[i + n - 1].var;
@@ -69,8 +55,8 @@ static dealing choose(const kernel *k, int i, int block_threads) {
         return best;
     }
     if (writes) return best;
-    double share =
-        rounds(k, i, n, block_threads) * (loop_thread_cost(k, i + n, end - n + 1, fast) + 4) + MEETING * log2_of(block_threads);
+    double share = rounds(k, i, n, block_threads) * (loop_thread_cost(k, i + n, end - n + 1, fast) + 4) +
+                   MEETING * (double)gpu_log2(block_threads);
     double alone = loop_thread_cost(k, i, end, -1);
     return share < alone ? (dealing){ DEAL_SUM, n, share } : (dealing){ DEAL_NONE, 0, alone };
 }
@@ -97,6 +83,17 @@ static void clear(row_writer *w) {
     memset(w->read, 0, sizeof(bool) * (size_t)w->k->bufs.n);
 }
 
+void gpu_row_barrier(row_writer *w, kbarrier mode) {
+    kernel_push(w->o, (kins){ .op = K_BARRIER, .mode = (uint8_t)mode });
+    clear(w);
+}
+
+void gpu_row_meet(row_writer *w) {
+    bool any = false;
+    for (int b = 0; b < w->k->bufs.n; b++) any |= w->wrote[b];
+    if (any && !w->quiet) gpu_row_barrier(w, BARRIER_BLOCK);
+}
+
 /* Instructions [from, to) touch memory now: a barrier first where other threads may have touched it. */
 void gpu_row_touch(row_writer *w, int from, int to) {
     bool needs_barrier = false;
@@ -113,10 +110,7 @@ void gpu_row_touch(row_writer *w, int from, int to) {
                 w->read[in->buf] |= in->op != K_STORE;
             }
         }
-        if (round == 0 && needs_barrier) {
-            build_barrier(w->o);
-            clear(w);
-        }
+        if (round == 0 && needs_barrier) gpu_row_barrier(w, BARRIER_BLOCK);
     }
 }
 
@@ -169,19 +163,14 @@ static void by_one_thread(row_writer *w, int i) {
  * nobody writes what another still reads. */
 static reg combine_groups(row_writer *w, reg r, uint8_t op) {
     kernel *o = w->o;
-    int part = kernel_buf(o, (kbuf){ .dtype = TN_F32, .kind = KB_DISTRIBUTED, .elems = w->cluster, .plan_buf = -1 });
+    int part = build_buffer(o, TN_F32, KB_DISTRIBUTED, w->cluster);
     reg parts[KERNEL_MOST_CLUSTER];
-    kins memory = { .op = K_STORE, .dtype = TN_F32, .src = TN_F32, .buf = (uint16_t)part, .mode = STORE_ASYNC, .a = r };
-    memory.idx = affine_var(o->a, w->member);
     open_one(w);
-    kernel_push(o, memory);
+    reg store = build_store(o, part, affine_var(o->a, w->member), r);
+    o->ins.at[store].mode = STORE_ASYNC;
     build_ends(o, 1);
     kernel_push(o, (kins){ .op = K_BARRIER, .mode = BARRIER_MBARRIER, .buf = (uint16_t)part });
-    memory.op = K_LOAD, memory.mode = LOAD_PLAIN, memory.a = 0;
-    for (int g = 0; g < w->cluster; g++) {
-        memory.idx = affine_const(g);
-        parts[g] = kernel_push(o, memory);
-    }
+    for (int g = 0; g < w->cluster; g++) parts[g] = build_load(o, part, affine_const(g), 1);
     return build_halves(o, parts, w->cluster, op, TN_F32, o->ins.at[r].node);
 }
 
@@ -222,12 +211,7 @@ static void write_serial(row_writer *w, int i, int end) {
          *read = arena_copy(w->o->a, w->read, sizeof(bool) * (size_t)w->k->bufs.n);
     copy(w, i, PAR_SERIAL);
     gpu_row_range(w, i + 1, end);
-    bool any = false;
-    for (int b = 0; b < w->k->bufs.n; b++) any |= w->wrote[b];
-    if (any && !w->quiet) {
-        build_barrier(w->o);
-        clear(w);
-    }
+    gpu_row_meet(w);
     build_ends(w->o, 1);
     if (outermost) w->quiet = false;
     for (int b = 0; b < w->k->bufs.n; b++) w->wrote[b] |= wrote[b], w->read[b] |= read[b];
@@ -284,14 +268,13 @@ static void fetch_lines(row_writer *w, const kins *load, const kins *loop, kvar 
     kernel *o = w->o;
     int64_t size = (int64_t)dtype_size((tn_dtype)load->src), part = loop->hi / (w->cluster > 1 ? w->cluster : 1);
     if (part * size > (w->block_threads * (w->cluster > 1 ? w->cluster : 1) > 32 ? MOST : MOST_OF_WARP)) return;
-    kvar line = kernel_var(o, "f", (part * size + LINE - 1) / LINE, false, false);
     kins fetch = { .op = K_PREFETCH, .dtype = load->src, .src = load->src, .lanes = 1, .mode = PREFETCH_L2, .buf = load->buf };
+    kvar line = build_loop(o, "f", (part * size + LINE - 1) / LINE, PAR_BLOCK_THREADS);
     affine first = build_times(o->a, line, LINE / size);
     if (w->cluster > 1) first = build_plus(o->a, first, affine_var(o->a, w->member), part);
     fetch.idx = affine_set_var(o->a, load->idx, loop->var, first);
     fetch.idx = affine_set_var(o->a, fetch.idx, row, affine_offset(affine_var(o->a, row), ahead));
     fetch.node = load->node;
-    kernel_push(o, (kins){ .op = K_LOOP, .var = line, .hi = o->vars.at[line].extent, .step = 1, .par = PAR_BLOCK_THREADS });
     kernel_push(o, fetch);
     build_ends(o, 1);
 }
@@ -362,8 +345,7 @@ static kernel *write_rows(const kernel *k, int n_rows, int block_threads, int cl
     }
     if (cluster > 1) {
         o->cluster = w.cluster = cluster, o->grid_blocks *= cluster;
-        w.member = kernel_var(o, "m", cluster, false, false);
-        kernel_push(o, (kins){ .op = K_LOOP, .var = w.member, .hi = cluster, .step = 1, .par = PAR_BLOCKS });
+        w.member = build_loop(o, "m", cluster, PAR_BLOCKS);
     }
     fetch_later_row(&w, n_rows, ahead);
     gpu_row_range(&w, 1 + n_rows, k->ins.n - n_rows);

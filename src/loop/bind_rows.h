@@ -26,6 +26,9 @@ typedef struct row_writer {
 row_writer gpu_row_writer(const kernel *k, int threads);
 /* A barrier, where instructions [from, to) touch memory that other threads may have touched. */
 void gpu_row_touch(row_writer *w, int from, int to);
+/* A barrier, whatever they touched; gpu_row_meet: only where they have written anything. */
+void gpu_row_barrier(row_writer *w, kbarrier mode);
+void gpu_row_meet(row_writer *w);
 /* Instructions [from, to), which are whole nests. */
 void gpu_row_range(row_writer *w, int from, int to);
 /* An instruction of k for a thread block of several rows: which one it is about. */

@@ -17,11 +17,8 @@ static bool find_parts(tiler *w) {
     }
     if (!w->acc || i >= last) return false;
     w->loops = i, w->end = kernel_loop_end(k, i);
-    for (;
-         tiler_at(w, i)->op == K_LOOP && k->vars.at[tiler_at(w, i)->var].reduce && kernel_loop_end(k, i) == w->end - w->n_loops;
-         i++)
-        w->n_loops++;
-    for (; i < w->end - w->n_loops + 1; i++) {
+    w->n_loops = k->vars.at[tiler_at(w, i)->var].reduce ? gpu_perfect_loops(k, i) : 0;
+    for (i += w->n_loops; i < w->end - w->n_loops + 1; i++) {
         const kins *in = tiler_at(w, i);
         if (in->op == K_LOOP || in->op == K_STORE || w->upd) return false;
         if (in->op == K_UPD && (in->alu != OP_dot || (int)in->c != w->acc)) return false;

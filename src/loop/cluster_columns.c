@@ -128,15 +128,9 @@ static affine sum(const writer *p, affine x, affine y) { return affine_add(p->o-
 static affine times(const writer *p, kvar v, int64_t n) { return build_times(p->o->a, v, n); }
 
 static kvar open(writer *p, const char *name, int64_t n, kpar par) {
-    kvar v = kernel_var(p->o, name, n, par == PAR_BLOCKS && name[0] == 'g', false);
-    kernel_push(p->o, (kins){ .op = K_LOOP, .var = v, .hi = n, .step = 1, .par = (uint8_t)par });
+    kvar v = build_loop(p->o, name, n, par);
+    p->o->vars.at[v].row = par == PAR_BLOCKS && name[0] == 'g';
     return v;
-}
-
-static void cluster_syncs(writer *p) {
-    kernel_push(p->o, (kins){ .op = K_BARRIER, .mode = BARRIER_CLUSTER });
-    memset(p->w.wrote, 0, sizeof(bool) * (size_t)p->k->bufs.n);
-    memset(p->w.read, 0, sizeof(bool) * (size_t)p->k->bufs.n);
 }
 
 static affine row_at(const writer *p, affine copy) { return sum(p, times(p, p->g, cluster_rows_of(&p->s)), copy); }
@@ -246,25 +240,21 @@ static reg *load_early(writer *p, const spot *s) {
 /* To and from memory of the thread, at places that are known when it is compiled, which is registers. */
 static void keep(writer *p, const row_contraction *c, const reg *from, reg *to) {
     int64_t n = c->depth / p->s.split_k + c->end - c->loop, at = 0;
-    if (p->kept < 0) p->kept = kernel_buf(p->o, (kbuf){ .dtype = TN_F32, .kind = KB_LOCAL, .plan_buf = -1 });
+    if (p->kept < 0) p->kept = build_buffer(p->o, TN_F32, KB_LOCAL, 0);
     for (int64_t i = 0; i < n; i++) {
         if (!from[i]) continue;
-        kins in = { .op = K_STORE, .dtype = TN_F32, .src = TN_F32, .buf = (uint16_t)p->kept, .a = from[i] };
-        in.lanes = p->o->ins.at[from[i]].lanes, in.lane_stride = 1, in.idx = affine_const(at);
-        at += in.lanes;
-        if (to) in.op = K_LOAD, in.a = 0;
-        reg r = kernel_push(p->o, in);
+        int lanes = p->o->ins.at[from[i]].lanes;
+        reg r = to ? build_load(p->o, p->kept, affine_const(at), lanes) : build_store(p->o, p->kept, affine_const(at), from[i]);
         if (to) to[i] = r;
+        at += lanes;
     }
     if (at > p->o->bufs.at[p->kept].elems) p->o->bufs.at[p->kept].elems = at;
 }
 
-static kins partial(const writer *p, const row_contraction *c, kop op, affine part, affine copy) {
-    kins in = { .op = (uint8_t)op, .dtype = TN_F32, .src = TN_F32, .buf = (uint16_t)p->partial };
+/* Where a part of a row's sums is. */
+static affine partial(const writer *p, const row_contraction *c, affine part, affine copy) {
     affine row = sum(p, affine_scale(p->o->a, part, cluster_rows_of(&p->s)), copy);
-    in.idx = sum(p, affine_scale(p->o->a, row, cluster_columns_of(&p->s, c)), times(p, p->column, p->s.lanes));
-    in.lanes = (uint8_t)p->s.lanes, in.lane_stride = 1;
-    return in;
+    return sum(p, affine_scale(p->o->a, row, cluster_columns_of(&p->s, c)), times(p, p->column, p->s.lanes));
 }
 
 /* What the thread adds up of its rows and columns: one row at a time, so that the text of a layer is short. */
@@ -283,15 +273,13 @@ static void write_sums(writer *p, spot *s, const reg *early) {
         gpu_put(&place, step, step_at(p, c, at));
         reg four = put(p, x, s, place);
         for (int e = 0; e < CLUSTER_STEPS; e++) {
-            reg one = kernel_push(p->o, (kins){ .op = K_LANES, .dtype = TN_F32, .a = four, .first_lane = e });
+            reg one = build_lane(p->o, four, e);
             update.a = (int)p->k->ins.at[c->update].a == x ? one : early[at + e];
             update.b = (int)p->k->ins.at[c->update].b == x ? one : early[at + e];
             kernel_push(p->o, update);
         }
     }
-    kins store = partial(p, c, K_STORE, affine_var(p->o->a, p->part), s->copy);
-    store.a = update.c;
-    kernel_push(p->o, store);
+    build_store(p->o, p->partial, partial(p, c, affine_var(p->o->a, p->part), s->copy), update.c);
     build_ends(p->o, 1);
 }
 
@@ -299,9 +287,8 @@ static void write_sums(writer *p, spot *s, const reg *early) {
 static reg add_parts(writer *p, const spot *s) {
     reg r[32];
     for (int i = 0; i < p->s.split_k; i++) {
-        kins load = partial(p, s->c, K_LOAD, affine_const(i), s->copy);
-        if (s->may_end) build_mask(p->o->a, &load, s->copy, 0, cluster_rows_of(&p->s));
-        r[i] = kernel_push(p->o, load);
+        r[i] = build_load(p->o, p->partial, partial(p, s->c, affine_const(i), s->copy), p->s.lanes);
+        if (s->may_end) build_mask(p->o->a, &p->o->ins.at[r[i]], s->copy, 0, cluster_rows_of(&p->s));
     }
     return build_halves(p->o, r, p->s.split_k, OP_add, TN_F32, p->k->ins.at[s->c->acc].node);
 }
@@ -340,7 +327,7 @@ static void write_contraction(writer *p, const row_contraction *c, kvar loop, af
     if (next->c) {
         spot n = spot_of(p, next->c, next->loop, next->iteration);
         n.dyn_n = next->dyn_n;
-        if (n.dyn_n) n.dyn = kernel_push(p->o, (kins){ .op = K_INDEX, .dtype = TN_I32, .idx = next->iteration });
+        if (n.dyn_n) n.dyn = build_index(p->o, TN_I32, next->iteration);
         p->ahead = load_early(p, &n);
         if (next->keep) keep(p, next->c, p->ahead, NULL);
     }
@@ -349,7 +336,7 @@ static void write_contraction(writer *p, const row_contraction *c, kvar loop, af
     if (needs_barrier && s.fills >= 0)
         kernel_push(p->o, (kins){ .op = K_BARRIER, .mode = BARRIER_MBARRIER, .buf = (uint16_t)s.fills });
     else if (needs_barrier)
-        cluster_syncs(p);
+        gpu_row_barrier(&p->w, BARRIER_CLUSTER);
 }
 
 /* The first contraction of section i: what it needs is loaded now. */
@@ -404,7 +391,7 @@ static void write_rest(writer *p, int from, int to, bool last) {
     mask_rest(p, first, p->w.copy);
     build_barrier(p->o);
     build_ends(p->o, 1);
-    if (common || !last) cluster_syncs(p);
+    if (common || !last) gpu_row_barrier(&p->w, BARRIER_CLUSTER);
 }
 
 static void make_kernel(writer *p) {

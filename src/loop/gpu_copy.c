@@ -39,6 +39,22 @@ bool gpu_any_uses(const kernel *k, const bool *among, kvar v) {
     return false;
 }
 
+bool gpu_lies_along(const kernel *k, const bool *among, kvar v) {
+    for (int i = 1; i < k->ins.n; i++) {
+        int64_t apart = among[i] && k->ins.at[i].op == K_LOAD ? affine_coef(k->ins.at[i].idx, v) : 0;
+        if (apart == 1 || apart == -1) return true;
+    }
+    return false;
+}
+
+bool gpu_any_vectors(const kernel *k, const bool *among, kvar v, int lanes) {
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (among[i] && in->op == K_LOAD && (in->dyn || !gpu_aligned(k, in, v, lanes))) return false;
+    }
+    return k->vars.at[v].extent % lanes == 0;
+}
+
 bool *gpu_varying(const kernel *k, const bool *among, kvar v) {
     bool *varies = ARENA_ARRAY(k->a, bool, k->ins.n);
     for (int i = 1; i < k->ins.n; i++) {
@@ -120,6 +136,14 @@ int gpu_outer_loops(const kernel *k) {
     int n = 0;
     while (1 + n < k->ins.n && k->ins.at[1 + n].op == K_LOOP && !k->vars.at[k->ins.at[1 + n].var].reduce &&
            kernel_loop_end(k, 1 + n) == k->ins.n - 1 - n)
+        n++;
+    return n;
+}
+
+int gpu_perfect_loops(const kernel *k, int i) {
+    int n = 0, end = k->ins.at[i].op == K_LOOP ? kernel_loop_end(k, i) : i;
+    while (k->ins.at[i + n].op == K_LOOP && k->vars.at[k->ins.at[i + n].var].reduce == k->vars.at[k->ins.at[i].var].reduce &&
+           kernel_loop_end(k, i + n) == end - n)
         n++;
     return n;
 }

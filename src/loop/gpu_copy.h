@@ -35,8 +35,11 @@ static inline void gpu_bound(gpu_places *p, affine e, int64_t n, int64_t lane) {
 reg gpu_copy(gpu_copier *c, int i, const gpu_places *p);
 /* v in its index or a mask. */
 bool gpu_uses(const kins *in, kvar v);
-/* The same of one of these instructions. */
+/* The same of one of these instructions; whether a load among them lies along v in memory. */
 bool gpu_any_uses(const kernel *k, const bool *among, kvar v);
+bool gpu_lies_along(const kernel *k, const bool *among, kvar v);
+/* Whether all loads among them have no dynamic index and can be made in vectors along v (gpu_aligned). */
+bool gpu_any_vectors(const kernel *k, const bool *among, kvar v, int lanes);
 /* Instructions that differ along v, of those in `among` (NULL: of all). */
 bool *gpu_varying(const kernel *k, const bool *among, kvar v);
 /* Whether a LOAD or STORE of the scalar kernel with so many lanes along v, starting at multiples of them, goes through memory
@@ -73,6 +76,8 @@ int gpu_digits_open(kernel *o, gpu_digits *d, int bits, uint64_t cuts);
 affine gpu_digits_at(kernel *o, const gpu_digits *d, int lo, int hi);
 int gpu_log2(int64_t n); /* rounded down */
 
+/* How many loops are perfectly nested from instruction i on, all reducing or none. */
+int gpu_perfect_loops(const kernel *k, int i);
 /* Perfectly nested loops of independent iterations from the first instruction on that hold the whole kernel. */
 int gpu_outer_loops(const kernel *k);
 /* Storage compaction: threads work on one row at a time, so that what waits in local memory between the nests of a row needs

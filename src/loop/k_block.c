@@ -29,12 +29,7 @@ k_block tiler_block(const tiler *w, int64_t steps) {
 
 bool tiler_is_wide(const tiler *w, const tile_operand *s, kvar v, int lanes) {
     bool any = false;
-    if (lanes < 2 || tiler_extent(w, v) % lanes) return false;
-    for (int i = 1; i < w->k->ins.n; i++) {
-        const kins *in = tiler_at(w, i);
-        if (!s->needed[i] || in->op != K_LOAD) continue;
-        if (in->dyn || !gpu_aligned(w->k, in, v, lanes)) return false;
-        any |= affine_coef(in->idx, v) != 0;
-    }
-    return any;
+    for (int i = 1; i < w->k->ins.n; i++)
+        any |= s->needed[i] && tiler_at(w, i)->op == K_LOAD && affine_coef(tiler_at(w, i)->idx, v) != 0;
+    return any && lanes > 1 && gpu_any_vectors(w->k, s->needed, v, lanes);
 }

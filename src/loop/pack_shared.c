@@ -21,22 +21,13 @@ static int64_t dim_size(const tiler *w, int d) {
     return d == 0 && w->s.b.split > 1 ? w->s.b.split : tiler_extent(w, dim_var(w, d));
 }
 
-/* A load of the operand lies closer together along v than along other variables of the copy. */
-static bool lies_along(const tiler *w, const bool *needed, kvar v) {
-    for (int i = 1; i < w->k->ins.n; i++) {
-        int64_t coef = needed[i] && tiler_at(w, i)->op == K_LOAD ? affine_coef(tiler_at(w, i)->idx, v) : 0;
-        if (coef == 1 || coef == -1) return true;
-    }
-    return false;
-}
-
 /* The fastest first: neighbouring threads read neighbouring memory. Along the contraction two of them stand side by side, the
  * next ones in other rows: so they write to different banks. */
 tile_layout tiler_copy_layout(const tiler *w, int x) {
     tile_layout l = { .n = 0 };
     const tile_operand *s = &w->side[x];
     int last = block_dims(w) - 1, vector = s->vector ? s->vector : 1;
-    bool row_last = s->vector ? s->along == s->row : lies_along(w, s->needed, s->row);
+    bool row_last = s->vector ? s->along == s->row : gpu_lies_along(w->k, s->needed, s->row);
     int64_t together = row_last && w->s.matrix ? KERNEL_MATRIX : tiler_rows(w, x);
     if (row_last) tiler_add_field(&l, -1, together / vector, vector);
     if (row_last) tiler_add_field(&l, FIELD_TILE, tiler_rows(w, x) / together, together);
@@ -134,7 +125,7 @@ static void copy_by_loops(tile_writer *w, int x, affine s) {
     const staged all = { .n_idle = 0 };
     piece at = { .tile = affine_const(0) };
     int n = block_dims(w->w);
-    bool row_last = lies_along(w->w, o->needed, o->row);
+    bool row_last = gpu_lies_along(w->w->k, o->needed, o->row);
     if (!row_last) at.row = affine_var(w->o->a, build_loop(w->o, "r", tiler_rows(w->w, x), PAR_BLOCK_THREADS));
     for (int d = 0; d < n; d++) at.dim[d] = affine_var(w->o->a, build_loop(w->o, "c", dim_size(w->w, d), PAR_BLOCK_THREADS));
     if (row_last) at.row = affine_var(w->o->a, build_loop(w->o, "r", tiler_rows(w->w, x), PAR_BLOCK_THREADS));

@@ -26,10 +26,9 @@ static bool find_parts(column *w) {
     }
     if (!w->n_acc || i >= w->to) return false;
     w->loops = i, w->end = kernel_loop_end(w->k, i);
-    while (at(w, i)->op == K_LOOP && w->k->vars.at[at(w, i)->var].reduce && kernel_loop_end(w->k, i) == w->end - w->n_loops)
-        i++, w->n_loops++;
+    w->n_loops = w->k->vars.at[at(w, i)->var].reduce ? gpu_perfect_loops(w->k, i) : 0;
     bool along = false;
-    for (; i < w->end - w->n_loops + 1; i++) {
+    for (i += w->n_loops; i < w->end - w->n_loops + 1; i++) {
         const kins *in = at(w, i);
         int64_t apart = in->op == K_LOAD ? affine_coef(in->idx, w->v) : 0;
         if (in->op == K_UPD ? (int)in->c >= w->loops : !gpu_is_plain(w->k, in) || in->op == K_STORE) return false;

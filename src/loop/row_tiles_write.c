@@ -78,15 +78,6 @@ typedef struct copying { /* of an operand: its items, fast along memory, are the
     reg v[MOST_CHUNKS];
 } copying;
 
-static bool is_wide(const writer *w, const rt_operand *s, kvar v, int64_t extent) {
-    if (extent % RT_WIDE) return false;
-    for (int i = 1; i < w->w->k->ins.n; i++) {
-        const kins *in = ins(w, i);
-        if (s->needed[i] && in->op == K_LOAD && (in->dyn || !gpu_aligned(w->w->k, in, v, RT_WIDE))) return false;
-    }
-    return true;
-}
-
 /* The operand of the nest's rows (side 0) or columns (1), along `step`. */
 static copying plan_copy(const writer *w, const rt_nest *n, const rt_operand *s, int side, kvar step) {
     copying c = { .s = s, .of = n, .lanes = 1 };
@@ -95,7 +86,7 @@ static copying plan_copy(const writer *w, const rt_nest *n, const rt_operand *s,
     c.n[along] = (s->steps + RT_WIDE - 1) / RT_WIDE * RT_WIDE, c.real[along] = s->steps;
     c.n[other] = side ? padded(w, n) : w->w->block, c.real[other] = side ? n->n : w->w->rows;
     c.base[along] = affine_const(0), c.base[other] = side ? affine_const(0) : w->first_row;
-    if (is_wide(w, s, c.var[0], c.real[0]) && c.n[0] % RT_WIDE == 0) c.lanes = RT_WIDE;
+    if (gpu_any_vectors(w->w->k, s->needed, c.var[0], RT_WIDE) && c.n[0] % RT_WIDE == 0) c.lanes = RT_WIDE;
     c.log_fast = log2_up(c.n[0] / c.lanes);
     const kins *in = ins(w, s->value);
     bool plain = in->op == K_LOAD && in->src == TN_F32 && !in->dyn && !(in->n_mask && in->imm != 0);

@@ -26,10 +26,9 @@ static int64_t parts(int64_t n, int64_t of) { return (n + of - 1) / of; }
 
 /* A perfect nest of loops from i on, none or all of which reduce: how many. */
 static int nest(const scatter *w, int i, bool reduce) {
-    int n = 0, end = at(w, i)->op == K_LOOP ? kernel_loop_end(w->k, i) : i;
-    while (at(w, i + n)->op == K_LOOP && w->k->vars.at[at(w, i + n)->var].reduce == reduce && at(w, i + n)->lo == 0 &&
-           kernel_loop_end(w->k, i + n) == end - n)
-        n++;
+    int n = at(w, i)->op == K_LOOP && w->k->vars.at[at(w, i)->var].reduce == reduce ? gpu_perfect_loops(w->k, i) : 0;
+    for (int l = 0; l < n; l++)
+        if (at(w, i + l)->lo != 0) return l;
     return n;
 }
 

@@ -166,11 +166,10 @@ static void keep(placer *p, row_section *s, int u, int i, bool back) {
     for (int j = 0; j < n; j++) {
         if (!from[j]) continue;
         uint8_t t = p->o->ins.at[from[j]].dtype;
-        if (p->kept[t] < 0) p->kept[t] = kernel_buf(p->o, (kbuf){ .dtype = t, .kind = KB_LOCAL, .plan_buf = -1 });
+        if (p->kept[t] < 0) p->kept[t] = build_buffer(p->o, t, KB_LOCAL, 0);
         if (!(*slot)[j]) (*slot)[j] = (int32_t)++p->o->bufs.at[p->kept[t]].elems;
-        kins in = { .op = K_STORE, .dtype = t, .a = from[j], .buf = (uint16_t)p->kept[t], .idx = affine_const((*slot)[j] - 1) };
-        if (back) in.op = K_LOAD, in.src = t, in.a = 0;
-        to[j] = kernel_push(p->o, in);
+        affine at = affine_const((*slot)[j] - 1);
+        to[j] = back ? build_load(p->o, p->kept[t], at, 1) : build_store(p->o, p->kept[t], at, from[j]);
     }
     if (back) p->ahead[s->first + i] = to;
 }
@@ -248,7 +247,7 @@ static void load_next(placer *p) {
     row_section *s = p->next;
     if (!s) return;
     p->next = NULL, p->loop_end = s->times;
-    p->loop_reg = kernel_push(p->o, (kins){ .op = K_INDEX, .dtype = TN_I32, .idx = p->next_is });
+    p->loop_reg = build_index(p->o, TN_I32, p->next_is);
     load_common(p, s->first + p->next_i);
     keep(p, s, p->next_u, p->next_i, false);
     p->loop_reg = 0;
@@ -346,13 +345,7 @@ static void write_rest(placer *p, int from, int to) {
     p->w.row_is.base = 0;
     p->w.row_is = affine_add(p->o->a, p->w.row_is, p->w.copy);
     gpu_row_range(&p->w, from, to);
-    bool any = false;
-    for (int b = 0; b < p->k->bufs.n; b++) any |= p->w.wrote[b];
-    if (any) {
-        build_barrier(p->o);
-        memset(p->w.wrote, 0, sizeof(bool) * (size_t)p->k->bufs.n);
-        memset(p->w.read, 0, sizeof(bool) * (size_t)p->k->bufs.n);
-    }
+    gpu_row_meet(&p->w);
     build_ends(p->o, 1);
     p->w.row_is = row;
 }
