@@ -91,6 +91,7 @@ bool gpu_take_role(const kernel *k, const loop_step *s, bool sum, kvar *v, str *
 /* Whether loops have roles of threads (bind, split_k, pack_shared), which tile writes. */
 bool gpu_has_threads(const kernel *k);
 enum { GPU_MOST_THREADS = 1024 /* of a thread block */ };
+static inline int64_t gpu_pieces(int64_t n, int64_t of) { return (n + of - 1) / of; }
 static inline bool gpu_is_power(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 
 /* thread_tile.c: writes a contraction in tiles of thread blocks, as the roles of its loops say; false, with the reason, where

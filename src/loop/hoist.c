@@ -14,12 +14,6 @@ typedef struct hoist {
     reg *to;
 } hoist;
 
-static uint64_t affine_vars(affine x) {
-    uint64_t m = 0;
-    for (int i = 0; i < x.n; i++) m |= 1ull << x.t[i].var;
-    return m;
-}
-
 static bool can_move(const kernel *k, const kins *in) {
     if (in->op == K_MATRIX) return false; /* cheaper to say again than to keep */
     return in->op == K_LOAD ? k->bufs.at[in->buf].kind == KB_IN && in->mode != LOAD_ASYNC : kernel_is_pure(in);
@@ -56,8 +50,7 @@ static void find_targets(hoist *h) {
             depth++;
         }
         if (in->op == K_END) depth--;
-        uint64_t d = affine_vars(in->idx) | h->deps[in->a] | h->deps[in->b] | h->deps[in->c] | h->deps[in->dyn];
-        for (int m = 0; m < in->n_mask; m++) d |= affine_vars(in->mask[m].e);
+        uint64_t d = loop_vars_of(in) | h->deps[in->a] | h->deps[in->b] | h->deps[in->c] | h->deps[in->dyn];
         h->deps[i] = d;
         after[i] = settled[i];
         if (!can_move(k, in) || depth > 64) continue;

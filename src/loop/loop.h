@@ -89,6 +89,18 @@ kernel *loop_put_nests(const kernel *k, kernel *const *tiled);
 
 /* ---- facts that steps and choices share ---- */
 
+/* The variables in an index; in an instruction's index and masks. For kernels of at most MAX_LOOPS variables. */
+static inline uint64_t loop_vars(affine x) {
+    uint64_t m = 0;
+    for (int i = 0; i < x.n; i++) m |= 1ull << x.t[i].var;
+    return m;
+}
+static inline uint64_t loop_vars_of(const kins *in) {
+    uint64_t m = loop_vars(in->idx);
+    for (int i = 0; i < in->n_mask; i++) m |= loop_vars(in->mask[i].e);
+    return m;
+}
+
 /* How evenly threads share a loop: 1 = all of them work all the time. `whole` steps are dealt out, the rest (a part of a step
  * that may be larger than one) is the last thread's. */
 static inline double loop_balance(int64_t whole, double rest, int threads) {

@@ -1,16 +1,9 @@
 /* operand.c - implementation of operand.h. Operands of an instruction come before it, so one walk backwards finds all that a
  * value needs. */
+#include "loop/loop.h"
 #include "loop/operand.h"
 
 enum { RANDOM_FLOPS = 40 };
-
-static uint64_t vars_of(const kins *in) {
-    uint64_t vars = 0;
-    for (int i = 0; i < in->idx.n; i++) vars |= 1ull << in->idx.t[i].var;
-    for (int m = 0; m < in->n_mask; m++)
-        for (int i = 0; i < in->mask[m].e.n; i++) vars |= 1ull << in->mask[m].e.t[i].var;
-    return vars;
-}
 
 static double reach(const kernel *k, const kins *load) { /* elements */
     double n = 1;
@@ -28,7 +21,7 @@ bool operand_find(const kernel *k, reg value, operand *out) {
         const kins *in = &k->ins.at[r];
         if (!needs[r]) continue;
         if (in->op != K_LOAD && !kernel_is_pure(in)) return false;
-        out->vars |= vars_of(in);
+        out->vars |= loop_vars_of(in);
         needs[in->a] = needs[in->b] = needs[in->c] = true;
         if (in->op != K_LOAD) continue;
         if (k->bufs.at[in->buf].kind != KB_IN || in->dyn) return false;
@@ -41,7 +34,7 @@ uint64_t *operand_loops(const kernel *k, const operand *o) {
     uint64_t *vars = ARENA_ARRAY(k->a, uint64_t, o->value + 1);
     for (reg r = 1; r <= o->value; r++) {
         const kins *in = &k->ins.at[r];
-        if (o->needs[r]) vars[r] = vars_of(in) | vars[in->a] | vars[in->b] | vars[in->c];
+        if (o->needs[r]) vars[r] = loop_vars_of(in) | vars[in->a] | vars[in->b] | vars[in->c];
     }
     return vars;
 }

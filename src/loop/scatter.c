@@ -20,7 +20,6 @@ enum {
 static const kins *at(const scatter *w, int i) { return &w->k->ins.at[i]; }
 static const kins *add(const scatter *w) { return at(w, w->at); }
 static const kins *column(const scatter *w, int i) { return at(w, w->adds + 1 + i); }
-static int64_t parts(int64_t n, int64_t of) { return (n + of - 1) / of; }
 
 /* ---- what kind of kernel it is ---- */
 
@@ -237,7 +236,7 @@ static void write_search(scatter *w, kvar range, kvar block) {
     affine lane = affine_var(w->o->a, open(w, "l", w->warp, PAR_BLOCK_THREADS, 0));
     int64_t step = (int64_t)CHUNKS * w->warp;
     bool tail = w->n_adds % step != 0;
-    affine first = scaled(w, open(w, "u", parts(w->n_adds, step), PAR_SERIAL, 0), step), low = scaled(w, range, w->range);
+    affine first = scaled(w, open(w, "u", gpu_pieces(w->n_adds, step), PAR_SERIAL, 0), step), low = scaled(w, range, w->range);
     reg any[CHUNKS];
     for (int q = 0; q < CHUNKS; q++) {
         affine which = affine_offset(plus(w, first, lane), q * w->warp);
@@ -322,7 +321,7 @@ static void write_share(scatter *w, int fast, affine thread, affine low) {
     while (ahead > 1 && w->n_adds < 2 * (int64_t)ahead * w->block_threads) ahead /= 2;
     int64_t step = (int64_t)ahead * w->block_threads;
     bool tail = w->n_adds % step != 0;
-    affine first = plus(w, scaled(w, open(w, "u", parts(w->n_adds, step), PAR_SERIAL, 0), step), thread);
+    affine first = plus(w, scaled(w, open(w, "u", gpu_pieces(w->n_adds, step), PAR_SERIAL, 0), step), thread);
     reg d[AHEAD], x[AHEAD];
     kmask exists[AHEAD];
     for (int q = 0; q < ahead; q++) {
@@ -446,7 +445,7 @@ static bool take_block(scatter *w, const loop_step *s, str *why) {
         return step_refuse(why, "warps of %lld threads of %lld: expected a power of two from %d to %d", (long long)warp,
                            (long long)threads, ADDS, SCATTER_WARP);
     if (range < 1) return step_refuse(why, "%lld places: expected 1 or more", (long long)range);
-    w->warp = (int)warp, w->block_threads = (int)threads, w->range = range, w->ranges = parts(w->places, range);
+    w->warp = (int)warp, w->block_threads = (int)threads, w->range = range, w->ranges = gpu_pieces(w->places, range);
     return true;
 }
 
@@ -473,7 +472,7 @@ bool step_scatter_owned(kernel **kk, const loop_step *s, str *why) {
     if (!width) width = last;
     if (width > last || width % lanes || width < 1)
         return step_refuse(why, "%lld columns of %lld in vectors of %lld", (long long)width, (long long)last, (long long)lanes);
-    w.lanes = (int)lanes, w.width = width, w.blocks = parts(last, width);
+    w.lanes = (int)lanes, w.width = width, w.blocks = gpu_pieces(last, width);
     begin(&w);
     write_owned(&w);
     *kk = w.o;

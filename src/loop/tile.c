@@ -47,12 +47,6 @@ typedef struct tiler {
     bool alike; /* threads share all loops over the parallel variable alike: pieces of them may be peeled off */
 } tiler;
 
-static uint64_t bits(affine x) {
-    uint64_t m = 0;
-    for (int i = 0; i < x.n; i++) m |= 1ull << x.t[i].var;
-    return m;
-}
-
 static bool has_role(const kernel *k, kvar v) { return k->vars.at[v].role.unroll > 1 || k->vars.at[v].role.lanes > 1; }
 
 /* ---- analysis of the scalar form ---- */
@@ -74,8 +68,7 @@ static void find_deps(tiler *t) {
                 open &= ~(1ull << stack.at[--stack.n]);
                 continue;
             }
-            uint64_t d = bits(in->idx) | t->dep[in->a] | t->dep[in->b] | t->dep[in->c] | t->dep[in->dyn];
-            for (int m = 0; m < in->n_mask; m++) d |= bits(in->mask[m].e);
+            uint64_t d = loop_vars_of(in) | t->dep[in->a] | t->dep[in->b] | t->dep[in->c] | t->dep[in->dyn];
             if (in->op == K_ACC) {
                 acc_open[i] = open;
                 t->acc_depth[i] = stack.n;
@@ -412,15 +405,9 @@ static void emit_segment(tiler *t, int from, int to, kvar major) {
 /* ---- reductions ---- */
 
 static reg combine(tiler *t, const kins *acc, reg x, reg y, int lanes) {
-    op_code op = (op_code)acc->alu;
-    return kernel_push(t->o, (kins){ .op = K_ALU,
-                                     .alu = (uint8_t)op,
-                                     .dtype = acc->dtype,
-                                     .src = acc->dtype,
-                                     .lanes = (uint8_t)lanes,
-                                     .a = x,
-                                     .b = y,
-                                     .node = acc->node });
+    reg r = build_op(t->o, (op_code)acc->alu, x, y);
+    t->o->ins.at[r].lanes = (uint8_t)lanes, t->o->ins.at[r].node = acc->node;
+    return r;
 }
 
 static reg combine_partials(tiler *t, const kins *acc, const partial *p, const reg *parts, int own_lanes) {
@@ -436,14 +423,10 @@ static reg combine_partials(tiler *t, const kins *acc, const partial *p, const r
                 level[m++] = j + 1 < n ? combine(t, acc, level[j], level[j + 1], across ? lanes : own_lanes) : level[j];
             n = m;
         }
-        if (across && lanes > 1)
-            level[0] = kernel_push(t->o, (kins){ .op = K_LANE_REDUCE,
-                                                 .alu = acc->alu,
-                                                 .dtype = acc->dtype,
-                                                 .lanes = 1,
-                                                 .a = level[0],
-                                                 .combined = lanes,
-                                                 .node = acc->node });
+        if (across && lanes > 1) {
+            level[0] = build_lane_reduce(t->o, (op_code)acc->alu, level[0]);
+            t->o->ins.at[level[0]].node = acc->node;
+        }
         sums[n_sums++] = level[0];
     }
     reg r = sums[0];
@@ -657,10 +640,7 @@ kernel *loop_tile(const kernel *k) {
         if (has_role(k, v)) t.jam |= 1ull << v, t.jams[t.n_jams++] = v;
         t.active[v] = (copies){ 1, { { 0, 1 } } };
     }
-    for (int b = 0; b < k->bufs.n; b++) {
-        kbuf kb = k->bufs.at[b];
-        VEC_PUSH(o->a, &o->bufs, kb);
-    }
+    for (int b = 0; b < k->bufs.n; b++) VEC_PUSH(o->a, &o->bufs, k->bufs.at[b]);
     o->par_var = k->par_var;
     o->flops = k->flops, o->bytes_read = k->bytes_read, o->bytes_written = k->bytes_written;
     o->tiled = true;
@@ -672,7 +652,7 @@ kernel *loop_tile(const kernel *k) {
         uint64_t rows = 0;
         for (int i = 1; i < n; i++)
             if ((k->ins.at[i].op == K_STORE || k->ins.at[i].op == K_LOAD) && k->ins.at[i].buf == b)
-                rows |= bits(k->ins.at[i].idx);
+                rows |= loop_vars(k->ins.at[i].idx);
         for (kvar v = 0; v < k->vars.n; v++)
             if ((rows >> v & 1) && k->vars.at[v].row && has_role(k, v))
                 o->bufs.at[b].elems *= (int64_t)k->vars.at[v].role.unroll * k->vars.at[v].role.lanes;

@@ -109,14 +109,6 @@ static void add_thread(const kernel *k, const machine *m, const footprint *f, gp
     }
 }
 
-static double shared_of(const kernel *k) {
-    double sum = 0;
-    for (int b = 0; b < k->bufs.n; b++)
-        if (k->bufs.at[b].kind == KB_SHARED || k->bufs.at[b].kind == KB_DISTRIBUTED)
-            sum += (double)(k->bufs.at[b].elems * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype));
-    return sum;
-}
-
 /* Registers of a thread: its sums, what it loads ahead, and addresses. */
 static double registers_of(const kernel *k) {
     double n = 28;
@@ -135,7 +127,7 @@ static double independent(const kernel *k) {
 }
 
 static double resident(const kernel *k, const machine *m) {
-    double n = smaller(m->blocks, floor((double)m->threads / k->block_threads)), shared = shared_of(k);
+    double n = smaller(m->blocks, floor((double)m->threads / k->block_threads)), shared = (double)kernel_shared_bytes(k);
     if (shared > 0) n = smaller(n, floor((double)m->shared_bytes / shared));
     n = smaller(n, floor((double)m->registers / (registers_of(k) * k->block_threads)));
     return larger(n, 1);

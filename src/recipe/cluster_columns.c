@@ -76,11 +76,12 @@ static int rows_of_group(const chooser *p) { return (cluster_rows_of(&p->s) + p-
 
 static int64_t shared_bytes(const chooser *p) {
     const row_contraction *c = &p->p.l.c.at[0];
-    int64_t n = p->s.split_k * cluster_rows_of(&p->s) * cluster_columns_of(&p->s, c) * 4 + 16 * cluster_block_threads(&p->s, c);
+    int64_t n = p->s.split_k * cluster_rows_of(&p->s) * cluster_columns_of(&p->s, c) * 4 +
+                16 * cluster_block_threads(&p->s, c) + recipe_local_bytes(p->p.k);
     for (int b = 0; b < p->p.k->bufs.n; b++) {
         const kbuf *kb = &p->p.k->bufs.at[b];
-        if (kb->kind == KB_LOCAL)
-            n += kb->elems * (int64_t)dtype_size((tn_dtype)kb->dtype) * (p->p.common[b] ? cluster_rows_of(&p->s) : 1);
+        if (kb->kind == KB_LOCAL && p->p.common[b])
+            n += kb->elems * (int64_t)dtype_size((tn_dtype)kb->dtype) * (cluster_rows_of(&p->s) - 1);
     }
     return n;
 }

@@ -30,10 +30,7 @@ static double waves(double threads, const target *t) {
 
 /* A processor has shared memory for so many thread blocks; how many times fewer threads that are than it needs to be busy. */
 static double crowding(const kernel *k, int block_threads, const target *t) {
-    double bytes = 1;
-    for (int b = 0; b < k->bufs.n; b++)
-        if (k->bufs.at[b].kind == KB_LOCAL)
-            bytes += (double)k->bufs.at[b].elems * (double)dtype_size((tn_dtype)k->bufs.at[b].dtype);
+    double bytes = 1 + (double)recipe_local_bytes(k);
     double threads = fmax(1, floor(4 * (double)t->shared_bytes / bytes)) * block_threads;
     return threads < 1024 ? 1024 / threads : 1;
 }

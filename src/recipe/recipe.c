@@ -10,6 +10,13 @@ recipe recipe_make(kernel *k, const target *t) {
     return r;
 }
 
+int64_t recipe_local_bytes(const kernel *k) {
+    int64_t n = 0;
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].kind == KB_LOCAL) n += k->bufs.at[b].elems * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype);
+    return n;
+}
+
 enum { MOST_TEXT = 256 };
 
 typedef struct attempt {

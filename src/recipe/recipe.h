@@ -81,6 +81,8 @@ bool recipe_tile_read(const char *text, gpu_tile *out);
 
 /* attention.c: rows of two contractions with a softmax between them. */
 bool recipe_attention(const kernel *k, const target *t, recipe_form *best);
+/* Bytes of the local buffers of a scalar kernel: what a row keeps. */
+int64_t recipe_local_bytes(const kernel *k);
 /* Bytes of shared memory that a thread block may have where it pays to have few of them at a time. */
 static inline int64_t recipe_shared_most(const target *t) {
     return t->shared_most > t->shared_bytes ? t->shared_most : t->shared_bytes;

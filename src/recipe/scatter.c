@@ -7,7 +7,6 @@
 enum { MANY = 1 << 14 /* adds: then fewer blocks look at all of them */, LEAST_WARP = 4, MOST_THREADS = 256 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t parts(int64_t n, int64_t of) { return (n + of - 1) / of; }
 static const kins *add_of(const scatter *w) { return &w->k->ins.at[w->at]; }
 
 /* As many blocks as fill the device; more make each of them look at all the indices. */
@@ -19,10 +18,10 @@ static void choose_owned(scatter *w, const target *t, int64_t outer) {
         w->block_threads *= 2;
     while (w->block_threads > w->warp && vectors % w->block_threads) w->block_threads /= 2;
     w->width = least(last, (vectors % w->block_threads ? 4 : 1) * (int64_t)w->block_threads * w->lanes);
-    w->blocks = parts(last, w->width);
-    int64_t grid_blocks = parts(w->n_adds < MANY ? t->resident_threads : t->resident_threads / 4, w->block_threads);
-    int64_t ranges = least(parts(grid_blocks, outer * w->blocks), w->places);
-    w->range = parts(w->places, ranges);
+    w->blocks = gpu_pieces(last, w->width);
+    int64_t grid_blocks = gpu_pieces(w->n_adds < MANY ? t->resident_threads : t->resident_threads / 4, w->block_threads);
+    int64_t ranges = least(gpu_pieces(grid_blocks, outer * w->blocks), w->places);
+    w->range = gpu_pieces(w->places, ranges);
 }
 
 /* More threads while their sums fit and each has enough to do; the places of a block are a multiple of its warps. */
@@ -36,7 +35,7 @@ static bool choose_private(scatter *w, const target *t) {
         w->block_threads *= 2;
     int64_t warps = w->block_threads / w->warp, most = room / (size * w->block_threads) / warps * warps;
     if (most < 1) return false;
-    w->range = parts(parts(w->places, parts(w->places, most)), warps) * warps;
+    w->range = gpu_pieces(gpu_pieces(w->places, gpu_pieces(w->places, most)), warps) * warps;
     return true;
 }
 

@@ -47,13 +47,6 @@ static double rest_cost(const kernel *k, int n_rows, const row_layers *l, int bl
     return sum + loop_rows_cost(k, from, k->ins.n - n_rows, block_threads);
 }
 
-static int64_t shared_bytes(const kernel *k) {
-    int64_t n = 0;
-    for (int b = 0; b < k->bufs.n; b++)
-        if (k->bufs.at[b].kind == KB_LOCAL) n += k->bufs.at[b].elems * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype);
-    return n;
-}
-
 bool recipe_thread_columns(const kernel *k, const target *t, recipe_form *out) {
     int n_rows = gpu_outer_loops(k), best_rows = 1, best_block_threads = 0, best_parts = 1;
     row_layers l = { 0 };
@@ -69,7 +62,7 @@ bool recipe_thread_columns(const kernel *k, const target *t, recipe_form *out) {
         if (rows > 1 && (n_rows == 0 || last % rows || !row_layers_are_free(k, n_rows, &l))) break;
         for (int block_threads = t->block_threads < 32 ? t->block_threads : 32; block_threads <= t->block_threads;
              block_threads *= 2) {
-            if (shared_bytes(k) * rows + 16 * block_threads > t->shared_bytes) continue;
+            if (recipe_local_bytes(k) * rows + 16 * block_threads > t->shared_bytes) continue;
             double grid_blocks = all_rows / rows,
                    rest = rest_cost(k, n_rows, &l, block_threads) * count_ns * rows * up(up(grid_blocks / n) / 4);
             for (int split_k = 1; split_k <= 32 && split_k <= block_threads; split_k *= 2) {

@@ -2,12 +2,6 @@
  * access runs. In: scalar form. */
 #include "recipe/register_tile.h"
 
-static uint64_t vars_of(affine x) {
-    uint64_t m = 0;
-    for (int i = 0; i < x.n; i++) m |= 1ull << x.t[i].var;
-    return m;
-}
-
 void tile_survey(tile_chooser *c) {
     const kernel *k = c->k;
     uint64_t open = 0;
@@ -57,7 +51,7 @@ static bool dyn_depends(const tile_chooser *c, const kins *in, kvar v) { /* the 
     if (in->dyn) todo[n++] = in->dyn;
     while (n > 0) {
         const kins *x = &k->ins.at[todo[--n]];
-        seen |= vars_of(x->idx);
+        seen |= loop_vars(x->idx);
         reg next[4] = { x->a, x->b, x->c, x->dyn };
         for (int i = 0; i < 4; i++)
             if (next[i] && n < 60) todo[n++] = next[i];
