@@ -91,7 +91,7 @@ static void add_work(work *to, work w) {
     to->repeats |= w.repeats;
 }
 
-/* The most that steps [i, end) do; of what repeats, one round. */
+/* The most that steps [i, end) do; of what repeats until a condition holds, one round. */
 static work steps_work(const plan *p, int i, int end) {
     work all = { 0 };
     for (; i < end; i = pstep_end(p, i)) {
@@ -106,8 +106,11 @@ static work steps_work(const plan *p, int i, int end) {
                              then.read > other.read ? then.read : other.read,
                              then.written > other.written ? then.written : other.written, then.repeats || other.repeats });
         } else {
-            add_work(&all, steps_work(p, i + 1, pstep_end(p, i)));
-            all.repeats |= s->kind == PSTEP_REPEAT;
+            work inside = steps_work(p, i + 1, pstep_end(p, i));
+            uint64_t times = s->kind == PSTEP_REPEAT && s->times > 0 ? (uint64_t)s->times : 1;
+            inside.repeats |= s->kind == PSTEP_REPEAT && s->times == 0;
+            inside.flops *= times, inside.read *= times, inside.written *= times;
+            add_work(&all, inside);
         }
     }
     return all;

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Exported C on other processors, simulated by qemu: inference and a training, with vectors of NEON and without vectors, with the C
-# library's functions and with Tenon's own. The numbers are those of `tenon run`.
+# library's functions and with Tenon's own; and as WebAssembly in node. The numbers are those of `tenon run`.
 set -u
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
@@ -58,6 +58,34 @@ if both arm-linux-gnueabihf-gcc qemu-arm; then
     check arm-linux-gnueabihf-gcc qemu-arm "-mfpu=neon" @cnn:1 cnn --cpu=neon
     check arm-linux-gnueabihf-gcc qemu-arm "-DTRAIN" @digits-train:2 train --cpu=scalar --train --freestanding
 fi
-[ $runs = 0 ] && [ $failures = 0 ] && { echo "skipped: no cross compiler with qemu-aarch64 or qemu-arm"; exit 77; }
+if command -v clang >/dev/null && command -v wasm-ld >/dev/null && command -v node >/dev/null; then
+    "$tenon" export @cnn:1 -o net.c --name net --quiet --cpu=neon --freestanding
+    cat >page.c <<'C'
+#include "net.h"
+static unsigned char arena[NET_ARENA_BYTES];
+static float x[64], y[10];
+float *input(void) { return x; }
+float *output(void) { return y; }
+int run(void) {
+    struct net_ctx ctx;
+    int wrong = net_init(&ctx, arena, sizeof arena, 0, 0, 0, 0);
+    if (!wrong) net_run(&ctx, x, y);
+    return wrong;
+}
+C
+    cat >page.js <<'JS'
+WebAssembly.instantiate(require('fs').readFileSync('net.wasm')).then(({ instance: { exports: e } }) => {
+    new Float32Array(e.memory.buffer, e.input(), 64).fill(0.25);
+    if (e.run()) process.exit(1);
+    for (const v of new Float32Array(e.memory.buffer, e.output(), 10)) console.log(v.toFixed(4));
+});
+JS
+    clang --target=wasm32 -std=c99 -ffreestanding -O1 -msimd128 -nostdlib -Wall -Wextra -Werror -Wl,--no-entry \
+        -Wl,--export=input,--export=output,--export=run page.c net.c -o net.wasm || fail "clang --target=wasm32"
+    node page.js >got || fail "node: exit code $?"
+    cmp -s want.cnn got || fail "wasm: $(paste want.cnn got | head -3)"
+    runs=$((runs + 1))
+fi
+[ $runs = 0 ] && [ $failures = 0 ] && { echo "skipped: no cross compiler with qemu-aarch64 or qemu-arm, no node with clang and wasm-ld"; exit 77; }
 echo "count: $runs exported programs on other processors"
 exit $((failures > 0))

@@ -101,6 +101,12 @@ static void test_losses(void **state) {
         const void *data = tn_export_data(files, (tn_export_part)i, &n);
         save(ctx, names[i], data, n);
     }
+    tn_program_stats stats;
+    unsigned long long flops = 0;
+    const char *count = strstr(tn_export_data(files, TN_EXPORT_HEADER, NULL), "#define NET_OPERATIONS ");
+    tn_program_get_stats(p, &stats);
+    assert_true(count && sscanf(count, "#define NET_OPERATIONS %llu", &flops) == 1);
+    assert_true(flops == stats.flops);
     tn_export_free(files);
     save(ctx, "x", x, sizeof x), save(ctx, "t", t, sizeof t), save(ctx, "main.c", host, sizeof host - 1);
     assert_int_equal(tn_session_new(p, &s), TN_OK);

@@ -451,6 +451,27 @@ ARENA_TEST(test_half_types) {
     tn_graph_free(g);
 }
 
+/* Loops and branches, with regions that threads share inside and around them. */
+ARENA_TEST(test_control) {
+    static const char text[] =
+        "graph @control(c bool[], x f32[128,192]) {\n  %1 = const 4 i64[]\n  %2 = floor x\n  %3 = not c\n"
+        "  region @c(%ci i64[], %cx f32[128,192], %cg bool[]) {\n    %ct = gt %ci, 0\n    return %ct\n  }\n"
+        "  region @yes(%p f32[128,192], %q f32[128,192]) {\n    %y = mul %p, 2.0\n    %v = flip %y axes=[0]\n    return %v\n  "
+        "}\n"
+        "  region @no(%s f32[128,192], %t f32[128,192]) {\n    %u = add %t, 1.0\n    return %u\n  }\n"
+        "  region @b(%bi i64[], %bx f32[128,192], %bg bool[]) {\n    %bn = sub %bi, 1\n    %b1 = sum %bx axes=[0] f32[1,192]\n"
+        "    %b2 = expand %b1 f32[128,192]\n    %b3 = max %b2, -64.0\n    %b4 = min %b3, 64.0\n"
+        "    %b5 = if %bg, %b4, %bx then=@yes else=@no f32[128,192]\n    %bh = not %bg\n    return %bn, %b5, %bh\n  }\n"
+        "  %4 = while %1, %2, %3 cond=@c body=@b i64[]\n  %5 = proj %4 index=1 f32[128,192]\n  %6 = sum %5 axes=[1]\n"
+        "  return %5 as \"y\", %4 as \"n\", %6 as \"sum\"\n}\n";
+    static const char *const how[] = { "cc -std=c99 -O1" STRICT };
+    tn_graph *g = tn_graph_parse(ctx, text, sizeof text - 1, "control");
+    if (!g) fail_msg("%s", tn_ctx_error(ctx));
+    for (uint64_t form = 0; form < COUNT_OF(forms); form++)
+        check_steps(a, (const graph *[]){ g->ir }, 1, form, 3, true, how, 1);
+    tn_graph_free(g);
+}
+
 /* Without the C library: functions of arguments of every size, and square roots where there is no instruction. */
 ARENA_TEST(test_freestanding) {
     enum { N = 4096 };
@@ -681,6 +702,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_dtypes),
         cmocka_unit_test(test_casts_at_the_ends),
         cmocka_unit_test(test_half_types),
+        cmocka_unit_test(test_control),
         cmocka_unit_test(test_freestanding),
         cmocka_unit_test(test_exact_data),
         cmocka_unit_test(test_zero_sizes),
