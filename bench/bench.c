@@ -84,6 +84,7 @@ static const cli_option options[] = {
     { "csv", 0, "FILE", "write the rows as CSV too" },
     { "svg", 0, "FILE", "write a log-log plot too (--plot is the same)" },
     { "plot", 0, "FILE", "write a log-log plot too" },
+    { "html", 0, "FILE", "write plot and rows as one page for a browser too" },
     { "plant-error", 0, NULL, "spoil one element of every result before it is checked: the command must fail" },
     { NULL, 0, NULL, NULL },
 };

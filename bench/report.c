@@ -298,6 +298,79 @@ static void print_table(const cli *c, const bench_row *rows, int n) {
     }
 }
 
+/* ---- the rows as a page for a browser: the table first in the file, the plot first on the page ---- */
+
+static void print_escaped(FILE *f, const char *text) {
+    for (; *text; text++) {
+        if (*text == '<' || *text == '&')
+            fputs(*text == '<' ? "&lt;" : "&amp;", f);
+        else
+            fputc(*text, f);
+    }
+}
+
+static const char page_head[] =
+    "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n"
+    "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<style>\n"
+    ":root { --bg: #fff; --text: #16202c; --soft: #566272; --line: #d4d9e0; }\n"
+    "@media (prefers-color-scheme: dark) { :root { --bg: #12161c; --text: #e8edf3; --soft: #a7b3c0; --line: #3a4450; } }\n"
+    "body { margin: 0 auto; max-width: 1240px; padding: 16px; display: flex; flex-direction: column; background: var(--bg);\n"
+    "  color: var(--text); font: 15px/1.5 system-ui, \"DejaVu Sans\", sans-serif; }\n"
+    "header { order: -2; } section.plot { order: -1; } p { color: var(--soft); max-width: 78ch; } .wide { overflow: auto; }\n"
+    ".plot svg { max-width: 100%; min-width: 680px; height: auto; }\n"
+    "table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }\n"
+    "th, td { padding: 3px 8px; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }\n"
+    "th { color: var(--soft); } .t { text-align: left; }\n</style>\n";
+
+static void page_table(FILE *f, const bench_row *rows, int n) {
+    bool has[COUNT_OF(columns)] = { false };
+    fputs("<section><h2>All rows</h2><p>Each row is one measured case; its median is over samples of at least 2 ms, taken in "
+          "turns with the others. docs/bench.md says what each column is.</p><div class=\"wide\" tabindex=\"0\"><table><tr>",
+          f);
+    for (size_t i = 0; i < COUNT_OF(columns); i++) {
+        for (int r = 0; r < n && !has[i]; r++) has[i] = present(&rows[r], &columns[i]);
+        if (has[i]) fprintf(f, "<th class=\"%c\">%s</th>", columns[i].kind, columns[i].name);
+    }
+    for (int r = 0; r < n; r++) {
+        fputs("</tr>\n<tr>", f);
+        for (size_t i = 0; i < COUNT_OF(columns); i++) {
+            const column *k = &columns[i];
+            if (!has[i]) continue;
+            fprintf(f, "<td class=\"%c\">", k->kind);
+            if (present(&rows[r], k) && k->kind == 't') print_escaped(f, text_of(&rows[r], k));
+            if (present(&rows[r], k) && k->kind == 'i') fprintf(f, "%lld", (long long)int_of(&rows[r], k));
+            if (present(&rows[r], k) && k->kind == 'n') fprintf(f, "%.4g", number_of(&rows[r], k));
+            fputs("</td>", f);
+        }
+    }
+    fputs("</tr></table></div></section>\n", f);
+}
+
+static void page_begin(cli *c, const char *path, const char *command, const char *note, const ceiling *m, const bench_row *rows,
+                       int n) {
+    FILE *f = cli_create(c, path);
+    fprintf(f, "%s<title>tenon %s</title>\n<header><h1>tenon %s</h1><p>", page_head, command, command);
+    ceiling_print(f, m);
+    fputs("</p><p>", f);
+    if (note) print_escaped(f, note);
+    fputs("</p></header>\n", f);
+    page_table(f, rows, n);
+    cli_close(c, f, path);
+    cli_note(c, "page written to %s: open it in a browser", path);
+}
+
+static void page_plot(cli *c, const char *path, const plot *p) {
+    FILE *f = fopen(path, "a");
+    if (!f) cli_fail(c, "cannot write %s", path);
+    fputs("<section class=\"plot\"><h2>The picture</h2><p>Each line is a variant, and both axes are logarithmic, so that equal "
+          "distances are equal factors. Lower is faster where the axis is a time, higher where it is a rate.</p>"
+          "<div class=\"wide\" tabindex=\"0\">\n",
+          f);
+    plot_draw(f, p);
+    fputs("</div></section>\n", f);
+    cli_close(c, f, path);
+}
+
 void rows_report(cli *c, const char *command, const char *note, const ceiling *m, const rivals *rival, const bench_row *rows,
                  int n) {
     if (c->json) {
@@ -318,6 +391,8 @@ void rows_report(cli *c, const char *command, const char *note, const ceiling *m
     }
     const char *csv = cli_text(c, "csv", NULL);
     if (csv) rows_csv(c, csv, rows, n);
+    const char *html = cli_text(c, "html", NULL);
+    if (html) page_begin(c, html, command, note, m, rows, n);
 }
 
 enum { MAX_LINES = 32 };
@@ -376,8 +451,8 @@ static void plot_rows(plotted *p, const chart *k, const chart_panel *panel, cons
 }
 
 void rows_plot(cli *c, const chart *k, const bench_row *rows, int n) {
-    const char *svg = cli_text(c, "svg", cli_text(c, "plot", NULL));
-    if (!svg || !n) return;
+    const char *svg = cli_text(c, "svg", cli_text(c, "plot", NULL)), *html = cli_text(c, "html", NULL);
+    if ((!svg && !html) || !n) return;
     plotted *panels = cli_alloc(sizeof *panels * PLOT_PANELS);
     plot p = {
         .title = k->title, .note = k->note, .x_label = k->x_label, .bytes = k->bytes, .mark = k->mark, .n_marks = k->n_marks
@@ -388,7 +463,8 @@ void rows_plot(cli *c, const chart *k, const bench_row *rows, int n) {
         if (p.n_panels && !p.panel[0].n) p.n_panels = 0;
         p.panel[p.n_panels++] = (plot_panel){ k->panel[i].y_label, panels[i].line, panels[i].n };
     }
-    plot_svg(c, svg, &p);
+    if (svg) plot_svg(c, svg, &p);
+    if (html) page_plot(c, html, &p);
     for (int i = 0; i < PLOT_PANELS; i++) {
         for (int l = 0; l < panels[i].n; l++) free((char *)panels[i].line[l].label);
         free(panels[i].x);

@@ -215,9 +215,8 @@ static int width_of(const plot *p) {
     return width > LEAST_WIDTH ? width : LEAST_WIDTH;
 }
 
-void plot_svg(cli *c, const char *path, const plot *p) {
+void plot_draw(FILE *f, const plot *p) {
     int width = width_of(p);
-    FILE *f = cli_create(c, path);
     double bottom = TOP - GAP, y = TOP;
     for (int i = 0; i < p->n_panels; i++) bottom += GAP + panel_height(p, i);
     axis ax = fit(p->panel, p->n_panels, false, LEFT, PLOT_RIGHT);
@@ -240,6 +239,11 @@ void plot_svg(cli *c, const char *path, const plot *p) {
     if (any_mark(p, true)) legend_entry(f, legend, "#333", "1", dashes[2], "reported by the system");
     text_at(f, (LEFT + PLOT_RIGHT) / 2.0, bottom + 44, "middle", "", p->x_label);
     fputs("</svg>\n", f);
+}
+
+void plot_svg(cli *c, const char *path, const plot *p) {
+    FILE *f = cli_create(c, path);
+    plot_draw(f, p);
     cli_close(c, f, path);
     cli_note(c, "plot written to %s", path);
 }

@@ -29,6 +29,7 @@ typedef struct plot {
     const plot_mark *mark;
     int n_panels, n_marks;
 } plot;
+void plot_draw(FILE *f, const plot *p); /* one svg element */
 void plot_svg(cli *c, const char *path, const plot *p);
 
 #endif

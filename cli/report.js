@@ -336,8 +336,8 @@ function timeline() {
     parts.push(label(x0, n * tall + 16, `${what}: ${time(us.reduce((a, b) => a + b, 0))}`, { style: 'font-weight:600' }));
     for (let r = 0; r < rows; r++) parts.push(label(x0 - 8, n * tall + 38 + 22 * r, GPU ? 'device' : `thread ${r}`, { 'text-anchor': 'end', class: 'soft' }));
     us.forEach((t, i) => { const w = fx(at + t) - fx(at), own = K[i].parallel || GPU ? rows : 1;
-      parts.push(h('g', { class: 'node', onclick: () => select({ kernel: i }, true) }, h('rect', { x: fx(at), y: n * tall + 24, width: Math.max(0.4, w - 0.6), height: 22 * own - 3, style: `fill:var(${BOUND(K[i].predicted_bound)});fill-opacity:.8;stroke:none` }), h('title', {}, `${kname(i)}: ${time(t)}, bound by ${K[i].predicted_bound}`),
-        w > 60 && label(fx(at) + 5, n * tall + 39, clip(`${i} ${K[i].name}`, Math.floor(w / 7.5)), { style: 'fill:#fff' })));
+      parts.push(h('g', { class: 'node', onclick: () => select({ kernel: i }, true) }, h('rect', { x: fx(at), y: n * tall + 24, width: Math.max(0.4, w - 0.6), height: 22 * own - 3, style: `fill:var(${BOUND(K[i].predicted_bound)});fill-opacity:.45;stroke:none` }), h('title', {}, `${kname(i)}: ${time(t)}, bound by ${K[i].predicted_bound}`),
+        w > 60 && label(fx(at) + 5, n * tall + 39, clip(`${i} ${K[i].name}`, Math.floor(w / 7.5)))));
       at += t; });
   });
   fill('time', picture(W, H, 'Time line of a run', ticks(0, longest, 8).map(t => [vline(fx(t), 22, H - 34), label(fx(t), H - 20, time(t), { 'text-anchor': 'middle', class: 'soft' })]), parts, label((x0 + x1) / 2, H - 3, 'time from the begin of a run', { 'text-anchor': 'middle' })));

@@ -115,10 +115,12 @@ spoiled "wrong result" memory --largest 0 --sizes 64 --cases access
 
 # The plot of memory: bandwidth and latency below each other, and the levels of the caches as vertical lines with their names.
 runs=$((runs + 1))
-"$tenon" bench memory --largest 1 --cases bandwidth,latency,cache --threads 1 --seconds 0.02 --json -q --svg "$dir/plot.svg" >"$dir/out" 2>"$dir/err" || { fail "bench memory --svg"; cat "$dir/err"; }
-python3 - "$dir/out" "$dir/plot.svg" <<'PY' || fail "bench memory: the plot"
+"$tenon" bench memory --largest 1 --cases bandwidth,latency,cache --threads 1 --seconds 0.02 --json -q --svg "$dir/plot.svg" --html "$dir/page.html" >"$dir/out" 2>"$dir/err" || { fail "bench memory --svg"; cat "$dir/err"; }
+python3 - "$dir/out" "$dir/plot.svg" "$dir/page.html" <<'PY' || fail "bench memory: the plot"
 import json, re, sys
 rows, plot = json.load(open(sys.argv[1]))["rows"], open(sys.argv[2]).read()
+page = open(sys.argv[3]).read() # the same picture, and a row of the table a row
+assert page.count("<tr>") == len(rows) + 1 and plot.strip() in page, (page.count("<tr>"), len(rows))
 assert ">GB/s (median)<" in plot and ">nanoseconds a load (median)<" in plot and ">pointer chase<" in plot
 points = [len(p.split()) for p in re.findall(r'points="([^"]*)"', plot)]
 assert sum(r["work"] == "latency" for r in rows) in points, points
