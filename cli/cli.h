@@ -80,7 +80,7 @@ tn_compile_opts cli_compile_opts(const cli *c); /* --mode --fusion --threads --n
     { "fusion", 'f', "LEVEL", "0 none, 1 pairs, 2 elementwise and reductions, 3 by cost; default: the mode's own" },           \
         { "threads", 't', "N", "CPU threads; 0 (default) = as many as the process may use" },                                  \
         { "device", 'd', "NAME", "cpu (default), cuda, opencl, null, or auto: the fastest by a model" },                       \
-        { "dim", 0, "NAME=SIZE", "the size of a named dim of an ONNX model (repeatable)" },                                    \
+        { "dim", 0, "NAME=SIZE", "the size of a symbolic dim of a graph, or of a named one of an ONNX model (repeatable)" },   \
         { "no-cache", 0, NULL, "compile every kernel again" }, { "no-passes", 0, NULL, "skip the graph passes" }, {            \
         "check", 0, NULL, "verify every artefact between the stages (slow)"                                                    \
     }
@@ -193,7 +193,8 @@ typedef struct ports {
     const char **name;
     value *value;
 } ports;
-ports ports_new(cli *c, const tn_program *p);
+ports ports_new(cli *c, const tn_program *p);               /* fails where sizes are given at run time */
+ports ports_of(cli *c, const tn_program *p, tn_session *s); /* sizes of symbolic dims are those of --dim */
 void ports_bind(cli *c, tn_session *s, const ports *io);
 void ports_poison(const ports *io); /* outputs filled with a pattern, so that one not written is seen */
 int ports_find(const ports *io, const char *name);

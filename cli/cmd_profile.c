@@ -201,7 +201,7 @@ static int profile(cli *c) {
     cli_need(c, tn_compile(g, &o, &p));
     cli_need(c, tn_session_new(p, &s));
     tn_program_get_stats(p, &compiled);
-    ports io = ports_new(c, p);
+    ports io = ports_of(c, p, s);
     ports_fill(c, &io, seed);
     ports_bind(c, s, &io);
     bounds b = measure_bounds(&o, compiled.threads);

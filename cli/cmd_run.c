@@ -81,7 +81,7 @@ static int run(cli *c) {
     tn_session *s;
     cli_need(c, tn_compile(g, &o, &p));
     cli_need(c, tn_session_new(p, &s));
-    ports io = ports_new(c, p);
+    ports io = ports_of(c, p, s);
     ports_fill(c, &io, seed);
     ports_bind(c, s, &io);
     ports_poison(&io);

@@ -4,17 +4,45 @@
 #include <stdlib.h>
 #include <string.h>
 
-ports ports_new(cli *c, const tn_program *p) {
+/* --dim NAME=SIZE for each dim of the program. */
+static void bind_dims(cli *c, const tn_program *p, tn_session *s) {
+    int at = 0;
+    const char *name;
+    int64_t lo, hi;
+    for (const char *text; (text = cli_next(c, "dim", &at));) {
+        const char *eq = strchr(text, '=');
+        char *end = NULL;
+        int64_t size = eq ? strtoll(eq + 1, &end, 10) : -1;
+        if (!eq || end == eq + 1 || *end || size < 0) cli_usage(c, "--dim %s: expected NAME=SIZE", text);
+        char *own = cli_format("%.*s", (int)(eq - text), text);
+        cli_need(c, tn_bind_dim(s, own, size));
+        free(own);
+    }
+    tn_shape shape;
+    bool missing = tn_session_shape(s, 0, &shape) != TN_OK;
+    for (int i = 0; missing && i < tn_program_n_dims(p); i++) {
+        cli_need(c, tn_program_dim(p, i, &name, &lo, &hi, NULL));
+        cli_note(c, "dim %s is %lld to %lld: give it with --dim %s=..", name, (long long)lo, (long long)hi, name);
+    }
+}
+
+ports ports_new(cli *c, const tn_program *p) { return ports_of(c, p, NULL); }
+
+ports ports_of(cli *c, const tn_program *p, tn_session *s) {
     int n = tn_program_n_slots(p);
+    bool dims = tn_program_n_dims(p) > 0;
+    if (dims && !s) cli_fail(c, "this command needs graphs whose sizes are all known");
+    if (dims) bind_dims(c, p, s);
     ports io = { .n = n };
     io.kind = cli_alloc((size_t)n + 1);
     io.name = cli_alloc(sizeof(char *) * ((size_t)n + 1));
     io.value = cli_alloc(sizeof(value) * ((size_t)n + 1));
     for (int i = 0; i < n; i++) {
         tn_dtype t;
-        tn_shape s;
-        cli_need(c, tn_program_slot(p, i, &io.kind[i], &io.name[i], &t, &s));
-        io.value[i] = value_new(t, s);
+        tn_shape shape;
+        cli_need(c, tn_program_slot(p, i, &io.kind[i], &io.name[i], &t, &shape));
+        if (dims) cli_need(c, tn_session_shape(s, i, &shape));
+        io.value[i] = value_new(t, shape);
     }
     return io;
 }

@@ -214,7 +214,7 @@ static void put_profile(cli *c, json *j, tn_program *p, uint64_t seed) {
     tn_profile_summary sum;
     tn_profiled_kernel k;
     cli_need(c, tn_session_new(p, &s));
-    ports io = ports_new(c, p);
+    ports io = ports_of(c, p, s);
     ports_fill(c, &io, seed);
     ports_bind(c, s, &io);
     cli_need(c, tn_session_profile(s, cli_number(c, "seconds", 1, 0, 1e6), &report));

@@ -18,6 +18,11 @@ static void print_head(const explain *x, str *out) {
     const tn_program_stats *s = &x->program->stats;
     str_addf(out, "graph @%s: %d kernel%s (%d different), fusion level %d, %d thread%s\n", p->g->name, s->kernels,
              s->kernels == 1 ? "" : "s", s->distinct_kernels, p->fusion, s->threads, s->threads == 1 ? "" : "s");
+    if (p->params) {
+        str_add(out, "sizes given at run time: ");
+        exts_print_dims(p->params, out);
+        str_add(out, "; what follows is for the largest ones\n");
+    }
     if (x->program->why[0]) str_addf(out, "device: %s\n", x->program->why);
     str_addf(out, "memory traffic at kernel borders: read %.1f KiB, written %.1f KiB a run", kib(s->bytes_read),
              kib(s->bytes_written));

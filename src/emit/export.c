@@ -547,6 +547,9 @@ static void print_loop(exporter *x, str *out) {
 }
 
 void emit_export(const plan *p, const export_form *f, export_files *out) {
+    if (p->params)
+        guard_fail(p->a->gd, TN_ERR_UNSUPPORTED,
+                   "a file of its own needs sizes that are all known: give the symbolic dims values");
     export_form form = *f;
     exporter x = { .a = p->a, .p = p, .f = &form, .upper = upper(p->a, f->name), .threads = p->threads > 1 ? p->threads : 1 };
     str_init(&out->code, p->a), str_init(&out->header, p->a);

@@ -348,7 +348,8 @@ static cost_bound bound_of(const cost *c) {
     return b;
 }
 
-cost cost_kernel(const kernel *k, const machine *m, const double *distance, arena *a) {
+cost cost_kernel(const kernel *any, const machine *m, const double *distance, arena *a) {
+    const kernel *k = kernel_at_most(any, a);
     cost out = { 0 };
     if (k->block_threads) {
         out = cost_gpu_kernel(k, m, distance, a);
@@ -381,7 +382,8 @@ const char *cost_bound_text(const cost *c, bool gpu) {
 /* ---- plans ---- */
 
 static double bytes_of(const kernel *k, int b) {
-    return (double)(k->bufs.at[b].elems * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype));
+    ext n = k->bufs.at[b].elems;
+    return (double)((k->params ? ext_hi(k->params, n) : n) * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype));
 }
 
 /* Twice through the plan, for a run follows a run: what each launch touched since the buffer's last use. */

@@ -544,6 +544,8 @@ tn_status tune_graph(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, c
     if (!st && o.mode == TN_MODE_IMMEDIATE)
         st = err_set(&ctx->err, TN_ERR_UNSUPPORTED,
                      "tn_tune: mode immediate, whose kernels are compiled one by one; tune mode graph, compiled or loop");
+    if (!st && g->params && g->params->n_dims)
+        st = err_set(&ctx->err, TN_ERR_UNSUPPORTED, "tn_tune: a graph with symbolic dims; tune it with numbers for them");
     if (!st && o.schedule)
         st = err_set(&ctx->err, TN_ERR_UNSUPPORTED,
                      "tn_tune: tuning starts from the recipes' schedules, not from one given by hand");

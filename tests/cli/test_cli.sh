@@ -304,6 +304,20 @@ for run in "@mlp:64x256" "@matmul:3x1000x900" "@layernorm:70x900" "@attention:2x
     done
 done
 
+# Sizes that are given at run time.
+cat > dims.tn <<'EOF'
+graph @dims<batch 2..8 by 2>(x f32[batch,3]) {
+  %1 = exp x f32[batch,3]
+  %2 = sum %1 axes=[1] f32[batch,1]
+  return %2 as "y"
+}
+EOF
+"$tenon" run dims.tn --dim batch=4 2> /dev/null | grep -q 'y f32\[4,1\]' || fail "run --dim batch=4: $("$tenon" run dims.tn --dim batch=4 2>&1)"
+"$tenon" run dims.tn --dim batch=3 2>&1 | grep -q 'dim batch is 3: expected 2 to 8, a multiple of 2' || fail "run --dim batch=3"
+"$tenon" run dims.tn 2>&1 | grep -q 'dim batch is 2 to 8' || fail "run without --dim"
+"$tenon" explain dims.tn | grep -q 'sizes given at run time: batch 2..8 by 2' || fail "explain with dims"
+"$tenon" export dims.tn -o dims.c 2>&1 | grep -q 'symbolic dims' || fail "export with dims"
+
 # Emitted C, compiled with cc -O2 and a small main, gives the numbers of `tenon run`.
 standalone() { # standalone MODEL NAME IN_COUNT OUT_COUNT OPTIONS...: the last call's output, one number a line
     local model=$1 name=$2 in=$3 out=$4
