@@ -3,6 +3,7 @@
 
 enum {
     CONTRACTION_ROWS = 16, /* of a block: a few register tiles .. */
+    EXACT_ROWS = 8,        /* .. and what is left goes through the other operand once, not once for each piece .. */
     FEW_ELEMS = 2048,      /* .. else so many elements, which hide what starting a block takes */
     MOST_ROWS = 256
 };
@@ -36,8 +37,13 @@ void recipe_block_rows(recipe *r) {
     for (int i = 1; i < r->k->ins.n && r->k->ins.at[i].op == K_LOOP; i++) {
         kvar v = r->k->ins.at[i].var;
         if (ext_is_lit(r->k->vars.at[v].extent)) continue;
-        for (int64_t n = rows_of_block(r->k, v); n > 0; n /= 2)
+        for (int64_t n = rows_of_block(r->k, v); n > 0; n /= 2) {
+            int64_t exact = n < EXACT_ROWS ? n : EXACT_ROWS;
+            if (has_contraction(r->k) && exact > 1 &&
+                recipe_try(r, "block_rows %s %lld exact=%lld", r->k->vars.at[v].name, (long long)n, (long long)exact))
+                return;
             if (recipe_try(r, "block_rows %s %lld", r->k->vars.at[v].name, (long long)n)) return;
+        }
     }
 }
 
