@@ -55,7 +55,7 @@ struct cli {
 
 extern const cli_command command_run, command_opt, command_emit, command_explain, command_bench, command_ops, command_opcodes,
     command_cache, command_devices, command_verify, command_tune, command_profile, command_onnx_test, command_tokenizer,
-    command_pack, command_export, command_train_lm, command_generate;
+    command_pack, command_export, command_train_lm, command_generate, command_quantize;
 
 /* Options of the command line. The typed readers end the program with a usage error when the text is no such value. */
 bool cli_flag(const cli *c, const char *name);

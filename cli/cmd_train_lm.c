@@ -80,7 +80,8 @@ static void read_options(trainer *t, bool resumed) {
     bool llama = k->model.kind == TN_NN_LLAMA;
     if (!resumed) k->model.hidden = llama ? (8 * k->model.width / 3 + 31) / 32 * 32 : 4 * k->model.width;
     k->model.tied = 1;
-    if (llama) k->model.eps = 1e-6;
+    if (!resumed) k->model.eps = llama ? 1e-6 : 1e-5, k->model.rope_base = 10000;
+    if (k->model.group) cli_fail(c, "%s is quantised: it cannot be trained", t->folder);
 }
 
 static void learnt(void *ud, int done, int all) {

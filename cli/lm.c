@@ -1,7 +1,6 @@
 /* lm.c - language models in a folder: config.json, vocabulary, weights. Files may come from anywhere: every number is checked
  * before it is used. */
 #include "lm.h"
-#include "tenon/tenon_io.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -86,6 +85,7 @@ bool lm_config_load(cli *c, const char *folder, lm_config *out) {
     char *text = cli_read_file(c, path, &n);
     config_file f = { c, path, text };
     *out = (lm_config){ .model = read_model(&f) };
+    out->model.group = whole(&f, "tenon_group", 0, 1e6);
     out->batch = whole(&f, "tenon_batch", 0, 1e6), out->block = whole(&f, "tenon_block", 0, 1e8);
     out->steps = whole(&f, "tenon_steps", 0, 1e12), out->warmup = whole(&f, "tenon_warmup", 0, 1e12);
     out->seed = whole(&f, "tenon_seed", 0, 1e15), out->tokens = whole(&f, "tenon_tokens", 0, TN_TEXT_MAX_TOKENS);
@@ -115,16 +115,16 @@ void lm_config_save(cli *c, const char *folder, const lm_config *k) {
     json_int(&j, llama ? "intermediate_size" : "n_inner", o->hidden);
     if (llama) {
         json_int(&j, "num_key_value_heads", o->kv_heads);
-        json_number(&j, "rms_norm_eps", 1e-6), json_number(&j, "rope_theta", 10000);
+        json_number(&j, "rms_norm_eps", o->eps), json_number(&j, "rope_theta", o->rope_base);
         json_bool(&j, "tie_word_embeddings", o->tied);
         json_text(&j, "hidden_act", "silu");
     } else
-        json_number(&j, "layer_norm_epsilon", 1e-5), json_text(&j, "activation_function", "gelu_new");
+        json_number(&j, "layer_norm_epsilon", o->eps), json_text(&j, "activation_function", "gelu_new");
     json_int(&j, "tenon_batch", k->batch), json_int(&j, "tenon_block", k->block), json_int(&j, "tenon_steps", k->steps);
     json_int(&j, "tenon_warmup", k->warmup), json_int(&j, "tenon_seed", k->seed), json_int(&j, "tenon_tokens", k->tokens);
     json_int(&j, "tenon_text_bytes", k->text_bytes), json_number(&j, "tenon_lr", k->lr);
     json_number(&j, "tenon_decay", k->decay), json_number(&j, "tenon_held_out", k->held_out);
-    json_number(&j, "tenon_dropout", o->dropout);
+    json_number(&j, "tenon_dropout", o->dropout), json_int(&j, "tenon_group", o->group);
     json_finish(&j);
     if (fclose(f)) cli_fail(c, "out of memory");
     cli_need(c, tn_io_file_save(cli_ctx(c), path, text, n));
@@ -143,22 +143,17 @@ tn_bpe *lm_vocab_load(cli *c, const char *folder) {
     return b;
 }
 
-static void set_state(cli *c, const char *path, tn_session *s, const char *name, tn_shape shape, const tn_io_tensor *x) {
+const tn_io_tensor *lm_weight(cli *c, const char *path, const tn_io_tensors *file, const char *name, tn_shape shape) {
+    const tn_io_tensor *x = tn_io_tensors_find(file, name);
+    char *longer = cli_format("transformer.%s", name); /* as GPT2LMHeadModel writes them */
+    if (!x) x = tn_io_tensors_find(file, longer);
+    free(longer);
+    if (!x) cli_fail(c, "%s: there is no %s, which the model of config.json has", path, name);
     bool same = x->shape.rank == shape.rank;
     for (int i = 0; same && i < shape.rank; i++) same = x->shape.dim[i] == shape.dim[i];
     if (!same)
         cli_fail(c, "%s: %s is %s, config.json says %s", path, name, shape_text(x->dtype, x->shape), shape_text(TN_F32, shape));
-    int64_t n = shape_count(shape);
-    if (x->dtype == TN_F32) {
-        cli_need(c, tn_session_set(s, name, x->data, (size_t)n * sizeof(float)));
-        return;
-    }
-    if (x->dtype != TN_F16 && x->dtype != TN_BF16)
-        cli_fail(c, "%s: %s is %s; expected f32, f16 or bf16", path, name, tn_dtype_name(x->dtype));
-    float *wide = cli_alloc((size_t)n * sizeof *wide);
-    cli_need(c, tn_io_to_f32(cli_ctx(c), x->dtype, x->data, (size_t)n, wide));
-    cli_need(c, tn_session_set(s, name, wide, (size_t)n * sizeof *wide));
-    free(wide);
+    return x;
 }
 
 void lm_weights_load(cli *c, const char *folder, tn_session *s) {
@@ -171,12 +166,17 @@ void lm_weights_load(cli *c, const char *folder, tn_session *s) {
         tn_shape shape;
         cli_need(c, tn_session_state(s, i, &name, &dtype, &shape));
         if (!strncmp(name, "cache.", 6)) continue;
-        char *longer = cli_format("transformer.%s", name); /* as GPT2LMHeadModel writes them */
-        const tn_io_tensor *x = tn_io_tensors_find(file, name);
-        if (!x) x = tn_io_tensors_find(file, longer);
-        if (!x) cli_fail(c, "%s: there is no %s, which the model of config.json has", path, name);
-        set_state(c, path, s, name, shape, x);
-        free(longer);
+        const tn_io_tensor *x = lm_weight(c, path, file, name, shape);
+        size_t n = (size_t)shape_count(shape);
+        if (x->dtype == dtype) {
+            cli_need(c, tn_session_set(s, name, x->data, n * tn_dtype_size(dtype)));
+            continue;
+        }
+        if (dtype != TN_F32) cli_fail(c, "%s: %s is %s, not %s", path, name, tn_dtype_name(x->dtype), tn_dtype_name(dtype));
+        float *wide = cli_alloc(n * sizeof *wide);
+        cli_need(c, tn_io_to_f32(cli_ctx(c), x->dtype, x->data, n, wide));
+        cli_need(c, tn_session_set(s, name, wide, n * sizeof *wide));
+        free(wide);
     }
     tn_io_tensors_free(file);
     free(path);

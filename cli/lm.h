@@ -4,6 +4,7 @@
 #define TENON_CLI_LM_H
 
 #include "cli.h"
+#include "tenon/tenon_io.h"
 #include "tenon/tenon_nn.h"
 #include "tenon/tenon_text.h"
 
@@ -19,6 +20,8 @@ void lm_config_save(cli *c, const char *folder, const lm_config *k);
 
 char *lm_path(const char *folder, const char *name); /* free it */
 tn_bpe *lm_vocab_load(cli *c, const char *folder);
+/* The array of that name, or with "transformer." before it; ends the program unless it has that shape. */
+const tn_io_tensor *lm_weight(cli *c, const char *path, const tn_io_tensors *file, const char *name, tn_shape shape);
 /* Parameters of the session from folder/model.safetensors, converted to f32 where they are f16 or bf16. States whose name
  * begins with "cache." stay as they are. */
 void lm_weights_load(cli *c, const char *folder, tn_session *s);

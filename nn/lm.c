@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 typedef struct lm {
     tn_graph *g;
@@ -18,33 +19,88 @@ typedef struct lm {
 
 /* ---- parameters ------------------------------------------------------------------------------------------------------ */
 
-static tn_tensor param(lm *m, const char *name, tn_shape shape, nn_init init, double scale) {
-    char full[128];
+enum { MAX_FULL = 128 };
+static void full_name(const lm *m, const char *name, char *full /* [MAX_FULL] */) {
     if (m->layer < 0)
-        snprintf(full, sizeof full, "%s", name);
+        snprintf(full, MAX_FULL, "%s", name);
     else
-        snprintf(full, sizeof full, "%s.%d.%s", m->o.kind == TN_NN_LLAMA ? "model.layers" : "h", m->layer, name);
-    return nn_param_as(m->g, m->o.dtype, full, shape, init, scale);
+        snprintf(full, MAX_FULL, "%s.%d.%s", m->o.kind == TN_NN_LLAMA ? "model.layers" : "h", m->layer, name);
+}
+/* The state of that name where there is one already: the table of embeddings makes the logits, too. */
+static tn_tensor made(lm *m, const char *full) {
+    for (int i = 0; i < tn_graph_n_states(m->g); i++)
+        if (!strcmp(tn_tensor_name(tn_graph_state(m->g, i)), full)) return tn_graph_state(m->g, i);
+    return (tn_tensor){ m->g, 0 };
+}
+static tn_tensor param(lm *m, const char *name, tn_shape shape, nn_init init, double scale) {
+    char full[MAX_FULL];
+    full_name(m, name, full);
+    tn_tensor x = made(m, full);
+    return x.id ? tn_cast(x, m->o.dtype) : nn_param_as(m->g, m->o.dtype, full, shape, init, scale);
+}
+static tn_tensor state(lm *m, const char *name, tn_dtype t, tn_shape shape) {
+    char full[MAX_FULL];
+    full_name(m, name, full);
+    tn_tensor x = made(m, full);
+    return x.id ? x : tn_state(m->g, full, t, shape, NULL);
+}
+
+/* Weights [in,out], across: [out,in], as a factor of the contraction over all but one axis of the result: i8 numbers and a
+ * scale for each group of neighbouring inputs become [in/group,group,out] or [out,in/group,group]. */
+static tn_tensor dequantised(lm *m, const char *name, int64_t in, int64_t out, bool across) {
+    char part[80];
+    int64_t g = m->o.group, n = in / g;
+    tn_tensor q = state(m, name, TN_I8, across ? TN_DIMS(out, in) : TN_DIMS(in, out));
+    snprintf(part, sizeof part, "%s_scale", name);
+    tn_tensor scale = state(m, part, TN_F32, across ? TN_DIMS(out, n) : TN_DIMS(n, out));
+    q = tn_cast(tn_reshape(q, across ? TN_DIMS(out, n, g) : TN_DIMS(n, g, out)), m->o.dtype);
+    scale = tn_cast(tn_reshape(scale, across ? TN_DIMS(out, n, 1) : TN_DIMS(n, 1, out)), m->o.dtype);
+    return tn_mul(q, scale);
+}
+
+/* x f[B,T,in] times the weights `name`. */
+static tn_tensor product(lm *m, tn_tensor x, int64_t out, const char *name, bool across, double scale) {
+    int64_t in = tn_tensor_shape(x).dim[2], g = m->o.group, axes[2] = { 2, 3 }, of_w[2] = { across, across + 1 };
+    if (!x.id) return x;
+    if (!g) {
+        tn_tensor w = param(m, name, across ? TN_DIMS(out, in) : TN_DIMS(in, out), NN_NORMAL, scale);
+        return tn_dot(x, w, NULL, NULL, 0, axes, of_w, 1);
+    }
+    if (in % g)
+        return nn_fail(m->g, TN_ERR_SHAPE, "tn_nn_lm: %s has %lld inputs, which are no groups of %lld", name, (long long)in,
+                       (long long)g);
+    x = tn_reshape(x, TN_DIMS(m->batch, m->t, in / g, g));
+    return tn_dot(x, dequantised(m, name, in, out, across), NULL, NULL, 0, axes, of_w, 2);
 }
 
 /* GPT-2 keeps weights as [in,out]. */
 static tn_tensor conv1d(lm *m, tn_tensor x, int64_t out, const char *name, double scale) {
     char part[64];
-    int64_t last = 2, in = tn_tensor_shape(x).dim[2];
     snprintf(part, sizeof part, "%s.weight", name);
-    tn_tensor w = param(m, part, TN_DIMS(in, out), NN_NORMAL, scale);
+    tn_tensor y = product(m, x, out, part, false, scale);
     snprintf(part, sizeof part, "%s.bias", name);
-    tn_tensor b = param(m, part, TN_DIMS(out), NN_ZEROS, 0);
-    return tn_add(tn_dot(x, w, NULL, NULL, 0, &last, (const int64_t[]){ 0 }, 1), b);
+    return tn_add(y, param(m, part, TN_DIMS(out), NN_ZEROS, 0));
 }
 
 /* Llama as [out,in], without biases. */
 static tn_tensor linear(lm *m, tn_tensor x, int64_t out, const char *name, double scale) {
     char part[64];
-    int64_t last = 2, in = tn_tensor_shape(x).dim[2];
     snprintf(part, sizeof part, "%s.weight", name);
-    tn_tensor w = param(m, part, TN_DIMS(out, in), NN_NORMAL, scale);
-    return tn_dot(x, w, NULL, NULL, 0, &last, (const int64_t[]){ 1 }, 1);
+    return product(m, x, out, part, true, scale);
+}
+
+/* Rows of the table of embeddings. */
+static tn_tensor embedded(lm *m, tn_tensor tokens, const char *name) {
+    int64_t w = m->o.width, g = m->o.group;
+    if (!g) return tn_gather(param(m, name, TN_DIMS(m->o.vocab, w), NN_NORMAL, 0.02), tokens, 0);
+    char part[80];
+    snprintf(part, sizeof part, "%s_scale", name);
+    tn_tensor q = tn_gather(state(m, name, TN_I8, TN_DIMS(m->o.vocab, w)), tokens, 0);
+    tn_tensor scale = tn_gather(state(m, part, TN_F32, TN_DIMS(m->o.vocab, w / g)), tokens, 0);
+    if (!scale.id || !q.id) return scale;
+    q = tn_cast(tn_reshape(q, TN_DIMS(m->batch, m->t, w / g, g)), m->o.dtype);
+    scale = tn_cast(tn_reshape(scale, TN_DIMS(m->batch, m->t, w / g, 1)), m->o.dtype);
+    return tn_reshape(tn_mul(q, scale), TN_DIMS(m->batch, m->t, w));
 }
 
 static tn_tensor norm(lm *m, tn_tensor x, const char *name) {
@@ -135,7 +191,8 @@ static bool check_sizes(lm *m, tn_tensor tokens) {
     if (!o->kv_heads) o->kv_heads = o->heads;
     if (!o->hidden) o->hidden = llama ? (8 * o->width / 3 + 31) / 32 * 32 : 4 * o->width;
     bool sizes = o->vocab > 0 && o->positions > 0 && o->width > 0 && o->layers > 0 && o->heads > 0 && o->kv_heads > 0 &&
-                 o->hidden > 0 && o->width <= 1 << 20 && o->layers <= 1 << 12 && (llama || o->kind == TN_NN_GPT2);
+                 o->hidden > 0 && o->group >= 0 && o->width <= 1 << 20 && o->layers <= 1 << 12 &&
+                 (llama || o->kind == TN_NN_GPT2);
     if (!sizes || o->width % o->heads || o->heads % o->kv_heads || (!llama && o->kv_heads != o->heads) ||
         (llama && o->width / o->heads % 2)) {
         nn_fail(
@@ -150,6 +207,11 @@ static bool check_sizes(lm *m, tn_tensor tokens) {
     if (s.rank != 2 || (t != TN_I32 && t != TN_I64)) {
         nn_fail(m->g, TN_ERR_SHAPE, "tn_nn_lm: expected tokens i32[B,T] or i64[B,T], got %s of rank %d", tn_dtype_name(t),
                 s.rank);
+        return false;
+    }
+    if (o->group && o->width % o->group) {
+        nn_fail(m->g, TN_ERR_SHAPE, "tn_nn_lm: width %lld does not come out in groups of %lld", (long long)o->width,
+                (long long)o->group);
         return false;
     }
     if (s.dim[1] > o->positions) {
@@ -176,10 +238,10 @@ static void place(lm *m) {
 
 static tn_tensor model(lm *m, tn_tensor tokens) {
     bool llama = m->o.kind == TN_NN_LLAMA;
-    int64_t last = 2, across = 1, w = m->o.width;
+    int64_t w = m->o.width;
+    const char *table = llama ? "model.embed_tokens.weight" : "wte.weight";
     m->layer = -1;
-    tn_tensor table = param(m, llama ? "model.embed_tokens.weight" : "wte.weight", TN_DIMS(m->o.vocab, w), NN_NORMAL, 0.02);
-    tn_tensor x = tn_gather(table, tokens, 0);
+    tn_tensor x = embedded(m, tokens, table);
     if (!llama) {
         tn_tensor wpe = param(m, "wpe.weight", TN_DIMS(m->o.positions, w), NN_NORMAL, 0.02), p = { m->g, 0 };
         if (m->start.graph)
@@ -194,7 +256,7 @@ static tn_tensor model(lm *m, tn_tensor tokens) {
     if (!x.id) return x;
     x = norm(m, x, llama ? "model.norm" : "ln_f");
     if (llama && !m->o.tied) return linear(m, x, m->o.vocab, "lm_head", 0.02);
-    return tn_dot(x, table, NULL, NULL, 0, &last, &across, 1);
+    return product(m, x, m->o.vocab, table, true, 0.02);
 }
 
 tn_tensor tn_nn_lm(tn_tensor tokens, tn_nn_lm_opts opts) {

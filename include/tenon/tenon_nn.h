@@ -123,6 +123,10 @@ typedef struct {
     double dropout;    /* of the embedding, and of what each layer adds; 0 = none */
     tn_tensor counter; /* i64[] for dropout, from tn_nn_counter */
     tn_dtype dtype;    /* of what is computed; parameters stay f32 */
+    /* For programs that do not train: matrices are states i8 under their names, with a scale for each `group` neighbouring
+     * inputs in "<name>_scale" f32[in/group,out] or [out,in/group] (rows of the embedding's table: [vocab,width/group]). They
+     * stay narrow in memory. `tenon quantize` makes them. 0 = f32 parameters. */
+    int64_t group;
 } tn_nn_lm_opts;
 /* The logits of what follows each token: f[B,T,vocab], where T is at most opts.positions. Token ids must be below vocab (as in
  * tn_gather they are clamped). */

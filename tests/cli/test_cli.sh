@@ -27,7 +27,7 @@ is_json() {
 out_has() { grep -q -- "$1" "$dir/out" || { fail "no '$1' on stdout of $2"; head -5 "$dir/out"; }; }
 err_has() { grep -q -- "$1" "$dir/err" || { fail "no '$1' on stderr of $2"; head -5 "$dir/err"; }; }
 have_python=$(command -v python3 || true)
-commands="run opt emit explain verify bench ops opcodes cache devices tune profile onnx-test tokenizer pack train-lm generate"
+commands="run opt emit explain verify bench ops opcodes cache devices tune profile onnx-test tokenizer pack train-lm generate quantize"
 
 # Help: every subcommand, on stdout, with examples.
 expect 0 --help

@@ -75,6 +75,14 @@ text = json.dumps(out).encode()
 open("half/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + b"".join(parts))
 EOF
 "$tenon" generate half --temperature 0 -n 5 -q >a 2>err || fail "bf16: $(cat err)"
+# 8-bit weights: a quarter of the bytes, the same text for a while.
+for m in whole llama; do
+    "$tenon" quantize $m -o ${m}8 --group 8 --json -q >a 2>err || fail "quantize: $(cat err)"
+    python3 -c 'import json; e = json.load(open("a"))["relative_error"]; assert 0.0005 < e < 0.01, e' || fail "error of quantisation"
+    "$tenon" generate $m -p "The value " --temperature 0 -n 4 --json -q >a || fail "generate $m"
+    "$tenon" generate ${m}8 -p "The value " --temperature 0 -n 4 --json -q >b 2>err || fail "8-bit weights: $(cat err)"
+    python3 -c 'import json; assert json.load(open("a"))["ids"] == json.load(open("b"))["ids"]' || fail "another text: $(cat a b)"
+done
 # The example learns; called again, it has nothing left to do.
 steps() { (mkdir -p "$1" && cd "$1" && "$BUILD_DIR/examples/gpt" --steps "$2" --json ../text); }
 steps one 32 >a 2>err || fail "example: $(cat err)"
@@ -95,6 +103,8 @@ head -c 10000 text >other
 wrong 1 "was trained on a text of 20000" train-lm other -o whole --resume
 wrong 1 "h.1.* is not in the file" train-lm text -o whole --resume --layers 2
 wrong 1 "no model's folder" generate nowhere
+wrong 1 "quantised already" quantize whole8 -o x
+wrong 1 "no groups of\|groups of 7" quantize whole -o x --group 7
 wrong 1 "step [0-9]*: the loss is .*gradient of .* is not finite" train-lm text -o nan "${small[@]}" --lr 1000 --warmup 0 --decay 900
 sed 's/"n_embd": 16/"n_embd": 20/' half/config.json >k && mv k half/config.json
 wrong 1 "config.json says" generate half

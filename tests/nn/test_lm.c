@@ -239,6 +239,65 @@ static void test_swiglu(void **state) {
     tn_session_free(s), tn_program_free(p), tn_graph_free(g);
 }
 
+/* 8-bit weights by groups: the logits of the weights that they stand for. */
+static void quantised(tn_nn_lm_opts o) {
+    tn_graph *g = tn_graph_new(ctx, "narrow"), *h = tn_graph_new(ctx, "wide");
+    tn_output(tn_nn_lm(tn_input(h, "tokens", TN_I32, TN_DIMS(2, T)), o), "logits");
+    o.group = 4;
+    tn_output(tn_nn_lm(tn_input(g, "tokens", TN_I32, TN_DIMS(2, T)), o), "logits");
+    tn_program *p, *q;
+    tn_session *narrow = compiled(g, &p), *full = compiled(h, &q);
+    randomise(full, 3);
+    static float w[MOST], scale[MOST], got[2][T][13], want[2][T][13];
+    static int8_t n[MOST];
+    rng r = rng_make(6);
+    int matrices = 0;
+    for (int i = 0; i < tn_session_n_states(full); i++) {
+        const char *name;
+        char of_scale[128];
+        tn_dtype t, narrow_t = TN_F32;
+        tn_shape shape, scales;
+        need(tn_session_state(full, i, &name, &t, &shape));
+        for (int k = 0; k < tn_session_n_states(narrow); k++) {
+            const char *other;
+            need(tn_session_state(narrow, k, &other, &t, &scales));
+            if (!strcmp(other, name)) narrow_t = t;
+        }
+        int64_t count = shape.dim[0] * (shape.rank > 1 ? shape.dim[1] : 1);
+        need(tn_session_get(full, name, w, (size_t)count * sizeof *w));
+        if (narrow_t == TN_F32) {
+            need(tn_session_set(narrow, name, w, (size_t)count * sizeof *w));
+            continue;
+        }
+        bool across = o.kind == TN_NN_LLAMA || !strcmp(name, "wte.weight");
+        for (int64_t k = 0; k < count / 4; k++) scale[k] = (float)rng_range(&r, 0.001, 0.005);
+        for (int64_t k = 0; k < count; k++) {
+            int64_t row = k / shape.dim[1], column = k % shape.dim[1];
+            n[k] = (int8_t)rng_between(&r, -127, 127);
+            w[k] = (float)n[k] * scale[across ? k / 4 : row / 4 * shape.dim[1] + column];
+        }
+        snprintf(of_scale, sizeof of_scale, "%s_scale", name);
+        need(tn_session_set(narrow, name, n, (size_t)count));
+        need(tn_session_set(narrow, of_scale, scale, (size_t)count));
+        need(tn_session_set(full, name, w, (size_t)count * sizeof *w));
+        matrices++;
+    }
+    void *tok = (void *)(uintptr_t)tokens;
+    need(tn_run(narrow, TN_BIND({ "tokens", tok }, { "logits", got })));
+    need(tn_run(full, TN_BIND({ "tokens", tok }, { "logits", want })));
+    assert_true(matrices > 8);
+    for (int i = 0; i < 2 * T * 13; i++)
+        if (!(fabsf((&got[0][0][0])[i] - (&want[0][0][0])[i]) <= 2e-5f))
+            fail_msg("logit %d: %g, not %g", i, (double)(&got[0][0][0])[i], (double)(&want[0][0][0])[i]);
+    tn_session_free(narrow), tn_session_free(full), tn_program_free(p), tn_program_free(q);
+    tn_graph_free(g), tn_graph_free(h);
+}
+static void test_quantised(void **state) {
+    (void)state;
+    quantised(gpt2);
+    quantised(llama);
+}
+
 /* Gradients of the loss by some elements of every parameter against differences, in double. */
 static void gradients(tn_nn_lm_opts o) {
     o.dtype = TN_F64;
@@ -355,8 +414,8 @@ static int close_ctx(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_forward), cmocka_unit_test(test_swiglu),
-                                        cmocka_unit_test(test_gradients), cmocka_unit_test(test_learns),
-                                        cmocka_unit_test(test_wrong) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_forward),   cmocka_unit_test(test_swiglu),
+                                        cmocka_unit_test(test_quantised), cmocka_unit_test(test_gradients),
+                                        cmocka_unit_test(test_learns),    cmocka_unit_test(test_wrong) };
     return cmocka_run_group_tests(tests, open_ctx, close_ctx);
 }

@@ -1,0 +1,147 @@
+/* cmd_quantize.c - `tenon quantize`: the matrices of a language model as 8-bit numbers with a scale for each group of inputs.
+ */
+#include "lm.h"
+#include "tenon/tenon_io.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+typedef struct quantiser {
+    cli *c;
+    char *path; /* of the weights that are read */
+    tn_io_tensors *file;
+    tn_io_tensor *out;
+    int n;
+    double squares, errors; /* sums over all quantised weights */
+} quantiser;
+
+/* Array `name` as f32, with this shape. */
+static float *wide(quantiser *q, const char *name, tn_shape shape) {
+    const tn_io_tensor *x = lm_weight(q->c, q->path, q->file, name, shape);
+    int64_t n = shape_count(shape);
+    float *y = cli_alloc((size_t)n * sizeof *y + 1);
+    cli_need(q->c, tn_io_to_f32(cli_ctx(q->c), x->dtype, x->data, (size_t)n, y));
+    return y;
+}
+
+static void add(quantiser *q, const char *name, tn_dtype dtype, tn_shape shape, const void *data) {
+    q->out[q->n++] = (tn_io_tensor){ .name = name, .dtype = dtype, .shape = shape, .data = data };
+}
+
+/* w[rows,columns]; groups of `group` rows, or, across, of columns. */
+static void quantise(quantiser *q, const char *name, const char *scale_name, tn_shape shape, tn_shape scales, bool across,
+                     int64_t group) {
+    float *w = wide(q, name, shape), *scale = cli_alloc((size_t)shape_count(scales) * sizeof *scale);
+    int64_t rows = shape.dim[0], columns = shape.dim[1];
+    int8_t *narrow = cli_alloc((size_t)(rows * columns));
+    for (int64_t i = 0; i < scales.dim[0]; i++)
+        for (int64_t j = 0; j < scales.dim[1]; j++) {
+            int64_t from = across ? i * columns + j * group : i * group * columns + j, step = across ? 1 : columns;
+            float top = 0;
+            for (int64_t k = 0; k < group; k++) top = fmaxf(top, fabsf(w[from + k * step]));
+            float s = scale[i * scales.dim[1] + j] = top / 127;
+            for (int64_t k = 0; k < group; k++) {
+                float v = w[from + k * step], n = s > 0 ? rintf(v / s) : 0;
+                if (!isfinite(v)) cli_fail(q->c, "%s: %s has an element that is %g", q->path, name, (double)v);
+                narrow[from + k * step] = (int8_t)n;
+                q->squares += (double)v * (double)v;
+                q->errors += ((double)v - (double)n * (double)s) * ((double)v - (double)n * (double)s);
+            }
+        }
+    free(w);
+    add(q, name, TN_I8, shape, narrow);
+    add(q, scale_name, TN_F32, scales, scale);
+}
+
+/* The states of the quantised model, each from an array of the file; a scale follows its matrix. */
+static void convert(quantiser *q, tn_graph *g, int64_t group) {
+    int n = tn_graph_n_states(g);
+    q->out = cli_alloc((size_t)(n + 1) * sizeof *q->out);
+    progress bar = progress_begin(q->c, "quantising", n);
+    for (int i = 0; i < n; i++) {
+        tn_tensor x = tn_graph_state(g, i);
+        tn_shape shape = tn_tensor_shape(x);
+        progress_step(&bar, i, tn_tensor_name(x));
+        if (tn_tensor_dtype(x) != TN_I8) {
+            add(q, tn_tensor_name(x), TN_F32, shape, wide(q, tn_tensor_name(x), shape));
+            continue;
+        }
+        tn_tensor scale = tn_graph_state(g, ++i);
+        tn_shape scales = tn_tensor_shape(scale);
+        quantise(q, tn_tensor_name(x), tn_tensor_name(scale), shape, scales, scales.dim[0] == shape.dim[0], group);
+    }
+    progress_end(&bar);
+}
+
+static void copy_file(cli *c, const char *from, const char *to, const char *name) {
+    char *source = lm_path(from, name), *target = lm_path(to, name);
+    size_t n;
+    char *bytes = cli_read_file(c, source, &n);
+    cli_need(c, tn_io_file_save(cli_ctx(c), target, bytes, n));
+    free(bytes);
+    free(source);
+    free(target);
+}
+
+static int run(cli *c) {
+    const char *from = c->args[0], *to = cli_text(c, "output", NULL);
+    lm_config k;
+    if (!to) cli_usage(c, "quantize needs --output=FOLDER");
+    if (!lm_config_load(c, from, &k)) cli_fail(c, "%s has no config.json: it is no model's folder", from);
+    if (k.model.group) cli_fail(c, "%s is quantised already", from);
+    k.model.group = cli_int(c, "group", 32, 1, 1 << 20), k.model.dropout = 0;
+    if (mkdir(to, 0777) && errno != EEXIST) cli_fail(c, "%s: %s", to, strerror(errno));
+    tn_graph *g = tn_graph_new(cli_ctx(c), "quantised");
+    tn_nn_lm(tn_input(g, "tokens", TN_I32, TN_DIMS(1, 1)), k.model);
+    if (tn_graph_status(g)) cli_need(c, tn_graph_check(g));
+    quantiser q = { .c = c, .path = lm_path(from, "model.safetensors") };
+    char *path = lm_path(to, "model.safetensors");
+    cli_need(c, tn_io_safetensors_load(cli_ctx(c), q.path, &q.file));
+    convert(&q, g, k.model.group);
+    cli_need(c, tn_io_safetensors_save(cli_ctx(c), path, q.out, q.n));
+    copy_file(c, from, to, "vocab.json");
+    copy_file(c, from, to, "merges.txt");
+    lm_config_save(c, to, &k);
+    int64_t bytes = 0;
+    for (int i = 0; i < q.n; i++) {
+        bytes += shape_count(q.out[i].shape) * (int64_t)tn_dtype_size(q.out[i].dtype);
+        free((void *)(uintptr_t)q.out[i].data);
+    }
+    double error = q.squares > 0 ? sqrt(q.errors / q.squares) : 0;
+    if (c->json) {
+        json j = json_begin(stdout, "quantize");
+        json_text(&j, "folder", to), json_int(&j, "bytes", bytes), json_number(&j, "relative_error", error);
+        json_finish(&j);
+    } else
+        printf("%.1f MB of weights; matrices are off by %.2f %% (root mean square)\n", (double)bytes * 1e-6, 100 * error);
+    tn_io_tensors_free(q.file);
+    tn_graph_free(g);
+    free(q.out);
+    free(q.path);
+    free(path);
+    return CLI_OK;
+}
+
+static const cli_option options[] = {
+    { "output", 'o', "FOLDER", "where the quantised model is written" },
+    { "group", 0, "N", "neighbouring inputs that share a scale (default 32)" },
+    { NULL, 0, NULL, NULL },
+};
+
+const cli_command command_quantize = {
+    "quantize",
+    "FOLDER",
+    "a language model with 8-bit weights",
+    "Matrices become 8-bit numbers with an f32 scale for each group of inputs; a token then moves about a quarter of the "
+    "bytes.\n"
+    "FOLDER is what train-lm wrote, or a model from Hugging Face, as for generate, which reads the result.\n\n"
+    "examples:\n"
+    "  tenon quantize kjv -o kjv8 && tenon generate kjv8 --prompt='And God said'",
+    1,
+    1,
+    options,
+    run,
+};
