@@ -371,8 +371,9 @@ TN_API tn_tensor tn_op(tn_graph *g, const char *name, const tn_tensor *inputs, i
 /* Gradients of the scalar `loss` with respect to xs[0..n): new tensors of the same graph, written to out. Can be applied again
  * to its own results. What is constant almost everywhere has the derivative 0: comparisons and casts of them, rounding, sign,
  * casts to integers. An op without a derivative on the way is an error that names it (and, as with builders, stays with the
- * graph): control flow, and a position (tn_argmax, tn_argmin) that is cast to float; as an index it chooses whose gradient
- * flows. */
+ * graph): a tn_while without a bound, and a position (tn_argmax, tn_argmin) that is cast to float; as an index it chooses whose
+ * gradient flows. The gradient of a tn_scan is one in the other direction; what it needs of the iterations, they keep: results
+ * of contractions and reductions, and what each began with; elementwise work it does again. */
 TN_API TN_CHECK tn_status tn_grad(tn_tensor loss /* f[] */, const tn_tensor *xs, int n, tn_tensor *out);
 
 /* ---- compiling ----------------------------------------------------------------------------------------------------------- */

@@ -7,15 +7,8 @@
  * added in the order of the walk, so the result does not depend on anything but the graph. Values of int and bool type carry no
  * gradient: a comparison, a rounding or a cast to integers is constant almost everywhere, so its derivative is 0. A position
  * (argmax, argmin) has no derivative that anyone could mean: casting it, or what is computed from it in integers, back to float
- * is an error; using it as an index or in a comparison is not. */
-#include "grad/grad.h"
-
-typedef struct ctx {
-    graph *g;
-    uint8_t *active; /* [nodes before grad_build] */
-    val *position;   /* [same] the argmax or argmin of an active value that an integer is computed from, or 0 */
-    val *adj;        /* [same] adjoint so far, 0 = none */
-} ctx;
+ * is an error; using it as an index or in a comparison is not. Bodies of control flow: control.c. */
+#include "grad/walk.h"
 
 /* ---- elementwise: the grad columns of ops.def ------------------------------------------------------------------------ */
 
@@ -118,7 +111,7 @@ static slot_kind slot_kind_of(op_code op, int slot) {
     case CL_RANDOM:
         return SLOT_ZERO;
     case CL_CTRL:
-        return SLOT_NONE;
+        return op == OP_while ? SLOT_NONE : slot == 0 && op != OP_proj ? SLOT_ZERO : SLOT_FLOWS;
     default:
         break;
     }
@@ -130,9 +123,9 @@ static slot_kind slot_kind_of(op_code op, int slot) {
 NORETURN static void no_gradient(graph *g, val v) {
     const node *n = graph_get(g, v);
     if (n->op == OP_proj) n = graph_get(g, v = n->in[0]);
-    guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "grad: no gradient is defined through %s %%%u%s%s%s%s%s", op_get(n->op)->name, v,
+    guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "grad: no gradient is defined through %s %%%u%s%s%s%s%s%s", op_get(n->op)->name, v,
                n->name ? " (" : "", n->name ? n->name : "", n->name ? ")" : "", n->where ? " at " : "",
-               n->where ? n->where : "");
+               n->where ? n->where : "", n->op == OP_while ? ": a loop needs a bound on its iterations (tn_while, most)" : "");
 }
 
 /* ---- one rule a class ------------------------------------------------------------------------------------------------ */
@@ -365,7 +358,7 @@ static val grad_operand(graph *g, const node *n, val o, int slot, val G) {
 /* ---- the walk -------------------------------------------------------------------------------------------------------- */
 
 /* Of an integer node, or of the cast of one to float. An index only chooses: what it chooses has no position from it. */
-static val position_of(const ctx *c, val v) {
+static val position_of(const grad_ctx *c, val v) {
     const node *n = graph_get(c->g, v);
     op_class cls = op_get(n->op)->cls;
     if (cls == CL_ARG) return c->active[n->in[0]] ? v : 0;
@@ -377,16 +370,15 @@ static val position_of(const ctx *c, val v) {
     return 0;
 }
 
-static void mark_active(ctx *c, val loss, const val *xs, int n) {
-    for (int i = 0; i < n; i++)
-        if (xs[i] <= loss) c->active[xs[i]] = 1;
-    for (val v = 1; v <= loss; v++) {
+void grad_mark(grad_ctx *c) {
+    for (val v = 1; v < c->end; v++) {
         const node *nd = graph_get(c->g, v);
+        if (nd->region != c->region) continue;
         c->position[v] = position_of(c, v);
         if (c->position[v] && dtype_is_float(nd->dtype)) c->active[v] = 1; /* so that visit meets it */
-        /* if and while pass their operands to regions: they count as active whatever their own dtype is. */
-        if (nd->region != 0 || (!dtype_is_float(nd->dtype) && op_get(nd->op)->cls != CL_CTRL)) continue;
-        for (int i = 0; i < nd->n_in && !c->active[v]; i++)
+        /* ops with regions have several results: they count as active whatever the dtype of the first one is. */
+        bool carries = dtype_is_float(nd->dtype) || (op_get(nd->op)->cls == CL_CTRL && nd->op != OP_proj);
+        for (int i = 0; i < nd->n_in && !c->active[v] && carries; i++)
             c->active[v] = c->active[nd->in[i]] && slot_kind_of(nd->op, i) != SLOT_ZERO;
     }
 }
@@ -399,12 +391,13 @@ static void check_static(graph *g, val v) {
                        op_get(n->op)->name, v);
 }
 
-static void visit(ctx *c, val v) {
+static void visit(grad_ctx *c, val v) {
     graph *g = c->g;
     const node n = *graph_get(g, v);
     check_static(g, v);
     if (c->position[v]) no_gradient(g, c->position[v]);
     g->here = n.where; /* errors in a rule and the new nodes point to the op that they come from */
+    if (grad_visit_control(c, v)) return;
     for (int slot = 0; slot < n.n_in; slot++) {
         val x = n.in[slot];
         if (!c->active[x]) continue;
@@ -412,9 +405,13 @@ static void visit(ctx *c, val v) {
         if (kind == SLOT_ZERO) continue;
         if (kind == SLOT_NONE) no_gradient(g, v);
         check_static(g, x);
-        val d = grad_operand(g, &n, v, slot, c->adj[v]);
-        c->adj[x] = c->adj[x] ? graph_binary(g, OP_add, c->adj[x], d) : d;
+        grad_add(c, x, grad_operand(g, &n, v, slot, c->adj[v]));
     }
+}
+
+void grad_walk(grad_ctx *c) {
+    for (val v = c->end - 1; v > 0; v--)
+        if (graph_get(c->g, v)->region == c->region && (c->adj[v] || c->results[v])) visit(c, v);
 }
 
 static void check_arguments(graph *g, val loss, const val *xs, int n) {
@@ -431,14 +428,12 @@ static void check_arguments(graph *g, val loss, const val *xs, int n) {
 void grad_build(graph *g, val loss, const val *xs, int n, val *out) {
     check_arguments(g, loss, xs, n);
     const char *here = g->here;
-    ctx c = { .g = g };
-    c.active = ARENA_ARRAY(g->a, uint8_t, loss + 1);
-    c.position = ARENA_ARRAY(g->a, val, loss + 1);
-    c.adj = ARENA_ARRAY(g->a, val, loss + 1);
-    mark_active(&c, loss, xs, n);
+    grad_ctx c = grad_context(g, graph_get(g, loss)->region, loss + 1, grad_mark, grad_walk);
+    for (int i = 0; i < n; i++)
+        if (xs[i] <= loss) c.active[xs[i]] = 1;
+    grad_mark(&c);
     if (c.active[loss]) c.adj[loss] = graph_splat_like(g, loss, 1.0);
-    for (val v = loss; v > 0; v--)
-        if (c.adj[v]) visit(&c, v);
+    grad_walk(&c);
     g->here = here;
     for (int i = 0; i < n; i++) {
         val d = xs[i] <= loss ? c.adj[xs[i]] : 0;

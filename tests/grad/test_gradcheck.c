@@ -12,6 +12,7 @@
 
 #include "eval/eval.h"
 #include "grad/grad.h"
+#include "ir/region.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -462,6 +463,105 @@ static val build_attention(check *c, int s) {
     return graph_dot(g, p, v, LIST(0), LIST(0), 1, LIST(2), LIST(1), 1);
 }
 
+/* ---- control flow ---- */
+
+static val param(graph *g, int r, tn_dtype t, int rank, const int64_t *dims) {
+    int64_t at = g->regions.at[r].n_params;
+    return graph_add(g,
+                     &(spec){ .op = OP_param, .dtype = t, .rank = rank, .dims = dims, .attr = &at, .n_attr = 1, .region = r });
+}
+static val result_k(graph *g, val op, int64_t k) {
+    return graph_add(g, &(spec){ .op = OP_proj, .in = &op, .n_in = 1, .attr = &k, .n_attr = 1 });
+}
+static val positive(graph *g, val x /* f64[2] */) { /* whether its first element is */
+    val first = graph_reshape(g, graph_slice(g, x, LIST(0), LIST(1), LIST(1)), 0, NULL);
+    return graph_binary(g, OP_lt, graph_splat_like(g, first, 0.1), first);
+}
+
+/* x y when x begins with a positive number, else sin x and y. */
+static val choice(graph *g, val x, val y) {
+    int64_t r[2];
+    for (int k = 0; k < 2; k++) {
+        r[k] = graph_region(g, NULL);
+        val a = param(g, (int)r[k], TN_F64, 1, LIST(2)), b = param(g, (int)r[k], TN_F64, 1, LIST(2));
+        graph_region_result(g, (int)r[k], k ? graph_unary(g, OP_sin, a) : graph_binary(g, OP_mul, a, b));
+        graph_region_result(g, (int)r[k], k ? b : graph_binary(g, OP_mul, b, graph_binary(g, OP_mul, a, a)));
+    }
+    val op = graph_add(g, &(spec){ .op = OP_if, .in = (val[]){ positive(g, x), x, y }, .n_in = 3, .attr = r, .n_attr = 2 });
+    return graph_binary(g, OP_add, op, result_k(g, op, 1));
+}
+static val build_if(check *c, int s) {
+    (void)s;
+    val x = input(c, DIMS(2), -1, 1), y = input(c, DIMS(2), -1, 1);
+    return choice(c->g, graph_binary(c->g, OP_mul, x, y), y);
+}
+
+typedef struct loop { /* a scan of h' = tanh(h w + x_t), y = h' x_t; with more inside of it */
+    bool reverse, cond, nested, choice, recompute;
+    int64_t count, length; /* count < 0: an input says how many */
+} loop;
+static val build_loop(check *c, loop o) {
+    graph *g = c->g;
+    val n = graph_splat(g, TN_I64, 0, NULL, (double)o.count);
+    if (o.count < 0) n = input_int(c, TN_I64, 0, NULL, 0, o.length);
+    val h0 = input(c, DIMS(2), -1, 1), x = input(c, 2, LIST(o.length, 2), -1, 1), w = input(c, DIMS(2, 2), -1, 1);
+    int64_t r[2] = { graph_region(g, NULL), 0 };
+    for (int k = 0; k <= o.cond; k++) {
+        if (k) r[1] = graph_region(g, NULL);
+        val i = param(g, (int)r[k], TN_I64, 0, NULL), h = param(g, (int)r[k], TN_F64, 1, LIST(2)),
+            t = param(g, (int)r[k], TN_F64, 1, LIST(2)), u = param(g, (int)r[k], TN_F64, 2, LIST(2, 2));
+        if (k) {
+            graph_region_result(g, (int)r[1], graph_binary(g, OP_lt, i, graph_splat_like(g, i, 2)));
+            continue;
+        }
+        val a = graph_dot(g, h, u, NULL, NULL, 0, LIST(0), LIST(0), 1);
+        val next_h = graph_unary(g, OP_tanh, graph_binary(g, OP_add, a, t));
+        if (o.choice) next_h = choice(g, next_h, t);
+        if (o.nested) { /* a loop over the rows of w, from h */
+            int64_t q = graph_region(g, NULL);
+            val p = param(g, (int)q, TN_F64, 1, LIST(2)), row = param(g, (int)q, TN_F64, 1, LIST(2)),
+                by = param(g, (int)q, TN_F64, 1, LIST(2));
+            val sum = graph_reshape(g, graph_expand(g, graph_reduce(g, OP_sum, graph_binary(g, OP_mul, p, row), 1), LIST(2)), 1,
+                                    LIST(2));
+            graph_region_result(g, (int)q, graph_binary(g, OP_add, graph_unary(g, OP_sin, sum), by));
+            graph_region_result(g, (int)q, graph_binary(g, OP_mul, p, p));
+            val two = graph_add(
+                g, &(spec){ .op = OP_const, .dtype = TN_I64, .splat = true, .imm = 2, .imm_int = 2, .region = (int)r[0] });
+            val op = graph_add(g, &(spec){ .op = OP_scan,
+                                           .in = (val[]){ two, next_h, u, t },
+                                           .n_in = 4,
+                                           .attr = LIST(q, 0, 1, 1, 2, 1, 0),
+                                           .n_attr = 7 });
+            val rows = graph_reduce(g, OP_sum, result_k(g, op, 1), 1);
+            next_h = graph_binary(g, OP_add, op, graph_reshape(g, rows, 1, LIST(2)));
+        }
+        graph_region_result(g, (int)r[0], graph_binary(g, OP_add, i, graph_splat_like(g, i, 1)));
+        graph_region_result(g, (int)r[0], next_h);
+        graph_region_result(g, (int)r[0], graph_binary(g, OP_mul, next_h, t));
+    }
+    val zero = graph_splat(g, TN_I64, 0, NULL, 0);
+    val op = graph_add(g, &(spec){ .op = OP_scan,
+                                   .in = (val[]){ n, zero, h0, x, w },
+                                   .n_in = 5,
+                                   .attr = LIST(r[0], r[1], 2, 1, o.length, o.reverse, o.recompute),
+                                   .n_attr = 7 });
+    val ys = graph_reduce(g, OP_sum, graph_binary(g, OP_mul, result_k(g, op, 2), x), 1);
+    return graph_binary(g, OP_add, result_k(g, op, 1), graph_reshape(g, ys, 1, LIST(2)));
+}
+static val build_scan(check *c, int s) {
+    return build_loop(c, (loop){ .count = 3, .length = 3, .reverse = s & 1, .recompute = s & 2 });
+}
+static val build_counted(check *c, int s) {
+    return build_loop(c, (loop){ .count = s % 3 ? -1 : 2, .length = 4, .reverse = s & 1 });
+}
+static val build_while(check *c, int s) { return build_loop(c, (loop){ .count = s % 4, .length = 3, .cond = true }); }
+static val build_scan_if(check *c, int s) {
+    return build_loop(c, (loop){ .count = 2, .length = 2, .choice = true, .recompute = s & 1 });
+}
+static val build_scan_scan(check *c, int s) {
+    return build_loop(c, (loop){ .count = 2, .length = 2, .nested = true, .reverse = s & 1, .recompute = s & 2 });
+}
+
 static void test_structural(void **state) {
     (void)state;
     static const struct {
@@ -486,7 +586,13 @@ static void test_structural(void **state) {
                   { "scatter_add", build_scatter },
                   { "log_softmax", build_log_softmax },
                   { "convolution", build_conv },
-                  { "attention", build_attention } };
+                  { "attention", build_attention },
+                  { "if", build_if },
+                  { "scan", build_scan },
+                  { "scan with a count", build_counted },
+                  { "while with a bound", build_while },
+                  { "if in scan", build_scan_if },
+                  { "scan in scan", build_scan_scan } };
     check c = { .rng = 23 };
     int before, rounds = 2;
     for (size_t i = 0; i < COUNT_OF(cases); i++)
@@ -655,19 +761,6 @@ static void test_deterministic(void **state) {
 
 /* ---- errors ---------------------------------------------------------------------------------------------------------- */
 
-static int region_of_identity(graph *g, tn_dtype t, int rank, const int64_t *dims) {
-    int r = g->regions.n;
-    VEC_PUSH(g->a, &g->regions, (region){ .name = "body" });
-    val p = graph_add(
-        g, &(spec){ .op = OP_param, .dtype = t, .rank = rank, .dims = dims, .attr = LIST(0), .n_attr = 1, .region = r });
-    region *b = &g->regions.at[r];
-    b->params = ARENA_ARRAY(g->a, val, 1);
-    b->results = ARENA_ARRAY(g->a, val, 1);
-    b->params[0] = b->results[0] = p;
-    b->n_params = b->n_results = 1;
-    return r;
-}
-
 static tn_status failure(check *c, val loss, const val *xs, int n) {
     guard outer = c->gd;
     val dx[MAX_IN];
@@ -680,21 +773,27 @@ static tn_status failure(check *c, val loss, const val *xs, int n) {
     return code;
 }
 
-/* if and while have no gradient: an error that names op, label and place, but only where a gradient must flow through. */
+/* A while without a bound has no gradient: an error that names op, label and place, but only where one must flow through. */
 static void check_control(check *c) {
     graph *g = c->g;
-    val x = input(c, DIMS(3), 0, 1), y = input(c, DIMS(3), 0, 1), q = input_int(c, TN_BOOL, 0, NULL, 0, 1);
-    int r = region_of_identity(g, TN_F64, 1, LIST(3));
+    val x = input(c, DIMS(3), 0, 1), y = input(c, DIMS(3), 0, 1);
+    int64_t r[2] = { graph_region(g, NULL), graph_region(g, NULL) };
+    for (int k = 0; k < 2; k++) {
+        val p = param(g, (int)r[k], TN_F64, 1, LIST(3));
+        graph_region_result(g, (int)r[k],
+                            k ? p
+                              : graph_add(g, &(spec){ .op = OP_const, .dtype = TN_BOOL, .splat = true, .region = (int)r[k] }));
+    }
     g->here = "model.c:17";
-    val chosen =
-        graph_add(g, &(spec){ .op = OP_if, .in = (val[]){ q, x }, .n_in = 2, .attr = LIST(r, r), .n_attr = 2, .name = "gate" });
-    val result = graph_add(g, &(spec){ .op = OP_proj, .in = &chosen, .n_in = 1, .attr = LIST(0), .n_attr = 1 });
+    val loop = graph_add(g, &(spec){ .op = OP_while, .in = &x, .n_in = 1, .attr = r, .n_attr = 2, .name = "gate" });
+    val result = result_k(g, loop, 0);
     g->here = NULL;
     val loss = total(g, graph_binary(g, OP_mul, result, y));
     assert_int_equal(failure(c, loss, &y, 1), TN_OK);
     assert_int_equal(failure(c, loss, &x, 1), TN_ERR_UNSUPPORTED);
-    assert_non_null(strstr(c->gd.err.text, "through if %"));
+    assert_non_null(strstr(c->gd.err.text, "through while %"));
     assert_non_null(strstr(c->gd.err.text, "(gate) at model.c:17"));
+    assert_non_null(strstr(c->gd.err.text, "bound"));
     assert_int_equal(failure(c, total(g, graph_unary(g, OP_stop_gradient, result)), &x, 1), TN_OK);
 }
 static void test_control(void **state) {
