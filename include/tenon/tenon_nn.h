@@ -93,6 +93,25 @@ typedef struct {
  * follow the batches' mean and (unbiased) variance. */
 TN_API tn_tensor tn_nn_batch_norm(tn_tensor x /* f[..,C] */, tn_nn_batch_norm_opts opts, const char *name);
 
+typedef struct {
+    int layers;        /* 0: 1 */
+    int bidirectional; /* a second loop from the end: D = 2 directions, whose states are joined along the last axis; else D = 1
+                        */
+    int batch_first;   /* x and the result are [B,T,..] */
+    tn_tensor lengths; /* i[B] of each sequence, behind which results are zero and states stay; { 0 }: all are T */
+    tn_tensor h, c;    /* [layers*D,B,H] what states begin with (c: LSTM); { 0 }: zeros */
+    tn_tensor *out_h, *out_c; /* [layers*D,B,H] what they end with, when they are not NULL */
+    int recompute;            /* as of tn_scan_opts */
+} tn_nn_rnn_opts;
+/* Recurrent layers; the result is [T,B,D*H], the state in each step of the last layer. Parameters of each layer and direction
+ * ("name/l0/", "name/l0/back/"): w_x [I,G*H], w_h [H,G*H], b [G*H], uniform in +-1/sqrt(H). rnn: h = tanh(x + u), with
+ * x = x_t w_x + b and u = h w_h. gru, gates r z n: r = s(x + u), z = s(x + u), n = tanh(x + r (u + b_n)), h = n + z (h - n)
+ * (Cho et al. 2014, arXiv:1406.1078; the reset gate behind the product). lstm, gates i f g o: c = s(f) c + s(i) tanh(g),
+ * h = s(o) tanh(c) (Hochreiter & Schmidhuber 1997, with forget gates). */
+TN_API tn_tensor tn_nn_rnn(tn_tensor x /* f[T,B,I] */, int64_t hidden, const char *name, tn_nn_rnn_opts opts);
+TN_API tn_tensor tn_nn_gru(tn_tensor x /* f[T,B,I] */, int64_t hidden, const char *name, tn_nn_rnn_opts opts);
+TN_API tn_tensor tn_nn_lstm(tn_tensor x /* f[T,B,I] */, int64_t hidden, const char *name, tn_nn_rnn_opts opts);
+
 /* softmax(q k^T / sqrt(d)) v over the last two axes; leading axes broadcast. causal != 0: position i sees k[0..i]. Where k and
  * v have fewer heads (axis -3) than q, but more than one, each of them serves as many neighbouring heads of q (grouped-query
  * attention, Ainslie et al. 2023, arXiv:2305.13245). */
@@ -322,6 +341,9 @@ static inline tn_tensor tn_nn_norms_at_(const char *where, const tn_tensor *xs, 
 #define tn_nn_rms_norm(x, ...) (tn_nn_rms_norm)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_group_norm(x, ...) (tn_nn_group_norm)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_batch_norm(x, ...) (tn_nn_batch_norm)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_rnn(x, ...) (tn_nn_rnn)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_gru(x, ...) (tn_nn_gru)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_lstm(x, ...) (tn_nn_lstm)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_attention(x, ...) (tn_nn_attention)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_rope(x, ...) (tn_nn_rope)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_swiglu(x, ...) (tn_nn_swiglu)(tn_at(x, TN_HERE), __VA_ARGS__)
