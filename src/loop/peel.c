@@ -53,7 +53,8 @@ static void cut_border(kcuts *c, int64_t from, int64_t to, int64_t step, bool si
 }
 
 /* The mask holds for all values of the other variables where v is in [a, b]. */
-static void cut_for_mask(kcuts *c, const kmask *m, kvar v, const kspan *spans, int64_t lo, int64_t hi, int64_t step) {
+static void cut_for_mask(kcuts *c, const kmask *m, kvar v, const kspan *spans, int64_t lo, int64_t hi, int64_t step,
+                         bool lanes) {
     int64_t coef = affine_coef(m->e, v);
     if (coef == 0) return;
     kspan rest = span_of(m->e, spans, v);
@@ -63,6 +64,10 @@ static void cut_for_mask(kcuts *c, const kmask *m, kvar v, const kspan *spans, i
     if (a < lo) a = lo;
     if (b > hi - 1) b = hi - 1;
     if (a > b || (a == lo && b == hi - 1)) return;
+    if (lanes && rest.lo == rest.hi && b - a >= step) { /* vectors begin and end at the border: no lane is checked by itself */
+        add_cut(c, lo), add_cut(c, a), add_cut(c, b + 1), add_cut(c, hi);
+        return;
+    }
     int64_t from = lo + ceil_div(a - lo, step) * step, to = b == hi - 1 ? hi : lo + floor_div(b + 1 - lo, step) * step;
     if (from >= to) { /* no tile is free of the border: each on its own knows its masks */
         cut_border(c, lo, hi, step, true);
@@ -85,7 +90,7 @@ void loop_peel_cuts(const kernel *k, int loop, int end, int64_t step, const kspa
         const kins *x = &k->ins.at[i];
         if (x->op == K_LOOP) spans[x->var] = (kspan){ x->lo, x->hi - 1 };
         for (int m = 0; x->op == K_LOAD && m < x->n_mask; m++)
-            cut_for_mask(out, &x->mask[m], in->var, spans, in->lo, in->hi, step);
+            cut_for_mask(out, &x->mask[m], in->var, spans, in->lo, in->hi, step, k->vars.at[in->var].role.lanes > 1);
     }
     if (out->n) add_cut(out, in->lo), add_cut(out, in->hi);
     if (out->full) out->n = 0;

@@ -270,9 +270,12 @@ static bool walk_dot(walk *w, val v, const affine *idx) {
            walk_later(w, (pending){ n->in[0], ia, true, false, work, a });
 }
 
-/* Whether the contraction around view v, which has a border, reads what is inside of it. */
-static bool sees_through(const walk *w, val v, int64_t dot_work) {
+/* Whether the contraction around view v, which has a border, reads what is inside of it. Not where vectors of the result would
+ * run across the border: they would be cut short there, or checked lane by lane. */
+static bool sees_through(const walk *w, val v, int64_t dot_work, const kmask_list *border) {
     const graph *g = w->s->g;
+    for (int i = 0; i < border->n && !w->s->opts.rows_only && w->an->n_root_vars; i++)
+        if (affine_coef(border->at[i].e, w->an->n_root_vars - 1)) return false;
     int64_t all = graph_elems(g, v), inside = graph_elems(g, graph_get(g, v)->in[0]);
     if (dot_work / FEW_READS <= all) return true;
     return !w->s->opts.rows_only && dot_work / MANY_READS <= all && all - inside <= inside / SMALL_BORDER;
@@ -290,7 +293,7 @@ static bool walk_move(walk *w, pending x) {
         if (add_split(w, f)) return false;
         return fail(w, u, "the reshape between does not keep loops in order");
     }
-    if (masks.n && x.under_dot && !sees_through(w, x.v, x.dot_work)) /* else tiling keeps the checks at the border */
+    if (masks.n && x.under_dot && !sees_through(w, x.v, x.dot_work, &masks)) /* else tiling keeps the checks at the border */
         return fail(w, x.v,
                     "a contraction that reads its operands often does so without bounds checks: the border is made in memory");
     return walk_later(w, (pending){ u, in, x.under_dot, x.masked || masks.n, x.dot_work, x.use });

@@ -77,10 +77,11 @@ static const target machine_at_hand = {
 /* Layers of well-known networks, made small: all of them multiply whole vectors. */
 ARENA_TEST(test_layers_have_vectors) {
     static const layer layers[] = {
-        { 1, 16, 32, 28, 28, 1, 2, 1, 0, 1, false }, { 1, 16, 32, 14, 14, 3, 1, 1, 1, 1, false },
-        { 1, 32, 16, 7, 7, 3, 1, 1, 1, 1, false },   { 1, 16, 32, 28, 28, 3, 2, 1, 1, 1, false },
-        { 1, 3, 16, 56, 56, 7, 2, 1, 3, 1, false },  { 2, 16, 16, 14, 14, 3, 1, 2, 2, 1, false },
-        { 1, 3, 16, 64, 64, 11, 4, 1, 2, 1, false }, { 1, 32, 64, 14, 14, 1, 1, 1, 0, 1, true },
+        { 1, 16, 32, 28, 28, 1, 2, 1, 0, 1, false },  { 1, 16, 32, 14, 14, 3, 1, 1, 1, 1, false },
+        { 1, 32, 16, 7, 7, 3, 1, 1, 1, 1, false },    { 1, 16, 32, 28, 28, 3, 2, 1, 1, 1, false },
+        { 1, 3, 16, 56, 56, 7, 2, 1, 3, 1, false },   { 2, 16, 16, 14, 14, 3, 1, 2, 2, 1, false },
+        { 1, 3, 16, 64, 64, 11, 4, 1, 2, 1, false },  { 1, 32, 64, 14, 14, 1, 1, 1, 0, 1, true },
+        { 1, 16, 16, 28, 28, 3, 1, 1, 1, 16, false }, { 1, 16, 16, 28, 28, 3, 2, 1, 1, 4, false },
     };
     for (size_t i = 0; i < 2 * COUNT_OF(layers); i++) {
         plan *p = plan_of(a, convolution(a, &layers[i / 2], i & 1), &machine_at_hand);
