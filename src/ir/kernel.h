@@ -213,6 +213,7 @@ typedef struct kvar_info {
     krole role;
     int threads; /* GPU: of a thread block, that share a row, or a sum (split-K); 0: it is not bound */
     int matrix;  /* GPU: a thread block has so many of these rows, which matrix units multiply; 0: threads do */
+    bool staged; /* GPU: of columns that matrix units multiply: results go through shared memory */
     int steps;   /* GPU: of a sum: so many at a time have their operands in shared memory (K block); 0: they have not */
 } kvar_info;
 

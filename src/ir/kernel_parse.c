@@ -429,6 +429,7 @@ static void var_text(reader *p) {
     if (read_accept(p, "unroll")) v.role.unroll = (int)read_int_in(p, 2, 1025, "2 to 1024 copies");
     if (read_accept(p, "threads")) v.threads = (int)read_int_in(p, 1, 1025, "1 to 1024 threads");
     if (read_accept(p, "matrix")) v.matrix = (int)read_int_in(p, 1, 1025, "1 to 1024 rows");
+    v.staged = v.matrix && read_accept(p, "staged");
     if (read_accept(p, "steps")) v.steps = (int)read_int_in(p, 1, 1025, "1 to 1024 steps");
     if (p->k->vars.n == MAX_VARS) read_fail(p, "fewer variables");
     VEC_PUSH(p->a, &p->k->vars, v);

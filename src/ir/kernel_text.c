@@ -219,7 +219,7 @@ static void print_var(const kernel *k, const kvar_info *v, str *out) {
     if (v->role.lanes > 1) str_addf(out, " lanes %d", v->role.lanes);
     if (v->role.unroll > 1) str_addf(out, " unroll %d", v->role.unroll);
     if (v->threads) str_addf(out, " threads %d", v->threads);
-    if (v->matrix) str_addf(out, " matrix %d", v->matrix);
+    if (v->matrix) str_addf(out, " matrix %d%s", v->matrix, v->staged ? " staged" : "");
     if (v->steps) str_addf(out, " steps %d", v->steps);
     str_add(out, "\n");
 }

@@ -116,7 +116,7 @@ static void find_access(tiler *w) {
 static bool read_rows(tiler *w, bool *const needed[2], str *why) {
     const kernel *k = w->k;
     kvar row[2] = { -1, -1 };
-    for (kvar v = 0; v < k->vars.n; v++) w->s.matrix |= k->vars.at[v].matrix > 0;
+    for (kvar v = 0; v < k->vars.n; v++) w->s.matrix |= k->vars.at[v].matrix > 0, w->s.staged |= k->vars.at[v].staged;
     for (kvar v = 0; v < k->vars.n; v++) {
         if (!(w->s.matrix ? k->vars.at[v].matrix : k->vars.at[v].threads) || k->vars.at[v].reduce) continue;
         bool a = gpu_any_uses(w->k, needed[0], v), b = gpu_any_uses(w->k, needed[1], v), outer = false;
@@ -168,7 +168,7 @@ static bool without_roles(const tiler *w, kernel *plain, str *why) {
         bool row = v == w->side[0].row || v == w->side[1].row;
         if (x->role.lanes > 1 || (x->role.unroll > 1 && !row))
             return step_refuse(why, "loop %s is vectorized or unrolled, which threads do not write", x->name);
-        x->role.unroll = 1, x->threads = x->steps = x->matrix = 0;
+        x->role.unroll = 1, x->threads = x->steps = x->matrix = 0, x->staged = false;
     }
     return k->par_var < 0 || step_refuse(why, "threads of a processor share the loops already");
 }

@@ -25,6 +25,7 @@ typedef struct tile_shape {
     int t[2], n[2]; /* of m and n: tile of a thread, threads */
     int split_k;    /* threads along the contraction */
     bool matrix;    /* matrix units multiply: a thread's tile are the fragments that it has */
+    bool staged;    /* and its results go through shared memory */
     k_block b;
 } tile_shape;
 
@@ -111,6 +112,8 @@ affine tiler_number(const tile_writer *w, int lo, int bits, int64_t chunk);
 tile_layout tiler_copy_layout(const tiler *w, int x);
 void tiler_copy_blocks(tile_writer *w, affine s);
 
+/* tensorize.c: what the bits of a thread's number count where results are staged. */
+tile_layout tiler_staged_layout(void);
 /* tensorize.c: the kernel's body inside the loops over blocks and threads. */
 void tiler_write_matrix(tile_writer *w);
 

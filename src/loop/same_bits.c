@@ -58,9 +58,9 @@ static bool same_nests(const kernel *k, const loop_step *x, const loop_step *y, 
 }
 
 static bool same_step(const kernel *k, const loop_step *x, const loop_step *y, str *why) {
+    if (x->op == STEP_tensorize && y->op == x->op)
+        return true; /* units add the same 16 products at a time, whatever the tile */
     bool same = x->op == y->op && x->n == y->n;
-    if (same && x->op == STEP_tensorize)
-        return true; /* whatever the tile: units add the same 16 products at a time, in order */
     for (int i = 0; i < x->n && same; i++)
         same = x->arg[i].kind == y->arg[i].kind && x->arg[i].n == y->arg[i].n && !strcmp(x->arg[i].word, y->arg[i].word);
     if (same && x->op == STEP_nests) return same_nests(k, x, y, why);

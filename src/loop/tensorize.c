@@ -7,16 +7,18 @@
 #include "loop/build.h"
 #include "loop/block_tile.h"
 
+enum { STAGED_LANES = 8, STAGED_PITCH = KERNEL_MATRIX + 4 /* rows begin in other banks */ };
 enum { MOST_COLUMNS = 256, MOST_ROWS = 256, MOST_PIECES = 32 /* that a thread copies of a K block */ };
 
 bool step_tensorize(kernel **k, const loop_step *s, str *why) {
     for (int x = 0; x < 4; x += 2) {
-        const loop_step half = { .op = s->op, .n = 2, .arg = s->arg + x };
+        const loop_step half = { .op = s->op, .n = 2, .arg = s->arg + x }; /* loop n */
         kvar v;
         if (!gpu_take_role(*k, &half, false, &v, why)) return false;
     }
     if (!strcmp(s->arg[0].word, s->arg[2].word)) return step_refuse(why, "%s twice: expected two loops", s->arg[0].word);
     for (int x = 0; x < 4; x += 2) (*k)->vars.at[step_loop(*k, s, x, why)].matrix = (int)s->arg[x + 1].n;
+    (*k)->vars.at[step_loop(*k, s, 2, why)].staged = step_flag(s, "staged");
     return true;
 }
 
@@ -83,7 +85,7 @@ bool tiler_matrix_access(tiler *w, str *why) {
         if (pieces > MOST_PIECES)
             return step_refuse(why, "a thread copies %lld pieces of operand %s; the limit is %d", (long long)pieces,
                                x ? "B" : "A", MOST_PIECES);
-        w->side[x].lanes = 1 + x, w->side[x].pitch = KERNEL_MATRIX;
+        w->side[x].lanes = !x ? 1 : w->s.staged ? STAGED_LANES : 2, w->side[x].pitch = KERNEL_MATRIX;
         w->side[x].tail = tiler_extent(w, w->side[x].row) % tiler_rows(w, x) != 0;
     }
     if (tiler_at(w, w->side[0].operand)->src != tiler_at(w, w->side[1].operand)->src)
@@ -142,6 +144,48 @@ static void write_results(tile_writer *w, reg acc) {
         }
 }
 
+/* Threads side by side have a row, in vectors; the ones behind them the next rows. */
+tile_layout tiler_staged_layout(void) {
+    tile_layout l = { .n = 0 };
+    tiler_add_field(&l, 1, KERNEL_MATRIX / STAGED_LANES, STAGED_LANES);
+    tiler_add_field(&l, 0, KERNEL_WARPGROUP * STAGED_LANES / KERNEL_MATRIX, 1);
+    return l;
+}
+
+/* The same by way of shared memory, so many columns at a time: there threads have results as they lie in memory. */
+static void write_staged(tile_writer *w, reg acc) {
+    enum { TURNS = KERNEL_MATRIX * KERNEL_MATRIX / STAGED_LANES / KERNEL_WARPGROUP };
+    const tiler *t = w->w;
+    tile_results r = tiler_find_results(t);
+    tile_layout l = tiler_staged_layout();
+    reg *to[TURNS] = { w->c.to };
+    for (int c = 1; c < TURNS; c++) to[c] = ARENA_ARRAY(w->o->a, reg, t->k->ins.n);
+    int buf = build_buffer(w->o, TN_F32, KB_SHARED, tiler_rows(t, 0) * STAGED_PITCH);
+    affine first = affine_scale(w->o->a, tiler_number(w, l.bits, w->thread_bits - l.bits, 0), KERNEL_MATRIX),
+           column = affine_scale(w->o->a, tiler_number(w, 0, l.field[0].bits, 0), STAGED_LANES),
+           fragment = build_plus(w->o->a, w->thread[1], w->thread[0], STAGED_PITCH);
+    first = build_plus(w->o->a, first, tiler_number(w, l.field[1].lo, l.field[1].bits, 0), 1);
+    for (int p = 0; p < tiler_rows(t, 1) / KERNEL_MATRIX; p++) {
+        if (p) build_barrier(w->o);
+        for (int j = 0; j < KERNEL_MATRIX / 8; j++)
+            for (int h = 0; h < 2; h++) {
+                kins sums = { .op = K_LANES, .dtype = TN_F32, .a = acc, .lanes = 2 };
+                sums.first_lane = 4 * (j + p * KERNEL_MATRIX / 8) + 2 * h;
+                reg v = kernel_push(w->o, sums);
+                build_store(w->o, buf, affine_offset(fragment, 8 * j + 8 * h * STAGED_PITCH), v);
+            }
+        build_barrier(w->o);
+        for (int c = 0; c < TURNS; c++) {
+            affine row = affine_offset(first, c * KERNEL_MATRIX / TURNS);
+            w->c.to = to[c];
+            reg v = build_load(w->o, buf, build_plus(w->o->a, column, row, STAGED_PITCH), STAGED_LANES);
+            tiler_write_result(w, &r, build_plus(w->o->a, w->tile[0], row, 1),
+                               affine_offset(build_plus(w->o->a, w->tile[1], column, 1), p * KERNEL_MATRIX), v, c == 0, p == 0);
+            for (int i = 1; i < TURNS && p == 0 && c == 0; i++) memcpy(to[i], to[0], sizeof *to[0] * (size_t)t->k->ins.n);
+        }
+    }
+}
+
 void tiler_write_matrix(tile_writer *w) {
     const tiler *t = w->w;
     int around = t->n_loops - t->s.b.whole - 1;
@@ -152,5 +196,5 @@ void tiler_write_matrix(tile_writer *w) {
     for (int i = 0; i < around; i++) kernel_push(w->o, *tiler_at(t, t->loops + i));
     write_blocks(w, acc);
     build_ends(w->o, around);
-    write_results(w, acc);
+    (t->s.staged ? write_staged : write_results)(w, acc);
 }

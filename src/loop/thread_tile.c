@@ -91,6 +91,7 @@ static int open_threads(tile_writer *w) {
     int n = 0;
     for (int x = 0; x < 2 && t->s.b.powers; x++) l[n++] = tiler_copy_layout(t, x);
     if (t->s.split_k > 1) l[n++] = tiler_partial_layout(t);
+    if (t->s.staged) l[n++] = tiler_staged_layout();
     return tiler_open_threads(w, l, n);
 }
 

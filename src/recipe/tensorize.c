@@ -11,6 +11,7 @@
 typedef struct tensor_shape {
     int64_t rows[2];
     int stages; /* 1: the loop is not pipelined */
+    bool staged;
     double cost;
 } tensor_shape;
 
@@ -19,6 +20,11 @@ enum { MOST_STAGES = 4, MOST_SHAPES = 3 * 2 * MOST_STAGES };
 /* Instructions of a thread, as recipe_block_tile counts them. On an H200 a K block takes 1.6 times as long as the units alone
  * need for it and a cycle for 120 bytes that are copied; a tenth more where a multiprocessor has one thread block, which waits
  * for itself, and again where only one K block is under way. */
+static double shared_bytes(const tensor_shape *s) {
+    return (double)(s->stages * (s->rows[0] + s->rows[1]) * 2 * KERNEL_MATRIX +
+                    (s->staged ? s->rows[0] * (KERNEL_MATRIX + 4) * 4 : 0));
+}
+
 static double cost_of(const tiler *w, const tensor_shape *s, double blocks, const target *t) {
     const machine *m = machine_row_of(t);
     double rows = (double)s->rows[0], columns = (double)s->rows[1], bytes = (rows + columns) * 2 * KERNEL_MATRIX, others = 1,
@@ -29,15 +35,16 @@ static double cost_of(const tiler *w, const tensor_shape *s, double blocks, cons
     }
     double grid_blocks =
         others * ceil((double)tiler_extent(w, w->side[0].row) / rows) * ceil((double)tiler_extent(w, w->side[1].row) / columns);
-    double room = fmin(floor((double)m->shared_bytes / (s->stages * bytes)),
-                       floor((double)m->registers / (threads * (columns / 2 + 64))));
+    double room =
+        fmin(floor((double)m->shared_bytes / shared_bytes(s)), floor((double)m->registers / (threads * (columns / 2 + 64))));
     room = fmax(1, room);
     double at_once = fmin(room, ceil(grid_blocks / cores)), fill = ceil(grid_blocks / (cores * room)),
            step = at_once * (1.6 * rows * columns * 2 * KERNEL_MATRIX / m->matrix_f16 + bytes / 120);
     if (room < 2) step *= 1.1;
     if (s->stages < MOST_STAGES) step *= 1.1;
     double latency = part_fetch(m) * m->ghz * (s->stages == 1 ? blocks : 1);
-    return (fill * (blocks * step + latency + at_once * rows * columns / 10) + 1200) / 6 + recipe_start_cost(grid_blocks, t);
+    return (fill * (blocks * step + latency + at_once * rows * columns / (s->staged ? 16 : 6)) + 1200) / 6 +
+           recipe_start_cost(grid_blocks, t);
 }
 
 /* All shapes, the cheapest first. */
@@ -45,10 +52,10 @@ static int list(const tiler *w, double blocks, const target *t, tensor_shape *ou
     int n = 0;
     for (int64_t rows = KERNEL_MATRIX; 2 * rows <= t->block_threads && rows <= 128; rows *= 2)
         for (int64_t columns = KERNEL_MATRIX; columns <= 256; columns *= 2)
-            for (int stages = blocks > 1 ? 3 : 1; stages <= (blocks > 1 ? MOST_STAGES : 1); stages++) {
-                tensor_shape s = { .rows = { rows, columns }, .stages = stages };
+            for (int form = blocks > 1 ? 3 * 2 : 2; form < 2 * (blocks > 1 ? MOST_STAGES + 1 : 2); form++) {
+                tensor_shape s = { .rows = { rows, columns }, .stages = form / 2, .staged = form % 2 };
                 int at = n;
-                if (stages * (rows + columns) * 2 * KERNEL_MATRIX > recipe_shared_most(t) || n == MOST_SHAPES) continue;
+                if (shared_bytes(&s) > (double)recipe_shared_most(t) || n == MOST_SHAPES) continue;
                 s.cost = cost_of(w, &s, blocks, t);
                 for (n++; at > 0 && out[at - 1].cost > s.cost; at--) out[at] = out[at - 1];
                 out[at] = s;
@@ -60,8 +67,9 @@ static int list(const tiler *w, double blocks, const target *t, tensor_shape *ou
 static const char *steps_of(const tiler *w, const tensor_shape *s, const kernel *k) {
     const char *names[2], *depth = k->vars.at[tiler_at(w, w->loops + w->n_loops - 1)->var].name;
     for (int x = 0; x < 2; x++) names[x] = k->vars.at[w->side[x].row].name;
-    const char *text = arena_printf(k->a, "tensorize %s %lld %s %lld; pack_shared %s %d; tile", names[0], (long long)s->rows[0],
-                                    names[1], (long long)s->rows[1], depth, KERNEL_MATRIX);
+    const char *text =
+        arena_printf(k->a, "tensorize %s %lld %s %lld%s; pack_shared %s %d; tile", names[0], (long long)s->rows[0], names[1],
+                     (long long)s->rows[1], s->staged ? " staged" : "", depth, KERNEL_MATRIX);
     return s->stages > 1 ? arena_printf(k->a, "%s; pipeline %d", text, s->stages) : text;
 }
 

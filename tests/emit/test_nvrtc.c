@@ -324,10 +324,10 @@ static void test_matrix_units(void **state) {
     static const struct {
         int m, n, k, x_turned, w_turned;
         const char *type, *tile;
-    } cases[] = { { 512, 512, 512, 0, 0, "bf16", "i0 128 i1 256; pack_shared k2 64; tile; pipeline 4" },
+    } cases[] = { { 512, 512, 512, 0, 0, "bf16", "i0 128 i1 256 staged; pack_shared k2 64; tile; pipeline 4" },
                   { 512, 512, 512, 1, 1, "f16", "i0 128 i1 128; pack_shared k2 64; tile; pipeline 3" },
                   { 500, 310, 70, 0, 1, "bf16", "i0 64 i1 64; pack_shared k2 64; tile" },
-                  { 504, 312, 800, 1, 0, "bf16", "i0 128 i1 64; pack_shared k2 64; tile; pipeline 5" } };
+                  { 504, 312, 800, 1, 0, "bf16", "i0 128 i1 64 staged; pack_shared k2 64; tile; pipeline 5" } };
     need_nvrtc();
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         arena a;
