@@ -30,6 +30,14 @@ X.edges.forEach(e => (into[e.to].push(e), outof[e.from].push(e)));
 const name = id => { const v = V.get(id); return v ? (v.name || '%' + id + ' ' + v.op) : 'a value'; };
 const long = id => { const v = V.get(id); return v ? `%${id} ${v.op} ${v.shape}${v.name ? ' (' + v.name + ')' : ''}` : ''; };
 const kname = i => `kernel ${K[i].kernel}: ${K[i].name}`, reason = d => d >= 0 ? X.decisions[d].reason : 'nothing was noted';
+const HINTS = [[/^several kernels use it/, 'It is computed once and stored, because each reader would otherwise have to compute it again.'],
+  [/repeat the work for every tile/, 'A matrix product reads its operands many times: computed inside, this would be computed as often.'],
+  [/other rows/, 'Kernels are joined where a block of rows can go through both; here the rows of one are not those of the other.'],
+  [/needed elsewhere, too/, 'What the first kernel makes must be in memory for others anyway, so that joining these two saves little.'],
+  [/an output of the graph/, 'The caller wants to read it, so that it has to be in memory.'],
+  [/one contraction a kernel/, 'Each matrix product or convolution has tiles of its own, which fit its shape.'],
+  [/fusion level/, 'A higher level may fuse it: see “What if”.']];
+const hint = text => (HINTS.find(x => x[0].test(text)) || [0, ''])[1];
 const go = (to, text) => h('button', { class: 'link', type: 'button', onclick: () => select(to, true) }, text);
 const params = k => ['reads', 'writes'].map((how, n) => { const names = k.touches.filter(t => t[how] && (n || !t.writes)).map(t => B.get(t.buffer)).filter(b => b && b.slot > 0 && b.slot < 3).map(b => name(b.value)).sort((x, y) => x.length - y.length);
   return names.length ? `${n ? 'updates' : 'reads'} ${names[0]}${names.length > 1 ? ` and ${names.length - 1} more` : ''}` : ''; }).filter(x => x).join(', ');
@@ -228,7 +236,7 @@ function valueDetail(id) {
   const v = V.get(id), mine = X.decisions.filter(d => d.value === id), trips = X.edges.filter(e => e.value === id), read = users.get(id) || [];
   return [h('h3', {}, long(id)), h('p', {}, place(v)), v.kernel !== undefined && v.buffer !== undefined && h('p', {}, 'Made by ', kernelLink(v.kernel), '.'),
     h('p', {}, 'Computed from: ', (v.in || []).length ? list(v.in.filter(i => V.has(i)), valueLink) : 'nothing', '. Read by: ', read.length ? list(read.slice(0, 12), valueLink) : 'nothing in the graph', read.length > 12 && ` and ${read.length - 12} more`, '.'),
-    h('h3', {}, 'Why'), mine.length ? h('ul', {}, mine.map(d => h('li', {}, h('b', { class: d.fused ? 'good' : 'bad' }, d.fused ? 'fused: ' : 'not fused: '), d.reason, d.with ? [' (with ', valueLink(d.with), ')'] : ''))) : h('p', {}, 'The compiler had nothing to decide about it.'),
+    h('h3', {}, 'Why'), mine.length ? h('ul', {}, mine.map(d => h('li', {}, h('b', { class: d.fused ? 'good' : 'bad' }, d.fused ? 'fused: ' : 'not fused: '), d.reason, d.with ? [' (with ', valueLink(d.with), ')'] : '', !d.fused && hint(d.reason) ? h('div', { class: 'soft' }, hint(d.reason)) : ''))) : h('p', {}, 'The compiler had nothing to decide about it.'),
     v.stored_us && h('p', {}, h('b', {}, 'Otherwise: '), `stored, it would be ${bytes(v.bytes)} written and read again${v.kernels > 1 ? ' in each of ' + v.kernels + ' kernels' : ''}, about ${time(v.stored_us)} a run.`),
     trips.length > 0 && h('p', {}, h('b', {}, 'What it costs: '), `${bytes(trips[0].bytes)} written once and read by `, list([...new Set(trips.map(e => e.to))], i => go({ kernel: i }, 'kernel ' + i)), `; about ${time(trips.reduce((s, e) => Math.max(s, e.us), 0))} for each that fusing would save at most.`)];
 }
@@ -261,7 +269,7 @@ function edges(text) {
   fill('whycount', X.edges.length ? `${all.length} of ${X.edges.length}; all have a reason` : 'All is one kernel: nothing to ask.');
   fill('edges', h('tr', {}, ['From', 'To', 'Value', 'Bytes', 'Price', 'Not fused because'].map((x, i) => h('th', { class: i === 3 || i === 4 ? 'n' : '' }, x))),
     all.slice(0, 400).map(e => h('tr', {}, h('td', {}, go({ kernel: e.from }, `${e.from} ${clip(K[e.from].name, 22)}`)), h('td', {}, go({ kernel: e.to }, `${e.to} ${clip(K[e.to].name, 22)}`)), h('td', {}, valueLink(e.value)),
-      h('td', { class: 'n' }, bytes(e.bytes)), h('td', { class: 'n' }, time(e.us)), h('td', {}, reason(e.decision)))));
+      h('td', { class: 'n' }, bytes(e.bytes)), h('td', { class: 'n' }, time(e.us)), h('td', { title: hint(reason(e.decision)) }, reason(e.decision)))));
 }
 function kernels() {
   const most = f => Math.max(...K.map(f), 1e-9), meter = (x, max, text, c) => h('td', { class: 'n meter', style: `--w:${(100 * x / max).toFixed(1)}%;--c:var(${c})` }, text);
