@@ -74,7 +74,7 @@ bool step_apply(kernel **k, const loop_step *s, str *why) {
     if (!apply[s->op]) return step_refuse(why, "there is no such step");
     if (!takes_form(*k, (step_op)s->op, why)) return false;
     if ((*k)->params && s->op != STEP_tile && s->op != STEP_parallel && s->op != STEP_multiply_add &&
-        s->op != STEP_block_rows && s->op != STEP_nests)
+        s->op != STEP_block_rows && s->op != STEP_fuse_loops && s->op != STEP_nests)
         return step_refuse(why, "the kernel has sizes that are given at run time (%s): this step needs literal ones",
                            dim_names(*k));
     bool blocks = !(*k)->tiled && loop_has_blocks(*k);
