@@ -186,8 +186,8 @@ static tn_status build(tn_program *p, err *e) {
     p->stats.build_seconds = now_seconds() - start;
     p->stats.cache_hits = hit, p->stats.cache_misses = !hit;
     bool gpu = p->target.kind == TARGET_GPU; /* one entry for equal kernels, and none for all of them */
-    if (!gpu && !plan_has_control(p->plan) && (status = api->find(p->dev, p->module, "tn_main", &p->main_entry, e)))
-        return status;
+    bool whole = p->image ? plan_is_one_function(p->plan) : !plan_has_control(p->plan);
+    if (!gpu && whole && (status = api->find(p->dev, p->module, "tn_main", &p->main_entry, e))) return status;
     for (int i = 0; i < p->plan->kernels.n; i++) {
         char name[32];
         snprintf(name, sizeof name, "tn_kernel_%d", gpu ? p->plan->kernels.at[i].code : i);

@@ -209,6 +209,8 @@ void plan_extend_lives(const plan *p, plan_life_fn f, void *ud);
 void plan_window_lives(const plan *p, plan_life_fn f, void *ud);
 /* plan_steps.c: a kernel that copies a buffer (from < 0: zeros), and its arguments. */
 pkernel plan_copy(const plan *p, int32_t from, int32_t to);
+bool plan_is_one_function(const plan *p);      /* on the CPU: there is no control flow, or threads share nothing out */
+int plan_depth(const plan *p);                 /* of loops inside of each other */
 bool plan_is_for_gpus(const plan *p);          /* has kernels, and each is one thread's of a GPU */
 int plan_check_steps(const plan *p, str *out); /* plan_steps.c: the tree, and what goes from iteration to iteration; likewise */
 int plan_check(const plan *p, str *out);       /* plan_check.c: all of that, offsets, liveness, aliases; number of problems */

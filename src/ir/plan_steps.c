@@ -265,6 +265,25 @@ pkernel plan_copy(const plan *p, int32_t from, int32_t to) {
     return pk;
 }
 
+bool plan_is_one_function(const plan *p) {
+    if (!plan_has_control(p)) return true;
+    for (int i = 0; i < p->kernels.n; i++)
+        if (p->kernels.at[i].k->par_var >= 0) return false;
+    return plan_loop(p) != NULL;
+}
+
+int plan_depth(const plan *p) {
+    VEC(int) open = { 0 };
+    int depth = 0, most = 0;
+    for (int i = 0; i < p->steps.n; i++) {
+        for (; open.n && pstep_end(p, open.at[open.n - 1]) <= i; open.n--) depth--;
+        if (p->steps.at[i].kind != PSTEP_REPEAT) continue;
+        VEC_PUSH(p->a, &open, i);
+        if (++depth > most) most = depth;
+    }
+    return most;
+}
+
 bool plan_is_for_gpus(const plan *p) {
     for (int i = 0; i < p->kernels.n; i++)
         if (!p->kernels.at[i].k->block_threads) return false;

@@ -102,11 +102,12 @@ tn_status session_record(tn_session *s, bool kernels, list **out) {
     tn_program *p = s->p;
     const device_api *api = p->dev->api;
     err *e = &s->err;
-    tn_status code = api->record(p->dev, plan_slots(p->plan), out, e);
+    bool steps = kernels || !p->main_entry; /* else the program moves its windows itself */
+    tn_status code = api->record(p->dev, steps ? plan_slots(p->plan) : SLOT_IO + p->plan->io.n, out, e);
     if (code) return code;
     list *l = *out;
     bool loops = plan_loop(p->plan) != NULL;
-    if (kernels || !p->main_entry)
+    if (steps)
         code = record_steps(s, l, 0, p->plan->steps.n);
     else
         code = api->launch(l, &(device_launch){ .entry = p->main_entry, .parallel = p->parallel, .loops = loops }, e);

@@ -161,6 +161,7 @@ static void put_while(sched *s, val v, lowering *low) {
 
 static void zero(sched *s, int32_t to) {
     if (s->p->bufs.at[to].bytes == 0) return;
+    sched_decide(s, s->p->bufs.at[to].node, 0, false, "a scan stacks it, slice by slice, over zeros");
     push_step(s, (pstep){ .kind = PSTEP_LAUNCH, .kernel = s->p->kernels.n });
     VEC_PUSH(s->a, &s->p->kernels, plan_copy(s->p, -1, to));
 }

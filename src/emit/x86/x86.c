@@ -16,6 +16,7 @@ typedef struct image {
     x86_names imports;
     int *label;                                                                     /* [kernels] */
     int32_t f_slots, f_tid, f_nt, f_par, f_steps, f_step, f_slot, f_scratch, frame; /* places in the frame of tn_main */
+    int32_t f_left;          /* of loops inside of each other: iterations that are left */
     int32_t s_copy, s_frame; /* in scratch memory, behind the addresses of buffers: slots of a step; frames of kernels */
     int64_t most;            /* bytes of the largest of these */
 } image;
@@ -202,11 +203,13 @@ static void put_rings(image *im, const pstep *loop) {
     const plan *p = im->p;
     x86_asm *s = &im->s;
     int one = x86_label(s);
-    x86_put(s, X86_CMPI, 0, 0, 0, x86_m(RSP, im->f_steps), 1);
-    x86_jump(s, X86_JLE, one);
+    if (!p->n_windows) { /* which are written to the slots */
+        x86_put(s, X86_CMPI, 0, 0, 0, x86_m(RSP, im->f_steps), 1);
+        x86_jump(s, X86_JLE, one);
+    }
     mov_rm(s, RCX, RSP, im->f_slot);
     mov_rm(s, RDI, RSP, im->f_scratch);
-    for (int i = 0; i < SLOT_IO + p->io.n; i++) {
+    for (int i = 0; i < SLOT_IO + p->io.n; i++) { /* windows come behind */
         mov_rm(s, RAX, RCX, 8 * i);
         mov_mr(s, RDI, im->s_copy + 8 * i, RAX);
     }
@@ -223,6 +226,113 @@ static void put_rings(image *im, const pstep *loop) {
     x86_put(s, X86_LEA, 0, RAX, 0, x86_m(RDI, im->s_copy), 0);
     mov_mr(s, RSP, im->f_slots, RAX);
     x86_bind(s, one);
+}
+
+/* ---- control flow: of plans whose kernels are not shared out ---- */
+
+static void put_address(image *im, int to, const pbuf *b) { /* changes RCX, RDX */
+    x86_asm *s = &im->s;
+    mov_rm(s, RCX, RSP, im->f_slots);
+    mov_rm(s, to, RCX, b->slot * 8);
+    if (!b->offset) return;
+    x86_movabs(s, RDX, b->offset);
+    x86_put(s, X86_ADD, 0, to, 0, x86_r(RDX), 0);
+}
+
+/* Jumps there unless the bool is true. */
+static void put_unless(image *im, int32_t cond, int to) {
+    x86_asm *s = &im->s;
+    put_address(im, RAX, &im->p->bufs.at[cond]);
+    x86_put(s, X86_MOVZX8, 0, RAX, 0, x86_m(RAX, 0), 0);
+    x86_put(s, X86_CMPI, 0, 0, 0, x86_r(RAX), 0);
+    x86_jump(s, X86_JE, to);
+}
+
+/* How many iterations, in RAX. */
+static void put_count(image *im, const pstep *x) {
+    x86_asm *s = &im->s;
+    if (x->count < 0) {
+        x86_movabs(s, RAX, x->times);
+        return;
+    }
+    put_address(im, RAX, &im->p->bufs.at[x->count]);
+    mov_rm(s, RAX, RAX, 0);
+    x86_movabs(s, RDX, x->times);
+    x86_put(s, X86_CMP, 0, RAX, 0, x86_r(RDX), 0);
+    x86_put(s, X86_CMOVG, 0, RAX, 0, x86_r(RDX), 0);
+}
+
+static void put_serial(image *im, int i, int end, int depth, int leave);
+
+/* Windows are slots, which move. */
+static void put_repeat(image *im, int i, int depth) {
+    const plan *p = im->p;
+    const pstep *x = &p->steps.at[i];
+    x86_asm *s = &im->s;
+    int top = x86_label(s), done = x86_label(s);
+    int32_t left = im->f_left + 8 * depth;
+    if (x->times) {
+        put_count(im, x);
+        mov_mr(s, RSP, left, RAX);
+        x86_put(s, X86_CMPI, 0, 0, 0, x86_r(RAX), 0);
+        x86_jump(s, X86_JLE, done);
+    }
+    for (int k = 0; k < x->n_rings; k++) {
+        const pbuf *w = &p->bufs.at[x->rings[k].buf];
+        put_address(im, RAX, &p->bufs.at[w->window_of]);
+        if (x->backward) {
+            mov_rm(s, RDX, RSP, left);
+            x86_put(s, X86_ADDI, 0, 0, 0, x86_r(RDX), -1);
+            x86_movabs(s, RSI, x->rings[k].stride);
+            x86_put(s, X86_IMUL, 0, RDX, 0, x86_r(RSI), 0);
+            x86_put(s, X86_ADD, 0, RAX, 0, x86_r(RDX), 0);
+        }
+        mov_mr(s, RCX, 8 * w->slot, RAX);
+    }
+    x86_bind(s, top);
+    put_serial(im, i + 1, pstep_end(p, i), depth + 1, done);
+    mov_rm(s, RCX, RSP, im->f_slots);
+    for (int k = 0; k < x->n_rings; k++) {
+        int64_t stride = x->backward ? -x->rings[k].stride : x->rings[k].stride;
+        int32_t slot = 8 * p->bufs.at[x->rings[k].buf].slot;
+        mov_rm(s, RAX, RCX, slot);
+        x86_movabs(s, RDX, stride);
+        x86_put(s, X86_ADD, 0, RAX, 0, x86_r(RDX), 0);
+        mov_mr(s, RCX, slot, RAX);
+    }
+    if (!x->times) {
+        x86_jump(s, X86_JMP, top);
+    } else {
+        mov_rm(s, RAX, RSP, left);
+        x86_put(s, X86_ADDI, 0, 0, 0, x86_r(RAX), -1);
+        mov_mr(s, RSP, left, RAX);
+        x86_put(s, X86_CMPI, 0, 0, 0, x86_r(RAX), 1);
+        x86_jump(s, X86_JGE, top);
+    }
+    x86_bind(s, done);
+}
+
+static void put_branch(image *im, int i, int depth, int leave) {
+    const pstep *x = &im->p->steps.at[i];
+    x86_asm *s = &im->s;
+    int other = x86_label(s), done = x86_label(s);
+    put_unless(im, x->cond, other);
+    put_serial(im, i + 1, i + 1 + x->n_then, depth, leave);
+    x86_jump(s, X86_JMP, done);
+    x86_bind(s, other);
+    put_serial(im, i + 1 + x->n_then, pstep_end(im->p, i), depth, leave);
+    x86_bind(s, done);
+}
+
+/* Steps [i, end), by one thread. leave: where the innermost loop ends. */
+static void put_serial(image *im, int i, int end, int depth, int leave) {
+    for (; i < end; i = pstep_end(im->p, i)) {
+        const pstep *x = &im->p->steps.at[i];
+        if (x->kind == PSTEP_LAUNCH) put_launch(im, x->kernel);
+        if (x->kind == PSTEP_REPEAT) put_repeat(im, i, depth);
+        if (x->kind == PSTEP_BRANCH) put_branch(im, i, depth, leave);
+        if (x->kind == PSTEP_LEAVE) put_unless(im, x->cond, leave);
+    }
 }
 
 static void put_steps(image *im, int i, int end, behind more, int leave);
@@ -247,6 +357,10 @@ static void put_loop(image *im, int i, int leave) {
 /* Steps [i, end). more: behind the last of them. */
 static void put_steps(image *im, int i, int end, behind more, int leave) {
     const plan *p = im->p;
+    if (plan_has_control(p) && i < end && p->steps.at[i].kind != PSTEP_LOOP) {
+        put_serial(im, i, end, 0, leave);
+        return;
+    }
     for (int next; i < end; i = next) {
         if (p->steps.at[i].kind == PSTEP_LOOP) {
             put_loop(im, i, leave);
@@ -286,13 +400,14 @@ static void lay_out(image *im) {
                                 &im->f_steps, &im->f_step, &im->f_slot, &im->f_scratch };
     int n_args = 0;
     for (size_t i = 0; i < COUNT_OF(places); i++) *places[i] = 8 * (int32_t)i;
-    im->frame = 8 * (int32_t)COUNT_OF(places);
+    im->frame = im->f_left = 8 * (int32_t)COUNT_OF(places);
+    im->frame += 8 * (plan_depth(im->p) + 1);
     for (int i = 0; i < im->p->kernels.n; i++) {
         const kernel *k = im->p->kernels.at[i].k;
         if (k->bufs.n + (k->params != NULL) > n_args) n_args = k->bufs.n + (k->params != NULL);
     }
     im->s_copy = 8 * n_args;
-    im->s_frame = (im->s_copy + 8 * (SLOT_IO + im->p->io.n) + 63) & ~63;
+    im->s_frame = (im->s_copy + 8 * plan_slots(im->p) + 63) & ~63;
 }
 
 static void print_listing(image *im, str *out) {
@@ -329,7 +444,7 @@ bool emit_x86(const plan *p, x86_level level, arena *a, machine_code *out, str *
     for (int i = 0; i < p->kernels.n; i++)
         if (p->kernels.at[i].code == i && !put_kernel(&im, &f, i, out_why)) return false;
     out->scratch = plan_room(im.s_frame + im.most);
-    if (!plan_has_control(p)) put_main(&im);
+    if (plan_is_one_function(p)) put_main(&im);
     for (int i = 0; i < p->kernels.n; i++) put_entry(&im, i);
     im.s.n_cells = im.imports.names.n;
     size_t cells = x86_finish(&im.s, &out->n_text);
