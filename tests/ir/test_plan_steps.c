@@ -27,8 +27,12 @@ static const char *const graphs[] = {
     "    %bi = if %bt, %bx then=@yes else=@no f32[40]\n    %bs = tanh %bi\n    return %bn, %bs\n  }\n"
     "  %1 = while i, x cond=@c body=@b i64[]\n  %2 = proj %1 index=1 f32[40]\n  %3 = add %2, w\n  %4 = tanh %3\n"
     "  return %3 as \"y\", %4 -> w, %1 as \"n\"\n}\n",
+    "graph @scan(x f32[6,40], h f32[40], n i64[]) {\n  %1 = tanh x\n"
+    "  region @b(%c f32[40], %t f32[40]) {\n    %2 = add %c, %t\n    %3 = tanh %2\n    return %3, %2\n  }\n"
+    "  %4 = scan n, h, %1 body=@b carry=1 steps=1 length=6 f32[40]\n  %5 = proj %4 index=1 f32[6,40]\n  %6 = exp %5\n"
+    "  return %4 as \"y\", %6 as \"z\"\n}\n",
 };
-enum { NET, TRAIN, CONTROL };
+enum { NET, TRAIN, CONTROL, SCAN };
 
 static plan *make_plan(arena *a, int which, bool gpu, tn_mode mode) {
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
@@ -156,6 +160,27 @@ DEFECT(carried_value_written_over) { /* by a value that lives between its uses i
     share_place(p, last_written(p)->buf, first->args[first->k->bufs.n - 1].buf);
 }
 
+static pring *window(plan *p, int i) { return (pring *)(uintptr_t)&step(p, PSTEP_REPEAT)->rings[i]; }
+static pbuf *over(plan *p, int i) { return &p->bufs.at[p->bufs.at[window(p, i)->buf].window_of]; }
+DEFECT(too_many_times) { step(p, PSTEP_REPEAT)->times++; }
+DEFECT(negative_times) { step(p, PSTEP_REPEAT)->times = -6; }
+DEFECT(counted_by_floats) { step(p, PSTEP_REPEAT)->count = window(p, 0)->buf; }
+DEFECT(counted_by_no_buffer) { step(p, PSTEP_REPEAT)->count = p->bufs.n; }
+DEFECT(window_too_near) { window(p, 0)->stride -= 4; }
+DEFECT(window_of_a_value) { window(p, 0)->buf = buffer_of(p, PB_INPUT, 0); }
+DEFECT(window_twice) { *window(p, 1) = *window(p, 0); }
+DEFECT(window_dropped) { step(p, PSTEP_REPEAT)->n_rings--; }
+DEFECT(window_in_another_slot) { p->bufs.at[window(p, 0)->buf].slot++; }
+DEFECT(window_over_another_type) { over(p, 0)->dtype = TN_I32; }
+DEFECT(window_of_itself) { p->bufs.at[window(p, 1)->buf].window_of = window(p, 1)->buf; }
+DEFECT(window_used_outside) {
+    pkernel *pk = &p->kernels.at[p->kernels.n - 1];
+    pk->args[0].buf = window(p, 0)->buf;
+}
+DEFECT(stacks_in_one_place) {
+    share_place(p, p->bufs.at[window(p, 0)->buf].window_of, p->bufs.at[window(p, 1)->buf].window_of);
+}
+
 typedef struct defect {
     const char *name;
     void (*plant)(plan *p);
@@ -170,7 +195,22 @@ typedef struct defect {
     { #name, name, NET, true, TN_MODE_LOOP, problem }
 #define CTL(name, problem)                                                                                                     \
     { #name, name, CONTROL, false, TN_MODE_LOOP, problem }
+#define SCN(name, problem)                                                                                                     \
+    { #name, name, SCAN, false, TN_MODE_LOOP, problem }
 static const defect defects[] = {
+    SCN(too_many_times, "7 times, over the"),
+    SCN(negative_times, "is repeated -6 times"),
+    SCN(counted_by_floats, "which is not one i64"),
+    SCN(counted_by_no_buffer, "which is not one i64"),
+    SCN(window_too_near, "over the"),
+    SCN(window_of_a_value, "which is no window"),
+    SCN(window_twice, "which moves elsewhere, too"),
+    SCN(window_dropped, "outside of its loop"),
+    SCN(window_in_another_slot, "lies in slot"),
+    SCN(window_over_another_type, "over the"),
+    SCN(window_of_itself, "is a window of b"),
+    SCN(window_used_outside, "outside of its loop"),
+    SCN(stacks_in_one_place, "overlap"),
     CTL(leave_dropped, "is a loop that nothing leaves"),
     CTL(leave_outside, "leaves no loop"),
     CTL(leave_before_its_condition, "which nothing has written"),
