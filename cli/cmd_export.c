@@ -43,6 +43,7 @@ static int export_model(cli *c) {
     e.name = cli_text(c, "name", NULL), e.cpu = cli_text(c, "cpu", NULL), e.header = last_name(header);
     e.weights = weights ? last_name(weights) : NULL;
     e.threads = (int)cli_int(c, "threads", 0, 0, 1024);
+    e.target = cli_text(c, "target", NULL);
     e.train = cli_flag(c, "train"), e.freestanding = cli_flag(c, "freestanding");
     tn_graph *g = model_open(c, c->args[0], (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX));
     if (state) cli_need(c, tn_io_load_graph(c->ctx, g, state));
@@ -58,6 +59,7 @@ static int export_model(cli *c) {
 
 static const cli_option export_options[] = {
     { "output", 'o', "FILE", "the C text; the header is FILE.h beside it" },
+    { "target", 0, "WHAT", "c (default), or object: machine code for x86-64 in an object of ELF" },
     { "name", 'n', "NAME", "that all names begin with (default: the graph's)" },
     { "weights", 'w', "FILE", "constant data go there, which the host reads or the assembler links; default: into the C text" },
     { "train", 0, NULL, "a training step: with a loop over steps, and functions that save and load the states" },

@@ -450,13 +450,15 @@ typedef struct {
     const char *weights; /* what the file of constant data is called, which is then a part of its own; NULL = in the C text,
                             up to four million numbers */
     const char *header;  /* what the file of the header is called; NULL = the C text is its own header */
-    const char *cpu;  /* whose vectors the text has: "native" (NULL), "avx512", "avx2", "sse2", "neon", or "scalar": none, for
-                         any compiler of C99 */
-    int threads;      /* that the host may run a call on, by a function that it gives; 0 or 1 = the caller's alone */
-    int train;        /* 1 = with functions that run many steps, and save and load states; TN_ERR_INVAL where none changes */
-    int freestanding; /* 1 = without the C library and libm */
+    const char *cpu;    /* whose vectors the text has: "native" (NULL), "avx512", "avx2", "sse2", "neon", or "scalar": none, for
+                           any compiler of C99 */
+    int threads;        /* that the host may run a call on, by a function that it gives; 0 or 1 = the caller's alone */
+    int train;          /* 1 = with functions that run many steps, and save and load states; TN_ERR_INVAL where none changes */
+    int freestanding;   /* 1 = without the C library and libm */
+    const char *target; /* "c" (NULL), or "object": machine code for x86-64 in an object of ELF, which no compiler makes; what
+                           its header has under NAME_IMPLEMENTATION is compiled with the host */
 } tn_export_opts;
-#define TN_EXPORT_DEFAULTS TN_VALUE_(tn_export_opts, sizeof(tn_export_opts), NULL, NULL, NULL, NULL, 0, 0, 0)
+#define TN_EXPORT_DEFAULTS TN_VALUE_(tn_export_opts, sizeof(tn_export_opts), NULL, NULL, NULL, NULL, 0, 0, 0, NULL)
 typedef struct tn_export tn_export;
 typedef enum { TN_EXPORT_CODE, TN_EXPORT_HEADER, TN_EXPORT_WEIGHTS } tn_export_part;
 /* opts NULL = TN_EXPORT_DEFAULTS. Of a program for the CPU. Safe: any thread may export a shared program. */

@@ -41,6 +41,12 @@ static void export_guarded(void *arg) {
         guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.threads: %d; 0 or 1 (none) to 1024 are possible", o->threads);
     if (o->train && x->p->plan) check_state(x->p, &x->gd);
     f.flags = cpu->flags;
+    if (o->target && strcmp(o->target, "c") != 0 && strcmp(o->target, "object") != 0)
+        guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.target: there is no %s (c, object)", o->target);
+    if (o->target && !strcmp(o->target, "object")) f.isa = "";
+    if (f.isa && o->weights)
+        guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.weights: an object has its data inside, so that there is no file %s",
+                   o->weights);
     drive_export(x->p, &f, cpu, o->threads > 1 ? o->threads : 1, &x->arena, &x->files);
 }
 

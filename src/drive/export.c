@@ -48,8 +48,13 @@ void drive_export(const tn_program *p, const export_form *f, const drive_process
     target t = target_of(p, cpu, threads);
     tn_compile_opts opts = p->opts;
     t.no_panels = wants_no_panels(p);
+    export_form form = *f;
+    if (form.isa && cpu->vector_bytes) form.isa = cpu->name; /* the form says only that it shall be machine code */
+    if (form.isa && !cpu->vector_bytes) form.isa = p->code;
+    if (form.isa) t.packed = p->target.packed, t.bf16_sums = p->target.bf16_sums;
+    if (form.isa && cpu->vector_bytes) t.packed = 0, t.bf16_sums = false;
     opts.schedule = NULL; /* it was for another machine */
     opts.threads = threads;
     if (opts.mode == TN_MODE_LOOP) opts.mode = TN_MODE_COMPILED;
-    emit_export(pipeline_run(drive_with_values(p, p->graph, a), a, &opts, &t), f, out);
+    emit_export(pipeline_run(drive_with_values(p, p->graph, a), a, &opts, &t), &form, out);
 }

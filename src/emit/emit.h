@@ -21,6 +21,7 @@ typedef struct export_form {
     const char *flags;   /* that a compiler is best given for the processor in question; NULL: none */
     bool loop;           /* and a function that runs several steps, and those that save and load the states */
     bool freestanding;   /* without the C library and libm */
+    const char *isa;     /* machine code for it, in an object of ELF, instead of C; NULL: C */
 } export_form;
 typedef struct export_files {
     str code, header;
@@ -58,6 +59,9 @@ typedef struct machine_code {
 bool emit_x86(const plan *p, x86_level level, arena *a, machine_code *out, str *listing, const char **out_why);
 /* Whether there is code for an instruction set as device_caps.isa names it, and at which level. */
 bool emit_x86_level(const char *isa, x86_level *out);
+
+/* elf.c: an object with the hidden symbols <name>_code, which is at `entry` of the code, and <name>_data. */
+void emit_elf(const machine_code *code, size_t entry, const void *data, size_t n_data, const char *name, str *out);
 
 /* gpu.c: the whole plan as one program for GPUs, with an entry tn_kernel_<i> for each kernel that is the first of its code. An
  * entry takes its buffers in the order of kernel.bufs, local ones left out: pointers in CUDA C, a base and a distance in bytes

@@ -329,7 +329,9 @@ static void print_init(exporter *x, str *out) {
         print_check_weights(x, out);
     else
         say(x, out, "    ctx->weights = %s;\n    (void)weights, (void)weights_bytes;\n",
-            x->data_bytes ? "(const unsigned char *)&data" : "0");
+            !x->data_bytes ? "0"
+            : x->f->isa    ? "@_data"
+                           : "(const unsigned char *)&data");
     if (x->state_bytes) say(x, out, "    __builtin_memset(ctx->state, 0, %lld);\n", (long long)(x->state_bytes - EXPORT_ALIGN));
     for (int i = 0; i < x->items.n; i++) {
         const pbuf *pb = &x->p->bufs.at[x->items.at[i].buf];
@@ -496,6 +498,13 @@ static void find_ends(exporter *x, int i, int end) {
     }
 }
 
+static void print_run_function(exporter *x, str *out) {
+    print_run_prototype(x, out);
+    say(x, out, " {\n    struct @_io io;\n");
+    for (int i = 0; i < x->p->io.n; i++) str_addf(out, "    io.%s = %s;\n", x->param[i], x->param[i]);
+    say(x, out, "%s    run_step(ctx, &io);\n}\n", x->p->io.n ? "" : "    io.none = 0;\n");
+}
+
 static void print_run(exporter *x, str *out) {
     print_regions(x, out);
     say(x, out, "static void run_step(struct @_ctx *ctx, const struct @_io *io) {\n");
@@ -507,10 +516,7 @@ static void print_run(exporter *x, str *out) {
     if (x->shares) str_add(out, x->p->n_windows ? "    shares.window = window;\n" : "    shares.window = 0;\n");
     print_steps(x, 0, x->p->steps.n, 4, out);
     str_add(out, "}\n");
-    print_run_prototype(x, out);
-    say(x, out, " {\n    struct @_io io;\n");
-    for (int i = 0; i < x->p->io.n; i++) str_addf(out, "    io.%s = %s;\n", x->param[i], x->param[i]);
-    say(x, out, "%s    run_step(ctx, &io);\n}\n", x->p->io.n ? "" : "    io.none = 0;\n");
+    print_run_function(x, out);
 }
 
 static void print_loop(exporter *x, str *out) {
@@ -546,6 +552,64 @@ static void print_loop(exporter *x, str *out) {
         "    return ^_OK;\n}\n");
 }
 
+/* ---- an object ---- */
+
+static void unsupported(const exporter *x, const char *what) {
+    guard_fail(x->a->gd, TN_ERR_UNSUPPORTED, "%s as an object: there is no machine code for %s: export it as C", x->f->name,
+               what);
+}
+
+/* The base pointers of a run, as plan.h has them. */
+static void print_object_run(exporter *x, str *out) {
+    const plan *p = x->p;
+    say(x, out,
+        "static void run_step(struct @_ctx *ctx, const struct @_io *io) {\n"
+        "    static const struct {\n        int64_t threads;\n        const void *none;\n        int64_t thread;\n    } alone "
+        "= { 1, 0, 0 };\n"
+        "    char *slot[%d];\n    slot[%d] = slot[%d] = (char *)ctx->arena;\n    slot[%d] = (char *)ctx->state;\n",
+        plan_slots(p), SLOT_TEMP, SLOT_RING, SLOT_STATE);
+    if (x->shared_in_state)
+        str_addf(out, "    slot[%d] = (char *)ctx->state + %lld;\n", SLOT_SHARED, (long long)p->state_bytes);
+    else
+        str_addf(out, "    slot[%d] = (char *)(uintptr_t)ctx->weights + %lld;\n", SLOT_SHARED,
+                 (long long)((p->const_bytes + EXPORT_ALIGN - 1) / EXPORT_ALIGN * EXPORT_ALIGN));
+    str_addf(out, "    slot[%d] = (char *)(uintptr_t)ctx->weights;\n    slot[%d] = (char *)ctx->arena + %lld;\n    (void)io;\n",
+             SLOT_CONST, SLOT_SCRATCH, (long long)x->temp_bytes);
+    for (int i = 0; i < p->io.n; i++) str_addf(out, "    slot[%d] = (char *)(uintptr_t)io->%s;\n", SLOT_IO + i, x->param[i]);
+    say(x, out, "    @_code(slot, &alone, 1);\n}\n");
+    print_run_function(x, out);
+}
+
+static void export_object(exporter *x, export_files *out) {
+    machine_code code;
+    x86_level level;
+    const char *reason;
+    size_t entry = 0;
+    if (plan_has_control(x->p)) unsupported(x, "loops and branches");
+    if (x->threads > 1) unsupported(x, "threads of the host");
+    if (!emit_x86_level(x->f->isa, &level)) unsupported(x, x->f->isa);
+    if (!emit_x86(x->p, level, x->a, &code, NULL, &reason)) unsupported(x, reason);
+    if (code.imports.n) unsupported(x, arena_printf(x->a, "what calls %s of libm", code.imports.at[0].name));
+    for (int i = 0; i < code.functions.n; i++)
+        if (!strcmp(code.functions.at[i].name, "tn_main")) entry = code.functions.at[i].offset;
+    x->arena_bytes = x->temp_bytes + code.scratch + EXPORT_ALIGN;
+    say(x, &out->header,
+        "/* @.h - the interface of an object for x86-64 (%s). One file of the host's defines ^_IMPLEMENTATION before it "
+        "includes this:\n"
+        " * there the few lines are that hand memory to the code. */\n",
+        x->f->isa);
+    print_interface(x, &out->header);
+    say(x, &out->header,
+        "#ifdef ^_IMPLEMENTATION\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n"
+        "extern const unsigned char @_data[];\nvoid @_code(char *const *slot, const void *threads, int64_t steps);\n");
+    print_state_table(x, &out->header);
+    print_init(x, &out->header);
+    print_object_run(x, &out->header);
+    if (x->f->loop) print_loop(x, &out->header);
+    str_add(&out->header, "#ifdef __cplusplus\n}\n#endif\n#endif\n");
+    emit_elf(&code, entry, x->data, (size_t)x->data_bytes, x->f->name, &out->code);
+}
+
 void emit_export(const plan *p, const export_form *f, export_files *out) {
     if (p->params)
         guard_fail(p->a->gd, TN_ERR_UNSUPPORTED,
@@ -557,7 +621,11 @@ void emit_export(const plan *p, const export_form *f, export_files *out) {
     x.region_end = ARENA_ARRAY(p->a, int, p->steps.n + 1);
     find_ends(&x, 0, p->steps.n);
     export_place_data(&x);
-    if (!x.data_bytes) form.weights = NULL;
+    if (!x.data_bytes || form.isa) form.weights = NULL;
+    if (form.isa) {
+        export_object(&x, out);
+        return;
+    }
     say(&x, &out->header, "/* @.h - the interface of @.c, which says how to use it. */\n");
     print_interface(&x, &out->header);
     print_head(&x, &out->code);

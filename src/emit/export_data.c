@@ -59,7 +59,7 @@ void export_place_data(exporter *x) {
     }
     x->data_bytes = round_up(end);
     merge_sort(x->a, x->items.at, x->items.n, sizeof *x->items.at, is_before, NULL);
-    if (!x->f->weights) return;
+    if (!x->f->weights && !x->f->isa) return;
     x->data = arena_alloc(x->a, (size_t)x->data_bytes + 1);
     memset(x->data, 0, (size_t)x->data_bytes + 1);
     for (int i = 0; i < x->items.n; i++)

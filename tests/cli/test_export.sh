@@ -72,6 +72,22 @@ check @mlp:5x13x5 net 65 65 --cpu=sse2 --weights net.bin
 flags=-DTHREADS shape=1x8x8x1xf32
 check @cnn:1 cnn 64 10 --cpu=avx2 --threads=3 --weights cnn.bin
 
+# An object, which no compiler made.
+if [ "$(uname -m)" = x86_64 ]; then
+    for cpu in native sse2; do
+        "$tenon" export @cnn:1 -o object.o --name object --target object --cpu=$cpu --quiet || fail "--target object --cpu=$cpu"
+        sed '/^static void each/,/^}/d; /each/d; s/cnn/object/g; s/CNN/OBJECT/g; s/^#ifdef THREADS/#if 0/' main.c | sed '1i #define OBJECT_IMPLEMENTATION' >object.c
+        for c in "${compilers[@]}"; do
+            $c -O1 object.c object.o -o prog && ./prog >got || { fail "$c: object of $cpu"; continue; }
+            cmp -s want got || fail "object of $cpu: other numbers than tenon run"
+        done
+    done
+    refused 1 'pow of libm' @digits-train:2 -o x.o --target object --train
+    refused 1 'no machine code for neon' @cnn:1 -o x.o --target object --cpu neon
+    refused 1 'data inside' @cnn:1 -o x.o --target object --weights x.bin
+    refused 1 'there is no wasm' @cnn:1 -o x.o --target wasm
+fi
+
 # The example learns.
 if [ -z "$SANITIZE" ]; then
     cp -r "$SOURCE_DIR/examples/export" board && make -s -C board run TENON="$tenon" CC="$CC" >out 2>err || fail "examples/export: $(cat out err)"
