@@ -126,6 +126,13 @@ tn_tensor tn_cast(tn_tensor x, tn_dtype t) {
     return api_build(NULL, &(call){ .name = "tn_cast", .in = &x, .n_in = 1 }, build_cast, &t);
 }
 
+static val build_bitcast(graph *g, const val *in, void *args) {
+    return graph_bitcast(g, in[0], check_dtype(g, *(tn_dtype *)args));
+}
+tn_tensor tn_bitcast(tn_tensor x, tn_dtype t) {
+    return api_build(NULL, &(call){ .name = "tn_bitcast", .in = &x, .n_in = 1 }, build_bitcast, &t);
+}
+
 static val build_add_scalar(graph *g, const val *in, void *args) {
     return graph_binary(g, OP_add, in[0], scalar_like(g, in[0], *(double *)args));
 }

@@ -14,6 +14,7 @@ typedef struct builder_row {
 } builder_row;
 static const builder_row rows[] = {
     { OP_cast, "x", "dtype:dtype" },
+    { OP_bitcast, "x", "dtype:dtype" },
     { OP_sum, "x", "axes:ints? keep:bool?" },
     { OP_prod, "x", "axes:ints? keep:bool?" },
     { OP_reduce_max, "x", "axes:ints? keep:bool?" },
@@ -153,6 +154,8 @@ static tn_tensor build_row(tn_graph *g, const call *c, const op_args *o) {
     switch (o->op) {
     case OP_cast:
         return tn_cast(o->in[0], (tn_dtype)one(o, 0));
+    case OP_bitcast:
+        return tn_bitcast(o->in[0], (tn_dtype)one(o, 0));
     case OP_sum:
         return reduce(o, tn_sum);
     case OP_prod:

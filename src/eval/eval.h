@@ -24,4 +24,8 @@ double eval_element_float(op_code op, double x, double y, double z);   /* FLT, N
 int64_t eval_element_compare(op_code op, double x, double y);          /* CMP of floats */
 int64_t eval_element_int(op_code op, int64_t x, int64_t y, int64_t z); /* NUM, BIT, LOG, CMP, ANY of integers and bool */
 
+/* The bits of an f32 or f64, sign-extended, and the number that has such bits. */
+int64_t eval_bits_of(tn_dtype t, double x);
+double eval_float_of(tn_dtype t, int64_t bits);
+
 #endif

@@ -127,3 +127,27 @@ int64_t eval_element_int(op_code op, int64_t x, int64_t y, int64_t z) {
         return 0;
     }
 }
+
+int64_t eval_bits_of(tn_dtype t, double x) {
+    if (t == TN_F32) {
+        float narrow = (float)x;
+        int32_t word;
+        memcpy(&word, &narrow, sizeof word);
+        return word;
+    }
+    int64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+double eval_float_of(tn_dtype t, int64_t bits) {
+    double x;
+    if (t == TN_F32) {
+        float narrow;
+        int32_t word = (int32_t)bits;
+        memcpy(&narrow, &word, sizeof narrow);
+        return narrow;
+    }
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}

@@ -85,8 +85,22 @@ static void eval_elementwise(const env *e, const node *n, int64_t count, eval_va
     }
 }
 
+static void eval_bitcast(tn_dtype from, tn_dtype to, eval_value x, int64_t count, eval_value out) {
+    for (int64_t i = 0; i < count; i++) {
+        int64_t bits = x.f ? eval_bits_of(from, x.f[i]) : x.i[i];
+        if (out.f)
+            out.f[i] = eval_float_of(to, bits);
+        else
+            out.i[i] = bits;
+    }
+}
+
 static void eval_cast(const env *e, const node *n, int64_t count, eval_value out) {
     eval_value x = e->values[n->in[0]];
+    if (n->op == OP_bitcast) {
+        eval_bitcast((tn_dtype)graph_get(e->g, n->in[0])->dtype, (tn_dtype)n->dtype, x, count, out);
+        return;
+    }
     for (int64_t i = 0; i < count; i++) {
         if (out.f && x.f)
             out.f[i] = round_float(n->dtype, x.f[i]);

@@ -299,6 +299,14 @@ static void run_cast(machine *m, int r, const kins *in) {
     for (int l = 0; l < in->lanes; l++) m->regs[r][l] = cast((tn_dtype)in->dtype, (tn_dtype)in->src, lane_of(m, in->a, l));
 }
 
+static void run_bitcast(machine *m, int r, const kins *in) {
+    for (int l = 0; l < in->lanes; l++) {
+        cell x = lane_of(m, in->a, l);
+        if (is_float(in->src)) x.i = eval_bits_of((tn_dtype)in->src, x.f);
+        m->regs[r][l] = is_float(in->dtype) ? (cell){ .f = eval_float_of((tn_dtype)in->dtype, x.i) } : x;
+    }
+}
+
 static void run_wrap(machine *m, int r, const kins *in) {
     for (int l = 0; l < in->lanes; l++) m->regs[r][l] = wrap((tn_dtype)in->src, lane_of(m, in->a, l));
 }

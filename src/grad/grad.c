@@ -115,6 +115,7 @@ static slot_kind slot_kind_of(op_code op, int slot) {
     default:
         break;
     }
+    if (op == OP_bitcast) return SLOT_ZERO;
     if (!op_is_elementwise(op) || slot >= 3) return SLOT_FLOWS;
     const char *text = rule_text[op][slot];
     return strcmp(text, "ZERO") == 0 ? SLOT_ZERO : strcmp(text, "NOGRAD") == 0 ? SLOT_NONE : SLOT_FLOWS;

@@ -167,6 +167,7 @@ val graph_splat(graph *g, tn_dtype t, int rank, const int64_t *dims, double valu
 val graph_splat_like(graph *g, val x, double value);
 val graph_const(graph *g, tn_dtype t, int rank, const int64_t *dims, const void *data); /* data is copied */
 val graph_cast(graph *g, val x, tn_dtype t);                                            /* x itself when it has the dtype */
+val graph_bitcast(graph *g, val x, tn_dtype t);                                         /* as graph_cast */
 val graph_reduce(graph *g, op_code op, val x, uint64_t axes);                           /* x itself when axes = 0 */
 val graph_arg(graph *g, op_code op, val x, int axis);
 val graph_reshape(graph *g, val x, int rank,

@@ -37,6 +37,10 @@ val graph_cast(graph *g, val x, tn_dtype t) {
     if (operand(g, x)->dtype == t) return x;
     return graph_add(g, &(spec){ .op = OP_cast, .dtype = t, .in = &x, .n_in = 1 });
 }
+val graph_bitcast(graph *g, val x, tn_dtype t) {
+    if (operand(g, x)->dtype == t) return x;
+    return graph_add(g, &(spec){ .op = OP_bitcast, .dtype = t, .in = &x, .n_in = 1 });
+}
 val graph_reduce(graph *g, op_code op, val x, uint64_t axes) {
     int64_t attr = (int64_t)axes;
     operand(g, x);

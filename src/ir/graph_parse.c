@@ -364,6 +364,7 @@ static void parse_rest(parser *p, statement *s) {
 static bool needs_type(op_code op) {
     switch (op) {
     case OP_cast:
+    case OP_bitcast:
     case OP_reshape:
     case OP_expand:
     case OP_slice:
@@ -404,7 +405,7 @@ static void parse_statement(parser *p) {
     spec n = {
         .op = s->op, .dtype = s->type.dtype, .n_in = s->in.n, .attr = s->values, .n_attr = s->n_values, .region = p->region
     };
-    if (needs_type(s->op) && s->op != OP_cast) n.rank = s->type.rank, n.dims = s->type.dims;
+    if (needs_type(s->op) && op_get(s->op)->cls != CL_CAST) n.rank = s->type.rank, n.dims = s->type.dims;
     val *in = ARENA_ARRAY(p->a, val, s->in.n);
     for (int i = 0; i < s->in.n; i++) in[i] = s->in.at[i].v;
     n.in = in;

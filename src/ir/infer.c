@@ -700,6 +700,19 @@ static const char *infer_ctrl(rule *r) {
     return NULL;
 }
 
+/* Numbers whose registers hold the bits that memory holds. */
+static bool has_bits(tn_dtype t) { return t == TN_F32 || t == TN_I32 || t == TN_F64 || t == TN_I64; }
+
+static const char *infer_cast(rule *r) {
+    tn_dtype to = r->s->dtype, from = (tn_dtype)operand(r, 0)->dtype;
+    if ((unsigned)to >= TN_N_DTYPES) return DTYPE(r, "dtype number %d does not exist", (int)to);
+    if (r->s->op == OP_bitcast && (!has_bits(to) || !has_bits(from) || dtype_size(to) != dtype_size(from)))
+        return DTYPE(r, "the bits of %s are no %s: f32 goes with i32, f64 with i64", dtype_name(from), dtype_name(to));
+    result_like(r, operand(r, 0));
+    r->dtype = to;
+    return NULL;
+}
+
 static const char *infer_class(rule *r) {
     switch (op_get(r->s->op)->cls) {
     case CL_FLT:
@@ -710,10 +723,7 @@ static const char *infer_class(rule *r) {
     case CL_ANY:
         return infer_elementwise(r);
     case CL_CAST:
-        if ((unsigned)r->s->dtype >= TN_N_DTYPES) return DTYPE(r, "dtype number %d does not exist", (int)r->s->dtype);
-        result_like(r, operand(r, 0));
-        r->dtype = r->s->dtype;
-        return NULL;
+        return infer_cast(r);
     case CL_REDUCE:
         return infer_reduce(r);
     case CL_ARG:

@@ -330,6 +330,11 @@ static void check_zip(checker *c, reg r, const kins *in) {
         problem(c, r, "interleaves pieces of %lld of %d lanes", (long long)piece, in->lanes);
 }
 
+static void check_bitcast(checker *c, reg r, const kins *in) {
+    if (in->src >= TN_N_DTYPES || !is_reg_dtype(in->src) || dtype_size((tn_dtype)in->src) != dtype_size((tn_dtype)in->dtype))
+        problem(c, r, "the bits of %s are no %s", dtype_name((tn_dtype)in->src), dtype_name((tn_dtype)in->dtype));
+}
+
 static void check_wrap(checker *c, reg r, const kins *in) {
     if (kernel_reg_dtype((tn_dtype)in->src) != (tn_dtype)in->dtype || in->src == in->dtype)
         problem(c, r, "%s does not wrap to %s", dtype_name((tn_dtype)in->dtype), dtype_name((tn_dtype)in->src));

@@ -8,7 +8,7 @@
 
 static bool is_pure(const kins *in) {
     return in->op == K_CONST || in->op == K_INDEX || in->op == K_LOAD || in->op == K_ALU || in->op == K_CAST ||
-           in->op == K_WRAP;
+           in->op == K_BITCAST || in->op == K_WRAP;
 }
 
 static bool inside(const kins *in, int from) { /* its operands come from there */

@@ -191,6 +191,7 @@ static double latency(const coster *c, const kins *in) {
     case K_LANE_REDUCE:
         return log2(larger(2, (double)in->combined)) * (m->alu_cycles + 2);
     case K_CAST:
+    case K_BITCAST:
     case K_ZIP:
     case K_LANES:
         return m->alu_cycles;

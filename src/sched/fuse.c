@@ -43,6 +43,8 @@ static void reading_groups(sched *s, val v) {
     }
 }
 
+static bool is_cast(const node *n) { return op_get((op_code)n->op)->cls == CL_CAST; }
+
 static bool is_compute(const node *n) {
     op_class c = op_get((op_code)n->op)->cls;
     return op_is_elementwise((op_code)n->op) || c == CL_CAST || c == CL_REDUCE || c == CL_ARG || c == CL_DOT ||
@@ -147,8 +149,7 @@ static bool cheap_everywhere(const sched *s, val v, const int_list *groups) {
     const node *n = graph_get(s->g, v);
     if (op_is_move((op_code)n->op)) return true;
     if (s->opts.fusion < 3) return false;
-    if (!(op_is_elementwise((op_code)n->op) || n->op == OP_cast) || (n->op != OP_cast && op_get((op_code)n->op)->flops > 2))
-        return false;
+    if (!(op_is_elementwise((op_code)n->op) || is_cast(n)) || (!is_cast(n) && op_get((op_code)n->op)->flops > 2)) return false;
     int loads = 0;
     bool dots = false, small = false, anyway = true;
     for (int i = 0; i < groups->n; i++) dots |= s->groups.at[groups->at[i]].n_dots > 0;
@@ -187,7 +188,7 @@ static bool try_everywhere(sched *s, val v, const int_list *groups) {
 /* The contraction that v is computed from element by element, and nothing else is; or 0. */
 static val contraction_of(const sched *s, val v) {
     const node *n = graph_get(s->g, v);
-    if (!op_is_elementwise((op_code)n->op) && n->op != OP_cast) return 0;
+    if (!op_is_elementwise((op_code)n->op) && !is_cast(n)) return 0;
     for (int i = 0; i < n->n_in; i++) {
         const node *x = graph_get(s->g, n->in[i]);
         bool alone = x->first_use && !s->g->uses.at[x->first_use - 1].next && !graph_is_output(s->g, n->in[i]);
@@ -281,7 +282,7 @@ static int find_kin(sched *s, kinship *f, val v, int me) {
         sched_mark(&s->values, x);
         f->part[x] = me;
         f->steps--;
-        if (!(op_is_elementwise((op_code)n->op) || n->op == OP_cast || op_is_move((op_code)n->op))) continue;
+        if (!(op_is_elementwise((op_code)n->op) || is_cast(n) || op_is_move((op_code)n->op))) continue;
         for (int i = n->n_in - 1; i >= 0; i--) VEC_PUSH(s->scratch, &todo, n->in[i]);
     }
     return kin;

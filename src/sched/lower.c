@@ -52,7 +52,8 @@ static val frontier(const lower *w, val v) {
             if (w->gr->roots.at[i] == v) return v;
         if (n_inside_users(w, v, &user) != 1) return v;
         const node *u = graph_get(w->g, user);
-        if (!(op_is_elementwise((op_code)u->op) || u->op == OP_cast) || !graph_same_shape(w->g, user, v)) return v;
+        if (!(op_is_elementwise((op_code)u->op) || op_get((op_code)u->op)->cls == CL_CAST) || !graph_same_shape(w->g, user, v))
+            return v;
         for (int i = 0; i < u->n_in; i++) { /* its other operands must not wait for a later item */
             val x = u->in[i];
             if (x != v && sched_inside(w->s, w->gi, x) && graph_get(w->g, x)->op != OP_const &&

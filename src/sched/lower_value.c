@@ -318,6 +318,12 @@ static reg finish_elementwise(lower *w, const task *t) {
 static reg finish_cast(lower *w, const task *t) {
     const node *n = graph_get(w->g, t->of.v);
     tn_dtype to = (tn_dtype)n->dtype, from = (tn_dtype)graph_get(w->g, n->in[0])->dtype;
+    if (n->op == OP_bitcast)
+        return to == from
+                   ? t->r[0]
+                   : kernel_push(
+                         w->k,
+                         (kins){ .op = K_BITCAST, .dtype = (uint8_t)to, .src = (uint8_t)from, .a = t->r[0], .node = t->of.v });
     bool widens = dtype_is_float(to) ? from == TN_F16 || from == TN_BF16 : from == TN_I8 || from == TN_U8;
     if (widens && kernel_reg_dtype(from) == to) return t->r[0]; /* it is that in the register */
     reg r =

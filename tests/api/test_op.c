@@ -76,6 +76,7 @@ static void every_op_by_its_name(void **state) {
         built++;
     }
     SAME(tn_cast(o.x, TN_F16), "cast", ONE(o.x), 1, A(INTS("dtype", TN_F16)));
+    SAME(tn_bitcast(o.x, TN_I32), "bitcast", ONE(o.x), 1, A(INTS("dtype", TN_I32)));
     SAME(tn_sum(o.x, L(1), 1, 1), "sum", ONE(o.x), 1, A(INTS("keep", 1), INTS("axes", 1)));
     SAME(tn_prod(o.x, TN_ALL_AXES, 0), "prod", ONE(o.x), 1, NULL, 0);
     SAME(tn_reduce_max(o.x, L(-1, 0), 2, 0), "reduce_max", ONE(o.x), 1, A(INTS("axes", -1, 0)));

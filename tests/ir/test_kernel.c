@@ -183,6 +183,7 @@ static double largest_at(const double *x, int i) {
         if (x[j] > x[best]) best = j;
     return best;
 }
+static double twice(const double *x, int i) { return 2 * x[i]; } /* the exponent one larger */
 static double upper(const double *x, int i) { return x[4 + i]; }
 static double interleaved(const double *x, int i) {
     static const int from[] = { 0, 4, 1, 5, 2, 6, 3, 7 };
@@ -221,6 +222,10 @@ static const struct {
     { K_LOAD, 8, CPU("8", " %1 = load b0[7] step -1  f32x8\n store b1[0] step 1, %1  f32x8\n"), back },
     { K_STORE, 8, CPU("8", " %1 = load b0[0] step 1  f32x8\n store b1[7] step -1, %1  f32x8\n"), back },
     { K_ALU, 8, CPU("8", " %1 = load b0[0] step 1  f32x8\n %2 = mul %1, %1  f32x8\n store b1[0] step 1, %2  f32x8\n"), square },
+    { K_BITCAST, 8,
+      CPU("8", " %1 = load b0[0] step 1  f32x8\n %2 = bitcast %1 from f32  i32x8\n %3 = const 8388608  i32x8\n"
+               " %4 = add %2, %3  i32x8\n %5 = bitcast %4 from i32  f32x8\n store b1[0] step 1, %5  f32x8\n"),
+      twice },
     { K_CAST, 8, CPU("8", " %1 = index 3 step 2  i64x8\n %2 = cast %1 from i64  f32x8\n store b1[0] step 1, %2  f32x8\n"),
       steps },
     { K_WRAP, 8,

@@ -578,6 +578,14 @@ static void print_instruction(clike *e, reg r) {
         print_result(e, in, r);
         print_cast_value(e, t, (tn_dtype)in->src, in->a, width(e, in));
         break;
+    case K_BITCAST:
+        print_result(e, in, r);
+        clike_need(e, t, width(e, in)), clike_need(e, (tn_dtype)in->src, width(e, in));
+        str_addf(e->out, "%s_%sx%d(", dtype_is_float(t) ? "FROM" : "BITS",
+                 clike_reg_type(dtype_is_float(t) ? t : (tn_dtype)in->src), width(e, in));
+        clike_operand(e, in->a, width(e, in));
+        str_add(e->out, ")");
+        break;
     case K_WRAP:
         print_result(e, in, r);
         if (in->src == TN_BF16 && e->l->pack_bf16) { /* in the upper half of the word it is the f32 */

@@ -92,8 +92,9 @@ static void sel_convert(selector *s, reg r) {
     kval out = sel_shaped(s, XI32, in->lanes);
     for (int c = 0; c < out.n; c++) {
         xval x = sel_operand(s, in->a, in->lanes, c);
-        xval v = in->op == K_CAST ? cast(s->f, (tn_dtype)in->dtype, (tn_dtype)in->src, x, out.cl)
-                                  : wrap(s->f, (tn_dtype)in->src, x, out.cl);
+        xval v = in->op == K_CAST      ? cast(s->f, (tn_dtype)in->dtype, (tn_dtype)in->src, x, out.cl)
+                 : in->op == K_BITCAST ? (xval){ x.r, xt((tn_dtype)in->dtype) }
+                                       : wrap(s->f, (tn_dtype)in->src, x, out.cl);
         v = x86_copied(s->f, v);
         out.t = (uint8_t)v.t, out.r[c] = v.r;
     }
@@ -534,6 +535,7 @@ static void sel_one(selector *s, reg r) {
         sel_alu(s, r);
         break;
     case K_CAST:
+    case K_BITCAST:
     case K_WRAP:
         sel_convert(s, r);
         break;
@@ -590,7 +592,7 @@ static void survey(selector *s) {
         if (in->op == K_LOOP || in->op == K_END) continue;
         if (in->lanes > 1) {
             s->wide8 |= dtype_size((tn_dtype)in->dtype) == 8 || in->op == K_ARGUPD;
-            if (!memory && (in->op == K_ALU || in->op == K_CAST || in->op == K_LOAD))
+            if (!memory && (in->op == K_ALU || in->op == K_CAST || in->op == K_BITCAST || in->op == K_LOAD))
                 s->wide8 |= dtype_size((tn_dtype)in->src) == 8;
             const reg ops[3] = { in->a, in->b, in->c };
             for (int i = 0; i < 3 && in->op != K_RANDOM; i++)

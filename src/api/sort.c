@@ -1,0 +1,287 @@
+/* sort.c - sort, argsort, top-k: compositions.
+ *
+ * A sort is a bitonic network (Batcher 1968): compare and exchange, min and max of two slices, in an order that does not depend
+ * on the values. So it is made of ops that run in vectors on every device, fuse, and need no rule of their own. What is sorted
+ * are keys of 64 bits, the value's order above its position: no two are equal, which makes the order stable, and the position
+ * is read off the sorted key. Values of 64 bits are sorted twice, by their lower and then by their upper 32 bits.
+ *
+ * The network is laid out so that exchanges meet along an outer axis: the sequence is cut into columns, which lie side by side
+ * in memory and are sorted all at once; then columns are merged two by two. Where a sequence is one column in the end, small
+ * strides are done on its transpose. */
+#include "api/api.h"
+
+#define FAIL(g, ...) guard_fail((g)->a->gd, __VA_ARGS__)
+
+enum {
+    LANES = 16 /* neighbours in memory that make an exchange fast */,
+    TOGETHER = 4 /* elements of exchanges done at once */
+};
+static const double WORD = 4294967296.0; /* values of 32 bits */
+
+typedef struct keys { /* [outer, length, inner], i64 */
+    val at;
+    int64_t outer, length, inner;
+} keys;
+
+/* ---- shorthands ---- */
+
+static val reshape4(graph *g, val x, int64_t a, int64_t b, int64_t c, int64_t d) {
+    return graph_reshape(g, x, 4, (int64_t[]){ a, b, c, d });
+}
+static val number(graph *g, val like, double v) { return graph_splat_like(g, like, v); }
+static val binary(graph *g, op_code op, val x, double y) { return graph_binary(g, op, x, number(g, x, y)); }
+
+/* Entries [first, first + count) of axis, out of rank 4. */
+static val part(graph *g, val x, int axis, int64_t first, int64_t count) {
+    const node *n = graph_get(g, x);
+    int64_t start[4] = { 0 }, size[4], step[4] = { 1, 1, 1, 1 };
+    memcpy(size, n->dims, sizeof size);
+    start[axis] = first, size[axis] = count;
+    return graph_slice(g, x, start, size, step);
+}
+static int64_t power_above(int64_t n) {
+    int64_t p = 1;
+    while (p < n) p *= 2;
+    return p;
+}
+
+/* ---- the network ---- */
+
+/* Exchanges at distances n / 2 .. 1 among n slices. */
+static void exchange(graph *g, val *slice, int n) {
+    for (int half = n / 2; half >= 1; half /= 2)
+        for (int i = 0; i < n; i++) {
+            if (i & half) continue;
+            val low = graph_binary(g, OP_min, slice[i], slice[i | half]);
+            slice[i | half] = graph_binary(g, OP_max, slice[i], slice[i | half]);
+            slice[i] = low;
+        }
+}
+
+/* Bitonic runs of `run` keys become sorted: exchanges at strides run / 2 .. 1. */
+static keys sort_runs(graph *g, keys k, int64_t run) {
+    for (int64_t stride = run / 2; stride >= 1;) {
+        int64_t blocks = k.outer * k.length / (2 * stride);
+        if (stride * k.inner < LANES && blocks >= LANES) { /* the rest on the transpose */
+            int64_t row = 2 * stride * k.inner;
+            keys t = { graph_permute(g, graph_reshape(g, k.at, 2, (int64_t[]){ blocks, row }), (int64_t[]){ 1, 0 }), 1,
+                       2 * stride, blocks * k.inner };
+            t = sort_runs(g, t, 2 * stride);
+            k.at = graph_permute(g, graph_reshape(g, t.at, 2, (int64_t[]){ row, blocks }), (int64_t[]){ 1, 0 });
+            return k;
+        }
+        int n = 2;
+        while (n < TOGETHER && stride > 1 && (stride / 2 * k.inner >= LANES || blocks < LANES)) n *= 2, stride /= 2;
+        blocks = k.outer * k.length / (n * stride);
+        val x = reshape4(g, k.at, 1, blocks, n, stride * k.inner), slice[TOGETHER];
+        for (int i = 0; i < n; i++) slice[i] = part(g, x, 2, i, 1);
+        exchange(g, slice, n);
+        k.at = graph_concat(g, slice, n, 2);
+        stride /= 2;
+    }
+    return k;
+}
+
+/* a and b, [r, n, c], are sorted along n: so are the result's [r, 2n, c] halves, bitonic each, the lower ones first. */
+static val join(graph *g, val a, val b, int axis) {
+    uint64_t turn = (uint64_t)1 << axis;
+    b = graph_flip(g, b, turn);
+    val low = graph_binary(g, OP_min, a, b), high = graph_flip(g, graph_binary(g, OP_max, a, b), turn);
+    return graph_concat(g, (val[]){ low, high }, 2, axis);
+}
+
+/* Sorts along the length, a power of two. */
+static keys sort_columns(graph *g, keys k) {
+    for (int64_t run = 2; run <= k.length; run *= 2) {
+        val x = reshape4(g, k.at, k.outer * k.length / run, 2, run / 2, k.inner);
+        k.at = join(g, part(g, x, 1, 0, 1), part(g, x, 1, 1, 1), 2);
+        k = sort_runs(g, k, run / 2);
+    }
+    return k;
+}
+
+static keys padded(graph *g, keys k, int64_t length) {
+    k.at = graph_reshape(g, k.at, 3, (int64_t[]){ k.outer, k.length, k.inner });
+    k.at = graph_pad(g, k.at, (int64_t[]){ 0, 0, 0 }, (int64_t[]){ 0, length - k.length, 0 }, 9223372036854775808.0);
+    k.length = length;
+    return k;
+}
+
+static keys sort_all(graph *g, keys k) {
+    int64_t length = power_above(k.length), columns = 1;
+    if (k.inner < LANES)
+        while (columns * columns < length) columns *= 2;
+    if (columns > length) columns = length;
+    int64_t inner = k.inner;
+    k = padded(g, k, length);
+    k.length = length / columns, k.inner = columns * inner;
+    k = sort_columns(g, k);
+    for (; columns > 1; columns /= 2) {
+        val x = reshape4(g, k.at, k.outer, k.length, 2, k.inner / 2);
+        val a = part(g, x, 2, 0, 1), b = part(g, x, 2, 1, 1);
+        k.inner /= 2;
+        a = reshape4(g, a, k.outer, k.length, 1, k.inner), b = reshape4(g, b, k.outer, k.length, 1, k.inner);
+        k.at = join(g, a, b, 1);
+        k.length *= 2;
+        k = sort_runs(g, k, k.length / 2);
+    }
+    return k;
+}
+
+/* The `most` first ones, sorted: columns of as many are sorted; of two columns the lower half stays. */
+static keys sort_first(graph *g, keys k, int64_t most) {
+    int64_t length = power_above(most), columns = (k.length + length - 1) / length, inner = k.inner;
+    if (columns <= 2) return sort_all(g, k);
+    k = padded(g, k, columns * length);
+    k.length = length, k.inner = columns * inner;
+    k = sort_columns(g, k);
+    while (columns > 1) {
+        int64_t half = (columns + 1) / 2;
+        val x = reshape4(g, k.at, k.outer, length, columns, inner);
+        if (columns % 2) x = graph_pad(g, x, (int64_t[4]){ 0 }, (int64_t[]){ 0, 0, 1, 0 }, 9223372036854775808.0);
+        val b = graph_flip(g, part(g, x, 2, half, half), 2);
+        k.at = graph_binary(g, OP_min, part(g, x, 2, 0, half), b);
+        columns = half, k.inner = half * inner;
+        k = sort_runs(g, k, length);
+    }
+    return k;
+}
+
+/* ---- keys ---- */
+
+/* Integers in the order of x: NaNs behind all numbers, -0 like 0. */
+static val ordered(graph *g, val x, bool descending) {
+    tn_dtype t = (tn_dtype)graph_get(g, x)->dtype;
+    if (t == TN_F16 || t == TN_BF16) x = graph_cast(g, x, t = TN_F32);
+    val r = x;
+    if (dtype_is_float(t)) {
+        double lowest = t == TN_F32 ? -2147483648.0 : -9223372036854775808.0;
+        val zero = number(g, x, 0), bits;
+        bits = graph_bitcast(g, graph_select(g, graph_binary(g, OP_eq, x, zero), zero, x), t == TN_F32 ? TN_I32 : TN_I64);
+        val low = graph_binary(g, OP_sub, number(g, bits, lowest), bits); /* minus the bits of -x */
+        r = graph_select(g, binary(g, OP_lt, bits, 0), low, bits);
+        r = graph_select(g, graph_binary(g, OP_ne, x, x), number(g, bits, -lowest), r);
+    }
+    r = graph_cast(g, r, TN_I64);
+    return descending ? graph_binary(g, OP_sub, number(g, r, -1), r) : r;
+}
+
+/* Of [outer, n, inner] keys in 32 bits each: the order of their positions. */
+static val order_of(graph *g, val digit, const int64_t dims[3], int64_t count) {
+    val at = graph_iota(g, TN_I64, 3, dims, 1);
+    val key = graph_binary(g, OP_add, binary(g, OP_mul, digit, WORD), at);
+    keys k = { key, dims[0], dims[1], dims[2] };
+    bool across = k.inner < LANES && k.outer >= LANES && k.length <= 1024; /* rows side by side */
+    if (across) {
+        k.at = graph_permute(g, k.at, (int64_t[]){ 1, 0, 2 });
+        k.inner *= k.outer, k.outer = 1;
+    }
+    k = sort_first(g, k, count);
+    val r = graph_reshape(g, k.at, 3, (int64_t[]){ k.outer, k.length, k.inner });
+    r = graph_slice(g, r, (int64_t[3]){ 0 }, (int64_t[]){ k.outer, count, k.inner }, (int64_t[]){ 1, 1, 1 });
+    if (across) {
+        r = graph_reshape(g, r, 3, (int64_t[]){ count, dims[0], dims[2] });
+        r = graph_permute(g, r, (int64_t[]){ 1, 0, 2 });
+    }
+    return binary(g, OP_and, r, WORD - 1);
+}
+
+/* x[o, index[o, k, i], i] */
+static val take(graph *g, val x, val index) {
+    const node *n = graph_get(g, x), *m = graph_get(g, index);
+    int64_t outer = n->dims[0], length = n->dims[1], inner = n->dims[2];
+    int64_t dims[3] = { m->dims[0], m->dims[1], m->dims[2] };
+    val at = binary(g, OP_mul, index, (double)inner);
+    if (inner > 1) at = graph_binary(g, OP_add, at, graph_iota(g, TN_I64, 3, dims, 2));
+    if (outer > 1)
+        at = graph_binary(g, OP_add, at, binary(g, OP_mul, graph_iota(g, TN_I64, 3, dims, 0), (double)(length * inner)));
+    val flat = graph_reshape(g, x, 1, (int64_t[]){ outer * length * inner });
+    val r = graph_gather(g, flat, graph_reshape(g, at, 1, (int64_t[]){ dims[0] * dims[1] * dims[2] }), 0);
+    return graph_reshape(g, r, 3, dims);
+}
+
+/* ---- builders ---- */
+
+/* dims of x around axis, as [outer, n, inner] */
+static int fold_dims(graph *g, val x, int64_t axis, int64_t dims[3]) {
+    const node *n = graph_get(g, x);
+    int64_t a = axis < 0 ? axis + n->rank : axis;
+    if (a < 0 || a >= n->rank) FAIL(g, TN_ERR_SHAPE, "axis %lld is out of range for rank %d", (long long)axis, n->rank);
+    dims[0] = dims[2] = 1, dims[1] = n->dims[a];
+    for (int i = 0; i < n->rank; i++) {
+        if (n->dims[i] < 0) FAIL(g, TN_ERR_UNSUPPORTED, "dim %d has a range of sizes; sorting needs one size", i);
+        if (i != a) dims[i < a ? 0 : 2] *= n->dims[i];
+    }
+    return (int)a;
+}
+static val with_axis(graph *g, val r, val x, int axis, int64_t count) {
+    const node *n = graph_get(g, x);
+    int64_t dims[TN_MAX_RANK];
+    for (int i = 0; i < n->rank; i++) dims[i] = i == axis ? count : n->dims[i];
+    return graph_reshape(g, r, n->rank, dims);
+}
+
+typedef struct order_args {
+    int64_t axis;
+    bool descending, all; /* all: count is the axis' size */
+    int64_t count;
+} order_args;
+
+static val build_order(graph *g, const val *in, void *args) {
+    const order_args *o = args;
+    int64_t dims[3];
+    int axis = fold_dims(g, in[0], o->axis, dims);
+    int64_t n = dims[1], count = o->all ? n : o->count;
+    if (count < 0) FAIL(g, TN_ERR_INVAL, "k is %lld", (long long)count);
+    if (count > n) FAIL(g, TN_ERR_SHAPE, "%lld of the %lld along axis %d", (long long)count, (long long)n, axis);
+    if (n >= (int64_t)1 << 31)
+        FAIL(g, TN_ERR_UNSUPPORTED, "%lld along axis %d; sorted are fewer than 2^31", (long long)n, axis);
+    if (count == 0 || dims[0] * dims[2] == 0) {
+        val none = graph_splat(g, TN_I64, 3, (int64_t[]){ dims[0], count, dims[2] }, 0);
+        return with_axis(g, none, in[0], axis, count);
+    }
+    tn_dtype t = (tn_dtype)graph_get(g, in[0])->dtype;
+    val x = ordered(g, graph_reshape(g, in[0], 3, dims), o->descending);
+    if (dtype_size(t) < 8) return with_axis(g, order_of(g, x, dims, count), in[0], axis, count);
+    val low = binary(g, OP_and, x, WORD - 1), high = binary(g, OP_div, graph_binary(g, OP_sub, x, low), WORD);
+    val first = order_of(g, binary(g, OP_sub, low, WORD / 2), dims, n);
+    val second = order_of(g, take(g, high, first), dims, count);
+    return with_axis(g, take(g, first, second), in[0], axis, count);
+}
+
+static val build_take(graph *g, const val *in, void *args) {
+    const int64_t *axis_at = args;
+    int64_t dims[3], of_index[3];
+    const node *x = graph_get(g, in[0]), *index = graph_get(g, in[1]);
+    int axis = fold_dims(g, in[0], *axis_at, dims);
+    if (index->dtype != TN_I32 && index->dtype != TN_I64)
+        FAIL(g, TN_ERR_DTYPE, "indices are %s, must be i32 or i64", dtype_name((tn_dtype)index->dtype));
+    bool fits = x->rank == index->rank;
+    for (int i = 0; fits && i < x->rank; i++) fits = i == axis || x->dims[i] == index->dims[i];
+    if (!fits) FAIL(g, TN_ERR_SHAPE, "shapes differ outside of axis %d", axis);
+    fold_dims(g, in[1], axis, of_index);
+    if (dims[1] == 0 && of_index[1] > 0) FAIL(g, TN_ERR_SHAPE, "axis %d has no entry to take", axis);
+    val at = graph_cast(g, graph_reshape(g, in[1], 3, of_index), TN_I64);
+    at = graph_binary(g, OP_min, graph_binary(g, OP_max, at, number(g, at, 0)), number(g, at, (double)(dims[1] - 1)));
+    return with_axis(g, take(g, graph_reshape(g, in[0], 3, dims), at), in[1], axis, of_index[1]);
+}
+
+static tn_tensor order(const char *name, tn_tensor x, order_args o) {
+    return api_build(NULL, &(call){ .name = name, .in = &x, .n_in = 1 }, build_order, &o);
+}
+
+tn_tensor tn_take_along(tn_tensor x, tn_tensor index, int axis) {
+    return api_build(NULL, &(call){ .name = "tn_take_along", .in = (tn_tensor[]){ x, index }, .n_in = 2 }, build_take,
+                     &(int64_t){ axis });
+}
+tn_tensor tn_argsort(tn_tensor x, int axis, int descending) {
+    return order("tn_argsort", x, (order_args){ axis, descending, true, 0 });
+}
+tn_tensor tn_sort(tn_tensor x, int axis, int descending) {
+    return tn_take_along(x, order("tn_sort", x, (order_args){ axis, descending, true, 0 }), axis);
+}
+tn_tensor tn_top_k(tn_tensor x, int64_t k, int axis, int largest, tn_tensor *out_index) {
+    tn_tensor index = order("tn_top_k", x, (order_args){ axis, largest, false, k });
+    if (out_index) *out_index = index;
+    return tn_take_along(x, index, axis);
+}
