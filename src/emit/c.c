@@ -45,7 +45,7 @@ static void print_arrays(clike *e, const kernel *k) {
 
 static void print_kernel(clike *e, const kernel *k, int id) {
     e->k = k;
-    str_addf(e->out, "static __attribute__((noinline, unused)) void kernel_%d(", id);
+    str_addf(e->out, "static NOIPA __attribute__((noinline, unused)) void kernel_%d(", id);
     for (int b = 0; b < k->bufs.n; b++) {
         const kbuf *kb = &k->bufs.at[b];
         if (kb->kind == KB_LOCAL) continue;

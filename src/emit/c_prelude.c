@@ -23,7 +23,7 @@ static const char foreign[] =
     "sqrt\n#define __builtin_nanf(x) NAN\n#define __builtin_nan(x) NAN\n#define __builtin_inff() INFINITY\n#define "
     "__builtin_inf() INFINITY\n#define __builtin_assume_aligned(p, n) (p)\n#define __builtin_prefetch(p) ((void)0)\n"
     "#define __restrict restrict\n#define INL static inline\n#define HIDE(v) ((void)0)\n#define AGAIN(p) ((void)0)\n#define "
-    "UNROLL(n)\n#endif\n";
+    "UNROLL(n)\n#define NOIPA\n#endif\n";
 
 static const char common[] =
     "#if defined(__GNUC__)\n#define INL static inline __attribute__((always_inline, unused))\n"
@@ -31,8 +31,10 @@ static const char common[] =
     "#define HIDE(v) __asm__(\"\" : \"+r\"(v))\n"
     /* What is at p may not be known from before. */
     "#define AGAIN(p) __asm__ volatile(\"\" : \"+r\"(p))\n"
-    "#define PRAGMA(x) _Pragma(#x)\n#endif\n#if defined(__clang__)\n#define UNROLL(n) PRAGMA(clang loop "
-    "unroll_count(n))\n#elif defined(__GNUC__)\n#define UNROLL(n) PRAGMA(GCC unroll n)\n#endif\n"
+    "#define PRAGMA(x) _Pragma(#x)\n#endif\n#if defined(__clang__)\n#define NOIPA\n#define UNROLL(n) PRAGMA(clang loop "
+    "unroll_count(n))\n#elif defined(__GNUC__)\n"
+    /* gcc 12 takes kernels that read one buffer forwards and backwards for functions without effects, and drops their calls */
+    "#define NOIPA __attribute__((noipa))\n#define UNROLL(n) PRAGMA(GCC unroll n)\n#endif\n"
     "#if defined(__AVX512F__)\n#define KEEP_16(v) __asm__(\"\" : \"+v\"(v))\n#elif defined(__SSE2__)\n#define KEEP_16(v) "
     "__asm__(\"\" : \"+x\"(v))\n#elif defined(__aarch64__)\n#define KEEP_16(v) __asm__(\"\" : \"+w\"(v))\n#else\n#define "
     "KEEP_16(v) ((void)0)\n#endif\n"

@@ -115,11 +115,15 @@ static void sorted_as_by_qsort(void **state) {
                                          { 0, 5, 1 },  { 2, 0, 3 },  { 1, 5000, 1 } };
     rng r = rng_make(7);
     tn_ctx *ctx = test_ctx();
-    int n = fuzz_by_c() || !test_device_is_cpu() ? 3 : (int)(sizeof dtypes / sizeof *dtypes), cases = 0;
+    bool all = !fuzz_by_c() && test_device_is_cpu(); /* compilers take a second for each */
+    int n = all ? (int)(sizeof dtypes / sizeof *dtypes) : 1, cases = 0;
     for (int t = 0; t < n; t++)
-        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++, cases++) {
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
             if (t > 1 && shapes[i][1] > 1000) continue;
+            if (!all && i % 4 && shapes[i][1] < 5000) continue;
+            if (!test_device_is_cpu() && shapes[i][1] > 100) continue;
             check_case(&r, ctx, dtypes[t], shapes[i][0], shapes[i][1], shapes[i][2], rng_chance(&r, 0.5));
+            cases++;
         }
     printf("count: %d sorts as qsort\n", cases);
     tn_ctx_free(ctx);

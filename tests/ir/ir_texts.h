@@ -32,8 +32,8 @@ static const char *const ir_texts[] = {
     "return %24, %25, %26, %27, %15, %16, %17\n}",
     "graph @casts(a f16[0,4], b bf16[], c i8[3], d i64[3]) {\n"
     "%1 = cast a f32[0,4]\n%2 = cast b f16[]\n%3 = cast c bool[3]\n%4 = cast d i32[3]\n%5 = cast %4 u8[3]\n%6 = cast %5 "
-    "bf16[3]\n"
-    "return %1, %2, %3, %6\n}",
+    "bf16[3]\n%7 = bitcast d f64[3]\n%8 = bitcast %4 f32[3]\n"
+    "return %1, %2, %3, %6, %7, %8\n}",
     "graph @reduce(x f32[2,3,4], i i32[5]) {\n"
     "%1 = sum x axes=[0,2] f32[1,3,1]\n%2 = prod x axes=[1] f32[2,1,4]\n%3 = reduce_max x axes=[0,1,2]\n%4 = reduce_min i "
     "axes=[0] i32[1]\n"
