@@ -298,15 +298,15 @@ TN_API tn_tensor tn_mean(tn_tensor x, const int64_t *axes, int n_axes, int keep)
 TN_API tn_tensor tn_argmax(tn_tensor x, int axis, int keep); /* i64; the first index on ties; NaN counts as largest */
 TN_API tn_tensor tn_argmin(tn_tensor x, int axis, int keep); /* i64; the first index on ties; NaN counts as smallest */
 
-/* Order along an axis. Equal values keep their order; NaNs are the largest, -0 equals 0. Indices are i64. Gradients go where the
- * values came from; none goes through indices. Bitonic networks of min and max (Batcher 1968): n log(n)^2 / 2 exchanges of
+/* Order along an axis. Equal values keep their order; NaNs are the largest, -0 equals 0. Indices are i64. Gradients go where
+ * the values came from; none goes through indices. Bitonic networks of min and max (Batcher 1968): n log(n)^2 / 2 exchanges of
  * vectors. */
 TN_API tn_tensor tn_sort(tn_tensor x, int axis, int descending);
 TN_API tn_tensor tn_argsort(tn_tensor x, int axis, int descending);
 /* The k largest (or smallest), in order; out_index: where they stood (may be NULL). k up to the size of the axis. */
 TN_API tn_tensor tn_top_k(tn_tensor x, int64_t k, int axis, int largest, tn_tensor *out_index);
-/* x's entries at index along axis, for each place apart: y[i][j] = x[index[i][j]][j] for axis 0. index: i32 or i64, of x's shape
- * but along axis; clamped. What tn_argsort gives sorts x, or anything beside it. */
+/* x's entries at index along axis, for each place apart: y[i][j] = x[index[i][j]][j] for axis 0. index: i32 or i64, of x's
+ * shape but along axis; clamped. What tn_argsort gives sorts x, or anything beside it. */
 TN_API tn_tensor tn_take_along(tn_tensor x, tn_tensor index, int axis);
 
 /* Movement: views, never copies by themselves. */
