@@ -175,9 +175,8 @@ affine affine_var(arena *a, kvar v) {
     return (affine){ 0, 1, t };
 }
 
-affine affine_add(arena *a, affine x, affine y) {
-    if (x.n == 0) return affine_offset(y, x.base);
-    if (y.n == 0) return affine_offset(x, y.base);
+/* Coefficients are literals where e is NULL. */
+static affine added(arena *a, exts *e, affine x, affine y) {
     kterm *t = ARENA_ARRAY(a, kterm, x.n + y.n);
     int n = 0, i = 0, j = 0;
     while (i < x.n || j < y.n) {
@@ -187,12 +186,18 @@ affine affine_add(arena *a, affine x, affine y) {
         else if (i == x.n || y.t[j].var < x.t[i].var)
             m = y.t[j++];
         else {
-            m = (kterm){ x.t[i].var, x.t[i].coef + y.t[j].coef };
+            m = (kterm){ x.t[i].var, e ? ext_add(e, x.t[i].coef, y.t[j].coef) : x.t[i].coef + y.t[j].coef };
             i++, j++;
         }
         if (m.coef) t[n++] = m;
     }
-    return (affine){ x.base + y.base, n, t };
+    return (affine){ e ? ext_add(e, x.base, y.base) : x.base + y.base, n, t };
+}
+
+affine affine_add(arena *a, affine x, affine y) {
+    if (x.n == 0) return affine_offset(y, x.base);
+    if (y.n == 0) return affine_offset(x, y.base);
+    return added(a, NULL, x, y);
 }
 
 affine affine_scale(arena *a, affine x, int64_t s) {
@@ -203,23 +208,7 @@ affine affine_scale(arena *a, affine x, int64_t s) {
     return (affine){ x.base * s, x.n, t };
 }
 
-affine affine_add_params(exts *e, affine x, affine y) {
-    kterm *t = ARENA_ARRAY(e->a, kterm, x.n + y.n);
-    int n = 0, i = 0, j = 0;
-    while (i < x.n || j < y.n) {
-        kterm m;
-        if (j == y.n || (i < x.n && x.t[i].var < y.t[j].var))
-            m = x.t[i++];
-        else if (i == x.n || y.t[j].var < x.t[i].var)
-            m = y.t[j++];
-        else {
-            m = (kterm){ x.t[i].var, ext_add(e, x.t[i].coef, y.t[j].coef) };
-            i++, j++;
-        }
-        if (m.coef) t[n++] = m;
-    }
-    return (affine){ ext_add(e, x.base, y.base), n, t };
-}
+affine affine_add_params(exts *e, affine x, affine y) { return added(e->a, e, x, y); }
 
 affine affine_scale_params(exts *e, affine x, ext s) {
     if (s == 0) return affine_const(0);

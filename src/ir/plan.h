@@ -209,8 +209,15 @@ void plan_extend_lives(const plan *p, plan_life_fn f, void *ud);
 void plan_window_lives(const plan *p, plan_life_fn f, void *ud);
 /* plan_steps.c: a kernel that copies a buffer (from < 0: zeros), and its arguments. */
 pkernel plan_copy(const plan *p, int32_t from, int32_t to);
-bool plan_is_one_function(const plan *p);      /* on the CPU: there is no control flow, or threads share nothing out */
-int plan_depth(const plan *p);                 /* of loops inside of each other */
+bool plan_is_one_function(const plan *p); /* on the CPU: there is no control flow, or threads share nothing out */
+int plan_depth(const plan *p);            /* of loops inside of each other */
+/* plan_steps.c: a problem of a plan, as a line of *out. */
+typedef struct plan_problems {
+    const plan *p;
+    str *out;
+    int n;
+} plan_problems;
+void plan_problem(plan_problems *x, const char *fmt, ...) PRINTF_LIKE(2, 3);
 bool plan_is_for_gpus(const plan *p);          /* has kernels, and each is one thread's of a GPU */
 int plan_check_steps(const plan *p, str *out); /* plan_steps.c: the tree, and what goes from iteration to iteration; likewise */
 int plan_check(const plan *p, str *out);       /* plan_check.c: all of that, offsets, liveness, aliases; number of problems */

@@ -17,23 +17,11 @@ typedef struct life {
 
 typedef struct checker {
     const plan *p;
-    str *out;
-    int n;
+    plan_problems all;
     life *life;   /* [bufs] */
     int inside;   /* steps that run more than once or not at all are open */
     int64_t room; /* bytes that may still be remembered of branches and loops */
 } checker;
-
-static void problem(checker *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static void problem(checker *c, const char *fmt, ...) {
-    char text[512];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    str_addf(c->out, "plan @%s: %s\n", c->p->g->name, text);
-    c->n++;
-}
 
 /* ---- places ---- */
 
@@ -53,14 +41,14 @@ static void check_place(checker *c, int b) {
     static const int slots[] = { SLOT_TEMP, SLOT_STATE, SLOT_CONST, SLOT_IO, SLOT_IO, SLOT_SHARED };
     bool stays = x->kind == PB_STATE && !graph_is_assigned(c->p->g, x->node);
     int want = stays ? SLOT_SHARED : slots[x->kind] + (x->kind == PB_INPUT || x->kind == PB_OUTPUT ? x->io : 0);
-    if (x->slot != want) problem(c, "b%d lies in slot %d, expected %d", b, x->slot, want);
+    if (x->slot != want) plan_problem(&c->all, "b%d lies in slot %d, expected %d", b, x->slot, want);
     if (x->offset % PLAN_ALIGN)
-        problem(c, "b%d is at offset %lld, which is not a multiple of %d", b, (long long)x->offset, PLAN_ALIGN);
+        plan_problem(&c->all, "b%d is at offset %lld, which is not a multiple of %d", b, (long long)x->offset, PLAN_ALIGN);
     if (x->bytes != x->elems * (int64_t)dtype_size((tn_dtype)x->dtype))
-        problem(c, "b%d has %lld bytes for %lld elements", b, (long long)x->bytes, (long long)x->elems);
+        plan_problem(&c->all, "b%d has %lld bytes for %lld elements", b, (long long)x->bytes, (long long)x->elems);
     if (x->offset < 0 || x->offset + x->bytes > slot_size(c->p, x->slot))
-        problem(c, "b%d ends at byte %lld of slot %d, which has %lld", b, (long long)(x->offset + x->bytes), x->slot,
-                (long long)slot_size(c->p, x->slot));
+        plan_problem(&c->all, "b%d ends at byte %lld of slot %d, which has %lld", b, (long long)(x->offset + x->bytes), x->slot,
+                     (long long)slot_size(c->p, x->slot));
 }
 
 /* A copy in panels has elements of its value alone. */
@@ -77,7 +65,7 @@ static void check_panels(checker *c, int b) {
         if (i > 0) ok = ok && size_mul(count, steps[i].extent, &count) && count < INT64_MAX - l->width;
     }
     if (!ok || down > l->base || up >= elems - l->base || kpanels_elems(l) != x->elems)
-        problem(c, "b%d has %lld elements in panels, not all of them of its value", b, (long long)x->elems);
+        plan_problem(&c->all, "b%d has %lld elements in panels, not all of them of its value", b, (long long)x->elems);
 }
 
 static bool shares_place(const checker *c, int x, int y) { /* y takes over the place of x in the launch that reads x last */
@@ -141,7 +129,7 @@ static void begin_life(checker *c, places *x, int b) {
     for (; (r = next_beyond(x, r, to, own->offset)) >= 0; r++) {
         int o = x->order[r], first = o < b ? o : b;
         if (!both_stay(c, b, o) && !shares_place(c, b, o) && !shares_place(c, o, b))
-            problem(c, "b%d and b%d live at once and overlap", first, o + b - first);
+            plan_problem(&c->all, "b%d and b%d live at once and overlap", first, o + b - first);
     }
     set_end(x, b, own->offset + own->bytes);
 }
@@ -214,8 +202,8 @@ static void follow(checker *c, int launch, const pkernel *pk, int arg) {
         marks m = { .at = l->written, .n = c->p->bufs.at[b].elems };
         bool whole = kernel_walk(k, r, open, kernel_open_loops(k, r, open), in->op == K_LOAD ? visit_read : visit_write, &m);
         if (m.missing && c->p->bufs.at[b].kind != PB_STATE)
-            problem(c, "launch %d (%s) reads element %lld of b%d, which nothing has written", launch, k->name,
-                    (long long)m.first_missing, b);
+            plan_problem(&c->all, "launch %d (%s) reads element %lld of b%d, which nothing has written", launch, k->name,
+                         (long long)m.first_missing, b);
         if (!whole && in->op == K_STORE) l->written = NULL;
     }
 }
@@ -242,11 +230,12 @@ static void check_arg(checker *c, int launch, const pkernel *pk, int arg) {
     const kbuf *kb = &pk->k->bufs.at[arg];
     int32_t b = pk->args[arg].buf;
     if (kbuf_is_local(kb)) {
-        if (b >= 0) problem(c, "launch %d (%s): local buffer b%d is bound to plan buffer b%d", launch, pk->k->name, arg, b);
+        if (b >= 0)
+            plan_problem(&c->all, "launch %d (%s): local buffer b%d is bound to plan buffer b%d", launch, pk->k->name, arg, b);
         return;
     }
     if (b < 0 || b >= c->p->bufs.n) {
-        problem(c, "launch %d (%s): buffer b%d is not bound", launch, pk->k->name, arg);
+        plan_problem(&c->all, "launch %d (%s): buffer b%d is not bound", launch, pk->k->name, arg);
         return;
     }
     const pbuf *pb = &c->p->bufs.at[b];
@@ -254,32 +243,33 @@ static void check_arg(checker *c, int launch, const pkernel *pk, int arg) {
     life *l = &c->life[base];
     bool write = writes(pk->k, arg);
     if (!kb->panels != !pb->panels || (kb->panels && !kpanels_equal(kb->panels, pb->panels)))
-        problem(c, "launch %d (%s) reads b%d in another order than it is packed in", launch, pk->k->name, b);
+        plan_problem(&c->all, "launch %d (%s) reads b%d in another order than it is packed in", launch, pk->k->name, b);
     if (kb->elems > pb->elems || dtype_size((tn_dtype)kb->dtype) != dtype_size((tn_dtype)pb->dtype))
-        problem(c, "launch %d (%s) sees b%d as %s[%lld], it is %s[%lld]", launch, pk->k->name, b,
-                dtype_name((tn_dtype)kb->dtype), (long long)kb->elems, dtype_name((tn_dtype)pb->dtype), (long long)pb->elems);
+        plan_problem(&c->all, "launch %d (%s) sees b%d as %s[%lld], it is %s[%lld]", launch, pk->k->name, b,
+                     dtype_name((tn_dtype)kb->dtype), (long long)kb->elems, dtype_name((tn_dtype)pb->dtype),
+                     (long long)pb->elems);
     if (kb->kind == KB_OUT && reads(pk->k, arg) && reads_first(pk->k, arg))
-        problem(c, "launch %d (%s) reads b%d, declared as written only", launch, pk->k->name, b);
+        plan_problem(&c->all, "launch %d (%s) reads b%d, declared as written only", launch, pk->k->name, b);
     pbuf_kind held = c->p->bufs.at[base].kind;
     if (write && (held == PB_INPUT || held == PB_CONST || (base != b && held != PB_TEMP && held != PB_OUTPUT)))
-        problem(c, "launch %d (%s) writes b%d, an input or a constant", launch, pk->k->name, b);
+        plan_problem(&c->all, "launch %d (%s) writes b%d, an input or a constant", launch, pk->k->name, b);
     if (reads_first(pk->k, arg) && l->n_writers == 0 && (held == PB_TEMP || held == PB_OUTPUT) && pb->bytes > 0)
-        problem(c, "launch %d (%s) reads b%d before anything writes it", launch, pk->k->name, b);
+        plan_problem(&c->all, "launch %d (%s) reads b%d before anything writes it", launch, pk->k->name, b);
     for (int o = 0; o < arg; o++)
         if (plan_base(c->p, pk->args[o].buf) == base && !kbuf_is_local(&pk->k->bufs.at[o]) && (write || writes(pk->k, o)))
-            problem(c, "launch %d (%s) has b%d under two names and writes it", launch, pk->k->name, b);
+            plan_problem(&c->all, "launch %d (%s) has b%d under two names and writes it", launch, pk->k->name, b);
     if (l->first < 0) l->first = launch;
     l->last = launch;
     bool old = pb->kind == PB_STATE && kb->node == pb->node; /* else: its new value */
     if (old && reads_first(pk->k, arg) && l->n_writers > 0)
-        problem(c, "launch %d (%s) reads state b%d after it was updated", launch, pk->k->name, b);
+        plan_problem(&c->all, "launch %d (%s) reads state b%d after it was updated", launch, pk->k->name, b);
     if (pb->kind == PB_STATE && !old && !write && l->n_writers == 0)
-        problem(c, "launch %d (%s) reads the new value of state b%d before the update", launch, pk->k->name, b);
+        plan_problem(&c->all, "launch %d (%s) reads the new value of state b%d before the update", launch, pk->k->name, b);
     if (old && reads(pk->k, arg)) l->last_reader = launch;
     if (base == b) follow(c, launch, pk, arg);
     if (base != b && write) l->written = NULL;
     if (write && pb->kind == PB_STATE && c->inside)
-        problem(c, "launch %d (%s) updates state b%d inside of a loop or a branch", launch, pk->k->name, b);
+        plan_problem(&c->all, "launch %d (%s) updates state b%d inside of a loop or a branch", launch, pk->k->name, b);
     if (write) l->writer = launch, l->n_writers++;
 }
 
@@ -311,7 +301,8 @@ static void check_state_in_place(checker *c, int launch, const pkernel *pk, int 
             for (int s = 0; s < stores.n && !own; s++) own = stores.at[s] > i && stores_lane(in, l, &k->ins.at[stores.at[s]]);
         }
         if (!own)
-            problem(c, "launch %d (%s) updates state b%d in place but reads it elsewhere", launch, k->name, pk->args[arg].buf);
+            plan_problem(&c->all, "launch %d (%s) updates state b%d in place but reads it elsewhere", launch, k->name,
+                         pk->args[arg].buf);
     }
 }
 
@@ -321,10 +312,10 @@ static void check_results(checker *c) {
         const pbuf *b = &p->bufs.at[i];
         const life *l = &c->life[i];
         if (b->kind != PB_OUTPUT || b->elems == 0) continue;
-        if (l->n_writers == 0) problem(c, "output b%d is never written", i);
+        if (l->n_writers == 0) plan_problem(&c->all, "output b%d is never written", i);
         for (int64_t e = 0; l->n_writers && l->written && e < b->elems; e++)
             if (!l->written[e]) {
-                problem(c, "element %lld of output b%d is never written", (long long)e, i);
+                plan_problem(&c->all, "element %lld of output b%d is never written", (long long)e, i);
                 break;
             }
     }
@@ -334,11 +325,12 @@ static void check_results(checker *c) {
         const life *l = &c->life[s->buf];
         if (p->bufs.at[s->buf].elems == 0) continue;
         if (!assigned && l->n_writers)
-            problem(c, "state \"%s\" is written by launch %d, but the graph never assigns it", s->name, l->writer);
+            plan_problem(&c->all, "state \"%s\" is written by launch %d, but the graph never assigns it", s->name, l->writer);
         if (assigned && l->n_writers != 1)
-            problem(c, "state \"%s\" is written by %d launches, expected one", s->name, l->n_writers);
+            plan_problem(&c->all, "state \"%s\" is written by %d launches, expected one", s->name, l->n_writers);
         if (assigned && l->n_writers && l->last_reader > l->writer)
-            problem(c, "state \"%s\" is read by launch %d after launch %d updated it", s->name, l->last_reader, l->writer);
+            plan_problem(&c->all, "state \"%s\" is read by launch %d after launch %d updated it", s->name, l->last_reader,
+                         l->writer);
     }
 }
 
@@ -383,7 +375,8 @@ static void close_step(checker *c, const open_step *o) {
     if (x->kind == PSTEP_BRANCH) recall(c, o->then ? o->then : o->before, true);
     if (x->kind == PSTEP_REPEAT && o->left) recall(c, o->left, false);
     if (x->kind == PSTEP_REPEAT && o->before) recall(c, o->before, true); /* no iteration */
-    if (x->kind == PSTEP_REPEAT && !o->left && !x->times) problem(c, "step %d is a loop that nothing leaves", o->step);
+    if (x->kind == PSTEP_REPEAT && !o->left && !x->times)
+        plan_problem(&c->all, "step %d is a loop that nothing leaves", o->step);
     c->inside -= x->kind != PSTEP_LOOP;
 }
 
@@ -392,7 +385,7 @@ static void check_condition(checker *c, int i, open_steps *open) {
     pbuf_kind kind = c->p->bufs.at[b].kind;
     const life *l = &c->life[b];
     if ((kind == PB_TEMP || kind == PB_OUTPUT) && (l->n_writers == 0 || (l->written && !l->written[0])))
-        problem(c, "step %d reads b%d, which nothing has written", i, b);
+        plan_problem(&c->all, "step %d reads b%d, which nothing has written", i, b);
     int at = open->n - 1;
     while (c->p->steps.at[i].kind == PSTEP_LEAVE && at >= 0 && c->p->steps.at[open->at[at].step].kind != PSTEP_REPEAT) at--;
     if (c->p->steps.at[i].kind == PSTEP_LEAVE && !open->at[at].left) open->at[at].left = remember(c);
@@ -459,11 +452,10 @@ static const plan *plan_at_most(const plan *p) {
 int plan_check(const plan *p, str *out) {
     if (p->params) return plan_check(plan_at_most(p), out);
     checker c = { .p = p,
-                  .out = out,
+                  .all = { p, out, plan_check_steps(p, out) },
                   .room = MOST_REMEMBERED,
-                  .n = plan_check_steps(p, out),
                   .life = ARENA_ARRAY(p->a, life, p->bufs.n + 1) };
-    if (c.n) return c.n;
+    if (c.all.n) return c.all.n;
     for (int b = 0; b < p->bufs.n; b++) {
         pbuf_kind kind = p->bufs.at[b].kind;
         c.life[b] = (life){ -1, -1, -1, -1, 0, NULL };
@@ -477,9 +469,10 @@ int plan_check(const plan *p, str *out) {
         bool filled = x->bytes > 0 && (x->kind == PB_CONST || x->kind == PB_STATE);
         if (is_used(&c, b) || filled) check_place(&c, b);
         if (x->panels) check_panels(&c, b);
-        if (is_used(&c, b) && x->kind == PB_CONST && !graph_get(p->g, x->node)->data) problem(&c, "b%d has no value", b);
+        if (is_used(&c, b) && x->kind == PB_CONST && !graph_get(p->g, x->node)->data)
+            plan_problem(&c.all, "b%d has no value", b);
     }
     check_overlaps(&c);
     check_results(&c);
-    return c.n ? c.n : plan_check_races(p, out);
+    return c.all.n ? c.all.n : plan_check_races(p, out);
 }

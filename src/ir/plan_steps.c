@@ -9,79 +9,73 @@
 
 #include <stdio.h>
 
-typedef struct checker {
-    const plan *p;
-    str *out;
-    int n;
-} checker;
-
-static void problem(checker *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static void problem(checker *c, const char *fmt, ...) {
+void plan_problem(plan_problems *x, const char *fmt, ...) {
     char text[512];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    str_addf(c->out, "plan @%s: %s\n", c->p->g->name, text);
-    c->n++;
+    str_addf(x->out, "plan @%s: %s\n", x->p->g->name, text);
+    x->n++;
 }
 
 /* ---- the tree ---- */
 
-static void check_launch(checker *c, int i, int launches) {
+static void check_launch(plan_problems *c, int i, int launches) {
     const pstep *x = &c->p->steps.at[i];
-    if (x->inside) problem(c, "step %d is a launch with %d steps inside", i, x->inside);
+    if (x->inside) plan_problem(c, "step %d is a launch with %d steps inside", i, x->inside);
     if (x->kernel != launches || x->kernel >= c->p->kernels.n)
-        problem(c, "step %d is launch %d, expected %d of %d", i, x->kernel, launches, c->p->kernels.n);
+        plan_problem(c, "step %d is launch %d, expected %d of %d", i, x->kernel, launches, c->p->kernels.n);
 }
 
-static void check_loop(checker *c, int i) {
+static void check_loop(plan_problems *c, int i) {
     const pstep *x = &c->p->steps.at[i];
-    if (i > 0) problem(c, "step %d is a loop over the steps of a run, but not around all of it", i);
+    if (i > 0) plan_problem(c, "step %d is a loop over the steps of a run, but not around all of it", i);
     if (i == 0 && x->inside < c->p->steps.n - 1)
-        problem(c, "step %d stands outside of the loop over the steps of a run", i + 1 + x->inside);
+        plan_problem(c, "step %d stands outside of the loop over the steps of a run", i + 1 + x->inside);
 }
 
 static bool is_buffer(const plan *p, int32_t b) { return b >= 0 && b < p->bufs.n; }
 
 /* What a window shows has room for all iterations. */
-static void check_window(checker *c, int i, const pring *y, bool *moves) {
+static void check_window(plan_problems *c, int i, const pring *y, bool *moves) {
     const plan *p = c->p;
     const pstep *x = &p->steps.at[i];
     if (!is_buffer(p, y->buf) || p->bufs.at[y->buf].kind != PB_WINDOW) {
-        problem(c, "step %d moves b%d, which is no window", i, y->buf);
+        plan_problem(c, "step %d moves b%d, which is no window", i, y->buf);
         return;
     }
     const pbuf *b = &p->bufs.at[y->buf], *of = &p->bufs.at[b->window_of];
     int64_t reach;
-    if (moves[y->buf]) problem(c, "step %d moves b%d, which moves elsewhere, too", i, y->buf);
+    if (moves[y->buf]) plan_problem(c, "step %d moves b%d, which moves elsewhere, too", i, y->buf);
     moves[y->buf] = true;
     if (!x->times || y->stride != b->bytes || !size_mul(x->times, y->stride, &reach) || reach > of->bytes ||
         b->dtype != of->dtype)
-        problem(c, "step %d moves window b%d of %lld bytes by %lld, %lld times, over the %lld bytes of b%d", i, y->buf,
-                (long long)b->bytes, (long long)y->stride, (long long)x->times, (long long)of->bytes, b->window_of);
+        plan_problem(c, "step %d moves window b%d of %lld bytes by %lld, %lld times, over the %lld bytes of b%d", i, y->buf,
+                     (long long)b->bytes, (long long)y->stride, (long long)x->times, (long long)of->bytes, b->window_of);
 }
 
-static void check_repeat(checker *c, int i, bool *moves) {
+static void check_repeat(plan_problems *c, int i, bool *moves) {
     const plan *p = c->p;
     const pstep *x = &p->steps.at[i];
-    if (x->times < 0) problem(c, "step %d is repeated %lld times", i, (long long)x->times);
+    if (x->times < 0) plan_problem(c, "step %d is repeated %lld times", i, (long long)x->times);
     if (x->times && x->count >= 0 &&
         (!is_buffer(p, x->count) || p->bufs.at[x->count].dtype != TN_I64 || p->bufs.at[x->count].elems != 1))
-        problem(c, "step %d is repeated b%d times, which is not one i64", i, x->count);
+        plan_problem(c, "step %d is repeated b%d times, which is not one i64", i, x->count);
     for (int k = 0; k < x->n_rings; k++) check_window(c, i, &x->rings[k], moves);
 }
 
 /* A window is used inside of the repeat that moves it, and is no part of one that comes later. */
-static void check_windows(checker *c) {
+static void check_windows(plan_problems *c) {
     const plan *p = c->p;
     bool *moves = ARENA_ARRAY(p->a, bool, p->bufs.n + 1);
     int *from = ARENA_ARRAY(p->a, int, p->bufs.n + 1), *to = ARENA_ARRAY(p->a, int, p->bufs.n + 1), slot = SLOT_IO + p->io.n;
     for (int b = 0; b < p->bufs.n; b++) {
         const pbuf *x = &p->bufs.at[b];
         if (x->kind != PB_WINDOW) continue;
-        if (x->window_of < 0 || x->window_of >= b) problem(c, "b%d is a window of b%d", b, x->window_of);
-        if (x->slot != slot++ || x->offset) problem(c, "window b%d lies in slot %d at %lld", b, x->slot, (long long)x->offset);
+        if (x->window_of < 0 || x->window_of >= b) plan_problem(c, "b%d is a window of b%d", b, x->window_of);
+        if (x->slot != slot++ || x->offset)
+            plan_problem(c, "window b%d lies in slot %d at %lld", b, x->slot, (long long)x->offset);
     }
     if (c->n) return;
     for (int i = 0; i < p->steps.n; i++) {
@@ -97,28 +91,28 @@ static void check_windows(checker *c) {
         for (int k = -1; k < (pk ? pk->k->bufs.n : 0); k++) {
             int32_t b = k < 0 ? read : pk->args[k].buf;
             for (; is_buffer(p, b) && p->bufs.at[b].kind == PB_WINDOW; b = p->bufs.at[b].window_of)
-                if (i <= from[b] || i >= to[b]) problem(c, "step %d uses window b%d outside of its loop", i, b);
+                if (i <= from[b] || i >= to[b]) plan_problem(c, "step %d uses window b%d outside of its loop", i, b);
         }
         for (int k = 0; x->kind == PSTEP_REPEAT && k < x->n_rings; k++) {
             int32_t of = p->bufs.at[x->rings[k].buf].window_of;
             if (p->bufs.at[of].kind == PB_WINDOW && (i <= from[of] || i >= to[of]))
-                problem(c, "step %d uses window b%d outside of its loop", i, of);
+                plan_problem(c, "step %d uses window b%d outside of its loop", i, of);
         }
     }
 }
 
 /* repeats: that are open around it. */
-static void check_conditional(checker *c, int i, int repeats) {
+static void check_conditional(plan_problems *c, int i, int repeats) {
     const pstep *x = &c->p->steps.at[i];
     const pbuf *b = x->cond >= 0 && x->cond < c->p->bufs.n ? &c->p->bufs.at[x->cond] : NULL;
-    if (!b || b->dtype != TN_BOOL || b->elems != 1) problem(c, "step %d reads b%d, which is not one bool", i, x->cond);
-    if (x->kind == PSTEP_LEAVE && x->inside) problem(c, "step %d is a leave with %d steps inside", i, x->inside);
-    if (x->kind == PSTEP_LEAVE && !repeats) problem(c, "step %d leaves no loop", i);
+    if (!b || b->dtype != TN_BOOL || b->elems != 1) plan_problem(c, "step %d reads b%d, which is not one bool", i, x->cond);
+    if (x->kind == PSTEP_LEAVE && x->inside) plan_problem(c, "step %d is a leave with %d steps inside", i, x->inside);
+    if (x->kind == PSTEP_LEAVE && !repeats) plan_problem(c, "step %d leaves no loop", i);
     if (x->kind == PSTEP_BRANCH && (x->n_then < 0 || x->n_then > x->inside))
-        problem(c, "step %d has %d steps inside, %d of them for true", i, x->inside, x->n_then);
+        plan_problem(c, "step %d has %d steps inside, %d of them for true", i, x->inside, x->n_then);
 }
 
-static void check_tree(checker *c) {
+static void check_tree(plan_problems *c) {
     const plan *p = c->p;
     VEC(int) open = { 0 };
     int launches = 0, repeats = 0;
@@ -128,47 +122,47 @@ static void check_tree(checker *c) {
             repeats -= p->steps.at[open.at[open.n - 1]].kind == PSTEP_REPEAT;
         int end = open.n ? pstep_end(p, open.at[open.n - 1]) : p->steps.n;
         if (x->inside < 0 || x->inside >= end - i)
-            problem(c, "step %d has %d steps inside, of %d that follow", i, x->inside, end - 1 - i);
+            plan_problem(c, "step %d has %d steps inside, of %d that follow", i, x->inside, end - 1 - i);
         if (x->kind == PSTEP_LAUNCH) check_launch(c, i, launches++);
         if (x->kind == PSTEP_LOOP) check_loop(c, i);
         if (pstep_is_conditional(x)) check_conditional(c, i, repeats);
-        if (x->kind >= N_PSTEPS) problem(c, "step %d is of no kind", i);
+        if (x->kind >= N_PSTEPS) plan_problem(c, "step %d is of no kind", i);
         if (x->inside > 0) VEC_PUSH(p->a, &open, i), repeats += x->kind == PSTEP_REPEAT;
     }
-    if (launches < p->kernels.n) problem(c, "launch %d is in no step", launches);
+    if (launches < p->kernels.n) plan_problem(c, "launch %d is in no step", launches);
 }
 
 /* ---- inputs and outputs ---- */
 
-static void check_stride(checker *c, const pring *x, bool gpu) {
+static void check_stride(plan_problems *c, const pring *x, bool gpu) {
     const pbuf *b = &c->p->bufs.at[x->buf];
     int64_t want = plan_ring_stride(b->bytes, gpu);
     if (x->stride != want)
-        problem(c, "b%d has %lld bytes, but moves by %lld from iteration to iteration, expected %lld", x->buf,
-                (long long)b->bytes, (long long)x->stride, (long long)want);
+        plan_problem(c, "b%d has %lld bytes, but moves by %lld from iteration to iteration, expected %lld", x->buf,
+                     (long long)b->bytes, (long long)x->stride, (long long)want);
 }
 
-static void check_rings(checker *c, const pstep *loop) {
+static void check_rings(plan_problems *c, const pstep *loop) {
     const plan *p = c->p;
     bool *moves = ARENA_ARRAY(p->a, bool, p->bufs.n + 1), gpu = plan_is_for_gpus(p);
     for (int i = 0; i < loop->n_rings; i++) {
         const pring *x = &loop->rings[i];
         if (x->buf < 0 || x->buf >= p->bufs.n) {
-            problem(c, "the loop moves buffer b%d of %d", x->buf, p->bufs.n);
+            plan_problem(c, "the loop moves buffer b%d of %d", x->buf, p->bufs.n);
             continue;
         }
         const pbuf *b = &p->bufs.at[x->buf];
         if (b->kind != PB_INPUT && b->kind != PB_OUTPUT)
-            problem(c, "the loop moves b%d, which is neither input nor output", x->buf);
+            plan_problem(c, "the loop moves b%d, which is neither input nor output", x->buf);
         else if (b->offset)
-            problem(c, "the loop moves b%d, which is not at the begin of its slot", x->buf);
-        if (i && x->buf <= loop->rings[i - 1].buf) problem(c, "the loop moves b%d twice or out of order", x->buf);
+            plan_problem(c, "the loop moves b%d, which is not at the begin of its slot", x->buf);
+        if (i && x->buf <= loop->rings[i - 1].buf) plan_problem(c, "the loop moves b%d twice or out of order", x->buf);
         moves[x->buf] = true;
         check_stride(c, x, gpu);
     }
     for (int i = 0; i < p->io.n; i++)
         if (p->io.at[i].bytes > 0 && !moves[p->io.at[i].buf])
-            problem(c, "\"%s\" (b%d) does not move in the loop", p->io.at[i].name, p->io.at[i].buf);
+            plan_problem(c, "\"%s\" (b%d) does not move in the loop", p->io.at[i].name, p->io.at[i].buf);
 }
 
 /* ---- iterations that overlap ---- */
@@ -178,7 +172,7 @@ static bool is_before(const void *x, const void *y, const void *ud) {
     return b[*(const int *)x].offset < b[*(const int *)y].offset;
 }
 
-static void check_overlap(checker *c) {
+static void check_overlap(plan_problems *c) {
     const plan *p = c->p;
     bool *used = ARENA_ARRAY(p->a, bool, p->bufs.n + 1);
     VEC(int) temps = { 0 };
@@ -189,7 +183,7 @@ static void check_overlap(checker *c) {
             if (at < 0 || at >= p->bufs.n) continue;
             const pbuf *x = &p->bufs.at[at];
             if ((x->kind == PB_STATE || x->kind == PB_STATES) && pk->k->bufs.at[b].kind != KB_IN)
-                problem(c, "iterations may overlap, but launch %d (%s) leaves b%d to the next one", i, pk->k->name, at);
+                plan_problem(c, "iterations may overlap, but launch %d (%s) leaves b%d to the next one", i, pk->k->name, at);
             if (x->kind == PB_TEMP && x->bytes > 0 && !used[at]) VEC_PUSH(p->a, &temps, at);
             used[at] = true;
         }
@@ -198,7 +192,7 @@ static void check_overlap(checker *c) {
     for (int i = 1; i < temps.n; i++) {
         const pbuf *x = &p->bufs.at[temps.at[i - 1]], *y = &p->bufs.at[temps.at[i]];
         if (y->offset < x->offset + x->bytes)
-            problem(c, "iterations may overlap, but b%d and b%d share bytes", temps.at[i - 1], temps.at[i]);
+            plan_problem(c, "iterations may overlap, but b%d and b%d share bytes", temps.at[i - 1], temps.at[i]);
     }
 }
 
@@ -291,7 +285,7 @@ bool plan_is_for_gpus(const plan *p) {
 }
 
 int plan_check_steps(const plan *p, str *out) {
-    checker c = { .p = p, .out = out };
+    plan_problems c = { .p = p, .out = out };
     check_tree(&c);
     if (!c.n) check_windows(&c);
     const pstep *loop = plan_loop(p);
