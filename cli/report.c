@@ -28,7 +28,7 @@ typedef struct stage_cut { /* where a stage's text has its kernels: each begins 
 static const stage_cut cuts[] = {
     { "scalar", "kernel @", NULL, false },
     { "kernels", "kernel @", NULL, false },
-    { "c", "static __attribute__((noinline, unused)) void kernel_", "void tn_kernel_", false },
+    { "c", "static NOIPA __attribute__((noinline, unused)) void kernel_", "void tn_kernel_", false },
     { "x86", "kernel_", "tn_", true },
     { "cuda", "extern \"C\" __global__", NULL, false },
     { "opencl", "__kernel", NULL, false },

@@ -30,7 +30,7 @@ def macros(text):
 
 class Headers:
     def __init__(self, texts):
-        self.constants, self.enums, self.structs, self.functions, self.opaque = {}, set(), {}, {}, set()
+        self.constants, self.enums, self.structs, self.functions, self.opaque, self.callbacks = {}, set(), {}, {}, set(), set()
         for text in texts:
             self.constants.update(macros(text))
         for text in texts:
@@ -46,6 +46,7 @@ class Headers:
                 self.constants[key] = value
                 value += 1
         self.opaque.update(re.findall(r"typedef struct \w+ (\w+);", text))
+        self.callbacks.update(re.findall(r"typedef \w+ \(\*(\w+)\)\(", text))
         for body, name in re.findall(r"typedef struct \{(.*?)\} (\w+);", text):
             self.structs[name] = [f for decl in re.split(r";", body) if decl.strip() for f in self.fields(decl.strip())]
         for result, name, params in re.findall(r"TN_API (?:TN_CHECK )?([\w ]+?[ *]+)(tn_\w+)\(([^;]*)\);", text):
@@ -68,6 +69,8 @@ class Headers:
             return SCALARS[base[0]]
         if base[0] in self.enums:
             return "C.c_int"
+        if base[0] in self.callbacks:
+            return "C.c_void_p"
         if base[0] in self.structs:
             return base[0]
         raise ValueError(f"unknown type {text!r}")

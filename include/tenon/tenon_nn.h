@@ -321,6 +321,14 @@ static inline tn_tensor tn_nn_hstack_at_(const char *where, const tn_tensor *xs,
 static inline tn_tensor tn_nn_norms_at_(const char *where, const tn_tensor *xs, int n) {
     return tn_nn_norms(tn_list_at_(xs, n, where), n);
 }
+static inline tn_tensor *tn_nn_list_at_(tn_tensor *xs, int n, const char *where) {
+    (void)tn_list_at_(xs, n, where);
+    return xs;
+}
+#define tn_nn_clip_norm(grads, n, most) (tn_nn_clip_norm)(tn_nn_list_at_(grads, n, TN_HERE), n, most)
+#define tn_nn_clip_value(grads, n, most) (tn_nn_clip_value)(tn_nn_list_at_(grads, n, TN_HERE), n, most)
+#define tn_nn_accumulate(grads, n, ...) (tn_nn_accumulate)(tn_nn_list_at_(grads, n, TN_HERE), n, __VA_ARGS__)
+#define tn_nn_ema(params, n, ...) (tn_nn_ema)(tn_list_at_(params, n, TN_HERE), n, __VA_ARGS__)
 #define tn_nn_stack(...) tn_nn_stack_at_(TN_HERE, __VA_ARGS__)
 #define tn_nn_vstack(...) tn_nn_vstack_at_(TN_HERE, __VA_ARGS__)
 #define tn_nn_hstack(...) tn_nn_hstack_at_(TN_HERE, __VA_ARGS__)

@@ -232,7 +232,8 @@ ext ext_add(exts *t, ext x, ext y) {
         if (!all.at[i].times) continue;
         ext one = ext_mul(t, all.at[i].of, all.at[i].times);
         e = any ? make(t, EXT_ADD, e, one) : one;
-        any = true;
+        any = !ext_is_lit(e);
+        if (!any && __builtin_add_overflow(all.literal, e, &all.literal)) return fail(t, "a size does not fit 64 bits");
     }
     return !any ? all.literal : all.literal ? make(t, EXT_ADD, e, all.literal) : e;
 }

@@ -25,7 +25,7 @@ bool lower_axis_is_row(const lower *w, val v, int axis) {
     int64_t extent = 1;
     for (int i = 0; i < x.n; i++) {
         if (!lower_var_is_row(w, x.t[i].var)) return false;
-        extent *= w->an.k->vars.at[x.t[i].var].extent;
+        extent = ext_mul(w->g->params, extent, w->an.k->vars.at[x.t[i].var].extent);
     }
     return extent == graph_get(w->g, v)->dims[axis];
 }

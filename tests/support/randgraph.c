@@ -335,6 +335,14 @@ static void step_select(gen *n) {
     push_val(n, graph_select(n->g, c.v, x.v, y.v), fmin(x.lo, y.lo), fmax(x.hi, y.hi));
 }
 
+/* Bits of whole numbers, there and back: bits of rounded ones would differ by more than rounding. */
+static void step_bitcast(gen *n) {
+    entry x = choose(n, 1u << TN_I32 | 1u << TN_I64);
+    tn_dtype t = dtype_of(n, x);
+    val bits = graph_bitcast(n->g, x.v, t == TN_I32 ? TN_F32 : TN_F64);
+    push_val(n, graph_bitcast(n->g, bits, t), x.lo, x.hi);
+}
+
 static void step_cast(gen *n) {
     entry x = choose(n, ANY);
     tn_dtype t = random_dtype(n, chance(n, 0.5) ? FLOATS : ANY), from = dtype_of(n, x);
@@ -756,6 +764,7 @@ static void step(gen *n) {
         { step_binary, 24, ANY },
         { step_select, 5, ANY },
         { step_cast, 5, ANY },
+        { step_bitcast, 1, 1u << TN_I32 | 1u << TN_I64 },
         { step_reduce, 10, FLOATS | INTS },
         { step_arg, 2, FLOATS | INTS },
         { step_move, 16, ANY },
