@@ -231,9 +231,13 @@ ext ext_add(exts *t, ext x, ext y) {
     for (int i = 0; i < all.n; i++) {
         if (!all.at[i].times) continue;
         ext one = ext_mul(t, all.at[i].of, all.at[i].times);
-        e = any ? make(t, EXT_ADD, e, one) : one;
-        any = !ext_is_lit(e);
-        if (!any && __builtin_add_overflow(all.literal, e, &all.literal)) return fail(t, "a size does not fit 64 bits");
+        ext next = any && !ext_is_lit(one) ? make(t, EXT_ADD, e, one) : one;
+        if (!ext_is_lit(next)) {
+            e = next, any = true;
+            continue;
+        }
+        if (__builtin_add_overflow(all.literal, next, &all.literal)) return fail(t, "a size does not fit 64 bits");
+        any = any && ext_is_lit(one); /* else the sum so far went into the literal */
     }
     return !any ? all.literal : all.literal ? make(t, EXT_ADD, e, all.literal) : e;
 }

@@ -337,6 +337,7 @@ static void step_select(gen *n) {
 
 /* Bits of whole numbers, there and back: bits of rounded ones would differ by more than rounding. */
 static void step_bitcast(gen *n) {
+    if (n->o.no_bitcast) return;
     entry x = choose(n, 1u << TN_I32 | 1u << TN_I64);
     tn_dtype t = dtype_of(n, x);
     val bits = graph_bitcast(n->g, x.v, t == TN_I32 ? TN_F32 : TN_F64);

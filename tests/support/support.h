@@ -96,7 +96,7 @@ typedef struct randgraph_opts {
     int64_t max_elems;        /* of any tensor; 0 = 2000 */
     uint32_t
         dtypes; /* bit mask of allowed 1 << tn_dtype; 0 = all. bool and the i32 and i64 of indices and counters stay possible */
-    bool no_states, no_random, no_zero_size;
+    bool no_states, no_random, no_zero_size, no_bitcast;
 } randgraph_opts;
 /* A valid compacted graph that depends on seed and options only. Values stay finite and away from poles for inputs of
  * sample_make. */
