@@ -197,6 +197,7 @@ static void print_kernel(clike *e, const kernel *k, int id) {
     if (resident > k->block_threads) threads = arena_printf(out->a, "%d, %d", k->block_threads, resident / k->block_threads);
     if (k->cluster && !e->l->together)
         guard_fail(out->a->gd, TN_ERR_INTERNAL, "kernel %s: there are no clusters in %s", k->name, e->l->name);
+    str_add(out, TARGET_NEXT_KERNEL); /* a device may compile kernels apart */
     str_addf(out, e->l->kernel, k->cluster ? arena_printf(out->a, e->l->together, k->cluster) : "", threads,
              arena_printf(out->a, "tn_kernel_%d", id));
     print_arguments(e);

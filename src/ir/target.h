@@ -6,6 +6,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* A line of text before each kernel of a program for GPUs: devices may compile what stands between two of them apart. */
+#define TARGET_NEXT_KERNEL "\n/* ---- */\n"
+
 /* A contraction's tile on a GPU, as tuning found it: rows and columns of a thread, threads along both, and the steps of the
  * contraction that shared memory holds. */
 typedef struct gpu_tile {

@@ -5,12 +5,14 @@
  * submit: a graph with a node that repeats its body (cuda_loop.h); with older drivers replays of a graph of several steps, or
  * single launches where something moves from step to step. A ticket is an event behind its submit. Copies are cuda_copy.c's.
  * The device owns context and streams. Calls may come from any thread: each makes the context current for itself. */
+#include "ir/target.h"
 #include "machine/machine.h"
 #include "rt/cuda_device.h"
 #include "rt/cache.h"
 #include "rt/cuda_loop.h"
 #include "rt/gpulist.h"
 #include "rt/nvrtc.h"
+#include "rt/pool.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -22,8 +24,9 @@ enum {
     MAX_NODES = 4096
 };
 
-struct module {
-    cu_object module;
+struct module { /* the parts of a program */
+    int n;
+    cu_object part[NVRTC_MOST_PARTS];
 };
 
 struct list {
@@ -248,27 +251,105 @@ static tn_status compiler(cuda *d, nvrtc **out, err *e) {
     return st;
 }
 
-/* With the context current. */
-static tn_status make_module(cuda *d, const char *source, size_t n_source, bool no_cache, cu_object *out, bool *out_hit,
-                             err *e) {
-    cache_key key = { d->variant, source, n_source };
+/* A part of a program: its text, and the code that was made of it where it came from no cache. */
+typedef struct part {
+    char *source;
+    size_t n_source, size;
+    unsigned char *image;
+} part;
+
+static void free_parts(cuda *d, part *p, int n) {
+    for (int i = 0; i < n; i++) mem_free(d->mem, p[i].source, p[i].n_source + 1), mem_free(d->mem, p[i].image, p[i].size);
+}
+
+/* The next kernel behind `at`, or `end`. */
+static const char *next_kernel(const char *at, const char *end) {
+    static const char mark[] = TARGET_NEXT_KERNEL;
+    const char *next = memmem(at, (size_t)(end - at), mark, sizeof mark - 1);
+    return next ? next : end;
+}
+
+/* What stands before the first mark is for all kernels. A part has some thousand bytes of them, so
+ * that equal texts have equal parts wherever they are compiled. Returns how many; 0: no memory. */
+static int split(cuda *d, const char *source, size_t n_source, part *out) {
+    enum { PART_BYTES = 16 << 10 };
+    const char *end = source + n_source, *first = next_kernel(source, end);
+    size_t head = (size_t)(first - source), least = (size_t)(end - first) / NVRTC_MOST_PARTS + 1;
+    int n = 0;
+    if (least < PART_BYTES) least = PART_BYTES;
+    for (const char *from = first; from < end || n == 0;) {
+        const char *to = from;
+        do {
+            to = to < end ? next_kernel(to + 1, end) : end;
+        } while (to < end && (n + 1 == NVRTC_MOST_PARTS || (size_t)(to - from) < least));
+        part *p = &out[n];
+        *p = (part){ .n_source = head + (size_t)(to - from) };
+        if (!(p->source = mem_alloc(d->mem, p->n_source + 1))) {
+            free_parts(d, out, n);
+            return 0;
+        }
+        memcpy(p->source, source, head);
+        memcpy(p->source + head, from, (size_t)(to - from));
+        p->source[p->n_source] = 0;
+        from = to, n++;
+    }
+    return n;
+}
+
+static bool load_cached(cuda *d, const part *p, cu_object *out) {
+    cache_key key = { d->variant, p->source, p->n_source };
     unsigned char *image;
     size_t size;
-    nvrtc *n;
-    int rc;
-    if (!no_cache && d->cache && cache_load_blob(d->cache, &key, &image, &size)) {
-        rc = d->cu.cuModuleLoadData(out, image);
-        cache_free_blob(d->cache, image, size);
-        *out_hit = rc == CUDA_SUCCESS;
-        if (*out_hit) return TN_OK;
-        cache_remove_blob(d->cache, &key);
+    if (!d->cache || !cache_load_blob(d->cache, &key, &image, &size)) return false;
+    bool loaded = d->cu.cuModuleLoadData(out, image) == CUDA_SUCCESS;
+    cache_free_blob(d->cache, image, size);
+    if (!loaded) cache_remove_blob(d->cache, &key);
+    return loaded;
+}
+
+/* Parts whose modules are NULL. */
+static tn_status compile_parts(cuda *d, part *p, int n, cu_object *modules, bool no_cache, err *e) {
+    const char *sources[NVRTC_MOST_PARTS];
+    unsigned char *images[NVRTC_MOST_PARTS];
+    size_t sizes[NVRTC_MOST_PARTS];
+    int of[NVRTC_MOST_PARTS], count = 0;
+    nvrtc *compile;
+    for (int i = 0; i < n; i++)
+        if (!modules[i]) of[count] = i, sources[count++] = p[i].source;
+    if (!count) return TN_OK;
+    tn_status st = compiler(d, &compile, e);
+    if (!st) st = nvrtc_compile_parts(compile, sources, count, d->arch, pool_cpus(), images, sizes, e);
+    if (st) return st;
+    for (int i = 0; i < count; i++) p[of[i]].image = images[i], p[of[i]].size = sizes[i];
+    for (int i = 0; i < count && !st; i++) {
+        part *x = &p[of[i]];
+        cache_key key = { d->variant, x->source, x->n_source };
+        int rc = d->cu.cuModuleLoadData(&modules[of[i]], x->image);
+        if (rc) st = fail(d, e, "cuModuleLoadData (is the driver older than NVRTC?)", rc);
+        if (!rc && !no_cache && d->cache) cache_store_blob(d->cache, &key, x->image, x->size);
     }
-    tn_status st = compiler(d, &n, e);
-    if (st || (st = nvrtc_compile(n, source, d->arch, &image, &size, NULL, e))) return st;
-    rc = d->cu.cuModuleLoadData(out, image);
-    if (!rc && !no_cache && d->cache) cache_store_blob(d->cache, &key, image, size);
-    mem_free(d->mem, image, size);
-    return rc ? fail(d, e, "cuModuleLoadData (is the driver older than NVRTC?)", rc) : TN_OK;
+    return st;
+}
+
+static void unload(cuda *d, module *m) {
+    for (int i = 0; i < m->n; i++)
+        if (m->part[i]) d->cu.cuModuleUnload(m->part[i]);
+}
+
+/* With the context current. */
+static tn_status make_module(cuda *d, const char *source, size_t n_source, bool no_cache, module *out, bool *out_hit, err *e) {
+    part parts[NVRTC_MOST_PARTS];
+    out->n = split(d, source, n_source, parts);
+    if (!out->n) return err_set(e, TN_ERR_NOMEM, "out of memory: the text of a program, %zu bytes", n_source);
+    *out_hit = !no_cache;
+    for (int i = 0; i < out->n; i++) {
+        out->part[i] = NULL;
+        *out_hit &= !no_cache && load_cached(d, &parts[i], &out->part[i]);
+    }
+    tn_status st = compile_parts(d, parts, out->n, out->part, no_cache, e);
+    free_parts(d, parts, out->n);
+    if (st) unload(d, out);
+    return st;
 }
 
 static tn_status cuda_build(device *base, const char *source, size_t n_source, bool no_cache, module **out, bool *out_hit,
@@ -280,7 +361,7 @@ static tn_status cuda_build(device *base, const char *source, size_t n_source, b
     if (!m) return err_set(e, TN_ERR_NOMEM, "out of memory for a module");
     tn_status st = enter(d, e);
     if (st == TN_OK) {
-        st = make_module(d, source, n_source, no_cache, &m->module, &hit, e);
+        st = make_module(d, source, n_source, no_cache, m, &hit, e);
         leave(d);
     }
     if (out_hit) *out_hit = hit;
@@ -297,7 +378,7 @@ static void cuda_drop(device *base, module *m) {
     if (!m) return;
     if (enter(d, &e) == TN_OK) {
         d->cu.cuStreamSynchronize(d->stream);
-        d->cu.cuModuleUnload(m->module);
+        unload(d, m);
         leave(d);
     }
     mem_free(d->mem, m, sizeof *m);
@@ -308,7 +389,8 @@ static tn_status cuda_find(device *base, module *m, const char *name, void **out
     *out_entry = NULL;
     tn_status st = enter(d, e);
     if (st) return st;
-    int rc = d->cu.cuModuleGetFunction(out_entry, m->module, name);
+    int rc = CUDA_ERROR_NOT_FOUND;
+    for (int i = 0; i < m->n && rc == CUDA_ERROR_NOT_FOUND; i++) rc = d->cu.cuModuleGetFunction(out_entry, m->part[i], name);
     leave(d);
     if (rc == CUDA_ERROR_NOT_FOUND) return err_set(e, TN_ERR_INVAL, "the module has no entry '%s'", name);
     return rc ? fail(d, e, "cuModuleGetFunction", rc) : TN_OK;

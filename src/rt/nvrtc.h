@@ -17,5 +17,10 @@ const char *nvrtc_identity(const nvrtc *n);
  * out_log (may be NULL) gets the log of a success, of registers and spills: free with mem_strfree. */
 tn_status nvrtc_compile(nvrtc *n, const char *source, int arch, unsigned char **out_image, size_t *out_size, char **out_log,
                         err *e);
+/* The same for parts of a program, each a whole text, of which up to `threads` are compiled at a time. count is at most
+ * NVRTC_MOST_PARTS. All are made, or none. */
+enum { NVRTC_MOST_PARTS = 64 };
+tn_status nvrtc_compile_parts(nvrtc *n, const char *const *sources, int count, int arch, int threads,
+                              unsigned char **out_images, size_t *out_sizes, err *e);
 
 #endif

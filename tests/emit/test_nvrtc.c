@@ -442,6 +442,33 @@ static void test_refused(void **state) {
     assert_int_equal(nvrtc_compile(the_nvrtc, "", 1234, &image, &size, NULL, &e), TN_ERR_BUILD);
 }
 
+/* Parts compiled side by side are those compiled one by one; when one is refused there is none. */
+static void test_parts(void **state) {
+    (void)state;
+    need_nvrtc();
+    enum { N = 5 };
+    char text[N][128];
+    const char *sources[N];
+    unsigned char *images[N], *one;
+    size_t sizes[N], size;
+    err e = { 0 };
+    for (int i = 0; i < N; i++) {
+        snprintf(text[i], sizeof text[i], "extern \"C\" __global__ void k%d(float *x) { x[threadIdx.x] *= %d.0f; }", i, i + 2);
+        sources[i] = text[i];
+    }
+    assert_int_equal(nvrtc_compile_parts(the_nvrtc, sources, N, 90, 3, images, sizes, &e), TN_OK);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(nvrtc_compile(the_nvrtc, sources[i], 90, &one, &size, NULL, &e), TN_OK);
+        assert_int_equal(sizes[i], size);
+        assert_memory_equal(images[i], one, size);
+        mem_free(mem_libc(), one, size), mem_free(mem_libc(), images[i], size);
+    }
+    sources[3] = "__global__ void k() { no_such_name(); }";
+    assert_int_equal(nvrtc_compile_parts(the_nvrtc, sources, N, 90, 2, images, sizes, &e), TN_ERR_BUILD);
+    assert_non_null(strstr(e.text, "no_such_name"));
+    for (int i = 0; i < N; i++) assert_null(images[i]);
+}
+
 static int teardown(void **state) {
     (void)state;
     nvrtc_close(the_nvrtc);
@@ -451,11 +478,11 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_refused),        cmocka_unit_test(test_networks),
-                                        cmocka_unit_test(test_nvcc),           cmocka_unit_test(test_read_back),
-                                        cmocka_unit_test(test_beside),         cmocka_unit_test(test_clusters),
-                                        cmocka_unit_test(test_clustered_rows), cmocka_unit_test(test_attention),
-                                        cmocka_unit_test(test_matrix_units),   cmocka_unit_test(test_clustered_layers),
-                                        cmocka_unit_test(test_random_graphs) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_refused),          cmocka_unit_test(test_parts),
+                                        cmocka_unit_test(test_networks),         cmocka_unit_test(test_nvcc),
+                                        cmocka_unit_test(test_read_back),        cmocka_unit_test(test_beside),
+                                        cmocka_unit_test(test_clusters),         cmocka_unit_test(test_clustered_rows),
+                                        cmocka_unit_test(test_attention),        cmocka_unit_test(test_matrix_units),
+                                        cmocka_unit_test(test_clustered_layers), cmocka_unit_test(test_random_graphs) };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }
