@@ -226,10 +226,15 @@ ext ext_add(exts *t, ext x, ext y) {
     if (x == 0 || y == 0) return x ? x : y;
     if (ext_is_lit(x) && ext_is_lit(y)) return make(t, EXT_ADD, x, y);
     if (!add_summands(t, x, &all) || !add_summands(t, y, &all)) return make(t, EXT_ADD, x, y);
-    ext e = 0;
+    ext e = 0, loose[MOST_SUMMANDS]; /* sums that were multiplied, and are no more */
     bool any = false;
+    int n_loose = 0;
     for (int i = 0; i < all.n; i++) {
         if (!all.at[i].times) continue;
+        if (all.at[i].times == 1 && exts_row(t, all.at[i].of)->op == EXT_ADD) {
+            loose[n_loose++] = all.at[i].of;
+            continue;
+        }
         ext one = ext_mul(t, all.at[i].of, all.at[i].times);
         ext next = any && !ext_is_lit(one) ? make(t, EXT_ADD, e, one) : one;
         if (!ext_is_lit(next)) {
@@ -239,7 +244,9 @@ ext ext_add(exts *t, ext x, ext y) {
         if (__builtin_add_overflow(all.literal, next, &all.literal)) return fail(t, "a size does not fit 64 bits");
         any = any && ext_is_lit(one); /* else the sum so far went into the literal */
     }
-    return !any ? all.literal : all.literal ? make(t, EXT_ADD, e, all.literal) : e;
+    e = !any ? all.literal : all.literal ? make(t, EXT_ADD, e, all.literal) : e;
+    for (int i = 0; i < n_loose; i++) e = ext_add(t, e, loose[i]);
+    return e;
 }
 
 enum { MOST_FACTORS = 16 };
@@ -265,8 +272,12 @@ ext ext_mul(exts *t, ext x, ext y) {
     int n = 0;
     if (!add_factors(t, x, at, &n) || !add_factors(t, y, at, &n)) return fail(t, "a symbolic size of too many factors");
     ext e = at[0];
-    for (int i = 1; i < n; i++) e = make(t, EXT_MUL, e, at[i]);
-    return e;
+    int64_t literal = 1; /* of factors whose product has one value */
+    for (int i = 1; i < n; i++) {
+        e = ext_is_lit(e) ? at[i] : make(t, EXT_MUL, e, at[i]);
+        if (ext_is_lit(e) && __builtin_mul_overflow(literal, e, &literal)) return fail(t, "a size does not fit 64 bits");
+    }
+    return ext_is_lit(e) ? literal : ext_mul(t, e, literal);
 }
 
 bool ext_divides(exts *t, ext x, ext y, ext *out) {
