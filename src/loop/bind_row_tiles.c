@@ -46,6 +46,8 @@ static bool read_nest(row_tiles *w, int loop, int tiles) {
         if (in->op == K_ACC) n.acc = i;
         if (in->op == K_UPD && in->alu == OP_dot) n.upd = i;
         updates += in->op == K_UPD;
+        if (tiles && in->op == K_STORE && w->k->bufs.at[in->buf].kind == KB_INOUT)
+            return step_refuse(w->why, "a serial loop writes b%d, which is read, too", in->buf);
         if (in->op == K_SCATTER || in->op == K_ARGUPD || in->op == K_BLOCK_REDUCE || in->op == K_BARRIER)
             return step_refuse(w->why, "a nest does something else than compute, load, store, add up and take maxima");
     }

@@ -46,6 +46,26 @@ static void will_write(writer *w, int buf) {
     if (w->read[buf]) meet(w);
     w->wrote[buf] = true;
 }
+
+/* Instructions [from, to), or those of them that are needed, touch memory now: all threads meet first where others may have
+ * touched it. Buffers that are only read or only written need that not, nor what a thread has in registers; a nest that reads
+ * and writes a buffer does so at a thread's own elements. */
+static void will_touch(writer *w, int from, int to, const bool *needed) {
+    bool meets = false;
+    for (int round = 0; round < 2; round++) {
+        for (int i = from; i < to; i++) {
+            const kins *in = ins(w, i);
+            bool load = in->op == K_LOAD, store = in->op == K_STORE, own = rt_local(w->w, in);
+            if ((needed && !needed[i]) || !(load || store)) continue;
+            if (own ? load || !w->w->bufs[in->buf].shared : w->w->k->bufs.at[in->buf].kind != KB_INOUT) continue;
+            if (round == 0)
+                meets |= load ? w->wrote[in->buf] : w->read[in->buf];
+            else
+                (load ? w->read : w->wrote)[in->buf] = true;
+        }
+        if (round == 0 && meets) meet(w);
+    }
+}
 static int shared(writer *w, int64_t n) { return gpu_shared_buffer(w->o, TN_F32, n); }
 
 /* ---- places ---- */
@@ -120,6 +140,7 @@ static reg load_chunk(writer *w, copying *c, int chunk) {
         if (c->n[i] != c->real[i] && (c->var[i] != w->w->row || row_tail(w)))
             gpu_bound(&p, where[i], c->real[i], i == 0 && c->lanes > 1);
     bound_items(c, &p, at, true);
+    will_touch(w, c->of->loop + 1, s->value + 1, s->needed);
     if (c->tiles) gpu_put(&p, c->tiles->v, c->tile);
     if (c->bounded) gpu_bound(&p, c->tile, c->tiles->n, 0);
     for (int i = c->of->loop + 1; i <= s->value; i++)
@@ -256,10 +277,7 @@ static void copy_at(writer *w, int i, const rt_nest *n, int row, int g) {
 }
 
 static void copy_elements(writer *w, const rt_nest *n, int from, int to) {
-    for (int i = from; i < to; i++) {
-        const kins *in = ins(w, i);
-        if (in->op == K_STORE && rt_local(w->w, in) && w->w->bufs[in->buf].shared) will_write(w, in->buf);
-    }
+    will_touch(w, from, to, NULL);
     for (int row = 0; row < w->w->tr; row++)
         for (int g = 0; g < n->grid_blocks; g++)
             for (int i = from; i < to; i++) copy_at(w, i, n, row, g);
@@ -359,6 +377,7 @@ static void multiply_steps(writer *w, const rt_nest *n, int64_t steps) {
 
 static void write_product(writer *w, const rt_nest *n) {
     const rt_operand *a = &n->side[0], *b = &n->side[1];
+    will_touch(w, n->loop + 1, n->inner, NULL);
     for (int row = 0; row < w->w->tr; row++)
         for (int g = 0; g < n->grid_blocks; g++)
             for (int i = n->loop + 1; i < n->inner; i++) copy_at(w, i, n, row, g);
@@ -547,6 +566,7 @@ static void write_range(writer *w, int from, int to) {
             write_nest(w, n);
             i = n->end;
         } else {
+            will_touch(w, i, i + 1, NULL);
             for (int row = 0; row < w->w->tr; row++) copy_at(w, i, NULL, row, 0);
             w->c.to[i] = w->at[i][0];
         }

@@ -205,6 +205,22 @@ static void test_rows(void **st) {
     assert_true(sum.rows > 0);
 }
 
+/* A softmax that is a result and an operand of two contractions: other threads read a row in memory than those that wrote it.
+ */
+static void test_result_between(void **st) {
+    (void)st;
+    uint64_t seed = fresh_seed();
+    for (int block_threads = 32; block_threads <= 128; block_threads *= 2)
+        IN_ARENA({
+            graph *g = graph_make(&a, "between");
+            val p = softmax(g, input(g, "x", TN_F32, 2, (int64_t[]){ 49, 64 }));
+            graph_output(g, "p", p);
+            val y = graph_binary(g, OP_add, linear(g, &a, p, 64, 0, INPUTS), p);
+            graph_output(g, "out", linear(g, &a, y, 64, 1, INPUTS));
+            agree(g, &a, small_gpu(block_threads, 1024), seed, "a result between");
+        });
+}
+
 /* Every row needs all rows of what lies between: no chain of rows goes over that. */
 static void test_all_rows(void **st) {
     (void)st;
@@ -412,7 +428,7 @@ int main(void) {
         cmocka_unit_test(test_networks), cmocka_unit_test(test_many_states),     cmocka_unit_test(test_rows),
         cmocka_unit_test(test_all_rows), cmocka_unit_test(test_weight_gradient), cmocka_unit_test(test_states),
         cmocka_unit_test(test_layers),   cmocka_unit_test(test_clusters),        cmocka_unit_test(test_one_shape),
-        cmocka_unit_test(test_large),    cmocka_unit_test(test_all_layers)
+        cmocka_unit_test(test_large),    cmocka_unit_test(test_all_layers),      cmocka_unit_test(test_result_between)
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
