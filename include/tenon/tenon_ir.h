@@ -98,7 +98,8 @@ typedef struct {
 /* Compares one computed tensor with its op evaluated in double on the *computed* operands: an error of an earlier op is not
  * blamed on a later one. operands[k] and got are typed, row-major arrays. The bound of an element is the op's own (its row in
  * the op table, n * eps * sum |a||b| for contractions, 0 for what must be exact) plus what one rounding of each operand can
- * change. */
+ * change. Results of if, while and scan (of a proj, operands are those of the op that it projects): the bound is 8 times what
+ * moving each result in the bodies at random within its own bound changes, at most of 8 evaluations. */
 TN_API TN_CHECK tn_status tn_ir_compare(tn_graph *g, tn_tensor x, const void *const *operands, const void *got,
                                         tn_ir_difference *out_difference);
 

@@ -5,7 +5,7 @@
  * bool are int64, wrapped to their dtype after every op. Elementwise ops are in eval_element.c. Everything else goes through
  * explicit coordinates, one element at a time: this file is the definition that faster code is compared to, so it never shares
  * work, reorders sums or skips elements. Built with -fwrapv (see CMakeLists.txt): overflow of int64_t wraps. */
-#include "eval/eval.h"
+#include "eval/eval_control.h"
 #include "ir/region.h"
 
 #include <math.h>
@@ -19,6 +19,8 @@ typedef struct env {
     eval_value **results; /* [nodes.n]: all results of an op with regions, for proj */
     bool *done;           /* [nodes.n] */
     int depth;            /* of regions */
+    eval_moved moved;     /* called after each op of a region; NULL: nothing is */
+    void *ud;
 } env;
 
 /* ---- elements ---- */
@@ -588,6 +590,38 @@ static bool is_ready(const env *e, const node *n) {
     return true;
 }
 
+bool eval_is_sum(const node *n) {
+    op_class cls = op_get(n->op)->cls;
+    return n->op == OP_sum || cls == CL_DOT || cls == CL_FOLD || cls == CL_SCATTER;
+}
+
+static eval_value absolute(const env *e, val v) {
+    const node *n = graph_get(e->g, v);
+    int64_t count = dims_count(n->rank, n->dims);
+    eval_value x = e->values[v];
+    if (!x.f) return x;
+    eval_value out = eval_make(e, n->dtype, count);
+    for (int64_t i = 0; i < count; i++) out.f[i] = fabs(x.f[i]);
+    return out;
+}
+
+static eval_value sum_of_absolutes(env *e, val v, const node *n) {
+    eval_value *operands = gather_args(e, n, 0), *sizes = ARENA_ARRAY(e->a, eval_value, n->n_in), out = e->values[v];
+    for (int k = 0; k < n->n_in; k++) sizes[k] = absolute(e, n->in[k]);
+    for (int k = 0; k < n->n_in; k++) e->values[n->in[k]] = sizes[k];
+    eval_node(e, v);
+    eval_value size = e->values[v];
+    for (int k = 0; k < n->n_in; k++) e->values[n->in[k]] = operands[k];
+    e->values[v] = out;
+    return size;
+}
+
+static void move_result(env *e, const node *n, val v) {
+    op_class cls = op_get(n->op)->cls;
+    if (!e->moved || !n->region || cls == CL_CTRL || cls == CL_SOURCE || !dtype_is_float(n->dtype)) return;
+    e->moved(e->ud, e->g, v, e->values[v], eval_is_sum(n) ? sum_of_absolutes(e, v, n) : (eval_value){ 0 });
+}
+
 /* Evaluates the nodes of region r. Sweeps until nothing is left: in the middle of a pass ids are not in topological order. */
 static void eval_region(env *e, int r) {
     for (bool progress = true, left = true; left;) {
@@ -599,6 +633,7 @@ static void eval_region(env *e, int r) {
             if (n->op == OP_NIL || n->region != r || e->done[v]) continue;
             if (is_ready(e, n)) {
                 eval_node(e, (val)v);
+                move_result(e, n, (val)v);
                 e->done[v] = progress = true;
             } else
                 left = true;
@@ -606,10 +641,28 @@ static void eval_region(env *e, int r) {
     }
 }
 
-eval_value *eval_graph(const graph *g, arena *a, const eval_value *in) {
+static env env_make(const graph *g, arena *a) {
     size_t n = (size_t)g->nodes.n;
-    env e = { g, a, ARENA_ARRAY(a, eval_value, n), ARENA_ARRAY(a, eval_value *, n), ARENA_ARRAY(a, bool, n), 0 };
+    env e = { .g = g,
+              .a = a,
+              .values = ARENA_ARRAY(a, eval_value, n),
+              .results = ARENA_ARRAY(a, eval_value *, n),
+              .done = ARENA_ARRAY(a, bool, n) };
     e.done[0] = true;
+    return e;
+}
+
+const eval_value *eval_control(const graph *g, arena *a, val v, const eval_value *operands, eval_moved moved, void *ud) {
+    env e = env_make(g, a);
+    const node *n = graph_get(g, v);
+    e.moved = moved, e.ud = ud;
+    for (int k = 0; k < n->n_in; k++) e.values[n->in[k]] = operands[k];
+    eval_node(&e, v);
+    return e.results[v];
+}
+
+eval_value *eval_graph(const graph *g, arena *a, const eval_value *in) {
+    env e = env_make(g, a);
     for (int k = 0; k < g->inputs.n; k++) {
         val v = g->inputs.at[k];
         const node *x = graph_get(g, v);

@@ -203,6 +203,60 @@ static void elementwise_and_exact_ops_are_compared(void **state) {
     tn_ctx_free(ctx);
 }
 
+/* A loop of 5 roots of sums and a stack of them, computed in f32 as a program would: its results are within what roundings can
+ * change; a step left out, or one wrong slice, is not. Whole numbers are exact. */
+enum { STEPS = 5, WIDTH = 3 };
+static void loop_in_f32(const float *x, const float *h, int steps, float *last, float *stack) {
+    for (int k = 0; k < WIDTH; k++) last[k] = h[k];
+    for (int i = 0; i < STEPS * WIDTH; i++) stack[i] = 0;
+    for (int t = 0; t < steps; t++)
+        for (int k = 0; k < WIDTH; k++) stack[t * WIDTH + k] = last[k] = sqrtf(last[k] * x[t * WIDTH + k] + 1.0f);
+}
+
+static void results_of_loops_are_compared(void **state) {
+    (void)state;
+    static const char text[] =
+        "graph @g(x f32[5,3], h f32[3], n i64[], m f32[]) {\n"
+        "  region @b(%c f32[3], %i f32[], %xt f32[3]) {\n    %1 = mul %c, %xt\n    %2 = add %1, 1.0\n    %3 = sqrt %2\n"
+        "    %j = add %i, 1.0\n    return %3, %j, %3\n  }\n"
+        "  %4 = scan n, h, m, x body=@b carry=2 steps=1 length=5 f32[3]\n  %5 = proj %4 index=1 f32[]\n"
+        "  %6 = proj %4 index=2 f32[5,3]\n  return %4 as \"last\", %5 as \"count\", %6 as \"stack\"\n}\n";
+    tn_ctx *ctx = test_ctx();
+    tn_graph *g = tn_graph_parse(ctx, text, sizeof text - 1, "g.tn");
+    assert_non_null(g);
+    tn_tensor out[3], none;
+    for (int i = 0; i < 3; i++) {
+        const char *name;
+        assert_int_equal(tn_ir_get_output(g, i, &name, &out[i], &none), TN_OK);
+    }
+    uint64_t seed = 0x5eed;
+    for (int trial = 0; trial < 100; trial++) {
+        float x[STEPS * WIDTH], h[WIDTH], last[WIDTH], stack[STEPS * WIDTH], m = (float)(next(&seed) % 1000), count;
+        int64_t steps = 1 + (int64_t)(next(&seed) % STEPS);
+        for (int i = 0; i < STEPS * WIDTH; i++) x[i] = (float)(next(&seed) % 1000) / 250;
+        for (int i = 0; i < WIDTH; i++) h[i] = (float)(next(&seed) % 1000) / 99;
+        const void *operands[] = { &steps, h, &m, x };
+        tn_ir_difference d;
+        loop_in_f32(x, h, (int)steps, last, stack);
+        assert_int_equal(tn_ir_compare(g, out[0], operands, last, &d), TN_OK);
+        assert_true(d.ok && d.bound < 1e-4);
+        assert_int_equal(tn_ir_compare(g, out[2], operands, stack, &d), TN_OK);
+        assert_true(d.ok);
+        int bad = (int)(next(&seed) % (STEPS * WIDTH));
+        stack[bad] += 1e-3f;
+        assert_int_equal(tn_ir_compare(g, out[2], operands, stack, &d), TN_OK);
+        assert_true(!d.ok && d.index == bad);
+        count = m + (float)steps;
+        assert_int_equal(tn_ir_compare(g, out[1], operands, &count, &d), TN_OK);
+        assert_true(d.ok && d.bound == 0);
+        count = nextafterf(count, 0);
+        assert_int_equal(tn_ir_compare(g, out[1], operands, &count, &d), TN_OK);
+        assert_true(!d.ok);
+    }
+    tn_graph_free(g);
+    tn_ctx_free(ctx);
+}
+
 static void elements_load_and_store(void **state) {
     (void)state;
     double values[] = { 0, 1, -2.5, 100 };
@@ -222,6 +276,7 @@ int main(void) {
         cmocka_unit_test(plans_are_read_checked_and_printed),
         cmocka_unit_test(contractions_are_compared_by_their_bound),
         cmocka_unit_test(elementwise_and_exact_ops_are_compared),
+        cmocka_unit_test(results_of_loops_are_compared),
         cmocka_unit_test(elements_load_and_store),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -62,8 +62,47 @@ for k in verify "opt --verify"; do
     err_has "input %1 x has a symbolic dim" "$k of a symbolic dim"
 done
 printf 'graph @g(c bool[], x f32[4]) {\n region @r(%%1 f32[4]) {\n %%2 = neg %%1 f32[4]\n return %%2\n }\n region @s(%%3 f32[4]) {\n %%4 = exp %%3 f32[4]\n return %%4\n }\n %%5 = if c, x then=@r else=@s f32[4]\n return %%5 as "y"\n}\n' >"$dir/if.tn"
-expect 1 verify "$dir/if.tn"
-err_has "if.tn:10: verify compares" "verify of control flow"
+expect 0 verify "$dir/if.tn"
+out_has "^graph  *1 values agree" "verify of a branch"
+out_has "4 values in bodies are checked by the results of their ops" "verify of a branch"
+out_has "bit for bit as in graph" "verify of a branch"
+expect 0 verify "$dir/if.tn" --modes compiled,loop --each --json
+out_has '"inside_bodies": 4, "bad": 0' "verify --json of a branch"
+expect 1 verify "$dir/if.tn" --modes immediate
+err_has "if.tn:10: mode immediate has no control flow yet" "verify of control flow, immediately"
+cat >"$dir/loops.tn" <<'END'
+graph @loops(x f32[6,4], w f32[4,4], h f32[4], state s f32[4]) {
+  %n = const 6 i64[]
+  %z = const 0 i64[]
+  region @step(%c f32[4], %xt f32[4], %u f32[4,4]) {
+    %1 = dot %c, %u contract=[0]x[0] f32[4]
+    %2 = add %1, %xt
+    %3 = tanh %2
+    return %3, %3
+  }
+  %s = scan %n, h, x, w body=@step carry=1 steps=1 length=6 f32[4]
+  %hs = proj %s index=1 f32[6,4]
+  %t = sum %hs axes=[0] f32[1,4]
+  region @more(%i i64[], %a f32[1,4]) {
+    %5 = lt %i, 5
+    return %5
+  }
+  region @halve(%j i64[], %b f32[1,4]) {
+    %6 = add %j, 1
+    %7 = mul %b, 0.7
+    %8 = exp %7
+    return %6, %8
+  }
+  %w = while %z, %t cond=@more body=@halve i64[]
+  %v = proj %w index=1 f32[1,4]
+  %r = reshape %v f32[4]
+  %q = add %r, s
+  return %w as "i", %s as "last", %q -> s
+}
+END
+expect 0 verify "$dir/loops.tn" --modes graph,compiled,loop
+out_has "^loop  *7 values agree" "verify of loops"
+expect 0 verify "$dir/loops.tn" --each --fusion 3
 printf 'graph @g(x f32[4]) {\n %%1 = abs x f32[4]\n %%2 = add %%1, 1e20 f32[4]\n %%3 = mul %%2, 1e30 f32[4]\n return %%3 as "y"\n}\n' >"$dir/overflow.tn"
 expect 0 verify "$dir/overflow.tn"
 if grep -q "difference inf\|inf %" "$dir/out"; then fail "verify: overflows that agree are a difference"; fi

@@ -36,7 +36,7 @@ static result run(tn_ctx *ctx, const float *x, tn_shape s, const int64_t *axes, 
     tn_output(y, "y");
     if (gradient) {
         tn_tensor all = tn_sum(y, NULL, -1, 0), dx;
-        tn_grad(all, &in, 1, &dx);
+        assert_int_equal(tn_grad(all, &in, 1, &dx), TN_OK);
         tn_output(dx, "dx");
     }
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
