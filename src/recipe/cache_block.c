@@ -334,11 +334,19 @@ static bool choose_joined(blocker *t) {
     return true;
 }
 
+/* Panels are made outside of the unrolled row: not where a row that has panels of its own lies inside of it (a batch, in a
+ * result that is permuted). */
+static bool unrolls_outside(const blocker *t) {
+    for (int i = 0; i < t->n_out; i++)
+        if (t->c.rows.at[i] == t->c.m) return true;
+    return false;
+}
+
 static bool choose(blocker *t, bool only_constant) {
     for (int i = 0; i < t->c.rows.n; i++)
         if (contraction_runs_along(&t->c, t->c.rows.at[i])) t->n_out = i + 1; /* a panel for each of them */
     find_layout(t);
-    if (only_constant && !t->fixed) return false;
+    if ((only_constant && !t->fixed) || unrolls_outside(t)) return false;
     if (t->c.m < 0 ? t->n_out < t->c.rows.n || !t->fixed : t->n_out == t->c.rows.n) return false;
     if (!pays(t)) return false;
     if (t->r->join) return choose_joined(t);
