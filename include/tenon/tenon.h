@@ -330,6 +330,12 @@ TN_API tn_tensor tn_concat(const tn_tensor *xs, int n, int axis);
 TN_API tn_tensor tn_dot(tn_tensor a, tn_tensor b, const int64_t *batch_a, const int64_t *batch_b, int n_batch,
                         const int64_t *contract_a, const int64_t *contract_b, int n_contract);
 TN_API tn_tensor tn_matmul(tn_tensor a, tn_tensor b); /* NumPy's matmul for rank >= 1, leading axes broadcast */
+/* Einstein summation: tn_einsum("bij,bjk->bik", (tn_tensor[]){ a, b }, 2). A letter names an axis; operands that share one are
+ * multiplied along it, and what the result does not name is summed over. "..." stands for any number of leading axes that
+ * broadcast; sizes of 1 stretch; a letter twice in one term takes the diagonal. Without "->" the result has the axes of "...",
+ * then the letters that stand once, in the order of the alphabet (upper case first). More than two operands (up to 64) are
+ * contracted in the order of least work: found exactly for up to 8, pair by pair beyond. */
+TN_API tn_tensor tn_einsum(const char *spec, const tn_tensor *xs, int n);
 
 /* out[.., i.., ..] = x[.., index[i..], ..] along axis; an index out of range is clamped. index is i32 or i64. */
 TN_API tn_tensor tn_gather(tn_tensor x, tn_tensor index, int axis);

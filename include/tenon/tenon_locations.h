@@ -25,8 +25,12 @@ static inline const tn_tensor *tn_list_at_(const tn_tensor *xs, int n, const cha
 static inline tn_tensor tn_concat_at_(const char *where, const tn_tensor *xs, int n, int axis) {
     return tn_concat(tn_list_at_(xs, n, where), n, axis);
 }
+static inline tn_tensor tn_einsum_at_(const char *where, const char *spec, const tn_tensor *xs, int n) {
+    return tn_einsum(spec, tn_list_at_(xs, n, where), n);
+}
 
 #ifndef TN_BUILDING
+#define tn_einsum(...) tn_einsum_at_(TN_HERE, __VA_ARGS__)
 #define tn_concat(...) tn_concat_at_(TN_HERE, __VA_ARGS__)
 #define tn_grad(x, ...) (tn_grad)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_input(g, ...) (tn_input)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)

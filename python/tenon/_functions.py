@@ -315,6 +315,16 @@ def dot_general(a: ArrayLike, b: ArrayLike, contract: tuple[Sequence[int], Seque
     return graph.wrap(lib.tn_dot(x._t, y._t, ba, bb, len(ba), ca, cb, len(ca)))
 
 
+@on_arrays
+def einsum(spec: str, *xs: ArrayLike) -> Any:
+    """Einstein summation: einsum("bij,bjk->bik", a, b). More than two operands are contracted in the order of least work."""
+    graph = graph_of(*xs)
+    assert graph is not None
+    made = together(graph, *xs)
+    graph.at()
+    return graph.wrap(lib.tn_einsum(spec.encode(), (_abi.tn_tensor * len(made))(*[x._t for x in made]), len(made)))
+
+
 # ---- reducing -------------------------------------------------------------------------------------------------------------
 
 

@@ -228,6 +228,8 @@ class Shapes(unittest.TestCase):
             same(tenon.matmul(a, b), a @ b, 1e-4, 1e-5)
         a, b = draw((2, 3, 4)), draw((2, 4, 5))
         same(tenon.dot_general(a, b, ((2,), (1,)), ((0,), (0,))), a @ b, 1e-4, 1e-5)
+        for spec in ("bij,bjk->bik", "bij,bjk", "bij,ajk->ik", "...j,bjk->k...", "b...,bjk->jk..."):
+            same(tenon.einsum(spec, a, b), np.einsum(spec, a, b), 1e-4, 1e-5)
 
     def test_random(self):
         f = tenon.compile(lambda c: (tenon.random_uniform(c, (1000,)), tenon.random_normal(c, (1000,), 3), tenon.random_bernoulli(c, 1000, 0.25)))
