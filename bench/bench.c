@@ -36,14 +36,18 @@ static int run(cli *c) {
     if (!strcmp(what, "memory")) return strcmp(cli_device(c), "cpu") ? bench_device_memory(c) : bench_memory(c);
     if (!strcmp(what, "ulp")) return bench_ulp(c);
     if (!strcmp(what, "sum")) return bench_sum(c);
+    if (!strcmp(what, "control")) return bench_control(c);
+    if (!strcmp(what, "dynamic")) return bench_dynamic(c);
+    if (!strcmp(what, "rnn")) return bench_rnn(c);
+    if (!strcmp(what, "sort")) return bench_sort(c);
     if (!strcmp(what, "ir")) return bench_ir(c);
     if (!strcmp(what, "machine")) return machine(c);
     if (!strcmp(what, "model")) return bench_model(c);
-    cli_usage(
-        c,
-        "there is no benchmark %s (modes, ladder, gemm, conv, rows, train, compile, contention, memory, exp, ulp, sum, ir, "
-        "machine, model, models)",
-        what);
+    cli_usage(c,
+              "there is no benchmark %s (modes, ladder, gemm, conv, rows, train, compile, contention, memory, exp, ulp, sum, "
+              "control, "
+              "dynamic, rnn, sort, ir, machine, model, models)",
+              what);
 }
 
 static const cli_option options[] = {
@@ -72,15 +76,17 @@ static const cli_option options[] = {
       "has "
       "it" },
     { "rivals", 0, NULL, "time other programs in the same rounds (bench/rivals/setup installs them)" },
-    { "rivals-only", 0, "LIST", "of ort, openvino, jax, torch, torch_compile, onednn, openblas, openmp" },
+    { "rivals-only", 0, "LIST", "of ort, openvino, jax, torch, torch_compile, onednn, openblas, openmp, numpy" },
     { "rivals-dir", 0, "DIR", "where their programs are (default bench/rivals)" },
     { "seconds", 0, "S", "time for each row (default 0.3); at least two runs are made" },
     { "seed", 0, "N", "of weights and inputs (default 1)" },
     { "functions", 0, "LIST", "ulp: exp,log,... (default: all)" },
     { "all", 0, NULL, "ulp: all 2^32 arguments of functions of one" },
     { "large", 0, NULL, "model: also what takes a GPU longer than a launch (--device cuda does that anyway)" },
-    { "samples", 0, "N", "ulp: so many arguments, or pairs of them (default 1048576); model: kernels of random graphs" },
-    { "largest", 0, "MIB", "memory: the largest footprint (default 256; 0: 16 KiB)" },
+    { "samples", 0, "N",
+      "ulp: so many arguments, or pairs of them (default 1048576); model: kernels of random graphs; "
+      "dynamic: sizes (default 20)" },
+    { "largest", 0, "MIB", "memory: the largest footprint (default 256; 0: 16 KiB); dynamic: the largest length" },
     { "csv", 0, "FILE", "write the rows as CSV too" },
     { "svg", 0, "FILE", "write a log-log plot too (--plot is the same)" },
     { "plot", 0, "FILE", "write a log-log plot too" },
@@ -92,7 +98,8 @@ static const cli_option options[] = {
 const cli_command command_bench = {
     "bench",
     "WHAT [WORK]",
-    "measure: modes, ladder, gemm, conv, rows, train, compile, contention, memory, exp, ulp, sum, ir, machine, model, models",
+    "measure: modes, ladder, gemm, conv, rows, train, compile, contention, memory, exp, ulp, sum, control, dynamic, rnn, "
+    "sort, ir, machine, model, models",
     "modes     random networks of Linear and ReLU layers ending in softmax, run in every mode:\n"
     "          naive (each op compiled again every time), immediate (each op by itself), graph (queued at once),\n"
     "          compiled and loop (many steps in one call) at the fusion levels of --fusion; and the same with the kernel "
@@ -125,21 +132,19 @@ const cli_command command_bench = {
     "          all of them, its place, and the time of 32768 values in the cache, against a copy.\n"
     "sum       0.1 so many times, random and alternating numbers, by plain loops and graphs that round in different ways: the\n"
     "          error against the exact sum, its bound, and the time.\n"
+    "control   loops of many short iterations, each beside a loop in C.\n"
+    "dynamic   one program for a range of sizes beside programs for each, at --samples sizes.\n"
+    "rnn       an LSTM forward and a training step of two layers.\n"
+    "sort      top-k of long rows, a sorted array, running sums.\n"
     "ir        random graphs built, printed, parsed back, checked and walked: values a second.\n"
     "model     the cost model against measured kernels of models and of --samples random graphs (default 200).\n"
     "machine   the ceilings: multiply-add rate and copy bandwidth, measured now.\n\n"
-    "The variants take turns (A B C A B C ...), and so do the ceilings, so that a drifting clock hits all alike; each is "
-    "warmed\n"
-    "up first. Times are medians of samples of at least 2 ms, with the 10th and 90th percentile and the best beside them. "
-    "Every\n"
-    "output is compared element by element with double precision, before and after the timing; a difference beyond "
-    "err_bound\n"
-    "ends the program with code 1. compile_us and transfer_us (parameters and input handed over once) are not part of the "
-    "times;\n"
-    "only rows with cache `off` compile inside. peak_ratio is against the multiply-add rate of the same rounds with as many "
-    "threads; "
-    "best_ratio\n"
-    "compares the best of both; mallocs counts every allocation of the process in one timed run. docs/bench.md says more.\n\n"
+    "The variants take turns (A B C A B C ...), and so do the ceilings; each is warmed up first. Times are medians of samples\n"
+    "of at least 2 ms, with the 10th and 90th percentile and the best beside them. Every output is compared element by "
+    "element\n"
+    "with double precision, before and after the timing; a difference beyond err_bound ends the program with code 1.\n"
+    "compile_us and transfer_us (parameters and input handed over once) are not part of the times; only rows with cache `off`\n"
+    "compile inside. docs/bench.md says what the columns are.\n\n"
     "examples:\n"
     "  tenon bench modes --depths 64 --sizes 16,64,256\n"
     "  tenon bench modes --fusion 0-3 --cache on --modes compiled,loop\n"

@@ -6,7 +6,7 @@
 #include "cli/plot.h"
 
 /* rivals.c: other programs that do the same work, each a child process limited to as many CPUs and stopped while it waits. */
-enum { MAX_RIVALS = 8 };
+enum { MAX_RIVALS = 9 };
 extern const char *const rival_names[MAX_RIVALS + 1]; /* ends with NULL */
 typedef struct rivals rivals;
 rivals *rivals_open(cli *c, int threads); /* NULL unless --rivals */
@@ -29,7 +29,7 @@ typedef struct bench_row {
     double median_us, p10_us, p90_us, best_us, compile_us, transfer_us, mallocs, gflops, peak_gflops, peak_ratio, best_ratio,
         gbs, bandwidth_gbs, bandwidth_ratio, best_bandwidth_ratio, roof_ratio, best_roof_ratio, latency_ns, told_ratio,
         max_abs_err, max_ulp, err_bound, ulp_bound, us_per_million, per_second, budget_us, budget_ratio, one_thread_ratio,
-        quiet_ratio, one_session_ratio;
+        quiet_ratio, one_session_ratio, specialised_us, specialised_ratio;
     double rival_us[MAX_RIVALS], rival_best_us[MAX_RIVALS], rival_ratio, rival_best_ratio; /* of rival_names */
     int samples;
 } bench_row;
@@ -98,6 +98,10 @@ int bench_device_memory(cli *c);
 int bench_exp(cli *c, const char *which);
 int bench_ulp(cli *c);
 int bench_sum(cli *c);
+int bench_control(cli *c);
+int bench_dynamic(cli *c);
+int bench_rnn(cli *c);
+int bench_sort(cli *c);
 int bench_ir(cli *c);
 int bench_model(cli *c);
 int bench_models(cli *c);

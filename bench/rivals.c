@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 const char *const rival_names[MAX_RIVALS + 1] = { "ort",    "openvino", "jax",    "torch", "torch_compile",
-                                                  "onednn", "openblas", "openmp", NULL };
+                                                  "onednn", "openblas", "openmp", "numpy", NULL };
 
 enum { LINE = 4096, MAX_WORKS = 64, START_SECONDS = 120, WORK_SECONDS = 600 };
 

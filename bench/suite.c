@@ -447,6 +447,9 @@ static rate ceiling_rate(const turns *t, int at) {
     return stats_rate(&t->at[at].result, probe_work(t->at[at].ud));
 }
 
+/* Of one run. */
+static double moved(const bench_case *k) { return k->passes > 0 ? k->passes * k->bytes : k->bytes; }
+
 static void fill_roof(bench_row *r, const bench_case *k, const stats *s, rate peak, rate bandwidth) {
     double median = 0, best = 0;
     if (peak.median > 0) {
@@ -454,8 +457,8 @@ static void fill_roof(bench_row *r, const bench_case *k, const stats *s, rate pe
         best = k->flops / peak.best * 1e-9;
     }
     if (bandwidth.median > 0) {
-        median = fmax(median, k->bytes / bandwidth.median * 1e-9);
-        best = fmax(best, k->bytes / bandwidth.best * 1e-9);
+        median = fmax(median, moved(k) / bandwidth.median * 1e-9);
+        best = fmax(best, moved(k) / bandwidth.best * 1e-9);
     }
     if (!(median > 0)) return;
     r->roof_ratio = median / s->median;
@@ -478,7 +481,7 @@ static void fill_row(bench_row *r, const bench_case *k, const turns *t, int i, i
     row_time(r, s, k->flops, peak);
     if (k->bytes > 0) {
         r->footprint = (int64_t)k->bytes;
-        row_bandwidth(r, s, k->bytes, bandwidth);
+        row_bandwidth(r, s, moved(k), bandwidth);
     }
     fill_roof(r, k, s, peak, bandwidth);
     row_rivals(r, t->at + t->rival_at[i], t->rival_which[i], t->n_rivals[i]);

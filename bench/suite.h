@@ -27,6 +27,7 @@ typedef struct bench_case {
     double flops;         /* of one run, as one would count by hand */
     probe_kind peak;      /* what does as many at the machine's best; 0: PROBE_FMA. The same for all cases of a suite_run */
     double bytes;         /* that one run must move at least; 0 = memory does not matter */
+    double passes;        /* so many times over; 0 = once */
     probe_kind bandwidth; /* what moves them at the machine's best, over as many bytes */
     bool by_hand;         /* its program runs as --schedule says */
     bool fresh;           /* runs change the state: checks start from the first state again */

@@ -31,9 +31,9 @@ class Graph:
             self.initialisers.append(numpy_helper.from_array(value, name))
         return name
 
-    def op(self, kind, *inputs, **attributes):
+    def op(self, kind, *inputs, also=(), **attributes):
         name = f"t{len(self.nodes)}"
-        self.nodes.append(helper.make_node(kind, list(inputs), [name], **attributes))
+        self.nodes.append(helper.make_node(kind, list(inputs), [name, *also], **attributes))
         return name
 
     def model(self, y, shape):
@@ -105,6 +105,20 @@ def build(work):
             else:
                 y = g.op("Relu", y)
         y, shape = g.op("Softmax", y, axis=-1), work.x.shape
+    elif work.kind == "lstm" and not work.train and work.layers == 1:  # its gates are in the order i o f g
+        order = lambda a: np.concatenate([np.split(a, 4, -1)[i] for i in (0, 3, 1, 2)], -1)
+        w_x, w_h, b = (order(a) for a in work.params[0])
+        y = g.op("LSTM", g.array("x", work.x, True), g.array("w", w_x.T[None]), g.array("r", w_h.T[None]),
+                 g.array("b", np.concatenate([b, np.zeros_like(b)])[None]), hidden_size=work.units)
+        shape = (work.steps, 1, work.batch, work.units)
+        keep = lambda y: y[:, 0]
+    elif work.kind == "order":
+        x, axis = g.array("x", work.x, True), np.array(1, np.int64)
+        shape = (work.rows, work.k if work.what == "top_k" else work.n)
+        if work.what == "cumsum":
+            y = g.op("CumSum", x, g.array("axis", axis))
+        else:
+            y = g.op("TopK", x, g.array("k", np.array([shape[1]], np.int64)), axis=1, largest=int(work.what == "top_k"), also=["index"])
     else:
         raise Never("inference only")
     return g.model(y, shape), g.feeds, shape, keep

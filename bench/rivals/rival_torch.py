@@ -95,7 +95,24 @@ def forward(work):
             return torch.softmax(x, -1)
 
         return network, [tensor(work.x)], [tensor(a) for w, b in zip(work.w, work.b) for a in (w.T, b)], same
+    if work.kind == "lstm":
+        model = lstm(work)
+        return lambda x: model(x)[0], [tensor(work.x)], [], same
+    if work.kind == "order":
+        f = {"top_k": lambda x: torch.topk(x, work.k, 1)[0], "sort": lambda x: torch.sort(x, 1)[0], "cumsum": lambda x: torch.cumsum(x, 1)}[work.what]
+        return f, [tensor(work.x)], [], same
     raise Never(work.kind)
+
+
+def lstm(work):
+    """One bias of the two is zero and stays so."""
+    model = torch.nn.LSTM(work.units, work.units, work.layers)
+    with torch.no_grad():
+        for i, (w_x, w_h, b) in enumerate(work.params):
+            for name, value in (("weight_ih", w_x.T), ("weight_hh", w_h.T), ("bias_ih", b), ("bias_hh", 0 * b)):
+                getattr(model, f"{name}_l{i}").copy_(tensor(value))
+            getattr(model, f"bias_hh_l{i}").requires_grad_(False)
+    return model
 
 
 class Forward:
@@ -164,7 +181,19 @@ class Train:
         return {"loss1": self.losses[0], "loss2": self.losses[1]}
 
 
+class TrainLstm(Train):
+    def __init__(self, work):
+        x, target, model = tensor(work.x), tensor(work.target), lstm(work)
+        self.optimiser = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=work.rate)
+        loss = lambda: F.mse_loss(model(x)[0], target)
+        self.loss = torch.compile(loss, dynamic=False) if compiled else loss
+        self.update = torch.compile(self.optimiser.step, dynamic=False) if compiled else self.optimiser.step
+        self.losses = [self.step(), self.step()]
+
+
 def make(work):
+    if work.kind == "lstm" and work.train:
+        return TrainLstm(work)
     return Train(work) if work.kind == "train" else Forward(work)
 
 

@@ -126,6 +126,34 @@ class Work:
         second, _ = step(p, self.x.astype(float), self.labels)
         return {"loss1": np.array(first), "loss2": np.array(second)}
 
+    # an LSTM over x[steps, batch, units], gates i f g o; train: loss, gradients, SGD, checked by the losses of two steps
+    def make_lstm(self):
+        self.tolerance = 1e-4
+        self.x = self.uniform(self.steps, self.batch, self.units)
+        self.target = self.uniform(self.steps, self.batch, self.units)
+        scale, wide, self.rate = self.units**-0.5, 4 * self.units, 0.01
+        self.params = [[self.uniform(self.units, wide, scale=scale), self.uniform(self.units, wide, scale=scale), self.uniform(wide, scale=scale)]
+                       for _ in range(self.layers)]
+
+    def want_lstm(self):
+        p, x = [[a.astype(float) for a in l] for l in self.params], self.x.astype(float)
+        if not self.train:
+            return {"y": lstm_forward(p, x)[0]}
+        first, grads = lstm_step(p, x, self.target)
+        p = [[a - self.rate * g for a, g in zip(*l)] for l in zip(p, grads)]
+        return {"loss1": np.array(first), "loss2": np.array(lstm_step(p, x, self.target)[0])}
+
+    # the k largest of each row, sorted rows, running sums of rows
+    def make_order(self):
+        self.x = self.uniform(self.rows, self.n)
+        self.tolerance = 1e-3 if self.what == "cumsum" else 1e-5  # who adds one after the other is off by as much
+
+    def want_order(self):
+        x = self.x.astype(float)
+        if self.what == "top_k":
+            return {"y": -np.sort(-x, 1)[:, : self.k]}
+        return {"y": np.sort(x, 1) if self.what == "sort" else np.cumsum(x, 1)}
+
     # what a rival must build; as one of the works above
     def make_compile(self):
         if self.what == "kernel":
@@ -221,6 +249,41 @@ def digits_step(p, x, labels):
     g = back["dx"] * (a > 0)
     first = conv_backward(Same(x, p[0], g))
     return loss, [first["dw"], g.sum((0, 1, 2)), back["dw"], f.sum((0, 1, 2)), flat.T @ e, e.sum(0), c.T @ d, d.sum(0)]
+
+
+def lstm_forward(p, x):
+    """The last layer's states, and of each layer its input, gates, c and h."""
+    kept = []
+    for w_x, w_h, b in p:
+        pre, h, c, all_ = x @ w_x + b, np.zeros(x.shape[1:]), np.zeros(x.shape[1:]), []
+        for u in pre:
+            i, f, g, o = np.split(u + h @ w_h, 4, -1)
+            i, f, o = (1 / (1 + np.exp(-a)) for a in (i, f, o))
+            g, before = np.tanh(g), (c, h)
+            c = f * c + i * g
+            h = o * np.tanh(c)
+            all_.append((i, f, g, o, *before, c, h))
+        kept.append((x, all_))
+        x = np.stack([a[-1] for a in all_])
+    return x, kept
+
+
+def lstm_step(p, x, target):
+    y, kept = lstm_forward(p, x)
+    d, grads = 2 * (y - target) / y.size, []
+    for (w_x, w_h, b), (x, all_) in zip(reversed(p), reversed(kept)):
+        d_wx, d_wh, d_b, d_x = np.zeros_like(w_x), np.zeros_like(w_h), np.zeros_like(b), np.zeros(x.shape)
+        d_h, d_c = np.zeros(x.shape[1:]), np.zeros(x.shape[1:])
+        for t in reversed(range(len(all_))):
+            i, f, g, o, c0, h0, c, _ = all_[t]
+            d_h, a = d_h + d[t], np.tanh(c)
+            d_c = d_c + d_h * o * (1 - a * a)
+            u = np.concatenate([d_c * g * i * (1 - i), d_c * c0 * f * (1 - f), d_c * i * (1 - g * g), d_h * a * o * (1 - o)], -1)
+            d_wx, d_wh, d_b = d_wx + x[t].T @ u, d_wh + h0.T @ u, d_b + u.sum(0)
+            d_x[t], d_h, d_c = u @ w_x.T, u @ w_h.T, d_c * f
+        d = d_x
+        grads.insert(0, [d_wx, d_wh, d_b])
+    return ((y - target) ** 2).mean(), grads
 
 
 def error(got, want, tolerance):

@@ -227,6 +227,29 @@ echo "schedule @$name { vectorize k2 3; tile }" >"$dir/hand.s"
 out=$("$tenon" bench gemm --sizes 16 --threads 1 --seconds 0.002 --schedule "$dir/hand.s" 2>&1)
 [ $? = 2 ] || fail "bench gemm takes a schedule that is not possible"
 grep -q 'as its recipe has it: .*step 1, "vectorize k2 3"' <<<"$out" || fail "bench gemm --schedule, refused: $out"
+bench "$checked,size,variant" control --sizes 40
+spoiled "off by" control --sizes 40 --cases matrix
+python3 - <<PY || fail "bench control: no ratios to the C loops"
+import json, subprocess, sys
+rows = json.loads(subprocess.run(["$tenon", "bench", "control", "--sizes", "50", "-q", "--seconds", "0.005", "--json"], capture_output=True).stdout)["rows"]
+assert len(rows) == 10 and {r["variant"] for r in rows} == {"graph", "C loop"}, rows
+assert all(("rival_ratio" in r) == (r["variant"] == "graph") for r in rows) and all(r["compile_us"] > 0 for r in rows if r["variant"] == "graph"), rows
+PY
+bench "$checked,size,batch,depth,gflops,peak_ratio,roof_ratio,kernels" rnn --sizes 5 --batch 3 --threads 1
+spoiled "off by" rnn --sizes 5 --batch 1 --cases training
+bench "$checked,size,batch,footprint,bandwidth_ratio" sort --sizes 37,300 --threads 1
+spoiled "off by" sort --sizes 37 --cases top-k
+runs=$((runs + 1))
+"$tenon" bench dynamic --samples 3 --largest 5 --threads 1 --cases mlp --json -q --seconds 0.005 >"$dir/out" 2>"$dir/err" || { fail "bench dynamic"; cat "$dir/err"; }
+python3 - "$dir/out" <<'PY' || fail "bench dynamic: the report"
+import json, sys
+rows = json.load(open(sys.argv[1]))["rows"]
+assert [r["variant"] for r in rows] == ["one program"] * 3 + ["geometric mean", "worst"], rows
+for r in rows[:3]:
+    assert r["max_abs_err"] <= r["err_bound"] and r["mallocs"] == 0 and abs(r["specialised_us"] / r["median_us"] - r["specialised_ratio"]) < 0.01, r
+assert rows[4]["specialised_ratio"] <= rows[3]["specialised_ratio"] and rows[4]["compile_us"] > 0, rows
+PY
+spoiled "off by" dynamic --samples 2 --largest 3 --threads 1 --cases mlp
 "$tenon" bench modes --schedule "$dir/hand.s" >"$dir/out" 2>&1
 [ $? = 2 ] || fail "bench modes takes a schedule"
 
@@ -278,7 +301,7 @@ PY
 grep -q "openblas failed while it was timed" "$dir/err" || fail "a death is not reported"
 grep -q "jax does not do" "$dir/err" || fail "a refusal is not reported"
 "$tenon" bench gemm --sizes 8 --threads 1 --seconds 0.005 --rivals --rivals-dir "$dir/nowhere" --json >"$dir/out" 2>"$dir/err" || fail "no rivals at all"
-python3 -c 'import json, sys; r = json.load(open(sys.argv[1])); sys.exit(len(r["rivals_absent"]) != 8 or r["rivals"] != {})' "$dir/out" || fail "absent rivals are not named"
+python3 -c 'import json, sys; r = json.load(open(sys.argv[1])); sys.exit(len(r["rivals_absent"]) != 9 or r["rivals"] != {})' "$dir/out" || fail "absent rivals are not named"
 runs=$((runs + 4))
 pgrep -P $$ >/dev/null && fail "processes are left over"
 
