@@ -86,7 +86,7 @@ tn_status drive_choose(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts,
             continue;
         }
         st = drive_estimate(ctx->mem, g, opts, &caps, &us, &transfer, &missing);
-        if (st == TN_ERR_UNSUPPORTED) { /* such as control flow on a GPU */
+        if (st == TN_ERR_UNSUPPORTED) { /* such as symbolic dims on a GPU */
             say(all, "; %s: %.60s", table[i]->name, missing.text);
             continue;
         }

@@ -158,7 +158,7 @@ plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, cons
     name_parts(p);
     own.schedules = given_schedules(p, opts);
     optimise(p, &own);
-    if (t->kind == TARGET_GPU && opts->fusion >= 3) fuse_horizontally(p, t);
+    if (t->kind == TARGET_GPU && opts->fusion >= 3 && !plan_has_control(p)) fuse_horizontally(p, t);
     if (opts->check) check_kernels(p, "tiling");
     mem_steps(p, opts->mode != TN_MODE_GRAPH, opts->mode == TN_MODE_LOOP);
     mem_pack(p, t->kind == TARGET_GPU ? t->l2_bytes : 0);

@@ -129,7 +129,8 @@ static bool is_multiple(const kernel *k, affine x, int64_t n) {
 
 /* Whether every step of a ring of it begins at a multiple of n elements. */
 static bool steps_aligned(const kbuf *b, int n) {
-    return kbuf_is_local(b) || b->elems % n == 0 || b->elems >= KERNEL_WIDE_BYTES / (int64_t)dtype_size((tn_dtype)b->dtype);
+    if (kbuf_is_local(b) || b->elems % n == 0) return true;
+    return !b->loose && b->elems >= KERNEL_WIDE_BYTES / (int64_t)dtype_size((tn_dtype)b->dtype);
 }
 
 bool kernel_aligned(const kernel *k, const kins *in, int n) {

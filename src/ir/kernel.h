@@ -186,6 +186,7 @@ typedef struct kbuf { /* a piece of memory the kernel touches */
     uint8_t dtype;
     uint8_t kind;
     bool swizzled;         /* KB_SHARED, of 2 bytes: where matrix units read it, see kernel_swizzled */
+    bool loose;            /* a part of a larger one, which begins at any element: see KERNEL_WIDE_BYTES */
     bool fixed;            /* KB_IN: no run changes it (a constant, a state that the graph never assigns) */
     val node;              /* graph value it holds */
     ext elems;             /* length in elements */
@@ -310,7 +311,7 @@ static inline int64_t kernel_dynamic_shared(const kernel *k) {
 }
 
 /* On GPUs inputs and outputs begin at multiples of 16 bytes in every step of a ring when they have so many bytes; smaller ones
- * may lie one directly behind the other. */
+ * may lie one directly behind the other, and so do all slices that a loop works on (kbuf.loose). */
 enum { KERNEL_WIDE_BYTES = 64 << 10 };
 /* Whether the lanes of a LOAD or STORE, in pieces of n, lie side by side at multiples of n, each piece wholly masked or not at
  * all. */

@@ -37,7 +37,7 @@ bool kernel_equal(const kernel *x, const kernel *y) {
     for (int i = 0; i < x->bufs.n; i++) {
         const kbuf *a = &x->bufs.at[i], *b = &y->bufs.at[i];
         if (a->dtype != b->dtype || a->kind != b->kind || a->fixed != b->fixed || a->swizzled != b->swizzled ||
-            a->elems != b->elems)
+            a->loose != b->loose || a->elems != b->elems)
             return false;
         if (!a->panels != !b->panels) return false;
         if (a->panels && (a->panels_of != b->panels_of || !kpanels_equal(a->panels, b->panels))) return false;
@@ -90,8 +90,8 @@ uint64_t kernel_hash(const kernel *k, uint64_t seed) {
         h = hash_bytes(row, sizeof row, h);
     }
     for (int i = 0; i < k->bufs.n; i++) {
-        int64_t words[] = { k->bufs.at[i].dtype, k->bufs.at[i].kind, k->bufs.at[i].fixed + 2 * k->bufs.at[i].swizzled,
-                            k->bufs.at[i].elems };
+        int64_t words[] = { k->bufs.at[i].dtype, k->bufs.at[i].kind,
+                            k->bufs.at[i].fixed + 2 * k->bufs.at[i].swizzled + 4 * k->bufs.at[i].loose, k->bufs.at[i].elems };
         h = hash_bytes(words, sizeof words, h);
     }
     for (int i = 0; i < k->vars.n; i++) {

@@ -406,6 +406,7 @@ static void buffer_text(reader *p) {
     b.elems = size_text(p, 0, "a length");
     read_expect(p, "]");
     b.swizzled = b.kind == KB_SHARED && read_accept(p, "swizzled");
+    b.loose = b.kind < KB_LOCAL && read_accept(p, "loose");
     if (b.fixed && read_accept(p, "panels")) {
         b.panels_of = p->k->bufs.n;
         if (read_accept(p, "of")) {

@@ -240,7 +240,7 @@ static void print_buf(const kernel *k, int b, str *out) {
     const kbuf *x = &k->bufs.at[b];
     str_addf(out, "b%d %s %s[", b, x->fixed ? "fixed" : modes[x->kind], dtype_name((tn_dtype)x->dtype));
     ext_print(k->params, x->elems, false, out);
-    str_add(out, x->swizzled ? "] swizzled" : "]");
+    str_add(out, x->swizzled ? "] swizzled" : x->loose ? "] loose" : "]");
     if (!x->panels) return;
     str_add(out, " panels ");
     if (x->panels_of != b) str_addf(out, "of b%d ", x->panels_of);

@@ -244,9 +244,10 @@ pkernel plan_copy(const plan *p, int32_t from, int32_t to) {
     kernel *k = kernel_make(p->a, arena_printf(p->a, "%s_%u", copies ? "copy" : "zero", src->node));
     pkernel pk = { .k = k, .args = ARENA_ARRAY(p->a, parg, 2), .code = p->kernels.n, .root = src->node };
     kbuf b = { .dtype = src->dtype, .kind = KB_IN, .node = src->node, .elems = src->elems, .plan_buf = from };
+    b.loose = src->kind == PB_WINDOW && src->bytes % 16;
     pk.args[0].buf = copies ? from : to, pk.args[1].buf = to;
     if (copies) kernel_buf(k, b);
-    b.kind = KB_OUT, b.plan_buf = to;
+    b.kind = KB_OUT, b.plan_buf = to, b.loose = p->bufs.at[to].kind == PB_WINDOW && p->bufs.at[to].bytes % 16;
     int out = kernel_buf(k, b);
     kvar v = kernel_var(k, "i", src->elems, true, false);
     kernel_push(k, (kins){ .op = K_LOOP, .var = v, .hi = src->elems, .step = 1 });

@@ -28,5 +28,5 @@ void mem_steps(plan *p, bool many, bool overlap) {
     VEC_PUSH(p->a, &p->steps, (pstep){ 0 });
     memmove(p->steps.at + 1, p->steps.at, sizeof *p->steps.at * (size_t)(p->steps.n - 1));
     p->steps.at[0] = loop_of_run(p);
-    p->steps.at[0].overlaps = overlap && plan_is_for_gpus(p) && !has_updates(p->g);
+    p->steps.at[0].overlaps = overlap && !old && plan_is_for_gpus(p) && !has_updates(p->g);
 }

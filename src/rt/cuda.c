@@ -461,6 +461,10 @@ static tn_status cuda_copy(list *l, int dst_slot, size_t dst_offset, int src_slo
                          (device_arg){ src_slot, src_offset, size, false }, size, e);
 }
 static tn_status cuda_loop(list *l, err *e) { return gpu_list_loop(&l->l, e); }
+static tn_status cuda_repeat(list *l, const device_trips *what, err *e) { return gpu_list_repeat(&l->l, what, e); }
+static tn_status cuda_leave(list *l, int slot, size_t offset, err *e) { return gpu_list_leave(&l->l, slot, offset, e); }
+static tn_status cuda_branch(list *l, int slot, size_t offset, err *e) { return gpu_list_branch(&l->l, slot, offset, e); }
+static tn_status cuda_otherwise(list *l, err *e) { return gpu_list_otherwise(&l->l, e); }
 static tn_status cuda_end(list *l, err *e) { return gpu_list_end(&l->l, e); }
 static tn_status cuda_seal(list *l, err *e) { return gpu_list_seal(&l->l, e); }
 static void cuda_bind(list *l, int slot, buffer *b, size_t offset) { gpu_list_bind(&l->l, slot, b, b->at + offset); }
@@ -484,16 +488,29 @@ static int run_node(list *l, const gpu_node *n, int64_t step) {
     cuda *d = l->dev;
     arguments a;
     fill_arguments(l, n, step, &a);
-    if (!n->kernel) return n->size ? d->cu.cuMemcpyDtoDAsync(a.value[0], a.value[1], n->size, d->stream) : CUDA_SUCCESS;
+    if (n->kind == GPU_COPY)
+        return n->size ? d->cu.cuMemcpyDtoDAsync(a.value[0], a.value[1], n->size, d->stream) : CUDA_SUCCESS;
     if (n->grid_blocks == 0) return CUDA_SUCCESS;
     return d->cu.cuLaunchKernel(n->kernel, (unsigned)n->grid_blocks, 1, 1, (unsigned)n->block_threads, 1, 1,
                                 (unsigned)n->shared, d->stream, a.at, NULL);
 }
 
-static int run_step(list *l, int64_t step) {
+static int run_nodes(void *ud, int from, int to, int64_t step) {
+    list *l = ud;
     int rc = CUDA_SUCCESS;
-    for (int i = 0; i < l->l.n_nodes && !rc; i++) rc = run_node(l, &l->l.nodes[i], step);
+    for (int i = from; i < to && !rc; i++) rc = run_node(l, &l->l.nodes[i], step);
     return rc;
+}
+
+static int read_value(void *ud, const device_arg *a, int64_t step, void *out) {
+    const list *l = ud;
+    int rc = l->dev->cu.cuMemcpyDtoHAsync(out, gpu_list_place(&l->l, a, step), a->size, l->dev->stream);
+    return rc ? rc : l->dev->cu.cuStreamSynchronize(l->dev->stream);
+}
+
+static int run_step(list *l, int64_t step) {
+    static const gpu_walker walker = { run_nodes, read_value };
+    return gpu_list_walk(&l->l, step, &walker, l);
 }
 
 static int add_kernel(const cuda *d, cu_object graph, cu_object f, int64_t grid_blocks, int block_threads, int64_t shared,
@@ -638,7 +655,7 @@ static tn_status make_loop(list *l, int at_once, cu_object *out, err *e) {
 static bool can_be_nodes(const list *l) {
     if (l->l.n_nodes > MAX_NODES || l->l.n_nodes < 1) return false;
     for (int i = 0; i < l->l.n_nodes; i++)
-        if (!l->l.nodes[i].kernel || l->l.nodes[i].grid_blocks == 0) return false;
+        if (l->l.nodes[i].kind != GPU_LAUNCH || l->l.nodes[i].grid_blocks == 0) return false;
     return true;
 }
 
@@ -738,9 +755,11 @@ static tn_status cuda_wait(device *base, uint64_t ticket, err *e) {
 static int record_profile(list *l, const int *repeats, cu_object *events, int n) {
     cuda *d = l->dev;
     int rc = CUDA_SUCCESS;
-    for (int i = 0; i < n && !rc; i++) {
+    gpu_list_rewind(&l->l, 0);
+    for (int i = 0, at = 0; i < n && !rc; i++, at++) { /* each once, whatever loops and branches are round it */
+        at = gpu_next_run(&l->l, at);
         rc = d->cu.cuEventRecord(events[2 * i], d->stream);
-        for (int r = 0; r < (repeats ? repeats[i] : 1) && !rc; r++) rc = run_node(l, &l->l.nodes[i], 0);
+        for (int r = 0; r < (repeats ? repeats[i] : 1) && !rc; r++) rc = run_node(l, &l->l.nodes[at], 0);
         if (!rc) rc = d->cu.cuEventRecord(events[2 * i + 1], d->stream);
     }
     return rc;
@@ -844,6 +863,10 @@ const device_api device_cuda = {
     .launch = cuda_launch,
     .copy = cuda_copy,
     .loop = cuda_loop,
+    .repeat = cuda_repeat,
+    .leave = cuda_leave,
+    .branch = cuda_branch,
+    .otherwise = cuda_otherwise,
     .end = cuda_end,
     .seal = cuda_seal,
     .bind = cuda_bind,

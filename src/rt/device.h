@@ -155,9 +155,10 @@ typedef struct device_api {
     tn_status (*copy)(list *l, int dst_slot, size_t dst_offset, int src_slot, size_t src_offset, size_t size, err *e);
     /* What is recorded between loop and end is repeated, as often as a submit says. It is all of a list. */
     tn_status (*loop)(list *l, err *e);
-    /* Between repeat and end: repeated until a leave. leave: the innermost repeat ends when the byte at the place is 0. Between
-     * branch and end: done when the byte is not 0; what is behind an otherwise, when it is. NULL where a list cannot do that.
-     */
+    /* Between repeat and end: repeated until a leave, or as often as `what` says: then windows are bound anew in each
+     * iteration, and nothing else may bind their slots. leave: the innermost repeat ends when the byte at the place is 0.
+     * Between branch and end: done when the byte is not 0; what is behind an otherwise, when it is. Bytes and counts are read
+     * when all before has run: by the device where it can, else by the host, which waits for it there and only there. */
     tn_status (*repeat)(list *l, const device_trips *what, err *e); /* what: NULL: until a leave */
     tn_status (*leave)(list *l, int slot, size_t offset, err *e);
     tn_status (*branch)(list *l, int slot, size_t offset, err *e);

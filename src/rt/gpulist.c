@@ -21,8 +21,10 @@ void *gpu_list_new(mem m, size_t size, int n_slots, err *e) {
 }
 
 void gpu_list_free(gpu_list *l, size_t size) {
-    for (int i = 0; i < l->n_nodes; i++)
+    for (int i = 0; i < l->n_nodes; i++) {
         mem_free(l->mem, l->nodes[i].args, (size_t)l->nodes[i].n_args * sizeof *l->nodes[i].args);
+        mem_free(l->mem, l->nodes[i].windows, (size_t)l->nodes[i].n_windows * sizeof *l->nodes[i].windows);
+    }
     mem_free(l->mem, l->nodes, (size_t)l->cap * sizeof *l->nodes);
     mem_free(l->mem, l->slots, (size_t)l->n_slots * sizeof *l->slots);
     mem_free(l->mem, l, size);
@@ -38,7 +40,7 @@ static tn_status grow(gpu_list *l, err *e) {
     return TN_OK;
 }
 
-static tn_status add(gpu_list *l, const device_arg *args, int n_args, gpu_node **out, err *e) {
+static tn_status add(gpu_list *l, gpu_kind kind, const device_arg *args, int n_args, gpu_node **out, err *e) {
     if (l->sealed) return err_set(e, TN_ERR_INVAL, "the list is sealed: nothing can be added to it");
     if (l->loops && !l->open) return err_set(e, TN_ERR_INVAL, "a loop is all of its list: nothing can be added behind it");
     for (int i = 0; i < n_args; i++)
@@ -49,8 +51,9 @@ static tn_status add(gpu_list *l, const device_arg *args, int n_args, gpu_node *
     device_arg *copy = mem_alloc(l->mem, (size_t)n_args * sizeof *copy);
     if (!copy) return err_set(e, TN_ERR_NOMEM, "out of memory for a launch");
     for (int i = 0; i < n_args; i++) copy[i] = args[i];
-    l->nodes[l->n_nodes] = (gpu_node){ .args = copy, .n_args = n_args };
+    l->nodes[l->n_nodes] = (gpu_node){ .kind = kind, .end = l->n_nodes + 1, .args = copy, .n_args = n_args };
     *out = &l->nodes[l->n_nodes++];
+    l->n_runs += gpu_is_run(*out);
     return TN_OK;
 }
 
@@ -60,7 +63,7 @@ tn_status gpu_list_launch(gpu_list *l, const device_launch *what, int most_threa
     if (what->block_threads < 1 || what->block_threads > most_threads || what->grid_blocks < 0 || what->grid_blocks > INT32_MAX)
         return err_set(e, TN_ERR_INVAL, "a launch of %lld thread blocks of %d threads; blocks have 1 to %d",
                        (long long)what->grid_blocks, what->block_threads, most_threads);
-    tn_status st = add(l, what->args, what->n_args, out, e);
+    tn_status st = add(l, GPU_LAUNCH, what->args, what->n_args, out, e);
     if (st == TN_OK)
         (*out)->block_threads = what->block_threads, (*out)->grid_blocks = what->grid_blocks, (*out)->shared = what->shared;
     return st;
@@ -70,27 +73,89 @@ tn_status gpu_list_copy(gpu_list *l, device_arg to, device_arg from, size_t size
     gpu_node *n = NULL;
     if (to.slot < 0 || to.slot >= l->n_slots || from.slot < 0 || from.slot >= l->n_slots)
         return err_set(e, TN_ERR_INVAL, "a copy from slot %d to slot %d of a list of %d", from.slot, to.slot, l->n_slots);
-    tn_status st = add(l, (device_arg[]){ to, from }, 2, &n, e);
+    tn_status st = add(l, GPU_COPY, (device_arg[]){ to, from }, 2, &n, e);
     if (st == TN_OK) n->size = size;
     return st;
 }
 
 tn_status gpu_list_loop(gpu_list *l, err *e) {
     if (l->sealed) return err_set(e, TN_ERR_INVAL, "the list is sealed: nothing can be added to it");
-    if (l->loops || l->n_nodes) return err_set(e, TN_ERR_INVAL, "a loop is all of its list: something is before it");
+    if (l->loops || l->n_nodes || l->n_open)
+        return err_set(e, TN_ERR_INVAL, "a loop is all of its list: something is before it");
     l->loops = l->open = true;
     return TN_OK;
 }
 
+/* ---- repeats and branches ---- */
+
+static tn_status open_node(gpu_list *l, gpu_kind kind, const device_arg *arg, gpu_node **out, err *e) {
+    if (l->n_open == GPU_OPEN) return err_set(e, TN_ERR_INVAL, "loops and branches nested deeper than %d", GPU_OPEN);
+    tn_status st = add(l, kind, arg, arg != NULL, out, e);
+    if (st == TN_OK) l->open_at[l->n_open++] = l->n_nodes - 1;
+    return st;
+}
+
+/* The slot is the repeat's to bind. */
+static tn_status take_window(gpu_list *l, const device_window *w, err *e) {
+    if (w->slot < 0 || w->slot >= l->n_slots || w->of < 0 || w->of >= l->n_slots || w->slot == w->of)
+        return err_set(e, TN_ERR_INVAL, "slot %d of a list of %d moves over slot %d", w->slot, l->n_slots, w->of);
+    l->n_unbound -= !l->slots[w->slot].bound;
+    l->slots[w->slot].bound = l->slots[w->slot].window = true;
+    return TN_OK;
+}
+
+tn_status gpu_list_repeat(gpu_list *l, const device_trips *what, err *e) {
+    static const device_trips endless = { .times = -1, .count = -1 };
+    const device_trips *t = what ? what : &endless;
+    device_arg count = { t->count, t->count_offset, sizeof(int64_t), false };
+    gpu_node *n = NULL;
+    tn_status st = open_node(l, GPU_REPEAT, t->count >= 0 ? &count : NULL, &n, e);
+    if (st) return st;
+    n->times = t->times, n->backward = t->backward;
+    n->windows = mem_alloc(l->mem, (size_t)t->n_windows * sizeof *n->windows);
+    if (!n->windows) return err_set(e, TN_ERR_NOMEM, "out of memory for the %d windows of a loop", t->n_windows);
+    n->n_windows = t->n_windows;
+    for (int i = 0; i < t->n_windows && !st; i++) n->windows[i] = t->windows[i], st = take_window(l, &t->windows[i], e);
+    return st;
+}
+
+tn_status gpu_list_leave(gpu_list *l, int slot, size_t offset, err *e) {
+    bool inside = false;
+    gpu_node *n;
+    for (int i = 0; i < l->n_open; i++) inside |= l->nodes[l->open_at[i]].kind == GPU_REPEAT;
+    if (!inside) return err_set(e, TN_ERR_INVAL, "a leave outside of any repeat");
+    return add(l, GPU_LEAVE, &(device_arg){ slot, offset, 1, false }, 1, &n, e);
+}
+
+tn_status gpu_list_branch(gpu_list *l, int slot, size_t offset, err *e) {
+    gpu_node *n = NULL;
+    tn_status st = open_node(l, GPU_BRANCH, &(device_arg){ slot, offset, 1, false }, &n, e);
+    if (st == TN_OK) n->otherwise = -1;
+    return st;
+}
+
+tn_status gpu_list_otherwise(gpu_list *l, err *e) {
+    gpu_node *n = l->n_open ? &l->nodes[l->open_at[l->n_open - 1]] : NULL;
+    if (!n || n->kind != GPU_BRANCH || n->otherwise >= 0) return err_set(e, TN_ERR_INVAL, "an otherwise outside of a branch");
+    n->otherwise = l->n_nodes;
+    return TN_OK;
+}
+
 tn_status gpu_list_end(gpu_list *l, err *e) {
-    if (!l->open) return err_set(e, TN_ERR_INVAL, "the end of a loop that has not begun");
-    l->open = false;
+    if (!l->n_open && !l->open) return err_set(e, TN_ERR_INVAL, "the end of a loop that has not begun");
+    if (!l->n_open) {
+        l->open = false;
+        return TN_OK;
+    }
+    gpu_node *n = &l->nodes[l->open_at[--l->n_open]];
+    n->end = l->n_nodes;
+    if (n->kind == GPU_BRANCH && n->otherwise < 0) n->otherwise = n->end;
     return TN_OK;
 }
 
 tn_status gpu_list_seal(gpu_list *l, err *e) {
     if (l->sealed) return err_set(e, TN_ERR_INVAL, "the list is sealed already");
-    if (l->open) return err_set(e, TN_ERR_INVAL, "the list has a loop without an end");
+    if (l->open || l->n_open) return err_set(e, TN_ERR_INVAL, "the list has a loop without an end");
     l->sealed = true;
     return TN_OK;
 }
@@ -103,7 +168,7 @@ tn_status gpu_list_ready(const gpu_list *l, int64_t steps, err *e) {
 }
 
 tn_status gpu_list_profile(const gpu_list *l, int n, err *e) {
-    if (n != l->n_nodes) return err_set(e, TN_ERR_INVAL, "a profile of %d operations of a list of %d", n, l->n_nodes);
+    if (n != l->n_runs) return err_set(e, TN_ERR_INVAL, "a profile of %d operations of a list of %d", n, l->n_runs);
     return gpu_list_ready(l, 1, e);
 }
 
@@ -155,6 +220,72 @@ bool gpu_loop_fits(const gpu_list *l) {
 uint64_t gpu_list_place(const gpu_list *l, const device_arg *a, int64_t step) {
     const gpu_slot *s = &l->slots[a->slot];
     return s->at + a->offset + s->stride * (uint64_t)((l->start + step) % s->length);
+}
+
+/* ---- the host's way through a list ---- */
+
+void gpu_list_move(gpu_list *l, const gpu_node *repeat, int64_t i, int64_t step) {
+    for (int k = 0; k < repeat->n_windows; k++) {
+        const device_window *w = &repeat->windows[k];
+        gpu_slot *to = &l->slots[w->slot];
+        to->handle = l->slots[w->of].handle;
+        to->at = gpu_list_place(l, &(device_arg){ w->of, w->offset, 0, false }, step) + w->stride * (uint64_t)i;
+    }
+}
+void gpu_list_rewind(gpu_list *l, int64_t step) {
+    for (int i = 0; i < l->n_nodes; i++)
+        if (l->nodes[i].kind == GPU_REPEAT) gpu_list_move(l, &l->nodes[i], 0, step);
+}
+
+typedef struct walk {
+    gpu_list *l;
+    const gpu_walker *w;
+    void *ud;
+    int64_t step;
+    bool leaves; /* the innermost repeat */
+} walk;
+
+static int walk_nodes(walk *x, int i, int to);
+
+static int walk_repeat(walk *x, const gpu_node *n) {
+    int64_t all = n->times, count;
+    int rc = n->n_args ? x->w->read(x->ud, &n->args[0], x->step, &count) : 0;
+    if (!rc && n->n_args && count < all) all = count < 0 ? 0 : count;
+    int first = (int)(n - x->l->nodes) + 1;
+    for (int64_t i = 0; (i < all || all < 0) && !rc && !x->leaves; i++) {
+        gpu_list_move(x->l, n, n->backward ? all - 1 - i : i, x->step);
+        rc = walk_nodes(x, first, n->end);
+    }
+    x->leaves = false;
+    return rc;
+}
+
+static int walk_condition(walk *x, const gpu_node *n) {
+    char holds = 0;
+    int rc = x->w->read(x->ud, &n->args[0], x->step, &holds);
+    if (rc) return rc;
+    if (n->kind == GPU_LEAVE) return x->leaves = !holds, 0;
+    return holds ? walk_nodes(x, (int)(n - x->l->nodes) + 1, n->otherwise) : walk_nodes(x, n->otherwise, n->end);
+}
+
+/* As deep as repeats and branches are nested: at most GPU_OPEN. */
+static int walk_nodes(walk *x, int i, int to) {
+    int rc = 0;
+    while (i < to && !rc && !x->leaves) {
+        const gpu_node *n = &x->l->nodes[i];
+        int end = n->end;
+        while (gpu_is_run(n) && end < to && gpu_is_run(&x->l->nodes[end])) end++;
+        rc = gpu_is_run(n)           ? x->w->run(x->ud, i, end, x->step)
+             : n->kind == GPU_REPEAT ? walk_repeat(x, n)
+                                     : walk_condition(x, n);
+        i = end;
+    }
+    return rc;
+}
+
+int gpu_list_walk(gpu_list *l, int64_t step, const gpu_walker *w, void *ud) {
+    walk x = { .l = l, .w = w, .ud = ud, .step = step };
+    return walk_nodes(&x, 0, l->n_nodes);
 }
 
 /* ---- order ---- */

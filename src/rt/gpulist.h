@@ -1,5 +1,10 @@
-/* gpulist.h - what lists of all GPU devices have in common: slots with their rings, and nodes with copies of their arguments.
- * The device gives its lists a gpu_list; handles in it are the device's. A list is used by one thread at a time. */
+/* gpulist.h - what lists of all GPU devices have in common: slots with their rings, and a tree of nodes with copies of their
+ * arguments. The device gives its lists a gpu_list; handles in it are the device's. A list is used by one thread at a time.
+ *
+ * Nodes lie in pre-order: what is inside of a repeat or a branch follows it. A device runs the tree by itself where it can
+ * (CUDA graphs with conditional nodes), or the host goes through it (gpu_list_walk): launches are queued one behind the other,
+ * and the host waits for the device only where it has to know a value: the byte of a leave or a branch, the count of a repeat.
+ * A repeat whose number of iterations was recorded needs none. */
 #ifndef TN_RT_GPULIST_H
 #define TN_RT_GPULIST_H
 
@@ -8,27 +13,39 @@
 typedef struct gpu_slot {
     void *handle; /* what is bound: the device's name of the memory, and where in it */
     uint64_t at;
-    bool bound;
-    size_t stride; /* bytes from step to step */
+    bool bound, window; /* window: a repeat binds it, in each iteration anew */
+    size_t stride;      /* bytes from step to step */
     int64_t length;
 } gpu_slot;
 
-typedef struct gpu_node { /* a launch, or a copy when `kernel` is NULL */
-    void *kernel;
+typedef enum gpu_kind { GPU_LAUNCH, GPU_COPY, GPU_REPEAT, GPU_LEAVE, GPU_BRANCH } gpu_kind;
+typedef struct gpu_node {
+    gpu_kind kind;
+    int end;       /* the node behind it and all that is inside of it */
+    int otherwise; /* GPU_BRANCH: the first node for false */
+    void *kernel;  /* GPU_LAUNCH; the device's */
     int block_threads;
     int64_t grid_blocks, shared;
-    device_arg *args; /* [n_args]; of a copy: to, from */
+    device_arg *args; /* [n_args]; of a copy: to, from; of a leave and a branch: the byte; of a repeat: its count, if any */
     int n_args;
-    size_t size;      /* of a copy */
+    size_t size;            /* of a copy */
+    int64_t times;          /* GPU_REPEAT: at most; -1: until a leave */
+    bool backward;          /* GPU_REPEAT: windows begin at the last iteration's place */
+    device_window *windows; /* GPU_REPEAT: [n_windows] */
+    int n_windows;
     uint64_t version; /* of the bindings that its arguments were last set for; the device's to use */
 } gpu_node;
 
+enum { GPU_OPEN = 64 /* repeats and branches inside of each other */ };
 typedef struct gpu_list { /* the first member of a device's list */
     mem mem;
     gpu_slot *slots; /* [n_slots] */
     int n_slots, n_unbound;
     gpu_node *nodes; /* [cap] */
     int n_nodes, cap;
+    int n_runs;            /* launches and copies among them */
+    int open_at[GPU_OPEN]; /* repeats and branches that have not ended */
+    int n_open;
     uint64_t version; /* of bindings and rings; never 0 */
     int64_t start;    /* the first step of a submit */
     bool loops;       /* all nodes are repeated */
@@ -44,6 +61,10 @@ void gpu_list_free(gpu_list *l, size_t size);
 tn_status gpu_list_launch(gpu_list *l, const device_launch *what, int most_threads, gpu_node **out, err *e);
 tn_status gpu_list_copy(gpu_list *l, device_arg to, device_arg from, size_t size, err *e);
 tn_status gpu_list_loop(gpu_list *l, err *e);
+tn_status gpu_list_repeat(gpu_list *l, const device_trips *what, err *e);
+tn_status gpu_list_leave(gpu_list *l, int slot, size_t offset, err *e);
+tn_status gpu_list_branch(gpu_list *l, int slot, size_t offset, err *e);
+tn_status gpu_list_otherwise(gpu_list *l, err *e);
 tn_status gpu_list_end(gpu_list *l, err *e);
 tn_status gpu_list_seal(gpu_list *l, err *e);
 tn_status gpu_list_ready(const gpu_list *l, int64_t steps, err *e); /* sealed, all slots bound; so many steps are possible */
@@ -55,6 +76,24 @@ bool gpu_slot_written(const gpu_list *l, int slot); /* by any launch */
 bool gpu_list_moves(const gpu_list *l);             /* whether any slot moves on from step to step */
 /* Where an argument is in a step of a submit, from the start of what is bound. */
 uint64_t gpu_list_place(const gpu_list *l, const device_arg *a, int64_t step);
+
+static inline bool gpu_is_run(const gpu_node *n) { return n->kind <= GPU_COPY; }
+static inline bool gpu_list_has_control(const gpu_list *l) { return l->n_runs < l->n_nodes; }
+/* The first launch or copy from node i on. */
+static inline int gpu_next_run(const gpu_list *l, int i) {
+    while (i < l->n_nodes && !gpu_is_run(&l->nodes[i])) i++;
+    return i;
+}
+/* Windows of a repeat in iteration i, or of all repeats in the first one of each. */
+void gpu_list_move(gpu_list *l, const gpu_node *repeat, int64_t i, int64_t step);
+void gpu_list_rewind(gpu_list *l, int64_t step);
+
+/* How a device does what the host asks for on its way through a list; both return a code of the driver, 0: it is done. */
+typedef struct gpu_walker {
+    int (*run)(void *ud, int from, int to, int64_t step);                /* launches and copies: queues them */
+    int (*read)(void *ud, const device_arg *a, int64_t step, void *out); /* a->size bytes, when all before has run */
+} gpu_walker;
+int gpu_list_walk(gpu_list *l, int64_t step, const gpu_walker *w, void *ud); /* one step of a submit */
 
 /* A device that repeats one step by itself keeps a step of each slot that moves, one behind the other: what was before the step
  * is copied in, what it wrote out. Where slot i is kept, from the start of 16 bytes for the count; of i = n_slots: how much

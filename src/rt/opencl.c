@@ -413,6 +413,10 @@ static tn_status opencl_copy(list *l, int dst_slot, size_t dst_offset, int src_s
                          (device_arg){ src_slot, src_offset, size, false }, size, e);
 }
 static tn_status opencl_loop(list *l, err *e) { return gpu_list_loop(&l->l, e); }
+static tn_status opencl_repeat(list *l, const device_trips *what, err *e) { return gpu_list_repeat(&l->l, what, e); }
+static tn_status opencl_leave(list *l, int slot, size_t offset, err *e) { return gpu_list_leave(&l->l, slot, offset, e); }
+static tn_status opencl_branch(list *l, int slot, size_t offset, err *e) { return gpu_list_branch(&l->l, slot, offset, e); }
+static tn_status opencl_otherwise(list *l, err *e) { return gpu_list_otherwise(&l->l, e); }
 static tn_status opencl_end(list *l, err *e) { return gpu_list_end(&l->l, e); }
 static tn_status opencl_seal(list *l, err *e) { return gpu_list_seal(&l->l, e); }
 static void opencl_bind(list *l, int slot, buffer *b, size_t offset) { gpu_list_bind(&l->l, slot, b->object, offset); }
@@ -430,7 +434,7 @@ static int32_t set_arguments(list *l, gpu_node *n, int64_t step) {
         cl_object object = s->handle;
         uint64_t at = gpu_list_place(&l->l, &n->args[i], step);
         if (all) rc = d->cl.clSetKernelArg(n->kernel, (uint32_t)i * 2, sizeof object, &object);
-        if ((all || s->stride) && !rc) rc = d->cl.clSetKernelArg(n->kernel, (uint32_t)i * 2 + 1, sizeof at, &at);
+        if ((all || s->stride || s->window) && !rc) rc = d->cl.clSetKernelArg(n->kernel, (uint32_t)i * 2 + 1, sizeof at, &at);
     }
     n->version = rc ? 0 : l->l.version;
     return rc;
@@ -439,7 +443,7 @@ static int32_t set_arguments(list *l, gpu_node *n, int64_t step) {
 /* event: NULL, or where to put one that the caller releases; nothing to do makes none. */
 static int32_t run_node(list *l, gpu_node *n, int64_t step, cl_object queue, cl_object *event) {
     opencl *d = l->dev;
-    if (!n->kernel) {
+    if (n->kind == GPU_COPY) {
         const device_arg *to = &n->args[0], *from = &n->args[1];
         if (n->size == 0) return CL_SUCCESS;
         return d->cl.clEnqueueCopyBuffer(queue, l->l.slots[from->slot].handle, l->l.slots[to->slot].handle,
@@ -464,17 +468,36 @@ static tn_status wait_for(opencl *d, uint64_t ticket, err *e) { /* with the lock
     return rc || state < 0 ? fail(e, "a run", rc ? rc : state) : TN_OK;
 }
 
+typedef struct submitting {
+    list *l;
+    int queued;
+} submitting;
+
+static int queue_nodes(void *ud, int from, int to, int64_t step) {
+    submitting *x = ud;
+    opencl *d = x->l->dev;
+    int32_t rc = CL_SUCCESS;
+    for (int i = from; i < to && !rc; i++) {
+        rc = run_node(x->l, &x->l->l.nodes[i], step, d->queue, NULL);
+        if (!rc && ++x->queued % QUEUED == 0) rc = d->cl.clFinish(d->queue);
+    }
+    return rc;
+}
+
+static int read_value(void *ud, const device_arg *a, int64_t step, void *out) {
+    const list *l = ((submitting *)ud)->l;
+    return l->dev->cl.clEnqueueReadBuffer(l->dev->queue, l->l.slots[a->slot].handle, 1, gpu_list_place(&l->l, a, step), a->size,
+                                          out, 0, NULL, NULL);
+}
+
 static tn_status opencl_submit(list *l, int64_t steps, uint64_t *out_ticket, err *e) {
+    static const gpu_walker walker = { queue_nodes, read_value };
     opencl *d = l->dev;
-    int queued = 0;
+    submitting x = { l, 0 };
     int32_t rc = CL_SUCCESS;
     tn_status st = gpu_list_ready(&l->l, steps, e);
     if (st) return st;
-    for (int64_t step = 0; step < steps && !rc; step++)
-        for (int i = 0; i < l->l.n_nodes && !rc; i++) {
-            rc = run_node(l, &l->l.nodes[i], step, d->queue, NULL);
-            if (!rc && ++queued % QUEUED == 0) rc = d->cl.clFinish(d->queue);
-        }
+    for (int64_t step = 0; step < steps && !rc; step++) rc = gpu_list_walk(&l->l, step, &walker, &x);
     if (rc) return fail(e, "a launch", rc);
     pthread_mutex_lock(&d->lock);
     uint64_t ticket = d->ticket + 1;
@@ -517,10 +540,12 @@ static int32_t profile_node(list *l, gpu_node *node, int times, cl_object queue,
 static int32_t profile_run(list *l, const int *repeats, cl_object queue, device_span *out, int n) {
     uint64_t first = 0, last = 0;
     int32_t rc = CL_SUCCESS;
-    for (int i = 0; i < n && !rc; i++) {
+    gpu_list_rewind(&l->l, 0);
+    for (int i = 0, at = 0; i < n && !rc; i++) { /* each once, whatever loops and branches are round it */
         int times = repeats ? repeats[i] : 1;
         uint64_t begin = last, end = last;
-        rc = profile_node(l, &l->l.nodes[i], times, queue, &begin, &end);
+        at = gpu_next_run(&l->l, at);
+        rc = profile_node(l, &l->l.nodes[at++], times, queue, &begin, &end);
         if (first == 0) first = begin;
         last = end;
         double from = (double)(begin - first) * 1e-9, to = (double)(end - first) * 1e-9;
@@ -561,6 +586,10 @@ const device_api device_opencl = {
     .launch = opencl_launch,
     .copy = opencl_copy,
     .loop = opencl_loop,
+    .repeat = opencl_repeat,
+    .leave = opencl_leave,
+    .branch = opencl_branch,
+    .otherwise = opencl_otherwise,
     .end = opencl_end,
     .seal = opencl_seal,
     .bind = opencl_bind,

@@ -32,9 +32,6 @@ static void refuse(const graph *g, const target *t) {
     for (val v = 1; v < (val)g->nodes.n; v++) {
         const node *n = graph_get(g, v);
         bool gpu = t && t->kind == TARGET_GPU;
-        if (gpu && op_get((op_code)n->op)->cls == CL_CTRL && n->op != OP_param) /* the op itself comes after its regions */
-            guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "op %s (%%%u) at %s: control flow is not scheduled for GPUs yet",
-                       op_get((op_code)n->op)->name, v, n->where ? n->where : "?");
         if (n->op == OP_fold)
             guard_fail(g->a->gd, TN_ERR_INTERNAL, "op fold (%%%u) reached the scheduler: pass fold_lower must run first", v);
         const char *what = g->params ? needs_literals(g, v, gpu) : NULL;

@@ -1,6 +1,6 @@
 /* test_control.c - if, while and scan in compiled programs: graphs by hand and random ones with nested bodies give the
  * evaluator's values, exactly, in every mode that has them, at every fusion level, with one thread and several, also many steps
- * in one call over rings; their plans print, read back, verify and evaluate.
+ * in one call over rings; their plans print, read back, verify and evaluate, those for GPUs, too. TENON_DEVICE: on that device.
  *
  * Values are whole numbers below 2^24 in f32 and i64, so that no rounding hides a wrong order.
  * Labels: random threads
@@ -88,6 +88,11 @@ static const char *const graphs[] = {
     "  %is = proj %s2 index=2 i64[6]\n  %as = proj %s2 index=3 f32[6,4]\n"
     "  return %s as \"a\", %ys as \"b\", %s2 as \"c\", %is as \"d\", %as as \"e\", %cs as \"f\", %xs as \"g\", %ws as "
     "\"i\"\n}\n",
+    /* slices of more than 64 KB that are no whole vectors: GPUs load wide from what begins at one */
+    "graph @loose(x f32[3,16387], h f32[16387]) {\n  %n = const 3 i64[]\n  %x = floor x\n  %h = floor h\n"
+    "  region @b(%c f32[16387], %xt f32[16387]) {\n    %1 = add %c, %xt\n    %2 = sub %1, %c\n    return %1, %2\n  }\n"
+    "  %s = scan %n, %h, %x body=@b carry=1 steps=1 length=3 f32[16387]\n  %ys = proj %s index=1 f32[3,16387]\n"
+    "  return %s as \"a\", %ys as \"b\"\n}\n",
     /* no carried value; no iteration; constants as stacks; arrays without elements; a loop in a loop over its slices */
     "graph @nested(x f32[2,3,5], e f32[4,0]) {\n  %n = const 4 i64[]\n  %x = floor x\n  %t = const [1.0, 2.0] f32[2]\n"
     "  region @i(%c f32[], %v f32[5], %s f32[]) {\n    %a1 = sum %v axes=[0] f32[1]\n    %a2 = reshape %a1 f32[]\n"
@@ -430,11 +435,14 @@ static void check_reasons(const tn_program *p, const char *what) {
 static void check_programs(tn_ctx *ctx, graph *g, arena *a, const oracle *o, const char *text, uint64_t seed) {
     static const tn_mode modes[] = { TN_MODE_COMPILED, TN_MODE_LOOP, TN_MODE_GRAPH };
     for (size_t m = 0; m < COUNT_OF(modes); m++) {
+        if (!test_device_is_cpu() && m != seed % COUNT_OF(modes)) continue; /* compilers take long */
         tn_compile_opts opts = TN_COMPILE_DEFAULTS;
         tn_program *p;
         tn_session *s;
         opts.mode = modes[m], opts.fusion = (int)((seed + m) % 4), opts.threads = (int)((seed / 4 + m) % 3) + 1, opts.check = 1;
         opts.no_passes = seed % 7 == 0;
+        opts.device = test_device();
+        if (!test_device_is_cpu()) opts.threads = 0;
         const char *what = arena_printf(a, "seed %llu, mode %d, fusion %d, %d threads", (unsigned long long)seed, (int)modes[m],
                                         opts.fusion, opts.threads);
         if (drive_compile(ctx, g, &opts, &p) || tn_session_new(p, &s)) fail_msg("%s: %s\n%s", what, tn_ctx_error(ctx), text);
@@ -484,12 +492,14 @@ static void check_damaged(const str *text, uint64_t seed) {
 static void check_plans(graph *g, arena *a, const oracle *o, const char *text, uint64_t seed) {
     reference r = { .g = g, .in = o->in[0], .want = o->want[0], .bound = ARENA_ARRAY(a, double *, g->nodes.n) };
     char why_not[4096];
-    for (int fusion = 0; fusion < 4; fusion++) {
+    for (int way = 0; way < 6; way++) { /* the last two: for GPUs */
         tn_compile_opts opts = TN_COMPILE_DEFAULTS;
+        int fusion = way < 4 ? way : way == 4 ? 3 : (int)(seed % 3);
         str x, y, problems;
         str_init(&x, a), str_init(&y, a), str_init(&problems, a);
         opts.fusion = fusion, opts.mode = fusion % 2 ? TN_MODE_GRAPH : TN_MODE_LOOP, opts.no_passes = seed % 5 == 0;
-        target t = plan_target(seed);
+        target t = way < 4 ? plan_target(seed) : target_common_gpu();
+        opts.check = way >= 4;
         plan *p = pipeline_run(g, a, &opts, &t);
         if (plan_check(p, &problems)) fail_msg("seed %llu: %s\n%s", (unsigned long long)seed, problems.s, text);
         plan_print(p, &x);
@@ -520,7 +530,8 @@ static void test_by_hand(void **state) {
     (void)state;
     tn_ctx *ctx = test_ctx();
     for (size_t i = 0; i < COUNT_OF(graphs); i++)
-        for (uint64_t seed = 0; seed < (fuzz_by_c() ? 2 : 12); seed++) check_text(ctx, graphs[i], seed, true);
+        for (uint64_t seed = 0; seed < (fuzz_by_c() ? 2 : test_device_is_cpu() ? 12 : 1); seed++)
+            check_text(ctx, graphs[i], seed, true);
     tn_ctx_free(ctx);
 }
 

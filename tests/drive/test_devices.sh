@@ -36,6 +36,11 @@ suite() { # name, graphs, first seed, graphs to a program: random graphs in all 
     grep '^count:' "devices.$1.log" | sed "s/compiled to machine code/on $1/"
     ! grep -iE 'data race|invalid (read|write)|divergence' "devices.$1.log" || fail "races or wrong addresses on $1"
 }
+control() { # name, graphs: if, while and scan
+    TENON_DEVICE=opencl TENON_FUZZ_SEEDS=$2 tests/drive_test_control >"devices.$1.log" 2>&1 || fail "control flow on $1: $(tail -30 "devices.$1.log")"
+    grep '^count:' "devices.$1.log" | sed "s/$/, on $1/"
+    ! grep -iE 'data race|invalid (read|write)|divergence' "devices.$1.log" || fail "races or wrong addresses on $1"
+}
 verify() { # name, arguments
     ./tenon verify "${@:2}" --device opencl --quiet >"devices.$1.log" 2>&1 || fail "verify ${*:2} on $1: $(tail -20 "devices.$1.log")"
 }
@@ -54,6 +59,7 @@ if [ -e "$icd" ]; then
         TENON_DEVICE=opencl tests/drive_test_ops 'test_moves' >devices.ops.log 2>&1 || fail "ops: $(tail -20 devices.ops.log)"
         ! grep -iE 'data race|invalid (read|write)|divergence' devices.ops.log || fail "races or wrong addresses"
         grep '^count:' devices.ops.log
+        control oclgrind "$seeds"
     ) || exit 1
 fi
 (
@@ -61,6 +67,7 @@ fi
     suite opencl 1 8
 ) || exit 1
 suite opencl $((25 * seeds)) 2000 8
+control opencl $((2 * seeds))
 ./tenon explain @softmax:2x5 --device opencl | grep -q 'reads .*threads touch .* sectors' || fail "explain says nothing of memory"
 ./tenon explain @softmax:2x5 --device opencl --json | grep -q '"accesses":\[{"value"' || fail "explain --json says nothing of memory"
 # updates of two parameters are one launch, whose kernels have no scalar form together; its text, and its values

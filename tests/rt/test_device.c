@@ -175,14 +175,40 @@ static void check_once(fixture *f, void *entry, buffer *b) {
 
 /* Loops that a byte ends and branches, on devices whose lists have them: counts down from 7; odd numbers are added up in the
  * first part, even ones in the other. */
-static const char *const control_kernels =
+static const char *const cpu_control =
     KERNEL_HEAD "void down(char *const *slot, const par *p, long steps) {\n"
                 "    int *n = (int *)slot[0]; (void)steps;\n"
                 "    SHARES if (tid == 0) { n[0]--; slot[1][0] = n[0] >= 0; slot[1][1] = n[0] % 2 != 0; } }\n"
                 "void odd(char *const *slot, const par *p, long steps) {\n"
                 "    int *n = (int *)slot[0]; (void)steps; SHARES if (tid == 0) n[1] += n[0]; }\n"
                 "void even(char *const *slot, const par *p, long steps) {\n"
-                "    int *n = (int *)slot[0]; (void)steps; SHARES if (tid == 0) n[2] += n[0]; }\n";
+                "    int *n = (int *)slot[0]; (void)steps; SHARES if (tid == 0) n[2] += n[0]; }\n"
+                "void digit(char *const *slot, const par *p, long steps) {\n"
+                "    int *n = (int *)slot[0]; (void)steps; SHARES if (tid == 0) n[0] = n[0] * 10 + *(int *)slot[1]; }\n";
+
+/* The same for GPUs: what two arguments are called, and statements of one thread. */
+#define GPU_CONTROL(head, type, first, second, one)                                                                            \
+    head "down" type "{ int *n = " first "; char *c = " second ";\n" one                                                       \
+         "{ n[0]--; c[0] = n[0] >= 0; c[1] = n[0] % 2 != 0; } }\n" head "odd" type "{ int *n = " first ";\n" one               \
+         "n[1] += n[0]; }\n" head "even" type "{ int *n = " first ";\n" one "n[2] += n[0]; }\n" head "digit" type              \
+         "{ int *n = " first "; char *c = " second ";\n" one "n[0] = n[0] * 10 + *(int *)c; }\n"
+static const char *const cuda_control = GPU_CONTROL("extern \"C\" __global__ void ", "(char *p0, char *p1)", "(int *)p0", "p1",
+                                                    "if (blockIdx.x == 0 && threadIdx.x == 0) ");
+static const char *const opencl_control = "#define int __global int\n#define char __global char\n" GPU_CONTROL(
+    "__kernel void ", "(__global uchar *p0, ulong o0, __global uchar *p1, ulong o1)", "(int *)(p0 + o0)", "(char *)(p1 + o1)",
+    "if (get_global_id(0) == 0) ");
+
+static const char *control_of(const device_caps *caps) {
+    return !caps->gpu ? cpu_control : !strcmp(caps->code, "cuda") ? cuda_control : opencl_control;
+}
+
+/* With what is bound to slots 0 and `second` as arguments. */
+static tn_status step(fixture *f, list *l, void *entry, int second, bool parallel, err *e) {
+    device_arg args[] = { { 0, 0, 12, true }, { second, 0, 2, true } };
+    device_launch what = launch_of(&f->caps, entry, parallel);
+    if (f->caps.gpu) what.args = args;
+    return f->d->api->launch(l, &what, e);
+}
 
 static void bad_control(const device_api *api, device *d) {
     list *l;
@@ -203,8 +229,45 @@ static void bad_control(const device_api *api, device *d) {
     api->discard(l);
 }
 
+/* A window over five numbers, forward and backward, all of them or as many as a count says: 12345, 321. A list of the CPU has
+ * the window in slot 1. */
+static void check_windows(fixture *f, module *m) {
+    const device_api *api = f->d->api;
+    const int stack[] = { 9, 1, 2, 3, 4, 5 };
+    const int64_t counts[] = { 5, 3, 0, -7, 100 };
+    const int want[2][5] = { { 12345, 123, 0, 0, 12345 }, { 54321, 321, 0, 0, 54321 } };
+    void *digit;
+    buffer *n, *s;
+    err e = { 0 };
+    assert_true(!api->find(f->d, m, "digit", &digit, &e) && !api->alloc(f->d, 12, &n, &e) && !api->alloc(f->d, 64, &s, &e));
+    assert_int_equal(api->upload(f->d, s, 0, stack, sizeof stack, &e), TN_OK);
+    for (int i = 0; i < 12; i++) {
+        device_window w = { 1, 2, sizeof(int), sizeof(int) };
+        device_trips t = {
+            .times = 5, .count = i < 10 ? 3 : -1, .count_offset = 40, .backward = i % 2, .windows = &w, .n_windows = 1
+        };
+        int zero = 0, got;
+        uint64_t ticket;
+        list *l;
+        if (i < 10) assert_int_equal(api->upload(f->d, s, 40, &counts[i / 2], sizeof *counts, &e), TN_OK);
+        assert_true(!api->upload(f->d, n, 0, &zero, sizeof zero, &e) && !api->record(f->d, 4, &l, &e));
+        w.of = 1;
+        assert_int_equal(api->repeat(l, &t, &e), TN_ERR_INVAL); /* over itself */
+        api->discard(l);
+        assert_int_equal(api->record(f->d, 4, &l, &e), TN_OK);
+        w.of = 2;
+        assert_true(!api->repeat(l, &t, &e) && !step(f, l, digit, 1, false, &e) && !api->end(l, &e) && !api->seal(l, &e));
+        api->bind(l, 0, n, 0), api->bind(l, 2, s, 0), api->bind(l, 3, s, 0);
+        assert_int_equal(api->submit(l, 1, &ticket, &e), TN_OK);
+        assert_int_equal(api->wait(f->d, ticket, &e), TN_OK);
+        assert_int_equal(api->download(f->d, n, 0, &got, sizeof got, &e), TN_OK);
+        if (f->keeps) assert_int_equal(got, want[i % 2][i < 10 ? i / 2 : 0]);
+        api->discard(l);
+    }
+    api->free(f->d, n), api->free(f->d, s);
+}
+
 static void check_control(const device_api *api) {
-    if (!api->repeat) return;
     for (int threads = 1; threads <= 3; threads++) {
         fixture f;
         open_device(&f, api, threads);
@@ -216,15 +279,16 @@ static void check_control(const device_api *api) {
         uint64_t ticket;
         buffer *a, *b;
         bad_control(api, f.d);
-        assert_int_equal(api->build(f.d, control_kernels, strlen(control_kernels), false, &m, NULL, &e), TN_OK);
+        const char *text = control_of(&f.caps);
+        if (api->build(f.d, text, strlen(text), false, &m, NULL, &e)) fail_msg("%s", e.text);
         assert_true(!api->find(f.d, m, "down", &down, &e) && !api->find(f.d, m, "odd", &odd, &e) &&
                     !api->find(f.d, m, "even", &even, &e));
         assert_true(!api->alloc(f.d, sizeof n, &a, &e) && !api->alloc(f.d, 2, &b, &e));
         assert_true(!api->upload(f.d, a, 0, n, sizeof n, &e) && !api->record(f.d, 2, &l, &e));
-        assert_true(!api->loop(l, &e) && !api->repeat(l, NULL, &e) && !launch(&f, l, down, true, &e) &&
+        assert_true(!api->loop(l, &e) && !api->repeat(l, NULL, &e) && !step(&f, l, down, 1, true, &e) &&
                     !api->leave(l, 1, 0, &e));
-        assert_true(!api->branch(l, 1, 1, &e) && !launch(&f, l, odd, true, &e) && !api->otherwise(l, &e));
-        assert_true(!launch(&f, l, even, false, &e) && !api->end(l, &e) && !api->end(l, &e) && !api->end(l, &e));
+        assert_true(!api->branch(l, 1, 1, &e) && !step(&f, l, odd, 1, true, &e) && !api->otherwise(l, &e));
+        assert_true(!step(&f, l, even, 1, false, &e) && !api->end(l, &e) && !api->end(l, &e) && !api->end(l, &e));
         assert_int_equal(api->seal(l, &e), TN_OK);
         api->bind(l, 0, a, 0), api->bind(l, 1, b, 0);
         api->ring(l, 0, sizeof *n, 2);
@@ -237,6 +301,7 @@ static void check_control(const device_api *api) {
         assert_int_equal(api->profile(l, NULL, span, 3, &e), TN_OK);
         api->discard(l);
         api->free(f.d, a), api->free(f.d, b);
+        check_windows(&f, m);
         api->drop(f.d, m);
         close_device(&f);
     }
