@@ -7,6 +7,7 @@
 #include "eval/eval_kernel.h"
 
 #include "eval/eval.h"
+#include "eval/eval_race.h"
 
 #include <math.h>
 
@@ -33,6 +34,8 @@ typedef struct machine {
     int at, tid;          /* instruction to run next, thread of the thread block */
     int64_t gid;          /* thread block */
     int64_t *async;       /* [bufs] elements of a cluster's memory that asynchronous stores wrote */
+    race_log *races;      /* NULL: not the form of a GPU */
+    race_thread passed;
 } machine;
 
 NORETURN static void fail_at(const machine *m, int r, const char *what, int64_t at, int64_t n) {
@@ -92,6 +95,19 @@ static int64_t checked(const machine *m, int r, const kins *in, int64_t at) {
     return at;
 }
 
+/* A thread block's accesses: two that race fail whatever came of them. */
+static void watch(machine *m, int r, const kins *in, int64_t at, bool store) {
+    if (!m->races) return;
+    int g = m->k->cluster ? (int)(m->gid % m->k->cluster) : 0;
+    int64_t other = (store ? race_store : race_load)(m->races, g, in->buf, at, &m->passed);
+    if (other)
+        guard_fail(
+            m->a->gd, TN_ERR_INTERNAL,
+            "kernel %s, instruction %%%d: thread %lld %s element %lld of b%d, which %s accesses without a barrier between",
+            m->k->name, r, (long long)m->passed.thread, store ? "writes" : "reads", (long long)at, in->buf,
+            other > 0 ? arena_printf(m->a, "thread %lld", (long long)other) : "more than one thread");
+}
+
 static bool masks_hold(const machine *m, const kins *in, int lane) {
     for (int i = 0; i < in->n_mask; i++) {
         int64_t e = affine_at(m, in->mask[i].e) + lane * in->mask_lane[i];
@@ -101,13 +117,14 @@ static bool masks_hold(const machine *m, const kins *in, int lane) {
 }
 
 /* The word whose first part is element at. */
-static cell read_word(const machine *m, int r, const kins *in, int64_t at) {
+static cell read_word(machine *m, int r, const kins *in, int64_t at) {
     uint32_t word = 0;
     int bits = 32 / in->packed;
     for (int p = 0; p < in->packed; p++) {
         int64_t e = checked(m, r, in, at + p * in->packed_stride);
         uint16_t h;
         int64_t part;
+        watch(m, r, in, e, false);
         if (in->src == TN_BF16)
             memcpy(&h, m->base[in->buf] + 2 * e, sizeof h), part = h;
         else
@@ -141,6 +158,7 @@ static void run_load(machine *m, int r, const kins *in) {
             continue;
         }
         m->regs[r][l] = read_cell(b, m->base[in->buf], checked(m, r, in, e));
+        watch(m, r, in, e, false);
     }
 }
 
@@ -149,8 +167,9 @@ static void run_store(machine *m, int r, const kins *in) {
     for (int l = 0; l < in->lanes; l++)
         if (masks_hold(m, in, l)) {
             if (in->mode == STORE_ASYNC) m->async[in->buf]++;
-            write_cell(&m->k->bufs.at[in->buf], m->base[in->buf], checked(m, r, in, at + l * in->lane_stride),
-                       lane_of(m, in->a, l));
+            int64_t e = checked(m, r, in, at + l * in->lane_stride);
+            watch(m, r, in, e, true);
+            write_cell(&m->k->bufs.at[in->buf], m->base[in->buf], e, lane_of(m, in->a, l));
         }
 }
 
@@ -161,6 +180,7 @@ static void run_scatter(machine *m, int r, const kins *in) {
         int64_t d = lane_of(m, in->dyn, l).i;
         if (d < 0 || d >= in->dyn_n || !masks_hold(m, in, l)) continue;
         int64_t at = checked(m, r, in, affine_at(m, in->idx) + l * in->lane_stride + d * in->dyn_stride);
+        watch(m, r, in, at, true);
         cell old = read_cell(b, m->base[in->buf], at), x = lane_of(m, in->a, l);
         if (is_float(t))
             x.f += old.f;
@@ -333,9 +353,10 @@ static void run_lanes(machine *m, int r, const kins *in) {
 /* The number of its first element stands for a matrix. */
 static void run_matrix(machine *m, int r, const kins *in) { m->regs[r][0].i = affine_at(m, in->idx); }
 
-static double matrix_element(const machine *m, int r, reg matrix, int64_t row, int64_t step) {
+static double matrix_element(machine *m, int r, reg matrix, int64_t row, int64_t step) {
     const kins *in = &m->k->ins.at[matrix];
     int64_t at = m->regs[matrix][0].i + kernel_matrix_place(in, row, step);
+    watch(m, r, in, at, false);
     return read_cell(&m->k->bufs.at[in->buf], m->base[in->buf], checked(m, r, in, at)).f;
 }
 
@@ -479,6 +500,11 @@ static void combine(machine *m, const machine *threads, int n, int r) {
     for (int t = 0; t < n; t++) threads[t].regs[r][0] = in->op == K_BLOCK_REDUCE ? x[t - t / apart % wide * apart] : y[0];
 }
 
+/* Threads that exchange registers alone do not wait for each other's memory. */
+static bool is_barrier(const kins *in) {
+    return in->op != K_BLOCK_REDUCE || !in->width || in->width * (in->lane_stride ? in->lane_stride : 1) > 32;
+}
+
 /* To the next meeting of the cluster, or the end. */
 static void run_group(machine *threads, int n) {
     const kernel *k = threads[0].k;
@@ -489,7 +515,7 @@ static void run_group(machine *threads, int n) {
             if (threads[i].at != at) fail_at(&threads[0], at, "only some threads come here:", i, n);
         if (at == k->ins.n || (k->ins.at[at].op == K_BARRIER && k->ins.at[at].mode)) return;
         combine(&threads[0], threads, n, at);
-        for (int i = 0; i < n; i++) threads[i].at++;
+        for (int i = 0; i < n; i++) threads[i].at++, threads[i].passed.barriers += is_barrier(&k->ins.at[at]);
     }
 }
 
@@ -508,7 +534,8 @@ static void run_cluster(machine *threads, int grid_blocks, int n) {
             if (*async != all) fail_at(&threads[0], at, "elements written that are waited for:", *async, all);
             *async = 0;
         }
-        for (int i = 0; i < grid_blocks * n; i++) threads[i].at++;
+        for (int i = 0; i < grid_blocks * n; i++)
+            threads[i].at++, threads[i].passed.barriers++, threads[i].passed.cluster_barriers++;
     }
 }
 
@@ -559,13 +586,15 @@ void eval_kernel(const kernel *k, unsigned char *const *base, arena *a) {
     threads[0].end = ARENA_ARRAY(a, int, k->ins.n);
     threads[0].nests = ARENA_ARRAY(a, nest, k->ins.n);
     int64_t *async = ARENA_ARRAY(a, int64_t, k->bufs.n + 1);
+    race_log *races = k->block_threads ? race_log_make(k, base, a) : NULL;
     match_loops(&threads[0]);
     find_nests(&threads[0]);
     for (int64_t first = 0; first < (k->block_threads ? k->grid_blocks : 1); first += grid_blocks) {
         for (int i = 0; i < grid_blocks * n; i++) {
             machine *m = &threads[i];
             m->end = threads[0].end, m->nests = threads[0].nests, m->at = 1, m->tid = i % n, m->gid = first + i / n,
-            m->async = async;
+            m->async = async, m->races = races, m->passed.thread = (first + i / n) * n + m->tid + 1;
+            if (races && m->tid == 0) race_log_clear(races, i / n);
             for (int b = 0; b < k->bufs.n && m->tid == 0; b++)
                 if (k->bufs.at[b].kind >= KB_SHARED) memset(m->base[b], EVAL_POISON, shared_bytes(&k->bufs.at[b]));
         }

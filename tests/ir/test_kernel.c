@@ -205,7 +205,7 @@ static double third(const double *x, int i) { return i == 2 ? x[0] : 0; }
     " loop r = 0 .. 64 step 1 block-threads\n loop s = 0 .. 8 step 1 block-threads\n %10 = load b0[s]  f32\n"                  \
     " store b3[64*r + s], %10  f16\n end\n end\n barrier\n loop t = 0 .. 128 step 1 block-threads\n %16 = acc add 0.0  "       \
     "f32x32\n %17 = matrix b2[0] k-major  i64\n %18 = matrix b3[0] k-major  i64\n multiply %16, %17, %18  f32x32\n"            \
-    " async products\n %21 = lanes %16 from 0  f32\n store b1[0], %21  f32\n end\n}\n"
+    " async products\n %21 = lanes %16 from 0  f32\n store b1[0], %21 where 0 <= t < 1  f32\n end\n}\n"
 
 static const struct {
     uint8_t op;
