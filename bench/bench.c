@@ -17,10 +17,44 @@ static int machine(cli *c) {
     return CLI_OK;
 }
 
+/* Options that some benchmarks have; the others would ignore them. */
+static const struct {
+    const char *option, *only, *but; /* only these have it, or all but these */
+} belongs[] = {
+    { "depths", "modes", NULL },
+    { "modes", "modes", NULL },
+    { "cache", "modes", NULL },
+    { "dtype", "gemm", NULL },
+    { "trans", "gemm", NULL },
+    { "bins", "ladder", NULL },
+    { "functions", "ulp", NULL },
+    { "all", "ulp", NULL },
+    { "samples", "ulp model dynamic", NULL },
+    { "large", "model", NULL },
+    { "largest", "memory dynamic", NULL },
+    { "schedule", "gemm conv rows", NULL },
+    { "cases", NULL, "modes ladder exp ulp machine models" },
+};
+
+static bool has_word(const char *words, const char *word) {
+    size_t n = strlen(word);
+    for (const char *at = words; (at = strstr(at, word)) != NULL; at += n)
+        if ((at == words || at[-1] == ' ') && (at[n] == ' ' || !at[n])) return true;
+    return false;
+}
+
+static void check_options(const cli *c, const char *what) {
+    for (size_t i = 0; i < COUNT_OF(belongs); i++) {
+        const char *only = belongs[i].only, *but = belongs[i].but;
+        if (!cli_flag(c, belongs[i].option) || (only ? has_word(only, what) : !has_word(but, what))) continue;
+        cli_usage(c, "bench %s has no option --%s: %s %s", what, belongs[i].option, only ? "it is of bench" : "all have it but",
+                  only ? only : but);
+    }
+}
+
 static int run(cli *c) {
     const char *what = c->args[0];
-    if (c->schedule && strcmp(what, "gemm") != 0 && strcmp(what, "conv") != 0 && strcmp(what, "rows") != 0)
-        cli_usage(c, "--schedule is for bench gemm, conv and rows; tenon profile GRAPH --schedule FILE measures any graph");
+    check_options(c, what);
     if (!strcmp(what, "models")) return bench_models(c);
     if (c->n_args > 2) cli_usage(c, "one argument too many: %s", c->args[2]);
     if (!strcmp(what, "ladder")) return bench_ladder(c, c->n_args > 1 ? c->args[1] : "matmul");

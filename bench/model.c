@@ -388,6 +388,7 @@ int bench_model(cli *c) {
         if (!cases || !strcmp(cases, "random")) measure_random(&r, samples);
         end[t] = r.n;
     }
+    if (!r.n) cli_usage(c, "no case of bench model has '%s' in its name (@models, or random)", cases ? cases : "");
     report(c, &r, &m, threads, end, n_threads);
     free(r.rows);
     return CLI_OK;

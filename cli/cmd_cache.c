@@ -1,6 +1,7 @@
 /* cmd_cache.c - `tenon cache`: what the kernel cache holds, and making it smaller. */
 #include "cli.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -45,10 +46,11 @@ static int stats(cli *c) {
 /* "0", "1048576" or "64M". */
 static uint64_t parse_bytes(const cli *c, const char *text) {
     char *end;
+    errno = 0;
     unsigned long long v = strtoull(text, &end, 10);
     int shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
     if (shift) end++;
-    if (*text < '0' || *text > '9' || *end || v > UINT64_MAX >> shift)
+    if (*text < '0' || *text > '9' || *end || errno || v > UINT64_MAX >> shift)
         cli_usage(c, "--max-bytes: '%s' is no size such as 64M", text);
     return (uint64_t)v << shift;
 }

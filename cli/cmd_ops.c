@@ -107,9 +107,17 @@ static void print_details(const tn_ir_op *o) {
     if (o->gradient) printf("%14s gradient: %s\n", "", o->gradient);
 }
 
+static bool exists(const char *name) {
+    tn_ir_op o;
+    for (int i = 0; i < tn_ir_n_ops(); i++)
+        if (!tn_ir_get_op(i, &o) && !strcmp(o.name, name)) return true;
+    return false;
+}
+
 static int run(cli *c) {
     bool table = cli_flag(c, "table");
-    int shown = 0;
+    for (int i = 0; i < c->n_args; i++)
+        if (!exists(c->args[i])) cli_fail(c, "there is no op %s (tenon ops lists them)", c->args[i]);
     json j = { 0 };
     if (c->json) {
         j = json_begin(stdout, "ops");
@@ -119,7 +127,6 @@ static int run(cli *c) {
     for (int i = 0; i < tn_ir_n_ops(); i++) {
         tn_ir_op o;
         if (tn_ir_get_op(i, &o) || !wanted(c, &o)) continue;
-        shown++;
         if (c->json)
             print_json(&j, &o);
         else
@@ -130,7 +137,6 @@ static int run(cli *c) {
         json_end(&j);
         json_finish(&j);
     }
-    if (shown < c->n_args) cli_fail(c, "%d of the ops asked for do not exist", c->n_args - shown);
     return CLI_OK;
 }
 

@@ -192,6 +192,8 @@ static int profile(cli *c) {
     uint64_t seed = (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX);
     double seconds = cli_number(c, "seconds", 1, 0, 1e6);
     const char *trace = cli_text(c, "trace", NULL);
+    int64_t steps = cli_int(c, "steps", 8, 1, 1 << 20);
+    if (!trace && cli_flag(c, "steps")) cli_usage(c, "--steps are those of --trace=FILE");
     tn_compile_opts o = cli_compile_opts(c);
     tn_graph *g = model_open(c, c->args[0], seed);
     tn_program *p;
@@ -211,7 +213,7 @@ static int profile(cli *c) {
     else
         print_table(c, report, b, o.device);
     tn_span *spans = cli_alloc(MAX_SPANS * sizeof *spans);
-    int n_spans = trace ? watch_steps(c, s, &io, cli_int(c, "steps", 8, 1, 1 << 20), spans) : 0;
+    int n_spans = trace ? watch_steps(c, s, &io, steps, spans) : 0;
     if (trace) write_trace(c, report, &compiled, spans, n_spans, o.device, trace);
     free(spans);
     tn_profile_free(report);

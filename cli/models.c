@@ -272,14 +272,14 @@ const model *model_table(int *out_n) {
 /* "64x256" into size[], which has the defaults. Returns how many were given. */
 static int parse_sizes(cli *c, const char *spec, const char *text, const builtin *b, int64_t *size) {
     int n = 0;
-    for (const char *s = text; *s; n++) {
+    for (const char *s = text; s; n++) {
         char *end;
         long long v = strtoll(s, &end, 10);
         if (end == s || v < 0 || v > 1 << 24 || (*end && *end != 'x'))
             cli_usage(c, "%s: expected sizes such as @%s:%s", spec, b->about.name, b->about.sizes);
         if (n == b->n_sizes) cli_usage(c, "%s: more than %d sizes (@%s:%s)", spec, b->n_sizes, b->about.name, b->about.sizes);
         size[n] = v;
-        s = *end ? end + 1 : end;
+        s = *end ? end + 1 : NULL;
     }
     return n;
 }
@@ -292,7 +292,7 @@ static const builtin *find_builtin(cli *c, const char *spec, int64_t size[MAX_SI
     }
     if (!b) cli_usage(c, "there is no model %s (`tenon help models`)", spec);
     memcpy(size, b->defaults, sizeof b->defaults);
-    parse_sizes(c, spec, spec[1 + len] ? spec + 2 + len : "", b, size);
+    parse_sizes(c, spec, spec[1 + len] ? spec + 2 + len : NULL, b, size);
     return b;
 }
 

@@ -56,6 +56,24 @@ expect 0 opt @softmax --passes fold,cse
 expect 2 bench rows --cases abacus
 err_has "'abacus' in its name" "no such case"
 err_has "layer norm" "no such case"
+expect 2 bench modes --cases abacus
+err_has "bench modes has no option --cases: all have it but modes ladder exp ulp machine models" "an option of other benchmarks"
+expect 2 bench conv --dtype bf16
+err_has "bench conv has no option --dtype: it is of bench gemm" "an option of other benchmarks"
+expect 2 bench model --cases abacus --samples 0 --threads 1
+err_has "'abacus' in its name" "no such case of a model"
+expect 2 run @mlp:
+err_has "expected sizes such as @mlp:8x64x64" "a model without the sizes it announces"
+expect 2 run @mlp:3x
+err_has "expected sizes such as @mlp:8x64x64" "a model with half of its sizes"
+expect 2 profile @softmax:2x3 --steps abc
+err_has "'abc' is no whole number" "profile --steps"
+expect 2 profile @softmax:2x3 --steps 3
+err_has "those of --trace" "profile --steps without a trace"
+expect 2 cache prune --max-bytes 99999999999999999999
+err_has "no size such as 64M" "more bytes than there are"
+expect 1 ops add abacus
+err_has "there is no op abacus" "ops of an unknown op"
 printf 'graph @g<n 1..8>(x f32[n,4]) {\n %%1 = neg x f32[n,4]\n return %%1 as "y"\n}\n' >"$dir/dim.tn"
 for k in verify "opt --verify"; do
     expect 1 $k "$dir/dim.tn"
