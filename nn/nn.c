@@ -63,17 +63,17 @@ uint64_t nn_hash(const char *name) {
 
 /* ---- initial values -------------------------------------------------------------------------------------------------- */
 
-/* Philox4x32-10 (Salmon et al., SC 2011): four words from a block number and a key. */
-static void philox(uint64_t block, uint64_t key, uint32_t out[4]) {
-    uint32_t c[4] = { (uint32_t)block, (uint32_t)(block >> 32), 0, 0 }, k[2] = { (uint32_t)key, (uint32_t)(key >> 32) };
-    for (int round = 0; round < 10; round++) {
-        uint64_t p = (uint64_t)0xd2511f53u * c[0], q = (uint64_t)0xcd9e8d57u * c[2];
-        uint32_t next[4] = { (uint32_t)(q >> 32) ^ c[1] ^ k[0], (uint32_t)q, (uint32_t)(p >> 32) ^ c[3] ^ k[1], (uint32_t)p };
-        memcpy(c, next, sizeof c);
-        k[0] += 0x9e3779b9u;
-        k[1] += 0xbb67ae85u;
+/* Philox4x32-10 (Salmon et al., SC 2011): four words from a block number and a key. Large weights go through it, and this file
+ * is compiled for size: so rounds are unrolled, in variables of their own. */
+static inline void philox(uint64_t block, uint64_t key, uint32_t out[4]) {
+    uint32_t a = (uint32_t)block, b = (uint32_t)(block >> 32), c = 0, d = 0, k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+#pragma GCC unroll 10
+    for (int round = 0; round < 10; round++, k0 += 0x9e3779b9u, k1 += 0xbb67ae85u) {
+        uint64_t p = (uint64_t)0xd2511f53u * a, q = (uint64_t)0xcd9e8d57u * c;
+        a = (uint32_t)(q >> 32) ^ b ^ k0, b = (uint32_t)q;
+        c = (uint32_t)(p >> 32) ^ d ^ k1, d = (uint32_t)p;
     }
-    memcpy(out, c, sizeof c);
+    out[0] = a, out[1] = b, out[2] = c, out[3] = d;
 }
 
 /* In (0, 1), 52 bits. */

@@ -4,7 +4,7 @@
 
 bool is_static(const graph *g, val v) {
     const node *n = graph_get(g, v);
-    for (int i = 0; i < n->rank; i++)
+    for (int i = 0; g->params && i < n->rank; i++) /* without params all are literals */
         if (n->dims[i] < 0) return false;
     return true;
 }
