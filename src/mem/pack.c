@@ -5,6 +5,7 @@
 
 static void extend_life(int32_t buf, int from, int to, void *ud) {
     pbuf *b = &((plan *)ud)->bufs.at[buf];
+    if (b->kind == PB_CONST && b->first < 0) b->first = b->last = from; /* what no launch reads */
     if (b->first >= 0 && b->first < from && b->last < to) b->last = to;
 }
 

@@ -108,6 +108,13 @@ static const char *const graphs[] = {
     "  region @u(%c8 f32[5]) {\n    %w8 = neg %c8\n    return %w8, %w8\n  }\n"
     "  %8 = scan %o, %f body=@u carry=1 steps=0 length=7 f32[5]\n  %9 = proj %8 index=1 f32[7,5]\n"
     "  return %1 as \"a\", %2 as \"b\", %3 as \"c\", %5 as \"d\", %6 as \"f\", %7 as \"g\", %8 as \"h\", %9 as \"i\"\n}\n",
+    /* a count and a condition that are constants in memory (without passes), which no launch reads */
+    "graph @constant(x f32[5], h f32[3]) {\n  %1 = const [3] i64[1]\n  %n = reshape %1 i64[]\n  %2 = const [false] bool[1]\n"
+    "  %c = reshape %2 bool[]\n  %h = floor h\n"
+    "  region @b(%a f32[3]) {\n    %3 = mul %a, 2.0\n    return %3, %a\n  }\n"
+    "  %s = scan %n, %h body=@b carry=1 steps=0 length=5 f32[3]\n  %t = proj %s index=1 f32[5,3]\n"
+    "  region @yes(%p f32[5]) {\n    return %p\n  }\n  region @no(%q f32[5]) {\n    %4 = neg %q\n    return %4\n  }\n"
+    "  %i = if %c, x then=@yes else=@no f32[5]\n  return %s as \"y\", %t as \"ys\", %i as \"z\"\n}\n",
 };
 
 /* ---- random graphs ---- */
