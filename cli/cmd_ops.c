@@ -34,7 +34,8 @@ static const kind_row kind_rows[] = {
     { "join", ANY, "same", "sizes along axis are added", "slices" },
     { "dot", NUMBERS, "same", "batch axes, free axes of a, free axes of b", "two contractions" },
     { "gather", ANY "; index i32 i64", "same", "the index's shape stands for axis", "scatter_add" },
-    { "scatter", NUMBERS "; index i32 i64", "same", "the base's", "the incoming one; gather" },
+    { "scatter", NUMBERS "; index i32 i64", "same", "the base's",
+      "the incoming one, with zeros where scatter_set writes; gather" },
     { "source", ANY, "dtype", "as given", NULL },
     { "random", "i64", "f32", "as given", NULL },
 };

@@ -75,11 +75,6 @@ tn_tensor tn_nn_rope(tn_tensor x, tn_tensor position, double base) {
 tn_tensor nn_write_rows(tn_tensor base, tn_tensor x, tn_tensor start) {
     tn_shape s = tn_tensor_shape(base), xs = tn_tensor_shape(x);
     if (s.rank < 2 || xs.rank != s.rank) return (tn_tensor){ base.graph, 0 };
-    int64_t rows = s.dim[s.rank - 2], t = xs.dim[xs.rank - 2];
-    tn_tensor offset = tn_sub(tn_iota(base.graph, TN_I64, TN_DIMS(rows), 0), start); /* row of x that comes there */
-    tn_tensor below = tn_lt(offset, tn_full(base.graph, TN_I64, TN_SCALAR, (double)t));
-    tn_tensor from = tn_le(tn_full(base.graph, TN_I64, TN_SCALAR, 0), offset);
-    tn_tensor here = tn_reshape(tn_and(from, below), TN_DIMS(rows, 1));
-    tn_tensor new = t == 1 ? x : tn_gather(x, offset, s.rank - 2);
-    return tn_select(here, new, base);
+    tn_tensor rows = tn_iota(base.graph, TN_I64, TN_DIMS(xs.dim[xs.rank - 2]), 0);
+    return tn_scatter_set(base, tn_add(rows, start), x, s.rank - 2);
 }

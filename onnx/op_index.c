@@ -112,19 +112,9 @@ static tn_tensor scatter_dense(onnx_call *c, tn_tensor x, tn_tensor at, tn_tenso
     return f(all, TN_INTS(1), 0);
 }
 
-/* The last update of a place wins: its number is found first, since sums of one element are exact. */
-static tn_tensor scatter_set(onnx_call *c, tn_tensor x, tn_tensor at, tn_tensor updates) {
-    int64_t n = tn_tensor_shape(x).dim[0], m = tn_tensor_shape(updates).dim[0];
-    if (m == 0 || n == 0) return x;
-    tn_tensor none = tn_full(c->g, TN_I64, TN_DIMS(n), 0);
-    tn_tensor count = tn_scatter_add(none, at, tn_full(c->g, TN_I64, TN_DIMS(m), 1), 0);
-    tn_tensor which = tn_scatter_add(none, at, tn_iota(c->g, TN_I64, TN_DIMS(m), 0), 0);
-    tn_tensor rows = tn_gather(updates, which, 0);
-    return tn_select(tn_reshape(tn_gt(count, onnx_scalar(count, 0)), TN_DIMS(n, 1)), rows, x);
-}
 static tn_tensor scatter_rows(onnx_call *c, tn_tensor x, tn_tensor at, tn_tensor updates, scatter_how how) {
     if (how == SCATTER_ADD) return tn_scatter_add(x, at, updates, 0);
-    return how == SCATTER_SET ? scatter_set(c, x, at, updates) : scatter_dense(c, x, at, updates, how);
+    return how == SCATTER_SET ? tn_scatter_set(x, at, updates, 0) : scatter_dense(c, x, at, updates, how);
 }
 
 void onnx_op_scatter_elements(onnx_call *c) {

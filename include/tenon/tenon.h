@@ -341,6 +341,10 @@ TN_API tn_tensor tn_einsum(const char *spec, const tn_tensor *xs, int n);
 TN_API tn_tensor tn_gather(tn_tensor x, tn_tensor index, int axis);
 /* base with updates added at index along axis, in index order (deterministic); an index out of range is skipped. */
 TN_API tn_tensor tn_scatter_add(tn_tensor base, tn_tensor index, tn_tensor updates, int axis);
+/* base with updates f[.., i.., ..] written at index along axis, the last of several for one place; an index out of range is
+ * skipped. A state that is assigned the result, and not read as it was afterwards, is written in place: only the updates move.
+ */
+TN_API tn_tensor tn_scatter_set(tn_tensor base, tn_tensor index, tn_tensor updates, int axis);
 
 /* Control flow. A body builds what it computes from `in`, as any builder would, and writes its results to `out`; `ud` is the
  * caller's. It is called while its builder runs, once: in a graph it describes all iterations. It may use other tensors of the

@@ -302,6 +302,17 @@ def scatter_add(base: ArrayLike, index: ArrayLike, updates: ArrayLike, axis: int
 
 
 @on_arrays
+def scatter_set(base: ArrayLike, index: ArrayLike, updates: ArrayLike, axis: int = 0) -> Any:
+    """base with updates written at index along an axis, the last of several in one place; an index out of range is skipped."""
+    graph = graph_of(base, index, updates)
+    assert graph is not None
+    b, u = together(graph, base, updates)
+    i = as_tensor(index, graph)
+    graph.at()
+    return graph.wrap(lib.tn_scatter_set(b._t, i._t, u._t, axis))
+
+
+@on_arrays
 def dot_general(a: ArrayLike, b: ArrayLike, contract: tuple[Sequence[int], Sequence[int]],
                 batch: tuple[Sequence[int], Sequence[int]] = ((), ())) -> Any:
     """Contraction over any axes: (of a, of b); batch axes come first in the result, then the free ones of a, then of b."""

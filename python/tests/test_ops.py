@@ -212,6 +212,7 @@ class Shapes(unittest.TestCase):
         np.testing.assert_array_equal(tenon.take(x, np.array([2, 0])), x[[2, 0]])
         base = np.zeros((3, 4), np.float32)
         np.testing.assert_array_equal(tenon.scatter_add(base, np.array([0, 0]), y), np.stack([y[0] + y[1], base[0], base[0]]))
+        np.testing.assert_array_equal(tenon.scatter_set(base, np.array([2, 2]), y), np.stack([base[0], base[0], y[1]]))
 
     def test_made_inside(self):
         f = tenon.compile(lambda x: (tenon.arange(3), tenon.arange(1, 9, 3), tenon.eye(2, 3), tenon.ones((2,)) + x, tenon.zeros((0, 2), "i8")))

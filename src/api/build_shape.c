@@ -439,12 +439,21 @@ static val build_gather(graph *g, const val *in, void *args) {
 tn_tensor tn_gather(tn_tensor x, tn_tensor index, int axis) {
     return api_build(NULL, &(call){ .name = "tn_gather", .in = (tn_tensor[]){ x, index }, .n_in = 2 }, build_gather, &axis);
 }
-static val build_scatter_add(graph *g, const val *in, void *args) {
+typedef struct scatter_args {
+    op_code op;
+    int axis;
+} scatter_args;
+static val build_scatter(graph *g, const val *in, void *args) {
+    const scatter_args *x = args;
     check_index(g, in[1]);
     check_dot_dtypes(g, in[0], in[2]);
-    return graph_scatter_add(g, in[0], in[1], in[2], check_axis(g, *(int *)args, graph_get(g, in[0])->rank), 0);
+    return graph_scatter(g, x->op, in[0], in[1], in[2], check_axis(g, x->axis, graph_get(g, in[0])->rank), 0);
 }
 tn_tensor tn_scatter_add(tn_tensor base, tn_tensor index, tn_tensor updates, int axis) {
     return api_build(NULL, &(call){ .name = "tn_scatter_add", .in = (tn_tensor[]){ base, index, updates }, .n_in = 3 },
-                     build_scatter_add, &axis);
+                     build_scatter, &(scatter_args){ OP_scatter_add, axis });
+}
+tn_tensor tn_scatter_set(tn_tensor base, tn_tensor index, tn_tensor updates, int axis) {
+    return api_build(NULL, &(call){ .name = "tn_scatter_set", .in = (tn_tensor[]){ base, index, updates }, .n_in = 3 },
+                     build_scatter, &(scatter_args){ OP_scatter_set, axis });
 }

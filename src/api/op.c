@@ -32,6 +32,7 @@ static const builder_row rows[] = {
     { OP_dot, "a b", "batch_a:ints? batch_b:ints? contract_a:ints contract_b:ints" },
     { OP_gather, "x index", "axis:int" },
     { OP_scatter_add, "base index updates", "axis:int" },
+    { OP_scatter_set, "base index updates", "axis:int" },
     { OP_iota, "", "dtype:dtype shape:ints axis:int" },
     { OP_random, "counter", "stream:long shape:ints" },
 };
@@ -176,6 +177,8 @@ static tn_tensor build_row(tn_graph *g, const call *c, const op_args *o) {
         return tn_gather(o->in[0], o->in[1], one(o, 0));
     case OP_scatter_add:
         return tn_scatter_add(o->in[0], o->in[1], o->in[2], one(o, 0));
+    case OP_scatter_set:
+        return tn_scatter_set(o->in[0], o->in[1], o->in[2], one(o, 0));
     case OP_iota:
         return tn_iota(g, (tn_dtype)one(o, 0), shape(o, 1), one(o, 2));
     case OP_random:

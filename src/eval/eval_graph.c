@@ -397,7 +397,7 @@ static void eval_gather(const env *e, const node *n, int64_t count, eval_value o
     }
 }
 
-static void eval_scatter_add(const env *e, const node *n, int64_t count, eval_value out) {
+static void eval_scatter(const env *e, const node *n, int64_t count, eval_value out) {
     const node *index = graph_get(e->g, n->in[1]), *updates = graph_get(e->g, n->in[2]);
     int axis = (int)n->attr[0];
     for (int64_t i = 0; i < count; i++) copy_element(out, i, e->values[n->in[0]], i);
@@ -406,7 +406,11 @@ static void eval_scatter_add(const env *e, const node *n, int64_t count, eval_va
         coord_of(updates->rank, updates->dims, j, c);
         s[axis] = e->values[n->in[1]].i[split_indexed(n, index, axis, (int)n->attr[1], c, s)];
         if (s[axis] < 0 || s[axis] >= n->dims[axis]) continue;
-        add_element(n->dtype, out, coord_index(n->rank, n->dims, s), e->values[n->in[2]], j);
+        int64_t at = coord_index(n->rank, n->dims, s);
+        if (n->op == OP_scatter_set)
+            copy_element(out, at, e->values[n->in[2]], j);
+        else
+            add_element(n->dtype, out, at, e->values[n->in[2]], j);
     }
 }
 
@@ -570,7 +574,7 @@ static void eval_node(env *e, val v) {
         eval_gather(e, n, count, out);
         break;
     case CL_SCATTER:
-        eval_scatter_add(e, n, count, out);
+        eval_scatter(e, n, count, out);
         break;
     case CL_SOURCE:
         eval_source(e, v, n, count, out);
@@ -592,7 +596,7 @@ static bool is_ready(const env *e, const node *n) {
 
 bool eval_is_sum(const node *n) {
     op_class cls = op_get(n->op)->cls;
-    return n->op == OP_sum || cls == CL_DOT || cls == CL_FOLD || cls == CL_SCATTER;
+    return n->op == OP_sum || cls == CL_DOT || cls == CL_FOLD || n->op == OP_scatter_add;
 }
 
 static eval_value absolute(const env *e, val v) {

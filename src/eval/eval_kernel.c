@@ -182,9 +182,9 @@ static void run_scatter(machine *m, int r, const kins *in) {
         int64_t at = checked(m, r, in, affine_at(m, in->idx) + l * in->lane_stride + d * in->dyn_stride);
         watch(m, r, in, at, true);
         cell old = read_cell(b, m->base[in->buf], at), x = lane_of(m, in->a, l);
-        if (is_float(t))
+        if (in->mode == SCATTER_ADD && is_float(t))
             x.f += old.f;
-        else
+        else if (in->mode == SCATTER_ADD)
             x.i = (int64_t)((uint64_t)x.i + (uint64_t)old.i);
         write_cell(b, m->base[in->buf], at, fit(t, x));
     }

@@ -308,19 +308,32 @@ static val grad_gather(graph *g, const node *n, val G) {
     return graph_scatter_add(g, graph_splat_like(g, x, 0.0), inside, G, axis, 0);
 }
 
+/* bool, of the index's shape: its places exist, and for scatter_set those whose update is the last one there. */
+static val used_updates(graph *g, const node *n) {
+    val index = n->in[1];
+    const node ix = *graph_get(g, index);
+    val low = graph_binary(g, OP_le, graph_splat_like(g, index, 0.0), index);
+    val high = graph_binary(g, OP_lt, index, graph_splat_like(g, index, (double)n->dims[n->attr[0]]));
+    val used = graph_binary(g, OP_and, low, high);
+    if (n->op == OP_scatter_add || ix.rank == 0 || n->dims[n->attr[0]] == 0) return used;
+    int64_t elems = graph_elems(g, index);
+    val number = graph_reshape(g, graph_iota(g, TN_I64, 1, &elems, 0), ix.rank, ix.dims);
+    val last = graph_scatter(g, OP_scatter_set, graph_splat(g, TN_I64, 1, &n->dims[n->attr[0]], 0), index, number, 0, 0);
+    return graph_binary(g, OP_and, used, graph_binary(g, OP_eq, graph_gather(g, last, index, 0), number));
+}
+
 static val grad_scatter(graph *g, const node *n, int slot, val G) {
-    if (slot == 0) return G;
+    if (slot == 0 && n->op == OP_scatter_add) return G;
     if (n->attr[1])
-        guard_fail(g->a->gd, TN_ERR_UNSUPPORTED,
-                   "scatter_add with batch=%lld has no gradient: the compiler makes it after gradients", (long long)n->attr[1]);
+        guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "%s with batch=%lld has no gradient: the compiler makes it after gradients",
+                   op_get((op_code)n->op)->name, (long long)n->attr[1]);
     val index = n->in[1];
     const node ix = *graph_get(g, index), up = *graph_get(g, n->in[2]);
     int axis = (int)n->attr[0];
+    if (slot == 0) return graph_scatter(g, OP_scatter_set, G, index, graph_splat(g, n->dtype, up.rank, up.dims, 0), axis, 0);
     int64_t dims[TN_MAX_RANK];
     for (int i = 0; i < up.rank; i++) dims[i] = i >= axis && i < axis + ix.rank ? up.dims[i] : 1;
-    val low = graph_binary(g, OP_le, graph_splat_like(g, index, 0.0), index);
-    val high = graph_binary(g, OP_lt, index, graph_splat_like(g, index, (double)n->dims[axis]));
-    val used = graph_reshape(g, graph_binary(g, OP_and, low, high), up.rank, dims);
+    val used = graph_reshape(g, used_updates(g, n), up.rank, dims);
     val taken = graph_gather(g, G, index, axis);
     return graph_select(g, graph_expand(g, used, up.dims), taken, graph_splat_like(g, taken, 0.0));
 }

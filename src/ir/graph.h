@@ -187,7 +187,8 @@ val graph_concat(graph *g, const val *xs, int n, int axis);
 val graph_dot(graph *g, val a, val b, const int64_t *batch_a, const int64_t *batch_b, int nb, const int64_t *contract_a,
               const int64_t *contract_b, int nc);
 val graph_gather(graph *g, val x, val index, int axis);
-val graph_scatter_add(graph *g, val base, val index, val updates, int axis, int batch); /* batch: leading axes of all three */
+val graph_scatter(graph *g, op_code op, val base, val index, val updates, int axis, int batch); /* batch: leading axes of all */
+val graph_scatter_add(graph *g, val base, val index, val updates, int axis, int batch);
 val graph_iota(graph *g, tn_dtype t, int rank, const int64_t *dims, int axis);
 
 /* Facts. */

@@ -150,8 +150,11 @@ val graph_dot(graph *g, val a, val b, const int64_t *batch_a, const int64_t *bat
 val graph_gather(graph *g, val x, val index, int axis) {
     return add_in(g, OP_gather, (val[]){ x, index }, 2, &(int64_t){ axis }, 1);
 }
+val graph_scatter(graph *g, op_code op, val base, val index, val updates, int axis, int batch) {
+    return add_in(g, op, (val[]){ base, index, updates }, 3, (int64_t[]){ axis, batch }, 2);
+}
 val graph_scatter_add(graph *g, val base, val index, val updates, int axis, int batch) {
-    return add_in(g, OP_scatter_add, (val[]){ base, index, updates }, 3, (int64_t[]){ axis, batch }, 2);
+    return graph_scatter(g, OP_scatter_add, base, index, updates, axis, batch);
 }
 val graph_iota(graph *g, tn_dtype t, int rank, const int64_t *dims, int axis) {
     return graph_add(g,

@@ -240,6 +240,7 @@ static void put_attrs(parser *p, statement *s) {
         put_int(p, s, "axis");
         break;
     case OP_scatter_add:
+    case OP_scatter_set:
         put_int(p, s, "axis");
         put_optional_int(p, s, "batch", 0);
         break;

@@ -244,6 +244,7 @@ static void attributes(printer *p, const node *n) {
         named_int(p, "axis", n, 0);
         break;
     case OP_scatter_add:
+    case OP_scatter_set:
         named_int(p, "axis", n, 0);
         if (n->n_attr < 2 || n->attr[1]) named_int(p, "batch", n, 1);
         break;

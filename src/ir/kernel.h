@@ -89,6 +89,7 @@ typedef enum kstore {
     STORE_NONTEMPORAL, /* CPU: past the caches, where the buffer begins with a line */
     STORE_ASYNC        /* GPU: to all copies of a cluster's buffer, each of which counts it (st.async with mbarrier) */
 } kstore;
+typedef enum kscatter { SCATTER_ADD, SCATTER_SET /* the last one stays */ } kscatter;
 typedef enum kbarrier {                  /* who waits for each other; what they wrote before, all of them see */
                         BARRIER_BLOCK,   /* all threads of the block */
                         BARRIER_CLUSTER, /* of the cluster */
@@ -115,8 +116,8 @@ typedef struct kins {
     uint8_t src;   /* CAST, WRAP: the other dtype; LOAD: dtype in memory */
     union {
         uint8_t par;  /* LOOP: kpar */
-        uint8_t mode; /* LOAD: kload; STORE: kstore; BARRIER: kbarrier; PREFETCH: kprefetch; ZIP: kzip; ALU: kalu; MATRIX:
-                         kmajor; ASYNC: kasync */
+        uint8_t mode; /* LOAD: kload; STORE: kstore; SCATTER: kscatter; BARRIER: kbarrier; PREFETCH: kprefetch; ZIP: kzip; ALU:
+                         kalu; MATRIX: kmajor; ASYNC: kasync */
     };
     uint8_t lanes;  /* 1 in scalar form */
     uint8_t packed; /* LOAD, UPD by OP_dot: elements in a lane of 32 bits, see above; 0: one */
@@ -272,6 +273,8 @@ affine affine_scale_params(exts *t, affine x, ext s);
 graph *graph_at(const graph *g, const int64_t *dims, arena *a); /* graph_at.c: for these values of its dims; likewise */
 /* kernel_params.c: whether any size, coefficient or offset is a parameter. */
 bool kernel_has_params(const kernel *k);
+/* kernel.c: bytes_read and bytes_written of a scalar kernel: what its instructions can touch, for the largest dims. */
+void kernel_count_traffic(kernel *k);
 /* The kernel where each dim has its largest value: what costs are counted of. k itself where it has no parameters. */
 const kernel *kernel_at_most(const kernel *k, arena *a);
 /* The kernel for these values of its dims, as if it had been written for them, in arena a. Jumps with

@@ -1,6 +1,7 @@
-/* scatter.c - scatter-adds on GPUs: the thread blocks share out the places, and the adds to each place keep a fixed order.
+/* scatter.c - scatters on GPUs: the thread blocks share out the places, and the adds to each place keep a fixed order.
  *
- * In: scalar form that writes the base and then walks the adds (sched's lower_scatter). Out: the form of a GPU. Two steps, both
+ * In: scalar form that writes the base, where it is not in place, and then walks the adds (sched's lower_scatter; what is
+ * written instead of added is an add here, too). Out: the form of a GPU. Two steps, both
  * without atomic operations, whose result follows from the shape and their numbers alone:
  *
  * - scatter_owned: a block has a range of the places and a block of the columns, and each thread columns of its own. It looks
@@ -33,16 +34,15 @@ static int nest(const scatter *w, int i, bool reduce) {
 
 static bool find_nests(scatter *w, int from, int to) {
     const kernel *k = w->k;
-    w->base = from, w->base_loops = nest(w, from, false);
-    if (!w->base_loops) return false;
-    w->base_end = kernel_loop_end(k, from), w->adds = w->base_end + 1;
+    w->base = from, w->base_loops = nest(w, from, false), w->adds = from;
+    if (w->base_loops) w->base_end = kernel_loop_end(k, from), w->adds = w->base_end + 1;
     if (w->adds >= to || nest(w, w->adds, true) != 1) return false;
     w->end = kernel_loop_end(k, w->adds), w->columns = nest(w, w->adds + 1, false);
     w->first = w->adds + 1 + w->columns, w->at = w->end - w->columns - 1;
     if (w->end + 1 != to || add(w)->op != K_SCATTER || add(w)->n_mask) return false;
     for (int i = w->first; i < w->at; i++)
         if (!gpu_is_plain(k, at(w, i)) || at(w, i)->op == K_STORE) return false;
-    int stores = 0;
+    int stores = !w->base_loops;
     for (int i = from + w->base_loops; i < w->base_end - w->base_loops + 1; i++) {
         const kins *in = at(w, i);
         if (!gpu_is_plain(k, in)) return false;
@@ -65,7 +65,6 @@ static bool find_index(scatter *w) {
 
 /* Which loops of the base's nest are the places and which the columns. */
 static bool find_places(scatter *w) {
-    const kins *store = at(w, w->base_end - w->base_loops);
     w->places = add(w)->dyn_n, w->n_adds = at(w, w->adds)->hi, w->n_columns = 1, w->place_var = -1;
     int64_t elems = 1, spread = (w->places - 1) * add(w)->dyn_stride;
     for (int c = 0; c < w->columns; c++) {
@@ -74,9 +73,13 @@ static bool find_places(scatter *w) {
         if (affine_coef(add(w)->idx, column(w, c)->var) < 1) return false;
     }
     for (int i = 0; i < w->base_loops; i++) elems *= at(w, w->base + i)->hi;
+    if (!w->base_loops) elems = w->places * w->n_columns;
     if (w->places < 1 || w->n_adds < 1 || w->n_columns < 1 || elems != w->places * w->n_columns || spread != elems - 1)
         return false;
-    if (store->idx.base != add(w)->idx.base || affine_coef(add(w)->idx, at(w, w->adds)->var)) return false;
+    if (affine_coef(add(w)->idx, at(w, w->adds)->var)) return false;
+    if (!w->base_loops) return true;
+    const kins *store = at(w, w->base_end - w->base_loops);
+    if (store->idx.base != add(w)->idx.base) return false;
     for (int i = 1; i <= w->n_outer; i++)
         if (affine_coef(store->idx, at(w, i)->var) != affine_coef(add(w)->idx, at(w, i)->var)) return false;
     w->flat = w->base_loops == 1 && affine_coef(store->idx, at(w, w->base)->var) == 1;
@@ -106,8 +109,35 @@ static kvar open(scatter *w, const char *name, int64_t n, kpar par, int unroll) 
 static affine scaled(scatter *w, kvar v, int64_t by) { return build_times(w->o->a, v, by); }
 static affine plus(scatter *w, affine x, affine y) { return affine_add(w->o->a, x, y); }
 
+/* A memory access where the masks of p hold, and its own. */
+static reg push_masked(scatter *w, kins in, const gpu_places *p, const kmask *own) {
+    kmask *mask = ARENA_ARRAY(w->o->a, kmask, p->n_mask + 1);
+    int n = 0;
+    for (; n < p->n_mask; n++) mask[n] = p->mask[n];
+    if (own) mask[n++] = *own;
+    in.mask = mask, in.n_mask = n, in.mask_lane = ARENA_ARRAY(w->o->a, int64_t, n + 1);
+    for (int m = 0; m < p->n_mask && in.lanes > 1; m++) in.mask_lane[m] = p->mask_lane[m];
+    return kernel_push(w->o, in);
+}
+
+static affine moved(scatter *w, affine x, const gpu_places *p) {
+    for (int i = 0; i < p->n; i++) x = affine_set_var(w->o->a, x, p->var[i], p->value[i]);
+    return x;
+}
+
 /* The base at a place and columns, of which p says what the columns' variables become. Returns its register. */
 static reg write_base(scatter *w, gpu_places p, affine place, bool store) {
+    if (!w->base_loops) { /* it is there */
+        affine idx = plus(w, moved(w, add(w)->idx, &p), affine_scale(w->o->a, place, add(w)->dyn_stride));
+        return push_masked(w,
+                           (kins){ .op = K_LOAD,
+                                   .dtype = (uint8_t)kernel_reg_dtype((tn_dtype)add(w)->dtype),
+                                   .src = add(w)->dtype,
+                                   .buf = add(w)->buf,
+                                   .lanes = 1,
+                                   .idx = idx },
+                           &p, NULL);
+    }
     int last = w->base_end - w->base_loops;
     if (w->flat) {
         affine flat = affine_scale(w->o->a, place, add(w)->dyn_stride);
@@ -157,22 +187,6 @@ static reg write_inside(scatter *w, reg d, affine which, bool tail) {
     if (!tail) return both;
     reg i = build_index(o, TN_I64, which), last = build_number(o, TN_I64, (double)w->n_adds);
     return build_op(o, OP_and, both, build_op(o, OP_lt, i, last));
-}
-
-static affine moved(scatter *w, affine x, const gpu_places *p) {
-    for (int i = 0; i < p->n; i++) x = affine_set_var(w->o->a, x, p->var[i], p->value[i]);
-    return x;
-}
-
-/* A store or scatter where the masks of p hold, and its own. */
-static void push_masked(scatter *w, kins in, const gpu_places *p, const kmask *own) {
-    kmask *mask = ARENA_ARRAY(w->o->a, kmask, p->n_mask + 1);
-    int n = 0;
-    for (; n < p->n_mask; n++) mask[n] = p->mask[n];
-    if (own) mask[n++] = *own;
-    in.mask = mask, in.n_mask = n, in.mask_lane = ARENA_ARRAY(w->o->a, int64_t, n + 1);
-    for (int m = 0; m < p->n_mask && in.lanes > 1; m++) in.mask_lane[m] = p->mask_lane[m];
-    kernel_push(w->o, in);
 }
 
 /* ---- owned ---- */
@@ -264,15 +278,17 @@ static void write_owned(scatter *w) {
     gpu_places p = { .n = 0 };
     int lanes = w->lanes;
     w->lanes = 1; /* vectorize_nests makes vectors of these */
-    kvar i = open(w, "i", w->range, PAR_BLOCK_THREADS, 0);
-    affine place = affine_var(a, i);
-    if (range >= 0) place = plus(w, place, scaled(w, range, w->range));
-    int columns = open_columns(w, block, PAR_BLOCK_THREADS, &p);
-    if (w->places % w->range) gpu_bound(&p, place, w->places, 0);
-    write_base(w, p, place, true);
-    build_ends(w->o, columns + 1);
+    if (w->base_loops) {
+        kvar i = open(w, "i", w->range, PAR_BLOCK_THREADS, 0);
+        affine place = affine_var(a, i);
+        if (range >= 0) place = plus(w, place, scaled(w, range, w->range));
+        int columns = open_columns(w, block, PAR_BLOCK_THREADS, &p);
+        if (w->places % w->range) gpu_bound(&p, place, w->places, 0);
+        write_base(w, p, place, true);
+        build_ends(w->o, columns + 1);
+        build_barrier(w->o);
+    }
     w->lanes = lanes;
-    build_barrier(w->o);
     if (w->ranges > 1) {
         write_search(w, range, block);
     } else {
@@ -371,8 +387,10 @@ static void write_sums(scatter *w, int fast, kvar warp, kvar lane, affine low) {
     reg sum = build_parts(w->o, OP_add, fast, own_sum(w, local, &p, affine_var(a, lane)), warps, w->warp, 1);
     sum = kernel_push(w->o, (kins){ .op = K_BLOCK_REDUCE, .alu = OP_add, .dtype = dtype, .a = sum, .width = w->warp });
     if (w->places != w->ranges * w->range) gpu_bound(&p, place, w->places, 0);
-    reg base = write_base(w, p, place, false);
-    kins in = *at(w, w->base_end - w->base_loops);
+    gpu_places first = p; /* in place, threads but the first do not read what that one writes */
+    if (!w->base_loops) gpu_bound(&first, affine_var(a, lane), 1, 0);
+    reg base = write_base(w, first, place, false);
+    kins in = { .op = K_STORE, .dtype = add(w)->dtype, .buf = add(w)->buf, .lanes = 1 };
     in.a = build_op(w->o, OP_add, base, sum);
     in.idx = plus(w, moved(w, add(w)->idx, &p), affine_scale(a, place, add(w)->dyn_stride));
     gpu_bound(&p, affine_var(a, lane), 1, 0);
@@ -409,7 +427,7 @@ bool scatter_find(scatter *w, const kernel *k, str *why) {
     *w = (scatter){ .k = k, .n_outer = gpu_outer_loops(k), .warp = SCATTER_WARP };
     if (k->vars.n > MOST_VARS) return step_refuse(why, "the kernel has %d loops; the limit is %d", k->vars.n, MOST_VARS);
     if (!find_nests(w, 1 + w->n_outer, k->ins.n - w->n_outer) || !find_index(w) || !find_places(w))
-        return step_refuse(why, "the kernel is not one scatter-add behind the nest that writes its base");
+        return step_refuse(why, "the kernel is not one scatter, behind the nest that writes its base or alone");
     for (int i = 1; i <= w->n_outer; i++)
         if (at(w, i)->hi - at(w, i)->lo < 1) return step_refuse(why, "a loop is empty");
     return true;
@@ -452,6 +470,7 @@ static bool take_block(scatter *w, const loop_step *s, str *why) {
 bool step_scatter_private(kernel **kk, const loop_step *s, str *why) {
     scatter w;
     if (!scatter_find(&w, gpu_compacted(*kk), why) || !take_block(&w, s, why)) return false;
+    if (add(&w)->mode != SCATTER_ADD) return step_refuse(why, "the scatter does not add: there are no sums");
     if (w.n_columns > SCATTER_MOST_COLUMNS)
         return step_refuse(why, "%lld columns; the limit is %d", (long long)w.n_columns, SCATTER_MOST_COLUMNS);
     if (w.range % (w.block_threads / w.warp))

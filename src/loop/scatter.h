@@ -11,7 +11,8 @@ typedef struct scatter {
     kernel *o;
     gpu_copier copy;
     int n_outer;
-    int base, base_loops, base_end; /* the nest that writes the base: its first loop, how many, the end of the first */
+    int base, base_loops, base_end; /* the nest that writes the base: its first loop, how many (0: it is in place), the end of
+                                       the first */
     int adds, columns, end;         /* the loop over the adds; loops over columns in it; its end */
     int first, at;                  /* the body and the scatter that ends it */
     bool *of_index;                 /* [ins] the index needs it */

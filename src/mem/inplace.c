@@ -4,7 +4,10 @@
  * within the kernel, every element is read, at the same index and in the same nest, before it is written: all reads of the old
  * buffer stand before the first write of the new one and use exactly its index. In and out: mem.h.
  *
+ * A scatter writes its base first. Over the base itself that writes what is there, and is left out: the updates alone move.
+ *
  * What uses a buffer is listed once and kept right: a buffer that takes the place of another hands its uses over. */
+#include "loop/loop.h"
 #include "mem/mem.h"
 
 typedef VEC(int) int_list;
@@ -34,7 +37,7 @@ static bool same_index_only(const kernel *k, int from, int to) {
     if (k->bufs.at[from].dtype != k->bufs.at[to].dtype) return false; /* one buffer has one type */
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
-        if (in->op == K_SCATTER && (in->buf == to || in->buf == from)) return false;
+        if (in->op == K_SCATTER && (in->buf == from || (in->buf == to && !store))) return false;
         if (in->op == K_STORE && in->buf == to) {
             if (store) return false;
             store = in;
@@ -52,6 +55,27 @@ static bool same_index_only(const kernel *k, int from, int to) {
     return true;
 }
 
+/* Before a scatter, nests that store what they have loaded from the same place, and nothing else, go. */
+static void drop_copies(kernel *k, int buf) {
+    bool scatters = false;
+    for (int i = 1; i < k->ins.n; i++) scatters = scatters || (k->ins.at[i].op == K_SCATTER && k->ins.at[i].buf == buf);
+    if (!scatters) return;
+    for (int i = 1; i < k->ins.n; i++) {
+        int first = i;
+        while (k->ins.at[first].op == K_LOOP && k->ins.at[first + 1].op == K_LOOP) first++;
+        const kins *load = &k->ins.at[first + 1], *store = load + 1;
+        if (k->ins.at[i].op != K_LOOP || first + 3 >= k->ins.n) continue;
+        if (load->op != K_LOAD || store->op != K_STORE || store[1].op != K_END || load->buf != buf || store->buf != buf ||
+            store->a != (reg)(first + 1) || !affine_equal(load->idx, store->idx))
+            continue;
+        int end = kernel_loop_end(k, i);
+        if (end != first + 3 + (first - i)) continue;
+        while (i <= end) k->ins.at[i++].op = K_NIL;
+        i--;
+    }
+    loop_compact(k);
+}
+
 static void merge_args(pkernel *pk, int from, int to) {
     kernel *k = pk->k;
     for (int i = 1; i < k->ins.n; i++) {
@@ -62,6 +86,8 @@ static void merge_args(pkernel *pk, int from, int to) {
     k->bufs.at[from].kind = KB_LOCAL; /* no longer used: an empty local */
     k->bufs.at[from].elems = 0;
     pk->args[from].buf = -1;
+    drop_copies(k, to);
+    kernel_count_traffic(k);
 }
 
 /* Kernel i uses what it has as kind; kernels are noted in launch order. */

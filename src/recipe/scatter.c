@@ -28,7 +28,7 @@ static void choose_owned(scatter *w, const target *t, int64_t outer) {
 static bool choose_private(scatter *w, const target *t) {
     int64_t size = (int64_t)dtype_size(kernel_reg_dtype((tn_dtype)add_of(w)->dtype)) * w->n_columns,
             room = least(MACHINE_PRIVATE_BYTES, t->shared_bytes - 16 * SCATTER_WARP);
-    if (w->n_columns > SCATTER_MOST_COLUMNS) return false;
+    if (add_of(w)->mode != SCATTER_ADD || w->n_columns > SCATTER_MOST_COLUMNS) return false;
     w->block_threads = w->warp;
     while (w->block_threads * 2 <= least(t->block_threads, MOST_THREADS) && w->block_threads * 2 * w->places * size <= room &&
            w->n_adds >= 16 * (int64_t)w->block_threads)

@@ -420,7 +420,7 @@ static bool walk_all(sched *s, group *gr, walk *w) {
         an->k->params = s->g->params;
         w->again = false;
         bool ok = true;
-        if (graph_get(s->g, gr->roots.at[0])->op == OP_scatter_add) { /* its own nests, in order */
+        if (op_get((op_code)graph_get(s->g, gr->roots.at[0])->op)->cls == CL_SCATTER) { /* its own nests, in order */
             affine none[TN_MAX_RANK];
             group_root_index(s, gr, 0, an->k, &an->var_of, none);
             an->n_root_vars = an->k->vars.n;

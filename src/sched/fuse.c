@@ -108,7 +108,8 @@ static bool try_inside(sched *s, val v, int gi) {
     val root = gr->roots.at[0];
     const char *no = level_objection(s, v);
     if (no) return sched_decide(s, v, root, false, no);
-    if (graph_get(s->g, root)->op == OP_scatter_add) return sched_decide(s, v, root, false, "scatter_add reads memory");
+    if (op_get((op_code)graph_get(s->g, root)->op)->cls == CL_SCATTER)
+        return sched_decide(s, v, root, false, "a scatter reads memory");
     analysis after;
     arena_reset(s->scratch);
     if (!gr->known && !group_analyse(s, gi, s->scratch, &after)) return sched_decide(s, v, root, false, after.reason);
@@ -173,7 +174,7 @@ static bool try_everywhere(sched *s, val v, const int_list *groups) {
         analysis an;
         group *gr = &s->groups.at[groups->at[i]];
         int n_splits = gr->splits.n;
-        bool scatter = graph_get(s->g, gr->roots.at[0])->op == OP_scatter_add;
+        bool scatter = op_get((op_code)graph_get(s->g, gr->roots.at[0])->op)->cls == CL_SCATTER;
         arena_reset(s->scratch);
         if (!scatter && group_analyse(s, groups->at[i], s->scratch, &an)) continue;
         gr->splits.n = n_splits;
@@ -325,7 +326,8 @@ static void place_value(sched *s, val v) {
     sched_unmark(&s->values), sched_unmark(&s->of_groups);
     reading_groups(s, v);
     const int_list groups = s->readers;
-    bool own_kernel = s->materialised[v] || graph_is_output(s->g, v) || n->op == OP_scatter_add || n->op == OP_concat;
+    bool own_kernel =
+        s->materialised[v] || graph_is_output(s->g, v) || op_get((op_code)n->op)->cls == CL_SCATTER || n->op == OP_concat;
     if (!own_kernel && groups.n == 0) return; /* nothing reads it */
     if (!own_kernel && groups.n == 1 && (op_is_move((op_code)n->op) || is_compute(n))) {
         int n_splits = s->groups.at[groups.at[0]].splits.n;
@@ -338,7 +340,7 @@ static void place_value(sched *s, val v) {
     if (groups.n > 1 && !own_kernel) sched_decide(s, v, 0, false, "several kernels use it");
     if (s->materialised[v]) sched_decide(s, v, 0, false, s->materialised[v]);
     if (n->op == OP_concat) sched_decide(s, v, 0, false, "a concat is stored: kernels write its parts where they belong");
-    if (n->op == OP_scatter_add) sched_decide(s, v, 0, false, "a scatter_add adds to what is in memory");
+    if (op_get((op_code)n->op)->cls == CL_SCATTER) sched_decide(s, v, 0, false, "a scatter goes to what is in memory");
     if (graph_is_output(s->g, v)) sched_decide(s, v, 0, false, "an output of the graph");
     if (n->op == OP_concat) {
         s->place[v] = PLACE_ROOT;

@@ -271,6 +271,7 @@ static void lower_scatter(lower *w) {
     for (int i = axis + 1; i < n->rank; i++) stride *= n->dims[i];
     int buf = lower_arg(w, w->s->buf_of[v], true);
     kernel_push(w->k, (kins){ .op = K_SCATTER,
+                              .mode = n->op == OP_scatter_set ? SCATTER_SET : SCATTER_ADD,
                               .dtype = n->dtype,
                               .buf = (uint16_t)buf,
                               .idx = view_flat(w->k, w->g, v, ix),
@@ -331,7 +332,7 @@ static kernel *keep_kernel(const kernel *k, arena *a) {
 static void lower_body(lower *w, val root) {
     w->k = kernel_make(w->a, arena_printf(w->a, "%s_%u", plan_op_name((op_code)graph_get(w->g, root)->op), root));
     w->k->params = w->g->params;
-    if (graph_get(w->g, root)->op == OP_scatter_add) {
+    if (op_get((op_code)graph_get(w->g, root)->op)->cls == CL_SCATTER) {
         lower_scatter(w);
     } else {
         choose_items(w);

@@ -74,7 +74,7 @@ static bool may_merge(const merger *m, int x) {
     const group *gr = &s->groups.at[x];
     if (s->control[graph_get(s->g, gr->roots.at[0])->region]) return false; /* one may need another by way of it */
     if (gr->dead || gr->dest || gr->n_dots || gr->n_reduces || gr->splits.n || gr->roots.n >= MOST_ROOTS) return false;
-    if (graph_get(s->g, gr->roots.at[0])->op == OP_scatter_add) return false;
+    if (op_get((op_code)graph_get(s->g, gr->roots.at[0])->op)->cls == CL_SCATTER) return false;
     for (int i = 0; i < m->reads[x].n; i++)
         if (is_concat(s, m->reads[x].at[i])) return false; /* as if it needed all kernels */
     return true;

@@ -20,7 +20,7 @@ static const char *needs_literals(const graph *g, val v, bool gpu) {
     if (!any) return NULL;
     if (gpu) return "on GPUs";
     if (n->region || op_get((op_code)n->op)->cls == CL_CTRL) return "in control flow";
-    if (n->op == OP_scatter_add) return "in scatter_add";
+    if (op_get((op_code)n->op)->cls == CL_SCATTER) return "in a scatter";
     if (n->op == OP_gather && is_symbolic(g, n->in[0])) return "in a gather's table";
     if (n->op == OP_concat && !ext_is_lit(n->dims[n->attr[0]])) return "along the axis of a concat";
     for (int i = 0; n->op == OP_pad && i < n->rank; i++)
@@ -154,33 +154,6 @@ static void list_fused(sched *s, const members *m, int gi, pkernel *pk) {
     for (int r = 0; r < roots->n; r++) pk->fused[pk->n_fused++] = roots->at[r];
 }
 
-static void count_traffic(pkernel *pk) {
-    kernel *own = pk->k;
-    const kernel *k = kernel_at_most(own, own->a);
-    for (int b = 0; b < k->bufs.n; b++) {
-        const kbuf *kb = &k->bufs.at[b];
-        if (kb->kind == KB_LOCAL) continue;
-        int64_t touched = 0, trips = 1, loops[64];
-        int depth = 0;
-        for (int i = 1; i < k->ins.n;
-             i++) { /* elements an instruction can touch: the product of the loops its index uses, at most all */
-            const kins *in = &k->ins.at[i];
-            if (in->op == K_LOOP && depth < 64) loops[depth++] = in->var;
-            if (in->op == K_END) depth--;
-            if ((in->op != K_LOAD && in->op != K_STORE && in->op != K_SCATTER) || in->buf != b) continue;
-            trips = 1;
-            for (int t = 0; t < depth; t++)
-                if ((affine_coef(in->idx, (kvar)loops[t]) || in->dyn) && !size_mul(trips, k->vars.at[loops[t]].extent, &trips))
-                    trips = kb->elems;
-            if (!size_add(touched, trips, &touched)) touched = kb->elems;
-        }
-        if (touched > kb->elems) touched = kb->elems;
-        uint64_t bytes = (uint64_t)touched * dtype_size((tn_dtype)kb->dtype);
-        if (kb->kind != KB_OUT) own->bytes_read += bytes;
-        if (kb->kind != KB_IN) own->bytes_written += bytes;
-    }
-}
-
 /* How often the instructions that compute a contraction's operands run: once for each value that differs, for panels or
  * registers keep them. 0: of other instructions. */
 static double *count_prologues(const kernel *k) {
@@ -232,7 +205,7 @@ static void lower_one(sched *s, int gi, lowering *low) {
     if (low->to_materialise.n) return;
     pk.root = s->groups.at[gi].roots.at[s->groups.at[gi].roots.n - 1];
     list_fused(s, &low->inside, gi, &pk);
-    count_traffic(&pk);
+    kernel_count_traffic(pk.k);
     count_flops(pk.k);
     VEC_PUSH(s->a, &s->p->steps, ((pstep){ .kind = PSTEP_LAUNCH, .kernel = s->p->kernels.n }));
     VEC_PUSH(s->a, &s->p->kernels, pk);

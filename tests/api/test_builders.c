@@ -512,6 +512,7 @@ static void test_gather(void **state) {
     tn_tensor at = tn_const(w.g, TN_I32, TN_DIMS(4), (int32_t[]){ 1, 1, -1, 3 }),
               u = tn_const(w.g, TN_F32, TN_DIMS(4, 2), (float[]){ 1, 2, 3, 4, 5, 6, 7, 8 });
     EXPECT(tn_scatter_add(x, at, u, 0), TN_F32, TN_DIMS(3, 2), 0, 1, 14, 17, 20, 21);
+    EXPECT(tn_scatter_set(x, at, u, 0), TN_F32, TN_DIMS(3, 2), 0, 1, 3, 4, 20, 21);
     EXPECT(tn_scatter_add(x, one, tn_full(w.g, TN_F32, TN_DIMS(3), 5), 1), TN_F32, TN_DIMS(3, 2), 0, 6, 10, 16, 20, 26);
     world_free(&w);
 }

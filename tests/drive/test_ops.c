@@ -454,9 +454,10 @@ static void indexed_case(cases *c, tn_dtype t, tn_dtype ti, int rank, const int6
     c->index_of[c->g->inputs.n] = INDEX;
     val index = input_of(c, ti, rank_i, dims_i), x = input_of(c, t, rank, dims), picked = graph_gather(c->g, x, index, axis);
     add_case(c, picked, true);
-    if (t == TN_BOOL) return;
     const node *n = graph_get(c->g, picked);
     val updates = input_of(c, t, n->rank, n->dims);
+    add_case(c, graph_scatter(c->g, OP_scatter_set, x, index, updates, axis, 0), true);
+    if (t == TN_BOOL) return;
     add_case(c, graph_scatter_add(c->g, x, index, updates, axis, 0), dtype_is_int(t));
 }
 /* Leading axes that index and values have, too. */
@@ -464,6 +465,7 @@ static void batched_case(cases *c, tn_dtype t, tn_dtype ti, int rank, const int6
                          int rank_u, const int64_t *dims_u, int axis, int batch) {
     c->index_of[c->g->inputs.n] = INDEX;
     val index = input_of(c, ti, rank_i, dims_i), x = input_of(c, t, rank, dims), u = input_of(c, t, rank_u, dims_u);
+    add_case(c, graph_scatter(c->g, OP_scatter_set, x, index, u, axis, batch), true);
     if (t != TN_BOOL) add_case(c, graph_scatter_add(c->g, x, index, u, axis, batch), dtype_is_int(t));
 }
 static void gather_cases(arena *a, tn_dtype t) {
@@ -485,7 +487,7 @@ static void test_gather_scatter(void **state) {
     (void)state;
     int bad = n_bad;
     EACH_DTYPE(gather_cases(a, t))
-    finish("gather and scatter_add", bad);
+    finish("gather and scatters", bad);
 }
 
 static void source_cases(arena *a, tn_dtype t) {

@@ -350,6 +350,7 @@ ARENA_TEST(gather_and_scatter) {
     val updates = array(g, TN_F32, TN_DIMS(4, 2), D(10, 20, 30, 40, 50, 60, 70, 80));
     val rows = vec(g, TN_I64, 4, D(2, 2, -1, 3));
     expect(g, graph_scatter_add(g, x, rows, updates, 0, 0), TN_F32, TN_DIMS(3, 2), D(1, 2, 3, 4, 45, 66));
+    expect(g, graph_scatter(g, OP_scatter_set, x, rows, updates, 0, 0), TN_F32, TN_DIMS(3, 2), D(1, 2, 3, 4, 30, 40));
     val columns = array(g, TN_F32, TN_DIMS(3, 3), D(1, 1, 1, 2, 2, 2, 3, 3, 3));
     expect(g, graph_scatter_add(g, x, three, columns, 1, 0), TN_F32, TN_DIMS(3, 2), D(2, 4, 5, 8, 8, 12));
     val bytes = vec(g, TN_U8, 2, D(250, 0)), more = vec(g, TN_U8, 3, D(4, 5, 6)), at = vec(g, TN_I32, 3, D(0, 0, 1));

@@ -425,15 +425,17 @@ static val build_gather(check *c, int s) {
     val index = input_int(c, s % 2 ? TN_I32 : TN_I64, s % 3, index_dims, -2, 4);
     return squared(c, graph_gather(c->g, squared(c, x), index, axis));
 }
-static val build_scatter(check *c, int s) {
+static val scattered(check *c, int s, op_code op) {
     int64_t dims[3] = { 3, s == 6 ? 0 : 2, 2 }, index_dims[2] = { 2, s == 5 ? 0 : 3 };
     int axis = s == 6 ? 0 : s % 3;
     val base = input(c, 3, dims, -2, 2);
     val index = input_int(c, s % 2 ? TN_I32 : TN_I64, s % 3, index_dims, -2, 4);
     const node shape = *graph_get(c->g, graph_gather(c->g, base, index, axis));
     val updates = input(c, shape.rank, shape.dims, -2, 2);
-    return squared(c, graph_scatter_add(c->g, squared(c, base), index, squared(c, updates), axis, 0));
+    return squared(c, graph_scatter(c->g, op, squared(c, base), index, squared(c, updates), axis, 0));
 }
+static val build_scatter(check *c, int s) { return scattered(c, s, OP_scatter_add); }
+static val build_scatter_set(check *c, int s) { return scattered(c, s, OP_scatter_set); }
 
 /* Compositions. */
 static val build_log_softmax(check *c, int s) {
@@ -584,6 +586,7 @@ static void test_structural(void **state) {
                   { "dot", build_dot },
                   { "gather", build_gather },
                   { "scatter_add", build_scatter },
+                  { "scatter_set", build_scatter_set },
                   { "log_softmax", build_log_softmax },
                   { "convolution", build_conv },
                   { "attention", build_attention },

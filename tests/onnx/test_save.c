@@ -156,6 +156,8 @@ static void test_texts(void **state) {
         "  %r = if c, x then=@then else=@else f32[2,2]\n  return %r as \"y\"\n}\n",
         "graph @scatter(x f32[2,4,3], i i64[2,5], u f32[2,5,3]) {\n"
         "  %r = scatter_add x, i, u axis=1 batch=1 f32[2,4,3]\n  return %r as \"y\"\n}\n",
+        "graph @set(x f32[2,4,3], i i64[2,5], u f32[2,5,3]) {\n"
+        "  %r = scatter_set x, i, u axis=1 batch=1 f32[2,4,3]\n  return %r as \"y\"\n}\n",
         "graph @fold(x f64[2,3,4,2,3]) {\n"
         "  %r = fold x (axis=1 size=2 stride=2 dilation=1) (axis=2 size=3 stride=1 dilation=2) f64[2,6,8]\n  return %r as "
         "\"y\"\n}\n",

@@ -642,18 +642,22 @@ static void test_rows(void **state) {
 }
 
 /* x[before.., places, after..] with `adds` values added, an index in ten out of range. */
-static graph *scattered(arena *a, tn_dtype t, tn_dtype ti, int64_t before, int64_t places, int64_t after, int64_t adds,
-                        bool base) {
+static graph *scattered(arena *a, op_code op, tn_dtype t, tn_dtype ti, int64_t before, int64_t places, int64_t after,
+                        int64_t adds, op_code base) {
     graph *g = graph_make(a, "scattered");
     int64_t dims[] = { before, places, after }, dims_u[] = { before, adds, after };
     val x = graph_splat(g, t, 3, dims, 0),
         i = graph_add(g,
                       &(spec){ .op = OP_iota, .dtype = ti, .rank = 1, .dims = &adds, .attr = (int64_t[]){ 0 }, .n_attr = 1 });
-    if (base) x = graph_add(g, &(spec){ .op = OP_input, .dtype = t, .name = "x", .rank = 3, .dims = dims });
+    if (base) x = graph_add(g, &(spec){ .op = base, .dtype = t, .name = "x", .rank = 3, .dims = dims });
     val u = graph_add(g, &(spec){ .op = OP_input, .dtype = t, .name = "u", .rank = 3, .dims = dims_u });
     i = graph_binary(g, OP_mul, i, graph_splat_like(g, i, 7919));
     i = graph_binary(g, OP_mod, i, graph_splat_like(g, i, (double)(places + (places + 9) / 10)));
-    graph_output(g, "out", graph_scatter_add(g, x, i, u, 1, 0));
+    val y = graph_scatter(g, op, x, i, u, 1, 0);
+    if (base == OP_state)
+        graph_assign(g, x, y);
+    else
+        graph_output(g, "out", y);
     graph_compact(g);
     return g;
 }
@@ -678,11 +682,14 @@ static void test_scatter(void **state) {
         int64_t rows = adds[rng_below(&r, COUNT_OF(adds))], columns;
         do columns = after[rng_below(&r, COUNT_OF(after))];
         while (rows * columns > MOST_ADDS);
-        graph *g = scattered(&a, types[i % 7], i % 5 ? TN_I32 : TN_I64,
+        graph *g = scattered(&a, i % 11 > 7 ? OP_scatter_set : OP_scatter_add, types[i % 7], i % 5 ? TN_I32 : TN_I64,
                              i % 13 == 7 ? 0
                              : i % 6     ? 1
                                          : 2,
-                             places[rng_below(&r, COUNT_OF(places))], columns, rows, i % 2);
+                             places[rng_below(&r, COUNT_OF(places))], columns, rows,
+                             i % 4 == 3 ? OP_state
+                             : i % 2    ? OP_input
+                                        : OP_NIL);
         if (!plan_config_agrees(g, NULL, &c)) fail_msg("seed %llu, case %d: %s", (unsigned long long)seed, i, c.text);
         tn_compile_opts o = TN_COMPILE_DEFAULTS;
         o.fusion = 3;

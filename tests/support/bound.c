@@ -169,7 +169,8 @@ static double *apply_to(bounds *b, const node *n, op_code op, int what) {
     eval_value x[3] = { { 0 } };
     eval_value *operands = n->n_in <= 3 ? x : ARENA_ARRAY(b->a, eval_value, n->n_in);
     for (int j = 0; j < n->n_in; j++) {
-        bool is_index = j == 1 && (n->op == OP_gather || n->op == OP_scatter_add);
+        op_class cls = op_get((op_code)n->op)->cls;
+        bool is_index = j == 1 && (cls == CL_GATHER || cls == CL_SCATTER);
         operands[j] = is_index ? b->values[n->in[j]] : operand_array(b, n, j, what);
     }
     return apply(b, n, op, operands);

@@ -663,7 +663,9 @@ static void step_scatter(gen *n) {
     if (count > n->o.max_elems) return;
     entry updates = new_source(n, bn.dtype, rank, dims);
     double terms = (double)graph_elems(n->g, index.v), size = fmax(fabs(updates.lo), fabs(updates.hi)) * terms;
-    push_val(n, graph_scatter_add(n->g, base.v, index.v, updates.v, axis, 0), base.lo - size, base.hi + size);
+    bool set = chance(n, 0.3);
+    push_val(n, graph_scatter(n->g, set ? OP_scatter_set : OP_scatter_add, base.v, index.v, updates.v, axis, 0),
+             set ? fmin(base.lo, updates.lo) : base.lo - size, set ? fmax(base.hi, updates.hi) : base.hi + size);
 }
 
 static void step_random(gen *n) {

@@ -650,11 +650,17 @@ void clike_store(clike *e, const kins *in) {
     }
 }
 
-/* What is at x, or in memory where that is NULL, and lane l of the scatter's value; integers wrap around. */
+/* What is at x, or in memory where that is NULL, and lane l of the scatter's value, or the value alone; integers wrap around.
+ */
 static void print_added(clike *e, const kins *in, const char *x, int l) {
     tn_dtype t = (tn_dtype)in->dtype;
     bool half = t == TN_F16 || t == TN_BF16, is_int = !dtype_is_float(t);
     str_addf(e->out, " = (%s)", clike_memory_type(t));
+    if (in->mode == SCATTER_SET) {
+        print_stored(e, in, 1, l);
+        str_add(e->out, ";");
+        return;
+    }
     if (half) str_addf(e->out, "TO_%s_f32x1(", t == TN_F16 ? "HALF" : "BF16");
     if (is_int) str_add(e->out, "((uint64_t)");
     open_convert(e, t, 1);

@@ -451,9 +451,9 @@ void sel_scatter(selector *s, const kins *in) {
     bool whole = in->lane_stride == 1 || in->lanes == 1;
     int cl = whole ? sel_chunk(s, in->lanes) : 1;
     for (int l = 0; l < in->lanes; l += cl, m.disp += cl * in->lane_stride * size) {
-        xval old = from_stored(f, t, load_raw(s, t, m, cl, false), cl);
         xval x = whole ? sel_operand(s, in->a, in->lanes, l / cl) : lane_of(s, in->a, l);
-        store_chunk(f, t, x86_bin(f, '+', old, x, cl), cl, m, false);
+        if (in->mode == SCATTER_ADD) x = x86_bin(f, '+', from_stored(f, t, load_raw(s, t, m, cl, false), cl), x, cl);
+        store_chunk(f, t, x, cl, m, false);
     }
     x86_close_ifs(f, 1);
 }
