@@ -45,6 +45,12 @@ static tn_tensor state(lm *m, const char *name, tn_dtype t, tn_shape shape) {
     return x.id ? x : tn_state(m->g, full, t, shape, NULL);
 }
 
+/* A matrix: a parameter, or a state that stays narrow in memory. */
+static tn_tensor matrix(lm *m, const char *name, tn_shape shape, double scale) {
+    if (m->o.weights == TN_F32) return param(m, name, shape, NN_NORMAL, scale);
+    return tn_cast(state(m, name, m->o.weights, shape), m->o.dtype);
+}
+
 /* Weights [in,out], across: [out,in], as a factor of the contraction over all but one axis of the result: i8 numbers and a
  * scale for each group of neighbouring inputs become [in/group,group,out] or [out,in/group,group]. */
 static tn_tensor dequantised(lm *m, const char *name, int64_t in, int64_t out, bool across) {
@@ -63,7 +69,7 @@ static tn_tensor product(lm *m, tn_tensor x, int64_t out, const char *name, bool
     int64_t in = tn_tensor_shape(x).dim[2], g = m->o.group, axes[2] = { 2, 3 }, of_w[2] = { across, across + 1 };
     if (!x.id) return x;
     if (!g) {
-        tn_tensor w = param(m, name, across ? TN_DIMS(out, in) : TN_DIMS(in, out), NN_NORMAL, scale);
+        tn_tensor w = matrix(m, name, across ? TN_DIMS(out, in) : TN_DIMS(in, out), scale);
         return tn_dot(x, w, NULL, NULL, 0, axes, of_w, 1);
     }
     if (in % g)
@@ -92,7 +98,7 @@ static tn_tensor linear(lm *m, tn_tensor x, int64_t out, const char *name, doubl
 /* Rows of the table of embeddings. */
 static tn_tensor embedded(lm *m, tn_tensor tokens, const char *name) {
     int64_t w = m->o.width, g = m->o.group;
-    if (!g) return tn_gather(param(m, name, TN_DIMS(m->o.vocab, w), NN_NORMAL, 0.02), tokens, 0);
+    if (!g) return tn_gather(matrix(m, name, TN_DIMS(m->o.vocab, w), 0.02), tokens, 0);
     char part[80];
     snprintf(part, sizeof part, "%s_scale", name);
     tn_tensor q = tn_gather(state(m, name, TN_I8, TN_DIMS(m->o.vocab, w)), tokens, 0);
@@ -202,6 +208,12 @@ static bool check_sizes(lm *m, tn_tensor tokens) {
             "even width",
             (long long)o->vocab, (long long)o->positions, (long long)o->width, (long long)o->layers, (long long)o->heads,
             (long long)o->kv_heads, (long long)o->hidden);
+        return false;
+    }
+    if ((o->weights != TN_F32 && o->weights != TN_F16 && o->weights != TN_BF16) || (o->weights != TN_F32 && o->group)) {
+        nn_fail(m->g, TN_ERR_INVAL,
+                "tn_nn_lm: weights are f32, f16 or bf16, and f32 where there are groups; got %s in groups of %lld",
+                tn_dtype_name(o->weights), (long long)o->group);
         return false;
     }
     if (s.rank != 2 || (t != TN_I32 && t != TN_I64)) {

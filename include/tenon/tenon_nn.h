@@ -146,6 +146,9 @@ typedef struct {
      * inputs in "<name>_scale" f32[in/group,out] or [out,in/group] (rows of the embedding's table: [vocab,width/group]). They
      * stay narrow in memory. `tenon quantize` makes them. 0 = f32 parameters. */
     int64_t group;
+    /* The same without groups: matrices and the table of tokens are states of TN_F16 or TN_BF16, which contractions widen where
+     * they read them: a token moves half of the bytes. TN_F32 = f32 parameters. */
+    tn_dtype weights;
 } tn_nn_lm_opts;
 /* The logits of what follows each token: f[B,T,vocab], where T is at most opts.positions. Token ids must be below vocab (as in
  * tn_gather they are clamped). */

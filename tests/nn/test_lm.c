@@ -1,6 +1,7 @@
 /* test_lm.c - language models: logits against a forward pass written out in double with the parameters of Hugging Face's names,
  * decoding through the cache against the pass over all tokens, gradients against differences, mistakes. */
 #include "tenon/tenon_nn.h"
+#include "tenon/tenon_io.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -298,6 +299,52 @@ static void test_quantised(void **state) {
     quantised(llama);
 }
 
+/* Weights of 16 bits: the logits of a model of f32 that has the same values; no gradients. */
+static void halved(tn_nn_lm_opts o, tn_dtype t) {
+    tn_program *p[2];
+    tn_session *s[2];
+    static uint16_t bits[MOST];
+    static float wide[MOST], got[2][2][T][13];
+    rng r = rng_make(17);
+    for (int k = 0; k < 2; k++) {
+        tn_graph *g = tn_graph_new(ctx, "halves");
+        o.weights = k ? t : TN_F32;
+        tn_output(tn_nn_lm(tn_input(g, "tokens", TN_I32, TN_DIMS(2, T)), o), "logits");
+        if (k) assert_true(tn_graph_n_params(g) < tn_graph_n_states(g));
+        s[k] = compiled(g, &p[k]);
+        tn_graph_free(g);
+    }
+    int narrow = 0;
+    for (int i = 0; i < tn_session_n_states(s[1]); i++) {
+        const char *name;
+        tn_dtype own;
+        tn_shape shape;
+        need(tn_session_state(s[1], i, &name, &own, &shape));
+        size_t n = (size_t)(shape.dim[0] * (shape.rank > 1 ? shape.dim[1] : 1));
+        assert_true(own == (shape.rank == 2 && strcmp(name, "wpe.weight") != 0 ? t : TN_F32) && n <= MOST);
+        for (size_t k = 0; k < n; k++) /* between 2^-6 and 1, either sign */
+            bits[k] = (uint16_t)(rng_below(&r, 2) << 15 |
+                                 (t == TN_F16 ? rng_between(&r, 0x2400, 0x3bff) : rng_between(&r, 0x3c80, 0x3f7f)));
+        for (size_t k = 0; k < n && own == TN_F32; k++) wide[k] = (float)rng_range(&r, -1, 1);
+        if (own == t) need(tn_io_to_f32(ctx, t, bits, n, wide));
+        need(tn_session_set(s[1], name, own == t ? (void *)bits : (void *)wide, n * tn_dtype_size(own)));
+        need(tn_session_set(s[0], name, wide, n * sizeof *wide));
+        narrow += own == t;
+    }
+    assert_true(narrow > 8);
+    for (int k = 0; k < 2; k++) need(tn_run(s[k], TN_BIND({ "tokens", (void *)(uintptr_t)tokens }, { "logits", got[k] })));
+    for (int i = 0; i < 2 * T * 13; i++)
+        if (!(fabsf((&got[0][0][0][0])[i] - (&got[1][0][0][0])[i]) <= 1e-4f * (1 + fabsf((&got[0][0][0][0])[i]))))
+            fail_msg("%s, logit %d: %g, not %g", tn_dtype_name(t), i, (double)(&got[1][0][0][0])[i],
+                     (double)(&got[0][0][0][0])[i]);
+    for (int k = 0; k < 2; k++) tn_session_free(s[k]), tn_program_free(p[k]);
+}
+static void test_halves(void **state) {
+    (void)state;
+    halved(gpt2, TN_BF16), halved(gpt2, TN_F16);
+    halved(llama, TN_BF16), halved(llama, TN_F16);
+}
+
 /* Gradients of the loss by some elements of every parameter against differences, in double. */
 static void gradients(tn_nn_lm_opts o) {
     o.dtype = TN_F64;
@@ -415,7 +462,8 @@ static int close_ctx(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_forward),   cmocka_unit_test(test_swiglu),
-                                        cmocka_unit_test(test_quantised), cmocka_unit_test(test_gradients),
-                                        cmocka_unit_test(test_learns),    cmocka_unit_test(test_wrong) };
+                                        cmocka_unit_test(test_quantised), cmocka_unit_test(test_halves),
+                                        cmocka_unit_test(test_gradients), cmocka_unit_test(test_learns),
+                                        cmocka_unit_test(test_wrong) };
     return cmocka_run_group_tests(tests, open_ctx, close_ctx);
 }
