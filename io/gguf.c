@@ -43,9 +43,11 @@ const char *tn_io_gguf_type_name(tn_io_gguf_type type) {
 
 /* ---- a file ------------------------------------------------------------------------------------------------------------ */
 
-typedef struct pair { /* of metadata: a text or a number */
+typedef struct pair { /* of metadata: a text, a number or an array of texts */
     char *key, *text;
     double number;
+    const uint8_t *texts; /* in the file, each behind its length of 8 bytes; checked */
+    int64_t n_texts;
 } pair;
 struct tn_io_gguf {
     tn_ctx *ctx;
@@ -130,8 +132,8 @@ static double number_of(uint32_t type, const uint8_t *at) {
     }
 }
 
-/* Arrays are checked and left out: a vocabulary has a hundred thousand texts. */
-static tn_status skip_array(io_reader *r) {
+/* Arrays are checked and stay in the file: a vocabulary has a hundred thousand texts. */
+static tn_status read_array(io_reader *r, pair *p) {
     uint32_t type;
     uint64_t n, length;
     if (!read_u32(r, &type) || !read_u64(r, &n)) return ends(r, "an array");
@@ -141,7 +143,8 @@ static tn_status skip_array(io_reader *r) {
         r->pos += (size_t)n * value_bytes[type];
         return TN_OK;
     }
-    for (uint64_t i = 0; i < n; i++) {
+    p->texts = r->base + r->pos;
+    for (uint64_t i = 0; i < n; i++, p->n_texts++) {
         if (!read_u64(r, &length) || length > r->len - r->pos) return ends(r, "an array of texts");
         r->pos += (size_t)length;
     }
@@ -157,7 +160,7 @@ static tn_status read_pair(io_reader *r, tn_io_gguf *g, pair *p) {
     if (!read_u32(r, &type)) return ends(r, "a type");
     if (type >= N_V) return io_parse_error(r, "\"%s\" is of type %u, which GGUF does not have", p->key, type);
     if (type == V_TEXT) return read_text(r, g, "a text", MAX_TEXT, &p->text);
-    if (type == V_ARRAY) return skip_array(r);
+    if (type == V_ARRAY) return read_array(r, p);
     if (!io_get(r, bytes, value_bytes[type])) return ends(r, "a number");
     p->number = number_of(type, bytes);
     return TN_OK;
@@ -332,4 +335,16 @@ int tn_io_gguf_number(const tn_io_gguf *g, const char *key, double *out) {
     if (!p || p->text || isnan(p->number)) return 0;
     *out = p->number;
     return 1;
+}
+int64_t tn_io_gguf_texts(const tn_io_gguf *g, const char *key, void (*each)(void *ud, const char *text, size_t n), void *ud) {
+    const pair *p = find_pair(g, key);
+    if (!p || !p->texts) return -1;
+    const uint8_t *at = p->texts;
+    for (int64_t i = 0; i < p->n_texts && each; i++) {
+        uint64_t n;
+        memcpy(&n, at, sizeof n);
+        each(ud, (const char *)at + sizeof n, (size_t)n);
+        at += sizeof n + (size_t)n;
+    }
+    return p->n_texts;
 }

@@ -114,6 +114,10 @@ TN_API const tn_io_gguf_tensor *tn_io_gguf_get(const tn_io_gguf *g, int i);     
 TN_API const tn_io_gguf_tensor *tn_io_gguf_find(const tn_io_gguf *g, const char *name); /* NULL when there is none */
 TN_API const char *tn_io_gguf_text(const tn_io_gguf *g, const char *key);               /* metadata; NULL when it is no text */
 TN_API int tn_io_gguf_number(const tn_io_gguf *g, const char *key, double *out);        /* 0 when it is no number, nor bool */
+/* How many texts the metadata's array of that name has, such as the tokens of a vocabulary, each of which goes to `each` in
+ * turn (NULL: nobody asks), with a length instead of a zero behind it; -1 when there is no array of texts. */
+TN_API int64_t tn_io_gguf_texts(const tn_io_gguf *g, const char *key, void (*each)(void *ud, const char *text, size_t n),
+                                void *ud);
 /* The array's n elements as f32. */
 TN_API TN_CHECK tn_status tn_io_gguf_read(tn_ctx *ctx, const tn_io_gguf_tensor *t, float *out, size_t n);
 /* n numbers of f32, f16 or bf16 as f32; data may lie at any address. */

@@ -127,6 +127,11 @@ static void define(tn_io_gguf_type type, const uint8_t *b, double *y) {
     }
 }
 
+static void add_text(void *ud, const char *text, size_t n) {
+    size_t at = strlen(ud);
+    memcpy((char *)ud + at, text, n), memcpy((char *)ud + at + n, "|", 2);
+}
+
 static void test_types(void **state) {
     (void)state;
     tn_ctx *ctx = tn_ctx_new(NULL);
@@ -159,6 +164,11 @@ static void test_types(void **state) {
         assert_true(tn_io_gguf_number(g, "llama.block_count", &number) && number == 22);
         assert_true(tn_io_gguf_number(g, "eps", &number) && number == 1e-5);
         assert_true(!tn_io_gguf_text(g, "eps") && !tn_io_gguf_number(g, "tokens", &number) && !tn_io_gguf_text(g, "nothing"));
+        char texts[32] = "";
+        assert_int_equal(tn_io_gguf_texts(g, "tokens", add_text, texts), 2);
+        assert_string_equal(texts, "a|bcd|");
+        assert_true(tn_io_gguf_texts(g, "tokens", NULL, NULL) == 2 && tn_io_gguf_texts(NULL, "tokens", NULL, NULL) == -1);
+        assert_true(tn_io_gguf_texts(g, "scores", NULL, NULL) == -1 && tn_io_gguf_texts(g, "eps", NULL, NULL) == -1);
         tn_io_gguf_free(g);
     }
     tn_ctx_free(ctx);
