@@ -16,7 +16,8 @@
 #include <unistd.h>
 
 enum { RING = 16 /* steps of one call */ };
-typedef struct point { /* of the curves */
+static const char SCALE[] = "loss_scale"; /* the state of that, for f16 */
+typedef struct point {                    /* of the curves */
     double step, loss, held_out;
 } point;
 typedef struct trainer {
@@ -58,7 +59,10 @@ static void read_options(trainer *t, bool resumed) {
                          .model = { .width = 128, .layers = 4, .heads = 4 } };
     const char *kind = cli_text(c, "model", d.model.kind == TN_NN_LLAMA ? "llama" : "gpt2");
     if (strcmp(kind, "gpt2") != 0 && strcmp(kind, "llama") != 0) cli_usage(c, "--model is gpt2 or llama, not %s", kind);
+    const char *dtype = cli_text(c, "dtype", tn_dtype_name(d.dtype));
     *k = d;
+    k->dtype = !strcmp(dtype, "bf16") ? TN_BF16 : !strcmp(dtype, "f16") ? TN_F16 : TN_F32;
+    if (strcmp(dtype, tn_dtype_name(k->dtype)) != 0) cli_usage(c, "--dtype is f32, bf16 or f16, not %s", dtype);
     k->model.kind = strcmp(kind, "llama") ? TN_NN_GPT2 : TN_NN_LLAMA;
     k->model.layers = cli_int(c, "layers", d.model.layers, 1, 4096);
     k->model.heads = cli_int(c, "heads", d.model.heads, 1, 1 << 16);
@@ -132,7 +136,8 @@ static void read_text(trainer *t, bool resumed) {
 static tn_tensor loss_of(tn_graph *g, const trainer *t, tn_nn_lm_opts o) {
     tn_shape shape = TN_DIMS(t->k.batch, t->k.block);
     tn_tensor x = tn_input(g, "x", TN_I32, shape), y = tn_input(g, "y", TN_I32, shape);
-    tn_tensor loss = tn_nn_cross_entropy(tn_nn_lm(x, o), y);
+    o.dtype = t->k.dtype;
+    tn_tensor loss = tn_nn_cross_entropy(tn_cast(tn_nn_lm(x, o), TN_F32), y);
     tn_output(loss, "loss");
     return loss;
 }
@@ -147,7 +152,8 @@ static void compile(trainer *t, tn_graph *g, tn_program **p, tn_session **s) {
     tn_graph_free(g);
 }
 
-/* AdamW under a cosine. A run whose gradients are not finite changes nothing but the counter of runs. */
+/* AdamW under a cosine. A run whose gradients are not finite changes nothing but the counter of runs, and for f16 the scale of
+ * the loss, without which small gradients would be 0. */
 static void make_train(trainer *t) {
     tn_graph *g = tn_graph_new(cli_ctx(t->c), "train");
     tn_nn_lm_opts o = t->k.model;
@@ -159,7 +165,11 @@ static void make_train(trainer *t) {
     tn_tensor *params = cli_alloc((size_t)(t->n_params + 1) * sizeof *params),
               *grads = cli_alloc((size_t)(t->n_params + 1) * sizeof *grads);
     for (int i = 0; i < t->n_params; i++) params[i] = tn_graph_param(g, i);
-    if (!tn_graph_status(g)) cli_need(t->c, tn_grad(loss, params, t->n_params, grads));
+    bool scaled = t->k.dtype == TN_F16;
+    tn_tensor scale = scaled ? tn_nn_loss_scale(g, 0, SCALE) : tn_full(g, TN_F32, TN_SCALAR, 1);
+    tn_tensor from = scaled ? tn_mul(loss, scale) : loss;
+    if (!tn_graph_status(g)) cli_need(t->c, tn_grad(from, params, t->n_params, grads));
+    if (scaled) tn_nn_unscale(scale, grads, t->n_params, 0);
     tn_output(tn_nn_norms(grads, t->n_params), "norms");
     tn_tensor norm = tn_nn_clip_norm(grads, t->n_params, 1);
     tn_tensor finite = tn_lt(norm, tn_full(g, TN_F32, TN_SCALAR, INFINITY));
@@ -288,7 +298,7 @@ static void complain(trainer *t, int64_t i) {
         tn_dtype dtype;
         tn_shape shape;
         cli_need(t->c, tn_session_state(t->train, k, &name, &dtype, &shape));
-        if (!strcmp(name, "runs") || strstr(name, "/")) continue;
+        if (!strcmp(name, "runs") || !strcmp(name, SCALE) || strstr(name, "/")) continue;
         if (at++ == bad) break;
     }
     const char *fmt = "step %lld: the loss is %g; the gradient of %s is not finite";
@@ -313,7 +323,9 @@ static double some_steps(trainer *t, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         bool finite = isfinite(t->loss[i]);
         for (int k = 0; k < t->n_params; k++) finite = finite && isfinite(t->norms[i * t->n_params + k]);
-        if (!finite)
+        if (!finite && t->k.dtype == TN_F16 && isfinite(t->loss[i]))
+            t->skipped++; /* the scale was too large, and is half as large now */
+        else if (!finite)
             complain(t, i);
         else
             sum += (double)t->loss[i], good++;
@@ -415,6 +427,7 @@ static void report(trainer *t, double held_out, double seconds, int64_t steps) {
     }
     printf("step %lld of %lld: loss %.4f, held-out text %.4f = %.3f bits a byte; %lld parameters\n", (long long)t->done,
            (long long)t->k.steps, loss, held_out, bits, (long long)params);
+    if (t->skipped) printf("%lld steps were skipped: their gradients were not finite\n", (long long)t->skipped);
     if (steps)
         printf("%.1f s of training, %.0f tokens a second; compiled in %.0f ms\n", seconds, pace, st.compile_seconds * 1e3);
 }
@@ -465,6 +478,7 @@ static const cli_option options[] = {
     { "output", 'o', "FOLDER", "where the model, its vocabulary and checkpoints are written" },
     { "resume", 0, NULL, "go on with what is in the folder, if anything is; options of then hold where none are given" },
     { "model", 0, "KIND", "gpt2 (default) or llama" },
+    { "dtype", 0, "TYPE", "what is computed in: f32 (default), bf16 or f16; parameters and their updates are f32" },
     { "layers", 0, "N", "(default 4)" },
     { "heads", 0, "N", "of attention in a layer (default 4)" },
     { "kv-heads", 0, "N", "llama: heads of keys and values (default: as many)" },

@@ -91,6 +91,7 @@ bool lm_config_load(cli *c, const char *folder, lm_config *out) {
     out->seed = whole(&f, "tenon_seed", 0, 1e15), out->tokens = whole(&f, "tenon_tokens", 0, TN_TEXT_MAX_TOKENS);
     out->text_bytes = whole(&f, "tenon_text_bytes", 0, 1e15);
     out->lr = number(&f, "tenon_lr", 0, 0, 1e6), out->decay = number(&f, "tenon_decay", 0, 0, 1e6);
+    out->dtype = word_is(&f, "tenon_dtype", "bf16") ? TN_BF16 : word_is(&f, "tenon_dtype", "f16") ? TN_F16 : TN_F32;
     out->held_out = number(&f, "tenon_held_out", 0, 0, 1), out->model.dropout = number(&f, "tenon_dropout", 0, 0, 1);
     free(text);
     free(path);
@@ -124,6 +125,7 @@ void lm_config_save(cli *c, const char *folder, const lm_config *k) {
     json_int(&j, "tenon_warmup", k->warmup), json_int(&j, "tenon_seed", k->seed), json_int(&j, "tenon_tokens", k->tokens);
     json_int(&j, "tenon_text_bytes", k->text_bytes), json_number(&j, "tenon_lr", k->lr);
     json_number(&j, "tenon_decay", k->decay), json_number(&j, "tenon_held_out", k->held_out);
+    json_text(&j, "tenon_dtype", tn_dtype_name(k->dtype));
     json_number(&j, "tenon_dropout", o->dropout), json_int(&j, "tenon_group", o->group);
     json_finish(&j);
     if (fclose(f)) cli_fail(c, "out of memory");

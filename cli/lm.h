@@ -13,6 +13,7 @@ typedef struct lm_config {
     tn_nn_lm_opts model;
     int64_t batch, block, steps, warmup, seed, tokens, text_bytes; /* 0: a model that train-lm did not make */
     double lr, decay, held_out;
+    tn_dtype dtype; /* what train-lm computes in; parameters are f32 */
 } lm_config;
 /* False: there is no such file. Ends the program where it is none of a model of a kind that Tenon knows. */
 bool lm_config_load(cli *c, const char *folder, lm_config *out);
