@@ -1,4 +1,5 @@
-/* cmd_generate.c - `tenon generate`: text from a language model, token by token through a cache of keys and values. */
+/* cmd_generate.c - `tenon generate`: text from a language model, token by token through a cache of keys and values; a long
+ * prompt goes into the cache in chunks. */
 #include "lm.h"
 
 #include <stdlib.h>
@@ -6,7 +7,11 @@
 
 typedef struct writer {
     cli *c;
+    lm_config k;
+    lm_gguf *file; /* NULL: a folder */
     tn_bpe *vocab;
+    int32_t begin, end; /* tokens that stand there in every text; -1: there is none */
+    tn_program *p;
     tn_session *s;
     int64_t positions, start; /* start: of the next token */
     float *logits;
@@ -37,21 +42,38 @@ static void show(const writer *w, int32_t id) {
     fflush(stdout);
 }
 
-static tn_session *open_model(cli *c, const lm_config *k, tn_program **p) {
+/* A session that reads `tokens` of them at once; with logits, or the cache alone. */
+static tn_session *open_session(const writer *w, int64_t tokens, bool logits, tn_program **p) {
+    cli *c = w->c;
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
-    tn_nn_lm_opts m = k->model;
     tn_session *s;
-    m.dropout = 0;
     o.threads = (int)cli_int(c, "threads", 0, 0, 1024);
     o.device = cli_device(c);
     tn_graph *g = tn_graph_new(cli_ctx(c), "generate");
-    tn_tensor tokens = tn_input(g, "tokens", TN_I32, TN_DIMS(1, 1)), start = tn_input(g, "start", TN_I64, TN_SCALAR);
-    tn_output(tn_nn_lm_cached(tokens, start, m), "logits");
+    tn_tensor in = tn_input(g, "tokens", TN_I32, TN_DIMS(1, tokens)), start = tn_input(g, "start", TN_I64, TN_SCALAR);
+    tn_tensor y = tn_nn_lm_cached(in, start, w->k.model);
+    if (logits || tn_graph_status(g)) tn_output(y, "logits");
     cli_need(c, tn_compile(g, &o, p));
     cli_need(c, tn_session_new(*p, &s));
-    lm_weights_load(c, c->args[0], s);
+    if (w->file)
+        lm_gguf_weights(w->file, s);
+    else
+        lm_weights_load(c, c->args[0], s);
     tn_graph_free(g);
     return s;
+}
+
+/* All of the prompt but its last token, in whole chunks: one pass over the weights for each. Only the cache is kept. */
+static void read_chunks(writer *w, size_t n_prompt) {
+    int64_t chunk = cli_int(w->c, "chunk", 64, 1, 1 << 20);
+    tn_program *p;
+    if (chunk < 2 || (int64_t)n_prompt > w->positions || (int64_t)n_prompt <= chunk) return;
+    tn_session *s = open_session(w, chunk, false, &p);
+    for (; w->start + chunk < (int64_t)n_prompt; w->start += chunk)
+        cli_need(w->c, tn_run(s, TN_BIND({ "tokens", &w->ids[w->start] }, { "start", &w->start })));
+    int n;
+    cli_need(w->c, tn_session_copy_state(w->s, s, &n));
+    tn_session_free(s), tn_program_free(p);
 }
 
 static void print_json(cli *c, const writer *w, size_t n_prompt, double seconds) {
@@ -72,56 +94,87 @@ static void print_json(cli *c, const writer *w, size_t n_prompt, double seconds)
 }
 
 /* The prompt's tokens; without a prompt the end of a text, or of a line. */
-static size_t read_prompt(cli *c, const tn_bpe *vocab, size_t more, int32_t **out) {
-    const char *prompt = cli_text(c, "prompt", tn_bpe_special_id(vocab, "<|endoftext|>") >= 0 ? "<|endoftext|>" : "\n");
-    size_t n = strlen(prompt), n_ids;
-    if (!n) cli_usage(c, "--prompt is empty");
-    *out = cli_alloc((n + more) * sizeof **out);
-    cli_need(c, tn_bpe_encode(cli_ctx(c), vocab, prompt, n, 1, *out, n, &n_ids));
+static size_t read_prompt(writer *w, size_t more) {
+    cli *c = w->c;
+    const char *prompt = cli_text(c, "prompt", w->begin >= 0 ? "" : w->end >= 0 ? "<|endoftext|>" : "\n");
+    size_t n = strlen(prompt), first = w->begin >= 0, n_ids;
+    if (!n && !first) cli_usage(c, "--prompt is empty");
+    w->ids = cli_alloc((n + more + 1) * sizeof *w->ids);
+    if (first) w->ids[0] = w->begin;
+    cli_need(c, tn_bpe_encode(cli_ctx(c), w->vocab, prompt, n, 1, w->ids + first, n, &n_ids));
+    n_ids += first;
+    for (size_t i = 0; i < n_ids; i++)
+        if (w->ids[i] >= w->k.model.vocab)
+            cli_fail(c, "the prompt has token %d, the model has %lld: the vocabulary is another model's", w->ids[i],
+                     (long long)w->k.model.vocab);
     return n_ids;
 }
 
-static int run(cli *c) {
-    lm_config k;
-    if (!lm_config_load(c, c->args[0], &k)) cli_fail(c, "%s has no config.json: it is no model's folder", c->args[0]);
-    if (k.model.positions < 2) cli_fail(c, "%s: a model with %lld positions", c->args[0], (long long)k.model.positions);
-    size_t n = (size_t)cli_int(c, "tokens", 200, 0, 1 << 24);
+static void open_model(writer *w) {
+    cli *c = w->c;
+    const char *path = c->args[0];
+    int64_t context = cli_int(c, "context", 4096, 2, 1 << 30);
+    if (lm_is_gguf(path)) {
+        w->file = lm_gguf_open(c, path, context, &w->k);
+        w->vocab = lm_gguf_vocab(w->file, &w->begin, &w->end);
+    } else {
+        if (!lm_config_load(c, path, &w->k)) cli_fail(c, "%s has no config.json: it is no model's folder", path);
+        if (w->k.model.kind == TN_NN_LLAMA && w->k.model.positions > context) w->k.model.positions = context;
+        w->vocab = lm_vocab_load(c, path);
+        if (!w->k.model.group) w->k.model.weights = lm_weights_dtype(c, path);
+        w->begin = -1, w->end = tn_bpe_special_id(w->vocab, "<|endoftext|>");
+    }
+    if (w->k.model.positions < 2) cli_fail(c, "%s: a model with %lld positions", path, (long long)w->k.model.positions);
+    w->positions = w->k.model.positions, w->k.model.dropout = 0;
+    w->logits = cli_alloc((size_t)w->k.model.vocab * sizeof *w->logits);
+    w->s = open_session(w, 1, true, &w->p);
+}
+
+static void close_model(writer *w) {
+    tn_session_free(w->s), tn_program_free(w->p);
+    tn_bpe_free(cli_ctx(w->c), w->vocab);
+    lm_gguf_close(w->file);
+    free(w->logits);
+    free(w->ids);
+}
+
+static void write_tokens(writer *w, size_t n) {
+    cli *c = w->c;
     tn_text_sample_opts o = { .temperature = cli_number(c, "temperature", 0.8, 0, 1e6),
                               .top_k = (int)cli_int(c, "top-k", 0, 0, TN_TEXT_MAX_TOKENS),
                               .top_p = cli_number(c, "top-p", 1, 0, 1) };
     uint64_t random = (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX);
-    tn_program *p;
-    writer w = { .c = c, .vocab = lm_vocab_load(c, c->args[0]), .positions = k.model.positions };
-    size_t n_prompt = read_prompt(c, w.vocab, n, &w.ids);
-    w.logits = cli_alloc((size_t)k.model.vocab * sizeof *w.logits);
-    w.s = open_model(c, &k, &p);
-    for (; w.n < n_prompt; w.n++) {
-        if (w.ids[w.n] >= k.model.vocab)
-            cli_fail(c, "the prompt has token %d, the model has %lld: the vocabulary is another model's", w.ids[w.n],
-                     (long long)k.model.vocab);
-        feed(&w, w.n);
-        if (!c->json) show(&w, w.ids[w.n]);
-    }
-    double begin = cli_seconds();
-    int32_t end = tn_bpe_special_id(w.vocab, "<|endoftext|>");
     for (size_t i = 0; i < n; i++) {
         int32_t id;
-        cli_need(c, tn_text_sample(cli_ctx(c), w.logits, (size_t)k.model.vocab, &o, &random, &id));
-        if (id == end) break;
-        w.ids[w.n++] = id;
-        if (!c->json) show(&w, id);
-        if (i + 1 < n) feed(&w, w.n - 1);
+        cli_need(c, tn_text_sample(cli_ctx(c), w->logits, (size_t)w->k.model.vocab, &o, &random, &id));
+        if (id == w->end) break;
+        w->ids[w->n++] = id;
+        if (!c->json) show(w, id);
+        if (i + 1 < n) feed(w, w->n - 1);
     }
-    double seconds = cli_seconds() - begin;
+}
+
+static int run(cli *c) {
+    size_t n = (size_t)cli_int(c, "tokens", 200, 0, 1 << 24);
+    writer w = { .c = c };
+    open_model(&w);
+    size_t n_prompt = read_prompt(&w, n);
+    double begin = cli_seconds();
+    read_chunks(&w, n_prompt);
+    for (; w.n < n_prompt; w.n++) {
+        if ((int64_t)w.n >= w.start) feed(&w, w.n);
+        if (!c->json && w.ids[w.n] != w.begin) show(&w, w.ids[w.n]);
+    }
+    double middle = cli_seconds();
+    write_tokens(&w, n);
+    double seconds = cli_seconds() - middle;
     if (c->json)
         print_json(c, &w, n_prompt, seconds);
     else
         putchar('\n');
-    cli_note(c, "%zu tokens in %.2f s: %.0f a second", w.n - n_prompt, seconds, (double)(w.n - n_prompt) / seconds);
-    tn_session_free(w.s), tn_program_free(p);
-    tn_bpe_free(cli_ctx(c), w.vocab);
-    free(w.logits);
-    free(w.ids);
+    cli_note(c, "%zu tokens read in %.2f s: %.0f a second; %zu written in %.2f s: %.0f a second", n_prompt, middle - begin,
+             (double)n_prompt / (middle - begin), w.n - n_prompt, seconds, (double)(w.n - n_prompt) / seconds);
+    close_model(&w);
     return CLI_OK;
 }
 
@@ -132,6 +185,8 @@ static const cli_option options[] = {
     { "top-k", 0, "K", "only the K likeliest tokens (default 0: all)" },
     { "top-p", 0, "P", "only the likeliest tokens that make up P of the probability (default 1: all)" },
     { "seed", 's', "N", "of the random numbers (default 1)" },
+    { "chunk", 0, "N", "tokens of the prompt that are read at once (default 64)" },
+    { "context", 0, "N", "positions of a Llama, whose cache is that long (default 4096, or all that it has)" },
     { "threads", 't', "N", "CPU threads; 0 (default) = as many as the process may use" },
     { "device", 'd', "NAME", "cpu (default), cuda, opencl, null, or auto" },
     { NULL, 0, NULL, NULL },
@@ -139,15 +194,18 @@ static const cli_option options[] = {
 
 const cli_command command_generate = {
     "generate",
-    "FOLDER",
+    "MODEL",
     "write text with a language model",
-    "FOLDER is what train-lm wrote, or a GPT-2 or Llama from Hugging Face: config.json, model.safetensors, vocab.json, "
-    "merges.txt.\n"
+    "MODEL is a folder: what train-lm wrote, or a GPT-2 or Llama from Hugging Face: config.json, model.safetensors, "
+    "vocab.json, "
+    "merges.txt;\n"
+    "or a GGUF of these classes with a byte-level BPE: f32, f16, bf16, q8_0, q4_0, q4_k, q6_k.\n"
     "The same seed gives the same text. When all positions of the model are taken, the last half of the text is read again.\n\n"
     "examples:\n"
     "  tenon generate kjv --prompt='And God said' --tokens=300\n"
     "  tenon generate gpt2 --prompt='The joint' --temperature=0.7 --top-p=0.95 --seed=7\n"
-    "  tenon generate kjv --temperature=0 --json",
+    "  tenon generate kjv --temperature=0 --json\n"
+    "  tenon generate llama-1b-q8_0.gguf --prompt='The joint' --context=2048",
     1,
     1,
     options,

@@ -1,5 +1,5 @@
-/* cmd_quantize.c - `tenon quantize`: the matrices of a language model as 8-bit numbers with a scale for each group of inputs.
- */
+/* cmd_quantize.c - `tenon quantize`: the matrices of a language model as 8-bit numbers with a scale for each group of inputs,
+ * or as bf16. */
 #include "lm.h"
 #include "tenon/tenon_io.h"
 
@@ -56,6 +56,26 @@ static void quantise(quantiser *q, const char *name, const char *scale_name, tn_
     add(q, scale_name, TN_F32, scales, scale);
 }
 
+/* Rounded to bf16, to the nearest, ties to even. */
+static void halve(quantiser *q, const char *name, tn_shape shape) {
+    float *w = wide(q, name, shape);
+    size_t n = (size_t)shape_count(shape);
+    uint16_t *half = cli_alloc(n * sizeof *half + 1);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits, back;
+        float v;
+        memcpy(&bits, &w[i], sizeof bits);
+        bits += 0x7fff + (bits >> 16 & 1);
+        half[i] = (uint16_t)(bits >> 16), back = bits & 0xffff0000;
+        memcpy(&v, &back, sizeof v);
+        if (!isfinite(w[i]) || !isfinite(v)) cli_fail(q->c, "%s: %s has an element that is %g", q->path, name, (double)w[i]);
+        q->squares += (double)w[i] * (double)w[i];
+        q->errors += ((double)w[i] - (double)v) * ((double)w[i] - (double)v);
+    }
+    free(w);
+    add(q, name, TN_BF16, shape, half);
+}
+
 /* The states of the quantised model, each from an array of the file; a scale follows its matrix. */
 static void convert(quantiser *q, tn_graph *g, int64_t group) {
     int n = tn_graph_n_states(g);
@@ -65,6 +85,10 @@ static void convert(quantiser *q, tn_graph *g, int64_t group) {
         tn_tensor x = tn_graph_state(g, i);
         tn_shape shape = tn_tensor_shape(x);
         progress_step(&bar, i, tn_tensor_name(x));
+        if (tn_tensor_dtype(x) == TN_BF16) {
+            halve(q, tn_tensor_name(x), shape);
+            continue;
+        }
         if (tn_tensor_dtype(x) != TN_I8) {
             add(q, tn_tensor_name(x), TN_F32, shape, wide(q, tn_tensor_name(x), shape));
             continue;
@@ -92,7 +116,13 @@ static int run(cli *c) {
     if (!to) cli_usage(c, "quantize needs --output=FOLDER");
     if (!lm_config_load(c, from, &k)) cli_fail(c, "%s has no config.json: it is no model's folder", from);
     if (k.model.group) cli_fail(c, "%s is quantised already", from);
-    k.model.group = cli_int(c, "group", 32, 1, 1 << 20), k.model.dropout = 0;
+    int64_t bits = cli_int(c, "bits", 8, 8, 16);
+    if (bits != 8 && bits != 16) cli_usage(c, "--bits is 8 or 16, not %lld", (long long)bits);
+    if (bits == 8)
+        k.model.group = cli_int(c, "group", 32, 1, 1 << 20);
+    else
+        k.model.weights = TN_BF16;
+    k.model.dropout = 0;
     if (mkdir(to, 0777) && errno != EEXIST) cli_fail(c, "%s: %s", to, strerror(errno));
     tn_graph *g = tn_graph_new(cli_ctx(c), "quantised");
     tn_nn_lm(tn_input(g, "tokens", TN_I32, TN_DIMS(1, 1)), k.model);
@@ -127,16 +157,18 @@ static int run(cli *c) {
 
 static const cli_option options[] = {
     { "output", 'o', "FOLDER", "where the quantised model is written" },
-    { "group", 0, "N", "neighbouring inputs that share a scale (default 32)" },
+    { "bits", 0, "N", "8 (default), or 16: bf16" },
+    { "group", 0, "N", "neighbouring inputs that share a scale of 8-bit numbers (default 32)" },
     { NULL, 0, NULL, NULL },
 };
 
 const cli_command command_quantize = {
     "quantize",
     "FOLDER",
-    "a language model with 8-bit weights",
-    "Matrices become 8-bit numbers with an f32 scale for each group of inputs; a token then moves about a quarter of the "
-    "bytes.\n"
+    "a language model with 8-bit or 16-bit weights",
+    "Matrices become 8-bit numbers with an f32 scale for each group of inputs, or bf16; a token then moves about a quarter, or "
+    "half, "
+    "of the bytes.\n"
     "FOLDER is what train-lm wrote, or a model from Hugging Face, as for generate, which reads the result.\n\n"
     "examples:\n"
     "  tenon quantize kjv -o kjv8 && tenon generate kjv8 --prompt='And God said'",

@@ -158,6 +158,21 @@ const tn_io_tensor *lm_weight(cli *c, const char *path, const tn_io_tensors *fil
     return x;
 }
 
+tn_dtype lm_weights_dtype(cli *c, const char *folder) {
+    char *path = lm_path(folder, "model.safetensors");
+    tn_io_tensors *file;
+    cli_need(c, tn_io_safetensors_load(cli_ctx(c), path, &file));
+    tn_dtype t = TN_N_DTYPES;
+    for (int i = 0; i < tn_io_tensors_count(file); i++) {
+        const tn_io_tensor *x = tn_io_tensors_get(file, i);
+        if (x && x->shape.rank == 2 && !strstr(x->name, "wpe.weight"))
+            t = t == TN_N_DTYPES || t == x->dtype ? x->dtype : TN_F32;
+    }
+    tn_io_tensors_free(file);
+    free(path);
+    return t == TN_F16 || t == TN_BF16 ? t : TN_F32;
+}
+
 void lm_weights_load(cli *c, const char *folder, tn_session *s) {
     char *path = lm_path(folder, "model.safetensors");
     tn_io_tensors *file;

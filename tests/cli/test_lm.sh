@@ -83,6 +83,29 @@ for m in whole llama; do
     "$tenon" generate ${m}8 -p "The value " --temperature 0 -n 4 --json -q >b 2>err || fail "8-bit weights: $(cat err)"
     python3 -c 'import json; assert json.load(open("a"))["ids"] == json.load(open("b"))["ids"]' || fail "another text: $(cat a b)"
 done
+# bf16 weights: half of the bytes, the same text for a while.
+"$tenon" quantize whole -o whole16 --bits 16 --json -q >a 2>err || fail "quantize to bf16: $(cat err)"
+python3 -c 'import json; e = json.load(open("a"))["relative_error"]; assert 0.0005 < e < 0.003, e' || fail "error of bf16"
+[ "$(stat -c %s whole16/model.safetensors)" -lt $((3 * $(stat -c %s whole/model.safetensors) / 4)) ] || fail "bf16 is no smaller"
+"$tenon" generate whole16 -p "The value " --temperature 0 -n 4 --json -q >b 2>err || fail "bf16 weights: $(cat err)"
+"$tenon" generate whole -p "The value " --temperature 0 -n 4 --json -q >a || fail "generate"
+python3 -c 'import json; assert json.load(open("a"))["ids"] == json.load(open("b"))["ids"]' || fail "another text: $(cat a b)"
+# Narrow types compute as f32 does within their noise, with parameters in f32; steps that f16's scale spoils are counted.
+for t in bf16 f16; do
+    "$tenon" train-lm text -o $t --dtype $t "${small[@]}" --json -q >a 2>err || fail "$t: $(cat err)"
+    python3 - $t <<'EOP' || fail "$t: $(cat a out)"
+import json, struct, sys
+r = json.load(open("a"))
+f32 = [float(l.split(",")[2]) for l in open("whole/loss.csv")][-1]
+assert abs(r["held_out_loss"] - f32) < 0.03 * f32 and 0 <= r["skipped"] < 20, (r, f32)
+raw = open(sys.argv[1] + "/model.safetensors", "rb").read()
+head = json.loads(raw[8 : 8 + struct.unpack("<Q", raw[:8])[0]])
+assert all(v["dtype"] == "F32" for k, v in head.items() if k != "__metadata__")
+EOP
+    "$tenon" train-lm text -o $t --resume --steps 80 -q >/dev/null 2>err || fail "$t resumed: $(cat err)"
+    grep -q "\"tenon_dtype\": \"$t\"" $t/config.json || fail "$t is not kept"
+    "$tenon" generate $t -n 3 -q >/dev/null || fail "$t writes nothing"
+done
 # The example learns; called again, it has nothing left to do.
 steps() { (mkdir -p "$1" && cd "$1" && "$BUILD_DIR/examples/gpt" --steps "$2" --json ../text); }
 steps one 16 >a 2>err || fail "example: $(cat err)"
@@ -98,11 +121,13 @@ wrong() { # CODE WORDS COMMAND OPTIONS..
 wrong 1 "has a model already" train-lm text -o whole
 wrong 2 "needs --output" train-lm text
 wrong 1 "too few for" train-lm text -o few --block 4000
+wrong 2 "f32, bf16 or f16" train-lm text -o x --dtype f64
 wrong 2 "gpt2 or llama" train-lm text -o x --model rnn
 head -c 10000 text >other
 wrong 1 "was trained on a text of 20000" train-lm other -o whole --resume
 wrong 1 "h.1.* is not in the file" train-lm text -o whole --resume --layers 2
 wrong 1 "no model's folder" generate nowhere
+wrong 2 "8 or 16" quantize whole -o x --bits 9
 wrong 1 "quantised already" quantize whole8 -o x
 wrong 1 "no groups of\|groups of 7" quantize whole -o x --group 7
 wrong 1 "step [0-9]*: the loss is .*gradient of .* is not finite" train-lm text -o nan "${small[@]}" --lr 1000 --warmup 0 --decay 900

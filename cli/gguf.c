@@ -1,0 +1,319 @@
+/* gguf.c - language models in one file of llama.cpp: sizes and vocabulary from its metadata, weights from its arrays.
+ *
+ * In: a GGUF of the classes llama or gpt2, whose header tn_io_gguf_load has checked; from anywhere, so every number is checked
+ * again for what it means. Out: the same model as from a folder of Hugging Face's, with its names and layouts. Weights in
+ * blocks of 32 numbers with one scale (q8_0, q4_0) stay 8-bit numbers, with the same values; others become f32. */
+#include "lm.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { BLOCK = 32 /* numbers of q8_0 and q4_0 */, MOST_LAYERS = 4096 };
+
+struct lm_gguf {
+    cli *c;
+    const char *path;
+    tn_io_gguf *file;
+    bool llama;
+    tn_nn_lm_opts model;
+};
+
+bool lm_is_gguf(const char *path) {
+    struct stat s;
+    return !stat(path, &s) && S_ISREG(s.st_mode);
+}
+
+/* ---- sizes ---- */
+
+static const char *key_of(const lm_gguf *f, const char *key, char *full /* [128] */) {
+    snprintf(full, 128, "%s.%s", f->llama ? "llama" : "gpt2", key);
+    return full;
+}
+static double number(const lm_gguf *f, const char *key, double fallback, double lo, double hi) {
+    char full[128];
+    double v = fallback;
+    if (!tn_io_gguf_number(f->file, key_of(f, key, full), &v) && isnan(fallback))
+        cli_fail(f->c, "%s: there is no \"%s\"", f->path, full);
+    if (!(v >= lo && v <= hi)) cli_fail(f->c, "%s: \"%s\" is %g, not a number from %g to %g", f->path, full, v, lo, hi);
+    return v;
+}
+static int64_t whole(const lm_gguf *f, const char *key, double fallback, double hi) {
+    double v = number(f, key, fallback, fallback == 0 ? 0 : 1, hi);
+    if (v != floor(v)) cli_fail(f->c, "%s: \"%s\" is %g, not a whole number", f->path, key, v);
+    return (int64_t)v;
+}
+
+static const tn_io_gguf_tensor *array_of(const lm_gguf *f, const char *name) {
+    const tn_io_gguf_tensor *t = tn_io_gguf_find(f->file, name);
+    if (!t) cli_fail(f->c, "%s: there is no array \"%s\"", f->path, name);
+    return t;
+}
+
+/* Whether all matrices have one of two types. A table of positions is small, and may have any. */
+static bool all_are(const lm_gguf *f, tn_io_gguf_type a, tn_io_gguf_type b) {
+    for (int i = 0; i < tn_io_gguf_count(f->file); i++) {
+        const tn_io_gguf_tensor *t = tn_io_gguf_get(f->file, i);
+        if (t->shape.rank == 2 && strcmp(t->name, "position_embd.weight") != 0 && t->type != a && t->type != b) return false;
+    }
+    return true;
+}
+
+static void read_sizes(lm_gguf *f) {
+    const char *kind = tn_io_gguf_text(f->file, "general.architecture");
+    tn_nn_lm_opts *o = &f->model;
+    if (!kind) cli_fail(f->c, "%s: there is no \"general.architecture\"", f->path);
+    f->llama = !strcmp(kind, "llama");
+    if (!f->llama && strcmp(kind, "gpt2") != 0)
+        cli_fail(f->c, "%s: a model of the class %.40s; llama and gpt2 are read", f->path, kind);
+    o->kind = f->llama ? TN_NN_LLAMA : TN_NN_GPT2;
+    o->positions = whole(f, "context_length", NAN, 1e8), o->width = whole(f, "embedding_length", NAN, 1e6);
+    o->layers = whole(f, "block_count", NAN, MOST_LAYERS), o->heads = whole(f, "attention.head_count", NAN, 1e6);
+    o->hidden = whole(f, "feed_forward_length", NAN, 1e8);
+    const tn_io_gguf_tensor *table = array_of(f, "token_embd.weight");
+    if (table->shape.rank != 2 || table->shape.dim[0] > TN_TEXT_MAX_TOKENS)
+        cli_fail(f->c, "%s: token_embd.weight is no table of up to %d tokens", f->path, TN_TEXT_MAX_TOKENS);
+    o->vocab = table->shape.dim[0];
+    o->group = all_are(f, TN_GGUF_Q8_0, TN_GGUF_Q4_0) ? BLOCK : 0;
+    o->weights = all_are(f, TN_GGUF_BF16, TN_GGUF_BF16) ? TN_BF16 : all_are(f, TN_GGUF_F16, TN_GGUF_F16) ? TN_F16 : TN_F32;
+    if (!f->llama) {
+        o->eps = number(f, "attention.layer_norm_epsilon", 1e-5, 0, 1);
+        return;
+    }
+    o->kv_heads = whole(f, "attention.head_count_kv", (double)o->heads, 1e6);
+    o->eps = number(f, "attention.layer_norm_rms_epsilon", 1e-5, 0, 1);
+    o->rope_base = number(f, "rope.freq_base", 10000, 1, 1e12);
+    o->tied = !tn_io_gguf_find(f->file, "output.weight");
+    int64_t head = o->width / o->heads, turned = whole(f, "rope.dimension_count", (double)head, 1e6);
+    const char *scaling = tn_io_gguf_text(f->file, "llama.rope.scaling.type");
+    if (turned != head)
+        cli_fail(f->c, "%s: \"rope.dimension_count\" is %lld, heads are %lld wide: they must be equal", f->path,
+                 (long long)turned, (long long)head);
+    if ((scaling && strcmp(scaling, "none") != 0) || tn_io_gguf_find(f->file, "rope_freqs.weight"))
+        cli_fail(f->c, "%s: scaled rotary positions are not supported", f->path);
+}
+
+lm_gguf *lm_gguf_open(cli *c, const char *path, int64_t context, lm_config *out) {
+    lm_gguf *f = cli_alloc(sizeof *f);
+    *f = (lm_gguf){ .c = c, .path = path };
+    cli_need(c, tn_io_gguf_load(cli_ctx(c), path, &f->file));
+    read_sizes(f);
+    if (f->llama && f->model.positions > context) f->model.positions = context; /* rotary positions have no table */
+    *out = (lm_config){ .model = f->model };
+    return f;
+}
+
+void lm_gguf_close(lm_gguf *f) {
+    if (f) tn_io_gguf_free(f->file);
+    free(f);
+}
+
+/* ---- vocabulary ---- */
+
+typedef struct list { /* texts as they are printed */
+    FILE *f;
+    json j;
+    int32_t id;
+    bool bad;
+} list;
+static void add_token(void *ud, const char *text, size_t n) {
+    list *l = ud;
+    char *key = cli_alloc(n + 1);
+    memcpy(key, text, n), key[n] = 0;
+    l->bad |= strlen(key) != n;
+    json_int(&l->j, key, l->id++);
+    free(key);
+}
+static void add_merge(void *ud, const char *text, size_t n) {
+    list *l = ud;
+    l->bad |= memchr(text, '\n', n) != NULL;
+    fwrite(text, 1, n, l->f), fputc('\n', l->f);
+}
+
+static tn_bpe_split split_of(const lm_gguf *f) {
+    static const char *const gpt2[] = { "default", "gpt-2", "gpt2" }, *const llama3[] = { "llama-bpe", "llama3", "llama-v3",
+                                                                                          "cl100k" };
+    const char *rule = tn_io_gguf_text(f->file, "tokenizer.ggml.pre");
+    for (size_t i = 0; i < sizeof gpt2 / sizeof *gpt2; i++)
+        if (!rule || !strcmp(rule, gpt2[i])) return TN_BPE_GPT2;
+    for (size_t i = 0; i < sizeof llama3 / sizeof *llama3; i++)
+        if (!strcmp(rule, llama3[i])) return TN_BPE_CL100K;
+    cli_fail(f->c, "%s: words are split as %.40s does it; gpt-2 and llama-bpe are known", f->path, rule);
+}
+
+static int32_t token_of(const lm_gguf *f, const char *key) {
+    double v;
+    if (!tn_io_gguf_number(f->file, key, &v)) return -1;
+    if (!(v >= 0 && v < (double)f->model.vocab) || v != floor(v))
+        cli_fail(f->c, "%s: \"%s\" is %g, which is no token of %lld", f->path, key, v, (long long)f->model.vocab);
+    return (int32_t)v;
+}
+
+tn_bpe *lm_gguf_vocab(lm_gguf *f, int32_t *begin, int32_t *end) {
+    const char *kind = tn_io_gguf_text(f->file, "tokenizer.ggml.model"), *tokens = "tokenizer.ggml.tokens";
+    if (!kind || strcmp(kind, "gpt2") != 0)
+        cli_fail(f->c, "%s: a tokenizer of the kind %.40s; byte-level BPE (gpt2) is read", f->path, kind ? kind : "none");
+    char *text[2] = { NULL };
+    size_t n[2] = { 0 };
+    FILE *out[2] = { open_memstream(&text[0], &n[0]), open_memstream(&text[1], &n[1]) };
+    if (!out[0] || !out[1]) cli_fail(f->c, "out of memory");
+    list vocab = { .j = { .f = out[0], .depth = 1 } }, merges = { .f = out[1] };
+    fputc('{', out[0]);
+    if (tn_io_gguf_texts(f->file, tokens, add_token, &vocab) < 0) cli_fail(f->c, "%s: there is no \"%s\"", f->path, tokens);
+    json_finish(&vocab.j);
+    (void)tn_io_gguf_texts(f->file, "tokenizer.ggml.merges", add_merge, &merges);
+    if (fclose(out[0]) || fclose(out[1])) cli_fail(f->c, "out of memory");
+    if (vocab.bad || merges.bad) cli_fail(f->c, "%s: a token has a zero in it, or a merge an end of line", f->path);
+    if (vocab.id > f->model.vocab)
+        cli_fail(f->c, "%s: %d tokens, token_embd.weight has %lld", f->path, vocab.id, (long long)f->model.vocab);
+    tn_bpe *b;
+    cli_need(f->c, tn_bpe_parse(cli_ctx(f->c), text[0], n[0], text[1], n[1], split_of(f), &b));
+    free(text[0]), free(text[1]);
+    double adds = 0;
+    (void)tn_io_gguf_number(f->file, "tokenizer.ggml.add_bos_token", &adds);
+    *begin = adds != 0 ? token_of(f, "tokenizer.ggml.bos_token_id") : -1;
+    *end = token_of(f, "tokenizer.ggml.eos_token_id");
+    return b;
+}
+
+/* ---- weights ---- */
+
+/* Hugging Face's name (without its number of a layer) and GGUF's. */
+typedef struct array_name {
+    const char *theirs, *ours;
+    enum {
+        PLAIN,
+        TURNED /* GPT-2's [in,out] is [out,in] there */,
+        PAIRS /* rows of a head that turn together: side by side */
+    } how;
+} array_name;
+static const array_name gpt2_layer[] = {
+    { "attn_norm", "ln_1", PLAIN },    { "attn_qkv", "attn.c_attn", TURNED }, { "attn_output", "attn.c_proj", TURNED },
+    { "ffn_norm", "ln_2", PLAIN },     { "ffn_up", "mlp.c_fc", TURNED },      { "ffn_down", "mlp.c_proj", TURNED },
+    { "position_embd", "wpe", PLAIN }, { "token_embd", "wte", PLAIN },        { "output_norm", "ln_f", PLAIN },
+};
+static const array_name llama_layer[] = {
+    { "attn_norm", "input_layernorm", PLAIN },    { "attn_q", "self_attn.q_proj", PAIRS },
+    { "attn_k", "self_attn.k_proj", PAIRS },      { "attn_v", "self_attn.v_proj", PLAIN },
+    { "attn_output", "self_attn.o_proj", PLAIN }, { "ffn_norm", "post_attention_layernorm", PLAIN },
+    { "ffn_gate", "mlp.gate_proj", PLAIN },       { "ffn_up", "mlp.up_proj", PLAIN },
+    { "ffn_down", "mlp.down_proj", PLAIN },       { "token_embd", "model.embed_tokens", PLAIN },
+    { "output_norm", "model.norm", PLAIN },       { "output", "lm_head", PLAIN },
+};
+
+/* What the state `name` (such as "h.3.ln_1.weight") is called in the file; *how: how it lies there. */
+static const tn_io_gguf_tensor *find_array(const lm_gguf *f, const char *name, int *how) {
+    const array_name *names = f->llama ? llama_layer : gpt2_layer;
+    size_t n = f->llama ? sizeof llama_layer / sizeof *llama_layer : sizeof gpt2_layer / sizeof *gpt2_layer;
+    const char *prefix = f->llama ? "model.layers." : "h.", *part = name, *last = strrchr(name, '.');
+    int layer = -1, used = 0;
+    char full[128];
+    if (!strncmp(name, prefix, strlen(prefix)) && sscanf(name + strlen(prefix), "%d.%n", &layer, &used) == 1)
+        part = name + strlen(prefix) + used;
+    for (size_t i = 0; i < n && last; i++) {
+        size_t length = strlen(names[i].ours);
+        if (part + length != last || strncmp(part, names[i].ours, length) != 0) continue;
+        if (layer >= 0)
+            snprintf(full, sizeof full, "blk.%d.%s%.12s", layer, names[i].theirs, last);
+        else
+            snprintf(full, sizeof full, "%s%.12s", names[i].theirs, last);
+        *how = names[i].how;
+        return array_of(f, full);
+    }
+    cli_fail(f->c, "%s: the model has %s, which files of this class have not", f->path, name);
+}
+
+/* The row of the state that row r of the file is: rotary pairs, which the file has side by side, are half a head apart. */
+static int64_t row_of(const lm_gguf *f, int how, int64_t r) {
+    int64_t head = f->model.width / f->model.heads, i = r % head;
+    return how == PAIRS ? r - i + i % 2 * (head / 2) + i / 2 : r;
+}
+
+/* The array must have `rows` rows of `columns` numbers. */
+static void check_shape(const lm_gguf *f, const tn_io_gguf_tensor *t, int64_t rows, int64_t columns) {
+    bool vector = t->shape.rank == 1;
+    int64_t have = vector ? 1 : t->shape.dim[0], of = t->shape.dim[t->shape.rank - 1];
+    if (t->shape.rank > 2 || have != rows || of != columns)
+        cli_fail(f->c, "%s: \"%s\" has rows of %lld numbers, %lld of them; the sizes of the model say %lld and %lld", f->path,
+                 t->name, (long long)of, (long long)have, (long long)columns, (long long)rows);
+}
+
+static float *wide(const lm_gguf *f, const tn_io_gguf_tensor *t, size_t n) {
+    float *x = cli_alloc(n * sizeof *x + 1);
+    cli_need(f->c, tn_io_gguf_read(cli_ctx(f->c), t, x, n));
+    return x;
+}
+
+/* Numbers of a plain type, of 2 or 4 bytes, at their places in the state. */
+static void place_numbers(const lm_gguf *f, int how, bool turned, const void *from, int64_t rows, int64_t columns, size_t size,
+                          void *to) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t k = 0; k < columns; k++) {
+            int64_t at = turned ? k * rows + r : row_of(f, how, r) * columns + k;
+            memcpy((uint8_t *)to + (size_t)at * size, (const uint8_t *)from + (size_t)(r * columns + k) * size, size);
+        }
+}
+
+/* A state of f32, or of 16 bits as the file has them. */
+static void set_plain(const lm_gguf *f, tn_session *s, const char *name, tn_dtype dtype, tn_shape shape) {
+    int how;
+    const tn_io_gguf_tensor *t = find_array(f, name, &how);
+    bool turned = how == TURNED && shape.rank == 2, same = t->type == (dtype == TN_BF16  ? TN_GGUF_BF16
+                                                                       : dtype == TN_F16 ? TN_GGUF_F16
+                                                                                         : TN_GGUF_F32);
+    int64_t rows = shape.rank == 2 ? shape.dim[turned] : 1, columns = shape.rank == 2 ? shape.dim[!turned] : shape.dim[0];
+    check_shape(f, t, rows, columns);
+    if (!same && dtype != TN_F32)
+        cli_fail(f->c, "%s: \"%s\" is %s, other matrices are %s", f->path, t->name, tn_io_gguf_type_name(t->type),
+                 tn_dtype_name(dtype));
+    size_t n = (size_t)(rows * columns), size = tn_dtype_size(dtype);
+    float *x = same ? NULL : wide(f, t, n);
+    void *y = cli_alloc(n * size + 1);
+    place_numbers(f, how, turned, x ? (const void *)x : t->data, rows, columns, size, y);
+    cli_need(f->c, tn_session_set(s, name, y, n * size));
+    free(x);
+    free(y);
+}
+
+/* The numbers of a matrix in blocks, and their scales, as the states `name` and `name`_scale. */
+static void set_blocks(const lm_gguf *f, tn_session *s, const char *name, tn_shape shape) {
+    int how;
+    const tn_io_gguf_tensor *t = find_array(f, name, &how);
+    bool turned = how == TURNED, eight = t->type == TN_GGUF_Q8_0;
+    int64_t rows = shape.dim[turned], columns = shape.dim[!turned], blocks = columns / BLOCK;
+    check_shape(f, t, rows, columns);
+    int8_t *q = cli_alloc((size_t)(rows * columns) + 1);
+    float *scale = cli_alloc((size_t)(rows * blocks) * sizeof *scale + 1);
+    const uint8_t *at = t->data;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t b = 0; b < blocks; b++, at += eight ? 34 : 18) {
+            int64_t row = row_of(f, how, r);
+            cli_need(f->c, tn_io_to_f32(cli_ctx(f->c), TN_F16, at, 1, &scale[turned ? b * rows + r : row * blocks + b]));
+            for (int64_t k = 0; k < BLOCK; k++) { /* q4_0: the low halves of 16 bytes, then the high ones */
+                int v = eight ? (int8_t)at[2 + k] : (at[2 + k % 16] >> (k < 16 ? 0 : 4) & 15) - 8;
+                q[turned ? (b * BLOCK + k) * rows + r : row * columns + b * BLOCK + k] = (int8_t)v;
+            }
+        }
+    char *of_scale = cli_format("%s_scale", name);
+    cli_need(f->c, tn_session_set(s, name, q, (size_t)(rows * columns)));
+    cli_need(f->c, tn_session_set(s, of_scale, scale, (size_t)(rows * blocks) * sizeof *scale));
+    free(of_scale);
+    free(q);
+    free(scale);
+}
+
+void lm_gguf_weights(lm_gguf *f, tn_session *s) {
+    for (int i = 0; i < tn_session_n_states(s); i++) {
+        const char *name;
+        tn_dtype dtype;
+        tn_shape shape;
+        cli_need(f->c, tn_session_state(s, i, &name, &dtype, &shape));
+        size_t n = strlen(name);
+        if (!strncmp(name, "cache.", 6) || (n > 6 && !strcmp(name + n - 6, "_scale"))) continue;
+        if (dtype == TN_I8)
+            set_blocks(f, s, name, shape);
+        else
+            set_plain(f, s, name, dtype, shape);
+    }
+}
