@@ -607,6 +607,11 @@ TN_API TN_CHECK tn_status tn_session_set_states(tn_session *s, const void *const
 /* Copies every state of `from` that `to` has under the same name, shape and dtype; the number copied is written to out_n (may
  * be NULL). */
 TN_API TN_CHECK tn_status tn_session_copy_state(tn_session *to, const tn_session *from, int *out_n);
+/* From its next run on `to` reads the states that no run changes where `from` has them: nothing is copied, and nothing is
+ * allocated. Both are sessions of one program. When one of them sets such a state later, it has its own from then on, and the
+ * other one keeps its values; freeing `from` is fine. So a new set of weights goes to many sessions at once: copy it into one
+ * session, and let each of the others share it between two runs. Not in mode immediate: TN_ERR_UNSUPPORTED. */
+TN_API TN_CHECK tn_status tn_session_share_states(tn_session *to, const tn_session *from);
 
 /* Inputs and outputs of a program, in declaration order. kind: 'i' input, 'o' output. */
 TN_API int tn_program_n_slots(const tn_program *p);

@@ -371,3 +371,13 @@ tn_status tn_session_copy_state(tn_session *to, const tn_session *from, int *out
     if (out_n) *out_n = n;
     return code;
 }
+
+tn_status tn_session_share_states(tn_session *to, const tn_session *from) {
+    if (!to || !from) return TN_ERR_INVAL;
+    if (to->p != from->p) return session_fail(to, TN_ERR_INVAL, "tn_session_share_states: the sessions are of two programs");
+    if (to->imm)
+        return session_fail(to, TN_ERR_UNSUPPORTED,
+                            "tn_session_share_states: each session has its own states in mode immediate");
+    session_share(to, from);
+    return TN_OK;
+}

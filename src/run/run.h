@@ -5,31 +5,37 @@
 
 #include "drive/drive.h"
 
+typedef struct own_states { /* what a session, or several, have instead of the program's states that no run changes */
+    buffer *buf;
+    int sessions; /* atomic */
+} own_states;
+
 struct tn_session {
     tn_program *p;
     buffer *temp, *state, *scratch;
-    buffer *shared;        /* the program's until this session sets one of these states: then a copy of its own */
-    list *list;            /* everything a run does */
-    bool loops;            /* .. so often as a submit says */
-    int64_t *ring;         /* SLOT_RING: see emit/c.c */
-    int64_t *dims, *rows;  /* behind it: the values of the program's dims, -1: not given yet; of all its parameters */
-    int64_t *io_bytes;     /* [n_io] for these dims; NULL: the program has no dims */
-    void **bound;          /* [n_io] host pointers of the next run; NULL = an input that is not bound */
-    void **kept;           /* [n_io] those that tn_session_bind gave, or NULL; a call of tn_run hides them for its run */
-    uint8_t *io_flags;     /* [n_io] of src/api/bind.c */
-    int *by_address;       /* [n_io] slots, likewise */
-    bool of_call;          /* bound has what a call of tn_run bound, not kept */
-    void **spare;          /* [n_io] memory of outputs that nobody bound, and an address for inputs without bytes */
-    buffer **io_buf;       /* [n_io] device memory, on devices that cannot use host pointers; else NULL */
-    size_t *io_room;       /* [n_io] its bytes: more than one batch of a ring */
-    size_t *io_stride;     /* [n_io] bytes there from step to step */
-    int64_t *trace;        /* [n_io] steps bound by tn_session_bind_trace, or 0 */
-    struct immediate *imm; /* immediate programs: */
-    struct node_place *at; /* [graph.nodes.n] where each value is: */
-    void **own;            /* [graph.nodes.n] memory of this session, or .. */
-    buffer **own_buf;      /* .. of the device, where that has its own; else NULL */
-    void **staged;         /* [graph.outputs.n] the next value of a state waits here when another needs the old one, too */
-    err err;               /* the last error of this session: sessions of one program may run, and fail, at the same time */
+    buffer *shared;         /* states that no run changes: the program's, or .. */
+    own_states *own_states; /* .. those of this session, since it has set one or shares another's; NULL: the program's */
+    list *list;             /* everything a run does */
+    bool loops;             /* .. so often as a submit says */
+    int64_t *ring;          /* SLOT_RING: see emit/c.c */
+    int64_t *dims, *rows;   /* behind it: the values of the program's dims, -1: not given yet; of all its parameters */
+    int64_t *io_bytes;      /* [n_io] for these dims; NULL: the program has no dims */
+    void **bound;           /* [n_io] host pointers of the next run; NULL = an input that is not bound */
+    void **kept;            /* [n_io] those that tn_session_bind gave, or NULL; a call of tn_run hides them for its run */
+    uint8_t *io_flags;      /* [n_io] of src/api/bind.c */
+    int *by_address;        /* [n_io] slots, likewise */
+    bool of_call;           /* bound has what a call of tn_run bound, not kept */
+    void **spare;           /* [n_io] memory of outputs that nobody bound, and an address for inputs without bytes */
+    buffer **io_buf;        /* [n_io] device memory, on devices that cannot use host pointers; else NULL */
+    size_t *io_room;        /* [n_io] its bytes: more than one batch of a ring */
+    size_t *io_stride;      /* [n_io] bytes there from step to step */
+    int64_t *trace;         /* [n_io] steps bound by tn_session_bind_trace, or 0 */
+    struct immediate *imm;  /* immediate programs: */
+    struct node_place *at;  /* [graph.nodes.n] where each value is: */
+    void **own;             /* [graph.nodes.n] memory of this session, or .. */
+    buffer **own_buf;       /* .. of the device, where that has its own; else NULL */
+    void **staged;          /* [graph.outputs.n] the next value of a state waits here when another needs the old one, too */
+    err err;                /* the last error of this session: sessions of one program may run, and fail, at the same time */
 };
 
 /* run.c: sessions of any program. */
@@ -62,6 +68,10 @@ tn_status session_get(tn_session *s, int i, void *out);
 tn_status session_set(tn_session *s, int i, const void *value);
 /* All of them; values[i] may be NULL where a state has no bytes. Where memory runs out none is set. */
 tn_status session_set_all(tn_session *s, const void *const *values);
+/* Those that no run changes: what a new session has; to has those of from, of the same program, until either sets one; none. */
+tn_status session_first_states(tn_session *s);
+void session_share(tn_session *to, const tn_session *from);
+void session_leave_states(tn_session *s);
 
 /* immediate.c: one op, one program, one run. */
 typedef struct immediate immediate;

@@ -195,9 +195,7 @@ static tn_status take_arenas(tn_session *s) {
     tn_status code = api->alloc(p->dev, (size_t)p->plan->temp_bytes, &s->temp, &s->err);
     if (!code) code = api->alloc(p->dev, (size_t)p->plan->state_bytes, &s->state, &s->err);
     if (!code) code = api->alloc(p->dev, p->scratch, &s->scratch, &s->err);
-    s->shared = p->shared;
-    if (!code && !s->shared) code = api->alloc(p->dev, (size_t)p->plan->shared_bytes, &s->shared, &s->err);
-    return code;
+    return code ? code : session_first_states(s);
 }
 
 void session_close(tn_session *s) {
@@ -209,7 +207,7 @@ void session_close(tn_session *s) {
     if (s->temp) p->dev->api->free(p->dev, s->temp);
     if (s->state) p->dev->api->free(p->dev, s->state);
     if (s->scratch) p->dev->api->free(p->dev, s->scratch);
-    if (s->shared && s->shared != p->shared) p->dev->api->free(p->dev, s->shared);
+    session_leave_states(s);
     for (size_t i = 0; s->spare && i < n; i++) mem_free(m, s->spare[i], (size_t)p->io[i].bytes);
     for (size_t i = 0; s->io_buf && i < n; i++)
         if (s->io_buf[i]) p->dev->api->free(p->dev, s->io_buf[i]);

@@ -17,23 +17,61 @@ static tn_status copy_buffer(tn_session *s, buffer *to, const buffer *from, size
     return code;
 }
 
-/* From now on the session has states of its own, where it had the program's: with the same values, or with none yet. */
-static tn_status own_shared(tn_session *s, bool same) {
+static void leave(const tn_program *p, own_states *own) {
+    if (__atomic_sub_fetch(&own->sessions, 1, __ATOMIC_ACQ_REL)) return;
+    p->dev->api->free(p->dev, own->buf);
+    mem_free(p->ctx->mem, own, sizeof *own);
+}
+
+static tn_status make_states(tn_session *s, own_states **out) {
     const tn_program *p = s->p;
-    const device_api *api = p->dev->api;
     size_t size = (size_t)p->plan->shared_bytes;
-    buffer *own;
-    if (s->shared != p->shared) return TN_OK;
+    own_states *own = mem_alloc(p->ctx->mem, sizeof *own);
+    if (!own) return err_set(&s->err, TN_ERR_NOMEM, "out of memory: a session's own states");
     tn_status code = drive_check_room(p, 0, size, 0, &s->err);
-    if (!code) code = api->alloc(p->dev, size, &own, &s->err);
-    if (code) return code;
-    if (same && (code = copy_buffer(s, own, p->shared, size))) {
-        api->free(p->dev, own);
-        return code;
-    }
-    s->shared = own;
-    api->bind(s->list, SLOT_SHARED, own, 0);
-    return TN_OK;
+    if (!code) code = p->dev->api->alloc(p->dev, size, &own->buf, &s->err);
+    own->sessions = 1;
+    if (code)
+        mem_free(p->ctx->mem, own, sizeof *own);
+    else
+        *out = own;
+    return code;
+}
+
+tn_status session_first_states(tn_session *s) {
+    s->shared = s->p->shared;
+    tn_status code = s->shared ? TN_OK : make_states(s, &s->own_states);
+    if (!code && s->own_states) s->shared = s->own_states->buf;
+    return code;
+}
+
+void session_leave_states(tn_session *s) {
+    if (s->own_states) leave(s->p, s->own_states);
+    s->own_states = NULL;
+}
+
+static void take_states(tn_session *s, own_states *own) {
+    session_leave_states(s);
+    s->own_states = own, s->shared = own ? own->buf : s->p->shared;
+    s->p->dev->api->bind(s->list, SLOT_SHARED, s->shared, 0);
+}
+
+void session_share(tn_session *to, const tn_session *from) {
+    own_states *own = from->own_states;
+    if (to == from || own == to->own_states) return;
+    if (own) __atomic_add_fetch(&own->sessions, 1, __ATOMIC_RELAXED);
+    take_states(to, own);
+}
+
+/* From now on the session has states of its own, where it had the program's or another session has the same ones: with the same
+ * values, or with none yet. */
+static tn_status own_shared(tn_session *s, bool same) {
+    own_states *own = NULL;
+    if (s->own_states && __atomic_load_n(&s->own_states->sessions, __ATOMIC_ACQUIRE) == 1) return TN_OK;
+    tn_status code = make_states(s, &own);
+    if (!code && same && (code = copy_buffer(s, own->buf, s->shared, (size_t)s->p->plan->shared_bytes))) leave(s->p, own);
+    if (!code) take_states(s, own);
+    return code;
 }
 
 static tn_status put_state(tn_session *s, int i, const void *value) {
