@@ -20,7 +20,7 @@ expect() { # expect WHAT TEXT COMMAND...: the command succeeds and its output co
 
 # The copy, and the one line.
 mkdir "$work/a"
-for part in CMakeLists.txt LICENSE README.md cmake include src nn io data text onnx cli bench tests; do
+for part in CMakeLists.txt LICENSE README.md cmake include src nn io data text serve onnx cli bench tests; do
     cp -r "$SOURCE_DIR/$part" "$work/a/"
 done
 cp -r "$work/a" "$work/b"
