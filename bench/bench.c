@@ -74,13 +74,14 @@ static int run(cli *c) {
     if (!strcmp(what, "dynamic")) return bench_dynamic(c);
     if (!strcmp(what, "rnn")) return bench_rnn(c);
     if (!strcmp(what, "sort")) return bench_sort(c);
+    if (!strcmp(what, "serve")) return bench_serve(c);
     if (!strcmp(what, "ir")) return bench_ir(c);
     if (!strcmp(what, "machine")) return machine(c);
     if (!strcmp(what, "model")) return bench_model(c);
     cli_usage(c,
               "there is no benchmark %s (modes, ladder, gemm, conv, rows, train, compile, contention, memory, exp, ulp, sum, "
               "control, "
-              "dynamic, rnn, sort, ir, machine, model, models)",
+              "dynamic, rnn, sort, serve, ir, machine, model, models)",
               what);
 }
 
@@ -133,7 +134,7 @@ const cli_command command_bench = {
     "bench",
     "WHAT [WORK]",
     "measure: modes, ladder, gemm, conv, rows, train, compile, contention, memory, exp, ulp, sum, control, dynamic, rnn, "
-    "sort, ir, machine, model, models",
+    "sort, serve, ir, machine, model, models",
     "modes     random networks of Linear and ReLU layers ending in softmax, run in every mode:\n"
     "          naive (each op compiled again every time), immediate (each op by itself), graph (queued at once),\n"
     "          compiled and loop (many steps in one call) at the fusion levels of --fusion; and the same with the kernel "
@@ -163,13 +164,14 @@ const cli_command command_bench = {
     "With\n"
     "          --device the graphs run there; the plain C loops stay on the host (column device).\n"
     "ulp       the elementwise functions of f32: largest error in units of the last place over a sample of all arguments, or\n"
-    "          all of them, its place, and the time of 32768 values in the cache, against a copy.\n"
+    "          all of them, and the time of 32768 values.\n"
     "sum       0.1 so many times, random and alternating numbers, by plain loops and graphs that round in different ways: the\n"
     "          error against the exact sum, its bound, and the time.\n"
     "control   loops of many short iterations, each beside a loop in C.\n"
     "dynamic   one program for a range of sizes beside programs for each, at --samples sizes.\n"
     "rnn       an LSTM forward and a training step of two layers.\n"
     "sort      top-k of long rows, a sorted array, running sums.\n"
+    "serve     requests of many threads, one by one and gathered into batches.\n"
     "ir        random graphs built, printed, parsed back, checked and walked: values a second.\n"
     "model     the cost model against measured kernels of models and of --samples random graphs (default 200).\n"
     "machine   the ceilings: multiply-add rate and copy bandwidth, measured now.\n\n"

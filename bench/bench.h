@@ -29,7 +29,7 @@ typedef struct bench_row {
     double median_us, p10_us, p90_us, best_us, compile_us, transfer_us, mallocs, gflops, peak_gflops, peak_ratio, best_ratio,
         gbs, bandwidth_gbs, bandwidth_ratio, best_bandwidth_ratio, roof_ratio, best_roof_ratio, latency_ns, told_ratio,
         max_abs_err, max_ulp, err_bound, ulp_bound, us_per_million, per_second, budget_us, budget_ratio, one_thread_ratio,
-        quiet_ratio, one_session_ratio, specialised_us, specialised_ratio;
+        quiet_ratio, one_session_ratio, specialised_us, specialised_ratio, p99_us, asked_per_second, mean_batch;
     double rival_us[MAX_RIVALS], rival_best_us[MAX_RIVALS], rival_ratio, rival_best_ratio; /* of rival_names */
     int samples;
 } bench_row;
@@ -102,6 +102,7 @@ int bench_control(cli *c);
 int bench_dynamic(cli *c);
 int bench_rnn(cli *c);
 int bench_sort(cli *c);
+int bench_serve(cli *c);
 int bench_ir(cli *c);
 int bench_model(cli *c);
 int bench_models(cli *c);

@@ -51,6 +51,9 @@ bench_row row_empty(void) {
                         .one_thread_ratio = -1,
                         .quiet_ratio = -1,
                         .one_session_ratio = -1,
+                        .p99_us = -1,
+                        .asked_per_second = -1,
+                        .mean_batch = -1,
                         .samples = -1 };
 }
 
@@ -173,6 +176,9 @@ static const column columns[] = {
     COLUMN(worst, 14, 't'),
     COLUMN(us_per_million, 14, 'n'),
     COLUMN(per_second, 11, 'n'),
+    COLUMN(asked_per_second, 16, 'n'),
+    COLUMN(p99_us, 10, 'n'),
+    COLUMN(mean_batch, 10, 'n'),
 };
 
 static const char *text_of(const bench_row *r, const column *k) {

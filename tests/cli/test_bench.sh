@@ -101,6 +101,8 @@ spoiled "element" train --batch 2 --threads 1 --cases digits
 bench "$checked,case,kernels,budget_us,budget_ratio" compile --cases kernel --threads 1
 bench "$checked,case,kernels,budget_us,budget_ratio" compile --cases depth --threads 1 # a name with a comma
 spoiled "off by" compile --cases kernel --threads 1
+bench "work,case,variant,threads,median_us,p10_us,p90_us,best_us,p99_us,max_abs_err,err_bound,asked_per_second,per_second,mean_batch" serve --cases 'at 0.5'
+spoiled "element" serve --cases 'at 0.5'
 bench "$checked,case,variant,size,batch" contention --sizes 17
 python3 - "$dir/out" <<'PY2' || fail "bench contention: the report"
 import json, sys
