@@ -22,21 +22,13 @@ typedef struct accumulator {
     int row;        /* instruction: the first row loop */
     int sums;
     kernel out; /* only its instructions */
-    reg *map;
+    build_copier copy;
+    build_places whole; /* as they are */
 } accumulator;
 
 static int64_t extent_of(const accumulator *s, kvar v) { return v >= 0 ? contraction_extent(&s->c, v) : 1; }
 
 /* ---- writing ---- */
-
-static void push(accumulator *s, int i, const affine *depth) { /* instruction i once more, the contraction loop at *depth */
-    kins in = *contraction_ins(&s->c, i);
-    in.a = s->map[in.a], in.b = s->map[in.b], in.c = s->map[in.c], in.dyn = s->map[in.dyn];
-    if (depth) build_set_var(s->c.k->a, &in, s->depth, *depth);
-    for (int d = 0; depth && d < s->c.depth.n - 1; d++)
-        build_set_var(s->c.k->a, &in, s->c.depth.at[d], affine_var(s->c.k->a, s->outer[d]));
-    s->map[i] = kernel_push(&s->out, in);
-}
 
 static void open_loop(accumulator *s, kvar v) {
     kernel_push(&s->out, (kins){ .op = K_LOOP, .var = v, .hi = extent_of(s, v), .step = 1 });
@@ -47,60 +39,48 @@ static void open_rows(accumulator *s, bool hoisted) {
     open_loop(s, s->c.n);
     if (s->m >= 0) open_loop(s, s->m);
     for (int i = s->row; i < s->c.acc && hoisted; i++)
-        if (contraction_ins(&s->c, i)->op != K_LOOP) push(s, i, NULL);
+        if (contraction_ins(&s->c, i)->op != K_LOOP) build_copy(&s->copy, i, &s->whole);
 }
 static void close_rows(accumulator *s) {
     build_ends(&s->out, 1);
     if (s->m >= 0) build_ends(&s->out, 1);
 }
 
-static kins access_sum(const accumulator *s, kop op) {
-    const kins *acc = contraction_ins(&s->c, s->c.acc);
+static affine sum_place(const accumulator *s) {
     affine place = affine_var(s->c.k->a, s->c.n);
-    if (s->m >= 0) place = build_plus(s->c.k->a, place, affine_var(s->c.k->a, s->m), s->stride);
-    return (kins){
-        .op = (uint8_t)op, .dtype = acc->dtype, .src = acc->dtype, .buf = (uint16_t)s->sums, .idx = place, .node = acc->node
-    };
-}
-
-static void store_sum(accumulator *s, reg value) {
-    kins store = access_sum(s, K_STORE);
-    store.a = value;
-    kernel_push(&s->out, store);
+    return s->m < 0 ? place : build_plus(s->c.k->a, place, affine_var(s->c.k->a, s->m), s->stride);
 }
 
 static void clear_sums(accumulator *s) {
-    const kins *acc = contraction_ins(&s->c, s->c.acc);
     open_rows(s, false);
-    store_sum(s, kernel_push(&s->out, (kins){ .op = K_CONST, .dtype = acc->dtype, .imm = acc->imm, .imm_int = acc->imm_int }));
+    contraction_clear_sum(&s->c, &s->out, s->sums, sum_place(s));
     close_rows(s);
 }
 
 /* The sums go on over rows [first, first + count). */
 static void add_rows(accumulator *s, affine first, int64_t count) {
-    const kins *acc = contraction_ins(&s->c, s->c.acc);
+    arena *a = s->c.k->a;
     kvar inner = kernel_var(s->c.k, "k", count, false, true);
-    affine depth = affine_add(s->c.k->a, first, affine_var(s->c.k->a, inner));
-    kins add = { .op = K_UPD, .alu = OP_add, .dtype = acc->dtype, .src = acc->dtype, .node = acc->node };
+    build_places piece = { .n = 0 };
+    build_put(&piece, s->depth, affine_add(a, first, affine_var(a, inner)));
+    for (int d = 0; d < s->c.depth.n - 1; d++) build_put(&piece, s->c.depth.at[d], affine_var(a, s->outer[d]));
     open_rows(s, true);
-    push(s, s->c.acc, NULL);
-    add.a = kernel_push(&s->out, access_sum(s, K_LOAD)), add.c = s->map[s->c.acc];
-    kernel_push(&s->out, add);
+    contraction_resume_sum(&s->c, build_copy(&s->copy, s->c.acc, &s->whole), &s->out, s->sums, sum_place(s));
     for (int i = s->c.acc + 1, end = kernel_loop_end(s->c.k, s->inner); i <= s->c.end; i++) {
         const kins *in = contraction_ins(&s->c, i);
         if (i == s->inner)
             open_loop(s, inner);
         else if (in->op != K_LOOP && (in->op != K_END || i == end))
-            push(s, i, &depth);
+            build_copy(&s->copy, i, &piece);
     }
-    store_sum(s, s->map[s->c.acc]);
+    contraction_store_sum(&s->c, &s->out, s->sums, sum_place(s), s->copy.to[s->c.acc]);
     close_rows(s);
 }
 
 static void finish(accumulator *s) {
     open_rows(s, true);
-    s->map[s->c.acc] = kernel_push(&s->out, access_sum(s, K_LOAD));
-    for (int i = s->c.end + 1; i < s->c.k->ins.n; i++) push(s, i, NULL); /* with the ENDs of the rows */
+    s->copy.to[s->c.acc] = contraction_load_sum(&s->c, &s->out, s->sums, sum_place(s));
+    for (int i = s->c.end + 1; i < s->c.k->ins.n; i++) build_copy(&s->copy, i, &s->whole); /* with the ENDs of the rows */
 }
 
 /* ---- the step ---- */
@@ -126,13 +106,11 @@ bool step_accumulate(kernel **kk, const loop_step *st, str *why) {
         return step_refuse(why, "the sums have more than %d KiB", MOST_LOCAL >> 10);
     for (s.row = 1; k->ins.at[s.row].op != K_LOOP;) s.row++;
     int64_t rest = depth % s.rows;
-    kbuf sums = { .dtype = k->ins.at[s.c.acc].dtype, .kind = KB_LOCAL, .node = k->ins.at[s.c.acc].node, .plan_buf = -1 };
-    sums.elems = s.stride * extent_of(&s, s.m);
-    s.sums = kernel_buf(k, sums);
-    s.map = ARENA_ARRAY(k->a, reg, k->ins.n);
+    s.sums = contraction_sums(&s.c, s.stride * extent_of(&s, s.m));
     s.out = (kernel){ .a = k->a };
     VEC_PUSH(k->a, &s.out.ins, (kins){ 0 });
-    for (int i = 1; i < s.row; i++) push(&s, i, NULL);
+    s.copy = build_copier_make(k, &s.out);
+    for (int i = 1; i < s.row; i++) build_copy(&s.copy, i, &s.whole);
     clear_sums(&s);
     for (int i = 0; i < s.c.depth.n - 1; i++)
         open_loop(&s, s.outer[i] = kernel_var(k, "ks", extent_of(&s, s.c.depth.at[i]), false, false));

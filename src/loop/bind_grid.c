@@ -5,7 +5,7 @@
  * In: scalar form. Out: the form of a GPU. Vectors need elementwise work whose memory can be accessed in aligned vectors along
  * the innermost outer loop. */
 #include "loop/build.h"
-#include "loop/gpu_copy.h"
+#include "loop/gpu_bind.h"
 
 enum { MOST_VARS = 50 };
 
@@ -48,17 +48,17 @@ static kernel *bind_vectors(const kernel *k, int n_outer, int lanes, int block_t
     kvar vector = kernel_var(o, "v", along, false, false);
     o->vars.at[v].role.lanes = 1;
     kernel_push(o, (kins){ .op = K_LOOP, .var = vector, .hi = along, .step = 1, .par = PAR_GRID_THREADS });
-    gpu_copier c = gpu_copier_make(k, o);
-    gpu_places p = { .along = v, .lanes = lanes, .varies = gpu_varying(k, NULL, v) };
-    gpu_put(&p, v, build_times(k->a, vector, lanes));
-    for (int i = from; i < to; i++) gpu_copy(&c, i, &p);
+    build_copier c = build_copier_make(k, o);
+    build_places p = { .along = v, .lanes = lanes, .varies = gpu_varying(k, NULL, v) };
+    build_put(&p, v, build_times(k->a, vector, lanes));
+    for (int i = from; i < to; i++) build_copy(&c, i, &p);
     build_ends(o, n_outer);
     if (left) {
         kvar rest = kernel_var(o, "rest", left, false, false);
-        gpu_places scalar = { .along = v, .lanes = 1, .varies = p.varies };
+        build_places scalar = { .along = v, .lanes = 1, .varies = p.varies };
         kernel_push(o, (kins){ .op = K_LOOP, .var = rest, .hi = left, .step = 1, .par = PAR_GRID_THREADS });
-        gpu_put(&scalar, v, affine_offset(affine_var(k->a, rest), along * lanes));
-        for (int i = from; i < to; i++) gpu_copy(&c, i, &scalar);
+        build_put(&scalar, v, affine_offset(affine_var(k->a, rest), along * lanes));
+        for (int i = from; i < to; i++) build_copy(&c, i, &scalar);
         build_ends(o, 1);
     }
     o->grid_blocks = (all + block_threads - 1) / block_threads;

@@ -13,7 +13,7 @@
 #include "loop/build.h"
 #include "loop/bind_rows.h"
 
-#include "loop/gpu_copy.h"
+#include "loop/gpu_bind.h"
 #include "machine/machine.h"
 
 typedef enum deal_kind {

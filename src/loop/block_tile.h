@@ -4,7 +4,7 @@
 #define TN_LOOP_BLOCK_TILE_H
 
 #include "loop/build.h"
-#include "loop/gpu_copy.h"
+#include "loop/gpu_bind.h"
 
 enum {
     MAX_SIDE = 16 /* rows and columns of a thread's tile */,
@@ -95,7 +95,7 @@ typedef struct tile_writer {
     affine tile[2];   /* first m, n of the block */
     affine thread[2]; /* the thread's number down, across */
     affine split_k;
-    gpu_copier c;
+    build_copier c;
 } tile_writer;
 
 typedef struct tile_sums {

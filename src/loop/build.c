@@ -155,6 +155,40 @@ void build_mask(arena *a, kins *in, affine e, int64_t lo, int64_t hi) {
     in->mask = mask, in->mask_lane = lane, in->n_mask = n + 1;
 }
 
+build_copier build_copier_make(const kernel *k, kernel *o) { return (build_copier){ k, o, ARENA_ARRAY(o->a, reg, k->ins.n) }; }
+
+affine build_moved(arena *a, const build_places *p, affine x) {
+    for (int i = 0; i < p->n; i++) x = affine_set_var(a, x, p->var[i], p->value[i]);
+    return x;
+}
+
+/* Masks at those places, and the places' own. */
+static void move_masks(arena *a, const build_places *p, kins *in, bool lanes) {
+    bool memory = in->op == K_LOAD || in->op == K_STORE;
+    int n = in->n_mask, all = n + (memory ? p->n_mask : 0);
+    kmask *mask = all ? ARENA_ARRAY(a, kmask, all) : NULL;
+    int64_t *lane = all ? ARENA_ARRAY(a, int64_t, all) : NULL;
+    for (int m = 0; m < n; m++) {
+        mask[m] = (kmask){ build_moved(a, p, in->mask[m].e), in->mask[m].lo, in->mask[m].hi };
+        lane[m] = lanes ? affine_coef(in->mask[m].e, p->along) : in->lanes > 1 ? in->mask_lane[m] : 0;
+    }
+    for (int m = 0; n < all; m++) lane[n] = lanes ? p->mask_lane[m] : 0, mask[n++] = p->mask[m];
+    in->mask = mask, in->mask_lane = lane, in->n_mask = n;
+}
+
+kins build_at(const build_copier *c, int i, const build_places *p) {
+    kins in = c->k->ins.at[i];
+    bool lanes = p->lanes > 1 && p->varies[i];
+    if (lanes) in.lanes = (uint8_t)p->lanes, in.lane_stride = affine_coef(in.idx, p->along);
+    in.a = c->to[in.a], in.b = c->to[in.b], in.c = c->to[in.c], in.dyn = c->to[in.dyn];
+    in.idx = build_moved(c->o->a, p, in.idx);
+    if (in.n_mask == 0 && in.op == K_LOAD) in.imm = 0, in.imm_int = 0;
+    move_masks(c->o->a, p, &in, lanes);
+    return in;
+}
+
+reg build_copy(build_copier *c, int i, const build_places *p) { return c->to[i] = kernel_push(c->o, build_at(c, i, p)); }
+
 void build_mark_needed(const kernel *k, int end, bool *needed) {
     for (int i = end - 1; i > 0; i--) {
         const kins *in = &k->ins.at[i];

@@ -51,6 +51,38 @@ void build_rename(arena *a, kins *in, const kvar *to);
 /* One mask more, behind the others. */
 void build_mask(arena *a, kins *in, affine e, int64_t lo, int64_t hi);
 
+/* ---- instructions of a kernel once more, in another one ---- */
+
+typedef struct build_copier {
+    const kernel *k; /* of the instructions */
+    kernel *o;
+    reg *to; /* [k->ins] where a register of k is in o */
+} build_copier;
+build_copier build_copier_make(const kernel *k, kernel *o);
+
+enum { BUILD_MOST_BOUNDS = 6 };
+typedef struct build_places { /* what variables become, which of them may lie behind their end, and along which lanes run */
+    kvar var[MAX_LOOPS];
+    affine value[MAX_LOOPS];
+    int n;
+    kmask mask[BUILD_MOST_BOUNDS]; /* of loads and stores, besides their own */
+    int64_t mask_lane[BUILD_MOST_BOUNDS];
+    int n_mask;
+    kvar along;
+    int lanes;          /* up to 1: none */
+    const bool *varies; /* [k->ins] from lane to lane: gpu_varying */
+} build_places;
+static inline void build_put(build_places *p, kvar v, affine value) { p->var[p->n] = v, p->value[p->n++] = value; }
+static inline void build_bound(build_places *p, affine e, int64_t n, int64_t lane) {
+    p->mask_lane[p->n_mask] = lane;
+    p->mask[p->n_mask++] = (kmask){ e, 0, n };
+}
+/* The value at those places. */
+affine build_moved(arena *a, const build_places *p, affine x);
+/* Instruction i there; the same as the next one of o: returns its register, which c->to has then, too. */
+kins build_at(const build_copier *c, int i, const build_places *p);
+reg build_copy(build_copier *c, int i, const build_places *p);
+
 /* Marks what the marked instructions before `end` are computed from. */
 void build_mark_needed(const kernel *k, int end, bool *needed);
 

@@ -10,7 +10,7 @@
 #include "loop/cluster_columns.h"
 
 #include "loop/bind_rows.h"
-#include "loop/gpu_copy.h"
+#include "loop/gpu_bind.h"
 
 /* ---- which contractions, in which shape ---- */
 
@@ -145,20 +145,20 @@ typedef struct spot {
     affine iteration; /* .. this */
     reg dyn;          /* or what this register holds, at most dyn_n - 1 */
     int64_t dyn_n;
-    gpu_copier *copier;
+    build_copier *copier;
     const bool *varies; /* [scalar ins] along columns */
     int fills;          /* a buffer of the cluster that asynchronous stores fill, or -1 */
 } spot;
 
 /* Instruction i for the columns of the thread. */
-static reg put(writer *p, int i, const spot *s, gpu_places at) {
+static reg put(writer *p, int i, const spot *s, build_places at) {
     const kins *in = &p->k->ins.at[i];
     bool memory = in->op == K_LOAD || in->op == K_STORE, global = memory && p->k->bufs.at[in->buf].kind != KB_LOCAL;
-    gpu_put(&at, p->k->ins.at[1].var, row_at(p, s->copy));
-    if (s->loop >= 0) gpu_put(&at, s->loop, s->dyn && memory ? affine_const(0) : s->iteration);
-    if (s->may_end && memory) gpu_bound(&at, s->copy, cluster_rows_of(&p->s), 0);
-    if (global && p->pads && has_row(p, in)) gpu_bound(&at, row_at(p, s->copy), p->all_rows, 0);
-    reg r = gpu_copy(s->copier, i, &at);
+    build_put(&at, p->k->ins.at[1].var, row_at(p, s->copy));
+    if (s->loop >= 0) build_put(&at, s->loop, s->dyn && memory ? affine_const(0) : s->iteration);
+    if (s->may_end && memory) build_bound(&at, s->copy, cluster_rows_of(&p->s), 0);
+    if (global && p->pads && has_row(p, in)) build_bound(&at, row_at(p, s->copy), p->all_rows, 0);
+    reg r = build_copy(s->copier, i, &at);
     kins *out = &p->o->ins.at[r];
     if (memory && !global) out->idx = sum(p, out->idx, affine_scale(p->o->a, s->copy, p->k->bufs.at[in->buf].elems));
     if (in->op == K_STORE && !global && in->buf == s->fills) out->mode = STORE_ASYNC;
@@ -167,10 +167,10 @@ static reg put(writer *p, int i, const spot *s, gpu_places at) {
     return r;
 }
 
-static gpu_places columns(const writer *p, const spot *s) {
-    gpu_places at = { .along = p->k->ins.at[s->c->loop].var, .lanes = p->s.lanes, .varies = s->varies };
+static build_places columns(const writer *p, const spot *s) {
+    build_places at = { .along = p->k->ins.at[s->c->loop].var, .lanes = p->s.lanes, .varies = s->varies };
     affine first = sum(p, times(p, p->member, cluster_columns_of(&p->s, s->c)), times(p, p->column, p->s.lanes));
-    gpu_put(&at, at.along, first);
+    build_put(&at, at.along, first);
     return at;
 }
 
@@ -203,9 +203,9 @@ static int filled_by(const writer *p, const row_contraction *c) {
 
 static spot spot_of(writer *p, const row_contraction *c, kvar loop, affine iteration) {
     bool *varies = ARENA_ARRAY(p->k->a, bool, p->k->ins.n);
-    gpu_copier *copier = ARENA_NEW(p->k->a, gpu_copier);
+    build_copier *copier = ARENA_NEW(p->k->a, build_copier);
     kvar j = p->k->ins.at[c->loop].var;
-    *copier = gpu_copier_make(p->k, p->o);
+    *copier = build_copier_make(p->k, p->o);
     for (int i = c->loop + 1; i < c->end; i++) {
         const kins *in = &p->k->ins.at[i];
         varies[i] = i == c->acc || gpu_uses(in, j) || varies[in->a] || varies[in->b] || varies[in->c];
@@ -226,8 +226,8 @@ static reg *load_early(writer *p, const spot *s) {
     int w = c->load[weights_of(p->k, 1, c)];
     reg *to = ARENA_ARRAY(p->k->a, reg, steps + c->end - c->loop);
     for (int64_t i = 0; i < steps; i++) {
-        gpu_places at = columns(p, s);
-        gpu_put(&at, p->k->ins.at[c->inner].var, step_at(p, c, i));
+        build_places at = columns(p, s);
+        build_put(&at, p->k->ins.at[c->inner].var, step_at(p, c, i));
         to[i] = put(p, w, s, at);
     }
     for (int i = c->loop + 1; i < c->end; i++)
@@ -269,8 +269,8 @@ static void write_sums(writer *p, spot *s, const reg *early) {
     bool *along = ARENA_ARRAY(p->k->a, bool, p->k->ins.n);
     along[x] = true;
     for (int64_t at = 0; at < c->depth / p->s.split_k; at += CLUSTER_STEPS) {
-        gpu_places place = { .along = step, .lanes = CLUSTER_STEPS, .varies = along };
-        gpu_put(&place, step, step_at(p, c, at));
+        build_places place = { .along = step, .lanes = CLUSTER_STEPS, .varies = along };
+        build_put(&place, step, step_at(p, c, at));
         reg four = put(p, x, s, place);
         for (int e = 0; e < CLUSTER_STEPS; e++) {
             reg one = build_lane(p->o, four, e);

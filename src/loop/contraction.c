@@ -122,6 +122,45 @@ int contraction_joinable(const kernel *k, int upd, reg packed, kvar n, int64_t *
     return joined;
 }
 
+/* ---- sums in memory ---- */
+
+int contraction_sums(const contraction *c, int64_t n) {
+    const kins *acc = contraction_ins(c, c->acc);
+    return kernel_buf(c->k, (kbuf){ .dtype = acc->dtype, .kind = KB_LOCAL, .node = acc->node, .elems = n, .plan_buf = -1 });
+}
+
+static kins access_sum(const contraction *c, kop op, int sums, affine place) {
+    const kins *acc = contraction_ins(c, c->acc);
+    return (kins){
+        .op = (uint8_t)op, .dtype = acc->dtype, .src = acc->dtype, .buf = (uint16_t)sums, .idx = place, .node = acc->node
+    };
+}
+
+reg contraction_load_sum(const contraction *c, kernel *o, int sums, affine place) {
+    return kernel_push(o, access_sum(c, K_LOAD, sums, place));
+}
+
+void contraction_store_sum(const contraction *c, kernel *o, int sums, affine place, reg v) {
+    kins store = access_sum(c, K_STORE, sums, place);
+    store.a = v;
+    kernel_push(o, store);
+}
+
+void contraction_clear_sum(const contraction *c, kernel *o, int sums, affine place) {
+    const kins *acc = contraction_ins(c, c->acc);
+    kins zero = { .op = K_CONST, .dtype = acc->dtype, .imm = acc->imm, .imm_int = acc->imm_int, .node = acc->node };
+    contraction_store_sum(c, o, sums, place, kernel_push(o, zero));
+}
+
+void contraction_resume_sum(const contraction *c, reg to, kernel *o, int sums, affine place) {
+    const kins *acc = contraction_ins(c, c->acc);
+    kins add = { .op = K_UPD, .alu = OP_add, .dtype = acc->dtype, .src = acc->dtype, .c = to, .node = acc->node };
+    add.a = contraction_load_sum(c, o, sums, place);
+    kernel_push(o, add);
+}
+
+/* ---- panels ---- */
+
 static bool add_loop(const contraction *t, kpanels *x, kvar v) {
     if (x->n_outer + x->n_depth == PANEL_LOOPS) return false;
     x->loops[x->n_outer + x->n_depth] =

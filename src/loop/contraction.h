@@ -44,6 +44,13 @@ int64_t contraction_full_tiles(const contraction *c); /* along n */
 tn_dtype contraction_dtype(const contraction *c);
 int64_t contraction_elem_size(const contraction *c);
 int64_t contraction_sum_size(const contraction *c);
+/* Sums that wait in local memory between K blocks: a buffer for so many. The next K block goes on from the sum (place) where
+ * the one before stopped: the order of summation, and so every bit, is that of one loop. */
+int contraction_sums(const contraction *c, int64_t n);
+void contraction_clear_sum(const contraction *c, kernel *o, int sums, affine place); /* what an accumulator begins with */
+void contraction_resume_sum(const contraction *c, reg acc, kernel *o, int sums, affine place);
+void contraction_store_sum(const contraction *c, kernel *o, int sums, affine place, reg v);
+reg contraction_load_sum(const contraction *c, kernel *o, int sums, affine place);
 /* How a constant operand is laid out in panels before any run: all contraction loops inside, one panel after the other for the
  * rows that the operand depends on. False where the operand is not constant or cannot be. */
 bool contraction_layout(const contraction *c, kpanels *out);

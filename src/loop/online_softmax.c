@@ -14,7 +14,7 @@
  *
  * Order-changing: sums are taken tile by tile, and the factor of a row goes behind its sum. All memory is the kernel's. */
 #include "loop/build.h"
-#include "loop/gpu_copy.h"
+#include "loop/gpu_bind.h"
 
 #include <math.h>
 

@@ -33,11 +33,6 @@ enum {
     COPY_UNROLL = 4 /* vectors of a row that is copied */
 };
 
-typedef struct subst {
-    kvar v;
-    affine value;
-} subst;
-
 typedef struct packer {
     contraction c;
     /* the arguments */
@@ -58,16 +53,16 @@ typedef struct packer {
     affine tail_row;    /* the same in the last panel, which has the columns that are left */
     int64_t fixed_tile; /* elements of a panel of it */
     /* being written */
-    int64_t tiles_now;        /* of this panel; columns of it where rows are joined */
-    int64_t rows_now;         /* of the outermost joined loop */
-    int64_t columns;          /* of each tile, or row */
-    affine column, tile;      /* what n stands for; which tile that is in */
-    affine row[MOST_JOINED];  /* what the joined rows stand for */
-    affine in_row;            /* and where that is in a row of the panel */
-    affine fixed_row;         /* full_row or tail_row */
-    kernel out;               /* only its instructions */
-    reg *map;                 /* [k->ins.n] */
-    VEC(subst) substs, outer; /* of the part being written; of all parts */
+    int64_t tiles_now;       /* of this panel; columns of it where rows are joined */
+    int64_t rows_now;        /* of the outermost joined loop */
+    int64_t columns;         /* of each tile, or row */
+    affine column, tile;     /* what n stands for; which tile that is in */
+    affine row[MOST_JOINED]; /* what the joined rows stand for */
+    affine in_row;           /* and where that is in a row of the panel */
+    affine fixed_row;        /* full_row or tail_row */
+    kernel out;              /* only its instructions */
+    build_copier copy;
+    build_places at, outer; /* what variables are in the part being written; in all parts */
 } packer;
 
 static affine add_scaled(const packer *t, affine x, kvar v, int64_t *scale) { /* *scale: for the loop around this one */
@@ -99,33 +94,11 @@ static void place_constant(packer *t, const kpanels *x) {
 
 /* ---- writing ---- */
 
-static affine apply(const packer *t, affine x) {
-    for (int i = 0; i < t->substs.n; i++) x = affine_set_var(t->c.k->a, x, t->substs.at[i].v, t->substs.at[i].value);
-    return x;
-}
-
-static void reset_substs(packer *t) {
-    t->substs.n = 0;
-    for (int i = 0; i < t->outer.n; i++) VEC_PUSH(t->c.k->a, &t->substs, t->outer.at[i]);
-    for (int i = 0; i < t->n_joined; i++) VEC_PUSH(t->c.k->a, &t->substs, (subst){ t->joined[i], t->row[i] });
-    VEC_PUSH(t->c.k->a, &t->substs, (subst){ t->c.n, t->column });
-}
-
 static void open_part(packer *t, kvar v, int64_t lo, int64_t hi) {
     kernel_push(&t->out, (kins){ .op = K_LOOP, .var = v, .lo = lo, .hi = hi, .step = 1 });
 }
 static void open_loop(packer *t, kvar v) { open_part(t, v, 0, contraction_extent(&t->c, v)); }
 static void open_tiles(packer *t) { open_part(t, t->nt, 0, t->tiles_now); }
-static kins translated(const packer *t, int i) {
-    kins in = *contraction_ins(&t->c, i);
-    in.a = t->map[in.a], in.b = t->map[in.b], in.c = t->map[in.c], in.dyn = t->map[in.dyn];
-    in.idx = apply(t, in.idx);
-    if (in.n_mask) {
-        in.mask = arena_copy(t->c.k->a, in.mask, sizeof(kmask) * (size_t)in.n_mask);
-        for (int m = 0; m < in.n_mask; m++) in.mask[m].e = apply(t, in.mask[m].e);
-    }
-    return in;
-}
 
 /* One stretch: values of the contraction loops that it fixes, and a piece of depth.at[level]. */
 typedef struct k_block {
@@ -150,7 +123,7 @@ static affine panel_place(packer *t, const kvar *at, kvar copied) {
     int64_t scale = 1;
     if (t->fixed) {
         affine column = affine_add(a, affine_scale(a, t->tile, t->fixed_tile), affine_var(a, t->c.n));
-        return affine_add(a, apply(t, t->fixed_row), column);
+        return affine_add(a, build_moved(a, &t->at, t->fixed_row), column);
     }
     for (int i = t->c.depth.n - 1; i >= t->level; i--) {
         row = build_plus(a, row, affine_var(a, at[i]), scale);
@@ -166,12 +139,14 @@ static affine panel_place(packer *t, const kvar *at, kvar copied) {
 /* `at` runs over the piece and the contraction loops inside. */
 static void set_k_block(packer *t, const k_block *x, const kvar *at) {
     arena *a = t->c.k->a;
-    reset_substs(t);
-    for (int i = 0; i < t->level; i++) VEC_PUSH(a, &t->substs, (subst){ t->c.depth.at[i], affine_var(a, x->outer[i]) });
+    t->at = t->outer;
+    for (int i = 0; i < t->n_joined; i++) build_put(&t->at, t->joined[i], t->row[i]);
+    build_put(&t->at, t->c.n, t->column);
+    for (int i = 0; i < t->level; i++) build_put(&t->at, t->c.depth.at[i], affine_var(a, x->outer[i]));
     for (int i = t->level; i < t->c.depth.n; i++) {
         affine value = affine_var(a, at[i]);
         if (i == t->level) value = affine_add(a, x->first, value);
-        if (at[i] != t->c.depth.at[i] || value.base || value.n > 1) VEC_PUSH(a, &t->substs, (subst){ t->c.depth.at[i], value });
+        if (at[i] != t->c.depth.at[i] || value.base || value.n > 1) build_put(&t->at, t->c.depth.at[i], value);
     }
 }
 
@@ -203,11 +178,10 @@ static void stand_for(packer *t, const kvar *rows, kvar column) {
     }
 }
 
-/* The operand at the places that the substitutions say. */
 static reg push_operand(packer *t) {
     for (reg r = 1; r <= t->c.packed.value; r++)
-        if (t->c.packed.needs[r]) t->map[r] = kernel_push(&t->out, translated(t, (int)r));
-    return t->map[t->c.packed.value];
+        if (t->c.packed.needs[r]) build_copy(&t->copy, (int)r, &t->at);
+    return t->copy.to[t->c.packed.value];
 }
 
 typedef struct copy {                                          /* the loops of one */
@@ -249,7 +223,7 @@ static void copy_panel(packer *t, const k_block *x) {
     if (!outside) open_columns(t, &loops);
     stand_for(t, loops.row, loops.column);
     set_k_block(t, x, loops.at);
-    if (loops.column >= 0) VEC_PUSH(k->a, &t->substs, (subst){ t->c.n, affine_var(k->a, loops.column) });
+    if (loops.column >= 0) build_put(&t->at, t->c.n, affine_var(k->a, loops.column));
     reg r = push_operand(t);
     kernel_push(&t->out, (kins){ .op = K_STORE,
                                  .dtype = (uint8_t)contraction_dtype(&t->c),
@@ -261,45 +235,19 @@ static void copy_panel(packer *t, const k_block *x) {
     stand_for(t, NULL, t->nt);
 }
 
-static kins access_sums(packer *t, kop op) { /* one sum for every inner row, tile and column */
+static affine sum_place(packer *t) { /* one sum for every inner row, tile and column */
     arena *a = t->c.k->a;
     affine row = affine_var(a, t->nt);
     int64_t scale = t->n_joined ? row_elems(t) : t->tiles;
-    for (int i = t->c.rows.n - 1; i >= t->n_out; i--) {
-        row = build_plus(a, row, affine_var(a, t->c.rows.at[i]), scale);
-        scale *= contraction_extent(&t->c, t->c.rows.at[i]);
-    }
-    affine place = t->n_joined ? row : build_plus(a, row, affine_var(a, t->c.n), scale); /* a copy for each column */
-    const kins *acc = contraction_ins(&t->c, t->c.acc);
-    return (kins){
-        .op = (uint8_t)op, .dtype = acc->dtype, .src = acc->dtype, .buf = (uint16_t)t->sums, .idx = place, .node = acc->node
-    };
-}
-
-/* A stretch goes on from the sum where the one before stopped: the order of summation, and so every bit, is that of one loop.
- */
-static void take_sum(packer *t) {
-    const kins *acc = contraction_ins(&t->c, t->c.acc);
-    kins add = { .op = K_UPD, .alu = OP_add, .dtype = acc->dtype, .src = acc->dtype, .c = t->map[t->c.acc], .node = acc->node };
-    add.a = kernel_push(&t->out, access_sums(t, K_LOAD));
-    kernel_push(&t->out, add);
-}
-
-static void store_sum(packer *t) {
-    kins store = access_sums(t, K_STORE);
-    store.a = t->map[t->c.acc];
-    kernel_push(&t->out, store);
+    for (int i = t->c.rows.n - 1; i >= t->n_out; i--) row = add_scaled(t, row, t->c.rows.at[i], &scale);
+    return t->n_joined ? row : build_plus(a, row, affine_var(a, t->c.n), scale); /* a copy for each column */
 }
 
 static void clear_sums(packer *t) {
-    int n = 0;
+    int n = 1;
     for (int i = t->n_out; i < t->c.rows.n; i++, n++) open_loop(t, t->c.rows.at[i]);
-    open_tiles(t), n++;
-    const kins *acc = contraction_ins(&t->c, t->c.acc);
-    kins zero = { .op = K_CONST, .dtype = acc->dtype, .imm = acc->imm, .imm_int = acc->imm_int, .node = acc->node };
-    kins store = access_sums(t, K_STORE);
-    store.a = kernel_push(&t->out, zero);
-    kernel_push(&t->out, store);
+    open_tiles(t);
+    contraction_clear_sum(&t->c, &t->out, t->sums, sum_place(t));
     build_ends(&t->out, n);
 }
 
@@ -340,7 +288,7 @@ static void fetch_ahead(packer *t, const k_block *x, const kvar *at) {
             line = MACHINE_LINE_BYTES / (int64_t)dtype_size(type), row = t->tiles * contraction_tile_columns(&t->c),
             all = t->fixed ? steps * t->columns : row + line - 1, each = share(all, t->inner_rows),
             once = each * contraction_tile_rows(&t->c);
-    affine place = t->fixed ? panel_place(t, at, -1) : apply(t, b->idx);
+    affine place = t->fixed ? panel_place(t, at, -1) : build_moved(a, &t->at, b->idx);
     place = affine_set_var(a, place, t->c.n, affine_const(0));
     if (t->fixed) {
         for (int i = t->level; i < t->c.depth.n; i++) place = affine_set_var(a, place, at[i], affine_const(0));
@@ -367,7 +315,7 @@ static void replay(packer *t, part what, const k_block *x) {
     int depth = 0;
     set_k_block(t, x, x->at);
     for (int i = 1; i < t->c.k->ins.n; i++) {
-        kins in = translated(t, i);
+        kins in = build_at(&t->copy, i, &t->at);
         if (in.op == K_LOOP) {
             bool keep = kept[depth++] = keeps_loop(t, what, i);
             if (!keep) continue;
@@ -378,8 +326,9 @@ static void replay(packer *t, part what, const k_block *x) {
         } else if (in.op == K_END) {
             bool keep = kept[--depth];
             if (keep) kernel_push(&t->out, in);
-            if (i == t->c.end && what == SUM) store_sum(t);
-            if (i == t->c.end && what == FINISH) t->map[t->c.acc] = kernel_push(&t->out, access_sums(t, K_LOAD));
+            if (i != t->c.end) continue;
+            if (what == SUM) contraction_store_sum(&t->c, &t->out, t->sums, sum_place(t), t->copy.to[t->c.acc]);
+            if (what == FINISH) t->copy.to[t->c.acc] = contraction_load_sum(&t->c, &t->out, t->sums, sum_place(t));
             continue;
         } else if ((what == SUM && i > t->c.end) || (what == FINISH && (i == t->c.acc || (i > t->c.first && i < t->c.end)))) {
             continue;
@@ -388,8 +337,8 @@ static void replay(packer *t, part what, const k_block *x) {
             in = (kins){ .op = K_LOAD, .dtype = in.dtype, .mode = in.op == K_LOAD ? in.mode : LOAD_PLAIN, .node = in.node };
             in.buf = (uint16_t)t->panel, in.idx = panel_place(t, x->at, -1), in.src = (uint8_t)contraction_dtype(&t->c);
         }
-        t->map[i] = kernel_push(&t->out, in);
-        if (i == t->c.acc && what == SUM) take_sum(t);
+        t->copy.to[i] = kernel_push(&t->out, in);
+        if (i == t->c.acc && what == SUM) contraction_resume_sum(&t->c, t->copy.to[i], &t->out, t->sums, sum_place(t));
         bool innermost = in.op == K_LOOP && contraction_ins(&t->c, i)->var == t->c.depth.at[t->c.depth.n - 1];
         if (t->ahead && innermost && what != FINISH) fetch_ahead(t, x, x->at);
     }
@@ -508,12 +457,6 @@ static kbuf panel_buffer(const packer *t) {
     return b;
 }
 
-static kbuf sums_buffer(const packer *t) {
-    const kins *acc = contraction_ins(&t->c, t->c.acc);
-    int64_t columns = t->n_joined ? row_elems(t) : t->tiles; /* or one a tile */
-    return (kbuf){ .dtype = acc->dtype, .kind = KB_LOCAL, .node = acc->node, .elems = t->inner_rows * columns, .plan_buf = -1 };
-}
-
 /* ---- the step ---- */
 
 /* Rows that are columns, too. */
@@ -581,7 +524,7 @@ static bool cut_rows(packer *t, int64_t piece, str *why) {
     t->cut = kernel_var(k, "rb", k->vars.at[v].extent / piece, true, false);
     k->vars.at[v].extent = piece;
     affine first = build_times(k->a, t->cut, piece);
-    VEC_PUSH(k->a, &t->outer, (subst){ v, affine_add(k->a, first, affine_var(k->a, v)) });
+    build_put(&t->outer, v, affine_add(k->a, first, affine_var(k->a, v)));
     return true;
 }
 
@@ -615,7 +558,7 @@ bool step_pack(kernel **kk, const loop_step *s, str *why) {
     if (!fits(&t, rows, why) || !cut_rows(&t, cut, why)) return false;
     t.inner_rows = contraction_rows_from(&t.c, t.n_out);
     t.panel = kernel_buf(k, panel_buffer(&t));
-    if (!t.whole) t.sums = kernel_buf(k, sums_buffer(&t));
+    if (!t.whole) t.sums = contraction_sums(&t.c, t.inner_rows * (t.n_joined ? row_elems(&t) : t.tiles)); /* or one a tile */
     if (t.n_joined) {
         t.nb = kernel_var(k, "nb", share(contraction_extent(&t.c, t.joined[0]), t.block), true, false);
     } else {
@@ -623,9 +566,9 @@ bool step_pack(kernel **kk, const loop_step *s, str *why) {
         t.nt = kernel_var(k, "nt", t.tiles, false, false);
     }
     if (step_flag(s, "streams")) k->vars.at[t.nt].role = (krole){ (int)t.tiles, 1 };
-    t.map = ARENA_ARRAY(k->a, reg, k->ins.n);
     t.out = (kernel){ .a = k->a };
     VEC_PUSH(k->a, &t.out.ins, (kins){ 0 });
+    t.copy = build_copier_make(k, &t.out);
     write_nest(&t);
     k->ins.at = t.out.ins.at, k->ins.n = t.out.ins.n, k->ins.cap = t.out.ins.cap;
     for (int i = t.n_out; i < t.c.rows.n; i++) k->vars.at[t.c.rows.at[i]].row = false; /* local memory is indexed by them */

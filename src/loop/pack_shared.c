@@ -60,21 +60,21 @@ typedef struct staged { /* the thread's pieces, which it loads now and stores la
 static reg load_piece(tile_writer *w, int x, const piece *at, affine s, const staged *of) {
     const tiler *t = w->w;
     const tile_operand *o = &t->side[x];
-    gpu_places p = { .along = o->along, .lanes = o->vector };
+    build_places p = { .along = o->along, .lanes = o->vector };
     bool along_row = o->vector && o->along == o->row, split = t->s.b.split > 1;
     int n = block_dims(t);
     affine row = build_plus(w->o->a, build_plus(w->o->a, w->tile[x], at->tile, 1), at->row, 1), last = affine_const(0);
     if (o->vector) p.varies = gpu_varying(t->k, o->needed, o->along);
     if (split) last = build_plus(w->o->a, at->dim[0], s, t->s.b.split);
-    for (int d = 0; d < n; d++) gpu_put(&p, dim_var(t, d), split && d == 0 ? last : at->dim[d]);
-    if (!split && t->s.b.whole < t->n_loops) gpu_put(&p, tiler_at(t, t->loops + t->n_loops - 1 - t->s.b.whole)->var, s);
-    gpu_put(&p, o->row, row);
+    for (int d = 0; d < n; d++) build_put(&p, dim_var(t, d), split && d == 0 ? last : at->dim[d]);
+    if (!split && t->s.b.whole < t->n_loops) build_put(&p, tiler_at(t, t->loops + t->n_loops - 1 - t->s.b.whole)->var, s);
+    build_put(&p, o->row, row);
     int64_t lane = o->vector && !along_row && n == 1 && split ? 1 : 0, end = n ? tiler_extent(t, dim_var(t, 0)) : 0;
-    if (o->tail) gpu_bound(&p, row, tiler_extent(t, o->row), along_row);
-    if (t->s.b.tail) gpu_bound(&p, last, end, lane);
-    if (of->n_idle) gpu_bound(&p, of->idle, 1, 0);
+    if (o->tail) build_bound(&p, row, tiler_extent(t, o->row), along_row);
+    if (t->s.b.tail) build_bound(&p, last, end, lane);
+    if (of->n_idle) build_bound(&p, of->idle, 1, 0);
     for (int i = 1; i < t->upd; i++)
-        if (o->needed[i]) gpu_copy(&w->c, i, &p);
+        if (o->needed[i]) build_copy(&w->c, i, &p);
     const kins *operand = tiler_at(t, o->operand);
     bool plain = operand->op == K_LOAD && operand->n_mask == 0;
     reg v = w->c.to[o->operand];

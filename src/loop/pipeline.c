@@ -4,7 +4,7 @@
  * same sums in the same order. Shared memory has two halves: while one is multiplied, the next block is loaded, and stored into
  * the other, so that a barrier a block is enough. Registers carry what is under way from one iteration to the next. */
 #include "loop/build.h"
-#include "loop/gpu_copy.h"
+#include "loop/gpu_bind.h"
 
 enum {
     MOST_BUFFERS = 4,
@@ -34,7 +34,7 @@ typedef struct pipeliner {
     int n, n_reads;
     shared_buffer at[MOST_BUFFERS];
     int read[MOST_READS]; /* instructions of the inner loop */
-    gpu_copier c;
+    build_copier c;
 } pipeliner;
 
 typedef struct loaded { /* a block, in registers: [buffer][store] */
@@ -157,12 +157,12 @@ static void bound_load(const pipeliner *p, int i, kins *in) {
 }
 
 static void load_block(pipeliner *p, int x, const moment *when, loaded *out) {
-    gpu_places places = { .n = 0 };
-    gpu_put(&places, p->block, when->at);
-    if (when->trips) gpu_bound(&places, when->at, when->trips, 0);
+    build_places places = { .n = 0 };
+    build_put(&places, p->block, when->at);
+    if (when->trips) build_bound(&places, when->at, when->trips, 0);
     for (int i = p->loop + 1; i < p->barrier; i++) {
         if (!p->at[x].needed[i]) continue;
-        reg r = gpu_copy(&p->c, i, &places);
+        reg r = build_copy(&p->c, i, &places);
         if (when->trips && ins_at(p, i)->op == K_LOAD) bound_load(p, i, &p->o->ins.at[r]);
     }
     for (int i = 0; i < p->at[x].n; i++) out->v[x][i] = p->c.to[ins_at(p, p->at[x].store[i])->a];
@@ -199,10 +199,10 @@ static reads read_step(pipeliner *p, affine step, affine half, const reg *first)
 }
 
 static void multiply(pipeliner *p, const reads *from) {
-    gpu_places none = { .n = 0 };
+    build_places none = { .n = 0 };
     for (int i = 0; i < p->n_reads; i++) p->c.to[p->read[i]] = from->v[i];
     for (int i = p->inner + 1; i < p->inner_end; i++)
-        if (ins_at(p, i)->op != K_LOAD) gpu_copy(&p->c, i, &none);
+        if (ins_at(p, i)->op != K_LOAD) build_copy(&p->c, i, &none);
 }
 
 /* Steps [from, to) of a block, one after the other. */
@@ -393,19 +393,19 @@ static int64_t sums(const pipeliner *p) {
 
 static kernel *pipelined(pipeliner *p) {
     kernel *o = p->o = kernel_clone(p->k, p->k->a);
-    gpu_places none = { .n = 0 };
+    build_places none = { .n = 0 };
     o->ins.n = 1;
-    p->c = gpu_copier_make(p->k, o);
+    p->c = build_copier_make(p->k, o);
     if (p->block == o->vars.n - 2 && p->step == o->vars.n - 1) o->vars.n -= 2; /* their loops are written anew */
     for (int x = 0; x < p->n; x++) o->bufs.at[p->at[x].buf].elems *= 2;
-    for (int i = 1; i < p->loop; i++) gpu_copy(&p->c, i, &none);
+    for (int i = 1; i < p->loop; i++) build_copy(&p->c, i, &none);
     /* With 8 x 16 sums a thread's registers are all in use, and what is carried comes to lie in the wrong banks: on an H200
      * 2048 cubed took 351 us so, and 330 as the other; with 8 x 8 sums 1024 cubed takes 52.1 us so, and 53.2 as the other. */
     if (sums(p) > CARRYING && p->steps > 1)
         write_late(p);
     else
         write_carried(p);
-    for (int i = p->end + 1; i < p->k->ins.n; i++) gpu_copy(&p->c, i, &none);
+    for (int i = p->end + 1; i < p->k->ins.n; i++) build_copy(&p->c, i, &none);
     return o;
 }
 

@@ -6,7 +6,7 @@
  * to had its products done before the last barrier, so that one barrier a block is enough. A turn of the loop goes through all
  * stages, so that places are constants. */
 #include "loop/build.h"
-#include "loop/gpu_copy.h"
+#include "loop/gpu_bind.h"
 
 enum { MOST_STAGES = 8 };
 
@@ -16,7 +16,7 @@ typedef struct stager {
     int loop, copied, products, end; /* instructions: the loop, the wait for copies, the first behind the barrier, its end */
     int64_t stages, trips;
     bool *staged; /* [bufs] that the loop fills */
-    gpu_copier c;
+    build_copier c;
 } stager;
 
 static const kins *ins_at(const stager *p, int i) { return &p->k->ins.at[i]; }
@@ -43,13 +43,13 @@ static bool find_at(stager *p, const kernel *k, int i) {
 
 /* Instructions [from, to) for the block `at`, whose stage is that one; trips: there may be no such block, 0: there is. */
 static void write_part(stager *p, int from, int to, affine at, int64_t stage, int64_t trips) {
-    gpu_places places = { .n = 0 };
-    gpu_put(&places, ins_at(p, p->loop)->var, at);
+    build_places places = { .n = 0 };
+    build_put(&places, ins_at(p, p->loop)->var, at);
     for (int i = from; i < to; i++) {
         const kins *in = ins_at(p, i);
         places.n_mask = 0;
-        if (trips && in->op == K_LOAD) gpu_bound(&places, at, trips, 0);
-        reg r = gpu_copy(&p->c, i, &places);
+        if (trips && in->op == K_LOAD) build_bound(&places, at, trips, 0);
+        reg r = build_copy(&p->c, i, &places);
         kins *out = &p->o->ins.at[r];
         if ((in->op == K_STORE || in->op == K_MATRIX) && p->staged[in->buf])
             out->idx = affine_offset(out->idx, stage * p->k->bufs.at[in->buf].elems);
@@ -73,16 +73,16 @@ static void write_block(stager *p, affine at, int64_t n, bool more, int64_t trip
 
 static kernel *staged(stager *p) {
     kernel *o = p->o = kernel_clone(p->k, p->k->a);
-    gpu_places none = { .n = 0 };
+    build_places none = { .n = 0 };
     int64_t ahead = p->stages - 2, turns = p->trips / p->stages, rest = p->trips % p->stages;
     bool again = false;
     o->ins.n = 1;
-    p->c = gpu_copier_make(p->k, o);
+    p->c = build_copier_make(p->k, o);
     for (int b = 0; b < p->k->bufs.n; b++)
         if (p->staged[b]) o->bufs.at[b].elems *= p->stages;
     for (int i = 1; i < p->loop; i++) {
         again |= ins_at(p, i)->op == K_LOOP && !ins_at(p, i)->par && kernel_loop_end(p->k, i) > p->loop;
-        gpu_copy(&p->c, i, &none);
+        build_copy(&p->c, i, &none);
     }
     for (int64_t n = 0; n < ahead; n++) {
         if (n < p->trips) write_part(p, p->loop + 1, p->copied, affine_const(n), n, 0);
@@ -99,7 +99,7 @@ static kernel *staged(stager *p) {
     for (int64_t n = 0; n < rest; n++) write_block(p, affine_const(turns * p->stages + n), n, n + ahead < rest, 0);
     write_async(p, ASYNC_PRODUCTS, 0);
     if (again) build_barrier(o);
-    for (int i = p->end + 1; i < p->k->ins.n; i++) gpu_copy(&p->c, i, &none);
+    for (int i = p->end + 1; i < p->k->ins.n; i++) build_copy(&p->c, i, &none);
     return o;
 }
 

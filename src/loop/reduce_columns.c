@@ -87,7 +87,7 @@ static void make_panels(column *w, kernel *o) {
 }
 
 /* The place in the panels of thread block g, for what loop variables are now. */
-static affine in_panels(const column *w, arena *a, const gpu_places *p, kvar g, affine own) {
+static affine in_panels(const column *w, arena *a, const build_places *p, kvar g, affine own) {
     int64_t apart = w->columns;
     affine x = own;
     for (int l = w->n_loops - 1; l >= 0; apart *= at(w, w->loops + l)->hi, l--) {
@@ -102,20 +102,20 @@ static affine in_panels(const column *w, arena *a, const gpu_places *p, kvar g, 
 /* ---- writing ---- */
 
 /* A thread's own share of the rows; first: its first column, of those of thread block g. */
-static void write_share(column *w, kernel *o, gpu_copier *c, kvar g, affine first, kvar part) {
+static void write_share(column *w, kernel *o, build_copier *c, kvar g, affine first, kvar part) {
     arena *a = o->a;
     affine col = affine_add(a, build_times(a, g, w->columns), first);
     const kins *split = at(w, w->loops + w->split);
     int64_t rows = trips(split), share = (rows + w->down - 1) / w->down;
     bool tail = rows % w->down != 0;
-    gpu_places p = { .along = w->v, .lanes = w->lanes };
+    build_places p = { .along = w->v, .lanes = w->lanes };
     bool *varies = gpu_varying(w->k, NULL, w->v);
     p.varies = varies;
     for (int i = 0; i < w->n_acc; i++) varies[w->acc[i]] = true;
     for (int i = w->loops; i < w->end; i++) varies[i] |= at(w, i)->op == K_UPD;
-    gpu_put(&p, w->v, col);
-    if (w->k->vars.at[w->v].extent % w->columns) gpu_bound(&p, col, w->k->vars.at[w->v].extent, 1);
-    for (int i = w->from; i < w->loops; i++) gpu_copy(c, i, &p);
+    build_put(&p, w->v, col);
+    if (w->k->vars.at[w->v].extent % w->columns) build_bound(&p, col, w->k->vars.at[w->v].extent, 1);
+    for (int i = w->from; i < w->loops; i++) build_copy(c, i, &p);
     affine row = affine_const(0);
     for (int i = 0; i < w->n_loops; i++) {
         if (i != w->split) {
@@ -125,8 +125,8 @@ static void write_share(column *w, kernel *o, gpu_copier *c, kvar g, affine firs
         kvar s = build_loop(o, "s", share, PAR_SERIAL);
         if (i == w->n_loops - 1 && share > 1) o->vars.at[s].role.unroll = share < w->unroll ? (int)share : w->unroll;
         row = affine_offset(affine_add(a, build_times(a, s, w->down), affine_var(a, part)), split->lo);
-        gpu_put(&p, split->var, row);
-        if (tail) gpu_bound(&p, row, split->hi, 0);
+        build_put(&p, split->var, row);
+        if (tail) build_bound(&p, row, split->hi, 0);
     }
     for (int i = w->loops + w->n_loops; i < w->end - w->n_loops + 1; i++) {
         const kins *in = at(w, i);
@@ -134,11 +134,11 @@ static void write_share(column *w, kernel *o, gpu_copier *c, kvar g, affine firs
             reg kept[2] = { c->to[in->a], c->to[in->b] };
             c->to[in->a] = build_before(o, kept[0], TN_I64, row, 0, split->hi, c->to[in->c]);
             if (in->alu == OP_dot) c->to[in->b] = build_before(o, kept[1], TN_I64, row, 0, split->hi, c->to[in->c]);
-            gpu_copy(c, i, &p);
+            build_copy(c, i, &p);
             c->to[in->a] = kept[0];
             if (in->alu == OP_dot) c->to[in->b] = kept[1];
         } else {
-            reg r = gpu_copy(c, i, &p);
+            reg r = build_copy(c, i, &p);
             if (i == w->panels) o->ins.at[r].buf = (uint16_t)w->panel_buf, o->ins.at[r].idx = in_panels(w, a, &p, g, first);
         }
     }
@@ -148,17 +148,17 @@ static void write_share(column *w, kernel *o, gpu_copier *c, kvar g, affine firs
 /* The parts of a column, and what comes behind. */
 static void write_columns(column *w, kernel *o, affine first) {
     arena *a = o->a;
-    gpu_copier c = gpu_copier_make(w->k, o);
+    build_copier c = build_copier_make(w->k, o);
     kvar e = build_loop(o, "e", w->columns, PAR_BLOCK_THREADS);
     affine col = affine_add(a, first, affine_var(a, e));
-    gpu_places p = { .n = 0 };
-    gpu_put(&p, w->v, col);
-    if (w->k->vars.at[w->v].extent % w->columns) gpu_bound(&p, col, w->k->vars.at[w->v].extent, 0);
+    build_places p = { .n = 0 };
+    build_put(&p, w->v, col);
+    if (w->k->vars.at[w->v].extent % w->columns) build_bound(&p, col, w->k->vars.at[w->v].extent, 0);
     for (int i = w->from; i < w->to; i++) {
         if (i == w->loops) i = w->end + 1;
         if (i >= w->to) break;
         if (at(w, i)->op != K_ACC) {
-            gpu_copy(&c, i, &p);
+            build_copy(&c, i, &p);
             continue;
         }
         int n = 0;
@@ -180,7 +180,7 @@ static kernel *write(column *w) {
     affine first = build_times(a, g, w->columns);
     kvar part = build_loop(o, "p", w->down, PAR_BLOCK_THREADS), x = build_loop(o, "x", w->across, PAR_BLOCK_THREADS);
     affine own = build_times(a, x, w->lanes);
-    gpu_copier c = gpu_copier_make(k, o);
+    build_copier c = build_copier_make(k, o);
     if (w->panels) make_panels(w, o);
     write_share(w, o, &c, g, own, part);
     for (int i = 0; i < w->n_acc; i++)

@@ -2,7 +2,7 @@
 #ifndef TN_LOOP_REDUCE_COLUMNS_H
 #define TN_LOOP_REDUCE_COLUMNS_H
 
-#include "loop/gpu_copy.h"
+#include "loop/gpu_bind.h"
 
 enum { COLUMN_MOST_SUMS = 4 };
 typedef struct column {

@@ -5,7 +5,7 @@
  * In and out: the form of a GPU, behind vectorize_nests. A nest is taken when it is one loop of which each thread has the same
  * few iterations; a buffer when all that touch it are such nests, each thread at elements of its own. */
 #include "loop/build.h"
-#include "loop/gpu_copy.h"
+#include "loop/gpu_bind.h"
 
 enum { MOST_TURNS = 64, MOST_VARS = 50 };
 
@@ -65,7 +65,7 @@ typedef struct register_cacher {
     const kernel *k;
     int most;          /* iterations of a thread */
     int64_t long_part; /* elements of a thread, more of which are packed */
-    gpu_copier c;
+    build_copier c;
     int *nest;  /* [ins] the loop around, of those to take */
     int *own;   /* [bufs] elements of a thread */
     int *held;  /* [bufs] the local buffer with a thread's part of it, if that is packed; else 0, which is no such buffer */
@@ -114,10 +114,10 @@ static bool load_packed(register_cacher *h, int head, int iterations) {
         if (!is_held(h, i) || h->held[in->buf]) continue;
         any = true;
         int buf = h->held[in->buf] = build_buffer(o, in->src, KB_LOCAL, iterations * in->lanes);
-        gpu_places p = { .n = 0 };
-        gpu_put(&p, h->k->ins.at[head].var, open_iterations(h, iterations, &iteration));
+        build_places p = { .n = 0 };
+        build_put(&p, h->k->ins.at[head].var, open_iterations(h, iterations, &iteration));
         kins store = { .op = K_STORE, .dtype = in->src, .buf = (uint16_t)buf, .lanes = in->lanes, .lane_stride = 1 };
-        store.a = gpu_copy(&h->c, i, &p), store.node = in->node;
+        store.a = build_copy(&h->c, i, &p), store.node = in->node;
         store.idx = build_times(o->a, iteration, in->lanes);
         o->ins.at[store.a].mode = LOAD_HOISTED;
         kernel_push(o, store);
@@ -131,15 +131,15 @@ static void cache_nest(register_cacher *h, int head) {
     kernel *o = h->c.o;
     int iterations = iterations_of(k, head, h->most);
     kvar iteration, var = k->ins.at[head].var;
-    gpu_places *p = ARENA_ARRAY(k->a, gpu_places, 2), *mine = p + 1;
+    build_places *p = ARENA_ARRAY(k->a, build_places, 2), *mine = p + 1;
     if (load_packed(h, head, iterations))
-        for (; h->fetch < h->fetch_end; h->fetch++) gpu_copy(&h->c, h->fetch, mine);
-    gpu_put(p, var, open_iterations(h, iterations, &iteration));
-    gpu_put(mine, var, affine_var(k->a, iteration));
+        for (; h->fetch < h->fetch_end; h->fetch++) build_copy(&h->c, h->fetch, mine);
+    build_put(p, var, open_iterations(h, iterations, &iteration));
+    build_put(mine, var, affine_var(k->a, iteration));
     for (int i = head + 1; h->nest[i] == head; i++) {
         const kins *in = &k->ins.at[i];
         bool memory = in->op == K_LOAD || in->op == K_STORE;
-        reg r = gpu_copy(&h->c, i, memory && h->own[in->buf] ? mine : p);
+        reg r = build_copy(&h->c, i, memory && h->own[in->buf] ? mine : p);
         if (in->op != K_LOAD || !h->held[in->buf]) continue;
         kins *load = &o->ins.at[r];
         load->idx = build_times(o->a, iteration, in->lanes), load->mode = h->read[in->buf] ? LOAD_REMATERIALISED : LOAD_PLAIN;
@@ -165,7 +165,7 @@ static int find_nests(register_cacher *h) {
 /* All of the kernel, with those nests written out; `meet`: barriers stay. */
 static void write_kernel(register_cacher *h, bool barriers) {
     const kernel *k = h->k;
-    const gpu_places none = { .n = 0 };
+    const build_places none = { .n = 0 };
     bool packed = false;
     for (int i = 1; i < k->ins.n; i++) packed |= is_held(h, i);
     for (int i = 1; i < k->ins.n; i++) {
@@ -174,7 +174,7 @@ static void write_kernel(register_cacher *h, bool barriers) {
             if (h->fetch == h->fetch_end) h->fetch = i;
             i = kernel_loop_end(k, i), h->fetch_end = i + 1;
         } else if (i + 1 == k->ins.n || h->nest[i + 1] != i) {
-            gpu_copy(&h->c, i, &none);
+            build_copy(&h->c, i, &none);
         } else {
             cache_nest(h, i);
             i = kernel_loop_end(k, i);
@@ -195,7 +195,7 @@ bool step_register_cache(kernel **kk, const loop_step *s, str *why) {
     h.own = find_own(k, h.nest), h.held = ARENA_ARRAY(k->a, int, k->bufs.n + 1);
     h.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
     kernel *o = gpu_kernel(k, k->block_threads);
-    h.c = gpu_copier_make(k, o);
+    h.c = build_copier_make(k, o);
     write_kernel(&h, meets(k, h.own));
     for (int b = 0; b < k->bufs.n; b++)
         if (h.own[b]) o->bufs.at[b].kind = KB_LOCAL, o->bufs.at[b].elems = h.own[b];

@@ -3,7 +3,7 @@
 #ifndef TN_LOOP_ROW_TILES_H
 #define TN_LOOP_ROW_TILES_H
 
-#include "loop/gpu_copy.h"
+#include "loop/gpu_bind.h"
 
 enum { RT_MOST_SIDE = 16 /* rows, and columns, of a thread */, RT_MOST_TILE = 128 /* elements of it */, RT_WIDE = 4 };
 

@@ -20,7 +20,7 @@ typedef struct writer {
     reg **at;           /* [ins][rows, or rows x thread blocks of its nest] where a register is now */
     reg **held;         /* [bufs][rows x thread blocks] */
     bool *wrote, *read; /* [new bufs] since all threads met */
-    gpu_copier c;
+    build_copier c;
     const rt_nest *ahead; /* the serial loop whose operands come an iteration ahead */
     int asked;            /* those of contractions before this instruction are under way */
     reg zeros, broken;    /* 0 times what skipped tiles would have multiplied with */
@@ -124,27 +124,27 @@ static void place_of(const writer *w, const copying *c, int chunk, affine out[2]
 }
 
 /* Items that there are not. */
-static void bound_items(const copying *c, gpu_places *p, const affine at[2], bool full) {
-    if (c->n[0] / c->lanes != (int64_t)1 << c->log_fast && full) gpu_bound(p, at[0], c->n[0] / c->lanes, 0);
-    if (((int64_t)1 << log2_up(c->n[1])) != c->n[1] || c->chunks == 1) gpu_bound(p, at[1], c->n[1], 0);
+static void bound_items(const copying *c, build_places *p, const affine at[2], bool full) {
+    if (c->n[0] / c->lanes != (int64_t)1 << c->log_fast && full) build_bound(p, at[0], c->n[0] / c->lanes, 0);
+    if (((int64_t)1 << log2_up(c->n[1])) != c->n[1] || c->chunks == 1) build_bound(p, at[1], c->n[1], 0);
 }
 
 static reg load_chunk(writer *w, copying *c, int chunk) {
     const rt_operand *s = c->s;
     affine at[2], where[2];
-    gpu_places p = { .along = c->var[0], .lanes = c->lanes, .varies = gpu_varying(w->w->k, s->needed, c->var[0]) };
+    build_places p = { .along = c->var[0], .lanes = c->lanes, .varies = gpu_varying(w->w->k, s->needed, c->var[0]) };
     place_of(w, c, chunk, at);
     where[0] = plus(w, c->base[0], at[0], c->lanes), where[1] = plus(w, c->base[1], at[1], 1);
-    for (int i = 0; i < 2; i++) gpu_put(&p, c->var[i], where[i]);
+    for (int i = 0; i < 2; i++) build_put(&p, c->var[i], where[i]);
     for (int i = 0; i < 2; i++)
         if (c->n[i] != c->real[i] && (c->var[i] != w->w->row || row_tail(w)))
-            gpu_bound(&p, where[i], c->real[i], i == 0 && c->lanes > 1);
+            build_bound(&p, where[i], c->real[i], i == 0 && c->lanes > 1);
     bound_items(c, &p, at, true);
     will_touch(w, c->of->loop + 1, s->value + 1, s->needed);
-    if (c->tiles) gpu_put(&p, c->tiles->v, c->tile);
-    if (c->bounded) gpu_bound(&p, c->tile, c->tiles->n, 0);
+    if (c->tiles) build_put(&p, c->tiles->v, c->tile);
+    if (c->bounded) build_bound(&p, c->tile, c->tiles->n, 0);
     for (int i = c->of->loop + 1; i <= s->value; i++)
-        if (s->needed[i]) gpu_copy(&w->c, i, &p);
+        if (s->needed[i]) build_copy(&w->c, i, &p);
     int along = s->across ? 1 : 0;
     const kins *in = ins(w, s->value);
     bool plain = in->op == K_LOAD && in->n_mask == 0;
@@ -157,7 +157,7 @@ static reg load_chunk(writer *w, copying *c, int chunk) {
 
 static void store_chunk(writer *w, const copying *c, int chunk) {
     affine at[2];
-    gpu_places p = { .n = 0 };
+    build_places p = { .n = 0 };
     place_of(w, c, chunk, at);
     bound_items(c, &p, at, true);
     affine place = plus(w, affine_scale(w->o->a, at[0], c->lanes), at[1], c->s->pitch);
@@ -643,7 +643,7 @@ kernel *row_tiles_write(row_tiles *t) {
     const kernel *k = t->k;
     kernel *o = t->o = gpu_kernel(k, t->down * t->across);
     writer w = { .w = t, .o = o, .at = ARENA_ARRAY(k->a, reg *, k->ins.n), .held = ARENA_ARRAY(k->a, reg *, k->bufs.n + 1) };
-    w.c = (gpu_copier){ k, o, ARENA_ARRAY(k->a, reg, k->ins.n) };
+    w.c = (build_copier){ k, o, ARENA_ARRAY(k->a, reg, k->ins.n) };
     make_buffers(&w);
     w.wrote = ARENA_ARRAY(k->a, bool, o->bufs.n + 2), w.read = ARENA_ARRAY(k->a, bool, o->bufs.n + 2);
     int opened = open_groups(&w);

@@ -110,7 +110,7 @@ static affine scaled(scatter *w, kvar v, int64_t by) { return build_times(w->o->
 static affine plus(scatter *w, affine x, affine y) { return affine_add(w->o->a, x, y); }
 
 /* A memory access where the masks of p hold, and its own. */
-static reg push_masked(scatter *w, kins in, const gpu_places *p, const kmask *own) {
+static reg push_masked(scatter *w, kins in, const build_places *p, const kmask *own) {
     kmask *mask = ARENA_ARRAY(w->o->a, kmask, p->n_mask + 1);
     int n = 0;
     for (; n < p->n_mask; n++) mask[n] = p->mask[n];
@@ -120,13 +120,13 @@ static reg push_masked(scatter *w, kins in, const gpu_places *p, const kmask *ow
     return kernel_push(w->o, in);
 }
 
-static affine moved(scatter *w, affine x, const gpu_places *p) {
+static affine moved(scatter *w, affine x, const build_places *p) {
     for (int i = 0; i < p->n; i++) x = affine_set_var(w->o->a, x, p->var[i], p->value[i]);
     return x;
 }
 
 /* The base at a place and columns, of which p says what the columns' variables become. Returns its register. */
-static reg write_base(scatter *w, gpu_places p, affine place, bool store) {
+static reg write_base(scatter *w, build_places p, affine place, bool store) {
     if (!w->base_loops) { /* it is there */
         affine idx = plus(w, moved(w, add(w)->idx, &p), affine_scale(w->o->a, place, add(w)->dyn_stride));
         return push_masked(w,
@@ -143,35 +143,35 @@ static reg write_base(scatter *w, gpu_places p, affine place, bool store) {
         affine flat = affine_scale(w->o->a, place, add(w)->dyn_stride);
         for (int c = 0; c < w->columns; c++)
             flat = plus(w, flat, affine_scale(w->o->a, p.value[c], affine_coef(add(w)->idx, p.var[c])));
-        gpu_put(&p, at(w, w->base)->var, flat);
+        build_put(&p, at(w, w->base)->var, flat);
     }
-    if (w->place_var >= 0) gpu_put(&p, w->place_var, place);
+    if (w->place_var >= 0) build_put(&p, w->place_var, place);
     for (int i = 0; i < w->base_loops && !w->flat; i++) { /* named as the columns are there */
         const kins *loop = at(w, w->base + i);
         for (int c = 0; c < w->columns && loop->var != w->place_var; c++)
             if (affine_coef(at(w, last)->idx, loop->var) == affine_coef(add(w)->idx, column(w, c)->var))
-                gpu_put(&p, loop->var, p.value[c]);
+                build_put(&p, loop->var, p.value[c]);
     }
-    for (int i = w->base + w->base_loops; i < last + store; i++) gpu_copy(&w->copy, i, &p);
+    for (int i = w->base + w->base_loops; i < last + store; i++) build_copy(&w->copy, i, &p);
     return w->copy.to[at(w, last)->a];
 }
 
 /* The part of the body that the index needs (`index`), or the rest of it, for one add. */
-static void write_part(scatter *w, const gpu_places *p, bool index) {
+static void write_part(scatter *w, const build_places *p, bool index) {
     for (int i = w->first; i < w->at; i++)
-        if (w->of_index[i] == index) gpu_copy(&w->copy, i, p);
+        if (w->of_index[i] == index) build_copy(&w->copy, i, p);
 }
 
 /* That the adds' loop is at this one, which may not exist. */
-static const gpu_places *place_add(scatter *w, gpu_places *p, affine which, bool tail) {
-    *p = (gpu_places){ .n = 0 };
-    gpu_put(p, at(w, w->adds)->var, which);
-    if (tail) gpu_bound(p, which, w->n_adds, 0);
+static const build_places *place_add(scatter *w, build_places *p, affine which, bool tail) {
+    *p = (build_places){ .n = 0 };
+    build_put(p, at(w, w->adds)->var, which);
+    if (tail) build_bound(p, which, w->n_adds, 0);
     return p;
 }
 
 /* The index of an add less the first place of the range. */
-static reg write_index(scatter *w, const gpu_places *p, affine low) {
+static reg write_index(scatter *w, const build_places *p, affine low) {
     write_part(w, p, true);
     reg d = w->copy.to[add(w)->dyn];
     if (w->ranges == 1) return d;
@@ -193,26 +193,26 @@ static reg write_inside(scatter *w, reg d, affine which, bool tail) {
 
 /* The columns of one add or of one place: the innermost loop is bound to the threads, the others as `par` says. Returns how
  * many loops are open. */
-static int open_columns(scatter *w, kvar block, kpar par, gpu_places *p) {
+static int open_columns(scatter *w, kvar block, kpar par, build_places *p) {
     for (int c = 0; c + 1 < w->columns; c++) {
         kvar v = open(w, "j", column(w, c)->hi, par, 0);
-        gpu_put(p, column(w, c)->var, affine_var(w->o->a, v));
+        build_put(p, column(w, c)->var, affine_var(w->o->a, v));
     }
     kvar e = open(w, "e", w->width / w->lanes, PAR_BLOCK_THREADS, 0);
     if (!w->columns) return 1;
     const kins *last = column(w, w->columns - 1);
     affine at_column = scaled(w, e, w->lanes);
     if (block >= 0) at_column = plus(w, at_column, scaled(w, block, w->width));
-    gpu_put(p, last->var, at_column);
-    if (last->hi % w->width) gpu_bound(p, at_column, last->hi, 1);
+    build_put(p, last->var, at_column);
+    if (last->hi % w->width) build_bound(p, at_column, last->hi, 1);
     p->along = last->var, p->lanes = w->lanes, p->varies = w->varies;
     return w->columns;
 }
 
 /* One add, whose place in the range is d. */
-static void write_add(scatter *w, gpu_places p, reg d, kvar range, kvar block) {
+static void write_add(scatter *w, build_places p, reg d, kvar range, kvar block) {
     int64_t last = w->places - (w->ranges - 1) * w->range;
-    gpu_places which = p; /* the index's part has been written for this add */
+    build_places which = p; /* the index's part has been written for this add */
     int loops = open_columns(w, block, PAR_SERIAL, &which);
     write_part(w, &which, false);
     kins in = *add(w);
@@ -229,7 +229,7 @@ static void write_add(scatter *w, gpu_places p, reg d, kvar range, kvar block) {
 
 /* A chunk in which one is of the range: all threads look at its indices in turn. */
 static void write_chunk(scatter *w, affine first, affine low, bool tail, kvar range, kvar block) {
-    gpu_places *p = ARENA_ARRAY(w->o->a, gpu_places, ADDS);
+    build_places *p = ARENA_ARRAY(w->o->a, build_places, ADDS);
     reg d[ADDS], here[ADDS];
     for (int q = 0; q < ADDS; q++) {
         affine which = affine_offset(first, q);
@@ -254,7 +254,7 @@ static void write_search(scatter *w, kvar range, kvar block) {
     reg any[CHUNKS];
     for (int q = 0; q < CHUNKS; q++) {
         affine which = affine_offset(plus(w, first, lane), q * w->warp);
-        gpu_places p;
+        build_places p;
         any[q] = write_inside(w, write_index(w, place_add(w, &p, which, tail), low), which, tail);
     }
     for (int q = 0; q < CHUNKS; q++)
@@ -275,7 +275,7 @@ static void write_owned(scatter *w) {
     w->o->grid_blocks *= w->ranges * w->blocks;
     if (w->ranges > 1) range = open(w, "g", w->ranges, PAR_BLOCKS, 0), loops++;
     if (w->blocks > 1) block = open(w, "b", w->blocks, PAR_BLOCKS, 0), loops++;
-    gpu_places p = { .n = 0 };
+    build_places p = { .n = 0 };
     int lanes = w->lanes;
     w->lanes = 1; /* vectorize_nests makes vectors of these */
     if (w->base_loops) {
@@ -283,7 +283,7 @@ static void write_owned(scatter *w) {
         affine place = affine_var(a, i);
         if (range >= 0) place = plus(w, place, scaled(w, range, w->range));
         int columns = open_columns(w, block, PAR_BLOCK_THREADS, &p);
-        if (w->places % w->range) gpu_bound(&p, place, w->places, 0);
+        if (w->places % w->range) build_bound(&p, place, w->places, 0);
         write_base(w, p, place, true);
         build_ends(w->o, columns + 1);
         build_barrier(w->o);
@@ -292,9 +292,9 @@ static void write_owned(scatter *w) {
     if (w->ranges > 1) {
         write_search(w, range, block);
     } else {
-        gpu_places all = { .n = 0 };
+        build_places all = { .n = 0 };
         kvar s = open(w, "s", w->n_adds, PAR_SERIAL, ADDS);
-        gpu_put(&all, at(w, w->adds)->var, affine_var(a, s));
+        build_put(&all, at(w, w->adds)->var, affine_var(a, s));
         write_add(w, all, write_index(w, &all, affine_const(0)), -1, block);
         build_ends(w->o, 1);
     }
@@ -304,7 +304,7 @@ static void write_owned(scatter *w) {
 /* ---- private ---- */
 
 /* Sums of a thread's own, one for each place and column, stand `block_threads` apart. */
-static affine own_sum(scatter *w, affine place, const gpu_places *p, affine thread) {
+static affine own_sum(scatter *w, affine place, const build_places *p, affine thread) {
     affine x = affine_scale(w->o->a, place, w->n_columns);
     int64_t inner = 1;
     for (int c = w->columns - 1; c >= 0; c--) {
@@ -314,7 +314,7 @@ static affine own_sum(scatter *w, affine place, const gpu_places *p, affine thre
     return plus(w, affine_scale(w->o->a, x, w->block_threads), thread);
 }
 
-static int open_serial_columns(scatter *w, gpu_places *p) {
+static int open_serial_columns(scatter *w, build_places *p) {
     for (int c = 0; c < w->columns; c++) {
         kvar v = open(w, "j", column(w, c)->hi, PAR_SERIAL, 0);
         p->var[c] = column(w, c)->var, p->value[c] = affine_var(w->o->a, v);
@@ -323,7 +323,7 @@ static int open_serial_columns(scatter *w, gpu_places *p) {
 }
 
 /* One of the columns. */
-static void place_column(scatter *w, gpu_places *p, int64_t column_number) {
+static void place_column(scatter *w, build_places *p, int64_t column_number) {
     p->n = w->columns;
     for (int c = w->columns - 1; c >= 0; c--) {
         p->var[c] = column(w, c)->var, p->value[c] = affine_const(column_number % column(w, c)->hi);
@@ -344,11 +344,11 @@ static void write_share(scatter *w, int fast, affine thread, affine low) {
         affine which = affine_offset(first, (int64_t)q * w->block_threads);
         exists[q] = (kmask){ which, 0, w->n_adds };
         for (int c = 0; c < columns; c++, n++) {
-            gpu_places p;
+            build_places p;
             place_add(w, &p, which, tail);
-            gpu_places all = p;
+            build_places all = p;
             place_column(w, &all, c);
-            gpu_put(&all, p.var[0], p.value[0]);
+            build_put(&all, p.var[0], p.value[0]);
             if (c == 0) d[q] = write_index(w, &all, low);
             write_part(w, &all, false);
             x[n] = w->copy.to[add(w)->a];
@@ -357,7 +357,7 @@ static void write_share(scatter *w, int fast, affine thread, affine low) {
     n = 0;
     for (int q = 0; q < ahead; q++)
         for (int c = 0; c < columns; c++, n++) {
-            gpu_places p = { .n = 0 };
+            build_places p = { .n = 0 };
             place_column(w, &p, c);
             kins in = { .op = K_SCATTER,
                         .dtype = w->o->bufs.at[fast].dtype,
@@ -382,18 +382,18 @@ static void write_sums(scatter *w, int fast, kvar warp, kvar lane, affine low) {
     affine local = scaled(w, q, warps);
     if (warp >= 0) local = plus(w, local, affine_var(a, warp));
     affine place = plus(w, local, low);
-    gpu_places p = { .n = w->columns };
+    build_places p = { .n = w->columns };
     int loops = 1 + open_serial_columns(w, &p);
     reg sum = build_parts(w->o, OP_add, fast, own_sum(w, local, &p, affine_var(a, lane)), warps, w->warp, 1);
     sum = kernel_push(w->o, (kins){ .op = K_BLOCK_REDUCE, .alu = OP_add, .dtype = dtype, .a = sum, .width = w->warp });
-    if (w->places != w->ranges * w->range) gpu_bound(&p, place, w->places, 0);
-    gpu_places first = p; /* in place, threads but the first do not read what that one writes */
-    if (!w->base_loops) gpu_bound(&first, affine_var(a, lane), 1, 0);
+    if (w->places != w->ranges * w->range) build_bound(&p, place, w->places, 0);
+    build_places first = p; /* in place, threads but the first do not read what that one writes */
+    if (!w->base_loops) build_bound(&first, affine_var(a, lane), 1, 0);
     reg base = write_base(w, first, place, false);
     kins in = { .op = K_STORE, .dtype = add(w)->dtype, .buf = add(w)->buf, .lanes = 1 };
     in.a = build_op(w->o, OP_add, base, sum);
     in.idx = plus(w, moved(w, add(w)->idx, &p), affine_scale(a, place, add(w)->dyn_stride));
-    gpu_bound(&p, affine_var(a, lane), 1, 0);
+    build_bound(&p, affine_var(a, lane), 1, 0);
     push_masked(w, in, &p, NULL);
     build_ends(w->o, loops);
 }
@@ -451,7 +451,7 @@ int scatter_lanes(scatter *w) {
 static void begin(scatter *w) {
     const kernel *k = w->k;
     w->o = gpu_kernel(k, w->block_threads);
-    w->copy = gpu_copier_make(k, w->o);
+    w->copy = build_copier_make(k, w->o);
     gpu_open_rows(k, w->o, w->n_outer, -1, -1);
 }
 

@@ -2,14 +2,14 @@
 #ifndef TN_LOOP_SCATTER_H
 #define TN_LOOP_SCATTER_H
 
-#include "loop/gpu_copy.h"
+#include "loop/gpu_bind.h"
 
 enum { SCATTER_WARP = 32, SCATTER_MOST_COLUMNS = 8 };
 
 typedef struct scatter {
     const kernel *k;
     kernel *o;
-    gpu_copier copy;
+    build_copier copy;
     int n_outer;
     int base, base_loops, base_end; /* the nest that writes the base: its first loop, how many (0: it is in place), the end of
                                        the first */

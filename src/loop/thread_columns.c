@@ -9,7 +9,7 @@
  * written. */
 #include "loop/build.h"
 #include "loop/bind_rows.h"
-#include "loop/gpu_copy.h"
+#include "loop/gpu_bind.h"
 #include "loop/row_contraction.h"
 
 enum {

@@ -137,7 +137,7 @@ bool gpu_tile_contraction(kernel **k, str *why) {
             b.dtype = tiler_at(&t, t.side[x].operand)->src, b.elems = t.s.b.steps * tiler_rows(&t, x), b.swizzled = true;
         t.side[x].buf = kernel_buf(o, b);
     }
-    tile_writer w = { .w = &t, .o = o, .c = gpu_copier_make(t.k, o) };
+    tile_writer w = { .w = &t, .o = o, .c = build_copier_make(t.k, o) };
     write_tiles(&w);
     *k = o;
     return true;

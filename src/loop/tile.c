@@ -5,7 +5,7 @@
  * Accumulators of a tiled reduction get one partial sum a copy, combined pairwise after the loop: the order does not depend on
  * the thread count. */
 #include "loop/build.h"
-#include "loop/gpu_copy.h"
+#include "loop/gpu_bind.h"
 #include "loop/loop.h"
 #include "loop/schedule.h"
 

@@ -25,8 +25,8 @@ tile_results tiler_find_results(const tiler *w) {
 void tiler_write_result(tile_writer *w, tile_results *r, affine m, affine n, reg v, bool first_m, bool first_n) {
     const tiler *t = w->w;
     int last = t->k->ins.n - t->n_outer;
-    gpu_places p = { .along = t->side[1].row, .lanes = t->side[1].lanes, .varies = r->on[1] };
-    gpu_put(&p, t->side[0].row, m), gpu_put(&p, t->side[1].row, n);
+    build_places p = { .along = t->side[1].row, .lanes = t->side[1].lanes, .varies = r->on[1] };
+    build_put(&p, t->side[0].row, m), build_put(&p, t->side[1].row, n);
     for (int i = 1 + t->n_outer; i < last; i++) {
         if (i == t->loops) i = t->end + 1;
         if (i >= last) break;
@@ -39,9 +39,9 @@ void tiler_write_result(tile_writer *w, tile_results *r, affine m, affine n, reg
             continue;
         }
         p.n_mask = 0;
-        if (t->side[0].tail && r->on[0][i]) gpu_bound(&p, m, tiler_extent(t, t->side[0].row), 0);
-        if (t->side[1].tail && r->on[1][i]) gpu_bound(&p, n, tiler_extent(t, t->side[1].row), 1);
-        if (r->n_idle) gpu_bound(&p, r->idle, 1, 0);
-        r->seen[i] = gpu_copy(&w->c, i, &p);
+        if (t->side[0].tail && r->on[0][i]) build_bound(&p, m, tiler_extent(t, t->side[0].row), 0);
+        if (t->side[1].tail && r->on[1][i]) build_bound(&p, n, tiler_extent(t, t->side[1].row), 1);
+        if (r->n_idle) build_bound(&p, r->idle, 1, 0);
+        r->seen[i] = build_copy(&w->c, i, &p);
     }
 }

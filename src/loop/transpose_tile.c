@@ -6,7 +6,7 @@
  * barrier, everything along the innermost one. Reading, barrier and writing are one step, because which load stands before the
  * barrier follows from the two loops alone. */
 #include "loop/build.h"
-#include "loop/gpu_copy.h"
+#include "loop/gpu_bind.h"
 
 enum {
     MOST_LANES = 8,
@@ -81,26 +81,26 @@ static spot spot_of(const transposer *w, arena *a, kvar y, kvar x, int c) {
     return (spot){ build_times(a, x, w->lanes), affine_offset(affine_var(a, y), (int64_t)c * w->down) };
 }
 
-static gpu_places places_at(const transposer *w, arena *a, affine u0, affine v0, affine u, affine v, kvar along) {
-    gpu_places p = { .along = along, .lanes = w->lanes };
+static build_places places_at(const transposer *w, arena *a, affine u0, affine v0, affine u, affine v, kvar along) {
+    build_places p = { .along = along, .lanes = w->lanes };
     u = affine_add(a, u0, u), v = affine_add(a, v0, v);
-    gpu_put(&p, w->u, u), gpu_put(&p, w->v, v);
-    if (w->k->vars.at[w->u].extent % w->side) gpu_bound(&p, u, w->k->vars.at[w->u].extent, along == w->u);
-    if (w->k->vars.at[w->v].extent % w->side) gpu_bound(&p, v, w->k->vars.at[w->v].extent, along == w->v);
+    build_put(&p, w->u, u), build_put(&p, w->v, v);
+    if (w->k->vars.at[w->u].extent % w->side) build_bound(&p, u, w->k->vars.at[w->u].extent, along == w->u);
+    if (w->k->vars.at[w->v].extent % w->side) build_bound(&p, v, w->k->vars.at[w->v].extent, along == w->v);
     return p;
 }
 
 /* The turned loads, along u, to shared memory: element (u, v) of the square is at u * pitch + v. */
 static void write_loads(transposer *w, kernel *o, affine u0, affine v0, kvar y, kvar x) {
     arena *a = o->a;
-    gpu_copier c = gpu_copier_make(w->k, o);
+    build_copier c = build_copier_make(w->k, o);
     bool *varies = gpu_varying(w->k, NULL, w->u);
     for (int n = 0; n < w->side / w->down; n++)
         for (int i = 0; i < w->n_transposed; i++) {
             spot s = spot_of(w, a, y, x, n);
-            gpu_places p = places_at(w, a, u0, v0, s.fast, s.slow, w->u);
+            build_places p = places_at(w, a, u0, v0, s.fast, s.slow, w->u);
             p.varies = varies;
-            reg r = gpu_copy(&c, w->transposed[i], &p);
+            reg r = build_copy(&c, w->transposed[i], &p);
             reg store = build_store(o, w->buf[i], affine_add(a, affine_scale(a, s.fast, w->pitch), s.slow), r);
             o->ins.at[store].lane_stride = w->lanes > 1 ? w->pitch : 0;
         }
@@ -110,15 +110,15 @@ static void write_rest(transposer *w, kernel *o, affine u0, affine v0, kvar y, k
     arena *a = o->a;
     bool *varies = gpu_varying(w->k, NULL, w->v);
     for (int n = 0; n < w->side / w->down; n++) {
-        gpu_copier c = gpu_copier_make(w->k, o);
+        build_copier c = build_copier_make(w->k, o);
         spot s = spot_of(w, a, y, x, n);
-        gpu_places p = places_at(w, a, u0, v0, s.slow, s.fast, w->v);
+        build_places p = places_at(w, a, u0, v0, s.slow, s.fast, w->v);
         p.varies = varies;
         for (int i = w->from; i < w->to; i++) {
             int transposed = 0;
             while (transposed < w->n_transposed && w->transposed[transposed] != i) transposed++;
             if (transposed == w->n_transposed) {
-                gpu_copy(&c, i, &p);
+                build_copy(&c, i, &p);
                 continue;
             }
             affine place = affine_add(a, affine_scale(a, s.slow, w->pitch), s.fast);

@@ -4,7 +4,7 @@
  * In and out: the form of a GPU. A nest is taken when all of its memory accesses that move with the innermost loop are aligned
  * vectors; the step is refused when none is. What accumulates takes the sum over the lanes, halves first. */
 #include "loop/build.h"
-#include "loop/gpu_copy.h"
+#include "loop/gpu_bind.h"
 
 enum { MOST_LANES = 8, MOST_VARS = 60 };
 
@@ -54,7 +54,7 @@ static bool is_head(const kernel *k, int i) {
 }
 
 /* acc = acc op the lanes of a (of a * b) combined. */
-static void write_update(gpu_copier *c, int i, int lanes) {
+static void write_update(build_copier *c, int i, int lanes) {
     kins in = c->k->ins.at[i];
     uint8_t op = in.alu == OP_dot ? OP_add : in.alu;
     reg a = c->to[in.a], b = c->to[in.b];
@@ -65,24 +65,24 @@ static void write_update(gpu_copier *c, int i, int lanes) {
     c->to[i] = kernel_push(c->o, in);
 }
 
-static void write_nest(gpu_copier *c, const nest *n) {
+static void write_nest(build_copier *c, const nest *n) {
     const kernel *k = c->k;
-    gpu_places p = { .along = k->ins.at[n->inner].var, .lanes = n->lanes };
+    build_places p = { .along = k->ins.at[n->inner].var, .lanes = n->lanes };
     p.varies = gpu_varying(k, NULL, p.along);
     for (int i = n->head; i < n->inner; i++) c->to[i] = kernel_push(c->o, k->ins.at[i]);
     kins loop = k->ins.at[n->inner];
     loop.hi /= n->lanes;
     loop.var = kernel_var(c->o, "v", loop.hi, false, false);
     kernel_push(c->o, loop);
-    gpu_put(&p, p.along, build_times(c->o->a, loop.var, n->lanes));
+    build_put(&p, p.along, build_times(c->o->a, loop.var, n->lanes));
     for (int i = n->inner + 1; i < n->end; i++) {
         const kins *in = &k->ins.at[i];
         if (in->op == K_UPD && (p.varies[in->a] || p.varies[in->b]))
             write_update(c, i, n->lanes);
         else if (in->op == K_UPD)
-            for (int l = 0; l < n->lanes; l++) gpu_copy(c, i, &p); /* the same value for each of them */
+            for (int l = 0; l < n->lanes; l++) build_copy(c, i, &p); /* the same value for each of them */
         else
-            gpu_copy(c, i, &p);
+            build_copy(c, i, &p);
     }
 }
 
@@ -92,8 +92,8 @@ bool step_vectorize_nests(kernel **kk, const loop_step *s, str *why) {
     if (lanes < 2 || lanes > MOST_LANES || !gpu_is_power(lanes))
         return step_refuse(why, "%lld elements: expected a power of two from 2 to %d", (long long)lanes, MOST_LANES);
     kernel *o = gpu_kernel(k, k->block_threads);
-    gpu_copier c = gpu_copier_make(k, o);
-    const gpu_places none = { .n = 0 };
+    build_copier c = build_copier_make(k, o);
+    const build_places none = { .n = 0 };
     bool any = false;
     for (int i = 1; i < k->ins.n; i++) {
         if (o->vars.n < MOST_VARS && is_head(k, i)) {
@@ -105,7 +105,7 @@ bool step_vectorize_nests(kernel **kk, const loop_step *s, str *why) {
                 continue;
             }
         }
-        gpu_copy(&c, i, &none);
+        build_copy(&c, i, &none);
     }
     if (!any) return step_refuse(why, "no nest of a thread block can be read and written in vectors of %lld", (long long)lanes);
     k->ins = o->ins, k->vars = o->vars;

@@ -4,7 +4,7 @@
  * threads of those that fit one at a time wait for: arithmetic, shared memory, each other. Bits depend on the shape that is
  * chosen. */
 #include "recipe/recipe.h"
-#include "loop/gpu_copy.h"
+#include "loop/gpu_bind.h"
 
 #include <math.h>
 

@@ -3,7 +3,7 @@
  * In: the scalar kernel. Out: a kernel with block_threads > 0. The cheapest form by a count of a thread's instructions is
  * taken; it depends on shapes and the target only. */
 #include "loop/bind_rows.h"
-#include "loop/gpu_copy.h"
+#include "loop/gpu_bind.h"
 #include "recipe/recipe.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* map.c - elementwise kernels on GPUs, and all others of which an iteration of the outer loops is a thread's: how many threads
  * a block has, and whether each takes a vector of 16 bytes. In: scalar form. */
-#include "loop/gpu_copy.h"
+#include "loop/gpu_bind.h"
 #include "recipe/recipe.h"
 
 enum { MOST_THREADS = 256, LEAST_THREADS = 32 };

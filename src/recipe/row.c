@@ -2,7 +2,7 @@
  * its share of it in registers from nest to nest (src/loop/register_cache.c), and how many thread blocks, where it is too long
  * for one. In: scalar form, whose rows are its outer loops. */
 #include "loop/bind_rows.h"
-#include "loop/gpu_copy.h"
+#include "loop/gpu_bind.h"
 #include "recipe/recipe.h"
 
 enum {

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "loop/bind_rows.h"
-#include "loop/gpu_copy.h"
+#include "loop/gpu_bind.h"
 #include "machine/parts.h"
 #include "recipe/columns.h"
 

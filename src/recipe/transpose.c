@@ -6,7 +6,7 @@
  * caches. Transposed into local memory and written from there in runs of 512 bytes, 2048 x 512 f32 took less time on a Zen 3
  * while all of it stayed in the third level (183 to 293 against 395 to 397 us, the machine being shared), but up to twice the
  * time where 8 MB of something else passed in between, as in a program (486 to 1027 against 406 to 465 us). */
-#include "loop/gpu_copy.h"
+#include "loop/gpu_bind.h"
 #include "recipe/recipe.h"
 
 enum { BLOCK = 256 }; /* elements in a run of the result; as many pages are read at a time, which a second-level TLB holds */

@@ -1,38 +1,12 @@
-/* gpu_copy.h - what the steps for GPUs share: instructions of a scalar kernel written once more into another one, at other
- * places and in lanes; and what a scalar kernel must be like to be bound to threads. */
-#ifndef TN_LOOP_GPU_COPY_H
-#define TN_LOOP_GPU_COPY_H
+/* gpu_bind.h - what the steps for GPUs share: what a scalar kernel must be like to be bound to threads, in vectors or not, and
+ * loops over thread blocks and threads. */
+#ifndef TN_LOOP_GPU_BIND_H
+#define TN_LOOP_GPU_BIND_H
 
 #include "loop/build.h"
 #include "loop/loop.h"
 #include "loop/schedule.h"
 
-typedef struct gpu_copier {
-    const kernel *k;
-    kernel *o;
-    reg *to; /* [scalar ins] where a register is now */
-} gpu_copier;
-
-enum { GPU_MOST_BOUNDS = 6 };
-typedef struct gpu_places { /* what variables become, which of them may lie behind their end, and along which lanes run */
-    kvar var[64];
-    affine value[64];
-    int n;
-    kmask mask[GPU_MOST_BOUNDS]; /* of loads and stores, besides their own */
-    int64_t mask_lane[GPU_MOST_BOUNDS];
-    int n_mask;
-    kvar along;
-    int lanes;          /* up to 1: none */
-    const bool *varies; /* [scalar ins] from lane to lane: gpu_varying */
-} gpu_places;
-static inline void gpu_put(gpu_places *p, kvar v, affine value) { p->var[p->n] = v, p->value[p->n++] = value; }
-static inline void gpu_bound(gpu_places *p, affine e, int64_t n, int64_t lane) {
-    p->mask_lane[p->n_mask] = lane;
-    p->mask[p->n_mask++] = (kmask){ e, 0, n };
-}
-
-/* Instruction i of the scalar kernel; returns its register. */
-reg gpu_copy(gpu_copier *c, int i, const gpu_places *p);
 /* v in its index or a mask. */
 bool gpu_uses(const kins *in, kvar v);
 /* The same of one of these instructions; whether a load among them lies along v in memory. */
@@ -53,7 +27,6 @@ bool gpu_is_plain(const kernel *k, const kins *in);
 /* A new kernel with the scalar one's variables and buffers, for thread blocks of so many threads; number of thread blocks 1. */
 kernel *gpu_kernel(const kernel *k, int block_threads);
 
-gpu_copier gpu_copier_make(const kernel *k, kernel *o);
 /* A buffer of a thread block. */
 static inline int gpu_shared_buffer(kernel *o, uint8_t dtype, int64_t elems) {
     return build_buffer(o, dtype, KB_SHARED, elems);

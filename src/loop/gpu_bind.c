@@ -1,30 +1,6 @@
-/* gpu_copy.c - see gpu_copy.h. All memory is of the scalar kernel's arena. */
+/* gpu_bind.c - see gpu_bind.h. All memory is of the scalar kernel's arena. */
 #include "loop/build.h"
-#include "loop/gpu_copy.h"
-
-static affine moved(const gpu_copier *c, const gpu_places *p, affine x) {
-    for (int i = 0; i < p->n; i++) x = affine_set_var(c->o->a, x, p->var[i], p->value[i]);
-    return x;
-}
-
-reg gpu_copy(gpu_copier *c, int i, const gpu_places *p) {
-    kins in = c->k->ins.at[i];
-    int n = in.n_mask;
-    bool memory = in.op == K_LOAD || in.op == K_STORE, lanes = p->lanes > 1 && p->varies[i];
-    if (lanes) in.lanes = (uint8_t)p->lanes, in.lane_stride = affine_coef(in.idx, p->along);
-    in.a = c->to[in.a], in.b = c->to[in.b], in.c = c->to[in.c], in.dyn = c->to[in.dyn];
-    in.idx = moved(c, p, in.idx);
-    kmask *mask = ARENA_ARRAY(c->o->a, kmask, n + GPU_MOST_BOUNDS);
-    int64_t *lane = ARENA_ARRAY(c->o->a, int64_t, n + GPU_MOST_BOUNDS);
-    for (int m = 0; m < n; m++) {
-        mask[m] = (kmask){ moved(c, p, in.mask[m].e), in.mask[m].lo, in.mask[m].hi };
-        lane[m] = lanes ? affine_coef(in.mask[m].e, p->along) : in.lanes > 1 ? in.mask_lane[m] : 0;
-    }
-    for (int m = 0; m < p->n_mask && memory; m++) lane[n] = lanes ? p->mask_lane[m] : 0, mask[n++] = p->mask[m];
-    if (in.n_mask == 0 && in.op == K_LOAD) in.imm = 0, in.imm_int = 0;
-    in.mask = mask, in.mask_lane = lane, in.n_mask = n;
-    return c->to[i] = kernel_push(c->o, in);
-}
+#include "loop/gpu_bind.h"
 
 bool gpu_uses(const kins *in, kvar v) {
     if (affine_coef(in->idx, v)) return true;
@@ -89,8 +65,6 @@ kernel *gpu_kernel(const kernel *k, int block_threads) {
     o->block_threads = block_threads, o->grid_blocks = 1, o->tiled = true;
     return o;
 }
-
-gpu_copier gpu_copier_make(const kernel *k, kernel *o) { return (gpu_copier){ k, o, ARENA_ARRAY(o->a, reg, k->ins.n) }; }
 
 int gpu_open_rows(const kernel *k, kernel *o, int n, kvar but, kvar nor) {
     int opened = 0;
