@@ -162,18 +162,25 @@ affine build_moved(arena *a, const build_places *p, affine x) {
     return x;
 }
 
-/* Masks at those places, and the places' own. */
+void build_bounds(arena *a, kins *in, const build_places *p) {
+    int n = in->n_mask;
+    if (!p->n_mask) return;
+    kmask *mask = ARENA_ARRAY(a, kmask, n + p->n_mask);
+    int64_t *lane = ARENA_ARRAY(a, int64_t, n + p->n_mask);
+    for (int m = 0; m < n; m++) mask[m] = in->mask[m], lane[m] = in->mask_lane ? in->mask_lane[m] : 0;
+    for (int m = 0; m < p->n_mask; m++) mask[n + m] = p->mask[m], lane[n + m] = in->lanes > 1 ? p->mask_lane[m] : 0;
+    in->mask = mask, in->mask_lane = lane, in->n_mask = n + p->n_mask;
+}
+
 static void move_masks(arena *a, const build_places *p, kins *in, bool lanes) {
-    bool memory = in->op == K_LOAD || in->op == K_STORE;
-    int n = in->n_mask, all = n + (memory ? p->n_mask : 0);
-    kmask *mask = all ? ARENA_ARRAY(a, kmask, all) : NULL;
-    int64_t *lane = all ? ARENA_ARRAY(a, int64_t, all) : NULL;
-    for (int m = 0; m < n; m++) {
+    if (!in->n_mask) return;
+    kmask *mask = ARENA_ARRAY(a, kmask, in->n_mask);
+    int64_t *lane = ARENA_ARRAY(a, int64_t, in->n_mask);
+    for (int m = 0; m < in->n_mask; m++) {
         mask[m] = (kmask){ build_moved(a, p, in->mask[m].e), in->mask[m].lo, in->mask[m].hi };
         lane[m] = lanes ? affine_coef(in->mask[m].e, p->along) : in->lanes > 1 ? in->mask_lane[m] : 0;
     }
-    for (int m = 0; n < all; m++) lane[n] = lanes ? p->mask_lane[m] : 0, mask[n++] = p->mask[m];
-    in->mask = mask, in->mask_lane = lane, in->n_mask = n;
+    in->mask = mask, in->mask_lane = lane;
 }
 
 kins build_at(const build_copier *c, int i, const build_places *p) {
@@ -184,6 +191,7 @@ kins build_at(const build_copier *c, int i, const build_places *p) {
     in.idx = build_moved(c->o->a, p, in.idx);
     if (in.n_mask == 0 && in.op == K_LOAD) in.imm = 0, in.imm_int = 0;
     move_masks(c->o->a, p, &in, lanes);
+    if (in.op == K_LOAD || in.op == K_STORE) build_bounds(c->o->a, &in, p);
     return in;
 }
 

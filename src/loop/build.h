@@ -79,6 +79,8 @@ static inline void build_bound(build_places *p, affine e, int64_t n, int64_t lan
 }
 /* The value at those places. */
 affine build_moved(arena *a, const build_places *p, affine x);
+/* Their bounds behind the masks of an instruction. */
+void build_bounds(arena *a, kins *in, const build_places *p);
 /* Instruction i there; the same as the next one of o: returns its register, which c->to has then, too. */
 kins build_at(const build_copier *c, int i, const build_places *p);
 reg build_copy(build_copier *c, int i, const build_places *p);

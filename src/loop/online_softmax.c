@@ -45,7 +45,8 @@ typedef struct row {
     factor factor[MOST_FACTORS];
     bool weight_is_a;
     /* writing */
-    reg *to_row, *to; /* [ins] */
+    reg *to_row, *to;    /* [ins] */
+    build_places places; /* what variables become, besides those of the scores */
     kvar step, at;
     int score_buf, weight_buf[MOST_SUMS + 1], out_buf;
     reg stabiliser, scale;
@@ -300,23 +301,13 @@ static affine key_at(const row *w, kvar v) {
 
 /* Instruction i with the tile's score for that of loop v; loads of what lies behind the last score give 0. */
 static reg copy_at(row *w, int i, kvar v) {
-    kins in = *ins(w, i);
-    affine key = w->at < 0 ? affine_const(0) : key_at(w, w->at);
-    in.a = w->to[in.a], in.b = w->to[in.b], in.c = w->to[in.c], in.dyn = w->to[in.dyn];
-    if (v >= 0 && w->at >= 0 && in.op != K_LOOP) {
-        bool moves = gpu_uses(&in, v);
-        kmask *mask = ARENA_ARRAY(w->o->a, kmask, in.n_mask + 1);
-        in.idx = affine_set_var(w->o->a, in.idx, v, key);
-        for (int m = 0; m < in.n_mask; m++)
-            mask[m] = (kmask){ affine_set_var(w->o->a, in.mask[m].e, v, key), in.mask[m].lo, in.mask[m].hi };
-        if (in.op == K_LOAD && moves && has_tail(w)) {
-            if (!in.n_mask) in.imm = 0, in.imm_int = 0;
-            mask[in.n_mask++] = (kmask){ key, 0, w->keys };
-            in.mask_lane = ARENA_ARRAY(w->o->a, int64_t, in.n_mask);
-        }
-        in.mask = mask;
+    build_copier c = { w->k, w->o, w->to };
+    build_places p = w->places;
+    if (v >= 0 && w->at >= 0) {
+        build_put(&p, v, key_at(w, w->at));
+        if (ins(w, i)->op == K_LOAD && gpu_uses(ins(w, i), v) && has_tail(w)) build_bound(&p, key_at(w, w->at), w->keys, 0);
     }
-    return w->to[i] = push(w, in);
+    return build_copy(&c, i, &p);
 }
 
 /* The value in terms of the tile's scores, computed where it is not yet. */
@@ -345,6 +336,7 @@ static void begin_nest(row *w, const char *name, int64_t n, bool reduce) {
 
 /* What is the row's own, and does not depend on the scores: as it is. */
 static void write_before(row *w) {
+    build_copier c = { w->k, w->o, w->to_row };
     for (int i = w->from; i < w->end; i++) {
         const nest *n = w->nest_of[i] ? &w->nests.at[w->nest_of[i] - 1] : NULL;
         if (n && (n->key || n >= w->last)) {
@@ -352,9 +344,7 @@ static void write_before(row *w) {
             continue;
         }
         if (w->needs[i] || (ins(w, i)->op == K_ACC && i == (int)w->max)) continue;
-        kins in = *ins(w, i);
-        in.a = w->to_row[in.a], in.b = w->to_row[in.b], in.c = w->to_row[in.c], in.dyn = w->to_row[in.dyn];
-        w->to_row[i] = push(w, in);
+        build_copy(&c, i, &w->places);
     }
 }
 
@@ -427,16 +417,10 @@ static void write_products(row *w) {
     reg acc = build_acc(w->o, OP_add, TN_F32, 0, 1);
     build_update(w->o, OP_add, before, 0, acc);
     w->at = open(w, "k", w->tile, true);
-    kvar key = ins(w, n->inner)->var, own = var_of(w, n);
-    for (int i = n->loop + 1; i < n->upd; i++) {
-        const kins *in = ins(w, i);
-        if (i == n->inner || i == n->acc || (reg)i == (w->weight_is_a ? upd->a : upd->b)) continue;
-        reg r = copy_at(w, i, key);
-        kins *now = &w->o->ins.at[r];
-        now->idx = affine_set_var(w->o->a, now->idx, own, affine_var(w->o->a, c));
-        for (int m = 0; m < in->n_mask; m++)
-            now->mask[m].e = affine_set_var(w->o->a, now->mask[m].e, own, affine_var(w->o->a, c));
-    }
+    build_put(&w->places, var_of(w, n), affine_var(w->o->a, c));
+    for (int i = n->loop + 1; i < n->upd; i++)
+        if (i != n->inner && i != n->acc && (reg)i != (w->weight_is_a ? upd->a : upd->b)) copy_at(w, i, ins(w, n->inner)->var);
+    w->places.n = 0;
     reg weight = load(w, w->weight_buf[w->n_sums], w->at);
     build_update(w->o, OP_dot, weight, w->to[other], acc);
     build_ends(w->o, 1);

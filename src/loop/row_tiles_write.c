@@ -17,7 +17,8 @@ typedef struct writer {
     int log_threads;
     int64_t apart; /* neighbours across */
     affine x, y, first_row;
-    reg **at;           /* [ins][rows, or rows x thread blocks of its nest] where a register is now */
+    int most_blocks;    /* vectors, or columns, of a thread in a nest */
+    reg **to;           /* [rows x most_blocks][ins] where a register is now */
     reg **held;         /* [bufs][rows x thread blocks] */
     bool *wrote, *read; /* [new bufs] since all threads met */
     build_copier c;
@@ -162,7 +163,7 @@ static void store_chunk(writer *w, const copying *c, int chunk) {
     bound_items(c, &p, at, true);
     affine place = plus(w, affine_scale(w->o->a, at[0], c->lanes), at[1], c->s->pitch);
     reg store = build_store(w->o, c->s->buf, place, c->v[chunk]);
-    for (int m = 0; m < p.n_mask; m++) build_mask(w->o->a, &w->o->ins.at[store], p.mask[m].e, p.mask[m].lo, p.mask[m].hi);
+    build_bounds(w->o->a, &w->o->ins.at[store], &p);
 }
 
 static void copy_chunks(writer *w, copying *c, int from) {
@@ -211,18 +212,8 @@ static void copy_operands(writer *w, int from, int to, const rt_nest *tiles, boo
 
 /* ---- elementwise ---- */
 
-static reg *places_of(writer *w, int i, const rt_nest *n) {
-    if (!w->at[i]) w->at[i] = ARENA_ARRAY(w->o->a, reg, w->w->tr * (n ? n->grid_blocks : 1));
-    return w->at[i];
-}
-
-/* Register r as row `row` has it, and vector g of its nest. */
-static reg get(const writer *w, reg r, int row, int g) {
-    if (!r) return 0;
-    int of = w->w->nest_of[r];
-    const rt_nest *n = of ? &w->w->nests.at[of - 1] : NULL;
-    return w->at[r][n && n->kind != RT_TILES ? row * n->grid_blocks + g : row];
-}
+/* [ins] where registers are for a row, and vector g of its nests. */
+static reg *at_place(const writer *w, int row, int g) { return w->to[row * w->most_blocks + g]; }
 
 static void hold(writer *w, const kins *in, const rt_nest *n, int row, int g, reg v) {
     const rt_buf *b = &w->w->bufs[in->buf];
@@ -240,40 +231,28 @@ static void hold(writer *w, const kins *in, const rt_nest *n, int row, int g, re
     out->mask_lane[0] = n->vectors;
 }
 
-/* Instruction i at a row, and at vector g of nest n (NULL: a number of the row). */
+/* Instruction i at a row, and at vector g of nest n (NULL: a number of the row, which all vectors have). */
 static void copy_at(writer *w, int i, const rt_nest *n, int row, int g) {
-    const kins *old = ins(w, i);
-    kins in = *old;
-    arena *a = w->o->a;
-    reg *to = &places_of(w, i, n)[n ? row * n->grid_blocks + g : row];
-    in.a = get(w, in.a, row, g), in.b = get(w, in.b, row, g), in.c = get(w, in.c, row, g), in.dyn = get(w, in.dyn, row, g);
-    if (rt_local(w->w, old)) {
-        if (in.op == K_STORE)
-            hold(w, old, n, row, g, in.a);
+    const kins *in = ins(w, i);
+    build_copier c = { w->w->k, w->o, at_place(w, row, g) };
+    bool store = in->op == K_STORE;
+    if (rt_local(w->w, in)) {
+        if (store)
+            hold(w, in, n, row, g, c.to[in->a]);
         else
-            *to = w->held[in.buf][row * n->grid_blocks + g];
+            c.to[i] = w->held[in->buf][row * n->grid_blocks + g];
         return;
     }
-    bool lanes = n && n->vectors && n->varies[i];
-    if (lanes) in.lanes = RT_WIDE, in.lane_stride = affine_coef(in.idx, n->v);
-    kmask *mask = ARENA_ARRAY(a, kmask, in.n_mask + 2);
-    int64_t *lane = ARENA_ARRAY(a, int64_t, in.n_mask + 2);
-    int masks = in.n_mask;
-    in.idx = affine_set_var(a, in.idx, w->w->row, row_at(w, row));
-    if (n) in.idx = affine_set_var(a, in.idx, n->v, column_at(w, n, g));
-    for (int m = 0; m < masks; m++) {
-        affine e = affine_set_var(a, old->mask[m].e, w->w->row, row_at(w, row));
-        lane[m] = lanes ? affine_coef(e, n->v) : 0;
-        mask[m] = (kmask){ n ? affine_set_var(a, e, n->v, column_at(w, n, g)) : e, old->mask[m].lo, old->mask[m].hi };
+    build_places p = { .n = 0 };
+    build_put(&p, w->w->row, row_at(w, row));
+    if (row_tail(w) && (store || gpu_uses(in, w->w->row))) build_bound(&p, row_at(w, row), w->w->rows, 0);
+    if (n) {
+        p.along = n->v, p.lanes = n->vectors ? RT_WIDE : 1, p.varies = n->varies;
+        build_put(&p, n->v, column_at(w, n, g));
+        if (padded(w, n) != n->n && (store || gpu_uses(in, n->v))) build_bound(&p, column_at(w, n, g), n->n, 1);
     }
-    bool load = in.op == K_LOAD, store = in.op == K_STORE;
-    if ((load || store) && !masks) in.imm = 0, in.imm_int = 0;
-    if ((load || store) && row_tail(w) && (store || gpu_uses(old, w->w->row)))
-        mask[masks++] = (kmask){ row_at(w, row), 0, w->w->rows };
-    if ((load || store) && n && padded(w, n) != n->n && (store || gpu_uses(old, n->v)))
-        lane[masks] = lanes, mask[masks++] = (kmask){ column_at(w, n, g), 0, n->n };
-    in.mask = mask, in.mask_lane = lane, in.n_mask = masks;
-    *to = push(w, in);
+    build_copy(&c, i, &p);
+    for (int x = 1; x < w->most_blocks && !n; x++) at_place(w, row, x)[i] = c.to[i];
 }
 
 static void copy_elements(writer *w, const rt_nest *n, int from, int to) {
@@ -291,8 +270,8 @@ static void write_reduction(writer *w, const rt_nest *n) {
     const kins *u = ins(w, upd);
     copy_elements(w, n, n->loop + 1, upd);
     for (int row = 0; row < w->w->tr; row++) {
-        reg v = get(w, u->a, row, 0);
-        for (int g = 1; g < n->grid_blocks; g++) v = build_op(w->o, (op_code)u->alu, v, get(w, u->a, row, g));
+        reg v = at_place(w, row, 0)[u->a];
+        for (int g = 1; g < n->grid_blocks; g++) v = build_op(w->o, (op_code)u->alu, v, at_place(w, row, g)[u->a]);
         int lanes = w->o->ins.at[v].lanes;
         if (lanes > 1) v = push(w, (kins){ .op = K_LANE_REDUCE, .alu = u->alu, .dtype = u->dtype, .a = v, .combined = lanes });
         if (w->w->across > 1)
@@ -302,7 +281,7 @@ static void write_reduction(writer *w, const rt_nest *n) {
                                 .a = v,
                                 .width = w->w->across,
                                 .lane_stride = w->apart });
-        build_update(w->o, (op_code)u->alu, v, 0, get(w, u->c, row, 0));
+        build_update(w->o, (op_code)u->alu, v, 0, at_place(w, row, 0)[u->c]);
     }
 }
 
@@ -342,7 +321,7 @@ static void multiply_parts(writer *w, const rt_nest *n, const parts *p) {
             reg x = build_lane(w->o, p->row[row], l);
             for (int g = 0; g < n->grid_blocks; g++) { /* there and back: two products in a row share an operand */
                 int j = row % 2 ? n->grid_blocks - 1 - g : g;
-                build_update(w->o, OP_dot, x, column[j], get(w, (reg)n->acc, row, j));
+                build_update(w->o, OP_dot, x, column[j], at_place(w, row, j)[n->acc]);
             }
         }
     }
@@ -568,7 +547,7 @@ static void write_range(writer *w, int from, int to) {
         } else {
             will_touch(w, i, i + 1, NULL);
             for (int row = 0; row < w->w->tr; row++) copy_at(w, i, NULL, row, 0);
-            w->c.to[i] = w->at[i][0];
+            w->c.to[i] = at_place(w, 0, 0)[i];
         }
     }
 }
@@ -642,8 +621,13 @@ static void make_buffers(writer *w) {
 kernel *row_tiles_write(row_tiles *t) {
     const kernel *k = t->k;
     kernel *o = t->o = gpu_kernel(k, t->down * t->across);
-    writer w = { .w = t, .o = o, .at = ARENA_ARRAY(k->a, reg *, k->ins.n), .held = ARENA_ARRAY(k->a, reg *, k->bufs.n + 1) };
-    w.c = (build_copier){ k, o, ARENA_ARRAY(k->a, reg, k->ins.n) };
+    writer w = {
+        .w = t, .o = o, .c = build_copier_make(k, o), .held = ARENA_ARRAY(k->a, reg *, k->bufs.n + 1), .most_blocks = 1
+    };
+    for (int i = 0; i < t->nests.n; i++)
+        if (t->nests.at[i].grid_blocks > w.most_blocks) w.most_blocks = t->nests.at[i].grid_blocks;
+    w.to = ARENA_ARRAY(k->a, reg *, t->tr * w.most_blocks);
+    for (int i = 0; i < t->tr * w.most_blocks; i++) w.to[i] = ARENA_ARRAY(k->a, reg, k->ins.n);
     make_buffers(&w);
     w.wrote = ARENA_ARRAY(k->a, bool, o->bufs.n + 2), w.read = ARENA_ARRAY(k->a, bool, o->bufs.n + 2);
     int opened = open_groups(&w);

@@ -109,34 +109,14 @@ static kvar open(scatter *w, const char *name, int64_t n, kpar par, int unroll) 
 static affine scaled(scatter *w, kvar v, int64_t by) { return build_times(w->o->a, v, by); }
 static affine plus(scatter *w, affine x, affine y) { return affine_add(w->o->a, x, y); }
 
-/* A memory access where the masks of p hold, and its own. */
-static reg push_masked(scatter *w, kins in, const build_places *p, const kmask *own) {
-    kmask *mask = ARENA_ARRAY(w->o->a, kmask, p->n_mask + 1);
-    int n = 0;
-    for (; n < p->n_mask; n++) mask[n] = p->mask[n];
-    if (own) mask[n++] = *own;
-    in.mask = mask, in.n_mask = n, in.mask_lane = ARENA_ARRAY(w->o->a, int64_t, n + 1);
-    for (int m = 0; m < p->n_mask && in.lanes > 1; m++) in.mask_lane[m] = p->mask_lane[m];
-    return kernel_push(w->o, in);
-}
-
-static affine moved(scatter *w, affine x, const build_places *p) {
-    for (int i = 0; i < p->n; i++) x = affine_set_var(w->o->a, x, p->var[i], p->value[i]);
-    return x;
-}
-
 /* The base at a place and columns, of which p says what the columns' variables become. Returns its register. */
 static reg write_base(scatter *w, build_places p, affine place, bool store) {
     if (!w->base_loops) { /* it is there */
-        affine idx = plus(w, moved(w, add(w)->idx, &p), affine_scale(w->o->a, place, add(w)->dyn_stride));
-        return push_masked(w,
-                           (kins){ .op = K_LOAD,
-                                   .dtype = (uint8_t)kernel_reg_dtype((tn_dtype)add(w)->dtype),
-                                   .src = add(w)->dtype,
-                                   .buf = add(w)->buf,
-                                   .lanes = 1,
-                                   .idx = idx },
-                           &p, NULL);
+        kins in = { .op = K_LOAD, .src = add(w)->dtype, .buf = add(w)->buf, .lanes = 1 };
+        in.dtype = (uint8_t)kernel_reg_dtype((tn_dtype)add(w)->dtype);
+        in.idx = plus(w, build_moved(w->o->a, &p, add(w)->idx), affine_scale(w->o->a, place, add(w)->dyn_stride));
+        build_bounds(w->o->a, &in, &p);
+        return kernel_push(w->o, in);
     }
     int last = w->base_end - w->base_loops;
     if (w->flat) {
@@ -211,19 +191,22 @@ static int open_columns(scatter *w, kvar block, kpar par, build_places *p) {
 
 /* One add, whose place in the range is d. */
 static void write_add(scatter *w, build_places p, reg d, kvar range, kvar block) {
+    arena *a = w->o->a;
     int64_t last = w->places - (w->ranges - 1) * w->range;
-    build_places which = p; /* the index's part has been written for this add */
-    int loops = open_columns(w, block, PAR_SERIAL, &which);
-    write_part(w, &which, false);
-    kins in = *add(w);
-    in.a = w->copy.to[in.a], in.dyn = d, in.dyn_n = w->range;
-    in.idx = moved(w, in.idx, &which);
+    int loops = open_columns(w, block, PAR_SERIAL, &p); /* the index's part has been written for this add */
+    write_part(w, &p, false);
+    kins in = build_at(&w->copy, w->at, &p);
+    in.dyn = d, in.dyn_n = w->range;
     if (range >= 0) in.idx = plus(w, in.idx, scaled(w, range, w->range * in.dyn_stride));
-    if (w->columns && w->lanes > 1) in.lanes = (uint8_t)w->lanes, in.lane_stride = 1;
-    bool shorter = last < w->range;
-    push_masked(w, in, &which, shorter ? &(kmask){ affine_var(w->o->a, range), 0, w->ranges - 1 } : NULL);
-    in.dyn_n = last;
-    if (shorter) push_masked(w, in, &which, &(kmask){ affine_var(w->o->a, range), w->ranges - 1, w->ranges });
+    build_bounds(a, &in, &p);
+    kins in_last = in; /* range, which is shorter */
+    if (last < w->range) {
+        in_last.dyn_n = last;
+        build_mask(a, &in, affine_var(a, range), 0, w->ranges - 1);
+        build_mask(a, &in_last, affine_var(a, range), w->ranges - 1, w->ranges);
+    }
+    kernel_push(w->o, in);
+    if (last < w->range) kernel_push(w->o, in_last);
     build_ends(w->o, loops);
 }
 
@@ -339,10 +322,8 @@ static void write_share(scatter *w, int fast, affine thread, affine low) {
     bool tail = w->n_adds % step != 0;
     affine first = plus(w, scaled(w, open(w, "u", gpu_pieces(w->n_adds, step), PAR_SERIAL, 0), step), thread);
     reg d[AHEAD], x[AHEAD];
-    kmask exists[AHEAD];
     for (int q = 0; q < ahead; q++) {
         affine which = affine_offset(first, (int64_t)q * w->block_threads);
-        exists[q] = (kmask){ which, 0, w->n_adds };
         for (int c = 0; c < columns; c++, n++) {
             build_places p;
             place_add(w, &p, which, tail);
@@ -368,7 +349,8 @@ static void write_share(scatter *w, int fast, affine thread, affine low) {
                         .dyn_stride = (int64_t)columns * w->block_threads,
                         .dyn_n = w->range,
                         .lanes = 1 };
-            push_masked(w, in, &p, tail ? &exists[q] : NULL);
+            if (tail) build_mask(w->o->a, &in, affine_offset(first, (int64_t)q * w->block_threads), 0, w->n_adds);
+            kernel_push(w->o, in);
         }
     build_ends(w->o, 1);
 }
@@ -392,9 +374,10 @@ static void write_sums(scatter *w, int fast, kvar warp, kvar lane, affine low) {
     reg base = write_base(w, first, place, false);
     kins in = { .op = K_STORE, .dtype = add(w)->dtype, .buf = add(w)->buf, .lanes = 1 };
     in.a = build_op(w->o, OP_add, base, sum);
-    in.idx = plus(w, moved(w, add(w)->idx, &p), affine_scale(a, place, add(w)->dyn_stride));
+    in.idx = plus(w, build_moved(a, &p, add(w)->idx), affine_scale(a, place, add(w)->dyn_stride));
     build_bound(&p, affine_var(a, lane), 1, 0);
-    push_masked(w, in, &p, NULL);
+    build_bounds(a, &in, &p);
+    kernel_push(w->o, in);
     build_ends(w->o, loops);
 }
 
