@@ -1,4 +1,4 @@
-/* contraction.h - recognises a contraction whose lanes run along a row of the result: what pack.c, accumulate.c and the recipes
+/* contraction.h - recognises a contraction whose lanes run along a row of the result: what pack.c and the recipes
  * for them ask. In: scalar form with roles. */
 #ifndef TN_LOOP_CONTRACTION_H
 #define TN_LOOP_CONTRACTION_H

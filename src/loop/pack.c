@@ -20,7 +20,10 @@
  * register tile walks through all of them as one. All else must walk through memory along these loops as one, too. A constant
  * operand (kbuf.fixed) is laid out in panels before any run: nothing is copied. With `ahead` the tiles of rows fetch the next K
  * block, each its share, while they work. Each K block goes on from the sums of the one before: every bit is that of one loop.
- */
+ *
+ * accumulate is the same without panels: a matrix that is contiguous along n, times one vector or a few (GEMV, skinny GEMM), is
+ * read row by row from end to end, some rows at a time, while the sums wait. Tile by tile, it would be read in short pieces,
+ * each on a page of its own. Loops are outer contraction loops (groups of rows), pieces of the innermost one, n, m. */
 #include "loop/build.h"
 #include "loop/contraction.h"
 #include "loop/loop.h"
@@ -29,6 +32,7 @@
 enum {
     MOST_LOCAL = 1 << 20 /* bytes of sums, and of a panel */,
     MOST_LOOPS = 30,
+    MOST_VARS = 50, /* of accumulate */
     MOST_JOINED = 4,
     COPY_UNROLL = 4 /* vectors of a row that is copied */
 };
@@ -48,6 +52,8 @@ typedef struct packer {
     int64_t piece, inner_rows;
     bool ahead;         /* the next K block is fetched */
     int panel, sums;    /* local buffers; panel: or a constant operand's */
+    bool in_place;      /* no panels: the operand is read as it lies, along n inside of the K blocks, which m is inside of */
+    int64_t stride;     /* then: elements from one row's sums to the next one's */
     kpanels *fixed;     /* its layout; NULL: panels are copied */
     affine full_row;    /* place in it by depth and outer loops */
     affine tail_row;    /* the same in the last panel, which has the columns that are left */
@@ -61,6 +67,7 @@ typedef struct packer {
     affine in_row;           /* and where that is in a row of the panel */
     affine fixed_row;        /* full_row or tail_row */
     kernel out;              /* only its instructions */
+    int begin;               /* instructions before that are there already */
     build_copier copy;
     build_places at, outer; /* what variables are in the part being written; in all parts */
 } packer;
@@ -141,7 +148,7 @@ static void set_k_block(packer *t, const k_block *x, const kvar *at) {
     arena *a = t->c.k->a;
     t->at = t->outer;
     for (int i = 0; i < t->n_joined; i++) build_put(&t->at, t->joined[i], t->row[i]);
-    build_put(&t->at, t->c.n, t->column);
+    if (!t->in_place) build_put(&t->at, t->c.n, t->column);
     for (int i = 0; i < t->level; i++) build_put(&t->at, t->c.depth.at[i], affine_var(a, x->outer[i]));
     for (int i = t->level; i < t->c.depth.n; i++) {
         affine value = affine_var(a, at[i]);
@@ -216,7 +223,7 @@ static bool make_copy(packer *t, const k_block *x, copy *out) {
 static void copy_panel(packer *t, const k_block *x) {
     kernel *k = t->c.k;
     copy loops;
-    if (t->fixed) return;
+    if (t->fixed || t->in_place) return;
     bool outside = make_copy(t, x, &loops);
     if (outside) open_columns(t, &loops);
     for (int i = t->level; i < t->c.depth.n; i++) open_loop(t, loops.at[i]);
@@ -238,15 +245,21 @@ static void copy_panel(packer *t, const k_block *x) {
 static affine sum_place(packer *t) { /* one sum for every inner row, tile and column */
     arena *a = t->c.k->a;
     affine row = affine_var(a, t->nt);
-    int64_t scale = t->n_joined ? row_elems(t) : t->tiles;
+    int64_t scale = t->in_place ? t->stride : t->n_joined ? row_elems(t) : t->tiles;
     for (int i = t->c.rows.n - 1; i >= t->n_out; i--) row = add_scaled(t, row, t->c.rows.at[i], &scale);
-    return t->n_joined ? row : build_plus(a, row, affine_var(a, t->c.n), scale); /* a copy for each column */
+    return t->n_joined || t->in_place ? row : build_plus(a, row, affine_var(a, t->c.n), scale); /* a copy for each column */
+}
+
+/* The inner rows, and the columns; returns how many loops. */
+static int open_rows(packer *t) {
+    if (t->in_place) open_tiles(t);
+    for (int i = t->n_out; i < t->c.rows.n; i++) open_loop(t, t->c.rows.at[i]);
+    if (!t->in_place) open_tiles(t);
+    return t->c.rows.n - t->n_out + 1;
 }
 
 static void clear_sums(packer *t) {
-    int n = 1;
-    for (int i = t->n_out; i < t->c.rows.n; i++, n++) open_loop(t, t->c.rows.at[i]);
-    open_tiles(t);
+    int n = open_rows(t);
     contraction_clear_sum(&t->c, &t->out, t->sums, sum_place(t));
     build_ends(&t->out, n);
 }
@@ -311,21 +324,24 @@ static void fetch_ahead(packer *t, const k_block *x, const kvar *at) {
 
 /* The kernel's own instructions once more, for the inner rows: what is needed of them (unused ones are removed at the end). */
 static void replay(packer *t, part what, const k_block *x) {
-    bool kept[64];
-    int depth = 0;
+    int kept[64], depth = 0; /* loops that are open for each */
     set_k_block(t, x, x->at);
-    for (int i = 1; i < t->c.k->ins.n; i++) {
+    for (int i = t->begin; i < t->c.k->ins.n; i++) {
         kins in = build_at(&t->copy, i, &t->at);
+        if (in.op == K_LOOP && t->in_place && i < t->c.acc) {
+            kept[depth] = depth == 0 ? open_rows(t) : 0;
+            depth++;
+            continue;
+        }
         if (in.op == K_LOOP) {
-            bool keep = kept[depth++] = keeps_loop(t, what, i);
-            if (!keep) continue;
+            kept[depth] = keeps_loop(t, what, i);
+            if (!kept[depth++]) continue;
             for (int d = t->level; d < t->c.depth.n; d++)
                 if (contraction_ins(&t->c, i)->var == t->c.depth.at[d]) in.var = x->at[d];
             in.hi = contraction_extent(&t->c, in.var);
             if (in.var == t->c.n) in.var = t->nt, in.hi = t->tiles_now;
         } else if (in.op == K_END) {
-            bool keep = kept[--depth];
-            if (keep) kernel_push(&t->out, in);
+            build_ends(&t->out, kept[--depth]);
             if (i != t->c.end) continue;
             if (what == SUM) contraction_store_sum(&t->c, &t->out, t->sums, sum_place(t), t->copy.to[t->c.acc]);
             if (what == FINISH) t->copy.to[t->c.acc] = contraction_load_sum(&t->c, &t->out, t->sums, sum_place(t));
@@ -333,7 +349,7 @@ static void replay(packer *t, part what, const k_block *x) {
         } else if ((what == SUM && i > t->c.end) || (what == FINISH && (i == t->c.acc || (i > t->c.first && i < t->c.end)))) {
             continue;
         }
-        if (i == (int)t->c.packed.value) {
+        if (i == (int)t->c.packed.value && !t->in_place) {
             in = (kins){ .op = K_LOAD, .dtype = in.dtype, .mode = in.op == K_LOAD ? in.mode : LOAD_PLAIN, .node = in.node };
             in.buf = (uint16_t)t->panel, in.idx = panel_place(t, x->at, -1), in.src = (uint8_t)contraction_dtype(&t->c);
         }
@@ -538,6 +554,22 @@ static bool fits(packer *t, int64_t rows, str *why) {
     return true;
 }
 
+static void begin(packer *t) {
+    kernel *k = t->c.k;
+    t->out = (kernel){ .a = k->a };
+    VEC_PUSH(k->a, &t->out.ins, (kins){ 0 });
+    t->copy = build_copier_make(k, &t->out);
+    t->begin = 1;
+}
+
+static void end(packer *t) {
+    kernel *k = t->c.k;
+    k->ins.at = t->out.ins.at, k->ins.n = t->out.ins.n, k->ins.cap = t->out.ins.cap;
+    for (int i = t->n_out; i < t->c.rows.n; i++) k->vars.at[t->c.rows.at[i]].row = false; /* local memory is indexed by them */
+    if (t->in_place) k->vars.at[t->c.n].row = false;
+    loop_sweep(k);
+}
+
 bool step_pack(kernel **kk, const loop_step *s, str *why) {
     kernel *k = *kk;
     packer t = { 0 };
@@ -566,13 +598,36 @@ bool step_pack(kernel **kk, const loop_step *s, str *why) {
         t.nt = kernel_var(k, "nt", t.tiles, false, false);
     }
     if (step_flag(s, "streams")) k->vars.at[t.nt].role = (krole){ (int)t.tiles, 1 };
-    t.out = (kernel){ .a = k->a };
-    VEC_PUSH(k->a, &t.out.ins, (kins){ 0 });
-    t.copy = build_copier_make(k, &t.out);
+    begin(&t);
     write_nest(&t);
-    k->ins.at = t.out.ins.at, k->ins.n = t.out.ins.n, k->ins.cap = t.out.ins.cap;
-    for (int i = t.n_out; i < t.c.rows.n; i++) k->vars.at[t.c.rows.at[i]].row = false; /* local memory is indexed by them */
-    loop_sweep(k);
+    end(&t);
     if (t.fixed) loop_take_place(k, t.panel);
+    return true;
+}
+
+bool step_accumulate(kernel **kk, const loop_step *s, str *why) {
+    kernel *k = *kk;
+    packer t = { .in_place = true, .cut = -1 };
+    contraction *c = &t.c;
+    if (k->vars.n > MOST_VARS) return step_refuse(why, "the kernel has %d loops; the limit is %d", k->vars.n, MOST_VARS);
+    if (!contraction_find(k, c) || !contraction_matrix(c))
+        return step_refuse(why, "the kernel is not a matrix, contiguous along the lanes, times vectors");
+    kvar v = step_loop(k, s, 0, why);
+    t.level = c->depth.n - 1, t.piece = s->arg[1].n, t.nt = c->n, t.tiles_now = contraction_extent(c, c->n);
+    t.stride = step_option(s, "stride", t.tiles_now);
+    if (v < 0) return false;
+    if (v != c->depth.at[t.level]) return step_refuse(why, "%s is not the innermost contraction loop", s->arg[0].word);
+    if (t.piece < 1 || t.piece > contraction_extent(c, v))
+        return step_refuse(why, "%lld of the %lld rows of the matrix at a time", (long long)t.piece,
+                           (long long)contraction_extent(c, v));
+    if (t.stride < t.tiles_now) return step_refuse(why, "sums of one vector have %lld elements", (long long)t.tiles_now);
+    int64_t rows = contraction_rows_from(c, 0), bytes;
+    if (!size_mul(t.stride, contraction_sum_size(c) * rows, &bytes) || bytes > MOST_LOCAL)
+        return step_refuse(why, "the sums have more than %d KiB", MOST_LOCAL >> 10);
+    t.sums = contraction_sums(c, t.stride * rows);
+    begin(&t);
+    for (; k->ins.at[t.begin].op != K_LOOP; t.begin++) build_copy(&t.copy, t.begin, &t.at);
+    do_k_blocks(&t);
+    end(&t);
     return true;
 }

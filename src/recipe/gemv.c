@@ -1,5 +1,5 @@
 /* gemv.c - few vectors times a matrix in memory (GEMV, skinny GEMM): whether some rows of the matrix at a time are read from
- * end to end while the sums wait in the caches (src/loop/accumulate.c). In: scalar form with a register tile. */
+ * end to end while the sums wait in the caches (src/loop/pack.c). In: scalar form with a register tile. */
 #include "loop/contraction.h"
 #include "recipe/recipe.h"
 
