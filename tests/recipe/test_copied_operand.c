@@ -155,8 +155,33 @@ ARENA_TEST(test_strided_operands) {
     }
 }
 
+/* A transposed convolution whose stride is its window: every pixel becomes a square of them (pixel shuffle). The rows of the
+ * result that are the operand's and those that are not take turns. */
+ARENA_TEST(test_pixel_shuffle) {
+    for (int round = 0; round < 48; round++) {
+        rng r = rng_make((uint64_t)round);
+        int64_t side = rng_between(&r, 1, 9), up = rng_between(&r, 2, 3), in = rng_between(&r, 1, 9),
+                out = rng_between(&r, 1, 9);
+        arena own;
+        arena_init(&own, mem_libc(), a->gd);
+        graph *g = graph_make(&own, "shuffle");
+        val x = an_input(g, "x", TN_F32, 4, (int64_t[]){ 2, side, 4, in }),
+            w = an_input(g, "w", TN_F32, 4, (int64_t[]){ out, up, up, in });
+        val y = graph_dot(g, x, w, NULL, NULL, 0, (int64_t[]){ 3 }, (int64_t[]){ 3 }, 1);
+        graph_output(g, "y", graph_permute(g, y, (int64_t[]){ 0, 1, 4, 2, 5, 3 }));
+        for (uint64_t t = 0; t < 4; t++) {
+            plan_config c = { .seed = (uint64_t)round, .fusion = 3, .t = plan_target(4 * (uint64_t)round + t) };
+            if (!plan_config_agrees(g, NULL, &c))
+                fail_msg("round %d, 2 x %d x 4 x %d to %d, by %d, vectors of %d bytes: %s", round, (int)side, (int)in, (int)out,
+                         (int)up, c.t.vector_bytes, c.text);
+        }
+        arena_fini(&own);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_layers_have_vectors), cmocka_unit_test(test_norms_are_copied),
-                                        cmocka_unit_test(test_random_layers), cmocka_unit_test(test_strided_operands) };
+                                        cmocka_unit_test(test_random_layers), cmocka_unit_test(test_strided_operands),
+                                        cmocka_unit_test(test_pixel_shuffle) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
