@@ -114,8 +114,10 @@ void tiler_copy_blocks(tile_writer *w, affine s);
 
 /* tensorize.c: what the bits of a thread's number count where results are staged. */
 tile_layout tiler_staged_layout(void);
-/* tensorize.c: the kernel's body inside the loops over blocks and threads. */
-void tiler_write_matrix(tile_writer *w);
+/* tensorize.c: the products of a K block by matrix units; acc has the thread's fragment of the sums. What comes behind the
+ * contraction, from there. */
+void tiler_multiply_matrices(tile_writer *w, reg acc);
+void tiler_write_fragments(tile_writer *w, reg acc);
 
 /* tile_results.c: what comes behind the contraction, for one vector of sums. */
 typedef struct tile_results {

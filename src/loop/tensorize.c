@@ -104,27 +104,16 @@ static reg put_matrix(tile_writer *w, int x, affine first, int q) {
     return kernel_push(w->o, in);
 }
 
-static void write_async(tile_writer *w, kasync what) { kernel_push(w->o, (kins){ .op = K_ASYNC, .mode = (uint8_t)what }); }
-
-static void write_blocks(tile_writer *w, reg acc) {
-    const tiler *t = w->w;
-    int warpgroups = t->s.n[0] * t->s.n[1] / KERNEL_WARPGROUP, bits = 0;
-    bool loop = t->s.b.whole < t->n_loops;
-    affine s = loop ? affine_var(w->o->a, build_loop(w->o, "s", t->s.b.trips, PAR_SERIAL)) : affine_const(0);
+void tiler_multiply_matrices(tile_writer *w, reg acc) {
+    int warpgroups = w->w->s.n[0] * w->w->s.n[1] / KERNEL_WARPGROUP, bits = 0;
     while (1 << bits < warpgroups) bits++;
     affine first = affine_scale(w->o->a, tiler_number(w, w->thread_bits - bits, bits, 0), KERNEL_MATRIX);
-    tiler_copy_blocks(w, s);
-    write_async(w, ASYNC_COPIES);
-    build_barrier(w->o);
     for (int q = 0; q < KERNEL_MATRIX / KERNEL_MATRIX_STEPS; q++) {
         kins in = { .op = K_MMA, .dtype = TN_F32, .lanes = w->o->ins.at[acc].lanes, .c = acc };
         in.a = put_matrix(w, 0, first, q);
         in.b = put_matrix(w, 1, affine_const(0), q);
         kernel_push(w->o, in);
     }
-    write_async(w, ASYNC_PRODUCTS);
-    build_barrier(w->o);
-    build_ends(w->o, loop);
 }
 
 /* Column after column, so that few values of a column are held at a time. */
@@ -186,15 +175,4 @@ static void write_staged(tile_writer *w, reg acc) {
     }
 }
 
-void tiler_write_matrix(tile_writer *w) {
-    const tiler *t = w->w;
-    int around = t->n_loops - t->s.b.whole - 1;
-    kins in = *tiler_at(t, t->acc);
-    in.lanes = (uint8_t)(2 * t->s.t[1]);
-    reg acc = kernel_push(w->o, in);
-    if (around < 0) around = 0;
-    for (int i = 0; i < around; i++) kernel_push(w->o, *tiler_at(t, t->loops + i));
-    write_blocks(w, acc);
-    build_ends(w->o, around);
-    (t->s.staged ? write_staged : write_results)(w, acc);
-}
+void tiler_write_fragments(tile_writer *w, reg acc) { (w->w->s.staged ? write_staged : write_results)(w, acc); }

@@ -50,14 +50,23 @@ static void write_products(tile_writer *w, const tile_sums *acc) {
     build_ends(w->o, 1);
 }
 
+/* All have what `what` says, and wait for each other: matrix units and their copies go on by themselves. */
+static void meet(tile_writer *w, kasync what) {
+    if (w->w->s.matrix) kernel_push(w->o, (kins){ .op = K_ASYNC, .mode = (uint8_t)what });
+    build_barrier(w->o);
+}
+
 static void write_blocks(tile_writer *w, const tile_sums *acc) {
     const tiler *t = w->w;
     bool loop = t->s.b.whole < t->n_loops;
     affine s = loop ? affine_var(w->o->a, build_loop(w->o, "s", t->s.b.trips, PAR_SERIAL)) : affine_const(0);
     tiler_copy_blocks(w, s);
-    build_barrier(w->o);
-    write_products(w, acc);
-    build_barrier(w->o);
+    meet(w, ASYNC_COPIES);
+    if (t->s.matrix)
+        tiler_multiply_matrices(w, acc->at[0][0]);
+    else
+        write_products(w, acc);
+    meet(w, ASYNC_PRODUCTS);
     build_ends(w->o, loop);
 }
 
@@ -95,21 +104,27 @@ static int open_threads(tile_writer *w) {
     return tiler_open_threads(w, l, n);
 }
 
+/* Vectors of columns, row by row; or one register with the fragment that a matrix unit leaves to the thread. */
+static void open_sums(tile_writer *w, tile_sums *acc) {
+    const tiler *t = w->w;
+    kins in = *tiler_at(t, t->acc);
+    in.lanes = (uint8_t)(t->s.matrix ? t->s.t[0] * t->s.t[1] : t->side[1].lanes);
+    for (int i = 0; i < (t->s.matrix ? 1 : t->s.t[0]); i++)
+        for (int j = 0; j < (t->s.matrix ? 1 : t->s.t[1] / t->side[1].lanes); j++) acc->at[i][j] = kernel_push(w->o, in);
+}
+
 static void write_sums(tile_writer *w) {
     const tiler *t = w->w;
     tile_sums acc;
     int around = t->n_loops - t->s.b.whole - 1;
-    for (int i = 0; i < t->s.t[0]; i++)
-        for (int j = 0; j < t->s.t[1] / t->side[1].lanes; j++) {
-            kins in = *tiler_at(t, t->acc);
-            in.lanes = (uint8_t)t->side[1].lanes;
-            acc.at[i][j] = kernel_push(w->o, in);
-        }
+    open_sums(w, &acc);
     if (around < 0) around = 0;
     for (int i = 0; i < around; i++) kernel_push(w->o, *tiler_at(t, t->loops + i));
     write_blocks(w, &acc);
     build_ends(w->o, around);
-    if (t->s.split_k > 1)
+    if (t->s.matrix)
+        tiler_write_fragments(w, acc.at[0][0]);
+    else if (t->s.split_k > 1)
         tiler_write_partials(w, &acc);
     else
         write_results(w, &acc);
@@ -118,10 +133,7 @@ static void write_sums(tile_writer *w) {
 static void write_tiles(tile_writer *w) {
     int opened = open_blocks(w);
     opened += open_threads(w);
-    if (w->w->s.matrix)
-        tiler_write_matrix(w);
-    else
-        write_sums(w);
+    write_sums(w);
     build_ends(w->o, opened);
 }
 

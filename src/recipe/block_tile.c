@@ -34,6 +34,21 @@ bool recipe_tile_rows(tiler *w, bool *const needed[2]) {
     return true;
 }
 
+double recipe_tile_depth(const tiler *w) {
+    double n = 1;
+    for (int i = 0; i < w->n_loops; i++) n *= (double)tiler_extent(w, tiler_at(w, w->loops + i)->var);
+    return n;
+}
+
+double recipe_tile_blocks(const tiler *w, double rows, double columns) {
+    double n = 1;
+    for (int i = 1; i <= w->n_outer; i++) {
+        kvar v = tiler_at(w, i)->var;
+        if (v != w->side[0].row && v != w->side[1].row) n *= (double)tiler_extent(w, v);
+    }
+    return n * ceil((double)tiler_extent(w, w->side[0].row) / rows) * ceil((double)tiler_extent(w, w->side[1].row) / columns);
+}
+
 /* Cycles of a processor that holds several thread blocks at once, times how often it is filled, in units of 6: about an
  * instruction of a thread where all are busy. A step of the contraction is bound by what the arithmetic, the shared memory or a
  * single thread can do. */
@@ -42,16 +57,9 @@ static double cost_of(const search *c, const candidate *x, double size) {
     const tile_shape *s = &x->s;
     bool double_buffer = tiler_can_double(s);
     const machine *m = machine_row_of(c->t);
-    double others = 1, all = 1, bm = s->t[0] * s->n[0], bn = s->t[1] * s->n[1], threads = s->n[0] * s->n[1] * s->split_k;
-    for (int i = 0; i < w->n_loops; i++) all *= (double)tiler_extent(w, tiler_at(w, w->loops + i)->var);
-    for (int i = 1; i <= w->n_outer; i++) {
-        kvar v = tiler_at(w, i)->var;
-        if (v != w->side[0].row && v != w->side[1].row) others *= (double)tiler_extent(w, v);
-    }
-    double grid_blocks =
-               others * ceil((double)tiler_extent(w, w->side[0].row) / bm) * ceil((double)tiler_extent(w, w->side[1].row) / bn),
-           warps = ceil(threads / m->warp), tile = s->t[0] * s->t[1], steps = (double)s->b.steps / s->split_k,
-           loads = ceil(s->t[0] * size / 16) + ceil(s->t[1] * size / 16),
+    double bm = s->t[0] * s->n[0], bn = s->t[1] * s->n[1], threads = s->n[0] * s->n[1] * s->split_k, all = recipe_tile_depth(w);
+    double grid_blocks = recipe_tile_blocks(w, bm, bn), warps = ceil(threads / m->warp), tile = s->t[0] * s->t[1],
+           steps = (double)s->b.steps / s->split_k, loads = ceil(s->t[0] * size / 16) + ceil(s->t[1] * size / 16),
            bytes = fmax(bm * size, MACHINE_SECTOR_BYTES) + fmax(bn * size, MACHINE_SECTOR_BYTES),
            cores = floor(machine_units(c->t)), latency = part_fetch(m) * m->ghz, barrier = part_barrier(m, threads) * m->ghz;
     double room = fmin((double)m->registers / ((tile * size / 4 + 64) * threads), fmin(m->threads / threads, m->blocks));

@@ -86,18 +86,6 @@ static int64_t shared_bytes(const chooser *p) {
     return n;
 }
 
-/* The rest, for all rows of a thread block. */
-static double rest_cost(const chooser *p, int block_threads) {
-    double sum = 0;
-    int from = 2;
-    for (int i = 0; i <= p->p.l.sections.n; i++) {
-        int to = i < p->p.l.sections.n ? p->p.l.sections.at[i].loop : p->p.k->ins.n - 1;
-        if (from < to) sum += loop_rows_cost(p->p.k, from, to, block_threads) * p->count_ns * rows_of_group(p);
-        if (i < p->p.l.sections.n) from = p->p.l.sections.at[i].end + 1;
-    }
-    return sum;
-}
-
 static bool try_shape(const cluster_shape *s, void *ud) {
     chooser *p = ud;
     p->s = *s;
@@ -105,7 +93,8 @@ static bool try_shape(const cluster_shape *s, void *ud) {
         if (!fits(s, &p->p.l.c.at[i], p->t)) return true;
     if (shared_bytes(p) > p->t->shared_bytes) return true;
     double at_once = floor((double)p->t->clusters * 8 / s->cluster), waves = up(up(p->all_rows, cluster_rows_of(s)), at_once);
-    double cost = waves * rest_cost(p, (int)cluster_block_threads(s, &p->p.l.c.at[0]));
+    double cost = waves * rows_of_group(p) * p->count_ns *
+                  recipe_rest_cost(p->p.k, 1, &p->p.l, (int)cluster_block_threads(s, &p->p.l.c.at[0]));
     for (int i = 0; i < p->p.l.sections.n; i++)
         for (int j = 0; j < p->p.l.sections.at[i].n; j++)
             cost += (double)p->p.l.sections.at[i].times *

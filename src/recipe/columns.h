@@ -12,6 +12,8 @@ double recipe_columns_cost(const row_contraction *c, double grid_blocks, int row
                            const target *t);
 /* The least of them. */
 double recipe_columns_least_cost(const row_contraction *c, double all_rows, int rows, const target *t);
+/* What else there is to do for a row, in instructions of a thread. */
+double recipe_rest_cost(const kernel *k, int n_rows, const row_layers *l, int block_threads);
 
 /* Contractions of a kernel by clusters have one shape. Fills in the nanoseconds of one contraction, for all rows, in each shape
  * that the target allows; INFINITY where it does not fit. Returns how many shapes. It reads n and depth of the contraction. */

@@ -73,6 +73,9 @@ int recipe_block_tiles(const kernel *k, const target *t, gpu_tile *out, int cap)
 struct tiler; /* loop/block_tile.h */
 /* Takes the row variables to tile: one that only operand a depends on and one for b; neighbours store along n. */
 bool recipe_tile_rows(struct tiler *w, bool *const needed[2]);
+/* Steps of its contraction; thread blocks for tiles of rows x columns. */
+double recipe_tile_depth(const struct tiler *w);
+double recipe_tile_blocks(const struct tiler *w, double rows, double columns);
 /* tensorize.c: the same with matrix units, where the machine has them. */
 bool recipe_tensorize(const kernel *k, const target *t, recipe_form *best);
 /* "gpu_tile 16 8 4 16 8", and back: false where it is no such text. */

@@ -27,14 +27,8 @@ static double shared_bytes(const tensor_shape *s) {
 
 static double cost_of(const tiler *w, const tensor_shape *s, double blocks, const target *t) {
     const machine *m = machine_row_of(t);
-    double rows = (double)s->rows[0], columns = (double)s->rows[1], bytes = (rows + columns) * 2 * KERNEL_MATRIX, others = 1,
-           threads = 2 * rows, cores = floor(machine_units(t));
-    for (int i = 1; i <= w->n_outer; i++) {
-        kvar v = tiler_at(w, i)->var;
-        if (v != w->side[0].row && v != w->side[1].row) others *= (double)tiler_extent(w, v);
-    }
-    double grid_blocks =
-        others * ceil((double)tiler_extent(w, w->side[0].row) / rows) * ceil((double)tiler_extent(w, w->side[1].row) / columns);
+    double rows = (double)s->rows[0], columns = (double)s->rows[1], bytes = (rows + columns) * 2 * KERNEL_MATRIX,
+           threads = 2 * rows, cores = floor(machine_units(t)), grid_blocks = recipe_tile_blocks(w, rows, columns);
     double room =
         fmin(floor((double)m->shared_bytes / shared_bytes(s)), floor((double)m->registers / (threads * (columns / 2 + 64))));
     room = fmax(1, room);
@@ -87,13 +81,11 @@ static bool find(tiler *w, const kernel *k, double *blocks) {
     str why;
     str_init(&why, k->a);
     if (!tiler_find(w, k, needed, &why) || !recipe_tile_rows(w, needed)) return false;
-    *blocks = 1;
     for (int x = 0; x < 2; x++) {
         uint8_t t = tiler_at(w, w->side[x].operand)->src;
         if (tiler_at(w, w->side[x].operand)->op != K_LOAD || (t != TN_BF16 && t != TN_F16)) return false;
     }
-    for (int i = 0; i < w->n_loops; i++) *blocks *= (double)tiler_extent(w, tiler_at(w, w->loops + i)->var);
-    *blocks = ceil(*blocks / KERNEL_MATRIX);
+    *blocks = ceil(recipe_tile_depth(w) / KERNEL_MATRIX);
     return true;
 }
 

@@ -36,8 +36,7 @@ double recipe_columns_least_cost(const row_contraction *c, double all_rows, int 
 
 /* ---- the shape ---- */
 
-/* The rest, at the same level. */
-static double rest_cost(const kernel *k, int n_rows, const row_layers *l, int block_threads) {
+double recipe_rest_cost(const kernel *k, int n_rows, const row_layers *l, int block_threads) {
     double sum = 0;
     int from = 1 + n_rows;
     for (int i = 0; i < l->sections.n; i++) {
@@ -64,7 +63,7 @@ bool recipe_thread_columns(const kernel *k, const target *t, recipe_form *out) {
              block_threads *= 2) {
             if (recipe_local_bytes(k) * rows + 16 * block_threads > t->shared_bytes) continue;
             double grid_blocks = all_rows / rows,
-                   rest = rest_cost(k, n_rows, &l, block_threads) * count_ns * rows * up(up(grid_blocks / n) / 4);
+                   rest = recipe_rest_cost(k, n_rows, &l, block_threads) * count_ns * rows * up(up(grid_blocks / n) / 4);
             for (int split_k = 1; split_k <= 32 && split_k <= block_threads; split_k *= 2) {
                 double cost = rest;
                 for (int i = 0; i < l.sections.n; i++)
