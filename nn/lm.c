@@ -51,22 +51,45 @@ static tn_tensor matrix(lm *m, const char *name, tn_shape shape, double scale) {
     return tn_cast(state(m, name, m->o.weights, shape), m->o.dtype);
 }
 
-/* Weights [in,out], across: [out,in], as a factor of the contraction over all but one axis of the result: i8 numbers and a
- * scale for each group of neighbouring inputs become [in/group,group,out] or [out,in/group,group]. */
+/* Numbers of 4 bits, two in a byte of q, which has size 1 along `axis`: that becomes the half of the byte. High halves are 16
+ * times what they stand for. */
+static tn_tensor halves(const lm *m, tn_tensor q, int axis) {
+    tn_shape two = { .rank = tn_tensor_shape(q).rank };
+    if (two.rank < 0) return q;
+    for (int i = 0; i < two.rank; i++) two.dim[i] = i == axis ? 2 : 1;
+    tn_tensor part = tn_and(tn_cast(q, TN_I32), tn_const(m->g, TN_I32, two, (int32_t[]){ 0x0f, 0xf0 }));
+    tn_tensor zero = tn_const(m->g, TN_F32, two, (float[]){ 8, 128 });
+    return tn_sub(tn_cast(part, m->o.dtype), tn_cast(zero, m->o.dtype));
+}
+/* 1 and 1/16 for them, along an axis before the last of `rank`. */
+static tn_tensor halves_scale(const lm *m, int rank) {
+    tn_shape two = { .rank = rank };
+    for (int i = 0; i < rank; i++) two.dim[i] = i == rank - 2 ? 2 : 1;
+    return tn_cast(tn_const(m->g, TN_F32, two, (float[]){ 1, 0.0625F }), m->o.dtype);
+}
+
+/* Weights [in,out], across: [out,in], as a factor of the contraction over all but one axis of the result: 8-bit numbers and a
+ * scale for each group of neighbouring inputs become [in/group,group,out] or [out,in/group,group]; of 4 bits
+ * [in/group,2,group/2, out] or [out,in/group,2,group/2], where high halves are 16 times as large. */
 static tn_tensor dequantised(lm *m, const char *name, int64_t in, int64_t out, bool across) {
     char part[80];
     int64_t g = m->o.group, n = in / g;
-    tn_tensor q = state(m, name, TN_I8, across ? TN_DIMS(out, in) : TN_DIMS(in, out));
+    bool four = m->o.bits == 4;
+    int64_t stored = four ? in / 2 : in;
+    tn_tensor q = state(m, name, four ? TN_U8 : TN_I8, across ? TN_DIMS(out, stored) : TN_DIMS(stored, out));
     snprintf(part, sizeof part, "%s_scale", name);
-    tn_tensor scale = state(m, part, TN_F32, across ? TN_DIMS(out, n) : TN_DIMS(n, out));
+    tn_tensor scale = tn_cast(state(m, part, TN_F32, across ? TN_DIMS(out, n) : TN_DIMS(n, out)), m->o.dtype);
+    if (four) {
+        q = halves(m, tn_reshape(q, across ? TN_DIMS(out, n, 1, g / 2) : TN_DIMS(n, 1, g / 2, out)), across ? 2 : 1);
+        return tn_mul(q, tn_reshape(scale, across ? TN_DIMS(out, n, 1, 1) : TN_DIMS(n, 1, 1, out)));
+    }
     q = tn_cast(tn_reshape(q, across ? TN_DIMS(out, n, g) : TN_DIMS(n, g, out)), m->o.dtype);
-    scale = tn_cast(tn_reshape(scale, across ? TN_DIMS(out, n, 1) : TN_DIMS(n, 1, out)), m->o.dtype);
-    return tn_mul(q, scale);
+    return tn_mul(q, tn_reshape(scale, across ? TN_DIMS(out, n, 1) : TN_DIMS(n, 1, out)));
 }
 
 /* x f[B,T,in] times the weights `name`. */
 static tn_tensor product(lm *m, tn_tensor x, int64_t out, const char *name, bool across, double scale) {
-    int64_t in = tn_tensor_shape(x).dim[2], g = m->o.group, axes[2] = { 2, 3 }, of_w[2] = { across, across + 1 };
+    int64_t in = tn_tensor_shape(x).dim[2], g = m->o.group, axes[3] = { 2, 3, 4 }, of_w[3] = { across, across + 1, across + 2 };
     if (!x.id) return x;
     if (!g) {
         tn_tensor w = matrix(m, name, across ? TN_DIMS(out, in) : TN_DIMS(in, out), scale);
@@ -75,8 +98,10 @@ static tn_tensor product(lm *m, tn_tensor x, int64_t out, const char *name, bool
     if (in % g)
         return nn_fail(m->g, TN_ERR_SHAPE, "tn_nn_lm: %s has %lld inputs, which are no groups of %lld", name, (long long)in,
                        (long long)g);
-    x = tn_reshape(x, TN_DIMS(m->batch, m->t, in / g, g));
-    return tn_dot(x, dequantised(m, name, in, out, across), NULL, NULL, 0, axes, of_w, 2);
+    bool four = m->o.bits == 4;
+    x = tn_reshape(x, four ? TN_DIMS(m->batch, m->t, in / g, 2, g / 2) : TN_DIMS(m->batch, m->t, in / g, g));
+    if (four) x = tn_mul(x, halves_scale(m, 5)); /* exact, and less work than in the weights */
+    return tn_dot(x, dequantised(m, name, in, out, across), NULL, NULL, 0, axes, of_w, four ? 3 : 2);
 }
 
 /* GPT-2 keeps weights as [in,out]. */
@@ -101,9 +126,15 @@ static tn_tensor embedded(lm *m, tn_tensor tokens, const char *name) {
     if (!g) return tn_gather(matrix(m, name, TN_DIMS(m->o.vocab, w), 0.02), tokens, 0);
     char part[80];
     snprintf(part, sizeof part, "%s_scale", name);
-    tn_tensor q = tn_gather(state(m, name, TN_I8, TN_DIMS(m->o.vocab, w)), tokens, 0);
+    bool four = m->o.bits == 4;
+    tn_tensor q = tn_gather(state(m, name, four ? TN_U8 : TN_I8, TN_DIMS(m->o.vocab, four ? w / 2 : w)), tokens, 0);
     tn_tensor scale = tn_gather(state(m, part, TN_F32, TN_DIMS(m->o.vocab, w / g)), tokens, 0);
     if (!scale.id || !q.id) return scale;
+    if (four) {
+        q = tn_mul(halves(m, tn_reshape(q, TN_DIMS(m->batch, m->t, w / g, 1, g / 2)), 3), halves_scale(m, 5));
+        scale = tn_cast(tn_reshape(scale, TN_DIMS(m->batch, m->t, w / g, 1, 1)), m->o.dtype);
+        return tn_reshape(tn_mul(q, scale), TN_DIMS(m->batch, m->t, w));
+    }
     q = tn_cast(tn_reshape(q, TN_DIMS(m->batch, m->t, w / g, g)), m->o.dtype);
     scale = tn_cast(tn_reshape(scale, TN_DIMS(m->batch, m->t, w / g, 1)), m->o.dtype);
     return tn_reshape(tn_mul(q, scale), TN_DIMS(m->batch, m->t, w));
@@ -219,6 +250,11 @@ static bool check_sizes(lm *m, tn_tensor tokens) {
     if (s.rank != 2 || (t != TN_I32 && t != TN_I64)) {
         nn_fail(m->g, TN_ERR_SHAPE, "tn_nn_lm: expected tokens i32[B,T] or i64[B,T], got %s of rank %d", tn_dtype_name(t),
                 s.rank);
+        return false;
+    }
+    if ((o->bits && o->bits != 8 && o->bits != 4) || (o->bits == 4 && (!o->group || o->group % 2))) {
+        nn_fail(m->g, TN_ERR_INVAL, "tn_nn_lm: %d bits in groups of %lld: expected 8, or 4 in groups of an even number",
+                o->bits, (long long)o->group);
         return false;
     }
     if (o->group && o->width % o->group) {

@@ -146,6 +146,9 @@ typedef struct {
      * inputs in "<name>_scale" f32[in/group,out] or [out,in/group] (rows of the embedding's table: [vocab,width/group]). They
      * stay narrow in memory. `tenon quantize` makes them. 0 = f32 parameters. */
     int64_t group;
+    /* Of a number of such a matrix: 8 (0 is the same), or 4: states u8 of half as many inputs, a byte for two of a group. Input
+     * i of group / 2 is in the low half, input i + group / 2 in the high one, each with 8 added, as GGUF's q4_0 has them. */
+    int bits;
     /* The same without groups: matrices and the table of tokens are states of TN_F16 or TN_BF16, which contractions widen where
      * they read them: a token moves half of the bytes. TN_F32 = f32 parameters. */
     tn_dtype weights;

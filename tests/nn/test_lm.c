@@ -240,11 +240,11 @@ static void test_swiglu(void **state) {
     tn_session_free(s), tn_program_free(p), tn_graph_free(g);
 }
 
-/* 8-bit weights by groups: the logits of the weights that they stand for. */
-static void quantised(tn_nn_lm_opts o) {
+/* Weights of 8 or 4 bits by groups: the logits of the weights that they stand for. */
+static void quantised(tn_nn_lm_opts o, int bits) {
     tn_graph *g = tn_graph_new(ctx, "narrow"), *h = tn_graph_new(ctx, "wide");
     tn_output(tn_nn_lm(tn_input(h, "tokens", TN_I32, TN_DIMS(2, T)), o), "logits");
-    o.group = 4;
+    o.group = 4, o.bits = bits;
     tn_output(tn_nn_lm(tn_input(g, "tokens", TN_I32, TN_DIMS(2, T)), o), "logits");
     tn_program *p, *q;
     tn_session *narrow = compiled(g, &p), *full = compiled(h, &q);
@@ -274,11 +274,17 @@ static void quantised(tn_nn_lm_opts o) {
         for (int64_t k = 0; k < count / 4; k++) scale[k] = (float)rng_range(&r, 0.001, 0.005);
         for (int64_t k = 0; k < count; k++) {
             int64_t row = k / shape.dim[1], column = k % shape.dim[1];
-            n[k] = (int8_t)rng_between(&r, -127, 127);
-            w[k] = (float)n[k] * scale[across ? k / 4 : row / 4 * shape.dim[1] + column];
+            n[k] = (int8_t)(bits == 4 ? rng_between(&r, -8, 7) : rng_between(&r, -127, 127));
+            w[k] = (float)n[k] * scale[across ? k / 4 : row / 4 * shape.dim[1] + column] * (bits == 4 ? 16 : 1);
+        }
+        for (int64_t k = 0; k < count / 4 && bits == 4; k++) scale[k] *= 16;
+        int64_t apart = across ? 1 : shape.dim[1], pairs = bits == 4 ? count / 2 : 0; /* of neighbouring inputs */
+        for (int64_t k = 0; k < pairs; k++) {
+            int64_t low = k / (2 * apart) * 4 * apart + k % (2 * apart);
+            n[k] = (int8_t)(uint8_t)((n[low] + 8) | (n[low + 2 * apart] + 8) << 4);
         }
         snprintf(of_scale, sizeof of_scale, "%s_scale", name);
-        need(tn_session_set(narrow, name, n, (size_t)count));
+        need(tn_session_set(narrow, name, n, (size_t)(bits == 4 ? count / 2 : count)));
         need(tn_session_set(narrow, of_scale, scale, (size_t)count));
         need(tn_session_set(full, name, w, (size_t)count * sizeof *w));
         matrices++;
@@ -295,8 +301,8 @@ static void quantised(tn_nn_lm_opts o) {
 }
 static void test_quantised(void **state) {
     (void)state;
-    quantised(gpt2);
-    quantised(llama);
+    quantised(gpt2, 8), quantised(gpt2, 4);
+    quantised(llama, 8), quantised(llama, 4);
 }
 
 /* Weights of 16 bits: the logits of a model of f32 that has the same values; no gradients. */
