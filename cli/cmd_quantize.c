@@ -31,28 +31,44 @@ static void add(quantiser *q, const char *name, tn_dtype dtype, tn_shape shape, 
     q->out[q->n++] = (tn_io_tensor){ .name = name, .dtype = dtype, .shape = shape, .data = data };
 }
 
-/* w[rows,columns]; groups of `group` rows, or, across, of columns. */
+/* A group of inputs, `step` apart, as whole numbers times the scale that is returned: from -127 to 127, or of 4 bits from -8 to
+ * 7, where the largest is -8 (as GGUF's q4_0 has it). */
+static float quantise_group(quantiser *q, const char *name, const float *w, int64_t step, int64_t group, bool four,
+                            int8_t *out) {
+    float top = 0;
+    for (int64_t k = 0; k < group; k++) top = fabsf(w[k * step]) > fabsf(top) ? w[k * step] : top;
+    float s = four ? top / -8 : fabsf(top) / 127;
+    for (int64_t k = 0; k < group; k++) {
+        float v = w[k * step], n = s != 0 ? rintf(v / s) : 0;
+        if (!isfinite(v)) cli_fail(q->c, "%s: %s has an element that is %g", q->path, name, (double)v);
+        if (four) n = fminf(n, 7);
+        out[k] = (int8_t)n;
+        q->squares += (double)v * (double)v;
+        q->errors += ((double)v - (double)n * (double)s) * ((double)v - (double)n * (double)s);
+    }
+    return s;
+}
+
+/* The array `name` [rows,columns] in groups of rows, or, across, of columns; as shape says, with two numbers of 4 bits in a
+ * byte. */
 static void quantise(quantiser *q, const char *name, const char *scale_name, tn_shape shape, tn_shape scales, bool across,
-                     int64_t group) {
-    float *w = wide(q, name, shape), *scale = cli_alloc((size_t)shape_count(scales) * sizeof *scale);
-    int64_t rows = shape.dim[0], columns = shape.dim[1];
-    int8_t *narrow = cli_alloc((size_t)(rows * columns));
+                     const tn_nn_lm_opts *o) {
+    bool four = o->bits == 4;
+    int64_t group = o->group, rows = shape.dim[0] * (four && !across ? 2 : 1),
+            columns = shape.dim[1] * (four && across ? 2 : 1);
+    float *w = wide(q, name, TN_DIMS(rows, columns)), *scale = cli_alloc((size_t)shape_count(scales) * sizeof *scale);
+    int8_t *narrow = cli_alloc((size_t)shape_count(shape)), *n = cli_alloc((size_t)group);
     for (int64_t i = 0; i < scales.dim[0]; i++)
         for (int64_t j = 0; j < scales.dim[1]; j++) {
             int64_t from = across ? i * columns + j * group : i * group * columns + j, step = across ? 1 : columns;
-            float top = 0;
-            for (int64_t k = 0; k < group; k++) top = fmaxf(top, fabsf(w[from + k * step]));
-            float s = scale[i * scales.dim[1] + j] = top / 127;
-            for (int64_t k = 0; k < group; k++) {
-                float v = w[from + k * step], n = s > 0 ? rintf(v / s) : 0;
-                if (!isfinite(v)) cli_fail(q->c, "%s: %s has an element that is %g", q->path, name, (double)v);
-                narrow[from + k * step] = (int8_t)n;
-                q->squares += (double)v * (double)v;
-                q->errors += ((double)v - (double)n * (double)s) * ((double)v - (double)n * (double)s);
-            }
+            scale[i * scales.dim[1] + j] = quantise_group(q, name, w + from, step, group, four, n);
+            if (four) from = across ? from / 2 : i * (group / 2) * columns + j;
+            for (int64_t k = 0; k < (four ? group / 2 : group); k++)
+                narrow[from + k * step] = four ? (int8_t)(uint8_t)((n[k] + 8) | (n[k + group / 2] + 8) << 4) : n[k];
         }
+    free(n);
     free(w);
-    add(q, name, TN_I8, shape, narrow);
+    add(q, name, four ? TN_U8 : TN_I8, shape, narrow);
     add(q, scale_name, TN_F32, scales, scale);
 }
 
@@ -77,7 +93,7 @@ static void halve(quantiser *q, const char *name, tn_shape shape) {
 }
 
 /* The states of the quantised model, each from an array of the file; a scale follows its matrix. */
-static void convert(quantiser *q, tn_graph *g, int64_t group) {
+static void convert(quantiser *q, tn_graph *g, const tn_nn_lm_opts *o) {
     int n = tn_graph_n_states(g);
     q->out = cli_alloc((size_t)(n + 1) * sizeof *q->out);
     progress bar = progress_begin(q->c, "quantising", n);
@@ -89,13 +105,13 @@ static void convert(quantiser *q, tn_graph *g, int64_t group) {
             halve(q, tn_tensor_name(x), shape);
             continue;
         }
-        if (tn_tensor_dtype(x) != TN_I8) {
+        if (tn_tensor_dtype(x) == TN_F32) {
             add(q, tn_tensor_name(x), TN_F32, shape, wide(q, tn_tensor_name(x), shape));
             continue;
         }
         tn_tensor scale = tn_graph_state(g, ++i);
         tn_shape scales = tn_tensor_shape(scale);
-        quantise(q, tn_tensor_name(x), tn_tensor_name(scale), shape, scales, scales.dim[0] == shape.dim[0], group);
+        quantise(q, tn_tensor_name(x), tn_tensor_name(scale), shape, scales, scales.dim[0] == shape.dim[0], o);
     }
     progress_end(&bar);
 }
@@ -116,10 +132,10 @@ static int run(cli *c) {
     if (!to) cli_usage(c, "quantize needs --output=FOLDER");
     if (!lm_config_load(c, from, &k)) cli_fail(c, "%s has no config.json: it is no model's folder", from);
     if (k.model.group) cli_fail(c, "%s is quantised already", from);
-    int64_t bits = cli_int(c, "bits", 8, 8, 16);
-    if (bits != 8 && bits != 16) cli_usage(c, "--bits is 8 or 16, not %lld", (long long)bits);
-    if (bits == 8)
-        k.model.group = cli_int(c, "group", 32, 1, 1 << 20);
+    int64_t bits = cli_int(c, "bits", 8, 4, 16);
+    if (bits != 4 && bits != 8 && bits != 16) cli_usage(c, "--bits is 4, 8 or 16, not %lld", (long long)bits);
+    if (bits < 16)
+        k.model.group = cli_int(c, "group", 32, 1, 1 << 20), k.model.bits = bits == 4 ? 4 : 0;
     else
         k.model.weights = TN_BF16;
     k.model.dropout = 0;
@@ -130,7 +146,7 @@ static int run(cli *c) {
     quantiser q = { .c = c, .path = lm_path(from, "model.safetensors") };
     char *path = lm_path(to, "model.safetensors");
     cli_need(c, tn_io_safetensors_load(cli_ctx(c), q.path, &q.file));
-    convert(&q, g, k.model.group);
+    convert(&q, g, &k.model);
     cli_need(c, tn_io_safetensors_save(cli_ctx(c), path, q.out, q.n));
     copy_file(c, from, to, "vocab.json");
     copy_file(c, from, to, "merges.txt");
@@ -157,16 +173,17 @@ static int run(cli *c) {
 
 static const cli_option options[] = {
     { "output", 'o', "FOLDER", "where the quantised model is written" },
-    { "bits", 0, "N", "8 (default), or 16: bf16" },
-    { "group", 0, "N", "neighbouring inputs that share a scale of 8-bit numbers (default 32)" },
+    { "bits", 0, "N", "4, 8 (default), or 16: bf16" },
+    { "group", 0, "N", "neighbouring inputs that share a scale of 4 or 8 bits (default 32)" },
     { NULL, 0, NULL, NULL },
 };
 
 const cli_command command_quantize = {
     "quantize",
     "FOLDER",
-    "a language model with 8-bit or 16-bit weights",
-    "Matrices become 8-bit numbers with an f32 scale for each group of inputs, or bf16; a token then moves about a quarter, or "
+    "a language model with weights of 4, 8 or 16 bits",
+    "Matrices become numbers of 4 or 8 bits with an f32 scale for each group of inputs, or bf16; a token then moves about a "
+    "quarter, or "
     "half, "
     "of the bytes.\n"
     "FOLDER is what train-lm wrote, or a model from Hugging Face, as for generate, which reads the result.\n\n"

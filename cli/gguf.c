@@ -76,6 +76,7 @@ static void read_sizes(lm_gguf *f) {
         cli_fail(f->c, "%s: token_embd.weight is no table of up to %d tokens", f->path, TN_TEXT_MAX_TOKENS);
     o->vocab = table->shape.dim[0];
     o->group = all_are(f, TN_GGUF_Q8_0, TN_GGUF_Q4_0) ? BLOCK : 0;
+    o->bits = all_are(f, TN_GGUF_Q4_0, TN_GGUF_Q4_0) ? 4 : 0;
     o->weights = all_are(f, TN_GGUF_BF16, TN_GGUF_BF16) ? TN_BF16 : all_are(f, TN_GGUF_F16, TN_GGUF_F16) ? TN_F16 : TN_F32;
     if (!f->llama) {
         o->eps = number(f, "attention.layer_norm_epsilon", 1e-5, 0, 1);
@@ -276,24 +277,28 @@ static void set_plain(const lm_gguf *f, tn_session *s, const char *name, tn_dtyp
     free(y);
 }
 
-/* The numbers of a matrix in blocks, and their scales, as the states `name` and `name`_scale. */
-static void set_blocks(const lm_gguf *f, tn_session *s, const char *name, tn_shape shape) {
+/* Number k of a block; q4_0 has the low halves of 16 bytes first, then the high ones. */
+static int number_of(const uint8_t *block, bool eight, int64_t k) {
+    return eight ? (int8_t)block[2 + k] : (block[2 + k % 16] >> (k < 16 ? 0 : 4) & 15) - 8;
+}
+
+/* The numbers of a matrix in blocks, and their scales, as the states `name` and `name`_scale; bytes of q4_0 as they are. */
+static void set_blocks(const lm_gguf *f, tn_session *s, const char *name, tn_dtype dtype, tn_shape shape) {
     int how;
     const tn_io_gguf_tensor *t = find_array(f, name, &how);
-    bool turned = how == TURNED, eight = t->type == TN_GGUF_Q8_0;
-    int64_t rows = shape.dim[turned], columns = shape.dim[!turned], blocks = columns / BLOCK;
-    check_shape(f, t, rows, columns);
-    int8_t *q = cli_alloc((size_t)(rows * columns) + 1);
+    bool turned = how == TURNED, eight = t->type == TN_GGUF_Q8_0, packed = dtype == TN_U8;
+    int64_t rows = shape.dim[turned], columns = shape.dim[!turned], each = packed ? BLOCK / 2 : BLOCK, blocks = columns / each;
+    check_shape(f, t, rows, columns * (packed ? 2 : 1));
+    uint8_t *q = cli_alloc((size_t)(rows * columns) + 1);
     float *scale = cli_alloc((size_t)(rows * blocks) * sizeof *scale + 1);
     const uint8_t *at = t->data;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t b = 0; b < blocks; b++, at += eight ? 34 : 18) {
             int64_t row = row_of(f, how, r);
             cli_need(f->c, tn_io_to_f32(cli_ctx(f->c), TN_F16, at, 1, &scale[turned ? b * rows + r : row * blocks + b]));
-            for (int64_t k = 0; k < BLOCK; k++) { /* q4_0: the low halves of 16 bytes, then the high ones */
-                int v = eight ? (int8_t)at[2 + k] : (at[2 + k % 16] >> (k < 16 ? 0 : 4) & 15) - 8;
-                q[turned ? (b * BLOCK + k) * rows + r : row * columns + b * BLOCK + k] = (int8_t)v;
-            }
+            for (int64_t k = 0; k < each; k++)
+                q[turned ? (b * each + k) * rows + r : row * columns + b * each + k] =
+                    packed ? at[2 + k] : (uint8_t)number_of(at, eight, k);
         }
     char *of_scale = cli_format("%s_scale", name);
     cli_need(f->c, tn_session_set(s, name, q, (size_t)(rows * columns)));
@@ -311,8 +316,8 @@ void lm_gguf_weights(lm_gguf *f, tn_session *s) {
         cli_need(f->c, tn_session_state(s, i, &name, &dtype, &shape));
         size_t n = strlen(name);
         if (!strncmp(name, "cache.", 6) || (n > 6 && !strcmp(name + n - 6, "_scale"))) continue;
-        if (dtype == TN_I8)
-            set_blocks(f, s, name, shape);
+        if (dtype == TN_I8 || dtype == TN_U8)
+            set_blocks(f, s, name, dtype, shape);
         else
             set_plain(f, s, name, dtype, shape);
     }

@@ -85,7 +85,7 @@ bool lm_config_load(cli *c, const char *folder, lm_config *out) {
     char *text = cli_read_file(c, path, &n);
     config_file f = { c, path, text };
     *out = (lm_config){ .model = read_model(&f) };
-    out->model.group = whole(&f, "tenon_group", 0, 1e6);
+    out->model.group = whole(&f, "tenon_group", 0, 1e6), out->model.bits = (int)whole(&f, "tenon_bits", 0, 8);
     out->batch = whole(&f, "tenon_batch", 0, 1e6), out->block = whole(&f, "tenon_block", 0, 1e8);
     out->steps = whole(&f, "tenon_steps", 0, 1e12), out->warmup = whole(&f, "tenon_warmup", 0, 1e12);
     out->seed = whole(&f, "tenon_seed", 0, 1e15), out->tokens = whole(&f, "tenon_tokens", 0, TN_TEXT_MAX_TOKENS);
@@ -127,6 +127,7 @@ void lm_config_save(cli *c, const char *folder, const lm_config *k) {
     json_number(&j, "tenon_decay", k->decay), json_number(&j, "tenon_held_out", k->held_out);
     json_text(&j, "tenon_dtype", tn_dtype_name(k->dtype));
     json_number(&j, "tenon_dropout", o->dropout), json_int(&j, "tenon_group", o->group);
+    json_int(&j, "tenon_bits", o->bits);
     json_finish(&j);
     if (fclose(f)) cli_fail(c, "out of memory");
     cli_need(c, tn_io_file_save(cli_ctx(c), path, text, n));

@@ -83,6 +83,9 @@ for m in whole llama; do
     "$tenon" generate ${m}8 -p "The value " --temperature 0 -n 4 --json -q >b 2>err || fail "8-bit weights: $(cat err)"
     python3 -c 'import json; assert json.load(open("a"))["ids"] == json.load(open("b"))["ids"]' || fail "another text: $(cat a b)"
 done
+"$tenon" quantize whole -o whole4 --group 8 --bits 4 --json -q >a 2>err || fail "quantize to 4 bits: $(cat err)"
+python3 -c 'import json; e = json.load(open("a"))["relative_error"]; assert 0.01 < e < 0.15, e' || fail "error of 4 bits: $(cat a)"
+"$tenon" generate whole4 -p "The value " -n 4 -q >a 2>err || fail "4-bit weights: $(cat err)"
 # bf16 weights: half of the bytes, the same text for a while.
 "$tenon" quantize whole -o whole16 --bits 16 --json -q >a 2>err || fail "quantize to bf16: $(cat err)"
 python3 -c 'import json; e = json.load(open("a"))["relative_error"]; assert 0.0005 < e < 0.003, e' || fail "error of bf16"
@@ -127,8 +130,9 @@ head -c 10000 text >other
 wrong 1 "was trained on a text of 20000" train-lm other -o whole --resume
 wrong 1 "h.1.* is not in the file" train-lm text -o whole --resume --layers 2
 wrong 1 "no model's folder" generate nowhere
-wrong 2 "8 or 16" quantize whole -o x --bits 9
+wrong 2 "4, 8 or 16" quantize whole -o x --bits 9
 wrong 1 "quantised already" quantize whole8 -o x
+wrong 1 "an even number" quantize whole -o x --group 1 --bits 4
 wrong 1 "no groups of\|groups of 7" quantize whole -o x --group 7
 wrong 1 "step [0-9]*: the loss is .*gradient of .* is not finite" train-lm text -o nan "${small[@]}" --lr 1000 --warmup 0 --decay 900
 sed 's/"n_embd": 16/"n_embd": 20/' half/config.json >k && mv k half/config.json
