@@ -391,7 +391,9 @@ static const char *scatter_of(saver *s, int i) {
     index = two(s, "Add", index, save_constant(s, NULL, TN_I64, TN_DIMS(b, 1), offset));
     const char *places = reshape(s, index, TN_DIMS(b * m, 1)), *rows = reshape(s, updates, TN_DIMS(b * m, rest));
     bool set = !strcmp(v->op, "scatter_set"); /* the last of several stays, as ONNX's own reference has it */
-    const char *y = set ? SAVE(s, .op = "ScatterND", .in = { base, places, rows }) : add_rows(s, base, places, rows);
+    const char *y = set ? SAVE(s, .op = "ScatterND", .in = { base, places, rows })
+                        : SAVE(s, .op = "ScatterND", .in = { base, places, rows },
+                               .attr = { { .name = "reduction", .text = v->op + strlen("scatter_") } });
     const char *axes = save_ints(s, (int64_t[]){ 1 }, 1);
     y = SAVE(s, .op = "Slice",
              .in = { reshape(s, y, TN_DIMS(b, n + 1, rest)), save_ints(s, (int64_t[]){ 0 }, 1), save_ints(s, &n, 1), axes });
@@ -536,6 +538,9 @@ static const op_row ops[] = {
     { "gather", gather_of },
     { "scatter_add", scatter_of },
     { "scatter_set", scatter_of },
+    { "scatter_mul", scatter_of },
+    { "scatter_max", scatter_of },
+    { "scatter_min", scatter_of },
     { "const", const_of },
     { "iota", iota_of },
     { "random", random_of },

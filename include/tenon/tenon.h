@@ -345,6 +345,9 @@ TN_API tn_tensor tn_scatter_add(tn_tensor base, tn_tensor index, tn_tensor updat
  * skipped. A state that is assigned the result, and not read as it was afterwards, is written in place: only the updates move.
  */
 TN_API tn_tensor tn_scatter_set(tn_tensor base, tn_tensor index, tn_tensor updates, int axis);
+/* These and others by how they combine what is there with an update. Equal largest (or smallest) share their gradient. */
+typedef enum { TN_SCATTER_ADD, TN_SCATTER_SET, TN_SCATTER_MUL, TN_SCATTER_MAX, TN_SCATTER_MIN } tn_scatter_mode;
+TN_API tn_tensor tn_scatter(tn_tensor base, tn_tensor index, tn_tensor updates, int axis, tn_scatter_mode mode);
 
 /* Control flow. A body builds what it computes from `in`, as any builder would, and writes its results to `out`; `ud` is the
  * caller's. It is called while its builder runs, once: in a graph it describes all iterations. It may use other tensors of the

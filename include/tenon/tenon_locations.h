@@ -66,6 +66,7 @@ static inline tn_tensor tn_einsum_at_(const char *where, const char *spec, const
 #define tn_dot(x, ...) (tn_dot)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_matmul(x, ...) (tn_matmul)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_gather(x, ...) (tn_gather)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_scatter(x, ...) (tn_scatter)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_scatter_add(x, ...) (tn_scatter_add)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_scatter_set(x, ...) (tn_scatter_set)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_if(x, ...) (tn_if)(tn_at(x, TN_HERE), __VA_ARGS__)

@@ -445,6 +445,7 @@ typedef struct scatter_args {
 } scatter_args;
 static val build_scatter(graph *g, const val *in, void *args) {
     const scatter_args *x = args;
+    if (!x->op) FAIL(g, TN_ERR_INVAL, "there is no such mode");
     check_index(g, in[1]);
     check_dot_dtypes(g, in[0], in[2]);
     return graph_scatter(g, x->op, in[0], in[1], in[2], check_axis(g, x->axis, graph_get(g, in[0])->rank), 0);
@@ -456,4 +457,9 @@ tn_tensor tn_scatter_add(tn_tensor base, tn_tensor index, tn_tensor updates, int
 tn_tensor tn_scatter_set(tn_tensor base, tn_tensor index, tn_tensor updates, int axis) {
     return api_build(NULL, &(call){ .name = "tn_scatter_set", .in = (tn_tensor[]){ base, index, updates }, .n_in = 3 },
                      build_scatter, &(scatter_args){ OP_scatter_set, axis });
+}
+tn_tensor tn_scatter(tn_tensor base, tn_tensor index, tn_tensor updates, int axis, tn_scatter_mode mode) {
+    static const op_code ops[] = { OP_scatter_add, OP_scatter_set, OP_scatter_mul, OP_scatter_max, OP_scatter_min };
+    return api_build(NULL, &(call){ .name = "tn_scatter", .in = (tn_tensor[]){ base, index, updates }, .n_in = 3 },
+                     build_scatter, &(scatter_args){ (unsigned)mode < COUNT_OF(ops) ? ops[mode] : OP_NIL, axis });
 }

@@ -148,7 +148,7 @@ static double n_terms(const graph *g, val v) {
     case CL_FOLD:
         for (int64_t k = 0; k < n->attr[0]; k++) terms *= (double)n->attr[1 + 4 * k + 1];
         return terms;
-    default: /* scatter_add: every update may meet in one place */
+    default: /* scatters: every update may meet in one place */
         return (double)graph_elems(g, n->in[1]) + 1;
     }
 }
@@ -170,7 +170,7 @@ static void add_rounding(const graph *g, val v, eval_value want, eval_value size
         return;
     }
     bool elementwise = is_elementwise(n);
-    double factor = n->op == OP_prod ? 2 * n_terms(g, v) + 2 : elementwise ? 2 * o->ulp + 2 : 2;
+    double factor = n->op == OP_prod || n->op == OP_scatter_mul ? 2 * n_terms(g, v) + 2 : elementwise ? 2 * o->ulp + 2 : 2;
     double floor = elementwise && o->ulp > 0.5 ? smallest_normal(t) : 0; /* approximations may flush what is below */
     for (int64_t i = 0; i < count; i++) {
         double w = fabs(number(want, i));

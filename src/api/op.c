@@ -33,6 +33,9 @@ static const builder_row rows[] = {
     { OP_gather, "x index", "axis:int" },
     { OP_scatter_add, "base index updates", "axis:int" },
     { OP_scatter_set, "base index updates", "axis:int" },
+    { OP_scatter_mul, "base index updates", "axis:int" },
+    { OP_scatter_max, "base index updates", "axis:int" },
+    { OP_scatter_min, "base index updates", "axis:int" },
     { OP_iota, "", "dtype:dtype shape:ints axis:int" },
     { OP_random, "counter", "stream:long shape:ints" },
 };
@@ -179,6 +182,12 @@ static tn_tensor build_row(tn_graph *g, const call *c, const op_args *o) {
         return tn_scatter_add(o->in[0], o->in[1], o->in[2], one(o, 0));
     case OP_scatter_set:
         return tn_scatter_set(o->in[0], o->in[1], o->in[2], one(o, 0));
+    case OP_scatter_mul:
+        return tn_scatter(o->in[0], o->in[1], o->in[2], one(o, 0), TN_SCATTER_MUL);
+    case OP_scatter_max:
+        return tn_scatter(o->in[0], o->in[1], o->in[2], one(o, 0), TN_SCATTER_MAX);
+    case OP_scatter_min:
+        return tn_scatter(o->in[0], o->in[1], o->in[2], one(o, 0), TN_SCATTER_MIN);
     case OP_iota:
         return tn_iota(g, (tn_dtype)one(o, 0), shape(o, 1), one(o, 2));
     case OP_random:

@@ -397,6 +397,26 @@ static void eval_gather(const env *e, const node *n, int64_t count, eval_value o
     }
 }
 
+/* How a scatter combines what is there with an update; OP_NIL: it is replaced. */
+static op_code scattered_by(op_code op) {
+    return op == OP_scatter_add   ? OP_add
+           : op == OP_scatter_mul ? OP_mul
+           : op == OP_scatter_max ? OP_max
+           : op == OP_scatter_min ? OP_min
+                                  : OP_NIL;
+}
+/* to[i] op= x[j] */
+static void combine_element(op_code op, tn_dtype t, eval_value to, int64_t i, eval_value x, int64_t j) {
+    if (op == OP_add)
+        add_element(t, to, i, x, j);
+    else if (!op)
+        copy_element(to, i, x, j);
+    else if (to.f)
+        to.f[i] = eval_element_float(op, to.f[i], x.f[j], 0);
+    else
+        to.i[i] = wrap_int(t, eval_element_int(op, to.i[i], x.i[j], 0));
+}
+
 static void eval_scatter(const env *e, const node *n, int64_t count, eval_value out) {
     const node *index = graph_get(e->g, n->in[1]), *updates = graph_get(e->g, n->in[2]);
     int axis = (int)n->attr[0];
@@ -406,11 +426,7 @@ static void eval_scatter(const env *e, const node *n, int64_t count, eval_value 
         coord_of(updates->rank, updates->dims, j, c);
         s[axis] = e->values[n->in[1]].i[split_indexed(n, index, axis, (int)n->attr[1], c, s)];
         if (s[axis] < 0 || s[axis] >= n->dims[axis]) continue;
-        int64_t at = coord_index(n->rank, n->dims, s);
-        if (n->op == OP_scatter_set)
-            copy_element(out, at, e->values[n->in[2]], j);
-        else
-            add_element(n->dtype, out, at, e->values[n->in[2]], j);
+        combine_element(scattered_by((op_code)n->op), n->dtype, out, coord_index(n->rank, n->dims, s), e->values[n->in[2]], j);
     }
 }
 

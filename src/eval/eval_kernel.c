@@ -182,10 +182,11 @@ static void run_scatter(machine *m, int r, const kins *in) {
         int64_t at = checked(m, r, in, affine_at(m, in->idx) + l * in->lane_stride + d * in->dyn_stride);
         watch(m, r, in, at, true);
         cell old = read_cell(b, m->base[in->buf], at), x = lane_of(m, in->a, l);
-        if (in->mode == SCATTER_ADD && is_float(t))
-            x.f += old.f;
-        else if (in->mode == SCATTER_ADD)
-            x.i = (int64_t)((uint64_t)x.i + (uint64_t)old.i);
+        op_code op = kernel_scatter_op(in);
+        if (op && is_float(t))
+            x.f = eval_element_float(op, old.f, x.f, 0);
+        else if (op)
+            x.i = eval_element_int(op, old.i, x.i, 0);
         write_cell(b, m->base[in->buf], at, fit(t, x));
     }
 }

@@ -315,27 +315,65 @@ static val used_updates(graph *g, const node *n) {
     val low = graph_binary(g, OP_le, graph_splat_like(g, index, 0.0), index);
     val high = graph_binary(g, OP_lt, index, graph_splat_like(g, index, (double)n->dims[n->attr[0]]));
     val used = graph_binary(g, OP_and, low, high);
-    if (n->op == OP_scatter_add || ix.rank == 0 || n->dims[n->attr[0]] == 0) return used;
+    if (n->op != OP_scatter_set || ix.rank == 0 || n->dims[n->attr[0]] == 0) return used;
     int64_t elems = graph_elems(g, index);
     val number = graph_reshape(g, graph_iota(g, TN_I64, 1, &elems, 0), ix.rank, ix.dims);
     val last = graph_scatter(g, OP_scatter_set, graph_splat(g, TN_I64, 1, &n->dims[n->attr[0]], 0), index, number, 0, 0);
     return graph_binary(g, OP_and, used, graph_binary(g, OP_eq, graph_gather(g, last, index, 0), number));
 }
 
-static val grad_scatter(graph *g, const node *n, int slot, val G) {
+static val or_zero(graph *g, val mask, val x) { return graph_select(g, mask, x, graph_splat_like(g, x, 0.0)); }
+
+/* For each element of the updates, what x has where it goes; 0 where it goes nowhere, or does not stay. */
+static val at_updates(graph *g, const node *n, val x) {
+    const node ix = *graph_get(g, n->in[1]), up = *graph_get(g, n->in[2]);
+    int axis = (int)n->attr[0];
+    int64_t dims[TN_MAX_RANK];
+    for (int i = 0; i < up.rank; i++) dims[i] = i >= axis && i < axis + ix.rank ? up.dims[i] : 1;
+    val used = graph_reshape(g, used_updates(g, n), up.rank, dims);
+    return or_zero(g, graph_expand(g, used, up.dims), graph_gather(g, x, n->in[1], axis));
+}
+static val scattered_like(graph *g, const node *n, op_code op, val base, val updates) {
+    return graph_scatter(g, op, base, n->in[1], updates, (int)n->attr[0], 0);
+}
+
+/* Equal ones share. */
+static val grad_scatter_extreme(graph *g, const node *n, val o, int slot, val G) {
+    tn_dtype t = (tn_dtype)n->dtype;
+    val mine = graph_binary(g, OP_eq, n->in[2], at_updates(g, n, o)), base = graph_binary(g, OP_eq, n->in[0], o);
+    val equal = scattered_like(g, n, OP_scatter_add, graph_cast(g, base, t), graph_cast(g, mine, t));
+    val share = graph_binary(g, OP_div, G, graph_binary(g, OP_max, equal, graph_splat_like(g, equal, 1.0)));
+    return slot == 0 ? or_zero(g, base, share) : or_zero(g, mine, at_updates(g, n, share));
+}
+
+/* The product of all others: of those that are not 0, where at most the element itself is 0. */
+static val grad_scatter_mul(graph *g, const node *n, int slot, val G) {
+    tn_dtype t = (tn_dtype)n->dtype;
+    val x[2] = { n->in[0], n->in[2] }, zero[2], rest[2];
+    int which = slot ? 1 : 0;
+    for (int i = 0; i < 2; i++) {
+        zero[i] = graph_binary(g, OP_eq, x[i], graph_splat_like(g, x[i], 0.0));
+        rest[i] = graph_select(g, zero[i], graph_splat_like(g, x[i], 1.0), x[i]);
+    }
+    val product = scattered_like(g, n, OP_scatter_mul, rest[0], rest[1]);
+    val zeros = scattered_like(g, n, OP_scatter_add, graph_cast(g, zero[0], t), graph_cast(g, zero[1], t));
+    if (slot) product = at_updates(g, n, product), zeros = at_updates(g, n, zeros), G = at_updates(g, n, G);
+    val others = graph_binary(g, OP_sub, zeros, graph_cast(g, zero[which], t));
+    val d = graph_binary(g, OP_mul, G, graph_binary(g, OP_div, product, rest[which]));
+    return or_zero(g, graph_binary(g, OP_eq, others, graph_splat_like(g, others, 0.0)), d);
+}
+
+static val grad_scatter(graph *g, const node *n, val o, int slot, val G) {
+    const node up = *graph_get(g, n->in[2]);
     if (slot == 0 && n->op == OP_scatter_add) return G;
     if (n->attr[1])
         guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "%s with batch=%lld has no gradient: the compiler makes it after gradients",
                    op_get((op_code)n->op)->name, (long long)n->attr[1]);
-    val index = n->in[1];
-    const node ix = *graph_get(g, index), up = *graph_get(g, n->in[2]);
-    int axis = (int)n->attr[0];
-    if (slot == 0) return graph_scatter(g, OP_scatter_set, G, index, graph_splat(g, n->dtype, up.rank, up.dims, 0), axis, 0);
-    int64_t dims[TN_MAX_RANK];
-    for (int i = 0; i < up.rank; i++) dims[i] = i >= axis && i < axis + ix.rank ? up.dims[i] : 1;
-    val used = graph_reshape(g, used_updates(g, n), up.rank, dims);
-    val taken = graph_gather(g, G, index, axis);
-    return graph_select(g, graph_expand(g, used, up.dims), taken, graph_splat_like(g, taken, 0.0));
+    if (n->dims[n->attr[0]] == 0 || graph_elems(g, n->in[1]) == 0) return slot ? graph_splat_like(g, n->in[2], 0.0) : G;
+    if (n->op == OP_scatter_mul) return grad_scatter_mul(g, n, slot, G);
+    if (n->op == OP_scatter_max || n->op == OP_scatter_min) return grad_scatter_extreme(g, n, o, slot, G);
+    if (slot == 0) return scattered_like(g, n, OP_scatter_set, G, graph_splat(g, n->dtype, up.rank, up.dims, 0));
+    return at_updates(g, n, G);
 }
 
 static val grad_elementwise(graph *g, const node *n, val o, int slot, val G) {
@@ -363,7 +401,7 @@ static val grad_operand(graph *g, const node *n, val o, int slot, val G) {
     case CL_GATHER:
         return grad_gather(g, n, G);
     case CL_SCATTER:
-        return grad_scatter(g, n, slot, G);
+        return grad_scatter(g, n, o, slot, G);
     default:
         return grad_elementwise(g, n, o, slot, G);
     }

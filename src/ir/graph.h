@@ -57,6 +57,7 @@ typedef struct op_info {
 const op_info *op_get(op_code op);
 op_code op_find(const char *name); /* OP_NIL when there is none */
 static inline bool op_is_elementwise(op_code op) { return op_get(op)->cls >= CL_FLT && op_get(op)->cls <= CL_ANY; }
+static inline bool op_is_scatter(op_code op) { return op_get(op)->cls == CL_SCATTER; }
 static inline bool op_is_move(op_code op) { return op_get(op)->cls == CL_MOVE; }
 
 typedef uint32_t val;

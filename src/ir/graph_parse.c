@@ -241,6 +241,9 @@ static void put_attrs(parser *p, statement *s) {
         break;
     case OP_scatter_add:
     case OP_scatter_set:
+    case OP_scatter_mul:
+    case OP_scatter_max:
+    case OP_scatter_min:
         put_int(p, s, "axis");
         put_optional_int(p, s, "batch", 0);
         break;

@@ -245,6 +245,9 @@ static void attributes(printer *p, const node *n) {
         break;
     case OP_scatter_add:
     case OP_scatter_set:
+    case OP_scatter_mul:
+    case OP_scatter_max:
+    case OP_scatter_min:
         named_int(p, "axis", n, 0);
         if (n->n_attr < 2 || n->attr[1]) named_int(p, "batch", n, 1);
         break;

@@ -514,7 +514,7 @@ static const char *infer_scatter(rule *r) {
     if (batch < 0 || batch > r->s->attr[0] || batch > index->rank || !dims_equal((int)batch, x->dims, (int)batch, index->dims))
         return SHAPE(r, "the first %lld axes are not those of the index, before the axis", (long long)batch);
     TRY(gather_dims(r, x, index, (int)batch, dims, &rank));
-    if (r->s->op == OP_scatter_add && !is_num((tn_dtype)x->dtype))
+    if (r->s->op != OP_scatter_set && !is_num((tn_dtype)x->dtype))
         return DTYPE(r, "expected a float or integer dtype, got %s", dtype_name((tn_dtype)x->dtype));
     if (updates->dtype != x->dtype)
         return DTYPE(r, "expected updates of dtype %s, got %s", dtype_name((tn_dtype)x->dtype),

@@ -289,3 +289,15 @@ void kernel_count_traffic(kernel *own) {
         if (kb->kind != KB_IN) own->bytes_written += bytes;
     }
 }
+
+uint8_t kernel_scatter_mode(op_code op) {
+    return op == OP_scatter_set   ? SCATTER_SET
+           : op == OP_scatter_mul ? SCATTER_MUL
+           : op == OP_scatter_max ? SCATTER_MAX
+           : op == OP_scatter_min ? SCATTER_MIN
+                                  : SCATTER_ADD;
+}
+op_code kernel_scatter_op(const kins *in) {
+    static const op_code ops[] = { OP_add, OP_NIL, OP_mul, OP_max, OP_min };
+    return ops[in->mode];
+}

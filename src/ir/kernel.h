@@ -89,7 +89,7 @@ typedef enum kstore {
     STORE_NONTEMPORAL, /* CPU: past the caches, where the buffer begins with a line */
     STORE_ASYNC        /* GPU: to all copies of a cluster's buffer, each of which counts it (st.async with mbarrier) */
 } kstore;
-typedef enum kscatter { SCATTER_ADD, SCATTER_SET /* the last one stays */ } kscatter;
+typedef enum kscatter { SCATTER_ADD, SCATTER_SET /* the last one stays */, SCATTER_MUL, SCATTER_MAX, SCATTER_MIN } kscatter;
 typedef enum kbarrier {                  /* who waits for each other; what they wrote before, all of them see */
                         BARRIER_BLOCK,   /* all threads of the block */
                         BARRIER_CLUSTER, /* of the cluster */
@@ -151,6 +151,8 @@ typedef struct kins {
     };
     val node; /* graph value this computes, for explain and debugging; 0 = none */
 } kins;
+uint8_t kernel_scatter_mode(op_code op);   /* kscatter of a graph's scatter */
+op_code kernel_scatter_op(const kins *in); /* what a SCATTER combines by; OP_NIL: it replaces */
 
 typedef enum kbuf_kind {
     KB_IN,

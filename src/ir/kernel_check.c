@@ -234,7 +234,7 @@ static void check_scatter(checker *c, reg r, const kins *in) {
     const kbuf *b = check_buffer(c, r, in, in->dtype);
     if (b && b->kind == KB_DISTRIBUTED) problem(c, r, "adds to each copy of b%d", in->buf);
     if (!in->dyn) problem(c, r, "scatter without an index");
-    if (in->mode > SCATTER_SET) problem(c, r, "mode %d of a scatter does not exist", in->mode);
+    if (in->mode > SCATTER_MIN) problem(c, r, "mode %d of a scatter does not exist", in->mode);
 }
 
 static bool may_fetch(kbuf_kind kind, bool to_write) { return to_write ? kind == KB_OUT : kind == KB_IN || kind == KB_LOCAL; }

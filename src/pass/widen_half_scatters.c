@@ -1,6 +1,6 @@
-/* widen_half_scatters.c - sums of f16 and bf16 that scatter_add makes are made in f32 and rounded once.
+/* widen_half_scatters.c - sums of f16 and bf16 that scatters make are made in f32 and rounded once.
  *
- * In: any graph. Out: no scatter_add of a half type; the scheduler relies on it. At most as far from the exact sum as before.
+ * In: any graph. Out: no scatter of a half type; the scheduler relies on it. At most as far from the exact sum as before.
  */
 #include "pass/rewrite.h"
 
@@ -11,12 +11,13 @@ bool pass_widen_half_scatters(graph *g, arena *scratch) {
     for (val v = 1; v < (val)n_nodes; v++) {
         const node *n = graph_get(g, v);
         tn_dtype t = (tn_dtype)n->dtype;
-        if (n->op != OP_scatter_add || (t != TN_F16 && t != TN_BF16)) continue;
+        if (!op_is_scatter((op_code)n->op) || (t != TN_F16 && t != TN_BF16)) continue;
         val base = n->in[0], index = n->in[1], updates = n->in[2];
+        op_code op = (op_code)n->op;
         int axis = (int)n->attr[0], batch = (int)n->attr[1];
         if (!graph_is_read(g, v)) continue; /* replaced before */
         base = graph_cast(g, base, TN_F32), updates = graph_cast(g, updates, TN_F32);
-        graph_replace(g, v, graph_cast(g, graph_scatter_add(g, base, index, updates, axis, batch), t));
+        graph_replace(g, v, graph_cast(g, graph_scatter(g, op, base, index, updates, axis, batch), t));
         changed = true;
     }
     return changed;

@@ -271,7 +271,7 @@ static void lower_scatter(lower *w) {
     for (int i = axis + 1; i < n->rank; i++) stride *= n->dims[i];
     int buf = lower_arg(w, w->s->buf_of[v], true);
     kernel_push(w->k, (kins){ .op = K_SCATTER,
-                              .mode = n->op == OP_scatter_set ? SCATTER_SET : SCATTER_ADD,
+                              .mode = kernel_scatter_mode((op_code)n->op),
                               .dtype = n->dtype,
                               .buf = (uint16_t)buf,
                               .idx = view_flat(w->k, w->g, v, ix),

@@ -102,6 +102,11 @@ static void every_op_by_its_name(void **state) {
          ((const tn_tensor[]){ o.y, o.index, tn_slice(o.x, L(0, 0), L(3, 5), NULL, 2) }), 3, A(INTS("axis", 0)));
     SAME(tn_scatter_set(o.y, o.index, tn_slice(o.x, L(0, 0), L(3, 5), NULL, 2), 0), "scatter_set",
          ((const tn_tensor[]){ o.y, o.index, tn_slice(o.x, L(0, 0), L(3, 5), NULL, 2) }), 3, A(INTS("axis", 0)));
+    static const char *const scatters[] = { "scatter_mul", "scatter_max", "scatter_min" };
+    for (int i = 0; i < 3; i++)
+        SAME(tn_scatter(o.y, o.index, tn_slice(o.x, L(0, 0), L(3, 5), NULL, 2), 0, (tn_scatter_mode)(TN_SCATTER_MUL + i)),
+             scatters[i], ((const tn_tensor[]){ o.y, o.index, tn_slice(o.x, L(0, 0), L(3, 5), NULL, 2) }), 3,
+             A(INTS("axis", 0)));
     SAME(tn_iota(o.g, TN_I32, TN_DIMS(2, 3), 1), "iota", NULL, 0,
          A(INTS("dtype", TN_I32), INTS("shape", 2, 3), INTS("axis", 1)));
     SAME(tn_random_uniform(o.counter, (int64_t)1 << 40, TN_DIMS(6)), "random", ONE(o.counter), 1,

@@ -144,7 +144,7 @@ static bool zero_signs_agree(const node *n, const void *got, eval_value want, in
  * then. f16 adds in f32, where there is room. */
 static bool order_matters(const node *n, values how) {
     if (!dtype_is_float((tn_dtype)n->dtype)) return false;
-    if (n->op == OP_prod) return how != FINITE;
+    if (n->op == OP_prod || n->op == OP_scatter_mul) return how != FINITE;
     bool adds = n->op == OP_sum || n->op == OP_dot || n->op == OP_fold || n->op == OP_scatter_add;
     return adds && how == SPECIAL && n->dtype != TN_F16;
 }
@@ -459,6 +459,9 @@ static void indexed_case(cases *c, tn_dtype t, tn_dtype ti, int rank, const int6
     add_case(c, graph_scatter(c->g, OP_scatter_set, x, index, updates, axis, 0), true);
     if (t == TN_BOOL) return;
     add_case(c, graph_scatter_add(c->g, x, index, updates, axis, 0), dtype_is_int(t));
+    add_case(c, graph_scatter(c->g, OP_scatter_mul, x, index, updates, axis, 0), dtype_is_int(t));
+    add_case(c, graph_scatter(c->g, OP_scatter_max, x, index, updates, axis, 0), true);
+    add_case(c, graph_scatter(c->g, OP_scatter_min, x, index, updates, axis, 0), true);
 }
 /* Leading axes that index and values have, too. */
 static void batched_case(cases *c, tn_dtype t, tn_dtype ti, int rank, const int64_t *dims, int rank_i, const int64_t *dims_i,
@@ -466,7 +469,9 @@ static void batched_case(cases *c, tn_dtype t, tn_dtype ti, int rank, const int6
     c->index_of[c->g->inputs.n] = INDEX;
     val index = input_of(c, ti, rank_i, dims_i), x = input_of(c, t, rank, dims), u = input_of(c, t, rank_u, dims_u);
     add_case(c, graph_scatter(c->g, OP_scatter_set, x, index, u, axis, batch), true);
-    if (t != TN_BOOL) add_case(c, graph_scatter_add(c->g, x, index, u, axis, batch), dtype_is_int(t));
+    if (t == TN_BOOL) return;
+    add_case(c, graph_scatter_add(c->g, x, index, u, axis, batch), dtype_is_int(t));
+    add_case(c, graph_scatter(c->g, OP_scatter_max, x, index, u, axis, batch), true);
 }
 static void gather_cases(arena *a, tn_dtype t) {
     cases *c = cases_make(a, the_ctx);

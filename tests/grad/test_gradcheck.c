@@ -436,6 +436,9 @@ static val scattered(check *c, int s, op_code op) {
 }
 static val build_scatter(check *c, int s) { return scattered(c, s, OP_scatter_add); }
 static val build_scatter_set(check *c, int s) { return scattered(c, s, OP_scatter_set); }
+static val build_scatter_mul(check *c, int s) { return scattered(c, s, OP_scatter_mul); }
+static val build_scatter_max(check *c, int s) { return scattered(c, s, OP_scatter_max); }
+static val build_scatter_min(check *c, int s) { return scattered(c, s, OP_scatter_min); }
 
 /* Compositions. */
 static val build_log_softmax(check *c, int s) {
@@ -587,6 +590,9 @@ static void test_structural(void **state) {
                   { "gather", build_gather },
                   { "scatter_add", build_scatter },
                   { "scatter_set", build_scatter_set },
+                  { "scatter_mul", build_scatter_mul },
+                  { "scatter_max", build_scatter_max },
+                  { "scatter_min", build_scatter_min },
                   { "log_softmax", build_log_softmax },
                   { "convolution", build_conv },
                   { "attention", build_attention },

@@ -54,7 +54,8 @@ static const char *const ir_texts[] = {
     "graph @index(x f32[5,3], i i32[2,2], j i64[], u f32[2,2,3], z f32[0,3], e i32[0]) {\n"
     "%1 = gather x, i axis=0 f32[2,2,3]\n%2 = gather x, j axis=1 f32[5]\n%3 = scatter_add x, i, u axis=0 f32[5,3]\n%4 = gather "
     "z, e axis=0 f32[0,3]\n%5 = scatter_add u, i, u axis=1 batch=1 f32[2,2,3]\n"
-    "%6 = scatter_set x, i, u axis=0 f32[5,3]\nreturn %1, %2, %3, %4, %5, %6\n}",
+    "%6 = scatter_set x, i, u axis=0 f32[5,3]\n%7 = scatter_mul x, i, u axis=0 f32[5,3]\n%8 = scatter_max x, i, u axis=0 "
+    "f32[5,3]\n%9 = scatter_min u, i, u axis=1 batch=1 f32[2,2,3]\nreturn %1, %2, %3, %4, %5, %6, %7, %8, %9\n}",
     "graph @sources(state n i64[] = [41], state w f16[2,2] = rand(7), state m bf16[3] = 0.1, state z f32[2], state b bool[4] = "
     "[true, false,\n true, true],\n"
     "    state \"odd name\" i8[2] = x\"ff7f\", \"f32\" f32[1]) {\n"

@@ -255,6 +255,27 @@ static void bound_arg(bounds *b, const node *n, eval_value value, double *out) {
     }
 }
 
+static double most_error(const bounds *b, val v) {
+    double most = 0;
+    for (int64_t k = 0; k < graph_elems(b->g, v); k++) most = fmax(most, isnan(b->err[v][k]) ? INFINITY : b->err[v][k]);
+    return most;
+}
+/* An extreme is off by no more than what it is one of. */
+static void bound_scattered_extreme(const bounds *b, const node *n, int64_t count, double *out) {
+    double most = fmax(most_error(b, n->in[0]), most_error(b, n->in[2]));
+    for (int64_t i = 0; i < count; i++) out[i] = most;
+}
+/* Of exact factors: a rounding each. */
+static void bound_scattered_product(const bounds *b, const node *n, int64_t count, eval_value value, double *out) {
+    bool exact = most_error(b, n->in[0]) + most_error(b, n->in[2]) == 0;
+    double terms = (double)graph_elems(b->g, n->in[1]) + 1;
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = !exact ? INFINITY : 0;
+        if (exact && value.f)
+            out[i] = with_rounding(n->dtype, value.f[i], terms * unit_inside(n->dtype) * fabs(value.f[i]), 0.5);
+    }
+}
+
 static void bound_gather_scatter(bounds *b, const node *n, int64_t count, eval_value value, double *out) {
     int64_t n_index = graph_elems(b->g, n->in[1]);
     for (int64_t k = 0; k < n_index; k++) {
@@ -264,6 +285,10 @@ static void bound_gather_scatter(bounds *b, const node *n, int64_t count, eval_v
     }
     if (n->op == OP_scatter_add)
         bound_sum(b, n, count, value, terms_of(b, n), out);
+    else if (n->op == OP_scatter_mul)
+        bound_scattered_product(b, n, count, value, out);
+    else if (n->op == OP_scatter_max || n->op == OP_scatter_min)
+        bound_scattered_extreme(b, n, count, out);
     else
         memcpy(out, apply_to(b, n, n->op, ERROR), (size_t)count * sizeof *out);
 }

@@ -664,7 +664,8 @@ static void step_scatter(gen *n) {
     entry updates = new_source(n, bn.dtype, rank, dims);
     double terms = (double)graph_elems(n->g, index.v), size = fmax(fabs(updates.lo), fabs(updates.hi)) * terms;
     bool set = chance(n, 0.3);
-    push_val(n, graph_scatter(n->g, set ? OP_scatter_set : OP_scatter_add, base.v, index.v, updates.v, axis, 0),
+    static const op_code others[] = { OP_scatter_set, OP_scatter_max, OP_scatter_min };
+    push_val(n, graph_scatter(n->g, set ? others[pick(n, 3)] : OP_scatter_add, base.v, index.v, updates.v, axis, 0),
              set ? fmin(base.lo, updates.lo) : base.lo - size, set ? fmax(base.hi, updates.hi) : base.hi + size);
 }
 

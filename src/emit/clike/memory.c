@@ -650,15 +650,36 @@ void clike_store(clike *e, const kins *in) {
     }
 }
 
+/* The same by another op than a sum: a function of what is there and the value. */
+static void print_combined(clike *e, const kins *in, op_code op, const char *x, int l) {
+    tn_dtype t = (tn_dtype)in->dtype, held = kernel_reg_dtype(t);
+    bool half = t == TN_F16 || t == TN_BF16;
+    if (half) str_addf(e->out, "TO_%s_f32x1(", t == TN_F16 ? "HALF" : "BF16");
+    clike_use_op(e, op, held, 1);
+    str_addf(e->out, "op_%s_%sx1(", op_get(op)->name, clike_reg_type(held));
+    open_convert(e, t, 1);
+    if (x)
+        str_add(e->out, x);
+    else
+        print_element(e, in, l);
+    str_addf(e->out, e->k->ins.at[in->a].lanes > 1 ? "), v%u[%d])" : "), v%u)", in->a, l);
+    str_add(e->out, half ? ");" : ";");
+}
+
 /* What is at x, or in memory where that is NULL, and lane l of the scatter's value, or the value alone; integers wrap around.
  */
 static void print_added(clike *e, const kins *in, const char *x, int l) {
     tn_dtype t = (tn_dtype)in->dtype;
     bool half = t == TN_F16 || t == TN_BF16, is_int = !dtype_is_float(t);
+    op_code op = kernel_scatter_op(in);
     str_addf(e->out, " = (%s)", clike_memory_type(t));
-    if (in->mode == SCATTER_SET) {
+    if (!op) {
         print_stored(e, in, 1, l);
         str_add(e->out, ";");
+        return;
+    }
+    if (op != OP_add) {
+        print_combined(e, in, op, x, l);
         return;
     }
     if (half) str_addf(e->out, "TO_%s_f32x1(", t == TN_F16 ? "HALF" : "BF16");

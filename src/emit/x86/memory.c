@@ -452,7 +452,12 @@ void sel_scatter(selector *s, const kins *in) {
     int cl = whole ? sel_chunk(s, in->lanes) : 1;
     for (int l = 0; l < in->lanes; l += cl, m.disp += cl * in->lane_stride * size) {
         xval x = whole ? sel_operand(s, in->a, in->lanes, l / cl) : lane_of(s, in->a, l);
-        if (in->mode == SCATTER_ADD) x = x86_bin(f, '+', from_stored(f, t, load_raw(s, t, m, cl, false), cl), x, cl);
+        op_code op = kernel_scatter_op(in);
+        xval old[3] = { op ? from_stored(f, t, load_raw(s, t, m, cl, false), cl) : x, x };
+        if (op == OP_add)
+            x = x86_bin(f, '+', old[0], x, cl);
+        else if (op)
+            x = sel_combine(s, op, kernel_reg_dtype(t), cl, NULL, old);
         store_chunk(f, t, x, cl, m, false);
     }
     x86_close_ifs(f, 1);

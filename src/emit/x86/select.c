@@ -11,7 +11,7 @@ enum { MAX_BODY = 400 };
 static bool is_plain_const(const kernel *k, reg r) { return k->ins.at[r].op == K_CONST && !isnan(k->ins.at[r].imm); }
 
 /* One chunk of an elementwise op; see print_alu_value. */
-static xval alu(selector *s, op_code op, tn_dtype src, int lanes, const reg *r, const xval *x) {
+xval sel_combine(selector *s, op_code op, tn_dtype src, int lanes, const reg *r, const xval *x) {
     xfn *f = s->f;
     const op_info *info = op_get(op);
     xval a[3] = { x[0], x[1], x[2] };
@@ -38,7 +38,7 @@ static void sel_alu(selector *s, reg r) {
     for (int c = 0; c < out.n; c++) {
         xval x[3] = { { 0 } };
         for (int i = 0; i < arity; i++) x[i] = sel_operand(s, regs[i], in->lanes, c);
-        xval v = x86_copied(s->f, alu(s, op, (tn_dtype)in->src, out.cl, regs, x));
+        xval v = x86_copied(s->f, sel_combine(s, op, (tn_dtype)in->src, out.cl, regs, x));
         out.t = (uint8_t)v.t, out.r[c] = v.r;
     }
     s->at[r] = out;
@@ -201,7 +201,7 @@ static void sel_update(selector *s, const kins *in) {
             v = x86_bin(f, '+', old, p, acc->cl);
         } else {
             xval x[3] = { old, sel_operand(s, in->a, in->lanes, c) };
-            v = alu(s, (op_code)in->alu, t, acc->cl, (const reg[]){ in->c, in->a }, x);
+            v = sel_combine(s, (op_code)in->alu, t, acc->cl, (const reg[]){ in->c, in->a }, x);
         }
         if (v.r != old.r) assign(f, old.r, v, n_before);
     }
@@ -244,10 +244,11 @@ static void sel_hsum(selector *s, reg r) {
     }
     for (int half = n / 2; half >= 1; half /= 2)
         for (int i = 0; i < half; i++)
-            part[i] = alu(s, (op_code)in->alu, (tn_dtype)in->dtype, cl, NULL, (const xval[]){ part[i], part[i + half], { 0 } });
+            part[i] = sel_combine(s, (op_code)in->alu, (tn_dtype)in->dtype, cl, NULL,
+                                  (const xval[]){ part[i], part[i + half], { 0 } });
     for (int half = cl / 2; half >= 1; half /= 2) {
         xval high = x86_low(f, part[0], half, half);
-        part[0] = alu(s, (op_code)in->alu, (tn_dtype)in->dtype, half, NULL, (const xval[]){ part[0], high, { 0 } });
+        part[0] = sel_combine(s, (op_code)in->alu, (tn_dtype)in->dtype, half, NULL, (const xval[]){ part[0], high, { 0 } });
     }
     kval out = sel_shaped(s, part[0].t, 1);
     out.r[0] = x86_copied(f, part[0]).r;

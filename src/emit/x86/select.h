@@ -54,6 +54,8 @@ xval sel_operand(selector *s, reg r, int lanes, int i);
 /* memory.c */
 void sel_load(selector *s, reg r);
 void sel_store(selector *s, const kins *in);
+/* select.c: an elementwise op of registers of `lanes` lanes; r: what they are of, or NULL. */
+xval sel_combine(selector *s, op_code op, tn_dtype src, int lanes, const reg *r, const xval *x);
 void sel_scatter(selector *s, const kins *in);
 void sel_prefetch(selector *s, const kins *in);
 
