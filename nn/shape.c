@@ -38,48 +38,6 @@ static tn_tensor part(tn_tensor x, int axis, int64_t start, int64_t count) {
     return tn_slice(x, from, s.dim, NULL, s.rank);
 }
 
-/* x [A,N,B]: element i of N joined with those before it, all sums by themselves: N is short. */
-static tn_tensor cumulated_short(tn_tensor x, bool product) {
-    tn_shape s = tn_tensor_shape(x);
-    int64_t n = s.dim[1], from = 2;
-    tn_graph *g = x.graph;
-    tn_tensor to = tn_iota(g, TN_I32, TN_DIMS(n, n, 1), 0), at = tn_iota(g, TN_I32, TN_DIMS(n, n, 1), 1);
-    tn_tensor all = tn_reshape(x, TN_DIMS(s.dim[0], 1, n, s.dim[2]));
-    all = tn_select(tn_le(at, to), all, nn_scalar(x, product));
-    return product ? tn_prod(all, &from, 1, 0) : tn_sum(all, &from, 1, 0);
-}
-
-/* x [A,N,B]. Stretches of CUMULATED elements, each joined with what all before it come to, which is the same task over what the
- * stretches come to: work in proportion to N. */
-enum { CUMULATED = 16 };
-static tn_tensor cumulated_axis(tn_tensor x, bool product) {
-    tn_shape s = tn_tensor_shape(x);
-    int64_t n = s.dim[1], count = (n + CUMULATED - 1) / CUMULATED, rows = s.dim[0], inner = s.dim[2], from = 1;
-    if (n <= CUMULATED) return cumulated_short(x, product);
-    x = tn_pad(x, (const int64_t[]){ 0, 0, 0 }, (const int64_t[]){ 0, count * CUMULATED - n, 0 }, 3, product);
-    x = tn_reshape(x, TN_DIMS(tn_dim_mul(x.graph, rows, count), CUMULATED, inner));
-    tn_tensor sums = tn_reshape(product ? tn_prod(x, &from, 1, 0) : tn_sum(x, &from, 1, 0), TN_DIMS(rows, count, inner));
-    sums = cumulated_axis(part(sums, 1, 0, count - 1), product); /* nothing comes behind the last one */
-    sums = tn_pad(sums, (const int64_t[]){ 0, 1, 0 }, (const int64_t[]){ 0, 0, 0 }, 3, product);
-    sums = tn_reshape(sums, TN_DIMS(rows, count, 1, inner));
-    x = tn_reshape(cumulated_short(x, product), TN_DIMS(rows, count, CUMULATED, inner));
-    x = tn_reshape(product ? tn_mul(sums, x) : tn_add(sums, x), TN_DIMS(rows, count * CUMULATED, inner));
-    return part(x, 1, 0, n);
-}
-
-static tn_tensor cumulated(tn_tensor x, const char *name, int axis, bool product) {
-    int a = 0;
-    if (!nn_axis(x, name, axis, &a)) return (tn_tensor){ x.graph, 0 };
-    tn_shape s = tn_tensor_shape(x);
-    int64_t rows = 1, inner = 1;
-    for (int i = 0; i < a; i++) rows = tn_dim_mul(x.graph, rows, s.dim[i]);
-    for (int i = a + 1; i < s.rank; i++) inner = tn_dim_mul(x.graph, inner, s.dim[i]);
-    return tn_reshape(cumulated_axis(tn_reshape(x, TN_DIMS(rows, s.dim[a], inner)), product), s);
-}
-
-tn_tensor tn_nn_cumsum(tn_tensor x, int axis) { return cumulated(x, "tn_nn_cumsum", axis, false); }
-tn_tensor tn_nn_cumprod(tn_tensor x, int axis) { return cumulated(x, "tn_nn_cumprod", axis, true); }
-
 /* ---- joining and splitting ------------------------------------------------------------------------------------------- */
 
 /* Up to 64 operands on the stack, reshaped by `fit`, then joined: more are joined 64 at a time. */

@@ -8,6 +8,7 @@
 #define ONNX_IMPORT_H
 
 #include "onnx.h"
+#include "tenon/tenon_index.h"
 #include "tenon/tenon_nn.h"
 
 /* What DequantizeLinear made a value of: whole * scale. */

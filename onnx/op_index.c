@@ -1,4 +1,4 @@
-/* op_index.c - elements by index. Gathers and scatters along several axes become ones along the flattened axis. */
+/* op_index.c - elements by index. */
 #include "import.h"
 
 #include <stdlib.h>
@@ -15,26 +15,14 @@ void onnx_op_gather(onnx_call *c) {
     onnx_put(c, 0, tn_gather(onnx_t(c, 0), onnx_not_negative(onnx_t(c, 1), s.dim[axis]), axis), ELEM_NONE);
 }
 
-/* For each element of a tensor of shape s, the place in a flattened array of shape `dims` of: index along axis, and its own
- * place along the other axes. */
-static tn_tensor place_along(onnx_call *c, tn_tensor index, tn_shape s, tn_shape dims, int axis) {
-    tn_tensor at = tn_full(c->g, TN_I64, s, 0);
-    int64_t stride = 1;
-    for (int i = dims.rank - 1; i >= 0; i--) {
-        tn_tensor k = i == axis ? tn_cast(index, TN_I64) : tn_iota(c->g, TN_I64, s, i);
-        at = tn_add(at, stride == 1 ? k : tn_mul_scalar(k, (double)stride));
-        stride *= dims.dim[i];
-    }
-    return at;
-}
 tn_tensor onnx_take_along(onnx_call *c, tn_tensor x, tn_tensor index, int axis) {
-    tn_shape s = tn_tensor_shape(x), is = tn_tensor_shape(index);
+    tn_shape s = tn_tensor_shape(x), is = tn_tensor_shape(index), within = is;
+    int64_t start[TN_MAX_RANK] = { 0 };
     if (is.rank != s.rank) onnx_refuse(c, "indices of rank %d for rank %d", is.rank, s.rank);
     for (int i = 0; i < s.rank; i++)
         if (i != axis && is.dim[i] > s.dim[i]) onnx_refuse(c, "more indices than elements along axis %d", i);
-    index = tn_max(tn_min(index, onnx_scalar(index, (double)(s.dim[axis] - 1))), onnx_scalar(index, 0));
-    tn_tensor flat = tn_reshape(x, TN_DIMS(onnx_count_of(s)));
-    return tn_gather(flat, place_along(c, index, is, s, axis), 0);
+    within.dim[axis] = s.dim[axis];
+    return tn_take_along(tn_slice(x, start, within.dim, NULL, s.rank), index, axis);
 }
 void onnx_op_gather_elements(onnx_call *c) {
     tn_shape s = onnx_shape(c, 0);
@@ -43,111 +31,69 @@ void onnx_op_gather_elements(onnx_call *c) {
     onnx_put(c, 0, onnx_take_along(c, onnx_t(c, 0), onnx_not_negative(onnx_t(c, 1), s.dim[axis]), axis), ELEM_NONE);
 }
 
-/* Indices [..,k] into `dims` from axis `first` on: their places in the flattened axes first .. first+k-1. What is out of range
- * gives -1 where `outside` says so (for scatters), else the nearest. */
-static tn_tensor place_nd(onnx_call *c, tn_tensor index, const int64_t *dims, int k, bool outside) {
-    tn_shape s = tn_tensor_shape(index);
-    int64_t start[TN_MAX_RANK] = { 0 }, stride = 1;
-    tn_shape rest = s, one = s;
-    rest.rank--;
-    tn_tensor at = tn_full(c->g, TN_I64, rest, 0), bad = tn_full(c->g, TN_BOOL, rest, 0);
-    for (int i = k - 1; i >= 0; i--) {
-        start[s.rank - 1] = i, one.dim[s.rank - 1] = i + 1;
-        tn_tensor v = tn_reshape(tn_slice(tn_cast(index, TN_I64), start, one.dim, NULL, s.rank), rest);
-        v = onnx_not_negative(v, dims[i]);
-        tn_tensor top = onnx_scalar(v, (double)(dims[i] - 1)), zero = onnx_scalar(v, 0);
-        bad = tn_or(bad, tn_or(tn_lt(v, zero), tn_gt(v, top)));
-        at = tn_add(at, tn_mul_scalar(tn_max(tn_min(v, top), zero), (double)stride));
-        stride *= dims[i];
-    }
-    return outside ? tn_select(bad, onnx_scalar(at, -1), at) : at;
+/* Tuples of indices into dims, as i64: negative ones count from the end. */
+static tn_tensor tuples(onnx_call *c, const int64_t *dims, int64_t k) {
+    tn_tensor at = tn_cast(onnx_t(c, 1), TN_I64);
+    return tn_select(tn_lt(at, onnx_scalar(at, 0)), tn_add(at, onnx_ints_const(c, dims, (int)k)), at);
 }
 
-static int64_t product(const int64_t *dims, int n) { return onnx_count_of(onnx_dims(dims, n)); }
-
 void onnx_op_gather_nd(onnx_call *c) {
-    tn_shape s = onnx_shape(c, 0), is = onnx_shape(c, 1), out = { .rank = 0 };
+    tn_shape s = onnx_shape(c, 0), is = onnx_shape(c, 1);
     int64_t b = onnx_attr_int(c, "batch_dims", 0);
     check_index(c, 1);
     if (is.rank < 1 || b < 0 || b >= is.rank || b >= s.rank) onnx_refuse(c, "%lld batch dims", (long long)b);
     int64_t k = is.dim[is.rank - 1];
-    if (k < 1 || k > s.rank - b || is.rank - 1 + s.rank - b - k > TN_MAX_RANK) onnx_refuse(c, "tuples of %lld", (long long)k);
-    for (int i = 0; i < b; i++)
-        if (s.dim[i] != is.dim[i]) onnx_refuse(c, "batch dims that differ");
-    for (int i = 0; i < is.rank - 1; i++) out.dim[out.rank++] = is.dim[i];
-    for (int64_t i = b + k; i < s.rank; i++) out.dim[out.rank++] = s.dim[i];
-    int64_t batch = product(s.dim, (int)b), inside = product(s.dim + b, (int)k),
-            row = product(s.dim + b + k, (int)(s.rank - b - k)), each = product(is.dim + b, is.rank - 1 - (int)b);
-    tn_tensor at = tn_reshape(place_nd(c, onnx_t(c, 1), s.dim + b, (int)k, false), TN_DIMS(batch, each));
-    at = tn_add(at, tn_mul_scalar(tn_iota(c->g, TN_I64, TN_DIMS(batch, each), 0), (double)inside));
-    tn_tensor rows = tn_reshape(onnx_t(c, 0), TN_DIMS(batch * inside, row));
-    onnx_put(c, 0, tn_reshape(tn_gather(rows, tn_reshape(at, TN_DIMS(batch * each)), 0), out), ELEM_NONE);
+    if (k < 1 || k > s.rank - b) onnx_refuse(c, "tuples of %lld", (long long)k);
+    onnx_put(c, 0, tn_gather_nd(onnx_t(c, 0), tuples(c, s.dim + b, k), (int)b), ELEM_NONE);
 }
 
 /* ---- scatters ---- */
 
-typedef enum { SCATTER_SET, SCATTER_ADD, SCATTER_MUL, SCATTER_MAX, SCATTER_MIN } scatter_how;
-static scatter_how how_of(onnx_call *c) {
-    static const char *const words[] = { "none", "add", "mul", "max", "min" };
+static tn_scatter_mode mode_of(onnx_call *c) {
+    static const struct {
+        const char *word;
+        tn_scatter_mode mode;
+    } words[] = { { "none", TN_SCATTER_SET },
+                  { "add", TN_SCATTER_ADD },
+                  { "mul", TN_SCATTER_MUL },
+                  { "max", TN_SCATTER_MAX },
+                  { "min", TN_SCATTER_MIN } };
     for (int i = 0; i < ONNX_COUNT(words); i++)
-        if (onnx_attr_is(c, "reduction", "none", words[i])) return (scatter_how)i;
+        if (onnx_attr_is(c, "reduction", "none", words[i].word)) return words[i].mode;
     onnx_refuse(c, "attribute reduction");
 }
-
-/* Every place looks at every update: for few of them. x [n,row], at [m], updates [m,row]. */
-static tn_tensor scatter_dense(onnx_call *c, tn_tensor x, tn_tensor at, tn_tensor updates, scatter_how how) {
-    tn_shape s = tn_tensor_shape(x), u = tn_tensor_shape(updates);
-    int64_t n = s.dim[0], m = u.dim[0], row = s.dim[1], work;
-    if (__builtin_mul_overflow(n, m, &work) || __builtin_mul_overflow(work, row, &work) || work > 1 << 26)
-        onnx_refuse(c, "a reduction other than add of %lld updates in %lld places", (long long)m, (long long)n);
-    tn_tensor here = tn_eq(tn_iota(c->g, TN_I64, TN_DIMS(n, m, 1), 0), tn_reshape(at, TN_DIMS(1, m, 1)));
-    tn_tensor all =
-        tn_concat((tn_tensor[]){ tn_reshape(x, TN_DIMS(n, 1, row)),
-                                 tn_select(here, tn_reshape(updates, TN_DIMS(1, m, row)),
-                                           how == SCATTER_MUL ? onnx_scalar(x, 1) : tn_reshape(x, TN_DIMS(n, 1, row))) },
-                  2, 1);
-    tn_tensor (*f)(tn_tensor, const int64_t *, int, int) = how == SCATTER_MUL   ? (tn_prod)
-                                                           : how == SCATTER_MAX ? (tn_reduce_max)
-                                                                                : (tn_reduce_min);
-    return f(all, TN_INTS(1), 0);
+static void check_scatter(onnx_call *c, tn_scatter_mode mode) {
+    check_index(c, 1);
+    if (onnx_elem(c, 0) != onnx_elem(c, 2) || (mode != TN_SCATTER_SET && onnx_elem_widened(onnx_elem(c, 0))))
+        onnx_refuse(c, "its types");
 }
-
-static tn_tensor scatter_rows(onnx_call *c, tn_tensor x, tn_tensor at, tn_tensor updates, scatter_how how) {
-    if (how == SCATTER_ADD) return tn_scatter_add(x, at, updates, 0);
-    return how == SCATTER_SET ? tn_scatter_set(x, at, updates, 0) : scatter_dense(c, x, at, updates, how);
-}
+/* bool as u8: scatters are of numbers. */
+static tn_tensor as_number(tn_tensor x) { return tn_tensor_dtype(x) == TN_BOOL ? tn_cast(x, TN_U8) : x; }
 
 void onnx_op_scatter_elements(onnx_call *c) {
     tn_shape s = onnx_shape(c, 0), is = onnx_shape(c, 1), us = onnx_shape(c, 2);
     int axis = onnx_axis(c, onnx_attr_int(c, "axis", 0), s.rank);
-    scatter_how how = how_of(c);
-    check_index(c, 1);
-    if (onnx_elem(c, 0) != onnx_elem(c, 2) || (how != SCATTER_SET && onnx_elem_widened(onnx_elem(c, 0))))
-        onnx_refuse(c, "its types");
+    tn_scatter_mode mode = mode_of(c);
+    check_scatter(c, mode);
     if (is.rank != s.rank || memcmp(is.dim, us.dim, sizeof is.dim[0] * (size_t)is.rank)) onnx_refuse(c, "its shapes");
     for (int i = 0; i < s.rank; i++)
         if (i != axis && is.dim[i] > s.dim[i]) onnx_refuse(c, "more indices than elements along axis %d", i);
-    int64_t n = onnx_count_of(s), m = onnx_count_of(is);
-    tn_tensor index = onnx_not_negative(tn_cast(onnx_t(c, 1), TN_I64), s.dim[axis]), at = place_along(c, index, is, s, axis);
-    tn_tensor bad = tn_or(tn_lt(index, onnx_scalar(index, 0)), tn_ge(index, onnx_scalar(index, (double)s.dim[axis])));
-    at = tn_reshape(tn_select(bad, onnx_scalar(at, -1), at), TN_DIMS(m));
-    tn_tensor y = scatter_rows(c, tn_reshape(onnx_t(c, 0), TN_DIMS(n, 1)), at, tn_reshape(onnx_t(c, 2), TN_DIMS(m, 1)), how);
-    onnx_put(c, 0, tn_reshape(y, s), ELEM_NONE);
+    tn_tensor index = onnx_not_negative(tn_cast(onnx_t(c, 1), TN_I64), s.dim[axis]), x = onnx_t(c, 0);
+    tn_tensor y = tn_put_along(as_number(x), index, as_number(onnx_t(c, 2)), axis, mode);
+    onnx_put(c, 0, tn_cast(y, tn_tensor_dtype(x)), ELEM_NONE);
 }
 void onnx_op_scatter_nd(onnx_call *c) {
-    tn_shape s = onnx_shape(c, 0), is = onnx_shape(c, 1), us = onnx_shape(c, 2);
-    scatter_how how = how_of(c);
-    check_index(c, 1);
-    if (onnx_elem(c, 0) != onnx_elem(c, 2) || (how != SCATTER_SET && onnx_elem_widened(onnx_elem(c, 0))))
-        onnx_refuse(c, "its types");
+    tn_shape s = onnx_shape(c, 0), is = onnx_shape(c, 1), us = { .rank = 0 };
+    tn_scatter_mode mode = mode_of(c);
+    check_scatter(c, mode);
     int64_t k = is.rank ? is.dim[is.rank - 1] : 0;
-    if (is.rank < 1 || k < 1 || k > s.rank) onnx_refuse(c, "tuples of %lld", (long long)k);
-    int64_t n = product(s.dim, (int)k), row = product(s.dim + k, s.rank - (int)k), m = product(is.dim, is.rank - 1);
-    if (onnx_count_of(us) != m * row) onnx_refuse(c, "its shapes");
-    tn_tensor at = tn_reshape(place_nd(c, onnx_t(c, 1), s.dim, (int)k, true), TN_DIMS(m));
-    tn_tensor y =
-        scatter_rows(c, tn_reshape(onnx_t(c, 0), TN_DIMS(n, row)), at, tn_reshape(onnx_t(c, 2), TN_DIMS(m, row)), how);
-    onnx_put(c, 0, tn_reshape(y, s), ELEM_NONE);
+    if (is.rank < 1 || k < 1 || k > s.rank || is.rank - 1 + s.rank - k > TN_MAX_RANK)
+        onnx_refuse(c, "tuples of %lld", (long long)k);
+    for (int i = 0; i < is.rank - 1; i++) us.dim[us.rank++] = is.dim[i];
+    for (int64_t i = k; i < s.rank; i++) us.dim[us.rank++] = s.dim[i];
+    if (onnx_count_of(onnx_shape(c, 2)) != onnx_count_of(us)) onnx_refuse(c, "its shapes");
+    tn_tensor x = onnx_t(c, 0), updates = tn_reshape(as_number(onnx_t(c, 2)), us);
+    onnx_put(c, 0, tn_cast(tn_scatter_nd(as_number(x), tuples(c, s.dim, k), updates, mode), tn_tensor_dtype(x)), ELEM_NONE);
 }
 
 /* ---- others ---- */
@@ -259,6 +205,8 @@ void onnx_op_non_zero(onnx_call *c) {
     }
     onnx_put_known(c, 0, ELEM_I64, TN_DIMS(s.rank, n), out);
 }
+
+static int64_t product(const int64_t *dims, int n) { return onnx_count_of(onnx_dims(dims, n)); }
 
 /* ---- Unique ---- */
 

@@ -122,18 +122,10 @@ void onnx_op_lp_normalization(onnx_call *c) {
 
 /* ---- running sums ---- */
 
-static void running(onnx_call *c, tn_tensor (*f)(tn_tensor, int), double neutral) {
-    tn_shape s = onnx_shape(c, 0);
-    int64_t axis = onnx_axis(c, onnx_known_int(c, 1, "axis"), s.rank), before[TN_MAX_RANK] = { 0 }, after[TN_MAX_RANK] = { 0 };
-    bool exclusive = onnx_attr_int(c, "exclusive", 0), reverse = onnx_attr_int(c, "reverse", 0);
-    tn_tensor x = onnx_t(c, 0);
-    if (reverse) x = tn_flip(x, &axis, 1);
-    if (exclusive && s.dim[axis] > 0) { /* the neutral element comes in at the front */
-        before[axis] = 1;
-        x = tn_slice(tn_pad(x, before, after, s.rank, neutral), after, s.dim, NULL, s.rank);
-    }
-    x = f(x, (int)axis);
-    onnx_put(c, 0, reverse ? tn_flip(x, &axis, 1) : x, ELEM_NONE);
+static void running(onnx_call *c, tn_scan_mode mode) {
+    int axis = onnx_axis(c, onnx_known_int(c, 1, "axis"), onnx_rank(c, 0));
+    tn_cumulative_opts o = { (int)onnx_attr_int(c, "exclusive", 0), (int)onnx_attr_int(c, "reverse", 0) };
+    onnx_put(c, 0, tn_cumulative(onnx_t(c, 0), axis, mode, o), ELEM_NONE);
 }
-void onnx_op_cum_sum(onnx_call *c) { running(c, (tn_nn_cumsum), 0); }
-void onnx_op_cum_prod(onnx_call *c) { running(c, (tn_nn_cumprod), 1); }
+void onnx_op_cum_sum(onnx_call *c) { running(c, TN_SCAN_SUM); }
+void onnx_op_cum_prod(onnx_call *c) { running(c, TN_SCAN_PROD); }

@@ -1,0 +1,294 @@
+/* index.c - gathers and scatters by several indices, segments, binary search, sets of values (tenon_index.h).
+ *
+ * In: tensors and index tensors. Out: compositions of gathers and scatters along one flattened axis; memory is the graph's. */
+#include "nn.h"
+
+#include "tenon/tenon_index.h"
+
+#include <math.h>
+
+static bool is_index(tn_tensor x, const char *fn) {
+    tn_dtype t = tn_tensor_dtype(x);
+    if (!nn_given(x.graph, x, fn)) return false;
+    if (t == TN_I32 || t == TN_I64) return true;
+    nn_fail(x.graph, TN_ERR_DTYPE, "%s: indices are %s, must be i32 or i64", fn, tn_dtype_name(t));
+    return false;
+}
+/* All sizes are numbers. */
+static bool has_sizes(tn_tensor x, const char *fn) {
+    tn_shape s = tn_tensor_shape(x);
+    if (!nn_given(x.graph, x, fn)) return false;
+    for (int i = 0; i < s.rank; i++)
+        if (s.dim[i] < 0) {
+            nn_fail(x.graph, TN_ERR_UNSUPPORTED, "%s: dim %d has a range of sizes", fn, i);
+            return false;
+        }
+    return true;
+}
+static tn_tensor poisoned(tn_tensor x) { return (tn_tensor){ x.graph, 0 }; }
+static int64_t product(const int64_t *dims, int n) {
+    int64_t p = 1;
+    for (int i = 0; i < n; i++) p *= dims[i];
+    return p;
+}
+static tn_tensor wide(tn_tensor index) { return tn_cast(index, TN_I64); }
+static tn_tensor number(tn_tensor like, double v) { return tn_full(like.graph, tn_tensor_dtype(like), TN_SCALAR, v); }
+
+/* v where it is one of 0 .. n - 1, else -1. */
+static tn_tensor or_nowhere(tn_tensor v, int64_t n) {
+    tn_tensor in = tn_and(tn_ge(v, number(v, 0)), tn_lt(v, number(v, (double)n)));
+    return tn_select(in, v, number(v, -1));
+}
+static tn_tensor clamped(tn_tensor v, int64_t n) { return tn_max(tn_min(v, number(v, (double)(n - 1))), number(v, 0)); }
+
+/* ---- several indices as one ---- */
+
+/* index [..,k] into dims[k]: its place in their flattened axis; clamped, or, for scatters, -1 where it is outside. */
+static tn_tensor flat_places(tn_tensor index, const int64_t *dims, int k, bool outside) {
+    tn_shape s = tn_tensor_shape(index), rest = s, stop = s;
+    int64_t start[TN_MAX_RANK] = { 0 }, stride = 1;
+    rest.rank--;
+    tn_tensor at = tn_full(index.graph, TN_I64, rest, 0), bad = tn_full(index.graph, TN_BOOL, rest, 0);
+    for (int i = k - 1; i >= 0; i--) {
+        start[s.rank - 1] = i, stop.dim[s.rank - 1] = i + 1;
+        tn_tensor v = wide(tn_reshape(tn_slice(index, start, stop.dim, NULL, s.rank), rest));
+        if (outside) bad = tn_or(bad, tn_lt(or_nowhere(v, dims[i]), number(v, 0)));
+        at = tn_add(at, tn_mul_scalar(outside ? v : clamped(v, dims[i]), (double)stride));
+        stride *= dims[i];
+    }
+    return outside ? tn_select(bad, number(at, -1), at) : at;
+}
+
+tn_tensor tn_gather_nd(tn_tensor x, tn_tensor index, int n_batch) {
+    static const char fn[] = "tn_gather_nd";
+    if (!has_sizes(x, fn) || !has_sizes(index, fn) || !is_index(index, fn)) return poisoned(x);
+    tn_shape s = tn_tensor_shape(x), is = tn_tensor_shape(index), out = { .rank = 0 };
+    int b = n_batch, k = is.rank > 0 && is.dim[is.rank - 1] <= TN_MAX_RANK ? (int)is.dim[is.rank - 1] : -1;
+    if (b < 0 || b >= is.rank || b > s.rank || k < 0 || k > s.rank - b || is.rank - 1 + s.rank - b - k > TN_MAX_RANK)
+        return nn_fail(x.graph, TN_ERR_SHAPE, "%s: rank %d, %d batch axes, indices of rank %d with %lld numbers each", fn,
+                       s.rank, b, is.rank, (long long)(is.rank ? is.dim[is.rank - 1] : 0));
+    for (int i = 0; i < b; i++)
+        if (s.dim[i] != is.dim[i])
+            return nn_fail(x.graph, TN_ERR_SHAPE, "%s: batch axis %d has size %lld, and %lld for the indices", fn, i,
+                           (long long)s.dim[i], (long long)is.dim[i]);
+    for (int i = 0; i < is.rank - 1; i++) out.dim[out.rank++] = is.dim[i];
+    for (int i = b + k; i < s.rank; i++) out.dim[out.rank++] = s.dim[i];
+    int64_t batch = product(s.dim, b), inside = product(s.dim + b, k), row = product(s.dim + b + k, s.rank - b - k),
+            each = product(is.dim + b, is.rank - 1 - b);
+    if (inside == 0 && batch * each > 0)
+        return nn_fail(x.graph, TN_ERR_SHAPE, "%s: an axis without elements to choose from", fn);
+    tn_tensor at = tn_reshape(flat_places(index, s.dim + b, k, false), TN_DIMS(batch, each));
+    at = tn_add(at, tn_mul_scalar(tn_iota(x.graph, TN_I64, TN_DIMS(batch, each), 0), (double)inside));
+    tn_tensor rows = tn_reshape(x, TN_DIMS(batch * inside, row));
+    return tn_reshape(tn_gather(rows, tn_reshape(at, TN_DIMS(batch * each)), 0), out);
+}
+
+tn_tensor tn_scatter_nd(tn_tensor base, tn_tensor index, tn_tensor updates, tn_scatter_mode mode) {
+    static const char fn[] = "tn_scatter_nd";
+    if (!has_sizes(base, fn) || !has_sizes(index, fn) || !has_sizes(updates, fn) || !is_index(index, fn)) return poisoned(base);
+    tn_shape s = tn_tensor_shape(base), is = tn_tensor_shape(index), us = tn_tensor_shape(updates);
+    int k = is.rank > 0 && is.dim[is.rank - 1] <= s.rank ? (int)is.dim[is.rank - 1] : -1;
+    bool fits = k >= 0 && us.rank == is.rank - 1 + s.rank - k;
+    for (int i = 0; fits && i < us.rank; i++) fits = us.dim[i] == (i < is.rank - 1 ? is.dim[i] : s.dim[i - (is.rank - 1) + k]);
+    if (!fits)
+        return nn_fail(
+            base.graph, TN_ERR_SHAPE,
+            "%s: ranks %d, %d and %d: updates have the axes of the indices but the last, then those of the base that "
+            "have no index",
+            fn, s.rank, is.rank, us.rank);
+    int64_t n = product(s.dim, k), row = product(s.dim + k, s.rank - k), m = product(is.dim, is.rank - 1);
+    tn_tensor at = tn_reshape(flat_places(index, s.dim, k, true), TN_DIMS(m));
+    tn_tensor y = tn_scatter(tn_reshape(base, TN_DIMS(n, row)), at, tn_reshape(updates, TN_DIMS(m, row)), 0, mode);
+    return tn_reshape(y, s);
+}
+
+tn_tensor tn_put_along(tn_tensor base, tn_tensor index, tn_tensor updates, int axis, tn_scatter_mode mode) {
+    static const char fn[] = "tn_put_along";
+    int a = 0;
+    if (!has_sizes(base, fn) || !has_sizes(index, fn) || !has_sizes(updates, fn) || !is_index(index, fn) ||
+        !nn_axis(base, fn, axis, &a))
+        return poisoned(base);
+    tn_shape s = tn_tensor_shape(base), is = tn_tensor_shape(index), us = tn_tensor_shape(updates);
+    bool fits = is.rank == s.rank && us.rank == s.rank;
+    for (int i = 0; fits && i < s.rank; i++) fits = is.dim[i] == us.dim[i] && (i == a || is.dim[i] <= s.dim[i]);
+    if (!fits)
+        return nn_fail(base.graph, TN_ERR_SHAPE,
+                       "%s: indices and updates must have one shape, within the base's but along axis %d", fn, a);
+    int64_t n = product(s.dim, s.rank), m = product(is.dim, is.rank), stride = 1;
+    tn_tensor along = or_nowhere(wide(index), s.dim[a]), at = tn_full(base.graph, TN_I64, is, 0);
+    for (int i = s.rank - 1; i >= 0; i--) {
+        tn_tensor k = i == a ? along : tn_iota(base.graph, TN_I64, is, i);
+        at = tn_add(at, tn_mul_scalar(k, (double)stride));
+        stride *= s.dim[i];
+    }
+    at = tn_select(tn_lt(along, number(along, 0)), number(at, -1), at);
+    tn_tensor y =
+        tn_scatter(tn_reshape(base, TN_DIMS(n)), tn_reshape(at, TN_DIMS(m)), tn_reshape(updates, TN_DIMS(m)), 0, mode);
+    return tn_reshape(y, s);
+}
+
+/* ---- search ---- */
+
+static bool is_float(tn_tensor x) {
+    tn_dtype t = tn_tensor_dtype(x);
+    return t == TN_F32 || t == TN_F64 || t == TN_F16 || t == TN_BF16;
+}
+/* a stands before v: below it, or, where `right`, not above it. NaNs are the largest. */
+static tn_tensor stands_before(tn_tensor a, tn_tensor v, bool right) {
+    tn_tensor y = right ? tn_le(a, v) : tn_lt(a, v);
+    if (!is_float(a)) return y;
+    tn_tensor last = tn_ne(v, v);
+    return tn_or(y, right ? last : tn_and(last, tn_eq(a, a)));
+}
+
+tn_tensor tn_searchsorted(tn_tensor sorted, tn_tensor values, int right) {
+    static const char fn[] = "tn_searchsorted";
+    if (!has_sizes(sorted, fn) || !has_sizes(values, fn)) return poisoned(sorted);
+    tn_shape s = tn_tensor_shape(sorted), v = tn_tensor_shape(values);
+    bool fits = s.rank == 1 || (s.rank > 1 && v.rank == s.rank);
+    for (int i = 0; fits && s.rank > 1 && i + 1 < s.rank; i++) fits = s.dim[i] == v.dim[i];
+    if (!fits)
+        return nn_fail(sorted.graph, TN_ERR_SHAPE,
+                       "%s: sorted rows of rank %d for values of rank %d: expected one row, or "
+                       "the same leading axes",
+                       fn, s.rank, v.rank);
+    int64_t n = s.dim[s.rank - 1], rows = s.rank > 1 ? product(s.dim, s.rank - 1) : 1, all = product(v.dim, v.rank), step = 1;
+    if (n == 0 || all == 0) return tn_full(sorted.graph, TN_I64, v, 0);
+    tn_tensor flat = tn_reshape(sorted, TN_DIMS(rows * n)), x = tn_reshape(values, TN_DIMS(rows, all / rows));
+    tn_shape grid = tn_tensor_shape(x);
+    if (grid.rank < 0) return poisoned(sorted);
+    tn_tensor at = tn_full(sorted.graph, TN_I64, grid, 0);
+    tn_tensor row = tn_mul_scalar(tn_iota(sorted.graph, TN_I64, grid, 0), (double)n);
+    while (step * 2 <= n) step *= 2;
+    for (; step; step /= 2) { /* everything before `at` stands before the value */
+        tn_tensor next = tn_add_scalar(at, (double)step), last = number(next, (double)n);
+        tn_tensor entry = tn_gather(flat, tn_add(row, tn_add_scalar(tn_min(next, last), -1)), 0);
+        tn_tensor go = tn_and(tn_le(next, last), stands_before(entry, x, right != 0));
+        at = tn_select(go, next, at);
+    }
+    return tn_reshape(at, v);
+}
+
+/* ---- segments ---- */
+
+double nn_identity(tn_dtype t, tn_scatter_mode mode) {
+    static const double low[TN_N_DTYPES] = {
+        [TN_F32] = -INFINITY, [TN_F64] = -INFINITY, [TN_F16] = -INFINITY, [TN_BF16] = -INFINITY,
+        [TN_I8] = -128,       [TN_I32] = -0x1p31,   [TN_I64] = -0x1p63
+    };
+    static const double high[TN_N_DTYPES] = {
+        [TN_F32] = INFINITY, [TN_F64] = INFINITY,   [TN_F16] = INFINITY, [TN_BF16] = INFINITY,
+        [TN_I8] = 127,       [TN_I32] = 0x1p31 - 1, [TN_U8] = 255
+    };
+    return mode == TN_SCATTER_MUL ? 1 : mode == TN_SCATTER_MAX ? low[t] : mode == TN_SCATTER_MIN ? high[t] : 0;
+}
+tn_tensor nn_complement(tn_tensor x) { return tn_sub(number(x, -1), x); }
+
+static bool check_segments(tn_tensor x, tn_tensor ids, int64_t n, const char *fn, tn_shape *out) {
+    if (!has_sizes(x, fn) || !has_sizes(ids, fn) || !is_index(ids, fn)) return false;
+    tn_shape s = tn_tensor_shape(x), is = tn_tensor_shape(ids);
+    bool fits = s.rank >= 1 && is.rank == 1 && is.dim[0] == s.dim[0] && n >= 0;
+    if (!fits)
+        nn_fail(x.graph, TN_ERR_SHAPE, "%s: %lld segments of %lld rows, with ids of rank %d and size %lld", fn, (long long)n,
+                (long long)(s.rank ? s.dim[0] : 1), is.rank, (long long)(is.rank ? is.dim[0] : 1));
+    s.dim[0] = n;
+    *out = s;
+    return fits;
+}
+tn_tensor tn_segment(tn_tensor x, tn_tensor ids, int64_t n_segments, tn_scatter_mode mode) {
+    tn_shape s;
+    if (!check_segments(x, ids, n_segments, "tn_segment", &s)) return poisoned(x);
+    if (mode == TN_SCATTER_MIN && tn_tensor_dtype(x) == TN_I64)
+        return nn_complement(tn_segment(nn_complement(x), ids, n_segments, TN_SCATTER_MAX));
+    return tn_scatter(tn_full(x.graph, tn_tensor_dtype(x), s, nn_identity(tn_tensor_dtype(x), mode)), ids, x, 0, mode);
+}
+tn_tensor tn_segment_mean(tn_tensor x, tn_tensor ids, int64_t n_segments) {
+    tn_shape s, column;
+    if (!nn_check(x, "tn_segment_mean", 1, &s) || !check_segments(x, ids, n_segments, "tn_segment_mean", &s))
+        return poisoned(x);
+    tn_dtype t = tn_tensor_dtype(x), sums = t == TN_F16 || t == TN_BF16 ? TN_F32 : t;
+    tn_tensor ones = tn_full(x.graph, sums, tn_tensor_shape(ids), 1);
+    tn_tensor n = tn_scatter_add(tn_full(x.graph, sums, TN_DIMS(n_segments), 0), ids, ones, 0);
+    column = s;
+    for (int i = 1; i < column.rank; i++) column.dim[i] = 1;
+    tn_tensor sum = tn_segment(tn_cast(x, sums), ids, n_segments, TN_SCATTER_ADD);
+    return tn_cast(tn_div(sum, tn_reshape(tn_max(n, number(n, 1)), column)), t);
+}
+tn_tensor tn_segment_ids(tn_tensor offsets, int64_t n_rows) {
+    static const char fn[] = "tn_segment_ids";
+    if (!has_sizes(offsets, fn) || !is_index(offsets, fn)) return poisoned(offsets);
+    tn_shape s = tn_tensor_shape(offsets);
+    if (s.rank != 1 || s.dim[0] < 1 || n_rows < 0)
+        return nn_fail(offsets.graph, TN_ERR_SHAPE, "%s: offsets of rank %d for %lld rows: expected a vector of one or more",
+                       fn, s.rank, (long long)n_rows);
+    tn_tensor row = tn_iota(offsets.graph, TN_I64, TN_DIMS(n_rows), 0);
+    return tn_add_scalar(tn_searchsorted(wide(offsets), row, 1), -1);
+}
+
+/* ---- sets ---- */
+
+static bool check_most(tn_tensor x, int64_t most, const char *fn) {
+    if (!has_sizes(x, fn)) return false;
+    if (most >= 0) return true;
+    nn_fail(x.graph, TN_ERR_INVAL, "%s: at most %lld results", fn, (long long)most);
+    return false;
+}
+/* For each of n flags, its number among those that are set; -1 where it is not. Their count: i64[]. */
+static tn_tensor numbered(tn_tensor flags, tn_tensor *out_count) {
+    tn_tensor ones = tn_cast(flags, TN_I64);
+    *out_count = tn_sum(ones, TN_ALL_AXES, 0);
+    tn_tensor at = tn_add_scalar(tn_cumulative(ones, 0, TN_SCAN_SUM, (tn_cumulative_opts){ 0 }), -1);
+    return at;
+}
+
+tn_tensor tn_unique(tn_tensor x, int64_t most, tn_tensor *out_count, tn_tensor *out_inverse, tn_tensor *out_counts) {
+    tn_tensor none = poisoned(x), count = none, at, order, sorted;
+    if (out_count) *out_count = none;
+    if (out_inverse) *out_inverse = none;
+    if (out_counts) *out_counts = none;
+    if (!check_most(x, most, "tn_unique")) return none;
+    tn_shape s = tn_tensor_shape(x);
+    int64_t n = product(s.dim, s.rank), zero = 0, one = 1, last = n - 1;
+    tn_tensor flat = tn_reshape(x, TN_DIMS(n)), counted = tn_full(x.graph, TN_I64, TN_DIMS(most), 0);
+    tn_tensor values = tn_full(x.graph, tn_tensor_dtype(x), TN_DIMS(most), 0);
+    if (n == 0) {
+        if (out_count) *out_count = tn_full(x.graph, TN_I64, TN_SCALAR, 0);
+        if (out_inverse) *out_inverse = tn_full(x.graph, TN_I64, s, 0);
+        if (out_counts) *out_counts = counted;
+        return values;
+    }
+    order = tn_argsort(flat, 0, 0);
+    sorted = tn_gather(flat, order, 0);
+    tn_tensor a = tn_slice(sorted, &zero, &last, NULL, 1), b = tn_slice(sorted, &one, &n, NULL, 1), other = tn_ne(a, b);
+    if (is_float(x)) other = tn_and(other, tn_or(tn_eq(a, a), tn_eq(b, b))); /* NaNs are one value */
+    at = numbered(tn_pad(other, &one, &zero, 1, 1), &count);
+    if (out_count) *out_count = count;
+    if (out_inverse)
+        *out_inverse = tn_reshape(tn_scatter(tn_full(x.graph, TN_I64, TN_DIMS(n), 0), order, at, 0, TN_SCATTER_SET), s);
+    if (out_counts) *out_counts = tn_scatter_add(counted, at, tn_full(x.graph, TN_I64, TN_DIMS(n), 1), 0);
+    tn_dtype t = tn_tensor_dtype(x);
+    if (t != TN_BOOL) return tn_scatter(values, at, sorted, 0, TN_SCATTER_SET);
+    return tn_cast(tn_scatter(tn_cast(values, TN_U8), at, tn_cast(sorted, TN_U8), 0, TN_SCATTER_SET), TN_BOOL);
+}
+
+tn_tensor tn_nonzero(tn_tensor x, int64_t most, tn_tensor *out_count) {
+    tn_tensor none = poisoned(x), count, columns[TN_MAX_RANK];
+    if (out_count) *out_count = none;
+    if (!check_most(x, most, "tn_nonzero")) return none;
+    tn_shape s = tn_tensor_shape(x);
+    int64_t n = product(s.dim, s.rank);
+    if (s.rank == 0) return nn_fail(x.graph, TN_ERR_SHAPE, "tn_nonzero: a scalar has no places");
+    tn_tensor flags = tn_reshape(tn_tensor_dtype(x) == TN_BOOL ? x : tn_ne(x, number(x, 0)), TN_DIMS(n));
+    tn_tensor at = numbered(flags, &count);
+    if (out_count) *out_count = count;
+    at = tn_select(flags, at, number(at, -1));
+    tn_tensor place = tn_iota(x.graph, TN_I64, TN_DIMS(n), 0);
+    place = tn_scatter(tn_full(x.graph, TN_I64, TN_DIMS(most), -1), at, place, 0, TN_SCATTER_SET);
+    tn_tensor behind = tn_lt(place, number(place, 0));
+    for (int i = s.rank - 1; i >= 0; i--) {
+        tn_tensor size = number(place, (double)s.dim[i]);
+        columns[i] = tn_select(behind, place, tn_mod(place, size));
+        place = tn_select(behind, place, tn_div(place, size));
+    }
+    return tn_nn_stack(columns, s.rank, 1);
+}
