@@ -1,77 +1,42 @@
-/* op_signal.c - windows, Fourier transforms as products with tables, counts of n-grams, determinants. */
+/* op_signal.c - windows, Fourier transforms, counts of n-grams, determinants. */
 #include "import.h"
 
-#include <math.h>
+#include "tenon/tenon_linalg.h"
+#include "tenon/tenon_signal.h"
 
-#define TURN 6.283185307179586
-
-static void window(onnx_call *c, double a, double b, double d) {
+static void window(onnx_call *c, tn_signal_window_kind kind) {
     int64_t n = onnx_known_int(c, 0, "size"), to = onnx_attr_int(c, "output_datatype", ELEM_F32);
-    double period = (double)(onnx_attr_int(c, "periodic", 1) ? n : n - 1);
+    int periodic = (int)onnx_attr_int(c, "periodic", 1);
     if (n < 0 || n > 1 << 20 || to <= 0 || to >= ELEM_N || onnx_elem_dtype((int)to) == TN_N_DTYPES)
         onnx_refuse(c, "its size or type");
-    double *v = ONNX_NEW(c->im->env, double, n + 1);
-    for (int64_t i = 0; i < n; i++) v[i] = a - b * cos(TURN * (double)i / period) + d * cos(2 * TURN * (double)i / period);
-    onnx_put(c, 0, tn_cast(tn_const(c->g, TN_F64, TN_DIMS(n), v), onnx_elem_dtype((int)to)), (int)to);
+    onnx_put(c, 0, tn_cast(tn_signal_window(c->g, kind, n, periodic), onnx_elem_dtype((int)to)), (int)to);
 }
-void onnx_op_hann_window(onnx_call *c) { window(c, 0.5, 0.5, 0); }
-void onnx_op_hamming_window(onnx_call *c) { window(c, 25.0 / 46, 21.0 / 46, 0); }
-void onnx_op_blackman_window(onnx_call *c) { window(c, 0.42, 0.5, 0.08); }
+void onnx_op_hann_window(onnx_call *c) { window(c, TN_SIGNAL_HANN); }
+void onnx_op_hamming_window(onnx_call *c) { window(c, TN_SIGNAL_HAMMING); }
+void onnx_op_blackman_window(onnx_call *c) { window(c, TN_SIGNAL_BLACKMAN); }
 
 void onnx_op_mel_weight_matrix(onnx_call *c) {
     int64_t bands = onnx_known_int(c, 0, "number of bands"), length = onnx_known_int(c, 1, "length"),
-            rate = onnx_known_int(c, 2, "rate");
-    int64_t to = onnx_attr_int(c, "output_datatype", ELEM_F32), rows = length / 2 + 1;
+            rate = onnx_known_int(c, 2, "rate"), to = onnx_attr_int(c, "output_datatype", ELEM_F32);
     int n;
     double low = onnx_known_floats(c, 3, "lower edge", &n)[0], high = onnx_known_floats(c, 4, "upper edge", &n)[0];
-    if (bands < 1 || length < 1 || rate < 1 || bands > 1 << 16 || length > 1 << 20 || rows * bands > 1 << 24 || to <= 0 ||
-        to >= ELEM_N || !onnx_is_float((int)to))
-        onnx_refuse(c, "its sizes or type");
-    double *out = ONNX_NEW(c->im->env, double, rows *bands), from = 2595 * log10(1 + low / 700);
-    double step = (2595 * log10(1 + high / 700) - from) / (double)(bands + 2);
-    int64_t *bin = ONNX_NEW(c->im->env, int64_t, bands + 2);
-    for (int64_t i = 0; i < bands + 2; i++) {
-        double hertz = 700 * (pow(10, ((double)i * step + from) / 2595) - 1);
-        bin[i] = (int64_t)floor((double)(length + 1) * hertz / (double)rate);
-        if (bin[i] < 0 || bin[i] >= rows) onnx_refuse(c, "its edges");
-    }
-    for (int64_t i = 0; i < bands; i++) { /* a triangle over the bins from i to i + 2 */
-        if (bin[i] == bin[i + 1]) out[bin[i] * bands + i] = 1;
-        for (int64_t k = bin[i]; k <= bin[i + 1] && bin[i] < bin[i + 1]; k++)
-            out[k * bands + i] = (double)(k - bin[i]) / (double)(bin[i + 1] - bin[i]);
-        for (int64_t k = bin[i + 1]; k < bin[i + 2]; k++)
-            out[k * bands + i] = (double)(bin[i + 2] - k) / (double)(bin[i + 2] - bin[i + 1]);
-    }
-    onnx_put(c, 0, tn_cast(tn_const(c->g, TN_F64, TN_DIMS(rows, bands), out), onnx_elem_dtype((int)to)), (int)to);
+    if (to <= 0 || to >= ELEM_N || !onnx_is_float((int)to)) onnx_refuse(c, "its type");
+    tn_tensor y = tn_signal_mel(c->g, bands, length, (double)rate, low, high);
+    onnx_put(c, 0, tn_cast(y, onnx_elem_dtype((int)to)), (int)to);
 }
 
 /* ---- Fourier ---- */
 
-/* x [..,n,1 or 2] to [..,m,2], m frequencies of a transform of that length. */
-static tn_tensor transform(onnx_call *c, tn_tensor x, int64_t length, int64_t m, bool inverse) {
-    tn_shape s = tn_tensor_shape(x), one = s;
-    int64_t n = s.dim[s.rank - 2], parts = s.dim[s.rank - 1], axis = s.rank - 2, zero = 0, start[TN_MAX_RANK] = { 0 };
-    if (parts < 1 || parts > 2 || n > length || length < 1 || n * m > 1 << 22)
-        onnx_refuse(c, "a transform of %lld", (long long)length);
-    double *table[2] = { ONNX_NEW(c->im->env, double, n *m + 1), ONNX_NEW(c->im->env, double, n *m + 1) };
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t k = 0; k < m; k++) {
-            double angle = TURN * (double)(i * k % length) / (double)length, scale = inverse ? 1 / (double)length : 1;
-            table[0][i * m + k] = cos(angle) * scale, table[1][i * m + k] = (inverse ? sin(angle) : -sin(angle)) * scale;
-        }
-    tn_tensor t[2], half[2], y[2];
-    tn_dtype type = tn_tensor_dtype(x);
-    for (int i = 0; i < 2; i++) t[i] = tn_cast(tn_const(c->g, TN_F64, TN_DIMS(n, m), table[i]), type);
-    for (int i = 0; i < parts; i++) {
-        one.rank = s.rank, start[s.rank - 1] = i, one.dim[s.rank - 1] = i + 1;
-        half[i] = tn_reshape(tn_slice(x, start, one.dim, NULL, s.rank), onnx_dims(s.dim, s.rank - 1));
-    }
-    for (int i = 0; i < 2; i++) y[i] = tn_dot(half[0], t[i], NULL, NULL, 0, &axis, &zero, 1);
-    if (parts == 2) {
-        y[0] = tn_sub(y[0], tn_dot(half[1], t[1], NULL, NULL, 0, &axis, &zero, 1));
-        y[1] = tn_add(y[1], tn_dot(half[1], t[0], NULL, NULL, 0, &axis, &zero, 1));
-    }
-    return tn_nn_stack(y, 2, -1);
+/* x [..,n,1 or 2] to the first m frequencies along the last axis but one: [..,m,2]. */
+static tn_tensor transform(onnx_call *c, tn_tensor x, int64_t m, bool inverse) {
+    tn_shape s = tn_tensor_shape(x), real = s, cut = s;
+    int64_t start[TN_MAX_RANK] = { 0 }, more[TN_MAX_RANK] = { 0 };
+    if (s.rank < 2) return x;
+    if (s.dim[s.rank - 1] < 1 || s.dim[s.rank - 1] > 2 || s.dim[s.rank - 2] < 1) onnx_refuse(c, "its shape");
+    more[s.rank - 1] = 2 - s.dim[s.rank - 1], real.rank--, cut.dim[s.rank - 1] = 2, cut.dim[s.rank - 2] = m;
+    if (more[s.rank - 1] && !inverse && m == s.dim[s.rank - 2] / 2 + 1) return tn_signal_rfft(tn_reshape(x, real), -1);
+    if (more[s.rank - 1]) x = tn_pad(x, start, more, s.rank, 0);
+    return tn_slice(tn_signal_fft(x, -1, inverse), start, cut.dim, NULL, s.rank);
 }
 
 void onnx_op_dft(onnx_call *c) {
@@ -80,14 +45,16 @@ void onnx_op_dft(onnx_call *c) {
     int64_t given = c->opset < 20    ? onnx_attr_int(c, "axis", 1)
                     : onnx_has(c, 2) ? onnx_known_int(c, 2, "axis")
                                      : -2,
-            start[TN_MAX_RANK] = { 0 };
+            start[TN_MAX_RANK] = { 0 }, more[TN_MAX_RANK] = { 0 };
     int axis = onnx_axis(c, given, s.rank);
     if (s.rank < 2 || axis == s.rank - 1 || (half && inverse)) onnx_refuse(c, "its axis");
     int64_t length = onnx_has(c, 1) ? onnx_known_int(c, 1, "length") : s.dim[axis];
-    if (length < cut.dim[axis]) cut.dim[axis] = length < 0 ? 0 : length;
+    if (length < 1 || length > 1 << 24) onnx_refuse(c, "a transform of %lld", (long long)length);
+    if (length < cut.dim[axis]) cut.dim[axis] = length;
+    more[axis] = length - cut.dim[axis];
     tn_tensor x = tn_slice(onnx_accurate(onnx_t(c, 0)), start, cut.dim, NULL, s.rank);
-    x = tn_transpose(x, axis, s.rank - 2);
-    x = transform(c, x, length, half ? length / 2 + 1 : length, inverse);
+    if (more[axis]) x = tn_pad(x, start, more, s.rank, 0);
+    x = transform(c, tn_transpose(x, axis, s.rank - 2), half ? length / 2 + 1 : length, inverse);
     onnx_put(c, 0, tn_cast(tn_transpose(x, axis, s.rank - 2), onnx_elem_dtype(onnx_elem(c, 0))), ELEM_NONE);
 }
 
@@ -102,7 +69,7 @@ void onnx_op_stft(onnx_call *c) {
         if (onnx_shape(c, 2).rank != 1 || onnx_shape(c, 2).dim[0] != length) onnx_refuse(c, "its window");
         x = tn_mul(x, tn_cast(onnx_t(c, 2), tn_tensor_dtype(x)));
     }
-    x = transform(c, tn_transpose(x, 2, 3), length, half ? length / 2 + 1 : length, false);
+    x = transform(c, tn_transpose(x, 2, 3), half ? length / 2 + 1 : length, false);
     onnx_put(c, 0, tn_cast(x, onnx_elem_dtype(onnx_elem(c, 0))), ELEM_NONE);
 }
 
@@ -186,32 +153,6 @@ void onnx_op_tf_idf_vectorizer(onnx_call *c) {
     onnx_put(c, 0, tn_reshape(tn_nn_stack(columns, (int)g.columns, 1), out), ELEM_F32);
 }
 
-/* ---- determinants of up to 4 x 4 ---- */
+/* ---- determinants ---- */
 
-static tn_tensor element(tn_tensor x, tn_shape s, int i, int j) {
-    int64_t start[TN_MAX_RANK] = { 0 };
-    tn_shape stop = s, rest = onnx_dims(s.dim, s.rank - 2);
-    start[s.rank - 2] = i, start[s.rank - 1] = j;
-    stop.dim[s.rank - 2] = i + 1, stop.dim[s.rank - 1] = j + 1;
-    return tn_reshape(tn_slice(x, start, stop.dim, NULL, s.rank), rest);
-}
-/* Minors of the last rows by the columns of a bit mask: those of one row more are made of those of one less. */
-void onnx_op_det(onnx_call *c) {
-    tn_shape s = onnx_shape(c, 0);
-    int n = s.rank < 2 ? 0 : (int)(s.dim[s.rank - 1] < 5 ? s.dim[s.rank - 1] : 0);
-    if (n < 1 || s.dim[s.rank - 2] != n) onnx_refuse(c, "a matrix that is not square or larger than 4");
-    tn_tensor x = onnx_accurate(onnx_t(c, 0)), minor[16];
-    minor[0] = tn_full(c->g, tn_tensor_dtype(x), onnx_dims(s.dim, s.rank - 2), 1);
-    for (int mask = 1; mask < 1 << n; mask++) {
-        int row = n - __builtin_popcount((unsigned)mask), sign = 0;
-        tn_tensor sum = { .graph = NULL };
-        for (int j = 0; j < n; j++) {
-            if (!(mask >> j & 1)) continue;
-            tn_tensor v = tn_mul(element(x, s, row, j), minor[mask ^ 1 << j]);
-            sum = !sum.graph ? v : sign ? tn_sub(sum, v) : tn_add(sum, v);
-            sign = !sign;
-        }
-        minor[mask] = sum;
-    }
-    onnx_put(c, 0, tn_cast(minor[(1 << n) - 1], onnx_elem_dtype(onnx_elem(c, 0))), ELEM_NONE);
-}
+void onnx_op_det(onnx_call *c) { onnx_put(c, 0, tn_linalg_det(onnx_t(c, 0)), ELEM_NONE); }
