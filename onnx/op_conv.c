@@ -36,34 +36,7 @@ void onnx_op_conv_integer(onnx_call *c) {
     onnx_put(c, 0, onnx_convolve(c, x, weights, &w, onnx_attr_int(c, "group", 1)), ELEM_I32);
 }
 
-/* ---- transposed: the operand spread out by its strides, convolved with the flipped kernel ---- */
-
-static tn_tensor spread(tn_tensor x, int axis, int64_t stride) {
-    tn_shape s = tn_tensor_shape(x), wide = s;
-    int64_t before[TN_MAX_RANK] = { 0 }, after[TN_MAX_RANK] = { 0 }, start[TN_MAX_RANK] = { 0 };
-    if (s.rank < 0 || stride == 1 || s.dim[axis] == 0) return x;
-    for (int i = s.rank; i > axis + 1; i--) wide.dim[i] = wide.dim[i - 1];
-    wide.dim[axis + 1] = 1, wide.rank++;
-    after[axis + 1] = stride - 1;
-    x = tn_pad(tn_reshape(x, wide), before, after, wide.rank, 0);
-    s.dim[axis] *= stride;
-    x = tn_reshape(x, s);
-    s.dim[axis] -= stride - 1; /* no zeros after the last */
-    return tn_slice(x, start, s.dim, NULL, s.rank);
-}
-
-/* Weights [C,O/G,..] of the transposed form as those of the plain one: [O,C/G,..], flipped. */
-static tn_tensor turn_weights(onnx_call *c, int64_t groups, int n) {
-    tn_shape s = onnx_shape(c, 1), parts = s, out = s;
-    int64_t axes[TN_MAX_RANK], perm[TN_MAX_RANK];
-    if (groups < 1 || s.dim[0] % groups || s.rank + 1 > TN_MAX_RANK) onnx_refuse(c, "%lld groups", (long long)groups);
-    for (int i = 0; i < n; i++) axes[i] = i + 2, parts.dim[i + 3] = s.dim[i + 2];
-    parts.rank++;
-    parts.dim[0] = groups, parts.dim[1] = s.dim[0] / groups, parts.dim[2] = s.dim[1];
-    for (int i = 0; i < parts.rank; i++) perm[i] = i == 1 ? 2 : i == 2 ? 1 : i;
-    out.dim[0] = groups * s.dim[1], out.dim[1] = s.dim[0] / groups;
-    return tn_reshape(tn_permute(tn_reshape(tn_flip(onnx_t(c, 1), axes, n), parts), perm, parts.rank), out);
-}
+/* ---- transposed ---- */
 
 /* What the transposed form cuts off at both ends of axis i. */
 static void cut_ends(onnx_call *c, onnx_windows *w, int i, int64_t extra, const int64_t *shape) {
@@ -100,30 +73,36 @@ static void read_transposed(onnx_call *c, onnx_windows *w, int64_t *extra) {
     }
 }
 
+/* Channels first as channels last: [N,C,..] to [N,..,C], or back; of weights [C,O/G,..] to [..,C,O/G]. */
+static tn_tensor channels_last(tn_tensor x, int n, bool back) {
+    int64_t perm[TN_MAX_RANK];
+    for (int i = 0; i < n; i++) perm[i + 1 + back] = i + 2 - back;
+    perm[0] = 0, perm[back ? 1 : n + 1] = back ? n + 1 : 1;
+    return tn_permute(x, perm, n + 2);
+}
+static tn_tensor weights_last(tn_tensor w, int n) {
+    int64_t perm[TN_MAX_RANK];
+    for (int i = 0; i < n; i++) perm[i] = i + 2;
+    perm[n] = 0, perm[n + 1] = 1;
+    return tn_permute(w, perm, n + 2);
+}
+
 void onnx_op_conv_transpose(onnx_call *c) {
     onnx_windows w;
-    int64_t extra[TN_MAX_RANK], groups = onnx_attr_int(c, "group", 1);
+    int64_t extra[TN_MAX_RANK], more[TN_MAX_RANK] = { 0 }, none[TN_MAX_RANK] = { 0 }, start[TN_MAX_RANK] = { 0 };
+    tn_nn_conv_transpose_opts o = { .groups = onnx_attr_int(c, "group", 1) };
     read_transposed(c, &w, extra);
-    tn_tensor x = onnx_t(c, 0), weights = turn_weights(c, groups, w.n);
-    int rank = w.n + 2;
-    int64_t before[TN_MAX_RANK] = { 0 }, after[TN_MAX_RANK] = { 0 }, start[TN_MAX_RANK] = { 0 };
-    for (int i = 0; i < w.n; i++) {
-        int64_t edge = (w.kernel[i] - 1) * w.dilation[i];
-        x = spread(x, i + 2, w.stride[i]);
-        before[i + 2] = edge, after[i + 2] = edge + extra[i];
-        w.in[i] = (w.in[i] - 1) * w.stride[i] + 1 + 2 * edge + extra[i];
+    if (w.n > 3) onnx_refuse(c, "images of %d axes", w.n);
+    for (int i = 0; i < w.n; i++) o.stride[i] = w.stride[i], o.dilation[i] = w.dilation[i];
+    o.weights = weights_last(onnx_t(c, 1), w.n);
+    tn_tensor y = channels_last(tn_nn_conv_transpose(channels_last(onnx_t(c, 0), w.n, false), o, NULL), w.n, true);
+    tn_shape s = tn_tensor_shape(y);
+    if (s.rank < 0) onnx_refuse_graph(c);
+    for (int i = 0; i < w.n; i++) { /* extra elements at the end are zeros, as are those that a given shape asks for */
         start[i + 2] = w.before[i];
-        w.stride[i] = 1, w.before[i] = w.after[i] = 0;
+        int64_t stop = w.before[i] + w.out[i];
+        more[i + 2] = stop > s.dim[i + 2] ? stop - s.dim[i + 2] : 0, s.dim[i + 2] = stop;
     }
-    tn_shape stop = onnx_shape(c, 0), cut = { .rank = rank };
-    int64_t more[TN_MAX_RANK] = { 0 }, none[TN_MAX_RANK] = { 0 };
-    for (int i = 0; i < w.n; i++) {
-        cut.dim[i + 2] = start[i + 2] + w.out[i];
-        w.out[i] = w.in[i] - (w.kernel[i] - 1) * w.dilation[i];
-        if (cut.dim[i + 2] > w.out[i]) more[i + 2] = cut.dim[i + 2] - w.out[i];
-    }
-    tn_tensor y = onnx_convolve(c, tn_pad(x, before, after, rank, 0), weights, &w, groups);
-    cut.dim[0] = stop.dim[0], cut.dim[1] = onnx_shape(c, 1).dim[1] * groups;
-    y = tn_slice(tn_pad(y, none, more, rank, 0), start, cut.dim, NULL, rank);
+    y = tn_slice(tn_pad(y, none, more, w.n + 2, 0), start, s.dim, NULL, w.n + 2);
     onnx_put(c, 0, add_bias(c, y), ELEM_NONE);
 }

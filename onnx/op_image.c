@@ -5,115 +5,24 @@
 
 /* ---- GridSample ---- */
 
-typedef enum { PAD_ZEROS, PAD_BORDER, PAD_REFLECTION } grid_padding;
-typedef struct grid {
-    tn_shape x, g; /* [N,C,H,W], [N,Ho,Wo,2] */
-    grid_padding padding;
-    bool align;
-    tn_tensor rows; /* [N*H*W,C] */
-} grid;
-
-static tn_tensor between(tn_tensor x, double lo, double hi) {
-    return tn_min(tn_max(x, onnx_scalar(x, lo)), onnx_scalar(x, hi));
-}
-
-/* Mirrored at the borders of an axis of n elements until it lies within. */
-static tn_tensor reflect(const grid *g, tn_tensor x, int64_t n) {
-    double lo = g->align ? 0 : -0.5, span = g->align ? (double)(n - 1) : (double)n;
-    if (span == 0) return tn_mul_scalar(x, 0);
-    tn_tensor d = tn_abs(tn_add_scalar(x, -lo)), turns = tn_floor(tn_div(d, onnx_scalar(d, span))),
-              rest = tn_sub(d, tn_mul_scalar(turns, span));
-    tn_tensor odd = tn_ne(tn_mod(turns, onnx_scalar(turns, 2)), onnx_scalar(turns, 0));
-    return between(tn_add_scalar(tn_select(odd, tn_sub(onnx_scalar(rest, span), rest), rest), lo), 0, (double)(n - 1));
-}
-static tn_tensor within(const grid *g, tn_tensor x, int64_t n) {
-    return g->padding == PAD_BORDER ? between(x, 0, (double)(n - 1)) : g->padding == PAD_REFLECTION ? reflect(g, x, n) : x;
-}
-
-/* The elements at whole places (y, x): [N,Ho,Wo,C]; 0 outside. */
-static tn_tensor pixels(onnx_call *c, const grid *g, tn_tensor y, tn_tensor x) {
-    int64_t h = g->x.dim[2], w = g->x.dim[3];
-    tn_shape s = tn_tensor_shape(x), wide = s;
-    tn_tensor zero = onnx_scalar(x, 0), iy, ix, at;
-    tn_tensor in = tn_and(tn_and(tn_ge(x, zero), tn_le(x, onnx_scalar(x, (double)(w - 1)))),
-                          tn_and(tn_ge(y, zero), tn_le(y, onnx_scalar(y, (double)(h - 1)))));
-    iy = tn_cast(between(y, 0, (double)(h - 1)), TN_I64), ix = tn_cast(between(x, 0, (double)(w - 1)), TN_I64);
-    at = tn_add(tn_mul_scalar(tn_iota(c->g, TN_I64, s, 0), (double)(h * w)), tn_add(tn_mul_scalar(iy, (double)w), ix));
-    if (s.rank < 0) return x;
-    wide.dim[wide.rank++] = 1;
-    tn_tensor v = tn_gather(g->rows, at, 0);
-    return tn_select(tn_reshape(in, wide), v, onnx_scalar(v, 0));
-}
-static tn_tensor weighted(tn_tensor v, tn_tensor w) {
-    tn_shape s = tn_tensor_shape(w);
-    if (s.rank < 0) return v;
-    s.dim[s.rank++] = 1;
-    return tn_mul(v, tn_reshape(w, s));
-}
-
-static tn_tensor sample_linear(onnx_call *c, const grid *g, tn_tensor y, tn_tensor x) {
-    tn_tensor y0 = tn_floor(y), x0 = tn_floor(x), fy = tn_sub(y, y0), fx = tn_sub(x, x0), sum = { .graph = NULL };
-    for (int i = 0; i < 4; i++) {
-        tn_tensor wy = i / 2 ? fy : tn_sub(onnx_scalar(fy, 1), fy), wx = i % 2 ? fx : tn_sub(onnx_scalar(fx, 1), fx);
-        tn_tensor v = weighted(pixels(c, g, tn_add_scalar(y0, i / 2), tn_add_scalar(x0, i % 2)), tn_mul(wy, wx));
-        sum = i ? tn_add(sum, v) : v;
-    }
-    return sum;
-}
-/* Keys' cubic with a = -3/4, d: distance from the element. */
-static tn_tensor cubic(tn_tensor d, bool near) {
-    double a = -0.75;
-    d = tn_abs(d);
-    tn_tensor d2 = tn_mul(d, d), d3 = tn_mul(d2, d);
-    if (near) return tn_add_scalar(tn_add(tn_mul_scalar(d3, a + 2), tn_mul_scalar(d2, -(a + 3))), 1);
-    return tn_add_scalar(tn_add(tn_add(tn_mul_scalar(d3, a), tn_mul_scalar(d2, -5 * a)), tn_mul_scalar(d, 8 * a)), -4 * a);
-}
-static tn_tensor sample_cubic(onnx_call *c, const grid *g, tn_tensor y, tn_tensor x) {
-    tn_tensor y0 = tn_floor(y), x0 = tn_floor(x), sum = { .graph = NULL };
-    for (int i = -1; i < 3; i++)
-        for (int j = -1; j < 3; j++) {
-            tn_tensor ay = tn_add_scalar(y0, i), ax = tn_add_scalar(x0, j);
-            tn_tensor w = tn_mul(cubic(tn_sub(y, ay), i == 0 || i == 1), cubic(tn_sub(x, ax), j == 0 || j == 1));
-            tn_tensor v = weighted(pixels(c, g, within(g, ay, g->x.dim[2]), within(g, ax, g->x.dim[3])), w);
-            sum = sum.graph ? tn_add(sum, v) : v;
-        }
-    return sum;
-}
-
-/* Coordinate k of the grid, from -1 .. 1 to places along an axis of n elements. */
-static tn_tensor coordinate(onnx_call *c, const grid *g, int k, int64_t n) {
-    int64_t start[4] = { 0, 0, 0, k }, stop[4] = { g->g.dim[0], g->g.dim[1], g->g.dim[2], k + 1 };
-    tn_tensor v = tn_reshape(tn_slice(onnx_accurate(onnx_t(c, 1)), start, stop, NULL, 4), onnx_dims(g->g.dim, 3));
-    double size = (double)n;
-    if (g->align) return tn_mul_scalar(tn_add_scalar(v, 1), (size - 1) / 2);
-    return tn_mul_scalar(tn_add_scalar(tn_mul_scalar(tn_add_scalar(v, 1), size), -1), 0.5);
-}
-
 void onnx_op_grid_sample(onnx_call *c) {
-    grid g = { .x = onnx_shape(c, 0), .g = onnx_shape(c, 1), .align = onnx_attr_int(c, "align_corners", 0) };
-    bool nearest = onnx_attr_is(c, "mode", "bilinear", "nearest"),
-         third = onnx_attr_is(c, "mode", "bilinear", "bicubic") || onnx_attr_is(c, "mode", "bilinear", "cubic");
-    if (!nearest && !third && !onnx_attr_is(c, "mode", "bilinear", "bilinear") &&
-        !onnx_attr_is(c, "mode", "bilinear", "linear"))
+    tn_shape x = onnx_shape(c, 0), at = onnx_shape(c, 1);
+    tn_nn_grid_opts o = { .mode = TN_NN_LINEAR, .align_corners = (int)onnx_attr_int(c, "align_corners", 0) };
+    if (onnx_attr_is(c, "mode", "bilinear", "nearest"))
+        o.mode = TN_NN_NEAREST;
+    else if (onnx_attr_is(c, "mode", "bilinear", "bicubic") || onnx_attr_is(c, "mode", "bilinear", "cubic"))
+        o.mode = TN_NN_CUBIC;
+    else if (!onnx_attr_is(c, "mode", "bilinear", "bilinear") && !onnx_attr_is(c, "mode", "bilinear", "linear"))
         onnx_refuse(c, "attribute mode");
-    g.padding = onnx_attr_is(c, "padding_mode", "zeros", "border")       ? PAD_BORDER
-                : onnx_attr_is(c, "padding_mode", "zeros", "reflection") ? PAD_REFLECTION
-                                                                         : PAD_ZEROS;
-    if (g.padding == PAD_ZEROS && !onnx_attr_is(c, "padding_mode", "zeros", "zeros")) onnx_refuse(c, "attribute padding_mode");
-    if (g.x.rank != 4 || g.g.rank != 4 || g.g.dim[3] != 2 || g.g.dim[0] != g.x.dim[0]) onnx_refuse(c, "its shapes");
-    int64_t n = g.x.dim[0], channels = g.x.dim[1], h = g.x.dim[2], w = g.x.dim[3];
-    if (h < 1 || w < 1) onnx_refuse(c, "an empty image");
-    g.rows = tn_reshape(tn_permute(onnx_accurate(onnx_t(c, 0)), TN_INTS(0, 2, 3, 1)), TN_DIMS(n * h * w, channels));
-    tn_tensor x = coordinate(c, &g, 0, w), y = coordinate(c, &g, 1, h), v;
-    if (third) {
-        v = sample_cubic(c, &g, y, x);
-    } else if (nearest) {
-        v = pixels(c, &g, within(&g, tn_round(y), h), within(&g, tn_round(x), w));
-    } else {
-        v = sample_linear(c, &g, within(&g, y, h), within(&g, x, w));
-    }
-    v = tn_permute(v, TN_INTS(0, 3, 1, 2));
-    onnx_put(c, 0, tn_cast(v, onnx_elem_dtype(onnx_elem(c, 0))), ELEM_NONE);
+    o.padding = onnx_attr_is(c, "padding_mode", "zeros", "border")       ? TN_NN_GRID_BORDER
+                : onnx_attr_is(c, "padding_mode", "zeros", "reflection") ? TN_NN_GRID_REFLECTION
+                                                                         : TN_NN_GRID_ZEROS;
+    if (o.padding == TN_NN_GRID_ZEROS && !onnx_attr_is(c, "padding_mode", "zeros", "zeros"))
+        onnx_refuse(c, "attribute padding_mode");
+    if (x.rank != 4 || at.rank != 4 || at.dim[3] != 2 || at.dim[0] != x.dim[0]) onnx_refuse(c, "its shapes");
+    if (x.dim[2] < 1 || x.dim[3] < 1) onnx_refuse(c, "an empty image");
+    tn_tensor y = tn_nn_grid_sample(tn_permute(onnx_t(c, 0), TN_INTS(0, 2, 3, 1)), onnx_t(c, 1), o);
+    onnx_put(c, 0, tn_permute(y, TN_INTS(0, 3, 1, 2)), ELEM_NONE);
 }
 
 /* ---- MaxUnpool: indices count in the image that the windows say, which a given shape extends at its ends ---- */

@@ -43,11 +43,10 @@ static void cubic_weights(double a, double f, double w[4]) {
     }
 }
 
-enum { MAX_TAPS = 4 };
-typedef struct taps {
+typedef struct taps { /* tap k of position i is k * positions + i */
     int n;
-    int64_t *at[MAX_TAPS];
-    double *weight[MAX_TAPS];
+    int64_t positions, *at;
+    double *weight;
     bool *outside, any_outside;
 } taps;
 
@@ -60,30 +59,25 @@ static void taps_at(onnx_call *c, const resize *r, int axis, int64_t i, taps *t)
         int64_t at = first + k;
         if (r->exclude && t->n > 1 && (at < 0 || at >= n)) w[k] = 0;
         sum += w[k];
-        t->at[k][i] = at < 0 ? 0 : at >= n ? n - 1 : at;
+        t->at[k * t->positions + i] = at < 0 ? 0 : at >= n ? n - 1 : at;
     }
-    for (int k = 0; k < t->n; k++) t->weight[k][i] = r->exclude && sum != 0 ? w[k] / sum : w[k];
+    for (int k = 0; k < t->n; k++) t->weight[k * t->positions + i] = r->exclude && sum != 0 ? w[k] / sum : w[k];
     t->outside[i] = r->crop && (x < 0 || x > (double)(n - 1));
     t->any_outside |= t->outside[i];
 }
 
 static tn_tensor resize_axis(onnx_call *c, const resize *r, int axis, tn_tensor x) {
-    taps t = { .n = r->cubic ? 4 : r->linear ? 2 : 1 };
-    int64_t m = r->out.dim[axis], dims[TN_MAX_RANK];
+    taps t = { .n = r->cubic ? 4 : r->linear ? 2 : 1, .positions = r->out.dim[axis] };
+    int64_t m = t.positions, dims[TN_MAX_RANK];
     if (m > 1 << 20) onnx_refuse(c, "%lld elements along an axis", (long long)m);
     if (r->in.dim[axis] < 1) onnx_refuse(c, "an empty axis");
-    for (int k = 0; k < t.n; k++)
-        t.at[k] = ONNX_NEW(c->im->env, int64_t, m + 1), t.weight[k] = ONNX_NEW(c->im->env, double, m + 1);
+    t.at = ONNX_NEW(c->im->env, int64_t, t.n * m + 1), t.weight = ONNX_NEW(c->im->env, double, t.n *m + 1);
     t.outside = ONNX_NEW(c->im->env, bool, m + 1);
     for (int64_t i = 0; i < m; i++) taps_at(c, r, axis, i, &t);
     for (int i = 0; i < r->in.rank; i++) dims[i] = i == axis ? m : 1;
+    tn_tensor y = t.n > 1 ? tn_nn_resample(x, axis, m, t.n, t.at, t.weight)
+                          : tn_gather(x, onnx_ints_const(c, t.at, (int)m), axis); /* also of whole numbers */
     tn_shape along = onnx_dims(dims, r->in.rank);
-    tn_tensor y = { .graph = NULL };
-    for (int k = 0; k < t.n; k++) {
-        tn_tensor part = tn_gather(x, onnx_ints_const(c, t.at[k], (int)m), axis);
-        if (t.n > 1) part = tn_mul(part, tn_cast(tn_const(c->g, TN_F64, along, t.weight[k]), tn_tensor_dtype(x)));
-        y = k ? tn_add(y, part) : part;
-    }
     if (t.any_outside) y = tn_select(tn_const(c->g, TN_BOOL, along, t.outside), onnx_scalar(y, r->extrapolation), y);
     return y;
 }

@@ -324,6 +324,10 @@ TN_API tn_tensor tn_flip(tn_tensor x, const int64_t *axes, int n_axes);
  * window offsets are appended as new last axes, in the order of `axes`. */
 TN_API tn_tensor tn_window(tn_tensor x, const int64_t *axes, const int64_t *size, const int64_t *stride,
                            const int64_t *dilation, int n_axes);
+/* The adjoint of tn_window: every window element is added back to where it came from, in a tensor of the given shape, whose
+ * windows x has the shape of. */
+TN_API tn_tensor tn_fold(tn_tensor x, const int64_t *axes, const int64_t *size, const int64_t *stride, const int64_t *dilation,
+                         int n_axes, tn_shape shape);
 TN_API tn_tensor tn_concat(const tn_tensor *xs, int n, int axis);
 
 /* Contraction: out = batch axes, free axes of a, free axes of b. Accumulates in f32 for f16 and bf16. */

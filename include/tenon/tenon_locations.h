@@ -63,6 +63,7 @@ static inline tn_tensor tn_einsum_at_(const char *where, const char *spec, const
 #define tn_slice(x, ...) (tn_slice)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_flip(x, ...) (tn_flip)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_window(x, ...) (tn_window)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_fold(x, ...) (tn_fold)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_dot(x, ...) (tn_dot)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_matmul(x, ...) (tn_matmul)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_gather(x, ...) (tn_gather)(tn_at(x, TN_HERE), __VA_ARGS__)

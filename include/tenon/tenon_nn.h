@@ -69,6 +69,79 @@ typedef struct {
  * with several takes a program for each. */
 TN_API tn_tensor tn_nn_fractional_max_pool(tn_tensor x /* f[N,..image..,C] */, tn_nn_fractional_pool_opts opts);
 
+/* ---- images the other way, and of other sizes ---- */
+
+typedef struct {
+    int64_t out_channels;                                  /* of weights that are given: theirs */
+    int64_t kernel[3], stride[3], padding[3], dilation[3]; /* as of tn_nn_conv_opts */
+    int64_t output_padding[3]; /* elements more at the end; a 0 repeats the axis before, -1 is none on that axis */
+    int64_t groups;            /* 0 = 1 */
+    int no_bias;
+    tn_tensor weights, bias; /* when their graphs are set: use these f[..kernel..,C,out/groups], f[out] (without it: none) */
+} tn_nn_conv_transpose_opts;
+/* The adjoint of a convolution, over 1 to 3 axes: f[N,..image..,C] -> f[N,..(d-1) stride + (k-1) dilation + 1 - 2 padding +
+ * output_padding..,out]. Parameters "<name>/w" and "<name>/b" start uniform in +-1/sqrt(out/groups * kernel size). */
+TN_API tn_tensor tn_nn_conv_transpose(tn_tensor x, tn_nn_conv_transpose_opts opts, const char *name);
+/* The windows that pools and convolutions see: f[N,..image..,C] -> f[N,..positions..,..kernel..,C]; outside are zeros. */
+TN_API tn_tensor tn_nn_unfold(tn_tensor x, tn_nn_pool_opts opts);
+/* Its adjoint: every element of the windows is added to the image element it is of, f[N,..image..,C]. image: the sizes; a 0
+ * repeats the one before. */
+TN_API tn_tensor tn_nn_fold(tn_tensor x /* f[N,..positions..,..kernel..,C] */, const int64_t image[3], tn_nn_pool_opts opts);
+/* f[N,..d..,C r^n] -> f[N,..d r..,C] over n image axes, and back: channel c r^n + i r + j gives element (i, j) of a block (Shi
+ * et al. 2016, arXiv:1609.05158). */
+TN_API tn_tensor tn_nn_pixel_shuffle(tn_tensor x, int64_t r);
+TN_API tn_tensor tn_nn_pixel_unshuffle(tn_tensor x, int64_t r);
+
+/* Pools to `out` positions (a 0 repeats the axis before): position i has the elements floor(i d / out) .. ceil((i+1) d / out).
+ */
+TN_API tn_tensor tn_nn_adaptive_avg_pool(tn_tensor x /* f[N,..image..,C] */, const int64_t out[3]);
+TN_API tn_tensor tn_nn_adaptive_max_pool(tn_tensor x /* f[N,..image..,C] */, const int64_t out[3]);
+
+typedef enum { TN_NN_NEAREST, TN_NN_NEAREST_EXACT, TN_NN_LINEAR, TN_NN_CUBIC } tn_nn_interpolation;
+typedef struct {
+    int64_t out[3]; /* sizes of the image; a 0 repeats the axis before */
+    tn_nn_interpolation mode;
+    int align_corners; /* the first and the last element stay where they are; else elements are areas, (i + 0.5) d / out - 0.5
+                        */
+    int antialias;     /* LINEAR and CUBIC: filters as wide as a position, where the image becomes smaller */
+} tn_nn_interpolate_opts;
+/* NEAREST takes element floor(i d / out), NEAREST_EXACT floor((i + 0.5) d / out); CUBIC is Keys' with a = -3/4, with
+ * antialiasing -1/2. Along one axis after the other. */
+TN_API tn_tensor tn_nn_interpolate(tn_tensor x /* f[N,..image..,C] */, tn_nn_interpolate_opts opts);
+/* What interpolations are made of: n positions along axis, each the sum over k of weight[k*n+i] * x[at[k*n+i]]. weight NULL:
+ * the elements themselves, for n_taps 1. */
+TN_API tn_tensor tn_nn_resample(tn_tensor x, int axis, int64_t n, int n_taps, const int64_t *at, const double *weight);
+
+typedef enum { TN_NN_GRID_ZEROS, TN_NN_GRID_BORDER, TN_NN_GRID_REFLECTION } tn_nn_grid_padding;
+typedef struct {
+    tn_nn_interpolation mode; /* NEAREST rounds halves to even, as NEAREST_EXACT does */
+    tn_nn_grid_padding padding;
+    int align_corners; /* -1 and 1 are the middles of the outermost elements; else their outer borders */
+} tn_nn_grid_opts;
+/* Elements at places (x, y) in -1 .. 1 (Jaderberg et al. 2015, arXiv:1506.02025): f[N,Ho,Wo,C]. */
+TN_API tn_tensor tn_nn_grid_sample(tn_tensor x /* f[N,H,W,C] */, tn_tensor places /* f[N,Ho,Wo,2] */, tn_nn_grid_opts opts);
+
+typedef struct {
+    int64_t out[2]; /* bins along H and W */
+    double scale;   /* from coordinates of boxes to elements; 0 = 1 */
+    int samples;    /* along each axis of a bin */
+    int half_pixel; /* elements are areas: coordinates less 0.5; else boxes are at least 1 wide */
+    int max;        /* the largest weighted neighbour of a bin's samples; 0: their mean */
+} tn_nn_roi_opts;
+/* Regions of images in bins (He et al. 2017, arXiv:1703.06870): f[R,out,out,C]. */
+TN_API tn_tensor tn_nn_roi_align(tn_tensor x /* f[N,H,W,C] */, tn_tensor boxes /* f[R,4]: x1 y1 x2 y2 */,
+                                 tn_tensor batch /* i[R]: which image */, tn_nn_roi_opts opts);
+
+typedef struct {
+    double iou; /* boxes that share more than this part of their union with a better one are left out */
+    double score;
+    int has_score; /* boxes must have more than .score */
+} tn_nn_nms_opts;
+/* The best boxes of each row, best first, that do not overlap: i64[B,most], -1 behind the count (out_count i64[B], may be
+ * NULL). A loop of `most` steps (up to 8 are written out, for devices without loops). No gradient. */
+TN_API tn_tensor tn_nn_nms(tn_tensor boxes /* f[B,N,4]: y1 x1 y2 x2 */, tn_tensor scores /* f[B,N] */, int64_t most,
+                           tn_nn_nms_opts opts, tn_tensor *out_count);
+
 /* i32 or i64[..] -> f32[..,dim]: rows of the table "<name>/w" f32[n_rows,dim], which starts standard normal. */
 TN_API tn_tensor tn_nn_embedding(tn_tensor index, int64_t n_rows, int64_t dim, const char *name);
 
@@ -349,6 +422,18 @@ static inline tn_tensor *tn_nn_list_at_(tn_tensor *xs, int n, const char *where)
 #define tn_nn_max_pool(x, ...) (tn_nn_max_pool)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_avg_pool(x, ...) (tn_nn_avg_pool)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_fractional_max_pool(x, ...) (tn_nn_fractional_max_pool)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_conv_transpose(x, ...) (tn_nn_conv_transpose)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_unfold(x, ...) (tn_nn_unfold)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_fold(x, ...) (tn_nn_fold)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_pixel_shuffle(x, ...) (tn_nn_pixel_shuffle)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_pixel_unshuffle(x, ...) (tn_nn_pixel_unshuffle)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_adaptive_avg_pool(x, ...) (tn_nn_adaptive_avg_pool)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_adaptive_max_pool(x, ...) (tn_nn_adaptive_max_pool)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_interpolate(x, ...) (tn_nn_interpolate)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_resample(x, ...) (tn_nn_resample)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_grid_sample(x, ...) (tn_nn_grid_sample)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_roi_align(x, ...) (tn_nn_roi_align)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_nms(x, ...) (tn_nn_nms)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_embedding(x, ...) (tn_nn_embedding)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_dropout(x, ...) (tn_nn_dropout)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_layer_norm(x, ...) (tn_nn_layer_norm)(tn_at(x, TN_HERE), __VA_ARGS__)

@@ -289,6 +289,30 @@ tn_tensor tn_window(tn_tensor x, const int64_t *axes, const int64_t *size, const
                      &(list_args){ .a = axes, .b = size, .c = stride, .d = dilation, .n = n_axes });
 }
 
+typedef struct fold_args {
+    list_args w;
+    tn_shape shape;
+} fold_args;
+static val build_fold(graph *g, const val *in, void *args) {
+    const fold_args *f = args;
+    const list_args *a = &f->w;
+    window_axis w[TN_MAX_RANK];
+    check_rank(g, &f->shape);
+    if (a->n < 0 || a->n > TN_MAX_RANK) FAIL(g, TN_ERR_INVAL, "the number of axes is %d", a->n);
+    if (a->n && (!a->a || !a->b)) FAIL(g, TN_ERR_INVAL, "%s is NULL for %d axes", a->a ? "size" : "axes", a->n);
+    check_axes(g, a->a, a->n, f->shape.rank);
+    for (int i = 0; i < f->shape.rank; i++)
+        if (!graph_is_dim(g, f->shape.dim[i])) FAIL(g, TN_ERR_INVAL, "dim %d is %lld", i, (long long)f->shape.dim[i]);
+    for (int i = 0; i < a->n; i++)
+        w[i] = (window_axis){ check_axis(g, a->a[i], f->shape.rank), a->b[i], a->c ? a->c[i] : 1, a->d ? a->d[i] : 1 };
+    return a->n ? graph_fold(g, in[0], w, a->n, f->shape.dim) : in[0];
+}
+tn_tensor tn_fold(tn_tensor x, const int64_t *axes, const int64_t *size, const int64_t *stride, const int64_t *dilation,
+                  int n_axes, tn_shape shape) {
+    return api_build(NULL, ONE("tn_fold", x), build_fold,
+                     &(fold_args){ { .a = axes, .b = size, .c = stride, .d = dilation, .n = n_axes }, shape });
+}
+
 typedef struct concat_args {
     int n, axis;
 } concat_args;
