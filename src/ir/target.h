@@ -9,12 +9,6 @@
 /* A line of text before each kernel of a program for GPUs: devices may compile what stands between two of them apart. */
 #define TARGET_NEXT_KERNEL "\n/* ---- */\n"
 
-/* A contraction's tile on a GPU, as tuning found it: rows and columns of a thread, threads along both, and the steps of the
- * contraction that shared memory holds. */
-typedef struct gpu_tile {
-    uint8_t rows, columns, down, across;
-    uint16_t steps;
-} gpu_tile;
 typedef struct ktuned {
     uint64_t key;         /* kernel_hash of the scalar form, from target.tuning_seed */
     const char *schedule; /* steps as text, which anybody may have written */
@@ -45,7 +39,6 @@ typedef struct target {
     const struct machine *machine;         /* what its row of machine/ says; NULL = as most are */
     const ktuning *tuning;                 /* schedules that were measured; NULL = none */
     uint64_t tuning_seed;                  /* whatever else they depend on: machine, code generator */
-    const gpu_tile *tile;                  /* GPU: of the kernel at hand; NULL = the model's */
     const struct schedule_list *schedules; /* given by hand, by kernel; NULL = none */
     int packed;     /* CPU: of words of narrow numbers that are multiplied at once (kernel.h), at most: 0, 2 or 4 */
     bool bf16_sums; /* CPU: one instruction adds the products of a word of two bf16 */

@@ -120,23 +120,6 @@ static void keep_cheapest(search *c, const candidate *x, void *ud) {
     if (x->cost < c->best.cost || (x->cost == c->best.cost && x->s.t[1] <= 8)) c->best = *x;
 }
 
-/* The shape that was asked for, when it is possible; the order of a sum depends on how many threads share it, and on the steps
- * that they do between them: these are the model's. The cost stays the model's, too, so that no other form of kernel is taken.
- */
-static void heed(search *c) {
-    const gpu_tile *asked = c->t->tile;
-    if (!asked || !gpu_is_power(asked->rows) || !gpu_is_power(asked->columns) || !gpu_is_power(asked->down) ||
-        !gpu_is_power(asked->across) || !gpu_is_power(asked->steps) || asked->rows > MAX_SIDE || asked->columns > MAX_SIDE)
-        return;
-    candidate x = {
-        .s = { .t = { asked->rows, asked->columns }, .n = { asked->down, asked->across }, .split_k = c->best.s.split_k },
-        .steps = asked->steps,
-        .cost = c->best.cost
-    };
-    x.s.b = tiler_block(&c->w, asked->steps);
-    if ((x.s.split_k == 1 || x.s.b.steps == c->best.s.b.steps) && is_possible(c, &x)) c->best = x;
-}
-
 static bool begin(search *c, const kernel *k, const target *t) {
     bool *needed[2];
     str why;
@@ -168,34 +151,29 @@ static void keep_several(search *c, const candidate *x, void *ud) {
     all->at[at] = *x;
 }
 
-const char *recipe_tile_text(gpu_tile x, arena *a) {
-    return arena_printf(a, "gpu_tile %d %d %d %d %d", x.rows, x.columns, x.down, x.across, x.steps);
+static const char *steps_of(const search *c, const candidate *x) {
+    const kernel *k = c->w.k;
+    const tile_shape *s = &x->s;
+    const char *depth = k->vars.at[tiler_at(&c->w, c->w.loops + c->w.n_loops - 1)->var].name;
+    str steps;
+    str_init(&steps, k->a);
+    for (int i = 0; i < 2; i++)
+        if (s->t[i] > 1) str_addf(&steps, "unroll_jam %s %d; ", k->vars.at[c->w.side[i].row].name, s->t[i]);
+    for (int i = 0; i < 2; i++) str_addf(&steps, "bind %s %d; ", k->vars.at[c->w.side[i].row].name, s->n[i]);
+    if (s->split_k > 1) str_addf(&steps, "split_k %s %d; ", depth, s->split_k);
+    str_addf(&steps, "pack_shared %s %lld; tile", depth, (long long)x->steps);
+    if (tiler_can_double(s)) str_add(&steps, "; pipeline 2");
+    return steps.s;
 }
 
-bool recipe_tile_read(const char *text, gpu_tile *out) {
-    static const int most[5] = { UINT8_MAX, UINT8_MAX, UINT8_MAX, UINT8_MAX, UINT16_MAX };
-    int v[5];
-    if (strncmp(text, "gpu_tile", 8) != 0) return false;
-    text += 8;
-    for (int i = 0; i < 5; i++) {
-        if (*text++ != ' ' || *text < '0' || *text > '9') return false;
-        for (v[i] = 0; *text >= '0' && *text <= '9' && v[i] <= most[i]; text++) v[i] = 10 * v[i] + *text - '0';
-        if (v[i] > most[i]) return false;
-    }
-    *out = (gpu_tile){ (uint8_t)v[0], (uint8_t)v[1], (uint8_t)v[2], (uint8_t)v[3], (uint16_t)v[4] };
-    return *text == 0;
-}
-
-int recipe_block_tiles(const kernel *k, const target *t, gpu_tile *out, int cap) {
+int recipe_block_tiles(const kernel *k, const target *t, const char **out, int cap) {
     search c;
     if (!begin(&c, k, t)) return 0;
     shapes all = { .at = ARENA_ARRAY(k->a, candidate, cap + 1), .cap = cap };
     each_shape(&c, keep_several, &all);
     for (int i = 0; i < all.n; i++) {
-        const tile_shape *s = &all.at[i].s;
-        int64_t steps = 8;
-        while (tiler_block(&c.w, steps).steps != s->b.steps) steps *= 2;
-        out[i] = (gpu_tile){ (uint8_t)s->t[0], (uint8_t)s->t[1], (uint8_t)s->n[0], (uint8_t)s->n[1], (uint16_t)steps };
+        if (all.at[i].s.b.steps == c.best.s.b.steps) all.at[i].steps = c.best.steps; /* the same block */
+        out[i] = steps_of(&c, &all.at[i]);
     }
     return all.n;
 }
@@ -203,18 +181,6 @@ int recipe_block_tiles(const kernel *k, const target *t, gpu_tile *out, int cap)
 bool recipe_block_tile(const kernel *k, const target *t, recipe_form *best) {
     search c;
     if (!begin(&c, k, t) || !(c.best.cost < best->cost)) return false;
-    best->cost = c.best.cost;
-    heed(&c);
-    const tile_shape *s = &c.best.s;
-    const char *depth = k->vars.at[tiler_at(&c.w, c.w.loops + c.w.n_loops - 1)->var].name;
-    str steps;
-    str_init(&steps, k->a);
-    for (int x = 0; x < 2; x++)
-        if (s->t[x] > 1) str_addf(&steps, "unroll_jam %s %d; ", k->vars.at[c.w.side[x].row].name, s->t[x]);
-    for (int x = 0; x < 2; x++) str_addf(&steps, "bind %s %d; ", k->vars.at[c.w.side[x].row].name, s->n[x]);
-    if (s->split_k > 1) str_addf(&steps, "split_k %s %d; ", depth, s->split_k);
-    str_addf(&steps, "pack_shared %s %lld; tile", depth, (long long)c.best.steps);
-    if (tiler_can_double(s)) str_add(&steps, "; pipeline 2");
-    best->steps = steps.s;
+    *best = (recipe_form){ c.best.cost, steps_of(&c, &c.best) };
     return true;
 }

@@ -12,35 +12,24 @@
 
 #include <stdlib.h>
 
-enum { MOST_GPU_TILES = 24 };
 #define HOPELESS 1.5 /* times the least prediction */
-
-static int list_gpu(const kernel *scalar, const target *t, const kernel *first, arena *a, recipe_candidate *out, int cap) {
-    gpu_tile tiles[MOST_GPU_TILES];
-    int n = recipe_gpu_tiles(kernel_clone(scalar, a), t, tiles, MOST_GPU_TILES), found = 0;
-    for (int i = 0; i < n && found < cap; i++) {
-        const char *text = recipe_tile_text(tiles[i], a);
-        kernel *k = recipe_kernel(kernel_clone(scalar, a), t, text, NULL);
-        bool known = kernel_equal(first, k);
-        for (int j = 0; j < found; j++) known = known || kernel_equal(out[j].k, k);
-        if (!known) out[found++] = (recipe_candidate){ .text = text, .k = k };
-    }
-    return found;
-}
 
 int recipe_candidates(const kernel *scalar, const target *t, const char *from, arena *a, recipe_candidate *out, int cap) {
     recipe_made made;
     kernel *first = recipe_kernel(kernel_clone(scalar, a), t, from, &made);
-    if (t->kind == TARGET_GPU) return list_gpu(scalar, t, first, a, out, cap);
     recipe_alternative *all = ARENA_ARRAY(a, recipe_alternative, cap + 1);
-    int n = recipe_alternatives(scalar, t, made.schedule, a, all, cap);
+    int n = (t->kind == TARGET_GPU ? recipe_gpu_alternatives : recipe_alternatives)(scalar, t, made.schedule, a, all, cap),
+        found = 0;
     for (int i = 0; i < n; i++) {
+        bool known = kernel_equal(first, all[i].k);
+        for (int j = 0; j < found; j++) known = known || kernel_equal(out[j].k, all[i].k);
+        if (known) continue;
         str text;
         str_init(&text, a);
         schedule_print_steps(all[i].s, &text);
-        out[i] = (recipe_candidate){ .text = text.s, .k = all[i].k };
+        out[found++] = (recipe_candidate){ .text = text.s, .k = all[i].k };
     }
-    return n;
+    return found;
 }
 
 static int by_prediction(const void *x, const void *y) {
@@ -58,11 +47,7 @@ int recipe_rank(const target *t, arena *a, recipe_candidate *all, int n) {
 }
 
 const char *recipe_change_text(const char *old, const char *text, arena *a) {
-    gpu_tile x;
     if (!strcmp(old, text)) return "as the recipe has it";
-    if (recipe_tile_read(text, &x))
-        return arena_printf(a, "tiles of %d x %d, %d x %d of a thread, %d steps", x.rows * x.down, x.columns * x.across, x.rows,
-                            x.columns, x.steps);
     schedule from = schedule_parse_steps(a, old, strlen(old), "recipe"),
              s = schedule_parse_steps(a, text, strlen(text), "tuning");
     return recipe_difference(&from, &s, a);

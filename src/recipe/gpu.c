@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-enum { MAX_PRIVATE = 16 /* elements of a thread's own arrays */, MANY_VARS = 40 };
+enum { MAX_PRIVATE = 16 /* elements of a thread's own arrays */, MANY_VARS = 40, MOST_TILES = 24 /* that tuning tries */ };
 
 static double trips(const kernel *k, int n) {
     double p = 1;
@@ -50,10 +50,22 @@ static void put_in_order(recipe *r) {
     if (r->k->vars.n > MANY_VARS) recipe_do(r, "reuse_variables");
 }
 
-int recipe_gpu_tiles(kernel *k, const target *t, gpu_tile *out, int cap) {
-    recipe r = recipe_make(k, t);
-    put_in_order(&r);
-    return recipe_block_tiles(r.k, t, out, cap);
+int recipe_gpu_alternatives(const kernel *scalar, const target *t, const schedule *from, arena *a, recipe_alternative *out,
+                            int cap) {
+    const char *tiles[MOST_TILES];
+    recipe first = recipe_make(kernel_clone(scalar, a), t);
+    put_in_order(&first);
+    int n = recipe_block_tiles(first.k, t, tiles, MOST_TILES), found = 0;
+    for (int i = 0; i < n && found < cap; i++) {
+        recipe r = recipe_make(kernel_clone(scalar, a), t);
+        str why;
+        str_init(&why, a);
+        put_in_order(&r);
+        recipe_do_all(&r, tiles[i]);
+        finish(&r);
+        if (schedule_same_bits(scalar, from, r.s, &why)) out[found++] = (recipe_alternative){ r.s, r.k };
+    }
+    return found;
 }
 
 /* The threads of a block for rows, 0: not so, and what that costs; or one thread an iteration. */

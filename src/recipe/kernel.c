@@ -1,18 +1,10 @@
 /* kernel.c - the schedule of a kernel by its target. */
 #include "recipe/recipe.h"
 
-static kernel *on_gpu(kernel *k, const target *t, const char *measured, recipe_made *out) {
-    gpu_tile tile;
-    target own = *t;
-    if (measured && recipe_tile_read(measured, &tile)) own.tile = &tile, out->tuned = measured;
-    if (measured && !out->tuned) out->ignored = "it is no tile of a GPU";
-    return recipe_gpu(k, &own, &out->schedule);
-}
-
 /* The recipe's schedule first: what was measured must have its bits. */
 static kernel *by_recipe(kernel *k, const target *t, const char *measured, recipe_made *out) {
     kernel *scalar = measured ? kernel_clone(k, k->a) : NULL;
-    kernel *made = recipe_cpu(k, t, &out->schedule);
+    kernel *made = (t->kind == TARGET_GPU ? recipe_gpu : recipe_cpu)(k, t, &out->schedule);
     if (!measured) return made;
     kernel *other = recipe_tuned(scalar, t, out->schedule, measured, &out->schedule, &out->ignored);
     if (other) out->tuned = measured;
@@ -26,7 +18,7 @@ kernel *recipe_kernel(kernel *k, const target *t, const char *measured, recipe_m
     if (given)
         k = schedule_apply(k, given, t, &made.schedule);
     else
-        k = (t->kind == TARGET_GPU ? on_gpu : by_recipe)(k, t, measured, &made);
+        k = by_recipe(k, t, measured, &made);
     if (out) *out = made;
     return k;
 }

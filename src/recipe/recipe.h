@@ -57,7 +57,6 @@ bool recipe_transpose_tile(recipe *r);
 
 /* gpu.c: the schedule of a kernel for a GPU, and the kernel that it makes. *out may be NULL. */
 kernel *recipe_gpu(kernel *k, const target *t, const schedule **out);
-int recipe_gpu_tiles(kernel *k, const target *t, gpu_tile *out, int cap); /* as recipe_block_tiles; spoils the kernel */
 /* What a kernel could be on a GPU: steps, between semicolons, and what they would cost, in instructions of a thread. The
  * functions below change *best, and return true, where their steps cost less than what it has. In: scalar form. */
 typedef struct recipe_form {
@@ -65,11 +64,11 @@ typedef struct recipe_form {
     const char *steps;
 } recipe_form;
 void recipe_do_all(recipe *r, const char *steps);
-/* block_tile.c: a contraction in tiles of shared memory and registers; t->tile is heeded. */
+/* block_tile.c: a contraction in tiles of shared memory and registers. */
 bool recipe_block_tile(const kernel *k, const target *t, recipe_form *best);
-/* Shapes that such tiles could have, all with the same order of sums, the cheapest first; at most cap. 0 where there are none.
- */
-int recipe_block_tiles(const kernel *k, const target *t, gpu_tile *out, int cap);
+/* The steps for shapes that such tiles could have, all with the same order of sums, the cheapest first; at most cap. 0 where
+ * there are none. */
+int recipe_block_tiles(const kernel *k, const target *t, const char **out, int cap);
 struct tiler; /* loop/block_tile.h */
 /* Takes the row variables to tile: one that only operand a depends on and one for b; neighbours store along n. */
 bool recipe_tile_rows(struct tiler *w, bool *const needed[2]);
@@ -78,9 +77,6 @@ double recipe_tile_depth(const struct tiler *w);
 double recipe_tile_blocks(const struct tiler *w, double rows, double columns);
 /* tensorize.c: the same with matrix units, where the machine has them. */
 bool recipe_tensorize(const kernel *k, const target *t, recipe_form *best);
-/* "gpu_tile 16 8 4 16 8", and back: false where it is no such text. */
-const char *recipe_tile_text(gpu_tile x, arena *a);
-bool recipe_tile_read(const char *text, gpu_tile *out);
 
 /* attention.c: rows of two contractions with a softmax between them. */
 bool recipe_attention(const kernel *k, const target *t, recipe_form *best);
@@ -143,6 +139,9 @@ typedef struct recipe_alternative {
 } recipe_alternative;
 int recipe_alternatives(const kernel *scalar, const target *t, const schedule *from, arena *a, recipe_alternative *out,
                         int cap);
+/* gpu.c: the same for a GPU: other tiles of a contraction. */
+int recipe_gpu_alternatives(const kernel *scalar, const target *t, const schedule *from, arena *a, recipe_alternative *out,
+                            int cap);
 /* difference.c: "unroll_jam i1 3; no prefetch_rows": what s has that `from` has not. */
 const char *recipe_difference(const schedule *from, const schedule *s, arena *a);
 

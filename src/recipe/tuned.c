@@ -44,14 +44,14 @@ typedef struct attempt {
 } attempt;
 
 /* In memory of its own and with a guard of its own: whatever the text makes the steps do ends here. */
-static void attempt_text(attempt *x, const kernel *scalar, const schedule *model, const char *text) {
+static void attempt_text(attempt *x, const kernel *scalar, const target *t, const schedule *model, const char *text) {
     arena_init(&x->a, scalar->a->mem, &x->gd);
     if (GUARD_TRY(&x->gd)) {
         kernel *k = kernel_clone(scalar, &x->a);
         str why;
         str_init(&why, &x->a);
         const schedule *s = read(k, text);
-        x->possible = schedule_same_bits(scalar, model, s, &why) && schedule_try(&k, s, &why);
+        if (schedule_same_bits(scalar, model, s, &why)) schedule_apply(k, s, t, NULL), x->possible = true;
         snprintf(x->why, sizeof x->why, "%.399s", why.s);
     } else {
         snprintf(x->why, sizeof x->why, "%.399s", x->gd.err.text);
@@ -62,7 +62,7 @@ static void attempt_text(attempt *x, const kernel *scalar, const schedule *model
 kernel *recipe_tuned(kernel *k, const target *t, const schedule *model, const char *text, const schedule **out,
                      const char **why) {
     attempt x = { .possible = false };
-    attempt_text(&x, k, model, text);
+    attempt_text(&x, k, t, model, text);
     if (x.gd.err.code == TN_ERR_NOMEM) guard_fail(k->a->gd, TN_ERR_NOMEM, "%s", x.why);
     *why = x.possible ? NULL : arena_strdup(k->a, x.why);
     return x.possible ? schedule_apply(k, read(k, text), t, out) : NULL;
