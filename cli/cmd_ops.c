@@ -23,6 +23,7 @@ static const kind_row kind_rows[] = {
     { "elementwise float", FLOATS, "same", "operands broadcast", NULL },
     { "elementwise number", NUMBERS, "same", "operands broadcast", NULL },
     { "elementwise bits", "i8 i32 i64 u8 bool", "same", "operands broadcast", NULL },
+    { "elementwise integer", "i8 i32 i64 u8", "same", "operands broadcast", NULL },
     { "elementwise logic", "bool", "bool", "operands broadcast", NULL },
     { "elementwise compare", NUMBERS, "bool", "operands broadcast", NULL },
     { "elementwise any", ANY, "same", "operands broadcast", NULL },

@@ -207,7 +207,7 @@ void onnx_op_is_inf(onnx_call *c) {
     tn_tensor yes = up ? tn_eq(x, onnx_scalar(x, INFINITY)) : no;
     onnx_put(c, 0, down ? tn_or(yes, tn_eq(x, onnx_scalar(x, -INFINITY))) : yes, ELEM_BOOL);
 }
-void onnx_op_is_nan(onnx_call *c) { onnx_put(c, 0, tn_ne(onnx_t(c, 0), onnx_t(c, 0)), ELEM_BOOL); }
+void onnx_op_is_nan(onnx_call *c) { onnx_put(c, 0, tn_is_nan(onnx_t(c, 0)), ELEM_BOOL); }
 
 static void variadic(onnx_call *c, tn_tensor (*f)(tn_tensor, tn_tensor), bool mean) {
     check_equal_types(c);
@@ -227,8 +227,7 @@ void onnx_op_mod(onnx_call *c) {
     check_equal_types(c);
     tn_tensor a = onnx_t(c, 0), b = onnx_t(c, 1), y;
     if (onnx_attr_int(c, "fmod", 0) && onnx_elem(c, 0) != ELEM_U64) {
-        y = tn_mod(tn_abs(a), tn_abs(b));
-        y = tn_select(tn_lt(a, onnx_scalar(a, 0)), tn_neg(y), y);
+        y = tn_fmod(a, b);
     } else {
         y = onnx_elem(c, 0) == ELEM_U64 ? tn_sub(a, tn_mul(div_u64(a, b), b)) : tn_mod(a, b);
     }
@@ -272,42 +271,22 @@ void onnx_op_where(onnx_call *c) {
 
 /* ---- bits ---- */
 
-void onnx_op_bitwise_not(onnx_call *c) {
-    tn_tensor x = onnx_t(c, 0);
-    onnx_put(c, 0, onnx_wrap(tn_xor(x, onnx_scalar(x, onnx_elem(c, 0) == ELEM_U8 ? 255 : -1)), onnx_elem(c, 0)), ELEM_NONE);
-}
+void onnx_op_bitwise_not(onnx_call *c) { onnx_put(c, 0, onnx_wrap(tn_bit_not(onnx_t(c, 0)), onnx_elem(c, 0)), ELEM_NONE); }
 
-/* x of 64 bits without sign to the right: by one with a zero coming in, then by one less of what is positive now. */
-static tn_tensor shift_right_u64(tn_tensor x, tn_tensor by, tn_tensor powers) {
-    tn_tensor half = half_u64(x);
-    tn_tensor less = tn_max(tn_add_scalar(by, -1), zero(by));
-    return tn_select(tn_eq(by, zero(by)), x, tn_div(half, tn_gather(powers, less, 0)));
+/* uint64 is held with a sign, copies of which an arithmetic shift brings in at the top: they are masked away. */
+static tn_tensor shift_right_u64(tn_tensor x, tn_tensor by) {
+    tn_tensor above = tn_shift_left(onnx_scalar(x, -1), tn_sub(onnx_scalar(by, 64), by)), y = tn_shift_right(x, by);
+    tn_tensor inside = tn_eq(tn_and(by, onnx_scalar(by, -64)), onnx_scalar(by, 0));
+    return tn_select(inside, tn_and(y, tn_bit_not(above)), onnx_scalar(x, 0));
 }
-
-/* By a table of powers of two, 0 for those that the type does not hold: products and quotients are shifts. */
+/* What a type of fewer bits shifts out is above the bits that it keeps of the held one. */
 void onnx_op_bit_shift(onnx_call *c) {
-    int elem = onnx_elem(c, 0), bits = (int)onnx_elem_bytes(elem, 8);
-    bool is_signed = elem == ELEM_I8 || elem == ELEM_I16 || elem == ELEM_I32 || elem == ELEM_I64;
+    int elem = onnx_elem(c, 0);
     bool left = onnx_attr_is(c, "direction", "", "LEFT");
-    int64_t power[65] = { 0 };
     check_equal_types(c);
     if (!left && !onnx_attr_is(c, "direction", "", "RIGHT")) onnx_refuse(c, "attribute direction");
     if (elem == ELEM_BOOL || onnx_is_float(elem)) onnx_refuse(c, "operands of %s", onnx_elem_name(elem));
-    for (int i = 0; i < bits; i++) power[i] = (int64_t)((uint64_t)1 << i);
-    tn_tensor x = tn_cast(onnx_t(c, 0), TN_I64), by = tn_cast(onnx_t(c, 1), TN_I64);
-    by = tn_select(tn_lt(by, zero(by)), onnx_scalar(by, bits), tn_min(by, onnx_scalar(by, bits)));
-    tn_tensor powers = tn_const(c->g, TN_I64, TN_DIMS(65), power), p = tn_gather(powers, by, 0), y = tn_mul(x, p);
-    if (!left && is_signed) { /* rounded down; -x - 1 has the bits of x turned */
-        tn_tensor minus = onnx_scalar(x, -1), plain = tn_lt(x, zero(x));
-        tn_tensor size = tn_select(plain, tn_sub(minus, x), x), q = tn_div(size, p); /* 0 for p = 0 */
-        if (bits == 64) q = tn_select(tn_lt(p, zero(p)), zero(q), q);
-        onnx_put(c, 0, tn_cast(tn_select(plain, tn_sub(minus, q), q), onnx_elem_dtype(elem)), ELEM_NONE);
-        return;
-    }
-    if (!left && elem != ELEM_U64) y = tn_div(x, p); /* 0 for p = 0 */
-    if (!left && elem == ELEM_U64) y = shift_right_u64(x, by, powers);
-    if (left && elem == ELEM_I8) y = onnx_wrap_bits(y, 8, true);
-    if (left && elem == ELEM_U8) y = onnx_wrap_bits(y, 8, false);
-    if (left && elem == ELEM_I32) y = onnx_wrap_bits(y, 32, true);
-    onnx_put(c, 0, onnx_wrap(tn_cast(y, onnx_elem_dtype(elem)), elem), ELEM_NONE);
+    tn_tensor x = onnx_t(c, 0), by = onnx_t(c, 1);
+    tn_tensor y = left ? tn_shift_left(x, by) : elem == ELEM_U64 ? shift_right_u64(x, by) : tn_shift_right(x, by);
+    onnx_put(c, 0, onnx_wrap(y, elem), ELEM_NONE);
 }

@@ -98,6 +98,65 @@ static const char *mod_of(saver *s, const operands *o) {
 static const char *rsqrt_of(saver *s, const operands *o) {
     return SAVE(s, .op = "Reciprocal", .in = { SAVE(s, .op = "Sqrt", .in = { o->x }) });
 }
+static const char *exp2_of(saver *s, const operands *o) { return two(s, "Pow", save_number(s, o->t, 2, o->rank), o->x); }
+static const char *log2_of(saver *s, const operands *o) {
+    return two(s, "Mul", SAVE(s, .op = "Log", .in = { o->x }), save_number(s, o->t, 1.4426950408889634, o->rank));
+}
+/* ONNX has nothing that is accurate where erf is near 1. */
+static const char *erfc_of(saver *s, const operands *o) {
+    return two(s, "Sub", save_number(s, o->t, 1, o->rank), SAVE(s, .op = "Erf", .in = { o->x }));
+}
+/* The larger absolute value, and the smaller one divided by it; both 0: 0. */
+static const char *ratio(saver *s, const operands *o, const char **larger) {
+    const char *a = SAVE(s, .op = "Abs", .in = { o->x }), *b = SAVE(s, .op = "Abs", .in = { o->y });
+    const char *none = save_number(s, o->t, 0, o->rank), *m = two(s, "Max", a, b), *zero = two(s, "Equal", m, none);
+    *larger = m;
+    return two(s, "Div", two(s, "Min", a, b), where(s, zero, save_number(s, o->t, 1, o->rank), m));
+}
+static const char *hypot_of(saver *s, const operands *o) {
+    const char *m, *q = ratio(s, o, &m);
+    const char *square = two(s, "Add", two(s, "Mul", q, q), save_number(s, o->t, 1, o->rank));
+    return two(s, "Mul", m, SAVE(s, .op = "Sqrt", .in = { square }));
+}
+static const char *atan2_of(saver *s, const operands *o) {
+    const char *m, *r = SAVE(s, .op = "Atan", .in = { ratio(s, o, &m) }), *none = save_number(s, o->t, 0, o->rank);
+    const char *steep = two(s, "Less", SAVE(s, .op = "Abs", .in = { o->y }), SAVE(s, .op = "Abs", .in = { o->x }));
+    r = where(s, steep, two(s, "Sub", save_number(s, o->t, 1.5707963267948966, o->rank), r), r);
+    r = where(s, two(s, "Less", o->y, none), two(s, "Sub", save_number(s, o->t, 3.141592653589793, o->rank), r), r);
+    return where(s, two(s, "Less", o->x, none), SAVE(s, .op = "Neg", .in = { r }), r);
+}
+
+/* 2 to the power y, 1 where that is no positive number of the type: there `far` holds. */
+static const char *power_of_two(saver *s, const operands *o, const char **far) {
+    int64_t bits = o->t == TN_I64 ? 63 : 31, *powers = ONNX_NEW(s->env, int64_t, 63);
+    powers[0] = 1;
+    for (int i = 1; i < bits; i++) powers[i] = 2 * powers[i - 1];
+    const char *most = save_number(s, o->t, (double)(bits - 1), o->rank), *none = save_number(s, o->t, 0, o->rank);
+    *far = two(s, "Or", two(s, "Less", o->y, none), two(s, "Less", most, o->y));
+    const char *table = save_constant(s, NULL, TN_I64, TN_DIMS(bits), powers);
+    const char *p = SAVE(s, .op = "Gather", .in = { table, where(s, *far, none, o->y) });
+    return o->t == TN_I64 ? p : cast(s, p, o->t);
+}
+/* By the highest bit that the type has: its lowest one stays. */
+static const char *shift_left_of(saver *s, const operands *o) {
+    int64_t bits = o->t == TN_I64 ? 63 : 31;
+    const char *far, *p = power_of_two(s, o, &far), *none = save_number(s, o->t, 0, o->rank);
+    const char *half = save_number(s, o->t, o->t == TN_I64 ? 0x1p62 : 0x1p30, o->rank),
+               *two_ = save_number(s, o->t, 2, o->rank);
+    const char *top = two(s, "Mul", two(s, "Mul", o->x, half), two_);
+    const char *at_top = two(s, "Equal", o->y, save_number(s, o->t, (double)bits, o->rank));
+    return where(s, at_top, top, where(s, far, none, two(s, "Mul", o->x, p)));
+}
+static const char *shift_right_of(saver *s, const operands *o) {
+    const char *far, *p = power_of_two(s, o, &far), *none = save_number(s, o->t, 0, o->rank);
+    const char *q = two(s, "Div", two(s, "Sub", o->x, two(s, "Mod", o->x, p)), p);
+    const char *sign = where(s, two(s, "Less", o->x, none), save_number(s, o->t, -1, o->rank), none);
+    return where(s, far, sign, q);
+}
+static const char *trunc_of(saver *s, const operands *o) {
+    const char *below = two(s, "Less", o->x, save_number(s, o->t, 0, o->rank));
+    return where(s, below, SAVE(s, .op = "Ceil", .in = { o->x }), SAVE(s, .op = "Floor", .in = { o->x }));
+}
 static const char *ne_of(saver *s, const operands *o) { return SAVE(s, .op = "Not", .in = { two(s, "Equal", o->x, o->y) }); }
 static const char *relu_of(saver *s, const operands *o) {
     if (is_float(o->t)) return SAVE(s, .op = "Relu", .in = { o->x });
@@ -117,30 +176,62 @@ typedef struct element_row {
     const char *(*write)(saver *s, const operands *o);
 } element_row;
 static const element_row elements[] = {
-    { "neg", "Neg", NULL },         { "abs", "Abs", NULL },
-    { "sign", "Sign", NULL },       { "floor", "Floor", NULL },
-    { "ceil", "Ceil", NULL },       { "round", "Round", NULL },
-    { "sqrt", "Sqrt", NULL },       { "rsqrt", NULL, rsqrt_of },
-    { "exp", "Exp", NULL },         { "log", "Log", NULL },
-    { "log1p", NULL, log1p_of },    { "expm1", NULL, expm1_of },
-    { "sin", "Sin", NULL },         { "cos", "Cos", NULL },
-    { "tan", "Tan", NULL },         { "asin", "Asin", NULL },
-    { "acos", "Acos", NULL },       { "atan", "Atan", NULL },
-    { "sinh", "Sinh", NULL },       { "cosh", "Cosh", NULL },
-    { "tanh", "Tanh", NULL },       { "asinh", "Asinh", NULL },
-    { "acosh", "Acosh", NULL },     { "atanh", "Atanh", NULL },
-    { "erf", "Erf", NULL },         { "relu", NULL, relu_of },
-    { "sigmoid", "Sigmoid", NULL }, { "softplus", "Softplus", NULL },
-    { "not", "Not", NULL },         { "stop_gradient", NULL, same_of },
-    { "add", "Add", NULL },         { "sub", "Sub", NULL },
-    { "mul", "Mul", NULL },         { "div", NULL, div_of },
-    { "pow", "Pow", NULL },         { "mod", NULL, mod_of },
-    { "max", "Max", NULL },         { "min", "Min", NULL },
-    { "lt", "Less", NULL },         { "le", "LessOrEqual", NULL },
-    { "gt", "Greater", NULL },      { "ge", "GreaterOrEqual", NULL },
-    { "eq", "Equal", NULL },        { "ne", NULL, ne_of },
-    { "and", NULL, and_of },        { "or", NULL, or_of },
-    { "xor", NULL, xor_of },        { "select", NULL, select_of },
+    { "neg", "Neg", NULL },
+    { "abs", "Abs", NULL },
+    { "sign", "Sign", NULL },
+    { "floor", "Floor", NULL },
+    { "ceil", "Ceil", NULL },
+    { "round", "Round", NULL },
+    { "trunc", NULL, trunc_of },
+    { "exp2", NULL, exp2_of },
+    { "log2", NULL, log2_of },
+    { "erfc", NULL, erfc_of },
+    { "atan2", NULL, atan2_of },
+    { "hypot", NULL, hypot_of },
+    { "shift_left", NULL, shift_left_of },
+    { "shift_right", NULL, shift_right_of },
+    { "sqrt", "Sqrt", NULL },
+    { "rsqrt", NULL, rsqrt_of },
+    { "exp", "Exp", NULL },
+    { "log", "Log", NULL },
+    { "log1p", NULL, log1p_of },
+    { "expm1", NULL, expm1_of },
+    { "sin", "Sin", NULL },
+    { "cos", "Cos", NULL },
+    { "tan", "Tan", NULL },
+    { "asin", "Asin", NULL },
+    { "acos", "Acos", NULL },
+    { "atan", "Atan", NULL },
+    { "sinh", "Sinh", NULL },
+    { "cosh", "Cosh", NULL },
+    { "tanh", "Tanh", NULL },
+    { "asinh", "Asinh", NULL },
+    { "acosh", "Acosh", NULL },
+    { "atanh", "Atanh", NULL },
+    { "erf", "Erf", NULL },
+    { "relu", NULL, relu_of },
+    { "sigmoid", "Sigmoid", NULL },
+    { "softplus", "Softplus", NULL },
+    { "not", "Not", NULL },
+    { "stop_gradient", NULL, same_of },
+    { "add", "Add", NULL },
+    { "sub", "Sub", NULL },
+    { "mul", "Mul", NULL },
+    { "div", NULL, div_of },
+    { "pow", "Pow", NULL },
+    { "mod", NULL, mod_of },
+    { "max", "Max", NULL },
+    { "min", "Min", NULL },
+    { "lt", "Less", NULL },
+    { "le", "LessOrEqual", NULL },
+    { "gt", "Greater", NULL },
+    { "ge", "GreaterOrEqual", NULL },
+    { "eq", "Equal", NULL },
+    { "ne", NULL, ne_of },
+    { "and", NULL, and_of },
+    { "or", NULL, or_of },
+    { "xor", NULL, xor_of },
+    { "select", NULL, select_of },
 };
 
 static const char *element(saver *s, int i, const element_row *row) {

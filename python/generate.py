@@ -50,6 +50,7 @@ class Headers:
         for body, name in re.findall(r"typedef struct \{(.*?)\} (\w+);", text):
             self.structs[name] = [f for decl in re.split(r";", body) if decl.strip() for f in self.fields(decl.strip())]
         for result, name, params in re.findall(r"TN_API (?:TN_CHECK )?([\w ]+?[ *]+)(tn_\w+)\(([^;]*)\);", text):
+            params = params.partition(", ...")[0]  # like printf: called with a format alone
             self.functions[name] = (self.type(result), [self.param(p) for p in self.split(params)])
 
     @staticmethod

@@ -42,9 +42,11 @@ extern "C" {
 #if defined(__GNUC__)
 #define TN_API __attribute__((visibility("default")))
 #define TN_CHECK __attribute__((warn_unused_result))
+#define TN_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #else
 #define TN_API
 #define TN_CHECK
+#define TN_PRINTF(text, first)
 #endif
 
 #define TN_VERSION_MAJOR 0
@@ -234,6 +236,17 @@ TN_API void tn_string_free(tn_ctx *ctx, char *text);
 
 /* Names one tensor in listings and error texts (a path such as "enc/fc1"). Returns x. */
 TN_API tn_tensor tn_label(tn_tensor x, const char *name);
+/* Scopes: until tn_graph_pop, names of states, parameters and labels begin with the name made like printf's and a slash, behind
+ * those of the scopes around: tn_graph_push(g, "layer%d", i). Inputs and outputs keep theirs. tn_graph_scope: "layer3/", ""
+ * outside; valid until the graph is freed. */
+TN_API void tn_graph_push(tn_graph *g, const char *format, ...) TN_PRINTF(2, 3);
+TN_API void tn_graph_pop(tn_graph *g);
+TN_API const char *tn_graph_scope(const tn_graph *g);
+/* While on is 1, tn_state and tn_param give the state again that has the name, dtype and shape already (0, at first: an error;
+ * -1 changes nothing). So a layer is called twice with one set of parameters. Returns what it was before. */
+TN_API int tn_graph_reuse(tn_graph *g, int on);
+/* The input, state, output or labelled tensor of this name, scopes included; poisoned, without an error, when there is none. */
+TN_API tn_tensor tn_graph_find(tn_graph *g, const char *name);
 /* Remembers where the next builders are called from, for error texts; `where` is a string that outlives the graph, such as
  * "file.c:12". The macros of tenon_locations.h do it for C and C++ callers; define TN_NO_LOCATIONS to do without them. */
 TN_API void tn_graph_at(tn_graph *g, const char *where);
@@ -285,9 +298,40 @@ TN_API tn_tensor tn_cast(tn_tensor x, tn_dtype t);
 /* The same bits as another dtype of the same width: f32 and i32, f64 and i64. No gradient flows. NaNs may lose their payload.
  */
 TN_API tn_tensor tn_bitcast(tn_tensor x, tn_dtype t);
-/* The scalar takes x's dtype, and must be a value of it: 0.5 is an error for integers. (So for tn_full and tn_pad.) */
+/* x + s, x - s, x * s ..: the scalar takes x's dtype, and must be a value of it: 0.5 is an error for integers. (So for tn_full
+ * and tn_pad.) */
 TN_API tn_tensor tn_add_scalar(tn_tensor x, double s);
+TN_API tn_tensor tn_sub_scalar(tn_tensor x, double s);
 TN_API tn_tensor tn_mul_scalar(tn_tensor x, double s);
+TN_API tn_tensor tn_div_scalar(tn_tensor x, double s);
+TN_API tn_tensor tn_pow_scalar(tn_tensor x, double s);
+TN_API tn_tensor tn_max_scalar(tn_tensor x, double s);
+TN_API tn_tensor tn_min_scalar(tn_tensor x, double s);
+
+/* Compositions of elementwise ops. */
+TN_API tn_tensor tn_clamp(tn_tensor x, double lo, double hi); /* x within bounds, at which the gradient is 1; NaN stays */
+TN_API tn_tensor tn_round_away(tn_tensor x);                  /* nearest whole number, halves away from 0 (tn_round: to even) */
+/* Division that rounds down: tn_mod is its rest. Integers give 0 for y = 0, floats x / y. */
+TN_API tn_tensor tn_floor_div(tn_tensor x, tn_tensor y);
+/* The rest of a division that rounds towards 0, with the sign of x, as C has it. Integers give 0 for y = 0. */
+TN_API tn_tensor tn_fmod(tn_tensor x, tn_tensor y);
+TN_API tn_tensor tn_log10(tn_tensor x);
+TN_API tn_tensor tn_erfinv(tn_tensor x); /* y with erf(y) = x; infinite at -1 and 1, with the gradient 0 there */
+/* log(|gamma(x)|) and its derivative, computed in f64 and rounded to x's dtype: absolute error 1e-14 times the larger of 1 and
+ * the result. Infinite at 0 and negative whole numbers. */
+TN_API tn_tensor tn_lgamma(tn_tensor x);
+TN_API tn_tensor tn_digamma(tn_tensor x);
+TN_API tn_tensor tn_bit_not(tn_tensor x);  /* all bits of an integer turned; logical for bool */
+TN_API tn_tensor tn_popcount(tn_tensor x); /* how many bits of an integer are set, in its dtype */
+TN_API tn_tensor tn_clz(tn_tensor x);      /* zeros above the highest bit that is set, in its dtype; all bits for 0 */
+TN_API tn_tensor tn_is_nan(tn_tensor x);   /* bool, as the next two; no integer is one of them, every integer is finite */
+TN_API tn_tensor tn_is_inf(tn_tensor x);
+TN_API tn_tensor tn_is_finite(tn_tensor x);
+/* Elements (i, j) of the matrices of the last two axes stay where j - i <= diagonal (tril) or >= (triu); others become 0. */
+TN_API tn_tensor tn_tril(tn_tensor x, int64_t diagonal);
+TN_API tn_tensor tn_triu(tn_tensor x, int64_t diagonal);
+/* i[..] -> t[..,depth]: 1 at the index, else 0; an index out of range gives zeros. */
+TN_API tn_tensor tn_one_hot(tn_tensor index, int64_t depth, tn_dtype t);
 
 /* Reductions over `axes` (negative counts from the end; TN_ALL_AXES = all). keep != 0 leaves the axes with size 1. */
 TN_API tn_tensor tn_sum(tn_tensor x, const int64_t *axes, int n_axes, int keep);
@@ -313,12 +357,16 @@ TN_API tn_tensor tn_take_along(tn_tensor x, tn_tensor index, int axis);
 TN_API tn_tensor tn_reshape(tn_tensor x, tn_shape shape); /* one dim may be -1 */
 TN_API tn_tensor tn_permute(tn_tensor x, const int64_t *perm, int n_perm);
 TN_API tn_tensor tn_transpose(tn_tensor x, int axis_a, int axis_b);
-TN_API tn_tensor tn_expand(tn_tensor x, tn_shape shape); /* broadcasts like NumPy */
+TN_API tn_tensor tn_squeeze(tn_tensor x, const int64_t *axes, int n_axes); /* without these axes of size 1; all: TN_ALL_AXES */
+TN_API tn_tensor tn_unsqueeze(tn_tensor x, const int64_t *axes, int n_axes); /* with axes of size 1, counted in the result */
+TN_API tn_tensor tn_expand(tn_tensor x, tn_shape shape);                     /* broadcasts like NumPy */
 /* before, after, start, stop, step: one entry an axis. A slice is start..stop-1 in steps of step; negative start and stop count
  * from the end, and 0 <= start <= stop <= size must hold. */
 TN_API tn_tensor tn_pad(tn_tensor x, const int64_t *before, const int64_t *after, int n_axes, double value);
 TN_API tn_tensor tn_slice(tn_tensor x, const int64_t *start, const int64_t *stop, const int64_t *step,
                           int n_axes); /* step NULL = 1; step > 0 */
+#define TN_END INT64_MAX               /* a stop of tn_slice_axis: the end of the axis */
+TN_API tn_tensor tn_slice_axis(tn_tensor x, int axis, int64_t start, int64_t stop, int64_t step); /* the other axes whole */
 TN_API tn_tensor tn_flip(tn_tensor x, const int64_t *axes, int n_axes);
 /* Sliding windows over `axes`: each axis of size d becomes (d - (size-1)*dilation - 1) / stride + 1 positions, and the
  * window offsets are appended as new last axes, in the order of `axes`. */

@@ -6,6 +6,7 @@ be NumPy arrays, which become constants, and Python numbers, which take the tens
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import html
 import threading
@@ -186,6 +187,31 @@ class Graph:
     def counter(self, name: str = "counter") -> "Tensor":
         """An i64 state that counts runs: for random numbers, dropout and schedules."""
         return self.wrap(lib.tn_nn_counter(self.at(), name.encode()))
+
+    @contextlib.contextmanager
+    def scope(self, name: str) -> Iterator["Graph"]:
+        """Names of states, parameters and labels begin with this one and a slash."""
+        lib.tn_graph_push(self.at(), name.replace("%", "%%").encode())
+        if lib.tn_graph_status(self._handle.pointer):
+            self.raise_error()
+        try:
+            yield self
+        finally:
+            lib.tn_graph_pop(self._handle.pointer)
+
+    @contextlib.contextmanager
+    def reuse(self) -> Iterator["Graph"]:
+        """Layers take the parameters of their names that are there already."""
+        before = lib.tn_graph_reuse(self._handle.pointer, 1)
+        try:
+            yield self
+        finally:
+            lib.tn_graph_reuse(self._handle.pointer, before)
+
+    def find(self, name: str) -> Optional["Tensor"]:
+        """The input, state, output or labelled tensor of this name, or None."""
+        t = lib.tn_graph_find(self._handle.pointer, name.encode())
+        return self.wrap(t) if t.id else None
 
     @property
     def params(self) -> list["Tensor"]:
@@ -463,6 +489,18 @@ class Tensor(ElementwiseMethods):
     def __mod__(self, other: ArrayLike) -> "Tensor":
         return elementwise("mod", self, other)
 
+    def __lshift__(self, other: ArrayLike) -> "Tensor":
+        return elementwise("shift_left", self, other)
+
+    def __rlshift__(self, other: ArrayLike) -> "Tensor":
+        return elementwise("shift_left", other, self)
+
+    def __rshift__(self, other: ArrayLike) -> "Tensor":
+        return elementwise("shift_right", self, other)
+
+    def __rrshift__(self, other: ArrayLike) -> "Tensor":
+        return elementwise("shift_right", other, self)
+
     def __rmod__(self, other: ArrayLike) -> "Tensor":
         return elementwise("mod", other, self)
 
@@ -703,9 +741,8 @@ def _compare(name: str, x: Any, y: Any) -> Tensor:
 
 def _floor_divide(graph: Graph, x: Any, y: Any) -> Tensor:
     a, b = together(graph, x, y)
-    if a.dtype.kind == "f":
-        return build(graph, "floor", build(graph, "div", a, b))
-    return build(graph, "div", build(graph, "sub", a, build(graph, "mod", a, b)), b)  # mod has the sign of the divisor
+    graph.at()
+    return graph.wrap(lib.tn_floor_div(a._t, b._t))
 
 
 def _power(x: Tensor, n: int) -> Tensor:

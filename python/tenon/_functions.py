@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional, Sequence, TypeVar
 import numpy as np
 
 from . import _abi
-from ._core import ArrayLike, Axes, Graph, Tensor, as_tensor, build, current_graph, dims_of, graph_of, ints, lib, together
+from ._core import ArrayLike, Axes, Graph, Tensor, as_tensor, current_graph, dims_of, graph_of, ints, lib, together
 from ._core import _shape as c_shape
 from ._dtypes import DTypeLike, dtype, float32, int64, promote
 from ._lib import ShapeError
@@ -119,28 +119,71 @@ def eye(n: int, m: Optional[int] = None, dtype: DTypeLike = float32) -> Tensor:
     return (_graph().iota((n, m), 0) == _graph().iota((n, m), 1)).astype(dtype)
 
 
-def _triangle(x: Tensor, k: int, lower: bool) -> Tensor:
-    row, column = (x.graph.iota(x.shape[-2:], axis) for axis in (0, 1))
-    keep = column - row <= k if lower else column - row >= k
-    return build(x.graph, "select", keep, x, zeros_like(x))
-
-
 @on_arrays
 def tril(x: ArrayLike, k: int = 0) -> Any:
     """The lower triangle of the last two axes, up to diagonal k; zeros above it."""
-    return _triangle(tensor(x), k, True)
+    x = tensor(x)
+    return x.graph.wrap(lib.tn_tril(x._at(), k))
 
 
 @on_arrays
 def triu(x: ArrayLike, k: int = 0) -> Any:
-    return _triangle(tensor(x), k, False)
+    x = tensor(x)
+    return x.graph.wrap(lib.tn_triu(x._at(), k))
+
+
+def _code(t: DTypeLike) -> int:
+    return dtype(t).code
 
 
 @on_arrays
 def one_hot(index: ArrayLike, n: int, dtype: DTypeLike = float32) -> Any:
     """1 where the last axis, of size n, is the index; all 0 for one out of range."""
     i = tensor(index)
-    return (i.expand_dims(-1) == i.graph.iota((n,), 0, i.dtype)).astype(dtype)
+    return i.graph.wrap(lib.tn_one_hot(i._at(), n, _code(dtype)))
+
+
+# ---- elementwise compositions ---------------------------------------------------------------------------------------------
+
+
+def _composition(name: str, builder: str, doc: str, floats: bool = False) -> Any:
+    def fn(x: ArrayLike) -> Any:
+        t = tensor(x)
+        t = t.astype(float32) if floats and t.dtype.kind != "f" else t
+        return t.graph.wrap(getattr(lib, builder)(t._at()))
+
+    fn.__name__ = fn.__qualname__ = name
+    fn.__doc__ = doc
+    return on_arrays(fn)
+
+
+isnan = _composition("isnan", "tn_is_nan", "Where it is no number.")
+isinf = _composition("isinf", "tn_is_inf", "Where it is infinite.")
+isfinite = _composition("isfinite", "tn_is_finite", "Where it is neither infinite nor NaN.")
+bitwise_not = invert = _composition("bitwise_not", "tn_bit_not", "All bits turned; logical for bool.")
+bitwise_count = _composition("bitwise_count", "tn_popcount", "How many bits of an integer are set, in its dtype.")
+count_leading_zeros = _composition("count_leading_zeros", "tn_clz", "Zeros above the highest bit that is set, in its dtype.")
+log10 = _composition("log10", "tn_log10", "Logarithm to base 10.", True)
+erfinv = _composition("erfinv", "tn_erfinv", "y with erf(y) = x.", True)
+lgamma = _composition("lgamma", "tn_lgamma", "log(|gamma(x)|).", True)
+digamma = _composition("digamma", "tn_digamma", "The derivative of lgamma.", True)
+
+
+def _pair(name: str, builder: str, doc: str) -> Any:
+    def fn(x: ArrayLike, y: ArrayLike) -> Any:
+        graph = graph_of(x, y)
+        assert graph is not None
+        a, b = together(graph, x, y)
+        graph.at()
+        return graph.wrap(getattr(lib, builder)(a._t, b._t))
+
+    fn.__name__ = fn.__qualname__ = name
+    fn.__doc__ = doc
+    return on_arrays(fn)
+
+
+floor_divide = _pair("floor_divide", "tn_floor_div", "Division rounded down; integers give 0 for a divisor of 0.")
+fmod = _pair("fmod", "tn_fmod", "The rest of a division rounded towards 0: with the sign of x.")
 
 
 # ---- joining and moving ---------------------------------------------------------------------------------------------------
@@ -404,6 +447,50 @@ def random_bernoulli(counter: Any, shape: Any, p: float, stream: int = 0) -> Ten
     """True with probability p."""
     c = _counter(counter)
     return c.graph.wrap(lib.tn_random_bernoulli(c._at(), stream, c_shape(dims_of(shape)), p))
+
+
+def random_exponential(counter: Any, shape: Any, stream: int = 0) -> Tensor:
+    """Of rate 1."""
+    c = _counter(counter)
+    return c.graph.wrap(lib.tn_nn_random_exponential(c._at(), stream, c_shape(dims_of(shape))))
+
+
+def random_truncated_normal(counter: Any, shape: Any, low: float = -2.0, high: float = 2.0, stream: int = 0) -> Tensor:
+    """Standard normal within bounds."""
+    c = _counter(counter)
+    return c.graph.wrap(lib.tn_nn_random_truncated_normal(c._at(), stream, c_shape(dims_of(shape)), low, high))
+
+
+def random_permutation(counter: Any, n: int, stream: int = 0) -> Tensor:
+    """0 to n - 1 in some order."""
+    c = _counter(counter)
+    return c.graph.wrap(lib.tn_nn_random_permutation(c._at(), stream, n))
+
+
+def random_categorical(counter: Any, logits: ArrayLike, n: int = 1, replace: bool = True, stream: int = 0) -> Tensor:
+    """n draws from softmax(logits) over the last axis: [.., n]."""
+    c = _counter(counter)
+    x = as_tensor(logits, c.graph)
+    c.graph.at()
+    return c.graph.wrap(lib.tn_nn_random_categorical(x._t, n, int(replace), c._t, stream))
+
+
+def random_gamma(counter: Any, a: ArrayLike, stream: int = 0) -> Tensor:
+    """A sample for each shape a > 0, of scale 1."""
+    c = _counter(counter)
+    return c.graph.wrap(lib.tn_nn_random_gamma(as_tensor(a, c.graph).astype(float32)._at(), c._t, stream))
+
+
+def random_beta(counter: Any, a: ArrayLike, b: ArrayLike, stream: int = 0) -> Tensor:
+    c = _counter(counter)
+    x, y = (as_tensor(v, c.graph).astype(float32) for v in (a, b))
+    return c.graph.wrap(lib.tn_nn_random_beta(x._at(), y._t, c._t, stream))
+
+
+def random_poisson(counter: Any, rate: ArrayLike, stream: int = 0) -> Tensor:
+    """A whole number, as f32, for each rate >= 0."""
+    c = _counter(counter)
+    return c.graph.wrap(lib.tn_nn_random_poisson(as_tensor(rate, c.graph).astype(float32)._at(), c._t, stream))
 
 
 __all__ = [name for name, value in list(globals().items()) if callable(value) and getattr(value, "__module__", None) == __name__ and

@@ -90,6 +90,26 @@ def dropout(x: Tensor, p: float, counter: Tensor, name: str) -> Tensor:
     return x.graph.wrap(lib.tn_nn_dropout(x._at(), p, counter._t, name.encode()))
 
 
+def spatial_dropout(x: Tensor, p: float, counter: Tensor, name: str) -> Tensor:
+    """Whole channels of a sample."""
+    return x.graph.wrap(lib.tn_nn_spatial_dropout(x._at(), p, counter._t, name.encode()))
+
+
+def drop_path(x: Tensor, p: float, counter: Tensor, name: str) -> Tensor:
+    """Whole samples."""
+    return x.graph.wrap(lib.tn_nn_drop_path(x._at(), p, counter._t, name.encode()))
+
+
+def alpha_dropout(x: Tensor, p: float, counter: Tensor, name: str) -> Tensor:
+    """For selu: keeps mean 0 and variance 1."""
+    return x.graph.wrap(lib.tn_nn_alpha_dropout(x._at(), p, counter._t, name.encode()))
+
+
+def instance_norm(x: Tensor, name: str, eps: float = 1e-5) -> Tensor:
+    """group_norm of each channel apart."""
+    return x.graph.wrap(lib.tn_nn_instance_norm(x._at(), eps, name.encode()))
+
+
 # ---- without parameters ---------------------------------------------------------------------------------------------------
 
 
@@ -200,13 +220,19 @@ def sum(x: ArrayLike, axis: Axes = None, keepdims: bool = False, policy: str = "
 
 
 @on_arrays
-def cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Any:
-    """Mean of -log softmax(logits)[label]; labels are integers, one axis less."""
-    graph = graph_of(logits, labels)
+def cross_entropy(logits: ArrayLike, labels: ArrayLike, *, smoothing: float = 0.0, ignore_index: Optional[int] = None,
+                  weights: Optional[ArrayLike] = None) -> Any:
+    """Mean of -log softmax(logits)[label]; labels are integers, one axis less. smoothing is spread over all classes, rows with the
+    label ignore_index do not count, weights [C] say how much rows of each class do."""
+    graph = graph_of(logits, labels, weights)
     assert graph is not None
     x, t = as_tensor(logits, graph), as_tensor(labels, graph)
+    opts = _abi.tn_nn_cross_entropy_opts(smoothing=smoothing, ignores=int(ignore_index is not None), ignored=ignore_index or 0)
+    if weights is not None:
+        opts.weights = as_tensor(weights, graph).astype(x.dtype)._t
     graph.at()
-    return graph.wrap(lib.tn_nn_cross_entropy(x._t, t._t))
+    plain = not smoothing and ignore_index is None and weights is None
+    return graph.wrap(lib.tn_nn_cross_entropy(x._t, t._t) if plain else lib.tn_nn_cross_entropy_with(x._t, t._t, opts))
 
 
 @on_arrays
@@ -235,6 +261,7 @@ def _loss(name: str, doc: str, *more: Any) -> Any:
 mse = _loss("mse", "Mean squared difference.")
 l1 = _loss("l1", "Mean absolute difference.")
 kl_div = _loss("kl_div", "kl_div(log_q, p): sum over the last axis of p (log p - log_q), mean over the rest.")
+bce = _loss("bce", "Mean of -t log p - (1 - t) log(1 - p); a logarithm counts -100 at the least.")
 bce_with_logits = _loss("bce_with_logits", "Mean of -t log sigmoid(x) - (1 - t) log(1 - sigmoid(x)).")
 
 
@@ -246,3 +273,63 @@ def huber(x: ArrayLike, target: ArrayLike, delta: float = 1.0) -> Any:
     a, b = together(graph, x, target)
     graph.at()
     return graph.wrap(lib.tn_nn_huber(a._t, b._t, delta))
+
+
+@on_arrays
+def smooth_l1(x: ArrayLike, target: ArrayLike, beta: float = 1.0) -> Any:
+    """huber / beta; l1 for beta 0."""
+    graph = graph_of(x, target)
+    assert graph is not None
+    a, b = together(graph, x, target)
+    graph.at()
+    return graph.wrap(lib.tn_nn_smooth_l1(a._t, b._t, beta))
+
+
+@on_arrays
+def focal(x: ArrayLike, target: ArrayLike, alpha: float = 0.25, gamma: float = 2.0) -> Any:
+    """bce_with_logits times (1 - p_t)^gamma, and alpha or 1 - alpha (neither for alpha < 0)."""
+    graph = graph_of(x, target)
+    assert graph is not None
+    a, b = together(graph, x, target)
+    graph.at()
+    return graph.wrap(lib.tn_nn_focal(a._t, b._t, alpha, gamma))
+
+
+@on_arrays
+def dice(p: ArrayLike, target: ArrayLike, smooth: float = 1.0) -> Any:
+    """1 - (2 sum(p t) + smooth) / (sum(p) + sum(t) + smooth) of each sample, their mean."""
+    graph = graph_of(p, target)
+    assert graph is not None
+    a, b = together(graph, p, target)
+    graph.at()
+    return graph.wrap(lib.tn_nn_dice(a._t, b._t, smooth))
+
+
+@on_arrays
+def cosine_similarity(x: ArrayLike, y: ArrayLike, axis: int = -1) -> Any:
+    """x y / (|x| |y|) along an axis."""
+    graph = graph_of(x, y)
+    assert graph is not None
+    a, b = together(graph, x, y)
+    graph.at()
+    return graph.wrap(lib.tn_nn_cosine_similarity(a._t, b._t, axis))
+
+
+@on_arrays
+def triplet(anchor: ArrayLike, near: ArrayLike, far: ArrayLike, margin: float = 1.0) -> Any:
+    """|anchor - near| - |anchor - far| + margin where that is positive."""
+    graph = graph_of(anchor, near, far)
+    assert graph is not None
+    a, b, c = together(graph, anchor, near, far)
+    graph.at()
+    return graph.wrap(lib.tn_nn_triplet(a._t, b._t, c._t, margin))
+
+
+@on_arrays
+def ctc(log_p: ArrayLike, labels: ArrayLike, steps: ArrayLike, sizes: ArrayLike, blank: int = 0) -> Any:
+    """Of log probabilities [T, B, C], labels [B, S], the length of each sequence [B] and of its labels [B]."""
+    graph = graph_of(log_p, labels, steps, sizes)
+    assert graph is not None
+    x, *rest = [as_tensor(v, graph) for v in (log_p, labels, steps, sizes)]
+    graph.at()
+    return graph.wrap(lib.tn_nn_ctc(x._t, *[t._t for t in rest], blank))

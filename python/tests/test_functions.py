@@ -237,13 +237,58 @@ class Layers(unittest.TestCase):
         np.testing.assert_allclose(nn.avg_pool(image, 2), image.reshape(1, 2, 2, 2, 2, 2).mean((2, 4)), rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(nn.max_pool(image, 2), image.reshape(1, 2, 2, 2, 2, 2).max((2, 4)))
 
+    def test_losses_against_numpy(self):
+        x, t = f32(6, 5), np.array([0, 4, 2, -100, 1, 1])
+        p = x - np.log(np.exp(x).sum(1, keepdims=True))
+        rows = t >= 0
+        want = -(0.9 * p[rows, t[rows]] + 0.1 * p[rows].mean(1)).mean()
+        np.testing.assert_allclose(nn.cross_entropy(x, t, smoothing=0.1, ignore_index=-100), want, rtol=1e-5)
+        w = np.array([1, 2, 0.5, 1, 3], np.float32)
+        want = -(w[t[rows]] * p[rows, t[rows]]).sum() / w[t[rows]].sum()
+        np.testing.assert_allclose(nn.cross_entropy(x, t, ignore_index=-100, weights=w), want, rtol=1e-5)
+        q, y = 1 / (1 + np.exp(-x)), np.abs(f32(6, 5)) % 1
+        want = -(y * np.log(q) + (1 - y) * np.log(1 - q)).mean()
+        np.testing.assert_allclose(nn.bce(q, y), want, rtol=1e-5)
+        np.testing.assert_allclose(nn.focal(x, y, -1.0, 0.0), want, rtol=1e-5)
+        a, b = f32(4, 3), f32(4, 3)
+        want = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+        np.testing.assert_allclose(nn.cosine_similarity(a, b), want, rtol=1e-4, atol=1e-6)
+        path = np.log(np.array([[[0.5, 0.5]], [[0.25, 0.75]]], np.float32))
+        want = -np.log(0.5 * 0.75 + 0.5 * 0.25 + 0.5 * 0.75)
+        got = nn.ctc(path, np.array([[1]]), np.array([2]), np.array([1]))
+        np.testing.assert_allclose(got, want, rtol=1e-5)
+
+    def test_distributions(self):
+        def draw(counter):
+            a = tenon.full((4096,), 2.5)
+            return (tenon.random_exponential(counter, 4096), tenon.random_gamma(counter, a), tenon.random_beta(counter, a, a),
+                    tenon.random_poisson(counter, a), tenon.random_truncated_normal(counter, 4096),
+                    tenon.random_categorical(counter, tenon.zeros((4096, 4)))[:, 0], tenon.random_permutation(counter, 4096))
+        samples = tenon.compile(draw)(np.int64(3))
+        for x, mean in zip(samples, (1, 2.5, 0.5, 2.5, 0, 1.5, 2047.5)):
+            self.assertLess(abs(x.mean() - mean), 0.15)
+        np.testing.assert_array_equal(np.sort(samples[-1]), np.arange(4096))
+
+    def test_scopes_and_reuse(self):
+        g = tenon.Graph()
+        x = g.input("x", (2, 3))
+        for i in range(2):
+            with g.scope(f"layer{i}"):
+                x = nn.linear(x, 3, "fc")
+        with g.scope("layer0"), g.reuse():
+            nn.linear(x, 3, "fc")
+        self.assertEqual([p.name for p in g.params], ["layer0/fc/w", "layer0/fc/b", "layer1/fc/w", "layer1/fc/b"])
+        self.assertEqual(g.find("layer1/fc/w").shape, (3, 3))
+        self.assertIsNone(g.find("layer2/fc/w"))
+
     def test_every_layer_builds(self):
         g = tenon.Graph()
         x, i = g.input("x", (2, 8, 8, 4)), g.input("i", (2, 3), "i64")
         c = g.counter()
         for y, shape in [
             (nn.conv2d(x, 6, 3, "a", stride=2, padding=1, groups=2), (2, 4, 4, 6)), (nn.conv1d(x[:, 0], 5, 3, "b"), (2, 6, 5)),
-            (nn.conv3d(x[:, None], 3, (1, 3, 3), "c", bias=False), (2, 1, 6, 6, 3)), (nn.group_norm(x, 2, "d"), x.shape),
+            (nn.conv3d(x[:, None], 3, (1, 3, 3), "c", bias=False), (2, 1, 6, 6, 3)), (nn.group_norm(x, 2, "d"), x.shape), (nn.instance_norm(x, "d2"), x.shape), (nn.drop_path(x, 0.5, c, "g2"), x.shape),
+            (nn.spatial_dropout(x, 0.5, c, "g3"), x.shape), (nn.alpha_dropout(x, 0.5, c, "g4"), x.shape),
             (nn.batch_norm(x, "e"), x.shape), (nn.rms_norm(x, "f"), x.shape), (nn.dropout(x, 0.5, c, "g"), x.shape),
             (nn.embedding(i, 10, 7, "h"), (2, 3, 7)), (nn.linear(x, 3, "j", bias=False), (2, 8, 8, 3)),
             (nn.conv2d(x, 4, (3, 1), "k", padding=(1, 0)), x.shape), (nn.huber(x, x * 2), ()), (nn.elu(x), x.shape),

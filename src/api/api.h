@@ -52,6 +52,10 @@ val api_capture(tn_graph *g, val v);
 /* Jumps unless v is exactly a value of t (always, for floats): a scalar written in C must not change silently on its way into
  * an integer tensor. */
 void api_check_value(graph *g, tn_dtype t, double v);
+/* v everywhere, in x's dtype and shape, checked so. */
+val api_scalar_like(graph *g, val x, double v);
+/* One elementwise op of operands that are checked and broadcast. Jumps. */
+val api_add_elementwise(graph *g, op_code op, const val *in);
 
 /* op.c: names of the operands and attributes that tn_op takes; NULL = not built by its name. */
 const char *api_op_operands(op_code op);

@@ -42,7 +42,7 @@ void api_check_value(graph *g, tn_dtype t, double v) {
     };
     if (!(v >= lo[t] && v <= hi[t]) || v != trunc(v)) FAIL(g, TN_ERR_DTYPE, "%.17g is not a value of %s", v, dtype_name(t));
 }
-static val scalar_like(graph *g, val x, double v) {
+val api_scalar_like(graph *g, val x, double v) {
     api_check_value(g, (tn_dtype)graph_get(g, x)->dtype, v);
     return graph_splat_like(g, x, v);
 }
@@ -74,8 +74,7 @@ static void check_equal_dtypes(graph *g, val x, val y) {
          dtype_name(dtype_of(g, y)));
 }
 
-static val build_elementwise(graph *g, const val *in, void *args) {
-    op_code op = *(op_code *)args;
+val api_add_elementwise(graph *g, op_code op, const val *in) {
     int arity = op_get(op)->arity;
     if (arity == 1) return graph_unary(g, op, in[0]);
     if (arity == 2) check_equal_dtypes(g, in[0], in[1]);
@@ -96,6 +95,7 @@ static val build_elementwise(graph *g, const val *in, void *args) {
     }
     return arity == 2 ? graph_binary(g, op, x[0], x[1]) : graph_select(g, x[0], x[1], x[2]);
 }
+static val build_elementwise(graph *g, const val *in, void *args) { return api_add_elementwise(g, *(op_code *)args, in); }
 
 static tn_tensor elementwise(const char *name, op_code op, const tn_tensor *in, int n) {
     return api_build(NULL, &(call){ .name = name, .in = in, .n_in = n }, build_elementwise, &op);
@@ -133,19 +133,26 @@ tn_tensor tn_bitcast(tn_tensor x, tn_dtype t) {
     return api_build(NULL, &(call){ .name = "tn_bitcast", .in = &x, .n_in = 1 }, build_bitcast, &t);
 }
 
-static val build_add_scalar(graph *g, const val *in, void *args) {
-    return graph_binary(g, OP_add, in[0], scalar_like(g, in[0], *(double *)args));
+typedef struct scalar_args {
+    op_code op;
+    double s;
+} scalar_args;
+static val build_scalar(graph *g, const val *in, void *args) {
+    const scalar_args *a = args;
+    return graph_binary(g, a->op, in[0], api_scalar_like(g, in[0], a->s));
 }
-tn_tensor tn_add_scalar(tn_tensor x, double s) {
-    return api_build(NULL, &(call){ .name = "tn_add_scalar", .in = &x, .n_in = 1 }, build_add_scalar, &s);
-}
-
-static val build_mul_scalar(graph *g, const val *in, void *args) {
-    return graph_binary(g, OP_mul, in[0], scalar_like(g, in[0], *(double *)args));
-}
-tn_tensor tn_mul_scalar(tn_tensor x, double s) {
-    return api_build(NULL, &(call){ .name = "tn_mul_scalar", .in = &x, .n_in = 1 }, build_mul_scalar, &s);
-}
+#define SCALAR(op)                                                                                                             \
+    tn_tensor tn_##op##_scalar(tn_tensor x, double s) {                                                                        \
+        return api_build(NULL, &(call){ .name = "tn_" #op "_scalar", .in = &x, .n_in = 1 }, build_scalar,                      \
+                         &(scalar_args){ OP_##op, s });                                                                        \
+    }
+SCALAR(add)
+SCALAR(sub)
+SCALAR(mul)
+SCALAR(div)
+SCALAR(pow)
+SCALAR(max)
+SCALAR(min)
 
 /* ---- sources ---- */
 
@@ -158,6 +165,8 @@ typedef struct source_args {
     double value;
     int axis;
     tn_graph *param_of; /* the graph that lists the state as a parameter, or NULL */
+    const char *scope;  /* in front of the name, or NULL */
+    bool reuse;
 } source_args;
 
 enum { MAX_NAME = 1024 };
@@ -182,13 +191,26 @@ static void check_free(graph *g, const char *name, bool input, bool state, bool 
     if (x && (x->op == OP_input ? input : state)) fail_taken(g, name, x->op == OP_input ? "an input" : "a state", x->where);
     if (o >= 0) fail_taken(g, name, "an output", g->outputs.at[o].where);
 }
+/* The state of that name, type and shape, where the graph gives such states again; else 0. */
+static val find_same(graph *g, const char *name, const source_args *a) {
+    int i = a->reuse && a->op == OP_state ? graph_find_input(g, name) : -1;
+    if (i < 0) return 0;
+    const node *x = graph_get(g, g->inputs.at[i]);
+    bool same = x->op == OP_state && x->dtype == a->t && x->rank == a->shape.rank;
+    for (int k = 0; same && k < x->rank; k++) same = x->dims[k] == a->shape.dim[k];
+    return same ? g->inputs.at[i] : 0;
+}
 static val build_named(graph *g, const val *in, void *args) {
     (void)in;
     const source_args *a = args;
     check_name(g, a->name);
     int64_t n = check_elems(g, check_dtype(g, a->t), &a->shape);
-    check_free(g, a->name, true, true, a->op == OP_input);
-    spec s = { .op = a->op, .dtype = a->t, .rank = a->shape.rank, .dims = a->shape.dim, .name = a->name };
+    const char *name = a->scope ? arena_printf(g->a, "%s%s", a->scope, a->name) : a->name;
+    check_name(g, name);
+    val there = find_same(g, name, a);
+    if (there) return there;
+    check_free(g, name, true, true, a->op == OP_input);
+    spec s = { .op = a->op, .dtype = a->t, .rank = a->shape.rank, .dims = a->shape.dim, .name = name };
     if (a->data) s.data = copy_data(g, a->t, n, a->data);
     val v = graph_add(g, &s);
     if (a->param_of) VEC_PUSH(g->a, &a->param_of->params, v);
@@ -198,14 +220,18 @@ tn_tensor tn_input(tn_graph *g, const char *name, tn_dtype t, tn_shape shape) {
     source_args a = { .op = OP_input, .name = name, .t = t, .shape = shape };
     return api_build(g, &(call){ .name = "tn_input" }, build_named, &a);
 }
+static tn_tensor build_state(tn_graph *g, const char *fn, source_args a) {
+    a.op = OP_state;
+    a.scope = tn_graph_scope(g);
+    a.reuse = g && g->reuses_states;
+    return api_build(g, &(call){ .name = fn, .same = true }, build_named, &a);
+}
 tn_tensor tn_state(tn_graph *g, const char *name, tn_dtype t, tn_shape shape, const void *init) {
-    source_args a = { .op = OP_state, .name = name, .t = t, .shape = shape, .data = init };
-    return api_build(g, &(call){ .name = "tn_state" }, build_named, &a);
+    return build_state(g, "tn_state", (source_args){ .name = name, .t = t, .shape = shape, .data = init });
 }
 
 tn_tensor tn_param(tn_graph *g, const char *name, tn_dtype t, tn_shape shape, const void *init) {
-    source_args a = { .op = OP_state, .name = name, .t = t, .shape = shape, .data = init, .param_of = g };
-    return api_build(g, &(call){ .name = "tn_param" }, build_named, &a);
+    return build_state(g, "tn_param", (source_args){ .name = name, .t = t, .shape = shape, .data = init, .param_of = g });
 }
 
 static val build_const(graph *g, const val *in, void *args) {
@@ -317,14 +343,18 @@ tn_tensor tn_random_bernoulli(tn_tensor counter, int64_t stream, tn_shape shape,
 /* ---- names and sinks ---- */
 
 static val build_label(graph *g, const val *in, void *args) {
-    const char *name = *(const char **)args;
-    check_name(g, name);
+    const source_args *a = args;
+    check_name(g, a->name);
     node *n = graph_get(g, in[0]);
-    if (n->op != OP_input && n->op != OP_state) n->name = arena_strdup(g->a, name); /* those are found by theirs */
+    if (n->op == OP_input || n->op == OP_state) return in[0]; /* those are found by theirs */
+    const char *name = arena_printf(g->a, "%s%s", a->scope ? a->scope : "", a->name);
+    check_name(g, name);
+    n->name = name;
     return in[0];
 }
 tn_tensor tn_label(tn_tensor x, const char *name) {
-    return api_build(NULL, &(call){ .name = "tn_label", .in = &x, .n_in = 1, .same = true }, build_label, &name);
+    source_args a = { .name = name, .scope = tn_graph_scope(x.graph) };
+    return api_build(NULL, &(call){ .name = "tn_label", .in = &x, .n_in = 1, .same = true }, build_label, &a);
 }
 
 static val build_output(graph *g, const val *in, void *args) {

@@ -168,6 +168,37 @@ tn_tensor tn_permute(tn_tensor x, const int64_t *perm, int n_perm) {
     return api_build(NULL, ONE("tn_permute", x), build_permute, &(list_args){ .a = perm, .n = n_perm });
 }
 
+/* Without axes of size 1. */
+static val build_squeeze(graph *g, const val *in, void *args) {
+    const list_args *a = args;
+    const node *x = graph_get(g, in[0]);
+    uint64_t mask = check_axes(g, a->a, a->n, x->rank);
+    for (int i = 0; i < x->rank; i++) {
+        if (!(mask >> i & 1) || x->dims[i] == 1) continue;
+        if (a->n >= 0) FAIL(g, TN_ERR_SHAPE, "axis %d has size %s, not 1", i, graph_dim_text(g, x->dims[i]));
+        mask &= ~((uint64_t)1 << i);
+    }
+    return drop_axes(g, in[0], mask);
+}
+tn_tensor tn_squeeze(tn_tensor x, const int64_t *axes, int n_axes) {
+    return api_build(NULL, ONE("tn_squeeze", x), build_squeeze, &(list_args){ .a = axes, .n = n_axes });
+}
+
+/* The axes are those of the result. */
+static val build_unsqueeze(graph *g, const val *in, void *args) {
+    const list_args *a = args;
+    const node *x = graph_get(g, in[0]);
+    int rank = x->rank + a->n, from = 0;
+    if (a->n < 0 || rank > TN_MAX_RANK) FAIL(g, TN_ERR_SHAPE, "%d more axes for rank %d", a->n, x->rank);
+    uint64_t mask = check_axes(g, a->a, a->n, rank);
+    int64_t dims[TN_MAX_RANK];
+    for (int i = 0; i < rank; i++) dims[i] = mask >> i & 1 ? 1 : x->dims[from++];
+    return graph_reshape(g, in[0], rank, dims);
+}
+tn_tensor tn_unsqueeze(tn_tensor x, const int64_t *axes, int n_axes) {
+    return api_build(NULL, ONE("tn_unsqueeze", x), build_unsqueeze, &(list_args){ .a = axes, .n = n_axes });
+}
+
 static val build_transpose(graph *g, const val *in, void *args) {
     const int *axis = args;
     int rank = graph_get(g, in[0])->rank, a = check_axis(g, axis[0], rank), b = check_axis(g, axis[1], rank);
@@ -251,6 +282,24 @@ static val build_slice(graph *g, const val *in, void *args) {
 }
 tn_tensor tn_slice(tn_tensor x, const int64_t *start, const int64_t *stop, const int64_t *step, int n_axes) {
     return api_build(NULL, ONE("tn_slice", x), build_slice, &(list_args){ .a = start, .b = stop, .c = step, .n = n_axes });
+}
+
+typedef struct slice_axis_args {
+    int axis;
+    int64_t start, stop, step;
+} slice_axis_args;
+static val build_slice_axis(graph *g, const val *in, void *args) {
+    const slice_axis_args *a = args;
+    const node *x = graph_get(g, in[0]);
+    int axis = check_axis(g, a->axis, x->rank);
+    int64_t start[TN_MAX_RANK] = { 0 }, stop[TN_MAX_RANK], step[TN_MAX_RANK];
+    for (int i = 0; i < x->rank; i++) stop[i] = x->dims[i], step[i] = 1;
+    start[axis] = a->start, step[axis] = a->step;
+    if (a->stop != TN_END) stop[axis] = a->stop;
+    return build_slice(g, in, &(list_args){ .a = start, .b = stop, .c = step, .n = x->rank });
+}
+tn_tensor tn_slice_axis(tn_tensor x, int axis, int64_t start, int64_t stop, int64_t step) {
+    return api_build(NULL, ONE("tn_slice_axis", x), build_slice_axis, &(slice_axis_args){ axis, start, stop, step });
 }
 
 static val build_flip(graph *g, const val *in, void *args) {

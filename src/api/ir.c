@@ -14,6 +14,7 @@ static const char *class_name(op_class c) {
                                          "elementwise float",
                                          "elementwise number",
                                          "elementwise bits",
+                                         "elementwise integer",
                                          "elementwise logic",
                                          "elementwise compare",
                                          "elementwise any",

@@ -66,12 +66,15 @@ struct tn_graph {
     arena arena; /* owns ir and everything it points to, and `values` */
     guard gd;    /* arena.gd while a call is in progress: set by GUARD_TRY in src/api (or by drive, for its own calls) */
     graph *ir;
-    err err;               /* sticky: the first error of the builders */
-    err later;             /* text: further ones, for tn_graph_check; code as err.code when there are any */
-    int n_later;           /* how many there were, also of those that found no room */
-    uint64_t seed;         /* of the initial values of parameters */
-    VEC(val) params;       /* states made by tn_param, in order */
-    struct api_body *body; /* the innermost one that is being built (api/control.c), or NULL */
+    err err;                  /* sticky: the first error of the builders */
+    err later;                /* text: further ones, for tn_graph_check; code as err.code when there are any */
+    int n_later;              /* how many there were, also of those that found no room */
+    uint64_t seed;            /* of the initial values of parameters */
+    VEC(val) params;          /* states made by tn_param, in order */
+    struct api_body *body;    /* the innermost one that is being built (api/control.c), or NULL */
+    const char *scope;        /* in front of the names of states, "enc/l0/"; NULL = nothing */
+    VEC(const char *) scopes; /* those around it */
+    bool reuses_states;
 
     /* Immediate mode. values.at[v] belongs to node v; nodes from values.n on are not computed yet. All buffers belong to `dev`,
      * which the context owns; tn_graph_free frees those that are not shared. */

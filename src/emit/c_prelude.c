@@ -85,6 +85,12 @@ static const char int_ops[] =
     "INL $x@ ABS_$x@($x@ x) { return SEL_$x@(LT_$x@(x, K_$x@(0)), ($x@)(-(u#Wx@)x), x); }\n"
     "INL ` idiv_$x@(` a, ` b) { return b == 0 ? 0 : b == -1 ? (`)(0 - (uint64_t)a) : a / b; }\n"
     "INL ` imod_$x@(` a, ` b) { ` r = b == 0 || b == -1 ? 0 : a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }\n";
+static const char shift_left[] =
+    "INL $x@ LSHIFT_$x@($x@ x, $x@ y) { return SEL_$x@(LT_$x@(y, K_$x@(0)) | LE_$x@(K_$x@(#W), y), K_$x@(0), "
+    "($x@)((u#Wx@)x << (u#Wx@)(y & K_$x@(#W - 1)))); }\n";
+static const char shift_right[] =
+    "INL $x@ RSHIFT_$x@($x@ x, $x@ y) { const $x@ most = K_$x@(#W - 1); return x >> SEL_$x@(LT_$x@(y, K_$x@(0)) | "
+    "LT_$x@(most, y), most, y); }\n";
 static const char float_ops[] =
     "INL $x@ ABS_$x@($x@ x) { return FROM_$x@(BITS_$x@(x) & #ABS); }\n"
     "INL $x@ SIGNED_$x@($x@ x, $x@ s) { return FROM_$x@((BITS_$x@(x) & #ABS) | (BITS_$x@(s) & ~#ABS)); }\n"
@@ -266,14 +272,16 @@ static const struct {
     const char *word, *f32, *f64;
     int arity;
 } libm[] = {
-    { "SQRT", "m_sqrtf", "m_sqrt", 1 }, { "EXP", NULL, "m_exp", 1 },       { "LOG", NULL, "m_log", 1 },
-    { "LOG1P", NULL, "m_log1p", 1 },    { "EXPM1", NULL, "m_expm1", 1 },   { "SIN", NULL, "m_sin", 1 },
-    { "COS", NULL, "m_cos", 1 },        { "TAN", NULL, "m_tan", 1 },       { "ASIN", NULL, "m_asin", 1 },
-    { "ACOS", NULL, "m_acos", 1 },      { "ATAN", NULL, "m_atan", 1 },     { "SINH", NULL, "m_sinh", 1 },
-    { "COSH", NULL, "m_cosh", 1 },      { "TANH", NULL, "m_tanh", 1 },     { "ASINH", NULL, "m_asinh", 1 },
-    { "ACOSH", NULL, "m_acosh", 1 },    { "ATANH", NULL, "m_atanh", 1 },   { "ERF", NULL, "m_erf", 1 },
-    { "POW", NULL, "m_pow", 2 },        { "MOD", NULL, "fmod_", 2 },       { "LIBM_SIN", "m_sinf", NULL, 1 },
-    { "LIBM_COS", "m_cosf", NULL, 1 },  { "LIBM_TAN", "m_tanf", NULL, 1 }, { "LIBM_MOD", "m_fmodf", NULL, 2 },
+    { "EXP2", NULL, "m_exp2", 1 },     { "LOG2", NULL, "m_log2", 1 },      { "ERFC", NULL, "m_erfc", 1 },
+    { "ATAN2", NULL, "m_atan2", 2 },   { "HYPOT", NULL, "m_hypot", 2 },    { "SQRT", "m_sqrtf", "m_sqrt", 1 },
+    { "EXP", NULL, "m_exp", 1 },       { "LOG", NULL, "m_log", 1 },        { "LOG1P", NULL, "m_log1p", 1 },
+    { "EXPM1", NULL, "m_expm1", 1 },   { "SIN", NULL, "m_sin", 1 },        { "COS", NULL, "m_cos", 1 },
+    { "TAN", NULL, "m_tan", 1 },       { "ASIN", NULL, "m_asin", 1 },      { "ACOS", NULL, "m_acos", 1 },
+    { "ATAN", NULL, "m_atan", 1 },     { "SINH", NULL, "m_sinh", 1 },      { "COSH", NULL, "m_cosh", 1 },
+    { "TANH", NULL, "m_tanh", 1 },     { "ASINH", NULL, "m_asinh", 1 },    { "ACOSH", NULL, "m_acosh", 1 },
+    { "ATANH", NULL, "m_atanh", 1 },   { "ERF", NULL, "m_erf", 1 },        { "POW", NULL, "m_pow", 2 },
+    { "MOD", NULL, "fmod_", 2 },       { "LIBM_SIN", "m_sinf", NULL, 1 },  { "LIBM_COS", "m_cosf", NULL, 1 },
+    { "LIBM_TAN", "m_tanf", NULL, 1 }, { "LIBM_MOD", "m_fmodf", NULL, 2 },
 };
 
 /* Whether an op in use has this word in its expression, or in that of a function that it needs. */
@@ -368,6 +376,8 @@ static void functions(const prelude_needs *needs, const clike_language *l, int l
     if (!e->is_float) {
         fill(out, int_ops, lanes, e);
         if (word_used(needs, "DIV")) lane_by_lane(out, "DIV", arena_printf(out->a, "idiv_%sx%d", e->name, lanes), lanes, e, 2);
+        if (word_used(needs, "LSHIFT")) fill(out, shift_left, lanes, e);
+        if (word_used(needs, "RSHIFT")) fill(out, shift_right, lanes, e);
         if (word_used(needs, "MOD")) lane_by_lane(out, "MOD", arena_printf(out->a, "imod_%sx%d", e->name, lanes), lanes, e, 2);
         return;
     }

@@ -23,6 +23,10 @@ static int64_t mod_int(int64_t x, int64_t y) {
     return r != 0 && (r < 0) != (y < 0) ? r + y : r;
 }
 
+/* Of numbers that are narrower than 64 bits the caller's wrapping shifts out what is above. */
+static int64_t shift_left(int64_t x, int64_t y) { return y < 0 || y > 63 ? 0 : (int64_t)((uint64_t)x << y); }
+static int64_t shift_right(int64_t x, int64_t y) { return x >> (y < 0 || y > 63 ? 63 : y); }
+
 #define SEL(m, a, b) ((m) != 0 ? (a) : (b))
 #define LT(a, b) ((a) < (b))
 #define LE(a, b) ((a) <= (b))
@@ -47,7 +51,9 @@ static int64_t mod_int(int64_t x, int64_t y) {
 #define RINT(a) rint(a)
 #define SQRT(a) sqrt(a)
 #define EXP(a) exp(a)
+#define EXP2(a) exp2(a)
 #define LOG(a) log(a)
+#define LOG2(a) log2(a)
 #define LOG1P(a) log1p(a)
 #define EXPM1(a) expm1(a)
 #define SIN(a) sin(a)
@@ -62,12 +68,16 @@ static int64_t mod_int(int64_t x, int64_t y) {
 #define ASINH(a) asinh(a)
 #define ACOSH(a) acosh(a)
 #define ATANH(a) atanh(a)
+#define ATAN2(a, b) atan2(a, b)
+#define HYPOT(a, b) hypot(a, b)
 #define ERF(a) erf(a)
+#define ERFC(a) erfc(a)
 #define POW(a, b) pow(a, b)
 #define ROW_FLT(name, expr) ROW(name, expr)
 #define ROW_NUM(name, expr) ROW(name, expr)
 #define ROW_ANY(name, expr) ROW(name, expr)
 #define ROW_BIT(name, expr)
+#define ROW_INT(name, expr)
 #define ROW_LOG(name, expr)
 #define ROW_CMP(name, expr)
 double eval_element_float(op_code op, double x, double y, double z) {
@@ -101,6 +111,7 @@ int64_t eval_element_compare(op_code op, double x, double y) {
 #undef ROW_NUM
 #undef ROW_ANY
 #undef ROW_BIT
+#undef ROW_INT
 #undef ROW_LOG
 #undef K
 #undef DIV
@@ -116,9 +127,12 @@ int64_t eval_element_compare(op_code op, double x, double y) {
 #define DIV(a, b) div_int(a, b)
 #define MOD(a, b) mod_int(a, b)
 #define ABS(a) ((a) < 0 ? -(a) : (a))
+#define LSHIFT(a, b) shift_left(a, b)
+#define RSHIFT(a, b) shift_right(a, b)
 #define ROW_NUM(name, expr) ROW(name, expr)
 #define ROW_ANY(name, expr) ROW(name, expr)
 #define ROW_BIT(name, expr) ROW(name, expr)
+#define ROW_INT(name, expr) ROW(name, expr)
 #define ROW_LOG(name, expr) ROW(name, expr)
 int64_t eval_element_int(op_code op, int64_t x, int64_t y, int64_t z) {
     switch (op) {

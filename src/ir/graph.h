@@ -27,6 +27,7 @@ typedef enum op_class {
     CL_FLT,
     CL_NUM,
     CL_BIT,
+    CL_INT,
     CL_LOG,
     CL_CMP,
     CL_ANY,

@@ -199,6 +199,9 @@ static const char *infer_elementwise(rule *r) {
     case CL_BIT:
         want = dtype_is_float(t) ? "an integer dtype or bool" : NULL;
         break;
+    case CL_INT:
+        want = dtype_is_float(t) || t == TN_BOOL ? "an integer dtype" : NULL;
+        break;
     case CL_LOG:
         want = t == TN_BOOL ? NULL : "bool";
         break;
@@ -718,6 +721,7 @@ static const char *infer_class(rule *r) {
     case CL_FLT:
     case CL_NUM:
     case CL_BIT:
+    case CL_INT:
     case CL_LOG:
     case CL_CMP:
     case CL_ANY:

@@ -49,7 +49,8 @@ static val unary_rules(graph *g, const node *n) {
     case OP_floor:
     case OP_ceil:
     case OP_round:
-        return a->op == OP_floor || a->op == OP_ceil || a->op == OP_round ? x : 0; /* whole numbers stay */
+    case OP_trunc:
+        return a->op == OP_floor || a->op == OP_ceil || a->op == OP_round || a->op == OP_trunc ? x : 0; /* whole numbers stay */
     case OP_sign:
         return a->op == OP_sign ? x : 0;
     case OP_relu: /* one form for both, which differ in their gradients alone. [zero] */

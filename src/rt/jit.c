@@ -219,9 +219,10 @@ static const struct {
 } helpers[] = {
 #define F(name)                                                                                                                \
     { #name, (void (*)(void))name }
-    F(exp),    F(logf),  F(log),    F(log1pf), F(log1p),  F(expm1f), F(expm1), F(sinf),  F(sin),  F(cosf),  F(cos),  F(tanf),
-    F(tan),    F(asinf), F(asin),   F(acosf),  F(acos),   F(atanf),  F(atan),  F(sinhf), F(sinh), F(coshf), F(cosh), F(tanh),
-    F(asinhf), F(asinh), F(acoshf), F(acosh),  F(atanhf), F(atanh),  F(erf),   F(powf),  F(pow),  F(fmodf), F(fmod),
+    F(exp),  F(logf),  F(log),  F(log1pf), F(log1p),  F(expm1f), F(expm1),  F(sinf),  F(sin),    F(cosf),
+    F(cos),  F(tanf),  F(tan),  F(asinf),  F(asin),   F(acosf),  F(acos),   F(atanf), F(atan),   F(sinhf),
+    F(sinh), F(coshf), F(cosh), F(tanh),   F(asinhf), F(asinh),  F(acoshf), F(acosh), F(atanhf), F(atanh),
+    F(erf),  F(powf),  F(pow),  F(fmodf),  F(fmod),   F(exp2),   F(log2),   F(erfc),  F(atan2),  F(hypot),
 #undef F
 };
 

@@ -106,6 +106,27 @@ static void bad_elementwise(void) {
     BAD(TN_ERR_DTYPE, tn_mul_scalar(w.i, NAN), "nan");
     BAD(TN_ERR_DTYPE, tn_mul_scalar(w.b, 1), "bool[2,3]");
     BAD(TN_ERR_DTYPE, tn_add_scalar(w.b, 2), "2", "bool");
+    BAD(TN_ERR_DTYPE, tn_max_scalar(w.i, 0.5), "tn_max_scalar", "0.5");
+    BAD(TN_ERR_DTYPE, tn_pow_scalar(w.i, 2), "i i32[2,3]");
+    BAD(TN_ERR_INVAL, tn_clamp(w.a, 1, 0), "tn_clamp(a f32[2,3])", "no bounds");
+    BAD(TN_ERR_INVAL, tn_clamp(w.a, NAN, 0), "no bounds");
+    BAD(TN_ERR_DTYPE, tn_clamp(w.i, 0, 0.5), "0.5", "i32");
+    BAD(TN_ERR_DTYPE, tn_round_away(w.i), "i i32[2,3]");
+    BAD(TN_ERR_DTYPE, tn_floor_div(w.a, w.n), "f32", "f64");
+    BAD(TN_ERR_SHAPE, tn_fmod(w.a, w.v), "tn_fmod(a f32[2,3], v f32[4])", "broadcast");
+    BAD(TN_ERR_DTYPE, tn_fmod(w.b, w.b), "bool");
+    BAD(TN_ERR_DTYPE, tn_is_inf(w.b), "bool");
+    BAD(TN_ERR_SHAPE, tn_tril(w.v, 0), "rank 1");
+    BAD(TN_ERR_DTYPE, tn_one_hot(w.a, 3, TN_F32), "a f32[2,3]", "integer");
+    BAD(TN_ERR_SHAPE, tn_one_hot(w.i, -3, TN_F32), "-3");
+    BAD(TN_ERR_INVAL, tn_one_hot(w.i, 3, (tn_dtype)99), "99");
+    BAD(TN_ERR_SHAPE, tn_squeeze(w.a, TN_INTS(0)), "axis 0 has size 2");
+    BAD(TN_ERR_SHAPE, tn_squeeze(w.a, TN_INTS(2)), "axis 2");
+    BAD(TN_ERR_INVAL, tn_unsqueeze(w.a, TN_INTS(0, 0)), "twice");
+    BAD(TN_ERR_SHAPE, tn_unsqueeze(w.a, TN_INTS(4)), "axis 4");
+    BAD(TN_ERR_SHAPE, tn_slice_axis(w.a, 2, 0, 1, 1), "axis 2");
+    BAD(TN_ERR_SHAPE, tn_slice_axis(w.a, 1, 2, 9, 1), "2..9");
+    BAD(TN_ERR_INVAL, tn_slice_axis(w.a, 1, 0, 2, 0), "step");
     BAD(TN_ERR_DTYPE, tn_relu(w.b), "tn_relu(b bool[2,3])");
     BAD(TN_ERR_DTYPE, tn_sigmoid(w.i), "tn_sigmoid(i i32[2,3])", "float");
 }

@@ -188,7 +188,7 @@ typedef struct row {
     unary_fn f1;
     binary_fn f2;
 } row;
-enum { FLT = CL_FLT, NUM = CL_NUM, BIT = CL_BIT, LOG = CL_LOG, CMP = CL_CMP, ANY = CL_ANY };
+enum { FLT = CL_FLT, NUM = CL_NUM, BIT = CL_BIT, INT = CL_INT, LOG = CL_LOG, CMP = CL_CMP, ANY = CL_ANY };
 static const row rows[] = {
 #define UNARY(name, cls, ...) { #name, (op_class)cls, (tn_##name), NULL },
 #define BINARY(name, cls, ...) { #name, (op_class)cls, NULL, (tn_##name) },
@@ -205,6 +205,8 @@ static bool accepts(op_class cls, tn_dtype t) {
         return t != TN_BOOL;
     case CL_BIT:
         return !dtype_is_float(t);
+    case CL_INT:
+        return !dtype_is_float(t) && t != TN_BOOL;
     case CL_LOG:
         return t == TN_BOOL;
     default:

@@ -51,7 +51,7 @@ static const unary_fn unary[] = {
 #define TERNARY(...)
 #define OP(...)
 #include "ir/ops.def"
-    (tn_relu), (tn_sigmoid)
+    (tn_relu), (tn_sigmoid), (tn_round_away), (tn_is_nan), (tn_is_inf), (tn_is_finite)
 };
 static const binary_fn binary[] = {
 #define UNARY(...)
@@ -59,7 +59,7 @@ static const binary_fn binary[] = {
 #define TERNARY(...)
 #define OP(...)
 #include "ir/ops.def"
-    (tn_matmul), (tn_add)
+    (tn_matmul), (tn_add), (tn_floor_div), (tn_fmod)
 };
 static tn_tensor (*const reduce[])(tn_tensor, const int64_t *, int, int) = { (tn_sum), (tn_prod), (tn_reduce_max),
                                                                              (tn_reduce_min), (tn_mean) };
@@ -125,10 +125,32 @@ static tn_tensor any_movement(pool *p) {
         return tn_concat(many, 1 + below(5), (int)any_int(-1, 1));
     }
 }
+static tn_tensor any_composition(pool *p) {
+    int64_t a[16];
+    tn_tensor x = pick(p);
+    switch (below(7)) {
+    case 0:
+        return tn_clamp(x, any_double(), any_double());
+    case 1:
+        return tn_tril(x, any_int(-3, 3));
+    case 2:
+        return tn_one_hot(tn_cast(x, TN_I32), any_int(-1, 4), any_dtype());
+    case 3:
+        return tn_squeeze(x, any_list(a, -2, 2), odds(2) ? -1 : below(3));
+    case 4:
+        return tn_unsqueeze(x, any_list(a, -2, 2), below(3) - (odds(20) ? 2 : 0));
+    case 5:
+        return tn_slice_axis(x, (int)any_int(-2, 2), any_int(-1, 2), odds(2) ? TN_END : any_int(-1, 3), any_int(0, 2));
+    default:
+        return tn_max_scalar(tn_div_scalar(x, any_double()), any_double());
+    }
+}
 static tn_tensor any_call(pool *p) {
     int64_t a[16], b[16], c[16], d[16];
     tn_tensor x = pick(p), y = pick(p);
-    switch (below(12)) {
+    switch (below(13)) {
+    case 12:
+        return any_composition(p);
     case 0:
         return any_source(p);
     case 1:

@@ -56,6 +56,10 @@ static tn_tensor build(tn_graph *g) {
     q = tn_reshape(tn_expand(tn_reshape(q, TN_DIMS(1, -1)), TN_DIMS(3, tn_tensor_shape(q).dim[0] * tn_tensor_shape(q).dim[1])),
                    TN_DIMS(-1));
     tn_tensor rows = tn_gather(h, i, 0), sum = tn_scatter_add(h, i, rows, 0), many[12];
+    tn_graph_push(g, "scope%d", 7);
+    rows = tn_label(tn_add(tn_tril(rows, 2), tn_mul(tn_lgamma(tn_clamp(rows, 1, 2)), tn_erfinv(tn_fmod(rows, b)))), "rows");
+    tn_graph_pop(g);
+    rows = tn_squeeze(tn_slice_axis(tn_unsqueeze(rows, TN_INTS(1)), 0, 0, TN_END, 1), TN_INTS(1));
     tn_tensor dot = tn_dot(sum, rows, A(0), A(0), 1, A(1), A(1), 1);
     for (int j = 0; j < 12; j++)
         many[j] = tn_sum(tn_cast(tn_lt(dot, tn_iota(g, TN_F32, TN_DIMS(35), 0)), TN_F32), TN_ALL_AXES, 1);

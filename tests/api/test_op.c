@@ -65,7 +65,7 @@ static void every_op_by_its_name(void **state) {
         if (strncmp(op.kind, "elementwise", 11)) continue;
         assert_true(op.gradient && *op.gradient);
         operands o = make(ctx);
-        bool bits = strstr(op.kind, "bits"), logic = strstr(op.kind, "logic");
+        bool bits = strstr(op.kind, "bits") || strstr(op.kind, "integer"), logic = strstr(op.kind, "logic");
         tn_tensor a = bits ? o.bits : logic ? o.mask : o.x, in[3] = { op.arity == 3 ? o.mask : a, a, a };
         tn_tensor y = tn_op(o.g, op.name, in, op.arity, NULL, 0);
         if (!y.id) fail_msg("%s: %s", op.name, tn_ctx_error(ctx));

@@ -153,6 +153,7 @@ static graph *every_op(arena *a, tn_dtype t, int64_t n) {
             info->cls == CL_ANY || (info->cls == CL_FLT                          ? is_float
                                     : info->cls == CL_NUM || info->cls == CL_CMP ? t != TN_BOOL || (op == OP_eq || op == OP_ne)
                                     : info->cls == CL_BIT                        ? !is_float
+                                    : info->cls == CL_INT                        ? !is_float && t != TN_BOOL
                                                                                  : info->cls == CL_LOG && t == TN_BOOL);
         if (!fits || (t == TN_BOOL && info->cls == CL_CMP)) continue;
         val v = op == OP_select    ? graph_select(g, t == TN_BOOL ? x[0] : graph_binary(g, OP_lt, x[0], x[1]), x[1], x[2])

@@ -865,9 +865,10 @@ static void test_nograd_rows(void **state) {
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         if (!rows[i].first) continue;
         n++;
-        assert_true(rows[i].cls == CL_BIT || rows[i].cls == CL_LOG || rows[i].cls == CL_CMP || !strcmp(rows[i].name, "select"));
+        assert_true(rows[i].cls == CL_BIT || rows[i].cls == CL_INT || rows[i].cls == CL_LOG || rows[i].cls == CL_CMP ||
+                    !strcmp(rows[i].name, "select"));
     }
-    assert_int_equal(n, 11);
+    assert_int_equal(n, 13);
 }
 
 int main(void) {

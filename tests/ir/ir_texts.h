@@ -19,7 +19,8 @@ static const char *const ir_texts[] = {
     "%16\n"
     "%18 = atan %17\n%19 = sinh %18\n%20 = cosh %19\n%21 = tanh %20\n%22 = asinh %21\n%23 = acosh %22\n%24 = atanh %23\n%25 = "
     "erf %24\n"
-    "%28 = relu %25\n%29 = sigmoid %28\n%30 = softplus %29\n"
+    "%31 = erfc %25\n%32 = exp2 %31\n%33 = log2 %32\n%34 = trunc %33\n"
+    "%28 = relu %34\n%29 = sigmoid %28\n%30 = softplus %29\n"
     "%26 = not b\n%27 = stop_gradient %30 label=\"the end\"\n"
     "return %27 as \"y\", %26 as \"n\", %3 as \"s\"\n}",
     "graph @binary(x f64[2,3], y f64[2,3], i u8[2,3], j u8[2,3]) {\n"
@@ -28,8 +29,9 @@ static const char *const ir_texts[] = {
     "%9 = lt %8, 0.1\n%10 = le x, y\n%11 = gt x, y\n%12 = ge x, y\n%13 = eq i, 255\n%14 = ne 0, j\n%15 = and i, j\n%16 = or i, "
     "7\n%17 = xor i, j\n"
     "%18 = and %9, %10\n%19 = or %11, %12\n%20 = xor %13, true\n%21 = and %18, %19\n%22 = or %20, %14\n%23 = and %21, %22\n"
+    "%28 = shift_left i, j\n%29 = shift_right %28, 3\n%30 = atan2 x, y\n%31 = hypot %30, 1\n"
     "%24 = select %23, x, -inf\n%25 = select %23, 1.5, 2.5 f64[2,3]\n%26 = select true, x, y\n%27 = add 1e-300, 0.1 f64[2,3]\n"
-    "return %24, %25, %26, %27, %15, %16, %17\n}",
+    "return %24, %25, %26, %27, %15, %16, %17, %29, %31\n}",
     "graph @casts(a f16[0,4], b bf16[], c i8[3], d i64[3]) {\n"
     "%1 = cast a f32[0,4]\n%2 = cast b f16[]\n%3 = cast c bool[3]\n%4 = cast d i32[3]\n%5 = cast %4 u8[3]\n%6 = cast %5 "
     "bf16[3]\n%7 = bitcast d f64[3]\n%8 = bitcast %4 f32[3]\n"

@@ -224,6 +224,8 @@ static uint32_t class_mask(op_class c) {
         return FLOATS | INTS;
     case CL_BIT:
         return INTS | BOOLS;
+    case CL_INT:
+        return INTS;
     case CL_LOG:
         return BOOLS;
     default:
@@ -253,6 +255,7 @@ static entry int_interval(gen *n, val v, op_code op, const entry *x, int n_in) {
     if (n_in > 1) size = fmax(size, fmax(fabs(x[1].lo), fabs(x[1].hi)));
     if (op == OP_mul) return make_entry(n, v, -size * size, size * size);
     if (op == OP_add || op == OP_sub) return make_entry(n, v, -2 * size, 2 * size);
+    if (op == OP_shift_left) return make_entry(n, v, -INFINITY, INFINITY); /* whatever the type holds */
     double reach = exp2(ceil(log2(size + 1)));
     return make_entry(n, v, -reach, reach);
 }

@@ -159,10 +159,11 @@ for _target, _name in {
     aten.neg: "neg", aten.abs: "abs", aten.sign: "sign", aten.floor: "floor", aten.ceil: "ceil", aten.round: "round", aten.sqrt: "sqrt",
     aten.rsqrt: "rsqrt", aten.exp: "exp", aten.log: "log", aten.log1p: "log1p", aten.expm1: "expm1", aten.sin: "sin", aten.cos: "cos",
     aten.tan: "tan", aten.asin: "asin", aten.acos: "acos", aten.atan: "atan", aten.sinh: "sinh", aten.cosh: "cosh", aten.tanh: "tanh",
-    aten.asinh: "asinh", aten.acosh: "acosh", aten.atanh: "atanh", aten.erf: "erf", aten.relu: "relu", aten.sigmoid: "sigmoid",
+    aten.asinh: "asinh", aten.acosh: "acosh", aten.atanh: "atanh", aten.erf: "erf", aten.erfc: "erfc", aten.exp2: "exp2",
+    aten.log2: "log2", aten.trunc: "trunc", aten.relu: "relu", aten.sigmoid: "sigmoid",
 }.items():
     OPS[_target.default] = _unary(_name)
-for _target in (aten.floor.default, aten.ceil.default, aten.round.default):
+for _target in (aten.floor.default, aten.ceil.default, aten.round.default, aten.trunc.default):
     FORMS[_target] = lambda node: result_dtype(node).kind == "f"
 
 
@@ -193,6 +194,16 @@ for _overload in ("Tensor", "Scalar"):
     for _target, _name in {aten.lt: "lt", aten.le: "le", aten.gt: "gt", aten.ge: "ge", aten.eq: "eq", aten.ne: "ne"}.items():
         OPS[getattr(_target, _overload)] = _binary(_name, keep=False)
 OPS[aten.maximum.default], OPS[aten.minimum.default] = _binary("max"), _binary("min")
+OPS[aten.atan2.default], OPS[aten.hypot.default] = _binary("atan2"), _binary("hypot")
+
+
+def _shift(name: str) -> Callable[..., Tensor]:
+    """By less than nothing: PyTorch leaves it open."""
+    return lambda node, graph, x, y: build_op(graph, name, _as(graph, x, result_dtype(node)), _as(graph, y, result_dtype(node)))
+
+
+for _target, _name in {"bitwise_left_shift": "shift_left", "bitwise_right_shift": "shift_right"}.items():
+    OPS[getattr(aten, _target).Tensor] = OPS[getattr(aten, _target).Tensor_Scalar] = _shift(_name)
 FORMS[aten.mul.Tensor] = FORMS[aten.mul.Scalar] = lambda node: result_dtype(node) is not bool_
 
 
@@ -224,15 +235,13 @@ def _div_mode(node: Node, graph: Graph, x: Any, y: Any, rounding_mode: Optional[
     if rounding_mode == "floor":
         return a // b
     q = build_op(graph, "div", a, b)
-    return q if rounding_mode is None or t.kind != "f" else where(q < 0, q.ceil(), q.floor())
+    return q if rounding_mode is None or t.kind != "f" else q.trunc()
 
 
 @op(aten.fmod.Tensor, aten.fmod.Scalar)
 def _fmod(node: Node, graph: Graph, x: Any, y: Any) -> Tensor:
     t = result_dtype(node)
-    a, b = _as(graph, x, t), _as(graph, y, t)
-    r = a.abs() % b.abs()
-    return where(a < 0, -r, r)
+    return graph.wrap(lib.tn_fmod(_as(graph, x, t)._at(), _as(graph, y, t)._t))
 
 
 @op(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
@@ -271,9 +280,8 @@ def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) 
 
 
 for _target, _fn in {
-    aten.reciprocal: lambda x: 1 / x, aten.log2: lambda x: x.log() * (1 / math.log(2)), aten.log10: lambda x: x.log() * (1 / math.log(10)),
-    aten.exp2: lambda x: (x * math.log(2)).exp(), aten.square: lambda x: x * x, aten.trunc: lambda x: where(x < 0, x.ceil(), x.floor()),
-    aten.erfc: lambda x: 1 - x.erf(), aten.gelu: _gelu, aten.silu: nn.silu, aten.mish: nn.mish, aten.softplus: _softplus, aten.elu: _elu,
+    aten.reciprocal: lambda x: 1 / x, aten.log10: F.log10, aten.square: lambda x: x * x, aten.erfinv: F.erfinv, aten.lgamma: F.lgamma,
+    aten.digamma: F.digamma, aten.gelu: _gelu, aten.silu: nn.silu, aten.mish: nn.mish, aten.softplus: _softplus, aten.elu: _elu,
     aten.leaky_relu: lambda x, slope=0.01: where(x > 0, x, x * slope), aten.hardtanh: lambda x, lo=-1.0, hi=1.0: x.clip(lo, hi),
     aten.hardswish: nn.hard_swish, aten.hardsigmoid: nn.hard_sigmoid, aten._softmax: lambda x, dim, half: nn.softmax(x, dim),
     aten._log_softmax: lambda x, dim, half: nn.log_softmax(x, dim),
@@ -285,12 +293,12 @@ for _target in (aten._softmax.default, aten._log_softmax.default):
 
 @op(aten.isnan.default)
 def _isnan(node: Node, graph: Graph, x: Tensor) -> Tensor:
-    return x != x
+    return F.isnan(x)
 
 
 @op(aten.isinf.default)
 def _isinf(node: Node, graph: Graph, x: Tensor) -> Tensor:
-    return x.abs() == math.inf if x.dtype.kind == "f" else graph.full((), 0, bool_).broadcast_to(x.shape)
+    return F.isinf(x)
 
 
 @op(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf)

@@ -207,7 +207,8 @@ static const struct {
     { "COS", "cos" },       { "TAN", "tan" },       { "ASIN", "asin" },      { "ACOS", "acos" },   { "ATAN", "atan" },
     { "SINH", "sinh" },     { "COSH", "cosh" },     { "TANH", "tanh" },      { "ASINH", "asinh" }, { "ACOSH", "acosh" },
     { "ATANH", "atanh" },   { "ERF", "erf" },       { "POW", "pow" },        { "MOD", "fmod" },    { "LIBM_SIN", "sinf" },
-    { "LIBM_COS", "cosf" }, { "LIBM_TAN", "tanf" }, { "LIBM_MOD", "fmodf" },
+    { "LIBM_COS", "cosf" }, { "LIBM_TAN", "tanf" }, { "LIBM_MOD", "fmodf" }, { "EXP2", "exp2" },   { "LOG2", "log2" },
+    { "ERFC", "erfc" },     { "ATAN2", "atan2" },   { "HYPOT", "hypot" },
 };
 
 static xval abs_mask(xfn *f, xtype t) {
@@ -236,6 +237,47 @@ static xval word_mod(xfn *f, xval x, xval y, int lanes) { /* of f64 */
     return x86_sel(f, x86_bin(f, '=', r, zero, lanes), word_signed(f, r, y, lanes), moved, lanes);
 }
 
+/* ---- shifts by vectors ---- */
+
+/* One bit of the distance after the other, for instructions that shift all lanes by one constant. */
+static xval shift_bitwise(xfn *f, x86_id by, xval x, xval y, int lanes) {
+    xval zero = { x86_const(f, x.t, 0, 0), x.t };
+    for (int bit = 1; bit < (wide(x.t) ? 64 : 32); bit *= 2) {
+        xval set = x86_bin(f, '&', y, (xval){ x86_const(f, x.t, bit, bit), x.t }, lanes);
+        x = x86_sel(f, x86_bin(f, '=', set, zero, lanes), x, x86_shift(f, by, x, bit, lanes), lanes);
+    }
+    return x;
+}
+
+/* Bits of y that shift everything out, for what takes the others only. */
+static xval too_far(xfn *f, xval y, int lanes) {
+    int bits = wide(y.t) ? 64 : 32;
+    xval rest = x86_bin(f, '&', y, (xval){ x86_const(f, y.t, ~(bits - 1), ~(int64_t)(bits - 1)), y.t }, lanes);
+    return x86_bin(f, 'n', rest, (xval){ x86_const(f, y.t, 0, 0), y.t }, lanes);
+}
+
+static xval word_left(xfn *f, xval x, xval y, int lanes) {
+    if (f->level != X86_SSE) return made(f, wide(x.t) ? X86_PSLLVQ : X86_PSLLVD, x.t, x.t, lanes, x.r, y.r, 0);
+    xval zero = { x86_const(f, x.t, 0, 0), x.t };
+    return x86_sel(f, too_far(f, y, lanes), zero, shift_bitwise(f, wide(x.t) ? X86_PSLLQ : X86_PSLLD, x, y, lanes), lanes);
+}
+
+/* Of 64 bits there is an arithmetic shift in AVX-512 only: elsewhere that of the bits which differ from the sign. */
+static xval word_right(xfn *f, xval x, xval y, int lanes) {
+    bool sse = f->level == X86_SSE;
+    if (!sse && !wide(x.t)) return made(f, X86_PSRAVD, x.t, x.t, lanes, x.r, y.r, 0);
+    if (f->level == X86_AVX512) return made(f, X86_PSRAVQ, x.t, x.t, lanes, x.r, y.r, 0);
+    xval zero = { x86_const(f, x.t, 0, 0), x.t }, sign = x86_bin(f, '<', x, zero, lanes);
+    sign.t = x.t; /* ones or zeros */
+    xval bits = x86_bin(f, '^', x, sign, lanes);
+    if (sse)
+        bits =
+            x86_sel(f, too_far(f, y, lanes), zero, shift_bitwise(f, wide(x.t) ? X86_PSRLQ : X86_PSRLD, bits, y, lanes), lanes);
+    else
+        bits = made(f, X86_PSRLVQ, x.t, x.t, lanes, bits.r, y.r, 0);
+    return x86_bin(f, '^', bits, sign, lanes);
+}
+
 xval x86_word(xfn *f, const char *name, xtype t, const xval *x, int n, int lanes) {
     static const struct {
         const char *word;
@@ -254,6 +296,8 @@ xval x86_word(xfn *f, const char *name, xtype t, const xval *x, int n, int lanes
         return is_float(x[0].t) ? x86_bin(f, '/', x[0], x[1], lanes) : divide(f, x[0], x[1], lanes, false);
     if (n == 2 && !strcmp(name, "MOD"))
         return is_float(x[0].t) ? word_mod(f, x[0], x[1], lanes) : divide(f, x[0], x[1], lanes, true);
+    if (n == 2 && !strcmp(name, "LSHIFT")) return word_left(f, x[0], x[1], lanes);
+    if (n == 2 && !strcmp(name, "RSHIFT")) return word_right(f, x[0], x[1], lanes);
     if (n == 1 && is_float(x[0].t)) {
         if (!strcmp(name, "SQRT")) return made(f, t == XF32 ? X86_SQRTPS : X86_SQRTPD, t, t, lanes, x[0].r, 0, 0);
         if (!strcmp(name, "RINT")) return word_round(f, x[0], 8, lanes);
