@@ -1,4 +1,4 @@
-/* layer.c - layers with parameters, pooling, dropout, norms, attention. In: activations and options. Out: compositions of
+/* layer.c - layers with parameters, pooling, norms. In: activations and options. Out: compositions of
  * builders; a convolution is a dot over a window view, a pool a reduction over one. */
 #include "nn.h"
 
@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- linear, embedding, dropout -------------------------------------------------------------------------------------- */
+/* ---- linear, embedding ----------------------------------------------------------------------------------------------- */
 
 static tn_tensor linear(tn_tensor x, int64_t out, const char *name, bool bias) {
     tn_shape s;
@@ -18,6 +18,15 @@ static tn_tensor linear(tn_tensor x, int64_t out, const char *name, bool bias) {
     tn_tensor w = nn_param(x.graph, t, name, "w", TN_DIMS(in, out), NN_UNIFORM, bound);
     tn_tensor y = tn_dot(x, w, NULL, NULL, 0, &last, (const int64_t[]){ 0 }, 1);
     return bias ? tn_add(y, nn_param(x.graph, t, name, "b", TN_DIMS(out), NN_UNIFORM, bound)) : y;
+}
+tn_tensor tn_nn_linear_given(tn_tensor x, tn_tensor w, tn_tensor b) {
+    tn_shape s, ws;
+    if (!nn_check(x, "tn_nn_linear_given", 1, &s) || !nn_check(w, "tn_nn_linear_given", 2, &ws))
+        return (tn_tensor){ x.graph, 0 };
+    tn_dtype t = tn_tensor_dtype(x);
+    int64_t last = s.rank - 1;
+    tn_tensor y = tn_dot(x, tn_cast(w, t), NULL, NULL, 0, &last, (const int64_t[]){ 0 }, 1);
+    return b.graph ? tn_add(y, tn_cast(b, t)) : y;
 }
 tn_tensor tn_nn_linear(tn_tensor x, int64_t out, const char *name) { return linear(x, out, name, true); }
 tn_tensor tn_nn_linear_no_bias(tn_tensor x, int64_t out, const char *name) { return linear(x, out, name, false); }
@@ -39,17 +48,6 @@ tn_tensor tn_nn_swiglu(tn_tensor x, int64_t hidden, const char *name) {
 tn_tensor tn_nn_embedding(tn_tensor index, int64_t n_rows, int64_t dim, const char *name) {
     if (!index.id) return index;
     return tn_gather(nn_param(index.graph, TN_F32, name, "w", TN_DIMS(n_rows, dim), NN_NORMAL, 1), index, 0);
-}
-
-tn_tensor tn_nn_dropout(tn_tensor x, double p, tn_tensor counter, const char *name) {
-    tn_shape s;
-    tn_tensor poison = { x.graph, 0 };
-    if (!nn_check(x, "tn_nn_dropout", 0, &s)) return poison;
-    if (!(p >= 0 && p < 1)) return nn_fail(x.graph, TN_ERR_INVAL, "tn_nn_dropout: expected p in [0, 1), got %g", p);
-    if (!name || !*name)
-        return nn_fail(x.graph, TN_ERR_INVAL, "tn_nn_dropout: expected a name, which tells the masks of layers apart");
-    tn_tensor kept = tn_random_bernoulli(counter, (int64_t)(nn_hash(name) >> 4), s, 1 - p);
-    return tn_select(kept, tn_mul_scalar(x, 1 / (1 - p)), tn_full(x.graph, tn_tensor_dtype(x), s, 0));
 }
 
 /* ---- windows: convolution and pooling -------------------------------------------------------------------------------- */
@@ -127,6 +125,19 @@ static tn_tensor conv_contract(tn_tensor v, tn_tensor w, int n, int64_t groups, 
     return tn_reshape(y, s);
 }
 
+/* What is given, as x's dtype, or a parameter. */
+static tn_tensor given_or_param(tn_tensor x, tn_tensor given, const char *name, const char *suffix, tn_shape s, double bound,
+                                const char *fn) {
+    tn_dtype t = tn_tensor_dtype(x);
+    if (!given.graph) return nn_param(x.graph, t, name, suffix, s, NN_UNIFORM, bound);
+    tn_shape is = tn_tensor_shape(given);
+    bool same = is.rank == s.rank;
+    for (int i = 0; same && i < s.rank; i++) same = is.dim[i] == s.dim[i];
+    if (!same && is.rank >= 0)
+        return nn_fail(x.graph, TN_ERR_SHAPE, "%s: the given %s has another shape than the layer's parameter", fn, suffix);
+    return tn_cast(given, t);
+}
+
 /* ws, bound: of the plain weights. */
 static tn_tensor winograd(tn_tensor x, const tn_nn_conv_opts *o, const windows *w, tn_shape ws, double bound, const char *name,
                           const char *fn) {
@@ -137,13 +148,13 @@ static tn_tensor winograd(tn_tensor x, const tn_nn_conv_opts *o, const windows *
         return nn_fail(x.graph, TN_ERR_INVAL,
                        "%s: winograd is 2 or 4, for f32 or f64 images, kernel 3 x 3, stride and dilation 1, one group", fn);
     tn_tensor u = o->transformed, b = { 0 };
-    if (!u.graph) u = tn_nn_winograd_weights(nn_param(x.graph, t, name, "w", ws, NN_UNIFORM, bound), o->winograd);
+    if (!u.graph) u = tn_nn_winograd_weights(given_or_param(x, o->weights, name, "w", ws, bound, fn), o->winograd);
     tn_shape us = tn_tensor_shape(u);
     int64_t points = (o->winograd + 2) * (o->winograd + 2);
     if (us.rank >= 0 && (us.rank != 3 || us.dim[0] != points || us.dim[1] != ws.dim[2] || us.dim[2] != ws.dim[3]))
         return nn_fail(x.graph, TN_ERR_SHAPE, "%s: expected transformed weights [%lld,%lld,%lld]", fn, (long long)points,
                        (long long)ws.dim[2], (long long)ws.dim[3]);
-    if (!o->no_bias) b = nn_param(x.graph, t, name, "b", TN_DIMS(ws.dim[3]), NN_UNIFORM, bound);
+    if (!o->no_bias) b = given_or_param(x, o->bias, name, "b", TN_DIMS(ws.dim[3]), bound, fn);
     return nn_winograd(x, u, b, o->winograd, w->padding);
 }
 
@@ -167,9 +178,8 @@ static tn_tensor conv(tn_tensor x, const tn_nn_conv_opts *o, const char *name, i
     ws.dim[n] = in / groups;
     ws.dim[n + 1] = out;
     double bound = fan > 0 ? 1 / sqrt(fan) : 0;
-    tn_dtype t = tn_tensor_dtype(x);
     if (o->winograd) return winograd(x, o, &w, ws, bound, name, fn);
-    tn_tensor weights = nn_param(x.graph, t, name, "w", ws, NN_UNIFORM, bound);
+    tn_tensor weights = given_or_param(x, o->weights, name, "w", ws, bound, fn);
     if (groups > 1) {
         s.dim[n + 1] = groups;
         s.dim[n + 2] = in / groups;
@@ -177,7 +187,7 @@ static tn_tensor conv(tn_tensor x, const tn_nn_conv_opts *o, const char *name, i
         x = tn_reshape(x, s);
     }
     tn_tensor y = conv_contract(windows_of(x, &w, 0), weights, n, groups, out);
-    return o->no_bias ? y : tn_add(y, nn_param(x.graph, t, name, "b", TN_DIMS(out), NN_UNIFORM, bound));
+    return o->no_bias ? y : tn_add(y, given_or_param(x, o->bias, name, "b", TN_DIMS(out), bound, fn));
 }
 tn_tensor tn_nn_conv1d(tn_tensor x, tn_nn_conv_opts opts, const char *name) { return conv(x, &opts, name, 1, "tn_nn_conv1d"); }
 tn_tensor tn_nn_conv2d(tn_tensor x, tn_nn_conv_opts opts, const char *name) { return conv(x, &opts, name, 2, "tn_nn_conv2d"); }
@@ -253,6 +263,58 @@ tn_tensor tn_nn_group_norm(tn_tensor x, int64_t groups, double eps, const char *
     for (int i = 1; i < split.rank; i++)
         if (i != s.rank - 1) axes[n++] = i;
     return scale_shift(tn_reshape(normalised(tn_reshape(x, split), axes, n, eps != 0 ? eps : 1e-5), s), name);
+}
+
+tn_tensor tn_nn_instance_norm(tn_tensor x, double eps, const char *name) {
+    tn_shape s;
+    if (!nn_check(x, "tn_nn_instance_norm", 2, &s)) return (tn_tensor){ x.graph, 0 };
+    return tn_nn_group_norm(x, s.dim[s.rank - 1] > 0 ? s.dim[s.rank - 1] : 1, eps, name);
+}
+
+tn_tensor tn_nn_local_response_norm(tn_tensor x, int64_t size, double alpha, double beta, double k) {
+    tn_shape s;
+    if (!nn_check(x, "tn_nn_local_response_norm", 1, &s)) return (tn_tensor){ x.graph, 0 };
+    if (size < 1) return nn_fail(x.graph, TN_ERR_INVAL, "tn_nn_local_response_norm: %lld channels", (long long)size);
+    int64_t before[TN_MAX_RANK] = { 0 }, after[TN_MAX_RANK] = { 0 }, last = s.rank - 1, one = 1;
+    before[last] = size / 2, after[last] = size - 1 - size / 2;
+    tn_tensor near = tn_window(tn_pad(tn_mul(x, x), before, after, s.rank, 0), &last, &size, &one, &one, 1);
+    tn_tensor sum = tn_sum(near, (const int64_t[]){ s.rank }, 1, 0);
+    return tn_mul(x, tn_pow_scalar(tn_add_scalar(tn_mul_scalar(sum, alpha / (double)size), k), -beta));
+}
+
+/* ---- weights that are scaled ----------------------------------------------------------------------------------------- */
+
+static bool matrix_axes(tn_tensor w, const char *fn, tn_shape *s, int64_t *axes) {
+    if (!nn_check(w, fn, 2, s)) return false;
+    for (int i = 0; i < s->rank - 1; i++) axes[i] = i;
+    return true;
+}
+tn_tensor tn_nn_weight_norm(tn_tensor v, const char *name) {
+    tn_shape s;
+    int64_t axes[TN_MAX_RANK];
+    if (!matrix_axes(v, "tn_nn_weight_norm", &s, axes)) return (tn_tensor){ v.graph, 0 };
+    tn_tensor g = nn_param(v.graph, tn_tensor_dtype(v), name, "g", TN_DIMS(s.dim[s.rank - 1]), NN_ONES, 1);
+    return tn_mul(v, tn_div(g, tn_nn_norm(v, axes, s.rank - 1, 1)));
+}
+
+static tn_tensor unit(tn_tensor x) { return tn_div(x, tn_max_scalar(tn_nn_norm(x, TN_ALL_AXES, 0), 1e-12)); }
+/* W as [rows, out]: v = W u and u = W^T v in turn, both of length 1, tend to the singular vectors of the largest value. */
+tn_tensor tn_nn_spectral_norm(tn_tensor w, int iterations, const char *name) {
+    tn_shape s;
+    int64_t axes[TN_MAX_RANK], rows = 1;
+    if (!matrix_axes(w, "tn_nn_spectral_norm", &s, axes)) return (tn_tensor){ w.graph, 0 };
+    if (iterations < 0) return nn_fail(w.graph, TN_ERR_INVAL, "tn_nn_spectral_norm: %d iterations", iterations);
+    for (int i = 0; i < s.rank - 1; i++) rows *= s.dim[i];
+    tn_dtype t = tn_tensor_dtype(w);
+    tn_tensor state = nn_state(w.graph, t, name, "u", TN_DIMS(s.dim[s.rank - 1]), NN_NORMAL),
+              flat = tn_reshape(w, TN_DIMS(rows, s.dim[s.rank - 1]));
+    tn_tensor fixed = tn_stop_gradient(flat), u = unit(tn_cast(state, t)), v = unit(tn_matmul(fixed, u));
+    for (int i = 0; i < iterations; i++) {
+        u = unit(tn_matmul(v, fixed));
+        v = unit(tn_matmul(fixed, u));
+    }
+    if (iterations && state.id) tn_assign(state, tn_cast(u, tn_tensor_dtype(state)));
+    return tn_div(w, tn_sum(tn_mul(v, tn_matmul(flat, u)), TN_ALL_AXES, 0));
 }
 
 /* old + (new - old) * share, in the state's dtype. */

@@ -2,10 +2,8 @@
  * Initial values are made in memory of the context and copied by the graph; nothing stays owned here. */
 #include "nn.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 enum { MAX_NAME = 512 };
 
@@ -55,38 +53,15 @@ tn_tensor nn_row_sum(tn_tensor x, int64_t axis, int keep) {
     return tn_sum(t == TN_F16 || t == TN_BF16 ? tn_cast(x, TN_F32) : x, &axis, 1, keep);
 }
 
-uint64_t nn_hash(const char *name) {
+uint64_t nn_hash(const tn_graph *g, const char *name) {
     uint64_t h = 0xcbf29ce484222325u;
+    for (const char *scope = tn_graph_scope(g); *scope; scope++) h = (h ^ (unsigned char)*scope) * 0x100000001b3u;
     for (; *name; name++) h = (h ^ (unsigned char)*name) * 0x100000001b3u;
     return h;
 }
+int64_t nn_stream(const tn_graph *g, const char *name) { return (int64_t)(nn_hash(g, name) >> 4); }
 
 /* ---- initial values -------------------------------------------------------------------------------------------------- */
-
-/* Philox4x32-10 (Salmon et al., SC 2011): four words from a block number and a key. Large weights go through it, and this file
- * is compiled for size: so rounds are unrolled, in variables of their own. */
-static inline void philox(uint64_t block, uint64_t key, uint32_t out[4]) {
-    uint32_t a = (uint32_t)block, b = (uint32_t)(block >> 32), c = 0, d = 0, k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-#pragma GCC unroll 10
-    for (int round = 0; round < 10; round++, k0 += 0x9e3779b9u, k1 += 0xbb67ae85u) {
-        uint64_t p = (uint64_t)0xd2511f53u * a, q = (uint64_t)0xcd9e8d57u * c;
-        a = (uint32_t)(q >> 32) ^ b ^ k0, b = (uint32_t)q;
-        c = (uint32_t)(p >> 32) ^ d ^ k1, d = (uint32_t)p;
-    }
-    out[0] = a, out[1] = b, out[2] = c, out[3] = d;
-}
-
-/* In (0, 1), 52 bits. */
-static double unit(uint32_t hi, uint32_t lo) { return ((double)((uint64_t)hi << 20 | lo >> 12) + 0.5) * 0x1p-52; }
-
-static double initial(nn_init init, double scale, uint64_t key, int64_t i) {
-    uint32_t w[4];
-    if (init == NN_ZEROS) return 0;
-    if (init == NN_ONES) return 1;
-    philox((uint64_t)i, key, w);
-    if (init == NN_UNIFORM) return scale * (2 * unit(w[0], w[1]) - 1);
-    return scale * sqrt(-2 * log(unit(w[0], w[1]))) * cos(6.283185307179586 * unit(w[2], w[3]));
-}
 
 /* "<name>/<suffix>" in full[MAX_NAME]; false and an error when there is no name or it is too long. */
 static bool join(tn_graph *g, const char *name, const char *suffix, char *full) {
@@ -100,16 +75,24 @@ static bool join(tn_graph *g, const char *name, const char *suffix, char *full) 
     return false;
 }
 
+/* A state that tn_graph_reuse gives again needs no initial value. */
+static bool given_again(tn_graph *g, const char *full) {
+    char name[2 * MAX_NAME];
+    snprintf(name, sizeof name, "%s%s", tn_graph_scope(g), full);
+    return tn_graph_reuse(g, -1) && tn_graph_find(g, name).id != 0;
+}
+
 tn_tensor nn_counter(tn_graph *g, const char *name, const char *suffix) {
     char full[MAX_NAME];
     if (!join(g, name, suffix, full)) return (tn_tensor){ g, 0 };
+    bool again = given_again(g, full);
     tn_tensor n = tn_state(g, full, TN_I64, TN_SCALAR, NULL);
-    if (n.id) tn_assign(n, tn_add_scalar(n, 1));
+    if (n.id && !again) tn_assign(n, tn_add_scalar(n, 1));
     return n;
 }
 tn_tensor tn_nn_counter(tn_graph *g, const char *name) { return nn_counter(g, name, NULL); }
 
-static tn_tensor declare(tn_graph *g, tn_dtype t, const char *full, tn_shape shape, nn_init init, double scale, bool param) {
+static tn_tensor declare(tn_graph *g, tn_dtype t, const char *full, tn_shape shape, tn_nn_init init, double scale, bool param) {
     int64_t n = 1, bytes = 0;
     for (int i = 0; i < shape.rank; i++)
         if (shape.dim[i] < 0 || __builtin_mul_overflow(n, shape.dim[i], &n))
@@ -118,17 +101,16 @@ static tn_tensor declare(tn_graph *g, tn_dtype t, const char *full, tn_shape sha
     t = t == TN_F64 ? TN_F64 : TN_F32;
     if (__builtin_mul_overflow(n, (int64_t)tn_dtype_size(t), &bytes)) return nn_fail(g, TN_ERR_SHAPE, "%s is too large", full);
     void *data = NULL;
-    if (init != NN_ZEROS && n) {
+    if (init != TN_NN_INIT_ZEROS && n && !given_again(g, full)) {
         data = tn_ctx_realloc(tn_graph_ctx(g), NULL, 0, (size_t)bytes);
         if (!data)
             return nn_fail(g, TN_ERR_NOMEM, "out of memory: the initial value of %s, %lld bytes", full, (long long)bytes);
-        uint64_t key = nn_hash(full) ^ tn_graph_seed(g) * 0x9e3779b97f4a7c15u;
-        for (int64_t i = 0; i < n; i++) {
-            double v = initial(init, scale, key, i);
-            if (t == TN_F64)
-                ((double *)data)[i] = v;
-            else
-                ((float *)data)[i] = (float)v;
+        tn_tensor failed = { g, 1 };
+        if (!nn_initial(g, init, scale, shape, nn_hash(g, full) ^ tn_graph_seed(g) * 0x9e3779b97f4a7c15u, t, data))
+            failed = nn_fail(g, TN_ERR_NOMEM, "out of memory: the initial value of %s", full);
+        if (!failed.id) {
+            tn_ctx_realloc(tn_graph_ctx(g), data, (size_t)bytes, 0);
+            return failed;
         }
     }
     tn_tensor x = param ? tn_param(g, full, t, shape, data) : tn_state(g, full, t, shape, data);
@@ -136,15 +118,25 @@ static tn_tensor declare(tn_graph *g, tn_dtype t, const char *full, tn_shape sha
     return x;
 }
 
-tn_tensor nn_param_as(tn_graph *g, tn_dtype t, const char *full, tn_shape shape, nn_init init, double scale) {
+tn_tensor nn_param_as(tn_graph *g, tn_dtype t, const char *full, tn_shape shape, tn_nn_init init, double scale) {
     tn_tensor p = declare(g, t, full, shape, init, scale, true);
     return p.id ? tn_cast(p, t) : p;
 }
-tn_tensor nn_param(tn_graph *g, tn_dtype t, const char *name, const char *suffix, tn_shape shape, nn_init init, double scale) {
+tn_tensor nn_param(tn_graph *g, tn_dtype t, const char *name, const char *suffix, tn_shape shape, tn_nn_init init,
+                   double scale) {
     char full[MAX_NAME];
     return join(g, name, suffix, full) ? nn_param_as(g, t, full, shape, init, scale) : (tn_tensor){ g, 0 };
 }
-tn_tensor nn_state(tn_graph *g, tn_dtype t, const char *name, const char *suffix, tn_shape shape, nn_init init) {
+tn_tensor tn_nn_param(tn_graph *g, const char *name, tn_dtype t, tn_shape shape, tn_nn_init init, double scale) {
+    char full[MAX_NAME];
+    if (!g || !join(g, name, NULL, full)) return (tn_tensor){ g, 0 };
+    if (t != TN_F32 && t != TN_F64)
+        return nn_fail(g, TN_ERR_DTYPE, "tn_nn_param: parameters are f32 or f64, not %s", tn_dtype_name(t));
+    if ((unsigned)init > TN_NN_INIT_ORTHOGONAL || shape.rank < 0 || shape.rank > TN_MAX_RANK)
+        return nn_fail(g, TN_ERR_INVAL, "tn_nn_param: initial value %d, rank %d", (int)init, shape.rank);
+    return declare(g, t, full, shape, init, scale, true);
+}
+tn_tensor nn_state(tn_graph *g, tn_dtype t, const char *name, const char *suffix, tn_shape shape, tn_nn_init init) {
     char full[MAX_NAME];
     return join(g, name, suffix, full) ? declare(g, t, full, shape, init, 1, false) : (tn_tensor){ g, 0 };
 }

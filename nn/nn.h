@@ -19,17 +19,27 @@ bool nn_check(tn_tensor x, const char *fn, int min_rank, tn_shape *out_shape);
 /* axis counted from the end when negative; false and an error when the tensor has no such axis. */
 bool nn_axis(tn_tensor x, const char *fn, int axis, int *out_axis);
 
-typedef enum { NN_ZEROS, NN_ONES, NN_UNIFORM /* +-scale */, NN_NORMAL /* standard deviation scale */ } nn_init;
+/* Short names of the initial values that layers give their parameters. */
+typedef tn_nn_init nn_init;
+#define NN_ZEROS TN_NN_INIT_ZEROS
+#define NN_ONES TN_NN_INIT_ONES
+#define NN_UNIFORM TN_NN_INIT_UNIFORM
+#define NN_NORMAL TN_NN_INIT_NORMAL
+/* init.c: fills an array of f32 or f64; false when memory ran out. */
+bool nn_initial(tn_graph *g, tn_nn_init init, double scale, tn_shape shape, uint64_t key, tn_dtype t, void *data);
 /* The parameter "<name>/<suffix>": f64 for t = f64, else f32. Values depend on the graph's seed and the name only. */
-tn_tensor nn_param(tn_graph *g, tn_dtype t, const char *name, const char *suffix, tn_shape shape, nn_init init, double scale);
+tn_tensor nn_param(tn_graph *g, tn_dtype t, const char *name, const char *suffix, tn_shape shape, tn_nn_init init,
+                   double scale);
 /* The same with a name of its own. */
-tn_tensor nn_param_as(tn_graph *g, tn_dtype t, const char *full, tn_shape shape, nn_init init, double scale);
+tn_tensor nn_param_as(tn_graph *g, tn_dtype t, const char *full, tn_shape shape, tn_nn_init init, double scale);
 /* A state that is no parameter, zeros or ones. */
-tn_tensor nn_state(tn_graph *g, tn_dtype t, const char *name, const char *suffix, tn_shape shape, nn_init init);
+tn_tensor nn_state(tn_graph *g, tn_dtype t, const char *name, const char *suffix, tn_shape shape, tn_nn_init init);
 /* The state "<name>/<suffix>" (or "<name>") i64[] that starts at 0 and grows by 1 a run. */
 tn_tensor nn_counter(tn_graph *g, const char *name, const char *suffix);
-/* 64 bits that tell names apart (FNV-1a). */
-uint64_t nn_hash(const char *name);
+/* 64 bits that tell names apart (FNV-1a), those of the graph's scopes in front. */
+uint64_t nn_hash(const tn_graph *g, const char *name);
+/* A stream of random numbers for the name. */
+int64_t nn_stream(const tn_graph *g, const char *name);
 
 /* winograd.c: x f[N,H,W,C], u as tn_nn_winograd_weights makes it for tiles of m x m; a bias without a graph: none. */
 tn_tensor nn_winograd(tn_tensor x, tn_tensor u, tn_tensor bias, int m, const int64_t *padding);

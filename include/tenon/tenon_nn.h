@@ -20,11 +20,34 @@
 extern "C" {
 #endif
 
+/* ---- parameters ---------------------------------------------------------------------------------------------------------- */
+
+/* Initial values. Of a shape [.., in, out], as those of linear layers and convolutions are, the axes before `in` are a window:
+ * an output has fan_in = window * in inputs, an input fan_out = window * out outputs. */
+typedef enum {
+    TN_NN_INIT_ZEROS,
+    TN_NN_INIT_ONES,
+    TN_NN_INIT_CONSTANT,         /* scale */
+    TN_NN_INIT_UNIFORM,          /* in +-scale */
+    TN_NN_INIT_NORMAL,           /* of standard deviation scale */
+    TN_NN_INIT_TRUNCATED_NORMAL, /* the same within two of them */
+    TN_NN_INIT_XAVIER_UNIFORM,   /* of variance scale^2 2 / (fan_in + fan_out) (Glorot and Bengio, AISTATS 2010); 0 = 1 */
+    TN_NN_INIT_XAVIER_NORMAL,
+    TN_NN_INIT_KAIMING_UNIFORM, /* of variance scale^2 / fan_in (He et al., ICCV 2015): sqrt(2) before relu; 0 = 1 */
+    TN_NN_INIT_KAIMING_NORMAL,
+    TN_NN_INIT_ORTHOGONAL /* rows or columns of the matrix [.., out], whichever are fewer, at right angles, of length scale */
+} tn_nn_init;
+/* A parameter for layers of one's own, f32 or f64, whose initial value depends on tn_graph_set_seed and its whole name. */
+TN_API tn_tensor tn_nn_param(tn_graph *g, const char *name, tn_dtype t, tn_shape shape, tn_nn_init init, double scale);
+
 /* ---- layers -------------------------------------------------------------------------------------------------------------- */
 
 /* f[..,in] -> f[..,out]: x w + b, w f[in,out], b f[out]; both start uniform in +-1/sqrt(in). */
 TN_API tn_tensor tn_nn_linear(tn_tensor x, int64_t out_features, const char *name);
 TN_API tn_tensor tn_nn_linear_no_bias(tn_tensor x, int64_t out_features, const char *name);
+/* The same with tensors that are there: tied, normalised or generated weights; b { 0 }: none. tn_graph_reuse calls any layer
+ * again with the parameters that it has. */
+TN_API tn_tensor tn_nn_linear_given(tn_tensor x /* f[..,in] */, tn_tensor w /* f[in,out] */, tn_tensor b /* f[out] */);
 
 /* Per axis of the image. A 0 repeats the axis before it; a first 0 means 1 (kernel, stride, dilation) or no padding. Padding -1
  * is no padding on that axis. */
@@ -37,7 +60,8 @@ typedef struct {
      * results squared, which takes 2.25 or 4 times fewer multiplications. It rounds otherwise: on random data 2 has about the
      * error of the plain sum, 4 five to ten times that. 0 = the plain sum. */
     int winograd;
-    tn_tensor transformed; /* winograd: use these, from tn_nn_winograd_weights, instead of the parameter "<name>/w" */
+    tn_tensor transformed;   /* winograd: use these, from tn_nn_winograd_weights, instead of the parameter "<name>/w" */
+    tn_tensor weights, bias; /* use these instead of the parameters; with both the layer needs no name */
 } tn_nn_conv_opts;
 /* f[N,..image..,C] -> f[N,..positions..,out_channels]. w f[..kernel..,C/groups,out_channels], b f[out_channels]; both start
  * uniform in +-1/sqrt(C/groups * kernel size). */
@@ -150,6 +174,16 @@ TN_API tn_tensor tn_nn_counter(tn_graph *g, const char *name);
 /* Zeroes each element with probability p and divides the others by 1 - p. The mask depends on (counter, name, element): give
  * each layer its own name. */
 TN_API tn_tensor tn_nn_dropout(tn_tensor x, double p, tn_tensor counter /* i64[] */, const char *name);
+/* Whole channels of a sample (Tompson et al., CVPR 2015), or whole samples, as on the branch of a residual layer (stochastic
+ * depth: Huang et al., ECCV 2016). */
+TN_API tn_tensor tn_nn_spatial_dropout(tn_tensor x /* f[N,..,C] */, double p, tn_tensor counter, const char *name);
+TN_API tn_tensor tn_nn_drop_path(tn_tensor x /* f[N,..] */, double p, tn_tensor counter, const char *name);
+/* For selu (Klambauer et al., NIPS 2017): keeps mean 0 and variance 1. */
+TN_API tn_tensor tn_nn_alpha_dropout(tn_tensor x, double p, tn_tensor counter, const char *name);
+/* Gyro dropout (Lee et al., MLSys 2022): of `subnets` masks that never change, `together` are in use at once, sample n having
+ * the (n mod together)-th of them; after so many runs the next ones follow. */
+TN_API tn_tensor tn_nn_gyro_dropout(tn_tensor x /* f[N,..] */, double p, int64_t subnets, int64_t together, int64_t runs,
+                                    tn_tensor counter, const char *name);
 
 /* (x - mean) / sqrt(var + eps) over the last axis, times "<name>/w", plus "<name>/b" (both f[C]). eps 0 = 1e-5. */
 TN_API tn_tensor tn_nn_layer_norm(tn_tensor x /* f[..,C] */, double eps, const char *name);
@@ -157,6 +191,16 @@ TN_API tn_tensor tn_nn_layer_norm(tn_tensor x /* f[..,C] */, double eps, const c
 TN_API tn_tensor tn_nn_rms_norm(tn_tensor x /* f[..,C] */, double eps, const char *name);
 /* Layer norm over the image and C / groups channels, with one scale and shift a channel. */
 TN_API tn_tensor tn_nn_group_norm(tn_tensor x /* f[N,..,C] */, int64_t groups, double eps, const char *name);
+/* The same for each channel apart (Ulyanov et al. 2016, arXiv:1607.08022). */
+TN_API tn_tensor tn_nn_instance_norm(tn_tensor x /* f[N,..,C] */, double eps, const char *name);
+/* x / (k + alpha / size * sum of x^2 over `size` channels around)^beta (Krizhevsky et al., NIPS 2012). */
+TN_API tn_tensor tn_nn_local_response_norm(tn_tensor x /* f[..,C] */, int64_t size, double alpha, double beta, double k);
+/* Weights for tn_nn_linear_given and tn_nn_conv_opts.weights. Weight norm: v scaled to columns of length "<name>/g" f[out],
+ * which starts as ones (Salimans and Kingma, NIPS 2016). Spectral norm: w divided by its largest singular value as a matrix
+ * [.., out], which so many power iterations a run come near to, from the state "<name>/u" f[out]; 0 iterations leave that as it
+ * is (Miyato et al., ICLR 2018). */
+TN_API tn_tensor tn_nn_weight_norm(tn_tensor v /* f[..,out] */, const char *name);
+TN_API tn_tensor tn_nn_spectral_norm(tn_tensor w /* f[..,out] */, int iterations, const char *name);
 typedef struct {
     double eps;      /* 0 = 1e-5 */
     double momentum; /* share of the batch in the running statistics; 0 = 0.1 */
@@ -274,6 +318,14 @@ TN_API tn_tensor tn_nn_sum(tn_tensor x, const int64_t *axes, int n_axes, int kee
 /* Mean of -log softmax(logits)[label]. Labels are i32 or i64 in 0..C-1; one out of range counts as if it named the row's
  * largest logit. */
 TN_API tn_tensor tn_nn_cross_entropy(tn_tensor logits /* f[..,C] */, tn_tensor labels /* i[..] */);
+typedef struct {
+    double smoothing;  /* share of each row that is spread over all classes evenly (Szegedy et al., CVPR 2016); 0 = none */
+    int ignores;       /* 1 = rows with the label `ignored` do not count; 0 rows that count: loss 0 */
+    int64_t ignored;   /* such as -100 */
+    tn_tensor weights; /* f[C]: how much rows of each class count; { 0 }: all the same */
+} tn_nn_cross_entropy_opts;
+TN_API tn_tensor tn_nn_cross_entropy_with(tn_tensor logits /* f[..,C] */, tn_tensor labels /* i[..] */,
+                                          tn_nn_cross_entropy_opts opts);
 /* Mean of -log_p[label]; a label out of range counts 0. */
 TN_API tn_tensor tn_nn_nll(tn_tensor log_p /* f[..,C] */, tn_tensor labels /* i[..] */);
 TN_API tn_tensor tn_nn_mse(tn_tensor x, tn_tensor target);
@@ -283,6 +335,27 @@ TN_API tn_tensor tn_nn_huber(tn_tensor x, tn_tensor target, double delta); /* d^
 TN_API tn_tensor tn_nn_kl_div(tn_tensor log_q /* f[..,C] */, tn_tensor p /* f[..,C] */);
 /* Mean of -t log sigmoid(x) - (1 - t) log(1 - sigmoid(x)). */
 TN_API tn_tensor tn_nn_bce_with_logits(tn_tensor x, tn_tensor t);
+/* The same of probabilities p; each logarithm counts -100 at the least. */
+TN_API tn_tensor tn_nn_bce(tn_tensor p, tn_tensor t);
+TN_API tn_tensor tn_nn_smooth_l1(tn_tensor x, tn_tensor target, double beta); /* huber / beta; l1 for beta 0 */
+/* bce_with_logits of each element times (1 - p_t)^gamma, p_t being the probability of the target, and times alpha for t = 1,
+ * 1 - alpha for t = 0 (Lin et al., ICCV 2017: 0.25 and 2). alpha < 0: neither. gamma is 0 or at least 1. */
+TN_API tn_tensor tn_nn_focal(tn_tensor x, tn_tensor t, double alpha, double gamma);
+/* x y / (|x| |y|) along axis, lengths being 1e-8 at the least. Not a mean: f[..] without the axis. */
+TN_API tn_tensor tn_nn_cosine_similarity(tn_tensor x, tn_tensor y, int axis);
+/* 1 - cos(x, y) where same > 0, elsewhere cos(x, y) - margin where that is positive. */
+TN_API tn_tensor tn_nn_cosine_embedding(tn_tensor x /* f[..,C] */, tn_tensor y /* f[..,C] */, tn_tensor same /* [..] */,
+                                        double margin);
+/* |anchor - near| - |anchor - far| + margin where that is positive. */
+TN_API tn_tensor tn_nn_triplet(tn_tensor anchor /* f[..,C] */, tn_tensor near /* f[..,C] */, tn_tensor far /* f[..,C] */,
+                               double margin);
+/* 1 - (2 sum(p t) + smooth) / (sum(p) + sum(t) + smooth) over each sample (Milletari et al. 2016). */
+TN_API tn_tensor tn_nn_dice(tn_tensor p /* f[N,..] */, tn_tensor t /* f[N,..] */, double smooth);
+/* Connectionist temporal classification (Graves et al., ICML 2006): -log of the probability of all alignments of sizes[b]
+ * labels with steps[b] steps, divided by sizes[b] (at least 1). A sequence that cannot be aligned has an infinite loss, without
+ * a gradient. Labels are not the blank. */
+TN_API tn_tensor tn_nn_ctc(tn_tensor log_p /* f[T,B,C] */, tn_tensor labels /* i[B,S] */, tn_tensor steps /* i[B] */,
+                           tn_tensor sizes /* i[B] */, int64_t blank);
 
 /* ---- statistics and shapes ----------------------------------------------------------------------------------------------- */
 
@@ -306,6 +379,26 @@ typedef enum { TN_NN_PAD_EDGE, TN_NN_PAD_REFLECT, TN_NN_PAD_WRAP } tn_nn_pad_mod
 /* Edge repeats the border element, reflect mirrors without it, wrap continues at the other end. Reflect and wrap pad by less
  * than (at most) the axis's size. */
 TN_API tn_tensor tn_nn_pad(tn_tensor x, int axis, int64_t before, int64_t after, tn_nn_pad_mode mode);
+
+/* ---- distributions ------------------------------------------------------------------------------------------------------- */
+/* On top of tn_random_uniform: the uniform numbers are the same in every mode and on every device, what is computed from them
+ * agrees within rounding. A counter i64[] and a stream say which numbers (tn_random_uniform); draws that shall be independent
+ * have different streams. f32; no gradient flows, but through what a sample is scaled with afterwards. */
+
+TN_API tn_tensor tn_nn_random_exponential(tn_tensor counter, int64_t stream, tn_shape shape); /* of rate 1 */
+TN_API tn_tensor tn_nn_random_gumbel(tn_tensor counter, int64_t stream, tn_shape shape);      /* -log(-log(u)) */
+/* Standard normal within lo .. hi. From 24-bit numbers: not for bounds more than 5 away from 0 on the same side. */
+TN_API tn_tensor tn_nn_random_truncated_normal(tn_tensor counter, int64_t stream, tn_shape shape, double lo, double hi);
+/* n draws from softmax(logits), with replacement or without: i64[..,n]. */
+TN_API tn_tensor tn_nn_random_categorical(tn_tensor logits /* f[..,C] */, int64_t n, int replace, tn_tensor counter,
+                                          int64_t stream);
+TN_API tn_tensor tn_nn_random_permutation(tn_tensor counter, int64_t stream, int64_t n); /* 0 .. n - 1 in some order: i64[n] */
+/* One sample for each element of the parameters, f32[..]: of the gamma distribution with shape a > 0 and scale 1 (Marsaglia and
+ * Tsang 2000); of beta, with a and b broadcast; of Poisson, whole numbers (rate >= 0; from 10 on by Hormann's rejection).
+ * Rejection ends after 6 and 12 candidates, of which the last counts in any case (once in 10^7 samples). */
+TN_API tn_tensor tn_nn_random_gamma(tn_tensor a, tn_tensor counter, int64_t stream);
+TN_API tn_tensor tn_nn_random_beta(tn_tensor a, tn_tensor b, tn_tensor counter, int64_t stream);
+TN_API tn_tensor tn_nn_random_poisson(tn_tensor rate, tn_tensor counter, int64_t stream);
 
 /* ---- optimisers ---------------------------------------------------------------------------------------------------------- */
 /* They add gradients, and updates of the parameters and of the optimiser's own states, to the graph: every run is one training
@@ -413,6 +506,33 @@ static inline tn_tensor *tn_nn_list_at_(tn_tensor *xs, int n, const char *where)
 #define tn_nn_hstack(...) tn_nn_hstack_at_(TN_HERE, __VA_ARGS__)
 #define tn_nn_norms(...) tn_nn_norms_at_(TN_HERE, __VA_ARGS__)
 #define tn_nn_counter(g, ...) (tn_nn_counter)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)
+#define tn_nn_param(g, ...) (tn_nn_param)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)
+#define tn_nn_linear_given(x, ...) (tn_nn_linear_given)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_spatial_dropout(x, ...) (tn_nn_spatial_dropout)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_drop_path(x, ...) (tn_nn_drop_path)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_alpha_dropout(x, ...) (tn_nn_alpha_dropout)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_gyro_dropout(x, ...) (tn_nn_gyro_dropout)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_instance_norm(x, ...) (tn_nn_instance_norm)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_local_response_norm(x, ...) (tn_nn_local_response_norm)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_weight_norm(x, ...) (tn_nn_weight_norm)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_spectral_norm(x, ...) (tn_nn_spectral_norm)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_cross_entropy_with(x, ...) (tn_nn_cross_entropy_with)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_bce(x, ...) (tn_nn_bce)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_smooth_l1(x, ...) (tn_nn_smooth_l1)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_focal(x, ...) (tn_nn_focal)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_cosine_similarity(x, ...) (tn_nn_cosine_similarity)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_cosine_embedding(x, ...) (tn_nn_cosine_embedding)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_triplet(x, ...) (tn_nn_triplet)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_dice(x, ...) (tn_nn_dice)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_ctc(x, ...) (tn_nn_ctc)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_random_exponential(x, ...) (tn_nn_random_exponential)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_random_gumbel(x, ...) (tn_nn_random_gumbel)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_random_truncated_normal(x, ...) (tn_nn_random_truncated_normal)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_random_categorical(x, ...) (tn_nn_random_categorical)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_random_permutation(x, ...) (tn_nn_random_permutation)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_random_gamma(x, ...) (tn_nn_random_gamma)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_random_beta(x, ...) (tn_nn_random_beta)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_random_poisson(x, ...) (tn_nn_random_poisson)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_linear(x, ...) (tn_nn_linear)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_linear_no_bias(x, ...) (tn_nn_linear_no_bias)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_conv1d(x, ...) (tn_nn_conv1d)(tn_at(x, TN_HERE), __VA_ARGS__)

@@ -30,6 +30,8 @@ typedef struct kink {
 static tn_tensor at(tn_tensor x, double v) { return tn_add_scalar(tn_mul_scalar(tn_stop_gradient(x), 0), v); }
 static tn_tensor label(tn_tensor x, int64_t v) { return tn_const(x.graph, TN_I64, TN_SCALAR, &v); }
 #define PAIRS ((tn_nn_pool_opts){ .kernel = { 2 } })
+#define SMOOTHED ((tn_nn_cross_entropy_opts){ .smoothing = 0.1 })
+#define ROW(x) tn_reshape(x, TN_DIMS(1, 3))
 
 #define LIST(...)                                                                                                              \
     { __VA_ARGS__ }
@@ -149,9 +151,9 @@ static void test_kinks(void **state) {
     printf("count: %d rows of kinks.def\n", (int)COUNT_OF(kinks));
 }
 
-/* Every activation and loss of the header has a row. */
+/* Every activation and loss of the header has a row, but for sums and a loop, which mode immediate does not run. */
 static char *text_of(const char *path) {
-    static char text[2][1 << 16];
+    static char text[2][1 << 17];
     static int used;
     FILE *f = fopen(path, "rb");
     assert_non_null(f);
@@ -173,7 +175,8 @@ static void test_all_are_there(void **state) {
     while ((from = strstr(from, builder))) {
         char call[64];
         snprintf(call, sizeof call, " tn_nn_%.*s(", (int)strcspn(from + sizeof builder - 1, "("), from + sizeof builder - 1);
-        if (!strstr(rows, call) && strcmp(call, " tn_nn_sum(") != 0) fail_msg("kinks.def has no row of%s..)", call);
+        if (!strstr(rows, call) && strcmp(call, " tn_nn_sum(") && strcmp(call, " tn_nn_ctc("))
+            fail_msg("kinks.def has no row of%s..)", call);
         from += sizeof builder, n++;
     }
     assert_in_range(n, 24, 100);
