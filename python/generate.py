@@ -55,7 +55,8 @@ class Headers:
 
     @staticmethod
     def split(params):
-        return [] if params.strip() in ("", "void") else [p.strip() for p in params.split(",")]
+        """The parameters, at commas that stand in no brackets: those of a function pointer do."""
+        return [] if params.strip() in ("", "void") else [p.strip() for p in re.split(r",(?![^()]*\))", params)]
 
     def type(self, text):
         """The ctypes name of a C type without a name: pointers are addresses, but for texts."""
@@ -77,6 +78,8 @@ class Headers:
         raise ValueError(f"unknown type {text!r}")
 
     def param(self, text):
+        if "(*" in text:
+            return "C.c_void_p"
         text = re.sub(r"\b\w+(\[\w*\])?$", lambda m: "*" if m[1] else "", text) if re.search(r"[ *]\w+(\[\w*\])?$", text) else text
         return self.type(text)
 
