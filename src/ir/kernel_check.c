@@ -346,7 +346,6 @@ static void check_index(checker *c, reg r, const kins *in) {
 }
 
 static void check_acc(checker *c, reg r, const kins *in) {
-    if (in->alu == OP_NIL && c->k->tiled && !c->k->block_threads) problem(c, r, "a register that is set, not for a GPU");
     if (!is_identity((op_code)in->alu, in))
         problem(c, r, "does not start at the identity of %s", in->alu < N_OPS ? op_get((op_code)in->alu)->name : "?");
 }

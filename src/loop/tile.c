@@ -680,9 +680,8 @@ bool step_tile(kernel **k, const loop_step *s, str *why) {
     (void)s;
     if ((*k)->params) return tile_params(*k, why);
     if (gpu_has_threads(*k)) return gpu_tile_contraction(k, why);
-    for (int i = 1; i < (*k)->ins.n; i++)
-        if ((*k)->ins.at[i].op == K_ACC && (*k)->ins.at[i].alu == OP_NIL)
-            return step_refuse(why, "a row carries numbers from tile to tile, which steps for GPUs write");
+    for (kvar v = 0; v < (*k)->vars.n; v++)
+        if (has_role(*k, v) && (*k)->vars.at[v].reduce && loop_keeps_order(*k, v, why)) return false;
     *k = loop_tile(*k);
     return true;
 }

@@ -26,6 +26,8 @@ bool loop_keeps_order(const kernel *k, kvar v, str *why) {
     const bool *inside = loop_inside(k, v);
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
+        if (inside[i] && in->op == K_UPD && in->alu == OP_NIL && !inside[in->c])
+            return !step_refuse(why, "an iteration of %s begins with what the one before it left", k->vars.at[v].name);
         bool local = in->op == K_STORE && k->bufs.at[in->buf].kind == KB_LOCAL;
         if (inside[i] && local && !affine_coef(in->idx, v))
             return !step_refuse(why, "iterations of %s use b%d in turn", k->vars.at[v].name, in->buf);

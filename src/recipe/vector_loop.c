@@ -92,11 +92,12 @@ static double ref_score(const tile_chooser *c, const ref *r, kvar v) {
     return s * r->times;
 }
 
-static bool blocked(const tile_chooser *c,
-                    kvar v) { /* loops that must keep their order: arg reductions along v, scatter's index loops */
+/* Loops that must keep their order: arg reductions along v, what one iteration hands to the next, scatter's index loops. */
+static bool blocked(const tile_chooser *c, kvar v) {
     for (int i = 1; i < c->k->ins.n; i++) {
         const kins *in = &c->k->ins.at[i];
         if (in->op == K_ARGUPD && affine_coef(in->idx, v)) return true;
+        if (in->op == K_UPD && in->alu == OP_NIL && c->k->vars.at[v].reduce) return true;
         if (in->op == K_SCATTER && (c->k->vars.at[v].reduce || dyn_depends(c, in, v))) return true;
     }
     return false;

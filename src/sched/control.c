@@ -224,12 +224,26 @@ static void find_buffers(sched *s, val v, scan *x) {
     }
 }
 
+/* Whether the iterations became one kernel: then windows, which stand last, are not needed. */
+static bool put_as_kernel(sched *s, scan *x, int at, int n_bufs) {
+    int carry = (int)x->n.attr[SCAN_CARRY];
+    int32_t *next = ARENA_ARRAY(s->a, int32_t, carry + 1);
+    for (int k = 0; k < carry; k++) next[k] = s->buf_of[x->body->results[k]];
+    if (x->n.attr[SCAN_COND] || s->p->bufs.n != n_bufs) return false;
+    if (!sched_scan_kernel(s, &(scan_steps){ .step = at, .n_carry = carry, .state = x->out, .next = next })) return false;
+    s->p->bufs.n -= x->rings.n, s->p->n_windows -= x->rings.n;
+    for (val v = 1; v < (val)s->g->nodes.n; v++)
+        if (s->buf_of[v] >= s->p->bufs.n) s->buf_of[v] = -1;
+    return true;
+}
+
 static void put_scan(sched *s, val v, lowering *low) {
     scan x = { .n = *graph_get(s->g, v) };
     x.body = &s->g->regions.at[x.n.attr[SCAN_BODY]];
     int carry = (int)x.n.attr[SCAN_CARRY];
     int64_t count = known_count(s, &x.n), length = x.n.attr[SCAN_LENGTH];
     find_buffers(s, v, &x);
+    int n_bufs = s->p->bufs.n;
     for (int k = carry; k < x.body->n_results && (count != length || x.n.attr[SCAN_COND]); k++)
         if (x.out[k] >= 0) zero(s, x.out[k]);
     for (int k = 0; k < carry; k++) copy(s, s->buf_of[x.n.in[1 + k]], x.out[k]);
@@ -248,8 +262,10 @@ static void put_scan(sched *s, val v, lowering *low) {
         put_region(s, x.n.attr[SCAN_BODY], x.params, low);
         for (int k = carry; k < x.body->n_results; k++)
             if (x.windows[k] >= 0) copy(s, s->buf_of[x.body->results[k]], x.windows[k]);
-        copy_state(s, x.body, x.out, carry);
-        s->p->steps.at[at].inside = s->p->steps.n - 1 - at;
+        if (!put_as_kernel(s, &x, at, n_bufs)) {
+            copy_state(s, x.body, x.out, carry);
+            s->p->steps.at[at].inside = s->p->steps.n - 1 - at;
+        }
     }
     copy_results(s, v, x.out);
 }

@@ -193,6 +193,11 @@ static void count_flops(kernel *own) {
     own->flops = flops < 0x1p63 ? (uint64_t)flops : INT64_MAX; /* of what nobody can compute */
 }
 
+void sched_count(pkernel *pk) {
+    kernel_count_traffic(pk->k);
+    count_flops(pk->k);
+}
+
 static void lower_one(sched *s, int gi, lowering *low) {
     val materialise;
     pkernel pk = { .code = s->p->kernels.n };
@@ -205,8 +210,7 @@ static void lower_one(sched *s, int gi, lowering *low) {
     if (low->to_materialise.n) return;
     pk.root = s->groups.at[gi].roots.at[s->groups.at[gi].roots.n - 1];
     list_fused(s, &low->inside, gi, &pk);
-    kernel_count_traffic(pk.k);
-    count_flops(pk.k);
+    sched_count(&pk);
     VEC_PUSH(s->a, &s->p->steps, ((pstep){ .kind = PSTEP_LAUNCH, .kernel = s->p->kernels.n }));
     VEC_PUSH(s->a, &s->p->kernels, pk);
 }

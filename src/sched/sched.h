@@ -168,6 +168,16 @@ void control_groups(sched *s);
 void control_buffers(sched *s);
 void control_lower(sched *s, int gi, lowering *low);
 
+/* scan_kernel.c: the steps of a scan, a repeat whose body is written but for what hands the state on, become one launch where the
+ * body is one elementwise kernel; whether they did. */
+typedef struct scan_steps {
+    int step; /* the repeat */
+    int n_carry;
+    const int32_t *state, *next; /* [n_carry] buffers: what an iteration begins with; what it gives */
+} scan_steps;
+bool sched_scan_kernel(sched *s, const scan_steps *x);
+void sched_count(pkernel *pk); /* sched.c: flops and traffic of a kernel in scalar form */
+
 /* lower.c: the kernel of a group in scalar form and its arguments. Returns NULL with *out_blame = the value to keep in memory
  * when the group cannot be lowered after all. */
 kernel *lower_group(sched *s, int gi, parg **out_args, val *out_materialise);

@@ -196,7 +196,9 @@ static void sel_update(selector *s, const kins *in) {
                               .b = x });
             continue;
         }
-        if (in->alu == OP_dot) {
+        if (in->alu == OP_NIL) {
+            v = sel_operand(s, in->a, in->lanes, c);
+        } else if (in->alu == OP_dot) {
             xval p = x86_bin(f, '*', sel_operand(s, in->a, in->lanes, c), sel_operand(s, in->b, in->lanes, c), acc->cl);
             v = x86_bin(f, '+', old, p, acc->cl);
         } else {
