@@ -100,6 +100,7 @@ static void find_intervals(xfn *f) {
     for (int i = f->g.n - 1; i > 0; i--) { /* parents are older than their children */
         xgreg *g = &f->g.at[i];
         if (g->kind == G_COUNT) g->end = g->start;
+        if (g->kind == G_SUM && g->end >= 0) use_g(f, g->parent, 0, 0);
         if ((g->kind != G_IV && g->kind != G_COUNT) || g->end < 0) continue;
         const xloop *l = &f->loops.at[g->loop];
         if (g->end < l->last) g->end = l->last;
@@ -237,7 +238,7 @@ static void scan_all(scan *s) {
     list_ends(s);
     s->vec_free = f->n_vregs_phys == 32 ? UINT32_MAX : (1u << f->n_vregs_phys) - 1;
     for (int i = 1; i < f->g.n; i++)
-        if (f->g.at[i].kind == G_BUF) take_gen(s, i);
+        if (f->g.at[i].kind == G_BUF || f->g.at[i].kind == G_SUM) take_gen(s, i);
     for (int32_t i = 0; i < f->n_order; i++) scan_op(s, i);
 }
 

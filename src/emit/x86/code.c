@@ -108,6 +108,14 @@ static void load_ext(coder *c, int r, ext e) {
     x86_put(c->s, X86_MOV, 0, r, 0, x86_m(r, 8 * ext_index(e)), 0);
 }
 
+/* Where RAX is taken. */
+static void start_sum(coder *c, greg r) {
+    const xgreg *g = &c->f->g.at[r];
+    load_ext(c, RCX, g->by), imul(c, RCX, g->coef);
+    if (g->parent) x86_put(c->s, X86_ADD, 0, RCX, 0, x86_r(greg_of(c, g->parent, RDX)), 0);
+    set_greg(c, r, RCX);
+}
+
 static void start_counted(coder *c, xloop *l) {
     x86_asm *s = c->s;
     load_ext(c, RAX, l->first_value);
@@ -157,6 +165,7 @@ static void start_loop(coder *c, xloop *l) {
         if (l->par || l->counted) {
             x86_put(c->s, X86_MOV, 0, RCX, 0, x86_m(c->base, l->par_slot), 0);
             imul(c, RCX, g->coef);
+            if (g->by) load_ext(c, RAX, g->by), x86_put(c->s, X86_IMUL, 0, RCX, 0, x86_r(RAX), 0);
             if (g->parent) x86_put(c->s, X86_ADD, 0, RCX, 0, x86_r(greg_of(c, g->parent, RAX)), 0);
             set_greg(c, l->ivs.at[i], RCX);
         } else if (g->parent) {
@@ -178,7 +187,11 @@ static void end_loop(coder *c, const xloop *l) {
     for (int i = 0; i < l->ivs.n; i++) {
         const xgreg *g = &f->g.at[l->ivs.at[i]];
         if (g->end < 0) continue;
-        if (g->coef >= INT32_MIN && g->coef <= INT32_MAX) {
+        if (g->by) {
+            load_ext(c, RAX, g->by), imul(c, RAX, g->coef);
+            x86_put(c->s, X86_ADD, 0, RAX, 0, greg_place(c, g), 0);
+            set_greg(c, l->ivs.at[i], RAX);
+        } else if (g->coef >= INT32_MIN && g->coef <= INT32_MAX) {
             x86_put(c->s, X86_ADDI, 0, 0, 0, greg_place(c, g), (int32_t)g->coef);
         } else {
             x86_put(c->s, X86_MOV, 0, RAX, 0, x86_m(X86_POOL, x86_pool(c->s, &g->coef, 8)), 0);
@@ -206,9 +219,14 @@ static void open_if(coder *c, const xop *o) {
         x86_jump(s, X86_JNE, end);
         return;
     }
-    int64_t n = c->f->bounds.at[o->extra];
-    if (n < 0) n = 0;
+    xbound b = c->f->bounds.at[o->extra];
     value_in_rax(c, &o->mem);
+    if (!ext_is_lit(b.lo) || !ext_is_lit(b.hi)) {
+        load_ext(c, RCX, b.lo), x86_put(s, X86_CMP, 0, RAX, 0, x86_r(RCX), 0), x86_jump(s, X86_JL, end);
+        load_ext(c, RCX, b.hi), x86_put(s, X86_CMP, 0, RAX, 0, x86_r(RCX), 0), x86_jump(s, X86_JGE, end);
+        return;
+    }
+    int64_t n = b.hi < b.lo ? 0 : b.hi - b.lo;
     if (n <= INT32_MAX)
         x86_put(s, X86_CMPI, 0, 0, 0, x86_r(RAX), (int32_t)n);
     else
@@ -692,6 +710,7 @@ void x86_code(xfn *f) {
     x86_put(s, X86_MOV, 0, RAX, 0, x86_r(RDI), 0);
     for (int i = 1; i < f->g.n; i++) {
         const xgreg *g = &f->g.at[i];
+        if (g->kind == G_SUM && g->end >= 0) start_sum(&c, i);
         if (g->kind != G_BUF || g->end < 0) continue;
         int into = g->phys >= 0 ? g->phys : RCX;
         x86_put(s, X86_MOV, 0, into, 0, x86_m(RAX, (int32_t)g->at * 8), 0);

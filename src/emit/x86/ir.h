@@ -67,6 +67,9 @@ typedef struct xdyn { /* a dynamic index */
     greg g;
     vreg v;
 } xdyn;
+typedef struct xbound { /* P_IF: lo <= value < hi */
+    ext lo, hi;
+} xbound;
 typedef struct xlload { /* per lane: unless masked out, the word at mem + lane * stride (+ clamped dyn) */
     int64_t stride, n, dyn_stride;
     uint8_t bytes, first; /* of a word; lane of dyn that belongs to lane 0 */
@@ -88,12 +91,13 @@ typedef struct xvreg {
     bool brief;   /* a copy for one operation */
 } xvreg;
 
-typedef enum gkind { G_NONE, G_BUF, G_LOCAL, G_IV, G_COUNT, G_DYN } gkind;
+typedef enum gkind { G_NONE, G_BUF, G_LOCAL, G_SUM, G_IV, G_COUNT, G_DYN } gkind;
 typedef struct xgreg {
     uint8_t kind;
-    greg parent;  /* G_IV: value at the loop's start; 0 = zero */
+    greg parent;  /* G_IV: value at the loop's start; G_SUM: what is added to, before all code; 0 = zero */
     int32_t loop; /* G_IV, G_COUNT */
-    int64_t coef; /* G_IV: bytes a step */
+    int64_t coef; /* G_IV: bytes a step; G_SUM: what is added */
+    ext by;       /* .. times this parameter; 0: as it is */
     int64_t at;   /* G_BUF: buffer; G_LOCAL: frame offset */
     int32_t start, end;
     float weight;
@@ -146,7 +150,7 @@ typedef struct xfn {
     VEC(xconst) consts;
     VEC(xdyn) dyns;
     VEC(xlload) lloads;
-    VEC(int64_t) bounds;
+    VEC(xbound) bounds;
     int32_t block, n_blocks, expr;
     int32_t pre_of; /* >= 0: new operations go in front of this loop */
     /* value numbering */
@@ -168,7 +172,7 @@ enum { X_SCRATCH = 256 }; /* bytes at the bottom of the frame for work lane by l
 enum { X_STACK = 4096 };  /* bytes of a frame that may be on the stack */
 enum { X_TID = X_SCRATCH, X_NT = X_SCRATCH + 8, X_PARAMS = X_SCRATCH + 16, X_FRAME = X_SCRATCH + 64 };
 
-/* select.c. Of what is given at run time only bounds of loops and lengths of buffers are supported. */
+/* select.c. What is given at run time, such as strides, is of kernels whose instructions have one lane. */
 void x86_select(xfn *f);
 
 /* value_numbering.c */

@@ -78,8 +78,10 @@ static void open_masks(selector *s, const kins *in, int lane) {
     xfn *f = s->f;
     for (int m = 0; m < in->n_mask; m++) {
         xmem e = x86_address(f, 0, in->mask[m].e, 1);
-        e.disp += lane * in->mask_lane[m] - in->mask[m].lo;
-        VEC_PUSH(f->keep, &f->bounds, in->mask[m].hi - in->mask[m].lo);
+        xbound b = { in->mask[m].lo, in->mask[m].hi };
+        e.disp += lane * in->mask_lane[m];
+        if (ext_is_lit(b.lo) && ext_is_lit(b.hi)) e.disp -= b.lo, b = (xbound){ 0, b.hi - b.lo };
+        VEC_PUSH(f->keep, &f->bounds, b);
         x86_add(f, (xop){ .op = P_IF, .has_mem = true, .mem = e, .extra = f->bounds.n - 1 });
         x86_open_scope(f);
     }
@@ -91,6 +93,7 @@ static xval lane_mask(selector *s, const kins *in, int first, int n) {
     for (int m = 0; m < in->n_mask; m++) {
         xmem e = x86_address(f, 0, in->mask[m].e, 1);
         int64_t lo = in->mask[m].lo, hi = in->mask[m].hi, stride = in->mask_lane[m];
+        if (!ext_is_lit(lo) || !ext_is_lit(hi)) x86_unsupported(f, "a mask of lanes with bounds of the run");
         if (lo < -(1ll << 30) || hi > 1ll << 30 || stride > 1 << 20 || stride < -(1 << 20))
             x86_unsupported(f, "a mask over a huge range");
         vreg g = x86_new(f, 0);
@@ -443,7 +446,7 @@ void sel_scatter(selector *s, const kins *in) {
     greg raw = x86_dynamic(f, d, dyn);
     dyn.stride = in->dyn_stride * size;
     greg scaled = x86_dynamic(f, d, dyn);
-    VEC_PUSH(f->keep, &f->bounds, in->dyn_n);
+    VEC_PUSH(f->keep, &f->bounds, ((xbound){ 0, in->dyn_n }));
     x86_add(f, (xop){ .op = P_IF, .has_mem = true, .mem = { .base = raw }, .extra = f->bounds.n - 1 });
     x86_open_scope(f);
     xmem m = element(s, in, in->idx, size);

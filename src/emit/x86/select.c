@@ -432,7 +432,7 @@ static void sel_loop_if(selector *s, reg from, reg to) {
     xfn *f = s->f;
     vreg cond = sel_operand(s, s->k->ins.at[from].a, 1, 0).r;
     greg at = x86_dynamic(f, cond, (xdyn){ .n = 1, .stride = 1 });
-    VEC_PUSH(f->keep, &f->bounds, 1);
+    VEC_PUSH(f->keep, &f->bounds, ((xbound){ 0, 1 }));
     x86_add(f, (xop){ .op = P_IF, .has_mem = true, .mem = { .base = at, .disp = 1 }, .extra = f->bounds.n - 1 });
     x86_open_scope(f);
     sel_loop(s, from, to);
@@ -613,34 +613,13 @@ static void place_locals(selector *s) {
         s->local[b] = -1;
         if (kb->kind != KB_LOCAL) continue;
         s->local[b] = s->f->frame;
-        s->f->frame += (kb->elems * (int64_t)dtype_size((tn_dtype)kb->dtype) + 63) & ~(int64_t)63;
+        int64_t elems = s->k->params ? ext_hi(s->k->params, kb->elems) : kb->elems;
+        s->f->frame += (elems * (int64_t)dtype_size((tn_dtype)kb->dtype) + 63) & ~(int64_t)63;
     }
-}
-
-static bool affine_has_params(affine x) {
-    bool has = !ext_is_lit(x.base);
-    for (int i = 0; i < x.n; i++) has |= !ext_is_lit(x.t[i].coef);
-    return has;
-}
-
-static bool needs_other_params(const kernel *k) {
-    bool has = false;
-    for (int b = 0; b < k->bufs.n; b++) has |= k->bufs.at[b].kind == KB_LOCAL && !ext_is_lit(k->bufs.at[b].elems);
-    for (int i = 1; i < k->ins.n && !has; i++) {
-        const kins *in = &k->ins.at[i];
-        has = affine_has_params(in->idx);
-        for (int m = 0; m < in->n_mask; m++)
-            has |= affine_has_params(in->mask[m].e) || !ext_is_lit(in->mask[m].lo) || !ext_is_lit(in->mask[m].hi);
-    }
-    return has;
 }
 
 void x86_select(xfn *f) {
     const kernel *k = f->k;
-    if (k->params && needs_other_params(k)) {
-        x86_unsupported(f, "strides that are given at run time");
-        return;
-    }
     size_t n = (size_t)k->ins.n + 1;
     selector s = { .f = f, .k = k, .at = ARENA_ARRAY(f->a, kval, n), .bcast = ARENA_ARRAY(f->a, bool, n) };
     f->frame = X_FRAME;

@@ -157,30 +157,53 @@ greg x86_base_of(xfn *f, int buf, const int64_t *local) {
     return x86_greg(f, (xgreg){ .kind = is_local ? G_LOCAL : G_BUF, .loop = buf, .at = is_local ? local[buf] : buf });
 }
 
-static greg induction(xfn *f, greg parent, int32_t loop, int64_t coef) {
+static greg induction(xfn *f, greg parent, int32_t loop, int64_t coef, ext by) {
     xloop *l = &f->loops.at[loop];
     for (int i = 0; i < l->ivs.n; i++) {
         const xgreg *g = &f->g.at[l->ivs.at[i]];
-        if (g->parent == parent && g->coef == coef) return l->ivs.at[i];
+        if (g->parent == parent && g->coef == coef && g->by == by) return l->ivs.at[i];
     }
-    greg g = x86_greg(f, (xgreg){ .kind = G_IV, .parent = parent, .loop = loop, .coef = coef });
+    greg g = x86_greg(f, (xgreg){ .kind = G_IV, .parent = parent, .loop = loop, .coef = coef, .by = by });
     VEC_PUSH(f->a, &f->loops.at[loop].ivs, g);
     return g;
 }
 
+/* Adds times * e, which no loop changes. */
+static void add_term(xfn *f, xmem *m, ext e, int64_t times) {
+    if (ext_is_lit(e)) {
+        m->disp += e * times;
+        return;
+    }
+    if (!times) return;
+    for (int i = 1; i < f->g.n; i++) {
+        const xgreg *g = &f->g.at[i];
+        if (g->kind != G_SUM || g->parent != m->base || g->coef != times || g->by != e) continue;
+        m->base = i;
+        return;
+    }
+    m->base = x86_greg(f, (xgreg){ .kind = G_SUM, .parent = m->base, .coef = times, .by = e });
+}
+
 /* base + scale * x as an address; a value when base is 0. */
 xmem x86_address(xfn *f, greg base, affine x, int64_t scale) {
-    xmem m = { .base = base, .disp = x.base * scale };
+    xmem m = { .base = base };
     int left = x.n;
-    for (int i = 1; i < f->open.n && left > 0; i++) {
+    add_term(f, &m, x.base, scale);
+    for (int i = 1; i < f->open.n; i++) {
         const xloop *l = &f->loops.at[f->open.at[i]];
-        int64_t coef = affine_coef(x, l->var) * scale;
+        ext coef = affine_coef(x, l->var);
         if (!coef) continue;
         left--;
-        m.disp += coef * (l->lo + l->offset * l->step);
-        if (!l->fixed) m.base = induction(f, m.base, f->open.at[i], coef * l->step);
+        add_term(f, &m, coef, scale * (l->lo + l->offset * l->step));
     }
-    if (left) x86_unsupported(f, "an index over a loop that is not open");
+    for (int i = 1; i < f->open.n; i++) {
+        const xloop *l = &f->loops.at[f->open.at[i]];
+        ext coef = affine_coef(x, l->var);
+        if (!coef || l->fixed) continue;
+        bool lit = ext_is_lit(coef);
+        m.base = induction(f, m.base, f->open.at[i], scale * l->step * (lit ? coef : 1), lit ? 0 : coef);
+    }
+    if (left > 0) x86_unsupported(f, "an index over a loop that is not open");
     return m;
 }
 
