@@ -168,8 +168,8 @@ void control_groups(sched *s);
 void control_buffers(sched *s);
 void control_lower(sched *s, int gi, lowering *low);
 
-/* scan_kernel.c: the steps of a scan, a repeat whose body is written but for what hands the state on, become one launch where the
- * body is one elementwise kernel; whether they did. */
+/* scan_kernel.c: the steps of a scan, a repeat whose body is written but for what hands the state on, become one launch where
+ * the body is one elementwise kernel; whether they did. */
 typedef struct scan_steps {
     int step; /* the repeat */
     int n_carry;
