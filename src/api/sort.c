@@ -149,7 +149,60 @@ static keys sort_first(graph *g, keys k, int64_t most) {
 
 /* ---- keys ---- */
 
-/* Integers in the order of x: NaNs behind all numbers, -0 like 0. */
+/* ---- few of many ---- */
+
+/* Neighbours make a group. Among all keys the first `most` lie in the `most` groups that begin first, for each of those has a
+ * key before all of any other group: so these groups are looked for, and then among their keys. */
+enum { GROUP = 16, MANY = 2 * GROUP /* groups pay where there are so many times more keys */ };
+
+static int64_t groups_of(int64_t n) { return (n + GROUP - 1) / GROUP; }
+
+/* x [outer, n, inner]: the least of each group, [outer, groups, inner]; the last one may be short. */
+static val least_of_groups(graph *g, val x) {
+    const node *n = graph_get(g, x);
+    int64_t outer = n->dims[0], inner = n->dims[2], whole = n->dims[1] / GROUP, rest = n->dims[1] - whole * GROUP;
+    int64_t size[3] = { outer, whole * GROUP, inner }, start[3] = { 0 }, step[3] = { 1, 1, 1 };
+    val part[2] = { graph_slice(g, x, start, size, step) };
+    part[0] = graph_reduce(g, OP_reduce_min, reshape4(g, part[0], outer, whole, GROUP, inner), 1 << 2);
+    part[0] = graph_reshape(g, part[0], 3, (int64_t[]){ outer, whole, inner });
+    if (!rest) return part[0];
+    start[1] = whole * GROUP, size[1] = rest;
+    part[1] = graph_reduce(g, OP_reduce_min, graph_slice(g, x, start, size, step), 1 << 1);
+    return graph_concat(g, part, 2, 1);
+}
+
+/* The positions of all keys of groups: [outer, count, inner] to [outer, count * GROUP, inner]; some may be behind the last. */
+static val members(graph *g, val group) {
+    const node *n = graph_get(g, group);
+    int64_t outer = n->dims[0], count = n->dims[1], inner = n->dims[2];
+    int64_t dims[4] = { outer, count, GROUP, inner };
+    val first = binary(g, OP_mul, reshape4(g, group, outer, count, 1, inner), GROUP);
+    val at = graph_binary(g, OP_add, graph_expand(g, first, dims), graph_iota(g, TN_I64, 4, dims, 2));
+    return graph_reshape(g, at, 3, (int64_t[]){ outer, count * GROUP, inner });
+}
+
+static val first_keys(graph *g, keys k, int64_t count) {
+    k = sort_first(g, k, count);
+    val r = graph_reshape(g, k.at, 3, (int64_t[]){ k.outer, k.length, k.inner });
+    return graph_slice(g, r, (int64_t[3]){ 0 }, (int64_t[]){ k.outer, count, k.inner }, (int64_t[]){ 1, 1, 1 });
+}
+
+static val take(graph *g, val x, val index);
+
+/* The first `count` keys, sorted, of keys whose positions are their places. */
+static val few_keys(graph *g, keys k, int64_t count) {
+    if (k.length <= MANY * count) return first_keys(g, k, count);
+    k.at = graph_reshape(g, k.at, 3, (int64_t[]){ k.outer, k.length, k.inner });
+    val least = least_of_groups(g, k.at);
+    val best = first_keys(g, (keys){ least, k.outer, groups_of(k.length), k.inner }, count);
+    val at = members(g, binary(g, OP_div, binary(g, OP_and, best, WORD - 1), GROUP));
+    val real = binary(g, OP_lt, at, (double)k.length);
+    val key = take(g, k.at, binary(g, OP_min, at, (double)(k.length - 1)));
+    key = graph_select(g, real, key, number(g, key, 9223372036854775808.0));
+    return first_keys(g, (keys){ key, k.outer, count * GROUP, k.inner }, count);
+}
+
+/* Integers in the order of x, of 32 bits where x has no more: NaNs behind all numbers, -0 like 0. */
 static val ordered(graph *g, val x, bool descending) {
     tn_dtype t = (tn_dtype)graph_get(g, x)->dtype;
     if (t == TN_F16 || t == TN_BF16) x = graph_cast(g, x, t = TN_F32);
@@ -162,23 +215,24 @@ static val ordered(graph *g, val x, bool descending) {
         r = graph_select(g, binary(g, OP_lt, bits, 0), low, bits);
         r = graph_select(g, graph_binary(g, OP_ne, x, x), number(g, bits, -lowest), r);
     }
-    r = graph_cast(g, r, TN_I64);
+    r = graph_cast(g, r, dtype_size(t) < 8 ? TN_I32 : TN_I64);
     return descending ? graph_binary(g, OP_sub, number(g, r, -1), r) : r;
+}
+
+/* A digit of 32 bits above its position. */
+static val key_of(graph *g, val digit, val at) {
+    return graph_binary(g, OP_add, binary(g, OP_mul, graph_cast(g, digit, TN_I64), WORD), at);
 }
 
 /* Of [outer, n, inner] keys in 32 bits each: the order of their positions. */
 static val order_of(graph *g, val digit, const int64_t dims[3], int64_t count) {
-    val at = graph_iota(g, TN_I64, 3, dims, 1);
-    val key = graph_binary(g, OP_add, binary(g, OP_mul, digit, WORD), at);
-    keys k = { key, dims[0], dims[1], dims[2] };
+    keys k = { key_of(g, digit, graph_iota(g, TN_I64, 3, dims, 1)), dims[0], dims[1], dims[2] };
     bool across = k.inner < LANES && k.outer >= LANES && k.length <= 1024; /* rows side by side */
     if (across) {
         k.at = graph_permute(g, k.at, (int64_t[]){ 1, 0, 2 });
         k.inner *= k.outer, k.outer = 1;
     }
-    k = sort_first(g, k, count);
-    val r = graph_reshape(g, k.at, 3, (int64_t[]){ k.outer, k.length, k.inner });
-    r = graph_slice(g, r, (int64_t[3]){ 0 }, (int64_t[]){ k.outer, count, k.inner }, (int64_t[]){ 1, 1, 1 });
+    val r = first_keys(g, k, count);
     if (across) {
         r = graph_reshape(g, r, 3, (int64_t[]){ count, dims[0], dims[2] });
         r = graph_permute(g, r, (int64_t[]){ 1, 0, 2 });
@@ -198,6 +252,19 @@ static val take(graph *g, val x, val index) {
     val flat = graph_reshape(g, x, 1, (int64_t[]){ outer * length * inner });
     val r = graph_gather(g, flat, graph_reshape(g, at, 1, (int64_t[]){ dims[0] * dims[1] * dims[2] }), 0);
     return graph_reshape(g, r, 3, dims);
+}
+
+/* The positions of the first `count` of x [outer, n, inner], of 32 bits or less, in order. What is far from them is read once,
+ * and not written. Groups that begin alike come in their order, as their keys would. */
+static val few_of(graph *g, val x, const int64_t dims[3], int64_t count, bool descending) {
+    val least = least_of_groups(g, ordered(g, x, descending));
+    int64_t n_groups = groups_of(dims[1]), of_groups[3] = { dims[0], n_groups, dims[2] };
+    keys groups = { key_of(g, least, graph_iota(g, TN_I64, 3, of_groups, 1)), dims[0], n_groups, dims[2] };
+    val at = members(g, binary(g, OP_and, few_keys(g, groups, count), WORD - 1));
+    val real = binary(g, OP_lt, at, (double)dims[1]);
+    val key = key_of(g, ordered(g, take(g, x, binary(g, OP_min, at, (double)(dims[1] - 1))), descending), at);
+    key = graph_select(g, real, key, number(g, key, 9223372036854775808.0));
+    return binary(g, OP_and, first_keys(g, (keys){ key, dims[0], count * GROUP, dims[2] }, count), WORD - 1);
 }
 
 /* ---- builders ---- */
@@ -241,7 +308,10 @@ static val build_order(graph *g, const val *in, void *args) {
         return with_axis(g, none, in[0], axis, count);
     }
     tn_dtype t = (tn_dtype)graph_get(g, in[0])->dtype;
-    val x = ordered(g, graph_reshape(g, in[0], 3, dims), o->descending);
+    val folded = graph_reshape(g, in[0], 3, dims);
+    if (dtype_size(t) < 8 && n > MANY * count)
+        return with_axis(g, few_of(g, folded, dims, count, o->descending), in[0], axis, count);
+    val x = ordered(g, folded, o->descending);
     if (dtype_size(t) < 8) return with_axis(g, order_of(g, x, dims, count), in[0], axis, count);
     val low = binary(g, OP_and, x, WORD - 1), high = binary(g, OP_div, graph_binary(g, OP_sub, x, low), WORD);
     val first = order_of(g, binary(g, OP_sub, low, WORD / 2), dims, n);
