@@ -435,6 +435,15 @@ typedef struct {
  * in proportion to its slices. */
 TN_API tn_tensor tn_scan(tn_graph *g, const tn_scan_opts *opts, tn_body body, void *ud, tn_tensor *out);
 
+/* A body that is called many times: it is built once, on operands of the types of like[0..n), and gives n_out results. The
+ * graph owns the function. What the body takes from outside, such as parameters of layers it makes, all calls share. NULL after
+ * an error. */
+typedef struct tn_function tn_function;
+TN_API tn_function *tn_function_new(tn_graph *g, const tn_tensor *like, int n, tn_body body, void *ud, int n_out);
+/* The function of in[0..n). A call may stand in any body, its own operands from calls before it; gradients flow through it.
+ * Graphs have the function's ops once a call; kernels that are alike have code once. Immediate graphs call the body. */
+TN_API tn_tensor tn_call(tn_graph *g, const tn_function *f, const tn_tensor *in, tn_tensor *out);
+
 /* An attribute of tn_op. A list of whole numbers is (ints, n); one whole number, a bool and a dtype are lists of one. */
 typedef struct {
     const char *name;

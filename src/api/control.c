@@ -5,25 +5,12 @@
  * the body and an operand of the op, of each body around likewise; constants of one value are made again inside. The caller's
  * functions run outside of the guard, between its steps: open a region, close it, add the op. In immediate graphs there are no
  * regions: the host reads conditions and counts, and calls the functions as often as they hold. */
-#include "api/api.h"
+#include "api/body.h"
 #include "ir/region.h"
 
 #define FAIL(g, ...) guard_fail((g)->a->gd, __VA_ARGS__)
 
-enum { MOST_PARAMS = 4096 };
-
 /* ---- steps of a builder ---- */
-
-typedef struct builder {
-    tn_graph *g;
-    const char *name;    /* "tn_scan" */
-    const char *where;   /* of the call */
-    const tn_tensor *in; /* operands that bodies have parameters for */
-    int n_in, n_carry, n_stacks;
-    int64_t length; /* of a scan; 0: of its stacks */
-    api_captures outside;
-    api_body body; /* that is being built */
-} builder;
 
 typedef struct opening {
     builder *b;
@@ -105,7 +92,7 @@ static void poison(tn_graph *g, tn_tensor *out, int n) {
 }
 
 /* Builds one body: its region, or 0. like: as of build_close; n_like results are taken, and n more of any type. */
-static int build_body(builder *b, const char *what, tn_body f, void *ud, const val *like, int n_like, int n, bool condition) {
+int api_build_body(builder *b, const char *what, tn_body f, void *ud, const val *like, int n_like, int n, bool condition) {
     tn_graph *g = b->g;
     graph *ir = g->ir;
     opening o = { b, what };
@@ -146,7 +133,7 @@ static val build_op(graph *g, const val *in, void *args) {
     const op_args *o = args;
     builder *b = o->b;
     int n_own = o->n_before + b->n_in, n = n_own + b->outside.from.n;
-    if (n > MOST_PARAMS) FAIL(g, TN_ERR_UNSUPPORTED, "%d operands, at most %d are possible", n, MOST_PARAMS);
+    if (n > API_MOST_PARAMS) FAIL(g, TN_ERR_UNSUPPORTED, "%d operands, at most %d are possible", n, API_MOST_PARAMS);
     val *all = ARENA_ARRAY(g->a, val, n + 1);
     for (int i = 0; i < n_own; i++) all[i] = in[i];
     for (int i = n_own; i < n; i++) all[i] = b->outside.from.at[i - n_own];
@@ -173,7 +160,7 @@ static tn_tensor add_op(op_args *o, const tn_tensor *before) {
 }
 
 /* What is wrong with a call that a function cannot be given up for. */
-static bool refuse(tn_graph *g, const char *name, bool wrong, const char *text) {
+bool api_refuse(tn_graph *g, const char *name, bool wrong, const char *text) {
     if (wrong) api_fail(g, &(call){ .name = name }, TN_ERR_INVAL, "%s", text);
     return wrong || g->err.code;
 }
@@ -318,9 +305,9 @@ tn_tensor(tn_if)(tn_tensor condition, tn_body then, tn_body otherwise, void *ud,
     if (n_out > 0 && (out != &one || n_out == 1)) poison(g, out, n_out);
     if (!g) return (tn_tensor){ 0 };
     builder b = start(g, "tn_if");
-    if (refuse(g, b.name, n_out < 1 || n_out > MOST_PARAMS || (out == &one && n_out > 1),
-               "n_out is less than 1, or out is NULL") ||
-        refuse(g, b.name, !then || !otherwise, "a body is NULL"))
+    if (api_refuse(g, b.name, n_out < 1 || n_out > API_MOST_PARAMS || (out == &one && n_out > 1),
+                   "n_out is less than 1, or out is NULL") ||
+        api_refuse(g, b.name, !then || !otherwise, "a body is NULL"))
         return (tn_tensor){ g, 0 };
     if (g->immediate) {
         bool chosen = read_scalar(&b, condition, "the condition", TN_BOOL) != 0;
@@ -328,8 +315,8 @@ tn_tensor(tn_if)(tn_tensor condition, tn_body then, tn_body otherwise, void *ud,
         return finish(&b, out, n_out);
     }
     int64_t attr[2];
-    attr[0] = build_body(&b, "then", then, ud, NULL, 0, n_out, false);
-    if (attr[0]) attr[1] = build_body(&b, "otherwise", otherwise, ud, g->ir->regions.at[attr[0]].results, n_out, 0, false);
+    attr[0] = api_build_body(&b, "then", then, ud, NULL, 0, n_out, false);
+    if (attr[0]) attr[1] = api_build_body(&b, "otherwise", otherwise, ud, g->ir->regions.at[attr[0]].results, n_out, 0, false);
     if (!failed(&b)) add_op(&(op_args){ &b, OP_if, attr, 2, 2, 1, out, n_out }, &condition);
     return finish(&b, out, n_out);
 }
@@ -342,9 +329,10 @@ tn_tensor(tn_while)(tn_graph *g, const tn_tensor *init, int n, tn_body condition
     if (!out) out = &one;
     if (n > 0 && (out != &one || n == 1)) poison(g, out, n);
     builder b = start(g, "tn_while");
-    if (refuse(g, b.name, n < 1 || n > MOST_PARAMS || !init || (out == &one && n > 1),
-               "nothing is carried, or init or out is NULL") ||
-        refuse(g, b.name, !condition || !body, "a body is NULL") || refuse(g, b.name, most < 0, "the bound is negative"))
+    if (api_refuse(g, b.name, n < 1 || n > API_MOST_PARAMS || !init || (out == &one && n > 1),
+                   "nothing is carried, or init or out is NULL") ||
+        api_refuse(g, b.name, !condition || !body, "a body is NULL") ||
+        api_refuse(g, b.name, most < 0, "the bound is negative"))
         return (tn_tensor){ g, 0 };
     b.in = init, b.n_in = b.n_carry = n, b.length = most;
     if (g->immediate) {
@@ -352,8 +340,8 @@ tn_tensor(tn_while)(tn_graph *g, const tn_tensor *init, int n, tn_body condition
         while_now(&b, condition, body, ud, most, out);
         return finish(&b, out, n);
     }
-    int64_t cond = build_body(&b, "condition", condition, ud, NULL, 0, 1, true), own = 0;
-    if (cond) own = build_body(&b, "body", body, ud, NULL, n, 0, false);
+    int64_t cond = api_build_body(&b, "condition", condition, ud, NULL, 0, 1, true), own = 0;
+    if (cond) own = api_build_body(&b, "body", body, ud, NULL, n, 0, false);
     tn_tensor count = most && own ? tn_full(g, TN_I64, TN_SCALAR, (double)most) : (tn_tensor){ g, 0 };
     if (!failed(&b) && most)
         add_op(&(op_args){ &b, OP_scan, (int64_t[]){ own, cond, n, 0, most, 0, 0 }, SCAN_ATTRS, 2, 1, out, n }, &count);
@@ -364,15 +352,16 @@ tn_tensor(tn_while)(tn_graph *g, const tn_tensor *init, int n, tn_body condition
 
 static bool refuse_scan(tn_graph *g, const tn_scan_opts *o, tn_body body, bool no_out) {
     static const char name[] = "tn_scan";
-    if (refuse(g, name, !o || !body, "opts or body is NULL")) return true;
-    int most = MOST_PARAMS / 4;
-    return refuse(g, name,
-                  o->n_carry < 0 || o->n_xs < 0 || o->n_ys < 0 || o->n_carry > most || o->n_xs > most || o->n_ys > most,
-                  "a count of tensors is negative, or too large") ||
-           refuse(g, name, (o->n_carry && !o->carry) || (o->n_xs && !o->xs), "carry or xs is NULL") ||
-           refuse(g, name, o->n_carry + o->n_ys < 1 || (no_out && o->n_carry + o->n_ys > 1),
-                  "there is no result, or out is NULL") ||
-           refuse(g, name, o->length < 0 || (!o->length && !o->n_xs), "without stacks the length must be given, and positive");
+    if (api_refuse(g, name, !o || !body, "opts or body is NULL")) return true;
+    int most = API_MOST_PARAMS / 4;
+    return api_refuse(g, name,
+                      o->n_carry < 0 || o->n_xs < 0 || o->n_ys < 0 || o->n_carry > most || o->n_xs > most || o->n_ys > most,
+                      "a count of tensors is negative, or too large") ||
+           api_refuse(g, name, (o->n_carry && !o->carry) || (o->n_xs && !o->xs), "carry or xs is NULL") ||
+           api_refuse(g, name, o->n_carry + o->n_ys < 1 || (no_out && o->n_carry + o->n_ys > 1),
+                      "there is no result, or out is NULL") ||
+           api_refuse(g, name, o->length < 0 || (!o->length && !o->n_xs),
+                      "without stacks the length must be given, and positive");
 }
 
 static void build_scan(builder *b, const tn_scan_opts *o, tn_body body, void *ud, tn_tensor *out) {
@@ -384,7 +373,7 @@ static void build_scan(builder *b, const tn_scan_opts *o, tn_body body, void *ud
         return;
     }
     tn_tensor count = o->count.graph ? o->count : tn_full(g, TN_I64, TN_SCALAR, (double)b->length);
-    int64_t own = build_body(b, "body", body, ud, NULL, o->n_carry, o->n_ys, false);
+    int64_t own = api_build_body(b, "body", body, ud, NULL, o->n_carry, o->n_ys, false);
     int64_t attr[SCAN_ATTRS] = { own, 0, o->n_carry, o->n_xs, b->length, o->reverse != 0, o->recompute != 0 };
     if (!failed(b)) add_op(&(op_args){ b, OP_scan, attr, SCAN_ATTRS, 1, 1, out, o->n_carry + o->n_ys }, &count);
 }

@@ -40,47 +40,6 @@ static void visit_proj(grad_ctx *c, const node *n, val d) {
 
 /* ---- copies of bodies ---- */
 
-static val add_param(graph *g, int in, tn_dtype t, int rank, const int64_t *dims) {
-    int64_t at = g->regions.at[in].n_params;
-    return graph_add(g,
-                     &(spec){ .op = OP_param, .dtype = t, .rank = rank, .dims = dims, .attr = &at, .n_attr = 1, .region = in });
-}
-static val param_like(graph *g, int in, val like) {
-    node n = *graph_get(g, like);
-    return add_param(g, in, (tn_dtype)n.dtype, n.rank, n.dims);
-}
-
-static int copy_region(graph *g, int from, val *map, val end);
-
-/* Values of region `from` below end, in region `to`; map has its parameters. */
-static void copy_values(graph *g, int from, int to, val *map, val end) {
-    for (val v = 1; v < end; v++) {
-        node n = *graph_get(g, v);
-        if (n.region != from || n.op == OP_param || n.op == OP_NIL) continue;
-        spec s = graph_spec(g, v);
-        val *in = ARENA_ARRAY(g->a, val, n.n_in + 1);
-        int64_t *attr = ARENA_ARRAY(g->a, int64_t, n.n_attr + 1);
-        for (int i = 0; i < n.n_in; i++) in[i] = map[n.in[i]];
-        for (int i = 0; i < n.n_attr; i++) attr[i] = n.attr[i];
-        for (int i = 0; i < node_regions(&n); i++)
-            if (attr[i]) attr[i] = copy_region(g, (int)attr[i], map, end);
-        s.in = in, s.attr = attr, s.region = to;
-        g->here = n.where;
-        map[v] = graph_add(g, &s);
-    }
-}
-
-static int copy_region(graph *g, int from, val *map, val end) {
-    int to = graph_region(g, g->regions.at[from].name);
-    for (int i = 0; i < g->regions.at[from].n_params; i++) {
-        val p = g->regions.at[from].params[i];
-        map[p] = param_like(g, to, p);
-    }
-    copy_values(g, from, to, map, end);
-    for (int i = 0; i < g->regions.at[from].n_results; i++) graph_region_result(g, to, map[g->regions.at[from].results[i]]);
-    return to;
-}
-
 /* ---- one body, backwards ---- */
 
 typedef struct reverse {
@@ -99,9 +58,9 @@ static reverse reverse_begin(grad_ctx *outer, int body) {
     r.region = graph_region(g, NULL);
     for (int i = 0; i < g->regions.at[body].n_params; i++) {
         val p = g->regions.at[body].params[i];
-        r.map[p] = param_like(g, r.region, p);
+        r.map[p] = region_param_like(g, r.region, p);
     }
-    copy_values(g, body, r.region, r.map, r.end);
+    region_copy_values(g, body, r.region, (region_map){ r.map, 0, r.end });
     r.c = grad_context(g, r.region, (val)g->nodes.n, outer->mark, outer->walk);
     return r;
 }
@@ -134,7 +93,7 @@ static void visit_if(grad_ctx *c, val v) {
         for (int i = 1; i < n.n_in; i++) r.c.active[param_of(&r, i - 1)] = c->active[n.in[i]];
         r.c.mark(&r.c);
         for (int k = 0; k < n_adj; k++) {
-            val d = param_like(g, r.region, in[n.n_in + k]);
+            val d = region_param_like(g, r.region, in[n.n_in + k]);
             seed(&r, of[k], d);
         }
         r.c.walk(&r.c);
@@ -283,14 +242,14 @@ static void plant(gradient *x, const bool *on) {
     graph *g = x->r.g;
     for (int k = 0; k < x->carry; k++) {
         if (!on[k]) continue;
-        val p = param_like(g, x->r.region, param_of(&x->r, k));
+        val p = region_param_like(g, x->r.region, param_of(&x->r, k));
         keep(x, CARRIED, p, or_zeros(g, result_adjoint(x->c, x->v, k), x->n.in[1 + k]));
         seed(&x->r, k, p);
     }
     for (int k = x->carry, n = g->regions.at[x->n.attr[SCAN_BODY]].n_results; k < n; k++) {
         val d = result_adjoint(x->c, x->v, k);
         if (!d) continue;
-        val p = param_like(g, x->r.region, result_of(&x->r, k));
+        val p = region_param_like(g, x->r.region, result_of(&x->r, k));
         keep(x, STACKED, p, d);
         seed(&x->r, k, p);
     }
@@ -303,7 +262,7 @@ static int write_body(gradient *x, const val *out, int n_out, val *in) {
     val end = (val)g->nodes.n, *map = ARENA_ARRAY(g->a, val, end), *stack = ARENA_ARRAY(g->a, val, end);
     for (int kind = 0; kind < 3; kind++)
         for (int i = 0; i < x->kept[kind].n; i++) {
-            val w = x->kept[kind].at[i].param, p = param_like(g, to, w);
+            val w = x->kept[kind].at[i].param, p = region_param_like(g, to, w);
             *(x->cut[w] && graph_get(g, w)->op != OP_param ? &stack[w] : &map[w]) = p;
             in[n++] = x->kept[kind].at[i].operand;
         }
@@ -346,7 +305,7 @@ static void visit_scan(grad_ctx *c, val v) {
     for (int i = x.carry + x.stacks; i < x.n_params; i++) {
         val d = on[i] ? x.r.c.adj[param_of(&x.r, i)] : 0;
         if (!d) continue;
-        val sum = param_like(g, x.r.region, param_of(&x.r, i));
+        val sum = region_param_like(g, x.r.region, param_of(&x.r, i));
         keep(&x, CARRIED, sum, graph_splat_like(g, x.n.in[1 + i], 0.0));
         to[n_out] = x.n.in[1 + i], out[n_out++] = graph_binary(g, OP_add, sum, d);
     }

@@ -23,4 +23,16 @@ static inline int64_t node_body(const node *n) {
     return n->op == OP_if || n->op == OP_scan ? n->attr[0] : n->op == OP_while ? n->attr[1] : -1;
 }
 
+/* region.c: copies. at[v - first]: what value v, of those from first up to end, is in the copy; the caller fills in parameters.
+ */
+typedef struct region_map {
+    val *at;
+    val first, end;
+} region_map;
+/* The values of region `from` again, in region `to`. */
+void region_copy_values(graph *g, int from, int to, region_map m);
+int region_copy(graph *g, int from, region_map m); /* a region like it, parameters and results included */
+val region_add_param(graph *g, int in, tn_dtype t, int rank, const int64_t *dims);
+val region_param_like(graph *g, int in, val like);
+
 #endif
