@@ -2,7 +2,6 @@
  *
  * When groups turn out not to be lowerable, the values to blame, one of each, are kept in memory and fusing starts again: at
  * most one try a value, and a few for any number of groups that are alike. */
-#include "loop/operand.h"
 #include "sched/sched.h"
 
 static bool is_symbolic(const graph *g, val v) {
@@ -152,50 +151,6 @@ static void list_fused(sched *s, const members *m, int gi, pkernel *pk) {
     for (int i = m->first[gi]; i < m->first[gi + 1]; i++)
         if (s->place[m->at[i]] == PLACE_INSIDE) pk->fused[pk->n_fused++] = m->at[i];
     for (int r = 0; r < roots->n; r++) pk->fused[pk->n_fused++] = roots->at[r];
-}
-
-/* How often the instructions that compute a contraction's operands run: once for each value that differs, for panels or
- * registers keep them. 0: of other instructions. */
-static double *count_prologues(const kernel *k) {
-    double *times = ARENA_ARRAY(k->a, double, k->ins.n);
-    for (int i = 1; i < k->ins.n; i++) {
-        const kins *in = &k->ins.at[i];
-        for (int x = 0; x < 2 && in->op == K_UPD && in->alu == OP_dot; x++) {
-            operand o;
-            if (!operand_find(k, x ? in->b : in->a, &o) || o.value == o.load) continue;
-            const uint64_t *loops = operand_loops(k, &o);
-            for (reg r = 1; r <= o.value; r++) {
-                if (!o.needs[r]) continue;
-                times[r] = 1;
-                for (kvar v = 0; v < k->vars.n; v++) times[r] *= loops[r] >> v & 1 ? (double)k->vars.at[v].extent : 1;
-            }
-        }
-    }
-    return times;
-}
-
-static void count_flops(kernel *own) {
-    const kernel *k = kernel_at_most(own, own->a);
-    const double *prologue = count_prologues(k);
-    double trips[64] = { 1 };
-    int depth = 0;
-    double flops = 0;
-    for (int i = 1; i < k->ins.n; i++) {
-        const kins *in = &k->ins.at[i];
-        if (in->op == K_LOOP && depth < 63) trips[depth + 1] = trips[depth] * (double)k->vars.at[in->var].extent, depth++;
-        if (in->op == K_END) depth--;
-        double times = prologue[i] > 0 ? prologue[i] : trips[depth];
-        if (in->op == K_ALU) flops += times * op_get((op_code)in->alu)->flops;
-        if (in->op == K_UPD) flops += trips[depth] * (in->alu == OP_dot ? 2 : 1);
-        if (in->op == K_ARGUPD) flops += trips[depth];
-        if (in->op == K_RANDOM) flops += times * 40;
-    }
-    own->flops = flops < 0x1p63 ? (uint64_t)flops : INT64_MAX; /* of what nobody can compute */
-}
-
-void sched_count(pkernel *pk) {
-    kernel_count_traffic(pk->k);
-    count_flops(pk->k);
 }
 
 static void lower_one(sched *s, int gi, lowering *low) {

@@ -176,7 +176,7 @@ typedef struct scan_steps {
     const int32_t *state, *next; /* [n_carry] buffers: what an iteration begins with; what it gives */
 } scan_steps;
 bool sched_scan_kernel(sched *s, const scan_steps *x);
-void sched_count(pkernel *pk); /* sched.c: flops and traffic of a kernel in scalar form */
+void sched_count(pkernel *pk); /* count.c: flops and traffic of a kernel in scalar form */
 
 /* lower.c: the kernel of a group in scalar form and its arguments. Returns NULL with *out_blame = the value to keep in memory
  * when the group cannot be lowered after all. */
