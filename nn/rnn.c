@@ -16,7 +16,9 @@ static const int n_gates[] = { 1, 3, 4 };
 typedef struct cell {
     rnn_kind kind;
     int64_t hidden;
-    tn_tensor w_h, b_n; /* [H,G*H]; GRU: [H], of the new gate's product with the state */
+    tn_tensor w_h, b_n; /* [R,G*H], R being the width of h; GRU: [H], of the new gate's product with the state */
+    tn_tensor w_r, w_c; /* LSTM, or { 0 }: projection [H,R]; peepholes [3,H] of i, f, o */
+    double clip;        /* LSTM: of its state; 0: none */
     tn_tensor lengths;  /* i64[B,1], or { 0 } */
 } cell;
 
@@ -26,20 +28,39 @@ static tn_tensor part(tn_tensor all, int64_t i, int64_t hidden) {
     return tn_slice(all, (const int64_t[]){ 0, i * hidden }, (const int64_t[]){ s.dim[0], (i + 1) * hidden }, NULL, 2);
 }
 
-/* in: h [B,H], LSTM: c [B,H], then the input's part [B,G*H], then with lengths the step i64[]. out: h, LSTM: c, then h of the
+/* What gate i..o sees of the cell's state c. */
+static tn_tensor peep(const cell *u, tn_tensor gate, tn_tensor c, int64_t row) {
+    if (!u->w_c.id) return gate;
+    tn_tensor w = tn_slice(u->w_c, (const int64_t[]){ row, 0 }, (const int64_t[]){ row + 1, u->hidden }, NULL, 2);
+    return tn_add(gate, tn_mul(c, w));
+}
+
+/* gates [B,4H], c [B,H]. out: h [B,R]; *out_c: the next c. */
+static tn_tensor lstm(tn_graph *g, const cell *u, tn_tensor gates, tn_tensor c, tn_tensor *out_c) {
+    int64_t n = u->hidden;
+    tn_tensor i = tn_sigmoid(peep(u, part(gates, 0, n), c, 0)), f = tn_sigmoid(peep(u, part(gates, 1, n), c, 1));
+    tn_tensor fresh = tn_tanh(part(gates, 2, n)), o = part(gates, 3, n), kept = tn_mul(f, c);
+    tn_tensor next = tn_add(kept, tn_mul(i, fresh));
+    if (u->clip > 0) {
+        tn_tensor most = tn_full(g, tn_tensor_dtype(next), TN_SCALAR, u->clip);
+        tn_tensor least = tn_full(g, tn_tensor_dtype(next), TN_SCALAR, -u->clip);
+        next = tn_max(tn_min(next, most), least);
+    }
+    *out_c = next;
+    o = tn_sigmoid(peep(u, o, next, 2));
+    o = tn_mul(o, tn_tanh(next));
+    return u->w_r.id ? tn_matmul(o, u->w_r) : o;
+}
+
+/* in: h [B,R], LSTM: c [B,H], then the input's part [B,G*H], then with lengths the step i64[]. out: h, LSTM: c, then h of the
  * step. */
 static void step(tn_graph *g, void *ud, const tn_tensor *in, tn_tensor *out) {
     const cell *c = ud;
-    bool lstm = c->kind == KIND_LSTM;
-    tn_tensor h = in[0], x = in[1 + lstm], u = tn_matmul(h, c->w_h), next, state = h;
+    bool is_lstm = c->kind == KIND_LSTM;
+    tn_tensor h = in[0], x = in[1 + is_lstm], u = tn_matmul(h, c->w_h), next, state = h;
     int64_t n = c->hidden;
-    if (lstm) {
-        tn_tensor all = tn_add(x, u);
-        tn_tensor i = tn_sigmoid(part(all, 0, n)), f = tn_sigmoid(part(all, 1, n));
-        tn_tensor fresh = tn_tanh(part(all, 2, n)), o = tn_sigmoid(part(all, 3, n));
-        tn_tensor kept = tn_mul(f, in[1]);
-        state = tn_add(kept, tn_mul(i, fresh));
-        next = tn_mul(o, tn_tanh(state));
+    if (is_lstm) {
+        next = lstm(g, c, tn_add(x, u), in[1], &state);
     } else if (c->kind == KIND_GRU) {
         tn_tensor r = tn_sigmoid(tn_add(part(x, 0, n), part(u, 0, n))), z = tn_sigmoid(tn_add(part(x, 1, n), part(u, 1, n)));
         tn_tensor fresh = tn_tanh(tn_add(part(x, 2, n), tn_mul(r, tn_add(part(u, 2, n), c->b_n))));
@@ -48,31 +69,31 @@ static void step(tn_graph *g, void *ud, const tn_tensor *in, tn_tensor *out) {
         next = tn_tanh(tn_add(x, u));
     }
     out[0] = next;
-    if (lstm) out[1] = state;
-    out[1 + lstm] = next;
+    if (is_lstm) out[1] = state;
+    out[1 + is_lstm] = next;
     if (!c->lengths.id) return;
-    tn_tensor on = tn_gt(c->lengths, in[2 + lstm]); /* a sequence that has ended keeps its state */
+    tn_tensor on = tn_gt(c->lengths, in[2 + is_lstm]); /* a sequence that has ended keeps its state */
     out[0] = tn_select(on, next, h);
-    if (lstm) out[1] = tn_select(on, state, in[1]);
-    out[1 + lstm] = tn_select(on, next, tn_full(g, tn_tensor_dtype(next), TN_SCALAR, 0));
+    if (is_lstm) out[1] = tn_select(on, state, in[1]);
+    out[1 + is_lstm] = tn_select(on, next, tn_full(g, tn_tensor_dtype(next), TN_SCALAR, 0));
 }
 
 typedef struct layer {
     rnn_kind kind;
-    int64_t steps, batch, hidden;
-    tn_tensor lengths, steps_list; /* i64[B,1], i64[T]; or { 0 } */
+    int64_t steps, batch, hidden, wide; /* wide: of h */
+    tn_tensor lengths, steps_list;      /* i64[B,1], i64[T]; or { 0 } */
     tn_nn_rnn_opts o;
     int n_dirs;
 } layer;
 
-/* Row i of given states [L*D,B,H], or zeros. */
-static tn_tensor initial(tn_graph *g, const layer *l, tn_tensor given, int i, tn_dtype t) {
-    if (!given.id) return tn_full(g, t, TN_DIMS(l->batch, l->hidden), 0);
-    tn_tensor row = tn_slice(given, (const int64_t[]){ i, 0, 0 }, (const int64_t[]){ i + 1, l->batch, l->hidden }, NULL, 3);
-    return tn_reshape(row, TN_DIMS(l->batch, l->hidden));
+/* Row i of given states [L*D,B,wide], or zeros. */
+static tn_tensor initial(tn_graph *g, const layer *l, tn_tensor given, int i, tn_dtype t, int64_t wide) {
+    if (!given.id) return tn_full(g, t, TN_DIMS(l->batch, wide), 0);
+    tn_tensor row = tn_slice(given, (const int64_t[]){ i, 0, 0 }, (const int64_t[]){ i + 1, l->batch, wide }, NULL, 3);
+    return tn_reshape(row, TN_DIMS(l->batch, wide));
 }
 
-/* x [T,B,I]. out: h and c at last, then h of all steps [T,B,H]. */
+/* x [T,B,I]. out: h and c at last, then h of all steps [T,B,R]. */
 static void direction(const layer *l, tn_tensor x, int i, const char *name, tn_tensor *out) {
     tn_graph *g = x.graph;
     tn_dtype t = tn_tensor_dtype(x);
@@ -80,24 +101,26 @@ static void direction(const layer *l, tn_tensor x, int i, const char *name, tn_t
     bool lstm = l->kind == KIND_LSTM;
     int64_t wide = n_gates[l->kind] * l->hidden, in = s.rank == 3 ? s.dim[2] : 1, last = 2;
     double bound = 1 / sqrt((double)l->hidden);
-    cell c = { l->kind, l->hidden, .lengths = l->lengths };
+    cell c = { l->kind, l->hidden, .lengths = l->lengths, .clip = l->o.clip };
     tn_tensor w_x = nn_param(g, t, name, "w_x", TN_DIMS(in, wide), NN_UNIFORM, bound);
-    c.w_h = nn_param(g, t, name, "w_h", TN_DIMS(l->hidden, wide), NN_UNIFORM, bound);
+    c.w_h = nn_param(g, t, name, "w_h", TN_DIMS(l->wide, wide), NN_UNIFORM, bound);
     tn_tensor b = nn_param(g, t, name, "b", TN_DIMS(wide), NN_UNIFORM, bound);
     if (l->kind == KIND_GRU) c.b_n = nn_param(g, t, name, "b_n", TN_DIMS(l->hidden), NN_UNIFORM, bound);
+    if (l->o.projection) c.w_r = nn_param(g, t, name, "w_r", TN_DIMS(l->hidden, l->wide), NN_UNIFORM, bound);
+    if (l->o.peepholes) c.w_c = nn_param(g, t, name, "w_c", TN_DIMS(3, l->hidden), NN_UNIFORM, bound);
     tn_tensor pre = tn_dot(x, w_x, NULL, NULL, 0, &last, (const int64_t[]){ 0 }, 1);
     tn_tensor xs[2] = { tn_add(pre, b), l->steps_list }, carry[2];
-    carry[0] = initial(g, l, l->o.h, i, t);
-    if (lstm) carry[1] = initial(g, l, l->o.c, i, t);
+    carry[0] = initial(g, l, l->o.h, i, t, l->wide);
+    if (lstm) carry[1] = initial(g, l, l->o.c, i, t, l->hidden);
     tn_scan_opts o = { .carry = carry, .n_carry = 1 + lstm, .xs = xs, .n_xs = l->lengths.id ? 2 : 1, .n_ys = 1 };
     o.length = l->steps, o.reverse = i % l->n_dirs == 1, o.recompute = l->o.recompute;
     tn_scan(g, &o, step, &c, out);
     if (!lstm) out[2] = out[1], out[1] = (tn_tensor){ g, 0 };
 }
 
-/* Rows [B,H] as [n,B,H]. */
-static tn_tensor rows_of(const layer *l, tn_tensor *rows, int n) {
-    for (int i = 0; i < n; i++) rows[i] = tn_reshape(rows[i], TN_DIMS(1, l->batch, l->hidden));
+/* Rows [B,wide] as [n,B,wide]. */
+static tn_tensor rows_of(const layer *l, tn_tensor *rows, int n, int64_t wide) {
+    for (int i = 0; i < n; i++) rows[i] = tn_reshape(rows[i], TN_DIMS(1, l->batch, wide));
     return n == 1 ? rows[0] : tn_concat(rows, n, 0);
 }
 
@@ -117,8 +140,8 @@ static tn_tensor run(layer *l, tn_tensor x, const char *name) {
         }
         x = l->n_dirs == 1 ? y[0] : tn_concat(y, 2, 2);
     }
-    if (l->o.out_h) *l->o.out_h = rows_of(l, h, n * l->n_dirs);
-    if (l->o.out_c && l->kind == KIND_LSTM) *l->o.out_c = rows_of(l, c, n * l->n_dirs);
+    if (l->o.out_h) *l->o.out_h = rows_of(l, h, n * l->n_dirs, l->wide);
+    if (l->o.out_c && l->kind == KIND_LSTM) *l->o.out_c = rows_of(l, c, n * l->n_dirs, l->hidden);
     return x;
 }
 
@@ -133,9 +156,20 @@ static tn_tensor recurrent(rnn_kind kind, tn_tensor x, int64_t hidden, const cha
     if (hidden < 1 || o.layers < 0 || o.layers > MOST_LAYERS)
         return nn_fail(g, TN_ERR_INVAL, "%s: %lld units, %d layers; expected 1 or more, and at most %d", names[kind],
                        (long long)hidden, o.layers, MOST_LAYERS);
+    if (kind != KIND_LSTM && (o.projection || o.peepholes || o.clip != 0))
+        return nn_fail(g, TN_ERR_INVAL, "%s: projection, peepholes and clip are options of tn_nn_lstm", names[kind]);
+    if (o.projection < 0 || !(o.clip >= 0))
+        return nn_fail(g, TN_ERR_INVAL, "%s: projection %lld, clip %g; expected 0 or more", names[kind],
+                       (long long)o.projection, o.clip);
     if (!name || !*name || strlen(name) > 250) return nn_fail(g, TN_ERR_INVAL, "%s: expected a name", names[kind]);
     if (o.batch_first) x = tn_transpose(x, 0, 1);
-    layer l = { kind, s.dim[o.batch_first], s.dim[!o.batch_first], hidden, .o = o, .n_dirs = o.bidirectional ? 2 : 1 };
+    layer l = { kind,
+                s.dim[o.batch_first],
+                s.dim[!o.batch_first],
+                hidden,
+                o.projection ? o.projection : hidden,
+                .o = o,
+                .n_dirs = o.bidirectional ? 2 : 1 };
     if (o.lengths.graph) {
         n = tn_tensor_shape(o.lengths);
         if (n.rank != 1 || n.dim[0] != l.batch)

@@ -216,12 +216,18 @@ typedef struct {
                         */
     int batch_first;   /* x and the result are [B,T,..] */
     tn_tensor lengths; /* i[B] of each sequence, behind which results are zero and states stay; { 0 }: all are T */
-    tn_tensor h, c;    /* [layers*D,B,H] what states begin with (c: LSTM); { 0 }: zeros */
-    tn_tensor *out_h, *out_c; /* [layers*D,B,H] what they end with, when they are not NULL */
+    tn_tensor h, c;    /* [layers*D,B,R], [layers*D,B,H] what states begin with (c: LSTM); { 0 }: zeros */
+    tn_tensor *out_h, *out_c; /* of the same shapes: what they end with, when they are not NULL */
     int recompute;            /* as of tn_scan_opts */
+    /* LSTM: */
+    int64_t projection; /* h is (s(o) tanh(c)) w_r, of so many units: w_r [H,projection] (Sak et al. 2014, arXiv:1402.1128), and
+                           R below stands for them; 0: none, R = H */
+    int peepholes;      /* gates see the cell's state: w_c [3,H] of i, f (c before the step) and o (c behind it) (Gers &
+                           Schmidhuber 2000) */
+    double clip;        /* c stays in +-clip; 0: it is not clipped */
 } tn_nn_rnn_opts;
-/* Recurrent layers; the result is [T,B,D*H], the state in each step of the last layer. Parameters of each layer and direction
- * ("name/l0/", "name/l0/back/"): w_x [I,G*H], w_h [H,G*H], b [G*H], uniform in +-1/sqrt(H). rnn: h = tanh(x + u), with
+/* Recurrent layers; the result is [T,B,D*R], the state in each step of the last layer. Parameters of each layer and direction
+ * ("name/l0/", "name/l0/back/"): w_x [I,G*H], w_h [R,G*H], b [G*H], uniform in +-1/sqrt(H). rnn: h = tanh(x + u), with
  * x = x_t w_x + b and u = h w_h. gru, gates r z n: r = s(x + u), z = s(x + u), n = tanh(x + r (u + b_n)), h = n + z (h - n)
  * (Cho et al. 2014, arXiv:1406.1078; the reset gate behind the product). lstm, gates i f g o: c = s(f) c + s(i) tanh(g),
  * h = s(o) tanh(c) (Hochreiter & Schmidhuber 1997, with forget gates). */

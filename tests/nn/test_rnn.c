@@ -1,6 +1,6 @@
 /* test_rnn.c - tn_nn_rnn, tn_nn_gru and tn_nn_lstm against the same recurrence step by step in double: values in the evaluator
  * and in compiled programs, gradients against central differences of that recurrence; several layers, both directions, lengths,
- * batch first, gradients that compute again. */
+ * batch first, gradients that compute again; LSTMs with projections, peepholes and a clipped state. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,7 +23,9 @@ enum { T = 4, B = 3, I = 2, H = 3, MOST = 256, MOST_PARAMS = 24 };
 
 typedef struct net { /* what the recurrence below is made of */
     int kind, layers, dirs;
-    bool lengths, batch_first;
+    bool lengths, batch_first, peepholes;
+    int projection; /* 0: none */
+    double clip;
     double x[T * B * I], *p[MOST_PARAMS];
     int n_params, next;
 } net;
@@ -35,19 +37,21 @@ static void direction(net *n, const double *x, int in, bool back, double *y, int
     static const int gates[] = { 1, 3, 4 }, length[B] = { T, 2, 0 };
     int g = gates[n->kind] * H;
     const double *w_x = n->p[n->next++], *w_h = n->p[n->next++], *b = n->p[n->next++],
-                 *b_n = n->kind == 1 ? n->p[n->next++] : NULL;
+                 *b_n = n->kind == 1 ? n->p[n->next++] : NULL, *w_r = n->projection ? n->p[n->next++] : NULL,
+                 *w_c = n->peepholes ? n->p[n->next++] : NULL;
+    int units = n->projection ? n->projection : H;
     for (int r = 0; r < B; r++) {
-        double h[H] = { 0 }, c[H] = { 0 };
+        double h[H] = { 0 }, c[H] = { 0 }, cell[H] = { 0 };
         for (int i = 0; i < T; i++) {
             int t = back ? T - 1 - i : i;
             double px[4 * H], pu[4 * H], old[H];
             memcpy(old, h, sizeof h);
-            for (int k = 0; k < H; k++) y[(t * B + r) * wide + at + k] = 0;
+            for (int k = 0; k < units; k++) y[(t * B + r) * wide + at + k] = 0;
             if (n->lengths && t >= length[r]) continue;
             for (int k = 0; k < g; k++) {
                 px[k] = b[k], pu[k] = 0;
                 for (int j = 0; j < in; j++) px[k] += x[(t * B + r) * in + j] * w_x[j * g + k];
-                for (int j = 0; j < H; j++) pu[k] += old[j] * w_h[j * g + k];
+                for (int j = 0; j < units; j++) pu[k] += old[j] * w_h[j * g + k];
             }
             for (int k = 0; k < H; k++) {
                 if (n->kind == 0) {
@@ -59,11 +63,19 @@ static void direction(net *n, const double *x, int in, bool back, double *y, int
                 } else {
                     double v[4];
                     for (int q = 0; q < 4; q++) v[q] = px[q * H + k] + pu[q * H + k];
+                    for (int q = 0; q < 2 && w_c; q++) v[q] += c[k] * w_c[q * H + k];
                     c[k] = sigmoid(v[1]) * c[k] + sigmoid(v[0]) * tanh(v[2]);
+                    if (n->clip > 0) c[k] = fmax(fmin(c[k], n->clip), -n->clip);
+                    if (w_c) v[3] += c[k] * w_c[2 * H + k];
                     h[k] = sigmoid(v[3]) * tanh(c[k]);
                 }
-                y[(t * B + r) * wide + at + k] = h[k];
             }
+            memcpy(cell, h, sizeof h);
+            for (int k = 0; k < n->projection; k++) {
+                h[k] = 0;
+                for (int j = 0; j < H; j++) h[k] += cell[j] * w_r[j * n->projection + k];
+            }
+            for (int k = 0; k < units; k++) y[(t * B + r) * wide + at + k] = h[k];
         }
     }
 }
@@ -73,12 +85,12 @@ static double weight(int i) { return sin(1.0 + 2.5 * i); }
 /* The weighted sum of all results, which are y [T][B][dirs * H]. */
 static double recurrence(net *n, double *y) {
     double x[T * B * 2 * H];
-    int in = I, wide = n->dirs * H;
+    int units = n->projection ? n->projection : H, in = I, wide = n->dirs * units;
     double loss = 0;
     memcpy(x, n->x, sizeof n->x);
     n->next = 0;
     for (int l = 0; l < n->layers; l++) {
-        for (int d = 0; d < n->dirs; d++) direction(n, x, in, d, y, wide, d * H);
+        for (int d = 0; d < n->dirs; d++) direction(n, x, in, d, y, wide, d * units);
         memcpy(x, y, sizeof *y * (size_t)(T * B * wide));
         in = wide;
     }
@@ -108,7 +120,7 @@ static void check_net(tn_ctx *ctx, net n, int recompute) {
     tn_graph *g = tn_graph_new(ctx, "rnn");
     tn_tensor (*const builders[])(tn_tensor, int64_t, const char *, tn_nn_rnn_opts) = { (tn_nn_rnn), (tn_nn_gru),
                                                                                         (tn_nn_lstm) };
-    int wide = n.dirs * H;
+    int wide = n.dirs * (n.projection ? n.projection : H);
     double want[MOST], w[MOST], laid[MOST], x[T * B * I];
     for (int i = 0; i < T * B * I; i++) n.x[i] = cos(0.7 * i);
     for (int i = 0; i < T * B * wide; i++) w[i] = weight(i);
@@ -120,6 +132,7 @@ static void check_net(tn_ctx *ctx, net n, int recompute) {
     tn_nn_rnn_opts o = {
         .layers = n.layers, .bidirectional = n.dirs == 2, .batch_first = n.batch_first, .recompute = recompute
     };
+    o.projection = n.projection, o.peepholes = n.peepholes, o.clip = n.clip;
     in[0] = tn_state(g, "x", TN_F64, xs, x);
     if (n.lengths) o.lengths = tn_const(g, TN_I32, TN_DIMS(B), (int32_t[]){ T, 2, 0 });
     tn_tensor y = builders[n.kind](in[0], H, "r", o);
@@ -178,18 +191,29 @@ static void test_layers(void **state) {
         check_net(ctx, (net){ .kind = kind, .layers = 2, .dirs = 2, .batch_first = true }, 1);
         check_net(ctx, (net){ .kind = kind, .layers = 1, .dirs = 2, .lengths = true }, 0);
     }
+    check_net(ctx, (net){ .kind = 2, .layers = 2, .dirs = 1, .projection = 2 }, 0);
+    check_net(ctx, (net){ .kind = 2, .layers = 1, .dirs = 2, .peepholes = true, .lengths = true }, 0);
+    check_net(ctx, (net){ .kind = 2, .layers = 1, .dirs = 1, .clip = 0.2 }, 0);
+    check_net(ctx,
+              (net){ .kind = 2, .layers = 2, .dirs = 2, .projection = 1, .peepholes = true, .clip = 0.25, .batch_first = true },
+              1);
     tn_ctx_free(ctx);
 }
 
 static void test_wrong(void **state) {
     (void)state;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 7; i++) {
         tn_ctx *ctx = test_ctx();
         tn_graph *g = tn_graph_new(ctx, "rnn");
         tn_tensor x = tn_input(g, "x", TN_F32, i == 0 ? TN_DIMS(2, 3) : TN_DIMS(T, B, I)), h;
         tn_nn_rnn_opts o = { .out_h = &h };
         if (i == 3) o.lengths = tn_input(g, "n", TN_I32, TN_DIMS(B + 1));
-        assert_int_equal(tn_nn_lstm(x, i == 1 ? 0 : H, i == 2 ? NULL : "r", o).id, 0);
+        if (i == 4) o.projection = -1;
+        if (i == 5) o.clip = -1;
+        if (i == 6)
+            assert_int_equal(tn_nn_gru(x, H, "r", (tn_nn_rnn_opts){ .out_h = &h, .peepholes = 1 }).id, 0);
+        else
+            assert_int_equal(tn_nn_lstm(x, i == 1 ? 0 : H, i == 2 ? NULL : "r", o).id, 0);
         assert_int_equal(tn_graph_status(g), i == 0 || i == 3 ? TN_ERR_SHAPE : TN_ERR_INVAL);
         assert_int_equal(h.id, 0);
         tn_graph_free(g);
