@@ -48,7 +48,7 @@ static void add_launch(explain_kernel *x, const tn_program *prog, int i, arena *
     if (prog->dev->api->usage && prog->kernel_entry[i])
         prog->dev->api->usage(prog->dev, prog->kernel_entry[i], k->block_threads, &x->usage);
     x->occupancy = x->usage.threads ? (double)x->usage.resident * k->block_threads / x->usage.threads : 0;
-    x->n_accesses = gpu_accesses(k, a, &x->accesses);
+    x->n_accesses = gpu_accesses(kernel_at_most(k, a), a, &x->accesses);
 }
 
 static void add_kernels(explain *x, const explain_reasons *r, arena *a) {

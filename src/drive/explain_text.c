@@ -45,7 +45,9 @@ static void print_head(const explain *x, str *out) {
 static void print_launch(const plan *p, const explain_kernel *x, str *out) {
     const kernel *k = x->launch->k;
     const device_usage *u = &x->usage;
-    str_addf(out, "   launch %lld thread blocks of %d threads", (long long)k->grid_blocks, k->block_threads);
+    str_add(out, "   launch ");
+    ext_print(k->params, k->grid_blocks, false, out);
+    str_addf(out, " thread blocks of %d threads", k->block_threads);
     if (u->registers)
         str_addf(out, "; a thread has %d registers, %lld bytes spilled; a thread block %.1f KiB shared memory", u->registers,
                  (long long)u->spilled, (double)u->shared / 1024);

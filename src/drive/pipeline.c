@@ -150,7 +150,7 @@ plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, cons
     if (opts->check) check_kernels(p, "lowering");
     mem_inplace(p);
     if (opts->check) check_kernels(p, "the choice of what is done in place");
-    if (opts->fusion >= 3 && t->kind == TARGET_GPU && !plan_has_control(p)) fuse_attention(p, t);
+    if (opts->fusion >= 3 && t->kind == TARGET_GPU && !plan_has_control(p) && !p->params) fuse_attention(p, t);
     if (opts->fusion >= 3 && !plan_has_control(p) && !p->params)
         (t->kind == TARGET_GPU ? fuse_vertically : fuse_row_blocks)(p, t);
     if (opts->check) check_kernels(p, "chaining");

@@ -15,7 +15,8 @@ static int64_t reach(const kernel *k, affine x) {
     return r > 1e18 ? INT64_MAX : (int64_t)r;
 }
 
-static bool fits_32_bits(const kernel *k) {
+static bool fits_32_bits(const kernel *any) {
+    const kernel *k = kernel_at_most(any, any->a);
     int64_t most = k->grid_blocks > INT32_MAX / k->block_threads ? INT64_MAX : k->grid_blocks * k->block_threads;
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
@@ -32,6 +33,12 @@ static bool fits_32_bits(const kernel *k) {
         if (in->op == K_LOOP && in->par >= PAR_GRID_THREADS && kernel_nest_size(k, (reg)i) > most)
             most = kernel_nest_size(k, (reg)i);
         if (in->op == K_LOOP && in->hi > most) most = in->hi;
+    }
+    bool *used = any->params ? ARENA_ARRAY(any->a, bool, any->params->at.n + 1) : NULL;
+    if (used) kernel_used_rows(any, used);
+    for (int i = 0; used && i < any->params->at.n; i++) {
+        const ext_row *x = &any->params->at.at[i];
+        if (used[i] && (x->lo < -INT32_MAX / 2 || x->hi >= INT32_MAX / 2)) return false;
     }
     return most < INT32_MAX / 2; /* sums of two on the way */
 }
@@ -61,6 +68,26 @@ static bool is_read_back(const kernel *k, int b) {
     return false;
 }
 
+/* The values of all rows of the table come in memory, behind the buffers. */
+static void print_params_argument(clike *e, bool first) {
+    if (!e->k->params) return;
+    str_add(e->out, first ? "" : ", ");
+    if (e->l->offsets)
+        str_addf(e->out, "%sconst uchar *prows, const ulong orows", e->l->global);
+    else
+        str_addf(e->out, "const int64_t *%s rows", e->l->restricted);
+}
+static void print_params(clike *e) {
+    const exts *t = e->k->params;
+    if (!t) return;
+    bool *used = ARENA_ARRAY(e->out->a, bool, t->at.n + 1);
+    kernel_used_rows(e->k, used);
+    if (e->l->offsets)
+        str_addf(e->out, "    %sconst int64_t *const rows = (%sconst int64_t *)(prows + orows);\n", e->l->global, e->l->global);
+    for (int i = 0; i < t->at.n; i++)
+        if (used[i]) str_addf(e->out, "    const %s e%d = (%s)rows[%d];\n", e->index, i, e->index, i);
+}
+
 static void print_arguments(clike *e) {
     const kernel *k = e->k;
     bool first = true, free = e->l->ahead && loads_ahead(k);
@@ -76,6 +103,7 @@ static void print_arguments(clike *e) {
         else
             str_addf(e->out, "%s%s%s *%s b%d", e->l->global, con, type, restricted, b);
     }
+    print_params_argument(e, first);
     str_add(e->out, ") {\n");
     for (int b = 0; b < k->bufs.n && e->l->offsets; b++) {
         const kbuf *kb = &k->bufs.at[b];
@@ -84,6 +112,7 @@ static void print_arguments(clike *e) {
         str_addf(e->out, "    %s%s%s *const b%d = (%s%s%s *)(p%d + o%d);\n", e->l->global, con, type, b, e->l->global, con,
                  type, b, b);
     }
+    print_params(e);
 }
 
 static void print_arrays(clike *e) {
@@ -100,7 +129,8 @@ static void print_arrays(clike *e) {
         if (kbuf_align(&k->bufs.at[b]) > most) most = (int)kbuf_align(&k->bufs.at[b]);
     if (dynamic) str_addf(e->out, "    %s\n", arena_printf(e->out->a, e->l->dynamic, most));
     for (int b = 0; b < k->bufs.n; b++) {
-        const kbuf *kb = &k->bufs.at[b];
+        kbuf own = k->bufs.at[b], *kb = &own;
+        if (k->params) kb->elems = ext_hi(k->params, kb->elems);
         if (!kbuf_is_local(kb) || kb->elems < 1) continue;
         if (dynamic && kb->kind >= KB_SHARED) {
             const char *type = clike_memory_type((tn_dtype)kb->dtype);
@@ -174,7 +204,7 @@ static bool is_waited_for(const kernel *k, int b) { /* until it is full */
 }
 
 static void print_kernel(clike *e, const kernel *k, int id) {
-    if (k->params) guard_fail(k->a->gd, TN_ERR_UNSUPPORTED, "kernel %s: sizes that are given at run time", k->name);
+    const kernel *most = kernel_at_most(k, k->a);
     str body, *out = e->out;
     bool small = fits_32_bits(k);
     str_init(&body, out->a);
@@ -189,7 +219,7 @@ static void print_kernel(clike *e, const kernel *k, int id) {
     for (reg r = 1; r < (reg)k->ins.n; r++) clike_instruction(e, r);
     e->out = out;
     const char *threads = arena_printf(out->a, "%d", k->block_threads);
-    int resident = resident_threads(e, k);
+    int resident = resident_threads(e, most);
     if (e->l->dynamic && kernel_dynamic_shared(k)) { /* more of them there is no room for */
         int64_t fit = MULTIPROCESSOR_SHARED / kernel_dynamic_shared(k) * k->block_threads;
         if (fit < resident) resident = (int)fit;

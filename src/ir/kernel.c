@@ -114,33 +114,39 @@ int64_t kernel_shared_bytes(const kernel *k) {
     return n;
 }
 
+static bool divides(const kernel *k, ext e, int64_t n) { return (k->params ? ext_divisor(k->params, e) : e) % n == 0; }
+
 /* Whether x is a multiple of n in every iteration. */
 static bool is_multiple(const kernel *k, affine x, int64_t n) {
-    if (x.base % n) return false;
+    if (!divides(k, x.base, n)) return false;
     for (int t = 0; t < x.n; t++) {
-        if (x.t[t].coef % n == 0) continue;
+        if (divides(k, x.t[t].coef, n)) continue;
         for (int i = 1; i < k->ins.n; i++) {
             const kins *l = &k->ins.at[i];
-            if (l->op == K_LOOP && l->var == x.t[t].var && (x.t[t].coef * l->lo % n || x.t[t].coef * l->step % n)) return false;
+            if (l->op != K_LOOP || l->var != x.t[t].var) continue;
+            if (!ext_is_lit(x.t[t].coef) || !ext_is_lit(l->lo)) return false;
+            if (x.t[t].coef * l->lo % n || x.t[t].coef * l->step % n) return false;
         }
     }
     return true;
 }
 
 /* Whether every step of a ring of it begins at a multiple of n elements. */
-static bool steps_aligned(const kbuf *b, int n) {
-    if (kbuf_is_local(b) || b->elems % n == 0) return true;
-    return !b->loose && b->elems >= KERNEL_WIDE_BYTES / (int64_t)dtype_size((tn_dtype)b->dtype);
+static bool steps_aligned(const kernel *k, const kbuf *b, int n) {
+    int64_t most = k->params ? ext_hi(k->params, b->elems) : b->elems;
+    if (kbuf_is_local(b) || most % n == 0) return true;
+    return !b->loose && most >= KERNEL_WIDE_BYTES / (int64_t)dtype_size((tn_dtype)b->dtype);
 }
 
 bool kernel_aligned(const kernel *k, const kins *in, int n) {
     if (n == 1) return true;
-    if (!steps_aligned(&k->bufs.at[in->buf], n)) return false;
+    if (!steps_aligned(k, &k->bufs.at[in->buf], n)) return false;
     if (in->lane_stride != 1 || in->lanes % n || !is_multiple(k, in->idx, n)) return false;
     if (in->dyn && (k->ins.at[in->dyn].lanes > 1 || in->dyn_stride % n)) return false;
     for (int m = 0; m < in->n_mask; m++) {
         if (in->mask_lane[m] == 0) continue;
-        if (in->mask_lane[m] != 1 || in->mask[m].lo % n || in->mask[m].hi % n || !is_multiple(k, in->mask[m].e, n))
+        if (in->mask_lane[m] != 1 || !divides(k, in->mask[m].lo, n) || !divides(k, in->mask[m].hi, n) ||
+            !is_multiple(k, in->mask[m].e, n))
             return false;
     }
     return true;

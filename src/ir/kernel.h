@@ -231,7 +231,7 @@ typedef struct kernel {
     bool tiled;
     kvar par_var;                       /* CPU: split over threads, or -1: serial */
     int block_threads;                  /* GPU form: threads of a thread block, a power of two; else 0 */
-    int64_t grid_blocks;                /* GPU form: how many */
+    ext grid_blocks;                    /* GPU form: how many */
     int cluster;                        /* GPU form: so many thread blocks run together; 0: each alone */
     uint64_t flops;                     /* of the whole kernel */
     uint64_t bytes_read, bytes_written; /* compulsory traffic at its border */
@@ -277,6 +277,7 @@ graph *graph_at(const graph *g, const int64_t *dims, arena *a); /* graph_at.c: f
 bool kernel_has_params(const kernel *k);
 /* kernel.c: bytes_read and bytes_written of a scalar kernel: what its instructions can touch, for the largest dims. */
 void kernel_count_traffic(kernel *k);
+void kernel_used_rows(const kernel *k, bool *used); /* [rows of k->params] marks those that what runs has in it */
 /* The kernel where each dim has its largest value: what costs are counted of. k itself where it has no parameters. */
 const kernel *kernel_at_most(const kernel *k, arena *a);
 /* The kernel for these values of its dims, as if it had been written for them, in arena a. Jumps with

@@ -33,6 +33,7 @@ kernel *kernel_at(const kernel *k, const int64_t *dims, arena *a) {
     int64_t *rows = ARENA_ARRAY(a, int64_t, k->params->at.n + 1);
     if (!exts_at(k->params, dims, rows, &why)) guard_fail(a->gd, TN_ERR_INVAL, "kernel %s: %s", k->name, why.s);
     for (int b = 0; b < o->bufs.n; b++) o->bufs.at[b].elems = ext_of(o->bufs.at[b].elems, rows);
+    o->grid_blocks = ext_of(o->grid_blocks, rows);
     for (int v = 0; v < o->vars.n; v++) o->vars.at[v].extent = ext_of(o->vars.at[v].extent, rows);
     for (int i = 1; i < o->ins.n; i++) bind_ins(&o->ins.at[i], rows, a);
     o->params = NULL;
@@ -44,6 +45,24 @@ const kernel *kernel_at_most(const kernel *k, arena *a) {
     int64_t *dims = ARENA_ARRAY(a, int64_t, k->params->n_dims + 1);
     for (int i = 0; i < k->params->n_dims; i++) dims[i] = ext_hi(k->params, exts_dim(k->params, i));
     return kernel_at(k, dims, a);
+}
+
+/* The rows of k->params that the text of the kernel has. */
+static void mark_row(bool *used, ext e) {
+    if (!ext_is_lit(e)) used[ext_index(e)] = true;
+}
+static void mark_affine(bool *used, affine x) {
+    mark_row(used, x.base);
+    for (int i = 0; i < x.n; i++) mark_row(used, x.t[i].coef);
+}
+void kernel_used_rows(const kernel *k, bool *used) {
+    mark_row(used, k->grid_blocks);
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        mark_row(used, in->lo), mark_row(used, in->hi), mark_affine(used, in->idx);
+        for (int m = 0; m < in->n_mask; m++)
+            mark_row(used, in->mask[m].lo), mark_row(used, in->mask[m].hi), mark_affine(used, in->mask[m].e);
+    }
 }
 
 static bool affine_has_params(affine x) {
@@ -136,8 +155,21 @@ static bool index_range(prover *p, const kins *in, int n_open, range *out) {
     return true;
 }
 
+/* One mask says that no lane goes beyond the buffer. */
+static bool is_masked(const prover *p, const kins *in) {
+    for (int m = 0; m < in->n_mask && !in->dyn && !in->packed; m++) {
+        const kmask *x = &in->mask[m];
+        bool lanes = in->lanes == 1 || in->mask_lane[m] == in->lane_stride;
+        if (lanes && affine_equal(x->e, in->idx) && ext_lo(p->t, x->lo) >= 0 &&
+            ext_never_less(p->t, p->k->bufs.at[in->buf].elems, x->hi))
+            return true;
+    }
+    return false;
+}
+
 static void check_access(prover *p, int r) {
     const kins *in = &p->k->ins.at[r];
+    if (is_masked(p, in)) return;
     int n_open = kernel_open_loops(p->k, (reg)r, p->open);
     range x;
     if (!index_range(p, in, n_open, &x)) {
@@ -251,6 +283,28 @@ static int check_sample(const kernel *k, int64_t above, str *out) {
     return 1;
 }
 
+/* Whether an access is by literals alone, in loops of which each stays within a literal extent. */
+static bool is_literal(const kernel *k, const kins *in) {
+    bool literal = ext_is_lit(k->bufs.at[in->buf].elems) && !affine_has_params(in->idx);
+    for (int m = 0; m < in->n_mask; m++)
+        literal = literal && !affine_has_params(in->mask[m].e) && ext_is_lit(in->mask[m].lo) && ext_is_lit(in->mask[m].hi);
+    for (int i = 0; i < in->idx.n; i++) literal = literal && ext_is_lit(k->vars.at[in->idx.t[i].var].extent);
+    return literal;
+}
+
+/* A kernel for GPUs whose loops go through the extents of their variables, which are literals: no other values reach further.
+ */
+static int check_widest(const kernel *k, str *out) {
+    kernel *o = (kernel *)(uintptr_t)kernel_at_most(k, k->a); /* its own */
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op != K_LOOP || ext_is_lit(in->hi) || !ext_is_lit(k->vars.at[in->var].extent)) continue;
+        o->ins.at[i].hi = k->vars.at[in->var].extent;
+        if (in->par == PAR_BLOCKS) o->grid_blocks = kernel_nest_size(o, (reg)i);
+    }
+    return kernel_check_literal(o, out);
+}
+
 int kernel_check(const kernel *k, str *out) {
     if (!k->params) return kernel_check_literal(k, out);
     prover p = { .k = k, .t = exts_clone(k->params, k->a), .out = out, .open = ARENA_ARRAY(k->a, int, k->ins.n) };
@@ -258,13 +312,14 @@ int kernel_check(const kernel *k, str *out) {
         if (ext_lo(k->params, k->bufs.at[b].elems) < 0) problem(&p, 0, "a buffer may have less than no elements");
     p.n += p.n ? 0 : check_sample(k, 0, out);
     p.n += p.n ? 0 : check_sample(k, 2, out);
+    p.n += p.n || !k->block_threads ? 0 : check_widest(k, out);
     for (int r = 1; r < k->ins.n && !p.n; r++) {
         kop op = (kop)k->ins.at[r].op;
         if (op == K_LOOP) check_loop(&p, r);
-        if (op == K_LOAD || op == K_STORE || op == K_SCATTER) check_access(&p, r);
+        bool access = op == K_LOAD || op == K_STORE || op == K_SCATTER;
+        if (access && !(k->block_threads && is_literal(k, &k->ins.at[r]))) check_access(&p, r);
     }
     for (int b = 0; b < k->bufs.n && k->tiled && k->par_var >= 0 && !p.n; b++) check_races(&p, b);
     if (p.t->problem && !p.n) problem(&p, 0, p.t->problem);
-    if (k->block_threads) problem(&p, 0, "threads of a GPU and sizes that are not literals");
     return p.n;
 }

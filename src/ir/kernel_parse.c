@@ -476,7 +476,7 @@ kernel *kernel_read(reader *p) {
     if (!k->tiled) read_expect(p, "scalar");
     if (read_accept(p, "parallel")) read_word(p, par, sizeof par, "a loop variable");
     if (read_accept(p, "blocks")) {
-        k->grid_blocks = read_int_in(p, 0, INT64_MAX, "a number of thread blocks");
+        k->grid_blocks = size_text(p, 0, "a number of thread blocks");
         read_expect(p, "threads");
         k->block_threads = (int)read_int_in(p, 1, 1025, "1 to 1024 threads");
         if (read_accept(p, "cluster")) k->cluster = (int)read_int_in(p, 2, KERNEL_MOST_CLUSTER + 1, "2 to 16 thread blocks");

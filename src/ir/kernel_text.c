@@ -264,7 +264,8 @@ void kernel_print(const kernel *k, str *out) {
     }
     str_addf(out, ") %s", k->tiled ? "tiled" : "scalar");
     if (k->par_var >= 0) str_addf(out, " parallel %s", k->vars.at[k->par_var].name);
-    if (k->block_threads) str_addf(out, " blocks %lld threads %d", (long long)k->grid_blocks, k->block_threads);
+    if (k->block_threads) str_add(out, " blocks "), ext_print(k->params, k->grid_blocks, false, out);
+    if (k->block_threads) str_addf(out, " threads %d", k->block_threads);
     if (k->cluster) str_addf(out, " cluster %d", k->cluster);
     str_add(out, " {\n");
     for (kvar v = 0; v < k->vars.n; v++) print_var(k, &k->vars.at[v], out);

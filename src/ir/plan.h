@@ -218,7 +218,8 @@ typedef struct plan_problems {
     int n;
 } plan_problems;
 void plan_problem(plan_problems *x, const char *fmt, ...) PRINTF_LIKE(2, 3);
-bool plan_is_for_gpus(const plan *p);          /* has kernels, and each is one thread's of a GPU */
+plan *plan_at(const plan *p, const int64_t *dims); /* plan_check.c: for these values of its dims; buffers keep their room */
+bool plan_is_for_gpus(const plan *p);              /* has kernels, and each is one thread's of a GPU */
 int plan_check_steps(const plan *p, str *out); /* plan_steps.c: the tree, and what goes from iteration to iteration; likewise */
 int plan_check(const plan *p, str *out);       /* plan_check.c: all of that, offsets, liveness, aliases; number of problems */
 

@@ -436,17 +436,21 @@ static void window_life(int32_t buf, int from, int to, void *ud) {
     if (l->last < to) l->last = to;
 }
 
-/* The plan where each dim has its largest value: buffers have the sizes that they need then. */
-static const plan *plan_at_most(const plan *p) {
+plan *plan_at(const plan *p, const int64_t *dims) {
     plan *o = arena_copy(p->a, p, sizeof *p);
-    int64_t *dims = ARENA_ARRAY(p->a, int64_t, p->params->n_dims + 1);
-    for (int i = 0; i < p->params->n_dims; i++) dims[i] = ext_hi(p->params, exts_dim(p->params, i));
     o->params = NULL;
     o->g = graph_at(p->g, dims, p->a);
     o->kernels.at = arena_copy(p->a, p->kernels.at, sizeof *p->kernels.at * (size_t)(p->kernels.n + 1));
     for (int i = 0; i < p->kernels.n; i++)
         if (p->kernels.at[i].k->params) o->kernels.at[i].k = kernel_at(p->kernels.at[i].k, dims, p->a);
     return o;
+}
+
+/* Where each dim has its largest value, buffers have just the sizes that they need. */
+static const plan *plan_at_most(const plan *p) {
+    int64_t *dims = ARENA_ARRAY(p->a, int64_t, p->params->n_dims + 1);
+    for (int i = 0; i < p->params->n_dims; i++) dims[i] = ext_hi(p->params, exts_dim(p->params, i));
+    return plan_at(p, dims);
 }
 
 int plan_check(const plan *p, str *out) {

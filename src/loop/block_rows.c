@@ -13,27 +13,6 @@ typedef struct pieces {
     kvar v, of; /* its variable; that of the blocks */
 } pieces;
 
-static bool has_params(affine x) {
-    bool has = !ext_is_lit(x.base);
-    for (int i = 0; i < x.n; i++) has |= !ext_is_lit(x.t[i].coef);
-    return has;
-}
-
-/* What has another size that is given at run time than the extent of loop v; NULL: nothing. */
-static const char *other_params(const kernel *k, kvar v) {
-    for (int b = 0; b < k->bufs.n; b++)
-        if (kbuf_is_local(&k->bufs.at[b]) && !ext_is_lit(k->bufs.at[b].elems)) return arena_printf(k->a, "b%d", b);
-    for (int i = 1; i < k->ins.n; i++) {
-        const kins *in = &k->ins.at[i];
-        bool has = has_params(in->idx);
-        if (in->op == K_LOOP && in->var != v) has |= !ext_is_lit(in->lo) || !ext_is_lit(in->hi);
-        for (int m = 0; m < in->n_mask; m++)
-            has |= has_params(in->mask[m].e) || !ext_is_lit(in->mask[m].lo) || !ext_is_lit(in->mask[m].hi);
-        if (has) return in->op == K_LOOP ? k->vars.at[in->var].name : arena_printf(k->a, "%%%d", i);
-    }
-    return NULL;
-}
-
 /* Loops over rows around everything, one directly in the other, down to that of v. Returns its instruction, or 0. */
 static int find_loop(const kernel *k, kvar v) {
     for (int i = 1, end = k->ins.n - 1; i < end; i++, end--) {
@@ -95,7 +74,7 @@ bool step_block_rows(kernel **kk, const loop_step *s, str *why) {
                            (long long)rows, (long long)ext_hi(k->params, extent), MOST_ROWS);
     pieces w = { .k = k, .v = v, .loop = find_loop(k, v) };
     if (!w.loop) return step_refuse(why, "%s is not one of the loops over rows around everything", name);
-    const char *other = other_params(k, v);
+    const char *other = build_other_params(k, v);
     if (other) return step_refuse(why, "%s has a size that is given at run time, too", other);
     if (exact < 1 || exact > rows || (exact & (exact - 1)))
         return step_refuse(why, "the rows that are left are less than %lld: a power of two up to %lld is possible",

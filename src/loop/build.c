@@ -197,6 +197,26 @@ kins build_at(const build_copier *c, int i, const build_places *p) {
 
 reg build_copy(build_copier *c, int i, const build_places *p) { return c->to[i] = kernel_push(c->o, build_at(c, i, p)); }
 
+static bool has_params(affine x) {
+    bool has = !ext_is_lit(x.base);
+    for (int i = 0; i < x.n; i++) has |= !ext_is_lit(x.t[i].coef);
+    return has;
+}
+
+const char *build_other_params(const kernel *k, kvar v) {
+    for (int b = 0; b < k->bufs.n; b++)
+        if (kbuf_is_local(&k->bufs.at[b]) && !ext_is_lit(k->bufs.at[b].elems)) return arena_printf(k->a, "b%d", b);
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        bool has = has_params(in->idx);
+        if (in->op == K_LOOP && in->var != v) has |= !ext_is_lit(in->lo) || !ext_is_lit(in->hi);
+        for (int m = 0; m < in->n_mask; m++)
+            has |= has_params(in->mask[m].e) || !ext_is_lit(in->mask[m].lo) || !ext_is_lit(in->mask[m].hi);
+        if (has) return in->op == K_LOOP ? k->vars.at[in->var].name : arena_printf(k->a, "%%%d", i);
+    }
+    return NULL;
+}
+
 void build_mark_needed(const kernel *k, int end, bool *needed) {
     for (int i = end - 1; i > 0; i--) {
         const kins *in = &k->ins.at[i];

@@ -85,6 +85,9 @@ void build_bounds(arena *a, kins *in, const build_places *p);
 kins build_at(const build_copier *c, int i, const build_places *p);
 reg build_copy(build_copier *c, int i, const build_places *p);
 
+/* What has another size that is given at run time than the extent of loop v, lengths of buffers apart; NULL: nothing. */
+const char *build_other_params(const kernel *k, kvar v);
+
 /* Marks what the marked instructions before `end` are computed from. */
 void build_mark_needed(const kernel *k, int end, bool *needed);
 

@@ -1,4 +1,5 @@
 /* kernel.c - the schedule of a kernel by its target. */
+#include "loop/cut.h"
 #include "recipe/recipe.h"
 
 /* The recipe's schedule first: what was measured must have its bits. */
@@ -11,14 +12,32 @@ static kernel *by_recipe(kernel *k, const target *t, const char *measured, recip
     return other ? other : made;
 }
 
+static kernel *literal(kernel *k, const target *t, const schedule *given, const char *measured, recipe_made *out) {
+    if (given) return schedule_apply(k, given, t, &out->schedule);
+    return by_recipe(k, t, measured, out);
+}
+
+/* Kernels for GPUs with sizes that a run gives: as loop/cut.h says. */
+static kernel *of_params(kernel *k, const target *t, const schedule *given, const char *measured, recipe_made *out) {
+    enum { BLOCK_THREADS = 128 };
+    recipe r = recipe_make(kernel_clone(k, k->a), t);
+    recipe_fuse_rows(&r);
+    kernel *most = loop_most(r.k), *made = most ? literal(most, t, given, measured, out) : NULL,
+           *cut = made ? loop_cut(r.k, made) : NULL;
+    if (cut) return cut;
+    if (given)
+        guard_fail(k->a->gd, TN_ERR_INVAL,
+                   "schedule @%s: a run gives other sizes of the kernel than its rows: no step takes it", given->name);
+    *out = (recipe_made){ 0 };
+    return loop_bind_params(k, t->block_threads < BLOCK_THREADS ? t->block_threads : BLOCK_THREADS, t->resident_threads);
+}
+
 kernel *recipe_kernel(kernel *k, const target *t, const char *measured, recipe_made *out) {
     recipe_made made = { 0 };
     if (measured && !strcmp(measured, RECIPE_ITSELF)) measured = NULL;
     const schedule *given = schedule_find(t->schedules, k->name);
-    if (given)
-        k = schedule_apply(k, given, t, &made.schedule);
-    else
-        k = by_recipe(k, t, measured, &made);
+    bool cut = k->params && t->kind == TARGET_GPU;
+    k = (cut ? of_params : literal)(k, t, given, measured, &made);
     if (out) *out = made;
     return k;
 }

@@ -34,7 +34,7 @@ static int64_t rows_of_block(const kernel *k, kvar v) {
 }
 
 /* Rows of rows are rows: those of a batch of sequences, too. */
-static void fuse_rows(recipe *r) {
+void recipe_fuse_rows(recipe *r) {
     for (int i = 1; i + 1 < r->k->ins.n && r->k->ins.at[i + 1].op == K_LOOP; i++) {
         const kvar_info *outer = &r->k->vars.at[r->k->ins.at[i].var], *inner = &r->k->vars.at[r->k->ins.at[i + 1].var];
         if (ext_is_lit(outer->extent) || ext_is_lit(inner->extent)) continue;
@@ -43,7 +43,7 @@ static void fuse_rows(recipe *r) {
 }
 
 void recipe_block_rows(recipe *r) {
-    fuse_rows(r);
+    recipe_fuse_rows(r);
     for (int i = 1; i < r->k->ins.n && r->k->ins.at[i].op == K_LOOP; i++) {
         kvar v = r->k->ins.at[i].var;
         if (ext_is_lit(r->k->vars.at[v].extent)) continue;

@@ -120,6 +120,7 @@ void recipe_nontemporal(recipe *r);
 kernel *recipe_cpu(kernel *k, const target *t, const schedule **out);
 /* params.c: kernels with sizes that are given at run time: rows of such a number become blocks, if that is all; the steps up to
  * tile of others. */
+void recipe_fuse_rows(recipe *r); /* rows of rows */
 void recipe_block_rows(recipe *r);
 void recipe_params(recipe *r);
 /* tile_nest.c: the steps up to tile. nests.c: the same for a kernel that goes by blocks of rows. */

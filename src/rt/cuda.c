@@ -35,6 +35,9 @@ struct list {
     cu_object graph[3]; /* instances of one step, of UNROLL steps and of a loop, for l.version == built */
     cu_pointer counter; /* of the loop: turns left, step; behind it a step of each slot that moves */
     uint64_t built;
+    cu_object *nodes; /* [2 order.n] of graph[0], for new numbers of thread blocks; NULL: there are none */
+    size_t n_nodes;
+    uint64_t grids; /* l.grids of graph[0] */
 };
 
 /* ---- open ---- */
@@ -420,6 +423,8 @@ static void drop_graphs(list *l) { /* with the context current */
     }
     if (l->counter) l->dev->cu.cuMemFree(l->counter);
     l->counter = 0;
+    mem_free(l->dev->mem, l->nodes, l->n_nodes * sizeof *l->nodes);
+    l->nodes = NULL, l->n_nodes = 0;
 }
 
 static void cuda_discard(list *l) {
@@ -469,6 +474,7 @@ static tn_status cuda_end(list *l, err *e) { return gpu_list_end(&l->l, e); }
 static tn_status cuda_seal(list *l, err *e) { return gpu_list_seal(&l->l, e); }
 static void cuda_bind(list *l, int slot, buffer *b, size_t offset) { gpu_list_bind(&l->l, slot, b, b->at + offset); }
 static void cuda_ring(list *l, int slot, size_t stride, int64_t length) { gpu_list_ring(&l->l, slot, stride, length); }
+static void cuda_grids(list *l, const int64_t *blocks) { gpu_list_grids(&l->l, blocks); }
 static void cuda_start(list *l, int64_t step) { l->l.start = step; }
 
 /* ---- running; with the context current ---- */
@@ -513,13 +519,17 @@ static int run_step(list *l, int64_t step) {
     return gpu_list_walk(&l->l, step, &walker, l);
 }
 
+static cu_kernel_node kernel_node(cu_object f, int64_t grid_blocks, int block_threads, int64_t shared, void **arguments_at) {
+    return (cu_kernel_node){ .function = f,
+                             .grid = { (unsigned)grid_blocks, 1, 1 },
+                             .block = { (unsigned)block_threads, 1, 1 },
+                             .arguments = arguments_at,
+                             .shared_bytes = (unsigned)shared };
+}
+
 static int add_kernel(const cuda *d, cu_object graph, cu_object f, int64_t grid_blocks, int block_threads, int64_t shared,
                       void **arguments_at, const cu_object *before, int n_before, cu_object *out) {
-    cu_kernel_node x = { .function = f,
-                         .grid = { (unsigned)grid_blocks, 1, 1 },
-                         .block = { (unsigned)block_threads, 1, 1 },
-                         .arguments = arguments_at,
-                         .shared_bytes = (unsigned)shared };
+    cu_kernel_node x = kernel_node(f, grid_blocks, block_threads, shared, arguments_at);
     return d->cu.cuGraphAddKernelNode(out, graph, n_before ? before : NULL, (size_t)n_before, &x);
 }
 
@@ -544,6 +554,38 @@ static int add_nodes(list *l, const gpu_order *order, cu_object graph, cu_object
     return rc;
 }
 
+/* A list with repeats of known numbers of iterations: one launch behind the other, as the host would queue them. */
+typedef struct chain {
+    list *l;
+    cu_object graph, last;
+} chain;
+static int add_to_chain(void *ud, int from, int to, int64_t step) {
+    chain *c = ud;
+    int rc = CUDA_SUCCESS;
+    for (int i = from; i < to && !rc; i++) {
+        const gpu_node *n = &c->l->l.nodes[i];
+        arguments a;
+        cu_object next;
+        fill_arguments(c->l, n, step, &a);
+        rc = add_kernel(c->l->dev, c->graph, n->kernel, n->grid_blocks, n->block_threads, n->shared, a.at, &c->last,
+                        c->last != NULL, &next);
+        c->last = next;
+    }
+    return rc;
+}
+
+static tn_status make_chain(list *l, cu_object *out, err *e) {
+    static const gpu_walker walker = { add_to_chain, NULL };
+    cuda *d = l->dev;
+    chain c = { .l = l };
+    int rc = d->cu.cuGraphCreate(&c.graph, 0);
+    if (!rc) rc = gpu_list_walk(&l->l, 0, &walker, &c);
+    if (!rc) rc = d->cu.cuGraphInstantiate(out, c.graph, 0);
+    if (c.graph) d->cu.cuGraphDestroy(c.graph);
+    l->grids = l->l.grids;
+    return rc ? fail(d, e, "a graph of launches", rc) : TN_OK;
+}
+
 static tn_status make_graph(list *l, int steps, cu_object *out, err *e) {
     cuda *d = l->dev;
     cu_object graph = NULL;
@@ -557,9 +599,27 @@ static tn_status make_graph(list *l, int steps, cu_object *out, err *e) {
     if (!st && !rc) rc = add_nodes(l, &order, graph, nodes, nodes + n, NULL, 0, false);
     if (!st && !rc) rc = d->cu.cuGraphInstantiate(out, graph, 0);
     if (graph) d->cu.cuGraphDestroy(graph);
-    mem_free(d->mem, nodes, 2 * n * sizeof *nodes);
+    if (!st && !rc && l->l.grids && steps == 1) /* more of them will come */
+        l->nodes = nodes, l->n_nodes = 2 * n, l->grids = l->l.grids;
+    else
+        mem_free(d->mem, nodes, 2 * n * sizeof *nodes);
     gpu_order_free(&l->l, &order);
     return rc ? fail(d, e, "a graph of launches", rc) : st;
+}
+
+/* Other numbers of thread blocks for the graph that is there. */
+static bool patch_graph(list *l) {
+    cuda *d = l->dev;
+    int rc = l->nodes && d->cu.cuGraphExecKernelNodeSetParams ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    for (int i = 0; i < l->l.n_nodes && !rc; i++) {
+        const gpu_node *n = &l->l.nodes[i];
+        arguments a;
+        fill_arguments(l, n, 0, &a);
+        cu_kernel_node x = kernel_node(n->kernel, n->grid_blocks, n->block_threads, n->shared, a.at);
+        rc = d->cu.cuGraphExecKernelNodeSetParams(l->graph[0], l->nodes[i], &x);
+    }
+    l->grids = l->l.grids;
+    return !rc;
 }
 
 /* ---- many steps in one submit ---- */
@@ -663,7 +723,7 @@ static bool can_be_nodes(const list *l) {
  * in turns of 16, 3.1 without a loop. */
 static int64_t run_loop(list *l, int64_t steps, err *e) {
     cuda *d = l->dev;
-    if (!can_be_nodes(l)) return 0;
+    if (!can_be_nodes(l) || l->l.grids) return 0;
     int n = l->l.n_nodes, at_once = gpu_list_moves(&l->l) || n * UNROLL > MAX_NODES ? 1
                                     : n * UNROLL > LOOPED                           ? UNROLL
                                                                                     : LOOPED / n;
@@ -681,7 +741,9 @@ static int64_t run_loop(list *l, int64_t steps, err *e) {
 
 /* Whether a graph pays and can be made: several kernels, no copies, none that does nothing. */
 static bool wants_graph(const list *l, int64_t steps) {
-    return l->l.n_nodes * steps >= 2 && !((steps > 1 || l->l.start) && gpu_list_moves(&l->l)) && can_be_nodes(l);
+    bool moves = (steps > 1 || l->l.start) && gpu_list_moves(&l->l);
+    if (gpu_list_has_control(&l->l)) return !moves && gpu_list_unrolled(&l->l, MAX_NODES) > 1;
+    return l->l.n_nodes * steps >= 2 && !moves && can_be_nodes(l);
 }
 
 static tn_status run_steps(list *l, int64_t steps, err *e) {
@@ -692,14 +754,16 @@ static tn_status run_steps(list *l, int64_t steps, err *e) {
     l->built = l->l.version;
     int64_t step = run_loop(l, steps, e);
     if (step == steps) return TN_OK;
-    if (!wants_graph(l, steps)) {
+    bool control = gpu_list_has_control(&l->l), wants = wants_graph(l, steps);
+    if (wants && l->graph[0] && l->grids != l->l.grids && !patch_graph(l)) drop_graphs(l);
+    if (!wants) {
         for (; step < steps && !rc; step++) rc = run_step(l, step);
         return rc ? fail(d, e, "a launch", rc) : TN_OK;
     }
     for (int i = 1; i >= 0 && !st; i--) { /* many steps at once, then the rest */
         int at_once = i ? UNROLL : 1;
-        if (steps - step < at_once || (i && l->l.n_nodes * UNROLL > MAX_NODES)) continue;
-        if (!l->graph[i]) st = make_graph(l, at_once, &l->graph[i], e);
+        if (steps - step < at_once || (i && (control || l->l.grids || l->l.n_nodes * UNROLL > MAX_NODES))) continue;
+        if (!l->graph[i]) st = control ? make_chain(l, &l->graph[i], e) : make_graph(l, at_once, &l->graph[i], e);
         for (; !st && !rc && steps - step >= at_once; step += at_once) rc = d->cu.cuGraphLaunch(l->graph[i], d->stream);
         if (rc) st = fail(d, e, "a launch", rc);
     }
@@ -871,6 +935,7 @@ const device_api device_cuda = {
     .seal = cuda_seal,
     .bind = cuda_bind,
     .ring = cuda_ring,
+    .grids = cuda_grids,
     .start = cuda_start,
     .discard = cuda_discard,
     .submit = cuda_submit,

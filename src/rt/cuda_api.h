@@ -104,10 +104,12 @@ typedef struct cu_conditional_node {
     X(cuGraphExecDestroy, "cuGraphExecDestroy", (cu_object x))                                                                 \
     X(cuGraphLaunch, "cuGraphLaunch", (cu_object x, cu_object stream))
 
-/* The first one of drivers for CUDA 11.1 and newer, the others of 12.4 and newer; NULL elsewhere. */
+/* The first one of drivers for CUDA 11.1 and newer, the second of 12.0, the others of 12.4 and newer; NULL elsewhere. */
 #define CUDA_OPTIONAL(X)                                                                                                       \
     X(cuGraphAddEventRecordNode, "cuGraphAddEventRecordNode",                                                                  \
       (cu_object * out, cu_object g, const cu_object *before, size_t n_before, cu_object event))                               \
+    X(cuGraphExecKernelNodeSetParams, "cuGraphExecKernelNodeSetParams_v2",                                                     \
+      (cu_object x, cu_object node, const cu_kernel_node *what))                                                               \
     X(cuGraphConditionalHandleCreate, "cuGraphConditionalHandleCreate",                                                        \
       (uint64_t * out, cu_object g, cu_object context, unsigned first, unsigned flags))                                        \
     X(cuGraphAddNode, "cuGraphAddNode_v2",                                                                                     \

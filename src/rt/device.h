@@ -169,6 +169,9 @@ typedef struct device_api {
     void (*bind_host)(list *l, int slot, void *ptr); /* only with caps.host_memory */
     /* Iteration i of the loop finds what is bound to the slot (i % length) * stride bytes further on. */
     void (*ring)(list *l, int slot, size_t stride, int64_t length);
+    /* GPU: how many thread blocks each launch has from now on, in the order of the list: [launches]. NULL where launches have
+     * no shape. Nothing is allocated. */
+    void (*grids)(list *l, const int64_t *blocks);
     void (*start)(list *l, int64_t step); /* the first iteration of later submits, 0 at first */
     void (*discard)(list *l);
 

@@ -188,6 +188,16 @@ void gpu_list_ring(gpu_list *l, int slot, size_t stride, int64_t length) {
     s->stride = stride, s->length = length;
 }
 
+void gpu_list_grids(gpu_list *l, const int64_t *blocks) {
+    bool same = true;
+    for (int i = 0, launch = 0; i < l->n_nodes; i++) {
+        if (l->nodes[i].kind != GPU_LAUNCH) continue;
+        same &= l->nodes[i].grid_blocks == blocks[launch];
+        l->nodes[i].grid_blocks = blocks[launch++];
+    }
+    l->grids += !same;
+}
+
 bool gpu_slot_moves(const gpu_slot *s) { return s->stride && s->length > 1; }
 bool gpu_list_moves(const gpu_list *l) {
     for (int i = 0; i < l->n_slots; i++)
@@ -286,6 +296,25 @@ static int walk_nodes(walk *x, int i, int to) {
 int gpu_list_walk(gpu_list *l, int64_t step, const gpu_walker *w, void *ud) {
     walk x = { .l = l, .w = w, .ud = ud, .step = step };
     return walk_nodes(&x, 0, l->n_nodes);
+}
+
+int gpu_list_unrolled(const gpu_list *l, int most) {
+    int64_t n = 0, times[GPU_OPEN + 1] = { 1 };
+    int end[GPU_OPEN + 1] = { l->n_nodes }, depth = 0;
+    for (int i = 0; i < l->n_nodes; i++) {
+        const gpu_node *x = &l->nodes[i];
+        while (depth && i >= end[depth]) depth--;
+        if (x->kind == GPU_REPEAT && !x->n_args && x->times >= 0 && x->times <= most) {
+            times[depth + 1] = times[depth] * x->times, end[++depth] = x->end;
+            if (times[depth] > most) return 0;
+        } else if (x->kind == GPU_LAUNCH && x->grid_blocks > 0) {
+            n += times[depth];
+        } else {
+            return 0;
+        }
+        if (n > most) return 0;
+    }
+    return (int)n;
 }
 
 /* ---- order ---- */

@@ -47,6 +47,7 @@ typedef struct gpu_list { /* the first member of a device's list */
     int open_at[GPU_OPEN]; /* repeats and branches that have not ended */
     int n_open;
     uint64_t version; /* of bindings and rings; never 0 */
+    uint64_t grids;   /* how often numbers of thread blocks have changed */
     int64_t start;    /* the first step of a submit */
     bool loops;       /* all nodes are repeated */
     bool open;        /* .. and there may be more of them */
@@ -70,6 +71,7 @@ tn_status gpu_list_seal(gpu_list *l, err *e);
 tn_status gpu_list_ready(const gpu_list *l, int64_t steps, err *e); /* sealed, all slots bound; so many steps are possible */
 tn_status gpu_list_profile(const gpu_list *l, int n, err *e);       /* ready, and of n operations */
 void gpu_list_bind(gpu_list *l, int slot, void *handle, uint64_t at);
+void gpu_list_grids(gpu_list *l, const int64_t *blocks);
 void gpu_list_ring(gpu_list *l, int slot, size_t stride, int64_t length);
 bool gpu_slot_moves(const gpu_slot *s);
 bool gpu_slot_written(const gpu_list *l, int slot); /* by any launch */
@@ -79,6 +81,9 @@ uint64_t gpu_list_place(const gpu_list *l, const device_arg *a, int64_t step);
 
 static inline bool gpu_is_run(const gpu_node *n) { return n->kind <= GPU_COPY; }
 static inline bool gpu_list_has_control(const gpu_list *l) { return l->n_runs < l->n_nodes; }
+/* Launches of a step, repeats written out, where that depends on no value, they are `most` at most and each does something;
+ * else 0. */
+int gpu_list_unrolled(const gpu_list *l, int most);
 /* The first launch or copy from node i on. */
 static inline int gpu_next_run(const gpu_list *l, int i) {
     while (i < l->n_nodes && !gpu_is_run(&l->nodes[i])) i++;

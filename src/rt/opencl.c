@@ -421,6 +421,7 @@ static tn_status opencl_end(list *l, err *e) { return gpu_list_end(&l->l, e); }
 static tn_status opencl_seal(list *l, err *e) { return gpu_list_seal(&l->l, e); }
 static void opencl_bind(list *l, int slot, buffer *b, size_t offset) { gpu_list_bind(&l->l, slot, b->object, offset); }
 static void opencl_ring(list *l, int slot, size_t stride, int64_t length) { gpu_list_ring(&l->l, slot, stride, length); }
+static void opencl_grids(list *l, const int64_t *blocks) { gpu_list_grids(&l->l, blocks); }
 static void opencl_start(list *l, int64_t step) { l->l.start = step; }
 
 /* ---- running ---- */
@@ -594,6 +595,7 @@ const device_api device_opencl = {
     .seal = opencl_seal,
     .bind = opencl_bind,
     .ring = opencl_ring,
+    .grids = opencl_grids,
     .start = opencl_start,
     .discard = opencl_discard,
     .submit = opencl_submit,

@@ -40,6 +40,9 @@ tn_status session_set_dims(tn_session *s, const int64_t *values) {
     memcpy(s->dims, values, sizeof *values * (size_t)t->n_dims);
     if (!all) return TN_OK;
     if (!exts_at(t, s->dims, s->rows, NULL)) return err_set(&s->err, TN_ERR_INVAL, "a size does not fit 64 bits");
+    for (int i = 0; s->grids && i < s->p->plan->kernels.n; i++)
+        s->grids[i] = ext_of(s->p->plan->kernels.at[i].k->grid_blocks, s->rows);
+    s->moved = s->grids != NULL;
     for (int i = 0; i < s->p->n_io; i++) {
         int64_t now = bytes_of(s, &s->p->io[i]);
         if (now > s->io_bytes[i]) s->io_flags[i] |= SESSION_MOVED; /* what lies side by side may overlap now */

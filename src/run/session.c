@@ -31,7 +31,7 @@ static tn_status launch_kernel(tn_session *s, list *l, int i) {
     device_launch what = { .entry = p->kernel_entry[i],
                            .parallel = k->par_var >= 0,
                            .block_threads = k->block_threads,
-                           .grid_blocks = k->grid_blocks,
+                           .grid_blocks = k->params ? ext_hi(k->params, k->grid_blocks) : k->grid_blocks,
                            .shared = kernel_dynamic_shared(k) };
     if (!k->block_threads) return p->dev->api->launch(l, &what, &s->err);
     device_arg *args = mem_alloc(p->ctx->mem, (size_t)(k->bufs.n + 1) * sizeof *args);
@@ -41,6 +41,7 @@ static tn_status launch_kernel(tn_session *s, list *l, int i) {
         const pbuf *pb = &p->plan->bufs.at[pk->args[b].buf];
         args[what.n_args++] = (device_arg){ pb->slot, (size_t)pb->offset, (size_t)pb->bytes, k->bufs.at[b].kind != KB_IN };
     }
+    if (k->params) args[what.n_args++] = (device_arg){ SLOT_RING, 0, 8 * (size_t)k->params->at.n, false };
     what.args = args;
     tn_status code = p->dev->api->launch(l, &what, &s->err);
     mem_free(p->ctx->mem, args, (size_t)(k->bufs.n + 1) * sizeof *args);
@@ -119,9 +120,11 @@ tn_status session_record(tn_session *s, bool kernels, list **out) {
     api->bind(l, SLOT_CONST, p->consts, 0);
     api->bind(l, SLOT_SCRATCH, s->scratch, 0);
     if (s->io_buf)
-        api->bind(l, SLOT_RING, s->temp, 0);
+        api->bind(l, SLOT_RING, s->params ? s->params : s->temp, 0);
     else
         api->bind_host(l, SLOT_RING, s->ring);
+    const char *missing;
+    if (s->grids && api->grids && session_has_dims(s, &missing)) api->grids(l, s->grids);
     for (int i = 0; i < p->n_io; i++) {
         if (s->io_buf && s->io_buf[i]) api->bind(l, SLOT_IO + i, s->io_buf[i], 0);
         if (!s->io_buf && s->bound[i]) api->bind_host(l, SLOT_IO + i, s->bound[i]);
@@ -166,6 +169,8 @@ static tn_status take_slots(tn_session *s, bool bare) {
     if (!code && !caps.host_memory) code = take(s, n, sizeof *s->io_room, &s->io_room);
     if (!code && !caps.host_memory) code = take(s, n, sizeof *s->io_stride, &s->io_stride);
     if (!code && !caps.host_memory) set_strides(s);
+    if (!code && !caps.host_memory && session_params(s))
+        code = take(s, (size_t)p->plan->kernels.n, sizeof *s->grids, &s->grids);
     for (size_t i = 0; i < n && !code; i++) {
         s->ring[n + i] = 1;
         if (!bare && (p->io[i].is_output || !p->io[i].bytes) && !(s->spare[i] = mem_alloc(p->ctx->mem, (size_t)p->io[i].bytes)))
@@ -195,6 +200,7 @@ static tn_status take_arenas(tn_session *s) {
     tn_status code = api->alloc(p->dev, (size_t)p->plan->temp_bytes, &s->temp, &s->err);
     if (!code) code = api->alloc(p->dev, (size_t)p->plan->state_bytes, &s->state, &s->err);
     if (!code) code = api->alloc(p->dev, p->scratch, &s->scratch, &s->err);
+    if (!code && s->grids) code = api->alloc(p->dev, 8 * (size_t)p->plan->params->at.n, &s->params, &s->err);
     return code ? code : session_first_states(s);
 }
 
@@ -207,6 +213,8 @@ void session_close(tn_session *s) {
     if (s->temp) p->dev->api->free(p->dev, s->temp);
     if (s->state) p->dev->api->free(p->dev, s->state);
     if (s->scratch) p->dev->api->free(p->dev, s->scratch);
+    if (s->params) p->dev->api->free(p->dev, s->params);
+    if (s->grids) mem_free(m, s->grids, (size_t)p->plan->kernels.n * sizeof *s->grids);
     session_leave_states(s);
     for (size_t i = 0; s->spare && i < n; i++) mem_free(m, s->spare[i], (size_t)p->io[i].bytes);
     for (size_t i = 0; s->io_buf && i < n; i++)
@@ -307,7 +315,7 @@ static int64_t steps_at_once(const tn_session *s, int64_t steps, int64_t *out_fe
     for (int i = 0; i < p->n_io; i++) {
         int64_t n = io_steps(s, i, steps);
         if (p->io[i].is_output || n < 2) continue;
-        bytes += p->io[i].bytes;
+        bytes += session_bytes(s, i);
         if (*out_fed < n) *out_fed = n;
     }
     if (!api->send || !api->start || bytes <= FED_BYTES / *out_fed) return steps;
@@ -319,7 +327,7 @@ typedef enum variant { UP, UP_BESIDE, DOWN } variant;
 static tn_status transfer(tn_session *s, int i, int64_t from, int64_t to, variant w) {
     const device_api *api = s->p->dev->api;
     device *d = s->p->dev;
-    size_t one = (size_t)s->p->io[i].bytes, stride = s->io_stride[i];
+    size_t one = (size_t)session_bytes(s, i), stride = s->io_stride[i];
     int64_t n = stride == one ? to - from : 1;
     tn_status code = TN_OK;
     for (int64_t k = from; k < to && !code; k += n) {
@@ -343,6 +351,16 @@ static tn_status feed(tn_session *s, int64_t first, int64_t end, int64_t steps) 
     return code;
 }
 
+/* The values of dims, for the launches that come. */
+static tn_status bring_params(tn_session *s) {
+    const tn_program *p = s->p;
+    const device_api *api = p->dev->api;
+    tn_status code = api->upload(p->dev, s->params, 0, s->rows, 8 * (size_t)p->plan->params->at.n, &s->err);
+    if (!code && api->grids) api->grids(s->list, s->grids);
+    s->moved = code != TN_OK;
+    return code;
+}
+
 /* Devices that cannot read host memory: inputs go up before the run, or beside the steps before theirs; outputs come down after
  * it. */
 static tn_status run_remote(tn_session *s, int64_t steps) {
@@ -352,6 +370,7 @@ static tn_status run_remote(tn_session *s, int64_t steps) {
     tn_status code = TN_OK;
     uint64_t ticket = 0;
     int64_t fed, at_once = steps_at_once(s, steps, &fed);
+    if (s->moved) code = bring_params(s);
     for (int i = 0; i < p->n_io && !code; i++) code = make_room(s, i, steps);
     for (int64_t first = 0, end; first < steps && !code; first = end) {
         end = first >= fed || steps - first < at_once ? steps : first + at_once;

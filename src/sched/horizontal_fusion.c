@@ -36,6 +36,7 @@ static bool is_bound(const kins *in) { return in->op == K_LOOP && (in->par == PA
 /* All that it does stands in nests that are bound to thread blocks or threads; values before them are any thread's. Or one
  * thread block does it. */
 static kind kind_of(const kernel *k, const target *t) {
+    if (k->params) return (kind){ 0 };
     kind x = { .joins = k->block_threads > 0 && k->cluster == 0 && k->grid_blocks > 0 &&
                         k->grid_blocks * k->block_threads <= t->resident_threads,
                .maps = true };

@@ -12,12 +12,11 @@ static bool is_symbolic(const graph *g, val v) {
 }
 
 /* Where an op can not have symbolic dims; NULL: it can have those that it has. */
-static const char *needs_literals(const graph *g, val v, bool gpu) {
+static const char *needs_literals(const graph *g, val v) {
     const node *n = graph_get(g, v);
     bool any = is_symbolic(g, v);
     for (int i = 0; i < n->n_in; i++) any = any || is_symbolic(g, n->in[i]);
     if (!any) return NULL;
-    if (gpu) return "on GPUs";
     if (n->region || op_get((op_code)n->op)->cls == CL_CTRL) return "in control flow";
     if (op_get((op_code)n->op)->cls == CL_SCATTER) return "in a scatter";
     if (n->op == OP_gather && is_symbolic(g, n->in[0])) return "in a gather's table";
@@ -27,13 +26,12 @@ static const char *needs_literals(const graph *g, val v, bool gpu) {
     return NULL;
 }
 
-static void refuse(const graph *g, const target *t) {
+static void refuse(const graph *g) {
     for (val v = 1; v < (val)g->nodes.n; v++) {
         const node *n = graph_get(g, v);
-        bool gpu = t && t->kind == TARGET_GPU;
         if (n->op == OP_fold)
             guard_fail(g->a->gd, TN_ERR_INTERNAL, "op fold (%%%u) reached the scheduler: pass fold_lower must run first", v);
-        const char *what = g->params ? needs_literals(g, v, gpu) : NULL;
+        const char *what = g->params ? needs_literals(g, v) : NULL;
         if (what)
             guard_fail(g->a->gd, TN_ERR_UNSUPPORTED,
                        "%s (%%%u) is %s%s%s: symbolic dims are not supported %s yet; give the dim a value",
@@ -204,7 +202,7 @@ static void count_unfused(plan *p) {
 }
 
 plan *sched_plan(graph *g, arena *a, const sched_opts *opts) {
-    refuse(g, opts->t);
+    refuse(g);
     const char **materialised = ARENA_ARRAY(a, const char *, g->nodes.n);
     arena scratch;
     arena_child(&scratch, a);

@@ -574,7 +574,6 @@ static void refused_in(tn_ctx *ctx, tn_mode first, tn_mode last, const char *dev
 /* In mode immediate, and on GPUs. */
 static void control_refused(tn_ctx *ctx, const char *text, const char *what) {
     refused_in(ctx, TN_MODE_IMMEDIATE, TN_MODE_IMMEDIATE, NULL, text, "control flow", what);
-    refused_in(ctx, TN_MODE_GRAPH, TN_MODE_LOOP, "null-cuda", text, "control flow is not scheduled for GPUs yet", what);
 }
 static void test_graphs(void **state) {
     (void)state;
@@ -592,7 +591,6 @@ static void test_graphs(void **state) {
     tn_graph_free(g);
     const char *symbolic = "graph @f<B 1..64>(x f32[B,7]) {\n  %1 = exp x f32[B,7]\n  return %1 as \"y\"\n}\n";
     refused_in(f.ctx, TN_MODE_IMMEDIATE, TN_MODE_IMMEDIATE, NULL, symbolic, "symbolic dims", "[B,7]");
-    refused_in(f.ctx, TN_MODE_GRAPH, TN_MODE_LOOP, "null-cuda", symbolic, "not supported on GPUs yet", "[B,7]");
     control_refused(
         f.ctx,
         "graph @f(c bool[], x f32[4]) {\n  region @yes(%a f32[4]) {\n    %y = neg %a\n    return %y\n  }\n"

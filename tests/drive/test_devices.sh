@@ -41,6 +41,10 @@ control() { # name, graphs: if, while and scan
     grep '^count:' "devices.$1.log" | sed "s/$/, on $1/"
     ! grep -iE 'data race|invalid (read|write)|divergence' "devices.$1.log" || fail "races or wrong addresses on $1"
 }
+dynamic() { # name, tests: sizes that a run gives
+    TENON_DEVICE=opencl tests/drive_test_dynamic ${2:+"$2"} >"devices.$1.log" 2>&1 || fail "sizes of a run on $1: $(tail -30 "devices.$1.log")"
+    ! grep -iE 'data race|invalid (read|write)|divergence' "devices.$1.log" || fail "races or wrong addresses on $1"
+}
 verify() { # name, arguments
     ./tenon verify "${@:2}" --device opencl --quiet >"devices.$1.log" 2>&1 || fail "verify ${*:2} on $1: $(tail -20 "devices.$1.log")"
 }
@@ -60,6 +64,7 @@ if [ -e "$icd" ]; then
         ! grep -iE 'data race|invalid (read|write)|divergence' devices.ops.log || fail "races or wrong addresses"
         grep '^count:' devices.ops.log
         control oclgrind "$seeds"
+        dynamic oclgrind test_no_allocation
     ) || exit 1
 fi
 (
@@ -68,6 +73,7 @@ fi
 ) || exit 1
 suite opencl $((25 * seeds)) 2000 8
 control opencl $((2 * seeds))
+dynamic opencl
 ./tenon explain @softmax:2x5 --device opencl | grep -q 'reads .*threads touch .* sectors' || fail "explain says nothing of memory"
 ./tenon explain @softmax:2x5 --device opencl --json | grep -q '"accesses":\[{"value"' || fail "explain --json says nothing of memory"
 # updates of two parameters are one launch, whose kernels have no scalar form together; its text, and its values

@@ -116,15 +116,20 @@ static const struct {
     { TN_MODE_GRAPH, -1 }, { TN_MODE_COMPILED, 0 }, { TN_MODE_COMPILED, 2 }, { TN_MODE_COMPILED, 3 }, { TN_MODE_LOOP, -1 }
 };
 
-static tn_program *compile(tn_graph *g, tn_mode mode, int fusion, int threads) {
+/* device: NULL: the CPU */
+static tn_program *compile(tn_graph *g, tn_mode mode, int fusion, int threads, const char *device) {
     tn_program *p;
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     o.mode = mode, o.fusion = fusion, o.threads = threads, o.check = 1;
+    if (device) o.device = device, o.threads = 0;
     if (tn_compile(g, &o, &p)) fail_msg("%s", tn_ctx_error(tn_graph_ctx(g)));
     return p;
 }
 
 /* ---- one program for all sizes ---- */
+
+/* TENON_DEVICE: dynamic programs run there, what they are compared with on the CPU. */
+static const char *on_device(void) { return test_device_is_cpu() ? NULL : test_device(); }
 
 enum { BATCH = 40, LENGTH = 21 };
 static const int64_t sizes[][2] = { { 1, 1 }, { 2, 3 }, { 7, 21 }, { 16, 8 }, { 33, 16 }, { 40, 17 }, { 15, 5 } };
@@ -144,7 +149,7 @@ static size_t run_literal(tn_ctx *ctx, size_t n, size_t m, const int64_t *size, 
     tn_session *s;
     tn_output(y, "out");
     size_t bytes = tn_tensor_bytes(y);
-    tn_program *p = compile(g, modes[m].mode, modes[m].fusion, threads);
+    tn_program *p = compile(g, modes[m].mode, modes[m].fusion, threads, NULL);
     assert_int_equal(tn_session_new(p, &s), TN_OK);
     assert_true(bytes <= sizeof want);
     run(s, want);
@@ -162,11 +167,12 @@ static void check_size(tn_ctx *ctx, tn_session *s, size_t n, size_t m, const int
     for (int i = 0; i < shape.rank; i++) elems *= (size_t)shape.dim[i];
     assert_int_equal(elems * sizeof(float), bytes);
     const char *code = getenv("TENON_CPU");
-    bool exact = networks[n].exact && !(code && !strcmp(code, "sse2"));
+    bool exact = networks[n].exact && !(code && !strcmp(code, "sse2")) && !on_device();
+    float close = on_device() ? 1e-5f : 2e-6f;
     memset(got, 0x7f, sizeof got);
     run(s, got);
     for (size_t i = 0; i < elems; i++) {
-        bool same = exact ? !memcmp(&got[i], &want[i], sizeof(float)) : fabsf(got[i] - want[i]) <= 2e-6f * (1 + fabsf(want[i]));
+        bool same = exact ? !memcmp(&got[i], &want[i], sizeof(float)) : fabsf(got[i] - want[i]) <= close * (1 + fabsf(want[i]));
         if (!same)
             fail_msg("%s, mode %d, fusion %d, %d threads, batch %d, length %d: element %d is %.9g, not %.9g", networks[n].name,
                      (int)modes[m].mode, modes[m].fusion, threads, (int)size[0], (int)size[1], (int)i, (double)got[i],
@@ -195,7 +201,7 @@ static void test_sizes(void **state) {
             tn_graph *g = tn_graph_new(ctx, networks[n].name);
             int64_t batch = tn_dim(g, "batch", 1, BATCH, 1), length = tn_dim(g, "length", 1, LENGTH, 1);
             tn_output(networks[n].of(g, batch, length), "out");
-            tn_program *p = compile(g, modes[m].mode, modes[m].fusion, threads);
+            tn_program *p = compile(g, modes[m].mode, modes[m].fusion, threads, on_device());
             tn_session *s;
             assert_int_equal(tn_session_new(p, &s), TN_OK);
             if (n == 0) assert_int_equal(tn_bind_dim(s, "length", 1), TN_OK);
@@ -211,7 +217,7 @@ static tn_session *mlp_session(tn_ctx *ctx, tn_program **out) {
     tn_graph *g = tn_graph_new(ctx, "mlp");
     tn_session *s;
     tn_output(mlp(g, tn_dim(g, "batch", 2, BATCH, 2), 1), "out");
-    *out = compile(g, TN_MODE_COMPILED, -1, 1);
+    *out = compile(g, TN_MODE_COMPILED, -1, 1, on_device());
     assert_int_equal(tn_session_new(*out, &s), TN_OK);
     tn_graph_free(g);
     return s;
@@ -320,7 +326,8 @@ static void test_no_allocation(void **state) {
     tn_session_free(s), tn_program_free(p), tn_ctx_free(ctx);
 }
 
-int main(void) {
+int main(int argc, char **argv) { /* a pattern of tests */
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_sizes), cmocka_unit_test(test_bindings),
                                         cmocka_unit_test(test_constraints), cmocka_unit_test(test_no_allocation) };
     return cmocka_run_group_tests(tests, NULL, NULL);

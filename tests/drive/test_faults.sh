@@ -62,6 +62,18 @@ launches() { # folders: how many graphs of 100 steps
 [ "$(launches good loop)" = 1 ] && [ "$(launches good graph)" = 5 ] || fail "a loop: $(sort "$dir/log" | uniq -c)"
 [ "$(launches plain loop)" = 0 ] && [ "$(launches plain graph)" = 10 ] || fail "no loop: $(sort "$dir/log" | uniq -c)"
 
+# A scan of known length is one graph of all its launches; a while loop goes by what the host reads, here false at once.
+printf '%s\n' 'graph @s(x f32[9,4], h f32[4]) {' '  region @b(%c f32[4], %v f32[4]) {' '    %1 = add %c, %v' '    return %1, %1' '  }' \
+    '  %n = const 9 i64[]' '  %s = scan %n, h, x body=@b carry=1 steps=1 length=9 f32[4]' '  return %s as "y"' '}' >"$dir/scan.tn"
+printf '%s\n' 'graph @w(n i64[]) {' '  region @c(%a i64[]) {' '    %t = lt %a, 10' '    return %t' '  }' '  region @b(%b i64[]) {' \
+    '    %m = add %b, 1' '    return %m' '  }' '  %1 = while n cond=@c body=@b i64[]' '  return %1 as "y"' '}' >"$dir/while.tn"
+for flow in scan while; do
+    rm -f "$dir/log"
+    with "good compiler" "" env FAKE_CUDA_LOG="$dir/log" ./tenon run "$dir/$flow.tn" --device cuda --quiet >/dev/null || fail "$flow"
+    echo "$flow $(grep -c graph "$dir/log") $(grep -c kernel "$dir/log")"
+done >"$dir/out"
+[ "$(cat "$dir/out")" = "$(printf 'scan 1 0\nwhile 0 2')" ] || fail "launches of control flow: $(cat "$dir/out")"
+
 # Three steps with 8 MB each go up in two pieces a step, a submit behind each; a trace has all of it.
 with "good compiler" "" ./tenon profile @relu:1024x2048 --device cuda --mode loop --seconds 0 --steps 3 --trace "$dir/trace.json" >/dev/null ||
     fail "a trace"

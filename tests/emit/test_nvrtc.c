@@ -30,8 +30,8 @@ static void need_nvrtc(void) {
     skip();
 }
 
-static void compile(const char *source, const char *what) {
-    for (int arch = 80; arch <= 90; arch += 10) {
+static void compile_from(const char *source, const char *what, int arch) {
+    for (; arch <= 90; arch += 10) {
         unsigned char *image;
         size_t size;
         char *log;
@@ -47,6 +47,8 @@ static void compile(const char *source, const char *what) {
         n_programs++;
     }
 }
+
+static void compile(const char *source, const char *what) { compile_from(source, what, 80); }
 
 static void compile_graph(graph *g, arena *a, int fusion, const char *what) {
     str text;
@@ -73,6 +75,44 @@ static void test_random_graphs(void **state) {
         if (!GUARD_TRY(&gd)) fail_msg("seed %d: %s", (int)seed, gd.err.text);
         snprintf(name, sizeof name, "seed %d", (int)seed);
         compile_graph(randcase(&a, seed, &differentiated), &a, (int)(seed % 4), name);
+        arena_fini(&a);
+    }
+}
+
+/* Programs with sizes of the run: schedules of the largest sizes that are cut, with and without matrix units, and threads that
+ * do an iteration each. */
+static void test_sizes_of_the_run(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        "graph @mlp<B 1..512>(x f32[B,784], w f32[784,512], b f32[1,512], v f32[512,10]) {\n  %1 = dot x, w f32[B,512]\n"
+        "  %2 = expand b f32[B,512]\n  %3 = add %1, %2 f32[B,512]\n  %4 = max %3, 0.0 f32[B,512]\n"
+        "  %5 = dot %4, v f32[B,10]\n  return %5 as \"y\"\n}\n",
+        "graph @units<B 1..1024>(x bf16[B,512], w bf16[512,512]) {\n  %1 = dot x, w bf16[B,512]\n"
+        "  %2 = max %1, 0.0 bf16[B,512]\n  return %2 as \"y\"\n}\n",
+        "graph @softmax<B 1..64, L 1..512>(x f32[B,L], y f32[B,2048]) {\n  %1 = reduce_max x axes=[1] f32[B,1]\n"
+        "  %2 = expand %1 f32[B,L]\n  %3 = sub x, %2 f32[B,L]\n  %4 = exp %3 f32[B,L]\n  %5 = sum %4 axes=[1] f32[B,1]\n"
+        "  %6 = expand %5 f32[B,L]\n  %7 = div %4, %6 f32[B,L]\n  %8 = exp y f32[B,2048]\n"
+        "  %9 = sum %8 axes=[1] f32[B,1]\n  %10 = expand %9 f32[B,2048]\n  %11 = div %8, %10 f32[B,2048]\n"
+        "  return %7 as \"z\", %11 as \"u\"\n}\n",
+        "graph @scores<B 1..8, L 1..512>(q f32[B,L,64], k f32[B,L,64], i i64[B,L], t f32[1000,64]) {\n"
+        "  %1 = dot q, k batch=[0]x[0] contract=[2]x[2] f32[B,L,L]\n  %2 = exp %1 f32[B,L,L]\n"
+        "  %3 = dot %2, k batch=[0]x[0] contract=[2]x[1] f32[B,L,64]\n  %4 = gather t, i axis=0 f32[B,L,64]\n"
+        "  %5 = add %3, %4 f32[B,L,64]\n  %6 = sum %5 axes=[0,1,2] f32[1,1,1]\n  return %5 as \"y\", %6 as \"z\"\n}\n",
+    };
+    need_nvrtc();
+    for (size_t i = 0; i < 2 * COUNT_OF(texts); i++) {
+        arena a;
+        guard gd;
+        str text;
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("%s\n%s", gd.err.text, texts[i / 2]);
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        target gpu = target_common_gpu();
+        if (i % 2) gpu.matrix_units = true, gpu.shared_most = 99 << 10, gpu.cluster = 8, gpu.clusters = 16;
+        o.check = 1;
+        str_init(&text, &a);
+        emit_gpu(pipeline_run(graph_parse(&a, texts[i / 2], strlen(texts[i / 2]), "t"), &a, &o, &gpu), GPU_CUDA, &text);
+        compile_from(text.s, texts[i / 2], gpu.cluster ? 90 : 80);
         arena_fini(&a);
     }
 }
@@ -477,12 +517,14 @@ static int teardown(void **state) {
     return n_spills ? -1 : 0;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_refused),          cmocka_unit_test(test_parts),
                                         cmocka_unit_test(test_networks),         cmocka_unit_test(test_nvcc),
                                         cmocka_unit_test(test_read_back),        cmocka_unit_test(test_beside),
                                         cmocka_unit_test(test_clusters),         cmocka_unit_test(test_clustered_rows),
                                         cmocka_unit_test(test_attention),        cmocka_unit_test(test_matrix_units),
-                                        cmocka_unit_test(test_clustered_layers), cmocka_unit_test(test_random_graphs) };
+                                        cmocka_unit_test(test_clustered_layers), cmocka_unit_test(test_random_graphs),
+                                        cmocka_unit_test(test_sizes_of_the_run) };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }

@@ -372,7 +372,54 @@ static bool inside_bound(const kins *in) {
     return in->op == K_LOOP && in->par >= PAR_GRID_THREADS && in[-1].op == K_LOOP && in[-1].par == in->par;
 }
 
+/* Iterations of a bound loop, in words. */
+static void print_trips(clike *e, const kins *in) {
+    if (ext_is_lit(in->lo) && ext_is_lit(in->hi)) {
+        str_addf(e->out, "%lld%s", (long long)(in->hi > in->lo ? in->hi - in->lo : 1), e->index_end);
+        return;
+    }
+    str_add(e->out, "(");
+    clike_ext(e, in->hi);
+    str_add(e->out, " - ");
+    clike_ext(e, in->lo);
+    str_add(e->out, ")");
+}
+
+static bool has_sizes_of_run(const kins *in, int n) {
+    bool has = false;
+    for (int i = 0; i < n; i++) has |= !ext_is_lit(in[i].lo) || !ext_is_lit(in[i].hi);
+    return has;
+}
+
+/* A nest bound to the grid whose sizes a run gives: as many thread blocks as iterations, or any number of threads. */
+static void print_param_bound(clike *e, const kins *in, reg r, int n) {
+    if (in->par == PAR_BLOCKS) {
+        str_addf(e->out, "{ const %s n%u = group;", e->index, r);
+    } else {
+        str_addf(e->out, "for (%s n%u = thread; n%u < ", e->index, r, r);
+        for (int i = 0; i < n; i++) str_add(e->out, i ? " * " : ""), print_trips(e, &in[i]);
+        str_addf(e->out, "; n%u += ", r);
+        clike_ext(e, e->k->grid_blocks);
+        str_addf(e->out, " * %d) {", e->k->block_threads);
+    }
+    for (int i = n - 1; i >= 0; i--) {
+        str_addf(e->out, " const %s i%d = n%u", e->index, in[i].var, r);
+        for (int j = i + 1; j < n; j++) str_add(e->out, " / "), print_trips(e, &in[j]);
+        if (i > 0) str_add(e->out, " % "), print_trips(e, &in[i]);
+        if (in[i].lo) str_add(e->out, " + "), clike_ext(e, in[i].lo);
+        str_add(e->out, ";");
+    }
+    str_add(e->out, "\n");
+    open_block(e, true);
+}
+
 static void print_bound(clike *e, const kins *in, reg r) {
+    int n_loops = kernel_nest(e->k, r);
+    bool grid = in->par == PAR_GRID_THREADS && !ext_is_lit(e->k->grid_blocks);
+    if (grid || has_sizes_of_run(in, n_loops)) {
+        print_param_bound(e, in, r, n_loops);
+        return;
+    }
     const char *end = e->index_end, *id = in->par == PAR_GRID_THREADS ? "thread" : in->par == PAR_BLOCKS ? "group" : "tid";
     int64_t first, grid_blocks = kernel_nest_blocks(e->k, r, &first);
     int64_t size = kernel_nest_size(e->k, r), rest = 1,

@@ -94,7 +94,7 @@ const char *clike_reg_type(tn_dtype t);
 void clike_need(clike *e, tn_dtype t, int lanes);
 void clike_line(clike *e);
 /* text.c: the words that statements are made of. */
-void clike_ext(clike *e, ext x); /* a literal, or p and the number of its row */
+void clike_ext(clike *e, ext x); /* a literal, or e and the number of its row */
 void clike_params(clike *e);     /* all rows of e->k's parameters, from the array `dims` */
 void clike_affine(clike *e, affine x, int64_t extra);
 void clike_register(clike *e, reg r); /* of several lanes for GPUs: an array, in a loop over them */

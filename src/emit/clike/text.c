@@ -48,7 +48,7 @@ void clike_affine(clike *e, affine x, int64_t extra) {
     for (int i = 0; i < x.n; i++) {
         kterm t = x.t[i];
         if (!ext_is_lit(t.coef))
-            str_addf(e->out, "%si%d * p%d", any ? " + " : "", t.var, ext_index(t.coef));
+            str_addf(e->out, "%si%d * e%d", any ? " + " : "", t.var, ext_index(t.coef));
         else if (t.coef == 1)
             str_addf(e->out, "%si%d", any ? " + " : "", t.var);
         else
@@ -56,7 +56,7 @@ void clike_affine(clike *e, affine x, int64_t extra) {
         any = true;
     }
     if (!ext_is_lit(x.base)) {
-        str_addf(e->out, "%sp%d", any ? " + " : "", ext_index(x.base));
+        str_addf(e->out, "%se%d", any ? " + " : "", ext_index(x.base));
         any = true, x.base = 0;
     }
     int64_t base = x.base + extra;
@@ -70,7 +70,7 @@ void clike_ext(clike *e, ext x) {
     if (ext_is_lit(x))
         str_addf(e->out, "%lld%s", (long long)x, e->index_end);
     else
-        str_addf(e->out, "p%d", ext_index(x));
+        str_addf(e->out, "e%d", ext_index(x));
 }
 
 static void print_row(clike *e, const ext_row *r) {
@@ -92,12 +92,12 @@ static void print_row(clike *e, const ext_row *r) {
 void clike_params(clike *e) {
     const exts *t = e->k->params;
     for (int i = 0; t && i < t->at.n; i++) {
-        str_addf(e->out, "    const int64_t p%d = ", i);
+        str_addf(e->out, "    const int64_t e%d = ", i);
         if (t->at.at[i].op == EXT_DIM)
             str_addf(e->out, "dims[%d]", t->at.at[i].number);
         else
             print_row(e, &t->at.at[i]);
-        str_addf(e->out, ";\n    (void)p%d;\n", i);
+        str_addf(e->out, ";\n    (void)e%d;\n", i);
     }
 }
 

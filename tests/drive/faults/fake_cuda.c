@@ -115,6 +115,9 @@ FAKE cuGraphAddKernelNode_v2(cu_object *out, cu_object g, const cu_object *befor
 FAKE cuGraphInstantiateWithFlags(cu_object *out, cu_object g, unsigned long long flags) {
     return (void)g, (void)flags, *out = &lost, 0;
 }
+FAKE cuGraphExecKernelNodeSetParams_v2(cu_object x, cu_object node, const cu_kernel_node *what) {
+    return (void)x, (void)node, (void)what, say("patch"), lost;
+}
 FAKE cuGraphExecDestroy(cu_object x) { return (void)x, 0; }
 #ifndef OLD
 FAKE cuGraphLaunch(cu_object x, cu_object s) { return (void)x, (void)s, say("graph"), launch(); }

@@ -1,0 +1,20 @@
+/* cut.h - kernels for GPUs whose sizes are given at run time. In: scalar form. Out: the form of a GPU, for all values.
+ *
+ * Where the number of rows is all that a kernel does not know, its schedule is that of the kernel for most rows, and what comes
+ * out is cut to those that there are: what lies behind them is neither read nor written, and thread blocks that have nothing
+ * else to do are not launched. So the form is that of a program for the largest size, with its bits. Any other kernel has a
+ * thread for each iteration of its outer loops. */
+#ifndef TN_LOOP_CUT_H
+#define TN_LOOP_CUT_H
+
+#include "ir/kernel.h"
+
+/* The kernel for the largest values, without parameters; NULL: its outermost loop is not all that has other sizes in each run,
+ * or what it writes is not exactly that loop's rows. */
+kernel *loop_most(const kernel *k);
+/* `made`, which a schedule made of loop_most(k), for all values of the dims; NULL where an access cannot be cut. */
+kernel *loop_cut(const kernel *k, const kernel *made);
+/* A thread for each iteration of the outer loops of k: one for all where there are none. threads: of the grid, at most. */
+kernel *loop_bind_params(const kernel *k, int block_threads, int64_t threads);
+
+#endif

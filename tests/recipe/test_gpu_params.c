@@ -1,0 +1,168 @@
+/* test_gpu_params.c - kernels for GPUs whose sizes a run gives: one plan for a range, at many values of its dims, thread by
+ * thread by the interpreter against the reference evaluator, for small and large thread blocks and grids; what is cut, and what
+ * is not; texts read back.
+ *
+ * Labels: random
+ * TENON_FUZZ_SEEDS: how many rounds over all graphs, machines and values in turn (default 60, a tenth of them done). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "loop/cut.h"
+#include "recipe/recipe.h"
+#include "support/plan_run.h"
+
+static const struct {
+    const char *text;
+    bool by_rows; /* all kernels: the schedule of the largest size, cut */
+} graphs[] = {
+    { "graph @mlp<B 1..40>(x f32[B,37], w f32[37,64], b f32[1,64], v f32[64,10]) {\n"
+      "  %1 = dot x, w f32[B,64]\n  %2 = expand b f32[B,64]\n  %3 = add %1, %2 f32[B,64]\n  %4 = max %3, 0.0 f32[B,64]\n"
+      "  %5 = dot %4, v f32[B,10]\n  return %5 as \"y\", %3 as \"z\"\n}\n",
+      true },
+    { "graph @map<B 0..300>(x f32[B,5], q bf16[B,5]) {\n  %1 = exp x f32[B,5]\n  %2 = cast q f32[B,5]\n"
+      "  %3 = mul %1, %2 f32[B,5]\n  %4 = cast %3 bf16[B,5]\n  return %3 as \"y\", %4 as \"z\"\n}\n",
+      true },
+    { "graph @wide<B 4..512 by 4>(x f32[B,8]) {\n  %1 = mul x, 2.0 f32[B,8]\n  return %1 as \"y\"\n}\n", true },
+    { "graph @narrow<B 1..140>(x bf16[B,64], w bf16[64,128], b bf16[1,128]) {\n  %1 = dot x, w bf16[B,128]\n"
+      "  %2 = expand b bf16[B,128]\n  %3 = add %1, %2 bf16[B,128]\n  %4 = max %3, 0.0 bf16[B,128]\n  return %4 as \"y\"\n}\n",
+      true },
+    { "graph @softmax<B 1..19>(x f32[B,70]) {\n  %1 = reduce_max x axes=[1] f32[B,1]\n  %2 = expand %1 f32[B,70]\n"
+      "  %3 = sub x, %2 f32[B,70]\n  %4 = exp %3 f32[B,70]\n  %5 = sum %4 axes=[1] f32[B,1]\n  %6 = expand %5 f32[B,70]\n"
+      "  %7 = div %4, %6 f32[B,70]\n  return %7 as \"y\"\n}\n",
+      true },
+    { "graph @rows<B 1..6, L 1..7>(x f32[B,L,16], w f32[16,24]) {\n  %1 = dot x, w contract=[2]x[0] f32[B,L,24]\n"
+      "  %2 = tanh %1 f32[B,L,24]\n  return %2 as \"y\"\n}\n",
+      true },
+    { "graph @table<B 1..9, L 1..5>(t f32[13,6], i i64[B,L]) {\n  %1 = gather t, i axis=0 f32[B,L,6]\n"
+      "  %2 = neg %1 f32[B,L,6]\n  return %2 as \"y\"\n}\n",
+      false },
+    { "graph @sums<B 1..9, L 0..11>(x f32[B,L,5]) {\n  %1 = mul x, x f32[B,L,5]\n  %2 = sum %1 axes=[0,1] f32[1,1,5]\n"
+      "  %3 = sum %1 axes=[0,1,2] f32[1,1,1]\n  %4 = sum %1 axes=[1] f32[B,1,5]\n"
+      "  return %2 as \"y\", %3 as \"z\", %4 as \"u\"\n}\n",
+      false },
+    { "graph @length<B 1..9, L 1..33>(x f32[B,L]) {\n  %1 = reduce_max x axes=[1] f32[B,1]\n  %2 = expand %1 f32[B,L]\n"
+      "  %3 = sub x, %2 f32[B,L]\n  %4 = exp %3 f32[B,L]\n  %5 = sum %4 axes=[1] f32[B,1]\n  %6 = expand %5 f32[B,L]\n"
+      "  %7 = div %4, %6 f32[B,L]\n  return %7 as \"y\"\n}\n",
+      false },
+    { "graph @scores<B 1..3, L 1..9>(q f32[B,L,8], k f32[B,L,8]) {\n"
+      "  %1 = dot q, k batch=[0]x[0] contract=[2]x[2] f32[B,L,L]\n  %2 = exp %1 f32[B,L,L]\n"
+      "  %3 = dot %2, k batch=[0]x[0] contract=[2]x[1] f32[B,L,8]\n  return %3 as \"y\"\n}\n",
+      false },
+    { "graph @moved<B 1..9, L 1..11>(x f32[B,L,6]) {\n  %1 = permute x perm=[1,2,0] f32[L,6,B]\n  %2 = max %1, 0.0 f32[L,6,B]\n"
+      "  %3 = concat x, x axis=2 f32[B,L,12]\n  return %2 as \"y\", %3 as \"z\"\n}\n",
+      false },
+};
+
+static target machine_of_round(uint64_t i) {
+    static const int threads[] = { 256, 32, 64, 8, 128 };
+    static const int64_t grids[] = { 128 << 10, 64, 512 };
+    target t = target_common_gpu();
+    t.block_threads = threads[i % 5], t.resident_threads = grids[i / 5 % 3];
+    if (i % 3 == 2) t.matrix_units = true, t.shared_most = 99 << 10, t.cluster = 8, t.clusters = 16;
+    if (i % 4 == 1) t.max_block_threads = 0, t.shared_bytes = 3 << 10;
+    return t;
+}
+
+/* Values of a dim: the ends, what is near them, and others. */
+static int64_t value_of(const ext_row *r, uint64_t i, rng *random) {
+    int64_t last = (r->hi - r->lo) / r->divisor, at = rng_between(random, 0, last);
+    if (i % 4 == 0) at = 0;
+    if (i % 4 == 1) at = last;
+    return r->lo + at * r->divisor;
+}
+
+static bool is_by_rows(const kernel *k) { /* no loop but those of the grid has a size of the run */
+    bool cut = !k->params || !ext_is_lit(k->grid_blocks) || k->grid_blocks == 1;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP && in->par != PAR_BLOCKS && in->par != PAR_GRID_THREADS && !ext_is_lit(in->hi)) return false;
+        for (int t = 0; t < in->idx.n; t++)
+            if (!ext_is_lit(in->idx.t[t].coef)) return false;
+    }
+    return cut;
+}
+
+static void check_text(const plan *p, arena *a) {
+    str x, y;
+    str_init(&x, a), str_init(&y, a);
+    for (int i = 0; i < p->kernels.n; i++) {
+        x.n = y.n = 0;
+        kernel_print(p->kernels.at[i].k, &x);
+        kernel_print(kernel_parse(a, x.s, x.n, "k"), &y);
+        assert_string_equal(x.s, y.s);
+    }
+}
+
+static void check_graph(size_t which, uint64_t round) {
+    arena a;
+    guard gd;
+    const char *text = graphs[which].text;
+    char why_not[4096];
+    rng random = rng_make(round * 31 + which);
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("round %d: %s\n%s", (int)round, gd.err.text, text);
+    graph *g = graph_parse(&a, text, strlen(text), "t");
+    tn_compile_opts opts = TN_COMPILE_DEFAULTS;
+    opts.fusion = round % 2 ? (int)(round / 2 % 4) : 3, opts.check = 1;
+    target t = machine_of_round(round);
+    plan *p = pipeline_run(g, &a, &opts, &t);
+    check_text(p, &a);
+    for (int i = 0; i < p->kernels.n && graphs[which].by_rows; i++) {
+        str said;
+        str_init(&said, &a);
+        kernel_print(p->kernels.at[i].k, &said);
+        if (!is_by_rows(p->kernels.at[i].k)) fail_msg("round %d: not cut\n%s", (int)round, said.s);
+    }
+    int64_t *dims = ARENA_ARRAY(&a, int64_t, g->params->n_dims + 1);
+    for (uint64_t k = 0; k < 5; k++) {
+        for (int i = 0; i < g->params->at.n; i++) {
+            const ext_row *r = &g->params->at.at[i];
+            if (r->op == EXT_DIM) dims[r->number] = value_of(r, k, &random);
+        }
+        reference r = reference_make(graph_at(g, dims, &a), &a, round + k);
+        if (!plan_agrees(plan_at(p, dims), &r, &a, why_not, sizeof why_not))
+            fail_msg("round %d, dims %d %d: %s\n%s", (int)round, (int)dims[0], g->params->n_dims > 1 ? (int)dims[1] : 0,
+                     why_not, text);
+    }
+    arena_fini(&a);
+}
+
+static void test_all(void **state) {
+    (void)state;
+    uint64_t first, n = fuzz_seeds(60, &first) / 10 + 1;
+    for (uint64_t round = first; round < first + n; round++)
+        for (size_t i = 0; i < COUNT_OF(graphs); i++) check_graph(i, round);
+    printf("count: %d programs for GPUs with sizes of the run, five sizes each, thread by thread\n",
+           (int)(n * COUNT_OF(graphs)));
+}
+
+/* A launch has no thread blocks for rows that are not there. */
+static void test_grid(void **state) {
+    (void)state;
+    arena a;
+    guard gd;
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    const char *text = graphs[0].text;
+    tn_compile_opts opts = TN_COMPILE_DEFAULTS;
+    target t = target_common_gpu();
+    plan *p = pipeline_run(graph_parse(&a, text, strlen(text), "t"), &a, &opts, &t);
+    for (int i = 0; i < p->kernels.n; i++) {
+        int64_t few = kernel_at(p->kernels.at[i].k, (int64_t[]){ 1 }, &a)->grid_blocks,
+                all = kernel_at(p->kernels.at[i].k, (int64_t[]){ 40 }, &a)->grid_blocks;
+        assert_true(few >= 1 && few < all);
+        assert_int_equal(all, kernel_at_most(p->kernels.at[i].k, &a)->grid_blocks);
+    }
+    arena_fini(&a);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_all), cmocka_unit_test(test_grid) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
