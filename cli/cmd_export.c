@@ -58,13 +58,15 @@ static int export_model(cli *c) {
 }
 
 static const cli_option export_options[] = {
-    { "output", 'o', "FILE", "the C text; the header is FILE.h beside it" },
-    { "target", 0, "WHAT", "c (default), or object: machine code for x86-64 in an object of ELF" },
+    { "output", 'o', "FILE", "the text; the header is FILE.h beside it" },
+    { "target", 0, "WHAT", "c (default), object (machine code for x86-64, ELF), cuda or opencl: kernels and their host part" },
     { "name", 'n', "NAME", "that all names begin with (default: the graph's)" },
     { "weights", 'w', "FILE", "constant data go there, which the host reads or the assembler links; default: into the C text" },
     { "train", 0, NULL, "a training step: with a loop over steps, and functions that save and load the states" },
     { "freestanding", 0, NULL, "without the C library and libm" },
-    { "cpu", 0, "NAME", "whose vectors: native (default), avx512, avx2, sse2, neon, or scalar for any compiler of C99" },
+    { "cpu", 0, "NAME",
+      "whose vectors: native (default), avx512, avx2, sse2, neon, or scalar for any compiler of C99; cuda: sm_80 (default), "
+      "sm_90" },
     { "threads", 't', "N", "of the host, which may run a call together (default 1)" },
     { "state", 0, "FILE", "with the parameters of a .safetensors file as the initial ones" },
     { "seed", 's', "N", "of builtin models (default 1)" },
@@ -83,7 +85,8 @@ const cli_command command_export = {
     "examples:\n"
     "  tenon export @digits:1 -o digits.c && cc -O2 -march=native -c digits.c\n"
     "  tenon export net.onnx -o net.c --weights net.bin --cpu=neon\n"
-    "  tenon export @digits-train -o train.c --train --name=train",
+    "  tenon export @digits-train -o train.c --train --name=train\n"
+    "  tenon export net.onnx -o net.cu --target=cuda && nvcc -arch=sm_80 -c net.cu",
     1,
     1,
     export_options,

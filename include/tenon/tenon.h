@@ -539,17 +539,20 @@ typedef struct {
                             up to four million numbers */
     const char *header;  /* what the file of the header is called; NULL = the C text is its own header */
     const char *cpu;    /* whose vectors the text has: "native" (NULL), "avx512", "avx2", "sse2", "neon", or "scalar": none, for
-                           any compiler of C99 */
+                           any compiler of C99. Of "cuda": "sm_80" (NULL), "sm_90". Of "opencl": NULL */
     int threads;        /* that the host may run a call on, by a function that it gives; 0 or 1 = the caller's alone */
     int train;          /* 1 = with functions that run many steps, and save and load states; TN_ERR_INVAL where none changes */
     int freestanding;   /* 1 = without the C library and libm */
     const char *target; /* "c" (NULL), or "object": machine code for x86-64 in an object of ELF, which no compiler makes; what
-                           its header has under NAME_IMPLEMENTATION is compiled with the host */
+                           its header has under NAME_IMPLEMENTATION is compiled with the host; "cuda" or "opencl": kernels
+                           for GPUs and the host's part that launches them, which needs CUDA's runtime (a .cu file, by nvcc) or
+                           OpenCL 1.2 (C99). Control flow is refused there */
 } tn_export_opts;
 #define TN_EXPORT_DEFAULTS TN_VALUE_(tn_export_opts, sizeof(tn_export_opts), NULL, NULL, NULL, NULL, 0, 0, 0, NULL)
 typedef struct tn_export tn_export;
 typedef enum { TN_EXPORT_CODE, TN_EXPORT_HEADER, TN_EXPORT_WEIGHTS } tn_export_part;
-/* opts NULL = TN_EXPORT_DEFAULTS. Of a program for the CPU. Safe: any thread may export a shared program. */
+/* opts NULL = TN_EXPORT_DEFAULTS. Of a program for the CPU; "cuda" and "opencl" also of others. Safe: any thread may export a
+ * shared program. */
 TN_API TN_CHECK tn_status tn_program_export(const tn_program *p, const tn_export_opts *opts, tn_export **out);
 /* Bytes of a part, texts with a 0 behind them; NULL where there is none. They live as long as x. */
 TN_API const void *tn_export_data(const tn_export *x, tn_export_part part, size_t *out_size);

@@ -21,18 +21,43 @@ static void check_state(const tn_program *p, guard *gd) {
                p->graph->name);
 }
 
+static const drive_processor *find_processor(const tn_export *x, const export_form *f) {
+    const char *name = x->o->cpu, *known = f->gpu ? "sm_80, sm_90" : "native, avx512, avx2, sse2, neon, scalar";
+    const drive_processor *cpu = f->gpu ? drive_find_gpu(name) : drive_find_processor(name);
+    if (f->gpu && f->language == GPU_OPENCL && name)
+        guard_fail(x->arena.gd, TN_ERR_INVAL, "tn_export_opts.cpu: a file for OpenCL is for any device, not for %s", name);
+    if (!cpu) guard_fail(x->arena.gd, TN_ERR_INVAL, "tn_export_opts.cpu: there is no %s (%s)", name, known);
+    return cpu;
+}
+
+static void set_target(tn_export *x, export_form *f) {
+    const tn_export_opts *o = x->o;
+    const char *what = o->target ? o->target : "c";
+    if (!strcmp(what, "object"))
+        f->isa = "";
+    else if (!strcmp(what, "cuda") || !strcmp(what, "opencl"))
+        f->gpu = true, f->language = !strcmp(what, "cuda") ? GPU_CUDA : GPU_OPENCL;
+    else if (strcmp(what, "c") != 0)
+        guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.target: there is no %s (c, object, cuda, opencl)", what);
+    if (f->isa && o->weights)
+        guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.weights: an object has its data inside, so that there is no file %s",
+                   o->weights);
+    if (f->gpu && o->freestanding)
+        guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.freestanding: the host's part of a file for %s calls a library", what);
+    if (f->gpu && o->threads > 1)
+        guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.threads: of a file for %s the device runs all", what);
+}
+
 static void export_guarded(void *arg) {
     tn_export *x = arg;
     const tn_export_opts *o = x->o;
-    const drive_processor *cpu = drive_find_processor(o->cpu);
     export_form f = { .name = o->name ? o->name : export_name(&x->arena, x->p->graph->name),
                       .weights = o->weights,
                       .header = o->header,
                       .loop = o->train != 0,
                       .freestanding = o->freestanding != 0 };
-    if (!cpu)
-        guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.cpu: there is no %s (native, avx512, avx2, sse2, neon, scalar)",
-                   o->cpu);
+    set_target(x, &f);
+    const drive_processor *cpu = find_processor(x, &f);
     if (!export_is_name(f.name))
         guard_fail(&x->gd, TN_ERR_INVAL,
                    "tn_export_opts.name: \"%s\" cannot begin names of C: a letter, then letters, digits and _, at most 40",
@@ -41,12 +66,6 @@ static void export_guarded(void *arg) {
         guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.threads: %d; 0 or 1 (none) to 1024 are possible", o->threads);
     if (o->train && x->p->plan) check_state(x->p, &x->gd);
     f.flags = cpu->flags;
-    if (o->target && strcmp(o->target, "c") != 0 && strcmp(o->target, "object") != 0)
-        guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.target: there is no %s (c, object)", o->target);
-    if (o->target && !strcmp(o->target, "object")) f.isa = "";
-    if (f.isa && o->weights)
-        guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.weights: an object has its data inside, so that there is no file %s",
-                   o->weights);
     drive_export(x->p, &f, cpu, o->threads > 1 ? o->threads : 1, &x->arena, &x->files);
 }
 

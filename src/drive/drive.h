@@ -86,13 +86,15 @@ tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn
                               tn_program **out, err *e);
 void drive_program_free(tn_program *p);
 
-/* export.c: the program as files, for a processor of the table. Jumps, also where it is not for the CPU. */
+/* export.c: the program as files, for a processor of the table, or a GPU of the other one (of OpenCL there is one form: cpu is
+ * not read). Jumps, also where a file for a processor is asked of a program for another device. */
 typedef struct drive_processor {
     const char *name;
     int vector_bytes, n_vector_regs; /* 0: as the program's target */
     const char *flags;               /* of a C compiler; NULL: none */
 } drive_processor;
 const drive_processor *drive_find_processor(const char *name); /* NULL name: "native"; NULL: there is none */
+const drive_processor *drive_find_gpu(const char *name);       /* for CUDA; NULL name: "sm_80" */
 void drive_export(const tn_program *p, const export_form *f, const drive_processor *cpu, int threads, arena *a,
                   export_files *out);
 

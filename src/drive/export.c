@@ -18,6 +18,30 @@ const drive_processor *drive_find_processor(const char *name) {
     return NULL;
 }
 
+static const drive_processor gpus[] = { { "sm_80", 16, 64, "-arch=sm_80" }, { "sm_90", 16, 64, "-arch=sm_90a" } };
+
+const drive_processor *drive_find_gpu(const char *name) {
+    for (size_t i = 0; i < COUNT_OF(gpus); i++)
+        if (!strcmp(gpus[i].name, name ? name : "sm_80")) return &gpus[i];
+    return NULL;
+}
+
+/* A GPU that need not be here: what all have that understand the text. */
+static target gpu_target(const export_form *f, const drive_processor *gpu) {
+    target t = target_common_gpu();
+    t.local_barriers = t.matrix_units = f->language == GPU_CUDA;
+    if (f->language == GPU_OPENCL) {
+        t.max_block_threads = 0, t.shared_bytes = 32 << 10, t.buffers = 64; /* the least that OpenCL 1.2 promises */
+        return t;
+    }
+    t.machine = machine_find(gpu->name, true);
+    t.shared_most = 99 << 10; /* the least since sm_80 */
+    if (strcmp(gpu->name, "sm_90") != 0) return t;
+    t.shared_most = 227 << 10, t.l2_bytes = 50 << 20, t.resident_threads = 132 << 10;
+    t.cluster = 8, t.clusters = 15;
+    return t;
+}
+
 /* What the model knows of the machine at hand says little of another one. */
 static target target_of(const tn_program *p, const drive_processor *cpu, int threads) {
     target t = p->target;
@@ -42,10 +66,10 @@ static bool wants_no_panels(const tn_program *p) {
 
 void drive_export(const tn_program *p, const export_form *f, const drive_processor *cpu, int threads, arena *a,
                   export_files *out) {
-    if (!p->plan || p->target.kind != TARGET_CPU)
+    if (!p->plan || (!f->gpu && p->target.kind != TARGET_CPU))
         guard_fail(a->gd, TN_ERR_UNSUPPORTED,
                    "graph @%s: export needs a program for the device cpu, in another mode than immediate", p->graph->name);
-    target t = target_of(p, cpu, threads);
+    target t = f->gpu ? gpu_target(f, cpu) : target_of(p, cpu, threads);
     tn_compile_opts opts = p->opts;
     t.no_panels = wants_no_panels(p);
     export_form form = *f;

@@ -12,6 +12,8 @@
  * alone. Returns the bytes of scratch memory (SLOT_SCRATCH) of each thread. */
 int64_t emit_c(const plan *p, const target *t, str *out);
 
+typedef enum gpu_language { GPU_OPENCL, GPU_CUDA } gpu_language;
+
 /* export.c: the same as files of their own, which a host program is linked with: kernels, data, and functions of plain
  * pointers. What they offer stands at the head of their text. */
 typedef struct export_form {
@@ -22,6 +24,8 @@ typedef struct export_form {
     bool loop;           /* and a function that runs several steps, and those that save and load the states */
     bool freestanding;   /* without the C library and libm */
     const char *isa;     /* machine code for it, in an object of ELF, instead of C; NULL: C */
+    bool gpu;            /* the plan is for GPUs: kernels in `language`, and the C of a host that launches them */
+    gpu_language language;
 } export_form;
 typedef struct export_files {
     str code, header;
@@ -66,8 +70,8 @@ void emit_elf(const machine_code *code, size_t entry, const void *data, size_t n
 /* gpu.c: the whole plan as one program for GPUs, with an entry tn_kernel_<i> for each kernel that is the first of its code. An
  * entry takes its buffers in the order of kernel.bufs, local ones left out: pointers in CUDA C, a base and a distance in bytes
  * (ulong) each in OpenCL C. It is launched as kernel.grid_blocks thread blocks of kernel.block_threads threads. */
-typedef enum gpu_language { GPU_OPENCL, GPU_CUDA } gpu_language;
 void emit_gpu(const plan *p, gpu_language language, str *out);
+void emit_gpu_named(const plan *p, gpu_language language, const char *prefix, str *out); /* instead of tn_ */
 
 /* c.c, shared by both. Arrays of kernels that are too large for the stack are in memory that the caller hands over, as the
  * argument before tid of those that have any: emit_c_scratch bytes, or 0. */

@@ -118,10 +118,8 @@ static work steps_work(const plan *p, int i, int end) {
 
 /* ---- interface ---- */
 
-static int64_t io_elems(const exporter *x, int i) { return x->p->bufs.at[x->p->io.at[i].buf].elems; }
-
-static void print_run_prototype(exporter *x, str *out) {
-    say(x, out, "void @_run(struct @_ctx *ctx");
+void export_print_prototype(exporter *x, str *out) {
+    say(x, out, "%s @_run(struct @_ctx *ctx", x->f->gpu ? "int" : "void");
     for (int i = 0; i < x->p->io.n; i++) {
         const pio *io = &x->p->io.at[i];
         say(x, out, ", %s%s *%s", io->is_output ? "" : "const ", clike_memory_type((tn_dtype)io->dtype), x->param[i]);
@@ -129,14 +127,9 @@ static void print_run_prototype(exporter *x, str *out) {
     str_add(out, ")");
 }
 
-static void print_example(exporter *x, str *out) {
+/* Returns the output that is shown, or -1. */
+int export_print_example_data(exporter *x, str *out) {
     int shown = -1;
-    if (x->f->header)
-        say(x, out, " *     #include \"%s\"\n", x->f->header);
-    else
-        say(x, out, " *     #define ^_INTERFACE\n *     #include \"@.c\"\n");
-    say(x, out, " *     #include <stdio.h>\n *     int main(void) {\n *         static unsigned char arena[^_ARENA_BYTES]%s;\n",
-        x->state_bytes ? ", state[^_STATE_BYTES]" : "");
     if (x->f->weights)
         say(x, out,
             " *         static uint64_t weights[^_WEIGHTS_BYTES / 8];\n *         FILE *f = fopen(\"%s\", \"rb\");\n"
@@ -149,6 +142,17 @@ static void print_example(exporter *x, str *out) {
         say(x, out, " *         static %s %s[%lld];\n", clike_memory_type((tn_dtype)io->dtype), x->param[i],
             (long long)(n > 0 ? n : 1));
     }
+    return shown;
+}
+
+static void print_example(exporter *x, str *out) {
+    if (x->f->header)
+        say(x, out, " *     #include \"%s\"\n", x->f->header);
+    else
+        say(x, out, " *     #define ^_INTERFACE\n *     #include \"@.c\"\n");
+    say(x, out, " *     #include <stdio.h>\n *     int main(void) {\n *         static unsigned char arena[^_ARENA_BYTES]%s;\n",
+        x->state_bytes ? ", state[^_STATE_BYTES]" : "");
+    int shown = export_print_example_data(x, out);
     say(x, out, " *         struct @_ctx ctx;\n *         if (@_init(&ctx, arena, sizeof arena, %s, %s)) return 1;\n",
         x->state_bytes ? "state, sizeof state" : "NULL, 0", x->f->weights ? "weights, sizeof weights" : "NULL, 0");
     say(x, out, " *         @_run(&ctx");
@@ -159,11 +163,7 @@ static void print_example(exporter *x, str *out) {
         x->f->freestanding ? "" : " -lm");
 }
 
-static void print_head(exporter *x, str *out) {
-    say(x, out,
-        "/* @.c - a tensor graph as C99: %s, no allocation, nothing static but constant data. A complete program:\n *\n",
-        x->f->freestanding ? "no library at all" : "no library but libm");
-    print_example(x, out);
+void export_print_arrays(exporter *x, str *out) {
     if (x->p->io.n)
         str_add(out, " * Arrays are row-major and must not overlap; every pointer to one with elements must be valid.\n *\n");
     for (int i = 0; i < x->p->io.n; i++) {
@@ -174,6 +174,14 @@ static void print_head(exporter *x, str *out) {
     }
     if (x->p->io.n) str_add(out, " *\n");
     str_add(out, " * f16 and bf16 are passed as their 16 bits, bool as bytes 0 and 1.\n");
+}
+
+static void print_head(exporter *x, str *out) {
+    say(x, out,
+        "/* @.c - a tensor graph as C99: %s, no allocation, nothing static but constant data. A complete program:\n *\n",
+        x->f->freestanding ? "no library at all" : "no library but libm");
+    print_example(x, out);
+    export_print_arrays(x, out);
     if (x->f->weights)
         say(x, out,
             " *\n * The weights are the bytes of %s, mapped or read to an address that is a multiple of %d: @_init checks "
@@ -186,12 +194,8 @@ static void print_head(exporter *x, str *out) {
                  " * to rounding only. */\n");
 }
 
-static void print_counts(exporter *x, str *out) {
+void export_print_work(exporter *x, str *out) {
     work w = steps_work(x->p, 0, x->p->steps.n);
-    say(x, out, "/* Memory, in bytes. */\n#define ^_ARENA_BYTES %lld /* temporaries: not kept from call to call */\n",
-        (long long)x->arena_bytes);
-    say(x, out, "#define ^_STATE_BYTES %lld\n#define ^_WEIGHTS_BYTES %lld\n", (long long)x->state_bytes,
-        (long long)(x->f->weights ? x->data_bytes : 0));
     say(x, out,
         "/* A call of @_run does at most so many arithmetic operations, and reads and writes so many bytes between kernels%s. "
         "*/\n",
@@ -200,7 +204,15 @@ static void print_counts(exporter *x, str *out) {
         (unsigned long long)w.flops, (unsigned long long)w.read, (unsigned long long)w.written);
 }
 
-static void print_io_struct(exporter *x, str *out) {
+static void print_counts(exporter *x, str *out) {
+    say(x, out, "/* Memory, in bytes. */\n#define ^_ARENA_BYTES %lld /* temporaries: not kept from call to call */\n",
+        (long long)x->arena_bytes);
+    say(x, out, "#define ^_STATE_BYTES %lld\n#define ^_WEIGHTS_BYTES %lld\n", (long long)x->state_bytes,
+        (long long)(x->f->weights ? x->data_bytes : 0));
+    export_print_work(x, out);
+}
+
+void export_print_io(exporter *x, str *out) {
     say(x, out, "struct @_io { /* as the arguments of @_run */\n");
     for (int i = 0; i < x->p->io.n; i++) {
         const pio *io = &x->p->io.at[i];
@@ -209,13 +221,17 @@ static void print_io_struct(exporter *x, str *out) {
     say(x, out, "%s};\n", x->p->io.n ? "" : "    int none;\n");
 }
 
-static void print_loop_interface(exporter *x, str *out) {
+void export_print_ring(exporter *x, str *out) {
     say(x, out,
         "struct @_ring { /* steps after which an array begins again, of those that lie one behind the other; 0: it is one "
         "*/\n");
     for (int i = 0; i < x->p->io.n; i++) str_addf(out, "    size_t %s;\n", x->param[i]);
     say(x, out, "%s};\n/* So many calls of @_run; ring NULL: all with the same arrays. */\n",
         x->p->io.n ? "" : "    size_t none;\n");
+}
+
+static void print_loop_interface(exporter *x, str *out) {
+    export_print_ring(x, out);
     say(x, out, "void @_run_n(struct @_ctx *ctx, size_t steps, const struct @_io *io, const struct @_ring *ring);\n");
     say(x, out,
         "/* All states through a function of the host's, which returns 0 when it has taken or given all n bytes. Nothing is "
@@ -223,6 +239,14 @@ static void print_loop_interface(exporter *x, str *out) {
         " * states that were loaded in part: begin again with @_init. */\n"
         "int @_save(const struct @_ctx *ctx, int (*write)(void *ud, const void *data, size_t n), void *ud);\n"
         "int @_load(struct @_ctx *ctx, int (*read)(void *ud, void *data, size_t n), void *ud);\n");
+}
+
+void export_print_state_struct(exporter *x, str *out) {
+    say(x, out, "/* What a run changes, or the host may: states, in the order of memory. */\nenum { @_state_count = %d };\n",
+        x->n_states);
+    say(x, out,
+        "struct @_state {\n    const char *name, *dtype;\n    size_t offset, bytes; /* in ctx.state */\n};\n"
+        "extern const struct @_state @_state_table[@_state_count + 1];\n");
 }
 
 static void print_interface(exporter *x, str *out) {
@@ -241,19 +265,15 @@ static void print_interface(exporter *x, str *out) {
             "     * leaves it: the calling thread does all. No bit of a result depends on it. */\n"
             "    void (*parallel_for)(void *ud, int n, void (*piece)(void *arg, int i), void *arg);\n    void *parallel_ud;\n");
     str_add(out, "};\n");
-    print_io_struct(x, out);
-    say(x, out, "/* What a run changes, or the host may: states, in the order of memory. */\nenum { @_state_count = %d };\n",
-        x->n_states);
-    say(x, out,
-        "struct @_state {\n    const char *name, *dtype;\n    size_t offset, bytes; /* in ctx.state */\n};\n"
-        "extern const struct @_state @_state_table[@_state_count + 1];\n");
+    export_print_io(x, out);
+    export_print_state_struct(x, out);
     say(x, out,
         "/* ^_OK, or what is wrong. States get their initial values. state may be NULL where ^_STATE_BYTES is 0, weights "
         "where\n"
         " * ^_WEIGHTS_BYTES is. */\n"
         "int @_init(struct @_ctx *ctx, void *arena, size_t arena_bytes, void *state, size_t state_bytes, const void *weights,\n"
         "           size_t weights_bytes);\n");
-    print_run_prototype(x, out);
+    export_print_prototype(x, out);
     str_add(out, ";\n");
     if (x->f->loop) print_loop_interface(x, out);
     str_add(out, "#ifdef __cplusplus\n}\n#endif\n#endif\n");
@@ -261,7 +281,7 @@ static void print_interface(exporter *x, str *out) {
 
 /* ---- functions ---- */
 
-static void print_state_table(exporter *x, str *out) {
+void export_print_states(exporter *x, str *out) {
     say(x, out, "const struct @_state @_state_table[@_state_count + 1] = {\n");
     for (int i = 0; i < x->p->states.n; i++) {
         const pstate *s = &x->p->states.at[i];
@@ -276,7 +296,7 @@ static void print_state_table(exporter *x, str *out) {
 }
 
 /* Words of 8 bytes, as the target has them: data for another byte order have another hash. */
-static const char hash_text[] = "static uint64_t hash_data(const unsigned char *data, size_t n) {\n"
+const char export_hash_text[] = "static uint64_t hash_data(const unsigned char *data, size_t n) {\n"
                                 "    uint64_t h = n, word;\n"
                                 "    for (size_t i = 0; i + 8 <= n; i += 8) {\n"
                                 "        __builtin_memcpy(&word, data + i, 8);\n"
@@ -300,19 +320,23 @@ static void print_linked_weights(exporter *x, str *out) {
         "extern const unsigned char @_weights[^_WEIGHTS_BYTES];\n#endif\n");
 }
 
-static void print_check_weights(exporter *x, str *out) {
-    say(x, out, "#ifdef ^_INCBIN\n    if (!weights) weights = @_weights, weights_bytes = ^_WEIGHTS_BYTES;\n#endif\n");
+void export_print_weights_check(exporter *x, str *out) {
     say(x, out, "    if (!weights || weights_bytes != ^_WEIGHTS_BYTES || (uintptr_t)weights %% %d) return ^_WRONG_WEIGHTS;\n",
         LEAST_ALIGN);
-    say(x, out, "    ctx->weights = (const unsigned char *)weights;\n");
-    say(x, out, "    if (hash_data(ctx->weights, ^_WEIGHTS_BYTES) != 0x%llxu) return ^_WRONG_WEIGHTS;\n",
+    say(x, out, "    if (hash_data((const unsigned char *)weights, ^_WEIGHTS_BYTES) != 0x%llxu) return ^_WRONG_WEIGHTS;\n",
         (unsigned long long)hash_data(x->data, (size_t)x->data_bytes));
+}
+
+static void print_check_weights(exporter *x, str *out) {
+    say(x, out, "#ifdef ^_INCBIN\n    if (!weights) weights = @_weights, weights_bytes = ^_WEIGHTS_BYTES;\n#endif\n");
+    export_print_weights_check(x, out);
+    str_add(out, "    ctx->weights = (const unsigned char *)weights;\n");
 }
 
 static void print_init(exporter *x, str *out) {
     str_add(out, "static unsigned char *aligned_64(void *at) {\n"
                  "    return (unsigned char *)at + (64 - (uintptr_t)at % 64) % 64;\n}\n");
-    if (x->f->weights) str_add(out, hash_text);
+    if (x->f->weights) str_add(out, export_hash_text);
     if (x->f->weights) print_linked_weights(x, out);
     say(x, out,
         "int @_init(struct @_ctx *ctx, void *arena, size_t arena_bytes, void *state, size_t state_bytes, const void *weights,\n"
@@ -498,11 +522,16 @@ static void find_ends(exporter *x, int i, int end) {
     }
 }
 
-static void print_run_function(exporter *x, str *out) {
-    print_run_prototype(x, out);
+void export_print_gather(exporter *x, str *out) {
     say(x, out, " {\n    struct @_io io;\n");
     for (int i = 0; i < x->p->io.n; i++) str_addf(out, "    io.%s = %s;\n", x->param[i], x->param[i]);
-    say(x, out, "%s    run_step(ctx, &io);\n}\n", x->p->io.n ? "" : "    io.none = 0;\n");
+    if (!x->p->io.n) str_add(out, "    io.none = 0;\n");
+}
+
+static void print_run_function(exporter *x, str *out) {
+    export_print_prototype(x, out);
+    export_print_gather(x, out);
+    str_add(out, "    run_step(ctx, &io);\n}\n");
 }
 
 static void print_run(exporter *x, str *out) {
@@ -519,15 +548,17 @@ static void print_run(exporter *x, str *out) {
     print_run_function(x, out);
 }
 
-static void print_loop(exporter *x, str *out) {
-    say(x, out,
-        "void @_run_n(struct @_ctx *ctx, size_t steps, const struct @_io *io, const struct @_ring *ring) {\n"
-        "    for (size_t step = 0; step < steps; step++) {\n        struct @_io at = *io;\n");
+/* Arrays of the next step. */
+void export_print_move(exporter *x, str *out) {
     for (int i = 0; i < x->p->io.n; i++)
         str_addf(out, "        if (ring && ring->%s) at.%s += step %% ring->%s * %lldu;\n", x->param[i], x->param[i],
                  x->param[i], (long long)io_elems(x, i));
-    say(x, out, "%s        run_step(ctx, &at);\n    }\n}\n", x->p->io.n ? "" : "        (void)ring;\n");
-    uint64_t layout = 0; /* of names, dtypes and sizes */
+    if (!x->p->io.n) str_add(out, "        (void)ring;\n");
+}
+
+/* Of names, dtypes and sizes of states. */
+uint64_t export_layout(const exporter *x) {
+    uint64_t layout = 0;
     for (int i = 0; i < x->p->states.n; i++) {
         const pbuf *pb = &x->p->bufs.at[x->p->states.at[i].buf];
         int64_t words[] = { pb->dtype, pb->elems };
@@ -535,7 +566,16 @@ static void print_loop(exporter *x, str *out) {
             layout =
                 hash_bytes(x->p->states.at[i].name, strlen(x->p->states.at[i].name), hash_bytes(words, sizeof words, layout));
     }
-    say(x, out, "static const uint64_t saved_head[2] = { 0x%llxu, ^_STATE_BYTES };\n", (unsigned long long)layout);
+    return layout;
+}
+
+static void print_loop(exporter *x, str *out) {
+    say(x, out,
+        "void @_run_n(struct @_ctx *ctx, size_t steps, const struct @_io *io, const struct @_ring *ring) {\n"
+        "    for (size_t step = 0; step < steps; step++) {\n        struct @_io at = *io;\n");
+    export_print_move(x, out);
+    str_add(out, "        run_step(ctx, &at);\n    }\n}\n");
+    say(x, out, "static const uint64_t saved_head[2] = { 0x%llxu, ^_STATE_BYTES };\n", (unsigned long long)export_layout(x));
     str_addf(out, "enum { STATES = %d };\n", x->n_states);
     say(x, out, "%s",
         "int @_save(const struct @_ctx *ctx, int (*write)(void *ud, const void *data, size_t n), void *ud) {\n"
@@ -602,7 +642,7 @@ static void export_object(exporter *x, export_files *out) {
     say(x, &out->header,
         "#ifdef ^_IMPLEMENTATION\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n"
         "extern const unsigned char @_data[];\nvoid @_code(char *const *slot, const void *threads, int64_t steps);\n");
-    print_state_table(x, &out->header);
+    export_print_states(x, &out->header);
     print_init(x, &out->header);
     print_object_run(x, &out->header);
     if (x->f->loop) print_loop(x, &out->header);
@@ -622,8 +662,8 @@ void emit_export(const plan *p, const export_form *f, export_files *out) {
     find_ends(&x, 0, p->steps.n);
     export_place_data(&x);
     if (!x.data_bytes || form.isa) form.weights = NULL;
-    if (form.isa) {
-        export_object(&x, out);
+    if (form.isa || form.gpu) {
+        (form.isa ? export_object : export_gpu)(&x, out);
         return;
     }
     say(&x, &out->header, "/* @.h - the interface of @.c, which says how to use it. */\n");
@@ -635,7 +675,7 @@ void emit_export(const plan *p, const export_form *f, export_files *out) {
         "#pragma GCC diagnostic ignored \"-Wpsabi\"\n");
     emit_c_kernels(p, &form, &out->code);
     if (!form.weights) export_print_data(&x, &out->code);
-    print_state_table(&x, &out->code);
+    export_print_states(&x, &out->code);
     print_init(&x, &out->code);
     print_run(&x, &out->code);
     if (form.loop) print_loop(&x, &out->code);

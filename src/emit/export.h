@@ -33,6 +33,24 @@ typedef struct exporter {
 #define say(x, out, ...) export_say(x, out, arena_printf((x)->a, __VA_ARGS__))
 void export_say(const exporter *x, str *out, const char *text);
 
+/* Parts of a text. */
+void export_print_arrays(exporter *x, str *out); /* in a comment: inputs and outputs */
+void export_print_work(exporter *x, str *out);
+void export_print_io(exporter *x, str *out);
+void export_print_ring(exporter *x, str *out);
+void export_print_prototype(exporter *x, str *out); /* of the function that makes a call .. */
+void export_print_gather(exporter *x, str *out);    /* .. whose arguments become a structure .. */
+void export_print_move(exporter *x, str *out);      /* .. that moves on to the next step */
+void export_print_states(exporter *x, str *out);
+void export_print_state_struct(exporter *x, str *out);
+int export_print_example_data(exporter *x, str *out);   /* of the program in the comment */
+void export_print_weights_check(exporter *x, str *out); /* with the function of this text: */
+extern const char export_hash_text[];
+uint64_t export_layout(const exporter *x);
+static inline int64_t io_elems(const exporter *x, int i) { return x->p->bufs.at[x->p->io.at[i].buf].elems; }
+
+void export_gpu(exporter *x, export_files *out); /* export_gpu.c */
+
 /* export_data.c. Fills in all that is known of memory. */
 void export_place_data(exporter *x);
 void export_print_data(exporter *x, str *out);

@@ -40,7 +40,8 @@ void export_place_data(exporter *x) {
         x->shared_in_state |= p->bufs.at[p->states.at[i].buf].slot == SLOT_SHARED && !p->states.at[i].given;
     for (int i = 0; i < p->states.n; i++) x->n_states += export_in_state(x, &p->bufs.at[p->states.at[i].buf]);
     x->temp_bytes = round_up(p->temp_bytes);
-    x->arena_bytes = x->temp_bytes + x->threads * round_up(emit_c_most_scratch(p)) + EXPORT_ALIGN;
+    x->arena_bytes = x->temp_bytes + EXPORT_ALIGN;
+    if (!x->f->gpu) x->arena_bytes += x->threads * round_up(emit_c_most_scratch(p));
     x->state_bytes = p->state_bytes + (x->shared_in_state ? p->shared_bytes : 0);
     if (x->state_bytes) x->state_bytes = round_up(x->state_bytes) + EXPORT_ALIGN;
     int64_t fixed = round_up(p->const_bytes) + (x->shared_in_state ? 0 : round_up(p->shared_bytes)), end = 0;

@@ -229,7 +229,7 @@ static void print_kernel(clike *e, const kernel *k, int id) {
         guard_fail(out->a->gd, TN_ERR_INTERNAL, "kernel %s: there are no clusters in %s", k->name, e->l->name);
     str_add(out, TARGET_NEXT_KERNEL); /* a device may compile kernels apart */
     str_addf(out, e->l->kernel, k->cluster ? arena_printf(out->a, e->l->together, k->cluster) : "", threads,
-             arena_printf(out->a, "tn_kernel_%d", id));
+             arena_printf(out->a, "%skernel_%d", e->prefix, id));
     print_arguments(e);
     print_arrays(e);
     str_addf(out, "    const int tid = (int)%s; const %s group = (%s)%s, thread = group * %d + tid;\n    (void)thread;\n",
@@ -243,12 +243,14 @@ static void print_kernel(clike *e, const kernel *k, int id) {
     str_add(out, "}\n");
 }
 
-void emit_gpu(const plan *p, gpu_language language, str *out) {
+void emit_gpu_named(const plan *p, gpu_language language, const char *prefix, str *out) {
     str body;
     str_init(&body, out->a);
     clike e = clike_make(language == GPU_CUDA ? &clike_cuda : &clike_opencl, &body);
-    e.needs.lanes[1] = true;
+    e.needs.lanes[1] = true, e.prefix = prefix;
     for (int i = 0; i < p->kernels.n; i++)
         if (p->kernels.at[i].code == i) print_kernel(&e, p->kernels.at[i].k, i);
     clike_program(&e, out);
 }
+
+void emit_gpu(const plan *p, gpu_language language, str *out) { emit_gpu_named(p, language, "tn_", out); }

@@ -2,8 +2,10 @@
  * within proven bounds, or against a session where several steps are run.
  *
  * Labels: random
- * Compilers: cc -O2 (any x86-64), cc -O2 -march=native, clang where there is one, and cc with the sanitizers for what C leaves
- * undefined. TENON_FUZZ_SEEDS: one random graph of 200 by all of them, and one of 64 by the sanitizers (default 2 and 25). */
+ * Files for OpenCL are run by the device that there is (PoCL, a GPU); those for CUDA are compiled where there is nvcc, and run
+ * where there is a GPU, too. Compilers: cc -O2 (any x86-64), cc -O2 -march=native, clang where there is one, and cc with the
+ * sanitizers for what C leaves undefined. TENON_FUZZ_SEEDS: one random graph of 200 by all of them, and one of 64 by the
+ * sanitizers (default 2 and 25). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,6 +50,17 @@ static const tn_export_opts forms[] = {
     { .cpu = "scalar", .freestanding = 1, .weights = "data" },
 };
 
+static const tn_export_opts opencl_forms[] = { { .target = "opencl" },
+                                               { .target = "opencl", .weights = "data", .train = 1 },
+                                               { .target = "opencl", .header = "h", .train = 1 } };
+static const tn_export_opts cuda_forms[] = { { .target = "cuda", .header = "h" },
+                                             { .target = "cuda", .weights = "data", .train = 1, .header = "h" } };
+static const tn_export_opts *form_list = forms;
+static size_t n_forms = COUNT_OF(forms);
+static const char *form_target(const tn_export_opts *f) { return f->target ? f->target : "c"; }
+static bool for_cuda(const tn_export_opts *f) { return !strcmp(form_target(f), "cuda"); }
+static bool for_opencl(const tn_export_opts *f) { return !strcmp(form_target(f), "opencl"); }
+
 static int setup(void **state) {
     (void)state;
     const char *tmp = getenv("TMPDIR");
@@ -87,7 +100,7 @@ typedef struct subject {
     tn_export *x;
     const tn_export_opts *form;
     const char *text;
-    char name[64];  /* prefix of its functions, as its first words tell; its file is name.c */
+    char name[64];  /* prefix of its functions, as its first words tell; its file is name.c, or name.cu */
     bool *in_state; /* [n_states] in memory of the host */
     char *out;      /* what main wrote for it: the outputs of every step, then all states */
     size_t n_out;
@@ -127,14 +140,15 @@ trains:
     if (e.freestanding && tn_program_export(s->p, &e, &s->x) == TN_ERR_UNSUPPORTED) e.freestanding = 0; /* functions of f64 */
     tn_export_free(s->x);
     assert_int_equal(tn_program_export(s->p, &e, &s->x), TN_OK);
-    assert_int_equal(sscanf(tn_export_data(s->x, TN_EXPORT_CODE, NULL), "/* %63[a-zA-Z0-9_].c -", s->name), 1);
+    assert_int_equal(sscanf(tn_export_data(s->x, TN_EXPORT_CODE, NULL), "/* %63[a-zA-Z0-9_].c", s->name), 1);
     tn_export_free(s->x);
     snprintf(weights, sizeof weights, "%s.bin", s->name), snprintf(header, sizeof header, "%s.h", s->name);
     if (e.weights) e.weights = weights;
     if (e.header) e.header = header;
     assert_int_equal(tn_program_export(s->p, &e, &s->x), TN_OK);
     s->text = tn_export_data(s->x, TN_EXPORT_CODE, NULL);
-    save_part(s, TN_EXPORT_CODE, "c"), save_part(s, TN_EXPORT_HEADER, "h"), save_part(s, TN_EXPORT_WEIGHTS, "bin");
+    save_part(s, TN_EXPORT_CODE, for_cuda(form) ? "cu" : "c"), save_part(s, TN_EXPORT_HEADER, "h"),
+        save_part(s, TN_EXPORT_WEIGHTS, "bin");
     for (int i = 0; i < s->p->n_io; i++)
         if (s->p->io[i].is_output) s->n_out += (size_t)s->p->io[i].bytes;
 }
@@ -150,6 +164,34 @@ static void close_subject(subject *s) {
 static size_t state_bytes(const subject *s, int i) {
     val v = s->p->states[i].node;
     return (size_t)graph_elems(s->p->plan->g, v) * dtype_size((tn_dtype)graph_get(s->p->plan->g, v)->dtype);
+}
+
+static void write_init(const char *name, const char *up, FILE *f) {
+    fprintf(f,
+            "    if (%s_init(&c, arena, sizeof arena - 1, state, %s_STATE_BYTES, weights, %s_WEIGHTS_BYTES) != %s_SMALL_ARENA) "
+            "return 0;\n",
+            name, up, up, up);
+    fprintf(f, "    if (%s_init(&c, arena, sizeof arena, state, %s_STATE_BYTES, weights, %s_WEIGHTS_BYTES)) return 0;\n", name,
+            up, up);
+}
+
+/* Memory of the device, and a context in it; states come to memory of the host. */
+static void write_device(const subject *s, const char *up, FILE *f) {
+    fprintf(f, "    static unsigned char state[%s_STATE_BYTES + 1];\n    DEVICE_MEMORY(%s_DEVICE_BYTES);\n", up, up);
+    fprintf(f, "    if (!memory) return 0;\n");
+    (void)s;
+}
+static void write_device_init(const subject *s, const char *up, FILE *f) {
+    const char *name = s->name, *first = for_cuda(s->form) ? "" : "context, device, queue, ",
+               *behind = for_cuda(s->form) ? "stream, " : "";
+    fprintf(f,
+            "    if (%s_init(&c, %smemory, %s_DEVICE_BYTES - 1, %sweights, %s_WEIGHTS_BYTES) != %s_SMALL_MEMORY) return 0;\n",
+            name, first, up, behind, up, up);
+    fprintf(f,
+            "    if (%s_WEIGHTS_BYTES && %s_init(&c, %smemory, %s_DEVICE_BYTES, %sweights, 8) != %s_WRONG_WEIGHTS) return 0;\n",
+            up, name, first, up, behind, up);
+    fprintf(f, "    if (%s_init(&c, %smemory, %s_DEVICE_BYTES, %sweights, %s_WEIGHTS_BYTES)) return 0;\n", name, first, up,
+            behind, up);
 }
 
 /* A function that reads the inputs of each step, and writes outputs, and at the end states by the table. */
@@ -169,7 +211,11 @@ static void write_steps(const subject *s, int steps, FILE *f) {
         fprintf(f, "#define %s_INTERFACE\n#include \"%s.c\"\n", up, name);
     fprintf(f, "static size_t %s_steps(FILE *in, FILE *out) {\n    struct %s_ctx c;\n    size_t n = 0;\n    (void)in;\n", name,
             name);
-    fprintf(f, "    static unsigned char arena[%s_ARENA_BYTES], state[%s_STATE_BYTES + 1];\n", up, up);
+    bool gpu = for_cuda(s->form) || for_opencl(s->form);
+    if (gpu)
+        write_device(s, up, f);
+    else
+        fprintf(f, "    static unsigned char arena[%s_ARENA_BYTES], state[%s_STATE_BYTES + 1];\n", up, up);
     fprintf(f, "    static uint64_t weights[%s_WEIGHTS_BYTES / 8 + 1];\n", up);
     if (weights)
         fprintf(f,
@@ -179,33 +225,56 @@ static void write_steps(const subject *s, int steps, FILE *f) {
     for (int i = 0; i < p->n_io; i++)
         fprintf(f, "    static %s a%d[%lld];\n", types[p->io[i].dtype], i,
                 (long long)(p->io[i].bytes / (int64_t)dtype_size((tn_dtype)p->io[i].dtype)) + 1);
-    fprintf(f,
-            "    if (%s_init(&c, arena, sizeof arena - 1, state, %s_STATE_BYTES, weights, %s_WEIGHTS_BYTES) != %s_SMALL_ARENA) "
-            "return 0;\n",
-            name, up, up, up);
-    fprintf(f, "    if (%s_init(&c, arena, sizeof arena, state, %s_STATE_BYTES, weights, %s_WEIGHTS_BYTES)) return 0;\n", name,
-            up, up);
+    if (gpu)
+        write_device_init(s, up, f);
+    else
+        write_init(name, up, f);
     if (s->form->threads > 1) fprintf(f, "    c.parallel_for = backwards;\n");
     fprintf(f, "    for (int step = 0; step < %d; step++) {\n", steps);
     for (int i = 0; i < p->n_io; i++)
         if (!p->io[i].is_output) fprintf(f, "        n += fread(a%d, 1, %lld, in);\n", i, (long long)p->io[i].bytes);
-    fprintf(f, "        %s_run(&c", name);
+    fprintf(f, gpu ? "        if (%s_run(&c" : "        %s_run(&c", name);
     for (int i = 0; i < p->n_io; i++) fprintf(f, ", a%d", i);
-    fprintf(f, ");\n");
+    fprintf(f, gpu ? ")) return 0;\n" : ");\n");
     for (int i = 0; i < p->n_io; i++)
         if (p->io[i].is_output) fprintf(f, "        n += fwrite(a%d, 1, %lld, out);\n", i, (long long)p->io[i].bytes);
     fprintf(f, "    }\n    for (int i = 0; i < %s_state_count; i++)\n", name);
-    fprintf(f, "        n += fwrite(c.state + %s_state_table[i].offset, 1, %s_state_table[i].bytes, out);\n", name, name);
+    if (gpu)
+        fprintf(f,
+                "        if (%s_state_table[i].bytes) {\n"
+                "            if (FROM_DEVICE(state, c.state + %s_state_table[i].offset, %s_state_table[i].bytes)) return 0;\n"
+                "            n += fwrite(state, 1, %s_state_table[i].bytes, out);\n        }\n",
+                name, name, name, name);
+    else
+        fprintf(f, "        n += fwrite(c.state + %s_state_table[i].offset, 1, %s_state_table[i].bytes, out);\n", name, name);
     fprintf(f,
             "    for (int i = 0; i < %s_state_count; i++) fprintf(out, \"%%s %%s\", %s_state_table[i].name, "
             "%s_state_table[i].dtype);\n",
             name, name, name);
+    if (gpu)
+        fprintf(f, for_cuda(s->form) ? "    cudaFree(memory);\n" : "    %s_free(&c);\n    clReleaseMemObject(memory);\n", name);
     fprintf(f, "    return %s_state_table[%s_state_count].name ? 0 : n + 1;\n}\n", name, name);
 }
 
+static const char opencl_host[] =
+    "#define CL_TARGET_OPENCL_VERSION 120\n#include <CL/cl.h>\nstatic cl_context context;\nstatic cl_device_id device;\n"
+    "static cl_command_queue queue;\n"
+    "#define DEVICE_MEMORY(n) cl_mem memory = clCreateBuffer(context, CL_MEM_READ_WRITE, n, NULL, NULL)\n"
+    "#define FROM_DEVICE(to, from, n) clEnqueueReadBuffer(queue, memory, CL_TRUE, from, n, to, 0, NULL, NULL)\n"
+    "static int open_device(void) {\n    cl_platform_id p;\n"
+    "    if (clGetPlatformIDs(1, &p, NULL) || clGetDeviceIDs(p, CL_DEVICE_TYPE_ALL, 1, &device, NULL)) return 1;\n"
+    "    context = clCreateContext(NULL, 1, &device, NULL, NULL, NULL);\n"
+    "    queue = clCreateCommandQueue(context, device, 0, NULL);\n    return !queue;\n}\n";
+static const char cuda_host[] = "#include <cuda_runtime_api.h>\nstatic cudaStream_t stream;\n"
+                                "#define DEVICE_MEMORY(n) void *memory = NULL; if (cudaMalloc(&memory, n)) return 0\n"
+                                "#define FROM_DEVICE(to, from, n) cudaMemcpy(to, from, n, cudaMemcpyDeviceToHost)\n"
+                                "static int open_device(void) { return cudaStreamCreate(&stream) != cudaSuccess; }\n";
+
 /* The steps of all subjects, one subject after the other. */
 static void write_main(const subject *s, int n, int steps) {
-    FILE *f = open_file("main.c", "w");
+    bool cuda = for_cuda(s->form), gpu = cuda || for_opencl(s->form);
+    FILE *f = open_file(cuda ? "main.cu" : "main.c", "w");
+    if (gpu) fputs(cuda ? cuda_host : opencl_host, f);
     fprintf(f,
             "#include <stdint.h>\n#include <stdio.h>\n"
             "static void backwards(void *ud, int n, void (*piece)(void *arg, int i), void *arg) {\n    (void)ud;\n"
@@ -213,6 +282,7 @@ static void write_main(const subject *s, int n, int steps) {
     for (int i = 0; i < n; i++) write_steps(&s[i], steps, f);
     fprintf(f, "int main(void) {\n    FILE *in = fopen(\"in\", \"rb\"), *out = fopen(\"out\", \"wb\");\n    if (!in || !out) "
                "return 1;\n");
+    if (gpu) fprintf(f, "    if (open_device()) return 77;\n");
     for (int i = 0; i < n; i++) fprintf(f, "    if (!%s_steps(in, out)) return 2;\n", s[i].name);
     fprintf(f, "    return fclose(out) != 0;\n}\n");
     assert_int_equal(fclose(f), 0);
@@ -220,9 +290,10 @@ static void write_main(const subject *s, int n, int steps) {
 
 /* Compiles, runs, reads the out of each and checks the names of the states. */
 static void run_main(arena *a, subject *s, int n, const char *compiler, int steps) {
-    char *command = arena_printf(a, "%s -o prog main.c", compiler);
-    for (int i = 0; i < n; i++) command = arena_printf(a, "%s %s.c", command, s[i].name);
-    shell(arena_printf(a, "%s -lm && ./prog", command));
+    const char *end = for_cuda(s->form) ? "cu" : "c";
+    char *command = arena_printf(a, "%s -o prog main.%s", compiler, end);
+    for (int i = 0; i < n; i++) command = arena_printf(a, "%s %s.%s", command, s[i].name, end);
+    shell(arena_printf(a, "%s %s && ./prog", command, for_opencl(s->form) ? "-lOpenCL -lm" : "-lm"));
     FILE *f = open_file("out", "rb");
     for (int k = 0; k < n; k++) {
         size_t room = s[k].n_out * (size_t)steps;
@@ -288,7 +359,7 @@ static void check_steps(arena *a, const graph *const *g, int n, uint64_t seed, i
     double ***bound = ARENA_ARRAY(a, double **, n);
     FILE *f = open_file("in", "wb");
     for (int i = 0; i < n; i++) {
-        open_form(&s[i], g[i], (fusion + i) % 4, &forms[(seed + (uint64_t)i) % COUNT_OF(forms)]);
+        open_form(&s[i], g[i], (fusion + i) % 4, &form_list[(seed + (uint64_t)i) % n_forms]);
         sample in = sample_make(g[i], a, seed + (uint64_t)i);
         want[i] = eval_graph(g[i], a, in.values);
         bound[i] = exact ? NULL : bound_graph(g[i], a, want[i]);
@@ -358,6 +429,40 @@ ARENA_TEST(test_random_graphs_are_defined_c) {
     for (uint64_t i = 0; i < n; i++) g[i] = named_graph(a, first + i, i % 2 ? &whole : NULL);
     check_steps(a, g, (int)n, first, 0, false, &sanitizers, 1);
     print_message("count: %llu random graphs as C under the sanitizers\n", (unsigned long long)n);
+}
+
+/* ---- for GPUs ---- */
+
+static bool works(const char *command) {
+    char text[1024];
+    snprintf(text, sizeof text, "cd '%s' && (%s) >log 2>&1", dir, command);
+    return system(text) == 0;
+}
+
+static const char *const opencl_compilers[] = { "cc -std=c99 -O1" STRICT, "clang -std=c99 -O1" STRICT };
+
+/* What a program can be built with that finds an OpenCL device. */
+static bool has_opencl(void) {
+    FILE *f = open_file("probe.c", "w");
+    fprintf(f, "#include <stddef.h>\n%sint main(void) { return open_device(); }\n", opencl_host);
+    fclose(f);
+    return works("cc -o probe probe.c -lOpenCL && ./probe");
+}
+
+/* A file for OpenCL, in each of its forms: random graphs, then one that learns. */
+ARENA_TEST(test_opencl) {
+    if (!has_opencl()) {
+        print_message("skipped: no OpenCL device, or no headers of OpenCL\n");
+        return;
+    }
+    uint64_t first, n = (fuzz_seeds(400, &first) + 99) / 100;
+    if (n < COUNT_OF(opencl_forms)) n = COUNT_OF(opencl_forms);
+    form_list = opencl_forms, n_forms = COUNT_OF(opencl_forms);
+    const graph **g = ARENA_ARRAY(a, const graph *, (int)n);
+    for (uint64_t i = 0; i < n; i++) g[i] = named_graph(a, first + i, NULL);
+    check_steps(a, g, (int)n, first, (int)(first % 4), false, opencl_compilers, has_clang() ? 2 : 1);
+    form_list = forms, n_forms = COUNT_OF(forms);
+    print_message("count: %llu random graphs as OpenCL with a host\n", (unsigned long long)n);
 }
 
 /* Every dtype, and what integers do at their ends: states keep the operands from being folded. */
@@ -711,6 +816,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_example_of_the_head),
         cmocka_unit_test(test_text_is_repeatable),
         cmocka_unit_test(test_random_graphs),
+        cmocka_unit_test(test_opencl),
         cmocka_unit_test(test_random_graphs_are_defined_c),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);

@@ -38,8 +38,9 @@ typedef struct clike_language {
     const char *apart;   /* function: an f32 as it is, in a register that others need not lie beside; NULL: there is none */
     const char *shuffle; /* printf, value: that of the thread of 32 whose number differs by bit h; NULL: there is none */
     const char *least32; /* printf, value: the smallest i32 of each 32 threads; NULL: by shuffles */
-    const char *fetch;   /* printf, kernel, argument: the byte that follows comes into the second cache; NULL: nothing does */
-    bool offsets;        /* a buffer comes as a base and its distance in bytes */
+    const char *fetch; /* printf, prefix of kernels, kernel, argument: the byte that follows comes into the second cache; NULL:
+                          nothing does */
+    bool offsets;      /* a buffer comes as a base and its distance in bytes */
     const char *shared_space, *long2; /* in the type of a pointer to a thread block's memory; two i64 */
     const char *aligned;              /* printf, bytes: of an array, at a multiple of that */
 } clike_language;
@@ -68,9 +69,10 @@ typedef struct clike {
     bool reduces[TN_N_DTYPES]; /* of this kernel: its threads combine values of these types */
     bool asyncs;               /* of this kernel: something is copied by copy_async */
     bool reduces_index;
-    reg vector; /* of the last product in lanes, */
-    bool back;  /* which went over them from the last to the first */
-    int id;     /* in the name of the kernel */
+    reg vector;         /* of the last product in lanes, */
+    bool back;          /* which went over them from the last to the first */
+    const char *prefix; /* that names of kernels begin with */
+    int id;             /* in the name of the kernel */
     int indent;
     int lane; /* that the statement is for, plus 1; 0: for all of them, in a loop */
 } clike;

@@ -188,7 +188,7 @@ const clike_language clike_cuda = {
     .own = { { "TO_BF16", "return (int32_t)pack_bf16(x, 0.0f);" },
              { "TO_HALF", "uint16_t r; asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(r) : \"f\"(x)); return r;" },
              { "FROM_HALF", "float r; asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(r) : \"h\"((uint16_t)x)); return r;" } },
-    .fetch = "asm volatile(\"{ .reg .u64 a; ld.param.u64 a, [tn_kernel_%d_param_%d]; add.s64 a, a, %%0; \"\n"
+    .fetch = "asm volatile(\"{ .reg .u64 a; ld.param.u64 a, [%skernel_%d_param_%d]; add.s64 a, a, %%0; \"\n"
              "\"prefetch.global.L2 [a]; }\" :: \"l\"",
     .shuffle = "__shfl_xor_sync(0xffffffffu, %s, h)",
     .least32 = "least32(%s)",

@@ -766,7 +766,7 @@ static void fetch_line(clike *e, const kins *in) {
     str_add(e->out, "if (");
     clike_affine(e, in->idx, 0);
     str_addf(e->out, " < %lld%s) ", (long long)kb->elems, e->index_end);
-    str_addf(e->out, e->l->fetch, e->id, argument);
+    str_addf(e->out, e->l->fetch, e->prefix, e->id, argument);
     str_add(e->out, "((int64_t)(");
     clike_affine(e, in->idx, 0);
     str_addf(e->out, ") * %d));\n", (int)dtype_size((tn_dtype)kb->dtype));
