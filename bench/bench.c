@@ -78,10 +78,11 @@ static int run(cli *c) {
     if (!strcmp(what, "ir")) return bench_ir(c);
     if (!strcmp(what, "machine")) return machine(c);
     if (!strcmp(what, "model")) return bench_model(c);
+    if (!strcmp(what, "bytes")) return bench_bytes(c);
     cli_usage(c,
               "there is no benchmark %s (modes, ladder, gemm, conv, rows, train, compile, contention, memory, exp, ulp, sum, "
               "control, "
-              "dynamic, rnn, sort, serve, ir, machine, model, models)",
+              "dynamic, rnn, sort, serve, ir, machine, model, models, bytes)",
               what);
 }
 
@@ -134,14 +135,14 @@ const cli_command command_bench = {
     "bench",
     "WHAT [WORK]",
     "measure: modes, ladder, gemm, conv, rows, train, compile, contention, memory, exp, ulp, sum, control, dynamic, rnn, "
-    "sort, serve, ir, machine, model, models",
+    "sort, serve, ir, machine, model, models, bytes",
     "modes     random networks of Linear and ReLU layers ending in softmax, run in every mode:\n"
     "          naive (each op compiled again every time), immediate (each op by itself), graph (queued at once),\n"
     "          compiled and loop (many steps in one call) at the fusion levels of --fusion; and the same with the kernel "
     "cache\n"
     "          off: then all kernels are compiled again in each run, or in each call of 100 steps of loop mode (fewer where "
     "they\n"
-    "          take more than 2 s), inside the timer. With --device cuda or opencl each runs there and on the CPU; rows\n"
+    "          take more than 2 s). With --device cuda or opencl each runs there and on the CPU; rows\n"
     "          `crossover` have the size from which the device stays faster.\n"
     "ladder    WORK = matmul, relu, softmax or fused: from the naive loop to generated code, GFLOP/s a rung. With --device\n"
     "          from the naive kernel, and of sum, transpose and histogram, too.\n"
@@ -174,6 +175,7 @@ const cli_command command_bench = {
     "serve     requests of many threads, one by one and gathered into batches.\n"
     "ir        random graphs built, printed, parsed back, checked and walked: values a second.\n"
     "model     the cost model against measured kernels of models and of --samples random graphs (default 200).\n"
+    "bytes     the model's bytes from memory against simulated caches, over kernels of --samples random graphs.\n"
     "machine   the ceilings: multiply-add rate and copy bandwidth, measured now.\n\n"
     "The variants take turns (A B C A B C ...), and so do the ceilings; each is warmed up first. Times are medians of samples\n"
     "of at least 2 ms, with the 10th and 90th percentile and the best beside them. Every output is compared element by "
@@ -183,7 +185,6 @@ const cli_command command_bench = {
     "compile inside. docs/bench.md says what the columns are.\n\n"
     "examples:\n"
     "  tenon bench modes --depths 64 --sizes 16,64,256\n"
-    "  tenon bench modes --fusion 0-3 --cache on --modes compiled,loop\n"
     "  tenon bench ladder matmul --sizes 256,1024 --svg ladder.svg\n"
     "  tenon bench gemm --threads 1 --rivals --csv gemm.csv\n"
     "  tenon bench rows --cases softmax,copy --json > rows.json\n",

@@ -105,6 +105,8 @@ int bench_sort(cli *c);
 int bench_serve(cli *c);
 int bench_ir(cli *c);
 int bench_model(cli *c);
+tn_graph *model_random_graph(cli *c, double scale, uint64_t seed); /* of a few kernels */
+int bench_bytes(cli *c);
 int bench_models(cli *c);
 
 #endif

@@ -181,7 +181,7 @@ static tn_tensor on_rows(tn_graph *g, double scale, uint64_t *seed) {
     }
 }
 
-static tn_graph *random_graph(cli *c, double scale, uint64_t seed) {
+tn_graph *model_random_graph(cli *c, double scale, uint64_t seed) {
     tn_graph *g = tn_graph_new(cli_ctx(c), "random");
     random_next(&seed);
     int kind = pick(&seed, 7);
@@ -362,7 +362,7 @@ static void measure_random(model_run *r, int64_t samples) {
         char name[48];
         uint64_t seed = r->seed * 1000 + (uint64_t)i;
         snprintf(name, sizeof name, "random %llu", (unsigned long long)seed);
-        measure(r, name, random_graph(r->c, r->scale, seed), true, (int)most);
+        measure(r, name, model_random_graph(r->c, r->scale, seed), true, (int)most);
     }
 }
 

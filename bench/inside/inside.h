@@ -25,4 +25,15 @@ tn_status inside_kernels_run(inside_kernels *k, int64_t times);
 tn_status inside_kernels_write(inside_kernels *k, int buffer, const void *data, size_t bytes);
 tn_status inside_kernels_read(inside_kernels *k, int buffer, void *data, size_t bytes);
 
+/* replay.c: bytes of kernel i of a program for the CPU that was compiled for one thread: loads and stores, then what comes into
+ * each cache, by the cost model and as counted in a simulation of caches of the machine's sizes. l3_bytes: another size of the
+ * last one, for kernels that need no time; 0: the machine's. TN_ERR_UNSUPPORTED where values decide what it touches. */
+typedef struct inside_bytes {
+    const char *name;                    /* lives as long as the program */
+    int repeats;                         /* 1 = it has the code of a kernel before it */
+    double predicted[4], counted[4];     /* L1: loads and stores; into L1, into L2, into L3: the last is what memory gives */
+    double cold_predicted, cold_counted; /* that memory gives where caches have nothing of the kernel's yet */
+} inside_bytes;
+tn_status inside_replay(const tn_program *p, int i, int64_t l3_bytes, inside_bytes *out);
+
 #endif

@@ -607,6 +607,54 @@ void eval_kernel_at(const kernel *k, const int64_t *dims, unsigned char *const *
     eval_kernel(kernel_at(k, dims, a), base, a);
 }
 
+/* Lanes that lie side by side are touched together. */
+static void touch_lanes(const machine *m, int r, const kins *in, eval_touch_fn f, void *ud) {
+    int64_t size = (int64_t)dtype_size((tn_dtype)m->k->bufs.at[in->buf].dtype), at = place_at(m, in);
+    eval_touch x = { in->buf, 0, 0, in->op == K_STORE, in->op == K_STORE && in->mode == STORE_NONTEMPORAL };
+    int parts = in->packed ? in->packed : 1;
+    for (int l = 0; l < in->lanes; l++) {
+        if (!masks_hold(m, in, l)) continue;
+        for (int p = 0; p < parts; p++) {
+            int64_t e = size * checked(m, r, in, at + l * in->lane_stride + p * in->packed_stride);
+            if (x.bytes && e == x.at + x.bytes) {
+                x.bytes += size;
+                continue;
+            }
+            if (x.bytes && e >= x.at && e < x.at + x.bytes) continue; /* all lanes read one element */
+            if (x.bytes) f(&x, ud);
+            x.at = e, x.bytes = size;
+        }
+    }
+    if (x.bytes) f(&x, ud);
+}
+
+static void touch_line(const machine *m, const kins *in, eval_touch_fn f, void *ud) {
+    const kbuf *b = &m->k->bufs.at[in->buf];
+    int64_t at = affine_at(m, in->idx);
+    if (at >= 0 && at < b->elems)
+        f(&(eval_touch){ in->buf, at * (int64_t)dtype_size((tn_dtype)b->dtype), 1, false, false }, ud);
+}
+
+void eval_kernel_touches(const kernel *k, eval_touch_fn f, void *ud, arena *a) {
+    if (k->params || k->block_threads)
+        guard_fail(a->gd, TN_ERR_UNSUPPORTED, "kernel %s: what it touches is known of kernels for the CPU with sizes", k->name);
+    for (int i = 1; i < k->ins.n; i++)
+        if (k->ins.at[i].op == K_SCATTER || (k->ins.at[i].op == K_LOAD && k->ins.at[i].dyn) ||
+            (k->ins.at[i].op == K_LOOP && k->ins.at[i].a))
+            guard_fail(a->gd, TN_ERR_UNSUPPORTED, "kernel %s: values decide what it touches", k->name);
+    machine m = { .k = k, .a = a, .var = ARENA_ARRAY(a, int64_t, k->vars.n + 1), .end = ARENA_ARRAY(a, int, k->ins.n) };
+    match_loops(&m);
+    for (m.at = 1; m.at < k->ins.n; m.at++) {
+        const kins *in = &k->ins.at[m.at];
+        if (in->op == K_LOOP || in->op == K_END)
+            run_iterations(&m, in);
+        else if (in->op == K_LOAD || in->op == K_STORE)
+            touch_lanes(&m, m.at, in, f, ud);
+        else if (in->op == K_PREFETCH)
+            touch_line(&m, in, f, ud);
+    }
+}
+
 eval_memory *eval_memory_make(const plan *p, arena *a) {
     eval_memory *m = ARENA_NEW(a, eval_memory);
     m->temp = poisoned(a, p->temp_bytes);
