@@ -59,7 +59,8 @@ static int export_model(cli *c) {
 
 static const cli_option export_options[] = {
     { "output", 'o', "FILE", "the text; the header is FILE.h beside it" },
-    { "target", 0, "WHAT", "c (default), object (machine code for x86-64, ELF), cuda or opencl: kernels and their host part" },
+    { "target", 0, "WHAT",
+      "c (default), object (machine code for x86-64, ELF), wasm (C for a page), cuda or opencl (kernels and their host part)" },
     { "name", 'n', "NAME", "that all names begin with (default: the graph's)" },
     { "weights", 'w', "FILE", "constant data go there, which the host reads or the assembler links; default: into the C text" },
     { "train", 0, NULL, "a training step: with a loop over steps, and functions that save and load the states" },

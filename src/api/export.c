@@ -22,10 +22,13 @@ static void check_state(const tn_program *p, guard *gd) {
 }
 
 static const drive_processor *find_processor(const tn_export *x, const export_form *f) {
-    const char *name = x->o->cpu, *known = f->gpu ? "sm_80, sm_90" : "native, avx512, avx2, sse2, neon, scalar";
+    const char *name = f->wasm && !x->o->cpu ? "neon" : x->o->cpu; /* vectors of 16 bytes, as WebAssembly has them */
+    const char *known = f->gpu ? "sm_80, sm_90" : "native, avx512, avx2, sse2, neon, scalar";
     const drive_processor *cpu = f->gpu ? drive_find_gpu(name) : drive_find_processor(name);
     if (f->gpu && f->language == GPU_OPENCL && name)
         guard_fail(x->arena.gd, TN_ERR_INVAL, "tn_export_opts.cpu: a file for OpenCL is for any device, not for %s", name);
+    if (f->wasm && cpu && strcmp(cpu->name, "neon") != 0 && strcmp(cpu->name, "scalar") != 0)
+        guard_fail(x->arena.gd, TN_ERR_INVAL, "tn_export_opts.cpu: for WebAssembly neon (its vectors) or scalar, not %s", name);
     if (!cpu) guard_fail(x->arena.gd, TN_ERR_INVAL, "tn_export_opts.cpu: there is no %s (%s)", name, known);
     return cpu;
 }
@@ -35,13 +38,16 @@ static void set_target(tn_export *x, export_form *f) {
     const char *what = o->target ? o->target : "c";
     if (!strcmp(what, "object"))
         f->isa = "";
+    else if (!strcmp(what, "wasm"))
+        f->wasm = f->freestanding = true;
     else if (!strcmp(what, "cuda") || !strcmp(what, "opencl"))
         f->gpu = true, f->language = !strcmp(what, "cuda") ? GPU_CUDA : GPU_OPENCL;
     else if (strcmp(what, "c") != 0)
-        guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.target: there is no %s (c, object, cuda, opencl)", what);
+        guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.target: there is no %s (c, object, cuda, opencl, wasm)", what);
     if (f->isa && o->weights)
         guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.weights: an object has its data inside, so that there is no file %s",
                    o->weights);
+    if (f->wasm && o->threads > 1) guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.threads: a page has one");
     if (f->gpu && o->freestanding)
         guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.freestanding: the host's part of a file for %s calls a library", what);
     if (f->gpu && o->threads > 1)
@@ -65,7 +71,9 @@ static void export_guarded(void *arg) {
     if (o->threads < 0 || o->threads > 1024)
         guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.threads: %d; 0 or 1 (none) to 1024 are possible", o->threads);
     if (o->train && x->p->plan) check_state(x->p, &x->gd);
-    f.flags = cpu->flags;
+    f.flags = !f.wasm                        ? cpu->flags
+              : !strcmp(cpu->name, "scalar") ? "--target=wasm32 -O2 -ffreestanding -nostdlib -Wl,--no-entry"
+                                             : "--target=wasm32 -O2 -msimd128 -ffreestanding -nostdlib -Wl,--no-entry";
     drive_export(x->p, &f, cpu, o->threads > 1 ? o->threads : 1, &x->arena, &x->files);
 }
 

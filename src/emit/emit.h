@@ -24,6 +24,7 @@ typedef struct export_form {
     bool loop;           /* and a function that runs several steps, and those that save and load the states */
     bool freestanding;   /* without the C library and libm */
     const char *isa;     /* machine code for it, in an object of ELF, instead of C; NULL: C */
+    bool wasm;           /* C, and functions that a page calls */
     bool gpu;            /* the plan is for GPUs: kernels in `language`, and the C of a host that launches them */
     gpu_language language;
 } export_form;

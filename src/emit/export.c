@@ -668,7 +668,7 @@ void emit_export(const plan *p, const export_form *f, export_files *out) {
     }
     say(&x, &out->header, "/* @.h - the interface of @.c, which says how to use it. */\n");
     print_interface(&x, &out->header);
-    print_head(&x, &out->code);
+    (form.wasm ? export_wasm_head : print_head)(&x, &out->code);
     print_interface(&x, &out->code);
     say(&x, &out->code,
         "#ifndef ^_INTERFACE\n#ifdef __FAST_MATH__\n#error \"-ffast-math changes the results of this file\"\n#endif\n"
@@ -679,6 +679,7 @@ void emit_export(const plan *p, const export_form *f, export_files *out) {
     print_init(&x, &out->code);
     print_run(&x, &out->code);
     if (form.loop) print_loop(&x, &out->code);
+    if (form.wasm) export_wasm(&x, &out->code);
     str_add(&out->code, "#endif\n");
     out->weights = form.weights ? x.data : NULL, out->n_weights = form.weights ? (size_t)x.data_bytes : 0;
 }

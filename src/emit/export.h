@@ -50,6 +50,8 @@ uint64_t export_layout(const exporter *x);
 static inline int64_t io_elems(const exporter *x, int i) { return x->p->bufs.at[x->p->io.at[i].buf].elems; }
 
 void export_gpu(exporter *x, export_files *out); /* export_gpu.c */
+void export_wasm_head(exporter *x, str *out);    /* export_wasm.c: instead of the comment at the head of the C form .. */
+void export_wasm(exporter *x, str *out);         /* .. and what comes behind its functions */
 
 /* export_data.c. Fills in all that is known of memory. */
 void export_place_data(exporter *x);

@@ -85,7 +85,7 @@ if [ "$(uname -m)" = x86_64 ]; then
     refused 1 'pow of libm' @digits-train:2 -o x.o --target object --train
     refused 1 'no machine code for neon' @cnn:1 -o x.o --target object --cpu neon
     refused 1 'data inside' @cnn:1 -o x.o --target object --weights x.bin
-    refused 1 'there is no wasm' @cnn:1 -o x.o --target wasm
+    refused 1 'there is no elf' @cnn:1 -o x.o --target elf
 fi
 
 # The example learns.

@@ -58,33 +58,38 @@ if both arm-linux-gnueabihf-gcc qemu-arm; then
     check arm-linux-gnueabihf-gcc qemu-arm "-mfpu=neon" @cnn:1 cnn --cpu=neon
     check arm-linux-gnueabihf-gcc qemu-arm "-DTRAIN" @digits-train:2 train --cpu=scalar --train --freestanding
 fi
+# A Cortex-M4 without an operating system: what its program takes besides the weights, and what it says.
+if command -v arm-none-eabi-gcc >/dev/null && command -v qemu-arm >/dev/null; then
+    cp -r "$SOURCE_DIR/examples/export" bare
+    make -s -C bare bare BARE=-DSIMULATED TENON="$tenon" >sizes 2>err || fail "make bare: $(cat err)"
+    weights=$(stat -c %s bare/bare_net.bin)
+    read -r text data bss _ < <(tail -1 sizes)
+    taken=$((text + data + bss - weights))
+    echo "Cortex-M4: code and constants $((text + data - weights)) bytes, arena and arrays $bss, weights $weights"
+    [ $taken -gt 1000 ] && [ $taken -le 65536 ] || fail "the program of the Cortex-M4 takes $taken bytes besides the weights"
+    qemu-arm bare/bare 2>got # semihosting
+    awk '{ printf "%d\n", 10000 * $1 + 0.5 }' want.cnn >want.bare
+    paste want.bare got | awk '{ d = $1 - $2; if (d > 1 || d < -1) bad = 1 } END { exit bad || NR != 10 }' || fail "the Cortex-M4 says $(paste want.bare got | tr '\n' ' ')"
+    runs=$((runs + 1))
+fi
 if command -v clang >/dev/null && command -v wasm-ld >/dev/null && command -v node >/dev/null; then
-    "$tenon" export @cnn:1 -o net.c --name net --quiet --cpu=neon --freestanding
-    cat >page.c <<'C'
-#include "net.h"
-static unsigned char arena[NET_ARENA_BYTES];
-static float x[64], y[10];
-float *input(void) { return x; }
-float *output(void) { return y; }
-int run(void) {
-    struct net_ctx ctx;
-    int wrong = net_init(&ctx, arena, sizeof arena, 0, 0, 0, 0);
-    if (!wrong) net_run(&ctx, x, y);
-    return wrong;
-}
-C
     cat >page.js <<'JS'
-WebAssembly.instantiate(require('fs').readFileSync('net.wasm')).then(({ instance: { exports: e } }) => {
-    new Float32Array(e.memory.buffer, e.input(), 64).fill(0.25);
-    if (e.run()) process.exit(1);
-    for (const v of new Float32Array(e.memory.buffer, e.output(), 10)) console.log(v.toFixed(4));
+WebAssembly.instantiate(require('fs').readFileSync('net.wasm')).then(({ instance: { exports: net } }) => {
+    if (net.init()) process.exit(1);
+    new Float32Array(net.memory.buffer, net.in_x(), 64).fill(0.25);
+    net.run();
+    for (const v of new Float32Array(net.memory.buffer, net.out_p(), 10)) console.log(v.toFixed(4));
 });
 JS
-    clang --target=wasm32 -std=c99 -ffreestanding -O1 -msimd128 -nostdlib -Wall -Wextra -Werror -Wl,--no-entry \
-        -Wl,--export=input,--export=output,--export=run page.c net.c -o net.wasm || fail "clang --target=wasm32"
-    node page.js >got || fail "node: exit code $?"
-    cmp -s want.cnn got || fail "wasm: $(paste want.cnn got | head -3)"
-    runs=$((runs + 1))
+    for cpu in neon scalar; do
+        "$tenon" export @cnn:1 -o net.c --name net --quiet --target=wasm --cpu=$cpu
+        flags=$(sed -n 's/^ \* *clang \(.*\) net.c -o net.wasm$/\1/p' net.c)
+        # shellcheck disable=SC2086
+        clang $flags -std=c99 -Wall -Wextra -Werror net.c -o net.wasm || fail "clang $flags"
+        node page.js >got || fail "node: exit code $?"
+        cmp -s want.cnn got || fail "wasm: $(paste want.cnn got | head -3)"
+        runs=$((runs + 1))
+    done
 fi
 [ $runs = 0 ] && [ $failures = 0 ] && { echo "skipped: no cross compiler with qemu-aarch64 or qemu-arm, no node with clang and wasm-ld"; exit 77; }
 echo "count: $runs exported programs on other processors"
