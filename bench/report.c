@@ -1,5 +1,6 @@
 /* report.c - rows of a benchmark as JSON, as a table and as CSV. */
 #include "bench.h"
+#include "cli/page.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -310,28 +311,6 @@ static void print_table(const cli *c, const bench_row *rows, int n) {
 
 /* ---- the rows as a page for a browser: the table first in the file, the plot first on the page ---- */
 
-static void print_escaped(FILE *f, const char *text) {
-    for (; *text; text++) {
-        if (*text == '<' || *text == '&')
-            fputs(*text == '<' ? "&lt;" : "&amp;", f);
-        else
-            fputc(*text, f);
-    }
-}
-
-static const char page_head[] =
-    "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n"
-    "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<style>\n"
-    ":root { --bg: #fff; --text: #16202c; --soft: #566272; --line: #d4d9e0; }\n"
-    "@media (prefers-color-scheme: dark) { :root { --bg: #12161c; --text: #e8edf3; --soft: #a7b3c0; --line: #3a4450; } }\n"
-    "body { margin: 0 auto; max-width: 1240px; padding: 16px; display: flex; flex-direction: column; background: var(--bg);\n"
-    "  color: var(--text); font: 15px/1.5 system-ui, \"DejaVu Sans\", sans-serif; }\n"
-    "header { order: -2; } section.plot { order: -1; } p { color: var(--soft); max-width: 78ch; } .wide { overflow: auto; }\n"
-    ".plot svg { max-width: 100%; min-width: 680px; height: auto; }\n"
-    "table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }\n"
-    "th, td { padding: 3px 8px; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }\n"
-    "th { color: var(--soft); } .t { text-align: left; }\n</style>\n";
-
 static void page_table(FILE *f, const bench_row *rows, int n) {
     bool has[COUNT_OF(columns)] = { false };
     fputs("<section><h2>All rows</h2><p>Each row is one measured case; its median is over samples of at least 2 ms, taken in "
@@ -347,7 +326,7 @@ static void page_table(FILE *f, const bench_row *rows, int n) {
             const column *k = &columns[i];
             if (!has[i]) continue;
             fprintf(f, "<td class=\"%c\">", k->kind);
-            if (present(&rows[r], k) && k->kind == 't') print_escaped(f, text_of(&rows[r], k));
+            if (present(&rows[r], k) && k->kind == 't') page_text(f, text_of(&rows[r], k));
             if (present(&rows[r], k) && k->kind == 'i') fprintf(f, "%lld", (long long)int_of(&rows[r], k));
             if (present(&rows[r], k) && k->kind == 'n') fprintf(f, "%.4g", number_of(&rows[r], k));
             fputs("</td>", f);
@@ -356,28 +335,29 @@ static void page_table(FILE *f, const bench_row *rows, int n) {
     fputs("</tr></table></div></section>\n", f);
 }
 
-static void page_begin(cli *c, const char *path, const char *command, const char *note, const ceiling *m, const bench_row *rows,
-                       int n) {
-    FILE *f = cli_create(c, path);
-    fprintf(f, "%s<title>tenon %s</title>\n<header><h1>tenon %s</h1><p>", page_head, command, command);
+static void page_rows(cli *c, const char *path, const char *command, const char *note, const ceiling *m, const bench_row *rows,
+                      int n) {
+    char *title = cli_format("tenon %s", command);
+    FILE *f = page_begin(c, path, title);
+    free(title);
+    fputs("<p>", f);
     ceiling_print(f, m);
     fputs("</p><p>", f);
-    if (note) print_escaped(f, note);
+    if (note) page_text(f, note);
     fputs("</p></header>\n", f);
     page_table(f, rows, n);
     cli_close(c, f, path);
     cli_note(c, "page written to %s: open it in a browser", path);
 }
 
-static void page_plot(cli *c, const char *path, const plot *p) {
+static void add_plot(cli *c, const char *path, const plot *p) {
     FILE *f = fopen(path, "a");
     if (!f) cli_fail(c, "cannot write %s", path);
-    fputs("<section class=\"plot\"><h2>The picture</h2><p>Each line is a variant, and both axes are logarithmic, so that equal "
-          "distances are equal factors. Lower is faster where the axis is a time, higher where it is a rate.</p>"
-          "<div class=\"wide\" tabindex=\"0\">\n",
-          f);
-    plot_draw(f, p);
-    fputs("</div></section>\n", f);
+    page_plot(
+        f,
+        "Each line is a variant, and both axes are logarithmic, so that equal distances are equal factors. Lower is faster "
+        "where the axis is a time, higher where it is a rate.",
+        p);
     cli_close(c, f, path);
 }
 
@@ -402,7 +382,7 @@ void rows_report(cli *c, const char *command, const char *note, const ceiling *m
     const char *csv = cli_text(c, "csv", NULL);
     if (csv) rows_csv(c, csv, rows, n);
     const char *html = cli_text(c, "html", NULL);
-    if (html) page_begin(c, html, command, note, m, rows, n);
+    if (html) page_rows(c, html, command, note, m, rows, n);
 }
 
 enum { MAX_LINES = 32 };
@@ -474,7 +454,7 @@ void rows_plot(cli *c, const chart *k, const bench_row *rows, int n) {
         p.panel[p.n_panels++] = (plot_panel){ k->panel[i].y_label, panels[i].line, panels[i].n };
     }
     if (svg) plot_svg(c, svg, &p);
-    if (html) page_plot(c, html, &p);
+    if (html) add_plot(c, html, &p);
     for (int i = 0; i < PLOT_PANELS; i++) {
         for (int l = 0; l < panels[i].n; l++) free((char *)panels[i].line[l].label);
         free(panels[i].x);

@@ -5,6 +5,7 @@
  * loader goes on. So a checkpoint is the states, and a training that was killed goes on from it with the same bits. */
 #include "lm.h"
 #include "measure.h"
+#include "page.h"
 #include "plot.h"
 #include "tenon/tenon_data.h"
 
@@ -383,9 +384,33 @@ static double train_all(trainer *t, double *seconds) {
 
 /* ---- reports --------------------------------------------------------------------------------------------------------- */
 
+/* The curves, and the figures that they are drawn from. */
+static void write_page(const trainer *t, const char *path, const plot *p) {
+    char *title = cli_format("tenon train-lm: %s", t->folder);
+    FILE *f = page_begin(t->c, path, title);
+    free(title);
+    fprintf(f, "<p>Layers: %lld, width: %lld, heads: %lld, tokens: %lld. A step sees %lld rows of %lld tokens.</p></header>\n",
+            (long long)t->k.model.layers, (long long)t->k.model.width, (long long)t->k.model.heads, (long long)t->k.model.vocab,
+            (long long)t->k.batch, (long long)t->k.block);
+    page_plot(
+        f,
+        "The loss is the mean of -log(probability) that the model gave the token which came next; both axes are logarithmic. "
+        "The line of held-out text says what it has learned, the other one also what it remembers.",
+        p);
+    fputs("<section><h2>All points</h2><div class=\"wide\" tabindex=\"0\"><table><tr><th>step</th><th>loss</th><th>of held-out "
+          "text</th><th>bits of a byte</th></tr>\n",
+          f);
+    for (int i = 0; i < t->n_points; i++)
+        fprintf(f, "<tr><td>%.0f</td><td>%.4f</td><td>%.4f</td><td>%.3f</td></tr>\n", t->points[i].step, t->points[i].loss,
+                t->points[i].held_out, t->points[i].held_out / log(2) / t->bytes_per_token);
+    fputs("</table></div></section>\n", f);
+    cli_close(t->c, f, path);
+    cli_note(t->c, "page written to %s: open it in a browser", path);
+}
+
 static void draw(trainer *t) {
-    const char *path = cli_text(t->c, "svg", NULL);
-    if (!path) return;
+    const char *path = cli_text(t->c, "svg", NULL), *html = cli_text(t->c, "html", NULL);
+    if (!path && !html) return;
     double *x = cli_alloc((size_t)(t->n_points + 1) * 3 * sizeof *x), *y = x + t->n_points + 1, *z = y + t->n_points + 1;
     for (int i = 0; i < t->n_points; i++) x[i] = t->points[i].step, y[i] = t->points[i].loss, z[i] = t->points[i].held_out;
     plot_line lines[] = { { "training", x, y, t->n_points }, { "held-out text", x, z, t->n_points } };
@@ -394,7 +419,8 @@ static void draw(trainer *t) {
                .decades = true,
                .n_panels = 1,
                .panel = { { "loss: -log(probability of the next token)", lines, 2 } } };
-    plot_svg(t->c, path, &p);
+    if (path) plot_svg(t->c, path, &p);
+    if (html) write_page(t, html, &p);
     free(x);
 }
 
@@ -496,6 +522,7 @@ static const cli_option options[] = {
     { "eval-every", 0, "N", "steps between validations and checkpoints (default 250)" },
     { "on-nan", 0, "WHAT", "stop (default) or skip: what to do with a step whose gradients are not finite" },
     { "svg", 0, "FILE", "write the curves of the loss" },
+    { "html", 0, "FILE", "write them and their figures as one page for a browser too" },
     { "no-peak", 0, NULL, "do not measure what the processor can do" },
     { "seed", 's', "N", "of initial values and of the order of rows (default 1)" },
     { "threads", 't', "N", "CPU threads; 0 (default) = as many as the process may use" },

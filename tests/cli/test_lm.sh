@@ -9,7 +9,7 @@ fail() { echo "test_lm: $*"; exit 1; }
 cd "$work" || exit 1
 head -c 20000 "$SOURCE_DIR/docs/ir.md" >text
 small=(--layers 1 --heads 2 --width 16 --block 16 --batch 4 --steps 70 --eval-every 20 --threads 1 --lr 0.01 --warmup 10)
-"$tenon" train-lm text -o whole "${small[@]}" --svg curve.svg --json >out 2>err || fail "train: $(cat err)"
+"$tenon" train-lm text -o whole "${small[@]}" --svg curve.svg --html curve.html --json >out 2>err || fail "train: $(cat err)"
 python3 - <<'EOF' || fail "what training says: $(cat out)"
 import json, struct
 r = json.load(open("out"))
@@ -27,6 +27,7 @@ config = json.load(open("whole/config.json"))
 assert (config["model_type"], config["n_embd"], config["n_positions"], config["vocab_size"]) == ("gpt2", 16, 16, 256)
 EOF
 grep -q "held-out text" curve.svg || fail "the plot"
+grep -q '<h1>tenon train-lm: whole</h1>' curve.html && grep -q '<svg' curve.html && [ "$(grep -c '<tr><td>' curve.html)" -ge 1 ] || fail "the page"
 # A run that is killed at a random place, again and again until it is through, ends with the same bits.
 kills=0
 for _ in $(seq 60); do
