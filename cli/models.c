@@ -212,6 +212,18 @@ static void build_classifier_train(tn_graph *g, const int64_t *size, uint64_t se
 }
 
 enum { MAX_SIZES = 5 };
+/* The network of examples/gpt.c: a transformer over bytes, heads of 32 features. */
+static void build_gpt_train(tn_graph *g, const int64_t *size, uint64_t seed) {
+    (void)seed;
+    tn_shape shape = TN_DIMS(size[0], size[1]);
+    tn_nn_lm_opts o = { .vocab = 256, .positions = size[1], .width = size[2], .layers = size[3] };
+    o.heads = size[2] > 32 ? size[2] / 32 : 1;
+    tn_tensor x = tn_input(g, "x", TN_I32, shape), y = tn_input(g, "y", TN_I32, shape);
+    tn_tensor loss = tn_nn_cross_entropy(tn_nn_lm(x, o), y);
+    tn_nn_adam(loss, (tn_nn_adam_opts){ .lr = 1e-3, .beta2 = 0.99, .weight_decay = 0.1, .decoupled = 1, .decay_rank = 2 });
+    tn_output(loss, "loss");
+}
+
 typedef struct builtin {
     model about;
     int n_sizes;
@@ -260,6 +272,10 @@ static const builtin builtins[] = {
       1,
       { 64 },
       build_classifier_train },
+    { { "gpt-train", "12x64x128x4", "batch x positions x width x layers: one training step of a GPT over bytes (AdamW)" },
+      4,
+      { 12, 64, 128, 4 },
+      build_gpt_train },
 };
 
 const model *model_table(int *out_n) {

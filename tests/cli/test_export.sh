@@ -92,6 +92,8 @@ fi
 if [ -z "$SANITIZE" ]; then
     cp -r "$SOURCE_DIR/examples/export" board && make -s -C board run TENON="$tenon" CC="$CC" >out 2>err || fail "examples/export: $(cat out err)"
     grep -q 'the same after a restart: yes' out || fail "examples/export: $(cat out)"
+    make -s -C board gpt GPT="4 16 32 1" TENON="$tenon" CC="$CC" >out 2>err && (cd board && ./gpt "$SOURCE_DIR/docs/architecture.md" 512) >out 2>err || fail "examples/export, gpt: $(cat out err)"
+    [ "$(grep -c '^step' out)" = 8 ] && grep -q 'tokens a second' out || fail "examples/export, gpt: $(cat out)"
 fi
 
 # What it refuses.
