@@ -64,7 +64,7 @@ function summary() {
   if (others > 0) bars.push({ us: rest, n: others });
   const most = Math.max(...bars.map(b => b.us), 1e-9);
   fill('top', bars.length ? bars.map((b, n) => h('div', { class: 'bar' }, h('div', {}, b.i === undefined ? count(b.n, 'other kernel') : [go({ kernel: b.i }, kname(b.i)), b.n > 1 && ` × ${b.n.toLocaleString('en')}`]),
-    h('div', {}, h('i', { style: `width:${(62 * b.us / most).toFixed(2)}%;background:var(${b.i === undefined ? '--line' : n < 3 ? '--memory' : '--l2'})` }), h('span', {}, ` ${time(b.us)}, ${percent(b.us / ALL)} `, h('span', { class: 'soft' }, b.i === undefined ? '' : `bound by ${K[b.i].predicted_bound}`))))) : 'The program has no kernels.');
+    h('div', {}, h('i', { style: `width:calc(${(b.us / most).toFixed(4)} * var(--room));background:var(${b.i === undefined ? '--line' : n < 3 ? '--memory' : '--l2'})` }), h('span', {}, ` ${time(b.us)}, ${percent(b.us / ALL)} `, h('span', { class: 'soft' }, b.i === undefined ? '' : `bound by ${K[b.i].predicted_bound}`))))) : 'The program has no kernels.');
 }
 function enter(e) { if (e.key === 'Enter' || e.key === ' ') { e.preventDefault(); e.currentTarget.dispatchEvent(new MouseEvent('click', { bubbles: true })); } }
 
