@@ -29,11 +29,11 @@ static const struct {
     { "bins", "ladder", NULL },
     { "functions", "ulp", NULL },
     { "all", "ulp", NULL },
-    { "samples", "ulp model dynamic", NULL },
+    { "samples", "ulp model dynamic bytes", NULL },
     { "large", "model", NULL },
     { "largest", "memory dynamic", NULL },
     { "schedule", "gemm conv rows", NULL },
-    { "cases", NULL, "modes ladder exp ulp machine models" },
+    { "cases", NULL, "modes ladder exp ulp machine models bytes" },
 };
 
 static bool has_word(const char *words, const char *word) {
@@ -175,7 +175,7 @@ const cli_command command_bench = {
     "serve     requests of many threads, one by one and gathered into batches.\n"
     "ir        random graphs built, printed, parsed back, checked and walked: values a second.\n"
     "model     the cost model against measured kernels of models and of --samples random graphs (default 200).\n"
-    "bytes     the model's bytes from memory against simulated caches, over kernels of --samples random graphs.\n"
+    "bytes     the model's bytes from memory, against simulated caches.\n"
     "machine   the ceilings: multiply-add rate and copy bandwidth, measured now.\n\n"
     "The variants take turns (A B C A B C ...), and so do the ceilings; each is warmed up first. Times are medians of samples\n"
     "of at least 2 ms, with the 10th and 90th percentile and the best beside them. Every output is compared element by "
