@@ -42,6 +42,20 @@ static double rounds(const kernel *k, int i, int n, int block_threads) {
     return p < 1 ? 0 : p <= block_threads ? 1 : p / block_threads;
 }
 
+/* Whether the first n loops of the nest at i write places of their own in each iteration: where what one iteration leaves to
+ * itself lies in local memory that all share, threads would be in each other's way. */
+static bool writes_apart(const kernel *k, int i, int n, int end) {
+    for (int at = i + n; at < end; at++) {
+        const kins *in = &k->ins.at[at];
+        if ((in->op != K_STORE && in->op != K_SCATTER) || !kbuf_is_local(&k->bufs.at[in->buf])) continue;
+        for (int d = 0; d < n; d++) {
+            const kins *loop = &k->ins.at[i + d];
+            if (loop->hi - loop->lo > loop->step && (in->dyn || !affine_coef(in->idx, loop->var))) return false;
+        }
+    }
+    return true;
+}
+
 /* How the nest at i is bound to the threads of a thread block, at the least cost. */
 static dealing choose(const kernel *k, int i, int block_threads) {
     int end = kernel_loop_end(k, i), n = gpu_perfect_loops(k, i);
@@ -49,12 +63,12 @@ static dealing choose(const kernel *k, int i, int block_threads) {
     bool sums = k->vars.at[k->ins.at[i].var].reduce, writes = has(k, i, end, K_STORE) || has(k, i, end, K_SCATTER);
     kvar fast = k->ins.at[i + n - 1].var;
     dealing best = { .kind = DEAL_BODY, .n = 1, .cost = steps * (loop_rows_cost(k, i + 1, end, block_threads) + 2) };
-    if (!sums) {
+    if (!sums && writes_apart(k, i, n, end)) {
         double cost = rounds(k, i, n, block_threads) * (loop_thread_cost(k, i + n, end - n + 1, fast) + 4);
         if (cost <= best.cost || !has(k, i + n, end, K_LOOP)) best = (dealing){ DEAL_PARALLEL, n, cost };
         return best;
     }
-    if (writes) return best;
+    if (!sums || writes) return best;
     double share = rounds(k, i, n, block_threads) * (loop_thread_cost(k, i + n, end - n + 1, fast) + 4) +
                    MEETING * (double)gpu_log2(block_threads);
     double alone = loop_thread_cost(k, i, end, -1);

@@ -426,12 +426,15 @@ static val build_gather(check *c, int s) {
     return squared(c, graph_gather(c->g, squared(c, x), index, axis));
 }
 static val scattered(check *c, int s, op_code op) {
-    int64_t dims[3] = { 3, s == 6 ? 0 : 2, 2 }, index_dims[2] = { 2, s == 5 ? 0 : 3 };
-    int axis = s == 6 ? 0 : s % 3;
+    int64_t dims[3] = { 3, s == 6 ? 0 : 2, 2 }, index_dims[2] = { 2, s == 5 ? 0 : 3 }, u[4];
+    int axis = s == 6 ? 0 : s % 3, rank = 0;
+    for (int i = 0; i < 3; i++) {
+        if (i != axis) u[rank++] = dims[i];
+        for (int k = 0; i == axis && k < s % 3; k++) u[rank++] = index_dims[k];
+    }
+    if (s >= 7) dims[axis] = 0; /* no index is in range */
     val base = input(c, 3, dims, -2, 2);
-    val index = input_int(c, s % 2 ? TN_I32 : TN_I64, s % 3, index_dims, -2, 4);
-    const node shape = *graph_get(c->g, graph_gather(c->g, base, index, axis));
-    val updates = input(c, shape.rank, shape.dims, -2, 2);
+    val index = input_int(c, s % 2 ? TN_I32 : TN_I64, s % 3, index_dims, -2, 4), updates = input(c, rank, u, -2, 2);
     return squared(c, graph_scatter(c->g, op, squared(c, base), index, squared(c, updates), axis, 0));
 }
 static val build_scatter(check *c, int s) { return scattered(c, s, OP_scatter_add); }
