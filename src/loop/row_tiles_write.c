@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-enum { BATCH = 8 /* loads of a thread that are under way */, MOST_CHUNKS = 128, MOST_AHEAD = 16 /* vectors of a step */ };
+enum { BATCH = 8 /* loads of a thread that are under way */, MOST_AHEAD = 16 /* vectors of a step */ };
 
 typedef struct writer {
     row_tiles *w;
@@ -96,7 +96,7 @@ typedef struct copying { /* of an operand: its items, fast along memory, are the
     const rt_nest *of, *tiles; /* tiles: the serial loop, where it is not at its own iteration but at: */
     affine tile;
     bool bounded; /* which there may not be */
-    reg v[MOST_CHUNKS];
+    reg v[BATCH]; /* chunks that are under way */
 } copying;
 
 /* The operand of the nest's rows (side 0) or columns (1), along `step`. */
@@ -162,18 +162,18 @@ static void store_chunk(writer *w, const copying *c, int chunk) {
     place_of(w, c, chunk, at);
     bound_items(c, &p, at, true);
     affine place = plus(w, affine_scale(w->o->a, at[0], c->lanes), at[1], c->s->pitch);
-    reg store = build_store(w->o, c->s->buf, place, c->v[chunk]);
+    reg store = build_store(w->o, c->s->buf, place, c->v[chunk % BATCH]);
     build_bounds(w->o->a, &w->o->ins.at[store], &p);
 }
 
 static void copy_chunks(writer *w, copying *c, int from) {
     if (c->async) { /* nothing waits */
         will_write(w, c->s->buf);
-        for (int i = 0; i < c->chunks; i++) c->v[i] = load_chunk(w, c, i), store_chunk(w, c, i);
+        for (int i = 0; i < c->chunks; i++) c->v[i % BATCH] = load_chunk(w, c, i), store_chunk(w, c, i);
         return;
     }
     for (; from < c->chunks; from += BATCH) {
-        for (int i = from; i < c->chunks && i < from + BATCH; i++) c->v[i] = load_chunk(w, c, i);
+        for (int i = from; i < c->chunks && i < from + BATCH; i++) c->v[i % BATCH] = load_chunk(w, c, i);
         will_write(w, c->s->buf);
         for (int i = from; i < c->chunks && i < from + BATCH; i++) store_chunk(w, c, i);
     }
@@ -413,8 +413,9 @@ static void look_at_skipped(writer *w, const rt_nest *tiles) {
     copying c = plan_copy(w, n, &n->side[1], 1, ins(w, n->inner)->var);
     c.async = false;
     for (int from = 0; from < c.chunks; from += BATCH) {
-        for (int i = from; i < c.chunks && i < from + BATCH; i++) c.v[i] = load_chunk(w, &c, i);
-        for (int i = from; i < c.chunks && i < from + BATCH; i++) build_update(w->o, OP_dot, w->zeros, c.v[i], w->broken);
+        for (int i = from; i < c.chunks && i < from + BATCH; i++) c.v[i % BATCH] = load_chunk(w, &c, i);
+        for (int i = from; i < c.chunks && i < from + BATCH; i++)
+            build_update(w->o, OP_dot, w->zeros, c.v[i % BATCH], w->broken);
     }
 }
 

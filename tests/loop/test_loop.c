@@ -405,6 +405,37 @@ static void test_random(void **state) {
     print_message("count: %llu random schedules of %d steps\n", (unsigned long long)n, applied);
 }
 
+/* A thread copies far more of an operand than it has loads under way at once: a file with that kernel would have a thousand
+ * lines. */
+static void copies_much(arena *a, void *ud) {
+    static const char text[] =
+        "kernel @k(b0 in f32[2048], b1 in f32[49152], b2 local f32[96], b3 out f32[384]) scalar {\n  var r0 = 4 row\n"
+        "  var i1 = 96\n  var k2 = 512 reduce\n  var i3 = 96\n  loop r0 = 0 .. 4 step 1\n    loop i1 = 0 .. 96 step 1\n"
+        "      %3 = acc add 0.0  f32\n      loop k2 = 0 .. 512 step 1\n        %5 = load b0[512*r0 + k2]  f32\n"
+        "        %6 = load b1[96*k2 + i1]  f32\n        update %3 fma %5, %6  f32\n      end\n      store b2[i1], %3  f32\n    "
+        "end\n"
+        "    loop i3 = 0 .. 96 step 1\n      %12 = load b2[i3]  f32\n      %13 = abs %12  f32\n      store b3[96*r0 + i3], %13 "
+        " f32\n"
+        "    end\n  end\n}\n";
+    (void)ud;
+    kernel *before = kernel_parse(a, text, sizeof text - 1, "k"), *k = kernel_clone(before, a);
+    str why, problems;
+    str_init(&why, a), str_init(&problems, a);
+    loop_step s = step_parse(a, "bind_row_tiles 4 2 2");
+    if (!step_apply(&k, &s, &why)) guard_fail(a->gd, TN_ERR_INTERNAL, "%s", why.s);
+    int loads = 0;
+    for (int i = 1; i < k->ins.n; i++) loads += k->ins.at[i].op == K_LOAD && k->ins.at[i].buf == 1;
+    if (kernel_check(k, &problems)) guard_fail(a->gd, TN_ERR_INTERNAL, "%s", problems.s);
+    const char *differs = compare_values(before, k, a, 1, false);
+    if (differs || loads <= 128) guard_fail(a->gd, TN_ERR_INTERNAL, "%d loads: %s", loads, differs ? differs : "too few");
+}
+
+static void test_many_copies(void **state) {
+    (void)state;
+    err e;
+    if (with_arena(copies_much, NULL, &e) != TN_OK) fail_msg("%s", e.text);
+}
+
 /* What is no schedule is refused at its place. */
 static void bad_text(arena *a, void *ud) {
     schedule_list list;
@@ -481,6 +512,7 @@ ARENA_TEST(test_text) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_files), cmocka_unit_test(test_random),
-                                        cmocka_unit_test(test_bad_texts), cmocka_unit_test(test_text) };
+                                        cmocka_unit_test(test_many_copies), cmocka_unit_test(test_bad_texts),
+                                        cmocka_unit_test(test_text) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
