@@ -63,12 +63,15 @@ static bool find_contraction(contraction *t) {
     return t->upd < t->end;
 }
 
-/* The operand that runs along n and not along m: memory, or what is computed of it. */
+/* The operand that runs along n and not along m: memory, or what is computed of it. Not one that was moved out of a contraction
+ * loop on which it does not depend: panels go with all of them. */
 static void find_panel(contraction *t) {
+    int inner = t->upd;
+    while (t->k->ins.at[inner].op != K_LOOP) inner--;
     reg side[2] = { contraction_ins(t, t->upd)->a, contraction_ins(t, t->upd)->b };
     for (int x = 0; x < 2; x++) {
         operand o;
-        if ((int)side[x] < t->first || !operand_find(t->k, side[x], &o)) continue;
+        if ((int)side[x] < inner || !operand_find(t->k, side[x], &o)) continue;
         if (!(o.vars >> t->n & 1) || (t->m >= 0 && (o.vars >> t->m & 1))) continue;
         t->packed = o, t->load = o.load;
     }
