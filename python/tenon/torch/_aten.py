@@ -204,6 +204,8 @@ def _shift(name: str) -> Callable[..., Tensor]:
 
 for _target, _name in {"bitwise_left_shift": "shift_left", "bitwise_right_shift": "shift_right"}.items():
     OPS[getattr(aten, _target).Tensor] = OPS[getattr(aten, _target).Tensor_Scalar] = _shift(_name)
+OPS[aten.__lshift__.Tensor] = OPS[aten.__lshift__.Scalar] = _shift("shift_left")
+OPS[aten.__rshift__.Tensor] = OPS[aten.__rshift__.Scalar] = _shift("shift_right")
 FORMS[aten.mul.Tensor] = FORMS[aten.mul.Scalar] = lambda node: result_dtype(node) is not bool_
 
 
