@@ -124,8 +124,9 @@ static void check_form(const train_form *f, const float *want) {
     FILE *file = fopen(path, "rb");
     assert_true(file && fread(got, 1, sizeof got, file) == sizeof got);
     fclose(file);
+    const float most = *f->simulator ? 3e-3f : 1e-5f; /* sums in another order: the labels are noise, and differences grow */
     for (int i = 0; i < STEPS; i++)
-        if (!(fabsf(got[i] - want[i]) <= 1e-5f))
+        if (!(fabsf(got[i] - want[i]) <= most))
             fail_msg("%s: step %d: loss %.7g, the library's %.7g", f->compiler, i, (double)got[i], (double)want[i]);
 }
 
