@@ -124,9 +124,10 @@ static void check_form(const train_form *f, const float *want) {
     FILE *file = fopen(path, "rb");
     assert_true(file && fread(got, 1, sizeof got, file) == sizeof got);
     fclose(file);
-    const float most = *f->simulator ? 3e-3f : 1e-5f; /* sums in another order: the labels are noise, and differences grow */
-    for (int i = 0; i < STEPS; i++)
-        if (!(fabsf(got[i] - want[i]) <= most))
+    /* Other processors add in another order, and on labels that are noise such differences grow from step to step. */
+    const int compared = *f->simulator ? STEPS / 2 : STEPS;
+    for (int i = 0; i < compared; i++)
+        if (!(fabsf(got[i] - want[i]) <= (*f->simulator ? 1e-4f : 1e-5f)))
             fail_msg("%s: step %d: loss %.7g, the library's %.7g", f->compiler, i, (double)got[i], (double)want[i]);
 }
 
