@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "drive/drive.h"
+#include "machine/machine.h"
 #include "emit/emit.h"
 #include "rt/nvrtc.h"
 #include "support/support.h"
@@ -163,14 +164,9 @@ static void test_read_back(void **state) {
     assert_true(read_back > 5 && others > 5);
 }
 
-/* Kernels that do not need each other, each with groups of its own: products, whose threads meet, and updates. */
-static void test_beside(void **state) {
-    (void)state;
-    static const char *const text =
-        "graph @g(x f32[512,256], a f32[256,512], b f32[256,512], g f32[5000], h f32[70], state v f32[5000],"
-        " state w f32[70]) {\n %1 = dot x, a f32[512,512]\n %2 = dot x, b f32[512,512]\n"
-        " %3 = sub v, g f32[5000]\n %4 = sub w, h f32[70]\n"
-        " return %1 as \"y\", %2 as \"z\", %3 -> v, %4 -> w\n}";
+/* Kernels that do not need each other, each with groups of its own: products, whose threads meet, and updates; products on
+ * matrix units, each of which waits for its own sums. */
+static void check_beside(const char *text, bool matrix_units) {
     arena a;
     guard gd;
     str out;
@@ -179,14 +175,30 @@ static void test_beside(void **state) {
     if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     target gpu = target_common_gpu();
+    gpu.shared_most = 227 << 10, gpu.matrix_units = matrix_units, gpu.machine = machine_find("sm_90", true);
     o.check = 1, o.fusion = 3;
     plan *p = pipeline_run(graph_parse(&a, text, strlen(text), "beside"), &a, &o, &gpu);
     str_init(&out, &a);
     emit_gpu(p, GPU_CUDA, &out);
+    assert_int_equal(matrix_units, strstr(out.s, " settle(v") != NULL);
     assert_true(p->kernels.n < 4);
     assert_non_null(strstr(out.s, "(group - "));
     compile(out.s, "beside");
     arena_fini(&a);
+}
+
+static void test_beside(void **state) {
+    (void)state;
+    check_beside("graph @g(x f32[512,256], a f32[256,512], b f32[256,512], g f32[5000], h f32[70], state v f32[5000],"
+                 " state w f32[70]) {\n %1 = dot x, a f32[512,512]\n %2 = dot x, b f32[512,512]\n"
+                 " %3 = sub v, g f32[5000]\n %4 = sub w, h f32[70]\n"
+                 " return %1 as \"y\", %2 as \"z\", %3 -> v, %4 -> w\n}",
+                 false);
+    check_beside("graph @g(x bf16[1024,512], a bf16[512,512], b bf16[512,512]) {\n %1 = cast x f32[1024,512]\n"
+                 " %2 = cast a f32[512,512]\n %3 = cast b f32[512,512]\n %4 = dot %1, %2 contract=[1]x[0] f32[1024,512]\n"
+                 " %5 = dot %1, %3 contract=[1]x[0] f32[1024,512]\n %6 = cast %4 bf16[1024,512]\n"
+                 " %7 = cast %5 bf16[1024,512]\n return %6 as \"y\", %7 as \"z\"\n}",
+                 true);
 }
 
 /* Groups that run together: since sm_90, in CUDA C alone. */

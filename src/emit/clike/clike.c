@@ -591,7 +591,7 @@ static void print_instruction(clike *e, reg r) {
         clike_multiply(e, in, r);
         return;
     case K_ASYNC:
-        clike_async(e, in);
+        clike_async(e, in, r);
         return;
     case K_RANDOM:
         print_random(e, in, r);

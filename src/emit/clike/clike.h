@@ -113,7 +113,7 @@ void clike_block_argreduce(clike *e, const kins *in, reg r);
 /* matrix.c: matrices, their products and what is waited for; the functions that these call. */
 void clike_matrix(clike *e, const kins *in, reg r);
 void clike_multiply(clike *e, const kins *in, reg r);
-void clike_async(clike *e, const kins *in);
+void clike_async(clike *e, const kins *in, reg r);
 void clike_matrix_functions(const clike *e, str *out);
 /* memory.c */
 bool clike_feeds_contraction(const clike *e, reg r);

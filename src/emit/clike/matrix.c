@@ -136,18 +136,26 @@ void clike_multiply(clike *e, const kins *in, reg r) {
     str_add(e->out, follows(e, r, 1) ? "\n" : " commit_products();\n");
 }
 
-/* What reads sums behind a wait for all products must not be moved before it. */
-static void settle(clike *e) {
+/* Whether what instruction i makes can be named at instruction r: no loop round it has ended between. */
+static bool is_in_scope(const kernel *k, reg i, reg r) {
+    int depth = 0;
+    for (reg j = i + 1; j < r && depth >= 0; j++) depth += (k->ins.at[j].op == K_LOOP) - (k->ins.at[j].op == K_END);
+    return i < r && depth >= 0;
+}
+
+/* What reads sums behind the wait r for all products must not be moved before it. Kernels beside each other have sums of their
+ * own. */
+static void settle(clike *e, reg r) {
     bool *seen = ARENA_ARRAY(e->out->a, bool, e->k->ins.n);
     for (int i = 1; i < e->k->ins.n; i++) {
         const kins *in = &e->k->ins.at[i];
-        if (in->op != K_MMA || seen[in->c]) continue;
+        if (in->op != K_MMA || seen[in->c] || !is_in_scope(e->k, in->c, r)) continue;
         str_addf(e->out, " settle(v%u);", in->c);
         seen[in->c] = true;
     }
 }
 
-void clike_async(clike *e, const kins *in) {
+void clike_async(clike *e, const kins *in, reg r) {
     if (in->mode == ASYNC_COMMIT)
         str_add(e->out, "commit_copies();");
     else if (in->mode == ASYNC_COPIES && in->pending)
@@ -156,6 +164,6 @@ void clike_async(clike *e, const kins *in) {
         str_add(e->out, "wait_all_copies();");
     else
         str_addf(e->out, "wait_products<%lld>();", (long long)in->pending);
-    if (in->mode == ASYNC_PRODUCTS && !in->pending) settle(e);
+    if (in->mode == ASYNC_PRODUCTS && !in->pending) settle(e, r);
     str_add(e->out, "\n");
 }
