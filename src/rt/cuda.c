@@ -36,6 +36,7 @@ struct list {
     cu_pointer counter; /* of the loop: turns left, step; behind it a step of each slot that moves */
     uint64_t built;
     cu_object *nodes; /* [2 order.n] of graph[0], for new numbers of thread blocks; NULL: there are none */
+    cu_object source; /* the graph that they are nodes of, as long as they are used */
     size_t n_nodes;
     uint64_t grids; /* l.grids of graph[0] */
 };
@@ -423,8 +424,9 @@ static void drop_graphs(list *l) { /* with the context current */
     }
     if (l->counter) l->dev->cu.cuMemFree(l->counter);
     l->counter = 0;
+    if (l->source) l->dev->cu.cuGraphDestroy(l->source);
     mem_free(l->dev->mem, l->nodes, l->n_nodes * sizeof *l->nodes);
-    l->nodes = NULL, l->n_nodes = 0;
+    l->nodes = NULL, l->source = NULL, l->n_nodes = 0;
 }
 
 static void cuda_discard(list *l) {
@@ -598,11 +600,12 @@ static tn_status make_graph(list *l, int steps, cu_object *out, err *e) {
     int rc = st ? CUDA_SUCCESS : d->cu.cuGraphCreate(&graph, 0);
     if (!st && !rc) rc = add_nodes(l, &order, graph, nodes, nodes + n, NULL, 0, false);
     if (!st && !rc) rc = d->cu.cuGraphInstantiate(out, graph, 0);
-    if (graph) d->cu.cuGraphDestroy(graph);
-    if (!st && !rc && l->l.grids && steps == 1) /* more of them will come */
-        l->nodes = nodes, l->n_nodes = 2 * n, l->grids = l->l.grids;
-    else
+    if (!st && !rc && l->l.grids && steps == 1) { /* more of them will come */
+        l->nodes = nodes, l->source = graph, l->n_nodes = 2 * n, l->grids = l->l.grids;
+    } else {
+        if (graph) d->cu.cuGraphDestroy(graph);
         mem_free(d->mem, nodes, 2 * n * sizeof *nodes);
+    }
     gpu_order_free(&l->l, &order);
     return rc ? fail(d, e, "a graph of launches", rc) : st;
 }
