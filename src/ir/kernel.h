@@ -254,6 +254,11 @@ static inline bool kernel_makes(const kins *in) { return kop_get(in->op)->flags 
 /* Computes a value from its operands and loop variables alone: no memory, no accumulator. */
 static inline bool kernel_is_pure(const kins *in) { return kop_get(in->op)->flags & KOP_PURE; }
 /* Touches buf[idx]. */
+/* Whether in.buf says something. */
+static inline bool kernel_has_buffer(const kins *in) {
+    return in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER || in->op == K_PREFETCH || in->op == K_MATRIX ||
+           (in->op == K_BARRIER && in->mode == BARRIER_MBARRIER);
+}
 static inline bool kernel_touches(const kins *in) { return kop_get(in->op)->flags & KOP_MEMORY; }
 /* Threads of a block wait for each other there. */
 static inline bool kernel_syncs(const kins *in) { return kop_get(in->op)->flags & KOP_SYNC; }

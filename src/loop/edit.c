@@ -51,18 +51,13 @@ void loop_sweep(kernel *k) {
     loop_compact(k);
 }
 
-static bool has_buffer(const kins *in) {
-    return in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER || in->op == K_PREFETCH ||
-           (in->op == K_BARRIER && in->mode == BARRIER_MBARRIER);
-}
-
 void loop_take_place(kernel *k, int b) {
     int of = k->bufs.at[b].panels_of;
     for (int i = 1; i < k->ins.n; i++)
-        if (has_buffer(&k->ins.at[i]) && k->ins.at[i].buf == of) return;
+        if (kernel_has_buffer(&k->ins.at[i]) && k->ins.at[i].buf == of) return;
     for (int i = 1; i < k->ins.n; i++) {
         kins *in = &k->ins.at[i];
-        if (!has_buffer(in)) continue;
+        if (!kernel_has_buffer(in)) continue;
         if (in->buf == b)
             in->buf = (uint16_t)of;
         else if (in->buf > b)

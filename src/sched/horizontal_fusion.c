@@ -127,7 +127,8 @@ typedef struct joint {
 static int lend(joint *w, kbuf b) {
     for (int i = 0; i < w->o->bufs.n; i++) {
         const kbuf *o = &w->o->bufs.at[i];
-        if (w->lent[i] || o->kind != b.kind || o->dtype != b.dtype || o->elems != b.elems) continue;
+        bool same = o->kind == b.kind && o->dtype == b.dtype && o->elems == b.elems && o->swizzled == b.swizzled;
+        if (w->lent[i] || !same) continue;
         w->lent[i] = true;
         return i;
     }
@@ -169,13 +170,11 @@ static void add_kernel(joint *w, const pkernel *pk, int64_t grid_blocks, bool lo
     }
     for (int i = 1; i < k->ins.n; i++) {
         kins in = k->ins.at[i];
-        bool memory = in.op == K_LOAD || in.op == K_STORE || in.op == K_SCATTER || in.op == K_PREFETCH ||
-                      (in.op == K_BARRIER && in.mode == BARRIER_MBARRIER);
         in.a += in.a ? from : 0, in.b += in.b ? from : 0, in.c += in.c ? from : 0, in.dyn += in.dyn ? from : 0;
         if (in.op == K_LOOP) in.var += by;
         if (in.op == K_LOOP && depth++ == 0) in.n_blocks = grid_blocks, in.first_block = w->o->grid_blocks;
         if (in.op == K_END) depth--;
-        if (memory) in.buf = (uint16_t)buf[in.buf];
+        if (kernel_has_buffer(&in)) in.buf = (uint16_t)buf[in.buf];
         in.idx = moved(a, in.idx, by);
         if (in.n_mask) in.mask = arena_copy(a, in.mask, sizeof(kmask) * (size_t)in.n_mask);
         for (int m = 0; m < in.n_mask; m++) in.mask[m].e = moved(a, in.mask[m].e, by);

@@ -168,8 +168,42 @@ ARENA_TEST(test_planted) {
     assert_int_equal(found, planted);
 }
 
+/* Products on matrix units beside each other and beside other work: each reads the shared memory that it has written. */
+static void test_matrix_units(void **st) {
+    (void)st;
+    static const char *const text =
+        "graph @g(x bf16[256,512], a bf16[512,256], b bf16[512,128], c f32[256,256]) {\n"
+        " %1 = cast x f32[256,512]\n %2 = cast a f32[512,256]\n %3 = cast b f32[512,128]\n"
+        " %4 = dot %1, %2 contract=[1]x[0] f32[256,256]\n %5 = dot %1, %3 contract=[1]x[0] f32[256,128]\n"
+        " %6 = add %4, c f32[256,256]\n return %6 as \"y\", %5 as \"z\"\n}";
+    arena a;
+    guard gd;
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    target t = target_common_gpu();
+    t.shared_most = 227 << 10, t.matrix_units = true, t.machine = machine_find("sm_90", true);
+    graph *g = graph_parse(&a, text, strlen(text), "products");
+    plan_config c = { .seed = (uint64_t)(now_seconds() * 1e6), .fusion = 3, .t = t };
+    if (!plan_config_agrees(g, NULL, &c)) fail_msg("seed %llu: %s", (unsigned long long)c.seed, c.text);
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.fusion = 3;
+    plan *p = pipeline_run(g, &a, &o, &t);
+    int most = 0; /* products in one kernel */
+    for (int i = 0; i < p->kernels.n; i++) {
+        const kernel *k = p->kernels.at[i].k;
+        int sums = 0;
+        bool *seen = ARENA_ARRAY(&a, bool, k->ins.n);
+        for (int j = 1; j < k->ins.n; j++)
+            if (k->ins.at[j].op == K_MMA && !seen[k->ins.at[j].c]) sums++, seen[k->ins.at[j].c] = true;
+        if (sums > most) most = sums;
+    }
+    assert_int_equal(most, 2);
+    arena_fini(&a);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_products), cmocka_unit_test(test_updates),
-                                        cmocka_unit_test(test_random), cmocka_unit_test(test_planted) };
+                                        cmocka_unit_test(test_random), cmocka_unit_test(test_planted),
+                                        cmocka_unit_test(test_matrix_units) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
