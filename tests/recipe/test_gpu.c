@@ -239,7 +239,8 @@ static void test_problems(void **state) {
         arena_init(&a, mem_libc(), &gd);
         if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
         str_init(&out, &a);
-        if (!kernel_check(kernel_parse(&a, bad[i].text, strlen(bad[i].text), "t"), &out)) fail_msg("nothing is found in %s", bad[i].text);
+        if (!kernel_check(kernel_parse(&a, bad[i].text, strlen(bad[i].text), "t"), &out))
+            fail_msg("nothing is found in %s", bad[i].text);
         if (!strstr(out.s, bad[i].problem)) fail_msg("%s: not in: %s", bad[i].problem, out.s);
         arena_fini(&a);
     }
