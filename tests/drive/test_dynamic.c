@@ -317,10 +317,13 @@ static void test_no_allocation(void **state) {
     tn_ctx *ctx = tn_ctx_new(&config);
     tn_program *p;
     tn_session *s = mlp_session(ctx, &p);
-    int before = n_allocations;
-    for (int64_t batch = 2; batch <= BATCH; batch += 2) {
-        assert_int_equal(tn_bind_dim(s, "batch", batch), TN_OK);
-        assert_int_equal(tn_run(s, TN_BIND({ "x", x_data }, { "out", got })), TN_OK);
+    int before = 0, passes = getenv("TENON_DEVICE") ? 2 : 1; /* devices may make graphs of launches in the first one */
+    for (int pass = 0; pass < passes; pass++) {
+        before = n_allocations;
+        for (int64_t batch = 2; batch <= BATCH; batch += 2) {
+            assert_int_equal(tn_bind_dim(s, "batch", batch), TN_OK);
+            assert_int_equal(tn_run(s, TN_BIND({ "x", x_data }, { "out", got })), TN_OK);
+        }
     }
     assert_int_equal(n_allocations, before);
     tn_session_free(s), tn_program_free(p), tn_ctx_free(ctx);
