@@ -176,7 +176,7 @@ void export_print_arrays(exporter *x, str *out) {
     str_add(out, " * f16 and bf16 are passed as their 16 bits, bool as bytes 0 and 1.\n");
 }
 
-static void print_head(exporter *x, str *out) {
+void export_print_head(exporter *x, str *out) {
     say(x, out,
         "/* @.c - a tensor graph as C99: %s, no allocation, nothing static but constant data. A complete program:\n *\n",
         x->f->freestanding ? "no library at all" : "no library but libm");
@@ -249,7 +249,7 @@ void export_print_state_struct(exporter *x, str *out) {
         "extern const struct @_state @_state_table[@_state_count + 1];\n");
 }
 
-static void print_interface(exporter *x, str *out) {
+void export_print_interface(exporter *x, str *out) {
     say(x, out,
         "#ifndef ^_DECLARED\n#define ^_DECLARED\n#include <stddef.h>\n#include <stdint.h>\n"
         "#ifdef __cplusplus\nextern \"C\" {\n#endif\n");
@@ -333,7 +333,7 @@ static void print_check_weights(exporter *x, str *out) {
     str_add(out, "    ctx->weights = (const unsigned char *)weights;\n");
 }
 
-static void print_init(exporter *x, str *out) {
+void export_print_init(exporter *x, str *out) {
     str_add(out, "static unsigned char *aligned_64(void *at) {\n"
                  "    return (unsigned char *)at + (64 - (uintptr_t)at % 64) % 64;\n}\n");
     if (x->f->weights) str_add(out, export_hash_text);
@@ -534,7 +534,7 @@ static void print_run_function(exporter *x, str *out) {
     str_add(out, "    run_step(ctx, &io);\n}\n");
 }
 
-static void print_run(exporter *x, str *out) {
+void export_print_run(exporter *x, str *out) {
     print_regions(x, out);
     say(x, out, "static void run_step(struct @_ctx *ctx, const struct @_io *io) {\n");
     str_add(out, locals);
@@ -569,7 +569,7 @@ uint64_t export_layout(const exporter *x) {
     return layout;
 }
 
-static void print_loop(exporter *x, str *out) {
+void export_print_loop(exporter *x, str *out) {
     say(x, out,
         "void @_run_n(struct @_ctx *ctx, size_t steps, const struct @_io *io, const struct @_ring *ring) {\n"
         "    for (size_t step = 0; step < steps; step++) {\n        struct @_io at = *io;\n");
@@ -620,7 +620,7 @@ static void print_object_run(exporter *x, str *out) {
     print_run_function(x, out);
 }
 
-static void export_object(exporter *x, export_files *out) {
+void export_object(exporter *x, export_files *out) {
     machine_code code;
     x86_level level;
     const char *reason;
@@ -638,48 +638,28 @@ static void export_object(exporter *x, export_files *out) {
         "includes this:\n"
         " * there the few lines are that hand memory to the code. */\n",
         x->f->isa);
-    print_interface(x, &out->header);
+    export_print_interface(x, &out->header);
     say(x, &out->header,
         "#ifdef ^_IMPLEMENTATION\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n"
         "extern const unsigned char @_data[];\nvoid @_code(char *const *slot, const void *threads, int64_t steps);\n");
     export_print_states(x, &out->header);
-    print_init(x, &out->header);
+    export_print_init(x, &out->header);
     print_object_run(x, &out->header);
-    if (x->f->loop) print_loop(x, &out->header);
+    if (x->f->loop) export_print_loop(x, &out->header);
     str_add(&out->header, "#ifdef __cplusplus\n}\n#endif\n#endif\n");
     emit_elf(&code, entry, x->data, (size_t)x->data_bytes, x->f->name, &out->code);
 }
 
-void emit_export(const plan *p, const export_form *f, export_files *out) {
+void export_begin(exporter *x, const plan *p, export_form *form) {
     if (p->params)
         guard_fail(p->a->gd, TN_ERR_UNSUPPORTED,
                    "a file of its own needs sizes that are all known: give the symbolic dims values");
-    export_form form = *f;
-    exporter x = { .a = p->a, .p = p, .f = &form, .upper = upper(p->a, f->name), .threads = p->threads > 1 ? p->threads : 1 };
-    str_init(&out->code, p->a), str_init(&out->header, p->a);
-    name_params(&x);
-    x.region_end = ARENA_ARRAY(p->a, int, p->steps.n + 1);
-    find_ends(&x, 0, p->steps.n);
-    export_place_data(&x);
-    if (!x.data_bytes || form.isa) form.weights = NULL;
-    if (form.isa || form.gpu) {
-        (form.isa ? export_object : export_gpu)(&x, out);
-        return;
-    }
-    say(&x, &out->header, "/* @.h - the interface of @.c, which says how to use it. */\n");
-    print_interface(&x, &out->header);
-    (form.wasm ? export_wasm_head : print_head)(&x, &out->code);
-    print_interface(&x, &out->code);
-    say(&x, &out->code,
-        "#ifndef ^_INTERFACE\n#ifdef __FAST_MATH__\n#error \"-ffast-math changes the results of this file\"\n#endif\n"
-        "#pragma GCC diagnostic ignored \"-Wpsabi\"\n");
-    emit_c_kernels(p, &form, &out->code);
-    if (!form.weights) export_print_data(&x, &out->code);
-    export_print_states(&x, &out->code);
-    print_init(&x, &out->code);
-    print_run(&x, &out->code);
-    if (form.loop) print_loop(&x, &out->code);
-    if (form.wasm) export_wasm(&x, &out->code);
-    str_add(&out->code, "#endif\n");
-    out->weights = form.weights ? x.data : NULL, out->n_weights = form.weights ? (size_t)x.data_bytes : 0;
+    *x = (exporter){
+        .a = p->a, .p = p, .f = form, .upper = upper(p->a, form->name), .threads = p->threads > 1 ? p->threads : 1
+    };
+    name_params(x);
+    x->region_end = ARENA_ARRAY(p->a, int, p->steps.n + 1);
+    find_ends(x, 0, p->steps.n);
+    export_place_data(x);
+    if (!x->data_bytes || form->isa) form->weights = NULL;
 }

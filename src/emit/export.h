@@ -33,7 +33,16 @@ typedef struct exporter {
 #define say(x, out, ...) export_say(x, out, arena_printf((x)->a, __VA_ARGS__))
 void export_say(const exporter *x, str *out, const char *text);
 
+/* export.c: names, places and ends of steps, for all forms; form is changed where it asks for what there is not. */
+void export_begin(exporter *x, const plan *p, export_form *form);
+void export_object(exporter *x, export_files *out); /* machine code as ELF, and a header */
+
 /* Parts of a text. */
+void export_print_head(exporter *x, str *out); /* the comment that a file of C begins with */
+void export_print_interface(exporter *x, str *out);
+void export_print_init(exporter *x, str *out);
+void export_print_run(exporter *x, str *out);
+void export_print_loop(exporter *x, str *out);
 void export_print_arrays(exporter *x, str *out); /* in a comment: inputs and outputs */
 void export_print_work(exporter *x, str *out);
 void export_print_io(exporter *x, str *out);
