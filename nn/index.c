@@ -171,19 +171,6 @@ tn_tensor tn_searchsorted(tn_tensor sorted, tn_tensor values, int right) {
 
 /* ---- segments ---- */
 
-double nn_identity(tn_dtype t, tn_scatter_mode mode) {
-    static const double low[TN_N_DTYPES] = {
-        [TN_F32] = -INFINITY, [TN_F64] = -INFINITY, [TN_F16] = -INFINITY, [TN_BF16] = -INFINITY,
-        [TN_I8] = -128,       [TN_I32] = -0x1p31,   [TN_I64] = -0x1p63
-    };
-    static const double high[TN_N_DTYPES] = {
-        [TN_F32] = INFINITY, [TN_F64] = INFINITY,   [TN_F16] = INFINITY, [TN_BF16] = INFINITY,
-        [TN_I8] = 127,       [TN_I32] = 0x1p31 - 1, [TN_U8] = 255
-    };
-    return mode == TN_SCATTER_MUL ? 1 : mode == TN_SCATTER_MAX ? low[t] : mode == TN_SCATTER_MIN ? high[t] : 0;
-}
-tn_tensor nn_complement(tn_tensor x) { return tn_sub(number(x, -1), x); }
-
 static bool check_segments(tn_tensor x, tn_tensor ids, int64_t n, const char *fn, tn_shape *out) {
     if (!has_sizes(x, fn) || !has_sizes(ids, fn) || !is_index(ids, fn)) return false;
     tn_shape s = tn_tensor_shape(x), is = tn_tensor_shape(ids);

@@ -53,7 +53,7 @@ tn_tensor nn_attention(tn_tensor q, tn_tensor k, tn_tensor v, tn_tensor seen, co
 /* base f[..,S,d] with rows start .. start + T - 1 of its last axis but one replaced by x f[..,T,d]; start i64[]. */
 tn_tensor nn_write_rows(tn_tensor base, tn_tensor x, tn_tensor start);
 
-/* index.c: what a reduction of nothing gives, but for the smallest of i64, which has no double: -1 - (the largest of -1 - x).
+/* scan.c: what a reduction of nothing gives, but for the smallest of i64, which has no double: -1 - (the largest of -1 - x).
  */
 double nn_identity(tn_dtype t, tn_scatter_mode mode);
 tn_tensor nn_complement(tn_tensor x); /* -1 - x */

@@ -8,6 +8,8 @@
 
 #include "tenon/tenon_index.h"
 
+#include <math.h>
+
 enum { BLOCK = 16, SIDE_BY_SIDE = 8 };
 
 typedef struct scan {
@@ -21,6 +23,19 @@ static const scan kinds[] = { { TN_SCAN_SUM, TN_SCATTER_ADD, tn_sum, tn_add },
                               { TN_SCAN_PROD, TN_SCATTER_MUL, tn_prod, tn_mul },
                               { TN_SCAN_MAX, TN_SCATTER_MAX, tn_reduce_max, tn_max },
                               { TN_SCAN_MIN, TN_SCATTER_MIN, tn_reduce_min, tn_min } };
+
+double nn_identity(tn_dtype t, tn_scatter_mode mode) {
+    static const double low[TN_N_DTYPES] = {
+        [TN_F32] = -INFINITY, [TN_F64] = -INFINITY, [TN_F16] = -INFINITY, [TN_BF16] = -INFINITY,
+        [TN_I8] = -128,       [TN_I32] = -0x1p31,   [TN_I64] = -0x1p63
+    };
+    static const double high[TN_N_DTYPES] = {
+        [TN_F32] = INFINITY, [TN_F64] = INFINITY,   [TN_F16] = INFINITY, [TN_BF16] = INFINITY,
+        [TN_I8] = 127,       [TN_I32] = 0x1p31 - 1, [TN_U8] = 255
+    };
+    return mode == TN_SCATTER_MUL ? 1 : mode == TN_SCATTER_MAX ? low[t] : mode == TN_SCATTER_MIN ? high[t] : 0;
+}
+tn_tensor nn_complement(tn_tensor x) { return tn_sub(nn_scalar(x, -1), x); }
 
 static tn_tensor edged(tn_tensor x, const scan *k, int axis, int64_t before, int64_t after) {
     int64_t b[TN_MAX_RANK] = { 0 }, a[TN_MAX_RANK] = { 0 };
