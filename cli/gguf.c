@@ -219,7 +219,7 @@ static const tn_io_gguf_tensor *find_array(const lm_gguf *f, const char *name, i
             snprintf(full, sizeof full, "blk.%d.%s%.12s", layer, names[i].theirs, last);
         else
             snprintf(full, sizeof full, "%s%.12s", names[i].theirs, last);
-        *how = names[i].how;
+        *how = (int)names[i].how;
         return array_of(f, full);
     }
     cli_fail(f->c, "%s: the model has %s, which files of this class have not", f->path, name);
