@@ -184,6 +184,54 @@ static void test_texts(void **state) {
     test_dir_remove();
 }
 
+/* Where erfc is small the exported one is still relatively near: constants, which import computes step by step in their type.
+ */
+static void test_erfc(void **state) {
+    (void)state;
+    static const struct {
+        tn_dtype type;
+        double ulp, least; /* spacing of numbers from 1 to 2; the least normal number */
+    } types[] = { { TN_F64, 0x1p-52, 0x1p-1022 },
+                  { TN_F32, 0x1p-23, 0x1p-126 },
+                  { TN_F16, 0x1p-10, 0x1p-14 },
+                  { TN_BF16, 0x1p-7, 0x1p-126 } };
+    enum { N = 2003 };
+    static const double special[] = { 0, -0.0, INFINITY, -INFINITY, NAN, 28, -28, 1e-30 };
+    test_dir_make();
+    tn_ctx *ctx = tn_ctx_new(NULL);
+    uint64_t seed;
+    fuzz_seeds(1, &seed);
+    for (size_t k = 0; k < sizeof types / sizeof *types; k++) {
+        double x[N], worst = 0;
+        char data[N * 8];
+        for (int i = 0; i < N; i++) {
+            x[i] = i < 8 ? special[i] : (rnd_below(&seed, 1 << 30) * 0x1p-30 - 0.2) * (types[k].type == TN_F64 ? 33 : 12);
+            tn_ir_store(types[k].type, data, i, x[i]), x[i] = tn_ir_load(types[k].type, data, i);
+        }
+        tn_graph *g = tn_graph_new(ctx, "erfc"), *back;
+        tn_output(tn_erfc(tn_const(g, types[k].type, TN_DIMS(N), data)), "y");
+        if (tn_onnx_save(g, in_dir("e.onnx"), NULL) || tn_onnx_load(ctx, in_dir("e.onnx"), NULL, &back))
+            fail_msg("%s", tn_ctx_error(ctx));
+        tn_ir_eval *e;
+        tn_tensor y;
+        int64_t count;
+        assert_int_equal(tn_ir_get_output(back, 0, NULL, &y, NULL), TN_OK);
+        assert_int_equal(tn_ir_evaluate(back, NULL, 0, &e), TN_OK);
+        const double *got = tn_ir_eval_values(e, y, &count);
+        assert_int_equal(count, N);
+        for (int i = 0; i < N; i++) {
+            double want = erfc(x[i]), room = types[k].ulp * fmax(want, types[k].least);
+            if (isnan(x[i]) ? !isnan(got[i]) : !(fabs(got[i] - want) <= 8 * room))
+                fail_msg("type %d, erfc(%.17g): %.17g, not %.17g", types[k].type, x[i], got[i], want);
+            if (!isnan(x[i])) worst = fmax(worst, fabs(got[i] - want) / room);
+        }
+        printf("count: %d values of an exported erfc of type %d, the worst %.2f ULP off\n", N, types[k].type, worst);
+        tn_ir_eval_free(e), tn_graph_free(g), tn_graph_free(back);
+    }
+    tn_ctx_free(ctx);
+    test_dir_remove();
+}
+
 static tn_graph *trained(tn_ctx *ctx) {
     tn_graph *g = tn_graph_new(ctx, "net");
     tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(4, 6)), t = tn_input(g, "t", TN_I32, TN_DIMS(4));
@@ -259,10 +307,8 @@ static void test_allocations(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts),
-        cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_allocations),
-        cmocka_unit_test(test_random_graphs),
+        cmocka_unit_test(test_texts),       cmocka_unit_test(test_erfc),          cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_allocations), cmocka_unit_test(test_random_graphs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
