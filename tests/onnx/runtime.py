@@ -2,7 +2,8 @@
 
 Every output of ONNX Runtime must be that of `tenon run MODEL` (those that it has) and of `tenon run FILE` (all of them) for the same
 random inputs, within 1e-4 of the largest element; of what a training step updates 99 % of the elements must be, since Adam divides a
-gradient that is nothing but rounding by its own size."""
+gradient that is nothing but rounding by its own size. The biases of attention's keys have no other gradient (a number added to a row of
+scores leaves its softmax as it is): theirs may be off by 5 % of the largest."""
 import subprocess
 import sys
 
@@ -49,7 +50,10 @@ for model in models:
             for name, value in run(graph, feeds, some).items():
                 assert value.shape == want[name].shape and value.dtype == want[name].dtype, (model, graph, name)
                 scale = np.abs(want[name]).max(initial=1e-30)
-                far = np.abs(value - want[name]) > 1e-4 * scale
+                room = np.full(value.shape, 1e-4)
+                if name.endswith(".attn.c_attn.bias.next"):
+                    room[len(value) // 3 : 2 * len(value) // 3] = 0.05
+                far = np.abs(value - want[name]) > room * scale
                 assert far.mean() <= (0.01 if name.endswith(".next") else 0) if far.size else True, (model, graph, name, far.mean())
                 checked += 1
         nodes += len(loaded.graph.node)
