@@ -144,7 +144,7 @@ static void test_initial_values(void **state) {
         { TN_NN_INIT_XAVIER_UNIFORM, 0, 2.0 / (90 + 540), 0.0976 },
         { TN_NN_INIT_XAVIER_NORMAL, 2, 8.0 / (90 + 540), 1 },
         { TN_NN_INIT_KAIMING_UNIFORM, 1, 1.0 / 90, 0.18258 },
-        { TN_NN_INIT_KAIMING_NORMAL, sqrt(2), 2.0 / 90, 1 },
+        { TN_NN_INIT_KAIMING_NORMAL, 1.4142135623730951, 2.0 / 90, 1 },
     };
     for (size_t k = 0; k < COUNT_OF(rows); k++) {
         double *v = fill(e, rows[k].init, rows[k].scale, TN_DIMS(3, 3, 10, 60), &n), mean = 0, variance = 0, most = 0;
