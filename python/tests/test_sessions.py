@@ -374,7 +374,7 @@ class Interface(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / "x.c"
             source.write_text("#include <stdio.h>\n#include <stddef.h>\n" + "".join(
-                f"#include <tenon/{h}>\n" for h in ("tenon_nn.h", "tenon_io.h", "tenon_onnx.h")) + "int main(void) {" + "\n".join(lines) + "}")
+                f"#include <tenon/{h.name}>\n" for h in sorted(Path(include, "tenon").glob("tenon_*.h"))) + "int main(void) {" + "\n".join(lines) + "}")
             subprocess.run(["cc", f"-I{include}", f"-I{generated}", source, "-o", Path(folder) / "x"], check=True)
             got = [int(n) for n in subprocess.run([Path(folder) / "x"], stdout=subprocess.PIPE, check=True).stdout.split()]
         want = []

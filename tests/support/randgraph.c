@@ -666,6 +666,12 @@ static void step_scatter(gen *n) {
     if (count > n->o.max_elems) return;
     entry updates = new_source(n, bn.dtype, rank, dims);
     double terms = (double)graph_elems(n->g, index.v), size = fmax(fabs(updates.lo), fabs(updates.hi)) * terms;
+    double base_size = fmax(fabs(base.lo), fabs(base.hi)), factor = fmax(1, fmax(fabs(updates.lo), fabs(updates.hi))),
+           product = base_size * pow(factor, terms);
+    if (product <= 1e4 && chance(n, 0.3)) { /* of more factors than that the bound knows little */
+        push_val(n, graph_scatter(n->g, OP_scatter_mul, base.v, index.v, updates.v, axis, 0), -product, product);
+        return;
+    }
     bool set = chance(n, 0.3);
     static const op_code others[] = { OP_scatter_set, OP_scatter_max, OP_scatter_min };
     push_val(n, graph_scatter(n->g, set ? others[pick(n, 3)] : OP_scatter_add, base.v, index.v, updates.v, axis, 0),
