@@ -8,13 +8,28 @@
  * alone. */
 #include "sched/fusion.h"
 
-enum { AHEAD = 64 /* kernels, to look through */, MOST_BESIDE = 64, MOST_INS = 8000, FEW_ARGS = 60 };
+enum {
+    AHEAD = 64 /* kernels, to look through */,
+    MOST_BESIDE = 64,
+    MOST_INS = 8000,
+    FEW_ARGS = 60,
+    MOST_ROOMS = 32,
+    EXCHANGED = 12 /* bytes a thread */
+};
 
 typedef struct kind { /* of a kernel */
     bool joins, maps; /* maps: nothing but loops of the grid, for thread blocks of any size */
     bool lone;        /* one thread block, which does it all */
     int64_t fast;     /* bytes of its thread blocks' memory */
 } kind;
+
+/* What a launch has of the memory of thread blocks and threads. A thread block is of one kernel, so each buffer serves one
+ * after the other's and is as large as the largest of them. */
+typedef struct rooms {
+    int n, threads, exchanged; /* bytes */
+    bool lent[MOST_ROOMS];     /* to the kernel at hand */
+    kbuf at[MOST_ROOMS];
+} rooms;
 
 typedef struct beside {
     plan *p;
@@ -25,6 +40,7 @@ typedef struct beside {
     int search;          /* which is this */
     int *set, n;         /* what becomes one launch .. */
     int block_threads;   /* .. and threads of its thread blocks; 0: any number */
+    rooms rooms;         /* .. and what it has of their memory */
     int *now;            /* [kernels] where they stand in out, or -1 */
     VEC(pkernel) out;
 } beside;
@@ -86,6 +102,35 @@ static int bound(const pkernel *pk) {
     return n;
 }
 
+static bool serves(const kbuf *o, const kbuf *b) {
+    return o->kind == b->kind && o->dtype == b->dtype && o->swizzled == b->swizzled;
+}
+
+/* Room for a kernel more. Returns whether a thread block may have it all, with what threads that reduce exchange. */
+static bool add_rooms(rooms *r, const kernel *k, const target *t) {
+    int64_t shared = 0, most = t->shared_most > t->shared_bytes ? t->shared_most : t->shared_bytes;
+    memset(r->lent, 0, sizeof r->lent);
+    for (int i = 1; i < k->ins.n; i++)
+        if (k->ins.at[i].op == K_BLOCK_REDUCE || k->ins.at[i].op == K_BLOCK_ARGREDUCE)
+            r->exchanged = EXCHANGED * (k->block_threads > r->threads ? k->block_threads : r->threads);
+    if (r->threads < k->block_threads) r->threads = k->block_threads;
+    for (int b = 0; b < k->bufs.n; b++) {
+        const kbuf *want = &k->bufs.at[b];
+        int i = 0;
+        if (want->kind < KB_SHARED) continue;
+        while (i < r->n && (r->lent[i] || !serves(&r->at[i], want))) i++;
+        if (i == MOST_ROOMS) return false;
+        if (i == r->n) r->at[r->n++] = *want;
+        r->lent[i] = true;
+        if (r->at[i].elems < want->elems) r->at[i].elems = want->elems;
+    }
+    for (int i = 0; i < r->n; i++) {
+        int64_t align = kbuf_align(&r->at[i]), bytes = r->at[i].elems * (int64_t)dtype_size((tn_dtype)r->at[i].dtype);
+        shared = (shared + align - 1) / align * align + (bytes + 15) / 16 * 16;
+    }
+    return shared + r->exchanged <= most;
+}
+
 static bool fits(const beside *w, int first, int i, int args, int ins) {
     const kind *x = &w->kinds[first], *y = &w->kinds[i];
     const kernel *k = w->p->kernels.at[i].k;
@@ -101,13 +146,15 @@ static void find_set(beside *w, int first) {
     int args = bound(&p->kernels.at[first]), ins = p->kernels.at[first].k->ins.n;
     w->n = 0, w->set[w->n++] = first, w->search++;
     w->block_threads = w->kinds[first].maps ? 0 : p->kernels.at[first].k->block_threads;
-    if (!w->kinds[first].joins) return;
+    w->rooms = (rooms){ 0 };
+    if (!w->kinds[first].joins || !add_rooms(&w->rooms, p->kernels.at[first].k, w->t)) return;
     pass_by(w, &p->kernels.at[first]);
     for (int i = first + 1; i < p->kernels.n && i <= first + AHEAD && w->n < MOST_BESIDE; i++) {
         const pkernel *pk = &p->kernels.at[i];
         if (w->taken[i]) continue;
-        if (fits(w, first, i, args, ins) && can_come(w, pk)) {
-            w->set[w->n++] = i, w->taken[i] = true;
+        rooms with = w->rooms;
+        if (fits(w, first, i, args, ins) && can_come(w, pk) && add_rooms(&with, pk->k, w->t)) {
+            w->set[w->n++] = i, w->taken[i] = true, w->rooms = with;
             args += bound(pk), ins += pk->k->ins.n;
             if (!w->kinds[i].maps) w->block_threads = pk->k->block_threads;
         }
@@ -123,13 +170,13 @@ typedef struct joint {
     bool *lent; /* [bufs of o] to the kernel at hand */
 } joint;
 
-/* Memory of thread blocks and threads serves one kernel as well as another. */
+/* As add_rooms. */
 static int lend(joint *w, kbuf b) {
     for (int i = 0; i < w->o->bufs.n; i++) {
-        const kbuf *o = &w->o->bufs.at[i];
-        bool same = o->kind == b.kind && o->dtype == b.dtype && o->elems == b.elems && o->swizzled == b.swizzled;
-        if (w->lent[i] || !same) continue;
+        kbuf *o = &w->o->bufs.at[i];
+        if (w->lent[i] || !serves(o, &b)) continue;
         w->lent[i] = true;
+        if (o->elems < b.elems) o->elems = b.elems;
         return i;
     }
     VEC_PUSH(w->o->a, &w->args, (parg){ -1 });

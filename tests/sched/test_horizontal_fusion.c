@@ -201,9 +201,47 @@ static void test_matrix_units(void **st) {
     arena_fini(&a);
 }
 
+/* Kernels beside each other share the memory of thread blocks: what they have together, a thread block has. Tiles of many
+ * sizes. */
+static void test_shared_memory(void **st) {
+    (void)st;
+    static const int64_t n[][3] = { { 16384, 3072, 768 }, { 1024, 16384, 1024 }, { 768, 16384, 768 }, { 768, 16384, 2304 },
+                                    { 1024, 1024, 3072 }, { 1024, 1024, 1536 },  { 1536, 1024, 1536 } };
+    enum { PRODUCTS = COUNT_OF(n) };
+    arena a;
+    guard gd;
+    str text;
+    int beside = 0;
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    target t = target_common_gpu();
+    t.shared_most = 227 << 10, t.resident_threads = 132 << 10, t.matrix_units = true, t.machine = machine_find("sm_90", true);
+    str_init(&text, &a);
+    str_add(&text, "graph @g(");
+    for (int i = 0; i < PRODUCTS; i++)
+        str_addf(&text, "%sx%d bf16[%lld,%lld], w%d bf16[%lld,%lld]", i ? ", " : "", i, (long long)n[i][0], (long long)n[i][1],
+                 i, (long long)n[i][1], (long long)n[i][2]);
+    str_add(&text, ") {\n");
+    for (int i = 0; i < PRODUCTS; i++)
+        str_addf(&text, " %%%d = dot x%d, w%d bf16[%lld,%lld]\n", i + 1, i, i, (long long)n[i][0], (long long)n[i][2]);
+    for (int i = 0; i < PRODUCTS; i++) str_addf(&text, "%s %%%d as \"y%d\"", i ? "," : " return", i + 1, i);
+    str_add(&text, "\n}");
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.fusion = 3;
+    plan *p = pipeline_run(graph_parse(&a, text.s, strlen(text.s), "products"), &a, &o, &t);
+    for (int i = 0; i < p->kernels.n; i++) {
+        const kernel *k = p->kernels.at[i].k;
+        beside += strstr(k->name, "_beside") != NULL;
+        if (kernel_shared_bytes(k) > t.shared_most)
+            fail_msg("@%s: %lld bytes of shared memory", k->name, (long long)kernel_shared_bytes(k));
+    }
+    assert_true(beside > 0);
+    arena_fini(&a);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_products), cmocka_unit_test(test_updates),
-                                        cmocka_unit_test(test_random), cmocka_unit_test(test_planted),
-                                        cmocka_unit_test(test_matrix_units) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_products),     cmocka_unit_test(test_updates),
+                                        cmocka_unit_test(test_random),       cmocka_unit_test(test_planted),
+                                        cmocka_unit_test(test_matrix_units), cmocka_unit_test(test_shared_memory) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
