@@ -224,6 +224,18 @@ static void build_gpt_train(tn_graph *g, const int64_t *size, uint64_t seed) {
     tn_output(loss, "loss");
 }
 
+/* GPT-2 as it is trained: computed in bf16, parameters f32, heads of 64 features. */
+static void build_gpt2_train(tn_graph *g, const int64_t *size, uint64_t seed) {
+    (void)seed;
+    tn_shape shape = TN_DIMS(size[0], size[1]);
+    tn_nn_lm_opts o = { .vocab = size[4], .positions = size[1], .width = size[2], .layers = size[3], .dtype = TN_BF16 };
+    o.heads = size[2] > 64 ? size[2] / 64 : 1;
+    tn_tensor x = tn_input(g, "x", TN_I32, shape), y = tn_input(g, "y", TN_I32, shape);
+    tn_tensor loss = tn_nn_cross_entropy(tn_cast(tn_nn_lm(x, o), TN_F32), y);
+    tn_nn_adam(loss, (tn_nn_adam_opts){ .lr = 6e-4, .beta2 = 0.95, .weight_decay = 0.1, .decoupled = 1, .decay_rank = 2 });
+    tn_output(loss, "loss");
+}
+
 typedef struct builtin {
     model about;
     int n_sizes;
@@ -276,6 +288,11 @@ static const builtin builtins[] = {
       4,
       { 12, 64, 128, 4 },
       build_gpt_train },
+    { { "gpt2-train", "2x32x128x1x512",
+        "batch x positions x width x layers x tokens: a training step of a GPT-2 in bf16 (AdamW)" },
+      5,
+      { 2, 32, 128, 1, 512 },
+      build_gpt2_train },
 };
 
 const model *model_table(int *out_n) {

@@ -375,6 +375,8 @@ static bool walk_value(walk *w, pending at) {
     case CL_RANDOM:
         break;
     case CL_CAST:
+        if (at.under_dot && sched_feeds_matrix_units(s, (tn_dtype)n->dtype, graph_elems(s->g, v), at.dot_work))
+            return fail(w, v, "matrix units take their operands from memory");
         add_work(w->an, graph_elems(s->g, v));
         break;
     default:

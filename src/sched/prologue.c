@@ -1,6 +1,7 @@
 /* prologue.c - what it costs to compute an operand of a contraction as it is packed into panels, and what to store it first: a
- * panel is packed once for as many rows as its sums fit the caches, and has an element of an image for each window over it. In:
- * sizes and the target alone, so that the decision is the same wherever the graph stands. */
+ * panel is packed once for as many rows as its sums fit the caches, and has an element of an image for each window over it. And
+ * what it saves to store an operand for matrix units, which take operands from memory alone. In: sizes and the target alone, so
+ * that the decision is the same wherever the graph stands. */
 #include "machine/machine.h"
 #include "sched/sched.h"
 
@@ -32,4 +33,17 @@ bool sched_packs_computed(const sched *s, tn_dtype t, int64_t elems, const prolo
            stored = (double)bytes / home->write + (double)bytes / home->read + m.start_ns,
            products = (double)by->work / (lanes * m.fma_pipes * m.ghz);
     return again <= 0 || computed <= stored + SMALL * products;
+}
+
+/* Threads multiply what is computed on the way. A tenth of the matrix units' rate is left to what else a kernel does. */
+bool sched_feeds_matrix_units(const sched *s, tn_dtype t, int64_t elems, int64_t work) {
+    int64_t bytes;
+    if (!s->opts.t || !s->opts.t->matrix_units || (t != TN_BF16 && t != TN_F16)) return false;
+    if (!size_mul(elems, (int64_t)dtype_size(t), &bytes)) return false;
+    const machine m = machine_of(s->opts.t);
+    double units = 0.9 * m.matrix_f16 * m.cores * m.ghz, by_threads = machine_gflops(&m), flops = 2 * (double)work;
+    if (units <= by_threads) return false;
+    double stored =
+        (double)bytes / machine_rate(&m, LEVEL_MEMORY, true) + (double)bytes / machine_rate(&m, LEVEL_MEMORY, false);
+    return flops / by_threads - flops / units > stored + m.start_ns;
 }

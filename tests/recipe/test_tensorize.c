@@ -120,7 +120,37 @@ static void test_same_bits(void **state) {
     arena_fini(&a);
 }
 
+/* Weights kept in f32 and multiplied in bf16: the short copy is stored for the matrix units, where the product is worth it. */
+static void test_narrowed_operand(void **state) {
+    (void)state;
+    for (int large = 0; large < 2; large++) {
+        arena a;
+        guard gd;
+        char why[512];
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+        int n = large ? 1024 : 64;
+        const char *text = arena_printf(&a,
+                                        "graph @narrowed(x bf16[%d,%d], w f32[%d,%d]) {\n %%1 = cast w bf16[%d,%d]\n"
+                                        " %%2 = dot x, %%1 bf16[%d,%d]\n return %%2 as \"y\"\n}",
+                                        n, n, n, n, n, n, n, n);
+        plan *p = compile(text, &a, with_units(true), NULL);
+        assert_int_equal(p->kernels.n, large ? 2 : 1);
+        const schedule *s = p->schedules.at[p->schedules.n - 1].s;
+        bool units = false;
+        for (int i = 0; i < s->steps.n; i++) units = units || s->steps.at[i].op == STEP_tensorize;
+        assert_int_equal(units, large);
+        assert_int_equal(compile(text, &a, with_units(false), NULL)->kernels.n, 1);
+        if (!large) {
+            reference r = reference_make(graph_parse(&a, text, strlen(text), "product"), &a, 7);
+            if (!plan_agrees(p, &r, &a, why, sizeof why)) fail_msg("%s", why);
+        }
+        arena_fini(&a);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_chosen), cmocka_unit_test(test_same_bits) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_chosen), cmocka_unit_test(test_same_bits),
+                                        cmocka_unit_test(test_narrowed_operand) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
