@@ -93,7 +93,7 @@ static bool widen_bound(finder *f, const kins *store) {
     kernel *k = f->k;
     const kins *select = &k->ins.at[store->a];
     index_line e;
-    if (select->op != K_ALU || select->alu != OP_select || !index_compare(k, select->a, false, &e)) return false;
+    if (select->op != K_ALU || select->alu != OP_select || !index_compare(k, select->a, false, &e) || e.run) return false;
     const kins *low = &k->ins.at[select->c];
     if (low->op != K_CONST || low->imm != -INFINITY || (store->lanes > 1 && (store->lane_stride != 1 || e.step != 1)))
         return false;

@@ -4,7 +4,8 @@
  * Applies where all that a loop makes are sums, each used, perhaps scaled, by selects alone whose condition compares indices:
  * keys that come after a query (causal attention), a band, a triangle. Over the lanes and rows of a tile the difference of the
  * two indices has a least value, which is affine in the loops around: if even that does not satisfy the comparison, no sum is
- * used. Exact: what the selects give instead of the sums does not depend on them. */
+ * used. The greater side may have a number of the run added (attention to as much of a cache as is used so far). Exact: what
+ * the selects give instead of the sums does not depend on them. */
 #include "ir/kernel_walk.h"
 #include "loop/build.h"
 #include "loop/index_compare.h"
@@ -13,11 +14,13 @@
 
 enum {
     LEAST_UPDATES = 64, /* of a loop: fewer are as fast as the question */
-    MOST_BETWEEN = 4    /* operations between a sum and its select, such as a scale */
+    LEAST_OF_RUN = 16,  /* the same where a run decides: a cache is long, and most of it comes from memory */
+    MOST_BETWEEN = 5    /* operations between a sum and its select, such as a scale, or adding up parts of it */
 };
 
-typedef struct bound { /* some sum is used only where this is at most 0 */
+typedef struct bound { /* some sum is used only where this is at most 0, or `run` */
     affine e;
+    reg run;
     bool known;
 } bound;
 
@@ -25,11 +28,33 @@ typedef struct bound { /* some sum is used only where this is at most 0 */
 static bool line_of(const kernel *k, reg r, index_line *out) {
     const kins *in = &k->ins.at[r];
     if (in->op == K_INDEX)
-        *out = (index_line){ in->idx, in->lanes > 1 ? in->lane_stride : 0, in->lanes };
+        *out = (index_line){ in->idx, in->lanes > 1 ? in->lane_stride : 0, in->lanes, 0 };
     else if (in->op == K_CONST && !dtype_is_float((tn_dtype)in->dtype))
-        *out = (index_line){ affine_const(in->imm_int), 0, 1 };
+        *out = (index_line){ affine_const(in->imm_int), 0, 1, 0 };
     else
         return false;
+    return true;
+}
+
+/* Whether no index that the affine gives is negative. */
+static bool counts_up(affine e) {
+    bool up = e.base >= 0;
+    for (int i = 0; i < e.n; i++) up &= e.t[i].coef >= 0;
+    return up;
+}
+
+/* The same, or a number of the run, or one added to an index: where that wraps round, below 0, no index is less. */
+static bool greater_line(const kernel *k, reg r, index_line *out) {
+    const kins *in = &k->ins.at[r];
+    if (line_of(k, r, out)) return true;
+    if (in->dtype != TN_I32) return false;
+    bool sum = in->op == K_ALU && in->alu == OP_add;
+    reg index = sum ? (k->ins.at[in->a].op == K_INDEX ? in->a : in->b) : 0, run = !sum ? r : index == in->a ? in->b : in->a;
+    if (k->ins.at[run].lanes > 1) return false;
+    *out = (index_line){ affine_const(0), 0, 1, run };
+    if (!sum) return true;
+    if (!line_of(k, index, out) || !counts_up(out->e) || out->step < 0) return false;
+    out->run = run;
     return true;
 }
 
@@ -38,26 +63,27 @@ bool index_compare(const kernel *k, reg r, bool not, index_line *out) {
     bool less = in->alu == OP_le || in->alu == OP_lt, equal = in->alu == OP_le || in->alu == OP_ge;
     index_line a, b;
     if (in->op != K_ALU || (!less && in->alu != OP_ge && in->alu != OP_gt)) return false;
-    if (!line_of(k, less != not ? in->a : in->b, &a) || !line_of(k, less != not ? in->b : in->a, &b)) return false;
+    if (!line_of(k, less != not ? in->a : in->b, &a) || !greater_line(k, less != not ? in->b : in->a, &b)) return false;
+    if (b.run && !counts_up(a.e)) return false;
     affine e = affine_offset(build_plus(k->a, a.e, b.e, -1), equal == not ); /* x < y: x - y + 1 <= 0 */
-    *out = (index_line){ e, a.step - b.step, a.lanes > b.lanes ? a.lanes : b.lanes };
+    *out = (index_line){ e, a.step - b.step, a.lanes > b.lanes ? a.lanes : b.lanes, b.run };
     return true;
 }
 
 /* Where condition r holds (or does not: `not`) for some lane. Of both sides of an `and` one is enough. */
-static bool can_hold(const kernel *k, reg r, bool not, affine *out) {
+static bool can_hold(const kernel *k, reg r, bool not, index_line *out) {
     const kins *in = &k->ins.at[r];
-    index_line x;
     if (in->op == K_ALU && in->alu == OP_and) return !not &&(can_hold(k, in->a, false, out) || can_hold(k, in->b, false, out));
-    if (!index_compare(k, r, not, &x)) return false;
-    *out = affine_offset(x.e, x.step < 0 ? x.step * (x.lanes - 1) : 0);
+    if (!index_compare(k, r, not, out)) return false;
+    out->e = affine_offset(out->e, out->step < 0 ? out->step * (out->lanes - 1) : 0);
     return true;
 }
 
-/* The bound of all sums so far, with one more that is e: the same but for a constant. */
-static bool widen(bound *b, affine e) {
-    if (b->known && !affine_equal(affine_offset(b->e, e.base - b->e.base), e)) return false;
-    if (!b->known || e.base < b->e.base) b->e = e;
+/* The bound of all sums so far, with one more that is x: the same but for a constant. */
+static bool widen(bound *b, index_line x) {
+    if (b->known && (!affine_equal(affine_offset(b->e, x.e.base - b->e.base), x.e) || b->run != x.run)) return false;
+    if (!b->known || x.e.base < b->e.base) b->e = x.e;
+    b->run = x.run;
     return b->known = true;
 }
 
@@ -68,11 +94,12 @@ static bool uses(const kins *in, reg r) { return in->a == r || in->b == r || in-
 static bool is_selected(const kernel *k, reg r, int end, int depth, bound *b) {
     for (int i = end + 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
-        affine e;
+        index_line e;
         if (!uses(in, r)) continue;
         bool select = in->op == K_ALU && in->alu == OP_select && in->a != r && (in->b == r) != (in->c == r);
         if (select && can_hold(k, in->a, in->c == r, &e) && widen(b, e)) continue;
-        if (!kernel_is_pure(in) || depth == 0 || !is_selected(k, (reg)i, i, depth - 1, b)) return false;
+        bool work = kernel_is_pure(in) || in->op == K_LANE_REDUCE;
+        if (!work || depth == 0 || !is_selected(k, (reg)i, i, depth - 1, b)) return false;
     }
     return true;
 }
@@ -88,6 +115,14 @@ static bool is_open(const kernel *k, int at, affine e) {
     return true;
 }
 
+/* Register r is there at instruction `at`. */
+static bool is_visible(const kernel *k, reg r, int at) {
+    int depth = 0;
+    for (int i = (int)r + 1; i < at && depth >= 0; i++)
+        depth += k->ins.at[i].op == K_LOOP ? 1 : k->ins.at[i].op == K_END ? -1 : 0;
+    return (int)r < at && depth >= 0;
+}
+
 /* The loop makes nothing but sums that selects use, and enough of them: *out, where one is used. */
 static bool find_bound(const kernel *k, int loop, int end, bound *out) {
     int64_t updates = 0, trips = 1;
@@ -101,12 +136,14 @@ static bool find_bound(const kernel *k, int loop, int end, bound *out) {
         updates++;
         if (!is_selected(k, in->c, end, MOST_BETWEEN, out)) return false;
     }
-    return updates && updates * trips >= LEAST_UPDATES && is_open(k, loop, out->e);
+    return updates && updates * trips >= (out->run ? LEAST_OF_RUN : LEAST_UPDATES) && is_open(k, loop, out->e) &&
+           is_visible(k, out->run, loop);
 }
 
-static void put_condition(kernel *k, int loop, affine e) {
+static void put_condition(kernel *k, int loop, bound b) {
     loop_insertion x = loop_insert_begin(k, loop);
-    reg at = build_index(k, TN_I32, e), zero = build_number(k, TN_I32, 0), needed = build_op(k, OP_le, at, zero);
+    reg at = build_index(k, TN_I32, b.e), most = b.run ? b.run : build_number(k, TN_I32, 0),
+        needed = build_op(k, OP_le, at, most);
     int more = loop_insert_end(k, &x); /* which may move the list */
     k->ins.at[loop + more].a = needed;
 }
@@ -120,7 +157,7 @@ bool step_skip_masked(kernel **kk, const loop_step *s, str *why) {
         if (k->ins.at[i].op != K_LOOP || k->ins.at[i].par) continue;
         int end = kernel_loop_end(k, i);
         if (!find_bound(k, i, end, &b)) continue;
-        if (b.e.n) put_condition(k, i, b.e), n++, i += 3;
+        if (b.e.n) put_condition(k, i, b), n++, i += b.run ? 2 : 3;
         i = kernel_loop_end(k, i);
     }
     return n || step_refuse(why, "no loop makes only sums that a comparison of indices may throw away");
