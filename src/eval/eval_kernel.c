@@ -594,7 +594,8 @@ void eval_kernel(const kernel *k, unsigned char *const *base, arena *a) {
         for (int i = 0; i < grid_blocks * n; i++) {
             machine *m = &threads[i];
             m->end = threads[0].end, m->nests = threads[0].nests, m->at = 1, m->tid = i % n, m->gid = first + i / n,
-            m->async = async, m->races = races, m->passed.thread = (first + i / n) * n + m->tid + 1;
+            m->async = async, m->races = races, m->passed.block = (int32_t)(first + i / n) + 1,
+            m->passed.thread = (int32_t)((first + i / n) * n + m->tid) + 1;
             if (races && m->tid == 0) race_log_clear(races, i / n);
             for (int b = 0; b < k->bufs.n && m->tid == 0; b++)
                 if (k->bufs.at[b].kind >= KB_SHARED) memset(m->base[b], EVAL_POISON, shared_bytes(&k->bufs.at[b]));

@@ -2,10 +2,11 @@
  * threads had passed; of several threads that load between two barriers, that they were several. */
 #include "eval/eval_race.h"
 
-enum { SEVERAL = -1 };
+enum { SEVERAL = -1, SEVERAL_CLUSTERS = INT32_MIN };
 
-typedef struct access {
-    int64_t thread, block, cluster; /* 0: none; SEVERAL: loads of more than one */
+typedef struct access { /* small: there are two for each element, and making them ready took longer than the kernels */
+    int32_t thread;     /* 0: none; SEVERAL: loads of more than one */
+    int32_t block;      /* from 1; below 0: of several of this cluster, counted from -1; or of SEVERAL_CLUSTERS */
     int32_t barriers, cluster_barriers;
 } access;
 
@@ -16,6 +17,7 @@ typedef struct element {
 typedef struct area { /* of memory: the elements of buffers that overlap */
     const unsigned char *begin, *end;
     int64_t bytes; /* of the smallest element */
+    bool written;  /* by the kernel; else nothing races there */
     element *at;
 } area;
 
@@ -36,7 +38,8 @@ static void find_areas(race_log *l) {
     for (int b = 0; b < k->bufs.n; b++) {
         const kbuf *x = &k->bufs.at[b];
         l->area_of[b] = b;
-        if (!kbuf_is_local(x)) l->areas[b] = (area){ l->base[b], l->base[b] + x->elems * bytes_of(x), bytes_of(x), NULL };
+        if (!kbuf_is_local(x))
+            l->areas[b] = (area){ l->base[b], l->base[b] + x->elems * bytes_of(x), bytes_of(x), x->kind != KB_IN, NULL };
     }
     for (bool changed = true; changed;) {
         changed = false;
@@ -47,6 +50,7 @@ static void find_areas(race_log *l) {
                 if (x->begin < y->begin) y->begin = x->begin;
                 if (x->end > y->end) y->end = x->end;
                 if (x->bytes < y->bytes) y->bytes = x->bytes;
+                y->written |= x->written;
                 for (int d = 0, from = l->area_of[b], to = l->area_of[c]; d < k->bufs.n; d++)
                     if (l->area_of[d] == from) l->area_of[d] = to;
                 changed = true;
@@ -64,7 +68,7 @@ race_log *race_log_make(const kernel *k, unsigned char *const *base, arena *a) {
     for (int b = 0; b < n; b++) {
         const kbuf *x = &k->bufs.at[b];
         area *r = &l->areas[b];
-        if (!kbuf_is_local(x) && l->area_of[b] == b)
+        if (!kbuf_is_local(x) && l->area_of[b] == b && r->written)
             r->at = ARENA_ARRAY(a, element, (r->end - r->begin + r->bytes - 1) / r->bytes + 1);
         for (int g = 0; g < l->cluster; g++) {
             element **own = &l->own[(int64_t)g * n + b];
@@ -88,30 +92,31 @@ static element *element_at(const race_log *l, int g, int buf, int64_t at) {
     const kbuf *b = &l->k->bufs.at[buf];
     if (kbuf_is_local(b)) return b->kind == KB_LOCAL ? NULL : &l->own[(int64_t)g * l->k->bufs.n + buf][at];
     const area *r = &l->areas[l->area_of[buf]];
-    return &r->at[(l->base[buf] + at * bytes_of(b) - r->begin) / r->bytes];
+    return !r->written ? NULL : &r->at[(l->base[buf] + at * bytes_of(b) - r->begin) / r->bytes];
 }
 
-static access by(const race_log *l, const race_thread *t) {
-    int64_t block = (t->thread - 1) / l->k->block_threads;
-    return (access){ t->thread, block + 1, block / l->cluster + 1, t->barriers, t->cluster_barriers };
+static access by(const race_thread *t) { return (access){ t->thread, t->block, t->barriers, t->cluster_barriers }; }
+
+/* Negative, from -1; what is of several clusters stays so. */
+static int32_t cluster_of(const race_log *l, const access *x) {
+    return x->block < 0 ? x->block : -1 - (x->block - 1) / l->cluster;
 }
 
-/* Whether x came before y for all to see. */
-static bool is_ordered(const access *x, const access *y) {
+/* Whether x came before y, of one thread, for all to see. */
+static bool is_ordered(const race_log *l, const access *x, const access *y) {
     if (x->thread == 0 || x->thread == y->thread) return true;
     if (x->block == y->block) return x->barriers < y->barriers;
-    return x->cluster == y->cluster && x->cluster_barriers < y->cluster_barriers;
+    return cluster_of(l, x) == cluster_of(l, y) && x->cluster_barriers < y->cluster_barriers;
 }
 
 int64_t race_load(race_log *l, int g, int buf, int64_t at, const race_thread *t) {
     element *e = element_at(l, g, buf, at);
     if (!e) return 0;
-    access now = by(l, t), *x = &e->load;
-    bool races = !is_ordered(&e->store, &now);
-    if (!is_ordered(x, &now)) { /* both stay in mind */
+    access now = by(t), *x = &e->load;
+    bool races = !is_ordered(l, &e->store, &now);
+    if (!is_ordered(l, x, &now)) { /* both stay in mind */
         now.thread = SEVERAL;
-        if (x->block != now.block) now.block = SEVERAL;
-        if (x->cluster != now.cluster) now.cluster = SEVERAL;
+        if (x->block != now.block) now.block = cluster_of(l, x) == cluster_of(l, &now) ? cluster_of(l, x) : SEVERAL_CLUSTERS;
     }
     *x = now;
     return races ? e->store.thread : 0;
@@ -120,8 +125,8 @@ int64_t race_load(race_log *l, int g, int buf, int64_t at, const race_thread *t)
 int64_t race_store(race_log *l, int g, int buf, int64_t at, const race_thread *t) {
     element *e = element_at(l, g, buf, at);
     if (!e) return 0;
-    access now = by(l, t);
-    const access *with = !is_ordered(&e->store, &now) ? &e->store : !is_ordered(&e->load, &now) ? &e->load : NULL;
+    access now = by(t);
+    const access *with = !is_ordered(l, &e->store, &now) ? &e->store : !is_ordered(l, &e->load, &now) ? &e->load : NULL;
     int64_t who = with ? with->thread : 0;
     e->store = now;
     return who;

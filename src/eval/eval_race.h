@@ -10,7 +10,7 @@
 #include "ir/kernel.h"
 
 typedef struct race_thread {            /* where a thread is */
-    int64_t thread;                     /* of the launch, from 1 */
+    int32_t thread, block;              /* of the launch, from 1 */
     int32_t barriers, cluster_barriers; /* that it has passed */
 } race_thread;
 
