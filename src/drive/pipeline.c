@@ -164,6 +164,7 @@ plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, cons
     mem_pack(p, t->kind == TARGET_GPU ? t->l2_bytes : 0);
     p->threads = t->threads;
     mem_barriers(p, t->threads);
+    if (t->kind == TARGET_GPU) mem_block_barriers(p);
     if (opts->check) check_plan(p);
     return p;
 }

@@ -23,5 +23,7 @@ void mem_pack(plan *p, int64_t roomy);
 void mem_constants(plan *p);
 /* barrier.c: pkernel.barrier, for runs with that many threads. After everything else. */
 void mem_barriers(plan *p, int threads);
+/* block_barriers.c: barriers inside kernels of GPUs that keep no two threads apart go. After mem_pack. */
+void mem_block_barriers(plan *p);
 
 #endif

@@ -124,7 +124,7 @@ static void test_barriers_taken_away(void **st) {
         arena_fini(&a);
     }
     printf("count: %d barriers taken away from kernels of %d networks, %d of them leave a race\n", all, GRAPHS, found);
-    assert_true(all > GRAPHS && found * 4 > all);
+    assert_true(all > GRAPHS && found * 4 > 3 * all); /* mem/block_barriers.c leaves next to no others */
 }
 
 int main(void) {
