@@ -2,6 +2,8 @@
  * access runs. In: scalar form. */
 #include "recipe/register_tile.h"
 
+enum { NEAR = 4 }; /* elements between the lanes of windows */
+
 void tile_survey(tile_chooser *c) {
     const kernel *k = c->k;
     uint64_t open = 0;
@@ -83,12 +85,15 @@ static double ref_score(const tile_chooser *c, const ref *r, kvar v) {
         s = store ? 0 : 0.2;
     else if (coef == 1)
         s = store ? 1.5 : 1;
+    else if (!store && coef >= 2 && coef <= NEAR)
+        s = 0.2; /* lanes of a few lines: dearer than neighbours, cheaper than one after the other */
     else
         s = store ? -2.5 : tile_turned_along(c, in, v) >= 0 ? -0.3 : -1.5;
     for (int m = 0; m < in->n_mask; m++)
-        if (affine_coef(in->mask[m].e, v)) s -= 1.5;
+        if (affine_coef(in->mask[m].e, v)) s -= coef == 1 ? 0.4 : 0.2; /* what it takes to find the lanes */
     int64_t extent = c->k->vars.at[v].extent;
-    if (extent < c->lanes && s > 0) s *= (double)extent / c->lanes;
+    if (extent < c->lanes && s > 0) /* few lanes; in a sum, what adds them up takes as long as they do */
+        s *= (double)extent / c->lanes * (c->k->vars.at[v].reduce ? 0.25 : 1);
     return s * r->times;
 }
 

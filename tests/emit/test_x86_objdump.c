@@ -43,6 +43,9 @@ static bool memory_only(x86_id id) {
     switch (id) {
     case X86_MASKLOADD:
     case X86_MASKLOADQ:
+    case X86_MOVUPS_Z:
+    case X86_MOVUPD_Z:
+    case X86_BROADSS_Z:
     case X86_MOVHPS:
     case X86_MOVHPS_ST:
     case X86_LEA:

@@ -222,6 +222,38 @@ static void test_depthwise(void **state) {
         }
 }
 
+/* With channels first the positions of a row are neighbours: they are worked on in lanes, whatever border and stride are. */
+static void test_channels_first(void **state) {
+    (void)state;
+    static const char *const uses[] = { "%3 = sum %2 axes=[4,5]", "%3 = reduce_max %2 axes=[4,5]",
+                                        "%3 = dot %2, w batch=[1]x[0] contract=[4,5]x[1,2]" };
+    for (int use = 0; use < 3; use++)
+        for (int stride = 1; stride < 3; stride++)
+            for (int bytes = 16; bytes <= 64; bytes *= 2) {
+                arena a;
+                guard gd;
+                char text[1024];
+                arena_init(&a, mem_libc(), &gd);
+                if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+                int out = stride == 1 ? 28 : 14, border = stride == 1;
+                int n = snprintf(text, sizeof text,
+                                 "graph @image(x f32[1,24,28,28], w f32[24,3,3]) {\n"
+                                 "  %%1 = pad x before=[0,0,%d,%d] after=[0,0,1,1] value=0.0 f32[1,24,%d,%d]\n"
+                                 "  %%2 = window %%1 (axis=2 size=3 stride=%d) (axis=3 size=3 stride=%d) f32[1,24,%d,%d,3,3]\n"
+                                 "  %s\n  return %%3 as \"y\"\n}\n",
+                                 border, border, 29 + border, 29 + border, stride, stride, out, out, uses[use]);
+                tn_compile_opts o = TN_COMPILE_DEFAULTS;
+                target t = plan_target(1);
+                t.threads = 1, t.vector_bytes = bytes, o.fusion = 3;
+                const plan *p = pipeline_run(graph_parse(&a, text, (size_t)n, "test"), &a, &o, &t);
+                for (int n_k = 0; n_k < p->kernels.n; n_k++)
+                    for (int i = 1; i < p->kernels.at[n_k].k->ins.n; i++)
+                        if (p->kernels.at[n_k].k->ins.at[i].op == K_UPD && p->kernels.at[n_k].k->ins.at[i].lanes == 1)
+                            fail_msg("use %d, stride %d, vectors of %d bytes: a sum of one lane", use, stride, bytes);
+                arena_fini(&a);
+            }
+}
+
 /* The first cache has the columns that neighbouring tiles share: for all channels, or where those are many, for a vector of
  * them. */
 static void test_columns(void **state) {
@@ -245,6 +277,7 @@ static void test_columns(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_random), cmocka_unit_test(test_no_masks),
-                                        cmocka_unit_test(test_depthwise), cmocka_unit_test(test_columns) };
+                                        cmocka_unit_test(test_depthwise), cmocka_unit_test(test_channels_first),
+                                        cmocka_unit_test(test_columns) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -114,7 +114,7 @@ static unsigned char *put_evex(x86_asm *s, unsigned char *at, const x86_ins *i, 
     at = byte(at, 0x62);
     at = byte(at, (bit(reg, 3) ^ 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | (bit(reg, 4) ^ 1) << 4 | i->map);
     at = byte(at, (unsigned)i->ew << 7 | (~v & 15) << 3 | 4 | i->pp);
-    at = byte(at, (unsigned)vl << 5 | (~v >> 4 & 1) << 3 | (i->form == F_RVMK));
+    at = byte(at, (unsigned)vl << 5 | (~v >> 4 & 1) << 3 | (i->form == F_RVMK ? 1u : i->form == F_RMZ ? 0x81u : 0u));
     return modrm(s, byte(at, i->op), reg, rm, true, tail);
 }
 
@@ -138,7 +138,7 @@ void x86_put(x86_asm *s, x86_id id, int vl, int reg, int vvvv, x86_opnd rm, int3
         if (i->form == F_VMI) rm = x86_r(reg), reg = i->ext;
         at = put_legacy(s, at, i, reg, &rm, n_imm, i->op);
     } else {
-        if (i->form == F_RM || i->form == F_MR || i->form == F_RMI || i->form == F_MRI) vvvv = 0;
+        if (i->form == F_RM || i->form == F_RMZ || i->form == F_MR || i->form == F_RMI || i->form == F_MRI) vvvv = 0;
         if (i->form == F_VMI) vvvv = reg, reg = i->ext;
         evex = i->w < 0 || vl == 2 || reg > 15 || vvvv > 15 || (!rm.is_mem && rm.r > 15);
         if (evex)
@@ -323,10 +323,11 @@ void x86_print(const x86_asm *s, const x86_record *r, str *out) {
         print_rm(s, r, mv, out);
         break;
     case F_RM:
+    case F_RMZ:
     case F_RMI:
     case G_RM:
     case G_RMI:
-        print_reg(r->reg, rv, r->vl, out), str_add(out, ",");
+        print_reg(r->reg, rv, r->vl, out), str_add(out, i->form == F_RMZ ? "{k1}{z}," : ",");
         print_rm(s, r, mv, out);
         break;
     case F_MR:

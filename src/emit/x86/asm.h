@@ -19,6 +19,7 @@ typedef enum x86_form {
     F_RVM,  /* reg, vvvv, rm */
     F_RVMK, /* the same where k1 is set; reg keeps its other lanes */
     F_RM,   /* reg, rm */
+    F_RMZ,  /* the same where k1 is set, 0 elsewhere; nothing is read there */
     F_MR,   /* rm, reg */
     F_RVMI, /* reg, vvvv, rm, imm8 */
     F_RMI,  /* reg, rm, imm8 */

@@ -590,6 +590,10 @@ static void put_instruction(coder *c, const xop *o) {
     case F_RMI:
         x86_put(s, id, o->vl, d, 0, o->has_mem ? address(c, &o->mem) : rm_of(c, o->a), o->imm);
         break;
+    case F_RMZ: /* a: the mask */
+        x86_put(s, id == X86_MOVUPD_Z ? X86_PMOVQ2M : X86_PMOVD2M, o->vl, 1, 0, x86_r(reg_of(c, o->a)), 0);
+        x86_put(s, id, o->vl, d, 0, address(c, &o->mem), 0);
+        break;
     case F_MR:
     case F_MRI:
         x86_put(s, id, o->vl, reg_of(c, o->a), 0, x86_r(d), o->imm);

@@ -86,10 +86,33 @@ static void open_masks(selector *s, const kins *in, int lane) {
         x86_open_scope(f);
     }
 }
+/* Whether the masks are numbers; then which lanes hold, a bit a lane. */
+static bool known_lanes(const kins *in, int first, int n, uint64_t *out) {
+    *out = 0;
+    for (int m = 0; m < in->n_mask; m++)
+        if (in->mask[m].e.n || !ext_is_lit(in->mask[m].e.base) || !ext_is_lit(in->mask[m].lo) || !ext_is_lit(in->mask[m].hi))
+            return false;
+    for (int l = 0; l < n; l++) {
+        bool holds = true;
+        for (int m = 0; m < in->n_mask; m++) {
+            int64_t at = in->mask[m].e.base + (first + l) * in->mask_lane[m];
+            holds &= at >= in->mask[m].lo && at < in->mask[m].hi;
+        }
+        *out |= (uint64_t)holds << l;
+    }
+    return true;
+}
+
 /* The lanes for which all masks hold. */
 static xval lane_mask(selector *s, const kins *in, int first, int n) {
     xfn *f = s->f;
     xval all = { 0 };
+    uint64_t known;
+    if (known_lanes(in, first, n, &known)) {
+        int32_t lanes[64] = { 0 };
+        for (int l = 0; l < n; l++) lanes[l] = -(int32_t)(known >> l & 1);
+        return (xval){ x86_const_at(f, x86_pool(f->s, lanes, (size_t)f->vb), false, x86_vl(XI32, n)), XI32 };
+    }
     for (int m = 0; m < in->n_mask; m++) {
         xmem e = x86_address(f, 0, in->mask[m].e, 1);
         int64_t lo = in->mask[m].lo, hi = in->mask[m].hi, stride = in->mask_lane[m];
@@ -108,24 +131,29 @@ static xval lane_mask(selector *s, const kins *in, int first, int n) {
 }
 
 /* Two or four words of four bytes, interleaved. */
-static vreg sse_load_strided(xfn *f, xmem m, int64_t stride, int n) {
+static vreg sse_load_strided(xfn *f, xmem m, int64_t stride, int n, uint64_t lanes) {
     vreg v[4] = { 0 };
-    for (int l = 0; l < n; l++, m.disp += stride) v[l] = word(f, X86_MOVSS, 0, m, XI32).r;
+    for (int l = 0; l < n; l++, m.disp += stride)
+        v[l] = lanes >> l & 1 ? word(f, X86_MOVSS, 0, m, XI32).r : x86_const_val(f, XI32, 0, 0).r;
     for (int half = n / 2; half >= 1; half /= 2)
         for (int i = 0; i < half; i++) v[i] = x86_value(f, (xop){ .op = X86_UNPCKLPS, .a = v[i], .b = v[i + half] });
     return v[0];
 }
 
-/* Four-byte and eight-byte words a stride apart, gathered without a detour through memory. */
-static xval load_strided(selector *s, tn_dtype stored, xmem m, int64_t stride, int n) {
+/* Four-byte and eight-byte words a stride apart, gathered without a detour through memory; 0 where lanes has no bit. */
+static xval load_strided(selector *s, tn_dtype stored, xmem m, int64_t stride, int n, uint64_t lanes) {
     xfn *f = s->f;
     bool big = dtype_size(stored) == 8;
     int per = big ? 2 : 4;
     vreg part[4] = { 0 };
-    if (f->level == X86_SSE && !big) return (xval){ sse_load_strided(f, m, stride, n), xt(stored) };
+    if (f->level == X86_SSE && !big) return (xval){ sse_load_strided(f, m, stride, n, lanes), xt(stored) };
     for (int l = 0; l < n; l++) {
         xmem at = m;
         at.disp += l * stride;
+        if (!(lanes >> l & 1)) {
+            if (l % per == 0) part[l / per] = x86_const_val(f, XI32, 0, 0).r;
+            continue;
+        }
         if (l % per == 0) {
             part[l / per] = word(f, big ? X86_MOVSD : X86_MOVSS, 0, at, XI32).r;
             continue;
@@ -150,6 +178,15 @@ static xval load_strided(selector *s, tn_dtype stored, xmem m, int64_t stride, i
     return (xval){ part[0], xt(stored) };
 }
 
+/* The instruction that reads neighbouring words, or one word for all lanes, where a mask holds; none where there is none. */
+static x86_id masked_load(x86_level level, int64_t stride, int size, int n) {
+    if (size < 4 || n * size < 16 || level == X86_SSE) return X86_NONE;
+    if (stride == 0) return level == X86_AVX512 && size == 4 ? X86_BROADSS_Z : X86_NONE;
+    if (stride != 1) return X86_NONE;
+    if (level == X86_AVX512) return size == 8 ? X86_MOVUPD_Z : X86_MOVUPS_Z;
+    return size == 8 ? X86_MASKLOADQ : X86_MASKLOADD;
+}
+
 /* Lane by lane: strides, masks of single lanes, an index of each lane's own. */
 static xval load_lanes(selector *s, const kins *in, int first, int n) {
     xfn *f = s->f;
@@ -163,7 +200,10 @@ static xval load_lanes(selector *s, const kins *in, int first, int n) {
         m.index = x86_dynamic(
             f, sel_operand(s, in->dyn, 1, 0).r,
             (xdyn){ .n = in->dyn_n, .stride = in->dyn_stride * size, .clamp = true, .wide = is_wide((xtype)s->at[in->dyn].t) });
-    if (!own_index && !in->n_mask && size >= 4) return load_strided(s, stored, m, in->lane_stride * size, n);
+    x86_id masked = in->n_mask && !own_index ? masked_load(f->level, in->lane_stride, (int)size, n) : X86_NONE;
+    uint64_t lanes = ~(uint64_t)0;
+    bool known = !in->n_mask || known_lanes(in, first, n, &lanes);
+    if (!own_index && known && !masked && size >= 4) return load_strided(s, stored, m, in->lane_stride * size, n, lanes);
     xlload l = { .stride = in->lane_stride * size, .bytes = (uint8_t)size, .sign = stored == TN_I8 };
     vreg mask = 0, dyn = 0;
     if (in->n_mask) mask = x86_mask32(f, lane_mask(s, in, first, n), n).r;
@@ -173,18 +213,12 @@ static xval load_lanes(selector *s, const kins *in, int first, int n) {
         l.n = in->dyn_n, l.dyn_stride = in->dyn_stride * size, l.dyn_wide = is_wide((xtype)s->at[in->dyn].t);
     }
     xtype t = size == 8 ? xt(stored) : size == 4 ? xt(stored) : XI32;
-    if (mask && !own_index && in->lane_stride == 1 && size >= 4 && f->level == X86_AVX2) {
+    if (masked) {
         vreg r = x86_new(f, x86_vl(t, n));
         vreg wide = size == 8 ? x86_mask64(f, (xval){ mask, XI32 }, n).r : mask;
-        if (n * size >= 16) {
-            x86_add(f, (xop){ .op = size == 8 ? X86_MASKLOADQ : X86_MASKLOADD,
-                              .vl = (uint8_t)x86_vl(t, n),
-                              .dst = r,
-                              .a = wide,
-                              .has_mem = true,
-                              .mem = m });
-            return (xval){ r, t };
-        }
+        x86_add(f,
+                (xop){ .op = (uint16_t)masked, .vl = (uint8_t)x86_vl(t, n), .dst = r, .a = wide, .has_mem = true, .mem = m });
+        return (xval){ r, t };
     }
     VEC_PUSH(f->keep, &f->lloads, l);
     vreg r = x86_new(f, x86_vl(t, n));
@@ -221,7 +255,7 @@ static xval load_packed_lanes(selector *s, const kins *in, xmem m, int first, in
     int64_t size = (int64_t)dtype_size((tn_dtype)in->src), step = in->lane_stride * size;
     bool together = in->packed_stride == 1 && (n == 1 || in->lane_stride == in->packed);
     if (in->packed_stride == 1 && in->packed * size == 4)
-        return together ? load_raw(s, TN_I32, m, n, spread) : load_strided(s, TN_I32, m, step, n);
+        return together ? load_raw(s, TN_I32, m, n, spread) : load_strided(s, TN_I32, m, step, n, ~(uint64_t)0);
     if (together && in->packed == 2 && size == 1 && f->level != X86_SSE) {
         x86_id id = in->src == TN_I8 ? X86_PMOVSXBW : X86_PMOVZXBW;
         if (n >= 4) return word(f, id, x86_vl(XI32, n), m, XI32);
@@ -242,6 +276,18 @@ static xval load_packed_lanes(selector *s, const kins *in, xmem m, int first, in
     return all;
 }
 
+/* One word for all lanes that is there whether the masks hold or not. */
+static bool is_one_word(const selector *s, const kins *in) {
+    const kernel *k = s->k;
+    ext lo = in->idx.base, hi = lo;
+    if (in->lanes == 1 || !in->n_mask || in->lane_stride || in->dyn || in->packed || k->params) return false;
+    for (int i = 0; i < in->idx.n; i++) {
+        ext last = k->vars.at[in->idx.t[i].var].extent - 1, coef = in->idx.t[i].coef;
+        *(coef < 0 ? &lo : &hi) += coef * last;
+    }
+    return lo >= 0 && hi < k->bufs.at[in->buf].elems;
+}
+
 static bool lanes_vary(const selector *s, const kins *in) {
     for (int m = 0; m < in->n_mask; m++)
         if (in->mask_lane[m]) return true;
@@ -258,9 +304,14 @@ void sel_load(selector *s, reg r) {
     int64_t imm = stored == TN_BOOL ? -(in->imm_int != 0) : in->imm_int;
     if (in->lanes > 1 && lanes_vary(s, in)) {
         if (in->packed) x86_unsupported(f, "words with a mask a lane");
+        bool one = is_one_word(s, in);
+        xval word = { 0 };
+        if (one) word = from_stored(f, stored, load_raw(s, stored, element(s, in, in->idx, size), 1, true), 1);
         for (int c = 0; c < out.n; c++) {
-            xval v = from_stored(f, stored, load_lanes(s, in, c * out.cl, out.cl), out.cl);
-            if (in->n_mask) v = x86_sel(f, lane_mask(s, in, c * out.cl, out.cl), v, x86_const_val(f, t, in->imm, imm), out.cl);
+            xval v = one ? (xval){ x86_broadcast(f, word), word.t }
+                         : from_stored(f, stored, load_lanes(s, in, c * out.cl, out.cl), out.cl);
+            if (in->n_mask && (one || x86_value_bits(t, in->imm, imm))) /* the others are 0 */
+                v = x86_sel(f, lane_mask(s, in, c * out.cl, out.cl), v, x86_const_val(f, t, in->imm, imm), out.cl);
             out.r[c] = v.r;
         }
         s->at[r] = out;
