@@ -15,6 +15,20 @@ static const char *last_name(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
 }
+/* A static library: dir/libnet.a, whose header is dir/net.h. */
+static bool is_library(const char *path) {
+    size_t n = strlen(path);
+    return n > 2 && !strcmp(path + n - 2, ".a");
+}
+static char *header_of(const char *code) {
+    const char *name = last_name(code);
+    char *path = is_library(code) && !strncmp(name, "lib", 3) && name[3] != '.'
+                     ? cli_format("%.*s%s", (int)(name - code), code, name + 3)
+                     : cli_format("%s", code),
+         *header = beside(path, "h");
+    free(path);
+    return header;
+}
 
 /* All parts, or none: each is written beside its place before any takes it. */
 static void save(cli *c, const tn_export *x, const char *code, const char *header, const char *weights) {
@@ -36,14 +50,14 @@ static int export_model(cli *c) {
     tn_program *p;
     tn_export *x;
     if (!code) cli_usage(c, "where to? --output=FILE.c");
-    char *header = beside(code, "h");
+    char *header = header_of(code);
     if (!strcmp(header, code)) cli_usage(c, "--output=%s is where the header goes: name a FILE.c", code);
     if (weights && (!strcmp(weights, code) || !strcmp(weights, header)))
         cli_usage(c, "--weights=%s is where the %s goes", weights, strcmp(weights, code) ? "header" : "C text");
     e.name = cli_text(c, "name", NULL), e.cpu = cli_text(c, "cpu", NULL), e.header = last_name(header);
     e.weights = weights ? last_name(weights) : NULL;
     e.threads = (int)cli_int(c, "threads", 0, 0, 1024);
-    e.target = cli_text(c, "target", NULL);
+    e.target = cli_text(c, "target", is_library(code) ? "library" : NULL);
     e.train = cli_flag(c, "train"), e.freestanding = cli_flag(c, "freestanding");
     tn_graph *g = model_open(c, c->args[0], (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX));
     if (state) cli_need(c, tn_io_load_graph(c->ctx, g, state));
@@ -60,7 +74,9 @@ static int export_model(cli *c) {
 static const cli_option export_options[] = {
     { "output", 'o', "FILE", "the text; the header is FILE.h beside it" },
     { "target", 0, "WHAT",
-      "c (default), object (machine code for x86-64, ELF), wasm (C for a page), cuda or opencl (kernels and their host part)" },
+      "c (default), object (machine code for x86-64, ELF), library (that object as FILE.a), wasm (C for a page), cuda or "
+      "opencl "
+      "(kernels and their host part)" },
     { "name", 'n', "NAME", "that all names begin with (default: the graph's)" },
     { "weights", 'w', "FILE", "constant data go there, which the host reads or the assembler links; default: into the C text" },
     { "train", 0, NULL, "a training step: with a loop over steps, and functions that save and load the states" },
@@ -87,6 +103,7 @@ const cli_command command_export = {
     "  tenon export @digits:1 -o digits.c && cc -O2 -march=native -c digits.c\n"
     "  tenon export net.onnx -o net.c --weights net.bin --cpu=neon\n"
     "  tenon export @digits-train -o train.c --train --name=train\n"
+    "  tenon export net.onnx -o libnet.a --name=net && cc -O2 main.c -L. -lnet\n"
     "  tenon export net.onnx -o net.cu --target=cuda && nvcc -arch=sm_80 -c net.cu",
     1,
     1,

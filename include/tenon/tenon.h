@@ -544,10 +544,10 @@ typedef struct {
     int train;          /* 1 = with functions that run many steps, and save and load states; TN_ERR_INVAL where none changes */
     int freestanding;   /* 1 = without the C library and libm */
     const char *target; /* "c" (NULL), or "object": machine code for x86-64 in an object of ELF, which no compiler makes; what
-                           its header has under NAME_IMPLEMENTATION is compiled with the host; "cuda" or "opencl": kernels
-                           for GPUs and the host's part that launches them, which needs CUDA's runtime (a .cu file, by nvcc) or
-                           OpenCL 1.2 (C99). Control flow is refused there; "wasm": C as with
-                           freestanding, and functions that a page calls */
+                           its header has under NAME_IMPLEMENTATION is compiled with the host; "library": that object as a
+                           static library; "cuda" or "opencl": kernels for GPUs and the host's part that launches them, which
+                           needs CUDA's runtime (a .cu file, by nvcc) or OpenCL 1.2 (C99). Control flow is refused there;
+                           "wasm": C as with freestanding, and functions that a page calls */
 } tn_export_opts;
 #define TN_EXPORT_DEFAULTS TN_VALUE_(tn_export_opts, sizeof(tn_export_opts), NULL, NULL, NULL, NULL, 0, 0, 0, NULL)
 typedef struct tn_export tn_export;

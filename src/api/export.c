@@ -36,17 +36,18 @@ static const drive_processor *find_processor(const tn_export *x, const export_fo
 static void set_target(tn_export *x, export_form *f) {
     const tn_export_opts *o = x->o;
     const char *what = o->target ? o->target : "c";
-    if (!strcmp(what, "object"))
-        f->isa = "";
+    if (!strcmp(what, "object") || !strcmp(what, "library"))
+        f->isa = "", f->archive = *what == 'l';
     else if (!strcmp(what, "wasm"))
         f->wasm = f->freestanding = true;
     else if (!strcmp(what, "cuda") || !strcmp(what, "opencl"))
         f->gpu = true, f->language = !strcmp(what, "cuda") ? GPU_CUDA : GPU_OPENCL;
     else if (strcmp(what, "c") != 0)
-        guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.target: there is no %s (c, object, cuda, opencl, wasm)", what);
+        guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.target: there is no %s (c, object, library, cuda, opencl, wasm)",
+                   what);
     if (f->isa && o->weights)
-        guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.weights: an object has its data inside, so that there is no file %s",
-                   o->weights);
+        guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.weights: %s has its data inside, so that there is no file %s",
+                   f->archive ? "a library" : "an object", o->weights);
     if (f->wasm && o->threads > 1) guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.threads: a page has one");
     if (f->gpu && o->freestanding)
         guard_fail(&x->gd, TN_ERR_INVAL, "tn_export_opts.freestanding: the host's part of a file for %s calls a library", what);

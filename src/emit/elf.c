@@ -1,5 +1,5 @@
-/* elf.c - machine code and constant data as a relocatable object of ELF for x86-64, with a symbol each. In:
- * position-independent code, bytes. Out: the bytes of the file. */
+/* elf.c - machine code and constant data as a relocatable object of ELF for x86-64, with a symbol each, and such an object as a
+ * static library. In: position-independent code, bytes. Out: the bytes of the file. */
 #include "emit/emit.h"
 
 #include <elf.h>
@@ -65,4 +65,38 @@ void emit_elf(const machine_code *code, size_t entry, const void *data, size_t n
     head.e_shoff = out->n;
     memcpy(out->s, &head, sizeof head);
     str_addn(out, (const char *)h, sizeof h);
+}
+
+/* ---- a static library ---- */
+
+/* A member's head: time, owner and group 0, so that equal contents give equal files. */
+static void add_member(str *out, const char *name, const char *data, size_t n) {
+    str_addf(out, "%-16s%-12d%-6d%-6d%-8s%-10zu`\n", name, 0, 0, 0, "644", n);
+    str_addn(out, data, n);
+    if (n % 2) str_add(out, "\n");
+}
+
+static void add_u32(str *out, uint32_t v) { /* the index has the highest byte first */
+    const char bytes[] = { (char)(v >> 24), (char)(v >> 16), (char)(v >> 8), (char)v };
+    str_addn(out, bytes, sizeof bytes);
+}
+
+enum { MEMBER_HEAD = 60, LONGEST_NAME = 13 }; /* with .o and a slash */
+
+void emit_archive(const str *object, const char *name, str *out) {
+    static const char *const symbols[] = { "code", "data" };
+    static const char magic[] = "!<arch>\n";
+    str index, names;
+    str_init(&index, out->a), str_init(&names, out->a);
+    for (size_t i = 0; i < COUNT_OF(symbols); i++) {
+        str_addf(&names, "%s_%s", name, symbols[i]);
+        str_addn(&names, "", 1);
+    }
+    size_t n_index = 4 + 4 * COUNT_OF(symbols) + names.n, first = sizeof magic - 1 + MEMBER_HEAD + n_index + n_index % 2;
+    add_u32(&index, COUNT_OF(symbols));
+    for (size_t i = 0; i < COUNT_OF(symbols); i++) add_u32(&index, (uint32_t)first);
+    str_addn(&index, names.s, names.n);
+    str_add(out, magic);
+    add_member(out, "/", index.s, index.n);
+    add_member(out, strlen(name) <= LONGEST_NAME ? arena_printf(out->a, "%s.o/", name) : "net.o/", object->s, object->n);
 }

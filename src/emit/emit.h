@@ -24,6 +24,7 @@ typedef struct export_form {
     bool loop;           /* and a function that runs several steps, and those that save and load the states */
     bool freestanding;   /* without the C library and libm */
     const char *isa;     /* machine code for it, in an object of ELF, instead of C; NULL: C */
+    bool archive;        /* that object as a static library */
     bool wasm;           /* C, and functions that a page calls */
     bool gpu;            /* the plan is for GPUs: kernels in `language`, and the C of a host that launches them */
     gpu_language language;
@@ -67,6 +68,8 @@ bool emit_x86_level(const char *isa, x86_level *out);
 
 /* elf.c: an object with the hidden symbols <name>_code, which is at `entry` of the code, and <name>_data. */
 void emit_elf(const machine_code *code, size_t entry, const void *data, size_t n_data, const char *name, str *out);
+/* Such an object as a static library of one member, with an index of its symbols. */
+void emit_archive(const str *object, const char *name, str *out);
 
 /* gpu.c: the whole plan as one program for GPUs, with an entry tn_kernel_<i> for each kernel that is the first of its code. An
  * entry takes its buffers in the order of kernel.bufs, local ones left out: pointers in CUDA C, a base and a distance in bytes

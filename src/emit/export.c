@@ -634,10 +634,10 @@ void export_object(exporter *x, export_files *out) {
         if (!strcmp(code.functions.at[i].name, "tn_main")) entry = code.functions.at[i].offset;
     x->arena_bytes = x->temp_bytes + code.scratch + EXPORT_ALIGN;
     say(x, &out->header,
-        "/* @.h - the interface of an object for x86-64 (%s). One file of the host's defines ^_IMPLEMENTATION before it "
+        "/* @.h - the interface of %s for x86-64 (%s). One file of the host's defines ^_IMPLEMENTATION before it "
         "includes this:\n"
         " * there the few lines are that hand memory to the code. */\n",
-        x->f->isa);
+        x->f->archive ? "a static library" : "an object", x->f->isa);
     export_print_interface(x, &out->header);
     say(x, &out->header,
         "#ifdef ^_IMPLEMENTATION\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n"
@@ -647,7 +647,10 @@ void export_object(exporter *x, export_files *out) {
     print_object_run(x, &out->header);
     if (x->f->loop) export_print_loop(x, &out->header);
     str_add(&out->header, "#ifdef __cplusplus\n}\n#endif\n#endif\n");
-    emit_elf(&code, entry, x->data, (size_t)x->data_bytes, x->f->name, &out->code);
+    str object;
+    str_init(&object, x->a);
+    emit_elf(&code, entry, x->data, (size_t)x->data_bytes, x->f->name, x->f->archive ? &object : &out->code);
+    if (x->f->archive) emit_archive(&object, x->f->name, &out->code);
 }
 
 void export_begin(exporter *x, const plan *p, export_form *form) {

@@ -82,6 +82,17 @@ if [ "$(uname -m)" = x86_64 ]; then
             cmp -s want got || fail "object of $cpu: other numbers than tenon run"
         done
     done
+    # .. and as a static library, with an index that linkers read; of a name too long for a member's head, too.
+    for name in object object_of_some_longer_name; do
+        mkdir -p lib && rm -f lib/* && "$tenon" export @cnn:1 -o "lib/lib$name.a" --name "$name" --quiet || fail "lib$name.a"
+        sed "s/object/$name/g; s/OBJECT/${name^^}/g" object.c >library.c
+        [ "$(nm -s "lib/lib$name.a" 2>&1 | grep -c "^${name}_.* in ")" = 2 ] || fail "lib$name.a: index $(nm -s "lib/lib$name.a" 2>&1)"
+        for c in "${compilers[@]}"; do
+            $c -O1 -Ilib library.c -Llib "-l$name" -o prog && ./prog >got || { fail "$c: lib$name.a"; continue; }
+            cmp -s want got || fail "lib$name.a: other numbers than tenon run"
+        done
+    done
+    refused 1 'a library has its data inside' @cnn:1 -o libx.a --weights x.bin
     refused 1 'pow of libm' @digits-train:2 -o x.o --target object --train
     refused 1 'no machine code for neon' @cnn:1 -o x.o --target object --cpu neon
     refused 1 'data inside' @cnn:1 -o x.o --target object --weights x.bin
