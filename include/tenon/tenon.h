@@ -104,8 +104,8 @@ typedef struct {
     const char *compiler;
     /* How programs for the device "cpu" become code: "x86" = straight to machine code for this processor (any x86-64; elsewhere
      * as "c"); "avx512bf16", "avx512vnni", "avx512", "avx2", "sse2" = the same for that instruction set; "c" = through the C
-     * compiler, "c-avx2" and so on = for that instruction set. NULL = "x86". What is unknown or impossible here is an error of
-     * the first compilation. */
+     * compiler, "c-avx2" and so on = for that instruction set, "c-neon" and "c-scalar" = with the bits of what is exported for
+     * such a processor. NULL = "x86". What is unknown or impossible here is an error of the first compilation. */
     const char *cpu;
     int name_code; /* 1 = debuggers and profilers are told the names of kernels that went straight to machine code */
     /* Who runs the pieces of a run on the CPU; NULL = the library's own threads. Called by the thread that runs a session, with

@@ -108,21 +108,23 @@ static void cpu_close(device *base) {
     mem_free(d->mem, d, sizeof *d);
 }
 
-/* Instruction sets that there is machine code for; a processor with one runs those behind it, too. */
+/* Instruction sets that there is machine code for; a processor with one runs those behind it, too. c_only: the vectors and the
+ * rounding of another processor, in C, so that sums have the same bits as there. */
 static const struct {
     const char *isa, *arch; /* arch: of the C compiler */
     int vector_bytes, n_vector_regs, packed;
-} levels[] = { { "avx512bf16", "-march=x86-64-v4", 64, 32, 4 },
-               { "avx512vnni", "-march=x86-64-v4", 64, 32, 4 },
-               { "avx512", "-march=x86-64-v4", 64, 32, 2 },
-               { "avx2", "-march=x86-64-v3", 32, 16, 2 },
-               { "sse2", "-march=x86-64", 16, 16, 0 } };
+    bool c_only;
+} levels[] = { { "avx512bf16", "-march=x86-64-v4", 64, 32, 4, false }, { "avx512vnni", "-march=x86-64-v4", 64, 32, 4, false },
+               { "avx512", "-march=x86-64-v4", 64, 32, 2, false },     { "avx2", "-march=x86-64-v3", 32, 16, 2, false },
+               { "neon", "-march=x86-64-v3", 16, 32, 0, true }, /* which multiplies and adds with one rounding */
+               { "sse2", "-march=x86-64", 16, 16, 0, false },          { "scalar", "-march=x86-64", 4, 16, 0, true } };
 
 static tn_status no_such_code(const cpu *d, const char *want, size_t best, err *e) {
     char names[96] = "";
-    for (size_t i = best; i < COUNT_OF(levels); i++) strcat(strcat(names, levels[i].isa), ", ");
+    for (size_t i = best; i < COUNT_OF(levels); i++)
+        if (!levels[i].c_only) strcat(strcat(names, levels[i].isa), ", ");
     return err_set(e, TN_ERR_INVAL, "there is no code generator '%s' on this processor (%s); there are: x86, %sc%s", want,
-                   d->caps.isa, names, *names ? ", and c- with an instruction set" : "");
+                   d->caps.isa, names, *names ? ", and c- with an instruction set, neon or scalar" : "");
 }
 
 /* How programs become code here: the choice of tn_config.cpu against what the processor can do. */
@@ -134,7 +136,7 @@ static tn_status choose_code(cpu *d, const char *want, err *e) {
     if (!want || !*want) want = "x86";
     bool any = !strcmp(want, "c") || !strcmp(want, "x86"), c = *want == 'c' && (!want[1] || want[1] == '-');
     for (i = best; i < n; i++)
-        if (!strcmp(any ? usual : c ? want + 2 : want, levels[i].isa)) break;
+        if (!strcmp(any ? usual : c ? want + 2 : want, levels[i].isa) && (c || !levels[i].c_only)) break;
     if (i == n && !any) return no_such_code(d, want, best, e);
     snprintf(d->caps.code, sizeof d->caps.code, "%s", c || i == n ? "c" : levels[i].isa);
     if (i == n) return TN_OK;

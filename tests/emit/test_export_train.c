@@ -1,6 +1,7 @@
-/* test_export_train.c - the digits training as C of its own: the losses of the library over 200 steps, in memory that the host
- * gives, without an allocation; states saved and loaded again go on as if nothing had been. Also on other processors, which
- * qemu simulates where it is installed with Debian's cross compilers. */
+/* test_export_train.c - the digits training as C of its own: the losses of the library over 200 steps, bit for bit, in memory
+ * that the host gives, without an allocation; states saved and loaded again go on as if nothing had been. Also on other
+ * processors, which qemu simulates where it is installed with Debian's cross compilers: the library is then told to add in
+ * their order. In another order a sum near zero may fall to the other side of a relu, and losses differ from then on. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +13,6 @@
 #include <cmocka.h>
 
 #include "support/support.h"
-#include "tenon/tenon_io.h"
 #include "tenon/tenon_nn.h"
 
 #include <math.h>
@@ -67,20 +67,25 @@ static void run(const char *command) {
     if (system(text)) fail_msg("failed: %s", command);
 }
 
-static void save(tn_ctx *ctx, const char *file, const void *data, size_t n) {
+static void save(const char *file, const void *data, size_t n) {
     char path[512];
     snprintf(path, sizeof path, "%s/%s", dir, file);
-    assert_int_equal(tn_io_file_save(ctx, path, data, n), TN_OK);
+    FILE *f = fopen(path, "wb");
+    assert_true(f && fwrite(data, 1, n, f) == n && fclose(f) == 0);
 }
 
 typedef struct train_form {
+    const char *library; /* tn_config.cpu */
     const char *cpu, *compiler, *simulator;
     int freestanding;
 } train_form;
-static const train_form forms[] = { { "neon", "aarch64-linux-gnu-gcc -static", "qemu-aarch64", 0 },
-                                    { "neon", "arm-linux-gnueabihf-gcc -static -mfpu=neon", "qemu-arm", 0 },
-                                    { "scalar", "arm-linux-gnueabihf-gcc -static", "qemu-arm", 1 },
-                                    { "native", "cc -march=native", "", 0 } };
+/* gcc contracts at -O2 only; the library does it on every processor that can. */
+static const train_form forms[] = {
+    { "c-neon", "neon", "aarch64-linux-gnu-gcc -static -O2 -ffp-contract=fast", "qemu-aarch64", 0 },
+    { "sse2", "neon", "arm-linux-gnueabihf-gcc -static -O1 -mfpu=neon", "qemu-arm", 0 },
+    { "c-scalar", "scalar", "arm-linux-gnueabihf-gcc -static -O1", "qemu-arm", 1 },
+    { "x86", "native", "cc -O2 -march=native -ffp-contract=fast --param=avoid-fma-max-bits=0", "", 0 }
+};
 
 /* Whether a program can be built and run in such a way. */
 static bool is_here(const train_form *f) {
@@ -103,7 +108,7 @@ static void export_files(tn_ctx *ctx, const tn_program *p, const train_form *f) 
     for (int i = 0; i < 3; i++) {
         size_t n;
         const void *data = tn_export_data(files, (tn_export_part)i, &n);
-        save(ctx, names[i], data, n);
+        save(names[i], data, n);
     }
     const char *count = strstr(tn_export_data(files, TN_EXPORT_HEADER, NULL), "#define NET_OPERATIONS ");
     tn_program_get_stats(p, &about);
@@ -116,7 +121,7 @@ static void check_form(const train_form *f, const float *want) {
     static float got[STEPS];
     char command[512], path[512];
     snprintf(command, sizeof command,
-             "rm -f losses && %s -std=c99 -O1 -Wall -Wextra -Wconversion -pedantic -Werror -DBATCH=%d -DRING=%d -DSTEPS=%d "
+             "rm -f losses && %s -std=c99 -Wall -Wextra -Wconversion -pedantic -Werror -DBATCH=%d -DRING=%d -DSTEPS=%d "
              "main.c net.c -lm -o prog && %s ./prog",
              f->compiler, BATCH, RING, STEPS, f->simulator);
     run(command);
@@ -124,54 +129,68 @@ static void check_form(const train_form *f, const float *want) {
     FILE *file = fopen(path, "rb");
     assert_true(file && fread(got, 1, sizeof got, file) == sizeof got);
     fclose(file);
-    /* Other processors add in another order, and on labels that are noise such differences grow from step to step. */
-    const int compared = *f->simulator ? STEPS / 2 : STEPS;
-    for (int i = 0; i < compared; i++)
-        if (!(fabsf(got[i] - want[i]) <= (*f->simulator ? 1e-4f : 1e-5f)))
-            fail_msg("%s: step %d: loss %.7g, the library's %.7g", f->compiler, i, (double)got[i], (double)want[i]);
+    for (int i = 0; i < STEPS; i++)
+        if (got[i] != want[i])
+            fail_msg("%s: step %d: loss %.9g, the library's %.9g", f->compiler, i, (double)got[i], (double)want[i]);
 }
 
-static void test_losses(void **state) {
-    (void)state;
-    static float x[RING][BATCH * 64], want[STEPS];
-    static int32_t t[RING][BATCH];
-    tn_ctx *ctx = test_ctx();
+typedef struct examples {
+    float x[RING][BATCH * 64];
+    int32_t t[RING][BATCH];
+} examples;
+
+static void make_examples(examples *e) {
+    rng r = rng_make(3);
+    for (int i = 0; i < RING; i++) {
+        fill_random(&r, TN_F32, e->x[i], BATCH * 64, 0, 1);
+        for (int b = 0; b < BATCH; b++) e->t[i][b] = rng_below(&r, 10);
+    }
+    save("x", e->x, sizeof e->x), save("t", e->t, sizeof e->t), save("main.c", host, sizeof host - 1);
+}
+
+/* The library's losses and the form's. False: this processor cannot add in that order. */
+static bool check_against_library(const train_form *f, examples *e, float *want) {
+    tn_config cfg = test_config();
+    cfg.cpu = f->library;
+    tn_ctx *ctx = tn_ctx_new(&cfg);
     tn_graph *g = tn_graph_new(ctx, "net");
     tn_tensor picture = tn_input(g, "x", TN_F32, TN_DIMS(BATCH, 8, 8, 1)), label = tn_input(g, "t", TN_I32, TN_DIMS(BATCH));
     tn_tensor loss = tn_nn_cross_entropy(digits(picture), label);
     tn_nn_adam(loss, (tn_nn_adam_opts){ .lr = 2e-3 });
     tn_output(loss, "loss");
-    rng r = rng_make(3);
-    for (int i = 0; i < RING; i++) {
-        fill_random(&r, TN_F32, x[i], BATCH * 64, 0, 1);
-        for (int b = 0; b < BATCH; b++) t[i][b] = rng_below(&r, 10);
-    }
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     tn_program *p;
     tn_session *s;
     o.mode = TN_MODE_LOOP, o.threads = 1;
-    if (tn_compile(g, &o, &p)) fail_msg("%s", tn_ctx_error(ctx));
-    save(ctx, "x", x, sizeof x), save(ctx, "t", t, sizeof t), save(ctx, "main.c", host, sizeof host - 1);
-    assert_int_equal(tn_session_new(p, &s), TN_OK);
-    assert_int_equal(tn_session_bind_trace(s, tn_session_slot(s, "loss"), want, STEPS), TN_OK);
-    assert_int_equal(tn_run_n(s, STEPS, TN_BIND({ "x", x }, { "t", t }), RING), TN_OK);
-
-    assert_true(want[STEPS - 1] < want[0]);
-    assert_true(is_here(&forms[COUNT_OF(forms) - 1]));
-    int runs = 0;
-    for (size_t i = 0; i < COUNT_OF(forms); i++) {
-        if (!is_here(&forms[i])) continue;
-        export_files(ctx, p, &forms[i]);
-        check_form(&forms[i], want);
-        runs++;
+    tn_status status = tn_compile(g, &o, &p);
+    bool can = !(status == TN_ERR_INVAL && strstr(tn_ctx_error(ctx), "no code generator"));
+    if (can) {
+        if (status) fail_msg("%s", tn_ctx_error(ctx));
+        assert_int_equal(tn_session_new(p, &s), TN_OK);
+        assert_int_equal(tn_session_bind_trace(s, tn_session_slot(s, "loss"), want, STEPS), TN_OK);
+        assert_int_equal(tn_run_n(s, STEPS, TN_BIND({ "x", e->x }, { "t", e->t }), RING), TN_OK);
+        assert_true(want[STEPS - 1] < want[0]);
+        export_files(ctx, p, f);
+        check_form(f, want);
+        tn_session_free(s);
+        tn_program_free(p);
     }
+    tn_graph_free(g);
+    tn_ctx_free(ctx);
+    return can;
+}
+
+static void test_losses(void **state) {
+    (void)state;
+    static examples e;
+    static float want[STEPS];
+    int runs = 0;
+    make_examples(&e);
+    assert_true(is_here(&forms[COUNT_OF(forms) - 1]));
+    for (size_t i = 0; i < COUNT_OF(forms); i++) runs += is_here(&forms[i]) && check_against_library(&forms[i], &e, want);
     run("cc -std=c99 -O1 -march=native -c net.c && ! nm -u net.o | grep -vE ' (mem(cpy|set|move)|(log|exp|sqrt|pow)f?)$' >&2");
     print_message("count: %d exported programs with the losses of %d steps: %.4f to %.4f\n", runs, STEPS, (double)want[0],
                   (double)want[STEPS - 1]);
-    tn_session_free(s);
-    tn_program_free(p);
-    tn_graph_free(g);
-    tn_ctx_free(ctx);
 }
 
 int main(void) {
