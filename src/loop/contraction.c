@@ -171,6 +171,10 @@ static bool add_loop(const contraction *t, kpanels *x, kvar v) {
     return true;
 }
 
+bool contraction_in_panel(const contraction *c, kvar v) {
+    return !contraction_computes(c) || affine_coef(contraction_ins(c, (int)c->load)->idx, v) != 0;
+}
+
 /* Panels with all contraction loops inside, one after the other for the rows that the operand depends on. */
 static bool list_loops(const contraction *t, kpanels *x) {
     const kins *b = contraction_ins(t, (int)t->load);
@@ -183,16 +187,18 @@ static bool list_loops(const contraction *t, kpanels *x) {
         if (!add_loop(t, x, t->rows.at[i])) return false;
         x->n_outer++, n++;
     }
-    for (int i = 0; i < t->depth.n; i++, x->n_depth++) {
+    for (int i = 0; i < t->depth.n; i++) {
+        if (!contraction_in_panel(t, t->depth.at[i])) continue;
         if (!add_loop(t, x, t->depth.at[i])) return false;
-        n += affine_coef(b->idx, t->depth.at[i]) != 0;
+        x->n_depth++, n += affine_coef(b->idx, t->depth.at[i]) != 0;
     }
     return n == b->idx.n;
 }
 
 bool contraction_layout(const contraction *c, kpanels *out) {
     const kbuf *own = &c->k->bufs.at[contraction_ins(c, (int)c->load)->buf];
-    if (contraction_computes(c) || contraction_ins(c, (int)c->load)->n_mask || !own->fixed || own->panels ||
+    bool once = c->m < 0 && contraction_rows_from(c, 0) == 1; /* else a copy computes it once for all rows */
+    if ((contraction_computes(c) && !once) || contraction_ins(c, (int)c->load)->n_mask || !own->fixed || own->panels ||
         !list_loops(c, out))
         return false;
     /* Not where windows overlap, or many a panel is short. */

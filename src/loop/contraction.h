@@ -52,7 +52,10 @@ void contraction_resume_sum(const contraction *c, reg acc, kernel *o, int sums, 
 void contraction_store_sum(const contraction *c, kernel *o, int sums, affine place, reg v);
 reg contraction_load_sum(const contraction *c, kernel *o, int sums, affine place);
 /* How a constant operand is laid out in panels before any run: all contraction loops inside, one panel after the other for the
- * rows that the operand depends on. False where the operand is not constant or cannot be. */
+ * rows that the operand depends on. False where the operand is not constant or cannot be. Of an operand that is computed of
+ * what is loaded, which only one row may be multiplied by, what is loaded lies so, once for loops that it does not depend on.
+ */
 bool contraction_layout(const contraction *c, kpanels *out);
+bool contraction_in_panel(const contraction *c, kvar depth); /* whether that loop is one of the panels' */
 
 #endif

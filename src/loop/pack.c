@@ -84,18 +84,27 @@ static affine row_place(packer *t, const kpanels *x, int64_t columns) {
     const kins *b = contraction_ins(&t->c, (int)t->c.load);
     int64_t scale = columns;
     affine row = affine_const(0);
-    for (int i = t->c.depth.n - 1; i >= 0; i--) row = add_scaled(t, row, t->c.depth.at[i], &scale);
+    for (int i = t->c.depth.n - 1; i >= 0; i--)
+        if (contraction_in_panel(&t->c, t->c.depth.at[i])) row = add_scaled(t, row, t->c.depth.at[i], &scale);
     scale = scale / columns * x->column.extent;
     for (int i = t->c.rows.n - 1; i >= 0; i--)
         if (affine_coef(b->idx, t->c.rows.at[i])) row = add_scaled(t, row, t->c.rows.at[i], &scale);
     return row;
 }
 
+/* What is in panels, as it lies there: of a constant operand what is loaded, else what is computed of that. */
+static reg in_panels(const packer *t) { return t->fixed ? t->c.load : t->c.packed.value; }
+static tn_dtype panel_dtype(const packer *t) {
+    const kins *load = contraction_ins(&t->c, (int)t->c.load);
+    return !t->fixed ? contraction_dtype(&t->c) : load->packed ? TN_I32 : (tn_dtype)load->src;
+}
+
 static void place_constant(packer *t, const kpanels *x) {
     int64_t tail = x->column.extent % x->width;
     t->full_row = row_place(t, x, x->width);
     if (tail) t->tail_row = row_place(t, x, tail);
-    t->fixed_tile = contraction_depth_from(&t->c, 0) * x->width;
+    t->fixed_tile = x->width;
+    for (int i = 0; i < x->n_depth; i++) t->fixed_tile *= x->loops[x->n_outer + i].extent;
     t->fixed = arena_copy(t->c.k->a, x, sizeof *x);
 }
 
@@ -296,7 +305,7 @@ static int64_t share(int64_t n, int64_t parts) { return (n + parts - 1) / parts;
 static void fetch_ahead(packer *t, const k_block *x, const kvar *at) {
     arena *a = t->c.k->a;
     const kins *b = contraction_ins(&t->c, (int)t->c.load);
-    tn_dtype type = t->fixed ? contraction_dtype(&t->c) : (tn_dtype)b->src;
+    tn_dtype type = t->fixed ? panel_dtype(t) : (tn_dtype)b->src;
     int64_t steps = contraction_depth_from(&t->c, t->level + 1) * (t->whole ? t->piece : x->length),
             line = MACHINE_LINE_BYTES / (int64_t)dtype_size(type), row = t->tiles * contraction_tile_columns(&t->c),
             all = t->fixed ? steps * t->columns : row + line - 1, each = share(all, t->inner_rows),
@@ -349,9 +358,9 @@ static void replay(packer *t, part what, const k_block *x) {
         } else if ((what == SUM && i > t->c.end) || (what == FINISH && (i == t->c.acc || (i > t->c.first && i < t->c.end)))) {
             continue;
         }
-        if (i == (int)t->c.packed.value && !t->in_place) {
+        if (i == (int)in_panels(t) && !t->in_place) {
             in = (kins){ .op = K_LOAD, .dtype = in.dtype, .mode = in.op == K_LOAD ? in.mode : LOAD_PLAIN, .node = in.node };
-            in.buf = (uint16_t)t->panel, in.idx = panel_place(t, x->at, -1), in.src = (uint8_t)contraction_dtype(&t->c);
+            in.buf = (uint16_t)t->panel, in.idx = panel_place(t, x->at, -1), in.src = (uint8_t)panel_dtype(t);
         }
         t->copy.to[i] = kernel_push(&t->out, in);
         if (i == t->c.acc && what == SUM) contraction_resume_sum(&t->c, t->copy.to[i], &t->out, t->sums, sum_place(t));
@@ -463,7 +472,7 @@ static void write_nest(packer *t) {
 
 static kbuf panel_buffer(const packer *t) {
     const kins *load = contraction_ins(&t->c, (int)t->c.load), *value = contraction_ins(&t->c, (int)t->c.packed.value);
-    kbuf b = { .dtype = (uint8_t)contraction_dtype(&t->c), .kind = KB_LOCAL, .node = value->node, .plan_buf = -1 };
+    kbuf b = { .dtype = (uint8_t)panel_dtype(t), .kind = KB_LOCAL, .node = value->node, .plan_buf = -1 };
     b.elems = t->piece * contraction_depth_from(&t->c, t->level + 1) * t->tiles; /* of one column a tile */
     if (t->n_joined) b.elems = b.elems / t->tiles * row_elems(t);
     if (!t->fixed) return b;

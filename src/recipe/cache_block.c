@@ -124,7 +124,7 @@ static bool pays(const blocker *t) {
     if (t->r->join) return contraction_rows_from(&t->c, t->n_out) >= LEAST_SHARED;
     if (affine_coef(b->idx, t->c.n) != 1)
         return contraction_rows_from(&t->c, t->n_out) >= (lies_along_sum(t) ? MIN_TURNED : LEAST_SHARED);
-    if (contraction_computes(&t->c)) return saves_work(t);
+    if (contraction_computes(&t->c) && !t->fixed) return saves_work(t);
     if (b->packed) return shares_enough(t); /* in place, each tile of rows would make the words again */
     if (row == INT64_MAX || row <= contraction_tile_columns(&t->c)) return false; /* one panel as it lies */
     return contraction_depth_from(&t->c, 0) * row * contraction_elem_size(&t->c) > t->r->t->l1_bytes / 2 && shares_enough(t);
@@ -443,6 +443,7 @@ bool recipe_pack(recipe *r, bool only_constant) {
     recipe_do(r, "pack b%d %s %lld tiles=%lld outer=%d%s%s%s", b->buf, k->vars.at[level].name, (long long)t.piece,
               (long long)t.tiles, t.n_out, rows, join, more);
     if (r->join) recipe_fuse_loops(r); /* windows that are copied may walk as one */
+    if (t.fixed && contraction_computes(&t.c)) recipe_try(r, "group_sums");
     r->threads = threads;
     return true;
 }

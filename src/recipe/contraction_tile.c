@@ -139,7 +139,7 @@ void tile_contraction(tile_chooser *c, kvar vec, int64_t columns, bool joined) {
          each = a && b && affine_coef(a->idx, vec) && affine_coef(b->idx, vec); /* lane by lane: neighbours share loads */
     if (each) best_mr = loop_sliding_rows(m);
     c->tile_m = m, c->tile_nvec = nvec, c->tile_split = is_split(c, a, b);
-    c->most_nv = m > 1 ? MAX_NV : MAX_LONE;
+    c->most_nv = m > 1 || !a || !b || !plain_load(c, c->dot->a) || !plain_load(c, c->dot->b) ? MAX_NV : MAX_LONE;
     int64_t share = (nvec + c->t->threads - 1) / c->t->threads; /* each thread needs a tile */
     if (m == 1 && shared && share < c->most_nv) c->most_nv = share;
     bool once = is_from_afar(c, vec) && m <= FEW_ROWS;

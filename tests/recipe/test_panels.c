@@ -273,8 +273,77 @@ static void test_streams(void **state) {
     assert_int_equal(count_streams(40, 32, 16), 1);
 }
 
+/* One row times weights of 8 or 4 bits with a scale for each group of 32: bytes lie in panels, and scales are multiplied by
+ * sums of groups. k: of the contraction; against double, with the error that as many additions may have. */
+static void check_groups(tn_ctx *ctx, int bits, int k, int n, int threads) {
+    enum { GROUP = 32 };
+    int groups = k / GROUP, stored = bits == 4 ? k / 2 : k;
+    float *x = malloc((size_t)k * sizeof *x), *scale = malloc((size_t)(groups * n) * sizeof *scale),
+          *y = malloc((size_t)n * sizeof *y);
+    uint8_t *w = malloc((size_t)stored * (size_t)n);
+    rng r = rng_make((uint64_t)(k * 31 + n + bits));
+    fill_random(&r, TN_F32, x, k, -1, 1);
+    fill_random(&r, TN_F32, scale, (int64_t)groups * n, 0.001, 0.02);
+    for (int i = 0; i < stored * n; i++) w[i] = (uint8_t)rng_between(&r, 0, 255);
+    tn_graph *g = tn_graph_new(ctx, "groups");
+    tn_tensor tx = tn_input(g, "x", TN_F32, bits == 4 ? TN_DIMS(1, groups, 2, GROUP / 2) : TN_DIMS(1, groups, GROUP));
+    tn_tensor q = tn_state(g, "w", bits == 4 ? TN_U8 : TN_I8, TN_DIMS(stored, n), NULL);
+    tn_tensor s = tn_state(g, "s", TN_F32, TN_DIMS(groups, n), NULL);
+    if (bits == 4) { /* high halves of bytes are 16 times what they stand for */
+        q = tn_cast(tn_reshape(q, TN_DIMS(groups, 1, GROUP / 2, n)), TN_I32);
+        q = tn_cast(tn_and(q, tn_const(g, TN_I32, TN_DIMS(1, 2, 1, 1), (int32_t[]){ 0x0f, 0xf0 })), TN_F32);
+        q = tn_sub(q, tn_const(g, TN_F32, TN_DIMS(1, 2, 1, 1), (float[]){ 8, 128 }));
+        tx = tn_mul(tx, tn_const(g, TN_F32, TN_DIMS(1, 1, 2, 1), (float[]){ 1, 0.0625F }));
+        q = tn_mul(q, tn_reshape(s, TN_DIMS(groups, 1, 1, n)));
+        tn_output(tn_dot(tx, q, NULL, NULL, 0, (int64_t[]){ 1, 2, 3 }, (int64_t[]){ 0, 1, 2 }, 3), "y");
+    } else {
+        q = tn_mul(tn_cast(tn_reshape(q, TN_DIMS(groups, GROUP, n)), TN_F32), tn_reshape(s, TN_DIMS(groups, 1, n)));
+        tn_output(tn_dot(tx, q, NULL, NULL, 0, (int64_t[]){ 1, 2 }, (int64_t[]){ 0, 1 }, 2), "y");
+    }
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    tn_program *p;
+    tn_session *session;
+    char *text;
+    o.threads = threads, o.check = 1;
+    if (tn_compile(g, &o, &p) || tn_session_new(p, &session)) fail_msg("%s", tn_ctx_error(ctx));
+    assert_int_equal(tn_session_set(session, "w", w, (size_t)stored * (size_t)n), TN_OK);
+    assert_int_equal(tn_session_set(session, "s", scale, (size_t)(groups * n) * sizeof *scale), TN_OK);
+    assert_int_equal(tn_program_text(p, "schedule", &text), TN_OK);
+    if (!strstr(text, "group_sums")) fail_msg("%d bits, %d x %d: scales are inside of the sums", bits, k, n);
+    tn_string_free(ctx, text);
+    memset(y, 0xff, (size_t)n * sizeof *y);
+    assert_int_equal(tn_run(session, TN_BIND({ "x", x }, { "y", y })), TN_OK);
+    for (int c = 0; c < n; c++) {
+        double want = 0, size = 0;
+        for (int i = 0; i < k; i++) {
+            int group = i / GROUP, half = i % GROUP / (GROUP / 2), byte = group * (GROUP / 2) + i % (GROUP / 2),
+                number = bits == 8 ? (int8_t)w[i * n + c] : (half ? w[byte * n + c] >> 4 : w[byte * n + c] & 15) - 8;
+            double term = (double)x[i] * number * (double)scale[group * n + c];
+            want += term, size += term < 0 ? -term : term;
+        }
+        double off = (double)y[c] - want;
+        if (!((off < 0 ? -off : off) <= size * k * 0x1p-24))
+            fail_msg("%d bits, %d x %d, %d threads: y[%d] is %g, expected %g", bits, k, n, threads, c, (double)y[c], want);
+    }
+    tn_session_free(session), tn_program_free(p), tn_graph_free(g);
+    free(x), free(scale), free(w), free(y);
+}
+
+static void test_groups(void **state) {
+    (void)state;
+    tn_ctx *ctx = tn_ctx_new(NULL);
+    for (int bits = 4; bits <= 8; bits += 4)
+        for (int threads = 1; threads <= 2; threads++) {
+            check_groups(ctx, bits, 768, 331, threads);
+            check_groups(ctx, bits, 256, 1024, threads);
+            check_groups(ctx, bits, 1024, 517, threads);
+        }
+    tn_ctx_free(ctx);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_bits), cmocka_unit_test(test_read_once),
-                                        cmocka_unit_test(test_fetches_ahead), cmocka_unit_test(test_streams) };
+                                        cmocka_unit_test(test_fetches_ahead), cmocka_unit_test(test_streams),
+                                        cmocka_unit_test(test_groups) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,85 @@
+/* group_sums.c - a factor leaves the inner loops of a sum: what they add up to is multiplied by it once. Of weights that have a
+ * scale for a group, sum_k x[k] q[k] s[k/32] becomes sum_g s[g] sum_k x[k] q[k]. In and out: scalar form with roles.
+ *
+ * Applies where an update adds a product of which one operand is a product itself, of a number that was an integer of 8 bits
+ * and a factor that was computed before some of the loops around (step hoist does that). The integers are small: the inner sum
+ * overflows only where the terms come to within a few thousand times of that. A factor that is not finite makes all of its
+ * group so. Not where these loops have lanes: there would be a sum of lanes for each group. */
+#include "ir/kernel_walk.h"
+#include "loop/build.h"
+#include "loop/loop.h"
+#include "loop/schedule.h"
+
+typedef struct group_sum {
+    int upd, loop, end; /* instructions: the update; the outermost loop that the factor leaves, and its end */
+    bool first;         /* the product is operand a of the update .. */
+    reg value, factor;  /* .. of these */
+} group_sum;
+
+/* A value whose absolute is at most 256 if it is not the factor: made of bytes and constants alone. */
+static bool is_of_bytes(const kernel *k, reg r) {
+    const kins *in = &k->ins.at[r];
+    if (in->op == K_LOAD) return in->src == TN_I8 || in->src == TN_U8;
+    if (in->op == K_CONST) return true;
+    if (in->op == K_CAST) return is_of_bytes(k, in->a);
+    if (in->op != K_ALU || (in->alu != OP_sub && in->alu != OP_add && in->alu != OP_and)) return false;
+    const kins *b = &k->ins.at[in->b];
+    bool fixed = b->op == K_LOAD && k->bufs.at[b->buf].fixed && !affine_equal(b->idx, k->ins.at[in->a].idx);
+    return is_of_bytes(k, in->a) && (fixed || is_of_bytes(k, in->b));
+}
+
+/* The outermost reduction around the update, inside of its accumulator, before which the factor is there; 0: there is none. */
+static int loop_of(const kernel *k, int upd, reg factor) {
+    int open[MAX_LOOPS + 1], n = kernel_open_loops(k, (reg)upd, open), found = 0;
+    reg acc = k->ins.at[upd].c;
+    for (int i = n - 1; i >= 0 && open[i] > (int)factor && open[i] > (int)acc; i--) {
+        const kins *loop = &k->ins.at[open[i]];
+        if (!k->vars.at[loop->var].reduce || loop->par || loop->a || k->vars.at[loop->var].role.lanes > 1) break;
+        found = open[i];
+    }
+    return found;
+}
+
+static bool find(const kernel *k, int upd, group_sum *out) {
+    const kins *in = &k->ins.at[upd];
+    if (in->op != K_UPD || in->alu != OP_dot || in->packed || in->dtype != TN_F32 || k->vars.n >= MAX_LOOPS) return false;
+    for (int side = 0; side < 4; side++) {
+        const kins *mul = &k->ins.at[side & 1 ? in->b : in->a];
+        if (mul->op != K_ALU || mul->alu != OP_mul) continue;
+        *out = (group_sum){ .upd = upd, .first = !(side & 1) };
+        out->value = side & 2 ? mul->b : mul->a, out->factor = side & 2 ? mul->a : mul->b;
+        if (is_of_bytes(k, out->value) && (out->loop = loop_of(k, upd, out->factor))) return true;
+    }
+    return false;
+}
+
+static void take_out(kernel *k, group_sum *s) {
+    s->end = kernel_loop_end(k, s->loop);
+    reg acc = k->ins.at[s->upd].c;
+    loop_insertion x = loop_insert_begin(k, s->loop);
+    reg inner = build_acc(k, OP_add, TN_F32, 0, 1);
+    k->ins.at[inner].node = k->ins.at[acc].node;
+    int more = loop_insert_end(k, &x);
+    if ((int)s->value >= s->loop) s->value += (reg)more;
+    kins *upd = &k->ins.at[s->upd + more];
+    *(s->first ? &upd->a : &upd->b) = s->value;
+    upd->c = inner;
+    kins add = *upd;
+    add.a = inner, add.b = s->factor, add.c = acc;
+    loop_insert(k, s->end + more + 1, &add, 1);
+}
+
+bool step_group_sums(kernel **kk, const loop_step *s, str *why) {
+    kernel *k = *kk;
+    int n = 0;
+    (void)s;
+    for (int i = 1; i < k->ins.n; i++) {
+        group_sum g;
+        if (!find(k, i, &g)) continue;
+        take_out(k, &g);
+        i = g.end + 2, n++;
+    }
+    if (!n) return step_refuse(why, "no sum multiplies bytes by a factor that was computed before the loop");
+    loop_sweep(k);
+    return true;
+}
