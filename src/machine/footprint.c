@@ -173,25 +173,45 @@ static double buffer_bytes(const footprint *f, const fp_access *x) {
     return lines > 0 ? lines : (double)f->line;
 }
 
-/* The length of a piece without a gap, and how many there are. */
-static double pieces_of(const footprint *f, const fp_access *x, int l, bool inside, double *out_length) {
+/* Pieces without a gap, each as long as the other, and how they lie: rows of a matrix of which some columns are touched. */
+typedef struct fp_pieces {
+    double length;
+    fp_span apart[FP_SPANS]; /* nearest first */
+    int n_apart;
+    double times; /* more pieces than these, at places that nobody knows */
+} fp_pieces;
+
+/* Neighbours without a gap, or with one shorter than a line, become one piece. */
+static void join_pieces(const footprint *f, fp_pieces *p) {
+    int n = 0;
+    for (int i = 0; i < p->n_apart; i++) {
+        fp_span s = p->apart[i];
+        if ((double)s.stride <= p->length || s.stride <= f->line)
+            p->length += (double)s.stride * (s.n - 1);
+        else
+            p->apart[n++] = s;
+    }
+    p->n_apart = n;
+}
+
+static fp_pieces pieces_of(const footprint *f, const fp_access *x, int l, bool inside) {
     fp_access y;
     spans_inside(f, x, l, inside, &y);
-    double length = (double)x->size, n = 1;
-    for (int i = 0; i < y.n_spans; i++) {
-        double stride = (double)y.spans[i].stride;
-        if (stride <= length || stride <= (double)f->line)
-            length += stride * (y.spans[i].n - 1);
-        else
-            n *= y.spans[i].n;
-    }
-    if (x->random) n *= random_rows(f, x, l, inside);
-    *out_length = length;
+    fp_pieces p = { .length = (double)x->size, .n_apart = y.n_spans, .times = 1 };
+    memcpy(p.apart, y.spans, sizeof p.apart);
+    join_pieces(f, &p);
+    if (x->random) p.times = random_rows(f, x, l, inside);
+    return p;
+}
+
+static double number_of(const fp_pieces *p) {
+    double n = p->times;
+    for (int i = 0; i < p->n_apart; i++) n *= p->apart[i].n;
     return n;
 }
 
-double fp_bytes(const footprint *f, const fp_access *x, int l, bool inside) {
-    double length, n = pieces_of(f, x, l, inside, &length), all = buffer_bytes(f, x), line = (double)f->line;
+static double bytes_of_pieces(const footprint *f, const fp_access *x, const fp_pieces *p) {
+    double length = p->length, n = number_of(p), all = buffer_bytes(f, x), line = (double)f->line;
     double lines = n > 1 ? ceil(length / line) : length / line; /* neighbours share the lines at their ends */
     if (n > 1 && length >= line) lines = length / line + 0.5;
     if (lines < 1) lines = n > 1 || length * 2 > line ? 1 : length / line;
@@ -199,10 +219,15 @@ double fp_bytes(const footprint *f, const fp_access *x, int l, bool inside) {
     return bytes < all ? bytes : all;
 }
 
+double fp_bytes(const footprint *f, const fp_access *x, int l, bool inside) {
+    fp_pieces p = pieces_of(f, x, l, inside);
+    return bytes_of_pieces(f, x, &p);
+}
+
 double fp_run(const footprint *f, const fp_access *x, double *out_pieces) {
-    double length;
-    *out_pieces = pieces_of(f, x, 0, false, &length);
-    return length;
+    fp_pieces p = pieces_of(f, x, 0, false);
+    *out_pieces = number_of(&p);
+    return p.length;
 }
 
 static void range_of(const footprint *f, const fp_access *x, int l, bool inside, double *lo, double *hi) {
@@ -230,24 +255,59 @@ static int first_access(const footprint *f, int l) {
     return lo;
 }
 
-/* Accesses of one buffer inside loop l whose ranges overlap touch the same bytes: the largest of them counts. */
+/* Accesses of one buffer inside loop l whose ranges overlap touch the same bytes: the largest of them counts. But those that
+ * touch other columns of the same rows, such as a loop for the rest of the columns, touch more together, or share nothing. */
 typedef struct fp_share {
     int buf, first; /* access that meets the bytes first */
     double lo, hi, bytes;
+    fp_pieces pieces;
+    double at; /* where the first piece begins, in bytes */
 } fp_share;
 typedef VEC(fp_share) shares;
+
+static bool lie_alike(const fp_pieces *x, const fp_pieces *y) {
+    if (x->n_apart != y->n_apart || !x->n_apart || x->times != 1 || y->times != 1) return false;
+    for (int i = 0; i < x->n_apart; i++)
+        if (x->apart[i].stride != y->apart[i].stride || x->apart[i].n != y->apart[i].n) return false;
+    return true;
+}
+
+/* Adds the pieces of `o` to those of s, which lie alike. False: there are lines between them. */
+static bool unite(const footprint *f, fp_share *s, const fp_share *o) {
+    double period = (double)s->pieces.apart[0].stride, line = (double)f->line;
+    double shift = fmod(o->at - s->at, period);
+    if (shift < 0) shift += period; /* o's piece begins so far behind one of s, and so far before the next: */
+    double before = period - shift, behind = shift - s->pieces.length;
+    if (behind < line) {
+        s->pieces.length = larger(s->pieces.length, shift + o->pieces.length);
+    } else if (before - o->pieces.length < line) {
+        s->pieces.length = larger(s->pieces.length + before, o->pieces.length);
+        s->at -= before;
+    } else {
+        return false;
+    }
+    join_pieces(f, &s->pieces);
+    s->bytes = bytes_of_pieces(f, &f->at.at[s->first], &s->pieces);
+    return true;
+}
 
 static void find_shares(const footprint *f, int l, bool inside, shares *out) {
     out->n = 0;
     for (int x = first_access(f, l); x < f->at.n && f->at.at[x].ins < f->loops.at[l].end; x++) {
         const fp_access *y = &f->at.at[x];
         if (y->nontemporal) continue;
-        fp_share s = { .buf = y->buf, .first = x, .bytes = fp_bytes(f, y, l, inside) };
+        fp_share s = { .buf = y->buf, .first = x, .pieces = pieces_of(f, y, l, inside) };
+        s.bytes = bytes_of_pieces(f, y, &s.pieces);
         range_of(f, y, l, inside, &s.lo, &s.hi);
+        s.at = s.lo * (double)y->size;
         for (int i = 0; i < out->n; i++) {
             fp_share *o = &out->at[i];
             if (o->buf != s.buf || (!y->random && !f->at.at[o->first].random && (s.lo >= o->hi || o->lo >= s.hi))) continue;
-            if (o->bytes > s.bytes) s.bytes = o->bytes;
+            if (lie_alike(&s.pieces, &o->pieces)) {
+                if (!unite(f, &s, o)) continue;
+            } else if (o->bytes > s.bytes) {
+                s.bytes = o->bytes, s.pieces = o->pieces, s.at = o->at;
+            }
             s.lo = s.lo < o->lo ? s.lo : o->lo, s.hi = s.hi > o->hi ? s.hi : o->hi;
             if (!y->prefetch || f->at.at[o->first].prefetch) s.first = o->first;
             *o = out->at[--out->n], i = -1;

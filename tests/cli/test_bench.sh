@@ -193,6 +193,10 @@ assert all(r["size"] > 3000 and r["per_second"] > 0 for r in rows)
 PY
 "$tenon" bench ir --sizes 3000 --seconds 0.005 --plant-error -q >"$dir/out" 2>"$dir/err"
 [ $? = 1 ] && grep -q "reads back" "$dir/err" || fail "bench ir: a spoiled text is not noticed"
+# Bytes from memory by the model against simulated caches: nine of ten kernels within a tenth.
+"$tenon" bench bytes --json >"$dir/out" 2>"$dir/err" || { fail "bench bytes"; cat "$dir/err"; }
+python3 -c 'import json, sys; w = json.load(open(sys.argv[1]))["within_a_tenth"]; sys.exit(w["kernels"] != 60 or min(w["memory"], w["memory_cold"]) < 54)' "$dir/out" || fail "bench bytes: $(tail -c 120 "$dir/out")"
+runs=$((runs + 1))
 "$tenon" bench model --threads 1 --samples 12 --cases matmul --seconds 0.005 --json -q >"$dir/out" 2>"$dir/err" || { fail "bench model"; cat "$dir/err"; }
 "$tenon" bench model --threads 1 --samples 12 --cases random --seconds 0.005 --json -q >"$dir/random" 2>"$dir/err" || { fail "bench model"; cat "$dir/err"; }
 python3 - "$dir/out" "$dir/random" <<'PY' || fail "bench model: the report"
