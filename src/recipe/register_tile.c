@@ -5,10 +5,10 @@
 #include "loop/contraction.h"
 #include "recipe/register_tile.h"
 
-enum { SHORT_ROW = 512, JOINED = 4 }; /* elements of a row; rows worked on at once */
-enum { MOST_JOINED = 4 };             /* loops whose iterations are columns of panels */
-#define COPIED_ROWS 5.0               /* so many rows of a contraction take as long as copying what they share .. */
-#define JOIN_MARGIN 0.05              /* .. and it should bring more than that */
+enum { SHORT_ROW = 512, JOINED = 4, SHORT_SUM = 64 }; /* elements of a row; rows worked on at once; terms of a sum */
+enum { MOST_JOINED = 4 };                             /* loops whose iterations are columns of panels */
+#define COPIED_ROWS 5.0  /* so many rows of a contraction take as long as copying what they share .. */
+#define JOIN_MARGIN 0.05 /* .. and it should bring more than that */
 
 static int alu_weight(const tile_chooser *c, uint64_t var) {
     int n = 0;
@@ -82,6 +82,27 @@ static void join_rows(tile_chooser *c, const kvar *inner) {
     }
 }
 
+/* Short sums in the lanes of a row of few vectors: each term waits for the one before it, so several rows around are worked on
+ * at once. */
+static void sums_beside(tile_chooser *c, kvar vec) {
+    const kernel *k = c->k;
+    double terms = 1;
+    kvar around = -1;
+    bool sums = false;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_ARGUPD || in->op == K_SCATTER || in->op == K_RANDOM) return;
+        sums = sums || in->op == K_UPD;
+        if (in->op != K_LOOP || in->var == vec) continue;
+        if (!k->vars.at[in->var].row)
+            terms *= (double)k->vars.at[in->var].extent;
+        else
+            around = in->var;
+    }
+    if (!sums || c->dot || c->n_nests != 1 || around < 0 || terms > SHORT_SUM || c->role[vec].unroll > 1) return;
+    if (k->vars.at[around].extent >= 2 * JOINED * (int64_t)c->t->threads) c->role[around].unroll = JOINED;
+}
+
 static void choose_roles(tile_chooser *c) {
     const kernel *k = c->k;
     double row_score, inner_score = 0;
@@ -96,7 +117,7 @@ static void choose_roles(tile_chooser *c) {
         if (is_inside_dot(c, row))
             tile_contraction(c, row, k->vars.at[row].extent, false);
         else
-            tile_plain(c, row);
+            tile_plain(c, row), sums_beside(c, row);
         return;
     }
     for (int n = 0; n < c->n_nests; n++) {

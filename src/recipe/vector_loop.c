@@ -108,12 +108,25 @@ static bool blocked(const tile_chooser *c, kvar v) {
     return false;
 }
 
+/* Sums along the lanes of v end with combining the lanes, each time, which takes as long as loading so many elements. */
+static double combining(const tile_chooser *c, kvar v, int nest) {
+    double sums = 0;
+    if (!c->k->vars.at[v].reduce || c->dot) return 0;
+    for (int i = 0; i < c->refs.n; i++) {
+        const ref *r = &c->refs.at[i];
+        double n = r->times / (double)c->k->vars.at[v].extent;
+        if ((nest < 0 || r->nest == nest) && (r->open >> v & 1) && n > sums) sums = n;
+    }
+    return sums * c->lanes;
+}
+
 static double score(const tile_chooser *c, kvar v, int nest) {
     if (blocked(c, v)) return -1e30;
     double s = 0;
     for (int i = 0; i < c->refs.n; i++)
         if (nest < 0 || c->refs.at[i].nest == nest) s += ref_score(c, &c->refs.at[i], v);
-    return s;
+    double rest = s - combining(c, v, nest);
+    return s <= 0 ? s : rest > 0.05 * s ? rest : 0.05 * s;
 }
 
 kvar tile_vector_loop(const tile_chooser *c, uint64_t candidates, int nest, double *out_score) {
