@@ -11,7 +11,7 @@
 #include "sched/sched.h"
 
 enum { SMALL_PART = 16, FEW_ROWS = 8, SMALL_WORK = 1 << 15, WIDE_ROW = 1024, MANY_LOOPS = 48 };
-enum { MANY_STEPS = 1 << 12, MOST_PARTS = 64 };
+enum { MANY_STEPS = 1 << 12, MOST_PARTS = 64, TILED_WORK = 1 << 22 /* multiply-adds, on a GPU */ };
 
 static int new_group(sched *s, val root) {
     VEC_PUSH(s->a, &s->groups, (group){ 0 });
@@ -79,6 +79,8 @@ static const char *cost_objection(const sched *s, const node *n, const group *be
         return "too few rows would be left to share out";
     if (after->loops > MANY_LOOPS && after->loops > before->loops) /* such as the norm of all gradients; lowering adds some */
         return "the kernel has many loops already";
+    if (s->opts.rows_only && after->n_dots && after->n_reduces && after->work > TILED_WORK)
+        return "beside other sums a contraction has no tiles";
     int64_t sums = op_get((op_code)n->op)->cls == CL_REDUCE;
     for (int i = 0; i < n->rank && sums; i++) sums *= graph_dim_most(s->g, n->dims[i]);
     if (s->opts.rows_only && after->rows < FEW_ROWS && sums >= FEW_ROWS && after->work > SMALL_WORK)
@@ -137,8 +139,10 @@ static bool is_small(const sched *s, val v, int64_t elems) {
     }
 }
 
+/* Looks through casts, which are computed again wherever what they cast is in memory. */
 static bool in_memory_anyway(const sched *s, val v) {
     const node *n = graph_get(s->g, v);
+    while (is_cast(n) && s->place[v] == PLACE_NONE && !s->materialised[v]) v = n->in[0], n = graph_get(s->g, v);
     bool two_users = n->first_use && s->g->uses.at[n->first_use - 1].next;
     return s->place[v] == PLACE_LEAF || s->place[v] == PLACE_ROOT || two_users;
 }
@@ -149,13 +153,13 @@ static bool in_memory_anyway(const sched *s, val v) {
 static bool cheap_everywhere(const sched *s, val v, const int_list *groups) {
     const node *n = graph_get(s->g, v);
     if (op_is_move((op_code)n->op)) return true;
-    if (s->opts.fusion < 3) return false;
-    if (!(op_is_elementwise((op_code)n->op) || is_cast(n)) || (!is_cast(n) && op_get((op_code)n->op)->flops > 2)) return false;
+    if (s->opts.fusion < 3 || !(op_is_elementwise((op_code)n->op) || is_cast(n))) return false;
     int loads = 0;
     bool dots = false, small = false, anyway = true;
     for (int i = 0; i < groups->n; i++) dots |= s->groups.at[groups->at[i]].n_dots > 0;
+    if (!is_cast(n) && op_get((op_code)n->op)->flops > 2 && !sched_computes_again(s, v, groups->n)) return false;
     for (int i = 0; i < n->n_in; i++) {
-        if (s->place[n->in[i]] == PLACE_EVERYWHERE) continue;
+        if (s->place[n->in[i]] == PLACE_EVERYWHERE || (i && n->in[i] == n->in[0])) continue;
         if (!dots && is_small(s, n->in[i], graph_elems(s->g, v))) {
             small = true;
             continue;

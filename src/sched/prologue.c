@@ -1,6 +1,7 @@
 /* prologue.c - what it costs to compute an operand of a contraction as it is packed into panels, and what to store it first: a
  * panel is packed once for as many rows as its sums fit the caches, and has an element of an image for each window over it. And
- * what it saves to store an operand for matrix units, which take operands from memory alone. In: sizes and the target alone, so
+ * what it saves to store an operand for matrix units, which take operands from memory alone; or not to store what several
+ * kernels read. In: sizes and the target alone, so
  * that the decision is the same wherever the graph stands. */
 #include "machine/machine.h"
 #include "sched/sched.h"
@@ -46,4 +47,22 @@ bool sched_feeds_matrix_units(const sched *s, tn_dtype t, int64_t elems, int64_t
     double stored =
         (double)bytes / machine_rate(&m, LEVEL_MEMORY, true) + (double)bytes / machine_rate(&m, LEVEL_MEMORY, false);
     return flops / by_threads - flops / units > stored + m.start_ns;
+}
+
+/* A GPU computes while memory comes: what takes longer counts. The operand is read in either case where v is computed. */
+bool sched_computes_again(const sched *s, val v, int kernels) {
+    const node *n = graph_get(s->g, v);
+    int64_t elems = graph_elems(s->g, v), size = (int64_t)dtype_size((tn_dtype)n->dtype), of = 0;
+    if (!s->opts.t || !s->opts.rows_only) return false;
+    for (int i = 0; i < n->n_in; i++) {
+        int64_t bytes = (int64_t)dtype_size((tn_dtype)graph_get(s->g, n->in[i])->dtype);
+        if (graph_elems(s->g, n->in[i]) == elems && bytes > of) of = bytes;
+    }
+    const machine m = machine_of(s->opts.t);
+    machine_level home = m.level[LEVEL_L2].bytes >= 2 * elems * size ? LEVEL_L2 : LEVEL_MEMORY;
+    double count = (double)elems, computed = count * op_get((op_code)n->op)->flops / (machine_gflops(&m) / 2),
+           operand = count * (double)of / machine_rate(&m, home, false),
+           read = count * (double)size / machine_rate(&m, home, false),
+           written = count * (double)size / machine_rate(&m, home, true);
+    return kernels * larger(computed, operand) <= larger(computed, operand + written) + kernels * read;
 }

@@ -1,0 +1,71 @@
+/* test_gpu_fusion.c - what a plan for a GPU keeps in memory: values that several kernels compute again instead of reading them,
+ * and contractions that stay alone for the sake of their tiles. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "machine/machine.h"
+#include "support/plan_run.h"
+
+static plan *compile(arena *a, const char *text) {
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    target t = target_common_gpu();
+    t.machine = machine_row("h200"), t.shared_most = 227 << 10, t.resident_threads = 132 << 10, t.matrix_units = true;
+    o.fusion = 3, o.check = 1;
+    return pipeline_run(graph_parse(a, text, strlen(text), "gpu_fusion"), a, &o, &t);
+}
+
+/* Elements of type t that kernels write. */
+static int64_t written(const plan *p, tn_dtype t) {
+    int64_t n = 0;
+    for (int i = 0; i < p->kernels.n; i++)
+        for (int b = 0; b < p->kernels.at[i].k->bufs.n; b++) {
+            const kbuf *x = &p->kernels.at[i].k->bufs.at[b];
+            if (x->kind != KB_IN && !kbuf_is_local(x) && x->dtype == t) n += x->elems;
+        }
+    return n;
+}
+
+static const kernel *kernel_of_product(const plan *p) {
+    for (int i = 0; i < p->kernels.n; i++)
+        for (int j = 1; j < p->kernels.at[i].k->ins.n; j++)
+            if (p->kernels.at[i].k->ins.at[j].op == K_MMA) return p->kernels.at[i].k;
+    return NULL;
+}
+
+/* Exponentials that a sum over rows needs and a gradient are nowhere in memory. */
+ARENA_TEST(test_exponentials) {
+    const char *text = "graph @g(x bf16[2048,4096], m f32[2048,1]) {\n"
+                       " %1 = cast x f32[2048,4096]\n %2 = expand m f32[2048,4096]\n %3 = sub %1, %2\n %4 = exp %3\n"
+                       " %5 = sum %4 axes=[0] f32[1,4096]\n %6 = mul %4, 0.5\n %7 = cast %6 bf16[2048,4096]\n"
+                       " return %7 as \"y\", %5 as \"z\"\n}";
+    plan *p = compile(a, text);
+    assert_true(written(p, TN_F32) < 2048 * 64); /* sums in parts */
+    assert_int_equal(written(p, TN_BF16), 2048 * 4096);
+}
+
+/* A square of a value in memory costs no more than the value. */
+ARENA_TEST(test_squares) {
+    const char *text =
+        "graph @g(x f32[2048,4096], w f32[2048,4096]) {\n"
+        " %1 = mul x, x\n %2 = add %1, w\n %3 = sum %1 axes=[0] f32[1,4096]\n return %2 as \"y\", %3 as \"z\"\n}";
+    assert_int_equal(written(compile(a, text), TN_F32), 2048 * 4096 + 4096);
+}
+
+/* A gradient that two ways bring: of a table that is read (parts of a sum), and that makes the logits (a contraction). */
+ARENA_TEST(test_contraction_and_sum) {
+    const char *text =
+        "graph @g(d bf16[8192,256], x bf16[8192,384], s f32[16,256,384]) {\n"
+        " %0 = dot d, x contract=[0]x[0] bf16[256,384]\n %1 = cast %0 f32[256,384]\n %2 = sum s axes=[0] f32[1,256,384]\n"
+        " %3 = reshape %2 f32[256,384]\n %4 = add %1, %3\n return %4 as \"y\"\n}";
+    assert_non_null(kernel_of_product(compile(a, text)));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_exponentials), cmocka_unit_test(test_squares),
+                                        cmocka_unit_test(test_contraction_and_sum) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
