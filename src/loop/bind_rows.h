@@ -41,5 +41,8 @@ double loop_rows_cost(const kernel *k, int from, int to, int threads);
 /* thread_cost.c: one thread doing instructions [from, to): loads that lie apart along `fast` (neighbouring threads; -1: none)
  * cost more. */
 double loop_thread_cost(const kernel *k, int from, int to, kvar fast);
+/* Lines that neighbouring threads, one a warp's lane, go through in memory there: each takes the warp's multiprocessor a cycle.
+ */
+double loop_thread_lines(const kernel *k, int from, int to, kvar fast);
 
 #endif

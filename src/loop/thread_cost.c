@@ -10,6 +10,21 @@ static double access_cost(int64_t apart) {
     return 4 + 2.0 * (double)(lines < 1 ? 0 : lines < LINE ? lines - 1 : LINE - 1);
 }
 
+static int64_t lines_of(int64_t apart) { return apart < 0 ? lines_of(-apart) : apart < 1 ? 1 : apart < LINE ? apart : LINE; }
+
+double loop_thread_lines(const kernel *k, int from, int to, kvar fast) {
+    double sum = 0, times[64] = { 1 };
+    int depth = 0;
+    for (int i = from; i < to; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP && depth < 63) times[depth + 1] = times[depth] * (double)(in->hi - in->lo), depth++;
+        if (in->op == K_END) depth -= depth > 0;
+        if ((in->op == K_LOAD || in->op == K_STORE) && !kbuf_is_local(&k->bufs.at[in->buf]))
+            sum += times[depth] * (double)lines_of(fast >= 0 ? affine_coef(in->idx, fast) : 0);
+    }
+    return sum;
+}
+
 double loop_thread_cost(const kernel *k, int from, int to, kvar fast) {
     double sum = 0, times[64] = { 1 };
     int depth = 0;

@@ -4,6 +4,7 @@
  * taken; it depends on shapes and the target only. */
 #include "loop/bind_rows.h"
 #include "loop/gpu_bind.h"
+#include "machine/parts.h"
 #include "recipe/recipe.h"
 
 #include <math.h>
@@ -73,7 +74,10 @@ static int choose_threads(const kernel *k, int n, const target *t, double *best)
     int threads = 0;
     double rows = trips(k, n);
     kvar fast = n ? k->ins.at[n].var : -1;
-    *best = waves(rows, t) * (loop_thread_cost(k, 1 + n, k->ins.n - n, fast) + 1) + recipe_start_cost(rows / 128, t);
+    const machine *m = machine_row_of(t);
+    double lines = rows / m->warp / machine_units(t) * part_lines(m, loop_thread_lines(k, 1 + n, k->ins.n - n, fast));
+    *best = fmax(waves(rows, t) * (loop_thread_cost(k, 1 + n, k->ins.n - n, fast) + 1), lines / m->count_ns) +
+            recipe_start_cost(rows / 128, t);
     if (private_elems(k) > MAX_PRIVATE || n == 0) *best = INFINITY;
     for (int block_threads = t->block_threads < 32 ? t->block_threads : 32; block_threads <= t->block_threads;
          block_threads *= 2) {

@@ -38,6 +38,18 @@ static int choose_panels(const column *w) {
     return 0;
 }
 
+/* Columns that a thread block has at least: two sectors of a row of short numbers, where most of them come from memory. */
+static int64_t least_columns(const column *w, const target *t) {
+    int64_t size = 8, elems = 0;
+    for (int i = w->loops; i < w->end; i++) {
+        const kins *in = column_at(w, i);
+        if (in->op != K_LOAD || affine_coef(in->idx, w->v) != 1) continue;
+        if ((int64_t)dtype_size((tn_dtype)in->src) < size) size = (int64_t)dtype_size((tn_dtype)in->src);
+        if (w->k->bufs.at[in->buf].elems > elems) elems = w->k->bufs.at[in->buf].elems;
+    }
+    return size < 4 && 4 * elems * size > t->l2_bytes ? 2 * MACHINE_SECTOR_BYTES / size : LEAST_WIDE;
+}
+
 /* As wide as leaves a thread block for every processor; the rest of the threads share the rows. */
 static double choose_shape(column *w, const target *t) {
     double cores = machine_units(t), steps = 1, others = 1;
@@ -49,8 +61,9 @@ static double choose_shape(column *w, const target *t) {
     for (int i = 1; i < w->n_outer; i++) others *= (double)column_trips(column_at(w, i));
     int64_t rows = column_trips(column_at(w, w->loops + w->split)), n = w->k->vars.at[w->v].extent;
     int lanes = most > 1 && rows >= MANY_ROWS * block_threads / 4 ? 2 : 1; /* where a block has few columns */
-    for (w->lanes = most, w->across = 32; w->lanes * w->across > LEAST_WIDE;
-         *(w->across > LEAST_WIDE || w->lanes <= lanes ? &w->across : &w->lanes) /= 2) {
+    int64_t least = least_columns(w, t);
+    for (w->lanes = most, w->across = 32; w->lanes * w->across > least;
+         *(w->across > least || w->lanes <= lanes ? &w->across : &w->lanes) /= 2) {
         int64_t columns = (int64_t)w->lanes * w->across;
         if (others * (double)((n + columns - 1) / columns) >= 1.5 * cores && w->across <= block_threads) break;
     }
