@@ -141,10 +141,12 @@ static bool is_small(const sched *s, val v, int64_t elems) {
 
 /* Looks through casts, which are computed again wherever what they cast is in memory. */
 static bool in_memory_anyway(const sched *s, val v) {
-    const node *n = graph_get(s->g, v);
-    while (is_cast(n) && s->place[v] == PLACE_NONE && !s->materialised[v]) v = n->in[0], n = graph_get(s->g, v);
-    bool two_users = n->first_use && s->g->uses.at[n->first_use - 1].next;
-    return s->place[v] == PLACE_LEAF || s->place[v] == PLACE_ROOT || two_users;
+    for (;; v = graph_get(s->g, v)->in[0]) {
+        const node *n = graph_get(s->g, v);
+        bool two_users = n->first_use && s->g->uses.at[n->first_use - 1].next;
+        if (s->place[v] == PLACE_LEAF || s->place[v] == PLACE_ROOT || two_users) return true;
+        if (!is_cast(n) || s->place[v] != PLACE_NONE) return false;
+    }
 }
 
 /* Views, and at level 3 values that cost no more to compute than to load: one operand in memory, little arithmetic. A small
@@ -157,9 +159,9 @@ static bool cheap_everywhere(const sched *s, val v, const int_list *groups) {
     int loads = 0;
     bool dots = false, small = false, anyway = true;
     for (int i = 0; i < groups->n; i++) dots |= s->groups.at[groups->at[i]].n_dots > 0;
-    if (!is_cast(n) && op_get((op_code)n->op)->flops > 2 && !sched_computes_again(s, v, groups->n)) return false;
+    if (!is_cast(n) && op_get((op_code)n->op)->flops > 2 && (dots || !sched_computes_again(s, v, groups->n))) return false;
     for (int i = 0; i < n->n_in; i++) {
-        if (s->place[n->in[i]] == PLACE_EVERYWHERE || (i && n->in[i] == n->in[0])) continue;
+        if (s->place[n->in[i]] == PLACE_EVERYWHERE || (i && !dots && n->in[i] == n->in[0])) continue;
         if (!dots && is_small(s, n->in[i], graph_elems(s->g, v))) {
             small = true;
             continue;
