@@ -644,6 +644,23 @@ TN_API int tn_session_slot(const tn_session *s, const char *name);
 TN_API TN_CHECK tn_status tn_session_bind(tn_session *s, int slot, void *data); /* data NULL = unbind */
 TN_API TN_CHECK tn_status tn_session_run(tn_session *s);                        /* with what tn_session_bind bound */
 
+/* Has every run read or write a slot in memory that the caller owns on the program's device, `bytes` of it, at least what the
+ * slot has: nothing is copied to or from the host. As tn_session_bind, whose place it takes: it stays until the slot is bound
+ * elsewhere or unbound (data 0), and a call that names the slot hides it for its run. The address is a multiple of 16. On
+ * "cuda" it is a CUdeviceptr of the GPU tn_program_ordinal in its primary context, as cudaMalloc, CuPy and PyTorch have it; on
+ * "cpu" and "null" an address of the host. TN_ERR_UNSUPPORTED on "opencl", whose memory belongs to a context of the library's
+ * own, and in immediate mode on devices with memory of their own. What writes the memory must be done before tn_session_run or
+ * tn_run. */
+TN_API TN_CHECK tn_status tn_session_bind_device(tn_session *s, int slot, uint64_t data, size_t bytes);
+/* As tn_session_run, but in order with a stream of the caller's, and without waiting: the run begins when what was queued there
+ * so far is done, and what is queued there from now on waits for it. stream: on "cuda" a CUstream or cudaStream_t (0: the
+ * default stream); elsewhere 0, and the run is done when the call returns. Inputs bound by tn_session_bind have been read when
+ * it returns; outputs must be bound by tn_session_bind_device, or not at all, where the device has memory of its own. A fault
+ * of the device may be the error of a later call. */
+TN_API TN_CHECK tn_status tn_session_queue(tn_session *s, uint64_t stream);
+/* The number of the program's GPU as its driver counts; 0 on other devices. */
+TN_API int tn_program_ordinal(const tn_program *p);
+
 /* Runs n steps in one call: step i reads input k from ring[k] + (i % n_ring) * bytes of the input. Inputs bound by
  * tn_session_bind alone are the same in every step. Outputs hold the last step's values, or, when bound with
  * tn_session_bind_trace, step i writes its own at data + i * bytes. */

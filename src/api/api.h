@@ -73,5 +73,8 @@ tn_status api_report(tn_ctx *ctx, const err *e);
 tn_status session_done(tn_session *s, tn_status code);
 tn_status session_fail(const tn_session *s, tn_status code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 tn_status session_ready(tn_session *s, const char *fn);
+tn_status session_slot_error(const tn_session *s, const char *fn, int slot);
+/* The slot is at data, with n_steps of a trace, or (b, which the session then owns) in memory of the device. */
+tn_status session_keep(tn_session *s, int slot, void *data, int64_t n_steps, struct buffer *b);
 
 #endif

@@ -47,33 +47,34 @@ static void use_kept(tn_session *s) {
     s->of_call = false;
 }
 
-static tn_status keep(tn_session *s, int slot, void *data, int64_t n_steps) {
+tn_status session_keep(tn_session *s, int slot, void *data, int64_t n_steps, buffer *b) {
     use_kept(s);
+    session_adopt(s, slot, b);
     s->kept[slot] = data;
     s->trace[slot] = n_steps;
     session_place(s, slot, data);
     return TN_OK;
 }
 
-static tn_status slot_error(const tn_session *s, const char *fn, int slot) {
+tn_status session_slot_error(const tn_session *s, const char *fn, int slot) {
     return session_fail(s, TN_ERR_INVAL, "%s: slot %d of %d", fn, slot, s->p->n_io);
 }
 
 tn_status tn_session_bind(tn_session *s, int slot, void *data) {
     if (!s) return TN_ERR_INVAL;
-    if (slot < 0 || slot >= s->p->n_io) return slot_error(s, "tn_session_bind", slot);
-    return keep(s, slot, data, 0);
+    if (slot < 0 || slot >= s->p->n_io) return session_slot_error(s, "tn_session_bind", slot);
+    return session_keep(s, slot, data, 0, NULL);
 }
 
 tn_status tn_session_bind_trace(tn_session *s, int slot, void *data, int64_t n_steps) {
     if (!s) return TN_ERR_INVAL;
-    if (slot < 0 || slot >= s->p->n_io) return slot_error(s, "tn_session_bind_trace", slot);
+    if (slot < 0 || slot >= s->p->n_io) return session_slot_error(s, "tn_session_bind_trace", slot);
     if (!s->p->io[slot].is_output)
         return session_fail(s, TN_ERR_INVAL, "tn_session_bind_trace: slot %d is the input \"%s\"; a trace is of an output",
                             slot, s->p->io[slot].name);
     if (n_steps < 1 || !data)
         return session_fail(s, TN_ERR_INVAL, "tn_session_bind_trace: %lld steps at %p", (long long)n_steps, data);
-    return keep(s, slot, data, n_steps);
+    return session_keep(s, slot, data, n_steps, NULL);
 }
 
 /* The bindings of one call, above those that stay. */

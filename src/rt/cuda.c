@@ -136,6 +136,7 @@ static void cuda_close(device *base) {
         cuda_copies_close(d);
         for (int i = 0; i < PENDING; i++)
             if (d->event[i]) d->cu.cuEventDestroy(d->event[i]);
+        if (d->order) d->cu.cuEventDestroy(d->order);
         if (d->stream) d->cu.cuStreamDestroy(d->stream);
         if (d->loop_module) d->cu.cuModuleUnload(d->loop_module);
         leave(d);
@@ -156,6 +157,7 @@ static tn_status make_stream(cuda *d, err *e) {
     tn_status st = enter(d, e);
     if (st) return st;
     rc = d->cu.cuStreamCreate(&d->stream, CU_STREAM_NON_BLOCKING);
+    if (!rc) rc = d->cu.cuEventCreate(&d->order, CU_EVENT_DISABLE_TIMING);
     for (int i = 0; i < PENDING && !rc; i++) rc = d->cu.cuEventCreate(&d->event[i], CU_EVENT_DISABLE_TIMING);
     if (!rc) rc = cuda_copies_open(d);
     leave(d);
@@ -192,7 +194,7 @@ static void cuda_free(device *base, buffer *b) {
     cuda *d = (cuda *)base;
     err e;
     if (!b) return;
-    if (b->at && enter(d, &e) == TN_OK) {
+    if (b->at && !b->adopted && enter(d, &e) == TN_OK) {
         d->cu.cuMemFree(b->at);
         leave(d);
     }
@@ -243,6 +245,27 @@ static tn_status cuda_alloc(device *base, size_t size, buffer **out, err *e) {
 static void *cuda_map(device *base, buffer *b) {
     (void)base, (void)b;
     return NULL;
+}
+
+static tn_status cuda_adopt(device *base, uint64_t at, size_t size, buffer **out, err *e) {
+    cuda *d = (cuda *)base;
+    *out = mem_alloc(d->mem, sizeof **out);
+    if (!*out) return err_set(e, TN_ERR_NOMEM, "out of memory for a buffer");
+    **out = (buffer){ .at = at, .size = size, .adopted = true };
+    return TN_OK;
+}
+
+static tn_status cuda_follow(device *base, uint64_t stream, bool behind, err *e) {
+    cuda *d = (cuda *)base;
+    cu_object theirs = (cu_object)(uintptr_t)stream;
+    tn_status st = enter(d, e);
+    if (st) return st;
+    pthread_mutex_lock(&d->lock); /* of the event */
+    int rc = d->cu.cuEventRecord(d->order, behind ? d->stream : theirs);
+    if (!rc) rc = d->cu.cuStreamWaitEvent(behind ? theirs : d->stream, d->order, 0);
+    pthread_mutex_unlock(&d->lock);
+    leave(d);
+    return rc ? fail(d, e, "a stream of the caller's", rc) : TN_OK;
 }
 
 /* ---- modules ---- */
@@ -919,6 +942,8 @@ const device_api device_cuda = {
     .alloc = cuda_alloc,
     .free = cuda_free,
     .map = cuda_map,
+    .adopt = cuda_adopt,
+    .follow = cuda_follow,
     .upload = cuda_upload,
     .send = cuda_send,
     .download = cuda_download,

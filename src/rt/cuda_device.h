@@ -63,6 +63,7 @@ typedef struct cuda {
     int loops;            /* 0: not tried yet, 1: as follows, -1: the driver has none */
     cu_object loop_module, loop_control, loop_move[3];
     uint64_t ticket, done;
+    cu_object order;          /* an event between the stream and one of the caller's */
     cu_object event[PENDING]; /* of ticket t at t % PENDING */
     bool recorded[PENDING];
 } cuda;
@@ -70,6 +71,7 @@ typedef struct cuda {
 struct buffer {
     cu_pointer at;
     size_t size;
+    bool adopted; /* the caller's */
 };
 
 static inline tn_status fail(const cuda *d, err *e, const char *what, int rc) {

@@ -27,6 +27,7 @@ typedef struct null {
 
 struct buffer {
     size_t size;
+    bool adopted; /* the caller's */
 };
 struct module {
     char entry; /* its address stands for every entry */
@@ -108,9 +109,21 @@ static tn_status null_alloc(device *base, size_t size, buffer **out, err *e) {
 static void null_free(device *base, buffer *b) {
     null *d = (null *)base;
     if (!b) return;
-    ADD(d, buffers, -1);
-    ADD(d, bytes, -b->size);
+    ADD(d, buffers, b->adopted ? 0 : -1);
+    ADD(d, bytes, b->adopted ? 0 : -b->size);
     mem_free(d->mem, b, sizeof *b);
+}
+static tn_status null_adopt(device *base, uint64_t at, size_t size, buffer **out, err *e) {
+    null *d = (null *)base;
+    (void)at;
+    *out = mem_alloc(d->mem, sizeof **out);
+    if (!*out) return err_set(e, TN_ERR_NOMEM, "out of memory for a buffer");
+    (*out)->size = size, (*out)->adopted = true;
+    return TN_OK;
+}
+static tn_status null_follow(device *base, uint64_t stream, bool behind, err *e) {
+    (void)base, (void)stream, (void)behind, (void)e;
+    return TN_OK;
 }
 static void *null_map(device *base, buffer *b) {
     (void)base, (void)b;
@@ -305,12 +318,12 @@ static tn_status null_profile(list *l, const int *repeats, device_span *out, int
 #define NULL_DEVICE(title, opens, caps)                                                                                        \
     {                                                                                                                          \
         .name = title, .open = opens, .close = null_close, .get_caps = caps, .alloc = null_alloc, .free = null_free,           \
-        .map = null_map, .upload = null_upload, .download = null_download, .build = null_build, .drop = null_drop,             \
-        .find = null_find, .record = null_record, .launch = null_launch, .copy = null_copy, .loop = null_loop,                 \
-        .repeat = null_repeat, .leave = null_leave, .branch = null_branch, .otherwise = null_otherwise, .end = null_end,       \
-        .seal = null_seal, .ring = null_ring, .grids = null_grids, .start = null_start, .bind = null_bind,                     \
-        .bind_host = null_bind_host, .discard = null_discard, .submit = null_submit, .wait = null_wait,                        \
-        .profile = null_profile,                                                                                               \
+        .map = null_map, .adopt = null_adopt, .follow = null_follow, .upload = null_upload, .download = null_download,         \
+        .build = null_build, .drop = null_drop, .find = null_find, .record = null_record, .launch = null_launch,               \
+        .copy = null_copy, .loop = null_loop, .repeat = null_repeat, .leave = null_leave, .branch = null_branch,               \
+        .otherwise = null_otherwise, .end = null_end, .seal = null_seal, .ring = null_ring, .grids = null_grids,               \
+        .start = null_start, .bind = null_bind, .bind_host = null_bind_host, .discard = null_discard, .submit = null_submit,   \
+        .wait = null_wait, .profile = null_profile,                                                                            \
     }
 
 const device_api device_null = NULL_DEVICE("null", null_open, null_get_caps),

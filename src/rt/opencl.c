@@ -246,6 +246,13 @@ static tn_status opencl_alloc(device *base, size_t size, buffer **out, err *e) {
     return e->code;
 }
 
+static tn_status opencl_adopt(device *base, uint64_t at, size_t size, buffer **out, err *e) {
+    (void)base, (void)at, (void)size;
+    *out = NULL;
+    return err_set(e, TN_ERR_UNSUPPORTED,
+                   "the device opencl has a context of its own, which reads no memory of another one; bind host memory");
+}
+
 static void *opencl_map(device *base, buffer *b) {
     (void)base, (void)b;
     return NULL;
@@ -577,6 +584,7 @@ const device_api device_opencl = {
     .alloc = opencl_alloc,
     .free = opencl_free,
     .map = opencl_map,
+    .adopt = opencl_adopt,
     .upload = opencl_upload,
     .send = opencl_send,
     .download = opencl_download,

@@ -30,6 +30,8 @@ struct tn_session {
     bool of_call;           /* bound has what a call of tn_run bound, not kept */
     void **spare;           /* [n_io] memory of outputs that nobody bound, and an address for inputs without bytes */
     buffer **io_buf;        /* [n_io] device memory, on devices that cannot use host pointers; else NULL */
+    buffer **adopted;       /* [n_io] memory of the device that tn_session_bind_device gave, at kept[i]; elements may be NULL */
+    bool *in_place;         /* [n_io] the list uses adopted[i] instead of io_buf[i] */
     size_t *io_room;        /* [n_io] its bytes: more than one batch of a ring */
     size_t *io_stride;      /* [n_io] bytes there from step to step */
     int64_t *trace;         /* [n_io] steps bound by tn_session_bind_trace, or 0 */
@@ -58,7 +60,10 @@ tn_status session_record(tn_session *s, bool kernels, list **out);
 enum { SESSION_MOVED = 1 };
 void session_place(tn_session *s, int slot, void *data);
 void session_bind(tn_session *s, int slot, buffer *b);
-tn_status session_queue(tn_session *s); /* a run behind what was queued before; nobody waits for it */
+/* Memory of the device instead of the host's, at kept[slot] from the next session_place on; NULL: none. */
+void session_adopt(tn_session *s, int slot, buffer *b);
+tn_status session_follow(tn_session *s, uint64_t stream); /* a run in order with a stream of the caller's */
+tn_status session_queue(tn_session *s);                   /* a run behind what was queued before; nobody waits for it */
 
 /* dims.c: values of dims. session_set_dims: values[n_dims], -1: not given; all or none are taken. Nothing is allocated. */
 const exts *session_params(const tn_session *s); /* NULL: the program has none */

@@ -166,6 +166,8 @@ static tn_status take_slots(tn_session *s, bool bare) {
         for (int i = 0; i < session_params(s)->n_dims; i++) s->dims[i] = -1;
     }
     if (!code && !caps.host_memory) code = take(s, n, sizeof *s->io_buf, &s->io_buf);
+    if (!code && !caps.host_memory) code = take(s, n, sizeof *s->adopted, &s->adopted);
+    if (!code && !caps.host_memory) code = take(s, n, sizeof *s->in_place, &s->in_place);
     if (!code && !caps.host_memory) code = take(s, n, sizeof *s->io_room, &s->io_room);
     if (!code && !caps.host_memory) code = take(s, n, sizeof *s->io_stride, &s->io_stride);
     if (!code && !caps.host_memory) set_strides(s);
@@ -219,7 +221,11 @@ void session_close(tn_session *s) {
     for (size_t i = 0; s->spare && i < n; i++) mem_free(m, s->spare[i], (size_t)p->io[i].bytes);
     for (size_t i = 0; s->io_buf && i < n; i++)
         if (s->io_buf[i]) p->dev->api->free(p->dev, s->io_buf[i]);
+    for (size_t i = 0; s->adopted && i < n; i++)
+        if (s->adopted[i]) p->dev->api->free(p->dev, s->adopted[i]);
     mem_free(m, s->io_buf, n * sizeof *s->io_buf);
+    mem_free(m, s->adopted, n * sizeof *s->adopted);
+    mem_free(m, s->in_place, n * sizeof *s->in_place);
     mem_free(m, s->io_room, n * sizeof *s->io_room);
     mem_free(m, s->io_stride, n * sizeof *s->io_stride);
     mem_free(m, s->bound, n * sizeof *s->bound);
@@ -265,8 +271,25 @@ tn_status session_open(tn_program *p, bool bare, tn_session **out, err *e) {
     return TN_OK;
 }
 
+static bool is_in_place(const tn_session *s, int slot) { return s->in_place && s->in_place[slot]; }
+
+static void use_buffer(tn_session *s, int slot, bool in_place) {
+    if (s->in_place[slot] == in_place) return;
+    s->in_place[slot] = in_place;
+    if (s->p->dev->api->ring) s->p->dev->api->ring(s->list, SLOT_IO + slot, 0, 1);
+    s->p->dev->api->bind(s->list, SLOT_IO + slot, in_place ? s->adopted[slot] : s->io_buf[slot], 0);
+}
+
+void session_adopt(tn_session *s, int slot, buffer *b) {
+    if (!s->adopted || s->adopted[slot] == b) return;
+    use_buffer(s, slot, false);
+    if (s->adopted[slot]) s->p->dev->api->free(s->p->dev, s->adopted[slot]);
+    s->adopted[slot] = b;
+}
+
 void session_place(tn_session *s, int slot, void *data) {
     void *at = data ? data : s->spare[slot];
+    if (s->adopted && s->list) use_buffer(s, slot, s->adopted[slot] && at && at == s->kept[slot]);
     if (at == s->bound[slot]) return;
     s->bound[slot] = at;
     s->io_flags[slot] |= SESSION_MOVED;
@@ -288,6 +311,7 @@ static int64_t io_steps(const tn_session *s, int i, int64_t steps) {
 static tn_status make_room(tn_session *s, int i, int64_t steps) {
     tn_program *p = s->p;
     int64_t n = io_steps(s, i, steps);
+    if (is_in_place(s, i)) return TN_OK;
     size_t need = n > 1 ? (size_t)n * s->io_stride[i] : (size_t)p->io[i].bytes;
     buffer *b;
     if (need > s->io_room[i]) {
@@ -346,7 +370,8 @@ static tn_status feed(tn_session *s, int64_t first, int64_t end, int64_t steps) 
     tn_status code = TN_OK;
     for (int i = 0; i < s->p->n_io && !code; i++) {
         int64_t have = io_steps(s, i, steps), to = end < have ? end : have;
-        if (!s->p->io[i].is_output && first < to) code = transfer(s, i, first, to, first ? UP_BESIDE : UP);
+        if (!s->p->io[i].is_output && first < to && !is_in_place(s, i))
+            code = transfer(s, i, first, to, first ? UP_BESIDE : UP);
     }
     return code;
 }
@@ -361,14 +386,12 @@ static tn_status bring_params(tn_session *s) {
     return code;
 }
 
-/* Devices that cannot read host memory: inputs go up before the run, or beside the steps before theirs; outputs come down after
- * it. */
-static tn_status run_remote(tn_session *s, int64_t steps) {
+/* Devices that cannot read host memory: inputs go up before the run, or beside the steps before theirs. *out_ticket: 0 when
+ * nothing was submitted. */
+static tn_status submit_remote(tn_session *s, int64_t steps, uint64_t *out_ticket) {
     tn_program *p = s->p;
     const device_api *api = p->dev->api;
-    err *e = &s->err, late;
     tn_status code = TN_OK;
-    uint64_t ticket = 0;
     int64_t fed, at_once = steps_at_once(s, steps, &fed);
     if (s->moved) code = bring_params(s);
     for (int i = 0; i < p->n_io && !code; i++) code = make_room(s, i, steps);
@@ -376,14 +399,33 @@ static tn_status run_remote(tn_session *s, int64_t steps) {
         end = first >= fed || steps - first < at_once ? steps : first + at_once;
         code = feed(s, first, end, steps);
         if (api->start) api->start(s->list, first);
-        if (!code) code = api->submit(s->list, end - first, &ticket, e);
+        if (!code) code = api->submit(s->list, end - first, out_ticket, &s->err);
     }
+    return code;
+}
+
+/* Outputs come down after the run. */
+static tn_status run_remote(tn_session *s, int64_t steps) {
+    tn_program *p = s->p;
+    const device_api *api = p->dev->api;
+    uint64_t ticket = 0;
+    err *e = &s->err, late;
+    tn_status code = submit_remote(s, steps, &ticket);
     tn_status waited =
         ticket ? api->wait(p->dev, ticket, code ? &late : e) : TN_OK; /* what was submitted before an error, too */
     if (!code) code = waited;
     for (int i = 0; i < p->n_io && !code; i++)
-        if (p->io[i].is_output) code = transfer(s, i, 0, io_steps(s, i, steps), DOWN);
+        if (p->io[i].is_output && !is_in_place(s, i)) code = transfer(s, i, 0, io_steps(s, i, steps), DOWN);
     return code;
+}
+
+tn_status session_follow(tn_session *s, uint64_t stream) {
+    const device_api *api = s->p->dev->api;
+    uint64_t ticket = 0;
+    tn_status code = api->follow ? api->follow(s->p->dev, stream, false, &s->err) : TN_OK;
+    if (!code) code = submit_remote(s, 1, &ticket);
+    if (!code && api->follow) return api->follow(s->p->dev, stream, true, &s->err);
+    return code || api->follow ? code : api->wait(s->p->dev, ticket, &s->err);
 }
 
 tn_status session_submit(tn_session *s, int64_t steps) {

@@ -80,6 +80,13 @@ with "good compiler" "" ./tenon profile @relu:1024x2048 --device cuda --mode loo
 spans() { grep -cE "\"name\": \"$1\".*\"dur\"" "$dir/trace.json"; }
 [ "$(spans fill) $(spans upload) $(spans run) $(spans download)" = "6 6 3 2" ] || fail "spans: $(cat "$dir/trace.json")"
 
+# Memory and a stream of the caller's (the third that is made): 40 runs wait for it and it for them, and bring nothing up.
+rm -f "$dir/log"
+with "good compiler" "" env FAKE_CUDA_LOG="$dir/log" tests/drive_test_bind_device >"$dir/out" 2>&1 || fail "memory of the caller: $(cat "$dir/out")"
+grep -q '^fake driver' "$dir/out" || fail "no runs on the fake driver: $(cat "$dir/out")"
+[ "$(grep -cx 'wait 2' "$dir/log")" = 40 ] && [ "$(grep -cx 'upload 2' "$dir/log")" = 40 ] || fail "a stream of the caller: $(sort "$dir/log" | uniq -c)"
+[ "$(grep -cx 'wait 0' "$dir/log")" -ge 40 ] && [ "$(grep -cx 'upload 0' "$dir/log")" -le 4 ] || fail "the stream of runs: $(sort "$dir/log" | uniq -c)"
+
 # The same of OpenCL: the right driver is found in the same way, and the CPU goes on beside a broken one.
 for d in opencl opencl_old; do
     mkdir -p "$dir/$d"

@@ -1,7 +1,7 @@
 /* fake_cuda.c - a driver that computes nothing and fails on demand, for test_faults.sh. Device memory is the host's.
  *
  * FAKE_CUDA: words of none (no GPU), mismatch (of the kernel's part), full (memory), lost (at the first launch).
- * FAKE_CUDA_LOG: a file that gets a line for every graph launch, and for every loop that is made.
+ * FAKE_CUDA_LOG: a file that gets a line for every graph launch, every loop that is made, every upload to and wait of a stream.
  * Built with OLD: without cuGraphLaunch; with NO_LOOPS: without what CUDA 12.4 brought. */
 #include "rt/cuda_api.h"
 
@@ -22,6 +22,13 @@ static void say(const char *what) {
     if (!f) return;
     fprintf(f, "%s\n", what);
     fclose(f);
+}
+/* Streams are numbered in the order in which they are made. */
+static char streams[64];
+static void say_stream(const char *what, cu_object s) {
+    char line[64];
+    snprintf(line, sizeof line, "%s %d", what, s ? (int)((char *)s - streams) : -1);
+    say(line);
 }
 static int launch(void) { return lost |= is("lost") ? 719 : 0; }
 
@@ -76,7 +83,7 @@ FAKE cuMemsetD8Async(cu_pointer p, unsigned char v, size_t n, cu_object s) {
     return (void)s, memset((void *)(uintptr_t)p, v, n), lost;
 }
 FAKE cuMemcpyHtoDAsync_v2(cu_pointer to, const void *from, size_t n, cu_object s) {
-    return (void)s, memcpy((void *)(uintptr_t)to, from, n), lost;
+    return say_stream("upload", s), memcpy((void *)(uintptr_t)to, from, n), lost;
 }
 FAKE cuMemcpyDtoHAsync_v2(void *to, cu_pointer from, size_t n, cu_object s) {
     return (void)s, memcpy(to, (void *)(uintptr_t)from, n), lost;
@@ -98,10 +105,13 @@ FAKE cuLaunchKernel(cu_object f, unsigned gx, unsigned gy, unsigned gz, unsigned
         (void)extra;
     return say("kernel"), launch();
 }
-FAKE cuStreamCreate(cu_object *out, unsigned flags) { return (void)flags, *out = &lost, 0; }
+FAKE cuStreamCreate(cu_object *out, unsigned flags) {
+    static int n;
+    return (void)flags, *out = &streams[n++ % 64], 0;
+}
 FAKE cuStreamDestroy_v2(cu_object s) { return (void)s, 0; }
 FAKE cuStreamSynchronize(cu_object s) { return (void)s, lost; }
-FAKE cuStreamWaitEvent(cu_object s, cu_object ev, unsigned flags) { return (void)s, (void)ev, (void)flags, lost; }
+FAKE cuStreamWaitEvent(cu_object s, cu_object ev, unsigned flags) { return say_stream("wait", s), (void)ev, (void)flags, lost; }
 FAKE cuEventCreate(cu_object *out, unsigned flags) { return (void)flags, *out = &lost, 0; }
 FAKE cuEventDestroy_v2(cu_object ev) { return (void)ev, 0; }
 FAKE cuEventRecord(cu_object ev, cu_object s) { return (void)ev, (void)s, lost; }
