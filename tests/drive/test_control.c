@@ -536,9 +536,12 @@ static void check_text(tn_ctx *ctx, const char *text, uint64_t seed, bool progra
 static void test_by_hand(void **state) {
     (void)state;
     tn_ctx *ctx = test_ctx();
-    for (size_t i = 0; i < COUNT_OF(graphs); i++)
+    for (size_t i = 0; i < COUNT_OF(graphs); i++) {
+        if (test_device_is_simulated() && strstr(graphs[i], "16387"))
+            continue; /* 18 s; its kernels are those of short slices */
         for (uint64_t seed = 0; seed < (fuzz_by_c() ? 2 : test_device_is_cpu() ? 12 : 1); seed++)
             check_text(ctx, graphs[i], seed, true);
+    }
     tn_ctx_free(ctx);
 }
 

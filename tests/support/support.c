@@ -12,6 +12,7 @@ const char *test_device(void) {
     return name && *name ? name : "cpu";
 }
 bool test_device_is_cpu(void) { return !strcmp(test_device(), "cpu"); }
+bool test_device_is_simulated(void) { return !test_device_is_cpu() && getenv("OCLGRIND_DATA_RACES"); }
 
 tn_ctx *test_ctx(void) {
     tn_config cfg = test_config();

@@ -22,6 +22,8 @@ tn_ctx *test_ctx(void); /* of test_config */
  * of all of them. */
 const char *test_device(void);
 bool test_device_is_cpu(void);
+/* Oclgrind, which the simulator of OpenCL: a thousand times slower than a processor. */
+bool test_device_is_simulated(void);
 
 /* ---- scope: an arena and a guard round the body of a test ---- */
 
