@@ -1,5 +1,5 @@
 /* tenon_index.h - choosing, writing and combining elements by computed places: n-dimensional gathers and scatters, segments,
- * search, sets of values, running sums. Compositions of the builders of tenon.h, with the gradients of those.
+ * search, ragged batches, sets of values, running sums. Compositions of the builders of tenon.h, with the gradients of those.
  *
  * Results whose size depends on values are bounded: the caller says how many there may be (`most`), and gets a count i64[] of
  * how many there are. Places behind the count hold what the builder's comment says; when the count is above `most`, the first
@@ -44,6 +44,26 @@ TN_API tn_tensor tn_segment_mean(tn_tensor x, tn_tensor ids, int64_t n_segments)
  * offsets[s+1], rows behind the last offset to s. i64[n_rows]. */
 TN_API tn_tensor tn_segment_ids(tn_tensor offsets, int64_t n_rows);
 
+/* ---- ragged batches: sequences of different lengths, one behind the other. offsets i[s+1] rise from 0; sequence i is rows
+ *      offsets[i] .. offsets[i+1] - 1 of x [n,..], and may be empty. Rows behind the last offset belong to none. ---- */
+
+typedef enum { TN_RAGGED_SUM, TN_RAGGED_MAX, TN_RAGGED_MIN, TN_RAGGED_MEAN } tn_ragged_mode;
+/* [s,..]: the rows of each sequence combined; of an empty one 0, the lowest or highest value of the dtype, 0. */
+TN_API tn_tensor tn_ragged(tn_tensor x, tn_tensor offsets, tn_ragged_mode mode);
+/* tn_ragged over the rows table[index[i]]: bags of embeddings. table [v,d], index i[n], clamped; [s,d] */
+TN_API tn_tensor tn_embedding_bag(tn_tensor table, tn_tensor index, tn_tensor offsets, tn_ragged_mode mode);
+TN_API tn_tensor tn_ragged_softmax(tn_tensor x, tn_tensor offsets); /* within each sequence; 0 in rows of none */
+TN_API tn_tensor tn_ragged_seen(tn_tensor offsets, int64_t length); /* bool[s,length]: whether the sequence is so long */
+/* The batch as [s,length,..], with value behind each sequence; what is longer is cut. tn_ragged_rows is the way back:
+ * [n_rows,..], zeros in rows of no sequence, and where one is longer than padded. */
+TN_API tn_tensor tn_ragged_pad(tn_tensor x, tn_tensor offsets, int64_t length, double value);
+TN_API tn_tensor tn_ragged_rows(tn_tensor padded, tn_tensor offsets, int64_t n_rows);
+/* tn_nn_attention within each sequence: q f[n,heads,d] by q_offsets, k f[m,heads,d] and v f[m,heads,e] by k_offsets, in
+ * batches padded to `length`, which none should exceed (what does is left out). causal: the queries of a sequence stand at its
+ * last keys, and see those up to their own. [n,heads,e]; 0 for queries that see no key. */
+TN_API tn_tensor tn_ragged_attention(tn_tensor q, tn_tensor k, tn_tensor v, tn_tensor q_offsets, tn_tensor k_offsets,
+                                     int64_t length, int causal);
+
 /* ---- sets of values ---- */
 
 /* The different values of x, all axes as one, rising (NaNs are one value, the last): [most], zeros behind the count. Each of
@@ -72,6 +92,13 @@ TN_API tn_tensor tn_cumulative(tn_tensor x, int axis, tn_scan_mode mode, tn_cumu
 #define tn_segment(x, ...) (tn_segment)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_segment_mean(x, ...) (tn_segment_mean)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_segment_ids(x, ...) (tn_segment_ids)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_ragged(x, ...) (tn_ragged)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_embedding_bag(x, ...) (tn_embedding_bag)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_ragged_softmax(x, ...) (tn_ragged_softmax)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_ragged_seen(x, ...) (tn_ragged_seen)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_ragged_pad(x, ...) (tn_ragged_pad)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_ragged_rows(x, ...) (tn_ragged_rows)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_ragged_attention(x, ...) (tn_ragged_attention)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_unique(x, ...) (tn_unique)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nonzero(x, ...) (tn_nonzero)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_cumulative(x, ...) (tn_cumulative)(tn_at(x, TN_HERE), __VA_ARGS__)
