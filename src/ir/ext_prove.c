@@ -164,6 +164,21 @@ static bool is_positive(const exts *t, const poly *p) {
 
 static bool never_negative(const exts *t, const poly *p, int depth);
 
+/* The same with row e = floor(a / c), of which less is better: whole pieces of c are no more than those of a divisor of c that
+ * p has, too. */
+static bool never_negative_by_pieces(const exts *t, const poly *p, ext e, int depth) {
+    const ext_row *r = exts_row(t, e);
+    for (int i = 0; i < p->n; i++)
+        for (int j = 0; j < p->at[i].n; j++) {
+            const ext_row *o = exts_row(t, p->at[i].at[j]);
+            if (o->op != EXT_FLOOR || o->a != r->a || !ext_is_lit(o->b) || o->b >= r->b || r->b % o->b) continue;
+            poly *x = ARENA_NEW(t->a, poly), *y = ARENA_NEW(t->a, poly);
+            add_scaled(y, p, r->b / o->b);
+            if (replace(t, y, e, p->at[i].at[j], 0, r->b / o->b, x) && never_negative(t, x, depth + 1)) return true;
+        }
+    return false;
+}
+
 /* The same with row e, a division, minimum or maximum, replaced by its bounds. */
 static bool never_negative_without(const exts *t, const poly *p, ext e, int depth) {
     const ext_row *r = exts_row(t, e);
@@ -173,6 +188,7 @@ static bool never_negative_without(const exts *t, const poly *p, ext e, int dept
     if (r->op == EXT_FLOOR || r->op == EXT_CEIL) {
         int64_t c = r->b;
         if (!ext_is_lit(c)) return false;
+        if (r->op == EXT_FLOOR && sign < 0 && never_negative_by_pieces(t, p, e, depth)) return true;
         bool exact = ext_divisor(t, r->a) % c == 0;
         int64_t off = exact ? 0 : r->op == EXT_FLOOR ? (sign > 0 ? 1 - c : 0) : (sign > 0 ? 0 : c - 1);
         add_scaled(y, p, c); /* c times as much has the same sign */

@@ -83,7 +83,7 @@ static void check_loop(checker *c, reg r, int depth, const int *open) {
         problem(c, r, "bound to %lld thread blocks, and it is not", (long long)in->n_blocks);
     if (in->par && in->par <= PAR_LAST && in->var != c->k->par_var)
         problem(c, r, "parallel loop over another variable than the kernel's");
-    if (in->par == PAR_LAST && in->hi != in->lo + 1 && in->hi != in->lo)
+    if (in->par == PAR_LAST && in->hi != in->lo + in->step && in->hi != in->lo)
         problem(c, r, "the last thread's loop must run once, or not at all");
 }
 

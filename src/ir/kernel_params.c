@@ -92,6 +92,7 @@ typedef struct prover {
     str *out;
     int n;
     int *open; /* scratch */
+    bool wide; /* loops go through the whole extents of their variables: tiles, and what is left of them, are then alike */
 } prover;
 
 static void problem(prover *p, int r, const char *what) {
@@ -118,6 +119,7 @@ typedef struct range {
 /* Of a loop's variable where the masks hold: those of the variable alone narrow it. */
 static range range_of(prover *p, const kins *in, const kins *loop) {
     range r = { loop->lo, ext_add(p->t, loop->hi, -loop->step) };
+    if (p->wide) r = (range){ 0, ext_add(p->t, p->k->vars.at[loop->var].extent, -loop->step) };
     for (int m = 0; m < in->n_mask; m++) {
         const kmask *x = &in->mask[m];
         if (x->e.n != 1 || x->e.t[0].var != loop->var || x->e.t[0].coef != 1 || in->mask_lane[m] != 0) continue;
@@ -167,17 +169,24 @@ static bool is_masked(const prover *p, const kins *in) {
     return false;
 }
 
+static bool is_inside(prover *p, const kins *in, int n_open, bool wide, range *x) {
+    p->wide = wide;
+    bool known = index_range(p, in, n_open, x);
+    p->wide = false;
+    ext last = ext_add(p->t, p->k->bufs.at[in->buf].elems, -1);
+    return known && ext_never_less(p->t, x->lo, 0) && ext_never_less(p->t, last, x->hi);
+}
+
 static void check_access(prover *p, int r) {
     const kins *in = &p->k->ins.at[r];
     if (is_masked(p, in)) return;
     int n_open = kernel_open_loops(p->k, (reg)r, p->open);
     range x;
+    if (is_inside(p, in, n_open, true, &x) || is_inside(p, in, n_open, false, &x)) return;
     if (!index_range(p, in, n_open, &x)) {
         problem(p, r, "a coefficient may have either sign");
         return;
     }
-    ext last = ext_add(p->t, p->k->bufs.at[in->buf].elems, -1);
-    if (ext_never_less(p->t, x.lo, 0) && ext_never_less(p->t, last, x.hi)) return;
     str text;
     str_init(&text, p->k->a);
     str_addf(&text, "touches elements of b%d from ", in->buf);
@@ -208,8 +217,21 @@ static void add_end(prover *p, ends *x, ext e, bool least) {
     VEC_PUSH(p->k->a, x, e);
 }
 
+/* As index_range, with the iterations of the given loop as they are. */
+static bool range_around(prover *p, const kins *access, const kins *loop, int n_open, bool wide, range *out) {
+    kins in = *access;
+    ext c = affine_coef(in.idx, loop->var);
+    in.idx = affine_without(p->k->a, in.idx, loop->var);
+    p->wide = wide;
+    bool known = ext_lo(p->t, c) >= 0 && index_range(p, &in, n_open, out);
+    p->wide = false;
+    out->lo = ext_add(p->t, out->lo, ext_mul(p->t, c, loop->lo));
+    out->hi = ext_add(p->t, out->hi, ext_mul(p->t, c, ext_add(p->t, loop->hi, -loop->step)));
+    return known;
+}
+
 /* What one thread alone does behind the loop that all share begins behind what that touches. */
-static bool is_behind(prover *p, int b) {
+static bool is_behind(prover *p, int b, bool wide) {
     ends shared = { 0 }, last = { 0 };
     for (int r = 1; r < p->k->ins.n; r++) {
         const kins *in = &p->k->ins.at[r];
@@ -217,7 +239,7 @@ static bool is_behind(prover *p, int b) {
         if (!kernel_touches(in) || in->buf != b || in->op == K_PREFETCH) continue;
         int n_open = kernel_open_loops(p->k, (reg)r, p->open);
         const kins *loop = shared_loop(p, n_open);
-        if (!loop || !index_range(p, in, n_open, &x)) return false;
+        if (!loop || !range_around(p, in, loop, n_open, wide, &x)) return false;
         if (loop->par == PAR_LAST)
             add_end(p, &last, x.lo, true);
         else
@@ -229,9 +251,9 @@ static bool is_behind(prover *p, int b) {
     return true;
 }
 
-/* The indices of all accesses to b without the parallel loop's variable, and that variable's coefficient, which all have. */
-static bool rest_range(prover *p, int b, range *all, ext *coef, int64_t *step) {
-    bool any = false;
+/* All accesses to b by the loop that threads share: the ends of their indices without its variable, whose coefficient, which
+ * all have, is *coef. */
+static bool rest_ends(prover *p, int b, ends *lo, ends *hi, ext *coef, int64_t *step) {
     for (int r = 1; r < p->k->ins.n; r++) {
         kins in = p->k->ins.at[r];
         if (!kernel_touches(&in) || in.buf != b || in.op == K_PREFETCH) continue;
@@ -242,27 +264,35 @@ static bool rest_range(prover *p, int b, range *all, ext *coef, int64_t *step) {
         ext c = affine_coef(in.idx, loop->var);
         range x;
         in.idx = affine_without(p->k->a, in.idx, loop->var);
-        if (c == 0 || (any && c != *coef) || !index_range(p, &in, n_open, &x)) return false;
-        all->lo = any ? ext_min(p->t, all->lo, x.lo) : x.lo, all->hi = any ? ext_max(p->t, all->hi, x.hi) : x.hi;
-        *coef = c, *step = loop->step, any = true;
+        if (c == 0 || (lo->n && c != *coef) || !index_range(p, &in, n_open, &x)) return false;
+        add_end(p, lo, x.lo, true), add_end(p, hi, x.hi, false);
+        *coef = c, *step = loop->step;
     }
-    return any;
+    return lo->n > 0;
 }
 
-/* Iterations of the parallel loop are further apart than anything that one of them touches. */
-static void check_races(prover *p, int b) {
-    range x = { 0, 0 };
+/* Iterations are further apart than anything that one of them touches. */
+static bool is_apart(prover *p, int b, bool wide) {
+    ends lo = { 0 }, hi = { 0 };
     ext coef = 0;
     int64_t step = 1;
+    p->wide = wide;
+    bool apart = rest_ends(p, b, &lo, &hi, &coef, &step);
+    p->wide = false;
+    for (int i = 0; apart && i < lo.n; i++)
+        for (int j = 0; apart && j < hi.n; j++)
+            apart = ext_never_less(p->t, ext_mul(p->t, coef, step), ext_add(p->t, ext_sub(p->t, hi.at[j], lo.at[i]), 1));
+    return apart;
+}
+
+static void check_races(prover *p, int b) {
     bool written = false;
     for (int r = 1; r < p->k->ins.n; r++) {
         const kins *in = &p->k->ins.at[r];
         written = written || ((in->op == K_STORE || in->op == K_SCATTER) && in->buf == b);
     }
     if (!written || kbuf_is_local(&p->k->bufs.at[b])) return;
-    if (rest_range(p, b, &x, &coef, &step) && is_behind(p, b) &&
-        ext_never_less(p->t, ext_mul(p->t, coef, step), ext_add(p->t, ext_sub(p->t, x.hi, x.lo), 1)))
-        return;
+    if ((is_apart(p, b, true) && is_behind(p, b, true)) || (is_apart(p, b, false) && is_behind(p, b, false))) return;
     problem(p, 0, arena_printf(p->k->a, "iterations of the parallel loop are not proven to touch other elements of b%d", b));
 }
 

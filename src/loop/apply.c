@@ -65,6 +65,13 @@ static bool takes_form(const kernel *k, step_op op, str *why) {
                                 : "the loops are not bound to threads yet: this step comes after a step that does");
 }
 
+/* The sizes of the kernel may be given at run time. */
+static bool takes_params(step_op op) {
+    return op == STEP_tile || op == STEP_parallel || op == STEP_multiply_add || op == STEP_block_rows ||
+           op == STEP_fuse_loops || op == STEP_nests || op == STEP_reorder || op == STEP_hoist || op == STEP_vectorize ||
+           op == STEP_unroll_jam;
+}
+
 bool step_apply(kernel **k, const loop_step *s, str *why) {
     static bool (*const apply[STEP_COUNT])(kernel **, const loop_step *, str *) = {
 #define STEP(name, args, order, form, devices, text) [STEP_##name] = step_##name,
@@ -73,8 +80,7 @@ bool step_apply(kernel **k, const loop_step *s, str *why) {
     };
     if (!apply[s->op]) return step_refuse(why, "there is no such step");
     if (!takes_form(*k, (step_op)s->op, why)) return false;
-    if ((*k)->params && s->op != STEP_tile && s->op != STEP_parallel && s->op != STEP_multiply_add &&
-        s->op != STEP_block_rows && s->op != STEP_fuse_loops && s->op != STEP_nests)
+    if ((*k)->params && !takes_params((step_op)s->op))
         return step_refuse(why, "the kernel has sizes that are given at run time (%s): this step needs literal ones",
                            dim_names(*k));
     bool blocks = !(*k)->tiled && loop_has_blocks(*k);

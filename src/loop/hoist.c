@@ -39,6 +39,11 @@ static int *find_settled(const kernel *k) {
 
 static int later(int a, int b) { return a > b ? a : b; }
 
+static bool runs_always(const kernel *k, const kins *loop) {
+    ext n = k->vars.at[loop->var].extent;
+    return k->params ? ext_lo(k->params, n) > 0 : n > 0;
+}
+
 static void find_targets(hoist *h) {
     const kernel *k = h->k;
     int loops[64], depth = 0;
@@ -57,7 +62,7 @@ static void find_targets(hoist *h) {
         after[i] = later(later(after[in->a], after[in->b]), later(after[in->c], after[in->dyn]));
         int t = depth;
         while (t > 0 && !(d >> k->ins.at[loops[t - 1]].var & 1) && !k->ins.at[loops[t - 1]].a &&
-               k->vars.at[k->ins.at[loops[t - 1]].var].extent > 0 && loops[t - 1] > after[i])
+               runs_always(k, &k->ins.at[loops[t - 1]]) && loops[t - 1] > after[i])
             t--;
         while (t < depth && splits_nest(k, loops, t)) t++;
         if (t < depth) h->target[i] = loops[t];

@@ -18,6 +18,9 @@ bool step_reorder(kernel **kk, const loop_step *s, str *why) {
         first = i == 0 || at < first ? at : first;
     }
     const kvar_info *one = &k->vars.at[order[0]];
+    if (k->params && one->row)
+        return step_refuse(why, "a run gives sizes of the kernel: independent loops keep their places, as the proof needs that "
+                                "threads touch other elements");
     for (int i = 0; i < s->n; i++) {
         const kins *in = &k->ins.at[first + i];
         bool named = false;

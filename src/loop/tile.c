@@ -47,6 +47,10 @@ typedef struct tiler {
     bool alike; /* threads share all loops over the parallel variable alike: pieces of them may be peeled off */
 } tiler;
 
+/* Sums and products of sizes, which a run may give. */
+static ext plus(const kernel *k, ext x, ext y) { return k->params ? ext_add(k->params, x, y) : x + y; }
+static ext times(const kernel *k, ext x, int64_t n) { return k->params ? ext_mul(k->params, x, n) : x * n; }
+
 static bool has_role(const kernel *k, kvar v) { return k->vars.at[v].role.unroll > 1 || k->vars.at[v].role.lanes > 1; }
 
 /* ---- analysis of the scalar form ---- */
@@ -102,6 +106,12 @@ static copies tail_copies(krole r, int64_t rest) {
     return c;
 }
 
+/* One for each copy of whole tiles, and one for each narrower vector: what a run has none of stays what it begins with. */
+static void plan_partials_of_run(partial *p, krole r) {
+    for (int c = 0; c < r.unroll; c++) p->lanes[p->n++] = r.lanes;
+    for (int lanes = r.lanes / 2; lanes > 0; lanes /= 2) p->lanes[p->n++] = lanes;
+}
+
 static void plan_partials(tiler *t) {
     for (int i = 1; i < t->k->ins.n; i++) {
         partial *p = &t->part[i];
@@ -109,8 +119,13 @@ static void plan_partials(tiler *t) {
         p->n = 1, p->lanes[0] = 1;
         if (p->var < 0) continue;
         krole r = t->k->vars.at[p->var].role;
-        int64_t extent = t->k->vars.at[p->var].extent, step = (int64_t)r.unroll * r.lanes;
+        ext extent = t->k->vars.at[p->var].extent;
+        int64_t step = (int64_t)r.unroll * r.lanes;
         p->n = 0;
+        if (!ext_is_lit(extent)) {
+            plan_partials_of_run(p, r);
+            continue;
+        }
         if (extent >= step)
             for (int c = 0; c < r.unroll; c++) p->lanes[p->n++] = r.lanes;
         copies tail = tail_copies(r, extent % step);
@@ -197,15 +212,15 @@ static affine place_index(const tiler *t, affine x, const where *w, bool local, 
     *lane_stride = 0;
     for (int i = 0; i < x.n; i++) {
         kvar v = x.t[i].var;
-        int64_t c = x.t[i].coef;
+        ext c = x.t[i].coef;
         if (t->jam >> v & 1) {
             copy at = t->active[v].at[w->pick[v]];
-            out.base += c * at.off;
+            out.base = plus(t->k, out.base, times(t->k, c, at.off));
             if (at.lanes > 1) *lane_stride = c;
         }
         if (local && t->k->vars.at[v].row) continue;
         if (t->is_fixed[v])
-            out.base += c * t->fixed[v];
+            out.base = plus(t->k, out.base, times(t->k, c, t->fixed[v]));
         else
             kept[out.n++] = x.t[i];
     }
@@ -215,13 +230,13 @@ static affine place_index(const tiler *t, affine x, const where *w, bool local, 
 /* Masks that hold for the values at hand go; whether none of the others is known not to hold. */
 static bool settle_masks(const tiler *t, kins *in) {
     int n = 0;
-    for (int m = 0; m < in->n_mask; m++) {
+    for (int m = 0; m < in->n_mask && !t->k->params; m++) {
         int known = loop_mask_known(&in->mask[m], in->mask_lane[m], in->lanes, t->span);
         if (known < 0) return false;
         if (known > 0) continue;
         in->mask[n] = in->mask[m], in->mask_lane[n++] = in->mask_lane[m];
     }
-    in->n_mask = n;
+    if (!t->k->params) in->n_mask = n;
     return true;
 }
 
@@ -305,7 +320,7 @@ static bool find_transpose(const tiler *t, const kins *s, uint64_t set, const wh
         else if (affine_coef(s->idx, v) == 1)
             out->along = v;
     }
-    if (out->along < 0 || out->gap == 1) return false;
+    if (out->along < 0 || out->gap == 1 || !ext_is_lit(out->gap)) return false;
     int first = w->pick[out->along] / out->lanes * out->lanes;
     return first + out->lanes <= t->active[out->along].n;
 }
@@ -345,7 +360,7 @@ static void emit_transposed(tiler *t, int i, const where *at, const transposed_l
     in.lane_stride = 1;
     for (int l = 0; l < x->lanes; l++) {
         kins row = in;
-        row.idx = affine_offset(in.idx, l * x->gap);
+        row.idx.base = plus(t->k, in.idx.base, l * x->gap);
         r[l] = kernel_push(t->o, row);
     }
     transpose_square(t, r, x->lanes, s);
@@ -459,7 +474,7 @@ static void finish_accumulators(tiler *t, int block_from, int loop, int end) {
 
 static void tile_block(tiler *t, int from, int to, kvar major);
 
-static void open_out(tiler *t, kvar v, int64_t lo, int64_t hi, int64_t step, int par) {
+static void open_out(tiler *t, kvar v, ext lo, ext hi, int64_t step, int par) {
     kernel_push(t->o, (kins){ .op = K_LOOP, .var = v, .lo = lo, .hi = hi, .step = step, .par = (uint8_t)par });
 }
 
@@ -502,6 +517,26 @@ static void tile_piece(tiler *t, int loop, int end, kvar major, int64_t lo, int6
     tile_once(t, loop, end, major, lo + full * step, par);
 }
 
+/* The same where a run gives the ends: whole tiles, then at most one of each power of two below. */
+static void tile_piece_of_run(tiler *t, int loop, int end, kvar major) {
+    const kins *in = &t->k->ins.at[loop];
+    exts *x = t->k->params;
+    kvar v = in->var;
+    krole role = t->k->vars.at[v].role;
+    bool par = t->k->par_var == v && in->par == PAR_SERIAL;
+    int64_t step = (int64_t)role.unroll * role.lanes;
+    ext at = in->lo;
+    for (int64_t n = step; n > 0; n /= 2) {
+        ext to = ext_add(x, in->lo, ext_mul(x, ext_floor_div(x, ext_sub(x, in->hi, in->lo), n), n));
+        if (to == at) continue;
+        t->active[v] = main_copies(n < role.lanes ? (krole){ 1, (int)n } : (krole){ (int)(n / role.lanes), role.lanes });
+        open_out(t, v, at, to, n, !par ? in->par : n == step ? PAR_THREADS : PAR_LAST);
+        tile_block(t, loop + 1, end, major);
+        build_ends(t->o, 1);
+        at = to;
+    }
+}
+
 /* ---- sliding windows ---- */
 
 typedef struct tap { /* one multiply-add of a window */
@@ -515,7 +550,7 @@ typedef VEC(tap) tap_list;
  * common. */
 static const kins *window_update(const tiler *t, int loop, int end, kvar major) {
     const kins *in = &t->k->ins.at[loop], *upd = NULL;
-    if (major < 0 || in->par != PAR_SERIAL || in->hi - in->lo > LOOP_MOST_TAPS || in->hi - in->lo < 2 ||
+    if (t->k->params || major < 0 || in->par != PAR_SERIAL || in->hi - in->lo > LOOP_MOST_TAPS || in->hi - in->lo < 2 ||
         has_role(t->k, in->var))
         return NULL;
     for (int i = loop + 1; i < end; i++) {
@@ -592,8 +627,12 @@ static void tile_loop(tiler *t, int loop, int end, kvar major) {
         return;
     }
     if (major < 0 && role.unroll > 1 && role.lanes == 1) major = in->var;
+    if (!ext_is_lit(in->lo) || !ext_is_lit(in->hi)) {
+        tile_piece_of_run(t, loop, end, major);
+        return;
+    }
     int64_t step = (int64_t)role.unroll * role.lanes;
-    if (in->par == PAR_SERIAL) loop_peel_cuts(t->k, loop, end, step, t->reach, &cuts);
+    if (in->par == PAR_SERIAL && !t->k->params) loop_peel_cuts(t->k, loop, end, step, t->reach, &cuts);
     int main = loop_peel_main(&cuts);
     if (t->k->par_var == in->var && (!t->alike || !loop_peel_shared(&cuts, step))) cuts.n = main = 0;
     if (cuts.n == 0) cuts = (kcuts){ .n = 2, .at = { in->lo, in->hi } };
@@ -616,7 +655,7 @@ static void tile_block(tiler *t, int from, int to, kvar major) {
 
 kernel *loop_tile(const kernel *k) {
     kernel *o = kernel_make(k->a, k->name);
-    tiler t = { .k = k, .o = o, .alike = k->par_var < 0 || loop_peel_alike(k, k->par_var) };
+    tiler t = { .k = k, .o = o, .alike = k->par_var < 0 || (!k->params && loop_peel_alike(k, k->par_var)) };
     int n = k->ins.n, nv = k->vars.n + 1;
     if (k->vars.n > MAX_LOOPS)
         guard_fail(k->a->gd, TN_ERR_UNSUPPORTED, "kernel %s has %d loops; the limit is %d", k->name, k->vars.n, MAX_LOOPS);
@@ -641,7 +680,7 @@ kernel *loop_tile(const kernel *k) {
         t.active[v] = (copies){ 1, { { 0, 1 } } };
     }
     for (int b = 0; b < k->bufs.n; b++) VEC_PUSH(o->a, &o->bufs, k->bufs.at[b]);
-    o->par_var = k->par_var;
+    o->par_var = k->par_var, o->params = k->params;
     o->flops = k->flops, o->bytes_read = k->bytes_read, o->bytes_written = k->bytes_written;
     o->tiled = true;
     find_deps(&t);
@@ -660,25 +699,31 @@ kernel *loop_tile(const kernel *k) {
     return o;
 }
 
-/* Where sizes are parameters, tiles are single elements: the loops stay, and row variables number no copies of local memory. */
-static bool tile_params(kernel *k, str *why) {
-    for (kvar v = 0; v < k->vars.n; v++)
-        if (k->vars.at[v].role.lanes > 1 || k->vars.at[v].role.unroll > 1)
-            return step_refuse(why, "%s has a tile, and the kernel sizes that are given at run time", k->vars.at[v].name);
-    for (int i = 1; i < k->ins.n; i++) {
-        kins *in = &k->ins.at[i];
-        if (in->op == K_LOOP && in->var == k->par_var) in->par = PAR_THREADS;
-        if (!kernel_touches(in) || k->bufs.at[in->buf].kind != KB_LOCAL) continue;
-        for (kvar v = 0; v < k->vars.n; v++)
-            if (k->vars.at[v].row) in->idx = affine_without(k->a, in->idx, v);
+/* Where a run gives sizes: tiles of powers of two along them, lanes one after the other in memory whatever the sizes are. Local
+ * memory has the room of the largest. */
+static bool can_tile_params(kernel *k, str *why) {
+    for (kvar v = 0; v < k->vars.n; v++) {
+        const kvar_info *x = &k->vars.at[v];
+        if (ext_is_lit(x->extent) || !(x->role.unroll & (x->role.unroll - 1))) continue;
+        return step_refuse(why, "a run gives the iterations of %s: %d at a time are no power of two", x->name, x->role.unroll);
     }
-    k->tiled = true;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (kernel_touches(in) && k->bufs.at[in->buf].kind == KB_LOCAL)
+            for (int n = 0; n < in->idx.n; n++)
+                if (!k->vars.at[in->idx.t[n].var].row && !ext_is_lit(in->idx.t[n].coef))
+                    return step_refuse(why, "a run gives the steps of %%%d in local memory", i);
+        const char *name = loop_lanes_of_run(k, in);
+        if (name) return step_refuse(why, "a run gives how far apart lanes along %s are in %%%d", name, i);
+    }
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].kind == KB_LOCAL) k->bufs.at[b].elems = ext_hi(k->params, k->bufs.at[b].elems);
     return true;
 }
 
 bool step_tile(kernel **k, const loop_step *s, str *why) {
     (void)s;
-    if ((*k)->params) return tile_params(*k, why);
+    if ((*k)->params && !can_tile_params(*k, why)) return false;
     if (gpu_has_threads(*k)) return gpu_tile_contraction(k, why);
     for (kvar v = 0; v < (*k)->vars.n; v++)
         if (has_role(*k, v) && (*k)->vars.at[v].reduce && loop_keeps_order(*k, v, why)) return false;

@@ -67,6 +67,24 @@ bool loop_splits_sum(const kernel *k, kvar v, str *why) {
     return false;
 }
 
+/* Whether x moves by a literal along v. */
+static bool is_literal_along(affine x, kvar v) { return ext_is_lit(affine_coef(x, v)); }
+
+const char *loop_lanes_of_run(const kernel *k, const kins *in) {
+    for (kvar v = 0; v < k->vars.n; v++) {
+        if (k->vars.at[v].role.lanes <= 1) continue;
+        bool apart = !is_literal_along(in->idx, v), masked = false, of_run = false;
+        for (int m = 0; m < in->n_mask; m++) {
+            const kmask *x = &in->mask[m];
+            apart = apart || !is_literal_along(x->e, v);
+            masked = masked || affine_coef(x->e, v) != 0;
+            of_run = of_run || !ext_is_lit(x->lo) || !ext_is_lit(x->hi);
+        }
+        if (apart || (masked && of_run)) return k->vars.at[v].name;
+    }
+    return NULL;
+}
+
 bool step_vectorize(kernel **kk, const loop_step *s, str *why) {
     kernel *k = *kk;
     kvar v = step_loop(k, s, 0, why);

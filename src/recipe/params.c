@@ -57,8 +57,53 @@ void recipe_block_rows(recipe *r) {
     }
 }
 
+/* What a step of the schedule for the largest sizes says for all: along a loop whose iterations a run gives, tiles are powers
+ * of two. */
+static void do_for_all(recipe *r, const loop_step *s) {
+    const char *name = s->n ? s->arg[0].word : "";
+    kvar v = 0;
+    while (v < r->k->vars.n && strcmp(r->k->vars.at[v].name, name)) v++;
+    int64_t n = s->n > 1 ? s->arg[1].n : 1;
+    switch (s->op) {
+    case STEP_hoist:
+        recipe_try(r, "hoist");
+        return;
+    case STEP_fuse_loops:
+    case STEP_reorder: {
+        str text;
+        str_init(&text, r->k->a);
+        step_print(s, &text);
+        recipe_try(r, "%s", text.s);
+        return;
+    }
+    case STEP_vectorize:
+    case STEP_unroll_jam:
+        if (v == r->k->vars.n) return;
+        if (!ext_is_lit(r->k->vars.at[v].extent)) n = power_up_to(n);
+        if (n > 1) recipe_try(r, "%s %s %lld", step_get((step_op)s->op)->name, name, (long long)n);
+        return;
+    default:
+        return;
+    }
+}
+
+/* Lanes stay where the elements of all accesses lie a literal apart. */
+static void drop_lanes_of_run(recipe *r) {
+    for (int i = 1; i < r->k->ins.n; i++) {
+        const char *name = loop_lanes_of_run(r->k, &r->k->ins.at[i]);
+        if (name) recipe_do(r, "vectorize %s 1", name);
+    }
+}
+
 void recipe_params(recipe *r) {
     const kernel *k = r->k;
+    target alone = *r->t;
+    alone.threads = 1;
+    recipe most = recipe_make((kernel *)(uintptr_t)kernel_at_most(k, k->a), &alone); /* a copy, as it has parameters */
+    recipe_tile_in_place(&most);
+    for (int i = 0; i < most.s->steps.n; i++) do_for_all(r, &most.s->steps.at[i]);
+    drop_lanes_of_run(r);
+    k = r->k;
     for (int i = 1; i < k->ins.n && k->ins.at[i].op == K_LOOP && recipe_is_worth_sharing(k, r->t); i++)
         if (k->vars.at[k->ins.at[i].var].row && recipe_try(r, "parallel %s", k->vars.at[k->ins.at[i].var].name)) break;
     recipe_do(r, "tile");

@@ -125,6 +125,7 @@ void recipe_block_rows(recipe *r);
 void recipe_params(recipe *r);
 /* tile_nest.c: the steps up to tile. nests.c: the same for a kernel that goes by blocks of rows. */
 void recipe_tile_nest(recipe *r);
+void recipe_tile_in_place(recipe *r); /* without copies into panels, and up to parallel */
 void recipe_nests(recipe *r);
 /* tuned.c: the kernel that a text of the tuning database makes of the scalar kernel k, whose schedule by the recipe is `model`;
  * NULL, with the reason in *why, where it is no such text, a step is refused, or bits would be others. Loops may have names of

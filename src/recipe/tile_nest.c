@@ -75,6 +75,12 @@ void recipe_tile_nest(recipe *r) {
     recipe_do(r, "tile");
 }
 
+void recipe_tile_in_place(recipe *r) {
+    put_in_order(r);
+    recipe_register_tile(r);
+    recipe_transpose(r);
+}
+
 /* Of each sum, the loops that its terms run over, their extents or their roles. */
 static uint64_t hash_sums(const kernel *k, uint64_t h, bool roles) {
     int open[MAX_LOOPS + 1], depth = 0;

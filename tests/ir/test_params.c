@@ -234,7 +234,8 @@ static void test_kernels(void **state) {
     arena_init(&a, mem_libc(), &gd);
     if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
     kernel *mm = read_kernel(&a, MATMUL), *shifted = read_kernel(&a, SHIFTED);
-    static const char *const steps[] = { "", "tile", "parallel i0; tile; multiply_add" };
+    static const char *const steps[] = { "", "tile", "parallel i0; tile; multiply_add",
+                                         "vectorize i1 4; unroll_jam i0 2; tile" };
     expect_sound(mm), expect_sound(shifted);
     for (size_t s = 0; s < COUNT_OF(steps); s++) {
         kernel *k = kernel_clone(mm, &a);
@@ -286,6 +287,21 @@ static const struct {
     { "kernel @k<n 3..9, m 1..2>(b0 out f32[$n*2 + $m]) tiled parallel i {\n var i = $n row var j = $m\n %1 = const 1  f32\n"
       " loop i = 0 .. $n step 1 parallel\n loop j = 0 .. $m step 1\n store b0[2*i + j], %1  f32\n end\n end\n}",
       NULL },
+    { "kernel @k<n 1..9>(b0 out f32[$n]) tiled {\n var i = $n unroll 4\n %1 = const 1  f32\n"
+      " loop i = 0 .. floor($n / 4)*4 step 4\n store b0[i + 4], %1  f32\n end\n}",
+      "not proven to be among its" }, /* the samples have no whole tile */
+    { "kernel @k<n 1..9>(b0 out f32[$n]) tiled {\n var i = $n unroll 4\n %1 = const 1  f32\n"
+      " loop i = 0 .. ceil($n / 4)*4 step 4\n store b0[i], %1  f32\n end\n}",
+      "outside the variable" },
+    { "kernel @k<n 1..90>(b0 out f32[$n]) tiled parallel i {\n var i = $n row unroll 4\n %1 = const 1  f32\n"
+      " loop i = 0 .. floor($n / 4)*4 step 4 parallel\n store b0[i], %1  f32\n store b0[i + 3], %1  f32\n end\n"
+      " loop i = floor($n / 4)*4 .. floor($n / 2)*2 step 2 last-thread\n store b0[i + 1], %1  f32\n end\n"
+      " loop i = floor($n / 2)*2 .. $n step 1 last-thread\n store b0[i], %1  f32\n end\n}",
+      NULL },
+    { "kernel @k<n 4..90>(b0 out f32[$n]) tiled parallel i {\n var i = $n row unroll 4\n %1 = const 1  f32\n"
+      " loop i = 0 .. floor($n / 4)*4 step 4 parallel\n store b0[i], %1  f32\n store b0[i + 3], %1  f32\n end\n"
+      " loop i = floor($n / 4)*4 .. floor($n / 2)*2 step 2 last-thread\n store b0[i - 1], %1  f32\n end\n}",
+      "" }, /* what the last tile wrote */
 };
 
 static void check_bad(size_t i, arena *a) {
@@ -342,7 +358,7 @@ static void test_values(void **state) {
             kernel *k = kernel_parse(&a, MATMUL, strlen(MATMUL), "text");
             if (i < COUNT_OF(wrong)) kernel_at(k, wrong[i].dims, &a);
             if (i < COUNT_OF(wrong)) fail_msg("no error");
-            schedule all = schedule_parse_steps(&a, "vectorize j 8; tile", 19, "steps");
+            schedule all = schedule_parse_steps(&a, "split j 8; tile", 15, "steps");
             assert_false(schedule_try(&k, &all, &why));
             assert_non_null(strstr(why.s, "sizes that are given at run time ($m, $k, $n): this step needs literal ones"));
         } else if (!strstr(gd.err.text, wrong[i].why)) {

@@ -127,9 +127,19 @@ static void start_counted(coder *c, xloop *l) {
     set_greg(c, l->count, RCX);
 }
 
+/* rcx = whole steps of the loop, which begins at 0 */
+static void steps_in_rcx(coder *c, const xloop *l) {
+    load_ext(c, RCX, l->end_value);
+    if (l->step == 1) return;
+    x86_put(c->s, X86_MOV, 0, RAX, 0, x86_r(RCX), 0);
+    x86_put(c->s, X86_CQO, 0, 0, 0, x86_r(0), 0);
+    x86_put(c->s, X86_IDIV, 0, 0, 0, x86_m(X86_POOL, x86_pool(c->s, &l->step, 8)), 0);
+    x86_put(c->s, X86_MOV, 0, RCX, 0, x86_r(RAX), 0);
+}
+
 static void start_par(coder *c, xloop *l) {
     x86_asm *s = c->s;
-    if (l->counted) load_ext(c, RCX, l->end_value);
+    if (l->counted) steps_in_rcx(c, l);
     for (int part = 0; part < 2; part++) {
         x86_put(s, X86_MOV, 0, RAX, 0, x86_m(c->base, X_TID), 0);
         if (part) x86_put(s, X86_ADDI, 0, 0, 0, x86_r(RAX), 1);
@@ -139,6 +149,7 @@ static void start_par(coder *c, xloop *l) {
             imul(c, RAX, l->trips);
         x86_put(s, X86_CQO, 0, 0, 0, x86_r(0), 0);
         x86_put(s, X86_IDIV, 0, 0, 0, x86_m(c->base, X_NT), 0);
+        if (l->counted) imul(c, RAX, l->step);
         if (!part) x86_put(s, X86_MOV_ST, 0, RAX, 0, x86_m(c->base, l->par_slot), 0);
     }
     x86_put(s, X86_SUB, 0, RAX, 0, x86_m(c->base, l->par_slot), 0);
@@ -164,7 +175,7 @@ static void start_loop(coder *c, xloop *l) {
         if (g->end < 0) continue;
         if (l->par || l->counted) {
             x86_put(c->s, X86_MOV, 0, RCX, 0, x86_m(c->base, l->par_slot), 0);
-            imul(c, RCX, g->coef);
+            imul(c, RCX, l->counted ? g->coef / l->step : g->coef); /* counted by iterations, not by steps */
             if (g->by) load_ext(c, RAX, g->by), x86_put(c->s, X86_IMUL, 0, RCX, 0, x86_r(RAX), 0);
             if (g->parent) x86_put(c->s, X86_ADD, 0, RCX, 0, x86_r(greg_of(c, g->parent, RAX)), 0);
             set_greg(c, l->ivs.at[i], RCX);
@@ -199,7 +210,10 @@ static void end_loop(coder *c, const xloop *l) {
             set_greg(c, l->ivs.at[i], RAX);
         }
     }
-    x86_put(c->s, X86_DEC, 0, 0, 0, greg_place(c, &f->g.at[l->count]), 0);
+    if (l->counted && l->step > 1)
+        x86_put(c->s, X86_SUBI, 0, 0, 0, greg_place(c, &f->g.at[l->count]), (int32_t)l->step);
+    else
+        x86_put(c->s, X86_DEC, 0, 0, 0, greg_place(c, &f->g.at[l->count]), 0);
     x86_jump(c->s, X86_JNE, l->label);
     x86_bind(c->s, l->end_label);
 }

@@ -422,13 +422,13 @@ static void sel_counted(selector *s, reg from, reg to) {
     const kins *in = &s->k->ins.at[from];
     xfn *f = s->f;
     bool last = in->par == PAR_LAST;
-    if (in->step != 1 || (in->par == PAR_THREADS && in->lo != 0)) x86_unsupported(f, "steps of a loop with bounds of the run");
+    if (in->par == PAR_THREADS && in->lo != 0) x86_unsupported(f, "the first iteration of a loop with bounds of the run");
     if (last) {
         x86_add(f, (xop){ .op = P_IFLAST });
         x86_open_scope(f);
     }
     int l = open_loop(f, (xloop){ .var = in->var,
-                                  .step = 1,
+                                  .step = in->step,
                                   .trips = GUESS,
                                   .par = last ? PAR_SERIAL : in->par,
                                   .counted = true,

@@ -175,6 +175,11 @@ static void add_term(xfn *f, xmem *m, ext e, int64_t times) {
         return;
     }
     if (!times) return;
+    const ext_row *r = exts_row(f->k->params, e);
+    if (r->op == EXT_ADD && (ext_is_lit(r->a) || ext_is_lit(r->b))) { /* literals go where they cost nothing */
+        add_term(f, m, r->a, times), add_term(f, m, r->b, times);
+        return;
+    }
     for (int i = 1; i < f->g.n; i++) {
         const xgreg *g = &f->g.at[i];
         if (g->kind != G_SUM || g->parent != m->base || g->coef != times || g->by != e) continue;
