@@ -351,6 +351,11 @@ static void run_lanes(machine *m, int r, const kins *in) {
     for (int l = 0; l < in->lanes; l++) m->regs[r][l] = m->regs[in->a][in->first_lane + l];
 }
 
+static void run_put(machine *m, int r, const kins *in) {
+    (void)r;
+    for (int l = 0; l < in->lanes; l++) m->regs[in->c][in->first_lane + l] = lane_of(m, in->a, l);
+}
+
 /* The number of its first element stands for a matrix. */
 static void run_matrix(machine *m, int r, const kins *in) { m->regs[r][0].i = affine_at(m, in->idx); }
 
@@ -361,14 +366,38 @@ static double matrix_element(machine *m, int r, reg matrix, int64_t row, int64_t
     return read_cell(&m->k->bufs.at[in->buf], m->base[in->buf], checked(m, r, in, at)).f;
 }
 
+/* A fragment as a thread has it after the exchange: a row's 16 steps in 4 cells, those of the row 8 below in the next 4. */
+static double fragment_element(const machine *m, reg fragment, int half, int step) {
+    const kins *in = &m->k->ins.at[fragment];
+    uint16_t bits = (uint16_t)((uint64_t)m->regs[fragment][4 * half + step / 4].i >> (step % 4 * 16));
+    return (double)(in->src == TN_F16 ? half_to_f32(bits) : bf16_to_f32(bits));
+}
+
+static void exchange_fragments(const machine *threads, int n, int r) {
+    const kins *in = &threads[0].k->ins.at[r];
+    for (int t = 0; t < n; t++)
+        for (int half = 0; half < 2; half++)
+            for (int step = 0; step < KERNEL_MATRIX_STEPS; step++) {
+                const machine *from = &threads[t / 4 * 4 + step % 8 / 2];
+                float x = (float)from->regs[in->a][in->first_lane + step / 8 * 4 + half * 2 + step % 2].f;
+                uint64_t bits = in->src == TN_F16 ? half_from_f32(x) : bf16_from_f32(x);
+                cell *to = &threads[t].regs[r][4 * half + step / 4];
+                if (step % 4 == 0) to->i = 0;
+                to->i = (int64_t)((uint64_t)to->i | bits << (step % 4 * 16));
+            }
+}
+
 /* In double, rounded once: units add up more coarsely, each kind in its own way. */
 static void run_mma(machine *m, int r, const kins *in) {
     for (int l = 0; l < in->lanes; l++) {
         int row, column;
         kernel_fragment(m->tid, l, &row, &column);
         double sum = m->regs[in->c][l].f;
-        for (int step = 0; step < KERNEL_MATRIX_STEPS; step++)
-            sum += matrix_element(m, r, in->a, row, step) * matrix_element(m, r, in->b, column, step);
+        for (int step = 0; step < KERNEL_MATRIX_STEPS; step++) {
+            bool fragment = m->k->ins.at[in->a].op == K_FRAGMENT;
+            double a = fragment ? fragment_element(m, in->a, l / 2 % 2, step) : matrix_element(m, r, in->a, row, step);
+            sum += a * matrix_element(m, r, in->b, column, step);
+        }
         m->regs[in->c][l].f = (double)(float)sum;
     }
 }
@@ -487,6 +516,10 @@ static void combine(machine *m, const machine *threads, int n, int r) {
     const kins *in = &m->k->ins.at[r];
     cell *x = ARENA_ARRAY(m->a, cell, n), *y = ARENA_ARRAY(m->a, cell, n);
     if (in->op == K_BARRIER) return;
+    if (in->op == K_FRAGMENT) {
+        exchange_fragments(threads, n, r);
+        return;
+    }
     for (int t = 0; t < n; t++) x[t] = threads[t].regs[in->a][0], y[t] = threads[t].regs[in->b][0];
     int wide = in->op == K_BLOCK_REDUCE && in->width ? (int)in->width : n; /* so many combine theirs */
     int apart = in->op == K_BLOCK_REDUCE && in->lane_stride ? (int)in->lane_stride : 1;
@@ -503,6 +536,7 @@ static void combine(machine *m, const machine *threads, int n, int r) {
 
 /* Threads that exchange registers alone do not wait for each other's memory. */
 static bool is_barrier(const kins *in) {
+    if (in->op == K_FRAGMENT) return false;
     return in->op != K_BLOCK_REDUCE || !in->width || in->width * (in->lane_stride ? in->lane_stride : 1) > 32;
 }
 

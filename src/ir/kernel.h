@@ -297,7 +297,16 @@ int64_t kernel_nest_blocks(const kernel *k, reg r, int64_t *out_first);
 
 /* Matrices in shared memory. Units read 8 rows of 128 bytes at once: so that these come from all banks, the 16 bytes at place p
  * of row r lie at p ^ r % 8, which is all that a swizzled buffer is: its elements have their numbers otherwise. */
-enum { KERNEL_MATRIX = 64 /* rows and columns of a tile */, KERNEL_MATRIX_STEPS = 16, KERNEL_WARPGROUP = 128 };
+enum {
+    KERNEL_MATRIX = 64 /* rows and columns of a tile */,
+    KERNEL_MATRIX_STEPS = 16,
+    KERNEL_FRAGMENT = 8 /* elements of a thread of 64 rows and so many steps */,
+    KERNEL_WARPGROUP = 128
+};
+/* Of the numbers of an operand of a multiply. */
+static inline tn_dtype kernel_mma_dtype(const kernel *k, const kins *in) {
+    return (tn_dtype)(in->op == K_FRAGMENT ? in->src : k->bufs.at[in->buf].dtype);
+}
 static inline int64_t kernel_swizzled(int64_t element) { return element ^ ((element >> 6 & 7) << 3); }
 /* Element (row, step) of a matrix, from its first one on. */
 static inline int64_t kernel_matrix_place(const kins *matrix, int64_t row, int64_t step) {

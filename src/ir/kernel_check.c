@@ -386,12 +386,28 @@ static void check_matrix(checker *c, reg r, const kins *in) {
     if (!ok) problem(c, r, "no matrix for the units in b%d", in->buf);
 }
 
+static void check_fragment(checker *c, reg r, const kins *in) {
+    if (!is_of_warpgroups(c) || in->dtype != TN_I64 || in->lanes != KERNEL_FRAGMENT ||
+        (in->src != TN_F16 && in->src != TN_BF16) || !is_visible(c, r, in->a) || ins(c, in->a)->dtype != TN_F32 ||
+        in->first_lane < 0 || in->first_lane + KERNEL_FRAGMENT > ins(c, in->a)->lanes)
+        problem(c, r, "%%%u has no fragment of f16 or bf16 from lane %lld on for warpgroups of %d", in->a,
+                (long long)in->first_lane, KERNEL_WARPGROUP);
+}
+
+static void check_put(checker *c, reg r, const kins *in) {
+    const kins *acc = ins(c, in->c);
+    check_accumulator(c, r, in->c, (tn_dtype)in->dtype, acc->lanes);
+    if (!c->k->block_threads || in->first_lane < 0 || in->first_lane + in->lanes > acc->lanes)
+        problem(c, r, "puts %d lanes at lane %lld of %%%u", in->lanes, (long long)in->first_lane, in->c);
+}
+
 static void check_mma(checker *c, reg r, const kins *in) {
     const kins *a = ins(c, in->a), *b = ins(c, in->b);
     check_accumulator(c, r, in->c, TN_F32, in->lanes);
     check_barrier_place(c, r);
     if (!is_of_warpgroups(c) || in->dtype != TN_F32 || in->lanes < 4 || !is_visible(c, r, in->a) || !is_visible(c, r, in->b) ||
-        a->op != K_MATRIX || b->op != K_MATRIX || c->k->bufs.at[a->buf].dtype != c->k->bufs.at[b->buf].dtype)
+        (a->op != K_MATRIX && a->op != K_FRAGMENT) || b->op != K_MATRIX ||
+        kernel_mma_dtype(c->k, a) != kernel_mma_dtype(c->k, b))
         problem(c, r, "multiplies %%%u and %%%u by %d threads: expected two matrices and warpgroups of %d", in->a, in->b,
                 c->k->block_threads, KERNEL_WARPGROUP);
 }
@@ -768,8 +784,8 @@ int kernel_check_literal(const kernel *k, str *out) {
     if (c.n) return c.n; /* indices mean nothing yet */
     for (reg r = 1; r < (reg)k->ins.n; r++) {
         const kins *in = &k->ins.at[r];
-        if (in->op == K_MMA)
-            check_matrix_bounds(&c, r, in->a, KERNEL_MATRIX), check_matrix_bounds(&c, r, in->b, 2 * (int64_t)in->lanes);
+        if (in->op == K_MMA && k->ins.at[in->a].op == K_MATRIX) check_matrix_bounds(&c, r, in->a, KERNEL_MATRIX);
+        if (in->op == K_MMA) check_matrix_bounds(&c, r, in->b, 2 * (int64_t)in->lanes);
         if (in->op != K_LOAD && in->op != K_STORE && in->op != K_SCATTER) continue;
         check_bounds(&c, r, kernel_open_loops(k, r, c.open));
     }

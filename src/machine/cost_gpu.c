@@ -83,6 +83,8 @@ static void add_work(const kernel *k, const machine *m, const kins *in, double r
     } else if (in->op == K_BLOCK_REDUCE || in->op == K_BLOCK_ARGREDUCE) {
         double n = in->width ? (double)in->width : k->block_threads;
         w->instructions += runs * 2 * log2(larger(2, smaller(n, m->warp)));
+    } else if (in->op == K_PUT) {
+        w->instructions += runs * lanes;
     } else if (in->op == K_MMA) { /* a thread's share of what the warpgroup reads and does */
         double rows = KERNEL_MATRIX, columns = 2 * lanes, steps = KERNEL_MATRIX_STEPS;
         w->shared_bytes += runs * (rows + columns) * steps * 2 / KERNEL_WARPGROUP;

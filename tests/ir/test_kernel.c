@@ -207,6 +207,22 @@ static double third(const double *x, int i) { return i == 2 ? x[0] : 0; }
     "f32x32\n %17 = matrix b2[0] k-major  i64\n %18 = matrix b3[0] k-major  i64\n multiply %16, %17, %18  f32x32\n"            \
     " async products\n %21 = lanes %16 from 0  f32\n store b1[0], %21 where 0 <= t < 1  f32\n end\n}\n"
 
+/* The same where rows come from registers: of step s those are s / 2 of the first row. */
+#define FRAGMENT                                                                                                               \
+    "kernel @k(b0 in f32[8], b1 out f32[8], b2 shared f16[4096] swizzled) tiled blocks 1 threads 128 {\n var i = 4096\n"       \
+    " var s = 8\n var t = 128\n loop i = 0 .. 4096 step 1 block-threads\n %2 = const 0.0  f32\n store b2[i], %2  f16\n end\n"  \
+    " barrier\n loop s = 0 .. 8 step 1 block-threads\n %7 = load b0[s]  f32\n store b2[s], %7  f16\n end\n barrier\n"          \
+    " loop t = 0 .. 128 step 1 block-threads\n %12 = acc add 0.0  f32x32\n %13 = acc set 0.0  f32x16\n"                        \
+    " %14 = index t step 0  i32x2\n %15 = cast %14 from i32  f32x2\n put %13 at 8, %15  f32x2\n"                               \
+    " %17 = fragment %13 from 8 as f16  i64x8\n %18 = matrix b2[0] k-major  i64\n multiply %12, %17, %18  f32x32\n"            \
+    " async products\n %21 = lanes %12 from 0  f32\n store b1[0], %21 where 0 <= t < 1  f32\n end\n}\n"
+static double by_place(const double *in, int i) {
+    (void)i;
+    double sum = 0;
+    for (int s = 0; s < 8; s++) sum += s / 2 * in[s];
+    return sum;
+}
+
 static const struct {
     uint8_t op;
     int n;
@@ -264,6 +280,8 @@ static const struct {
     { K_MATRIX, 1, PRODUCT, sum },
     { K_MMA, 1, PRODUCT, sum },
     { K_ASYNC, 1, PRODUCT, sum },
+    { K_PUT, 1, FRAGMENT, by_place },
+    { K_FRAGMENT, 1, FRAGMENT, by_place },
     { K_PREFETCH, 8, CPU("8", " prefetch b0[64] l2  f32\n %2 = load b0[0] step 1  f32x8\n store b1[0] step 1, %2  f32x8\n"),
       same },
 };

@@ -587,6 +587,13 @@ static void print_instruction(clike *e, reg r) {
     case K_MATRIX:
         clike_matrix(e, in, r);
         return;
+    case K_PUT:
+        str_addf(e->out, "LANES(%d) v%u[l + %lld] = v%u%s;\n", in->lanes, in->c, (long long)in->first_lane, in->a,
+                 e->k->ins.at[in->a].lanes > 1 ? "[l]" : "");
+        return;
+    case K_FRAGMENT:
+        clike_fragment(e, in, r);
+        return;
     case K_MMA:
         clike_multiply(e, in, r);
         return;

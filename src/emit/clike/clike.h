@@ -50,7 +50,7 @@ typedef struct used_op { /* elementwise op instantiated for a type and lane coun
     uint8_t op, src, lanes;
 } used_op;
 typedef struct used_product { /* of matrix units: columns are twice as many as lanes; turned: rows lie along memory */
-    uint8_t dtype, lanes, a_turned, b_turned;
+    uint8_t dtype, lanes, a_turned, b_turned, fragment; /* fragment: the rows come in registers */
 } used_product;
 typedef struct named_base { /* the address of load `first` less its constant, p<first> in the text */
     reg first;
@@ -113,6 +113,7 @@ void clike_block_argreduce(clike *e, const kins *in, reg r);
 /* matrix.c: matrices, their products and what is waited for; the functions that these call. */
 void clike_matrix(clike *e, const kins *in, reg r);
 void clike_multiply(clike *e, const kins *in, reg r);
+void clike_fragment(clike *e, const kins *in, reg r);
 void clike_async(clike *e, const kins *in, reg r);
 void clike_matrix_functions(const clike *e, str *out);
 /* memory.c */

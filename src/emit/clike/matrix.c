@@ -62,28 +62,63 @@
     "{%0,%1,%2,%3};\"\n"                                                                                                       \
     "        : \"+f\"(c[0]), \"+f\"(c[1]), \"+f\"(c[2]), \"+f\"(c[3])\n"                                                       \
     "        : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"r\"(b0), \"r\"(b1)); }\n"                                 \
-    "template <bool A, bool B, int N> INL void multiply_" type "_warp(float (&c)[N], uint32_t a, uint32_t b) {\n"              \
-    "    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3, low = lane & 7, even = lane >> 3 & 1, "               \
-    "half = lane >> 4;\n"                                                                                                      \
-    "    uint32_t x[4], y[4];\n"                                                                                               \
-    "    load_blocks<A>(x, a, A ? 64 * (8 * half + low) + 16 * warp + 8 * even : 64 * (16 * warp + 8 * even + low) + "         \
-    "8 * half);\n"                                                                                                             \
+    "template <bool B, int N> INL void multiply_" type "_rows(float (&c)[N], const uint32_t (&x)[4], uint32_t b) {\n"          \
+    "    const int lane = threadIdx.x & 31, low = lane & 7, even = lane >> 3 & 1, half = lane >> 4;\n"                         \
+    "    uint32_t y[4];\n"                                                                                                     \
     "#pragma unroll\n"                                                                                                         \
     "    for (int j = 0; j < N / 8; j++) {\n"                                                                                  \
     "        load_blocks<B>(y, b, B ? j / 4 * 4096 + 64 * (8 * even + low) + j % 4 * 16 + 8 * half\n"                          \
     "                               : 64 * (16 * j + 8 * half + low) + 8 * even);\n"                                           \
     "        mma_" type "(c + 8 * j, x, y[0], y[1]);\n"                                                                        \
     "        mma_" type "(c + 8 * j + 4, x, y[2], y[3]);\n"                                                                    \
-    "    }\n}\n"
+    "    }\n}\n"                                                                                                               \
+    "template <bool A, bool B, int N> INL void multiply_" type "_warp(float (&c)[N], uint32_t a, uint32_t b) {\n"              \
+    "    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3, low = lane & 7, even = lane >> 3 & 1, "               \
+    "half = lane >> 4;\n"                                                                                                      \
+    "    uint32_t x[4];\n"                                                                                                     \
+    "    load_blocks<A>(x, a, A ? 64 * (8 * half + low) + 16 * warp + 8 * even : 64 * (16 * warp + 8 * even + low) + "         \
+    "8 * half);\n"                                                                                                             \
+    "    multiply_" type "_rows<B>(c, x, b);\n}\n"
 
-static const char head[] =
-    MATRIX_HEAD MATRIX_AT "#ifndef WARPGROUPS\n" MATRIX_LOAD MATRIX_WARP("bf16") MATRIX_WARP("f16") "#endif\n";
+/* Two numbers of a fragment in a word, the first one in the lower half. */
+#define MATRIX_FRAGMENT(type)                                                                                                  \
+    "INL uint32_t both_" type "(float low, float high) { uint32_t x; asm(\"cvt.rn." type "x2.f32 %0, %1, %2;\" : \"=r\"(x) : " \
+    "\"f\"(high), \"f\"(low)); return x; }\n"
+
+static const char head[] = MATRIX_HEAD MATRIX_AT;
+static const char warps[] = "#ifndef WARPGROUPS\n" MATRIX_LOAD MATRIX_WARP("bf16") MATRIX_WARP("f16") "#endif\n";
+static const char fragments[] = MATRIX_FRAGMENT("bf16") MATRIX_FRAGMENT("f16");
 
 static const char *product_name(const used_product *u, arena *a) {
-    return arena_printf(a, "multiply_%s_%d_%d%d", dtype_name((tn_dtype)u->dtype), u->lanes, u->a_turned, u->b_turned);
+    return u->fragment
+               ? arena_printf(a, "multiply_rows_%s_%d_%d", dtype_name((tn_dtype)u->dtype), u->lanes, u->b_turned)
+               : arena_printf(a, "multiply_%s_%d_%d%d", dtype_name((tn_dtype)u->dtype), u->lanes, u->a_turned, u->b_turned);
+}
+
+/* The same with rows in registers. */
+static void print_of_fragment(const used_product *u, str *out) {
+    const char *type = dtype_name((tn_dtype)u->dtype);
+    int n = u->lanes;
+    str_addf(out, "INL void %s(float (&c)[%d], const uint32_t (&a)[4], uint64_t b) {\n#ifdef WARPGROUPS\n",
+             product_name(u, out->a), n);
+    str_addf(out,
+             "    asm volatile(\"{ .reg .pred p; setp.ne.b32 p, 1, 0;\\n\"\n"
+             "        \"wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {",
+             2 * n, type, type);
+    for (int i = 0; i < n; i++) str_addf(out, "%s%%%d", i ? "," : "", i);
+    str_addf(out, "}, {%%%d,%%%d,%%%d,%%%d}, %%%d, p, 1, 1, %d; }\"\n        : ", n, n + 1, n + 2, n + 3, n + 4, u->b_turned);
+    for (int i = 0; i < n; i++) str_addf(out, "%s\"+f\"(c[%d])", i ? "," : "", i);
+    str_addf(out,
+             " : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b));\n#else\n    multiply_%s_rows<%d>(c, a, "
+             "(uint32_t)b);\n#endif\n}\n",
+             type, u->b_turned);
 }
 
 static void print_function(const used_product *u, str *out) {
+    if (u->fragment) {
+        print_of_fragment(u, out);
+        return;
+    }
     const char *type = dtype_name((tn_dtype)u->dtype);
     str_addf(out, "INL void %s(float (&c)[%d], uint64_t a, uint64_t b) {\n#ifdef WARPGROUPS\n", product_name(u, out->a),
              u->lanes);
@@ -99,7 +134,10 @@ static void print_function(const used_product *u, str *out) {
 }
 
 void clike_matrix_functions(const clike *e, str *out) {
-    if (e->products.n) str_add(out, head);
+    if (e->products.n) str_add(out, head), str_add(out, warps);
+    bool any = false;
+    for (int i = 0; i < e->products.n; i++) any |= e->products.at[i].fragment;
+    if (any) str_add(out, fragments);
     for (int i = 0; i < e->products.n; i++) print_function(&e->products.at[i], out);
 }
 
@@ -112,6 +150,15 @@ void clike_matrix(clike *e, const kins *in, reg r) {
              in->mode == MN_MAJOR ? KERNEL_MATRIX * KERNEL_MATRIX * 2 / 16 : 1);
 }
 
+void clike_fragment(clike *e, const kins *in, reg r) {
+    const char *type = dtype_name((tn_dtype)in->src);
+    str_addf(e->out, "const uint32_t v%u[4] = { ", r);
+    for (int i = 0; i < KERNEL_FRAGMENT; i += 2)
+        str_addf(e->out, "%sboth_%s(v%u[%lld], v%u[%lld])", i ? ", " : "", type, in->a, (long long)in->first_lane + i, in->a,
+                 (long long)in->first_lane + i + 1);
+    str_add(e->out, " };\n");
+}
+
 /* Whether a multiply stands between instruction r and the next one that is no matrix, in that direction. */
 static bool follows(const clike *e, reg r, int direction) {
     for (r += (reg)direction; r > 0 && r < (reg)e->k->ins.n && e->k->ins.at[r].op == K_MATRIX; r += (reg)direction) {
@@ -121,9 +168,11 @@ static bool follows(const clike *e, reg r, int direction) {
 
 void clike_multiply(clike *e, const kins *in, reg r) {
     const kins *a = &e->k->ins.at[in->a], *b = &e->k->ins.at[in->b];
-    used_product u = { .dtype = e->k->bufs.at[a->buf].dtype,
+    bool fragment = a->op == K_FRAGMENT;
+    used_product u = { .dtype = e->k->bufs.at[b->buf].dtype,
                        .lanes = in->lanes,
-                       .a_turned = a->mode == MN_MAJOR,
+                       .fragment = fragment,
+                       .a_turned = !fragment && a->mode == MN_MAJOR,
                        .b_turned = b->mode == MN_MAJOR };
     int known = 0;
     if (!e->l->matrix_units)
