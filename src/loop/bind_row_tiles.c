@@ -6,8 +6,8 @@
  * loops over such nests, as online_softmax leaves them. Out: the form of a GPU. Rows and columns need not divide.
  *
  * skip_masked: a tile in which a comparison of indices makes all scores -inf (causal attention, windows) is left out; what it
- * would add to the result is 0 times an operand, which is looked at for what is not finite. Order-changing: partial sums of
- * threads are combined. */
+ * would add to the result is 0 times an operand, which is looked at for what is not finite. matrix: matrix units multiply
+ * (row_tiles_matrix.c). Order-changing: partial sums of threads are combined. */
 #include "loop/row_tiles.h"
 
 #include <math.h>
@@ -133,7 +133,7 @@ static bool read_product(row_tiles *w, rt_nest *n) {
         if (n->side[side].value && takes_numbers(w, n, n->side[side].needed))
             return step_refuse(w->why, "an operand of a contraction is computed with a number of the row");
     n->side[1].across = gpu_lies_along(w->k, needed[columns], n->v) && !gpu_lies_along(w->k, needed[columns], step);
-    n->vectors = n->side[1].across, n->placed = true;
+    n->vectors = n->side[1].across || w->matrix, n->placed = true;
     return true;
 }
 
@@ -200,6 +200,7 @@ static bool find_buffers(row_tiles *w) {
     for (int i = 0; i < w->nests.n; i++)
         if (w->nests.at[i].kind == RT_PRODUCT && !read_product(w, &w->nests.at[i])) return false;
     find_copies(w);
+    if (w->matrix && !rt_matrix_read(w)) return false;
     if (!place_all(w)) return false;
     for (int i = w->from; i < w->to; i++) {
         const kins *in = rt_ins(w, i);
@@ -213,9 +214,10 @@ static bool find_buffers(row_tiles *w) {
         rt_nest *n = &w->nests.at[i];
         if (n->kind == RT_TILES || n->kind == RT_COPY) continue;
         if (!n->placed) n->vectors = n->placed = true;
-        int64_t each = (int64_t)w->across * (n->vectors ? RT_WIDE : 1);
+        int64_t each = (int64_t)w->across * (n->vectors ? w->wide : 1);
         n->grid_blocks = (int)(n->n > each * RT_MOST_SIDE ? RT_MOST_SIDE + 1 : (n->n + each - 1) / each);
-        int columns = n->grid_blocks * (n->vectors ? RT_WIDE : 1);
+        if (w->matrix) n->grid_blocks = n->grid_blocks < 2 ? 2 : 2 << gpu_log2(n->grid_blocks - 1); /* lanes of a fragment */
+        int columns = n->grid_blocks * (n->vectors ? w->wide : 1);
         if (n->grid_blocks > RT_MOST_SIDE || columns * w->tr > RT_MOST_TILE)
             return step_refuse(w->why, "a thread has %d x %d elements or more; the limit is %d", w->tr, columns, RT_MOST_TILE);
         if (n->kind == RT_REDUCE && n->n % each)
@@ -314,6 +316,11 @@ bool step_bind_row_tiles(kernel **kk, const loop_step *s, str *why) {
         return step_refuse(
             why, "%lld rows by %lld x %lld threads: expected powers of two, up to %d rows of a thread and 32 threads across",
             (long long)block, (long long)down, (long long)across, RT_MOST_SIDE);
+    w.matrix = step_flag(s, "matrix"), w.wide = w.matrix ? 2 : RT_WIDE;
+    if (w.matrix && (across != 4 || block != 2 * down || block % KERNEL_MATRIX))
+        return step_refuse(why,
+                           "%lld rows by %lld x %lld threads: expected %d rows, or a multiple, two of each of 4 threads across",
+                           (long long)block, (long long)down, (long long)across, KERNEL_MATRIX);
     if (!gpu_can_bind(k, -1, down * across, why)) return false;
     if (w.n_outer < 1) return step_refuse(why, "the kernel has no rows");
     for (int i = 1; i < k->ins.n; i++)

@@ -12,6 +12,9 @@
  * As long as all scores are -inf, n counts as 0 where it is subtracted: their powers are 0 then and no NaN, which a later tile
  * could not mend; a row of such scores alone ends as 0 / 0, the NaN that softmax has there.
  *
+ * narrow: where the weights that the second contraction takes are f16 or bf16 in the kernel, they are so here, too, in a buffer
+ * of their own; the sums are of the f32 as ever.
+ *
  * Order-changing: sums are taken tile by tile, and the factor of a row goes behind its sum. All memory is the kernel's. */
 #include "loop/build.h"
 #include "loop/gpu_bind.h"
@@ -44,6 +47,7 @@ typedef struct row {
     int n_sums, n_factors;
     factor factor[MOST_FACTORS];
     bool weight_is_a;
+    uint8_t weight_dtype; /* as the last contraction takes it */
     /* writing */
     reg *to_row, *to;    /* [ins] */
     build_places places; /* what variables become, besides those of the scores */
@@ -289,7 +293,11 @@ static kvar open(row *w, const char *name, int64_t n, bool reduce) {
     w->o->vars.at[v].reduce = reduce;
     return v;
 }
-static reg load(row *w, int buf, kvar v) { return build_load(w->o, buf, affine_var(w->o->a, v), 1); }
+static reg load(row *w, int buf, kvar v) {
+    reg r = build_load(w->o, buf, affine_var(w->o->a, v), 1);
+    w->o->ins.at[r].dtype = (uint8_t)kernel_reg_dtype((tn_dtype)w->o->ins.at[r].src);
+    return r;
+}
 static void store(row *w, int buf, kvar v, reg a) { build_store(w->o, buf, affine_var(w->o->a, v), a); }
 static int local(row *w, int64_t n) { return build_buffer(w->o, TN_F32, KB_LOCAL, n); }
 static bool has_tail(const row *w) { return w->keys % w->tile != 0; }
@@ -385,11 +393,12 @@ static void write_weights(row *w) {
     for (int s = 0; s <= w->n_sums; s++) {
         int same = 0;
         while (of[same] != of[s]) same++;
-        if (same < s) {
+        bool narrow = s == w->n_sums && w->weight_dtype != TN_F32;
+        if (same < s && !narrow) {
             w->weight_buf[s] = w->weight_buf[same];
             continue;
         }
-        w->weight_buf[s] = local(w, w->tile);
+        w->weight_buf[s] = build_buffer(w->o, narrow ? w->weight_dtype : TN_F32, KB_LOCAL, w->tile);
         store(w, w->weight_buf[s], w->at, in_tail(w, emit(w, of[s]), 0));
     }
     build_ends(w->o, 1);
@@ -488,7 +497,10 @@ bool step_online_softmax(kernel **kk, const loop_step *s, str *why) {
     for (int i = 1; i < k->ins.n; i++)
         if (k->ins.at[i].op == K_LOOP && (k->ins.at[i].lo != 0 || k->ins.at[i].hi < 1))
             return step_refuse(why, "loop %s is empty", k->vars.at[k->ins.at[i].var].name);
+    w.weight_dtype = TN_F32;
     if (!find_parts(&w)) return false;
+    const kins *last = ins(&w, w.last->upd);
+    if (step_flag(s, "narrow")) w.weight_dtype = k->bufs.at[ins(&w, (int)(w.weight_is_a ? last->a : last->b))->buf].dtype;
     w.n_tiles = (w.keys + w.tile - 1) / w.tile;
     kernel *o = w.o = kernel_clone(k, k->a);
     o->ins.n = 1;

@@ -19,9 +19,11 @@ typedef struct rt_operand { /* of a contraction, in shared memory: row by row, e
                                step */
     int value;              /* instruction that computes it; 0: it lies there already */
     const bool *needed;     /* [ins] what that is computed from */
-    int buf;                /* of the new kernel */
+    int buf;                /* of the new kernel; matrix: -1 where it is a fragment in registers */
     int64_t rows, steps, pitch; /* rows: of the block, or columns */
     bool across;
+    uint8_t dtype; /* matrix: of its numbers, .. */
+    int64_t elems; /* .. how many of an iteration lie in shared memory */
 } rt_operand;
 
 typedef struct rt_nest {
@@ -57,6 +59,8 @@ typedef struct row_tiles {
     VEC(rt_nest) nests;
     int *nest_of; /* [ins] + 1: the innermost one */
     rt_buf *bufs; /* [bufs] */
+    bool matrix;  /* matrix units multiply: threads have rows and columns as kernel_fragment says */
+    int wide;     /* columns of a vector */
     int skip;     /* instruction: the comparison of indices that a score needs to count; 0: all do */
 } row_tiles;
 
@@ -65,7 +69,47 @@ static inline bool rt_local(const row_tiles *w, const kins *in) {
     return (in->op == K_LOAD || in->op == K_STORE) && w->k->bufs.at[in->buf].kind == KB_LOCAL;
 }
 
+/* ---- writing ---- */
+
+typedef struct rt_writer {
+    row_tiles *w;
+    kernel *o;
+    gpu_digits digits;
+    int log_threads;
+    int64_t apart; /* neighbours across */
+    affine x, y, first_row;
+    int most_blocks;    /* vectors, or columns, of a thread in a nest */
+    reg **to;           /* [rows x most_blocks][ins] where a register is now */
+    reg **held;         /* [bufs][rows x thread blocks] */
+    bool *wrote, *read; /* [new bufs] since all threads met */
+    build_copier c;
+    const rt_nest *ahead; /* the serial loop whose operands come an iteration ahead */
+    int asked;            /* those of contractions before this instruction are under way */
+    reg zeros, broken;    /* 0 times what skipped tiles would have multiplied with */
+    const rt_nest *tiles; /* matrix: the serial loop that is written, .. */
+    affine tile, stage;   /* .. its iteration, and which of two stages has the operands */
+} rt_writer;
+
+static inline affine rt_bits_of(const rt_writer *w, int lo, int hi) { /* bits [lo, hi) of the thread's number */
+    return gpu_digits_at(w->o, &w->digits, lo, hi);
+}
+static inline reg *rt_at_place(const rt_writer *w, int row, int g) { /* [ins] registers of a row, and vector g of its nests */
+    return w->to[row * w->most_blocks + g];
+}
+
 /* row_tiles_write.c */
 kernel *row_tiles_write(row_tiles *w);
+
+/* row_tiles_matrix.c: whether matrix units can multiply, and what that changes of the parts; then their memory, their operands,
+ * and the products. */
+bool rt_matrix_read(row_tiles *w);
+uint64_t rt_matrix_cuts(const row_tiles *w); /* bits of the thread's number where a digit begins */
+void rt_matrix_buffers(rt_writer *w);
+/* Operands that move with the serial loop, or those that do not: of iteration `tile` (bounded: which may lie behind the last),
+ * to that stage. */
+void rt_matrix_copy(rt_writer *w, bool moving, affine tile, bool bounded, affine stage);
+void rt_matrix_copy_nest(rt_writer *w, const rt_nest *n); /* RT_COPY */
+/* Sums that begin with what is computed already, if anything; their pairs are in the registers of n->acc then. */
+void rt_matrix_product(rt_writer *w, const rt_nest *n);
 
 #endif

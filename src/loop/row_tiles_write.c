@@ -10,23 +10,7 @@
 
 enum { BATCH = 8 /* loads of a thread that are under way */, MOST_AHEAD = 16 /* vectors of a step */ };
 
-typedef struct writer {
-    row_tiles *w;
-    kernel *o;
-    gpu_digits digits;
-    int log_threads;
-    int64_t apart; /* neighbours across */
-    affine x, y, first_row;
-    int most_blocks;    /* vectors, or columns, of a thread in a nest */
-    reg **to;           /* [rows x most_blocks][ins] where a register is now */
-    reg **held;         /* [bufs][rows x thread blocks] */
-    bool *wrote, *read; /* [new bufs] since all threads met */
-    build_copier c;
-    const rt_nest *ahead; /* the serial loop whose operands come an iteration ahead */
-    int asked;            /* those of contractions before this instruction are under way */
-    reg zeros, broken;    /* 0 times what skipped tiles would have multiplied with */
-    int broken_fast;
-} writer;
+typedef rt_writer writer;
 
 static int log2_up(int64_t n) { return n > 1 ? gpu_log2(2 * n - 1) : 0; }
 static reg push(writer *w, kins in) { return kernel_push(w->o, in); }
@@ -36,6 +20,7 @@ static const kins *ins(const writer *w, int i) { return rt_ins(w->w, i); }
 /* ---- meetings ---- */
 
 static void meet(writer *w) {
+    if (w->w->matrix) push(w, (kins){ .op = K_ASYNC, .mode = ASYNC_COPIES });
     build_barrier(w->o);
     memset(w->wrote, 0, sizeof *w->wrote * (size_t)w->o->bufs.n), memset(w->read, 0, sizeof *w->read * (size_t)w->o->bufs.n);
 }
@@ -72,15 +57,15 @@ static int shared(writer *w, int64_t n) { return gpu_shared_buffer(w->o, TN_F32,
 /* ---- places ---- */
 
 /* Bits [lo, hi) of the thread's number. */
-static affine bits_of(const writer *w, int lo, int hi) { return gpu_digits_at(w->o, &w->digits, lo, hi); }
-static affine local_row(const writer *w, int i) { return affine_offset(w->y, (int64_t)i * w->w->down); }
+static affine bits_of(const writer *w, int lo, int hi) { return rt_bits_of(w, lo, hi); }
+static affine local_row(const writer *w, int i) { return affine_offset(w->y, i * (w->w->matrix ? 8 : (int64_t)w->w->down)); }
 static affine row_at(const writer *w, int i) { return plus(w, w->first_row, local_row(w, i), 1); }
 static affine column_at(const writer *w, const rt_nest *n, int g) {
-    int64_t each = n->vectors ? RT_WIDE : 1;
+    int64_t each = n->vectors ? w->w->wide : 1;
     return affine_offset(affine_scale(w->o->a, w->x, each), g * each * w->w->across);
 }
 static int64_t padded(const writer *w, const rt_nest *n) {
-    return (int64_t)n->grid_blocks * w->w->across * (n->vectors ? RT_WIDE : 1);
+    return (int64_t)n->grid_blocks * w->w->across * (n->vectors ? w->w->wide : 1);
 }
 static bool row_tail(const writer *w) { return w->w->rows % w->w->block != 0; }
 
@@ -213,12 +198,12 @@ static void copy_operands(writer *w, int from, int to, const rt_nest *tiles, boo
 /* ---- elementwise ---- */
 
 /* [ins] where registers are for a row, and vector g of its nests. */
-static reg *at_place(const writer *w, int row, int g) { return w->to[row * w->most_blocks + g]; }
+static reg *at_place(const writer *w, int row, int g) { return rt_at_place(w, row, g); }
 
 static void hold(writer *w, const kins *in, const rt_nest *n, int row, int g, reg v) {
     const rt_buf *b = &w->w->bufs[in->buf];
     reg *held = &w->held[in->buf][row * n->grid_blocks + g];
-    int lanes = n->vectors ? RT_WIDE : 1;
+    int lanes = n->vectors ? w->w->wide : 1;
     if (b->held && !b->carried) *held = v;
     if (b->carried && !*held) *held = build_acc(w->o, OP_NIL, in->dtype, 0, lanes);
     if (b->carried) build_update(w->o, OP_NIL, v, 0, *held);
@@ -244,10 +229,11 @@ static void copy_at(writer *w, int i, const rt_nest *n, int row, int g) {
         return;
     }
     build_places p = { .n = 0 };
+    if (w->tiles) build_put(&p, w->tiles->v, w->tile);
     build_put(&p, w->w->row, row_at(w, row));
     if (row_tail(w) && (store || gpu_uses(in, w->w->row))) build_bound(&p, row_at(w, row), w->w->rows, 0);
     if (n) {
-        p.along = n->v, p.lanes = n->vectors ? RT_WIDE : 1, p.varies = n->varies;
+        p.along = n->v, p.lanes = n->vectors ? w->w->wide : 1, p.varies = n->varies;
         build_put(&p, n->v, column_at(w, n, g));
         if (padded(w, n) != n->n && (store || gpu_uses(in, n->v))) build_bound(&p, column_at(w, n, g), n->n, 1);
     }
@@ -287,7 +273,11 @@ static void write_reduction(writer *w, const rt_nest *n) {
 
 /* ---- contractions ---- */
 
-static reg load_vector(writer *w, int buf, affine at) { return build_load(w->o, buf, at, RT_WIDE); }
+static reg load_vector(writer *w, int buf, affine at) {
+    reg r = build_load(w->o, buf, at, RT_WIDE);
+    w->o->ins.at[r].dtype = (uint8_t)kernel_reg_dtype((tn_dtype)w->o->ins.at[r].src);
+    return r;
+}
 
 /* What a thread multiplies in four steps: vectors along the contraction of its rows, and of its columns; across: vectors of
  * columns, step by step. */
@@ -356,6 +346,15 @@ static void multiply_steps(writer *w, const rt_nest *n, int64_t steps) {
 
 static void write_product(writer *w, const rt_nest *n) {
     const rt_operand *a = &n->side[0], *b = &n->side[1];
+    if (w->w->matrix) {
+        for (int g = 0; g < n->grid_blocks; g++)
+            for (int row = 0; row < w->w->tr; row++)
+                for (int i = n->loop + 1; i < n->inner; i++)
+                    if (i != n->acc && ins(w, i)->op != K_UPD) copy_at(w, i, n, row, g);
+        rt_matrix_product(w, n);
+        copy_elements(w, n, kernel_loop_end(w->w->k, n->inner) + 1, n->end);
+        return;
+    }
     will_touch(w, n->loop + 1, n->inner, NULL);
     for (int row = 0; row < w->w->tr; row++)
         for (int g = 0; g < n->grid_blocks; g++)
@@ -394,7 +393,9 @@ static bool counts_first(const writer *w, const rt_nest *tiles) {
 /* Whether the comparison holds anywhere in the tile. */
 static reg tile_counts(writer *w) {
     const kins *c = ins(w, w->w->skip);
-    reg d = build_index(w->o, ins(w, (int)c->a)->dtype, difference_of(w));
+    affine e = difference_of(w);
+    if (w->tiles) e = affine_set_var(w->o->a, e, w->tiles->v, w->tile);
+    reg d = build_index(w->o, ins(w, (int)c->a)->dtype, e);
     return build_op(w->o, (op_code)c->alu, d, build_number(w->o, w->o->ins.at[d].dtype, 0));
 }
 
@@ -412,6 +413,7 @@ static void look_at_skipped(writer *w, const rt_nest *tiles) {
     const rt_nest *n = last_product(w, tiles);
     copying c = plan_copy(w, n, &n->side[1], 1, ins(w, n->inner)->var);
     c.async = false;
+    if (w->tiles) c.tiles = w->tiles, c.tile = w->tile;
     for (int from = 0; from < c.chunks; from += BATCH) {
         for (int i = from; i < c.chunks && i < from + BATCH; i++) c.v[i % BATCH] = load_chunk(w, &c, i);
         for (int i = from; i < c.chunks && i < from + BATCH; i++)
@@ -429,7 +431,7 @@ static void add_skipped(writer *w, const rt_nest *tiles) {
     meet(w);
     while (ins(w, store)->op != K_STORE) store--;
     for (int g = 0; g < n->grid_blocks; g++) {
-        reg sum = build_parts(w->o, OP_add, buf, column_at(w, n, g), threads / fast, fast * RT_WIDE, RT_WIDE);
+        reg sum = build_parts(w->o, OP_add, buf, column_at(w, n, g), threads / fast, fast * RT_WIDE, w->w->wide);
         for (int row = 0; row < w->w->tr; row++) {
             reg held = w->held[ins(w, store)->buf][row * n->grid_blocks + g];
             build_update(w->o, OP_NIL, build_op(w->o, OP_add, held, sum), 0, held);
@@ -504,7 +506,52 @@ static void write_tiles(writer *w, const rt_nest *n) {
     if (w->w->skip) add_skipped(w, n);
 }
 
+/* The same where matrix units multiply. Operands that move have two stages where tiles that count come first: the next tile's
+ * are on their way while this one is worked on, so that one meeting a tile is enough. */
+static void write_matrix_tiles(writer *w, const rt_nest *n) {
+    bool skip = w->w->skip != 0, ahead = n->n > 1 && (!skip || counts_first(w, n)), odd = ahead && n->n % 2;
+    reg counts = 0;
+    rt_matrix_copy(w, false, affine_const(0), false, affine_const(0));
+    if (ahead) rt_matrix_copy(w, true, affine_const(0), false, affine_const(0));
+    if (skip) {
+        w->zeros = build_number(w->o, TN_F32, 0);
+        w->broken = build_acc(w->o, OP_add, TN_F32, 0, RT_WIDE);
+    }
+    w->tiles = n, w->stage = affine_const(0);
+    w->tile = affine_var(w->o->a, build_loop(w->o, "kt", ahead ? (n->n + 1) / 2 : n->n, PAR_SERIAL));
+    if (ahead) {
+        w->stage = affine_var(w->o->a, build_loop(w->o, "stage", 2, PAR_SERIAL));
+        w->tile = plus(w, w->stage, w->tile, 2);
+    }
+    if (odd) {
+        reg at = build_index(w->o, TN_I32, w->tile);
+        build_if(w->o, "there", 1, build_op(w->o, OP_lt, at, build_number(w->o, TN_I32, (double)n->n)));
+    }
+    if (skip) counts = tile_counts(w), build_if(w->o, "once", 1, counts);
+    if (!ahead) {
+        build_barrier(w->o); /* all have read those before */
+        rt_matrix_copy(w, true, w->tile, false, w->stage);
+    }
+    meet(w);
+    affine other = affine_offset(affine_scale(w->o->a, w->stage, -1), 1);
+    if (ahead) rt_matrix_copy(w, true, affine_offset(w->tile, 1), true, other);
+    write_range(w, n->loop + 1, n->end);
+    if (skip) {
+        build_ends(w->o, 1);
+        build_if(w->o, "once", 1, build_op(w->o, OP_not, counts, 0));
+        look_at_skipped(w, n);
+        build_ends(w->o, 1);
+    }
+    build_ends(w->o, 1 + ahead + odd);
+    w->tiles = NULL;
+    if (skip) add_skipped(w, n);
+}
+
 static void write_copy(writer *w, const rt_nest *n) {
+    if (w->w->matrix) {
+        rt_matrix_copy_nest(w, n);
+        return;
+    }
     bool *needed = ARENA_ARRAY(w->o->a, bool, w->w->k->ins.n);
     const kins *s = ins(w, n->store);
     for (int i = n->loop + 1; i < n->store; i++) needed[i] = true;
@@ -534,7 +581,7 @@ static void write_nest(writer *w, const rt_nest *n) {
         write_product(w, n);
         return;
     case RT_TILES:
-        write_tiles(w, n);
+        (w->w->matrix ? write_matrix_tiles : write_tiles)(w, n);
         return;
     }
 }
@@ -582,6 +629,7 @@ static int open_threads(writer *w) {
         first = t->down > 1 && t->across > 1; /* a bit of the rows: pairs of threads share loads */
     uint64_t cuts = 1 | (uint64_t)1 << first | (uint64_t)1 << (first + log_across);
     w->log_threads = log2_up((int64_t)t->across * t->down);
+    if (t->matrix) cuts = rt_matrix_cuts(t);
     for (int i = 0; i < t->nests.n; i++) {
         const rt_nest *n = &t->nests.at[i];
         for (int side = 0; side < 2 && n->kind == RT_PRODUCT; side++)
@@ -590,6 +638,10 @@ static int open_threads(writer *w) {
         if (n->kind == RT_COPY) cuts |= (uint64_t)1 << log2_up(n->n) | (uint64_t)1 << log2_up((n->n + RT_WIDE - 1) / RT_WIDE);
     }
     int loops = gpu_digits_open(w->o, &w->digits, w->log_threads, cuts);
+    if (t->matrix) { /* kernel_fragment */
+        w->x = bits_of(w, 0, 2), w->y = plus(w, bits_of(w, 2, 5), bits_of(w, 5, w->log_threads), 16);
+        return loops;
+    }
     w->apart = first ? 2 : 0;
     w->x = bits_of(w, first, first + log_across);
     w->y = plus(w, bits_of(w, 0, first), bits_of(w, first + log_across, w->log_threads), first ? 2 : 1);
@@ -606,6 +658,10 @@ static void make_buffers(writer *w) {
         if (t->bufs[b].shared) x->kind = KB_SHARED;
         int nest = t->bufs[b].nest, grid_blocks = nest ? t->nests.at[nest - 1].grid_blocks : 0;
         w->held[b] = ARENA_ARRAY(w->o->a, reg, t->tr * grid_blocks + 1);
+    }
+    if (t->matrix) {
+        rt_matrix_buffers(w);
+        return;
     }
     for (int i = 0; i < t->nests.n; i++) {
         rt_nest *n = &t->nests.at[i];

@@ -1,8 +1,8 @@
 /* attention.c - rows of two contractions with a softmax between them: online softmax in tiles of thread blocks.
  *
  * In: scalar form, whole rows. What decides: how many tiles of rows and keys there are for the multiprocessors, and what the
- * threads of those that fit one at a time wait for: arithmetic, shared memory, each other. Bits depend on the shape that is
- * chosen. */
+ * threads of those that fit one at a time wait for: arithmetic, shared memory, each other. Matrix units multiply where all
+ * operands are bf16 or f16. Bits depend on the shape that is chosen. */
 #include "recipe/recipe.h"
 #include "loop/gpu_bind.h"
 
@@ -112,27 +112,77 @@ static bool choose(const sizes *z, const target *t, shape *best, double *out) {
     return isfinite(*out);
 }
 
+/* ---- by matrix units ---- */
+
+/* Of a thread for a tile of scores, in fragments: what is computed with each score and each result, copies, and meetings. */
+static double matrix_work(const sizes *z, const shape *s, double columns) {
+    double copies = (double)s->tile * ((double)z->steps + columns) / 8 / (s->down * s->across);
+    return 5.0 * s->tile + columns + 4 * copies + 150;
+}
+
+/* Nanoseconds; INFINITY where the shape does not fit. Measured on an H200: a multiprocessor issues 0.55 of what it could; a
+ * warpgroup alone waits for itself three quarters of the time. A tile that is skipped takes a seventh of one that is not, since
+ * what it would multiply with is looked at. */
+static double matrix_cost_of(const sizes *z, const shape *s, const target *t) {
+    const machine *m = machine_row_of(t);
+    double columns = KERNEL_MATRIX_STEPS, threads = s->down * s->across;
+    while (columns < (double)z->columns) columns *= 2;
+    double steps = ceil((double)z->steps / KERNEL_MATRIX) * KERNEL_MATRIX,
+           bytes = 2 * (s->block * steps + 2.0 * s->tile * (steps + fmax(columns, KERNEL_MATRIX)));
+    double registers = 0.75 * s->tile + columns / 2 + 70, held = fmax((double)t->shared_most, 4 * (double)t->shared_bytes);
+    if (bytes > (double)recipe_shared_most(t) || threads > t->block_threads || registers > 240) return INFINITY;
+    double room = fmax(1, fmin(floor(held / bytes), floor((double)m->registers / (registers * threads))));
+    double cores = fmax(1, floor((double)t->resident_threads / 1024)), blocks = z->outer * ceil((double)z->rows / s->block);
+    double groups = threads / KERNEL_WARPGROUP, tiles = ceil((double)z->keys / s->tile), work = matrix_work(z, s, columns);
+    double units = 2.0 * KERNEL_MATRIX * s->tile * ((double)z->steps + columns) / m->matrix_f16;
+    double counted = z->skips ? 0.57 * tiles + 0.5 : tiles, at_once = fmin(room, ceil(blocks / cores)) * groups;
+    double step = fmax(fmax(work / 0.55, units / 0.7), 4 * work / at_once); /* of a warpgroup, when all are at work */
+    double alone = tiles * work * (3 + groups), all = ceil(blocks / cores) * groups * counted * step;
+    return (fmax(alone, all) + 2500) / m->ghz + m->after_ns;
+}
+
+static bool choose_matrix(const sizes *z, const target *t, shape *best, double *out) {
+    *out = INFINITY;
+    for (int block = KERNEL_MATRIX; block <= 4 * KERNEL_MATRIX; block *= 2)
+        for (int tile = KERNEL_MATRIX; tile <= 2 * KERNEL_MATRIX; tile *= 2) {
+            shape s = { block, block / 2, 4, tile };
+            double cost = matrix_cost_of(z, &s, t);
+            if (cost < *out) *out = cost, *best = s;
+        }
+    return isfinite(*out);
+}
+
+/* ---- the steps ---- */
+
+/* Where the kernel takes them. */
+static bool take(kernel *k, const shape *s, bool matrix, double ns, const target *t, recipe_form *best) {
+    str why;
+    str_init(&why, k->a);
+    if (ns / machine_row_of(t)->count_ns >= best->cost) return false;
+    kernel *tried = kernel_clone(k, k->a);
+    const char *softmax = arena_printf(k->a, "online_softmax %d%s", s->tile, matrix ? " narrow" : "");
+    loop_step step = step_parse(k->a, softmax);
+    if (!step_apply(&tried, &step, &why)) return false;
+    for (int skip = t->local_barriers; skip >= 0; skip--) { /* threads of a block that skips a tile meet elsewhere */
+        const char *text = arena_printf(k->a, "bind_row_tiles %d %d %d%s%s", s->block, s->down, s->across,
+                                        skip ? " skip_masked" : "", matrix ? " matrix" : "");
+        kernel *bound = kernel_clone(tried, k->a);
+        step = step_parse(k->a, text);
+        if (!step_apply(&bound, &step, &why)) continue;
+        *best = (recipe_form){ ns / machine_row_of(t)->count_ns, arena_printf(k->a, "%s; %s", softmax, text) };
+        return true;
+    }
+    return false;
+}
+
 bool recipe_attention(const kernel *k0, const target *t, recipe_form *best) {
     kernel *k = gpu_compacted((kernel *)(uintptr_t)k0);
     sizes z;
     shape s = { 0 };
     double ns;
-    str why;
     if (!find_sizes(k, &z)) return false;
     z.skips = z.skips && t->local_barriers;
-    if (!choose(&z, t, &s, &ns) || ns / machine_row_of(t)->count_ns >= best->cost) return false;
-    str_init(&why, k->a);
-    kernel *tried = kernel_clone(k, k->a);
-    loop_step step = step_parse(k->a, arena_printf(k->a, "online_softmax %d", s.tile));
-    if (!step_apply(&tried, &step, &why)) return false;
-    for (int skip = t->local_barriers; skip >= 0; skip--) { /* threads of a block that skips a tile meet elsewhere */
-        const char *text =
-            arena_printf(k->a, "bind_row_tiles %d %d %d%s", s.block, s.down, s.across, skip ? " skip_masked" : "");
-        kernel *bound = kernel_clone(tried, k->a);
-        step = step_parse(k->a, text);
-        if (!step_apply(&bound, &step, &why)) continue;
-        *best = (recipe_form){ ns / machine_row_of(t)->count_ns, arena_printf(k->a, "online_softmax %d; %s", s.tile, text) };
+    if (t->matrix_units && machine_row_of(t)->matrix_f16 > 0 && choose_matrix(&z, t, &s, &ns) && take(k, &s, true, ns, t, best))
         return true;
-    }
-    return false;
+    return choose(&z, t, &s, &ns) && take(k, &s, false, ns, t, best);
 }

@@ -16,10 +16,11 @@
 
 #include "api/api.h"
 #include "loop/schedule.h"
+#include "machine/machine.h"
 #include "support/plan_run.h"
 
 typedef enum scale { ON_Q, ON_K, ON_SCORES, NO_SCALE } scale;
-typedef enum mask { SELECT, ADD, MUL, INPUT, NO_MASK } mask;
+typedef enum mask { SELECT, ADD, MUL, INPUT, NO_MASK, LATE /* the first rows see nothing */ } mask;
 typedef enum norm { DIV, RECIPROCAL, AFTER } norm;
 typedef struct spelling {
     const char *name;
@@ -28,6 +29,7 @@ typedef struct spelling {
     norm norm;
     bool no_max, v_transposed, k_transposed;
     tn_dtype type; /* 0: f32 */
+    bool narrow;   /* all of the graph, not only its inputs */
     int kernels;   /* at level 3 */
 } spelling;
 static const spelling spellings[] = {
@@ -54,6 +56,7 @@ static val input(graph *g, const char *name, tn_dtype t, int rank, const int64_t
 static val operand(graph *g, const char *name, const spelling *s, int64_t b, int64_t m, int64_t n) {
     int64_t dims[] = { b, m, n };
     if (!s->type) return input(g, name, TN_F32, 3, dims);
+    if (s->narrow) return input(g, name, s->type, 3, dims);
     return graph_cast(g, input(g, name, s->type, 3, dims), TN_F32);
 }
 static val row(graph *g, op_code op, val x) { return graph_reduce(g, op, x, 1ull << 2); }
@@ -67,6 +70,7 @@ static val causal(graph *g, const spelling *s, val x, int64_t b, int64_t m, int6
         return graph_binary(g, OP_add, x, graph_broadcast(g, in, 3, dims));
     }
     val i = graph_iota(g, TN_I32, 3, dims, 1), j = graph_iota(g, TN_I32, 3, dims, 2);
+    if (s->mask == LATE) i = graph_binary(g, OP_sub, i, graph_splat_like(g, i, 20));
     val past = graph_binary(g, OP_le, j, i);
     if (s->mask == MUL) return graph_binary(g, OP_mul, x, graph_cast(g, past, TN_F32));
     if (s->mask == ADD)
@@ -320,6 +324,111 @@ ARENA_TEST(test_gpu_not_finite) {
     assert_true(finite > 500 && odd > 500);
 }
 
+/* ---- by matrix units ---- */
+
+static const struct {
+    spelling s;
+    bool units;
+} narrow[] = {
+    { { "causal", ON_Q, SELECT, DIV, .type = TN_BF16, .narrow = true }, true },
+    { { "full", ON_SCORES, NO_MASK, DIV, .type = TN_F16, .narrow = true }, true },
+    { { "added", NO_SCALE, ADD, RECIPROCAL, .type = TN_BF16, .narrow = true }, true },
+    { { "late", ON_Q, LATE, DIV, .type = TN_BF16, .narrow = true }, true },
+    { { "k turned", ON_Q, NO_MASK, DIV, .k_transposed = true, .type = TN_BF16, .narrow = true }, true },
+    { { "v turned", ON_Q, SELECT, DIV, .v_transposed = true, .type = TN_F16, .narrow = true }, true },
+    { { "strict", ON_Q, SELECT, DIV, .type = TN_BF16 }, false },
+};
+
+static target with_units(void) {
+    target t = a_gpu(true);
+    t.machine = machine_row("h200"), t.matrix_units = true;
+    return t;
+}
+
+static const loop_step *bound_tiles(const plan *p) {
+    for (int i = 0; i < p->schedules.n; i++)
+        for (int j = 0; j < p->schedules.at[i].s->steps.n; j++)
+            if (p->schedules.at[i].s->steps.at[j].op == STEP_bind_row_tiles) return &p->schedules.at[i].s->steps.at[j];
+    return NULL;
+}
+
+/* Attention as it is trained, with what is bf16 or f16 from end to end; nothing that is f32 is rounded. */
+ARENA_TEST(test_units_chosen) {
+    for (size_t i = 0; i < COUNT_OF(narrow); i++)
+        for (int size = 32; size <= 128; size += 32) {
+            target t = with_units();
+            plan *p = plan_of(a, make(a, &narrow[i].s, 16, 1024, 1024, size), 3, &t);
+            const loop_step *s = bound_tiles(p);
+            bool units = s && step_flag(s, "matrix");
+            if (units != narrow[i].units) fail_msg("%s, %d: matrix units %d", narrow[i].s.name, size, units);
+            t.matrix_units = false;
+            s = bound_tiles(plan_of(a, make(a, &narrow[i].s, 16, 1024, 1024, size), 3, &t));
+            assert_false(s && step_flag(s, "matrix"));
+        }
+}
+
+/* The steps that the recipe has where they are worth it, for any size: as one kernel. */
+static plan *plan_by_units(arena *a, graph *g, int block, int tile, bool skip) {
+    target t = a_gpu(false);
+    t.machine = machine_row("h200"), t.matrix_units = true;
+    plan *p = plan_of(a, g, 3, &t);
+    if (p->kernels.n != 1) return NULL;
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.fusion = 3, o.check = 1;
+    o.schedule = arena_printf(a, "schedule @%s { online_softmax %d narrow; bind_row_tiles %d %d 4%s matrix; hoist; dce }",
+                              p->kernels.at[0].k->name, tile, block, block / 2, skip ? " skip_masked" : "");
+    return pipeline_run(g, a, &o, &t);
+}
+
+/* Sizes of all kinds, some values not finite, thread by thread against double: weights and results are rounded once each. */
+ARENA_TEST(test_units_values) {
+    static const int64_t sizes[][3] = { { 100, 152, 40 }, { 64, 64, 16 }, { 130, 96, 128 }, { 65, 200, 64 }, { 129, 128, 96 } };
+    int odd = 0, finite = 0, units = 0;
+    for (int round = 0; round < 18; round++) {
+        spelling s = narrow[round % 6].s;
+        int64_t n[3];
+        memcpy(n, sizes[round % (int)COUNT_OF(sizes)], sizeof n);
+        if (s.k_transposed || s.v_transposed) n[1] = 128; /* whole tiles */
+        arena own;
+        arena_init(&own, mem_libc(), a->gd);
+        graph *g = make(&own, &s, 2, n[0], n[1], n[2]);
+        sample in = sample_make(g, &own, (uint64_t)round);
+        for (int i = 0; i < 3 && round % 3 == 1; i++) { /* of the last rows, and a first one */
+            static const double values[] = { NAN, INFINITY, -INFINITY };
+            int64_t all = graph_elems(g, g->inputs.at[i]), at = i == round % 2 ? all - 1 - round : round;
+            double v = values[(i + round) % 3];
+            uint16_t *bits = (uint16_t *)in.data[i];
+            bits[at] = s.type == TN_BF16 ? bf16_from_f32((float)v) : half_from_f32((float)v), in.values[i].f[at] = v;
+        }
+        spelling f32 = s;
+        f32.type = 0, f32.narrow = false;
+        graph *exact = make(&own, &f32, 2, n[0], n[1], n[2]);
+        eval_value *want = eval_graph(exact, &own, in.values);
+        plan *p =
+            plan_by_units(&own, g, 64 << round / 5 % 2, 64 << round % 2, s.mask == SELECT && !s.v_transposed && round % 2);
+        if (!p) {
+            arena_fini(&own);
+            continue;
+        }
+        units++;
+        eval_memory *m = eval_memory_make(p, &own);
+        for (int i = 0; i < g->inputs.n; i++)
+            memcpy(m->io[plan_io(p, graph_get(g, g->inputs.at[i])->name, false)], in.data[i], in.bytes[i]);
+        eval_plan(p, m, &own);
+        const void *got = m->io[plan_io(p, "y", true)];
+        const double *y = want[exact->outputs.at[0].v].f, bound = s.type == TN_BF16 ? 0x1p-6 : 0x1p-9;
+        for (int64_t i = 0; i < 2 * n[0] * n[2]; i++) {
+            double x = dtype_load(s.type, got, i);
+            bool same = isfinite(y[i]) ? fabs(x - y[i]) < bound * (1 + fabs(y[i])) : isnan(y[i]) ? isnan(x) : x == y[i];
+            if (!same) fail_msg("%s, round %d: element %d is %g, expected %g", s.name, round, (int)i, x, y[i]);
+            finite += isfinite(y[i]) != 0, odd += !isfinite(y[i]);
+        }
+        arena_fini(&own);
+    }
+    printf("%d of 18 by matrix units: %d values are finite, %d are not\n", units, finite, odd);
+    assert_true(units > 8 && finite > 10000 && odd > 1000);
+}
+
 /* The plan's buffers: nothing between its inputs and outputs, however many positions. */
 ARENA_TEST(test_gpu_memory) {
     for (int64_t n = 1024; n <= 16384; n *= 4) {
@@ -334,6 +443,7 @@ int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_spellings),      cmocka_unit_test(test_values),
                                         cmocka_unit_test(test_bits),           cmocka_unit_test(test_memory),
                                         cmocka_unit_test(test_gpu_spellings),  cmocka_unit_test(test_gpu_values),
-                                        cmocka_unit_test(test_gpu_not_finite), cmocka_unit_test(test_gpu_memory) };
+                                        cmocka_unit_test(test_gpu_not_finite), cmocka_unit_test(test_gpu_memory),
+                                        cmocka_unit_test(test_units_chosen),   cmocka_unit_test(test_units_values) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
