@@ -423,7 +423,7 @@ tail -1 "$dir/out" | cmp -s - "$dir/continued" || fail "a saved state does not c
 
 # Every model; elementwise ops of every kind as op codes.
 models=0
-for m in $("$tenon" help models | sed -n 's/^  @\([a-z_-]*\).*/\1/p'); do
+for m in $("$tenon" help models | sed -n 's/^  @\([a-z0-9_-]*\).*/\1/p'); do
     expect 0 opt "@$m" --quiet
     models=$((models + 1))
 done
