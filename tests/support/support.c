@@ -124,6 +124,10 @@ static bool close_enough(tn_dtype t, double got, double want, double allowed) {
     uint64_t cell = 0;
     dtype_store(t, &cell, 0, want);
     double rounded = dtype_load(t, &cell, 0); /* a double beyond the dtype's range is its infinity */
+    if (isinf(got) && isfinite(rounded)) {    /* what is allowed may reach beyond the largest number */
+        dtype_store(t, &cell, 0, want + copysign(allowed, got));
+        return dtype_load(t, &cell, 0) == got;
+    }
     if (isinf(rounded) || isinf(got)) return rounded == got;
     return got == rounded || fabs(got - want) <= allowed;
 }

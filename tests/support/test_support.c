@@ -10,6 +10,7 @@
 #include "support/support.h"
 #include "ir/region.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -339,6 +340,13 @@ ARENA_TEST(compare_tells_where) {
     y[5] = 0; /* a number where NaN is due */
     assert_int_equal(compare(g, v, y, want, bound, 1, text, sizeof text), 5);
     y[5] = NAN, y[0] = NAN;
+    assert_int_equal(compare(g, v, y, want, bound, 1, text, sizeof text), 0);
+    want.f[0] = FLT_MAX, y[0] = INFINITY; /* infinity where what is allowed rounds to it, with that sign */
+    bound[0] = 0x1p103;
+    assert_int_equal(compare(g, v, y, want, bound, 1, text, sizeof text), -1);
+    bound[0] = 0x1p102;
+    assert_int_equal(compare(g, v, y, want, bound, 1, text, sizeof text), 0);
+    bound[0] = 0x1p103, y[0] = -INFINITY;
     assert_int_equal(compare(g, v, y, want, bound, 1, text, sizeof text), 0);
 }
 
