@@ -727,6 +727,13 @@ bool step_tile(kernel **k, const loop_step *s, str *why) {
     if (gpu_has_threads(*k)) return gpu_tile_contraction(k, why);
     for (kvar v = 0; v < (*k)->vars.n; v++)
         if (has_role(*k, v) && (*k)->vars.at[v].reduce && loop_keeps_order(*k, v, why)) return false;
-    *k = loop_tile(*k);
+    kernel *o = loop_tile(*k);
+    str problems;
+    str_init(&problems, o->a);
+    if (o->params && o->par_var >= 0 &&
+        kernel_check(o, &problems)) /* where no whole tile fits, tiles are one behind the other */
+        return step_refuse(why, "threads share %s, whose tiles are not proven to touch other elements",
+                           o->vars.at[o->par_var].name);
+    *k = o;
     return true;
 }
