@@ -11,7 +11,7 @@
 #include "sched/sched.h"
 
 enum { SMALL_PART = 16, FEW_ROWS = 8, SMALL_WORK = 1 << 15, WIDE_ROW = 1024, MANY_LOOPS = 48 };
-enum { MANY_STEPS = 1 << 12, MOST_PARTS = 64, TILED_WORK = 1 << 22 /* multiply-adds, on a GPU */ };
+enum { MANY_STEPS = 1 << 12, MOST_PARTS = 64, TILED_WORK = 1 << 22 /* multiply-adds, on a GPU */, NEAR = 6 };
 
 static int new_group(sched *s, val root) {
     VEC_PUSH(s->a, &s->groups, (group){ 0 });
@@ -149,6 +149,20 @@ static bool in_memory_anyway(const sched *s, val v) {
     }
 }
 
+/* Few steps from what is stored or has a kernel of its own: values that are computed again do not grow into chains. */
+static bool is_near_memory(const sched *s, val v) {
+    for (int steps = 0; steps < NEAR; steps++) {
+        const node *n = graph_get(s->g, v);
+        if (s->place[v] == PLACE_LEAF || s->place[v] == PLACE_ROOT) return true;
+        if (!op_is_elementwise((op_code)n->op) && !is_cast(n) && !op_is_move((op_code)n->op)) return true;
+        val large = n->in[0];
+        for (int i = 1; i < n->n_in; i++)
+            if (graph_elems(s->g, n->in[i]) > graph_elems(s->g, large)) large = n->in[i];
+        v = large;
+    }
+    return false;
+}
+
 /* Views, and at level 3 values that cost no more to compute than to load: one operand in memory, little arithmetic. A small
  * operand more is let pass where the large one is in memory anyway and no contraction, which reads its operands many times,
  * is among the users: what is normalised by the columns of a batch. */
@@ -159,7 +173,9 @@ static bool cheap_everywhere(const sched *s, val v, const int_list *groups) {
     int loads = 0;
     bool dots = false, small = false, anyway = true;
     for (int i = 0; i < groups->n; i++) dots |= s->groups.at[groups->at[i]].n_dots > 0;
-    if (!is_cast(n) && op_get((op_code)n->op)->flops > 2 && (dots || !sched_computes_again(s, v, groups->n))) return false;
+    if (!is_cast(n) && op_get((op_code)n->op)->flops > 2 &&
+        (dots || !is_near_memory(s, v) || !sched_computes_again(s, v, groups->n)))
+        return false;
     for (int i = 0; i < n->n_in; i++) {
         if (s->place[n->in[i]] == PLACE_EVERYWHERE || (i && !dots && n->in[i] == n->in[0])) continue;
         if (!dots && is_small(s, n->in[i], graph_elems(s->g, v))) {
