@@ -28,6 +28,7 @@ def run(graph, feeds, names):
 
 
 nodes = checked = 0
+models = [m for m in models if not m.startswith("@gpt2-train")]  # ONNX Runtime has no Expand of bf16
 for model in models:
     for form in ([], ["--training"]) if "train" in model else ([],):
         file = f"{folder}/model.onnx"
