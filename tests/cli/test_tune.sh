@@ -20,17 +20,19 @@ print(json.dumps(json.load(sys.stdin)["outputs"]))' >"$work/$name"
     [ -s "$work/$name" ] || fail "no run of $model: $(head -3 "$work/log")"
 }
 
-for model in @matmul:200x1000x100 @matmul:64x512x512 @conv:1x14x14x32x48 @softmax:100x1000 @mlp:64x256 @linear_softmax:64x64x64; do
-    for threads in 1 2; do
-        rm -rf "$TENON_CACHE_DIR"
-        outputs "$model" before -t$threads
-        "$tenon" emit "$model" -t$threads --target=schedule >"$work/recipe" || fail "no schedule of $model"
-        "$tenon" tune "$model" --seconds 0.4 -t$threads --json >"$work/report" 2>"$work/log" || { fail "$model: $(cat "$work/log")"; continue; }
-        outputs "$model" after -t$threads
-        cmp -s "$work/before" "$work/after" || fail "$model, $threads threads: other bits after tuning"
-        "$tenon" emit "$model" -t$threads --target=schedule >"$work/schedule" || fail "no schedule of $model after tuning"
-        "$tenon" emit "$model" -t$threads --target=kernels >"$work/kernels"
-        python3 - "$work" <<'P' || fail "$model, $threads threads: the database and the report do not agree"
+for round in 1 2 3; do # on a busy machine measurements may show nothing that is faster
+    [ $tuned -gt 0 ] && break
+    for model in @matmul:200x1000x100 @matmul:64x512x512 @conv:1x14x14x32x48 @softmax:100x1000 @mlp:64x256 @linear_softmax:64x64x64; do
+        for threads in 1 2; do
+            rm -rf "$TENON_CACHE_DIR"
+            outputs "$model" before -t$threads
+            "$tenon" emit "$model" -t$threads --target=schedule >"$work/recipe" || fail "no schedule of $model"
+            "$tenon" tune "$model" --seconds 0.4 -t$threads --json >"$work/report" 2>"$work/log" || { fail "$model: $(cat "$work/log")"; continue; }
+            outputs "$model" after -t$threads
+            cmp -s "$work/before" "$work/after" || fail "$model, $threads threads: other bits after tuning"
+            "$tenon" emit "$model" -t$threads --target=schedule >"$work/schedule" || fail "no schedule of $model after tuning"
+            "$tenon" emit "$model" -t$threads --target=kernels >"$work/kernels"
+            python3 - "$work" <<'P' || fail "$model, $threads threads: the database and the report do not agree"
 import json, os, re, sys
 work = sys.argv[1]
 report = json.load(open(work + "/report"))
@@ -50,10 +52,11 @@ for t in texts:
 assert (sorted(now) != sorted(old)) == bool(texts), (now, old, texts)
 open(work + "/n", "w").write(str(len(texts)))
 P
-        tuned=$((tuned + $(cat "$work/n" 2>/dev/null || echo 0))) shapes=$((shapes + 1))
-        # What the database made is made by hand, too.
-        TENON_CACHE_DIR=$work/none "$tenon" emit "$model" -t$threads --target=kernels --schedule "$work/schedule" >"$work/hand" 2>&1
-        cmp -s "$work/kernels" "$work/hand" || fail "$model, $threads threads: --schedule makes other kernels than the database: $(head -1 "$work/hand")"
+            tuned=$((tuned + $(cat "$work/n" 2>/dev/null || echo 0))) shapes=$((shapes + 1))
+            # What the database made is made by hand, too.
+            TENON_CACHE_DIR=$work/none "$tenon" emit "$model" -t$threads --target=kernels --schedule "$work/schedule" >"$work/hand" 2>&1
+            cmp -s "$work/kernels" "$work/hand" || fail "$model, $threads threads: --schedule makes other kernels than the database: $(head -1 "$work/hand")"
+        done
     done
 done
 [ $tuned -gt 0 ] || fail "no kernel of any shape became faster"
