@@ -674,7 +674,8 @@ kernel *loop_tile(const kernel *k) {
     VEC_RESERVE(o->a, &o->ins, room < MOST_ROOM ? room : MOST_ROOM);
     for (int i = 0; i < n; i++) t.part[i].var = -1;
     for (kvar v = 0; v < k->vars.n; v++) {
-        t.span[v] = t.reach[v] = (kspan){ 0, k->vars.at[v].extent - 1 }; /* of a loop around the kernel */
+        ext most = k->params ? ext_hi(k->params, k->vars.at[v].extent) : k->vars.at[v].extent;
+        t.span[v] = t.reach[v] = (kspan){ 0, most - 1 }; /* of a loop around the kernel */
         VEC_PUSH(o->a, &o->vars, k->vars.at[v]);
         if (has_role(k, v)) t.jam |= 1ull << v, t.jams[t.n_jams++] = v;
         t.active[v] = (copies){ 1, { { 0, 1 } } };
