@@ -51,9 +51,11 @@ static int export_model(cli *c) {
     tn_export *x;
     if (!code) cli_usage(c, "where to? --output=FILE.c");
     char *header = header_of(code);
-    if (!strcmp(header, code)) cli_usage(c, "--output=%s is where the header goes: name a FILE.c", code);
-    if (weights && (!strcmp(weights, code) || !strcmp(weights, header)))
-        cli_usage(c, "--weights=%s is where the %s goes", weights, strcmp(weights, code) ? "header" : "C text");
+    bool no_code = !strcmp(header, code), onto_code = weights && !strcmp(weights, code),
+         onto_header = weights && !strcmp(weights, header);
+    if (no_code || onto_code || onto_header) free(header);
+    if (no_code) cli_usage(c, "--output=%s is where the header goes: name a FILE.c", code);
+    if (onto_code || onto_header) cli_usage(c, "--weights=%s is where the %s goes", weights, onto_code ? "C text" : "header");
     e.name = cli_text(c, "name", NULL), e.cpu = cli_text(c, "cpu", NULL), e.header = last_name(header);
     e.weights = weights ? last_name(weights) : NULL;
     e.threads = (int)cli_int(c, "threads", 0, 0, 1024);
