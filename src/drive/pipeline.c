@@ -51,7 +51,8 @@ void pipeline_args(plan *p, pkernel *pk, int n_before) {
 static kernel *share_code(const kernel *own, const kernel *code, arena *a) {
     kernel *k = arena_copy(a, code, sizeof *k);
     k->name = own->name;
-    k->bufs.at = arena_copy(a, code->bufs.at, sizeof *k->bufs.at * (size_t)(code->bufs.n + 1));
+    k->bufs.at = arena_copy(a, code->bufs.at, sizeof *k->bufs.at * (size_t)code->bufs.n);
+    k->bufs.cap = code->bufs.n;
     for (int b = 0; b < own->bufs.n; b++) k->bufs.at[b].node = own->bufs.at[b].node;
     return k;
 }

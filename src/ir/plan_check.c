@@ -440,7 +440,7 @@ plan *plan_at(const plan *p, const int64_t *dims) {
     plan *o = arena_copy(p->a, p, sizeof *p);
     o->params = NULL;
     o->g = graph_at(p->g, dims, p->a);
-    o->kernels.at = arena_copy(p->a, p->kernels.at, sizeof *p->kernels.at * (size_t)(p->kernels.n + 1));
+    o->kernels.at = arena_copy(p->a, p->kernels.at, sizeof *p->kernels.at * (size_t)p->kernels.n);
     for (int i = 0; i < p->kernels.n; i++)
         if (p->kernels.at[i].k->params) o->kernels.at[i].k = kernel_at(p->kernels.at[i].k, dims, p->a);
     return o;

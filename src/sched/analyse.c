@@ -351,8 +351,7 @@ static bool walk_value(walk *w, pending at) {
         if (same) return true;
     }
     if (w->an->visits.n > MAX_VISITS) return fail(w, v, "the kernel would be too large");
-    VEC_PUSH(s->a, &w->an->visits,
-             (visit){ v, arena_copy(s->a, idx, sizeof *idx * (size_t)(n->rank + 1)), at.under_dot, *bucket });
+    VEC_PUSH(s->a, &w->an->visits, (visit){ v, arena_copy(s->a, idx, sizeof *idx * (size_t)n->rank), at.under_dot, *bucket });
     *bucket = w->an->visits.n;
     op_class cls = op_get((op_code)n->op)->cls;
     switch (cls) {

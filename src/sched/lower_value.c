@@ -412,7 +412,7 @@ static bool memo_fits(const memo *m, const want *x, int rank) {
 
 static reg remember(lower *w, const want *x, reg r) {
     int rank = graph_get(w->g, x->v)->rank;
-    VEC_PUSH(w->a, &w->memos, (memo){ x->v, arena_copy(w->a, x->idx, sizeof *x->idx * (size_t)(rank + 1)), x->masks, r });
+    VEC_PUSH(w->a, &w->memos, (memo){ x->v, arena_copy(w->a, x->idx, sizeof *x->idx * (size_t)rank), x->masks, r });
     return r;
 }
 
