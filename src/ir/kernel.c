@@ -103,10 +103,12 @@ int64_t kernel_nest_blocks(const kernel *k, reg r, int64_t *out_first) {
     return in->n_blocks ? in->n_blocks : k->grid_blocks;
 }
 
-int64_t kernel_shared_bytes(const kernel *k) {
+int64_t kernel_shared_bytes(const kernel *k) { return kbufs_shared_bytes(k->bufs.at, k->bufs.n); }
+
+int64_t kbufs_shared_bytes(const kbuf *at, int n_bufs) {
     int64_t n = 0;
-    for (int b = 0; b < k->bufs.n; b++) {
-        const kbuf *x = &k->bufs.at[b];
+    for (int b = 0; b < n_bufs; b++) {
+        const kbuf *x = &at[b];
         if (x->kind < KB_SHARED) continue;
         n = (n + kbuf_align(x) - 1) / kbuf_align(x) * kbuf_align(x);
         n += (x->elems * (int64_t)dtype_size((tn_dtype)x->dtype) + 15) / 16 * 16;

@@ -323,6 +323,7 @@ static inline void kernel_fragment(int t, int l, int *out_row, int *out_column) 
  * memory), all of them. */
 enum { KERNEL_STATIC_SHARED = 48 << 10 };
 int64_t kernel_shared_bytes(const kernel *k);
+int64_t kbufs_shared_bytes(const kbuf *at, int n); /* of those that are shared memory */
 /* Its buffers lie one behind the other, each at a multiple of this. */
 static inline int64_t kbuf_align(const kbuf *b) { return b->swizzled ? 1024 : 16; }
 static inline int64_t kernel_dynamic_shared(const kernel *k) {

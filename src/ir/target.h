@@ -44,6 +44,10 @@ typedef struct target {
     bool bf16_sums; /* CPU: one instruction adds the products of a word of two bf16 */
     bool no_panels; /* CPU: fixed operands are read as they lie in memory */
 } target;
+/* GPU: bytes of shared memory that a thread block may have where it pays to have few of them at a time. */
+static inline int64_t target_shared_most(const target *t) {
+    return t->shared_most > t->shared_bytes ? t->shared_most : t->shared_bytes;
+}
 
 /* A GPU as most are: what code for one is shown and checked with where there is none. */
 static inline target target_common_gpu(void) {

@@ -108,7 +108,7 @@ static const char *lacks(const kernel *k, const target *t) {
     int most = t->max_block_threads > t->block_threads ? t->max_block_threads : t->block_threads;
     if (k->block_threads > most)
         return arena_printf(k->a, "%d threads a thread block; the device has at most %d", k->block_threads, most);
-    int64_t room = t->shared_most > t->shared_bytes ? t->shared_most : t->shared_bytes;
+    int64_t room = target_shared_most(t);
     if (bytes > room)
         return arena_printf(k->a, "%lld bytes of shared memory a thread block; the device has %lld", (long long)bytes,
                             (long long)room);

@@ -4,13 +4,14 @@
 
 enum { LINE = 32 /* neighbouring threads, and elements that memory gives them at once */ };
 
-/* Of a load or store whose elements lie so far apart from thread to thread: by the lines that it goes through. */
-static double access_cost(int64_t apart) {
-    int64_t lines = apart < 0 ? -apart : apart;
-    return 4 + 2.0 * (double)(lines < 1 ? 0 : lines < LINE ? lines - 1 : LINE - 1);
+/* That neighbouring threads go through where their elements lie so far apart. */
+static int64_t lines_of(int64_t apart) {
+    int64_t n = apart < 0 ? -apart : apart;
+    return n < 1 ? 1 : n < LINE ? n : LINE;
 }
 
-static int64_t lines_of(int64_t apart) { return apart < 0 ? lines_of(-apart) : apart < 1 ? 1 : apart < LINE ? apart : LINE; }
+/* Of a load or store whose elements lie so far apart from thread to thread: by the lines that it goes through. */
+static double access_cost(int64_t apart) { return 4 + 2.0 * (double)(lines_of(apart) - 1); }
 
 double loop_thread_lines(const kernel *k, int from, int to, kvar fast) {
     double sum = 0, times[64] = { 1 };

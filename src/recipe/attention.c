@@ -77,7 +77,7 @@ static double load_of(const sizes *z, double blocks, double cores, double room) 
  * where each of its parts has one warp, which waits for itself; blocks of two warps do worse. */
 static double cost_of(const sizes *z, const shape *s, const target *t) {
     double threads = s->down * s->across, rows = (double)s->block / s->down, bytes = bytes_of(z, s),
-           most = (double)recipe_shared_most(t), keys = (double)s->tile / s->across,
+           most = (double)target_shared_most(t), keys = (double)s->tile / s->across,
            columns = ceil((double)z->columns / (4 * s->across)) * 4;
     double registers = rows * (keys + columns) + 4 * (rows + fmax(keys, columns)) + 56;
     if (bytes > most || threads > t->block_threads || threads < 32 || keys < 1 || keys > 16 || columns > 64 ||
@@ -130,7 +130,7 @@ static double matrix_cost_of(const sizes *z, const shape *s, const target *t) {
     double steps = ceil((double)z->steps / KERNEL_MATRIX) * KERNEL_MATRIX,
            bytes = 2 * (s->block * steps + 2.0 * s->tile * (steps + fmax(columns, KERNEL_MATRIX)));
     double registers = 0.75 * s->tile + columns / 2 + 70, held = fmax((double)t->shared_most, 4 * (double)t->shared_bytes);
-    if (bytes > (double)recipe_shared_most(t) || threads > t->block_threads || registers > 240) return INFINITY;
+    if (bytes > (double)target_shared_most(t) || threads > t->block_threads || registers > 240) return INFINITY;
     double room = fmax(1, fmin(floor(held / bytes), floor((double)m->registers / (registers * threads))));
     double cores = fmax(1, floor((double)t->resident_threads / 1024)), blocks = z->outer * ceil((double)z->rows / s->block);
     double groups = threads / KERNEL_WARPGROUP, tiles = ceil((double)z->keys / s->tile), work = matrix_work(z, s, columns);

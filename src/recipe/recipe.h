@@ -82,10 +82,6 @@ bool recipe_tensorize(const kernel *k, const target *t, recipe_form *best);
 bool recipe_attention(const kernel *k, const target *t, recipe_form *best);
 /* Bytes of the local buffers of a scalar kernel: what a row keeps. */
 int64_t recipe_local_bytes(const kernel *k);
-/* Bytes of shared memory that a thread block may have where it pays to have few of them at a time. */
-static inline int64_t recipe_shared_most(const target *t) {
-    return t->shared_most > t->shared_bytes ? t->shared_most : t->shared_bytes;
-}
 /* thread_columns.c, cluster_columns.c: rows with contractions inside. */
 bool recipe_thread_columns(const kernel *k, const target *t, recipe_form *best);
 bool recipe_cluster_columns(const kernel *k, const target *t, recipe_form *best);

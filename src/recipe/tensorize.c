@@ -49,7 +49,7 @@ static int list(const tiler *w, double blocks, const target *t, tensor_shape *ou
             for (int form = blocks > 1 ? 3 * 2 : 2; form < 2 * (blocks > 1 ? MOST_STAGES + 1 : 2); form++) {
                 tensor_shape s = { .rows = { rows, columns }, .stages = form / 2, .staged = form % 2 };
                 int at = n;
-                if (shared_bytes(&s) > (double)recipe_shared_most(t) || n == MOST_SHAPES) continue;
+                if (shared_bytes(&s) > (double)target_shared_most(t) || n == MOST_SHAPES) continue;
                 s.cost = cost_of(w, &s, blocks, t);
                 for (n++; at > 0 && out[at - 1].cost > s.cost; at--) out[at] = out[at - 1];
                 out[at] = s;

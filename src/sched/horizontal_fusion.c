@@ -108,7 +108,6 @@ static bool serves(const kbuf *o, const kbuf *b) {
 
 /* Room for a kernel more. Returns whether a thread block may have it all, with what threads that reduce exchange. */
 static bool add_rooms(rooms *r, const kernel *k, const target *t) {
-    int64_t shared = 0, most = t->shared_most > t->shared_bytes ? t->shared_most : t->shared_bytes;
     memset(r->lent, 0, sizeof r->lent);
     for (int i = 1; i < k->ins.n; i++)
         if (k->ins.at[i].op == K_BLOCK_REDUCE || k->ins.at[i].op == K_BLOCK_ARGREDUCE)
@@ -124,11 +123,7 @@ static bool add_rooms(rooms *r, const kernel *k, const target *t) {
         r->lent[i] = true;
         if (r->at[i].elems < want->elems) r->at[i].elems = want->elems;
     }
-    for (int i = 0; i < r->n; i++) {
-        int64_t align = kbuf_align(&r->at[i]), bytes = r->at[i].elems * (int64_t)dtype_size((tn_dtype)r->at[i].dtype);
-        shared = (shared + align - 1) / align * align + (bytes + 15) / 16 * 16;
-    }
-    return shared + r->exchanged <= most;
+    return kbufs_shared_bytes(r->at, r->n) + r->exchanged <= target_shared_most(t);
 }
 
 static bool fits(const beside *w, int first, int i, int args, int ins) {

@@ -1,8 +1,7 @@
 /* prologue.c - what it costs to compute an operand of a contraction as it is packed into panels, and what to store it first: a
  * panel is packed once for as many rows as its sums fit the caches, and has an element of an image for each window over it. And
  * what it saves to store an operand for matrix units, which take operands from memory alone; or not to store what several
- * kernels read. In: sizes and the target alone, so
- * that the decision is the same wherever the graph stands. */
+ * kernels read. In: sizes and the target alone, so that the decision is the same wherever the graph stands. */
 #include "machine/machine.h"
 #include "sched/sched.h"
 
@@ -59,8 +58,9 @@ bool sched_computes_again(const sched *s, val v, int kernels) {
         if (graph_elems(s->g, n->in[i]) == elems && bytes > of) of = bytes;
     }
     const machine m = machine_of(s->opts.t);
-    machine_level home = m.level[LEVEL_L2].bytes >= 2 * elems * size ? LEVEL_L2 : LEVEL_MEMORY;
-    double count = (double)elems, computed = count * op_get((op_code)n->op)->flops / (machine_gflops(&m) / 2),
+    double count = (double)elems;
+    machine_level home = (double)m.level[LEVEL_L2].bytes >= 2 * count * (double)size ? LEVEL_L2 : LEVEL_MEMORY;
+    double computed = count * op_get((op_code)n->op)->flops / (machine_gflops(&m) / 2),
            operand = count * (double)of / machine_rate(&m, home, false),
            read = count * (double)size / machine_rate(&m, home, false),
            written = count * (double)size / machine_rate(&m, home, true);
