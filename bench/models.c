@@ -111,8 +111,13 @@ static int expect_plain(cli *c, bench_case *k, tn_session *unused, expected *wan
 
 static void *random_input(tn_dtype t, tn_shape shape, uint64_t *seed) {
     int64_t n = shape_count(shape);
-    float *x = case_floats(n, 1.7, seed);
+    float *x = case_floats(t == TN_I64 ? 2 * n : n, 1.7, seed);
     if (t == TN_F32) return x;
+    if (t == TN_I64) {
+        int64_t *w = (int64_t *)(void *)x;
+        for (int64_t i = 0; i < n; i++) w[i] = i % 97; /* token numbers */
+        return w;
+    }
     int32_t *v = (int32_t *)(void *)x;
     for (int64_t i = 0; i < n; i++) v[i] = (int32_t)(fabs((double)x[i]) * 3);
     return v;
@@ -138,8 +143,8 @@ static bool add_case(suite *s, bench_case *k, const char *path, char *dir, uint6
         tn_ir_value v;
         cli_need(s->c, tn_ir_get_value(g, i, &v));
         if (strcmp(v.op, "input")) continue;
-        if (n == SUITE_MAX_PORTS || (v.dtype != TN_F32 && v.dtype != TN_I32))
-            cli_fail(s->c, "%s: inputs of other types than f32 and i32", path);
+        if (n == SUITE_MAX_PORTS || (v.dtype != TN_F32 && v.dtype != TN_I32 && v.dtype != TN_I64))
+            cli_fail(s->c, "%s: inputs of other types than f32, i32 and i64", path);
         void *data = random_input(v.dtype, v.shape, seed);
         char *file = cli_format("%s/in_%d.npy", dir, n);
         cli_need(s->c, tn_io_npy_save(s->c->ctx, file, v.dtype, v.shape, data));
