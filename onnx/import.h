@@ -13,9 +13,10 @@
 
 /* What DequantizeLinear made a value of: whole * scale. */
 typedef struct onnx_steps {
-    tn_tensor whole; /* i32, less the zero point */
-    tn_tensor scale; /* f32: a scalar, or one for each index of axis */
-    int axis;        /* -1: a scalar */
+    tn_tensor whole;   /* i32, less the zero point */
+    tn_tensor filters; /* the same as onnx_filters, where it may be weights of a convolution; else no tensor */
+    tn_tensor scale;   /* f32: a scalar, or one for each index of axis */
+    int axis;          /* -1: a scalar */
 } onnx_steps;
 typedef struct onnx_val onnx_val;
 struct onnx_val {
@@ -151,8 +152,11 @@ tn_tensor onnx_take_along(onnx_call *c, tn_tensor x, tn_tensor index, int axis);
 tn_tensor onnx_dynamic_quantise(onnx_call *c, tn_tensor x, tn_tensor *out_scale, tn_tensor *out_zero);
 /* Operand i as i32 less its zero point, operand `zero`: one number, or one for each index of axis. */
 tn_tensor onnx_less_zero_point(onnx_call *c, int i, int zero, int axis);
-/* Operands a and b as integers, when both were quantised to 8 bits, a by one scale, b by one or one for each index of axis, and
- * sums of that many products fit i32. The product of the scales as f32[n] or f32[]. False: they are floats. */
+/* The same of weights [O,C,..K..], with zero points for each O: [O,..K..,C]. */
+tn_tensor onnx_filters(onnx_call *c, int i, int zero);
+/* Operands a and b as integers (b as filters where it has more than two axes), when both were quantised to 8 bits, a by one
+ * scale, b by one or one for each index of axis, and sums of that many products fit i32. The product of the scales as f32[n] or
+ * f32[]. False: they are floats. */
 bool onnx_as_steps(onnx_call *c, int a, int b, int axis, int64_t terms, tn_tensor *out_a, tn_tensor *out_b,
                    tn_tensor *out_scale);
 void onnx_cast_text(onnx_call *c, int to);                     /* operand 0: from or to strings, known */

@@ -32,7 +32,7 @@ void onnx_op_conv_integer(onnx_call *c) {
     onnx_windows w;
     check_ranks(c);
     onnx_windows_read(c, onnx_shape(c, 0), onnx_shape(c, 1).dim + 2, &w);
-    tn_tensor x = onnx_less_zero_point(c, 0, 2, TN_MAX_RANK), weights = onnx_less_zero_point(c, 1, 3, 0);
+    tn_tensor x = onnx_less_zero_point(c, 0, 2, TN_MAX_RANK), weights = onnx_filters(c, 1, 3);
     onnx_put(c, 0, onnx_convolve(c, x, weights, &w, onnx_attr_int(c, "group", 1)), ELEM_I32);
 }
 

@@ -100,8 +100,10 @@ void onnx_op_dequantize_linear(onnx_call *c) {
     bool bytes = onnx_elem(c, 0) == ELEM_U8 || onnx_elem(c, 0) == ELEM_I8, single = onnx_count_of(onnx_shape(c, 1)) == 1;
     if (!bytes || blocks || to != ELEM_F32 || onnx_elem(c, 1) != ELEM_F32 || c->folding) return;
     onnx_steps *steps = ONNX_NEW(c->im->env, onnx_steps, 1);
-    *steps = (onnx_steps){ onnx_less_zero_point(c, 0, 2, axis), single ? tn_reshape(onnx_t(c, 1), TN_SCALAR) : onnx_t(c, 1),
-                           single ? -1 : axis };
+    *steps = (onnx_steps){ .whole = onnx_less_zero_point(c, 0, 2, axis),
+                           .scale = single ? tn_reshape(onnx_t(c, 1), TN_SCALAR) : onnx_t(c, 1),
+                           .axis = single ? -1 : axis };
+    if (onnx_rank(c, 0) > 2 && onnx_in(c, 0)->data && (single || axis == 0)) steps->filters = onnx_filters(c, 0, 2);
     c->out[0]->steps = steps;
 }
 
@@ -137,7 +139,7 @@ void onnx_op_qlinear_conv(onnx_call *c) {
     int rank = onnx_rank(c, 0);
     if (rank != onnx_rank(c, 3)) onnx_refuse(c, "weights of rank %d for rank %d", onnx_rank(c, 3), rank);
     onnx_windows_read(c, onnx_shape(c, 0), onnx_shape(c, 3).dim + 2, &w);
-    tn_tensor x = onnx_less_zero_point(c, 0, 2, 1), weights = onnx_less_zero_point(c, 3, 5, 0);
+    tn_tensor x = onnx_less_zero_point(c, 0, 2, 1), weights = onnx_filters(c, 3, 5);
     tn_tensor y = onnx_convolve(c, x, weights, &w, onnx_attr_int(c, "group", 1));
     if (onnx_has(c, 8)) y = tn_add(y, beside(c, 8, rank, 1));
     requantise(c, y, beside(c, 1, rank, 1), beside(c, 4, rank, 1), 6);

@@ -1,9 +1,27 @@
 /* steps.c - quantised operands as whole numbers: what quantised ops and contractions of dequantised values share. */
 #include "import.h"
 
+/* Operand i, bytes [O,C,..K..], as [O,..K..,C]: neighbours along the channels are multiplied four at a time. A constant is put
+ * in that order here, since no kernel copies constants once for all. */
+static tn_tensor channels_last(onnx_call *c, int i) {
+    const onnx_val *v = onnx_in(c, i);
+    int64_t perm[TN_MAX_RANK], taps = 1;
+    tn_shape s = onnx_shape(c, i), last = s;
+    for (int k = 0; k < s.rank; k++) perm[k] = !k ? 0 : k == s.rank - 1 ? 1 : k + 1, last.dim[k] = s.dim[perm[k]];
+    for (int k = 2; k < s.rank; k++) taps *= s.dim[k];
+    int64_t n = onnx_count_of(s), channels = s.dim[1];
+    if (!v->data || !n || tn_dtype_size(onnx_elem_dtype(v->elem)) != 1) return tn_permute(onnx_t(c, i), perm, s.rank);
+    char *to = ONNX_NEW(c->im->env, char, n);
+    for (int64_t k = 0; k < n; k++) { /* k = (o * taps + tap) * channels + channel */
+        int64_t o = k / channels / taps, tap = k / channels % taps;
+        to[k] = ((const char *)v->data)[(o * channels + k % channels) * taps + tap];
+    }
+    return tn_const(c->g, onnx_elem_dtype(v->elem), last, to);
+}
+
 /* Operand i less the zero point in operand `zero` (a number, or one for each index of `axis`), as i32. */
-tn_tensor onnx_less_zero_point(onnx_call *c, int i, int zero, int axis) {
-    tn_tensor x = tn_cast(onnx_t(c, i), TN_I32);
+static tn_tensor less_zero_point(onnx_call *c, tn_tensor bytes, int i, int zero, int axis) {
+    tn_tensor x = tn_cast(bytes, TN_I32);
     if (!onnx_has(c, zero)) return x;
     tn_shape z = onnx_shape(c, zero), s = { .rank = onnx_rank(c, i) };
     tn_tensor point = tn_cast(onnx_t(c, zero), TN_I32);
@@ -13,12 +31,17 @@ tn_tensor onnx_less_zero_point(onnx_call *c, int i, int zero, int axis) {
     for (int k = 0; k < s.rank; k++) s.dim[k] = k == axis ? z.dim[0] : 1;
     return tn_sub(x, tn_reshape(point, s));
 }
+tn_tensor onnx_less_zero_point(onnx_call *c, int i, int zero, int axis) {
+    return less_zero_point(c, onnx_t(c, i), i, zero, axis);
+}
+tn_tensor onnx_filters(onnx_call *c, int i, int zero) { return less_zero_point(c, channels_last(c, i), i, zero, 0); }
 
 bool onnx_as_steps(onnx_call *c, int a, int b, int axis, int64_t terms, tn_tensor *out_a, tn_tensor *out_b,
                    tn_tensor *out_scale) {
     const onnx_steps *x = onnx_in(c, a)->steps, *w = onnx_in(c, b)->steps;
-    if (!x || !w || c->folding || x->axis >= 0 || (w->axis >= 0 && w->axis != axis) || terms > INT32_MAX / (255 * 255))
-        return false;
-    *out_a = x->whole, *out_b = w->whole, *out_scale = tn_mul(x->scale, w->scale);
+    bool filters = w && onnx_rank(c, b) > 2;
+    if (!x || !w || (filters && !w->filters.graph)) return false;
+    if (c->folding || x->axis >= 0 || (w->axis >= 0 && w->axis != axis) || terms > INT32_MAX / (255 * 255)) return false;
+    *out_a = x->whole, *out_b = filters ? w->filters : w->whole, *out_scale = tn_mul(x->scale, w->scale);
     return true;
 }

@@ -70,25 +70,30 @@ tn_tensor onnx_convolve(onnx_call *c, tn_tensor x, tn_tensor weights, const onnx
     tn_shape s = tn_tensor_shape(weights), xs = tn_tensor_shape(x), v, y = { .rank = w->n + 2 };
     int64_t from_x[TN_MAX_RANK], from_w[TN_MAX_RANK], perm[TN_MAX_RANK];
     int n = w->n;
-    bool grouped = groups > 1;
-    if (groups < 1 || xs.dim[1] != s.dim[1] * groups || s.dim[0] % groups)
+    bool grouped = groups > 1, last = tn_tensor_dtype(weights) == TN_I32; /* filters */
+    if (s.rank < 0 || xs.rank < 0) return s.rank < 0 ? weights : x;
+    int64_t channels = s.dim[last ? n + 1 : 1];
+    if (groups < 1 || xs.dim[1] != channels * groups || s.dim[0] % groups)
         onnx_refuse(c, "%lld groups of %lld channels, weights for %lld", (long long)groups, (long long)xs.dim[1],
-                    (long long)s.dim[1]);
+                    (long long)channels);
     tn_tensor view = onnx_windows_of(x, w, 0);
     v = tn_tensor_shape(view);
     if (v.rank < 0) return view;
-    if (grouped) { /* [N,G,C/G,..P..,..K..] and [G,O/G,C/G,..K..]: a contraction for each group */
+    if (grouped) { /* [N,G,C/G,..P..,..K..] and [G,O/G,C/G,..K..] or [G,O/G,..K..,C/G]: one for each group */
         memmove(v.dim + 2, v.dim + 1, sizeof v.dim[0] * (size_t)(v.rank - 1));
-        v.rank++, v.dim[1] = groups, v.dim[2] = s.dim[1];
+        v.rank++, v.dim[1] = groups, v.dim[2] = channels;
         view = tn_reshape(view, v);
         memmove(s.dim + 1, s.dim, sizeof s.dim[0] * (size_t)s.rank);
         s.rank++, s.dim[0] = groups, s.dim[1] /= groups;
         weights = tn_reshape(weights, s);
     }
-    for (int i = 0; i <= n; i++) from_x[i] = i ? 2 + n + i - !grouped : 1 + grouped, from_w[i] = 1 + i + grouped;
+    for (int i = 0; i <= n; i++) { /* in the order in which the weights have them */
+        int tap = last ? i : i - 1;
+        from_w[i] = 1 + i + grouped, from_x[i] = i == (last ? n : 0) ? 1 + grouped : 2 + grouped + n + tap;
+    }
     int64_t batch_x = 1, batch_w = 0;
     bool dense = true; /* positions next to each other lie next to each other in the operand: they can be the vectors */
-    for (int i = 0; i < n; i++) dense &= w->stride[i] == 1;
+    for (int i = 0; i < n; i++) dense &= w->stride[i] == 1 || last;
     tn_tensor out = dense ? tn_dot(weights, view, &batch_w, &batch_x, grouped, from_w, from_x, n + 1)
                           : tn_dot(view, weights, &batch_x, &batch_w, grouped, from_x, from_w, n + 1);
     int at = 0; /* dense: [G,] O/G, N, ..P..; else [G,] N, ..P.., O/G */

@@ -332,6 +332,13 @@ static bool is_prologue(const walk *w, pending at) {
     return true;
 }
 
+/* Whether a cast makes bytes of what is wider, for a processor that multiplies several at once (loop/packed_dot.c). */
+static bool makes_bytes(const walk *w, const node *cast) {
+    const sched *s = w->s;
+    return s->opts.t && s->opts.t->packed && dtype_size((tn_dtype)cast->dtype) == 1 && cast->dtype != TN_BOOL &&
+           dtype_size((tn_dtype)graph_get(s->g, cast->in[0])->dtype) > 1;
+}
+
 static bool walk_value(walk *w, pending at) {
     sched *s = w->s;
     const val v = at.v;
@@ -376,6 +383,8 @@ static bool walk_value(walk *w, pending at) {
     case CL_CAST:
         if (at.under_dot && sched_feeds_matrix_units(s, (tn_dtype)n->dtype, graph_elems(s->g, v), at.dot_work))
             return fail(w, v, "matrix units take their operands from memory");
+        if (at.under_dot && makes_bytes(w, n))
+            return fail(w, v, "bytes are multiplied by words of memory, and take the least there");
         add_work(w->an, graph_elems(s->g, v));
         break;
     default:

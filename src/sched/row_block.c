@@ -56,6 +56,13 @@ static bool has_contraction(const kernel *k) {
     return false;
 }
 
+/* Whether the kernel multiplies bytes several at once: panels of them are made for all rows, which blocks would make again. */
+static bool multiplies_bytes(const kernel *k, const target *t) {
+    for (int i = 1; t->packed && i < k->ins.n; i++)
+        if (k->ins.at[i].op == K_UPD && k->ins.at[i].alu == OP_dot && k->ins.at[i].dtype == TN_I32) return true;
+    return false;
+}
+
 /* Bytes of what a load reaches that does not depend on the innermost shared loop, in one iteration of those around it. */
 static int64_t common_bytes(const kernel *k, int shared, const kins *in) {
     int64_t reach = 1;
@@ -289,7 +296,8 @@ void fuse_row_blocks(plan *p, const target *t) {
         const kernel *k = p->kernels.at[i].k;
         const char *reason = NULL;
         int n = 0;
-        bool starts = i + 1 < p->kernels.n && (has_contraction(k) || feeds_contraction(p, i));
+        bool starts = i + 1 < p->kernels.n && (has_contraction(k) || feeds_contraction(p, i)) && !multiplies_bytes(k, t) &&
+                      !multiplies_bytes(p->kernels.at[i + 1].k, t);
         for (int shared = starts ? row_shared_loops(k) : 0; shared > 0 && !n; shared--) n = try_join(&w, i, shared, &reason);
         if (starts && !n && row_shared_loops(p->kernels.at[i + 1].k) == 0) n = try_join(&w, i, 0, &reason); /* of one row */
         if (!n && reason) row_decide(p, p->kernels.at[i].root, p->kernels.at[i + 1].root, false, reason);
