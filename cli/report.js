@@ -15,6 +15,7 @@ const three = x => x === 0 ? '0' : x >= 1000 ? Math.round(x).toLocaleString('en'
 const bytes = n => n < 1024 ? n + ' B' : n < 1 << 20 ? three(n / 1024) + ' KiB' : n < 2 ** 30 ? three(n / 2 ** 20) + ' MiB' : three(n / 2 ** 30) + ' GiB';
 const time = us => us === 0 ? '0' : us < 1 ? three(us * 1e3) + ' ns' : us < 1e3 ? three(us) + ' µs' : three(us / 1e3) + ' ms';
 const percent = x => x < 0.001 && x > 0 ? '<0.1 %' : (100 * x).toFixed(x < 0.1 ? 1 : 0) + ' %';
+const beside = (p, c) => `${bytes(c)} counted, ${three(p) === three(c) ? 'the same' : c && p < 2 * c ? (p > c ? '+' : '−') + percent(Math.abs(p / c - 1)) : `predicted ${c ? three(p / c) + ' times that' : bytes(p)}`}`;
 const count = (n, what) => n.toLocaleString('en') + ' ' + what + (n === 1 ? '' : 's');
 if (X.short) { X.values = [], X.edges = [], X.buffers = [], X.decisions = []; X.kernels.forEach(k => { k.values = [], k.touches = [], k.in_place = [], k.decisions = []; }); }
 const K = X.kernels, GPU = X.machine.gpu, ALL = X.predicted_us;
@@ -23,9 +24,8 @@ const LEVELS = GPU ? [['l1', 'registers ↔ shared memory', '--l1'], ['l2', 'sha
   : [['l1', 'registers ↔ L1', '--l1'], ['l2', 'L1 ↔ L2', '--l2'], ['l3', 'L2 ↔ L3', '--l3'], ['memory', 'L3 ↔ memory', '--memory']];
 const VIEWS = new Set(['reshape', 'expand', 'permute', 'slice', 'flip', 'window']), SLOTS = ['the temporaries', 'the states', 'the states that no run changes', 'the constants'];
 const byTime = K.map((k, i) => i).sort((a, b) => K[b].predicted_us - K[a].predicted_us);
-const users = new Map();
+const users = new Map(), into = K.map(() => []), outof = K.map(() => []);
 X.values.forEach(v => (v.in || []).forEach(i => users.set(i, (users.get(i) || []).concat(v.id))));
-const into = K.map(() => []), outof = K.map(() => []);
 X.edges.forEach(e => (into[e.to].push(e), outof[e.from].push(e)));
 const name = id => { const v = V.get(id); return v ? (v.name || '%' + id + ' ' + v.op) : 'a value'; };
 const long = id => { const v = V.get(id); return v ? `%${id} ${v.op} ${v.shape}${v.name ? ' (' + v.name + ')' : ''}` : ''; };
@@ -37,12 +37,10 @@ const HINTS = [[/^several kernels use it/, 'It is computed once and stored, beca
   [/an output of the graph/, 'The caller wants to read it, so that it has to be in memory.'],
   [/one contraction a kernel/, 'Each matrix product or convolution has tiles of its own, which fit its shape.'],
   [/fusion level/, 'A higher level may fuse it: see “What if”.']];
-const hint = text => (HINTS.find(x => x[0].test(text)) || [0, ''])[1];
-const go = (to, text) => h('button', { class: 'link', type: 'button', onclick: () => select(to, true) }, text);
+const hint = text => (HINTS.find(x => x[0].test(text)) || [0, ''])[1], go = (to, text) => h('button', { class: 'link', type: 'button', onclick: () => select(to, true) }, text);
 const params = k => ['reads', 'writes'].map((how, n) => { const names = k.touches.filter(t => t[how] && (n || !t.writes)).map(t => B.get(t.buffer)).filter(b => b && b.slot > 0 && b.slot < 3).map(b => name(b.value)).sort((x, y) => x.length - y.length);
   return names.length ? `${n ? 'updates' : 'reads'} ${names[0]}${names.length > 1 ? ` and ${names.length - 1} more` : ''}` : ''; }).filter(x => x).join(', ');
-const valueLink = id => go({ value: id }, name(id)), kernelLink = i => go({ kernel: i }, kname(i));
-const list = (xs, f) => xs.map((x, i) => [i ? ', ' : '', f(x)]);
+const valueLink = id => go({ value: id }, name(id)), kernelLink = i => go({ kernel: i }, kname(i)), list = (xs, f) => xs.map((x, i) => [i ? ', ' : '', f(x)]);
 const fill = (id, ...kids) => $(id).replaceChildren(...kids.flat(9).filter(x => x !== null && x !== undefined && x !== false));
 
 /* ---- summary ---- */
@@ -61,10 +59,18 @@ function summary() {
   K.forEach((k, i) => { const c = codes.get(k.code) || codes.set(k.code, { i, n: 0, us: 0 }).get(k.code); c.n += k.launches || 1; c.us += k.launches_us || k.predicted_us; });
   const bars = [...codes.values()].sort((a, b) => b.us - a.us).slice(0, 10), rest = ALL - bars.reduce((s, b) => s + b.us, 0), others = X.n_kernels - bars.reduce((s, b) => s + b.n, 0);
   view.first = bars.length ? bars[0].i : 0;
+  answers(bars.slice(0, 3));
   if (others > 0) bars.push({ us: rest, n: others });
   const most = Math.max(...bars.map(b => b.us), 1e-9);
   fill('top', bars.length ? bars.map((b, n) => h('div', { class: 'bar' }, h('div', {}, b.i === undefined ? count(b.n, 'other kernel') : [go({ kernel: b.i }, kname(b.i)), b.n > 1 && ` × ${b.n.toLocaleString('en')}`]),
     h('div', {}, h('i', { style: `width:calc(${(b.us / most).toFixed(4)} * var(--room));background:var(${b.i === undefined ? '--line' : n < 3 ? '--memory' : '--l2'})` }), h('span', {}, ` ${time(b.us)}, ${percent(b.us / ALL)} `, h('span', { class: 'soft' }, b.i === undefined ? '' : `bound by ${K[b.i].predicted_bound}`))))) : 'The program has no kernels.');
+}
+function answers(dear) {
+  const worst = X.edges.slice().sort((a, b) => b.us - a.us)[0], v = (D.variants || []).find(v => v.label === 'batch 32'), one = x => x.explain.predicted_us / x.label.match(/\d+/)[0];
+  const ask = (question, ...answer) => [h('dt', {}, question), h('dd', {}, ...answer)];
+  fill('answers', dear.length > 0 && ask('Which three kernels cost most?', list(dear, b => [go({ kernel: b.i }, kname(b.i)), ` (${percent(b.us / ALL)})`]), '.'),
+    worst && ask('Why were two layers not fused?', kernelLink(worst.from), ' and ', kernelLink(worst.to), `, between which ${bytes(worst.bytes)} move: ${reason(worst.decision)}. `, h('a', { href: '#why' }, X.edges.length > 1 ? `All ${X.edges.length}` : 'The table')),
+    v && ask('What would change at batch 32?', `A run takes ${time(v.explain.predicted_us)}, ${time(one(v))} for one of the batch (at batch 1: ${time(one(D.variants.find(v => v.group === 'Batch')))}), in ${count(v.explain.n_kernels, 'kernel')}; ${bytes(v.explain.bytes_read + v.explain.bytes_written)} move and ${bytes(v.explain.arena_bytes)} are temporaries.`));
 }
 function enter(e) { if (e.key === 'Enter' || e.key === ' ') { e.preventDefault(); e.currentTarget.dispatchEvent(new MouseEvent('click', { bubbles: true })); } }
 
@@ -154,13 +160,12 @@ function nodeView(n) {
 }
 /* Values as they are after pass `at` (0: as given), and what that pass removed. */
 function frame(at) {
-  const all = new Map(), live = new Set(), put = v => (all.set(v[0], { n: v[0], op: v[1], shape: v[2], name: v[3], in: v[4], kind: '' }), live.add(v[0]));
+  const all = new Map(), live = new Set(), last = at - 1, put = v => (all.set(v[0], { n: v[0], op: v[1], shape: v[2], name: v[3], in: v[4], kind: '' }), live.add(v[0]));
   P.given.forEach(put);
   P.passes.slice(0, at).forEach((p, k) => {
-    const last = k === at - 1;
-    p.added.forEach(v => { put(v); if (last) all.get(v[0]).kind = 'new'; });
-    p.removed.forEach(n => { if (last) all.get(n).kind = 'gone'; else live.delete(n); });
-    p.rewired.forEach(([n, ins]) => { all.get(n).in = ins; if (last) all.get(n).kind = 'wired'; });
+    p.added.forEach(v => { put(v); if (k === last) all.get(v[0]).kind = 'new'; });
+    p.removed.forEach(n => { if (k === last) all.get(n).kind = 'gone'; else live.delete(n); });
+    p.rewired.forEach(([n, ins]) => { all.get(n).in = ins; if (k === last) all.get(n).kind = 'wired'; });
   });
   return [...live].map(n => all.get(n));
 }
@@ -172,8 +177,8 @@ function passNodes(at) {
 }
 function showFrame(at) {
   const n = P ? P.passes.length : 0, p = P && at > 0 && at <= n && P.passes[at - 1];
-  view.at = at;
   if ($('pass')) $('pass').value = at;
+  view.at = at;
   fill('passtext', at > n ? 'After: kernels. Blue boxes are several operations in one kernel.' : !p ? `Before: ${count(P.given.length, 'value')} as given.`
     : [h('b', {}, `Pass ${at} of ${n}, ${p.pass}: `), `${p.doc}. `, h('span', { class: 'good' }, `${p.added.length} added`), ', ', h('span', { class: 'bad' }, `${p.removed.length} removed`), `, ${p.rewired.length} connected otherwise.`]);
   drawGraph();
@@ -183,11 +188,10 @@ function drawGraph() {
   const [N, E] = P && view.at <= P.passes.length ? passNodes(view.at) : kernelNodes();
   if (X.short || N.length > 900) return fill('canvas', h('p', { class: 'what', style: 'padding:12px' }, `With ${count(X.n_values, 'value')} and ${count(X.n_kernels, 'kernel')} the graph is too large to draw. `,
     X.short ? `This page has its sums and the ${K.length} kernels that take longest; “tenon explain ${D.programs[0].spec}” prints all.` : 'The tables below have its kernels and reasons; other passes may be smaller.'));
-  const size = view.size = layout(N, E), keep = view.zoom;
+  const size = view.size = layout(N, E);
   fill('canvas', h('svg', { viewBox: `0 0 ${size.width} ${size.height}`, role: 'group' },
     E.map(e => h('path', { class: 'edge', d: e.d, 'data-edge': e.edge }, e.edge !== undefined && h('title', {}, edgeText(X.edges[e.edge])))), N.map(nodeView)));
-  view.zoom = keep;
-  zoom(keep ? 1 : 0);
+  zoom(view.zoom ? 1 : 0);
 }
 const edgeText = e => `${long(e.value)}: ${bytes(e.bytes)} from kernel ${e.from} to kernel ${e.to}. ${reason(e.decision)}`;
 function zoom(step) {
@@ -196,8 +200,7 @@ function zoom(step) {
   const fit = Math.min(1, (box.clientWidth - 4) / view.size.width);
   view.zoom = step === 0 ? Math.max(fit, 0.8) : Math.min(3, Math.max(0.1, view.zoom * step));
   if (step === 'fit') view.zoom = fit;
-  svg.style.width = view.size.width * view.zoom + 'px';
-  svg.style.height = view.size.height * view.zoom + 'px';
+  Object.assign(svg.style, { width: view.size.width * view.zoom + 'px', height: view.size.height * view.zoom + 'px' });
 }
 function reveal(node) {
   if (!node) return;
@@ -244,7 +247,8 @@ function kernelDetail(i) {
   const k = K[i], trip = (e, other) => h('li', {}, go({ kernel: other }, 'kernel ' + other), ', ', valueLink(e.value), ` (${bytes(e.bytes)}): ${reason(e.decision)}`);
   return [h('h3', {}, kname(i)), h('p', {}, `Predicted ${time(k.predicted_us)}, ${percent(k.predicted_us / ALL)} of the run, bound by ${k.predicted_bound}${k.parallel ? '; split over threads' : ''}${k.code !== k.kernel ? `; the code of kernel ${k.code}` : ''}.`),
     h('p', {}, `${three(k.flops / 1e3)} kflop; reads ${bytes(k.bytes_read)}, writes ${bytes(k.bytes_written)}. It moves`),
-    h('table', {}, LEVELS.map(l => h('tr', {}, h('td', {}, l[1]), h('td', { class: 'n' }, bytes(k.level_bytes[l[0]]))))),
+    h('table', {}, LEVELS.map(l => h('tr', {}, h('td', {}, l[1]), h('td', { class: 'n' }, bytes(k.level_bytes[l[0]]), k.counted_bytes && h('div', { class: 'soft' }, beside(k.level_bytes[l[0]], k.counted_bytes[l[0]])))))),
+    k.not_counted && h('p', { class: 'soft' }, `Not counted in the simulated caches: ${k.not_counted}.`),
     !X.short && h('p', {}, 'Computes: ', list(k.values, v => go({ value: v.id }, v.op)), '.'),
     k.in_place.length > 0 && h('p', {}, 'In place: ', list(k.in_place, p => [valueLink(p.value), ' over ', valueLink(p.over)]), '.'),
     !X.short && h('p', {}, h('a', { href: '#code', onclick: () => showCode(i) }, 'Its schedule and code')),
@@ -278,7 +282,9 @@ function kernels() {
   fill('table', h('tr', {}, heads.map((x, i) => h('th', { class: i > 1 && x !== 'Bound by' ? 'n' : '' }, x))), byTime.slice(0, 500).map(i => { const k = K[i];
     return h('tr', { 'data-k': i, onclick: () => select({ kernel: i }, false) }, h('td', { class: 'n' }, k.kernel), h('td', {}, go({ kernel: i }, k.name), h('div', { class: 'soft' }, clip(k.values.filter(v => !VIEWS.has(v.op)).map(v => v.op).join(', ') + (params(k) && `; ${params(k)}`), 90))),
       meter(k.predicted_us, slow, time(k.predicted_us), '--bar'), measured && h('td', { class: 'n' }, time(measured[i].median_us)), h('td', {}, k.predicted_bound), meter(k.flops, work, three(k.flops / 1e3) + ' kflop', '--bar'),
-      LEVELS.map((l, n) => meter(k.level_bytes[l[0]], full[n], bytes(k.level_bytes[l[0]]), l[2]))); }));
+      LEVELS.map((l, n) => meter(k.level_bytes[l[0]], full[n], [bytes(k.level_bytes[l[0]]), k.counted_bytes && h('div', { class: 'soft' }, beside(k.level_bytes[l[0]], k.counted_bytes[l[0]]))], l[2]))); }));
+  const seen = K.filter(k => k.counted_bytes), near = seen.filter(k => Math.abs(k.level_bytes.memory - k.counted_bytes.memory) <= k.counted_bytes.memory / 10);
+  fill('counted', seen.length ? `Below each prediction stands what was counted, access by access, in a simulation of the caches: ${count(seen.length, 'kernel')} of ${K.length}. Of these, what memory gives is within 10 % for ${near.length}.` : '');
 }
 
 /* ---- code ---- */
@@ -387,12 +393,7 @@ function whatIf() {
 /* ---- all of it ---- */
 if (X.short) ['why', 'code', 'timeline', 'plan'].forEach(id => $(id).remove());
 if (!X.short) { edges(''); timeline(); memory(); $('whyfind').addEventListener('input', e => edges(e.target.value)); $('codes').addEventListener('pointerover', follow); }
-summary();
-graphTools();
-showFrame(view.at);
-roofline();
-whatIf();
-kernels();
+[summary, graphTools, () => showFrame(view.at), roofline, whatIf, kernels].forEach(draw => draw());
 fill('menu', [...document.querySelectorAll('section')].map(s => h('a', { href: '#' + s.id }, s.dataset.menu)));
 if (K.length) select({ kernel: view.first }, false);
 fill('foot', `Written by tenon ${D.tenon}. The data of this page is the JSON of “tenon explain ${D.programs[0].spec} --json”; nothing is loaded from elsewhere.`);

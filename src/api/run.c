@@ -148,7 +148,7 @@ static void make_text(void *arg) {
     else if (!strcmp(j->stage, "explain") && p->plan)
         explain_print(explain_make(p, j->a), &j->out);
     else if (!strcmp(j->stage, "explain.json") && p->plan)
-        explain_json(explain_make(p, j->a), &j->out);
+        explain_json(explain_make(p, j->a), j->a, &j->out);
     else if (!strcmp(j->stage, "explain.short.json") && p->plan)
         explain_short_json(explain_make(p, j->a), j->a, &j->out);
     else if (!strcmp(j->stage, "passes.json") && p->plan)

@@ -6,6 +6,7 @@
 #define TN_DRIVE_EXPLAIN_H
 
 #include "drive/drive.h"
+#include "drive/replay.h"
 #include "loop/gpu_access.h"
 
 typedef struct explain_in_place { /* a kernel writes value in the place of `over`, which nothing needs any more */
@@ -79,7 +80,7 @@ explain_reasons explain_list_reasons(const plan *p, arena *a);
 void explain_print(const explain *x, str *out); /* explain_text.c */
 enum { EXPLAIN_SHORT = 40 };
 void explain_short_json(const explain *x, arena *a, str *out); /* sums, and the codes that take longest, so many at most */
-void explain_json(const explain *x, str *out);                 /* explain_json.c */
-void explain_passes(const tn_program *p, arena *a, str *out);  /* explain_passes.c: JSON of what each pass changed; jumps */
+void explain_json(const explain *x, arena *a, str *out); /* explain_json.c; on the CPU with bytes as replay.h counts them */
+void explain_passes(const tn_program *p, arena *a, str *out); /* explain_passes.c: JSON of what each pass changed; jumps */
 
 #endif

@@ -105,6 +105,14 @@ static void add_cost(const cost *c, bool gpu, str *out) {
              c->bytes[LEVEL_L2], c->bytes[LEVEL_L3], c->bytes[LEVEL_MEMORY]);
 }
 
+static void add_counted(const replay_bytes *x, str *out) {
+    if (x->unknown)
+        add_string(out, "not_counted", x->unknown);
+    else
+        str_addf(out, "\"counted_bytes\":{\"l1\":%.0f,\"l2\":%.0f,\"l3\":%.0f,\"memory\":%.0f},", x->counted[LEVEL_L1],
+                 x->counted[LEVEL_L2], x->counted[LEVEL_L3], x->counted[LEVEL_MEMORY]);
+}
+
 static void add_schedule(const pkernel *code, str *out) {
     const schedule *s = code->schedule;
     if (code->tuned) add_string(out, "tuned", code->tuned);
@@ -148,7 +156,8 @@ static void add_parts(const explain *e, const explain_kernel *x, str *out) {
     str_add(out, "]");
 }
 
-static void add_kernel(const explain *e, int i, bool parts, str *out) {
+/* counted: NULL where nothing is. */
+static void add_kernel(const explain *e, int i, bool parts, const replay_bytes *counted, str *out) {
     const explain_kernel *x = &e->kernels[i];
     const pkernel *pk = x->launch;
     str_addf(out, "{\"kernel\":%d,", i);
@@ -156,6 +165,7 @@ static void add_kernel(const explain *e, int i, bool parts, str *out) {
     str_addf(out, "\"code\":%d,\"bytes_read\":%llu,\"bytes_written\":%llu,\"flops\":%llu,\"parallel\":%s,", pk->code,
              (u64)pk->k->bytes_read, (u64)pk->k->bytes_written, (u64)pk->k->flops, json_bool(pk->k->par_var >= 0));
     add_cost(&x->cost, e->program->target.kind == TARGET_GPU, out);
+    if (counted) add_counted(&counted[i], out);
     if (parts && pk->k->block_threads) add_launch(x, out);
     if (parts)
         add_parts(e, x, out);
@@ -216,7 +226,17 @@ static void add_totals(const explain *x, str *out) {
              bytes[LEVEL_L3], bytes[LEVEL_MEMORY]);
 }
 
-void explain_json(const explain *x, str *out) {
+/* Of a program for the CPU. */
+static const replay_bytes *count_bytes(const explain *x, arena *a) {
+    if (x->program->target.kind != TARGET_CPU) return NULL;
+    replay_bytes *counted = ARENA_ARRAY(a, replay_bytes, x->plan->kernels.n + 1);
+    machine m = machine_of(&x->program->target);
+    replay_plan(x->plan, &m, m.cores, a, counted);
+    return counted;
+}
+
+void explain_json(const explain *x, arena *a, str *out) {
+    const replay_bytes *counted = count_bytes(x, a);
     str_add(out, "{\"schema\":1,");
     add_head(x, out);
     add_totals(x, out);
@@ -224,7 +244,7 @@ void explain_json(const explain *x, str *out) {
     str_add(out, "\"kernels\":[");
     for (int i = 0; i < x->plan->kernels.n; i++) {
         if (i) str_add(out, ",");
-        add_kernel(x, i, true, out);
+        add_kernel(x, i, true, counted, out);
         str_add(out, "}");
     }
     str_add(out, "],\"unused\":[");
@@ -267,7 +287,7 @@ void explain_short_json(const explain *x, arena *a, str *out) {
     str_add(out, "\"kernels\":[");
     for (int i = 0; i < n && i < EXPLAIN_SHORT && codes[i].launches; i++) {
         if (i) str_add(out, ",");
-        add_kernel(x, codes[i].first, false, out);
+        add_kernel(x, codes[i].first, false, NULL, out);
         str_addf(out, ",\"launches\":%d,\"launches_us\":%.6g}", codes[i].launches, codes[i].ns * 1e-3);
     }
     str_add(out, "]}\n");

@@ -643,10 +643,17 @@ void eval_kernel_at(const kernel *k, const int64_t *dims, unsigned char *const *
 }
 
 /* Lanes that lie side by side are touched together. */
-static void touch_lanes(const machine *m, int r, const kins *in, eval_touch_fn f, void *ud) {
+static void touch_lanes(const machine *m, int r, const kins *in, int thread, eval_touch_fn f, void *ud) {
     int64_t size = (int64_t)dtype_size((tn_dtype)m->k->bufs.at[in->buf].dtype), at = place_at(m, in);
-    eval_touch x = { in->buf, 0, 0, in->op == K_STORE, in->op == K_STORE && in->mode == STORE_NONTEMPORAL };
+    eval_touch x = { in->buf, thread, 0, 0, in->op == K_STORE, in->op == K_STORE && in->mode == STORE_NONTEMPORAL };
     int parts = in->packed ? in->packed : 1;
+    if (!in->n_mask && parts == 1 && (in->lane_stride == 1 || in->lane_stride == 0 || in->lanes == 1)) {
+        int64_t n = in->lane_stride ? in->lanes : 1;
+        checked(m, r, in, at + n - 1);
+        x.at = size * checked(m, r, in, at), x.bytes = size * n;
+        f(&x, ud);
+        return;
+    }
     for (int l = 0; l < in->lanes; l++) {
         if (!masks_hold(m, in, l)) continue;
         for (int p = 0; p < parts; p++) {
@@ -663,30 +670,61 @@ static void touch_lanes(const machine *m, int r, const kins *in, eval_touch_fn f
     if (x.bytes) f(&x, ud);
 }
 
-static void touch_line(const machine *m, const kins *in, eval_touch_fn f, void *ud) {
+static void touch_line(const machine *m, const kins *in, int thread, eval_touch_fn f, void *ud) {
     const kbuf *b = &m->k->bufs.at[in->buf];
     int64_t at = affine_at(m, in->idx);
     if (at >= 0 && at < b->elems)
-        f(&(eval_touch){ in->buf, at * (int64_t)dtype_size((tn_dtype)b->dtype), 1, false, false }, ud);
+        f(&(eval_touch){ in->buf, thread, at * (int64_t)dtype_size((tn_dtype)b->dtype), 1, false, false }, ud);
 }
 
-void eval_kernel_touches(const kernel *k, eval_touch_fn f, void *ud, arena *a) {
-    if (k->params || k->block_threads)
-        guard_fail(a->gd, TN_ERR_UNSUPPORTED, "kernel %s: what it touches is known of kernels for the CPU with sizes", k->name);
+const char *eval_touches_unknown(const kernel *k) {
+    if (k->params) return "a run gives its sizes";
+    if (k->block_threads) return "it is a GPU's";
     for (int i = 1; i < k->ins.n; i++)
         if (k->ins.at[i].op == K_SCATTER || (k->ins.at[i].op == K_LOAD && k->ins.at[i].dyn) ||
             (k->ins.at[i].op == K_LOOP && k->ins.at[i].a))
-            guard_fail(a->gd, TN_ERR_UNSUPPORTED, "kernel %s: values decide what it touches", k->name);
+            return "values decide what it touches";
+    return NULL;
+}
+
+double eval_kernel_steps(const kernel *k) {
+    double all = 0, runs[64] = { 1 };
+    int depth = 0;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        all += runs[depth];
+        if (in->op == K_END && depth > 0) depth--;
+        if (in->op != K_LOOP || depth + 1 == (int)COUNT_OF(runs)) continue;
+        int64_t n = in->step > 0 ? (in->hi - in->lo + in->step - 1) / in->step : 1;
+        runs[depth + 1] = runs[depth] * (in->par == PAR_LAST ? 1 : (double)(n > 0 ? n : 0));
+        depth++;
+    }
+    return all;
+}
+
+/* Whose iteration of the parallel loop it is: threads have as many of its whole steps each, the last one has the rest. */
+static int thread_at(const machine *m, const kins *loop, int threads) {
+    int64_t steps = (loop->hi - loop->lo) / loop->step, i = (m->var[loop->var] - loop->lo) / loop->step;
+    return loop->par == PAR_LAST || i >= steps ? threads - 1 : (int)(((i + 1) * threads - 1) / steps);
+}
+
+void eval_kernel_touches(const kernel *k, int threads, eval_touch_fn f, void *ud, arena *a) {
+    const char *unknown = eval_touches_unknown(k);
+    if (unknown) guard_fail(a->gd, TN_ERR_UNSUPPORTED, "kernel %s: %s", k->name, unknown);
     machine m = { .k = k, .a = a, .var = ARENA_ARRAY(a, int64_t, k->vars.n + 1), .end = ARENA_ARRAY(a, int, k->ins.n) };
     match_loops(&m);
+    int thread = 0;
     for (m.at = 1; m.at < k->ins.n; m.at++) {
         const kins *in = &k->ins.at[m.at];
-        if (in->op == K_LOOP || in->op == K_END)
+        if (in->op == K_LOOP || in->op == K_END) {
+            const kins *loop = in->op == K_LOOP ? in : &k->ins.at[m.end[m.at]];
             run_iterations(&m, in);
-        else if (in->op == K_LOAD || in->op == K_STORE)
-            touch_lanes(&m, m.at, in, f, ud);
-        else if (in->op == K_PREFETCH)
-            touch_line(&m, in, f, ud);
+            if (loop->par == PAR_THREADS || loop->par == PAR_LAST) thread = thread_at(&m, loop, threads);
+        } else if (in->op == K_LOAD || in->op == K_STORE) {
+            touch_lanes(&m, m.at, in, thread, f, ud);
+        } else if (in->op == K_PREFETCH) {
+            touch_line(&m, in, thread, f, ud);
+        }
     }
 }
 

@@ -28,15 +28,17 @@ void eval_kernel(const kernel *k, unsigned char *const *base, arena *a);
 /* The same of a kernel with parameters, for these values of its dims. */
 void eval_kernel_at(const kernel *k, const int64_t *dims, unsigned char *const *base, arena *a);
 
-/* What one thread touches, in the order in which it does, without memory and values: `bytes` side by side of buffer `buf` from
- * byte `at` on. prefetches are loads of one byte. Of a kernel for the CPU whose places no value decides: of others, and of
- * those with parameters, TN_ERR_UNSUPPORTED. */
+/* What threads that share out the parallel loop touch, one thread after the other, each in the order in which it does, without
+ * memory and values: `bytes` side by side of buffer `buf` from byte `at` on. Prefetches are loads of one byte. */
 typedef struct eval_touch {
-    int buf;
+    int buf, thread;
     int64_t at, bytes;
     bool write, nontemporal;
 } eval_touch;
 typedef void (*eval_touch_fn)(const eval_touch *x, void *ud);
-void eval_kernel_touches(const kernel *k, eval_touch_fn f, void *ud, arena *a);
+/* Of a kernel that it is known of; of others TN_ERR_UNSUPPORTED. */
+void eval_kernel_touches(const kernel *k, int threads, eval_touch_fn f, void *ud, arena *a);
+const char *eval_touches_unknown(const kernel *k); /* why it is not known; NULL: it is */
+double eval_kernel_steps(const kernel *k);         /* instructions that this goes through */
 
 #endif

@@ -52,6 +52,12 @@ for v in data.get("variants", []):
         problems.append(f"what if {v['label']}: fusion level {x['fusion']}")
     if v["group"] == "Fusion" and x["fusion"] == want["fusion"] and x["n_kernels"] != want["n_kernels"] and want["device"] == x["device"]:
         problems.append("the same fusion level has other kernels")
+for k in want["kernels"]:
+    said = k.get("counted_bytes") or k.get("not_counted")
+    if bool(said) == want["machine"]["gpu"]:
+        problems.append(f"kernel {k['kernel']} says {said} of the simulated caches")
+    if isinstance(said, dict) and abs(said["l1"] - k["level_bytes"]["l1"]) > 0.5 * said["l1"]:
+        problems.append(f"kernel {k['kernel']}: loads and stores {said['l1']} counted, {k['level_bytes']['l1']} predicted")
 if want["n_kernels"] != len(want["kernels"]) or abs(sum(k["predicted_us"] for k in want["kernels"]) - want["predicted_us"]) > 1e-3 * want["predicted_us"]:
     problems.append("the sums are not those of the kernels")
 for form, texts in program["texts"].items():
