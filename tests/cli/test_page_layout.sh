@@ -86,7 +86,7 @@ EOC
 
 cat >"$work/check.py" <<'EOP'
 import json, re, sys
-page, log, wide, dark, clicked = sys.argv[1], open(sys.argv[2], errors="replace").read(), int(sys.argv[3]), sys.argv[4] == "dark", sys.argv[5:] == ["click"]
+page, log, wide, dark, clicked = sys.argv[1], open(sys.argv[2], errors="replace").read(), int(sys.argv[3]), sys.argv[4] == "dark", sys.argv[6:] == ["click"]
 said, wrong = {}, []
 for line in log.splitlines():
     if "CONSOLE" in line:
@@ -103,7 +103,8 @@ def expect(holds, text):
         wrong.append(text)
 expect(inner == wide and scroll <= inner, f"the window is {inner} wide, not {wide}, and the page {scroll}")
 expect(is_dark == dark and said["contrast"] > 7, f"dark: {is_dark}, contrast {said['contrast']:.1f}")
-expect(said["opened"] <= (3000 if "gpt" in page else 1000) or clicked, f"opens in {said['opened']:.0f} ms")
+most = (3000 if "gpt" in page else 1000) * max(1, float(sys.argv[5]))
+expect(said["opened"] <= most or clicked, f"opens in {said['opened']:.0f} ms, not {most:.0f}")
 below, width = 0, min(1240, wide) - 32
 names = [p[0] for p in said["panels"]]
 expect(names == ["header", "nav", "summary", "graph", "why", "kernels", "code", "roofline", "timeline", "plan", "whatif"], f"panels {names}")
@@ -138,17 +139,21 @@ EOP
 python3 "$work/resnet50.py" "$work/resnet50.onnx" || fail "no ResNet-50"
 looks=0
 look() { # look NAME WIDTH,HEIGHT light|dark [click]
-    local name=$1 size=$2 how=$3 picture page
+    local name=$1 size=$2 how=$3 picture page busy
     [ -n "${4:-}" ] && picture=$work/clicked.png || picture=$shots/$name-${size%,*}.png
     # Its windows are 500 wide at least: a phone's is a frame inside of one.
     [ "${size%,*}" -ge 500 ] || printf '<!doctype html><body style="margin:0"><iframe src="%s" style="border:0;width:%s;height:%s"></iframe>' \
         "$name.html" "${size%,*}px" "${size#*,}px" >"$work/phone.html"
     [ "${size%,*}" -ge 500 ] && page=$name || page=phone
-    for try in 1 2 3; do # a busy machine may take longer than a second
+    for try in 1 2 3; do
+        # Where other programs keep the processors busy, a second of work takes longer: so many times.
+        busy=$(python3 -c 'import time; a, b = time.perf_counter(), time.process_time()
+while time.process_time() - b < 0.1: pass
+print((time.perf_counter() - a) / (time.process_time() - b))')
         timeout 60 "$browser" --headless=new --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$work/profile" --enable-logging=stderr \
             --blink-settings=preferredColorScheme=$([ "$how" = dark ] && echo 0 || echo 1) --window-size="$size" \
             --screenshot="$picture" "file://$work/$page.html${4:+#click}" >/dev/null 2>"$work/log"
-        python3 "$work/check.py" "$work/$name.html" "$work/log" "${size%,*}" "$how" ${4:-} >"$work/said" 2>&1 && break
+        python3 "$work/check.py" "$work/$name.html" "$work/log" "${size%,*}" "$how" "$busy" ${4:-} >"$work/said" 2>&1 && break
         grep -q 'opens in' "$work/said" || break
     done
     [ ! -s "$work/said" ] || { cat "$work/said"; failed=1; }
