@@ -19,16 +19,27 @@ static tn_tensor channels_last(onnx_call *c, int i) {
     return tn_const(c->g, onnx_elem_dtype(v->elem), last, to);
 }
 
+/* Whether all zero points are known to be 0. */
+static bool is_zero(const onnx_val *v) {
+    if (!v->data || tn_dtype_size(onnx_elem_dtype(v->elem)) != 1) return false;
+    for (int64_t i = 0; i < onnx_count_of(v->shape); i++)
+        if (((const char *)v->data)[i]) return false;
+    return true;
+}
+
 /* Operand i less the zero point in operand `zero` (a number, or one for each index of `axis`), as i32. */
 static tn_tensor less_zero_point(onnx_call *c, tn_tensor bytes, int i, int zero, int axis) {
     tn_tensor x = tn_cast(bytes, TN_I32);
     if (!onnx_has(c, zero)) return x;
+    if (onnx_elem(c, zero) != onnx_elem(c, i)) onnx_refuse(c, "a zero point of another type");
     tn_shape z = onnx_shape(c, zero), s = { .rank = onnx_rank(c, i) };
     tn_tensor point = tn_cast(onnx_t(c, zero), TN_I32);
-    if (onnx_elem(c, zero) != onnx_elem(c, i)) onnx_refuse(c, "a zero point of another type");
+    bool none = is_zero(onnx_in(c, zero)); /* bytes, widened and nothing else, stay narrow */
+    if (onnx_count_of(z) == 1 && none) return x;
     if (onnx_count_of(z) == 1) return tn_sub(x, tn_reshape(point, TN_SCALAR));
     if (z.rank != 1 || axis >= s.rank) onnx_refuse(c, "zero points of rank %d", z.rank);
     for (int k = 0; k < s.rank; k++) s.dim[k] = k == axis ? z.dim[0] : 1;
+    if (none && z.dim[0] == onnx_shape(c, i).dim[axis]) return x;
     return tn_sub(x, tn_reshape(point, s));
 }
 tn_tensor onnx_less_zero_point(onnx_call *c, int i, int zero, int axis) {
